@@ -1,0 +1,52 @@
+# tokamak_library(), tokamak_test(), tokamak_bench() and the one target that carries flags.
+
+find_package(fmt REQUIRED)
+find_package(GTest REQUIRED)
+include(GoogleTest)
+
+add_library(tokamak_flags INTERFACE)
+target_compile_features(tokamak_flags INTERFACE cxx_std_20)
+target_include_directories(tokamak_flags INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/gen)
+target_compile_options(tokamak_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion>
+  # One rounding per written operation: the same bits from every compiler and on every mesh.
+  $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
+if(TOK_SANITIZE)
+  target_compile_options(tokamak_flags INTERFACE
+    -fsanitize=${TOK_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(tokamak_flags INTERFACE -fsanitize=${TOK_SANITIZE})
+endif()
+
+# tokamak_library(graph SOURCES a.cpp b.cpp DEPS core): one static library for each folder.
+function(tokamak_library name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPS;LINK" ${ARGN})
+  add_library(tokamak_${name} STATIC ${arg_SOURCES})
+  list(TRANSFORM arg_DEPS PREPEND tokamak_)
+  target_link_libraries(tokamak_${name} PUBLIC tokamak_flags fmt::fmt ${arg_DEPS} PRIVATE ${arg_LINK})
+endfunction()
+
+# tokamak_test(graph SOURCES a_test.cpp DEPS graph [LABEL unit] [LINK lib]): one binary, one label.
+function(tokamak_test name)
+  cmake_parse_arguments(arg "" "LABEL" "SOURCES;DEPS;LINK" ${ARGN})
+  if(NOT arg_LABEL)
+    set(arg_LABEL unit)
+  endif()
+  add_executable(tokamak_${name}_test ${arg_SOURCES})
+  list(TRANSFORM arg_DEPS PREPEND tokamak_)
+  target_link_libraries(tokamak_${name}_test PRIVATE ${arg_DEPS} ${arg_LINK} GTest::gtest GTest::gtest_main)
+  target_compile_definitions(tokamak_${name}_test PRIVATE TOK_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  gtest_discover_tests(tokamak_${name}_test TEST_PREFIX ${name}/ DISCOVERY_TIMEOUT 60
+    PROPERTIES LABELS ${arg_LABEL} TIMEOUT 300)
+endfunction()
+
+# tokamak_bench(tokenizer SOURCES tokenizer_bench.cpp DEPS tokenizer): google benchmark, smoke-run by ctest.
+function(tokamak_bench name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPS;LINK" ${ARGN})
+  find_package(benchmark REQUIRED)
+  add_executable(tokamak_${name}_bench ${arg_SOURCES})
+  list(TRANSFORM arg_DEPS PREPEND tokamak_)
+  target_link_libraries(tokamak_${name}_bench PRIVATE ${arg_DEPS} ${arg_LINK} benchmark::benchmark benchmark::benchmark_main)
+  target_compile_definitions(tokamak_${name}_bench PRIVATE TOK_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  add_test(NAME ${name}/bench_smoke COMMAND tokamak_${name}_bench --benchmark_min_time=0.001)
+  set_tests_properties(${name}/bench_smoke PROPERTIES LABELS bench TIMEOUT 300)
+endfunction()

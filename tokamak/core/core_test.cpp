@@ -1,0 +1,69 @@
+#include <cmath>
+#include <filesystem>
+
+#include <gtest/gtest.h>
+
+#include "tokamak/core/dtype.h"
+#include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
+#include "tokamak/core/tensor_type.h"
+
+namespace tokamak {
+namespace {
+
+TEST(DType, bf16_rounds_to_nearest_even) {
+  EXPECT_EQ(static_cast<float>(BF16(1.0F)), 1.0F);
+  EXPECT_EQ(BF16(std::bit_cast<float>(0x3F808000U)).bits, 0x3F80);
+  EXPECT_EQ(BF16(std::bit_cast<float>(0x3F818000U)).bits, 0x3F82);
+  EXPECT_TRUE(std::isnan(static_cast<float>(BF16(std::nanf("")))));
+}
+
+TEST(DType, every_half_survives_a_round_trip) {
+  for (uint32_t bits = 0; bits < 0x10000U; ++bits) {
+    F16 h;
+    h.bits = static_cast<uint16_t>(bits);
+    const auto x = static_cast<float>(h);
+    if (std::isnan(x)) continue;
+    EXPECT_EQ(F16(x).bits, h.bits) << bits;
+  }
+}
+
+TEST(DType, names_round_trip) {
+  EXPECT_EQ(dtype_from_name("bfloat16", "key"), DType::kBF16);
+  EXPECT_THROW(dtype_from_name("float8", "training.dtype"), Error);
+}
+
+TEST(TensorType, strides_and_text) {
+  EXPECT_EQ(row_major({2, 3, 4}), (Dims{12, 4, 1}));
+  EXPECT_EQ(to_string(TensorType{.dtype = DType::kBF16, .dims = {2, 3}}), "bfloat16[2, 3]");
+}
+
+TEST(File, an_atomic_write_leaves_no_aside_file) {
+  const auto folder = std::filesystem::temp_directory_path() / "tokamak_core_test";
+  make_folders(folder);
+  write_file_atomic(folder / "a.txt", "hello");
+  EXPECT_EQ(read_file(folder / "a.txt"), "hello");
+  EXPECT_FALSE(std::filesystem::exists(folder / "a.txt.tmp"));
+  EXPECT_THROW(read_file(folder / "absent"), Error);
+  EXPECT_THROW(make_folders(folder / "a.txt"), Error);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(File, a_full_disk_is_a_machine_fault) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
+  FileWriter file("/dev/full");
+  EXPECT_THROW(file.write("x"), SystemError);
+}
+
+TEST(Error, a_bug_names_file_and_condition) {
+  try {
+    TOK_CHECK(1 == 2, "value {}", 3);
+    FAIL();
+  } catch (const Bug& bug) {
+    EXPECT_NE(std::string(bug.what()).find("core_test.cpp"), std::string::npos);
+    EXPECT_NE(std::string(bug.what()).find("1 == 2: value 3"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace tokamak

@@ -1,0 +1,114 @@
+#include "tokamak/core/file.h"
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tokamak/core/error.h"
+
+namespace tokamak {
+namespace {
+
+struct Descriptor {
+  int fd;
+
+  explicit Descriptor(int f) : fd(f) {}
+
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+
+  ~Descriptor() {
+    if (fd >= 0) ::close(fd);
+  }
+};
+
+}  // namespace
+
+MappedFile::MappedFile(const std::filesystem::path& path) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  TOK_REQUIRE(file.fd >= 0, "cannot open {}: {}", path.string(), std::strerror(errno));
+
+  struct stat info {};
+
+  if (::fstat(file.fd, &info) != 0) throw_errno("fstat " + path.string());
+  TOK_REQUIRE(S_ISREG(info.st_mode), "cannot read {}: not a regular file", path.string());
+  size_ = static_cast<size_t>(info.st_size);
+  if (size_ == 0) return;
+  void* mapped = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
+  if (mapped == MAP_FAILED) throw_errno("mmap " + path.string());
+  data_ = static_cast<const std::byte*>(mapped);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+std::string read_file(const std::filesystem::path& path) {
+  return std::string(MappedFile(path).text());
+}
+
+FileWriter::FileWriter(const std::filesystem::path& path, Mode mode) : path_(path) {
+  const int flags = O_WRONLY | O_CREAT | O_CLOEXEC | (mode == Mode::kTruncate ? O_TRUNC : O_APPEND);
+  fd_ = ::open(path.c_str(), flags, 0644);
+  if (fd_ < 0 && errno == ENOSPC) throw_errno("create " + path.string());
+  TOK_REQUIRE(fd_ >= 0, "cannot write {}: {}", path.string(), std::strerror(errno));
+}
+
+FileWriter::~FileWriter() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void FileWriter::write(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd_, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw_errno("write " + path_.string());
+    bytes = bytes.subspan(static_cast<size_t>(n));
+  }
+}
+
+void FileWriter::sync_and_close() {
+  if (::fsync(fd_) != 0) throw_errno("fsync " + path_.string());
+  if (::close(std::exchange(fd_, -1)) != 0) throw_errno("close " + path_.string());
+}
+
+void write_file_atomic(const std::filesystem::path& path, std::string_view text) {
+  std::filesystem::path aside = path;
+  aside += ".tmp";
+  FileWriter file(aside);
+  file.write(text);
+  file.sync_and_close();
+  if (::rename(aside.c_str(), path.c_str()) != 0) throw_errno("rename " + aside.string());
+  sync_folder(path.parent_path());
+}
+
+void sync_folder(const std::filesystem::path& folder) {
+  const std::filesystem::path shown = folder.empty() ? "." : folder;
+  const Descriptor file(::open(shown.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (file.fd < 0 || ::fsync(file.fd) != 0) throw_errno("fsync " + shown.string());
+}
+
+void make_folders(const std::filesystem::path& folder) {
+  std::error_code code;
+  std::filesystem::create_directories(folder, code);
+  if (code == std::errc::no_space_on_device)
+    throw SystemError(fmt::format("mkdir {}: {}", folder.string(), code.message()));
+  TOK_REQUIRE(!code && std::filesystem::is_directory(folder), "cannot create folder {}: {}",
+              folder.string(), code ? code.message() : "a file is in the way");
+}
+
+}  // namespace tokamak

@@ -1,0 +1,68 @@
+// Files that are never half written: write aside, sync, rename. Reading by mapping.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace tokamak {
+
+/// A read-only mapping of a whole file; empty files map to an empty span. Throws Error naming the
+/// path if it cannot be opened. Truncating the file while mapped is the caller's risk.
+class MappedFile {
+ public:
+  MappedFile() = default;
+  explicit MappedFile(const std::filesystem::path& path);
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  ~MappedFile();
+
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+
+  std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
+
+ private:
+  const std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+/// The whole file as text; throws Error naming the path.
+std::string read_file(const std::filesystem::path& path);
+
+/// A file descriptor that writes everything or throws SystemError (disk full, I/O error); Error
+/// where the path itself cannot be created (no folder, no permission).
+class FileWriter {
+ public:
+  enum class Mode { kTruncate, kAppend };
+
+  explicit FileWriter(const std::filesystem::path& path, Mode mode = Mode::kTruncate);
+  FileWriter(const FileWriter&) = delete;
+  FileWriter& operator=(const FileWriter&) = delete;
+  ~FileWriter();
+
+  void write(std::span<const std::byte> bytes);
+
+  void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
+
+  /// fsync, then close. A writer that is only destroyed gives no promise.
+  void sync_and_close();
+
+ private:
+  std::filesystem::path path_;
+  int fd_ = -1;
+};
+
+/// Writes `text` to `path` + ".tmp", syncs, renames over `path`, syncs the folder.
+void write_file_atomic(const std::filesystem::path& path, std::string_view text);
+
+/// Makes a rename or creation inside `folder` durable.
+void sync_folder(const std::filesystem::path& folder);
+
+/// Creates the folder and its parents; throws Error naming the path and the reason.
+void make_folders(const std::filesystem::path& folder);
+
+}  // namespace tokamak

@@ -1,0 +1,36 @@
+// JSON from outside: bounded depth, no duplicate keys, errors that name the file. Include in .cpp
+// files only.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+namespace tokamak {
+
+using Json = nlohmann::json;
+
+/// Keeps the order of keys, for files that people read.
+using OrderedJson = nlohmann::ordered_json;
+
+struct JsonLimits {
+  int max_depth = 64;
+};
+
+/// Parses UTF-8 JSON; throws Error "WHAT: line L: ..." on bad syntax, a repeated key, or nesting
+/// beyond the limit.
+Json parse_json(std::string_view text, std::string_view what, JsonLimits limits = {});
+OrderedJson parse_ordered_json(std::string_view text, std::string_view what,
+                               JsonLimits limits = {});
+
+/// The member `key` as T; throws Error "WHAT: KEY: wanted a ..., got ..." if absent or of another
+/// type.
+template <class T>
+T json_member(const Json& object, const std::string& key, std::string_view what);
+
+/// The same with a default where the key is absent or null.
+template <class T>
+T json_member_or(const Json& object, const std::string& key, T fallback, std::string_view what);
+
+}  // namespace tokamak

@@ -1,0 +1,36 @@
+#include "tokamak/core/json.h"
+
+#include <gtest/gtest.h>
+
+#include "tokamak/core/error.h"
+
+namespace tokamak {
+namespace {
+
+std::string error_of(const std::string& text) {
+  try {
+    parse_json(text, "a.json");
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Json, refuses_bad_input_in_one_line) {
+  EXPECT_EQ(error_of("{\"a\": 1, \"a\": 2}"), "a.json: JSON key \"a\" is given twice");
+  EXPECT_EQ(error_of("{\"a\": 1,\n\n oops}").substr(0, 15), "a.json: line 3:");
+  EXPECT_EQ(error_of(std::string(100'000, '[')), "a.json: JSON nested deeper than 64 levels");
+  EXPECT_FALSE(error_of("").empty());
+  EXPECT_FALSE(error_of("{\"a\": \"\xff\"}").empty());
+}
+
+TEST(Json, members_are_typed) {
+  const Json json = parse_json(R"({"n": 3, "s": "x", "big": 18446744073709551615})", "a.json");
+  EXPECT_EQ(json_member<int64_t>(json, "n", "a.json"), 3);
+  EXPECT_THROW(json_member<int64_t>(json, "s", "a.json"), Error);
+  EXPECT_THROW(json_member<int64_t>(json, "big", "a.json"), Error);
+  EXPECT_EQ(json_member_or<std::string>(json, "absent", "d", "a.json"), "d");
+}
+
+}  // namespace
+}  // namespace tokamak
