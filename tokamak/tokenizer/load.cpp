@@ -1,0 +1,43 @@
+#include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
+#include "tokamak/tokenizer/tokenizer.h"
+
+namespace tokamak {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string read_if_there(const fs::path& path) {
+  return fs::exists(path) ? read_file(path) : std::string();
+}
+
+std::unique_ptr<Tokenizer> load_json(const fs::path& path) {
+  const MappedFile file(path);
+  const std::string config = read_if_there(path.parent_path() / "tokenizer_config.json");
+  const std::string map = read_if_there(path.parent_path() / "special_tokens_map.json");
+  return parse_tokenizer_json(file.text(), path.string(),
+                              {.config = config, .special_tokens_map = map});
+}
+
+std::unique_ptr<Tokenizer> load_tiktoken(const fs::path& path) {
+  const MappedFile file(path);
+  return parse_tiktoken(file.text(), path.string());
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& folder_or_file) {
+  const fs::path& path = folder_or_file;
+  if (path == "bytes") return byte_tokenizer();
+  TOK_REQUIRE(fs::exists(path), "{}: no such tokenizer folder or file", path.string());
+  if (!fs::is_directory(path)) {
+    return path.extension() == ".json" ? load_json(path) : load_tiktoken(path);
+  }
+  if (fs::exists(path / "tokenizer.json")) return load_json(path / "tokenizer.json");
+  for (const fs::path& model : {path / "tokenizer.model", path / "original" / "tokenizer.model"}) {
+    if (fs::exists(model)) return load_tiktoken(model);
+  }
+  fail("{}: wanted a folder with tokenizer.json or tokenizer.model, found neither", path.string());
+}
+
+}  // namespace tokamak
