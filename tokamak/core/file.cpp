@@ -81,6 +81,13 @@ void FileWriter::write(std::span<const std::byte> bytes) {
   }
 }
 
+void FileWriter::reserve(int64_t bytes) {
+  if (bytes <= 0 || ::fallocate(fd_, FALLOC_FL_KEEP_SIZE, 0, bytes) == 0) return;
+  if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) {
+    throw_errno(fmt::format("room for {} bytes in {}", bytes, path_.string()));
+  }
+}
+
 void FileWriter::sync_and_close() {
   if (::fsync(fd_) != 0) throw_errno("fsync " + path_.string());
   if (::close(std::exchange(fd_, -1)) != 0) throw_errno("close " + path_.string());
@@ -92,8 +99,12 @@ void write_file_atomic(const std::filesystem::path& path, std::string_view text)
   FileWriter file(aside);
   file.write(text);
   file.sync_and_close();
-  if (::rename(aside.c_str(), path.c_str()) != 0) throw_errno("rename " + aside.string());
-  sync_folder(path.parent_path());
+  rename_durably(aside, path);
+}
+
+void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) throw_errno("rename " + from.string());
+  sync_folder(to.parent_path());
 }
 
 void sync_folder(const std::filesystem::path& folder) {

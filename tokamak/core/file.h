@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -48,6 +49,10 @@ class FileWriter {
 
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
 
+  /// Asks the filesystem for room for a file of `bytes` bytes, so that a full disk is known before
+  /// the first byte; throws SystemError if there is none, nothing where this is not supported.
+  void reserve(int64_t bytes);
+
   /// fsync, then close. A writer that is only destroyed gives no promise.
   void sync_and_close();
 
@@ -58,6 +63,9 @@ class FileWriter {
 
 /// Writes `text` to `path` + ".tmp", syncs, renames over `path`, syncs the folder.
 void write_file_atomic(const std::filesystem::path& path, std::string_view text);
+
+/// rename, then sync of the new folder. Throws SystemError.
+void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
 
 /// Makes a rename or creation inside `folder` durable.
 void sync_folder(const std::filesystem::path& folder);
