@@ -1,0 +1,28 @@
+// Model FLOPs per trained token, the numerator of tflops and mfu.
+#pragma once
+
+#include <cstdint>
+
+namespace tokamak {
+
+/// The sizes that the count needs.
+struct FlopsShape {
+  /// Every parameter once; a tied head counts once.
+  int64_t parameters = 0;
+  /// Parameters that are only looked up (token table unless tied to the head, position table).
+  int64_t lookup_parameters = 0;
+  int64_t layers = 0;
+  int64_t heads = 0;
+  int64_t head_dim_qk = 0;
+  int64_t head_dim_v = 0;
+  int64_t seq_len = 0;
+};
+
+/// Forward and backward, every query against every key, as torchtitan counts:
+/// 6 (N - N_lookup) + 6 L H (d_qk + d_v) T.
+double flops_per_token(const FlopsShape& shape);
+
+/// The same with only the keys that a causal query sees: (T + 1) / 2 on average in place of T.
+double causal_flops_per_token(const FlopsShape& shape);
+
+}  // namespace tokamak
