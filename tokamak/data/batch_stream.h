@@ -1,0 +1,44 @@
+// Batches by number: the pure function behind Loader.
+#pragma once
+
+#include <cstdint>
+#include <stop_token>
+#include <vector>
+
+#include "tokamak/data/loader.h"
+#include "tokamak/data/mix.h"
+#include "tokamak/data/windows.h"
+
+namespace tokamak {
+
+/// read() is for one thread at a time, the rest for any.
+class BatchStream {
+ public:
+  /// Opens and checks everything; fills in the options' zeros.
+  explicit BatchStream(DataOptions options);
+
+  /// Batch `batch` of this rank, counted from the global batch that begins at `first_window`.
+  Batch read(int64_t first_window, int64_t batch, const std::stop_token& stop);
+
+  int64_t batches_per_step() const { return options_.num_rows / options_.rows_per_batch; }
+
+  const DataOptions& options() const { return options_; }
+
+  /// The state of a stream whose next global batch begins at `window`.
+  LoaderState state_at(int64_t window) const;
+
+  /// Throws Error unless `state` belongs to these sources and options.
+  void check(const LoaderState& state) const;
+
+ private:
+  bool read_row(int64_t window, std::span<int32_t> tokens, std::span<int32_t> labels,
+                const std::stop_token& stop);
+  bool has_window(int64_t window, const std::stop_token& stop);
+
+  DataOptions options_;
+  std::vector<Windows> sources_;
+  Mix mix_;
+  std::vector<int32_t> row_;
+};
+
+}  // namespace tokamak

@@ -1,0 +1,115 @@
+#include "tokamak/data/file_list.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include <xxhash.h>
+
+#include "tokamak/core/error.h"
+
+namespace tokamak {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kWholeBytes = int64_t{1} << 20;
+constexpr int64_t kEndBytes = int64_t{1} << 16;
+
+class Hash {
+ public:
+  Hash() : state_(XXH3_createState()) {
+    TOK_CHECK(state_ != nullptr);
+    XXH3_64bits_reset(state_);
+  }
+
+  Hash(const Hash&) = delete;
+  Hash& operator=(const Hash&) = delete;
+
+  ~Hash() { XXH3_freeState(state_); }
+
+  void add(std::string_view bytes) { XXH3_64bits_update(state_, bytes.data(), bytes.size()); }
+
+  void add(int64_t value) { XXH3_64bits_update(state_, &value, sizeof(value)); }
+
+  uint64_t digest() const { return XXH3_64bits_digest(state_); }
+
+ private:
+  XXH3_state_t* state_;
+};
+
+void add_part(Hash& hash, std::ifstream& in, const SourceFile& file, int64_t first, int64_t count) {
+  std::string part(static_cast<size_t>(count), '\0');
+  in.seekg(first);
+  in.read(part.data(), count);
+  TOK_REQUIRE(in.gcount() == count, "cannot read {}: wanted {} bytes at {}, got {}",
+              file.path.string(), count, first, in.gcount());
+  hash.add(part);
+}
+
+void add_contents(Hash& hash, const SourceFile& file) {
+  std::ifstream in(file.path, std::ios::binary);
+  TOK_REQUIRE(in, "cannot open {}: {}", file.path.string(), std::strerror(errno));
+  if (file.size <= kWholeBytes) return add_part(hash, in, file, 0, file.size);
+  add_part(hash, in, file, 0, kEndBytes);
+  add_part(hash, in, file, file.size - kEndBytes, kEndBytes);
+}
+
+SourceFile source_file(const fs::path& path, std::string name) {
+  std::error_code code;
+  const auto size = fs::file_size(path, code);
+  TOK_REQUIRE(!code, "cannot read {}: {}", path.string(), code.message());
+  return {.path = path, .name = std::move(name), .size = static_cast<int64_t>(size)};
+}
+
+bool is_hidden(const fs::path& path) {
+  return path.filename().string().starts_with('.');
+}
+
+}  // namespace
+
+std::vector<SourceFile> list_files(const fs::path& path,
+                                   const std::function<bool(const std::string&)>& wanted) {
+  std::error_code code;
+  const fs::file_status status = fs::status(path, code);
+  TOK_REQUIRE(fs::exists(status), "no such file or folder: {}", path.string());
+  if (!fs::is_directory(status)) return {source_file(path, path.filename().string())};
+
+  std::vector<SourceFile> files;
+  auto it = fs::recursive_directory_iterator(path, code);
+  for (; !code && it != fs::recursive_directory_iterator(); it.increment(code)) {
+    if (is_hidden(it->path())) {
+      it.disable_recursion_pending();
+    } else if (it->is_regular_file(code) && wanted(it->path().filename().string())) {
+      files.push_back(source_file(it->path(), it->path().lexically_relative(path).string()));
+    }
+    code.clear();
+  }
+  TOK_REQUIRE(!code, "cannot read folder {}: {}", path.string(), code.message());
+  std::sort(files.begin(), files.end(),
+            [](const SourceFile& a, const SourceFile& b) { return a.name < b.name; });
+  return files;
+}
+
+uint64_t hash_files(const std::vector<SourceFile>& files) {
+  Hash hash;
+  for (const SourceFile& file : files) {
+    hash.add(static_cast<int64_t>(file.name.size()));
+    hash.add(file.name);
+    hash.add(file.size);
+    add_contents(hash, file);
+  }
+  return hash.digest();
+}
+
+uint64_t hash_times(const std::vector<SourceFile>& files) {
+  Hash hash;
+  for (const SourceFile& file : files) {
+    std::error_code code;
+    hash.add(int64_t{fs::last_write_time(file.path, code).time_since_epoch().count()});
+  }
+  return hash.digest();
+}
+
+}  // namespace tokamak

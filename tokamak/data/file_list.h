@@ -1,0 +1,31 @@
+// Which files a dataset path stands for, and a digest that changes when they do.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace tokamak {
+
+struct SourceFile {
+  std::filesystem::path path;
+  /// Relative to the path the user wrote, or the file's own name.
+  std::string name;
+  int64_t size = 0;
+};
+
+/// The file `path`, or every file under the folder whose name `wanted` takes (dot files never), in
+/// the order of their names. Throws Error naming what cannot be read.
+std::vector<SourceFile> list_files(const std::filesystem::path& path,
+                                   const std::function<bool(const std::string&)>& wanted);
+
+/// Names, sizes and contents; files above 1 MiB by their first and last 64 KiB. The same on any
+/// machine.
+uint64_t hash_files(const std::vector<SourceFile>& files);
+
+/// A digest of the modification times, for caches on this machine only.
+uint64_t hash_times(const std::vector<SourceFile>& files);
+
+}  // namespace tokamak

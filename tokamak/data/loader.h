@@ -1,0 +1,121 @@
+// The stream of training windows: which tokens row r of global batch t holds is a pure function of
+// the options and the window's index, whatever the mesh or accumulation. docs/data.md says it all.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tokamak/tokenizer/tokenizer.h"
+
+namespace tokamak {
+
+/// A label that the loss leaves out.
+inline constexpr int32_t kIgnoreIndex = -100;
+
+struct DataOptions {
+  /// c4 (also c4_test, c4_validation), text, tokens, synthetic or self.
+  std::string dataset;
+  /// A file or folder, or a weighted mix "0.7 A 0.3 B"; unused by synthetic and self.
+  std::string path = {};
+  int64_t seq_len = 0;
+  /// Windows of one optimizer step, all ranks and microbatches together.
+  int64_t global_batch_size = 1;
+  /// This rank's rows of each global batch; 0 rows stands for all of them.
+  int64_t first_row = 0;
+  int64_t num_rows = 0;
+  /// Rows that one next() returns; divides this rank's rows; 0 stands for all of them.
+  int64_t rows_per_batch = 0;
+  /// Absent: windows come in the order of the files.
+  std::optional<uint64_t> shuffle_seed = std::nullopt;
+  /// debug.seed: keys synthetic tokens and the order of mixes.
+  uint64_t seed = 0;
+  /// Token caches of text live here, one folder each.
+  std::filesystem::path cache_folder = {};
+  /// Needed by c4 and text only; must outlive the loader.
+  const Tokenizer* tokenizer = nullptr;
+  /// The model's; every id is checked against it.
+  int64_t vocab_size = 0;
+  /// false: one pass, then an empty batch (validation).
+  bool infinite = true;
+  /// Batches prepared ahead by the loader's thread.
+  int64_t prefetch = 2;
+};
+
+/// Rows of seq_len tokens; labels[i] is the token after tokens[i], or kIgnoreIndex.
+struct Batch {
+  std::vector<int32_t> tokens;
+  std::vector<int32_t> labels;
+  int64_t rows = 0;
+  int64_t seq_len = 0;
+  /// Rows that hold data; the last batch of a finite pass is filled up with ignored labels.
+  int64_t valid_rows = 0;
+
+  bool empty() const { return rows == 0; }
+};
+
+/// Where a stream stands: the next global batch begins at `window`.
+struct LoaderState {
+  struct Source {
+    std::string name;
+    uint64_t hash = 0;
+    int64_t epoch = 0;
+
+    bool operator==(const Source&) const = default;
+  };
+
+  int64_t window = 0;
+  int64_t seq_len = 0;
+  std::optional<uint64_t> shuffle_seed = std::nullopt;
+  std::vector<Source> sources;
+
+  bool operator==(const LoaderState&) const = default;
+
+  /// One line of JSON.
+  std::string to_json() const;
+
+  /// The inverse of to_json; throws Error that begins with `name`.
+  static LoaderState from_json(std::string_view text, std::string_view name);
+};
+
+/// One rank's share of the stream, prepared ahead by a thread that starts with the first next().
+/// All functions are called from one thread.
+class Loader {
+ public:
+  /// Opens and checks all sources; throws Error on anything that a user can mend.
+  explicit Loader(DataOptions options);
+  ~Loader();
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
+  /// The next rows_per_batch rows of this rank. Empty at the end of a finite stream, on all ranks
+  /// alike. Throws what the prefetching thread met.
+  Batch next();
+
+  /// REQUIRES: all batches of the current global batch were taken.
+  LoaderState state() const;
+
+  /// Continues at `state`; throws Error if it was saved over other sources, another seq_len or
+  /// another shuffle seed. The global batch size and the ranks may differ.
+  void restore(const LoaderState& state);
+
+  /// Back to the first window.
+  void rewind();
+
+  /// Seconds that next() has waited for data since construction.
+  double wait_s() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Why the data of `options` cannot be used here ("no such file or folder: ..."), or nothing.
+/// Cheap: looks at names only.
+std::optional<std::string> missing_data(const DataOptions& options);
+
+}  // namespace tokamak

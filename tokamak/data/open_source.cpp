@@ -1,0 +1,54 @@
+#include "tokamak/data/open_source.h"
+
+#include <algorithm>
+#include <array>
+
+#include "tokamak/core/error.h"
+#include "tokamak/data/mix.h"
+#include "tokamak/data/synthetic.h"
+#include "tokamak/data/token_files.h"
+
+namespace tokamak {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::array<std::string_view, 7> kDatasets{"c4",     "c4_test",   "c4_validation", "text",
+                                                    "tokens", "synthetic", "self"};
+
+bool is_dataset(std::string_view name) {
+  return std::find(kDatasets.begin(), kDatasets.end(), name) != kDatasets.end();
+}
+
+bool exists(const DataOptions& options, const std::string& path) {
+  return fs::exists(path) || (options.dataset == "tokens" && fs::exists(path + ".bin"));
+}
+
+}  // namespace
+
+bool needs_path(const std::string& dataset) {
+  return dataset != "synthetic" && dataset != "self";
+}
+
+std::unique_ptr<TokenSource> open_source(const DataOptions& options, const std::string& path) {
+  if (options.dataset == "tokens") return open_token_files(path);
+  if (options.dataset == "synthetic") return synthetic_tokens(options.seed, options.vocab_size);
+  fail("dataset \"{}\" is not built yet", options.dataset);
+}
+
+std::optional<std::string> missing_data(const DataOptions& options) {
+  if (!is_dataset(options.dataset)) {
+    return fmt::format("wanted one of {}, got \"{}\"", fmt::join(kDatasets, ", "), options.dataset);
+  }
+  if (!needs_path(options.dataset)) return std::nullopt;
+  if (options.path.empty()) {
+    return fmt::format("dataset \"{}\" wants a dataset_path: a local file or folder",
+                       options.dataset);
+  }
+  for (const WeightedPath& part : parse_mix(options.path)) {
+    if (!exists(options, part.path)) return "no such file or folder: " + part.path;
+  }
+  return std::nullopt;
+}
+
+}  // namespace tokamak

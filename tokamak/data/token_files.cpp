@@ -1,0 +1,161 @@
+#include "tokamak/data/token_files.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
+#include "tokamak/data/file_list.h"
+#include "tokamak/data/token_formats.h"
+
+namespace tokamak {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Segment {
+  int64_t first_token = 0;
+  int64_t num_tokens = 0;
+  int64_t first_byte = 0;
+  size_t file = 0;
+};
+
+struct TokenFile {
+  std::string name;
+  TokenType type = TokenType::kU16;
+  MappedFile bytes;
+};
+
+bool is_token_file(const std::string& name) {
+  const std::string extension = fs::path(name).extension().string();
+  return extension == ".u16" || extension == ".u32" || extension == ".bin";
+}
+
+fs::path with_extension(fs::path path, const char* extension) {
+  path.replace_extension(extension);
+  return path;
+}
+
+class TokenFiles final : public TokenSource {
+ public:
+  explicit TokenFiles(const std::string& path) : name_(path) {
+    std::vector<SourceFile> files = list_files(resolve(path), is_token_file);
+    for (size_t i = 0, n = files.size(); i < n; ++i) {
+      open(files[i].path);
+      const fs::path index = with_extension(files[i].path, ".idx");
+      if (files[i].path.extension() == ".bin" && fs::exists(index)) {
+        const auto size = static_cast<int64_t>(fs::file_size(index));
+        files.push_back({.path = index, .name = index.filename().string(), .size = size});
+      }
+    }
+    TOK_REQUIRE(!files.empty(), "{}: no *.u16, *.u32 or *.bin token files in this folder", path);
+    TOK_REQUIRE(size_ > 0, "{}: wanted tokens, got none", path);
+    hash_ = hash_files(files);
+  }
+
+  int64_t wait_for(int64_t, const std::stop_token&) override { return size_; }
+
+  std::optional<int64_t> size() override { return size_; }
+
+  void read(int64_t first, std::span<int32_t> out) override {
+    for (size_t s = segment_of(first); !out.empty(); ++s) {
+      const Segment& segment = segments_[s];
+      const TokenFile& file = files_[segment.file];
+      const int64_t skip = first - segment.first_token;
+      const auto count = std::min(static_cast<int64_t>(out.size()), segment.num_tokens - skip);
+      copy_tokens(file.type, file.bytes.bytes(), segment.first_byte + skip * size_of(file.type),
+                  out.first(static_cast<size_t>(count)));
+      out = out.subspan(static_cast<size_t>(count));
+      first += count;
+    }
+  }
+
+  std::string describe(int64_t index) override {
+    const Segment& segment = segments_[segment_of(index)];
+    const TokenFile& file = files_[segment.file];
+    const int64_t skip = index - segment.first_token;
+    const int64_t byte = segment.first_byte + skip * size_of(file.type);
+    const auto bytes = file.bytes.bytes().subspan(static_cast<size_t>(segment.first_byte));
+    return fmt::format("{}: byte {} (token {} of the stream): id {}", file.name, byte, index,
+                       token_at(file.type, bytes, skip));
+  }
+
+  bool carries_tail() const override { return false; }
+
+  const std::string& name() const override { return name_; }
+
+  uint64_t hash() const override { return hash_; }
+
+ private:
+  static fs::path resolve(const std::string& path) {
+    const fs::path bin = path + ".bin";
+    if (!fs::exists(path) && fs::exists(bin)) return bin;
+    if (fs::path(path).extension() == ".idx") return with_extension(path, ".bin");
+    return path;
+  }
+
+  void open(const fs::path& path) {
+    files_.push_back({.name = path.string(), .bytes = MappedFile(path)});
+    TokenFile& file = files_.back();
+    const auto size = static_cast<int64_t>(file.bytes.bytes().size());
+    const std::string extension = path.extension().string();
+    if (extension == ".u16" || extension == ".u32") {
+      file.type = extension == ".u16" ? TokenType::kU16 : TokenType::kU32;
+      TOK_REQUIRE(size % size_of(file.type) == 0,
+                  "{}: wanted a multiple of {} bytes, got {} (a cut file?)", file.name,
+                  size_of(file.type), size);
+      return add(0, size / size_of(file.type));
+    }
+    const fs::path index_path = with_extension(path, ".idx");
+    if (fs::exists(index_path)) return add_megatron(index_path);
+    TOK_REQUIRE(extension == ".bin" && is_llmc_data(file.bytes.bytes()),
+                "{}: wanted *.u16, *.u32, a Megatron .bin with its .idx, or an llm.c .bin; a bare "
+                "stream of ids wants the extension .u16 or .u32",
+                file.name);
+    const LlmcHeader header = parse_llmc_header(file.bytes.bytes(), file.name);
+    file.type = header.type;
+    add(LlmcHeader::kBytes, header.num_tokens);
+  }
+
+  void add_megatron(const fs::path& index_path) {
+    TokenFile& file = files_.back();
+    const MappedFile bytes(index_path);
+    const MegatronIndex index = parse_megatron_index(bytes.bytes(), index_path.string());
+    const auto size = static_cast<int64_t>(file.bytes.bytes().size());
+    TOK_REQUIRE(index.bytes_needed <= size, "{}: its index wants {} bytes, got {} (a cut file?)",
+                file.name, index.bytes_needed, size);
+    file.type = index.type;
+    for (const TokenRun& run : index.runs) add(run.first_byte, run.num_tokens);
+  }
+
+  void add(int64_t first_byte, int64_t num_tokens) {
+    if (num_tokens == 0) return;
+    segments_.push_back({.first_token = size_,
+                         .num_tokens = num_tokens,
+                         .first_byte = first_byte,
+                         .file = files_.size() - 1});
+    size_ += num_tokens;
+  }
+
+  size_t segment_of(int64_t token) const {
+    const auto after = std::upper_bound(
+        segments_.begin(), segments_.end(), token,
+        [](int64_t value, const Segment& segment) { return value < segment.first_token; });
+    return static_cast<size_t>(after - segments_.begin()) - 1;
+  }
+
+  std::string name_;
+  std::vector<TokenFile> files_;
+  std::vector<Segment> segments_;
+  int64_t size_ = 0;
+  uint64_t hash_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<TokenSource> open_token_files(const std::string& path) {
+  return std::make_unique<TokenFiles>(path);
+}
+
+}  // namespace tokamak

@@ -1,0 +1,15 @@
+// The `tokens` dataset: flat .u16/.u32 streams, Megatron .bin/.idx, llm.c .bin, folders of such.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "tokamak/data/token_source.h"
+
+namespace tokamak {
+
+/// All token files under `path` in the order of their names, as one stream; a Megatron pair may be
+/// named without its extension. Throws Error naming the file.
+std::unique_ptr<TokenSource> open_token_files(const std::string& path);
+
+}  // namespace tokamak

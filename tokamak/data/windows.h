@@ -1,0 +1,49 @@
+// Windows of seq_len + 1 tokens over one source: epochs, tails, shuffling.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stop_token>
+
+#include "tokamak/data/token_source.h"
+
+namespace tokamak {
+
+struct WindowOptions {
+  /// Tokens of a window: seq_len + 1.
+  int64_t window_size = 0;
+  int64_t vocab_size = 0;
+  std::optional<uint64_t> shuffle_seed;
+  bool infinite = true;
+};
+
+/// Window i holds tokens [i * window_size, (i + 1) * window_size) of the source repeated for ever;
+/// sources that drop their tail, and all under a shuffle, repeat whole windows only.
+class Windows {
+ public:
+  /// Throws Error if a complete source is smaller than a window, or if a shuffle is wanted over an
+  /// incomplete one.
+  Windows(std::unique_ptr<TokenSource> source, WindowOptions options);
+
+  /// Fills `out`; false past the end of a finite stream. Throws Error naming file and place of an
+  /// id outside the vocabulary, and Stopped.
+  bool read(int64_t window, std::span<int32_t> out, const std::stop_token& stop);
+
+  /// The pass over the source that `window` begins in; 0 while the first one is incomplete. Any
+  /// thread.
+  int64_t epoch_of(int64_t window) const;
+
+  const TokenSource& source() const { return *source_; }
+
+ private:
+  std::optional<int64_t> first_token(int64_t window, const std::stop_token& stop);
+  void check_size(int64_t size) const;
+  void check_ids(int64_t first, std::span<const int32_t> ids) const;
+
+  std::unique_ptr<TokenSource> source_;
+  WindowOptions options_;
+};
+
+}  // namespace tokamak
