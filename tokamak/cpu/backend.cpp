@@ -1,0 +1,112 @@
+#include "tokamak/cpu/backend.h"
+
+#include <atomic>
+#include <cstring>
+
+#include <sys/mman.h>
+
+#include "tokamak/core/error.h"
+#include "tokamak/cpu/parallel.h"
+#include "tokamak/ops/table.h"
+
+namespace tokamak::cpu {
+
+#define X(stem, Type) Kernel prepare(const Type&, const KernelTypes&, std::string_view);
+TOK_FOR_EACH_KERNEL_OP(X)
+#undef X
+
+namespace {
+
+template <class T>
+Kernel prepare_erased(const void* op, const KernelTypes& types, std::string_view variant) {
+  return prepare(*static_cast<const T*>(op), types, variant);
+}
+
+#define X(stem, Type) KernelEntry{.rules = &kRules<Type>, .prepare = &prepare_erased<Type>},
+constexpr std::array kKernels{TOK_FOR_EACH_KERNEL_OP(X)};
+#undef X
+
+constexpr int64_t kHugePage = int64_t{2} << 20U;
+
+class Pages final : public Allocation {
+ public:
+  Pages(int64_t bytes, std::shared_ptr<std::atomic<int64_t>> total)
+      : bytes_(bytes), total_(std::move(total)) {
+    void* p = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    TOK_REQUIRE(
+        p != MAP_FAILED,
+        "not enough memory: wanted {} bytes for one arena; use fewer sequences per microbatch "
+        "(training.local_batch_size) or more recompute (activation_checkpoint.mode)",
+        bytes);
+    data_ = static_cast<std::byte*>(p);
+    if (bytes >= kHugePage) ::madvise(data_, static_cast<size_t>(bytes), MADV_HUGEPAGE);
+    *total_ += bytes_;
+  }
+
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+
+  ~Pages() override {
+    ::munmap(data_, static_cast<size_t>(bytes_));
+    *total_ -= bytes_;
+  }
+
+  std::byte* data() const override { return data_; }
+
+  int64_t bytes() const override { return bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  int64_t bytes_;
+  std::shared_ptr<std::atomic<int64_t>> total_;
+};
+
+class CpuBackend final : public Backend {
+ public:
+  explicit CpuBackend(const Options& options) : reference_only_(options.reference_only) {
+#ifdef _OPENMP
+    if (options.threads > 0) omp_set_num_threads(options.threads);
+#endif
+  }
+
+  Target target() const override {
+    return {.backend = "cpu", .threads = num_threads(), .reference_only = reference_only_};
+  }
+
+  std::unique_ptr<Allocation> allocate(int64_t bytes) override {
+    return std::make_unique<Pages>(bytes, total_);
+  }
+
+  int64_t allocated_bytes() const override {
+    return *total_;
+  }
+
+  Kernel prepare(const OpRules& rules, const void* op, const KernelTypes& types,
+                 std::string_view variant) override {
+    for (const KernelEntry& entry : kKernels) {
+      if (entry.rules == &rules) return entry.prepare(op, types, variant);
+    }
+    TOK_CHECK(false, "{} has no CPU kernel", rules.name);
+  }
+
+  void upload(std::byte* device, const std::byte* host, int64_t bytes) override {
+    std::memcpy(device, host, static_cast<size_t>(bytes));
+  }
+
+  void download(std::byte* host, const std::byte* device, int64_t bytes) override {
+    std::memcpy(host, device, static_cast<size_t>(bytes));
+  }
+
+ private:
+  bool reference_only_;
+  std::shared_ptr<std::atomic<int64_t>> total_ = std::make_shared<std::atomic<int64_t>>(0);
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_backend(const Options& options) {
+  return std::make_unique<CpuBackend>(options);
+}
+
+}  // namespace tokamak::cpu

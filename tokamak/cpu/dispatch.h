@@ -1,0 +1,45 @@
+// From element types at run time to templates, and loops over elements on the worker threads.
+#pragma once
+
+#include <string_view>
+
+#include "tokamak/core/error.h"
+#include "tokamak/cpu/parallel.h"
+#include "tokamak/exec/kernel.h"
+
+namespace tokamak::cpu {
+
+namespace detail {
+
+template <class T>
+struct AccumOf {
+  using Type = float;
+};
+
+template <>
+struct AccumOf<double> {
+  using Type = double;
+};
+
+}  // namespace detail
+
+/// What elements of T are computed in: double for double, else float.
+template <class T>
+using Accum = typename detail::AccumOf<T>::Type;
+
+/// Calls `make.operator()<T>()` for the float type `dtype` and returns its kernel.
+template <class Make>
+Kernel by_float(DType dtype, Make&& make) {
+  switch (dtype) {
+    case DType::kF32:
+      return make.template operator()<float>();
+    case DType::kF64:
+      return make.template operator()<double>();
+    case DType::kBF16:
+      return make.template operator()<BF16>();
+    default:
+      TOK_CHECK(false, "no kernel for {}", name_of(dtype));
+  }
+}
+
+}  // namespace tokamak::cpu

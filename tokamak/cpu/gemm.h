@@ -1,0 +1,37 @@
+// Dense matrix products at the machine's rate, behind a plain interface: oneDNN where built in.
+#pragma once
+
+#include <memory>
+
+#include "tokamak/core/dtype.h"
+
+namespace tokamak::cpu {
+
+/// C[m, n] (+)= op(A)[m, k] op(B)[k, n] (+ bias[n]), all row-major and dense. A is stored [k, m] if
+/// transpose_a, B is stored [n, k] if transpose_b. Inputs and bias are `in`; sums are fp32; the
+/// result is `out`.
+struct GemmShape {
+  int64_t m = 0, n = 0, k = 0;
+  bool transpose_a = false;
+  bool transpose_b = false;
+  DType in = DType::kF32;
+  DType out = DType::kF32;
+  bool bias = false;
+};
+
+/// A product prepared once; copies share it. Thread-safe to run.
+class Gemm {
+ public:
+  explicit Gemm(const GemmShape& shape);
+
+  void run(const void* a, const void* b, const void* bias, void* c, bool accumulate) const;
+
+  /// Whether this build has oneDNN.
+  static bool is_available();
+
+ private:
+  struct Impl;
+  std::shared_ptr<const Impl> impl_;
+};
+
+}  // namespace tokamak::cpu

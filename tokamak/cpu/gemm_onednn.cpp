@@ -1,0 +1,75 @@
+#include <unordered_map>
+
+#include <oneapi/dnnl/dnnl.hpp>
+
+#include "tokamak/core/error.h"
+#include "tokamak/cpu/gemm.h"
+
+namespace tokamak::cpu {
+namespace {
+
+dnnl::memory::data_type type_of(DType dtype) {
+  TOK_CHECK(dtype == DType::kF32 || dtype == DType::kBF16, "GEMM of {}", name_of(dtype));
+  return dtype == DType::kF32 ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
+}
+
+const dnnl::engine& engine() {
+  static const dnnl::engine kEngine(dnnl::engine::kind::cpu, 0);
+  return kEngine;
+}
+
+dnnl::memory::desc matrix(int64_t rows, int64_t cols, bool transposed, DType dtype) {
+  const dnnl::memory::dims strides =
+      transposed ? dnnl::memory::dims{1, rows} : dnnl::memory::dims{cols, 1};
+  return {{rows, cols}, type_of(dtype), strides};
+}
+
+dnnl::matmul::primitive_desc describe(const GemmShape& s, bool accumulate) {
+  dnnl::primitive_attr attr;
+  if (accumulate) {
+    dnnl::post_ops sum;
+    sum.append_sum(1.0F);
+    attr.set_post_ops(sum);
+  }
+  const auto a = matrix(s.m, s.k, s.transpose_a, s.in);
+  const auto b = matrix(s.k, s.n, s.transpose_b, s.in);
+  const auto c = matrix(s.m, s.n, false, s.out);
+  if (!s.bias) return {dnnl::matmul::desc(a, b, c), attr, engine()};
+  return {dnnl::matmul::desc(a, b, matrix(1, s.n, false, s.in), c), attr, engine()};
+}
+
+}  // namespace
+
+struct Gemm::Impl {
+  dnnl::matmul::primitive_desc description;
+  dnnl::matmul overwrite;
+  dnnl::matmul add;
+  bool bias;
+
+  explicit Impl(const GemmShape& s)
+      : description(describe(s, false)),
+        overwrite(description),
+        add(describe(s, true)),
+        bias(s.bias) {}
+};
+
+Gemm::Gemm(const GemmShape& shape) : impl_(std::make_shared<const Impl>(shape)) {}
+
+void Gemm::run(const void* a, const void* b, const void* bias, void* c, bool accumulate) const {
+  const auto memory = [](const dnnl::memory::desc& desc, const void* data) {
+    return dnnl::memory(desc, engine(), const_cast<void*>(data));
+  };
+  dnnl::stream stream(engine());
+  std::unordered_map<int, dnnl::memory> args{
+      {DNNL_ARG_SRC, memory(impl_->description.src_desc(), a)},
+      {DNNL_ARG_WEIGHTS, memory(impl_->description.weights_desc(), b)},
+      {DNNL_ARG_DST, memory(impl_->description.dst_desc(), c)}};
+  if (impl_->bias) args.emplace(DNNL_ARG_BIAS, memory(impl_->description.bias_desc(), bias));
+  (accumulate ? impl_->add : impl_->overwrite).execute(stream, args);
+}
+
+bool Gemm::is_available() {
+  return true;
+}
+
+}  // namespace tokamak::cpu

@@ -1,0 +1,41 @@
+// A backend: memory and kernels of one kind of device. The only virtual seam between the plan and a
+// machine.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string_view>
+
+#include "tokamak/exec/kernel.h"
+
+namespace tokamak {
+
+/// Owns one arena's bytes, zeroed.
+class Allocation {
+ public:
+  virtual ~Allocation() = default;
+  virtual std::byte* data() const = 0;
+  virtual int64_t bytes() const = 0;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual Target target() const = 0;
+
+  /// Zeroed device memory; throws Error with the amount wanted and had where the machine has too
+  /// little.
+  virtual std::unique_ptr<Allocation> allocate(int64_t bytes) = 0;
+
+  /// Bytes handed out by allocate and not yet freed.
+  virtual int64_t allocated_bytes() const = 0;
+
+  virtual Kernel prepare(const OpRules& rules, const void* op, const KernelTypes& types,
+                         std::string_view variant) = 0;
+
+  /// Host to device and back; complete on return.
+  virtual void upload(std::byte* device, const std::byte* host, int64_t bytes) = 0;
+  virtual void download(std::byte* host, const std::byte* device, int64_t bytes) = 0;
+};
+
+}  // namespace tokamak

@@ -1,0 +1,130 @@
+#include "tokamak/exec/executor.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "tokamak/core/error.h"
+
+namespace tokamak {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace
+
+Memory::Memory(Backend& backend, std::span<const Plan* const> plans) : backend_(&backend) {
+  for (size_t a = 0; a < kNumArenas; ++a) {
+    int64_t need = 0;
+    for (const Plan* plan : plans) need = std::max(need, plan->arena_bytes[a]);
+    if (need > 0) arenas_[a] = backend.allocate(need);
+  }
+}
+
+std::byte* Memory::base(ArenaKind arena) const {
+  const auto& allocation = arenas_[static_cast<size_t>(arena)];
+  return allocation == nullptr ? nullptr : allocation->data();
+}
+
+int64_t Memory::bytes() const {
+  int64_t total = 0;
+  for (const auto& allocation : arenas_) total += allocation == nullptr ? 0 : allocation->bytes();
+  return total;
+}
+
+void StateAccess::write(StateId id, std::span<const std::byte> bytes) const {
+  const int64_t want = (*states_)[id].type.bytes();
+  TOK_CHECK(static_cast<int64_t>(bytes.size()) == want, "{}: {} bytes for {}", (*states_)[id].name,
+            bytes.size(), want);
+  memory_->backend().upload(device_data(id), bytes.data(), want);
+}
+
+void StateAccess::read(StateId id, std::span<std::byte> bytes) const {
+  const int64_t want = (*states_)[id].type.bytes();
+  TOK_CHECK(static_cast<int64_t>(bytes.size()) == want, "{}: {} bytes for {}", (*states_)[id].name,
+            bytes.size(), want);
+  memory_->backend().download(bytes.data(), device_data(id), want);
+}
+
+Executor::Executor(const Plan& plan, const Memory& memory) {
+  for (const Segment& segment : plan.segments) {
+    std::vector<BoundTask> tasks;
+    tasks.reserve(segment.tasks.size());
+    for (const Task& task : segment.tasks) tasks.push_back(bind(task, memory));
+    segments_.push_back(std::move(tasks));
+  }
+  for (auto& segment : segments_) {
+    for (BoundTask& task : segment) {
+      for (KernelArgs& args : task.args) {
+        args.in = task.in;
+        args.out = task.out;
+      }
+    }
+  }
+}
+
+Executor::BoundTask Executor::bind(const Task& task, const Memory& memory) {
+  const auto tensor = [&](const Operand& o) {
+    return Tensor{.data = memory.base(o.arena) + o.offset, .type = o.type, .strides = o.strides};
+  };
+  BoundTask bound{.phase = task.label.phase, .task = &task};
+  Types in;
+  Types out;
+  for (const Operand& o : task.in) {
+    bound.in.push_back(tensor(o));
+    in.push_back(o.type);
+  }
+  for (const Operand& o : task.out) {
+    bound.out.push_back(tensor(o));
+    out.push_back(o.type);
+  }
+  for (size_t later = 0; later < 2; ++later) {
+    KernelArgs& args = bound.args[later];
+    if (task.workspace_bytes > 0)
+      args.workspace = memory.base(ArenaKind::kScratch) + task.workspace_offset;
+    TOK_CHECK(task.out.size() <= args.accumulate.size(), "{}: {} outputs", task.rules->name,
+              task.out.size());
+    for (size_t k = 0; k < task.out.size(); ++k) {
+      const auto mode = task.accumulate[k];
+      args.accumulate[k] = mode && (*mode == AccumulateMode::kAlways || later == 1);
+    }
+  }
+  bound.kernel = memory.backend().prepare(*task.rules, task.op.get(), {.in = in, .out = out},
+                                          task.variant->name);
+  return bound;
+}
+
+void Executor::run(const ScheduleItem& item) {
+  const size_t later = item.microbatch > 0 ? 1 : 0;
+  auto phase_start = Clock::now();
+  auto phase = Phase::kUnshard;
+  bool any = false;
+  for (const BoundTask& bound : segments_[static_cast<size_t>(item.segment)]) {
+    if (phase_seconds_ != nullptr && (!any || bound.phase != phase)) {
+      if (any) (*phase_seconds_)[static_cast<size_t>(phase)] += seconds_since(phase_start);
+      phase = bound.phase;
+      phase_start = Clock::now();
+      any = true;
+    }
+    if (op_times_ == nullptr) {
+      bound.kernel(bound.args[later]);
+      continue;
+    }
+    const auto start = Clock::now();
+    bound.kernel(bound.args[later]);
+    OpTimes::Entry& entry = op_times_->by_op[std::string(bound.task->rules->name)];
+    entry.seconds += seconds_since(start);
+    entry.calls += 1;
+    Types in;
+    Types out;
+    for (const Tensor& t : bound.in) in.push_back(t.type);
+    for (const Tensor& t : bound.out) out.push_back(t.type);
+    entry.flops += bound.task->rules->cost(bound.task->op.get(), in, out).flops;
+  }
+  if (any) (*phase_seconds_)[static_cast<size_t>(phase)] += seconds_since(phase_start);
+}
+
+}  // namespace tokamak

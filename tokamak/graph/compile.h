@@ -1,0 +1,28 @@
+// Graph to plan: the passes after differentiation, as one readable list of calls.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "tokamak/graph/passes.h"
+#include "tokamak/graph/plan.h"
+
+namespace tokamak {
+
+struct CompileOptions {
+  RecomputePolicy recompute;
+  Target target;
+  bool split_backward =
+      false;  ///< forward and backward as two segments, as pipeline stages need them
+  std::function<void(const std::string& pass, const Graph&)> log;  ///< the graph after each pass
+};
+
+/// Expands, drops dead nodes, recomputes, chooses variants, cuts segments and assigns bytes. Throws
+/// Bug on an illegal graph (a donated value read later), Error where no variant accepts.
+Plan compile(const Graph& graph, const StateLayout& layout, const CompileOptions& options);
+
+/// Why each variant of a task's op was or was not taken: "linear: onednn: ok", one line each.
+std::vector<std::string> explain_variants(const Node& node, const KernelTypes& types,
+                                          const Target& target);
+
+}  // namespace tokamak

@@ -1,0 +1,106 @@
+#include "tokamak/graph/graph.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tokamak/core/error.h"
+
+namespace tokamak {
+
+std::string_view name_of(Phase phase) {
+  switch (phase) {
+    case Phase::kUnshard:
+      return "unshard";
+    case Phase::kForward:
+      return "forward";
+    case Phase::kBackward:
+      return "backward";
+    case Phase::kUpdate:
+      return "update";
+  }
+  return "?";
+}
+
+std::optional<Accumulation> Node::accumulation(int output) const {
+  for (const Accumulation& a : accumulations) {
+    if (a.out == output) return a;
+  }
+  return std::nullopt;
+}
+
+std::vector<Value> Graph::add_node(const OpRules* rules, std::shared_ptr<const void> op,
+                                   std::vector<Value> in) {
+  while (!in.empty() && !in.back().valid()) in.pop_back();
+  Types types;
+  for (const Value v : in) {
+    TOK_CHECK(v.valid() && v.node < size(), "{}: an input is no value of this graph", rules->name);
+    types.push_back(type(v));
+  }
+  Types out = rules->infer(op.get(), types);
+  const int32_t id = append({.rules = rules,
+                             .op = std::move(op),
+                             .in = std::move(in),
+                             .out = std::move(out),
+                             .label = label});
+  std::vector<Value> values(node(id).out.size());
+  for (size_t i = 0; i < values.size(); ++i) values[i] = {id, static_cast<int32_t>(i)};
+  return values;
+}
+
+int32_t Graph::append(Node node) {
+  nodes_.push_back(std::move(node));
+  return size() - 1;
+}
+
+Value Graph::read(StateId state) {
+  for (int32_t i = 0; i < size(); ++i) {
+    if (node(i).is_leaf() && node(i).state == state) return {i, 0};
+  }
+  return {append({.out = {(*states_)[state].type}, .label = label, .state = state}), 0};
+}
+
+bool Graph::can_accumulate(Value value) const {
+  const Node& n = producer(value);
+  if (n.is_leaf() || n.accumulation(value.out)) return false;
+  const auto outs = n.rules->accumulates(n.op.get());
+  return std::find(outs.begin(), outs.end(), value.out) != outs.end();
+}
+
+void Graph::accumulate(Value value, Value into, AccumulateMode mode) {
+  TOK_CHECK(can_accumulate(value), "{} output {}", producer(value).rules->name, value.out);
+  TOK_CHECK(type(value) == type(into), "{}: {} into {}", producer(value).rules->name,
+            to_string(type(value)), to_string(type(into)));
+  TOK_CHECK(into.node < value.node, "{}: the destination is made later",
+            producer(value).rules->name);
+  mutable_node(value.node).accumulations.push_back({.out = value.out, .into = into, .mode = mode});
+}
+
+std::vector<Value> no_gradient(const Node& node) {
+  TOK_CHECK(false, "{} has no gradient", node.rules->name);
+}
+
+std::string to_text(const Graph& graph) {
+  const auto show = [](Value v) {
+    return v.valid() ? fmt::format("%{}.{}", v.node, v.out) : std::string("-");
+  };
+  std::string text;
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    const Node& n = graph.node(i);
+    std::vector<std::string> in;
+    for (const Value v : n.in) in.push_back(show(v));
+    for (const Accumulation& a : n.accumulations)
+      in.push_back(fmt::format("{}+={}", a.out, show(a.into)));
+    std::vector<std::string> out;
+    for (const TensorType& t : n.out) out.push_back(to_string(t));
+    text += fmt::format(
+        "%{} = {}({}){} : {} [{} block {}]\n", i,
+        n.is_leaf() ? "state " + graph.states()[n.state].name : std::string(n.rules->name),
+        fmt::join(in, ", "), n.is_leaf() ? "" : n.rules->describe(n.op.get()), fmt::join(out, ", "),
+        name_of(n.label.phase), n.label.block);
+  }
+  return text;
+}
+
+}  // namespace tokamak

@@ -1,0 +1,21 @@
+#include "tokamak/graph/op.h"
+
+#include <array>
+
+namespace tokamak {
+
+Cost memory_cost(std::span<const TensorType> in, std::span<const TensorType> out,
+                 double flops_per_element) {
+  Cost cost;
+  for (const TensorType& type : in) cost.bytes_read += static_cast<double>(type.bytes());
+  for (const TensorType& type : out) cost.bytes_written += static_cast<double>(type.bytes());
+  if (!out.empty()) cost.flops = flops_per_element * static_cast<double>(out[0].numel());
+  return cost;
+}
+
+std::span<const Variant> reference_only() {
+  static constexpr std::array kVariants{kCpuReference};
+  return kVariants;
+}
+
+}  // namespace tokamak

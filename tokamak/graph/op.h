@@ -1,0 +1,162 @@
+// What an op is: a struct of attributes with pure rules. The graph knows no op by name; it holds
+// rules by address.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tokamak/core/tensor_type.h"
+#include "tokamak/graph/placement.h"
+
+namespace tokamak {
+
+class Graph;
+struct Node;
+struct Value;
+
+using Types = std::vector<TensorType>;
+
+/// The local types a kernel is prepared for.
+struct KernelTypes {
+  std::span<const TensorType> in;
+  std::span<const TensorType> out;
+};
+
+/// What a task costs on any machine: counts only, never rates.
+struct Cost {
+  enum class Kind : uint8_t { kMemory, kGemm, kAttention, kCollective };
+
+  Kind kind = Kind::kMemory;
+  int64_t m = 0, n = 0, k = 0;  ///< kGemm: one [m, k] x [k, n] product
+  double flops = 0.0;           ///< multiply and add count two
+  double bytes_read = 0.0;
+  double bytes_written = 0.0;
+};
+
+/// Every operand once, `flops_per_element` for each element of the first output.
+Cost memory_cost(std::span<const TensorType> in, std::span<const TensorType> out,
+                 double flops_per_element);
+
+/// The machine a plan is made for: read off this machine (train) or off its file (plan).
+struct Target {
+  std::string backend = "cpu";
+  int arch = 0;     ///< GPU: 90 for sm_90; CPU: 0
+  int threads = 1;  ///< CPU worker threads; sizes workspaces
+  bool reference_only = false;
+};
+
+/// One implementation of an op on one backend, as data: a pass picks the first that accepts.
+struct Variant {
+  std::string_view name;
+  std::string_view backend;
+  std::string (*accepts)(const void* op,
+                         const KernelTypes& types) = nullptr;  ///< empty = yes, else the reason
+  int64_t (*workspace)(const void* op, const KernelTypes& types,
+                       const Target& target) = nullptr;  ///< bytes
+};
+
+/// The plain loops that specify an op; every op has it.
+inline constexpr Variant kCpuReference{.name = "reference", .backend = "cpu"};
+
+/// Output `out` reuses the bytes of input `in`: always (`must`, the input is consumed) or where its
+/// life ends here.
+struct Alias {
+  int out = 0;
+  int in = 0;
+  bool must = false;
+};
+
+/// How a view op sees its input's storage, in elements.
+struct Layout {
+  Dims dims;
+  Dims strides;
+  int64_t offset = 0;
+};
+
+/// An op's rules, type-erased; the address is the op's identity.
+struct OpRules {
+  std::string_view name;
+  bool is_view = false;
+  bool is_composite = false;
+  Types (*infer)(const void*, std::span<const TensorType>) = nullptr;
+  std::vector<Strategy> (*place)(const void*, std::span<const TensorType>) = nullptr;
+  std::vector<Value> (*gradient)(const void*, Graph&, const Node&,
+                                 std::span<const Value>) = nullptr;
+  Cost (*cost)(const void*, std::span<const TensorType>, std::span<const TensorType>) = nullptr;
+  std::span<const Variant> (*variants)() = nullptr;
+  std::vector<Alias> (*aliases)(const void*) = nullptr;
+  std::vector<int> (*accumulates)(const void*) = nullptr;
+  Layout (*view)(const void*, const Layout&) = nullptr;
+  std::vector<Value> (*expand)(const void*, Graph&, const Node&) = nullptr;
+  std::string (*describe)(const void*) = nullptr;
+};
+
+/// The contract of an op. Optional members, found by name: `aliases()`, `accumulates()` (outputs
+/// that can add into their destination), `view(layout)` (makes it a view: no kernel), `expand(g,
+/// node)` (makes it a composite: no kernel), `describe()` (attributes as text).
+template <class T>
+concept Op = requires(const T op, Graph& g, const Node& n, std::span<const TensorType> types,
+                      std::span<const Value> values) {
+  { T::kName } -> std::convertible_to<std::string_view>;
+  { op.infer(types) } -> std::same_as<Types>;
+  { op.place(types) } -> std::same_as<std::vector<Strategy>>;
+  { op.gradient(g, n, values) } -> std::same_as<std::vector<Value>>;
+  { op.cost(types, types) } -> std::same_as<Cost>;
+  { T::variants() } -> std::same_as<std::span<const Variant>>;
+};
+
+namespace detail {
+
+template <class T>
+const T& as(const void* op) {
+  return *static_cast<const T*>(op);
+}
+
+template <class T>
+constexpr OpRules rules_of() {
+  using Span = std::span<const TensorType>;
+  OpRules rules{.name = T::kName};
+  rules.infer = [](const void* op, Span in) { return as<T>(op).infer(in); };
+  rules.place = [](const void* op, Span in) { return as<T>(op).place(in); };
+  rules.gradient = [](const void* op, Graph& g, const Node& n, std::span<const Value> dy) {
+    return as<T>(op).gradient(g, n, dy);
+  };
+  rules.cost = [](const void* op, Span in, Span out) { return as<T>(op).cost(in, out); };
+  rules.variants = [] { return T::variants(); };
+  rules.aliases = [](const void* op) -> std::vector<Alias> {
+    if constexpr (requires { as<T>(op).aliases(); }) return as<T>(op).aliases();
+    return {};
+  };
+  rules.accumulates = [](const void* op) -> std::vector<int> {
+    if constexpr (requires { as<T>(op).accumulates(); }) return as<T>(op).accumulates();
+    return {};
+  };
+  rules.describe = [](const void* op) -> std::string {
+    if constexpr (requires { as<T>(op).describe(); }) return as<T>(op).describe();
+    return {};
+  };
+  if constexpr (requires(const T op, const Layout& in) { op.view(in); }) {
+    rules.is_view = true;
+    rules.view = [](const void* op, const Layout& in) { return as<T>(op).view(in); };
+  }
+  if constexpr (requires(const T op, Graph& g, const Node& n) { op.expand(g, n); }) {
+    rules.is_composite = true;
+    rules.expand = [](const void* op, Graph& g, const Node& n) { return as<T>(op).expand(g, n); };
+  }
+  return rules;
+}
+
+}  // namespace detail
+
+template <Op T>
+inline constexpr OpRules kRules = detail::rules_of<T>();
+
+/// Only the reference kernel.
+std::span<const Variant> reference_only();
+
+}  // namespace tokamak

@@ -1,0 +1,188 @@
+#include "tokamak/graph/passes.h"
+
+#include <map>
+
+#include "tokamak/core/error.h"
+
+namespace tokamak {
+namespace {
+
+// Copies nodes of one graph into another and remembers what each value became.
+class Rewriter {
+ public:
+  explicit Rewriter(const Graph& from) : from_(from), to(from.states()) {}
+
+  Node moved(const Node& node) const {
+    Node copy = node;
+    for (Value& v : copy.in) v = (*this)(v);
+    for (Accumulation& a : copy.accumulations) a.into = (*this)(a.into);
+    return copy;
+  }
+
+  void copy(int32_t i) {
+    const int32_t id = to.append(moved(from_.node(i)));
+    for (size_t k = 0; k < from_.node(i).out.size(); ++k) {
+      map({i, static_cast<int32_t>(k)}, {id, static_cast<int32_t>(k)});
+    }
+  }
+
+  void map(Value old_value, Value new_value) { map_[old_value] = new_value; }
+
+  Value operator()(Value v) const {
+    if (!v.valid()) return v;
+    const auto it = map_.find(v);
+    TOK_CHECK(it != map_.end(), "value %{}.{} is used before it is made", v.node, v.out);
+    return it->second;
+  }
+
+  Graph finish() {
+    to.label = from_.label;
+    for (const Value v : from_.roots) to.roots.push_back((*this)(v));
+    return std::move(to);
+  }
+
+ private:
+  const Graph& from_;
+  std::map<Value, Value> map_;
+
+ public:
+  Graph to;
+};
+
+bool writes_state(const Node& node) {
+  if (node.is_leaf()) return false;
+  if (!node.accumulations.empty()) return true;
+  for (const Alias& alias : node.rules->aliases(node.op.get())) {
+    if (alias.must) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Graph expand_composites(const Graph& graph) {
+  Rewriter rewriter(graph);
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    const Node& node = graph.node(i);
+    if (node.is_leaf() || !node.rules->is_composite) {
+      rewriter.copy(i);
+      continue;
+    }
+    const LabelScope scope(rewriter.to, node.label);
+    const std::vector<Value> out =
+        node.rules->expand(node.op.get(), rewriter.to, rewriter.moved(node));
+    TOK_CHECK(out.size() == node.out.size(), "{}: expands to {} values", node.rules->name,
+              out.size());
+    for (size_t k = 0; k < out.size(); ++k) {
+      if (!out[k].valid()) continue;
+      TOK_CHECK(rewriter.to.type(out[k]) == node.out[k], "{}: output {} expands to {}",
+                node.rules->name, k, to_string(rewriter.to.type(out[k])));
+      rewriter.map({i, static_cast<int32_t>(k)}, out[k]);
+    }
+  }
+  return rewriter.finish();
+}
+
+Graph eliminate_dead(const Graph& graph) {
+  std::vector<bool> live(static_cast<size_t>(graph.size()), false);
+  for (const Value v : graph.roots) live[static_cast<size_t>(v.node)] = true;
+  for (int32_t i = graph.size(); i-- > 0;) {
+    const Node& node = graph.node(i);
+    if (writes_state(node)) live[static_cast<size_t>(i)] = true;
+    if (!live[static_cast<size_t>(i)]) continue;
+    for_each_use(node, [&](Value v) { live[static_cast<size_t>(v.node)] = true; });
+  }
+  Rewriter rewriter(graph);
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    if (live[static_cast<size_t>(i)]) rewriter.copy(i);
+  }
+  return rewriter.finish();
+}
+
+namespace {
+
+// Decides for each node whether its outputs are kept for the backward.
+std::vector<bool> kept_nodes(const Graph& graph, const RecomputePolicy& policy) {
+  using Mode = RecomputePolicy::Mode;
+  std::vector<bool> kept(static_cast<size_t>(graph.size()), true);
+  std::map<std::pair<int32_t, std::string_view>, int> seen;
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    const Node& node = graph.node(i);
+    const bool in_block = node.label.phase == Phase::kForward && node.label.block >= 0;
+    if (node.is_leaf() || !in_block || policy.mode == Mode::kNone || !node.accumulations.empty())
+      continue;
+    bool keep = false;
+    if (policy.mode == Mode::kSelectiveLayers) {
+      keep = (node.label.block + 1) % policy.every_nth_block != 0;
+    } else if (policy.mode == Mode::kSelectiveOps) {
+      keep = policy.saved_ops.contains(node.rules->name);
+      if (policy.halved_ops.contains(node.rules->name)) {
+        keep = seen[{node.label.block, node.rules->name}]++ % 2 == 0;
+      }
+    }
+    kept[static_cast<size_t>(i)] = keep;
+  }
+  // What the next block (or what follows the blocks) reads is a block's input: always kept.
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    const Node& user = graph.node(i);
+    if (user.label.phase != Phase::kForward) continue;
+    for_each_use(user, [&](Value v) {
+      if (graph.producer(v).label.block != user.label.block)
+        kept[static_cast<size_t>(v.node)] = true;
+    });
+  }
+  return kept;
+}
+
+// Clones on demand, memoized: one clone of a forward node at most.
+class Recomputer {
+ public:
+  Recomputer(const Graph& graph, const RecomputePolicy& policy)
+      : graph_(graph), kept_(kept_nodes(graph, policy)), rewriter_(graph) {}
+
+  Graph run() {
+    for (int32_t i = 0; i < graph_.size(); ++i) {
+      const Node& node = graph_.node(i);
+      if (node.is_leaf() || node.label.phase != Phase::kBackward) {
+        rewriter_.copy(i);
+        continue;
+      }
+      Node copy = node;
+      for (Value& v : copy.in) v = for_backward(v, node.label);
+      for (Accumulation& a : copy.accumulations) a.into = rewriter_(a.into);
+      const int32_t id = rewriter_.to.append(std::move(copy));
+      for (size_t k = 0; k < node.out.size(); ++k) {
+        rewriter_.map({i, static_cast<int32_t>(k)}, {id, static_cast<int32_t>(k)});
+      }
+    }
+    return rewriter_.finish();
+  }
+
+ private:
+  Value for_backward(Value v, const Label& label) {
+    if (!v.valid() || kept_[static_cast<size_t>(v.node)]) return rewriter_(v);
+    if (const auto it = clones_.find(v.node); it != clones_.end()) return {it->second, v.out};
+    Node clone = graph_.node(v.node);
+    for (Value& in : clone.in) in = for_backward(in, label);
+    clone.label.phase = Phase::kBackward;
+    clone.is_clone = true;
+    const int32_t id = rewriter_.to.append(std::move(clone));
+    clones_[v.node] = id;
+    return {id, v.out};
+  }
+
+  const Graph& graph_;
+  std::vector<bool> kept_;
+  Rewriter rewriter_;
+  std::map<int32_t, int32_t> clones_;
+};
+
+}  // namespace
+
+Graph recompute(const Graph& graph, const RecomputePolicy& policy) {
+  TOK_CHECK(policy.every_nth_block >= 1, "every {}th block", policy.every_nth_block);
+  if (policy.mode == RecomputePolicy::Mode::kNone) return graph;
+  return Recomputer(graph, policy).run();
+}
+
+}  // namespace tokamak

@@ -1,0 +1,37 @@
+// Graph to graph. Each pass returns a new graph in which every node stands before its uses; tests
+// print before and after.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tokamak/graph/graph.h"
+
+namespace tokamak {
+
+/// Replaces each composite by the nodes its `expand` emits.
+Graph expand_composites(const Graph& graph);
+
+/// Drops nodes that neither write State (directly or by accumulating) nor reach one that does, nor
+/// a root.
+Graph eliminate_dead(const Graph& graph);
+
+/// Which forward values the backward may keep; all others are made again from those. torchtitan's
+/// modes.
+struct RecomputePolicy {
+  enum class Mode : uint8_t { kNone, kFull, kSelectiveOps, kSelectiveLayers };
+
+  Mode mode = Mode::kNone;
+  int every_nth_block =
+      1;  ///< kSelectiveLayers: blocks n-1, 2n-1, ... are recomputed whole, as torchtitan counts
+  std::set<std::string, std::less<>> saved_ops;  ///< kSelectiveOps: kept besides block inputs
+  std::set<std::string, std::less<>>
+      halved_ops;  ///< kSelectiveOps: every second one in a block is kept (matmuls)
+};
+
+/// Clones forward nodes of blocks into the backward, just before their first use there. Same ops on
+/// the same inputs, so gradients keep their bits.
+Graph recompute(const Graph& graph, const RecomputePolicy& policy);
+
+}  // namespace tokamak

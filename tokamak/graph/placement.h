@@ -1,0 +1,61 @@
+// Placement: what one mesh axis does to one value. A value's full placement is one Shard for each
+// axis.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tokamak/core/tensor_type.h"
+
+namespace tokamak {
+
+/// Names a model gives to dims; parallel/ maps them to mesh axes. A model says nothing else about
+/// devices.
+enum class LogicalAxis : uint8_t {
+  kNone,
+  kBatch,
+  kSequence,
+  kEmbed,
+  kHeads,
+  kKvHeads,
+  kMlp,
+  kVocab,
+};
+
+using Axes = std::vector<LogicalAxis>;
+
+/// Replicated, cut along a dim, or a pending sum over the axis.
+struct Shard {
+  int8_t dim = -1;  ///< >= 0: cut along this dim
+
+  static constexpr int8_t kReplicatedDim = -1;
+  static constexpr int8_t kPartialDim = -2;
+
+  bool operator==(const Shard&) const = default;
+
+  bool is_cut() const { return dim >= 0; }
+};
+
+inline constexpr Shard kReplicated{Shard::kReplicatedDim};
+inline constexpr Shard kPartialSum{Shard::kPartialDim};
+
+constexpr Shard cut(int dim) {
+  return Shard{static_cast<int8_t>(dim)};
+}
+
+/// One way to run an op on one axis: these input placements give these output placements, with the
+/// same kernel.
+struct Strategy {
+  std::vector<Shard> in;
+  std::vector<Shard> out;
+};
+
+/// Everything replicated: always correct, listed first by every op.
+Strategy replicate(size_t num_in, size_t num_out);
+
+/// Replicate, then one strategy for each dim of the first input in which all operands of the same
+/// rank are cut alike: the rule of elementwise ops.
+std::vector<Strategy> place_elementwise(std::span<const TensorType> in, size_t num_out);
+
+}  // namespace tokamak

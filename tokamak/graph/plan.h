@@ -1,0 +1,104 @@
+// The plan: everything that costs time or memory, decided. One loop runs it (exec/), another prices
+// it (price/).
+//
+// Semantics. A plan is a list of segments; a segment is a list of tasks in issue order. A schedule
+// item runs one segment for one microbatch. Every operand is a range of an arena with strides.
+// Arenas:
+//   state    named State, laid out once for all plans of a run (StateLayout);
+//   carried  made once a step by one segment and read by others (compute copies of parameters);
+//   slot     made in one per-microbatch segment and read in a later one (saved activations of a
+//   pipeline stage); scratch  lives within one segment run; reused by every segment and every plan.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tokamak/graph/graph.h"
+
+namespace tokamak {
+
+enum class ArenaKind : uint8_t { kState, kCarried, kSlot, kScratch };
+inline constexpr size_t kNumArenas = 4;
+
+std::string_view name_of(ArenaKind arena);
+
+/// Offsets are multiples of this many bytes, so that any vector load is aligned.
+inline constexpr int64_t kArenaAlignment = 512;
+
+/// Where each State lives: kinds together, blocks together, in declaration order.
+struct StateLayout {
+  std::vector<int64_t> offsets;  ///< bytes, by StateId
+  int64_t bytes = 0;
+
+  int64_t operator[](StateId id) const { return offsets[static_cast<size_t>(id.index)]; }
+};
+
+StateLayout lay_out(const StateTable& states);
+
+struct Operand {
+  ArenaKind arena = ArenaKind::kScratch;
+  int64_t offset = 0;  ///< bytes
+  TensorType type;
+  Dims strides;  ///< elements
+
+  /// Bytes from `offset` to the end of the last element.
+  int64_t extent_bytes() const;
+};
+
+struct Task {
+  const OpRules* rules = nullptr;
+  std::shared_ptr<const void> op;
+  const Variant* variant = nullptr;
+  std::vector<Operand> in;
+  std::vector<Operand> out;
+  std::vector<std::optional<AccumulateMode>> accumulate;  ///< by output
+  int64_t workspace_offset = 0;                           ///< scratch bytes
+  int64_t workspace_bytes = 0;
+  Label label;
+  int stream = 0;
+  std::vector<int>
+      waits;  ///< tasks of other streams, by index in the segment, that must have ended
+  bool is_clone = false;
+};
+
+struct Segment {
+  enum class Runs : uint8_t { kOncePerStep, kPerMicrobatch };
+
+  std::string name;
+  Runs runs = Runs::kOncePerStep;
+  std::vector<Task> tasks;
+};
+
+struct ScheduleItem {
+  int segment = 0;
+  int microbatch = 0;
+};
+
+/// One row of the memory table: who owns how many bytes.
+struct MemoryRow {
+  std::string owner;
+  int64_t bytes = 0;
+};
+
+struct Plan {
+  std::vector<Segment> segments;
+  std::array<int64_t, kNumArenas> arena_bytes{};
+  std::vector<MemoryRow> memory;  ///< sums to the arena bytes
+
+  /// The order in which segments run in a step of `num_microbatches`.
+  std::vector<ScheduleItem> schedule(int num_microbatches) const;
+
+  int64_t peak_bytes() const;
+};
+
+/// One line a task, for people, diffs and tests.
+std::string to_text(const Plan& plan);
+
+/// Throws Bug unless any two tasks of a segment that touch common bytes, one of them writing, are
+/// ordered by streams and waits (vector clocks), and every operand lies inside its arena.
+void check_plan(const Plan& plan);
+
+}  // namespace tokamak

@@ -1,0 +1,265 @@
+// What every op must satisfy, run over every case of every op (op_case.h).
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include <gtest/gtest.h>
+
+#include "tokamak/core/random.h"
+#include "tokamak/ops/op_runner.h"
+#include "tokamak/ops/table.h"
+
+namespace tokamak {
+
+#define X(stem, Type) \
+  template <>         \
+  OpCases cases_of<Type>();
+TOK_FOR_EACH_OP(X)
+#undef X
+
+namespace testing {
+namespace {
+
+OpCases all_cases() {
+  OpCases all;
+  const auto add = [&](OpCases cases) {
+    for (OpCase& c : cases.good) all.good.push_back(std::move(c));
+    for (BadCase& c : cases.bad) all.bad.push_back(std::move(c));
+  };
+#define X(stem, Type) add(cases_of<Type>());
+  TOK_FOR_EACH_OP(X)
+#undef X
+  return all;
+}
+
+std::string test_name(const OpRules* rules, const std::string& name) {
+  std::string text = std::string(rules->name) + "_" + name;
+  for (char& c : text) {
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
+  }
+  return text;
+}
+
+double norm(const Numbers& x) {
+  return std::sqrt(std::inner_product(x.begin(), x.end(), x.begin(), 0.0));
+}
+
+double relative_error(const Numbers& got, const Numbers& want) {
+  Numbers diff(got.size());
+  for (size_t i = 0; i < got.size(); ++i) diff[i] = got[i] - want[i];
+  return norm(diff) / std::max(norm(want), 1e-30);
+}
+
+class Ops : public ::testing::TestWithParam<OpCase> {
+ protected:
+  const OpCase& c() const { return GetParam(); }
+};
+
+// Fast fp32 and bf16 kernels against the reference in double on the same (rounded) inputs.
+TEST_P(Ops, agrees_with_the_reference_in_double) {
+  for (const auto& [dtype, bound] : {std::pair{DType::kF32, 2e-6}, std::pair{DType::kBF16, 6e-3}}) {
+    const auto values = fill_inputs(c(), dtype);
+    const auto want = run_op(c(), types_as(c(), DType::kF64), values, {.reference_only = true});
+    for (const bool reference_only : {false, true}) {
+      const auto got =
+          run_op(c(), types_as(c(), dtype), values, {.reference_only = reference_only});
+      ASSERT_EQ(got.size(), want.size());
+      for (size_t k = 0; k < got.size(); ++k) {
+        EXPECT_LT(relative_error(got[k], want[k]), bound)
+            << name_of(dtype) << " output " << k << (reference_only ? " reference" : " chosen");
+      }
+    }
+  }
+}
+
+TEST_P(Ops, gradient_rule_equals_central_differences) {
+  if (!c().check_gradient) GTEST_SKIP() << "no gradient";
+  const Types in = types_as(c(), DType::kF64);
+  auto values = fill_inputs(c(), DType::kF64);
+  const auto out = run_op(c(), in, values, {.reference_only = true});
+  std::vector<Numbers> dy = out;
+  for (size_t k = 0; k < dy.size(); ++k) {
+    for (size_t i = 0; i < dy[k].size(); ++i)
+      dy[k][i] = normal_quantile(to_uniform(random_u32(2, k, i)));
+  }
+  const auto value_at = [&] {
+    const auto y = run_op(c(), in, values, {.reference_only = true});
+    double total = 0.0;
+    for (size_t k = 0; k < y.size(); ++k)
+      total += std::inner_product(y[k].begin(), y[k].end(), dy[k].begin(), 0.0);
+    return total;
+  };
+  const auto gradient = run_gradient(c(), in, values, dy);
+  std::vector<int> checked = c().gradient_of;
+  if (checked.empty()) {
+    for (int i = 0; i < static_cast<int>(in.size()); ++i) {
+      if (in[static_cast<size_t>(i)].dtype == DType::kF64) checked.push_back(i);
+    }
+  }
+  for (const int input : checked) {
+    const auto i = static_cast<size_t>(input);
+    ASSERT_FALSE(gradient[i].empty()) << "input " << i << " has no gradient";
+    Numbers got;
+    Numbers want;
+    const size_t step = std::max<size_t>(1, values[i].size() / 24);
+    for (size_t j = 0; j < values[i].size(); j += step) {
+      const double x = values[i][j];
+      const double h = 1e-5 * std::max(1.0, std::abs(x));
+      values[i][j] = x + h;
+      const double up = value_at();
+      values[i][j] = x - h;
+      const double down = value_at();
+      values[i][j] = x;
+      want.push_back((up - down) / (2.0 * h));
+      got.push_back(gradient[i][j]);
+    }
+    EXPECT_LT(relative_error(got, want), 1e-6) << "input " << i;
+  }
+}
+
+TEST_P(Ops, price_is_sane) {
+  const Types in = c().in;
+  const Types out = c().rules->infer(c().op.get(), in);
+  const Cost cost = c().rules->cost(c().op.get(), in, out);
+  EXPECT_GE(cost.flops, 0.0);
+  if (c().flops >= 0.0) {
+    EXPECT_EQ(cost.flops, c().flops);
+  }
+  if (c().rules->is_view) return;
+  double written = 0.0;
+  for (const TensorType& t : out) written += static_cast<double>(t.bytes());
+  EXPECT_GE(cost.bytes_written, written);
+  EXPECT_GT(cost.bytes_read, 0.0);
+}
+
+TEST_P(Ops, same_bits_twice) {
+  const auto values = fill_inputs(c(), DType::kF32);
+  const auto once = run_op(c(), types_as(c(), DType::kF32), values);
+  const auto again = run_op(c(), types_as(c(), DType::kF32), values);
+  EXPECT_EQ(once, again);
+}
+
+TEST_P(Ops, accumulates_over_microbatches) {
+  const auto outs = c().rules->accumulates(c().op.get());
+  if (outs.empty()) GTEST_SKIP() << "no accumulating output";
+  const auto values = fill_inputs(c(), DType::kF32);
+  const Types in = types_as(c(), DType::kF32);
+  const auto once = run_op(c(), in, values, {.accumulate = true});
+  const auto plain = run_op(c(), in, values);
+  for (const bool reference_only : {false, true}) {
+    const auto thrice = run_op(
+        c(), in, values, {.reference_only = reference_only, .accumulate = true, .repeats = 3});
+    for (const int k : outs) {
+      // The result State accumulates too: 1 + 2 + 3 times the plain output.
+      Numbers want = plain[static_cast<size_t>(k)];
+      for (double& x : want) x *= 6.0;
+      EXPECT_LT(relative_error(thrice[static_cast<size_t>(k)], want), 1e-5) << "output " << k;
+      EXPECT_LT(relative_error(once[static_cast<size_t>(k)], plain[static_cast<size_t>(k)]), 1e-6);
+    }
+  }
+}
+
+Numbers take(const Numbers& x, const Dims& dims, int dim, int64_t begin, int64_t end) {
+  int64_t outer = 1;
+  int64_t inner = 1;
+  for (int d = 0; d < static_cast<int>(dims.size()); ++d)
+    (d < dim ? outer : inner) *= d == dim ? 1 : dims[static_cast<size_t>(d)];
+  const int64_t extent = dims[static_cast<size_t>(dim)];
+  Numbers part;
+  for (int64_t o = 0; o < outer; ++o) {
+    const auto row = x.begin() + (o * extent + begin) * inner;
+    part.insert(part.end(), row, row + (end - begin) * inner);
+  }
+  return part;
+}
+
+// Every strategy, on 2 and 3 ranks: shards in, the same kernel, outputs put together again equal
+// the whole.
+TEST_P(Ops, every_placement_equals_the_whole) {
+  const Types in = types_as(c(), DType::kF64);
+  const auto values = fill_inputs(c(), DType::kF64);
+  const auto whole = run_op(c(), in, values, {.reference_only = true});
+  const Types out = c().rules->infer(c().op.get(), in);
+  for (const Strategy& s : c().rules->place(c().op.get(), in)) {
+    ASSERT_EQ(s.in.size(), in.size());
+    ASSERT_EQ(s.out.size(), out.size());
+    for (const int64_t ranks : {2, 3}) {
+      bool fits = true;
+      for (size_t i = 0; i < in.size(); ++i) {
+        if (s.in[i].is_cut())
+          fits = fits && in[i].dims[static_cast<size_t>(s.in[i].dim)] % ranks == 0;
+      }
+      if (!fits) continue;
+      std::vector<std::vector<Numbers>> parts;
+      Types local = in;
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        auto mine = values;
+        for (size_t i = 0; i < in.size(); ++i) {
+          if (s.in[i] == kPartialSum) {
+            const double share =
+                rank + 1 < ranks ? 0.25 : 1.0 - 0.25 * static_cast<double>(ranks - 1);
+            for (double& x : mine[i]) x *= share;
+          } else if (s.in[i].is_cut()) {
+            const auto d = static_cast<size_t>(s.in[i].dim);
+            const int64_t size = in[i].dims[d] / ranks;
+            mine[i] = take(values[i], in[i].dims, s.in[i].dim, rank * size, (rank + 1) * size);
+            local[i].dims[d] = size;
+          }
+        }
+        parts.push_back(run_op(c(), local, mine, {.reference_only = true}));
+      }
+      for (size_t k = 0; k < out.size(); ++k) {
+        for (int64_t rank = 0; rank < ranks; ++rank) {
+          Numbers want = whole[k];
+          Numbers got = parts[static_cast<size_t>(rank)][k];
+          if (s.out[k].is_cut()) {
+            const int64_t size = out[k].dims[static_cast<size_t>(s.out[k].dim)] / ranks;
+            want = take(whole[k], out[k].dims, s.out[k].dim, rank * size, (rank + 1) * size);
+          } else if (s.out[k] == kPartialSum) {
+            std::fill(got.begin(), got.end(), 0.0);
+            for (const auto& part : parts) {
+              for (size_t j = 0; j < got.size(); ++j) got[j] += part[k][j];
+            }
+          }
+          ASSERT_EQ(got.size(), want.size()) << "output " << k;
+          EXPECT_LT(relative_error(got, want), 1e-6)
+              << "output " << k << " rank " << rank << " of " << ranks;
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Ops, ::testing::ValuesIn(all_cases().good),
+                         [](const auto& of) { return test_name(of.param.rules, of.param.name); });
+
+class BadInputs : public ::testing::TestWithParam<BadCase> {};
+
+TEST_P(BadInputs, are_refused_by_name) {
+  const BadCase& c = GetParam();
+  try {
+    c.rules->infer(c.op.get(), c.in);
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find(c.rules->name), std::string::npos) << error.what();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, BadInputs, ::testing::ValuesIn(all_cases().bad),
+                         [](const auto& of) { return test_name(of.param.rules, of.param.name); });
+
+TEST(OpList, every_op_has_a_good_and_a_bad_case) {
+  const OpCases all = all_cases();
+  for (const OpRules* rules : all_rules()) {
+    EXPECT_TRUE(std::any_of(all.good.begin(), all.good.end(), [&](const OpCase& c) {
+      return c.rules == rules;
+    })) << rules->name;
+    EXPECT_TRUE(std::any_of(all.bad.begin(), all.bad.end(), [&](const BadCase& c) {
+      return c.rules == rules;
+    })) << rules->name;
+  }
+}
+
+}  // namespace
+}  // namespace testing
+}  // namespace tokamak

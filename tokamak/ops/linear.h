@@ -1,0 +1,60 @@
+// The matrix product and its three gradients.
+#pragma once
+
+#include "tokamak/ops/rules.h"
+
+namespace tokamak {
+
+// N tokens (all leading dims), I in features, O out features.
+
+/// y[.., o] = sum_i x[.., i] w[o, i] (+ b[o]); bias is an optional third input.
+struct Linear {
+  static constexpr std::string_view kName = "linear";
+
+  Types infer(std::span<const TensorType> in) const;
+  std::vector<Strategy> place(std::span<const TensorType> in) const;
+  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+  static std::span<const Variant> variants();
+};
+
+/// dx[.., i] = sum_o dy[.., o] w[o, i]
+struct LinearGradInput {
+  static constexpr std::string_view kName = "linear_grad_input";
+
+  Types infer(std::span<const TensorType> in) const;
+  std::vector<Strategy> place(std::span<const TensorType> in) const;
+  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+  static std::span<const Variant> variants();
+};
+
+/// dw[o, i] (+)= sum_n dy[n, o] x[n, i]; inputs x, dy; fp32 (fp64 from fp64).
+struct LinearGradWeight {
+  static constexpr std::string_view kName = "linear_grad_weight";
+
+  Types infer(std::span<const TensorType> in) const;
+  std::vector<Strategy> place(std::span<const TensorType> in) const;
+  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+
+  std::vector<int> accumulates() const { return {0}; }
+
+  static std::span<const Variant> variants();
+};
+
+/// db[o] (+)= sum_n dy[n, o]; fp32 (fp64 from fp64).
+struct LinearGradBias {
+  static constexpr std::string_view kName = "linear_grad_bias";
+
+  Types infer(std::span<const TensorType> in) const;
+  std::vector<Strategy> place(std::span<const TensorType> in) const;
+  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+
+  std::vector<int> accumulates() const { return {0}; }
+
+  static std::span<const Variant> variants() { return reference_only(); }
+};
+
+}  // namespace tokamak

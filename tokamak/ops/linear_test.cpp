@@ -1,0 +1,42 @@
+#include "tokamak/ops/linear.h"
+
+#include "tokamak/ops/op_case.h"
+
+namespace tokamak {
+
+template <>
+OpCases cases_of<Linear>() {
+  CasesOf<Linear> c;
+  c.good("plain", {}, {f32({6, 5}), f32({4, 5})}).flops = 2.0 * 6 * 5 * 4;
+  c.good("batched with bias", {}, {f32({2, 3, 5}), f32({7, 5}), f32({7})}).flops = 2.0 * 6 * 5 * 7;
+  c.good("one row", {}, {f32({1, 33}), f32({17, 33})});
+  c.bad("inner dims differ", {}, {f32({6, 5}), f32({4, 6})});
+  c.bad("bias of another width", {}, {f32({6, 5}), f32({4, 5}), f32({5})});
+  return c.cases;
+}
+
+template <>
+OpCases cases_of<LinearGradInput>() {
+  CasesOf<LinearGradInput> c;
+  c.good("batched", {}, {f32({2, 3, 7}), f32({7, 5})}).check_gradient = false;
+  c.bad("inner dims differ", {}, {f32({6, 5}), f32({4, 6})});
+  return c.cases;
+}
+
+template <>
+OpCases cases_of<LinearGradWeight>() {
+  CasesOf<LinearGradWeight> c;
+  c.good("batched", {}, {f32({2, 3, 5}), f32({2, 3, 7})}).check_gradient = false;
+  c.bad("tokens differ", {}, {f32({6, 5}), f32({5, 7})});
+  return c.cases;
+}
+
+template <>
+OpCases cases_of<LinearGradBias>() {
+  CasesOf<LinearGradBias> c;
+  c.good("batched", {}, {f32({2, 3, 5})}).check_gradient = false;
+  c.bad("two inputs", {}, {f32({6, 5}), f32({5, 7})});
+  return c.cases;
+}
+
+}  // namespace tokamak

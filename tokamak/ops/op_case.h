@@ -1,0 +1,93 @@
+// Test cases of ops: a stem's _test.cpp lists them, the generic tests run every one of them.
+#pragma once
+
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "tokamak/graph/graph.h"
+
+namespace tokamak {
+
+/// How an input is filled: float inputs by N(0, scale) + shift, integer inputs uniformly in [0,
+/// limit).
+struct Fill {
+  double scale = 1.0;
+  double shift = 0.0;
+  int64_t limit = 1;
+  std::vector<int64_t> values;  ///< if given, exactly these (repeated)
+};
+
+struct OpCase {
+  std::string name;
+  const OpRules* rules = nullptr;
+  std::shared_ptr<const void> op;
+  Types in;                      ///< floats as kF32; tests run them as kF64 and kBF16 too
+  std::vector<Fill> fill;        ///< by input; the default where shorter
+  bool check_gradient = true;    ///< false for ops whose gradient rule is no_gradient
+  std::vector<int> gradient_of;  ///< inputs to check; empty = every float input
+  double flops = -1.0;           ///< exact count where a closed form exists
+  std::vector<int>
+      float_stays;  ///< float inputs that keep their dtype in every run (fp32 scalars and the like)
+};
+
+/// For GoogleTest's messages.
+inline void PrintTo(const OpCase& c, std::ostream* os) {
+  *os << c.rules->name << " " << c.name;
+}
+
+/// Inputs that `infer` must refuse with an Error naming the op.
+struct BadCase {
+  std::string name;
+  const OpRules* rules = nullptr;
+  std::shared_ptr<const void> op;
+  Types in;
+};
+
+inline void PrintTo(const BadCase& c, std::ostream* os) {
+  *os << c.rules->name << " " << c.name;
+}
+
+struct OpCases {
+  std::vector<OpCase> good;
+  std::vector<BadCase> bad;
+};
+
+template <class T>
+struct CasesOf {
+  OpCases cases;
+
+  OpCase& good(std::string name, T op, Types in) {
+    cases.good.push_back({.name = std::move(name),
+                          .rules = &kRules<T>,
+                          .op = std::make_shared<const T>(std::move(op)),
+                          .in = std::move(in)});
+    return cases.good.back();
+  }
+
+  void bad(std::string name, T op, Types in) {
+    cases.bad.push_back({.name = std::move(name),
+                         .rules = &kRules<T>,
+                         .op = std::make_shared<const T>(std::move(op)),
+                         .in = std::move(in)});
+  }
+};
+
+inline TensorType f32(Dims dims) {
+  return {.dtype = DType::kF32, .dims = std::move(dims)};
+}
+
+inline TensorType i32(Dims dims) {
+  return {.dtype = DType::kI32, .dims = std::move(dims)};
+}
+
+inline TensorType i64(Dims dims) {
+  return {.dtype = DType::kI64, .dims = std::move(dims)};
+}
+
+/// Defined by each op's _test.cpp: the cases of op T. A forgotten one does not link.
+template <class T>
+OpCases cases_of();
+
+}  // namespace tokamak

@@ -1,0 +1,201 @@
+#include "tokamak/ops/op_runner.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "tokamak/core/error.h"
+#include "tokamak/core/random.h"
+#include "tokamak/cpu/backend.h"
+#include "tokamak/exec/executor.h"
+#include "tokamak/graph/compile.h"
+#include "tokamak/graph/differentiate.h"
+#include "tokamak/ops/accumulate.h"
+#include "tokamak/ops/add.h"
+
+namespace tokamak::testing {
+namespace {
+
+template <class T>
+std::vector<std::byte> pack_as(const Numbers& values) {
+  std::vector<std::byte> bytes(values.size() * sizeof(T));
+  for (size_t i = 0; i < values.size(); ++i) {
+    T x{};
+    if constexpr (std::is_same_v<T, BF16>) {
+      x = BF16(static_cast<float>(values[i]));
+    } else {
+      x = static_cast<T>(values[i]);
+    }
+    std::memcpy(bytes.data() + i * sizeof(T), &x, sizeof(T));
+  }
+  return bytes;
+}
+
+std::vector<std::byte> pack_values(DType dtype, const Numbers& values) {
+  switch (dtype) {
+    case DType::kF32:
+      return pack_as<float>(values);
+    case DType::kF64:
+      return pack_as<double>(values);
+    case DType::kBF16:
+      return pack_as<BF16>(values);
+    case DType::kI32:
+      return pack_as<int32_t>(values);
+    case DType::kI64:
+      return pack_as<int64_t>(values);
+    default:
+      TOK_CHECK(false, "{}", name_of(dtype));
+  }
+}
+
+// One op between State leaves and fp64 result State.
+class Bench {
+ public:
+  Bench(const OpCase& c, const Types& in) : case_(c), in_(in), graph_(states_) {
+    for (size_t i = 0; i < in.size(); ++i) {
+      const auto id = states_.declare(
+          {.name = fmt::format("in{}", i), .type = in[i], .kind = StateKind::kInput});
+      leaves_.push_back(graph_.read(id));
+    }
+  }
+
+  std::vector<Value> add_op() { return graph_.add_node(case_.rules, case_.op, leaves_); }
+
+  Value leaf(const std::string& name, const TensorType& type) {
+    return graph_.read(states_.declare({.name = name, .type = type, .kind = StateKind::kInput}));
+  }
+
+  void result(Value v) {
+    const TensorType type{.dtype = DType::kF64, .dims = graph_.type(v).dims};
+    const auto id = states_.declare(
+        {.name = fmt::format("out{}", results_.size()), .type = type, .kind = StateKind::kResult});
+    accumulate_into(graph_, graph_.apply(Accumulate{.dtype = DType::kF64}, {v}), graph_.read(id),
+                    AccumulateMode::kFirstMicrobatch);
+    results_.push_back(id);
+  }
+
+  std::vector<Numbers> run(const std::vector<Numbers>& values,
+                           const std::vector<std::pair<std::string, Numbers>>& extra,
+                           const RunOptions& options) {
+    const StateLayout layout = lay_out(states_);
+    const auto backend = cpu::make_backend({.reference_only = options.reference_only});
+    const Plan plan = compile(graph_, layout, {.target = backend->target()});
+    check_plan(plan);
+    const Plan* plans[] = {&plan};
+    const Memory memory(*backend, plans);
+    TOK_CHECK(memory.bytes() == plan.peak_bytes() &&
+              backend->allocated_bytes() == plan.peak_bytes());
+    const StateAccess access(memory, states_, layout);
+    Executor executor(plan, memory);
+    for (int repeat = 0; repeat < options.repeats; ++repeat) {
+      for (size_t i = 0; i < values.size(); ++i) write(access, fmt::format("in{}", i), values[i]);
+      for (const auto& [name, numbers] : extra) write(access, name, numbers);
+      for (const ScheduleItem& item : plan.schedule(1))
+        executor.run({.segment = item.segment, .microbatch = repeat});
+    }
+    std::vector<Numbers> out;
+    for (const StateId id : results_) out.push_back(access.read<double>(id));
+    return out;
+  }
+
+  Graph& graph() { return graph_; }
+
+  const std::vector<Value>& leaves() const { return leaves_; }
+
+ private:
+  void write(const StateAccess& access, const std::string& name, const Numbers& values) const {
+    const StateId id = states_.find(name);
+    access.write(id, std::span<const std::byte>(pack_values(states_[id].type.dtype, values)));
+  }
+
+  const OpCase& case_;
+  Types in_;
+  StateTable states_;
+  Graph graph_;
+  std::vector<Value> leaves_;
+  std::vector<StateId> results_;
+};
+
+}  // namespace
+
+Types types_as(const OpCase& c, DType dtype) {
+  Types types = c.in;
+  for (size_t i = 0; i < types.size(); ++i) {
+    const bool stays = std::find(c.float_stays.begin(), c.float_stays.end(), static_cast<int>(i)) !=
+                       c.float_stays.end();
+    if (types[i].dtype == DType::kF32 && !stays) types[i].dtype = dtype;
+  }
+  return types;
+}
+
+std::vector<Numbers> fill_inputs(const OpCase& c, DType dtype) {
+  std::vector<Numbers> all;
+  for (size_t i = 0; i < c.in.size(); ++i) {
+    const Fill fill = i < c.fill.size() ? c.fill[i] : Fill{};
+    Numbers values(static_cast<size_t>(c.in[i].numel()));
+    for (size_t k = 0; k < values.size(); ++k) {
+      const uint32_t word = random_u32(1, stream_of(c.name) + i, k);
+      if (!fill.values.empty()) {
+        values[k] = static_cast<double>(fill.values[k % fill.values.size()]);
+      } else if (is_float(c.in[i].dtype)) {
+        values[k] = fill.shift + fill.scale * normal_quantile(to_uniform(word));
+        if (dtype == DType::kBF16)
+          values[k] = static_cast<double>(static_cast<float>(BF16(static_cast<float>(values[k]))));
+        if (dtype == DType::kF32) values[k] = static_cast<double>(static_cast<float>(values[k]));
+      } else {
+        values[k] = static_cast<double>(word % static_cast<uint64_t>(fill.limit));
+      }
+    }
+    all.push_back(std::move(values));
+  }
+  return all;
+}
+
+std::vector<Numbers> run_op(const OpCase& c, const Types& in, const std::vector<Numbers>& values,
+                            const RunOptions& options) {
+  Bench bench(c, in);
+  std::vector<Value> into;
+  const std::vector<int> can =
+      options.accumulate ? c.rules->accumulates(c.op.get()) : std::vector<int>{};
+  const Types out_types = c.rules->infer(c.op.get(), in);
+  for (const int k : can)
+    into.push_back(bench.leaf(fmt::format("acc{}", k), out_types[static_cast<size_t>(k)]));
+  const std::vector<Value> out = bench.add_op();
+  for (size_t k = 0; k < can.size(); ++k) {
+    bench.graph().accumulate(out[static_cast<size_t>(can[k])], into[k],
+                             AccumulateMode::kFirstMicrobatch);
+  }
+  for (const Value v : out) bench.result(v);
+  return bench.run(values, {}, options);
+}
+
+std::vector<Numbers> run_gradient(const OpCase& c, const Types& in,
+                                  const std::vector<Numbers>& values,
+                                  const std::vector<Numbers>& dy) {
+  Bench bench(c, in);
+  const std::vector<Value> out = bench.add_op();
+  std::vector<Seed> seeds;
+  std::vector<std::pair<std::string, Numbers>> extra;
+  for (size_t k = 0; k < out.size(); ++k) {
+    if (!is_float(bench.graph().type(out[k]).dtype) || dy[k].empty()) continue;
+    const std::string name = fmt::format("dy{}", k);
+    seeds.push_back({.of = out[k], .cotangent = bench.leaf(name, bench.graph().type(out[k]))});
+    extra.emplace_back(name, dy[k]);
+  }
+  const auto sum = [](Graph& g, Value a, Value b) { return g.apply(Add{}, {a, b}); };
+  const auto contributions = differentiate(bench.graph(), seeds, bench.leaves(), sum);
+  std::vector<size_t> with_gradient;
+  for (size_t i = 0; i < contributions.size(); ++i) {
+    if (contributions[i].empty()) continue;
+    Value total = contributions[i][0];
+    for (size_t j = 1; j < contributions[i].size(); ++j)
+      total = sum(bench.graph(), total, contributions[i][j]);
+    bench.result(total);
+    with_gradient.push_back(i);
+  }
+  const std::vector<Numbers> results = bench.run(values, extra, {.reference_only = true});
+  std::vector<Numbers> gradients(in.size());
+  for (size_t k = 0; k < with_gradient.size(); ++k) gradients[with_gradient[k]] = results[k];
+  return gradients;
+}
+
+}  // namespace tokamak::testing

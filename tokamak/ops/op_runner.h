@@ -1,0 +1,35 @@
+// Runs one op alone on the CPU backend, for the generic tests.
+#pragma once
+
+#include <vector>
+
+#include "tokamak/ops/op_case.h"
+
+namespace tokamak::testing {
+
+/// Contents of one tensor, whatever its dtype.
+using Numbers = std::vector<double>;
+
+struct RunOptions {
+  bool reference_only = false;
+  int microbatch = 0;
+  bool accumulate = false;  ///< outputs that can accumulate do
+  int repeats = 1;          ///< runs on the same memory; only the first is microbatch 0
+};
+
+/// The case's input types with floats as `dtype`.
+Types types_as(const OpCase& c, DType dtype);
+
+/// The case's inputs, reproducible, rounded to what `dtype` can hold.
+std::vector<Numbers> fill_inputs(const OpCase& c, DType dtype);
+
+/// The op's outputs for these inputs.
+std::vector<Numbers> run_op(const OpCase& c, const Types& in, const std::vector<Numbers>& values,
+                            const RunOptions& options = {});
+
+/// d(sum of dy . out)/d(in) by the gradient rule; empty where there is none.
+std::vector<Numbers> run_gradient(const OpCase& c, const Types& in,
+                                  const std::vector<Numbers>& values,
+                                  const std::vector<Numbers>& dy);
+
+}  // namespace tokamak::testing

@@ -1,0 +1,33 @@
+// All ops' rules, and helpers that rule files share.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "tokamak/core/error.h"
+#include "tokamak/graph/graph.h"
+
+namespace tokamak {
+
+/// Every op of ops.def, in its order.
+std::span<const OpRules* const> all_rules();
+
+/// The op of this name, or null.
+const OpRules* find_rules(std::string_view name);
+
+/// The dtype of gradients of parameters and of sums over tokens: fp32, or fp64 where everything is
+/// fp64 (tests).
+DType gradient_dtype(DType compute);
+
+/// Product of all dims but the last: the rows of a token matrix.
+int64_t rows_of(const TensorType& type);
+
+/// Throws Error "OP: wanted A to B inputs, got N".
+void require_inputs(std::string_view op, std::span<const TensorType> in, size_t at_least,
+                    size_t at_most);
+
+/// Throws Error unless both have the same dims: "OP: a is [..], b is [..]".
+void require_same_dims(std::string_view op, std::string_view a_name, const TensorType& a,
+                       std::string_view b_name, const TensorType& b);
+
+}  // namespace tokamak
