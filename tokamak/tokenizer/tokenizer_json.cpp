@@ -1,15 +1,343 @@
-#include "tokamak/core/error.h"
-#include "tokamak/tokenizer/tokenizer.h"
+#include <algorithm>
+#include <cctype>
+#include <unordered_map>
+
+#include "tokamak/core/json.h"
+#include "tokamak/tokenizer/bpe_tokenizer.h"
+#include "tokamak/tokenizer/byte_level.h"
+#include "tokamak/tokenizer/digest.h"
+#include "tokamak/tokenizer/json_node.h"
+#include "tokamak/tokenizer/special_tokens.h"
 
 namespace tokamak {
+namespace {
 
-std::unique_ptr<Tokenizer> parse_tokenizer_json(std::string_view, std::string_view name,
-                                                const TokenizerSideFiles&) {
-  fail("{}: reading tokenizer.json is not built yet", name);
+constexpr size_t kMaxDepth = 64;
+constexpr size_t kMaxAddedTokenBytes = 4096;
+
+std::string shown(std::string_view token) {
+  constexpr size_t kShown = 60;
+  return token.size() <= kShown
+             ? std::string(token)
+             : fmt::format("{}... ({} bytes)", token.substr(0, kShown), token.size());
 }
 
-std::unique_ptr<Tokenizer> parse_tiktoken(std::string_view, std::string_view name) {
-  fail("{}: reading tokenizer.model is not built yet", name);
+/// Tokens by the text that the file writes, over a vocabulary of bytes.
+class TokenNames {
+ public:
+  explicit TokenNames(Vocabulary& vocabulary) : vocabulary_(vocabulary) {}
+
+  int32_t find(std::string_view token) {
+    if (from_byte_level(token, bytes_)) {
+      const int32_t id = vocabulary_.find(bytes_);
+      if (id >= 0) return id;
+    }
+    const auto it = others_.find(token);
+    return it == others_.end() ? -1 : it->second;
+  }
+
+  /// A token of the model: merging can make it if it is in the byte-level alphabet.
+  bool add(std::string_view token, int32_t id) {
+    if (from_byte_level(token, bytes_)) return vocabulary_.add(bytes_, id);
+    return others_.emplace(token, id).second && vocabulary_.add_hidden(token, id);
+  }
+
+  /// A token that only its text makes.
+  bool add_outside_model(std::string_view token, int32_t id) {
+    if (!others_.emplace(token, id).second) return false;
+    return vocabulary_.add_hidden(from_byte_level(token, bytes_) ? bytes_ : token, id);
+  }
+
+ private:
+  Vocabulary& vocabulary_;
+  std::unordered_map<std::string_view, int32_t> others_;
+  std::string bytes_;
+};
+
+int32_t id_of(const JsonNode& node, const Vocabulary& vocabulary) {
+  const int64_t id = node.integer();
+  TOK_REQUIRE(id >= 0 && id <= vocabulary.max_id(), "{}: wanted an id from 0 to {}, got {}",
+              node.where(), vocabulary.max_id(), id);
+  return static_cast<int32_t>(id);
+}
+
+void read_vocabulary(const JsonNode& node, size_t added_tokens, Vocabulary& vocabulary,
+                     TokenNames& names) {
+  size_t count = 0;
+  size_t bytes = 0;
+  for (const auto& [token, id] : node.object()) {
+    ++count;
+    bytes += token.size();
+  }
+  vocabulary.reserve(count + added_tokens, bytes);
+  for (const auto& [token, value] : node.object()) {
+    int64_t id = -1;
+    if (value.get(id) != simdjson::SUCCESS || id < 0 || id > vocabulary.max_id()) {
+      id =
+          id_of(JsonNode(value, fmt::format("{}[\"{}\"]", node.where(), shown(token))), vocabulary);
+    }
+    if (names.add(token, static_cast<int32_t>(id))) continue;
+    TOK_REQUIRE(names.find(token) < 0, "{}: the token \"{}\" is repeated", node.where(),
+                shown(token));
+    fail("{}: the id {} of \"{}\" is repeated", node.where(), id, shown(token));
+  }
+}
+
+/// One merge: "left right" or ["left", "right"].
+std::pair<std::string_view, std::string_view> read_pair(const JsonNode& merges,
+                                                        simdjson::dom::element entry,
+                                                        size_t index) {
+  std::string_view text;
+  if (entry.get(text) == simdjson::SUCCESS) {
+    const size_t space = text.find(' ');
+    if (space != std::string_view::npos && text.find(' ', space + 1) == std::string_view::npos) {
+      return {text.substr(0, space), text.substr(space + 1)};
+    }
+  }
+  simdjson::dom::array pair;
+  std::string_view left;
+  std::string_view right;
+  if (entry.get(pair) == simdjson::SUCCESS && pair.size() == 2 &&
+      pair.at(0).get(left) == simdjson::SUCCESS && pair.at(1).get(right) == simdjson::SUCCESS) {
+    return {left, right};
+  }
+  fail("{}[{}]: wanted \"left right\" or [\"left\", \"right\"]", merges.where(), index);
+}
+
+void read_merges(const JsonNode& node, TokenNames& names, PairMap& merges) {
+  const simdjson::dom::array array = node.array();
+  size_t count = 0;
+  for ([[maybe_unused]] const auto entry : array) ++count;
+  TOK_REQUIRE(count < Merge::kNone, "{}: {} merges are too many", node.where(), count);
+  merges.reserve(count);
+  std::string joined;
+  uint32_t rank = 0;
+  for (const auto entry : array) {
+    const auto [left, right] = read_pair(node, entry, rank);
+    joined.assign(left).append(right);
+    const int32_t ids[] = {names.find(left), names.find(right), names.find(joined)};
+    for (const auto& [id, token] : {std::pair(ids[0], left), std::pair(ids[1], right),
+                                    std::pair(ids[2], std::string_view(joined))}) {
+      TOK_REQUIRE(id >= 0, "{}[{}]: the token \"{}\" is not in the vocabulary", node.where(), rank,
+                  shown(token));
+    }
+    merges.set(ids[0], ids[1], {.rank = rank, .id = ids[2]});
+    ++rank;
+  }
+}
+
+void refuse_unless_empty(const JsonNode& model, std::string_view key) {
+  TOK_REQUIRE(model.text_or(key, "").empty(), "{}.{}: is not supported", model.where(), key);
+}
+
+void read_model(const JsonNode& model, size_t added_tokens, Bpe& bpe, TokenNames& names) {
+  const std::string_view type = model.text_or("type", "BPE");
+  TOK_REQUIRE(type == "BPE", "{}.type: wanted BPE, got {}", model.where(), type);
+  const auto dropout = model.find("dropout");
+  TOK_REQUIRE(!dropout || dropout->number() == 0.0, "{}.dropout: is not supported", model.where());
+  TOK_REQUIRE(!model.boolean_or("byte_fallback", false),
+              "{}.byte_fallback: is not supported; wanted a byte-level BPE", model.where());
+  refuse_unless_empty(model, "continuing_subword_prefix");
+  refuse_unless_empty(model, "end_of_word_suffix");
+  read_vocabulary(model.at("vocab"), added_tokens, bpe.vocabulary, names);
+  read_merges(model.at("merges"), names, bpe.merges);
+  bpe.find_byte_ids();
+  bpe.whole_words_first = model.boolean_or("ignore_merges", false);
+  bpe.fuse_unknown = model.boolean_or("fuse_unk", false);
+  if (const auto unknown = model.find("unk_token")) {
+    const int32_t id = names.find(unknown->text());
+    if (id >= 0) bpe.unknown = id;
+  }
+}
+
+std::vector<AddedToken> read_added_tokens(const JsonNode& node, Vocabulary& vocabulary,
+                                          TokenNames& names) {
+  std::vector<AddedToken> tokens;
+  size_t index = 0;
+  for (const auto entry : node.array()) {
+    const JsonNode token = node.element(entry, index++);
+    AddedToken added{.content = std::string(token.at("content").text()),
+                     .id = id_of(token.at("id"), vocabulary),
+                     .single_word = token.boolean_or("single_word", false),
+                     .lstrip = token.boolean_or("lstrip", false),
+                     .rstrip = token.boolean_or("rstrip", false),
+                     .normalized = token.boolean_or("normalized", false),
+                     .special = token.boolean_or("special", false)};
+    TOK_REQUIRE(added.content.size() <= kMaxAddedTokenBytes,
+                "{}.content: wanted at most {} bytes, got {}", token.where(), kMaxAddedTokenBytes,
+                added.content.size());
+    const int32_t known = names.find(added.content);
+    if (known < 0) {
+      TOK_REQUIRE(names.add_outside_model(token.at("content").text(), added.id),
+                  "{}: the id {} of \"{}\" is repeated", token.where(), added.id,
+                  shown(added.content));
+    } else {
+      TOK_REQUIRE(known == added.id, "{}: \"{}\" has the id {} here and {} before", token.where(),
+                  shown(added.content), added.id, known);
+    }
+    const bool repeated = std::any_of(tokens.begin(), tokens.end(), [&](const AddedToken& other) {
+      return known >= 0 && other.id == added.id;
+    });
+    if (!repeated) tokens.push_back(std::move(added));
+  }
+  return tokens;
+}
+
+void read_normalizer(const JsonNode& node) {
+  const std::string_view type = node.at("type").text();
+  if (type == "Sequence") {
+    const JsonNode list = node.at("normalizers");
+    size_t index = 0;
+    for (const auto entry : list.array()) read_normalizer(list.element(entry, index++));
+    return;
+  }
+  fail("{}: the normalizer {} is not supported", node.where(), type);
+}
+
+int known_max_digits(std::string_view pattern) {
+  if (pattern == kGpt2Pattern) return 0;
+  if (pattern == kLlama3Pattern) return 3;
+  return pattern == kQwen2Pattern ? 1 : -1;
+}
+
+std::string quoted(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    const auto byte = static_cast<uint8_t>(c);
+    if (byte < 0x80 && std::isalnum(byte) == 0) out.push_back('\\');
+    out.push_back(c);
+  }
+  return out;
+}
+
+WordRule read_split(const JsonNode& node) {
+  const JsonNode pattern = node.at("pattern");
+  const std::string_view behavior = node.text_or("behavior", "Isolated");
+  const bool invert = node.boolean_or("invert", false);
+  TOK_REQUIRE(behavior == "Isolated" || behavior == "Removed",
+              "{}.behavior: wanted Isolated or Removed, got {}", node.where(), behavior);
+  const bool keep_matches = behavior == "Isolated" || invert;
+  const bool keep_gaps = behavior == "Isolated" || !invert;
+  const auto regex = pattern.find("Regex");
+  const int max_digits = regex ? known_max_digits(regex->text()) : -1;
+  if (max_digits >= 0 && keep_matches) return KnownRule{.max_digits = max_digits};
+  const std::string text = regex ? std::string(regex->text()) : quoted(pattern.at("String").text());
+  return PatternRule{.splitter = RegexSplitter(text, pattern.where()),
+                     .keep_matches = keep_matches,
+                     .keep_gaps = keep_gaps};
+}
+
+/// Appends the rules of `node`; true once the text is in the byte-level alphabet.
+bool read_pre_tokenizer(const JsonNode& node, std::vector<WordRule>& rules) {
+  const std::string_view type = node.at("type").text();
+  if (type == "Sequence") {
+    const JsonNode list = node.at("pretokenizers");
+    bool done = false;
+    size_t index = 0;
+    for (const auto entry : list.array()) {
+      const JsonNode child = list.element(entry, index++);
+      TOK_REQUIRE(!done, "{}: a pre-tokenizer after ByteLevel is not supported", child.where());
+      done = read_pre_tokenizer(child, rules);
+    }
+    return done;
+  }
+  if (type == "ByteLevel") {
+    if (node.boolean_or("add_prefix_space", true)) rules.emplace_back(PrefixSpaceRule{});
+    if (node.boolean_or("use_regex", true)) rules.emplace_back(KnownRule{});
+    return true;
+  }
+  if (type == "Split") {
+    rules.push_back(read_split(node));
+  } else if (type == "Digits") {
+    rules.emplace_back(DigitsRule{.individual = node.boolean_or("individual_digits", false)});
+  } else {
+    fail("{}: the pre-tokenizer {} is not supported", node.where(), type);
+  }
+  return false;
+}
+
+void check_decoder(const JsonNode& node) {
+  const std::string_view type = node.at("type").text();
+  TOK_REQUIRE(type == "ByteLevel", "{}: wanted the decoder ByteLevel, got {}", node.where(), type);
+}
+
+void read_template(const JsonNode& node, TokenNames& names, DocumentEnds& ends) {
+  const JsonNode single = node.at("single");
+  bool after_text = false;
+  size_t index = 0;
+  for (const auto entry : single.array()) {
+    const JsonNode piece = single.element(entry, index++);
+    const auto token = piece.find("SpecialToken");
+    if (!token) {
+      piece.at("Sequence");
+      TOK_REQUIRE(!after_text, "{}: a second Sequence is not supported", piece.where());
+      after_text = true;
+      continue;
+    }
+    const std::string_view name = token->at("id").text();
+    const int32_t id = names.find(name);
+    TOK_REQUIRE(id >= 0, "{}: the token \"{}\" is not in the vocabulary", token->where(),
+                shown(name));
+    std::optional<int32_t>& end = after_text ? ends.eos : ends.bos;
+    TOK_REQUIRE(!end, "{}: wanted at most one token on each side of the text", single.where());
+    end = id;
+  }
+}
+
+void read_post_processor(const JsonNode& node, TokenNames& names, DocumentEnds& ends) {
+  const std::string_view type = node.at("type").text();
+  if (type == "Sequence") {
+    const JsonNode list = node.at("processors");
+    size_t index = 0;
+    for (const auto entry : list.array()) {
+      read_post_processor(list.element(entry, index++), names, ends);
+    }
+  } else if (type == "TemplateProcessing") {
+    read_template(node, names, ends);
+  } else {
+    TOK_REQUIRE(type == "ByteLevel", "{}: the post-processor {} is not supported", node.where(),
+                type);
+  }
+}
+
+simdjson::dom::element parse(simdjson::dom::parser& parser, std::string_view text,
+                             std::string_view name) {
+  simdjson::dom::element root;
+  simdjson::error_code error = parser.allocate(text.size(), kMaxDepth);
+  if (error == simdjson::SUCCESS) error = parser.parse(text.data(), text.size()).get(root);
+  if (error == simdjson::SUCCESS) return root;
+  // simdjson does not say where; the slow parser does.
+  parse_json(text, name, {.max_depth = kMaxDepth});
+  fail("{}: {}", name, simdjson::error_message(error));
+}
+
+}  // namespace
+
+// simdjson, not nlohmann-json: 9 MB of vocabulary must not be felt at start-up.
+std::unique_ptr<Tokenizer> parse_tokenizer_json(std::string_view text, std::string_view name,
+                                                const TokenizerSideFiles& side) {
+  simdjson::dom::parser parser;
+  const JsonNode root(parse(parser, text, name), fmt::format("{}:", name));
+  BpeDefinition definition;
+  definition.name = name;
+  TokenNames names(definition.bpe.vocabulary);
+  const auto added = root.find("added_tokens");
+  read_model(root.at("model"), added ? added->array().size() : 0, definition.bpe, names);
+  if (added) definition.added_tokens = read_added_tokens(*added, definition.bpe.vocabulary, names);
+  if (const auto normalizer = root.find("normalizer")) read_normalizer(*normalizer);
+  const auto pre_tokenizer = root.find("pre_tokenizer");
+  TOK_REQUIRE(pre_tokenizer && read_pre_tokenizer(*pre_tokenizer, definition.rules),
+              "{}: pre_tokenizer: wanted a byte-level BPE, found no ByteLevel", name);
+  if (const auto decoder = root.find("decoder")) check_decoder(*decoder);
+  DocumentEnds added_ends;
+  if (const auto post = root.find("post_processor")) read_post_processor(*post, names, added_ends);
+  const DocumentEnds ends = find_document_ends(
+      side, name, added_ends, [&names](std::string_view token) { return names.find(token); });
+  definition.bos = ends.bos;
+  definition.eos = ends.eos;
+  definition.hash =
+      digest(fmt::format("{} {}", ends.bos.value_or(-1), ends.eos.value_or(-1)), digest(text));
+  return make_bpe_tokenizer(std::move(definition));
 }
 
 }  // namespace tokamak

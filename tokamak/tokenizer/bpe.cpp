@@ -1,0 +1,184 @@
+#include "tokamak/tokenizer/bpe.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "tokamak/core/error.h"
+#include "tokamak/tokenizer/quad_heap.h"
+
+namespace tokamak {
+namespace {
+
+constexpr size_t kShortWord = 48;
+
+uint64_t hash_of(std::string_view bytes) {
+  uint64_t h = bytes.size() * 0x9E3779B97F4A7C15U;
+  while (bytes.size() >= 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes.data(), 8);
+    h = (std::rotl(h, 23) ^ word) * 0x9E3779B97F4A7C15U;
+    bytes.remove_prefix(8);
+  }
+  uint64_t word = 0;
+  std::memcpy(&word, bytes.data(), bytes.size());
+  h = (std::rotl(h, 23) ^ word) * 0x9E3779B97F4A7C15U;
+  return h ^ h >> 32U;
+}
+
+}  // namespace
+
+void Vocabulary::reserve(size_t tokens, size_t bytes) {
+  bytes_.reserve(bytes);
+  slots_.reserve(tokens);
+  grow(std::bit_ceil(tokens * 2 + 2));
+  max_id_ = static_cast<int64_t>(tokens) * kIdSpread + kIdSlack;
+}
+
+void Vocabulary::grow(size_t capacity) {
+  if (capacity <= table_.size()) return;
+  table_.assign(capacity, -1);
+  for (int32_t id = 0; id < end_id(); ++id) {
+    if (!has(id) || slots_[id].hidden) continue;
+    size_t at = hash_of(bytes_of(id)) & (capacity - 1);
+    while (table_[at] >= 0) at = (at + 1) & (capacity - 1);
+    table_[at] = id;
+  }
+}
+
+bool Vocabulary::add_hidden(std::string_view bytes, int32_t id) {
+  TOK_CHECK(id >= 0 && id <= max_id_);
+  if (has(id)) return false;
+  TOK_REQUIRE(bytes_.size() + bytes.size() < kHole, "vocabulary: more than 4 GiB of tokens");
+  if (id >= end_id()) slots_.resize(static_cast<size_t>(id) + 1);
+  slots_[id] = {.begin = static_cast<uint32_t>(bytes_.size()),
+                .size = static_cast<uint32_t>(bytes.size()),
+                .hidden = true};
+  bytes_ += bytes;
+  ++size_;
+  return true;
+}
+
+bool Vocabulary::add(std::string_view bytes, int32_t id) {
+  if (find(bytes) >= 0 || !add_hidden(bytes, id)) return false;
+  slots_[id].hidden = false;
+  if (size_ * 2 > table_.size()) {
+    grow(std::bit_ceil(size_ * 4));
+    return true;
+  }
+  const size_t mask = table_.size() - 1;
+  size_t at = hash_of(bytes) & mask;
+  while (table_[at] >= 0) at = (at + 1) & mask;
+  table_[at] = id;
+  return true;
+}
+
+int32_t Vocabulary::find(std::string_view bytes) const {
+  if (table_.empty()) return -1;
+  const size_t mask = table_.size() - 1;
+  for (size_t at = hash_of(bytes) & mask; table_[at] >= 0; at = (at + 1) & mask) {
+    if (bytes_of(table_[at]) == bytes) return table_[at];
+  }
+  return -1;
+}
+
+void Bpe::find_byte_ids() {
+  for (size_t byte = 0; byte < 256; ++byte) {
+    const char c = static_cast<char>(byte);
+    byte_ids[byte] = vocabulary.find(std::string_view(&c, 1));
+  }
+}
+
+void Bpe::encode_word(std::string_view word, BpeScratch& scratch, std::vector<int32_t>& ids) const {
+  if (whole_words_first || word.size() == 1) {
+    const int32_t id = vocabulary.find(word);
+    if (id >= 0) return ids.push_back(id);
+  }
+  TOK_REQUIRE(word.size() < (size_t{1} << 30U), "a word of {} bytes: wanted less than 1 GiB",
+              word.size());
+  to_symbols(word, scratch.symbols);
+  if (scratch.symbols.size() <= kShortWord) {
+    merge_short(scratch);
+  } else {
+    merge_long(scratch);
+  }
+  ids.insert(ids.end(), scratch.symbols.begin(), scratch.symbols.end());
+}
+
+void Bpe::to_symbols(std::string_view word, std::vector<int32_t>& symbols) const {
+  symbols.clear();
+  bool after_unknown = false;
+  for (const char c : word) {
+    const int32_t id = byte_ids[static_cast<uint8_t>(c)];
+    if (id >= 0) {
+      symbols.push_back(id);
+    } else if (unknown && !(after_unknown && fuse_unknown)) {
+      symbols.push_back(*unknown);
+    }
+    after_unknown = id < 0;
+  }
+}
+
+// Scans for the lowest rank again after each merge: quadratic, and fastest while words are short.
+void Bpe::merge_short(BpeScratch& scratch) const {
+  std::vector<int32_t>& symbols = scratch.symbols;
+  size_t n = symbols.size();
+  if (n < 2) return;
+  uint32_t ranks[kShortWord];
+  for (size_t i = 0; i + 1 < n; ++i) ranks[i] = merges.find(symbols[i], symbols[i + 1]).rank;
+  while (n > 1) {
+    const auto at = static_cast<size_t>(std::min_element(ranks, ranks + n - 1) - ranks);
+    if (ranks[at] == Merge::kNone) break;
+    symbols[at] = merges.find(symbols[at], symbols[at + 1]).id;
+    --n;
+    for (size_t i = at + 1; i < n; ++i) symbols[i] = symbols[i + 1];
+    for (size_t i = at; i + 1 < n; ++i) ranks[i] = ranks[i + 1];
+    if (at > 0) ranks[at - 1] = merges.find(symbols[at - 1], symbols[at]).rank;
+    if (at + 1 < n) ranks[at] = merges.find(symbols[at], symbols[at + 1]).rank;
+  }
+  symbols.resize(n);
+}
+
+// A heap of (rank, position) over a linked list: n log n.
+void Bpe::merge_long(BpeScratch& scratch) const {
+  std::vector<int32_t>& symbols = scratch.symbols;
+  const auto n = static_cast<int32_t>(symbols.size());
+  scratch.ranks.assign(symbols.size(), Merge::kNone);
+  scratch.next.resize(symbols.size());
+  scratch.previous.resize(symbols.size());
+  scratch.heap.clear();
+  const auto pack = [](uint32_t rank, int32_t at) {
+    return uint64_t{rank} << 32U | static_cast<uint32_t>(at);
+  };
+  for (int32_t i = 0; i < n; ++i) {
+    scratch.next[i] = i + 1;
+    scratch.previous[i] = i - 1;
+    if (i + 1 == n) break;
+    scratch.ranks[i] = merges.find(symbols[i], symbols[i + 1]).rank;
+    if (scratch.ranks[i] != Merge::kNone) scratch.heap.push_back(pack(scratch.ranks[i], i));
+  }
+  QuadHeap heap(scratch.heap);
+  const auto refresh = [&](int32_t left) {
+    const int32_t right = scratch.next[left];
+    const uint32_t rank =
+        right < n ? merges.find(symbols[left], symbols[right]).rank : Merge::kNone;
+    scratch.ranks[left] = rank;
+    if (rank != Merge::kNone) heap.push(pack(rank, left));
+  };
+  while (!heap.empty()) {
+    const uint64_t top = heap.pop();
+    const auto left = static_cast<int32_t>(top & UINT32_MAX);
+    if (scratch.ranks[left] != top >> 32U) continue;
+    const int32_t right = scratch.next[left];
+    symbols[left] = merges.find(symbols[left], symbols[right]).id;
+    scratch.ranks[right] = Merge::kNone;
+    scratch.next[left] = scratch.next[right];
+    if (scratch.next[left] < n) scratch.previous[scratch.next[left]] = left;
+    refresh(left);
+    if (scratch.previous[left] >= 0) refresh(scratch.previous[left]);
+  }
+  size_t kept = 0;
+  for (int32_t i = 0; i < n; i = scratch.next[i]) symbols[kept++] = symbols[i];
+  symbols.resize(kept);
+}
+
+}  // namespace tokamak

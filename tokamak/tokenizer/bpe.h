@@ -1,0 +1,103 @@
+// Byte-pair merging over bytes: the vocabulary, the merges, and the search for a word's ids.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tokamak/tokenizer/pair_map.h"
+
+namespace tokamak {
+
+/// Token bytes by id and ids by token bytes. Ids may have holes.
+class Vocabulary {
+ public:
+  /// Makes room for `tokens` tokens of `bytes` bytes in all; ids above max_id() are then too
+  /// sparse.
+  void reserve(size_t tokens, size_t bytes);
+
+  /// The largest id that add() takes: holes are allowed, tables of holes are not.
+  int64_t max_id() const { return max_id_; }
+
+  /// False if the id is taken, or the bytes are. REQUIRES: 0 <= id <= max_id().
+  bool add(std::string_view bytes, int32_t id);
+
+  /// The same for a token that find() does not see and that may repeat the bytes of another one.
+  bool add_hidden(std::string_view bytes, int32_t id);
+
+  /// The id of `bytes`, or -1.
+  int32_t find(std::string_view bytes) const;
+
+  bool has(int32_t id) const { return id >= 0 && id < end_id() && slots_[id].begin != kHole; }
+
+  /// The bytes of `id`; empty for a hole. REQUIRES: 0 <= id < end_id().
+  std::string_view bytes_of(int32_t id) const {
+    const Slot& slot = slots_[id];
+    return slot.begin == kHole ? std::string_view()
+                               : std::string_view(bytes_).substr(slot.begin, slot.size);
+  }
+
+  /// The largest id plus one.
+  int32_t end_id() const { return static_cast<int32_t>(slots_.size()); }
+
+  size_t size() const { return size_; }
+
+ private:
+  static constexpr uint32_t kHole = UINT32_MAX;
+  static constexpr int64_t kIdSlack = int64_t{1} << 17;
+  static constexpr int64_t kIdSpread = 8;
+
+  struct Slot {
+    uint32_t begin = kHole;
+    uint32_t size = 0;
+    bool hidden = false;
+  };
+
+  void grow(size_t capacity);
+
+  std::string bytes_;
+  std::vector<Slot> slots_;
+  std::vector<int32_t> table_;  // open addressing, a power of two, -1 is free
+  size_t size_ = 0;
+  int64_t max_id_ = kIdSlack;
+};
+
+/// Buffers of one encoding thread.
+struct BpeScratch {
+  std::vector<int32_t> symbols;
+  std::vector<uint32_t> ranks;
+  std::vector<int32_t> next;
+  std::vector<int32_t> previous;
+  std::vector<uint64_t> heap;
+};
+
+/// Merges, lowest rank first and leftmost first. Immutable once filled.
+struct Bpe {
+  Vocabulary vocabulary;
+  PairMap merges;
+  /// The id of each byte, -1 where the vocabulary lacks it.
+  std::array<int32_t, 256> byte_ids{};
+  /// Stands for bytes without an id; without it they are dropped.
+  std::optional<int32_t> unknown;
+  /// Neighbouring unknown bytes become one.
+  bool fuse_unknown = false;
+  /// A word that is itself a token is not merged.
+  bool whole_words_first = false;
+
+  /// Sets byte_ids from the vocabulary.
+  void find_byte_ids();
+
+  /// Appends the ids of one word.
+  void encode_word(std::string_view word, BpeScratch& scratch, std::vector<int32_t>& ids) const;
+
+ private:
+  void to_symbols(std::string_view word, std::vector<int32_t>& symbols) const;
+  void merge_short(BpeScratch& scratch) const;
+  void merge_long(BpeScratch& scratch) const;
+};
+
+}  // namespace tokamak

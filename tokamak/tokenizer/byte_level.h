@@ -1,0 +1,21 @@
+// The byte-level alphabet of GPT-2: each byte is written as one printable character, so that tokens
+// are text in JSON.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace tokamak {
+
+/// The code point that stands for `byte`.
+uint32_t byte_level_char(uint8_t byte);
+
+/// Replaces `bytes` by the bytes that the characters of `token` stand for; false (and `bytes`
+/// undefined) if one of them stands for none.
+bool from_byte_level(std::string_view token, std::string& bytes);
+
+/// The inverse of from_byte_level().
+std::string to_byte_level(std::string_view bytes);
+
+}  // namespace tokamak

@@ -1,0 +1,90 @@
+// A simdjson element that knows where it is, for errors that name the place. Include in .cpp files
+// only.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <simdjson.h>
+
+#include "tokamak/core/error.h"
+
+namespace tokamak {
+
+/// A value and its path, as in "tokenizer.json: model.merges[12]".
+class JsonNode {
+ public:
+  JsonNode(simdjson::dom::element element, std::string where)
+      : element_(element), where_(std::move(where)) {}
+
+  const std::string& where() const { return where_; }
+
+  bool is_string() const { return element_.is_string(); }
+
+  bool is_array() const { return element_.is_array(); }
+
+  std::string_view text() const { return get<std::string_view>("a string"); }
+
+  bool boolean() const { return get<bool>("true or false"); }
+
+  int64_t integer() const { return get<int64_t>("an integer"); }
+
+  double number() const { return get<double>("a number"); }
+
+  simdjson::dom::array array() const { return get<simdjson::dom::array>("an array"); }
+
+  simdjson::dom::object object() const { return get<simdjson::dom::object>("an object"); }
+
+  /// The member, or nothing where it is absent or null; throws Error if the key is repeated.
+  std::optional<JsonNode> find(std::string_view key) const {
+    std::optional<JsonNode> found;
+    bool seen = false;
+    for (const auto& [name, value] : object()) {
+      if (name != key) continue;
+      TOK_REQUIRE(!seen, "{}: the key {} is repeated", where_, key);
+      seen = true;
+      if (!value.is_null()) found = JsonNode(value, child(key));
+    }
+    return found;
+  }
+
+  /// The member; throws Error where it is absent or null.
+  JsonNode at(std::string_view key) const {
+    std::optional<JsonNode> found = find(key);
+    TOK_REQUIRE(found, "{}: wanted a key {}, found none", where_, key);
+    return *found;
+  }
+
+  JsonNode element(simdjson::dom::element value, size_t index) const {
+    return {value, fmt::format("{}[{}]", where_, index)};
+  }
+
+  std::string_view text_or(std::string_view key, std::string_view fallback) const {
+    const auto node = find(key);
+    return node ? node->text() : fallback;
+  }
+
+  bool boolean_or(std::string_view key, bool fallback) const {
+    const auto node = find(key);
+    return node ? node->boolean() : fallback;
+  }
+
+ private:
+  template <class T>
+  T get(std::string_view wanted) const {
+    T value;
+    TOK_REQUIRE(element_.get(value) == simdjson::SUCCESS, "{}: wanted {}", where_, wanted);
+    return value;
+  }
+
+  std::string child(std::string_view key) const {
+    return fmt::format("{}{}{}", where_, where_.ends_with(':') ? " " : ".", key);
+  }
+
+  simdjson::dom::element element_;
+  std::string where_;
+};
+
+}  // namespace tokamak
