@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "tokamak/checkpoint/outside_name.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/json.h"
 
@@ -13,11 +14,6 @@ namespace {
 
 constexpr std::string_view kSingle = "model.safetensors";
 constexpr std::string_view kIndex = "model.safetensors.index.json";
-
-bool is_plain_name(const std::string& name) {
-  return !name.empty() && name != "." && name != ".." &&
-         name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
-}
 
 std::vector<fs::path> files_like(const fs::path& folder, std::string_view prefix) {
   std::vector<fs::path> found;
@@ -63,7 +59,7 @@ std::map<std::string, std::string> parse_weight_index(std::string_view text,
               "{}: wanted an object \"weight_map\"", what);
   std::map<std::string, std::string> files;
   for (const auto& [tensor, file] : json["weight_map"].items()) {
-    TOK_REQUIRE(file.is_string() && is_plain_name(file.get_ref<const std::string&>()),
+    TOK_REQUIRE(file.is_string() && is_plain_file_name(file.get_ref<const std::string&>()),
                 "{}: tensor {}: wanted the name of a file in the same folder, got {}", what,
                 shown(tensor), shown(file.dump()));
     files.emplace(tensor, file.get<std::string>());

@@ -4,8 +4,8 @@
 #include <bit>
 #include <cstring>
 #include <limits>
-#include <optional>
 
+#include "tokamak/checkpoint/outside_name.h"
 #include "tokamak/checkpoint/safetensors_dtype.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/json.h"
@@ -54,14 +54,6 @@ Dims dims_of(const Json& entry, const std::string& what) {
   return dims;
 }
 
-std::optional<int64_t> bytes_of(DType dtype, const Dims& dims) {
-  int64_t bytes = size_of(dtype);
-  for (const int64_t extent : dims) {
-    if (__builtin_mul_overflow(bytes, extent, &bytes)) return std::nullopt;
-  }
-  return bytes;
-}
-
 SafetensorsEntry parse_entry(const std::string& name, const Json& json, int64_t data_begin,
                              int64_t file_bytes, std::string_view file) {
   const std::string what = fmt::format("{}: tensor {}", file, shown(name));
@@ -78,7 +70,7 @@ SafetensorsEntry parse_entry(const std::string& name, const Json& json, int64_t 
   const int64_t data_bytes = file_bytes - data_begin;
   TOK_REQUIRE(begin <= end && end <= data_bytes,
               "{}: data_offsets [{}, {}] leave the {} bytes of data", what, begin, end, data_bytes);
-  const auto bytes = bytes_of(entry.dtype, entry.dims);
+  const auto bytes = checked_bytes(entry.dtype, entry.dims);
   TOK_REQUIRE(bytes.has_value(), "{}: the size of {} overflows", what, to_string(entry.dims));
   TOK_REQUIRE(*bytes == end - begin, "{}: {}{} takes {} bytes, data_offsets hold {}", what,
               name_of(entry.dtype), to_string(entry.dims), *bytes, end - begin);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tokamak/checkpoint/outside_name.h"
 #include "tokamak/checkpoint/test_tensors.h"
 
 namespace tokamak {

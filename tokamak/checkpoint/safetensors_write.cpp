@@ -3,6 +3,7 @@
 #include <numeric>
 #include <set>
 
+#include "tokamak/checkpoint/outside_name.h"
 #include "tokamak/checkpoint/safetensors.h"
 #include "tokamak/checkpoint/safetensors_dtype.h"
 #include "tokamak/core/error.h"

@@ -44,18 +44,12 @@ std::vector<std::byte> read_all(const TensorSource& tensor) {
   return bytes;
 }
 
-std::string shown(std::string_view name) {
-  constexpr size_t kLongest = 120;
-  std::string text = "\"";
-  for (const char c : name.substr(0, kLongest)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7F) {
-      text += fmt::format("\\x{:02x}", byte);
-    } else {
-      text += c;
-    }
+std::optional<int64_t> checked_bytes(DType dtype, const Dims& dims) {
+  int64_t bytes = size_of(dtype);
+  for (const int64_t extent : dims) {
+    if (__builtin_mul_overflow(bytes, extent, &bytes)) return std::nullopt;
   }
-  return text + (name.size() > kLongest ? "...\"" : "\"");
+  return bytes;
 }
 
 }  // namespace tokamak

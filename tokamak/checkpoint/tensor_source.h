@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -50,7 +51,7 @@ void stream(const TensorSource& tensor,
 /// The whole tensor in memory.
 std::vector<std::byte> read_all(const TensorSource& tensor);
 
-/// A name from outside, quoted for a one-line message: control characters escaped, length bounded.
-std::string shown(std::string_view name);
+/// dims times the size of an element, or nothing if that overflows. REQUIRES: no negative extent.
+std::optional<int64_t> checked_bytes(DType dtype, const Dims& dims);
 
 }  // namespace tokamak
