@@ -1,0 +1,108 @@
+#include "tokamak/checkpoint/atomic_folder.h"
+
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <string_view>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
+
+namespace tokamak {
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view kTemporary = ".tmp-";
+constexpr std::string_view kReplaced = ".replaced-";
+
+std::string made_token() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return fmt::format("{}-{}", ::getpid(), now / std::chrono::microseconds(1));
+}
+
+fs::path with_suffix(fs::path path, std::string_view mark, std::string_view token) {
+  path += mark;
+  path += token;
+  return path;
+}
+
+std::string token_of(const fs::path& temporary) {
+  const std::string name = temporary.filename().string();
+  return name.substr(name.rfind(kTemporary) + kTemporary.size());
+}
+
+void sync_file(const fs::path& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) throw_errno("open " + path.string());
+  const int failed = ::fsync(fd);
+  const int code = errno;
+  ::close(fd);
+  errno = code;
+  if (failed != 0) throw_errno("fsync " + path.string());
+}
+
+void sync_tree(const fs::path& folder) {
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (entry.is_regular_file()) sync_file(entry.path());
+    if (entry.is_directory()) sync_folder(entry.path());
+  }
+  sync_folder(folder);
+}
+
+bool swap_names(const fs::path& a, const fs::path& b) {
+  if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
+  if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) return false;
+  throw_errno(fmt::format("swap {} and {}", a.string(), b.string()));
+}
+
+}  // namespace
+
+AtomicFolder::AtomicFolder(const fs::path& target, const std::string& token)
+    : target_(target),
+      path_(with_suffix(target, kTemporary, token.empty() ? made_token() : token)) {
+  make_folders(path_);
+}
+
+void AtomicFolder::commit() {
+  sync_tree(path_);
+  if (!fs::exists(target_)) return rename_durably(path_, target_);
+  if (swap_names(path_, target_)) {
+    sync_folder(target_.parent_path());
+  } else {
+    const fs::path replaced = with_suffix(target_, kReplaced, token_of(path_));
+    rename_durably(target_, replaced);
+    rename_durably(path_, target_);
+    path_ = replaced;
+  }
+  discard();
+}
+
+void AtomicFolder::discard() noexcept {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+}
+
+void sweep_stale_folders(const fs::path& parent, const std::string& keep_token) {
+  if (!fs::is_directory(parent)) return;
+  for (const auto& entry : fs::directory_iterator(parent)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with("step-")) continue;
+    const auto replaced = name.find(kReplaced);
+    if (replaced != std::string::npos && !fs::exists(parent / name.substr(0, replaced))) {
+      rename_durably(entry.path(), parent / name.substr(0, replaced));
+      continue;
+    }
+    const auto temporary = name.find(kTemporary);
+    const bool kept = !keep_token.empty() && temporary != std::string::npos &&
+                      name.substr(temporary + kTemporary.size()) == keep_token;
+    if ((temporary != std::string::npos || replaced != std::string::npos) && !kept) {
+      fs::remove_all(entry.path());
+    }
+  }
+}
+
+}  // namespace tokamak

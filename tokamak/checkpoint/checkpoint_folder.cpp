@@ -1,0 +1,108 @@
+#include "tokamak/checkpoint/checkpoint_folder.h"
+
+#include <algorithm>
+#include <charconv>
+#include <stdexcept>
+#include <string_view>
+
+#include "tokamak/checkpoint/checkpoint_reader.h"
+#include "tokamak/checkpoint/foreign.h"
+#include "tokamak/checkpoint/hf_weights.h"
+#include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
+
+namespace tokamak {
+namespace fs = std::filesystem;
+
+namespace {
+
+std::optional<int64_t> step_of(const fs::path& path) {
+  constexpr std::string_view kPrefix = "step-";
+  const std::string name = path.filename().string();
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  int64_t step = 0;
+  const char* end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + kPrefix.size(), end, step);
+  if (error != std::errc() || stop != end || step < 0) return std::nullopt;
+  return step;
+}
+
+bool is_hugging_face(const fs::path& folder) {
+  return fs::exists(folder / "model.safetensors") ||
+         fs::exists(folder / "model.safetensors.index.json");
+}
+
+CheckpointEntry judge(const fs::path& path, int64_t step) {
+  CheckpointEntry entry{
+      .step = step, .path = path, .kind = CheckpointKind::kUnusable, .problem = ""};
+  try {
+    refuse_foreign_checkpoint(path);
+    if (!fs::exists(path / kManifestFile) && is_hugging_face(path)) {
+      const HfWeights weights(path);
+      entry.kind = CheckpointKind::kHuggingFace;
+      return entry;
+    }
+    const CheckpointReader reader(path);
+    TOK_REQUIRE(reader.manifest().info.step == step, "{}: the manifest is that of step {}",
+                path.string(), reader.manifest().info.step);
+    entry.kind =
+        reader.manifest().info.resumable ? CheckpointKind::kResumable : CheckpointKind::kModelOnly;
+  } catch (const std::runtime_error& error) {
+    entry.problem = error.what();
+  }
+  return entry;
+}
+
+}  // namespace
+
+std::vector<CheckpointEntry> list_checkpoints(const fs::path& folder) {
+  std::vector<CheckpointEntry> entries;
+  if (!fs::is_directory(folder)) return entries;
+  for (const auto& item : fs::directory_iterator(folder)) {
+    const auto step = step_of(item.path());
+    if (step && item.is_directory()) entries.push_back(judge(item.path(), *step));
+  }
+  std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.step, a.path) < std::pair(b.step, b.path);
+  });
+  return entries;
+}
+
+NewestCheckpoint newest_complete(const fs::path& folder) {
+  NewestCheckpoint newest;
+  auto entries = list_checkpoints(folder);
+  for (; !entries.empty(); entries.pop_back()) {
+    CheckpointEntry& entry = entries.back();
+    try {
+      if (entry.kind == CheckpointKind::kUnusable) throw Error(entry.problem);
+      if (entry.kind != CheckpointKind::kResumable) continue;
+      CheckpointReader(entry.path).verify();
+      newest.entry = std::move(entry);
+      return newest;
+    } catch (const std::runtime_error& error) {
+      newest.skipped.emplace_back(error.what());
+    }
+  }
+  return newest;
+}
+
+std::vector<fs::path> purge(const fs::path& folder, int keep_latest_k, int64_t just_written) {
+  std::vector<fs::path> removed;
+  if (keep_latest_k <= 0) return removed;
+  auto entries = list_checkpoints(folder);
+  std::erase_if(entries, [](const auto& entry) { return entry.kind == CheckpointKind::kUnusable; });
+  const int64_t excess = std::ssize(entries) - keep_latest_k;
+  for (int64_t i = 0; i < excess; ++i) {
+    const CheckpointEntry& entry = entries[static_cast<size_t>(i)];
+    if (entry.step == just_written) continue;
+    fs::path aside = entry.path;
+    aside += ".tmp-purged";
+    fs::remove_all(aside);
+    rename_durably(entry.path, aside);
+    fs::remove_all(aside);
+    removed.push_back(entry.path);
+  }
+  return removed;
+}
+
+}  // namespace tokamak

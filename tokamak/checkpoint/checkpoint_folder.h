@@ -1,0 +1,47 @@
+// The folder of a run's checkpoints: FOLDER/step-N.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tokamak {
+
+enum class CheckpointKind {
+  kResumable,
+  kModelOnly,
+  /// An exported Hugging Face folder.
+  kHuggingFace,
+  /// Incomplete, damaged, or another program's; `problem` says which.
+  kUnusable,
+};
+
+struct CheckpointEntry {
+  int64_t step = 0;
+  std::filesystem::path path;
+  CheckpointKind kind = CheckpointKind::kUnusable;
+  std::string problem;
+};
+
+/// All step-N folders, in the order of their steps, judged by manifest and file sizes. Empty where
+/// the folder does not exist.
+std::vector<CheckpointEntry> list_checkpoints(const std::filesystem::path& folder);
+
+struct NewestCheckpoint {
+  std::optional<CheckpointEntry> entry;
+  /// One line for each newer folder that cannot be used, to be shown to the user.
+  std::vector<std::string> skipped;
+};
+
+/// The newest checkpoint a run can go on from, all its hashes checked; damaged ones are skipped
+/// and reported, model-only ones are passed over.
+NewestCheckpoint newest_complete(const std::filesystem::path& folder);
+
+/// Removes the oldest complete checkpoints beyond the newest `keep_latest_k` (0 keeps all), never
+/// step `just_written`, and returns what was removed. Unusable folders neither count nor go.
+std::vector<std::filesystem::path> purge(const std::filesystem::path& folder, int keep_latest_k,
+                                         int64_t just_written);
+
+}  // namespace tokamak

@@ -1,0 +1,73 @@
+// Reading a checkpoint onto any mesh: any slice of any tensor, put together from the pieces that
+// hold it. No byte is handed out that was not hashed.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tokamak/checkpoint/manifest.h"
+#include "tokamak/checkpoint/tensor_source.h"
+#include "tokamak/core/file.h"
+
+namespace tokamak {
+
+/// A complete checkpoint folder. Reading is thread-safe.
+class CheckpointReader {
+ public:
+  /// Checks the manifest and the size of every shard; throws Error naming file and fault.
+  explicit CheckpointReader(const std::filesystem::path& folder);
+
+  const std::filesystem::path& folder() const { return folder_; }
+
+  const Manifest& manifest() const { return manifest_; }
+
+  /// Null if there is no such tensor.
+  const TensorType* find(const std::string& tensor) const;
+
+  /// Throws Error unless the tensor is there with this type.
+  void expect(const std::string& tensor, const TensorType& wanted) const;
+
+  /// The named section; throws Error if there is none.
+  const std::string& section(const std::string& name) const;
+
+  /// Fills `out` with the slice's elements in order. Throws Error naming tensor, or shard and
+  /// offset of a chunk whose hash is wrong.
+  void read(const std::string& tensor, const Slice& slice, std::span<std::byte> out) const;
+
+  void read_box(const std::string& tensor, const Box& box, std::span<std::byte> out) const {
+    read(tensor, slice_of(box), out);
+  }
+
+  /// The whole tensor as a source that must not outlive the reader.
+  TensorSource source(const std::string& tensor) const;
+
+  /// Hashes everything; throws Error at the first damaged chunk.
+  void verify() const;
+
+ private:
+  struct Shard {
+    MappedFile file;
+    /// One flag a chunk, set once its hash was found right.
+    std::vector<std::atomic<bool>> verified;
+  };
+
+  struct Part {
+    size_t shard = 0;
+    size_t piece = 0;
+  };
+
+  const TensorType& type_of(const std::string& tensor) const;
+  std::span<const std::byte> checked_bytes_at(size_t shard, int64_t begin, int64_t bytes) const;
+
+  std::filesystem::path folder_;
+  Manifest manifest_;
+  mutable std::vector<Shard> shards_;
+  std::map<std::string, std::vector<Part>> parts_;
+};
+
+}  // namespace tokamak

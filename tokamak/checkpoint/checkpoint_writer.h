@@ -1,0 +1,71 @@
+// Writing a checkpoint: every rank writes one shard, one rank commits. A process killed at any
+// moment leaves the previous checkpoint or the new one.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tokamak/checkpoint/atomic_folder.h"
+#include "tokamak/checkpoint/manifest.h"
+#include "tokamak/checkpoint/tensor_source.h"
+
+namespace tokamak {
+
+struct CheckpointWriterOptions {
+  /// Rank 0 cleans up what dead jobs left and must be made before the other ranks.
+  int rank = 0;
+  /// Unique to this attempt and equal on all ranks; one rank alone may leave it empty.
+  std::string token;
+  /// The unit of verification on load.
+  int64_t chunk_bytes = int64_t{4} << 20;
+};
+
+class CheckpointWriter {
+ public:
+  /// Prepares FOLDER/step-STEP under a temporary name. Throws Error where the folder cannot be
+  /// written.
+  CheckpointWriter(const std::filesystem::path& folder, int64_t step,
+                   const CheckpointWriterOptions& options = {});
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+
+  /// Removes what was not committed: rank 0 everything, other ranks an unfinished shard.
+  ~CheckpointWriter();
+
+  /// A whole tensor, which must live until finish_shard().
+  void add(TensorSource tensor);
+
+  /// A slice of the tensor `name` of type `global`; `elements` are those of the slice, in order,
+  /// whatever their own name and dims. Each element of a tensor is added by exactly one rank.
+  void add(const std::string& name, const TensorType& global, const Slice& slice,
+           TensorSource elements);
+
+  /// Writes, hashes and syncs this rank's shard. Throws SystemError (disk full, I/O error).
+  ShardSummary finish_shard();
+
+  /// Called by rank 0 with all ranks' summaries once all shards are finished: writes the manifest
+  /// and gives the folder its name, which is returned.
+  std::filesystem::path commit(std::span<const ShardSummary> shards, const CheckpointInfo& info);
+
+ private:
+  struct Part {
+    TensorType global;
+    ShardPiece piece;
+  };
+
+  AtomicFolder folder_;
+  int64_t step_;
+  CheckpointWriterOptions options_;
+  std::vector<TensorSource> entries_;
+  std::vector<Part> parts_;
+  bool finished_ = false;
+  bool committed_ = false;
+};
+
+/// "step-20"
+std::string step_folder_name(int64_t step);
+
+}  // namespace tokamak
