@@ -81,9 +81,7 @@ std::string error_of(F&& call) {
 }
 
 inline void write_text(const std::filesystem::path& path, std::string_view text) {
-  FileWriter file(path);
-  file.write(text);
-  file.sync_and_close();
+  FileWriter(path).write(text);
 }
 
 inline std::filesystem::path oracle(const std::string& model) {

@@ -1,0 +1,59 @@
+// Model files of llm.c (docs/formats.md): 256 int32 of header, then all weights in a fixed order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "tokamak/checkpoint/tensor_source.h"
+#include "tokamak/core/file.h"
+
+namespace tokamak {
+
+enum class LlmcFamily { kGpt2, kLlama3 };
+
+/// What the header says. The fields after `channels` that a family lacks are 0.
+struct LlmcModel {
+  LlmcFamily family = LlmcFamily::kGpt2;
+  DType dtype = DType::kF32;
+  int64_t max_seq_len = 0;
+  int64_t vocab_size = 0;
+  int64_t padded_vocab_size = 0;
+  int64_t num_layers = 0;
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;
+  int64_t channels = 0;
+  /// Llama 3: found from the size of the file, since the header stores its factors truncated.
+  int64_t ffn_hidden = 0;
+  int64_t rope_theta = 0;
+  bool use_scaled_rope = false;
+};
+
+/// Whether the file begins with the magic number of one of the two families.
+bool is_llmc_model(const std::filesystem::path& path);
+
+/// Reads and checks the header at the front of a file of `file_bytes` bytes that the user knows as
+/// `name`; throws Error unless the sizes it implies are those of the file.
+LlmcModel parse_llmc_header(std::span<const std::byte> bytes, int64_t file_bytes,
+                            std::string_view name);
+
+/// A mapped model file.
+class LlmcFile {
+ public:
+  explicit LlmcFile(const std::filesystem::path& path);
+
+  const LlmcModel& model() const { return model_; }
+
+  /// All weights under Hugging Face's names and layouts, without vocabulary padding; they live as
+  /// long as the object.
+  std::vector<TensorSource> sources() const;
+
+ private:
+  MappedFile file_;
+  LlmcModel model_;
+};
+
+}  // namespace tokamak
