@@ -72,7 +72,7 @@ void Graph::accumulate(Value value, Value into, AccumulateMode mode) {
   TOK_CHECK(can_accumulate(value), "{} output {}", producer(value).rules->name, value.out);
   TOK_CHECK(type(value) == type(into), "{}: {} into {}", producer(value).rules->name,
             to_string(type(value)), to_string(type(into)));
-  TOK_CHECK(into.node < value.node, "{}: the destination is made later",
+  TOK_CHECK(producer(into).is_leaf() || into.node < value.node, "{}: the destination is made later",
             producer(value).rules->name);
   mutable_node(value.node).accumulations.push_back({.out = value.out, .into = into, .mode = mode});
 }

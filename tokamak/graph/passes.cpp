@@ -12,7 +12,7 @@ class Rewriter {
  public:
   explicit Rewriter(const Graph& from) : from_(from), to(from.states()) {}
 
-  Node moved(const Node& node) const {
+  Node moved(const Node& node) {
     Node copy = node;
     for (Value& v : copy.in) v = (*this)(v);
     for (Accumulation& a : copy.accumulations) a.into = (*this)(a.into);
@@ -20,16 +20,22 @@ class Rewriter {
   }
 
   void copy(int32_t i) {
-    const int32_t id = to.append(moved(from_.node(i)));
-    for (size_t k = 0; k < from_.node(i).out.size(); ++k) {
-      map({i, static_cast<int32_t>(k)}, {id, static_cast<int32_t>(k)});
-    }
+    if (from_.node(i).is_leaf() && map_.contains({i, 0})) return;
+    put(i, moved(from_.node(i)));
+  }
+
+  // Appends what node `i` has become.
+  void put(int32_t i, Node node) {
+    const size_t num_out = node.out.size();
+    const int32_t id = to.append(std::move(node));
+    for (int32_t k = 0; k < static_cast<int32_t>(num_out); ++k) map({i, k}, {id, k});
   }
 
   void map(Value old_value, Value new_value) { map_[old_value] = new_value; }
 
-  Value operator()(Value v) const {
+  Value operator()(Value v) {
     if (!v.valid()) return v;
+    if (from_.producer(v).is_leaf()) copy(v.node);
     const auto it = map_.find(v);
     TOK_CHECK(it != map_.end(), "value %{}.{} is used before it is made", v.node, v.out);
     return it->second;
@@ -150,10 +156,7 @@ class Recomputer {
       Node copy = node;
       for (Value& v : copy.in) v = for_backward(v, node.label);
       for (Accumulation& a : copy.accumulations) a.into = rewriter_(a.into);
-      const int32_t id = rewriter_.to.append(std::move(copy));
-      for (size_t k = 0; k < node.out.size(); ++k) {
-        rewriter_.map({i, static_cast<int32_t>(k)}, {id, static_cast<int32_t>(k)});
-      }
+      rewriter_.put(i, std::move(copy));
     }
     return rewriter_.finish();
   }
