@@ -34,6 +34,8 @@ J parse(std::string_view text, std::string_view what, JsonLimits limits) {
     const auto stop = text.begin() + static_cast<std::ptrdiff_t>(std::min(text.size(), error.byte));
     const auto line = 1 + std::count(text.begin(), stop, '\n');
     fail("{}: line {}: not valid JSON (byte {} of {})", what, line, error.byte, text.size());
+  } catch (const nlohmann::json::out_of_range&) {
+    fail("{}: a JSON number is beyond the range of a double", what);
   }
 }
 
