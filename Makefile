@@ -1,0 +1,50 @@
+# Every target sets itself up: missing packages come from the distribution (tools/setup.sh).
+# `make` alone builds; `make help` lists the targets.
+
+SECONDS ?= 30
+CCACHE := $(shell command -v ccache 2>/dev/null)
+export CMAKE_CXX_COMPILER_LAUNCHER ?= $(CCACHE)
+
+.PHONY: build demo test lint tidy fuzz clean help
+.DEFAULT_GOAL := build
+
+## build: the program, at build/release/bin/tokamak
+build:
+	@tools/setup.sh build
+	@cmake --preset release -Wno-dev --log-level=WARNING
+	@cmake --build --preset release
+
+## demo: build, train a small Llama for about two minutes, print a sample of its text
+demo: build
+	@tools/demo.sh
+
+## test: build the dev preset and run all its tests
+test:
+	@tools/setup.sh build
+	@cmake --preset dev -Wno-dev --log-level=WARNING
+	@cmake --build --preset dev
+	@ctest --preset dev
+
+## lint: format, spelling, scripts, layers, sizes, clang-tidy within a time budget (TIDY_BUDGET_S)
+lint:
+	@tools/setup.sh lint
+	@tools/lint.sh
+
+## tidy: clang-tidy over every source file
+tidy:
+	@tools/setup.sh lint
+	@TIDY_BUDGET_S=86400 tools/tidy.sh
+
+## fuzz: every fuzz target for SECONDS seconds
+fuzz:
+	@tools/setup.sh fuzz
+	@cmake --preset fuzz -Wno-dev --log-level=WARNING
+	@cmake --build --preset fuzz --target fuzz_targets
+	@tools/fuzz.sh $(SECONDS)
+
+## clean: removes build/ and outputs/
+clean:
+	rm -rf build outputs
+
+help:
+	@sed -n 's/^## /make /p' Makefile

@@ -1,0 +1,62 @@
+"""Fail if a file under tokamak/ includes a layer that its own layer may not see."""
+import pathlib
+import re
+import sys
+
+MAY_SEE = {  # layer: layers that it may include; itself is implied
+    "core": "",
+    "config": "core",
+    "tokenizer": "core",
+    "data": "core tokenizer",
+    "checkpoint": "core",
+    "comm": "core",
+    "graph": "core",
+    "ops": "core graph",
+    "exec": "core graph ops comm",
+    "cpu": "core graph ops comm exec",
+    "gpu": "core graph ops comm exec",
+    "price": "core graph ops",
+    "models": "core graph ops",
+    "parallel": "core graph ops price",
+    "train": "core config tokenizer data checkpoint comm graph ops exec price models parallel",
+}
+MAY_SEE = {layer: set(seen.split()) for layer, seen in MAY_SEE.items()}
+MAY_SEE["cli"] = set(MAY_SEE)
+# Tests, and what only tests link, run what they test.
+TEST_STEM = re.compile(r"_test$|_bench$|^test_|^op_runner$")
+TESTS_MAY_SEE = {"cpu", "exec"}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s+"tokamak/(\w+)/', re.M)
+
+
+def layer_of(path):
+    """The folder's layer; a kernel file belongs to its backend."""
+    if path.parts[1] == "ops" and path.name.endswith("_cpu.cpp"):
+        return "cpu"
+    if path.parts[1] == "ops" and path.name.endswith(("_gpu.cu", "_gpu.cuh")):
+        return "gpu"
+    return path.parts[1]
+
+
+def main():
+    root = pathlib.Path(__file__).resolve().parent.parent
+    bad = []
+    for path in sorted((root / "tokamak").rglob("*")):
+        if path.suffix not in {".h", ".cpp", ".cu", ".cuh"}:
+            continue
+        name = path.relative_to(root)
+        here = layer_of(name)
+        if here not in MAY_SEE:
+            bad.append(f"{name}: unknown layer {here}: add it to tools/check_layers.py")
+            continue
+        allowed = MAY_SEE[here] | {here}
+        if TEST_STEM.search(path.stem):
+            allowed |= TESTS_MAY_SEE
+        for seen in sorted(set(INCLUDE.findall(path.read_text())) - allowed):
+            bad.append(f"{name}: {here} may not include {seen}")
+    print("\n".join(bad), end="\n" if bad else "")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
