@@ -19,6 +19,13 @@ if(TOK_SANITIZE)
   target_link_options(tokamak_flags INTERFACE -fsanitize=${TOK_SANITIZE})
 endif()
 
+if(TOK_FUZZ)
+  target_compile_options(tokamak_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+
+# Headers that the build writes; clang-tidy needs them and nothing else.
+add_custom_target(generated)
+
 # tokamak_library(graph SOURCES a.cpp b.cpp DEPS core): one static library for each folder.
 function(tokamak_library name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPS;LINK" ${ARGN})

@@ -1,0 +1,122 @@
+"""Write the seed inputs of every fuzz target: make_seeds.py FOLDER gives FOLDER/TARGET/NAME."""
+import base64
+import json
+import pathlib
+import struct
+import sys
+
+
+def safetensors(header, data=b""):
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def tokenizer_json(pre_tokenizer):
+    letters = [chr(c) for c in range(ord("a"), ord("z") + 1)]
+    vocab = {token: i for i, token in enumerate(letters + ["he", "ll", "hell", "hello"])}
+    return json.dumps({
+        "version": "1.0",
+        "added_tokens": [{"id": 30, "content": "<|end|>", "special": True, "single_word": False,
+                          "lstrip": False, "rstrip": False, "normalized": False}],
+        "normalizer": None,
+        "pre_tokenizer": pre_tokenizer,
+        "post_processor": None,
+        "decoder": {"type": "ByteLevel"},
+        "model": {"type": "BPE", "vocab": vocab, "merges": ["h e", "l l", "he ll", "hell o"]},
+    }).encode()
+
+
+def shard(file, pieces, size=24):
+    return {"file": file, "bytes": size, "chunk_bytes": 16, "hashes": ["0" * 16] * (-(-size // 16)),
+            "pieces": pieces}
+
+
+def manifest(tensors, shards):
+    return json.dumps({"seal": "0" * 16, "format": "tokamak-checkpoint", "version": 1, "step": 7,
+                       "resumable": True, "config_digest": "d", "sections": {"rng": "{}"},
+                       "tensors": tensors, "shards": shards}).encode()
+
+
+def megatron_index(sizes, documents, code=8, width=2):
+    pointers = [width * sum(sizes[:i]) for i in range(len(sizes))]
+    return (b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, code, len(sizes), len(documents))
+            + struct.pack(f"<{len(sizes)}i", *sizes)
+            + struct.pack(f"<{len(sizes)}q", *pointers)
+            + struct.pack(f"<{len(documents)}q", *documents))
+
+
+def llmc(magic, tokens, width):
+    header = struct.pack("<3i", magic, 1, tokens).ljust(1024, b"\0")
+    return header + bytes(tokens * width)
+
+
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True,
+              "use_regex": True}
+SPLIT = {"type": "Sequence", "pretokenizers": [
+    {"type": "Split", "pattern": {"Regex": r"\p{L}+|\p{N}{1,3}|\s+(?!\S)|\s+"},
+     "behavior": "Isolated", "invert": False},
+    {**BYTE_LEVEL, "use_regex": False}]}
+TENSORS = {"a": {"dtype": "F32", "shape": [2, 2]}, "b": {"dtype": "BF16", "shape": [4]}}
+PIECES = [{"tensor": "a", "offset": 0}, {"tensor": "b", "offset": 16}]
+
+SEEDS = {
+    "json": {
+        "object": b'{"a": [1, -2.5e3, true, null, "\\u00e9\\n"], "b": {"c": {}}}',
+        "deep": b"[" * 80 + b"]" * 80,
+        "twice": b'{"a": 1, "a": 2}',
+    },
+    "manifest": {
+        "whole": manifest(TENSORS, [shard("shard-0", PIECES)]),
+        "range": manifest(TENSORS, [
+            shard("shard-0", [{**PIECES[0], "range": [0, 2]}], 8),
+            shard("shard-1", [{**PIECES[0], "range": [2, 4]}, {**PIECES[1], "offset": 8}], 16)]),
+        "box": manifest(TENSORS, [
+            shard("shard-0", [{**PIECES[0], "box": [[0, 0], [1, 2]]}], 8),
+            shard("shard-1", [{**PIECES[0], "box": [[1, 0], [2, 2]]},
+                              {**PIECES[1], "offset": 8}], 16)]),
+        "summary": json.dumps({"tensors": TENSORS, "shard": shard("shard-0", PIECES)}).encode(),
+    },
+    "safetensors": {
+        "two": safetensors({"a": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]},
+                            "b": {"dtype": "BF16", "shape": [3], "data_offsets": [16, 22]},
+                            "__metadata__": {"format": "pt"}}, bytes(22)),
+        "huge": safetensors({"a": {"dtype": "F32", "shape": [2**62, 8],
+                                   "data_offsets": [0, 2**63]}}),
+        "length": struct.pack("<Q", 2**63) + b"{}",
+        "empty": safetensors({}),
+    },
+    "tiktoken": {
+        "letters": b"".join(base64.b64encode(token) + b" %d\n" % i for i, token in enumerate(
+            [bytes([c]) for c in range(256)] + [b"he", b"ll", b"hell", b"hello"])),
+        "gap": b"aA== 0\naQ== 7\n",
+    },
+    "token_files": {
+        "megatron": megatron_index([3, 0, 2], [0, 1, 3]),
+        "megatron_int32": megatron_index([1], [0, 1], 4, 4),
+        "gpt2": llmc(20240520, 8, 2),
+        "llama3": llmc(20240801, 4, 4),
+        "lying": struct.pack("<3i", 20240520, 1, 2**31 - 1).ljust(1026, b"\0"),
+    },
+    "tokenizer_json": {
+        "byte_level": tokenizer_json(BYTE_LEVEL),
+        "split": tokenizer_json(SPLIT),
+    },
+    "weight_index": {
+        "two": json.dumps({"metadata": {"total_size": 4}, "weight_map": {
+            "a": "model-00001-of-00002.safetensors",
+            "b": "model-00002-of-00002.safetensors"}}).encode(),
+        "escape": b'{"weight_map": {"a": "../x.safetensors"}}',
+    },
+}
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    for target, seeds in SEEDS.items():
+        (root / target).mkdir(parents=True, exist_ok=True)
+        for name, data in seeds.items():
+            (root / target / name).write_bytes(data)
+
+
+if __name__ == "__main__":
+    main()
