@@ -23,6 +23,9 @@ class TokenSource {
   /// Tokens of one epoch, or nothing while they are still being made. Any thread.
   virtual std::optional<int64_t> size() = 0;
 
+  /// Tokens that are there now. Any thread.
+  virtual int64_t tokens_so_far() { return size().value_or(0); }
+
   /// Copies the tokens from `first` on. REQUIRES: wait_for() said that they are there.
   virtual void read(int64_t first, std::span<int32_t> out) = 0;
 

@@ -1,0 +1,145 @@
+#include "tokamak/data/byte_stream.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <unistd.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include "tokamak/core/error.h"
+
+namespace tokamak {
+namespace {
+
+class PlainStream final : public ByteStream {
+ public:
+  explicit PlainStream(std::string name)
+      : name_(std::move(name)), fd_(::open(name_.c_str(), O_RDONLY | O_CLOEXEC)) {
+    TOK_REQUIRE(fd_ >= 0, "cannot open {}: {}", name_, std::strerror(errno));
+  }
+
+  PlainStream(const PlainStream&) = delete;
+  PlainStream& operator=(const PlainStream&) = delete;
+
+  ~PlainStream() override { ::close(fd_); }
+
+  size_t read(std::span<char> out) override {
+    ssize_t count = 0;
+    do {
+      count = ::read(fd_, out.data(), out.size());
+    } while (count < 0 && errno == EINTR);
+    if (count < 0) throw_errno("read " + name_);
+    return static_cast<size_t>(count);
+  }
+
+  void skip(int64_t count) override {
+    if (::lseek(fd_, count, SEEK_CUR) < 0) throw_errno("seek " + name_);
+  }
+
+ private:
+  std::string name_;
+  int fd_;
+};
+
+class GzipStream final : public ByteStream {
+ public:
+  explicit GzipStream(std::string name)
+      : name_(std::move(name)), file_(gzopen(name_.c_str(), "rb")) {
+    TOK_REQUIRE(file_ != nullptr, "cannot open {}: {}", name_, std::strerror(errno));
+    gzbuffer(file_, 1U << 17U);
+    TOK_REQUIRE(gzdirect(file_) == 0, "{}: wanted gzip data, got other bytes", name_);
+  }
+
+  GzipStream(const GzipStream&) = delete;
+  GzipStream& operator=(const GzipStream&) = delete;
+
+  ~GzipStream() override { gzclose(file_); }
+
+  size_t read(std::span<char> out) override {
+    const int count =
+        gzread(file_, out.data(), static_cast<unsigned>(std::min<size_t>(out.size(), 1U << 30U)));
+    int code = Z_OK;
+    const char* text = gzerror(file_, &code);
+    if (code == Z_ERRNO) throw_errno("read " + name_);
+    TOK_REQUIRE(code != Z_BUF_ERROR, "{}: the gzip data end too early (a cut file?)", name_);
+    TOK_REQUIRE(count >= 0 && code == Z_OK, "{}: broken gzip data: {}", name_, text);
+    return static_cast<size_t>(count);
+  }
+
+ private:
+  std::string name_;
+  gzFile file_;
+};
+
+class ZstdStream final : public ByteStream {
+ public:
+  explicit ZstdStream(const std::string& name)
+      : name_(name), file_(name), stream_(ZSTD_createDStream()), packed_(ZSTD_DStreamInSize()) {
+    TOK_CHECK(stream_ != nullptr);
+  }
+
+  ZstdStream(const ZstdStream&) = delete;
+  ZstdStream& operator=(const ZstdStream&) = delete;
+
+  ~ZstdStream() override { ZSTD_freeDStream(stream_); }
+
+  size_t read(std::span<char> out) override {
+    ZSTD_outBuffer unpacked{out.data(), out.size(), 0};
+    while (unpacked.pos == 0) {
+      if (in_.pos == in_.size && !more_inside_ && !refill()) return 0;
+      const size_t code = ZSTD_decompressStream(stream_, &unpacked, &in_);
+      TOK_REQUIRE(ZSTD_isError(code) == 0, "{}: broken zstd data: {}", name_,
+                  ZSTD_getErrorName(code));
+      frame_open_ = code != 0;
+      more_inside_ = frame_open_ && unpacked.pos == unpacked.size;
+    }
+    return unpacked.pos;
+  }
+
+ private:
+  bool refill() {
+    in_ = {packed_.data(), file_.read(packed_), 0};
+    TOK_REQUIRE(in_.size > 0 || !frame_open_, "{}: the zstd data end too early (a cut file?)",
+                name_);
+    return in_.size > 0;
+  }
+
+  std::string name_;
+  PlainStream file_;
+  ZSTD_DStream* stream_;
+  std::vector<char> packed_;
+  ZSTD_inBuffer in_{nullptr, 0, 0};
+  bool frame_open_ = false;
+  bool more_inside_ = false;
+};
+
+}  // namespace
+
+void ByteStream::skip(int64_t count) {
+  std::vector<char> dropped(static_cast<size_t>(std::min<int64_t>(count, 1 << 18)));
+  while (count > 0) {
+    const size_t want = std::min(dropped.size(), static_cast<size_t>(count));
+    const size_t got = read(std::span(dropped).first(want));
+    TOK_REQUIRE(got > 0, "data file is {} bytes shorter than it was when its cache was begun",
+                count);
+    count -= static_cast<int64_t>(got);
+  }
+}
+
+std::unique_ptr<ByteStream> open_bytes(const std::filesystem::path& path) {
+  const std::string extension = path.extension().string();
+  if (extension == ".gz") return std::make_unique<GzipStream>(path.string());
+  if (extension == ".zst" || extension == ".zstd") {
+    return std::make_unique<ZstdStream>(path.string());
+  }
+  return std::make_unique<PlainStream>(path.string());
+}
+
+}  // namespace tokamak

@@ -1,0 +1,27 @@
+// Files read from the front, unpacked on the way: .gz, .zst, or as they are.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+
+namespace tokamak {
+
+class ByteStream {
+ public:
+  virtual ~ByteStream() = default;
+
+  /// Fills at most out.size() bytes; 0 at the end only. Throws Error naming the file if it is cut
+  /// or not what its name says.
+  virtual size_t read(std::span<char> out) = 0;
+
+  /// Passes over `count` bytes of content; throws Error if the file ends before.
+  virtual void skip(int64_t count);
+};
+
+/// Throws Error naming the path if it cannot be opened.
+std::unique_ptr<ByteStream> open_bytes(const std::filesystem::path& path);
+
+}  // namespace tokamak

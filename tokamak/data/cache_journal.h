@@ -1,0 +1,130 @@
+// The files of a token cache and the journal that says how far they are sound.
+//
+//   tokens.u16 | tokens.u32   ids, appended
+//   documents.u64             for each document the number of tokens up to its end, appended
+//   journal                   64-byte records, appended after the bytes that they vouch for
+//   lock, demand              who writes; how far readers want it to be
+//
+// A record holds the sums so far, where in the text to go on, a hash of the tokens since the record
+// before, and a hash of itself. A killed writer leaves whole records; after a power failure the
+// hashes since the last synced record find what was lost.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tokamak/data/text_reader.h"
+
+namespace tokamak {
+
+struct CacheRecord {
+  int64_t tokens = 0;
+  int64_t documents = 0;
+  TextPosition text;
+  bool synced = false;
+  bool complete = false;
+  uint64_t chunk_hash = 0;
+};
+
+/// Closes its descriptor.
+class OwnedFd {
+ public:
+  explicit OwnedFd(int fd = -1) : fd_(fd) {}
+
+  OwnedFd(OwnedFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+
+  OwnedFd& operator=(OwnedFd&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+
+  OwnedFd(const OwnedFd&) = delete;
+  OwnedFd& operator=(const OwnedFd&) = delete;
+  ~OwnedFd();
+
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+/// One cache folder. Functions throw SystemError when the machine fails.
+class CacheFolder {
+ public:
+  /// `token_bytes` is 2 or 4.
+  CacheFolder(std::filesystem::path folder, int64_t token_bytes);
+
+  const std::filesystem::path& path() const { return folder_; }
+
+  int64_t token_bytes() const { return token_bytes_; }
+
+  std::filesystem::path tokens_path() const;
+
+  std::filesystem::path documents_path() const { return folder_ / "documents.u64"; }
+
+  std::filesystem::path journal_path() const { return folder_ / "journal"; }
+
+  /// The last sound record, or nothing.
+  std::optional<CacheRecord> last_record() const;
+
+  /// For read_tokens.
+  OwnedFd open_tokens() const;
+
+  /// The raw ids from token `first` on; throws Error if the file is shorter.
+  void read_tokens(const OwnedFd& file, int64_t first, std::span<std::byte> out) const;
+
+  /// Tells the writer, in whatever process it is, that `tokens` are wanted.
+  void set_demand(int64_t tokens) const;
+  int64_t demand() const;
+
+  /// A new writer forgets what earlier readers wanted.
+  void clear_demand() const;
+
+ private:
+  std::filesystem::path folder_;
+  int64_t token_bytes_;
+};
+
+/// The one writer of a cache folder: holds its lock, mends what a power failure broke, appends.
+class CacheAppender {
+ public:
+  /// Nothing if another process or thread has the lock. Throws Error if the folder cannot be
+  /// written or its filesystem has no locks.
+  static std::unique_ptr<CacheAppender> try_open(const CacheFolder& folder);
+
+  /// Where to go on.
+  const CacheRecord& last() const { return last_; }
+
+  /// Adds tokens; `ends` closes the document.
+  void append(std::span<const int32_t> ids, bool ends);
+
+  /// Tokens appended since the last commit.
+  int64_t uncommitted() const { return tokens_ - last_.tokens; }
+
+  /// Makes what was appended visible to readers; the text goes on at `text`.
+  void commit(const TextPosition& text, bool complete);
+
+ private:
+  CacheAppender(const CacheFolder& folder, OwnedFd lock);
+  void mend();
+  bool follows(const CacheRecord& record) const;
+
+  CacheFolder folder_;
+  OwnedFd lock_;
+  OwnedFd tokens_fd_;
+  OwnedFd documents_fd_;
+  OwnedFd journal_fd_;
+  CacheRecord last_;
+  int64_t tokens_ = 0;
+  int64_t unsynced_bytes_ = 0;
+  std::vector<std::byte> pending_tokens_;
+  std::vector<int64_t> pending_ends_;
+};
+
+}  // namespace tokamak

@@ -1,0 +1,28 @@
+// The `text` field of one JSON line.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace tokamak {
+
+class JsonTextParser {
+ public:
+  /// Bytes that must be readable behind a line.
+  static const size_t kPadding;
+
+  JsonTextParser();
+  ~JsonTextParser();
+
+  /// The field `text` of the object `line`, valid until the next call. Throws Error "WHERE: ...".
+  /// REQUIRES: kPadding readable bytes behind `line`.
+  std::string_view text_of(std::string_view line, const std::string& where);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tokamak

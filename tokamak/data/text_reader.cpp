@@ -1,0 +1,164 @@
+#include "tokamak/data/text_reader.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "tokamak/core/error.h"
+
+namespace tokamak {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kReadBytes = size_t{1} << 18;
+constexpr size_t kPieceBytes = size_t{1} << 20;
+constexpr size_t kLongestPiece = size_t{1} << 26;
+constexpr size_t kLongestLine = size_t{1} << 30;
+
+bool is_space(char c) {
+  return c == ' ' || c == '\t' || c == '\r' || c == '\n' || c == '\v' || c == '\f';
+}
+
+bool is_json_lines(const std::string& name) {
+  fs::path path(name);
+  const std::string packed = path.extension().string();
+  if (packed == ".gz" || packed == ".zst" || packed == ".zstd") path = path.stem();
+  const std::string extension = path.extension().string();
+  return extension == ".json" || extension == ".jsonl" || extension == ".ndjson";
+}
+
+bool is_validation(const SourceFile& file) {
+  return file.path.filename().string().find("validation") != std::string::npos;
+}
+
+std::vector<SourceFile> list_c4(const std::string& dataset, const fs::path& path) {
+  const fs::path english = path / "en";
+  const bool has_english = fs::is_directory(path) && fs::is_directory(english);
+  std::vector<SourceFile> files = list_files(has_english ? english : path, is_json_lines);
+  const auto split = std::stable_partition(files.begin(), files.end(), [&](const SourceFile& file) {
+    return is_validation(file) == (dataset == "c4_validation");
+  });
+  if (split != files.begin()) files.erase(split, files.end());
+  TOK_REQUIRE(!files.empty(),
+              "{}: no *.json, *.jsonl, *.json.gz or *.jsonl.zst files in this folder",
+              path.string());
+  for (const SourceFile& file : files) {
+    TOK_REQUIRE(file.size > 0, "{}: empty file, wanted JSON lines", file.path.string());
+  }
+  return files;
+}
+
+size_t cut_after_line(std::string_view text) {
+  for (size_t i = text.size() - 1; i > 0; --i) {
+    if (text[i - 1] == '\n' && !is_space(text[i])) return i;
+  }
+  return 0;
+}
+
+size_t cut_between_characters(std::string_view text) {
+  size_t i = text.size() - 1;
+  while (i > text.size() - 4 && (static_cast<uint8_t>(text[i]) & 0xC0U) == 0x80U) --i;
+  return i;
+}
+
+}  // namespace
+
+std::vector<SourceFile> list_text_files(const std::string& dataset, const fs::path& path) {
+  if (dataset != "text") return list_c4(dataset, path);
+  std::vector<SourceFile> files = list_files(path, [](const std::string&) { return true; });
+  files.erase(std::remove_if(files.begin(), files.end(), [](const auto& f) { return f.size == 0; }),
+              files.end());
+  TOK_REQUIRE(!files.empty(), "{}: wanted text, got empty files only", path.string());
+  return files;
+}
+
+TextReader::TextReader(TextFormat format, std::vector<SourceFile> files, TextPosition start)
+    : format_(format), files_(std::move(files)), at_(start) {}
+
+bool TextReader::next(TextPiece& piece) {
+  while (at_.file < static_cast<int64_t>(files_.size())) {
+    if (!stream_) open();
+    if (format_ == TextFormat::kPlain ? next_plain(piece) : next_line(piece)) return true;
+    close();
+  }
+  return false;
+}
+
+void TextReader::open() {
+  stream_ = open_bytes(files_[static_cast<size_t>(at_.file)].path);
+  if (at_.offset > 0) stream_->skip(at_.offset);
+  begin_ = end_ = 0;
+  at_end_ = false;
+}
+
+void TextReader::close() {
+  stream_.reset();
+  at_ = {.file = at_.file + 1, .offset = 0, .line = 0};
+}
+
+bool TextReader::fill() {
+  if (at_end_) return false;
+  if (begin_ > 0) std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
+  end_ -= std::exchange(begin_, 0);
+  const size_t wanted = end_ + kReadBytes + JsonTextParser::kPadding;
+  if (buffer_.size() < wanted) buffer_.resize(std::max(wanted, buffer_.size() * 3 / 2));
+  const size_t room = buffer_.size() - end_ - JsonTextParser::kPadding;
+  const size_t got = stream_->read(std::span(buffer_).subspan(end_, room));
+  end_ += got;
+  at_end_ = got == 0;
+  return got > 0;
+}
+
+void TextReader::take(size_t count) {
+  begin_ += count;
+  at_.offset += static_cast<int64_t>(count);
+}
+
+bool TextReader::next_line(TextPiece& piece) {
+  const std::string& name = files_[static_cast<size_t>(at_.file)].path.string();
+  size_t searched = 0;
+  for (;;) {
+    const size_t stop = held().find('\n', searched);
+    if (stop == std::string_view::npos) {
+      searched = held().size();
+      TOK_REQUIRE(searched < kLongestLine, "{}: line {} is longer than {} bytes", name,
+                  at_.line + 1, kLongestLine);
+      if (fill()) continue;
+      if (searched == 0) return false;
+    }
+    const std::string_view line = held().substr(0, stop);
+    const bool blank = std::all_of(line.begin(), line.end(), is_space);
+    if (!blank) {
+      piece.text = parser_.text_of(line, fmt::format("{}: line {}", name, at_.line + 1));
+      piece.begins = piece.ends = true;
+    }
+    ++at_.line;
+    take(std::min(line.size() + 1, held().size()));
+    searched = 0;
+    if (!blank) return true;
+  }
+}
+
+bool TextReader::next_plain(TextPiece& piece) {
+  while (held().size() < kPieceBytes && fill()) {
+  }
+  size_t cut = held().size();
+  if (cut == 0) return false;
+  if (!at_end_) {
+    cut = cut_after_line(held());
+    while (cut == 0 && held().size() < kLongestPiece && fill()) cut = cut_after_line(held());
+    if (cut == 0) cut = at_end_ ? held().size() : cut_between_characters(held());
+  }
+  const std::string_view text = held().substr(0, cut);
+  TOK_REQUIRE(text.find('\0') == std::string_view::npos, "{}: wanted text, got a zero byte at {}",
+              files_[static_cast<size_t>(at_.file)].path.string(),
+              at_.offset + static_cast<int64_t>(text.find('\0')));
+  piece.begins = at_.offset == 0;
+  piece.ends = at_end_ && cut == held().size();
+  piece.text = text;
+  take(cut);
+  return true;
+}
+
+}  // namespace tokamak

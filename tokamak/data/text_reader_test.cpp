@@ -1,0 +1,139 @@
+#include "tokamak/data/text_reader.h"
+
+#include <zlib.h>
+#include <zstd.h>
+
+#include "tokamak/data/test_files.h"
+
+namespace tokamak {
+namespace {
+
+std::string gzip(const std::string& text) {
+  std::string packed(text.size() + 100, '\0');
+  z_stream stream{};
+  deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY);
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = static_cast<unsigned>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(packed.data());
+  stream.avail_out = static_cast<unsigned>(packed.size());
+  deflate(&stream, Z_FINISH);
+  packed.resize(stream.total_out);
+  deflateEnd(&stream);
+  return packed;
+}
+
+std::string zstd(const std::string& text) {
+  std::string packed(ZSTD_compressBound(text.size()), '\0');
+  packed.resize(ZSTD_compress(packed.data(), packed.size(), text.data(), text.size(), 3));
+  return packed;
+}
+
+std::vector<std::string> read_all(const std::string& dataset, const std::string& path,
+                                  TextPosition start = {}) {
+  const auto format = dataset == "text" ? TextFormat::kPlain : TextFormat::kJsonLines;
+  TextReader reader(format, list_text_files(dataset, path), start);
+  std::vector<std::string> all;
+  for (TextPiece piece; reader.next(piece);) all.push_back(piece.text);
+  return all;
+}
+
+const char* const kLines =
+    "{\"text\": \"one\", \"url\": \"u\"}\n\n{\"n\": [1, 2], \"text\": \"t\\u0077o\"}";
+const std::vector<std::string> kTexts{"one", "two"};
+
+TEST(TextReader, ReadsJsonLinesPackedOrNot) {
+  const TestFolder folder;
+  EXPECT_EQ(read_all("c4", folder.write("a.jsonl", kLines)), kTexts);
+  EXPECT_EQ(read_all("c4", folder.write("a.json.gz", gzip(kLines))), kTexts);
+  EXPECT_EQ(read_all("c4", folder.write("b.json.gz", gzip("{\"text\": \"one\"}\n") +
+                                                         gzip("{\"text\": \"two\"}\n"))),
+            kTexts);
+  EXPECT_EQ(read_all("c4", folder.write("a.jsonl.zst", zstd(kLines))), kTexts);
+}
+
+TEST(TextReader, PicksTheSplitOfAC4Folder) {
+  const TestFolder folder;
+  folder.write("c4/en/c4-train.00001-of-00002.json.gz", gzip("{\"text\": \"two\"}\n"));
+  folder.write("c4/en/c4-train.00000-of-00002.json.gz", gzip("{\"text\": \"one\"}\n"));
+  folder.write("c4/en/c4-validation.00000-of-00001.json.gz", gzip("{\"text\": \"val\"}\n"));
+  folder.write("c4/README.md", "no data");
+  EXPECT_EQ(read_all("c4", folder / "c4"), kTexts);
+  EXPECT_EQ(read_all("c4_validation", folder / "c4"), std::vector<std::string>{"val"});
+}
+
+TEST(TextReader, GoesOnFromAnyPosition) {
+  const TestFolder folder;
+  folder.write("d/a.jsonl", kLines);
+  folder.write("d/b.jsonl.zst", zstd(kLines));
+  folder.write("d/c.json.gz", gzip(kLines));
+  const std::vector<std::string> all = read_all("c4", folder / "d");
+  ASSERT_EQ(all.size(), 6U);
+  TextReader reader(TextFormat::kJsonLines, list_text_files("c4", folder / "d"));
+  TextPiece piece;
+  for (auto rest = all.begin(); reader.next(piece);) {
+    ++rest;
+    EXPECT_EQ(read_all("c4", folder / "d", reader.position()),
+              std::vector<std::string>(rest, all.end()));
+  }
+}
+
+TEST(TextReader, CutsLongTextAfterLines) {
+  const TestFolder folder;
+  std::string text;
+  for (int i = 0; text.size() < 5'000'000; ++i) text += "line " + std::to_string(i) + "\n\n  x\n";
+  folder.write("t/a.txt", text);
+  folder.write("t/b.md.gz", gzip("short"));
+  folder.write("t/empty.py", "");
+  folder.write("t/.hidden", "no");
+  TextReader reader(TextFormat::kPlain, list_text_files("text", folder / "t"));
+  std::string joined;
+  int documents = 0;
+  for (TextPiece piece; reader.next(piece);) {
+    EXPECT_EQ(piece.begins, joined.empty() || documents == 1);
+    documents += piece.ends ? 1 : 0;
+    EXPECT_TRUE(piece.ends || piece.text.back() == '\n');
+    EXPECT_TRUE(piece.begins || piece.text.starts_with("line "));
+    joined += piece.text;
+  }
+  EXPECT_EQ(joined, text + "short");
+  EXPECT_EQ(documents, 2);
+}
+
+TEST(TextReader, SurvivesOneVeryLongLine) {
+  const TestFolder folder;
+  std::string text;
+  while (text.size() < 70'000'000) text += "\xC3\xA4";
+  size_t size = 0;
+  TextReader reader(TextFormat::kPlain, list_text_files("text", folder.write("a.txt", text)));
+  for (TextPiece piece; reader.next(piece);) {
+    size += piece.text.size();
+    EXPECT_EQ(piece.text.size() % 2, 0U);
+  }
+  EXPECT_EQ(size, text.size());
+}
+
+TEST(TextReader, NamesFileAndLineOfBadInput) {
+  const TestFolder folder;
+  const auto read = [&](const std::string& name, const std::string& bytes) {
+    read_all("c4", folder.write(name, bytes));
+  };
+  EXPECT_ERROR(read("a.jsonl", "{\"text\": \"x\"}\n{\"text\": \"cut"),
+               "a.jsonl: line 2: wanted one");
+  EXPECT_ERROR(read("b.jsonl", "{\"txt\": \"x\"}\n"), "b.jsonl: line 1: no \"text\" field");
+  EXPECT_ERROR(read("c.jsonl", "{\"text\": 3}\n"), "wanted a string in the \"text\" field");
+  EXPECT_ERROR(read("d.jsonl", "[1]\n"), "wanted a JSON object");
+  EXPECT_ERROR(read("e.jsonl", ""), "e.jsonl: empty file");
+  const std::string long_text = std::string(kLines) + std::string(1000, '\n');
+  EXPECT_ERROR(read("f.json.gz", gzip(kLines).substr(0, 40)),
+               "f.json.gz: the gzip data end too early");
+  EXPECT_ERROR(read("g.json.gz", "plain text"), "g.json.gz: wanted gzip data");
+  EXPECT_ERROR(read("h.jsonl.zst", zstd(long_text).substr(0, 30)),
+               "h.jsonl.zst: the zstd data end");
+  EXPECT_ERROR(read("i.jsonl.zst", "plain text"), "i.jsonl.zst: broken zstd data");
+  EXPECT_ERROR(read_all("c4", folder / "none"), "no such file or folder");
+  EXPECT_ERROR(read_all("text", folder.write("z.txt", std::string("ab\0c", 4))), "zero byte at 2");
+  EXPECT_ERROR(read_all("text", folder.write("y.txt", "")), "got empty files only");
+}
+
+}  // namespace
+}  // namespace tokamak

@@ -1,0 +1,45 @@
+// Text as a source of tokens: tokenized once into a cache folder, read behind the one that writes.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tokamak/data/loader.h"
+#include "tokamak/data/text_reader.h"
+#include "tokamak/data/token_source.h"
+
+namespace tokamak {
+
+struct TextSource {
+  /// The name the user wrote.
+  std::string name;
+  TextFormat format = TextFormat::kPlain;
+  std::vector<SourceFile> files;
+};
+
+/// The text of one path of the datasets c4, c4_test, c4_validation and text. Throws Error.
+TextSource text_source(const std::string& dataset, const std::string& path);
+
+/// The cache of `text` in its own folder under `cache_folder`; while tokens are missing, this
+/// object's thread writes them unless another process does. The writer keeps a few million tokens
+/// ahead of the readers. Throws Error.
+std::unique_ptr<TokenSource> open_token_cache(TextSource text, const Tokenizer& tokenizer,
+                                              const std::filesystem::path& cache_folder,
+                                              int threads = 1);
+
+struct CacheProgress {
+  /// The path of the mix that is being done.
+  std::string source;
+  int64_t tokens = 0;
+  bool complete = false;
+};
+
+/// Makes the token caches of all text in `options` complete, with `threads` tokenizing (0: one a
+/// core). Calls `progress` about ten times a second; it may throw to stop. What was done stays.
+void build_token_cache(const DataOptions& options, int threads,
+                       const std::function<void(const CacheProgress&)>& progress);
+
+}  // namespace tokamak
