@@ -43,14 +43,15 @@ uint16_t narrow_to_bf16(float x) {
 
 template <class T, class F>
 void load_block(const std::byte* from, size_t count, Floats& floats, F&& widen) {
-  std::array<T, kBlock> block{};
+  std::array<T, kBlock> block;
+  if (count < kBlock) block.fill(T{});
   std::memcpy(block.data(), from, count * sizeof(T));
   for (size_t i = 0; i < kBlock; ++i) floats[i] = widen(block[i]);
 }
 
 template <class T, class F>
 void store_block(std::byte* to, size_t count, const Floats& floats, F&& narrow) {
-  std::array<T, kBlock> block{};
+  std::array<T, kBlock> block;
   for (size_t i = 0; i < kBlock; ++i) block[i] = narrow(floats[i]);
   std::memcpy(to, block.data(), count * sizeof(T));
 }
@@ -63,7 +64,7 @@ void load(DType dtype, const std::byte* from, size_t count, Floats& floats) {
       return load_block<double>(from, count, floats,
                                 [](double x) { return static_cast<float>(x); });
     case DType::kF16:
-      return load_block<uint16_t>(from, count, floats, widen_half);
+      return load_block<uint16_t>(from, count, floats, [](uint16_t x) { return widen_half(x); });
     default:
       return load_block<uint16_t>(from, count, floats, [](uint16_t x) {
         return std::bit_cast<float>(static_cast<uint32_t>(x) << 16U);
@@ -78,9 +79,9 @@ void store(DType dtype, std::byte* to, size_t count, const Floats& floats) {
     case DType::kF64:
       return store_block<double>(to, count, floats, [](float x) { return static_cast<double>(x); });
     case DType::kF16:
-      return store_block<uint16_t>(to, count, floats, narrow_to_half);
+      return store_block<uint16_t>(to, count, floats, [](float x) { return narrow_to_half(x); });
     default:
-      return store_block<uint16_t>(to, count, floats, narrow_to_bf16);
+      return store_block<uint16_t>(to, count, floats, [](float x) { return narrow_to_bf16(x); });
   }
 }
 

@@ -17,34 +17,45 @@ int64_t row_elements(const TensorSource& tensor) {
   return count;
 }
 
-void scatter(const std::vector<std::byte>& column, int64_t count, int64_t stride, int64_t width,
-             std::byte* out) {
-  const auto place = [&]<class T>(T) {
+// out[i] = column[i * stride], elements of `width` bytes.
+void gather(const std::byte* column, int64_t count, int64_t stride, int64_t width, std::byte* out) {
+  const auto copy = [&]<class T>(T) {
     for (int64_t i = 0; i < count; ++i) {
-      std::memcpy(out + i * stride * width, column.data() + i * width, sizeof(T));
+      std::memcpy(out + i * width, column + i * stride * width, sizeof(T));
     }
   };
-  if (width == 4) return place(uint32_t{});
-  if (width == 2) return place(uint16_t{});
-  if (width == 8) return place(uint64_t{});
-  place(uint8_t{});
+  if (width == 4) return copy(uint32_t{});
+  if (width == 2) return copy(uint16_t{});
+  if (width == 8) return copy(uint64_t{});
+  copy(uint8_t{});
 }
 
-// Elements [first, first + out) of the transpose of `in`, which is [rows, columns].
+// Elements [first, first + out) of the transpose of `in`, which is [rows, columns]. A strip of rows
+// at a time, so that what is written is a cache line and not an element.
 void read_transposed(const TensorSource& in, int64_t first, std::span<std::byte> out) {
+  constexpr int64_t kStrip = 32;
   const int64_t rows = in.dims[0];
   const int64_t columns = in.dims[1];
   const int64_t width = size_of(in.dtype);
   const int64_t end = first + std::ssize(out) / width;
   const int64_t top = first / rows;
-  const int64_t bottom = (end + rows - 1) / rows;
-  std::vector<std::byte> column(static_cast<size_t>((bottom - top) * width));
-  for (int64_t r = 0; r < rows; ++r) {
-    const int64_t low = top + (top * rows + r < first ? 1 : 0);
-    const int64_t high = bottom - ((bottom - 1) * rows + r >= end ? 1 : 0);
-    if (low >= high) continue;
-    in.read(r * columns + low, std::span(column).first(static_cast<size_t>((high - low) * width)));
-    scatter(column, high - low, rows, width, out.data() + (low * rows + r - first) * width);
+  const int64_t height = (end + rows - 1) / rows - top;
+  std::vector<std::byte> strip(static_cast<size_t>(kStrip * height * width));
+  for (int64_t r = 0; r < rows; r += kStrip) {
+    const int64_t last = std::min(r + kStrip, rows);
+    for (int64_t i = r; i < last; ++i) {
+      in.read(i * columns + top,
+              std::span(strip).subspan(static_cast<size_t>((i - r) * height * width),
+                                       static_cast<size_t>(height * width)));
+    }
+    for (int64_t c = 0; c < height; ++c) {
+      const int64_t row_at = (top + c) * rows;
+      const int64_t low = std::max(row_at + r, first);
+      const int64_t high = std::min(row_at + last, end);
+      if (low >= high) continue;
+      gather(strip.data() + ((low - row_at - r) * height + c) * width, high - low, height, width,
+             out.data() + (low - first) * width);
+    }
   }
 }
 
