@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "tokamak/core/error.h"
-#include "tokamak/tokenizer/quad_heap.h"
 
 namespace tokamak {
 namespace {
@@ -138,14 +137,14 @@ void Bpe::merge_short(BpeScratch& scratch) const {
   symbols.resize(n);
 }
 
-// A heap of (rank, position) over a linked list: n log n.
+// A queue of (rank, position) over a linked list: n log n.
 void Bpe::merge_long(BpeScratch& scratch) const {
   std::vector<int32_t>& symbols = scratch.symbols;
   const auto n = static_cast<int32_t>(symbols.size());
   scratch.ranks.assign(symbols.size(), Merge::kNone);
   scratch.next.resize(symbols.size());
   scratch.previous.resize(symbols.size());
-  scratch.heap.clear();
+  scratch.queue.clear();
   const auto pack = [](uint32_t rank, int32_t at) {
     return uint64_t{rank} << 32U | static_cast<uint32_t>(at);
   };
@@ -154,18 +153,16 @@ void Bpe::merge_long(BpeScratch& scratch) const {
     scratch.previous[i] = i - 1;
     if (i + 1 == n) break;
     scratch.ranks[i] = merges.find(symbols[i], symbols[i + 1]).rank;
-    if (scratch.ranks[i] != Merge::kNone) scratch.heap.push_back(pack(scratch.ranks[i], i));
+    if (scratch.ranks[i] != Merge::kNone) scratch.queue.push(pack(scratch.ranks[i], i));
   }
-  QuadHeap heap(scratch.heap);
   const auto refresh = [&](int32_t left) {
     const int32_t right = scratch.next[left];
     const uint32_t rank =
         right < n ? merges.find(symbols[left], symbols[right]).rank : Merge::kNone;
     scratch.ranks[left] = rank;
-    if (rank != Merge::kNone) heap.push(pack(rank, left));
+    if (rank != Merge::kNone) scratch.queue.push(pack(rank, left));
   };
-  while (!heap.empty()) {
-    const uint64_t top = heap.pop();
+  for (uint64_t top = 0; scratch.queue.pop(top);) {
     const auto left = static_cast<int32_t>(top & UINT32_MAX);
     if (scratch.ranks[left] != top >> 32U) continue;
     const int32_t right = scratch.next[left];

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tokamak/tokenizer/merge_queue.h"
 #include "tokamak/tokenizer/pair_map.h"
 
 namespace tokamak {
@@ -72,7 +73,7 @@ struct BpeScratch {
   std::vector<uint32_t> ranks;
   std::vector<int32_t> next;
   std::vector<int32_t> previous;
-  std::vector<uint64_t> heap;
+  MergeQueue queue;
 };
 
 /// Merges, lowest rank first and leftmost first. Immutable once filled.
