@@ -16,8 +16,9 @@ namespace tokamak {
 /// A value and its path, as in "tokenizer.json: model.merges[12]".
 class JsonNode {
  public:
-  JsonNode(simdjson::dom::element element, std::string where)
-      : element_(element), where_(std::move(where)) {}
+  /// `separator` stands between `where` and the names of members.
+  JsonNode(simdjson::dom::element element, std::string where, std::string_view separator = ".")
+      : element_(element), where_(std::move(where)), separator_(separator) {}
 
   const std::string& where() const { return where_; }
 
@@ -80,11 +81,12 @@ class JsonNode {
   }
 
   std::string child(std::string_view key) const {
-    return fmt::format("{}{}{}", where_, where_.ends_with(':') ? " " : ".", key);
+    return fmt::format("{}{}{}", where_, separator_, key);
   }
 
   simdjson::dom::element element_;
   std::string where_;
+  std::string_view separator_;
 };
 
 }  // namespace tokamak

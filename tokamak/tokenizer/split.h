@@ -2,6 +2,7 @@
 // hand, linear in the text; any other pattern goes to PCRE2.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>

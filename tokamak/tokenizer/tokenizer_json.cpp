@@ -317,7 +317,7 @@ simdjson::dom::element parse(simdjson::dom::parser& parser, std::string_view tex
 std::unique_ptr<Tokenizer> parse_tokenizer_json(std::string_view text, std::string_view name,
                                                 const TokenizerSideFiles& side) {
   simdjson::dom::parser parser;
-  const JsonNode root(parse(parser, text, name), fmt::format("{}:", name));
+  const JsonNode root(parse(parser, text, name), std::string(name), ": ");
   BpeDefinition definition;
   definition.name = name;
   TokenNames names(definition.bpe.vocabulary);

@@ -1,27 +1,249 @@
 #include "tokamak/tokenizer/tokenizer.h"
 
+#include <thread>
+
 #include <gtest/gtest.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/json.h"
+#include "tokamak/tokenizer/byte_level.h"
 
 namespace tokamak {
 namespace {
 
+using Ids = std::vector<int32_t>;
+
+Ids encode(const Tokenizer& tokenizer, std::string_view text) {
+  Ids ids;
+  tokenizer.encode(text, ids);
+  return ids;
+}
+
+/// Ids 0-255 are the bytes; 256 "ab", 257 "abc", 258 " ab".
+Json tiny() {
+  Json vocab = Json::object();
+  for (int byte = 0; byte < 256; ++byte) {
+    const char c = static_cast<char>(byte);
+    vocab[to_byte_level(std::string_view(&c, 1))] = byte;
+  }
+  vocab["ab"] = 256;
+  vocab["abc"] = 257;
+  vocab["\u0120ab"] = 258;
+  const Json merges = Json::array({"a b", "ab c", "\u0120 ab"});
+  return {{"added_tokens", Json::array()},
+          {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+          {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", merges}}}};
+}
+
+Json added_token(int id, const std::string& content, const std::string& flag = "special") {
+  return {{"id", id}, {"content", content}, {flag, true}};
+}
+
+std::unique_ptr<Tokenizer> parse(const Json& json, const TokenizerSideFiles& side = {}) {
+  return parse_tokenizer_json(json.dump(), "t.json", side);
+}
+
+std::string error_of(const std::string& text) {
+  try {
+    parse_tokenizer_json(text, "t.json");
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
 TEST(ByteTokenizer, IdsAreBytes) {
   const auto tokenizer = byte_tokenizer();
-  std::vector<int32_t> ids{*tokenizer->bos()};
+  Ids ids{*tokenizer->bos()};
   tokenizer->encode("a\xC3\xFF", ids);
   ids.push_back(*tokenizer->eos());
-  EXPECT_EQ(ids, (std::vector<int32_t>{256, 97, 195, 255, 257}));
+  EXPECT_EQ(ids, (Ids{256, 97, 195, 255, 257}));
   EXPECT_EQ(tokenizer->decode(ids), "a\xC3\xFF");
   EXPECT_EQ(tokenizer->vocab_size(), 258);
-  EXPECT_THROW(tokenizer->decode(std::vector<int32_t>{258}), Error);
-  EXPECT_THROW(tokenizer->decode(std::vector<int32_t>{-1}), Error);
+  EXPECT_THROW(tokenizer->decode(Ids{258}), Error);
+  EXPECT_THROW(tokenizer->decode(Ids{-1}), Error);
 }
 
 TEST(LoadTokenizer, NamesWhatIsMissing) {
   EXPECT_EQ(load_tokenizer("bytes")->vocab_size(), 258);
   EXPECT_THROW(load_tokenizer("/nonexistent/tokenizer"), Error);
+}
+
+TEST(TokenizerJson, MergesByRank) {
+  const auto tokenizer = parse(tiny());
+  EXPECT_EQ(encode(*tokenizer, "abc ab abab"), (Ids{257, 258, 258, 256}));
+  EXPECT_EQ(encode(*tokenizer, " abc"), (Ids{32, 257}));
+  EXPECT_EQ(encode(*tokenizer, "\xFF\xC3"), (Ids{255, 195}));
+  EXPECT_EQ(tokenizer->decode(Ids{257, 258, 255}), "abc ab\xFF");
+  EXPECT_THROW(tokenizer->decode(Ids{259}), Error);
+  Json pairs = tiny();
+  pairs["model"]["merges"] = Json::array({{"a", "b"}, {"ab", "c"}, {"\u0120", "ab"}});
+  EXPECT_EQ(encode(*parse(pairs), "abc ab abab"), (Ids{257, 258, 258, 256}));
+  EXPECT_NE(parse(pairs)->hash(), tokenizer->hash());
+}
+
+TEST(TokenizerJson, IgnoresMergesForWholeWords) {
+  Json json = tiny();
+  json["model"]["merges"] = Json::array({"b c"});
+  json["model"]["vocab"]["bc"] = 259;
+  EXPECT_EQ(encode(*parse(json), "abc"), (Ids{97, 259}));
+  json["model"]["ignore_merges"] = true;
+  EXPECT_EQ(encode(*parse(json), "abc abcd"), (Ids{257, 32, 97, 259, 100}));
+}
+
+TEST(TokenizerJson, FindsAddedTokensAsHuggingFaceDoes) {
+  Json json = tiny();
+  json["added_tokens"] =
+      Json::array({added_token(259, "<s>"), added_token(260, "<s>x"),
+                   added_token(261, "<l>", "lstrip"), added_token(262, "<r>", "rstrip"),
+                   added_token(263, "<w>", "single_word"), added_token(264, "ab", "normalized")});
+  json["added_tokens"][5]["id"] = 256;
+  const auto tokenizer = parse(json);
+  EXPECT_EQ(encode(*tokenizer, "<s><s>xy"), (Ids{259, 260, 'y'}));
+  EXPECT_EQ(encode(*tokenizer, "a \n<l> b"), (Ids{'a', 261, ' ', 'b'}));
+  EXPECT_EQ(encode(*tokenizer, "a <r> \u3000b"), (Ids{'a', ' ', 262, 'b'}));
+  EXPECT_EQ(encode(*tokenizer, "<w>,x<w>"), (Ids{263, ',', 'x', '<', 'w', '>'}));
+  EXPECT_EQ(encode(*tokenizer, "abc"), (Ids{256, 'c'}));
+  EXPECT_EQ(tokenizer->decode(Ids{261, 'x'}), "<l>x");
+}
+
+TEST(TokenizerJson, FindsTheEndsOfDocuments) {
+  Json json = tiny();
+  json["added_tokens"] = Json::array(
+      {added_token(300, "<s>"), added_token(301, "<|endoftext|>"), added_token(302, "[B]")});
+  EXPECT_EQ(parse(json)->bos(), 300);
+  EXPECT_EQ(parse(json)->eos(), 301);
+  EXPECT_EQ(parse(json)->vocab_size(), 303);
+  const auto configured =
+      parse(json, {.config = R"({"bos_token": null, "eos_token": {"content": "[B]"}})",
+                   .special_tokens_map = R"({"bos_token": "<s>"})"});
+  EXPECT_FALSE(configured->bos().has_value());
+  EXPECT_EQ(configured->eos(), 302);
+  EXPECT_NE(configured->hash(), parse(json)->hash());
+  json["post_processor"] = {
+      {"type", "TemplateProcessing"},
+      {"single", Json::array({{{"SpecialToken", {{"id", "[B]"}, {"type_id", 0}}}},
+                              {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}})}};
+  EXPECT_EQ(parse(json)->bos(), 302);
+  EXPECT_EQ(parse(json)->eos(), 301);
+}
+
+TEST(TokenizerJson, AppliesRulesInOrder) {
+  Json json = tiny();
+  const Json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"use_regex", false}};
+  const Json digits = {{"type", "Digits"}, {"individual_digits", true}};
+  json["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {digits, byte_level}}};
+  EXPECT_EQ(encode(*parse(json), "ab12 ab"), (Ids{258, ' ', '1', ' ', '2', 258}));
+  const Json split = {{"type", "Split"},
+                      {"pattern", {{"String", "."}}},
+                      {"behavior", "Removed"},
+                      {"invert", false}};
+  json["pre_tokenizer"]["pretokenizers"] = {split, byte_level};
+  EXPECT_EQ(encode(*parse(json), "ab.ab"), (Ids{258, 258}));
+}
+
+TEST(TokenizerJson, ThreadsShareATokenizer) {
+  const auto tokenizer = parse(tiny());
+  const Ids expected = encode(*tokenizer, "abc ab abab ba");
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int n = 0; n < 50; ++n) EXPECT_EQ(encode(*tokenizer, "abc ab abab ba"), expected);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(TokenizerJson, RefusesBadFilesByPlace) {
+  const auto changed = [](const std::string& pointer, const Json& value) {
+    Json json = tiny();
+    json[Json::json_pointer(pointer)] = value;
+    return json.dump();
+  };
+  const std::pair<std::string, std::string> cases[] = {
+      {"", "t.json"},
+      {tiny().dump().substr(0, 1000), "t.json: line 1"},
+      {std::string(1000, '['), "t.json: JSON nested deeper than 64"},
+      {"[]", "t.json: wanted an object"},
+      {changed("/model/type", "Unigram"), "t.json: model.type: wanted BPE, got Unigram"},
+      {changed("/model/dropout", 0.1), "t.json: model.dropout"},
+      {changed("/model/vocab/ab", 257), "the id 257"},
+      {changed("/model/vocab/ab", -1), "model.vocab[\"ab\"]: wanted an id from 0"},
+      {changed("/model/vocab/ab", 2000000000), "model.vocab[\"ab\"]: wanted an id from 0"},
+      {changed("/model/vocab/ab", "x"), "model.vocab[\"ab\"]: wanted an integer"},
+      {changed("/model/merges/1", "ab zz"), "merges[1]: the token \"zz\" is not in"},
+      {changed("/model/merges/1", "a b c"), "merges[1]: wanted \"left right\""},
+      {changed("/model/merges/1", 3), "merges[1]: wanted \"left right\""},
+      {changed("/added_tokens/0", added_token(1, "x y")), "added_tokens[0]: the id 1"},
+      {changed("/added_tokens/0", added_token(999999999, "x")), "wanted an id from 0"},
+      {changed("/normalizer", {{"type", "NFKC"}}), "the normalizer NFKC is not supported"},
+      {changed("/pre_tokenizer", {{"type", "Metaspace"}}), "Metaspace is not supported"},
+      {changed("/pre_tokenizer", nullptr), "found no ByteLevel"},
+      {changed("/decoder", {{"type", "WordPiece"}}), "got WordPiece"},
+      {changed("/post_processor", {{"type", "BertProcessing"}}), "BertProcessing"},
+      {R"({"model": {"vocab": {"a": 0, "a": 1}, "merges": []}})", "\"a\" is repeated"},
+      {R"({"model": {}, "model": {}})", "model is repeated"},
+  };
+  for (const auto& [text, message] : cases) {
+    EXPECT_NE(error_of(text).find(message), std::string::npos)
+        << "wanted " << message << ", got " << error_of(text);
+  }
+}
+
+std::string base64(std::string_view bytes) {
+  constexpr std::string_view kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string out;
+  for (size_t i = 0; i < bytes.size(); i += 3) {
+    uint32_t bits = 0;
+    for (size_t j = 0; j < 3; ++j) {
+      bits = bits << 8U | (i + j < bytes.size() ? static_cast<uint8_t>(bytes[i + j]) : 0U);
+    }
+    for (size_t j = 0; j < 4; ++j) {
+      out += i + j > bytes.size() ? '=' : kDigits[bits >> (18U - 6U * j) & 63U];
+    }
+  }
+  return out;
+}
+
+std::string tiny_ranks() {
+  std::string text;
+  for (int byte = 0; byte < 256; ++byte) {
+    const char c = static_cast<char>(byte);
+    text += base64(std::string_view(&c, 1)) + " " + std::to_string(byte) + "\n";
+  }
+  return text + base64("bc") + " 256\n" + base64("ab") + " 257\n" + base64("abc") + " 258\n";
+}
+
+TEST(Tiktoken, MergesByRankWithLlama3SpecialTokens) {
+  const auto tokenizer = parse_tiktoken(tiny_ranks(), "t.model");
+  EXPECT_EQ(encode(*tokenizer, "abc xabc"), (Ids{258, ' ', 'x', 258}));
+  EXPECT_EQ(encode(*tokenizer, "abab bcbc"), (Ids{257, 257, ' ', 256, 256}));
+  EXPECT_EQ(tokenizer->vocab_size(), 259 + 256);
+  EXPECT_EQ(tokenizer->bos(), 259);
+  EXPECT_EQ(tokenizer->eos(), 260);
+  EXPECT_EQ(encode(*tokenizer, "<|eot_id|>a<|reserved_special_token_5|>"),
+            (Ids{259 + 9, 'a', 259 + 10}));
+  EXPECT_EQ(tokenizer->decode(Ids{259 + 255}), "<|reserved_special_token_250|>");
+}
+
+TEST(Tiktoken, RefusesBadLinesByNumber) {
+  const std::pair<std::string, std::string> cases[] = {
+      {tiny_ranks() + "!!!! 259\n", "t.model: line 260"},
+      {tiny_ranks() + "YWJj 300\n", "t.model: line 260: the token or its rank 300 is repeated"},
+      {tiny_ranks() + "YWJjZA==\n", "t.model: line 260"},
+      {tiny_ranks() + "YWJjZA== 99999999999\n", "t.model: line 260: wanted a rank"},
+      {tiny_ranks().substr(0, 700), "t.model: "},
+      {"\n\x0E\n\x05<unk>", "SentencePiece"},
+  };
+  for (const auto& [text, message] : cases) {
+    try {
+      parse_tiktoken(text, "t.model");
+      ADD_FAILURE() << "no error, wanted " << message;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(message), std::string::npos) << error.what();
+    }
+  }
 }
 
 }  // namespace

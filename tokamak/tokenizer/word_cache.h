@@ -1,6 +1,7 @@
 // Ids of words seen lately. Most words of real text are found here, without merging.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <string_view>
