@@ -1,12 +1,13 @@
 #!/bin/sh
 # Installs what is missing from the distribution: setup.sh [build|lint|fuzz]...
 # Silent and instant when all is there. Debian 12 names; needs root or sudo only to install.
+# The OpenCL headers are there because the CMake package of libdnnl-dev asks for them.
 set -eu
 
 build="cmake ninja-build g++ pkg-config python3
   libbenchmark-dev libcli11-dev libdnnl-dev libfmt-dev libgtest-dev libpcre2-dev libprotobuf-dev
   libsimdjson-dev libspdlog-dev libtomlplusplus-dev libxxhash-dev libzstd-dev nlohmann-json3-dev
-  protobuf-compiler zlib1g-dev"
+  ocl-icd-opencl-dev protobuf-compiler zlib1g-dev"
 clang="clang-14 libclang-rt-14-dev"
 lint="clang-format-14 clang-tidy-14 codespell shellcheck yamllint"
 
