@@ -46,9 +46,12 @@ void sync_file(const fs::path& path) {
 }
 
 void sync_tree(const fs::path& folder) {
-  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-    if (entry.is_regular_file()) sync_file(entry.path());
-    if (entry.is_directory()) sync_folder(entry.path());
+  for (const fs::path& path : list_folder(folder)) {
+    if (is_folder(path)) {
+      sync_tree(path);
+    } else {
+      sync_file(path);
+    }
   }
   sync_folder(folder);
 }
@@ -69,7 +72,7 @@ AtomicFolder::AtomicFolder(const fs::path& target, const std::string& token)
 
 void AtomicFolder::commit() {
   sync_tree(path_);
-  if (!fs::exists(target_)) return rename_durably(path_, target_);
+  if (!path_exists(target_)) return rename_durably(path_, target_);
   if (swap_names(path_, target_)) {
     sync_folder(target_.parent_path());
   } else {
@@ -87,20 +90,21 @@ void AtomicFolder::discard() noexcept {
 }
 
 void sweep_stale_folders(const fs::path& parent, const std::string& keep_token) {
-  if (!fs::is_directory(parent)) return;
-  for (const auto& entry : fs::directory_iterator(parent)) {
-    const std::string name = entry.path().filename().string();
+  if (!is_folder(parent)) return;
+  for (const fs::path& path : list_folder(parent)) {
+    const std::string name = path.filename().string();
     if (!name.starts_with("step-")) continue;
     const auto replaced = name.find(kReplaced);
-    if (replaced != std::string::npos && !fs::exists(parent / name.substr(0, replaced))) {
-      rename_durably(entry.path(), parent / name.substr(0, replaced));
+    if (replaced != std::string::npos && !path_exists(parent / name.substr(0, replaced))) {
+      rename_durably(path, parent / name.substr(0, replaced));
       continue;
     }
     const auto temporary = name.find(kTemporary);
     const bool kept = !keep_token.empty() && temporary != std::string::npos &&
                       name.substr(temporary + kTemporary.size()) == keep_token;
     if ((temporary != std::string::npos || replaced != std::string::npos) && !kept) {
-      fs::remove_all(entry.path());
+      std::error_code ignored;
+      fs::remove_all(path, ignored);
     }
   }
 }

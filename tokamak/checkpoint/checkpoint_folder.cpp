@@ -28,8 +28,8 @@ std::optional<int64_t> step_of(const fs::path& path) {
 }
 
 bool is_hugging_face(const fs::path& folder) {
-  return fs::exists(folder / "model.safetensors") ||
-         fs::exists(folder / "model.safetensors.index.json");
+  return path_exists(folder / "model.safetensors") ||
+         path_exists(folder / "model.safetensors.index.json");
 }
 
 CheckpointEntry judge(const fs::path& path, int64_t step) {
@@ -37,7 +37,7 @@ CheckpointEntry judge(const fs::path& path, int64_t step) {
       .step = step, .path = path, .kind = CheckpointKind::kUnusable, .problem = ""};
   try {
     refuse_foreign_checkpoint(path);
-    if (!fs::exists(path / kManifestFile) && is_hugging_face(path)) {
+    if (!path_exists(path / kManifestFile) && is_hugging_face(path)) {
       const HfWeights weights(path);
       entry.kind = CheckpointKind::kHuggingFace;
       return entry;
@@ -57,14 +57,13 @@ CheckpointEntry judge(const fs::path& path, int64_t step) {
 
 std::vector<CheckpointEntry> list_checkpoints(const fs::path& folder) {
   std::vector<CheckpointEntry> entries;
-  if (!fs::is_directory(folder)) return entries;
-  for (const auto& item : fs::directory_iterator(folder)) {
-    const auto step = step_of(item.path());
-    if (step && item.is_directory()) entries.push_back(judge(item.path(), *step));
+  if (!is_folder(folder)) return entries;
+  for (const fs::path& path : list_folder(folder)) {
+    const auto step = step_of(path);
+    if (step && is_folder(path)) entries.push_back(judge(path, *step));
   }
-  std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
-    return std::pair(a.step, a.path) < std::pair(b.step, b.path);
-  });
+  std::stable_sort(entries.begin(), entries.end(),
+                   [](const auto& a, const auto& b) { return a.step < b.step; });
   return entries;
 }
 
@@ -97,9 +96,10 @@ std::vector<fs::path> purge(const fs::path& folder, int keep_latest_k, int64_t j
     if (entry.step == just_written) continue;
     fs::path aside = entry.path;
     aside += ".tmp-purged";
-    fs::remove_all(aside);
+    std::error_code ignored;
+    fs::remove_all(aside, ignored);
     rename_durably(entry.path, aside);
-    fs::remove_all(aside);
+    fs::remove_all(aside, ignored);
     removed.push_back(entry.path);
   }
   return removed;

@@ -13,7 +13,7 @@ namespace {
 
 Manifest manifest_of(const fs::path& folder) {
   const fs::path path = folder / kManifestFile;
-  TOK_REQUIRE(fs::exists(path), "{}: not a checkpoint: there is no {}", folder.string(),
+  TOK_REQUIRE(path_exists(path), "{}: not a checkpoint: there is no {}", folder.string(),
               kManifestFile);
   return parse_manifest(MappedFile(path).text(), path.string());
 }
@@ -24,7 +24,7 @@ CheckpointReader::CheckpointReader(const fs::path& folder)
     : folder_(folder), manifest_(manifest_of(folder)) {
   for (const ShardSummary& summary : manifest_.shards) {
     const fs::path path = folder / summary.file;
-    TOK_REQUIRE(fs::exists(path), "{}: shard {} is absent", folder.string(), summary.file);
+    TOK_REQUIRE(path_exists(path), "{}: shard {} is absent", folder.string(), summary.file);
     MappedFile file(path);
     TOK_REQUIRE(std::ssize(file.bytes()) == summary.file_bytes,
                 "{}: damaged: {} bytes, the manifest says {}", path.string(), file.bytes().size(),

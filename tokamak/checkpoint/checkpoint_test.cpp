@@ -193,8 +193,7 @@ TEST(Checkpoint, damage_outside_what_is_read_does_not_matter) {
   const ScratchFolder folder;
   const fs::path path = save(folder.path(), 1);
   const fs::path shard = path / "shard-00000.safetensors";
-  const auto& pieces = CheckpointReader(path).manifest().shards[0].pieces;
-  const int64_t w_at = pieces[0].offset;
+  const int64_t w_at = CheckpointReader(path).manifest().shards[0].pieces[0].offset;
   flip(shard, static_cast<size_t>(w_at + 400));
   const CheckpointReader reader(path);
   std::vector<std::byte> row(40);

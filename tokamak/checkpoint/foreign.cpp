@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
 
 namespace tokamak {
 namespace fs = std::filesystem;
@@ -56,17 +57,16 @@ bool is_usable(const fs::path& file) {
 
 void refuse_foreign_checkpoint(const fs::path& path) {
   if (path.extension() == ".distcp") refuse_distributed(path.parent_path());
-  if (fs::is_regular_file(path) && has_pickle_suffix(path) && holds_pickle(path)) {
+  if (has_pickle_suffix(path) && holds_pickle(path)) {
     refuse_pickle(path, path);
   }
-  if (!fs::is_directory(path)) return;
+  if (!is_folder(path)) return;
   fs::path pickle;
   bool usable = false;
-  for (const auto& entry : fs::directory_iterator(path)) {
-    const fs::path& file = entry.path();
+  for (const fs::path& file : list_folder(path)) {
     if (file.filename() == ".metadata" || file.extension() == ".distcp") refuse_distributed(path);
     usable = usable || is_usable(file);
-    if (entry.is_regular_file() && has_pickle_suffix(file) && holds_pickle(file)) pickle = file;
+    if (has_pickle_suffix(file) && holds_pickle(file)) pickle = file;
   }
   if (!usable && !pickle.empty()) refuse_pickle(path, pickle);
 }

@@ -17,11 +17,10 @@ constexpr std::string_view kIndex = "model.safetensors.index.json";
 
 std::vector<fs::path> files_like(const fs::path& folder, std::string_view prefix) {
   std::vector<fs::path> found;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with(prefix) && name.ends_with(".safetensors")) found.push_back(entry.path());
+  for (const fs::path& path : list_folder(folder)) {
+    const std::string name = path.filename().string();
+    if (name.starts_with(prefix) && name.ends_with(".safetensors")) found.push_back(path);
   }
-  std::sort(found.begin(), found.end());
   return found;
 }
 
@@ -46,7 +45,8 @@ void remove_other(const fs::path& folder, const std::set<std::string>& written) 
   stale.push_back(folder / kSingle);
   stale.push_back(folder / kIndex);
   for (const fs::path& path : stale) {
-    if (!written.contains(path.filename().string())) fs::remove(path);
+    std::error_code ignored;
+    if (!written.contains(path.filename().string())) fs::remove(path, ignored);
   }
 }
 
@@ -69,12 +69,12 @@ std::map<std::string, std::string> parse_weight_index(std::string_view text,
 }
 
 HfWeights::HfWeights(const fs::path& path) : path_(path) {
-  TOK_REQUIRE(fs::exists(path), "there is no file or folder {}", path.string());
-  if (!fs::is_directory(path)) {
+  TOK_REQUIRE(path_exists(path), "there is no file or folder {}", path.string());
+  if (!is_folder(path)) {
     files_.emplace_back(path);
-  } else if (fs::exists(path / kSingle)) {
+  } else if (path_exists(path / kSingle)) {
     files_.emplace_back(path / kSingle);
-  } else if (fs::exists(path / kIndex)) {
+  } else if (path_exists(path / kIndex)) {
     open_index(path / kIndex);
   } else {
     for (const fs::path& file : files_like(path, "consolidated")) files_.emplace_back(file);
@@ -95,7 +95,7 @@ void HfWeights::open_index(const fs::path& index) {
   std::set<std::string> names;
   for (const auto& [tensor, file] : listed) names.insert(file);
   for (const std::string& name : names) {
-    TOK_REQUIRE(fs::exists(path_ / name), "{}: shard {} is absent", index.string(), shown(name));
+    TOK_REQUIRE(path_exists(path_ / name), "{}: shard {} is absent", index.string(), shown(name));
     files_.emplace_back(path_ / name);
   }
   for (const SafetensorsFile& file : files_) {

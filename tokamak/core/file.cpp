@@ -1,5 +1,6 @@
 #include "tokamak/core/file.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -111,6 +112,28 @@ void sync_folder(const std::filesystem::path& folder) {
   const std::filesystem::path shown = folder.empty() ? "." : folder;
   const Descriptor file(::open(shown.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (file.fd < 0 || ::fsync(file.fd) != 0) throw_errno("fsync " + shown.string());
+}
+
+std::vector<std::filesystem::path> list_folder(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> paths;
+  std::error_code code;
+  std::filesystem::directory_iterator entry(folder, code);
+  for (; !code && entry != std::filesystem::directory_iterator(); entry.increment(code)) {
+    paths.push_back(entry->path());
+  }
+  TOK_REQUIRE(!code, "cannot list folder {}: {}", folder.string(), code.message());
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+bool path_exists(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
+bool is_folder(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::is_directory(path, ignored);
 }
 
 void make_folders(const std::filesystem::path& folder) {

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tokamak {
 
@@ -69,6 +70,15 @@ void rename_durably(const std::filesystem::path& from, const std::filesystem::pa
 
 /// Makes a rename or creation inside `folder` durable.
 void sync_folder(const std::filesystem::path& folder);
+
+/// What is in the folder, sorted by path; throws Error naming it where it cannot be listed.
+std::vector<std::filesystem::path> list_folder(const std::filesystem::path& folder);
+
+/// Whether the path names something that can be reached; never throws.
+bool path_exists(const std::filesystem::path& path);
+
+/// Whether the path names a folder that can be reached; never throws.
+bool is_folder(const std::filesystem::path& path);
 
 /// Creates the folder and its parents; throws Error naming the path and the reason.
 void make_folders(const std::filesystem::path& folder);
