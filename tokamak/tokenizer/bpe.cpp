@@ -10,18 +10,36 @@ namespace {
 
 constexpr size_t kShortWord = 48;
 
+template <class T>
+uint64_t load(const char* p) {
+  T word = 0;
+  std::memcpy(&word, p, sizeof(T));
+  return word;
+}
+
+/// The last 1 to 8 bytes of `bytes`, which may overlap those before.
+uint64_t tail_of(std::string_view bytes) {
+  const size_t n = bytes.size();
+  const char* p = bytes.data();
+  if (n >= 8) return load<uint64_t>(p + n - 8);
+  if (n >= 4) return load<uint32_t>(p) << 32U | load<uint32_t>(p + n - 4);
+  if (n == 0) return 0;
+  return load<uint8_t>(p) << 16U | load<uint8_t>(p + n / 2) << 8U | load<uint8_t>(p + n - 1);
+}
+
 uint64_t hash_of(std::string_view bytes) {
-  uint64_t h = bytes.size() * 0x9E3779B97F4A7C15U;
-  while (bytes.size() >= 8) {
-    uint64_t word = 0;
-    std::memcpy(&word, bytes.data(), 8);
-    h = (std::rotl(h, 23) ^ word) * 0x9E3779B97F4A7C15U;
-    bytes.remove_prefix(8);
+  constexpr uint64_t kOdd = 0x9E3779B97F4A7C15U;
+  uint64_t h = bytes.size() * kOdd;
+  size_t at = 0;
+  for (; at + 8 < bytes.size(); at += 8) {
+    h = (std::rotl(h, 23) ^ load<uint64_t>(bytes.data() + at)) * kOdd;
   }
-  uint64_t word = 0;
-  std::memcpy(&word, bytes.data(), bytes.size());
-  h = (std::rotl(h, 23) ^ word) * 0x9E3779B97F4A7C15U;
-  return h ^ h >> 32U;
+  h = (std::rotl(h, 23) ^ tail_of(bytes)) * kOdd;
+  return (h ^ h >> 32U) * kOdd;
+}
+
+uint32_t tag_of(uint64_t hash) {
+  return static_cast<uint32_t>(hash >> 32U);
 }
 
 }  // namespace
@@ -35,13 +53,18 @@ void Vocabulary::reserve(size_t tokens, size_t bytes) {
 
 void Vocabulary::grow(size_t capacity) {
   if (capacity <= table_.size()) return;
-  table_.assign(capacity, -1);
+  table_.assign(capacity, Entry());
   for (int32_t id = 0; id < end_id(); ++id) {
-    if (!has(id) || slots_[id].hidden) continue;
-    size_t at = hash_of(bytes_of(id)) & (capacity - 1);
-    while (table_[at] >= 0) at = (at + 1) & (capacity - 1);
-    table_[at] = id;
+    if (has(id) && !slots_[id].hidden) insert(id);
   }
+}
+
+void Vocabulary::insert(int32_t id) {
+  const uint64_t hash = hash_of(bytes_of(id));
+  const size_t mask = table_.size() - 1;
+  size_t at = hash & mask;
+  while (table_[at].id >= 0) at = (at + 1) & mask;
+  table_[at] = {.tag = tag_of(hash), .id = id};
 }
 
 bool Vocabulary::add_hidden(std::string_view bytes, int32_t id) {
@@ -62,20 +85,18 @@ bool Vocabulary::add(std::string_view bytes, int32_t id) {
   slots_[id].hidden = false;
   if (size_ * 2 > table_.size()) {
     grow(std::bit_ceil(size_ * 4));
-    return true;
+  } else {
+    insert(id);
   }
-  const size_t mask = table_.size() - 1;
-  size_t at = hash_of(bytes) & mask;
-  while (table_[at] >= 0) at = (at + 1) & mask;
-  table_[at] = id;
   return true;
 }
 
 int32_t Vocabulary::find(std::string_view bytes) const {
   if (table_.empty()) return -1;
+  const uint64_t hash = hash_of(bytes);
   const size_t mask = table_.size() - 1;
-  for (size_t at = hash_of(bytes) & mask; table_[at] >= 0; at = (at + 1) & mask) {
-    if (bytes_of(table_[at]) == bytes) return table_[at];
+  for (size_t at = hash & mask; table_[at].id >= 0; at = (at + 1) & mask) {
+    if (table_[at].tag == tag_of(hash) && bytes_of(table_[at].id) == bytes) return table_[at].id;
   }
   return -1;
 }

@@ -59,11 +59,17 @@ class Vocabulary {
     bool hidden = false;
   };
 
+  struct Entry {
+    uint32_t tag = 0;
+    int32_t id = -1;
+  };
+
   void grow(size_t capacity);
+  void insert(int32_t id);
 
   std::string bytes_;
   std::vector<Slot> slots_;
-  std::vector<int32_t> table_;  // open addressing, a power of two, -1 is free
+  std::vector<Entry> table_;  // open addressing, a power of two, id -1 is free
   size_t size_ = 0;
   int64_t max_id_ = kIdSlack;
 };

@@ -48,7 +48,7 @@ class WordCache {
   }
 
  private:
-  static constexpr int kBits = 14;
+  static constexpr int kBits = 16;
 
   struct Key {
     uint64_t low = 0;
