@@ -34,10 +34,12 @@ void parallel_ranges(int64_t n, int64_t grain, Body&& body) {
   }
 }
 
-/// body(i) for each i in [0, n): for cheap elementwise bodies.
+/// body(i) for each i in [0, n), in any order and in vector lanes: for cheap elementwise bodies. An
+/// output may be an input's storage.
 template <class Body>
 void parallel_for(int64_t n, Body&& body) {
-  parallel_ranges(n, 8192, [&](int64_t begin, int64_t end, int) {
+  parallel_ranges(n, 8192, [body](int64_t begin, int64_t end, int) {
+#pragma omp simd
     for (int64_t i = begin; i < end; ++i) body(i);
   });
 }

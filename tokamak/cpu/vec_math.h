@@ -1,0 +1,119 @@
+// Elementary functions that a compiler can vectorise: branch-free, no tables, no calls. The float
+// versions are our own polynomials, good to 2 ulp; the double versions, which specify them, are the
+// C library's.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+namespace tokamak::cpu::vec {
+
+/// e^x; 0 below -104, infinity above 88.8, NaN for NaN.
+inline float exp(float x) {
+  constexpr float kRound = 0x1.8p23F;
+  constexpr float kLn2High = 0x1.62e400p-1F;
+  constexpr float kLn2Low = 0x1.7f7d1cp-20F;
+  const float limited = x < -105.0F ? -105.0F : (x > 89.0F ? 89.0F : x);
+  const float shifted = limited * 0x1.715476p0F + kRound;
+  const float n = shifted - kRound;
+  const float r = limited - n * kLn2High - n * kLn2Low;
+  float p = 1.3926184e-3F;
+  p = p * r + 8.3631791e-3F;
+  p = p * r + 4.1666555e-2F;
+  p = p * r + 1.6666577e-1F;
+  p = p * r + 0.5F;
+  p = p * (r * r) + r + 1.0F;
+  // 2^n in two factors, so that neither leaves the exponent's range.
+  const int32_t exponent = std::bit_cast<int32_t>(shifted) - std::bit_cast<int32_t>(kRound);
+  const int32_t half = exponent >> 1;
+  const auto power_of_two = [](int32_t e) {
+    return std::bit_cast<float>(static_cast<uint32_t>(e + 127) << 23U);
+  };
+  return p * power_of_two(half) * power_of_two(exponent - half);
+}
+
+inline double exp(double x) {
+  return std::exp(x);
+}
+
+/// 1 / (1 + e^-x)
+template <class A>
+A sigmoid(A x) {
+  return A{1} / (A{1} + exp(-x));
+}
+
+/// P(Z < x) for standard normal Z: with z = |x| / sqrt(2), the tail is e^(-z^2) t Q(t) / 2, where
+/// t = 1 / (1 + 0.4 z) and t Q(t) fits the scaled complementary error function.
+inline float normal_cdf(float x) {
+  const float z = std::fabs(x) * 0x1.6a09e6p-1F;
+  const float t = 1.0F / (1.0F + 0.4F * z);
+  float q = -2.8299263e-2F;
+  q = q * t + 1.3569411e-1F;
+  q = q * t - 2.2490779e-1F;
+  q = q * t + 1.2417910e-1F;
+  q = q * t - 3.6427788e-2F;
+  q = q * t + 7.8643806e-2F;
+  q = q * t + 1.2072657e-1F;
+  q = q * t + 1.7138485e-1F;
+  q = q * t + 2.0765754e-1F;
+  q = q * t + 2.2567297e-1F;
+  q = q * t + 2.2567591e-1F;
+  const float tail = 0.5F * q * t * exp(-0.5F * x * x);
+  return x < 0.0F ? tail : 1.0F - tail;
+}
+
+inline double normal_cdf(double x) {
+  return 0.5 * std::erfc(-x * 0.70710678118654752);
+}
+
+template <class A>
+struct SinCos {
+  A sin, cos;
+};
+
+/// Sine and cosine of a float angle up to 10^8 in magnitude, exact to the last bit of a float.
+inline SinCos<float> sincos(float angle) {
+  constexpr double kRound = 0x1.8p52;
+  constexpr double kHalfPiHigh = 0x1.921fb54400000p0;
+  constexpr double kHalfPiLow = 0x1.0b4611a626331p-34;
+  const double x = static_cast<double>(angle);
+  const double shifted = x * 0x1.45f306dc9c883p-1 + kRound;
+  const double n = shifted - kRound;
+  const double r = x - n * kHalfPiHigh - n * kHalfPiLow;
+  const double r2 = r * r;
+  double s = -1.0 / 39916800.0;
+  s = s * r2 + 1.0 / 362880.0;
+  s = s * r2 - 1.0 / 5040.0;
+  s = s * r2 + 1.0 / 120.0;
+  s = s * r2 - 1.0 / 6.0;
+  s = s * r2 * r + r;
+  double c = 1.0 / 479001600.0;
+  c = c * r2 - 1.0 / 3628800.0;
+  c = c * r2 + 1.0 / 40320.0;
+  c = c * r2 - 1.0 / 720.0;
+  c = c * r2 + 1.0 / 24.0;
+  c = c * r2 - 0.5;
+  c = c * r2 + 1.0;
+  const auto quadrant = std::bit_cast<uint64_t>(shifted);
+  const bool swap = (quadrant & 1U) != 0;
+  const double sine = swap ? c : s;
+  const double cosine = swap ? s : c;
+  return {static_cast<float>((quadrant & 2U) != 0 ? -sine : sine),
+          static_cast<float>(((quadrant + 1U) & 2U) != 0 ? -cosine : cosine)};
+}
+
+inline SinCos<double> sincos(double angle) {
+  return {std::sin(angle), std::cos(angle)};
+}
+
+/// Sum of f(i) over [0, n), in lanes; the order depends on n and the build only.
+template <class A, class F>
+A sum(int64_t n, F&& f) {
+  A total{0};
+#pragma omp simd reduction(+ : total)
+  for (int64_t i = 0; i < n; ++i) total += f(i);
+  return total;
+}
+
+}  // namespace tokamak::cpu::vec
