@@ -44,4 +44,22 @@ void require_same_dims(std::string_view op, std::string_view a_name, const Tenso
               to_string(a.dims), b_name, to_string(b.dims));
 }
 
+void require_same_type(std::string_view op, std::string_view a_name, const TensorType& a,
+                       std::string_view b_name, const TensorType& b) {
+  TOK_REQUIRE(a == b, "{}: types differ: {} is {}, {} is {}", op, a_name, to_string(a), b_name,
+              to_string(b));
+}
+
+std::vector<Strategy> place_rows(const TensorType& rows, const std::vector<bool>& in_by_row,
+                                 const std::vector<bool>& out_by_row) {
+  std::vector<Strategy> all{replicate(in_by_row.size(), out_by_row.size())};
+  for (int d = 0; d + 1 < static_cast<int>(rows.dims.size()); ++d) {
+    Strategy s;
+    for (const bool by_row : in_by_row) s.in.push_back(by_row ? cut(d) : kReplicated);
+    for (const bool by_row : out_by_row) s.out.push_back(by_row ? cut(d) : kPartialSum);
+    all.push_back(std::move(s));
+  }
+  return all;
+}
+
 }  // namespace tokamak

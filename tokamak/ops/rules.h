@@ -30,4 +30,14 @@ void require_inputs(std::string_view op, std::span<const TensorType> in, size_t 
 void require_same_dims(std::string_view op, std::string_view a_name, const TensorType& a,
                        std::string_view b_name, const TensorType& b);
 
+/// Throws Error unless both have the same dims and dtype: "OP: a is float32[..], b is ..".
+void require_same_type(std::string_view op, std::string_view a_name, const TensorType& a,
+                       std::string_view b_name, const TensorType& b);
+
+/// Strategies of ops that treat rows alike: everything replicated; then for each dim of `rows` but
+/// its last, the marked inputs and outputs cut there, the other inputs replicated and the other
+/// outputs partial sums.
+std::vector<Strategy> place_rows(const TensorType& rows, const std::vector<bool>& in_by_row,
+                                 const std::vector<bool>& out_by_row);
+
 }  // namespace tokamak

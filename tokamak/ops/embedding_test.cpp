@@ -1,0 +1,35 @@
+#include "tokamak/ops/embedding.h"
+
+#include "tokamak/ops/op_case.h"
+
+namespace tokamak {
+
+template <>
+OpCases cases_of<Embedding>() {
+  CasesOf<Embedding> c;
+  c.good("batched", {}, {i32({2, 6}), f32({7, 6})}).fill = {{.limit = 7}};
+  c.good("one token, odd width", {}, {i32({1}), f32({3, 33})}).fill = {{.limit = 3}};
+  c.good("repeated ids", {}, {i32({3, 2}), f32({5, 4})}).fill = {{.values = {4, 0, 4, 4}}};
+  c.good("ids outside give zeros", {}, {i32({4}), f32({5, 3})}).fill = {{.values = {-1, 5, 2, 9}}};
+  c.bad("ids are floats", {}, {f32({4}), f32({5, 3})});
+  c.bad("table of three dims", {}, {i32({4}), f32({5, 3, 2})});
+  return c.cases;
+}
+
+template <>
+OpCases cases_of<EmbeddingGrad>() {
+  CasesOf<EmbeddingGrad> c;
+  const auto good = [&](std::string name, int64_t vocab, Types in, Fill ids) {
+    OpCase& k = c.good(std::move(name), {.vocab = vocab}, std::move(in));
+    k.check_gradient = false;
+    k.fill = {std::move(ids)};
+  };
+  good("batched", 7, {i32({2, 6}), f32({2, 6, 6})}, {.limit = 7});
+  good("one id only", 3, {i32({5}), f32({5, 130})}, {.values = {1}});
+  good("ids outside are skipped", 3, {i32({5}), f32({5, 3})}, {.values = {-1, 3, 2, 0, 2}});
+  c.bad("tokens differ", {.vocab = 7}, {i32({2, 3}), f32({3, 2, 4})});
+  c.bad("no vocabulary", {}, {i32({2}), f32({2, 4})});
+  return c.cases;
+}
+
+}  // namespace tokamak

@@ -1,0 +1,48 @@
+// The activation of GPT-2's feed-forward block.
+#pragma once
+
+#include "tokamak/ops/rules.h"
+
+namespace tokamak {
+
+/// kExact: x P(Z < x) for standard normal Z (Hugging Face's "gelu"). kTanh: its approximation
+/// x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) ("gelu_new", "gelu_pytorch_tanh").
+enum class GeluKind : uint8_t { kTanh, kExact };
+
+std::string_view name_of(GeluKind kind);
+
+/// y = gelu(x); y may take the storage of x.
+struct Gelu {
+  static constexpr std::string_view kName = "gelu";
+  GeluKind kind = GeluKind::kTanh;
+
+  Types infer(std::span<const TensorType> in) const;
+  std::vector<Strategy> place(std::span<const TensorType> in) const;
+  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+
+  std::vector<Alias> aliases() const { return {{.out = 0, .in = 0}}; }
+
+  std::string describe() const { return std::string(name_of(kind)); }
+
+  static std::span<const Variant> variants() { return reference_only(); }
+};
+
+/// dx = dy gelu'(x); inputs x, dy; dx may take the storage of either.
+struct GeluGrad {
+  static constexpr std::string_view kName = "gelu_grad";
+  GeluKind kind = GeluKind::kTanh;
+
+  Types infer(std::span<const TensorType> in) const;
+  std::vector<Strategy> place(std::span<const TensorType> in) const;
+  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+
+  std::vector<Alias> aliases() const { return {{.out = 0, .in = 0}, {.out = 0, .in = 1}}; }
+
+  std::string describe() const { return std::string(name_of(kind)); }
+
+  static std::span<const Variant> variants() { return reference_only(); }
+};
+
+}  // namespace tokamak

@@ -1,0 +1,97 @@
+#include <cmath>
+
+#include "tokamak/cpu/dispatch.h"
+#include "tokamak/cpu/row_sums.h"
+#include "tokamak/cpu/vec_math.h"
+#include "tokamak/ops/layer_norm.h"
+
+namespace tokamak::cpu {
+namespace {
+
+template <class A>
+struct RowStatistics {
+  A mean, reciprocal_deviation;
+};
+
+// Two passes: the sum of squares of large equal elements would cancel.
+template <class T, class A = Accum<T>>
+RowStatistics<A> row_statistics(const T* x, int64_t D, A eps) {
+  const A mean =
+      vec::sum<A>(D, [=](int64_t d) { return static_cast<A>(x[d]); }) / static_cast<A>(D);
+  const A squares = vec::sum<A>(D, [=](int64_t d) {
+    const A v = static_cast<A>(x[d]) - mean;
+    return v * v;
+  });
+  return {mean, A{1} / std::sqrt(squares / static_cast<A>(D) + eps)};
+}
+
+// With h = (x - mean) r and g = w dy: dx = r (g - mean(g) - h mean(g h)), dw += dy h, db += dy.
+template <class T, class A = Accum<T>>
+void grad_row(const T* x, const T* w, const T* dy, T* dx, A* dw, A* db, int64_t D, A eps) {
+  const auto [mean, r] = row_statistics(x, D, eps);
+  A sum_g{0};
+  A sum_gh{0};
+#pragma omp simd reduction(+ : sum_g, sum_gh)
+  for (int64_t d = 0; d < D; ++d) {
+    const A g = static_cast<A>(w[d]) * static_cast<A>(dy[d]);
+    sum_g += g;
+    sum_gh += g * ((static_cast<A>(x[d]) - mean) * r);
+  }
+  const A mean_g = sum_g / static_cast<A>(D);
+  const A mean_gh = sum_gh / static_cast<A>(D);
+#pragma omp simd
+  for (int64_t d = 0; d < D; ++d) {
+    const A h = (static_cast<A>(x[d]) - mean) * r;
+    const A g = static_cast<A>(dy[d]);
+    dw[d] += g * h;
+    db[d] += g;
+    dx[d] = static_cast<T>(r * (static_cast<A>(w[d]) * g - mean_g - h * mean_gh));
+  }
+}
+
+}  // namespace
+
+// N rows, D embed.
+
+Kernel prepare(const LayerNorm& op, const KernelTypes& types, std::string_view) {
+  const int64_t N = rows_of(types.in[0]);
+  const int64_t D = types.in[0].dims.back();
+  return by_float(types.out[0].dtype, [=, eps = op.eps]<class T>() -> Kernel {
+    return [=](const KernelArgs& args) {
+      using A = Accum<T>;
+      const T* w = args.in[1].as<T>();
+      const T* b = args.in[2].as<T>();
+      parallel_rows(N, [&, eps](int64_t n) {
+        const T* x = args.in[0].as<T>() + n * D;
+        T* y = args.out[0].as<T>() + n * D;
+        const RowStatistics<A> s = row_statistics(x, D, static_cast<A>(eps));
+#pragma omp simd
+        for (int64_t d = 0; d < D; ++d) {
+          const A h = (static_cast<A>(x[d]) - s.mean) * s.reciprocal_deviation;
+          y[d] = static_cast<T>(h * static_cast<A>(w[d]) + static_cast<A>(b[d]));
+        }
+      });
+    };
+  });
+}
+
+Kernel prepare(const LayerNormGrad& op, const KernelTypes& types, std::string_view) {
+  const int64_t N = rows_of(types.in[0]);
+  const int64_t D = types.in[0].dims.back();
+  return by_float(types.out[0].dtype, [=, eps = op.eps]<class T>() -> Kernel {
+    return [=](const KernelArgs& args) {
+      using A = Accum<T>;
+      const T* x = args.in[0].as<T>();
+      const T* w = args.in[1].as<T>();
+      const T* dy = args.in[2].as<T>();
+      T* dx = args.out[0].as<T>();
+      sum_rows<2, A>(N, D, args.workspace, [=](int64_t n, A* sums) {
+        grad_row(x + n * D, w, dy + n * D, dx + n * D, sums, sums + D, D, static_cast<A>(eps));
+      });
+      add_blocks<2>(N, D, args.workspace, 0, args.out[1].as<A>(), args.accumulate[1]);
+      add_blocks<2>(N, D, args.workspace, 1, args.out[2].as<A>(), args.accumulate[2]);
+    };
+  });
+}
+
+}  // namespace tokamak::cpu

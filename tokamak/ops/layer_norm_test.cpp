@@ -1,0 +1,33 @@
+#include "tokamak/ops/layer_norm.h"
+
+#include "tokamak/ops/op_case.h"
+
+namespace tokamak {
+
+template <>
+OpCases cases_of<LayerNorm>() {
+  CasesOf<LayerNorm> c;
+  c.good("batched", {}, {f32({2, 6, 8}), f32({8}), f32({8})}).flops = 7.0 * 96;
+  c.good("one row, odd width", {}, {f32({1, 131}), f32({131}), f32({131})});
+  c.good("mean far from zero", {}, {f32({6, 33}), f32({33}), f32({33})}).fill = {{.shift = 4.0}};
+  c.bad("weight of another width", {}, {f32({6, 5}), f32({6}), f32({5})});
+  c.bad("bias of another width", {}, {f32({6, 5}), f32({5}), f32({6})});
+  c.bad("bias missing", {}, {f32({6, 5}), f32({5})});
+  return c.cases;
+}
+
+template <>
+OpCases cases_of<LayerNormGrad>() {
+  CasesOf<LayerNormGrad> c;
+  const auto good = [&](std::string name, Dims x) {
+    const int64_t D = x.back();
+    c.good(std::move(name), {}, {f32(x), f32({D}), f32(x)}).check_gradient = false;
+  };
+  good("batched", {2, 6, 8});
+  good("one row, odd width", {1, 131});
+  good("several blocks of rows", {67, 17});
+  c.bad("dy differs", {}, {f32({6, 5}), f32({5}), f32({5, 6})});
+  return c.cases;
+}
+
+}  // namespace tokamak

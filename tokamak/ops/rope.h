@@ -1,0 +1,50 @@
+// Rotary position embedding.
+#pragma once
+
+#include "tokamak/ops/rules.h"
+
+namespace tokamak {
+
+/// How frequencies are stretched beyond the original context; the fields are those of Hugging
+/// Face's "llama3" type and unused by kNone.
+struct RopeScaling {
+  enum class Kind : uint8_t { kNone, kLlama3 };
+
+  Kind kind = Kind::kNone;
+  double factor = 8.0;
+  double low_freq_factor = 1.0;
+  double high_freq_factor = 4.0;
+  double original_max_position_embeddings = 8192.0;
+
+  bool operator==(const RopeScaling&) const = default;
+};
+
+/// Radians a position for each of the head_dim / 2 pairs: theta^(-2 i / head_dim), scaled. With
+/// llama3 scaling, wavelengths above original / low_freq_factor are divided in frequency by
+/// `factor`, those under original / high_freq_factor stay, those between are interpolated.
+std::vector<double> rope_frequencies(int64_t head_dim, double theta, const RopeScaling& scaling);
+
+// B batch, S sequence, H heads.
+
+/// Rotates pairs (i, i + head_dim / 2) of x [B, S, H, head_dim] by positions i32 [B, S] times the
+/// frequency, the angle rounded to fp32 as Hugging Face does; backwards if `inverse`. y may take
+/// the storage of x.
+struct Rope {
+  static constexpr std::string_view kName = "rope";
+  double theta = 10000.0;
+  RopeScaling scaling;
+  bool inverse = false;
+
+  Types infer(std::span<const TensorType> in) const;
+  std::vector<Strategy> place(std::span<const TensorType> in) const;
+  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+
+  std::vector<Alias> aliases() const { return {{.out = 0, .in = 0}}; }
+
+  std::string describe() const;
+
+  static std::span<const Variant> variants() { return reference_only(); }
+};
+
+}  // namespace tokamak

@@ -1,0 +1,31 @@
+// How the gradients of norms sum their parameters' gradients over rows: rows are cut into blocks
+// that depend on the shape only, each block sums into its own row of the workspace, the blocks are
+// added in order. So the bits do not depend on the thread count.
+#pragma once
+
+#include <algorithm>
+#include <array>
+
+#include "tokamak/ops/rules.h"
+
+namespace tokamak {
+
+/// Blocks that N rows are cut into; block b is rows [N b / blocks, N (b + 1) / blocks).
+constexpr int64_t row_blocks(int64_t N) {
+  return std::clamp<int64_t>(N / 16, 1, 64);
+}
+
+/// The reference variant with a workspace of `kSums` rows of D for each block of in[0] [N, D].
+template <int64_t kSums>
+std::span<const Variant> with_row_sums() {
+  static constexpr std::array kVariants{Variant{
+      .name = kCpuReference.name,
+      .backend = kCpuReference.backend,
+      .workspace = [](const void*, const KernelTypes& types, const Target&) {
+        const TensorType& x = types.in[0];
+        return kSums * row_blocks(rows_of(x)) * x.dims.back() * size_of(gradient_dtype(x.dtype));
+      }}};
+  return kVariants;
+}
+
+}  // namespace tokamak
