@@ -67,7 +67,7 @@ std::vector<CheckpointEntry> list_checkpoints(const fs::path& folder) {
   return entries;
 }
 
-NewestCheckpoint newest_complete(const fs::path& folder) {
+NewestCheckpoint newest_complete(const fs::path& folder, VerifyDepth depth) {
   NewestCheckpoint newest;
   auto entries = list_checkpoints(folder);
   for (; !entries.empty(); entries.pop_back()) {
@@ -75,7 +75,7 @@ NewestCheckpoint newest_complete(const fs::path& folder) {
     try {
       if (entry.kind == CheckpointKind::kUnusable) throw Error(entry.problem);
       if (entry.kind != CheckpointKind::kResumable) continue;
-      CheckpointReader(entry.path).verify();
+      if (depth == VerifyDepth::kContents) CheckpointReader(entry.path).verify();
       newest.entry = std::move(entry);
       return newest;
     } catch (const std::runtime_error& error) {

@@ -35,9 +35,18 @@ struct NewestCheckpoint {
   std::vector<std::string> skipped;
 };
 
-/// The newest checkpoint a run can go on from, all its hashes checked; damaged ones are skipped
-/// and reported, model-only ones are passed over.
-NewestCheckpoint newest_complete(const std::filesystem::path& folder);
+enum class VerifyDepth {
+  /// Seal of the manifest and sizes of the shards; for many ranks, each of which hashes what it
+  /// reads.
+  kManifest,
+  /// Every byte.
+  kContents,
+};
+
+/// The newest checkpoint a run can go on from; damaged ones are skipped and reported, model-only
+/// ones are passed over.
+NewestCheckpoint newest_complete(const std::filesystem::path& folder,
+                                 VerifyDepth depth = VerifyDepth::kContents);
 
 /// Removes the oldest complete checkpoints beyond the newest `keep_latest_k` (0 keeps all), never
 /// step `just_written`, and returns what was removed. Unusable folders neither count nor go.

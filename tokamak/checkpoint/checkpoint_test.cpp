@@ -1,3 +1,4 @@
+#include <fstream>
 #include <memory>
 
 #include <gtest/gtest.h>
@@ -74,9 +75,12 @@ std::vector<std::string> names_in(const fs::path& folder) {
 }
 
 void flip(const fs::path& path, size_t byte, int bit = 0) {
-  std::string text = read_file(path);
-  text.at(byte) = static_cast<char>(text[byte] ^ (1 << bit));
-  write_text(path, text);
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(byte));
+  const int value = file.get();
+  ASSERT_NE(value, EOF);
+  file.seekp(static_cast<std::streamoff>(byte));
+  file.put(static_cast<char>(value ^ (1 << bit)));
 }
 
 TEST(Checkpoint, what_is_saved_is_loaded) {
@@ -213,6 +217,7 @@ TEST(Checkpoint, a_damaged_newest_is_reported_and_skipped) {
   fs::remove(folder.path() / "step-20" / "shard-00000.safetensors");
   fs::create_directories(folder.path() / "step-50");
   fs::copy(folder.path() / "step-10", folder.path() / "step-60");
+  EXPECT_EQ(newest_complete(folder.path(), VerifyDepth::kManifest).entry->step, 30);
   const NewestCheckpoint newest = newest_complete(folder.path());
   ASSERT_TRUE(newest.entry.has_value());
   EXPECT_EQ(newest.entry->step, 10);
