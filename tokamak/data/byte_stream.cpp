@@ -48,25 +48,24 @@ class PlainStream final : public ByteStream {
   int fd_;
 };
 
+struct GzipCloser {
+  void operator()(gzFile file) const { gzclose(file); }
+};
+
 class GzipStream final : public ByteStream {
  public:
   explicit GzipStream(std::string name)
       : name_(std::move(name)), file_(gzopen(name_.c_str(), "rb")) {
     TOK_REQUIRE(file_ != nullptr, "cannot open {}: {}", name_, std::strerror(errno));
-    gzbuffer(file_, 1U << 17U);
-    TOK_REQUIRE(gzdirect(file_) == 0, "{}: wanted gzip data, got other bytes", name_);
+    gzbuffer(file_.get(), 1U << 17U);
+    TOK_REQUIRE(gzdirect(file_.get()) == 0, "{}: wanted gzip data, got other bytes", name_);
   }
 
-  GzipStream(const GzipStream&) = delete;
-  GzipStream& operator=(const GzipStream&) = delete;
-
-  ~GzipStream() override { gzclose(file_); }
-
   size_t read(std::span<char> out) override {
-    const int count =
-        gzread(file_, out.data(), static_cast<unsigned>(std::min<size_t>(out.size(), 1U << 30U)));
+    const int count = gzread(file_.get(), out.data(),
+                             static_cast<unsigned>(std::min<size_t>(out.size(), 1U << 30U)));
     int code = Z_OK;
-    const char* text = gzerror(file_, &code);
+    const char* text = gzerror(file_.get(), &code);
     if (code == Z_ERRNO) throw_errno("read " + name_);
     TOK_REQUIRE(code != Z_BUF_ERROR, "{}: the gzip data end too early (a cut file?)", name_);
     TOK_REQUIRE(count >= 0 && code == Z_OK, "{}: broken gzip data: {}", name_, text);
@@ -75,7 +74,7 @@ class GzipStream final : public ByteStream {
 
  private:
   std::string name_;
-  gzFile file_;
+  std::unique_ptr<gzFile_s, GzipCloser> file_;
 };
 
 class ZstdStream final : public ByteStream {

@@ -5,6 +5,7 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/data/mix.h"
+#include "tokamak/data/self.h"
 #include "tokamak/data/synthetic.h"
 #include "tokamak/data/token_cache.h"
 #include "tokamak/data/token_files.h"
@@ -34,7 +35,7 @@ bool needs_path(const std::string& dataset) {
 std::unique_ptr<TokenSource> open_source(const DataOptions& options, const std::string& path) {
   if (options.dataset == "tokens") return open_token_files(path);
   if (options.dataset == "synthetic") return synthetic_tokens(options.seed, options.vocab_size);
-  if (options.dataset == "self") fail("dataset \"self\" is not built yet");
+  if (options.dataset == "self") return self_tokens();
   TOK_REQUIRE(options.tokenizer != nullptr, "dataset \"{}\" wants a tokenizer", options.dataset);
   TOK_REQUIRE(!options.cache_folder.empty(), "dataset \"{}\" wants a token cache folder",
               options.dataset);
