@@ -1,0 +1,289 @@
+// The configuration of a run: one plain struct, filled from defaults, a TOML file and overrides.
+// Names and defaults are torchtitan's (docs/config.md); key_table.cpp describes each field.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tokamak {
+
+using Strings = std::vector<std::string>;
+
+struct JobConfig {
+  std::optional<std::string> config_file;
+  std::string dump_folder = "./outputs";
+  std::string description = "default job";
+  bool print_config = false;
+  std::optional<std::string> save_config_file;
+  std::string custom_config_module;
+  std::string device = "auto";
+};
+
+struct ProfilingConfig {
+  bool enable_profiling = false;
+  std::string save_traces_folder = "profile_traces";
+  int64_t profile_freq = 10;
+  int64_t profiler_active = 1;
+  int64_t profiler_warmup = 3;
+  bool enable_memory_snapshot = false;
+  std::string save_memory_snapshot_folder = "memory_snapshot";
+};
+
+struct MetricsConfig {
+  int64_t log_freq = 10;
+  bool enable_tensorboard = false;
+  bool disable_color_printing = false;
+  std::string save_tb_folder = "tb";
+  bool save_for_all_ranks = false;
+  bool enable_wandb = false;
+  bool causal_mfu = false;
+};
+
+struct ModelConfig {
+  std::string name = "llama3";
+  std::string flavor = "debugmodel";
+  std::string hf_assets_path = "./tests/assets/tokenizer";
+  std::optional<std::string> tokenizer_path;
+  Strings converters;
+  bool print_after_conversion = false;
+  std::string norm_type = "rmsnorm";
+  std::optional<double> dropout;
+};
+
+struct OptimizerConfig {
+  std::string name = "AdamW";
+  double lr = 8e-4;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.1;
+  std::string implementation = "fused";
+  bool early_step_in_backward = false;
+  Strings no_decay;
+};
+
+struct LrSchedulerConfig {
+  int64_t warmup_steps = 200;
+  std::optional<int64_t> total_steps;
+  std::optional<double> decay_ratio;
+  std::string decay_type = "linear";
+  double min_lr_factor = 0.0;
+};
+
+struct DataloaderConfig {
+  int64_t num_workers = 0;
+  bool persistent_workers = false;
+  bool pin_memory = false;
+  std::optional<int64_t> prefetch_factor;
+};
+
+struct TrainingConfig {
+  std::string dataset = "self";
+  std::optional<std::string> dataset_path;
+  int64_t local_batch_size = 8;
+  int64_t global_batch_size = -1;
+  int64_t seq_len = 2048;
+  double max_norm = 1.0;
+  int64_t steps = 10000;
+  bool enable_cpu_offload = false;
+  std::string dtype = "float32";
+  std::string mixed_precision_param = "bfloat16";
+  std::string mixed_precision_reduce = "float32";
+  int64_t gc_freq = 50;
+  bool gc_debug = false;
+  DataloaderConfig dataloader;
+  std::optional<int64_t> shuffle_seed;
+  int64_t threads = 0;
+  std::string grad_store = "auto";
+};
+
+struct ParallelismConfig {
+  int64_t data_parallel_replicate_degree = 1;
+  int64_t data_parallel_shard_degree = -1;
+  std::string data_parallel_type = "fsdp";
+  std::string fsdp_reshard_after_forward = "default";
+  int64_t tensor_parallel_degree = 1;
+  bool disable_loss_parallel = false;
+  bool enable_async_tensor_parallel = false;
+  int64_t pipeline_parallel_degree = 1;
+  std::optional<std::vector<Strings>> module_fqns_per_model_part;
+  Strings pipeline_parallel_split_points;
+  int64_t pipeline_parallel_first_stage_less_layers = 1;
+  int64_t pipeline_parallel_last_stage_less_layers = 1;
+  std::optional<int64_t> pipeline_parallel_layers_per_stage;
+  std::string pipeline_parallel_schedule = "1F1B";
+  std::optional<std::string> pipeline_parallel_schedule_csv = "";
+  int64_t pipeline_parallel_microbatch_size = 1;
+  bool pipeline_parallel_expert_parallel_overlap = true;
+  int64_t context_parallel_degree = 1;
+  std::optional<std::string> context_parallel_load_balancer = "headtail";
+  std::string context_parallel_rotate_method = "allgather";
+  int64_t expert_parallel_degree = 1;
+  int64_t expert_tensor_parallel_degree = 1;
+  std::string expert_parallel_comm_backend = "standard";
+};
+
+struct CheckpointConfig {
+  bool enable = false;
+  bool enable_ft_dataloader_checkpoints = true;
+  std::string folder = "checkpoint";
+  int64_t interval = 500;
+  std::optional<std::string> initial_load_path;
+  bool initial_load_model_only = true;
+  bool initial_load_in_hf = false;
+  bool initial_load_in_hf_quantized = false;
+  bool last_save_model_only = true;
+  bool last_save_in_hf = false;
+  std::string export_dtype = "float32";
+  std::string async_mode = "disabled";
+  int64_t keep_latest_k = 10;
+  int64_t load_step = -1;
+  Strings exclude_from_loading;
+  bool enable_first_step_checkpoint = false;
+  bool create_seed_checkpoint = false;
+  bool load_only = false;
+};
+
+struct ActivationCheckpointConfig {
+  std::string mode = "selective";
+  std::string selective_ac_option = "2";
+  Strings per_op_sac_force_recompute_mm_shapes_by_fqns = {"moe.router.gate"};
+  bool early_stop = false;
+  double memory_budget = 0.5;
+  bool visualize_memory_budget_pareto = false;
+  bool preserve_rng_state = true;
+  std::string determinism_check = "default";
+  bool debug = false;
+};
+
+struct CompileConfig {
+  bool enable = false;
+  Strings components = {"model", "loss"};
+  std::string backend = "inductor";
+};
+
+struct Float8LinearConfig {
+  bool enable_fsdp_float8_all_gather = false;
+  bool precompute_float8_dynamic_scale_for_fsdp = false;
+  std::optional<std::string> recipe_name;
+  Strings filter_fqns;
+  bool emulate = false;
+};
+
+struct MxLinearConfig {
+  std::string mxfp8_dim1_cast_kernel_choice = "triton";
+  std::string recipe_name = "mxfp8_cublas";
+  Strings filter_fqns = {"output"};
+};
+
+struct Float8GroupedConfig {
+  Strings fqns;
+};
+
+struct MxGroupedConfig {
+  std::string recipe_name = "mxfp8";
+  Strings fqns;
+};
+
+struct QuantizeLinearConfig {
+  Float8LinearConfig float8;
+  MxLinearConfig mx;
+};
+
+struct QuantizeGroupedConfig {
+  Float8GroupedConfig float8;
+  MxGroupedConfig mx;
+};
+
+struct QuantizeConfig {
+  QuantizeLinearConfig linear;
+  QuantizeGroupedConfig grouped_mm;
+};
+
+struct CommConfig {
+  int64_t init_timeout_seconds = 300;
+  int64_t train_timeout_seconds = 100;
+  int64_t trace_buf_size = 20000;
+  std::string save_traces_folder = "comm_traces";
+  std::string save_traces_file_prefix = "rank_";
+  std::string mode = "default";
+};
+
+struct MemoryEstimationConfig {
+  bool enable = false;
+  bool disable_fake_mode = false;
+};
+
+struct FaultToleranceConfig {
+  bool enable = false;
+  std::string process_group = "gloo";
+  int64_t process_group_timeout_ms = 10000;
+  int64_t replica_id = 0;
+  int64_t group_size = 0;
+  int64_t min_replica_size = 1;
+  std::optional<std::string> semi_sync_method;
+  int64_t sync_steps = 5;
+  bool should_quantize = false;
+  int64_t fragment_sync_delay = 0;
+  double fragment_update_alpha = 0.0;
+  Strings module_fqns_per_model_fragment;
+  int64_t num_fragments = 1;
+};
+
+struct ExperimentalConfig {
+  std::string custom_import;
+  std::string custom_args_module;
+};
+
+struct ValidationConfig {
+  bool enable = false;
+  std::string dataset = "c4_validation";
+  std::optional<std::string> dataset_path;
+  int64_t local_batch_size = 8;
+  int64_t seq_len = 2048;
+  int64_t freq = 10;
+  int64_t steps = -1;
+  DataloaderConfig dataloader;
+};
+
+struct DebugConfig {
+  std::optional<int64_t> seed;
+  bool deterministic = false;
+  bool deterministic_warn_only = false;
+  bool moe_force_load_balance = false;
+};
+
+struct Config {
+  JobConfig job;
+  ProfilingConfig profiling;
+  MetricsConfig metrics;
+  ModelConfig model;
+  OptimizerConfig optimizer;
+  LrSchedulerConfig lr_scheduler;
+  TrainingConfig training;
+  ParallelismConfig parallelism;
+  CheckpointConfig checkpoint;
+  ActivationCheckpointConfig activation_checkpoint;
+  CompileConfig compile;
+  QuantizeConfig quantize;
+  CommConfig comm;
+  MemoryEstimationConfig memory_estimation;
+  FaultToleranceConfig fault_tolerance;
+  ExperimentalConfig experimental;
+  ValidationConfig validation;
+  DebugConfig debug;
+};
+
+/// The folder or file of the tokenizer: the deprecated model.tokenizer_path where it is given.
+inline const std::string& assets_path(const Config& config) {
+  return config.model.tokenizer_path ? *config.model.tokenizer_path : config.model.hf_assets_path;
+}
+
+/// The seed of initialization, dropout and sampling; an absent debug.seed means 0.
+inline int64_t seed_of(const Config& config) {
+  return config.debug.seed.value_or(0);
+}
+
+}  // namespace tokamak

@@ -1,0 +1,217 @@
+#include "tokamak/config/key_table.h"
+
+// One line for each key; its type and default are those of the Config field of the same name.
+#define TOK_KEY(path, behaviour, allowed, help)                                     \
+  Key {                                                                             \
+#path, [](Config & c) -> FieldRef { return &c.path; }, behaviour, allowed, help \
+  }
+
+namespace tokamak {
+
+namespace {
+
+using enum Behaviour;
+
+// clang-format off
+const Key kKeys[] = {
+  TOK_KEY(job.config_file, kHonoured, "", "Path of the TOML file itself; only useful as an override."),
+  TOK_KEY(job.dump_folder, kHonoured, "", "Root folder of everything that the run writes."),
+  TOK_KEY(job.description, kHonoured, "", "Free text, printed at start."),
+  TOK_KEY(job.print_config, kHonoured, "", "Log the resolved configuration as JSON."),
+  TOK_KEY(job.save_config_file, kHonoured, "", "Write the resolved configuration as JSON to dump_folder/<this>."),
+  TOK_KEY(job.custom_config_module, kFeature, "", "Python module that adds keys; there is no Python here."),
+  TOK_KEY(job.device, kHonoured, "auto|cpu|cuda", "Where to run; auto takes a GPU if one is built in and visible (ours)."),
+
+  TOK_KEY(profiling.enable_profiling, kFeature, "", "Record a trace of every rank."),
+  TOK_KEY(profiling.save_traces_folder, kHonoured, "", "Folder of traces under dump_folder."),
+  TOK_KEY(profiling.profile_freq, kHonoured, ">=1", "One profiling cycle every that many steps."),
+  TOK_KEY(profiling.profiler_active, kHonoured, ">=1", "Recorded steps of a cycle."),
+  TOK_KEY(profiling.profiler_warmup, kHonoured, ">=0", "Warm-up steps before the recorded ones."),
+  TOK_KEY(profiling.enable_memory_snapshot, kFeature, "", "Write the memory plan of every profiling cycle."),
+  TOK_KEY(profiling.save_memory_snapshot_folder, kHonoured, "", "Folder of memory snapshots under dump_folder."),
+
+  TOK_KEY(metrics.log_freq, kHonoured, ">=1", "Steps between log lines; step 1 is always logged."),
+  TOK_KEY(metrics.enable_tensorboard, kHonoured, "", "Write TensorBoard event files."),
+  TOK_KEY(metrics.disable_color_printing, kHonoured, "", "Log lines without colours."),
+  TOK_KEY(metrics.save_tb_folder, kHonoured, "", "Folder of TensorBoard files under dump_folder."),
+  TOK_KEY(metrics.save_for_all_ranks, kHonoured, "", "TensorBoard files from every rank, not only one."),
+  TOK_KEY(metrics.enable_wandb, kFeature, "", "Log to Weights & Biases."),
+  TOK_KEY(metrics.causal_mfu, kHonoured, "", "Log the MFU that counts causal attention as half beside the usual one (ours)."),
+
+  TOK_KEY(model.name, kFeature, "", "Family of models, e.g. llama3, llama2, gpt2."),
+  TOK_KEY(model.flavor, kFeature, "", "Row of that family's table of sizes, or hf for the config.json in hf_assets_path."),
+  TOK_KEY(model.hf_assets_path, kHonoured, "", "Folder with tokenizer.json and, for flavor hf, config.json."),
+  TOK_KEY(model.tokenizer_path, kHonoured, "", "Deprecated alias of model.hf_assets_path; may name a tokenizer.model file."),
+  TOK_KEY(model.converters, kFeature, "float8|mx|quantize.linear.float8|quantize.grouped_mm.float8|quantize.linear.mx|quantize.grouped_mm.mx", "Quantizations to apply, in order."),
+  TOK_KEY(model.print_after_conversion, kNoted, "", "Prints the module tree after conversion; there is no module tree (see tokamak plan --print)."),
+  TOK_KEY(model.norm_type, kFeature, "~rmsnorm|fused_rmsnorm|compiled_rmsnorm", "Norm of Llama models; the three spellings are one thing."),
+  TOK_KEY(model.dropout, kHonoured, "0..1", "Overrides every dropout probability of the model (ours)."),
+
+  TOK_KEY(optimizer.name, kFeature, "~AdamW|Adam", "Optimizer."),
+  TOK_KEY(optimizer.lr, kHonoured, ">=0", "Peak learning rate."),
+  TOK_KEY(optimizer.beta1, kHonoured, "0..1", "Decay of the first moment."),
+  TOK_KEY(optimizer.beta2, kHonoured, "0..1", "Decay of the second moment."),
+  TOK_KEY(optimizer.eps, kHonoured, ">=0", "Added to the root of the second moment after bias correction."),
+  TOK_KEY(optimizer.weight_decay, kHonoured, ">=0", "Decoupled decay (AdamW) or L2 (Adam), on every parameter but optimizer.no_decay."),
+  TOK_KEY(optimizer.implementation, kNoted, "for-loop|foreach|fused", "PyTorch's choice of loop; there is one kernel here, of the same arithmetic."),
+  TOK_KEY(optimizer.early_step_in_backward, kFeature, "", "Update each parameter inside the backward pass, without clipping."),
+  TOK_KEY(optimizer.no_decay, kHonoured, "", "Parameters whose name contains one of these texts are not decayed (ours)."),
+
+  TOK_KEY(lr_scheduler.warmup_steps, kHonoured, ">=0", "Steps of linear warm-up, at most the total."),
+  TOK_KEY(lr_scheduler.total_steps, kHonoured, ">=1", "Length of the schedule; none: training.steps."),
+  TOK_KEY(lr_scheduler.decay_ratio, kHonoured, "0..1", "Share of the total that decays at the end; none: decay begins after warm-up."),
+  TOK_KEY(lr_scheduler.decay_type, kHonoured, "linear|sqrt|cosine", "Shape of the decay."),
+  TOK_KEY(lr_scheduler.min_lr_factor, kHonoured, "0..1", "Lowest rate as a fraction of the peak."),
+
+  TOK_KEY(training.dataset, kFeature, "", "Kind of data: self, c4, c4_test, text, tokens, synthetic."),
+  TOK_KEY(training.dataset_path, kHonoured, "", "File or folder of the data, or a weighted mix: 0.7 A 0.3 B."),
+  TOK_KEY(training.local_batch_size, kHonoured, ">=1", "Sequences of one data-parallel rank and microstep."),
+  TOK_KEY(training.global_batch_size, kHonoured, ">=1 or -1", "Sequences of one step; -1: local_batch_size times the data-parallel ranks."),
+  TOK_KEY(training.seq_len, kHonoured, ">=1", "Tokens of one sequence."),
+  TOK_KEY(training.max_norm, kHonoured, ">=0", "Gradients are clipped to this global norm."),
+  TOK_KEY(training.steps, kHonoured, ">=0", "Optimizer steps of the run."),
+  TOK_KEY(training.enable_cpu_offload, kFeature, "", "Keep parameters, gradients and optimizer state in host memory."),
+  TOK_KEY(training.dtype, kFeature, "float32|bfloat16", "Type of the master weights; bfloat16 keeps no fp32 copy."),
+  TOK_KEY(training.mixed_precision_param, kHonoured, "bfloat16|float32", "Type of the computation."),
+  TOK_KEY(training.mixed_precision_reduce, kFeature, "~float32", "Type of the gradient reduction."),
+  TOK_KEY(training.gc_freq, kNoted, "", "Period of Python's garbage collector; there is none."),
+  TOK_KEY(training.gc_debug, kNoted, "", "Debugging of Python's garbage collector; there is none."),
+  TOK_KEY(training.dataloader.num_workers, kNoted, ">=0", "Loader processes; one prefetch thread reads ahead instead."),
+  TOK_KEY(training.dataloader.persistent_workers, kNoted, "", "Keeps loader processes alive; there are none."),
+  TOK_KEY(training.dataloader.pin_memory, kNoted, "", "Page-locked batches; the memory plan decides."),
+  TOK_KEY(training.dataloader.prefetch_factor, kNoted, ">=1", "Batches read ahead by each worker; the prefetch thread decides."),
+  TOK_KEY(training.shuffle_seed, kHonoured, "", "Shuffles the data by this seed; none: stored order (ours)."),
+  TOK_KEY(training.threads, kHonoured, ">=0", "CPU threads of a rank; 0: all cores it may use (ours)."),
+  TOK_KEY(training.grad_store, kHonoured, "auto|sharded|full", "Gradients reduced every microbatch into a slice, or accumulated in full (ours)."),
+
+  TOK_KEY(parallelism.data_parallel_replicate_degree, kFeature, ">=1", "Replicas of the model (DDP, or the outer degree of HSDP)."),
+  TOK_KEY(parallelism.data_parallel_shard_degree, kFeature, ">=1 or -1", "Ranks that share one replica's state (FSDP); -1: what is left of the world."),
+  TOK_KEY(parallelism.data_parallel_type, kHonoured, "fsdp|ddp", "Where a shard degree of -1 goes: ddp makes it replicas (ours)."),
+  TOK_KEY(parallelism.fsdp_reshard_after_forward, kHonoured, "default|always|never", "Free gathered parameters after the forward pass; default: unless pipelined."),
+  TOK_KEY(parallelism.tensor_parallel_degree, kFeature, ">=1", "Tensor- and sequence-parallel ranks."),
+  TOK_KEY(parallelism.disable_loss_parallel, kHonoured, "", "Gather logits instead of a vocabulary-parallel loss; needs tensor parallelism to matter."),
+  TOK_KEY(parallelism.enable_async_tensor_parallel, kHonoured, "", "Overlap tensor-parallel communication with GEMMs; needs tensor parallelism to matter."),
+  TOK_KEY(parallelism.pipeline_parallel_degree, kFeature, ">=1", "Pipeline-parallel ranks."),
+  TOK_KEY(parallelism.module_fqns_per_model_part, kHonoured, "", "Modules of each pipeline stage."),
+  TOK_KEY(parallelism.pipeline_parallel_split_points, kHonoured, "", "Modules that begin a new pipeline stage; another way to write module_fqns_per_model_part."),
+  TOK_KEY(parallelism.pipeline_parallel_first_stage_less_layers, kHonoured, ">=0", "The embedding counts as that many layers."),
+  TOK_KEY(parallelism.pipeline_parallel_last_stage_less_layers, kHonoured, ">=0", "Norm and output count as that many layers."),
+  TOK_KEY(parallelism.pipeline_parallel_layers_per_stage, kHonoured, ">=1", "Layers of a stage; none: from the schedule."),
+  TOK_KEY(parallelism.pipeline_parallel_schedule, kFeature, "~1F1B|GPipe|Interleaved1F1B|LoopedBFS|InterleavedZeroBubble|ZBVZeroBubble|DualPipeV|PipelineScheduleSingle|PipelineScheduleMulti|_PipelineScheduleRuntime", "Pipeline schedule; case does not matter."),
+  TOK_KEY(parallelism.pipeline_parallel_schedule_csv, kFeature, "", "CSV file of actions for a custom schedule."),
+  TOK_KEY(parallelism.pipeline_parallel_microbatch_size, kHonoured, ">=1", "Sequences of a pipeline microbatch; divides training.local_batch_size."),
+  TOK_KEY(parallelism.pipeline_parallel_expert_parallel_overlap, kHonoured, "", "Overlap expert communication under DualPipeV."),
+  TOK_KEY(parallelism.context_parallel_degree, kFeature, ">=1", "Ranks that share one sequence."),
+  TOK_KEY(parallelism.context_parallel_load_balancer, kHonoured, "headtail|ptrr", "How tokens are dealt to context-parallel ranks; none: in order."),
+  TOK_KEY(parallelism.context_parallel_rotate_method, kHonoured, "allgather|alltoall", "How keys and values travel in context parallelism."),
+  TOK_KEY(parallelism.expert_parallel_degree, kFeature, ">=1", "Ranks that share the experts."),
+  TOK_KEY(parallelism.expert_tensor_parallel_degree, kFeature, ">=1", "Tensor-parallel ranks inside an expert: 1 or the tensor-parallel degree."),
+  TOK_KEY(parallelism.expert_parallel_comm_backend, kHonoured, "standard|deepep", "Transport of expert parallelism."),
+
+  TOK_KEY(checkpoint.enable, kHonoured, "", "Save checkpoints, and resume from the newest one."),
+  TOK_KEY(checkpoint.enable_ft_dataloader_checkpoints, kHonoured, "", "Save loader state of every fault-tolerance replica."),
+  TOK_KEY(checkpoint.folder, kHonoured, "", "Folder of checkpoints under dump_folder."),
+  TOK_KEY(checkpoint.interval, kHonoured, ">=1", "Steps between checkpoints."),
+  TOK_KEY(checkpoint.initial_load_path, kHonoured, "", "Step folder or Hugging Face folder to start from; ignored when the run has checkpoints of its own."),
+  TOK_KEY(checkpoint.initial_load_model_only, kHonoured, "", "Take only the weights from initial_load_path."),
+  TOK_KEY(checkpoint.initial_load_in_hf, kHonoured, "", "initial_load_path holds safetensors with Hugging Face names."),
+  TOK_KEY(checkpoint.initial_load_in_hf_quantized, kFeature, "", "Dequantize Hugging Face weights on load."),
+  TOK_KEY(checkpoint.last_save_model_only, kHonoured, "", "The last save holds only weights, and cannot be resumed from."),
+  TOK_KEY(checkpoint.last_save_in_hf, kHonoured, "", "The last save is a Hugging Face folder; needs last_save_model_only."),
+  TOK_KEY(checkpoint.export_dtype, kHonoured, "float16|bfloat16|float32", "Type of the weights of a model-only last save."),
+  TOK_KEY(checkpoint.async_mode, kHonoured, "disabled|async|async_with_pinned_mem", "Save while training goes on."),
+  TOK_KEY(checkpoint.keep_latest_k, kHonoured, ">=0", "Checkpoints to keep; 0: all; 1 is not allowed."),
+  TOK_KEY(checkpoint.load_step, kHonoured, ">=0 or -1", "Step to resume from; -1: the newest."),
+  TOK_KEY(checkpoint.exclude_from_loading, kHonoured, "optimizer|lr_scheduler|dataloader|train_state", "Parts of a checkpoint to leave at their initial state."),
+  TOK_KEY(checkpoint.enable_first_step_checkpoint, kHonoured, "", "Save after step 1, to prove that the storage works."),
+  TOK_KEY(checkpoint.create_seed_checkpoint, kHonoured, "", "Write the initial weights as step-0 and exit."),
+  TOK_KEY(checkpoint.load_only, kHonoured, "", "Load, but never save."),
+
+  TOK_KEY(activation_checkpoint.mode, kFeature, "none|selective|full|memory_budget", "What the backward pass computes again."),
+  TOK_KEY(activation_checkpoint.selective_ac_option, kHonoured, "", "In selective mode: op, or a number N for every N-th block."),
+  TOK_KEY(activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns, kHonoured, "", "Linear layers whose results are never saved in op mode."),
+  TOK_KEY(activation_checkpoint.early_stop, kNoted, "", "Stop recomputing when nothing is missing; the plan never computes an unused value."),
+  TOK_KEY(activation_checkpoint.memory_budget, kHonoured, "0..1", "Share of the activations kept in memory_budget mode."),
+  TOK_KEY(activation_checkpoint.visualize_memory_budget_pareto, kNoted, "", "Draws PyTorch's trade-off; tokamak plan prints ours."),
+  TOK_KEY(activation_checkpoint.preserve_rng_state, kNoted, "", "Random numbers are counter-based: recomputation always sees the same ones."),
+  TOK_KEY(activation_checkpoint.determinism_check, kNoted, "", "Compares recomputed shapes; the plan fixes them."),
+  TOK_KEY(activation_checkpoint.debug, kNoted, "", "Debugging of PyTorch's recomputation."),
+
+  TOK_KEY(compile.enable, kNoted, "", "Everything is compiled ahead of time."),
+  TOK_KEY(compile.components, kNoted, "model|loss", "Everything is compiled ahead of time."),
+  TOK_KEY(compile.backend, kNoted, "", "Everything is compiled ahead of time."),
+
+  TOK_KEY(quantize.linear.float8.enable_fsdp_float8_all_gather, kHonoured, "", "Gather fp8 weights; with the float8 converter."),
+  TOK_KEY(quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp, kHonoured, "", "One scale reduction after the optimizer step; with the float8 converter."),
+  TOK_KEY(quantize.linear.float8.recipe_name, kFeature, "~tensorwise|rowwise|rowwise_with_gw_hp", "Scaling recipe; none: tensorwise."),
+  TOK_KEY(quantize.linear.float8.filter_fqns, kHonoured, "", "Layers whose name contains one of these are left alone; auto_filter_small_kn skips small ones."),
+  TOK_KEY(quantize.linear.float8.emulate, kHonoured, "", "Compute fp8 in fp32 where there is no hardware for it."),
+  TOK_KEY(quantize.linear.mx.mxfp8_dim1_cast_kernel_choice, kNoted, "triton|cuda|torch", "PyTorch's choice of cast kernel; ours is compiled ahead of time."),
+  TOK_KEY(quantize.linear.mx.recipe_name, kHonoured, "", "MX recipe; with the mx converter."),
+  TOK_KEY(quantize.linear.mx.filter_fqns, kHonoured, "", "Layers that the mx converter leaves alone."),
+  TOK_KEY(quantize.grouped_mm.float8.fqns, kHonoured, "", "Expert modules for the grouped float8 converter."),
+  TOK_KEY(quantize.grouped_mm.mx.recipe_name, kHonoured, "mxfp8", "MX recipe of experts."),
+  TOK_KEY(quantize.grouped_mm.mx.fqns, kHonoured, "", "Expert modules for the grouped mx converter."),
+
+  TOK_KEY(comm.init_timeout_seconds, kHonoured, ">=1", "Longest wait for peers until the first step is done."),
+  TOK_KEY(comm.train_timeout_seconds, kHonoured, ">=1", "Longest wait for peers after the first step."),
+  TOK_KEY(comm.trace_buf_size, kHonoured, ">=0", "Entries of the flight record of collectives; 0: off."),
+  TOK_KEY(comm.save_traces_folder, kHonoured, "", "Folder of flight records under dump_folder."),
+  TOK_KEY(comm.save_traces_file_prefix, kHonoured, "", "First part of the name of a flight record."),
+  TOK_KEY(comm.mode, kFeature, "default|fake_backend|local_tensor", "Run without peers; tokamak plan does this for any world size."),
+
+  TOK_KEY(memory_estimation.enable, kFeature, "", "Estimate memory instead of training; --dry-run and tokamak plan do."),
+  TOK_KEY(memory_estimation.disable_fake_mode, kNoted, "", "Estimates on real tensors; the plan needs none."),
+
+  TOK_KEY(fault_tolerance.enable, kFeature, "", "Replica groups that come and go."),
+  TOK_KEY(fault_tolerance.process_group, kHonoured, "gloo|nccl", "Transport between replica groups."),
+  TOK_KEY(fault_tolerance.process_group_timeout_ms, kHonoured, ">=1", "Longest wait for another replica group."),
+  TOK_KEY(fault_tolerance.replica_id, kHonoured, ">=0", "Number of this replica group."),
+  TOK_KEY(fault_tolerance.group_size, kHonoured, ">=0", "Number of replica groups."),
+  TOK_KEY(fault_tolerance.min_replica_size, kHonoured, ">=0", "Fewest replica groups that may train."),
+  TOK_KEY(fault_tolerance.semi_sync_method, kHonoured, "~local_sgd|diloco", "How replica groups agree between synchronisations."),
+  TOK_KEY(fault_tolerance.sync_steps, kHonoured, ">=1", "Steps between synchronisations."),
+  TOK_KEY(fault_tolerance.should_quantize, kHonoured, "", "Quantize what replica groups exchange."),
+  TOK_KEY(fault_tolerance.fragment_sync_delay, kHonoured, ">=0", "Steps between sending a fragment and using it."),
+  TOK_KEY(fault_tolerance.fragment_update_alpha, kHonoured, "0..1", "Share of the local parameters that is kept."),
+  TOK_KEY(fault_tolerance.module_fqns_per_model_fragment, kHonoured, "", "Modules of each fragment."),
+  TOK_KEY(fault_tolerance.num_fragments, kHonoured, ">=1", "Fragments of the model."),
+
+  TOK_KEY(experimental.custom_import, kFeature, "", "Python module to import at start; there is no Python here."),
+  TOK_KEY(experimental.custom_args_module, kFeature, "", "Python module that adds keys; there is no Python here."),
+
+  TOK_KEY(validation.enable, kHonoured, "", "Measure the loss on other data from time to time."),
+  TOK_KEY(validation.dataset, kFeature, "", "Kind of validation data: c4_validation, or any training.dataset."),
+  TOK_KEY(validation.dataset_path, kHonoured, "", "File or folder of the validation data."),
+  TOK_KEY(validation.local_batch_size, kHonoured, ">=1", "Sequences of one data-parallel rank."),
+  TOK_KEY(validation.seq_len, kHonoured, ">=1", "Tokens of one sequence."),
+  TOK_KEY(validation.freq, kHonoured, ">=1", "Steps between validations; also at step 1."),
+  TOK_KEY(validation.steps, kHonoured, ">=1 or -1", "Batches of a validation; -1: the whole set."),
+  TOK_KEY(validation.dataloader.num_workers, kNoted, ">=0", "Loader processes; one prefetch thread reads ahead instead."),
+  TOK_KEY(validation.dataloader.persistent_workers, kNoted, "", "Keeps loader processes alive; there are none."),
+  TOK_KEY(validation.dataloader.pin_memory, kNoted, "", "Page-locked batches; the memory plan decides."),
+  TOK_KEY(validation.dataloader.prefetch_factor, kNoted, ">=1", "Batches read ahead by each worker; the prefetch thread decides."),
+
+  TOK_KEY(debug.seed, kHonoured, "", "Seed of initialization, dropout and sampling; none: 0."),
+  TOK_KEY(debug.deterministic, kHonoured, "", "The same bits from every run; a CPU run always is."),
+  TOK_KEY(debug.deterministic_warn_only, kNoted, "", "Warns about PyTorch operations that are not deterministic; none are used."),
+  TOK_KEY(debug.moe_force_load_balance, kHonoured, "", "Round-robin routing of experts, for benchmarks."),
+};
+// clang-format on
+
+#undef TOK_KEY
+
+}  // namespace
+
+std::span<const Key> all_keys() {
+  return kKeys;
+}
+
+const Key* find_key(std::string_view name) {
+  for (const Key& key : kKeys) {
+    if (key.name == name) return &key;
+  }
+  return nullptr;
+}
+
+}  // namespace tokamak

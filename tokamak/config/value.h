@@ -1,0 +1,41 @@
+// Values as they come from outside, before a key gives them a type.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace tokamak {
+
+/// Anything that no key takes: a date, a mixed list, a table; `what` describes it.
+struct OddValue {
+  std::string what;
+};
+
+/// monostate is null: only overrides can write it, as "none".
+using Value =
+    std::variant<std::monostate, bool, int64_t, double, std::string, std::vector<std::string>,
+                 std::vector<std::vector<std::string>>, OddValue>;
+
+/// One key as it was written: the full name, its value and "file:line" or "--name".
+struct Entry {
+  std::string name;
+  Value value;
+  std::string origin;
+};
+
+/// The value as a user would write it, e.g. true, 0.001, "text", ["a", "b"].
+std::string value_text(const Value& value);
+
+/// The value with its type, e.g. the string "text", for "got ..." in messages.
+std::string value_description(const Value& value);
+
+/// Shortest text that reads back to the same double and looks like one.
+std::string double_text(double value);
+
+/// Splits at `separator` and trims blanks; an empty text gives an empty list.
+std::vector<std::string> split_list(std::string_view text, char separator);
+
+}  // namespace tokamak
