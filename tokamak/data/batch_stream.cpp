@@ -1,6 +1,7 @@
 #include "tokamak/data/batch_stream.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "tokamak/core/error.h"
@@ -84,7 +85,19 @@ Batch BatchStream::read(int64_t first_window, int64_t batch, const std::stop_tok
   return out;
 }
 
+int64_t BatchStream::end_of_mix(const std::stop_token& stop) {
+  int64_t end = std::numeric_limits<int64_t>::max();
+  for (size_t k = 0; k < sources_.size(); ++k) {
+    end = std::min(end, mix_.window_of(k, sources_[k].wait_for_count(stop)));
+  }
+  return end;
+}
+
 bool BatchStream::has_window(int64_t window, const std::stop_token& stop) {
+  if (!options_.infinite && sources_.size() > 1) {
+    if (!end_) end_ = end_of_mix(stop);
+    if (window >= *end_) return false;
+  }
   const Mix::Place place = mix_.at(window);
   return sources_[place.source].read(place.index, row_, stop);
 }

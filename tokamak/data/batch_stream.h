@@ -34,11 +34,13 @@ class BatchStream {
   bool read_row(int64_t window, std::span<int32_t> tokens, std::span<int32_t> labels,
                 const std::stop_token& stop);
   bool has_window(int64_t window, const std::stop_token& stop);
+  int64_t end_of_mix(const std::stop_token& stop);
 
   DataOptions options_;
   std::vector<Windows> sources_;
   Mix mix_;
   std::vector<int32_t> row_;
+  std::optional<int64_t> end_;
 };
 
 }  // namespace tokamak

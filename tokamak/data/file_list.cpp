@@ -77,7 +77,8 @@ std::vector<SourceFile> list_files(const fs::path& path,
   if (!fs::is_directory(status)) return {source_file(path, path.filename().string())};
 
   std::vector<SourceFile> files;
-  auto it = fs::recursive_directory_iterator(path, code);
+  auto it =
+      fs::recursive_directory_iterator(path, fs::directory_options::follow_directory_symlink, code);
   for (; !code && it != fs::recursive_directory_iterator(); it.increment(code)) {
     if (is_hidden(it->path())) {
       it.disable_recursion_pending();

@@ -19,8 +19,13 @@ class Loader::Impl {
  public:
   explicit Impl(DataOptions options) : stream_(std::move(options)) {}
 
+  void start() {
+    if (thread_.joinable()) return;
+    thread_ = std::jthread([this](const std::stop_token& token) { run(token); });
+  }
+
   Batch next() {
-    if (!thread_.joinable()) start();
+    start();
     const auto before = std::chrono::steady_clock::now();
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return !ready_.empty() || error_; });
@@ -55,10 +60,6 @@ class Loader::Impl {
   double wait_s() const { return wait_s_; }
 
  private:
-  void start() {
-    thread_ = std::jthread([this](const std::stop_token& token) { run(token); });
-  }
-
   void stop() {
     if (!thread_.joinable()) return;
     thread_.request_stop();
@@ -106,6 +107,10 @@ class Loader::Impl {
 Loader::Loader(DataOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 
 Loader::~Loader() = default;
+
+void Loader::start() {
+  impl_->start();
+}
 
 Batch Loader::next() {
   return impl_->next();

@@ -82,7 +82,7 @@ struct LoaderState {
   static LoaderState from_json(std::string_view text, std::string_view name);
 };
 
-/// One rank's share of the stream, prepared ahead by a thread that starts with the first next().
+/// One rank's share of the stream, prepared ahead by a thread.
 /// All functions are called from one thread.
 class Loader {
  public:
@@ -91,6 +91,9 @@ class Loader {
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
+
+  /// Begins to prepare batches now rather than at the first next().
+  void start();
 
   /// The next rows_per_batch rows of this rank. Empty at the end of a finite stream, on all ranks
   /// alike. Throws what the prefetching thread met.

@@ -151,6 +151,29 @@ TEST(Loader, MixesByWeight) {
   EXPECT_EQ(state.sources[1].epoch, 6);
 }
 
+TEST(Loader, EndsAFiniteMixWithItsFirstSource) {
+  const TestFolder folder;
+  folder.write("a.u16", bytes_of(counting<uint16_t>(400)));
+  folder.write("b.u16", bytes_of(counting<uint16_t>(40, 500)));
+  DataOptions options = tokens_options("0.5 " + (folder / "a.u16") + " 0.5 " + (folder / "b.u16"));
+  options.infinite = false;
+  options.global_batch_size = 4;
+  int64_t rows = 0;
+  std::vector<int> batches;
+  for (const int64_t rank : {0, 1}) {
+    options.first_row = 2 * rank;
+    options.num_rows = 2;
+    Loader loader(options);
+    batches.push_back(0);
+    for (Batch batch = loader.next(); !batch.empty(); batch = loader.next()) {
+      rows += batch.valid_rows;
+      ++batches.back();
+    }
+  }
+  EXPECT_EQ(batches[0], batches[1]);
+  EXPECT_NEAR(static_cast<double>(rows), 20.0, 2.0);
+}
+
 TEST(Loader, NamesBadInput) {
   const TestFolder folder;
   const auto open = [&](const std::string& path) { Loader loader(tokens_options(path)); };

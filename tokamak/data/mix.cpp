@@ -93,6 +93,17 @@ int64_t Mix::served_before(size_t source, int64_t window) const {
          std::count_if(dealt.begin(), stop, [&](const Place& p) { return p.source == source; });
 }
 
+int64_t Mix::window_of(size_t source, int64_t index) const {
+  int64_t before = 0;
+  int64_t after = 1;
+  while (served_before(source, after) <= index) after *= 2;
+  while (after - before > 1) {
+    const int64_t middle = before + (after - before) / 2;
+    (served_before(source, middle) <= index ? before : after) = middle;
+  }
+  return before;
+}
+
 int64_t Mix::share_before(size_t source, int64_t window) const {
   const int64_t sum = bounds_.back();
   const auto bound = [&](int64_t weight) {

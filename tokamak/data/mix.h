@@ -32,6 +32,9 @@ class Mix {
   /// The source of window `window` and the count of earlier windows from that source.
   Place at(int64_t window);
 
+  /// The window that serves `index` of `source`: the inverse of at().
+  int64_t window_of(size_t source, int64_t index) const;
+
   /// Windows of `source` among the first `window` ones; may be called from any thread.
   int64_t served_before(size_t source, int64_t window) const;
 

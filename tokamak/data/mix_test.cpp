@@ -36,6 +36,7 @@ TEST(Mix, CountsEachSourceWithoutGaps) {
   for (int64_t i = 0; i < 5000; ++i) {
     for (size_t k = 0; i % 997 == 0 && k < 6; ++k) EXPECT_EQ(mix.served_before(k, i), next[k]);
     const Mix::Place place = mix.at(i);
+    EXPECT_TRUE(i % 997 != 0 || mix.window_of(place.source, place.index) == i);
     EXPECT_EQ(place.index, next[place.source]++);
   }
 }

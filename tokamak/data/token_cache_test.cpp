@@ -1,6 +1,10 @@
 #include "tokamak/data/token_cache.h"
 
+#include <csignal>
 #include <thread>
+
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tokamak/core/file.h"
 #include "tokamak/data/cache_journal.h"
@@ -43,6 +47,12 @@ class TokenCache : public testing::Test {
   }
 
   fs::path only_cache() const { return fs::directory_iterator(folder_ / "cache")->path(); }
+
+  fs::path only_cache_or(const fs::path& other) const {
+    std::error_code none;
+    const fs::directory_iterator first(folder_ / "cache", none);
+    return none || first == fs::directory_iterator() ? other : first->path();
+  }
 
   std::string lines(int count) const {
     std::string text;
@@ -108,6 +118,27 @@ TEST_F(TokenCache, ContinuesAfterAKill) {
     EXPECT_EQ(read_file(only_cache() / "tokens.u16"), expected);
     EXPECT_EQ(read_file(only_cache() / "documents.u64"), ends);
   }
+}
+
+TEST_F(TokenCache, SurvivesKilledWriters) {
+  DataOptions whole = options(folder_.write("a.jsonl", lines(40000)));
+  whole.dataset = "c4";
+  build(whole);
+  const std::string expected = read_file(only_cache() / "tokens.u16");
+  fs::remove_all(only_cache());
+  for (int kill = 0; kill < 5; ++kill) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      build(whole);
+      ::_exit(0);
+    }
+    while (::waitpid(child, nullptr, WNOHANG) == 0) {
+      const auto made = CacheFolder(only_cache_or(folder_ / "cache"), 2).last_record();
+      if (made && made->tokens > kill * 100'000) ::kill(child, SIGKILL);
+    }
+  }
+  build(whole);
+  EXPECT_EQ(read_file(only_cache() / "tokens.u16"), expected);
 }
 
 TEST_F(TokenCache, DropsWhatAPowerFailureBroke) {

@@ -1,6 +1,7 @@
 #include "tokamak/data/windows.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "tokamak/core/error.h"
@@ -46,6 +47,12 @@ std::optional<int64_t> Windows::first_token(int64_t window, const std::stop_toke
     return width * shuffled(*options_.shuffle_seed, epoch, num_windows, window % num_windows);
   }
   return source_->carries_tail() ? window * width % size : window % num_windows * width;
+}
+
+int64_t Windows::wait_for_count(const std::stop_token& stop) {
+  const int64_t size = source_->wait_for(std::numeric_limits<int64_t>::max() / 2, stop);
+  check_size(size);
+  return size / options_.window_size;
 }
 
 int64_t Windows::epoch_of(int64_t window) const {

@@ -31,6 +31,9 @@ class Windows {
   /// id outside the vocabulary, and Stopped.
   bool read(int64_t window, std::span<int32_t> out, const std::stop_token& stop);
 
+  /// Windows of a finite pass; waits until the source is complete. Throws Stopped.
+  int64_t wait_for_count(const std::stop_token& stop);
+
   /// The pass over the source that `window` begins in; 0 while the first one is incomplete. Any
   /// thread.
   int64_t epoch_of(int64_t window) const;
