@@ -9,38 +9,66 @@
 
 namespace tokamak::cpu::vec {
 
-/// e^x; 0 below -104, infinity above 88.8, NaN for NaN.
-inline float exp(float x) {
+namespace detail {
+
+struct ExpParts {
+  float fraction;  ///< e^x = fraction 2^exponent
+  int32_t exponent;
+};
+
+inline ExpParts exp_parts(float x) {
   constexpr float kRound = 0x1.8p23F;
   constexpr float kLn2High = 0x1.62e400p-1F;
   constexpr float kLn2Low = 0x1.7f7d1cp-20F;
-  const float limited = x < -105.0F ? -105.0F : (x > 89.0F ? 89.0F : x);
-  const float shifted = limited * 0x1.715476p0F + kRound;
+  const float shifted = x * 0x1.715476p0F + kRound;
   const float n = shifted - kRound;
-  const float r = limited - n * kLn2High - n * kLn2Low;
+  const float r = x - n * kLn2High - n * kLn2Low;
   float p = 1.3926184e-3F;
   p = p * r + 8.3631791e-3F;
   p = p * r + 4.1666555e-2F;
   p = p * r + 1.6666577e-1F;
   p = p * r + 0.5F;
   p = p * (r * r) + r + 1.0F;
-  // 2^n in two factors, so that neither leaves the exponent's range.
-  const int32_t exponent = std::bit_cast<int32_t>(shifted) - std::bit_cast<int32_t>(kRound);
+  return {p, std::bit_cast<int32_t>(shifted) - std::bit_cast<int32_t>(kRound)};
+}
+
+inline float power_of_two(int32_t exponent) {
+  return std::bit_cast<float>(static_cast<uint32_t>(exponent + 127) << 23U);
+}
+
+inline float limit(float x, float low, float high) {
+  const float raised = x < low ? low : x;
+  return raised > high ? high : raised;
+}
+
+}  // namespace detail
+
+/// e^x; 0 below -104, infinity above 88.8, NaN for NaN.
+inline float exp(float x) {
+  const auto [fraction, exponent] = detail::exp_parts(detail::limit(x, -105.0F, 89.0F));
+  // In two factors, so that neither leaves the exponent's range.
   const int32_t half = exponent >> 1;
-  const auto power_of_two = [](int32_t e) {
-    return std::bit_cast<float>(static_cast<uint32_t>(e + 127) << 23U);
-  };
-  return p * power_of_two(half) * power_of_two(exponent - half);
+  return fraction * detail::power_of_two(half) * detail::power_of_two(exponent - half);
 }
 
 inline double exp(double x) {
   return std::exp(x);
 }
 
-/// 1 / (1 + e^-x)
+/// e^x held within [e^-87, e^88]: cheaper, never 0, infinite or subnormal.
+inline float exp_held(float x) {
+  const auto [fraction, exponent] = detail::exp_parts(detail::limit(x, -87.0F, 88.0F));
+  return fraction * detail::power_of_two(exponent);
+}
+
+inline double exp_held(double x) {
+  return std::exp(x);
+}
+
+/// 1 / (1 + e^-x); a float's result is never under 6e-39.
 template <class A>
 A sigmoid(A x) {
-  return A{1} / (A{1} + exp(-x));
+  return A{1} / (A{1} + exp_held(-x));
 }
 
 /// P(Z < x) for standard normal Z: with z = |x| / sqrt(2), the tail is e^(-z^2) t Q(t) / 2, where
@@ -59,7 +87,7 @@ inline float normal_cdf(float x) {
   q = q * t + 2.0765754e-1F;
   q = q * t + 2.2567297e-1F;
   q = q * t + 2.2567591e-1F;
-  const float tail = 0.5F * q * t * exp(-0.5F * x * x);
+  const float tail = 0.5F * q * t * exp_held(-0.5F * x * x);
   return x < 0.0F ? tail : 1.0F - tail;
 }
 
@@ -107,13 +135,25 @@ inline SinCos<double> sincos(double angle) {
   return {std::sin(angle), std::cos(angle)};
 }
 
-/// Sum of f(i) over [0, n), in lanes; the order depends on n and the build only.
+/// f(i) for each i in [0, n), in lanes and in any order.
+template <class F>
+[[gnu::always_inline]] inline void loop(int64_t n, F f) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) f(i);
+}
+
+/// Sum of f(i) over [0, n), in two chains of lanes; the order depends on n and the build only.
 template <class A, class F>
-A sum(int64_t n, F&& f) {
-  A total{0};
-#pragma omp simd reduction(+ : total)
-  for (int64_t i = 0; i < n; ++i) total += f(i);
-  return total;
+[[gnu::always_inline]] inline A sum(int64_t n, F f) {
+  const int64_t half = n / 2;
+  A low{0};
+  A high{0};
+#pragma omp simd reduction(+ : low, high)
+  for (int64_t i = 0; i < half; ++i) {
+    low += f(i);
+    high += f(i + half);
+  }
+  return n % 2 == 0 ? low + high : low + high + f(n - 1);
 }
 
 }  // namespace tokamak::cpu::vec

@@ -2,6 +2,7 @@
 
 #include "tokamak/cpu/dispatch.h"
 #include "tokamak/cpu/philox.h"
+#include "tokamak/cpu/vec_math.h"
 #include "tokamak/ops/dropout.h"
 
 namespace tokamak::cpu {
@@ -31,11 +32,10 @@ Kernel prepare(const Dropout& op, const KernelTypes& types, std::string_view) {
                        words);
           const T* from = x + b * E + begin;
           T* to = y + b * E + begin;
-#pragma omp simd
-          for (int64_t e = 0; e < count; ++e) {
+          vec::loop(count, [=, word = words.data()](int64_t e) {
             const A kept = static_cast<A>(from[e]) * scale;
-            to[e] = static_cast<T>(words[static_cast<size_t>(e)] >= threshold ? kept : A{0});
-          }
+            to[e] = static_cast<T>(word[e] >= threshold ? kept : A{0});
+          });
         }
       });
     };

@@ -8,45 +8,49 @@
 namespace tokamak::cpu {
 namespace {
 
-template <class A>
-struct RowStatistics {
-  A mean, reciprocal_deviation;
-};
-
-// Two passes: the sum of squares of large equal elements would cancel.
 template <class T, class A = Accum<T>>
-RowStatistics<A> row_statistics(const T* x, int64_t D, A eps) {
-  const A mean =
-      vec::sum<A>(D, [=](int64_t d) { return static_cast<A>(x[d]); }) / static_cast<A>(D);
-  const A squares = vec::sum<A>(D, [=](int64_t d) {
+A mean_of(const T* x, int64_t D) {
+  return vec::sum<A>(D, [=](int64_t d) { return static_cast<A>(x[d]); }) / static_cast<A>(D);
+}
+
+template <class T, class A = Accum<T>>
+A squares_about(const T* x, int64_t D, A mean) {
+  return vec::sum<A>(D, [=](int64_t d) {
     const A v = static_cast<A>(x[d]) - mean;
     return v * v;
   });
-  return {mean, A{1} / std::sqrt(squares / static_cast<A>(D) + eps)};
+}
+
+template <class A>
+A reciprocal_deviation(A squares, int64_t D, A eps) {
+  return A{1} / std::sqrt(squares / static_cast<A>(D) + eps);
 }
 
 // With h = (x - mean) r and g = w dy: dx = r (g - mean(g) - h mean(g h)), dw += dy h, db += dy.
 template <class T, class A = Accum<T>>
 void grad_row(const T* x, const T* w, const T* dy, T* dx, A* dw, A* db, int64_t D, A eps) {
-  const auto [mean, r] = row_statistics(x, D, eps);
+  const A mean = mean_of(x, D);
+  A squares{0};
   A sum_g{0};
-  A sum_gh{0};
-#pragma omp simd reduction(+ : sum_g, sum_gh)
+  A sum_gv{0};
+#pragma omp simd reduction(+ : squares, sum_g, sum_gv)
   for (int64_t d = 0; d < D; ++d) {
+    const A v = static_cast<A>(x[d]) - mean;
     const A g = static_cast<A>(w[d]) * static_cast<A>(dy[d]);
+    squares += v * v;
     sum_g += g;
-    sum_gh += g * ((static_cast<A>(x[d]) - mean) * r);
+    sum_gv += g * v;
   }
+  const A r = reciprocal_deviation(squares, D, eps);
   const A mean_g = sum_g / static_cast<A>(D);
-  const A mean_gh = sum_gh / static_cast<A>(D);
-#pragma omp simd
-  for (int64_t d = 0; d < D; ++d) {
+  const A mean_gh = sum_gv * r / static_cast<A>(D);
+  vec::loop(D, [=](int64_t d) {
     const A h = (static_cast<A>(x[d]) - mean) * r;
     const A g = static_cast<A>(dy[d]);
     dw[d] += g * h;
     db[d] += g;
     dx[d] = static_cast<T>(r * (static_cast<A>(w[d]) * g - mean_g - h * mean_gh));
-  }
+  });
 }
 
 }  // namespace
@@ -64,12 +68,12 @@ Kernel prepare(const LayerNorm& op, const KernelTypes& types, std::string_view) 
       parallel_rows(N, [&, eps](int64_t n) {
         const T* x = args.in[0].as<T>() + n * D;
         T* y = args.out[0].as<T>() + n * D;
-        const RowStatistics<A> s = row_statistics(x, D, static_cast<A>(eps));
-#pragma omp simd
-        for (int64_t d = 0; d < D; ++d) {
-          const A h = (static_cast<A>(x[d]) - s.mean) * s.reciprocal_deviation;
+        const A mean = mean_of(x, D);
+        const A r = reciprocal_deviation(squares_about(x, D, mean), D, static_cast<A>(eps));
+        vec::loop(D, [=](int64_t d) {
+          const A h = (static_cast<A>(x[d]) - mean) * r;
           y[d] = static_cast<T>(h * static_cast<A>(w[d]) + static_cast<A>(b[d]));
-        }
+        });
       });
     };
   });

@@ -20,18 +20,22 @@ A reciprocal_rms(const T* x, int64_t D, A eps) {
 // With h = x r: dx = r (w dy - h mean(w dy h)), dw += dy h.
 template <class T, class A = Accum<T>>
 void grad_row(const T* x, const T* w, const T* dy, T* dx, A* dw, int64_t D, A eps) {
-  const A r = reciprocal_rms(x, D, eps);
-  const A sum = vec::sum<A>(D, [=](int64_t d) {
-    return static_cast<A>(w[d]) * static_cast<A>(dy[d]) * static_cast<A>(x[d]);
-  });
-  const A scale = sum * r * r / static_cast<A>(D);
-#pragma omp simd
+  A squares{0};
+  A products{0};
+#pragma omp simd reduction(+ : squares, products)
   for (int64_t d = 0; d < D; ++d) {
+    const A v = static_cast<A>(x[d]);
+    squares += v * v;
+    products += static_cast<A>(w[d]) * static_cast<A>(dy[d]) * v;
+  }
+  const A r = A{1} / std::sqrt(squares / static_cast<A>(D) + eps);
+  const A scale = products * r * r / static_cast<A>(D);
+  vec::loop(D, [=](int64_t d) {
     const A v = static_cast<A>(x[d]);
     const A g = static_cast<A>(dy[d]);
     dw[d] += g * v * r;
     dx[d] = static_cast<T>(r * (static_cast<A>(w[d]) * g - v * scale));
-  }
+  });
 }
 
 }  // namespace
@@ -49,11 +53,10 @@ Kernel prepare(const RmsNorm& op, const KernelTypes& types, std::string_view) {
         const T* x = args.in[0].as<T>() + n * D;
         T* y = args.out[0].as<T>() + n * D;
         const A r = reciprocal_rms(x, D, static_cast<A>(eps));
-#pragma omp simd
-        for (int64_t d = 0; d < D; ++d) {
+        vec::loop(D, [=](int64_t d) {
           const T h = static_cast<T>(static_cast<A>(x[d]) * r);
           y[d] = static_cast<T>(static_cast<A>(w[d]) * static_cast<A>(h));
-        }
+        });
       });
     };
   });

@@ -17,15 +17,12 @@ void rotate(const T* x, T* y, int64_t H, int64_t half, int64_t begin, int64_t en
   for (int64_t h = 0; h < H; ++h) {
     const T* from = x + h * 2 * half + begin;
     T* to = y + h * 2 * half + begin;
-#pragma omp simd
-    for (int64_t i = 0; i < end - begin; ++i) {
+    vec::loop(end - begin, [=, s = sine.data(), c = cosine.data()](int64_t i) {
       const A a = static_cast<A>(from[i]);
       const A b = static_cast<A>(from[i + half]);
-      const A s = sine[static_cast<size_t>(i)];
-      const A c = cosine[static_cast<size_t>(i)];
-      to[i] = static_cast<T>(a * c - b * s);
-      to[i + half] = static_cast<T>(b * c + a * s);
-    }
+      to[i] = static_cast<T>(a * c[i] - b * s[i]);
+      to[i + half] = static_cast<T>(b * c[i] + a * s[i]);
+    });
   }
 }
 
@@ -54,12 +51,11 @@ Kernel prepare(const Rope& op, const KernelTypes& types, std::string_view) {
           const auto position = static_cast<float>(positions[n]);
           for (int64_t begin = 0; begin < half; begin += kPairs) {
             const int64_t end = std::min(begin + kPairs, half);
-#pragma omp simd
-            for (int64_t i = begin; i < end; ++i) {
-              const auto turned = vec::sincos(static_cast<A>(position * frequency[i]));
-              sine[static_cast<size_t>(i - begin)] = turned.sin;
-              cosine[static_cast<size_t>(i - begin)] = turned.cos;
-            }
+            vec::loop(end - begin, [=, s = sine.data(), c = cosine.data()](int64_t i) {
+              const auto turned = vec::sincos(static_cast<A>(position * frequency[begin + i]));
+              s[i] = turned.sin;
+              c[i] = turned.cos;
+            });
             const int64_t row = n * H * 2 * half;
             rotate<T>(x + row, y + row, H, half, begin, end, sine, cosine);
           }
