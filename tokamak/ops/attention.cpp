@@ -1,0 +1,184 @@
+#include "tokamak/ops/attention.h"
+
+#include <array>
+
+namespace tokamak {
+namespace {
+
+void require_heads(std::string_view op, std::span<const TensorType> in) {
+  for (const TensorType& t : in.first(3)) {
+    TOK_REQUIRE(t.dims.size() == 4, "{}: wanted [batch, sequence, heads, head dim], got {}", op,
+                to_string(t));
+    TOK_REQUIRE(is_float(t.dtype) && t.dtype == in[0].dtype,
+                "{}: wanted one float type, got q {}, k {}, v {}", op, to_string(in[0]),
+                to_string(in[1]), to_string(in[2]));
+  }
+  require_same_dims(op, "k", in[1], "v", in[2]);
+  const Dims& q = in[0].dims;
+  const Dims& k = in[1].dims;
+  TOK_REQUIRE(q[0] == k[0] && q[3] == k[3], "{}: batch or head dim differ: q is {}, k is {}", op,
+              to_string(q), to_string(k));
+  TOK_REQUIRE(k[2] > 0 && q[2] % k[2] == 0,
+              "{}: {} query heads are not a multiple of {} key-value heads", op, q[2], k[2]);
+}
+
+void require_attributes(std::string_view op, const Attention& a, const AttentionShape& s) {
+  TOK_REQUIRE(a.dropout_p >= 0.0 && a.dropout_p < 1.0, "{}: wanted a dropout in [0, 1), got {}", op,
+              a.dropout_p);
+  TOK_REQUIRE(!a.has_length || a.dropout_p == 0.0, "{}: no dropout over a cache with a length", op);
+  TOK_REQUIRE(!a.causal || s.S <= s.T, "{}: {} causal queries over {} keys", op, s.S, s.T);
+}
+
+void require_rows(std::string_view op, const TensorType& rows, int64_t B) {
+  TOK_REQUIRE(rows.dtype == DType::kI64 && rows.dims == Dims{B}, "{}: rows wants int64[{}], got {}",
+              op, B, to_string(rows));
+}
+
+TensorType lse_type(const AttentionShape& s, DType dtype) {
+  return {.dtype = gradient_dtype(dtype), .dims = {s.B, s.H, s.S}};
+}
+
+void require_lse(std::string_view op, std::string_view name, const TensorType& t,
+                 const AttentionShape& s, DType dtype) {
+  const bool fits = t.dtype == DType::kF32 || t.dtype == gradient_dtype(dtype);
+  const TensorType want = lse_type(s, dtype);
+  TOK_REQUIRE(fits && t.dims == want.dims, "{}: {} wants {}, got {}", op, name, to_string(want),
+              to_string(t));
+}
+
+Cost attention_cost(const AttentionShape& s, double products, bool causal,
+                    std::span<const TensorType> in, std::span<const TensorType> out) {
+  Cost cost = memory_cost(in, out, 0.0);
+  cost.kind = Cost::Kind::kAttention;
+  cost.flops = 2.0 * products * static_cast<double>(s.B * s.H * s.D) * s.pairs(causal);
+  return cost;
+}
+
+int32_t index_of(const Graph& g, const Node& n) {
+  int32_t i = g.size() - 1;
+  while (i > 0 && &g.node(i) != &n) --i;
+  return i;
+}
+
+std::string describe_attention(const Attention& a) {
+  std::string text = a.causal ? "causal" : "full";
+  if (a.scale != 0.0F) text += fmt::format(" scale={}", a.scale);
+  if (a.has_length) text += " length";
+  if (a.dropout_p > 0.0) text += fmt::format(" dropout={} stream={}", a.dropout_p, a.stream);
+  return text;
+}
+
+}  // namespace
+
+AttentionShape AttentionShape::of(const TensorType& q, const TensorType& k) {
+  return {.B = q.dims[0],
+          .S = q.dims[1],
+          .T = k.dims[1],
+          .H = q.dims[2],
+          .K = k.dims[2],
+          .D = q.dims[3]};
+}
+
+double AttentionShape::pairs(bool causal) const {
+  if (!causal) return static_cast<double>(S) * static_cast<double>(T);
+  return static_cast<double>(S) * static_cast<double>(T - S) +
+         static_cast<double>(S) * static_cast<double>(S + 1) / 2.0;
+}
+
+Types Attention::infer(std::span<const TensorType> in) const {
+  const size_t wanted = 3 + (has_length ? 1 : 0) + (dropout_p > 0.0 ? 1 : 0);
+  require_inputs(kName, in, wanted, wanted);
+  require_heads(kName, in);
+  const AttentionShape s = AttentionShape::of(in[0], in[1]);
+  require_attributes(kName, *this, s);
+  if (has_length) {
+    TOK_REQUIRE(in[3].dtype == DType::kI32 && (in[3].dims == Dims{1} || in[3].dims == Dims{s.B}),
+                "{}: length wants int32[1] or int32[{}], got {}", kName, s.B, to_string(in[3]));
+  }
+  if (dropout_p > 0.0) require_rows(kName, in[3], s.B);
+  return {in[0], lse_type(s, in[0].dtype)};
+}
+
+std::vector<Strategy> Attention::place(std::span<const TensorType> in) const {
+  std::vector<Strategy> all{replicate(in.size(), 2)};
+  Strategy batch{.in = {cut(0), cut(0), cut(0)}, .out = {cut(0), cut(0)}};
+  if (has_length) batch.in.push_back(in[3].dims[0] == 1 ? kReplicated : cut(0));
+  if (dropout_p > 0.0) batch.in.push_back(cut(0));
+  all.push_back(batch);
+  if (dropout_p > 0.0) return all;
+  Strategy heads{.in = {cut(2), cut(2), cut(2)}, .out = {cut(2), cut(1)}};
+  if (in[1].dims[2] == 1) heads.in = {cut(2), kReplicated, kReplicated};
+  if (has_length) heads.in.push_back(kReplicated);
+  all.push_back(heads);
+  return all;
+}
+
+std::vector<Value> Attention::gradient(Graph& g, const Node& n, std::span<const Value> dy) const {
+  TOK_CHECK(!has_length, "attention over a cache has no gradient");
+  TOK_CHECK(dy[0].valid(), "attention: only lse has a cotangent");
+  const int32_t self = index_of(g, n);
+  std::vector<Value> in{n.in[0], n.in[1], n.in[2], {self, 0}, {self, 1}, dy[0]};
+  if (dropout_p > 0.0) in.push_back(n.in[3]);
+  if (dy[1].valid()) in.push_back(dy[1]);
+  return g.add(AttentionGrad{.forward = *this, .has_dlse = dy[1].valid()}, in);
+}
+
+Cost Attention::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
+  return attention_cost(AttentionShape::of(in[0], in[1]), 2.0, causal, in, out);
+}
+
+std::string Attention::describe() const {
+  return describe_attention(*this);
+}
+
+std::span<const Variant> Attention::variants() {
+  return reference_only();
+}
+
+Types AttentionGrad::infer(std::span<const TensorType> in) const {
+  const size_t wanted = 6 + (forward.dropout_p > 0.0 ? 1 : 0) + (has_dlse ? 1 : 0);
+  require_inputs(kName, in, wanted, wanted);
+  require_heads(kName, in);
+  TOK_REQUIRE(!forward.has_length, "{}: no gradient over a cache with a length", kName);
+  const AttentionShape s = AttentionShape::of(in[0], in[1]);
+  require_attributes(kName, forward, s);
+  for (const size_t i : {3, 5}) {
+    TOK_REQUIRE(in[i] == in[0], "{}: q is {}, {} is {}", kName, to_string(in[0]),
+                i == 3 ? "o" : "do", to_string(in[i]));
+  }
+  require_lse(kName, "lse", in[4], s, in[0].dtype);
+  if (forward.dropout_p > 0.0) require_rows(kName, in[6], s.B);
+  if (has_dlse) require_lse(kName, "dlse", in.back(), s, in[0].dtype);
+  return {in[0], in[1], in[2]};
+}
+
+std::vector<Strategy> AttentionGrad::place(std::span<const TensorType> in) const {
+  std::vector<Strategy> all{replicate(in.size(), 3)};
+  all.push_back({.in = std::vector<Shard>(in.size(), cut(0)), .out = {cut(0), cut(0), cut(0)}});
+  if (forward.dropout_p > 0.0) return all;
+  const bool one = in[1].dims[2] == 1;
+  const Shard kv = one ? kReplicated : cut(2);
+  const Shard dkv = one ? kPartialSum : cut(2);
+  Strategy heads{.in = {cut(2), kv, kv, cut(2), cut(1), cut(2)}, .out = {cut(2), dkv, dkv}};
+  if (has_dlse) heads.in.push_back(cut(1));
+  all.push_back(heads);
+  return all;
+}
+
+std::vector<Value> AttentionGrad::gradient(Graph&, const Node& n, std::span<const Value>) const {
+  return no_gradient(n);
+}
+
+Cost AttentionGrad::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
+  return attention_cost(AttentionShape::of(in[0], in[1]), 5.0, forward.causal, in, out);
+}
+
+std::string AttentionGrad::describe() const {
+  return describe_attention(forward);
+}
+
+std::span<const Variant> AttentionGrad::variants() {
+  return reference_only();
+}
+
+}  // namespace tokamak

@@ -1,0 +1,66 @@
+// Softmax attention over grouped heads, and its gradient.
+#pragma once
+
+#include "tokamak/ops/rules.h"
+
+namespace tokamak {
+
+// B batch, S queries, T keys, H query heads, K key-value heads (H a multiple of K; query head h
+// reads head h / (H / K)), D head dim.
+
+/// Extents of an attention's operands.
+struct AttentionShape {
+  int64_t B = 0, S = 0, T = 0, H = 0, K = 0, D = 0;
+
+  /// Of q [B, S, H, D] and k [B, T, K, D].
+  static AttentionShape of(const TensorType& q, const TensorType& k);
+
+  int64_t group() const { return H / K; }
+
+  /// (query, key) pairs that a head looks at.
+  double pairs(bool causal) const;
+};
+
+/// o[b, s, h] = sum_t P[s, t] v[b, t], P = softmax(scale q . k), lse[b, h, s] = log of the sum.
+///
+/// Inputs q [B, S, H, D], k and v [B, T, K, D]; then, where `has_length`, i32 [1] or [B]: how many
+/// of the T slots are valid, read at each run; where `dropout_p` > 0, i64 [B]: each sample's index
+/// in the run. Outputs o as q, lse [B, H, S] (fp32; fp64 from fp64). With L valid keys (T without a
+/// length), query s stands at L - S + s, and a causal one sees the keys up to its own place; a
+/// query that sees none gives o = 0, lse = -inf. Dropout keeps P where element ((first_head + h) S
+/// + s) T
+/// + t of the sample is kept (ops/dropout.h) and divides by 1 - p; lse ignores it.
+struct Attention {
+  static constexpr std::string_view kName = "attention";
+  float scale = 0.0F;  ///< 0: 1 / sqrt(D)
+  bool causal = true;
+  bool has_length = false;
+  double dropout_p = 0.0;
+  uint64_t seed = 0;
+  uint64_t stream = 0;     ///< tells apart the sites of a model
+  int64_t first_head = 0;  ///< of this shard, for the mask
+
+  Types infer(std::span<const TensorType> in) const;
+  std::vector<Strategy> place(std::span<const TensorType> in) const;
+  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+  std::string describe() const;
+  static std::span<const Variant> variants();
+};
+
+/// dq, dk, dv of the `forward` op without a length, from q, k, v, o, lse, do, then rows where it
+/// has dropout, then the cotangent of lse where `has_dlse`. P is made again from lse.
+struct AttentionGrad {
+  static constexpr std::string_view kName = "attention_grad";
+  Attention forward;
+  bool has_dlse = false;
+
+  Types infer(std::span<const TensorType> in) const;
+  std::vector<Strategy> place(std::span<const TensorType> in) const;
+  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+  std::string describe() const;
+  static std::span<const Variant> variants();
+};
+
+}  // namespace tokamak
