@@ -1,0 +1,153 @@
+#include "tokamak/config/merge.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tokamak/config/key_table.h"
+#include "tokamak/config/nearest.h"
+#include "tokamak/core/error.h"
+
+namespace tokamak {
+
+namespace {
+
+// Suggestions cost a pass over the table; a hostile file must not buy a million of them.
+constexpr int kMaxSuggestions = 200;
+
+bool same_value(const Value& a, const Value& b) {
+  return value_description(a) == value_description(b);
+}
+
+// Values that torchtitan or its users write in another type than the key's.
+Value tolerated(const Key& key, const Value& value) {
+  if (key.name == "activation_checkpoint.selective_ac_option") {
+    const int64_t* number = std::get_if<int64_t>(&value);
+    if (number != nullptr) return fmt::format("{}", *number);
+  }
+  const std::string* text = std::get_if<std::string>(&value);
+  if (text != nullptr && type_name(key) == "list of strings") return split_list(*text, ',');
+  return value;
+}
+
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
+void use_canonical_names(Config& config) {
+  for (std::string& name : config.model.converters) {
+    if (name == "float8" || name == "mx") name = "quantize.linear." + name;
+  }
+  std::string& schedule = config.parallelism.pipeline_parallel_schedule;
+  if (lower(schedule) == "interleaved_1f1b") schedule = "Interleaved1F1B";
+  for (const std::string& name :
+       allowed_list(*find_key("parallelism.pipeline_parallel_schedule"))) {
+    if (lower(name) == lower(schedule)) schedule = name;
+  }
+}
+
+}  // namespace
+
+void Merge::error(const Entry& entry, const std::string& text) {
+  const std::string name = printable(entry.name);
+  const bool is_override = entry.origin == "--" + name;
+  errors_.push_back(is_override ? fmt::format("{}: {}", entry.origin, text)
+                                : fmt::format("{}: {}: {}", entry.origin, name, text));
+}
+
+void Merge::note(std::string text) {
+  if (std::find(notes_.begin(), notes_.end(), text) == notes_.end()) {
+    notes_.push_back(std::move(text));
+  }
+}
+
+const Value* Merge::given(const std::string& key) const {
+  const auto at = slots_.find(key);
+  return at == slots_.end() ? nullptr : &at->second.value;
+}
+
+void Merge::assign(const std::string& key, const Value& value, const Entry& entry, Source source) {
+  const auto at = slots_.find(key);
+  if (at != slots_.end()) {
+    const Slot& old = at->second;
+    if (old.source > source) return;
+    const bool conflict =
+        old.source == source && old.entry.name != entry.name && !same_value(old.value, value);
+    if (conflict) {
+      error(entry, fmt::format("sets {} to {}, but {} ({}) sets it to {}: keep one of them", key,
+                               value_text(value), old.entry.name, old.entry.origin,
+                               value_text(old.value)));
+      return;
+    }
+  }
+  slots_.insert_or_assign(key, Slot{value, entry, source});
+}
+
+void Merge::add(const Entry& entry, Source source) {
+  if (const Key* key = find_key(entry.name)) {
+    assign(entry.name, tolerated(*key, entry.value), entry, source);
+    return;
+  }
+  const RetiredKey* retired = find_retired_key(entry.name);
+  if (retired == nullptr) {
+    const bool suggest = ++num_unknown_ <= kMaxSuggestions;
+    error(entry, suggest ? fmt::format("no such key; the nearest is {}", nearest_key(entry.name))
+                         : std::string("no such key"));
+    return;
+  }
+  const std::string successor(retired->successor);
+  switch (retired->fate) {
+    case Fate::kDrop:
+      note(fmt::format("{}: accepted without effect: {}", entry.name, retired->note));
+      return;
+    case Fate::kTranslate:
+      deferred_.push_back({retired, entry, source});
+      break;
+    case Fate::kInvert: {
+      const bool* flag = std::get_if<bool>(&entry.value);
+      if (flag == nullptr) {
+        error(entry, fmt::format("wanted true or false, got {}", value_description(entry.value)));
+        return;
+      }
+      assign(successor, !*flag, entry, source);
+      break;
+    }
+    case Fate::kRename:
+      assign(successor, tolerated(*find_key(successor), entry.value), entry, source);
+      break;
+  }
+  note(fmt::format("{} is now {}{}{}{}", entry.name, retired->fate == Fate::kInvert ? "not " : "",
+                   successor, retired->note.empty() ? "" : ": ", retired->note));
+}
+
+void Merge::apply(LoadedConfig& loaded) {
+  const Config defaults;
+  for (const auto& [name, slot] : slots_) {
+    const Key& key = *find_key(name);
+    const std::string text = set_value(loaded.config, key, slot.value);
+    if (!text.empty()) error(slot.entry, text);
+    if (text.empty() && key.behaviour == Behaviour::kNoted &&
+        !same_value(get_value(loaded.config, key), get_value(defaults, key))) {
+      note(fmt::format("{}: accepted without effect: {}", name, key.help));
+    }
+  }
+}
+
+LoadedConfig Merge::finish(std::vector<std::string> earlier) {
+  // The microbatch size needs the local batch size, which other retired names may set.
+  for (const Deferred& d : std::exchange(deferred_, {}))
+    translate(*d.key, d.entry, d.source, *this);
+  LoadedConfig loaded;
+  apply(loaded);
+  earlier.insert(earlier.end(), errors_.begin(), errors_.end());
+  if (!earlier.empty()) throw Error(fmt::format("{}", fmt::join(earlier, "\n")));
+  use_canonical_names(loaded.config);
+  loaded.notes = std::move(notes_);
+  loaded.needs = std::move(needs_);
+  return loaded;
+}
+
+}  // namespace tokamak

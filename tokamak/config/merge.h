@@ -1,0 +1,64 @@
+// Entries of a file and of overrides, merged into values of live keys. Overrides win over the file;
+// within one source two names of one key must agree.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tokamak/config/load.h"
+#include "tokamak/config/retired.h"
+#include "tokamak/config/value.h"
+
+namespace tokamak {
+
+enum class Source { kFile, kOverride };
+
+class Merge {
+ public:
+  /// Sorts out one entry: a live key, a retired one, or an error.
+  void add(const Entry& entry, Source source);
+
+  /// Sets a live key on behalf of `entry`, unless an override has set it before.
+  void assign(const std::string& key, const Value& value, const Entry& entry, Source source);
+
+  /// Records "origin: name: text".
+  void error(const Entry& entry, const std::string& text);
+
+  void need(Need need) { needs_.push_back(std::move(need)); }
+
+  /// The value given for a live key, or null.
+  const Value* given(const std::string& key) const;
+
+  /// Applies everything to the defaults. Throws Error with one line for each error, `earlier` ones
+  /// first.
+  LoadedConfig finish(std::vector<std::string> earlier);
+
+ private:
+  struct Slot {
+    Value value;
+    Entry entry;
+    Source source;
+  };
+
+  struct Deferred {
+    const RetiredKey* key;
+    Entry entry;
+    Source source;
+  };
+
+  void note(std::string text);
+  void apply(LoadedConfig& loaded);
+
+  std::map<std::string, Slot> slots_;
+  std::vector<Deferred> deferred_;
+  std::vector<std::string> errors_;
+  std::vector<std::string> notes_;
+  std::vector<Need> needs_;
+  int num_unknown_ = 0;
+};
+
+/// Turns one retired key of Fate::kTranslate into live ones; runs after all entries were added.
+void translate(const RetiredKey& key, const Entry& entry, Source source, Merge& merge);
+
+}  // namespace tokamak

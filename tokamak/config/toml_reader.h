@@ -1,0 +1,22 @@
+// TOML text to a flat list of entries. The only user of toml++.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tokamak/config/value.h"
+
+namespace tokamak {
+
+struct TomlEntries {
+  std::vector<Entry> entries;
+  /// Tables without keys, by full name.
+  std::vector<Entry> empty_tables;
+};
+
+/// Throws Error "NAME:LINE: ..." on bad syntax, nesting deeper than a configuration can be, or more
+/// than 1 MiB of text.
+TomlEntries read_toml(std::string_view text, const std::string& name);
+
+}  // namespace tokamak
