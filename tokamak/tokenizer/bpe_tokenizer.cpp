@@ -1,10 +1,15 @@
 #include "tokamak/tokenizer/bpe_tokenizer.h"
 
+#include <algorithm>
+
 #include "tokamak/core/error.h"
 #include "tokamak/tokenizer/word_cache.h"
 
 namespace tokamak {
 namespace {
+
+/// Buffers for longer words are given back to the system after use.
+constexpr size_t kMaxKeptWord = size_t{1} << 21U;
 
 struct Scratch {
   WordCache cache;
@@ -23,6 +28,7 @@ class ScratchPool {
   }
 
   void give(std::unique_ptr<Scratch> scratch) {
+    if (scratch->bpe.symbols.capacity() > kMaxKeptWord) scratch->bpe = {};
     const std::lock_guard lock(mutex_);
     free_.push_back(std::move(scratch));
   }
@@ -31,6 +37,13 @@ class ScratchPool {
   std::mutex mutex_;
   std::vector<std::unique_ptr<Scratch>> free_;
 };
+
+/// Makes room for `more` ids without losing amortised growth.
+void grow(std::vector<int32_t>& ids, size_t more) {
+  if (ids.capacity() - ids.size() < more) {
+    ids.reserve(std::max(ids.size() + more, ids.capacity() * 2));
+  }
+}
 
 /// Turns words into ids at the end of `ids`.
 class WordSink {
@@ -118,7 +131,7 @@ class BpeTokenizer final : public Tokenizer {
 
   void encode(std::string_view text, std::vector<int32_t>& ids) const override {
     std::unique_ptr<Scratch> scratch = pool_.take();
-    ids.reserve(ids.size() + text.size() / 3);
+    grow(ids, text.size() / 3);
     WordSink sink(definition_.bpe, *scratch, ids);
     sink.set_text(text);
     const auto on_token = [&ids](int32_t id) { ids.push_back(id); };

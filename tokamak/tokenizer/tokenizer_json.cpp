@@ -1,6 +1,6 @@
-#include <algorithm>
 #include <cctype>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "tokamak/core/json.h"
 #include "tokamak/tokenizer/bpe_tokenizer.h"
@@ -153,6 +153,7 @@ void read_model(const JsonNode& model, size_t added_tokens, Bpe& bpe, TokenNames
 std::vector<AddedToken> read_added_tokens(const JsonNode& node, Vocabulary& vocabulary,
                                           TokenNames& names) {
   std::vector<AddedToken> tokens;
+  std::unordered_set<int32_t> seen;
   size_t index = 0;
   for (const auto entry : node.array()) {
     const JsonNode token = node.element(entry, index++);
@@ -175,10 +176,7 @@ std::vector<AddedToken> read_added_tokens(const JsonNode& node, Vocabulary& voca
       TOK_REQUIRE(known == added.id, "{}: \"{}\" has the id {} here and {} before", token.where(),
                   shown(added.content), added.id, known);
     }
-    const bool repeated = std::any_of(tokens.begin(), tokens.end(), [&](const AddedToken& other) {
-      return known >= 0 && other.id == added.id;
-    });
-    if (!repeated) tokens.push_back(std::move(added));
+    if (seen.insert(added.id).second) tokens.push_back(std::move(added));
   }
   return tokens;
 }
