@@ -101,6 +101,15 @@ SEEDS = {
         "byte_level": tokenizer_json(BYTE_LEVEL),
         "split": tokenizer_json(SPLIT),
     },
+    "toml": {
+        "live": b'[model]\nname = "llama3"\n[training]\nsteps = 10\ndataset = "c4"\n'
+                b"[lr_scheduler]\ndecay_ratio = 0.5\n[quantize.linear.float8]\n"
+                b'filter_fqns = ["output"]\n',
+        "retired": b'[training]\nbatch_size = 8\nwarmup_steps = 2\n[metrics]\n'
+                   b"rank_0_only = true\n",
+        "deep": b"a = " + b"[" * 500 + b"]" * 500,
+        "types": b'x = [1, 0x1F, 1e3, inf, 1979-05-27T07:32:00Z, {a.b = "\\u00e9"}]\n',
+    },
     "weight_index": {
         "two": json.dumps({"metadata": {"total_size": 4}, "weight_map": {
             "a": "model-00001-of-00002.safetensors",
