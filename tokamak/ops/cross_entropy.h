@@ -1,0 +1,55 @@
+// Cross entropy over rows of logits, in three parts so that a vocabulary-parallel loss can
+// communicate between them.
+#pragma once
+
+#include "tokamak/ops/rules.h"
+
+namespace tokamak {
+
+// N tokens, V vocabulary entries. A row's statistics are (max, sum of exp(x - max), logit of the
+// label); the last is 0 where the label is outside [0, V). fp32 (fp64 from fp64).
+
+/// logits [N, V], labels i32 [N] -> stats [N, 3]
+struct SoftmaxStats {
+  static constexpr std::string_view kName = "softmax_stats";
+
+  Types infer(std::span<const TensorType> in) const;
+  std::vector<Strategy> place(std::span<const TensorType> in) const;
+  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+  static std::span<const Variant> variants();
+};
+
+/// stats [N, 3], labels i32 [N], scale f32 [1] -> f64 [1] (+)= scale * sum over labels other than
+/// `ignore_index` of max + log(sum) - target.
+struct Nll {
+  static constexpr std::string_view kName = "nll";
+  int32_t ignore_index = -100;
+
+  Types infer(std::span<const TensorType> in) const;
+  std::vector<Strategy> place(std::span<const TensorType> in) const;
+  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+
+  std::vector<int> accumulates() const { return {0}; }
+
+  static std::span<const Variant> variants() { return reference_only(); }
+};
+
+/// logits, labels, stats, scale -> dlogits = scale * (softmax(logits) - one_hot(label)), a zero row
+/// where the label is `ignore_index`; may take the storage of logits.
+struct CrossEntropyGrad {
+  static constexpr std::string_view kName = "cross_entropy_grad";
+  int32_t ignore_index = -100;
+
+  Types infer(std::span<const TensorType> in) const;
+  std::vector<Strategy> place(std::span<const TensorType> in) const;
+  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+
+  std::vector<Alias> aliases() const { return {{.out = 0, .in = 0}}; }
+
+  static std::span<const Variant> variants();
+};
+
+}  // namespace tokamak

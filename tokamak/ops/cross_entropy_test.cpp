@@ -1,0 +1,75 @@
+#include "tokamak/ops/cross_entropy.h"
+
+#include "tokamak/ops/op_case.h"
+
+namespace tokamak {
+namespace {
+
+constexpr int64_t kIgnored = -100;
+
+template <class T>
+void add(CasesOf<T>& c, const std::string& name, Types in, std::vector<Fill> fill,
+         std::vector<int> stays) {
+  OpCase& added = c.good(name, {}, std::move(in));
+  added.fill = std::move(fill);
+  added.check_gradient = false;
+  added.float_stays = std::move(stays);
+}
+
+Types stats_case(int64_t N, int64_t V) {
+  return {f32({N, V}), i32({N})};
+}
+
+Types grad_case(int64_t N, int64_t V) {
+  return {f32({N, V}), i32({N}), f32({N, 3}), f32({1})};
+}
+
+// Statistics of logits near 0: max about 3, sum about V / 10.
+const Fill kStats{.values = {3, 2, 1}};
+
+}  // namespace
+
+template <>
+OpCases cases_of<SoftmaxStats>() {
+  CasesOf<SoftmaxStats> c;
+  add(c, "small", stats_case(6, 37), {{}, {.limit = 37}}, {});
+  add(c, "first and last entry", stats_case(4, 130), {{}, {.values = {0, 129}}}, {});
+  add(c, "large logits", stats_case(6, 50), {{.scale = 1e4}, {.limit = 50}}, {});
+  add(c, "ignored", stats_case(6, 33), {{}, {.values = {kIgnored, 5}}}, {});
+  add(c, "one entry", stats_case(3, 1), {}, {});
+  c.bad("labels of another length", {}, {f32({6, 37}), i32({5})});
+  c.bad("labels of int64", {}, {f32({6, 37}), i64({6})});
+  return c.cases;
+}
+
+template <>
+OpCases cases_of<Nll>() {
+  CasesOf<Nll> c;
+  const Types in{f32({6, 3}), i32({6}), f32({1})};
+  const Fill stats{.scale = 0.3, .shift = 2.0};
+  const Fill scale{.shift = 0.7};
+  add(c, "small", in, {stats, {.limit = 9}, scale}, {2});
+  add(c, "some ignored", in, {stats, {.values = {3, kIgnored}}, scale}, {2});
+  add(c, "one valid", in,
+      {stats, {.values = {kIgnored, 2, kIgnored, kIgnored, kIgnored, kIgnored}}, scale}, {2});
+  add(c, "all ignored", in, {stats, {.values = {kIgnored}}, scale}, {2});
+  c.bad("two statistics", {}, {f32({6, 2}), i32({6}), f32({1})});
+  c.bad("a scale for each token", {}, {f32({6, 3}), i32({6}), f32({6})});
+  return c.cases;
+}
+
+template <>
+OpCases cases_of<CrossEntropyGrad>() {
+  CasesOf<CrossEntropyGrad> c;
+  const Fill scale{.shift = 0.7};
+  add(c, "small", grad_case(6, 37), {{}, {.limit = 37}, kStats, scale}, {3});
+  add(c, "first and last entry", grad_case(4, 130), {{}, {.values = {0, 129}}, kStats, scale}, {3});
+  add(c, "some ignored", grad_case(6, 33), {{}, {.values = {kIgnored, 5}}, kStats, scale}, {3});
+  add(c, "all ignored", grad_case(6, 33), {{}, {.values = {kIgnored}}, kStats, scale}, {3});
+  add(c, "small probabilities", grad_case(6, 64),
+      {{.shift = -60.0}, {.values = {kIgnored, 5}}, kStats, scale}, {3});
+  c.bad("statistics of another length", {}, {f32({6, 37}), i32({6}), f32({5, 3}), f32({1})});
+  return c.cases;
+}
+
+}  // namespace tokamak

@@ -1,0 +1,122 @@
+#include "tokamak/ops/lm_head_loss.h"
+
+#include <algorithm>
+
+#include "tokamak/ops/concat_rows.h"
+#include "tokamak/ops/cross_entropy.h"
+#include "tokamak/ops/linear.h"
+#include "tokamak/ops/reshape.h"
+#include "tokamak/ops/slice_rows.h"
+
+namespace tokamak {
+namespace {
+
+// Larger chunks read w and rewrite dw less often; smaller ones hold fewer logits.
+constexpr int64_t kChunkBytes = int64_t{32} << 20U;
+constexpr int64_t kLeastRows = 128;
+
+// The outputs that add up over chunks: the first chunk takes over the destination of the whole.
+class Sum {
+ public:
+  Sum(Graph& g, const Node& n, int out) : g_(g), first_(n.accumulation(out)) {}
+
+  void add(Value part) {
+    if (total_.valid()) {
+      g_.accumulate(part, total_, AccumulateMode::kAlways);
+    } else if (first_) {
+      g_.accumulate(part, first_->into, first_->mode);
+    }
+    total_ = part;
+  }
+
+  Value total() const { return total_; }
+
+ private:
+  Graph& g_;
+  std::optional<Accumulation> first_;
+  Value total_;
+};
+
+}  // namespace
+
+Types LmHeadLoss::infer(std::span<const TensorType> in) const {
+  require_inputs(kName, in, 4, 4);
+  TOK_REQUIRE(chunk_rows >= 0, "lm_head_loss: chunk_rows is {}", chunk_rows);
+  TOK_REQUIRE(in[1].dims.size() == 2 && in[0].dims.size() >= 2 &&
+                  in[0].dims.back() == in[1].dims[1] && in[0].dtype == in[1].dtype,
+              "lm_head_loss: x is {}, w is {}", to_string(in[0]), to_string(in[1]));
+  const Dims leading(in[0].dims.begin(), in[0].dims.end() - 1);
+  TOK_REQUIRE(in[2].dtype == DType::kI32 && in[2].dims == leading,
+              "lm_head_loss: labels wants int32{}, got {}", to_string(leading), to_string(in[2]));
+  TOK_REQUIRE(in[3].dtype == DType::kF32 && in[3].dims == Dims{1},
+              "lm_head_loss: scale wants float32[1], got {}", to_string(in[3]));
+  Types out{{.dtype = DType::kF64, .dims = {1}}};
+  if (!with_gradient) return out;
+  out.push_back(in[0]);
+  out.push_back({.dtype = gradient_dtype(in[1].dtype), .dims = in[1].dims});
+  return out;
+}
+
+std::vector<Strategy> LmHeadLoss::place(std::span<const TensorType> in) const {
+  std::vector<Strategy> all{replicate(4, with_gradient ? 3 : 1)};
+  for (int d = 0; d + 1 < static_cast<int>(in[0].dims.size()); ++d) {
+    all.push_back({.in = {cut(d), kReplicated, cut(d), kReplicated}, .out = {kPartialSum}});
+    if (with_gradient) all.back().out = {kPartialSum, cut(d), kPartialSum};
+  }
+  return all;
+}
+
+std::vector<Value> LmHeadLoss::gradient(Graph& g, const Node& n, std::span<const Value>) const {
+  TOK_CHECK(with_gradient, "lm_head_loss without gradient is differentiated");
+  int32_t id = g.size() - 1;
+  while (&g.node(id) != &n) --id;
+  return {{id, 1}, {id, 2}};
+}
+
+Cost LmHeadLoss::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
+  Cost cost = memory_cost(in, out, 0.0);
+  cost.kind = Cost::Kind::kGemm;
+  cost.m = rows_of(in[0]);
+  cost.n = in[1].dims[0];
+  cost.k = in[1].dims[1];
+  cost.flops = (with_gradient ? 6.0 : 2.0) * static_cast<double>(cost.m) *
+               static_cast<double>(cost.n) * static_cast<double>(cost.k);
+  return cost;
+}
+
+std::vector<int> LmHeadLoss::accumulates() const {
+  return with_gradient ? std::vector{0, 2} : std::vector{0};
+}
+
+std::vector<Value> LmHeadLoss::expand(Graph& g, const Node& n) const {
+  const TensorType x_type = g.type(n.in[0]);
+  const int64_t D = x_type.dims.back();
+  const int64_t N = rows_of(x_type);
+  const int64_t row_bytes = g.type(n.in[1]).dims[0] * size_of(x_type.dtype);
+  const int64_t rows = chunk_rows > 0 ? chunk_rows : std::max(kLeastRows, kChunkBytes / row_bytes);
+  const Value x = g.apply(Reshape{.dims = {-1, D}}, {n.in[0]});
+  const Value labels = g.apply(Reshape{.dims = {-1}}, {n.in[2]});
+  const Value w = n.in[1];
+  const Value scale = n.in[3];
+  Sum loss(g, n, 0);
+  Sum dw(g, n, 2);
+  std::vector<Value> dx;
+  for (int64_t begin = 0; begin < N; begin += rows) {
+    const SliceRows slice{.begin = begin, .end = std::min(N, begin + rows)};
+    const Value x_part = g.apply(slice, {x});
+    const Value labels_part = g.apply(slice, {labels});
+    const Value logits = g.apply(Linear{}, {x_part, w});
+    const Value stats = g.apply(SoftmaxStats{}, {logits, labels_part});
+    loss.add(g.apply(Nll{.ignore_index = ignore_index}, {stats, labels_part, scale}));
+    if (!with_gradient) continue;
+    const Value dlogits = g.apply(CrossEntropyGrad{.ignore_index = ignore_index},
+                                  {logits, labels_part, stats, scale});
+    dx.push_back(g.apply(LinearGradInput{}, {dlogits, w}));
+    dw.add(g.apply(LinearGradWeight{}, {x_part, dlogits}));
+  }
+  if (!with_gradient) return {loss.total()};
+  const Value all = dx.size() == 1 ? dx[0] : g.apply(ConcatRows{}, dx);
+  return {loss.total(), g.apply(Reshape{.dims = x_type.dims}, {all}), dw.total()};
+}
+
+}  // namespace tokamak

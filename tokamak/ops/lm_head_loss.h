@@ -1,0 +1,30 @@
+// The language-model head and its loss, without ever holding the logits of all tokens.
+#pragma once
+
+#include "tokamak/ops/rules.h"
+
+namespace tokamak {
+
+/// Mean cross entropy of softmax(x w^T) against labels, by chunks of tokens: a composite.
+///
+/// x [.., D], w [V, D], labels i32 [..], scale f32 [1] -> loss f64 [1] (accumulates), dx like x, dw
+/// [V, D] fp32 (fp64 from fp64; accumulates); or only the loss. loss is the sum over labels other
+/// than `ignore_index`, times scale. The gradients are made in the forward pass, so the loss must
+/// be what is differentiated: its cotangent is taken to be 1 whatever is given.
+struct LmHeadLoss {
+  static constexpr std::string_view kName = "lm_head_loss";
+  int64_t chunk_rows = 0;  ///< 0: chosen by the size of a row of logits
+  int32_t ignore_index = -100;
+  bool with_gradient = true;
+
+  Types infer(std::span<const TensorType> in) const;
+  std::vector<Strategy> place(std::span<const TensorType> in) const;
+  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+  std::vector<int> accumulates() const;
+  std::vector<Value> expand(Graph& g, const Node& n) const;
+
+  static std::span<const Variant> variants() { return {}; }
+};
+
+}  // namespace tokamak

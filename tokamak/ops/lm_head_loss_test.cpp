@@ -1,0 +1,98 @@
+#include "tokamak/ops/lm_head_loss.h"
+
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "tokamak/graph/passes.h"
+#include "tokamak/ops/op_case.h"
+#include "tokamak/ops/op_runner.h"
+
+namespace tokamak {
+namespace {
+
+constexpr int64_t kIgnored = -100;
+
+Types head_types(Dims tokens, int64_t D, int64_t V) {
+  Dims x = tokens;
+  x.push_back(D);
+  return {f32(x), f32({V, D}), i32(std::move(tokens)), f32({1})};
+}
+
+OpCase& add(CasesOf<LmHeadLoss>& c, const std::string& name, LmHeadLoss op, Types in, Fill labels) {
+  OpCase& added = c.good(name, op, std::move(in));
+  added.fill = {{}, {.scale = 0.5}, std::move(labels), {.scale = 0.1, .shift = 0.5}};
+  added.float_stays = {3};
+  added.check_gradient = false;
+  return added;
+}
+
+}  // namespace
+
+template <>
+OpCases cases_of<LmHeadLoss>() {
+  CasesOf<LmHeadLoss> c;
+  const Types small = head_types({2, 6}, 8, 21);
+  add(c, "one chunk", {}, small, {.limit = 21}).flops = 6.0 * 12 * 8 * 21;
+  add(c, "even chunks", {.chunk_rows = 4}, small, {.limit = 21});
+  add(c, "uneven last chunk", {.chunk_rows = 5}, small, {.values = {0, 20, 3}});
+  add(c, "single rows", {.chunk_rows = 1}, head_types({6}, 8, 21), {.limit = 21});
+  add(c, "some ignored", {.chunk_rows = 5}, small, {.values = {kIgnored, 20, 0}});
+  add(c, "one valid", {.chunk_rows = 5}, small,
+      {.values = {kIgnored, 4, kIgnored, kIgnored, kIgnored, kIgnored, kIgnored, kIgnored, kIgnored,
+                  kIgnored, kIgnored, kIgnored}});
+  add(c, "all ignored", {.chunk_rows = 5}, small, {.values = {kIgnored}});
+  add(c, "loss only", {.chunk_rows = 5, .with_gradient = false}, small, {.limit = 21}).flops =
+      2.0 * 12 * 8 * 21;
+  c.bad("widths differ", {}, {f32({6, 8}), f32({21, 9}), i32({6}), f32({1})});
+  c.bad("labels of another shape", {}, {f32({2, 3, 8}), f32({21, 8}), i32({6}), f32({1})});
+  return c.cases;
+}
+
+namespace testing {
+namespace {
+
+TEST(LmHeadLoss, gradients_equal_central_differences_of_the_loss) {
+  CasesOf<LmHeadLoss> c;
+  const OpCase& head = add(c, "differences", {.chunk_rows = 5}, head_types({2, 6}, 4, 9),
+                           {.values = {kIgnored, 8, 0, 3, 5}});
+  const Types in = types_as(head, DType::kF64);
+  auto values = fill_inputs(head, DType::kF64);
+  const auto out = run_op(head, in, values, {.reference_only = true});
+  for (const size_t input : {0U, 1U}) {
+    const Numbers& gradient = out[input + 1];
+    for (size_t j = 0; j < gradient.size(); j += 5) {
+      const double h = 1e-5;
+      const double at = values[input][j];
+      const auto loss = [&](double x) {
+        values[input][j] = x;
+        return run_op(head, in, values, {.reference_only = true})[0][0];
+      };
+      const double want = (loss(at + h) - loss(at - h)) / (2.0 * h);
+      values[input][j] = at;
+      EXPECT_NEAR(gradient[j], want, 1e-8) << "input " << input << " element " << j;
+    }
+  }
+}
+
+TEST(LmHeadLoss, never_holds_the_logits_of_all_tokens) {
+  StateTable states;
+  Graph graph(states);
+  const auto leaf = [&](const char* name, TensorType type) {
+    return graph.read(
+        states.declare({.name = name, .type = std::move(type), .kind = StateKind::kInput}));
+  };
+  const Types in = head_types({2, 300}, 8, 50);
+  graph.roots =
+      graph.add(LmHeadLoss{.chunk_rows = 128},
+                {leaf("x", in[0]), leaf("w", in[1]), leaf("labels", in[2]), leaf("scale", in[3])});
+  const Graph expanded = expand_composites(graph);
+  for (int32_t i = 0; i < expanded.size(); ++i) {
+    EXPECT_EQ(expanded.node(i).label, Label{});
+    for (const TensorType& type : expanded.node(i).out) EXPECT_LE(type.numel(), 128 * 50);
+  }
+}
+
+}  // namespace
+}  // namespace testing
+}  // namespace tokamak
