@@ -1,0 +1,29 @@
+// The optimizers Adam and AdamW, as torch.optim computes them.
+#pragma once
+
+#include "tokamak/ops/rules.h"
+
+namespace tokamak {
+
+/// w, m, v, g, scalars f64 [3] = {lr, 1 - beta1^t, 1 - beta2^t}, factor f32 [1] -> w, m, v, in
+/// place. With g *= factor: w *= 1 - lr * weight_decay (or, not decoupled, g += weight_decay * w);
+/// m += (1 - beta1) (g - m); v = beta2 v + (1 - beta2) g^2; w -= lr / scalars[1] * m / (sqrt(v) /
+/// sqrt(scalars[2]) + eps). Moments have the dtype of w; sums are fp32 (fp64 from fp64).
+struct AdamW {
+  static constexpr std::string_view kName = "adamw";
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0.01;
+  bool decoupled = true;  ///< false: the L2 penalty of torch.optim.Adam
+
+  Types infer(std::span<const TensorType> in) const;
+  std::vector<Strategy> place(std::span<const TensorType> in) const;
+  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+  std::vector<Alias> aliases() const;
+
+  static std::span<const Variant> variants() { return reference_only(); }
+};
+
+}  // namespace tokamak

@@ -1,0 +1,60 @@
+#include <cmath>
+
+#include "tokamak/cpu/dispatch.h"
+#include "tokamak/ops/adamw.h"
+
+namespace tokamak::cpu {
+namespace {
+
+// The scalars of one step, rounded once from double as torch rounds them.
+template <class A>
+struct Coefficients {
+  A keep, decay, rate1, beta2, rate2, root2, eps, step, factor;
+
+  Coefficients(const AdamW& op, const double* scalars, float clip)
+      : keep(static_cast<A>(op.decoupled ? 1.0 - scalars[0] * op.weight_decay : 1.0)),
+        decay(static_cast<A>(op.decoupled ? 0.0 : op.weight_decay)),
+        rate1(static_cast<A>(1.0 - op.beta1)),
+        beta2(static_cast<A>(op.beta2)),
+        rate2(static_cast<A>(1.0 - op.beta2)),
+        root2(static_cast<A>(std::sqrt(scalars[2]))),
+        eps(static_cast<A>(op.eps)),
+        step(static_cast<A>(-(scalars[0] / scalars[1]))),
+        factor(static_cast<A>(clip)) {}
+};
+
+// Moves 14 bytes (bf16) or 28 bytes (fp32) for each element.
+template <class T, class G, class A = Accum<T>>
+void update(const Coefficients<A>& c, T* __restrict w, T* __restrict m, T* __restrict v,
+            const G* __restrict gradient, int64_t begin, int64_t end) {
+  const bool near = c.rate1 < A{0.5};
+  for (int64_t i = begin; i < end; ++i) {
+    const A w0 = static_cast<A>(w[i]);
+    const A m0 = static_cast<A>(m[i]);
+    const A g = static_cast<A>(static_cast<Accum<G>>(gradient[i])) * c.factor + c.decay * w0;
+    const A m1 = near ? m0 + c.rate1 * (g - m0) : g - (g - m0) * (A{1} - c.rate1);
+    const A v1 = static_cast<A>(v[i]) * c.beta2 + c.rate2 * g * g;
+    const A denominator = std::sqrt(v1) / c.root2 + c.eps;
+    w[i] = static_cast<T>(w0 * c.keep + c.step * m1 / denominator);
+    m[i] = static_cast<T>(m1);
+    v[i] = static_cast<T>(v1);
+  }
+}
+
+}  // namespace
+
+Kernel prepare(const AdamW& op, const KernelTypes& types, std::string_view) {
+  return by_float(types.in[0].dtype, [&]<class T>() {
+    return by_float(types.in[3].dtype, [&]<class G>() -> Kernel {
+      return [op](const KernelArgs& a) {
+        const Coefficients<Accum<T>> c(op, a.in[4].as<double>(), *a.in[5].as<float>());
+        parallel_ranges(a.out[0].numel(), 8192, [&](int64_t begin, int64_t end, int) {
+          update(c, a.out[0].as<T>(), a.out[1].as<T>(), a.out[2].as<T>(), a.in[3].as<G>(), begin,
+                 end);
+        });
+      };
+    });
+  });
+}
+
+}  // namespace tokamak::cpu

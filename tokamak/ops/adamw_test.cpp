@@ -1,0 +1,91 @@
+#include "tokamak/ops/adamw.h"
+
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "tokamak/ops/op_case.h"
+#include "tokamak/ops/op_runner.h"
+
+namespace tokamak {
+namespace {
+
+Types adam_types(const Dims& dims) {
+  return {f32(dims), f32(dims), f32(dims), f32(dims), {.dtype = DType::kF64, .dims = {3}},
+          f32({1})};
+}
+
+const std::vector<Fill> kFill{{},
+                              {},
+                              {.scale = 0.1, .shift = 1.0},
+                              {},
+                              {.scale = 0.05, .shift = 0.5},
+                              {.scale = 0.1, .shift = 0.5}};
+
+OpCase& add(CasesOf<AdamW>& c, const std::string& name, AdamW op, const Dims& dims) {
+  OpCase& added = c.good(name, op, adam_types(dims));
+  added.fill = kFill;
+  added.check_gradient = false;
+  added.float_stays = {5};
+  return added;
+}
+
+}  // namespace
+
+template <>
+OpCases cases_of<AdamW>() {
+  CasesOf<AdamW> c;
+  add(c, "small", {}, {6, 5});
+  add(c, "no decay", {.weight_decay = 0.0}, {37});
+  add(c, "three elements", {.beta1 = 0.4}, {3});
+  add(c, "coupled", {.weight_decay = 0.1, .decoupled = false}, {4, 6});
+  add(c, "float32 gradient", {}, {4, 6}).float_stays = {3, 5};
+  Types in = adam_types({6, 5});
+  in[1].dtype = DType::kBF16;
+  c.bad("moments of another dtype", {}, in);
+  in = adam_types({6, 5});
+  in[3].dims = {5, 6};
+  c.bad("gradient of another shape", {}, in);
+  in = adam_types({6, 5});
+  in[4].dims = {2};
+  c.bad("two scalars", {}, in);
+  return c.cases;
+}
+
+namespace testing {
+namespace {
+
+// Two steps in double by the textbook.
+TEST(AdamW, two_steps_by_hand) {
+  const double lr = 0.1;
+  const AdamW op{.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.5};
+  CasesOf<AdamW> c;
+  OpCase& one = add(c, "by hand", op, {1});
+  Numbers w{2.0};
+  Numbers m{0.0};
+  Numbers v{0.0};
+  double want_w = 2.0;
+  double want_m = 0.0;
+  double want_v = 0.0;
+  for (int t = 1; t <= 2; ++t) {
+    const double g = 0.5 * t;
+    const double bias1 = 1.0 - std::pow(op.beta1, t);
+    const double bias2 = 1.0 - std::pow(op.beta2, t);
+    const auto out =
+        run_op(one, types_as(one, DType::kF64), {w, m, v, {2.0 * g}, {lr, bias1, bias2}, {0.5}});
+    want_w *= 1.0 - lr * 0.5;
+    want_m = 0.9 * want_m + 0.1 * g;
+    want_v = 0.99 * want_v + 0.01 * g * g;
+    want_w -= lr * (want_m / bias1) / (std::sqrt(want_v / bias2) + 1e-8);
+    w = out[0];
+    m = out[1];
+    v = out[2];
+    EXPECT_NEAR(w[0], want_w, 1e-14);
+    EXPECT_NEAR(m[0], want_m, 1e-14);
+    EXPECT_NEAR(v[0], want_v, 1e-14);
+  }
+}
+
+}  // namespace
+}  // namespace testing
+}  // namespace tokamak

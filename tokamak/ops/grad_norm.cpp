@@ -1,0 +1,60 @@
+#include "tokamak/ops/grad_norm.h"
+
+#include <array>
+
+namespace tokamak {
+
+Types SumSquares::infer(std::span<const TensorType> in) const {
+  require_inputs(kName, in, 1, 1);
+  TOK_REQUIRE(is_float(in[0].dtype), "sum_squares: wanted floats, got {}", to_string(in[0]));
+  return {{.dtype = DType::kF64, .dims = {1}}};
+}
+
+std::vector<Strategy> SumSquares::place(std::span<const TensorType> in) const {
+  std::vector<Strategy> all{replicate(1, 1)};
+  for (int d = 0; d < static_cast<int>(in[0].dims.size()); ++d)
+    all.push_back({.in = {cut(d)}, .out = {kPartialSum}});
+  return all;
+}
+
+std::vector<Value> SumSquares::gradient(Graph&, const Node& n, std::span<const Value>) const {
+  return no_gradient(n);
+}
+
+Cost SumSquares::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
+  Cost cost = memory_cost(in, out, 0.0);
+  cost.flops = 2.0 * static_cast<double>(in[0].numel());
+  return cost;
+}
+
+std::span<const Variant> SumSquares::variants() {
+  // One double for each block.
+  static constexpr std::array kVariants{
+      Variant{.name = kCpuReference.name,
+              .backend = kCpuReference.backend,
+              .workspace = [](const void*, const KernelTypes& types, const Target&) -> int64_t {
+                return (types.in[0].numel() / kBlock + 1) * 8;
+              }}};
+  return kVariants;
+}
+
+Types ClipFactor::infer(std::span<const TensorType> in) const {
+  require_inputs(kName, in, 1, 1);
+  TOK_REQUIRE(in[0].dtype == DType::kF64 && in[0].dims == Dims{1},
+              "clip_factor: wanted float64[1], got {}", to_string(in[0]));
+  return {in[0], {.dtype = DType::kF32, .dims = {1}}};
+}
+
+std::vector<Strategy> ClipFactor::place(std::span<const TensorType>) const {
+  return {replicate(1, 2)};
+}
+
+std::vector<Value> ClipFactor::gradient(Graph&, const Node& n, std::span<const Value>) const {
+  return no_gradient(n);
+}
+
+Cost ClipFactor::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
+  return memory_cost(in, out, 4.0);
+}
+
+}  // namespace tokamak

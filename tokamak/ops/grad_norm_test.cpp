@@ -1,0 +1,40 @@
+#include "tokamak/ops/grad_norm.h"
+
+#include "tokamak/ops/op_case.h"
+
+namespace tokamak {
+
+template <>
+OpCases cases_of<SumSquares>() {
+  CasesOf<SumSquares> c;
+  const auto add = [&](const std::string& name, Dims dims) -> OpCase& {
+    OpCase& added = c.good(name, {}, {f32(std::move(dims))});
+    added.check_gradient = false;
+    return added;
+  };
+  add("small", {6, 5}).flops = 60;
+  add("scalar", {1});
+  add("one block", {SumSquares::kBlock});
+  add("three blocks", {3, SumSquares::kBlock - 7});
+  c.bad("of tokens", {}, {i32({3})});
+  return c.cases;
+}
+
+template <>
+OpCases cases_of<ClipFactor>() {
+  CasesOf<ClipFactor> c;
+  const TensorType sum{.dtype = DType::kF64, .dims = {1}};
+  const auto add = [&](const std::string& name, double max_norm, int64_t value) {
+    OpCase& added = c.good(name, {.max_norm = max_norm}, {sum});
+    added.check_gradient = false;
+    added.fill = {{.values = {value}}};
+  };
+  add("clips", 1.0, 16);
+  add("does not clip", 5.0, 16);
+  add("off", 0.0, 16);
+  add("zero gradient", 1.0, 0);
+  c.bad("of float32", {}, {f32({1})});
+  return c.cases;
+}
+
+}  // namespace tokamak
