@@ -107,6 +107,7 @@ uint64_t hash_files(const std::vector<SourceFile>& files) {
 uint64_t hash_times(const std::vector<SourceFile>& files) {
   Hash hash;
   for (const SourceFile& file : files) {
+    if (file.size <= kWholeBytes) continue;
     std::error_code code;
     hash.add(int64_t{fs::last_write_time(file.path, code).time_since_epoch().count()});
   }

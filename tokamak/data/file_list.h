@@ -25,7 +25,7 @@ std::vector<SourceFile> list_files(const std::filesystem::path& path,
 /// machine.
 uint64_t hash_files(const std::vector<SourceFile>& files);
 
-/// A digest of the modification times, for caches on this machine only.
+/// A digest of the modification times of files above 1 MiB, for caches on this machine only.
 uint64_t hash_times(const std::vector<SourceFile>& files);
 
 }  // namespace tokamak

@@ -65,6 +65,7 @@ Mix::Mix(std::vector<int64_t> weights, uint64_t seed) : seed_(seed) {
   TOK_CHECK(!weights.empty());
   int64_t divisor = 0;
   for (const int64_t weight : weights) divisor = std::gcd(divisor, weight);
+  TOK_CHECK(divisor > 0);
   int64_t sum = 0;
   for (const int64_t weight : weights) bounds_.push_back(sum += weight / divisor);
   TOK_REQUIRE(sum <= kMaxSum,
@@ -136,6 +137,7 @@ std::vector<Mix::Place> Mix::deal(int64_t block) const {
     return std::tie(a.when, a.source) < std::tie(b.when, b.source);
   });
   std::vector<Place> dealt;
+  dealt.reserve(tickets.size());
   for (const Ticket& ticket : tickets) {
     dealt.push_back({.source = ticket.source, .index = ticket.index});
   }

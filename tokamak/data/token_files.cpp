@@ -89,7 +89,7 @@ class TokenFiles final : public TokenSource {
 
  private:
   static fs::path resolve(const std::string& path) {
-    const fs::path bin = path + ".bin";
+    fs::path bin = path + ".bin";
     if (!fs::exists(path) && fs::exists(bin)) return bin;
     if (fs::path(path).extension() == ".idx") return with_extension(path, ".bin");
     return path;

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "tokamak/core/error.h"
 
@@ -28,9 +29,7 @@ void convert(const std::byte* in, std::span<int32_t> out) {
   for (size_t i = 0; i < out.size(); ++i) {
     T value;
     std::memcpy(&value, in + i * sizeof(T), sizeof(T));
-    const auto wide = static_cast<int64_t>(value);
-    out[i] = wide > std::numeric_limits<int32_t>::max() ? -1 : static_cast<int32_t>(wide);
-    if (wide < 0) out[i] = -1;
+    out[i] = std::in_range<int32_t>(value) && value >= 0 ? static_cast<int32_t>(value) : -1;
   }
 }
 
