@@ -26,7 +26,7 @@ const Key kKeys[] = {
   TOK_KEY(profiling.save_traces_folder, kHonoured, "", "Folder of traces under dump_folder."),
   TOK_KEY(profiling.profile_freq, kHonoured, ">=1", "One profiling cycle every that many steps."),
   TOK_KEY(profiling.profiler_active, kHonoured, ">=1", "Recorded steps of a cycle."),
-  TOK_KEY(profiling.profiler_warmup, kHonoured, ">=0", "Warm-up steps before the recorded ones."),
+  TOK_KEY(profiling.profiler_warmup, kHonoured, ">=0", "Warm-up steps before the recorded ones, cut to what profile_freq leaves."),
   TOK_KEY(profiling.enable_memory_snapshot, kFeature, "", "Write the memory plan of every profiling cycle."),
   TOK_KEY(profiling.save_memory_snapshot_folder, kHonoured, "", "Folder of memory snapshots under dump_folder."),
 

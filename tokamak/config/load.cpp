@@ -28,13 +28,15 @@ void add_toml(Merge& merge, std::string_view text, const std::string& name) {
   const TomlEntries toml = read_toml(text, name);
   for (const Entry& entry : toml.entries) {
     if (is_section(entry.name)) {
-      merge.error(entry, fmt::format("wanted a section, got {}", value_description(entry.value)));
+      merge.error(entry, Source::kFile,
+                  fmt::format("wanted a section, got {}", value_description(entry.value)));
     } else {
       merge.add(entry, Source::kFile);
     }
   }
   for (const Entry& entry : toml.empty_tables) {
-    if (find_key(entry.name) != nullptr) merge.error(entry, "wanted a value, got a section");
+    if (find_key(entry.name) != nullptr)
+      merge.error(entry, Source::kFile, "wanted a value, got a section");
   }
 }
 

@@ -20,6 +20,13 @@ bool same_value(const Value& a, const Value& b) {
   return value_description(a) == value_description(b);
 }
 
+// Lists that published files also write as one string.
+bool may_be_bare(std::string_view name) {
+  const std::string_view last = name.substr(name.rfind('.') + 1);
+  return last == "converters" || last == "fqns" || last == "filter_fqns" ||
+         last == "pipeline_parallel_split_points";
+}
+
 // Values that torchtitan or its users write in another type than the key's.
 Value tolerated(const Key& key, const Value& value) {
   if (key.name == "activation_checkpoint.selective_ac_option") {
@@ -27,7 +34,7 @@ Value tolerated(const Key& key, const Value& value) {
     if (number != nullptr) return fmt::format("{}", *number);
   }
   const std::string* text = std::get_if<std::string>(&value);
-  if (text != nullptr && type_name(key) == "list of strings") return split_list(*text, ',');
+  if (text != nullptr && may_be_bare(key.name)) return split_list(*text, ',');
   return value;
 }
 
@@ -51,11 +58,12 @@ void use_canonical_names(Config& config) {
 
 }  // namespace
 
-void Merge::error(const Entry& entry, const std::string& text) {
+void Merge::error(const Entry& entry, Source source, const std::string& text) {
   const std::string name = printable(entry.name);
-  const bool is_override = entry.origin == "--" + name;
-  errors_.push_back(is_override ? fmt::format("{}: {}", entry.origin, text)
-                                : fmt::format("{}: {}: {}", entry.origin, name, text));
+  failures_.push_back({source, entry.order,
+                       source == Source::kOverride
+                           ? fmt::format("{}: {}", entry.origin, text)
+                           : fmt::format("{}: {}: {}", entry.origin, name, text)});
 }
 
 void Merge::note(std::string text) {
@@ -77,9 +85,10 @@ void Merge::assign(const std::string& key, const Value& value, const Entry& entr
     const bool conflict =
         old.source == source && old.entry.name != entry.name && !same_value(old.value, value);
     if (conflict) {
-      error(entry, fmt::format("sets {} to {}, but {} ({}) sets it to {}: keep one of them", key,
-                               value_text(value), old.entry.name, old.entry.origin,
-                               value_text(old.value)));
+      error(
+          entry, source,
+          fmt::format("sets {} to {}, but {} ({}) sets it to {}: keep one of them", key,
+                      value_text(value), old.entry.name, old.entry.origin, value_text(old.value)));
       return;
     }
   }
@@ -94,8 +103,9 @@ void Merge::add(const Entry& entry, Source source) {
   const RetiredKey* retired = find_retired_key(entry.name);
   if (retired == nullptr) {
     const bool suggest = ++num_unknown_ <= kMaxSuggestions;
-    error(entry, suggest ? fmt::format("no such key; the nearest is {}", nearest_key(entry.name))
-                         : std::string("no such key"));
+    error(entry, source,
+          suggest ? fmt::format("no such key; the nearest is {}", nearest_key(entry.name))
+                  : std::string("no such key"));
     return;
   }
   const std::string successor(retired->successor);
@@ -109,7 +119,8 @@ void Merge::add(const Entry& entry, Source source) {
     case Fate::kInvert: {
       const bool* flag = std::get_if<bool>(&entry.value);
       if (flag == nullptr) {
-        error(entry, fmt::format("wanted true or false, got {}", value_description(entry.value)));
+        error(entry, source,
+              fmt::format("wanted true or false, got {}", value_description(entry.value)));
         return;
       }
       assign(successor, !*flag, entry, source);
@@ -128,7 +139,7 @@ void Merge::apply(LoadedConfig& loaded) {
   for (const auto& [name, slot] : slots_) {
     const Key& key = *find_key(name);
     const std::string text = set_value(loaded.config, key, slot.value);
-    if (!text.empty()) error(slot.entry, text);
+    if (!text.empty()) error(slot.entry, slot.source, text);
     if (text.empty() && key.behaviour == Behaviour::kNoted &&
         !same_value(get_value(loaded.config, key), get_value(defaults, key))) {
       note(fmt::format("{}: accepted without effect: {}", name, key.help));
@@ -136,13 +147,33 @@ void Merge::apply(LoadedConfig& loaded) {
   }
 }
 
+// Files of that time had as many microbatches as pipeline ranks unless they said otherwise.
+void Merge::split_old_pipeline() {
+  const auto at = slots_.find("parallelism.pipeline_parallel_degree");
+  if (at == slots_.end() || at->second.entry.name != "experimental.pipeline_parallel_degree")
+    return;
+  const char* size_key = "parallelism.pipeline_parallel_microbatch_size";
+  if (given(size_key) != nullptr) return;
+  const int64_t* degree = std::get_if<int64_t>(&at->second.value);
+  const Value* batch_value = given("training.local_batch_size");
+  const int64_t* batch = batch_value ? std::get_if<int64_t>(batch_value) : nullptr;
+  const int64_t size = batch != nullptr ? *batch : Config().training.local_batch_size;
+  if (degree == nullptr || *degree <= 1 || size < *degree || size % *degree != 0) return;
+  const Slot slot = at->second;
+  assign(size_key, size / *degree, slot.entry, slot.source);
+}
+
 LoadedConfig Merge::finish(std::vector<std::string> earlier) {
   // The microbatch size needs the local batch size, which other retired names may set.
   for (const Deferred& d : std::exchange(deferred_, {}))
     translate(*d.key, d.entry, d.source, *this);
+  split_old_pipeline();
   LoadedConfig loaded;
   apply(loaded);
-  earlier.insert(earlier.end(), errors_.begin(), errors_.end());
+  std::stable_sort(failures_.begin(), failures_.end(), [](const Failure& a, const Failure& b) {
+    return std::pair(a.source, a.order) < std::pair(b.source, b.order);
+  });
+  for (const Failure& failure : failures_) earlier.push_back(failure.text);
   if (!earlier.empty()) throw Error(fmt::format("{}", fmt::join(earlier, "\n")));
   use_canonical_names(loaded.config);
   loaded.notes = std::move(notes_);

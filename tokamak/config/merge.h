@@ -23,7 +23,7 @@ class Merge {
   void assign(const std::string& key, const Value& value, const Entry& entry, Source source);
 
   /// Records "origin: name: text".
-  void error(const Entry& entry, const std::string& text);
+  void error(const Entry& entry, Source source, const std::string& text);
 
   void need(Need need) { needs_.push_back(std::move(need)); }
 
@@ -47,12 +47,19 @@ class Merge {
     Source source;
   };
 
+  struct Failure {
+    Source source;
+    int64_t order;
+    std::string text;
+  };
+
   void note(std::string text);
+  void split_old_pipeline();
   void apply(LoadedConfig& loaded);
 
   std::map<std::string, Slot> slots_;
   std::vector<Deferred> deferred_;
-  std::vector<std::string> errors_;
+  std::vector<Failure> failures_;
   std::vector<std::string> notes_;
   std::vector<Need> needs_;
   int num_unknown_ = 0;

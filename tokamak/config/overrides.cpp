@@ -65,7 +65,10 @@ std::vector<Entry> parse_overrides(std::span<const std::string> args,
     std::string name = arg.substr(2, equals == std::string::npos ? equals : equals - 2);
     std::replace(name.begin(), name.end(), '-', '_');
     const std::optional<std::string> negated = negated_flag(name);
-    Entry entry = {.name = negated.value_or(name), .value = true, .origin = "--" + printable(name)};
+    Entry entry = {.name = negated.value_or(name),
+                   .value = true,
+                   .origin = "--" + printable(name),
+                   .order = static_cast<int64_t>(i)};
     const bool has_next = i + 1 < args.size() && args[i + 1].compare(0, 2, "--") != 0;
     if (negated) {
       entry.value = false;

@@ -125,9 +125,13 @@ class Flattener {
       const std::string origin = fmt::format("{}:{}", name_, key.source().begin.line);
       const toml::table* inner = node.as_table();
       if (inner == nullptr) {
-        out_.entries.push_back({.name = full, .value = to_value(node), .origin = origin});
+        out_.entries.push_back({.name = full,
+                                .value = to_value(node),
+                                .origin = origin,
+                                .order = key.source().begin.line});
       } else if (inner->empty()) {
-        out_.empty_tables.push_back({.name = full, .value = {}, .origin = origin});
+        out_.empty_tables.push_back(
+            {.name = full, .value = {}, .origin = origin, .order = key.source().begin.line});
       } else {
         walk(*inner, full + ".");
       }
@@ -150,6 +154,8 @@ TomlEntries read_toml(std::string_view text, const std::string& name) {
   try {
     const toml::table table = toml::parse(text);
     Flattener(name, out).walk(table, "");
+    std::stable_sort(out.entries.begin(), out.entries.end(),
+                     [](const Entry& a, const Entry& b) { return a.order < b.order; });
   } catch (const toml::parse_error& error) {
     std::string what;
     for (const char c : error.description()) what += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;

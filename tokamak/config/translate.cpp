@@ -24,7 +24,8 @@ struct Job {
   void set(const Value& value) const { set(std::string(key.successor), value); }
 
   void refuse(std::string_view wanted) const {
-    merge.error(entry, fmt::format("wanted {}, got {}", wanted, value_description(entry.value)));
+    merge.error(entry, source,
+                fmt::format("wanted {}, got {}", wanted, value_description(entry.value)));
   }
 
   // The value as T; an error and null where it has another type.

@@ -24,6 +24,8 @@ struct Entry {
   std::string name;
   Value value;
   std::string origin;
+  /// Where it stands among its like: line of a file, index of an override.
+  int64_t order = 0;
 };
 
 /// The value as a user would write it, e.g. true, 0.001, "text", ["a", "b"].

@@ -1,0 +1,252 @@
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "tokamak/config/check.h"
+#include "tokamak/config/describe.h"
+#include "tokamak/config/key_table.h"
+#include "tokamak/config/load.h"
+#include "tokamak/config/retired.h"
+#include "tokamak/core/error.h"
+
+namespace tokamak {
+namespace {
+
+LoadedConfig load(const std::string& toml, const std::vector<std::string>& overrides = {}) {
+  return parse_toml_text(toml, "f.toml", overrides);
+}
+
+std::string error_of(const std::string& toml, const std::vector<std::string>& overrides = {}) {
+  try {
+    const LoadedConfig loaded = load(toml, overrides);
+    validate(loaded.config, default_world_size(loaded.config));
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Keys, AreDescribedOnce) {
+  std::set<std::string_view> names;
+  for (const Key& key : all_keys()) {
+    EXPECT_TRUE(names.insert(key.name).second) << key.name;
+    EXPECT_FALSE(key.help.empty()) << key.name;
+    Config config;
+    EXPECT_EQ(set_value(config, key, get_value(Config(), key)), "") << key.name;
+  }
+  for (const RetiredKey& key : all_retired_keys()) {
+    EXPECT_TRUE(names.insert(key.name).second) << key.name;
+    EXPECT_TRUE(key.successor.empty() || find_key(key.successor) != nullptr) << key.name;
+  }
+}
+
+struct Bad {
+  const char* toml;
+  const char* error;
+};
+
+TEST(Load, NamesWhatIsWrong) {
+  const Bad cases[] = {
+      {"[training]\nseq_length = 3\n",
+       "f.toml:2: training.seq_length: no such key; the nearest is training.seq_len"},
+      {"[trainig]\nseq_len = 3\n",
+       "f.toml:2: trainig.seq_len: no such key; the nearest is training.seq_len"},
+      {"[training]\nbatch_sizes = 3\n",
+       "f.toml:2: training.batch_sizes: no such key; the nearest is training.batch_size (now "
+       "training.local_batch_size)"},
+      {"[training]\nsteps = \"10\"\n",
+       "f.toml:2: training.steps: wanted an integer, got the string \"10\""},
+      {"[training]\nsteps = 1.5\n",
+       "f.toml:2: training.steps: wanted an integer, got the float 1.5"},
+      {"[optimizer]\nlr = nan\n", "f.toml:2: optimizer.lr: wanted a number >=0, got nan"},
+      {"[checkpoint]\nenable = 1\n",
+       "f.toml:2: checkpoint.enable: wanted true or false, got the integer 1"},
+      {"[checkpoint]\nasync_mode = 'x'\n",
+       "f.toml:2: checkpoint.async_mode: wanted disabled, async or async_with_pinned_mem, got the "
+       "string \"x\""},
+      {"[checkpoint]\nkeep_latest_k = 1\n",
+       "checkpoint.keep_latest_k: wanted 0 (all) or at least 2, got 1: the only checkpoint would "
+       "be "
+       "deleted while the next one is written"},
+      {"[checkpoint]\ninterval_type = 'seconds'\n",
+       "f.toml:2: checkpoint.interval_type: wanted \"steps\" (intervals in seconds are not "
+       "supported; set checkpoint.interval), got the string \"seconds\""},
+      {"[training]\nbatch_size = 4\nlocal_batch_size = 8\n",
+       "f.toml:3: training.local_batch_size: sets training.local_batch_size to 8, but "
+       "training.batch_size (f.toml:2) sets it to 4: keep one of them"},
+      {"training = 3\n", "f.toml:1: training: wanted a section, got the integer 3"},
+      {"a = 1\nb = 2\n",
+       "f.toml:1: a: no such key; the nearest is optimizer.lr\nf.toml:2: b: no such key; the "
+       "nearest is optimizer.lr"},
+      {"[parallelism]\ncontext_parallel_load_balancer = ''\n",
+       "f.toml:2: parallelism.context_parallel_load_balancer: wanted headtail or ptrr, got the "
+       "string "
+       "\"\""},
+      {"[validation]\nsteps = 0\n",
+       "f.toml:2: validation.steps: wanted an integer >=1 or -1, got 0"},
+      {"[training]\nglobal_batch_size = 12\n",
+       "training.global_batch_size: wanted a multiple of 8 (training.local_batch_size 8 times 1 "
+       "data-parallel ranks), got 12"},
+      {"[training]\nsteps = 1979-05-27\n",
+       "f.toml:2: training.steps: wanted an integer, got a date or time"},
+  };
+  for (const Bad& bad : cases) EXPECT_EQ(error_of(bad.toml), bad.error);
+}
+
+TEST(Load, ReportsEveryKeyInTheOrderOfTheFile) {
+  EXPECT_EQ(error_of("[training]\nzz = 1\nsteps = 'a'\ndataset = []\n[checkpoint]\nenable = 0\n"),
+            "f.toml:2: training.zz: no such key; the nearest is optimizer.lr\n"
+            "f.toml:3: training.steps: wanted an integer, got the string \"a\"\n"
+            "f.toml:4: training.dataset: wanted a string, got the list []\n"
+            "f.toml:6: checkpoint.enable: wanted true or false, got the integer 0");
+}
+
+TEST(Load, SplitsOldPipelinesIntoAsManyMicrobatchesAsRanks) {
+  const char* old = "[training]\nbatch_size = 8\n[experimental]\npipeline_parallel_degree = 4\n";
+  EXPECT_EQ(load(old).config.parallelism.pipeline_parallel_microbatch_size, 2);
+}
+
+TEST(Load, ReportsSyntaxByLine) {
+  EXPECT_EQ(error_of("[training]\nsteps =\n").rfind("f.toml:2: not valid TOML: ", 0), 0U);
+  EXPECT_EQ(error_of("\n[training\n").rfind("f.toml:2: not valid TOML: ", 0), 0U);
+}
+
+TEST(Load, RefusesDepth) {
+  std::string dots = "a";
+  for (int i = 0; i < 100000; ++i) dots += ".a";
+  const std::string brackets(100000, '[');
+  const std::string want = "f.toml:1: nested deeper than a configuration can be";
+  EXPECT_EQ(error_of(dots + " = 1\n").rfind(want, 0), 0U);
+  EXPECT_EQ(error_of("[" + dots + "]\n").rfind(want, 0), 0U);
+  EXPECT_EQ(error_of("a = " + brackets).rfind(want, 0), 0U);
+  EXPECT_NE(error_of("[job]\ndescription = '" + std::string(1000, '.') + "'\n").rfind(want, 0), 0U);
+}
+
+TEST(Load, TakesTorchtitansTraps) {
+  EXPECT_EQ(load("[activation_checkpoint]\nselective_ac_option = 2\n")
+                .config.activation_checkpoint.selective_ac_option,
+            "2");
+  const Strings float8 = {"quantize.linear.float8"};
+  EXPECT_EQ(load("[model]\nconverters = 'float8'\n").config.model.converters, float8);
+  EXPECT_EQ(load("[float8]\nenable_float8_linear = true\n").config.model.converters, float8);
+  EXPECT_EQ(load("[training]\nfp8_linear = ''\n").config.model.converters, Strings());
+  EXPECT_EQ(load("[optimizer]\nlr = 1\n").config.optimizer.lr, 1.0);
+  EXPECT_EQ(load("[optimizer]\nfused = false\n").config.optimizer.implementation, "foreach");
+  EXPECT_TRUE(
+      load("[metrics]\nenable_color_printing = false\n").config.metrics.disable_color_printing);
+  const Config mixed =
+      load(
+          "[training]\nbatch_size = 8\nwarmup_pct = 0.1\nsteps = 50\ndata_parallel_degree = 4\n"
+          "data_parallel_type = 'ddp'\n[experimental]\npipeline_parallel_microbatches = 4\n"
+          "pipeline_parallel_schedule = 'interleaved_1f1b'\n")
+          .config;
+  EXPECT_EQ(mixed.lr_scheduler.warmup_steps, 5);
+  EXPECT_EQ(mixed.parallelism.data_parallel_replicate_degree, 4);
+  EXPECT_EQ(mixed.parallelism.data_parallel_shard_degree, 1);
+  EXPECT_EQ(mixed.parallelism.pipeline_parallel_microbatch_size, 2);
+  EXPECT_EQ(mixed.parallelism.pipeline_parallel_schedule, "Interleaved1F1B");
+}
+
+TEST(Load, NotesWhatHasNoEffect) {
+  const LoadedConfig loaded =
+      load("[training]\ngc_freq = 10\ncompile = true\n[job]\nuse_for_integration_test = true\n");
+  const Strings want = {
+      "training.compile is now compile.enable",
+      "job.use_for_integration_test: accepted without effect: marked files for torchtitan's own "
+      "tests",
+      "compile.enable: accepted without effect: Everything is compiled ahead of time.",
+      "training.gc_freq: accepted without effect: Period of Python's garbage collector; there is "
+      "none."};
+  EXPECT_EQ(loaded.notes, want);
+}
+
+TEST(Overrides, EverySpelling) {
+  const Config c =
+      load("[training]\nsteps = 5\nbatch_size = 2\n",
+           {"--training.steps=7", "--training.seq-len", "64", "--checkpoint.enable",
+            "--metrics.no_enable_tensorboard", "--compile.enable=false",
+            "--training.global_batch_size", "-1",
+            "--checkpoint.exclude-from-loading=optimizer,dataloader",
+            "--quantize.linear.float8.emulate", "--training.dataloader.num_workers=2",
+            "--training.batch_size=4", "--parallelism.context_parallel_load_balancer=none",
+            "--optimizer.no_decay=norm,bias", "--optimizer.lr=1e-3", "--debug.deterministic",
+            "true"})
+          .config;
+  EXPECT_EQ(c.training.steps, 7);
+  EXPECT_EQ(c.training.seq_len, 64);
+  EXPECT_TRUE(c.checkpoint.enable);
+  EXPECT_FALSE(c.metrics.enable_tensorboard);
+  EXPECT_EQ(c.checkpoint.exclude_from_loading, (Strings{"optimizer", "dataloader"}));
+  EXPECT_TRUE(c.quantize.linear.float8.emulate);
+  EXPECT_EQ(c.training.dataloader.num_workers, 2);
+  EXPECT_EQ(c.training.local_batch_size, 4);
+  EXPECT_FALSE(c.parallelism.context_parallel_load_balancer.has_value());
+  EXPECT_EQ(c.optimizer.no_decay, (Strings{"norm", "bias"}));
+  EXPECT_EQ(c.optimizer.lr, 1e-3);
+  EXPECT_TRUE(c.debug.deterministic);
+}
+
+TEST(Overrides, NameWhatIsWrong) {
+  EXPECT_EQ(error_of("", {"--training.stepz=3"}),
+            "--training.stepz: no such key; the nearest is training.steps");
+  EXPECT_EQ(error_of("", {"--training.steps=x"}),
+            "--training.steps: wanted an integer, got the string \"x\"");
+  EXPECT_EQ(error_of("", {"--training.steps"}), "--training.steps: wanted a value");
+  EXPECT_EQ(error_of("", {"x"}), "x: wanted --section.key=value");
+  EXPECT_EQ(error_of("", {"--checkpoint.enable=maybe"}),
+            "--checkpoint.enable: wanted true or false, got the string \"maybe\"");
+}
+
+TEST(Degrees, ResolveOrRefuse) {
+  Config c;
+  c.parallelism.tensor_parallel_degree = 4;
+  EXPECT_EQ(default_world_size(c), 4);
+  EXPECT_EQ(resolve_degrees(c.parallelism, 8).dp_shard, 2);
+  c.parallelism.data_parallel_type = "ddp";
+  EXPECT_EQ(resolve_degrees(c.parallelism, 8).dp_replicate, 2);
+  EXPECT_THROW(resolve_degrees(c.parallelism, 6), Error);
+  c.parallelism.pipeline_parallel_degree = int64_t{1} << 62;
+  EXPECT_THROW(validate(c, default_world_size(c)), Error);
+}
+
+TEST(Needs, NamesWhatTheBuildLacks) {
+  Capabilities can;
+  can.models = {{"llama3", {"debugmodel", "8B"}}};
+  EXPECT_TRUE(needs(Config(), can).empty());
+  const Config c = load(
+                       "[model]\nflavor = '9B'\nconverters = ['mx']\nnorm_type = 'layernorm'\n"
+                       "[training]\ndataset = 'c4'\n[optimizer]\nname = 'Muon'\n"
+                       "[parallelism]\ntensor_parallel_degree = 2\n")
+                       .config;
+  Strings lines;
+  for (const Need& need : needs(c, can)) lines.push_back(needs_line(need));
+  const Strings want = {
+      "needs: model.flavor = \"9B\": not a flavor of llama3: debugmodel, 8B, or hf",
+      "needs: model.converters = [\"quantize.linear.mx\"]: quantize.linear.mx is not built yet",
+      "needs: model.norm_type = \"layernorm\": only rmsnorm, fused_rmsnorm, compiled_rmsnorm are "
+      "built",
+      "needs: optimizer.name = \"Muon\": only AdamW, Adam are built",
+      "needs: training.dataset_path = none: dataset c4 needs a file or folder",
+      "needs: parallelism.tensor_parallel_degree = 2: more than one rank of this kind is not built "
+      "yet"};
+  EXPECT_EQ(lines, want);
+}
+
+TEST(Describe, DumpsAndHelps) {
+  Config c;
+  const std::string digest = config_digest(c);
+  c.job.description = "other";
+  EXPECT_EQ(config_digest(c), digest);
+  c.optimizer.lr = 1;
+  EXPECT_NE(config_digest(c), digest);
+  EXPECT_NE(config_json(c).find("\"seq_len\": 2048"), std::string::npos);
+  EXPECT_EQ(key_help("training.seq-len"),
+            "training.seq_len\n  Tokens of one sequence.\n  type: int\n  default: 2048\n  values: "
+            ">=1\n  honoured\n");
+  EXPECT_EQ(key_help("training.batch_size"),
+            "training.batch_size\n  retired; now training.local_batch_size\n");
+  EXPECT_THROW(key_help("nothing"), Error);
+}
+
+}  // namespace
+}  // namespace tokamak

@@ -1,0 +1,124 @@
+#include "tokamak/config/describe.h"
+
+#include <algorithm>
+#include <array>
+
+#include "tokamak/config/key_table.h"
+#include "tokamak/config/nearest.h"
+#include "tokamak/config/retired.h"
+#include "tokamak/core/error.h"
+#include "tokamak/core/json.h"
+
+namespace tokamak {
+
+namespace {
+
+struct ToJson {
+  OrderedJson operator()(std::monostate) const { return nullptr; }
+
+  OrderedJson operator()(const OddValue& v) const { return v.what; }
+
+  template <class T>
+  OrderedJson operator()(const T& v) const {
+    return v;
+  }
+};
+
+OrderedJson nested_json(const Config& config) {
+  OrderedJson root = OrderedJson::object();
+  for (const Key& key : all_keys()) {
+    OrderedJson* at = &root;
+    for (const std::string& part : split_list(key.name, '.')) at = &(*at)[part];
+    *at = std::visit(ToJson{}, get_value(config, key));
+  }
+  return root;
+}
+
+// What names places or people, or only changes what is printed.
+constexpr std::array kOutsideDigest = {"job.config_file",      "job.dump_folder",
+                                       "job.description",      "job.print_config",
+                                       "job.save_config_file", "metrics.disable_color_printing"};
+
+std::string values_text(const Key& key) {
+  const std::vector<std::string> names = allowed_list(key);
+  if (!names.empty()) return fmt::format("{}", fmt::join(names, ", "));
+  return key.allowed.empty() ? "any" : std::string(key.allowed);
+}
+
+std::string_view behaviour_text(Behaviour behaviour) {
+  switch (behaviour) {
+    case Behaviour::kHonoured:
+      return "honoured";
+    case Behaviour::kNoted:
+      return "accepted without effect";
+    case Behaviour::kFeature:
+      return "honoured where built, else a needs line";
+  }
+  return "";
+}
+
+std::string live_help(const Key& key) {
+  return fmt::format("{}\n  {}\n  type: {}{}\n  default: {}\n  values: {}\n  {}\n", key.name,
+                     key.help, type_name(key), is_nullable(key) ? " or none" : "",
+                     default_text(key), values_text(key), behaviour_text(key.behaviour));
+}
+
+std::string retired_help(const RetiredKey& key) {
+  std::string text = fmt::format("{}\n  retired", key.name);
+  if (key.fate == Fate::kDrop) text += "; accepted without effect";
+  if (!key.successor.empty()) {
+    text += fmt::format("; now {}{}", key.fate == Fate::kInvert ? "not " : "", key.successor);
+  }
+  if (!key.note.empty()) text += fmt::format(": {}", key.note);
+  return text + "\n";
+}
+
+std::string line_of(const Key& key) {
+  return fmt::format("  --{}={}\n      {}\n", key.name, default_text(key), key.help);
+}
+
+}  // namespace
+
+std::string config_json(const Config& config) {
+  using Handler = OrderedJson::error_handler_t;
+  return nested_json(config).dump(2, ' ', false, Handler::replace) + "\n";
+}
+
+std::string config_digest(const Config& config) {
+  uint64_t hash = 0xcbf29ce484222325;
+  const auto mix = [&hash](std::string_view text) {
+    for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+    hash = (hash ^ 0xff) * 0x100000001b3;
+  };
+  for (const Key& key : all_keys()) {
+    if (std::find(kOutsideDigest.begin(), kOutsideDigest.end(), key.name) != kOutsideDigest.end()) {
+      continue;
+    }
+    const OrderedJson json = std::visit(ToJson{}, get_value(config, key));
+    mix(key.name);
+    mix(json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace));
+  }
+  return fmt::format("{:016x}", hash);
+}
+
+std::string key_help(std::string_view name) {
+  std::string full(name);
+  std::replace(full.begin(), full.end(), '-', '_');
+  if (const Key* key = find_key(full)) return live_help(*key);
+  if (const RetiredKey* key = find_retired_key(full)) return retired_help(*key);
+  std::string section;
+  for (const Key& key : all_keys()) {
+    if (key.name.substr(0, full.size() + 1) == full + ".") section += line_of(key);
+  }
+  TOK_REQUIRE(!section.empty(), "{}: no such key or section; the nearest is {}", printable(full),
+              nearest_key(full));
+  return fmt::format("[{}]\n{}", full, section);
+}
+
+std::string all_keys_help() {
+  std::string text;
+  for (const Key& key : all_keys()) text += line_of(key);
+  return text;
+}
+
+}  // namespace tokamak

@@ -1,0 +1,157 @@
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "tokamak/config/check.h"
+#include "tokamak/core/error.h"
+
+namespace tokamak {
+
+namespace {
+
+// Larger meshes than any that could exist; products of such degrees stay far from overflow.
+constexpr int64_t kMaxRanks = int64_t{1} << 24;
+
+int64_t capped_product(std::initializer_list<int64_t> degrees) {
+  int64_t product = 1;
+  for (const int64_t degree : degrees)
+    product *= std::min(std::max<int64_t>(degree, 1), kMaxRanks / product + 1);
+  return product;
+}
+
+class Rules {
+ public:
+  template <class... Args>
+  void require(bool holds, fmt::format_string<Args...> text, Args&&... args) {
+    if (!holds) errors_.push_back(fmt::format(text, std::forward<Args>(args)...));
+  }
+
+  void add(const std::string& error) { errors_.push_back(error); }
+
+  void finish() const {
+    if (!errors_.empty()) throw Error(fmt::format("{}", fmt::join(errors_, "\n")));
+  }
+
+ private:
+  std::vector<std::string> errors_;
+};
+
+void check_batches(const Config& c, const Degrees& d, Rules& rules) {
+  const TrainingConfig& t = c.training;
+  constexpr int64_t kMaxCount = int64_t{1} << 31;
+  const bool sane = std::max({t.local_batch_size, t.global_batch_size, t.seq_len}) <= kMaxCount;
+  rules.require(
+      sane,
+      "training.local_batch_size = {}, training.global_batch_size = {}, training.seq_len = "
+      "{}: wanted values that fit on a machine",
+      t.local_batch_size, t.global_batch_size, t.seq_len);
+  if (!sane) return;
+  const int64_t per_microstep = t.local_batch_size * d.dp();
+  rules.require(t.global_batch_size == -1 || t.global_batch_size % per_microstep == 0,
+                "training.global_batch_size: wanted a multiple of {} (training.local_batch_size {} "
+                "times {} data-parallel ranks), got {}",
+                per_microstep, t.local_batch_size, d.dp(), t.global_batch_size);
+  const int64_t microbatch = c.parallelism.pipeline_parallel_microbatch_size;
+  rules.require(d.pp == 1 || t.local_batch_size % microbatch == 0,
+                "parallelism.pipeline_parallel_microbatch_size: wanted a divisor of "
+                "training.local_batch_size = {}, got {}",
+                t.local_batch_size, microbatch);
+}
+
+void check_checkpoint(const CheckpointConfig& c, Rules& rules) {
+  rules.require(
+      c.keep_latest_k != 1,
+      "checkpoint.keep_latest_k: wanted 0 (all) or at least 2, got 1: the only checkpoint "
+      "would be deleted while the next one is written");
+  rules.require(!c.last_save_in_hf || c.last_save_model_only,
+                "checkpoint.last_save_in_hf: needs checkpoint.last_save_model_only = true, got "
+                "false: a Hugging Face folder holds only weights");
+  rules.require(!c.initial_load_in_hf || c.initial_load_model_only,
+                "checkpoint.initial_load_in_hf: needs checkpoint.initial_load_model_only = true, "
+                "got false: a Hugging Face folder holds only weights");
+  rules.require(!c.initial_load_in_hf_quantized || c.initial_load_in_hf,
+                "checkpoint.initial_load_in_hf_quantized: needs checkpoint.initial_load_in_hf = "
+                "true, got false");
+}
+
+bool is_positive_number(const std::string& text) {
+  const bool digits = !text.empty() && text.size() <= 9 &&
+                      text.find_first_not_of("0123456789") == std::string::npos;
+  return digits && text.find_first_not_of('0') != std::string::npos;
+}
+
+void check_rest(const Config& c, const Degrees& d, Rules& rules) {
+  const std::string& option = c.activation_checkpoint.selective_ac_option;
+  rules.require(
+      option == "op" || is_positive_number(option),
+      "activation_checkpoint.selective_ac_option: wanted \"op\" or a number of at least 1, "
+      "got \"{}\"",
+      option);
+  rules.require(c.optimizer.beta1 < 1, "optimizer.beta1: wanted less than 1, got {}",
+                c.optimizer.beta1);
+  rules.require(c.optimizer.beta2 < 1, "optimizer.beta2: wanted less than 1, got {}",
+                c.optimizer.beta2);
+  rules.require(!c.model.dropout || *c.model.dropout < 1,
+                "model.dropout: wanted less than 1, got 1");
+  const int64_t expert_tp = c.parallelism.expert_tensor_parallel_degree;
+  rules.require(expert_tp == 1 || expert_tp == d.tp,
+                "parallelism.expert_tensor_parallel_degree: wanted 1 or "
+                "parallelism.tensor_parallel_degree = {}, got {}",
+                d.tp, expert_tp);
+}
+
+}  // namespace
+
+int64_t default_world_size(const Config& config) {
+  const ParallelismConfig& p = config.parallelism;
+  return capped_product({p.data_parallel_replicate_degree, p.data_parallel_shard_degree,
+                         p.tensor_parallel_degree, p.pipeline_parallel_degree,
+                         p.context_parallel_degree});
+}
+
+Degrees resolve_degrees(const ParallelismConfig& p, int64_t world_size) {
+  Degrees d = {.pp = p.pipeline_parallel_degree,
+               .dp_replicate = p.data_parallel_replicate_degree,
+               .dp_shard = p.data_parallel_shard_degree,
+               .cp = p.context_parallel_degree,
+               .tp = p.tensor_parallel_degree};
+  const int64_t others = capped_product({d.pp, d.dp_replicate, d.cp, d.tp});
+  TOK_REQUIRE(capped_product({others, d.dp_shard}) <= kMaxRanks && world_size <= kMaxRanks,
+              "parallelism: wanted degrees whose product is at most {}", kMaxRanks);
+  if (d.dp_shard == -1) {
+    d.dp_shard = world_size % others == 0 ? world_size / others : 0;
+    if (p.data_parallel_type == "ddp") {
+      d.dp_replicate *= d.dp_shard;
+      d.dp_shard = 1;
+    }
+  }
+  TOK_REQUIRE(
+      d.world() == world_size && world_size > 0,
+      "parallelism.data_parallel_replicate_degree {} x data_parallel_shard_degree {} x "
+      "tensor_parallel_degree {} x context_parallel_degree {} x pipeline_parallel_degree {}: "
+      "wanted the world size {}",
+      p.data_parallel_replicate_degree, p.data_parallel_shard_degree, d.tp, d.cp, d.pp, world_size);
+  return d;
+}
+
+int64_t global_batch_size(const Config& config, const Degrees& degrees) {
+  const TrainingConfig& t = config.training;
+  return t.global_batch_size == -1 ? t.local_batch_size * degrees.dp() : t.global_batch_size;
+}
+
+void validate(const Config& config, int64_t world_size) {
+  Rules rules;
+  Degrees degrees;
+  try {
+    degrees = resolve_degrees(config.parallelism, world_size);
+    check_batches(config, degrees, rules);
+  } catch (const Error& error) {
+    rules.add(error.what());
+  }
+  check_checkpoint(config.checkpoint, rules);
+  degrees.tp = config.parallelism.tensor_parallel_degree;
+  check_rest(config, degrees, rules);
+  rules.finish();
+}
+
+}  // namespace tokamak
