@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "tokamak/ops/attention_blocks.h"
+
 namespace tokamak {
 namespace {
 
@@ -68,6 +70,31 @@ std::string describe_attention(const Attention& a) {
   return text;
 }
 
+std::string takes_blocks(const void*, const KernelTypes& types) {
+  if (types.in[0].dtype != DType::kF32 && types.in[0].dtype != DType::kBF16)
+    return fmt::format("no fast kernel for {}", name_of(types.in[0].dtype));
+  const AttentionShape s = AttentionShape::of(types.in[0], types.in[1]);
+  if (s.D % 8 != 0) return fmt::format("head dim {} is not a multiple of 8", s.D);
+  if (types.in[0].numel() == 0 || types.in[1].numel() == 0) return "nothing to do";
+  return {};
+}
+
+template <bool kBackward>
+int64_t thread_workspaces(const void*, const KernelTypes& types, const Target& target) {
+  const AttentionWorkspace space(AttentionShape::of(types.in[0], types.in[1]));
+  return 4 * target.threads * (kBackward ? space.backward() : space.forward());
+}
+
+template <bool kBackward>
+std::span<const Variant> fast_and_reference() {
+  static constexpr std::array kVariants{Variant{.name = "fast",
+                                                .backend = "cpu",
+                                                .accepts = takes_blocks,
+                                                .workspace = thread_workspaces<kBackward>},
+                                        kCpuReference};
+  return kVariants;
+}
+
 }  // namespace
 
 AttentionShape AttentionShape::of(const TensorType& q, const TensorType& k) {
@@ -132,7 +159,7 @@ std::string Attention::describe() const {
 }
 
 std::span<const Variant> Attention::variants() {
-  return reference_only();
+  return fast_and_reference<false>();
 }
 
 Types AttentionGrad::infer(std::span<const TensorType> in) const {
@@ -178,7 +205,7 @@ std::string AttentionGrad::describe() const {
 }
 
 std::span<const Variant> AttentionGrad::variants() {
-  return reference_only();
+  return fast_and_reference<true>();
 }
 
 }  // namespace tokamak

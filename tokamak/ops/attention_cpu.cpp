@@ -4,51 +4,12 @@
 #include <vector>
 
 #include "tokamak/cpu/dispatch.h"
-#include "tokamak/ops/attention.h"
-#include "tokamak/ops/dropout.h"
+#include "tokamak/ops/attention_fast_cpu.h"
+#include "tokamak/ops/attention_fast_grad_cpu.h"
+#include "tokamak/ops/attention_setup_cpu.h"
 
 namespace tokamak::cpu {
 namespace {
-
-// What both directions know about one call; the length is read when it runs.
-struct Setup {
-  AttentionShape s;
-  Attention op;
-  double scale = 0.0;
-  uint64_t key = 0;
-  uint32_t threshold = 0;
-
-  Setup(const Attention& attention, const KernelTypes& types)
-      : s(AttentionShape::of(types.in[0], types.in[1])),
-        op(attention),
-        scale(op.scale != 0.0F ? static_cast<double>(op.scale)
-                               : 1.0 / std::sqrt(static_cast<double>(s.D))),
-        key(dropout_key(op.seed, op.stream)),
-        threshold(dropout_threshold(op.dropout_p)) {}
-
-  int64_t length(const KernelArgs& a, int64_t b) const {
-    if (!op.has_length) return s.T;
-    return std::clamp<int64_t>(a.in[3].as<int32_t>()[a.in[3].numel() == 1 ? 0 : b], 0, s.T);
-  }
-
-  // Query i sees the keys before this one.
-  int64_t end(int64_t length, int64_t i) const {
-    return op.causal ? std::clamp<int64_t>(length - s.S + i + 1, 0, length) : length;
-  }
-
-  // What dropout multiplies P by.
-  double kept(int64_t row, int64_t h, int64_t i, int64_t j) const {
-    if (op.dropout_p == 0.0) return 1.0;
-    const int64_t e = ((op.first_head + h) * s.S + i) * s.T + j;
-    const bool keeps =
-        dropout_keeps(key, threshold, static_cast<uint64_t>(row), static_cast<uint64_t>(e));
-    return keeps ? 1.0 / (1.0 - op.dropout_p) : 0.0;
-  }
-
-  int64_t q_at(int64_t b, int64_t i, int64_t h) const { return ((b * s.S + i) * s.H + h) * s.D; }
-
-  int64_t k_at(int64_t b, int64_t j, int64_t kv) const { return ((b * s.T + j) * s.K + kv) * s.D; }
-};
 
 template <class A, class T>
 A dot(const T* a, const T* b, int64_t n) {
@@ -58,7 +19,7 @@ A dot(const T* a, const T* b, int64_t n) {
 }
 
 template <class T>
-void reference_row(const Setup& u, const KernelArgs& a, int64_t b, int64_t h, int64_t i) {
+void reference_row(const AttentionSetup& u, const KernelArgs& a, int64_t b, int64_t h, int64_t i) {
   using A = Accum<T>;
   const AttentionShape& s = u.s;
   const int64_t end = u.end(u.length(a, b), i);
@@ -99,8 +60,8 @@ struct GradSums {
 };
 
 template <class T>
-void reference_grad_row(const Setup& u, const KernelArgs& a, int64_t b, int64_t h, int64_t i,
-                        bool has_dlse, GradSums<T>& sums) {
+void reference_grad_row(const AttentionSetup& u, const KernelArgs& a, int64_t b, int64_t h,
+                        int64_t i, bool has_dlse, GradSums<T>& sums) {
   using A = Accum<T>;
   const AttentionShape& s = u.s;
   const int64_t row = u.op.dropout_p > 0.0 ? a.in[6].as<int64_t>()[b] : 0;
@@ -133,7 +94,7 @@ void reference_grad_row(const Setup& u, const KernelArgs& a, int64_t b, int64_t 
 }
 
 template <class T>
-void reference_grad_head(const Setup& u, const KernelArgs& a, int64_t b, int64_t kv,
+void reference_grad_head(const AttentionSetup& u, const KernelArgs& a, int64_t b, int64_t kv,
                          bool has_dlse) {
   const AttentionShape& s = u.s;
   GradSums<T> sums;
@@ -153,8 +114,21 @@ void reference_grad_head(const Setup& u, const KernelArgs& a, int64_t b, int64_t
 
 }  // namespace
 
-Kernel prepare(const Attention& op, const KernelTypes& types, std::string_view) {
-  return by_float(types.in[0].dtype, [u = Setup(op, types)]<class T>() -> Kernel {
+// Calls `make` for an element type that the fast kernels take.
+template <class Make>
+Kernel by_fast_float(DType dtype, Make&& make) {
+  return dtype == DType::kBF16 ? make.template operator()<BF16>()
+                               : make.template operator()<float>();
+}
+
+Kernel prepare(const Attention& op, const KernelTypes& types, std::string_view variant) {
+  const AttentionSetup u(op, types);
+  if (variant != kCpuReference.name) {
+    return by_fast_float(types.in[0].dtype, [u]<class T>() -> Kernel {
+      return [u](const KernelArgs& a) { fast::forward<T>(u, a); };
+    });
+  }
+  return by_float(types.in[0].dtype, [u]<class T>() -> Kernel {
     return [u](const KernelArgs& a) {
       const AttentionShape& s = u.s;
       parallel_rows(s.B * s.H * s.S, [&](int64_t r) {
@@ -164,10 +138,16 @@ Kernel prepare(const Attention& op, const KernelTypes& types, std::string_view) 
   });
 }
 
-Kernel prepare(const AttentionGrad& op, const KernelTypes& types, std::string_view) {
-  const Setup u(op.forward, types);
-  return by_float(types.in[0].dtype, [u, has_dlse = op.has_dlse]<class T>() -> Kernel {
-    return [u, has_dlse](const KernelArgs& a) {
+Kernel prepare(const AttentionGrad& op, const KernelTypes& types, std::string_view variant) {
+  const AttentionSetup u(op.forward, types);
+  const bool has_dlse = op.has_dlse;
+  if (variant != kCpuReference.name) {
+    return by_fast_float(types.in[0].dtype, [=]<class T>() -> Kernel {
+      return [=](const KernelArgs& a) { fast::backward<T>(u, a, has_dlse); };
+    });
+  }
+  return by_float(types.in[0].dtype, [=]<class T>() -> Kernel {
+    return [=](const KernelArgs& a) {
       parallel_rows(u.s.B * u.s.K, [&](int64_t r) {
         reference_grad_head<T>(u, a, r / u.s.K, r % u.s.K, has_dlse);
       });

@@ -1,0 +1,180 @@
+// The gradient of attention in blocks: five products a block pair.
+#pragma once
+
+#include "tokamak/ops/attention_fast_cpu.h"
+
+namespace tokamak::cpu::fast {
+
+/// One call's backward pass on one thread.
+template <class T>
+class Backward {
+ public:
+  using E = Element<T>;
+
+  Backward(const AttentionSetup& u, const KernelArgs& a, bool has_dlse, int part)
+      : u_(u), a_(a), has_dlse_(has_dlse), space_(u.s), width_(round_up(u.s.D, 16)) {
+    Scratch scratch(a.workspace, space_.backward(), part);
+    keys_t_ = scratch.take<E>(space_.keys);
+    values_t_ = scratch.take<E>(space_.keys);
+    keys_ = scratch.take<E>(space_.keys);
+    dk_ = scratch.take<float>(space_.keys);
+    dv_ = scratch.take<float>(space_.keys);
+    q_rows_ = scratch.take<E>(space_.queries);
+    dy_rows_ = scratch.take<E>(space_.queries);
+    q_ = scratch.take<E>(space_.queries);
+    dy_ = scratch.take<E>(space_.queries);
+    dq_ = scratch.take<float>(space_.queries);
+    rows_ = scratch.take<E>(space_.queries);
+    p_ = scratch.take<float>(space_.scores);
+    ds_ = scratch.take<float>(space_.scores);
+    p_left_ = scratch.take<E>(space_.scores);
+    ds_left_ = scratch.take<E>(space_.scores);
+    ds_transposed_ = scratch.take<E>(space_.scores);
+    lse_ = scratch.take<float>(kQueryBlock);
+    delta_ = scratch.take<float>(kQueryBlock);
+  }
+
+  void run(int64_t b, int64_t kv) {
+    const AttentionShape& s = u_.s;
+    Head<T> head{.stride = s.K * s.D, .D = s.D, .width = width_};
+    head.data = a_.in[2].as<T>() + u_.k_at(b, 0, kv);
+    head.transpose(s.T, values_t_, rows_);
+    head.data = a_.in[1].as<T>() + u_.k_at(b, 0, kv);
+    head.transpose(s.T, keys_t_, rows_);
+    head.stack(s.T, keys_);
+    std::fill(dk_, dk_ + space_.keys, 0.0F);
+    std::fill(dv_, dv_ + space_.keys, 0.0F);
+    for (int64_t h = kv * s.group(); h < (kv + 1) * s.group(); ++h) {
+      for (int64_t i0 = 0; i0 < s.S; i0 += kQueryBlock) block(b, h, i0, head);
+    }
+    const auto scale = static_cast<float>(u_.scale);
+    for (int64_t j = 0; j < s.T; ++j) {
+      write(dk_ + j * width_, scale, a_.out[1].as<T>() + u_.k_at(b, j, kv));
+      write(dv_ + j * width_, 1.0F, a_.out[2].as<T>() + u_.k_at(b, j, kv));
+    }
+  }
+
+ private:
+  void write(const float* from, float scale, T* to) const {
+    for (int64_t d = 0; d < u_.s.D; ++d) to[d] = static_cast<T>(from[d] * scale);
+  }
+
+  float statistic(const Tensor& t, int64_t i) const {
+    return t.type.dtype == DType::kF64 ? static_cast<float>(t.as<double>()[i]) : t.as<float>()[i];
+  }
+
+  void load_queries(int64_t b, int64_t h, int64_t i0, int64_t M) {
+    const AttentionShape& s = u_.s;
+    const int64_t at = u_.q_at(b, i0, h);
+    const auto rows = [&](size_t i) {
+      return Rows<T>{.data = a_.in[i].as<T>() + at, .stride = s.H * s.D, .count = M, .D = s.D};
+    };
+    tile::copy_rows(rows(0), q_rows_);
+    tile::copy_rows(rows(5), dy_rows_);
+    tile::stack_rows(rows(0), kQueryBlock, width_, q_);
+    tile::stack_rows(rows(5), kQueryBlock, width_, dy_);
+    std::fill(dq_, dq_ + M * width_, 0.0F);
+    for (int64_t i = 0; i < M; ++i) {
+      const T* o = rows(3).data + i * s.H * s.D;
+      const T* dy = rows(5).data + i * s.H * s.D;
+      const int64_t stat = (b * s.H + h) * s.S + i0 + i;
+      float delta = 0.0F;
+#pragma omp simd reduction(+ : delta)
+      for (int64_t d = 0; d < s.D; ++d)
+        delta += static_cast<float>(o[d]) * static_cast<float>(dy[d]);
+      delta_[i] = has_dlse_ ? delta - statistic(a_.in.back(), stat) : delta;
+      lse_[i] = static_cast<float>(static_cast<double>(statistic(a_.in[4], stat)) * kLog2E);
+    }
+  }
+
+  // Scores to P (with dropout), dP to dS, of the first `count` keys.
+  void score_row(int64_t i, float scale, int64_t count, const float* kept) {
+    float* p_row = p_ + i * kKeyBlock;
+    float* ds_row = ds_ + i * kKeyBlock;
+    for (int64_t n = 0; n < kKeyBlock; n += kLanes) {
+      Vec p = tile::exp2(tile::load(p_row + n) * scale - lse_[i]);
+      if (count < kKeyBlock) p = tile::first(p, count - n, Vec{});
+      Vec dp = tile::load(ds_row + n);
+      if (kept != nullptr) dp *= tile::load(kept + n);
+      tile::store(ds_row + n, p * (dp - delta_[i]));
+      tile::store(p_row + n, kept != nullptr ? p * tile::load(kept + n) : p);
+    }
+  }
+
+  void scores(int64_t b, int64_t h, int64_t i0, int64_t M, int64_t j0) {
+    const auto scale = static_cast<float>(u_.scale * kLog2E);
+    float kept[kKeyBlock];
+    const bool drops = u_.op.dropout_p > 0.0;
+    for (int64_t i = 0; i < M; ++i) {
+      if (drops) dropout_row(u_, a_.in[6].as<int64_t>()[b], h, i0 + i, j0, kept);
+      score_row(i, scale, u_.end(u_.s.T, i0 + i) - j0, drops ? kept : nullptr);
+    }
+    if (M % 2 == 1) {
+      std::fill(p_ + M * kKeyBlock, p_ + (M + 1) * kKeyBlock, 0.0F);
+      std::fill(ds_ + M * kKeyBlock, ds_ + (M + 1) * kKeyBlock, 0.0F);
+    }
+  }
+
+  void block(int64_t b, int64_t h, int64_t i0, const Head<T>& head) {
+    const AttentionShape& s = u_.s;
+    const int64_t M = std::min(kQueryBlock, s.S - i0);
+    const int64_t even = round_up(M, 2);
+    const int64_t D = s.D / kPack<E>;
+    const int64_t W = width_;
+    load_queries(b, h, i0, M);
+    const int64_t end = u_.end(s.T, i0 + M - 1);
+    for (int64_t j0 = 0; j0 < end; j0 += kKeyBlock) {
+      const int64_t n = j0 / kKeyBlock;
+      tile::product(M, kKeyBlock, D, Strided<E>{.data = q_rows_, .row = D, .column = 1},
+                    keys_t_ + n * head.transposed_block(), kKeyBlock, p_, kKeyBlock, false);
+      tile::product(M, kKeyBlock, D, Strided<E>{.data = dy_rows_, .row = D, .column = 1},
+                    values_t_ + n * head.transposed_block(), kKeyBlock, ds_, kKeyBlock, false);
+      scores(b, h, i0, M, j0);
+      const int64_t keys = std::min(kKeyBlock, s.T - j0);
+      const int64_t K = kPack<E> == 2 ? even / 2 : M;
+      tile::product(keys, W, K, as_left_transposed(p_, even, p_left_), dy_, W, dv_ + j0 * W, W,
+                    true);
+      tile::product(keys, W, K, as_left_transposed(ds_, even, ds_transposed_), q_, W, dk_ + j0 * W,
+                    W, true);
+      tile::product(M, W, kKeyBlock / kPack<E>, as_left(ds_, M, ds_left_),
+                    keys_ + n * head.stacked_block(), W, dq_, W, true);
+    }
+    for (int64_t i = 0; i < M; ++i) {
+      write(dq_ + i * W, static_cast<float>(u_.scale), a_.out[0].as<T>() + u_.q_at(b, i0 + i, h));
+    }
+  }
+
+  const AttentionSetup& u_;
+  const KernelArgs& a_;
+  bool has_dlse_;
+  AttentionWorkspace space_;
+  int64_t width_;
+  E* keys_t_;
+  E* values_t_;
+  E* keys_;
+  float* dk_;
+  float* dv_;
+  E* q_rows_;
+  E* dy_rows_;
+  E* q_;
+  E* dy_;
+  float* dq_;
+  E* rows_;
+  float* p_;
+  float* ds_;
+  E* p_left_;
+  E* ds_left_;
+  E* ds_transposed_;
+  float* lse_;
+  float* delta_;
+};
+
+template <class T>
+void backward(const AttentionSetup& u, const KernelArgs& a, bool has_dlse) {
+  parallel_ranges(u.s.B * u.s.K, 1, [&](int64_t begin, int64_t end, int part) {
+    Backward<T> pass(u, a, has_dlse, part);
+    for (int64_t r = begin; r < end; ++r) pass.run(r / u.s.K, r % u.s.K);
+  });
+}
+
+}  // namespace tokamak::cpu::fast
