@@ -1,6 +1,7 @@
 # tokamak_library(), tokamak_test(), tokamak_bench() and the one target that carries flags.
 
 find_package(fmt REQUIRED)
+find_package(nlohmann_json REQUIRED)
 find_package(GTest REQUIRED)
 include(GoogleTest)
 

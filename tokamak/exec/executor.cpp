@@ -35,18 +35,33 @@ int64_t Memory::bytes() const {
   return total;
 }
 
+std::byte* StateAccess::data(StateId id, int64_t offset, size_t bytes) const {
+  const int64_t size = (*states_)[id].type.bytes();
+  TOK_CHECK(offset >= 0 && offset + static_cast<int64_t>(bytes) <= size, "{}: {} bytes at {} of {}",
+            (*states_)[id].name, bytes, offset, size);
+  return memory_->base(ArenaKind::kState) + (*layout_)[id] + offset;
+}
+
+void StateAccess::write_at(StateId id, int64_t offset, std::span<const std::byte> bytes) const {
+  memory_->backend().upload(data(id, offset, bytes.size()), bytes.data(),
+                            static_cast<int64_t>(bytes.size()));
+}
+
+void StateAccess::read_at(StateId id, int64_t offset, std::span<std::byte> bytes) const {
+  memory_->backend().download(bytes.data(), data(id, offset, bytes.size()),
+                              static_cast<int64_t>(bytes.size()));
+}
+
 void StateAccess::write(StateId id, std::span<const std::byte> bytes) const {
-  const int64_t want = (*states_)[id].type.bytes();
-  TOK_CHECK(static_cast<int64_t>(bytes.size()) == want, "{}: {} bytes for {}", (*states_)[id].name,
-            bytes.size(), want);
-  memory_->backend().upload(device_data(id), bytes.data(), want);
+  TOK_CHECK(static_cast<int64_t>(bytes.size()) == (*states_)[id].type.bytes(), "{}",
+            (*states_)[id].name);
+  write_at(id, 0, bytes);
 }
 
 void StateAccess::read(StateId id, std::span<std::byte> bytes) const {
-  const int64_t want = (*states_)[id].type.bytes();
-  TOK_CHECK(static_cast<int64_t>(bytes.size()) == want, "{}: {} bytes for {}", (*states_)[id].name,
-            bytes.size(), want);
-  memory_->backend().download(bytes.data(), device_data(id), want);
+  TOK_CHECK(static_cast<int64_t>(bytes.size()) == (*states_)[id].type.bytes(), "{}",
+            (*states_)[id].name);
+  read_at(id, 0, bytes);
 }
 
 Executor::Executor(const Plan& plan, const Memory& memory) {
@@ -109,20 +124,14 @@ void Executor::run(const ScheduleItem& item) {
       phase_start = Clock::now();
       any = true;
     }
-    if (op_times_ == nullptr) {
+    if (spans_ == nullptr) {
       bound.kernel(bound.args[later]);
       continue;
     }
-    const auto start = Clock::now();
+    TaskSpan span{.task = bound.task, .begin_s = seconds_since({})};
     bound.kernel(bound.args[later]);
-    OpTimes::Entry& entry = op_times_->by_op[std::string(bound.task->rules->name)];
-    entry.seconds += seconds_since(start);
-    entry.calls += 1;
-    Types in;
-    Types out;
-    for (const Tensor& t : bound.in) in.push_back(t.type);
-    for (const Tensor& t : bound.out) out.push_back(t.type);
-    entry.flops += bound.task->rules->cost(bound.task->op.get(), in, out).flops;
+    span.end_s = seconds_since({});
+    spans_->push_back(span);
   }
   if (any) (*phase_seconds_)[static_cast<size_t>(phase)] += seconds_since(phase_start);
 }

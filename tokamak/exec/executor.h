@@ -2,9 +2,7 @@
 #pragma once
 
 #include <array>
-#include <map>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "tokamak/exec/backend.h"
@@ -40,6 +38,10 @@ class StateAccess {
   void write(StateId id, std::span<const std::byte> bytes) const;
   void read(StateId id, std::span<std::byte> bytes) const;
 
+  /// The same for the bytes from `offset` on. REQUIRES: they lie inside the State.
+  void write_at(StateId id, int64_t offset, std::span<const std::byte> bytes) const;
+  void read_at(StateId id, int64_t offset, std::span<std::byte> bytes) const;
+
   template <class T>
   void write(StateId id, std::span<const T> values) const {
     write(id, std::as_bytes(values));
@@ -52,33 +54,25 @@ class StateAccess {
     return values;
   }
 
-  /// Where the State lies on the device; for host backends a pointer that may be read and written
-  /// between steps.
-  std::byte* device_data(StateId id) const {
-    return memory_->base(ArenaKind::kState) + (*layout_)[id];
-  }
-
  private:
+  std::byte* data(StateId id, int64_t offset, size_t bytes) const;
+
   const Memory* memory_;
   const StateTable* states_;
   const StateLayout* layout_;
 };
 
-/// Seconds and calls by op name, forward and backward apart; filled where asked for.
-struct OpTimes {
-  struct Entry {
-    double seconds = 0.0;
-    int64_t calls = 0;
-    double flops = 0.0;
-  };
+/// Seconds of the phases of the items run so far.
+using PhaseTimes = std::array<double, 4>;  // by Phase
 
-  std::map<std::string, Entry> by_op;
+/// One task as it ran, for traces. Times in seconds of a steady clock.
+struct TaskSpan {
+  const Task* task = nullptr;
+  double begin_s = 0.0;
+  double end_s = 0.0;
 };
 
-/// Seconds of the phases of the items run so far.
-using PhaseSeconds = std::array<double, 4>;  // by Phase
-
-/// A plan bound to memory: every kernel prepared, every pointer known.
+/// A plan bound to memory: every kernel prepared, every pointer known. The plan must outlive it.
 class Executor {
  public:
   Executor(const Plan& plan, const Memory& memory);
@@ -87,10 +81,10 @@ class Executor {
   void run(const ScheduleItem& item);
 
   /// Adds to `seconds` by phase as segments run; null stops it.
-  void time_phases(PhaseSeconds* seconds) { phase_seconds_ = seconds; }
+  void time_phases(PhaseTimes* seconds) { phase_seconds_ = seconds; }
 
-  /// Adds to `times` by op as tasks run (a clock read around each task); null stops it.
-  void time_ops(OpTimes* times) { op_times_ = times; }
+  /// Appends to `spans` as tasks run (a clock read around each task); null stops it.
+  void trace(std::vector<TaskSpan>* spans) { spans_ = spans; }
 
  private:
   struct BoundTask {
@@ -105,8 +99,8 @@ class Executor {
   BoundTask bind(const Task& task, const Memory& memory);
 
   std::vector<std::vector<BoundTask>> segments_;
-  PhaseSeconds* phase_seconds_ = nullptr;
-  OpTimes* op_times_ = nullptr;
+  PhaseTimes* phase_seconds_ = nullptr;
+  std::vector<TaskSpan>* spans_ = nullptr;
 };
 
 }  // namespace tokamak

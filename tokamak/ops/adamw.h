@@ -8,7 +8,8 @@ namespace tokamak {
 /// w, m, v, g, scalars f64 [3] = {lr, 1 - beta1^t, 1 - beta2^t}, factor f32 [1] -> w, m, v, in
 /// place. With g *= factor: w *= 1 - lr * weight_decay (or, not decoupled, g += weight_decay * w);
 /// m += (1 - beta1) (g - m); v = beta2 v + (1 - beta2) g^2; w -= lr / scalars[1] * m / (sqrt(v) /
-/// sqrt(scalars[2]) + eps). Moments have the dtype of w; sums are fp32 (fp64 from fp64).
+/// sqrt(scalars[2]) + eps). Moments have the dtype of w; sums are fp32 (fp64 from fp64). Nothing is
+/// written where the factor is not finite: a step that diverged changes no State.
 struct AdamW {
   static constexpr std::string_view kName = "adamw";
   double beta1 = 0.9;

@@ -47,7 +47,9 @@ Kernel prepare(const AdamW& op, const KernelTypes& types, std::string_view) {
   return by_float(types.in[0].dtype, [&]<class T>() {
     return by_float(types.in[3].dtype, [&]<class G>() -> Kernel {
       return [op](const KernelArgs& a) {
-        const Coefficients<Accum<T>> c(op, a.in[4].as<double>(), *a.in[5].as<float>());
+        const float factor = *a.in[5].as<float>();
+        if (!std::isfinite(factor)) return;
+        const Coefficients<Accum<T>> c(op, a.in[4].as<double>(), factor);
         parallel_ranges(a.out[0].numel(), 8192, [&](int64_t begin, int64_t end, int) {
           update(c, a.out[0].as<T>(), a.out[1].as<T>(), a.out[2].as<T>(), a.in[3].as<G>(), begin,
                  end);

@@ -39,14 +39,16 @@ std::span<const Variant> SumSquares::variants() {
 }
 
 Types ClipFactor::infer(std::span<const TensorType> in) const {
-  require_inputs(kName, in, 1, 1);
-  TOK_REQUIRE(in[0].dtype == DType::kF64 && in[0].dims == Dims{1},
-              "clip_factor: wanted float64[1], got {}", to_string(in[0]));
+  require_inputs(kName, in, 1, 2);
+  for (const TensorType& type : in) {
+    TOK_REQUIRE(type.dtype == DType::kF64 && type.dims == Dims{1},
+                "clip_factor: wanted float64[1], got {}", to_string(type));
+  }
   return {in[0], {.dtype = DType::kF32, .dims = {1}}};
 }
 
-std::vector<Strategy> ClipFactor::place(std::span<const TensorType>) const {
-  return {replicate(1, 2)};
+std::vector<Strategy> ClipFactor::place(std::span<const TensorType> in) const {
+  return {replicate(in.size(), 2)};
 }
 
 std::vector<Value> ClipFactor::gradient(Graph&, const Node& n, std::span<const Value>) const {

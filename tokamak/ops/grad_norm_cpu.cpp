@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "tokamak/cpu/dispatch.h"
 #include "tokamak/ops/grad_norm.h"
@@ -53,8 +55,11 @@ Kernel prepare(const ClipFactor& op, const KernelTypes&, std::string_view) {
   return [=](const KernelArgs& a) {
     const double norm = std::sqrt(*a.in[0].as<double>());
     const double factor = max_norm > 0.0 ? max_norm / (norm + 1e-6) : 1.0;
+    const bool is_finite =
+        std::isfinite(norm) && (!a.has(1) || std::isfinite(*a.in[1].as<double>()));
     *a.out[0].as<double>() = norm;
-    *a.out[1].as<float>() = static_cast<float>(factor > 1.0 ? 1.0 : factor);
+    *a.out[1].as<float>() = is_finite ? static_cast<float>(std::min(factor, 1.0))
+                                      : std::numeric_limits<float>::quiet_NaN();
   };
 }
 

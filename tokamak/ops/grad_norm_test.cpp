@@ -33,6 +33,9 @@ OpCases cases_of<ClipFactor>() {
   add("does not clip", 5.0, 16);
   add("off", 0.0, 16);
   add("zero gradient", 1.0, 0);
+  OpCase& with_loss = c.good("with the loss", {.max_norm = 1.0}, {sum, sum});
+  with_loss.check_gradient = false;
+  with_loss.fill = {{.values = {4}}, {.values = {3}}};
   c.bad("of float32", {}, {f32({1})});
   return c.cases;
 }

@@ -1,0 +1,127 @@
+#include <fmt/format.h>
+
+#include "tokamak/cli/words.h"
+#include "tokamak/core/error.h"
+#include "tokamak/core/json.h"
+#include "tokamak/cpu/backend.h"
+#include "tokamak/cpu/peak.h"
+#include "tokamak/train/benchmark.h"
+
+namespace tokamak::cli {
+namespace {
+
+void print(const StepBenchmark& b, const ModelSpec& model, const std::string& dtype,
+           double gemm_peak) {
+  double gemm_s = 0.0;
+  double attention_s = 0.0;
+  double gemm_flops = 0.0;
+  fmt::print("{:<22}{:>7}{:>12}{:>9}{:>12}{:>10}\n", "op", "calls", "ms", "share %", "GFLOP/s",
+             "GB/s");
+  for (const OpTime& op : b.ops) {
+    const bool is_gemm = op.op.rfind("linear", 0) == 0 && op.op != "linear_grad_bias";
+    const bool is_attention = op.op.rfind("attention", 0) == 0;
+    gemm_s += is_gemm ? op.seconds : 0.0;
+    gemm_flops += is_gemm ? op.flops : 0.0;
+    attention_s += is_attention ? op.seconds : 0.0;
+    fmt::print("{:<22}{:>7}{:>12.2f}{:>9.1f}{:>12.1f}{:>10.1f}\n", op.op, op.calls,
+               1e3 * op.seconds, 100.0 * op.seconds / b.traced_s, 1e-9 * op.flops / op.seconds,
+               1e-9 * op.bytes / op.seconds);
+  }
+  const double gemm_rate = gemm_flops / gemm_s;
+  fmt::print(
+      "step {:.3f} s (median of {}), {:.1f} tok/s; GEMM {:.1f} %, attention {:.1f} %, other {:.1f} "
+      "%; GEMM at {:.0f} "
+      "GFLOP/s of {:.0f} measured peak\n",
+      b.median_step_s(), b.step_s.size(), b.tokens_per_s(), 100.0 * gemm_s / b.traced_s,
+      100.0 * attention_s / b.traced_s, 100.0 * (1.0 - (gemm_s + attention_s) / b.traced_s),
+      1e-9 * gemm_rate, 1e-9 * gemm_peak);
+  const Json line{{"bench", "model"},
+                  {"parameters", count_parameters(model).total},
+                  {"dtype", dtype},
+                  {"tokens_per_step", b.tokens_per_step},
+                  {"step_s", b.median_step_s()},
+                  {"tps", b.tokens_per_s()},
+                  {"gemm_share", gemm_s / b.traced_s},
+                  {"attention_share", attention_s / b.traced_s},
+                  {"gemm_gflops", 1e-9 * gemm_rate},
+                  {"peak_gflops", 1e-9 * gemm_peak},
+                  {"planned_bytes", b.peak_bytes}};
+  fmt::print("{}\n", line.dump());
+}
+
+int run_bench_model(Args args) {
+  CLI::App app("Times a training step on random tokens.", "tokamak bench model");
+  std::string model_name = "llama";
+  std::string flavor;
+  std::string dtype = "both";
+  std::string mode = "none";
+  ModelSpec c = flavor_spec("llama2", "271M");
+  c.dim = 768;
+  c.num_layers = 12;
+  c.num_heads = 12;
+  c.num_kv_heads = 0;
+  c.mlp_dim = 2048;
+  c.vocab_size = 16384;
+  int64_t batch = 4;
+  int64_t seq_len = 512;
+  int64_t warmup = 1;
+  int64_t steps = 5;
+  int threads = 0;
+  app.add_option("--model", flavor, "NAME:FLAVOR instead of the sizes below");
+  app.add_option("--layers", c.num_layers, "")->capture_default_str();
+  app.add_option("--dim", c.dim, "")->capture_default_str();
+  app.add_option("--heads", c.num_heads, "")->capture_default_str();
+  app.add_option("--kv-heads", c.num_kv_heads, "0 = heads")->capture_default_str();
+  app.add_option("--mlp", c.mlp_dim, "")->capture_default_str();
+  app.add_option("--vocab", c.vocab_size, "")->capture_default_str();
+  app.add_option("--batch", batch, "")->capture_default_str();
+  app.add_option("--seq-len", seq_len, "")->capture_default_str();
+  app.add_option("--dtype", dtype, "float32, bfloat16 or both")->capture_default_str();
+  app.add_option("--recompute", mode, "none or full")->capture_default_str();
+  app.add_option("--warmup", warmup, "")->capture_default_str();
+  app.add_option("--steps", steps, "")->capture_default_str();
+  app.add_option("--threads", threads, "0 = all")->capture_default_str();
+  if (!parse(app, args)) return 0;
+  if (!flavor.empty()) {
+    const auto colon = flavor.find(':');
+    TOK_REQUIRE(colon != std::string::npos, "--model \"{}\": wanted NAME:FLAVOR, as llama3:1B",
+                flavor);
+    c = flavor_spec(flavor.substr(0, colon), flavor.substr(colon + 1));
+  } else {
+    if (c.num_kv_heads == 0) c.num_kv_heads = c.num_heads;
+    TOK_REQUIRE(c.num_heads > 0 && c.dim % c.num_heads == 0 && c.num_heads % c.num_kv_heads == 0,
+                "--heads {}, --kv-heads {} do not divide --dim {}", c.num_heads, c.num_kv_heads,
+                c.dim);
+    c.head_dim = c.dim / c.num_heads;
+  }
+  TOK_REQUIRE(mode == "none" || mode == "full", "--recompute \"{}\": wanted none or full", mode);
+  TOK_REQUIRE(dtype == "both" || dtype == "float32" || dtype == "bfloat16",
+              "--dtype \"{}\": wanted float32, bfloat16 or both", dtype);
+  const auto backend = cpu::make_backend({.threads = threads});
+  for (const std::string one : {"float32", "bfloat16"}) {
+    if (dtype != "both" && dtype != one) continue;
+    RunShape shape{.training = {.batch = batch,
+                                .seq_len = seq_len,
+                                .compute = dtype_from_name(one, "--dtype")}};
+    if (mode == "full") shape.recompute.mode = RecomputePolicy::Mode::kFull;
+    const PlannedRun run(c, shape, backend->target());
+    fmt::print("{} parameters, {}, batch {} x {}, {} threads, {:.2f} GiB planned\n",
+               count_parameters(c).total, one, batch, seq_len, backend->target().threads,
+               static_cast<double>(run.peak_bytes()) / (1024.0 * 1024.0 * 1024.0));
+    const StepBenchmark b = benchmark_step(run, warmup, steps, *backend);
+    print(b, c, one, cpu::measure_gemm_peak(shape.training.compute));
+  }
+  return 0;
+}
+
+}  // namespace
+
+int run_bench(Args args) {
+  const std::string what = args.empty() ? "--help" : args[0];
+  if (what == "model") return run_bench_model(args.subspan(1));
+  TOK_REQUIRE(what == "--help" || what == "-h", "tokamak bench: no \"{}\"; there is model", what);
+  fmt::print("usage: tokamak bench model [options]; `tokamak bench model --help` says more\n");
+  return 0;
+}
+
+}  // namespace tokamak::cli

@@ -1,0 +1,72 @@
+#include <fmt/format.h>
+
+#include "tokamak/checkpoint/checkpoint_writer.h"
+#include "tokamak/checkpoint/transform.h"
+#include "tokamak/checkpoint/weight_names.h"
+#include "tokamak/cli/model_files.h"
+#include "tokamak/cli/words.h"
+#include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
+#include "tokamak/train/hf_model.h"
+
+namespace tokamak::cli {
+namespace {
+
+// A model-only checkpoint in TO/step-0, with the config.json that makes it readable by itself.
+void to_checkpoint(const ModelFiles& files, const std::filesystem::path& to, DType dtype) {
+  CheckpointWriter writer(to, 0);
+  for (const TensorSource& t : files.parameters) writer.add(cast(t, dtype));
+  const ShardSummary shard = writer.finish_shard();
+  const CheckpointInfo info{.step = 0,
+                            .resumable = false,
+                            .sections = {{"train_state", R"({"step":0,"tokens_seen":0})"}}};
+  const auto folder = writer.commit(std::span(&shard, 1), info);
+  write_file_atomic(to / "config.json", to_hf_config(files.config, dtype, {}));
+  for (const auto& [name, text] : tokenizer_files_in(files.folder))
+    write_file_atomic(to / name, text);
+  fmt::print("wrote the checkpoint {}\n", folder.string());
+}
+
+}  // namespace
+
+int run_convert(Args args) {
+  CLI::App app(
+      "Converts weights: Hugging Face folders, checkpoints of ours, llm.c .bin models and "
+      "Meta-named safetensors in;\n"
+      "a Hugging Face folder or a checkpoint out.",
+      "tokamak convert");
+  std::string from;
+  std::string to;
+  std::string format = "hf";
+  std::string dtype = "float32";
+  std::string model;
+  std::string tokenizer;
+  app.add_option("from", from, "what to read")->required();
+  app.add_option("to", to, "the folder to write")->required();
+  app.add_option("--to-format", format, "hf or checkpoint")->capture_default_str();
+  app.add_option("--dtype", dtype, "float32, bfloat16 or float16")->capture_default_str();
+  app.add_option("--model", model, "NAME:FLAVOR where the weights have no config.json");
+  app.add_option("--tokenizer", tokenizer,
+                 "folder whose tokenizer files are copied; default: beside the weights");
+  if (!parse(app, args)) return 0;
+  TOK_REQUIRE(format == "hf" || format == "checkpoint",
+              "--to-format \"{}\": wanted hf or checkpoint", format);
+  const DType type = dtype_from_name(dtype, "--dtype");
+  TOK_REQUIRE(is_float(type) && type != DType::kF64,
+              "--dtype \"{}\": wanted float32, bfloat16 or float16", dtype);
+  TOK_REQUIRE(!std::filesystem::exists(to) || !std::filesystem::exists(from) ||
+                  !std::filesystem::equivalent(from, to),
+              "convert: {} is both source and target", to);
+  const ModelFiles files = open_model(from, model);
+  if (format == "checkpoint") {
+    to_checkpoint(files, to, type);
+    return 0;
+  }
+  export_hf_folder(
+      to, files.config, files.parameters, type, {},
+      tokenizer_files_in(tokenizer.empty() ? files.folder : std::filesystem::path(tokenizer)));
+  fmt::print("wrote the Hugging Face folder {}\n", to);
+  return 0;
+}
+
+}  // namespace tokamak::cli

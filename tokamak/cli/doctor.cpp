@@ -1,0 +1,101 @@
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <thread>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tokamak/cli/words.h"
+#include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
+#include "tokamak/core/json.h"
+#include "tokamak/cpu/backend.h"
+#include "tokamak/cpu/gemm.h"
+#include "tokamak/cpu/peak.h"
+#include "tokamak/train/machine_file.h"
+#include "tokamak/train/memory_use.h"
+
+namespace tokamak::cli {
+namespace {
+
+std::string cpu_name() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
+  }
+  return "unknown";
+}
+
+// Bytes a second of a copy between two large arrays, read and written both counted; best of
+// several.
+double measure_copy_rate(int threads) {
+  constexpr size_t kBytes = size_t{256} << 20U;
+  std::vector<char> from(kBytes, 1);
+  std::vector<char> to(kBytes);
+  double best = 0.0;
+  for (int repeat = 0; repeat < 5; ++repeat) {
+    const auto start = std::chrono::steady_clock::now();
+    std::vector<std::jthread> workers;
+    for (int t = 0; t < threads; ++t) {
+      const size_t begin = kBytes * static_cast<size_t>(t) / static_cast<size_t>(threads);
+      const size_t end = kBytes * static_cast<size_t>(t + 1) / static_cast<size_t>(threads);
+      workers.emplace_back(
+          [&, begin, end] { std::memcpy(to.data() + begin, from.data() + begin, end - begin); });
+    }
+    workers.clear();
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    best = std::max(best, 2.0 * static_cast<double>(kBytes) / seconds);
+  }
+  return best;
+}
+
+// Whether this folder takes a synced write and a rename, which checkpoints need.
+std::string check_folder(const std::filesystem::path& folder) {
+  try {
+    make_folders(folder);
+    write_file_atomic(folder / ".tokamak_doctor", "ok");
+    std::filesystem::remove(folder / ".tokamak_doctor");
+    return "ok";
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+}  // namespace
+
+int run_doctor(Args args) {
+  CLI::App app("Checks this machine and measures its peaks; training reads them for mfu.",
+               "tokamak doctor");
+  std::string folder = "outputs";
+  app.add_option("--dump-folder", folder, "the folder runs will write to")->capture_default_str();
+  if (!parse(app, args)) return 0;
+  const auto backend = cpu::make_backend();
+  const int threads = backend->target().threads;
+  fmt::print("cpu            {}, {} threads\n", cpu_name(), threads);
+  fmt::print("memory         {:.1f} GiB usable\n",
+             static_cast<double>(usable_memory_bytes()) / (1024.0 * 1024.0 * 1024.0));
+  fmt::print("gemm           {}\n",
+             cpu::Gemm::is_available()
+                 ? "oneDNN"
+                 : "plain loops: built without oneDNN, expect a tenth of the speed");
+  MachineFile machine{.cpu = cpu_name(), .threads = threads};
+  machine.gemm_flops_f32 = cpu::measure_gemm_peak(DType::kF32);
+  machine.gemm_flops_bf16 = cpu::measure_gemm_peak(DType::kBF16);
+  machine.copy_bytes_per_s = measure_copy_rate(threads);
+  fmt::print(
+      "gemm float32   {:.0f} GFLOP/s\ngemm bfloat16  {:.0f} GFLOP/s\ncopy           {:.1f} GB/s\n",
+      1e-9 * machine.gemm_flops_f32, 1e-9 * machine.gemm_flops_bf16,
+      1e-9 * machine.copy_bytes_per_s);
+  const std::string writable = check_folder(folder);
+  fmt::print("{:<14} {}\n", folder, writable);
+  fmt::print("gpu            not built in\n");
+  TOK_REQUIRE(writable == "ok", "doctor: {}", writable);
+  const auto file = save_machine_file(machine);
+  fmt::print("saved to {}: training now reports mfu against the gemm figures\n", file.string());
+  return 0;
+}
+
+}  // namespace tokamak::cli

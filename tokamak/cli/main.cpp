@@ -1,0 +1,83 @@
+#include <array>
+#include <csignal>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tokamak/cli/verbs.h"
+#include "tokamak/core/error.h"
+
+namespace tokamak::cli {
+namespace {
+
+struct Verb {
+  std::string_view name;
+  int (*run)(Args);
+  std::string_view what;
+};
+
+constexpr std::array kVerbs{
+    Verb{"train", run_train,
+         "train a model: tokamak train [FILE.toml] [--section.key=value ...] [--dry-run]"},
+    Verb{"plan", run_plan, "print the plan of a run: memory, tasks, kernel choices"},
+    Verb{"bench", run_bench, "measure a model's step or single kernels on this machine"},
+    Verb{"generate", run_generate, "continue a text with a trained model"},
+    Verb{"convert", run_convert,
+         "weights between Hugging Face folders, checkpoints, llm.c and Meta files"},
+    Verb{"tokenizer", run_tokenizer, "encode, decode, train or cache"},
+    Verb{"doctor", run_doctor, "check this machine and measure its peaks"},
+    Verb{"help", run_help, "explain a key: tokamak help section.key"},
+};
+
+int usage(std::FILE* to) {
+  fmt::print(
+      to,
+      "tokamak {}: pretrains Llama and GPT class language models\n\nusage: tokamak VERB ...\n\n",
+      TOK_VERSION);
+  for (const Verb& verb : kVerbs) fmt::print(to, "  {:<10} {}\n", verb.name, verb.what);
+  fmt::print(to, "\n`tokamak VERB --help` says more.\n");
+  return to == stdout ? 0 : static_cast<int>(ExitCode::kUserError);
+}
+
+int run(const std::vector<std::string>& args) {
+  if (args.empty()) return usage(stderr);
+  if (args[0] == "--help" || args[0] == "-h" || (args[0] == "help" && args.size() == 1))
+    return usage(stdout);
+  if (args[0] == "--version") {
+    fmt::print("tokamak {}\n", TOK_VERSION);
+    return 0;
+  }
+  for (const Verb& verb : kVerbs) {
+    if (verb.name == args[0]) return verb.run(Args(args).subspan(1));
+  }
+  fail("no verb \"{}\"; `tokamak --help` lists them", args[0]);
+}
+
+int report(ExitCode code, std::string_view kind, std::string_view text) {
+  std::fflush(stdout);
+  fmt::print(stderr, "tokamak: {}{}\n", kind, text);
+  return static_cast<int>(code);
+}
+
+}  // namespace
+}  // namespace tokamak::cli
+
+int main(int argc, char** argv) {
+  using namespace tokamak;  // NOLINT(google-build-using-namespace): main lies outside
+  std::signal(SIGPIPE, SIG_DFL);
+  try {
+    return cli::run(std::vector<std::string>(argv + 1, argv + argc));
+  } catch (const Error& error) {
+    return cli::report(ExitCode::kUserError, "", error.what());
+  } catch (const Diverged& error) {
+    return cli::report(ExitCode::kDiverged, "", error.what());
+  } catch (const SystemError& error) {
+    return cli::report(ExitCode::kTryAgain, "machine: ", error.what());
+  } catch (const std::bad_alloc&) {
+    return cli::report(ExitCode::kTryAgain, "machine: ", "out of host memory");
+  } catch (const std::exception& error) {
+    return cli::report(ExitCode::kBug, "", error.what());
+  }
+}

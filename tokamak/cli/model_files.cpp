@@ -1,0 +1,75 @@
+#include "tokamak/cli/model_files.h"
+
+#include "tokamak/checkpoint/foreign.h"
+#include "tokamak/checkpoint/llmc.h"
+#include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
+#include "tokamak/data/self.h"
+#include "tokamak/models/hf_config.h"
+#include "tokamak/train/hf_model.h"
+
+namespace tokamak::cli {
+namespace {
+
+ModelSpec config_of_llmc(const std::filesystem::path& path) {
+  const LlmcModel m = LlmcFile(path).model();
+  const bool is_gpt2 = m.family == LlmcFamily::kGpt2;
+  ModelSpec c = flavor_spec(is_gpt2 ? "gpt2" : "llama3", is_gpt2 ? "124M" : "8B");
+  c.flavor = path.filename().string();
+  c.vocab_size = m.vocab_size;
+  c.dim = m.channels;
+  c.num_layers = m.num_layers;
+  c.num_heads = m.num_heads;
+  c.num_kv_heads = is_gpt2 ? m.num_heads : m.num_kv_heads;
+  c.head_dim = m.channels / m.num_heads;
+  c.mlp_dim = is_gpt2 ? 4 * m.channels : m.ffn_hidden;
+  c.max_seq_len = m.max_seq_len;
+  if (!is_gpt2) {
+    c.rope_theta = static_cast<double>(m.rope_theta);
+    if (!m.use_scaled_rope) c.rope_scaling = {};
+  }
+  return c;
+}
+
+}  // namespace
+
+ModelFiles open_model(const std::filesystem::path& path, const std::string& flavor) {
+  namespace fs = std::filesystem;
+  TOK_REQUIRE(fs::exists(path), "no model at {}: no such file or folder", path.string());
+  ModelFiles m{.folder = fs::is_directory(path) ? path : path.parent_path()};
+  if (!flavor.empty()) {
+    const auto colon = flavor.find(':');
+    TOK_REQUIRE(colon != std::string::npos, "--model \"{}\": wanted NAME:FLAVOR, as llama3:8B",
+                flavor);
+    m.config = flavor_spec(flavor.substr(0, colon), flavor.substr(colon + 1));
+  } else if (fs::is_regular_file(path) && is_llmc_model(path)) {
+    m.config = config_of_llmc(path);
+  } else {
+    for (fs::path at = m.folder; !fs::exists(m.folder / "config.json"); at = at.parent_path()) {
+      if (fs::exists(at / "config.json")) m.folder = at;
+      if (at == at.parent_path() || at.empty()) break;
+    }
+    if (!fs::exists(m.folder / "config.json")) refuse_foreign_checkpoint(path);
+    TOK_REQUIRE(fs::exists(m.folder / "config.json"),
+                "{}: there is no config.json; name the model with --model NAME:FLAVOR",
+                path.string());
+    const std::string file = (m.folder / "config.json").string();
+    m.config = parse_hf_config(read_file(file), file);
+  }
+  m.parameters = open_weights(m.config, path);
+  return m;
+}
+
+std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path,
+                                          const std::filesystem::path& model_folder) {
+  if (path == "bytes") return byte_tokenizer();
+  if (path == "self") return self_tokenizer();
+  if (!path.empty()) return load_tokenizer(path);
+  TOK_REQUIRE(std::filesystem::exists(model_folder / "tokenizer.json") ||
+                  std::filesystem::exists(model_folder / "tokenizer.model"),
+              "{}: there is no tokenizer; name one with --tokenizer FOLDER (or bytes, self)",
+              model_folder.string());
+  return load_tokenizer(model_folder);
+}
+
+}  // namespace tokamak::cli

@@ -1,0 +1,68 @@
+#include <set>
+
+#include <fmt/format.h>
+
+#include "tokamak/cli/run_config.h"
+#include "tokamak/cpu/backend.h"
+#include "tokamak/train/options.h"
+
+namespace tokamak::cli {
+namespace {
+
+// Each op once, with what was said of its variants.
+void print_why(const Plan& plan, const Target& target) {
+  std::set<std::string> seen;
+  for (const Segment& segment : plan.segments) {
+    for (const Task& task : segment.tasks) {
+      Node node;
+      node.rules = task.rules;
+      node.op = task.op;
+      Types in;
+      for (const Operand& o : task.in) in.push_back(o.type);
+      for (const Operand& o : task.out) node.out.push_back(o.type);
+      for (const std::string& line : explain_variants(node, {.in = in, .out = node.out}, target)) {
+        if (seen.insert(line).second) fmt::print("{}\n", line);
+      }
+    }
+  }
+}
+
+double total_flops(const Plan& plan) {
+  double flops = 0.0;
+  for (const Segment& segment : plan.segments) {
+    for (const Task& task : segment.tasks) {
+      Types in;
+      Types out;
+      for (const Operand& o : task.in) in.push_back(o.type);
+      for (const Operand& o : task.out) out.push_back(o.type);
+      flops += task.rules->cost(task.op.get(), in, out).flops;
+    }
+  }
+  return flops;
+}
+
+}  // namespace
+
+int run_plan(Args args) {
+  const auto run = load_run_config(args, "plan");
+  if (!run) return 0;
+  for (const Need& need : run->needs) fmt::print("{}\n", needs_line(need));
+  const auto backend =
+      cpu::make_backend({.threads = static_cast<int>(run->config.training.threads)});
+  const PlannedRun planned(spec_of(run->config), shape_of(run->config), backend->target());
+  const Plan& plan = planned.plan();
+  if (run->print) fmt::print("{}", to_text(plan));
+  if (run->why) print_why(plan, backend->target());
+  size_t num_tasks = 0;
+  for (const Segment& segment : plan.segments) num_tasks += segment.tasks.size();
+  fmt::print(
+      "model {} {}: {} parameters\n{} tasks in {} segments, {:.3f} TFLOP a microbatch with its "
+      "update\n",
+      planned.config().name, planned.config().flavor, count_parameters(planned.config()).total,
+      num_tasks, plan.segments.size(), 1e-12 * total_flops(plan));
+  fmt::print("memory of one rank, batch {} x {}:\n{}", run->config.training.local_batch_size,
+             run->config.training.seq_len, memory_table(planned));
+  return 0;
+}
+
+}  // namespace tokamak::cli

@@ -1,0 +1,98 @@
+#include "tokamak/cli/run_config.h"
+
+#include <charconv>
+
+#include <fmt/format.h>
+
+#include "tokamak/config/check.h"
+#include "tokamak/config/describe.h"
+#include "tokamak/core/error.h"
+#include "tokamak/models/model_spec.h"
+#include "tokamak/train/options.h"
+
+namespace tokamak::cli {
+namespace {
+
+Capabilities capabilities() {
+  Capabilities can{.bf16_master_weights = true, .profiling = true, .memory_snapshot = true};
+  for (const std::string& name : model_names()) {
+    Strings flavors = flavors_of(name);
+    flavors.emplace_back("hf");
+    can.models.emplace_back(name, flavors);
+  }
+  return can;
+}
+
+void print_help(const std::string& verb) {
+  fmt::print("usage: tokamak {} [FILE.toml] [--section.key=value ...] [--world-size=N]{}\n\n", verb,
+             verb == "train" ? " [--dry-run]" : " [--print] [--why]");
+  if (verb == "train") {
+    fmt::print(
+        "  --dry-run       check everything, print what is missing and the memory table, train "
+        "nothing\n");
+  } else {
+    fmt::print(
+        "  --print         every task with its kernel and operands\n  --why           why each "
+        "kernel was chosen\n");
+  }
+  fmt::print(
+      "  --world-size=N  ranks, where no launcher tells\n\nkeys (`tokamak help section.key` says "
+      "more):\n{}",
+      all_keys_help());
+}
+
+int64_t parse_world_size(const std::string& text) {
+  int64_t n = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), n);
+  TOK_REQUIRE(code == std::errc() && end == text.data() + text.size() && n >= 1,
+              "--world-size={}: wanted a positive number", text);
+  return n;
+}
+
+}  // namespace
+
+std::optional<RunConfig> load_run_config(Args args, const std::string& verb) {
+  RunConfig run;
+  std::optional<std::filesystem::path> file;
+  std::optional<int64_t> world_size;
+  std::vector<std::string> overrides;
+  for (size_t i = 0; i < args.size(); ++i) {
+    const std::string& arg = args[i];
+    if (arg == "--help" || arg == "-h") {
+      print_help(verb);
+      return std::nullopt;
+    }
+    if (arg == "--dry-run" && verb == "train") {
+      run.dry_run = true;
+    } else if (arg == "--print" && verb == "plan") {
+      run.print = true;
+    } else if (arg == "--why" && verb == "plan") {
+      run.why = true;
+    } else if (arg.rfind("--world-size=", 0) == 0) {
+      world_size = parse_world_size(arg.substr(std::string("--world-size=").size()));
+    } else if (arg == "--world-size" && i + 1 < args.size()) {
+      world_size = parse_world_size(args[++i]);
+    } else if (arg.rfind("--", 0) != 0 && !file && overrides.empty()) {
+      file = arg;
+    } else {
+      overrides.push_back(arg);
+    }
+  }
+  LoadedConfig loaded = load_config(file, overrides);
+  run.config = std::move(loaded.config);
+  run.notes = std::move(loaded.notes);
+  validate(run.config, world_size.value_or(default_world_size(run.config)));
+  run.needs = std::move(loaded.needs);
+  for (Need& need : needs(run.config, capabilities())) run.needs.push_back(std::move(need));
+  for (Need& need : missing_files(run.config)) run.needs.push_back(std::move(need));
+  if (!world_size && default_world_size(run.config) == 1) return run;
+  const int64_t world = world_size.value_or(default_world_size(run.config));
+  if (world > 1 && run.needs.empty()) {
+    run.needs.push_back({.key = "parallelism",
+                         .value = fmt::format("{} ranks", world),
+                         .reason = "this build runs one rank"});
+  }
+  return run;
+}
+
+}  // namespace tokamak::cli

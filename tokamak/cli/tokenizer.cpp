@@ -1,0 +1,145 @@
+#include <iostream>
+
+#include <fmt/format.h>
+
+#include "tokamak/cli/model_files.h"
+#include "tokamak/cli/words.h"
+#include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
+#include "tokamak/core/json.h"
+#include "tokamak/data/text_reader.h"
+#include "tokamak/data/token_cache.h"
+#include "tokamak/tokenizer/train_bpe.h"
+
+namespace tokamak::cli {
+namespace {
+
+// One JSON object a line with "text" in, one with "ids" and "decoded" out.
+int run_encode(Args args) {
+  CLI::App app(
+      "Reads one JSON object a line with \"text\" and writes {\"ids\", \"decoded\"} a line.",
+      "tokamak tokenizer encode");
+  std::string path;
+  bool bos = false;
+  bool eos = false;
+  app.add_option("tokenizer", path, "folder, tokenizer.json, tokenizer.model; bytes; self")
+      ->required();
+  app.add_flag("--bos", bos, "begin with BOS");
+  app.add_flag("--eos", eos, "end with EOS");
+  if (!parse(app, args)) return 0;
+  const auto tokenizer = open_tokenizer(path, {});
+  TOK_REQUIRE(!bos || tokenizer->bos(), "--bos: {} has no BOS", path);
+  TOK_REQUIRE(!eos || tokenizer->eos(), "--eos: {} has no EOS", path);
+  std::ios::sync_with_stdio(false);
+  std::string line;
+  std::vector<int32_t> ids;
+  for (int64_t number = 1; std::getline(std::cin, line); ++number) {
+    if (line.empty()) continue;
+    const std::string what = fmt::format("standard input, line {}", number);
+    const auto text = json_member<std::string>(parse_json(line, what), "text", what);
+    ids.clear();
+    if (bos) ids.push_back(*tokenizer->bos());
+    tokenizer->encode(text, ids);
+    if (eos) ids.push_back(*tokenizer->eos());
+    const Json out{{"ids", ids}, {"decoded", tokenizer->decode(ids)}};
+    std::cout << out.dump(-1, ' ', false, Json::error_handler_t::replace) << '\n';
+  }
+  return 0;
+}
+
+int run_decode(Args args) {
+  CLI::App app("Reads token ids, separated by white space, and writes their text.",
+               "tokamak tokenizer decode");
+  std::string path;
+  app.add_option("tokenizer", path, "folder, tokenizer.json, tokenizer.model; bytes; self")
+      ->required();
+  if (!parse(app, args)) return 0;
+  const auto tokenizer = open_tokenizer(path, {});
+  std::vector<int32_t> ids;
+  int32_t id = 0;
+  while (std::cin >> id) ids.push_back(id);
+  TOK_REQUIRE(std::cin.eof(),
+              "standard input: wanted token ids, got something else after {} of them", ids.size());
+  std::cout << tokenizer->decode(ids);
+  return 0;
+}
+
+int run_train_bpe(Args args) {
+  CLI::App app(
+      "Learns a byte-level BPE vocabulary and writes tokenizer.json and tokenizer_config.json.",
+      "tokamak tokenizer train");
+  std::vector<std::string> paths;
+  std::string out;
+  std::string split = "llama3";
+  std::string format = "text";
+  TrainOptions options;
+  app.add_option("text", paths, "files or folders")->required();
+  app.add_option("--out,-o", out, "folder to write")->required();
+  app.add_option("--vocab-size", options.vocab_size, "ids at most, special ones included")
+      ->capture_default_str();
+  app.add_option("--split", split, "llama3 or gpt2")->capture_default_str();
+  app.add_option("--format", format, "text, or c4 for JSON lines with \"text\"")
+      ->capture_default_str();
+  if (!parse(app, args)) return 0;
+  TOK_REQUIRE(split == "llama3" || split == "gpt2", "--split \"{}\": wanted llama3 or gpt2", split);
+  TOK_REQUIRE(format == "text" || format == "c4", "--format \"{}\": wanted text or c4", format);
+  options.split = split == "gpt2" ? SplitRule::kGpt2 : SplitRule::kLlama3;
+  if (split == "gpt2") {
+    options.special_tokens = {"<|endoftext|>"};
+    options.bos = options.eos = "<|endoftext|>";
+  }
+  BpeTrainer trainer(options);
+  for (const std::string& path : paths) {
+    const TextSource source = text_source(format, path);
+    TextReader reader(source.format, source.files);
+    TextPiece piece;
+    while (reader.next(piece)) trainer.add(piece.text);
+  }
+  const TokenizerFiles files = trainer.train();
+  make_folders(out);
+  files.save(out);
+  fmt::print("wrote {}/tokenizer.json with {} ids\n", out, files.parse(out)->vocab_size());
+  return 0;
+}
+
+int run_cache(Args args) {
+  CLI::App app("Builds the complete token cache of a text dataset, which shuffling needs.",
+               "tokamak tokenizer cache");
+  DataOptions data;
+  std::string tokenizer_path;
+  std::string cache = "outputs/token_cache";
+  int threads = 0;
+  app.add_option("dataset", data.dataset, "c4 or text")->required();
+  app.add_option("path", data.path, "file, folder, or mix \"0.7 A 0.3 B\"")->required();
+  app.add_option("--tokenizer", tokenizer_path, "folder or file; bytes; self")->required();
+  app.add_option("--cache", cache, "where caches live: DUMP_FOLDER/token_cache of the run")
+      ->capture_default_str();
+  app.add_option("--threads", threads, "0 = one a core")->capture_default_str();
+  if (!parse(app, args)) return 0;
+  const auto tokenizer = open_tokenizer(tokenizer_path, {});
+  data.tokenizer = tokenizer.get();
+  data.vocab_size = tokenizer->vocab_size();
+  data.cache_folder = cache;
+  data.seq_len = 1;
+  build_token_cache(data, threads, [](const CacheProgress& p) {
+    fmt::print(stderr, "\r{}: {} tokens{}", p.source, p.tokens, p.complete ? ", complete\n" : "");
+  });
+  return 0;
+}
+
+}  // namespace
+
+int run_tokenizer(Args args) {
+  const std::string what = args.empty() ? "--help" : args[0];
+  if (what == "encode") return run_encode(args.subspan(1));
+  if (what == "decode") return run_decode(args.subspan(1));
+  if (what == "train") return run_train_bpe(args.subspan(1));
+  if (what == "cache") return run_cache(args.subspan(1));
+  TOK_REQUIRE(what == "--help" || what == "-h",
+              "tokamak tokenizer: no \"{}\"; there are encode, decode, train, cache", what);
+  fmt::print(
+      "usage: tokamak tokenizer encode|decode|train|cache ...; each says more with --help\n");
+  return 0;
+}
+
+}  // namespace tokamak::cli

@@ -1,0 +1,21 @@
+// The verbs of the program, one file each. A verb gets the words after its name and returns an exit
+// code.
+#pragma once
+
+#include <span>
+#include <string>
+
+namespace tokamak::cli {
+
+using Args = std::span<const std::string>;
+
+int run_train(Args args);
+int run_plan(Args args);
+int run_bench(Args args);
+int run_generate(Args args);
+int run_convert(Args args);
+int run_tokenizer(Args args);
+int run_doctor(Args args);
+int run_help(Args args);
+
+}  // namespace tokamak::cli

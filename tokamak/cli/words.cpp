@@ -1,0 +1,27 @@
+#include "tokamak/cli/words.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "tokamak/core/error.h"
+
+namespace tokamak::cli {
+
+bool parse(CLI::App& app, Args args) {
+  std::vector<std::string> words(args.begin(), args.end());
+  std::reverse(words.begin(), words.end());
+  try {
+    app.parse(words);
+  } catch (const CLI::CallForHelp&) {
+    fmt::print("{}", app.help());
+    return false;
+  } catch (const CLI::ParseError& error) {
+    std::string text = error.what();
+    std::replace(text.begin(), text.end(), '\n', ' ');
+    fail("{}: {}", app.get_name(), text);
+  }
+  return true;
+}
+
+}  // namespace tokamak::cli

@@ -1,0 +1,16 @@
+// Command words of the small verbs, by CLI11.
+#pragma once
+
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "tokamak/cli/verbs.h"
+
+namespace tokamak::cli {
+
+/// Parses `args`; prints help and returns false if that was asked. Throws Error "tokamak VERB: ..."
+/// on bad words.
+bool parse(CLI::App& app, Args args);
+
+}  // namespace tokamak::cli

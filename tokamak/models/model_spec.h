@@ -1,0 +1,69 @@
+// The sizes and choices that define a model; flavors by name, or read from a Hugging Face
+// config.json (hf_config.h).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tokamak/ops/gelu.h"
+#include "tokamak/ops/rope.h"
+
+namespace tokamak {
+
+enum class Family : uint8_t { kLlama, kGpt2 };
+
+/// Which recipe new parameters follow.
+enum class InitRecipe : uint8_t {
+  kTorchtitan,   ///< Llama: truncated normals, depth-scaled residual projections
+  kHuggingFace,  ///< normal(initializer_range); GPT-2: residual projections over sqrt(2 layers)
+};
+
+struct ModelSpec {
+  Family family = Family::kLlama;
+  std::string name;  ///< "llama3", "llama2", "gpt2", or "hf"
+  std::string flavor;
+  int64_t vocab_size = 0;
+  int64_t dim = 0;
+  int64_t num_layers = 0;
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;
+  int64_t mlp_dim = 0;
+  int64_t max_seq_len = 0;  ///< rows of learned positions (GPT-2); for Llama only exported
+  bool tied = false;        ///< the output head is the token embedding
+  double norm_eps = 1e-5;
+  double rope_theta = 500000.0;
+  RopeScaling rope_scaling;
+  bool attention_bias = false;  ///< Llama with biases on q, k, v, o; GPT-2 always has them
+  bool mlp_bias = false;
+  GeluKind gelu = GeluKind::kTanh;
+  double embedding_dropout = 0.0;
+  double attention_dropout = 0.0;
+  double residual_dropout = 0.0;
+  InitRecipe init = InitRecipe::kTorchtitan;
+  double initializer_range = 0.02;
+  std::string hf_config;  ///< config.json as found, for export; empty for flavors
+};
+
+/// The flavors of `model_name` ("llama3", "llama2", "llama", "gpt2"), smallest first; empty if
+/// there is no such model.
+std::vector<std::string> flavors_of(std::string_view model_name);
+
+/// Models with flavors.
+std::vector<std::string> model_names();
+
+/// The config of a flavor; throws Error naming `model.name` or `model.flavor` and what there is.
+ModelSpec flavor_spec(std::string_view model_name, std::string_view flavor);
+
+/// Counts that follow from the config alone. A tied embedding counts once.
+struct ParameterCount {
+  int64_t total = 0;
+  int64_t embedding =
+      0;  ///< token (and position) tables that are only looked up: what MFU formulas leave out
+};
+
+ParameterCount count_parameters(const ModelSpec& config);
+
+}  // namespace tokamak

@@ -1,0 +1,111 @@
+#include <gtest/gtest.h>
+
+#include "tokamak/core/error.h"
+#include "tokamak/models/hf_config.h"
+#include "tokamak/models/model.h"
+
+namespace tokamak {
+namespace {
+
+int64_t built_parameters(const ModelSpec& spec) {
+  StateTable states;
+  Graph g(states);
+  const auto input = [&](const char* name) {
+    return g.read(states.declare(
+        {.name = name, .type = {.dtype = DType::kI32, .dims = {1, 4}}, .kind = StateKind::kInput}));
+  };
+  Parameters parameters(g, DType::kF32, DType::kF32);
+  build_model(g, parameters, spec, {.tokens = input("tokens"), .positions = input("positions")}, 0);
+  int64_t total = 0;
+  for (const StateId id : states.of_kind(StateKind::kParameter)) total += states[id].type.numel();
+  return total;
+}
+
+TEST(Flavors, llama3_has_the_published_parameter_counts) {
+  const std::pair<const char*, int64_t> rows[] = {
+      {"debugmodel", 6'163'712}, {"1B", 1'235'814'400},   {"3B", 3'212'749'824},
+      {"8B", 8'030'261'248},     {"70B", 70'553'706'496}, {"405B", 405'853'388'800}};
+  for (const auto& [flavor, count] : rows) {
+    EXPECT_EQ(count_parameters(flavor_spec("llama3", flavor)).total, count) << flavor;
+  }
+}
+
+TEST(Flavors, counts_equal_what_is_built) {
+  for (const std::string& name : model_names()) {
+    for (const std::string& flavor : flavors_of(name)) {
+      const ModelSpec spec = flavor_spec(name, flavor);
+      EXPECT_EQ(count_parameters(spec).total, built_parameters(spec)) << name << " " << flavor;
+    }
+  }
+}
+
+TEST(Flavors, an_unknown_name_is_refused_by_key) {
+  EXPECT_THROW(flavor_spec("llama3", "9B"), Error);
+  EXPECT_THROW(flavor_spec("lama", "8B"), Error);
+}
+
+std::string error_of(const std::string& json) {
+  try {
+    parse_hf_config(json, "config.json");
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+const std::string kLlama =
+    R"("model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 176, "vocab_size": 512)";
+
+TEST(HfConfig, reads_both_spellings_of_rope) {
+  const auto is_llama3 = [](const ModelSpec& spec) {
+    return spec.rope_scaling.kind == RopeScaling::Kind::kLlama3 &&
+           spec.rope_scaling.factor == 32.0 && spec.rope_theta == 5e5;
+  };
+  EXPECT_TRUE(is_llama3(parse_hf_config(
+      "{" + kLlama +
+          R"(, "rope_theta": 500000.0, "rope_scaling": {"rope_type": "llama3", "factor": 32.0}})",
+      "c")));
+  EXPECT_TRUE(is_llama3(parse_hf_config(
+      "{" + kLlama +
+          R"(, "rope_parameters": {"rope_theta": 500000.0, "rope_type": "llama3", "factor": 32.0}})",
+      "c")));
+}
+
+TEST(HfConfig, refuses_other_maths_by_name) {
+  for (const char* extra : {R"("hidden_act": "gelu")", R"("rope_scaling": {"rope_type": "yarn"})",
+                            R"("sliding_window": 4096)", R"("quantization_config": {})",
+                            R"("num_key_value_heads": 3)", R"("partial_rotary_factor": 0.5)"}) {
+    const std::string text = extra;
+    const std::string error = error_of("{" + kLlama + ", " + text + "}");
+    EXPECT_NE(error.find(text.substr(1, text.find('"', 1) - 1)), std::string::npos)
+        << extra << ": " << error;
+  }
+  EXPECT_NE(error_of(R"({"architectures": ["MixtralForCausalLM"]})").find("MixtralForCausalLM"),
+            std::string::npos);
+  EXPECT_NE(error_of(R"({"model_type": "llama"})").find("vocab_size"), std::string::npos);
+  EXPECT_NE(error_of(R"({"model_type": "llama", "vocab_size": -4})").find("-4"), std::string::npos);
+}
+
+TEST(HfConfig, is_written_back_as_found) {
+  const std::string text =
+      "{" + kLlama + R"(, "torch_dtype": "bfloat16", "a_field_of_theirs": [1, 2]})";
+  const std::string out = to_hf_config(parse_hf_config(text, "c"), DType::kF32, {});
+  EXPECT_NE(out.find("\"torch_dtype\": \"float32\""), std::string::npos) << out;
+  EXPECT_NE(out.find("a_field_of_theirs"), std::string::npos) << out;
+}
+
+TEST(HfConfig, a_flavor_survives_the_round_trip) {
+  for (const auto& [name, flavor] :
+       {std::pair{"llama3", "8B"}, std::pair{"llama3", "1B"}, std::pair{"gpt2", "124M"}}) {
+    const ModelSpec spec = flavor_spec(name, flavor);
+    const ModelSpec back =
+        parse_hf_config(to_hf_config(spec, DType::kBF16, {.bos = 1, .eos = 2}), "c");
+    EXPECT_EQ(count_parameters(back).total, count_parameters(spec).total);
+    EXPECT_EQ(back.rope_scaling, spec.rope_scaling);
+    EXPECT_EQ(back.rope_theta, spec.family == Family::kLlama ? spec.rope_theta : back.rope_theta);
+    EXPECT_EQ(back.tied, spec.tied);
+  }
+}
+
+}  // namespace
+}  // namespace tokamak

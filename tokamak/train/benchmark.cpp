@@ -1,0 +1,68 @@
+#include "tokamak/train/benchmark.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "tokamak/core/random.h"
+#include "tokamak/exec/executor.h"
+#include "tokamak/train/initialize.h"
+
+namespace tokamak {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+void write_random_inputs(const StateAccess& access, const StepState& s, const ModelSpec& config) {
+  const auto& type = access.states()[s.tokens].type;
+  std::vector<int32_t> tokens(static_cast<size_t>(type.numel()));
+  std::vector<int32_t> positions(tokens.size());
+  const int64_t S = type.dims[1];
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    tokens[i] =
+        static_cast<int32_t>(random_u32(0, 1, i) % static_cast<uint64_t>(config.vocab_size));
+    positions[i] = static_cast<int32_t>(static_cast<int64_t>(i) % S);
+  }
+  access.write(s.tokens, std::span<const int32_t>(tokens));
+  access.write(s.labels, std::span<const int32_t>(tokens));
+  access.write(s.positions, std::span<const int32_t>(positions));
+  const float scale[] = {1.0F / static_cast<float>(tokens.size())};
+  access.write(s.loss_scale, std::span<const float>(scale));
+  const double scalars[] = {1e-4, 0.1, 0.05};
+  access.write(s.scalars, std::span<const double>(scalars));
+}
+
+}  // namespace
+
+double StepBenchmark::median_step_s() const {
+  std::vector<double> sorted = step_s;
+  std::sort(sorted.begin(), sorted.end());
+  return sorted.empty() ? 0.0 : sorted[sorted.size() / 2];
+}
+
+StepBenchmark benchmark_step(const PlannedRun& run, int64_t warmup, int64_t steps,
+                             Backend& backend) {
+  const Plan* plans[] = {&run.plan()};
+  const Memory memory(backend, plans);
+  const StateAccess access(memory, run.states(), run.layout());
+  Executor executor(run.plan(), memory);
+  initialize(access, 0);
+  write_random_inputs(access, run.step(), run.config());
+  const auto items = run.plan().schedule(1);
+  StepBenchmark result{.tokens_per_step = run.shape().training.batch * run.shape().training.seq_len,
+                       .peak_bytes = run.plan().peak_bytes()};
+  const auto step = [&] {
+    const auto start = Clock::now();
+    for (const ScheduleItem& item : items) executor.run(item);
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  };
+  for (int64_t i = 0; i < warmup; ++i) step();
+  for (int64_t i = 0; i < steps; ++i) result.step_s.push_back(step());
+  std::vector<TaskSpan> spans;
+  executor.trace(&spans);
+  result.traced_s = step();
+  result.ops = time_by_op(spans);
+  for (const OpTime& op : result.ops) result.flops_per_step += op.flops;
+  return result;
+}
+
+}  // namespace tokamak

@@ -1,0 +1,42 @@
+// Weights between Hugging Face's tensors and our parameters, streaming: names are the same but for
+// GPT-2, whose c_attn we keep in its three parts and whose Conv1D weights we keep as [out, in].
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tokamak/checkpoint/tensor_source.h"
+#include "tokamak/models/hf_config.h"
+
+namespace tokamak {
+
+/// Our parameters from tensors with Hugging Face names and layouts. Left-over tensors are ignored.
+std::vector<TensorSource> parameters_from_hf(const ModelSpec& config,
+                                             std::span<const TensorSource> tensors);
+
+/// The tensors that save_pretrained would write, from our parameters (a tied head is not among
+/// them).
+std::vector<TensorSource> parameters_to_hf(const ModelSpec& config,
+                                           std::span<const TensorSource> parameters);
+
+/// The parameters found at `path`: a Hugging Face folder or safetensors file (also with Meta's
+/// names), an llm.c model, or a checkpoint of ours. The sources keep what they read from open.
+/// Throws Error; pickles are refused with the remedy.
+std::vector<TensorSource> open_weights(const ModelSpec& config, const std::filesystem::path& path);
+
+/// Files that lie beside weights (tokenizer.json, ...): contents by name.
+using AssetFiles = std::map<std::string, std::string>;
+
+/// The tokenizer files found in `folder`.
+AssetFiles tokenizer_files_in(const std::filesystem::path& folder);
+
+/// Writes a folder that transformers loads: config.json, generation_config.json, `assets`, and the
+/// weights as `dtype`. Complete or not there.
+void export_hf_folder(const std::filesystem::path& folder, const ModelSpec& config,
+                      std::span<const TensorSource> parameters, DType dtype, const SpecialIds& ids,
+                      const AssetFiles& assets);
+
+}  // namespace tokamak

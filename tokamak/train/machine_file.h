@@ -1,0 +1,33 @@
+// What `doctor` measured of this machine, kept between runs.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "tokamak/core/dtype.h"
+
+namespace tokamak {
+
+struct MachineFile {
+  std::string cpu;
+  int threads = 0;
+  double gemm_flops_f32 = 0.0;
+  double gemm_flops_bf16 = 0.0;
+  double copy_bytes_per_s = 0.0;
+
+  double gemm_flops(DType dtype) const {
+    return dtype == DType::kBF16 ? gemm_flops_bf16 : gemm_flops_f32;
+  }
+};
+
+/// $XDG_CACHE_HOME/tokamak/machine.json, else ~/.cache/tokamak/machine.json.
+std::filesystem::path machine_file_path();
+
+/// Returns the path written.
+std::filesystem::path save_machine_file(const MachineFile& machine);
+
+/// Nothing where doctor has not run, or ran with another number of threads, or the file is damaged.
+std::optional<MachineFile> load_machine_file(int threads);
+
+}  // namespace tokamak

@@ -1,0 +1,228 @@
+#include "tokamak/train/options.h"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+#include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
+#include "tokamak/data/self.h"
+
+namespace tokamak {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_text(const std::string& dataset) {
+  return dataset == "text" || dataset.rfind("c4", 0) == 0;
+}
+
+// torchtitan's datasets of its own repository have a place there.
+std::string data_path(const std::string& dataset, const std::optional<std::string>& path) {
+  if (path) return *path;
+  return dataset == "c4_test" ? "tests/assets/c4_test" : "";
+}
+
+bool is_hf(const Config& config) {
+  return config.model.flavor == "hf";
+}
+
+fs::path assets_folder(const Config& config) {
+  const fs::path path = assets_path(config);
+  return fs::is_directory(path) ? path : path.parent_path();
+}
+
+RecomputePolicy recompute_of(const ActivationCheckpointConfig& c) {
+  using Mode = RecomputePolicy::Mode;
+  if (c.mode == "full") return {.mode = Mode::kFull};
+  if (c.mode != "selective") return {};
+  if (c.selective_ac_option == "op") {
+    // torchtitan keeps attention and every second matrix product.
+    return {.mode = Mode::kSelectiveOps, .saved_ops = {"attention"}, .halved_ops = {"linear"}};
+  }
+  return {.mode = Mode::kSelectiveLayers, .every_nth_block = std::stoi(c.selective_ac_option)};
+}
+
+DataOptions data_of(const Config& c, const ModelSpec& spec, const Tokenizer* tokenizer) {
+  DataOptions data{.dataset = c.training.dataset,
+                   .path = data_path(c.training.dataset, c.training.dataset_path)};
+  data.seq_len = c.training.seq_len;
+  data.global_batch_size =
+      c.training.global_batch_size > 0 ? c.training.global_batch_size : c.training.local_batch_size;
+  data.rows_per_batch = c.training.local_batch_size;
+  if (c.training.shuffle_seed) data.shuffle_seed = static_cast<uint64_t>(*c.training.shuffle_seed);
+  data.seed = static_cast<uint64_t>(seed_of(c));
+  data.cache_folder = fs::path(c.job.dump_folder) / "token_cache";
+  data.tokenizer = tokenizer;
+  data.vocab_size = spec.vocab_size;
+  return data;
+}
+
+std::optional<ValidationOptions> validation_of(const Config& c, const DataOptions& training) {
+  if (!c.validation.enable) return std::nullopt;
+  ValidationOptions v{.data = training, .freq = c.validation.freq, .steps = c.validation.steps};
+  v.data.dataset = c.validation.dataset;
+  v.data.path = data_path(c.validation.dataset, c.validation.dataset_path);
+  v.data.seq_len = c.validation.seq_len;
+  v.data.global_batch_size = v.data.rows_per_batch = c.validation.local_batch_size;
+  v.data.shuffle_seed = std::nullopt;
+  v.data.infinite = false;
+  return v;
+}
+
+CheckpointOptions checkpoint_of(const Config& c, const Tokenizer* tokenizer) {
+  const CheckpointConfig& k = c.checkpoint;
+  CheckpointOptions o{
+      .enable = k.enable, .folder = fs::path(c.job.dump_folder) / k.folder, .interval = k.interval};
+  o.keep_latest_k = static_cast<int>(k.keep_latest_k);
+  o.load_step = k.load_step;
+  for (const std::string& part : k.exclude_from_loading) {
+    if (part == "optimizer") o.parts.optimizer = false;
+    if (part == "dataloader") o.parts.loader = false;
+    if (part == "train_state") o.parts.train_state = false;
+  }
+  o.initial_load_path = k.initial_load_path.value_or("");
+  o.initial_load_model_only = k.initial_load_model_only;
+  o.last_save_model_only = k.last_save_model_only;
+  o.last_save_in_hf = k.last_save_in_hf;
+  o.export_dtype = dtype_from_name(k.export_dtype, "checkpoint.export_dtype");
+  o.first_step = k.enable_first_step_checkpoint;
+  o.load_only = k.load_only;
+  o.create_seed = k.create_seed_checkpoint;
+  if (tokenizer != nullptr) o.ids = {.bos = tokenizer->bos(), .eos = tokenizer->eos()};
+  if (c.training.dataset == "self") {
+    const TokenizerFiles files = self_tokenizer_files();
+    o.assets = {{"tokenizer.json", files.tokenizer_json},
+                {"tokenizer_config.json", files.tokenizer_config}};
+  } else if (is_text(c.training.dataset) || is_hf(c)) {
+    o.assets = tokenizer_files_in(assets_folder(c));
+  }
+  return o;
+}
+
+}  // namespace
+
+ModelSpec spec_of(const Config& c) {
+  ModelSpec spec;
+  if (is_hf(c)) {
+    const fs::path file = assets_folder(c) / "config.json";
+    TOK_REQUIRE(fs::exists(file),
+                "model.flavor = \"hf\": there is no {}; point model.hf_assets_path at a Hugging "
+                "Face folder",
+                file.string());
+    spec = parse_hf_config(read_file(file), file.string());
+  } else {
+    spec = flavor_spec(c.model.name, c.model.flavor);
+  }
+  if (c.model.dropout) {
+    TOK_REQUIRE(*c.model.dropout >= 0.0 && *c.model.dropout < 1.0,
+                "model.dropout = {}: wanted 0 or more and below 1", *c.model.dropout);
+    spec.embedding_dropout = spec.attention_dropout = spec.residual_dropout = *c.model.dropout;
+  }
+  const int64_t longest =
+      std::max(c.training.seq_len, c.validation.enable ? c.validation.seq_len : 0);
+  TOK_REQUIRE(spec.family != Family::kGpt2 || longest <= spec.max_seq_len,
+              "training.seq_len = {}: the model has {} learned positions", longest,
+              spec.max_seq_len);
+  return spec;
+}
+
+RunShape shape_of(const Config& c) {
+  RunShape shape;
+  TrainingGraphOptions& t = shape.training;
+  t.batch = c.training.local_batch_size;
+  t.seq_len = c.training.seq_len;
+  t.master = dtype_from_name(c.training.dtype, "training.dtype");
+  t.compute = t.master == DType::kBF16 ? t.master
+                                       : dtype_from_name(c.training.mixed_precision_param,
+                                                         "training.mixed_precision_param");
+  t.seed = static_cast<uint64_t>(seed_of(c));
+  t.optimizer = {.decoupled_decay = c.optimizer.name == "AdamW",
+                 .beta1 = c.optimizer.beta1,
+                 .beta2 = c.optimizer.beta2,
+                 .eps = c.optimizer.eps,
+                 .weight_decay = c.optimizer.weight_decay,
+                 .max_norm = c.training.max_norm,
+                 .no_decay = c.optimizer.no_decay};
+  shape.recompute = recompute_of(c.activation_checkpoint);
+  if (c.validation.enable) {
+    shape.validation = t;
+    shape.validation->batch = c.validation.local_batch_size;
+    shape.validation->seq_len = c.validation.seq_len;
+  }
+  return shape;
+}
+
+std::unique_ptr<Tokenizer> tokenizer_of(const Config& c) {
+  if (c.training.dataset == "self") return self_tokenizer();
+  const bool needed =
+      is_text(c.training.dataset) || (c.validation.enable && is_text(c.validation.dataset));
+  if (!needed) return nullptr;
+  return load_tokenizer(assets_path(c));
+}
+
+std::vector<Need> missing_files(const Config& c) {
+  std::vector<Need> needs;
+  const auto check_data = [&](const std::string& section, const std::string& dataset,
+                              const std::optional<std::string>& path) {
+    const std::string at = data_path(dataset, path);
+    if (dataset == "self" || dataset == "synthetic") return;
+    const auto reason = missing_data({.dataset = dataset, .path = at});
+    if (reason)
+      needs.push_back({.key = section + (path ? ".dataset_path" : ".dataset"),
+                       .value = path ? at : dataset,
+                       .reason = *reason});
+  };
+  check_data("training", c.training.dataset, c.training.dataset_path);
+  if (c.validation.enable)
+    check_data("validation", c.validation.dataset, c.validation.dataset_path);
+  const bool wants_tokenizer =
+      is_text(c.training.dataset) || (c.validation.enable && is_text(c.validation.dataset));
+  const fs::path assets = assets_path(c);
+  if (wants_tokenizer && assets != "bytes" && !fs::is_regular_file(assets) &&
+      !fs::exists(assets / "tokenizer.json") && !fs::exists(assets / "tokenizer.model")) {
+    needs.push_back({.key = "model.hf_assets_path",
+                     .value = assets.string(),
+                     .reason = "there is no tokenizer.json or tokenizer.model"});
+  }
+  if (c.checkpoint.initial_load_path && !fs::exists(*c.checkpoint.initial_load_path)) {
+    needs.push_back({.key = "checkpoint.initial_load_path",
+                     .value = *c.checkpoint.initial_load_path,
+                     .reason = "no such file or folder"});
+  }
+  return needs;
+}
+
+TrainerOptions options_of(const Config& c, const Tokenizer* tokenizer) {
+  TrainerOptions o{.model = spec_of(c), .shape = shape_of(c)};
+  o.data = data_of(c, o.model, tokenizer);
+  o.steps = c.training.steps;
+  o.lr = c.optimizer.lr;
+  const LrSchedulerConfig& s = c.lr_scheduler;
+  o.schedule = {.warmup_steps = s.warmup_steps,
+                .total_steps = s.total_steps.value_or(c.training.steps),
+                .decay_ratio = s.decay_ratio,
+                .decay_type = s.decay_type == "cosine" ? LrDecay::kCosine
+                              : s.decay_type == "sqrt" ? LrDecay::kSqrt
+                                                       : LrDecay::kLinear,
+                .min_lr_factor = s.min_lr_factor};
+  o.validation = validation_of(c, o.data);
+  o.checkpoint = checkpoint_of(c, tokenizer);
+  o.logging.dump_folder = c.job.dump_folder;
+  o.logging.log_freq = c.metrics.log_freq;
+  o.logging.color = c.metrics.disable_color_printing ? LogColor::kPlain : LogColor::kAnsi;
+  o.logging.causal_mfu = c.metrics.causal_mfu;
+  if (c.metrics.enable_tensorboard) o.logging.tensorboard_folder = c.metrics.save_tb_folder;
+  const fs::path dump = c.job.dump_folder;
+  if (c.profiling.enable_profiling) {
+    o.profiling.traces_folder = dump / c.profiling.save_traces_folder;
+    o.profiling.freq = c.profiling.profile_freq;
+    o.profiling.active = c.profiling.profiler_active;
+  }
+  if (c.profiling.enable_memory_snapshot)
+    o.profiling.memory_folder = dump / c.profiling.save_memory_snapshot_folder;
+  return o;
+}
+
+}  // namespace tokamak

@@ -1,0 +1,32 @@
+// From the configuration a user writes to the options of a trainer.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tokamak/config/config.h"
+#include "tokamak/config/load.h"
+#include "tokamak/tokenizer/tokenizer.h"
+#include "tokamak/train/trainer.h"
+
+namespace tokamak {
+
+/// The model that `model.*` names: a flavor, or the config.json in model.hf_assets_path. Throws
+/// Error.
+ModelSpec spec_of(const Config& config);
+
+/// The run as planned, without data, tokenizer or weights being there.
+RunShape shape_of(const Config& config);
+
+/// What of the outside world is not there: data, tokenizer, weights, config.json.
+std::vector<Need> missing_files(const Config& config);
+
+/// Everything a trainer needs; `tokenizer` (may be null) must outlive the result. `print` receives
+/// log lines.
+TrainerOptions options_of(const Config& config, const Tokenizer* tokenizer);
+
+/// The tokenizer of the run, or null where its data needs none.
+std::unique_ptr<Tokenizer> tokenizer_of(const Config& config);
+
+}  // namespace tokamak

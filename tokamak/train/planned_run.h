@@ -1,0 +1,62 @@
+// A run decided but not yet allocated: graphs, layout and plans. What --dry-run prints and what a
+// trainer binds.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "tokamak/graph/compile.h"
+#include "tokamak/train/training_graph.h"
+
+namespace tokamak {
+
+struct RunShape {
+  TrainingGraphOptions training;
+  std::optional<TrainingGraphOptions>
+      validation;  ///< its batch and seq_len; absent = no validation
+  RecomputePolicy recompute;
+};
+
+/// Graphs refer to the State table, so the whole stands still in memory.
+class PlannedRun {
+ public:
+  PlannedRun(const ModelSpec& config, const RunShape& shape, const Target& target);
+  PlannedRun(const PlannedRun&) = delete;
+  PlannedRun& operator=(const PlannedRun&) = delete;
+
+  const ModelSpec& config() const { return config_; }
+
+  const RunShape& shape() const { return shape_; }
+
+  const StateTable& states() const { return states_; }
+
+  const StateLayout& layout() const { return layout_; }
+
+  const StepState& step() const { return step_; }
+
+  const Plan& plan() const { return *plan_; }
+
+  /// REQUIRES: the shape has validation.
+  const StepState& validation_step() const { return validation_step_; }
+
+  const Plan* validation_plan() const { return validation_plan_ ? &*validation_plan_ : nullptr; }
+
+  /// Bytes that binding allocates: arenas are shared by the plans.
+  int64_t peak_bytes() const;
+
+ private:
+  ModelSpec config_;
+  RunShape shape_;
+  StateTable states_;
+  StateLayout layout_;
+  StepState step_;
+  StepState validation_step_;
+  std::optional<Plan> plan_;
+  std::optional<Plan> validation_plan_;
+};
+
+/// "memory by owner" as a table for people, in GiB and bytes, with its sum.
+std::string memory_table(const PlannedRun& run);
+
+}  // namespace tokamak

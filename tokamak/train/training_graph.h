@@ -1,0 +1,57 @@
+// The graphs of a training run: one optimizer step (microbatches, then the update), and validation.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tokamak/models/model.h"
+
+namespace tokamak {
+
+struct OptimizerOptions {
+  bool decoupled_decay = true;  ///< AdamW; false: Adam
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.1;
+  double max_norm = 1.0;  ///< global gradient norm; <= 0: no clipping
+  std::vector<std::string>
+      no_decay;  ///< parameters whose name contains one of these are not decayed
+};
+
+struct TrainingGraphOptions {
+  int64_t batch = 1;  ///< sequences of a microbatch
+  int64_t seq_len = 0;
+  DType master = DType::kF32;
+  DType compute = DType::kF32;
+  uint64_t seed = 0;
+  OptimizerOptions optimizer;
+};
+
+/// Host-written and host-read State of the graphs, by name.
+struct StepState {
+  StateId tokens;      ///< i32 [B, S]
+  StateId labels;      ///< i32 [B, S]; -100 = no label
+  StateId positions;   ///< i32 [B, S]
+  StateId rows;        ///< i64 [B]: index of each sequence in the run; invalid without dropout
+  StateId loss_scale;  ///< f32 [1]: 1 / label tokens of the global batch
+  StateId scalars;     ///< f64 [3]: learning rate, 1 - beta1^t, 1 - beta2^t
+  StateId loss;        ///< f64 [1]
+  StateId grad_norm;   ///< f64 [1], before clipping
+};
+
+/// The name that a parameter's first ('m') or second ('v') moment is stored under:
+/// "optimizer.m.NAME".
+std::string moment_name(char which, std::string_view parameter);
+
+/// One step. Where the loss or the gradient norm is not finite the update leaves every parameter
+/// and moment as it was.
+StepState build_training_graph(Graph& graph, const ModelSpec& config,
+                               const TrainingGraphOptions& options);
+
+/// Loss only, no dropout; its own batch shape, `options.batch` and `options.seq_len`, in State
+/// named "validation.*".
+StepState build_validation_graph(Graph& graph, const ModelSpec& config,
+                                 const TrainingGraphOptions& options);
+
+}  // namespace tokamak
