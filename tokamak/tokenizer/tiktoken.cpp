@@ -30,13 +30,13 @@ std::vector<std::string> llama3_special_tokens() {
   return tokens;
 }
 
-constexpr std::array<int8_t, 256> kBase64 = [] {
-  std::array<int8_t, 256> values{};
+constexpr std::array<int16_t, 256> kBase64 = [] {
+  std::array<int16_t, 256> values{};
   values.fill(-1);
   constexpr std::string_view kDigits =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   for (size_t i = 0; i < kDigits.size(); ++i) {
-    values[static_cast<uint8_t>(kDigits[i])] = static_cast<int8_t>(i);
+    values[static_cast<uint8_t>(kDigits[i])] = static_cast<int16_t>(i);
   }
   return values;
 }();
