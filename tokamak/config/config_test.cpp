@@ -111,6 +111,12 @@ TEST(Load, ReportsSyntaxByLine) {
   EXPECT_EQ(error_of("\n[training\n").rfind("f.toml:2: not valid TOML: ", 0), 0U);
 }
 
+TEST(Load, SurvivesTextThatTheParserAssertsAgainst) {
+  EXPECT_NE(error_of("# a\n[\n\n[profiling]\n").find("f.toml:2: not valid TOML: "),
+            std::string::npos);
+  EXPECT_NE(error_of("[[\n").find("not valid TOML: "), std::string::npos);
+}
+
 TEST(Load, RefusesDepth) {
   std::string dots = "a";
   for (int i = 0; i < 100000; ++i) dots += ".a";

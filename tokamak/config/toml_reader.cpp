@@ -2,9 +2,23 @@
 
 #include <algorithm>
 
-#include <toml++/toml.h>
-
 #include "tokamak/core/error.h"
+
+// toml++ 3.3 asserts on some malformed text ("[" and a line break), and in release builds takes the
+// assertion for granted. Here, and only in this header-only copy, it throws in every build.
+namespace tokamak::detail {
+struct TomlAssertion {};
+
+[[noreturn]] static void throw_toml_assertion() {
+  throw TomlAssertion();
+}
+}  // namespace tokamak::detail
+
+#undef NDEBUG
+#define TOML_ASSERT(holds) \
+  ((holds) ? static_cast<void>(0) : ::tokamak::detail::throw_toml_assertion())
+#define TOML_HEADER_ONLY 1
+#include <toml++/toml.h>
 
 namespace tokamak {
 
@@ -143,6 +157,27 @@ class Flattener {
   TomlEntries& out_;
 };
 
+bool asserts(std::string_view text) {
+  try {
+    static_cast<void>(toml::parse(text));
+  } catch (const detail::TomlAssertion&) {
+    return true;
+  } catch (const toml::parse_error&) {
+  }
+  return false;
+}
+
+// An assertion has no line of its own: the fewest lines that still lead to it end there.
+size_t assertion_line(std::string_view text) {
+  std::vector<size_t> ends;
+  for (size_t at = 0; at < text.size(); ++at) {
+    if (text[at] == '\n') ends.push_back(at + 1);
+  }
+  const auto end = std::partition_point(
+      ends.begin(), ends.end(), [&](size_t size) { return !asserts(text.substr(0, size)); });
+  return static_cast<size_t>(end - ends.begin()) + 1;
+}
+
 }  // namespace
 
 TomlEntries read_toml(std::string_view text, const std::string& name) {
@@ -156,6 +191,9 @@ TomlEntries read_toml(std::string_view text, const std::string& name) {
     Flattener(name, out).walk(table, "");
     std::stable_sort(out.entries.begin(), out.entries.end(),
                      [](const Entry& a, const Entry& b) { return a.order < b.order; });
+  } catch (const detail::TomlAssertion&) {
+    fail("{}:{}: not valid TOML: a key, value or table header is cut short", name,
+         assertion_line(text));
   } catch (const toml::parse_error& error) {
     std::string what;
     for (const char c : error.description()) what += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
