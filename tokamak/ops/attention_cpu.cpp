@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tokamak/cpu/dispatch.h"
+#include "tokamak/ops/attention_decode_cpu.h"
 #include "tokamak/ops/attention_fast_cpu.h"
 #include "tokamak/ops/attention_fast_grad_cpu.h"
 #include "tokamak/ops/attention_setup_cpu.h"
@@ -125,6 +126,7 @@ Kernel prepare(const Attention& op, const KernelTypes& types, std::string_view v
   const AttentionSetup u(op, types);
   if (variant != kCpuReference.name) {
     return by_fast_float(types.in[0].dtype, [u]<class T>() -> Kernel {
+      if (fast::is_decode(u)) return [u](const KernelArgs& a) { fast::decode<T>(u, a); };
       return [u](const KernelArgs& a) { fast::forward<T>(u, a); };
     });
   }

@@ -21,9 +21,25 @@ using tile::Rows;
 using tile::Strided;
 using tile::Vec;
 
+inline constexpr int64_t kGroup = 16;
 inline constexpr float kNone = -1e30F;
 inline constexpr double kLog2E = 1.4426950408889634;
 inline constexpr int64_t kVectors = kKeyBlock / kLanes;
+
+/// Calls f(first row, rows, keys) for groups of a block's M rows: so many of its keys, rounded up
+/// to vectors, are seen by the last of them.
+template <class F>
+void by_rows(const AttentionSetup& u, int64_t length, int64_t i0, int64_t M, int64_t j0, F&& f) {
+  if (u.end(length, i0) - j0 >= kKeyBlock) {
+    f(int64_t{0}, M, kKeyBlock);
+    return;
+  }
+  for (int64_t r = 0; r < M; r += kGroup) {
+    const int64_t rows = std::min(kGroup, M - r);
+    const int64_t keys = round_up(u.end(length, i0 + r + rows - 1) - j0, kLanes);
+    if (keys > 0) f(r, rows, std::min(keys, kKeyBlock));
+  }
+}
 
 /// A thread's workspace, handed out in pieces.
 class Scratch {
@@ -222,14 +238,21 @@ class Forward {
     softmax_.start(M);
     const int64_t end = u_.end(length, i0 + M - 1);
     for (int64_t j0 = 0; j0 < end; j0 += kKeyBlock) {
-      const int64_t n = j0 / kKeyBlock;
-      tile::product(M, kKeyBlock, D, Strided<E>{.data = queries_, .row = D, .column = 1},
-                    keys_ + n * head.transposed_block(), kKeyBlock, scores_, kKeyBlock, false);
+      const E* keys = keys_ + j0 / kKeyBlock * head.transposed_block();
+      const E* values = values_ + j0 / kKeyBlock * head.stacked_block();
+      by_rows(u_, length, i0, M, j0, [&](int64_t r, int64_t rows, int64_t n) {
+        tile::product(rows, n, D, Strided<E>{.data = queries_ + r * D, .row = D, .column = 1}, keys,
+                      kKeyBlock, scores_ + r * kKeyBlock, kKeyBlock, false);
+      });
       for (int64_t i = 0; i < M; ++i)
         softmax_.row(i, scores_ + i * kKeyBlock, scale, u_.end(length, i0 + i) - j0);
       if (u_.op.dropout_p > 0.0) drop(b, h, i0, M, j0);
-      tile::product(M, width_, kKeyBlock / kPack<E>, as_left(scores_, M, left_),
-                    values_ + n * head.stacked_block(), width_, softmax_.o, width_, true);
+      const Strided<E> p = as_left(scores_, M, left_);
+      by_rows(u_, length, i0, M, j0, [&](int64_t r, int64_t rows, int64_t n) {
+        tile::product(rows, width_, n / kPack<E>,
+                      Strided<E>{.data = p.data + r * p.row, .row = p.row, .column = 1}, values,
+                      width_, softmax_.o + r * width_, width_, true);
+      });
     }
     for (int64_t i = 0; i < M; ++i) {
       a_.out[1].as<float>()[(b * s.H + h) * s.S + i0 + i] =

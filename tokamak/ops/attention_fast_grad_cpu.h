@@ -96,12 +96,23 @@ class Backward {
       if (count < kKeyBlock) p = tile::first(p, count - n, Vec{});
       Vec dp = tile::load(ds_row + n);
       if (kept != nullptr) dp *= tile::load(kept + n);
-      tile::store(ds_row + n, p * (dp - delta_[i]));
+      Vec ds = p * (dp - delta_[i]);
+      if (count < kKeyBlock) ds = tile::first(ds, count - n, Vec{});
+      tile::store(ds_row + n, ds);
       tile::store(p_row + n, kept != nullptr ? p * tile::load(kept + n) : p);
     }
   }
 
-  void scores(int64_t b, int64_t h, int64_t i0, int64_t M, int64_t j0) {
+  void make_scores(int64_t b, int64_t h, int64_t i0, int64_t M, int64_t j0, const Head<T>& head) {
+    const int64_t D = u_.s.D / kPack<E>;
+    const E* keys = keys_t_ + j0 / kKeyBlock * head.transposed_block();
+    const E* values = values_t_ + j0 / kKeyBlock * head.transposed_block();
+    by_rows(u_, u_.s.T, i0, M, j0, [&](int64_t r, int64_t rows, int64_t n) {
+      tile::product(rows, n, D, Strided<E>{.data = q_rows_ + r * D, .row = D, .column = 1}, keys,
+                    kKeyBlock, p_ + r * kKeyBlock, kKeyBlock, false);
+      tile::product(rows, n, D, Strided<E>{.data = dy_rows_ + r * D, .row = D, .column = 1}, values,
+                    kKeyBlock, ds_ + r * kKeyBlock, kKeyBlock, false);
+    });
     const auto scale = static_cast<float>(u_.scale * kLog2E);
     float kept[kKeyBlock];
     const bool drops = u_.op.dropout_p > 0.0;
@@ -115,29 +126,45 @@ class Backward {
     }
   }
 
+  // dK and dV of a block, by groups of keys that the same queries see.
+  void add_to_keys(int64_t i0, int64_t M, int64_t j0) {
+    const AttentionShape& s = u_.s;
+    const int64_t W = width_;
+    const Strided<E> p = as_left_transposed(p_, M, p_left_);
+    const Strided<E> ds = as_left_transposed(ds_, M, ds_transposed_);
+    const int64_t keys = std::min(kKeyBlock, s.T - j0);
+    const int64_t group = u_.end(s.T, i0) - j0 >= kKeyBlock ? kKeyBlock : kGroup;
+    for (int64_t c = 0; c < keys; c += group) {
+      const int64_t first = u_.op.causal ? std::max<int64_t>(j0 + c - (s.T - s.S) - i0, 0) : 0;
+      if (first >= M) break;
+      const int64_t k0 = first / kPack<E>;
+      const int64_t K = (M + kPack<E> - 1) / kPack<E> - k0;
+      const int64_t count = std::min(group, keys - c);
+      const auto left = [&](const Strided<E>& x) {
+        return Strided<E>{.data = x.data + c + k0 * x.column, .row = 1, .column = x.column};
+      };
+      const int64_t to = (j0 + c) * W;
+      tile::product(count, W, K, left(p), dy_ + k0 * W, W, dv_ + to, W, true);
+      tile::product(count, W, K, left(ds), q_ + k0 * W, W, dk_ + to, W, true);
+    }
+  }
+
   void block(int64_t b, int64_t h, int64_t i0, const Head<T>& head) {
     const AttentionShape& s = u_.s;
     const int64_t M = std::min(kQueryBlock, s.S - i0);
-    const int64_t even = round_up(M, 2);
-    const int64_t D = s.D / kPack<E>;
     const int64_t W = width_;
     load_queries(b, h, i0, M);
     const int64_t end = u_.end(s.T, i0 + M - 1);
     for (int64_t j0 = 0; j0 < end; j0 += kKeyBlock) {
-      const int64_t n = j0 / kKeyBlock;
-      tile::product(M, kKeyBlock, D, Strided<E>{.data = q_rows_, .row = D, .column = 1},
-                    keys_t_ + n * head.transposed_block(), kKeyBlock, p_, kKeyBlock, false);
-      tile::product(M, kKeyBlock, D, Strided<E>{.data = dy_rows_, .row = D, .column = 1},
-                    values_t_ + n * head.transposed_block(), kKeyBlock, ds_, kKeyBlock, false);
-      scores(b, h, i0, M, j0);
-      const int64_t keys = std::min(kKeyBlock, s.T - j0);
-      const int64_t K = kPack<E> == 2 ? even / 2 : M;
-      tile::product(keys, W, K, as_left_transposed(p_, even, p_left_), dy_, W, dv_ + j0 * W, W,
-                    true);
-      tile::product(keys, W, K, as_left_transposed(ds_, even, ds_transposed_), q_, W, dk_ + j0 * W,
-                    W, true);
-      tile::product(M, W, kKeyBlock / kPack<E>, as_left(ds_, M, ds_left_),
-                    keys_ + n * head.stacked_block(), W, dq_, W, true);
+      make_scores(b, h, i0, M, j0, head);
+      add_to_keys(i0, M, j0);
+      const E* keys = keys_ + j0 / kKeyBlock * head.stacked_block();
+      const Strided<E> ds = as_left(ds_, M, ds_left_);
+      by_rows(u_, s.T, i0, M, j0, [&](int64_t r, int64_t rows, int64_t n) {
+        tile::product(rows, W, n / kPack<E>,
+                      Strided<E>{.data = ds.data + r * ds.row, .row = ds.row, .column = 1}, keys, W,
+                      dq_ + r * W, W, true);
+      });
     }
     for (int64_t i = 0; i < M; ++i) {
       write(dq_ + i * W, static_cast<float>(u_.scale), a_.out[0].as<T>() + u_.q_at(b, i0 + i, h));

@@ -269,7 +269,8 @@ void copy_rows(const Rows<T>& from, E* to) {
 /// `width`.
 template <class T, class E>
 void stack_rows(const Rows<T>& from, int64_t rows, int64_t width, E* to) {
-  std::memset(to, 0, static_cast<size_t>(rows / kPack<E> * width) * 4);
+  if (from.count < rows || from.D < width || kPack < E >> 1)
+    std::memset(to, 0, static_cast<size_t>(rows / kPack<E> * width) * 4);
   for (int64_t r = 0; r < from.count; ++r) {
     const T* row = from.data + r * from.stride;
     E* out = to + r / kPack<E> * width;
