@@ -52,7 +52,8 @@ class Decode {
       tile::stack_rows(rows(1), count, width_, keys_);
       tile::stack_rows(rows(2), count, width_, values_);
       for (int64_t j = 0; j < count; ++j) {
-        for (int64_t r = 0; r < M; ++r) scores_[r * kKeyBlock + j] = dot(r, j);
+        for (int64_t r = 0; r < M; ++r)
+          scores_[r * kKeyBlock + j] = tile::dot(queries_ + r * width_, keys_ + j * width_, width_);
       }
       for (int64_t r = 0; r < M; ++r)
         softmax_.row(r, scores_ + r * kKeyBlock, scale, u_.end(length, r % s.S) - j0);
@@ -69,14 +70,6 @@ class Decode {
   }
 
  private:
-  float dot(int64_t r, int64_t j) const {
-    const float* q = queries_ + r * width_;
-    const float* k = keys_ + j * width_;
-    Vec total{};
-    for (int64_t d = 0; d < width_; d += kLanes) total += tile::load(q + d) * tile::load(k + d);
-    return tile::sum(total);
-  }
-
   const AttentionSetup& u_;
   const KernelArgs& a_;
   int64_t width_;

@@ -117,7 +117,7 @@ struct Softmax {
   float finish(int64_t r, T* to, int64_t D) const {
     const float total = tile::sum(tile::load(sums + r * kLanes));
     const float inverse = total > 0.0F ? 1.0F / total : 0.0F;
-    for (int64_t d = 0; d < D; ++d) to[d] = static_cast<T>(o[r * width + d] * inverse);
+    tile::scale_row(o + r * width, D, inverse, to);
     if (total == 0.0F) return -std::numeric_limits<float>::infinity();
     return static_cast<float>(static_cast<double>(max[r]) / kLog2E) + std::log(total);
   }

@@ -56,7 +56,7 @@ class Backward {
 
  private:
   void write(const float* from, float scale, T* to) const {
-    for (int64_t d = 0; d < u_.s.D; ++d) to[d] = static_cast<T>(from[d] * scale);
+    tile::scale_row(from, u_.s.D, scale, to);
   }
 
   float statistic(const Tensor& t, int64_t i) const {
@@ -78,10 +78,7 @@ class Backward {
       const T* o = rows(3).data + i * s.H * s.D;
       const T* dy = rows(5).data + i * s.H * s.D;
       const int64_t stat = (b * s.H + h) * s.S + i0 + i;
-      float delta = 0.0F;
-#pragma omp simd reduction(+ : delta)
-      for (int64_t d = 0; d < s.D; ++d)
-        delta += static_cast<float>(o[d]) * static_cast<float>(dy[d]);
+      const float delta = tile::dot(o, dy, s.D);
       delta_[i] = has_dlse_ ? delta - statistic(a_.in.back(), stat) : delta;
       lse_[i] = static_cast<float>(static_cast<double>(statistic(a_.in[4], stat)) * kLog2E);
     }

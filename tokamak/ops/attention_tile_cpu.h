@@ -32,6 +32,8 @@ inline constexpr int kTileVectors = 2;
 
 typedef float Vec __attribute__((vector_size(kLanes * 4)));
 typedef int32_t Ints __attribute__((vector_size(kLanes * 4)));
+typedef uint16_t Halves __attribute__((vector_size(kLanes * 2)));
+typedef uint32_t Words __attribute__((vector_size(kLanes * 4)));
 typedef float Quad __attribute__((vector_size(16)));
 
 /// Two neighbours along the summed dim of a product as bfloat16, the first in the low half.
@@ -63,12 +65,44 @@ inline void store(float* p, Vec v) {
   std::memcpy(p, &v, sizeof(v));
 }
 
+inline Vec load(const BF16* p) {
+  Halves h;
+  std::memcpy(&h, p, sizeof(h));
+  const Words w = __builtin_convertvector(h, Words) << 16;
+  Vec v;
+  std::memcpy(&v, &w, sizeof(v));
+  return v;
+}
+
+/// Rounded as BF16 rounds, NaN apart: it stays one.
+inline void store(BF16* p, Vec v) {
+  Words w;
+  std::memcpy(&w, &v, sizeof(v));
+  const Words rounded = (w + 0x7FFFU + ((w >> 16) & 1U)) >> 16;
+  const Words is_nan = (Words)(v != v);
+  const Words kept = (w >> 16) | 0x40U;
+  const Halves h = __builtin_convertvector((is_nan & kept) | (~is_nan & rounded), Halves);
+  std::memcpy(static_cast<void*>(p), &h, sizeof(h));
+}
+
+/// to[d] = from[d] * scale, whatever the element types.
+template <class From, class To>
+void scale_row(const From* from, int64_t D, float scale, To* to) {
+  int64_t d = 0;
+  for (; d + kLanes <= D; d += kLanes) store(to + d, load(from + d) * scale);
+  for (; d < D; ++d) to[d] = static_cast<To>(static_cast<float>(from[d]) * scale);
+}
+
 inline Vec broadcast(float x) {
   return x - Vec{};
 }
 
 inline Vec max(Vec a, Vec b) {
+#ifdef __AVX512F__
+  return _mm512_maskz_max_ps(0xFFFF, a, b);
+#else
   return a > b ? a : b;
+#endif
 }
 
 inline Ints iota() {
@@ -107,6 +141,16 @@ inline float sum(Vec v) {
   return fold(v, [](Vec a, Vec b) { return a + b; });
 }
 
+template <class T>
+float dot(const T* a, const T* b, int64_t D) {
+  Vec total{};
+  int64_t d = 0;
+  for (; d + kLanes <= D; d += kLanes) total += load(a + d) * load(b + d);
+  float rest = 0.0F;
+  for (; d < D; ++d) rest += static_cast<float>(a[d]) * static_cast<float>(b[d]);
+  return sum(total) + rest;
+}
+
 /// 2^x to 2 ulp; 2^-126 below. REQUIRES: x < 128.
 inline Vec exp2(Vec x) {
   const Vec low = broadcast(-126.0F);
@@ -138,9 +182,6 @@ inline Vec multiply_add(Vec sum, float a, const float* b) {
 }
 
 #if defined(__AVX512BF16__) && defined(__AVX512F__)
-typedef uint16_t Halves __attribute__((vector_size(kLanes * 2)));
-typedef uint32_t Words __attribute__((vector_size(kLanes * 4)));
-
 inline Words words_of(Pair x) {
   return x.bits - Words{};
 }
@@ -260,7 +301,7 @@ void copy_rows(const Rows<T>& from, E* to) {
     if constexpr (std::is_same_v<E, Pair>) {
       std::memcpy(to + r * (from.D / 2), row, static_cast<size_t>(from.D) * 2);
     } else {
-      for (int64_t d = 0; d < from.D; ++d) to[r * from.D + d] = static_cast<float>(row[d]);
+      scale_row(row, from.D, 1.0F, to + r * from.D);
     }
   }
 }
@@ -279,7 +320,7 @@ void stack_rows(const Rows<T>& from, int64_t rows, int64_t width, E* to) {
       for (int64_t d = 0; d < from.D; ++d)
         out[d].bits |= static_cast<uint32_t>(row[d].bits) << shift;
     } else {
-      for (int64_t d = 0; d < from.D; ++d) out[d] = static_cast<float>(row[d]);
+      scale_row(row, from.D, 1.0F, out);
     }
   }
 }
