@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <utility>
 
-#ifdef __AVX512F__
+#ifdef __AVX2__
 #include <immintrin.h>
 #endif
 
@@ -65,10 +65,28 @@ inline void store(float* p, Vec v) {
   std::memcpy(p, &v, sizeof(v));
 }
 
+inline Words widen(Halves h) {
+#if defined(__AVX512F__)
+  return (Words)_mm512_maskz_cvtepu16_epi32(0xFFFF, (__m256i)h);
+#elif defined(__AVX2__)
+  return (Words)_mm256_cvtepu16_epi32((__m128i)h);
+#else
+  return __builtin_convertvector(h, Words);
+#endif
+}
+
+inline Halves narrow(Words w) {
+#if defined(__AVX512F__)
+  return (Halves)_mm512_maskz_cvtepi32_epi16(0xFFFF, (__m512i)w);
+#else
+  return __builtin_convertvector(w, Halves);
+#endif
+}
+
 inline Vec load(const BF16* p) {
   Halves h;
   std::memcpy(&h, p, sizeof(h));
-  const Words w = __builtin_convertvector(h, Words) << 16;
+  const Words w = widen(h) << 16;
   Vec v;
   std::memcpy(&v, &w, sizeof(v));
   return v;
@@ -81,7 +99,7 @@ inline void store(BF16* p, Vec v) {
   const Words rounded = (w + 0x7FFFU + ((w >> 16) & 1U)) >> 16;
   const Words is_nan = (Words)(v != v);
   const Words kept = (w >> 16) | 0x40U;
-  const Halves h = __builtin_convertvector((is_nan & kept) | (~is_nan & rounded), Halves);
+  const Halves h = narrow((is_nan & kept) | (~is_nan & rounded));
   std::memcpy(static_cast<void*>(p), &h, sizeof(h));
 }
 
@@ -187,7 +205,7 @@ inline Words words_of(Pair x) {
 }
 
 inline Words words_of_bf16(Vec v) {
-  return __builtin_convertvector((Halves)_mm512_cvtneps_pbh(v), Words);
+  return widen((Halves)_mm512_cvtneps_pbh(v));
 }
 
 inline Vec multiply_add(Vec sum, Pair a, const Pair* b) {
