@@ -44,6 +44,7 @@ class Operands {
       const auto x = static_cast<float>(2.0 * to_uniform(word) - 1.0);
       if (t.type.dtype == DType::kF32) t.as<float>()[i] = x;
       if (t.type.dtype == DType::kBF16) t.as<BF16>()[i] = BF16(x);
+      if (t.type.dtype == DType::kF64) t.as<double>()[i] = 0.5;
       if (t.type.dtype == DType::kI32) t.as<int32_t>()[i] = static_cast<int32_t>(word % kSequence);
       if (t.type.dtype == DType::kI64) t.as<int64_t>()[i] = i;
     }
@@ -114,6 +115,15 @@ void add_all(DType dtype) {
     add("gelu_grad" + form, GeluGrad{.kind = kind}, {wide, wide});
   }
   add("dropout" + suffix, Dropout{.p = 0.1}, {x, samples});
+  const TensorType logits = tensor(dtype, {kSequence, kVocab});
+  const TensorType labels = tensor(DType::kI32, {kSequence});
+  const TensorType stats = tensor(DType::kF32, {kSequence, 3});
+  const TensorType one = tensor(DType::kF32, {1});
+  add("softmax_stats" + suffix, SoftmaxStats{}, {logits, labels});
+  add("cross_entropy_grad" + suffix, CrossEntropyGrad{}, {logits, labels, stats, one});
+  add("sum_squares" + suffix, SumSquares{}, {table});
+  add("adamw" + suffix, AdamW{},
+      {table, table, table, tensor(DType::kF32, table.dims), tensor(DType::kF64, {3}), one});
 }
 
 }  // namespace

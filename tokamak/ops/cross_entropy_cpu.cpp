@@ -1,39 +1,100 @@
 #include <cmath>
 
 #include "tokamak/cpu/dispatch.h"
+#include "tokamak/cpu/vec_math.h"
 #include "tokamak/ops/cross_entropy.h"
 
 namespace tokamak::cpu {
 namespace {
 
-template <class T>
-using Stat = Accum<T>;
+// The specification, in the C library's functions.
+struct Plain {
+  template <class A>
+  static A exp(A x) {
+    return std::exp(x);
+  }
+
+  template <class A, class T>
+  static A max(const T* x, int64_t n) {
+    A most = static_cast<A>(x[0]);
+    for (int64_t i = 1; i < n; ++i) most = std::max(most, static_cast<A>(x[i]));
+    return most;
+  }
+
+  template <class A, class F>
+  static A sum(int64_t n, F f) {
+    A total{0};
+    for (int64_t i = 0; i < n; ++i) total += f(i);
+    return total;
+  }
+
+  template <class F>
+  static void loop(int64_t n, F f) {
+    for (int64_t i = 0; i < n; ++i) f(i);
+  }
+};
+
+// The same in vector lanes.
+struct Fast {
+  template <class A>
+  static A exp(A x) {
+    return vec::exp(x);
+  }
+
+  template <class A, class T>
+  static A max(const T* x, int64_t n) {
+    A most = static_cast<A>(x[0]);
+#pragma omp simd reduction(max : most)
+    for (int64_t i = 0; i < n; ++i) {
+      const A value = static_cast<A>(x[i]);
+      most = value > most ? value : most;
+    }
+    return most;
+  }
+
+  template <class A, class F>
+  static A sum(int64_t n, F f) {
+    return vec::sum<A>(n, f);
+  }
+
+  template <class F>
+  static void loop(int64_t n, F f) {
+    vec::loop(n, f);
+  }
+};
 
 // N tokens, V vocabulary entries.
-template <class T>
-void plain_stats(int64_t V, const T* x, int32_t label, Stat<T>* stats) {
-  using A = Stat<T>;
-  A max = static_cast<A>(x[0]);
-  for (int64_t v = 1; v < V; ++v) max = std::max(max, static_cast<A>(x[v]));
-  A sum{0};
-  for (int64_t v = 0; v < V; ++v) sum += std::exp(static_cast<A>(x[v]) - max);
-  stats[0] = max;
-  stats[1] = sum;
-  stats[2] = label >= 0 && label < V ? static_cast<A>(x[label]) : A{0};
+template <class Way, class T>
+Kernel stats_kernel(int64_t N, int64_t V) {
+  using A = Accum<T>;
+  return [=](const KernelArgs& a) {
+    const T* x = a.in[0].as<T>();
+    const int32_t* labels = a.in[1].as<int32_t>();
+    A* stats = a.out[0].as<A>();
+    parallel_rows(N, [&](int64_t n) {
+      const T* row = x + n * V;
+      const A max = Way::template max<A>(row, V);
+      const int32_t label = labels[n];
+      stats[3 * n] = max;
+      stats[3 * n + 1] = Way::template sum<A>(
+          V, [=](int64_t v) { return Way::exp(static_cast<A>(row[v]) - max); });
+      stats[3 * n + 2] = label >= 0 && label < V ? static_cast<A>(row[label]) : A{0};
+    });
+  };
 }
 
-// dx = scale * exp(x - max) / sum, then scale less at the label.
-template <class T, class A = Accum<T>>
-void plain_grad(int64_t V, const T* x, int32_t label, A max, A sum, A scale, T* dx) {
+// dx = scale * exp(x - max) / sum, then scale less at the label. dx may be x.
+template <class Way, class T, class A = Accum<T>>
+void grad_row(int64_t V, const T* x, int32_t label, A max, A sum, A scale, T* dx) {
   const A factor = scale / sum;
   const bool inside = label >= 0 && label < V;
-  const A target = inside ? std::exp(static_cast<A>(x[label]) - max) * factor : A{0};
-  for (int64_t v = 0; v < V; ++v)
-    dx[v] = static_cast<T>(std::exp(static_cast<A>(x[v]) - max) * factor);
+  const A target = inside ? Way::exp(static_cast<A>(x[label]) - max) * factor : A{0};
+  Way::loop(
+      V, [=](int64_t v) { dx[v] = static_cast<T>(Way::exp(static_cast<A>(x[v]) - max) * factor); });
   if (inside) dx[label] = static_cast<T>(target - scale);
 }
 
-template <class T, class S>
+template <class Way, class T, class S>
 Kernel grad_kernel(int64_t N, int64_t V, int32_t ignored) {
   using A = Accum<T>;
   return [=](const KernelArgs& a) {
@@ -50,7 +111,7 @@ Kernel grad_kernel(int64_t N, int64_t V, int32_t ignored) {
       if (labels[n] == ignored) {
         std::fill(row, row + V, T{});
       } else {
-        plain_grad(V, x + n * V, labels[n], stat(3 * n), stat(3 * n + 1), scale, row);
+        grad_row<Way>(V, x + n * V, labels[n], stat(3 * n), stat(3 * n + 1), scale, row);
       }
     });
   };
@@ -58,16 +119,12 @@ Kernel grad_kernel(int64_t N, int64_t V, int32_t ignored) {
 
 }  // namespace
 
-Kernel prepare(const SoftmaxStats&, const KernelTypes& types, std::string_view) {
+Kernel prepare(const SoftmaxStats&, const KernelTypes& types, std::string_view variant) {
   const int64_t N = types.in[0].dims[0];
   const int64_t V = types.in[0].dims[1];
-  return by_float(types.in[0].dtype, [=]<class T>() -> Kernel {
-    return [=](const KernelArgs& a) {
-      const T* x = a.in[0].as<T>();
-      const int32_t* labels = a.in[1].as<int32_t>();
-      auto* stats = a.out[0].as<Stat<T>>();
-      parallel_rows(N, [&](int64_t n) { plain_stats(V, x + n * V, labels[n], stats + 3 * n); });
-    };
+  const bool fast = variant != kCpuReference.name;
+  return by_float(types.in[0].dtype, [=]<class T>() {
+    return fast ? stats_kernel<Fast, T>(N, V) : stats_kernel<Plain, T>(N, V);
   });
 }
 
@@ -93,12 +150,15 @@ Kernel prepare(const Nll& op, const KernelTypes& types, std::string_view) {
   });
 }
 
-Kernel prepare(const CrossEntropyGrad& op, const KernelTypes& types, std::string_view) {
+Kernel prepare(const CrossEntropyGrad& op, const KernelTypes& types, std::string_view variant) {
   const int64_t N = types.in[0].dims[0];
   const int64_t V = types.in[0].dims[1];
+  const bool fast = variant != kCpuReference.name;
   return by_float(types.in[0].dtype, [&]<class T>() {
-    return by_float(types.in[2].dtype,
-                    [&]<class S>() { return grad_kernel<T, S>(N, V, op.ignore_index); });
+    return by_float(types.in[2].dtype, [&]<class S>() {
+      return fast ? grad_kernel<Fast, T, S>(N, V, op.ignore_index)
+                  : grad_kernel<Plain, T, S>(N, V, op.ignore_index);
+    });
   });
 }
 
