@@ -11,11 +11,15 @@ target_include_directories(tokamak_flags INTERFACE ${PROJECT_SOURCE_DIR} ${PROJE
 target_compile_options(tokamak_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
     # Fields left out of a designated initializer take their defaults: that is what the defaults are for.
-    -Wno-missing-field-initializers>
+    -Wno-missing-field-initializers
+    # GCC 12 reports copies of std::string that cannot happen (GCC bug 105651).
+    -Wno-restrict>
   # One rounding per written operation: the same bits from every compiler and on every mesh.
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<BOOL:$<TARGET_PROPERTY:TOK_FUSED_MULTIPLY_ADD>>>>:-ffp-contract=off>)
 if(TOK_SANITIZE)
   target_compile_options(tokamak_flags INTERFACE
+    # GCC 12 takes moved-from containers for uninitialized ones under sanitizers.
+    -Wno-maybe-uninitialized
     -fsanitize=${TOK_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(tokamak_flags INTERFACE -fsanitize=${TOK_SANITIZE})
 endif()

@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "tokamak/config/check.h"
 #include "tokamak/config/describe.h"
@@ -49,6 +50,17 @@ int64_t parse_world_size(const std::string& text) {
   return n;
 }
 
+// There is no run, not even a planned one, of a model nobody knows.
+void refuse_unknown_models(const std::vector<Need>& needs) {
+  std::vector<std::string> lines;
+  for (const Need& need : needs) {
+    if (need.key != "model.name" && need.key != "model.flavor" && need.key != "model.norm_type")
+      continue;
+    lines.push_back(fmt::format("{} = {}: {}", need.key, need.value, need.reason));
+  }
+  TOK_REQUIRE(lines.empty(), "{}", fmt::join(lines, "\n"));
+}
+
 }  // namespace
 
 std::optional<RunConfig> load_run_config(Args args, const std::string& verb) {
@@ -84,6 +96,7 @@ std::optional<RunConfig> load_run_config(Args args, const std::string& verb) {
   validate(run.config, world_size.value_or(default_world_size(run.config)));
   run.needs = std::move(loaded.needs);
   for (Need& need : needs(run.config, capabilities())) run.needs.push_back(std::move(need));
+  refuse_unknown_models(run.needs);
   for (Need& need : missing_files(run.config)) run.needs.push_back(std::move(need));
   if (!world_size && default_world_size(run.config) == 1) return run;
   const int64_t world = world_size.value_or(default_world_size(run.config));
