@@ -14,10 +14,10 @@ struct ProgramResult {
   std::string err;
 };
 
-/// Runs `argv` in `folder` without a shell and waits for it. Throws SystemError where it cannot be
-/// started.
+/// Runs `argv` in `folder` without a shell, `in` on its standard input, and waits for it. Throws
+/// SystemError where it cannot be started.
 ProgramResult run_program(const std::vector<std::string>& argv,
-                          const std::filesystem::path& folder = ".");
+                          const std::filesystem::path& folder = ".", const std::string& in = "");
 
 /// An empty folder of its own for each object, removed with it.
 class ScratchFolder {
@@ -31,6 +31,25 @@ class ScratchFolder {
 
  private:
   std::filesystem::path path_;
+};
+
+/// A program that runs beside the test; killed with the object.
+class RunningProgram {
+ public:
+  explicit RunningProgram(const std::vector<std::string>& argv,
+                          const std::filesystem::path& folder = ".", const std::string& in = "");
+  RunningProgram(const RunningProgram&) = delete;
+  RunningProgram& operator=(const RunningProgram&) = delete;
+  ~RunningProgram();
+
+  void send(int signal) const;
+
+  ProgramResult wait();
+
+ private:
+  ScratchFolder scratch_;
+  std::string name_;
+  int child_ = 0;
 };
 
 }  // namespace tokamak

@@ -33,6 +33,12 @@ fs::path assets_folder(const Config& config) {
   return fs::is_directory(path) ? path : path.parent_path();
 }
 
+// model.tokenizer_path may name a tokenizer that lies elsewhere than the model.
+fs::path model_folder(const Config& config) {
+  const fs::path path = config.model.hf_assets_path;
+  return fs::exists(path / "config.json") ? path : assets_folder(config);
+}
+
 RecomputePolicy recompute_of(const ActivationCheckpointConfig& c) {
   using Mode = RecomputePolicy::Mode;
   if (c.mode == "full") return {.mode = Mode::kFull};
@@ -106,7 +112,7 @@ CheckpointOptions checkpoint_of(const Config& c, const Tokenizer* tokenizer) {
 ModelSpec spec_of(const Config& c) {
   ModelSpec spec;
   if (is_hf(c)) {
-    const fs::path file = assets_folder(c) / "config.json";
+    const fs::path file = model_folder(c) / "config.json";
     TOK_REQUIRE(fs::exists(file),
                 "model.flavor = \"hf\": there is no {}; point model.hf_assets_path at a Hugging "
                 "Face folder",
