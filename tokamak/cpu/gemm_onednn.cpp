@@ -1,3 +1,4 @@
+#include <optional>
 #include <unordered_map>
 
 #include <oneapi/dnnl/dnnl.hpp>
@@ -38,34 +39,58 @@ dnnl::matmul::primitive_desc describe(const GemmShape& s, bool accumulate) {
   return {dnnl::matmul::desc(a, b, matrix(1, s.n, false, s.in), c), attr, engine()};
 }
 
-}  // namespace
+// oneDNN's BLAS call beats its matmul on plain layouts in fp32, by up to 1.3, except where B is
+// transposed and A is tall (measured by bench/gemm_bench.cpp).
+bool is_for_blas(const GemmShape& s) {
+  return s.in == DType::kF32 && s.out == DType::kF32 && !s.bias && (!s.transpose_b || s.m < 32);
+}
 
-struct Gemm::Impl {
+void run_blas(const GemmShape& s, const void* a, const void* b, void* c, bool accumulate) {
+  const dnnl::status status = dnnl::sgemm(
+      s.transpose_a ? 'T' : 'N', s.transpose_b ? 'T' : 'N', s.m, s.n, s.k, 1.0F,
+      static_cast<const float*>(a), s.transpose_a ? s.m : s.k, static_cast<const float*>(b),
+      s.transpose_b ? s.k : s.n, accumulate ? 1.0F : 0.0F, static_cast<float*>(c), s.n);
+  TOK_CHECK(status == dnnl::status::success, "sgemm: status {}", static_cast<int>(status));
+}
+
+struct Matmul {
   dnnl::matmul::primitive_desc description;
   dnnl::matmul overwrite;
   dnnl::matmul add;
-  bool bias;
 
-  explicit Impl(const GemmShape& s)
-      : description(describe(s, false)),
-        overwrite(description),
-        add(describe(s, true)),
-        bias(s.bias) {}
+  explicit Matmul(const GemmShape& s)
+      : description(describe(s, false)), overwrite(description), add(describe(s, true)) {}
+};
+
+}  // namespace
+
+struct Gemm::Impl {
+  GemmShape shape;
+  std::optional<Matmul> matmul;
+
+  explicit Impl(const GemmShape& s) : shape(s) {
+    if (!is_for_blas(s)) matmul.emplace(s);
+  }
 };
 
 Gemm::Gemm(const GemmShape& shape) : impl_(std::make_shared<const Impl>(shape)) {}
 
 void Gemm::run(const void* a, const void* b, const void* bias, void* c, bool accumulate) const {
+  if (!impl_->matmul) {
+    run_blas(impl_->shape, a, b, c, accumulate);
+    return;
+  }
   const auto memory = [](const dnnl::memory::desc& desc, const void* data) {
     return dnnl::memory(desc, engine(), const_cast<void*>(data));
   };
+  const auto& [description, overwrite, add] = *impl_->matmul;
   dnnl::stream stream(engine());
   std::unordered_map<int, dnnl::memory> args{
-      {DNNL_ARG_SRC, memory(impl_->description.src_desc(), a)},
-      {DNNL_ARG_WEIGHTS, memory(impl_->description.weights_desc(), b)},
-      {DNNL_ARG_DST, memory(impl_->description.dst_desc(), c)}};
-  if (impl_->bias) args.emplace(DNNL_ARG_BIAS, memory(impl_->description.bias_desc(), bias));
-  (accumulate ? impl_->add : impl_->overwrite).execute(stream, args);
+      {DNNL_ARG_SRC, memory(description.src_desc(), a)},
+      {DNNL_ARG_WEIGHTS, memory(description.weights_desc(), b)},
+      {DNNL_ARG_DST, memory(description.dst_desc(), c)}};
+  if (impl_->shape.bias) args.emplace(DNNL_ARG_BIAS, memory(description.bias_desc(), bias));
+  (accumulate ? add : overwrite).execute(stream, args);
 }
 
 bool Gemm::is_available() {
