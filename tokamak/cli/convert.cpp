@@ -54,8 +54,7 @@ int run_convert(Args args) {
   const DType type = dtype_from_name(dtype, "--dtype");
   TOK_REQUIRE(is_float(type) && type != DType::kF64,
               "--dtype \"{}\": wanted float32, bfloat16 or float16", dtype);
-  TOK_REQUIRE(!std::filesystem::exists(to) || !std::filesystem::exists(from) ||
-                  !std::filesystem::equivalent(from, to),
+  TOK_REQUIRE(!path_exists(to) || !path_exists(from) || !std::filesystem::equivalent(from, to),
               "convert: {} is both source and target", to);
   const ModelFiles files = open_model(from, model);
   if (format == "checkpoint") {

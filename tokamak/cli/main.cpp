@@ -1,5 +1,6 @@
 #include <array>
 #include <csignal>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -75,6 +76,8 @@ int main(int argc, char** argv) {
     return cli::report(ExitCode::kDiverged, "", error.what());
   } catch (const SystemError& error) {
     return cli::report(ExitCode::kTryAgain, "machine: ", error.what());
+  } catch (const std::filesystem::filesystem_error& error) {
+    return cli::report(ExitCode::kUserError, "", error.what());
   } catch (const std::bad_alloc&) {
     return cli::report(ExitCode::kTryAgain, "machine: ", "out of host memory");
   } catch (const std::exception& error) {

@@ -1,5 +1,6 @@
 #include "tokamak/cli/model_files.h"
 
+#include "tokamak/checkpoint/checkpoint_folder.h"
 #include "tokamak/checkpoint/foreign.h"
 #include "tokamak/checkpoint/llmc.h"
 #include "tokamak/core/error.h"
@@ -35,27 +36,30 @@ ModelSpec config_of_llmc(const std::filesystem::path& path) {
 
 ModelFiles open_model(const std::filesystem::path& path, const std::string& flavor) {
   namespace fs = std::filesystem;
-  TOK_REQUIRE(fs::exists(path), "no model at {}: no such file or folder", path.string());
-  ModelFiles m{.folder = fs::is_directory(path) ? path : path.parent_path()};
+  TOK_REQUIRE(path_exists(path), "no model at {}: no such file or folder", path.string());
+  ModelFiles m{.folder = is_folder(path) ? path : path.parent_path()};
   if (!flavor.empty()) {
     const auto colon = flavor.find(':');
     TOK_REQUIRE(colon != std::string::npos, "--model \"{}\": wanted NAME:FLAVOR, as llama3:8B",
                 flavor);
     m.config = flavor_spec(flavor.substr(0, colon), flavor.substr(colon + 1));
-  } else if (fs::is_regular_file(path) && is_llmc_model(path)) {
+  } else if (!is_folder(path) && is_llmc_model(path)) {
     m.config = config_of_llmc(path);
   } else {
-    for (fs::path at = m.folder; !fs::exists(m.folder / "config.json"); at = at.parent_path()) {
-      if (fs::exists(at / "config.json")) m.folder = at;
+    for (fs::path at = m.folder; !path_exists(m.folder / "config.json"); at = at.parent_path()) {
+      if (path_exists(at / "config.json")) m.folder = at;
       if (at == at.parent_path() || at.empty()) break;
     }
-    if (!fs::exists(m.folder / "config.json")) refuse_foreign_checkpoint(path);
-    TOK_REQUIRE(fs::exists(m.folder / "config.json"),
+    if (!path_exists(m.folder / "config.json")) refuse_foreign_checkpoint(path);
+    TOK_REQUIRE(path_exists(m.folder / "config.json"),
                 "{}: there is no config.json; name the model with --model NAME:FLAVOR",
                 path.string());
     const std::string file = (m.folder / "config.json").string();
     m.config = parse_hf_config(read_file(file), file);
   }
+  const auto checkpoints = list_checkpoints(path);
+  TOK_REQUIRE(checkpoints.empty(), "{} holds checkpoints: name one of them, as {}", path.string(),
+              checkpoints.back().path.string());
   m.parameters = open_weights(m.config, path);
   return m;
 }
@@ -65,10 +69,10 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path,
   if (path == "bytes") return byte_tokenizer();
   if (path == "self") return self_tokenizer();
   if (!path.empty()) return load_tokenizer(path);
-  TOK_REQUIRE(std::filesystem::exists(model_folder / "tokenizer.json") ||
-                  std::filesystem::exists(model_folder / "tokenizer.model"),
-              "{}: there is no tokenizer; name one with --tokenizer FOLDER (or bytes, self)",
-              model_folder.string());
+  TOK_REQUIRE(
+      path_exists(model_folder / "tokenizer.json") || path_exists(model_folder / "tokenizer.model"),
+      "{}: there is no tokenizer; name one with --tokenizer FOLDER (or bytes, self)",
+      model_folder.string());
   return load_tokenizer(model_folder);
 }
 

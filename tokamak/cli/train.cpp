@@ -23,6 +23,10 @@ void print_log(const std::string& level, const std::string& text) {
 
 void dry_run(const RunConfig& run) {
   for (const Need& need : run.needs) fmt::print("{}\n", needs_line(need));
+  if (!has_model(run.config)) {
+    fmt::print("no memory table: the model's config.json is not here\n");
+    return;
+  }
   const auto backend =
       cpu::make_backend({.threads = static_cast<int>(run.config.training.threads)});
   const PlannedRun planned(spec_of(run.config), shape_of(run.config), backend->target());

@@ -19,7 +19,7 @@ bool parse(CLI::App& app, Args args) {
   } catch (const CLI::ParseError& error) {
     std::string text = error.what();
     std::replace(text.begin(), text.end(), '\n', ' ');
-    fail("{}: {}", app.get_name(), text);
+    fail("{}: {}", app.get_name().substr(std::string("tokamak ").size()), text);
   }
   return true;
 }

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
 #include "tokamak/data/mix.h"
 #include "tokamak/data/self.h"
 #include "tokamak/data/synthetic.h"
@@ -23,7 +24,7 @@ bool is_dataset(std::string_view name) {
 }
 
 bool exists(const DataOptions& options, const std::string& path) {
-  return fs::exists(path) || (options.dataset == "tokens" && fs::exists(path + ".bin"));
+  return path_exists(path) || (options.dataset == "tokens" && path_exists(path + ".bin"));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
 
 namespace tokamak {
 namespace {
@@ -34,7 +35,7 @@ bool is_validation(const SourceFile& file) {
 
 std::vector<SourceFile> list_c4(const std::string& dataset, const fs::path& path) {
   const fs::path english = path / "en";
-  const bool has_english = fs::is_directory(path) && fs::is_directory(english);
+  const bool has_english = is_folder(path) && is_folder(english);
   std::vector<SourceFile> files = list_files(has_english ? english : path, is_json_lines);
   const auto split = std::stable_partition(files.begin(), files.end(), [&](const SourceFile& file) {
     return is_validation(file) == (dataset == "c4_validation");

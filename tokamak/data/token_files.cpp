@@ -44,7 +44,7 @@ class TokenFiles final : public TokenSource {
     for (size_t i = 0, n = files.size(); i < n; ++i) {
       open(files[i].path);
       const fs::path index = with_extension(files[i].path, ".idx");
-      if (files[i].path.extension() == ".bin" && fs::exists(index)) {
+      if (files[i].path.extension() == ".bin" && path_exists(index)) {
         const auto size = static_cast<int64_t>(fs::file_size(index));
         files.push_back({.path = index, .name = index.filename().string(), .size = size});
       }
@@ -90,7 +90,7 @@ class TokenFiles final : public TokenSource {
  private:
   static fs::path resolve(const std::string& path) {
     fs::path bin = path + ".bin";
-    if (!fs::exists(path) && fs::exists(bin)) return bin;
+    if (!path_exists(path) && path_exists(bin)) return bin;
     if (fs::path(path).extension() == ".idx") return with_extension(path, ".bin");
     return path;
   }
@@ -108,7 +108,7 @@ class TokenFiles final : public TokenSource {
       return add(0, size / size_of(file.type));
     }
     const fs::path index_path = with_extension(path, ".idx");
-    if (fs::exists(index_path)) return add_megatron(index_path);
+    if (path_exists(index_path)) return add_megatron(index_path);
     TOK_REQUIRE(extension == ".bin" && is_llmc_data(file.bytes.bytes()),
                 "{}: wanted *.u16, *.u32, a Megatron .bin with its .idx, or an llm.c .bin; a bare "
                 "stream of ids wants the extension .u16 or .u32",

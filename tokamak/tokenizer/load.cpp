@@ -8,7 +8,7 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string read_if_there(const fs::path& path) {
-  return fs::exists(path) ? read_file(path) : std::string();
+  return path_exists(path) ? read_file(path) : std::string();
 }
 
 std::unique_ptr<Tokenizer> load_json(const fs::path& path) {
@@ -29,13 +29,13 @@ std::unique_ptr<Tokenizer> load_tiktoken(const fs::path& path) {
 std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& folder_or_file) {
   const fs::path& path = folder_or_file;
   if (path == "bytes") return byte_tokenizer();
-  TOK_REQUIRE(fs::exists(path), "{}: no such tokenizer folder or file", path.string());
-  if (!fs::is_directory(path)) {
+  TOK_REQUIRE(path_exists(path), "{}: no such tokenizer folder or file", path.string());
+  if (!is_folder(path)) {
     return path.extension() == ".json" ? load_json(path) : load_tiktoken(path);
   }
-  if (fs::exists(path / "tokenizer.json")) return load_json(path / "tokenizer.json");
+  if (path_exists(path / "tokenizer.json")) return load_json(path / "tokenizer.json");
   for (const fs::path& model : {path / "tokenizer.model", path / "original" / "tokenizer.model"}) {
-    if (fs::exists(model)) return load_tiktoken(model);
+    if (path_exists(model)) return load_tiktoken(model);
   }
   fail("{}: wanted a folder with tokenizer.json or tokenizer.model, found neither", path.string());
 }

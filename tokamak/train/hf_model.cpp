@@ -124,9 +124,8 @@ std::vector<TensorSource> parameters_to_hf(const ModelSpec& config,
 }
 
 std::vector<TensorSource> open_weights(const ModelSpec& config, const std::filesystem::path& path) {
-  TOK_REQUIRE(std::filesystem::exists(path), "no weights at {}: no such file or folder",
-              path.string());
-  if (std::filesystem::exists(path / kManifestFile)) return open_checkpoint(path);
+  TOK_REQUIRE(path_exists(path), "no weights at {}: no such file or folder", path.string());
+  if (path_exists(path / kManifestFile)) return open_checkpoint(path);
   const auto weights = std::make_shared<Weights>(path);
   const HeadCounts heads{.num_heads = config.num_heads, .num_kv_heads = config.num_kv_heads};
   return parameters_from_hf(config, keep_open(weights, weights->sources(heads)));
@@ -136,7 +135,8 @@ AssetFiles tokenizer_files_in(const std::filesystem::path& folder) {
   AssetFiles files;
   for (const char* name :
        {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model"}) {
-    if (std::filesystem::is_regular_file(folder / name)) files[name] = read_file(folder / name);
+    if (path_exists(folder / name) && !is_folder(folder / name))
+      files[name] = read_file(folder / name);
   }
   return files;
 }

@@ -32,7 +32,7 @@ std::filesystem::path save_machine_file(const MachineFile& m) {
 
 std::optional<MachineFile> load_machine_file(int threads) {
   const std::string path = machine_file_path().string();
-  if (!std::filesystem::exists(path)) return std::nullopt;
+  if (!path_exists(path)) return std::nullopt;
   try {
     const Json json = parse_json(read_file(path), path);
     MachineFile m{.cpu = json_member<std::string>(json, "cpu", path)};

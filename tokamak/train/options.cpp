@@ -30,13 +30,13 @@ bool is_hf(const Config& config) {
 
 fs::path assets_folder(const Config& config) {
   const fs::path path = assets_path(config);
-  return fs::is_directory(path) ? path : path.parent_path();
+  return is_folder(path) ? path : path.parent_path();
 }
 
 // model.tokenizer_path may name a tokenizer that lies elsewhere than the model.
 fs::path model_folder(const Config& config) {
   const fs::path path = config.model.hf_assets_path;
-  return fs::exists(path / "config.json") ? path : assets_folder(config);
+  return path_exists(path / "config.json") ? path : assets_folder(config);
 }
 
 RecomputePolicy recompute_of(const ActivationCheckpointConfig& c) {
@@ -109,14 +109,18 @@ CheckpointOptions checkpoint_of(const Config& c, const Tokenizer* tokenizer) {
 
 }  // namespace
 
+bool has_model(const Config& c) {
+  return !is_hf(c) || path_exists(model_folder(c) / "config.json");
+}
+
 ModelSpec spec_of(const Config& c) {
   ModelSpec spec;
   if (is_hf(c)) {
     const fs::path file = model_folder(c) / "config.json";
-    TOK_REQUIRE(fs::exists(file),
-                "model.flavor = \"hf\": there is no {}; point model.hf_assets_path at a Hugging "
-                "Face folder",
-                file.string());
+    TOK_REQUIRE(path_exists(file),
+                "model.hf_assets_path = {}: there is no config.json, which model.flavor = \"hf\" "
+                "needs",
+                assets_path(c));
     spec = parse_hf_config(read_file(file), file.string());
   } else {
     spec = flavor_spec(c.model.name, c.model.flavor);
@@ -186,13 +190,18 @@ std::vector<Need> missing_files(const Config& c) {
   const bool wants_tokenizer =
       is_text(c.training.dataset) || (c.validation.enable && is_text(c.validation.dataset));
   const fs::path assets = assets_path(c);
-  if (wants_tokenizer && assets != "bytes" && !fs::is_regular_file(assets) &&
-      !fs::exists(assets / "tokenizer.json") && !fs::exists(assets / "tokenizer.model")) {
+  if (!has_model(c)) {
+    needs.push_back({.key = "model.hf_assets_path",
+                     .value = assets.string(),
+                     .reason = "there is no config.json, which model.flavor = \"hf\" needs"});
+  }
+  if (wants_tokenizer && assets != "bytes" && (!path_exists(assets) || is_folder(assets)) &&
+      !path_exists(assets / "tokenizer.json") && !path_exists(assets / "tokenizer.model")) {
     needs.push_back({.key = "model.hf_assets_path",
                      .value = assets.string(),
                      .reason = "there is no tokenizer.json or tokenizer.model"});
   }
-  if (c.checkpoint.initial_load_path && !fs::exists(*c.checkpoint.initial_load_path)) {
+  if (c.checkpoint.initial_load_path && !path_exists(*c.checkpoint.initial_load_path)) {
     needs.push_back({.key = "checkpoint.initial_load_path",
                      .value = *c.checkpoint.initial_load_path,
                      .reason = "no such file or folder"});

@@ -12,6 +12,9 @@
 
 namespace tokamak {
 
+/// Whether spec_of() can know the model: false where its config.json is not on this machine.
+bool has_model(const Config& config);
+
 /// The model that `model.*` names: a flavor, or the config.json in model.hf_assets_path. Throws
 /// Error.
 ModelSpec spec_of(const Config& config);

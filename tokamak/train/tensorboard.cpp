@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
 
 #include "tensorboard.pb.h"
 
@@ -54,7 +55,7 @@ std::filesystem::path event_path(const std::filesystem::path& folder, Clock::tim
   for (int serial = 0;; ++serial) {
     auto path = folder / fmt::format("events.out.tfevents.{:010}.{}.{}.{}", seconds, host.data(),
                                      getpid(), serial);
-    if (!std::filesystem::exists(path)) return path;
+    if (!path_exists(path)) return path;
   }
 }
 

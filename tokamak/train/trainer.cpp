@@ -27,6 +27,11 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+// Without the sign that some operations leave on a NaN.
+double unsigned_nan(double value) {
+  return std::isnan(value) ? std::abs(value) : value;
+}
+
 // What is summed between two logged steps.
 struct Window {
   Clock::time_point start = Clock::now();
@@ -57,6 +62,10 @@ class Trainer {
   }
 
   void run() {
+    if (is_done()) {
+      return say(fmt::format("Training already completed: step {} of training.steps = {}",
+                             state_.step, o_.steps));
+    }
     begin();
     if (o_.checkpoint.create_seed) {
       save(true);
@@ -93,7 +102,7 @@ class Trainer {
   // Parameters from the newest checkpoint, from given weights, or new; then the files that a run
   // writes.
   void begin() {
-    state_.seed = o_.shape.training.seed;
+    state_ = {.seed = o_.shape.training.seed};
     if (!resume()) {
       const CheckpointOptions& c = o_.checkpoint;
       initialize(access_, state_.seed);
@@ -142,18 +151,45 @@ class Trainer {
       loader_.restore(LoaderState::from_json(loaded.loader, "the checkpoint's loader state"));
   }
 
+  // The last checkpoint may hold the model only: enough to know that nothing is left to do.
+  bool is_done() {
+    const CheckpointOptions& c = o_.checkpoint;
+    if (!c.enable || c.load_only || c.create_seed || c.load_step >= 0) return false;
+    for (const CheckpointEntry& entry : list_checkpoints(c.folder)) {
+      if (entry.kind != CheckpointKind::kUnusable) state_.step = entry.step;
+    }
+    return state_.step > 0 && state_.step >= o_.steps;
+  }
+
+  // Checkpoints that cannot be resumed are somebody's work: never begin anew on top of them.
+  void require_no_checkpoints(const NewestCheckpoint& newest) const {
+    const auto& folder = o_.checkpoint.folder;
+    TOK_REQUIRE(newest.skipped.empty(),
+                "{}; {} holds nothing that can be resumed: move it away to begin anew",
+                newest.skipped.front(), folder.string());
+    const auto entries = list_checkpoints(folder);
+    TOK_REQUIRE(entries.empty(),
+                "{} holds the model only and cannot be resumed; give it as "
+                "checkpoint.initial_load_path of a run with another job.dump_folder, or move {} "
+                "away to begin anew",
+                entries.back().path.string(), folder.string());
+  }
+
   bool resume() {
     const CheckpointOptions& c = o_.checkpoint;
     if (!c.enable && !c.load_only) return false;
     std::filesystem::path path;
     if (c.load_step >= 0) {
       path = c.folder / step_folder_name(c.load_step);
-      TOK_REQUIRE(std::filesystem::exists(path), "checkpoint.load_step = {}: there is no {}",
-                  c.load_step, path.string());
+      TOK_REQUIRE(path_exists(path), "checkpoint.load_step = {}: there is no {}", c.load_step,
+                  path.string());
     } else {
       const NewestCheckpoint newest = newest_complete(c.folder);
+      if (!newest.entry) {
+        require_no_checkpoints(newest);
+        return false;
+      }
       for (const std::string& line : newest.skipped) say(line, "WARNING");
-      if (!newest.entry) return false;
       path = newest.entry->path;
     }
     if (!c.initial_load_path.empty())
@@ -206,7 +242,7 @@ class Trainer {
     throw Diverged(fmt::format(
         "training diverged at step {}: loss {}, gradient norm {} ({} label tokens); nothing was "
         "updated, the last checkpoint is kept; lower optimizer.lr or look at the data",
-        state_.step + 1, loss, norm, label_tokens));
+        state_.step + 1, unsigned_nan(loss), unsigned_nan(norm), label_tokens));
   }
 
   double learning_rate(int64_t finished_steps) const {
