@@ -20,7 +20,8 @@ Cost Accumulate::cost(std::span<const TensorType> in, std::span<const TensorType
 }
 
 Value accumulate_into(Graph& g, Value value, Value into, AccumulateMode mode) {
-  const bool fits = g.type(value) == g.type(into) && (g.producer(into).is_leaf() || into.node < value.node);
+  const bool fits =
+      g.type(value) == g.type(into) && (g.producer(into).is_leaf() || into.node < value.node);
   if (!fits || !g.can_accumulate(value)) {
     value = g.apply(Accumulate{.dtype = g.type(into).dtype}, {value});
   }

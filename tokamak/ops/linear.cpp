@@ -12,7 +12,7 @@ constexpr Variant kOneDnn{.name = "onednn",
 #ifndef TOK_WITH_ONEDNN
                             return "built without oneDNN";
 #else
-                             return {};
+                            return {};
 #endif
                           }};
 
