@@ -5,6 +5,7 @@
 bfloat16 runs under autocast over fp32 weights, as Tokamak keeps fp32 masters.
 """
 
+import os
 import statistics
 import sys
 import time
@@ -76,6 +77,7 @@ class Llama(nn.Module):
 def main():
     dtype = getattr(torch, sys.argv[1] if len(sys.argv) > 1 else "float32")
     steps = int(sys.argv[2]) if len(sys.argv) > 2 else 5
+    torch.set_num_threads(os.cpu_count())
     torch.manual_seed(0)
     model = Llama()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1)

@@ -31,7 +31,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+"tokamak/(\w+)/', re.M)
 
 def layer_of(path):
     """The folder's layer; a kernel file belongs to its backend."""
-    if path.parts[1] == "ops" and path.name.endswith("_cpu.cpp"):
+    if path.parts[1] == "ops" and path.name.endswith(("_cpu.cpp", "_cpu.h")):
         return "cpu"
     if path.parts[1] == "ops" and path.name.endswith(("_gpu.cu", "_gpu.cuh")):
         return "gpu"
