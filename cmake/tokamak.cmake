@@ -13,13 +13,13 @@ target_compile_options(tokamak_flags INTERFACE
     # Fields left out of a designated initializer take their defaults: that is what the defaults are for.
     -Wno-missing-field-initializers
     # GCC 12 reports copies of std::string that cannot happen (GCC bug 105651).
-    -Wno-restrict>
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>>
   # One rounding per written operation: the same bits from every compiler and on every mesh.
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<BOOL:$<TARGET_PROPERTY:TOK_FUSED_MULTIPLY_ADD>>>>:-ffp-contract=off>)
 if(TOK_SANITIZE)
   target_compile_options(tokamak_flags INTERFACE
     # GCC 12 takes moved-from containers for uninitialized ones under sanitizers.
-    -Wno-maybe-uninitialized
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>
     -fsanitize=${TOK_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(tokamak_flags INTERFACE -fsanitize=${TOK_SANITIZE})
 endif()
