@@ -54,7 +54,8 @@ TEST_P(OracleCli, TenStepsOfTrainEqualPytorch) {
   EXPECT_EQ(compared, got.size());
   EXPECT_EQ(parse_json(read_file(exported / "config.json"), "config.json"),
             parse_json(read_file(folder / "config.json"), "config.json"));
-  EXPECT_TRUE(path_exists(exported / "generation_config.json"));
+  EXPECT_EQ(read_file(exported / "generation_config.json"),
+            read_file(folder / "generation_config.json"));
 }
 
 INSTANTIATE_TEST_SUITE_P(PyTorch, OracleCli,

@@ -13,7 +13,8 @@ namespace tokamak::cli {
 namespace {
 
 // A model-only checkpoint in TO/step-0, with the config.json that makes it readable by itself.
-void to_checkpoint(const ModelFiles& files, const std::filesystem::path& to, DType dtype) {
+void to_checkpoint(const ModelFiles& files, const std::filesystem::path& to, DType dtype,
+                   const AssetFiles& assets) {
   CheckpointWriter writer(to, 0);
   for (const TensorSource& t : files.parameters) writer.add(cast(t, dtype));
   const ShardSummary shard = writer.finish_shard();
@@ -22,8 +23,7 @@ void to_checkpoint(const ModelFiles& files, const std::filesystem::path& to, DTy
                             .sections = {{"train_state", R"({"step":0,"tokens_seen":0})"}}};
   const auto folder = writer.commit(std::span(&shard, 1), info);
   write_file_atomic(to / "config.json", to_hf_config(files.config, dtype, {}));
-  for (const auto& [name, text] : tokenizer_files_in(files.folder))
-    write_file_atomic(to / name, text);
+  for (const auto& [name, text] : assets) write_file_atomic(to / name, text);
   fmt::print("wrote the checkpoint {}\n", folder.string());
 }
 
@@ -57,13 +57,14 @@ int run_convert(Args args) {
   TOK_REQUIRE(!path_exists(to) || !path_exists(from) || !std::filesystem::equivalent(from, to),
               "convert: {} is both source and target", to);
   const ModelFiles files = open_model(from, model);
+  AssetFiles assets =
+      tokenizer_files_in(tokenizer.empty() ? files.folder : std::filesystem::path(tokenizer));
+  assets.merge(generation_config_in(files.folder));
   if (format == "checkpoint") {
-    to_checkpoint(files, to, type);
+    to_checkpoint(files, to, type, assets);
     return 0;
   }
-  export_hf_folder(
-      to, files.config, files.parameters, type, {},
-      tokenizer_files_in(tokenizer.empty() ? files.folder : std::filesystem::path(tokenizer)));
+  export_hf_folder(to, files.config, files.parameters, type, {}, assets);
   fmt::print("wrote the Hugging Face folder {}\n", to);
   return 0;
 }

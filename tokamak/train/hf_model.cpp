@@ -134,10 +134,18 @@ std::vector<TensorSource> open_weights(const ModelSpec& config, const std::files
 AssetFiles tokenizer_files_in(const std::filesystem::path& folder) {
   AssetFiles files;
   for (const char* name :
-       {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model"}) {
+       {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model",
+        "vocab.json", "merges.txt", "added_tokens.json", "chat_template.jinja"}) {
     if (path_exists(folder / name) && !is_folder(folder / name))
       files[name] = read_file(folder / name);
   }
+  return files;
+}
+
+AssetFiles generation_config_in(const std::filesystem::path& folder) {
+  constexpr const char* kName = "generation_config.json";
+  AssetFiles files;
+  if (path_exists(folder / kName)) files[kName] = read_file(folder / kName);
   return files;
 }
 

@@ -33,6 +33,9 @@ using AssetFiles = std::map<std::string, std::string>;
 /// The tokenizer files found in `folder`.
 AssetFiles tokenizer_files_in(const std::filesystem::path& folder);
 
+/// generation_config.json of a Hugging Face folder, if there is one: exports keep it as found.
+AssetFiles generation_config_in(const std::filesystem::path& folder);
+
 /// Writes a folder that transformers loads: config.json, generation_config.json, `assets`, and the
 /// weights as `dtype`. Complete or not there.
 void export_hf_folder(const std::filesystem::path& folder, const ModelSpec& config,

@@ -104,6 +104,7 @@ CheckpointOptions checkpoint_of(const Config& c, const Tokenizer* tokenizer) {
   } else if (is_text(c.training.dataset) || is_hf(c)) {
     o.assets = tokenizer_files_in(assets_folder(c));
   }
+  if (is_hf(c)) o.assets.merge(generation_config_in(model_folder(c)));
   return o;
 }
 
