@@ -51,6 +51,8 @@ std::string_view behaviour_text(Behaviour behaviour) {
       return "honoured";
     case Behaviour::kNoted:
       return "accepted without effect";
+    case Behaviour::kDormant:
+      return "accepted; no effect on one rank without the feature it belongs to";
     case Behaviour::kFeature:
       return "honoured where built, else a needs line";
   }

@@ -140,9 +140,12 @@ void Merge::apply(LoadedConfig& loaded) {
     const Key& key = *find_key(name);
     const std::string text = set_value(loaded.config, key, slot.value);
     if (!text.empty()) error(slot.entry, slot.source, text);
-    if (text.empty() && key.behaviour == Behaviour::kNoted &&
-        !same_value(get_value(loaded.config, key), get_value(defaults, key))) {
+    if (!text.empty() || same_value(get_value(loaded.config, key), get_value(defaults, key)))
+      continue;
+    if (key.behaviour == Behaviour::kNoted) {
       note(fmt::format("{}: accepted without effect: {}", name, key.help));
+    } else if (key.behaviour == Behaviour::kDormant) {
+      note(fmt::format("{}: no effect in this run: {}", name, key.help));
     }
   }
 }
