@@ -33,7 +33,7 @@ lint:
 ## tidy: clang-tidy over every source file
 tidy:
 	@tools/setup.sh lint
-	@TIDY_BUDGET_S=86400 tools/tidy.sh
+	@TIDY_STRICT=1 TIDY_BUDGET_S=86400 tools/tidy.sh
 
 ## fuzz: every fuzz target for SECONDS seconds
 fuzz:

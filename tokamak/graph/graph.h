@@ -93,7 +93,8 @@ class Graph {
   /// Applies `op`; throws Error naming the op if the types do not fit. An invalid Value stands for
   /// an absent optional input and reaches `infer` as nothing: optional inputs come last.
   template <Op T>
-  std::vector<Value> add(T op, std::vector<Value> in) {
+  std::vector<Value> add(T op,
+                         std::vector<Value> in) {  // NOLINT(performance-unnecessary-value-param)
     return add_node(&kRules<T>, std::make_shared<const T>(std::move(op)), std::move(in));
   }
 

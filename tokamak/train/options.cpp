@@ -178,7 +178,8 @@ std::vector<Need> missing_files(const Config& c) {
   const auto check_data = [&](const std::string& section, const std::string& dataset,
                               const std::optional<std::string>& path) {
     const std::string at = data_path(dataset, path);
-    if (dataset == "self" || dataset == "synthetic") return;
+    // A dataset that names no path is among the needs of the config itself.
+    if (dataset == "self" || dataset == "synthetic" || at.empty()) return;
     const auto reason = missing_data({.dataset = dataset, .path = at});
     if (reason)
       needs.push_back({.key = section + (path ? ".dataset_path" : ".dataset"),
