@@ -112,6 +112,7 @@ TEST_F(BadInput, NumbersThatDoNotFit) {
   expect_failure(2, "training.local_batch_size", {"--training.local_batch_size=0"});
   expect_failure(2, "training.seq_len", {"--training.seq_len=9000000000"});
   expect_failure(2, "training.stepz", {"--training.stepz=3"});
+  expect_failure(2, "validation.steps", {"--validation.enable", "--validation.dataset=synthetic"});
   expect_failure(
       2, "training.seq_len",
       {"--model.hf_assets_path=" + oracle_folder("gpt2_tiny").string(), "--training.seq_len=129"});

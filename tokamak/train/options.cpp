@@ -67,6 +67,10 @@ DataOptions data_of(const Config& c, const ModelSpec& spec, const Tokenizer* tok
 
 std::optional<ValidationOptions> validation_of(const Config& c, const DataOptions& training) {
   if (!c.validation.enable) return std::nullopt;
+  TOK_REQUIRE(c.validation.dataset != "synthetic" || c.validation.steps >= 0,
+              "validation.steps = {}: validation.dataset \"synthetic\" has no end, wanted a number "
+              "of batches",
+              c.validation.steps);
   ValidationOptions v{.data = training, .freq = c.validation.freq, .steps = c.validation.steps};
   v.data.dataset = c.validation.dataset;
   v.data.path = data_path(c.validation.dataset, c.validation.dataset_path);
@@ -234,9 +238,9 @@ TrainerOptions options_of(const Config& c, const Tokenizer* tokenizer) {
   const fs::path dump = c.job.dump_folder;
   if (c.profiling.enable_profiling) {
     o.profiling.traces_folder = dump / c.profiling.save_traces_folder;
-    o.profiling.freq = c.profiling.profile_freq;
     o.profiling.active = c.profiling.profiler_active;
   }
+  o.profiling.freq = c.profiling.profile_freq;
   if (c.profiling.enable_memory_snapshot)
     o.profiling.memory_folder = dump / c.profiling.save_memory_snapshot_folder;
   return o;

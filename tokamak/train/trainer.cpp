@@ -232,6 +232,8 @@ class Trainer {
       executor_.run(item);
     }
     if (traced) write_trace(spans);
+    if (!o_.profiling.memory_folder.empty() && (state_.step + 1) % o_.profiling.freq == 0)
+      write_memory();
 
     const double loss = access_.read<double>(run_.step().loss)[0];
     const double norm = access_.read<double>(run_.step().grad_norm)[0];
@@ -406,6 +408,14 @@ class Trainer {
     make_folders(folder);
     write_file_atomic(folder / "rank0_trace.json", chrome_trace(spans));
     say(fmt::format("Wrote the trace {}", (folder / "rank0_trace.json").string()));
+  }
+
+  // The plan is what is allocated, so its table is the snapshot.
+  void write_memory() const {
+    const auto folder = o_.profiling.memory_folder / fmt::format("iteration_{}", state_.step + 1);
+    make_folders(folder);
+    write_file_atomic(folder / "rank0_memory.txt", memory_table(run_));
+    say(fmt::format("Wrote the memory table {}", (folder / "rank0_memory.txt").string()));
   }
 
   const TrainerOptions& o_;
