@@ -29,6 +29,7 @@ constexpr std::array kVerbs{
          "weights between Hugging Face folders, checkpoints, llm.c and Meta files"},
     Verb{"tokenizer", run_tokenizer, "encode, decode, train or cache"},
     Verb{"doctor", run_doctor, "check this machine and measure its peaks"},
+    Verb{"launch", run_launch, "start ranks on this machine: tokamak launch -n 1 -- train ..."},
     Verb{"help", run_help, "explain a key: tokamak help section.key"},
 };
 
@@ -42,7 +43,9 @@ int usage(std::FILE* to) {
   return to == stdout ? 0 : static_cast<int>(ExitCode::kUserError);
 }
 
-int run(const std::vector<std::string>& args) {
+}  // namespace
+
+int run_verb(Args args) {
   if (args.empty()) return usage(stderr);
   if (args[0] == "--help" || args[0] == "-h" || (args[0] == "help" && args.size() == 1))
     return usage(stdout);
@@ -51,10 +54,12 @@ int run(const std::vector<std::string>& args) {
     return 0;
   }
   for (const Verb& verb : kVerbs) {
-    if (verb.name == args[0]) return verb.run(Args(args).subspan(1));
+    if (verb.name == args[0]) return verb.run(args.subspan(1));
   }
   fail("no verb \"{}\"; `tokamak --help` lists them", args[0]);
 }
+
+namespace {
 
 int report(ExitCode code, std::string_view kind, std::string_view text) {
   std::fflush(stdout);
@@ -69,7 +74,7 @@ int main(int argc, char** argv) {
   using namespace tokamak;  // NOLINT(google-build-using-namespace): main lies outside
   std::signal(SIGPIPE, SIG_DFL);
   try {
-    return cli::run(std::vector<std::string>(argv + 1, argv + argc));
+    return cli::run_verb(std::vector<std::string>(argv + 1, argv + argc));
   } catch (const Error& error) {
     return cli::report(ExitCode::kUserError, "", error.what());
   } catch (const Diverged& error) {

@@ -17,5 +17,9 @@ int run_convert(Args args);
 int run_tokenizer(Args args);
 int run_doctor(Args args);
 int run_help(Args args);
+int run_launch(Args args);
+
+/// Runs the verb that `args` begin with.
+int run_verb(Args args);
 
 }  // namespace tokamak::cli
