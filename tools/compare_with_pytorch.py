@@ -1,0 +1,124 @@
+"""Train small models of many shapes with PyTorch and with tokamak and compare: ten AdamW steps in fp32.
+
+usage: compare_with_pytorch.py PROGRAM [CASE ...]   (needs torch, transformers, numpy)
+"""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
+
+STEPS = 10
+ROPE = dict(rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32)
+
+
+def llama(**fields):
+    base = dict(vocab_size=97, hidden_size=36, intermediate_size=50, num_hidden_layers=2, num_attention_heads=6,
+                num_key_value_heads=2, max_position_embeddings=128, rms_norm_eps=1e-5, tie_word_embeddings=False)
+    return LlamaConfig(**{**base, **fields})
+
+
+def gpt2(**fields):
+    base = dict(vocab_size=101, n_embd=30, n_layer=2, n_head=3, n_positions=80, embd_pdrop=0.0, attn_pdrop=0.0,
+                resid_pdrop=0.0, bos_token_id=100, eos_token_id=100)
+    return GPT2Config(**{**base, **fields})
+
+
+CASES = {  # name: config, batch, sequence length
+    "grouped": (llama(), 3, 37),
+    "odd_heads": (llama(num_attention_heads=9, num_key_value_heads=3, hidden_size=54, head_dim=6), 2, 33),
+    "narrow_heads": (llama(num_attention_heads=5, num_key_value_heads=5, hidden_size=32, head_dim=14), 2, 21),
+    "wide_heads": (llama(num_attention_heads=2, num_key_value_heads=1, hidden_size=24, head_dim=40), 1, 65),
+    "one_kv_head": (llama(num_attention_heads=7, num_key_value_heads=1, hidden_size=28, head_dim=4), 5, 17),
+    "tied_biased": (llama(tie_word_embeddings=True, attention_bias=True), 2, 19),
+    "mlp_bias": (llama(mlp_bias=True, attention_bias=True), 2, 29),
+    "llama3_rope": (llama(rope_scaling=ROPE, rope_theta=30000.0), 2, 61),
+    "prime_vocab": (llama(vocab_size=1031), 2, 100),
+    "smallest": (llama(num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1, hidden_size=2, head_dim=2,
+                       intermediate_size=3), 1, 5),
+    "gpt2": (gpt2(), 3, 37),
+    "gelu_inner": (gpt2(activation_function="gelu", n_inner=77), 2, 45),
+    "gelu_tanh": (gpt2(activation_function="gelu_pytorch_tanh", n_inner=31, n_head=5, n_embd=35), 2, 80),
+    "untied": (gpt2(tie_word_embeddings=False, n_head=1), 2, 9),
+}
+
+
+def make_model(config):
+    torch.manual_seed(7)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(p + 0.1 * torch.randn_like(p) if p.dim() == 1 else 3 * p)
+    return model
+
+
+def train_pytorch(model, tokens):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+    steps = []
+    for batch in torch.tensor(tokens.astype(np.int64)):
+        logits = model(batch[:, :-1]).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        steps.append((loss.item(), norm.item()))
+    return steps
+
+
+def train_tokamak(program, folder, batch, seq_len):
+    words = [f"--model.hf_assets_path={folder}/hf", f"--job.dump_folder={folder}/out", "--model.flavor=hf",
+             "--checkpoint.enable", f"--checkpoint.initial_load_path={folder}/hf", "--checkpoint.initial_load_in_hf",
+             "--checkpoint.last_save_in_hf", "--training.dataset=tokens", f"--training.dataset_path={folder}/t.u32",
+             "--training.mixed_precision_param=float32", f"--training.steps={STEPS}", "--lr_scheduler.warmup_steps=0",
+             "--lr_scheduler.min_lr_factor=1.0", "--optimizer.lr=1e-3", "--metrics.log_freq=1",
+             f"--training.local_batch_size={batch}", f"--training.seq_len={seq_len}"]
+    subprocess.run([program, "train", *words], check=True, stdout=subprocess.DEVNULL)
+    lines = [json.loads(line) for line in (folder / "out/metrics.jsonl").read_text().splitlines()]
+    return [(line["loss"], line["grad_norm"]) for line in lines]
+
+
+def weight_errors(model, other):
+    """Worst relative error of a tensor; the key part of GPT-2's c_attn.bias apart: its gradient is zero but for rounding."""
+    worst = 0.0
+    mine, theirs = model.state_dict(), other.state_dict()
+    for name, want in mine.items():
+        diff = theirs[name] - want
+        if name.endswith("c_attn.bias"):
+            diff[len(want) // 3:2 * len(want) // 3] = 0
+        worst = max(worst, (diff.norm() / want.norm().clamp_min(1e-30)).item())
+    return worst
+
+
+def compare(program, name):
+    config, batch, seq_len = CASES[name]
+    with tempfile.TemporaryDirectory() as root:
+        folder = pathlib.Path(root)
+        model = make_model(config)
+        model.save_pretrained(folder / "hf")
+        shape = (STEPS, batch, seq_len + 1)
+        tokens = np.random.default_rng(3).integers(0, config.vocab_size, shape).astype(np.uint32)
+        tokens.tofile(folder / "t.u32")
+        want = train_pytorch(model, tokens)
+        got = train_tokamak(program, folder, batch, seq_len)
+        loss = max(abs(g[0] - w[0]) for g, w in zip(got, want, strict=True))
+        norm = max(abs(g[1] - w[1]) / w[1] for g, w in zip(got, want, strict=True))
+        weights = weight_errors(model, AutoModelForCausalLM.from_pretrained(folder / f"out/checkpoint/step-{STEPS}"))
+    good = loss < 2e-5 and norm < 1e-4 and weights < 1e-4
+    print(f"{'ok ' if good else 'BAD'} {name:14} loss {loss:.1e}  norm {norm:.1e}  weights {weights:.1e}", flush=True)
+    return good
+
+
+def main():
+    torch.set_num_threads(1)
+    program = str(pathlib.Path(sys.argv[1]).resolve())
+    results = [compare(program, name) for name in sys.argv[2:] or CASES]
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
