@@ -113,7 +113,6 @@ class Trainer {
     if (validator_)
       validation_metrics_.emplace(o_.logging.dump_folder / "validation.jsonl", state_.step);
     if (o_.checkpoint.enable && !o_.checkpoint.load_only) describe_model();
-    if (!o_.profiling.memory_folder.empty()) write_memory_table();
     if (!o_.logging.tensorboard_folder.empty()) {
       const auto now = std::chrono::system_clock::now();
       events_.emplace(
@@ -128,12 +127,6 @@ class Trainer {
     write_file_atomic(c.folder / "config.json",
                       to_hf_config(o_.model, o_.shape.training.master, c.ids));
     for (const auto& [name, text] : c.assets) write_file_atomic(c.folder / name, text);
-  }
-
-  // Memory is planned, so one table serves every step.
-  void write_memory_table() const {
-    make_folders(o_.profiling.memory_folder);
-    write_file_atomic(o_.profiling.memory_folder / "rank0_memory.txt", memory_table(run_));
   }
 
   void initial_load() {
