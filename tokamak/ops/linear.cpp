@@ -47,8 +47,8 @@ int last_dim(const TensorType& type) {
 
 // Cuts along each leading (token) dim: x and y alike, weights replicated; `reduced` becomes a
 // partial sum.
-void add_token_cuts(std::vector<Strategy>& strategies, int leading, std::vector<bool> token_in,
-                    bool sums_tokens) {
+void add_token_cuts(std::vector<Strategy>& strategies, int leading,
+                    const std::vector<bool>& token_in, bool sums_tokens) {
   for (int d = 0; d < leading; ++d) {
     Strategy s;
     for (const bool is_token : token_in) s.in.push_back(is_token ? cut(d) : kReplicated);

@@ -32,7 +32,8 @@ struct OpCase {
       float_stays;  ///< float inputs that keep their dtype in every run (fp32 scalars and the like)
 };
 
-/// For GoogleTest's messages.
+/// For GoogleTest's messages, hence the name.
+// NOLINTNEXTLINE(readability-identifier-naming)
 inline void PrintTo(const OpCase& c, std::ostream* os) {
   *os << c.rules->name << " " << c.name;
 }
@@ -45,6 +46,7 @@ struct BadCase {
   Types in;
 };
 
+// NOLINTNEXTLINE(readability-identifier-naming)
 inline void PrintTo(const BadCase& c, std::ostream* os) {
   *os << c.rules->name << " " << c.name;
 }
@@ -58,19 +60,19 @@ template <class T>
 struct CasesOf {
   OpCases cases;
 
-  OpCase& good(std::string name, T op, Types in) {
-    cases.good.push_back({.name = std::move(name),
+  OpCase& good(const std::string& name, T op, const Types& in) {
+    cases.good.push_back({.name = name,
                           .rules = &kRules<T>,
                           .op = std::make_shared<const T>(std::move(op)),
-                          .in = std::move(in)});
+                          .in = in});
     return cases.good.back();
   }
 
-  void bad(std::string name, T op, Types in) {
-    cases.bad.push_back({.name = std::move(name),
+  void bad(const std::string& name, T op, const Types& in) {
+    cases.bad.push_back({.name = name,
                          .rules = &kRules<T>,
                          .op = std::make_shared<const T>(std::move(op)),
-                         .in = std::move(in)});
+                         .in = in});
   }
 };
 

@@ -157,6 +157,7 @@ std::vector<Numbers> run_op(const OpCase& c, const Types& in, const std::vector<
   const std::vector<int> can =
       options.accumulate ? c.rules->accumulates(c.op.get()) : std::vector<int>{};
   const Types out_types = c.rules->infer(c.op.get(), in);
+  into.reserve(can.size());
   for (const int k : can)
     into.push_back(bench.leaf(fmt::format("acc{}", k), out_types[static_cast<size_t>(k)]));
   const std::vector<Value> out = bench.add_op();
