@@ -115,6 +115,8 @@ TEST(Load, SurvivesTextThatTheParserAssertsAgainst) {
   EXPECT_NE(error_of("# a\n[\n\n[profiling]\n").find("f.toml:2: not valid TOML: "),
             std::string::npos);
   EXPECT_NE(error_of("[[\n").find("not valid TOML: "), std::string::npos);
+  EXPECT_NE(error_of("x =27T07\xc6\x8d:0\n").find("f.toml:1: not valid TOML: "), std::string::npos);
+  EXPECT_NE(error_of("x = 1 \xc3\xa9\n").find("f.toml:1: not valid TOML: "), std::string::npos);
 }
 
 TEST(Load, RefusesDepth) {
