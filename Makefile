@@ -12,7 +12,7 @@ export CMAKE_CXX_COMPILER_LAUNCHER ?= $(CCACHE)
 build:
 	@tools/setup.sh build
 	@cmake --preset release -Wno-dev --log-level=WARNING
-	@cmake --build --preset release
+	@cmake --build --preset release --target tokamak
 
 ## demo: build, train a small Llama for about two minutes, print a sample of its text
 demo: build
