@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "tokamak/cli/model_files.h"
 #include "tokamak/cli/words.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/json.h"
@@ -51,7 +52,6 @@ void print(const StepBenchmark& b, const ModelSpec& model, const std::string& dt
 
 int run_bench_model(Args args) {
   CLI::App app("Times a training step on random tokens.", "tokamak bench model");
-  std::string model_name = "llama";
   std::string flavor;
   std::string dtype = "both";
   std::string mode = "none";
@@ -83,10 +83,7 @@ int run_bench_model(Args args) {
   app.add_option("--threads", threads, "0 = all")->capture_default_str();
   if (!parse(app, args)) return 0;
   if (!flavor.empty()) {
-    const auto colon = flavor.find(':');
-    TOK_REQUIRE(colon != std::string::npos, "--model \"{}\": wanted NAME:FLAVOR, as llama3:1B",
-                flavor);
-    c = flavor_spec(flavor.substr(0, colon), flavor.substr(colon + 1));
+    c = spec_of_word(flavor);
   } else {
     if (c.num_kv_heads == 0) c.num_kv_heads = c.num_heads;
     TOK_REQUIRE(c.num_heads > 0 && c.dim % c.num_heads == 0 && c.num_heads % c.num_kv_heads == 0,

@@ -34,15 +34,18 @@ ModelSpec config_of_llmc(const std::filesystem::path& path) {
 
 }  // namespace
 
+ModelSpec spec_of_word(const std::string& word) {
+  const auto colon = word.find(':');
+  TOK_REQUIRE(colon != std::string::npos, "--model \"{}\": wanted NAME:FLAVOR, as llama3:8B", word);
+  return flavor_spec(word.substr(0, colon), word.substr(colon + 1));
+}
+
 ModelFiles open_model(const std::filesystem::path& path, const std::string& flavor) {
   namespace fs = std::filesystem;
   TOK_REQUIRE(path_exists(path), "no model at {}: no such file or folder", path.string());
   ModelFiles m{.folder = is_folder(path) ? path : path.parent_path()};
   if (!flavor.empty()) {
-    const auto colon = flavor.find(':');
-    TOK_REQUIRE(colon != std::string::npos, "--model \"{}\": wanted NAME:FLAVOR, as llama3:8B",
-                flavor);
-    m.config = flavor_spec(flavor.substr(0, colon), flavor.substr(colon + 1));
+    m.config = spec_of_word(flavor);
   } else if (!is_folder(path) && is_llmc_model(path)) {
     m.config = config_of_llmc(path);
   } else {

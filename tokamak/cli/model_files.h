@@ -12,6 +12,9 @@
 
 namespace tokamak::cli {
 
+/// The flavor of a --model word such as llama3:8B; throws Error.
+ModelSpec spec_of_word(const std::string& word);
+
 struct ModelFiles {
   ModelSpec config;
   std::vector<TensorSource> parameters;

@@ -30,13 +30,7 @@ void print_why(const Plan& plan, const Target& target) {
 double total_flops(const Plan& plan) {
   double flops = 0.0;
   for (const Segment& segment : plan.segments) {
-    for (const Task& task : segment.tasks) {
-      Types in;
-      Types out;
-      for (const Operand& o : task.in) in.push_back(o.type);
-      for (const Operand& o : task.out) out.push_back(o.type);
-      flops += task.rules->cost(task.op.get(), in, out).flops;
-    }
+    for (const Task& task : segment.tasks) flops += cost_of(task).flops;
   }
   return flops;
 }

@@ -1,5 +1,6 @@
 #include "tokamak/cli/run_config.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include <fmt/format.h>
@@ -93,17 +94,20 @@ std::optional<RunConfig> load_run_config(Args args, const std::string& verb) {
   LoadedConfig loaded = load_config(file, overrides);
   run.config = std::move(loaded.config);
   run.notes = std::move(loaded.notes);
-  validate(run.config, world_size.value_or(default_world_size(run.config)));
+  const int64_t world = world_size.value_or(default_world_size(run.config));
+  validate(run.config, world);
   run.needs = std::move(loaded.needs);
   for (Need& need : needs(run.config, capabilities())) run.needs.push_back(std::move(need));
   refuse_unknown_models(run.needs);
   for (Need& need : missing_files(run.config)) run.needs.push_back(std::move(need));
-  if (!world_size && default_world_size(run.config) == 1) return run;
-  const int64_t world = world_size.value_or(default_world_size(run.config));
-  if (world > 1 && run.needs.empty()) {
-    run.needs.push_back({.key = "parallelism",
-                         .value = fmt::format("{} ranks", world),
-                         .reason = "this build runs one rank"});
+  const bool says_ranks = std::any_of(run.needs.begin(), run.needs.end(), [](const Need& need) {
+    return need.key.rfind("parallelism.", 0) == 0;
+  });
+  if (world > 1 && !says_ranks) {
+    run.needs.push_back(
+        {.key = "parallelism.data_parallel_shard_degree",
+         .value = fmt::format("{}", run.config.parallelism.data_parallel_shard_degree),
+         .reason = fmt::format("{} ranks; this build runs one", world)});
   }
   return run;
 }

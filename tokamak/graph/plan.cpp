@@ -51,6 +51,14 @@ int64_t Operand::extent_bytes() const {
   return (last + 1) * size_of(type.dtype);
 }
 
+Cost cost_of(const Task& task) {
+  Types in;
+  Types out;
+  for (const Operand& o : task.in) in.push_back(o.type);
+  for (const Operand& o : task.out) out.push_back(o.type);
+  return task.rules->cost(task.op.get(), in, out);
+}
+
 std::vector<ScheduleItem> Plan::schedule(int num_microbatches) const {
   std::vector<ScheduleItem> items;
   const int num_segments = static_cast<int>(segments.size());

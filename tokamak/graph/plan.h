@@ -64,6 +64,9 @@ struct Task {
   bool is_clone = false;
 };
 
+/// What the task costs, by its op's rule on its operands.
+Cost cost_of(const Task& task);
+
 struct Segment {
   enum class Runs : uint8_t { kOncePerStep, kPerMicrobatch };
 

@@ -6,17 +6,6 @@
 #include <fmt/format.h>
 
 namespace tokamak {
-namespace {
-
-Cost cost_of(const Task& task) {
-  Types in;
-  Types out;
-  for (const Operand& o : task.in) in.push_back(o.type);
-  for (const Operand& o : task.out) out.push_back(o.type);
-  return task.rules->cost(task.op.get(), in, out);
-}
-
-}  // namespace
 
 std::string chrome_trace(std::span<const TaskSpan> spans) {
   std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
