@@ -15,16 +15,16 @@ MAY_SEE = {  # layer: layers that it may include; itself is implied
     "exec": "core graph ops comm",
     "cpu": "core graph ops comm exec",
     "gpu": "core graph ops comm exec",
-    "price": "core graph ops",
+    "price": "core graph ops parallel",
     "models": "core graph ops",
-    "parallel": "core graph ops price",
+    "parallel": "core graph ops",
     "train": "core config tokenizer data checkpoint comm graph ops exec price models parallel",
 }
 MAY_SEE = {layer: set(seen.split()) for layer, seen in MAY_SEE.items()}
 MAY_SEE["cli"] = set(MAY_SEE)
 # Tests, and what only tests link, run what they test.
 TEST_STEM = re.compile(r"_test$|_bench$|^test_|^op_runner$")
-TESTS_MAY_SEE = {"cpu", "exec", "ops"}
+TESTS_MAY_SEE = {"comm", "cpu", "exec", "ops"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+"tokamak/(\w+)/', re.M)
 

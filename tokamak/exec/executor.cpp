@@ -104,7 +104,8 @@ Executor::BoundTask Executor::bind(const Task& task, const Memory& memory) {
               task.out.size());
     for (size_t k = 0; k < task.out.size(); ++k) {
       const auto mode = task.accumulate[k];
-      args.accumulate[k] = mode && (*mode == AccumulateMode::kAlways || later == 1);
+      args.accumulate[k] = mode && (*mode == AccumulateMode::kAlways ||
+                                    (*mode == AccumulateMode::kFirstMicrobatch && later == 1));
     }
   }
   bound.kernel = memory.backend().prepare(*task.rules, task.op.get(), {.in = in, .out = out},
@@ -113,7 +114,7 @@ Executor::BoundTask Executor::bind(const Task& task, const Memory& memory) {
 }
 
 void Executor::run(const ScheduleItem& item) {
-  const size_t later = item.microbatch > 0 ? 1 : 0;
+  const size_t later = item.is_first ? 0 : 1;
   auto phase_start = Clock::now();
   auto phase = Phase::kUnshard;
   bool any = false;

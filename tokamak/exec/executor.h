@@ -63,7 +63,7 @@ class StateAccess {
 };
 
 /// Seconds of the phases of the items run so far.
-using PhaseTimes = std::array<double, 4>;  // by Phase
+using PhaseTimes = std::array<double, 5>;  // by Phase
 
 /// One task as it ran, for traces. Times in seconds of a steady clock.
 struct TaskSpan {

@@ -17,6 +17,8 @@ std::string_view name_of(Phase phase) {
       return "forward";
     case Phase::kBackward:
       return "backward";
+    case Phase::kWeightGradient:
+      return "weight_gradient";
     case Phase::kUpdate:
       return "update";
   }

@@ -32,10 +32,12 @@ struct Value {
 
 /// When a node runs within an optimizer step.
 enum class Phase : uint8_t {
-  kUnshard,   ///< once a step, before the first microbatch: compute copies of parameters
-  kForward,   ///< each microbatch
-  kBackward,  ///< each microbatch
-  kUpdate,    ///< once a step, after the last microbatch
+  kUnshard,         ///< once a step, before the first microbatch: compute copies of parameters
+  kForward,         ///< each microbatch
+  kBackward,        ///< each microbatch
+  kWeightGradient,  ///< each microbatch: what no other backward node needs, where a schedule runs
+                    ///< it apart
+  kUpdate,          ///< once a step, after the last microbatch
 };
 
 std::string_view name_of(Phase phase);
@@ -47,7 +49,14 @@ struct Label {
   bool operator==(const Label&) const = default;
 };
 
-enum class AccumulateMode : uint8_t { kFirstMicrobatch, kAlways };
+enum class AccumulateMode : uint8_t {
+  kNever,            ///< overwrites
+  kFirstMicrobatch,  ///< overwrites in the first microbatch, adds in the others
+  kAlways,
+};
+
+/// In which microbatches a node of a per-microbatch phase runs.
+enum class When : uint8_t { kEvery, kLastMicrobatch };
 
 /// Output `out` adds into the storage of `into`.
 struct Accumulation {
@@ -65,6 +74,10 @@ struct Node {
   StateId state;  ///< of a leaf
   std::vector<Accumulation> accumulations;
   bool is_clone = false;  ///< made by recompute
+  bool is_dropped =
+      false;  ///< forward: never kept for the backward, made again there (resharded weights)
+  When when = When::kEvery;
+  int stream = 0;  ///< 0 computes; others carry communication that may run beside it
 
   bool is_leaf() const { return rules == nullptr; }
 

@@ -5,12 +5,14 @@
 #include <concepts>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "tokamak/core/tensor_type.h"
+#include "tokamak/graph/mesh.h"
 #include "tokamak/graph/placement.h"
 
 namespace tokamak {
@@ -78,11 +80,29 @@ struct Layout {
   int64_t offset = 0;
 };
 
+struct OpRules;
+
+/// An op with its rules, type-erased.
+struct AnyOp {
+  const OpRules* rules = nullptr;
+  std::shared_ptr<const void> op;
+};
+
+/// What `localize` learns about one mesh axis of size > 1 over which its node is not replicated.
+struct LocalContext {
+  MeshAxis axis = MeshAxis::kTp;
+  CommGroup group;         ///< of the axis, with this rank's place in it
+  Strategy strategy;       ///< the chosen one
+  std::vector<Range> in;   ///< by input: this rank's range of the cut dim, in global elements
+  std::vector<Range> out;  ///< by output
+};
+
 /// An op's rules, type-erased; the address is the op's identity.
 struct OpRules {
   std::string_view name;
   bool is_view = false;
   bool is_composite = false;
+  bool is_communication = false;
   Types (*infer)(const void*, std::span<const TensorType>) = nullptr;
   std::vector<Strategy> (*place)(const void*, std::span<const TensorType>) = nullptr;
   std::vector<Value> (*gradient)(const void*, Graph&, const Node&,
@@ -94,11 +114,14 @@ struct OpRules {
   Layout (*view)(const void*, const Layout&) = nullptr;
   std::vector<Value> (*expand)(const void*, Graph&, const Node&) = nullptr;
   std::string (*describe)(const void*) = nullptr;
+  std::optional<AnyOp> (*localize)(const void*, const LocalContext&) = nullptr;
 };
 
 /// The contract of an op. Optional members, found by name: `aliases()`, `accumulates()` (outputs
 /// that can add into their destination), `view(layout)` (makes it a view: no kernel), `expand(g,
-/// node)` (makes it a composite: no kernel), `describe()` (attributes as text).
+/// node)` (makes it a composite: no kernel), `describe()` (attributes as text), `localize(context)`
+/// (the op of a shard: a changed copy, or another op), `group` (a CommGroup member: makes it a
+/// communication op, which has no kernel and is run by comm/).
 template <class T>
 concept Op = requires(const T op, Graph& g, const Node& n, std::span<const TensorType> types,
                       std::span<const Value> values) {
@@ -136,6 +159,10 @@ constexpr OpRules rules_of() {
     if constexpr (requires { as<T>(op).accumulates(); }) return as<T>(op).accumulates();
     return {};
   };
+  rules.localize = [](const void* op, const LocalContext& context) -> std::optional<AnyOp> {
+    if constexpr (requires { as<T>(op).localize(context); }) return as<T>(op).localize(context);
+    return std::nullopt;
+  };
   rules.describe = [](const void* op) -> std::string {
     if constexpr (requires { as<T>(op).describe(); }) return as<T>(op).describe();
     return {};
@@ -148,6 +175,14 @@ constexpr OpRules rules_of() {
     rules.is_composite = true;
     rules.expand = [](const void* op, Graph& g, const Node& n) { return as<T>(op).expand(g, n); };
   }
+  if constexpr (requires(const T op) {
+                  { op.group } -> std::convertible_to<CommGroup>;
+                  requires !requires(Graph & g, const Node& n) {
+                    op.expand(g, n);
+                  };
+                }) {
+    rules.is_communication = true;
+  }
   return rules;
 }
 
@@ -155,6 +190,12 @@ constexpr OpRules rules_of() {
 
 template <Op T>
 inline constexpr OpRules kRules = detail::rules_of<T>();
+
+/// For `localize`.
+template <Op T>
+AnyOp any_op(T op) {
+  return {.rules = &kRules<T>, .op = std::make_shared<const T>(std::move(op))};
+}
 
 /// Only the reference kernel.
 std::span<const Variant> reference_only();

@@ -44,8 +44,18 @@ constexpr Shard cut(int dim) {
   return Shard{static_cast<int8_t>(dim)};
 }
 
+/// Elements `begin` up to `end` of a dim.
+struct Range {
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  bool operator==(const Range&) const = default;
+
+  int64_t size() const { return end - begin; }
+};
+
 /// One way to run an op on one axis: these input placements give these output placements, with the
-/// same kernel.
+/// same kernel or, where they say so, with what `localize` makes of the op.
 struct Strategy {
   std::vector<Shard> in;
   std::vector<Shard> out;

@@ -60,22 +60,27 @@ Cost cost_of(const Task& task) {
 }
 
 std::vector<ScheduleItem> Plan::schedule(int num_microbatches) const {
-  std::vector<ScheduleItem> items;
+  if (!items.empty()) return items;
+  std::vector<ScheduleItem> made;
   const int num_segments = static_cast<int>(segments.size());
   const auto runs = [&](int s) { return segments[static_cast<size_t>(s)].runs; };
   for (int s = 0; s < num_segments;) {
     if (runs(s) == Segment::Runs::kOncePerStep) {
-      items.push_back({.segment = s++});
+      made.push_back({.segment = s++});
       continue;
     }
     int end = s;
     while (end < num_segments && runs(end) == Segment::Runs::kPerMicrobatch) ++end;
     for (int m = 0; m < num_microbatches; ++m) {
-      for (int k = s; k < end; ++k) items.push_back({.segment = k, .microbatch = m});
+      for (int k = s; k < end; ++k)
+        made.push_back({.segment = k,
+                        .microbatch = m,
+                        .is_first = m == 0,
+                        .is_last = m + 1 == num_microbatches});
     }
     s = end;
   }
-  return items;
+  return made;
 }
 
 int64_t Plan::peak_bytes() const {
@@ -154,7 +159,10 @@ std::string to_text(const Plan& plan) {
       for (const Operand& o : task.in) in.push_back(show(o));
       for (size_t k = 0; k < task.out.size(); ++k) {
         const auto mode = task.accumulate[k];
-        const char* sign = !mode ? "" : *mode == AccumulateMode::kAlways ? "+= " : "(+)= ";
+        const char* sign = !mode                              ? ""
+                           : *mode == AccumulateMode::kAlways ? "+= "
+                           : *mode == AccumulateMode::kNever  ? "= "
+                                                              : "(+)= ";
         out.push_back(sign + show(task.out[k]));
       }
       text += fmt::format(

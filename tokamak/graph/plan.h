@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "tokamak/graph/graph.h"
+#include "tokamak/graph/mesh.h"
 
 namespace tokamak {
 
@@ -40,9 +41,10 @@ StateLayout lay_out(const StateTable& states);
 
 struct Operand {
   ArenaKind arena = ArenaKind::kScratch;
-  int64_t offset = 0;  ///< bytes
+  int64_t offset = 0;  ///< bytes; of arena slot: within a slot of its class
   TensorType type;
-  Dims strides;  ///< elements
+  Dims strides;         ///< elements
+  int slot_class = -1;  ///< arena slot: which class of slots
 
   /// Bytes from `offset` to the end of the last element.
   int64_t extent_bytes() const;
@@ -62,6 +64,7 @@ struct Task {
   std::vector<int>
       waits;  ///< tasks of other streams, by index in the segment, that must have ended
   bool is_clone = false;
+  When when = When::kEvery;
 };
 
 /// What the task costs, by its op's rule on its operands.
@@ -73,11 +76,27 @@ struct Segment {
   std::string name;
   Runs runs = Runs::kOncePerStep;
   std::vector<Task> tasks;
+  /// Pipeline sends and receives: the loop goes on while it runs; items that need it wait for it.
+  bool is_background = false;
+};
+
+/// Slots for what one segment saves for another. A microbatch holds one slot from the item of
+/// `first_segment` to that of `last_segment`. Class k begins at `offset` of the slot arena.
+struct SlotClass {
+  int first_segment = 0;
+  int last_segment = 0;
+  int64_t bytes = 0;  ///< of one slot
+  int count = 1;
+  int64_t offset = 0;
 };
 
 struct ScheduleItem {
   int segment = 0;
   int microbatch = 0;
+  bool is_first = true;    ///< the segment's first item of the step: accumulation overwrites
+  bool is_last = true;     ///< its last: tasks of When::kLastMicrobatch run
+  std::vector<int> waits;  ///< earlier items of background segments that must have ended
+  std::vector<int> slots;  ///< by slot class: the slot that this microbatch holds; -1 = none
 };
 
 /// One row of the memory table: who owns how many bytes.
@@ -90,8 +109,12 @@ struct Plan {
   std::vector<Segment> segments;
   std::array<int64_t, kNumArenas> arena_bytes{};
   std::vector<MemoryRow> memory;  ///< sums to the arena bytes
+  std::vector<SlotClass> slots;
+  GroupTable groups;                ///< that its communication tasks name
+  std::vector<ScheduleItem> items;  ///< one step, where a pipeline schedule was planned
 
-  /// The order in which segments run in a step of `num_microbatches`.
+  /// The order in which segments run in a step of `num_microbatches`: `items`, or once-a-step
+  /// segments around the microbatches.
   std::vector<ScheduleItem> schedule(int num_microbatches) const;
 
   int64_t peak_bytes() const;

@@ -45,6 +45,10 @@ struct StateDecl {
   Axes axes;
   Init init;
   int32_t block = -1;  ///< bucket: parameters of one block lie together
+  /// A window: these bytes are those of `window_of` from element `window_begin` of its dtype on.
+  StateId window_of;
+  int64_t window_begin = 0;
+  bool is_absent = false;  ///< of another rank's stage: takes no bytes and is never touched
 
   /// Parameters and moments; everything else is made anew in each step.
   bool is_checkpointed() const {

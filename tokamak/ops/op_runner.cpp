@@ -90,7 +90,7 @@ class Bench {
       for (size_t i = 0; i < values.size(); ++i) write(access, fmt::format("in{}", i), values[i]);
       for (const auto& [name, numbers] : extra) write(access, name, numbers);
       for (const ScheduleItem& item : plan.schedule(1))
-        executor.run({.segment = item.segment, .microbatch = repeat});
+        executor.run({.segment = item.segment, .microbatch = repeat, .is_first = repeat == 0});
     }
     std::vector<Numbers> out;
     for (const StateId id : results_) out.push_back(access.read<double>(id));

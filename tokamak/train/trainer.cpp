@@ -295,7 +295,7 @@ class Trainer {
     const auto phase = [&](Phase p) { return window_.phases[static_cast<size_t>(p)] / steps; };
     m.seconds = {.data = window_.data_s / steps,
                  .forward = phase(Phase::kUnshard) + phase(Phase::kForward),
-                 .backward = phase(Phase::kBackward),
+                 .backward = phase(Phase::kBackward) + phase(Phase::kWeightGradient),
                  .exposed_comm = 0.0,
                  .optimizer = phase(Phase::kUpdate),
                  .checkpoint = window_.checkpoint_s / steps};

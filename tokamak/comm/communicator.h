@@ -1,0 +1,105 @@
+// What ranks say to each other. One Communicator is one group of ranks on one stream; NCCL, MPI and
+// in-process threads implement it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tokamak/core/dtype.h"
+
+namespace tokamak {
+
+enum class ReduceOp : uint8_t { kSum, kMax };
+
+/// A device's queue of work: null for a CPU stream, which is the calling thread; a cudaStream_t
+/// for NCCL. Calls on a CPU stream return when their part is done; on a device they are enqueued.
+using CommStream = void*;
+
+/// All members call the same functions in the same order with the same counts and dtypes; a
+/// difference, a member's death or a time-out ends the job with a line that says who and where
+/// (SystemError in tests). Sums are made in rank order, in fp32 for 16-bit elements and in the
+/// elements' own type otherwise, so that transports agree bit for bit. `count` counts elements.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  /// out[r * count + i] = member r's in[i]. `in` may be out + rank * count.
+  virtual void all_gather(const void* in, void* out, int64_t count, DType dtype,
+                          CommStream stream) = 0;
+
+  /// out[i] = sum over members of in[rank * count + i]. `out` may be in + rank * count.
+  virtual void reduce_scatter(const void* in, void* out, int64_t count, DType dtype,
+                              CommStream stream) = 0;
+
+  /// In place if `in` is `out`.
+  virtual void all_reduce(const void* in, void* out, int64_t count, DType dtype, ReduceOp op,
+                          CommStream stream) = 0;
+
+  /// out[r * count + i] = member r's in[rank * count + i]. Not in place.
+  virtual void all_to_all(const void* in, void* out, int64_t count, DType dtype,
+                          CommStream stream) = 0;
+
+  /// `data` of member `root` to all.
+  virtual void broadcast(void* data, int64_t count, DType dtype, int root, CommStream stream) = 0;
+
+  /// To the member `to` and from the member `from`, at once; either may be -1 for neither.
+  virtual void send_recv(const void* out, int to, void* in, int from, int64_t count, DType dtype,
+                         CommStream stream) = 0;
+
+  /// Bytes that this member has put on the wire, by the closed forms (all-gather and
+  /// reduce-scatter (n-1) * count, all-reduce 2 (n-1)/n * count, all-to-all (n-1) * count, send
+  /// count, broadcast count at the root), and calls made.
+  struct Traffic {
+    int64_t calls = 0;
+    int64_t bytes = 0;
+  };
+
+  struct TrafficByKind {
+    Traffic all_gather, reduce_scatter, all_reduce, all_to_all, broadcast, send;
+  };
+
+  const TrafficByKind& traffic() const { return traffic_; }
+
+ protected:
+  TrafficByKind traffic_;
+};
+
+/// All ranks of a job, and the control plane: small host messages outside of plans. World functions
+/// are collective and called from one thread of each rank.
+class World {
+ public:
+  virtual ~World() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  /// A communicator over `ranks` (world ranks, in group order, this rank among them). Collective
+  /// over `ranks` only; every member asks for its groups in one agreed order. Two calls with the
+  /// same ranks make two independent communicators, which different threads may use at once.
+  virtual std::unique_ptr<Communicator> make_group(const std::string& name,
+                                                   std::span<const int> ranks) = 0;
+
+  virtual void barrier() = 0;
+
+  /// Every rank's text, by rank.
+  virtual std::vector<std::string> all_gather_text(const std::string& mine) = 0;
+
+  /// Rank `root`'s text.
+  virtual std::string broadcast_text(const std::string& text, int root) = 0;
+
+  /// Ends the whole job at once with `code` after printing one line that names this rank and host;
+  /// throws in the in-process world.
+  virtual void abort(int code, const std::string& why) = 0;
+};
+
+/// The world of one rank: nothing leaves it.
+std::unique_ptr<World> make_single_world();
+
+}  // namespace tokamak

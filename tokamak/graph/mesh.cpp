@@ -1,0 +1,85 @@
+#include "tokamak/graph/mesh.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "tokamak/core/error.h"
+
+namespace tokamak {
+
+std::string_view name_of(MeshAxis axis) {
+  constexpr std::array<std::string_view, kNumMeshAxes> kNames{"pp", "dp_replicate", "dp_shard",
+                                                              "cp", "tp"};
+  return kNames[static_cast<size_t>(axis)];
+}
+
+std::string to_string(AxisSet axes) {
+  std::string text;
+  for (size_t a = 0; a < kNumMeshAxes; ++a) {
+    const auto axis = static_cast<MeshAxis>(a);
+    if (!axes.contains(axis)) continue;
+    if (!text.empty()) text += " x ";
+    text += name_of(axis);
+  }
+  return text;
+}
+
+int Mesh::degree(AxisSet axes) const {
+  int product = 1;
+  for (size_t a = 0; a < kNumMeshAxes; ++a) {
+    if (axes.contains(static_cast<MeshAxis>(a))) product *= degrees[a];
+  }
+  return product;
+}
+
+int Mesh::size() const {
+  return std::accumulate(degrees.begin(), degrees.end(), 1, std::multiplies<>());
+}
+
+MeshCoordinates Mesh::coordinates(int rank) const {
+  MeshCoordinates at{};
+  for (size_t a = kNumMeshAxes; a-- > 0;) {
+    at[a] = rank % degrees[a];
+    rank /= degrees[a];
+  }
+  return at;
+}
+
+int Mesh::rank_of(const MeshCoordinates& at) const {
+  int rank = 0;
+  for (size_t a = 0; a < kNumMeshAxes; ++a) rank = rank * degrees[a] + at[a];
+  return rank;
+}
+
+std::vector<int> Mesh::group_of(int rank, AxisSet axes) const {
+  std::vector<int> members;
+  MeshCoordinates at = coordinates(rank);
+  for (size_t a = 0; a < kNumMeshAxes; ++a) {
+    if (axes.contains(static_cast<MeshAxis>(a))) at[a] = 0;
+  }
+  const int count = degree(axes);
+  for (int i = 0; i < count; ++i) {
+    int rest = i;
+    for (size_t a = kNumMeshAxes; a-- > 0;) {
+      if (!axes.contains(static_cast<MeshAxis>(a))) continue;
+      at[a] = rest % degrees[a];
+      rest /= degrees[a];
+    }
+    members.push_back(rank_of(at));
+  }
+  return members;
+}
+
+CommGroup GroupTable::add(const std::string& name, const std::vector<int>& ranks, int rank) {
+  const auto member = std::find(ranks.begin(), ranks.end(), rank);
+  TOK_CHECK(member != ranks.end(), "rank {} is not in group {}", rank, name);
+  const Entry entry{.name = name, .ranks = ranks};
+  auto it = std::find(entries.begin(), entries.end(), entry);
+  if (it == entries.end()) it = entries.insert(entries.end(), entry);
+  return {.id = static_cast<int>(it - entries.begin()),
+          .size = static_cast<int>(ranks.size()),
+          .rank = static_cast<int>(member - ranks.begin())};
+}
+
+}  // namespace tokamak

@@ -1,0 +1,83 @@
+// The device mesh: pp x dp_replicate x dp_shard x cp x tp, outermost first (tp neighbours share a
+// node), and groups of ranks that communicate.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tokamak {
+
+enum class MeshAxis : uint8_t { kPp, kDpReplicate, kDpShard, kCp, kTp };
+inline constexpr size_t kNumMeshAxes = 5;
+
+/// "pp", "dp_replicate", "dp_shard", "cp", "tp".
+std::string_view name_of(MeshAxis axis);
+
+/// A set of mesh axes: the ranks that differ in these axes only form one group.
+struct AxisSet {
+  uint8_t bits = 0;
+
+  constexpr AxisSet() = default;
+
+  constexpr AxisSet(std::initializer_list<MeshAxis> axes) {
+    for (const MeshAxis a : axes) bits |= static_cast<uint8_t>(1U << static_cast<unsigned>(a));
+  }
+
+  constexpr bool contains(MeshAxis axis) const {
+    return ((bits >> static_cast<unsigned>(axis)) & 1U) != 0;
+  }
+
+  bool operator==(const AxisSet&) const = default;
+};
+
+/// "dp_shard x cp".
+std::string to_string(AxisSet axes);
+
+using MeshCoordinates = std::array<int, kNumMeshAxes>;
+
+struct Mesh {
+  std::array<int, kNumMeshAxes> degrees{1, 1, 1, 1, 1};
+
+  int degree(MeshAxis axis) const { return degrees[static_cast<size_t>(axis)]; }
+
+  int degree(AxisSet axes) const;
+  int size() const;
+
+  /// REQUIRES: 0 <= rank < size().
+  MeshCoordinates coordinates(int rank) const;
+  int rank_of(const MeshCoordinates& at) const;
+
+  /// The ranks that differ from `rank` in `axes` only, itself included, in rank order.
+  std::vector<int> group_of(int rank, AxisSet axes) const;
+};
+
+/// A group as a communication op names it. `id` counts the groups of one rank's plan.
+struct CommGroup {
+  int id = -1;
+  int size = 1;
+  int rank = 0;  ///< of this rank in the group
+
+  bool operator==(const CommGroup&) const = default;
+};
+
+/// The groups of one rank's plan, by id. Ranks of the world, in group order; all members list the
+/// same ranks under the same name.
+struct GroupTable {
+  struct Entry {
+    std::string name;  ///< "tp", "dp_shard x cp", "p2p 3 to 4"
+    std::vector<int> ranks;
+
+    bool operator==(const Entry&) const = default;
+  };
+
+  std::vector<Entry> entries;
+
+  /// The id of this group, added if it is new; `rank` must be a member.
+  CommGroup add(const std::string& name, const std::vector<int>& ranks, int rank);
+};
+
+}  // namespace tokamak
