@@ -10,10 +10,9 @@
 #include <vector>
 
 #include "tokamak/core/dtype.h"
+#include "tokamak/core/reduce_op.h"
 
 namespace tokamak {
-
-enum class ReduceOp : uint8_t { kSum, kMax };
 
 /// A device's queue of work: null for a CPU stream, which is the calling thread; a cudaStream_t
 /// for NCCL. Calls on a CPU stream return when their part is done; on a device they are enqueued.

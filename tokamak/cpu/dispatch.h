@@ -21,9 +21,19 @@ struct AccumOf<double> {
   using Type = double;
 };
 
+template <>
+struct AccumOf<int32_t> {
+  using Type = double;
+};
+
+template <>
+struct AccumOf<int64_t> {
+  using Type = double;
+};
+
 }  // namespace detail
 
-/// What elements of T are computed in: double for double, else float.
+/// What elements of T are computed in: double for double and integers, else float.
 template <class T>
 using Accum = typename detail::AccumOf<T>::Type;
 
@@ -40,6 +50,14 @@ Kernel by_float(DType dtype, Make&& make) {
     default:
       TOK_CHECK(false, "no kernel for {}", name_of(dtype));
   }
+}
+
+/// The same for float types, int32 and int64.
+template <class Make>
+Kernel by_number(DType dtype, Make&& make) {
+  if (dtype == DType::kI32) return make.template operator()<int32_t>();
+  if (dtype == DType::kI64) return make.template operator()<int64_t>();
+  return by_float(dtype, make);
 }
 
 }  // namespace tokamak::cpu

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "tokamak/core/error.h"
+#include "tokamak/exec/communication.h"
 
 namespace tokamak {
 namespace {
@@ -64,11 +65,11 @@ void StateAccess::read(StateId id, std::span<std::byte> bytes) const {
   read_at(id, 0, bytes);
 }
 
-Executor::Executor(const Plan& plan, const Memory& memory) {
+Executor::Executor(const Plan& plan, const Memory& memory, std::span<Communicator* const> groups) {
   for (const Segment& segment : plan.segments) {
     std::vector<BoundTask> tasks;
     tasks.reserve(segment.tasks.size());
-    for (const Task& task : segment.tasks) tasks.push_back(bind(task, memory));
+    for (const Task& task : segment.tasks) tasks.push_back(bind(task, memory, groups));
     segments_.push_back(std::move(tasks));
   }
   for (auto& segment : segments_) {
@@ -81,7 +82,8 @@ Executor::Executor(const Plan& plan, const Memory& memory) {
   }
 }
 
-Executor::BoundTask Executor::bind(const Task& task, const Memory& memory) {
+Executor::BoundTask Executor::bind(const Task& task, const Memory& memory,
+                                   std::span<Communicator* const> groups) {
   const auto tensor = [&](const Operand& o) {
     return Tensor{.data = memory.base(o.arena) + o.offset, .type = o.type, .strides = o.strides};
   };
@@ -108,8 +110,11 @@ Executor::BoundTask Executor::bind(const Task& task, const Memory& memory) {
                                     (*mode == AccumulateMode::kFirstMicrobatch && later == 1));
     }
   }
-  bound.kernel = memory.backend().prepare(*task.rules, task.op.get(), {.in = in, .out = out},
-                                          task.variant->name);
+  const KernelTypes types{.in = in, .out = out};
+  bound.kernel =
+      task.rules->is_communication
+          ? communication_kernel(*task.rules, task.op.get(), types, groups)
+          : memory.backend().prepare(*task.rules, task.op.get(), types, task.variant->name);
   return bound;
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "tokamak/comm/communicator.h"
 #include "tokamak/exec/backend.h"
 #include "tokamak/graph/plan.h"
 
@@ -75,7 +76,8 @@ struct TaskSpan {
 /// A plan bound to memory: every kernel prepared, every pointer known. The plan must outlive it.
 class Executor {
  public:
-  Executor(const Plan& plan, const Memory& memory);
+  /// `groups`: a communicator for each entry of plan.groups, which must outlive it too.
+  Executor(const Plan& plan, const Memory& memory, std::span<Communicator* const> groups = {});
 
   /// Runs one segment for one microbatch.
   void run(const ScheduleItem& item);
@@ -96,7 +98,8 @@ class Executor {
     const Task* task = nullptr;
   };
 
-  BoundTask bind(const Task& task, const Memory& memory);
+  static BoundTask bind(const Task& task, const Memory& memory,
+                        std::span<Communicator* const> groups);
 
   std::vector<std::vector<BoundTask>> segments_;
   PhaseTimes* phase_seconds_ = nullptr;

@@ -15,6 +15,7 @@ Types input_types(const Graph& graph, const Node& node) {
 }
 
 bool runs_here(const Variant& variant, const Target& target) {
+  if (variant.backend == kCommunication.backend) return true;
   return variant.backend == target.backend &&
          (!target.reference_only || variant.name == kCpuReference.name);
 }
@@ -70,10 +71,9 @@ std::vector<std::string> explain_variants(const Node& node, const KernelTypes& t
   std::vector<std::string> lines;
   for (const Variant& variant : node.rules->variants()) {
     std::string reason;
-    if (variant.backend != target.backend) {
-      reason = fmt::format("for {}", variant.backend);
-    } else if (!runs_here(variant, target)) {
-      reason = "only reference kernels are asked for";
+    if (!runs_here(variant, target)) {
+      reason = variant.backend == target.backend ? "only reference kernels are asked for"
+                                                 : fmt::format("for {}", variant.backend);
     } else if (variant.accepts != nullptr) {
       reason = variant.accepts(node.op.get(), types);
     }

@@ -18,4 +18,9 @@ std::span<const Variant> reference_only() {
   return kVariants;
 }
 
+std::span<const Variant> communication_only() {
+  static constexpr std::array kVariants{kCommunication};
+  return kVariants;
+}
+
 }  // namespace tokamak

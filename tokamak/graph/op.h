@@ -35,6 +35,8 @@ struct Cost {
 
   Kind kind = Kind::kMemory;
   int64_t m = 0, n = 0, k = 0;  ///< kGemm: one [m, k] x [k, n] product
+  int group_size = 1;           ///< kCollective: ranks that take part
+  double bytes_sent = 0.0;      ///< kCollective: by this rank, as Communicator::Traffic counts
   double flops = 0.0;           ///< multiply and add count two
   double bytes_read = 0.0;
   double bytes_written = 0.0;
@@ -64,6 +66,9 @@ struct Variant {
 
 /// The plain loops that specify an op; every op has it.
 inline constexpr Variant kCpuReference{.name = "reference", .backend = "cpu"};
+
+/// The one way to run a communication op: comm/, on any backend.
+inline constexpr Variant kCommunication{.name = "comm", .backend = "any"};
 
 /// Output `out` reuses the bytes of input `in`: always (`must`, the input is consumed) or where its
 /// life ends here.
@@ -103,6 +108,7 @@ struct OpRules {
   bool is_view = false;
   bool is_composite = false;
   bool is_communication = false;
+  bool has_side_effect = false;  ///< runs although nothing reads what it yields
   Types (*infer)(const void*, std::span<const TensorType>) = nullptr;
   std::vector<Strategy> (*place)(const void*, std::span<const TensorType>) = nullptr;
   std::vector<Value> (*gradient)(const void*, Graph&, const Node&,
@@ -121,7 +127,7 @@ struct OpRules {
 /// that can add into their destination), `view(layout)` (makes it a view: no kernel), `expand(g,
 /// node)` (makes it a composite: no kernel), `describe()` (attributes as text), `localize(context)`
 /// (the op of a shard: a changed copy, or another op), `group` (a CommGroup member: makes it a
-/// communication op, which has no kernel and is run by comm/).
+/// communication op, which has no kernel and is run by comm/), `kHasSideEffect` (never dead).
 template <class T>
 concept Op = requires(const T op, Graph& g, const Node& n, std::span<const TensorType> types,
                       std::span<const Value> values) {
@@ -183,6 +189,7 @@ constexpr OpRules rules_of() {
                 }) {
     rules.is_communication = true;
   }
+  if constexpr (requires { T::kHasSideEffect; }) rules.has_side_effect = T::kHasSideEffect;
   return rules;
 }
 
@@ -199,5 +206,8 @@ AnyOp any_op(T op) {
 
 /// Only the reference kernel.
 std::span<const Variant> reference_only();
+
+/// Only kCommunication.
+std::span<const Variant> communication_only();
 
 }  // namespace tokamak

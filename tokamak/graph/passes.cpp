@@ -55,9 +55,10 @@ class Rewriter {
   Graph to;
 };
 
-bool writes_state(const Node& node) {
+// Writes State or speaks to another rank.
+bool acts(const Node& node) {
   if (node.is_leaf()) return false;
-  if (!node.accumulations.empty()) return true;
+  if (!node.accumulations.empty() || node.rules->has_side_effect) return true;
   for (const Alias& alias : node.rules->aliases(node.op.get())) {
     if (alias.must) return true;
   }
@@ -94,7 +95,7 @@ Graph eliminate_dead(const Graph& graph) {
   for (const Value v : graph.roots) live[static_cast<size_t>(v.node)] = true;
   for (int32_t i = graph.size(); i-- > 0;) {
     const Node& node = graph.node(i);
-    if (writes_state(node)) live[static_cast<size_t>(i)] = true;
+    if (acts(node)) live[static_cast<size_t>(i)] = true;
     if (!live[static_cast<size_t>(i)]) continue;
     for_each_use(node, [&](Value v) { live[static_cast<size_t>(v.node)] = true; });
   }
@@ -115,8 +116,7 @@ std::vector<bool> kept_nodes(const Graph& graph, const RecomputePolicy& policy) 
   for (int32_t i = 0; i < graph.size(); ++i) {
     const Node& node = graph.node(i);
     const bool in_block = node.label.phase == Phase::kForward && node.label.block >= 0;
-    if (node.is_leaf() || !in_block || policy.mode == Mode::kNone || !node.accumulations.empty())
-      continue;
+    if (node.is_leaf() || !in_block || policy.mode == Mode::kNone || acts(node)) continue;
     bool keep = false;
     if (policy.mode == Mode::kSelectiveLayers) {
       keep = (node.label.block + 1) % policy.every_nth_block != 0;

@@ -4,7 +4,7 @@
 namespace tokamak::cpu {
 
 Kernel prepare(const Accumulate&, const KernelTypes& types, std::string_view) {
-  return by_float(types.in[0].dtype, [&]<class In>() {
+  return by_number(types.in[0].dtype, [&]<class In>() {
     return by_float(types.out[0].dtype, [&]<class Out>() -> Kernel {
       return [](const KernelArgs& a) {
         const In* x = a.in[0].as<In>();

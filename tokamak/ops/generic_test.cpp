@@ -59,6 +59,12 @@ bool is_updated_in_place(const OpCase& c, int out) {
 
 class Ops : public ::testing::TestWithParam<OpCase> {
  protected:
+  void SetUp() override {
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    const bool runs = !std::string_view(test->name()).starts_with("price");
+    if (runs && c().rules->has_side_effect) GTEST_SKIP() << "speaks to another rank";
+  }
+
   const OpCase& c() const { return GetParam(); }
 };
 
@@ -139,7 +145,7 @@ TEST_P(Ops, price_is_sane) {
       written += static_cast<double>(out[k].bytes());
   }
   EXPECT_GE(cost.bytes_written, written);
-  EXPECT_GT(cost.bytes_read, 0.0);
+  EXPECT_EQ(cost.bytes_read > 0.0, !in.empty());
 }
 
 TEST_P(Ops, same_bits_twice) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tokamak/comm/communicator.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/random.h"
 #include "tokamak/cpu/backend.h"
@@ -85,7 +86,9 @@ class Bench {
     TOK_CHECK(memory.bytes() == plan.peak_bytes() &&
               backend->allocated_bytes() == plan.peak_bytes());
     const StateAccess access(memory, states_, layout);
-    Executor executor(plan, memory);
+    const auto alone = make_single_world()->make_group("alone", {});
+    Communicator* const groups[] = {alone.get()};
+    Executor executor(plan, memory, groups);
     for (int repeat = 0; repeat < options.repeats; ++repeat) {
       for (size_t i = 0; i < values.size(); ++i) write(access, fmt::format("in{}", i), values[i]);
       for (const auto& [name, numbers] : extra) write(access, name, numbers);

@@ -1,0 +1,91 @@
+#include "tokamak/exec/communication.h"
+
+#include "tokamak/core/error.h"
+#include "tokamak/ops/collective.h"
+
+namespace tokamak {
+namespace {
+
+struct Call {
+  std::span<Communicator* const> groups;
+  const KernelTypes& types;
+  CommStream stream;
+
+  Kernel operator()(const AllGather& op) const {
+    const TensorType x = types.in[0];
+    return [&c = of(op.group), s = stream, n = x.numel(), t = x.dtype](const KernelArgs& a) {
+      c.all_gather(a.in[0].data, a.out[0].data, n, t, s);
+    };
+  }
+
+  Kernel operator()(const ReduceScatter& op) const {
+    const TensorType y = types.out[0];
+    return [&c = of(op.group), s = stream, n = y.numel(), t = y.dtype](const KernelArgs& a) {
+      c.reduce_scatter(a.in[0].data, a.out[0].data, n, t, s);
+    };
+  }
+
+  Kernel operator()(const AllReduce& op) const {
+    const TensorType x = types.in[0];
+    return [&c = of(op.group), s = stream, n = x.numel(), t = x.dtype, r = op.op](
+               const KernelArgs& a) { c.all_reduce(a.in[0].data, a.out[0].data, n, t, r, s); };
+  }
+
+  Kernel operator()(const AllToAll& op) const {
+    const TensorType x = types.in[0];
+    return [&c = of(op.group), s = stream, n = x.numel() / op.group.size, t = x.dtype](
+               const KernelArgs& a) { c.all_to_all(a.in[0].data, a.out[0].data, n, t, s); };
+  }
+
+  Kernel operator()(const Shift& op) const {
+    const TensorType x = types.in[0];
+    const int size = op.group.size;
+    const int up = (op.offset % size + size) % size;
+    const int to = (op.group.rank + up) % size;
+    const int from = (op.group.rank + size - up) % size;
+    return [=, &c = of(op.group), s = stream, n = x.numel(), t = x.dtype](const KernelArgs& a) {
+      c.send_recv(a.in[0].data, to, a.out[0].data, from, n, t, s);
+    };
+  }
+
+  Kernel operator()(const Send& op) const {
+    const TensorType x = types.in[0];
+    return [&c = of(op.group), s = stream, to = 1 - op.group.rank, n = x.numel(), t = x.dtype](
+               const KernelArgs& a) { c.send_recv(a.in[0].data, to, nullptr, -1, n, t, s); };
+  }
+
+  Kernel operator()(const Recv& op) const {
+    const TensorType y = types.out[0];
+    return [&c = of(op.group), s = stream, from = 1 - op.group.rank, n = y.numel(), t = y.dtype](
+               const KernelArgs& a) { c.send_recv(nullptr, -1, a.out[0].data, from, n, t, s); };
+  }
+
+  Communicator& of(const CommGroup& group) const {
+    const auto id = static_cast<size_t>(group.id);
+    TOK_CHECK(group.id >= 0 && id < groups.size() && groups[id]->size() == group.size &&
+                  groups[id]->rank() == group.rank,
+              "group {} is not member {} of {}", group.id, group.rank, group.size);
+    return *groups[id];
+  }
+};
+
+// The kernel of `op` if it is one of Ts.
+template <class... Ts>
+Kernel pick(const OpRules& rules, const void* op, const Call& call) {
+  Kernel kernel;
+  ((&rules == &kRules<Ts> ? void(kernel = call(*static_cast<const Ts*>(op))) : void()), ...);
+  return kernel;
+}
+
+}  // namespace
+
+Kernel communication_kernel(const OpRules& rules, const void* op, const KernelTypes& types,
+                            std::span<Communicator* const> groups, CommStream stream) {
+  const Call call{.groups = groups, .types = types, .stream = stream};
+  Kernel kernel =
+      pick<AllGather, ReduceScatter, AllReduce, AllToAll, Shift, Send, Recv>(rules, op, call);
+  TOK_CHECK(kernel, "{} is no communication op", rules.name);
+  return kernel;
+}
+
+}  // namespace tokamak

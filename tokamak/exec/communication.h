@@ -1,0 +1,14 @@
+// Communication ops as kernels: each maps to one call of a Communicator.
+#pragma once
+
+#include "tokamak/comm/communicator.h"
+#include "tokamak/exec/kernel.h"
+
+namespace tokamak {
+
+/// The kernel of a communication op over its group's member of `groups` (a communicator for each
+/// group id, which must outlive it), with work put on `stream` (null on a CPU). Operands are dense.
+Kernel communication_kernel(const OpRules& rules, const void* op, const KernelTypes& types,
+                            std::span<Communicator* const> groups, CommStream stream = nullptr);
+
+}  // namespace tokamak

@@ -1,0 +1,118 @@
+// Communication among the ranks of a group. These ops have no kernel: exec/communication.h runs
+// them through a Communicator. n is the group's size.
+#pragma once
+
+#include "tokamak/core/reduce_op.h"
+#include "tokamak/ops/rules.h"
+
+namespace tokamak {
+
+/// x [..] -> [n, ..]: row r is member r's x.
+struct AllGather {
+  static constexpr std::string_view kName = "all_gather";
+  CommGroup group;
+
+  Types infer(std::span<const TensorType> in) const;
+  std::vector<Strategy> place(std::span<const TensorType> in) const;
+  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+  std::string describe() const;
+
+  static std::span<const Variant> variants() { return communication_only(); }
+};
+
+/// x [n, ..] -> [..]: the sum over members of the row of this rank's place in the group.
+struct ReduceScatter {
+  static constexpr std::string_view kName = "reduce_scatter";
+  CommGroup group;
+
+  Types infer(std::span<const TensorType> in) const;
+  std::vector<Strategy> place(std::span<const TensorType> in) const;
+  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+  std::string describe() const;
+
+  static std::span<const Variant> variants() { return communication_only(); }
+};
+
+/// y = sum or maximum over members of x, which y may replace; `in_place` it must, so that State can
+/// hold the total.
+struct AllReduce {
+  static constexpr std::string_view kName = "all_reduce";
+  CommGroup group;
+  ReduceOp op = ReduceOp::kSum;
+  bool in_place = false;
+
+  Types infer(std::span<const TensorType> in) const;
+  std::vector<Strategy> place(std::span<const TensorType> in) const;
+  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+
+  std::vector<Alias> aliases() const { return {{.out = 0, .in = 0, .must = in_place}}; }
+
+  std::string describe() const;
+
+  static std::span<const Variant> variants() { return communication_only(); }
+};
+
+/// x [n, ..] -> [n, ..]: row r is the row of member r's x that bears this rank's place.
+struct AllToAll {
+  static constexpr std::string_view kName = "all_to_all";
+  CommGroup group;
+
+  Types infer(std::span<const TensorType> in) const;
+  std::vector<Strategy> place(std::span<const TensorType> in) const;
+  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+  std::string describe() const;
+
+  static std::span<const Variant> variants() { return communication_only(); }
+};
+
+/// y = the x of member (rank - offset) mod n: every x moves `offset` places up.
+struct Shift {
+  static constexpr std::string_view kName = "shift";
+  CommGroup group;
+  int offset = 1;
+
+  Types infer(std::span<const TensorType> in) const;
+  std::vector<Strategy> place(std::span<const TensorType> in) const;
+  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+  std::string describe() const;
+
+  static std::span<const Variant> variants() { return communication_only(); }
+};
+
+/// x -> nothing here; the other member of a group of two gets it by its Recv.
+struct Send {
+  static constexpr std::string_view kName = "send";
+  static constexpr bool kHasSideEffect = true;
+  CommGroup group;
+
+  Types infer(std::span<const TensorType> in) const;
+  std::vector<Strategy> place(std::span<const TensorType> in) const;
+  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+  std::string describe() const;
+
+  static std::span<const Variant> variants() { return communication_only(); }
+};
+
+/// -> y of `type`, what the other member of a group of two sends.
+struct Recv {
+  static constexpr std::string_view kName = "recv";
+  static constexpr bool kHasSideEffect = true;
+  CommGroup group;
+  TensorType type;
+
+  Types infer(std::span<const TensorType> in) const;
+  std::vector<Strategy> place(std::span<const TensorType> in) const;
+  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+  std::string describe() const;
+
+  static std::span<const Variant> variants() { return communication_only(); }
+};
+
+}  // namespace tokamak
