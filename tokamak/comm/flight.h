@@ -1,0 +1,65 @@
+// The flight record of a rank: which collective it has entered last in each of its groups, so that
+// a hang or a death can be told by name. Plain memory that its rank writes and anybody may read at
+// any moment: another thread, or another process through a mapped file.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "tokamak/core/dtype.h"
+
+namespace tokamak {
+
+enum class CollectiveKind : uint8_t {
+  kAllGather,
+  kReduceScatter,
+  kAllReduce,
+  kAllToAll,
+  kBroadcast,
+  kSendRecv,
+  kBarrier,
+};
+
+/// "all_gather", "send_recv", ...
+std::string_view name_of(CollectiveKind kind);
+
+/// One group of one rank. Written by the thread that uses the group's communicator.
+struct FlightLane {
+  char group[47] = {};
+  std::atomic<CollectiveKind> kind{};
+  std::atomic<DType> dtype{};
+  std::atomic<int64_t> count{0};
+  std::atomic<uint64_t> calls_entered{0};
+  std::atomic<uint64_t> calls_finished{0};
+  /// The rank's count of calls in all groups when this one was entered.
+  std::atomic<uint64_t> stamp{0};
+
+  void enter(CollectiveKind call, DType of, int64_t elements, uint64_t now);
+
+  void finish() { calls_finished.store(calls_entered.load(), std::memory_order_release); }
+};
+
+/// All groups of one rank. Zero bytes are an empty page, so it may lie in a fresh file.
+struct FlightPage {
+  /// Groups beyond these share the last lane.
+  static constexpr uint32_t kMaxLanes = 256;
+
+  char host[64] = {};
+  std::atomic<int32_t> rank{0};
+  std::atomic<int32_t> process{0};
+  std::atomic<uint32_t> num_lanes{0};
+  std::atomic<uint64_t> num_calls{0};
+  FlightLane lanes[kMaxLanes];
+
+  /// A lane for a new group. Called from one thread of the rank.
+  FlightLane* add_lane(std::string_view group);
+};
+
+/// "rank 2 (node7): in all_reduce 17 of \"tp\" (1024 float32)", one "in ..." for each call under
+/// way; "left ..." of the last call where none is, "has entered no collective" before the first.
+std::string describe(const FlightPage& page);
+
+}  // namespace tokamak

@@ -1,0 +1,317 @@
+#include "tokamak/comm/host_communicator.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "tokamak/comm/reduce.h"
+#include "tokamak/core/error.h"
+
+namespace tokamak {
+namespace {
+
+/// Payloads up to this size travel in one message with their call.
+constexpr int64_t kInlineBytes = 4096;
+/// Room for other members' elements while they are added up.
+constexpr int64_t kStagingBytes = int64_t{8} << 20;
+
+const std::byte* bytes_of(const void* data) {
+  return static_cast<const std::byte*>(data);
+}
+
+std::byte* bytes_of(void* data) {
+  return static_cast<std::byte*>(data);
+}
+
+void copy_bytes(const std::byte* in, std::byte* out, int64_t bytes) {
+  if (in != out && bytes > 0) std::memmove(out, in, static_cast<size_t>(bytes));
+}
+
+}  // namespace
+
+/// Marks a call as entered, and as finished unless it throws.
+class HostCommunicator::CallRecord {
+ public:
+  CallRecord(FlightPage& page, FlightLane& lane, CollectiveKind kind, DType dtype, int64_t count)
+      : lane_(lane), errors_(std::uncaught_exceptions()) {
+    lane.enter(kind, dtype, count, page.num_calls.fetch_add(1, std::memory_order_relaxed) + 1);
+  }
+
+  CallRecord(const CallRecord&) = delete;
+  CallRecord& operator=(const CallRecord&) = delete;
+
+  ~CallRecord() {
+    if (std::uncaught_exceptions() == errors_) lane_.finish();
+  }
+
+ private:
+  FlightLane& lane_;
+  int errors_;
+};
+
+HostCommunicator::HostCommunicator(HostGroup group, std::unique_ptr<ByteTransport> transport,
+                                   FlightPage& page)
+    : group_(std::move(group)),
+      transport_(std::move(transport)),
+      page_(&page),
+      lane_(page.add_lane(group_.name)),
+      sent_(group_.world_ranks.size()),
+      received_(group_.world_ranks.size()) {
+  TOK_CHECK(group_.rank >= 0 && group_.rank < size(), "rank {} of {}", group_.rank, size());
+  TOK_CHECK(size() == 1 || transport_ != nullptr, "group \"{}\" has no transport", group_.name);
+}
+
+std::vector<int> HostCommunicator::others() const {
+  std::vector<int> members;
+  for (int i = 1; i < size(); ++i) members.push_back((rank() + i) % size());
+  return members;
+}
+
+void HostCommunicator::count_traffic(Traffic& traffic, int64_t bytes) {
+  ++traffic.calls;
+  traffic.bytes += bytes;
+}
+
+HostCommunicator::Call HostCommunicator::next_call(CollectiveKind kind, int64_t count,
+                                                   DType dtype) {
+  return {.kind = kind, .dtype = dtype, .count = count, .number = ++group_calls_};
+}
+
+std::string HostCommunicator::describe(const Call& call) const {
+  std::string text = fmt::format("{} {} of {} {}", name_of(call.kind), call.number, call.count,
+                                 name_of(call.dtype));
+  if (call.kind == CollectiveKind::kAllReduce) {
+    text += call.op == ReduceOp::kSum ? " (sum)" : " (max)";
+  }
+  if (call.root >= 0) {
+    const bool known = call.root < size();
+    text += fmt::format(" from rank {}", known ? group_.world_ranks[call.root] : call.root);
+  }
+  return text;
+}
+
+void HostCommunicator::check_same(const Call& mine, const Call& theirs, int member) {
+  if (mine == theirs) return;
+  transport_->fail(fmt::format(
+      "ranks differ in group \"{}\": rank {} entered {}, rank {} entered {}", group_.name,
+      group_.world_ranks[rank()], describe(mine), group_.world_ranks[member], describe(theirs)));
+}
+
+void HostCommunicator::exchange_checked(const Call& call, std::span<const Send> sends,
+                                        std::span<const Receive> receives) {
+  constexpr int64_t kRoom = static_cast<int64_t>(sizeof(Call)) + kInlineBytes;
+  const auto inlined = [](int64_t bytes) { return bytes <= kInlineBytes ? bytes : 0; };
+  first_out_.resize(std::max(first_out_.size(), sends.size() * kRoom));
+  first_in_.resize(std::max(first_in_.size(), receives.size() * kRoom));
+  std::vector<Send> first_sends;
+  std::vector<Receive> first_receives;
+  std::vector<Send> rest_sends;
+  std::vector<Receive> rest_receives;
+  for (const Send& send : sends) {
+    std::byte* message = first_out_.data() + static_cast<int64_t>(first_sends.size()) * kRoom;
+    Call labelled = call;
+    if (call.kind == CollectiveKind::kSendRecv) labelled.number = ++sent_[send.to];
+    std::memcpy(message, &labelled, sizeof labelled);
+    copy_bytes(send.data, message + sizeof labelled, inlined(send.bytes));
+    first_sends.push_back({.to = send.to,
+                           .data = message,
+                           .bytes = static_cast<int64_t>(sizeof labelled) + inlined(send.bytes)});
+    if (send.bytes > kInlineBytes) rest_sends.push_back(send);
+  }
+  for (const Receive& receive : receives) {
+    std::byte* message = first_in_.data() + static_cast<int64_t>(first_receives.size()) * kRoom;
+    first_receives.push_back({.from = receive.from, .data = message, .bytes = kRoom});
+    if (receive.bytes > kInlineBytes) rest_receives.push_back(receive);
+  }
+  transport_->exchange(first_sends, first_receives, [&](size_t i) {
+    Call expected = call;
+    if (call.kind == CollectiveKind::kSendRecv) expected.number = ++received_[receives[i].from];
+    Call theirs;
+    std::memcpy(&theirs, first_receives[i].data, sizeof theirs);
+    check_same(expected, theirs, receives[i].from);
+    copy_bytes(first_receives[i].data + sizeof theirs, receives[i].data,
+               inlined(receives[i].bytes));
+  });
+  if (!rest_sends.empty() || !rest_receives.empty()) {
+    transport_->exchange(rest_sends, rest_receives, {});
+  }
+}
+
+void HostCommunicator::all_gather(const void* in, void* out, int64_t count, DType dtype,
+                                  CommStream) {
+  const CallRecord record(*page_, *lane_, CollectiveKind::kAllGather, dtype, count);
+  const int64_t bytes = count * size_of(dtype);
+  copy_bytes(bytes_of(in), bytes_of(out) + rank() * bytes, bytes);
+  count_traffic(traffic_.all_gather, (size() - 1) * bytes);
+  if (size() == 1) return;
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  for (const int member : others()) {
+    sends.push_back({.to = member, .data = bytes_of(in), .bytes = bytes});
+    receives.push_back({.from = member, .data = bytes_of(out) + member * bytes, .bytes = bytes});
+  }
+  exchange_checked(next_call(CollectiveKind::kAllGather, count, dtype), sends, receives);
+}
+
+void HostCommunicator::reduce_pieces(const Call& call, const std::byte* in,
+                                     std::span<const Slice> pieces, std::byte* out) {
+  const int64_t width = size_of(call.dtype);
+  const auto peers = others();
+  int64_t longest = 0;
+  for (const Slice& piece : pieces) longest = std::max(longest, piece.count);
+  const int64_t chunk =
+      std::clamp(kStagingBytes / width / size(), int64_t{1}, std::max(longest, int64_t{1}));
+  staging_.resize(std::max(staging_.size(), static_cast<size_t>(chunk * width * (size() - 1))));
+  std::vector<const std::byte*> parts(static_cast<size_t>(size()));
+  // At least one round, so that calls of no elements are checked too.
+  for (int64_t first = 0; first == 0 || first < longest; first += chunk) {
+    const auto count_of = [&](int member) {
+      return std::clamp(pieces[member].count - first, int64_t{0}, chunk);
+    };
+    const int64_t mine = count_of(rank());
+    std::vector<Send> sends;
+    std::vector<Receive> receives;
+    for (const int member : peers) {
+      std::byte* room = staging_.data() + static_cast<int64_t>(receives.size()) * chunk * width;
+      sends.push_back({.to = member,
+                       .data = in + (pieces[member].first + first) * width,
+                       .bytes = count_of(member) * width});
+      receives.push_back({.from = member, .data = room, .bytes = mine * width});
+      parts[static_cast<size_t>(member)] = room;
+    }
+    if (first == 0) {
+      exchange_checked(call, sends, receives);
+    } else {
+      transport_->exchange(sends, receives, {});
+    }
+    parts[static_cast<size_t>(rank())] = in + (pieces[rank()].first + first) * width;
+    reduce_in_order(parts, out + first * width, mine, call.dtype, call.op);
+  }
+}
+
+void HostCommunicator::reduce_scatter(const void* in, void* out, int64_t count, DType dtype,
+                                      CommStream) {
+  const CallRecord record(*page_, *lane_, CollectiveKind::kReduceScatter, dtype, count);
+  count_traffic(traffic_.reduce_scatter, (size() - 1) * count * size_of(dtype));
+  if (size() == 1) return copy_bytes(bytes_of(in), bytes_of(out), count * size_of(dtype));
+  std::vector<Slice> pieces;
+  for (int member = 0; member < size(); ++member) {
+    pieces.push_back({.first = member * count, .count = count});
+  }
+  reduce_pieces(next_call(CollectiveKind::kReduceScatter, count, dtype), bytes_of(in), pieces,
+                bytes_of(out));
+}
+
+void HostCommunicator::all_reduce_whole(const Call& call, const std::byte* in, std::byte* out) {
+  const int64_t bytes = call.count * size_of(call.dtype);
+  staging_.resize(std::max(staging_.size(), static_cast<size_t>(bytes * (size() - 1))));
+  std::vector<const std::byte*> parts(static_cast<size_t>(size()));
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  for (const int member : others()) {
+    std::byte* room = staging_.data() + static_cast<int64_t>(receives.size()) * bytes;
+    sends.push_back({.to = member, .data = in, .bytes = bytes});
+    receives.push_back({.from = member, .data = room, .bytes = bytes});
+    parts[static_cast<size_t>(member)] = room;
+  }
+  exchange_checked(call, sends, receives);
+  parts[static_cast<size_t>(rank())] = in;
+  reduce_in_order(parts, out, call.count, call.dtype, call.op);
+}
+
+void HostCommunicator::all_reduce(const void* in, void* out, int64_t count, DType dtype,
+                                  ReduceOp op, CommStream) {
+  const CallRecord record(*page_, *lane_, CollectiveKind::kAllReduce, dtype, count);
+  const int64_t width = size_of(dtype);
+  count_traffic(traffic_.all_reduce, 2 * (size() - 1) * count * width / size());
+  if (size() == 1) return copy_bytes(bytes_of(in), bytes_of(out), count * width);
+  Call call = next_call(CollectiveKind::kAllReduce, count, dtype);
+  call.op = op;
+  if (count * width <= kInlineBytes) return all_reduce_whole(call, bytes_of(in), bytes_of(out));
+
+  std::vector<Slice> slices;
+  const int64_t share = (count + size() - 1) / size();
+  for (int member = 0; member < size(); ++member) {
+    const int64_t first = std::min(member * share, count);
+    slices.push_back({.first = first, .count = std::min(share, count - first)});
+  }
+  std::byte* const result = bytes_of(out);
+  const Slice mine = slices[static_cast<size_t>(rank())];
+  reduce_pieces(call, bytes_of(in), slices, result + mine.first * width);
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  for (const int member : others()) {
+    const Slice& theirs = slices[static_cast<size_t>(member)];
+    sends.push_back(
+        {.to = member, .data = result + mine.first * width, .bytes = mine.count * width});
+    receives.push_back(
+        {.from = member, .data = result + theirs.first * width, .bytes = theirs.count * width});
+  }
+  transport_->exchange(sends, receives, {});
+}
+
+void HostCommunicator::all_to_all(const void* in, void* out, int64_t count, DType dtype,
+                                  CommStream) {
+  const CallRecord record(*page_, *lane_, CollectiveKind::kAllToAll, dtype, count);
+  const int64_t bytes = count * size_of(dtype);
+  copy_bytes(bytes_of(in) + rank() * bytes, bytes_of(out) + rank() * bytes, bytes);
+  count_traffic(traffic_.all_to_all, (size() - 1) * bytes);
+  if (size() == 1) return;
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  for (const int member : others()) {
+    sends.push_back({.to = member, .data = bytes_of(in) + member * bytes, .bytes = bytes});
+    receives.push_back({.from = member, .data = bytes_of(out) + member * bytes, .bytes = bytes});
+  }
+  exchange_checked(next_call(CollectiveKind::kAllToAll, count, dtype), sends, receives);
+}
+
+void HostCommunicator::broadcast(void* data, int64_t count, DType dtype, int root, CommStream) {
+  TOK_CHECK(root >= 0 && root < size(), "broadcast from {} of {}", root, size());
+  const CallRecord record(*page_, *lane_, CollectiveKind::kBroadcast, dtype, count);
+  const int64_t bytes = count * size_of(dtype);
+  count_traffic(traffic_.broadcast, rank() == root && size() > 1 ? bytes : 0);
+  if (size() == 1) return;
+  Call call = next_call(CollectiveKind::kBroadcast, count, dtype);
+  call.root = root;
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  for (const int member : others()) {
+    sends.push_back({.to = member, .data = bytes_of(data), .bytes = rank() == root ? bytes : 0});
+    receives.push_back(
+        {.from = member, .data = bytes_of(data), .bytes = member == root ? bytes : 0});
+  }
+  exchange_checked(call, sends, receives);
+}
+
+void HostCommunicator::send_recv(const void* out, int to, void* in, int from, int64_t count,
+                                 DType dtype, CommStream) {
+  TOK_CHECK(to >= -1 && to < size() && from >= -1 && from < size(), "{} sends to {}, gets from {}",
+            rank(), to, from);
+  TOK_CHECK((to == rank()) == (from == rank()), "rank {} of \"{}\" sends to {}, gets from {}",
+            rank(), group_.name, to, from);
+  const CallRecord record(*page_, *lane_, CollectiveKind::kSendRecv, dtype, count);
+  const int64_t bytes = count * size_of(dtype);
+  const bool is_own = to == rank();
+  count_traffic(traffic_.send, to >= 0 && !is_own ? bytes : 0);
+  if (is_own) return copy_bytes(bytes_of(out), bytes_of(in), bytes);
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  if (to >= 0) sends.push_back({.to = to, .data = bytes_of(out), .bytes = bytes});
+  if (from >= 0) receives.push_back({.from = from, .data = bytes_of(in), .bytes = bytes});
+  const Call call{.kind = CollectiveKind::kSendRecv, .dtype = dtype, .count = count};
+  exchange_checked(call, sends, receives);
+}
+
+void HostCommunicator::barrier() {
+  const CallRecord record(*page_, *lane_, CollectiveKind::kBarrier, DType::kU8, 0);
+  if (size() == 1) return;
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  for (const int member : others()) {
+    sends.push_back({.to = member});
+    receives.push_back({.from = member});
+  }
+  exchange_checked(next_call(CollectiveKind::kBarrier, 0, DType::kU8), sends, receives);
+}
+
+}  // namespace tokamak

@@ -1,0 +1,130 @@
+// Collectives on host memory over a transport that only moves bytes. All sums are made here, so
+// that threads and MPI agree bit for bit.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tokamak/comm/communicator.h"
+#include "tokamak/comm/flight.h"
+
+namespace tokamak {
+
+/// Moves bytes between the members of one group; messages from one member to another arrive in the
+/// order sent. Used by one thread at a time.
+class ByteTransport {
+ public:
+  struct Send {
+    int to = 0;
+    const std::byte* data = nullptr;
+    int64_t bytes = 0;
+  };
+
+  /// `bytes` is the room; a message may be shorter.
+  struct Receive {
+    int from = 0;
+    std::byte* data = nullptr;
+    int64_t bytes = 0;
+  };
+
+  virtual ~ByteTransport() = default;
+
+  /// Called with the index of a receive as soon as its message is there; may throw.
+  using Arrival = std::function<void(size_t)>;
+
+  /// Starts all of them and returns when all are done: what was sent may be overwritten. At most
+  /// one send to and one receive from each other member, none with itself. Throws SystemError when
+  /// a peer has died or left, the job has failed, or the time-out has passed.
+  virtual void exchange(std::span<const Send> sends, std::span<const Receive> receives,
+                        const Arrival& arrived) = 0;
+
+  /// Ends the job for all ranks because of what this one found, and throws SystemError(why).
+  [[noreturn]] virtual void fail(const std::string& why) = 0;
+};
+
+/// A group as its communicator needs it.
+struct HostGroup {
+  std::string name;
+  std::vector<int> world_ranks;  ///< by member
+  int rank = 0;
+};
+
+class HostCommunicator final : public Communicator {
+ public:
+  /// `transport` may be null for one member; the lane outlives the communicator.
+  HostCommunicator(HostGroup group, std::unique_ptr<ByteTransport> transport, FlightPage& page);
+
+  int rank() const override { return group_.rank; }
+
+  int size() const override { return static_cast<int>(group_.world_ranks.size()); }
+
+  void all_gather(const void* in, void* out, int64_t count, DType dtype,
+                  CommStream stream) override;
+  void reduce_scatter(const void* in, void* out, int64_t count, DType dtype,
+                      CommStream stream) override;
+  void all_reduce(const void* in, void* out, int64_t count, DType dtype, ReduceOp op,
+                  CommStream stream) override;
+  void all_to_all(const void* in, void* out, int64_t count, DType dtype,
+                  CommStream stream) override;
+  void broadcast(void* data, int64_t count, DType dtype, int root, CommStream stream) override;
+  void send_recv(const void* out, int to, void* in, int from, int64_t count, DType dtype,
+                 CommStream stream) override;
+
+  void barrier();
+
+ private:
+  using Send = ByteTransport::Send;
+  using Receive = ByteTransport::Receive;
+
+  /// What every member must say alike. Travels before the first bytes of each call.
+  struct Call {
+    CollectiveKind kind{};
+    DType dtype{};
+    ReduceOp op{};
+    int32_t root = -1;
+    int64_t count = 0;
+    uint64_t number = 0;
+
+    bool operator==(const Call&) const = default;
+  };
+
+  /// The range of elements that `member` reduces in an all-reduce.
+  struct Slice {
+    int64_t first = 0;
+    int64_t count = 0;
+  };
+
+  class CallRecord;
+
+  Call next_call(CollectiveKind kind, int64_t count, DType dtype);
+  /// The first exchange of a call: with each message goes `call`, and each that comes must carry
+  /// the same.
+  void exchange_checked(const Call& call, std::span<const Send> sends,
+                        std::span<const Receive> receives);
+  void check_same(const Call& mine, const Call& theirs, int member);
+  std::string describe(const Call& call) const;
+
+  /// Adds up the members' ranges of this rank's `mine` elements; `pieces` are where each member's
+  /// range begins in `in`.
+  void reduce_pieces(const Call& call, const std::byte* in, std::span<const Slice> pieces,
+                     std::byte* out);
+  void all_reduce_whole(const Call& call, const std::byte* in, std::byte* out);
+  /// The n-1 other members, nearest above first.
+  std::vector<int> others() const;
+  void count_traffic(Traffic& traffic, int64_t bytes);
+
+  HostGroup group_;
+  std::unique_ptr<ByteTransport> transport_;
+  FlightPage* page_;
+  FlightLane* lane_;
+  uint64_t group_calls_ = 0;
+  std::vector<uint64_t> sent_;      ///< send_recv calls by member
+  std::vector<uint64_t> received_;  ///< likewise
+  std::vector<std::byte> first_out_, first_in_, staging_;
+};
+
+}  // namespace tokamak
