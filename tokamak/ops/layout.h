@@ -1,0 +1,71 @@
+// Packing of dims for communication: cut pieces as rows of equal length, and back.
+#pragma once
+
+#include "tokamak/ops/rules.h"
+
+namespace tokamak {
+
+/// x -> [n, m]: row k is piece k of x along `dim`, row-major, padded with zeros to a piece of
+/// extent `longest`; n = sizes.size().
+struct Split {
+  static constexpr std::string_view kName = "split";
+  int dim = 0;
+  std::vector<int64_t> sizes;  ///< of the pieces along `dim`; they add up to its extent
+  int64_t longest = 0;         ///< 0: the longest of `sizes`
+
+  Types infer(std::span<const TensorType> in) const;
+  std::vector<Strategy> place(std::span<const TensorType> in) const;
+  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+  std::string describe() const;
+
+  static std::span<const Variant> variants() { return reference_only(); }
+};
+
+/// [n, m] -> x of `dims`, the inverse of Split; m may be longer than the longest piece.
+struct Join {
+  static constexpr std::string_view kName = "join";
+  int dim = 0;
+  std::vector<int64_t> sizes;
+  Dims dims;
+
+  Types infer(std::span<const TensorType> in) const;
+  std::vector<Strategy> place(std::span<const TensorType> in) const;
+  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+  std::string describe() const;
+
+  static std::span<const Variant> variants() { return reference_only(); }
+};
+
+/// y = x from `begin` up to `end` along `dim`: a dense copy.
+struct SliceDim {
+  static constexpr std::string_view kName = "slice_dim";
+  int dim = 0;
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  Types infer(std::span<const TensorType> in) const;
+  std::vector<Strategy> place(std::span<const TensorType> in) const;
+  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+  std::string describe() const;
+
+  static std::span<const Variant> variants() { return reference_only(); }
+};
+
+/// The inputs one after the other along `dim`; they agree in dtype and all other dims.
+struct ConcatDim {
+  static constexpr std::string_view kName = "concat_dim";
+  int dim = 0;
+
+  Types infer(std::span<const TensorType> in) const;
+  std::vector<Strategy> place(std::span<const TensorType> in) const;
+  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+  std::string describe() const;
+
+  static std::span<const Variant> variants() { return reference_only(); }
+};
+
+}  // namespace tokamak
