@@ -1,5 +1,6 @@
 // Pipeline schedules as data: which stage computes what for which microbatch, in what order, on
-// each pipeline rank. Generators are in parallel/; docs/parallelism.md has the rules.
+// each pipeline rank; and the list that one rank runs, with its sends and receives. Generators are
+// in parallel/; docs/parallelism.md has the rules.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +27,9 @@ struct PipelineAction {
   bool operator==(const PipelineAction&) const = default;
 };
 
+/// "2F0": stage 2, forward of microbatch 0.
+std::string to_string(const PipelineAction& action);
+
 struct PipelineSchedule {
   std::string name;
   int num_ranks = 1;
@@ -49,5 +53,76 @@ void check_schedule(const PipelineSchedule& schedule);
 /// For each stage the greatest number of microbatches whose forward has begun and whose last
 /// backward item has not ended: slots of saved activations.
 std::vector<int> slots_of(const PipelineSchedule& schedule);
+
+/// For each rank the same over all its stages at once: the activations of so many chunks.
+std::vector<int> chunks_in_flight(const PipelineSchedule& schedule);
+
+enum class PipelineItemKind : uint8_t {
+  kForward,
+  kBackward,
+  kBackwardInput,
+  kBackwardWeight,
+  kSendForward,   ///< the output of `stage`'s forward to the rank of stage + 1
+  kRecvForward,   ///< the input of `stage`'s forward from the rank of stage - 1
+  kSendBackward,  ///< the input gradient of `stage` to the rank of stage - 1
+  kRecvBackward,  ///< the output gradient of `stage` from the rank of stage + 1
+};
+
+/// One entry of the list that a rank runs. Values between two stages of one rank need no items.
+struct PipelineItem {
+  PipelineItemKind kind = PipelineItemKind::kForward;
+  int stage = 0;
+  int microbatch = 0;
+  int peer_rank = -1;  ///< pipeline rank; of sends and receives only
+  bool overlaps_previous = false;
+
+  bool operator==(const PipelineItem&) const = default;
+};
+
+/// "2F0", "2SEND_F0 to 3".
+std::string to_string(const PipelineItem& item);
+
+/// What `rank` runs, in order: the schedule's actions with sends right after what they send (after
+/// the second of an overlapped pair) and receives before what they feed (before the first of a
+/// pair).
+///
+/// All ranks' lists are cut from one order of all computations and transfers, the order of a run
+/// in unit times. So messages of two ranks are received in the order of their sends, whether each
+/// direction or each kind has its own communicator or all share one, and with `receives_ahead` = 0
+/// nothing can deadlock even where sends and receives both block the rank until the peer comes.
+/// With n > 0 receives stand up to n computations earlier, to run under them: for receives that
+/// are posted and waited for by what they feed; sends may still block. It costs slots.
+///
+/// A planner may run a kBackward as an input-gradient and a weight-gradient segment with the send
+/// between. REQUIRES: check_schedule() passed.
+std::vector<PipelineItem> lower_schedule(const PipelineSchedule& schedule, int rank,
+                                         int receives_ahead);
+
+/// Throws Error unless `items` (by rank) hold the schedule's actions in order, every message is
+/// sent and received once, before its use, and all ranks come to their ends: with sends that wait
+/// until the peer's receive is posted, matched in order between two ranks, and receives that block
+/// too
+/// (`blocking_receives`) or are waited for where they are used.
+void check_items(const PipelineSchedule& schedule,
+                 const std::vector<std::vector<PipelineItem>>& items, bool blocking_receives);
+
+/// Where a value begins or ends to live. kBackwardInput and kBackwardWeight also stand for the
+/// kBackward of a microbatch that is not split.
+struct PipelinePoint {
+  PipelineItemKind kind = PipelineItemKind::kForward;
+  int stage = 0;
+};
+
+/// Slots of one class of values, one value for each microbatch.
+struct SlotAssignment {
+  int count = 0;
+  std::vector<int> slot_of_microbatch;  ///< -1 for a microbatch without both points
+};
+
+/// The fewest slots such that no two microbatches that live at once, from item `first` up to item
+/// `last` both included, share one. Takes the lowest free slot. Throws Bug if a last precedes its
+/// first.
+SlotAssignment slots_between(const std::vector<PipelineItem>& items, PipelinePoint first,
+                             PipelinePoint last);
 
 }  // namespace tokamak
