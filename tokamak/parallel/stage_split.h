@@ -1,0 +1,45 @@
+// Which pipeline stage owns the embedding, each block, the last norm and the head.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tokamak {
+
+/// The parallelism.* keys of the same names, and what they are about.
+struct SplitRequest {
+  int num_layers = 1;
+  int num_ranks = 1;  ///< pipeline_parallel_degree
+  std::string schedule = "1F1B";
+  std::optional<int> num_stages;  ///< of a schedule from a file
+  std::optional<std::vector<std::vector<std::string>>> module_fqns_per_model_part;
+  std::vector<std::string> split_points;
+  std::optional<int> layers_per_stage;
+  int first_stage_less_layers = 1;
+  int last_stage_less_layers = 1;
+};
+
+struct StageSplit {
+  int num_stages = 1;
+  int embedding_stage = 0;  ///< with position embeddings
+  std::vector<int> stage_of_layer;
+  int norm_stage = 0;
+  int head_stage = 0;
+
+  bool operator==(const StageSplit&) const = default;
+};
+
+/// Parts and split points are taken as written (torchtitan's module names or Hugging Face's), the
+/// parts first. Else the layers are dealt evenly in model order over the stages, where the
+/// embedding and norm with head count as `first_stage_less_layers` and `last_stage_less_layers`;
+/// earlier stages take what is left over. The first and the last stage may be without layers, no
+/// other. The number of stages is that of `num_stages`, or follows from `layers_per_stage` (at
+/// most so many on a stage), or from the schedule: its default, or one a rank where the layers are
+/// too few for two. One rank is one stage, whatever the keys say.
+///
+/// Throws Error with the key, what was wanted and what was got. Where the stages lie is up to the
+/// schedule: PipelineSchedule::rank_of_stage.
+StageSplit split_stages(const SplitRequest& request);
+
+}  // namespace tokamak
