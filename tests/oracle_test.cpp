@@ -94,7 +94,7 @@ TEST_P(Oracle, ten_steps_equal_pytorch) {
   const Memory memory(*backend, plans);
   const StateAccess access(memory, run.states(), run.layout());
   Executor executor(run.plan(), memory);
-  load_parameters(access, open_weights(config_, folder_));
+  load_parameters(access, whole_pieces(run.states()), open_weights(config_, folder_));
   const auto ids = tokens();
   const int64_t B = batch();
   const int64_t S = seq_len();

@@ -46,13 +46,7 @@ CheckpointWriter::CheckpointWriter(const fs::path& folder, int64_t step,
 }
 
 CheckpointWriter::~CheckpointWriter() {
-  if (committed_) return;
-  std::error_code ignored;
-  if (options_.rank == 0) {
-    folder_.discard();
-  } else if (!finished_) {
-    fs::remove(folder_.path() / shard_name(options_.rank), ignored);
-  }
+  if (options_.rank == 0 && !committed_) folder_.discard();
 }
 
 void CheckpointWriter::add(TensorSource tensor) {
@@ -76,6 +70,8 @@ void CheckpointWriter::add(const std::string& name, const TensorType& global, co
 
 ShardSummary CheckpointWriter::finish_shard() {
   TOK_CHECK(!finished_);
+  finished_ = true;
+  if (entries_.empty()) return {};
   const SafetensorsLayout layout = lay_out_safetensors(entries_, {{"format", "tokamak"}});
   ShardSummary summary{.file = shard_name(options_.rank),
                        .file_bytes = layout.file_bytes,
@@ -97,14 +93,15 @@ ShardSummary CheckpointWriter::finish_shard() {
     summary.pieces.push_back(parts_[i].piece);
     summary.pieces.back().offset = layout.offsets[i];
   }
-  finished_ = true;
   return summary;
 }
 
 fs::path CheckpointWriter::commit(std::span<const ShardSummary> shards,
                                   const CheckpointInfo& info) {
   TOK_CHECK(options_.rank == 0 && finished_ && !committed_ && info.step == step_);
-  const Manifest manifest = make_manifest(info, {shards.begin(), shards.end()});
+  std::vector<ShardSummary> written(shards.begin(), shards.end());
+  std::erase_if(written, [](const ShardSummary& shard) { return shard.file.empty(); });
+  const Manifest manifest = make_manifest(info, std::move(written));
   FileWriter file(folder_.path() / kManifestFile);
   file.write(to_text(manifest));
   file.sync_and_close();

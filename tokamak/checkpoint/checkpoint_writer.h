@@ -32,7 +32,7 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  /// Removes what was not committed: rank 0 everything, other ranks an unfinished shard.
+  /// Rank 0 removes what was not committed, of all ranks: none of them may write any more.
   ~CheckpointWriter();
 
   /// A whole tensor, which must live until finish_shard().
@@ -43,7 +43,8 @@ class CheckpointWriter {
   void add(const std::string& name, const TensorType& global, const Slice& slice,
            TensorSource elements);
 
-  /// Writes, hashes and syncs this rank's shard. Throws SystemError (disk full, I/O error).
+  /// Writes, hashes and syncs this rank's shard, once. Throws SystemError (disk full, I/O error).
+  /// A rank that holds nothing writes no shard: the summary then names no file.
   ShardSummary finish_shard();
 
   /// Called by rank 0 with all ranks' summaries once all shards are finished: writes the manifest

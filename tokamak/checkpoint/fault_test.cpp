@@ -6,6 +6,7 @@
 #include <cstdarg>
 #include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 
@@ -149,6 +150,34 @@ void save(const fs::path& folder, int64_t step) {
                 {.step = step, .resumable = true, .config_digest = "", .sections = {}});
 }
 
+// Three ranks, each with a shard of its own, and one that holds nothing.
+void save_on_ranks(const fs::path& folder, int64_t step) {
+  const auto tensors = state(step);
+  const TensorSource& w = tensors[0];
+  std::vector<std::unique_ptr<CheckpointWriter>> ranks;
+  std::vector<ShardSummary> shards;
+  for (int rank = 0; rank < 4; ++rank) {
+    ranks.push_back(std::make_unique<CheckpointWriter>(
+        folder, step,
+        CheckpointWriterOptions{.rank = rank, .token = std::to_string(step), .chunk_bytes = 256}));
+    if (rank == 0) ranks[0]->add(tensors[1]);
+    if (rank < 3) {
+      const Slice rows = slice_of(Box{.begin = {rank * 10, 0}, .end = {rank * 10 + 10, 10}});
+      TensorSource part = w;
+      part.dims = {100};
+      part.read = [w, rank](int64_t first, std::span<std::byte> out) {
+        w.read(rank * 100 + first, out);
+      };
+      ranks.back()->add("w", w.type(), rows, part);
+    }
+  }
+  for (const auto& rank : ranks)
+    shards.push_back(parse_shard_summary(to_text(rank->finish_shard()), "summary"));
+  ranks[0]->commit(shards, {.step = step, .resumable = true, .config_digest = "", .sections = {}});
+}
+
+using Save = void (*)(const fs::path& folder, int64_t step);
+
 // Runs `call` in a child that dies at its k-th call; true once the child ends by itself.
 bool survives(Fault fault, int k, const std::function<void()>& call) {
   const pid_t child = ::fork();
@@ -179,7 +208,7 @@ int64_t newest_verified(const fs::path& folder) {
 
 // The folder after a crash at every point of saving step 2 over step 1, then a save by the next
 // run.
-void expect_old_or_new(const fs::path& root, Fault fault) {
+void expect_old_or_new(const fs::path& root, Fault fault, Save save) {
   bool done = false;
   bool was_new = false;
   int k = 0;
@@ -204,12 +233,17 @@ void expect_old_or_new(const fs::path& root, Fault fault) {
 
 TEST(Fault, a_kill_before_any_call_leaves_the_old_or_the_new_checkpoint) {
   const ScratchFolder folder;
-  expect_old_or_new(folder.path(), Fault::kKill);
+  expect_old_or_new(folder.path(), Fault::kKill, save);
+}
+
+TEST(Fault, a_kill_of_any_rank_leaves_the_old_or_the_new_checkpoint) {
+  const ScratchFolder folder;
+  expect_old_or_new(folder.path(), Fault::kKill, save_on_ranks);
 }
 
 TEST(Fault, a_kill_after_any_call_leaves_the_old_or_the_new_checkpoint) {
   const ScratchFolder folder;
-  expect_old_or_new(folder.path(), Fault::kKillAfter);
+  expect_old_or_new(folder.path(), Fault::kKillAfter, save);
 }
 
 TEST(Fault, a_kill_while_the_same_step_is_saved_again_loses_nothing) {
@@ -231,28 +265,33 @@ TEST(Fault, a_step_is_replaced_where_the_filesystem_cannot_swap) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 1);
 }
 
-TEST(Fault, a_disk_full_at_any_call_is_a_machine_fault_that_leaves_the_old_checkpoint) {
-  const ScratchFolder folder;
-  save(folder.path(), 1);
+void expect_machine_faults(const fs::path& folder, Save save) {
+  save(folder, 1);
   int k = 0;
   for (bool done = false; !done && k < 1000; ++k) {
     injector = {
         .fault = Fault::kNoSpace, .at = k, .calls = 0, .unsynced = {}, .renamed_unsynced = false};
     try {
-      save(folder.path(), 2);
+      save(folder, 2);
       done = true;
     } catch (const SystemError& error) {
       EXPECT_NE(std::string(error.what()).find("No space left"), std::string::npos) << error.what();
     }
     injector.fault = Fault::kNone;
-    const int64_t step = newest_verified(folder.path());
+    const int64_t step = newest_verified(folder);
     ASSERT_TRUE(done ? step == 2 : step == 1 || step == 2) << "full at call " << k;
-    for (const auto& entry : fs::directory_iterator(folder.path())) {
+    for (const auto& entry : fs::directory_iterator(folder)) {
       EXPECT_EQ(entry.path().filename().string().find('.'), std::string::npos) << entry.path();
     }
-    if (!done) fs::remove_all(folder.path() / "step-2");
+    if (!done) fs::remove_all(folder / "step-2");
   }
   EXPECT_GT(k, 10) << "too few calls were met";
+}
+
+TEST(Fault, a_disk_full_at_any_call_is_a_machine_fault_that_leaves_the_old_checkpoint) {
+  const ScratchFolder folder;
+  expect_machine_faults(folder.path() / "one", save);
+  expect_machine_faults(folder.path() / "ranks", save_on_ranks);
 }
 
 TEST(Fault, a_disk_full_while_weights_are_exported_keeps_the_old_export) {

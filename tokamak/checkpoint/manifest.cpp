@@ -252,11 +252,13 @@ Manifest parse_manifest(std::string_view text, std::string_view what) {
 }
 
 std::string to_text(const ShardSummary& summary) {
+  if (summary.file.empty()) return "";
   return fmt::format("{{\"tensors\": {},\n \"shard\": {}}}\n", type_text(summary.tensors),
                      shard_text(summary, summary.tensors));
 }
 
 ShardSummary parse_shard_summary(std::string_view text, std::string_view what) {
+  if (text.empty()) return {};
   const Json json = parse_json(text, what, {.max_depth = 16});
   const std::string where(what);
   return shard_of(member(json, "shard", Json::value_t::object, where), tensors_of(json, where),

@@ -63,7 +63,7 @@ Manifest parse_manifest(std::string_view text, std::string_view what);
 /// Writes the right seal into a text whose seal member has any 16 digits; for fuzzing.
 std::string sealed(std::string text);
 
-/// The text that carries one rank's summary to another.
+/// The text that carries one rank's summary to another; empty for a summary without a file.
 std::string to_text(const ShardSummary& summary);
 ShardSummary parse_shard_summary(std::string_view text, std::string_view what);
 

@@ -69,7 +69,8 @@ int run_train(Args args) {
   if (const auto machine = load_machine_file(backend->target().threads)) {
     options.logging.peak_flops = machine->gemm_flops(options.shape.training.compute);
   }
-  train(options, *backend);
+  const auto world = make_single_world();
+  train(options, *world, *backend);
   return 0;
 }
 

@@ -154,7 +154,7 @@ Generator::Generator(const ModelSpec& config, std::span<const TensorSource> para
   }
   m.memory.emplace(backend, plans);
   m.access.emplace(*m.memory, m.states, m.layout);
-  load_parameters(*m.access, parameters);
+  load_parameters(*m.access, whole_pieces(m.states), parameters);
   for (AppendStep& step : m.steps)
     step.executor = std::make_unique<Executor>(*step.plan, *m.memory);
   // Both plans make the same compute copies in the same order, so the ones made here serve both.

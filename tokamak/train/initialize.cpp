@@ -1,30 +1,87 @@
 #include "tokamak/train/initialize.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tokamak/core/error.h"
-#include "tokamak/core/random.h"
+#include "tokamak/train/pieces.h"
 
 namespace tokamak {
 namespace {
 
+constexpr int64_t kPartElements = int64_t{1} << 22;
+// Fewer elements are not worth a thread.
+constexpr int64_t kThreadElements = int64_t{1} << 14;
+
+// Fills `out` with the elements `first` up to `end` of a piece.
+void fill_range(const TensorPiece& piece, const InitialValues& values, int64_t first, int64_t end,
+                std::span<std::byte> out) {
+  const int64_t width = size_of(piece.type.dtype);
+  const Slice range{.box = slice_of(piece).box, .begin = first, .end = end};
+  for_each_shared_run(
+      whole_slice(piece.type.dims), range, [&](int64_t from, int64_t to, int64_t count) {
+        values.read(
+            from, out.subspan(static_cast<size_t>(to * width), static_cast<size_t>(count * width)));
+      });
+}
+
+void initialize_piece(const StateAccess& access, const TensorPiece& piece, uint64_t seed) {
+  const InitialValues values(piece.tensor, piece.type.dtype, piece.init, seed);
+  const int64_t width = size_of(piece.type.dtype);
+  const int64_t cores = std::max(1U, std::thread::hardware_concurrency());
+  std::vector<std::byte> part(static_cast<size_t>(std::min(piece.numel(), kPartElements) * width));
+  for (int64_t at = 0; at < piece.numel(); at += kPartElements) {
+    const int64_t count = std::min(kPartElements, piece.numel() - at);
+    const int64_t num_threads = std::clamp<int64_t>(count / kThreadElements, 1, cores);
+    const auto fill = [&](int64_t t) {
+      const int64_t begin = count * t / num_threads;
+      const int64_t end = count * (t + 1) / num_threads;
+      fill_range(piece, values, piece.begin + at + begin, piece.begin + at + end,
+                 std::span(part).subspan(static_cast<size_t>(begin * width),
+                                         static_cast<size_t>((end - begin) * width)));
+    };
+    std::vector<std::jthread> threads;
+    for (int64_t t = 1; t < num_threads; ++t) threads.emplace_back(fill, t);
+    fill(0);
+    threads.clear();
+    write_piece(access, piece, at, std::span(part).first(static_cast<size_t>(count * width)));
+  }
+}
+
+void clear_piece(const StateAccess& access, const TensorPiece& piece) {
+  const int64_t width = size_of(piece.type.dtype);
+  const std::vector<std::byte> zeros(
+      static_cast<size_t>(std::min(piece.numel(), kPartElements) * width));
+  for (int64_t at = 0; at < piece.numel(); at += kPartElements) {
+    const int64_t count = std::min(kPartElements, piece.numel() - at);
+    write_piece(access, piece, at, std::span(zeros).first(static_cast<size_t>(count * width)));
+  }
+}
+
+}  // namespace
+
+InitialValues::InitialValues(std::string name, DType dtype, const Init& init, uint64_t seed)
+    : name_(std::move(name)),
+      dtype_(dtype),
+      init_(init),
+      seed_(seed),
+      stream_(stream_of(name_)),
+      normal_(init.cut > 0.0 ? TruncatedNormal::between(-init.cut, init.cut) : TruncatedNormal{}) {}
+
 template <class T>
-void fill(const StateDecl& decl, uint64_t seed, int64_t first, std::span<std::byte> out) {
+void InitialValues::fill(int64_t first, std::span<std::byte> out) const {
   const auto count = static_cast<int64_t>(out.size() / sizeof(T));
-  const uint64_t stream = stream_of(decl.name);
-  const Init& init = decl.init;
-  const auto normal =
-      init.cut > 0.0 ? TruncatedNormal::between(-init.cut, init.cut) : TruncatedNormal{};
   std::array<uint32_t, 4> words{};
   for (int64_t i = 0; i < count; ++i) {
     const auto element = static_cast<uint64_t>(first + i);
-    double value = init.kind == Init::Kind::kOnes ? 1.0 : 0.0;
-    if (init.kind == Init::Kind::kNormal) {
-      if (i == 0 || element % 4 == 0) words = philox(seed, element / 4, stream);
-      value = init.std * normal(words[element % 4]);
+    double value = init_.kind == Init::Kind::kOnes ? 1.0 : 0.0;
+    if (init_.kind == Init::Kind::kNormal) {
+      if (i == 0 || element % 4 == 0) words = philox(seed_, element / 4, stream_);
+      value = init_.std * normal_(words[element % 4]);
     }
     T x{};
     if constexpr (std::is_same_v<T, BF16>) {
@@ -36,44 +93,26 @@ void fill(const StateDecl& decl, uint64_t seed, int64_t first, std::span<std::by
   }
 }
 
-}  // namespace
-
-void initial_values(const StateDecl& decl, uint64_t seed, int64_t first, std::span<std::byte> out) {
-  switch (decl.type.dtype) {
+void InitialValues::read(int64_t first, std::span<std::byte> out) const {
+  switch (dtype_) {
     case DType::kF32:
-      return fill<float>(decl, seed, first, out);
+      return fill<float>(first, out);
     case DType::kF64:
-      return fill<double>(decl, seed, first, out);
+      return fill<double>(first, out);
     case DType::kBF16:
-      return fill<BF16>(decl, seed, first, out);
+      return fill<BF16>(first, out);
     default:
-      TOK_CHECK(false, "{}: {}", decl.name, name_of(decl.type.dtype));
+      TOK_CHECK(false, "{}: {}", name_, name_of(dtype_));
   }
 }
 
-void initialize(const StateAccess& access, uint64_t seed) {
-  const StateTable& states = access.states();
-  const int64_t num_threads = std::max(1U, std::thread::hardware_concurrency());
-  for (const StateId id : states.of_kind(StateKind::kParameter)) {
-    const StateDecl& decl = states[id];
-    const int64_t numel = decl.type.numel();
-    const int64_t size = size_of(decl.type.dtype);
-    std::vector<std::byte> values(static_cast<size_t>(decl.type.bytes()));
-    std::vector<std::jthread> threads;
-    for (int64_t t = 0; t < num_threads; ++t) {
-      const int64_t begin = numel * t / num_threads;
-      const int64_t end = numel * (t + 1) / num_threads;
-      if (begin == end) continue;
-      const auto part = std::span(values).subspan(static_cast<size_t>(begin * size),
-                                                  static_cast<size_t>((end - begin) * size));
-      threads.emplace_back([&decl, seed, begin, part] { initial_values(decl, seed, begin, part); });
+void initialize(const StateAccess& access, std::span<const TensorPiece> pieces, uint64_t seed) {
+  for (const TensorPiece& piece : pieces) {
+    if (piece.kind == StateKind::kParameter) {
+      initialize_piece(access, piece, seed);
+    } else {
+      clear_piece(access, piece);
     }
-    threads.clear();
-    access.write(id, std::span<const std::byte>(values));
-  }
-  for (const StateId id : states.of_kind(StateKind::kMoment)) {
-    access.write(id, std::span<const std::byte>(
-                         std::vector<std::byte>(static_cast<size_t>(states[id].type.bytes()))));
   }
 }
 

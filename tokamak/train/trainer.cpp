@@ -10,7 +10,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/train/flops.h"
-#include "tokamak/train/hf_model.h"
+#include "tokamak/train/hf_save.h"
 #include "tokamak/train/initialize.h"
 #include "tokamak/train/memory_use.h"
 #include "tokamak/train/metrics_file.h"
@@ -44,12 +44,14 @@ struct Window {
 
 class Trainer {
  public:
-  Trainer(const TrainerOptions& options, Backend& backend)
+  Trainer(const TrainerOptions& options, World& world, Backend& backend)
       : o_(options),
+        world_(world),
         run_(options.model, options.shape, backend.target()),
         plans_{&run_.plan()},
         memory_(backend, with_validation()),
         access_(memory_, run_.states(), run_.layout()),
+        pieces_(whole_pieces(run_.states())),
         executor_(run_.plan(), memory_),
         loader_(options.data) {
     TOK_CHECK(memory_.bytes() == run_.peak_bytes(), "{} bytes for {}", memory_.bytes(),
@@ -105,7 +107,7 @@ class Trainer {
     state_ = {.seed = o_.shape.training.seed};
     if (!resume()) {
       const CheckpointOptions& c = o_.checkpoint;
-      initialize(access_, state_.seed);
+      initialize(access_, pieces_, state_.seed);
       if (!c.initial_load_path.empty()) initial_load();
     }
     make_folders(o_.logging.dump_folder);
@@ -133,9 +135,9 @@ class Trainer {
     const CheckpointOptions& c = o_.checkpoint;
     say(fmt::format("Loading the weights of {}", c.initial_load_path.string()));
     if (c.initial_load_model_only) {
-      load_parameters(access_, open_weights(o_.model, c.initial_load_path));
+      load_parameters(access_, pieces_, open_weights(o_.model, c.initial_load_path));
     } else {
-      restore(load_checkpoint(access_, c.initial_load_path, c.parts));
+      restore(load_checkpoint(access_, pieces_, c.initial_load_path, c.parts));
     }
   }
 
@@ -195,7 +197,7 @@ class Trainer {
     if (!c.initial_load_path.empty())
       say("checkpoint.initial_load_path is ignored: this run has checkpoints of its own");
     say(fmt::format("Loading the checkpoint {}", path.string()));
-    restore(load_checkpoint(access_, path, c.parts));
+    restore(load_checkpoint(access_, pieces_, path, c.parts));
     return true;
   }
 
@@ -375,8 +377,9 @@ class Trainer {
   void save(bool resumable) {
     const CheckpointOptions& c = o_.checkpoint;
     state_.loader = loader_.state().to_json();
-    const auto path =
-        save_checkpoint(access_, c.folder, state_, o_.config_digest, resumable, c.export_dtype);
+    const SnapshotOptions what{
+        .config_digest = o_.config_digest, .resumable = resumable, .export_dtype = c.export_dtype};
+    const auto path = save_checkpoint(world_, access_, pieces_, c.folder, state_, what);
     say(fmt::format("Saved the checkpoint {}{}", path.string(), resumable ? "" : " (model only)"));
     for (const auto& gone : purge(c.folder, c.keep_latest_k, state_.step))
       say(fmt::format("Removed {}", gone.string()));
@@ -384,9 +387,9 @@ class Trainer {
 
   void save_in_hf() {
     const CheckpointOptions& c = o_.checkpoint;
-    const auto path = c.folder / step_folder_name(state_.step);
-    export_hf_folder(path, o_.model, state_sources(access_, StateKind::kParameter), c.export_dtype,
-                     c.ids, c.assets);
+    const auto path = save_hf_folder(
+        world_, access_, pieces_, c.folder, state_.step,
+        {.model = o_.model, .dtype = c.export_dtype, .ids = c.ids, .assets = c.assets});
     say(fmt::format("Saved the Hugging Face folder {}", path.string()));
   }
 
@@ -412,10 +415,12 @@ class Trainer {
   }
 
   const TrainerOptions& o_;
+  World& world_;
   PlannedRun run_;
   std::vector<const Plan*> plans_;
   Memory memory_;
   StateAccess access_;
+  std::vector<TensorPiece> pieces_;
   Executor executor_;
   Loader loader_;
   std::unique_ptr<Executor> validator_;
@@ -429,8 +434,8 @@ class Trainer {
 
 }  // namespace
 
-void train(const TrainerOptions& options, Backend& backend) {
-  Trainer(options, backend).run();
+void train(const TrainerOptions& options, World& world, Backend& backend) {
+  Trainer(options, world, backend).run();
 }
 
 }  // namespace tokamak

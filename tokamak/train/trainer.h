@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tokamak/comm/communicator.h"
 #include "tokamak/data/loader.h"
 #include "tokamak/exec/executor.h"
 #include "tokamak/train/hf_model.h"
@@ -77,7 +78,8 @@ struct TrainerOptions {
 };
 
 /// Trains until `steps`, a stop signal, or a loss or norm that is no number (throws Diverged; the
-/// last checkpoint stays). A run that finds checkpoints goes on from the newest.
-void train(const TrainerOptions& options, Backend& backend);
+/// last checkpoint stays). A run that finds checkpoints goes on from the newest. Collective over
+/// `world`.
+void train(const TrainerOptions& options, World& world, Backend& backend);
 
 }  // namespace tokamak

@@ -1,0 +1,41 @@
+// Pieces of tensors as streams of elements: what initial values, checkpoints and weight files write
+// to a rank's State and read from it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tokamak/checkpoint/slice.h"
+#include "tokamak/checkpoint/tensor_source.h"
+#include "tokamak/exec/executor.h"
+#include "tokamak/parallel/tensor_piece.h"
+
+namespace tokamak {
+
+/// Which elements of its tensor the piece holds.
+Slice slice_of(const TensorPiece& piece);
+
+/// A piece and its elements in order (one dim, of the tensor's dtype).
+struct PieceSource {
+  TensorPiece piece;
+  TensorSource elements;
+};
+
+/// Every piece of `kind`, read from the device part by part; `owned_only` leaves replicas out.
+std::vector<PieceSource> read_pieces(const StateAccess& access, std::span<const TensorPiece> pieces,
+                                     StateKind kind, bool owned_only);
+
+/// The same elements copied to host memory, which the results share.
+std::vector<PieceSource> staged(std::span<const PieceSource> pieces);
+
+/// Writes the piece's elements from `first` on, counted from the piece's first.
+void write_piece(const StateAccess& access, const TensorPiece& piece, int64_t first,
+                 std::span<const std::byte> elements);
+
+/// Fills the piece from the whole tensor, converting to the piece's dtype. Reads only the rows
+/// (of the outermost dim) that the piece touches. REQUIRES: `tensor` has the piece's dims.
+void load_piece(const StateAccess& access, const TensorPiece& piece, const TensorSource& tensor);
+
+}  // namespace tokamak

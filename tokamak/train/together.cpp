@@ -1,0 +1,66 @@
+#include "tokamak/train/together.h"
+
+#include <filesystem>
+#include <new>
+#include <string_view>
+
+#include "tokamak/core/error.h"
+
+namespace tokamak {
+namespace {
+
+// The first letter of what a rank tells the others.
+constexpr char kFine = '+';
+constexpr char kUser = 'U';
+constexpr char kMachine = 'M';
+constexpr char kDivergence = 'D';
+constexpr char kBug = 'B';
+
+std::string outcome_of(const std::function<std::string()>& work) {
+  try {
+    return kFine + work();
+  } catch (const Error& error) {
+    return std::string(1, kUser) + error.what();
+  } catch (const std::filesystem::filesystem_error& error) {
+    return std::string(1, kUser) + error.what();
+  } catch (const SystemError& error) {
+    return std::string(1, kMachine) + error.what();
+  } catch (const std::bad_alloc&) {
+    return std::string(1, kMachine) + "out of host memory";
+  } catch (const Diverged& error) {
+    return std::string(1, kDivergence) + error.what();
+  } catch (const std::exception& error) {
+    return std::string(1, kBug) + error.what();
+  }
+}
+
+[[noreturn]] void throw_outcome(char kind, const std::string& text) {
+  if (kind == kUser) throw Error(text);
+  if (kind == kMachine) throw SystemError(text);
+  if (kind == kDivergence) throw Diverged(text);
+  throw Bug(text);
+}
+
+}  // namespace
+
+std::vector<std::string> all_together(World& world, const std::function<std::string()>& work) {
+  if (world.size() == 1) return {work()};
+  std::vector<std::string> outcomes = world.all_gather_text(outcome_of(work));
+  for (size_t rank = 0; rank < outcomes.size(); ++rank) {
+    const char kind = outcomes[rank].at(0);
+    if (kind != kFine)
+      throw_outcome(kind, fmt::format("rank {}: {}", rank, outcomes[rank].substr(1)));
+  }
+  for (std::string& outcome : outcomes) outcome.erase(0, 1);
+  return outcomes;
+}
+
+std::string on_rank_zero(World& world, const std::function<std::string()>& work) {
+  if (world.size() == 1) return work();
+  const std::string mine = world.rank() == 0 ? outcome_of(work) : std::string();
+  const std::string outcome = world.broadcast_text(mine, 0);
+  if (outcome.at(0) != kFine) throw_outcome(outcome[0], outcome.substr(1));
+  return outcome.substr(1);
+}
+
+}  // namespace tokamak
