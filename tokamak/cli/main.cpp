@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "tokamak/cli/verbs.h"
+#include "tokamak/comm/world.h"
 #include "tokamak/core/error.h"
 
 namespace tokamak::cli {
@@ -64,6 +65,7 @@ namespace {
 int report(ExitCode code, std::string_view kind, std::string_view text) {
   std::fflush(stdout);
   fmt::print(stderr, "tokamak: {}{}\n", kind, text);
+  abort_ranks(static_cast<int>(code));
   return static_cast<int>(code);
 }
 

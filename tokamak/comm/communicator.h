@@ -2,6 +2,7 @@
 // in-process threads implement it.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -92,6 +93,9 @@ class World {
 
   /// Rank `root`'s text.
   virtual std::string broadcast_text(const std::string& text, int root) = 0;
+
+  /// The longest that a rank waits for a peer in any call from now on, also in those of its groups.
+  virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
 
   /// Ends the whole job at once with `code` after printing one line that names this rank and host;
   /// throws in the in-process world.

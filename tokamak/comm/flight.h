@@ -42,6 +42,13 @@ struct FlightLane {
   void finish() { calls_finished.store(calls_entered.load(), std::memory_order_release); }
 };
 
+/// How far a rank has come.
+enum class RankPhase : uint8_t {
+  kRunning,
+  kLeaving,  ///< done, and waiting for the others' end
+  kFailed,   ///< an error is on its way to the user
+};
+
 /// All groups of one rank. Zero bytes are an empty page, so it may lie in a fresh file.
 struct FlightPage {
   /// Groups beyond these share the last lane.
@@ -49,7 +56,7 @@ struct FlightPage {
 
   char host[64] = {};
   std::atomic<int32_t> rank{0};
-  std::atomic<int32_t> process{0};
+  std::atomic<RankPhase> phase{};
   std::atomic<uint32_t> num_lanes{0};
   std::atomic<uint64_t> num_calls{0};
   FlightLane lanes[kMaxLanes];

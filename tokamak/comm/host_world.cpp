@@ -13,7 +13,6 @@ HostWorld::HostWorld(int rank, int size, FlightPage& page)
     : rank_(rank), size_(size), page_(&page) {
   if (gethostname(page.host, sizeof page.host - 1) != 0) page.host[0] = '\0';
   page.rank = rank;
-  page.process = getpid();
 }
 
 std::unique_ptr<HostCommunicator> HostWorld::make_host_group(const std::string& name,

@@ -11,6 +11,8 @@ class SingleWorld final : public HostWorld {
 
   ~SingleWorld() override { close_control(); }
 
+  void set_timeout(std::chrono::milliseconds) override {}
+
   void abort(int, const std::string& why) override { throw SystemError(why); }
 
  private:

@@ -50,9 +50,11 @@ struct ThreadGroup {
 class ThreadJob {
  public:
   ThreadJob(int size, ThreadWorldOptions options)
-      : options_(options), pages_(static_cast<size_t>(size)), has_left_(pages_.size()) {}
+      : timeout_(options.timeout), pages_(static_cast<size_t>(size)), has_left_(pages_.size()) {}
 
-  const ThreadWorldOptions& options() const { return options_; }
+  std::chrono::milliseconds timeout() const { return timeout_; }
+
+  void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
 
   FlightPage& page(int rank) { return pages_[static_cast<size_t>(rank)]; }
 
@@ -99,7 +101,7 @@ class ThreadJob {
   }
 
  private:
-  const ThreadWorldOptions options_;
+  std::atomic<std::chrono::milliseconds> timeout_;  ///< of all ranks
   std::vector<FlightPage> pages_;
   std::vector<std::atomic<bool>> has_left_;
   std::atomic<bool> has_failed_ = false;
@@ -138,7 +140,7 @@ class ThreadTransport final : public ByteTransport {
  private:
   void exchange_locked(std::unique_lock<std::mutex>& lock, std::span<const Send> sends,
                        std::span<const Receive> receives, const Arrival& arrived) {
-    const auto deadline = Clock::now() + job_->options().timeout;
+    const auto deadline = Clock::now() + job_->timeout();
     for (const Send& send : sends) {
       group_->message(member_, send.to) = {
           .data = send.data, .bytes = send.bytes, .is_there = true};
@@ -207,7 +209,7 @@ class ThreadTransport final : public ByteTransport {
     }
     if (Clock::now() > deadline) {
       fail(fmt::format("{} for {} s; the last collectives:{}", waiting(),
-                       std::chrono::duration<double>(job_->options().timeout).count(),
+                       std::chrono::duration<double>(job_->timeout()).count(),
                        job_->last_collectives()));
     }
     group_->wake[static_cast<size_t>(member_)].wait_for(lock, kLook);
@@ -223,6 +225,8 @@ class ThreadWorld final : public HostWorld {
  public:
   ThreadWorld(ThreadJob& job, int rank, int size)
       : HostWorld(rank, size, job.page(rank)), job_(&job) {}
+
+  void set_timeout(std::chrono::milliseconds timeout) override { job_->set_timeout(timeout); }
 
   void abort(int code, const std::string& why) override {
     const SystemError error(fmt::format("rank {}: exit {}: {}", rank(), code, why));

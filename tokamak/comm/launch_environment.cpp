@@ -1,0 +1,125 @@
+#include "tokamak/comm/launch_environment.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+
+#include <unistd.h>
+
+#include "tokamak/core/error.h"
+
+namespace tokamak {
+namespace {
+
+std::optional<int> read_number(const EnvironmentReader& read, const char* name) {
+  const char* text = read(name);
+  if (text == nullptr || *text == '\0') return std::nullopt;
+  int number = 0;
+  const char* end = text + std::strlen(text);
+  const auto [rest, code] = std::from_chars(text, end, number);
+  TOK_REQUIRE(code == std::errc() && rest == end && number >= 0,
+              "environment variable {}=\"{}\": wanted a number", name, text);
+  return number;
+}
+
+struct Names {
+  const char* source;
+  const char* rank;
+  const char* world_size;
+  const char* local_rank;
+  const char* local_size;
+};
+
+constexpr Names kOpenMpi{.source = "Open MPI",
+                         .rank = "OMPI_COMM_WORLD_RANK",
+                         .world_size = "OMPI_COMM_WORLD_SIZE",
+                         .local_rank = "OMPI_COMM_WORLD_LOCAL_RANK",
+                         .local_size = "OMPI_COMM_WORLD_LOCAL_SIZE"};
+// SLURM_STEP_NUM_TASKS is set by srun alone; the others also in a batch script.
+constexpr Names kSlurm{.source = "Slurm",
+                       .rank = "SLURM_PROCID",
+                       .world_size = "SLURM_STEP_NUM_TASKS",
+                       .local_rank = "SLURM_LOCALID",
+                       .local_size = "SLURM_STEP_TASKS_PER_NODE"};
+constexpr Names kPmi{.source = "PMI",
+                     .rank = "PMI_RANK",
+                     .world_size = "PMI_SIZE",
+                     .local_rank = "MPI_LOCALRANKID",
+                     .local_size = "MPI_LOCALNRANKS"};
+
+/// The entry of host `host_index` in Slurm's list of tasks per node: "4(x2),3" is 4, 4, 3.
+std::optional<int> slurm_tasks_of(const char* list, int host_index) {
+  const char* end = list + std::strlen(list);
+  for (const char* at = list; at < end;) {
+    int tasks = 0;
+    int times = 1;
+    auto [rest, code] = std::from_chars(at, end, tasks);
+    if (code != std::errc()) return std::nullopt;
+    if (end - rest > 2 && std::strncmp(rest, "(x", 2) == 0) {
+      const auto [after, bad] = std::from_chars(rest + 2, end, times);
+      if (bad != std::errc() || after == end || *after != ')') return std::nullopt;
+      rest = after + 1;
+    }
+    if (host_index < times) return tasks;
+    host_index -= times;
+    if (rest < end && *rest != ',') return std::nullopt;
+    at = rest + 1;
+  }
+  return std::nullopt;
+}
+
+std::optional<int> read_local_size(const EnvironmentReader& read, const Names& names) {
+  if (names.source != kSlurm.source) return read_number(read, names.local_size);
+  const char* list = read(names.local_size);
+  const auto host_index = read_number(read, "SLURM_NODEID");
+  return list == nullptr ? std::nullopt : slurm_tasks_of(list, host_index.value_or(0));
+}
+
+void require_below(int number, int limit, const char* name, const char* limit_name) {
+  TOK_REQUIRE(number < limit, "environment: {} is {} where {} is {}", name, number, limit_name,
+              limit);
+}
+
+LaunchEnvironment read_as(const EnvironmentReader& read, const Names& names) {
+  const auto rank = read_number(read, names.rank);
+  TOK_REQUIRE(rank.has_value(), "environment: {} is set and {} is not", names.world_size,
+              names.rank);
+  LaunchEnvironment out{
+      .rank = *rank, .world_size = *read_number(read, names.world_size), .source = names.source};
+  require_below(out.rank, out.world_size, names.rank, names.world_size);
+  out.local_rank = read_number(read, names.local_rank).value_or(0);
+  out.local_size = read_local_size(read, names).value_or(out.local_rank + 1);
+  require_below(out.local_rank, out.local_size, names.local_rank, names.local_size);
+  return out;
+}
+
+}  // namespace
+
+LaunchEnvironment read_launch_environment(const EnvironmentReader& read) {
+  LaunchEnvironment out{.source = "none"};
+  for (const Names& names : {kOpenMpi, kSlurm, kPmi}) {
+    if (!read_number(read, names.world_size)) continue;
+    out = read_as(read, names);
+    break;
+  }
+  TOK_REQUIRE(out.source != "none" || read("TORCHELASTIC_RUN_ID") == nullptr ||
+                  read_number(read, "WORLD_SIZE").value_or(1) == 1,
+              "torchrun started {} processes that MPI cannot connect; start them by `tokamak "
+              "launch`, mpirun or srun",
+              read_number(read, "WORLD_SIZE").value_or(1));
+  char host[256] = "";
+  if (gethostname(host, sizeof host - 1) == 0) out.host = host;
+  return out;
+}
+
+LaunchEnvironment read_launch_environment() {
+  return read_launch_environment([](const char* name) { return std::getenv(name); });
+}
+
+std::string to_string(const LaunchEnvironment& e) {
+  return fmt::format("rank {} of {}, local rank {} of {} on {} ({})", e.rank, e.world_size,
+                     e.local_rank, e.local_size, e.host, e.source);
+}
+
+}  // namespace tokamak

@@ -1,0 +1,33 @@
+// What the program that started this process says about ranks: mpirun, srun or another PMI.
+#pragma once
+
+#include <functional>
+#include <string>
+
+namespace tokamak {
+
+struct LaunchEnvironment {
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;  ///< among the ranks of this host
+  int local_size = 1;
+  std::string host;
+  std::string source;  ///< "Open MPI", "Slurm", "PMI"; "none" for a process started by itself
+};
+
+/// The value of an environment variable, or null.
+using EnvironmentReader = std::function<const char*(const char* name)>;
+
+/// Reads Open MPI's OMPI_COMM_WORLD_*, Slurm's SLURM_* inside an srun step (a batch script alone is
+/// no rank), and PMI_RANK, PMI_SIZE with MPI_LOCALRANKID, MPI_LOCALNRANKS, in this order. Throws
+/// Error naming the variable where one is missing or no number in range, and where torchrun started
+/// the process: MPI cannot connect its ranks.
+LaunchEnvironment read_launch_environment(const EnvironmentReader& read);
+
+/// The same from this process' environment.
+LaunchEnvironment read_launch_environment();
+
+/// "rank 3 of 8, local rank 1 of 2 on node4 (Slurm)".
+std::string to_string(const LaunchEnvironment& environment);
+
+}  // namespace tokamak

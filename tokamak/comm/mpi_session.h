@@ -1,0 +1,97 @@
+// MPI as this program uses it: bytes between pairs of ranks, non-blocking calls only, each under
+// one lock. Including mpi.h is left to the sources.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <mpi.h>
+
+#include "tokamak/comm/flight_file.h"
+#include "tokamak/comm/host_communicator.h"
+#include "tokamak/comm/world.h"
+
+namespace tokamak {
+
+/// A rank's connection with all others. Threads may use it at once: MPI is asked for
+/// MPI_THREAD_SERIALIZED, which every MPI offers, and one lock serves the calls, all of them short.
+/// Whoever waits drives the progress of all, so no thread of MPI's own competes with kernels.
+class MpiSession {
+ public:
+  MpiSession(const LaunchEnvironment& environment, WorldOptions options);
+  MpiSession(const MpiSession&) = delete;
+  MpiSession& operator=(const MpiSession&) = delete;
+
+  int rank() const { return rank_; }
+
+  int size() const { return size_; }
+
+  FlightPage& page() const { return own_file_->page(); }
+
+  void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
+
+  /// Members of a communicator and what they say to each other on it.
+  struct Channel {
+    MPI_Comm comm = MPI_COMM_NULL;
+    int tag = 0;
+    std::string group;
+    std::vector<int> world_ranks;  ///< by member
+  };
+
+  /// A channel over `ranks`, after a bounded check that all of them ask for the same.
+  Channel open_channel(const std::string& group, std::span<const int> ranks);
+  void close_channel(Channel& channel);
+
+  /// ByteTransport::exchange between the members of `channel`.
+  void exchange(const Channel& channel, std::span<const ByteTransport::Send> sends,
+                std::span<const ByteTransport::Receive> receives,
+                const ByteTransport::Arrival& arrived);
+
+  /// After this no thread of the process calls MPI any more. Throws SystemError(why).
+  [[noreturn]] void fail(const std::string& why);
+
+  bool has_failed() const { return has_failed_; }
+
+  /// Ends MPI. REQUIRES: all ranks have come to their ends.
+  void finalize();
+
+ private:
+  class Pending;
+  struct Waiting;
+
+  void connect(const LaunchEnvironment& environment);
+  /// Finds the ranks of this host and opens their flight files.
+  void open_flights();
+  void check(int code, const char* call);
+  /// Throws once a thread of this rank has failed.
+  void check_running() const;
+  void check_hellos(const Channel& channel);
+  void start(const Channel& channel, std::span<const ByteTransport::Send> sends,
+             std::span<const ByteTransport::Receive> receives, Pending& pending);
+  /// Requests that have ended since the last call.
+  std::span<const int> test(Pending& pending);
+  /// Throws if this wait for `peers` cannot end well: a rank of this host is dead, a peer is
+  /// leaving, or time is up.
+  void look_around(Waiting& waiting, std::span<const int> peers);
+  /// Why no rank of this host, or none of `peers`, will answer; "" if they may.
+  std::string find_fault(std::span<const int> peers) const;
+  std::string describe_flights() const;
+
+  std::mutex mutex_;
+  MPI_Comm world_ = MPI_COMM_NULL;
+  int rank_ = 0;
+  int size_ = 1;
+  bool is_crowded_ = false;  ///< more ranks than cores on this host
+  std::atomic<bool> has_failed_ = false;
+  std::atomic<std::chrono::milliseconds> timeout_;
+  std::optional<FlightFile> own_file_;
+  std::map<int, FlightFile> neighbours_;  ///< by world rank; this host's others
+};
+
+}  // namespace tokamak

@@ -1,0 +1,103 @@
+#include "tokamak/comm/mpi_world.h"
+
+#include <cstdio>
+#include <exception>
+
+#include "tokamak/comm/host_world.h"
+#include "tokamak/comm/mpi_session.h"
+#include "tokamak/core/error.h"
+
+namespace tokamak {
+namespace {
+
+class MpiTransport final : public ByteTransport {
+ public:
+  MpiTransport(MpiSession& session, MpiSession::Channel channel)
+      : session_(&session), channel_(std::move(channel)) {}
+
+  MpiTransport(const MpiTransport&) = delete;
+  MpiTransport& operator=(const MpiTransport&) = delete;
+
+  ~MpiTransport() override { session_->close_channel(channel_); }
+
+  void exchange(std::span<const Send> sends, std::span<const Receive> receives,
+                const Arrival& arrived) override {
+    session_->exchange(channel_, sends, receives, arrived);
+  }
+
+  [[noreturn]] void fail(const std::string& why) override { session_->fail(why); }
+
+ private:
+  MpiSession* session_;
+  MpiSession::Channel channel_;
+};
+
+class MpiWorld final : public HostWorld {
+ public:
+  explicit MpiWorld(std::unique_ptr<MpiSession> session)
+      : HostWorld(session->rank(), session->size(), session->page()),
+        session_(std::move(session)),
+        errors_(std::uncaught_exceptions()) {}
+
+  MpiWorld(const MpiWorld&) = delete;
+  MpiWorld& operator=(const MpiWorld&) = delete;
+
+  ~MpiWorld() override {
+    // A launcher ends the other ranks when one exits without MPI_Finalize.
+    if (std::uncaught_exceptions() > errors_ || session_->has_failed()) {
+      page().phase = RankPhase::kFailed;
+    } else {
+      leave();
+    }
+    close_control();
+  }
+
+  void set_timeout(std::chrono::milliseconds timeout) override { session_->set_timeout(timeout); }
+
+  void abort(int code, const std::string& why) override {
+    page().phase = RankPhase::kFailed;
+    fmt::print(stderr, "tokamak: rank {} on {}: {}\n", rank(), page().host, why);
+    std::fflush(nullptr);
+    abort_ranks(code);
+  }
+
+ private:
+  std::unique_ptr<ByteTransport> make_transport(const std::string& name, std::span<const int> ranks,
+                                                int) override {
+    return std::make_unique<MpiTransport>(*session_, session_->open_channel(name, ranks));
+  }
+
+  void leave() {
+    try {
+      page().phase = RankPhase::kLeaving;
+      barrier();
+      close_control();
+      session_->finalize();
+    } catch (const std::exception& error) {
+      abort(static_cast<int>(ExitCode::kTryAgain), error.what());
+    }
+  }
+
+  std::unique_ptr<MpiSession> session_;
+  int errors_;
+};
+
+}  // namespace
+
+bool has_mpi() {
+  return true;
+}
+
+std::unique_ptr<World> make_mpi_world(const LaunchEnvironment& environment, WorldOptions options) {
+  return std::make_unique<MpiWorld>(std::make_unique<MpiSession>(environment, options));
+}
+
+void abort_ranks(int code) {
+  int is_begun = 0;
+  int is_ended = 0;
+  MPI_Initialized(&is_begun);
+  MPI_Finalized(&is_ended);
+  if (is_begun != 0 && is_ended == 0) MPI_Abort(MPI_COMM_WORLD, code);
+}
+
+}  // namespace tokamak

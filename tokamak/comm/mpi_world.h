@@ -1,0 +1,16 @@
+// Ranks as processes that MPI connects.
+#pragma once
+
+#include <memory>
+
+#include "tokamak/comm/world.h"
+
+namespace tokamak {
+
+/// Whether this program was built with MPI.
+bool has_mpi();
+
+/// The world of two or more ranks; see make_world().
+std::unique_ptr<World> make_mpi_world(const LaunchEnvironment& environment, WorldOptions options);
+
+}  // namespace tokamak

@@ -1,0 +1,27 @@
+// The world that the launcher of this process asks for.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "tokamak/comm/communicator.h"
+#include "tokamak/comm/launch_environment.h"
+
+namespace tokamak {
+
+struct WorldOptions {
+  /// Longest wait for a peer; World::set_timeout changes it.
+  std::chrono::milliseconds timeout{300'000};
+};
+
+/// Connects this process with its peers. The world of one rank touches no MPI. Collective over all
+/// ranks; once a process; the world outlives its communicators. Throws Error where there are more
+/// ranks and this program was built without MPI, or where MPI sees another number of ranks than the
+/// environment tells.
+std::unique_ptr<World> make_world(const LaunchEnvironment& environment, WorldOptions options = {});
+
+/// Ends all ranks with exit code `code` if this process is one of several that MPI has connected;
+/// else returns. For the end of a program that an error stops.
+void abort_ranks(int code);
+
+}  // namespace tokamak
