@@ -100,6 +100,8 @@ struct LocalContext {
   Strategy strategy;       ///< the chosen one
   std::vector<Range> in;   ///< by input: this rank's range of the cut dim, in global elements
   std::vector<Range> out;  ///< by output
+  /// By input and output: every member's range, by its place in the group; empty if it is not cut.
+  std::vector<std::vector<Range>> in_ranges, out_ranges;
 };
 
 /// An op's rules, type-erased; the address is the op's identity.

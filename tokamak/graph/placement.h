@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "tokamak/core/tensor_type.h"
+#include "tokamak/graph/mesh.h"
 
 namespace tokamak {
 
@@ -59,6 +61,7 @@ struct Range {
 struct Strategy {
   std::vector<Shard> in;
   std::vector<Shard> out;
+  std::optional<MeshAxis> only = std::nullopt;  ///< not for other axes
 };
 
 /// Everything replicated: always correct, listed first by every op.

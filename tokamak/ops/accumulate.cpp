@@ -8,7 +8,11 @@ Types Accumulate::infer(std::span<const TensorType> in) const {
 }
 
 std::vector<Strategy> Accumulate::place(std::span<const TensorType> in) const {
-  return place_elementwise(in, 1);
+  std::vector<Strategy> all = place_elementwise(in, 1);
+  // Narrower sums would be rounded once on each rank.
+  if (size_of(dtype) >= size_of(in[0].dtype))
+    all.push_back({.in = {kPartialSum}, .out = {kPartialSum}});
+  return all;
 }
 
 std::vector<Value> Accumulate::gradient(Graph&, const Node& n, std::span<const Value>) const {

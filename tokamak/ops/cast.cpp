@@ -10,7 +10,11 @@ Types Cast::infer(std::span<const TensorType> in) const {
 }
 
 std::vector<Strategy> Cast::place(std::span<const TensorType> in) const {
-  return place_elementwise(in, 1);
+  std::vector<Strategy> all = place_elementwise(in, 1);
+  // Narrower sums would be rounded once on each rank.
+  if (size_of(dtype) >= size_of(in[0].dtype))
+    all.push_back({.in = {kPartialSum}, .out = {kPartialSum}});
+  return all;
 }
 
 std::vector<Value> Cast::gradient(Graph& g, const Node& n, std::span<const Value> dy) const {

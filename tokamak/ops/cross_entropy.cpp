@@ -63,6 +63,28 @@ std::span<const Variant> SoftmaxStats::variants() {
   return fast_and_reference();
 }
 
+Types CombineStats::infer(std::span<const TensorType> in) const {
+  require_inputs(kName, in, 1, 1);
+  TOK_REQUIRE(
+      in[0].dims.size() == 3 && in[0].dims[0] > 0 && in[0].dims[2] == 3 && is_float(in[0].dtype),
+      "combine_stats: wanted floats [parts, tokens, 3], got {}", to_string(in[0]));
+  return {{.dtype = in[0].dtype, .dims = {in[0].dims[1], 3}}};
+}
+
+std::vector<Strategy> CombineStats::place(std::span<const TensorType>) const {
+  return {replicate(1, 1), {.in = {cut(1)}, .out = {cut(0)}}};
+}
+
+std::vector<Value> CombineStats::gradient(Graph&, const Node& n, std::span<const Value>) const {
+  return no_gradient(n);
+}
+
+Cost CombineStats::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
+  Cost cost = memory_cost(in, out, 0.0);
+  cost.flops = 2.0 * static_cast<double>(in[0].numel());
+  return cost;
+}
+
 Types Nll::infer(std::span<const TensorType> in) const {
   require_inputs(kName, in, 3, 3);
   require_stats(kName, in[0]);

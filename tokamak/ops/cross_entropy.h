@@ -6,18 +6,32 @@
 
 namespace tokamak {
 
-// N tokens, V vocabulary entries. A row's statistics are (max, sum of exp(x - max), logit of the
-// label); the last is 0 where the label is outside [0, V). fp32 (fp64 from fp64).
+// N tokens, V vocabulary entries: those from `first_column` on of a vocabulary that may be cut. A
+// row's statistics are (max, sum of exp(x - max), logit of the label); the last is 0 where the
+// label is outside. fp32 (fp64 from fp64).
 
 /// logits [N, V], labels i32 [N] -> stats [N, 3]
 struct SoftmaxStats {
   static constexpr std::string_view kName = "softmax_stats";
+  int64_t first_column = 0;
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
   std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
   static std::span<const Variant> variants();
+};
+
+/// stats [R, N, 3] of the R parts of a cut vocabulary -> stats [N, 3] of the whole, in part order.
+struct CombineStats {
+  static constexpr std::string_view kName = "combine_stats";
+
+  Types infer(std::span<const TensorType> in) const;
+  std::vector<Strategy> place(std::span<const TensorType> in) const;
+  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+
+  static std::span<const Variant> variants() { return reference_only(); }
 };
 
 /// stats [N, 3], labels i32 [N], scale f32 [1] -> f64 [1] (+)= scale * sum over labels other than
@@ -41,6 +55,7 @@ struct Nll {
 struct CrossEntropyGrad {
   static constexpr std::string_view kName = "cross_entropy_grad";
   int32_t ignore_index = -100;
+  int64_t first_column = 0;
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;

@@ -65,7 +65,7 @@ struct Fast {
 
 // N tokens, V vocabulary entries.
 template <class Way, class T>
-Kernel stats_kernel(int64_t N, int64_t V) {
+Kernel stats_kernel(int64_t N, int64_t V, int64_t first) {
   using A = Accum<T>;
   return [=](const KernelArgs& a) {
     const T* x = a.in[0].as<T>();
@@ -74,7 +74,7 @@ Kernel stats_kernel(int64_t N, int64_t V) {
     parallel_rows(N, [&](int64_t n) {
       const T* row = x + n * V;
       const A max = Way::template max<A>(row, V);
-      const int32_t label = labels[n];
+      const int64_t label = labels[n] - first;
       stats[3 * n] = max;
       stats[3 * n + 1] = Way::template sum<A>(
           V, [=](int64_t v) { return Way::exp(static_cast<A>(row[v]) - max); });
@@ -85,7 +85,7 @@ Kernel stats_kernel(int64_t N, int64_t V) {
 
 // dx = scale * exp(x - max) / sum, then scale less at the label. dx may be x.
 template <class Way, class T, class A = Accum<T>>
-void grad_row(int64_t V, const T* x, int32_t label, A max, A sum, A scale, T* dx) {
+void grad_row(int64_t V, const T* x, int64_t label, A max, A sum, A scale, T* dx) {
   const A factor = scale / sum;
   const bool inside = label >= 0 && label < V;
   const A target = inside ? Way::exp(static_cast<A>(x[label]) - max) * factor : A{0};
@@ -95,7 +95,7 @@ void grad_row(int64_t V, const T* x, int32_t label, A max, A sum, A scale, T* dx
 }
 
 template <class Way, class T, class S>
-Kernel grad_kernel(int64_t N, int64_t V, int32_t ignored) {
+Kernel grad_kernel(int64_t N, int64_t V, int32_t ignored, int64_t first) {
   using A = Accum<T>;
   return [=](const KernelArgs& a) {
     const T* x = a.in[0].as<T>();
@@ -111,7 +111,7 @@ Kernel grad_kernel(int64_t N, int64_t V, int32_t ignored) {
       if (labels[n] == ignored) {
         std::fill(row, row + V, T{});
       } else {
-        grad_row<Way>(V, x + n * V, labels[n], stat(3 * n), stat(3 * n + 1), scale, row);
+        grad_row<Way>(V, x + n * V, labels[n] - first, stat(3 * n), stat(3 * n + 1), scale, row);
       }
     });
   };
@@ -119,12 +119,43 @@ Kernel grad_kernel(int64_t N, int64_t V, int32_t ignored) {
 
 }  // namespace
 
-Kernel prepare(const SoftmaxStats&, const KernelTypes& types, std::string_view variant) {
+Kernel prepare(const SoftmaxStats& op, const KernelTypes& types, std::string_view variant) {
   const int64_t N = types.in[0].dims[0];
   const int64_t V = types.in[0].dims[1];
   const bool fast = variant != kCpuReference.name;
-  return by_float(types.in[0].dtype, [=]<class T>() {
-    return fast ? stats_kernel<Fast, T>(N, V) : stats_kernel<Plain, T>(N, V);
+  return by_float(types.in[0].dtype, [&]<class T>() {
+    return fast ? stats_kernel<Fast, T>(N, V, op.first_column)
+                : stats_kernel<Plain, T>(N, V, op.first_column);
+  });
+}
+
+Kernel prepare(const CombineStats&, const KernelTypes& types, std::string_view) {
+  const int64_t R = types.in[0].dims[0];
+  const int64_t N = types.in[0].dims[1];
+  return by_float(types.in[0].dtype, [=]<class T>() -> Kernel {
+    return [=](const KernelArgs& a) {
+      using A = Accum<T>;
+      const T* parts = a.in[0].as<T>();
+      T* stats = a.out[0].as<T>();
+      parallel_ranges(N, 1024, [=](int64_t begin, int64_t end, int) {
+        for (int64_t n = begin; n < end; ++n) {
+          const auto part = [=](int64_t r, int64_t i) {
+            return static_cast<A>(parts[(r * N + n) * 3 + i]);
+          };
+          A max = part(0, 0);
+          for (int64_t r = 1; r < R; ++r) max = std::max(max, part(r, 0));
+          A sum{0};
+          A target{0};
+          for (int64_t r = 0; r < R; ++r) {
+            sum += part(r, 1) * std::exp(part(r, 0) - max);
+            target += part(r, 2);
+          }
+          stats[3 * n] = static_cast<T>(max);
+          stats[3 * n + 1] = static_cast<T>(sum);
+          stats[3 * n + 2] = static_cast<T>(target);
+        }
+      });
+    };
   });
 }
 
@@ -156,8 +187,8 @@ Kernel prepare(const CrossEntropyGrad& op, const KernelTypes& types, std::string
   const bool fast = variant != kCpuReference.name;
   return by_float(types.in[0].dtype, [&]<class T>() {
     return by_float(types.in[2].dtype, [&]<class S>() {
-      return fast ? grad_kernel<Fast, T, S>(N, V, op.ignore_index)
-                  : grad_kernel<Plain, T, S>(N, V, op.ignore_index);
+      return fast ? grad_kernel<Fast, T, S>(N, V, op.ignore_index, op.first_column)
+                  : grad_kernel<Plain, T, S>(N, V, op.ignore_index, op.first_column);
     });
   });
 }

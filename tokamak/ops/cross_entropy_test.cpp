@@ -9,8 +9,8 @@ constexpr int64_t kIgnored = -100;
 
 template <class T>
 void add(CasesOf<T>& c, const std::string& name, Types in, std::vector<Fill> fill,
-         std::vector<int> stays) {
-  OpCase& added = c.good(name, {}, std::move(in));
+         std::vector<int> stays, T op = {}) {
+  OpCase& added = c.good(name, op, std::move(in));
   added.fill = std::move(fill);
   added.check_gradient = false;
   added.float_stays = std::move(stays);
@@ -37,8 +37,21 @@ OpCases cases_of<SoftmaxStats>() {
   add(c, "large logits", stats_case(6, 50), {{.scale = 1e4}, {.limit = 50}}, {});
   add(c, "ignored", stats_case(6, 33), {{}, {.values = {kIgnored, 5}}}, {});
   add(c, "one entry", stats_case(3, 1), {}, {});
+  add(c, "a part of the vocabulary", stats_case(6, 20), {{}, {.limit = 60}}, {},
+      {.first_column = 30});
   c.bad("labels of another length", {}, {f32({6, 37}), i32({5})});
   c.bad("labels of int64", {}, {f32({6, 37}), i64({6})});
+  return c.cases;
+}
+
+template <>
+OpCases cases_of<CombineStats>() {
+  CasesOf<CombineStats> c;
+  const Fill stats{.scale = 0.3, .shift = 2.0};
+  add(c, "two parts", {f32({2, 6, 3})}, {stats}, {});
+  add(c, "one part", {f32({1, 5, 3})}, {stats}, {});
+  add(c, "maxima far apart", {f32({3, 6, 3})}, {{.values = {-1000, 3, 7, 900, 2, 0}}}, {});
+  c.bad("four statistics", {}, {f32({2, 6, 4})});
   return c.cases;
 }
 
@@ -68,6 +81,8 @@ OpCases cases_of<CrossEntropyGrad>() {
   add(c, "all ignored", grad_case(6, 33), {{}, {.values = {kIgnored}}, kStats, scale}, {3});
   add(c, "small probabilities", grad_case(6, 64),
       {{.shift = -60.0}, {.values = {kIgnored, 5}}, kStats, scale}, {3});
+  add(c, "a part of the vocabulary", grad_case(6, 20), {{}, {.limit = 60}, kStats, scale}, {3},
+      {.first_column = 30});
   c.bad("statistics of another length", {}, {f32({6, 37}), i32({6}), f32({5, 3}), f32({1})});
   return c.cases;
 }

@@ -25,18 +25,31 @@ std::vector<Strategy> Embedding::place(std::span<const TensorType> in) const {
   std::vector<Strategy> all{replicate(2, 1)};
   for (int d = 0; d < rank; ++d) all.push_back({.in = {cut(d), kReplicated}, .out = {cut(d)}});
   all.push_back({.in = {kReplicated, cut(1)}, .out = {cut(rank)}});
+  all.push_back({.in = {kReplicated, cut(0)}, .out = {kPartialSum}});
   return all;
 }
 
 std::vector<Value> Embedding::gradient(Graph& g, const Node& n, std::span<const Value> dy) const {
   const int64_t vocab = g.type(n.in[1]).dims[0];
-  return {Value{}, g.apply(EmbeddingGrad{.vocab = vocab}, {n.in[0], dy[0]})};
+  return {Value{},
+          g.apply(EmbeddingGrad{.vocab = vocab, .first_row = first_row}, {n.in[0], dy[0]})};
 }
 
 Cost Embedding::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
   Cost cost = memory_cost({}, out, 0.0);
   cost.bytes_read = static_cast<double>(in[0].bytes() + out[0].bytes());
   return cost;
+}
+
+std::optional<AnyOp> Embedding::localize(const LocalContext& context) const {
+  if (context.strategy.in[1] != cut(0)) return std::nullopt;
+  Embedding local = *this;
+  local.first_row += context.in[1].begin;
+  return any_op(local);
+}
+
+std::string Embedding::describe() const {
+  return first_row > 0 ? fmt::format("from row {}", first_row) : "";
 }
 
 Types EmbeddingGrad::infer(std::span<const TensorType> in) const {
@@ -52,6 +65,7 @@ Types EmbeddingGrad::infer(std::span<const TensorType> in) const {
 std::vector<Strategy> EmbeddingGrad::place(std::span<const TensorType> in) const {
   std::vector<Strategy> all = place_rows(in[1], {true, true}, {false});
   all.push_back({.in = {kReplicated, cut(static_cast<int>(in[0].dims.size()))}, .out = {cut(1)}});
+  all.push_back({.in = {kReplicated, kReplicated}, .out = {cut(0)}});
   return all;
 }
 
@@ -65,8 +79,17 @@ Cost EmbeddingGrad::cost(std::span<const TensorType> in, std::span<const TensorT
   return cost;
 }
 
+std::optional<AnyOp> EmbeddingGrad::localize(const LocalContext& context) const {
+  if (context.strategy.out[0] != cut(0)) return std::nullopt;
+  EmbeddingGrad local = *this;
+  local.first_row += context.out[0].begin;
+  local.vocab = context.out[0].size();
+  return any_op(local);
+}
+
 std::string EmbeddingGrad::describe() const {
-  return fmt::format("vocab={}", vocab);
+  return fmt::format("vocab={}{}", vocab,
+                     first_row > 0 ? fmt::format(" from row {}", first_row) : "");
 }
 
 }  // namespace tokamak

@@ -7,33 +7,39 @@ namespace tokamak {
 
 // V vocabulary, D embed.
 
-/// y[.., :] = table[tokens[..], :]; inputs tokens i32 [..], table [V, D]; y has the table's dtype.
-/// An id outside [0, V), which the loader refuses, yields a row of zeros.
+/// y[.., :] = table[tokens[..] - first_row, :]; inputs tokens i32 [..], table [V, D]; y has the
+/// table's dtype. An id outside the table yields a row of zeros: another rank has its row (what no
+/// rank has, the loader refuses).
 struct Embedding {
   static constexpr std::string_view kName = "embedding";
+  int64_t first_row = 0;
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
   std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+  std::optional<AnyOp> localize(const LocalContext& context) const;
+  std::string describe() const;
 
   static std::span<const Variant> variants() { return reference_only(); }
 };
 
-/// dtable[v, :] (+)= sum of dy[.., :] where tokens[..] = v, in token order; inputs tokens, dy; fp32
-/// (fp64 from fp64) [vocab, D].
+/// dtable[v, :] (+)= sum of dy[.., :] where tokens[..] = first_row + v, in token order; inputs
+/// tokens, dy; fp32 (fp64 from fp64) [vocab, D].
 struct EmbeddingGrad {
   static constexpr std::string_view kName = "embedding_grad";
   int64_t vocab = 0;
+  int64_t first_row = 0;
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
   std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
 
-  std::vector<int> accumulates() const { return {0}; }
-
+  std::optional<AnyOp> localize(const LocalContext& context) const;
   std::string describe() const;
+
+  std::vector<int> accumulates() const { return {0}; }
 
   static std::span<const Variant> variants() { return reference_only(); }
 };

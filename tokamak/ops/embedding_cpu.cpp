@@ -7,17 +7,18 @@
 namespace tokamak::cpu {
 namespace {
 
-bool is_id(int32_t token, int64_t V) {
-  return token >= 0 && token < V;
+bool is_row(int64_t row, int64_t V) {
+  return row >= 0 && row < V;
 }
 
 }  // namespace
 
 // N tokens, V vocabulary, D embed.
 
-Kernel prepare(const Embedding&, const KernelTypes& types, std::string_view) {
+Kernel prepare(const Embedding& op, const KernelTypes& types, std::string_view) {
   const int64_t N = types.in[0].numel();
   const int64_t V = types.in[1].dims[0];
+  const int64_t first = op.first_row;
   const auto row_bytes = static_cast<size_t>(types.in[1].dims[1] * size_of(types.in[1].dtype));
   return [=](const KernelArgs& a) {
     const int32_t* tokens = a.in[0].as<int32_t>();
@@ -25,11 +26,12 @@ Kernel prepare(const Embedding&, const KernelTypes& types, std::string_view) {
     char* y = a.out[0].as<char>();
     parallel_ranges(N, 64, [&](int64_t begin, int64_t end, int) {
       for (int64_t n = begin; n < end; ++n) {
-        char* row = y + static_cast<size_t>(n) * row_bytes;
-        if (is_id(tokens[n], V)) {
-          std::memcpy(row, table + static_cast<size_t>(tokens[n]) * row_bytes, row_bytes);
+        char* to = y + static_cast<size_t>(n) * row_bytes;
+        const int64_t row = tokens[n] - first;
+        if (is_row(row, V)) {
+          std::memcpy(to, table + static_cast<size_t>(row) * row_bytes, row_bytes);
         } else {
-          std::memset(row, 0, row_bytes);
+          std::memset(to, 0, row_bytes);
         }
       }
     });
@@ -40,6 +42,7 @@ Kernel prepare(const Embedding&, const KernelTypes& types, std::string_view) {
 Kernel prepare(const EmbeddingGrad& op, const KernelTypes& types, std::string_view) {
   const int64_t N = types.in[0].numel();
   const int64_t V = op.vocab;
+  const int64_t first = op.first_row;
   const int64_t D = types.in[1].dims.back();
   return by_float(types.in[1].dtype, [=]<class T>() -> Kernel {
     return [=](const KernelArgs& a) {
@@ -54,8 +57,9 @@ Kernel prepare(const EmbeddingGrad& op, const KernelTypes& types, std::string_vi
       }
       parallel_ranges(D, 64, [=](int64_t begin, int64_t end, int) {
         for (int64_t n = 0; n < N; ++n) {
-          if (!is_id(tokens[n], V)) continue;
-          A* to = dtable + tokens[n] * D;
+          const int64_t row = tokens[n] - first;
+          if (!is_row(row, V)) continue;
+          A* to = dtable + row * D;
           const T* from = dy + n * D;
 #pragma omp simd
           for (int64_t d = begin; d < end; ++d) to[d] += static_cast<A>(from[d]);

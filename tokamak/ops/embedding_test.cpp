@@ -11,6 +11,7 @@ OpCases cases_of<Embedding>() {
   c.good("one token, odd width", {}, {i32({1}), f32({3, 33})}).fill = {{.limit = 3}};
   c.good("repeated ids", {}, {i32({3, 2}), f32({5, 4})}).fill = {{.values = {4, 0, 4, 4}}};
   c.good("ids outside give zeros", {}, {i32({4}), f32({5, 3})}).fill = {{.values = {-1, 5, 2, 9}}};
+  c.good("a part of the rows", {.first_row = 3}, {i32({2, 6}), f32({4, 6})}).fill = {{.limit = 9}};
   c.bad("ids are floats", {}, {f32({4}), f32({5, 3})});
   c.bad("table of three dims", {}, {i32({4}), f32({5, 3, 2})});
   return c.cases;
@@ -27,6 +28,10 @@ OpCases cases_of<EmbeddingGrad>() {
   good("batched", 7, {i32({2, 6}), f32({2, 6, 6})}, {.limit = 7});
   good("one id only", 3, {i32({5}), f32({5, 130})}, {.values = {1}});
   good("ids outside are skipped", 3, {i32({5}), f32({5, 3})}, {.values = {-1, 3, 2, 0, 2}});
+  OpCase& part =
+      c.good("a part of the rows", {.vocab = 4, .first_row = 3}, {i32({9}), f32({9, 6})});
+  part.check_gradient = false;
+  part.fill = {{.limit = 9}};
   c.bad("tokens differ", {.vocab = 7}, {i32({2, 3}), f32({3, 2, 4})});
   c.bad("no vocabulary", {}, {i32({2}), f32({2, 4})});
   return c.cases;

@@ -1,6 +1,5 @@
 // What every op must satisfy, run over every case of every op (op_case.h).
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include <gtest/gtest.h>
@@ -11,44 +10,8 @@
 
 namespace tokamak {
 
-#define X(stem, Type) \
-  template <>         \
-  OpCases cases_of<Type>();
-TOK_FOR_EACH_OP(X)
-#undef X
-
 namespace testing {
 namespace {
-
-OpCases all_cases() {
-  OpCases all;
-  const auto add = [&](OpCases cases) {
-    for (OpCase& c : cases.good) all.good.push_back(std::move(c));
-    for (BadCase& c : cases.bad) all.bad.push_back(std::move(c));
-  };
-#define X(stem, Type) add(cases_of<Type>());
-  TOK_FOR_EACH_OP(X)
-#undef X
-  return all;
-}
-
-std::string test_name(const OpRules* rules, const std::string& name) {
-  std::string text = std::string(rules->name) + "_" + name;
-  for (char& c : text) {
-    if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
-  }
-  return text;
-}
-
-double norm(const Numbers& x) {
-  return std::sqrt(std::inner_product(x.begin(), x.end(), x.begin(), 0.0));
-}
-
-double relative_error(const Numbers& got, const Numbers& want) {
-  Numbers diff(got.size());
-  for (size_t i = 0; i < got.size(); ++i) diff[i] = got[i] - want[i];
-  return norm(diff) / std::max(norm(want), 1e-30);
-}
 
 // An update in place may write a part of its output.
 bool is_updated_in_place(const OpCase& c, int out) {
@@ -171,77 +134,6 @@ TEST_P(Ops, accumulates_over_microbatches) {
       for (double& x : want) x *= 6.0;
       EXPECT_LT(relative_error(thrice[static_cast<size_t>(k)], want), 1e-5) << "output " << k;
       EXPECT_LT(relative_error(once[static_cast<size_t>(k)], plain[static_cast<size_t>(k)]), 1e-6);
-    }
-  }
-}
-
-Numbers take(const Numbers& x, const Dims& dims, int dim, int64_t begin, int64_t end) {
-  int64_t outer = 1;
-  int64_t inner = 1;
-  for (int d = 0; d < static_cast<int>(dims.size()); ++d)
-    (d < dim ? outer : inner) *= d == dim ? 1 : dims[static_cast<size_t>(d)];
-  const int64_t extent = dims[static_cast<size_t>(dim)];
-  Numbers part;
-  for (int64_t o = 0; o < outer; ++o) {
-    const auto row = x.begin() + (o * extent + begin) * inner;
-    part.insert(part.end(), row, row + (end - begin) * inner);
-  }
-  return part;
-}
-
-// Every strategy, on 2 and 3 ranks: shards in, the same kernel, outputs put together again equal
-// the whole.
-TEST_P(Ops, every_placement_equals_the_whole) {
-  const Types in = types_as(c(), DType::kF64);
-  const auto values = fill_inputs(c(), DType::kF64);
-  const auto whole = run_op(c(), in, values, {.reference_only = true});
-  const Types out = c().rules->infer(c().op.get(), in);
-  for (const Strategy& s : c().rules->place(c().op.get(), in)) {
-    ASSERT_EQ(s.in.size(), in.size());
-    ASSERT_EQ(s.out.size(), out.size());
-    for (const int64_t ranks : {2, 3}) {
-      bool fits = true;
-      for (size_t i = 0; i < in.size(); ++i) {
-        if (s.in[i].is_cut())
-          fits = fits && in[i].dims[static_cast<size_t>(s.in[i].dim)] % ranks == 0;
-      }
-      if (!fits) continue;
-      std::vector<std::vector<Numbers>> parts;
-      Types local = in;
-      for (int64_t rank = 0; rank < ranks; ++rank) {
-        auto mine = values;
-        for (size_t i = 0; i < in.size(); ++i) {
-          if (s.in[i] == kPartialSum) {
-            const double share =
-                rank + 1 < ranks ? 0.25 : 1.0 - 0.25 * static_cast<double>(ranks - 1);
-            for (double& x : mine[i]) x *= share;
-          } else if (s.in[i].is_cut()) {
-            const auto d = static_cast<size_t>(s.in[i].dim);
-            const int64_t size = in[i].dims[d] / ranks;
-            mine[i] = take(values[i], in[i].dims, s.in[i].dim, rank * size, (rank + 1) * size);
-            local[i].dims[d] = size;
-          }
-        }
-        parts.push_back(run_op(c(), local, mine, {.reference_only = true}));
-      }
-      for (size_t k = 0; k < out.size(); ++k) {
-        for (int64_t rank = 0; rank < ranks; ++rank) {
-          Numbers want = whole[k];
-          Numbers got = parts[static_cast<size_t>(rank)][k];
-          if (s.out[k].is_cut()) {
-            const int64_t size = out[k].dims[static_cast<size_t>(s.out[k].dim)] / ranks;
-            want = take(whole[k], out[k].dims, s.out[k].dim, rank * size, (rank + 1) * size);
-          } else if (s.out[k] == kPartialSum) {
-            std::fill(got.begin(), got.end(), 0.0);
-            for (const auto& part : parts) {
-              for (size_t j = 0; j < got.size(); ++j) got[j] += part[k][j];
-            }
-          }
-          ASSERT_EQ(got.size(), want.size()) << "output " << k;
-          EXPECT_LT(relative_error(got, want), 1e-6)
-              << "output " << k << " rank " << rank << " of " << ranks;
-        }
-      }
     }
   }
 }

@@ -81,8 +81,21 @@ std::vector<Strategy> Linear::place(std::span<const TensorType> in) const {
   Strategy column{.in = {kReplicated, cut(0)}, .out = {cut(last_dim(in[0]))}};
   if (bias) column.in.push_back(cut(0));
   all.push_back(column);
-  if (!bias) all.push_back({.in = {cut(last_dim(in[0])), cut(1)}, .out = {kPartialSum}});
+  Strategy row{.in = {cut(last_dim(in[0])), cut(1)}, .out = {kPartialSum}};
+  if (bias) row.in.push_back(kReplicated);
+  all.push_back(row);
   return all;
+}
+
+std::optional<AnyOp> Linear::localize(const LocalContext& context) const {
+  if (context.strategy.out[0] != kPartialSum || context.group.rank == 0) return std::nullopt;
+  Linear local = *this;
+  local.adds_bias = false;
+  return any_op(local);
+}
+
+std::string Linear::describe() const {
+  return adds_bias ? "" : "without bias";
 }
 
 std::vector<Value> Linear::gradient(Graph& g, const Node& n, std::span<const Value> dy) const {

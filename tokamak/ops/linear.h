@@ -7,14 +7,18 @@ namespace tokamak {
 
 // N tokens (all leading dims), I in features, O out features.
 
-/// y[.., o] = sum_i x[.., i] w[o, i] (+ b[o]); bias is an optional third input.
+/// y[.., o] = sum_i x[.., i] w[o, i] (+ b[o]); bias is an optional third input. Where in features
+/// are cut, y is a partial sum to which one rank adds the bias.
 struct Linear {
   static constexpr std::string_view kName = "linear";
+  bool adds_bias = true;  ///< false: a third input is left out
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
   std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+  std::optional<AnyOp> localize(const LocalContext& context) const;
+  std::string describe() const;
   static std::span<const Variant> variants();
 };
 

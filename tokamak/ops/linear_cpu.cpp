@@ -26,7 +26,8 @@ bool is_reference(std::string_view variant) {
 
 }  // namespace
 
-Kernel prepare(const Linear&, const KernelTypes& types, std::string_view variant) {
+Kernel prepare(const Linear& op, const KernelTypes& types, std::string_view variant) {
+  const bool bias = types.in.size() == 3 && op.adds_bias;
   const int64_t N = rows_of(types.in[0]);
   const int64_t O = types.in[1].dims[0];
   const int64_t I = types.in[1].dims[1];
@@ -37,16 +38,16 @@ Kernel prepare(const Linear&, const KernelTypes& types, std::string_view variant
                      .transpose_b = true,
                      .in = types.in[0].dtype,
                      .out = types.out[0].dtype,
-                     .bias = types.in.size() == 3});
-    return [gemm](const KernelArgs& a) {
-      gemm.run(a.in[0].data, a.in[1].data, a.has(2) ? a.in[2].data : nullptr, a.out[0].data, false);
+                     .bias = bias});
+    return [gemm, bias](const KernelArgs& a) {
+      gemm.run(a.in[0].data, a.in[1].data, bias ? a.in[2].data : nullptr, a.out[0].data, false);
     };
   }
   return by_float(types.in[0].dtype, [=]<class T>() -> Kernel {
     return [=](const KernelArgs& a) {
       T* y = a.out[0].as<T>();
       plain_product(N, O, I, a.in[0].as<T>(), I, 1, a.in[1].as<T>(), 1, I, y, false);
-      if (!a.has(2)) return;
+      if (!bias) return;
       const T* b = a.in[2].as<T>();
       parallel_rows(N, [&](int64_t n) {
         for (int64_t o = 0; o < O; ++o) {

@@ -1,10 +1,13 @@
 #include "tokamak/ops/lm_head_loss.h"
 
 #include <algorithm>
+#include <numeric>
 
+#include "tokamak/ops/collective.h"
 #include "tokamak/ops/concat_rows.h"
 #include "tokamak/ops/cross_entropy.h"
 #include "tokamak/ops/linear.h"
+#include "tokamak/ops/pack.h"
 #include "tokamak/ops/reshape.h"
 #include "tokamak/ops/slice_rows.h"
 
@@ -37,6 +40,53 @@ class Sum {
   Value total_;
 };
 
+// Of the logits that the widest rank holds: chunks are the same on all ranks.
+int64_t logits_columns(const LmHeadLoss& op, int64_t own) {
+  if (op.columns.empty()) return own;
+  if (op.gather_logits) return std::accumulate(op.columns.begin(), op.columns.end(), int64_t{0});
+  return *std::max_element(op.columns.begin(), op.columns.end());
+}
+
+// What a chunk's logits give: this rank's own columns of their gradient are made from these.
+struct ChunkLoss {
+  Value logits;
+  Value stats;
+  int64_t first_column = 0;
+};
+
+// [N, own columns] of every member -> [N, all columns].
+Value all_columns(Graph& g, const LmHeadLoss& op, Value logits) {
+  const TensorType mine = g.type(logits);
+  const int64_t longest = *std::max_element(op.columns.begin(), op.columns.end());
+  const int64_t vocabulary = logits_columns(op, mine.dims[1]);
+  const Value piece =
+      g.apply(Split{.dim = 1, .sizes = {mine.dims[1]}, .longest = longest}, {logits});
+  const Value pieces = g.apply(Reshape{.dims = {op.group.size, -1}},
+                               {g.apply(AllGather{.group = op.group}, {piece})});
+  return g.apply(Join{.dim = 1, .sizes = op.columns, .dims = {mine.dims[0], vocabulary}}, {pieces});
+}
+
+ChunkLoss chunk_loss(Graph& g, const LmHeadLoss& op, Value logits, Value labels) {
+  if (op.gather_logits && op.group.size > 1) {
+    const Value all = all_columns(g, op, logits);
+    return {.logits = all, .stats = g.apply(SoftmaxStats{}, {all, labels})};
+  }
+  Value stats = g.apply(SoftmaxStats{.first_column = op.first_column}, {logits, labels});
+  if (op.group.size > 1)
+    stats = g.apply(CombineStats{}, {g.apply(AllGather{.group = op.group}, {stats})});
+  return {.logits = logits, .stats = stats, .first_column = op.first_column};
+}
+
+// d loss / d logits, this rank's columns of it.
+Value chunk_gradient(Graph& g, const LmHeadLoss& op, const ChunkLoss& chunk, Value labels,
+                     Value scale, int64_t own_columns) {
+  const CrossEntropyGrad grad{.ignore_index = op.ignore_index, .first_column = chunk.first_column};
+  const Value dlogits = g.apply(grad, {chunk.logits, labels, chunk.stats, scale});
+  if (g.type(dlogits).dims[1] == own_columns) return dlogits;
+  const int64_t begin = op.first_column;
+  return g.apply(SliceDim{.dim = 1, .begin = begin, .end = begin + own_columns}, {dlogits});
+}
+
 }  // namespace
 
 Types LmHeadLoss::infer(std::span<const TensorType> in) const {
@@ -63,7 +113,27 @@ std::vector<Strategy> LmHeadLoss::place(std::span<const TensorType> in) const {
     all.push_back({.in = {cut(d), kReplicated, cut(d), kReplicated}, .out = {kPartialSum}});
     if (with_gradient) all.back().out = {kPartialSum, cut(d), kPartialSum};
   }
+  all.push_back({.in = {kReplicated, cut(0), kReplicated, kReplicated}, .out = {kReplicated}});
+  if (with_gradient) all.back().out = {kReplicated, kPartialSum, cut(0)};
   return all;
+}
+
+std::optional<AnyOp> LmHeadLoss::localize(const LocalContext& context) const {
+  if (context.strategy.in[1] != cut(0)) return std::nullopt;
+  LmHeadLoss local = *this;
+  local.group = context.group;
+  local.first_column += context.in[1].begin;
+  TOK_CHECK(context.in_ranges.size() > 1 &&
+                context.in_ranges[1].size() == static_cast<size_t>(context.group.size),
+            "lm_head_loss: wanted the rows of w of all {} ranks", context.group.size);
+  for (const Range& rows : context.in_ranges[1]) local.columns.push_back(rows.size());
+  return any_op(std::move(local));
+}
+
+std::string LmHeadLoss::describe() const {
+  if (group.size == 1) return "";
+  return fmt::format("columns from {}, group {}, {} of {}{}", first_column, group.id, group.rank,
+                     group.size, gather_logits ? ", logits gathered" : "");
 }
 
 std::vector<Value> LmHeadLoss::gradient(Graph& g, const Node& n, std::span<const Value>) const {
@@ -92,7 +162,7 @@ std::vector<Value> LmHeadLoss::expand(Graph& g, const Node& n) const {
   const TensorType x_type = g.type(n.in[0]);
   const int64_t D = x_type.dims.back();
   const int64_t N = rows_of(x_type);
-  const int64_t row_bytes = g.type(n.in[1]).dims[0] * size_of(x_type.dtype);
+  const int64_t row_bytes = logits_columns(*this, g.type(n.in[1]).dims[0]) * size_of(x_type.dtype);
   const int64_t rows = chunk_rows > 0 ? chunk_rows : std::max(kLeastRows, kChunkBytes / row_bytes);
   const Value x = g.apply(Reshape{.dims = {-1, D}}, {n.in[0]});
   const Value labels = g.apply(Reshape{.dims = {-1}}, {n.in[2]});
@@ -106,11 +176,10 @@ std::vector<Value> LmHeadLoss::expand(Graph& g, const Node& n) const {
     const Value x_part = g.apply(slice, {x});
     const Value labels_part = g.apply(slice, {labels});
     const Value logits = g.apply(Linear{}, {x_part, w});
-    const Value stats = g.apply(SoftmaxStats{}, {logits, labels_part});
-    loss.add(g.apply(Nll{.ignore_index = ignore_index}, {stats, labels_part, scale}));
+    const ChunkLoss chunk = chunk_loss(g, *this, logits, labels_part);
+    loss.add(g.apply(Nll{.ignore_index = ignore_index}, {chunk.stats, labels_part, scale}));
     if (!with_gradient) continue;
-    const Value dlogits = g.apply(CrossEntropyGrad{.ignore_index = ignore_index},
-                                  {logits, labels_part, stats, scale});
+    const Value dlogits = chunk_gradient(g, *this, chunk, labels_part, scale, g.type(w).dims[0]);
     dx.push_back(g.apply(LinearGradInput{}, {dlogits, w}));
     dw.add(g.apply(LinearGradWeight{}, {x_part, dlogits}));
   }

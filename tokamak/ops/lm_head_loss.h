@@ -10,12 +10,19 @@ namespace tokamak {
 /// x [.., D], w [V, D], labels i32 [..], scale f32 [1] -> loss f64 [1] (accumulates), dx like x, dw
 /// [V, D] fp32 (fp64 from fp64; accumulates); or only the loss. loss is the sum over labels other
 /// than `ignore_index`, times scale. The gradients are made in the forward pass, so the loss must
-/// be what is differentiated: its cotangent is taken to be 1 whatever is given.
+/// be what is differentiated: its cotangent is taken to be 1 whatever is given. With a vocabulary
+/// cut over `group`, w holds the rows from `first_column` on; ranks exchange the statistics of
+/// tokens, or the logits of a chunk where `gather_logits`, and dx is this rank's term of a sum over
+/// the group.
 struct LmHeadLoss {
   static constexpr std::string_view kName = "lm_head_loss";
   int64_t chunk_rows = 0;  ///< 0: chosen by the size of a row of logits
   int32_t ignore_index = -100;
   bool with_gradient = true;
+  bool gather_logits = false;  ///< torchtitan's disable_loss_parallel
+  CommGroup group;
+  int64_t first_column = 0;
+  std::vector<int64_t> columns;  ///< of each member of the group
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
@@ -23,6 +30,8 @@ struct LmHeadLoss {
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
   std::vector<int> accumulates() const;
   std::vector<Value> expand(Graph& g, const Node& n) const;
+  std::optional<AnyOp> localize(const LocalContext& context) const;
+  std::string describe() const;
 
   static std::span<const Variant> variants() { return {}; }
 };

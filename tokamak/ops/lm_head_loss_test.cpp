@@ -42,6 +42,7 @@ OpCases cases_of<LmHeadLoss>() {
       {.values = {kIgnored, 4, kIgnored, kIgnored, kIgnored, kIgnored, kIgnored, kIgnored, kIgnored,
                   kIgnored, kIgnored, kIgnored}});
   add(c, "all ignored", {.chunk_rows = 5}, small, {.values = {kIgnored}});
+  add(c, "gathered logits", {.chunk_rows = 5, .gather_logits = true}, small, {.limit = 21});
   add(c, "loss only", {.chunk_rows = 5, .with_gradient = false}, small, {.limit = 21}).flops =
       2.0 * 12 * 8 * 21;
   c.bad("widths differ", {}, {f32({6, 8}), f32({21, 9}), i32({6}), f32({1})});

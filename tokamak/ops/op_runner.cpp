@@ -1,7 +1,10 @@
 #include "tokamak/ops/op_runner.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "tokamak/comm/communicator.h"
 #include "tokamak/core/error.h"
@@ -12,8 +15,17 @@
 #include "tokamak/graph/differentiate.h"
 #include "tokamak/ops/accumulate.h"
 #include "tokamak/ops/add.h"
+#include "tokamak/ops/table.h"
 
-namespace tokamak::testing {
+namespace tokamak {
+
+#define X(stem, Type) \
+  template <>         \
+  OpCases cases_of<Type>();
+TOK_FOR_EACH_OP(X)
+#undef X
+
+namespace testing {
 namespace {
 
 template <class T>
@@ -86,9 +98,9 @@ class Bench {
     TOK_CHECK(memory.bytes() == plan.peak_bytes() &&
               backend->allocated_bytes() == plan.peak_bytes());
     const StateAccess access(memory, states_, layout);
-    const auto alone = make_single_world()->make_group("alone", {});
-    Communicator* const groups[] = {alone.get()};
-    Executor executor(plan, memory, groups);
+    const auto alone = make_single_world()->make_group("alone", std::array{0});
+    Communicator* const one[] = {alone.get()};
+    Executor executor(plan, memory, options.groups.empty() ? one : options.groups);
     for (int repeat = 0; repeat < options.repeats; ++repeat) {
       for (size_t i = 0; i < values.size(); ++i) write(access, fmt::format("in{}", i), values[i]);
       for (const auto& [name, numbers] : extra) write(access, name, numbers);
@@ -119,6 +131,35 @@ class Bench {
 };
 
 }  // namespace
+
+OpCases all_cases() {
+  OpCases all;
+  const auto add = [&](OpCases cases) {
+    for (OpCase& c : cases.good) all.good.push_back(std::move(c));
+    for (BadCase& c : cases.bad) all.bad.push_back(std::move(c));
+  };
+#define X(stem, Type) add(cases_of<Type>());
+  TOK_FOR_EACH_OP(X)
+#undef X
+  return all;
+}
+
+std::string test_name(const OpRules* rules, const std::string& name) {
+  std::string text = std::string(rules->name) + "_" + name;
+  for (char& c : text) {
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
+  }
+  return text;
+}
+
+double relative_error(const Numbers& got, const Numbers& want) {
+  const auto norm = [](const Numbers& x) {
+    return std::sqrt(std::inner_product(x.begin(), x.end(), x.begin(), 0.0));
+  };
+  Numbers diff(got.size());
+  for (size_t i = 0; i < got.size(); ++i) diff[i] = got[i] - want[i];
+  return norm(diff) / std::max(norm(want), 1e-30);
+}
 
 Types types_as(const OpCase& c, DType dtype) {
   Types types = c.in;
@@ -202,4 +243,5 @@ std::vector<Numbers> run_gradient(const OpCase& c, const Types& in,
   return gradients;
 }
 
-}  // namespace tokamak::testing
+}  // namespace testing
+}  // namespace tokamak

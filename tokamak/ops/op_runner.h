@@ -1,8 +1,11 @@
 // Runs one op alone on the CPU backend, for the generic tests.
 #pragma once
 
+#include <span>
+#include <string>
 #include <vector>
 
+#include "tokamak/comm/communicator.h"
 #include "tokamak/ops/op_case.h"
 
 namespace tokamak::testing {
@@ -15,7 +18,17 @@ struct RunOptions {
   int microbatch = 0;
   bool accumulate = false;  ///< outputs that can accumulate do
   int repeats = 1;          ///< runs on the same memory; only the first is microbatch 0
+  std::span<Communicator* const> groups;  ///< by id; where empty, one of a rank alone
 };
+
+/// The cases of every op.
+OpCases all_cases();
+
+/// A name that GoogleTest takes.
+std::string test_name(const OpRules* rules, const std::string& name);
+
+/// |got - want| / |want|
+double relative_error(const Numbers& got, const Numbers& want);
 
 /// The case's input types with floats as `dtype`.
 Types types_as(const OpCase& c, DType dtype);

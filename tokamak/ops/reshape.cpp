@@ -38,6 +38,7 @@ std::vector<Strategy> Reshape::place(std::span<const TensorType> in) const {
     const Shard s = cut(static_cast<int>(same));
     strategies.push_back({.in = {s}, .out = {s}});
   }
+  strategies.push_back({.in = {kPartialSum}, .out = {kPartialSum}});
   return strategies;
 }
 

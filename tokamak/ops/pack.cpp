@@ -1,4 +1,4 @@
-#include "tokamak/ops/layout.h"
+#include "tokamak/ops/pack.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,4 +1,4 @@
-#include "tokamak/ops/layout.h"
+#include "tokamak/ops/pack.h"
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ testing::Numbers run(const T& op, const Types& in, const std::vector<testing::Nu
   return testing::run_op(k, in, values)[0];
 }
 
-TEST(Layout, split_pads_with_zeros_and_join_undoes_it) {
+TEST(Pack, split_pads_with_zeros_and_join_undoes_it) {
   const testing::Numbers x{0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
   const testing::Numbers want{0, 1, 5, 6, 2, 7, 0, 0, 3, 4, 8, 9};
   const std::vector<int64_t> sizes{2, 1, 2};

@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "tokamak/cpu/dispatch.h"
-#include "tokamak/ops/layout.h"
+#include "tokamak/ops/pack.h"
 
 namespace tokamak::cpu {
 namespace {
