@@ -213,8 +213,39 @@ TEST(Degrees, ResolveOrRefuse) {
   c.parallelism.data_parallel_type = "ddp";
   EXPECT_EQ(resolve_degrees(c.parallelism, 8).dp_replicate, 2);
   EXPECT_THROW(resolve_degrees(c.parallelism, 6), Error);
+  EXPECT_THROW(resolve_degrees(c.parallelism, 2), Error);
   c.parallelism.pipeline_parallel_degree = int64_t{1} << 62;
   EXPECT_THROW(validate(c, default_world_size(c)), Error);
+}
+
+std::string degrees_error(const ParallelismConfig& p, int64_t world_size) {
+  try {
+    resolve_degrees(p, world_size);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Degrees, RefusalsSayTheArithmetic) {
+  ParallelismConfig p;
+  p.pipeline_parallel_degree = 2;
+  p.data_parallel_shard_degree = 3;
+  p.tensor_parallel_degree = 2;
+  const std::string product =
+      "parallelism.pipeline_parallel_degree 2 x parallelism.data_parallel_replicate_degree 1 x "
+      "parallelism.data_parallel_shard_degree 3 x parallelism.context_parallel_degree 1 x "
+      "parallelism.tensor_parallel_degree 2 = 12";
+  EXPECT_EQ(degrees_error(p, 12), "");
+  EXPECT_EQ(degrees_error(p, 8), product +
+                                     ", but there are 8 ranks; with "
+                                     "parallelism.data_parallel_shard_degree 2 (or -1, the rest) "
+                                     "they fit");
+  EXPECT_EQ(degrees_error(p, 6), product + ", but there are 6 ranks");
+  p.data_parallel_shard_degree = -1;
+  EXPECT_EQ(resolve_degrees(p, 8).dp_shard, 2);
+  EXPECT_NE(degrees_error(p, 6).find("the other degrees make 4, but there are 6 ranks"),
+            std::string::npos);
 }
 
 TEST(Needs, NamesWhatTheBuildLacks) {

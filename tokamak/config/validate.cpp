@@ -100,6 +100,22 @@ void check_rest(const Config& c, const Degrees& d, Rules& rules) {
                 d.tp, expert_tp);
 }
 
+std::string product_text(const ParallelismConfig& p) {
+  return fmt::format(
+      "parallelism.pipeline_parallel_degree {} x parallelism.data_parallel_replicate_degree {} x "
+      "parallelism.data_parallel_shard_degree {} x parallelism.context_parallel_degree {} x "
+      "parallelism.tensor_parallel_degree {}",
+      p.pipeline_parallel_degree, p.data_parallel_replicate_degree, p.data_parallel_shard_degree,
+      p.context_parallel_degree, p.tensor_parallel_degree);
+}
+
+// `others` is the product of all degrees but the sharding one.
+std::string remedy(int64_t others, int64_t world_size) {
+  if (world_size % others != 0) return "";
+  return fmt::format("; with parallelism.data_parallel_shard_degree {} (or -1, the rest) they fit",
+                     world_size / others);
+}
+
 }  // namespace
 
 int64_t default_world_size(const Config& config) {
@@ -118,19 +134,19 @@ Degrees resolve_degrees(const ParallelismConfig& p, int64_t world_size) {
   const int64_t others = capped_product({d.pp, d.dp_replicate, d.cp, d.tp});
   TOK_REQUIRE(capped_product({others, d.dp_shard}) <= kMaxRanks && world_size <= kMaxRanks,
               "parallelism: wanted degrees whose product is at most {}", kMaxRanks);
-  if (d.dp_shard == -1) {
-    d.dp_shard = world_size % others == 0 ? world_size / others : 0;
-    if (p.data_parallel_type == "ddp") {
-      d.dp_replicate *= d.dp_shard;
-      d.dp_shard = 1;
-    }
+  if (d.dp_shard != -1) {
+    TOK_REQUIRE(d.world() == world_size, "{} = {}, but there are {} ranks{}", product_text(p),
+                d.world(), world_size, remedy(others, world_size));
+    return d;
   }
-  TOK_REQUIRE(
-      d.world() == world_size && world_size > 0,
-      "parallelism.data_parallel_replicate_degree {} x data_parallel_shard_degree {} x "
-      "tensor_parallel_degree {} x context_parallel_degree {} x pipeline_parallel_degree {}: "
-      "wanted the world size {}",
-      p.data_parallel_replicate_degree, p.data_parallel_shard_degree, d.tp, d.cp, d.pp, world_size);
+  TOK_REQUIRE(world_size >= others && world_size % others == 0,
+              "{}: the other degrees make {}, but there are {} ranks, no multiple of that",
+              product_text(p), others, world_size);
+  d.dp_shard = world_size / others;
+  if (p.data_parallel_type == "ddp") {
+    d.dp_replicate *= d.dp_shard;
+    d.dp_shard = 1;
+  }
   return d;
 }
 
