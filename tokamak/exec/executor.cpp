@@ -65,7 +65,8 @@ void StateAccess::read(StateId id, std::span<std::byte> bytes) const {
   read_at(id, 0, bytes);
 }
 
-Executor::Executor(const Plan& plan, const Memory& memory, std::span<Communicator* const> groups) {
+Executor::Executor(const Plan& plan, const Memory& memory, std::span<Communicator* const> groups)
+    : slots_(&plan.slots) {
   for (const Segment& segment : plan.segments) {
     std::vector<BoundTask> tasks;
     tasks.reserve(segment.tasks.size());
@@ -83,9 +84,12 @@ Executor::Executor(const Plan& plan, const Memory& memory, std::span<Communicato
 }
 
 Executor::BoundTask Executor::bind(const Task& task, const Memory& memory,
-                                   std::span<Communicator* const> groups) {
+                                   std::span<Communicator* const> groups) const {
   const auto tensor = [&](const Operand& o) {
-    return Tensor{.data = memory.base(o.arena) + o.offset, .type = o.type, .strides = o.strides};
+    const int64_t slot =
+        o.arena == ArenaKind::kSlot ? (*slots_)[static_cast<size_t>(o.slot_class)].offset : 0;
+    return Tensor{
+        .data = memory.base(o.arena) + slot + o.offset, .type = o.type, .strides = o.strides};
   };
   BoundTask bound{.phase = task.label.phase, .task = &task};
   Types in;

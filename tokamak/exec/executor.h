@@ -98,10 +98,11 @@ class Executor {
     const Task* task = nullptr;
   };
 
-  static BoundTask bind(const Task& task, const Memory& memory,
-                        std::span<Communicator* const> groups);
+  BoundTask bind(const Task& task, const Memory& memory,
+                 std::span<Communicator* const> groups) const;
 
   std::vector<std::vector<BoundTask>> segments_;
+  const std::vector<SlotClass>* slots_ = nullptr;
   PhaseTimes* phase_seconds_ = nullptr;
   std::vector<TaskSpan>* spans_ = nullptr;
 };

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "tokamak/core/error.h"
+#include "tokamak/graph/streams.h"
 
 namespace tokamak {
 namespace {
@@ -13,22 +14,36 @@ int64_t align(int64_t bytes) {
   return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
 }
 
+// Bytes of a storage that node `node` has written.
+struct Write {
+  int32_t node = -1;
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
 // A range of bytes that one or several values share over time.
 struct Storage {
+  static constexpr int kNoStream = -1;
+  static constexpr int kManyStreams = -2;
+
   ArenaKind arena = ArenaKind::kScratch;
   StateId state;
   int64_t bytes = 0;
   int64_t offset = 0;
   int32_t segment = -1;
+  int32_t last_segment = -1;  // that reads it
+  bool is_kept = false;       // beyond its segment
+  int slot_class = -1;
   Lifetime life;
-  int32_t last_read = -1;
-  int32_t version_node = -1;  // node whose output is the present content
+  std::vector<Write> writes;
+  int read_by_stream = kNoStream;
   bool from_forward = false;
 };
 
+// A value: the bytes that `layout` selects, as they were after the first `version` writes.
 struct Placed {
   int32_t storage = -1;
-  int32_t version = -1;
+  size_t version = 0;
   Layout layout;
 };
 
@@ -53,8 +68,10 @@ class Assigner {
       for (const int32_t i : segment.nodes) place_node(i);
     }
     choose_arenas();
+    for (const SegmentNodes& segment : segments_) hold_operands(segment);
     pack_arenas();
     emit();
+    set_waits(plan_);
     fill_memory_table();
     return std::move(plan_);
   }
@@ -117,18 +134,38 @@ class Assigner {
     const int32_t s = new_storage({.arena = ArenaKind::kState,
                                    .state = n.state,
                                    .bytes = n.out[0].bytes(),
-                                   .offset = layout_[n.state],
-                                   .version_node = i});
-    put({i, 0}, {.storage = s, .version = i, .layout = contiguous(n.out[0])});
+                                   .offset = layout_[n.state]});
+    put({i, 0}, {.storage = s, .layout = contiguous(n.out[0])});
+  }
+
+  // The bytes of a value in its storage.
+  Write bytes_of(Value v) {
+    const TensorType& type = graph_.type(v);
+    const Layout& layout = placed(v).layout;
+    const int64_t begin = layout.offset * size_of(type.dtype);
+    return {.node = v.node, .begin = begin, .end = begin + extent_bytes(type, layout.strides)};
   }
 
   void read(Value v, int32_t reader) {
+    TOK_CHECK(placed(v).storage >= 0, "{} reads a value of {} before it is made",
+              node(reader).rules->name, name_of_producer(v.node));
     Storage& s = storage_of(v);
-    TOK_CHECK(placed(v).version == s.version_node,
-              "{} reads a value of {} whose storage was donated to {}", node(reader).rules->name,
-              name_of_producer(v.node), name_of_producer(s.version_node));
+    TOK_CHECK(s.arena != ArenaKind::kState || s.offset != StateLayout::kNowhere,
+              "{} uses {}, which is absent on this rank", node(reader).rules->name,
+              name_of_producer(v.node));
+    const Write here = bytes_of(v);
+    for (size_t w = placed(v).version; w < s.writes.size(); ++w) {
+      const Write& later = s.writes[w];
+      TOK_CHECK(later.end <= here.begin || here.end <= later.begin,
+                "{} reads a value of {} whose storage was donated to {}", node(reader).rules->name,
+                name_of_producer(v.node), name_of_producer(later.node));
+    }
     s.life.last = std::max(s.life.last, order(reader));
-    if (s.segment != segment_of(reader)) crosses_[placed(v).storage] = true;
+    s.last_segment = std::max(s.last_segment, segment_of(reader));
+    const int stream = node(reader).stream;
+    s.read_by_stream = s.read_by_stream == Storage::kNoStream || s.read_by_stream == stream
+                           ? stream
+                           : Storage::kManyStreams;
   }
 
   std::string name_of_producer(int32_t i) const {
@@ -146,44 +183,72 @@ class Assigner {
       return;
     }
     for_each_use(n, [&](Value v) { read(v, i); });
-    std::vector<int32_t> taken(n.out.size(), -1);
-    for (const Accumulation& a : n.accumulations)
-      taken[static_cast<size_t>(a.out)] = placed(a.into).storage;
-    for (const Alias& alias : n.rules->aliases(n.op.get())) {
-      auto& slot = taken[static_cast<size_t>(alias.out)];
-      if (slot >= 0 || alias.in >= static_cast<int>(n.in.size())) continue;
-      const Value in = n.in[static_cast<size_t>(alias.in)];
-      if (alias.must || may_donate(i, in, n.out[static_cast<size_t>(alias.out)], taken))
-        slot = placed(in).storage;
-    }
+    const std::vector<Value> takes = taken_by(i);
     for (size_t k = 0; k < n.out.size(); ++k) {
       const Value v{i, static_cast<int32_t>(k)};
-      if (taken[k] < 0) {
-        taken[k] = new_storage({.bytes = n.out[k].bytes(),
-                                .segment = segment_of(i),
-                                .life = {.first = order(i), .last = order(i)},
-                                .from_forward = n.label.phase == Phase::kForward});
+      Placed where;
+      if (takes[k].valid()) {
+        where = {.storage = placed(takes[k]).storage,
+                 .layout = layout_over(takes[k], n.out[k], n.rules->name)};
+      } else {
+        where = {.storage = new_storage({.bytes = n.out[k].bytes(),
+                                         .segment = segment_of(i),
+                                         .last_segment = segment_of(i),
+                                         .life = {.first = order(i), .last = order(i)},
+                                         .from_forward = n.label.phase == Phase::kForward}),
+                 .layout = contiguous(n.out[k])};
       }
-      Storage& s = storages_[static_cast<size_t>(taken[k])];
-      s.version_node = i;
-      put(v, {.storage = taken[k], .version = i, .layout = contiguous(n.out[k])});
+      put(v, std::move(where));
+      Storage& s = storage_of(v);
+      s.writes.push_back(bytes_of(v));
+      placed(v).version = s.writes.size();
     }
     for (const Value root : graph_.roots) {
-      if (root.node == i) crosses_[placed(root).storage] = true;
+      if (root.node == i) storage_of(root).is_kept = true;
     }
   }
 
-  bool may_donate(int32_t i, Value in, const TensorType& out, const std::vector<int32_t>& taken) {
+  // By output: the value whose bytes it takes.
+  std::vector<Value> taken_by(int32_t i) {
+    const Node& n = node(i);
+    std::vector<Value> takes(n.out.size());
+    for (const Accumulation& a : n.accumulations) takes[static_cast<size_t>(a.out)] = a.into;
+    for (const Alias& alias : n.rules->aliases(n.op.get())) {
+      Value& take = takes[static_cast<size_t>(alias.out)];
+      if (take.valid() || alias.in >= static_cast<int>(n.in.size())) continue;
+      const Value in = n.in[static_cast<size_t>(alias.in)];
+      if (alias.must || may_donate(i, in, n.out[static_cast<size_t>(alias.out)], takes)) take = in;
+    }
+    return takes;
+  }
+
+  // Kernels write dense outputs; a taken value has the output's bytes.
+  Layout layout_over(Value taken, const TensorType& type, std::string_view op) {
+    const TensorType& old = graph_.type(taken);
+    const Layout& layout = placed(taken).layout;
+    TOK_CHECK(layout.strides == row_major(layout.dims) && old.bytes() == type.bytes() &&
+                  layout.offset * size_of(old.dtype) % size_of(type.dtype) == 0,
+              "{} writes {} over a strided or different {}", op, to_string(type), to_string(old));
+    Layout over = contiguous(type);
+    over.offset = layout.offset * size_of(old.dtype) / size_of(type.dtype);
+    return over;
+  }
+
+  bool may_donate(int32_t i, Value in, const TensorType& out, const std::vector<Value>& takes) {
     const Storage& s = storage_of(in);
     if (s.arena == ArenaKind::kState || s.segment != segment_of(i) || s.bytes != out.bytes())
       return false;
     if (placed(in).layout.offset != 0 ||
         placed(in).layout.strides != row_major(placed(in).layout.dims))
       return false;
-    if (std::find(taken.begin(), taken.end(), placed(in).storage) != taken.end()) return false;
-    const Node& n = node(i);
+    // It would wait for the other stream's reader.
+    if (s.read_by_stream != node(i).stream) return false;
+    const auto shares = [&](Value v) {
+      return v.valid() && placed(v).storage == placed(in).storage;
+    };
+    if (std::any_of(takes.begin(), takes.end(), shares)) return false;
     int uses_here = 0;
-    for_each_use(n, [&](Value v) { uses_here += placed(v).storage == placed(in).storage ? 1 : 0; });
+    for_each_use(node(i), [&](Value v) { uses_here += shares(v) ? 1 : 0; });
     return uses_here == 1 && is_last_use(placed(in).storage, i);
   }
 
@@ -202,14 +267,86 @@ class Assigner {
     placed(v) = std::move(where);
   }
 
+  bool runs_once(int32_t segment) const {
+    return segments_[static_cast<size_t>(segment)].runs == Segment::Runs::kOncePerStep;
+  }
+
   void choose_arenas() {
-    for (const auto& [index, crosses] : crosses_) {
-      Storage& s = storages_[static_cast<size_t>(index)];
-      if (s.arena == ArenaKind::kState) continue;
-      const bool once =
-          segments_[static_cast<size_t>(s.segment)].runs == Segment::Runs::kOncePerStep;
-      s.arena = once ? ArenaKind::kCarried : ArenaKind::kSlot;
+    for (Storage& s : storages_) {
+      if (s.arena == ArenaKind::kState || (!s.is_kept && s.last_segment == s.segment)) continue;
+      if (runs_once(s.segment)) {
+        s.arena = ArenaKind::kCarried;
+        continue;
+      }
+      TOK_CHECK(!runs_once(s.last_segment), "{} reads a value of one microbatch",
+                segments_[static_cast<size_t>(s.last_segment)].name);
+      s.arena = ArenaKind::kSlot;
+      s.slot_class = slot_class(s.segment, s.last_segment);
     }
+  }
+
+  int slot_class(int32_t first, int32_t last) {
+    auto& slots = plan_.slots;
+    const auto it = std::find_if(slots.begin(), slots.end(), [&](const SlotClass& c) {
+      return c.first_segment == first && c.last_segment == last;
+    });
+    if (it != slots.end()) return static_cast<int>(it - slots.begin());
+    slots.push_back({.first_segment = first, .last_segment = last});
+    return static_cast<int>(slots.size()) - 1;
+  }
+
+  // Lengthens lives of what tasks of other streams use (buffers.h).
+  void hold_operands(const SegmentNodes& segment) {
+    std::vector<int32_t> nodes;
+    std::vector<StreamTask> tasks;
+    for (const int32_t i : segment.nodes) {
+      if (node(i).rules->is_view) continue;
+      nodes.push_back(i);
+      tasks.push_back({.stream = node(i).stream, .when = node(i).when});
+    }
+    const bool one_stream =
+        std::all_of(tasks.begin(), tasks.end(), [](const StreamTask& t) { return t.stream == 0; });
+    if (one_stream) return;
+    const std::vector<ByteUse> uses = storage_uses(nodes);
+    const std::vector<int> known = first_known(tasks, derive_waits(tasks, uses));
+    const int count = static_cast<int>(nodes.size());
+    std::map<std::pair<int, const OpRules*>, std::vector<int>> followers;  // the nearest last
+    for (int t = count; t-- > 0;) {
+      const int32_t i = nodes[static_cast<size_t>(t)];
+      auto& same = followers[{node(i).stream, node(i).rules}];
+      const int second = same.size() < 2 ? count : same[same.size() - 2];
+      same.push_back(t);
+      const int end = std::min(known[static_cast<size_t>(t)], second);
+      if (node(i).stream != 0) held_until_[i] = order(nodes[static_cast<size_t>(end) - 1]);
+    }
+    for (const ByteUse& use : uses) {
+      const auto held = held_until_.find(nodes[static_cast<size_t>(use.task)]);
+      if (held == held_until_.end() || use.space < 0) continue;
+      Lifetime& life = storages_[static_cast<size_t>(use.space)].life;
+      life.last = std::max(life.last, held->second);
+    }
+  }
+
+  // Uses as if no two storages shared bytes; State is one space, for it has windows.
+  std::vector<ByteUse> storage_uses(const std::vector<int32_t>& nodes) {
+    std::vector<ByteUse> uses;
+    for (size_t t = 0; t < nodes.size(); ++t) {
+      const auto add = [&](Value v, bool writes) {
+        const Storage& s = storage_of(v);
+        const bool is_state = s.arena == ArenaKind::kState;
+        const Write bytes = bytes_of(v);
+        const int64_t at = is_state ? s.offset : 0;
+        uses.push_back({.task = static_cast<int>(t),
+                        .writes = writes,
+                        .space = is_state ? -1 : placed(v).storage,
+                        .begin = at + bytes.begin,
+                        .end = at + bytes.end});
+      };
+      const Node& n = node(nodes[t]);
+      for_each_use(n, [&](Value v) { add(v, false); });
+      for (int32_t k = 0; k < std::ssize(n.out); ++k) add({nodes[t], k}, true);
+    }
+    return uses;
   }
 
   void pack_arenas() {
@@ -217,13 +354,29 @@ class Assigner {
     bytes[static_cast<size_t>(ArenaKind::kState)] = layout_.bytes;
     for (Storage& s : storages_) {
       if (s.arena != ArenaKind::kCarried && s.arena != ArenaKind::kSlot) continue;
-      s.offset = bytes[static_cast<size_t>(s.arena)];
-      bytes[static_cast<size_t>(s.arena)] += align(s.bytes);
+      int64_t& end = s.arena == ArenaKind::kCarried
+                         ? bytes[static_cast<size_t>(ArenaKind::kCarried)]
+                         : plan_.slots[static_cast<size_t>(s.slot_class)].bytes;
+      s.offset = end;
+      end += align(s.bytes);
     }
-    for (size_t g = 0; g < segments_.size(); ++g) pack_scratch(static_cast<int32_t>(g));
+    for (SlotClass& slots : plan_.slots) {
+      slots.offset = bytes[static_cast<size_t>(ArenaKind::kSlot)];
+      bytes[static_cast<size_t>(ArenaKind::kSlot)] += slots.bytes;
+    }
+    // What runs in the background has scratch of its own, after that of all others.
+    int64_t& scratch = bytes[static_cast<size_t>(ArenaKind::kScratch)];
+    for (size_t g = 0; g < segments_.size(); ++g) {
+      if (!segments_[g].is_background)
+        scratch = std::max(scratch, pack_scratch(static_cast<int32_t>(g), 0));
+    }
+    for (size_t g = 0; g < segments_.size(); ++g) {
+      if (segments_[g].is_background) scratch += pack_scratch(static_cast<int32_t>(g), scratch);
+    }
   }
 
-  void pack_scratch(int32_t segment) {
+  // Packs what lives within one segment from byte `base` on; returns the bytes taken.
+  int64_t pack_scratch(int32_t segment, int64_t base) {
     std::vector<Lifetime> lives;
     std::vector<Storage*> owners;
     for (Storage& s : storages_) {
@@ -236,17 +389,19 @@ class Assigner {
       const int64_t bytes = workspace_bytes(i);
       if (bytes == 0) continue;
       workspace_nodes.push_back(i);
-      lives.push_back({.first = order(i), .last = order(i), .bytes = align(bytes)});
+      const auto held = held_until_.find(i);
+      lives.push_back({.first = order(i),
+                       .last = held == held_until_.end() ? order(i) : held->second,
+                       .bytes = align(bytes)});
     }
     const int64_t need = pack(lives);
-    for (size_t k = 0; k < owners.size(); ++k) owners[k]->offset = lives[k].offset;
+    for (size_t k = 0; k < owners.size(); ++k) owners[k]->offset = base + lives[k].offset;
     for (size_t k = 0; k < workspace_nodes.size(); ++k) {
-      workspace_offset_[workspace_nodes[k]] = lives[owners.size() + k].offset;
+      workspace_offset_[workspace_nodes[k]] = base + lives[owners.size() + k].offset;
     }
-    auto& scratch = plan_.arena_bytes[static_cast<size_t>(ArenaKind::kScratch)];
-    if (need <= scratch) return;
-    scratch = need;
-    split_scratch(lives, owners, need);
+    if (need > plan_.arena_bytes[static_cast<size_t>(ArenaKind::kScratch)])
+      split_scratch(lives, owners, need);
+    return need;
   }
 
   // Saved activations are what the backward still reads when it begins; the rest of the peak is
@@ -285,12 +440,16 @@ class Assigner {
     return {.arena = s.arena,
             .offset = s.offset + p.layout.offset * size_of(type.dtype),
             .type = type,
-            .strides = p.layout.strides};
+            .strides = p.layout.strides,
+            .slot_class = s.slot_class};
   }
 
   void emit() {
     for (const SegmentNodes& nodes : segments_) {
-      Segment segment{.name = nodes.name, .runs = nodes.runs, .tasks = {}};
+      Segment segment{.name = nodes.name,
+                      .runs = nodes.runs,
+                      .tasks = {},
+                      .is_background = nodes.is_background};
       for (const int32_t i : nodes.nodes) {
         const Node& n = node(i);
         if (n.rules->is_view) continue;
@@ -298,7 +457,9 @@ class Assigner {
                   .op = n.op,
                   .variant = variants_[static_cast<size_t>(i)],
                   .label = n.label,
-                  .is_clone = n.is_clone};
+                  .stream = n.stream,
+                  .is_clone = n.is_clone,
+                  .when = n.when};
         for (const Value v : n.in) task.in.push_back(operand(v));
         for (size_t k = 0; k < n.out.size(); ++k) {
           task.out.push_back(operand({i, static_cast<int32_t>(k)}));
@@ -317,15 +478,18 @@ class Assigner {
   void fill_memory_table() {
     std::map<StateKind, int64_t> by_kind;
     const StateTable& states = graph_.states();
-    for (int32_t i = 0; i < states.size(); ++i)
-      by_kind[states[{i}].kind] += align(states[{i}].type.bytes());
+    for (int32_t i = 0; i < states.size(); ++i) {
+      const StateDecl& decl = states[{i}];
+      if (!decl.is_absent && !decl.window_of.valid())
+        by_kind[decl.kind] += align(decl.type.bytes());
+    }
     const auto arena = [&](ArenaKind kind) { return plan_.arena_bytes[static_cast<size_t>(kind)]; };
     plan_.memory = {
         {"parameters", by_kind[StateKind::kParameter]},
         {"gradients", by_kind[StateKind::kGradient]},
         {"optimizer moments", by_kind[StateKind::kMoment]},
         {"compute weights", arena(ArenaKind::kCarried)},
-        {"saved activations", activation_bytes_ + arena(ArenaKind::kSlot)},
+        {std::string(kSavedActivationsRow), activation_bytes_ + arena(ArenaKind::kSlot)},
         {"temporaries and workspace", arena(ArenaKind::kScratch) - activation_bytes_},
         {"KV cache", by_kind[StateKind::kCache]},
         {"inputs and results", by_kind[StateKind::kInput] + by_kind[StateKind::kResult]},
@@ -344,8 +508,8 @@ class Assigner {
   std::vector<Storage> storages_;
   std::vector<std::vector<Value>> members_;  // values by storage
   std::map<Value, int32_t> last_use_;
-  std::map<int32_t, bool> crosses_;
   std::map<int32_t, int64_t> workspace_offset_;
+  std::map<int32_t, int32_t> held_until_;  // by node of another stream, in task order
   int64_t activation_bytes_ = 0;
   Plan plan_;
 };

@@ -4,8 +4,14 @@
 // respects uses. Leaves read named State (graph/state.h). Nothing is written except by donation: an
 // op whose rules declare a `must` alias consumes that input's storage, so an update of State is an
 // op whose output must alias a State leaf, and no later node may read the old value. An output that
-// *accumulates* adds into another value's storage: overwriting it in the first microbatch of a step
-// (kFirstMicrobatch) or never (kAlways). Labels say which block, stage and phase a node belongs to.
+// *accumulates* goes to another value's storage: it overwrites (kNever), overwrites in the first
+// microbatch of a step and adds in the others (kFirstMicrobatch), or adds (kAlways). Where that
+// value is a view, only its bytes are written. Labels say which block, stage and phase a node
+// belongs to.
+//
+// Checked (buffers.cpp): no node reads bytes of a value that an earlier node has written over. A
+// State and its windows are different States to this check: what a leaf over common bytes reads is
+// what the nodes before it have left there.
 #pragma once
 
 #include <deque>

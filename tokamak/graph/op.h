@@ -123,6 +123,7 @@ struct OpRules {
   std::vector<Value> (*expand)(const void*, Graph&, const Node&) = nullptr;
   std::string (*describe)(const void*) = nullptr;
   std::optional<AnyOp> (*localize)(const void*, const LocalContext&) = nullptr;
+  const CommGroup& (*group)(const void*) = nullptr;  ///< of a communication op
 };
 
 /// The contract of an op. Optional members, found by name: `aliases()`, `accumulates()` (outputs
@@ -190,6 +191,7 @@ constexpr OpRules rules_of() {
                   };
                 }) {
     rules.is_communication = true;
+    rules.group = [](const void* op) -> const CommGroup& { return as<T>(op).group; };
   }
   if constexpr (requires { T::kHasSideEffect; }) rules.has_side_effect = T::kHasSideEffect;
   return rules;

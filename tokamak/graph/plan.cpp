@@ -25,6 +25,22 @@ std::string_view name_of(ArenaKind arena) {
   return "?";
 }
 
+namespace {
+
+// Parents are declared before their windows.
+int64_t window_offset(const StateTable& states, const StateLayout& layout, StateId id) {
+  const StateDecl& decl = states[id];
+  TOK_CHECK(decl.window_of.index < id.index, "{} is a window of a later State", decl.name);
+  const StateDecl& parent = states[decl.window_of];
+  TOK_CHECK(!parent.is_absent && decl.type.dtype == parent.type.dtype && decl.window_begin >= 0 &&
+                decl.window_begin + decl.type.numel() <= parent.type.numel(),
+            "{} {} is no window of {} {} from element {}", decl.name, to_string(decl.type),
+            parent.name, to_string(parent.type), decl.window_begin);
+  return layout[decl.window_of] + decl.window_begin * size_of(decl.type.dtype);
+}
+
+}  // namespace
+
 StateLayout lay_out(const StateTable& states) {
   std::vector<int32_t> order(static_cast<size_t>(states.size()));
   std::iota(order.begin(), order.end(), 0);
@@ -33,22 +49,31 @@ StateLayout lay_out(const StateTable& states) {
     const StateDecl& y = states[{b}];
     return std::pair(x.kind, x.block) < std::pair(y.kind, y.block);
   });
-  StateLayout layout{.offsets = std::vector<int64_t>(order.size())};
+  StateLayout layout{.offsets = std::vector<int64_t>(order.size(), StateLayout::kNowhere)};
   for (const int32_t i : order) {
+    const StateDecl& decl = states[{i}];
+    if (decl.is_absent || decl.window_of.valid()) continue;
     layout.offsets[static_cast<size_t>(i)] = layout.bytes;
-    const int64_t bytes = states[{i}].type.bytes();
-    layout.bytes += (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+    layout.bytes += (decl.type.bytes() + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+  }
+  for (int32_t i = 0; i < states.size(); ++i) {
+    if (!states[{i}].is_absent && states[{i}].window_of.valid())
+      layout.offsets[static_cast<size_t>(i)] = window_offset(states, layout, {i});
   }
   return layout;
 }
 
-int64_t Operand::extent_bytes() const {
+int64_t extent_bytes(const TensorType& type, const Dims& strides) {
   int64_t last = 0;
   for (size_t d = 0; d < type.dims.size(); ++d) {
     if (type.dims[d] == 0) return 0;
     last += (type.dims[d] - 1) * strides[d];
   }
   return (last + 1) * size_of(type.dtype);
+}
+
+int64_t Operand::extent_bytes() const {
+  return tokamak::extent_bytes(type, strides);
 }
 
 Cost cost_of(const Task& task) {
@@ -91,54 +116,44 @@ namespace {
 
 std::string show(const Operand& o) {
   const bool dense = o.strides == row_major(o.type.dims);
-  return fmt::format("{}+{}:{}{}", name_of(o.arena), o.offset, to_string(o.type),
+  const std::string in_class = o.slot_class < 0 ? "" : fmt::format(".{}", o.slot_class);
+  return fmt::format("{}{}+{}:{}{}", name_of(o.arena), in_class, o.offset, to_string(o.type),
                      dense ? "" : fmt::format("/{}", fmt::join(o.strides, ",")));
 }
 
-struct Access {
-  int task;
-  bool writes;
-  ArenaKind arena;
-  int64_t begin;
-  int64_t end;
-};
-
-std::vector<Access> accesses_of(const Segment& segment) {
-  std::vector<Access> list;
-  for (size_t t = 0; t < segment.tasks.size(); ++t) {
-    const Task& task = segment.tasks[t];
-    const auto add = [&](const Operand& o, bool writes) {
-      list.push_back({static_cast<int>(t), writes, o.arena, o.offset, o.offset + o.extent_bytes()});
-    };
-    for (const Operand& o : task.in) add(o, false);
-    for (const Operand& o : task.out) add(o, true);
-    if (task.workspace_bytes > 0) {
-      list.push_back({static_cast<int>(t), true, ArenaKind::kScratch, task.workspace_offset,
-                      task.workspace_offset + task.workspace_bytes});
-    }
+std::string show(const Task& task) {
+  std::vector<std::string> in;
+  std::vector<std::string> out;
+  for (const Operand& o : task.in) in.push_back(show(o));
+  for (size_t k = 0; k < task.out.size(); ++k) {
+    const auto mode = task.accumulate[k];
+    const char* sign = !mode                              ? ""
+                       : *mode == AccumulateMode::kAlways ? "+= "
+                       : *mode == AccumulateMode::kNever  ? "= "
+                                                          : "(+)= ";
+    out.push_back(sign + show(task.out[k]));
   }
-  return list;
+  std::string text =
+      fmt::format("{} b{}{} {}/{}{} in {} out {}", name_of(task.label.phase), task.label.block,
+                  task.is_clone ? " again" : "", task.rules->name, task.variant->name,
+                  task.rules->describe(task.op.get()), fmt::join(in, " "), fmt::join(out, " "));
+  if (task.workspace_bytes > 0)
+    text += fmt::format(" workspace scratch+{}:{}", task.workspace_offset, task.workspace_bytes);
+  if (task.when == When::kLastMicrobatch) text += " last microbatch";
+  if (task.stream != 0) text += fmt::format(" stream {}", task.stream);
+  if (!task.waits.empty()) text += fmt::format(" waits {}", fmt::join(task.waits, ","));
+  return text;
 }
 
-using Clock = std::map<int, int>;  // stream -> last task of it that has ended
-
-std::vector<Clock> vector_clocks(const Segment& segment) {
-  std::vector<Clock> clocks;
-  std::map<int, Clock> at_stream;
-  for (size_t t = 0; t < segment.tasks.size(); ++t) {
-    const Task& task = segment.tasks[t];
-    Clock clock = at_stream[task.stream];
-    for (const int w : task.waits) {
-      TOK_CHECK(w >= 0 && w < static_cast<int>(t), "task {} of {} waits for {}", t, segment.name,
-                w);
-      for (const auto& [stream, last] : clocks[static_cast<size_t>(w)])
-        clock[stream] = std::max(clock[stream], last);
-    }
-    clock[task.stream] = static_cast<int>(t);
-    at_stream[task.stream] = clock;
-    clocks.push_back(std::move(clock));
+std::string show(const ScheduleItem& item, const Plan& plan) {
+  std::string text =
+      fmt::format("{} microbatch {}{}{}", plan.segments[static_cast<size_t>(item.segment)].name,
+                  item.microbatch, item.is_first ? " first" : "", item.is_last ? " last" : "");
+  for (size_t c = 0; c < item.slots.size(); ++c) {
+    if (item.slots[c] >= 0) text += fmt::format(" slot.{} {}", c, item.slots[c]);
   }
-  return clocks;
+  if (!item.waits.empty()) text += fmt::format(" waits {}", fmt::join(item.waits, ","));
+  return text;
 }
 
 }  // namespace
@@ -149,58 +164,27 @@ std::string to_text(const Plan& plan) {
     text +=
         fmt::format("arena {} {} bytes\n", name_of(static_cast<ArenaKind>(a)), plan.arena_bytes[a]);
   }
-  for (const Segment& segment : plan.segments) {
-    text += fmt::format(
-        "segment {} {}\n", segment.name,
-        segment.runs == Segment::Runs::kOncePerStep ? "once a step" : "each microbatch");
-    for (const Task& task : segment.tasks) {
-      std::vector<std::string> in;
-      std::vector<std::string> out;
-      for (const Operand& o : task.in) in.push_back(show(o));
-      for (size_t k = 0; k < task.out.size(); ++k) {
-        const auto mode = task.accumulate[k];
-        const char* sign = !mode                              ? ""
-                           : *mode == AccumulateMode::kAlways ? "+= "
-                           : *mode == AccumulateMode::kNever  ? "= "
-                                                              : "(+)= ";
-        out.push_back(sign + show(task.out[k]));
-      }
-      text += fmt::format(
-          "  {} b{}{} {}/{}{} in {} out {}{}\n", name_of(task.label.phase), task.label.block,
-          task.is_clone ? " again" : "", task.rules->name, task.variant->name,
-          task.rules->describe(task.op.get()), fmt::join(in, " "), fmt::join(out, " "),
-          task.workspace_bytes > 0
-              ? fmt::format(" workspace scratch+{}:{}", task.workspace_offset, task.workspace_bytes)
-              : "");
-    }
+  for (size_t c = 0; c < plan.slots.size(); ++c) {
+    const SlotClass& slots = plan.slots[c];
+    text += fmt::format("slot.{} {} to {}: {} of {} bytes at {}\n", c,
+                        plan.segments[static_cast<size_t>(slots.first_segment)].name,
+                        plan.segments[static_cast<size_t>(slots.last_segment)].name, slots.count,
+                        slots.bytes, slots.offset);
   }
+  for (size_t g = 0; g < plan.groups.entries.size(); ++g) {
+    const GroupTable::Entry& group = plan.groups.entries[g];
+    text += fmt::format("group {} {}: ranks {}\n", g, group.name, fmt::join(group.ranks, ","));
+  }
+  for (const Segment& segment : plan.segments) {
+    text +=
+        fmt::format("segment {} {}{}\n", segment.name,
+                    segment.runs == Segment::Runs::kOncePerStep ? "once a step" : "each microbatch",
+                    segment.is_background ? " in the background" : "");
+    for (const Task& task : segment.tasks) text += "  " + show(task) + "\n";
+  }
+  for (size_t i = 0; i < plan.items.size(); ++i)
+    text += fmt::format("item {} {}\n", i, show(plan.items[i], plan));
   return text;
-}
-
-void check_plan(const Plan& plan) {
-  for (const Segment& segment : plan.segments) {
-    const std::vector<Clock> clocks = vector_clocks(segment);
-    const auto is_before = [&](int a, int b) {
-      const int stream = segment.tasks[static_cast<size_t>(a)].stream;
-      const auto it = clocks[static_cast<size_t>(b)].find(stream);
-      return it != clocks[static_cast<size_t>(b)].end() && it->second >= a;
-    };
-    const std::vector<Access> list = accesses_of(segment);
-    for (size_t i = 0; i < list.size(); ++i) {
-      const Access& x = list[i];
-      TOK_CHECK(x.begin >= 0 && x.end <= plan.arena_bytes[static_cast<size_t>(x.arena)],
-                "{}: task {} leaves arena {}", segment.name, x.task, name_of(x.arena));
-      for (size_t j = i + 1; j < list.size(); ++j) {
-        const Access& y = list[j];
-        const bool touch =
-            x.arena == y.arena && x.begin < y.end && y.begin < x.end && (x.writes || y.writes);
-        if (!touch || x.task == y.task) continue;
-        TOK_CHECK(is_before(x.task, y.task) || is_before(y.task, x.task),
-                  "{}: tasks {} and {} race for {}+{}", segment.name, x.task, y.task,
-                  name_of(x.arena), std::max(x.begin, y.begin));
-      }
-    }
-  }
 }
 
 }  // namespace tokamak

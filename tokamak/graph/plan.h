@@ -7,13 +7,19 @@
 //   state    named State, laid out once for all plans of a run (StateLayout);
 //   carried  made once a step by one segment and read by others (compute copies of parameters);
 //   slot     made in one per-microbatch segment and read in a later one (saved activations of a
-//   pipeline stage); scratch  lives within one segment run; reused by every segment and every plan.
+//            pipeline stage);
+//   scratch  lives within one segment run; reused by every segment and every plan.
+// Tasks of one stream run in issue order. A foreground item begins when all earlier foreground
+// items have ended, all their streams included; a background item (Segment::is_background) when
+// those issued before it have, and it ends for an item that waits for it or comes after such an
+// item.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tokamak/graph/graph.h"
@@ -29,8 +35,11 @@ std::string_view name_of(ArenaKind arena);
 /// Offsets are multiples of this many bytes, so that any vector load is aligned.
 inline constexpr int64_t kArenaAlignment = 512;
 
-/// Where each State lives: kinds together, blocks together, in declaration order.
+/// Where each State lives: kinds together, blocks together, in declaration order. A window lies in
+/// its parent; an absent State nowhere.
 struct StateLayout {
+  static constexpr int64_t kNowhere = -1;
+
   std::vector<int64_t> offsets;  ///< bytes, by StateId
   int64_t bytes = 0;
 
@@ -50,6 +59,9 @@ struct Operand {
   int64_t extent_bytes() const;
 };
 
+/// Bytes from the first element of a tensor laid out with `strides` to the end of its last.
+int64_t extent_bytes(const TensorType& type, const Dims& strides);
+
 struct Task {
   const OpRules* rules = nullptr;
   std::shared_ptr<const void> op;
@@ -61,8 +73,10 @@ struct Task {
   int64_t workspace_bytes = 0;
   Label label;
   int stream = 0;
-  std::vector<int>
-      waits;  ///< tasks of other streams, by index in the segment, that must have ended
+  /// Tasks of other streams, by index in the segment, that must have ended. A task that does not
+  /// run in this microbatch (`when`) counts as ended once its stream has come to it, and waits for
+  /// none.
+  std::vector<int> waits;
   bool is_clone = false;
   When when = When::kEvery;
 };
@@ -77,17 +91,21 @@ struct Segment {
   Runs runs = Runs::kOncePerStep;
   std::vector<Task> tasks;
   /// Pipeline sends and receives: the loop goes on while it runs; items that need it wait for it.
+  /// No task is of stream 0.
   bool is_background = false;
 };
 
 /// Slots for what one segment saves for another. A microbatch holds one slot from the item of
-/// `first_segment` to that of `last_segment`. Class k begins at `offset` of the slot arena.
+/// `first_segment` to that of `last_segment` (or the end of what runs in the background and uses
+/// it). Slot k begins at offset + k * bytes of the slot arena; classes may share their slots.
 struct SlotClass {
   int first_segment = 0;
   int last_segment = 0;
   int64_t bytes = 0;  ///< of one slot
   int count = 1;
   int64_t offset = 0;
+
+  int64_t offset_of(int slot) const { return offset + slot * bytes; }
 };
 
 struct ScheduleItem {
@@ -98,6 +116,9 @@ struct ScheduleItem {
   std::vector<int> waits;  ///< earlier items of background segments that must have ended
   std::vector<int> slots;  ///< by slot class: the slot that this microbatch holds; -1 = none
 };
+
+/// The row of the memory table that holds the slot arena.
+inline constexpr std::string_view kSavedActivationsRow = "saved activations";
 
 /// One row of the memory table: who owns how many bytes.
 struct MemoryRow {
@@ -123,8 +144,9 @@ struct Plan {
 /// One line a task, for people, diffs and tests.
 std::string to_text(const Plan& plan);
 
-/// Throws Bug unless any two tasks of a segment that touch common bytes, one of them writing, are
-/// ordered by streams and waits (vector clocks), and every operand lies inside its arena.
+/// Throws Bug unless any two tasks that touch common bytes, one of them writing, are ordered by
+/// streams and waits (vector clocks), in one segment and between the items of the plan's schedule;
+/// every operand lies inside its arena or slot; and each communication group is used by one stream.
 void check_plan(const Plan& plan);
 
 }  // namespace tokamak
