@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <optional>
 #include <unordered_map>
 
@@ -5,6 +6,11 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/cpu/gemm.h"
+
+// The bf16 call behind oneDNN's own inner products, exported but in no header: null where missing.
+extern "C" __attribute__((weak)) dnnl_status_t dnnl_gemm_bf16bf16f32(
+    char transa, char transb, dnnl_dim_t m, dnnl_dim_t n, dnnl_dim_t k, float alpha, const void* a,
+    dnnl_dim_t lda, const void* b, dnnl_dim_t ldb, float beta, float* c, dnnl_dim_t ldc);
 
 namespace tokamak::cpu {
 namespace {
@@ -62,68 +68,51 @@ struct Matmul {
       : description(describe(s, false)), overwrite(description), add(describe(s, true)) {}
 };
 
-// A weight gradient that overwrites is faster in bf16 as oneDNN's inner product, which reads both
-// operands by rows of tokens; it cannot add.
-bool is_for_inner_product(const GemmShape& s) {
-  return s.in == DType::kBF16 && s.transpose_a && !s.transpose_b && !s.bias;
+// A bf16 weight gradient is faster by that call than by matmul, most of all where it adds; only an
+// overwritten result much larger than the inputs is slower, and far so with AMX.
+bool is_for_bf16_gemm(const GemmShape& s, bool accumulate) {
+  return s.in == DType::kBF16 && s.out == DType::kF32 && s.transpose_a && !s.transpose_b &&
+         !s.bias && (accumulate || std::max(s.m, s.n) <= 4 * s.k);
 }
 
-struct InnerProductGrad {
-  dnnl::inner_product_backward_weights::primitive_desc description;
-  dnnl::inner_product_backward_weights run;
-
-  explicit InnerProductGrad(const GemmShape& s) : description(describe(s)), run(description) {}
-
-  static dnnl::inner_product_backward_weights::primitive_desc describe(const GemmShape& s) {
-    const auto x = matrix(s.k, s.n, false, s.in);
-    const auto dy = matrix(s.k, s.m, false, s.in);
-    const dnnl::inner_product_forward::primitive_desc forward(
-        dnnl::inner_product_forward::desc(dnnl::prop_kind::forward_training, x,
-                                          matrix(s.m, s.n, false, s.in), dy),
-        engine());
-    return {dnnl::inner_product_backward_weights::desc(x, matrix(s.m, s.n, false, s.out), dy),
-            engine(), forward};
-  }
-};
+// Whether the library had the call and took it.
+bool run_bf16_gemm(const GemmShape& s, const void* a, const void* b, void* c, bool accumulate) {
+  return dnnl_gemm_bf16bf16f32 != nullptr &&
+         dnnl_gemm_bf16bf16f32('T', 'N', s.m, s.n, s.k, 1.0F, a, s.m, b, s.n,
+                               accumulate ? 1.0F : 0.0F, static_cast<float*>(c),
+                               s.n) == dnnl_success;
+}
 
 }  // namespace
 
 struct Gemm::Impl {
   GemmShape shape;
   std::optional<Matmul> matmul;
-  std::optional<InnerProductGrad> inner_product;
 
   explicit Impl(const GemmShape& s) : shape(s) {
     if (!is_for_blas(s)) matmul.emplace(s);
-    if (is_for_inner_product(s)) inner_product.emplace(s);
   }
 };
 
 Gemm::Gemm(const GemmShape& shape) : impl_(std::make_shared<const Impl>(shape)) {}
 
 void Gemm::run(const void* a, const void* b, const void* bias, void* c, bool accumulate) const {
+  const GemmShape& shape = impl_->shape;
   if (!impl_->matmul) {
-    run_blas(impl_->shape, a, b, c, accumulate);
+    run_blas(shape, a, b, c, accumulate);
     return;
   }
+  if (is_for_bf16_gemm(shape, accumulate) && run_bf16_gemm(shape, a, b, c, accumulate)) return;
   const auto memory = [](const dnnl::memory::desc& desc, const void* data) {
     return dnnl::memory(desc, engine(), const_cast<void*>(data));
   };
   dnnl::stream stream(engine());
-  if (impl_->inner_product && !accumulate) {
-    const auto& d = impl_->inner_product->description;
-    impl_->inner_product->run.execute(stream,
-                                      {{DNNL_ARG_SRC, memory(d.src_desc(), b)},
-                                       {DNNL_ARG_DIFF_DST, memory(d.diff_dst_desc(), a)},
-                                       {DNNL_ARG_DIFF_WEIGHTS, memory(d.diff_weights_desc(), c)}});
-    return;
-  }
   const auto& [description, overwrite, add] = *impl_->matmul;
   std::unordered_map<int, dnnl::memory> args{
       {DNNL_ARG_SRC, memory(description.src_desc(), a)},
       {DNNL_ARG_WEIGHTS, memory(description.weights_desc(), b)},
       {DNNL_ARG_DST, memory(description.dst_desc(), c)}};
-  if (impl_->shape.bias) args.emplace(DNNL_ARG_BIAS, memory(description.bias_desc(), bias));
+  if (shape.bias) args.emplace(DNNL_ARG_BIAS, memory(description.bias_desc(), bias));
   (accumulate ? add : overwrite).execute(stream, args);
 }
 

@@ -121,19 +121,22 @@ TEST_P(Ops, same_bits_twice) {
 TEST_P(Ops, accumulates_over_microbatches) {
   const auto outs = c().rules->accumulates(c().op.get());
   if (outs.empty()) GTEST_SKIP() << "no accumulating output";
-  const auto values = fill_inputs(c(), DType::kF32);
-  const Types in = types_as(c(), DType::kF32);
-  const auto once = run_op(c(), in, values, {.accumulate = true});
-  const auto plain = run_op(c(), in, values);
-  for (const bool reference_only : {false, true}) {
-    const auto thrice = run_op(
-        c(), in, values, {.reference_only = reference_only, .accumulate = true, .repeats = 3});
-    for (const int k : outs) {
-      // The result State accumulates too: 1 + 2 + 3 times the plain output.
-      Numbers want = plain[static_cast<size_t>(k)];
-      for (double& x : want) x *= 6.0;
-      EXPECT_LT(relative_error(thrice[static_cast<size_t>(k)], want), 1e-5) << "output " << k;
-      EXPECT_LT(relative_error(once[static_cast<size_t>(k)], plain[static_cast<size_t>(k)]), 1e-6);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const auto values = fill_inputs(c(), dtype);
+    const Types in = types_as(c(), dtype);
+    const auto once = run_op(c(), in, values, {.accumulate = true});
+    const auto plain = run_op(c(), in, values);
+    for (const bool reference_only : {false, true}) {
+      const auto thrice = run_op(
+          c(), in, values, {.reference_only = reference_only, .accumulate = true, .repeats = 3});
+      for (const int k : outs) {
+        // The result State accumulates too: 1 + 2 + 3 times the plain output.
+        const auto i = static_cast<size_t>(k);
+        Numbers want = plain[i];
+        for (double& x : want) x *= 6.0;
+        EXPECT_LT(relative_error(thrice[i], want), 1e-5) << name_of(dtype) << " output " << k;
+        EXPECT_LT(relative_error(once[i], plain[i]), 1e-6) << name_of(dtype) << " output " << k;
+      }
     }
   }
 }
