@@ -90,6 +90,12 @@ class CpuBackend final : public Backend {
     TOK_CHECK(false, "{} has no CPU kernel", rules.name);
   }
 
+  void enter_stream_thread() override {
+#ifdef _OPENMP
+    omp_set_num_threads(1);
+#endif
+  }
+
   void upload(std::byte* device, const std::byte* host, int64_t bytes) override {
     std::memcpy(device, host, static_cast<size_t>(bytes));
   }

@@ -33,6 +33,10 @@ class Backend {
   virtual Kernel prepare(const OpRules& rules, const void* op, const KernelTypes& types,
                          std::string_view variant) = 0;
 
+  /// Called once by each thread that runs another stream than the first: its kernels are small and
+  /// run beside compute, which has the cores.
+  virtual void enter_stream_thread() {}
+
   /// Host to device and back; complete on return.
   virtual void upload(std::byte* device, const std::byte* host, int64_t bytes) = 0;
   virtual void download(std::byte* host, const std::byte* device, int64_t bytes) = 0;

@@ -102,7 +102,7 @@ class ScheduleCheck {
         uses_(uses),
         items_(plan.schedule(2)),
         order_(plan, items_),
-        known_(plan.segments.size() * plan.segments.size() * 2, Known::kNo) {}
+        known_(plan.segments.size() * plan.segments.size() * 2, Known::kUnknown) {}
 
   void run() {
     for (int i = 0; i < std::ssize(items_); ++i) {
@@ -113,7 +113,7 @@ class ScheduleCheck {
   }
 
  private:
-  enum class Known : uint8_t { kNo, kDisjoint, kConflict };
+  enum class Known : uint8_t { kUnknown, kDisjoint, kConflict };
 
   struct Holder {
     int slot_class = -1;
@@ -177,7 +177,7 @@ class ScheduleCheck {
                         static_cast<size_t>(item(j).segment)) *
                            2 +
                        (same ? 1 : 0);
-    if (known_[key] == Known::kNo)
+    if (known_[key] == Known::kUnknown)
       known_[key] = find_conflict(i, j, same) ? Known::kConflict : Known::kDisjoint;
     return known_[key] == Known::kConflict;
   }

@@ -40,17 +40,23 @@ void StreamClocks::issue(int task, std::span<const int> waits) {
 
 namespace {
 
-using Latest = std::vector<std::pair<int, int>>;  // by stream: its latest task
+// The latest tasks of each stream: one of every microbatch and, after it, one of the last one only.
+struct Latest {
+  struct Entry {
+    StreamTask task;
+    int index = 0;
+  };
 
-void note(Latest& latest, int stream, int task) {
-  for (auto& [s, t] : latest) {
-    if (s == stream) {
-      t = task;
-      return;
-    }
+  std::vector<Entry> entries;
+
+  void note(const StreamTask& task, int index) {
+    std::erase_if(entries, [&](const Entry& e) {
+      return e.task.stream == task.stream &&
+             (task.when == When::kEvery || e.task.when == When::kLastMicrobatch);
+    });
+    entries.push_back({.task = task, .index = index});
   }
-  latest.emplace_back(stream, task);
-}
+};
 
 // Who may have written some bytes last, and who has read them since.
 struct Cell {
@@ -73,16 +79,17 @@ class Space {
         it = cells_.emplace_hint(it, at, Cell{.end = end});
       }
       Cell& cell = it->second;
-      for (const auto& [s, t] : cell.writers) earlier.push_back(t);
+      for (const Latest::Entry& e : cell.writers.entries) earlier.push_back(e.index);
       if (use.writes) {
-        for (const auto& [s, t] : cell.readers) earlier.push_back(t);
+        for (const Latest::Entry& e : cell.readers.entries) earlier.push_back(e.index);
       }
-      note(use.writes ? cell.writers : cell.readers, task.stream, use.task);
+      (use.writes ? cell.writers : cell.readers).note(task, use.task);
     }
     // Who follows this write follows all before it, unless the write is left out.
     if (!use.writes || task.when == When::kLastMicrobatch) return;
     cells_.erase(cells_.lower_bound(use.begin), cells_.lower_bound(use.end));
-    cells_.emplace(use.begin, Cell{.end = use.end, .writers = {{task.stream, use.task}}});
+    Cell& cell = cells_.emplace(use.begin, Cell{.end = use.end}).first->second;
+    cell.writers.note(task, use.task);
   }
 
  private:

@@ -1,0 +1,158 @@
+#include "tokamak/exec/bound_plan.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include <fmt/ranges.h>
+
+#include "tokamak/core/error.h"
+#include "tokamak/exec/communication.h"
+
+namespace tokamak {
+namespace {
+
+int slot_of(const ScheduleItem& item, int slot_class) {
+  return item.slots.empty() ? 0 : item.slots[static_cast<size_t>(slot_class)];
+}
+
+std::vector<int> slot_classes_of(const Task& task) {
+  std::set<int> classes;
+  for (const auto* list : {&task.in, &task.out}) {
+    for (const Operand& o : *list) {
+      if (o.arena == ArenaKind::kSlot) classes.insert(o.slot_class);
+    }
+  }
+  return {classes.begin(), classes.end()};
+}
+
+}  // namespace
+
+const BoundSegment::Binding& BoundSegment::binding(const ScheduleItem& item) const {
+  const auto is_before = [&](const Binding& b) {
+    for (size_t k = 0; k < slot_classes.size(); ++k) {
+      const int slot = slot_of(item, slot_classes[k]);
+      if (b.slots[k] != slot) return b.slots[k] < slot;
+    }
+    return false;
+  };
+  const auto it = std::partition_point(bindings.begin(), bindings.end(), is_before);
+  const auto is_wanted = [&](const Binding& b) {
+    for (size_t k = 0; k < slot_classes.size(); ++k) {
+      if (b.slots[k] != slot_of(item, slot_classes[k])) return false;
+    }
+    return true;
+  };
+  TOK_CHECK(it != bindings.end() && is_wanted(*it), "microbatch {} comes with slots {}",
+            item.microbatch, fmt::join(item.slots, ","));
+  return *it;
+}
+
+BoundPlan::BoundPlan(const Plan& plan, const Memory& memory, std::span<Communicator* const> groups)
+    : plan_(plan), memory_(memory), streams_{{0, 0}} {
+  for (const Segment& segment : plan.segments) {
+    for (const Task& task : segment.tasks) streams_.emplace(task.stream, streams_.size());
+  }
+  for (int s = 0; s < std::ssize(plan.segments); ++s) segments_.push_back(bind(s, groups));
+}
+
+BoundSegment BoundPlan::bind(int segment, std::span<Communicator* const> groups) {
+  const Segment& from = plan_.segments[static_cast<size_t>(segment)];
+  BoundSegment bound{.is_background = from.is_background};
+  bound.by_stream.resize(streams_.size());
+  for (size_t t = 0; t < from.tasks.size(); ++t) {
+    const Task& task = from.tasks[t];
+    const size_t stream = streams_.at(task.stream);
+    TOK_CHECK(stream != 0 || !from.is_background, "{}: {} runs in the background", from.name,
+              task.rules->name);
+    bound.tasks.push_back(bind(task, groups));
+    bound.by_stream[stream].push_back(t);
+    BoundTask& made = bound.tasks.back();
+    made.count = std::ssize(bound.by_stream[stream]);
+    for (const int w : task.waits) {
+      BoundTask& before = bound.tasks[static_cast<size_t>(w)];
+      before.is_awaited = true;
+      made.waits.push_back({.stream = streams_.at(before.task->stream), .count = before.count});
+    }
+  }
+  bind_slots(segment, bound);
+  return bound;
+}
+
+BoundTask BoundPlan::bind(const Task& task, std::span<Communicator* const> groups) const {
+  Types in;
+  Types out;
+  for (const Operand& o : task.in) in.push_back(o.type);
+  for (const Operand& o : task.out) out.push_back(o.type);
+  const KernelTypes types{.in = in, .out = out};
+  return {.kernel = task.rules->is_communication
+                        ? communication_kernel(*task.rules, task.op.get(), types, groups)
+                        : memory_.backend().prepare(*task.rules, task.op.get(), types,
+                                                    task.variant->name),
+          .task = &task,
+          .phase = task.label.phase,
+          .is_communication = task.rules->is_communication,
+          .last_microbatch_only = task.when == When::kLastMicrobatch};
+}
+
+void BoundPlan::bind_slots(int segment, BoundSegment& bound) {
+  std::set<int> classes;
+  for (const BoundTask& task : bound.tasks) {
+    for (const int c : slot_classes_of(*task.task)) classes.insert(c);
+  }
+  bound.slot_classes.assign(classes.begin(), classes.end());
+  const auto own = [](const std::vector<int>& of_classes, const ScheduleItem& item) {
+    std::vector<int> slots;
+    for (const int c : of_classes) slots.push_back(slot_of(item, c));
+    return slots;
+  };
+  std::map<std::vector<int>, const ScheduleItem*> wanted;
+  const ScheduleItem without_slots;
+  if (plan_.items.empty()) wanted[own(bound.slot_classes, without_slots)] = &without_slots;
+  for (const ScheduleItem& item : plan_.items) {
+    if (item.segment == segment) wanted[own(bound.slot_classes, item)] = &item;
+  }
+  // Calls of a task whose own slots are the same are one.
+  std::vector<std::map<std::vector<int>, const BoundCall*>> calls(bound.tasks.size());
+  for (const auto& [slots, item] : wanted) {
+    BoundSegment::Binding binding{.slots = slots};
+    for (size_t t = 0; t < bound.tasks.size(); ++t) {
+      const Task& task = *bound.tasks[t].task;
+      const BoundCall*& made = calls[t][own(slot_classes_of(task), *item)];
+      if (made == nullptr) made = call(task, *item);
+      binding.calls.push_back(made);
+    }
+    bound.bindings.push_back(std::move(binding));
+  }
+}
+
+const BoundCall* BoundPlan::call(const Task& task, const ScheduleItem& item) {
+  BoundCall& made = calls_.emplace_back();
+  for (const Operand& o : task.in) made.in.push_back(tensor(o, item));
+  for (const Operand& o : task.out) made.out.push_back(tensor(o, item));
+  for (size_t later = 0; later < 2; ++later) {
+    KernelArgs& args = made.args[later];
+    args.in = made.in;
+    args.out = made.out;
+    if (task.workspace_bytes > 0)
+      args.workspace = memory_.base(ArenaKind::kScratch) + task.workspace_offset;
+    TOK_CHECK(task.out.size() <= args.accumulate.size(), "{}: {} outputs", task.rules->name,
+              task.out.size());
+    for (size_t k = 0; k < task.out.size(); ++k) {
+      const auto mode = task.accumulate[k];
+      args.accumulate[k] = mode && (*mode == AccumulateMode::kAlways ||
+                                    (*mode == AccumulateMode::kFirstMicrobatch && later == 1));
+    }
+  }
+  return &made;
+}
+
+Tensor BoundPlan::tensor(const Operand& o, const ScheduleItem& item) const {
+  int64_t offset = o.offset;
+  if (o.arena == ArenaKind::kSlot) {
+    offset += plan_.slots[static_cast<size_t>(o.slot_class)].offset_of(slot_of(item, o.slot_class));
+  }
+  return {.data = memory_.base(o.arena) + offset, .type = o.type, .strides = o.strides};
+}
+
+}  // namespace tokamak

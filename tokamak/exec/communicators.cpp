@@ -1,0 +1,24 @@
+#include "tokamak/exec/communicators.h"
+
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+
+namespace tokamak {
+
+Communicators::Communicators(World& world, const GroupTable& groups)
+    : groups_(groups.entries.size()) {
+  std::vector<size_t> order(groups.entries.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    const GroupTable::Entry& x = groups.entries[a];
+    const GroupTable::Entry& y = groups.entries[b];
+    return std::tie(x.ranks, x.name) < std::tie(y.ranks, y.name);
+  });
+  for (const size_t id : order) {
+    owned_.push_back(world.make_group(groups.entries[id].name, groups.entries[id].ranks));
+    groups_[id] = owned_.back().get();
+  }
+}
+
+}  // namespace tokamak

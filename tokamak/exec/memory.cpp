@@ -1,0 +1,59 @@
+#include "tokamak/exec/memory.h"
+
+#include <algorithm>
+
+#include "tokamak/core/error.h"
+
+namespace tokamak {
+
+Memory::Memory(Backend& backend, std::span<const Plan* const> plans) : backend_(&backend) {
+  for (size_t a = 0; a < kNumArenas; ++a) {
+    int64_t need = 0;
+    for (const Plan* plan : plans) need = std::max(need, plan->arena_bytes[a]);
+    if (need > 0) arenas_[a] = backend.allocate(need);
+  }
+}
+
+std::byte* Memory::base(ArenaKind arena) const {
+  const auto& allocation = arenas_[static_cast<size_t>(arena)];
+  return allocation == nullptr ? nullptr : allocation->data();
+}
+
+int64_t Memory::bytes() const {
+  int64_t total = 0;
+  for (const auto& allocation : arenas_) total += allocation == nullptr ? 0 : allocation->bytes();
+  return total;
+}
+
+std::byte* StateAccess::data(StateId id, int64_t offset, size_t bytes) const {
+  const int64_t size = (*states_)[id].type.bytes();
+  TOK_CHECK((*layout_)[id] != StateLayout::kNowhere, "{} is absent on this rank",
+            (*states_)[id].name);
+  TOK_CHECK(offset >= 0 && offset + static_cast<int64_t>(bytes) <= size, "{}: {} bytes at {} of {}",
+            (*states_)[id].name, bytes, offset, size);
+  return memory_->base(ArenaKind::kState) + (*layout_)[id] + offset;
+}
+
+void StateAccess::write_at(StateId id, int64_t offset, std::span<const std::byte> bytes) const {
+  memory_->backend().upload(data(id, offset, bytes.size()), bytes.data(),
+                            static_cast<int64_t>(bytes.size()));
+}
+
+void StateAccess::read_at(StateId id, int64_t offset, std::span<std::byte> bytes) const {
+  memory_->backend().download(bytes.data(), data(id, offset, bytes.size()),
+                              static_cast<int64_t>(bytes.size()));
+}
+
+void StateAccess::write(StateId id, std::span<const std::byte> bytes) const {
+  TOK_CHECK(static_cast<int64_t>(bytes.size()) == (*states_)[id].type.bytes(), "{}",
+            (*states_)[id].name);
+  write_at(id, 0, bytes);
+}
+
+void StateAccess::read(StateId id, std::span<std::byte> bytes) const {
+  TOK_CHECK(static_cast<int64_t>(bytes.size()) == (*states_)[id].type.bytes(), "{}",
+            (*states_)[id].name);
+  read_at(id, 0, bytes);
+}
+
+}  // namespace tokamak

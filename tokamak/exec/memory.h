@@ -1,0 +1,66 @@
+// The bytes of a run: its arenas, and host access to named State in them.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "tokamak/exec/backend.h"
+#include "tokamak/graph/plan.h"
+
+namespace tokamak {
+
+/// The arenas of a run: exactly the bytes that its plans ask for. Plans of one run share them (they
+/// never run at the same time): state is common, the others are as large as the largest plan needs.
+class Memory {
+ public:
+  Memory(Backend& backend, std::span<const Plan* const> plans);
+
+  std::byte* base(ArenaKind arena) const;
+  int64_t bytes() const;
+
+  Backend& backend() const { return *backend_; }
+
+ private:
+  Backend* backend_;
+  std::array<std::unique_ptr<Allocation>, kNumArenas> arenas_;
+};
+
+/// Host access to named State, by copies.
+class StateAccess {
+ public:
+  StateAccess(const Memory& memory, const StateTable& states, const StateLayout& layout)
+      : memory_(&memory), states_(&states), layout_(&layout) {}
+
+  const StateTable& states() const { return *states_; }
+
+  /// REQUIRES: `bytes` of the State's exact size.
+  void write(StateId id, std::span<const std::byte> bytes) const;
+  void read(StateId id, std::span<std::byte> bytes) const;
+
+  /// The same for the bytes from `offset` on. REQUIRES: they lie inside the State.
+  void write_at(StateId id, int64_t offset, std::span<const std::byte> bytes) const;
+  void read_at(StateId id, int64_t offset, std::span<std::byte> bytes) const;
+
+  template <class T>
+  void write(StateId id, std::span<const T> values) const {
+    write(id, std::as_bytes(values));
+  }
+
+  template <class T>
+  std::vector<T> read(StateId id) const {
+    std::vector<T> values(static_cast<size_t>((*states_)[id].type.numel()));
+    read(id, std::as_writable_bytes(std::span(values)));
+    return values;
+  }
+
+ private:
+  std::byte* data(StateId id, int64_t offset, size_t bytes) const;
+
+  const Memory* memory_;
+  const StateTable* states_;
+  const StateLayout* layout_;
+};
+
+}  // namespace tokamak
