@@ -46,8 +46,9 @@ class CheckpointReader {
   /// The whole tensor as a source that must not outlive the reader.
   TensorSource source(const std::string& tensor) const;
 
-  /// Hashes everything; throws Error at the first damaged chunk.
-  void verify() const;
+  /// Hashes everything, or this member's share of the shards where `members` divide them among
+  /// themselves; throws Error at the first damaged chunk.
+  void verify(int member = 0, int members = 1) const;
 
  private:
   struct Shard {

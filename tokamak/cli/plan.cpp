@@ -38,12 +38,13 @@ double total_flops(const Plan& plan) {
 }  // namespace
 
 int run_plan(Args args) {
-  const auto run = load_run_config(args, "plan");
+  const auto run = load_run_config(args, "plan", {.source = "none"});
   if (!run) return 0;
   for (const Need& need : run->needs) fmt::print("{}\n", needs_line(need));
   const auto backend =
       cpu::make_backend({.threads = static_cast<int>(run->config.training.threads)});
-  const PlannedRun planned(spec_of(run->config), shape_of(run->config), backend->target());
+  const PlannedRun planned(spec_of(run->config), shape_of(run->config, run->place),
+                           backend->target());
   const Plan& plan = planned.plan();
   if (run->print) fmt::print("{}", to_text(plan));
   if (run->why) print_why(plan, backend->target());

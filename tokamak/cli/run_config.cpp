@@ -16,7 +16,8 @@ namespace tokamak::cli {
 namespace {
 
 Capabilities capabilities() {
-  Capabilities can{.bf16_master_weights = true, .profiling = true, .memory_snapshot = true};
+  Capabilities can{
+      .cpu_offload = true, .bf16_master_weights = true, .profiling = true, .memory_snapshot = true};
   for (const std::string& name : model_names()) {
     Strings flavors = flavors_of(name);
     flavors.emplace_back("hf");
@@ -64,7 +65,8 @@ void refuse_unknown_models(const std::vector<Need>& needs) {
 
 }  // namespace
 
-std::optional<RunConfig> load_run_config(Args args, const std::string& verb) {
+std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
+                                         const LaunchEnvironment& launched) {
   RunConfig run;
   std::optional<std::filesystem::path> file;
   std::optional<int64_t> world_size;
@@ -94,8 +96,13 @@ std::optional<RunConfig> load_run_config(Args args, const std::string& verb) {
   LoadedConfig loaded = load_config(file, overrides);
   run.config = std::move(loaded.config);
   run.notes = std::move(loaded.notes);
-  const int64_t world = world_size.value_or(default_world_size(run.config));
+  const bool is_launched = launched.source != "none";
+  const int64_t world = world_size    ? *world_size
+                        : is_launched ? launched.world_size
+                                      : default_world_size(run.config);
   validate(run.config, world);
+  run.place = {.degrees = resolve_degrees(run.config.parallelism, world),
+               .rank = launched.world_size == world ? launched.rank : 0};
   run.needs = std::move(loaded.needs);
   for (Need& need : needs(run.config, capabilities())) run.needs.push_back(std::move(need));
   refuse_unknown_models(run.needs);
@@ -103,11 +110,14 @@ std::optional<RunConfig> load_run_config(Args args, const std::string& verb) {
   const bool says_ranks = std::any_of(run.needs.begin(), run.needs.end(), [](const Need& need) {
     return need.key.rfind("parallelism.", 0) == 0;
   });
-  if (world > 1 && !says_ranks) {
+  if (world != launched.world_size && !says_ranks) {
     run.needs.push_back(
         {.key = "parallelism.data_parallel_shard_degree",
          .value = fmt::format("{}", run.config.parallelism.data_parallel_shard_degree),
-         .reason = fmt::format("{} ranks; this build runs one", world)});
+         .reason =
+             fmt::format("{} ranks, {} here: start them by tokamak launch -n {} -- train ..., "
+                         "mpirun or srun",
+                         world, launched.world_size, world)});
   }
   return run;
 }

@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "tokamak/cli/verbs.h"
+#include "tokamak/comm/launch_environment.h"
 #include "tokamak/config/load.h"
+#include "tokamak/train/mesh_options.h"
 
 namespace tokamak::cli {
 
@@ -14,13 +16,16 @@ struct RunConfig {
   Config config;
   std::vector<std::string> notes;
   std::vector<Need> needs;
+  MeshPlace place;  ///< of this rank, or rank 0 where no launcher has started ranks
   bool dry_run = false;
   bool print = false;  ///< plan --print
   bool why = false;    ///< plan --why
 };
 
 /// Parses `[FILE.toml] [overrides] [--dry-run] [--world-size=N]`; prints help and returns nothing
-/// if that was asked. Throws Error with every config error.
-std::optional<RunConfig> load_run_config(Args args, const std::string& verb);
+/// if that was asked. The mesh has the ranks that the launcher has started or, without one, as many
+/// as its degrees make. Throws Error with every config error.
+std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
+                                         const LaunchEnvironment& launched);
 
 }  // namespace tokamak::cli

@@ -1,17 +1,21 @@
 #include <algorithm>
 #include <chrono>
+#include <thread>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sched.h>
 
 #include "tokamak/cli/run_config.h"
 #include "tokamak/cli/verbs.h"
+#include "tokamak/comm/world.h"
 #include "tokamak/config/describe.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/cpu/backend.h"
 #include "tokamak/train/machine_file.h"
 #include "tokamak/train/options.h"
+#include "tokamak/train/together.h"
 
 namespace tokamak::cli {
 namespace {
@@ -19,6 +23,16 @@ namespace {
 void print_log(const std::string& level, const std::string& text) {
   fmt::print("{}{}\n", log_prefix(std::chrono::system_clock::now(), level), text);
   std::fflush(stdout);
+}
+
+// Ranks of one host share its cores, unless the launcher has dealt them out.
+int threads_of(const Config& config, const LaunchEnvironment& launched) {
+  if (config.training.threads > 0 || launched.local_size == 1)
+    return static_cast<int>(config.training.threads);
+  cpu_set_t mine;
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  if (sched_getaffinity(0, sizeof mine, &mine) == 0 && CPU_COUNT(&mine) < cores) return 0;
+  return std::max(1, cores / launched.local_size);
 }
 
 void dry_run(const RunConfig& run) {
@@ -29,29 +43,21 @@ void dry_run(const RunConfig& run) {
   }
   const auto backend =
       cpu::make_backend({.threads = static_cast<int>(run.config.training.threads)});
-  const PlannedRun planned(spec_of(run.config), shape_of(run.config), backend->target());
+  const PlannedRun planned(spec_of(run.config), shape_of(run.config, run.place), backend->target());
   fmt::print("model {} {}: {} parameters\n", planned.config().name, planned.config().flavor,
              count_parameters(planned.config()).total);
   fmt::print("memory of one rank, batch {} x {}:\n{}", run.config.training.local_batch_size,
              run.config.training.seq_len, memory_table(planned));
 }
 
-}  // namespace
+void require_nothing_missing(const RunConfig& run) {
+  std::vector<std::string> lines;
+  for (const Need& need : run.needs) lines.push_back(needs_line(need));
+  TOK_REQUIRE(lines.empty(), "{}", fmt::join(lines, "\n"));
+}
 
-int run_train(Args args) {
-  const auto run = load_run_config(args, "train");
-  if (!run) return 0;
-  const Config& c = run->config;
-  for (const std::string& note : run->notes) fmt::print(stderr, "note: {}\n", note);
-  if (run->dry_run) {
-    dry_run(*run);
-    return 0;
-  }
-  if (!run->needs.empty()) {
-    std::vector<std::string> lines;
-    for (const Need& need : run->needs) lines.push_back(needs_line(need));
-    throw Error(fmt::format("{}", fmt::join(lines, "\n")));
-  }
+// What rank 0 says and leaves behind before training.
+void announce(const Config& c, const ModelSpec& model, const LaunchEnvironment& launched) {
   print_log("INFO", fmt::format("Starting job: {}", c.job.description));
   if (c.job.print_config) fmt::print("{}\n", config_json(c));
   if (c.job.save_config_file) {
@@ -59,19 +65,61 @@ int run_train(Args args) {
     write_file_atomic(std::filesystem::path(c.job.dump_folder) / *c.job.save_config_file,
                       config_json(c));
   }
-  const auto tokenizer = tokenizer_of(c);
-  TrainerOptions options = options_of(c, tokenizer.get());
-  options.config_digest = config_digest(c);
+  if (launched.world_size > 1) print_log("INFO", fmt::format("{} ranks", launched.world_size));
+  print_log("INFO", fmt::format("Model {} {} size: {:L} total parameters", model.name, model.flavor,
+                                count_parameters(model).total));
+}
+
+void train_on(World& world, const LaunchEnvironment& launched, Args args) {
+  std::optional<RunConfig> run;
+  std::unique_ptr<Tokenizer> tokenizer;
+  TrainerOptions options;
+  all_together(world, [&] {
+    run = load_run_config(args, "train", launched);
+    if (!run || run->dry_run) return std::string();
+    require_nothing_missing(*run);
+    tokenizer = tokenizer_of(run->config);
+    options = options_of(run->config, tokenizer.get(), run->place);
+    return std::string();
+  });
+  if (!run) return;
+  on_rank_zero(world, [&] {
+    for (const std::string& note : run->notes) fmt::print(stderr, "note: {}\n", note);
+    if (run->dry_run) {
+      dry_run(*run);
+    } else {
+      announce(run->config, options.model, launched);
+    }
+    return std::string();
+  });
+  if (run->dry_run) return;
   options.logging.print = print_log;
-  const auto backend = cpu::make_backend({.threads = static_cast<int>(c.training.threads)});
-  print_log("INFO", fmt::format("Model {} {} size: {:L} total parameters", options.model.name,
-                                options.model.flavor, count_parameters(options.model).total));
-  if (const auto machine = load_machine_file(backend->target().threads)) {
+  const auto backend = cpu::make_backend({.threads = threads_of(run->config, launched)});
+  if (const auto machine = load_machine_file(backend->target().threads))
     options.logging.peak_flops = machine->gemm_flops(options.shape.training.compute);
+  world.set_timeout(options.init_timeout);
+  train(options, world, *backend);
+}
+
+}  // namespace
+
+int run_train(Args args) {
+  const LaunchEnvironment launched = read_launch_environment();
+  const auto world = make_world(launched);
+  try {
+    train_on(*world, launched, args);
+    return 0;
+  } catch (const AgreedFailure& failure) {
+    // All ranks end here, so one of them speaks for all.
+    if (world->rank() == 0) {
+      std::fflush(stdout);
+      const auto* error = dynamic_cast<const std::exception*>(&failure);
+      fmt::print(stderr, "tokamak: {}{}\n",
+                 failure.code() == ExitCode::kTryAgain ? "machine: " : "",
+                 error == nullptr ? "" : error->what());
+    }
+    return static_cast<int>(failure.code());
   }
-  const auto world = make_single_world();
-  train(options, *world, *backend);
-  return 0;
 }
 
 }  // namespace tokamak::cli

@@ -86,6 +86,13 @@ std::string config_json(const Config& config) {
   return nested_json(config).dump(2, ' ', false, Handler::replace) + "\n";
 }
 
+std::vector<std::pair<std::string, std::string>> key_values(const Config& config) {
+  std::vector<std::pair<std::string, std::string>> values;
+  for (const Key& key : all_keys())
+    values.emplace_back(key.name, value_text(get_value(config, key)));
+  return values;
+}
+
 std::string config_digest(const Config& config) {
   uint64_t hash = 0xcbf29ce484222325;
   const auto mix = [&hash](std::string_view text) {

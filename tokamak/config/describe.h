@@ -3,6 +3,8 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "tokamak/config/config.h"
 
@@ -10,6 +12,9 @@ namespace tokamak {
 
 /// Every live key as nested JSON in the order of the table, ending with a newline.
 std::string config_json(const Config& config);
+
+/// Every live key and its value as text, in the order of the table.
+std::vector<std::pair<std::string, std::string>> key_values(const Config& config);
 
 /// 16 hex digits that change when any key that may alter the result changes; folders and
 /// descriptions do not count.

@@ -58,7 +58,7 @@ std::filesystem::path save_hf_folder(World& world, const StateAccess& access,
   const auto aside = folder / (step_folder_name(step) + ".tmp-pieces");
   ShardedSave save(world, aside, step);
   const SnapshotOptions model_only{.resumable = false, .export_dtype = options.dtype};
-  add_pieces(save, owned, model_only);
+  save.attempt([&] { add_pieces(save, owned, model_only); });
   save.write();
   const auto gathered = save.commit(info_of({.step = step}, model_only));
   on_rank_zero(world, [&] {

@@ -11,6 +11,12 @@
 
 namespace tokamak {
 
+/// One rank of a mesh.
+struct MeshPlace {
+  Degrees degrees;
+  int rank = 0;
+};
+
 Mesh mesh_of(const Degrees& degrees);
 
 /// What `parallelism` and `training` say of one rank's graph; the pipeline schedule, which needs

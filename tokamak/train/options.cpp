@@ -5,9 +5,11 @@
 
 #include <fmt/format.h>
 
+#include "tokamak/config/describe.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/data/self.h"
+#include "tokamak/train/mesh_batch.h"
 
 namespace tokamak {
 namespace {
@@ -50,13 +52,22 @@ RecomputePolicy recompute_of(const ActivationCheckpointConfig& c) {
   return {.mode = Mode::kSelectiveLayers, .every_nth_block = std::stoi(c.selective_ac_option)};
 }
 
-DataOptions data_of(const Config& c, const ModelSpec& spec, const Tokenizer* tokenizer) {
+// The rows of a rank, `microbatch` at a time.
+void deal_rows(DataOptions& data, const MeshPlace& place, int64_t global, int64_t microbatch) {
+  const RowShare rows = row_share(mesh_of(place.degrees), place.rank, global);
+  data.global_batch_size = global;
+  data.first_row = rows.first_row;
+  data.num_rows = rows.num_rows;
+  data.rows_per_batch = microbatch;
+}
+
+DataOptions data_of(const Config& c, const ModelSpec& spec, const Tokenizer* tokenizer,
+                    const MeshPlace& place) {
   DataOptions data{.dataset = c.training.dataset,
                    .path = data_path(c.training.dataset, c.training.dataset_path)};
   data.seq_len = c.training.seq_len;
-  data.global_batch_size =
-      c.training.global_batch_size > 0 ? c.training.global_batch_size : c.training.local_batch_size;
-  data.rows_per_batch = c.training.local_batch_size;
+  const BatchSizes sizes = batch_sizes(c, place.degrees);
+  deal_rows(data, place, sizes.global, sizes.microbatch);
   if (c.training.shuffle_seed) data.shuffle_seed = static_cast<uint64_t>(*c.training.shuffle_seed);
   data.seed = static_cast<uint64_t>(seed_of(c));
   data.cache_folder = fs::path(c.job.dump_folder) / "token_cache";
@@ -65,7 +76,8 @@ DataOptions data_of(const Config& c, const ModelSpec& spec, const Tokenizer* tok
   return data;
 }
 
-std::optional<ValidationOptions> validation_of(const Config& c, const DataOptions& training) {
+std::optional<ValidationOptions> validation_of(const Config& c, const DataOptions& training,
+                                               const MeshPlace& place) {
   if (!c.validation.enable) return std::nullopt;
   TOK_REQUIRE(c.validation.dataset != "synthetic" || c.validation.steps >= 0,
               "validation.steps = {}: validation.dataset \"synthetic\" has no end, wanted a number "
@@ -75,7 +87,8 @@ std::optional<ValidationOptions> validation_of(const Config& c, const DataOption
   v.data.dataset = c.validation.dataset;
   v.data.path = data_path(c.validation.dataset, c.validation.dataset_path);
   v.data.seq_len = c.validation.seq_len;
-  v.data.global_batch_size = v.data.rows_per_batch = c.validation.local_batch_size;
+  const int64_t rows = c.validation.local_batch_size;
+  deal_rows(v.data, place, rows * place.degrees.dp(), rows);
   v.data.shuffle_seed = std::nullopt;
   v.data.infinite = false;
   return v;
@@ -100,6 +113,7 @@ CheckpointOptions checkpoint_of(const Config& c, const Tokenizer* tokenizer) {
   o.first_step = k.enable_first_step_checkpoint;
   o.load_only = k.load_only;
   o.create_seed = k.create_seed_checkpoint;
+  o.in_background = k.async_mode != "disabled";
   if (tokenizer != nullptr) o.ids = {.bos = tokenizer->bos(), .eos = tokenizer->eos()};
   if (c.training.dataset == "self") {
     const TokenizerFiles files = self_tokenizer_files();
@@ -143,10 +157,10 @@ ModelSpec spec_of(const Config& c) {
   return spec;
 }
 
-RunShape shape_of(const Config& c) {
+RunShape shape_of(const Config& c, const MeshPlace& place) {
   RunShape shape;
   TrainingGraphOptions& t = shape.training;
-  t.batch = c.training.local_batch_size;
+  t.batch = batch_sizes(c, place.degrees).microbatch;
   t.seq_len = c.training.seq_len;
   t.master = dtype_from_name(c.training.dtype, "training.dtype");
   t.compute = t.master == DType::kBF16 ? t.master
@@ -215,9 +229,11 @@ std::vector<Need> missing_files(const Config& c) {
   return needs;
 }
 
-TrainerOptions options_of(const Config& c, const Tokenizer* tokenizer) {
-  TrainerOptions o{.model = spec_of(c), .shape = shape_of(c)};
-  o.data = data_of(c, o.model, tokenizer);
+TrainerOptions options_of(const Config& c, const Tokenizer* tokenizer, const MeshPlace& place) {
+  TrainerOptions o{.model = spec_of(c), .shape = shape_of(c, place)};
+  o.data = data_of(c, o.model, tokenizer, place);
+  o.mesh = mesh_of(place.degrees);
+  o.head_and_tail = deals_head_and_tail(c.parallelism);
   o.steps = c.training.steps;
   o.lr = c.optimizer.lr;
   const LrSchedulerConfig& s = c.lr_scheduler;
@@ -228,7 +244,7 @@ TrainerOptions options_of(const Config& c, const Tokenizer* tokenizer) {
                               : s.decay_type == "sqrt" ? LrDecay::kSqrt
                                                        : LrDecay::kLinear,
                 .min_lr_factor = s.min_lr_factor};
-  o.validation = validation_of(c, o.data);
+  o.validation = validation_of(c, o.data, place);
   o.checkpoint = checkpoint_of(c, tokenizer);
   o.logging.dump_folder = c.job.dump_folder;
   o.logging.log_freq = c.metrics.log_freq;
@@ -243,6 +259,10 @@ TrainerOptions options_of(const Config& c, const Tokenizer* tokenizer) {
   o.profiling.freq = c.profiling.profile_freq;
   if (c.profiling.enable_memory_snapshot)
     o.profiling.memory_folder = dump / c.profiling.save_memory_snapshot_folder;
+  o.config_digest = config_digest(c);
+  for (auto& [key, value] : key_values(c)) o.agreement.push_back({key, value});
+  o.init_timeout = std::chrono::seconds(c.comm.init_timeout_seconds);
+  o.train_timeout = std::chrono::seconds(c.comm.train_timeout_seconds);
   return o;
 }
 

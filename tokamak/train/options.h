@@ -8,6 +8,7 @@
 #include "tokamak/config/config.h"
 #include "tokamak/config/load.h"
 #include "tokamak/tokenizer/tokenizer.h"
+#include "tokamak/train/mesh_options.h"
 #include "tokamak/train/trainer.h"
 
 namespace tokamak {
@@ -19,15 +20,14 @@ bool has_model(const Config& config);
 /// Error.
 ModelSpec spec_of(const Config& config);
 
-/// The run as planned, without data, tokenizer or weights being there.
-RunShape shape_of(const Config& config);
+/// The run of one rank as planned, without data, tokenizer or weights being there.
+RunShape shape_of(const Config& config, const MeshPlace& place);
 
 /// What of the outside world is not there: data, tokenizer, weights, config.json.
 std::vector<Need> missing_files(const Config& config);
 
-/// Everything a trainer needs; `tokenizer` (may be null) must outlive the result. `print` receives
-/// log lines.
-TrainerOptions options_of(const Config& config, const Tokenizer* tokenizer);
+/// Everything a trainer on one rank needs; `tokenizer` (may be null) must outlive the result.
+TrainerOptions options_of(const Config& config, const Tokenizer* tokenizer, const MeshPlace& place);
 
 /// The tokenizer of the run, or null where its data needs none.
 std::unique_ptr<Tokenizer> tokenizer_of(const Config& config);

@@ -278,8 +278,10 @@ std::vector<std::string> failing_save(const fs::path& folder, int num_ranks, int
     TensorSource rows = testing::pattern("w", DType::kF32, {8});
     if (rank == bad)
       rows.read = [](int64_t, std::span<std::byte>) { throw SystemError("No space left"); };
-    save.add("w", {.dtype = DType::kF32, .dims = {num_ranks, 8}},
-             slice_of(Box{.begin = {rank, 0}, .end = {rank + 1, 8}}), rows);
+    save.attempt([&] {
+      save.add("w", {.dtype = DType::kF32, .dims = {num_ranks, 8}},
+               slice_of(Box{.begin = {rank, 0}, .end = {rank + 1, 8}}), rows);
+    });
     save.write();
     try {
       save.commit({.step = 2});

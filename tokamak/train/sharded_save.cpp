@@ -1,7 +1,6 @@
 #include "tokamak/train/sharded_save.h"
 
 #include <chrono>
-#include <exception>
 #include <vector>
 
 #include <unistd.h>
@@ -23,26 +22,25 @@ ShardedSave::ShardedSave(World& world, const std::filesystem::path& folder, int6
     open(token);
     return token;
   });
-  if (writer_) return;
-  try {
-    open(shared);
-  } catch (...) {
-    failure_ = std::current_exception();
-  }
+  if (!writer_) attempt([&] { open(shared); });
 }
 
 void ShardedSave::add(const std::string& name, const TensorType& global, const Slice& slice,
                       TensorSource elements) {
-  if (writer_) writer_->add(name, global, slice, std::move(elements));
+  writer_->add(name, global, slice, std::move(elements));
 }
 
-void ShardedSave::write() noexcept {
+void ShardedSave::attempt(const std::function<void()>& work) noexcept {
   if (failure_) return;
   try {
-    summary_ = to_text(writer_->finish_shard());
+    work();
   } catch (...) {
     failure_ = std::current_exception();
   }
+}
+
+void ShardedSave::write() noexcept {
+  attempt([&] { summary_ = to_text(writer_->finish_shard()); });
 }
 
 std::filesystem::path ShardedSave::commit(const CheckpointInfo& info) {

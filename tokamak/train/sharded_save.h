@@ -2,7 +2,9 @@
 // dies at whatever moment.
 #pragma once
 
+#include <exception>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -19,9 +21,13 @@ class ShardedSave {
   /// ranks alike, where rank 0 cannot write there.
   ShardedSave(World& world, const std::filesystem::path& folder, int64_t step);
 
-  /// A slice of the tensor `name` of type `global`; see CheckpointWriter.
+  /// A slice of the tensor `name` of type `global`; see CheckpointWriter. REQUIRES: called in
+  /// attempt().
   void add(const std::string& name, const TensorType& global, const Slice& slice,
            TensorSource elements);
+
+  /// Runs a part of this rank's work, as adding its slices; what it throws is kept for commit().
+  void attempt(const std::function<void()>& work) noexcept;
 
   /// Writes this rank's shard. What fails is kept for commit().
   void write() noexcept;

@@ -92,7 +92,8 @@ std::filesystem::path save_checkpoint(World& world, const StateAccess& access,
                                       const std::filesystem::path& folder, const TrainState& state,
                                       const SnapshotOptions& options) {
   ShardedSave save(world, folder, state.step);
-  add_pieces(save, pieces_to_save(access, pieces, options.resumable), options);
+  save.attempt(
+      [&] { add_pieces(save, pieces_to_save(access, pieces, options.resumable), options); });
   save.write();
   return save.commit(info_of(state, options));
 }

@@ -1,10 +1,9 @@
 #include "tokamak/train/together.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <new>
 #include <string_view>
-
-#include "tokamak/core/error.h"
 
 namespace tokamak {
 namespace {
@@ -34,22 +33,40 @@ std::string outcome_of(const std::function<std::string()>& work) {
   }
 }
 
+template <class E>
+class Agreed : public E, public AgreedFailure {
+ public:
+  Agreed(const std::string& text, ExitCode code) : E(text), AgreedFailure(code) {}
+};
+
 [[noreturn]] void throw_outcome(char kind, const std::string& text) {
-  if (kind == kUser) throw Error(text);
-  if (kind == kMachine) throw SystemError(text);
-  if (kind == kDivergence) throw Diverged(text);
-  throw Bug(text);
+  if (kind == kUser) throw Agreed<Error>(text, ExitCode::kUserError);
+  if (kind == kMachine) throw Agreed<SystemError>(text, ExitCode::kTryAgain);
+  if (kind == kDivergence) throw Agreed<Diverged>(text, ExitCode::kDiverged);
+  throw Agreed<Bug>(text, ExitCode::kBug);
 }
 
 }  // namespace
+
+void fail_together(const World& world, const std::function<void()>& work) {
+  if (world.size() == 1) return work();
+  const std::string outcome = outcome_of([&] {
+    work();
+    return std::string();
+  });
+  if (outcome[0] != kFine) throw_outcome(outcome[0], outcome.substr(1));
+}
 
 std::vector<std::string> all_together(World& world, const std::function<std::string()>& work) {
   if (world.size() == 1) return {work()};
   std::vector<std::string> outcomes = world.all_gather_text(outcome_of(work));
   for (size_t rank = 0; rank < outcomes.size(); ++rank) {
     const char kind = outcomes[rank].at(0);
-    if (kind != kFine)
-      throw_outcome(kind, fmt::format("rank {}: {}", rank, outcomes[rank].substr(1)));
+    if (kind == kFine) continue;
+    const bool all_alike =
+        std::count(outcomes.begin(), outcomes.end(), outcomes[rank]) == std::ssize(outcomes);
+    throw_outcome(kind, fmt::format("{}{}", all_alike ? "" : fmt::format("rank {}: ", rank),
+                                    outcomes[rank].substr(1)));
   }
   for (std::string& outcome : outcomes) outcome.erase(0, 1);
   return outcomes;

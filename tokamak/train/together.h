@@ -6,12 +6,32 @@
 #include <vector>
 
 #include "tokamak/comm/communicator.h"
+#include "tokamak/core/error.h"
 
 namespace tokamak {
 
+/// An error that every rank throws alike, also as Error, Diverged, SystemError or Bug: one of them
+/// may speak for all.
+class AgreedFailure {
+ public:
+  explicit AgreedFailure(ExitCode code) : code_(code) {}
+
+  virtual ~AgreedFailure() = default;
+
+  ExitCode code() const { return code_; }
+
+ private:
+  ExitCode code_;
+};
+
+/// Runs `work`, which throws on all ranks alike or on none: what it throws becomes an
+/// AgreedFailure.
+void fail_together(const World& world, const std::function<void()>& work);
+
 /// Runs `work` on every rank; returns every rank's text, by rank. Where it throws on any rank,
 /// every rank throws what the first of those threw, of the same kind (Error, SystemError,
-/// Diverged, Bug), with that rank's number before the text. Collective; `work` itself is not.
+/// Diverged, Bug), with that rank's number before the text unless all met the same. Collective;
+/// `work` itself is not.
 std::vector<std::string> all_together(World& world, const std::function<std::string()>& work);
 
 /// Runs `work` on rank 0 alone; returns its text, or throws its error, on every rank. Collective.

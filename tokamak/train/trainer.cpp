@@ -2,21 +2,16 @@
 
 #include <chrono>
 #include <cmath>
+#include <memory>
 
 #include <fmt/format.h>
 
-#include "tokamak/checkpoint/checkpoint_folder.h"
-#include "tokamak/checkpoint/checkpoint_writer.h"
+#include "tokamak/checkpoint/chunk_hash.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
-#include "tokamak/train/flops.h"
-#include "tokamak/train/hf_save.h"
-#include "tokamak/train/initialize.h"
-#include "tokamak/train/memory_use.h"
-#include "tokamak/train/metrics_file.h"
 #include "tokamak/train/profile_trace.h"
 #include "tokamak/train/stop_signal.h"
-#include "tokamak/train/tensorboard.h"
+#include "tokamak/train/together.h"
 
 namespace tokamak {
 namespace {
@@ -32,173 +27,153 @@ double unsigned_nan(double value) {
   return std::isnan(value) ? std::abs(value) : value;
 }
 
-// What is summed between two logged steps.
-struct Window {
-  Clock::time_point start = Clock::now();
-  int64_t steps = 0;
-  int64_t tokens = 0;
-  double data_s = 0.0;
-  double checkpoint_s = 0.0;
-  PhaseTimes phases{};
+std::string digest_of(std::string_view text) {
+  return fmt::format("{:016x}", hash_of(std::as_bytes(std::span(text))));
+}
+
+// What a rank plans and opens by itself, before it meets the others.
+struct RankParts {
+  RankParts(const TrainerOptions& o, Backend& backend)
+      : run(o.model, o.shape, backend.target()),
+        memory(backend, plans()),
+        access(memory, run.states(), run.layout()),
+        loader(o.data) {
+    TOK_CHECK(memory.bytes() == run.peak_bytes(), "{} bytes for {}", memory.bytes(),
+              run.peak_bytes());
+    if (o.validation) validation_loader = std::make_unique<Loader>(o.validation->data);
+  }
+
+  std::vector<const Plan*> plans() const {
+    std::vector<const Plan*> all{&run.plan()};
+    if (run.validation_plan() != nullptr) all.push_back(run.validation_plan());
+    return all;
+  }
+
+  PlannedRun run;
+  Memory memory;
+  StateAccess access;
+  Loader loader;
+  std::unique_ptr<Loader> validation_loader;
 };
+
+std::unique_ptr<RankParts> make_parts(const TrainerOptions& o, World& world, Backend& backend) {
+  std::unique_ptr<RankParts> parts;
+  all_together(world, [&] {
+    parts = std::make_unique<RankParts>(o, backend);
+    return std::string();
+  });
+  return parts;
+}
 
 class Trainer {
  public:
   Trainer(const TrainerOptions& options, World& world, Backend& backend)
       : o_(options),
         world_(world),
-        run_(options.model, options.shape, backend.target()),
-        plans_{&run_.plan()},
-        memory_(backend, with_validation()),
-        access_(memory_, run_.states(), run_.layout()),
+        log_(options.logging, options.model, options.data.seq_len, world.rank(), world.size()),
+        parts_(make_parts(options, world, backend)),
+        run_(parts_->run),
+        access_(parts_->access),
         pieces_(whole_pieces(run_.states())),
-        executor_(run_.plan(), memory_),
-        loader_(options.data) {
-    TOK_CHECK(memory_.bytes() == run_.peak_bytes(), "{} bytes for {}", memory_.bytes(),
-              run_.peak_bytes());
+        executor_(run_.plan(), parts_->memory),
+        inputs_(access_, run_.step(), share_of(o_.data.seq_len)),
+        checkpoints_(options.checkpoint, options.model, options.shape.training.master,
+                     options.config_digest, world, access_, pieces_, log_) {
     if (run_.validation_plan() != nullptr) {
-      validator_ = std::make_unique<Executor>(*run_.validation_plan(), memory_);
-      validation_loader_ = std::make_unique<Loader>(o_.validation->data);
+      validation_executor_ = std::make_unique<Executor>(*run_.validation_plan(), parts_->memory);
+      validator_ = std::make_unique<Validator>(
+          *o_.validation, run_, access_, *validation_executor_, *parts_->validation_loader,
+          share_of(o_.validation->data.seq_len), o_.mesh, world_);
     }
-    executor_.time_phases(&window_.phases);
+    executor_.time_phases(log_.phases());
   }
 
   void run() {
-    if (is_done()) {
-      return say(fmt::format("Training already completed: step {} of training.steps = {}",
-                             state_.step, o_.steps));
-    }
-    begin();
+    agree_with_all();
+    if (checkpoints_.has_done(o_.steps)) return;
+    state_ = checkpoints_.begin(o_.shape.training.seed, parts_->loader);
+    on_rank_zero(world_, [&] {
+      log_.open(state_.step, validator_ != nullptr);
+      return std::string();
+    });
     if (o_.checkpoint.create_seed) {
-      save(true);
-      return say("Created seed checkpoint");
+      checkpoints_.save_seed(state_, parts_->loader);
+      return log_.say("Created seed checkpoint");
     }
     if (state_.step >= o_.steps) {
-      return say(fmt::format("Training already completed: step {} of training.steps = {}",
-                             state_.step, o_.steps));
+      return log_.say(fmt::format("Training already completed: step {} of training.steps = {}",
+                                  state_.step, o_.steps));
     }
-    say(fmt::format("Training starts at step {}", state_.step + 1));
-    const StopSignal stop;
-    window_ = {};
-    while (state_.step < o_.steps) {
-      step();
-      const bool stopping = stop.received() != 0;
-      validate_if_due();
-      save_if_due(stopping);
-      if (stopping)
-        return say(fmt::format("Stopped by signal {} after step {}", stop.received(), state_.step));
-    }
-    say("Training completed");
+    log_.say(fmt::format("Training starts at step {}", state_.step + 1));
+    log_.restart();
+    train_all();
+    checkpoints_.saver().finish();
+    log_.say(signal_ == 0
+                 ? "Training completed"
+                 : fmt::format("Stopped by signal {} after step {}", signal_, state_.step));
   }
 
  private:
-  std::vector<const Plan*>& with_validation() {
-    if (run_.validation_plan() != nullptr) plans_.push_back(run_.validation_plan());
-    return plans_;
+  SequenceShare share_of(int64_t seq_len) const {
+    SequenceShare share =
+        sequence_share(o_.mesh, world_.rank(), seq_len, seq_len, o_.head_and_tail);
+    if (o_.model.family == Family::kGpt2) share.num_positions = o_.model.max_seq_len;
+    return share;
   }
 
-  void say(const std::string& text, const std::string& level = "INFO") const {
-    if (o_.logging.print) o_.logging.print(level, text);
+  // Ranks that differ would compute nonsense together, or wait for each other for ever.
+  void agree_with_all() {
+    if (world_.size() == 1) return;
+    std::vector<AgreementItem> items = o_.agreement;
+    items.push_back({"the model", digest_of(to_hf_config(o_.model, o_.shape.training.master, {}))});
+    items.push_back({"the program", digest_of(read_file("/proc/self/exe"))});
+    std::string sources;
+    for (const auto& source : parts_->loader.state().sources)
+      sources += fmt::format("{:016x} ", source.hash);
+    items.push_back({"the data", digest_of(sources)});
+    fail_together(world_, [&] { agree(world_, items); });
   }
 
-  // Parameters from the newest checkpoint, from given weights, or new; then the files that a run
-  // writes.
-  void begin() {
-    state_ = {.seed = o_.shape.training.seed};
-    if (!resume()) {
-      const CheckpointOptions& c = o_.checkpoint;
-      initialize(access_, pieces_, state_.seed);
-      if (!c.initial_load_path.empty()) initial_load();
-    }
-    make_folders(o_.logging.dump_folder);
-    metrics_.emplace(o_.logging.dump_folder / "metrics.jsonl", state_.step);
-    if (validator_)
-      validation_metrics_.emplace(o_.logging.dump_folder / "validation.jsonl", state_.step);
-    if (o_.checkpoint.enable && !o_.checkpoint.load_only) describe_model();
-    if (!o_.logging.tensorboard_folder.empty()) {
-      const auto now = std::chrono::system_clock::now();
-      events_.emplace(
-          tensorboard_folder(o_.logging.dump_folder, o_.logging.tensorboard_folder, now), now);
-    }
-  }
-
-  // Beside the checkpoints, so that `generate` and `convert` can read them by themselves.
-  void describe_model() const {
-    const CheckpointOptions& c = o_.checkpoint;
-    make_folders(c.folder);
-    write_file_atomic(c.folder / "config.json",
-                      to_hf_config(o_.model, o_.shape.training.master, c.ids));
-    for (const auto& [name, text] : c.assets) write_file_atomic(c.folder / name, text);
-  }
-
-  void initial_load() {
-    const CheckpointOptions& c = o_.checkpoint;
-    say(fmt::format("Loading the weights of {}", c.initial_load_path.string()));
-    if (c.initial_load_model_only) {
-      load_parameters(access_, pieces_, open_weights(o_.model, c.initial_load_path));
-    } else {
-      restore(load_checkpoint(access_, pieces_, c.initial_load_path, c.parts));
-    }
-  }
-
-  void restore(const TrainState& loaded) {
-    if (loaded.seed != state_.seed) {
-      say(fmt::format("The checkpoint was trained with debug.seed = {}, this run has {}",
-                      loaded.seed, state_.seed),
-          "WARNING");
-    }
-    state_.step = loaded.step;
-    state_.tokens_seen = loaded.tokens_seen;
-    if (!loaded.loader.empty())
-      loader_.restore(LoaderState::from_json(loaded.loader, "the checkpoint's loader state"));
-  }
-
-  // The last checkpoint may hold the model only: enough to know that nothing is left to do.
-  bool is_done() {
-    const CheckpointOptions& c = o_.checkpoint;
-    if (!c.enable || c.load_only || c.create_seed || c.load_step >= 0) return false;
-    for (const CheckpointEntry& entry : list_checkpoints(c.folder)) {
-      if (entry.kind != CheckpointKind::kUnusable) state_.step = entry.step;
-    }
-    return state_.step > 0 && state_.step >= o_.steps;
-  }
-
-  // Checkpoints that cannot be resumed are somebody's work: never begin anew on top of them.
-  void require_no_checkpoints(const NewestCheckpoint& newest) const {
-    const auto& folder = o_.checkpoint.folder;
-    TOK_REQUIRE(newest.skipped.empty(),
-                "{}; {} holds nothing that can be resumed: move it away to begin anew",
-                newest.skipped.front(), folder.string());
-    const auto entries = list_checkpoints(folder);
-    TOK_REQUIRE(entries.empty(),
-                "{} holds the model only and cannot be resumed; give it as "
-                "checkpoint.initial_load_path of a run with another job.dump_folder, or move {} "
-                "away to begin anew",
-                entries.back().path.string(), folder.string());
-  }
-
-  bool resume() {
-    const CheckpointOptions& c = o_.checkpoint;
-    if (!c.enable && !c.load_only) return false;
-    std::filesystem::path path;
-    if (c.load_step >= 0) {
-      path = c.folder / step_folder_name(c.load_step);
-      TOK_REQUIRE(path_exists(path), "checkpoint.load_step = {}: there is no {}", c.load_step,
-                  path.string());
-    } else {
-      const NewestCheckpoint newest = newest_complete(c.folder);
-      if (!newest.entry) {
-        require_no_checkpoints(newest);
-        return false;
+  void train_all() {
+    const StopSignal stop;
+    while (state_.step < o_.steps && signal_ == 0) {
+      step();
+      look_around(stop);
+      if (validator_ && signal_ == 0 && validator_->is_due(state_.step)) {
+        const auto is_stopping = [&] {
+          look_around(stop);
+          return signal_ != 0;
+        };
+        validator_->run(state_.step, is_stopping, log_);
       }
-      for (const std::string& line : newest.skipped) say(line, "WARNING");
-      path = newest.entry->path;
+      const auto start = Clock::now();
+      with_long_waits(
+          [&] { checkpoints_.save_if_due(state_, o_.steps, signal_ != 0, parts_->loader); });
+      log_.add_checkpoint_time(seconds_since(start));
     }
-    if (!c.initial_load_path.empty())
-      say("checkpoint.initial_load_path is ignored: this run has checkpoints of its own");
-    say(fmt::format("Loading the checkpoint {}", path.string()));
-    restore(load_checkpoint(access_, pieces_, path, c.parts));
-    return true;
+  }
+
+  // What one rank knows and all must act on: a signal received, a shard written.
+  void look_around(const StopSignal& stop) {
+    CheckpointSaver& saver = checkpoints_.saver();
+    bool all_written = saver.has_written();
+    signal_ = stop.received();
+    if (world_.size() > 1) {
+      for (const std::string& text :
+           world_.all_gather_text(fmt::format("{} {}", signal_, all_written ? 1 : 0))) {
+        if (signal_ == 0) signal_ = std::stoi(text);
+        all_written = all_written && text.back() == '1';
+      }
+    }
+    if (saver.is_saving() && all_written) with_long_waits([&] { saver.finish(); });
+  }
+
+  // Ranks wait for the slowest disk longer than for the slowest step.
+  template <class F>
+  void with_long_waits(F&& work) {
+    world_.set_timeout(o_.init_timeout);
+    work();
+    world_.set_timeout(o_.train_timeout);
   }
 
   void step() {
@@ -207,190 +182,59 @@ class Trainer {
     std::vector<Batch> batches;
     int64_t label_tokens = 0;
     for (int64_t m = 0; m < num_microbatches; ++m) {
-      batches.push_back(loader_.next());
-      for (const int32_t label : batches.back().labels)
-        label_tokens += label == kIgnoreIndex ? 0 : 1;
+      batches.push_back(parts_->loader.next());
+      label_tokens += count_labels(batches.back());
     }
-    window_.data_s += seconds_since(data_start);
-    write_step_inputs(label_tokens);
+    label_tokens = sum_over_rows(world_, o_.mesh, label_tokens);
+    log_.add_data_time(seconds_since(data_start));
+    const double lr = o_.lr * lr_factor(o_.schedule, state_.step);
+    inputs_.write_scalars(lr, state_.step + 1, o_.shape.training.optimizer);
+    inputs_.write_loss_scale(label_tokens > 0 ? 1.0F / static_cast<float>(label_tokens) : 0.0F);
+    run_microbatches(batches);
 
+    const double loss = access_.read<double>(run_.step().loss)[0];
+    const double norm = access_.read<double>(run_.step().grad_norm)[0];
+    check_finite(loss, norm, label_tokens);
+    const int64_t tokens = o_.data.global_batch_size * o_.data.seq_len;
+    state_.step += 1;
+    state_.tokens_seen += tokens;
+    log_.add_step({.step = state_.step,
+                   .loss = loss,
+                   .grad_norm = norm,
+                   .lr = lr,
+                   .tokens_seen = state_.tokens_seen},
+                  tokens);
+  }
+
+  void run_microbatches(const std::vector<Batch>& batches) {
     const bool traced = is_traced(state_.step + 1);
     std::vector<TaskSpan> spans;
     executor_.trace(traced ? &spans : nullptr);
+    const int64_t first_row = state_.step * o_.data.global_batch_size + o_.data.first_row;
     int64_t loaded = -1;
-    for (const ScheduleItem& item : run_.plan().schedule(static_cast<int>(num_microbatches))) {
+    for (const ScheduleItem& item : run_.plan().schedule(static_cast<int>(batches.size()))) {
       const auto& segment = run_.plan().segments[static_cast<size_t>(item.segment)];
       if (segment.runs == Segment::Runs::kPerMicrobatch && item.microbatch != loaded) {
         loaded = item.microbatch;
-        write_batch(run_.step(), batches[static_cast<size_t>(loaded)], loaded);
+        const Batch& batch = batches[static_cast<size_t>(loaded)];
+        inputs_.write_batch(batch, first_row + loaded * batch.rows);
       }
       executor_.run(item);
     }
     if (traced) write_trace(spans);
     if (!o_.profiling.memory_folder.empty() && (state_.step + 1) % o_.profiling.freq == 0)
       write_memory();
-
-    const double loss = access_.read<double>(run_.step().loss)[0];
-    const double norm = access_.read<double>(run_.step().grad_norm)[0];
-    check_finite(loss, norm, label_tokens);
-    state_.step += 1;
-    state_.tokens_seen += static_cast<int64_t>(o_.data.global_batch_size * o_.data.seq_len);
-    window_.steps += 1;
-    window_.tokens += o_.data.global_batch_size * o_.data.seq_len;
-    if (state_.step == 1 || state_.step % o_.logging.log_freq == 0) log(loss, norm);
   }
 
   // Found before the update took place: the kernels leave State alone where the norm is no number.
-  void check_finite(double loss, double norm, int64_t label_tokens) const {
+  void check_finite(double loss, double norm, int64_t label_tokens) {
     if (std::isfinite(loss) && std::isfinite(norm)) return;
-    throw Diverged(fmt::format(
-        "training diverged at step {}: loss {}, gradient norm {} ({} label tokens); nothing was "
-        "updated, the last checkpoint is kept; lower optimizer.lr or look at the data",
-        state_.step + 1, unsigned_nan(loss), unsigned_nan(norm), label_tokens));
-  }
-
-  double learning_rate(int64_t finished_steps) const {
-    return o_.lr * lr_factor(o_.schedule, finished_steps);
-  }
-
-  void write_step_inputs(int64_t label_tokens) {
-    const OptimizerOptions& opt = o_.shape.training.optimizer;
-    const auto t = static_cast<double>(state_.step + 1);
-    const double scalars[] = {learning_rate(state_.step), 1.0 - std::pow(opt.beta1, t),
-                              1.0 - std::pow(opt.beta2, t)};
-    access_.write(run_.step().scalars, std::span<const double>(scalars));
-    const float scale[] = {label_tokens > 0 ? 1.0F / static_cast<float>(label_tokens) : 0.0F};
-    access_.write(run_.step().loss_scale, std::span<const float>(scale));
-  }
-
-  void write_batch(const StepState& s, const Batch& batch, int64_t microbatch) {
-    access_.write(s.tokens, std::span<const int32_t>(batch.tokens));
-    access_.write(s.labels, std::span<const int32_t>(batch.labels));
-    std::vector<int32_t> positions(batch.tokens.size());
-    for (size_t i = 0; i < positions.size(); ++i)
-      positions[i] = static_cast<int32_t>(i % static_cast<size_t>(batch.seq_len));
-    access_.write(s.positions, std::span<const int32_t>(positions));
-    if (!s.rows.valid()) return;
-    std::vector<int64_t> rows(static_cast<size_t>(batch.rows));
-    const int64_t first = state_.step * o_.data.global_batch_size + microbatch * batch.rows;
-    for (size_t r = 0; r < rows.size(); ++r) rows[r] = first + static_cast<int64_t>(r);
-    access_.write(s.rows, std::span<const int64_t>(rows));
-  }
-
-  void log(double loss, double norm) {
-    const double elapsed = seconds_since(window_.start);
-    const auto steps = static_cast<double>(window_.steps);
-    const double tps = static_cast<double>(window_.tokens) / elapsed;
-    const FlopsShape shape = flops_shape();
-    StepMetrics m{.step = state_.step, .loss = loss, .max_loss = loss, .grad_norm = norm};
-    m.lr = learning_rate(state_.step - 1);
-    m.tokens_seen = state_.tokens_seen;
-    m.tps = tps;
-    m.tflops = flops_per_token(shape) * tps / 1e12;
-    if (o_.logging.peak_flops) {
-      m.mfu = 100.0 * flops_per_token(shape) * tps / *o_.logging.peak_flops;
-      if (o_.logging.causal_mfu)
-        m.mfu_causal = 100.0 * causal_flops_per_token(shape) * tps / *o_.logging.peak_flops;
-    }
-    fill_memory(m);
-    m.step_time_s = elapsed / steps;
-    const auto phase = [&](Phase p) { return window_.phases[static_cast<size_t>(p)] / steps; };
-    m.seconds = {.data = window_.data_s / steps,
-                 .forward = phase(Phase::kUnshard) + phase(Phase::kForward),
-                 .backward = phase(Phase::kBackward) + phase(Phase::kWeightGradient),
-                 .exposed_comm = 0.0,
-                 .optimizer = phase(Phase::kUpdate),
-                 .checkpoint = window_.checkpoint_s / steps};
-    metrics_->append(m);
-    if (events_) events_->add(m.step, to_scalars(m), std::chrono::system_clock::now());
-    say(step_line(m, o_.logging.color));
-    window_ = {};
-  }
-
-  template <class Metrics>
-  static void fill_memory(Metrics& m) {
-    constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
-    const auto peak = static_cast<double>(peak_resident_bytes());
-    m.memory_gib = peak / kGiB;
-    m.memory_percent = 100.0 * peak / static_cast<double>(usable_memory_bytes());
-  }
-
-  FlopsShape flops_shape() const {
-    const ParameterCount count = count_parameters(o_.model);
-    return {.parameters = count.total,
-            .lookup_parameters = count.embedding,
-            .layers = o_.model.num_layers,
-            .heads = o_.model.num_heads,
-            .head_dim_qk = o_.model.head_dim,
-            .head_dim_v = o_.model.head_dim,
-            .seq_len = o_.data.seq_len};
-  }
-
-  void validate_if_due() {
-    if (!validator_ || (state_.step != 1 && state_.step % o_.validation->freq != 0)) return;
-    const auto start = Clock::now();
-    validation_loader_->rewind();
-    double total = 0.0;
-    int64_t labels = 0;
-    int64_t tokens = 0;
-    const StepState& s = run_.validation_step();
-    const float one[] = {1.0F};
-    access_.write(s.loss_scale, std::span<const float>(one));
-    for (int64_t b = 0; o_.validation->steps < 0 || b < o_.validation->steps; ++b) {
-      const Batch batch = validation_loader_->next();
-      if (batch.empty()) break;
-      write_batch(s, batch, 0);
-      for (const ScheduleItem& item : run_.validation_plan()->schedule(1)) validator_->run(item);
-      total += access_.read<double>(s.loss)[0];
-      for (const int32_t label : batch.labels) labels += label == kIgnoreIndex ? 0 : 1;
-      tokens += batch.valid_rows * batch.seq_len;
-    }
-    TOK_REQUIRE(labels > 0, "validation.dataset \"{}\" gave no tokens",
-                o_.validation->data.dataset);
-    const double elapsed = seconds_since(start);
-    ValidationMetrics m{.step = state_.step, .loss = total / static_cast<double>(labels)};
-    m.tps = static_cast<double>(tokens) / elapsed;
-    m.time_s = elapsed;
-    fill_memory(m);
-    validation_metrics_->append(m);
-    if (events_) events_->add(m.step, to_scalars(m), std::chrono::system_clock::now());
-    say(validation_line(m, o_.logging.color));
-    window_.start +=
-        std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(elapsed));
-  }
-
-  void save_if_due(bool stopping) {
-    const CheckpointOptions& c = o_.checkpoint;
-    if (!c.enable || c.load_only) return;
-    const bool is_last = state_.step == o_.steps;
-    const bool is_due = state_.step % c.interval == 0 || (c.first_step && state_.step == 1);
-    if (!is_last && !is_due && !stopping) return;
-    const auto start = Clock::now();
-    if (is_last && !stopping && c.last_save_in_hf) {
-      save_in_hf();
-    } else {
-      save(!(is_last && !stopping && c.last_save_model_only));
-    }
-    window_.checkpoint_s += seconds_since(start);
-  }
-
-  void save(bool resumable) {
-    const CheckpointOptions& c = o_.checkpoint;
-    state_.loader = loader_.state().to_json();
-    const SnapshotOptions what{
-        .config_digest = o_.config_digest, .resumable = resumable, .export_dtype = c.export_dtype};
-    const auto path = save_checkpoint(world_, access_, pieces_, c.folder, state_, what);
-    say(fmt::format("Saved the checkpoint {}{}", path.string(), resumable ? "" : " (model only)"));
-    for (const auto& gone : purge(c.folder, c.keep_latest_k, state_.step))
-      say(fmt::format("Removed {}", gone.string()));
-  }
-
-  void save_in_hf() {
-    const CheckpointOptions& c = o_.checkpoint;
-    const auto path = save_hf_folder(
-        world_, access_, pieces_, c.folder, state_.step,
-        {.model = o_.model, .dtype = c.export_dtype, .ids = c.ids, .assets = c.assets});
-    say(fmt::format("Saved the Hugging Face folder {}", path.string()));
+    fail_together(world_, [&] {
+      throw Diverged(fmt::format(
+          "training diverged at step {}: loss {}, gradient norm {} ({} label tokens); nothing was "
+          "updated, the last checkpoint is kept; lower optimizer.lr or look at the data",
+          state_.step + 1, unsigned_nan(loss), unsigned_nan(norm), label_tokens));
+    });
   }
 
   bool is_traced(int64_t step) const {
@@ -399,42 +243,46 @@ class Trainer {
     return (step - 1) % p.freq >= p.freq - p.active;
   }
 
+  std::filesystem::path profile_path(const std::filesystem::path& folder, std::string_view what) {
+    const auto at = folder / fmt::format("iteration_{}", state_.step + 1);
+    make_folders(at);
+    return at / fmt::format("rank{}_{}", world_.rank(), what);
+  }
+
   void write_trace(const std::vector<TaskSpan>& spans) {
-    const auto folder = o_.profiling.traces_folder / fmt::format("iteration_{}", state_.step + 1);
-    make_folders(folder);
-    write_file_atomic(folder / "rank0_trace.json", chrome_trace(spans));
-    say(fmt::format("Wrote the trace {}", (folder / "rank0_trace.json").string()));
+    const auto path = profile_path(o_.profiling.traces_folder, "trace.json");
+    write_file_atomic(path, chrome_trace(spans));
+    log_.say(fmt::format("Wrote the trace {}", path.string()));
   }
 
   // The plan is what is allocated, so its table is the snapshot.
-  void write_memory() const {
-    const auto folder = o_.profiling.memory_folder / fmt::format("iteration_{}", state_.step + 1);
-    make_folders(folder);
-    write_file_atomic(folder / "rank0_memory.txt", memory_table(run_));
-    say(fmt::format("Wrote the memory table {}", (folder / "rank0_memory.txt").string()));
+  void write_memory() {
+    const auto path = profile_path(o_.profiling.memory_folder, "memory.txt");
+    write_file_atomic(path, memory_table(run_));
+    log_.say(fmt::format("Wrote the memory table {}", path.string()));
   }
 
   const TrainerOptions& o_;
   World& world_;
-  PlannedRun run_;
-  std::vector<const Plan*> plans_;
-  Memory memory_;
+  RunLog log_;
+  std::unique_ptr<RankParts> parts_;
+  const PlannedRun& run_;
   StateAccess access_;
   std::vector<TensorPiece> pieces_;
   Executor executor_;
-  Loader loader_;
-  std::unique_ptr<Executor> validator_;
-  std::unique_ptr<Loader> validation_loader_;
-  std::optional<MetricsFile> metrics_;
-  std::optional<MetricsFile> validation_metrics_;
-  std::optional<EventFile> events_;
+  StepInputs inputs_;
+  RunCheckpoints checkpoints_;
+  std::unique_ptr<Executor> validation_executor_;
+  std::unique_ptr<Validator> validator_;
   TrainState state_;
-  Window window_;
+  int signal_ = 0;
 };
 
 }  // namespace
 
 void train(const TrainerOptions& options, World& world, Backend& backend) {
+  TOK_CHECK(options.mesh.size() == world.size(), "{} ranks for a mesh of {}", world.size(),
+            options.mesh.size());
   Trainer(options, world, backend).run();
 }
 

@@ -2,57 +2,20 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "tokamak/comm/agreement.h"
 #include "tokamak/comm/communicator.h"
 #include "tokamak/data/loader.h"
-#include "tokamak/exec/executor.h"
-#include "tokamak/train/hf_model.h"
-#include "tokamak/train/log_line.h"
 #include "tokamak/train/lr_schedule.h"
 #include "tokamak/train/planned_run.h"
-#include "tokamak/train/snapshot.h"
+#include "tokamak/train/run_checkpoints.h"
+#include "tokamak/train/run_log.h"
+#include "tokamak/train/validator.h"
 
 namespace tokamak {
-
-struct ValidationOptions {
-  DataOptions data;
-  int64_t freq = 10;   ///< steps between validations; also after step 1
-  int64_t steps = -1;  ///< batches of one validation; -1 = the whole set
-};
-
-struct CheckpointOptions {
-  bool enable = false;
-  std::filesystem::path folder;  ///< holds step-N
-  int64_t interval = 500;
-  int keep_latest_k = 10;
-  int64_t load_step = -1;  ///< -1 = the newest that is complete
-  LoadParts parts;
-  std::filesystem::path initial_load_path;  ///< empty = new parameters
-  bool initial_load_model_only = true;
-  bool last_save_model_only = true;
-  bool last_save_in_hf = false;
-  DType export_dtype = DType::kF32;
-  bool first_step = false;
-  bool load_only = false;
-  bool create_seed = false;  ///< write step-0 and end
-  AssetFiles assets;         ///< tokenizer files, for exports
-  SpecialIds ids;
-};
-
-struct LoggingOptions {
-  std::filesystem::path dump_folder;
-  int64_t log_freq = 10;
-  LogColor color = LogColor::kPlain;
-  bool causal_mfu = false;
-  std::optional<double> peak_flops;          ///< of this machine, for mfu
-  std::filesystem::path tensorboard_folder;  ///< empty = no event files
-  std::function<void(const std::string& level, const std::string& text)> print;
-};
 
 struct ProfilingOptions {
   std::filesystem::path traces_folder;  ///< empty = no traces
@@ -64,7 +27,9 @@ struct ProfilingOptions {
 struct TrainerOptions {
   ModelSpec model;
   RunShape shape;
-  DataOptions data;  ///< rows_per_batch is the microbatch
+  DataOptions data;  ///< this rank's rows; rows_per_batch is its microbatch
+  Mesh mesh;
+  bool head_and_tail = true;  ///< how context-parallel ranks are dealt tokens
   int64_t steps = 0;
   double lr = 0.0;
   LrSchedule schedule;
@@ -73,13 +38,18 @@ struct TrainerOptions {
   LoggingOptions logging;
   ProfilingOptions profiling;
   std::string config_digest;
+  /// What all ranks must have in common before they begin.
+  std::vector<AgreementItem> agreement;
+  /// Longest wait for a peer while training; start and saves take the world's own.
+  std::chrono::seconds init_timeout{300};
+  std::chrono::seconds train_timeout{100};
 
-  int64_t num_microbatches() const { return data.global_batch_size / shape.training.batch; }
+  int64_t num_microbatches() const { return data.num_rows / data.rows_per_batch; }
 };
 
-/// Trains until `steps`, a stop signal, or a loss or norm that is no number (throws Diverged; the
-/// last checkpoint stays). A run that finds checkpoints goes on from the newest. Collective over
-/// `world`.
+/// Trains until `steps`, a stop signal on any rank, or a loss or norm that is no number (throws
+/// Diverged; the last checkpoint stays). A run that finds checkpoints goes on from the newest.
+/// Collective over `world`, whose size is the mesh's.
 void train(const TrainerOptions& options, World& world, Backend& backend);
 
 }  // namespace tokamak

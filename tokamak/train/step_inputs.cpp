@@ -1,0 +1,35 @@
+#include "tokamak/train/step_inputs.h"
+
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+namespace tokamak {
+
+void StepInputs::write_scalars(double lr, int64_t step, const OptimizerOptions& optimizer) const {
+  const auto t = static_cast<double>(step);
+  const double scalars[] = {lr, 1.0 - std::pow(optimizer.beta1, t),
+                            1.0 - std::pow(optimizer.beta2, t)};
+  if (has(state_.scalars)) access_.write(state_.scalars, std::span<const double>(scalars));
+}
+
+void StepInputs::write_loss_scale(float scale) const {
+  const float values[] = {scale};
+  if (has(state_.loss_scale)) access_.write(state_.loss_scale, std::span<const float>(values));
+}
+
+void StepInputs::write_batch(const Batch& batch, int64_t first_row) const {
+  const LocalBatch local = local_batch(batch, share_);
+  const auto write = [&](StateId id, const std::vector<int32_t>& values) {
+    if (has(id)) access_.write(id, std::span<const int32_t>(values));
+  };
+  write(state_.tokens, local.tokens);
+  write(state_.labels, local.labels);
+  write(state_.positions, local.positions);
+  if (!has(state_.rows)) return;
+  std::vector<int64_t> rows(static_cast<size_t>(batch.rows));
+  std::iota(rows.begin(), rows.end(), first_row);
+  access_.write(state_.rows, std::span<const int64_t>(rows));
+}
+
+}  // namespace tokamak

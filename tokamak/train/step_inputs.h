@@ -1,0 +1,36 @@
+// What the host writes into a rank's State before a step and before each microbatch.
+#pragma once
+
+#include <cstdint>
+
+#include "tokamak/data/loader.h"
+#include "tokamak/exec/executor.h"
+#include "tokamak/train/mesh_batch.h"
+#include "tokamak/train/training_graph.h"
+
+namespace tokamak {
+
+class StepInputs {
+ public:
+  /// `state` may name State that this rank does not hold: it is left out.
+  StepInputs(const StateAccess& access, const StepState& state, const SequenceShare& share)
+      : access_(access), state_(state), share_(share) {}
+
+  /// Learning rate and bias corrections of step `step` (from 1).
+  void write_scalars(double lr, int64_t step, const OptimizerOptions& optimizer) const;
+
+  /// The loss of a step is its sum over tokens times this.
+  void write_loss_scale(float scale) const;
+
+  /// This rank's share of the batch, whose first row is the `first_row`-th of the run.
+  void write_batch(const Batch& batch, int64_t first_row) const;
+
+ private:
+  bool has(StateId id) const { return id.valid() && !access_.states()[id].is_absent; }
+
+  StateAccess access_;
+  StepState state_;
+  SequenceShare share_;
+};
+
+}  // namespace tokamak

@@ -1,0 +1,49 @@
+// The loss on other data, from time to time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "tokamak/comm/communicator.h"
+#include "tokamak/data/loader.h"
+#include "tokamak/exec/executor.h"
+#include "tokamak/train/planned_run.h"
+#include "tokamak/train/run_log.h"
+#include "tokamak/train/step_inputs.h"
+
+namespace tokamak {
+
+struct ValidationOptions {
+  DataOptions data;    ///< its global batch is one batch of every data-parallel rank
+  int64_t freq = 10;   ///< steps between validations; also after step 1
+  int64_t steps = -1;  ///< batches of one validation; -1 = the whole set
+};
+
+/// Sums a count over the ranks that read different data. Collective.
+int64_t sum_over_rows(World& world, const Mesh& mesh, int64_t mine);
+
+class Validator {
+ public:
+  /// Everything given must outlive it.
+  Validator(const ValidationOptions& options, const PlannedRun& run, const StateAccess& access,
+            Executor& executor, Loader& loader, const SequenceShare& share, const Mesh& mesh,
+            World& world);
+
+  bool is_due(int64_t step) const { return step == 1 || step % o_.freq == 0; }
+
+  /// Measures the loss after `step` and logs it, unless `stop`, which is asked on all ranks
+  /// between batches and answers alike, ends it. Collective.
+  void run(int64_t step, const std::function<bool()>& stop, RunLog& log);
+
+ private:
+  const ValidationOptions& o_;
+  const PlannedRun& run_;
+  StateAccess access_;
+  Executor& executor_;
+  Loader& loader_;
+  StepInputs inputs_;
+  const Mesh& mesh_;
+  World& world_;
+};
+
+}  // namespace tokamak
