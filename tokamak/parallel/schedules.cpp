@@ -243,10 +243,10 @@ std::string lower_case(std::string text) {
 
 const std::vector<ScheduleKind>& kinds() {
   static const std::vector<ScheduleKind> kKinds = {
-      {"GPipe", 1, true, StageOrder::kLoop},
+      {"GPipe", 1, true, StageOrder::kLoop, true},
       {"1F1B", 1, true, StageOrder::kLoop},
       {"Interleaved1F1B", 2, false, StageOrder::kLoop},
-      {"LoopedBFS", 2, false, StageOrder::kLoop},
+      {"LoopedBFS", 2, false, StageOrder::kLoop, true},
       {"InterleavedZeroBubble", 2, false, StageOrder::kLoop},
       {"ZBVZeroBubble", 2, true, StageOrder::kV},
       {"DualPipeV", 2, true, StageOrder::kV},

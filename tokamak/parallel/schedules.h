@@ -16,6 +16,7 @@ struct ScheduleKind {
   int default_stages_per_rank = 1;
   bool fixed_stages_per_rank = true;
   StageOrder order = StageOrder::kLoop;
+  bool holds_all = false;  ///< activations of all microbatches at once
 };
 
 /// The schedule that parallelism.pipeline_parallel_schedule names, in any case of letters:
@@ -38,8 +39,8 @@ PipelineSchedule interleaved_1f1b(int num_ranks, int stages_per_rank, int num_mi
                                   int group_size = 0);
 
 /// The same with half the lead of early ranks and weight gradients set off: rank r runs W r chunks
-/// late and fills the drain with them. Bubble (p-1)(F+I-W) and p * stages_per_rank chunks in
-/// flight on every rank (arXiv 2401.10241, ZB-H1).
+/// late and fills the drain with them. Bubble (p-1)(F+I-W) where W <= F, and p * stages_per_rank
+/// chunks in flight on every rank (arXiv 2401.10241, ZB-H1).
 PipelineSchedule interleaved_zero_bubble(int num_ranks, int stages_per_rank, int num_microbatches);
 
 /// ZB-V (arXiv 2405.15362): two stages a rank in a V; with F = I = W no rank waits between its

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "tokamak/core/error.h"
 #include "tokamak/parallel/schedules.h"
@@ -216,15 +217,35 @@ StageSplit split_stages(const SplitRequest& r) {
   const ModuleOrder order{.num_layers = r.num_layers};
   const bool by_parts = r.module_fqns_per_model_part.has_value();
   if (!by_parts && r.split_points.empty()) return split_evenly(r);
-  const StageSplit split = by_parts ? split_by_parts(*r.module_fqns_per_model_part, order)
-                                    : split_by_points(r.split_points, order);
-  TOK_REQUIRE(split.num_stages % r.num_ranks == 0,
+  StageSplit split = by_parts ? split_by_parts(*r.module_fqns_per_model_part, order)
+                              : split_by_points(r.split_points, order);
+  // A file may deal stages to ranks as it likes.
+  TOK_REQUIRE(r.num_stages || split.num_stages % r.num_ranks == 0,
               "{}: wanted a multiple of parallelism.pipeline_parallel_degree = {} stages, got {}",
               by_parts ? kPartsKey : kPointsKey, r.num_ranks, split.num_stages);
   TOK_REQUIRE(!r.num_stages || split.num_stages == *r.num_stages,
               "{}: wanted the {} stages of the schedule's file, got {}",
               by_parts ? kPartsKey : kPointsKey, *r.num_stages, split.num_stages);
   return split;
+}
+
+std::string split_text(const StageSplit& split, const std::vector<int>& rank_of_stage) {
+  std::string text;
+  for (int stage = 0; stage < split.num_stages; ++stage) {
+    std::vector<std::string> modules;
+    if (stage == split.embedding_stage) modules.emplace_back("tok_embeddings");
+    const auto [begin, end] =
+        std::equal_range(split.stage_of_layer.begin(), split.stage_of_layer.end(), stage);
+    const auto first = begin - split.stage_of_layer.begin();
+    const auto last = end - split.stage_of_layer.begin() - 1;
+    if (first == last) modules.push_back(fmt::format("layer {}", first));
+    if (first < last) modules.push_back(fmt::format("layers {} to {}", first, last));
+    if (stage == split.norm_stage) modules.emplace_back("norm");
+    if (stage == split.head_stage) modules.emplace_back("output");
+    text += fmt::format("stage {} on rank {}: {}\n", stage, rank_of_stage[stage],
+                        fmt::join(modules, ", "));
+  }
+  return text;
 }
 
 }  // namespace tokamak

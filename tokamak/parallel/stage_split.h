@@ -42,4 +42,7 @@ struct StageSplit {
 /// schedule: PipelineSchedule::rank_of_stage.
 StageSplit split_stages(const SplitRequest& request);
 
+/// A line for each stage: "stage 0 on rank 0: tok_embeddings, layers 0 to 7".
+std::string split_text(const StageSplit& split, const std::vector<int>& rank_of_stage);
+
 }  // namespace tokamak

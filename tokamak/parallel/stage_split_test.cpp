@@ -159,6 +159,18 @@ TEST(SplitStages, NamesWhatPartsLack) {
                 "Face names), got layers.2");
 }
 
+TEST(SplitStages, SaysWhatEachStageHolds) {
+  const StageSplit split =
+      split_stages({.num_layers = 3, .num_ranks = 2, .schedule = "InterleavedZeroBubble"});
+  EXPECT_EQ(split_text(split, {0, 1, 0, 1}),
+            "stage 0 on rank 0: tok_embeddings, layer 0\n"
+            "stage 1 on rank 1: layer 1\n"
+            "stage 2 on rank 0: layer 2\n"
+            "stage 3 on rank 1: norm, output\n");
+  EXPECT_EQ(split_text(split_stages({.num_layers = 3}), {0}),
+            "stage 0 on rank 0: tok_embeddings, layers 0 to 2, norm, output\n");
+}
+
 TEST(SplitStages, OneRankIsOneStage) {
   EXPECT_EQ(layers_of({.num_layers = 4, .schedule = "Interleaved1F1B", .layers_per_stage = 1}),
             (Ints{4}));
@@ -167,6 +179,11 @@ TEST(SplitStages, OneRankIsOneStage) {
 TEST(SplitStages, FollowsAFilesStages) {
   EXPECT_EQ(layers_of({.num_layers = 4, .num_ranks = 2, .num_stages = 6}),
             (Ints{0, 1, 1, 1, 1, 0}));
+  EXPECT_EQ(layers_of({.num_layers = 4,
+                       .num_ranks = 2,
+                       .num_stages = 3,
+                       .split_points = {"layers.1", "layers.3"}}),
+            (Ints{1, 2, 1}));
   EXPECT_NE(
       error_of({.num_layers = 4, .num_ranks = 2, .num_stages = 4, .split_points = {"layers.1"}}),
       "");
