@@ -167,6 +167,11 @@ TEST(MeshOptions, PipelinesComeFromKeysOrFromAFile) {
   EXPECT_EQ(plan.schedule.rank_of_stage, (std::vector<int>{0, 1, 0, 1}));
   EXPECT_EQ(plan.split.stage_of_layer.size(), 6U);
 
+  p.pipeline_parallel_schedule = "LoopedBFS";
+  plan = pipeline_plan(config, degrees, 6, count);
+  EXPECT_EQ(plan.schedule.num_microbatches, 8);
+  EXPECT_EQ(slots_of(plan.schedule), (std::vector<int>{4, 4, 4, 4})) << "of a local batch each";
+
   const testing::ScratchFolder scratch;
   const auto path = scratch.path() / "schedule.csv";
   p.pipeline_parallel_schedule = "PipelineScheduleMulti";

@@ -1,5 +1,6 @@
 #include "tokamak/train/mesh_options.h"
 
+#include <algorithm>
 #include <string>
 
 #include "tokamak/core/error.h"
@@ -73,6 +74,8 @@ PipelinePlan pipeline_plan(const Config& config, const Degrees& degrees, int64_t
   const ParallelismConfig& p = config.parallelism;
   const auto num_ranks = static_cast<int>(degrees.pp);
   const auto count = static_cast<int>(num_microbatches);
+  const auto accumulation = static_cast<int>(
+      num_microbatches * p.pipeline_parallel_microbatch_size / config.training.local_batch_size);
   PipelinePlan plan;
   SplitRequest request{
       .num_layers = static_cast<int>(num_layers),
@@ -88,7 +91,10 @@ PipelinePlan pipeline_plan(const Config& config, const Degrees& degrees, int64_t
   if (csv.empty() || num_ranks == 1) {
     plan.split = split_stages(request);
     const std::string name = num_ranks == 1 ? "1F1B" : p.pipeline_parallel_schedule;
-    plan.schedule = make_schedule(name, num_ranks, plan.split.num_stages / num_ranks, count);
+    // What holds all microbatches at once runs those of a local batch, then the next local batch.
+    const int rounds = schedule_kind(name).holds_all ? std::max(accumulation, 1) : 1;
+    plan.schedule = repeat_schedule(
+        make_schedule(name, num_ranks, plan.split.num_stages / num_ranks, count / rounds), rounds);
     return plan;
   }
   plan.schedule = parse_schedule_csv(read_file(csv), csv);

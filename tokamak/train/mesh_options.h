@@ -50,7 +50,8 @@ struct PipelinePlan {
 };
 
 /// What `parallelism.pipeline_parallel_*` and module_fqns_per_model_part ask for. A schedule from
-/// a CSV file is run again for the microbatches of accumulation. Throws Error with the key.
+/// a CSV file, GPipe and LoopedBFS are run again for the microbatches of accumulation. Throws Error
+/// with the key.
 PipelinePlan pipeline_plan(const Config& config, const Degrees& degrees, int64_t num_layers,
                            int64_t num_microbatches);
 
