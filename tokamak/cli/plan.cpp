@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include "tokamak/cli/run_config.h"
+#include "tokamak/core/file.h"
 #include "tokamak/cpu/backend.h"
+#include "tokamak/parallel/schedule_picture.h"
+#include "tokamak/train/mesh_options.h"
 #include "tokamak/train/options.h"
 
 namespace tokamak::cli {
@@ -35,11 +38,28 @@ double total_flops(const Plan& plan) {
   return flops;
 }
 
+// The pipeline needs no plan of the model: this answers at once for any mesh.
+void show_schedule(const RunConfig& run) {
+  const Degrees& degrees = run.place.degrees;
+  const PipelinePlan pipeline = pipeline_plan(run.config, degrees, spec_of(run.config).num_layers,
+                                              batch_sizes(run.config, degrees).num_microbatches);
+  check_schedule(pipeline.schedule);
+  if (run.print_schedule) {
+    fmt::print("{}\n{}", schedule_text(pipeline.schedule),
+               split_text(pipeline.split, pipeline.schedule.rank_of_stage));
+  }
+  if (run.schedule_svg) write_file_atomic(*run.schedule_svg, schedule_svg(pipeline.schedule));
+}
+
 }  // namespace
 
 int run_plan(Args args) {
   const auto run = load_run_config(args, "plan", {.source = "none"});
   if (!run) return 0;
+  if (run->print_schedule || run->schedule_svg) {
+    show_schedule(*run);
+    return 0;
+  }
   for (const Need& need : run->needs) fmt::print("{}\n", needs_line(need));
   const auto backend =
       cpu::make_backend({.threads = static_cast<int>(run->config.training.threads)});

@@ -28,15 +28,20 @@ Capabilities capabilities() {
 
 void print_help(const std::string& verb) {
   fmt::print("usage: tokamak {} [FILE.toml] [--section.key=value ...] [--world-size=N]{}\n\n", verb,
-             verb == "train" ? " [--dry-run]" : " [--print] [--why]");
+             verb == "train" ? " [--dry-run]"
+                             : " [--print] [--why] [--print-schedule] [--schedule-svg FILE]");
   if (verb == "train") {
     fmt::print(
         "  --dry-run       check everything, print what is missing and the memory table, train "
         "nothing\n");
   } else {
     fmt::print(
-        "  --print         every task with its kernel and operands\n  --why           why each "
-        "kernel was chosen\n");
+        "  --print         every task with its kernel and operands\n"
+        "  --why           why each kernel was chosen\n"
+        "  --print-schedule\n"
+        "                  draw the pipeline schedule, say what each stage holds, plan nothing\n"
+        "  --schedule-svg FILE\n"
+        "                  write the same picture as SVG\n");
   }
   fmt::print(
       "  --world-size=N  ranks, where no launcher tells\n\nkeys (`tokamak help section.key` says "
@@ -67,6 +72,7 @@ void refuse_unknown_models(const std::vector<Need>& needs) {
 
 std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
                                          const LaunchEnvironment& launched) {
+  const std::string kSvg = "--schedule-svg=";
   RunConfig run;
   std::optional<std::filesystem::path> file;
   std::optional<int64_t> world_size;
@@ -83,6 +89,12 @@ std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
       run.print = true;
     } else if (arg == "--why" && verb == "plan") {
       run.why = true;
+    } else if (arg == "--print-schedule" && verb == "plan") {
+      run.print_schedule = true;
+    } else if (arg.rfind(kSvg, 0) == 0 && verb == "plan") {
+      run.schedule_svg = arg.substr(kSvg.size());
+    } else if (arg == "--schedule-svg" && verb == "plan" && i + 1 < args.size()) {
+      run.schedule_svg = args[++i];
     } else if (arg.rfind("--world-size=", 0) == 0) {
       world_size = parse_world_size(arg.substr(std::string("--world-size=").size()));
     } else if (arg == "--world-size" && i + 1 < args.size()) {

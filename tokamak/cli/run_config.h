@@ -18,8 +18,10 @@ struct RunConfig {
   std::vector<Need> needs;
   MeshPlace place;  ///< of this rank, or rank 0 where no launcher has started ranks
   bool dry_run = false;
-  bool print = false;  ///< plan --print
-  bool why = false;    ///< plan --why
+  bool print = false;                       ///< plan --print
+  bool why = false;                         ///< plan --why
+  bool print_schedule = false;              ///< plan --print-schedule
+  std::optional<std::string> schedule_svg;  ///< plan --schedule-svg FILE
 };
 
 /// Parses `[FILE.toml] [overrides] [--dry-run] [--world-size=N]`; prints help and returns nothing
