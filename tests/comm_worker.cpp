@@ -13,6 +13,7 @@
 
 #include "tokamak/comm/world.h"
 #include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
 
 #include "tests/comm_battery.h"
 
@@ -33,12 +34,13 @@ void battery(World& world) {
   for (const std::string& text : texts) fmt::print("{}", text);
 }
 
-/// Steps of one all-reduce until any rank has got SIGTERM, which all then know.
-void steps(World& world) {
+/// Steps of one all-reduce until any rank has got SIGTERM, which all then know. Rank 0 makes the
+/// file `started` before the first.
+void steps(World& world, const std::string& started) {
   std::signal(SIGTERM, [](int) { stop_asked = 1; });
   const auto dp = make_all(world, "dp");
-  if (world.rank() == 0) fmt::print("started\n");
-  std::fflush(stdout);
+  world.barrier();
+  if (world.rank() == 0) FileWriter(started).write(std::string_view("yes"));
   int32_t stop = 0;
   while (stop == 0) {
     stop = stop_asked;
@@ -90,7 +92,17 @@ void miss(World& world, const std::string& how) {
   tp->all_reduce(&x, &x, 1, DType::kF32, ReduceOp::kSum, nullptr);
 }
 
+/// Rank 1 dies unless the file `died` is there, which it makes.
+void once(World& world, const std::string& died) {
+  if (world.rank() == 1 && !path_exists(died)) {
+    FileWriter(died).write(std::string_view("yes"));
+    std::raise(SIGKILL);
+  }
+  world.barrier();
+}
+
 void run(const std::string& name, const std::string& argument) {
+  if (name == "die") std::raise(SIGKILL);
   if (name == "early") fail("the config is wrong");
   const auto environment = read_launch_environment();
   if (name == "environment") {
@@ -101,7 +113,8 @@ void run(const std::string& name, const std::string& argument) {
   const std::chrono::milliseconds timeout(name == "miss" && argument == "hang" ? 1000 : 60'000);
   const auto world = make_world(environment, {.timeout = timeout});
   if (name == "battery") battery(*world);
-  if (name == "steps") steps(*world);
+  if (name == "steps") steps(*world, argument);
+  if (name == "once") once(*world, argument);
   if (name == "large") large(*world);
   if (name == "differ") differ(*world);
   if (name == "miss") miss(*world, argument);

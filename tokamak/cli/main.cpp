@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <csignal>
 #include <filesystem>
@@ -17,7 +18,7 @@ namespace {
 struct Verb {
   std::string_view name;
   int (*run)(Args);
-  std::string_view what;
+  std::string_view what;  ///< empty: not for users
 };
 
 constexpr std::array kVerbs{
@@ -30,7 +31,8 @@ constexpr std::array kVerbs{
          "weights between Hugging Face folders, checkpoints, llm.c and Meta files"},
     Verb{"tokenizer", run_tokenizer, "encode, decode, train or cache"},
     Verb{"doctor", run_doctor, "check this machine and measure its peaks"},
-    Verb{"launch", run_launch, "start ranks on this machine: tokamak launch -n 1 -- train ..."},
+    Verb{"launch", run_launch, "start ranks: tokamak launch -n 4 -- train ..."},
+    Verb{"launch-rank", run_launch_rank, ""},
     Verb{"help", run_help, "explain a key: tokamak help section.key"},
 };
 
@@ -39,12 +41,19 @@ int usage(std::FILE* to) {
       to,
       "tokamak {}: pretrains Llama and GPT class language models\n\nusage: tokamak VERB ...\n\n",
       TOK_VERSION);
-  for (const Verb& verb : kVerbs) fmt::print(to, "  {:<10} {}\n", verb.name, verb.what);
+  for (const Verb& verb : kVerbs) {
+    if (!verb.what.empty()) fmt::print(to, "  {:<10} {}\n", verb.name, verb.what);
+  }
   fmt::print(to, "\n`tokamak VERB --help` says more.\n");
   return to == stdout ? 0 : static_cast<int>(ExitCode::kUserError);
 }
 
 }  // namespace
+
+bool is_verb(std::string_view name) {
+  return std::any_of(kVerbs.begin(), kVerbs.end(),
+                     [&](const Verb& verb) { return verb.name == name && !verb.what.empty(); });
+}
 
 int run_verb(Args args) {
   if (args.empty()) return usage(stderr);
@@ -64,7 +73,7 @@ namespace {
 
 int report(ExitCode code, std::string_view kind, std::string_view text) {
   std::fflush(stdout);
-  fmt::print(stderr, "tokamak: {}{}\n", kind, text);
+  fmt::print(stderr, "tokamak: {}{}{}\n", connected_rank(), kind, text);
   abort_ranks(static_cast<int>(code));
   return static_cast<int>(code);
 }

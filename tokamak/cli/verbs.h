@@ -4,6 +4,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace tokamak::cli {
 
@@ -18,6 +19,10 @@ int run_tokenizer(Args args);
 int run_doctor(Args args);
 int run_help(Args args);
 int run_launch(Args args);
+int run_launch_rank(Args args);
+
+/// Whether `name` is a verb that users may give.
+bool is_verb(std::string_view name);
 
 /// Runs the verb that `args` begin with.
 int run_verb(Args args);

@@ -56,7 +56,7 @@ class MpiWorld final : public HostWorld {
 
   void abort(int code, const std::string& why) override {
     page().phase = RankPhase::kFailed;
-    fmt::print(stderr, "tokamak: rank {} on {}: {}\n", rank(), page().host, why);
+    fmt::print(stderr, "tokamak: {}{}\n", connected_rank(), why);
     std::fflush(nullptr);
     abort_ranks(code);
   }
@@ -92,12 +92,27 @@ std::unique_ptr<World> make_mpi_world(const LaunchEnvironment& environment, Worl
   return std::make_unique<MpiWorld>(std::make_unique<MpiSession>(environment, options));
 }
 
-void abort_ranks(int code) {
+namespace {
+
+bool is_connected() {
   int is_begun = 0;
   int is_ended = 0;
   MPI_Initialized(&is_begun);
   MPI_Finalized(&is_ended);
-  if (is_begun != 0 && is_ended == 0) MPI_Abort(MPI_COMM_WORLD, code);
+  return is_begun != 0 && is_ended == 0;
+}
+
+}  // namespace
+
+std::string connected_rank() {
+  if (!is_connected()) return "";
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  return fmt::format("rank {} on {}: ", rank, read_launch_environment().host);
+}
+
+void abort_ranks(int code) {
+  if (is_connected()) MPI_Abort(MPI_COMM_WORLD, code);
 }
 
 }  // namespace tokamak

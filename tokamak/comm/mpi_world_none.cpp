@@ -12,6 +12,10 @@ std::unique_ptr<World> make_mpi_world(const LaunchEnvironment& environment, Worl
        environment.source, environment.world_size);
 }
 
+std::string connected_rank() {
+  return "";
+}
+
 void abort_ranks(int) {}
 
 }  // namespace tokamak

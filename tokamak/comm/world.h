@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <memory>
+#include <string>
 
 #include "tokamak/comm/communicator.h"
 #include "tokamak/comm/launch_environment.h"
@@ -19,6 +20,9 @@ struct WorldOptions {
 /// ranks and this program was built without MPI, or where MPI sees another number of ranks than the
 /// environment tells.
 std::unique_ptr<World> make_world(const LaunchEnvironment& environment, WorldOptions options = {});
+
+/// "rank 3 on node4: " if this process is one of several that MPI has connected, else "".
+std::string connected_rank();
 
 /// Ends all ranks with exit code `code` if this process is one of several that MPI has connected;
 /// else returns. For the end of a program that an error stops.

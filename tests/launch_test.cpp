@@ -1,0 +1,247 @@
+// `tokamak launch` with real ranks: exit codes, signals, restarts, and no process left behind.
+#include <csignal>
+#include <fstream>
+#include <thread>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tokamak/cli/launch_filter.h"
+#include "tokamak/core/file.h"
+
+#include "tests/training_run.h"
+
+namespace tokamak {
+namespace {
+
+using namespace std::chrono_literals;
+
+Words launch_words(const Words& options, const Words& command) {
+  Words words{TOK_PROGRAM, "launch"};
+  words = words + options;
+  if (command.empty()) return words;
+  return words + Words{"--"} + command;
+}
+
+ProgramResult launch(const Words& options, const Words& command) {
+  return run_program(launch_words(options, command));
+}
+
+ProgramResult launch_worker(int num_ranks, const Words& words) {
+  return launch({"-n", std::to_string(num_ranks)}, Words{TOK_WORKER} + words);
+}
+
+void expect_says(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
+}
+
+/// Waits until `done` holds; fails after ten seconds.
+template <class Done>
+void await(const Done& done, const std::string& what) {
+  for (const auto end = std::chrono::steady_clock::now() + 10s;
+       std::chrono::steady_clock::now() < end;) {
+    if (done()) return;
+    std::this_thread::sleep_for(10ms);
+  }
+  FAIL() << "waited 10 s for " << what;
+}
+
+struct Process {
+  pid_t id = 0;
+  std::string words;
+};
+
+/// Processes that are not dead and have `word` among their words.
+std::vector<Process> processes_with(const std::string& word) {
+  std::vector<Process> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::ifstream file(entry.path() / "cmdline");
+    const std::string words{std::istreambuf_iterator<char>(file), {}};
+    if (words.find(word) != std::string::npos) found.push_back({std::stoi(name), words});
+  }
+  return found;
+}
+
+enum class Part { kRank, kWatcher, kMpirun, kLauncher };
+
+Part part_of(const Process& process) {
+  if (process.words.rfind(TOK_WORKER, 0) == 0) return Part::kRank;
+  if (process.words.find("--oversubscribe") != std::string::npos) return Part::kMpirun;
+  return process.words.find("launch-rank") != std::string::npos ? Part::kWatcher : Part::kLauncher;
+}
+
+/// Ranks that run until SIGTERM. Each rank, its watcher, mpirun and the launcher have the folder
+/// among their words.
+struct Steps {
+  ScratchFolder folder;
+  std::string started = folder.path() / "started";
+  RunningProgram program{launch_words({"-n", "3"}, {TOK_WORKER, "steps", started})};
+
+  void await_start() {
+    await([&] { return path_exists(started); }, "the ranks to start");
+  }
+
+  void expect_all_gone() {
+    await([&] { return processes_with(started).empty(); }, "all processes to end");
+  }
+
+  void kill_one(Part part) {
+    for (const Process& process : processes_with(started)) {
+      if (part_of(process) != part) continue;
+      ASSERT_EQ(kill(process.id, SIGKILL), 0);
+      return;
+    }
+    FAIL() << "no such part";
+  }
+};
+
+struct Fault {
+  Words words;
+  int exit_code;
+  Words says;  ///< texts on stderr
+};
+
+class LaunchFault : public testing::TestWithParam<Fault> {};
+
+TEST_P(LaunchFault, EndsWithTheRanksOwnCode) {
+  const auto run = launch_worker(4, GetParam().words);
+  EXPECT_EQ(run.exit_code, GetParam().exit_code) << run.err;
+  for (const std::string& text : GetParam().says) expect_says(run.err, text);
+  EXPECT_EQ(run.err.find("-----"), std::string::npos) << run.err;
+  EXPECT_EQ(run.err.find("MPI_ABORT"), std::string::npos) << run.err;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Ranks, LaunchFault,
+    testing::Values(
+        Fault{{"miss", "throw"}, 2, {"tokamak: rank 1 does not like its folder\n"}},
+        Fault{{"miss", "diverge"}, 3, {"tokamak: loss is NaN\n"}},
+        Fault{{"miss", "kill"},
+              137,
+              {"tokamak launch: rank 1 on ", " died of signal 9 (Killed); the last collectives:\n",
+               "\n  rank 0 (", "): in all_reduce 2 of \"tp\" (1 float32)\n", "\n  rank 1 (",
+               "): left all_reduce 1 of \"tp\" (1 float32)\n", "\n  rank 2 (", "\n  rank 3 ("}},
+        Fault{
+            {"miss", "quit"}, 75, {"tokamak launch: rank 1 on ", " ended early with exit code 0"}},
+        Fault{{"differ"}, 75, {"ranks differ in group \"tp\": rank "}}),
+    [](const auto& fault) {
+      const auto& words = fault.param.words;
+      return words.size() > 1 ? words[1] : words[0];
+    });
+
+TEST(Launch, SaysOnceWhatAllRanksSay) {
+  const auto run = launch({"-n", "3"}, {"train", "--training.no_such_key=1"});
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_EQ(count_lines(run.err), 1) << run.err;
+  expect_says(run.err, "training.no_such_key");
+}
+
+TEST(Launch, SharesThreadsAndTellsTheEnvironment) {
+  const auto run = launch({"-n", "3", "--print-env"}, {});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(count_lines(run.out), 3) << run.out;
+  EXPECT_EQ(run.out.rfind("rank 0 of 3, local rank 0 of 3 on ", 0), 0U) << run.out;
+  expect_says(run.out, "\nrank 2 of 3, local rank 2 of 3 on ");
+  const int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / 3);
+  expect_says(run.out, fmt::format(" (Open MPI), OMP_NUM_THREADS={}\n", threads));
+}
+
+TEST(Launch, ReadsHostfiles) {
+  const ScratchFolder folder;
+  const auto hosts = folder.path() / "hosts";
+  FileWriter(hosts).write(std::string_view("localhost slots=2\n"));
+  const auto run = launch({"-n", "2", "--hostfile", hosts}, {TOK_WORKER, "environment"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  expect_says(run.out, "rank 1 of 2");
+}
+
+TEST(Launch, StopSignalReachesAllRanks) {
+  Steps steps;
+  steps.await_start();
+  steps.program.send(SIGTERM);
+  const auto run = steps.program.wait();
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  for (const char* rank : {"0", "1", "2"}) {
+    expect_says(run.out, std::string("rank ") + rank + " saved\n");
+  }
+  EXPECT_EQ(run.err, "");
+  steps.expect_all_gone();
+}
+
+TEST(Launch, DeathOfAnyPartLeavesNoProcess) {
+  for (const Part part : {Part::kRank, Part::kWatcher, Part::kMpirun, Part::kLauncher}) {
+    Steps steps;
+    steps.await_start();
+    steps.kill_one(part);
+    EXPECT_EQ(steps.program.wait().exit_code, 137) << static_cast<int>(part);
+    steps.expect_all_gone();
+  }
+}
+
+TEST(Launch, RestartsAfterAMachinesFault) {
+  const ScratchFolder folder;
+  const std::string died = folder.path() / "died";
+  // Rank 1 kills itself in the first run only.
+  const auto run = launch({"-n", "2", "--max-restarts", "2"}, {TOK_WORKER, "once", died});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  expect_says(run.err, "tokamak launch: restart 1 of 2\n");
+  EXPECT_EQ(run.err.find("restart 2"), std::string::npos) << run.err;
+}
+
+TEST(Launch, RestartsOneRankAndGivesUp) {
+  const auto run = launch({"-n", "1", "--max-restarts", "1"}, {TOK_WORKER, "die"});
+  EXPECT_EQ(run.exit_code, 137) << run.err;
+  expect_says(run.err, "tokamak launch: restart 1 of 1\n");
+}
+
+TEST(Launch, DoesNotRestartAfterAUsersMistake) {
+  const auto run = launch({"-n", "2", "--max-restarts", "3"}, {TOK_WORKER, "early"});
+  EXPECT_EQ(run.exit_code, 2) << run.err;
+  EXPECT_EQ(run.err, "tokamak: the config is wrong\n");
+}
+
+TEST(Launch, RefusesWhatCannotStart) {
+  const std::vector<std::pair<ProgramResult, std::string>> cases{
+      {launch({"-n", "0"}, {"train"}), "-n 0: wanted one rank or more"},
+      {launch({"-n", "2"}, {}), "wanted a command after --"},
+      {launch({"-n", "2"}, {"trian"}), "no verb \"trian\" to launch"},
+      {launch({"-n", "2", "--hostfile", "/nowhere"}, {"train"}), "--hostfile /nowhere: no such"},
+      {launch({"-n", "2"}, {"/no/such/program"}), "cannot start /no/such/program"},
+      {run_program({"env", "PATH=/nowhere", TOK_PROGRAM, "launch", "-n", "2", "--", "train"}),
+       "no mpirun on PATH"},
+      {run_program({"env", "OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_RANK=0", TOK_PROGRAM,
+                    "launch", "-n", "2", "--", "train"}),
+       "Open MPI has started 2 processes already"}};
+  for (const auto& [run, text] : cases) {
+    EXPECT_EQ(run.exit_code, 2) << text;
+    expect_says(run.err, text);
+    EXPECT_EQ(count_lines(run.err), 1) << run.err;
+  }
+}
+
+TEST(LaunchFilter, KeepsWhatIsNotKnown) {
+  const std::string rule(74, '-');
+  cli::LaunchFilter filter;
+  EXPECT_EQ(filter.pass("one\ntw"), "one\n");
+  EXPECT_EQ(filter.pass("o\n"), "two\n");
+  const std::string slots = rule + "\nThere are not enough slots\n" + rule + "\n";
+  EXPECT_EQ(filter.pass(slots), slots);
+  EXPECT_EQ(filter.pass(rule + "\nMPI_ABORT was invoked on rank 1 in\n\nx\n" + rule + "\n"), "");
+  EXPECT_EQ(filter.pass("[vm:1] 1 more process has sent help message help-mpi-api.txt\n"), "");
+  EXPECT_EQ(filter.pass(rule + "\nunfinished"), "");
+  EXPECT_EQ(filter.finish(), rule + "\nunfinished");
+}
+
+TEST(LaunchFilter, DropsWhatAnotherRankHasSaid) {
+  cli::LaunchFilter filter;
+  EXPECT_EQ(filter.pass("tokamak: rank 0 on a: bad\n  more\n"),
+            "tokamak: rank 0 on a: bad\n  more\n");
+  EXPECT_EQ(filter.pass("tokamak: rank 1 on b: bad\n  more\nother\n  kept\n"), "other\n  kept\n");
+  EXPECT_EQ(filter.pass("tokamak: worse\n"), "tokamak: worse\n");
+  EXPECT_EQ(filter.pass("other\n"), "other\n");
+}
+
+}  // namespace
+}  // namespace tokamak
