@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "tokamak/cli/bench_comm.h"
 #include "tokamak/cli/model_files.h"
 #include "tokamak/cli/words.h"
 #include "tokamak/core/error.h"
@@ -116,8 +117,10 @@ int run_bench_model(Args args) {
 int run_bench(Args args) {
   const std::string what = args.empty() ? "--help" : args[0];
   if (what == "model") return run_bench_model(args.subspan(1));
-  TOK_REQUIRE(what == "--help" || what == "-h", "tokamak bench: no \"{}\"; there is model", what);
-  fmt::print("usage: tokamak bench model [options]; `tokamak bench model --help` says more\n");
+  if (what == "comm") return run_bench_comm(args.subspan(1));
+  TOK_REQUIRE(what == "--help" || what == "-h",
+              "tokamak bench: no \"{}\"; there are model and comm", what);
+  fmt::print("usage: tokamak bench model|comm [options]; `tokamak bench model --help` says more\n");
   return 0;
 }
 
