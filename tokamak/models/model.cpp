@@ -84,7 +84,8 @@ class Builder {
 
   Value dropout(Value x, double p, const std::string& where) {
     if (p == 0.0 || !in_.rows.valid()) return x;
-    return g_.apply(Dropout{.p = p, .seed = seed_, .stream = stream_of(where)}, {x, in_.rows});
+    return g_.apply(Dropout{.p = p, .seed = seed_, .stream = stream_of(where)},
+                    {x, in_.rows, in_.positions});
   }
 
   Value residual(Value x, Value branch, const std::string& where) {

@@ -15,11 +15,17 @@ Types AdamW::infer(std::span<const TensorType> in) const {
               "adamw: scalars wants float64[3], got {}", to_string(in[4]));
   TOK_REQUIRE(in[5].dtype == DType::kF32 && in[5].dims == Dims{1},
               "adamw: factor wants float32[1], got {}", to_string(in[5]));
+  for (const DecayRange& r : ranges) {
+    TOK_REQUIRE(
+        in[0].dims.size() == 1 && 0 <= r.begin && r.begin <= r.end && r.end <= in[0].dims[0],
+        "adamw: no elements {} to {} in {}", r.begin, r.end, to_string(in[0].dims));
+  }
   return {in[0], in[1], in[2]};
 }
 
 std::vector<Strategy> AdamW::place(std::span<const TensorType> in) const {
   std::vector<Strategy> all{replicate(6, 3)};
+  if (!ranges.empty()) return all;
   for (int d = 0; d < static_cast<int>(in[0].dims.size()); ++d) {
     const Shard s = cut(d);
     all.push_back({.in = {s, s, s, s, kReplicated, kReplicated}, .out = {s, s, s}});
@@ -39,6 +45,10 @@ std::vector<Alias> AdamW::aliases() const {
   return {{.out = 0, .in = 0, .must = true},
           {.out = 1, .in = 1, .must = true},
           {.out = 2, .in = 2, .must = true}};
+}
+
+std::string AdamW::describe() const {
+  return ranges.empty() ? "" : fmt::format("{} ranges", ranges.size());
 }
 
 }  // namespace tokamak

@@ -9,20 +9,30 @@ namespace tokamak {
 /// place. With g *= factor: w *= 1 - lr * weight_decay (or, not decoupled, g += weight_decay * w);
 /// m += (1 - beta1) (g - m); v = beta2 v + (1 - beta2) g^2; w -= lr / scalars[1] * m / (sqrt(v) /
 /// sqrt(scalars[2]) + eps). Moments have the dtype of w; sums are fp32 (fp64 from fp64). Nothing is
-/// written where the factor is not finite: a step that diverged changes no State.
+/// written where the factor is not finite: a step that diverged changes no State. `ranges` of a
+/// flat w have a decay each; elements in none of them stay as they are.
 struct AdamW {
   static constexpr std::string_view kName = "adamw";
+
+  struct DecayRange {
+    int64_t begin = 0;
+    int64_t end = 0;
+    double weight_decay = 0.0;
+  };
+
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0.01;
-  bool decoupled = true;  ///< false: the L2 penalty of torch.optim.Adam
+  bool decoupled = true;           ///< false: the L2 penalty of torch.optim.Adam
+  std::vector<DecayRange> ranges;  ///< empty: weight_decay for all
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
   std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
   std::vector<Alias> aliases() const;
+  std::string describe() const;
 
   static std::span<const Variant> variants() { return reference_only(); }
 };

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <vector>
 
 #include "tokamak/cpu/dispatch.h"
 #include "tokamak/cpu/vec_math.h"
@@ -12,9 +13,9 @@ template <class A>
 struct Coefficients {
   A keep, decay, rate1, beta2, rate2, root2, eps, step, factor;
 
-  Coefficients(const AdamW& op, const double* scalars, float clip)
-      : keep(static_cast<A>(op.decoupled ? 1.0 - scalars[0] * op.weight_decay : 1.0)),
-        decay(static_cast<A>(op.decoupled ? 0.0 : op.weight_decay)),
+  Coefficients(const AdamW& op, double weight_decay, const double* scalars, float clip)
+      : keep(static_cast<A>(op.decoupled ? 1.0 - scalars[0] * weight_decay : 1.0)),
+        decay(static_cast<A>(op.decoupled ? 0.0 : weight_decay)),
         rate1(static_cast<A>(1.0 - op.beta1)),
         beta2(static_cast<A>(op.beta2)),
         rate2(static_cast<A>(1.0 - op.beta2)),
@@ -45,14 +46,19 @@ void update(const Coefficients<A> c, T* w, T* m, T* v, const G* gradient, int64_
 Kernel prepare(const AdamW& op, const KernelTypes& types, std::string_view) {
   return by_float(types.in[0].dtype, [&]<class T>() {
     return by_float(types.in[3].dtype, [&]<class G>() -> Kernel {
-      return [op](const KernelArgs& a) {
+      std::vector<AdamW::DecayRange> ranges = op.ranges;
+      if (ranges.empty()) ranges = {{.end = types.in[0].numel(), .weight_decay = op.weight_decay}};
+      return [op, ranges](const KernelArgs& a) {
         const float factor = *a.in[5].as<float>();
         if (!std::isfinite(factor)) return;
-        const Coefficients<Accum<T>> c(op, a.in[4].as<double>(), factor);
-        parallel_ranges(a.out[0].numel(), 8192, [&](int64_t begin, int64_t end, int) {
-          update(c, a.out[0].as<T>() + begin, a.out[1].as<T>() + begin, a.out[2].as<T>() + begin,
-                 a.in[3].as<G>() + begin, end - begin);
-        });
+        for (const AdamW::DecayRange& r : ranges) {
+          const Coefficients<Accum<T>> c(op, r.weight_decay, a.in[4].as<double>(), factor);
+          parallel_ranges(r.end - r.begin, 8192, [&](int64_t begin, int64_t end, int) {
+            const int64_t at = r.begin + begin;
+            update(c, a.out[0].as<T>() + at, a.out[1].as<T>() + at, a.out[2].as<T>() + at,
+                   a.in[3].as<G>() + at, end - begin);
+          });
+        }
       };
     });
   });

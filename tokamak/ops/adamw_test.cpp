@@ -40,6 +40,9 @@ OpCases cases_of<AdamW>() {
   add(c, "three elements", {.beta1 = 0.4}, {3});
   add(c, "coupled", {.weight_decay = 0.1, .decoupled = false}, {4, 6});
   add(c, "float32 gradient", {}, {4, 6}).float_stays = {3, 5};
+  add(c, "ranges", {.ranges = {{0, 7, 0.1}, {7, 9, 0.0}, {12, 40, 0.3}}}, {41});
+  c.bad("a range past the end", {.ranges = {{0, 7, 0.1}}}, adam_types({6}));
+  c.bad("ranges of a matrix", {.ranges = {{0, 7, 0.1}}}, adam_types({2, 6}));
   Types in = adam_types({6, 5});
   in[1].dtype = DType::kBF16;
   c.bad("moments of another dtype", {}, in);
@@ -84,6 +87,25 @@ TEST(AdamW, two_steps_by_hand) {
     EXPECT_NEAR(m[0], want_m, 1e-14);
     EXPECT_NEAR(v[0], want_v, 1e-14);
   }
+}
+
+// Each range as a tensor of its own; the rest as it was.
+TEST(AdamW, ranges_are_tensors_of_their_own) {
+  CasesOf<AdamW> c;
+  const AdamW op{.ranges = {{0, 5, 0.0}, {8, 11, 0.25}}};
+  const OpCase& flat = add(c, "flat", op, {12});
+  const auto values = fill_inputs(flat, DType::kF32);
+  const auto got = run_op(flat, types_as(flat, DType::kF32), values);
+  Numbers want = values[0];
+  for (const AdamW::DecayRange& r : op.ranges) {
+    const OpCase& own = add(c, "own", {.weight_decay = r.weight_decay}, {r.end - r.begin});
+    auto part = values;
+    for (size_t i = 0; i < 4; ++i)
+      part[i] = {values[i].begin() + r.begin, values[i].begin() + r.end};
+    const Numbers w = run_op(own, types_as(own, DType::kF32), part)[0];
+    std::copy(w.begin(), w.end(), want.begin() + r.begin);
+  }
+  EXPECT_EQ(got[0], want);
 }
 
 }  // namespace

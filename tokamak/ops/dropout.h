@@ -27,13 +27,17 @@ constexpr bool dropout_keeps(uint64_t key, uint32_t threshold, uint64_t row, uin
 }
 
 /// y = x / (1 - p) where kept, else 0; inputs x [B, ..], rows i64 [B]: the index of each sample
-/// among all of the run, which no two steps share. Elements are counted within a sample. y may take
+/// among all of the run, which no two steps share. Elements are counted within a sample; with a
+/// third input, positions i32 [B, S] of x [B, S, D], element (s, d) counts as positions[s] *
+/// columns + first_column + d, so that a mask does not depend on how a sample is cut. y may take
 /// the storage of x.
 struct Dropout {
   static constexpr std::string_view kName = "dropout";
   double p = 0.0;
   uint64_t seed = 0;
-  uint64_t stream = 0;  ///< tells apart the sites of a model
+  uint64_t stream = 0;       ///< tells apart the sites of a model
+  int64_t columns = 0;       ///< of the whole x; 0: all that x has
+  int64_t first_column = 0;  ///< of this shard
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
@@ -42,6 +46,7 @@ struct Dropout {
 
   std::vector<Alias> aliases() const { return {{.out = 0, .in = 0}}; }
 
+  std::optional<AnyOp> localize(const LocalContext& context) const;
   std::string describe() const;
 
   static std::span<const Variant> variants() { return reference_only(); }

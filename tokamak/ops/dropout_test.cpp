@@ -50,6 +50,17 @@ TEST(DropoutMask, is_what_the_kernel_applies) {
   }
 }
 
+TEST(DropoutMask, of_natural_positions_is_that_without) {
+  const Dropout op{.p = 0.4, .seed = 2, .stream = 7};
+  CasesOf<Dropout> c;
+  OpCase plain = c.good("mask", op, {f32({2, 9, 33}), i64({2})});
+  plain.fill = {{}, {.values = {5, 8}}};
+  OpCase placed = c.good("mask", op, {f32({2, 9, 33}), i64({2}), i32({2, 9})});
+  placed.fill = {{}, {.values = {5, 8}}, {.values = {0, 1, 2, 3, 4, 5, 6, 7, 8}}};
+  EXPECT_EQ(testing::run_op(plain, plain.in, testing::fill_inputs(plain, DType::kF32)),
+            testing::run_op(placed, placed.in, testing::fill_inputs(placed, DType::kF32)));
+}
+
 }  // namespace
 
 template <>
@@ -61,6 +72,13 @@ OpCases cases_of<Dropout>() {
   good("tenth", {.p = 0.1, .seed = 3}, {6, 5, 7});
   good("half, several blocks", {.p = 0.5, .stream = 8}, {2, 333});
   good("nothing dropped", {}, {1, 5});
+  c.good("by position", {.p = 0.3, .seed = 3}, {f32({6, 6, 9}), i64({6}), i32({6, 6})}).fill = {
+      {}, {.limit = 1000}, {.values = {4, 0, 1, 7, 2, 9}}};
+  c.good("some columns", {.p = 0.3, .columns = 31, .first_column = 5},
+         {f32({2, 3, 26}), i64({2}), i32({2, 3})})
+      .fill = {{}, {.limit = 1000}, {.limit = 50}};
+  c.bad("columns past the end", {.p = 0.1, .columns = 4}, {f32({3, 5, 7}), i64({3}), i32({3, 5})});
+  c.bad("positions of a matrix", {.p = 0.1}, {f32({3, 5}), i64({3}), i32({3, 5})});
   c.bad("everything dropped", {.p = 1.0}, {f32({3, 5}), i64({3})});
   c.bad("rows of another batch", {.p = 0.1}, {f32({3, 5}), i64({5})});
   return c.cases;

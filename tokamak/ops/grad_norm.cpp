@@ -1,5 +1,6 @@
 #include "tokamak/ops/grad_norm.h"
 
+#include <algorithm>
 #include <array>
 
 namespace tokamak {
@@ -7,11 +8,33 @@ namespace tokamak {
 Types SumSquares::infer(std::span<const TensorType> in) const {
   require_inputs(kName, in, 1, 1);
   TOK_REQUIRE(is_float(in[0].dtype), "sum_squares: wanted floats, got {}", to_string(in[0]));
+  for (const WeightRange& r : ranges) {
+    TOK_REQUIRE(
+        in[0].dims.size() == 1 && 0 <= r.begin && r.begin <= r.end && r.end <= in[0].dims[0],
+        "sum_squares: no elements {} to {} in {}", r.begin, r.end, to_string(in[0].dims));
+  }
   return {{.dtype = DType::kF64, .dims = {1}}};
+}
+
+std::vector<SumSquares::WeightRange> SumSquares::blocks(int64_t numel) const {
+  std::vector<WeightRange> all = ranges;
+  if (all.empty()) all = {{.end = numel}};
+  std::vector<WeightRange> blocks;
+  for (const WeightRange& r : all) {
+    for (int64_t begin = r.begin; begin < r.end; begin += kBlock)
+      blocks.push_back(
+          {.begin = begin, .end = std::min(begin + kBlock, r.end), .weight = r.weight});
+  }
+  return blocks;
+}
+
+std::string SumSquares::describe() const {
+  return ranges.empty() ? "" : fmt::format("{} ranges", ranges.size());
 }
 
 std::vector<Strategy> SumSquares::place(std::span<const TensorType> in) const {
   std::vector<Strategy> all{replicate(1, 1)};
+  if (!ranges.empty()) return all;
   for (int d = 0; d < static_cast<int>(in[0].dims.size()); ++d)
     all.push_back({.in = {cut(d)}, .out = {kPartialSum}});
   return all;
@@ -32,8 +55,9 @@ std::span<const Variant> SumSquares::variants() {
   static constexpr std::array kVariants{
       Variant{.name = kCpuReference.name,
               .backend = kCpuReference.backend,
-              .workspace = [](const void*, const KernelTypes& types, const Target&) -> int64_t {
-                return (types.in[0].numel() / kBlock + 1) * 8;
+              .workspace = [](const void* op, const KernelTypes& types, const Target&) -> int64_t {
+                const auto& self = *static_cast<const SumSquares*>(op);
+                return static_cast<int64_t>(self.blocks(types.in[0].numel()).size()) * 8;
               }}};
   return kVariants;
 }

@@ -5,15 +5,29 @@
 
 namespace tokamak {
 
-/// x -> f64 [1] (+)= sum of x^2, in double over fixed blocks: the same bits at any thread count.
+/// x -> f64 [1] (+)= sum of weight * x^2, in double over fixed blocks: the same bits at any thread
+/// count. `ranges` of a flat x have a weight each, what lies in none of them has 0.
 struct SumSquares {
   static constexpr std::string_view kName = "sum_squares";
   static constexpr int64_t kBlock = 65536;
+
+  struct WeightRange {
+    int64_t begin = 0;
+    int64_t end = 0;
+    double weight = 1.0;
+  };
+
+  std::vector<WeightRange> ranges;  ///< empty: all of x, with weight 1
+
+  /// The blocks that are summed by themselves, each within one range.
+  std::vector<WeightRange> blocks(int64_t numel) const;
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
   std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+
+  std::string describe() const;
 
   std::vector<int> accumulates() const { return {0}; }
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -31,19 +32,18 @@ double sum_squares(const T* x, int64_t n) {
 
 }  // namespace
 
-Kernel prepare(const SumSquares&, const KernelTypes& types, std::string_view) {
-  const int64_t n = types.in[0].numel();
-  const int64_t blocks = n / SumSquares::kBlock + 1;
-  return by_float(types.in[0].dtype, [=]<class T>() -> Kernel {
-    return [=](const KernelArgs& a) {
+Kernel prepare(const SumSquares& op, const KernelTypes& types, std::string_view) {
+  return by_float(types.in[0].dtype, [&]<class T>() -> Kernel {
+    return [blocks = op.blocks(types.in[0].numel())](const KernelArgs& a) {
       const T* x = a.in[0].as<T>();
       auto* sums = static_cast<double*>(a.workspace);
-      parallel_rows(blocks, [&](int64_t b) {
-        const int64_t begin = b * SumSquares::kBlock;
-        sums[b] = sum_squares(x + begin, std::min(SumSquares::kBlock, n - begin));
+      const auto count = static_cast<int64_t>(blocks.size());
+      parallel_rows(count, [&](int64_t b) {
+        const SumSquares::WeightRange& block = blocks[static_cast<size_t>(b)];
+        sums[b] = block.weight * sum_squares(x + block.begin, block.end - block.begin);
       });
       double total = 0.0;
-      for (int64_t b = 0; b < blocks; ++b) total += sums[b];
+      for (int64_t b = 0; b < count; ++b) total += sums[b];
       double* y = a.out[0].as<double>();
       *y = a.accumulate[0] ? *y + total : total;
     };

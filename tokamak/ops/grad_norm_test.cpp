@@ -1,14 +1,17 @@
 #include "tokamak/ops/grad_norm.h"
 
+#include <gtest/gtest.h>
+
 #include "tokamak/ops/op_case.h"
+#include "tokamak/ops/op_runner.h"
 
 namespace tokamak {
 
 template <>
 OpCases cases_of<SumSquares>() {
   CasesOf<SumSquares> c;
-  const auto add = [&](const std::string& name, Dims dims) -> OpCase& {
-    OpCase& added = c.good(name, {}, {f32(std::move(dims))});
+  const auto add = [&](const std::string& name, Dims dims, SumSquares op = {}) -> OpCase& {
+    OpCase& added = c.good(name, std::move(op), {f32(std::move(dims))});
     added.check_gradient = false;
     return added;
   };
@@ -16,9 +19,23 @@ OpCases cases_of<SumSquares>() {
   add("scalar", {1});
   add("one block", {SumSquares::kBlock});
   add("three blocks", {3, SumSquares::kBlock - 7});
+  add("ranges", {SumSquares::kBlock + 90},
+      {.ranges = {{0, 9, 1.0}, {9, 10, 0.0}, {64, SumSquares::kBlock + 80, 0.5}}});
   c.bad("of tokens", {}, {i32({3})});
+  c.bad("a range past the end", {.ranges = {{2, 4, 1.0}}}, {f32({3})});
   return c.cases;
 }
+
+namespace {
+
+TEST(SumSquares, weighs_each_range) {
+  CasesOf<SumSquares> c;
+  const OpCase& k = c.good("ranges", {.ranges = {{1, 3, 0.5}, {4, 5, 2.0}}}, {f32({6})});
+  const auto out = testing::run_op(k, k.in, {{9, 1, 2, 9, 3, 9}});
+  EXPECT_EQ(out[0], testing::Numbers({0.5 * (1 + 4) + 2.0 * 9}));
+}
+
+}  // namespace
 
 template <>
 OpCases cases_of<ClipFactor>() {
