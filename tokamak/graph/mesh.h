@@ -55,6 +55,9 @@ struct Mesh {
   std::vector<int> group_of(int rank, AxisSet axes) const;
 };
 
+/// How attention sees keys and values of other ranks where cp cuts the sequence.
+enum class ContextMethod : uint8_t { kAllGather, kRing, kUlysses };
+
 /// A group as a communication op names it. `id` counts the groups of one rank's plan.
 struct CommGroup {
   int id = -1;

@@ -1,8 +1,10 @@
 #include "tokamak/ops/attention.h"
 
+#include <algorithm>
 #include <array>
 
 #include "tokamak/ops/attention_blocks.h"
+#include "tokamak/ops/context_attention.h"
 
 namespace tokamak {
 namespace {
@@ -24,10 +26,15 @@ void require_heads(std::string_view op, std::span<const TensorType> in) {
               "{}: {} query heads are not a multiple of {} key-value heads", op, q[2], k[2]);
 }
 
+// What attention_element tells apart.
+constexpr int64_t kMostTokens = int64_t{1} << 24U;
+
 void require_attributes(std::string_view op, const Attention& a, const AttentionShape& s) {
   TOK_REQUIRE(a.dropout_p >= 0.0 && a.dropout_p < 1.0, "{}: wanted a dropout in [0, 1), got {}", op,
               a.dropout_p);
   TOK_REQUIRE(!a.has_length || a.dropout_p == 0.0, "{}: no dropout over a cache with a length", op);
+  TOK_REQUIRE(a.dropout_p == 0.0 || (s.S < kMostTokens && s.T < kMostTokens),
+              "{}: dropout counts up to {} tokens, got {}", op, kMostTokens, std::max(s.S, s.T));
   TOK_REQUIRE(!a.causal || s.S <= s.T, "{}: {} causal queries over {} keys", op, s.S, s.T);
 }
 
@@ -54,6 +61,25 @@ Cost attention_cost(const AttentionShape& s, double products, bool causal,
   cost.kind = Cost::Kind::kAttention;
   cost.flops = 2.0 * products * static_cast<double>(s.B * s.H * s.D) * s.pairs(causal);
   return cost;
+}
+
+// The heads of one rank, if heads are cut.
+std::optional<Attention> shard_of_heads(const Attention& a, const LocalContext& where) {
+  if (where.strategy.in[0] != cut(2)) return std::nullopt;
+  Attention shard = a;
+  shard.first_head += where.in[0].begin;
+  return shard;
+}
+
+// Whether a strategy cuts the sequence, which only cp may.
+bool cuts_sequence(const LocalContext& where) {
+  if (where.strategy.in[0] != cut(1)) return false;
+  TOK_CHECK(where.axis == MeshAxis::kCp, "attention: {} cuts the sequence", name_of(where.axis));
+  return true;
+}
+
+bool takes_context(const Attention& a, std::span<const TensorType> in) {
+  return a.causal && !a.has_length && in[0].dims[1] == in[1].dims[1];
 }
 
 int32_t index_of(const Graph& g, const Node& n) {
@@ -132,12 +158,21 @@ std::vector<Strategy> Attention::place(std::span<const TensorType> in) const {
   if (has_length) batch.in.push_back(in[3].dims[0] == 1 ? kReplicated : cut(0));
   if (dropout_p > 0.0) batch.in.push_back(cut(0));
   all.push_back(batch);
-  if (dropout_p > 0.0) return all;
   Strategy heads{.in = {cut(2), cut(2), cut(2)}, .out = {cut(2), cut(1)}};
   if (in[1].dims[2] == 1) heads.in = {cut(2), kReplicated, kReplicated};
-  if (has_length) heads.in.push_back(kReplicated);
+  heads.in.resize(in.size(), kReplicated);
   all.push_back(heads);
+  if (!takes_context(*this, in)) return all;
+  Strategy sequence{.in = {cut(1), cut(1), cut(1)}, .out = {cut(1), cut(2)}, .only = MeshAxis::kCp};
+  sequence.in.resize(in.size(), kReplicated);
+  all.push_back(sequence);
   return all;
+}
+
+std::optional<AnyOp> Attention::localize(const LocalContext& where) const {
+  if (auto shard = shard_of_heads(*this, where)) return any_op(*shard);
+  if (!cuts_sequence(where)) return std::nullopt;
+  return any_op(ContextAttention{.attention = *this, .group = where.group});
 }
 
 std::vector<Value> Attention::gradient(Graph& g, const Node& n, std::span<const Value> dy) const {
@@ -182,14 +217,27 @@ Types AttentionGrad::infer(std::span<const TensorType> in) const {
 std::vector<Strategy> AttentionGrad::place(std::span<const TensorType> in) const {
   std::vector<Strategy> all{replicate(in.size(), 3)};
   all.push_back({.in = std::vector<Shard>(in.size(), cut(0)), .out = {cut(0), cut(0), cut(0)}});
-  if (forward.dropout_p > 0.0) return all;
   const bool one = in[1].dims[2] == 1;
   const Shard kv = one ? kReplicated : cut(2);
   const Shard dkv = one ? kPartialSum : cut(2);
   Strategy heads{.in = {cut(2), kv, kv, cut(2), cut(1), cut(2)}, .out = {cut(2), dkv, dkv}};
+  if (forward.dropout_p > 0.0) heads.in.push_back(kReplicated);
   if (has_dlse) heads.in.push_back(cut(1));
   all.push_back(heads);
+  if (!takes_context(forward, in) || has_dlse) return all;
+  Strategy sequence{.in = {cut(1), cut(1), cut(1), cut(1), cut(2), cut(1)},
+                    .out = {cut(1), cut(1), cut(1)},
+                    .only = MeshAxis::kCp};
+  sequence.in.resize(in.size(), kReplicated);
+  all.push_back(sequence);
   return all;
+}
+
+std::optional<AnyOp> AttentionGrad::localize(const LocalContext& where) const {
+  if (const auto shard = shard_of_heads(forward, where))
+    return any_op(AttentionGrad{.forward = *shard, .has_dlse = has_dlse});
+  if (!cuts_sequence(where)) return std::nullopt;
+  return any_op(ContextAttentionGrad{.attention = forward, .group = where.group});
 }
 
 std::vector<Value> AttentionGrad::gradient(Graph&, const Node& n, std::span<const Value>) const {

@@ -21,15 +21,21 @@ struct AttentionShape {
   double pairs(bool causal) const;
 };
 
+/// Counts (head, query, key) for dropout, whatever the extents: below 2^16 heads and 2^24 tokens.
+constexpr uint64_t attention_element(int64_t h, int64_t s, int64_t t) {
+  return (static_cast<uint64_t>(h) << 48U) | (static_cast<uint64_t>(s) << 24U) |
+         static_cast<uint64_t>(t);
+}
+
 /// o[b, s, h] = sum_t P[s, t] v[b, t], P = softmax(scale q . k), lse[b, h, s] = log of the sum.
 ///
 /// Inputs q [B, S, H, D], k and v [B, T, K, D]; then, where `has_length`, i32 [1] or [B]: how many
 /// of the T slots are valid, read at each run; where `dropout_p` > 0, i64 [B]: each sample's index
 /// in the run. Outputs o as q, lse [B, H, S] (fp32; fp64 from fp64). With L valid keys (T without a
 /// length), query s stands at L - S + s, and a causal one sees the keys up to its own place; a
-/// query that sees none gives o = 0, lse = -inf. Dropout keeps P where element ((first_head + h) S
-/// + s) T
-/// + t of the sample is kept (ops/dropout.h) and divides by 1 - p; lse ignores it.
+/// query that sees none gives o = 0, lse = -inf. Dropout keeps P where the sample's element
+/// attention_element(first_head + h, s, t) is kept (ops/dropout.h) and divides by 1 - p; lse
+/// ignores it.
 struct Attention {
   static constexpr std::string_view kName = "attention";
   float scale = 0.0F;  ///< 0: 1 / sqrt(D)
@@ -38,12 +44,18 @@ struct Attention {
   double dropout_p = 0.0;
   uint64_t seed = 0;
   uint64_t stream = 0;     ///< tells apart the sites of a model
-  int64_t first_head = 0;  ///< of this shard, for the mask
+  int64_t first_head = 0;  ///< of this shard, for the mask; so the next two
+  int64_t first_query = 0;
+  int64_t first_key = 0;
+  ContextMethod context = ContextMethod::kAllGather;
+  bool zigzag = true;  ///< where the sequence is cut over n ranks: rank r has chunks r and 2 n - 1
+                       ///< - r of 2 n, else chunk r of n
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
   std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+  std::optional<AnyOp> localize(const LocalContext& context) const;
   std::string describe() const;
   static std::span<const Variant> variants();
 };
@@ -59,6 +71,7 @@ struct AttentionGrad {
   std::vector<Strategy> place(std::span<const TensorType> in) const;
   std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+  std::optional<AnyOp> localize(const LocalContext& context) const;
   std::string describe() const;
   static std::span<const Variant> variants();
 };

@@ -62,7 +62,8 @@ class Scratch {
 inline void dropout_row(const AttentionSetup& u, int64_t row, int64_t h, int64_t i, int64_t j0,
                         float* kept) {
   static_assert(kKeyBlock + 4 <= kPhiloxWords);
-  const auto e = static_cast<uint64_t>(((u.op.first_head + h) * u.s.S + i) * u.s.T + j0);
+  const uint64_t e =
+      attention_element(u.op.first_head + h, u.op.first_query + i, u.op.first_key + j0);
   PhiloxBlock words;
   philox_block(u.key, e / 4, static_cast<uint64_t>(row), words);
   const auto scale = static_cast<float>(1.0 / (1.0 - u.op.dropout_p));

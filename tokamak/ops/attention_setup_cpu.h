@@ -39,9 +39,9 @@ struct AttentionSetup {
   // What dropout multiplies P by.
   double kept(int64_t row, int64_t h, int64_t i, int64_t j) const {
     if (op.dropout_p == 0.0) return 1.0;
-    const int64_t e = ((op.first_head + h) * s.S + i) * s.T + j;
     const bool keeps =
-        dropout_keeps(key, threshold, static_cast<uint64_t>(row), static_cast<uint64_t>(e));
+        dropout_keeps(key, threshold, static_cast<uint64_t>(row),
+                      attention_element(op.first_head + h, op.first_query + i, op.first_key + j));
     return keeps ? 1.0 / (1.0 - op.dropout_p) : 0.0;
   }
 

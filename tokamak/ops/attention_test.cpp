@@ -123,6 +123,22 @@ OpCases cases_of<Attention>() {
   good(c, "decode", {.has_length = true}, {2, 1, 90, 4, 2, 64}, {71});
   good(c, "decode, lengths differ", {.has_length = true}, {2, 1, 300, 6, 1, 128}, {300, 5});
   good(c, "prefill", {.has_length = true}, {2, 70, 100, 4, 2, 64}, {75});
+  good(c, "context by all-gather", {}, {2, 24, 24, 4, 2, 8});
+  good(c, "context by all-gather, plain", {.zigzag = false}, {2, 24, 24, 4, 2, 8});
+  good(c, "context by ring", {.context = ContextMethod::kRing}, {2, 24, 24, 4, 2, 8});
+  good(c, "context by ring, plain", {.context = ContextMethod::kRing, .zigzag = false},
+       {2, 24, 24, 4, 2, 8});
+  good(c, "context by Ulysses", {.context = ContextMethod::kUlysses}, {2, 24, 24, 4, 2, 8});
+  good(c, "context by Ulysses, plain", {.context = ContextMethod::kUlysses, .zigzag = false},
+       {2, 24, 24, 5, 1, 8});
+  const Attention drops{.dropout_p = 0.3, .seed = 4};
+  good(c, "context and dropout", drops, {2, 24, 24, 4, 2, 8});
+  for (const ContextMethod method : {ContextMethod::kRing, ContextMethod::kUlysses}) {
+    Attention op = drops;
+    op.context = method;
+    good(c, fmt::format("context {} and dropout", static_cast<int>(method)), op,
+         {2, 24, 24, 4, 2, 8});
+  }
   c.bad("heads not divisible", {}, operands({1, 4, 4, 4, 3, 8}));
   c.bad("head dims differ", {}, {f32({1, 4, 2, 8}), f32({1, 4, 2, 16}), f32({1, 4, 2, 16})});
   c.bad("v shorter than k", {}, {f32({1, 4, 2, 8}), f32({1, 4, 2, 8}), f32({1, 3, 2, 8})});
@@ -146,6 +162,17 @@ OpCases cases_of<AttentionGrad>() {
   good_grad(c, "head dim 128", {}, {1, 66, 66, 1, 1, 128});
   good_grad(c, "odd head dim", {}, {1, 6, 6, 3, 3, 7});
   good_grad(c, "dropout", {.forward = {.dropout_p = 0.2, .seed = 5}}, {3, 71, 71, 2, 1, 16});
+  for (const ContextMethod method :
+       {ContextMethod::kAllGather, ContextMethod::kRing, ContextMethod::kUlysses}) {
+    for (const bool zigzag : {true, false}) {
+      for (const double p : {0.0, 0.3}) {
+        const Attention op{.dropout_p = p, .seed = 4, .context = method, .zigzag = zigzag};
+        good_grad(
+            c, fmt::format("context {}{} {}", static_cast<int>(method), zigzag ? "" : " plain", p),
+            {.forward = op}, {2, 24, 24, 4, zigzag ? 2 : 4, 8});
+      }
+    }
+  }
   c.bad("over a length", {.forward = {.has_length = true}}, operands({1, 4, 4, 2, 2, 8}));
   const TensorType x = f32({1, 4, 2, 8});
   c.bad("lse of other dims", {}, {x, x, x, x, f32({1, 4, 2}), x});

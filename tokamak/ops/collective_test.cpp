@@ -1,9 +1,12 @@
 #include "tokamak/ops/collective.h"
 
+#include <array>
+
 #include <gtest/gtest.h>
 
+#include "tokamak/comm/thread_world.h"
 #include "tokamak/graph/passes.h"
-#include "tokamak/ops/op_case.h"
+#include "tokamak/ops/op_runner.h"
 
 namespace tokamak {
 namespace {
@@ -17,21 +20,21 @@ void good(CasesOf<T>& c, const std::string& name, T op, const Types& in) {
   c.good(name, std::move(op), in).check_gradient = false;
 }
 
-double bytes_sent(const auto& op, const Types& in) {
+double bytes_sent_by(const auto& op, const Types& in) {
   return op.cost(in, op.infer(in)).bytes_sent;
 }
 
 TEST(Collectives, cost_by_the_closed_forms) {
   const Types piece{f32({5, 6})};
   const Types rows{f32({3, 5, 6})};
-  EXPECT_EQ(bytes_sent(AllGather{.group = kThree}, piece), 2 * 30 * 4);
-  EXPECT_EQ(bytes_sent(ReduceScatter{.group = kThree}, rows), 2 * 30 * 4);
-  EXPECT_EQ(bytes_sent(AllReduce{.group = kThree}, piece), 2 * 2 * 30 * 4 / 3);
-  EXPECT_EQ(bytes_sent(AllToAll{.group = kThree}, rows), 2 * 30 * 4);
-  EXPECT_EQ(bytes_sent(Shift{.group = kThree, .offset = 2}, piece), 30 * 4);
-  EXPECT_EQ(bytes_sent(Shift{.group = kThree, .offset = 3}, piece), 0);
-  EXPECT_EQ(bytes_sent(Send{.group = kPair}, piece), 30 * 4);
-  EXPECT_EQ(bytes_sent(Recv{.group = kPair, .type = piece[0]}, {}), 0);
+  EXPECT_EQ(bytes_sent_by(AllGather{.group = kThree}, piece), 2 * 30 * 4);
+  EXPECT_EQ(bytes_sent_by(ReduceScatter{.group = kThree}, rows), 2 * 30 * 4);
+  EXPECT_EQ(bytes_sent_by(AllReduce{.group = kThree}, piece), 2 * 2 * 30 * 4 / 3);
+  EXPECT_EQ(bytes_sent_by(AllToAll{.group = kThree}, rows), 2 * 30 * 4);
+  EXPECT_EQ(bytes_sent_by(Shift{.group = kThree, .offset = 2}, piece), 30 * 4);
+  EXPECT_EQ(bytes_sent_by(Shift{.group = kThree, .offset = 3}, piece), 0);
+  EXPECT_EQ(bytes_sent_by(Send{.group = kPair}, piece), 30 * 4);
+  EXPECT_EQ(bytes_sent_by(Recv{.group = kPair, .type = piece[0]}, {}), 0);
 }
 
 TEST(Collectives, sends_and_receives_are_never_dead) {
@@ -46,6 +49,98 @@ TEST(Collectives, sends_and_receives_are_never_dead) {
   ASSERT_EQ(live.size(), 3);
   EXPECT_NE(live.node(1).as<Send>(), nullptr);
   EXPECT_NE(live.node(2).as<Recv>(), nullptr);
+}
+
+int64_t bytes_sent(const Communicator& comm) {
+  const auto& t = comm.traffic();
+  return t.all_gather.bytes + t.reduce_scatter.bytes + t.all_reduce.bytes + t.all_to_all.bytes +
+         t.broadcast.bytes + t.send.bytes;
+}
+
+// One rank of a job in which every rank runs `op` on its own values.
+class Rank {
+ public:
+  explicit Rank(World& world) : group_(world.make_group("all", ranks_of(world))) {}
+
+  CommGroup group() const { return {.id = 0, .size = group_->size(), .rank = group_->rank()}; }
+
+  template <class T>
+  std::vector<testing::Numbers> run(const T& op, const Types& in,
+                                    const std::vector<testing::Numbers>& values) const {
+    CasesOf<T> c;
+    const OpCase& k = c.good("run", op, in);
+    const int64_t before = bytes_sent(*group_);
+    Communicator* const groups[] = {group_.get()};
+    const auto out = testing::run_op(k, in, values, {.threads = 1, .groups = groups});
+    EXPECT_EQ(static_cast<double>(bytes_sent(*group_) - before),
+              op.cost(in, op.infer(in)).bytes_sent)
+        << T::kName;
+    return out;
+  }
+
+ private:
+  static std::vector<int> ranks_of(const World& world) {
+    std::vector<int> ranks;
+    for (int r = 0; r < world.size(); ++r) ranks.push_back(r);
+    return ranks;
+  }
+
+  std::unique_ptr<Communicator> group_;
+};
+
+// hundreds: the rank; tens: the row; ones: the element.
+testing::Numbers rows_of(double rank, const std::vector<double>& rows) {
+  testing::Numbers x;
+  for (const double row : rows) {
+    for (const double e : {0.0, 1.0, 2.0}) x.push_back(100 * rank + 10 * row + e);
+  }
+  return x;
+}
+
+TEST(Collectives, move_what_they_say_and_send_what_they_cost) {
+  run_ranks(3, [](World& world) {
+    const Rank rank(world);
+    const CommGroup group = rank.group();
+    const double me = group.rank;
+    const testing::Numbers own = rows_of(me, {0});
+    const testing::Numbers rows = rows_of(me, {0, 1, 2});
+    const Types piece{f32({3})};
+    const Types all{f32({3, 3})};
+    const auto joined = [](testing::Numbers a, const testing::Numbers& b,
+                           const testing::Numbers& c) {
+      a.insert(a.end(), b.begin(), b.end());
+      a.insert(a.end(), c.begin(), c.end());
+      return a;
+    };
+    EXPECT_EQ(rank.run(AllGather{.group = group}, piece, {own})[0],
+              joined(rows_of(0, {0}), rows_of(1, {0}), rows_of(2, {0})));
+    EXPECT_EQ(rank.run(AllToAll{.group = group}, all, {rows})[0],
+              joined(rows_of(0, {me}), rows_of(1, {me}), rows_of(2, {me})));
+    EXPECT_EQ(rank.run(AllReduce{.group = group, .op = ReduceOp::kMax}, piece, {own})[0],
+              rows_of(2, {0}));
+    testing::Numbers sum = rows_of(1, {me});
+    for (double& x : sum) x *= 3;
+    EXPECT_EQ(rank.run(ReduceScatter{.group = group}, all, {rows})[0], sum);
+    sum = rows_of(1, {0});
+    for (double& x : sum) x *= 3;
+    EXPECT_EQ(rank.run(AllReduce{.group = group}, piece, {own})[0], sum);
+    for (const int offset : {1, 2, -1}) {
+      EXPECT_EQ(rank.run(Shift{.group = group, .offset = offset}, piece, {own})[0],
+                rows_of((group.rank + 6 - offset) % 3, {0}));
+    }
+  });
+}
+
+TEST(Collectives, one_sends_what_the_other_receives) {
+  run_ranks(2, [](World& world) {
+    const Rank rank(world);
+    if (world.rank() == 0) {
+      rank.run(Send{.group = rank.group()}, {f32({3})}, {{7, 8, 9}});
+    } else {
+      const auto got = rank.run(Recv{.group = rank.group(), .type = f32({3})}, {}, {});
+      EXPECT_EQ(got[0], testing::Numbers({7, 8, 9}));
+    }
+  });
 }
 
 }  // namespace

@@ -59,8 +59,8 @@ Value all_columns(Graph& g, const LmHeadLoss& op, Value logits) {
   const TensorType mine = g.type(logits);
   const int64_t longest = *std::max_element(op.columns.begin(), op.columns.end());
   const int64_t vocabulary = logits_columns(op, mine.dims[1]);
-  const Value piece =
-      g.apply(Split{.dim = 1, .sizes = {mine.dims[1]}, .longest = longest}, {logits});
+  const Value piece = g.apply(
+      Split{.dim = 1, .sizes = {mine.dims[1]}, .row_numel = mine.dims[0] * longest}, {logits});
   const Value pieces = g.apply(Reshape{.dims = {op.group.size, -1}},
                                {g.apply(AllGather{.group = op.group}, {piece})});
   return g.apply(Join{.dim = 1, .sizes = op.columns, .dims = {mine.dims[0], vocabulary}}, {pieces});

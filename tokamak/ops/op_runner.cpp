@@ -90,7 +90,8 @@ class Bench {
                            const std::vector<std::pair<std::string, Numbers>>& extra,
                            const RunOptions& options) {
     const StateLayout layout = lay_out(states_);
-    const auto backend = cpu::make_backend({.reference_only = options.reference_only});
+    const auto backend =
+        cpu::make_backend({.threads = options.threads, .reference_only = options.reference_only});
     const Plan plan = compile(graph_, layout, {.target = backend->target()});
     check_plan(plan);
     const Plan* plans[] = {&plan};

@@ -18,6 +18,7 @@ struct RunOptions {
   int microbatch = 0;
   bool accumulate = false;  ///< outputs that can accumulate do
   int repeats = 1;          ///< runs on the same memory; only the first is microbatch 0
+  int threads = 0;          ///< of kernels; 0: as many as there are
   std::span<Communicator* const> groups;  ///< by id; where empty, one of a rank alone
 };
 

@@ -5,13 +5,15 @@
 
 namespace tokamak {
 
-/// x -> [n, m]: row k is piece k of x along `dim`, row-major, padded with zeros to a piece of
-/// extent `longest`; n = sizes.size().
+/// x -> [n, m]: row k is piece k of x along `dim`, row-major, padded with zeros; n = sizes.size().
 struct Split {
   static constexpr std::string_view kName = "split";
   int dim = 0;
   std::vector<int64_t> sizes;  ///< of the pieces along `dim`; they add up to its extent
-  int64_t longest = 0;         ///< 0: the longest of `sizes`
+  int64_t row_numel = 0;       ///< m; 0: as the longest piece has
+  /// Where given, `dim` is order.size() equal chunks, none in two pieces, and chunk j of x is chunk
+  /// order[j] of the pieces laid end to end.
+  std::vector<int> order;
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
@@ -28,6 +30,7 @@ struct Join {
   int dim = 0;
   std::vector<int64_t> sizes;
   Dims dims;
+  std::vector<int> order;
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
@@ -64,6 +67,25 @@ struct ConcatDim {
   std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
   std::string describe() const;
+
+  static std::span<const Variant> variants() { return reference_only(); }
+};
+
+/// y = the sum of the inputs, each from its place in `begins` on along `dim`, which has `extent`; 0
+/// where none is. fp32 (fp64 from fp64); y may take the storage of the first.
+struct SumSlices {
+  static constexpr std::string_view kName = "sum_slices";
+  int dim = 0;
+  int64_t extent = 0;
+  std::vector<int64_t> begins;
+
+  Types infer(std::span<const TensorType> in) const;
+  std::vector<Strategy> place(std::span<const TensorType> in) const;
+  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+  std::string describe() const;
+
+  std::vector<Alias> aliases() const { return {{.out = 0, .in = 0}}; }
 
   static std::span<const Variant> variants() { return reference_only(); }
 };

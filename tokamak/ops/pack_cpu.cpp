@@ -39,42 +39,72 @@ struct Copy {
   }
 };
 
-// Piece k of a cut dim as the row k of rows of `row_bytes`.
+// Piece k of a cut dim as the row k of rows of `row_bytes`, chunk by chunk.
 std::vector<Copy> piece_copies(const Runs& runs, const std::vector<int64_t>& sizes,
-                               int64_t row_bytes) {
+                               std::vector<int> order, int64_t row_bytes) {
+  // Where chunk j of the pieces laid end to end lies in the whole.
+  std::vector<int64_t> chunk_begins(order.size());
+  const int64_t chunk = order.empty() ? 0 : runs.extent / static_cast<int64_t>(order.size());
+  for (size_t j = 0; j < order.size(); ++j)
+    chunk_begins[static_cast<size_t>(order[j])] = static_cast<int64_t>(j) * chunk;
   std::vector<Copy> copies;
   int64_t begin = 0;
   for (size_t k = 0; k < sizes.size(); ++k) {
-    const int64_t bytes = sizes[k] * runs.inner;
-    copies.push_back({.count = bytes == 0 ? 0 : runs.outer,
-                      .bytes = bytes,
-                      .from = begin * runs.inner,
-                      .from_stride = runs.extent * runs.inner,
-                      .to = static_cast<int64_t>(k) * row_bytes,
-                      .to_stride = bytes});
+    const int64_t step = order.empty() ? sizes[k] : chunk;
+    for (int64_t at = 0; at < sizes[k]; at += step) {
+      const int64_t from =
+          order.empty() ? begin : chunk_begins[static_cast<size_t>((begin + at) / chunk)];
+      copies.push_back({.count = runs.outer,
+                        .bytes = step * runs.inner,
+                        .from = from * runs.inner,
+                        .from_stride = runs.extent * runs.inner,
+                        .to = static_cast<int64_t>(k) * row_bytes + at * runs.inner,
+                        .to_stride = sizes[k] * runs.inner});
+    }
     begin += sizes[k];
   }
   return copies;
+}
+
+template <class T, class A>
+void add_slice(const Runs& part, int64_t extent, int64_t begin, bool overwrites, const T* x, A* y) {
+  const int64_t run = part.extent * part.inner;
+  parallel_ranges(part.outer * run, 8192, [=](int64_t first, int64_t last, int) {
+    for (int64_t i = first; i < last;) {
+      const int64_t o = i / run;
+      const int64_t end = std::min(last, (o + 1) * run);
+      A* to = y + (o * extent + begin) * part.inner - o * run;
+#pragma omp simd
+      for (int64_t e = i; e < end; ++e) {
+        const auto value = static_cast<A>(static_cast<Accum<T>>(x[e]));
+        to[e] = overwrites ? value : to[e] + value;
+      }
+      i = end;
+    }
+  });
 }
 
 }  // namespace
 
 Kernel prepare(const Split& op, const KernelTypes& types, std::string_view) {
   const int64_t row_bytes = types.out[0].dims[1] * size_of(types.out[0].dtype);
-  const std::vector<Copy> copies = piece_copies(Runs(types.in[0], op.dim), op.sizes, row_bytes);
+  const std::vector<Copy> copies =
+      piece_copies(Runs(types.in[0], op.dim), op.sizes, op.order, row_bytes);
+  const Runs runs(types.in[0], op.dim);
+  std::vector<int64_t> filled;
+  for (const int64_t size : op.sizes) filled.push_back(runs.outer * size * runs.inner);
   return [=](const KernelArgs& a) {
-    for (const Copy& copy : copies) {
-      copy.run(a.in[0].data, a.out[0].data);
-      const int64_t filled = copy.count * copy.bytes;
-      std::memset(a.out[0].as<char>() + copy.to + filled, 0,
-                  static_cast<size_t>(row_bytes - filled));
-    }
+    for (const Copy& copy : copies) copy.run(a.in[0].data, a.out[0].data);
+    char* row = a.out[0].as<char>();
+    for (size_t k = 0; k < filled.size(); ++k, row += row_bytes)
+      std::memset(row + filled[k], 0, static_cast<size_t>(row_bytes - filled[k]));
   };
 }
 
 Kernel prepare(const Join& op, const KernelTypes& types, std::string_view) {
   const int64_t row_bytes = types.in[0].dims[1] * size_of(types.in[0].dtype);
-  std::vector<Copy> copies = piece_copies(Runs(types.out[0], op.dim), op.sizes, row_bytes);
+  std::vector<Copy> copies =
+      piece_copies(Runs(types.out[0], op.dim), op.sizes, op.order, row_bytes);
   for (Copy& copy : copies) {
     std::swap(copy.from, copy.to);
     std::swap(copy.from_stride, copy.to_stride);
@@ -110,6 +140,31 @@ Kernel prepare(const ConcatDim& op, const KernelTypes& types, std::string_view) 
   }
   return [=](const KernelArgs& a) {
     for (size_t k = 0; k < copies.size(); ++k) copies[k].run(a.in[k].data, a.out[0].data);
+  };
+}
+
+Kernel prepare(const SumSlices& op, const KernelTypes& types, std::string_view) {
+  const bool is_double = types.out[0].dtype == DType::kF64;
+  const bool is_covered = types.in[0].dims == types.out[0].dims;
+  std::vector<Kernel> adds;
+  for (size_t i = 0; i < types.in.size(); ++i) {
+    Runs part(types.in[i], op.dim);
+    part.inner /= size_of(types.in[i].dtype);
+    adds.push_back(by_float(types.in[i].dtype, [&]<class T>() -> Kernel {
+      return [=, extent = op.extent, begin = op.begins[i]](const KernelArgs& a) {
+        const bool first = i == 0 && is_covered;
+        if (a.in[i].data == a.out[0].data) return;
+        if (is_double) {
+          add_slice(part, extent, begin, first, a.in[i].as<T>(), a.out[0].as<double>());
+        } else {
+          add_slice(part, extent, begin, first, a.in[i].as<T>(), a.out[0].as<float>());
+        }
+      };
+    }));
+  }
+  return [adds, is_covered](const KernelArgs& a) {
+    if (!is_covered) std::memset(a.out[0].data, 0, static_cast<size_t>(a.out[0].type.bytes()));
+    for (const Kernel& add : adds) add(a);
   };
 }
 

@@ -35,9 +35,12 @@ OpCases cases_of<Split>() {
   c.good("even rows", {.dim = 0, .sizes = {2, 2, 2}}, {f32({6, 5})});
   c.good("uneven", {.dim = 1, .sizes = {3, 0, 4}}, {f32({2, 7, 3})});
   c.good("last dim, many rows", {.dim = 2, .sizes = {40, 24}}, {f32({3, 50, 64})});
-  c.good("longer rows", {.dim = 1, .sizes = {3}, .longest = 5}, {f32({4, 3, 2})});
+  c.good("longer rows", {.dim = 1, .sizes = {3}, .row_numel = 25}, {f32({4, 3, 2})});
   c.good("tokens", {.dim = 1, .sizes = {1, 3}}, {i32({2, 4})}).check_gradient = false;
-  c.bad("longer than the longest", {.dim = 0, .sizes = {2, 4}, .longest = 3}, {f32({6, 5})});
+  c.good("chunks", {.dim = 1, .sizes = {4, 4}, .order = {0, 2, 3, 1}}, {f32({2, 8, 3})});
+  c.bad("short rows", {.dim = 0, .sizes = {2, 4}, .row_numel = 19}, {f32({6, 5})});
+  c.bad("a chunk twice", {.dim = 0, .sizes = {2, 4}, .order = {0, 1, 1}}, {f32({6, 5})});
+  c.bad("a chunk in two pieces", {.dim = 0, .sizes = {1, 5}, .order = {0, 2, 1}}, {f32({6, 5})});
   c.bad("too few", {.dim = 0, .sizes = {2, 3}}, {f32({6, 5})});
   c.bad("no such dim", {.dim = 2, .sizes = {6}}, {f32({6, 5})});
   return c.cases;
@@ -79,6 +82,21 @@ OpCases cases_of<ConcatDim>() {
   good("rows", {.dim = 0}, {f32({2, 6}), f32({3, 6})});
   good("last dim", {.dim = 1}, {i32({6, 2}), i32({6, 5})});
   c.bad("other dims differ", {.dim = 1}, {f32({6, 2, 3}), f32({5, 4, 3})});
+  return c.cases;
+}
+
+template <>
+OpCases cases_of<SumSlices>() {
+  CasesOf<SumSlices> c;
+  const auto good = [&](std::string name, SumSlices op, Types in) {
+    c.good(std::move(name), std::move(op), std::move(in)).check_gradient = false;
+  };
+  good("apart", {.dim = 1, .extent = 9, .begins = {0, 5}}, {f32({6, 2, 3}), f32({6, 3, 3})});
+  good("overlapping", {.dim = 1, .extent = 5, .begins = {0, 2}}, {f32({6, 5, 3}), f32({6, 3, 3})});
+  good("rows", {.dim = 0, .extent = 6, .begins = {0, 0, 2}}, {f32({6}), f32({6}), f32({3})});
+  good("long", {.dim = 1, .extent = 9000, .begins = {0, 7}}, {f32({3, 9000}), f32({3, 8000})});
+  c.bad("past the end", {.dim = 0, .extent = 6, .begins = {4}}, {f32({3})});
+  c.bad("no place", {.dim = 0, .extent = 6, .begins = {0}}, {f32({3}), f32({3})});
   return c.cases;
 }
 

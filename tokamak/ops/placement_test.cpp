@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tokamak/comm/thread_world.h"
+#include "tokamak/ops/attention.h"
 #include "tokamak/ops/op_runner.h"
 
 namespace tokamak::testing {
@@ -51,6 +52,29 @@ std::vector<Cut> cuts_of(int64_t units, int ranks) {
   sizes[0] = units - ranks + 1;
   if (units > ranks) cuts.push_back(contiguous(sizes));
   return cuts;
+}
+
+// How context parallel ranks hold a sequence.
+Cut zigzag(int64_t units, int ranks) {
+  Cut cut;
+  const int64_t chunk = units / (2 * ranks);
+  for (int64_t r = 0; r < ranks; ++r) {
+    const int64_t back = 2 * ranks - 1 - r;
+    cut.push_back({{.begin = r * chunk, .end = (r + 1) * chunk},
+                   {.begin = back * chunk, .end = (back + 1) * chunk}});
+  }
+  return cut;
+}
+
+bool is_zigzag(const OpCase& c) {
+  if (c.rules == &kRules<Attention>) return static_cast<const Attention*>(c.op.get())->zigzag;
+  return static_cast<const AttentionGrad*>(c.op.get())->forward.zigzag;
+}
+
+std::vector<Cut> context_cuts(const OpCase& c, int64_t units, int ranks) {
+  if (units % (2 * ranks) != 0) return {};
+  if (is_zigzag(c)) return {zigzag(units, ranks)};
+  return {contiguous(std::vector<int64_t>(static_cast<size_t>(ranks), units / ranks))};
 }
 
 // Operands of one strategy cut in the same places, scaled to each one's extent.
@@ -141,11 +165,14 @@ class Placements : public ::testing::TestWithParam<OpCase> {
       local.op = op.op;
       Types types = in_;
       const auto mine = shards(s, sharding, cut, rank, types);
-      results[static_cast<size_t>(rank)] =
-          run_op(local, types, mine, {.reference_only = true, .groups = groups});
+      // Threads of ranks would wait for those of kernels.
+      const RunOptions options{
+          .reference_only = true, .threads = groups.empty() ? 0 : 1, .groups = groups};
+      results[static_cast<size_t>(rank)] = run_op(local, types, mine, options);
     };
     const int size = static_cast<int>(cut.size());
-    if (!sharding.localize(c(), cut, 0).rules->is_composite) {
+    const AnyOp first = sharding.localize(c(), cut, 0);
+    if (!first.rules->is_composite || first.op == c().op) {
       for (int rank = 0; rank < size; ++rank) run_rank(rank, {});
       return results;
     }
@@ -218,7 +245,9 @@ TEST_P(Placements, equal_the_whole) {
         check(s, sharding, Cut(static_cast<size_t>(ranks)));
         continue;
       }
-      for (const Cut& cut : cuts_of(sharding.units(), ranks)) check(s, sharding, cut);
+      const auto cuts = s.only == MeshAxis::kCp ? context_cuts(c(), sharding.units(), ranks)
+                                                : cuts_of(sharding.units(), ranks);
+      for (const Cut& cut : cuts) check(s, sharding, cut);
     }
   }
 }

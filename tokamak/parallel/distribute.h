@@ -11,8 +11,6 @@
 
 namespace tokamak {
 
-enum class ContextMethod : uint8_t { kAllGather, kRing, kUlysses };
-
 /// When compute copies of weights are thrown away after the forward and gathered again.
 enum class Reshard : uint8_t { kDefault, kAlways, kNever };
 
