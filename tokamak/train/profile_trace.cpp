@@ -2,24 +2,40 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include <fmt/format.h>
 
 namespace tokamak {
+namespace {
 
-std::string chrome_trace(std::span<const TaskSpan> spans) {
-  std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
-  const double start = spans.empty() ? 0.0 : spans.front().begin_s;
+constexpr double kMiB = 1024.0 * 1024.0;
+
+}  // namespace
+
+std::string chrome_trace(std::span<const TaskSpan> spans, int rank) {
+  std::string text = fmt::format(
+      "{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{{\"name\":\"process_name\",\"ph\":\"M\","
+      "\"pid\":{},\"args\":{{\"name\":\"rank {}\"}}}}",
+      rank, rank);
+  std::set<int> streams;
+  for (const TaskSpan& s : spans) streams.insert(s.task->stream);
+  for (const int stream : streams) {
+    text += fmt::format(
+        ",\n{{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":{},\"tid\":{},"
+        "\"args\":{{\"name\":\"{}\"}}}}",
+        rank, stream, stream == 0 ? "compute" : fmt::format("communication {}", stream));
+  }
   for (const TaskSpan& s : spans) {
     const Cost cost = cost_of(*s.task);
+    const double seconds = std::max(s.end_s - s.begin_s, 1e-9);
     text += fmt::format(
-        "{}\n{{\"name\":\"{}\",\"cat\":\"{}\",\"ph\":\"X\",\"pid\":0,\"tid\":\"{}\",\"ts\":{:.3f},"
-        "\"dur\":{:.3f},"
-        "\"args\":{{\"variant\":\"{}\",\"block\":{},\"gflop\":{:.3f},\"gflop_per_s\":{:.1f}}}}}",
-        &s == spans.data() ? "" : ",", s.task->rules->name, name_of(s.task->label.phase),
-        name_of(s.task->label.phase), (s.begin_s - start) * 1e6, (s.end_s - s.begin_s) * 1e6,
-        s.task->variant->name, s.task->label.block, cost.flops * 1e-9,
-        cost.flops * 1e-9 / std::max(s.end_s - s.begin_s, 1e-9));
+        ",\n{{\"name\":\"{}\",\"cat\":\"{}\",\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},"
+        "\"dur\":{:.3f},\"args\":{{\"variant\":\"{}\",\"block\":{},\"gflop\":{:.3f},"
+        "\"gflop_per_s\":{:.1f},\"mib_sent\":{:.3f}}}}}",
+        s.task->rules->name, name_of(s.task->label.phase), rank, s.task->stream, s.begin_s * 1e6,
+        (s.end_s - s.begin_s) * 1e6, s.task->variant->name, s.task->label.block, cost.flops * 1e-9,
+        cost.flops * 1e-9 / seconds, cost.bytes_sent / kMiB);
   }
   return text + "\n]}\n";
 }

@@ -9,8 +9,9 @@
 
 namespace tokamak {
 
-/// Trace-event JSON of the tasks of one step, a lane each for forward, backward and update.
-std::string chrome_trace(std::span<const TaskSpan> spans);
+/// Trace-event JSON of the tasks of one step of one rank: a lane for compute and one for each other
+/// stream. Times are those of the machine's steady clock, so traces of ranks on one host line up.
+std::string chrome_trace(std::span<const TaskSpan> spans, int rank = 0);
 
 struct OpTime {
   std::string op;
