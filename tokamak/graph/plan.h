@@ -18,6 +18,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -148,5 +149,10 @@ std::string to_text(const Plan& plan);
 /// streams and waits (vector clocks), in one segment and between the items of the plan's schedule;
 /// every operand lies inside its arena or slot; and each communication group is used by one stream.
 void check_plan(const Plan& plan);
+
+/// Throws Bug unless a step of all ranks together, `plans` by rank, comes to its end, with
+/// collectives that hold a stream until all members are there: members of a group enter the same
+/// ones in the same order, and no two ranks wait for each other.
+void check_ranks(std::span<const Plan* const> plans, int num_microbatches);
 
 }  // namespace tokamak

@@ -6,6 +6,7 @@
 #include "tokamak/core/random.h"
 #include "tokamak/graph/slots.h"
 #include "tokamak/ops/accumulate.h"
+#include "tokamak/ops/collective.h"
 
 namespace tokamak {
 namespace {
@@ -110,6 +111,77 @@ TEST(Waits, derived_for_random_segments_pass_the_check_and_none_is_too_many) {
     }
   }
   EXPECT_GT(lost, 3000);
+}
+
+// Plans of two ranks with two groups of both; each runs `order` (group, stream).
+struct Pair {
+  std::vector<Plan> plans{2};
+
+  explicit Pair(const std::vector<std::vector<std::pair<int, int>>>& orders) {
+    for (int rank = 0; rank < 2; ++rank) {
+      Plan& plan = plans[static_cast<size_t>(rank)];
+      plan.segments.resize(1);
+      const CommGroup groups[] = {plan.groups.add("a", {0, 1}, rank),
+                                  plan.groups.add("b", {0, 1}, rank)};
+      for (const auto& [group, stream] : orders[static_cast<size_t>(rank)])
+        add(rank, AllReduce{.group = groups[group]}, stream, 8);
+    }
+  }
+
+  template <class T>
+  void add(int rank, const T& op, int stream, int64_t elements) {
+    Task task = Segments::task({.stream = stream});
+    task.rules = &kRules<T>;
+    task.op = std::make_shared<const T>(op);
+    task.in = {Segments::operand(0, elements)};
+    plans[static_cast<size_t>(rank)].segments[0].tasks.push_back(std::move(task));
+  }
+
+  void check() const {
+    const Plan* both[] = {&plans[0], &plans[1]};
+    check_ranks(both, 2);
+  }
+};
+
+TEST(CheckRanks, finds_collectives_in_different_orders) {
+  Pair({{{0, 1}, {1, 1}}, {{0, 1}, {1, 1}}}).check();
+  EXPECT_THROW(Pair({{{0, 1}, {1, 1}}, {{1, 1}, {0, 1}}}).check(), Bug);
+  // Each on its own stream: the order of issue does not matter, unless one waits for the other.
+  Pair apart({{{0, 1}, {1, 2}}, {{1, 2}, {0, 1}}});
+  apart.check();
+  apart.plans[0].segments[0].tasks[1].waits = {0};
+  apart.check();
+  apart.plans[1].segments[0].tasks[1].waits = {0};
+  EXPECT_THROW(apart.check(), Bug);
+}
+
+TEST(CheckRanks, finds_collectives_that_differ) {
+  EXPECT_THROW(Pair({{{0, 1}}, {}}).check(), Bug);
+  Pair lengths({{}, {}});
+  const CommGroup group{.id = 0, .size = 2};
+  lengths.add(0, AllReduce{.group = group}, 0, 8);
+  lengths.add(1, AllReduce{.group = group}, 0, 6);
+  EXPECT_THROW(lengths.check(), Bug);
+  Pair transfer({{}, {}});
+  transfer.add(0, Send{.group = group}, 1, 8);
+  transfer.add(1, Recv{.group = group}, 1, 8);
+  transfer.check();
+  transfer.add(0, Send{.group = group}, 1, 8);
+  transfer.add(1, Send{.group = group}, 1, 8);
+  EXPECT_THROW(transfer.check(), Bug);
+}
+
+// The last pair of a step counts too: rank 1 reduces once a step, rank 0 in every microbatch.
+TEST(CheckRanks, counts_the_microbatches_in_which_a_task_runs) {
+  Pair p({{{0, 1}}, {{0, 1}}});
+  p.check();
+  for (Plan& plan : p.plans) {
+    plan.segments[0].runs = Segment::Runs::kPerMicrobatch;
+    plan.segments[0].tasks[0].when = When::kLastMicrobatch;
+  }
+  p.check();
+  p.plans[0].segments[0].tasks[0].when = When::kEvery;
+  EXPECT_THROW(p.check(), Bug);
 }
 
 }  // namespace
