@@ -144,35 +144,42 @@ class Sharding {
   int64_t units_ = 0;
 };
 
+// In which type a strategy runs, and how near it must be to the whole in double.
+struct How {
+  DType dtype = DType::kF64;
+  bool reference_only = true;
+  double bound = 1e-6;
+};
+
 class Placements : public ::testing::TestWithParam<OpCase> {
  protected:
   void SetUp() override {
     if (c().rules->has_side_effect) GTEST_SKIP() << "speaks to another rank";
-    values_ = fill_inputs(c(), DType::kF64);
+    values_ = fill_inputs(c(), DType::kBF16);
     whole_ = run_op(c(), in_, values_, {.reference_only = true});
   }
 
   const OpCase& c() const { return GetParam(); }
 
   // The outputs of every rank.
-  std::vector<std::vector<Numbers>> run(const Strategy& s, const Sharding& sharding,
-                                        const Cut& cut) const {
+  std::vector<std::vector<Numbers>> run(const Strategy& s, const Sharding& sharding, const Cut& cut,
+                                        const How& how) const {
     std::vector<std::vector<Numbers>> results(cut.size());
     const auto run_rank = [&](int rank, std::span<Communicator* const> groups) {
       OpCase local = c();
       const AnyOp op = sharding.localize(c(), cut, rank);
       local.rules = op.rules;
       local.op = op.op;
-      Types types = in_;
+      Types types = types_as(c(), how.dtype);
       const auto mine = shards(s, sharding, cut, rank, types);
       // Threads of ranks would wait for those of kernels.
-      const RunOptions options{
-          .reference_only = true, .threads = groups.empty() ? 0 : 1, .groups = groups};
+      const RunOptions options{.reference_only = how.reference_only,
+                               .threads = groups.empty() ? 0 : 1,
+                               .groups = groups};
       results[static_cast<size_t>(rank)] = run_op(local, types, mine, options);
     };
     const int size = static_cast<int>(cut.size());
-    const AnyOp first = sharding.localize(c(), cut, 0);
-    if (!first.rules->is_composite || first.op == c().op) {
+    if (!communicates(sharding, cut)) {
       for (int rank = 0; rank < size; ++rank) run_rank(rank, {});
       return results;
     }
@@ -186,8 +193,25 @@ class Placements : public ::testing::TestWithParam<OpCase> {
     return results;
   }
 
+  // Composites are run in the types and by the kernels of training too.
   void check(const Strategy& s, const Sharding& sharding, const Cut& cut) const {
-    const auto got = run(s, sharding, cut);
+    check(s, sharding, cut, How{});
+    if (!communicates(sharding, cut)) return;
+    check(s, sharding, cut, {.dtype = DType::kF32, .reference_only = false, .bound = 1e-5});
+    check(s, sharding, cut, {.dtype = DType::kBF16, .reference_only = false, .bound = 1e-2});
+  }
+
+  const Types in_ = types_as(c(), DType::kF64);
+  const Types out_ = c().rules->infer(c().op.get(), in_);
+
+ private:
+  bool communicates(const Sharding& sharding, const Cut& cut) const {
+    const AnyOp first = sharding.localize(c(), cut, 0);
+    return first.rules->is_composite && first.op != c().op;
+  }
+
+  void check(const Strategy& s, const Sharding& sharding, const Cut& cut, const How& how) const {
+    const auto got = run(s, sharding, cut, how);
     for (size_t k = 0; k < out_.size(); ++k) {
       for (size_t rank = 0; rank < cut.size(); ++rank) {
         Numbers mine = got[rank][k];
@@ -202,16 +226,12 @@ class Placements : public ::testing::TestWithParam<OpCase> {
           }
         }
         ASSERT_EQ(mine.size(), want.size()) << "output " << k;
-        EXPECT_LT(relative_error(mine, want), 1e-6)
-            << "output " << k << " rank " << rank << " of " << cut.size();
+        EXPECT_LT(relative_error(mine, want), how.bound)
+            << name_of(how.dtype) << " output " << k << " rank " << rank << " of " << cut.size();
       }
     }
   }
 
-  const Types in_ = types_as(c(), DType::kF64);
-  const Types out_ = c().rules->infer(c().op.get(), in_);
-
- private:
   std::vector<Numbers> shards(const Strategy& s, const Sharding& sharding, const Cut& cut, int rank,
                               Types& types) const {
     auto mine = values_;
