@@ -283,8 +283,9 @@ TEST(Slots, are_as_many_as_microbatches_in_flight) {
   OneForwardOneBackward t;
   check_plan(t.p.plan);
   EXPECT_EQ(t.p.plan.slots[2].count, t.kInFlight);
-  // Nothing waits for a send before the end of the step; a receive is waited for at once.
-  EXPECT_EQ(t.p.plan.slots[1].count, t.kMicrobatches);
+  // A forward waits for the send before the last one; a receive is waited for at once.
+  EXPECT_EQ(t.p.plan.slots[1].count, 2);
+  EXPECT_EQ(t.p.plan.slots[0].count, 1);
   const Memory memory = t.p.memory();
   Executor executor(t.p.plan, memory);
   for (int step = 0; step < 2; ++step) {

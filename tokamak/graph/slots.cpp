@@ -96,6 +96,30 @@ std::vector<std::vector<int>> classes_by_segment(const Plan& plan) {
   return by_segment;
 }
 
+// What reads a slot in the background is waited for before its maker has run twice more, so that
+// two slots do instead of one for each microbatch. A send may block its rank at once
+// (lower_schedule), so it may do so later.
+void wait_for_readers(Plan& plan, const std::vector<std::vector<int>>& classes) {
+  constexpr int kInFlight = 2;
+  const ItemOrder order(plan, plan.items);
+  const int count = static_cast<int>(plan.items.size());
+  for (int i = 0; i < count; ++i) {
+    const int segment = plan.items[static_cast<size_t>(i)].segment;
+    if (!plan.segments[static_cast<size_t>(segment)].is_background) continue;
+    std::set<int> makers;
+    for (const int c : classes[static_cast<size_t>(segment)]) {
+      const int maker = plan.slots[static_cast<size_t>(c)].first_segment;
+      if (!plan.segments[static_cast<size_t>(maker)].is_background) makers.insert(maker);
+    }
+    const int known = order.known_from(i, i + 1);
+    int runs = 0;
+    for (int j = i + 1; j < known && runs < kInFlight; ++j) {
+      ScheduleItem& later = plan.items[static_cast<size_t>(j)];
+      if (makers.contains(later.segment) && ++runs == kInFlight) later.waits.push_back(i);
+    }
+  }
+}
+
 std::vector<Hold> holds_of(const Plan& plan, const std::vector<std::vector<int>>& classes) {
   const ItemOrder order(plan, plan.items);
   std::map<std::pair<int, int>, Hold> holds;
@@ -184,6 +208,7 @@ void set_slot_bytes(Plan& plan, int64_t bytes) {
 
 void assign_slots(Plan& plan) {
   const auto classes = classes_by_segment(plan);
+  wait_for_readers(plan, classes);
   std::vector<Hold> holds = holds_of(plan, classes);
   int64_t bytes = 0;
   for (const Pool& pool : make_pools(plan, holds)) {
