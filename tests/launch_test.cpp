@@ -1,6 +1,7 @@
 // `tokamak launch` with real ranks: exit codes, signals, restarts, and no process left behind.
 #include <csignal>
 #include <fstream>
+#include <map>
 #include <thread>
 
 #include <fmt/format.h>
@@ -219,6 +220,26 @@ TEST(Launch, RefusesWhatCannotStart) {
     expect_says(run.err, text);
     EXPECT_EQ(count_lines(run.err), 1) << run.err;
   }
+}
+
+TEST(Launch, BenchCommMeasuresEveryCollective) {
+  const auto run = launch(
+      {"-n", "2"}, {"bench", "comm", "--max-bytes", "2000", "--factor", "2", "--seconds", "0.001"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  const ScratchFolder folder;
+  FileWriter(folder.path() / "json").write(run.out.substr(run.out.find('{')));
+  std::map<std::string, int> lines;
+  for (const Json& line : read_json_lines(folder.path() / "json")) {
+    EXPECT_GT(line.at("bytes_per_s").get<double>(), 0.0);
+    EXPECT_EQ(line.at("ranks").get<int>(), 2);
+    ++lines[line.at("collective").get<std::string>()];
+  }
+  const std::map<std::string, int> want{{"all_gather", 1}, {"all_reduce", 1},     {"all_to_all", 1},
+                                        {"broadcast", 1},  {"reduce_scatter", 1}, {"send_recv", 1}};
+  EXPECT_EQ(lines, want);
+  const auto alone = run_program({TOK_PROGRAM, "bench", "comm"});
+  EXPECT_EQ(alone.exit_code, 2);
+  expect_says(alone.err, "tokamak launch -n 4 -- bench comm");
 }
 
 TEST(LaunchFilter, KeepsWhatIsNotKnown) {
