@@ -21,8 +21,6 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 
-extern char** environ;
-
 namespace tokamak::cli {
 namespace {
 
@@ -154,6 +152,7 @@ struct Started {
 Started start(const std::vector<std::string>& words, int stream, bool is_local,
               const sigset_t& mask) {
   std::vector<char*> argv;
+  argv.reserve(words.size() + 1);
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
   int pipe_ends[2];

@@ -50,6 +50,7 @@ std::vector<T> sum_in_order(int num_ranks, int64_t count) {
     }
   }
   std::vector<T> rounded;
+  rounded.reserve(sum.size());
   for (const float x : sum) rounded.push_back(T(x));
   return rounded;
 }
@@ -233,8 +234,10 @@ TEST(ThreadWorld, GroupsHaveTheirOwnOrder) {
 TEST(ThreadWorld, GroupsOfTheSameRanksServeThreadsAtOnce) {
   run_ranks(3, [](World& world) {
     std::vector<std::unique_ptr<Communicator>> comms;
+    comms.reserve(4);
     for (int i = 0; i < 4; ++i) comms.push_back(world.make_group("all", all_ranks(world)));
     std::vector<std::jthread> streams;
+    streams.reserve(4);
     for (int i = 0; i < 4; ++i) {
       streams.emplace_back([&, i] {
         for (int64_t round = 0; round < 50; ++round) {

@@ -194,6 +194,7 @@ void HostCommunicator::reduce_scatter(const void* in, void* out, int64_t count, 
   count_traffic(traffic_.reduce_scatter, (size() - 1) * count * size_of(dtype));
   if (size() == 1) return copy_bytes(bytes_of(in), bytes_of(out), count * size_of(dtype));
   std::vector<Slice> pieces;
+  pieces.reserve(static_cast<size_t>(size()));
   for (int member = 0; member < size(); ++member) {
     pieces.push_back({.first = member * count, .count = count});
   }

@@ -95,7 +95,7 @@ class ThreadJob {
     const auto key = std::pair(std::move(ranks), call);
     auto& group = groups_[key];
     if (!group) group = std::make_shared<ThreadGroup>(name, size);
-    const auto mine = group;
+    auto mine = group;
     if (++group->num_joined == size) groups_.erase(key);
     return mine;
   }
@@ -274,6 +274,7 @@ void run_ranks(int num_ranks, const std::function<void(World& world)>& body,
   for (int rank = 0; rank < num_ranks; ++rank) job.page(rank).rank = rank;
   {
     std::vector<std::jthread> threads;
+    threads.reserve(static_cast<size_t>(num_ranks));
     for (int rank = 0; rank < num_ranks; ++rank) {
       threads.emplace_back(
           [&job, rank, num_ranks, &body] { run_rank(job, rank, num_ranks, body); });
