@@ -197,6 +197,32 @@ TEST(Launch, RestartsOneRankAndGivesUp) {
   expect_says(run.err, "tokamak launch: restart 1 of 1\n");
 }
 
+// Killed after its first checkpoint, a run is resumed and ends as one that nobody touched.
+TEST(Launch, RestartedTrainingResumes) {
+  const Words more{"--training.steps=150", "--checkpoint.enable", "--checkpoint.interval=20",
+                   "--checkpoint.last_save_model_only=false"};
+  const ScratchFolder whole;
+  const auto untouched = run_program(train_words("llama_tiny", whole.path(), more));
+  ASSERT_EQ(untouched.exit_code, 0) << untouched.err;
+
+  const ScratchFolder parts;
+  const Words train = train_words("llama_tiny", parts.path(), more);
+  RunningProgram program(
+      launch_words({"-n", "1", "--max-restarts", "1"}, {train.begin() + 1, train.end()}));
+  await([&] { return path_exists(parts.path() / "checkpoint/step-20"); }, "a checkpoint");
+  const std::string name("tokamak\0train", 13);
+  for (const Process& process : processes_with(parts.path())) {
+    if (process.words.rfind(name, 0) == 0) kill(process.id, SIGKILL);
+  }
+  const auto run = program.wait();
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  expect_says(run.err, "rank 0 on ");
+  expect_says(run.err, " died of signal 9 (Killed)\ntokamak launch: restart 1 of 1\n");
+  EXPECT_EQ(timeless_metrics(parts.path()), timeless_metrics(whole.path()));
+  EXPECT_EQ(read_tensors(parts.path() / "checkpoint/step-150"),
+            read_tensors(whole.path() / "checkpoint/step-150"));
+}
+
 TEST(Launch, DoesNotRestartAfterAUsersMistake) {
   const auto run = launch({"-n", "2", "--max-restarts", "3"}, {TOK_WORKER, "early"});
   EXPECT_EQ(run.exit_code, 2) << run.err;
