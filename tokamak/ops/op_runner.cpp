@@ -99,7 +99,8 @@ class Bench {
     TOK_CHECK(memory.bytes() == plan.peak_bytes() &&
               backend->allocated_bytes() == plan.peak_bytes());
     const StateAccess access(memory, states_, layout);
-    const auto alone = make_single_world()->make_group("alone", std::array{0});
+    const auto world = make_single_world();
+    const auto alone = world->make_group("alone", std::array{0});
     Communicator* const one[] = {alone.get()};
     Executor executor(plan, memory, options.groups.empty() ? one : options.groups);
     for (int repeat = 0; repeat < options.repeats; ++repeat) {
