@@ -14,7 +14,7 @@ class Communicators {
  public:
   /// Makes a communicator for each of `groups`. Collective over the world: each member of a group
   /// has it in its table. All ranks go through their groups in one order (by ranks, then by name),
-  /// so that no two of them wait for each other.
+  /// so that no two of them wait for each other. The world must outlive it.
   Communicators(World& world, const GroupTable& groups);
 
   /// By group id.
