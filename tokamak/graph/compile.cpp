@@ -4,6 +4,8 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/graph/buffers.h"
+#include "tokamak/graph/segments.h"
+#include "tokamak/graph/slots.h"
 
 namespace tokamak {
 namespace {
@@ -42,28 +44,6 @@ ChosenVariants choose_variants(const Graph& graph, const Target& target) {
   return chosen;
 }
 
-std::vector<SegmentNodes> cut_segments(const Graph& graph, bool split_backward) {
-  using Runs = Segment::Runs;
-  std::vector<SegmentNodes> all{{.name = "unshard", .runs = Runs::kOncePerStep, .nodes = {}}};
-  all.push_back({.name = split_backward ? "forward" : "microbatch",
-                 .runs = Runs::kPerMicrobatch,
-                 .nodes = {}});
-  if (split_backward)
-    all.push_back({.name = "backward", .runs = Runs::kPerMicrobatch, .nodes = {}});
-  all.push_back({.name = "update", .runs = Runs::kOncePerStep, .nodes = {}});
-  for (int32_t i = 0; i < graph.size(); ++i) {
-    const Node& node = graph.node(i);
-    if (node.is_leaf()) continue;
-    size_t segment = 0;
-    if (node.label.phase == Phase::kForward) segment = 1;
-    if (node.label.phase == Phase::kBackward) segment = split_backward ? 2 : 1;
-    if (node.label.phase == Phase::kUpdate) segment = all.size() - 1;
-    all[segment].nodes.push_back(i);
-  }
-  std::erase_if(all, [](const SegmentNodes& s) { return s.nodes.empty(); });
-  return all;
-}
-
 }  // namespace
 
 std::vector<std::string> explain_variants(const Node& node, const KernelTypes& types,
@@ -92,11 +72,22 @@ Plan compile(const Graph& graph, const StateLayout& layout, const CompileOptions
   log("expand composites", g);
   g = eliminate_dead(g);
   log("eliminate dead", g);
-  g = recompute(g, options.recompute);
+  g = eliminate_dead(recompute(g, options.recompute));
+  if (splits_backward(options.pipeline)) g = split_weight_gradients(g);
   log("recompute", g);
   const ChosenVariants variants = choose_variants(g, options.target);
-  return assign_buffers(g, layout, cut_segments(g, options.split_backward), variants,
-                        options.target);
+  if (options.pipeline.empty()) {
+    Plan plan = assign_buffers(g, layout, cut_segments(g, options.split_backward), variants,
+                               options.target);
+    plan.groups = options.groups;
+    return plan;
+  }
+  const StageSegments stages = cut_stages(g);
+  Plan plan = assign_buffers(g, layout, stages.segments, variants, options.target);
+  plan.groups = options.groups;
+  plan.items = pipeline_items(stages, options.pipeline);
+  assign_slots(plan);
+  return plan;
 }
 
 }  // namespace tokamak

@@ -6,6 +6,7 @@
 
 #include "tokamak/graph/passes.h"
 #include "tokamak/graph/plan.h"
+#include "tokamak/graph/schedule.h"
 
 namespace tokamak {
 
@@ -14,6 +15,10 @@ struct CompileOptions {
   Target target;
   bool split_backward =
       false;  ///< forward and backward as two segments, as pipeline stages need them
+  /// What this rank runs of a pipeline, in order; empty = no pipeline. Segments are then those of
+  /// each stage, and the plan has items.
+  std::vector<PipelineItem> pipeline;
+  GroupTable groups;  ///< that communication ops of the graph name
   std::function<void(const std::string& pass, const Graph&)> log;  ///< the graph after each pass
 };
 

@@ -21,6 +21,14 @@ std::vector<bool> reached_from(const Graph& graph, std::span<const Value> wrt) {
   return reached;
 }
 
+// Contributions are summed in the module that makes the last of them, so that one value crosses
+// to the module before.
+const Label& label_of_sum(const Graph& graph, Value a, Value b) {
+  const Label& x = graph.producer(a).label;
+  const Label& y = graph.producer(b).label;
+  return x.module < y.module ? x : y;
+}
+
 }  // namespace
 
 std::vector<std::vector<Value>> differentiate(Graph& graph, std::span<const Seed> seeds,
@@ -33,15 +41,19 @@ std::vector<std::vector<Value>> differentiate(Graph& graph, std::span<const Seed
   for (int32_t i = graph.size(); i-- > 0;) {
     if (!reached[static_cast<size_t>(i)]) continue;
     const Node& node = graph.node(i);
-    const LabelScope scope(
-        graph, {.phase = Phase::kBackward, .block = node.label.block, .stage = node.label.stage});
+    Label label = node.label;
+    label.phase = Phase::kBackward;
+    const LabelScope scope(graph, label);
     std::vector<Value> dy(node.out.size());
     bool any = false;
     for (size_t k = 0; k < dy.size(); ++k) {
       const auto it = cotangents.find({i, static_cast<int32_t>(k)});
       if (it == cotangents.end() || it->second.empty()) continue;
       Value total = it->second.front();
-      for (size_t j = 1; j < it->second.size(); ++j) total = sum(graph, total, it->second[j]);
+      for (size_t j = 1; j < it->second.size(); ++j) {
+        const LabelScope where(graph, label_of_sum(graph, total, it->second[j]));
+        total = sum(graph, total, it->second[j]);
+      }
       dy[k] = total;
       any = true;
     }

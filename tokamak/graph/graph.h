@@ -51,7 +51,9 @@ std::string_view name_of(Phase phase);
 struct Label {
   Phase phase = Phase::kForward;
   int32_t block = -1;  ///< transformer block; -1 outside blocks
-  int32_t stage = 0;   ///< pipeline stage
+  int32_t module =
+      0;  ///< place in the model: 0 embedding, 1 + i block i, then final norm, then head
+  int32_t stage = 0;  ///< pipeline stage, set by distribute from the module
   bool operator==(const Label&) const = default;
 };
 

@@ -111,7 +111,9 @@ namespace {
 // Decides for each node whether its outputs are kept for the backward.
 std::vector<bool> kept_nodes(const Graph& graph, const RecomputePolicy& policy) {
   using Mode = RecomputePolicy::Mode;
-  std::vector<bool> kept(static_cast<size_t>(graph.size()), true);
+  std::vector<bool> kept(static_cast<size_t>(graph.size()));
+  for (int32_t i = 0; i < graph.size(); ++i)
+    kept[static_cast<size_t>(i)] = !graph.node(i).is_dropped;
   std::map<std::pair<int32_t, std::string_view>, int> seen;
   for (int32_t i = 0; i < graph.size(); ++i) {
     const Node& node = graph.node(i);
@@ -144,7 +146,12 @@ std::vector<bool> kept_nodes(const Graph& graph, const RecomputePolicy& policy) 
 class Recomputer {
  public:
   Recomputer(const Graph& graph, const RecomputePolicy& policy)
-      : graph_(graph), kept_(kept_nodes(graph, policy)), rewriter_(graph) {}
+      : graph_(graph), kept_(kept_nodes(graph, policy)), rewriter_(graph) {
+    for (int32_t i = 0; i < graph.size(); ++i) {
+      const Node& node = graph.node(i);
+      if (node.is_dropped) dropped_[{node.label.stage, node.label.module}].push_back(i);
+    }
+  }
 
   Graph run() {
     for (int32_t i = 0; i < graph_.size(); ++i) {
@@ -153,6 +160,9 @@ class Recomputer {
         rewriter_.copy(i);
         continue;
       }
+      // One module ahead, so that its gather runs beside this one's backward.
+      for (const int32_t module : {node.label.module, node.label.module - 1})
+        make_dropped_again(node.label.stage, module);
       Node copy = node;
       for (Value& v : copy.in) v = for_backward(v, node.label);
       for (Accumulation& a : copy.accumulations) a.into = rewriter_(a.into);
@@ -162,6 +172,13 @@ class Recomputer {
   }
 
  private:
+  void make_dropped_again(int32_t stage, int32_t module) {
+    const auto it = dropped_.find({stage, module});
+    if (it == dropped_.end()) return;
+    for (const int32_t i : it->second) for_backward({i, 0}, graph_.node(i).label);
+    dropped_.erase(it);
+  }
+
   Value for_backward(Value v, const Label& label) {
     if (!v.valid() || kept_[static_cast<size_t>(v.node)]) return rewriter_(v);
     if (const auto it = clones_.find(v.node); it != clones_.end()) return {it->second, v.out};
@@ -178,14 +195,42 @@ class Recomputer {
   std::vector<bool> kept_;
   Rewriter rewriter_;
   std::map<int32_t, int32_t> clones_;
+  std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>> dropped_;  // by stage, module
 };
 
 }  // namespace
 
 Graph recompute(const Graph& graph, const RecomputePolicy& policy) {
   TOK_CHECK(policy.every_nth_block >= 1, "every {}th block", policy.every_nth_block);
-  if (policy.mode == RecomputePolicy::Mode::kNone) return graph;
+  const auto is_dropped = [&](int32_t i) { return graph.node(i).is_dropped; };
+  bool any = policy.mode != RecomputePolicy::Mode::kNone;
+  for (int32_t i = 0; i < graph.size() && !any; ++i) any = is_dropped(i);
+  if (!any) return graph;
   return Recomputer(graph, policy).run();
+}
+
+Graph split_weight_gradients(const Graph& graph) {
+  // Whether something else reads a node's outputs; destinations of sums are no reads.
+  std::vector<bool> is_read(static_cast<size_t>(graph.size()), false);
+  std::vector<bool> is_apart(static_cast<size_t>(graph.size()), false);
+  for (int32_t i = graph.size(); i-- > 0;) {
+    const Node& node = graph.node(i);
+    if (node.is_leaf()) continue;
+    const bool reduces = node.stream != 0 && node.label.phase == Phase::kBackward && !node.is_clone;
+    is_apart[static_cast<size_t>(i)] =
+        node.label.phase == Phase::kBackward && !node.rules->has_side_effect &&
+        (reduces || (acts(node) && !is_read[static_cast<size_t>(i)]));
+    if (reduces && !node.rules->has_side_effect) continue;
+    for (const Value v : node.in) {
+      if (v.valid()) is_read[static_cast<size_t>(v.node)] = true;
+    }
+  }
+  Graph split = graph;
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    if (is_apart[static_cast<size_t>(i)])
+      split.mutable_node(i).label.phase = Phase::kWeightGradient;
+  }
+  return split;
 }
 
 }  // namespace tokamak

@@ -34,4 +34,8 @@ struct RecomputePolicy {
 /// the same inputs, so gradients keep their bits.
 Graph recompute(const Graph& graph, const RecomputePolicy& policy);
 
+/// Puts backward nodes that nothing but gradient storage needs, and what reduces them, into
+/// Phase::kWeightGradient, so that a schedule can run them later.
+Graph split_weight_gradients(const Graph& graph);
+
 }  // namespace tokamak

@@ -26,6 +26,7 @@ enum class StateKind : uint8_t {
   kInput,      ///< written by the host before a microbatch or a step: tokens, labels, learning rate
   kResult,     ///< read by the host after a step: loss, gradient norm
   kCache,      ///< KV cache of generation
+  kBuffer,     ///< communication buffers: gradients on their way
 };
 
 /// How a parameter starts. Elements are counter-based: keyed by (seed, name, element), the same on
@@ -45,6 +46,7 @@ struct StateDecl {
   Axes axes;
   Init init;
   int32_t block = -1;  ///< bucket: parameters of one block lie together
+  int32_t module = 0;  ///< as Label::module, of the first node that asks for it
   /// A window: these bytes are those of `window_of` from element `window_begin` of its dtype on.
   StateId window_of;
   int64_t window_begin = 0;

@@ -95,6 +95,18 @@ class Builder {
   Label block_label(int64_t layer) const {
     Label label = g_.label;
     label.block = static_cast<int32_t>(layer);
+    label.module = static_cast<int32_t>(layer) + 1;
+    return label;
+  }
+
+  // Of what follows the blocks.
+  Label norm_label() const { return module_label(c_.num_layers + 1); }
+
+  Label head_label() const { return module_label(head_module(c_)); }
+
+  Label module_label(int64_t module) const {
+    Label label = g_.label;
+    label.module = static_cast<int32_t>(module);
     return label;
   }
 
@@ -121,8 +133,12 @@ class Llama : public Builder {
       const LabelScope scope(g_, block_label(layer));
       x_BSD = block(x_BSD, layer);
     }
-    x_BSD = norm("model.norm", x_BSD);
+    {
+      const LabelScope scope(g_, norm_label());
+      x_BSD = norm("model.norm", x_BSD);
+    }
     if (c_.tied) return {.hidden = x_BSD, .head = table};
+    const LabelScope scope(g_, head_label());
     const double std = 1.0 / std::sqrt(static_cast<double>(c_.dim));
     const Init head =
         c_.init == InitRecipe::kTorchtitan ? normal(std, 3.0) : normal(c_.initializer_range);
@@ -193,8 +209,12 @@ class Gpt2 : public Builder {
       const LabelScope scope(g_, block_label(layer));
       x_BSD = block(x_BSD, layer);
     }
-    x_BSD = norm("transformer.ln_f", x_BSD);
+    {
+      const LabelScope scope(g_, norm_label());
+      x_BSD = norm("transformer.ln_f", x_BSD);
+    }
     if (c_.tied) return {.hidden = x_BSD, .head = wte};
+    const LabelScope scope(g_, head_label());
     return {.hidden = x_BSD,
             .head = p_.weight("lm_head.weight", {c_.vocab_size, c_.dim}, {kVocab, kEmbed},
                               weight_init())};

@@ -47,6 +47,11 @@ struct ModelSpec {
   std::string hf_config;  ///< config.json as found, for export; empty for flavors
 };
 
+/// Label::module of the head: after embedding, blocks and final norm.
+inline int32_t head_module(const ModelSpec& spec) {
+  return static_cast<int32_t>(spec.num_layers) + 2;
+}
+
 /// The flavors of `model_name` ("llama3", "llama2", "llama", "gpt2"), smallest first; empty if
 /// there is no such model.
 std::vector<std::string> flavors_of(std::string_view model_name);

@@ -12,7 +12,8 @@ Value Parameters::weight(const std::string& name, Dims dims, Axes axes, Init ini
                                     .kind = StateKind::kParameter,
                                     .axes = std::move(axes),
                                     .init = init,
-                                    .block = graph_.label.block});
+                                    .block = graph_.label.block,
+                                    .module = graph_.label.module});
   Label label = graph_.label;
   label.phase = Phase::kUnshard;
   const LabelScope scope(graph_, label);

@@ -1,0 +1,33 @@
+// Which nodes run together, and the items of a step.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "tokamak/graph/buffers.h"
+#include "tokamak/graph/schedule.h"
+
+namespace tokamak {
+
+/// "unshard", "microbatch" (or "forward" and "backward"), "update".
+std::vector<SegmentNodes> cut_segments(const Graph& graph, bool split_backward);
+
+/// The segments of a rank's pipeline stages: for each stage forward, backward (input gradients) and
+/// weight gradients, and one for each direction of receiving and sending, in the background.
+struct StageSegments {
+  std::vector<SegmentNodes> segments;
+  /// By kind (kBackward stands for kBackwardInput) and stage; absent where a stage has no such
+  /// node.
+  std::map<std::pair<PipelineItemKind, int>, int> index;
+};
+
+StageSegments cut_stages(const Graph& graph);
+
+bool splits_backward(const std::vector<PipelineItem>& items);
+
+/// One step: what runs once before, the pipeline's items, what runs once after. Computations wait
+/// for their receives; a backward that is not split runs its weight gradients after its send.
+std::vector<ScheduleItem> pipeline_items(const StageSegments& stages,
+                                         const std::vector<PipelineItem>& items);
+
+}  // namespace tokamak
