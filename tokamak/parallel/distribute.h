@@ -2,35 +2,108 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "tokamak/graph/graph.h"
 #include "tokamak/graph/mesh.h"
 #include "tokamak/graph/schedule.h"
+#include "tokamak/parallel/decide.h"
 #include "tokamak/parallel/tensor_piece.h"
 
 namespace tokamak {
 
-/// When compute copies of weights are thrown away after the forward and gathered again.
+/// When compute copies of weights are thrown away after the forward and gathered again. kDefault:
+/// always, but never under pipeline parallelism, and not for norm and head, which the backward
+/// needs at once.
 enum class Reshard : uint8_t { kDefault, kAlways, kNever };
 
-/// What the optimizer shards: FSDP (ZeRO-3) shards parameters, gradients and moments.
+/// kZero1 and kZero2 gather weights once a step; kZero2 reduces gradients in every microbatch.
 enum class Sharding : uint8_t { kDdp, kZero1, kZero2, kFsdp };
 
-/// Where gradients of several microbatches are summed.
+/// Where gradients of several microbatches are summed: in full, reduced once a step, or in the
+/// owner's slice, reduced in every microbatch. kAuto: in slices where there is one microbatch.
 enum class GradStore : uint8_t { kAuto, kFull, kSharded };
 
 struct DistributeOptions {
   Mesh mesh;
   int rank = 0;
+  int64_t num_microbatches = 1;
   Sharding sharding = Sharding::kFsdp;
   Reshard reshard = Reshard::kDefault;
   GradStore grad_store = GradStore::kAuto;
+  ModelAxes model;
   bool loss_parallel = true;
-  bool async_tp = false;
+  bool async_tp = false;  ///< gathers and scatters of tp in chunks beside the products
   ContextMethod context = ContextMethod::kAllGather;
-  /// Stage of each block's label is set when the graph is built; which rank runs it is here.
-  PipelineSchedule pipeline;
+  bool head_and_tail = true;         ///< context parallel ranks hold chunks r and 2n-1-r
+  std::vector<int> stage_of_module;  ///< by Label::module; empty = one stage
+  PipelineSchedule pipeline;         ///< which rank runs which stage, and when
 };
+
+/// A part of a flat slice that belongs to one tensor.
+struct TensorRange {
+  std::string tensor;
+  int64_t begin = 0;  ///< in the slice
+  int64_t end = 0;
+  double norm_weight = 1.0;  ///< one over the ranks that hold the same elements and count them
+};
+
+/// Parameters that one optimizer node updates: a bucket's slice, or one whole parameter.
+struct UpdateUnit {
+  std::string name;
+  int32_t block = -1;
+  StateId master;
+  StateId first_moment;
+  StateId second_moment;
+  Value gradient;
+  std::vector<TensorRange> tensors;
+};
+
+struct RankContext;
+class Buckets;
+
+/// What State holds once everything issued before has written it.
+Value read_final(Graph& graph, StateId state);
+
+/// Localizes the graphs of one rank: first the training graph, which decides how parameters lie in
+/// memory, then others over the same parameters.
+class Distributor {
+ public:
+  /// `local` is an empty State table that must outlive the graphs.
+  Distributor(StateTable& local, const DistributeOptions& options);
+  ~Distributor();
+  Distributor(const Distributor&) = delete;
+  Distributor& operator=(const Distributor&) = delete;
+
+  /// `global` is forward and, for training, backward, gradients accumulated into State of kind
+  /// kGradient named "grad.NAME". Inputs and results keep their names; results are totals over all
+  /// ranks. Throws Error where the mesh leaves a rank without a head, a row or a token.
+  Graph localize(const Graph& global);
+
+  /// Of the training graph: what the optimizer updates on this rank.
+  std::vector<UpdateUnit> units(Graph& graph) const;
+
+  /// The group over which squares of gradients are summed.
+  CommGroup norm_group() const;
+
+  std::vector<TensorPiece> pieces() const;
+
+  const GroupTable& groups() const { return groups_; }
+
+ private:
+  void sum_results(Graph& g, const std::vector<std::pair<StateId, std::string>>& partial);
+
+  StateTable& local_;
+  DistributeOptions options_;
+  GroupTable groups_;
+  std::unique_ptr<RankContext> context_;
+  std::vector<NodePlacement> placements_;
+  std::unique_ptr<Buckets> buckets_;
+};
+
+/// "optimizer.m.NAME": what a parameter's first ('m') or second ('v') moment is called.
+std::string moment_name(char which, std::string_view parameter);
 
 }  // namespace tokamak

@@ -248,4 +248,12 @@ std::string split_text(const StageSplit& split, const std::vector<int>& rank_of_
   return text;
 }
 
+std::vector<int> stage_of_module(const StageSplit& split) {
+  std::vector<int> stages{split.embedding_stage};
+  stages.insert(stages.end(), split.stage_of_layer.begin(), split.stage_of_layer.end());
+  stages.push_back(split.norm_stage);
+  stages.push_back(split.head_stage);
+  return stages;
+}
+
 }  // namespace tokamak

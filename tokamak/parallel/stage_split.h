@@ -45,4 +45,7 @@ StageSplit split_stages(const SplitRequest& request);
 /// A line for each stage: "stage 0 on rank 0: tok_embeddings, layers 0 to 7".
 std::string split_text(const StageSplit& split, const std::vector<int>& rank_of_stage);
 
+/// The same by Label::module: embedding, layers, norm, head.
+std::vector<int> stage_of_module(const StageSplit& split);
+
 }  // namespace tokamak

@@ -1,21 +1,132 @@
 #include "tokamak/train/planned_run.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include <fmt/format.h>
 
+#include "tokamak/core/error.h"
+
 namespace tokamak {
+
+namespace {
+
+// The same State in the table of one rank: inputs and results keep their names.
+StepState find_step_state(const StateTable& states, const std::string& prefix) {
+  const auto find = [&](const char* name) { return states.find(prefix + name); };
+  return {.tokens = find("tokens"),
+          .labels = find("labels"),
+          .positions = find("positions"),
+          .rows = find("rows"),
+          .loss_scale = find("loss_scale"),
+          .scalars = find("scalars"),
+          .loss = find("loss"),
+          .grad_norm = find("grad_norm")};
+}
+
+int pipeline_rank(const DistributeOptions& o) {
+  return o.mesh.coordinates(o.rank)[static_cast<size_t>(MeshAxis::kPp)];
+}
+
+std::vector<PipelineItem> training_items(const DistributeOptions& o) {
+  if (o.mesh.degree(MeshAxis::kPp) == 1) return {};
+  return lower_schedule(o.pipeline, pipeline_rank(o), 1);
+}
+
+// One microbatch forward through the stages.
+std::vector<PipelineItem> validation_items(const DistributeOptions& o) {
+  if (o.mesh.degree(MeshAxis::kPp) == 1) return {};
+  const std::vector<int>& rank_of = o.pipeline.rank_of_stage;
+  const auto num_stages = static_cast<int>(rank_of.size());
+  std::vector<PipelineItem> items;
+  for (const int stage : o.pipeline.stages_of(pipeline_rank(o))) {
+    const auto is_elsewhere = [&](int other) {
+      return other >= 0 && other < num_stages &&
+             rank_of[static_cast<size_t>(other)] != pipeline_rank(o);
+    };
+    if (is_elsewhere(stage - 1))
+      items.push_back({.kind = PipelineItemKind::kRecvForward, .stage = stage});
+    items.push_back({.kind = PipelineItemKind::kForward, .stage = stage});
+    if (is_elsewhere(stage + 1))
+      items.push_back({.kind = PipelineItemKind::kSendForward, .stage = stage});
+  }
+  return items;
+}
+
+TrainingGraphOptions of_all_ranks(TrainingGraphOptions o, const Mesh& mesh) {
+  o.batch *= mesh.degree({MeshAxis::kDpReplicate, MeshAxis::kDpShard});
+  o.seq_len = padded_seq_len(o.seq_len, mesh);
+  return o;
+}
+
+}  // namespace
+
+int64_t padded_seq_len(int64_t seq_len, const Mesh& mesh) {
+  const int64_t cp = mesh.degree(MeshAxis::kCp);
+  const int64_t tp = mesh.degree(MeshAxis::kTp);
+  const int64_t unit = cp > 1 ? cp * std::lcm(int64_t{2}, tp) : tp;
+  return (seq_len + unit - 1) / unit * unit;
+}
 
 PlannedRun::PlannedRun(const ModelSpec& config, const RunShape& shape, const Target& target)
     : config_(config), shape_(shape) {
+  if (mesh().size() == 1) {
+    plan_one_rank(target);
+  } else {
+    plan_of_mesh(target);
+  }
+}
+
+void PlannedRun::plan_one_rank(const Target& target) {
   Graph training(states_);
   step_ = build_training_graph(training, config_, shape_.training);
   Graph validation(states_);
   if (shape_.validation)
     validation_step_ = build_validation_graph(validation, config_, *shape_.validation);
   layout_ = lay_out(states_);
+  pieces_ = whole_pieces(states_);
   plan_ = compile(training, layout_, {.recompute = shape_.recompute, .target = target});
   if (shape_.validation) validation_plan_ = compile(validation, layout_, {.target = target});
+}
+
+void PlannedRun::plan_of_mesh(const Target& target) {
+  DistributeOptions& o = shape_.distribute;
+  TOK_CHECK(o.mesh.degree(MeshAxis::kPp) == 1 || o.pipeline.num_microbatches == o.num_microbatches,
+            "a schedule of {} microbatches for {}", o.pipeline.num_microbatches,
+            o.num_microbatches);
+  o.model = {.num_heads = config_.num_heads, .num_kv_heads = config_.num_kv_heads};
+  StateTable global;
+  Graph whole(global);
+  build_gradient_graph(whole, config_, of_all_ranks(shape_.training, mesh()));
+  Distributor distributor(states_, o);
+  Graph training = distributor.localize(whole);
+  const StateDecl norm = global[global.find("grad_norm")];
+  const StateDecl scalars = global[global.find("scalars")];
+  states_.declare_once(norm);
+  states_.declare_once(scalars);
+  step_ = find_step_state(states_, "");
+  const std::vector<UpdateUnit> units = distributor.units(training);
+  build_update(training, units, read_final(training, step_.loss), step_, shape_.training.optimizer,
+               distributor.norm_group());
+  std::optional<Graph> validation;
+  if (shape_.validation) {
+    Graph whole_validation(global);
+    build_validation_graph(whole_validation, config_, of_all_ranks(*shape_.validation, mesh()));
+    validation = distributor.localize(whole_validation);
+    validation_step_ = find_step_state(states_, "validation.");
+  }
+  layout_ = lay_out(states_);
+  pieces_ = distributor.pieces();
+  plan_ = compile(training, layout_,
+                  {.recompute = shape_.recompute,
+                   .target = target,
+                   .pipeline = training_items(o),
+                   .groups = distributor.groups()});
+  if (validation) {
+    validation_plan_ = compile(
+        *validation, layout_,
+        {.target = target, .pipeline = validation_items(o), .groups = distributor.groups()});
+  }
 }
 
 int64_t PlannedRun::peak_bytes() const {

@@ -16,7 +16,11 @@ struct RunShape {
   std::optional<TrainingGraphOptions>
       validation;  ///< its batch and seq_len; absent = no validation
   RecomputePolicy recompute;
+  DistributeOptions distribute;  ///< batches above are this rank's rows of a microbatch
 };
+
+/// `seq_len` rounded up so that cp and tp cut it evenly; the tail is padding.
+int64_t padded_seq_len(int64_t seq_len, const Mesh& mesh);
 
 /// Graphs refer to the State table, so the whole stands still in memory.
 class PlannedRun {
@@ -42,13 +46,24 @@ class PlannedRun {
 
   const Plan* validation_plan() const { return validation_plan_ ? &*validation_plan_ : nullptr; }
 
+  /// What of which tensors this rank holds.
+  const std::vector<TensorPiece>& pieces() const { return pieces_; }
+
+  const Mesh& mesh() const { return shape_.distribute.mesh; }
+
+  int rank() const { return shape_.distribute.rank; }
+
   /// Bytes that binding allocates: arenas are shared by the plans.
   int64_t peak_bytes() const;
 
  private:
+  void plan_one_rank(const Target& target);
+  void plan_of_mesh(const Target& target);
+
   ModelSpec config_;
   RunShape shape_;
   StateTable states_;
+  std::vector<TensorPiece> pieces_;
   StateLayout layout_;
   StepState step_;
   StepState validation_step_;

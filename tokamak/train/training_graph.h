@@ -1,10 +1,12 @@
 // The graphs of a training run: one optimizer step (microbatches, then the update), and validation.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
 #include "tokamak/models/model.h"
+#include "tokamak/parallel/distribute.h"
 
 namespace tokamak {
 
@@ -32,7 +34,7 @@ struct TrainingGraphOptions {
 struct StepState {
   StateId tokens;      ///< i32 [B, S]
   StateId labels;      ///< i32 [B, S]; -100 = no label
-  StateId positions;   ///< i32 [B, S]
+  StateId positions;   ///< i32 [B, S]: place of each token in its sequence
   StateId rows;        ///< i64 [B]: index of each sequence in the run; invalid without dropout
   StateId loss_scale;  ///< f32 [1]: 1 / label tokens of the global batch
   StateId scalars;     ///< f64 [3]: learning rate, 1 - beta1^t, 1 - beta2^t
@@ -40,9 +42,22 @@ struct StepState {
   StateId grad_norm;   ///< f64 [1], before clipping
 };
 
-/// The name that a parameter's first ('m') or second ('v') moment is stored under:
-/// "optimizer.m.NAME".
-std::string moment_name(char which, std::string_view parameter);
+/// Forward and backward of a microbatch over global shapes: what `distribute` takes. Gradients
+/// accumulate in State "grad.NAME".
+struct GradientGraph {
+  StepState state;
+  Value loss;
+  std::vector<UpdateUnit> units;  ///< one for each parameter
+};
+
+GradientGraph build_gradient_graph(Graph& graph, const ModelSpec& config,
+                                   const TrainingGraphOptions& options);
+
+/// What a step does after its microbatches: norm, clipping, AdamW. `loss` may be absent where this
+/// rank has none; squares are summed over `norm_group`.
+void build_update(Graph& graph, std::span<const UpdateUnit> units, Value loss,
+                  const StepState& state, const OptimizerOptions& options,
+                  const CommGroup& norm_group);
 
 /// One step. Where the loss or the gradient norm is not finite the update leaves every parameter
 /// and moment as it was.

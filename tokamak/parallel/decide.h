@@ -1,0 +1,39 @@
+// Which strategy each node of the global graph takes on each axis, and how its operands are placed.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "tokamak/graph/graph.h"
+#include "tokamak/graph/mesh.h"
+#include "tokamak/parallel/partition.h"
+
+namespace tokamak {
+
+/// Axes that place values. dp is dp_replicate x dp_shard: both cut the batch.
+enum class PlacementAxis : uint8_t { kDp, kCp, kTp };
+inline constexpr size_t kNumPlacementAxes = 3;
+
+/// What the mesh axes of one placement axis are.
+AxisSet mesh_axes(PlacementAxis axis);
+
+using Placement = std::array<AxisPlacement, kNumPlacementAxes>;
+
+/// Extents that cannot be read off shapes.
+struct ModelAxes {
+  int64_t num_heads = 1;
+  int64_t num_kv_heads = 1;
+};
+
+struct NodePlacement {
+  std::array<Strategy, kNumPlacementAxes> strategy;  ///< empty on axes of size 1
+  std::vector<Placement> in;                         ///< as the strategies want them
+  std::vector<Placement> out;
+};
+
+/// By node of the graph. Throws Error naming the op and the axis where no strategy fits, and where
+/// an axis leaves a rank without a part of a parameter: "tp 8 is more than the model's 4 heads".
+std::vector<NodePlacement> decide_placements(const Graph& graph, const Mesh& mesh,
+                                             const ModelAxes& model);
+
+}  // namespace tokamak
