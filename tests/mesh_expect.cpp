@@ -1,0 +1,106 @@
+#include "mesh_expect.h"
+
+#include <cmath>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tokamak/parallel/schedules.h"
+#include "tokamak/parallel/stage_split.h"
+
+namespace tokamak {
+namespace {
+
+MeshCase on_one_rank(MeshCase c, DType compute) {
+  c.distribute = {};
+  c.compute = compute;
+  return c;
+}
+
+// A key bias has no gradient: what it holds is rounding.
+bool is_attention_bias(const std::string& name) {
+  return name.find("_proj.bias") != std::string::npos;
+}
+
+void expect_parameters(const MeshResult& got, const MeshResult& want, const MeshCase& c) {
+  double all_difference = 0.0;
+  double all_norm = 0.0;
+  for (const auto& [name, values] : want.parameters) {
+    const auto it = got.parameters.find(name);
+    ASSERT_NE(it, got.parameters.end()) << name;
+    double difference = 0.0;
+    double norm = 0.0;
+    for (size_t i = 0; i < values.size(); ++i) {
+      difference += std::pow(double{it->second[i]} - double{values[i]}, 2);
+      norm += std::pow(double{values[i]}, 2);
+    }
+    const double bound = 1e-5 * std::sqrt(norm) + 1e-3 * c.lr * static_cast<double>(c.steps) *
+                                                      std::sqrt(static_cast<double>(values.size()));
+    if (!is_attention_bias(name)) {
+      EXPECT_LE(std::sqrt(difference), bound) << name;
+    }
+    all_difference += difference;
+    all_norm += norm;
+  }
+  EXPECT_LE(std::sqrt(all_difference), 1e-5 * std::sqrt(all_norm));
+}
+
+}  // namespace
+
+void set_pipeline(MeshCase& c, const std::string& schedule, int chunks) {
+  const int pp = c.distribute.mesh.degree(MeshAxis::kPp);
+  c.distribute.pipeline = make_schedule(schedule, pp, chunks, static_cast<int>(c.num_microbatches));
+  c.distribute.stage_of_module =
+      stage_of_module(split_stages({.num_layers = static_cast<int>(c.model.num_layers),
+                                    .num_ranks = pp,
+                                    .schedule = schedule,
+                                    .num_stages = c.distribute.pipeline.num_stages()}));
+}
+
+std::string describe(const MeshCase& c) {
+  std::string text = c.model.name;
+  for (size_t a = 0; a < kNumMeshAxes; ++a) {
+    const auto axis = static_cast<MeshAxis>(a);
+    if (c.distribute.mesh.degree(axis) > 1)
+      text += fmt::format(" {}{}", name_of(axis), c.distribute.mesh.degree(axis));
+  }
+  if (!c.distribute.pipeline.name.empty()) text += " " + c.distribute.pipeline.name;
+  return fmt::format(
+      "{} heads {}/{} vocab {} mlp {} {} seq {} batch {} in {} recompute {} sharding {} reshard {} "
+      "grad_store {} loss_parallel {} context {} tied {} dropout {}",
+      text, c.model.num_heads, c.model.num_kv_heads, c.model.vocab_size, c.model.mlp_dim,
+      name_of(c.compute), c.seq_len, c.global_batch, c.num_microbatches,
+      static_cast<int>(c.recompute.mode), static_cast<int>(c.distribute.sharding),
+      static_cast<int>(c.distribute.reshard), static_cast<int>(c.distribute.grad_store),
+      c.distribute.loss_parallel, static_cast<int>(c.distribute.context), c.model.tied,
+      c.model.residual_dropout);
+}
+
+void expect_as_one_rank(const MeshCase& c) {
+  const MeshResult got = run_mesh(c);
+  const MeshResult want = run_mesh(on_one_rank(c, DType::kF32));
+  ASSERT_EQ(got.loss.size(), want.loss.size());
+  EXPECT_EQ(got.initial, want.initial);
+  if (c.compute == DType::kF32) {
+    for (size_t t = 0; t < want.loss.size(); ++t) {
+      EXPECT_NEAR(got.loss[t], want.loss[t], 1e-5 * std::abs(want.loss[t])) << "step " << t + 1;
+      EXPECT_NEAR(got.grad_norm[t], want.grad_norm[t], 1e-5 * want.grad_norm[t])
+          << "step " << t + 1;
+    }
+    expect_parameters(got, want, c);
+    return;
+  }
+  const MeshResult one = run_mesh(on_one_rank(c, c.compute));
+  double difference = 0.0;
+  for (size_t t = 0; t < want.loss.size(); ++t) {
+    const double exact = want.loss[t];
+    EXPECT_LE(std::abs(got.loss[t] - exact),
+              1.5 * std::abs(one.loss[t] - exact) + 1e-4 * std::abs(exact))
+        << "step " << t + 1 << ": " << got.loss[t] << ", one rank " << one.loss[t] << ", fp32 "
+        << exact;
+    difference += (got.loss[t] - one.loss[t]) / exact / static_cast<double>(want.loss.size());
+  }
+  ::testing::Test::RecordProperty("bf16_signed_loss_difference", fmt::format("{:.3e}", difference));
+}
+
+}  // namespace tokamak

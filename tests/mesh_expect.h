@@ -1,0 +1,22 @@
+// What a mesh must equal one rank in, and a mesh's recipe as text.
+#pragma once
+
+#include <string>
+
+#include "mesh_run.h"
+
+namespace tokamak {
+
+/// Gives the case its schedule and its stages.
+void set_pipeline(MeshCase& c, const std::string& schedule, int chunks);
+
+/// "llama pp2 dp_shard2 1F1B bf16 ..."
+std::string describe(const MeshCase& c);
+
+/// Trains on the mesh and on one rank (remembered) and compares. fp32: loss and gradient norm of
+/// each step within 1e-5 relative, each tensor within 1e-5 |b| + 1e-3 lr steps sqrt(n), all
+/// together within 1e-5. bf16: each loss at most 1.5 times as far from fp32 as one rank's is, plus
+/// 1e-4 of it.
+void expect_as_one_rank(const MeshCase& c);
+
+}  // namespace tokamak

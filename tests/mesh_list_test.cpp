@@ -1,0 +1,169 @@
+// Many meshes, drawn at random over all axes and options, against one rank.
+//
+// TOK_MESH_SEED draws another list, TOK_MESH_COUNT its length; the name of a case is its whole
+// recipe, and the seed with its number draws it again.
+#include <cmath>
+#include <cstdlib>
+#include <mutex>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tokamak/core/random.h"
+
+#include "mesh_expect.h"
+#include "mesh_run.h"
+
+namespace tokamak {
+namespace {
+
+uint64_t number_from(const char* variable, uint64_t otherwise) {
+  const char* text = std::getenv(variable);  // NOLINT(concurrency-mt-unsafe)
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+class Draw {
+ public:
+  Draw(uint64_t seed, uint64_t index) : seed_(seed), index_(index) {}
+
+  // One of 0 .. n-1.
+  int below(int n) {
+    return static_cast<int>(philox(seed_, index_, next_++)[0] % static_cast<uint32_t>(n));
+  }
+
+  bool flip() { return below(2) == 1; }
+
+  template <class T>
+  T one_of(std::initializer_list<T> values) {
+    return values.begin()[below(static_cast<int>(values.size()))];
+  }
+
+ private:
+  uint64_t seed_;
+  uint64_t index_;
+  uint64_t next_ = 0;
+};
+
+ModelSpec draw_model(Draw& draw) {
+  if (draw.flip()) {
+    return {.family = Family::kLlama,
+            .name = "llama",
+            .flavor = "test",
+            .vocab_size = draw.one_of<int64_t>({61, 64}),
+            .dim = 32,
+            .num_layers = draw.one_of<int64_t>({3, 4}),
+            .num_heads = 6,
+            .num_kv_heads = draw.one_of<int64_t>({1, 2, 3, 6}),
+            .head_dim = 8,
+            .mlp_dim = draw.one_of<int64_t>({44, 48}),
+            .tied = draw.below(4) == 0};
+  }
+  const double dropout = draw.below(3) == 0 ? 0.1 : 0.0;
+  return {.family = Family::kGpt2,
+          .name = "gpt2",
+          .flavor = "test",
+          .vocab_size = 61,
+          .dim = 40,
+          .num_layers = 3,
+          .num_heads = 5,
+          .num_kv_heads = 5,
+          .head_dim = 8,
+          .mlp_dim = 44,
+          .max_seq_len = 32,
+          .tied = draw.below(4) != 0,
+          .embedding_dropout = dropout,
+          .residual_dropout = dropout};
+}
+
+// Deals the prime factors of a world size over axes that can take them.
+Mesh draw_mesh(Draw& draw, const ModelSpec& model) {
+  Mesh mesh;
+  int rest = draw.one_of({2, 2, 3, 4, 4, 6, 8, 8, 12, 16});
+  while (rest > 1) {
+    const int prime = rest % 2 == 0 ? 2 : 3;
+    const auto axis = static_cast<size_t>(draw.below(static_cast<int>(kNumMeshAxes)));
+    const int grown = mesh.degrees[axis] * prime;
+    const bool is_tp = axis == static_cast<size_t>(MeshAxis::kTp);
+    const bool is_pp = axis == static_cast<size_t>(MeshAxis::kPp);
+    if ((is_tp && grown > model.num_heads) || (is_pp && grown > 4)) continue;
+    mesh.degrees[axis] = grown;
+    rest /= prime;
+  }
+  return mesh;
+}
+
+void draw_pipeline(Draw& draw, MeshCase& c) {
+  const int pp = c.distribute.mesh.degree(MeshAxis::kPp);
+  if (pp == 1) return;
+
+  struct Choice {
+    const char* name;
+    int chunks;
+  };
+
+  const auto choice = draw.one_of<Choice>({{"GPipe", 1},
+                                           {"1F1B", 1},
+                                           {"Interleaved1F1B", 2},
+                                           {"LoopedBFS", 2},
+                                           {"InterleavedZeroBubble", 1},
+                                           {"InterleavedZeroBubble", 2},
+                                           {"ZBVZeroBubble", 2},
+                                           {"DualPipeV", 2}});
+  const bool fits = pp * choice.chunks <= c.model.num_layers + 2;
+  set_pipeline(c, fits ? choice.name : "1F1B", fits ? choice.chunks : 1);
+}
+
+RecomputePolicy draw_recompute(Draw& draw) {
+  using Mode = RecomputePolicy::Mode;
+  RecomputePolicy policy{
+      .mode = draw.one_of({Mode::kNone, Mode::kFull, Mode::kSelectiveOps, Mode::kSelectiveLayers}),
+      .every_nth_block = 2};
+  if (policy.mode == Mode::kSelectiveOps) policy.saved_ops = {"attention", "linear"};
+  return policy;
+}
+
+MeshCase draw_case(uint64_t seed, uint64_t index) {
+  Draw draw(seed, index);
+  MeshCase c{.model = draw_model(draw)};
+  DistributeOptions& d = c.distribute;
+  d.mesh = draw_mesh(draw, c.model);
+  c.num_microbatches = draw.one_of<int64_t>({1, 2, 3, 4});
+  if (d.mesh.degree(MeshAxis::kPp) > 1) c.num_microbatches *= 2;
+  c.seq_len = draw.one_of<int64_t>({16, 13});
+  c.global_batch = c.num_microbatches * draw.one_of<int64_t>({1, 2}) *
+                   d.mesh.degree({MeshAxis::kDpReplicate, MeshAxis::kDpShard});
+  c.recompute = draw_recompute(draw);
+  c.compute = draw.below(3) == 0 ? DType::kBF16 : DType::kF32;
+  d.reshard = draw.one_of({Reshard::kDefault, Reshard::kAlways, Reshard::kNever});
+  d.grad_store = draw.one_of({GradStore::kAuto, GradStore::kFull, GradStore::kSharded});
+  d.sharding = draw.one_of({Sharding::kFsdp, Sharding::kFsdp, Sharding::kZero1, Sharding::kZero2});
+  d.loss_parallel = draw.below(3) != 0;
+  d.context =
+      draw.one_of({ContextMethod::kAllGather, ContextMethod::kRing, ContextMethod::kUlysses});
+  const int cp = d.mesh.degree(MeshAxis::kCp);
+  const int tp = d.mesh.degree(MeshAxis::kTp);
+  if (cp > 1 && (c.model.num_kv_heads % (cp * tp) != 0 || c.model.num_heads % (cp * tp) != 0) &&
+      d.context == ContextMethod::kUlysses)
+    d.context = ContextMethod::kRing;
+  draw_pipeline(draw, c);
+  c.seed = seed * 1000 + index;
+  return c;
+}
+
+uint64_t list_seed() {
+  return number_from("TOK_MESH_SEED", 1);
+}
+
+class MeshList : public ::testing::TestWithParam<uint64_t> {};
+
+TEST_P(MeshList, equals_one_rank) {
+  const MeshCase c = draw_case(list_seed(), GetParam());
+  SCOPED_TRACE(describe(c));
+  expect_as_one_rank(c);
+}
+
+INSTANTIATE_TEST_SUITE_P(Drawn, MeshList,
+                         ::testing::Range(uint64_t{0}, number_from("TOK_MESH_COUNT", 64)));
+
+}  // namespace
+}  // namespace tokamak

@@ -1,0 +1,165 @@
+// Plans of meshes that are not run: memory by closed forms, and the largest models in little time.
+#include <chrono>
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include "tokamak/models/model_spec.h"
+#include "tokamak/train/planned_run.h"
+
+#include "mesh_expect.h"
+
+namespace tokamak {
+namespace {
+
+int64_t bytes_of(const PlannedRun& run, std::initializer_list<StateKind> kinds) {
+  int64_t bytes = 0;
+  for (int32_t i = 0; i < run.states().size(); ++i) {
+    const StateDecl& decl = run.states()[{i}];
+    if (decl.is_absent || decl.window_of.valid()) continue;
+    for (const StateKind kind : kinds) bytes += decl.kind == kind ? decl.type.bytes() : 0;
+  }
+  return bytes;
+}
+
+TEST(MeshPlan, fsdp_state_falls_as_one_over_n) {
+  const ModelSpec model = flavor_spec("llama3", "debugmodel");
+  const int64_t parameters = count_parameters(model).total;
+  for (const int n : {2, 4, 8, 64}) {
+    MeshCase c{.model = model, .seq_len = 64, .global_batch = n};
+    c.distribute.mesh.degrees = {1, 1, n, 1, 1};
+    c.distribute.grad_store = GradStore::kSharded;
+    const PlannedRun run(model, shape_of(c, n - 1), {});
+    // fp32 master, two moments and the gradient.
+    const int64_t got =
+        bytes_of(run, {StateKind::kParameter, StateKind::kMoment, StateKind::kGradient});
+    EXPECT_GE(got * n, parameters * 16);
+    EXPECT_LE(static_cast<double>(got) * n, static_cast<double>(parameters) * 16 * 1.01) << n;
+  }
+}
+
+TEST(MeshPlan, plans_405b_for_one_rank_of_16384) {
+  const ModelSpec model = flavor_spec("llama3", "405B");
+  MeshCase c{.model = model,
+             .compute = DType::kBF16,
+             .seq_len = 8192,
+             .global_batch = 128 * 16,
+             .num_microbatches = 16};
+  c.distribute.mesh.degrees = {16, 1, 128, 1, 8};
+  set_pipeline(c, "1F1B", 1);
+  const auto begin = std::chrono::steady_clock::now();
+  const PlannedRun run(model, shape_of(c, 5 * 1024 + 77), {});
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  rusage use{};
+  getrusage(RUSAGE_SELF, &use);
+  RecordProperty("seconds", std::to_string(seconds));
+  RecordProperty("peak_rss_mb", std::to_string(use.ru_maxrss / 1024));
+  std::printf("405B on tp8 x pp16 x dp_shard 128: %.2f s, %ld MB, plan %.1f GiB\n", seconds,
+              use.ru_maxrss / 1024, static_cast<double>(run.peak_bytes()) / (1024.0 * 1024 * 1024));
+  EXPECT_LT(use.ru_maxrss / 1024, 500);
+}
+
+// Slices of this rank's buckets: of blocks, and of embedding, norm and head.
+struct Slices {
+  int64_t blocks = 0;
+  int64_t others = 0;
+};
+
+Slices slices_of(const MeshCase& c) {
+  const PlannedRun run(c.model, shape_of(c, 0), {});
+  Slices slices;
+  for (int32_t i = 0; i < run.states().size(); ++i) {
+    const StateDecl& decl = run.states()[{i}];
+    if (decl.kind == StateKind::kParameter)
+      (decl.block >= 0 ? slices.blocks : slices.others) += decl.type.numel();
+  }
+  return slices;
+}
+
+MeshCase traffic_case() {
+  MeshCase c{.model = flavor_spec("llama3", "debugmodel"),
+             .compute = DType::kBF16,
+             .seq_len = 16,
+             .global_batch = 8,
+             .num_microbatches = 2,
+             .steps = 2};
+  c.model.num_layers = 3;
+  c.model.vocab_size = 256;
+  return c;
+}
+
+struct FsdpTraffic {
+  int n;
+  Reshard reshard;
+  GradStore store;
+  Sharding sharding;
+  int block_gathers;  ///< in a step of two microbatches
+  int other_gathers;
+  int reductions;
+};
+
+class Fsdp : public ::testing::TestWithParam<FsdpTraffic> {};
+
+// Gathers move compute-dtype bytes, reductions fp32 bytes, (n-1)/n of the padded bucket each.
+TEST_P(Fsdp, traffic_is_the_closed_form) {
+  const FsdpTraffic& t = GetParam();
+  MeshCase c = traffic_case();
+  c.distribute.mesh.degrees = {1, 1, t.n, 1, 1};
+  c.distribute.reshard = t.reshard;
+  c.distribute.grad_store = t.store;
+  c.distribute.sharding = t.sharding;
+  const Slices slices = slices_of(c);
+  const auto traffic = run_mesh(c).traffic;
+  EXPECT_EQ(traffic.all_gather.bytes,
+            c.steps * (t.n - 1) * 2 *
+                (t.block_gathers * slices.blocks + t.other_gathers * slices.others));
+  EXPECT_EQ(traffic.reduce_scatter.bytes,
+            c.steps * (t.n - 1) * 4 * t.reductions * (slices.blocks + slices.others));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Traffic, Fsdp,
+    ::testing::Values(
+        FsdpTraffic{2, Reshard::kDefault, GradStore::kFull, Sharding::kFsdp, 4, 2, 1},
+        FsdpTraffic{4, Reshard::kDefault, GradStore::kFull, Sharding::kFsdp, 4, 2, 1},
+        FsdpTraffic{4, Reshard::kDefault, GradStore::kSharded, Sharding::kFsdp, 4, 2, 2},
+        FsdpTraffic{4, Reshard::kNever, GradStore::kFull, Sharding::kFsdp, 1, 1, 1},
+        FsdpTraffic{2, Reshard::kNever, GradStore::kSharded, Sharding::kFsdp, 1, 1, 2},
+        FsdpTraffic{4, Reshard::kDefault, GradStore::kAuto, Sharding::kZero1, 1, 1, 1},
+        FsdpTraffic{4, Reshard::kDefault, GradStore::kAuto, Sharding::kZero2, 1, 1, 2}));
+
+class TensorParallel : public ::testing::TestWithParam<int> {};
+
+// With sequence parallel each layer gathers and scatters twice forward and twice backward; beside
+// them the embedding scatters and its gradient gathers, the head gathers and its gradient scatters,
+// and the loss gathers three fp32 statistics a token.
+TEST_P(TensorParallel, traffic_is_the_closed_form) {
+  const int t = GetParam();
+  MeshCase c = traffic_case();
+  c.distribute.mesh.degrees = {1, 1, 1, 1, t};
+  const auto traffic = run_mesh(c).traffic;
+  const int64_t tokens = c.global_batch * c.seq_len;
+  const int64_t bytes = tokens * c.model.dim / t * (t - 1) * 2;
+  const int64_t statistics = tokens * (t - 1) * 3 * 4;
+  EXPECT_EQ(traffic.all_gather.bytes,
+            c.steps * ((4 * c.model.num_layers + 2) * bytes + statistics));
+  EXPECT_EQ(traffic.reduce_scatter.bytes, c.steps * (4 * c.model.num_layers + 2) * bytes);
+}
+
+INSTANTIATE_TEST_SUITE_P(Traffic, TensorParallel, ::testing::Values(2, 4, 8));
+
+TEST(Ddp, traffic_is_the_closed_form) {
+  MeshCase c = traffic_case();
+  c.distribute.mesh.degrees = {1, 4, 1, 1, 1};
+  const Slices slices = slices_of(c);
+  const auto traffic = run_mesh(c).traffic;
+  // Gradients once a step; loss and norm are doubles of their own groups.
+  const int64_t gradients = c.steps * 2 * 3 * (slices.blocks + slices.others) * 4 / 4;
+  const int64_t loss = c.steps * 2 * 3 * 8 / 4;
+  EXPECT_EQ(traffic.all_reduce.bytes, gradients + loss);
+  EXPECT_EQ(traffic.all_gather.bytes, 0);
+}
+
+}  // namespace
+}  // namespace tokamak
