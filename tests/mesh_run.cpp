@@ -8,6 +8,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/random.h"
 #include "tokamak/cpu/backend.h"
+#include "tokamak/exec/communicators.h"
 #include "tokamak/exec/executor.h"
 #include "tokamak/train/initialize.h"
 
@@ -32,12 +33,9 @@ class RankRun {
       : c_(c),
         run_(c.model, shape_of(c, world.rank()), backend.target()),
         memory_(backend, std::array{&run_.plan()}),
-        access_(memory_, run_.states(), run_.layout()) {
-    for (const GroupTable::Entry& group : run_.plan().groups.entries)
-      groups_.push_back(world.make_group(group.name, group.ranks));
-    std::vector<Communicator*> pointers;
-    for (const auto& group : groups_) pointers.push_back(group.get());
-    executor_.emplace(run_.plan(), memory_, pointers);
+        access_(memory_, run_.states(), run_.layout()),
+        communicators_(world, run_.plan().groups) {
+    executor_.emplace(run_.plan(), memory_, communicators_.groups(), &world);
     TOK_CHECK(memory_.bytes() == run_.plan().peak_bytes(), "{} bytes for {}", memory_.bytes(),
               run_.plan().peak_bytes());
     check_plan(run_.plan());
@@ -98,7 +96,7 @@ class RankRun {
       a.calls += b.calls;
       a.bytes += b.bytes;
     };
-    for (const auto& g : groups_) {
+    for (const Communicator* g : communicators_.groups()) {
       add(sum.all_gather, g->traffic().all_gather);
       add(sum.reduce_scatter, g->traffic().reduce_scatter);
       add(sum.all_reduce, g->traffic().all_reduce);
@@ -167,7 +165,7 @@ class RankRun {
   PlannedRun run_;
   Memory memory_;
   StateAccess access_;
-  std::vector<std::unique_ptr<Communicator>> groups_;
+  Communicators communicators_;
   std::optional<Executor> executor_;
 };
 

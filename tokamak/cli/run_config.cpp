@@ -17,6 +17,10 @@ namespace {
 
 Capabilities capabilities() {
   Capabilities can{
+      .data_parallel = true,
+      .tensor_parallel = true,
+      .context_parallel = true,
+      .pipeline_parallel = true,
       .cpu_offload = true, .bf16_master_weights = true, .profiling = true, .memory_snapshot = true};
   for (const std::string& name : model_names()) {
     Strings flavors = flavors_of(name);

@@ -1,5 +1,6 @@
 #include "tokamak/graph/passes.h"
 
+#include <algorithm>
 #include <map>
 
 #include "tokamak/core/error.h"
@@ -216,7 +217,10 @@ Graph split_weight_gradients(const Graph& graph) {
   for (int32_t i = graph.size(); i-- > 0;) {
     const Node& node = graph.node(i);
     if (node.is_leaf()) continue;
-    const bool reduces = node.stream != 0 && node.label.phase == Phase::kBackward && !node.is_clone;
+    // Communication of gradient storage, as opposed to that of values.
+    const bool reduces = node.rules->is_communication && node.label.phase == Phase::kBackward &&
+                         std::all_of(node.in.begin(), node.in.end(),
+                                     [&](Value v) { return graph.producer(v).is_leaf(); });
     is_apart[static_cast<size_t>(i)] =
         node.label.phase == Phase::kBackward && !node.rules->has_side_effect &&
         (reduces || (acts(node) && !is_read[static_cast<size_t>(i)]));

@@ -130,6 +130,7 @@ class Decider {
 
   bool is_allowed(const Node& n, const Strategy& s, PlacementAxis axis,
                   std::span<const Axes> out_axes) {
+    if (s.only && !mesh_axes(axis).contains(*s.only)) return false;
     for (size_t i = 0; i < n.in.size(); ++i) {
       if (s.in[i].is_cut() && !cuts_activation(axis, axis_of(n.in[i], s.in[i].dim))) return false;
     }

@@ -157,8 +157,21 @@ ModelSpec spec_of(const Config& c) {
   return spec;
 }
 
+static DistributeOptions distribution_of(const Config& c, const MeshPlace& place) {
+  DistributeOptions o = distribute_options(c, place.degrees, place.rank);
+  o.num_microbatches = batch_sizes(c, place.degrees).num_microbatches;
+  o.head_and_tail = deals_head_and_tail(c.parallelism);
+  if (place.degrees.pp == 1) return o;
+  PipelinePlan plan =
+      pipeline_plan(c, place.degrees, spec_of(c).num_layers, o.num_microbatches);
+  o.stage_of_module = stage_of_module(plan.split);
+  o.pipeline = std::move(plan.schedule);
+  return o;
+}
+
 RunShape shape_of(const Config& c, const MeshPlace& place) {
   RunShape shape;
+  shape.distribute = distribution_of(c, place);
   TrainingGraphOptions& t = shape.training;
   t.batch = batch_sizes(c, place.degrees).microbatch;
   t.seq_len = c.training.seq_len;

@@ -75,7 +75,7 @@ StepMetrics RunLog::metrics_of(const StepResult& result) const {
   m.seconds = {.data = window_.data_s / steps,
                .forward = phase(Phase::kUnshard) + phase(Phase::kForward),
                .backward = phase(Phase::kBackward) + phase(Phase::kWeightGradient),
-               .exposed_comm = 0.0,
+               .exposed_comm = window_.exposed_comm_s / steps,
                .optimizer = phase(Phase::kUpdate),
                .checkpoint = window_.checkpoint_s / steps};
   m.world_size = world_size_;

@@ -57,6 +57,8 @@ class RunLog {
 
   void add_data_time(double seconds) { window_.data_s += seconds; }
 
+  void add_exposed_communication(double seconds) { window_.exposed_comm_s += seconds; }
+
   void add_checkpoint_time(double seconds) { window_.checkpoint_s += seconds; }
 
   /// Adds a step of `tokens` tokens of all ranks, and writes its line if one is due.
@@ -72,6 +74,7 @@ class RunLog {
     int64_t steps = 0;
     int64_t tokens = 0;
     double data_s = 0.0;
+    double exposed_comm_s = 0.0;
     double checkpoint_s = 0.0;
     PhaseTimes phases{};
   };

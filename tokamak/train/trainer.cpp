@@ -9,6 +9,7 @@
 #include "tokamak/checkpoint/chunk_hash.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/exec/communicators.h"
 #include "tokamak/train/profile_trace.h"
 #include "tokamak/train/stop_signal.h"
 #include "tokamak/train/together.h"
@@ -74,13 +75,15 @@ class Trainer {
         parts_(make_parts(options, world, backend)),
         run_(parts_->run),
         access_(parts_->access),
-        pieces_(whole_pieces(run_.states())),
-        executor_(run_.plan(), parts_->memory),
+        pieces_(run_.pieces()),
+        communicators_(world, run_.plan().groups),
+        executor_(run_.plan(), parts_->memory, communicators_.groups(), &world),
         inputs_(access_, run_.step(), share_of(o_.data.seq_len)),
         checkpoints_(options.checkpoint, options.model, options.shape.training.master,
                      options.config_digest, world, access_, pieces_, log_) {
     if (run_.validation_plan() != nullptr) {
-      validation_executor_ = std::make_unique<Executor>(*run_.validation_plan(), parts_->memory);
+      validation_executor_ = std::make_unique<Executor>(
+          *run_.validation_plan(), parts_->memory, communicators_.groups(), &world);
       validator_ = std::make_unique<Validator>(
           *o_.validation, run_, access_, *validation_executor_, *parts_->validation_loader,
           share_of(o_.validation->data.seq_len), o_.mesh, world_);
@@ -116,7 +119,8 @@ class Trainer {
  private:
   SequenceShare share_of(int64_t seq_len) const {
     SequenceShare share =
-        sequence_share(o_.mesh, world_.rank(), seq_len, seq_len, o_.head_and_tail);
+        sequence_share(o_.mesh, world_.rank(), seq_len, padded_seq_len(seq_len, o_.mesh),
+                       o_.head_and_tail);
     if (o_.model.family == Family::kGpt2) share.num_positions = o_.model.max_seq_len;
     return share;
   }
@@ -190,7 +194,9 @@ class Trainer {
     const double lr = o_.lr * lr_factor(o_.schedule, state_.step);
     inputs_.write_scalars(lr, state_.step + 1, o_.shape.training.optimizer);
     inputs_.write_loss_scale(label_tokens > 0 ? 1.0F / static_cast<float>(label_tokens) : 0.0F);
+    const double exposed_before = executor_.exposed_comm_s();
     run_microbatches(batches);
+    log_.add_exposed_communication(executor_.exposed_comm_s() - exposed_before);
 
     const double loss = access_.read<double>(run_.step().loss)[0];
     const double norm = access_.read<double>(run_.step().grad_norm)[0];
@@ -269,6 +275,7 @@ class Trainer {
   const PlannedRun& run_;
   StateAccess access_;
   std::vector<TensorPiece> pieces_;
+  Communicators communicators_;
   Executor executor_;
   StepInputs inputs_;
   RunCheckpoints checkpoints_;
