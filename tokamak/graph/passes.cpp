@@ -218,7 +218,8 @@ Graph split_weight_gradients(const Graph& graph) {
     const Node& node = graph.node(i);
     if (node.is_leaf()) continue;
     // Communication of gradient storage, as opposed to that of values.
-    const bool reduces = node.rules->is_communication && node.label.phase == Phase::kBackward &&
+    const bool reduces = node.rules->is_communication && !node.is_clone && !node.in.empty() &&
+                         node.label.phase == Phase::kBackward &&
                          std::all_of(node.in.begin(), node.in.end(),
                                      [&](Value v) { return graph.producer(v).is_leaf(); });
     is_apart[static_cast<size_t>(i)] =
