@@ -16,12 +16,14 @@ namespace tokamak::cli {
 namespace {
 
 Capabilities capabilities() {
-  Capabilities can{
-      .data_parallel = true,
-      .tensor_parallel = true,
-      .context_parallel = true,
-      .pipeline_parallel = true,
-      .cpu_offload = true, .bf16_master_weights = true, .profiling = true, .memory_snapshot = true};
+  Capabilities can{.data_parallel = true,
+                   .tensor_parallel = true,
+                   .context_parallel = true,
+                   .pipeline_parallel = true,
+                   .cpu_offload = true,
+                   .bf16_master_weights = true,
+                   .profiling = true,
+                   .memory_snapshot = true};
   for (const std::string& name : model_names()) {
     Strings flavors = flavors_of(name);
     flavors.emplace_back("hf");

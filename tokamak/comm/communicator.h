@@ -82,7 +82,8 @@ class World {
 
   /// A communicator over `ranks` (world ranks, in group order, this rank among them). Collective
   /// over `ranks` only; every member asks for its groups in one agreed order. Two calls with the
-  /// same ranks make two independent communicators, which different threads may use at once.
+  /// same ranks make two independent communicators, which different threads may use at once and
+  /// which must not outlive the world.
   virtual std::unique_ptr<Communicator> make_group(const std::string& name,
                                                    std::span<const int> ranks) = 0;
 

@@ -162,8 +162,7 @@ static DistributeOptions distribution_of(const Config& c, const MeshPlace& place
   o.num_microbatches = batch_sizes(c, place.degrees).num_microbatches;
   o.head_and_tail = deals_head_and_tail(c.parallelism);
   if (place.degrees.pp == 1) return o;
-  PipelinePlan plan =
-      pipeline_plan(c, place.degrees, spec_of(c).num_layers, o.num_microbatches);
+  PipelinePlan plan = pipeline_plan(c, place.degrees, spec_of(c).num_layers, o.num_microbatches);
   o.stage_of_module = stage_of_module(plan.split);
   o.pipeline = std::move(plan.schedule);
   return o;

@@ -82,8 +82,8 @@ class Trainer {
         checkpoints_(options.checkpoint, options.model, options.shape.training.master,
                      options.config_digest, world, access_, pieces_, log_) {
     if (run_.validation_plan() != nullptr) {
-      validation_executor_ = std::make_unique<Executor>(
-          *run_.validation_plan(), parts_->memory, communicators_.groups(), &world);
+      validation_executor_ = std::make_unique<Executor>(*run_.validation_plan(), parts_->memory,
+                                                        communicators_.groups(), &world);
       validator_ = std::make_unique<Validator>(
           *o_.validation, run_, access_, *validation_executor_, *parts_->validation_loader,
           share_of(o_.validation->data.seq_len), o_.mesh, world_);
@@ -118,9 +118,8 @@ class Trainer {
 
  private:
   SequenceShare share_of(int64_t seq_len) const {
-    SequenceShare share =
-        sequence_share(o_.mesh, world_.rank(), seq_len, padded_seq_len(seq_len, o_.mesh),
-                       o_.head_and_tail);
+    SequenceShare share = sequence_share(o_.mesh, world_.rank(), seq_len,
+                                         padded_seq_len(seq_len, o_.mesh), o_.head_and_tail);
     if (o_.model.family == Family::kGpt2) share.num_positions = o_.model.max_seq_len;
     return share;
   }
