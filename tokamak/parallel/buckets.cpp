@@ -154,7 +154,7 @@ void Buckets::find_tensors() {
            .tp = tp,
            .gradient = !tp.shard.is_cut()         ? TpGradient::kWhole
                        : has_replicas(*tp.ranges) ? TpGradient::kReplicas
-                                                  : TpGradient::kOwn,
+                                                  : TpGradient::kAlone,
            .init = decl.init,
            .is_tied_copy = pp_of(*stages.begin()) != pp,
            .stages = stages_on(stages, pp)});

@@ -14,7 +14,7 @@ namespace tokamak {
 
 /// How the gradient of a tensor is spread over tp, which decides where in the bucket it lies.
 enum class TpGradient : uint8_t {
-  kOwn,       ///< the tensor is cut and nobody else has this part
+  kAlone,       ///< the tensor is cut and nobody else has this part
   kWhole,     ///< every rank has the whole gradient
   kReplicas,  ///< cut, but some ranks share the part and each has a term of its gradient
   kPartial,   ///< every rank has a term of the gradient
@@ -26,7 +26,7 @@ struct BucketTensor {
   TensorType whole;
   TensorType local;  ///< dtype of the master
   AxisPlacement tp;
-  TpGradient gradient = TpGradient::kOwn;
+  TpGradient gradient = TpGradient::kAlone;
   Init init;
   bool is_tied_copy = false;  ///< an earlier stage on another rank owns it
   int64_t begin = 0;          ///< in the bucket
