@@ -492,6 +492,7 @@ class Assigner {
         {std::string(kSavedActivationsRow), activation_bytes_ + arena(ArenaKind::kSlot)},
         {"temporaries and workspace", arena(ArenaKind::kScratch) - activation_bytes_},
         {"KV cache", by_kind[StateKind::kCache]},
+        {"communication buffers", by_kind[StateKind::kBuffer]},
         {"inputs and results", by_kind[StateKind::kInput] + by_kind[StateKind::kResult]},
     };
     std::erase_if(plan_.memory, [](const MemoryRow& row) { return row.bytes == 0; });
