@@ -91,16 +91,51 @@ void expect_as_one_rank(const MeshCase& c) {
     return;
   }
   const MeshResult one = run_mesh(on_one_rank(c, c.compute));
-  double difference = 0.0;
   for (size_t t = 0; t < want.loss.size(); ++t) {
     const double exact = want.loss[t];
     EXPECT_LE(std::abs(got.loss[t] - exact),
               1.5 * std::abs(one.loss[t] - exact) + 1e-4 * std::abs(exact))
         << "step " << t + 1 << ": " << got.loss[t] << ", one rank " << one.loss[t] << ", fp32 "
         << exact;
-    difference += (got.loss[t] - one.loss[t]) / exact / static_cast<double>(want.loss.size());
   }
-  ::testing::Test::RecordProperty("bf16_signed_loss_difference", fmt::format("{:.3e}", difference));
+}
+
+void expect_gradients_as_one_rank(const MeshCase& with_steps) {
+  MeshCase c = with_steps;
+  c.steps = 1;
+  const MeshResult got = run_mesh(c);
+  const MeshResult want = run_mesh(on_one_rank(c, DType::kF32));
+  double bias_difference = 0.0;
+  double bias_norm = 0.0;
+  ASSERT_EQ(got.first_moments.size(), want.first_moments.size());
+  for (const auto& [name, values] : want.first_moments) {
+    double difference = 0.0;
+    double norm = 0.0;
+    const std::vector<float>& ours = got.first_moments.at(name);
+    for (size_t i = 0; i < values.size(); ++i) {
+      difference += std::pow(double{ours[i]} - double{values[i]}, 2);
+      norm += std::pow(double{values[i]}, 2);
+    }
+    if (is_attention_bias(name)) {
+      bias_difference += difference;
+      bias_norm += norm;
+    } else {
+      EXPECT_GT(norm, 0.0) << name;
+      EXPECT_LE(std::sqrt(difference), 1e-5 * std::sqrt(norm)) << name;
+    }
+  }
+  EXPECT_LE(std::sqrt(bias_difference), 1e-5 * std::sqrt(bias_norm));
+}
+
+double bf16_signed_difference(const MeshCase& c) {
+  const MeshResult exact = run_mesh(on_one_rank(c, DType::kF32));
+  const MeshResult one = run_mesh(on_one_rank(c, DType::kBF16));
+  MeshCase mesh = c;
+  mesh.compute = DType::kBF16;
+  const MeshResult got = run_mesh(mesh);
+  double sum = 0.0;
+  for (size_t t = 0; t < exact.loss.size(); ++t) sum += (got.loss[t] - one.loss[t]) / exact.loss[t];
+  return sum / static_cast<double>(exact.loss.size());
 }
 
 }  // namespace tokamak

@@ -19,4 +19,11 @@ std::string describe(const MeshCase& c);
 /// 1e-4 of it.
 void expect_as_one_rank(const MeshCase& c);
 
+/// One step: every tensor's gradient, as clipped, within 1e-5 of its norm (attention's biases, of
+/// which a key's has none, only all together).
+void expect_gradients_as_one_rank(const MeshCase& c);
+
+/// Mean over steps of (mesh - one rank) / fp32 loss, both in bf16.
+double bf16_signed_difference(const MeshCase& c);
+
 }  // namespace tokamak

@@ -69,11 +69,13 @@ class RankRun {
     *norm = access_.read<double>(run_.step().grad_norm)[0];
   }
 
-  void collect(std::map<std::string, std::vector<float>>& into, std::mutex& mutex) {
+  // All pieces of parameters, or of first moments under their parameters' names.
+  void collect(StateKind kind, std::map<std::string, std::vector<float>>& into, std::mutex& mutex) {
     const std::scoped_lock lock(mutex);
+    const std::string prefix = kind == StateKind::kMoment ? moment_name('m', "") : "";
     for (const TensorPiece& piece : run_.pieces()) {
-      if (piece.kind != StateKind::kParameter) continue;
-      std::vector<float>& whole = into[piece.tensor];
+      if (piece.kind != kind || piece.tensor.rfind(prefix, 0) != 0) continue;
+      std::vector<float>& whole = into[piece.tensor.substr(prefix.size())];
       whole.resize(static_cast<size_t>(piece.type.numel()), std::nanf(""));
       for_each_run(piece, [&](int64_t to, int64_t from, int64_t n) {
         std::vector<float> part(static_cast<size_t>(n));
@@ -184,14 +186,26 @@ RunShape shape_of(const MeshCase& c, int rank) {
           .distribute = distribute};
 }
 
+static void check_all_ranks(const MeshCase& c) {
+  const auto backend = cpu::make_backend({.threads = 1});
+  std::vector<std::unique_ptr<PlannedRun>> runs;
+  std::vector<const Plan*> plans;
+  for (int rank = 0; rank < c.distribute.mesh.size(); ++rank) {
+    runs.push_back(std::make_unique<PlannedRun>(c.model, shape_of(c, rank), backend->target()));
+    plans.push_back(&runs.back()->plan());
+  }
+  check_ranks(plans, static_cast<int>(c.num_microbatches));
+}
+
 MeshResult run_mesh(const MeshCase& c) {
+  check_all_ranks(c);
   MeshResult result;
   std::mutex mutex;
   run_ranks(c.distribute.mesh.size(), [&](World& world) {
     const auto backend = cpu::make_backend({.threads = 1});
     RankRun run(c, world, *backend);
     run.initialize_pieces();
-    run.collect(result.initial, mutex);
+    run.collect(StateKind::kParameter, result.initial, mutex);
     for (int64_t t = 0; t < c.steps; ++t) {
       double loss = 0.0;
       double norm = 0.0;
@@ -207,7 +221,8 @@ MeshResult run_mesh(const MeshCase& c) {
                 result.loss[static_cast<size_t>(t)], loss, result.grad_norm[static_cast<size_t>(t)],
                 norm);
     }
-    run.collect(result.parameters, mutex);
+    run.collect(StateKind::kParameter, result.parameters, mutex);
+    run.collect(StateKind::kMoment, result.first_moments, mutex);
     if (world.rank() == 0) result.traffic = run.traffic();
   });
   return result;

@@ -28,12 +28,15 @@ struct MeshResult {
   std::vector<double> grad_norm;
   std::map<std::string, std::vector<float>> initial;
   std::map<std::string, std::vector<float>> parameters;  ///< after the last step
-  Communicator::TrafficByKind traffic;                   ///< of rank 0, all groups and steps
+  std::map<std::string, std::vector<float>>
+      first_moments;  ///< by parameter; after one step they are the clipped gradients times 0.1
+  Communicator::TrafficByKind traffic;  ///< of rank 0, all groups and steps
 };
 
 /// What one rank of the case runs.
 RunShape shape_of(const MeshCase& mesh_case, int rank);
 
+/// Throws Bug unless every rank's plan is sound and all ranks' collectives meet.
 MeshResult run_mesh(const MeshCase& mesh_case);
 
 }  // namespace tokamak

@@ -61,6 +61,11 @@ TEST_P(EachSchedule, llama) {
   expect_as_one_rank(with(small_llama()));
 }
 
+TEST_P(EachSchedule, gradients) {
+  expect_gradients_as_one_rank(with(small_llama()));
+  expect_gradients_as_one_rank(with(small_gpt2()));
+}
+
 TEST_P(EachSchedule, tied_gpt2) {
   expect_as_one_rank(with(small_gpt2()));
 }
@@ -89,6 +94,14 @@ TEST_P(EachAxis, llama) {
   MeshCase c = base(small_llama());
   c.distribute.mesh.degrees = GetParam().degrees;
   expect_as_one_rank(c);
+}
+
+TEST_P(EachAxis, gradients) {
+  for (const ModelSpec& model : {small_llama(), small_gpt2()}) {
+    MeshCase c = base(model);
+    c.distribute.mesh.degrees = GetParam().degrees;
+    expect_gradients_as_one_rank(c);
+  }
 }
 
 TEST_P(EachAxis, llama_accumulates) {
