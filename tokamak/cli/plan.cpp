@@ -63,8 +63,8 @@ int run_plan(Args args) {
   for (const Need& need : run->needs) fmt::print("{}\n", needs_line(need));
   const auto backend =
       cpu::make_backend({.threads = static_cast<int>(run->config.training.threads)});
-  const PlannedRun planned(spec_of(run->config), shape_of(run->config, run->place),
-                           backend->target());
+  const ModelSpec spec = spec_of(run->config);
+  const PlannedRun planned(spec, shape_of(run->config, spec, run->place), backend->target());
   const Plan& plan = planned.plan();
   if (run->print) fmt::print("{}", to_text(plan));
   if (run->why) print_why(plan, backend->target());

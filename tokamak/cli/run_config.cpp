@@ -1,6 +1,5 @@
 #include "tokamak/cli/run_config.h"
 
-#include <algorithm>
 #include <charconv>
 
 #include <fmt/format.h>
@@ -74,6 +73,28 @@ void refuse_unknown_models(const std::vector<Need>& needs) {
   TOK_REQUIRE(lines.empty(), "{}", fmt::join(lines, "\n"));
 }
 
+// A line for each degree that asks for ranks which nobody has started.
+std::vector<Need> missing_ranks(const ParallelismConfig& p, int64_t wanted, int64_t here) {
+  const std::string reason = fmt::format(
+      "{} ranks, {} here: start them by tokamak launch -n {} -- train ..., mpirun or srun", wanted,
+      here, wanted);
+  std::vector<Need> needs;
+  const auto add = [&](const char* key, int64_t degree) {
+    needs.push_back({.key = key, .value = fmt::format("{}", degree), .reason = reason});
+  };
+  const std::pair<const char*, int64_t> degrees[] = {
+      {"parallelism.data_parallel_replicate_degree", p.data_parallel_replicate_degree},
+      {"parallelism.data_parallel_shard_degree", p.data_parallel_shard_degree},
+      {"parallelism.tensor_parallel_degree", p.tensor_parallel_degree},
+      {"parallelism.pipeline_parallel_degree", p.pipeline_parallel_degree},
+      {"parallelism.context_parallel_degree", p.context_parallel_degree}};
+  for (const auto& [key, degree] : degrees) {
+    if (degree > 1) add(key, degree);
+  }
+  if (needs.empty()) add("parallelism.data_parallel_shard_degree", p.data_parallel_shard_degree);
+  return needs;
+}
+
 }  // namespace
 
 std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
@@ -125,17 +146,9 @@ std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
   for (Need& need : needs(run.config, capabilities())) run.needs.push_back(std::move(need));
   refuse_unknown_models(run.needs);
   for (Need& need : missing_files(run.config)) run.needs.push_back(std::move(need));
-  const bool says_ranks = std::any_of(run.needs.begin(), run.needs.end(), [](const Need& need) {
-    return need.key.rfind("parallelism.", 0) == 0;
-  });
-  if (world != launched.world_size && !says_ranks) {
-    run.needs.push_back(
-        {.key = "parallelism.data_parallel_shard_degree",
-         .value = fmt::format("{}", run.config.parallelism.data_parallel_shard_degree),
-         .reason =
-             fmt::format("{} ranks, {} here: start them by tokamak launch -n {} -- train ..., "
-                         "mpirun or srun",
-                         world, launched.world_size, world)});
+  if (world != launched.world_size) {
+    for (Need& need : missing_ranks(run.config.parallelism, world, launched.world_size))
+      run.needs.push_back(std::move(need));
   }
   return run;
 }

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <thread>
 
 #include <fmt/format.h>
@@ -27,7 +28,8 @@ void print_log(const std::string& level, const std::string& text) {
 
 // Ranks of one host share its cores, unless the launcher has dealt them out.
 int threads_of(const Config& config, const LaunchEnvironment& launched) {
-  if (config.training.threads > 0 || launched.local_size == 1)
+  const bool is_told = std::getenv("OMP_NUM_THREADS") != nullptr;
+  if (config.training.threads > 0 || launched.local_size == 1 || is_told)
     return static_cast<int>(config.training.threads);
   cpu_set_t mine;
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
@@ -43,7 +45,8 @@ void dry_run(const RunConfig& run) {
   }
   const auto backend =
       cpu::make_backend({.threads = static_cast<int>(run.config.training.threads)});
-  const PlannedRun planned(spec_of(run.config), shape_of(run.config, run.place), backend->target());
+  const ModelSpec spec = spec_of(run.config);
+  const PlannedRun planned(spec, shape_of(run.config, spec, run.place), backend->target());
   fmt::print("model {} {}: {} parameters\n", planned.config().name, planned.config().flavor,
              count_parameters(planned.config()).total);
   fmt::print("memory of one rank, batch {} x {}:\n{}", run.config.training.local_batch_size,

@@ -131,6 +131,9 @@ void features(const Config& c, const Capabilities& can, Collector& out) {
   out.unless(!c.memory_estimation.enable, "memory_estimation.enable",
              "use train --dry-run, which prints the memory plan");
   out.unless(can.fault_tolerance || !c.fault_tolerance.enable, "fault_tolerance.enable", kNotBuilt);
+  out.unless(c.parallelism.context_parallel_load_balancer != "ptrr",
+             "parallelism.context_parallel_load_balancer",
+             "for block masks, which are not built; headtail balances causal attention");
   const std::string csv = c.parallelism.pipeline_parallel_schedule_csv.value_or("");
   out.unless(can.pipeline_parallel || csv.empty(), "parallelism.pipeline_parallel_schedule_csv",
              kNotBuilt);

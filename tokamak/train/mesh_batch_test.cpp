@@ -124,9 +124,9 @@ TEST(MeshOptions, KeysBecomeOptions) {
   EXPECT_EQ(sizes.num_microbatches, 8);
   EXPECT_EQ(sizes.graph_batch(), 8);
   EXPECT_EQ(batch_sizes(config, resolve_degrees(p, 8)).dp, 4);
-  EXPECT_TRUE(deals_head_and_tail(p));
+  EXPECT_TRUE(o.head_and_tail);
   p.context_parallel_load_balancer = std::nullopt;
-  EXPECT_FALSE(deals_head_and_tail(p));
+  EXPECT_FALSE(distribute_options(config, degrees, 0).head_and_tail);
 }
 
 TEST(MeshOptions, ShardingIsNamedOrFollowsFromTheDegrees) {

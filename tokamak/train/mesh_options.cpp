@@ -52,11 +52,8 @@ DistributeOptions distribute_options(const Config& config, const Degrees& degree
           .grad_store = grad_store_of(config.training.grad_store),
           .loss_parallel = !p.disable_loss_parallel,
           .async_tp = p.enable_async_tensor_parallel,
-          .context = context_method_of(p.context_parallel_rotate_method)};
-}
-
-bool deals_head_and_tail(const ParallelismConfig& p) {
-  return p.context_parallel_load_balancer.has_value();
+          .context = context_method_of(p.context_parallel_rotate_method),
+          .head_and_tail = p.context_parallel_load_balancer.has_value()};
 }
 
 BatchSizes batch_sizes(const Config& config, const Degrees& degrees) {

@@ -23,10 +23,6 @@ Mesh mesh_of(const Degrees& degrees);
 /// the model, is pipeline_plan()'s. As in torchtitan, replicas that shard nothing are DDP.
 DistributeOptions distribute_options(const Config& config, const Degrees& degrees, int rank);
 
-/// Whether tokens are dealt to context-parallel ranks by `headtail` (rank r of n takes the chunks r
-/// and 2n-1-r of 2n) rather than in order.
-bool deals_head_and_tail(const ParallelismConfig& parallelism);
-
 /// How the sequences of one optimizer step are dealt. With a pipeline, a rank's
 /// training.local_batch_size is cut into microbatches of pipeline_parallel_microbatch_size; all
 /// microbatches of a step, accumulated ones too, run in one schedule.

@@ -157,22 +157,20 @@ ModelSpec spec_of(const Config& c) {
   return spec;
 }
 
-static DistributeOptions distribution_of(const Config& c, const MeshPlace& place) {
-  DistributeOptions o = distribute_options(c, place.degrees, place.rank);
-  o.num_microbatches = batch_sizes(c, place.degrees).num_microbatches;
-  o.head_and_tail = deals_head_and_tail(c.parallelism);
-  if (place.degrees.pp == 1) return o;
-  PipelinePlan plan = pipeline_plan(c, place.degrees, spec_of(c).num_layers, o.num_microbatches);
-  o.stage_of_module = stage_of_module(plan.split);
-  o.pipeline = std::move(plan.schedule);
-  return o;
-}
-
-RunShape shape_of(const Config& c, const MeshPlace& place) {
+RunShape shape_of(const Config& c, const ModelSpec& spec, const MeshPlace& place) {
   RunShape shape;
-  shape.distribute = distribution_of(c, place);
+  const BatchSizes sizes = batch_sizes(c, place.degrees);
+  DistributeOptions& d = shape.distribute;
+  d = distribute_options(c, place.degrees, place.rank);
+  d.num_microbatches = sizes.num_microbatches;
+  if (place.degrees.pp > 1) {
+    PipelinePlan pipeline =
+        pipeline_plan(c, place.degrees, spec.num_layers, sizes.num_microbatches);
+    d.stage_of_module = stage_of_module(pipeline.split);
+    d.pipeline = std::move(pipeline.schedule);
+  }
   TrainingGraphOptions& t = shape.training;
-  t.batch = batch_sizes(c, place.degrees).microbatch;
+  t.batch = sizes.microbatch;
   t.seq_len = c.training.seq_len;
   t.master = dtype_from_name(c.training.dtype, "training.dtype");
   t.compute = t.master == DType::kBF16 ? t.master
@@ -242,10 +240,9 @@ std::vector<Need> missing_files(const Config& c) {
 }
 
 TrainerOptions options_of(const Config& c, const Tokenizer* tokenizer, const MeshPlace& place) {
-  TrainerOptions o{.model = spec_of(c), .shape = shape_of(c, place)};
+  TrainerOptions o{.model = spec_of(c)};
+  o.shape = shape_of(c, o.model, place);
   o.data = data_of(c, o.model, tokenizer, place);
-  o.mesh = mesh_of(place.degrees);
-  o.head_and_tail = deals_head_and_tail(c.parallelism);
   o.steps = c.training.steps;
   o.lr = c.optimizer.lr;
   const LrSchedulerConfig& s = c.lr_scheduler;

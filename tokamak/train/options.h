@@ -21,7 +21,7 @@ bool has_model(const Config& config);
 ModelSpec spec_of(const Config& config);
 
 /// The run of one rank as planned, without data, tokenizer or weights being there.
-RunShape shape_of(const Config& config, const MeshPlace& place);
+RunShape shape_of(const Config& config, const ModelSpec& spec, const MeshPlace& place);
 
 /// What of the outside world is not there: data, tokenizer, weights, config.json.
 std::vector<Need> missing_files(const Config& config);

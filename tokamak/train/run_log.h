@@ -57,7 +57,7 @@ class RunLog {
 
   void add_data_time(double seconds) { window_.data_s += seconds; }
 
-  void add_exposed_communication(double seconds) { window_.exposed_comm_s += seconds; }
+  void add_exposed_comm_time(double seconds) { window_.exposed_comm_s += seconds; }
 
   void add_checkpoint_time(double seconds) { window_.checkpoint_s += seconds; }
 

@@ -1,5 +1,6 @@
 #include "tokamak/train/trainer.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <memory>
@@ -57,13 +58,40 @@ struct RankParts {
   std::unique_ptr<Loader> validation_loader;
 };
 
+// Ranks that differ would compute nonsense together, or wait for each other for ever.
+void agree_on(const TrainerOptions& o, const RankParts& parts, World& world) {
+  if (world.size() == 1) return;
+  std::vector<AgreementItem> items = o.agreement;
+  items.push_back({"the model", digest_of(to_hf_config(o.model, o.shape.training.master, {}))});
+  items.push_back({"the program", digest_of(read_file("/proc/self/exe"))});
+  std::string sources;
+  for (const auto& source : parts.loader.state().sources)
+    sources += fmt::format("{:016x} ", source.hash);
+  items.push_back({"the data", digest_of(sources)});
+  fail_together(world, [&] { agree(world, items); });
+}
+
 std::unique_ptr<RankParts> make_parts(const TrainerOptions& o, World& world, Backend& backend) {
   std::unique_ptr<RankParts> parts;
   all_together(world, [&] {
     parts = std::make_unique<RankParts>(o, backend);
     return std::string();
   });
+  agree_on(o, *parts, world);
   return parts;
+}
+
+using StopQuestion = std::function<int()>;
+
+// Of all plans: they number their groups alike.
+const GroupTable& groups_of(const PlannedRun& run) {
+  const GroupTable& training = run.plan().groups;
+  if (run.validation_plan() == nullptr) return training;
+  const GroupTable& validation = run.validation_plan()->groups;
+  const auto& longer = training.entries.size() >= validation.entries.size() ? training : validation;
+  const auto& shorter = &longer == &training ? validation : training;
+  TOK_CHECK(std::equal(shorter.entries.begin(), shorter.entries.end(), longer.entries.begin()));
+  return longer;
 }
 
 class Trainer {
@@ -75,24 +103,23 @@ class Trainer {
         parts_(make_parts(options, world, backend)),
         run_(parts_->run),
         access_(parts_->access),
-        pieces_(run_.pieces()),
-        communicators_(world, run_.plan().groups),
-        executor_(run_.plan(), parts_->memory, communicators_.groups(), &world),
+        groups_(world, groups_of(run_)),
+        executor_(run_.plan(), parts_->memory, groups_for(run_.plan()), &world),
         inputs_(access_, run_.step(), share_of(o_.data.seq_len)),
         checkpoints_(options.checkpoint, options.model, options.shape.training.master,
-                     options.config_digest, world, access_, pieces_, log_) {
+                     options.config_digest, world, access_, run_.pieces(), log_) {
     if (run_.validation_plan() != nullptr) {
-      validation_executor_ = std::make_unique<Executor>(*run_.validation_plan(), parts_->memory,
-                                                        communicators_.groups(), &world);
+      const Plan& plan = *run_.validation_plan();
+      validation_executor_ =
+          std::make_unique<Executor>(plan, parts_->memory, groups_for(plan), &world);
       validator_ = std::make_unique<Validator>(
           *o_.validation, run_, access_, *validation_executor_, *parts_->validation_loader,
-          share_of(o_.validation->data.seq_len), o_.mesh, world_);
+          share_of(o_.validation->data.seq_len), o_.mesh(), world_);
     }
     executor_.time_phases(log_.phases());
   }
 
   void run() {
-    agree_with_all();
     if (checkpoints_.has_done(o_.steps)) return;
     state_ = checkpoints_.begin(o_.shape.training.seed, parts_->loader);
     on_rank_zero(world_, [&] {
@@ -117,28 +144,22 @@ class Trainer {
   }
 
  private:
+  std::span<Communicator* const> groups_for(const Plan& plan) const {
+    return groups_.groups().first(plan.groups.entries.size());
+  }
+
   SequenceShare share_of(int64_t seq_len) const {
-    SequenceShare share = sequence_share(o_.mesh, world_.rank(), seq_len,
-                                         padded_seq_len(seq_len, o_.mesh), o_.head_and_tail);
+    SequenceShare share =
+        sequence_share(o_.mesh(), world_.rank(), seq_len, padded_seq_len(seq_len, o_.mesh()),
+                       o_.shape.distribute.head_and_tail);
     if (o_.model.family == Family::kGpt2) share.num_positions = o_.model.max_seq_len;
     return share;
   }
 
-  // Ranks that differ would compute nonsense together, or wait for each other for ever.
-  void agree_with_all() {
-    if (world_.size() == 1) return;
-    std::vector<AgreementItem> items = o_.agreement;
-    items.push_back({"the model", digest_of(to_hf_config(o_.model, o_.shape.training.master, {}))});
-    items.push_back({"the program", digest_of(read_file("/proc/self/exe"))});
-    std::string sources;
-    for (const auto& source : parts_->loader.state().sources)
-      sources += fmt::format("{:016x} ", source.hash);
-    items.push_back({"the data", digest_of(sources)});
-    fail_together(world_, [&] { agree(world_, items); });
-  }
-
   void train_all() {
-    const StopSignal stop;
+    std::optional<StopSignal> process;
+    if (!o_.stop_signal) process.emplace();
+    const StopQuestion stop = [&] { return process ? process->received() : o_.stop_signal(); };
     while (state_.step < o_.steps && signal_ == 0) {
       step();
       look_around(stop);
@@ -157,10 +178,10 @@ class Trainer {
   }
 
   // What one rank knows and all must act on: a signal received, a shard written.
-  void look_around(const StopSignal& stop) {
+  void look_around(const StopQuestion& stop) {
     CheckpointSaver& saver = checkpoints_.saver();
     bool all_written = saver.has_written();
-    signal_ = stop.received();
+    signal_ = stop();
     if (world_.size() > 1) {
       for (const std::string& text :
            world_.all_gather_text(fmt::format("{} {}", signal_, all_written ? 1 : 0))) {
@@ -188,14 +209,12 @@ class Trainer {
       batches.push_back(parts_->loader.next());
       label_tokens += count_labels(batches.back());
     }
-    label_tokens = sum_over_rows(world_, o_.mesh, label_tokens);
+    label_tokens = sum_over_rows(world_, o_.mesh(), label_tokens);
     log_.add_data_time(seconds_since(data_start));
     const double lr = o_.lr * lr_factor(o_.schedule, state_.step);
     inputs_.write_scalars(lr, state_.step + 1, o_.shape.training.optimizer);
     inputs_.write_loss_scale(label_tokens > 0 ? 1.0F / static_cast<float>(label_tokens) : 0.0F);
-    const double exposed_before = executor_.exposed_comm_s();
     run_microbatches(batches);
-    log_.add_exposed_communication(executor_.exposed_comm_s() - exposed_before);
 
     const double loss = access_.read<double>(run_.step().loss)[0];
     const double norm = access_.read<double>(run_.step().grad_norm)[0];
@@ -226,6 +245,8 @@ class Trainer {
       }
       executor_.run(item);
     }
+    log_.add_exposed_comm_time(executor_.exposed_comm_s() - exposed_comm_s_);
+    exposed_comm_s_ = executor_.exposed_comm_s();
     if (traced) write_trace(spans);
     if (!o_.profiling.memory_folder.empty() && (state_.step + 1) % o_.profiling.freq == 0)
       write_memory();
@@ -256,7 +277,7 @@ class Trainer {
 
   void write_trace(const std::vector<TaskSpan>& spans) {
     const auto path = profile_path(o_.profiling.traces_folder, "trace.json");
-    write_file_atomic(path, chrome_trace(spans));
+    write_file_atomic(path, chrome_trace(spans, world_.rank()));
     log_.say(fmt::format("Wrote the trace {}", path.string()));
   }
 
@@ -273,8 +294,7 @@ class Trainer {
   std::unique_ptr<RankParts> parts_;
   const PlannedRun& run_;
   StateAccess access_;
-  std::vector<TensorPiece> pieces_;
-  Communicators communicators_;
+  Communicators groups_;
   Executor executor_;
   StepInputs inputs_;
   RunCheckpoints checkpoints_;
@@ -282,13 +302,14 @@ class Trainer {
   std::unique_ptr<Validator> validator_;
   TrainState state_;
   int signal_ = 0;
+  double exposed_comm_s_ = 0.0;
 };
 
 }  // namespace
 
 void train(const TrainerOptions& options, World& world, Backend& backend) {
-  TOK_CHECK(options.mesh.size() == world.size(), "{} ranks for a mesh of {}", world.size(),
-            options.mesh.size());
+  TOK_CHECK(options.mesh().size() == world.size(), "{} ranks for a mesh of {}", world.size(),
+            options.mesh().size());
   Trainer(options, world, backend).run();
 }
 

@@ -1,7 +1,9 @@
 // The step loop: data, microbatches, update, metrics, validation, checkpoints, signals.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,8 +30,6 @@ struct TrainerOptions {
   ModelSpec model;
   RunShape shape;
   DataOptions data;  ///< this rank's rows; rows_per_batch is its microbatch
-  Mesh mesh;
-  bool head_and_tail = true;  ///< how context-parallel ranks are dealt tokens
   int64_t steps = 0;
   double lr = 0.0;
   LrSchedule schedule;
@@ -40,9 +40,13 @@ struct TrainerOptions {
   std::string config_digest;
   /// What all ranks must have in common before they begin.
   std::vector<AgreementItem> agreement;
+  /// The signal that asks this rank to stop, or 0; absent: SIGTERM and SIGINT of the process.
+  std::function<int()> stop_signal;
   /// Longest wait for a peer while training; start and saves take the world's own.
   std::chrono::seconds init_timeout{300};
   std::chrono::seconds train_timeout{100};
+
+  const Mesh& mesh() const { return shape.distribute.mesh; }
 
   int64_t num_microbatches() const { return data.num_rows / data.rows_per_batch; }
 };
