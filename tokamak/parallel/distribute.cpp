@@ -368,8 +368,8 @@ Distributor::~Distributor() = default;
 Graph Distributor::localize(const Graph& global) {
   auto placements = decide_placements(global, options_.mesh, options_.model);
   if (buckets_ == nullptr) {
-    placements_ = placements;
-    buckets_ = std::make_unique<Buckets>(global, placements_, local_, *context_);
+    buckets_ = std::make_unique<Buckets>(lay_out_buckets(global, placements, *context_), local_,
+                                         *context_);
   }
   buckets_->begin_graph();
   Localizer localizer(global, placements, *buckets_, *context_, local_);

@@ -99,7 +99,6 @@ class Distributor {
   DistributeOptions options_;
   GroupTable groups_;
   std::unique_ptr<RankContext> context_;
-  std::vector<NodePlacement> placements_;
   std::unique_ptr<Buckets> buckets_;
 };
 

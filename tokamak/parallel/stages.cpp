@@ -1,6 +1,7 @@
 #include "tokamak/parallel/stages.h"
 
 #include <map>
+#include <set>
 
 #include <fmt/format.h>
 

@@ -1,0 +1,85 @@
+// How weights lie in flat buckets: what shares one, in which order, and what of it a rank owns.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tokamak/graph/graph.h"
+#include "tokamak/parallel/distribute.h"
+
+namespace tokamak {
+
+/// How the gradient of a tensor is spread over tp, which decides where in the bucket it lies.
+enum class TpGradient : uint8_t {
+  kAlone,     ///< the tensor is cut and nobody else has this part
+  kWhole,     ///< every rank has the whole gradient
+  kReplicas,  ///< cut, but some ranks share the part and each has a term of its gradient
+  kPartial,   ///< every rank has a term of the gradient
+};
+
+struct BucketTensor {
+  std::string name;
+  StateId global;
+  TensorType whole;
+  TensorType local;  ///< dtype of the master
+  AxisPlacement tp;
+  TpGradient gradient = TpGradient::kAlone;
+  Init init;
+  bool is_tied_copy = false;  ///< an earlier stage on another rank owns it
+  int64_t begin = 0;          ///< in the bucket
+  StateId grad_window;
+  Value grad_sum;           ///< the contributions so far
+  std::vector<int> stages;  ///< on this bucket's rank, that use it
+};
+
+struct Bucket {
+  std::string name;
+  int32_t block = -1;
+  int32_t module = 0;
+  int stage = 0;
+  bool is_here = true;         ///< this rank runs the stage
+  std::vector<int> tie_ranks;  ///< pp coordinates that hold a copy; one = not tied over ranks
+  std::vector<BucketTensor> tensors;
+  int64_t numel = 0;  ///< padded: a multiple of 128 for each owner
+  int64_t slice = 0;  ///< what one owner has
+  StateId master, first_moment, second_moment;
+  StateId full_gradient;  ///< numel; a window of a ring where gradients are stored in slices
+  StateId gradient;       ///< slice
+  int contributions_left = 0;
+  int32_t first_contribution = 0;  ///< nodes of the global graph
+  int32_t last_contribution = 0;
+  std::vector<Value> weights;  ///< compute copies by tensor, once gathered
+};
+
+/// What `distribute` knows of one rank.
+struct RankContext {
+  const DistributeOptions* options = nullptr;
+  MeshCoordinates at{};
+  GroupTable* groups = nullptr;
+
+  int degree(AxisSet axes) const { return options->mesh.degree(axes); }
+
+  CommGroup group(AxisSet axes, const std::string& purpose = "") const;
+
+  bool runs_stage(int stage) const;
+};
+
+/// Axes whose ranks own slices of one bucket.
+inline constexpr AxisSet kShardAxes{MeshAxis::kDpShard, MeshAxis::kCp};
+
+struct BucketLayout {
+  std::vector<Bucket> buckets;  ///< in order of stage, then module; without State
+  DType compute = DType::kF32;
+  DType gradient = DType::kF32;
+  /// (parameter, stage) to (bucket, tensor in it).
+  std::map<std::pair<int32_t, int>, std::pair<size_t, size_t>> where;
+  std::map<int32_t, StateId> parameter_of_gradient;  ///< by gradient State
+};
+
+/// From the placed training graph: a bucket for each (stage, module), norm and head of one stage
+/// together, and one for each weight that stages share, on each of their ranks.
+BucketLayout lay_out_buckets(const Graph& global, const std::vector<NodePlacement>& placements,
+                             const RankContext& context);
+
+}  // namespace tokamak
