@@ -1,6 +1,7 @@
 // Plans of meshes that are not run: memory by closed forms, and the largest models in little time.
 #include <chrono>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -58,6 +59,43 @@ TEST(MeshPlan, plans_405b_for_one_rank_of_16384) {
   std::printf("405B on tp8 x pp16 x dp_shard 128: %.2f s, %ld MB, plan %.1f GiB\n", seconds,
               use.ru_maxrss / 1024, static_cast<double>(run.peak_bytes()) / (1024.0 * 1024 * 1024));
   EXPECT_LT(use.ru_maxrss / 1024, 500);
+}
+
+// What forward saves for backward takes as many slots as the schedule has microbatches in flight;
+// chunks of one rank share a pool.
+TEST(MeshPlan, pipeline_slots_are_the_schedules) {
+  for (const auto& [schedule, chunks] :
+       std::vector<std::pair<std::string, int>>{{"GPipe", 1},
+                                                {"1F1B", 1},
+                                                {"Interleaved1F1B", 2},
+                                                {"InterleavedZeroBubble", 1},
+                                                {"ZBVZeroBubble", 2}}) {
+    MeshCase c{.model = flavor_spec("llama3", "debugmodel"),
+               .seq_len = 32,
+               .global_batch = 8,
+               .num_microbatches = 8};
+    c.model.num_layers = 8;
+    c.distribute.mesh.degrees = {4, 1, 1, 1, 1};
+    set_pipeline(c, schedule, chunks);
+    const std::vector<int> want = chunks_in_flight(c.distribute.pipeline);
+    for (int rank = 0; rank < 4; ++rank) {
+      const PlannedRun run(c.model, shape_of(c, rank), {});
+      const Plan& plan = run.plan();
+      for (const int stage : c.distribute.pipeline.stages_of(rank)) {
+        int count = 0;
+        for (const SlotClass& slots : plan.slots) {
+          if (plan.segments[static_cast<size_t>(slots.first_segment)].name ==
+              fmt::format("forward {}", stage))
+            count = std::max(count, slots.count);
+        }
+        const int in_flight = want[static_cast<size_t>(rank)];
+        // A V holds what it still sends a little longer than the computations need it.
+        const int sending = schedule == "ZBVZeroBubble" ? 1 : 0;
+        EXPECT_GE(count, in_flight) << schedule << " rank " << rank << " stage " << stage;
+        EXPECT_LE(count, in_flight + sending) << schedule << " rank " << rank << " stage " << stage;
+      }
+    }
+  }
 }
 
 // Slices of this rank's buckets: of blocks, and of embedding, norm and head.
