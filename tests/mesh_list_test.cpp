@@ -145,6 +145,7 @@ MeshCase draw_case(uint64_t seed, uint64_t index) {
       d.context == ContextMethod::kUlysses)
     d.context = ContextMethod::kRing;
   draw_pipeline(draw, c);
+  d.async_tp = draw.flip();
   c.seed = seed * 1000 + index;
   return c;
 }

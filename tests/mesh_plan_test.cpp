@@ -1,11 +1,15 @@
 // Plans of meshes that are not run: memory by closed forms, and the largest models in little time.
+#include <algorithm>
 #include <chrono>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include "tokamak/graph/streams.h"
 #include "tokamak/models/model_spec.h"
+#include "tokamak/ops/collective.h"
+#include "tokamak/ops/linear.h"
 #include "tokamak/train/planned_run.h"
 
 #include "mesh_expect.h"
@@ -186,6 +190,53 @@ TEST_P(TensorParallel, traffic_is_the_closed_form) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Traffic, TensorParallel, ::testing::Values(2, 4, 8));
+
+// The layers' gathers and scatters become shifts of as many bytes; embedding and head stay.
+TEST_P(TensorParallel, async_traffic_is_the_closed_form) {
+  const int t = GetParam();
+  MeshCase c = traffic_case();
+  c.distribute.mesh.degrees = {1, 1, 1, 1, t};
+  c.distribute.async_tp = true;
+  const auto traffic = run_mesh(c).traffic;
+  const int64_t tokens = c.global_batch * c.seq_len;
+  const int64_t bytes = tokens * c.model.dim / t * (t - 1) * 2;
+  const int64_t statistics = tokens * (t - 1) * 3 * 4;
+  EXPECT_EQ(traffic.send.bytes, c.steps * 8 * c.model.num_layers * bytes);
+  EXPECT_EQ(traffic.all_gather.bytes, c.steps * (2 * bytes + statistics));
+  EXPECT_EQ(traffic.reduce_scatter.bytes, c.steps * 2 * bytes);
+}
+
+bool is_product(const Task& task) {
+  return task.rules == &kRules<Linear> || task.rules == &kRules<LinearGradInput>;
+}
+
+// Compute issues a product after each shift before it has to know that the shift has ended.
+TEST(AsyncTensorParallelPlan, every_shift_runs_beside_a_product) {
+  const int t = 4;
+  MeshCase c = traffic_case();
+  c.distribute.mesh.degrees = {1, 1, 1, 1, t};
+  c.distribute.async_tp = true;
+  const PlannedRun run(c.model, shape_of(c, 1), {});
+  int shifts = 0;
+  for (const Segment& segment : run.plan().segments) {
+    std::vector<StreamTask> tasks;
+    std::vector<std::vector<int>> waits;
+    for (const Task& task : segment.tasks) {
+      tasks.push_back({.stream = task.stream, .when = task.when});
+      waits.push_back(task.waits);
+    }
+    const std::vector<int> known = first_known(tasks, waits);
+    for (size_t i = 0; i < segment.tasks.size(); ++i) {
+      if (segment.tasks[i].rules != &kRules<Shift>) continue;
+      ++shifts;
+      EXPECT_NE(segment.tasks[i].stream, 0);
+      const auto begin = segment.tasks.begin();
+      EXPECT_TRUE(std::any_of(begin + static_cast<int64_t>(i), begin + known[i], is_product))
+          << segment.name << ": shift " << i << " is waited for by " << known[i];
+    }
+  }
+  EXPECT_EQ(shifts, 8 * c.model.num_layers * (t - 1));
+}
 
 TEST(Ddp, traffic_is_the_closed_form) {
   MeshCase c = traffic_case();

@@ -2,19 +2,24 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <set>
 
 #include <fmt/format.h>
 
 #include "tokamak/core/error.h"
 #include "tokamak/ops/accumulate.h"
+#include "tokamak/ops/add.h"
 #include "tokamak/ops/attention.h"
 #include "tokamak/ops/collective.h"
+#include "tokamak/ops/linear.h"
 #include "tokamak/ops/lm_head_loss.h"
 #include "tokamak/ops/pack.h"
 #include "tokamak/ops/reshape.h"
 #include "tokamak/ops/slice_rows.h"
 #include "tokamak/parallel/buckets.h"
 #include "tokamak/parallel/stages.h"
+#include "tokamak/parallel/tensor_ring.h"
 
 namespace tokamak {
 namespace {
@@ -33,6 +38,11 @@ bool replicates(const Strategy& s) {
   return true;
 }
 
+// Of the first input's rows: what may run by chunks of them.
+bool is_product(const Node& n) {
+  return n.as<Linear>() != nullptr || n.as<LinearGradInput>() != nullptr;
+}
+
 // Emits the local graph node by node.
 class Localizer {
  public:
@@ -43,7 +53,9 @@ class Localizer {
         buckets_(buckets),
         context_(context),
         local_(local),
-        g_(local) {}
+        g_(local) {
+    if (context.options->async_tp && context.degree({MeshAxis::kTp}) > 1) find_users();
+  }
 
   void run() {
     for (int32_t i = 0; i < global_.size(); ++i) {
@@ -62,6 +74,12 @@ class Localizer {
     Placement placement;
     int stage = 0;
     Value value;
+  };
+
+  // A node that has not been emitted, with its local inputs; those of a sum are deferred too.
+  struct Deferred {
+    AnyOp op;
+    std::vector<Value> in;
   };
 
   int coordinate(size_t axis) const {
@@ -129,6 +147,7 @@ class Localizer {
 
   // The value as `want` says, for `stage`; reshards what there is and keeps it for the next.
   Value get(Value v, const Placement& want, int stage) {
+    if (deferred_.contains(v)) settle(v, want);
     std::vector<Local>& have = values_[v];
     const bool is_leaf = global_.producer(v).is_leaf();
     if (is_leaf && have.empty()) {
@@ -286,27 +305,192 @@ class Localizer {
     return op;
   }
 
-  void emit(int32_t i) {
-    const Node& n = global_.node(i);
-    const NodePlacement& p = placements_[static_cast<size_t>(i)];
+  Label label_of(const Node& n) const {
     Label label = n.label;
     label.stage = stage_of(label.module);
-    const LabelScope scope(g_, label);
-    std::vector<Value> in;
-    for (size_t k = 0; k < n.in.size(); ++k) {
-      in.push_back(is_weight(n.in[k]) ? buckets_.weight(g_, state_of_weight(n.in[k]), label.stage)
-                                      : get(n.in[k], p.in[k], label.stage));
+    return label;
+  }
+
+  Value input(int32_t i, size_t k) {
+    const Value v = global_.node(i).in[k];
+    const int stage = stage_of(global_.node(i).label.module);
+    return is_weight(v) ? buckets_.weight(g_, state_of_weight(v), stage)
+                        : get(v, placements_[static_cast<size_t>(i)].in[k], stage);
+  }
+
+  void emit(int32_t i) {
+    if (emitted_.contains(i)) return;
+    const Node& n = global_.node(i);
+    const LabelScope scope(g_, label_of(n));
+    if (defers(i)) {
+      defer(i);
+      return;
     }
-    const AnyOp op = localized(n, p);
-    const std::vector<Value> out = g_.add_node(op.rules, op.op, in);
+    if (const auto ring = gather_ring(i)) {
+      emit_gathered(i, *ring);
+      return;
+    }
+    std::vector<Value> in;
+    for (size_t k = 0; k < n.in.size(); ++k) in.push_back(input(i, k));
+    const AnyOp op = localized(n, placements_[static_cast<size_t>(i)]);
+    made(i, g_.add_node(op.rules, op.op, in));
+  }
+
+  // What node `i` has become.
+  void made(int32_t i, const std::vector<Value>& out) {
+    const Node& n = global_.node(i);
+    const NodePlacement& p = placements_[static_cast<size_t>(i)];
     for (size_t k = 0; k < out.size(); ++k) {
       TOK_CHECK(g_.type(out[k]) == local_type(n.out[k], p.out[k]), "{}: output {} is {}, wanted {}",
                 n.rules->name, k, to_string(g_.type(out[k])),
                 to_string(local_type(n.out[k], p.out[k])));
       values_[{i, static_cast<int32_t>(k)}].push_back(
-          {.placement = p.out[k], .stage = label.stage, .value = out[k]});
+          {.placement = p.out[k], .stage = g_.label.stage, .value = out[k]});
     }
-    for (const Accumulation& a : n.accumulations) accumulate(n, a, p, out, label.stage);
+    for (const Accumulation& a : n.accumulations) accumulate(n, a, p, out, g_.label.stage);
+  }
+
+  void find_users() {
+    for (int32_t i = 0; i < global_.size(); ++i)
+      for_each_use(global_.node(i), [&](Value v) { users_[v].push_back(i); });
+  }
+
+  // The ring between a value's rows, cut over tp, and `other`, which is whole or partial over tp
+  // and else alike; none where the chunks are not rows of one size.
+  std::optional<TensorRing> ring_between(const Placement& cut, const Placement& other,
+                                         const TensorType& whole) const {
+    const auto tp = static_cast<size_t>(PlacementAxis::kTp);
+    for (size_t a = 0; a < kNumPlacementAxes; ++a) {
+      if (a != tp && !(cut[a] == other[a])) return std::nullopt;
+    }
+    const Shard shard = cut[tp].shard;
+    if (!shard.is_cut() || shard.dim + 1 == std::ssize(whole.dims)) return std::nullopt;
+    const Ranges& ranges = *cut[tp].ranges;
+    for (const Range& r : ranges) {
+      if (r.size() != ranges[0].size()) return std::nullopt;
+    }
+    return TensorRing{.group = context_.group({MeshAxis::kTp}, "ring"),
+                      .dim = shard.dim,
+                      .chunk = local_type(whole, cut).dims[static_cast<size_t>(shard.dim)]};
+  }
+
+  // Where node `i` is a product over a gathered input that has not been gathered yet.
+  std::optional<TensorRing> gather_ring(int32_t i) const {
+    const Node& n = global_.node(i);
+    if (users_.empty() || !is_product(n)) return std::nullopt;
+    const Value x = n.in[0];
+    const auto have = values_.find(x);
+    const Placement& want = placements_[static_cast<size_t>(i)].in[0];
+    if (have == values_.end() || have->second.empty() ||
+        want[static_cast<size_t>(PlacementAxis::kTp)].shard != kReplicated)
+      return std::nullopt;
+    for (const Local& l : have->second) {
+      if (l.placement == want) return std::nullopt;
+    }
+    return ring_between(have->second.front().placement, want, global_.type(x));
+  }
+
+  // Node `i` and those after it that apply weights to the same gathered input: they share a ring.
+  std::vector<int32_t> sharers(int32_t i) const {
+    const Node& n = global_.node(i);
+    const Placement& want = placements_[static_cast<size_t>(i)].in[0];
+    std::vector<int32_t> all{i};
+    for (const int32_t j : users_.at(n.in[0])) {
+      const Node& other = global_.node(j);
+      const bool is_like = j > i && other.rules == n.rules && other.label == n.label &&
+                           placements_[static_cast<size_t>(j)].in[0] == want;
+      if (is_like &&
+          std::all_of(other.in.begin() + 1, other.in.end(), [&](Value v) { return is_weight(v); }))
+        all.push_back(j);
+    }
+    return all;
+  }
+
+  // Multiplies each chunk as it arrives.
+  void emit_gathered(int32_t i, const TensorRing& ring) {
+    struct Product {
+      int32_t node = 0;
+      AnyOp op;
+      std::vector<Value> in;
+      std::vector<Value> chunks;
+    };
+
+    std::vector<Product> products;
+    for (const int32_t j : sharers(i)) {
+      const Node& n = global_.node(j);
+      Product p{
+          .node = j, .op = localized(n, placements_[static_cast<size_t>(j)]), .in = {Value{}}};
+      for (size_t k = 1; k < n.in.size(); ++k) p.in.push_back(input(j, k));
+      products.push_back(std::move(p));
+      emitted_.insert(j);
+    }
+    std::vector<Local>& have = values_[global_.node(i).in[0]];
+    const auto parts = ring_gather(g_, ring, have.front().value, [&](Value chunk) {
+      for (Product& p : products) {
+        p.in[0] = chunk;
+        p.chunks.push_back(g_.add_node(p.op.rules, p.op.op, p.in)[0]);
+      }
+    });
+    // For who comes later, such as weight gradients.
+    have.push_back({.placement = placements_[static_cast<size_t>(i)].in[0],
+                    .stage = g_.label.stage,
+                    .value = g_.apply(ConcatDim{.dim = ring.dim}, parts)});
+    for (const Product& p : products)
+      made(p.node, {g_.apply(ConcatDim{.dim = ring.dim}, by_rank(ring, p.chunks))});
+  }
+
+  // Whether node `i` waits for its first user to say if its partial sums are scattered: products,
+  // and sums of them alone.
+  bool defers(int32_t i) const {
+    const Node& n = global_.node(i);
+    const NodePlacement& p = placements_[static_cast<size_t>(i)];
+    const auto users = users_.find({i, 0});
+    if (users == users_.end() || n.out.size() != 1 || !n.accumulations.empty() ||
+        p.out[0][static_cast<size_t>(PlacementAxis::kTp)].shard != kPartialSum)
+      return false;
+    const Label& user = global_.node(users->second.front()).label;
+    if (user.phase != n.label.phase || user.module != n.label.module) return false;
+    if (is_product(n)) return true;
+    return n.as<Add>() != nullptr && std::all_of(n.in.begin(), n.in.end(), [&](Value v) {
+             return deferred_.contains(v) && users_.at(v).size() == 1;
+           });
+  }
+
+  void defer(int32_t i) {
+    const Node& n = global_.node(i);
+    Deferred d{.op = localized(n, placements_[static_cast<size_t>(i)])};
+    for (size_t k = 0; is_product(n) && k < n.in.size(); ++k) d.in.push_back(input(i, k));
+    deferred_[{i, 0}] = std::move(d);
+  }
+
+  // Makes a deferred value: in chunks on a ring if it is wanted cut, else whole.
+  void settle(Value v, const Placement& want) {
+    const Node& n = global_.producer(v);
+    const Placement& partial = placements_[static_cast<size_t>(v.node)].out[0];
+    const LabelScope scope(g_, label_of(n));
+    Local local{.placement = partial, .stage = g_.label.stage};
+    if (const auto ring = ring_between(want, partial, global_.type(v))) {
+      local.placement = want;
+      local.value = ring_reduce_scatter(g_, *ring, [&](int64_t begin, int64_t end) {
+        return emit_rows(v, SliceDim{.dim = ring->dim, .begin = begin, .end = end});
+      });
+    } else {
+      local.value = emit_rows(v, std::nullopt);
+    }
+    deferred_.erase(v);
+    values_[v].push_back(local);
+  }
+
+  // Some rows of a deferred value; all without `rows`.
+  Value emit_rows(Value v, const std::optional<SliceDim>& rows) {
+    const Deferred& d = deferred_.at(v);
+    std::vector<Value> in = d.in;
+    if (in.empty()) {
+      for (const Value term : global_.producer(v).in) in.push_back(emit_rows(term, rows));
+    } else if (rows) {
+      in[0] = g_.apply(*rows, {in[0]});
+    }
+    return g_.add_node(d.op.rules, d.op.op, in)[0];
   }
 
   void accumulate(const Node& n, const Accumulation& a, const NodePlacement& p,
@@ -353,6 +537,10 @@ class Localizer {
   StateTable& local_;
   Graph g_;
   std::map<Value, std::vector<Local>> values_;
+  // For async_tp:
+  std::map<Value, std::vector<int32_t>> users_;  // in order; empty without it
+  std::map<Value, Deferred> deferred_;
+  std::set<int32_t> emitted_;  // ahead of their turn
 };
 
 }  // namespace
