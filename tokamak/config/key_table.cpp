@@ -90,7 +90,7 @@ const Key kKeys[] = {
   TOK_KEY(parallelism.fsdp_reshard_after_forward, kHonoured, "default|always|never", "Free gathered parameters after the forward pass; default: unless pipelined."),
   TOK_KEY(parallelism.tensor_parallel_degree, kFeature, ">=1", "Tensor- and sequence-parallel ranks."),
   TOK_KEY(parallelism.disable_loss_parallel, kHonoured, "", "Gather logits instead of a vocabulary-parallel loss."),
-  TOK_KEY(parallelism.enable_async_tensor_parallel, kDormant, "", "Overlap tensor-parallel communication with GEMMs; needs tensor parallelism to matter."),
+  TOK_KEY(parallelism.enable_async_tensor_parallel, kHonoured, "", "Overlap tensor-parallel communication with products, in chunks; only tensor parallelism has any."),
   TOK_KEY(parallelism.pipeline_parallel_degree, kFeature, ">=1", "Pipeline-parallel ranks."),
   TOK_KEY(parallelism.module_fqns_per_model_part, kHonoured, "", "Modules of each pipeline stage."),
   TOK_KEY(parallelism.pipeline_parallel_split_points, kHonoured, "", "Modules that begin a new pipeline stage; another way to write module_fqns_per_model_part."),
