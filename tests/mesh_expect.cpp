@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include "tokamak/parallel/schedules.h"
@@ -64,7 +65,10 @@ std::string describe(const MeshCase& c) {
     if (c.distribute.mesh.degree(axis) > 1)
       text += fmt::format(" {}{}", name_of(axis), c.distribute.mesh.degree(axis));
   }
-  if (!c.distribute.pipeline.name.empty()) text += " " + c.distribute.pipeline.name;
+  if (!c.distribute.pipeline.name.empty()) {
+    text += fmt::format(" {} stages {}", c.distribute.pipeline.name,
+                        fmt::join(c.distribute.stage_of_module, ""));
+  }
   return fmt::format(
       "{} heads {}/{} vocab {} mlp {} {} seq {} batch {} in {} recompute {} sharding {} reshard {} "
       "grad_store {} loss_parallel {} async_tp {} context {} tied {} dropout {}",

@@ -91,6 +91,20 @@ Mesh draw_mesh(Draw& draw, const ModelSpec& model) {
   return mesh;
 }
 
+// Any cuts between modules: stages may hold only the embedding, only the norm, only the head.
+void draw_stages(Draw& draw, MeshCase& c) {
+  std::vector<int>& stages = c.distribute.stage_of_module;
+  const int num_stages = c.distribute.pipeline.num_stages();
+  const auto num_modules = static_cast<int>(stages.size());
+  int stage = 0;
+  for (int m = 0; m < num_modules; ++m) {
+    stages[static_cast<size_t>(m)] = stage;
+    const int modules_left = num_modules - m - 1;
+    const int stages_left = num_stages - stage - 1;
+    if (stages_left > 0 && (modules_left == stages_left || draw.below(2) == 0)) ++stage;
+  }
+}
+
 void draw_pipeline(Draw& draw, MeshCase& c) {
   const int pp = c.distribute.mesh.degree(MeshAxis::kPp);
   if (pp == 1) return;
@@ -110,6 +124,7 @@ void draw_pipeline(Draw& draw, MeshCase& c) {
                                            {"DualPipeV", 2}});
   const bool fits = pp * choice.chunks <= c.model.num_layers + 2;
   set_pipeline(c, fits ? choice.name : "1F1B", fits ? choice.chunks : 1);
+  if (draw.below(3) == 0) draw_stages(draw, c);
 }
 
 RecomputePolicy draw_recompute(Draw& draw) {

@@ -83,6 +83,23 @@ INSTANTIATE_TEST_SUITE_P(
              std::to_string(test.param.pp) + "v" + std::to_string(test.param.chunks);
     });
 
+// Stages with only the embedding, only norm and head, or the head alone, where tp leaves the
+// embedding's output a pending sum.
+TEST(ThinStages, equal_one_rank) {
+  for (const std::vector<int>& stages :
+       {std::vector<int>{0, 1, 1, 1, 2, 2}, std::vector<int>{0, 0, 0, 1, 1, 2},
+        std::vector<int>{0, 1, 1, 2, 2, 2}}) {
+    for (const ModelSpec& model : {small_llama(), small_gpt2()}) {
+      MeshCase c = base(model);
+      c.num_microbatches = 4;
+      c.distribute.mesh.degrees = {3, 1, 1, 1, 2};
+      set_pipeline(c, "1F1B", 1);
+      c.distribute.stage_of_module = stages;
+      expect_as_one_rank(c);
+    }
+  }
+}
+
 struct AxisCase {
   const char* name;
   std::array<int, kNumMeshAxes> degrees;

@@ -65,6 +65,11 @@ class Keeper {
                                 rank_at(here()));
   }
 
+  // The head's forward makes gradients too, so phases do not tell.
+  static Phase direction(int from, int to) {
+    return from < to ? Phase::kForward : Phase::kBackward;
+  }
+
   // Messages of one pair and direction keep their order; others pass them by.
   static int message_stream(const CommGroup& group) { return kFirstMessageStream + group.id; }
 
@@ -89,6 +94,7 @@ class Keeper {
     Value& received = received_[{v, reader.stage}];
     if (received.valid()) return received;
     Label label = producer.label;
+    label.phase = direction(producer.label.stage, reader.stage);
     label.stage = reader.stage;
     label.block = reader.block;
     label.module = reader.module;
@@ -104,8 +110,10 @@ class Keeper {
     for (int32_t k = 0; k < outs; ++k) {
       const auto it = readers_.find({i, k});
       if (it == readers_.end()) continue;
-      const LabelScope scope(kept_, graph_.node(i).label);
       for (const int stage : it->second) {
+        Label label = graph_.node(i).label;
+        label.phase = direction(label.stage, stage);
+        const LabelScope scope(kept_, label);
         const CommGroup group = pair(here(), pp_of(stage));
         kept_.add(Send{.group = group}, {map_.at({i, k})});
         kept_.mutable_node(kept_.size() - 1).stream = message_stream(group);
