@@ -238,6 +238,25 @@ TEST(AsyncTensorParallelPlan, every_shift_runs_beside_a_product) {
   EXPECT_EQ(shifts, 8 * c.model.num_layers * (t - 1));
 }
 
+// Chunks take the place of what they make up.
+TEST(AsyncTensorParallelPlan, takes_no_more_memory) {
+  const ModelSpec model = flavor_spec("llama3", "8B");
+  for (const auto mode : {RecomputePolicy::Mode::kNone, RecomputePolicy::Mode::kFull}) {
+    MeshCase c{.model = model, .compute = DType::kBF16, .seq_len = 8192, .global_batch = 8};
+    c.recompute.mode = mode;
+    c.distribute.mesh.degrees = {1, 1, 8, 1, 4};
+    const PlannedRun plain(model, shape_of(c, 1), {});
+    c.distribute.async_tp = true;
+    const PlannedRun async(model, shape_of(c, 1), {});
+    constexpr double kGiB = 1024.0 * 1024 * 1024;
+    std::printf("8B on tp4 x dp_shard 8: plan %.2f GiB, async %.2f GiB\n",
+                static_cast<double>(plain.peak_bytes()) / kGiB,
+                static_cast<double>(async.peak_bytes()) / kGiB);
+    EXPECT_LE(static_cast<double>(async.peak_bytes()),
+              static_cast<double>(plain.peak_bytes()) * 1.01);
+  }
+}
+
 TEST(Ddp, traffic_is_the_closed_form) {
   MeshCase c = traffic_case();
   c.distribute.mesh.degrees = {1, 4, 1, 1, 1};
