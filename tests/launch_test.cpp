@@ -1,6 +1,5 @@
 // `tokamak launch` with real ranks: exit codes, signals, restarts, and no process left behind.
 #include <csignal>
-#include <fstream>
 #include <map>
 #include <thread>
 
@@ -10,12 +9,11 @@
 #include "tokamak/cli/launch_filter.h"
 #include "tokamak/core/file.h"
 
+#include "tests/processes.h"
 #include "tests/training_run.h"
 
 namespace tokamak {
 namespace {
-
-using namespace std::chrono_literals;
 
 Words launch_words(const Words& options, const Words& command) {
   Words words{TOK_PROGRAM, "launch"};
@@ -34,35 +32,6 @@ ProgramResult launch_worker(int num_ranks, const Words& words) {
 
 void expect_says(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
-}
-
-/// Waits until `done` holds; fails after ten seconds.
-template <class Done>
-void await(const Done& done, const std::string& what) {
-  for (const auto end = std::chrono::steady_clock::now() + 10s;
-       std::chrono::steady_clock::now() < end;) {
-    if (done()) return;
-    std::this_thread::sleep_for(10ms);
-  }
-  FAIL() << "waited 10 s for " << what;
-}
-
-struct Process {
-  pid_t id = 0;
-  std::string words;
-};
-
-/// Processes that are not dead and have `word` among their words.
-std::vector<Process> processes_with(const std::string& word) {
-  std::vector<Process> found;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-    const std::string name = entry.path().filename();
-    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    std::ifstream file(entry.path() / "cmdline");
-    const std::string words{std::istreambuf_iterator<char>(file), {}};
-    if (words.find(word) != std::string::npos) found.push_back({std::stoi(name), words});
-  }
-  return found;
 }
 
 enum class Part { kRank, kWatcher, kMpirun, kLauncher };
@@ -210,10 +179,7 @@ TEST(Launch, RestartedTrainingResumes) {
   RunningProgram program(
       launch_words({"-n", "1", "--max-restarts", "1"}, {train.begin() + 1, train.end()}));
   await([&] { return path_exists(parts.path() / "checkpoint/step-20"); }, "a checkpoint");
-  const std::string name("tokamak\0train", 13);
-  for (const Process& process : processes_with(parts.path())) {
-    if (process.words.rfind(name, 0) == 0) kill(process.id, SIGKILL);
-  }
+  for (const Process& process : training_processes(parts.path())) kill(process.id, SIGKILL);
   const auto run = program.wait();
   EXPECT_EQ(run.exit_code, 0) << run.err;
   expect_says(run.err, "rank 0 on ");

@@ -3,45 +3,16 @@
 // TOK_MESH_SEED draws another list, TOK_MESH_COUNT its length; the name of a case is its whole
 // recipe, and the seed with its number draws it again.
 #include <cmath>
-#include <cstdlib>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "tokamak/core/random.h"
-
+#include "draw.h"
 #include "mesh_expect.h"
 #include "mesh_run.h"
 
 namespace tokamak {
 namespace {
-
-uint64_t number_from(const char* variable, uint64_t otherwise) {
-  const char* text = std::getenv(variable);  // NOLINT(concurrency-mt-unsafe)
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
-
-class Draw {
- public:
-  Draw(uint64_t seed, uint64_t index) : seed_(seed), index_(index) {}
-
-  // One of 0 .. n-1.
-  int below(int n) {
-    return static_cast<int>(philox(seed_, index_, next_++)[0] % static_cast<uint32_t>(n));
-  }
-
-  bool flip() { return below(2) == 1; }
-
-  template <class T>
-  T one_of(std::initializer_list<T> values) {
-    return values.begin()[below(static_cast<int>(values.size()))];
-  }
-
- private:
-  uint64_t seed_;
-  uint64_t index_;
-  uint64_t next_ = 0;
-};
 
 ModelSpec draw_model(Draw& draw) {
   if (draw.flip()) {
