@@ -5,7 +5,7 @@ SECONDS ?= 30
 CCACHE := $(shell command -v ccache 2>/dev/null)
 export CMAKE_CXX_COMPILER_LAUNCHER ?= $(CCACHE)
 
-.PHONY: build demo test lint tidy fuzz clean help
+.PHONY: build demo test lint tidy fuzz sanitize clean help
 .DEFAULT_GOAL := build
 
 ## build: the program, at build/release/bin/tokamak
@@ -41,6 +41,16 @@ fuzz:
 	@cmake --preset fuzz -Wno-dev --log-level=WARNING
 	@cmake --build --preset fuzz --target fuzz_targets
 	@tools/fuzz.sh $(SECONDS)
+
+## sanitize: graph, exec and the meshes of threads under TSan, then ASan and UBSan (TOK_MESH_SEED, TOK_MESH_COUNT draw others)
+SANITIZED := tokamak_graph_test tokamak_exec_test tokamak_mesh_test
+sanitize:
+	@tools/setup.sh build
+	@set -e; for preset in tsan asan; do \
+	  cmake --preset $$preset -Wno-dev --log-level=WARNING; \
+	  cmake --build --preset $$preset --target $(SANITIZED); \
+	  for test in $(SANITIZED); do build/$$preset/bin/$$test --gtest_brief=1; done; \
+	done
 
 ## clean: removes build/ and outputs/
 clean:
