@@ -75,8 +75,7 @@ void expect_bf16_as_one_rank(const MeshCase& c) {
   ASSERT_EQ(runs.mesh.loss.size(), runs.steps());
   EXPECT_EQ(runs.mesh.initial, runs.exact.initial);
   for (size_t t = 0; t < runs.steps(); ++t) {
-    EXPECT_LE(std::abs(runs.of_mesh(t)), 1.5 * std::abs(runs.of_one(t)) + 1e-4)
-        << "step " << t + 1;
+    EXPECT_LE(std::abs(runs.of_mesh(t)), 1.5 * std::abs(runs.of_one(t)) + 1e-4) << "step " << t + 1;
   }
 }
 
