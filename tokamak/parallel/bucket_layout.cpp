@@ -61,16 +61,6 @@ class LayoutMaker {
   }
 
  private:
-  int stage_of(int32_t module) const {
-    const auto& stages = context_.options->stage_of_module;
-    return stages.empty() ? 0 : stages[static_cast<size_t>(module)];
-  }
-
-  int pp_of(int stage) const {
-    const auto& ranks = context_.options->pipeline.rank_of_stage;
-    return ranks.empty() ? 0 : ranks[static_cast<size_t>(stage)];
-  }
-
   // A bucket for each (stage, module); norm and head of one stage share one, and a weight that
   // stages share has one of its own on each of their ranks.
   void find_tensors() {
@@ -93,7 +83,7 @@ class LayoutMaker {
           copy_of[i] = state;
           out_.compute = n.out[0].dtype;
         } else {
-          uses[state].insert(stage_of(n.label.module));
+          uses[state].insert(context_.stage_of(n.label.module));
           if (copy_of.empty()) out_.compute = from.out[0].dtype;
         }
       }
@@ -106,7 +96,7 @@ class LayoutMaker {
       const AxisPlacement& tp =
           placements_[static_cast<size_t>(leaf_of.at(state))].out[0][kTpIndex];
       std::map<int, int> first_stage_on;  // pp -> stage
-      for (const int stage : stages) first_stage_on.emplace(pp_of(stage), stage);
+      for (const int stage : stages) first_stage_on.emplace(context_.pp_of(stage), stage);
       const bool is_tied = stages.size() > 1;
       for (const auto& [pp, stage] : first_stage_on) {
         // Norm and head need their weights at the same time.
@@ -123,13 +113,13 @@ class LayoutMaker {
             {.name = decl.name,
              .global = {state},
              .whole = decl.type,
-             .local = local_type(decl.type, tp, context_.at[static_cast<size_t>(MeshAxis::kTp)]),
+             .local = local_type(decl.type, tp, context_.coordinate(MeshAxis::kTp)),
              .tp = tp,
              .gradient = !tp.shard.is_cut()         ? TpGradient::kWhole
                          : has_replicas(*tp.ranges) ? TpGradient::kReplicas
                                                     : TpGradient::kAlone,
              .init = decl.init,
-             .is_tied_copy = pp_of(*stages.begin()) != pp,
+             .is_tied_copy = context_.pp_of(*stages.begin()) != pp,
              .stages = stages_on(stages, pp)});
       }
     }
@@ -143,7 +133,7 @@ class LayoutMaker {
   std::vector<int> stages_on(const std::set<int>& stages, int pp) const {
     std::vector<int> here;
     for (const int s : stages) {
-      if (pp_of(s) == pp) here.push_back(s);
+      if (context_.pp_of(s) == pp) here.push_back(s);
     }
     return here;
   }
@@ -162,7 +152,7 @@ class LayoutMaker {
         if (!accumulates_into_gradient(global_, a, &leaf)) continue;
         out_.gradient = global_.type(leaf).dtype;
         const StateId parameter = out_.parameter_of_gradient.at(global_.producer(leaf).state.index);
-        const auto [b, t] = out_.where.at({parameter.index, stage_of(n.label.module)});
+        const auto [b, t] = out_.where.at({parameter.index, context_.stage_of(n.label.module)});
         if (out_.buckets[b].contributions_left++ == 0) out_.buckets[b].first_contribution = i;
         out_.buckets[b].last_contribution = i;
         BucketTensor& tensor = out_.buckets[b].tensors[t];
@@ -206,18 +196,6 @@ class LayoutMaker {
 };
 
 }  // namespace
-
-CommGroup RankContext::group(AxisSet axes, const std::string& purpose) const {
-  const int rank = options->mesh.rank_of(at);
-  const std::string name = to_string(axes) + (purpose.empty() ? "" : " " + purpose);
-  return groups->add(name, options->mesh.group_of(rank, axes), rank);
-}
-
-bool RankContext::runs_stage(int stage) const {
-  const auto& ranks = options->pipeline.rank_of_stage;
-  const int at_pp = at[static_cast<size_t>(MeshAxis::kPp)];
-  return ranks.empty() || ranks[static_cast<size_t>(stage)] == at_pp;
-}
 
 BucketLayout lay_out_buckets(const Graph& global, const std::vector<NodePlacement>& placements,
                              const RankContext& context) {

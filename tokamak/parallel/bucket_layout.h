@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tokamak/graph/graph.h"
-#include "tokamak/parallel/distribute.h"
+#include "tokamak/parallel/rank_context.h"
 
 namespace tokamak {
 
@@ -50,19 +50,6 @@ struct Bucket {
   int32_t first_contribution = 0;  ///< nodes of the global graph
   int32_t last_contribution = 0;
   std::vector<Value> weights;  ///< compute copies by tensor, once gathered
-};
-
-/// What `distribute` knows of one rank.
-struct RankContext {
-  const DistributeOptions* options = nullptr;
-  MeshCoordinates at{};
-  GroupTable* groups = nullptr;
-
-  int degree(AxisSet axes) const { return options->mesh.degree(axes); }
-
-  CommGroup group(AxisSet axes, const std::string& purpose = "") const;
-
-  bool runs_stage(int stage) const;
 };
 
 /// Axes whose ranks own slices of one bucket.

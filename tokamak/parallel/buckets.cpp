@@ -1,6 +1,7 @@
 #include "tokamak/parallel/buckets.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -76,7 +77,7 @@ void Buckets::declare(Bucket& bucket) {
   }
   bucket.full_gradient =
       declare_state("gradient", layout_.gradient, bucket.numel, StateKind::kGradient, bucket);
-  const int at = context_.group(kShardAxes).rank;
+  const int at = context_.index_in(kShardAxes);
   bucket.gradient = declare_window("gradient_slice." + bucket.name,
                                    {.dtype = layout_.gradient, .dims = {bucket.slice}},
                                    bucket.full_gradient, at * bucket.slice, bucket);
@@ -195,22 +196,27 @@ void Buckets::contributed(Graph& g, const Destination& to, Value sum) {
 }
 
 // Tensors of one kind lie together: one all-reduce sums them.
-void Buckets::sum_section(Graph& g, Bucket& bucket, TpGradient which, const CommGroup& group,
-                          When when) {
-  if (group.size == 1) return;
-  int64_t begin = -1;
-  int64_t end = 0;
-  for (const BucketTensor& t : bucket.tensors) {
-    if (t.gradient != which) continue;
-    if (begin < 0) begin = t.begin;
-    end = t.begin + t.local.numel();
+void Buckets::sum_over_tp(Graph& g, const Bucket& bucket, When when) {
+  for (const TpGradient which : {TpGradient::kPartial, TpGradient::kReplicas}) {
+    const auto is_such = [&](const BucketTensor& t) { return t.gradient == which; };
+    const auto first = std::find_if(bucket.tensors.begin(), bucket.tensors.end(), is_such);
+    if (first == bucket.tensors.end()) continue;
+    const auto last = std::find_if(bucket.tensors.rbegin(), bucket.tensors.rend(), is_such);
+    std::vector<int> sharers(static_cast<size_t>(context_.degree({MeshAxis::kTp})));
+    std::iota(sharers.begin(), sharers.end(), 0);
+    if (which == TpGradient::kReplicas)
+      sharers = replicas_of(*first->tp.ranges, context_.coordinate(MeshAxis::kTp));
+    if (sharers.size() == 1) continue;
+    const bool is_partial = which == TpGradient::kPartial;
+    const CommGroup group = context_.group_along(MeshAxis::kTp, sharers,
+                                                 is_partial ? "tp reduce" : "tp replicas reduce");
+    const int64_t numel = last->begin + last->local.numel() - first->begin;
+    const StateId section = declare_window(
+        fmt::format("gradient_section.{}.{}", is_partial ? "partial" : "replicas", bucket.name),
+        {.dtype = layout_.gradient, .dims = {numel}}, bucket.full_gradient, first->begin, bucket);
+    emitted(g, g.apply(AllReduce{.group = group, .in_place = true}, {g.read(section)}),
+            kReduceStream, when);
   }
-  if (begin < 0) return;
-  const StateId section = declare_window(
-      fmt::format("gradient_section.{}.{}", static_cast<int>(which), bucket.name),
-      {.dtype = layout_.gradient, .dims = {end - begin}}, bucket.full_gradient, begin, bucket);
-  emitted(g, g.apply(AllReduce{.group = group, .in_place = true}, {g.read(section)}), kReduceStream,
-          when);
 }
 
 void Buckets::reduce(Graph& g, Bucket& bucket) {
@@ -220,21 +226,7 @@ void Buckets::reduce(Graph& g, Bucket& bucket) {
                              .module = bucket.module,
                              .stage = bucket.stage});
   const When when = stores_full() ? When::kLastMicrobatch : When::kEvery;
-  sum_section(g, bucket, TpGradient::kPartial, context_.group({MeshAxis::kTp}, "reduce"), when);
-  for (const BucketTensor& t : bucket.tensors) {
-    if (t.gradient != TpGradient::kReplicas) continue;
-    const int at_tp = context_.at[static_cast<size_t>(MeshAxis::kTp)];
-    std::vector<int> ranks;
-    for (const int r : replicas_of(*t.tp.ranges, at_tp)) {
-      MeshCoordinates at = context_.at;
-      at[static_cast<size_t>(MeshAxis::kTp)] = r;
-      ranks.push_back(context_.options->mesh.rank_of(at));
-    }
-    const int rank = context_.options->mesh.rank_of(context_.at);
-    sum_section(g, bucket, TpGradient::kReplicas,
-                context_.groups->add("tp replicas reduce", ranks, rank), when);
-    break;
-  }
+  if (context_.degree({MeshAxis::kTp}) > 1) sum_over_tp(g, bucket, when);
   const int owners = context_.degree(kShardAxes);
   if (owners > 1) {
     const StateId rows = declare_window("gradient_rows." + bucket.name,
@@ -263,14 +255,8 @@ void Buckets::finish(Graph& g) {
   const LabelScope scope(g, {.phase = Phase::kUpdate});
   for (Bucket& bucket : layout_.buckets) {
     if (!bucket.is_here || bucket.tie_ranks.size() < 2) continue;
-    std::vector<int> members;
-    for (const int pp : bucket.tie_ranks) {
-      MeshCoordinates at = context_.at;
-      at[static_cast<size_t>(MeshAxis::kPp)] = pp;
-      members.push_back(context_.options->mesh.rank_of(at));
-    }
-    const CommGroup group = context_.groups->add("pp tied weights", members,
-                                                 context_.options->mesh.rank_of(context_.at));
+    const CommGroup group =
+        context_.group_along(MeshAxis::kPp, bucket.tie_ranks, "pp tied weights");
     const StateId tied = declare_window("gradient_tied." + bucket.name,
                                         {.dtype = layout_.gradient, .dims = {bucket.slice}},
                                         bucket.gradient, 0, bucket);
@@ -278,24 +264,24 @@ void Buckets::finish(Graph& g) {
   }
 }
 
-double Buckets::norm_weight(const Bucket&, const BucketTensor& t) const {
+double Buckets::norm_weight(const BucketTensor& t) const {
   if (t.is_tied_copy) return 0.0;
   const int tp = context_.degree({MeshAxis::kTp});
   if (!t.tp.shard.is_cut()) return 1.0 / tp;
-  const int at = context_.at[static_cast<size_t>(MeshAxis::kTp)];
+  const int at = context_.coordinate(MeshAxis::kTp);
   return 1.0 / static_cast<double>(replicas_of(*t.tp.ranges, at).size());
 }
 
-bool Buckets::owns(const Bucket&, const BucketTensor& t) const {
-  if (t.is_tied_copy || context_.at[static_cast<size_t>(MeshAxis::kDpReplicate)] != 0) return false;
-  const int at = context_.at[static_cast<size_t>(MeshAxis::kTp)];
+bool Buckets::owns(const BucketTensor& t) const {
+  if (t.is_tied_copy || context_.coordinate(MeshAxis::kDpReplicate) != 0) return false;
+  const int at = context_.coordinate(MeshAxis::kTp);
   return t.tp.shard.is_cut() ? replicas_of(*t.tp.ranges, at).front() == at : at == 0;
 }
 
 std::vector<TensorPiece> Buckets::pieces() const {
   std::vector<TensorPiece> all;
-  const int at_tp = context_.at[static_cast<size_t>(MeshAxis::kTp)];
-  const int at_slice = context_.group(kShardAxes).rank;
+  const int at_tp = context_.coordinate(MeshAxis::kTp);
+  const int at_slice = context_.index_in(kShardAxes);
   for (const Bucket& bucket : layout_.buckets) {
     if (!bucket.is_here) continue;
     const int64_t slice_begin = at_slice * bucket.slice;
@@ -314,7 +300,7 @@ std::vector<TensorPiece> Buckets::pieces() const {
                         .end = end - t.begin,
                         .state = bucket.master,
                         .offset = begin - slice_begin,
-                        .is_owner = owns(bucket, t)};
+                        .is_owner = owns(t)};
       if (t.tp.shard.is_cut()) {
         const Range& r = (*t.tp.ranges)[static_cast<size_t>(at_tp)];
         piece.box_begin[static_cast<size_t>(t.tp.shard.dim)] = r.begin;
@@ -336,11 +322,10 @@ std::vector<TensorPiece> Buckets::pieces() const {
 
 std::vector<UpdateUnit> Buckets::units(Graph& g) const {
   std::vector<UpdateUnit> all;
-  const int at_slice = context_.group(kShardAxes).rank;
+  const int at_slice = context_.index_in(kShardAxes);
   for (const Bucket& bucket : layout_.buckets) {
     if (!bucket.is_here) continue;
-    UpdateUnit unit{.name = bucket.name,
-                    .block = bucket.block,
+    UpdateUnit unit{.block = bucket.block,
                     .master = bucket.master,
                     .first_moment = bucket.first_moment,
                     .second_moment = bucket.second_moment,
@@ -351,7 +336,7 @@ std::vector<UpdateUnit> Buckets::units(Graph& g) const {
       const int64_t end = std::min(t.begin + t.local.numel() - slice_begin, bucket.slice);
       if (begin >= end) continue;
       unit.tensors.push_back(
-          {.tensor = t.name, .begin = begin, .end = end, .norm_weight = norm_weight(bucket, t)});
+          {.tensor = t.name, .begin = begin, .end = end, .norm_weight = norm_weight(t)});
     }
     if (!unit.tensors.empty()) all.push_back(std::move(unit));
   }

@@ -48,12 +48,12 @@ class Buckets {
   void declare_rings();
   void gather(Graph& g, Bucket& bucket);
   void reduce(Graph& g, Bucket& bucket);
-  void sum_section(Graph& g, Bucket& bucket, TpGradient which, const CommGroup& group, When when);
+  void sum_over_tp(Graph& g, const Bucket& bucket, When when);
   enum class Gathers : uint8_t { kOnce, kEachMicrobatch, kTwice };
   Gathers gathers(const Bucket& bucket) const;
   bool stores_full() const;
-  double norm_weight(const Bucket& bucket, const BucketTensor& t) const;
-  bool owns(const Bucket& bucket, const BucketTensor& t) const;
+  double norm_weight(const BucketTensor& t) const;
+  bool owns(const BucketTensor& t) const;
   StateId declare_state(const std::string& name, DType dtype, int64_t numel, StateKind kind,
                         const Bucket& bucket);
   StateId declare_window(const std::string& name, TensorType type, StateId parent, int64_t begin,

@@ -15,9 +15,8 @@
 #include "tokamak/ops/linear.h"
 #include "tokamak/ops/lm_head_loss.h"
 #include "tokamak/ops/pack.h"
-#include "tokamak/ops/reshape.h"
-#include "tokamak/ops/slice_rows.h"
 #include "tokamak/parallel/buckets.h"
+#include "tokamak/parallel/reshard.h"
 #include "tokamak/parallel/stages.h"
 #include "tokamak/parallel/tensor_ring.h"
 
@@ -82,20 +81,6 @@ class Localizer {
     std::vector<Value> in;
   };
 
-  int coordinate(size_t axis) const {
-    if (static_cast<PlacementAxis>(axis) == PlacementAxis::kDp) {
-      return context_.at[static_cast<size_t>(MeshAxis::kDpReplicate)] *
-                 context_.options->mesh.degree(MeshAxis::kDpShard) +
-             context_.at[static_cast<size_t>(MeshAxis::kDpShard)];
-    }
-    return context_.at[static_cast<size_t>(mesh_axis(axis))];
-  }
-
-  int stage_of(int32_t module) const {
-    const auto& stages = context_.options->stage_of_module;
-    return stages.empty() ? 0 : stages[static_cast<size_t>(module)];
-  }
-
   bool is_parameter_leaf(Value v) const {
     const Node& n = global_.producer(v);
     return n.is_leaf() && global_.states()[n.state].kind == StateKind::kParameter;
@@ -114,7 +99,9 @@ class Localizer {
   }
 
   Range range_of(const AxisPlacement& p, size_t axis) const {
-    return p.shard.is_cut() ? (*p.ranges)[static_cast<size_t>(coordinate(axis))] : Range{};
+    return p.shard.is_cut() ? (*p.ranges)[static_cast<size_t>(
+                                  context_.index_in(mesh_axes(static_cast<PlacementAxis>(axis))))]
+                            : Range{};
   }
 
   // Cuts nest in the order of the axes; a dim that several axes cut is cut evenly.
@@ -159,9 +146,9 @@ class Localizer {
     const Local* from = nullptr;
     double least = 1e30;
     for (const Local& l : have) {
-      if (l.placement == want && (l.stage == stage || l.stage < 0 || !l_is_resharded(have, l)))
+      if (l.placement == want && (l.stage == stage || l.stage < 0 || !is_resharded(have, l)))
         return l.value;
-      if (l.stage != stage && l_is_resharded(have, l)) continue;
+      if (l.stage != stage && is_resharded(have, l)) continue;
       const double cost = distance(l.placement, want);
       if (cost < least) {
         least = cost;
@@ -174,7 +161,8 @@ class Localizer {
     made.stage = stage;
     for (size_t a = 0; a < kNumPlacementAxes; ++a) {
       if (made.placement[a] == want[a]) continue;
-      made.value = reshard(made.value, a, made.placement[a], want[a], global_.type(v));
+      made.value =
+          reshard(g_, made.value, group_of(a), made.placement[a], want[a], global_.type(v));
       made.placement[a] = want[a];
     }
     have.push_back(made);
@@ -182,7 +170,7 @@ class Localizer {
   }
 
   // The first entry is the value itself, which may cross stages; reshards belong to theirs.
-  static bool l_is_resharded(const std::vector<Local>& have, const Local& l) {
+  static bool is_resharded(const std::vector<Local>& have, const Local& l) {
     return &l != &have.front();
   }
 
@@ -203,70 +191,6 @@ class Localizer {
   CommGroup group_of(size_t axis) const {
     TOK_CHECK(static_cast<PlacementAxis>(axis) != PlacementAxis::kDp, "activations move over dp");
     return context_.group({mesh_axis(axis)});
-  }
-
-  static Dims sizes_of(const Ranges& ranges, int64_t local_extent, int64_t whole_extent) {
-    Dims sizes;
-    for (const Range& r : ranges) sizes.push_back(r.size() * local_extent / whole_extent);
-    return sizes;
-  }
-
-  Value reshard(Value x, size_t axis, const AxisPlacement& from, const AxisPlacement& to,
-                const TensorType& whole) {
-    const CommGroup group = group_of(axis);
-    const auto extent = [&](Shard s) { return whole.dims[static_cast<size_t>(s.dim)]; };
-    if (from.shard == kPartialSum && to.shard == kReplicated)
-      return g_.apply(AllReduce{.group = group}, {x});
-    if (from.shard == kPartialSum) {
-      const int64_t here = g_.type(x).dims[static_cast<size_t>(to.shard.dim)];
-      return reduce_scatter(x, to.shard.dim, sizes_of(*to.ranges, here, extent(to.shard)), group);
-    }
-    if (from.shard == kReplicated) {
-      const int64_t here = g_.type(x).dims[static_cast<size_t>(to.shard.dim)];
-      const Dims sizes = sizes_of(*to.ranges, here, extent(to.shard));
-      int64_t begin = 0;
-      for (int r = 0; r < group.rank; ++r) begin += sizes[static_cast<size_t>(r)];
-      return g_.apply(SliceDim{.dim = to.shard.dim,
-                               .begin = begin,
-                               .end = begin + sizes[static_cast<size_t>(group.rank)]},
-                      {x});
-    }
-    const AxisPlacement whole_again{};
-    Value gathered = gather(x, from, extent(from.shard), group);
-    if (to.shard == kReplicated) return gathered;
-    return reshard(gathered, axis, whole_again, to, whole);
-  }
-
-  Value reduce_scatter(Value x, int dim, const Dims& sizes, const CommGroup& group) {
-    TensorType type = g_.type(x);
-    const Value rows = g_.apply(Split{.dim = dim, .sizes = sizes}, {x});
-    const Value mine = g_.apply(ReduceScatter{.group = group}, {rows});
-    type.dims[static_cast<size_t>(dim)] = sizes[static_cast<size_t>(group.rank)];
-    return shaped(mine, type.dims);
-  }
-
-  // The first elements of a flat, perhaps padded piece.
-  Value shaped(Value flat, const Dims& dims) {
-    const TensorType want{.dtype = g_.type(flat).dtype, .dims = dims};
-    if (g_.type(flat).numel() != want.numel()) {
-      flat = g_.apply(Reshape{.dims = {-1}}, {flat});
-      flat = g_.apply(SliceRows{.begin = 0, .end = want.numel()}, {flat});
-    }
-    return g_.apply(Reshape{.dims = dims}, {flat});
-  }
-
-  Value gather(Value x, const AxisPlacement& from, int64_t whole_extent, const CommGroup& group) {
-    const int dim = from.shard.dim;
-    TensorType type = g_.type(x);
-    const Range mine = (*from.ranges)[static_cast<size_t>(group.rank)];
-    const int64_t outer = type.dims[static_cast<size_t>(dim)] * whole_extent / mine.size();
-    const Dims sizes = sizes_of(*from.ranges, outer, whole_extent);
-    for (const int64_t size : sizes)
-      TOK_CHECK(size == sizes[0], "an uneven cut of {} is gathered", to_string(type));
-    const Value rows = g_.apply(AllGather{.group = group}, {x});
-    type.dims[static_cast<size_t>(dim)] = outer;
-    return g_.apply(Join{.dim = dim, .sizes = sizes, .dims = type.dims},
-                    {g_.apply(Reshape{.dims = {group.size, -1}}, {rows})});
   }
 
   // The op as this rank runs it.
@@ -307,13 +231,13 @@ class Localizer {
 
   Label label_of(const Node& n) const {
     Label label = n.label;
-    label.stage = stage_of(label.module);
+    label.stage = context_.stage_of(label.module);
     return label;
   }
 
   Value input(int32_t i, size_t k) {
     const Value v = global_.node(i).in[k];
-    const int stage = stage_of(global_.node(i).label.module);
+    const int stage = context_.stage_of(global_.node(i).label.module);
     return is_weight(v) ? buckets_.weight(g_, state_of_weight(v), stage)
                         : get(v, placements_[static_cast<size_t>(i)].in[k], stage);
   }
@@ -554,8 +478,9 @@ Distributor::Distributor(StateTable& local, const DistributeOptions& options)
 Distributor::~Distributor() = default;
 
 Graph Distributor::localize(const Graph& global) {
-  auto placements = decide_placements(global, options_.mesh, options_.model);
-  if (buckets_ == nullptr) {
+  const auto placements = decide_placements(global, options_.mesh, options_.model);
+  const bool is_training = buckets_ == nullptr;
+  if (is_training) {
     buckets_ = std::make_unique<Buckets>(lay_out_buckets(global, placements, *context_), local_,
                                          *context_);
   }
@@ -563,13 +488,14 @@ Graph Distributor::localize(const Graph& global) {
   Localizer localizer(global, placements, *buckets_, *context_, local_);
   localizer.run();
   Graph& g = localizer.graph();
-  buckets_->finish(g);
+  if (is_training) buckets_->finish(g);
   sum_results(g, localizer.partial_results);
   return keep_stages(g, *context_);
 }
 
 void Distributor::sum_results(Graph& g,
                               const std::vector<std::pair<StateId, std::string>>& partial) {
+  if (partial.empty()) return;
   const LabelScope scope(g, {.phase = Phase::kUpdate});
   const CommGroup group =
       context_->group({MeshAxis::kPp, MeshAxis::kDpReplicate, MeshAxis::kDpShard, MeshAxis::kCp});
@@ -590,7 +516,8 @@ Value read_final(Graph& g, StateId state) {
 }
 
 CommGroup Distributor::norm_group() const {
-  return context_->group({MeshAxis::kPp, MeshAxis::kDpShard, MeshAxis::kCp, MeshAxis::kTp});
+  constexpr AxisSet kAxes{MeshAxis::kPp, MeshAxis::kDpShard, MeshAxis::kCp, MeshAxis::kTp};
+  return context_->degree(kAxes) == 1 ? CommGroup{} : context_->group(kAxes);
 }
 
 std::vector<TensorPiece> Distributor::pieces() const {

@@ -52,7 +52,6 @@ struct TensorRange {
 
 /// Parameters that one optimizer node updates: a bucket's slice, or one whole parameter.
 struct UpdateUnit {
-  std::string name;
   int32_t block = -1;
   StateId master;
   StateId first_moment;

@@ -1,5 +1,6 @@
 #include "tokamak/parallel/stages.h"
 
+#include <array>
 #include <map>
 #include <set>
 
@@ -32,15 +33,10 @@ class Keeper {
   }
 
  private:
-  int pp_of(int stage) const {
-    const auto& ranks = context_.options->pipeline.rank_of_stage;
-    return ranks.empty() ? 0 : ranks[static_cast<size_t>(stage)];
-  }
-
-  int here() const { return context_.at[static_cast<size_t>(MeshAxis::kPp)]; }
+  int here() const { return context_.coordinate(MeshAxis::kPp); }
 
   bool is_mine(const Node& n) const {
-    return n.label.phase == Phase::kUpdate || pp_of(n.label.stage) == here();
+    return n.label.phase == Phase::kUpdate || context_.runs_stage(n.label.stage);
   }
 
   // Stages on other ranks that read a value of this rank's.
@@ -55,14 +51,9 @@ class Keeper {
     }
   }
 
-  CommGroup pair(int from, int to) {
-    const auto rank_at = [&](int pp) {
-      MeshCoordinates at = context_.at;
-      at[static_cast<size_t>(MeshAxis::kPp)] = pp;
-      return context_.options->mesh.rank_of(at);
-    };
-    return context_.groups->add(fmt::format("pp {} to {}", from, to), {rank_at(from), rank_at(to)},
-                                rank_at(here()));
+  CommGroup pair(int from, int to) const {
+    return context_.group_along(MeshAxis::kPp, std::array{from, to},
+                                fmt::format("pp {} to {}", from, to));
   }
 
   // The head's forward makes gradients too, so phases do not tell.
@@ -99,7 +90,7 @@ class Keeper {
     label.block = reader.block;
     label.module = reader.module;
     const LabelScope scope(kept_, label);
-    const CommGroup group = pair(pp_of(producer.label.stage), here());
+    const CommGroup group = pair(context_.pp_of(producer.label.stage), here());
     received = kept_.apply(Recv{.group = group, .type = graph_.type(v)}, {});
     kept_.mutable_node(received.node).stream = message_stream(group);
     return received;
@@ -114,7 +105,7 @@ class Keeper {
         Label label = graph_.node(i).label;
         label.phase = direction(label.stage, stage);
         const LabelScope scope(kept_, label);
-        const CommGroup group = pair(here(), pp_of(stage));
+        const CommGroup group = pair(here(), context_.pp_of(stage));
         kept_.add(Send{.group = group}, {map_.at({i, k})});
         kept_.mutable_node(kept_.size() - 1).stream = message_stream(group);
       }

@@ -83,17 +83,6 @@ std::unique_ptr<RankParts> make_parts(const TrainerOptions& o, World& world, Bac
 
 using StopQuestion = std::function<int()>;
 
-// Of all plans: they number their groups alike.
-const GroupTable& groups_of(const PlannedRun& run) {
-  const GroupTable& training = run.plan().groups;
-  if (run.validation_plan() == nullptr) return training;
-  const GroupTable& validation = run.validation_plan()->groups;
-  const auto& longer = training.entries.size() >= validation.entries.size() ? training : validation;
-  const auto& shorter = &longer == &training ? validation : training;
-  TOK_CHECK(std::equal(shorter.entries.begin(), shorter.entries.end(), longer.entries.begin()));
-  return longer;
-}
-
 class Trainer {
  public:
   Trainer(const TrainerOptions& options, World& world, Backend& backend)
@@ -103,15 +92,15 @@ class Trainer {
         parts_(make_parts(options, world, backend)),
         run_(parts_->run),
         access_(parts_->access),
-        groups_(world, groups_of(run_)),
-        executor_(run_.plan(), parts_->memory, groups_for(run_.plan()), &world),
+        groups_(world, run_.plan().groups),
+        executor_(run_.plan(), parts_->memory, groups_.groups(), &world),
         inputs_(access_, run_.step(), share_of(o_.data.seq_len)),
         checkpoints_(options.checkpoint, options.model, options.shape.training.master,
                      options.config_digest, world, access_, run_.pieces(), log_) {
     if (run_.validation_plan() != nullptr) {
       const Plan& plan = *run_.validation_plan();
       validation_executor_ =
-          std::make_unique<Executor>(plan, parts_->memory, groups_for(plan), &world);
+          std::make_unique<Executor>(plan, parts_->memory, groups_.groups(), &world);
       validator_ = std::make_unique<Validator>(
           *o_.validation, run_, access_, *validation_executor_, *parts_->validation_loader,
           share_of(o_.validation->data.seq_len), o_.mesh(), world_);
@@ -144,10 +133,6 @@ class Trainer {
   }
 
  private:
-  std::span<Communicator* const> groups_for(const Plan& plan) const {
-    return groups_.groups().first(plan.groups.entries.size());
-  }
-
   SequenceShare share_of(int64_t seq_len) const {
     SequenceShare share =
         sequence_share(o_.mesh(), world_.rank(), seq_len, padded_seq_len(seq_len, o_.mesh()),

@@ -170,8 +170,7 @@ GradientGraph build_gradient_graph(Graph& g, const ModelSpec& config,
     storage.push_back(
         g.read(like("grad." + decl.name, gradient_dtype(o.compute), StateKind::kGradient)));
     units.push_back(
-        {.name = decl.name,
-         .block = decl.block,
+        {.block = decl.block,
          .master = p.state,
          .first_moment = like(moment_name('m', decl.name), decl.type.dtype, StateKind::kMoment),
          .second_moment = like(moment_name('v', decl.name), decl.type.dtype, StateKind::kMoment),

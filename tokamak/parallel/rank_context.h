@@ -1,0 +1,40 @@
+// What `distribute` knows of one rank: its place in the mesh and its stages.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "tokamak/graph/mesh.h"
+#include "tokamak/parallel/distribute.h"
+
+namespace tokamak {
+
+struct RankContext {
+  const DistributeOptions* options = nullptr;
+  MeshCoordinates at{};
+  GroupTable* groups = nullptr;
+
+  int degree(AxisSet axes) const { return options->mesh.degree(axes); }
+
+  int coordinate(MeshAxis axis) const { return at[static_cast<size_t>(axis)]; }
+
+  /// This rank's place among those that differ from it in `axes` only.
+  int index_in(AxisSet axes) const;
+
+  /// Enters a group into the table, for communication that is emitted: every group there costs its
+  /// ranks a communicator.
+  CommGroup group(AxisSet axes, const std::string& purpose = "") const;
+
+  /// The group of the ranks that have these coordinates on `axis` and else this rank's.
+  CommGroup group_along(MeshAxis axis, std::span<const int> coordinates,
+                        const std::string& name) const;
+
+  int stage_of(int32_t module) const;
+
+  /// The pp coordinate that runs `stage`.
+  int pp_of(int stage) const;
+
+  bool runs_stage(int stage) const { return pp_of(stage) == coordinate(MeshAxis::kPp); }
+};
+
+}  // namespace tokamak

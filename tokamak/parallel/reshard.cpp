@@ -1,0 +1,77 @@
+#include "tokamak/parallel/reshard.h"
+
+#include "tokamak/core/error.h"
+#include "tokamak/ops/collective.h"
+#include "tokamak/ops/pack.h"
+#include "tokamak/ops/reshape.h"
+#include "tokamak/ops/slice_rows.h"
+
+namespace tokamak {
+namespace {
+
+Dims sizes_of(const Ranges& ranges, int64_t local_extent, int64_t whole_extent) {
+  Dims sizes;
+  for (const Range& r : ranges) sizes.push_back(r.size() * local_extent / whole_extent);
+  return sizes;
+}
+
+// The first elements of a flat, perhaps padded piece.
+Value shaped(Graph& g, Value flat, const Dims& dims) {
+  const TensorType want{.dtype = g.type(flat).dtype, .dims = dims};
+  if (g.type(flat).numel() != want.numel()) {
+    flat = g.apply(Reshape{.dims = {-1}}, {flat});
+    flat = g.apply(SliceRows{.begin = 0, .end = want.numel()}, {flat});
+  }
+  return g.apply(Reshape{.dims = dims}, {flat});
+}
+
+Value reduce_scatter(Graph& g, Value x, int dim, const Dims& sizes, const CommGroup& group) {
+  TensorType type = g.type(x);
+  const Value rows = g.apply(Split{.dim = dim, .sizes = sizes}, {x});
+  const Value mine = g.apply(ReduceScatter{.group = group}, {rows});
+  type.dims[static_cast<size_t>(dim)] = sizes[static_cast<size_t>(group.rank)];
+  return shaped(g, mine, type.dims);
+}
+
+Value gather(Graph& g, Value x, const AxisPlacement& from, int64_t whole_extent,
+             const CommGroup& group) {
+  const int dim = from.shard.dim;
+  TensorType type = g.type(x);
+  const Range mine = (*from.ranges)[static_cast<size_t>(group.rank)];
+  const int64_t outer = type.dims[static_cast<size_t>(dim)] * whole_extent / mine.size();
+  const Dims sizes = sizes_of(*from.ranges, outer, whole_extent);
+  for (const int64_t size : sizes)
+    TOK_CHECK(size == sizes[0], "an uneven cut of {} is gathered", to_string(type));
+  const Value rows = g.apply(AllGather{.group = group}, {x});
+  type.dims[static_cast<size_t>(dim)] = outer;
+  return g.apply(Join{.dim = dim, .sizes = sizes, .dims = type.dims},
+                 {g.apply(Reshape{.dims = {group.size, -1}}, {rows})});
+}
+
+}  // namespace
+
+Value reshard(Graph& g, Value x, const CommGroup& group, const AxisPlacement& from,
+              const AxisPlacement& to, const TensorType& whole) {
+  const auto extent = [&](Shard s) { return whole.dims[static_cast<size_t>(s.dim)]; };
+  if (from.shard == kPartialSum && to.shard == kReplicated)
+    return g.apply(AllReduce{.group = group}, {x});
+  if (from.shard == kPartialSum) {
+    const int64_t here = g.type(x).dims[static_cast<size_t>(to.shard.dim)];
+    return reduce_scatter(g, x, to.shard.dim, sizes_of(*to.ranges, here, extent(to.shard)), group);
+  }
+  if (from.shard == kReplicated) {
+    const int64_t here = g.type(x).dims[static_cast<size_t>(to.shard.dim)];
+    const Dims sizes = sizes_of(*to.ranges, here, extent(to.shard));
+    int64_t begin = 0;
+    for (int r = 0; r < group.rank; ++r) begin += sizes[static_cast<size_t>(r)];
+    return g.apply(SliceDim{.dim = to.shard.dim,
+                            .begin = begin,
+                            .end = begin + sizes[static_cast<size_t>(group.rank)]},
+                   {x});
+  }
+  const Value gathered = gather(g, x, from, extent(from.shard), group);
+  if (to.shard == kReplicated) return gathered;
+  return reshard(g, gathered, group, {}, to, whole);
+}
+
+}  // namespace tokamak
