@@ -6,7 +6,7 @@
 #include <memory>
 #include <string_view>
 
-#include "tokamak/exec/kernel.h"
+#include "tokamak/exec/device_streams.h"
 
 namespace tokamak {
 
@@ -33,11 +33,15 @@ class Backend {
   virtual Kernel prepare(const OpRules& rules, const void* op, const KernelTypes& types,
                          std::string_view variant) = 0;
 
+  /// A device's streams; null where kernels run on the calling thread.
+  virtual DeviceStreams* streams() { return nullptr; }
+
   /// Called once by each thread that runs another stream than the first: its kernels are small and
   /// run beside compute, which has the cores.
   virtual void enter_stream_thread() {}
 
-  /// Host to device and back; complete on return.
+  /// Host to device and back, after all work that stream 0 was given before. `host` is free or full
+  /// on return; an upload may still be on its way, but comes before later work of stream 0.
   virtual void upload(std::byte* device, const std::byte* host, int64_t bytes) = 0;
   virtual void download(std::byte* host, const std::byte* device, int64_t bytes) = 0;
 };

@@ -68,6 +68,7 @@ BoundSegment BoundPlan::bind(int segment, std::span<Communicator* const> groups)
     bound.tasks.push_back(bind(task, groups));
     bound.by_stream[stream].push_back(t);
     BoundTask& made = bound.tasks.back();
+    made.stream = stream;
     made.count = std::ssize(bound.by_stream[stream]);
     for (const int w : task.waits) {
       BoundTask& before = bound.tasks[static_cast<size_t>(w)];
@@ -134,6 +135,8 @@ const BoundCall* BoundPlan::call(const Task& task, const ScheduleItem& item) {
     KernelArgs& args = made.args[later];
     args.in = made.in;
     args.out = made.out;
+    if (DeviceStreams* streams = memory_.backend().streams())
+      args.stream = streams->stream(streams_.at(task.stream));
     if (task.workspace_bytes > 0)
       args.workspace = memory_.base(ArenaKind::kScratch) + task.workspace_offset;
     TOK_CHECK(task.out.size() <= args.accumulate.size(), "{}: {} outputs", task.rules->name,

@@ -31,6 +31,7 @@ struct BoundTask {
   Phase phase = Phase::kForward;
   bool is_communication = false;
   bool last_microbatch_only = false;
+  size_t stream = 0;        ///< its stream's number
   int64_t count = 0;        ///< its place in its stream
   bool is_awaited = false;  ///< tasks of other streams wait for it
   std::vector<StreamPoint> waits;

@@ -9,32 +9,33 @@ namespace {
 struct Call {
   std::span<Communicator* const> groups;
   const KernelTypes& types;
-  CommStream stream;
 
   Kernel operator()(const AllGather& op) const {
     const TensorType x = types.in[0];
-    return [&c = of(op.group), s = stream, n = x.numel(), t = x.dtype](const KernelArgs& a) {
-      c.all_gather(a.in[0].data, a.out[0].data, n, t, s);
+    return [&c = of(op.group), n = x.numel(), t = x.dtype](const KernelArgs& a) {
+      c.all_gather(a.in[0].data, a.out[0].data, n, t, a.stream);
     };
   }
 
   Kernel operator()(const ReduceScatter& op) const {
     const TensorType y = types.out[0];
-    return [&c = of(op.group), s = stream, n = y.numel(), t = y.dtype](const KernelArgs& a) {
-      c.reduce_scatter(a.in[0].data, a.out[0].data, n, t, s);
+    return [&c = of(op.group), n = y.numel(), t = y.dtype](const KernelArgs& a) {
+      c.reduce_scatter(a.in[0].data, a.out[0].data, n, t, a.stream);
     };
   }
 
   Kernel operator()(const AllReduce& op) const {
     const TensorType x = types.in[0];
-    return [&c = of(op.group), s = stream, n = x.numel(), t = x.dtype, r = op.op](
-               const KernelArgs& a) { c.all_reduce(a.in[0].data, a.out[0].data, n, t, r, s); };
+    return [&c = of(op.group), n = x.numel(), t = x.dtype, r = op.op](const KernelArgs& a) {
+      c.all_reduce(a.in[0].data, a.out[0].data, n, t, r, a.stream);
+    };
   }
 
   Kernel operator()(const AllToAll& op) const {
     const TensorType x = types.in[0];
-    return [&c = of(op.group), s = stream, n = x.numel() / op.group.size, t = x.dtype](
-               const KernelArgs& a) { c.all_to_all(a.in[0].data, a.out[0].data, n, t, s); };
+    return [&c = of(op.group), n = x.numel() / op.group.size, t = x.dtype](const KernelArgs& a) {
+      c.all_to_all(a.in[0].data, a.out[0].data, n, t, a.stream);
+    };
   }
 
   Kernel operator()(const Shift& op) const {
@@ -43,21 +44,23 @@ struct Call {
     const int up = (op.offset % size + size) % size;
     const int to = (op.group.rank + up) % size;
     const int from = (op.group.rank + size - up) % size;
-    return [=, &c = of(op.group), s = stream, n = x.numel(), t = x.dtype](const KernelArgs& a) {
-      c.send_recv(a.in[0].data, to, a.out[0].data, from, n, t, s);
+    return [=, &c = of(op.group), n = x.numel(), t = x.dtype](const KernelArgs& a) {
+      c.send_recv(a.in[0].data, to, a.out[0].data, from, n, t, a.stream);
     };
   }
 
   Kernel operator()(const Send& op) const {
     const TensorType x = types.in[0];
-    return [&c = of(op.group), s = stream, to = 1 - op.group.rank, n = x.numel(), t = x.dtype](
-               const KernelArgs& a) { c.send_recv(a.in[0].data, to, nullptr, -1, n, t, s); };
+    return [&c = of(op.group), to = 1 - op.group.rank, n = x.numel(), t = x.dtype](
+               const KernelArgs& a) { c.send_recv(a.in[0].data, to, nullptr, -1, n, t, a.stream); };
   }
 
   Kernel operator()(const Recv& op) const {
     const TensorType y = types.out[0];
-    return [&c = of(op.group), s = stream, from = 1 - op.group.rank, n = y.numel(), t = y.dtype](
-               const KernelArgs& a) { c.send_recv(nullptr, -1, a.out[0].data, from, n, t, s); };
+    return [&c = of(op.group), from = 1 - op.group.rank, n = y.numel(),
+            t = y.dtype](const KernelArgs& a) {
+      c.send_recv(nullptr, -1, a.out[0].data, from, n, t, a.stream);
+    };
   }
 
   Communicator& of(const CommGroup& group) const {
@@ -80,8 +83,8 @@ Kernel pick(const OpRules& rules, const void* op, const Call& call) {
 }  // namespace
 
 Kernel communication_kernel(const OpRules& rules, const void* op, const KernelTypes& types,
-                            std::span<Communicator* const> groups, CommStream stream) {
-  const Call call{.groups = groups, .types = types, .stream = stream};
+                            std::span<Communicator* const> groups) {
+  const Call call{.groups = groups, .types = types};
   Kernel kernel =
       pick<AllGather, ReduceScatter, AllReduce, AllToAll, Shift, Send, Recv>(rules, op, call);
   TOK_CHECK(kernel, "{} is no communication op", rules.name);

@@ -7,8 +7,8 @@
 namespace tokamak {
 
 /// The kernel of a communication op over its group's member of `groups` (a communicator for each
-/// group id, which must outlive it), with work put on `stream` (null on a CPU). Operands are dense.
+/// group id, which must outlive it). Operands are dense.
 Kernel communication_kernel(const OpRules& rules, const void* op, const KernelTypes& types,
-                            std::span<Communicator* const> groups, CommStream stream = nullptr);
+                            std::span<Communicator* const> groups);
 
 }  // namespace tokamak

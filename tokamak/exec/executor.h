@@ -22,8 +22,11 @@ struct TaskSpan {
   double end_s = 0.0;
 };
 
-/// A plan bound to memory. Stream 0 runs on the calling thread, each other one on a thread of its
-/// own. The plan must outlive it.
+class RunLoop;
+
+/// A plan bound to memory. On a CPU stream 0 runs on the calling thread, each other one on a thread
+/// of its own; on a device all streams are the device's and `run` returns when the work is
+/// enqueued. The plan must outlive it.
 class Executor {
  public:
   /// `groups`: a communicator for each entry of plan.groups, which must outlive it too. `world` is
@@ -34,12 +37,17 @@ class Executor {
   Executor& operator=(const Executor&) = delete;
   ~Executor();
 
-  /// Runs one segment for one microbatch; on return all its streams have ended, but what runs in
-  /// the background only after the last of plan.items. REQUIRES: where the plan has items, they are
-  /// run in their order. Throws the first error of any stream; the executor is of no use after it.
+  /// Runs one segment for one microbatch; on return (on a device: for what is enqueued later) all
+  /// its streams have ended, but what runs in the background only after the last of plan.items.
+  /// REQUIRES: where the plan has items, they are run in their order. Throws the first error of any
+  /// stream; the executor is of no use after it.
   void run(const ScheduleItem& item);
 
-  /// Adds to `seconds` by phase as segments run; null stops it.
+  /// Returns when all that was given to `run` has ended and its times and spans are added.
+  void settle();
+
+  /// Adds to `seconds` by phase as segments run, on a device some items later or in `settle`; null
+  /// stops it.
   void time_phases(PhaseTimes* seconds);
 
   /// Seconds that stream 0 has waited for other streams or spent in communication of its own, since
@@ -52,8 +60,7 @@ class Executor {
   void trace(std::vector<TaskSpan>* spans);
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  std::unique_ptr<RunLoop> loop_;
 };
 
 }  // namespace tokamak

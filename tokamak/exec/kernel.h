@@ -31,17 +31,21 @@ struct Tensor {
   int64_t numel() const { return type.numel(); }
 };
 
+/// A device's queue of work (cudaStream_t); null on a CPU, whose kernels run at once.
+using DeviceStream = void*;
+
 struct KernelArgs {
   std::span<const Tensor> in;
   std::span<const Tensor> out;
   void* workspace = nullptr;
   std::array<bool, 4> accumulate{};  ///< output k adds to what it holds
+  DeviceStream stream = nullptr;     ///< where a device's kernel puts its work
 
   bool has(size_t i) const { return i < in.size(); }
 };
 
 /// Kernels check nothing: `infer` has proved the types. They may run concurrently on different
-/// operands.
+/// operands. On a device they return once their work is enqueued.
 using Kernel = std::function<void(const KernelArgs&)>;
 
 /// A backend's way to prepare the kernels of one op.

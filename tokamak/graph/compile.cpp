@@ -1,5 +1,7 @@
 #include "tokamak/graph/compile.h"
 
+#include <algorithm>
+
 #include <fmt/ranges.h>
 
 #include "tokamak/core/error.h"
@@ -16,17 +18,26 @@ Types input_types(const Graph& graph, const Node& node) {
   return types;
 }
 
-bool runs_here(const Variant& variant, const Target& target) {
-  if (variant.backend == kCommunication.backend) return true;
-  return variant.backend == target.backend &&
-         (!target.reference_only || variant.name == kCpuReference.name);
+bool is_plain(const Variant& variant) {
+  return variant.name == kCpuReference.name || variant.name == kGpuKernel.name;
+}
+
+// Why not, or "".
+std::string missing(const Variant& variant, const Target& target) {
+  if (variant.backend == kCommunication.backend) return {};
+  if (variant.backend != target.backend) return fmt::format("for {}", variant.backend);
+  if (target.reference_only && !is_plain(variant)) return "only reference kernels are asked for";
+  const auto& lacks = target.lacks;
+  if (std::find(lacks.begin(), lacks.end(), variant.library) != lacks.end())
+    return fmt::format("no {} here", variant.library);
+  return {};
 }
 
 const Variant* choose(const Graph& graph, const Node& node, const Target& target) {
   const Types in = input_types(graph, node);
   const KernelTypes types{.in = in, .out = node.out};
   for (const Variant& variant : node.rules->variants()) {
-    if (!runs_here(variant, target)) continue;
+    if (!missing(variant, target).empty()) continue;
     if (variant.accepts == nullptr || variant.accepts(node.op.get(), types).empty())
       return &variant;
   }
@@ -50,13 +61,9 @@ std::vector<std::string> explain_variants(const Node& node, const KernelTypes& t
                                           const Target& target) {
   std::vector<std::string> lines;
   for (const Variant& variant : node.rules->variants()) {
-    std::string reason;
-    if (!runs_here(variant, target)) {
-      reason = variant.backend == target.backend ? "only reference kernels are asked for"
-                                                 : fmt::format("for {}", variant.backend);
-    } else if (variant.accepts != nullptr) {
+    std::string reason = missing(variant, target);
+    if (reason.empty() && variant.accepts != nullptr)
       reason = variant.accepts(node.op.get(), types);
-    }
     lines.push_back(
         fmt::format("{}/{}: {}", node.rules->name, variant.name, reason.empty() ? "ok" : reason));
   }

@@ -13,8 +13,8 @@ Cost memory_cost(std::span<const TensorType> in, std::span<const TensorType> out
   return cost;
 }
 
-std::span<const Variant> reference_only() {
-  static constexpr std::array kVariants{kCpuReference};
+std::span<const Variant> one_kernel() {
+  static constexpr std::array kVariants{kCpuReference, kGpuKernel};
   return kVariants;
 }
 

@@ -49,15 +49,17 @@ Cost memory_cost(std::span<const TensorType> in, std::span<const TensorType> out
 /// The machine a plan is made for: read off this machine (train) or off its file (plan).
 struct Target {
   std::string backend = "cpu";
-  int arch = 0;     ///< GPU: 90 for sm_90; CPU: 0
-  int threads = 1;  ///< CPU worker threads; sizes workspaces
-  bool reference_only = false;
+  int arch = 0;                         ///< GPU: 90 for sm_90; CPU: 0
+  int threads = 1;                      ///< CPU worker threads; sizes workspaces
+  bool reference_only = false;          ///< CPU: only `reference`; GPU: only `kernel`
+  std::vector<std::string_view> lacks;  ///< libraries that variants want and this machine has not
 };
 
 /// One implementation of an op on one backend, as data: a pass picks the first that accepts.
 struct Variant {
   std::string_view name;
   std::string_view backend;
+  std::string_view library = {};  ///< that the machine must have; see Target::lacks
   std::string (*accepts)(const void* op,
                          const KernelTypes& types) = nullptr;  ///< empty = yes, else the reason
   int64_t (*workspace)(const void* op, const KernelTypes& types,
@@ -66,6 +68,9 @@ struct Variant {
 
 /// The plain loops that specify an op; every op has it.
 inline constexpr Variant kCpuReference{.name = "reference", .backend = "cpu"};
+
+/// This project's own portable kernel on a GPU; every op has one, or a library's product.
+inline constexpr Variant kGpuKernel{.name = "kernel", .backend = "gpu"};
 
 /// The one way to run a communication op: comm/, on any backend.
 inline constexpr Variant kCommunication{.name = "comm", .backend = "any"};
@@ -208,8 +213,8 @@ AnyOp any_op(T op) {
   return {.rules = &kRules<T>, .op = std::make_shared<const T>(std::move(op))};
 }
 
-/// Only the reference kernel.
-std::span<const Variant> reference_only();
+/// The reference on a CPU and one kernel on a GPU.
+std::span<const Variant> one_kernel();
 
 /// Only kCommunication.
 std::span<const Variant> communication_only();

@@ -17,7 +17,7 @@ struct Accumulate {
 
   std::vector<int> accumulates() const { return {0}; }
 
-  static std::span<const Variant> variants() { return reference_only(); }
+  static std::span<const Variant> variants() { return one_kernel(); }
 };
 
 /// Makes `into` receive `value` by the producer itself where it can, else by an Accumulate node;

@@ -34,7 +34,7 @@ struct AdamW {
   std::vector<Alias> aliases() const;
   std::string describe() const;
 
-  static std::span<const Variant> variants() { return reference_only(); }
+  static std::span<const Variant> variants() { return one_kernel(); }
 };
 
 }  // namespace tokamak

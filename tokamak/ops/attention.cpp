@@ -111,13 +111,57 @@ int64_t thread_workspaces(const void*, const KernelTypes& types, const Target& t
   return 4 * target.threads * (kBackward ? space.backward() : space.forward());
 }
 
+std::string takes_cudnn(const Attention& a, const KernelTypes& types) {
+  const AttentionShape s = AttentionShape::of(types.in[0], types.in[1]);
+  if (types.in[0].dtype != DType::kBF16) return "for bfloat16";
+  if (a.has_length) return "keys have a length";
+  if (a.dropout_p > 0.0) return "dropout has masks of its own";
+  if (s.D % 8 != 0 || s.D > 256)
+    return fmt::format("head dim {}: wanted a multiple of 8 up to 256", s.D);
+  if (types.in[0].numel() == 0 || types.in[1].numel() == 0) return "nothing to do";
+  return {};
+}
+
+// Sums of dO O, dQ in fp32, dK and dV of every query head; some to spare (reference: cuDNN 9).
+int64_t cudnn_backward_bytes(const AttentionShape& s) {
+  const int64_t rows = s.B * s.H * std::max(s.S, s.T);
+  return rows * (3 * 4 + s.D * 4 + 2 * s.D * 2) + (int64_t{16} << 20U);
+}
+
 template <bool kBackward>
-std::span<const Variant> fast_and_reference() {
-  static constexpr std::array kVariants{Variant{.name = "fast",
-                                                .backend = "cpu",
-                                                .accepts = takes_blocks,
-                                                .workspace = thread_workspaces<kBackward>},
-                                        kCpuReference};
+std::span<const Variant> attention_variants() {
+  static constexpr std::array kVariants{
+      Variant{.name = "fast",
+              .backend = "cpu",
+              .accepts = takes_blocks,
+              .workspace = thread_workspaces<kBackward>},
+      kCpuReference,
+      Variant{.name = "cudnn",
+              .backend = "gpu",
+              .library = "cudnn",
+              .accepts =
+                  [](const void* op, const KernelTypes& types) {
+                    if constexpr (kBackward) {
+                      const auto& self = *static_cast<const AttentionGrad*>(op);
+                      if (self.has_dlse) return std::string("the statistics have a gradient");
+                      return takes_cudnn(self.forward, types);
+                    } else {
+                      return takes_cudnn(*static_cast<const Attention*>(op), types);
+                    }
+                  },
+              .workspace =
+                  [](const void*, const KernelTypes& types, const Target&) {
+                    if constexpr (!kBackward) return int64_t{1} << 20U;
+                    return cudnn_backward_bytes(AttentionShape::of(types.in[0], types.in[1]));
+                  }},
+      Variant{.name = kGpuKernel.name,
+              .backend = kGpuKernel.backend,
+              .workspace = [](const void*, const KernelTypes& types, const Target&) -> int64_t {
+                // Sums of dO O, a number for each query of each head.
+                if constexpr (!kBackward) return 0;
+                const AttentionShape s = AttentionShape::of(types.in[0], types.in[1]);
+                return s.B * s.H * s.S * size_of(gradient_dtype(types.in[0].dtype));
+              }}};
   return kVariants;
 }
 
@@ -194,7 +238,7 @@ std::string Attention::describe() const {
 }
 
 std::span<const Variant> Attention::variants() {
-  return fast_and_reference<false>();
+  return attention_variants<false>();
 }
 
 Types AttentionGrad::infer(std::span<const TensorType> in) const {
@@ -253,7 +297,7 @@ std::string AttentionGrad::describe() const {
 }
 
 std::span<const Variant> AttentionGrad::variants() {
-  return fast_and_reference<true>();
+  return attention_variants<true>();
 }
 
 }  // namespace tokamak

@@ -11,8 +11,8 @@ constexpr Variant kFast{.name = "fast",
                           return types.in[0].dtype == DType::kF64 ? "for float32 and bfloat16" : "";
                         }};
 
-std::span<const Variant> fast_and_reference() {
-  static constexpr std::array kVariants{kFast, kCpuReference};
+std::span<const Variant> stats_variants() {
+  static constexpr std::array kVariants{kFast, kCpuReference, kGpuKernel};
   return kVariants;
 }
 
@@ -60,7 +60,7 @@ Cost SoftmaxStats::cost(std::span<const TensorType> in, std::span<const TensorTy
 }
 
 std::span<const Variant> SoftmaxStats::variants() {
-  return fast_and_reference();
+  return stats_variants();
 }
 
 Types CombineStats::infer(std::span<const TensorType> in) const {
@@ -131,7 +131,7 @@ Cost CrossEntropyGrad::cost(std::span<const TensorType> in, std::span<const Tens
 }
 
 std::span<const Variant> CrossEntropyGrad::variants() {
-  return fast_and_reference();
+  return stats_variants();
 }
 
 }  // namespace tokamak

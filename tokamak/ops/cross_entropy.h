@@ -31,7 +31,7 @@ struct CombineStats {
   std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
 
-  static std::span<const Variant> variants() { return reference_only(); }
+  static std::span<const Variant> variants() { return one_kernel(); }
 };
 
 /// stats [N, 3], labels i32 [N], scale f32 [1] -> f64 [1] (+)= scale * sum over labels other than
@@ -47,7 +47,7 @@ struct Nll {
 
   std::vector<int> accumulates() const { return {0}; }
 
-  static std::span<const Variant> variants() { return reference_only(); }
+  static std::span<const Variant> variants() { return one_kernel(); }
 };
 
 /// logits, labels, stats, scale -> dlogits = scale * (softmax(logits) - one_hot(label)), a zero row

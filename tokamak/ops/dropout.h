@@ -49,7 +49,7 @@ struct Dropout {
   std::optional<AnyOp> localize(const LocalContext& context) const;
   std::string describe() const;
 
-  static std::span<const Variant> variants() { return reference_only(); }
+  static std::span<const Variant> variants() { return one_kernel(); }
 };
 
 }  // namespace tokamak

@@ -21,7 +21,7 @@ struct Embedding {
   std::optional<AnyOp> localize(const LocalContext& context) const;
   std::string describe() const;
 
-  static std::span<const Variant> variants() { return reference_only(); }
+  static std::span<const Variant> variants() { return one_kernel(); }
 };
 
 /// dtable[v, :] (+)= sum of dy[.., :] where tokens[..] = first_row + v, in token order; inputs
@@ -41,7 +41,7 @@ struct EmbeddingGrad {
 
   std::vector<int> accumulates() const { return {0}; }
 
-  static std::span<const Variant> variants() { return reference_only(); }
+  static std::span<const Variant> variants() { return one_kernel(); }
 };
 
 }  // namespace tokamak

@@ -25,7 +25,7 @@ struct Gelu {
 
   std::string describe() const { return std::string(name_of(kind)); }
 
-  static std::span<const Variant> variants() { return reference_only(); }
+  static std::span<const Variant> variants() { return one_kernel(); }
 };
 
 /// dx = dy gelu'(x); inputs x, dy; dx may take the storage of either.
@@ -42,7 +42,7 @@ struct GeluGrad {
 
   std::string describe() const { return std::string(name_of(kind)); }
 
-  static std::span<const Variant> variants() { return reference_only(); }
+  static std::span<const Variant> variants() { return one_kernel(); }
 };
 
 }  // namespace tokamak

@@ -52,13 +52,15 @@ Cost SumSquares::cost(std::span<const TensorType> in, std::span<const TensorType
 
 std::span<const Variant> SumSquares::variants() {
   // One double for each block.
+  constexpr auto kPartialSums = [](const void* op, const KernelTypes& types,
+                                   const Target&) -> int64_t {
+    const auto& self = *static_cast<const SumSquares*>(op);
+    return static_cast<int64_t>(self.blocks(types.in[0].numel()).size()) * 8;
+  };
   static constexpr std::array kVariants{
-      Variant{.name = kCpuReference.name,
-              .backend = kCpuReference.backend,
-              .workspace = [](const void* op, const KernelTypes& types, const Target&) -> int64_t {
-                const auto& self = *static_cast<const SumSquares*>(op);
-                return static_cast<int64_t>(self.blocks(types.in[0].numel()).size()) * 8;
-              }}};
+      Variant{
+          .name = kCpuReference.name, .backend = kCpuReference.backend, .workspace = kPartialSums},
+      Variant{.name = kGpuKernel.name, .backend = kGpuKernel.backend, .workspace = kPartialSums}};
   return kVariants;
 }
 

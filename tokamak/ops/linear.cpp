@@ -16,8 +16,25 @@ constexpr Variant kOneDnn{.name = "onednn",
 #endif
                           }};
 
+constexpr int64_t kCublasWorkspace = int64_t{32} << 20U;  // what NVIDIA advises for Hopper
+
+constexpr Variant kCublas{
+    .name = "cublaslt",
+    .backend = "gpu",
+    .library = "cublaslt",
+    .accepts = [](const void*, const KernelTypes& types) -> std::string {
+      if (types.in[0].dtype == DType::kF64) return "for float32 and bfloat16";
+      const auto is_odd = [](const TensorType& t) {
+        return t.dims.back() * size_of(t.dtype) % 16 != 0;
+      };
+      if (is_odd(types.in[0]) || is_odd(types.in[1]) || is_odd(types.out[0]))
+        return "rows are not whole 16-byte words";
+      return {};
+    },
+    .workspace = [](const void*, const KernelTypes&, const Target&) { return kCublasWorkspace; }};
+
 std::span<const Variant> gemm_variants() {
-  static constexpr std::array kVariants{kOneDnn, kCpuReference};
+  static constexpr std::array kVariants{kOneDnn, kCpuReference, kCublas, kGpuKernel};
   return kVariants;
 }
 

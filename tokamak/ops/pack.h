@@ -21,7 +21,7 @@ struct Split {
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
   std::string describe() const;
 
-  static std::span<const Variant> variants() { return reference_only(); }
+  static std::span<const Variant> variants() { return one_kernel(); }
 };
 
 /// [n, m] -> x of `dims`, the inverse of Split; m may be longer than the longest piece.
@@ -38,7 +38,7 @@ struct Join {
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
   std::string describe() const;
 
-  static std::span<const Variant> variants() { return reference_only(); }
+  static std::span<const Variant> variants() { return one_kernel(); }
 };
 
 /// y = x from `begin` up to `end` along `dim`: a dense copy.
@@ -54,7 +54,7 @@ struct SliceDim {
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
   std::string describe() const;
 
-  static std::span<const Variant> variants() { return reference_only(); }
+  static std::span<const Variant> variants() { return one_kernel(); }
 };
 
 /// The inputs one after the other along `dim`; they agree in dtype and all other dims.
@@ -68,7 +68,7 @@ struct ConcatDim {
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
   std::string describe() const;
 
-  static std::span<const Variant> variants() { return reference_only(); }
+  static std::span<const Variant> variants() { return one_kernel(); }
 };
 
 /// y = the sum of the inputs, each from its place in `begins` on along `dim`, which has `extent`; 0
@@ -87,7 +87,7 @@ struct SumSlices {
 
   std::vector<Alias> aliases() const { return {{.out = 0, .in = 0}}; }
 
-  static std::span<const Variant> variants() { return reference_only(); }
+  static std::span<const Variant> variants() { return one_kernel(); }
 };
 
 }  // namespace tokamak

@@ -15,16 +15,29 @@ constexpr int64_t row_blocks(int64_t N) {
   return std::clamp<int64_t>(N / 16, 1, 64);
 }
 
-/// The reference variant with a workspace of `kSums` rows of D for each block of in[0] [N, D].
+/// Blocks on a GPU, each of which takes every kGpuRowBlocks-th group of rows.
+constexpr int64_t kGpuRowBlocks = 264;
+
+/// Bytes of one row for each of `blocks` of x.
+inline int64_t row_sum_bytes(const TensorType& x, int64_t blocks) {
+  return blocks * x.dims.back() * size_of(gradient_dtype(x.dtype));
+}
+
+/// The plain variants with a workspace of `kSums` rows of D for each block of in[0] [N, D].
 template <int64_t kSums>
 std::span<const Variant> with_row_sums() {
-  static constexpr std::array kVariants{Variant{
-      .name = kCpuReference.name,
-      .backend = kCpuReference.backend,
-      .workspace = [](const void*, const KernelTypes& types, const Target&) {
-        const TensorType& x = types.in[0];
-        return kSums * row_blocks(rows_of(x)) * x.dims.back() * size_of(gradient_dtype(x.dtype));
-      }}};
+  static constexpr std::array kVariants{
+      Variant{.name = kCpuReference.name,
+              .backend = kCpuReference.backend,
+              .workspace =
+                  [](const void*, const KernelTypes& types, const Target&) {
+                    return kSums * row_sum_bytes(types.in[0], row_blocks(rows_of(types.in[0])));
+                  }},
+      Variant{.name = kGpuKernel.name,
+              .backend = kGpuKernel.backend,
+              .workspace = [](const void*, const KernelTypes& types, const Target&) {
+                return kSums * row_sum_bytes(types.in[0], kGpuRowBlocks);
+              }}};
   return kVariants;
 }
 

@@ -1,0 +1,296 @@
+#include <chrono>
+#include <deque>
+#include <optional>
+
+#include "tokamak/core/error.h"
+#include "tokamak/exec/bound_plan.h"
+#include "tokamak/exec/run_loop.h"
+
+namespace tokamak {
+namespace {
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Times of the device's streams, read some items after they were taken.
+class DeviceClock {
+ public:
+  explicit DeviceClock(DeviceStreams& streams) : streams_(streams) {}
+
+  PhaseTimes* phases = nullptr;
+  std::vector<TaskSpan>* spans = nullptr;
+  double exposed_s = 0.0;
+
+  void enter(Phase phase) {
+    if (phases == nullptr || phase_ == phase) return;
+    stop();
+    phase_ = phase;
+    phase_begin_ = take();
+    streams_.record(phase_begin_, streams_.stream(0));
+  }
+
+  void stop() {
+    if (!phase_) return;
+    const DeviceEvent end = take();
+    streams_.record(end, streams_.stream(0));
+    pending_.push_back({.begin = phase_begin_, .end = end, .phase = *phase_});
+    phase_.reset();
+  }
+
+  template <class F>
+  void expose(F&& work) {
+    if (phases == nullptr) return work();
+    Interval interval{.begin = take(), .end = take(), .phase = phase_, .is_exposed = true};
+    streams_.record(interval.begin, streams_.stream(0));
+    work();
+    streams_.record(interval.end, streams_.stream(0));
+    pending_.push_back(interval);
+  }
+
+  template <class F>
+  void span(const Task* task, DeviceStream stream, F&& work) {
+    if (spans == nullptr) return work();
+    Interval interval{.begin = take(), .end = take(), .task = task};
+    streams_.record(interval.begin, stream);
+    work();
+    streams_.record(interval.end, stream);
+    pending_.push_back(interval);
+  }
+
+  // What has ended by now; with `all`, waits for the rest.
+  void read(bool all) {
+    while (!pending_.empty()) {
+      const Interval interval = pending_.front();
+      if (all) streams_.synchronize(interval.end);
+      if (!all && !streams_.has_happened(interval.end)) return;
+      pending_.pop_front();
+      add(interval);
+      give_back(interval);
+    }
+  }
+
+  // Device times are told from here on as times of the host's clock.
+  void set_origin() {
+    if (origin_ == nullptr) origin_ = streams_.make_event(true);
+    streams_.record(origin_, streams_.stream(0));
+    streams_.synchronize(origin_);
+    origin_s_ = now_s();
+  }
+
+ private:
+  struct Interval {
+    DeviceEvent begin = nullptr;
+    DeviceEvent end = nullptr;
+    std::optional<Phase> phase;
+    bool is_exposed = false;
+    const Task* task = nullptr;
+  };
+
+  void add(const Interval& interval) {
+    if (interval.task != nullptr) {
+      if (spans == nullptr) return;
+      spans->push_back({.task = interval.task,
+                        .begin_s = origin_s_ + streams_.seconds_between(origin_, interval.begin),
+                        .end_s = origin_s_ + streams_.seconds_between(origin_, interval.end)});
+      return;
+    }
+    const double seconds = streams_.seconds_between(interval.begin, interval.end);
+    if (interval.is_exposed) exposed_s += seconds;
+    if (interval.phase && phases != nullptr)
+      (*phases)[static_cast<size_t>(*interval.phase)] += interval.is_exposed ? -seconds : seconds;
+  }
+
+  void give_back(const Interval& interval) {
+    free_.push_back(interval.begin);
+    free_.push_back(interval.end);
+  }
+
+  DeviceEvent take() {
+    if (free_.empty()) return streams_.make_event(true);
+    const DeviceEvent event = free_.back();
+    free_.pop_back();
+    return event;
+  }
+
+  DeviceStreams& streams_;
+  std::deque<Interval> pending_;
+  std::vector<DeviceEvent> free_;
+  std::optional<Phase> phase_;
+  DeviceEvent phase_begin_ = nullptr;
+  DeviceEvent origin_ = nullptr;
+  double origin_s_ = 0.0;
+};
+
+class DeviceExecutor final : public RunLoop {
+ public:
+  DeviceExecutor(const Plan& plan, const Memory& memory, std::span<Communicator* const> groups)
+      : plan_(plan),
+        streams_(*memory.backend().streams()),
+        bound_(plan, memory, groups),
+        clock_(streams_),
+        begin_(streams_.make_event(false)) {
+    for (size_t s = 0; s < bound_.num_streams(); ++s)
+      stream_ends_.push_back(streams_.make_event(false));
+    for (const BoundSegment& segment : bound_.segments()) {
+      auto& events = task_ends_.emplace_back(segment.by_stream.size());
+      for (size_t s = 0; s < segment.by_stream.size(); ++s) {
+        for (const size_t t : segment.by_stream[s])
+          events[s].push_back(segment.tasks[t].is_awaited ? streams_.make_event(false) : nullptr);
+      }
+    }
+    for (const ScheduleItem& item : plan.items) {
+      auto& ends = background_ends_.emplace_back(bound_.num_streams(), nullptr);
+      const BoundSegment& segment = bound_.segments()[static_cast<size_t>(item.segment)];
+      if (!segment.is_background) continue;
+      for (size_t s = 1; s < ends.size(); ++s) {
+        if (!segment.by_stream[s].empty()) ends[s] = streams_.make_event(false);
+      }
+    }
+  }
+
+  DeviceExecutor(const DeviceExecutor&) = delete;
+  DeviceExecutor& operator=(const DeviceExecutor&) = delete;
+
+  // Nothing may free what work in flight uses.
+  ~DeviceExecutor() override {
+    try {
+      settle();
+    } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it was told where it arose
+    }
+  }
+
+  void run(const ScheduleItem& item) override {
+    const BoundSegment& segment = bound_.segments()[static_cast<size_t>(item.segment)];
+    const std::span<const int> waits = find_waits(item);
+    for (size_t s = 0; s < bound_.num_streams(); ++s) {
+      if (s == 0 ? !segment.is_background : uses(segment, s)) await_background(s, waits);
+    }
+    begin(segment);
+    issue(segment, item);
+    end(segment);
+    clock_.read(false);
+  }
+
+  void settle() override {
+    for (size_t s = 0; s < bound_.num_streams(); ++s) {
+      streams_.record(stream_ends_[s], streams_.stream(s));
+      streams_.synchronize(stream_ends_[s]);
+    }
+    clock_.read(true);
+  }
+
+  void time_phases(PhaseTimes* seconds) override { clock_.phases = seconds; }
+
+  double exposed_comm_s() const override { return clock_.exposed_s; }
+
+  void trace(std::vector<TaskSpan>* spans) override {
+    if (clock_.spans != nullptr) settle();
+    if (spans != nullptr) clock_.set_origin();
+    clock_.spans = spans;
+  }
+
+ private:
+  static bool uses(const BoundSegment& segment, size_t stream) {
+    return !segment.by_stream[stream].empty();
+  }
+
+  // Items of the background that must have ended.
+  std::span<const int> find_waits(const ScheduleItem& item) {
+    if (plan_.items.empty()) return {};
+    item_index_ = next_item_;
+    next_item_ = (next_item_ + 1) % plan_.items.size();
+    const ScheduleItem& planned = plan_.items[item_index_];
+    TOK_CHECK(planned.segment == item.segment && planned.microbatch == item.microbatch,
+              "item {} of the schedule is {} of microbatch {}", item_index_, planned.segment,
+              planned.microbatch);
+    return planned.waits;
+  }
+
+  void await_background(size_t stream, std::span<const int> waits) {
+    for (const int w : waits) {
+      for (const DeviceEvent event : background_ends_[static_cast<size_t>(w)]) {
+        if (event == nullptr) continue;
+        const auto wait = [&] { streams_.wait(streams_.stream(stream), event); };
+        stream == 0 ? clock_.expose(wait) : wait();
+      }
+    }
+  }
+
+  // Other streams begin after all that stream 0 was given before: earlier items have ended there.
+  void begin(const BoundSegment& segment) {
+    bool is_recorded = false;
+    for (size_t s = 1; s < bound_.num_streams(); ++s) {
+      if (!uses(segment, s)) continue;
+      if (!is_recorded) streams_.record(begin_, streams_.stream(0));
+      is_recorded = true;
+      streams_.wait(streams_.stream(s), begin_);
+    }
+  }
+
+  void issue(const BoundSegment& segment, const ScheduleItem& item) {
+    const auto index = static_cast<size_t>(item.segment);
+    const BoundSegment::Binding& binding = segment.binding(item);
+    const size_t later = item.is_first ? 0 : 1;
+    for (size_t t = 0; t < segment.tasks.size(); ++t) {
+      const BoundTask& bound = segment.tasks[t];
+      const KernelArgs& args = binding.calls[t]->args[later];
+      const DeviceStream stream = streams_.stream(bound.stream);
+      if (item.is_last || !bound.last_microbatch_only) {
+        if (bound.stream == 0) clock_.enter(bound.phase);
+        for (const StreamPoint& point : bound.waits) {
+          const DeviceEvent event =
+              task_ends_[index][point.stream][static_cast<size_t>(point.count) - 1];
+          const auto wait = [&] { streams_.wait(stream, event); };
+          bound.stream == 0 ? clock_.expose(wait) : wait();
+        }
+        const auto run = [&] { clock_.span(bound.task, stream, [&] { bound.kernel(args); }); };
+        bound.stream == 0 && bound.is_communication ? clock_.expose(run) : run();
+      }
+      if (bound.is_awaited)
+        streams_.record(task_ends_[index][bound.stream][static_cast<size_t>(bound.count) - 1],
+                        stream);
+    }
+  }
+
+  void end(const BoundSegment& segment) {
+    clock_.stop();
+    for (size_t s = 1; s < bound_.num_streams(); ++s) {
+      if (!uses(segment, s)) continue;
+      if (segment.is_background) {
+        streams_.record(background_ends_[item_index_][s], streams_.stream(s));
+      } else {
+        join(s);
+      }
+    }
+    if (!plan_.items.empty() && next_item_ == 0) {
+      for (size_t s = 1; s < bound_.num_streams(); ++s) join(s);
+    }
+  }
+
+  // Stream 0 goes on after all of stream `s`.
+  void join(size_t s) {
+    streams_.record(stream_ends_[s], streams_.stream(s));
+    clock_.expose([&] { streams_.wait(streams_.stream(0), stream_ends_[s]); });
+  }
+
+  const Plan& plan_;
+  DeviceStreams& streams_;
+  BoundPlan bound_;
+  DeviceClock clock_;
+  DeviceEvent begin_;
+  std::vector<DeviceEvent> stream_ends_;
+  std::vector<std::vector<std::vector<DeviceEvent>>> task_ends_;  // by segment, stream, place
+  std::vector<std::vector<DeviceEvent>> background_ends_;         // by item, stream
+  size_t next_item_ = 0;
+  size_t item_index_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<RunLoop> make_device_loop(const Plan& plan, const Memory& memory,
+                                          std::span<Communicator* const> groups) {
+  return std::make_unique<DeviceExecutor>(plan, memory, groups);
+}
+
+}  // namespace tokamak

@@ -1,0 +1,39 @@
+// Streams and events of a device that runs work asynchronously.
+#pragma once
+
+#include <cstddef>
+
+#include "tokamak/exec/kernel.h"
+
+namespace tokamak {
+
+using DeviceEvent = void*;  // cudaEvent_t
+
+/// Work on one stream runs in order; between streams only events order it. Calls return at once but
+/// `synchronize`. Each throws SystemError where the device reports an error, also of earlier work.
+class DeviceStreams {
+ public:
+  virtual ~DeviceStreams() = default;
+
+  /// Stream `n` of this device, made at first use; 0 computes, others go before it where both have
+  /// work.
+  virtual DeviceStream stream(size_t n) = 0;
+
+  /// Lives as long as the device.
+  virtual DeviceEvent make_event(bool is_timed) = 0;
+
+  virtual void record(DeviceEvent event, DeviceStream stream) = 0;
+
+  /// Later work of `stream` begins after `event`.
+  virtual void wait(DeviceStream stream, DeviceEvent event) = 0;
+
+  virtual bool has_happened(DeviceEvent event) = 0;
+
+  /// Blocks the host until `event`.
+  virtual void synchronize(DeviceEvent event) = 0;
+
+  /// REQUIRES: both are timed and have happened.
+  virtual double seconds_between(DeviceEvent begin, DeviceEvent end) = 0;
+};
+
+}  // namespace tokamak

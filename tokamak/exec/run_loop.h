@@ -1,0 +1,27 @@
+// What runs a bound plan: threads on a CPU, streams on a device.
+#pragma once
+
+#include "tokamak/exec/executor.h"
+
+namespace tokamak {
+
+/// As Executor says.
+class RunLoop {
+ public:
+  virtual ~RunLoop() = default;
+  virtual void run(const ScheduleItem& item) = 0;
+  virtual void settle() = 0;
+  virtual void time_phases(PhaseTimes* seconds) = 0;
+  virtual double exposed_comm_s() const = 0;
+  virtual void trace(std::vector<TaskSpan>* spans) = 0;
+};
+
+/// Stream 0 on the calling thread, each other one on a thread of its own.
+std::unique_ptr<RunLoop> make_host_loop(const Plan& plan, const Memory& memory,
+                                        std::span<Communicator* const> groups, World* world);
+
+/// All from the calling thread, ordered by the device's events. REQUIRES: the backend has streams.
+std::unique_ptr<RunLoop> make_device_loop(const Plan& plan, const Memory& memory,
+                                          std::span<Communicator* const> groups);
+
+}  // namespace tokamak

@@ -1,0 +1,134 @@
+#include "tokamak/gpu/backend.h"
+
+#include "tokamak/core/error.h"
+#include "tokamak/gpu/check.h"
+#include "tokamak/gpu/device.h"
+#include "tokamak/gpu/setup.h"
+#include "tokamak/ops/table.h"
+
+namespace tokamak::gpu {
+
+#define X(stem, Type) Kernel prepare(const Type&, const KernelTypes&, const Setup&);
+TOK_FOR_EACH_KERNEL_OP(X)
+#undef X
+
+namespace {
+
+struct Entry {
+  const OpRules* rules = nullptr;
+  Kernel (*prepare)(const void* op, const KernelTypes& types, const Setup& setup) = nullptr;
+};
+
+template <class T>
+Kernel prepare_erased(const void* op, const KernelTypes& types, const Setup& setup) {
+  return prepare(*static_cast<const T*>(op), types, setup);
+}
+
+#define X(stem, Type) Entry{.rules = &kRules<Type>, .prepare = &prepare_erased<Type>},
+constexpr std::array kKernels{TOK_FOR_EACH_KERNEL_OP(X)};
+#undef X
+
+class DeviceMemory final : public Allocation {
+ public:
+  DeviceMemory(int64_t bytes, std::shared_ptr<int64_t> total)
+      : bytes_(bytes), total_(std::move(total)) {
+    const cudaError_t status = cudaMalloc(&data_, static_cast<size_t>(bytes));
+    if (status == cudaErrorMemoryAllocation) {
+      size_t free = 0;
+      size_t all = 0;
+      cudaGetLastError();
+      TOK_CUDA(cudaMemGetInfo(&free, &all));
+      fail(
+          "not enough GPU memory: wanted {} bytes for one arena, {} of {} are free; use fewer "
+          "sequences per microbatch (training.local_batch_size), more recompute "
+          "(activation_checkpoint.mode) or more shards (parallelism.data_parallel_shard_degree)",
+          bytes, free, all);
+    }
+    check(status, "cudaMalloc");
+    TOK_CUDA(cudaMemset(data_, 0, static_cast<size_t>(bytes)));
+    *total_ += bytes_;
+  }
+
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+
+  ~DeviceMemory() override {
+    cudaFree(data_);
+    *total_ -= bytes_;
+  }
+
+  std::byte* data() const override { return static_cast<std::byte*>(data_); }
+
+  int64_t bytes() const override { return bytes_; }
+
+ private:
+  void* data_ = nullptr;
+  int64_t bytes_;
+  std::shared_ptr<int64_t> total_;
+};
+
+class GpuBackend final : public Backend {
+ public:
+  explicit GpuBackend(const Options& options)
+      : device_(options.device), reference_only_(options.reference_only) {}
+
+  Target target() const override {
+    return {.backend = "gpu", .arch = device_.arch(), .reference_only = reference_only_};
+  }
+
+  std::unique_ptr<Allocation> allocate(int64_t bytes) override {
+    return std::make_unique<DeviceMemory>(bytes, total_);
+  }
+
+  int64_t allocated_bytes() const override { return *total_; }
+
+  Kernel prepare(const OpRules& rules, const void* op, const KernelTypes& types,
+                 std::string_view variant) override {
+    for (const Entry& entry : kKernels) {
+      if (entry.rules == &rules)
+        return entry.prepare(op, types, {.variant = variant, .device = &device_});
+    }
+    TOK_CHECK(false, "{} has no GPU kernel", rules.name);
+  }
+
+  DeviceStreams* streams() override { return &device_; }
+
+  void upload(std::byte* device, const std::byte* host, int64_t bytes) override {
+    device_.upload(device, host, bytes);
+  }
+
+  void download(std::byte* host, const std::byte* device, int64_t bytes) override {
+    device_.download(host, device, bytes);
+  }
+
+ private:
+  Device device_;
+  bool reference_only_;
+  std::shared_ptr<int64_t> total_ = std::make_shared<int64_t>(0);
+};
+
+}  // namespace
+
+int num_devices() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
+std::string why_none() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status == cudaErrorInsufficientDriver)
+    return "the GPU driver is too old for this program (or there is none)";
+  if (status != cudaSuccess) return cudaGetErrorString(status);
+  return count > 0 ? "" : "the driver shows no device (CUDA_VISIBLE_DEVICES?)";
+}
+
+std::unique_ptr<Backend> make_backend(const Options& options) {
+  const int count = num_devices();
+  TOK_REQUIRE(count > 0, "no GPU: {}", why_none());
+  TOK_REQUIRE(options.device >= 0 && options.device < count, "GPU {}: this host shows {}",
+              options.device, count);
+  return std::make_unique<GpuBackend>(options);
+}
+
+}  // namespace tokamak::gpu

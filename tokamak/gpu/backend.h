@@ -1,0 +1,26 @@
+// The GPU backend: one device of this host.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "tokamak/exec/backend.h"
+
+namespace tokamak::gpu {
+
+struct Options {
+  int device = 0;
+  bool reference_only = false;  ///< only this project's own portable kernels
+};
+
+/// Devices that the driver shows to this process; 0 where this program was built without a GPU
+/// backend.
+int num_devices();
+
+/// Why num_devices() is 0: "built without CUDA", "no device", "driver too old"; "" if it is not.
+std::string why_none();
+
+/// Throws Error where there is no such device, with the reason.
+std::unique_ptr<Backend> make_backend(const Options& options = {});
+
+}  // namespace tokamak::gpu
