@@ -24,7 +24,7 @@ MAY_SEE = {layer: set(seen.split()) for layer, seen in MAY_SEE.items()}
 MAY_SEE["cli"] = set(MAY_SEE)
 # Tests, and what only tests link, run what they test.
 TEST_STEM = re.compile(r"_test$|_bench$|^test_|^op_runner$")
-TESTS_MAY_SEE = {"comm", "cpu", "exec", "ops"}
+TESTS_MAY_SEE = {"comm", "cpu", "exec", "gpu", "ops"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+"tokamak/(\w+)/', re.M)
 

@@ -90,14 +90,19 @@ class Bench {
                            const std::vector<std::pair<std::string, Numbers>>& extra,
                            const RunOptions& options) {
     const StateLayout layout = lay_out(states_);
-    const auto backend =
-        cpu::make_backend({.threads = options.threads, .reference_only = options.reference_only});
-    const Plan plan = compile(graph_, layout, {.target = backend->target()});
+    const auto own = options.backend == nullptr
+                         ? cpu::make_backend({.threads = options.threads,
+                                              .reference_only = options.reference_only})
+                         : nullptr;
+    Backend& backend = own == nullptr ? *options.backend : *own;
+    Target target = backend.target();
+    target.reference_only = options.reference_only;
+    const Plan plan = compile(graph_, layout, {.target = target});
     check_plan(plan);
     const Plan* plans[] = {&plan};
-    const Memory memory(*backend, plans);
+    const Memory memory(backend, plans);
     TOK_CHECK(memory.bytes() == plan.peak_bytes() &&
-              backend->allocated_bytes() == plan.peak_bytes());
+              backend.allocated_bytes() == plan.peak_bytes());
     const StateAccess access(memory, states_, layout);
     const auto world = make_single_world();
     const auto alone = world->make_group("alone", std::array{0});

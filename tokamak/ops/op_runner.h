@@ -1,4 +1,4 @@
-// Runs one op alone on the CPU backend, for the generic tests.
+// Runs one op alone on a backend, for the generic tests.
 #pragma once
 
 #include <span>
@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tokamak/comm/communicator.h"
+#include "tokamak/exec/backend.h"
 #include "tokamak/ops/op_case.h"
 
 namespace tokamak::testing {
@@ -16,9 +17,10 @@ using Numbers = std::vector<double>;
 struct RunOptions {
   bool reference_only = false;
   int microbatch = 0;
-  bool accumulate = false;  ///< outputs that can accumulate do
-  int repeats = 1;          ///< runs on the same memory; only the first is microbatch 0
-  int threads = 0;          ///< of kernels; 0: as many as there are
+  bool accumulate = false;     ///< outputs that can accumulate do
+  int repeats = 1;             ///< runs on the same memory; only the first is microbatch 0
+  int threads = 0;             ///< of kernels; 0: as many as there are
+  Backend* backend = nullptr;  ///< absent: a CPU's, as above
   std::span<Communicator* const> groups;  ///< by id; where empty, one of a rank alone
 };
 

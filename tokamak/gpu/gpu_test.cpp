@@ -1,0 +1,112 @@
+// Every op's GPU kernels against the CPU's reference in double, over every case. Skips where no GPU
+// is visible.
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "tokamak/core/random.h"
+#include "tokamak/gpu/backend.h"
+#include "tokamak/ops/op_runner.h"
+
+namespace tokamak::testing {
+namespace {
+
+Backend& gpu_backend() {
+  static const auto kBackend = gpu::make_backend();
+  return *kBackend;
+}
+
+class GpuOps : public ::testing::TestWithParam<OpCase> {
+ protected:
+  void SetUp() override {
+    if (c().rules->has_side_effect) GTEST_SKIP() << "speaks to another rank";
+    if (c().rules->is_communication) GTEST_SKIP() << "has no kernel";
+    if (gpu::num_devices() == 0) GTEST_SKIP() << gpu::why_none();
+  }
+
+  const OpCase& c() const { return GetParam(); }
+
+  std::vector<Numbers> run(DType dtype, const std::vector<Numbers>& values,
+                           RunOptions options = {}) const {
+    options.backend = &gpu_backend();
+    return run_op(c(), types_as(c(), dtype), values, options);
+  }
+};
+
+TEST_P(GpuOps, agrees_with_the_reference_in_double) {
+  for (const auto& [dtype, bound] : {std::pair{DType::kF32, 2e-6}, std::pair{DType::kBF16, 6e-3}}) {
+    const auto values = fill_inputs(c(), dtype);
+    const auto want = run_op(c(), types_as(c(), DType::kF64), values, {.reference_only = true});
+    for (const bool reference_only : {false, true}) {
+      const auto got = run(dtype, values, {.reference_only = reference_only});
+      ASSERT_EQ(got.size(), want.size());
+      for (size_t k = 0; k < got.size(); ++k) {
+        EXPECT_LT(relative_error(got[k], want[k]), bound)
+            << name_of(dtype) << " output " << k << (reference_only ? " plain" : " chosen");
+      }
+    }
+  }
+}
+
+// Library kernels may not keep this: cuDNN adds dQ in any order.
+TEST_P(GpuOps, plain_kernels_give_the_same_bits_twice) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const auto values = fill_inputs(c(), dtype);
+    EXPECT_EQ(run(dtype, values, {.reference_only = true}),
+              run(dtype, values, {.reference_only = true}));
+  }
+}
+
+TEST_P(GpuOps, accumulates_over_microbatches) {
+  const auto outs = c().rules->accumulates(c().op.get());
+  if (outs.empty()) GTEST_SKIP() << "no accumulating output";
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const auto values = fill_inputs(c(), dtype);
+    for (const bool reference_only : {false, true}) {
+      const auto plain = run(dtype, values, {.reference_only = reference_only});
+      const auto thrice =
+          run(dtype, values, {.reference_only = reference_only, .accumulate = true, .repeats = 3});
+      for (const int k : outs) {
+        // The result State accumulates too: 1 + 2 + 3 times the plain output.
+        Numbers want = plain[static_cast<size_t>(k)];
+        for (double& x : want) x *= 6.0;
+        EXPECT_LT(relative_error(thrice[static_cast<size_t>(k)], want), 1e-5)
+            << name_of(dtype) << " output " << k << (reference_only ? " plain" : " chosen");
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GpuOps, ::testing::ValuesIn(all_cases().good),
+                         [](const auto& of) { return test_name(of.param.rules, of.param.name); });
+
+TEST(GpuBackend, says_why_there_is_no_device) {
+  EXPECT_EQ(gpu::num_devices() == 0, !gpu::why_none().empty());
+}
+
+TEST(GpuBackend, moves_bytes_larger_than_its_staging_memory) {
+  if (gpu::num_devices() == 0) GTEST_SKIP() << gpu::why_none();
+  constexpr int64_t kBytes = (int64_t{40} << 20U) + 17;
+  const auto device = gpu_backend().allocate(kBytes);
+  std::vector<std::byte> sent(kBytes);
+  for (size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<std::byte>(random_u32(1, 2, i));
+  std::vector<std::byte> back(kBytes);
+  gpu_backend().download(back.data(), device->data(), kBytes);
+  EXPECT_TRUE(std::all_of(back.begin(), back.end(), [](std::byte b) { return b == std::byte{0}; }));
+  gpu_backend().upload(device->data(), sent.data(), kBytes);
+  gpu_backend().download(back.data(), device->data(), kBytes);
+  EXPECT_EQ(sent, back);
+}
+
+TEST(GpuBackend, names_what_it_lacks_of_memory) {
+  if (gpu::num_devices() == 0) GTEST_SKIP() << gpu::why_none();
+  try {
+    gpu_backend().allocate(int64_t{1} << 45U);
+    FAIL() << "allocated 32 TiB";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("not enough GPU memory"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace tokamak::testing
