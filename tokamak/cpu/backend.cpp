@@ -100,6 +100,10 @@ class CpuBackend final : public Backend {
     std::memcpy(device, host, static_cast<size_t>(bytes));
   }
 
+  void clear(std::byte* device, int64_t bytes) override {
+    std::memset(device, 0, static_cast<size_t>(bytes));
+  }
+
   void download(std::byte* host, const std::byte* device, int64_t bytes) override {
     std::memcpy(host, device, static_cast<size_t>(bytes));
   }

@@ -43,6 +43,7 @@ class Backend {
   /// Host to device and back, after all work that stream 0 was given before. `host` is free or full
   /// on return; an upload may still be on its way, but comes before later work of stream 0.
   virtual void upload(std::byte* device, const std::byte* host, int64_t bytes) = 0;
+  virtual void clear(std::byte* device, int64_t bytes) = 0;  ///< to zeros
   virtual void download(std::byte* host, const std::byte* device, int64_t bytes) = 0;
 };
 

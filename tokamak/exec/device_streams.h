@@ -32,6 +32,12 @@ class DeviceStreams {
   /// Blocks the host until `event`.
   virtual void synchronize(DeviceEvent event) = 0;
 
+  /// Host memory that the device copies into by itself; lives as long as the device.
+  virtual void* make_pinned(size_t bytes) = 0;
+
+  /// In order with stream 0.
+  virtual void copy_to_pinned(void* pinned, const std::byte* device, size_t bytes) = 0;
+
   /// REQUIRES: both are timed and have happened.
   virtual double seconds_between(DeviceEvent begin, DeviceEvent end) = 0;
 };

@@ -44,6 +44,10 @@ void StateAccess::read_at(StateId id, int64_t offset, std::span<std::byte> bytes
                               static_cast<int64_t>(bytes.size()));
 }
 
+void StateAccess::clear_at(StateId id, int64_t offset, int64_t bytes) const {
+  memory_->backend().clear(data(id, offset, static_cast<size_t>(bytes)), bytes);
+}
+
 void StateAccess::write(StateId id, std::span<const std::byte> bytes) const {
   TOK_CHECK(static_cast<int64_t>(bytes.size()) == (*states_)[id].type.bytes(), "{}",
             (*states_)[id].name);

@@ -43,6 +43,14 @@ class StateAccess {
   void write_at(StateId id, int64_t offset, std::span<const std::byte> bytes) const;
   void read_at(StateId id, int64_t offset, std::span<std::byte> bytes) const;
 
+  void clear_at(StateId id, int64_t offset, int64_t bytes) const;
+
+  /// In the device's memory.
+  std::byte* address(StateId id) const { return data(id, 0, 0); }
+
+  /// Of the device, or null.
+  DeviceStreams* streams() const { return memory_->backend().streams(); }
+
   template <class T>
   void write(StateId id, std::span<const T> values) const {
     write(id, std::as_bytes(values));

@@ -45,7 +45,9 @@ class DeviceMemory final : public Allocation {
           bytes, free, all);
     }
     check(status, "cudaMalloc");
+    // Streams that do not wait for the default one must find the zeros.
     TOK_CUDA(cudaMemset(data_, 0, static_cast<size_t>(bytes)));
+    TOK_CUDA(cudaDeviceSynchronize());
     *total_ += bytes_;
   }
 
@@ -96,6 +98,8 @@ class GpuBackend final : public Backend {
   void upload(std::byte* device, const std::byte* host, int64_t bytes) override {
     device_.upload(device, host, bytes);
   }
+
+  void clear(std::byte* device, int64_t bytes) override { device_.clear(device, bytes); }
 
   void download(std::byte* host, const std::byte* device, int64_t bytes) override {
     device_.download(host, device, bytes);

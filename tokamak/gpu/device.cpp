@@ -9,7 +9,7 @@
 namespace tokamak::gpu {
 namespace {
 
-constexpr int64_t kStageBytes = int64_t{8} << 20U;
+constexpr int64_t kStageBytes = int64_t{2} << 20U;
 
 cudaEvent_t as_event(DeviceEvent event) {
   return static_cast<cudaEvent_t>(event);
@@ -44,6 +44,7 @@ Device::~Device() {
     cudaEventDestroy(stage.done);
     cudaFreeHost(stage.data);
   }
+  for (void* pinned : pinned_) cudaFreeHost(pinned);
   for (const cudaEvent_t event : events_) cudaEventDestroy(event);
   for (const cudaStream_t stream : streams_) cudaStreamDestroy(stream);
 }
@@ -84,6 +85,15 @@ void Device::synchronize(DeviceEvent event) {
   TOK_CUDA(cudaEventSynchronize(as_event(event)));
 }
 
+void* Device::make_pinned(size_t bytes) {
+  TOK_CUDA(cudaMallocHost(&pinned_.emplace_back(), bytes));
+  return pinned_.back();
+}
+
+void Device::copy_to_pinned(void* pinned, const std::byte* device, size_t bytes) {
+  TOK_CUDA(cudaMemcpyAsync(pinned, device, bytes, cudaMemcpyDeviceToHost, as_stream(stream(0))));
+}
+
 double Device::seconds_between(DeviceEvent begin, DeviceEvent end) {
   float ms = 0.0F;
   TOK_CUDA(cudaEventElapsedTime(&ms, as_event(begin), as_event(end)));
@@ -106,6 +116,10 @@ void Device::upload(std::byte* device, const std::byte* host, int64_t bytes) {
     TOK_CUDA(cudaMemcpyAsync(device + at, stage.data, n, cudaMemcpyHostToDevice, compute));
     TOK_CUDA(cudaEventRecord(stage.done, compute));
   }
+}
+
+void Device::clear(std::byte* device, int64_t bytes) {
+  TOK_CUDA(cudaMemsetAsync(device, 0, static_cast<size_t>(bytes), as_stream(stream(0))));
 }
 
 void Device::download(std::byte* host, const std::byte* device, int64_t bytes) {

@@ -14,9 +14,6 @@
 
 namespace tokamak::gpu {
 
-/// Bytes of each stream's own cuBLASLt workspace; a task's comes from the plan.
-inline constexpr int64_t kGemmWorkspace = int64_t{32} << 20U;
-
 /// What a kernel of this backend finds in KernelArgs::stream.
 inline cudaStream_t as_stream(DeviceStream stream) {
   return static_cast<cudaStream_t>(stream);
@@ -46,10 +43,15 @@ class Device final : public DeviceStreams {
   void wait(DeviceStream stream, DeviceEvent event) override;
   bool has_happened(DeviceEvent event) override;
   void synchronize(DeviceEvent event) override;
+  void* make_pinned(size_t bytes) override;
+  void copy_to_pinned(void* pinned, const std::byte* device, size_t bytes) override;
   double seconds_between(DeviceEvent begin, DeviceEvent end) override;
 
   /// In order with stream 0; `host` is free on return.
   void upload(std::byte* device, const std::byte* host, int64_t bytes);
+
+  /// Zeroes, in order with stream 0.
+  void clear(std::byte* device, int64_t bytes);
 
   /// After what stream 0 has been given; complete on return.
   void download(std::byte* host, const std::byte* device, int64_t bytes);
@@ -70,7 +72,8 @@ class Device final : public DeviceStreams {
   std::string name_;
   std::vector<cudaStream_t> streams_;
   std::deque<cudaEvent_t> events_;
-  std::array<Stage, 8> stages_;
+  std::vector<void*> pinned_;
+  std::array<Stage, 32> stages_;
   size_t next_stage_ = 0;
 };
 

@@ -14,8 +14,7 @@
 namespace tokamak {
 namespace {
 
-// Larger chunks read w and rewrite dw less often; smaller ones hold fewer logits.
-constexpr int64_t kChunkBytes = int64_t{32} << 20U;
+// Smaller chunks hold fewer logits but read w and rewrite dw more often.
 constexpr int64_t kLeastRows = 128;
 
 // The outputs that add up over chunks: the first chunk takes over the destination of the whole.
@@ -163,7 +162,7 @@ std::vector<Value> LmHeadLoss::expand(Graph& g, const Node& n) const {
   const int64_t D = x_type.dims.back();
   const int64_t N = rows_of(x_type);
   const int64_t row_bytes = logits_columns(*this, g.type(n.in[1]).dims[0]) * size_of(x_type.dtype);
-  const int64_t rows = chunk_rows > 0 ? chunk_rows : std::max(kLeastRows, kChunkBytes / row_bytes);
+  const int64_t rows = chunk_rows > 0 ? chunk_rows : std::max(kLeastRows, chunk_bytes / row_bytes);
   const Value x = g.apply(Reshape{.dims = {-1, D}}, {n.in[0]});
   const Value labels = g.apply(Reshape{.dims = {-1}}, {n.in[2]});
   const Value w = n.in[1];

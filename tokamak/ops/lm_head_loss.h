@@ -16,7 +16,8 @@ namespace tokamak {
 /// the group.
 struct LmHeadLoss {
   static constexpr std::string_view kName = "lm_head_loss";
-  int64_t chunk_rows = 0;  ///< 0: chosen by the size of a row of logits
+  int64_t chunk_rows = 0;  ///< tokens of a chunk; 0: as many as chunk_bytes of logits hold
+  int64_t chunk_bytes = int64_t{32} << 20U;
   int32_t ignore_index = -100;
   bool with_gradient = true;
   bool gather_logits = false;  ///< torchtitan's disable_loss_parallel

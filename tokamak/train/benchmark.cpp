@@ -53,6 +53,7 @@ StepBenchmark benchmark_step(const PlannedRun& run, int64_t warmup, int64_t step
   const auto step = [&] {
     const auto start = Clock::now();
     for (const ScheduleItem& item : items) executor.run(item);
+    executor.settle();
     return std::chrono::duration<double>(Clock::now() - start).count();
   };
   for (int64_t i = 0; i < warmup; ++i) step();

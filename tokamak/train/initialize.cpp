@@ -52,16 +52,6 @@ void initialize_piece(const StateAccess& access, const TensorPiece& piece, uint6
   }
 }
 
-void clear_piece(const StateAccess& access, const TensorPiece& piece) {
-  const int64_t width = size_of(piece.type.dtype);
-  const std::vector<std::byte> zeros(
-      static_cast<size_t>(std::min(piece.numel(), kPartElements) * width));
-  for (int64_t at = 0; at < piece.numel(); at += kPartElements) {
-    const int64_t count = std::min(kPartElements, piece.numel() - at);
-    write_piece(access, piece, at, std::span(zeros).first(static_cast<size_t>(count * width)));
-  }
-}
-
 }  // namespace
 
 InitialValues::InitialValues(std::string name, DType dtype, const Init& init, uint64_t seed)
@@ -111,7 +101,8 @@ void initialize(const StateAccess& access, std::span<const TensorPiece> pieces, 
     if (piece.kind == StateKind::kParameter) {
       initialize_piece(access, piece, seed);
     } else {
-      clear_piece(access, piece);
+      const int64_t width = size_of(piece.type.dtype);
+      access.clear_at(piece.state, piece.offset * width, piece.numel() * width);
     }
   }
 }

@@ -24,6 +24,9 @@ StepState find_step_state(const StateTable& states, const std::string& prefix) {
           .grad_norm = find("grad_norm")};
 }
 
+// Enough rows of a vocabulary of 128k for products at full rate, and dw rewritten seldom.
+constexpr int64_t kGpuLogitsBytes = int64_t{1} << 30U;
+
 int pipeline_rank(const DistributeOptions& o) {
   return o.mesh.coordinates(o.rank)[static_cast<size_t>(MeshAxis::kPp)];
 }
@@ -70,6 +73,10 @@ int64_t padded_seq_len(int64_t seq_len, const Mesh& mesh) {
 
 PlannedRun::PlannedRun(const ModelSpec& config, const RunShape& shape, const Target& target)
     : config_(config), shape_(shape) {
+  if (target.backend == "gpu") {
+    shape_.training.logits_bytes = kGpuLogitsBytes;
+    if (shape_.validation) shape_.validation->logits_bytes = kGpuLogitsBytes;
+  }
   if (mesh().size() == 1) {
     plan_one_rank(target);
   } else {

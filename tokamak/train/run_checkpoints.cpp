@@ -128,12 +128,16 @@ void RunCheckpoints::describe_model() const {
   });
 }
 
+bool RunCheckpoints::is_due(const TrainState& state, int64_t steps, bool stopping) const {
+  if (!writes()) return false;
+  return stopping || state.step == steps || state.step % o_.interval == 0 ||
+         (o_.first_step && state.step == 1);
+}
+
 void RunCheckpoints::save_if_due(TrainState& state, int64_t steps, bool stopping,
                                  const Loader& loader) {
-  if (!writes()) return;
+  if (!is_due(state, steps, stopping)) return;
   const bool is_last = state.step == steps && !stopping;
-  const bool is_due = state.step % o_.interval == 0 || (o_.first_step && state.step == 1);
-  if (!is_last && !is_due && !stopping) return;
   if (is_last && o_.last_save_in_hf) {
     save_in_hf(state);
   } else {

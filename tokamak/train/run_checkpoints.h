@@ -49,7 +49,11 @@ class RunCheckpoints {
   /// Fills parameters and moments: from the run's newest checkpoint, from given weights, or anew.
   TrainState begin(uint64_t seed, Loader& loader);
 
-  /// Saves after step `state.step` of `steps` if the options say so, or if the run is `stopping`.
+  /// Whether step `state.step` of `steps` is to be saved, by the options or as the run is
+  /// `stopping`.
+  bool is_due(const TrainState& state, int64_t steps, bool stopping) const;
+
+  /// Saves if it is due.
   void save_if_due(TrainState& state, int64_t steps, bool stopping, const Loader& loader);
 
   /// Writes step-0.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <deque>
 #include <memory>
 
 #include <fmt/format.h>
@@ -11,6 +12,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/exec/communicators.h"
+#include "tokamak/exec/result_ring.h"
 #include "tokamak/train/profile_trace.h"
 #include "tokamak/train/stop_signal.h"
 #include "tokamak/train/together.h"
@@ -83,6 +85,17 @@ std::unique_ptr<RankParts> make_parts(const TrainerOptions& o, World& world, Bac
 
 using StopQuestion = std::function<int()>;
 
+// Steps that a device may be behind the host; a CPU is never.
+constexpr size_t kStepsBehind = 2;
+
+// A step that was issued and whose loss is not yet known.
+struct IssuedStep {
+  int64_t step = 0;
+  double lr = 0.0;
+  int64_t tokens_seen = 0;
+  int64_t label_tokens = 0;
+};
+
 class Trainer {
  public:
   Trainer(const TrainerOptions& options, World& world, Backend& backend)
@@ -95,6 +108,7 @@ class Trainer {
         groups_(world, run_.plan().groups),
         executor_(run_.plan(), parts_->memory, groups_.groups(), &world),
         inputs_(access_, run_.step(), share_of(o_.data.seq_len)),
+        results_(access_, {run_.step().loss, run_.step().grad_norm}, kStepsBehind + 1),
         checkpoints_(options.checkpoint, options.model, options.shape.training.master,
                      options.config_digest, world, access_, run_.pieces(), log_) {
     if (run_.validation_plan() != nullptr) {
@@ -148,6 +162,9 @@ class Trainer {
     while (state_.step < o_.steps && signal_ == 0) {
       step();
       look_around(stop);
+      const bool is_saving = checkpoints_.is_due(state_, o_.steps, signal_ != 0);
+      const bool is_validating = validator_ && validator_->is_due(state_.step);
+      if (is_saving || is_validating) take_results(0);
       if (validator_ && signal_ == 0 && validator_->is_due(state_.step)) {
         const auto is_stopping = [&] {
           look_around(stop);
@@ -160,6 +177,7 @@ class Trainer {
           [&] { checkpoints_.save_if_due(state_, o_.steps, signal_ != 0, parts_->loader); });
       log_.add_checkpoint_time(seconds_since(start));
     }
+    take_results(0);
   }
 
   // What one rank knows and all must act on: a signal received, a shard written.
@@ -201,18 +219,34 @@ class Trainer {
     inputs_.write_loss_scale(label_tokens > 0 ? 1.0F / static_cast<float>(label_tokens) : 0.0F);
     run_microbatches(batches);
 
-    const double loss = access_.read<double>(run_.step().loss)[0];
-    const double norm = access_.read<double>(run_.step().grad_norm)[0];
-    check_finite(loss, norm, label_tokens);
-    const int64_t tokens = o_.data.global_batch_size * o_.data.seq_len;
     state_.step += 1;
-    state_.tokens_seen += tokens;
-    log_.add_step({.step = state_.step,
-                   .loss = loss,
-                   .grad_norm = norm,
-                   .lr = lr,
-                   .tokens_seen = state_.tokens_seen},
-                  tokens);
+    state_.tokens_seen += tokens_per_step();
+    results_.push();
+    issued_.push_back({.step = state_.step,
+                       .lr = lr,
+                       .tokens_seen = state_.tokens_seen,
+                       .label_tokens = label_tokens});
+    take_results(access_.streams() == nullptr ? 0 : kStepsBehind);
+  }
+
+  int64_t tokens_per_step() const { return o_.data.global_batch_size * o_.data.seq_len; }
+
+  // Checks and logs the oldest steps until no more than `behind` are unknown.
+  void take_results(size_t behind) {
+    while (issued_.size() > behind) {
+      const IssuedStep issued = issued_.front();
+      issued_.pop_front();
+      const std::vector<double> results = results_.pop();
+      check_finite(issued, results[0], results[1]);
+      log_.add_exposed_comm_time(executor_.exposed_comm_s() - exposed_comm_s_);
+      exposed_comm_s_ = executor_.exposed_comm_s();
+      log_.add_step({.step = issued.step,
+                     .loss = results[0],
+                     .grad_norm = results[1],
+                     .lr = issued.lr,
+                     .tokens_seen = issued.tokens_seen},
+                    tokens_per_step());
+    }
   }
 
   void run_microbatches(const std::vector<Batch>& batches) {
@@ -230,21 +264,23 @@ class Trainer {
       }
       executor_.run(item);
     }
-    log_.add_exposed_comm_time(executor_.exposed_comm_s() - exposed_comm_s_);
-    exposed_comm_s_ = executor_.exposed_comm_s();
-    if (traced) write_trace(spans);
+    if (traced) {
+      executor_.settle();
+      write_trace(spans);
+    }
     if (!o_.profiling.memory_folder.empty() && (state_.step + 1) % o_.profiling.freq == 0)
       write_memory();
   }
 
-  // Found before the update took place: the kernels leave State alone where the norm is no number.
-  void check_finite(double loss, double norm, int64_t label_tokens) {
+  // The kernels leave State alone where the norm is no number, so it does not matter that the host
+  // learns of it some steps later.
+  void check_finite(const IssuedStep& issued, double loss, double norm) {
     if (std::isfinite(loss) && std::isfinite(norm)) return;
     fail_together(world_, [&] {
       throw Diverged(fmt::format(
           "training diverged at step {}: loss {}, gradient norm {} ({} label tokens); nothing was "
           "updated, the last checkpoint is kept; lower optimizer.lr or look at the data",
-          state_.step + 1, unsigned_nan(loss), unsigned_nan(norm), label_tokens));
+          issued.step, unsigned_nan(loss), unsigned_nan(norm), issued.label_tokens));
     });
   }
 
@@ -282,6 +318,8 @@ class Trainer {
   Communicators groups_;
   Executor executor_;
   StepInputs inputs_;
+  ResultRing results_;
+  std::deque<IssuedStep> issued_;
   RunCheckpoints checkpoints_;
   std::unique_ptr<Executor> validation_executor_;
   std::unique_ptr<Validator> validator_;

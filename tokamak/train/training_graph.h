@@ -27,6 +27,7 @@ struct TrainingGraphOptions {
   DType master = DType::kF32;
   DType compute = DType::kF32;
   uint64_t seed = 0;
+  int64_t logits_bytes = int64_t{32} << 20U;  ///< of a chunk of the loss
   OptimizerOptions optimizer;
 };
 

@@ -1,0 +1,45 @@
+#include "tokamak/exec/result_ring.h"
+
+#include "tokamak/core/error.h"
+
+namespace tokamak {
+
+ResultRing::ResultRing(const StateAccess& access, std::vector<StateId> scalars, size_t capacity)
+    : access_(access), scalars_(std::move(scalars)), ring_(capacity) {
+  const size_t width = scalars_.size();
+  DeviceStreams* streams = access_.streams();
+  if (streams == nullptr) host_.resize(capacity * width);
+  for (size_t i = 0; i < capacity; ++i) {
+    if (streams == nullptr) {
+      ring_[i].values = std::span(host_).subspan(i * width, width);
+    } else {
+      auto* pinned = static_cast<double*>(streams->make_pinned(width * sizeof(double)));
+      ring_[i] = {.values = {pinned, width}, .copied = streams->make_event(false)};
+    }
+  }
+}
+
+void ResultRing::push() {
+  TOK_CHECK(size_ < ring_.size(), "{} results are waiting", size_);
+  const Entry& entry = ring_[(first_ + size_++) % ring_.size()];
+  DeviceStreams* streams = access_.streams();
+  for (size_t i = 0; i < scalars_.size(); ++i) {
+    if (streams == nullptr) {
+      entry.values[i] = access_.read<double>(scalars_[i])[0];
+    } else {
+      streams->copy_to_pinned(&entry.values[i], access_.address(scalars_[i]), sizeof(double));
+    }
+  }
+  if (streams != nullptr) streams->record(entry.copied, streams->stream(0));
+}
+
+std::vector<double> ResultRing::pop() {
+  TOK_CHECK(size_ > 0);
+  const Entry& entry = ring_[first_];
+  if (DeviceStreams* streams = access_.streams()) streams->synchronize(entry.copied);
+  first_ = (first_ + 1) % ring_.size();
+  --size_;
+  return {entry.values.begin(), entry.values.end()};
+}
+
+}  // namespace tokamak
