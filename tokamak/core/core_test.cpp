@@ -1,4 +1,5 @@
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 
 #include <gtest/gtest.h>
@@ -53,6 +54,17 @@ TEST(File, a_full_disk_is_a_machine_fault) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
   FileWriter file("/dev/full");
   EXPECT_THROW(file.write("x"), SystemError);
+}
+
+TEST(File, the_cache_folder_is_the_users_choice_first) {
+  ASSERT_EQ(setenv("HOME", "/h", 1), 0);
+  ASSERT_EQ(unsetenv("XDG_CACHE_HOME"), 0);
+  ASSERT_EQ(setenv("TOKAMAK_CACHE", "", 1), 0);
+  EXPECT_EQ(cache_folder(), "/h/.cache/tokamak");
+  ASSERT_EQ(setenv("XDG_CACHE_HOME", "/x", 1), 0);
+  EXPECT_EQ(cache_folder(), "/x/tokamak");
+  ASSERT_EQ(setenv("TOKAMAK_CACHE", "/t", 1), 0);
+  EXPECT_EQ(cache_folder(), "/t");
 }
 
 TEST(Error, a_bug_names_file_and_condition) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -143,6 +144,17 @@ void make_folders(const std::filesystem::path& folder) {
     throw SystemError(fmt::format("mkdir {}: {}", folder.string(), code.message()));
   TOK_REQUIRE(!code && std::filesystem::is_directory(folder), "cannot create folder {}: {}",
               folder.string(), code ? code.message() : "a file is in the way");
+}
+
+std::filesystem::path cache_folder() {
+  const auto path_in = [](const char* name) -> std::filesystem::path {
+    const char* value = std::getenv(name);
+    return value == nullptr ? "" : value;
+  };
+  if (const auto own = path_in("TOKAMAK_CACHE"); !own.empty()) return own;
+  if (const auto shared = path_in("XDG_CACHE_HOME"); !shared.empty()) return shared / "tokamak";
+  const auto home = path_in("HOME");
+  return (home.empty() ? "." : home) / ".cache" / "tokamak";
 }
 
 }  // namespace tokamak

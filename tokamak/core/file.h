@@ -83,4 +83,8 @@ bool is_folder(const std::filesystem::path& path);
 /// Creates the folder and its parents; throws Error naming the path and the reason.
 void make_folders(const std::filesystem::path& folder);
 
+/// For what was measured of this machine: $TOKAMAK_CACHE, else $XDG_CACHE_HOME/tokamak, else
+/// ~/.cache/tokamak. It need not exist.
+std::filesystem::path cache_folder();
+
 }  // namespace tokamak

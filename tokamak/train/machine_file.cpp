@@ -1,7 +1,5 @@
 #include "tokamak/train/machine_file.h"
 
-#include <cstdlib>
-
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/json.h"
@@ -9,13 +7,7 @@
 namespace tokamak {
 
 std::filesystem::path machine_file_path() {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  const std::filesystem::path base =
-      cache != nullptr && *cache != '\0'
-          ? std::filesystem::path(cache)
-          : std::filesystem::path(home == nullptr ? "." : home) / ".cache";
-  return base / "tokamak" / "machine.json";
+  return cache_folder() / "machine.json";
 }
 
 std::filesystem::path save_machine_file(const MachineFile& m) {

@@ -21,7 +21,7 @@ struct MachineFile {
   }
 };
 
-/// $XDG_CACHE_HOME/tokamak/machine.json, else ~/.cache/tokamak/machine.json.
+/// machine.json of cache_folder().
 std::filesystem::path machine_file_path();
 
 /// Returns the path written.
