@@ -14,6 +14,8 @@
 
 namespace tokamak::gpu {
 
+class GemmTuner;
+
 /// What a kernel of this backend finds in KernelArgs::stream.
 inline cudaStream_t as_stream(DeviceStream stream) {
   return static_cast<cudaStream_t>(stream);
@@ -36,6 +38,9 @@ class Device final : public DeviceStreams {
   int64_t l2_bytes() const { return l2_bytes_; }
 
   const std::string& name() const { return name_; }
+
+  /// Made at the first call.
+  GemmTuner& gemm_tuner();
 
   DeviceStream stream(size_t n) override;
   DeviceEvent make_event(bool is_timed) override;
@@ -75,6 +80,7 @@ class Device final : public DeviceStreams {
   std::vector<void*> pinned_;
   std::array<Stage, 32> stages_;
   size_t next_stage_ = 0;
+  std::unique_ptr<GemmTuner> gemm_tuner_;
 };
 
 }  // namespace tokamak::gpu

@@ -10,6 +10,7 @@
 #define cudaDevAttrL2CacheSize hipDeviceAttributeL2CacheSize
 #define cudaDevAttrMultiProcessorCount hipDeviceAttributeMultiprocessorCount
 #define cudaDeviceProp hipDeviceProp_t
+#define cudaDriverGetVersion hipDriverGetVersion
 #define cudaError_t hipError_t
 #define cudaErrorInsufficientDriver hipErrorInsufficientDriver
 #define cudaErrorMemoryAllocation hipErrorOutOfMemory

@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "tokamak/ops/column_sums.h"
+
 namespace tokamak {
 namespace {
 
@@ -15,8 +17,6 @@ constexpr Variant kOneDnn{.name = "onednn",
                             return {};
 #endif
                           }};
-
-constexpr int64_t kCublasWorkspace = int64_t{32} << 20U;  // what NVIDIA advises for Hopper
 
 constexpr Variant kCublas{
     .name = "cublaslt",
@@ -208,6 +208,16 @@ Cost LinearGradBias::cost(std::span<const TensorType> in, std::span<const Tensor
   Cost cost = memory_cost(in, out, 0.0);
   cost.flops = static_cast<double>(in[0].numel());
   return cost;
+}
+
+std::span<const Variant> LinearGradBias::variants() {
+  static constexpr std::array kVariants{
+      kCpuReference, Variant{.name = kGpuKernel.name,
+                             .backend = kGpuKernel.backend,
+                             .workspace = [](const void*, const KernelTypes& types, const Target&) {
+                               return column_sum_bytes(types.in[0]);
+                             }}};
+  return kVariants;
 }
 
 }  // namespace tokamak

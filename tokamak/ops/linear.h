@@ -7,6 +7,9 @@ namespace tokamak {
 
 // N tokens (all leading dims), I in features, O out features.
 
+/// Bytes of workspace of variant "cublaslt": what NVIDIA advises for Hopper.
+inline constexpr int64_t kCublasWorkspace = int64_t{32} << 20U;
+
 /// y[.., o] = sum_i x[.., i] w[o, i] (+ b[o]); bias is an optional third input. Where in features
 /// are cut, y is a partial sum to which one rank adds the bias.
 struct Linear {
@@ -58,7 +61,7 @@ struct LinearGradBias {
 
   std::vector<int> accumulates() const { return {0}; }
 
-  static std::span<const Variant> variants() { return one_kernel(); }
+  static std::span<const Variant> variants();
 };
 
 }  // namespace tokamak
