@@ -1,0 +1,130 @@
+#include <algorithm>
+#include <vector>
+
+#include "tokamak/gpu/dispatch.cuh"
+#include "tokamak/ops/rope.h"
+
+namespace tokamak::gpu {
+namespace {
+
+// N tokens, H heads, `half` pairs a head.
+
+constexpr int kMaxPairs = 128;
+constexpr int kAngles = 1024;
+constexpr int kItems = 4 * kThreads;
+
+__device__ inline void sine_and_cosine(float angle, float* s, float* c) {
+  sincosf(angle, s, c);
+}
+
+__device__ inline void sine_and_cosine(double angle, double* s, double* c) {
+  sincos(angle, s, c);
+}
+
+template <class T>
+struct Rotation {
+  const T* x = nullptr;
+  const int32_t* positions = nullptr;
+  T* y = nullptr;
+  int64_t N = 0;
+  int H = 0;
+  int half = 0;
+  int begin = 0;  // of the pairs that a launch turns
+  int pairs = 0;
+  int tokens = 0;  // of a block
+  float frequency[kMaxPairs] = {};
+};
+
+// (a, b) -> (a cos - b sin, b cos + a sin) for a = x[n, h, i], b = x[n, h, i + half]. A block takes
+// `tokens` tokens: it puts the sine and cosine of their angles into shared memory, then turns all
+// their heads, K pairs a thread at a time. Two accesses an element.
+template <class T, int K>
+__global__ void __launch_bounds__(kThreads) rotate(const __grid_constant__ Rotation<T> r) {
+  using A = Accum<T>;
+  __shared__ alignas(16) A sines[kAngles];
+  __shared__ alignas(16) A cosines[kAngles];
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * r.tokens;
+  const int tokens = static_cast<int>(min(static_cast<int64_t>(r.tokens), r.N - first));
+  for (int i = static_cast<int>(threadIdx.x); i < tokens * r.pairs; i += kThreads) {
+    const int token = i / r.pairs;
+    const auto position = static_cast<float>(r.positions[first + token]);
+    // Rounded here, to fp32: the angle is part of the model.
+    const float angle = __fmul_rn(position, r.frequency[i - token * r.pairs]);
+    sine_and_cosine(static_cast<A>(angle), sines + i, cosines + i);
+  }
+  __syncthreads();
+  const int packs = r.pairs / K;
+  const int items = tokens * r.H * packs;
+#pragma unroll 2
+  for (int i = static_cast<int>(threadIdx.x); i < items; i += kThreads) {
+    const int head = i / packs;
+    const int pair = (i - head * packs) * K;
+    const int64_t at = (first * r.H + head) * 2 * r.half + r.begin + pair;
+    T as[K];
+    T bs[K];
+    A s[K];
+    A c[K];
+    load<K>(r.x + at, as);
+    load<K>(r.x + at + r.half, bs);
+    load<K>(sines + head / r.H * r.pairs + pair, s);
+    load<K>(cosines + head / r.H * r.pairs + pair, c);
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      const A a = to<A>(as[k]);
+      const A b = to<A>(bs[k]);
+      as[k] = to<T>(a * c[k] - b * s[k]);
+      bs[k] = to<T>(b * c[k] + a * s[k]);
+    }
+    store<K>(r.y + at, as);
+    store<K>(r.y + at + r.half, bs);
+  }
+}
+
+// Enough for a thread to turn a few packs with each angle, few enough to keep all multiprocessors
+// busy.
+int tokens_a_block(int64_t N, int H, int pairs, int pack, int num_multiprocessors) {
+  const int64_t items = std::max<int64_t>(1, int64_t{H} * pairs / pack);
+  const int64_t wanted = std::min(kItems / items, N / (4 * num_multiprocessors));
+  return static_cast<int>(std::clamp<int64_t>(wanted, 1, kAngles / pairs));
+}
+
+template <class T, int K>
+void launch(Rotation<T> r, int num_multiprocessors, DeviceStream stream) {
+  r.tokens = tokens_a_block(r.N, r.H, r.pairs, K, num_multiprocessors);
+  const int64_t blocks = (r.N + r.tokens - 1) / r.tokens;
+  rotate<T, K><<<static_cast<unsigned>(blocks), kThreads, 0, as_stream(stream)>>>(r);
+  TOK_CUDA_LAUNCHED();
+}
+
+}  // namespace
+
+Kernel prepare(const Rope& op, const KernelTypes& types, const Setup& setup) {
+  const int64_t N = types.in[1].numel();
+  const auto H = static_cast<int>(types.in[0].dims[2]);
+  const auto half = static_cast<int>(types.in[0].dims[3] / 2);
+  const int num_multiprocessors = setup.device->num_multiprocessors();
+  std::vector<float> frequencies;
+  for (const double f : rope_frequencies(2 * half, op.theta, op.scaling))
+    frequencies.push_back(static_cast<float>(op.inverse ? -f : f));
+  return by_float(types.out[0].dtype, [&]<class T>() -> Kernel {
+    return [=](const KernelArgs& args) {
+      if (args.out[0].numel() == 0) return;
+      Rotation<T> r{.x = args.in[0].as<T>(),
+                    .positions = args.in[1].as<int32_t>(),
+                    .y = args.out[0].as<T>(),
+                    .N = N,
+                    .H = H,
+                    .half = half};
+      constexpr int kSize = Pack<T>::kSize;
+      const bool is_even = half % kSize == 0 && detail::is_aligned(r.x) && detail::is_aligned(r.y);
+      for (r.begin = 0; r.begin < half; r.begin += kMaxPairs) {
+        r.pairs = std::min(kMaxPairs, half - r.begin);
+        std::copy_n(frequencies.begin() + r.begin, r.pairs, r.frequency);
+        is_even ? launch<T, kSize>(r, num_multiprocessors, args.stream)
+                : launch<T, 1>(r, num_multiprocessors, args.stream);
+      }
+    };
+  });
+}
+
+}  // namespace tokamak::gpu
