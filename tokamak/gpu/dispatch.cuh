@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 
 #include "tokamak/exec/kernel.h"
 #include "tokamak/gpu/check.h"
@@ -162,7 +163,10 @@ __device__ inline void store(T* p, const T (&from)[K]) {
       Pack<T> pack;
 #pragma unroll
       for (int j = 0; j < Pack<T>::kSize; ++j) pack.v[j] = from[k + j];
-      *reinterpret_cast<Pack<T>*>(p + k) = pack;
+      // As one word: of a struct the compiler may store the parts.
+      unsigned __int128 word;
+      memcpy(&word, &pack, sizeof word);
+      *reinterpret_cast<unsigned __int128*>(p + k) = word;
     }
   } else {
 #pragma unroll
