@@ -10,15 +10,16 @@ namespace tokamak::gpu {
 /// n / d by a multiplication where n < 2^31 (Granlund and Montgomery, PLDI 1994).
 class Divisor {
  public:
+  Divisor() = default;
+
   /// REQUIRES: d > 0.
-  explicit Divisor(int64_t d = 1) : d_(d) {
+  explicit Divisor(int64_t d) : d_(d) {
     while (shift_ < 31 && (int64_t{1} << shift_) < d) ++shift_;
-    const uint64_t power = uint64_t{1} << shift_;
-    // Above 2^31 the quotients asked for here are all 0: n >> 31.
-    if (power >= static_cast<uint64_t>(d)) {
+    const int64_t power = int64_t{1} << shift_;
+    // A longer extent divides all of [0, 2^31) to 0, as n >> 31 does.
+    if (power >= d)
       factor_ = static_cast<uint32_t>(
-          ((power - static_cast<uint64_t>(d)) << 32U) / static_cast<uint64_t>(d) + 1);
-    }
+          (static_cast<uint64_t>(power - d) << 32U) / static_cast<uint64_t>(d) + 1);
   }
 
   /// REQUIRES: n >= 0.
@@ -31,8 +32,8 @@ class Divisor {
   __host__ __device__ int64_t value() const { return d_; }
 
  private:
-  int64_t d_;
-  uint32_t factor_ = 0;
+  int64_t d_ = 1;
+  uint32_t factor_ = 1;
   uint32_t shift_ = 0;
 };
 
