@@ -48,7 +48,9 @@
 #define cudaStreamWaitEvent hipStreamWaitEvent
 #define cudaStream_t hipStream_t
 #define cudaSuccess hipSuccess
+#define __grid_constant__
 #define __nv_bfloat16 hip_bfloat16
+#define __trap __builtin_trap
 #else
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>

@@ -1,11 +1,23 @@
 #include "tokamak/ops/embedding.h"
 
+#include <array>
+
+#include "tokamak/ops/embedding_layout.h"
+
 namespace tokamak {
 namespace {
 
 void require_tokens(std::string_view op, const TensorType& tokens) {
   TOK_REQUIRE(tokens.dtype == DType::kI32, "{}: tokens are {}, wanted int32", op,
               to_string(tokens));
+}
+
+int64_t lists_and_sums(const void* op, const KernelTypes& types, const Target&) {
+  const TensorType& dy = types.in[1];
+  const int64_t sum_bytes = size_of(gradient_dtype(dy.dtype));
+  return EmbeddingGradLayout(types.in[0].numel(), static_cast<const EmbeddingGrad*>(op)->vocab,
+                             dy.dims.back(), sum_bytes)
+      .bytes;
 }
 
 }  // namespace
@@ -90,6 +102,13 @@ std::optional<AnyOp> EmbeddingGrad::localize(const LocalContext& context) const 
 std::string EmbeddingGrad::describe() const {
   return fmt::format("vocab={}{}", vocab,
                      first_row > 0 ? fmt::format(" from row {}", first_row) : "");
+}
+
+std::span<const Variant> EmbeddingGrad::variants() {
+  static constexpr std::array kVariants{
+      kCpuReference,
+      Variant{.name = kGpuKernel.name, .backend = kGpuKernel.backend, .workspace = lists_and_sums}};
+  return kVariants;
 }
 
 }  // namespace tokamak

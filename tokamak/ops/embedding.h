@@ -24,8 +24,8 @@ struct Embedding {
   static std::span<const Variant> variants() { return one_kernel(); }
 };
 
-/// dtable[v, :] (+)= sum of dy[.., :] where tokens[..] = first_row + v, in token order; inputs
-/// tokens, dy; fp32 (fp64 from fp64) [vocab, D].
+/// dtable[v, :] (+)= sum of dy[.., :] where tokens[..] = first_row + v, in token order (on a GPU
+/// first in pieces of many tokens); inputs tokens, dy; fp32 (fp64 from fp64) [vocab, D].
 struct EmbeddingGrad {
   static constexpr std::string_view kName = "embedding_grad";
   int64_t vocab = 0;
@@ -41,7 +41,7 @@ struct EmbeddingGrad {
 
   std::vector<int> accumulates() const { return {0}; }
 
-  static std::span<const Variant> variants() { return one_kernel(); }
+  static std::span<const Variant> variants();
 };
 
 }  // namespace tokamak
