@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "tokamak/exec/device_streams.h"
+#include "tokamak/graph/plan.h"
 
 namespace tokamak {
 
@@ -46,5 +47,8 @@ class Backend {
   virtual void clear(std::byte* device, int64_t bytes) = 0;  ///< to zeros
   virtual void download(std::byte* host, const std::byte* device, int64_t bytes) = 0;
 };
+
+/// The task's kernel. REQUIRES: it is no communication.
+Kernel prepare(Backend& backend, const Task& task);
 
 }  // namespace tokamak

@@ -81,15 +81,8 @@ BoundSegment BoundPlan::bind(int segment, std::span<Communicator* const> groups)
 }
 
 BoundTask BoundPlan::bind(const Task& task, std::span<Communicator* const> groups) const {
-  Types in;
-  Types out;
-  for (const Operand& o : task.in) in.push_back(o.type);
-  for (const Operand& o : task.out) out.push_back(o.type);
-  const KernelTypes types{.in = in, .out = out};
-  return {.kernel = task.rules->is_communication
-                        ? communication_kernel(*task.rules, task.op.get(), types, groups)
-                        : memory_.backend().prepare(*task.rules, task.op.get(), types,
-                                                    task.variant->name),
+  return {.kernel = task.rules->is_communication ? communication_kernel(task, groups)
+                                                 : prepare(memory_.backend(), task),
           .task = &task,
           .phase = task.label.phase,
           .is_communication = task.rules->is_communication,

@@ -8,7 +8,7 @@ namespace {
 
 struct Call {
   std::span<Communicator* const> groups;
-  const KernelTypes& types;
+  KernelTypes types;
 
   Kernel operator()(const AllGather& op) const {
     const TensorType x = types.in[0];
@@ -82,12 +82,12 @@ Kernel pick(const OpRules& rules, const void* op, const Call& call) {
 
 }  // namespace
 
-Kernel communication_kernel(const OpRules& rules, const void* op, const KernelTypes& types,
-                            std::span<Communicator* const> groups) {
-  const Call call{.groups = groups, .types = types};
-  Kernel kernel =
-      pick<AllGather, ReduceScatter, AllReduce, AllToAll, Shift, Send, Recv>(rules, op, call);
-  TOK_CHECK(kernel, "{} is no communication op", rules.name);
+Kernel communication_kernel(const Task& task, std::span<Communicator* const> groups) {
+  const TaskTypes types(task);
+  const Call call{.groups = groups, .types = types.kernel_types()};
+  Kernel kernel = pick<AllGather, ReduceScatter, AllReduce, AllToAll, Shift, Send, Recv>(
+      *task.rules, task.op.get(), call);
+  TOK_CHECK(kernel, "{} is no communication op", task.rules->name);
   return kernel;
 }
 

@@ -3,12 +3,12 @@
 
 #include "tokamak/comm/communicator.h"
 #include "tokamak/exec/kernel.h"
+#include "tokamak/graph/plan.h"
 
 namespace tokamak {
 
-/// The kernel of a communication op over its group's member of `groups` (a communicator for each
-/// group id, which must outlive it). Operands are dense.
-Kernel communication_kernel(const OpRules& rules, const void* op, const KernelTypes& types,
-                            std::span<Communicator* const> groups);
+/// The kernel of a task of communication over its group's member of `groups` (a communicator for
+/// each group id, which must outlive it). Operands are dense.
+Kernel communication_kernel(const Task& task, std::span<Communicator* const> groups);
 
 }  // namespace tokamak

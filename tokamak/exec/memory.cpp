@@ -5,8 +5,23 @@
 #include "tokamak/core/error.h"
 
 namespace tokamak {
+namespace {
+
+// What a device's libraries find out by measuring wants memory that the arenas will take.
+void prepare_once(Backend& backend, const Plan& plan) {
+  for (const Segment& segment : plan.segments) {
+    for (const Task& task : segment.tasks) {
+      if (!task.rules->is_communication) prepare(backend, task);
+    }
+  }
+}
+
+}  // namespace
 
 Memory::Memory(Backend& backend, std::span<const Plan* const> plans) : backend_(&backend) {
+  if (backend.streams() != nullptr) {
+    for (const Plan* plan : plans) prepare_once(backend, *plan);
+  }
   for (size_t a = 0; a < kNumArenas; ++a) {
     int64_t need = 0;
     for (const Plan* plan : plans) need = std::max(need, plan->arena_bytes[a]);

@@ -76,12 +76,14 @@ int64_t Operand::extent_bytes() const {
   return tokamak::extent_bytes(type, strides);
 }
 
-Cost cost_of(const Task& task) {
-  Types in;
-  Types out;
+TaskTypes::TaskTypes(const Task& task) {
   for (const Operand& o : task.in) in.push_back(o.type);
   for (const Operand& o : task.out) out.push_back(o.type);
-  return task.rules->cost(task.op.get(), in, out);
+}
+
+Cost cost_of(const Task& task) {
+  const TaskTypes types(task);
+  return task.rules->cost(task.op.get(), types.in, types.out);
 }
 
 std::vector<ScheduleItem> Plan::schedule(int num_microbatches) const {

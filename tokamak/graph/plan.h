@@ -82,6 +82,16 @@ struct Task {
   When when = When::kEvery;
 };
 
+/// The types of a task's operands; must outlive what kernel_types gives.
+struct TaskTypes {
+  explicit TaskTypes(const Task& task);
+
+  KernelTypes kernel_types() const { return {.in = in, .out = out}; }
+
+  Types in;
+  Types out;
+};
+
 /// What the task costs, by its op's rule on its operands.
 Cost cost_of(const Task& task);
 
