@@ -72,6 +72,10 @@ OpCases cases_of<Dropout>() {
   good("tenth", {.p = 0.1, .seed = 3}, {6, 5, 7});
   good("half, several blocks", {.p = 0.5, .stream = 8}, {2, 333});
   good("nothing dropped", {}, {1, 5});
+  good("whole packs", {.p = 0.3, .seed = 5}, {2, 3, 16});
+  c.good("whole packs by position", {.p = 0.3, .columns = 40, .first_column = 8},
+         {f32({2, 3, 16}), i64({2}), i32({2, 3})})
+      .fill = {{}, {.limit = 1000}, {.limit = 50}};
   c.good("by position", {.p = 0.3, .seed = 3}, {f32({6, 6, 9}), i64({6}), i32({6, 6})}).fill = {
       {}, {.limit = 1000}, {.values = {4, 0, 1, 7, 2, 9}}};
   c.good("some columns", {.p = 0.3, .columns = 31, .first_column = 5},

@@ -92,6 +92,7 @@ OpCases cases_of<SumSlices>() {
     c.good(std::move(name), std::move(op), std::move(in)).check_gradient = false;
   };
   good("apart", {.dim = 1, .extent = 9, .begins = {0, 5}}, {f32({6, 2, 3}), f32({6, 3, 3})});
+  good("whole packs", {.dim = 1, .extent = 24, .begins = {0, 8}}, {f32({6, 16}), f32({6, 16})});
   good("overlapping", {.dim = 1, .extent = 5, .begins = {0, 2}}, {f32({6, 5, 3}), f32({6, 3, 3})});
   good("rows", {.dim = 0, .extent = 6, .begins = {0, 0, 2}}, {f32({6}), f32({6}), f32({3})});
   good("long", {.dim = 1, .extent = 9000, .begins = {0, 7}}, {f32({3, 9000}), f32({3, 8000})});
