@@ -6,6 +6,7 @@
 #include <memory>
 #include <string_view>
 
+#include "tokamak/core/random.h"
 #include "tokamak/exec/device_streams.h"
 #include "tokamak/graph/plan.h"
 
@@ -19,6 +20,23 @@ class Allocation {
   virtual int64_t bytes() const = 0;
 };
 
+/// Elements of a tensor that is drawn at random (random.h): `count` of them from `begin` on,
+/// counted in row-major order in the columns [first_column, first_column + box_columns) of a matrix
+/// of `columns`, from row `first_row` on. Element e is std * normal(random_u32(seed, stream, e)).
+struct RandomRange {
+  DType dtype = DType::kF32;
+  uint64_t seed = 0;
+  uint64_t stream = 0;
+  double std = 1.0;
+  TruncatedNormal normal;
+  int64_t columns = 1;
+  int64_t first_row = 0;
+  int64_t first_column = 0;
+  int64_t box_columns = 1;
+  int64_t begin = 0;
+  int64_t count = 0;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -30,6 +48,9 @@ class Backend {
 
   /// Bytes handed out by allocate and not yet freed.
   virtual int64_t allocated_bytes() const = 0;
+
+  /// Draws elements in the device's memory, in order with stream 0; false where only the host can.
+  virtual bool draw(std::byte* /*device*/, const RandomRange& /*range*/) { return false; }
 
   virtual Kernel prepare(const OpRules& rules, const void* op, const KernelTypes& types,
                          std::string_view variant) = 0;

@@ -63,6 +63,11 @@ void StateAccess::clear_at(StateId id, int64_t offset, int64_t bytes) const {
   memory_->backend().clear(data(id, offset, static_cast<size_t>(bytes)), bytes);
 }
 
+bool StateAccess::draw_at(StateId id, int64_t offset, const RandomRange& range) const {
+  const auto bytes = static_cast<size_t>(range.count * size_of(range.dtype));
+  return memory_->backend().draw(data(id, offset, bytes), range);
+}
+
 void StateAccess::write(StateId id, std::span<const std::byte> bytes) const {
   TOK_CHECK(static_cast<int64_t>(bytes.size()) == (*states_)[id].type.bytes(), "{}",
             (*states_)[id].name);

@@ -45,6 +45,9 @@ class StateAccess {
 
   void clear_at(StateId id, int64_t offset, int64_t bytes) const;
 
+  /// Backend::draw from `offset` on.
+  bool draw_at(StateId id, int64_t offset, const RandomRange& range) const;
+
   /// In the device's memory.
   std::byte* address(StateId id) const { return data(id, 0, 0); }
 

@@ -3,6 +3,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/gpu/check.h"
 #include "tokamak/gpu/device.h"
+#include "tokamak/gpu/draw.h"
 #include "tokamak/gpu/setup.h"
 #include "tokamak/ops/table.h"
 
@@ -83,6 +84,11 @@ class GpuBackend final : public Backend {
   }
 
   int64_t allocated_bytes() const override { return *total_; }
+
+  bool draw(std::byte* device, const RandomRange& range) override {
+    gpu::draw(device, range, device_.stream(0));
+    return true;
+  }
 
   Kernel prepare(const OpRules& rules, const void* op, const KernelTypes& types,
                  std::string_view variant) override {

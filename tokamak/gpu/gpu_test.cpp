@@ -98,6 +98,31 @@ TEST(GpuBackend, moves_bytes_larger_than_its_staging_memory) {
   EXPECT_EQ(sent, back);
 }
 
+TEST(GpuBackend, draws_the_bits_of_the_host) {
+  if (gpu::num_devices() == 0) GTEST_SKIP() << gpu::why_none();
+  const RandomRange range{.seed = 7,
+                          .stream = 11,
+                          .std = 0.02,
+                          .normal = TruncatedNormal::between(-3.0, 3.0),
+                          .columns = 1000,
+                          .first_row = 5,
+                          .first_column = 13,
+                          .box_columns = 217,
+                          .begin = 100,
+                          .count = 300000};
+  std::vector<float> got(static_cast<size_t>(range.count));
+  const auto device = gpu_backend().allocate(range.count * 4);
+  ASSERT_TRUE(gpu_backend().draw(device->data(), range));
+  gpu_backend().download(reinterpret_cast<std::byte*>(got.data()), device->data(), range.count * 4);
+  for (int64_t i = 0; i < range.count; ++i) {
+    const int64_t at = range.begin + i;
+    const int64_t element = (range.first_row + at / range.box_columns) * range.columns +
+                            range.first_column + at % range.box_columns;
+    const uint32_t word = random_u32(range.seed, range.stream, static_cast<uint64_t>(element));
+    ASSERT_EQ(got[static_cast<size_t>(i)], static_cast<float>(range.std * range.normal(word))) << i;
+  }
+}
+
 TEST(GpuBackend, names_what_it_lacks_of_memory) {
   if (gpu::num_devices() == 0) GTEST_SKIP() << gpu::why_none();
   try {

@@ -29,6 +29,27 @@ void fill_range(const TensorPiece& piece, const InitialValues& values, int64_t f
       });
 }
 
+// A box that cuts the last dim and a range of the first: the others are whole.
+bool draw_piece(const StateAccess& access, const TensorPiece& piece, uint64_t seed) {
+  const Dims& dims = piece.type.dims;
+  if (piece.init.kind != Init::Kind::kNormal || dims.empty() || dims.size() > 2) return false;
+  const auto last = dims.size() - 1;
+  const double cut = piece.init.cut;
+  const RandomRange range{
+      .dtype = piece.type.dtype,
+      .seed = seed,
+      .stream = stream_of(piece.tensor),
+      .std = piece.init.std,
+      .normal = cut > 0.0 ? TruncatedNormal::between(-cut, cut) : TruncatedNormal{},
+      .columns = dims[last],
+      .first_row = dims.size() == 2 ? piece.box_begin[0] : 0,
+      .first_column = piece.box_begin[last],
+      .box_columns = piece.box_end[last] - piece.box_begin[last],
+      .begin = piece.begin,
+      .count = piece.numel()};
+  return access.draw_at(piece.state, piece.offset * size_of(piece.type.dtype), range);
+}
+
 void initialize_piece(const StateAccess& access, const TensorPiece& piece, uint64_t seed) {
   const InitialValues values(piece.tensor, piece.type.dtype, piece.init, seed);
   const int64_t width = size_of(piece.type.dtype);
@@ -99,6 +120,7 @@ void InitialValues::read(int64_t first, std::span<std::byte> out) const {
 void initialize(const StateAccess& access, std::span<const TensorPiece> pieces, uint64_t seed) {
   for (const TensorPiece& piece : pieces) {
     if (piece.kind == StateKind::kParameter) {
+      if (piece.numel() == 0 || draw_piece(access, piece, seed)) continue;
       initialize_piece(access, piece, seed);
     } else {
       const int64_t width = size_of(piece.type.dtype);
