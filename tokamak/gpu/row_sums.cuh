@@ -1,0 +1,284 @@
+// The kernel side of ops/row_sums.h: gradients of norms, whose parameters' gradients are sums over
+// rows.
+#pragma once
+
+#include <cstring>
+
+#include "tokamak/gpu/rows.cuh"
+#include "tokamak/ops/row_sums.h"
+
+namespace tokamak::gpu {
+
+/// dx and F::kSums sums over rows, inputs x, w, dy. `f.statistics(row, D)` reads a row by
+/// `row.each(function of x, w, dy)` and adds over its threads by `row.sum(array)`;
+/// `f.apply(statistics, x, w, dy, sums)` adds an element to its column's sums and returns dx.
+/// Reads x and dy and writes dx once; blocks' sums are added in a second kernel.
+template <class F>
+void launch_row_sums(const F& f, int64_t N, int64_t D, const KernelArgs& args);
+
+namespace detail {
+
+// x and dy of one thread's part of a row. Whole registers: elements of 2 bytes would take one each.
+template <int P>
+struct RowPart {
+  uint4 x[P];
+  uint4 dy[P];
+};
+
+template <class T>
+__device__ inline void unpack(const uint4& from, T (&into)[Pack<T>::kSize]) {
+  memcpy(into, &from, sizeof(from));
+}
+
+template <int P, class T>
+struct HeldRow {
+  using A = Accum<T>;
+  static constexpr int K = Pack<T>::kSize;
+  const RowPart<P>& part;
+  const uint4 (&weights)[P];
+  int D;
+  int group;
+  int& parity;
+
+  template <class Body>
+  __device__ void each(Body&& body) const {
+    const int member = static_cast<int>(threadIdx.x) % group;
+#pragma unroll
+    for (int p = 0; p < P; ++p) {
+      if ((p * group + member) * K >= D) continue;
+      T x[K];
+      T w[K];
+      T dy[K];
+      unpack<T>(part.x[p], x);
+      unpack<T>(weights[p], w);
+      unpack<T>(part.dy[p], dy);
+#pragma unroll
+      for (int k = 0; k < K; ++k) body(to<A>(x[k]), to<A>(w[k]), to<A>(dy[k]));
+    }
+  }
+
+  template <int S>
+  __device__ void sum(A (&sums)[S]) const {
+    group_sums(sums, group, parity);
+    parity ^= 1;
+  }
+};
+
+template <class T>
+struct ReadRow {
+  using A = Accum<T>;
+  const T* x;
+  const T* w;
+  const T* dy;
+  int D;
+
+  template <class Body>
+  __device__ void each(Body&& body) const {
+    for (int d = static_cast<int>(threadIdx.x); d < D; d += kThreads)
+      body(to<A>(x[d]), to<A>(w[d]), to<A>(dy[d]));
+  }
+
+  template <int S>
+  __device__ void sum(A (&sums)[S]) const {
+#pragma unroll
+    for (int s = 0; s < S; ++s) sums[s] = block_sum(sums[s]);
+  }
+};
+
+// partial[s][d] = the sum over the block's groups of threads of sums[..][s].
+template <int P, int K, int S, class A>
+__device__ void store_sums(const A (&sums)[P][K][S], int group, int D, A* partial) {
+  extern __shared__ __align__(16) unsigned char shared[];
+  A* const totals = reinterpret_cast<A*>(shared);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int threads = static_cast<int>(blockDim.x);
+  const int width = group * P * K;
+#pragma unroll
+  for (int s = 0; s < S; ++s) {
+    if (threads == group) {
+#pragma unroll
+      for (int p = 0; p < P; ++p) {
+#pragma unroll
+        for (int k = 0; k < K; ++k) {
+          const int d = (p * group + thread) * K + k;
+          if (d < D) partial[s * static_cast<int64_t>(D) + d] = sums[p][k][s];
+        }
+      }
+      continue;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int p = 0; p < P; ++p) {
+#pragma unroll
+      for (int k = 0; k < K; ++k)
+        totals[thread / group * width + (p * group + thread % group) * K + k] = sums[p][k][s];
+    }
+    __syncthreads();
+    for (int d = thread; d < D; d += threads) {
+      A total{0};
+      for (int g = 0; g < threads / group; ++g) total += totals[g * width + d];
+      partial[s * static_cast<int64_t>(D) + d] = total;
+    }
+  }
+}
+
+// Block b takes the b-th group of rows of each kGpuRowBlocks, one row for each group of threads.
+// The rows to come are on their way while one is worked on, the sums stay in registers.
+template <int P, class T, class F>
+__global__ void __launch_bounds__(1024) held_rows(F f, const T* x, const T* w, const T* dy, T* dx,
+                                                  Accum<T>* partial, int64_t N, int D, int group) {
+  using A = Accum<T>;
+  constexpr int K = Pack<T>::kSize;
+  constexpr int kAhead = P == 1 ? 2 : 1;
+  const int member = static_cast<int>(threadIdx.x) % group;
+  const int rows = static_cast<int>(blockDim.x) / group;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * rows;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * rows;
+  const int64_t mine = static_cast<int>(threadIdx.x) / group;
+  const auto fetch = [&](int64_t n, RowPart<P>& into) {
+#pragma unroll
+    for (int p = 0; p < P; ++p) {
+      const int d = (p * group + member) * K;
+      into.x[p] = into.dy[p] = uint4{};
+      if (n >= N || d >= D) continue;
+      into.x[p] = *reinterpret_cast<const uint4*>(x + n * D + d);
+      into.dy[p] = *reinterpret_cast<const uint4*>(dy + n * D + d);
+    }
+  };
+  uint4 weights[P];
+#pragma unroll
+  for (int p = 0; p < P; ++p) {
+    const int d = (p * group + member) * K;
+    weights[p] = d < D ? *reinterpret_cast<const uint4*>(w + d) : uint4{};
+  }
+  A sums[P][K][F::kSums] = {};
+  RowPart<P> ahead[kAhead];
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) fetch(first + mine + i * step, ahead[i]);
+  int parity = 0;
+  for (int64_t base = first; base < N; base += step) {
+    const int64_t n = base + mine;
+    const RowPart<P> part = ahead[0];
+#pragma unroll
+    for (int i = 1; i < kAhead; ++i) ahead[i - 1] = ahead[i];
+    fetch(n + kAhead * step, ahead[kAhead - 1]);
+    const auto statistics = f.statistics(HeldRow<P, T>{part, weights, D, group, parity}, D);
+#pragma unroll
+    for (int p = 0; p < P; ++p) {
+      const int d = (p * group + member) * K;
+      if (n >= N || d >= D) continue;
+      T v[K];
+      T weight[K];
+      T g[K];
+      unpack<T>(part.x[p], v);
+      unpack<T>(weights[p], weight);
+      unpack<T>(part.dy[p], g);
+#pragma unroll
+      for (int k = 0; k < K; ++k)
+        v[k] = f.apply(statistics, to<A>(v[k]), to<A>(weight[k]), to<A>(g[k]), sums[p][k]);
+      store<K>(dx + n * D + d, v);
+    }
+  }
+  store_sums(sums, group, D, partial + blockIdx.x * static_cast<int64_t>(F::kSums) * D);
+}
+
+// The same for any row: a block a row, which is read twice; the sums are in `partial`.
+template <class T, class F>
+__global__ void __launch_bounds__(kThreads) read_rows(F f, const T* x, const T* w, const T* dy,
+                                                      T* dx, Accum<T>* partial, int64_t N, int D) {
+  using A = Accum<T>;
+  constexpr int S = F::kSums;
+  A* const own = partial + blockIdx.x * static_cast<int64_t>(S) * D;
+  for (int64_t n = blockIdx.x; n < N; n += gridDim.x) {
+    const int64_t at = n * D;
+    const auto statistics = f.statistics(ReadRow<T>{x + at, w, dy + at, D}, D);
+    for (int d = static_cast<int>(threadIdx.x); d < D; d += kThreads) {
+      A sums[S] = {};
+#pragma unroll
+      for (int s = 0; s < S; ++s) {
+        if (n != blockIdx.x) sums[s] = own[s * static_cast<int64_t>(D) + d];
+      }
+      dx[at + d] = f.apply(statistics, to<A>(x[at + d]), to<A>(w[d]), to<A>(dy[at + d]), sums);
+#pragma unroll
+      for (int s = 0; s < S; ++s) own[s * static_cast<int64_t>(D) + d] = sums[s];
+    }
+  }
+}
+
+template <int S, class A>
+struct ColumnSums {
+  A* out[S];
+  bool add[S];
+};
+
+// out[s][d] (+)= the sum of partial[.., s, d]: a block takes 32 columns, a warp every 32nd of
+// `blocks` partial sums.
+template <int S, class A>
+__global__ void __launch_bounds__(1024)
+    sum_columns(const A* partial, ColumnSums<S, A> sums, int blocks, int D) {
+  __shared__ A parts[32][32];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int d = static_cast<int>(blockIdx.x) * 32 + lane;
+#pragma unroll
+  for (int s = 0; s < S; ++s) {
+    A total{0};
+    if (d < D) {
+#pragma unroll 8
+      for (int b = warp; b < blocks; b += 32)
+        total += partial[(static_cast<int64_t>(b) * S + s) * D + d];
+    }
+    __syncthreads();
+    parts[warp][lane] = total;
+    __syncthreads();
+    if (warp != 0 || d >= D) continue;
+    for (int i = 1; i < 32; ++i) total += parts[i][lane];
+    sums.out[s][d] = sums.add[s] ? sums.out[s][d] + total : total;
+  }
+}
+
+}  // namespace detail
+
+template <class F>
+void launch_row_sums(const F& f, int64_t N, int64_t D, const KernelArgs& args) {
+  using T = typename F::Element;
+  using A = Accum<T>;
+  constexpr int S = F::kSums;
+  if (D == 0) return;
+  const T* x = args.in[0].as<T>();
+  const T* w = args.in[1].as<T>();
+  const T* dy = args.in[2].as<T>();
+  T* dx = args.out[0].as<T>();
+  A* partial = static_cast<A*>(args.workspace);
+  const cudaStream_t stream = as_stream(args.stream);
+  const int width = static_cast<int>(D);
+  const int64_t packs = D / Pack<T>::kSize;
+  int64_t blocks = 0;
+  if (N > 0 && is_packed<T>(D, x, w, dy, dx) && packs <= 2048) {
+    const bool one = packs <= 1024;
+    const RowGroups to = row_groups(packs, one ? 1 : 2, 512);
+    blocks = std::min(kGpuRowBlocks, (N + to.rows - 1) / to.rows);
+    const size_t shared =
+        to.rows == 1 ? 0 : static_cast<size_t>(to.threads()) * Pack<T>::kSize * sizeof(A);
+    const auto kernel = one ? detail::held_rows<1, T, F> : detail::held_rows<2, T, F>;
+    kernel<<<static_cast<unsigned>(blocks), to.threads(), shared, stream>>>(
+        f, x, w, dy, dx, partial, N, width, to.group);
+    TOK_CUDA_LAUNCHED();
+  } else if (N > 0) {
+    blocks = std::min(kGpuRowBlocks, N);
+    detail::read_rows<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(f, x, w, dy, dx,
+                                                                              partial, N, width);
+    TOK_CUDA_LAUNCHED();
+  }
+  detail::ColumnSums<S, A> sums;
+  for (int s = 0; s < S; ++s) {
+    const auto k = static_cast<size_t>(s + 1);
+    sums.out[s] = args.out[k].as<A>();
+    sums.add[s] = args.accumulate[k];
+  }
+  detail::sum_columns<<<static_cast<unsigned>((D + 31) / 32), 1024, 0, stream>>>(
+      partial, sums, static_cast<int>(blocks), width);
+  TOK_CUDA_LAUNCHED();
+}
+
+}  // namespace tokamak::gpu

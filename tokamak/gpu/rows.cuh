@@ -1,0 +1,64 @@
+// Rows that lie in the registers of a group of threads, and sums over such groups.
+#pragma once
+
+#include <bit>
+
+#include "tokamak/gpu/dispatch.cuh"
+
+namespace tokamak::gpu {
+
+/// How rows of `packs` 16-byte accesses lie over threads: `group` threads a row, a power of two up
+/// to a warp or whole warps; `rows` groups a block.
+struct RowGroups {
+  int group = 0;
+  int rows = 0;
+
+  int threads() const { return group * rows; }
+};
+
+/// Groups of threads with `each` accesses of a row of `packs`; blocks have about `threads` threads.
+inline RowGroups row_groups(int64_t packs, int64_t each, int64_t threads) {
+  const int64_t wanted = (packs + each - 1) / each;
+  const int64_t group = wanted > 32 ? (wanted + 31) / 32 * 32
+                                    : static_cast<int64_t>(std::bit_ceil(
+                                          static_cast<uint64_t>(std::max<int64_t>(wanted, 1))));
+  return {.group = static_cast<int>(group),
+          .rows = static_cast<int>(std::max<int64_t>(1, threads / group))};
+}
+
+/// Whether rows of D elements from all `pointers` on can be read by 16-byte accesses.
+template <class T, class... P>
+bool is_packed(int64_t D, const P*... pointers) {
+  return D % Pack<T>::kSize == 0 && (detail::is_aligned(pointers) && ...);
+}
+
+/// Each of x summed over the groups of `group` threads as `row_groups` makes them, in a fixed order
+/// and known to the group. All threads of the block call it; `parity` must alternate from call to
+/// call, for the barrier that this saves.
+template <int S, class A>
+__device__ inline void group_sums(A (&x)[S], int group, int parity) {
+  __shared__ A parts[2][S][32];
+  const int within = group < 32 ? group : 32;
+  for (int d = within / 2; d > 0; d /= 2) {
+#pragma unroll
+    for (int s = 0; s < S; ++s) x[s] += __shfl_xor_sync(0xFFFFFFFFU, x[s], d);
+  }
+  if (group <= 32) return;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  const int warps = group / 32;
+  const int first = thread / group * warps;
+  if (lane == 0) {
+#pragma unroll
+    for (int s = 0; s < S; ++s) parts[parity][s][thread / 32] = x[s];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int s = 0; s < S; ++s) {
+    x[s] = lane < warps ? parts[parity][s][first + lane] : A{0};
+#pragma unroll
+    for (int d = 16; d > 0; d /= 2) x[s] += __shfl_xor_sync(0xFFFFFFFFU, x[s], d);
+  }
+}
+
+}  // namespace tokamak::gpu
