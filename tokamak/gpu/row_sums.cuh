@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(1024) held_rows(F f, const T* x, const T* w, c
                                                   Accum<T>* partial, int64_t N, int D, int group) {
   using A = Accum<T>;
   constexpr int K = Pack<T>::kSize;
-  constexpr int kAhead = P == 1 ? 2 : 1;
+  constexpr int kAhead = P > 1 ? 0 : F::kSums == 1 ? 2 : 1;
   const int member = static_cast<int>(threadIdx.x) % group;
   const int rows = static_cast<int>(blockDim.x) / group;
   const int64_t step = static_cast<int64_t>(gridDim.x) * rows;
@@ -152,16 +152,14 @@ __global__ void __launch_bounds__(1024) held_rows(F f, const T* x, const T* w, c
     weights[p] = d < D ? *reinterpret_cast<const uint4*>(w + d) : uint4{};
   }
   A sums[P][K][F::kSums] = {};
-  RowPart<P> ahead[kAhead];
+  RowPart<P> parts[kAhead + 1];
 #pragma unroll
-  for (int i = 0; i < kAhead; ++i) fetch(first + mine + i * step, ahead[i]);
+  for (int i = 0; i < kAhead; ++i) fetch(first + mine + i * step, parts[i]);
   int parity = 0;
   for (int64_t base = first; base < N; base += step) {
     const int64_t n = base + mine;
-    const RowPart<P> part = ahead[0];
-#pragma unroll
-    for (int i = 1; i < kAhead; ++i) ahead[i - 1] = ahead[i];
-    fetch(n + kAhead * step, ahead[kAhead - 1]);
+    fetch(n + kAhead * step, parts[kAhead]);
+    const RowPart<P>& part = parts[0];
     const auto statistics = f.statistics(HeldRow<P, T>{part, weights, D, group, parity}, D);
 #pragma unroll
     for (int p = 0; p < P; ++p) {
@@ -178,6 +176,8 @@ __global__ void __launch_bounds__(1024) held_rows(F f, const T* x, const T* w, c
         v[k] = f.apply(statistics, to<A>(v[k]), to<A>(weight[k]), to<A>(g[k]), sums[p][k]);
       store<K>(dx + n * D + d, v);
     }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) parts[i] = parts[i + 1];
   }
   store_sums(sums, group, D, partial + blockIdx.x * static_cast<int64_t>(F::kSums) * D);
 }

@@ -1,0 +1,63 @@
+// Walks of one block over contiguous elements by 16-byte accesses, from any element on.
+#pragma once
+
+#include "tokamak/gpu/dispatch.cuh"
+
+namespace tokamak::gpu {
+
+/// n elements from p on: `head` of them before the first 16-byte boundary, then `packs` accesses,
+/// then fewer than one access.
+struct Span {
+  int head = 0;
+  int64_t packs = 0;
+  int tail = 0;
+
+  template <class T>
+  __device__ Span(const T* p, int64_t n) {
+    constexpr int K = Pack<T>::kSize;
+    const auto past = static_cast<int>(reinterpret_cast<uintptr_t>(p) % 16 / sizeof(T));
+    head = (K - past) % K;
+    if (head > n) head = static_cast<int>(n);
+    packs = (n - head) / K;
+    tail = static_cast<int>(n - head - packs * K);
+  }
+};
+
+/// body(values) over the n elements from p on, in arrays of one element or of kUnroll accesses that
+/// are on their way together; `none` stands where there are no more. The block's threads share the
+/// elements.
+template <int kUnroll, class T, class Body>
+__device__ inline void for_values(const T* p, int64_t n, T none, Body&& body) {
+  constexpr int K = Pack<T>::kSize;
+  const Span span(p, n);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int threads = static_cast<int>(blockDim.x);
+  if (thread < span.head) {
+    const T one[1] = {p[thread]};
+    body(one);
+  }
+  const T* packed = p + span.head;
+  for (int64_t i = thread; i < span.packs; i += kUnroll * threads) {
+    uint4 raw[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int64_t pack = i + u * threads;
+      if (pack < span.packs) raw[u] = *reinterpret_cast<const uint4*>(packed + pack * K);
+    }
+    T values[kUnroll * K];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      memcpy(values + u * K, &raw[u], sizeof(uint4));
+      if (i + u * threads < span.packs) continue;
+#pragma unroll
+      for (int k = 0; k < K; ++k) values[u * K + k] = none;
+    }
+    body(values);
+  }
+  if (thread < span.tail) {
+    const T one[1] = {packed[span.packs * K + thread]};
+    body(one);
+  }
+}
+
+}  // namespace tokamak::gpu
