@@ -1,0 +1,59 @@
+// Ranges of a flat tensor that a kernel's blocks share, given to it by value.
+#pragma once
+
+#include <vector>
+
+#include "tokamak/gpu/dispatch.cuh"
+
+namespace tokamak::gpu {
+
+/// Elements [begin, end) and what goes with them, for blocks from `first_block` on.
+struct BlockRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+  double value = 0.0;
+  int64_t first_block = 0;
+};
+
+/// As many as fit in a kernel's parameters anywhere (4 KB).
+struct BlockRanges {
+  static constexpr int kMost = 96;
+  BlockRange all[kMost];
+  int count = 0;
+
+  /// REQUIRES: block >= all[0].first_block, and each range has a block.
+  __device__ int range_of(int64_t block) const {
+    int low = 0;
+    int high = count;
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      (all[middle].first_block <= block ? low : high) = middle;
+    }
+    return low;
+  }
+};
+
+/// The first of `count(range)` blocks of each range is set, then launch(ranges, first block,
+/// blocks) is called for groups of at most kMost ranges. Ranges without a block are left out.
+template <class Count, class Launch>
+void for_range_groups(const std::vector<BlockRange>& ranges, Count&& count, Launch&& launch) {
+  int64_t blocks = 0;
+  int64_t launched = 0;
+  BlockRanges group;
+  const auto flush = [&] {
+    if (blocks > launched) launch(group, launched, blocks - launched);
+    launched = blocks;
+    group.count = 0;
+  };
+  for (BlockRange range : ranges) {
+    const int64_t n = count(range);
+    if (n == 0) continue;
+    if (group.count == BlockRanges::kMost) flush();
+    range.first_block = blocks;
+    group.all[group.count++] = range;
+    blocks += n;
+  }
+  flush();
+}
+
+}  // namespace tokamak::gpu
