@@ -1,6 +1,8 @@
 // Walks of one block over contiguous elements by 16-byte accesses, from any element on.
 #pragma once
 
+#include <cstring>
+
 #include "tokamak/gpu/dispatch.cuh"
 
 namespace tokamak::gpu {

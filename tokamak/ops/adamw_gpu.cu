@@ -85,7 +85,6 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t aligned_begin = (begin + K - 1) / K * K;
   const int64_t aligned_end = end / K * K;
   const int thread = static_cast<int>(threadIdx.x);
-#pragma unroll 2
   for (int64_t i = aligned_begin + thread * K; i < aligned_end; i += kThreads * K)
     state.template update<K>(c, i);
   if constexpr (K > 1) {

@@ -41,9 +41,11 @@ __global__ void __launch_bounds__(kThreads)
   const int member = thread % group;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * (kThreads / group) + thread / group;
   const bool inside = row < B * P * H;
-  const int64_t h = row % H;
-  const int64_t p = row / H % P;
-  const int64_t b = row / H / P;
+  // Divisions of 32 bits: as many rows as these do not count fill no memory.
+  const auto query = static_cast<uint32_t>(row) / static_cast<uint32_t>(H);
+  const int64_t h = static_cast<uint32_t>(row) % static_cast<uint32_t>(H);
+  const int64_t p = query % static_cast<uint32_t>(P);
+  const int64_t b = query / static_cast<uint32_t>(P);
   const int64_t at = (b * H + h) * S + first + p;
   const Weights<A> w(inside ? lse[at] : A{0}, inside ? part_lse[(b * H + h) * P + p] : A{0});
   __syncwarp();
