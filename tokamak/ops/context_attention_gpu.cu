@@ -47,8 +47,15 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t p = query % static_cast<uint32_t>(P);
   const int64_t b = query / static_cast<uint32_t>(P);
   const int64_t at = (b * H + h) * S + first + p;
-  const Weights<A> w(inside ? lse[at] : A{0}, inside ? part_lse[(b * H + h) * P + p] : A{0});
-  __syncwarp();
+  const int leader = thread % 32 / group * group;
+  A total{0};
+  A addition{0};
+  if (inside && member == 0) {
+    total = lse[at];
+    addition = part_lse[(b * H + h) * P + p];
+  }
+  const Weights<A> w(__shfl_sync(0xFFFFFFFFU, total, leader),
+                     __shfl_sync(0xFFFFFFFFU, addition, leader));
   if (!inside) return;
   if (member == 0) lse[at] = w.lse;
   A* to_row = o + ((b * S + first + p) * H + h) * D;
