@@ -7,21 +7,21 @@
 
 namespace tokamak::gpu {
 
-/// n elements from p on: `head` of them before the first 16-byte boundary, then `packs` accesses,
-/// then fewer than one access.
+/// n < 2^31 elements from p on: `head` of them before the first 16-byte boundary, then `packs`
+/// accesses, then fewer than one access.
 struct Span {
   int head = 0;
-  int64_t packs = 0;
+  int packs = 0;
   int tail = 0;
 
   template <class T>
-  __device__ Span(const T* p, int64_t n) {
+  __device__ Span(const T* p, int n) {
     constexpr int K = Pack<T>::kSize;
     const auto past = static_cast<int>(reinterpret_cast<uintptr_t>(p) % 16 / sizeof(T));
     head = (K - past) % K;
-    if (head > n) head = static_cast<int>(n);
+    if (head > n) head = n;
     packs = (n - head) / K;
-    tail = static_cast<int>(n - head - packs * K);
+    tail = n - head - packs * K;
   }
 };
 
@@ -29,7 +29,7 @@ struct Span {
 /// are on their way together; `none` stands where there are no more. The block's threads share the
 /// elements.
 template <int kUnroll, class T, class Body>
-__device__ inline void for_values(const T* p, int64_t n, T none, Body&& body) {
+__device__ inline void for_values(const T* p, int n, T none, Body&& body) {
   constexpr int K = Pack<T>::kSize;
   const Span span(p, n);
   const int thread = static_cast<int>(threadIdx.x);
@@ -39,11 +39,11 @@ __device__ inline void for_values(const T* p, int64_t n, T none, Body&& body) {
     body(one);
   }
   const T* packed = p + span.head;
-  for (int64_t i = thread; i < span.packs; i += kUnroll * threads) {
+  for (int i = thread; i < span.packs; i += kUnroll * threads) {
     uint4 raw[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      const int64_t pack = i + u * threads;
+      const int pack = i + u * threads;
       if (pack < span.packs) raw[u] = *reinterpret_cast<const uint4*>(packed + pack * K);
     }
     T values[kUnroll * K];

@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t block = first + blockIdx.x;
   const BlockRange& range = ranges.all[ranges.range_of(block)];
   const int64_t begin = range.begin + (block - range.first_block) * kBlock;
-  const int64_t n = range.end - begin < kBlock ? range.end - begin : kBlock;
+  const auto n = static_cast<int>(range.end - begin < kBlock ? range.end - begin : kBlock);
   double sum = 0.0;
   for_values<4>(x + begin, n, to<T>(0.0F), [&]<int M>(const T(&values)[M]) {
 #pragma unroll
