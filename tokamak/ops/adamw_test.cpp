@@ -41,6 +41,10 @@ OpCases cases_of<AdamW>() {
   add(c, "coupled", {.weight_decay = 0.1, .decoupled = false}, {4, 6});
   add(c, "float32 gradient", {}, {4, 6}).float_stays = {3, 5};
   add(c, "ranges", {.ranges = {{0, 7, 0.1}, {7, 9, 0.0}, {12, 40, 0.3}}}, {41});
+  add(c, "large", {}, {20003});
+  AdamW many;
+  for (int64_t i = 0; i < 150; ++i) many.ranges.push_back({150 * i + 1, 150 * i + 140, 0.1});
+  add(c, "many ranges", many, {150 * 150});
   c.bad("a range past the end", {.ranges = {{0, 7, 0.1}}}, adam_types({6}));
   c.bad("ranges of a matrix", {.ranges = {{0, 7, 0.1}}}, adam_types({2, 6}));
   Types in = adam_types({6, 5});

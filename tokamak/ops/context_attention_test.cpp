@@ -109,15 +109,16 @@ OpCases cases_of<ContextAttentionGrad>() {
 template <>
 OpCases cases_of<MergeAttention>() {
   CasesOf<MergeAttention> c;
-  const auto good = [&](std::string name, int64_t first, int64_t S, int64_t P) {
+  const auto good = [&](std::string name, int64_t first, int64_t S, int64_t P, int64_t D = 8) {
     OpCase& k = c.good(std::move(name), {.first = first},
-                       {f32({2, S, 6, 8}), f32({2, 6, S}), f32({2, P, 6, 8}), f32({2, 6, P})});
+                       {f32({2, S, 6, D}), f32({2, 6, S}), f32({2, P, 6, D}), f32({2, 6, P})});
     k.check_gradient = false;
     k.float_stays = {0, 1, 3};
   };
   good("all queries", 0, 5, 5);
   good("the back half", 3, 6, 3);
   good("one query", 2, 6, 1);
+  good("wide heads", 1, 4, 2, 72);
   c.bad("past the end", {.first = 4},
         {f32({2, 6, 4, 8}), f32({2, 4, 6}), f32({2, 3, 4, 8}), f32({2, 4, 3})});
   return c.cases;

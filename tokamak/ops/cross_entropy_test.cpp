@@ -37,6 +37,7 @@ OpCases cases_of<SoftmaxStats>() {
   add(c, "large logits", stats_case(6, 50), {{.scale = 1e4}, {.limit = 50}}, {});
   add(c, "ignored", stats_case(6, 33), {{}, {.values = {kIgnored, 5}}}, {});
   add(c, "one entry", stats_case(3, 1), {}, {});
+  add(c, "a large vocabulary", stats_case(3, 20011), {{}, {.limit = 20011}}, {});
   add(c, "a part of the vocabulary", stats_case(6, 20), {{}, {.limit = 60}}, {},
       {.first_column = 30});
   c.bad("labels of another length", {}, {f32({6, 37}), i32({5})});
@@ -66,6 +67,7 @@ OpCases cases_of<Nll>() {
   add(c, "one valid", in,
       {stats, {.values = {kIgnored, 2, kIgnored, kIgnored, kIgnored, kIgnored}}, scale}, {2});
   add(c, "all ignored", in, {stats, {.values = {kIgnored}}, scale}, {2});
+  add(c, "many", {f32({2500, 3}), i32({2500}), f32({1})}, {stats, {.limit = 9}, scale}, {2});
   c.bad("two statistics", {}, {f32({6, 2}), i32({6}), f32({1})});
   c.bad("a scale for each token", {}, {f32({6, 3}), i32({6}), f32({6})});
   return c.cases;
@@ -77,6 +79,7 @@ OpCases cases_of<CrossEntropyGrad>() {
   const Fill scale{.shift = 0.7};
   add(c, "small", grad_case(6, 37), {{}, {.limit = 37}, kStats, scale}, {3});
   add(c, "first and last entry", grad_case(4, 130), {{}, {.values = {0, 129}}, kStats, scale}, {3});
+  add(c, "a large vocabulary", grad_case(3, 20011), {{}, {.limit = 20011}, kStats, scale}, {3});
   add(c, "some ignored", grad_case(6, 33), {{}, {.values = {kIgnored, 5}}, kStats, scale}, {3});
   add(c, "all ignored", grad_case(6, 33), {{}, {.values = {kIgnored}}, kStats, scale}, {3});
   add(c, "small probabilities", grad_case(6, 64),

@@ -21,6 +21,9 @@ OpCases cases_of<SumSquares>() {
   add("three blocks", {3, SumSquares::kBlock - 7});
   add("ranges", {SumSquares::kBlock + 90},
       {.ranges = {{0, 9, 1.0}, {9, 10, 0.0}, {64, SumSquares::kBlock + 80, 0.5}}});
+  SumSquares many;
+  for (int64_t i = 0; i < 150; ++i) many.ranges.push_back({9 * i, 9 * i + 7, 1.0});
+  add("many ranges", {9 * 150}, many);
   c.bad("of tokens", {}, {i32({3})});
   c.bad("a range past the end", {.ranges = {{2, 4, 1.0}}}, {f32({3})});
   return c.cases;

@@ -10,6 +10,8 @@ OpCases cases_of<RmsNorm>() {
   c.good("batched", {}, {f32({2, 6, 8}), f32({8})}).flops = 4.0 * 96;
   c.good("one row, odd width", {.eps = 1e-6F}, {f32({1, 131}), f32({131})});
   c.good("one column", {}, {f32({3, 1}), f32({1})});
+  c.good("wide", {}, {f32({5, 520}), f32({520})}).check_gradient = false;
+  c.good("very wide", {}, {f32({3, 8200}), f32({8200})}).check_gradient = false;
   c.good("a large eps", {.eps = 0.5F}, {f32({6, 33}), f32({33})}).fill = {{.scale = 0.5}};
   c.bad("weight of another width", {}, {f32({6, 5}), f32({6})});
   c.bad("weight missing", {}, {f32({6, 5})});
@@ -27,6 +29,8 @@ OpCases cases_of<RmsNormGrad>() {
   good("batched", {2, 6, 8});
   good("one row, odd width", {1, 131});
   good("several blocks of rows", {67, 17});
+  good("several groups of rows", {540, 1032});
+  good("very wide", {3, 8200});
   c.bad("dy differs", {}, {f32({6, 5}), f32({5}), f32({5, 6})});
   return c.cases;
 }
