@@ -2,6 +2,7 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/gpu/check.h"
+#include "tokamak/gpu/cudnn_attention.h"
 #include "tokamak/gpu/device.h"
 #include "tokamak/gpu/draw.h"
 #include "tokamak/gpu/setup.h"
@@ -73,10 +74,17 @@ class DeviceMemory final : public Allocation {
 class GpuBackend final : public Backend {
  public:
   explicit GpuBackend(const Options& options)
-      : device_(options.device), reference_only_(options.reference_only) {}
+      : device_(options.device),
+        reference_only_(options.reference_only),
+        deterministic_(options.deterministic) {}
 
   Target target() const override {
-    return {.backend = "gpu", .arch = device_.arch(), .reference_only = reference_only_};
+    Target target{.backend = "gpu",
+                  .arch = device_.arch(),
+                  .reference_only = reference_only_,
+                  .deterministic = deterministic_};
+    if (!has_cudnn()) target.lacks.push_back("cudnn");
+    return target;
   }
 
   std::unique_ptr<Allocation> allocate(int64_t bytes) override {
@@ -94,7 +102,8 @@ class GpuBackend final : public Backend {
                  std::string_view variant) override {
     for (const Entry& entry : kKernels) {
       if (entry.rules == &rules)
-        return entry.prepare(op, types, {.variant = variant, .device = &device_});
+        return entry.prepare(
+            op, types, {.variant = variant, .device = &device_, .deterministic = deterministic_});
     }
     TOK_CHECK(false, "{} has no GPU kernel", rules.name);
   }
@@ -114,6 +123,7 @@ class GpuBackend final : public Backend {
  private:
   Device device_;
   bool reference_only_;
+  bool deterministic_;
   std::shared_ptr<int64_t> total_ = std::make_shared<int64_t>(0);
 };
 

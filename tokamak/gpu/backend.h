@@ -11,6 +11,7 @@ namespace tokamak::gpu {
 struct Options {
   int device = 0;
   bool reference_only = false;  ///< only this project's own portable kernels
+  bool deterministic = false;   ///< the same bits from every run, also by libraries
 };
 
 /// Devices that the driver shows to this process; 0 where this program was built without a GPU

@@ -52,6 +52,9 @@ class Device final : public DeviceStreams {
   void copy_to_pinned(void* pinned, const std::byte* device, size_t bytes) override;
   double seconds_between(DeviceEvent begin, DeviceEvent end) override;
 
+  /// What attention by a library keeps for this device; empty until it is first used.
+  std::shared_ptr<void>& attention_library() { return attention_library_; }
+
   /// In order with stream 0; `host` is free on return.
   void upload(std::byte* device, const std::byte* host, int64_t bytes);
 
@@ -81,6 +84,7 @@ class Device final : public DeviceStreams {
   std::array<Stage, 32> stages_;
   size_t next_stage_ = 0;
   std::unique_ptr<GemmTuner> gemm_tuner_;
+  std::shared_ptr<void> attention_library_;
 };
 
 }  // namespace tokamak::gpu

@@ -11,6 +11,7 @@ namespace tokamak::gpu {
 struct Setup {
   std::string_view variant;
   Device* device = nullptr;
+  bool deterministic = false;  ///< sums in a fixed order, also by libraries
 };
 
 }  // namespace tokamak::gpu

@@ -122,12 +122,6 @@ std::string takes_cudnn(const Attention& a, const KernelTypes& types) {
   return {};
 }
 
-// Sums of dO O, dQ in fp32, dK and dV of every query head; some to spare (reference: cuDNN 9).
-int64_t cudnn_backward_bytes(const AttentionShape& s) {
-  const int64_t rows = s.B * s.H * std::max(s.S, s.T);
-  return rows * (3 * 4 + s.D * 4 + 2 * s.D * 2) + (int64_t{16} << 20U);
-}
-
 template <bool kBackward>
 std::span<const Variant> attention_variants() {
   static constexpr std::array kVariants{
@@ -143,16 +137,19 @@ std::span<const Variant> attention_variants() {
                   [](const void* op, const KernelTypes& types) {
                     if constexpr (kBackward) {
                       const auto& self = *static_cast<const AttentionGrad*>(op);
+                      const AttentionShape s = AttentionShape::of(types.in[0], types.in[1]);
                       if (self.has_dlse) return std::string("the statistics have a gradient");
+                      // cuDNN's own scratch comes after the sums of dO O.
+                      if (s.B * s.H * s.S % 4 != 0) return std::string("scratch off 16 bytes");
                       return takes_cudnn(self.forward, types);
                     } else {
                       return takes_cudnn(*static_cast<const Attention*>(op), types);
                     }
                   },
               .workspace =
-                  [](const void*, const KernelTypes& types, const Target&) {
-                    if constexpr (!kBackward) return int64_t{1} << 20U;
-                    return cudnn_backward_bytes(AttentionShape::of(types.in[0], types.in[1]));
+                  [](const void*, const KernelTypes& types, const Target& target) {
+                    return cudnn_attention_bytes(AttentionShape::of(types.in[0], types.in[1]),
+                                                 kBackward, target.deterministic);
                   }},
       Variant{.name = kGpuKernel.name,
               .backend = kGpuKernel.backend,
@@ -174,6 +171,19 @@ AttentionShape AttentionShape::of(const TensorType& q, const TensorType& k) {
           .H = q.dims[2],
           .K = k.dims[2],
           .D = q.dims[3]};
+}
+
+// Backward: the sums of dO O and dQ in fp32, dK and dV of every query head in bfloat16; where the
+// order of the sums is fixed, dS in bfloat16 takes dQ's place. Tokens in whole tiles; some to
+// spare.
+int64_t cudnn_attention_bytes(const AttentionShape& s, bool backward, bool deterministic) {
+  const int64_t spare = int64_t{16} << 20U;
+  if (!backward) return spare;
+  const int64_t heads = s.B * s.H;
+  const int64_t S = round_up(s.S, 128);
+  const int64_t T = round_up(s.T, 128);
+  const int64_t D = round_up(s.D, 32);
+  return heads * (S * 4 + (deterministic ? S * T * 2 : S * D * 4) + 2 * T * D * 2) + spare;
 }
 
 double AttentionShape::pairs(bool causal) const {

@@ -17,9 +17,14 @@ struct AttentionShape {
 
   int64_t group() const { return H / K; }
 
+  friend auto operator<=>(const AttentionShape&, const AttentionShape&) = default;
+
   /// (query, key) pairs that a head looks at.
   double pairs(bool causal) const;
 };
+
+/// The most that cuDNN's plans ask for as scratch.
+int64_t cudnn_attention_bytes(const AttentionShape& shape, bool backward, bool deterministic);
 
 /// Counts (head, query, key) for dropout, whatever the extents: below 2^16 heads and 2^24 tokens.
 constexpr uint64_t attention_element(int64_t h, int64_t s, int64_t t) {

@@ -1,0 +1,31 @@
+// Attention by cuDNN's fused kernels, with no name of cuDNN in this interface.
+#pragma once
+
+#include "tokamak/exec/kernel.h"
+#include "tokamak/gpu/device.h"
+#include "tokamak/ops/attention.h"
+
+namespace tokamak::gpu {
+
+/// Whether this program was built with cuDNN.
+bool has_cudnn();
+
+/// What tells one of cuDNN's graphs from another: dense bf16 operands, fp32 statistics.
+struct CudnnAttention {
+  AttentionShape shape;
+  float scale = 1.0F;
+  bool causal = true;
+  bool backward = false;
+  bool deterministic = false;  ///< of the backward; the forward always is
+
+  friend auto operator<=>(const CudnnAttention&, const CudnnAttention&) = default;
+};
+
+/// The kernel for operands as Attention's or, backward, AttentionGrad's. Equal graphs of one device
+/// share a plan; a new one takes up to seconds. Empty where cuDNN has no plan, and a line on stderr
+/// says so, once for each graph. Throws SystemError where cuDNN fails, and where its plan wants
+/// more than the `workspace_bytes` that the caller has for it.
+Kernel prepare_cudnn_attention(const CudnnAttention& wanted, int64_t workspace_bytes,
+                               Device& device);
+
+}  // namespace tokamak::gpu
