@@ -139,6 +139,7 @@ std::span<const Variant> attention_variants() {
                       const auto& self = *static_cast<const AttentionGrad*>(op);
                       const AttentionShape s = AttentionShape::of(types.in[0], types.in[1]);
                       if (self.has_dlse) return std::string("the statistics have a gradient");
+                      if (s.S == 1 && s.T == 1) return std::string("one query of one key");
                       // cuDNN's own scratch comes after the sums of dO O.
                       if (s.B * s.H * s.S % 4 != 0) return std::string("scratch off 16 bytes");
                       return takes_cudnn(self.forward, types);
