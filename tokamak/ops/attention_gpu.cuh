@@ -1,0 +1,553 @@
+// Attention tile by tile, forward and backward, with an online softmax and no tensor cores: what
+// every GPU can run.
+#pragma once
+
+#include "tokamak/gpu/dispatch.cuh"
+#include "tokamak/ops/attention.h"
+#include "tokamak/ops/dropout.h"
+
+namespace tokamak::gpu {
+
+/// Letters as in attention.h; G query heads read one key-value head, and the S G of them that do
+/// are called rows: row r is query r / G of head r % G of the group, so that a tile of rows shares
+/// keys.
+struct Problem {
+  int64_t B = 0, S = 0, T = 0, H = 0, K = 0, D = 0, G = 0;
+  double scale = 1.0;
+  bool is_causal = true;
+  bool drops = false;
+  uint64_t key = 0;
+  uint32_t threshold = 0;
+  double kept = 1.0;  ///< what dropout multiplies by where it keeps
+  int64_t first_head = 0, first_query = 0, first_key = 0;
+  const int32_t* lengths = nullptr;  ///< null: all keys are valid
+  bool one_length = false;
+  const int64_t* samples = nullptr;
+
+  /// Valid keys of sample b.
+  __device__ int64_t length(int64_t b) const {
+    if (lengths == nullptr) return T;
+    const int64_t n = lengths[one_length ? 0 : b];
+    return n < 0 ? 0 : (n < T ? n : T);
+  }
+
+  /// Query i sees the keys before this one.
+  __device__ int64_t end(int64_t length, int64_t i) const {
+    if (!is_causal) return length;
+    const int64_t n = length - S + i + 1;
+    return n < 0 ? 0 : (n < length ? n : length);
+  }
+};
+
+/// [B, H, S], float or double whatever the operands are.
+struct Statistics {
+  const void* data = nullptr;
+  bool is_double = false;
+
+  template <class A>
+  __device__ A at(int64_t i) const {
+    return is_double ? static_cast<A>(static_cast<const double*>(data)[i])
+                     : static_cast<A>(static_cast<const float*>(data)[i]);
+  }
+};
+
+// A block's threads stand in 8 rows of 16. Of a product's result, thread (y, x) has rows y, y + 8,
+// .. and columns x, x + 16, .. (keys), or the 16-byte accesses x, x + 16, .. (head dims).
+inline constexpr int kTileRows = 8;
+inline constexpr int kTileColumns = 16;
+inline constexpr int kTileThreads = kTileRows * kTileColumns;
+
+/// Rows and keys of a tile.
+template <class A, int kD>
+inline constexpr int kForwardTile = kD * sizeof(A) <= 512 ? 64 : (kD * sizeof(A) <= 1024 ? 32 : 16);
+template <class A, int kD>
+inline constexpr int kBackwardTile = kD * sizeof(A) <= 512 ? 32 : 16;
+
+/// Elements of a 16-byte access.
+template <class A>
+inline constexpr int kVec = 16 / static_cast<int>(sizeof(A));
+
+/// Elements from one token to the next in shared memory: 8 tokens' accesses meet all banks.
+template <class A, int kD>
+inline constexpr int kTokenStride = kD + kVec<A>;
+
+/// From one row of scores to the next: two rows meet all banks.
+template <int kN>
+inline constexpr int kScoreStride = kN % 32 == 0 ? kN + 16 : kN;
+
+template <class A, int kD, int kN>
+inline constexpr int kTokensSize = kN* kTokenStride<A, kD>;
+
+template <int kN>
+inline constexpr int kScoresSize = kN* kScoreStride<kN>;
+
+template <class A, int kD, int kN = kForwardTile<A, kD>>
+inline constexpr int kForwardBytes = static_cast<int>(sizeof(A)) *
+                                     (2 * kTokensSize<A, kD, kN> + kScoresSize<kN>);
+template <class A, int kD, int kN = kBackwardTile<A, kD>>
+inline constexpr int kBackwardBytes = static_cast<int>(sizeof(A)) *
+                                      (4 * kTokensSize<A, kD, kN> + 2 * kScoresSize<kN>);
+
+namespace detail {
+
+__device__ inline int tile_row() {
+  return static_cast<int>(threadIdx.x) / kTileColumns;
+}
+
+__device__ inline int tile_column() {
+  return static_cast<int>(threadIdx.x) % kTileColumns;
+}
+
+__device__ inline float exp_of(float x) {
+  return expf(x);
+}
+
+__device__ inline double exp_of(double x) {
+  return exp(x);
+}
+
+__device__ inline float log_of(float x) {
+  return logf(x);
+}
+
+__device__ inline double log_of(double x) {
+  return log(x);
+}
+
+// Over the 16 threads of a row, known to all of them.
+template <class A>
+__device__ inline A row_max(A x) {
+#pragma unroll
+  for (int d = kTileColumns / 2; d > 0; d /= 2) {
+    const A other = __shfl_xor_sync(0xFFFFFFFFU, x, d);
+    x = other > x ? other : x;
+  }
+  return x;
+}
+
+template <class A>
+__device__ inline A row_sum(A x) {
+#pragma unroll
+  for (int d = kTileColumns / 2; d > 0; d /= 2) x += __shfl_xor_sync(0xFFFFFFFFU, x, d);
+  return x;
+}
+
+// Which sample, key-value head and tile a block has: all of one tile first, then the next tile's.
+struct Place {
+  int64_t b, kv, tile;
+
+  __device__ explicit Place(const Problem& p) {
+    const int64_t heads = p.B * p.K;
+    const int64_t head = static_cast<int64_t>(blockIdx.x) % heads;
+    tile = static_cast<int64_t>(blockIdx.x) / heads;
+    b = head / p.K;
+    kv = head % p.K;
+  }
+};
+
+// What a tile's rows are, in shared memory. REQUIRES: kN <= kTileThreads.
+template <class A, int kN>
+struct Rows {
+  int64_t at[kN];         // of its first element in q
+  int64_t statistic[kN];  // its place in lse
+  int64_t end[kN];        // sees the keys before this one; 0 past the last row
+  uint64_t element[kN];   // attention_element of key 0
+  A lse[kN];              // backward only, as delta
+  A delta[kN];
+
+  __device__ void fill(const Problem& p, const Place& where, int64_t first) {
+    const int n = static_cast<int>(threadIdx.x);
+    if (n >= kN) return;
+    const int64_t r = first + n;
+    const int64_t i = r / p.G;
+    const int64_t h = where.kv * p.G + r % p.G;
+    const bool is_row = i < p.S;
+    at[n] = ((where.b * p.S + i) * p.H + h) * p.D;
+    statistic[n] = (where.b * p.H + h) * p.S + i;
+    end[n] = is_row ? p.end(p.length(where.b), i) : 0;
+    element[n] = attention_element(p.first_head + h, p.first_query + i, 0);
+  }
+
+  __device__ void fill(const Problem& p, const Place& where, int64_t first, const Statistics& all,
+                       const A* deltas) {
+    fill(p, where, first);
+    const int n = static_cast<int>(threadIdx.x);
+    if (n >= kN) return;
+    const bool is_row = first + n < p.S * p.G;
+    lse[n] = is_row ? all.at<A>(statistic[n]) : A{0};
+    delta[n] = is_row ? deltas[statistic[n]] : A{0};
+  }
+};
+
+// into[n] = token n for the first `count` tokens, with zeros to kD; else zeros. Token n begins at
+// x + at(n).
+template <int kD, int kN, class T, class A, class At>
+__device__ inline void load_tokens(const T* x, int64_t D, int64_t count, A* into, const At& at) {
+#pragma unroll 8
+  for (int e = static_cast<int>(threadIdx.x); e < kN * kD; e += kTileThreads) {
+    const int n = e / kD;
+    const int d = e % kD;
+    const bool is_there = n < count && d < D;
+    into[n * kTokenStride<A, kD> + d] = is_there ? to<A>(x[at(n) + d]) : A{0};
+  }
+}
+
+template <int kD, int kN, class T, class A>
+__device__ inline void load_rows(const T* x, const Problem& p, const Rows<A, kN>& rows,
+                                 int64_t first, A* into) {
+  load_tokens<kD, kN>(x, p.D, p.S * p.G - first, into, [&](int n) { return rows.at[n]; });
+}
+
+// Keys from `first` to before `end`.
+template <int kD, int kN, class T, class A>
+__device__ inline void load_keys(const T* x, const Problem& p, const Place& where, int64_t first,
+                                 int64_t end, A* into) {
+  const T* from = x + ((where.b * p.T + first) * p.K + where.kv) * p.D;
+  load_tokens<kD, kN>(from, p.D, end - first, into, [&](int n) { return n * p.K * p.D; });
+}
+
+// out[i][j] = a[row i] . b[column j]
+template <class A, int kD, int kN>
+__device__ inline void dot_products(const A* a, const A* b,
+                                    A (&out)[kN / kTileRows][kN / kTileColumns]) {
+  constexpr int kStride = kTokenStride<A, kD>;
+  a += tile_row() * kStride;
+  b += tile_column() * kStride;
+#pragma unroll
+  for (auto& row : out) {
+#pragma unroll
+    for (A& x : row) x = A{0};
+  }
+#pragma unroll 2
+  for (int d = 0; d < kD; d += kVec<A>) {
+    A y[kN / kTileColumns][kVec<A>];
+#pragma unroll
+    for (int j = 0; j < kN / kTileColumns; ++j)
+      load<kVec<A>>(b + j * kTileColumns * kStride + d, y[j]);
+#pragma unroll
+    for (int i = 0; i < kN / kTileRows; ++i) {
+      A x[kVec<A>];
+      load<kVec<A>>(a + i * kTileRows * kStride + d, x);
+#pragma unroll
+      for (int j = 0; j < kN / kTileColumns; ++j) {
+#pragma unroll
+        for (int e = 0; e < kVec<A>; ++e) out[i][j] += x[e] * y[j][e];
+      }
+    }
+  }
+}
+
+// A thread's part of [kN, kD]: sums over the tokens of a tile.
+template <class A, int kD, int kN>
+struct Sums {
+  static constexpr int kParts = kD / (kTileColumns * kVec<A>);
+  A v[kN / kTileRows][kParts][kVec<A>] = {};
+
+  // v[row i] += sum_t w[i, t] x[t]; w[i, t] lies at i * row_step + t * token_step.
+  __device__ void add(const A* w, int row_step, int token_step, const A* x) {
+    w += tile_row() * row_step;
+    x += tile_column() * kVec<A>;
+#pragma unroll 2
+    for (int t = 0; t < kN; ++t) {
+      A y[kParts][kVec<A>];
+#pragma unroll
+      for (int m = 0; m < kParts; ++m)
+        load<kVec<A>>(x + t * kTokenStride<A, kD> + m * kTileColumns * kVec<A>, y[m]);
+#pragma unroll
+      for (int i = 0; i < kN / kTileRows; ++i) {
+        const A factor = w[i * kTileRows * row_step + t * token_step];
+#pragma unroll
+        for (int m = 0; m < kParts; ++m) {
+#pragma unroll
+          for (int e = 0; e < kVec<A>; ++e) v[i][m][e] += factor * y[m][e];
+        }
+      }
+    }
+  }
+
+  __device__ void scale(int i, A factor) {
+#pragma unroll
+    for (int m = 0; m < kParts; ++m) {
+#pragma unroll
+      for (int e = 0; e < kVec<A>; ++e) v[i][m][e] *= factor;
+    }
+  }
+
+  // Row i to the D elements at `to_row`.
+  template <class T>
+  __device__ void store(int i, int64_t D, T* to_row) const {
+#pragma unroll
+    for (int m = 0; m < kParts; ++m) {
+#pragma unroll
+      for (int e = 0; e < kVec<A>; ++e) {
+        const int d = (m * kTileColumns + tile_column()) * kVec<A> + e;
+        if (d < D) to_row[d] = to<T>(v[i][m][e]);
+      }
+    }
+  }
+};
+
+// What dropout multiplies P by.
+template <class A>
+__device__ inline A kept(const Problem& p, uint64_t sample, uint64_t row_element, int64_t key) {
+  const uint64_t e = row_element | static_cast<uint64_t>(p.first_key + key);
+  const auto words = philox(p.key, e / 4, sample);
+  const uint32_t low = (e & 1U) != 0 ? words[1] : words[0];
+  const uint32_t high = (e & 1U) != 0 ? words[3] : words[2];
+  return ((e & 2U) != 0 ? high : low) >= p.threshold ? static_cast<A>(p.kept) : A{0};
+}
+
+__device__ inline uint64_t sample_of(const Problem& p, int64_t b) {
+  return p.drops ? static_cast<uint64_t>(p.samples[b]) : 0;
+}
+
+// The tiles of a backward block in shared memory.
+template <class A, int kD, int kN>
+struct GradTiles {
+  A *q, *dy, *k, *v, *p, *ds;
+
+  __device__ explicit GradTiles(A* shared)
+      : q(shared),
+        dy(q + kTokensSize<A, kD, kN>),
+        k(dy + kTokensSize<A, kD, kN>),
+        v(k + kTokensSize<A, kD, kN>),
+        p(v + kTokensSize<A, kD, kN>),
+        ds(p + kScoresSize<kN>) {}
+
+  // p = kept exp(scale q . k - lse), ds = scale p (kept dy . v - delta), 0 where not seen.
+  __device__ void scores(const Problem& problem, const Rows<A, kN>& rows, uint64_t sample,
+                         int64_t first_key) const {
+    A s[kN / kTileRows][kN / kTileColumns];
+    A dp[kN / kTileRows][kN / kTileColumns];
+    dot_products<A, kD, kN>(q, k, s);
+    dot_products<A, kD, kN>(dy, v, dp);
+    const A scale = static_cast<A>(problem.scale);
+#pragma unroll
+    for (int i = 0; i < kN / kTileRows; ++i) {
+      const int row = tile_row() + i * kTileRows;
+#pragma unroll
+      for (int j = 0; j < kN / kTileColumns; ++j) {
+        const int column = tile_column() + j * kTileColumns;
+        A weight{0};
+        A slope{0};
+        if (first_key + column < rows.end[row]) {
+          const A keep = problem.drops
+                             ? kept<A>(problem, sample, rows.element[row], first_key + column)
+                             : A{1};
+          weight = exp_of(scale * s[i][j] - rows.lse[row]);
+          slope = scale * weight * (keep * dp[i][j] - rows.delta[row]);
+          weight *= keep;
+        }
+        p[row * kScoreStride<kN> + column] = weight;
+        ds[row * kScoreStride<kN> + column] = slope;
+      }
+    }
+  }
+};
+
+// The softmax of a tile's rows so far: exp(lse) = total exp(largest).
+template <class A, int kN>
+struct Softmax {
+  A largest[kN / kTileRows];
+  A total[kN / kTileRows];
+
+  __device__ Softmax() {
+#pragma unroll
+    for (int i = 0; i < kN / kTileRows; ++i) {
+      largest[i] = -std::numeric_limits<A>::infinity();
+      total[i] = A{0};
+    }
+  }
+
+  // Takes up the scaled scores x of row i's next keys, -inf where not seen, and leaves their
+  // weights in x. Returns what earlier weights are to be multiplied by.
+  __device__ A add(int i, A (&x)[kN / kTileColumns]) {
+    A most = x[0];
+#pragma unroll
+    for (int j = 1; j < kN / kTileColumns; ++j) most = x[j] > most ? x[j] : most;
+    most = row_max(most);
+    most = largest[i] > most ? largest[i] : most;
+    if (most == -std::numeric_limits<A>::infinity()) {
+#pragma unroll
+      for (A& weight : x) weight = A{0};
+      return A{1};
+    }
+    const A factor = exp_of(largest[i] - most);
+    A sum{0};
+#pragma unroll
+    for (A& weight : x) sum += weight = exp_of(weight - most);
+    largest[i] = most;
+    total[i] = total[i] * factor + row_sum(sum);
+    return factor;
+  }
+};
+
+template <class A>
+__device__ inline A* shared_tiles() {
+  extern __shared__ __align__(16) unsigned char bytes[];
+  return reinterpret_cast<A*>(bytes);
+}
+
+}  // namespace detail
+
+/// o = softmax(scale q k^T) v and lse. A block has a tile of rows and walks the key tiles that they
+/// see, the longest walks first; K and V are read once for each tile of rows, all else once.
+template <class T, int kD>
+__global__ void __launch_bounds__(kTileThreads)
+    attention_forward(const Problem p, const T* q, const T* k, const T* v, T* o, Accum<T>* lse) {
+  using namespace detail;
+  using A = Accum<T>;
+  constexpr int kN = kForwardTile<A, kD>;
+  __shared__ Rows<A, kN> rows;
+  A* q_tile = shared_tiles<A>();
+  A* kv_tile = q_tile + kTokensSize<A, kD, kN>;
+  A* weights = kv_tile + kTokensSize<A, kD, kN>;
+  const Place where(p);
+  const int64_t all = p.S * p.G;
+  const int64_t first = ((all - 1) / kN - where.tile) * kN;
+  rows.fill(p, where, first);
+  __syncthreads();
+  load_rows<kD, kN>(q, p, rows, first, q_tile);
+  const int64_t end = rows.end[(all - first < kN ? all - first : kN) - 1];
+  const uint64_t sample = sample_of(p, where.b);
+  Sums<A, kD, kN> sums;
+  Softmax<A, kN> softmax;
+  for (int64_t c = 0; c < end; c += kN) {
+    load_keys<kD, kN>(k, p, where, c, end, kv_tile);
+    __syncthreads();
+    A s[kN / kTileRows][kN / kTileColumns];
+    dot_products<A, kD, kN>(q_tile, kv_tile, s);
+#pragma unroll
+    for (int i = 0; i < kN / kTileRows; ++i) {
+      const int row = tile_row() + i * kTileRows;
+#pragma unroll
+      for (int j = 0; j < kN / kTileColumns; ++j) {
+        const bool sees = c + tile_column() + j * kTileColumns < rows.end[row];
+        s[i][j] = sees ? s[i][j] * static_cast<A>(p.scale) : -std::numeric_limits<A>::infinity();
+      }
+      sums.scale(i, softmax.add(i, s[i]));
+#pragma unroll
+      for (int j = 0; j < kN / kTileColumns; ++j) {
+        const int column = tile_column() + j * kTileColumns;
+        if (p.drops) s[i][j] *= kept<A>(p, sample, rows.element[row], c + column);
+        weights[row * kScoreStride<kN> + column] = s[i][j];
+      }
+    }
+    __syncthreads();
+    load_keys<kD, kN>(v, p, where, c, end, kv_tile);
+    __syncthreads();
+    sums.add(weights, kScoreStride<kN>, 1, kv_tile);
+    __syncthreads();
+  }
+#pragma unroll
+  for (int i = 0; i < kN / kTileRows; ++i) {
+    const int row = tile_row() + i * kTileRows;
+    if (first + row >= all) continue;
+    const bool sees = rows.end[row] > 0;
+    sums.scale(i, sees ? A{1} / softmax.total[i] : A{0});
+    sums.store(i, p.D, o + rows.at[row]);
+    if (tile_column() == 0) {
+      lse[rows.statistic[row]] = softmax.largest[i] + (sees ? log_of(softmax.total[i]) : A{0});
+    }
+  }
+}
+
+/// delta = sum_d o dy - dlse, a warp for each of the `rows` (b, s, h); o and dy are read once.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    attention_delta(const Problem p, int64_t rows, const T* o, const T* dy, const Statistics dlse,
+                    Accum<T>* delta) {
+  using A = Accum<T>;
+  const int64_t r = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
+  if (r >= rows) return;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  A sum{0};
+  for (int64_t d = lane; d < p.D; d += 32) sum += to<A>(o[r * p.D + d]) * to<A>(dy[r * p.D + d]);
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(0xFFFFFFFFU, sum, d);
+  if (lane > 0) return;
+  const int64_t h = r % p.H;
+  const int64_t i = r / p.H % p.S;
+  const int64_t statistic = (r / p.H / p.S * p.H + h) * p.S + i;
+  delta[statistic] = dlse.data == nullptr ? sum : sum - dlse.at<A>(statistic);
+}
+
+/// dq = sum_t ds k. A block has a tile of rows and walks the key tiles that they see, the longest
+/// walks first; K and V are read once for each tile of rows, all else once.
+template <class T, int kD>
+__global__ void __launch_bounds__(kTileThreads)
+    attention_grad_queries(const Problem p, const T* q, const T* k, const T* v, const T* dy,
+                           const Statistics lse, const Accum<T>* delta, T* dq) {
+  using namespace detail;
+  using A = Accum<T>;
+  constexpr int kN = kBackwardTile<A, kD>;
+  __shared__ Rows<A, kN> rows;
+  const GradTiles<A, kD, kN> tiles(shared_tiles<A>());
+  const Place where(p);
+  const int64_t all = p.S * p.G;
+  const int64_t first = ((all - 1) / kN - where.tile) * kN;
+  rows.fill(p, where, first, lse, delta);
+  __syncthreads();
+  load_rows<kD, kN>(q, p, rows, first, tiles.q);
+  load_rows<kD, kN>(dy, p, rows, first, tiles.dy);
+  const int64_t end = rows.end[(all - first < kN ? all - first : kN) - 1];
+  const uint64_t sample = sample_of(p, where.b);
+  Sums<A, kD, kN> sums;
+  for (int64_t c = 0; c < end; c += kN) {
+    load_keys<kD, kN>(k, p, where, c, end, tiles.k);
+    load_keys<kD, kN>(v, p, where, c, end, tiles.v);
+    __syncthreads();
+    tiles.scores(p, rows, sample, c);
+    __syncthreads();
+    sums.add(tiles.ds, kScoreStride<kN>, 1, tiles.k);
+    __syncthreads();
+  }
+#pragma unroll
+  for (int i = 0; i < kN / kTileRows; ++i) {
+    const int row = tile_row() + i * kTileRows;
+    if (first + row < all) sums.store(i, p.D, dq + rows.at[row]);
+  }
+}
+
+/// dk = sum_r ds q, dv = sum_r p dy. A block has a tile of keys and walks the row tiles that see
+/// them in ascending order, the longest walks first; q and dy are read once for each tile of keys.
+template <class T, int kD>
+__global__ void __launch_bounds__(kTileThreads)
+    attention_grad_keys(const Problem p, const T* q, const T* k, const T* v, const T* dy,
+                        const Statistics lse, const Accum<T>* delta, T* dk, T* dv) {
+  using namespace detail;
+  using A = Accum<T>;
+  constexpr int kN = kBackwardTile<A, kD>;
+  __shared__ Rows<A, kN> rows;
+  const GradTiles<A, kD, kN> tiles(shared_tiles<A>());
+  const Place where(p);
+  const int64_t c = where.tile * kN;
+  load_keys<kD, kN>(k, p, where, c, p.T, tiles.k);
+  load_keys<kD, kN>(v, p, where, c, p.T, tiles.v);
+  const int64_t hidden = p.is_causal ? c - (p.T - p.S) : 0;  // queries before the first that sees c
+  const uint64_t sample = sample_of(p, where.b);
+  Sums<A, kD, kN> dk_sums;
+  Sums<A, kD, kN> dv_sums;
+  for (int64_t first = (hidden > 0 ? hidden : 0) * p.G; first < p.S * p.G; first += kN) {
+    rows.fill(p, where, first, lse, delta);
+    __syncthreads();
+    load_rows<kD, kN>(q, p, rows, first, tiles.q);
+    load_rows<kD, kN>(dy, p, rows, first, tiles.dy);
+    __syncthreads();
+    tiles.scores(p, rows, sample, c);
+    __syncthreads();
+    dv_sums.add(tiles.p, 1, kScoreStride<kN>, tiles.dy);
+    dk_sums.add(tiles.ds, 1, kScoreStride<kN>, tiles.q);
+    __syncthreads();
+  }
+#pragma unroll
+  for (int i = 0; i < kN / kTileRows; ++i) {
+    const int64_t j = c + tile_row() + i * kTileRows;
+    if (j >= p.T) continue;
+    const int64_t at = ((where.b * p.T + j) * p.K + where.kv) * p.D;
+    dk_sums.store(i, p.D, dk + at);
+    dv_sums.store(i, p.D, dv + at);
+  }
+}
+
+}  // namespace tokamak::gpu
