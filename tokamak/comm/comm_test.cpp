@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tokamak/comm/flight.h"
 #include "tokamak/comm/reduce.h"
 #include "tokamak/comm/thread_world.h"
 #include "tokamak/core/error.h"
@@ -389,6 +390,19 @@ TEST(ThreadWorld, TimeOutTellsTheLastCollectives) {
   EXPECT_NE(text.find("for 0.1 s"), std::string::npos) << text;
   EXPECT_NE(text.find("in all_reduce 2 of \"dp\" (1 float32)"), std::string::npos) << text;
   EXPECT_NE(text.find("in all_reduce 1 of \"tp\" (1 float32)"), std::string::npos) << text;
+}
+
+TEST(Flight, CallsThatRunOnAreToldByTheLastOneEntered) {
+  const auto page = std::make_unique<FlightPage>();
+  FlightLane* dp = page->add_lane("dp");
+  for (uint64_t call = 1; call <= 3; ++call) {
+    dp->enter(call == 3 ? CollectiveKind::kAllReduce : CollectiveKind::kAllGather, DType::kBF16, 8,
+              call);
+  }
+  dp->finish(1);
+  EXPECT_EQ(describe(*page), "rank 0 (): in all_reduce 3 of \"dp\" (8 bfloat16), 1 ended");
+  dp->finish(2);
+  EXPECT_EQ(describe(*page), "rank 0 (): left all_reduce 3 of \"dp\" (8 bfloat16)");
 }
 
 TEST(ThreadWorld, GroupsMadeInAnotherOrderAreFound) {

@@ -15,14 +15,17 @@
 
 namespace tokamak {
 
+struct FlightPage;
+
 /// A device's queue of work: null for a CPU stream, which is the calling thread; a cudaStream_t
 /// for NCCL. Calls on a CPU stream return when their part is done; on a device they are enqueued.
 using CommStream = void*;
 
 /// All members call the same functions in the same order with the same counts and dtypes; a
 /// difference, a member's death or a time-out ends the job with a line that says who and where
-/// (SystemError in tests). Sums are made in rank order, in fp32 for 16-bit elements and in the
-/// elements' own type otherwise, so that transports agree bit for bit. `count` counts elements.
+/// (SystemError in tests). On host memory sums are made in rank order, in fp32 for 16-bit elements
+/// and in the elements' own type otherwise, so that transports agree bit for bit; NCCL has its own
+/// order and rounds 16-bit sums at each hop. `count` counts elements.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -101,6 +104,16 @@ class World {
   /// Ends the whole job at once with `code` after printing one line that names this rank and host;
   /// throws in the in-process world.
   virtual void abort(int code, const std::string& why) = 0;
+
+  /// Where this rank's communicators record their calls; lives as long as the world.
+  virtual FlightPage& flights() = 0;
+
+  /// What this rank and, where they can be seen, its host's others have entered last: "\n  rank 0:
+  /// in ..." for each. From any thread.
+  virtual std::string describe_flights() const = 0;
+
+  /// Why a rank of this host will never answer again ("rank 3 has failed"), or "". From any thread.
+  virtual std::string find_fault() const = 0;
 };
 
 /// The world of one rank: nothing leaves it.

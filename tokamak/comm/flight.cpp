@@ -66,6 +66,7 @@ std::string describe(const FlightPage& page) {
     const uint64_t finished = lane.calls_finished.load(std::memory_order_acquire);
     const uint64_t entered = lane.calls_entered.load(std::memory_order_acquire);
     if (entered > finished) calls.push_back("in " + describe_call(lane, entered));
+    if (entered > finished + 1) calls.back() += fmt::format(", {} ended", finished);
     if (entered > 0 && (last == nullptr || lane.stamp > last->stamp)) last = &lane;
   }
   if (calls.empty()) {

@@ -40,6 +40,9 @@ struct FlightLane {
   void enter(CollectiveKind call, DType of, int64_t elements, uint64_t now);
 
   void finish() { calls_finished.store(calls_entered.load(), std::memory_order_release); }
+
+  /// The next `calls` of those entered: for calls that run on after they were entered.
+  void finish(uint64_t calls) { calls_finished.fetch_add(calls, std::memory_order_release); }
 };
 
 /// How far a rank has come.
@@ -65,8 +68,9 @@ struct FlightPage {
   FlightLane* add_lane(std::string_view group);
 };
 
-/// "rank 2 (node7): in all_reduce 17 of \"tp\" (1024 float32)", one "in ..." for each call under
-/// way; "left ..." of the last call where none is, "has entered no collective" before the first.
+/// "rank 2 (node7): in all_reduce 17 of \"tp\" (1024 float32)", one "in ..." for each group with a
+/// call under way, which names the last one entered and, where several are, how many have ended;
+/// "left ..." of the last call where none is, "has entered no collective" before the first.
 std::string describe(const FlightPage& page);
 
 }  // namespace tokamak

@@ -45,6 +45,10 @@ HostCommunicator& HostWorld::control() {
   return *control_;
 }
 
+std::string HostWorld::describe_flights() const {
+  return "\n  " + describe(*page_);
+}
+
 void HostWorld::barrier() {
   control().barrier();
 }

@@ -23,6 +23,12 @@ class HostWorld : public World {
   std::vector<std::string> all_gather_text(const std::string& mine) override;
   std::string broadcast_text(const std::string& text, int root) override;
 
+  FlightPage& flights() override { return *page_; }
+
+  std::string describe_flights() const override;
+
+  std::string find_fault() const override { return ""; }
+
  protected:
   /// The page outlives the world and all its communicators.
   HostWorld(int rank, int size, FlightPage& page);

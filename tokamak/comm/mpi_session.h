@@ -58,6 +58,12 @@ class MpiSession {
 
   bool has_failed() const { return has_failed_; }
 
+  /// Why no rank of this host, or none of `peers`, will answer; "" if they may. From any thread.
+  std::string find_fault(std::span<const int> peers) const;
+
+  /// What the ranks of this host have entered last. From any thread.
+  std::string describe_flights() const;
+
   /// Ends MPI. REQUIRES: all ranks have come to their ends.
   void finalize();
 
@@ -79,9 +85,6 @@ class MpiSession {
   /// Throws if this wait for `peers` cannot end well: a rank of this host is dead, a peer is
   /// leaving, or time is up.
   void look_around(Waiting& waiting, std::span<const int> peers);
-  /// Why no rank of this host, or none of `peers`, will answer; "" if they may.
-  std::string find_fault(std::span<const int> peers) const;
-  std::string describe_flights() const;
 
   std::mutex mutex_;
   MPI_Comm world_ = MPI_COMM_NULL;

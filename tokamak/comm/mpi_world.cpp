@@ -54,6 +54,10 @@ class MpiWorld final : public HostWorld {
 
   void set_timeout(std::chrono::milliseconds timeout) override { session_->set_timeout(timeout); }
 
+  std::string describe_flights() const override { return session_->describe_flights(); }
+
+  std::string find_fault() const override { return session_->find_fault({}); }
+
   void abort(int code, const std::string& why) override {
     page().phase = RankPhase::kFailed;
     fmt::print(stderr, "tokamak: {}{}\n", connected_rank(), why);
