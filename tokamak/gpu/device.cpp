@@ -83,7 +83,10 @@ void Device::wait(DeviceStream stream, DeviceEvent event) {
 
 bool Device::has_happened(DeviceEvent event) {
   const cudaError_t status = cudaEventQuery(as_event(event));
-  if (status == cudaErrorNotReady) return false;
+  if (status == cudaErrorNotReady) {
+    cudaGetLastError();  // or the next launch is told of it
+    return false;
+  }
   TOK_CUDA(status);
   return true;
 }
