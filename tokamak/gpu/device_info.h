@@ -1,0 +1,33 @@
+// What there is to know of this host's GPUs before one is used.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tokamak::gpu {
+
+struct DeviceInfo {
+  std::string name;  ///< "NVIDIA H200"
+  std::string bus;   ///< its place in the host, "0000:1b:00.0"
+  int arch = 0;      ///< 90 for sm_90
+  int64_t memory_bytes = 0;
+  int num_multiprocessors = 0;
+};
+
+/// REQUIRES: 0 <= device < num_devices().
+DeviceInfo describe_device(int device);
+
+struct MemoryInUse {
+  int64_t used_bytes = 0;  ///< by all processes, with what the driver and libraries keep
+  int64_t total_bytes = 0;
+};
+
+/// The driver's own figures of the calling thread's device.
+MemoryInUse memory_in_use();
+
+/// {"driver", "13.0"}, ...: the driver and the libraries that this program was built with.
+std::vector<std::pair<std::string, std::string>> library_versions();
+
+}  // namespace tokamak::gpu

@@ -1,0 +1,28 @@
+// The world of ranks with a GPU each: control messages as before, groups by NCCL.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "tokamak/comm/communicator.h"
+#include "tokamak/exec/backend.h"
+
+namespace tokamak::gpu {
+
+struct NcclOptions {
+  int max_ctas = 0;     ///< thread blocks of one collective at most; 0 = NCCL's choice
+  int cta_policy = -1;  ///< NCCL_CTA_POLICY_*; -1 = NCCL's choice
+};
+
+/// "2.28.9", or "" where this program was built without NCCL.
+std::string nccl_version();
+
+/// Barriers and texts go through `control`; groups move device memory of `gpu` (a backend of this
+/// folder) on the stream given. While a call of any group is under way a thread looks after it: an
+/// error of NCCL's, the death of a rank of this host, or no progress for as long as the time-out
+/// ends the job through control.abort. Both arguments outlive the world. Throws Error where this
+/// program was built without NCCL.
+std::unique_ptr<World> make_nccl_world(World& control, Backend& gpu,
+                                       const NcclOptions& options = {});
+
+}  // namespace tokamak::gpu

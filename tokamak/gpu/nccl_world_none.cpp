@@ -1,0 +1,14 @@
+#include "tokamak/core/error.h"
+#include "tokamak/gpu/nccl_world.h"
+
+namespace tokamak::gpu {
+
+std::string nccl_version() {
+  return "";
+}
+
+std::unique_ptr<World> make_nccl_world(World& control, Backend&, const NcclOptions&) {
+  fail("{} ranks on GPUs, and this program was built without NCCL", control.size());
+}
+
+}  // namespace tokamak::gpu
