@@ -37,4 +37,8 @@ int64_t usable_memory_bytes() {
                    limit_in("/sys/fs/cgroup/memory/memory.limit_in_bytes")});
 }
 
+MemoryUse process_memory_use() {
+  return {.bytes = peak_resident_bytes(), .of_bytes = usable_memory_bytes()};
+}
+
 }  // namespace tokamak

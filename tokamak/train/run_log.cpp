@@ -2,7 +2,6 @@
 
 #include "tokamak/core/file.h"
 #include "tokamak/train/flops.h"
-#include "tokamak/train/memory_use.h"
 
 namespace tokamak {
 namespace {
@@ -19,11 +18,10 @@ FlopsShape flops_shape(const ModelSpec& model, int64_t seq_len) {
 }
 
 template <class Metrics>
-void fill_memory(Metrics& m) {
+void fill_memory(const MemoryUse& use, Metrics& m) {
   constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
-  const auto peak = static_cast<double>(peak_resident_bytes());
-  m.memory_gib = peak / kGiB;
-  m.memory_percent = 100.0 * peak / static_cast<double>(usable_memory_bytes());
+  m.memory_gib = static_cast<double>(use.bytes) / kGiB;
+  m.memory_percent = 100.0 * static_cast<double>(use.bytes) / static_cast<double>(use.of_bytes);
 }
 
 }  // namespace
@@ -51,6 +49,10 @@ void RunLog::open(int64_t resumed_step, bool with_validation) {
   events_.emplace(tensorboard_folder(o_.dump_folder, o_.tensorboard_folder, now), now);
 }
 
+MemoryUse RunLog::memory_use() const {
+  return o_.memory ? o_.memory() : process_memory_use();
+}
+
 void RunLog::restart() {
   window_ = {};
 }
@@ -69,7 +71,7 @@ StepMetrics RunLog::metrics_of(const StepResult& result) const {
     m.mfu = 100.0 * flops_per_token_ * tps / *o_.peak_flops;
     if (o_.causal_mfu) m.mfu_causal = 100.0 * causal_flops_per_token_ * tps / *o_.peak_flops;
   }
-  fill_memory(m);
+  fill_memory(memory_use(), m);
   m.step_time_s = elapsed.count() / steps;
   const auto phase = [&](Phase p) { return window_.phases[static_cast<size_t>(p)] / steps; };
   m.seconds = {.data = window_.data_s / steps,
@@ -103,7 +105,7 @@ void RunLog::add_validation(int64_t step, double loss, int64_t tokens, double se
   m.tps = static_cast<double>(tokens) / seconds / world_size_;
   m.time_s = seconds;
   m.world_size = world_size_;
-  fill_memory(m);
+  fill_memory(memory_use(), m);
   validation_metrics_->append(m);
   if (events_) events_->add(m.step, to_scalars(m), std::chrono::system_clock::now());
   say(validation_line(m, o_.color));

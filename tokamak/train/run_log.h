@@ -12,6 +12,7 @@
 #include "tokamak/exec/executor.h"
 #include "tokamak/models/model.h"
 #include "tokamak/train/log_line.h"
+#include "tokamak/train/memory_use.h"
 #include "tokamak/train/metrics_file.h"
 #include "tokamak/train/tensorboard.h"
 
@@ -23,6 +24,7 @@ struct LoggingOptions {
   LogColor color = LogColor::kPlain;
   bool causal_mfu = false;
   std::optional<double> peak_flops;          ///< of one device, for mfu
+  std::function<MemoryUse()> memory;         ///< of the device; absent: of the process
   std::filesystem::path tensorboard_folder;  ///< empty = no event files
   std::function<void(const std::string& level, const std::string& text)> print;
 };
@@ -79,6 +81,7 @@ class RunLog {
     PhaseTimes phases{};
   };
 
+  MemoryUse memory_use() const;
   StepMetrics metrics_of(const StepResult& result) const;
 
   const LoggingOptions& o_;

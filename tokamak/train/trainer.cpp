@@ -265,7 +265,7 @@ class Trainer {
       executor_.run(item);
     }
     if (traced) {
-      executor_.settle();
+      executor_.trace(nullptr);  // which waits for the spans
       write_trace(spans);
     }
     if (!o_.profiling.memory_folder.empty() && (state_.step + 1) % o_.profiling.freq == 0)

@@ -1,0 +1,28 @@
+#include "tokamak/train/device_peak.h"
+
+namespace tokamak {
+namespace {
+
+struct Peak {
+  std::string_view part;  ///< of the name
+  double flops = 0.0;
+};
+
+// Longer names before those that they contain.
+constexpr Peak kPeaks[] = {
+    {"H100 NVL", 835e12}, {"H100 PCIe", 756e12}, {"H100", 989e12},    {"H200", 989e12},
+    {"H20", 148e12},      {"GB200", 2.5e15},     {"GB300", 2.5e15},   {"B200", 2.25e15},
+    {"B300", 2.25e15},    {"A100", 312e12},      {"L40S", 362e12},    {"RTX A6000", 154.85e12},
+    {"MI250X", 191.5e12}, {"MI300X", 1300e12},   {"MI325X", 1300e12}, {"MI355X", 2500e12},
+};
+
+}  // namespace
+
+std::optional<double> device_peak_flops(std::string_view name) {
+  for (const Peak& peak : kPeaks) {
+    if (name.find(peak.part) != std::string_view::npos) return peak.flops;
+  }
+  return std::nullopt;
+}
+
+}  // namespace tokamak
