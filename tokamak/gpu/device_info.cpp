@@ -28,6 +28,12 @@ DeviceInfo describe_device(int device) {
           .num_multiprocessors = properties.multiProcessorCount};
 }
 
+int current_device() {
+  int device = 0;
+  TOK_CUDA(cudaGetDevice(&device));
+  return device;
+}
+
 MemoryInUse memory_in_use() {
   size_t free = 0;
   size_t total = 0;

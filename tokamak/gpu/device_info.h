@@ -19,6 +19,9 @@ struct DeviceInfo {
 /// REQUIRES: 0 <= device < num_devices().
 DeviceInfo describe_device(int device);
 
+/// The calling thread's, which the last backend that it made has set.
+int current_device();
+
 struct MemoryInUse {
   int64_t used_bytes = 0;  ///< by all processes, with what the driver and libraries keep
   int64_t total_bytes = 0;

@@ -8,6 +8,10 @@ DeviceInfo describe_device(int device) {
   TOK_CHECK(false, "GPU {}: {}", device, why_none());
 }
 
+int current_device() {
+  TOK_CHECK(false, "{}", why_none());
+}
+
 MemoryInUse memory_in_use() {
   TOK_CHECK(false, "{}", why_none());
 }
