@@ -1,11 +1,11 @@
 #include <fmt/format.h>
 
 #include "tokamak/cli/bench_comm.h"
+#include "tokamak/cli/devices.h"
 #include "tokamak/cli/model_files.h"
 #include "tokamak/cli/words.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/json.h"
-#include "tokamak/cpu/backend.h"
 #include "tokamak/cpu/peak.h"
 #include "tokamak/train/benchmark.h"
 
@@ -13,7 +13,7 @@ namespace tokamak::cli {
 namespace {
 
 void print(const StepBenchmark& b, const ModelSpec& model, const std::string& dtype,
-           double gemm_peak) {
+           std::optional<double> gemm_peak) {
   double gemm_s = 0.0;
   double attention_s = 0.0;
   double gemm_flops = 0.0;
@@ -32,23 +32,28 @@ void print(const StepBenchmark& b, const ModelSpec& model, const std::string& dt
   const double gemm_rate = gemm_flops / gemm_s;
   fmt::print(
       "step {:.3f} s (median of {}), {:.1f} tok/s; GEMM {:.1f} %, attention {:.1f} %, other {:.1f} "
-      "%; GEMM at {:.0f} "
-      "GFLOP/s of {:.0f} measured peak\n",
+      "%; GEMM at {:.0f} GFLOP/s{}\n",
       b.median_step_s(), b.step_s.size(), b.tokens_per_s(), 100.0 * gemm_s / b.traced_s,
       100.0 * attention_s / b.traced_s, 100.0 * (1.0 - (gemm_s + attention_s) / b.traced_s),
-      1e-9 * gemm_rate, 1e-9 * gemm_peak);
-  const Json line{{"bench", "model"},
-                  {"parameters", count_parameters(model).total},
-                  {"dtype", dtype},
-                  {"tokens_per_step", b.tokens_per_step},
-                  {"step_s", b.median_step_s()},
-                  {"tps", b.tokens_per_s()},
-                  {"gemm_share", gemm_s / b.traced_s},
-                  {"attention_share", attention_s / b.traced_s},
-                  {"gemm_gflops", 1e-9 * gemm_rate},
-                  {"peak_gflops", 1e-9 * gemm_peak},
-                  {"planned_bytes", b.peak_bytes}};
+      1e-9 * gemm_rate, gemm_peak ? fmt::format(" of {:.0f} peak", 1e-9 * *gemm_peak) : "");
+  Json line{{"bench", "model"},
+            {"parameters", count_parameters(model).total},
+            {"dtype", dtype},
+            {"tokens_per_step", b.tokens_per_step},
+            {"step_s", b.median_step_s()},
+            {"tps", b.tokens_per_s()},
+            {"gemm_share", gemm_s / b.traced_s},
+            {"attention_share", attention_s / b.traced_s},
+            {"gemm_gflops", 1e-9 * gemm_rate},
+            {"planned_bytes", b.peak_bytes}};
+  if (gemm_peak) line["peak_gflops"] = 1e-9 * *gemm_peak;
   fmt::print("{}\n", line.dump());
+}
+
+// Data sheets of GPUs speak of bf16 alone.
+std::optional<double> gemm_peak(const Backend& backend, DType compute) {
+  if (!is_gpu(backend)) return cpu::measure_gemm_peak(compute);
+  return compute == DType::kBF16 ? peak_flops(backend, compute) : std::nullopt;
 }
 
 int run_bench_model(Args args) {
@@ -68,6 +73,7 @@ int run_bench_model(Args args) {
   int64_t warmup = 1;
   int64_t steps = 5;
   int threads = 0;
+  std::string device = "auto";
   app.add_option("--model", flavor, "NAME:FLAVOR instead of the sizes below");
   app.add_option("--layers", c.num_layers, "")->capture_default_str();
   app.add_option("--dim", c.dim, "")->capture_default_str();
@@ -81,7 +87,8 @@ int run_bench_model(Args args) {
   app.add_option("--recompute", mode, "none or full")->capture_default_str();
   app.add_option("--warmup", warmup, "")->capture_default_str();
   app.add_option("--steps", steps, "")->capture_default_str();
-  app.add_option("--threads", threads, "0 = all")->capture_default_str();
+  app.add_option("--threads", threads, "of a CPU; 0 = all")->capture_default_str();
+  app.add_option("--device", device, kDeviceHelp)->capture_default_str();
   if (!parse(app, args)) return 0;
   if (!flavor.empty()) {
     c = spec_of_word(flavor);
@@ -95,7 +102,7 @@ int run_bench_model(Args args) {
   TOK_REQUIRE(mode == "none" || mode == "full", "--recompute \"{}\": wanted none or full", mode);
   TOK_REQUIRE(dtype == "both" || dtype == "float32" || dtype == "bfloat16",
               "--dtype \"{}\": wanted float32, bfloat16 or both", dtype);
-  const auto backend = cpu::make_backend({.threads = threads});
+  const auto backend = open_backend(device, threads);
   for (const std::string one : {"float32", "bfloat16"}) {
     if (dtype != "both" && dtype != one) continue;
     RunShape shape{.training = {.batch = batch,
@@ -103,11 +110,11 @@ int run_bench_model(Args args) {
                                 .compute = dtype_from_name(one, "--dtype")}};
     if (mode == "full") shape.recompute.mode = RecomputePolicy::Mode::kFull;
     const PlannedRun run(c, shape, backend->target());
-    fmt::print("{} parameters, {}, batch {} x {}, {} threads, {:.2f} GiB planned\n",
-               count_parameters(c).total, one, batch, seq_len, backend->target().threads,
+    fmt::print("{} parameters, {}, batch {} x {}, {}, {:.2f} GiB planned\n",
+               count_parameters(c).total, one, batch, seq_len, device_text(*backend),
                static_cast<double>(run.peak_bytes()) / (1024.0 * 1024.0 * 1024.0));
     const StepBenchmark b = benchmark_step(run, warmup, steps, *backend);
-    print(b, c, one, cpu::measure_gemm_peak(shape.training.compute));
+    print(b, c, one, gemm_peak(*backend, shape.training.compute));
   }
   return 0;
 }

@@ -14,6 +14,9 @@
 #include "tokamak/cpu/backend.h"
 #include "tokamak/cpu/gemm.h"
 #include "tokamak/cpu/peak.h"
+#include "tokamak/gpu/backend.h"
+#include "tokamak/gpu/device_info.h"
+#include "tokamak/train/device_peak.h"
 #include "tokamak/train/machine_file.h"
 #include "tokamak/train/memory_use.h"
 
@@ -64,6 +67,23 @@ std::string check_folder(const std::filesystem::path& folder) {
   }
 }
 
+void print_gpus() {
+  const int count = gpu::num_devices();
+  if (count == 0) fmt::print("gpu            none: {}\n", gpu::why_none());
+  for (int i = 0; i < count; ++i) {
+    const gpu::DeviceInfo info = gpu::describe_device(i);
+    const auto peak = device_peak_flops(info.name);
+    fmt::print("gpu {:<10} {} at {}, sm_{}, {:.1f} GiB, {} multiprocessors, {}\n", i, info.name,
+               info.bus, info.arch,
+               static_cast<double>(info.memory_bytes) / (1024.0 * 1024.0 * 1024.0),
+               info.num_multiprocessors,
+               peak ? fmt::format("{:.1f} TFLOP/s bfloat16 by its data sheet", 1e-12 * *peak)
+                    : "no peak known, so no mfu");
+  }
+  for (const auto& [what, version] : gpu::library_versions())
+    fmt::print("{:<14} {}\n", what, version);
+}
+
 }  // namespace
 
 int run_doctor(Args args) {
@@ -91,7 +111,7 @@ int run_doctor(Args args) {
       1e-9 * machine.copy_bytes_per_s);
   const std::string writable = check_folder(folder);
   fmt::print("{:<14} {}\n", folder, writable);
-  fmt::print("gpu            not built in\n");
+  print_gpus();
   TOK_REQUIRE(writable == "ok", "doctor: {}", writable);
   const auto file = save_machine_file(machine);
   fmt::print("saved to {}: training now reports mfu against the gemm figures\n", file.string());

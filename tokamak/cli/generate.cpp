@@ -3,10 +3,10 @@
 
 #include <fmt/format.h>
 
+#include "tokamak/cli/devices.h"
 #include "tokamak/cli/model_files.h"
 #include "tokamak/cli/words.h"
 #include "tokamak/core/error.h"
-#include "tokamak/cpu/backend.h"
 #include "tokamak/train/generator.h"
 
 namespace tokamak::cli {
@@ -18,6 +18,7 @@ int run_generate(Args args) {
   std::string tokenizer_path;
   std::string prompt;
   std::string dtype = "float32";
+  std::string device = "auto";
   int64_t seq_len = 0;
   SamplingOptions sampling;
   bool ids_only = false;
@@ -35,6 +36,7 @@ int run_generate(Args args) {
   app.add_option("--model", model, "NAME:FLAVOR where the weights have no config.json");
   app.add_option("--tokenizer", tokenizer_path, "folder or file; bytes; self");
   app.add_option("--dtype", dtype, "compute in float32 or bfloat16")->capture_default_str();
+  app.add_option("--device", device, kDeviceHelp)->capture_default_str();
   app.add_option("--seq-len", seq_len, "room for prompt and new tokens; 0 = as needed")
       ->capture_default_str();
   app.add_flag("--ids", ids_only, "print token ids instead of text");
@@ -53,7 +55,7 @@ int run_generate(Args args) {
   tokenizer->encode(prompt, ids);
   TOK_REQUIRE(!ids.empty(), "the prompt is empty and the tokenizer has no BOS: give --prompt");
   const auto needed = static_cast<int64_t>(ids.size()) + sampling.max_new_tokens;
-  const auto backend = cpu::make_backend();
+  const auto backend = open_backend(device);
   Generator generator(files.config, files.parameters, dtype_from_name(dtype, "--dtype"),
                       seq_len > 0 ? seq_len : needed, *backend);
   if (!ids_only) fmt::print("{}", prompt);

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "tokamak/cli/devices.h"
 #include "tokamak/cli/run_config.h"
 #include "tokamak/core/file.h"
-#include "tokamak/cpu/backend.h"
 #include "tokamak/parallel/schedule_picture.h"
 #include "tokamak/train/mesh_options.h"
 #include "tokamak/train/options.h"
@@ -61,13 +61,14 @@ int run_plan(Args args) {
     return 0;
   }
   for (const Need& need : run->needs) fmt::print("{}\n", needs_line(need));
-  const auto backend =
-      cpu::make_backend({.threads = static_cast<int>(run->config.training.threads)});
+  const PlanTarget made_for =
+      plan_target(run->config.job.device, static_cast<int>(run->config.training.threads));
   const ModelSpec spec = spec_of(run->config);
-  const PlannedRun planned(spec, shape_of(run->config, spec, run->place), backend->target());
+  const PlannedRun planned(spec, shape_of(run->config, spec, run->place), made_for.target);
   const Plan& plan = planned.plan();
   if (run->print) fmt::print("{}", to_text(plan));
-  if (run->why) print_why(plan, backend->target());
+  if (run->why) print_why(plan, made_for.target);
+  fmt::print("{}", made_for.note);
   size_t num_tasks = 0;
   for (const Segment& segment : plan.segments) num_tasks += segment.tasks.size();
   fmt::print(

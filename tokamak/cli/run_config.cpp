@@ -8,6 +8,7 @@
 #include "tokamak/config/check.h"
 #include "tokamak/config/describe.h"
 #include "tokamak/core/error.h"
+#include "tokamak/gpu/backend.h"
 #include "tokamak/models/model_spec.h"
 #include "tokamak/train/options.h"
 
@@ -22,7 +23,8 @@ Capabilities capabilities() {
                    .cpu_offload = true,
                    .bf16_master_weights = true,
                    .profiling = true,
-                   .memory_snapshot = true};
+                   .memory_snapshot = true,
+                   .why_no_cuda = gpu::why_none()};
   for (const std::string& name : model_names()) {
     Strings flavors = flavors_of(name);
     flavors.emplace_back("hf");

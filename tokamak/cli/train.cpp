@@ -7,14 +7,13 @@
 #include <fmt/ranges.h>
 #include <sched.h>
 
+#include "tokamak/cli/devices.h"
 #include "tokamak/cli/run_config.h"
 #include "tokamak/cli/verbs.h"
 #include "tokamak/comm/world.h"
 #include "tokamak/config/describe.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
-#include "tokamak/cpu/backend.h"
-#include "tokamak/train/machine_file.h"
 #include "tokamak/train/options.h"
 #include "tokamak/train/together.h"
 
@@ -43,10 +42,11 @@ void dry_run(const RunConfig& run) {
     fmt::print("no memory table: the model's config.json is not here\n");
     return;
   }
-  const auto backend =
-      cpu::make_backend({.threads = static_cast<int>(run.config.training.threads)});
+  const PlanTarget made_for =
+      plan_target(run.config.job.device, static_cast<int>(run.config.training.threads));
   const ModelSpec spec = spec_of(run.config);
-  const PlannedRun planned(spec, shape_of(run.config, spec, run.place), backend->target());
+  const PlannedRun planned(spec, shape_of(run.config, spec, run.place), made_for.target);
+  fmt::print("{}", made_for.note);
   fmt::print("model {} {}: {} parameters\n", planned.config().name, planned.config().flavor,
              count_parameters(planned.config()).total);
   fmt::print("memory of one rank, batch {} x {}:\n{}", run.config.training.local_batch_size,
@@ -97,11 +97,17 @@ void train_on(World& world, const LaunchEnvironment& launched, Args args) {
   });
   if (run->dry_run) return;
   options.logging.print = print_log;
-  const auto backend = cpu::make_backend({.threads = threads_of(run->config, launched)});
-  if (const auto machine = load_machine_file(backend->target().threads))
-    options.logging.peak_flops = machine->gemm_flops(options.shape.training.compute);
-  world.set_timeout(options.init_timeout);
-  train(options, world, *backend);
+  std::unique_ptr<Backend> backend;
+  all_together(world, [&] {
+    backend = open_backend(run->config.job.device, threads_of(run->config, launched), launched);
+    return std::string();
+  });
+  options.logging.peak_flops = peak_flops(*backend, options.shape.training.compute);
+  options.logging.memory = [&] { return memory_use(*backend); };
+  std::unique_ptr<World> of_gpus;
+  World& ranks = device_world(world, *backend, launched, of_gpus);
+  ranks.set_timeout(options.init_timeout);
+  train(options, ranks, *backend);
 }
 
 }  // namespace

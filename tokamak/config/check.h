@@ -55,7 +55,7 @@ struct Capabilities {
   bool memory_snapshot = false;
   bool wandb = false;
   bool fault_tolerance = false;
-  bool cuda = false;
+  std::string why_no_cuda = "built without CUDA";  ///< empty: there is a GPU
   /// Each family of models with its flavors; empty: not checked here.
   std::vector<std::pair<std::string, Strings>> models;
   Strings datasets = {"self", "c4", "c4_test", "c4_validation", "text", "tokens", "synthetic"};

@@ -109,7 +109,7 @@ void features(const Config& c, const Capabilities& can, Collector& out) {
   out.unless(c.experimental.custom_import.empty(), "experimental.custom_import", kNoPython);
   out.unless(c.experimental.custom_args_module.empty(), "experimental.custom_args_module",
              kNoPython);
-  out.unless(can.cuda || c.job.device != "cuda", "job.device", "built without CUDA");
+  out.unless(can.why_no_cuda.empty() || c.job.device != "cuda", "job.device", can.why_no_cuda);
   out.unless(can.profiling || !c.profiling.enable_profiling, "profiling.enable_profiling",
              kNotBuilt);
   out.unless(can.memory_snapshot || !c.profiling.enable_memory_snapshot,

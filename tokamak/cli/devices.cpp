@@ -1,0 +1,100 @@
+#include "tokamak/cli/devices.h"
+
+#include <map>
+
+#include "tokamak/core/error.h"
+#include "tokamak/cpu/backend.h"
+#include "tokamak/gpu/backend.h"
+#include "tokamak/gpu/device_info.h"
+#include "tokamak/gpu/nccl_world.h"
+#include "tokamak/train/device_peak.h"
+#include "tokamak/train/machine_file.h"
+#include "tokamak/train/together.h"
+
+namespace tokamak::cli {
+namespace {
+
+constexpr int kUnseenArch = 90;
+constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+
+// Each rank tells its host and its GPU's place there.
+void require_own_gpus(World& world, const LaunchEnvironment& launched) {
+  const std::string mine =
+      fmt::format("{} {}", launched.host, gpu::describe_device(gpu::current_device()).bus);
+  const auto all = world.all_gather_text(mine);
+  fail_together(world, [&] {
+    std::map<std::string, std::map<std::string, int>> ranks_by_gpu;  // by host
+    for (const std::string& text : all) ++ranks_by_gpu[text.substr(0, text.find(' '))][text];
+    for (const auto& [host, gpus] : ranks_by_gpu) {
+      int ranks = 0;
+      for (const auto& [gpu, users] : gpus) ranks += users;
+      TOK_REQUIRE(ranks == static_cast<int>(gpus.size()),
+                  "{} ranks on {} share {} GPU{}: start as many ranks as there are GPUs, or take "
+                  "--job.device=cpu",
+                  ranks, host, gpus.size(), gpus.size() == 1 ? "" : "s");
+    }
+  });
+}
+
+}  // namespace
+
+bool means_gpu(const std::string& device) {
+  TOK_REQUIRE(device == "auto" || device == "cpu" || device == "cuda",
+              "device \"{}\": wanted auto, cpu or cuda", device);
+  return device == "cuda" || (device == "auto" && gpu::num_devices() > 0);
+}
+
+std::unique_ptr<Backend> open_backend(const std::string& device, int threads,
+                                      const LaunchEnvironment& launched) {
+  if (!means_gpu(device)) return cpu::make_backend({.threads = threads});
+  const int count = gpu::num_devices();
+  TOK_REQUIRE(count > 0, "device = cuda: {}", gpu::why_none());
+  return gpu::make_backend({.device = launched.local_rank % count});
+}
+
+bool is_gpu(const Backend& backend) {
+  return backend.target().backend == "gpu";
+}
+
+World& device_world(World& control, Backend& backend, const LaunchEnvironment& launched,
+                    std::unique_ptr<World>& owned) {
+  if (!is_gpu(backend) || control.size() == 1) return control;
+  require_own_gpus(control, launched);
+  fail_together(control, [&] { owned = gpu::make_nccl_world(control, backend); });
+  return *owned;
+}
+
+PlanTarget plan_target(const std::string& device, int threads) {
+  if (!means_gpu(device))
+    return {.target = cpu::make_backend({.threads = threads})->target(), .note = ""};
+  if (gpu::num_devices() == 0) {
+    return {
+        .target = {.backend = "gpu", .arch = kUnseenArch},
+        .note = fmt::format("planned for sm_{}; no GPU here: {}\n", kUnseenArch, gpu::why_none())};
+  }
+  const auto backend = open_backend(device);
+  const gpu::DeviceInfo info = gpu::describe_device(gpu::current_device());
+  return {.target = backend->target(),
+          .note = fmt::format("planned for sm_{}: {}, {:.1f} GiB\n", info.arch, info.name,
+                              static_cast<double>(info.memory_bytes) / kGiB)};
+}
+
+std::optional<double> peak_flops(const Backend& backend, DType compute) {
+  if (is_gpu(backend)) return device_peak_flops(device_text(backend));
+  const auto machine = load_machine_file(backend.target().threads);
+  if (!machine) return std::nullopt;
+  return machine->gemm_flops(compute);
+}
+
+MemoryUse memory_use(const Backend& backend) {
+  if (!is_gpu(backend)) return process_memory_use();
+  const gpu::MemoryInUse memory = gpu::memory_in_use();
+  return {.bytes = memory.used_bytes, .of_bytes = memory.total_bytes};
+}
+
+std::string device_text(const Backend& backend) {
+  if (is_gpu(backend)) return gpu::describe_device(gpu::current_device()).name;
+  return fmt::format("{} threads", backend.target().threads);
+}
+
+}  // namespace tokamak::cli

@@ -1,0 +1,54 @@
+// The one place that turns the word auto, cpu or cuda into a backend.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "tokamak/comm/communicator.h"
+#include "tokamak/comm/launch_environment.h"
+#include "tokamak/core/dtype.h"
+#include "tokamak/exec/backend.h"
+#include "tokamak/train/memory_use.h"
+
+namespace tokamak::cli {
+
+/// The help text of a verb's --device.
+inline constexpr const char* kDeviceHelp = "auto, cpu or cuda; auto = a GPU if there is one";
+
+/// Whether `device` means a GPU here: auto does where one is built in and visible. Throws Error at
+/// another word.
+bool means_gpu(const std::string& device);
+
+/// A GPU, that of the local rank, or the CPU with `threads` (0 = all). Throws Error where cuda is
+/// asked for and there is none.
+std::unique_ptr<Backend> open_backend(const std::string& device, int threads = 0,
+                                      const LaunchEnvironment& launched = {});
+
+bool is_gpu(const Backend& backend);
+
+/// The world that the groups of `backend` are made in: `control` itself, or one of NCCL's over it,
+/// which is then kept in `owned`. Throws on all ranks where two have the same GPU. Collective.
+World& device_world(World& control, Backend& backend, const LaunchEnvironment& launched,
+                    std::unique_ptr<World>& owned);
+
+struct PlanTarget {
+  Target target;
+  std::string note;  ///< "planned for sm_90 (...)\n"; "" for a CPU
+};
+
+/// What a plan is made for: this machine's device or, where cuda is asked for and none is visible,
+/// sm_90 with all libraries.
+PlanTarget plan_target(const std::string& device, int threads);
+
+/// Of one device, for mfu: a GPU's data sheet, or what doctor has measured of this CPU; nothing
+/// where neither is known.
+std::optional<double> peak_flops(const Backend& backend, DType compute);
+
+/// The driver's figures of a GPU; the process' own on a CPU.
+MemoryUse memory_use(const Backend& backend);
+
+/// "NVIDIA H200" or "8 threads".
+std::string device_text(const Backend& backend);
+
+}  // namespace tokamak::cli
