@@ -4,15 +4,33 @@
 SECONDS ?= 30
 CCACHE := $(shell command -v ccache 2>/dev/null)
 export CMAKE_CXX_COMPILER_LAUNCHER ?= $(CCACHE)
+export CMAKE_CUDA_COMPILER_LAUNCHER ?= $(CCACHE)
 
-.PHONY: build demo test lint tidy fuzz sanitize clean help
+# CUDA=1 builds the GPU backend in, for this machine's GPUs or, where none is seen, for Hopper.
+CUDA ?= 0
+ifneq ($(CUDA),0)
+  NVCC := $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin/nvcc))
+  export CUDACXX ?= $(NVCC)
+  CUDA_ARCHS ?= $(if $(shell nvidia-smi -L 2>/dev/null | grep GPU),native,90-real)
+  CUDA_FLAGS = -DTOK_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES="$(CUDA_ARCHS)"
+else
+  CUDA_FLAGS = -DTOK_CUDA=OFF
+endif
+
+.PHONY: build cuda-all demo test lint tidy fuzz sanitize clean help
 .DEFAULT_GOAL := build
 
-## build: the program, at build/release/bin/tokamak
+## build: the program, at build/release/bin/tokamak; CUDA=1 builds it with the GPU backend
 build:
-	@tools/setup.sh build
-	@cmake --preset release -Wno-dev --log-level=WARNING
+	@tools/setup.sh build $(if $(filter-out 0,$(CUDA)),cuda)
+	@cmake --preset release -Wno-dev --log-level=WARNING $(CUDA_FLAGS)
 	@cmake --build --preset release --target tokamak
+
+## cuda-all: the program for sm_80, sm_90, sm_100 and sm_120, at build/cuda-all/bin/tokamak
+cuda-all:
+	@tools/setup.sh build cuda
+	@cmake --preset cuda-all -Wno-dev --log-level=WARNING
+	@cmake --build --preset cuda-all --target tokamak
 
 ## demo: build, train a small Llama for about two minutes, print a sample of its text
 demo: build

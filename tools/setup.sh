@@ -1,8 +1,11 @@
 #!/bin/sh
-# Installs what is missing from the distribution: setup.sh [build|lint|fuzz]...
+# Installs what is missing from the distribution: setup.sh [build|lint|fuzz|cuda]...
 # Silent and instant when all is there. Debian 12 names; needs root or sudo only to install.
+# cuda also unpacks the headers of cudnn-frontend, the one thing from elsewhere (PyPI); the CUDA
+# toolkit, cuDNN and NCCL are the machine's.
 # The OpenCL headers are there because the CMake package of libdnnl-dev asks for them.
 set -eu
+cd "$(dirname "$0")/.."
 
 build="cmake ninja-build g++ pkg-config python3
   libbenchmark-dev libcli11-dev libdnnl-dev libfmt-dev libgtest-dev libopenmpi-dev libpcre2-dev libprotobuf-dev
@@ -12,39 +15,66 @@ clang="clang-14 libclang-rt-14-dev"
 lint="clang-format-14 clang-tidy-14 codespell shellcheck yamllint"
 
 wanted=$build
+with_cuda=
 for set in "$@"; do
   case $set in
     build) ;;
     lint) wanted="$wanted $clang $lint" ;;
     fuzz) wanted="$wanted $clang" ;;
-    *) echo "setup.sh: unknown set '$set': wanted build, lint or fuzz" >&2; exit 2 ;;
+    cuda) with_cuda=yes ;;
+    *) echo "setup.sh: unknown set '$set': wanted build, lint, fuzz or cuda" >&2; exit 2 ;;
   esac
 done
 
-if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
-  echo "setup.sh: not a Debian system; these must be installed by hand: $wanted" >&2
-  exit 0
-fi
+install_packages() {
+  if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+    echo "setup.sh: not a Debian system; these must be installed by hand: $wanted" >&2
+    return 0
+  fi
 
-# shellcheck disable=SC2086,SC2016
-installed=$(dpkg-query -W -f='${Package} ${db:Status-Status}\n' $wanted 2>/dev/null |
-  sed -n 's/ installed$//p') || true
-missing=
-for package in $wanted; do
-  printf '%s\n' "$installed" | grep -qx "$package" || missing="$missing $package"
-done
-[ -n "$missing" ] || exit 0
+  # shellcheck disable=SC2086,SC2016
+  installed=$(dpkg-query -W -f='${Package} ${db:Status-Status}\n' $wanted 2>/dev/null |
+    sed -n 's/ installed$//p') || true
+  missing=
+  for package in $wanted; do
+    printf '%s\n' "$installed" | grep -qx "$package" || missing="$missing $package"
+  done
+  [ -n "$missing" ] || return 0
 
-if [ "$(id -u)" = 0 ]; then
-  as_root=
-elif command -v sudo >/dev/null; then
-  as_root=sudo
-else
-  echo "setup.sh: neither root nor sudo; ask an administrator for: apt-get install$missing" >&2
-  exit 2
+  if [ "$(id -u)" = 0 ]; then
+    as_root=
+  elif command -v sudo >/dev/null; then
+    as_root=sudo
+  else
+    echo "setup.sh: neither root nor sudo; ask an administrator for: apt-get install$missing" >&2
+    exit 2
+  fi
+  echo "installing:$missing"
+  $as_root apt-get -qq update
+  # shellcheck disable=SC2086
+  $as_root env DEBIAN_FRONTEND=noninteractive \
+    apt-get -qq -y --no-install-recommends -o Dpkg::Use-Pty=0 install $missing >/dev/null
+}
+
+# Without them attention runs on this project's own kernel, which is slower.
+unpack_cudnn_frontend() {
+  at=build/cudnn-frontend
+  [ ! -e $at/include/cudnn_frontend.h ] || return 0
+  fetched=$(mktemp -d)
+  if python3 -m pip download -q --no-deps --only-binary=:all: -d "$fetched" \
+      nvidia-cudnn-frontend==1.32.0 >"$fetched/log" 2>&1; then
+    python3 -m zipfile -e "$fetched"/*.whl "$fetched/wheel"
+    mkdir -p $at
+    header=$(find "$fetched/wheel" -name cudnn_frontend.h | head -n 1)
+    mv "$(dirname "$header")" $at/include
+  else
+    echo "setup.sh: the wheel nvidia-cudnn-frontend could not be fetched: $(tail -n 1 "$fetched/log")" >&2
+    echo "setup.sh: attention will be this project's own kernel; or unpack the wheel's headers into $at/include" >&2
+  fi
+  rm -rf "$fetched"
+}
+
+install_packages
+if [ -n "$with_cuda" ]; then
+  unpack_cudnn_frontend
 fi
-echo "installing:$missing"
-$as_root apt-get -qq update
-# shellcheck disable=SC2086
-$as_root env DEBIAN_FRONTEND=noninteractive \
-  apt-get -qq -y --no-install-recommends -o Dpkg::Use-Pty=0 install $missing >/dev/null
