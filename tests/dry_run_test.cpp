@@ -49,6 +49,21 @@ TEST(DryRun, ASampleOfPublishedFiles) {
   EXPECT_GT(planned, files.size() / kEvery / 2);
 }
 
+TEST(DryRun, PlansForAGpuAlsoWhereThereIsNone) {
+  std::vector<std::string> words = {TOK_PROGRAM,         "train",
+                                    "--dry-run",         "--job.device=cuda",
+                                    "--model.flavor=8B", "--training.seq_len=8192"};
+  const auto result = run_program(words);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("planned for sm_"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("peak (planned = allocated)"), std::string::npos) << result.out;
+
+  words[3] = "--job.device=cpu";
+  const auto on_cpu = run_program(words);
+  EXPECT_EQ(on_cpu.exit_code, 0) << on_cpu.err;
+  EXPECT_EQ(on_cpu.out.find("planned for"), std::string::npos) << on_cpu.out;
+}
+
 TEST(DryRun, LargeModelsArePlannedAtOnce) {
   const auto start = std::chrono::steady_clock::now();
   const auto result = run_program({TOK_PROGRAM, "train", "--dry-run", "--model.flavor=405B",
