@@ -154,6 +154,10 @@ std::span<const Variant> attention_variants() {
                   }},
       Variant{.name = kGpuKernel.name,
               .backend = kGpuKernel.backend,
+              .accepts = [](const void*, const KernelTypes& types) -> std::string {
+                const int64_t D = types.in[0].dims[3];
+                return D <= 256 ? "" : fmt::format("head dim {}: wanted at most 256", D);
+              },
               .workspace = [](const void*, const KernelTypes& types, const Target&) -> int64_t {
                 // Sums of dO O, a number for each query of each head.
                 if constexpr (!kBackward) return 0;

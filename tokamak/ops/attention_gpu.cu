@@ -1,10 +1,171 @@
+#include <cmath>
 #include <limits>
 
 #include "tokamak/gpu/cudnn_attention.h"
-#include "tokamak/ops/attention_gpu.cuh"
+#include "tokamak/ops/attention_tile_gpu.cuh"
 
 namespace tokamak::gpu {
 namespace {
+
+// o = softmax(scale q k^T) v and lse. A block has a tile of rows and walks the key tiles that they
+// see, the longest walks first; K and V are read once for each tile of rows, all else once.
+template <class T, int kD>
+__global__ void __launch_bounds__(kTileThreads)
+    attention_forward(const Problem p, const T* q, const T* k, const T* v, T* o, Accum<T>* lse) {
+  using namespace detail;
+  using A = Accum<T>;
+  constexpr int kN = kForwardTile<A, kD>;
+  __shared__ Rows<A, kN> rows;
+  A* q_tile = shared_tiles<A>();
+  A* kv_tile = q_tile + kTokensSize<A, kD, kN>;
+  A* weights = kv_tile + kTokensSize<A, kD, kN>;
+  const Place where(p);
+  const int64_t all = p.S * p.G;
+  const int64_t first = ((all - 1) / kN - where.tile) * kN;
+  rows.fill(p, where, first);
+  __syncthreads();
+  load_rows<kD, kN>(q, p, rows, first, q_tile);
+  const int64_t end = rows.end[(all - first < kN ? all - first : kN) - 1];
+  const uint64_t sample = sample_of(p, where.b);
+  Sums<A, kD, kN> sums;
+  Softmax<A, kN> softmax;
+  for (int64_t c = 0; c < end; c += kN) {
+    load_keys<kD, kN>(k, p, where, c, end, kv_tile);
+    __syncthreads();
+    A s[kN / kTileRows][kN / kTileColumns];
+    dot_products<A, kD, kN>(q_tile, kv_tile, s);
+#pragma unroll
+    for (int i = 0; i < kN / kTileRows; ++i) {
+      const int row = tile_row() + i * kTileRows;
+#pragma unroll
+      for (int j = 0; j < kN / kTileColumns; ++j) {
+        const bool sees = c + tile_column() + j * kTileColumns < rows.end[row];
+        s[i][j] = sees ? s[i][j] * static_cast<A>(p.scale) : -std::numeric_limits<A>::infinity();
+      }
+      sums.scale(i, softmax.add(i, s[i]));
+#pragma unroll
+      for (int j = 0; j < kN / kTileColumns; ++j) {
+        const int column = tile_column() + j * kTileColumns;
+        if (p.drops) s[i][j] *= kept<A>(p, sample, rows.element[row], c + column);
+        weights[row * kScoreStride<kN> + column] = s[i][j];
+      }
+    }
+    __syncthreads();
+    load_keys<kD, kN>(v, p, where, c, end, kv_tile);
+    __syncthreads();
+    sums.add(weights, kScoreStride<kN>, 1, kv_tile);
+    __syncthreads();
+  }
+#pragma unroll
+  for (int i = 0; i < kN / kTileRows; ++i) {
+    const int row = tile_row() + i * kTileRows;
+    if (first + row >= all) continue;
+    const bool sees = rows.end[row] > 0;
+    sums.scale(i, sees ? A{1} / softmax.total[i] : A{0});
+    sums.store(i, p.D, o + rows.at[row]);
+    if (tile_column() == 0) {
+      lse[rows.statistic[row]] = softmax.largest[i] + (sees ? log_of(softmax.total[i]) : A{0});
+    }
+  }
+}
+
+// delta = sum_d o dy - dlse, a warp for each of the `rows` (b, s, h); o and dy are read once.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    attention_delta(const Problem p, int64_t rows, const T* o, const T* dy, const Statistics dlse,
+                    Accum<T>* delta) {
+  using A = Accum<T>;
+  const int64_t r = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
+  if (r >= rows) return;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  A sum{0};
+  for (int64_t d = lane; d < p.D; d += 32) sum += to<A>(o[r * p.D + d]) * to<A>(dy[r * p.D + d]);
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(0xFFFFFFFFU, sum, d);
+  if (lane > 0) return;
+  const int64_t h = r % p.H;
+  const int64_t i = r / p.H % p.S;
+  const int64_t statistic = (r / p.H / p.S * p.H + h) * p.S + i;
+  delta[statistic] = dlse.data == nullptr ? sum : sum - dlse.at<A>(statistic);
+}
+
+// dq = sum_t ds k. A block has a tile of rows and walks the key tiles that they see, the longest
+// walks first; K and V are read once for each tile of rows, all else once.
+template <class T, int kD>
+__global__ void __launch_bounds__(kTileThreads)
+    attention_grad_queries(const Problem p, const T* q, const T* k, const T* v, const T* dy,
+                           const Statistics lse, const Accum<T>* delta, T* dq) {
+  using namespace detail;
+  using A = Accum<T>;
+  constexpr int kN = kBackwardTile<A, kD>;
+  __shared__ Rows<A, kN> rows;
+  const GradTiles<A, kD, kN> tiles(shared_tiles<A>());
+  const Place where(p);
+  const int64_t all = p.S * p.G;
+  const int64_t first = ((all - 1) / kN - where.tile) * kN;
+  rows.fill(p, where, first, lse, delta);
+  __syncthreads();
+  load_rows<kD, kN>(q, p, rows, first, tiles.q);
+  load_rows<kD, kN>(dy, p, rows, first, tiles.dy);
+  const int64_t end = rows.end[(all - first < kN ? all - first : kN) - 1];
+  const uint64_t sample = sample_of(p, where.b);
+  Sums<A, kD, kN> sums;
+  for (int64_t c = 0; c < end; c += kN) {
+    load_keys<kD, kN>(k, p, where, c, end, tiles.k);
+    load_keys<kD, kN>(v, p, where, c, end, tiles.v);
+    __syncthreads();
+    tiles.scores(p, rows, sample, c);
+    __syncthreads();
+    sums.add(tiles.ds, kScoreStride<kN>, 1, tiles.k);
+    __syncthreads();
+  }
+#pragma unroll
+  for (int i = 0; i < kN / kTileRows; ++i) {
+    const int row = tile_row() + i * kTileRows;
+    if (first + row < all) sums.store(i, p.D, dq + rows.at[row]);
+  }
+}
+
+// dk = sum_r ds q, dv = sum_r p dy. A block has a tile of keys and walks the row tiles that see
+// them in ascending order, the longest walks first; q and dy are read once for each tile of keys.
+template <class T, int kD>
+__global__ void __launch_bounds__(kTileThreads)
+    attention_grad_keys(const Problem p, const T* q, const T* k, const T* v, const T* dy,
+                        const Statistics lse, const Accum<T>* delta, T* dk, T* dv) {
+  using namespace detail;
+  using A = Accum<T>;
+  constexpr int kN = kBackwardTile<A, kD>;
+  __shared__ Rows<A, kN> rows;
+  const GradTiles<A, kD, kN> tiles(shared_tiles<A>());
+  const Place where(p);
+  const int64_t c = where.tile * kN;
+  load_keys<kD, kN>(k, p, where, c, p.T, tiles.k);
+  load_keys<kD, kN>(v, p, where, c, p.T, tiles.v);
+  const int64_t hidden = p.is_causal ? c - (p.T - p.S) : 0;  // queries before the first that sees c
+  const uint64_t sample = sample_of(p, where.b);
+  Sums<A, kD, kN> dk_sums;
+  Sums<A, kD, kN> dv_sums;
+  for (int64_t first = (hidden > 0 ? hidden : 0) * p.G; first < p.S * p.G; first += kN) {
+    rows.fill(p, where, first, lse, delta);
+    __syncthreads();
+    load_rows<kD, kN>(q, p, rows, first, tiles.q);
+    load_rows<kD, kN>(dy, p, rows, first, tiles.dy);
+    __syncthreads();
+    tiles.scores(p, rows, sample, c);
+    __syncthreads();
+    dv_sums.add(tiles.p, 1, kScoreStride<kN>, tiles.dy);
+    dk_sums.add(tiles.ds, 1, kScoreStride<kN>, tiles.q);
+    __syncthreads();
+  }
+#pragma unroll
+  for (int i = 0; i < kN / kTileRows; ++i) {
+    const int64_t j = c + tile_row() + i * kTileRows;
+    if (j >= p.T) continue;
+    const int64_t at = ((where.b * p.T + j) * p.K + where.kv) * p.D;
+    dk_sums.store(i, p.D, dk + at);
+    dv_sums.store(i, p.D, dv + at);
+  }
+}
 
 Problem problem_of(const Attention& op, const KernelTypes& types) {
   const AttentionShape s = AttentionShape::of(types.in[0], types.in[1]);
