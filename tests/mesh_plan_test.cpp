@@ -65,25 +65,33 @@ TEST(MeshPlan, plans_405b_for_one_rank_of_16384) {
   EXPECT_LT(use.ru_maxrss / 1024, 500);
 }
 
-// What forward saves for backward takes as many slots as the schedule has microbatches in flight;
-// chunks of one rank share a pool.
+const std::vector<std::pair<std::string, int>> kSchedules{{"GPipe", 1},
+                                                          {"1F1B", 1},
+                                                          {"Interleaved1F1B", 2},
+                                                          {"InterleavedZeroBubble", 1},
+                                                          {"ZBVZeroBubble", 2}};
+
+MeshCase pipeline_case(const std::string& schedule, int chunks) {
+  MeshCase c{.model = flavor_spec("llama3", "debugmodel"),
+             .seq_len = 32,
+             .global_batch = 8,
+             .num_microbatches = 8};
+  c.model.num_layers = 8;
+  c.distribute.mesh.degrees = {4, 1, 1, 1, 1};
+  set_pipeline(c, schedule, chunks);
+  return c;
+}
+
+// What forward saves for backward and weight gradients takes as many slots as the schedule has
+// microbatches in flight; chunks of one rank share a pool.
 TEST(MeshPlan, pipeline_slots_are_the_schedules) {
-  for (const auto& [schedule, chunks] :
-       std::vector<std::pair<std::string, int>>{{"GPipe", 1},
-                                                {"1F1B", 1},
-                                                {"Interleaved1F1B", 2},
-                                                {"InterleavedZeroBubble", 1},
-                                                {"ZBVZeroBubble", 2}}) {
-    MeshCase c{.model = flavor_spec("llama3", "debugmodel"),
-               .seq_len = 32,
-               .global_batch = 8,
-               .num_microbatches = 8};
-    c.model.num_layers = 8;
-    c.distribute.mesh.degrees = {4, 1, 1, 1, 1};
-    set_pipeline(c, schedule, chunks);
+  for (const auto& [schedule, chunks] : kSchedules) {
+    const MeshCase c = pipeline_case(schedule, chunks);
     const std::vector<int> want = chunks_in_flight(c.distribute.pipeline);
     for (int rank = 0; rank < 4; ++rank) {
-      const PlannedRun run(c.model, shape_of(c, rank), {});
+      RunShape shape = shape_of(c, rank);
+      shape.recompute.emit_on_backward = false;
+      const PlannedRun run(c.model, shape, {});
       const Plan& plan = run.plan();
       for (const int stage : c.distribute.pipeline.stages_of(rank)) {
         int count = 0;
@@ -99,6 +107,24 @@ TEST(MeshPlan, pipeline_slots_are_the_schedules) {
         EXPECT_LE(count, in_flight + sending) << schedule << " rank " << rank << " stage " << stage;
       }
     }
+  }
+}
+
+// The rank that holds most holds less, also where what is emitted waits for the weight gradients.
+TEST(MeshPlan, emitting_on_backward_takes_less_for_slots) {
+  for (const auto& [schedule, chunks] : kSchedules) {
+    const MeshCase c = pipeline_case(schedule, chunks);
+    const auto most_slot_bytes = [&](bool emits) {
+      int64_t most = 0;
+      for (int rank = 0; rank < 4; ++rank) {
+        RunShape shape = shape_of(c, rank);
+        shape.recompute.emit_on_backward = emits;
+        const PlannedRun run(c.model, shape, {});
+        most = std::max(most, run.plan().arena_bytes[static_cast<size_t>(ArenaKind::kSlot)]);
+      }
+      return most;
+    };
+    EXPECT_LT(most_slot_bytes(true), most_slot_bytes(false)) << schedule;
   }
 }
 

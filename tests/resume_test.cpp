@@ -250,6 +250,7 @@ TEST(Recompute, EveryModeGivesTheSameBits) {
     std::map<std::string, std::string> tensors;
     const std::vector<Words> modes{
         {"--activation_checkpoint.mode=none"},
+        {"--activation_checkpoint.mode=none", "--activation_checkpoint.no_emit_on_backward"},
         {"--activation_checkpoint.mode=full"},
         {"--activation_checkpoint.mode=selective", "--activation_checkpoint.selective_ac_option=1"},
         {"--activation_checkpoint.mode=selective", "--activation_checkpoint.selective_ac_option=2"},

@@ -9,20 +9,23 @@
 
 namespace tokamak::gpu {
 
-/// dx and F::kSums sums over rows, inputs x, w, dy. `f.statistics(row, D)` reads a row by
+/// dx (+)= and F::kSums sums over rows, inputs x, w, dy. `f.statistics(row, D)` reads a row by
 /// `row.each(function of x, w, dy)` and adds over its threads by `row.sum(array)`;
-/// `f.apply(statistics, x, w, dy, sums)` adds an element to its column's sums and returns dx.
-/// Reads x and dy and writes dx once; blocks' sums are added in a second kernel.
+/// `f.apply(statistics, x, w, dy, sums)` adds an element to its column's sums and returns dx, not
+/// yet rounded. Reads x and dy (and dx) and writes dx once; blocks' sums are added in a second
+/// kernel.
 template <class F>
 void launch_row_sums(const F& f, int64_t N, int64_t D, const KernelArgs& args);
 
 namespace detail {
 
-// x and dy of one thread's part of a row. Whole registers: elements of 2 bytes would take one each.
+// x, dy and what dx holds of one thread's part of a row. Whole registers: elements of 2 bytes would
+// take one each.
 template <int P>
 struct RowPart {
   uint4 x[P];
   uint4 dy[P];
+  uint4 dx[P];
 };
 
 template <class T>
@@ -124,12 +127,12 @@ __device__ void store_sums(const A (&sums)[P][K][S], int group, int D, A* partia
 
 // Block b takes the b-th group of rows of each kGpuRowBlocks, one row for each group of threads.
 // The rows to come are on their way while one is worked on, the sums stay in registers.
-template <int P, class T, class F>
+template <int P, bool kAdds, class T, class F>
 __global__ void __launch_bounds__(1024) held_rows(F f, const T* x, const T* w, const T* dy, T* dx,
                                                   Accum<T>* partial, int64_t N, int D, int group) {
   using A = Accum<T>;
   constexpr int K = Pack<T>::kSize;
-  constexpr int kAhead = P > 1 ? 0 : F::kSums == 1 ? 2 : 1;
+  constexpr int kAhead = P > 1 ? 0 : F::kSums == 1 && !kAdds ? 2 : 1;
   const int member = static_cast<int>(threadIdx.x) % group;
   const int rows = static_cast<int>(blockDim.x) / group;
   const int64_t step = static_cast<int64_t>(gridDim.x) * rows;
@@ -141,6 +144,7 @@ __global__ void __launch_bounds__(1024) held_rows(F f, const T* x, const T* w, c
       const int d = (p * group + member) * K;
       into.x[p] = into.dy[p] = uint4{};
       if (n >= N || d >= D) continue;
+      if constexpr (kAdds) into.dx[p] = *reinterpret_cast<const uint4*>(dx + n * D + d);
       into.x[p] = *reinterpret_cast<const uint4*>(x + n * D + d);
       into.dy[p] = *reinterpret_cast<const uint4*>(dy + n * D + d);
     }
@@ -168,12 +172,17 @@ __global__ void __launch_bounds__(1024) held_rows(F f, const T* x, const T* w, c
       T v[K];
       T weight[K];
       T g[K];
+      T old[K];
       unpack<T>(part.x[p], v);
       unpack<T>(weights[p], weight);
       unpack<T>(part.dy[p], g);
+      if constexpr (kAdds) unpack<T>(part.dx[p], old);
 #pragma unroll
-      for (int k = 0; k < K; ++k)
-        v[k] = f.apply(statistics, to<A>(v[k]), to<A>(weight[k]), to<A>(g[k]), sums[p][k]);
+      for (int k = 0; k < K; ++k) {
+        A total = f.apply(statistics, to<A>(v[k]), to<A>(weight[k]), to<A>(g[k]), sums[p][k]);
+        if constexpr (kAdds) total += to<A>(old[k]);
+        v[k] = to<T>(total);
+      }
       store<K>(dx + n * D + d, v);
     }
 #pragma unroll
@@ -184,8 +193,9 @@ __global__ void __launch_bounds__(1024) held_rows(F f, const T* x, const T* w, c
 
 // The same for any row: a block a row, which is read twice; the sums are in `partial`.
 template <class T, class F>
-__global__ void __launch_bounds__(kThreads) read_rows(F f, const T* x, const T* w, const T* dy,
-                                                      T* dx, Accum<T>* partial, int64_t N, int D) {
+__global__ void __launch_bounds__(kThreads)
+    read_rows(F f, const T* x, const T* w, const T* dy, T* dx, bool adds, Accum<T>* partial,
+              int64_t N, int D) {
   using A = Accum<T>;
   constexpr int S = F::kSums;
   A* const own = partial + blockIdx.x * static_cast<int64_t>(S) * D;
@@ -198,7 +208,9 @@ __global__ void __launch_bounds__(kThreads) read_rows(F f, const T* x, const T* 
       for (int s = 0; s < S; ++s) {
         if (n != blockIdx.x) sums[s] = own[s * static_cast<int64_t>(D) + d];
       }
-      dx[at + d] = f.apply(statistics, to<A>(x[at + d]), to<A>(w[d]), to<A>(dy[at + d]), sums);
+      A total = f.apply(statistics, to<A>(x[at + d]), to<A>(w[d]), to<A>(dy[at + d]), sums);
+      if (adds) total += to<A>(dx[at + d]);
+      dx[at + d] = to<T>(total);
 #pragma unroll
       for (int s = 0; s < S; ++s) own[s * static_cast<int64_t>(D) + d] = sums[s];
     }
@@ -260,14 +272,17 @@ void launch_row_sums(const F& f, int64_t N, int64_t D, const KernelArgs& args) {
     blocks = std::min(kGpuRowBlocks, (N + to.rows - 1) / to.rows);
     const size_t shared =
         to.rows == 1 ? 0 : static_cast<size_t>(to.threads()) * Pack<T>::kSize * sizeof(A);
-    const auto kernel = one ? detail::held_rows<1, T, F> : detail::held_rows<2, T, F>;
+    const auto kernel =
+        args.accumulate[0]
+            ? (one ? detail::held_rows<1, true, T, F> : detail::held_rows<2, true, T, F>)
+            : (one ? detail::held_rows<1, false, T, F> : detail::held_rows<2, false, T, F>);
     kernel<<<static_cast<unsigned>(blocks), to.threads(), shared, stream>>>(
         f, x, w, dy, dx, partial, N, width, to.group);
     TOK_CUDA_LAUNCHED();
   } else if (N > 0) {
     blocks = std::min(kGpuRowBlocks, N);
-    detail::read_rows<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(f, x, w, dy, dx,
-                                                                              partial, N, width);
+    detail::read_rows<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
+        f, x, w, dy, dx, args.accumulate[0], partial, N, width);
     TOK_CUDA_LAUNCHED();
   }
   detail::ColumnSums<S, A> sums;

@@ -6,6 +6,7 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/graph/buffers.h"
+#include "tokamak/graph/fuse.h"
 #include "tokamak/graph/segments.h"
 #include "tokamak/graph/slots.h"
 
@@ -82,6 +83,9 @@ Plan compile(const Graph& graph, const StateLayout& layout, const CompileOptions
   g = eliminate_dead(recompute(g, options.recompute));
   if (splits_backward(options.pipeline)) g = split_weight_gradients(g);
   log("recompute", g);
+  if (options.recompute.emit_on_backward) g = eliminate_dead(emit_on_backward(g, layout));
+  if (options.fuse) g = fuse_producers(accumulate_sums(g), layout);
+  log("fuse", g);
   const ChosenVariants variants = choose_variants(g, options.target);
   if (options.pipeline.empty()) {
     Plan plan = assign_buffers(g, layout, cut_segments(g, options.split_backward), variants,

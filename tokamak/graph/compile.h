@@ -12,6 +12,7 @@ namespace tokamak {
 
 struct CompileOptions {
   RecomputePolicy recompute;
+  bool fuse = true;  ///< sums and neighbours (fuse.h)
   Target target;
   bool split_backward =
       false;  ///< forward and backward as two segments, as pipeline stages need them
@@ -22,8 +23,8 @@ struct CompileOptions {
   std::function<void(const std::string& pass, const Graph&)> log;  ///< the graph after each pass
 };
 
-/// Expands, drops dead nodes, recomputes, chooses variants, cuts segments and assigns bytes. Throws
-/// Bug on an illegal graph (a donated value read later), Error where no variant accepts.
+/// Expands, drops dead nodes, recomputes, fuses, chooses variants, cuts segments and assigns bytes.
+/// Throws Bug on an illegal graph (a donated value read later), Error where no variant accepts.
 Plan compile(const Graph& graph, const StateLayout& layout, const CompileOptions& options);
 
 /// Why each variant of a task's op was or was not taken: "linear: onednn: ok", one line each.

@@ -97,6 +97,9 @@ struct OpRules;
 struct AnyOp {
   const OpRules* rules = nullptr;
   std::shared_ptr<const void> op;
+
+  template <class T>
+  const T* as() const;
 };
 
 /// What `localize` learns about one mesh axis of size > 1 over which its node is not replicated.
@@ -117,6 +120,7 @@ struct OpRules {
   bool is_composite = false;
   bool is_communication = false;
   bool has_side_effect = false;  ///< runs although nothing reads what it yields
+  bool is_sum = false;           ///< yields the sum of its two inputs
   Types (*infer)(const void*, std::span<const TensorType>) = nullptr;
   std::vector<Strategy> (*place)(const void*, std::span<const TensorType>) = nullptr;
   std::vector<Value> (*gradient)(const void*, Graph&, const Node&,
@@ -130,13 +134,19 @@ struct OpRules {
   std::string (*describe)(const void*) = nullptr;
   std::optional<AnyOp> (*localize)(const void*, const LocalContext&) = nullptr;
   const CommGroup& (*group)(const void*) = nullptr;  ///< of a communication op
+  std::optional<AnyOp> (*emitting)(const void*, const AnyOp& forward) = nullptr;
+  std::optional<AnyOp> (*after)(const void*, const AnyOp& producer) = nullptr;
 };
 
 /// The contract of an op. Optional members, found by name: `aliases()`, `accumulates()` (outputs
 /// that can add into their destination), `view(layout)` (makes it a view: no kernel), `expand(g,
 /// node)` (makes it a composite: no kernel), `describe()` (attributes as text), `localize(context)`
 /// (the op of a shard: a changed copy, or another op), `group` (a CommGroup member: makes it a
-/// communication op, which has no kernel and is run by comm/), `kHasSideEffect` (never dead).
+/// communication op, which has no kernel and is run by comm/), `kHasSideEffect` (never dead). For
+/// fusing: `kIsSum`, `emitting(forward)` (of a gradient whose first inputs are those of `forward`:
+/// itself with one more output, what `forward` yields, bit for bit), `after(producer)` (of an op
+/// whose first input is the first output of `producer`: both as one; it reads what the producer
+/// reads, then the op's other inputs, and yields the outputs of both).
 template <class T>
 concept Op = requires(const T op, Graph& g, const Node& n, std::span<const TensorType> types,
                       std::span<const Value> values) {
@@ -200,6 +210,15 @@ constexpr OpRules rules_of() {
     rules.group = [](const void* op) -> const CommGroup& { return as<T>(op).group; };
   }
   if constexpr (requires { T::kHasSideEffect; }) rules.has_side_effect = T::kHasSideEffect;
+  if constexpr (requires { T::kIsSum; }) rules.is_sum = T::kIsSum;
+  rules.emitting = [](const void* op, const AnyOp& forward) -> std::optional<AnyOp> {
+    if constexpr (requires { as<T>(op).emitting(forward); }) return as<T>(op).emitting(forward);
+    return std::nullopt;
+  };
+  rules.after = [](const void* op, const AnyOp& producer) -> std::optional<AnyOp> {
+    if constexpr (requires { as<T>(op).after(producer); }) return as<T>(op).after(producer);
+    return std::nullopt;
+  };
   return rules;
 }
 
@@ -208,7 +227,12 @@ constexpr OpRules rules_of() {
 template <Op T>
 inline constexpr OpRules kRules = detail::rules_of<T>();
 
-/// For `localize`.
+template <class T>
+const T* AnyOp::as() const {
+  return rules == &kRules<T> ? static_cast<const T*>(op.get()) : nullptr;
+}
+
+/// For rules that name another op.
 template <Op T>
 AnyOp any_op(T op) {
   return {.rules = &kRules<T>, .op = std::make_shared<const T>(std::move(op))};

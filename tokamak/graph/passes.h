@@ -28,6 +28,8 @@ struct RecomputePolicy {
   std::set<std::string, std::less<>> saved_ops;  ///< kSelectiveOps: kept besides block inputs
   std::set<std::string, std::less<>>
       halved_ops;  ///< kSelectiveOps: every second one in a block is kept (matmuls)
+  bool emit_on_backward =
+      true;  ///< gradient nodes make again what they can (fuse.h), whatever the mode
 };
 
 /// Clones forward nodes of blocks into the backward, just before their first use there. Same ops on

@@ -8,6 +8,7 @@ namespace tokamak {
 /// y = a + b, equal dims and dtypes; y may take the storage of either.
 struct Add {
   static constexpr std::string_view kName = "add";
+  static constexpr bool kIsSum = true;
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;

@@ -27,11 +27,11 @@ Cost Gelu::cost(std::span<const TensorType> in, std::span<const TensorType> out)
 Types GeluGrad::infer(std::span<const TensorType> in) const {
   require_inputs(kName, in, 2, 2);
   require_same_type(kName, "x", in[0], "dy", in[1]);
-  return {in[0]};
+  return Types(emits_y ? 2 : 1, in[0]);
 }
 
 std::vector<Strategy> GeluGrad::place(std::span<const TensorType> in) const {
-  return place_elementwise(in, 1);
+  return place_elementwise(in, emits_y ? 2 : 1);
 }
 
 std::vector<Value> GeluGrad::gradient(Graph&, const Node& n, std::span<const Value>) const {
@@ -39,7 +39,17 @@ std::vector<Value> GeluGrad::gradient(Graph&, const Node& n, std::span<const Val
 }
 
 Cost GeluGrad::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
-  return memory_cost(in, out, 16.0);
+  return memory_cost(in, out, emits_y ? 17.0 : 16.0);
+}
+
+std::optional<AnyOp> GeluGrad::emitting(const AnyOp& forward) const {
+  const auto* gelu = forward.as<Gelu>();
+  if (emits_y || gelu == nullptr || gelu->kind != kind) return std::nullopt;
+  return any_op(GeluGrad{.kind = kind, .emits_y = true});
+}
+
+std::string GeluGrad::describe() const {
+  return fmt::format("{}{}", name_of(kind), emits_y ? ", with y" : "");
 }
 
 }  // namespace tokamak

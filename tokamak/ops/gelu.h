@@ -28,19 +28,26 @@ struct Gelu {
   static std::span<const Variant> variants() { return one_kernel(); }
 };
 
-/// dx = dy gelu'(x); inputs x, dy; dx may take the storage of either.
+/// dx = dy gelu'(x), and Gelu's y again if asked for; inputs x, dy; each may take the storage of
+/// either.
 struct GeluGrad {
   static constexpr std::string_view kName = "gelu_grad";
   GeluKind kind = GeluKind::kTanh;
+  bool emits_y = false;  ///< a second output
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
   std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
 
-  std::vector<Alias> aliases() const { return {{.out = 0, .in = 0}, {.out = 0, .in = 1}}; }
+  std::vector<Alias> aliases() const {
+    std::vector<Alias> all{{.out = 0, .in = 0}, {.out = 0, .in = 1}};
+    if (emits_y) all.insert(all.end(), {{.out = 1, .in = 1}, {.out = 1, .in = 0}});
+    return all;
+  }
 
-  std::string describe() const { return std::string(name_of(kind)); }
+  std::optional<AnyOp> emitting(const AnyOp& forward) const;
+  std::string describe() const;
 
   static std::span<const Variant> variants() { return one_kernel(); }
 };

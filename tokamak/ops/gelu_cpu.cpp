@@ -41,6 +41,20 @@ Kernel by_kind(GeluKind kind, Make&& make) {
   return make.template operator()<Exact>();
 }
 
+template <class Form, class T, bool kEmitsY>
+void gelu_grad(const KernelArgs& args) {
+  const T* x = args.in[0].as<T>();
+  const T* dy = args.in[1].as<T>();
+  T* dx = args.out[0].as<T>();
+  T* y = kEmitsY ? args.out[1].as<T>() : nullptr;
+  using A = Accum<T>;
+  parallel_for(args.out[0].numel(), [=](int64_t i) {
+    const A v = static_cast<A>(x[i]);
+    dx[i] = static_cast<T>(static_cast<A>(dy[i]) * Form::slope(v));
+    if constexpr (kEmitsY) y[i] = static_cast<T>(v * Form::gate(v));
+  });
+}
+
 }  // namespace
 
 Kernel prepare(const Gelu& op, const KernelTypes& types, std::string_view) {
@@ -61,16 +75,8 @@ Kernel prepare(const Gelu& op, const KernelTypes& types, std::string_view) {
 
 Kernel prepare(const GeluGrad& op, const KernelTypes& types, std::string_view) {
   return by_kind(op.kind, [&]<class Form>() {
-    return by_float(types.out[0].dtype, []<class T>() -> Kernel {
-      return [](const KernelArgs& args) {
-        const T* x = args.in[0].as<T>();
-        const T* dy = args.in[1].as<T>();
-        T* dx = args.out[0].as<T>();
-        using A = Accum<T>;
-        parallel_for(args.out[0].numel(), [=](int64_t i) {
-          dx[i] = static_cast<T>(static_cast<A>(dy[i]) * Form::slope(static_cast<A>(x[i])));
-        });
-      };
+    return by_float(types.out[0].dtype, [&]<class T>() -> Kernel {
+      return op.emits_y ? gelu_grad<Form, T, true> : gelu_grad<Form, T, false>;
     });
   });
 }

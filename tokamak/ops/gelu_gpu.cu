@@ -54,13 +54,14 @@ struct Activate {
   }
 };
 
-// dx = dy slope(x); three accesses an element.
-template <class T, class Form>
+// dx = dy slope(x), and y as Activate makes it; three accesses an element, four with y.
+template <class T, class Form, bool kEmitsY>
 struct Differentiate {
   using Element = T;
   const T* x;
   const T* dy;
   T* dx;
+  T* y;
 
   template <int K>
   __device__ void operator()(int64_t i) const {
@@ -69,10 +70,23 @@ struct Differentiate {
     load<K>(x + i, v);
     load<K>(dy + i, d);
 #pragma unroll
-    for (int k = 0; k < K; ++k) v[k] = to<T>(to<Accum<T>>(d[k]) * Form::slope(to<Accum<T>>(v[k])));
+    for (int k = 0; k < K; ++k) {
+      const auto a = to<Accum<T>>(v[k]);
+      v[k] = to<T>(to<Accum<T>>(d[k]) * Form::slope(a));
+      if constexpr (kEmitsY) d[k] = to<T>(a * Form::gate(a));
+    }
     store<K>(dx + i, v);
+    if constexpr (kEmitsY) store<K>(y + i, d);
   }
 };
+
+template <class T, class Form, bool kEmitsY>
+void launch_grad(const KernelArgs& args) {
+  const Differentiate<T, Form, kEmitsY> f{args.in[0].as<T>(), args.in[1].as<T>(),
+                                          args.out[0].as<T>(),
+                                          kEmitsY ? args.out[1].as<T>() : nullptr};
+  launch_vectors(args.out[0].numel(), args.stream, f, f.x, f.dy, f.dx, f.y);
+}
 
 template <class Make>
 Kernel by_kind(GeluKind kind, Make&& make) {
@@ -95,11 +109,8 @@ Kernel prepare(const Gelu& op, const KernelTypes& types, const Setup&) {
 
 Kernel prepare(const GeluGrad& op, const KernelTypes& types, const Setup&) {
   return by_kind(op.kind, [&]<class Form>() -> Kernel {
-    return by_float(types.out[0].dtype, []<class T>() -> Kernel {
-      return [](const KernelArgs& args) {
-        const Differentiate<T, Form> f{args.in[0].as<T>(), args.in[1].as<T>(), args.out[0].as<T>()};
-        launch_vectors(args.out[0].numel(), args.stream, f, f.x, f.dy, f.dx);
-      };
+    return by_float(types.out[0].dtype, [&]<class T>() -> Kernel {
+      return op.emits_y ? launch_grad<T, Form, true> : launch_grad<T, Form, false>;
     });
   });
 }

@@ -25,8 +25,8 @@ struct LayerNorm {
   static std::span<const Variant> variants() { return one_kernel(); }
 };
 
-/// dx, dw (+)= and db (+)=, inputs x, w, dy; dx may take the storage of dy; dw and db are fp32
-/// (fp64 from fp64).
+/// dx (+)=, dw (+)= and db (+)=, inputs x, w, dy; dx is rounded once and may take the storage of
+/// dy; dw and db are fp32 (fp64 from fp64).
 struct LayerNormGrad {
   static constexpr std::string_view kName = "layer_norm_grad";
   float eps = 1e-5F;
@@ -36,7 +36,7 @@ struct LayerNormGrad {
   std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
 
-  std::vector<int> accumulates() const { return {1, 2}; }
+  std::vector<int> accumulates() const { return {0, 1, 2}; }
 
   std::vector<Alias> aliases() const { return {{.out = 0, .in = 2}}; }
 

@@ -26,8 +26,8 @@ A reciprocal_deviation(A squares, int64_t D, A eps) {
   return A{1} / std::sqrt(squares / static_cast<A>(D) + eps);
 }
 
-// With h = (x - mean) r and g = w dy: dx = r (g - mean(g) - h mean(g h)), dw += dy h, db += dy.
-template <class T, class A = Accum<T>>
+// With h = (x - mean) r and g = w dy: dx (+)= r (g - mean(g) - h mean(g h)), dw += dy h, db += dy.
+template <class T, bool kAdds, class A = Accum<T>>
 void grad_row(const T* x, const T* w, const T* dy, T* dx, A* dw, A* db, int64_t D, A eps) {
   const A mean = mean_of(x, D);
   A squares{0};
@@ -49,7 +49,9 @@ void grad_row(const T* x, const T* w, const T* dy, T* dx, A* dw, A* db, int64_t 
     const A g = static_cast<A>(dy[d]);
     dw[d] += g * h;
     db[d] += g;
-    dx[d] = static_cast<T>(r * (static_cast<A>(w[d]) * g - mean_g - h * mean_gh));
+    A sum = r * (static_cast<A>(w[d]) * g - mean_g - h * mean_gh);
+    if constexpr (kAdds) sum += static_cast<A>(dx[d]);
+    dx[d] = static_cast<T>(sum);
   });
 }
 
@@ -89,8 +91,9 @@ Kernel prepare(const LayerNormGrad& op, const KernelTypes& types, std::string_vi
       const T* w = args.in[1].as<T>();
       const T* dy = args.in[2].as<T>();
       T* dx = args.out[0].as<T>();
+      const auto grad = args.accumulate[0] ? grad_row<T, true> : grad_row<T, false>;
       sum_rows<2, A>(N, D, args.workspace, [=](int64_t n, A* sums) {
-        grad_row(x + n * D, w, dy + n * D, dx + n * D, sums, sums + D, D, static_cast<A>(eps));
+        grad(x + n * D, w, dy + n * D, dx + n * D, sums, sums + D, D, static_cast<A>(eps));
       });
       add_blocks<2>(N, D, args.workspace, 0, args.out[1].as<A>(), args.accumulate[1]);
       add_blocks<2>(N, D, args.workspace, 1, args.out[2].as<A>(), args.accumulate[2]);

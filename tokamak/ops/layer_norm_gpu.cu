@@ -112,8 +112,8 @@ void launch(const KernelArgs& args, int64_t N, int64_t D, Accum<T> eps) {
   TOK_CUDA_LAUNCHED();
 }
 
-// With h = (x - mean) r and g = w dy: dx = r (g - mean(g) - h mean(g h)), dw += dy h, db += dy; see
-// row_sums.cuh.
+// With h = (x - mean) r and g = w dy: dx (+)= r (g - mean(g) - h mean(g h)), dw += dy h, db += dy;
+// see row_sums.cuh.
 template <class T>
 struct Gradient {
   using Element = T;
@@ -145,11 +145,11 @@ struct Gradient {
     return {mean, r, sums[1] / static_cast<A>(D), sums[2] * r / static_cast<A>(D)};
   }
 
-  __device__ T apply(const Statistics& s, A x, A w, A dy, A (&sums)[kSums]) const {
+  __device__ A apply(const Statistics& s, A x, A w, A dy, A (&sums)[kSums]) const {
     const A h = (x - s.mean) * s.r;
     sums[0] += dy * h;
     sums[1] += dy;
-    return to<T>(s.r * (w * dy - s.mean_g - h * s.mean_gh));
+    return s.r * (w * dy - s.mean_g - h * s.mean_gh);
   }
 };
 

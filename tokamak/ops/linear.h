@@ -25,7 +25,7 @@ struct Linear {
   static std::span<const Variant> variants();
 };
 
-/// dx[.., i] = sum_o dy[.., o] w[o, i]
+/// dx[.., i] (+)= sum_o dy[.., o] w[o, i]; rounded once.
 struct LinearGradInput {
   static constexpr std::string_view kName = "linear_grad_input";
 
@@ -33,6 +33,9 @@ struct LinearGradInput {
   std::vector<Strategy> place(std::span<const TensorType> in) const;
   std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+
+  std::vector<int> accumulates() const { return {0}; }
+
   static std::span<const Variant> variants();
 };
 

@@ -66,12 +66,13 @@ Kernel prepare(const LinearGradInput&, const KernelTypes& types, std::string_vie
   if (!is_reference(variant)) {
     const Gemm gemm({.m = N, .n = I, .k = O, .in = types.in[0].dtype, .out = types.out[0].dtype});
     return [gemm](const KernelArgs& a) {
-      gemm.run(a.in[0].data, a.in[1].data, nullptr, a.out[0].data, false);
+      gemm.run(a.in[0].data, a.in[1].data, nullptr, a.out[0].data, a.accumulate[0]);
     };
   }
   return by_float(types.in[0].dtype, [=]<class T>() -> Kernel {
     return [=](const KernelArgs& a) {
-      plain_product(N, I, O, a.in[0].as<T>(), O, 1, a.in[1].as<T>(), I, 1, a.out[0].as<T>(), false);
+      plain_product(N, I, O, a.in[0].as<T>(), O, 1, a.in[1].as<T>(), I, 1, a.out[0].as<T>(),
+                    a.accumulate[0]);
     };
   });
 }

@@ -168,6 +168,10 @@ double relative_error(const Numbers& got, const Numbers& want) {
   return norm(diff) / std::max(norm(want), 1e-30);
 }
 
+double accumulation_bound(DType dtype) {
+  return dtype == DType::kBF16 ? 6e-3 : 1e-5;
+}
+
 Types types_as(const OpCase& c, DType dtype) {
   Types types = c.in;
   for (size_t i = 0; i < types.size(); ++i) {

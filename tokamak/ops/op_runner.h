@@ -33,6 +33,9 @@ std::string test_name(const OpRules* rules, const std::string& name);
 /// |got - want| / |want|
 double relative_error(const Numbers& got, const Numbers& want);
 
+/// How near three sums of an output stored in `dtype` must be: bf16 is rounded at each.
+double accumulation_bound(DType dtype);
+
 /// The case's input types with floats as `dtype`.
 Types types_as(const OpCase& c, DType dtype);
 

@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "tokamak/gpu/row_sums.cuh"
 #include "tokamak/gpu/rows.cuh"
 #include "tokamak/ops/rms_norm.h"
@@ -18,33 +20,54 @@ __device__ T scale(T x, T w, Accum<T> r) {
   return to<T>(to<A>(w) * to<A>(to<T>(to<A>(x) * r)));
 }
 
+// What a norm reads and writes: y of x or, with a branch, of sum = T(x + branch), which may lie on
+// either.
+template <class T>
+struct Operands {
+  const T* x;
+  const T* branch;
+  const T* w;
+  T* sum;
+  T* y;
+};
+
 // y = w T(x r), r = 1 / sqrt(mean(x^2) + eps): a group of threads holds a row, P accesses each; x
-// is read once, y written once.
-template <int P, class T>
-__global__ void __launch_bounds__(1024)
-    rms_norm(const T* x, const T* w, T* y, int64_t N, int D, int group, Accum<T> eps) {
+// (and branch) is read once, y (and sum) written once.
+template <int P, int kMostThreads, bool kAdds, class T>
+__global__ void __launch_bounds__(kMostThreads)
+    rms_norm(Operands<T> o, int64_t N, int D, int group, Accum<T> eps) {
   using A = Accum<T>;
   constexpr int K = Pack<T>::kSize;
   const int thread = static_cast<int>(threadIdx.x);
   const int member = thread % group;
   const int64_t rows = blockDim.x / group;
   const int64_t n = static_cast<int64_t>(blockIdx.x) * rows + thread / group;
-  T v[P][K];
+  uint4 row[P];  // whole registers: elements of 2 bytes would take one each
+  uint4 branch[P];
   A squares[1] = {A{0}};
 #pragma unroll
   for (int p = 0; p < P; ++p) {
     const int d = (p * group + member) * K;
-    if (n < N && d < D) {
-      load<K>(x + n * D + d, v[p]);
-    } else {
-#pragma unroll
-      for (int k = 0; k < K; ++k) v[p][k] = to<T>(A{0});
-    }
+    row[p] = branch[p] = uint4{};
+    if (n >= N || d >= D) continue;
+    row[p] = *reinterpret_cast<const uint4*>(o.x + n * D + d);
+    if constexpr (kAdds) branch[p] = *reinterpret_cast<const uint4*>(o.branch + n * D + d);
   }
 #pragma unroll
   for (int p = 0; p < P; ++p) {
+    T v[K];
+    memcpy(v, &row[p], sizeof(v));
+    if constexpr (kAdds) {
+      T u[K];
+      memcpy(u, &branch[p], sizeof(u));
 #pragma unroll
-    for (int k = 0; k < K; ++k) squares[0] += to<A>(v[p][k]) * to<A>(v[p][k]);
+      for (int k = 0; k < K; ++k) v[k] = to<T>(to<A>(v[k]) + to<A>(u[k]));
+      memcpy(&row[p], v, sizeof(v));
+      const int d = (p * group + member) * K;
+      if (n < N && d < D) store<K>(o.sum + n * D + d, v);
+    }
+#pragma unroll
+    for (int k = 0; k < K; ++k) squares[0] += to<A>(v[k]) * to<A>(v[k]);
   }
   group_sums(squares, group, 0);
   const A r = reciprocal_rms(squares[0], D, eps);
@@ -52,49 +75,58 @@ __global__ void __launch_bounds__(1024)
   for (int p = 0; p < P; ++p) {
     const int d = (p * group + member) * K;
     if (n >= N || d >= D) continue;
+    T v[K];
     T weight[K];
-    load<K>(w + d, weight);
+    memcpy(v, &row[p], sizeof(v));
+    load<K>(o.w + d, weight);
 #pragma unroll
-    for (int k = 0; k < K; ++k) v[p][k] = scale(v[p][k], weight[k], r);
-    store<K>(y + n * D + d, v[p]);
+    for (int k = 0; k < K; ++k) v[k] = scale(v[k], weight[k], r);
+    store<K>(o.y + n * D + d, v);
   }
 }
 
 // The same for any row: a block a row, which is read twice.
-template <class T>
-__global__ void __launch_bounds__(kThreads)
-    rms_norm_of_any(const T* x, const T* w, T* y, int D, Accum<T> eps) {
+template <bool kAdds, class T>
+__global__ void __launch_bounds__(kThreads) rms_norm_of_any(Operands<T> o, int D, Accum<T> eps) {
   using A = Accum<T>;
   const int64_t at = static_cast<int64_t>(blockIdx.x) * D;
   A squares{0};
   for (int d = static_cast<int>(threadIdx.x); d < D; d += kThreads) {
-    const A v = to<A>(x[at + d]);
+    T element = o.x[at + d];
+    if constexpr (kAdds) {
+      element = to<T>(to<A>(element) + to<A>(o.branch[at + d]));
+      o.sum[at + d] = element;
+    }
+    const A v = to<A>(element);
     squares += v * v;
   }
   const A r = reciprocal_rms(block_sum(squares), D, eps);
+  const T* x = kAdds ? o.sum : o.x;  // which this thread has written
   for (int d = static_cast<int>(threadIdx.x); d < D; d += kThreads)
-    y[at + d] = scale(x[at + d], w[d], r);
+    o.y[at + d] = scale(x[at + d], o.w[d], r);
 }
 
-template <class T>
-void launch(const T* x, const T* w, T* y, int64_t N, int64_t D, Accum<T> eps, cudaStream_t stream) {
+template <bool kAdds, class T>
+void launch(const Operands<T>& o, int64_t N, int64_t D, Accum<T> eps, cudaStream_t stream) {
   constexpr int64_t kPacks = 4;
   if (N == 0 || D == 0) return;
   const int width = static_cast<int>(D);
   const int64_t packs = D / Pack<T>::kSize;
-  if (!is_packed<T>(D, x, w, y) || packs > 1024 * kPacks) {
-    rms_norm_of_any<<<static_cast<unsigned>(N), kThreads, 0, stream>>>(x, w, y, width, eps);
+  if (!is_packed<T>(D, o.x, o.branch, o.w, o.sum, o.y) || packs > 1024 * kPacks) {
+    rms_norm_of_any<kAdds><<<static_cast<unsigned>(N), kThreads, 0, stream>>>(o, width, eps);
   } else {
     const bool one = packs <= 32;
     const RowGroups to = row_groups(packs, one ? 1 : kPacks, 128);
     const auto blocks = static_cast<unsigned>((N + to.rows - 1) / to.rows);
-    const auto kernel = one ? rms_norm<1, T> : rms_norm<kPacks, T>;
-    kernel<<<blocks, to.threads(), 0, stream>>>(x, w, y, N, width, to.group, eps);
+    const auto kernel = one                   ? rms_norm<1, 128, kAdds, T>
+                        : to.threads() <= 256 ? rms_norm<kPacks, 256, kAdds, T>
+                                              : rms_norm<kPacks, 1024, kAdds, T>;
+    kernel<<<blocks, to.threads(), 0, stream>>>(o, N, width, to.group, eps);
   }
   TOK_CUDA_LAUNCHED();
 }
 
-// With h = x r: dx = r (w dy - h mean(w dy h)), dw += dy h; see row_sums.cuh.
+// With h = x r: dx (+)= r (w dy - h mean(w dy h)), dw += dy h; see row_sums.cuh.
 template <class T>
 struct Gradient {
   using Element = T;
@@ -119,9 +151,9 @@ struct Gradient {
     return {r, sums[1] * r * r / static_cast<A>(D)};
   }
 
-  __device__ T apply(const Statistics& s, A x, A w, A dy, A (&sums)[kSums]) const {
+  __device__ A apply(const Statistics& s, A x, A w, A dy, A (&sums)[kSums]) const {
     sums[0] += dy * x * s.r;
-    return to<T>(s.r * (w * dy - x * s.scale));
+    return s.r * (w * dy - x * s.scale);
   }
 };
 
@@ -132,18 +164,36 @@ Kernel prepare(const RmsNorm& op, const KernelTypes& types, const Setup&) {
   const int64_t D = types.in[0].dims.back();
   return by_float(types.out[0].dtype, [=, eps = op.eps]<class T>() -> Kernel {
     return [=](const KernelArgs& args) {
-      launch<T>(args.in[0].as<T>(), args.in[1].as<T>(), args.out[0].as<T>(), N, D, eps,
-                as_stream(args.stream));
+      const Operands<T> o{args.in[0].as<T>(), nullptr, args.in[1].as<T>(), nullptr,
+                          args.out[0].as<T>()};
+      launch<false>(o, N, D, eps, as_stream(args.stream));
     };
   });
 }
 
-Kernel prepare(const RmsNormGrad& op, const KernelTypes& types, const Setup&) {
+Kernel prepare(const AddRmsNorm& op, const KernelTypes& types, const Setup&) {
   const int64_t N = rows_of(types.in[0]);
   const int64_t D = types.in[0].dims.back();
   return by_float(types.out[0].dtype, [=, eps = op.eps]<class T>() -> Kernel {
     return [=](const KernelArgs& args) {
+      const Operands<T> o{args.in[0].as<T>(), args.in[1].as<T>(), args.in[2].as<T>(),
+                          args.out[0].as<T>(), args.out[1].as<T>()};
+      launch<true>(o, N, D, eps, as_stream(args.stream));
+    };
+  });
+}
+
+// y is made by the forward's kernel, whose sums have another order than the gradient's.
+Kernel prepare(const RmsNormGrad& op, const KernelTypes& types, const Setup&) {
+  const int64_t N = rows_of(types.in[0]);
+  const int64_t D = types.in[0].dims.back();
+  return by_float(types.out[0].dtype, [=, eps = op.eps, emits_y = op.emits_y]<class T>() -> Kernel {
+    return [=](const KernelArgs& args) {
       launch_row_sums(Gradient<T>{static_cast<Accum<T>>(eps)}, N, D, args);
+      if (!emits_y) return;
+      const Operands<T> o{args.in[0].as<T>(), nullptr, args.in[1].as<T>(), nullptr,
+                          args.out[2].as<T>()};
+      launch<false>(o, N, D, eps, as_stream(args.stream));
     };
   });
 }

@@ -20,11 +20,24 @@ OpCases cases_of<RmsNorm>() {
 }
 
 template <>
+OpCases cases_of<AddRmsNorm>() {
+  CasesOf<AddRmsNorm> c;
+  c.good("batched", {}, {f32({2, 6, 8}), f32({2, 6, 8}), f32({8})}).flops = 5.0 * 96;
+  c.good("one row, odd width", {.eps = 1e-6F}, {f32({1, 131}), f32({1, 131}), f32({131})});
+  c.good("several rows", {}, {f32({67, 17}), f32({67, 17}), f32({17})});
+  c.bad("branch differs", {}, {f32({6, 5}), f32({5, 6}), f32({5})});
+  c.bad("weight of another width", {}, {f32({6, 5}), f32({6, 5}), f32({6})});
+  c.bad("weight missing", {}, {f32({6, 5}), f32({6, 5})});
+  return c.cases;
+}
+
+template <>
 OpCases cases_of<RmsNormGrad>() {
   CasesOf<RmsNormGrad> c;
-  const auto good = [&](std::string name, Dims x) {
-    const int64_t D = x.back();
-    c.good(std::move(name), {}, {f32(x), f32({D}), f32(x)}).check_gradient = false;
+  const auto good = [&](const std::string& name, const Dims& x) {
+    const Types in{f32(x), f32({x.back()}), f32(x)};
+    c.good(name, {}, in).check_gradient = false;
+    c.good(name + ", with y", {.emits_y = true}, in).check_gradient = false;
   };
   good("batched", {2, 6, 8});
   good("one row, odd width", {1, 131});

@@ -24,11 +24,11 @@ Types SwigluGrad::infer(std::span<const TensorType> in) const {
   require_inputs(kName, in, 3, 3);
   require_same_type(kName, "gate", in[0], "up", in[1]);
   require_same_type(kName, "gate", in[0], "dy", in[2]);
-  return {in[0], in[0]};
+  return Types(emits_y ? 3 : 2, in[0]);
 }
 
 std::vector<Strategy> SwigluGrad::place(std::span<const TensorType> in) const {
-  return place_elementwise(in, 2);
+  return place_elementwise(in, emits_y ? 3 : 2);
 }
 
 std::vector<Value> SwigluGrad::gradient(Graph&, const Node& n, std::span<const Value>) const {
@@ -36,7 +36,16 @@ std::vector<Value> SwigluGrad::gradient(Graph&, const Node& n, std::span<const V
 }
 
 Cost SwigluGrad::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
-  return memory_cost(in, out, 11.0);
+  return memory_cost(in, out, emits_y ? 12.0 : 11.0);
+}
+
+std::optional<AnyOp> SwigluGrad::emitting(const AnyOp& forward) const {
+  if (emits_y || forward.as<Swiglu>() == nullptr) return std::nullopt;
+  return any_op(SwigluGrad{.emits_y = true});
+}
+
+std::string SwigluGrad::describe() const {
+  return emits_y ? "with y" : "";
 }
 
 }  // namespace tokamak

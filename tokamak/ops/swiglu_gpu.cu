@@ -27,9 +27,9 @@ struct Gate {
   }
 };
 
-// With s = sigmoid(g): dg = dy u s (1 + g (1 - s)), du = dy g s; five accesses an element. All
-// inputs are read first: outputs may lie on any of them.
-template <class T>
+// With s = sigmoid(g): dg = dy u s (1 + g (1 - s)), du = dy g s, and y = g s u as Gate makes it;
+// five accesses an element, six with y. All inputs are read first: outputs may lie on any of them.
+template <class T, bool kEmitsY>
 struct GateGrad {
   using Element = T;
   const T* gate;
@@ -37,6 +37,7 @@ struct GateGrad {
   const T* dy;
   T* dgate;
   T* dup;
+  T* y;
 
   template <int K>
   __device__ void operator()(int64_t i) const {
@@ -53,13 +54,23 @@ struct GateGrad {
       const A u = to<A>(us[k]);
       const A d = to<A>(ds[k]);
       const A s = sigmoid(g);
+      if constexpr (kEmitsY) ds[k] = to<T>(g * s * u);
       gs[k] = to<T>(d * u * s * (A{1} + g * (A{1} - s)));
       us[k] = to<T>(d * g * s);
     }
     store<K>(dgate + i, gs);
     store<K>(dup + i, us);
+    if constexpr (kEmitsY) store<K>(y + i, ds);
   }
 };
+
+template <class T, bool kEmitsY>
+void launch_grad(const KernelArgs& args) {
+  const GateGrad<T, kEmitsY> f{args.in[0].as<T>(),  args.in[1].as<T>(),
+                               args.in[2].as<T>(),  args.out[0].as<T>(),
+                               args.out[1].as<T>(), kEmitsY ? args.out[2].as<T>() : nullptr};
+  launch_vectors(args.out[0].numel(), args.stream, f, f.gate, f.up, f.dy, f.dgate, f.dup, f.y);
+}
 
 }  // namespace
 
@@ -72,13 +83,9 @@ Kernel prepare(const Swiglu&, const KernelTypes& types, const Setup&) {
   });
 }
 
-Kernel prepare(const SwigluGrad&, const KernelTypes& types, const Setup&) {
-  return by_float(types.out[0].dtype, []<class T>() -> Kernel {
-    return [](const KernelArgs& args) {
-      const GateGrad<T> f{args.in[0].as<T>(), args.in[1].as<T>(), args.in[2].as<T>(),
-                          args.out[0].as<T>(), args.out[1].as<T>()};
-      launch_vectors(args.out[0].numel(), args.stream, f, f.gate, f.up, f.dy, f.dgate, f.dup);
-    };
+Kernel prepare(const SwigluGrad& op, const KernelTypes& types, const Setup&) {
+  return by_float(types.out[0].dtype, [&]<class T>() -> Kernel {
+    return op.emits_y ? launch_grad<T, true> : launch_grad<T, false>;
   });
 }
 

@@ -20,6 +20,10 @@ OpCases cases_of<SwigluGrad>() {
   CasesOf<SwigluGrad> c;
   c.good("small", {}, {f32({2, 6, 4}), f32({2, 6, 4}), f32({2, 6, 4})}).check_gradient = false;
   c.good("odd width", {}, {f32({1, 131}), f32({1, 131}), f32({1, 131})}).check_gradient = false;
+  c.good("with y", {.emits_y = true}, {f32({2, 6, 4}), f32({2, 6, 4}), f32({2, 6, 4})})
+      .check_gradient = false;
+  c.good("with y, odd width", {.emits_y = true}, {f32({1, 131}), f32({1, 131}), f32({1, 131})})
+      .check_gradient = false;
   c.bad("dy differs", {}, {f32({3, 5}), f32({3, 5}), f32({5, 3})});
   return c.cases;
 }

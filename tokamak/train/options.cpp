@@ -185,6 +185,7 @@ RunShape shape_of(const Config& c, const ModelSpec& spec, const MeshPlace& place
                  .max_norm = c.training.max_norm,
                  .no_decay = c.optimizer.no_decay};
   shape.recompute = recompute_of(c.activation_checkpoint);
+  shape.recompute.emit_on_backward = c.activation_checkpoint.emit_on_backward;
   if (c.validation.enable) {
     shape.validation = t;
     shape.validation->batch = c.validation.local_batch_size;
