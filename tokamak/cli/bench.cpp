@@ -102,7 +102,7 @@ int run_bench_model(Args args) {
   TOK_REQUIRE(mode == "none" || mode == "full", "--recompute \"{}\": wanted none or full", mode);
   TOK_REQUIRE(dtype == "both" || dtype == "float32" || dtype == "bfloat16",
               "--dtype \"{}\": wanted float32, bfloat16 or both", dtype);
-  const auto backend = open_backend(device, threads);
+  const auto backend = open_backend({.device = device, .threads = threads});
   for (const std::string one : {"float32", "bfloat16"}) {
     if (dtype != "both" && dtype != one) continue;
     RunShape shape{.training = {.batch = batch,

@@ -160,7 +160,7 @@ int run_bench_comm(Args args) {
               "tokamak bench comm: one rank talks to nobody; tokamak launch -n 4 -- bench comm");
   std::vector<int> ranks(static_cast<size_t>(world->size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  const auto backend = open_backend(device, 1, launched);
+  const auto backend = open_backend({.device = device, .threads = 1}, launched);
   std::unique_ptr<World> of_gpus;
   World& talkers = device_world(*world, *backend, launched, of_gpus);
   const auto comm = talkers.make_group("bench", ranks);

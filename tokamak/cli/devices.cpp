@@ -44,12 +44,13 @@ bool means_gpu(const std::string& device) {
   return device == "cuda" || (device == "auto" && gpu::num_devices() > 0);
 }
 
-std::unique_ptr<Backend> open_backend(const std::string& device, int threads,
+std::unique_ptr<Backend> open_backend(const DeviceChoice& choice,
                                       const LaunchEnvironment& launched) {
-  if (!means_gpu(device)) return cpu::make_backend({.threads = threads});
+  if (!means_gpu(choice.device)) return cpu::make_backend({.threads = choice.threads});
   const int count = gpu::num_devices();
   TOK_REQUIRE(count > 0, "device = cuda: {}", gpu::why_none());
-  return gpu::make_backend({.device = launched.local_rank % count});
+  return gpu::make_backend(
+      {.device = launched.local_rank % count, .deterministic = choice.deterministic});
 }
 
 bool is_gpu(const Backend& backend) {
@@ -64,15 +65,15 @@ World& device_world(World& control, Backend& backend, const LaunchEnvironment& l
   return *owned;
 }
 
-PlanTarget plan_target(const std::string& device, int threads) {
-  if (!means_gpu(device))
-    return {.target = cpu::make_backend({.threads = threads})->target(), .note = ""};
+PlanTarget plan_target(const DeviceChoice& choice) {
+  if (!means_gpu(choice.device))
+    return {.target = cpu::make_backend({.threads = choice.threads})->target(), .note = ""};
   if (gpu::num_devices() == 0) {
     return {
-        .target = {.backend = "gpu", .arch = kUnseenArch},
+        .target = {.backend = "gpu", .arch = kUnseenArch, .deterministic = choice.deterministic},
         .note = fmt::format("planned for sm_{}; no GPU here: {}\n", kUnseenArch, gpu::why_none())};
   }
-  const auto backend = open_backend(device);
+  const auto backend = open_backend(choice);
   const gpu::DeviceInfo info = gpu::describe_device(gpu::current_device());
   return {.target = backend->target(),
           .note = fmt::format("planned for sm_{}: {}, {:.1f} GiB\n", info.arch, info.name,

@@ -20,9 +20,15 @@ inline constexpr const char* kDeviceHelp = "auto, cpu or cuda; auto = a GPU if t
 /// another word.
 bool means_gpu(const std::string& device);
 
-/// A GPU, that of the local rank, or the CPU with `threads` (0 = all). Throws Error where cuda is
-/// asked for and there is none.
-std::unique_ptr<Backend> open_backend(const std::string& device, int threads = 0,
+struct DeviceChoice {
+  std::string device = "auto";
+  int threads = 0;             ///< of a CPU; 0 = all
+  bool deterministic = false;  ///< a GPU's libraries too add in a fixed order
+};
+
+/// A GPU, that of the local rank, or the CPU. Throws Error where cuda is asked for and there is
+/// none.
+std::unique_ptr<Backend> open_backend(const DeviceChoice& choice,
                                       const LaunchEnvironment& launched = {});
 
 bool is_gpu(const Backend& backend);
@@ -39,7 +45,7 @@ struct PlanTarget {
 
 /// What a plan is made for: this machine's device or, where cuda is asked for and none is visible,
 /// sm_90 with all libraries.
-PlanTarget plan_target(const std::string& device, int threads);
+PlanTarget plan_target(const DeviceChoice& choice);
 
 /// Of one device, for mfu: a GPU's data sheet, or what doctor has measured of this CPU; nothing
 /// where neither is known.

@@ -55,7 +55,7 @@ int run_generate(Args args) {
   tokenizer->encode(prompt, ids);
   TOK_REQUIRE(!ids.empty(), "the prompt is empty and the tokenizer has no BOS: give --prompt");
   const auto needed = static_cast<int64_t>(ids.size()) + sampling.max_new_tokens;
-  const auto backend = open_backend(device);
+  const auto backend = open_backend({.device = device});
   Generator generator(files.config, files.parameters, dtype_from_name(dtype, "--dtype"),
                       seq_len > 0 ? seq_len : needed, *backend);
   if (!ids_only) fmt::print("{}", prompt);

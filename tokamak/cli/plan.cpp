@@ -62,7 +62,9 @@ int run_plan(Args args) {
   }
   for (const Need& need : run->needs) fmt::print("{}\n", needs_line(need));
   const PlanTarget made_for =
-      plan_target(run->config.job.device, static_cast<int>(run->config.training.threads));
+      plan_target({.device = run->config.job.device,
+                   .threads = static_cast<int>(run->config.training.threads),
+                   .deterministic = run->config.debug.deterministic});
   const ModelSpec spec = spec_of(run->config);
   const PlannedRun planned(spec, shape_of(run->config, spec, run->place), made_for.target);
   const Plan& plan = planned.plan();

@@ -42,8 +42,9 @@ void dry_run(const RunConfig& run) {
     fmt::print("no memory table: the model's config.json is not here\n");
     return;
   }
-  const PlanTarget made_for =
-      plan_target(run.config.job.device, static_cast<int>(run.config.training.threads));
+  const PlanTarget made_for = plan_target({.device = run.config.job.device,
+                                           .threads = static_cast<int>(run.config.training.threads),
+                                           .deterministic = run.config.debug.deterministic});
   const ModelSpec spec = spec_of(run.config);
   const PlannedRun planned(spec, shape_of(run.config, spec, run.place), made_for.target);
   fmt::print("{}", made_for.note);
@@ -99,7 +100,10 @@ void train_on(World& world, const LaunchEnvironment& launched, Args args) {
   options.logging.print = print_log;
   std::unique_ptr<Backend> backend;
   all_together(world, [&] {
-    backend = open_backend(run->config.job.device, threads_of(run->config, launched), launched);
+    backend = open_backend({.device = run->config.job.device,
+                            .threads = threads_of(run->config, launched),
+                            .deterministic = run->config.debug.deterministic},
+                           launched);
     return std::string();
   });
   options.logging.peak_flops = peak_flops(*backend, options.shape.training.compute);

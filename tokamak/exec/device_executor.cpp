@@ -1,6 +1,8 @@
 #include <chrono>
 #include <deque>
 #include <optional>
+#include <set>
+#include <string>
 
 #include "tokamak/core/error.h"
 #include "tokamak/exec/bound_plan.h"
@@ -11,6 +13,15 @@ namespace {
 
 double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Tasks of one name run the same code.
+std::string kernel_name(const Task& task) {
+  std::string name = fmt::format("{}/{}", task.rules->name, task.variant->name);
+  for (const auto* list : {&task.in, &task.out}) {
+    for (const Operand& o : *list) name += " " + to_string(o.type);
+  }
+  return name;
 }
 
 // Times of the device's streams, read some items after they were taken.
@@ -126,6 +137,7 @@ class DeviceExecutor final : public RunLoop {
  public:
   DeviceExecutor(const Plan& plan, const Memory& memory, std::span<Communicator* const> groups)
       : plan_(plan),
+        memory_(memory),
         streams_(*memory.backend().streams()),
         bound_(plan, memory, groups),
         clock_(streams_),
@@ -158,6 +170,19 @@ class DeviceExecutor final : public RunLoop {
       settle();
     } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it was told where it arose
     }
+  }
+
+  void warm_up() override {
+    std::set<std::string> seen;
+    for (const BoundSegment& segment : bound_.segments()) {
+      for (size_t t = 0; t < segment.tasks.size(); ++t) {
+        const BoundTask& bound = segment.tasks[t];
+        if (bound.is_communication || !seen.insert(kernel_name(*bound.task)).second) continue;
+        for (const KernelArgs& args : segment.bindings[0].calls[t]->args) bound.kernel(args);
+      }
+    }
+    settle();
+    memory_.clear();
   }
 
   void run(const ScheduleItem& item) override {
@@ -275,6 +300,7 @@ class DeviceExecutor final : public RunLoop {
   }
 
   const Plan& plan_;
+  const Memory& memory_;
   DeviceStreams& streams_;
   BoundPlan bound_;
   DeviceClock clock_;

@@ -15,6 +15,10 @@ void Executor::run(const ScheduleItem& item) {
   loop_->run(item);
 }
 
+void Executor::warm_up() {
+  loop_->warm_up();
+}
+
 void Executor::settle() {
   loop_->settle();
 }

@@ -43,6 +43,11 @@ class Executor {
   /// stream; the executor is of no use after it.
   void run(const ScheduleItem& item);
 
+  /// On a device runs each distinct kernel once, so that no later launch waits for code to be
+  /// loaded (which a collective that waits for a peer would hold up for ever). Leaves all memory
+  /// zero.
+  void warm_up();
+
   /// Returns when all that was given to `run` has ended and its times and spans are added.
   void settle();
 

@@ -40,6 +40,12 @@ int64_t Memory::bytes() const {
   return total;
 }
 
+void Memory::clear() const {
+  for (const auto& allocation : arenas_) {
+    if (allocation != nullptr) backend_->clear(allocation->data(), allocation->bytes());
+  }
+}
+
 std::byte* StateAccess::data(StateId id, int64_t offset, size_t bytes) const {
   const int64_t size = (*states_)[id].type.bytes();
   TOK_CHECK((*layout_)[id] != StateLayout::kNowhere, "{} is absent on this rank",

@@ -20,6 +20,9 @@ class Memory {
   std::byte* base(ArenaKind arena) const;
   int64_t bytes() const;
 
+  /// Zeroes all arenas.
+  void clear() const;
+
   Backend& backend() const { return *backend_; }
 
  private:

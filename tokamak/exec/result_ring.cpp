@@ -14,9 +14,14 @@ ResultRing::ResultRing(const StateAccess& access, std::vector<StateId> scalars, 
       ring_[i].values = std::span(host_).subspan(i * width, width);
     } else {
       auto* pinned = static_cast<double*>(streams->make_pinned(width * sizeof(double)));
-      ring_[i] = {.values = {pinned, width}, .copied = streams->make_event(false)};
+      ring_[i] = {.values = {pinned, width}, .copied = streams->make_event(true)};
     }
   }
+  if (streams == nullptr) return;
+  origin_ = streams->make_event(true);
+  streams->record(origin_, streams->stream(0));
+  streams->synchronize(origin_);
+  origin_at_ = std::chrono::steady_clock::now();
 }
 
 void ResultRing::push() {
@@ -33,13 +38,19 @@ void ResultRing::push() {
   if (streams != nullptr) streams->record(entry.copied, streams->stream(0));
 }
 
-std::vector<double> ResultRing::pop() {
+StepScalars ResultRing::pop() {
   TOK_CHECK(size_ > 0);
   const Entry& entry = ring_[first_];
-  if (DeviceStreams* streams = access_.streams()) streams->synchronize(entry.copied);
+  StepScalars result{.at = std::chrono::steady_clock::now()};
+  if (DeviceStreams* streams = access_.streams()) {
+    streams->synchronize(entry.copied);
+    const std::chrono::duration<double> since(streams->seconds_between(origin_, entry.copied));
+    result.at = origin_at_ + std::chrono::duration_cast<std::chrono::steady_clock::duration>(since);
+  }
+  result.values.assign(entry.values.begin(), entry.values.end());
   first_ = (first_ + 1) % ring_.size();
   --size_;
-  return {entry.values.begin(), entry.values.end()};
+  return result;
 }
 
 }  // namespace tokamak

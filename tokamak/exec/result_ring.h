@@ -1,8 +1,7 @@
 // What the host reads of a step: copied in the device's own order, looked at some steps later.
 #pragma once
 
-#include <deque>
-#include <optional>
+#include <chrono>
 #include <span>
 #include <vector>
 
@@ -10,7 +9,12 @@
 
 namespace tokamak {
 
-/// Scalars of State (f64 [1]), as they were after each step.
+/// Scalars of State (f64 [1]) as they were after a step, and when that was.
+struct StepScalars {
+  std::vector<double> values;
+  std::chrono::steady_clock::time_point at;
+};
+
 class ResultRing {
  public:
   /// At most `capacity` steps are kept that were pushed and not popped.
@@ -19,8 +23,8 @@ class ResultRing {
   /// Enqueues a copy of the scalars behind all work given so far. REQUIRES: size() < capacity.
   void push();
 
-  /// The oldest step's scalars, in their order; waits for them. REQUIRES: size() > 0.
-  std::vector<double> pop();
+  /// The oldest step's, in the scalars' order; waits for them. REQUIRES: size() > 0.
+  StepScalars pop();
 
   size_t size() const { return size_; }
 
@@ -34,6 +38,8 @@ class ResultRing {
   std::vector<StateId> scalars_;
   std::vector<double> host_;
   std::vector<Entry> ring_;
+  DeviceEvent origin_ = nullptr;
+  std::chrono::steady_clock::time_point origin_at_;
   size_t first_ = 0;
   size_t size_ = 0;
 };

@@ -10,6 +10,9 @@ class RunLoop {
  public:
   virtual ~RunLoop() = default;
   virtual void run(const ScheduleItem& item) = 0;
+
+  virtual void warm_up() {}
+
   virtual void settle() = 0;
   virtual void time_phases(PhaseTimes* seconds) = 0;
   virtual double exposed_comm_s() const = 0;

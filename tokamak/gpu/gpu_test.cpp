@@ -1,11 +1,14 @@
 // Every op's GPU kernels against the CPU's reference in double, over every case. Skips where no GPU
 // is visible.
 #include <algorithm>
+#include <array>
 
 #include <gtest/gtest.h>
 
+#include "tokamak/core/error.h"
 #include "tokamak/core/random.h"
 #include "tokamak/gpu/backend.h"
+#include "tokamak/gpu/nccl_world.h"
 #include "tokamak/ops/op_runner.h"
 
 namespace tokamak::testing {
@@ -14,6 +17,14 @@ namespace {
 Backend& gpu_backend() {
   static const auto kBackend = gpu::make_backend();
   return *kBackend;
+}
+
+// What composites speak to in a group of one.
+Communicator& alone() {
+  static const auto kControl = make_single_world();
+  static const auto kWorld = gpu::make_nccl_world(*kControl, gpu_backend());
+  static const auto kGroup = kWorld->make_group("alone", std::array{0});
+  return *kGroup;
 }
 
 class GpuOps : public ::testing::TestWithParam<OpCase> {
@@ -28,7 +39,9 @@ class GpuOps : public ::testing::TestWithParam<OpCase> {
 
   std::vector<Numbers> run(DType dtype, const std::vector<Numbers>& values,
                            RunOptions options = {}) const {
+    Communicator* const groups[] = {&alone()};
     options.backend = &gpu_backend();
+    options.groups = groups;
     return run_op(c(), types_as(c(), dtype), values, options);
   }
 };

@@ -175,7 +175,24 @@ class NcclWorld final : public World {
     ncclComm_t comm = nullptr;
     TOK_NCCL(ncclCommInitRankConfig(&comm, static_cast<int>(group.world_ranks.size()), id,
                                     group.rank, &config));
+    if (group.world_ranks.size() == 2) connect_pair(comm, 1 - group.rank);
     return comm;
+  }
+
+  // NCCL connects a pair at its first message and the host waits for the peer's host, which may
+  // wait for its device, which waits for this one's next message. So they say hello here.
+  static void connect_pair(ncclComm_t comm, int peer) {
+    void* bytes = nullptr;
+    cudaStream_t stream = nullptr;
+    TOK_CUDA(cudaMalloc(&bytes, 2));
+    TOK_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    TOK_NCCL(ncclGroupStart());
+    TOK_NCCL(ncclSend(bytes, 1, ncclUint8, peer, comm, stream));
+    TOK_NCCL(ncclRecv(static_cast<std::byte*>(bytes) + 1, 1, ncclUint8, peer, comm, stream));
+    TOK_NCCL(ncclGroupEnd());
+    TOK_CUDA(cudaStreamSynchronize(stream));
+    TOK_CUDA(cudaStreamDestroy(stream));
+    TOK_CUDA(cudaFree(bytes));
   }
 
   World& control_;

@@ -77,7 +77,7 @@ PlannedRun::PlannedRun(const ModelSpec& config, const RunShape& shape, const Tar
     shape_.training.logits_bytes = kGpuLogitsBytes;
     if (shape_.validation) shape_.validation->logits_bytes = kGpuLogitsBytes;
   }
-  if (mesh().size() == 1) {
+  if (mesh().size() == 1 && target.backend != "gpu") {
     plan_one_rank(target);
   } else {
     plan_of_mesh(target);

@@ -53,12 +53,12 @@ MemoryUse RunLog::memory_use() const {
   return o_.memory ? o_.memory() : process_memory_use();
 }
 
-void RunLog::restart() {
-  window_ = {};
+void RunLog::restart(std::chrono::steady_clock::time_point start) {
+  window_ = {.start = start};
 }
 
 StepMetrics RunLog::metrics_of(const StepResult& result) const {
-  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - window_.start;
+  const std::chrono::duration<double> elapsed = result.at - window_.start;
   const auto steps = static_cast<double>(window_.steps);
   const double tps = static_cast<double>(window_.tokens) / elapsed.count() / world_size_;
   StepMetrics m{.step = result.step, .loss = result.loss, .grad_norm = result.grad_norm};
@@ -94,7 +94,7 @@ void RunLog::add_step(const StepResult& result, int64_t tokens) {
     if (events_) events_->add(m.step, to_scalars(m), std::chrono::system_clock::now());
     say(step_line(m, o_.color));
   }
-  restart();
+  restart(result.at);
 }
 
 void RunLog::add_validation(int64_t step, double loss, int64_t tokens, double seconds) {

@@ -36,6 +36,7 @@ struct StepResult {
   double grad_norm = 0.0;
   double lr = 0.0;
   int64_t tokens_seen = 0;
+  std::chrono::steady_clock::time_point at = std::chrono::steady_clock::now();  ///< its end
 };
 
 class RunLog {
@@ -52,7 +53,7 @@ class RunLog {
   void open(int64_t resumed_step, bool with_validation);
 
   /// Forgets the times and tokens since the last line.
-  void restart();
+  void restart() { restart(std::chrono::steady_clock::now()); }
 
   /// Where an executor adds the seconds of its phases.
   PhaseTimes* phases() { return &window_.phases; }
@@ -82,6 +83,7 @@ class RunLog {
   };
 
   MemoryUse memory_use() const;
+  void restart(std::chrono::steady_clock::time_point start);
   StepMetrics metrics_of(const StepResult& result) const;
 
   const LoggingOptions& o_;

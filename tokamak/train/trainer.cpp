@@ -119,6 +119,8 @@ class Trainer {
           *o_.validation, run_, access_, *validation_executor_, *parts_->validation_loader,
           share_of(o_.validation->data.seq_len), o_.mesh(), world_);
     }
+    executor_.warm_up();
+    if (validation_executor_) validation_executor_->warm_up();
     executor_.time_phases(log_.phases());
   }
 
@@ -236,15 +238,16 @@ class Trainer {
     while (issued_.size() > behind) {
       const IssuedStep issued = issued_.front();
       issued_.pop_front();
-      const std::vector<double> results = results_.pop();
-      check_finite(issued, results[0], results[1]);
+      const StepScalars results = results_.pop();
+      check_finite(issued, results.values[0], results.values[1]);
       log_.add_exposed_comm_time(executor_.exposed_comm_s() - exposed_comm_s_);
       exposed_comm_s_ = executor_.exposed_comm_s();
       log_.add_step({.step = issued.step,
-                     .loss = results[0],
-                     .grad_norm = results[1],
+                     .loss = results.values[0],
+                     .grad_norm = results.values[1],
                      .lr = issued.lr,
-                     .tokens_seen = issued.tokens_seen},
+                     .tokens_seen = issued.tokens_seen,
+                     .at = results.at},
                     tokens_per_step());
     }
   }
