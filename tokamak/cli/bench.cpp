@@ -14,40 +14,37 @@ namespace {
 
 void print(const StepBenchmark& b, const ModelSpec& model, const std::string& dtype,
            std::optional<double> gemm_peak) {
-  double gemm_s = 0.0;
-  double attention_s = 0.0;
+  const double wall_s = b.summary.wall_s;
   double gemm_flops = 0.0;
-  fmt::print("{:<22}{:>7}{:>12}{:>9}{:>12}{:>10}\n", "op", "calls", "ms", "share %", "GFLOP/s",
-             "GB/s");
-  for (const OpTime& op : b.ops) {
-    const bool is_gemm = op.op.rfind("linear", 0) == 0 && op.op != "linear_grad_bias";
-    const bool is_attention = op.op.rfind("attention", 0) == 0;
-    gemm_s += is_gemm ? op.seconds : 0.0;
-    gemm_flops += is_gemm ? op.flops : 0.0;
-    attention_s += is_attention ? op.seconds : 0.0;
-    fmt::print("{:<22}{:>7}{:>12.2f}{:>9.1f}{:>12.1f}{:>10.1f}\n", op.op, op.calls,
-               1e3 * op.seconds, 100.0 * op.seconds / b.traced_s, 1e-9 * op.flops / op.seconds,
-               1e-9 * op.bytes / op.seconds);
-  }
+  for (const OpTime& op : b.ops) gemm_flops += op.kind == Cost::Kind::kGemm ? op.flops : 0.0;
+  const double gemm_s = b.summary.parts[StepSummary::kGemm].seconds;
+  const double attention_s = b.summary.parts[StepSummary::kAttention].seconds;
   const double gemm_rate = gemm_flops / gemm_s;
-  fmt::print(
-      "step {:.3f} s (median of {}), {:.1f} tok/s; GEMM {:.1f} %, attention {:.1f} %, other {:.1f} "
-      "%; GEMM at {:.0f} GFLOP/s{}\n",
-      b.median_step_s(), b.step_s.size(), b.tokens_per_s(), 100.0 * gemm_s / b.traced_s,
-      100.0 * attention_s / b.traced_s, 100.0 * (1.0 - (gemm_s + attention_s) / b.traced_s),
-      1e-9 * gemm_rate, gemm_peak ? fmt::format(" of {:.0f} peak", 1e-9 * *gemm_peak) : "");
+  fmt::print("{}{}", to_text(b.ops, wall_s), to_text(b.summary));
+  fmt::print("step {:.3f} s (median of {}), {:.1f} tok/s; GEMM at {:.0f} GFLOP/s{}\n",
+             b.median_step_s(), b.step_s.size(), b.tokens_per_s(), 1e-9 * gemm_rate,
+             gemm_peak ? fmt::format(" of {:.0f} peak", 1e-9 * *gemm_peak) : "");
   Json line{{"bench", "model"},
             {"parameters", count_parameters(model).total},
             {"dtype", dtype},
             {"tokens_per_step", b.tokens_per_step},
             {"step_s", b.median_step_s()},
             {"tps", b.tokens_per_s()},
-            {"gemm_share", gemm_s / b.traced_s},
-            {"attention_share", attention_s / b.traced_s},
+            {"gemm_share", gemm_s / wall_s},
+            {"attention_share", attention_s / wall_s},
+            {"idle_share", b.summary.parts[StepSummary::kIdle].seconds / wall_s},
             {"gemm_gflops", 1e-9 * gemm_rate},
             {"planned_bytes", b.peak_bytes}};
   if (gemm_peak) line["peak_gflops"] = 1e-9 * *gemm_peak;
   fmt::print("{}\n", line.dump());
+}
+
+// What floors are counted from: on a CPU with the product's rate of this moment.
+DeviceRates rates_now(const Backend& backend, DType compute, std::optional<double> gemm_peak) {
+  DeviceRates rates = rates_of(backend);
+  if (is_gpu(backend) || !gemm_peak) return rates;
+  (compute == DType::kBF16 ? rates.gemm_flops_bf16 : rates.gemm_flops_f32) = *gemm_peak;
+  return rates;
 }
 
 // Data sheets of GPUs speak of bf16 alone.
@@ -74,6 +71,7 @@ int run_bench_model(Args args) {
   int64_t steps = 5;
   int threads = 0;
   std::string device = "auto";
+  bool by_shape = false;
   app.add_option("--model", flavor, "NAME:FLAVOR instead of the sizes below");
   app.add_option("--layers", c.num_layers, "")->capture_default_str();
   app.add_option("--dim", c.dim, "")->capture_default_str();
@@ -89,6 +87,7 @@ int run_bench_model(Args args) {
   app.add_option("--steps", steps, "")->capture_default_str();
   app.add_option("--threads", threads, "of a CPU; 0 = all")->capture_default_str();
   app.add_option("--device", device, kDeviceHelp)->capture_default_str();
+  app.add_flag("--by-shape", by_shape, "a row for each op, variant and shape");
   if (!parse(app, args)) return 0;
   if (!flavor.empty()) {
     c = spec_of_word(flavor);
@@ -113,8 +112,11 @@ int run_bench_model(Args args) {
     fmt::print("{} parameters, {}, batch {} x {}, {}, {:.2f} GiB planned\n",
                count_parameters(c).total, one, batch, seq_len, device_text(*backend),
                static_cast<double>(run.peak_bytes()) / (1024.0 * 1024.0 * 1024.0));
-    const StepBenchmark b = benchmark_step(run, warmup, steps, *backend);
-    print(b, c, one, gemm_peak(*backend, shape.training.compute));
+    const auto peak = gemm_peak(*backend, shape.training.compute);
+    const StepBenchmark b = benchmark_step(run, warmup, steps, *backend,
+                                           rates_now(*backend, shape.training.compute, peak),
+                                           by_shape ? OpGrouping::kByShape : OpGrouping::kByOp);
+    print(b, c, one, peak);
   }
   return 0;
 }

@@ -7,7 +7,6 @@
 #include "tokamak/gpu/backend.h"
 #include "tokamak/gpu/device_info.h"
 #include "tokamak/gpu/nccl_world.h"
-#include "tokamak/train/device_peak.h"
 #include "tokamak/train/machine_file.h"
 #include "tokamak/train/together.h"
 
@@ -85,6 +84,15 @@ std::optional<double> peak_flops(const Backend& backend, DType compute) {
   const auto machine = load_machine_file(backend.target().threads);
   if (!machine) return std::nullopt;
   return machine->gemm_flops(compute);
+}
+
+DeviceRates rates_of(const Backend& backend) {
+  if (is_gpu(backend)) return device_rates(device_text(backend));
+  const auto machine = load_machine_file(backend.target().threads);
+  if (!machine) return {};
+  return {.gemm_flops_bf16 = machine->gemm_flops_bf16,
+          .gemm_flops_f32 = machine->gemm_flops_f32,
+          .bytes_per_s = machine->copy_bytes_per_s};
 }
 
 MemoryUse memory_use(const Backend& backend) {

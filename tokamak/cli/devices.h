@@ -9,6 +9,7 @@
 #include "tokamak/comm/launch_environment.h"
 #include "tokamak/core/dtype.h"
 #include "tokamak/exec/backend.h"
+#include "tokamak/train/device_peak.h"
 #include "tokamak/train/memory_use.h"
 
 namespace tokamak::cli {
@@ -50,6 +51,10 @@ PlanTarget plan_target(const DeviceChoice& choice);
 /// Of one device, for mfu: a GPU's data sheet, or what doctor has measured of this CPU; nothing
 /// where neither is known.
 std::optional<double> peak_flops(const Backend& backend, DType compute);
+
+/// What its products and copies reach: of a GPU known by name, or what doctor has measured of this
+/// CPU; all 0 where neither is known.
+DeviceRates rates_of(const Backend& backend);
 
 /// The driver's figures of a GPU; the process' own on a CPU.
 MemoryUse memory_use(const Backend& backend);

@@ -107,6 +107,7 @@ void train_on(World& world, const LaunchEnvironment& launched, Args args) {
     return std::string();
   });
   options.logging.peak_flops = peak_flops(*backend, options.shape.training.compute);
+  options.profiling.rates = rates_of(*backend);
   options.logging.memory = [&] { return memory_use(*backend); };
   std::unique_ptr<World> of_gpus;
   World& ranks = device_world(world, *backend, launched, of_gpus);

@@ -39,8 +39,8 @@ double StepBenchmark::median_step_s() const {
   return sorted.empty() ? 0.0 : sorted[sorted.size() / 2];
 }
 
-StepBenchmark benchmark_step(const PlannedRun& run, int64_t warmup, int64_t steps,
-                             Backend& backend) {
+StepBenchmark benchmark_step(const PlannedRun& run, int64_t warmup, int64_t steps, Backend& backend,
+                             const DeviceRates& rates, OpGrouping grouping) {
   const Plan* plans[] = {&run.plan()};
   const Memory memory(backend, plans);
   const StateAccess access(memory, run.states(), run.layout());
@@ -60,8 +60,9 @@ StepBenchmark benchmark_step(const PlannedRun& run, int64_t warmup, int64_t step
   for (int64_t i = 0; i < steps; ++i) result.step_s.push_back(step());
   std::vector<TaskSpan> spans;
   executor.trace(&spans);
-  result.traced_s = step();
-  result.ops = time_by_op(spans);
+  step();
+  result.ops = time_by_op(spans, rates, grouping);
+  result.summary = summarize(spans, rates, run.plan().groups);
   for (const OpTime& op : result.ops) result.flops_per_step += op.flops;
   return result;
 }

@@ -5,15 +5,15 @@
 #include <vector>
 
 #include "tokamak/exec/backend.h"
+#include "tokamak/train/op_table.h"
 #include "tokamak/train/planned_run.h"
-#include "tokamak/train/profile_trace.h"
 
 namespace tokamak {
 
 struct StepBenchmark {
   std::vector<double> step_s;  ///< one entry a measured step, after warm-up
   std::vector<OpTime> ops;     ///< one traced step, slowest first
-  double traced_s = 0.0;       ///< its length
+  StepSummary summary;         ///< of the same
   int64_t tokens_per_step = 0;
   double flops_per_step = 0.0;  ///< of all tasks, as priced
   int64_t peak_bytes = 0;
@@ -24,7 +24,8 @@ struct StepBenchmark {
 };
 
 /// Runs `warmup` and then `steps` steps of one microbatch, and one more with every task timed.
-StepBenchmark benchmark_step(const PlannedRun& run, int64_t warmup, int64_t steps,
-                             Backend& backend);
+StepBenchmark benchmark_step(const PlannedRun& run, int64_t warmup, int64_t steps, Backend& backend,
+                             const DeviceRates& rates = {},
+                             OpGrouping grouping = OpGrouping::kByOp);
 
 }  // namespace tokamak

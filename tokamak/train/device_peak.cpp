@@ -16,6 +16,18 @@ constexpr Peak kPeaks[] = {
     {"MI250X", 191.5e12}, {"MI300X", 1300e12},   {"MI325X", 1300e12}, {"MI355X", 2500e12},
 };
 
+struct Rates {
+  std::string_view part;
+  DeviceRates rates;
+};
+
+// The H200's are measured; the others' are its shares of the data sheet's figures.
+constexpr Rates kRates[] = {
+    {"H200", {.gemm_flops_bf16 = 790e12, .bytes_per_s = 4.2e12}},
+    {"H100 80GB HBM3", {.gemm_flops_bf16 = 750e12, .bytes_per_s = 3.0e12}},
+    {"A100-SXM4-80GB", {.gemm_flops_bf16 = 280e12, .bytes_per_s = 1.8e12}},
+};
+
 }  // namespace
 
 std::optional<double> device_peak_flops(std::string_view name) {
@@ -23,6 +35,18 @@ std::optional<double> device_peak_flops(std::string_view name) {
     if (name.find(peak.part) != std::string_view::npos) return peak.flops;
   }
   return std::nullopt;
+}
+
+double DeviceRates::gemm_flops(DType dtype) const {
+  if (dtype == DType::kBF16) return gemm_flops_bf16;
+  return dtype == DType::kF32 ? gemm_flops_f32 : 0.0;
+}
+
+DeviceRates device_rates(std::string_view name) {
+  for (const Rates& rates : kRates) {
+    if (name.find(rates.part) != std::string_view::npos) return rates.rates;
+  }
+  return {};
 }
 
 }  // namespace tokamak

@@ -1,27 +1,18 @@
-// What ran when: Chrome/Perfetto traces, and time by op.
+// What ran when: Chrome/Perfetto traces.
 #pragma once
 
 #include <span>
 #include <string>
-#include <vector>
 
 #include "tokamak/exec/executor.h"
 
 namespace tokamak {
 
 /// Trace-event JSON of the tasks of one step of one rank: a lane for compute and one for each other
-/// stream. Times are those of the machine's steady clock, so traces of ranks on one host line up.
-std::string chrome_trace(std::span<const TaskSpan> spans, int rank = 0);
-
-struct OpTime {
-  std::string op;
-  int64_t calls = 0;
-  double seconds = 0.0;
-  double flops = 0.0;
-  double bytes = 0.0;
-};
-
-/// Sums by op name, slowest first.
-std::vector<OpTime> time_by_op(std::span<const TaskSpan> spans);
+/// stream, named after what its tasks do among which groups ("gather dp_shard"), and a counter of
+/// the memory that the plan has in use as compute goes on: arenas as planned, scratch as its tasks
+/// use it. Times are those of the machine's steady clock, so traces of ranks on one host line up.
+/// REQUIRES: the spans' tasks are of `plan`.
+std::string chrome_trace(std::span<const TaskSpan> spans, const Plan& plan, int rank = 0);
 
 }  // namespace tokamak

@@ -13,6 +13,7 @@
 #include "tokamak/core/file.h"
 #include "tokamak/exec/communicators.h"
 #include "tokamak/exec/result_ring.h"
+#include "tokamak/train/op_table.h"
 #include "tokamak/train/profile_trace.h"
 #include "tokamak/train/stop_signal.h"
 #include "tokamak/train/together.h"
@@ -301,7 +302,9 @@ class Trainer {
 
   void write_trace(const std::vector<TaskSpan>& spans) {
     const auto path = profile_path(o_.profiling.traces_folder, "trace.json");
-    write_file_atomic(path, chrome_trace(spans, world_.rank()));
+    write_file_atomic(path, chrome_trace(spans, run_.plan(), world_.rank()));
+    write_file_atomic(profile_path(o_.profiling.traces_folder, "ops.txt"),
+                      op_report(spans, o_.profiling.rates, run_.plan().groups));
     log_.say(fmt::format("Wrote the trace {}", path.string()));
   }
 

@@ -11,6 +11,7 @@
 #include "tokamak/comm/agreement.h"
 #include "tokamak/comm/communicator.h"
 #include "tokamak/data/loader.h"
+#include "tokamak/train/device_peak.h"
 #include "tokamak/train/lr_schedule.h"
 #include "tokamak/train/planned_run.h"
 #include "tokamak/train/run_checkpoints.h"
@@ -21,6 +22,7 @@ namespace tokamak {
 
 struct ProfilingOptions {
   std::filesystem::path traces_folder;  ///< empty = no traces
+  DeviceRates rates;                    ///< of the device, for floors beside the traces
   int64_t freq = 10;
   int64_t active = 1;
   std::filesystem::path memory_folder;  ///< empty = no memory tables
