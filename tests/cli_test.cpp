@@ -1,12 +1,16 @@
 #include <algorithm>
 #include <filesystem>
+#include <map>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include "tokamak/core/file.h"
+#include "tokamak/core/json.h"
 
 #include "tests/program.h"
 
@@ -36,6 +40,44 @@ TEST(Cli, AUsersMistakeIsOneLineAndExitCode2) {
   const auto file = run_program({TOK_PROGRAM, "train", "no_such_file.toml"});
   EXPECT_EQ(file.exit_code, 2);
   EXPECT_NE(file.err.find("no_such_file.toml"), std::string::npos) << file.err;
+}
+
+TEST(Cli, BenchOpMeasuresEveryOpAndOneOfThem) {
+  const auto json_lines = [](const std::string& out) {
+    std::map<std::string, int> ops;
+    std::istringstream text(out);
+    for (std::string line; std::getline(text, line);) {
+      if (line.empty() || line[0] != '{') continue;
+      const Json json = parse_json(line, "line");
+      EXPECT_GT(json.at("seconds").get<double>(), 0.0) << line;
+      EXPECT_GE(json.at("runs").get<int>(), 5) << line;
+      ++ops[json.at("op").get<std::string>()];
+    }
+    return ops;
+  };
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    const auto all = run_program({TOK_PROGRAM, "bench", "op", "all", "--device", "cpu", "--seconds",
+                                  "0.001", "--dtype", dtype});
+    EXPECT_EQ(all.exit_code, 0) << all.err;
+    const auto ops = json_lines(all.out);
+    EXPECT_EQ(ops.size(), 25U) << all.out;
+    for (const char* op : {"linear_grad_weight", "attention_grad", "add_rms_norm", "adamw", "nll"})
+      EXPECT_EQ(ops.count(op), 1U) << op;
+  }
+  const auto one = run_program({TOK_PROGRAM, "bench", "op", "rms_norm_grad", "--device", "cpu",
+                                "--seconds", "0.001", "--dims", "7x33"});
+  EXPECT_EQ(one.exit_code, 0) << one.err;
+  EXPECT_EQ(json_lines(one.out), (std::map<std::string, int>{{"rms_norm_grad", 1}}));
+  EXPECT_NE(one.out.find("[7, 33]"), std::string::npos) << one.out;
+  const std::vector<std::vector<std::string>> mistakes{
+      {"no_such_op"}, {"add", "--dims", "4"}, {"add", "--dims", "4y4"}, {"all", "--dims", "4x4"}};
+  for (const auto& words : mistakes) {
+    std::vector<std::string> call{TOK_PROGRAM, "bench", "op", "--device", "cpu"};
+    call.insert(call.end(), words.begin(), words.end());
+    const auto run = run_program(call);
+    EXPECT_EQ(run.exit_code, 2) << run.err;
+    EXPECT_EQ(lines_in(run.err), 1) << run.err;
+  }
 }
 
 TEST(Cli, PlanShowsThePipelineScheduleOfTheKeys) {

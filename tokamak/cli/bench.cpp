@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "tokamak/cli/bench_comm.h"
+#include "tokamak/cli/bench_op.h"
 #include "tokamak/cli/devices.h"
 #include "tokamak/cli/model_files.h"
 #include "tokamak/cli/words.h"
@@ -126,10 +127,11 @@ int run_bench_model(Args args) {
 int run_bench(Args args) {
   const std::string what = args.empty() ? "--help" : args[0];
   if (what == "model") return run_bench_model(args.subspan(1));
+  if (what == "op") return run_bench_op(args.subspan(1));
   if (what == "comm") return run_bench_comm(args.subspan(1));
   TOK_REQUIRE(what == "--help" || what == "-h",
-              "tokamak bench: no \"{}\"; there are model and comm", what);
-  fmt::print("usage: tokamak bench model|comm [options]; `tokamak bench model --help` says more\n");
+              "tokamak bench: no \"{}\"; there are model, op and comm", what);
+  fmt::print("usage: tokamak bench model|op|comm [options]; `tokamak bench model --help` says more\n");
   return 0;
 }
 
