@@ -42,6 +42,24 @@ TEST(Cli, AUsersMistakeIsOneLineAndExitCode2) {
   EXPECT_NE(file.err.find("no_such_file.toml"), std::string::npos) << file.err;
 }
 
+TEST(Cli, ATracedStepLeavesATraceAndATableOfOps) {
+  const auto folder = std::filesystem::temp_directory_path() /
+                      fmt::format("tokamak_trace_{}", static_cast<int>(getpid()));
+  const auto run =
+      run_program({TOK_PROGRAM, "train", "--job.dump_folder=" + folder.string(), "--job.device=cpu",
+                   "--training.dataset=synthetic", "--training.seq_len=32", "--training.steps=2",
+                   "--profiling.enable_profiling", "--profiling.profile_freq=2",
+                   "--profiling.save_traces_folder=traces"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  const auto at = folder / "traces" / "iteration_2";
+  const Json trace = parse_json(read_file(at / "rank0_trace.json"), "trace");
+  EXPECT_GT(trace.at("traceEvents").size(), 100U);
+  const std::string ops = read_file(at / "rank0_ops.txt");
+  for (const char* part : {"linear_grad_weight", "attention_grad", "exposed communication", "idle"})
+    EXPECT_NE(ops.find(part), std::string::npos) << part << "\n" << ops;
+  std::filesystem::remove_all(folder);
+}
+
 TEST(Cli, BenchOpMeasuresEveryOpAndOneOfThem) {
   const auto json_lines = [](const std::string& out) {
     std::map<std::string, int> ops;

@@ -151,7 +151,7 @@ void SceneBuilder::accumulate(Value value) {
 }
 
 const std::vector<OpScene>& op_scenes() {
-  static const std::vector<OpScene> scenes{
+  static const std::vector<OpScene> kScenes{
       {"linear",
        kLinear,
        "tokens x out x in",
@@ -201,7 +201,7 @@ const std::vector<OpScene>& op_scenes() {
       {"adamw", kAdamW, "parameters", {{58720256}}, {{196608}}, build_adamw},
       {"sum_squares", kSumSquares, "parameters", {{58720256}}, {{196608}}, build_sum_squares},
   };
-  return scenes;
+  return kScenes;
 }
 
 }  // namespace tokamak

@@ -46,7 +46,7 @@ class SceneBuilder {
   /// The op's outputs, kept.
   template <Op T>
   std::vector<Value> run(T op, std::vector<Value> in) {
-    const std::vector<Value> out = graph_.add(std::move(op), std::move(in));
+    std::vector<Value> out = graph_.add(std::move(op), std::move(in));
     graph_.roots.insert(graph_.roots.end(), out.begin(), out.end());
     return out;
   }

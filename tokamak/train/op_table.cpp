@@ -119,10 +119,17 @@ std::vector<OpTime> time_by_op(std::span<const TaskSpan> spans, const DeviceRate
     t.floor_s += floor_of(*s.task, cost, rates);
   }
   std::vector<OpTime> list;
+  list.reserve(rows.size());
   for (auto& [key, t] : rows) list.push_back(std::move(t));
   std::stable_sort(list.begin(), list.end(),
                    [](const OpTime& a, const OpTime& b) { return a.seconds > b.seconds; });
   return list;
+}
+
+double StepSummary::floor_s() const {
+  double seconds = 0.0;
+  for (const Spent& part : parts) seconds += part.floor_s;
+  return seconds;
 }
 
 StepSummary summarize(std::span<const TaskSpan> spans, const DeviceRates& rates,
@@ -188,8 +195,13 @@ std::string to_text(std::span<const OpTime> table, double wall_s) {
 }
 
 std::string to_text(const StepSummary& summary) {
-  std::string text = fmt::format("step {:.3f} ms\n{:<24}{:>12}{:>9}{:>12}{:>10}\n",
-                                 1e3 * summary.wall_s, "", "ms", "step %", "floor ms", "floor %");
+  const double floor_s = summary.floor_s();
+  std::string text = fmt::format("step {:.3f} ms", 1e3 * summary.wall_s);
+  if (floor_s > 0.0)
+    text +=
+        fmt::format(", floor {:.3f} ms ({} %)", 1e3 * floor_s, percent(floor_s, summary.wall_s));
+  text +=
+      fmt::format("\n{:<24}{:>12}{:>9}{:>12}{:>10}\n", "", "ms", "step %", "floor ms", "floor %");
   for (size_t p = 0; p < summary.parts.size(); ++p) {
     const StepSummary::Spent& part = summary.parts[p];
     text += fmt::format("{:<24}{:>12.3f}{:>9}{:>12}{:>10}\n", kPartNames[p], 1e3 * part.seconds,

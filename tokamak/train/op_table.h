@@ -64,6 +64,9 @@ struct StepSummary {
   /// is when none does anything.
   std::array<Spent, 5> parts;
   std::vector<GroupTraffic> groups;  ///< of all streams, by name
+
+  /// Of all that stream 0 computes.
+  double floor_s() const;
 };
 
 StepSummary summarize(std::span<const TaskSpan> spans, const DeviceRates& rates,

@@ -97,6 +97,7 @@ TEST(StepSummary, PartsAddUpToTheStep) {
   EXPECT_DOUBLE_EQ(s.parts[StepSummary::kGemm].seconds, 10.0);
   EXPECT_DOUBLE_EQ(s.parts[StepSummary::kGemm].floor_s, 448 / 1e5);
   EXPECT_DOUBLE_EQ(s.parts[StepSummary::kMemoryBound].seconds, 4.0);
+  EXPECT_DOUBLE_EQ(s.floor_s(), (448 + 600) / 1e5);
   EXPECT_DOUBLE_EQ(s.parts[StepSummary::kExposedComm].seconds, 3.0);
   EXPECT_DOUBLE_EQ(s.parts[StepSummary::kIdle].seconds, 3.0);
   ASSERT_EQ(s.groups.size(), 1U);
@@ -123,8 +124,9 @@ TEST(OpReport, NamesRatesAndSharesOfTheFloor) {
   const Task all_gather = gather(1);
   const std::vector<TaskSpan> spans{{&linear, 0.0, 0.00896}, {&all_gather, 0.001, 0.002}};
   const std::string text = op_report(spans, kRates, kGroups);
-  for (const char* part : {"8 x 4 x 16", "    8.960    100.0", "50.0\n", "exposed communication",
-                           "dp_shard", "all_gather"}) {
+  for (const char* part :
+       {"step 8.960 ms, floor 4.480 ms (50.0 %)", "8 x 4 x 16", "    8.960    100.0", "50.0\n",
+        "exposed communication", "dp_shard", "all_gather"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
 }

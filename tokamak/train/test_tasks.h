@@ -13,7 +13,7 @@ template <Op T>
 Task make_task(T op, const Types& in, int stream = 0, int64_t offset = 0) {
   Task task{.rules = &kRules<T>, .variant = &T::variants().front(), .stream = stream};
   const auto place = [&](const TensorType& type) {
-    const Operand o{.offset = offset, .type = type, .strides = row_major(type.dims)};
+    Operand o{.offset = offset, .type = type, .strides = row_major(type.dims)};
     offset += type.bytes();
     return o;
   };
