@@ -94,11 +94,12 @@ void build_accumulate(SceneBuilder& b, const Dims& d) {
   b.accumulate(b.run(Accumulate{}, {b.normal(d)})[0]);
 }
 
-// dims: tokens, dim, vocabulary
+// dims: tokens, dim, vocabulary. The gradient overwrites: adding would touch the tokens' rows
+// alone.
 void build_embedding(SceneBuilder& b, const Dims& d) {
   const Value tokens = b.i32({d[0]}, Kind::kBelow, d[2]);
   b.run(Embedding{}, {tokens, b.normal({d[2], d[1]})});
-  b.accumulate(b.run(EmbeddingGrad{.vocab = d[2]}, {tokens, b.normal({d[0], d[1]})})[0]);
+  b.run(EmbeddingGrad{.vocab = d[2]}, {tokens, b.normal({d[0], d[1]})});
 }
 
 // dims: tokens of a chunk, vocabulary
