@@ -131,7 +131,8 @@ int run_bench(Args args) {
   if (what == "comm") return run_bench_comm(args.subspan(1));
   TOK_REQUIRE(what == "--help" || what == "-h",
               "tokamak bench: no \"{}\"; there are model, op and comm", what);
-  fmt::print("usage: tokamak bench model|op|comm [options]; `tokamak bench model --help` says more\n");
+  fmt::print(
+      "usage: tokamak bench model|op|comm [options]; `tokamak bench model --help` says more\n");
   return 0;
 }
 

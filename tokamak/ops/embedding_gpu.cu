@@ -101,15 +101,15 @@ __global__ void __launch_bounds__(kThreads) allocate(Lists lists) {
   const auto num = static_cast<int32_t>((count + kEmbeddingPiece - 1) / kEmbeddingPiece);
   const unsigned long long own =
       static_cast<unsigned long long>(num) << 32U | static_cast<uint32_t>(count);
-  unsigned long long upto = own;
+  unsigned long long up_to = own;
 #pragma unroll
   for (int d = 1; d < 32; d *= 2) {
-    const unsigned long long left = __shfl_up_sync(0xFFFFFFFFU, upto, d);
-    if (lane >= d) upto += left;
+    const unsigned long long left = __shfl_up_sync(0xFFFFFFFFU, up_to, d);
+    if (lane >= d) up_to += left;
   }
   unsigned long long begin = 0;
-  if (lane == 31 && upto > 0) begin = atomicAdd(&lists.cursors->members_and_pieces, upto);
-  begin = __shfl_sync(0xFFFFFFFFU, begin, 31) + upto - own;
+  if (lane == 31 && up_to > 0) begin = atomicAdd(&lists.cursors->members_and_pieces, up_to);
+  begin = __shfl_sync(0xFFFFFFFFU, begin, 31) + up_to - own;
   if (count == 0) return;
   const auto first = static_cast<int32_t>(begin & 0xFFFFFFFFU);
   lists.starts[row] = first;
