@@ -1,7 +1,8 @@
 // Jobs of two to eight processes over MPI, drawn over all axes and options, against one process.
 //
-// TOK_MESH_SEED draws another list, TOK_MESH_COUNT its length; the seed with a case's number draws
-// it again, and a failure prints its words.
+// TOK_MESH_SEED draws another list, TOK_MESH_COUNT its length, TOK_MESH_RANKS (at least 2) the most
+// ranks of a job; the seed with a case's number draws it again, and a failure prints its words. On
+// a machine with GPUs the jobs take them.
 #include <cmath>
 
 #include <fmt/format.h>
@@ -31,7 +32,9 @@ struct Job {
 // Deals the prime factors of a world size over the axes, the first of them to each axis in turn.
 Mesh draw_mesh(Draw& draw, uint64_t index) {
   Mesh mesh;
+  const auto most = static_cast<int>(number_from("TOK_MESH_RANKS", 8));
   int rest = draw.one_of({2, 3, 4, 4, 6, 8, 8});
+  while (rest > most) rest = draw.one_of({2, 3, 4, 4, 6, 8, 8});
   auto axis = static_cast<size_t>(index % kNumMeshAxes);
   while (rest > 1) {
     const int prime = rest % 2 == 0 ? 2 : 3;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "tokamak/core/random.h"
@@ -45,6 +46,9 @@ class Backend {
   /// Zeroed device memory; throws Error with the amount wanted and had where the machine has too
   /// little.
   virtual std::unique_ptr<Allocation> allocate(int64_t bytes) = 0;
+
+  /// Bytes that a device can still hand out; absent where memory is the host's.
+  virtual std::optional<int64_t> free_bytes() const { return std::nullopt; }
 
   /// Bytes handed out by allocate and not yet freed.
   virtual int64_t allocated_bytes() const = 0;

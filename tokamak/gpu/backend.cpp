@@ -91,6 +91,13 @@ class GpuBackend final : public Backend {
     return std::make_unique<DeviceMemory>(bytes, total_);
   }
 
+  std::optional<int64_t> free_bytes() const override {
+    size_t free = 0;
+    size_t all = 0;
+    TOK_CUDA(cudaMemGetInfo(&free, &all));
+    return static_cast<int64_t>(free);
+  }
+
   int64_t allocated_bytes() const override { return *total_; }
 
   bool draw(std::byte* device, const RandomRange& range) override {

@@ -40,12 +40,25 @@ std::string digest_of(std::string_view text) {
 struct RankParts {
   RankParts(const TrainerOptions& o, Backend& backend)
       : run(o.model, o.shape, backend.target()),
-        memory(backend, plans()),
+        memory(backend, plans_that_fit(backend)),
         access(memory, run.states(), run.layout()),
         loader(o.data) {
     TOK_CHECK(memory.bytes() == run.peak_bytes(), "{} bytes for {}", memory.bytes(),
               run.peak_bytes());
     if (o.validation) validation_loader = std::make_unique<Loader>(o.validation->data);
+  }
+
+  // Throws Error with the plan's table where the device has less than it wants.
+  std::vector<const Plan*> plans_that_fit(const Backend& backend) const {
+    const auto free = backend.free_bytes();
+    TOK_REQUIRE(
+        !free || run.peak_bytes() <= *free,
+        "not enough GPU memory: the plan wants {} bytes, {} are free; use fewer sequences per "
+        "microbatch (training.local_batch_size), more recompute "
+        "(activation_checkpoint.mode) or more shards "
+        "(parallelism.data_parallel_shard_degree)\n{}",
+        run.peak_bytes(), *free, memory_table(run));
+    return plans();
   }
 
   std::vector<const Plan*> plans() const {
