@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include <fmt/format.h>
+
 namespace tokamak {
 namespace {
 
@@ -19,6 +21,15 @@ std::span<const Variant> stats_variants() {
 void require_logits(std::string_view op, const TensorType& logits) {
   TOK_REQUIRE(logits.dims.size() == 2 && is_float(logits.dtype),
               "{}: logits wants [tokens, vocabulary] floats, got {}", op, to_string(logits));
+}
+
+void require_valid(std::string_view op, int64_t valid_columns, const TensorType& logits) {
+  TOK_REQUIRE(valid_columns >= 0 && valid_columns <= logits.dims[1],
+              "{}: {} valid columns of logits {}", op, valid_columns, to_string(logits));
+}
+
+std::string describe_valid(int64_t valid_columns) {
+  return valid_columns == 0 ? "" : fmt::format("{} columns", valid_columns);
 }
 
 void require_labels(std::string_view op, const TensorType& labels, int64_t tokens) {
@@ -41,6 +52,7 @@ void require_scale(std::string_view op, const TensorType& scale) {
 Types SoftmaxStats::infer(std::span<const TensorType> in) const {
   require_inputs(kName, in, 2, 2);
   require_logits(kName, in[0]);
+  require_valid(kName, valid_columns, in[0]);
   require_labels(kName, in[1], in[0].dims[0]);
   return {{.dtype = gradient_dtype(in[0].dtype), .dims = {in[0].dims[0], 3}}};
 }
@@ -57,6 +69,10 @@ Cost SoftmaxStats::cost(std::span<const TensorType> in, std::span<const TensorTy
   Cost cost = memory_cost(in, out, 0.0);
   cost.flops = 4.0 * static_cast<double>(in[0].numel());
   return cost;
+}
+
+std::string SoftmaxStats::describe() const {
+  return describe_valid(valid_columns);
 }
 
 std::span<const Variant> SoftmaxStats::variants() {
@@ -110,6 +126,7 @@ Cost Nll::cost(std::span<const TensorType> in, std::span<const TensorType> out) 
 Types CrossEntropyGrad::infer(std::span<const TensorType> in) const {
   require_inputs(kName, in, 4, 4);
   require_logits(kName, in[0]);
+  require_valid(kName, valid_columns, in[0]);
   require_labels(kName, in[1], in[0].dims[0]);
   require_stats(kName, in[2]);
   TOK_REQUIRE(in[2].dims[0] == in[0].dims[0], "cross_entropy_grad: {} stats for {} tokens",
@@ -128,6 +145,10 @@ std::vector<Value> CrossEntropyGrad::gradient(Graph&, const Node& n, std::span<c
 
 Cost CrossEntropyGrad::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
   return memory_cost(in, out, 4.0);
+}
+
+std::string CrossEntropyGrad::describe() const {
+  return describe_valid(valid_columns);
 }
 
 std::span<const Variant> CrossEntropyGrad::variants() {

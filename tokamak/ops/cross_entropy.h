@@ -8,17 +8,21 @@ namespace tokamak {
 
 // N tokens, V vocabulary entries: those from `first_column` on of a vocabulary that may be cut. A
 // row's statistics are (max, sum of exp(x - max), logit of the label); the last is 0 where the
-// label is outside. fp32 (fp64 from fp64).
+// label is outside. fp32 (fp64 from fp64). Where `valid_columns` is given, the columns from there
+// on are padding: they count nowhere, and their gradient is 0.
 
 /// logits [N, V], labels i32 [N] -> stats [N, 3]
 struct SoftmaxStats {
   static constexpr std::string_view kName = "softmax_stats";
   int64_t first_column = 0;
+  int64_t valid_columns = 0;  ///< 0: all
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
   std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+  std::string describe() const;
+
   static std::span<const Variant> variants();
 };
 
@@ -56,11 +60,13 @@ struct CrossEntropyGrad {
   static constexpr std::string_view kName = "cross_entropy_grad";
   int32_t ignore_index = -100;
   int64_t first_column = 0;
+  int64_t valid_columns = 0;  ///< 0: all
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
   std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+  std::string describe() const;
 
   std::vector<Alias> aliases() const { return {{.out = 0, .in = 0}}; }
 

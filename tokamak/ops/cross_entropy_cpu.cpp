@@ -63,16 +63,26 @@ struct Fast {
   }
 };
 
-// N tokens, V vocabulary entries.
+// N tokens, rows of `width` logits of which the first V are vocabulary entries.
+struct Columns {
+  int64_t width = 0;
+  int64_t V = 0;
+
+  Columns(const TensorType& logits, int64_t valid)
+      : width(logits.dims[1]), V(valid > 0 ? valid : width) {}
+};
+
 template <class Way, class T>
-Kernel stats_kernel(int64_t N, int64_t V, int64_t first) {
+Kernel stats_kernel(int64_t N, Columns columns, int64_t first) {
   using A = Accum<T>;
   return [=](const KernelArgs& a) {
     const T* x = a.in[0].as<T>();
     const int32_t* labels = a.in[1].as<int32_t>();
     A* stats = a.out[0].as<A>();
+    const int64_t width = columns.width;
+    const int64_t V = columns.V;
     parallel_rows(N, [&](int64_t n) {
-      const T* row = x + n * V;
+      const T* row = x + n * width;
       const A max = Way::template max<A>(row, V);
       const int64_t label = labels[n] - first;
       stats[3 * n] = max;
@@ -95,7 +105,7 @@ void grad_row(int64_t V, const T* x, int64_t label, A max, A sum, A scale, T* dx
 }
 
 template <class Way, class T, class S>
-Kernel grad_kernel(int64_t N, int64_t V, int32_t ignored, int64_t first) {
+Kernel grad_kernel(int64_t N, Columns columns, int32_t ignored, int64_t first) {
   using A = Accum<T>;
   return [=](const KernelArgs& a) {
     const T* x = a.in[0].as<T>();
@@ -103,15 +113,19 @@ Kernel grad_kernel(int64_t N, int64_t V, int32_t ignored, int64_t first) {
     const S* stats = a.in[2].as<S>();
     const auto scale = static_cast<A>(*a.in[3].as<float>());
     T* dx = a.out[0].as<T>();
+    const int64_t width = columns.width;
+    const int64_t V = columns.V;
     const auto stat = [stats](int64_t i) {
       return static_cast<A>(static_cast<Accum<S>>(stats[i]));
     };
     parallel_rows(N, [&](int64_t n) {
-      T* row = dx + n * V;
+      T* row = dx + n * width;
       if (labels[n] == ignored) {
-        std::fill(row, row + V, T{});
+        std::fill(row, row + width, T{});
       } else {
-        grad_row<Way>(V, x + n * V, labels[n] - first, stat(3 * n), stat(3 * n + 1), scale, row);
+        grad_row<Way>(V, x + n * width, labels[n] - first, stat(3 * n), stat(3 * n + 1), scale,
+                      row);
+        std::fill(row + V, row + width, T{});
       }
     });
   };
@@ -121,11 +135,11 @@ Kernel grad_kernel(int64_t N, int64_t V, int32_t ignored, int64_t first) {
 
 Kernel prepare(const SoftmaxStats& op, const KernelTypes& types, std::string_view variant) {
   const int64_t N = types.in[0].dims[0];
-  const int64_t V = types.in[0].dims[1];
+  const Columns columns(types.in[0], op.valid_columns);
   const bool fast = variant != kCpuReference.name;
   return by_float(types.in[0].dtype, [&]<class T>() {
-    return fast ? stats_kernel<Fast, T>(N, V, op.first_column)
-                : stats_kernel<Plain, T>(N, V, op.first_column);
+    return fast ? stats_kernel<Fast, T>(N, columns, op.first_column)
+                : stats_kernel<Plain, T>(N, columns, op.first_column);
   });
 }
 
@@ -183,12 +197,12 @@ Kernel prepare(const Nll& op, const KernelTypes& types, std::string_view) {
 
 Kernel prepare(const CrossEntropyGrad& op, const KernelTypes& types, std::string_view variant) {
   const int64_t N = types.in[0].dims[0];
-  const int64_t V = types.in[0].dims[1];
+  const Columns columns(types.in[0], op.valid_columns);
   const bool fast = variant != kCpuReference.name;
   return by_float(types.in[0].dtype, [&]<class T>() {
     return by_float(types.in[2].dtype, [&]<class S>() {
-      return fast ? grad_kernel<Fast, T, S>(N, V, op.ignore_index, op.first_column)
-                  : grad_kernel<Plain, T, S>(N, V, op.ignore_index, op.first_column);
+      return fast ? grad_kernel<Fast, T, S>(N, columns, op.ignore_index, op.first_column)
+                  : grad_kernel<Plain, T, S>(N, columns, op.ignore_index, op.first_column);
     });
   });
 }

@@ -6,7 +6,7 @@
 namespace tokamak::gpu {
 namespace {
 
-// N tokens, V vocabulary entries.
+// N tokens, rows of `width` logits of which the first V are vocabulary entries.
 
 constexpr int kRowThreads = 512;
 
@@ -47,10 +47,11 @@ __device__ A block_max(A x) {
 // maximum so far starts with a finite number, so that entries of -infinity count 0.
 template <class T>
 __global__ void __launch_bounds__(kRowThreads, 2)
-    softmax_stats(const T* x, const int32_t* labels, Accum<T>* stats, int V, int64_t first) {
+    softmax_stats(const T* x, const int32_t* labels, Accum<T>* stats, int width, int V,
+                  int64_t first) {
   using A = Accum<T>;
   const int64_t n = blockIdx.x;
-  const T* row = x + n * V;
+  const T* row = x + n * width;
   A max = std::numeric_limits<A>::lowest();
   A sum{0};
   const T none = to<T>(-std::numeric_limits<A>::infinity());
@@ -121,6 +122,7 @@ struct Probability {
   using A = Accum<T>;
   A max, factor, scale;
   int label;  // negative: outside
+  int V;
 
   template <int M>
   __device__ void apply(int at, T (&values)[M]) const {
@@ -133,36 +135,41 @@ struct Probability {
     }
 #pragma unroll
     for (int i = 0; i < M; ++i) values[i] = to<T>(p[i]);
+    if (at + M <= V) return;
+#pragma unroll
+    for (int i = 0; i < M; ++i) {
+      if (at + i >= V) values[i] = to<T>(A{0});
+    }
   }
 };
 
 // dx = scale * exp(x - max) / sum, less scale at the label: a block a row; x is read once, dx
-// written once. dx may be x.
+// written once, 0 from column V on. dx may be x.
 template <class T, class S>
 __global__ void __launch_bounds__(kRowThreads, sizeof(T) == 8 ? 1 : 3)
     cross_entropy_grad(const T* x, const int32_t* labels, const S* stats, const float* scale, T* dx,
-                       int V, int32_t ignored, int64_t first) {
+                       int width, int V, int32_t ignored, int64_t first) {
   using A = Accum<T>;
   constexpr int K = Pack<T>::kSize;
   constexpr int kUnroll = 4;
   const int64_t n = blockIdx.x;
-  const T* from = x + n * V;
-  T* into = dx + n * V;
+  const T* from = x + n * width;
+  T* into = dx + n * width;
   const int thread = static_cast<int>(threadIdx.x);
   const bool counts = labels[n] != ignored;
   const A s = static_cast<A>(*scale);
   const auto stat = [&](int i) { return static_cast<A>(to<Accum<S>>(stats[3 * n + i])); };
   const int64_t column = labels[n] - first;
   const int label = column >= 0 && column < V ? static_cast<int>(column) : -1;
-  const Probability<T> probability{stat(0), s / stat(1), s, label};
+  const Probability<T> probability{stat(0), s / stat(1), s, label, V};
   const auto one = [&](int v) {
     T values[1] = {from[v]};
     probability.apply(v, values);
     into[v] = counts ? values[0] : to<T>(A{0});
   };
-  const Span span(from, V);
+  const Span span(from, width);
   if (reinterpret_cast<uintptr_t>(from) % 16 != reinterpret_cast<uintptr_t>(into) % 16) {
-    for (int v = thread; v < V; v += kRowThreads) one(v);
+    for (int v = thread; v < width; v += kRowThreads) one(v);
     return;
   }
   if (thread < span.head) one(thread);
@@ -187,19 +194,20 @@ __global__ void __launch_bounds__(kRowThreads, sizeof(T) == 8 ? 1 : 3)
       store<K>(into + v, values);
     }
   }
-  if (thread < span.tail) one(V - span.tail + thread);
+  if (thread < span.tail) one(width - span.tail + thread);
 }
 
 }  // namespace
 
 Kernel prepare(const SoftmaxStats& op, const KernelTypes& types, const Setup&) {
   const int64_t N = types.in[0].dims[0];
-  const auto V = static_cast<int>(types.in[0].dims[1]);
+  const auto width = static_cast<int>(types.in[0].dims[1]);
+  const int V = op.valid_columns > 0 ? static_cast<int>(op.valid_columns) : width;
   return by_float(types.in[0].dtype, [=, first = op.first_column]<class T>() -> Kernel {
     return [=](const KernelArgs& a) {
       if (N == 0) return;
       softmax_stats<<<static_cast<unsigned>(N), kRowThreads, 0, as_stream(a.stream)>>>(
-          a.in[0].as<T>(), a.in[1].as<int32_t>(), a.out[0].as<Accum<T>>(), V, first);
+          a.in[0].as<T>(), a.in[1].as<int32_t>(), a.out[0].as<Accum<T>>(), width, V, first);
       TOK_CUDA_LAUNCHED();
     };
   });
@@ -229,16 +237,17 @@ Kernel prepare(const Nll& op, const KernelTypes& types, const Setup&) {
 
 Kernel prepare(const CrossEntropyGrad& op, const KernelTypes& types, const Setup&) {
   const int64_t N = types.in[0].dims[0];
-  const auto V = static_cast<int>(types.in[0].dims[1]);
+  const auto width = static_cast<int>(types.in[0].dims[1]);
+  const int V = op.valid_columns > 0 ? static_cast<int>(op.valid_columns) : width;
   const int32_t ignored = op.ignore_index;
   const int64_t first = op.first_column;
   return by_float(types.in[0].dtype, [&]<class T>() {
     return by_float(types.in[2].dtype, [=]<class S>() -> Kernel {
       return [=](const KernelArgs& a) {
-        if (N == 0 || V == 0) return;
+        if (N == 0 || width == 0) return;
         cross_entropy_grad<<<static_cast<unsigned>(N), kRowThreads, 0, as_stream(a.stream)>>>(
             a.in[0].as<T>(), a.in[1].as<int32_t>(), a.in[2].as<S>(), a.in[3].as<float>(),
-            a.out[0].as<T>(), V, ignored, first);
+            a.out[0].as<T>(), width, V, ignored, first);
         TOK_CUDA_LAUNCHED();
       };
     });

@@ -40,6 +40,12 @@ OpCases cases_of<SoftmaxStats>() {
   add(c, "a large vocabulary", stats_case(3, 20011), {{}, {.limit = 20011}}, {});
   add(c, "a part of the vocabulary", stats_case(6, 20), {{}, {.limit = 60}}, {},
       {.first_column = 30});
+  add(c, "padding", stats_case(6, 128), {{}, {.limit = 101}}, {}, {.valid_columns = 101});
+  add(c, "padding above all entries", stats_case(6, 40), {{.shift = -300.0}, {.limit = 40}}, {},
+      {.valid_columns = 37});
+  add(c, "a padded part of the vocabulary", stats_case(6, 24), {{}, {.limit = 60}}, {},
+      {.first_column = 30, .valid_columns = 20});
+  c.bad("more valid columns than logits", {.valid_columns = 38}, stats_case(6, 37));
   c.bad("labels of another length", {}, {f32({6, 37}), i32({5})});
   c.bad("labels of int64", {}, {f32({6, 37}), i64({6})});
   return c.cases;
@@ -86,6 +92,13 @@ OpCases cases_of<CrossEntropyGrad>() {
       {{.shift = -60.0}, {.values = {kIgnored, 5}}, kStats, scale}, {3});
   add(c, "a part of the vocabulary", grad_case(6, 20), {{}, {.limit = 60}, kStats, scale}, {3},
       {.first_column = 30});
+  add(c, "padding", grad_case(6, 128), {{}, {.limit = 128}, kStats, scale}, {3},
+      {.valid_columns = 101});
+  add(c, "padding that ends within an access", grad_case(6, 40), {{}, {.limit = 40}, kStats, scale},
+      {3}, {.valid_columns = 37});
+  add(c, "a padded part of the vocabulary", grad_case(6, 24), {{}, {.limit = 60}, kStats, scale},
+      {3}, {.first_column = 30, .valid_columns = 20});
+  c.bad("more valid columns than logits", {.valid_columns = 38}, grad_case(6, 37));
   c.bad("statistics of another length", {}, {f32({6, 37}), i32({6}), f32({5, 3}), f32({1})});
   return c.cases;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "tokamak/ops/accumulate.h"
 #include "tokamak/ops/collective.h"
 #include "tokamak/ops/concat_rows.h"
 #include "tokamak/ops/cross_entropy.h"
@@ -17,10 +18,10 @@ namespace {
 // Smaller chunks hold fewer logits but read w and rewrite dw more often.
 constexpr int64_t kLeastRows = 128;
 
-// The outputs that add up over chunks: the first chunk takes over the destination of the whole.
+// The outputs that add up over chunks: the first chunk adds into the destination, if there is one.
 class Sum {
  public:
-  Sum(Graph& g, const Node& n, int out) : g_(g), first_(n.accumulation(out)) {}
+  Sum(Graph& g, std::optional<Accumulation> destination) : g_(g), first_(destination) {}
 
   void add(Value part) {
     if (total_.valid()) {
@@ -46,11 +47,26 @@ int64_t logits_columns(const LmHeadLoss& op, int64_t own) {
   return *std::max_element(op.columns.begin(), op.columns.end());
 }
 
+// Columns of the logits of `columns` rows of w.
+int64_t padded_columns(const LmHeadLoss& op, int64_t columns, DType dtype) {
+  if (columns * size_of(dtype) % 16 == 0) return columns;
+  return (columns + op.column_multiple - 1) / op.column_multiple * op.column_multiple;
+}
+
+// The first `rows` of `sum` as output `out` of n.
+Value leading_rows(Graph& g, const Node& n, int out, Value sum, int64_t rows) {
+  const Value valid = g.apply(SliceRows{.begin = 0, .end = rows}, {sum});
+  const Value result = g.apply(Accumulate{.dtype = g.type(sum).dtype}, {valid});
+  if (const auto to = n.accumulation(out)) g.accumulate(result, to->into, to->mode);
+  return result;
+}
+
 // What a chunk's logits give: this rank's own columns of their gradient are made from these.
 struct ChunkLoss {
   Value logits;
   Value stats;
   int64_t first_column = 0;
+  int64_t valid_columns = 0;
 };
 
 // [N, own columns] of every member -> [N, all columns].
@@ -65,25 +81,35 @@ Value all_columns(Graph& g, const LmHeadLoss& op, Value logits) {
   return g.apply(Join{.dim = 1, .sizes = op.columns, .dims = {mine.dims[0], vocabulary}}, {pieces});
 }
 
-ChunkLoss chunk_loss(Graph& g, const LmHeadLoss& op, Value logits, Value labels) {
+ChunkLoss chunk_loss(Graph& g, const LmHeadLoss& op, Value logits, Value labels,
+                     int64_t own_columns) {
+  const bool is_padded = g.type(logits).dims[1] > own_columns;
   if (op.gather_logits && op.group.size > 1) {
+    if (is_padded) logits = g.apply(SliceDim{.dim = 1, .begin = 0, .end = own_columns}, {logits});
     const Value all = all_columns(g, op, logits);
     return {.logits = all, .stats = g.apply(SoftmaxStats{}, {all, labels})};
   }
-  Value stats = g.apply(SoftmaxStats{.first_column = op.first_column}, {logits, labels});
+  const int64_t valid = is_padded ? own_columns : 0;
+  const SoftmaxStats own{.first_column = op.first_column, .valid_columns = valid};
+  Value stats = g.apply(own, {logits, labels});
   if (op.group.size > 1)
     stats = g.apply(CombineStats{}, {g.apply(AllGather{.group = op.group}, {stats})});
-  return {.logits = logits, .stats = stats, .first_column = op.first_column};
+  return {
+      .logits = logits, .stats = stats, .first_column = op.first_column, .valid_columns = valid};
 }
 
-// d loss / d logits, this rank's columns of it.
+// d loss / d logits, this rank's columns of it and 0 in those of its padding.
 Value chunk_gradient(Graph& g, const LmHeadLoss& op, const ChunkLoss& chunk, Value labels,
-                     Value scale, int64_t own_columns) {
-  const CrossEntropyGrad grad{.ignore_index = op.ignore_index, .first_column = chunk.first_column};
+                     Value scale, int64_t own_columns, int64_t width) {
+  const CrossEntropyGrad grad{.ignore_index = op.ignore_index,
+                              .first_column = chunk.first_column,
+                              .valid_columns = chunk.valid_columns};
   const Value dlogits = g.apply(grad, {chunk.logits, labels, chunk.stats, scale});
-  if (g.type(dlogits).dims[1] == own_columns) return dlogits;
+  if (!op.gather_logits || op.group.size == 1) return dlogits;
   const int64_t begin = op.first_column;
-  return g.apply(SliceDim{.dim = 1, .begin = begin, .end = begin + own_columns}, {dlogits});
+  const SliceDim own{
+      .dim = 1, .begin = begin, .end = begin + own_columns, .zeros = width - own_columns};
+  return g.apply(own, {dlogits});
 }
 
 }  // namespace
@@ -91,6 +117,7 @@ Value chunk_gradient(Graph& g, const LmHeadLoss& op, const ChunkLoss& chunk, Val
 Types LmHeadLoss::infer(std::span<const TensorType> in) const {
   require_inputs(kName, in, 4, 4);
   TOK_REQUIRE(chunk_rows >= 0, "lm_head_loss: chunk_rows is {}", chunk_rows);
+  TOK_REQUIRE(column_multiple > 0, "lm_head_loss: column_multiple is {}", column_multiple);
   TOK_REQUIRE(in[1].dims.size() == 2 && in[0].dims.size() >= 2 &&
                   in[0].dims.back() == in[1].dims[1] && in[0].dtype == in[1].dtype,
               "lm_head_loss: x is {}, w is {}", to_string(in[0]), to_string(in[1]));
@@ -161,30 +188,36 @@ std::vector<Value> LmHeadLoss::expand(Graph& g, const Node& n) const {
   const TensorType x_type = g.type(n.in[0]);
   const int64_t D = x_type.dims.back();
   const int64_t N = rows_of(x_type);
-  const int64_t row_bytes = logits_columns(*this, g.type(n.in[1]).dims[0]) * size_of(x_type.dtype);
+  const int64_t V = g.type(n.in[1]).dims[0];
+  const int64_t width = padded_columns(*this, V, x_type.dtype);
+  const int64_t most = padded_columns(*this, logits_columns(*this, V), x_type.dtype);
+  const int64_t row_bytes = most * size_of(x_type.dtype);
   const int64_t rows = chunk_rows > 0 ? chunk_rows : std::max(kLeastRows, chunk_bytes / row_bytes);
   const Value x = g.apply(Reshape{.dims = {-1, D}}, {n.in[0]});
   const Value labels = g.apply(Reshape{.dims = {-1}}, {n.in[2]});
-  const Value w = n.in[1];
+  const SliceDim pad{.dim = 0, .begin = 0, .end = V, .zeros = width - V};
+  const Value w = width == V ? n.in[1] : g.apply(pad, {n.in[1]});
   const Value scale = n.in[3];
-  Sum loss(g, n, 0);
-  Sum dw(g, n, 2);
+  Sum loss(g, n.accumulation(0));
+  Sum dw(g, width == V ? n.accumulation(2) : std::nullopt);
   std::vector<Value> dx;
   for (int64_t begin = 0; begin < N; begin += rows) {
     const SliceRows slice{.begin = begin, .end = std::min(N, begin + rows)};
     const Value x_part = g.apply(slice, {x});
     const Value labels_part = g.apply(slice, {labels});
     const Value logits = g.apply(Linear{}, {x_part, w});
-    const ChunkLoss chunk = chunk_loss(g, *this, logits, labels_part);
+    const ChunkLoss chunk = chunk_loss(g, *this, logits, labels_part, V);
     loss.add(g.apply(Nll{.ignore_index = ignore_index}, {chunk.stats, labels_part, scale}));
     if (!with_gradient) continue;
-    const Value dlogits = chunk_gradient(g, *this, chunk, labels_part, scale, g.type(w).dims[0]);
+    const Value dlogits = chunk_gradient(g, *this, chunk, labels_part, scale, V, width);
     dx.push_back(g.apply(LinearGradInput{}, {dlogits, w}));
     dw.add(g.apply(LinearGradWeight{}, {x_part, dlogits}));
   }
   if (!with_gradient) return {loss.total()};
   const Value all = dx.size() == 1 ? dx[0] : g.apply(ConcatRows{}, dx);
-  return {loss.total(), g.apply(Reshape{.dims = x_type.dims}, {all}), dw.total()};
+  const Value dx_all = g.apply(Reshape{.dims = x_type.dims}, {all});
+  if (width == V) return {loss.total(), dx_all, dw.total()};
+  return {loss.total(), dx_all, leading_rows(g, n, 2, dw.total(), V)};
 }
 
 }  // namespace tokamak

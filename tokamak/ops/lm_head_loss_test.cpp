@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tokamak/graph/passes.h"
+#include "tokamak/ops/linear.h"
 #include "tokamak/ops/op_case.h"
 #include "tokamak/ops/op_runner.h"
 
@@ -45,6 +46,10 @@ OpCases cases_of<LmHeadLoss>() {
   add(c, "gathered logits", {.chunk_rows = 5, .gather_logits = true}, small, {.limit = 21});
   add(c, "loss only", {.chunk_rows = 5, .with_gradient = false}, small, {.limit = 21}).flops =
       2.0 * 12 * 8 * 21;
+  add(c, "padded columns", {.chunk_rows = 5, .column_multiple = 32}, small, {.limit = 21});
+  add(c, "padded columns of the loss only",
+      {.chunk_rows = 5, .column_multiple = 32, .with_gradient = false}, small, {.limit = 21});
+  c.bad("no multiple", {.column_multiple = 0}, small);
   c.bad("widths differ", {}, {f32({6, 8}), f32({21, 9}), i32({6}), f32({1})});
   c.bad("labels of another shape", {}, {f32({2, 3, 8}), f32({21, 8}), i32({6}), f32({1})});
   return c.cases;
@@ -73,6 +78,55 @@ TEST(LmHeadLoss, gradients_equal_central_differences_of_the_loss) {
       values[input][j] = at;
       EXPECT_NEAR(gradient[j], want, 1e-8) << "input " << input << " element " << j;
     }
+  }
+}
+
+// Zero rows after w add nothing to any sum, so only the order of additions may change.
+TEST(LmHeadLoss, padded_columns_change_nothing) {
+  for (const double shift : {0.0, -40.0}) {
+    CasesOf<LmHeadLoss> c;
+    const Types in = head_types({2, 6}, 8, 21);
+    const Fill labels{.values = {kIgnored, 20, 0, 3, 5}};
+    const OpCase& plain = add(c, "plain", {.chunk_rows = 5}, in, labels);
+    auto values = fill_inputs(plain, DType::kF64);
+    for (double& x : values[0]) x += shift;
+    for (double& w : values[1]) w = std::abs(w);  // all logits far below the 0 of the padding
+    const auto want = run_op(plain, types_as(plain, DType::kF64), values);
+    const OpCase& padded = add(c, "padded", {.chunk_rows = 5, .column_multiple = 128}, in, labels);
+    const auto got = run_op(padded, types_as(padded, DType::kF64), values);
+    for (size_t k = 0; k < want.size(); ++k) {
+      ASSERT_EQ(got[k].size(), want[k].size());
+      for (size_t i = 0; i < want[k].size(); ++i)
+        EXPECT_NEAR(got[k][i], want[k][i], 1e-12 * (1.0 + std::abs(want[k][i])))
+            << "output " << k << " element " << i;
+    }
+  }
+}
+
+TEST(LmHeadLoss, pads_columns_that_are_no_whole_words) {
+  for (const auto& [V, width] : {std::pair<int64_t, int64_t>{50, 128}, {52, 52}, {130, 256}}) {
+    StateTable states;
+    Graph graph(states);
+    const auto leaf = [&](const char* name, TensorType type, StateKind kind) {
+      return graph.read(states.declare({.name = name, .type = std::move(type), .kind = kind}));
+    };
+    const Types in = head_types({2, 300}, 8, V);
+    const auto out = graph.add(
+        LmHeadLoss{.chunk_rows = 128, .column_multiple = 128},
+        {leaf("x", in[0], StateKind::kInput), leaf("w", in[1], StateKind::kInput),
+         leaf("labels", in[2], StateKind::kInput), leaf("scale", in[3], StateKind::kInput)});
+    graph.accumulate(out[2], leaf("dw", in[1], StateKind::kResult),
+                     AccumulateMode::kFirstMicrobatch);
+    const Graph expanded = expand_composites(graph);
+    int products = 0;
+    for (int32_t i = 0; i < expanded.size(); ++i) {
+      const Node& node = expanded.node(i);
+      if (node.as<LinearGradWeight>() == nullptr) continue;
+      EXPECT_EQ(node.out[0].dims, (Dims{width, 8}));
+      EXPECT_EQ(expanded.type(node.in[1]).dims[1], width);
+      ++products;
+    }
+    EXPECT_EQ(products, 5);
   }
 }
 

@@ -126,12 +126,12 @@ std::string Join::describe() const {
 
 Types SliceDim::infer(std::span<const TensorType> in) const {
   require_inputs(kName, in, 1, 1);
-  const bool fits = has_dim(in[0], dim) && 0 <= begin && begin <= end &&
+  const bool fits = has_dim(in[0], dim) && 0 <= begin && begin <= end && zeros >= 0 &&
                     end <= in[0].dims[static_cast<size_t>(dim)];
-  TOK_REQUIRE(fits, "slice_dim: no elements {} to {} of dim {} in {}", begin, end, dim,
-              to_string(in[0].dims));
+  TOK_REQUIRE(fits, "slice_dim: no elements {} to {} of dim {} in {}, {} zeros", begin, end, dim,
+              to_string(in[0].dims), zeros);
   TensorType out = in[0];
-  out.dims[static_cast<size_t>(dim)] = end - begin;
+  out.dims[static_cast<size_t>(dim)] = end - begin + zeros;
   return {out};
 }
 
@@ -150,7 +150,9 @@ Cost SliceDim::cost(std::span<const TensorType>, std::span<const TensorType> out
 }
 
 std::string SliceDim::describe() const {
-  return fmt::format("dim {} [{}:{}]", dim, begin, end);
+  std::string text = fmt::format("dim {} [{}:{}]", dim, begin, end);
+  if (zeros > 0) text += fmt::format(" and {} zeros", zeros);
+  return text;
 }
 
 Types ConcatDim::infer(std::span<const TensorType> in) const {

@@ -41,12 +41,13 @@ struct Join {
   static std::span<const Variant> variants() { return one_kernel(); }
 };
 
-/// y = x from `begin` up to `end` along `dim`: a dense copy.
+/// y = x from `begin` up to `end` along `dim`, then `zeros` more: a dense copy.
 struct SliceDim {
   static constexpr std::string_view kName = "slice_dim";
   int dim = 0;
   int64_t begin = 0;
   int64_t end = 0;
+  int64_t zeros = 0;
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;

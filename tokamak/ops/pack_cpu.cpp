@@ -121,8 +121,11 @@ Kernel prepare(const SliceDim& op, const KernelTypes& types, std::string_view) {
                   .bytes = bytes,
                   .from = op.begin * runs.inner,
                   .from_stride = runs.extent * runs.inner,
-                  .to_stride = bytes};
-  return [=](const KernelArgs& a) { copy.run(a.in[0].data, a.out[0].data); };
+                  .to_stride = bytes + op.zeros * runs.inner};
+  return [=, zeros = op.zeros > 0](const KernelArgs& a) {
+    if (zeros) std::memset(a.out[0].data, 0, static_cast<size_t>(a.out[0].type.bytes()));
+    copy.run(a.in[0].data, a.out[0].data);
+  };
 }
 
 Kernel prepare(const ConcatDim& op, const KernelTypes& types, std::string_view) {

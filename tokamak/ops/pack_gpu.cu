@@ -146,11 +146,14 @@ Kernel prepare(const SliceDim& op, const KernelTypes& types, const Setup&) {
   const Runs runs(types.in[0], op.dim);
   const int64_t inner = runs.inner * size_of(types.in[0].dtype);
   const int64_t bytes = (op.end - op.begin) * inner;
-  return copy_kernel({{.count = runs.outer,
-                       .bytes = bytes,
-                       .from = op.begin * inner,
-                       .from_stride = runs.extent * inner,
-                       .to_stride = bytes}});
+  const int64_t zeros = op.zeros * inner;
+  return copy_kernel(
+      {{.count = runs.outer,
+        .bytes = bytes,
+        .from = op.begin * inner,
+        .from_stride = runs.extent * inner,
+        .to_stride = bytes + zeros},
+       {.in = -1, .count = runs.outer, .bytes = zeros, .to = bytes, .to_stride = bytes + zeros}});
 }
 
 Kernel prepare(const ConcatDim& op, const KernelTypes& types, const Setup&) {

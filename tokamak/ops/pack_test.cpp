@@ -27,6 +27,12 @@ TEST(Pack, split_pads_with_zeros_and_join_undoes_it) {
       testing::Numbers({1, 2, 3, 4}));
 }
 
+TEST(Pack, slice_dim_puts_zeros_after_the_slice) {
+  EXPECT_EQ(run(SliceDim{.dim = 1, .begin = 1, .end = 3, .zeros = 2}, {i32({2, 3})},
+                {{1, 2, 3, 4, 5, 6}}),
+            testing::Numbers({2, 3, 0, 0, 5, 6, 0, 0}));
+}
+
 }  // namespace
 
 template <>
@@ -68,7 +74,11 @@ OpCases cases_of<SliceDim>() {
   good("middle", {.dim = 1, .begin = 2, .end = 5}, {f32({6, 5, 3})});
   good("last dim", {.dim = 2, .begin = 0, .end = 1}, {f32({6, 2, 3})});
   good("tokens", {.dim = 1, .begin = 1, .end = 2}, {i32({6, 2})});
+  good("rows of zeros", {.dim = 0, .begin = 0, .end = 6, .zeros = 2}, {f32({6, 40})});
+  good("columns of zeros", {.dim = 1, .begin = 3, .end = 20, .zeros = 15}, {f32({6, 21})});
+  good("zeros alone", {.dim = 1, .begin = 2, .end = 2, .zeros = 3}, {f32({4, 2, 3})});
   c.bad("past the end", {.dim = 1, .begin = 2, .end = 6}, {f32({2, 5})});
+  c.bad("fewer than no zeros", {.dim = 1, .begin = 2, .end = 5, .zeros = -1}, {f32({2, 5})});
   return c.cases;
 }
 

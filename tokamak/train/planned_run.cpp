@@ -26,6 +26,8 @@ StepState find_step_state(const StateTable& states, const std::string& prefix) {
 
 // Enough rows of a vocabulary of 128k for products at full rate, and dw rewritten seldom.
 constexpr int64_t kGpuLogitsBytes = int64_t{1} << 30U;
+// A tile of the products.
+constexpr int64_t kGpuLogitsMultiple = 128;
 
 int pipeline_rank(const DistributeOptions& o) {
   return o.mesh.coordinates(o.rank)[static_cast<size_t>(MeshAxis::kPp)];
@@ -56,6 +58,12 @@ std::vector<PipelineItem> validation_items(const DistributeOptions& o) {
   return items;
 }
 
+TrainingGraphOptions for_gpu(TrainingGraphOptions o) {
+  o.logits_bytes = kGpuLogitsBytes;
+  o.logits_multiple = kGpuLogitsMultiple;
+  return o;
+}
+
 TrainingGraphOptions of_all_ranks(TrainingGraphOptions o, const Mesh& mesh) {
   o.batch *= mesh.degree({MeshAxis::kDpReplicate, MeshAxis::kDpShard});
   o.seq_len = padded_seq_len(o.seq_len, mesh);
@@ -74,8 +82,8 @@ int64_t padded_seq_len(int64_t seq_len, const Mesh& mesh) {
 PlannedRun::PlannedRun(const ModelSpec& config, const RunShape& shape, const Target& target)
     : config_(config), shape_(shape) {
   if (target.backend == "gpu") {
-    shape_.training.logits_bytes = kGpuLogitsBytes;
-    if (shape_.validation) shape_.validation->logits_bytes = kGpuLogitsBytes;
+    shape_.training = for_gpu(shape_.training);
+    if (shape_.validation) shape_.validation = for_gpu(*shape_.validation);
   }
   if (mesh().size() == 1 && target.backend != "gpu") {
     plan_one_rank(target);

@@ -55,9 +55,10 @@ Forward build_forward(Graph& g, const ModelSpec& config, const TrainingGraphOpti
   Label label = g.label;
   label.module = head_module(config);
   const LabelScope scope(g, label);
-  const Value loss =
-      g.add(LmHeadLoss{.chunk_bytes = o.logits_bytes, .with_gradient = with_gradient},
-            {out.hidden, out.head, labels, scale})[0];
+  const Value loss = g.add(LmHeadLoss{.chunk_bytes = o.logits_bytes,
+                                      .column_multiple = o.logits_multiple,
+                                      .with_gradient = with_gradient},
+                           {out.hidden, out.head, labels, scale})[0];
   g.accumulate(loss, loss_into, AccumulateMode::kFirstMicrobatch);
   return {.loss = loss, .parameters = parameters.all()};
 }

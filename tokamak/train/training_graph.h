@@ -28,6 +28,7 @@ struct TrainingGraphOptions {
   DType compute = DType::kF32;
   uint64_t seed = 0;
   int64_t logits_bytes = int64_t{32} << 20U;  ///< of a chunk of the loss
+  int64_t logits_multiple = 1;                ///< LmHeadLoss::column_multiple
   OptimizerOptions optimizer;
 };
 
