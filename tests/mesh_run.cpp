@@ -181,7 +181,8 @@ RunShape shape_of(const MeshCase& c, int rank) {
   return {.training = {.batch = c.global_batch / c.num_microbatches / dp,
                        .seq_len = c.seq_len,
                        .compute = c.compute,
-                       .seed = c.seed},
+                       .seed = c.seed,
+                       .logits_multiple = c.logits_multiple},
           .recompute = c.recompute,
           .distribute = distribute};
 }

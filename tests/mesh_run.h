@@ -18,6 +18,7 @@ struct MeshCase {
   int64_t seq_len = 0;
   int64_t global_batch = 0;
   int64_t num_microbatches = 1;
+  int64_t logits_multiple = 1;
   int64_t steps = 5;
   double lr = 1e-3;
   uint64_t seed = 0;

@@ -121,6 +121,21 @@ TEST_P(EachAxis, gradients) {
   }
 }
 
+TEST_P(EachAxis, padded_logits) {
+  for (const bool tied : {false, true}) {
+    for (const bool loss_parallel : {true, false}) {
+      MeshCase c = base(small_gpt2());
+      c.model.tied = tied;
+      c.num_microbatches = 2;
+      c.logits_multiple = 32;
+      c.distribute.mesh.degrees = GetParam().degrees;
+      c.distribute.loss_parallel = loss_parallel;
+      expect_as_one_rank(c);
+      expect_gradients_as_one_rank(c);
+    }
+  }
+}
+
 TEST_P(EachAxis, llama_accumulates) {
   MeshCase c = base(small_llama());
   c.num_microbatches = 2;
