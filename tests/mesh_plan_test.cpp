@@ -8,8 +8,10 @@
 
 #include "tokamak/graph/streams.h"
 #include "tokamak/models/model_spec.h"
+#include "tokamak/ops/accumulate.h"
 #include "tokamak/ops/collective.h"
 #include "tokamak/ops/linear.h"
+#include "tokamak/ops/pack.h"
 #include "tokamak/train/planned_run.h"
 
 #include "mesh_expect.h"
@@ -264,7 +266,39 @@ TEST(AsyncTensorParallelPlan, every_shift_runs_beside_a_product) {
   EXPECT_EQ(shifts, 8 * c.model.num_layers * (t - 1));
 }
 
-// Chunks take the place of what they make up.
+template <class... Ts>
+int64_t count_tasks(const MeshCase& c, bool only_on_other_streams) {
+  const PlannedRun run(c.model, shape_of(c, 1), {});
+  int64_t count = 0;
+  for (const Segment& segment : run.plan().segments) {
+    count += std::count_if(segment.tasks.begin(), segment.tasks.end(), [&](const Task& task) {
+      return ((task.rules == &kRules<Ts>) || ...) && (task.stream != 0 || !only_on_other_streams);
+    });
+  }
+  return count;
+}
+
+TEST(TensorParallelPlan, even_cuts_are_not_packed) {
+  MeshCase c = traffic_case();
+  c.distribute.mesh.degrees = {1, 1, 1, 1, 4};
+  EXPECT_EQ((count_tasks<Split, Join>(c, false)), 0);
+}
+
+// Only sums of several reductions are added up by a task of their own.
+TEST(FsdpPlan, a_reduction_once_a_step_writes_the_gradient) {
+  MeshCase c = traffic_case();
+  c.distribute.mesh.degrees = {1, 1, 2, 1, 1};
+  c.distribute.grad_store = GradStore::kSharded;
+  EXPECT_GE(count_tasks<Accumulate>(c, true), c.model.num_layers);
+  c.num_microbatches = 1;
+  EXPECT_EQ(count_tasks<Accumulate>(c, true), 0);
+  c.num_microbatches = 2;
+  c.distribute.grad_store = GradStore::kFull;
+  EXPECT_EQ(count_tasks<Accumulate>(c, true), 0);
+}
+
+// A gather writes chunks where they belong; a ring's are joined by a copy, so that one more
+// gathered value and a chunk may be there at once.
 TEST(AsyncTensorParallelPlan, takes_no_more_memory) {
   const ModelSpec model = flavor_spec("llama3", "8B");
   for (const auto mode : {RecomputePolicy::Mode::kNone, RecomputePolicy::Mode::kFull}) {
@@ -274,12 +308,12 @@ TEST(AsyncTensorParallelPlan, takes_no_more_memory) {
     const PlannedRun plain(model, shape_of(c, 1), {});
     c.distribute.async_tp = true;
     const PlannedRun async(model, shape_of(c, 1), {});
+    const int64_t gathered = c.seq_len * model.dim * 2;
     constexpr double kGiB = 1024.0 * 1024 * 1024;
     std::printf("8B on tp4 x dp_shard 8: plan %.2f GiB, async %.2f GiB\n",
                 static_cast<double>(plain.peak_bytes()) / kGiB,
                 static_cast<double>(async.peak_bytes()) / kGiB);
-    EXPECT_LE(static_cast<double>(async.peak_bytes()),
-              static_cast<double>(plain.peak_bytes()) * 1.01);
+    EXPECT_LE(async.peak_bytes(), plain.peak_bytes() + gathered + gathered / 4);
   }
 }
 

@@ -123,6 +123,31 @@ TEST(Sum, ReduceScatterWorksInChunks) {
   });
 }
 
+// Of one slice at a time, of several in one message, and of more than staging holds.
+TEST(Sum, SlicesAreCallsOfTheirOwn) {
+  constexpr int kRanks = 3;
+  for (const auto& [slices, count] : {std::pair<int64_t, int64_t>{1, 700}, {5, 3}, {40, 20'001}}) {
+    const auto want = sum_in_order<float>(kRanks, slices * kRanks * count);
+    run_ranks(kRanks, [&, slices = slices, count = count](World& world) {
+      const auto comm = world.make_group("all", all_ranks(world));
+      const auto x = elements_of<float>(world.rank(), slices * kRanks * count);
+      std::vector<float> mine(static_cast<size_t>(slices * count));
+      comm->reduce_scatter_slices(x.data(), mine.data(), slices, count, DType::kF32, nullptr);
+      for (int64_t s = 0; s < slices; ++s) {
+        const auto got = mine.begin() + s * count;
+        const auto first = want.begin() + (s * kRanks + world.rank()) * count;
+        EXPECT_TRUE(same_bits(std::vector<float>(got, got + count), {first, first + count}));
+      }
+      std::vector<float> all(x.size());
+      comm->all_gather_slices(mine.data(), all.data(), slices, count, DType::kF32, nullptr);
+      EXPECT_TRUE(same_bits(all, want)) << slices << " of " << count;
+      EXPECT_EQ(comm->traffic().all_gather.bytes, (kRanks - 1) * slices * count * 4);
+      EXPECT_EQ(comm->traffic().reduce_scatter.bytes, (kRanks - 1) * slices * count * 4);
+      EXPECT_EQ(comm->traffic().all_gather.calls + comm->traffic().reduce_scatter.calls, 2);
+    });
+  }
+}
+
 TEST(Sum, SixteenBitSumsRoundOnce) {
   // 256 + 1 + 1 is 258 in fp32, but 256 if each sum is rounded to 8 bits.
   const BF16 a(256.0F);

@@ -34,12 +34,23 @@ class Communicator {
   virtual int size() const = 0;
 
   /// out[r * count + i] = member r's in[i]. `in` may be out + rank * count.
-  virtual void all_gather(const void* in, void* out, int64_t count, DType dtype,
-                          CommStream stream) = 0;
+  void all_gather(const void* in, void* out, int64_t count, DType dtype, CommStream stream) {
+    all_gather_slices(in, out, 1, count, dtype, stream);
+  }
 
   /// out[i] = sum over members of in[rank * count + i]. `out` may be in + rank * count.
-  virtual void reduce_scatter(const void* in, void* out, int64_t count, DType dtype,
-                              CommStream stream) = 0;
+  void reduce_scatter(const void* in, void* out, int64_t count, DType dtype, CommStream stream) {
+    reduce_scatter_slices(in, out, 1, count, dtype, stream);
+  }
+
+  /// The same for `slices` pieces of `count` one after the other, as one call: out[(s * n + r) *
+  /// count + i] = member r's in[s * count + i]. In place for one slice only.
+  virtual void all_gather_slices(const void* in, void* out, int64_t slices, int64_t count,
+                                 DType dtype, CommStream stream) = 0;
+
+  /// Likewise: out[s * count + i] = sum over members of in[(s * n + rank) * count + i].
+  virtual void reduce_scatter_slices(const void* in, void* out, int64_t slices, int64_t count,
+                                     DType dtype, CommStream stream) = 0;
 
   /// In place if `in` is `out`.
   virtual void all_reduce(const void* in, void* out, int64_t count, DType dtype, ReduceOp op,

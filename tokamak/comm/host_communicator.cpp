@@ -77,8 +77,9 @@ HostCommunicator::Call HostCommunicator::next_call(CollectiveKind kind, int64_t 
 }
 
 std::string HostCommunicator::describe(const Call& call) const {
-  std::string text = fmt::format("{} {} of {} {}", name_of(call.kind), call.number, call.count,
-                                 name_of(call.dtype));
+  const std::string slices = call.slices == 1 ? "" : fmt::format("{} x ", call.slices);
+  std::string text = fmt::format("{} {} of {}{} {}", name_of(call.kind), call.number, slices,
+                                 call.count, name_of(call.dtype));
   if (call.kind == CollectiveKind::kAllReduce) {
     text += call.op == ReduceOp::kSum ? " (sum)" : " (max)";
   }
@@ -136,20 +137,46 @@ void HostCommunicator::exchange_checked(const Call& call, std::span<const Send> 
   }
 }
 
-void HostCommunicator::all_gather(const void* in, void* out, int64_t count, DType dtype,
-                                  CommStream) {
-  const CallRecord record(*page_, *lane_, CollectiveKind::kAllGather, dtype, count);
+int64_t HostCommunicator::slices_at_once(int64_t slices, int64_t slice_bytes) const {
+  const int64_t room = kStagingBytes / std::max(slice_bytes * size(), int64_t{1});
+  return std::clamp(room, int64_t{1}, slices);
+}
+
+// A slice alone goes where it belongs; several from one member come as one message, by staging.
+void HostCommunicator::all_gather_slices(const void* in, void* out, int64_t slices, int64_t count,
+                                         DType dtype, CommStream) {
+  const CallRecord record(*page_, *lane_, CollectiveKind::kAllGather, dtype, slices * count);
   const int64_t bytes = count * size_of(dtype);
-  copy_bytes(bytes_of(in), bytes_of(out) + rank() * bytes, bytes);
-  count_traffic(traffic_.all_gather, (size() - 1) * bytes);
-  if (size() == 1) return;
-  std::vector<Send> sends;
-  std::vector<Receive> receives;
-  for (const int member : others()) {
-    sends.push_back({.to = member, .data = bytes_of(in), .bytes = bytes});
-    receives.push_back({.from = member, .data = bytes_of(out) + member * bytes, .bytes = bytes});
+  const auto place = [&](int64_t slice, int member) {
+    return bytes_of(out) + (slice * size() + member) * bytes;
+  };
+  for (int64_t s = 0; s < slices; ++s) {
+    copy_bytes(bytes_of(in) + s * bytes, place(s, rank()), bytes);
   }
-  exchange_checked(next_call(CollectiveKind::kAllGather, count, dtype), sends, receives);
+  count_traffic(traffic_.all_gather, (size() - 1) * slices * bytes);
+  if (size() == 1) return;
+  Call call = next_call(CollectiveKind::kAllGather, count, dtype);
+  call.slices = slices;
+  const int64_t most = slices_at_once(slices, bytes);
+  if (most > 1)
+    staging_.resize(std::max(staging_.size(), static_cast<size_t>(most * bytes * (size() - 1))));
+  for (int64_t first = 0; first < slices; first += most) {
+    const int64_t here = std::min(most, slices - first);
+    std::vector<Send> sends;
+    std::vector<Receive> receives;
+    for (const int member : others()) {
+      std::byte* room = staging_.data() + static_cast<int64_t>(receives.size()) * most * bytes;
+      sends.push_back({.to = member, .data = bytes_of(in) + first * bytes, .bytes = here * bytes});
+      receives.push_back(
+          {.from = member, .data = here == 1 ? place(first, member) : room, .bytes = here * bytes});
+    }
+    exchange_checked(call, sends, receives);
+    for (const Receive& got : receives) {
+      for (int64_t s = 0; here > 1 && s < here; ++s) {
+        copy_bytes(got.data + s * bytes, place(first + s, got.from), bytes);
+      }
+    }
+  }
 }
 
 void HostCommunicator::reduce_pieces(const Call& call, const std::byte* in,
@@ -188,18 +215,31 @@ void HostCommunicator::reduce_pieces(const Call& call, const std::byte* in,
   }
 }
 
-void HostCommunicator::reduce_scatter(const void* in, void* out, int64_t count, DType dtype,
-                                      CommStream) {
-  const CallRecord record(*page_, *lane_, CollectiveKind::kReduceScatter, dtype, count);
-  count_traffic(traffic_.reduce_scatter, (size() - 1) * count * size_of(dtype));
-  if (size() == 1) return copy_bytes(bytes_of(in), bytes_of(out), count * size_of(dtype));
-  std::vector<Slice> pieces;
-  pieces.reserve(static_cast<size_t>(size()));
-  for (int member = 0; member < size(); ++member) {
-    pieces.push_back({.first = member * count, .count = count});
+// Several slices are packed by member.
+void HostCommunicator::reduce_scatter_slices(const void* in, void* out, int64_t slices,
+                                             int64_t count, DType dtype, CommStream) {
+  const CallRecord record(*page_, *lane_, CollectiveKind::kReduceScatter, dtype, slices * count);
+  const int64_t bytes = count * size_of(dtype);
+  count_traffic(traffic_.reduce_scatter, (size() - 1) * slices * bytes);
+  if (size() == 1) return copy_bytes(bytes_of(in), bytes_of(out), slices * bytes);
+  Call call = next_call(CollectiveKind::kReduceScatter, count, dtype);
+  call.slices = slices;
+  const int64_t most = slices_at_once(slices, bytes);
+  if (most > 1)
+    packed_.resize(std::max(packed_.size(), static_cast<size_t>(most * bytes * size())));
+  for (int64_t first = 0; first < slices; first += most) {
+    const int64_t here = std::min(most, slices - first);
+    const std::byte* source = bytes_of(in) + first * size() * bytes;
+    std::vector<Slice> pieces;
+    for (int member = 0; member < size(); ++member) {
+      pieces.push_back({.first = member * here * count, .count = here * count});
+      for (int64_t s = 0; here > 1 && s < here; ++s) {
+        copy_bytes(source + (s * size() + member) * bytes,
+                   packed_.data() + (member * here + s) * bytes, bytes);
+      }
+    }
+    reduce_pieces(call, here == 1 ? source : packed_.data(), pieces, bytes_of(out) + first * bytes);
   }
-  reduce_pieces(next_call(CollectiveKind::kReduceScatter, count, dtype), bytes_of(in), pieces,
-                bytes_of(out));
 }
 
 void HostCommunicator::all_reduce_whole(const Call& call, const std::byte* in, std::byte* out) {

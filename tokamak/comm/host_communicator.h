@@ -62,10 +62,10 @@ class HostCommunicator final : public Communicator {
 
   int size() const override { return static_cast<int>(group_.world_ranks.size()); }
 
-  void all_gather(const void* in, void* out, int64_t count, DType dtype,
-                  CommStream stream) override;
-  void reduce_scatter(const void* in, void* out, int64_t count, DType dtype,
-                      CommStream stream) override;
+  void all_gather_slices(const void* in, void* out, int64_t slices, int64_t count, DType dtype,
+                         CommStream stream) override;
+  void reduce_scatter_slices(const void* in, void* out, int64_t slices, int64_t count, DType dtype,
+                             CommStream stream) override;
   void all_reduce(const void* in, void* out, int64_t count, DType dtype, ReduceOp op,
                   CommStream stream) override;
   void all_to_all(const void* in, void* out, int64_t count, DType dtype,
@@ -86,13 +86,14 @@ class HostCommunicator final : public Communicator {
     DType dtype{};
     ReduceOp op{};
     int32_t root = -1;
+    int64_t slices = 1;
     int64_t count = 0;
     uint64_t number = 0;
 
     bool operator==(const Call&) const = default;
   };
 
-  /// The range of elements that `member` reduces in an all-reduce.
+  /// The range of elements that a member reduces.
   struct Slice {
     int64_t first = 0;
     int64_t count = 0;
@@ -113,6 +114,8 @@ class HostCommunicator final : public Communicator {
   void reduce_pieces(const Call& call, const std::byte* in, std::span<const Slice> pieces,
                      std::byte* out);
   void all_reduce_whole(const Call& call, const std::byte* in, std::byte* out);
+  /// Of `slices` pieces from every member, as many as staging has room for: they go together.
+  int64_t slices_at_once(int64_t slices, int64_t slice_bytes) const;
   /// The n-1 other members, nearest above first.
   std::vector<int> others() const;
   void count_traffic(Traffic& traffic, int64_t bytes);
@@ -124,7 +127,7 @@ class HostCommunicator final : public Communicator {
   uint64_t group_calls_ = 0;
   std::vector<uint64_t> sent_;      ///< send_recv calls by member
   std::vector<uint64_t> received_;  ///< likewise
-  std::vector<std::byte> first_out_, first_in_, staging_;
+  std::vector<std::byte> first_out_, first_in_, staging_, packed_;
 };
 
 }  // namespace tokamak

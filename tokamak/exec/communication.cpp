@@ -1,10 +1,20 @@
 #include "tokamak/exec/communication.h"
 
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
 #include "tokamak/core/error.h"
 #include "tokamak/ops/collective.h"
 
 namespace tokamak {
 namespace {
+
+// Pieces before `dim`, each cut on its own; one where whole values become rows.
+int64_t slices_of(const Dims& dims, int dim) {
+  return std::accumulate(dims.begin(), dims.begin() + std::max(dim, 0), int64_t{1},
+                         std::multiplies<>());
+}
 
 struct Call {
   std::span<Communicator* const> groups;
@@ -12,15 +22,18 @@ struct Call {
 
   Kernel operator()(const AllGather& op) const {
     const TensorType x = types.in[0];
-    return [&c = of(op.group), n = x.numel(), t = x.dtype](const KernelArgs& a) {
-      c.all_gather(a.in[0].data, a.out[0].data, n, t, a.stream);
+    const int64_t slices = slices_of(x.dims, op.dim);
+    return [=, &c = of(op.group), n = x.numel() / slices, t = x.dtype](const KernelArgs& a) {
+      c.all_gather_slices(a.in[0].data, a.out[0].data, slices, n, t, a.stream);
     };
   }
 
   Kernel operator()(const ReduceScatter& op) const {
     const TensorType y = types.out[0];
-    return [&c = of(op.group), n = y.numel(), t = y.dtype](const KernelArgs& a) {
-      c.reduce_scatter(a.in[0].data, a.out[0].data, n, t, a.stream);
+    const int64_t slices = slices_of(y.dims, op.dim);
+    return [=, &c = of(op.group), n = y.numel() / slices, t = y.dtype](const KernelArgs& a) {
+      TOK_CHECK(!a.accumulate[0], "a reduce-scatter cannot add");
+      c.reduce_scatter_slices(a.in[0].data, a.out[0].data, slices, n, t, a.stream);
     };
   }
 

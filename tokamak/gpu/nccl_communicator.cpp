@@ -121,22 +121,41 @@ void NcclCommunicator::abort(const std::string& why) {
   ncclCommAbort(comm_);
 }
 
-void NcclCommunicator::all_gather(const void* in, void* out, int64_t count, DType dtype,
-                                  CommStream stream) {
+ncclResult_t NcclCommunicator::group(int64_t slices,
+                                     const std::function<ncclResult_t(int64_t)>& slice) {
+  if (slices == 1) return slice(0);
+  TOK_NCCL(ncclGroupStart());
+  ncclResult_t status = ncclSuccess;
+  for (int64_t i = 0; i < slices && status == ncclSuccess; ++i) status = slice(i);
+  const ncclResult_t ended = ncclGroupEnd();
+  return status != ncclSuccess ? status : ended;
+}
+
+void NcclCommunicator::all_gather_slices(const void* in, void* out, int64_t slices, int64_t count,
+                                         DType dtype, CommStream stream) {
   const int64_t bytes = count * size_of(dtype);
-  count_traffic(traffic_.all_gather, (size() - 1) * bytes);
-  call(CollectiveKind::kAllGather, dtype, count, stream, [&](cudaStream_t s) {
-    if (comm_ == nullptr) return copy(in, out, bytes, s);
-    return ncclAllGather(in, out, as_size(bytes), ncclUint8, comm_, s);
+  count_traffic(traffic_.all_gather, (size() - 1) * slices * bytes);
+  call(CollectiveKind::kAllGather, dtype, slices * count, stream, [&](cudaStream_t s) {
+    if (comm_ == nullptr) return copy(in, out, slices * bytes, s);
+    return group(slices, [&](int64_t i) {
+      const auto* piece = static_cast<const std::byte*>(in) + i * bytes;
+      auto* pieces = static_cast<std::byte*>(out) + i * size() * bytes;
+      return ncclAllGather(piece, pieces, as_size(bytes), ncclUint8, comm_, s);
+    });
   });
 }
 
-void NcclCommunicator::reduce_scatter(const void* in, void* out, int64_t count, DType dtype,
-                                      CommStream stream) {
-  count_traffic(traffic_.reduce_scatter, (size() - 1) * count * size_of(dtype));
-  call(CollectiveKind::kReduceScatter, dtype, count, stream, [&](cudaStream_t s) {
-    if (comm_ == nullptr) return copy(in, out, count * size_of(dtype), s);
-    return ncclReduceScatter(in, out, as_size(count), nccl_type(dtype), ncclSum, comm_, s);
+void NcclCommunicator::reduce_scatter_slices(const void* in, void* out, int64_t slices,
+                                             int64_t count, DType dtype, CommStream stream) {
+  const int64_t bytes = count * size_of(dtype);
+  count_traffic(traffic_.reduce_scatter, (size() - 1) * slices * bytes);
+  call(CollectiveKind::kReduceScatter, dtype, slices * count, stream, [&](cudaStream_t s) {
+    if (comm_ == nullptr) return copy(in, out, slices * bytes, s);
+    return group(slices, [&](int64_t i) {
+      const auto* pieces = static_cast<const std::byte*>(in) + i * size() * bytes;
+      auto* sum = static_cast<std::byte*>(out) + i * bytes;
+      return ncclReduceScatter(pieces, sum, as_size(count), nccl_type(dtype), ncclSum, comm_, s);
+    });
   });
 }
 

@@ -36,10 +36,10 @@ class NcclCommunicator final : public Communicator {
   /// Called first when this ends.
   void at_end(std::function<void()> hook) { at_end_ = std::move(hook); }
 
-  void all_gather(const void* in, void* out, int64_t count, DType dtype,
-                  CommStream stream) override;
-  void reduce_scatter(const void* in, void* out, int64_t count, DType dtype,
-                      CommStream stream) override;
+  void all_gather_slices(const void* in, void* out, int64_t slices, int64_t count, DType dtype,
+                         CommStream stream) override;
+  void reduce_scatter_slices(const void* in, void* out, int64_t slices, int64_t count, DType dtype,
+                             CommStream stream) override;
   void all_reduce(const void* in, void* out, int64_t count, DType dtype, ReduceOp op,
                   CommStream stream) override;
   void all_to_all(const void* in, void* out, int64_t count, DType dtype,
@@ -70,6 +70,8 @@ class NcclCommunicator final : public Communicator {
 
   void call(CollectiveKind kind, DType dtype, int64_t count, CommStream stream,
             const Enqueue& enqueue);
+  /// `slice(s)` enqueues slice s of a call, which NCCL joins into one launch.
+  static ncclResult_t group(int64_t slices, const std::function<ncclResult_t(int64_t)>& slice);
   /// Of a group of one or of this rank's own part.
   static ncclResult_t copy(const void* in, void* out, int64_t bytes, cudaStream_t stream);
   static void count_traffic(Traffic& traffic, int64_t bytes);

@@ -119,6 +119,27 @@ void check_sums(Communicator& comm, Bench& x, int64_t count) {
   }
 }
 
+void check_slices(Communicator& comm, Bench& x, int64_t slices, int64_t count) {
+  const int n = comm.size();
+  x.fill(elements(comm.rank(), slices * count));
+  comm.all_gather_slices(x.in(), x.out(), slices, count, DType::kF32, x.stream());
+  const Floats all = x.result(slices * n * count);
+  for (int64_t i = 0; i < slices * n * count; ++i) {
+    const int64_t slice = i / (n * count);
+    const auto member = static_cast<int>(i / count % n);
+    ASSERT_EQ(all[static_cast<size_t>(i)], element(member, slice * count + i % count)) << i;
+  }
+  x.fill(elements(comm.rank(), slices * n * count));
+  comm.reduce_scatter_slices(x.in(), x.out(), slices, count, DType::kF32, x.stream());
+  const Floats mine = x.result(slices * count);
+  for (int64_t i = 0; i < slices * count; ++i) {
+    float sum = 0.0F;
+    for (int r = 0; r < n; ++r)
+      sum += element(r, (i / count * n + comm.rank()) * count + i % count);
+    ASSERT_EQ(mine[static_cast<size_t>(i)], sum) << i;
+  }
+}
+
 void check_moves(Communicator& comm, Bench& x, int64_t count) {
   const int n = comm.size();
   x.fill(elements(comm.rank(), count));
@@ -151,6 +172,20 @@ TEST_F(Nccl, every_call_gives_what_the_host_computes) {
     const auto& traffic = comm->traffic();
     EXPECT_EQ(traffic.all_gather.calls, 6);
     EXPECT_EQ(traffic.all_gather.bytes, 2 * (world->size() - 1) * 301'002 * 4);
+  });
+}
+
+TEST_F(Nccl, slices_are_calls_of_their_own) {
+  run_ranks(std::min(4, num_devices()), [](World& control) {
+    const auto backend = make_backend({.device = control.rank()});
+    const auto world = make_nccl_world(control, *backend);
+    const auto comm = world->make_group("all", everyone(world->size()));
+    Bench x(*backend, world->size() * 400'000);
+    check_slices(*comm, x, 2, 200'000);
+    check_slices(*comm, x, 16, 25'000);
+    check_slices(*comm, x, 5, 3);
+    EXPECT_EQ(comm->traffic().all_gather.calls, 3);
+    EXPECT_EQ(comm->traffic().all_gather.bytes, (world->size() - 1) * 800'015 * 4);
   });
 }
 

@@ -7,6 +7,10 @@ std::string describe_group(const CommGroup& group) {
   return fmt::format("group {}, {} of {}", group.id, group.rank, group.size);
 }
 
+std::string describe_dim(int dim) {
+  return dim < 0 ? "" : fmt::format(", dim {}", dim);
+}
+
 void require_group(std::string_view op, const CommGroup& group) {
   TOK_REQUIRE(group.size >= 1 && group.rank >= 0 && group.rank < group.size,
               "{}: no member {} in a group of {}", op, group.rank, group.size);
@@ -23,6 +27,13 @@ void require_rows(std::string_view op, const CommGroup& group, std::span<const T
   require_group(op, group);
   TOK_REQUIRE(!in[0].dims.empty() && in[0].dims[0] == group.size,
               "{}: wanted a row for each of {} ranks, got {}", op, group.size, to_string(in[0]));
+}
+
+void require_dim(std::string_view op, const TensorType& x, int dim, int64_t multiple) {
+  const bool is_there = dim >= 0 && dim < static_cast<int>(x.dims.size());
+  TOK_REQUIRE(is_there && x.dims[static_cast<size_t>(dim)] % multiple == 0 && x.numel() > 0,
+              "{}: wanted a dim {} that is a multiple of {}, got {}", op, dim, multiple,
+              to_string(x));
 }
 
 TensorType without_rows(const TensorType& type) {
@@ -52,7 +63,12 @@ Types AllGather::infer(std::span<const TensorType> in) const {
   require_inputs(kName, in, 1, 1);
   require_group(kName, group);
   TensorType out = in[0];
-  out.dims.insert(out.dims.begin(), group.size);
+  if (dim < 0) {
+    out.dims.insert(out.dims.begin(), group.size);
+  } else {
+    require_dim(kName, out, dim, 1);
+    out.dims[static_cast<size_t>(dim)] *= group.size;
+  }
   return {out};
 }
 
@@ -69,13 +85,22 @@ Cost AllGather::cost(std::span<const TensorType> in, std::span<const TensorType>
 }
 
 std::string AllGather::describe() const {
-  return describe_group(group);
+  return describe_group(group) + describe_dim(dim);
 }
 
 Types ReduceScatter::infer(std::span<const TensorType> in) const {
-  require_rows(kName, group, in);
+  if (dim < 0) {
+    require_rows(kName, group, in);
+  } else {
+    require_inputs(kName, in, 1, 1);
+    require_group(kName, group);
+    require_dim(kName, in[0], dim, group.size);
+  }
   TOK_REQUIRE(is_float(in[0].dtype), "reduce_scatter: wanted floats, got {}", to_string(in[0]));
-  return {without_rows(in[0])};
+  if (dim < 0) return {without_rows(in[0])};
+  TensorType out = in[0];
+  out.dims[static_cast<size_t>(dim)] /= group.size;
+  return {out};
 }
 
 std::vector<Strategy> ReduceScatter::place(std::span<const TensorType>) const {
@@ -93,7 +118,7 @@ Cost ReduceScatter::cost(std::span<const TensorType> in, std::span<const TensorT
 }
 
 std::string ReduceScatter::describe() const {
-  return describe_group(group);
+  return describe_group(group) + describe_dim(dim);
 }
 
 Types AllReduce::infer(std::span<const TensorType> in) const {

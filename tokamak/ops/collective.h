@@ -7,10 +7,12 @@
 
 namespace tokamak {
 
-/// x [..] -> [n, ..]: row r is member r's x.
+/// x [..] -> [n, ..]: row r is member r's x. With `dim`, the members' x one after the other along
+/// that dim, which becomes n times as long.
 struct AllGather {
   static constexpr std::string_view kName = "all_gather";
   CommGroup group;
+  int dim = -1;
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
@@ -21,15 +23,22 @@ struct AllGather {
   static std::span<const Variant> variants() { return communication_only(); }
 };
 
-/// x [n, ..] -> [..]: the sum over members of the row of this rank's place in the group.
+/// x [n, ..] -> [..]: the sum over members of the row of this rank's place in the group. With
+/// `dim`, of its n-th part along that dim. With `overwrites`, y may go to given storage, over what
+/// is there: no transport can add (AccumulateMode::kNever only).
 struct ReduceScatter {
   static constexpr std::string_view kName = "reduce_scatter";
   CommGroup group;
+  int dim = -1;
+  bool overwrites = false;
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
   std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+
+  std::vector<int> accumulates() const { return overwrites ? std::vector{0} : std::vector<int>{}; }
+
   std::string describe() const;
 
   static std::span<const Variant> variants() { return communication_only(); }

@@ -131,6 +131,27 @@ TEST(Collectives, move_what_they_say_and_send_what_they_cost) {
   });
 }
 
+// Of each member [2, 1, 3], rows 0 and 1 of it in different slices of the whole.
+TEST(Collectives, gather_and_scatter_along_a_dim) {
+  run_ranks(3, [](World& world) {
+    const Rank rank(world);
+    const CommGroup group = rank.group();
+    testing::Numbers whole;
+    for (const double slice : {0, 1}) {
+      for (const double member : {0, 1, 2}) {
+        for (const double x : rows_of(member, {slice})) whole.push_back(x);
+      }
+    }
+    const testing::Numbers own = rows_of(group.rank, {0, 1});
+    EXPECT_EQ(rank.run(AllGather{.group = group, .dim = 1}, {f32({2, 1, 3})}, {own})[0], whole);
+    testing::Numbers sum = own;
+    for (double& x : sum) x *= 3;
+    EXPECT_EQ(rank.run(ReduceScatter{.group = group, .dim = 1}, {f32({2, 3, 3})}, {whole})[0], sum);
+    EXPECT_EQ(rank.run(AllGather{.group = group, .dim = 0}, {f32({2, 3})}, {own})[0],
+              rank.run(AllGather{.group = group}, {f32({2, 3})}, {own})[0]);
+  });
+}
+
 TEST(Collectives, one_sends_what_the_other_receives) {
   run_ranks(2, [](World& world) {
     const Rank rank(world);
@@ -150,6 +171,8 @@ OpCases cases_of<AllGather>() {
   CasesOf<AllGather> c;
   good(c, "alone", {.group = kAlone}, {f32({4, 3})});
   good(c, "tokens", {.group = kAlone}, {i32({5})});
+  good(c, "along a dim", {.group = kAlone, .dim = 1}, {f32({4, 3, 2})});
+  c.bad("no such dim", {.group = kAlone, .dim = 2}, {f32({4, 3})});
   c.bad("no such member", {.group = {.id = 0, .size = 2, .rank = 2}}, {f32({4, 3})});
   return c.cases;
 }
@@ -158,7 +181,9 @@ template <>
 OpCases cases_of<ReduceScatter>() {
   CasesOf<ReduceScatter> c;
   good(c, "alone", {.group = kAlone}, {f32({1, 4, 3})});
+  good(c, "along a dim", {.group = kAlone, .dim = 1}, {f32({4, 3, 2})});
   c.bad("rows for other ranks", {.group = kThree}, {f32({2, 4})});
+  c.bad("an uneven dim", {.group = kThree, .dim = 1}, {f32({3, 4})});
   c.bad("sums of tokens", {.group = kAlone}, {i32({1, 4})});
   return c.cases;
 }

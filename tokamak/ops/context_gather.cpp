@@ -1,4 +1,5 @@
 #include "tokamak/ops/collective.h"
+#include "tokamak/ops/collective_dim.h"
 #include "tokamak/ops/context_parts.h"
 #include "tokamak/ops/pack.h"
 #include "tokamak/ops/reshape.h"
@@ -8,6 +9,7 @@ namespace {
 
 // x [B, S, ..] of every member -> [B, n S, ..] in natural order.
 Value gather_sequence(Graph& g, const Context& c, Value x) {
+  if (!c.attention.zigzag) return gather_dim(g, x, 1, c.group);
   Dims dims = g.type(x).dims;
   dims[1] *= c.group.size;
   const Value rows = g.apply(AllGather{.group = c.group}, {x});
@@ -17,6 +19,7 @@ Value gather_sequence(Graph& g, const Context& c, Value x) {
 
 // The sum over members of x [B, n S, ..] in natural order -> this rank's [B, S, ..].
 Value scatter_sequence(Graph& g, const Context& c, Value x) {
+  if (!c.attention.zigzag) return sum_scatter_dim(g, x, 1, c.group);
   Dims dims = g.type(x).dims;
   dims[1] = c.S;
   const Value rows = g.apply(Split{.dim = 1, .sizes = c.sizes(), .order = c.order()}, {x});

@@ -1,7 +1,10 @@
 #include "tokamak/parallel/reshard.h"
 
+#include <algorithm>
+
 #include "tokamak/core/error.h"
 #include "tokamak/ops/collective.h"
+#include "tokamak/ops/collective_dim.h"
 #include "tokamak/ops/pack.h"
 #include "tokamak/ops/reshape.h"
 #include "tokamak/ops/slice_rows.h"
@@ -25,8 +28,14 @@ Value shaped(Graph& g, Value flat, const Dims& dims) {
   return g.apply(Reshape{.dims = dims}, {flat});
 }
 
+bool is_even(const Dims& sizes) {
+  return std::all_of(sizes.begin(), sizes.end(), [&](int64_t size) { return size == sizes[0]; });
+}
+
 Value reduce_scatter(Graph& g, Value x, int dim, const Dims& sizes, const CommGroup& group) {
   TensorType type = g.type(x);
+  if (is_even(sizes) && sizes[0] * group.size == type.dims[static_cast<size_t>(dim)])
+    return sum_scatter_dim(g, x, dim, group);
   const Value rows = g.apply(Split{.dim = dim, .sizes = sizes}, {x});
   const Value mine = g.apply(ReduceScatter{.group = group}, {rows});
   type.dims[static_cast<size_t>(dim)] = sizes[static_cast<size_t>(group.rank)];
@@ -35,17 +44,11 @@ Value reduce_scatter(Graph& g, Value x, int dim, const Dims& sizes, const CommGr
 
 Value gather(Graph& g, Value x, const AxisPlacement& from, int64_t whole_extent,
              const CommGroup& group) {
-  const int dim = from.shard.dim;
-  TensorType type = g.type(x);
   const Range mine = (*from.ranges)[static_cast<size_t>(group.rank)];
-  const int64_t outer = type.dims[static_cast<size_t>(dim)] * whole_extent / mine.size();
-  const Dims sizes = sizes_of(*from.ranges, outer, whole_extent);
-  for (const int64_t size : sizes)
-    TOK_CHECK(size == sizes[0], "an uneven cut of {} is gathered", to_string(type));
-  const Value rows = g.apply(AllGather{.group = group}, {x});
-  type.dims[static_cast<size_t>(dim)] = outer;
-  return g.apply(Join{.dim = dim, .sizes = sizes, .dims = type.dims},
-                 {g.apply(Reshape{.dims = {group.size, -1}}, {rows})});
+  TOK_CHECK(is_even(sizes_of(*from.ranges, whole_extent, whole_extent)) &&
+                mine.size() * group.size == whole_extent,
+            "an uneven cut of {} is gathered", to_string(g.type(x)));
+  return gather_dim(g, x, from.shard.dim, group);
 }
 
 }  // namespace
