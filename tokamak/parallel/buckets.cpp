@@ -232,13 +232,14 @@ void Buckets::reduce(Graph& g, Bucket& bucket) {
     const StateId rows = declare_window("gradient_rows." + bucket.name,
                                         {.dtype = layout_.gradient, .dims = {owners, bucket.slice}},
                                         bucket.full_gradient, 0, bucket);
-    const Value sum = emitted(
-        g, g.apply(ReduceScatter{.group = context_.group(kShardAxes, "reduce")}, {g.read(rows)}),
-        kReduceStream, when);
-    const Value stored =
-        emitted(g, g.apply(Accumulate{.dtype = layout_.gradient}, {sum}), kReduceStream, when);
-    g.accumulate(stored, g.read(bucket.gradient),
-                 stores_full() ? AccumulateMode::kNever : AccumulateMode::kFirstMicrobatch);
+    const bool is_once = stores_full() || context_.options->num_microbatches == 1;
+    const ReduceScatter scatter{.group = context_.group(kShardAxes, "reduce"),
+                                .overwrites = is_once};
+    Value sum = emitted(g, g.apply(scatter, {g.read(rows)}), kReduceStream, when);
+    if (!is_once)
+      sum = emitted(g, g.apply(Accumulate{.dtype = layout_.gradient}, {sum}), kReduceStream, when);
+    g.accumulate(sum, g.read(bucket.gradient),
+                 is_once ? AccumulateMode::kNever : AccumulateMode::kFirstMicrobatch);
   }
   if (context_.degree({MeshAxis::kDpReplicate}) == 1) return;
   const StateId total = declare_window("gradient_total." + bucket.name,
