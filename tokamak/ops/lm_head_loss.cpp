@@ -192,7 +192,9 @@ std::vector<Value> LmHeadLoss::expand(Graph& g, const Node& n) const {
   const int64_t width = padded_columns(*this, V, x_type.dtype);
   const int64_t most = padded_columns(*this, logits_columns(*this, V), x_type.dtype);
   const int64_t row_bytes = most * size_of(x_type.dtype);
-  const int64_t rows = chunk_rows > 0 ? chunk_rows : std::max(kLeastRows, chunk_bytes / row_bytes);
+  // Whole tiles of products.
+  const int64_t fitting = chunk_bytes / row_bytes / kLeastRows * kLeastRows;
+  const int64_t rows = chunk_rows > 0 ? chunk_rows : std::max(kLeastRows, fitting);
   const Value x = g.apply(Reshape{.dims = {-1, D}}, {n.in[0]});
   const Value labels = g.apply(Reshape{.dims = {-1}}, {n.in[2]});
   const SliceDim pad{.dim = 0, .begin = 0, .end = V, .zeros = width - V};
