@@ -10,7 +10,8 @@
 namespace tokamak::gpu {
 
 /// dx (+)= and F::kSums sums over rows, inputs x, w, dy. `f.statistics(row, D)` reads a row by
-/// `row.each(function of x, w, dy)` and adds over its threads by `row.sum(array)`;
+/// `row.each(function of x, w, dy)`, knows its first x and adds over its threads by
+/// `row.sum(array)`;
 /// `f.apply(statistics, x, w, dy, sums)` adds an element to its column's sums and returns dx, not
 /// yet rounded. Reads x and dy (and dx) and writes dx once; blocks' sums are added in a second
 /// kernel.
@@ -39,6 +40,7 @@ struct HeldRow {
   static constexpr int K = Pack<T>::kSize;
   const RowPart<P>& part;
   const uint4 (&weights)[P];
+  A first;
   int D;
   int group;
   int& parity;
@@ -62,7 +64,12 @@ struct HeldRow {
 
   template <int S>
   __device__ void sum(A (&sums)[S]) const {
-    group_sums(sums, group, parity);
+    bool is_done = false;
+    if constexpr (S == 4) {
+      if (group >= 32) sums_of_warps(sums, group, parity);
+      is_done = group >= 32;
+    }
+    if (!is_done) group_sums(sums, group, parity);
     parity ^= 1;
   }
 };
@@ -73,6 +80,7 @@ struct ReadRow {
   const T* x;
   const T* w;
   const T* dy;
+  A first;
   int D;
 
   template <class Body>
@@ -127,9 +135,10 @@ __device__ void store_sums(const A (&sums)[P][K][S], int group, int D, A* partia
 
 // Block b takes the b-th group of rows of each kGpuRowBlocks, one row for each group of threads.
 // The rows to come are on their way while one is worked on, the sums stay in registers.
-template <int P, bool kAdds, class T, class F>
-__global__ void __launch_bounds__(1024) held_rows(F f, const T* x, const T* w, const T* dy, T* dx,
-                                                  Accum<T>* partial, int64_t N, int D, int group) {
+template <int P, bool kAdds, int kMost, class T, class F>
+__global__ void __launch_bounds__(kMost, kMost < 512 ? 2 : 1)
+    held_rows(F f, const T* x, const T* w, const T* dy, T* dx, Accum<T>* partial, int64_t N, int D,
+              int group) {
   using A = Accum<T>;
   constexpr int K = Pack<T>::kSize;
   constexpr int kAhead = P > 1 ? 0 : F::kSums == 1 && !kAdds ? 2 : 1;
@@ -164,7 +173,8 @@ __global__ void __launch_bounds__(1024) held_rows(F f, const T* x, const T* w, c
     const int64_t n = base + mine;
     fetch(n + kAhead * step, parts[kAhead]);
     const RowPart<P>& part = parts[0];
-    const auto statistics = f.statistics(HeldRow<P, T>{part, weights, D, group, parity}, D);
+    const A start = n < N ? to<A>(x[n * D]) : A{0};
+    const auto statistics = f.statistics(HeldRow<P, T>{part, weights, start, D, group, parity}, D);
 #pragma unroll
     for (int p = 0; p < P; ++p) {
       const int d = (p * group + member) * K;
@@ -201,7 +211,7 @@ __global__ void __launch_bounds__(kThreads)
   A* const own = partial + blockIdx.x * static_cast<int64_t>(S) * D;
   for (int64_t n = blockIdx.x; n < N; n += gridDim.x) {
     const int64_t at = n * D;
-    const auto statistics = f.statistics(ReadRow<T>{x + at, w, dy + at, D}, D);
+    const auto statistics = f.statistics(ReadRow<T>{x + at, w, dy + at, to<A>(x[at]), D}, D);
     for (int d = static_cast<int>(threadIdx.x); d < D; d += kThreads) {
       A sums[S] = {};
 #pragma unroll
@@ -268,16 +278,22 @@ void launch_row_sums(const F& f, int64_t N, int64_t D, const KernelArgs& args) {
   int64_t blocks = 0;
   if (N > 0 && is_packed<T>(D, x, w, dy, dx) && packs <= 2048) {
     const bool one = packs <= 1024;
-    const RowGroups to = row_groups(packs, one ? 1 : 2, 512);
+    // Two sums a column want more registers than 512 threads leave to each.
+    constexpr int kFew = S == 1 ? 512 : 448;
+    const RowGroups to = row_groups(packs, one ? 1 : 2, kFew);
     blocks = std::min(kGpuRowBlocks, (N + to.rows - 1) / to.rows);
     const size_t shared =
         to.rows == 1 ? 0 : static_cast<size_t>(to.threads()) * Pack<T>::kSize * sizeof(A);
-    const auto kernel =
-        args.accumulate[0]
-            ? (one ? detail::held_rows<1, true, T, F> : detail::held_rows<2, true, T, F>)
-            : (one ? detail::held_rows<1, false, T, F> : detail::held_rows<2, false, T, F>);
-    kernel<<<static_cast<unsigned>(blocks), to.threads(), shared, stream>>>(
-        f, x, w, dy, dx, partial, N, width, to.group);
+    const auto launch = [&]<bool kAdds>() {
+      auto kernel =
+          one ? detail::held_rows<1, kAdds, 1024, T, F> : detail::held_rows<2, kAdds, 1024, T, F>;
+      if constexpr (S > 1) {
+        if (one && to.threads() <= kFew) kernel = detail::held_rows<1, kAdds, kFew, T, F>;
+      }
+      kernel<<<static_cast<unsigned>(blocks), to.threads(), shared, stream>>>(
+          f, x, w, dy, dx, partial, N, width, to.group);
+    };
+    args.accumulate[0] ? launch.template operator()<true>() : launch.template operator()<false>();
     TOK_CUDA_LAUNCHED();
   } else if (N > 0) {
     blocks = std::min(kGpuRowBlocks, N);

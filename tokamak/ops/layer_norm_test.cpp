@@ -30,6 +30,10 @@ OpCases cases_of<LayerNormGrad>() {
   good("several blocks of rows", {67, 17});
   good("several groups of rows", {540, 1032});
   good("very wide", {3, 8200});
+  good("a warp to a row in bf16", {70, 256});
+  good("rows of idle threads", {600, 1600});
+  good("mean far from zero", {40, 1600});
+  c.cases.good.back().fill = {{.shift = 4.0}};
   c.bad("dy differs", {}, {f32({6, 5}), f32({5}), f32({5, 6})});
   return c.cases;
 }

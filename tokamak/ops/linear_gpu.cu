@@ -1,3 +1,6 @@
+#include <cstring>
+#include <type_traits>
+
 #include "tokamak/gpu/dispatch.cuh"
 #include "tokamak/gpu/gemm.h"
 #include "tokamak/ops/column_sums.h"
@@ -143,12 +146,14 @@ Kernel prepare_product(GemmShape shape, Roles roles, const KernelTypes& types, c
 // kColumns columns a lane of one group, its warps every eighth row, four at a time; one access of
 // dy.
 template <class T, int kColumns>
-__global__ void __launch_bounds__(kThreads, 6)
+__global__ void __launch_bounds__(kThreads, kColumns == 1 ? 4 : 6)
     sum_rows(int64_t N, int64_t O, const T* dy, Accum<T>* partial) {
   using A = Accum<T>;
   constexpr int kWarps = kThreads / 32;
   constexpr int kAtOnce = 4;
   constexpr int kStrip = 32 * kColumns;
+  using Word = std::conditional_t<kColumns == 1, T, uint4>;
+  static_assert(sizeof(Word) == kColumns * sizeof(T));
   __shared__ A parts[kWarps][kStrip];
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -158,21 +163,21 @@ __global__ void __launch_bounds__(kThreads, 6)
   int64_t n = N * blockIdx.y / gridDim.y + warp;
   A sum[kColumns] = {};
   if (o < O) {
-    for (; n + (kAtOnce - 1) * kWarps < end; n += kAtOnce * kWarps) {
-      T x[kAtOnce][kColumns];
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) load<kColumns>(dy + (n + i * kWarps) * O + o, x[i]);
+    for (; n < end; n += kAtOnce * kWarps) {
+      Word words[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-#pragma unroll
-        for (int j = 0; j < kColumns; ++j) sum[j] += to<A>(x[i][j]);
+        words[i] = Word{};
+        const T* row = dy + (n + i * kWarps) * O + o;
+        if (n + i * kWarps < end) words[i] = *reinterpret_cast<const Word*>(row);
       }
-    }
-    for (; n < end; n += kWarps) {
-      T x[kColumns];
-      load<kColumns>(dy + n * O + o, x);
 #pragma unroll
-      for (int j = 0; j < kColumns; ++j) sum[j] += to<A>(x[j]);
+      for (int i = 0; i < kAtOnce; ++i) {
+        T x[kColumns];
+        memcpy(x, &words[i], sizeof(Word));
+#pragma unroll
+        for (int j = 0; j < kColumns; ++j) sum[j] += to<A>(x[j]);
+      }
     }
   }
 #pragma unroll
@@ -186,11 +191,13 @@ __global__ void __launch_bounds__(kThreads, 6)
   }
 }
 
-// db[o] (+)= sum_g partial[g, o]: a block takes 32 columns, its warps every eighth group.
+constexpr int kGroupThreads = 1024;
+
+// db[o] (+)= sum_g partial[g, o]: a block takes 32 columns, its warps every 32nd group.
 template <class A>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kGroupThreads)
     sum_groups(int64_t O, int groups, const A* partial, A* db, bool accumulate) {
-  constexpr int kWarps = kThreads / 32;
+  constexpr int kWarps = kGroupThreads / 32;
   __shared__ A parts[kWarps][32];
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -204,7 +211,7 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
   if (warp != 0 || o >= O) return;
   A total = accumulate ? db[o] : A{0};
-#pragma unroll
+#pragma unroll 8
   for (int w = 0; w < kWarps; ++w) total += parts[w][lane];
   db[o] = total;
 }
@@ -230,7 +237,7 @@ Kernel column_sums(int64_t N, int64_t O) {
       sum_rows<T, 1><<<dim3(blocks_of(O, 32), groups), kThreads, 0, stream>>>(N, O, dy, partial);
     }
     TOK_CUDA_LAUNCHED();
-    sum_groups<<<blocks_of(O, 32), kThreads, 0, stream>>>(
+    sum_groups<<<blocks_of(O, 32), kGroupThreads, 0, stream>>>(
         O, static_cast<int>(groups), partial, args.out[0].as<Accum<T>>(), args.accumulate[0]);
     TOK_CUDA_LAUNCHED();
   };
