@@ -162,7 +162,7 @@ int run_bench_comm(Args args) {
   std::iota(ranks.begin(), ranks.end(), 0);
   const auto backend = open_backend({.device = device, .threads = 1}, launched);
   std::unique_ptr<World> of_gpus;
-  World& talkers = device_world(*world, *backend, launched, of_gpus);
+  World& talkers = device_world(*world, *backend, launched, false, of_gpus);
   const auto comm = talkers.make_group("bench", ranks);
   const auto host = world->make_group("clock", ranks);
   const int64_t room = elements_of(max_bytes, world->size()) * size_of(kDType);

@@ -48,8 +48,9 @@ std::unique_ptr<Backend> open_backend(const DeviceChoice& choice,
   if (!means_gpu(choice.device)) return cpu::make_backend({.threads = choice.threads});
   const int count = gpu::num_devices();
   TOK_REQUIRE(count > 0, "device = cuda: {}", gpu::why_none());
-  return gpu::make_backend(
-      {.device = launched.local_rank % count, .deterministic = choice.deterministic});
+  return gpu::make_backend({.device = launched.local_rank % count,
+                            .symmetric = choice.copy_engine,
+                            .deterministic = choice.deterministic});
 }
 
 bool is_gpu(const Backend& backend) {
@@ -57,10 +58,12 @@ bool is_gpu(const Backend& backend) {
 }
 
 World& device_world(World& control, Backend& backend, const LaunchEnvironment& launched,
-                    std::unique_ptr<World>& owned) {
+                    bool copy_engine, std::unique_ptr<World>& owned) {
   if (!is_gpu(backend) || control.size() == 1) return control;
   require_own_gpus(control, launched);
-  fail_together(control, [&] { owned = gpu::make_nccl_world(control, backend); });
+  fail_together(control, [&] {
+    owned = gpu::make_nccl_world(control, backend, {.copy_engine = copy_engine});
+  });
   return *owned;
 }
 

@@ -25,6 +25,7 @@ struct DeviceChoice {
   std::string device = "auto";
   int threads = 0;             ///< of a CPU; 0 = all
   bool deterministic = false;  ///< a GPU's libraries too add in a fixed order
+  bool copy_engine = false;    ///< a GPU's memory can be gathered by copy engines
 };
 
 /// A GPU, that of the local rank, or the CPU. Throws Error where cuda is asked for and there is
@@ -35,9 +36,10 @@ std::unique_ptr<Backend> open_backend(const DeviceChoice& choice,
 bool is_gpu(const Backend& backend);
 
 /// The world that the groups of `backend` are made in: `control` itself, or one of NCCL's over it,
-/// which is then kept in `owned`. Throws on all ranks where two have the same GPU. Collective.
+/// which is then kept in `owned`; with `copy_engine` (as the backend's) parameters are gathered
+/// without kernels. Throws on all ranks where two have the same GPU. Collective.
 World& device_world(World& control, Backend& backend, const LaunchEnvironment& launched,
-                    std::unique_ptr<World>& owned);
+                    bool copy_engine, std::unique_ptr<World>& owned);
 
 struct PlanTarget {
   Target target;

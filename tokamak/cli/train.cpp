@@ -102,7 +102,8 @@ void train_on(World& world, const LaunchEnvironment& launched, Args args) {
   all_together(world, [&] {
     backend = open_backend({.device = run->config.job.device,
                             .threads = threads_of(run->config, launched),
-                            .deterministic = run->config.debug.deterministic},
+                            .deterministic = run->config.debug.deterministic,
+                            .copy_engine = run->config.parallelism.copy_engine_all_gather},
                            launched);
     return std::string();
   });
@@ -110,7 +111,8 @@ void train_on(World& world, const LaunchEnvironment& launched, Args args) {
   options.profiling.rates = rates_of(*backend);
   options.logging.memory = [&] { return memory_use(*backend); };
   std::unique_ptr<World> of_gpus;
-  World& ranks = device_world(world, *backend, launched, of_gpus);
+  World& ranks = device_world(world, *backend, launched,
+                              run->config.parallelism.copy_engine_all_gather, of_gpus);
   ranks.set_timeout(options.init_timeout);
   train(options, ranks, *backend);
 }

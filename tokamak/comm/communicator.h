@@ -101,6 +101,10 @@ class World {
   virtual std::unique_ptr<Communicator> make_group(const std::string& name,
                                                    std::span<const int> ranks) = 0;
 
+  /// Memory of which groups made from now on may send and receive parts: all ranks of a group give
+  /// as many bytes. A transport that moves registered memory by other means than kernels does so.
+  virtual void register_memory(std::byte* /*base*/, int64_t /*bytes*/) {}
+
   virtual void barrier() = 0;
 
   /// Every rank's text, by rank.

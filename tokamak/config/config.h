@@ -104,6 +104,7 @@ struct ParallelismConfig {
   int64_t data_parallel_shard_degree = -1;
   std::string data_parallel_type = "fsdp";
   std::string fsdp_reshard_after_forward = "default";
+  bool copy_engine_all_gather = false;
   int64_t tensor_parallel_degree = 1;
   bool disable_loss_parallel = false;
   bool enable_async_tensor_parallel = false;

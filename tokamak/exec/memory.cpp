@@ -40,6 +40,11 @@ int64_t Memory::bytes() const {
   return total;
 }
 
+int64_t Memory::bytes(ArenaKind arena) const {
+  const auto& allocation = arenas_[static_cast<size_t>(arena)];
+  return allocation == nullptr ? 0 : allocation->bytes();
+}
+
 void Memory::clear() const {
   for (const auto& allocation : arenas_) {
     if (allocation != nullptr) backend_->clear(allocation->data(), allocation->bytes());

@@ -19,6 +19,7 @@ class Memory {
 
   std::byte* base(ArenaKind arena) const;
   int64_t bytes() const;
+  int64_t bytes(ArenaKind arena) const;
 
   /// Zeroes all arenas.
   void clear() const;

@@ -5,6 +5,7 @@
 #include "tokamak/gpu/cudnn_attention.h"
 #include "tokamak/gpu/device.h"
 #include "tokamak/gpu/draw.h"
+#include "tokamak/gpu/nccl_world.h"
 #include "tokamak/gpu/setup.h"
 #include "tokamak/ops/table.h"
 
@@ -32,9 +33,9 @@ constexpr std::array kKernels{TOK_FOR_EACH_KERNEL_OP(X)};
 
 class DeviceMemory final : public Allocation {
  public:
-  DeviceMemory(int64_t bytes, std::shared_ptr<int64_t> total)
-      : bytes_(bytes), total_(std::move(total)) {
-    const cudaError_t status = cudaMalloc(&data_, static_cast<size_t>(bytes));
+  DeviceMemory(int64_t bytes, bool is_symmetric, std::shared_ptr<int64_t> total)
+      : bytes_(bytes), is_symmetric_(is_symmetric), total_(std::move(total)) {
+    const cudaError_t status = take();
     if (status == cudaErrorMemoryAllocation) {
       size_t free = 0;
       size_t all = 0;
@@ -57,7 +58,7 @@ class DeviceMemory final : public Allocation {
   DeviceMemory& operator=(const DeviceMemory&) = delete;
 
   ~DeviceMemory() override {
-    cudaFree(data_);
+    is_symmetric_ ? free_symmetric(data_) : static_cast<void>(cudaFree(data_));
     *total_ -= bytes_;
   }
 
@@ -66,8 +67,15 @@ class DeviceMemory final : public Allocation {
   int64_t bytes() const override { return bytes_; }
 
  private:
+  cudaError_t take() {
+    if (!is_symmetric_) return cudaMalloc(&data_, static_cast<size_t>(bytes_));
+    data_ = allocate_symmetric(bytes_);
+    return data_ == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+  }
+
   void* data_ = nullptr;
   int64_t bytes_;
+  bool is_symmetric_;
   std::shared_ptr<int64_t> total_;
 };
 
@@ -76,6 +84,7 @@ class GpuBackend final : public Backend {
   explicit GpuBackend(const Options& options)
       : device_(options.device),
         reference_only_(options.reference_only),
+        symmetric_(options.symmetric),
         deterministic_(options.deterministic) {}
 
   Target target() const override {
@@ -88,7 +97,7 @@ class GpuBackend final : public Backend {
   }
 
   std::unique_ptr<Allocation> allocate(int64_t bytes) override {
-    return std::make_unique<DeviceMemory>(bytes, total_);
+    return std::make_unique<DeviceMemory>(bytes, symmetric_, total_);
   }
 
   std::optional<int64_t> free_bytes() const override {
@@ -130,6 +139,7 @@ class GpuBackend final : public Backend {
  private:
   Device device_;
   bool reference_only_;
+  bool symmetric_;
   bool deterministic_;
   std::shared_ptr<int64_t> total_ = std::make_shared<int64_t>(0);
 };

@@ -11,6 +11,7 @@ namespace tokamak::gpu {
 struct Options {
   int device = 0;
   bool reference_only = false;  ///< only this project's own portable kernels
+  bool symmetric = false;       ///< memory that NCCL can register for the copy engines of its peers
   bool deterministic = false;   ///< the same bits from every run, also by libraries
 };
 

@@ -136,6 +136,10 @@ class NcclWorld final : public World {
     return comm;
   }
 
+  void register_memory(std::byte* base, int64_t bytes) override {
+    memory_.emplace_back(base, static_cast<size_t>(bytes));
+  }
+
   void barrier() override { control_.barrier(); }
 
   std::vector<std::string> all_gather_text(const std::string& mine) override {
@@ -168,13 +172,27 @@ class NcclWorld final : public World {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 1;
     if (options_.max_ctas > 0) config.maxCTAs = options_.max_ctas;
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-    if (options_.cta_policy >= 0) config.CTAPolicy = options_.cta_policy;
+    // Buckets name their groups so: what they gather comes while products run.
+    const bool by_copy_engine = options_.copy_engine && group.name.ends_with("gather");
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
+    if (by_copy_engine) config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+#else
+    TOK_REQUIRE(!by_copy_engine,
+                "parallelism.copy_engine_all_gather: wanted NCCL 2.28, this program has {}",
+                nccl_version());
 #endif
     watchdog_.open(group.name);
     ncclComm_t comm = nullptr;
     TOK_NCCL(ncclCommInitRankConfig(&comm, static_cast<int>(group.world_ranks.size()), id,
                                     group.rank, &config));
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
+    if (by_copy_engine) {
+      for (const auto& [base, bytes] : memory_) {
+        ncclWindow_t window = nullptr;
+        TOK_NCCL(ncclCommWindowRegister(comm, base, bytes, &window, NCCL_WIN_COLL_SYMMETRIC));
+      }
+    }
+#endif
     if (group.world_ranks.size() == 2) connect_pair(comm, 1 - group.rank);
     return comm;
   }
@@ -198,10 +216,20 @@ class NcclWorld final : public World {
   World& control_;
   int device_;
   NcclOptions options_;
+  std::vector<std::pair<std::byte*, size_t>> memory_;
   Watchdog watchdog_;
 };
 
 }  // namespace
+
+void* allocate_symmetric(int64_t bytes) {
+  void* memory = nullptr;
+  return ncclMemAlloc(&memory, static_cast<size_t>(bytes)) == ncclSuccess ? memory : nullptr;
+}
+
+void free_symmetric(void* memory) {
+  ncclMemFree(memory);
+}
 
 std::string nccl_version() {
   int v = 0;

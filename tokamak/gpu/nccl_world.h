@@ -10,9 +10,15 @@
 namespace tokamak::gpu {
 
 struct NcclOptions {
-  int max_ctas = 0;     ///< thread blocks of one collective at most; 0 = NCCL's choice
-  int cta_policy = -1;  ///< NCCL_CTA_POLICY_*; -1 = NCCL's choice
+  int max_ctas = 0;  ///< thread blocks of one collective at most; 0 = NCCL's choice
+  /// All-gathers of registered memory that run beside compute go by the copy engines, which leaves
+  /// the multiprocessors alone (NCCL 2.28, one host). The memory is of Options::symmetric.
+  bool copy_engine = false;
 };
+
+/// Device memory that can be registered with NCCL, or null where there is too little.
+void* allocate_symmetric(int64_t bytes);
+void free_symmetric(void* memory);
 
 /// "2.28.9", or "" where this program was built without NCCL.
 std::string nccl_version();

@@ -110,6 +110,13 @@ struct IssuedStep {
   int64_t label_tokens = 0;
 };
 
+// The world once it knows the memory that collectives move.
+World& with_memory(World& world, const Memory& memory) {
+  if (std::byte* base = memory.base(ArenaKind::kScratch))
+    world.register_memory(base, memory.bytes(ArenaKind::kScratch));
+  return world;
+}
+
 class Trainer {
  public:
   Trainer(const TrainerOptions& options, World& world, Backend& backend)
@@ -119,7 +126,7 @@ class Trainer {
         parts_(make_parts(options, world, backend)),
         run_(parts_->run),
         access_(parts_->access),
-        groups_(world, run_.plan().groups),
+        groups_(with_memory(world, parts_->memory), run_.plan().groups),
         executor_(run_.plan(), parts_->memory, groups_.groups(), &world),
         inputs_(access_, run_.step(), share_of(o_.data.seq_len)),
         results_(access_, {run_.step().loss, run_.step().grad_norm}, kStepsBehind + 1),
