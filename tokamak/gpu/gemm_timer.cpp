@@ -1,25 +1,14 @@
 #include "tokamak/gpu/gemm_timer.h"
 
-#include <algorithm>
 #include <limits>
 
-#include "tokamak/core/random.h"
+#include "tokamak/gpu/tuning.h"
 
 namespace tokamak::gpu {
 namespace {
 
-constexpr size_t kNumRandom = 65537;  // a prime: rows of a matrix differ
-
 int64_t round_up(int64_t bytes) {
   return (bytes + 511) / 512 * 512;
-}
-
-template <class T>
-std::vector<T> random_values() {
-  std::vector<T> values(kNumRandom);
-  for (size_t i = 0; i < values.size(); ++i)
-    values[i] = T(static_cast<float>(normal_quantile(to_uniform(random_u32(0, 0, i)))));
-  return values;
 }
 
 }  // namespace
@@ -50,31 +39,12 @@ GemmTimer::GemmTimer(Device& device, cublasLtHandle_t handle, const GemmShape& s
                .c = memory_ + a + b + bias,
                .workspace = memory_ + filled,
                .accumulate = shape.in != shape.out};
-  fill(shape, filled);
+  fill_random(memory_, filled, shape.in, stream_);
 }
 
 GemmTimer::~GemmTimer() {
   for (const cudaEvent_t event : events_) cudaEventDestroy(event);
   cudaFree(memory_);
-}
-
-// With the values of training a multiplier takes more power, and the clock is lower, than with
-// zeros.
-void GemmTimer::fill(const GemmShape& shape, int64_t bytes) {
-  const auto upload = [&](const auto& values) {
-    const auto n = std::min(static_cast<size_t>(bytes), std::span(values).size_bytes());
-    TOK_CUDA(cudaMemcpyAsync(memory_, values.data(), n, cudaMemcpyHostToDevice, stream_));
-    TOK_CUDA(cudaStreamSynchronize(stream_));
-    return static_cast<int64_t>(n);
-  };
-  int64_t done =
-      shape.in == DType::kBF16 ? upload(random_values<BF16>()) : upload(random_values<float>());
-  while (done < bytes) {
-    const int64_t n = std::min(done, bytes - done);
-    TOK_CUDA(cudaMemcpyAsync(memory_ + done, memory_, static_cast<size_t>(n),
-                             cudaMemcpyDeviceToDevice, stream_));
-    done += n;
-  }
 }
 
 cudaEvent_t GemmTimer::event(size_t n) {

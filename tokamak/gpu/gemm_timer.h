@@ -24,8 +24,6 @@ class GemmTimer {
   std::vector<double> times(std::span<const cublasLtMatmulAlgo_t> algos);
 
  private:
-  void fill(const GemmShape& shape, int64_t bytes);
-
   cudaEvent_t event(size_t n);
 
   GemmProblem problem_;

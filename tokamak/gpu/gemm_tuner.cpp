@@ -3,15 +3,12 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstdlib>
 #include <numeric>
 #include <optional>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "tokamak/core/error.h"
-#include "tokamak/core/file.h"
 #include "tokamak/gpu/gemm_timer.h"
 
 namespace tokamak::gpu {
@@ -26,7 +23,7 @@ constexpr double kNoise = 1.005;          // within it the library's order decid
 
 using Algo = cublasLtMatmulAlgo_t;
 
-static_assert(sizeof(Algo) == sizeof(GemmChoice::algo));
+static_assert(sizeof(Algo) == sizeof(TunedChoice::algo));
 
 template <class T>
 void set(cublasLtMatmulPreferenceOpaque_t& preference, cublasLtMatmulPreferenceAttributes_t name,
@@ -71,12 +68,6 @@ bool is_valid(cublasLtHandle_t handle, GemmProblem problem, const Algo& algo) {
          result.workspaceSize <= static_cast<size_t>(problem.workspace_bytes);
 }
 
-double median(std::vector<double> times) {
-  const auto middle = times.begin() + std::ssize(times) / 2;
-  std::nth_element(times.begin(), middle, times.end());
-  return *middle;
-}
-
 // Indices of the candidates worth a closer look, in the candidates' order. Every candidate is run
 // once before it is timed: its code is loaded then.
 std::vector<size_t> first_round(GemmTimer& timer, std::span<const Algo> candidates) {
@@ -99,7 +90,7 @@ std::vector<size_t> first_round(GemmTimer& timer, std::span<const Algo> candidat
 }
 
 // The finalists take turns, so that the device's clock is the same for all of them.
-std::optional<GemmChoice> fastest(GemmTimer& timer, std::span<const Algo> candidates) {
+std::optional<TunedChoice> fastest(GemmTimer& timer, std::span<const Algo> candidates) {
   std::vector<Algo> finalists;
   for (const size_t i : first_round(timer, candidates)) finalists.push_back(candidates[i]);
   if (finalists.empty()) return std::nullopt;
@@ -118,29 +109,17 @@ std::optional<GemmChoice> fastest(GemmTimer& timer, std::span<const Algo> candid
   const auto chosen = static_cast<size_t>(
       std::find_if(medians.begin(), medians.end(), [&](double t) { return t <= kNoise * best; }) -
       medians.begin());
-  return GemmChoice{.algo = std::bit_cast<std::array<uint64_t, 8>>(finalists[chosen]),
-                    .microseconds = 1e6 * medians[chosen]};
-}
-
-std::string describe_machine(const Device& device) {
-  int driver = 0;
-  TOK_CUDA(cudaDriverGetVersion(&driver));
-  return fmt::format("{}, {} multiprocessors, cuBLASLt {}, driver {}", device.name(),
-                     device.num_multiprocessors(), cublasLtGetVersion(), driver);
+  return TunedChoice{.algo = std::bit_cast<std::array<uint64_t, 8>>(finalists[chosen]),
+                     .microseconds = 1e6 * medians[chosen]};
 }
 
 }  // namespace
 
-TunerOptions read_tuner_options() {
-  const char* tune = std::getenv("TOKAMAK_TUNE");
-  return {.is_on = tune == nullptr || std::string_view(tune) != "0",
-          .file = cache_folder() / "gemm.json"};
-}
-
 GemmTuner::GemmTuner(Device& device, TunerOptions options)
     : device_(device),
       options_(std::move(options)),
-      cache_(options_.file, describe_machine(device)) {
+      cache_(options_.file,
+             describe_machine(device, fmt::format("cuBLASLt {}", cublasLtGetVersion()))) {
   TOK_CUBLAS(cublasLtCreate(&handle_));
 }
 
@@ -157,7 +136,7 @@ Algo GemmTuner::choose(const GemmShape& shape, const GemmProblem& problem) {
 
 Algo GemmTuner::find(const GemmShape& shape, const GemmProblem& problem) {
   const std::string name = to_string(shape);
-  const auto usable = [&](const std::optional<GemmChoice>& choice) -> std::optional<Algo> {
+  const auto usable = [&](const std::optional<TunedChoice>& choice) -> std::optional<Algo> {
     if (!choice) return std::nullopt;
     const auto algo = std::bit_cast<Algo>(choice->algo);
     return is_valid(handle_, problem, algo) ? std::optional(algo) : std::nullopt;

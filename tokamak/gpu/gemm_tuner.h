@@ -2,27 +2,19 @@
 // many candidates, timed here.
 #pragma once
 
-#include <filesystem>
 #include <map>
 #include <string>
 
-#include "tokamak/gpu/gemm_cache.h"
 #include "tokamak/gpu/gemm_problem.h"
+#include "tokamak/gpu/tuning.h"
+#include "tokamak/gpu/tuning_cache.h"
 
 namespace tokamak::gpu {
-
-struct TunerOptions {
-  bool is_on = true;           ///< false: the library's own first choice
-  std::filesystem::path file;  ///< of GemmCache; empty keeps nothing
-};
-
-/// TOKAMAK_TUNE=0 switches timing off; the file is gemm.json of cache_folder().
-TunerOptions read_tuner_options();
 
 class GemmTuner {
  public:
   /// `device` outlives it.
-  explicit GemmTuner(Device& device, TunerOptions options = read_tuner_options());
+  explicit GemmTuner(Device& device, TunerOptions options = read_tuner_options("gemm.json"));
   GemmTuner(const GemmTuner&) = delete;
   GemmTuner& operator=(const GemmTuner&) = delete;
   ~GemmTuner();
@@ -39,7 +31,7 @@ class GemmTuner {
 
   Device& device_;
   TunerOptions options_;
-  GemmCache cache_;
+  TuningCache cache_;
   cublasLtHandle_t handle_ = nullptr;
   std::map<std::string, cublasLtMatmulAlgo_t> chosen_;
 };

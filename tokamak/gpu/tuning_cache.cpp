@@ -1,4 +1,4 @@
-#include "tokamak/gpu/gemm_cache.h"
+#include "tokamak/gpu/tuning_cache.h"
 
 #include <cerrno>
 #include <charconv>
@@ -34,14 +34,14 @@ class FileLock {
   int fd_;
 };
 
-std::string to_hex(const GemmChoice& choice) {
+std::string to_hex(const TunedChoice& choice) {
   std::string text;
   for (const uint64_t word : choice.algo) text += fmt::format("{:016x}", word);
   return text;
 }
 
-GemmChoice parse_choice(const Json& entry, const std::string& what) {
-  GemmChoice choice{.microseconds = json_member<double>(entry, "microseconds", what)};
+TunedChoice parse_choice(const Json& entry, const std::string& what) {
+  TunedChoice choice{.microseconds = json_member<double>(entry, "microseconds", what)};
   const auto hex = json_member<std::string>(entry, "algo", what);
   TOK_REQUIRE(hex.size() == 16 * choice.algo.size(), "{}: \"algo\" has {} digits", what,
               hex.size());
@@ -53,8 +53,8 @@ GemmChoice parse_choice(const Json& entry, const std::string& what) {
   return choice;
 }
 
-std::optional<GemmChoice> find_in(const Json& all, const std::string& machine,
-                                  const std::string& shape, const std::string& what) {
+std::optional<TunedChoice> find_in(const Json& all, const std::string& machine,
+                                   const std::string& shape, const std::string& what) {
   const auto of_machine = all.find(machine);
   if (of_machine == all.end() || !of_machine->contains(shape)) return std::nullopt;
   return parse_choice((*of_machine)[shape], what);
@@ -70,15 +70,15 @@ Json read_all(const std::filesystem::path& path) {
 }
 
 void note(const std::exception& error) {
-  fmt::print(stderr, "note: timed products: {}\n", error.what());
+  fmt::print(stderr, "note: timed algorithms: {}\n", error.what());
 }
 
 }  // namespace
 
-GemmCache::GemmCache(std::filesystem::path path, std::string machine)
+TuningCache::TuningCache(std::filesystem::path path, std::string machine)
     : path_(std::move(path)), machine_(std::move(machine)) {}
 
-std::optional<GemmChoice> GemmCache::find(const std::string& shape) const {
+std::optional<TunedChoice> TuningCache::find(const std::string& shape) const {
   if (path_.empty()) return std::nullopt;
   try {
     return find_in(read_all(path_), machine_, shape, path_.string());
@@ -88,7 +88,7 @@ std::optional<GemmChoice> GemmCache::find(const std::string& shape) const {
   }
 }
 
-GemmChoice GemmCache::add(const std::string& shape, const GemmChoice& choice) {
+TunedChoice TuningCache::add(const std::string& shape, const TunedChoice& choice) {
   if (path_.empty()) return choice;
   try {
     make_folders(path_.parent_path());

@@ -1,4 +1,4 @@
-// The algorithms of matrix products that were timed on this machine, kept between runs.
+// The algorithms of libraries that were timed on this machine, kept between runs.
 #pragma once
 
 #include <array>
@@ -9,26 +9,26 @@
 
 namespace tokamak::gpu {
 
-/// An algorithm as the bytes that its library lets one store, and what a product took with it.
-struct GemmChoice {
+/// An algorithm as the bytes that its library lets one store, and what it took.
+struct TunedChoice {
   std::array<uint64_t, 8> algo{};
   double microseconds = 0.0;
 
-  bool operator==(const GemmChoice&) const = default;
+  bool operator==(const TunedChoice&) const = default;
 };
 
 /// A JSON file that processes may read and extend at once. Where it is damaged it counts as empty,
 /// where it cannot be written nothing is kept, both with a note on stderr.
-class GemmCache {
+class TuningCache {
  public:
   /// `machine` names what the algorithms hold for: device, library, driver. An empty path keeps
   /// nothing.
-  GemmCache(std::filesystem::path path, std::string machine);
+  TuningCache(std::filesystem::path path, std::string machine);
 
-  std::optional<GemmChoice> find(const std::string& shape) const;
+  std::optional<TunedChoice> find(const std::string& shape) const;
 
   /// What the file has for `shape` then: `choice`, or what another process put there before.
-  GemmChoice add(const std::string& shape, const GemmChoice& choice);
+  TunedChoice add(const std::string& shape, const TunedChoice& choice);
 
  private:
   std::filesystem::path path_;
