@@ -19,6 +19,7 @@ struct JobConfig {
   std::optional<std::string> save_config_file;
   std::string custom_config_module;
   std::string device = "auto";
+  std::string cuda_graphs = "never";
 };
 
 struct ProfilingConfig {

@@ -21,6 +21,7 @@ const Key kKeys[] = {
   TOK_KEY(job.save_config_file, kHonoured, "", "Write the resolved configuration as JSON to dump_folder/<this>."),
   TOK_KEY(job.custom_config_module, kFeature, "", "Python module that adds keys; there is no Python here."),
   TOK_KEY(job.device, kHonoured, "auto|cpu|cuda", "Where to run; auto takes a GPU if one is built in and visible (ours)."),
+  TOK_KEY(job.cuda_graphs, kHonoured, "auto|never|always", "Replay stretches of kernels from CUDA graphs; auto does so where launching them would cost more than 5 % of a step (ours)."),
 
   TOK_KEY(profiling.enable_profiling, kFeature, "", "Record a trace of every rank."),
   TOK_KEY(profiling.save_traces_folder, kHonoured, "", "Folder of traces under dump_folder."),

@@ -7,6 +7,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/exec/bound_plan.h"
 #include "tokamak/exec/run_loop.h"
+#include "tokamak/exec/stretches.h"
 
 namespace tokamak {
 namespace {
@@ -150,6 +151,7 @@ class DeviceExecutor final : public RunLoop {
         for (const size_t t : segment.by_stream[s])
           events[s].push_back(segment.tasks[t].is_awaited ? streams_.make_event(false) : nullptr);
       }
+      replays_.emplace_back(segment);
     }
     for (const ScheduleItem& item : plan.items) {
       auto& ends = background_ends_.emplace_back(bound_.num_streams(), nullptr);
@@ -254,28 +256,79 @@ class DeviceExecutor final : public RunLoop {
   }
 
   void issue(const BoundSegment& segment, const ScheduleItem& item) {
-    const auto index = static_cast<size_t>(item.segment);
     const BoundSegment::Binding& binding = segment.binding(item);
-    const size_t later = item.is_first ? 0 : 1;
-    for (size_t t = 0; t < segment.tasks.size(); ++t) {
-      const BoundTask& bound = segment.tasks[t];
-      const KernelArgs& args = binding.calls[t]->args[later];
-      const DeviceStream stream = streams_.stream(bound.stream);
-      if (item.is_last || !bound.last_microbatch_only) {
-        if (bound.stream == 0) clock_.enter(bound.phase);
-        for (const StreamPoint& point : bound.waits) {
-          const DeviceEvent event =
-              task_ends_[index][point.stream][static_cast<size_t>(point.count) - 1];
-          const auto wait = [&] { streams_.wait(stream, event); };
-          bound.stream == 0 ? clock_.expose(wait) : wait();
-        }
-        const auto run = [&] { clock_.span(bound.task, stream, [&] { bound.kernel(args); }); };
-        bound.stream == 0 && bound.is_communication ? clock_.expose(run) : run();
+    Replays& replays = replays_[static_cast<size_t>(item.segment)];
+    for (size_t k = 0; k < replays.stretches().size(); ++k) {
+      const Stretch stretch = replays.stretches()[k];
+      // Spans are taken around each task.
+      const bool is_replayed = plan_.device_graphs && clock_.spans == nullptr;
+      Replays::Replay* replay = is_replayed ? replays.find(k, binding, item) : nullptr;
+      if (replay == nullptr || ++replay->runs <= Replays::kRunsBefore) {
+        for (size_t t = stretch.begin; t < stretch.end; ++t) issue_task(segment, binding, item, t);
+      } else {
+        issue_replay(segment, binding, item, stretch, *replay);
       }
-      if (bound.is_awaited)
-        streams_.record(task_ends_[index][bound.stream][static_cast<size_t>(bound.count) - 1],
-                        stream);
     }
+  }
+
+  static bool runs(const BoundTask& task, const ScheduleItem& item) {
+    return item.is_last || !task.last_microbatch_only;
+  }
+
+  static const KernelArgs& args_of(const BoundSegment::Binding& binding, const ScheduleItem& item,
+                                   size_t t) {
+    return binding.calls[t]->args[item.is_first ? 0 : 1];
+  }
+
+  void issue_task(const BoundSegment& segment, const BoundSegment::Binding& binding,
+                  const ScheduleItem& item, size_t t) {
+    const BoundTask& bound = segment.tasks[t];
+    const DeviceStream stream = streams_.stream(bound.stream);
+    if (runs(bound, item)) {
+      if (bound.stream == 0) clock_.enter(bound.phase);
+      await_tasks(bound, item);
+      const auto run = [&] {
+        clock_.span(bound.task, stream, [&] { bound.kernel(args_of(binding, item, t)); });
+      };
+      bound.stream == 0 && bound.is_communication ? clock_.expose(run) : run();
+    }
+    tell_end(bound, item);
+  }
+
+  void issue_replay(const BoundSegment& segment, const BoundSegment::Binding& binding,
+                    const ScheduleItem& item, const Stretch& stretch, Replays::Replay& replay) {
+    const BoundTask& first = segment.tasks[stretch.begin];
+    const DeviceStream stream = streams_.stream(0);
+    if (replay.graph == nullptr) {
+      replay.graph = streams_.capture(stream, [&] {
+        for (size_t t = stretch.begin; t < stretch.end; ++t) {
+          const BoundTask& bound = segment.tasks[t];
+          if (runs(bound, item)) bound.kernel(args_of(binding, item, t));
+        }
+      });
+    }
+    clock_.enter(first.phase);
+    if (runs(first, item)) await_tasks(first, item);
+    replay.graph->launch(stream);
+    tell_end(segment.tasks[stretch.end - 1], item);
+  }
+
+  void await_tasks(const BoundTask& bound, const ScheduleItem& item) {
+    for (const StreamPoint& point : bound.waits) {
+      const auto wait = [&] { streams_.wait(streams_.stream(bound.stream), end_of(item, point)); };
+      bound.stream == 0 ? clock_.expose(wait) : wait();
+    }
+  }
+
+  void tell_end(const BoundTask& bound, const ScheduleItem& item) {
+    if (!bound.is_awaited) return;
+    streams_.record(end_of(item, {.stream = bound.stream, .count = bound.count}),
+                    streams_.stream(bound.stream));
+  }
+
+  DeviceEvent end_of(const ScheduleItem& item, const StreamPoint& point) const {
+    return task_ends_[static_cast<size_t>(item.segment)][point.stream]
+                     [static_cast<size_t>(point.count) - 1];
   }
 
   void end(const BoundSegment& segment) {
@@ -308,6 +361,7 @@ class DeviceExecutor final : public RunLoop {
   std::vector<DeviceEvent> stream_ends_;
   std::vector<std::vector<std::vector<DeviceEvent>>> task_ends_;  // by segment, stream, place
   std::vector<std::vector<DeviceEvent>> background_ends_;         // by item, stream
+  std::vector<Replays> replays_;                                  // by segment
   size_t next_item_ = 0;
   size_t item_index_ = 0;
 };

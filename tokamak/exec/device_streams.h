@@ -2,12 +2,22 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
+#include <memory>
 
 #include "tokamak/exec/kernel.h"
 
 namespace tokamak {
 
 using DeviceEvent = void*;  // cudaEvent_t
+
+/// Work of one stream, recorded once and given again as a whole.
+class DeviceGraph {
+ public:
+  virtual ~DeviceGraph() = default;
+
+  virtual void launch(DeviceStream stream) = 0;
+};
 
 /// Work on one stream runs in order; between streams only events order it. Calls return at once but
 /// `synchronize`. Each throws SystemError where the device reports an error, also of earlier work.
@@ -28,6 +38,11 @@ class DeviceStreams {
   virtual void wait(DeviceStream stream, DeviceEvent event) = 0;
 
   virtual bool has_happened(DeviceEvent event) = 0;
+
+  /// What `work` gives to `stream`, without running it. REQUIRES: it speaks to no other stream and
+  /// to no event, and its host code and memory do the same at each later launch.
+  virtual std::unique_ptr<DeviceGraph> capture(DeviceStream stream,
+                                               const std::function<void()>& work) = 0;
 
   /// Blocks the host until `event`.
   virtual void synchronize(DeviceEvent event) = 0;

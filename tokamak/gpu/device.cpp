@@ -16,6 +16,52 @@ cudaEvent_t as_event(DeviceEvent event) {
   return static_cast<cudaEvent_t>(event);
 }
 
+class CapturedGraph final : public DeviceGraph {
+ public:
+  explicit CapturedGraph(cudaGraph_t graph) {
+    TOK_CUDA(cudaGraphInstantiateWithFlags(&executable_, graph, 0));
+  }
+
+  CapturedGraph(const CapturedGraph&) = delete;
+  CapturedGraph& operator=(const CapturedGraph&) = delete;
+
+  ~CapturedGraph() override { cudaGraphExecDestroy(executable_); }
+
+  void launch(DeviceStream stream) override {
+    TOK_CUDA(cudaGraphLaunch(executable_, as_stream(stream)));
+  }
+
+ private:
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+// Ends the stream's capture also where the work throws: later work of the stream must run.
+class Capture {
+ public:
+  explicit Capture(cudaStream_t stream) : stream_(stream) {
+    // Relaxed: other threads ask for their events meanwhile, and libraries may load code.
+    TOK_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed));
+  }
+
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+
+  ~Capture() {
+    if (graph_ == nullptr && cudaStreamEndCapture(stream_, &graph_) != cudaSuccess)
+      cudaGetLastError();  // or the next launch is told of it
+    if (graph_ != nullptr) cudaGraphDestroy(graph_);
+  }
+
+  cudaGraph_t end() {
+    TOK_CUDA(cudaStreamEndCapture(stream_, &graph_));
+    return graph_;
+  }
+
+ private:
+  cudaStream_t stream_;
+  cudaGraph_t graph_ = nullptr;
+};
+
 }  // namespace
 
 void fail_call(const char* call, const char* text) {
@@ -89,6 +135,13 @@ bool Device::has_happened(DeviceEvent event) {
   }
   TOK_CUDA(status);
   return true;
+}
+
+std::unique_ptr<DeviceGraph> Device::capture(DeviceStream stream,
+                                             const std::function<void()>& work) {
+  Capture capture(as_stream(stream));
+  work();
+  return std::make_unique<CapturedGraph>(capture.end());
 }
 
 void Device::synchronize(DeviceEvent event) {

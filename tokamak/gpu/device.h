@@ -47,6 +47,8 @@ class Device final : public DeviceStreams {
   void record(DeviceEvent event, DeviceStream stream) override;
   void wait(DeviceStream stream, DeviceEvent event) override;
   bool has_happened(DeviceEvent event) override;
+  std::unique_ptr<DeviceGraph> capture(DeviceStream stream,
+                                       const std::function<void()>& work) override;
   void synchronize(DeviceEvent event) override;
   void* make_pinned(size_t bytes) override;
   void copy_to_pinned(void* pinned, const std::byte* device, size_t bytes) override;

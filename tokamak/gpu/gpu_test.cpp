@@ -92,6 +92,24 @@ TEST_P(GpuOps, accumulates_over_microbatches) {
   }
 }
 
+TEST_P(GpuOps, replay_from_a_graph_what_they_launch) {
+  for (const auto& [dtype, bound] : {std::pair{DType::kF32, 2e-6}, std::pair{DType::kBF16, 6e-3}}) {
+    const auto values = fill_inputs(c(), dtype);
+    for (const bool reference_only : {false, true}) {
+      const auto want = run(dtype, values, {.reference_only = reference_only, .repeats = 6});
+      const auto got = run(dtype, values,
+                           {.reference_only = reference_only, .repeats = 6, .device_graphs = true});
+      if (reference_only) {
+        EXPECT_EQ(got, want);
+        continue;
+      }
+      ASSERT_EQ(got.size(), want.size());
+      for (size_t k = 0; k < got.size(); ++k)
+        EXPECT_LT(relative_error(got[k], want[k]), bound) << name_of(dtype) << " output " << k;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, GpuOps, ::testing::ValuesIn(all_cases().good),
                          [](const auto& of) { return test_name(of.param.rules, of.param.name); });
 

@@ -166,6 +166,7 @@ std::string to_text(const Plan& plan) {
     text +=
         fmt::format("arena {} {} bytes\n", name_of(static_cast<ArenaKind>(a)), plan.arena_bytes[a]);
   }
+  if (plan.device_graphs) text += "stretches of tasks are replayed from device graphs\n";
   for (size_t c = 0; c < plan.slots.size(); ++c) {
     const SlotClass& slots = plan.slots[c];
     text += fmt::format("slot.{} {} to {}: {} of {} bytes at {}\n", c,

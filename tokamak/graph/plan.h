@@ -144,6 +144,7 @@ struct Plan {
   std::vector<SlotClass> slots;
   GroupTable groups;                ///< that its communication tasks name
   std::vector<ScheduleItem> items;  ///< one step, where a pipeline schedule was planned
+  bool device_graphs = false;       ///< a device records stretches of tasks once and replays them
 
   /// The order in which segments run in a step of `num_microbatches`: `items`, or once-a-step
   /// segments around the microbatches.

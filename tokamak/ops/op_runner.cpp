@@ -77,6 +77,18 @@ class Bench {
     return graph_.read(states_.declare({.name = name, .type = type, .kind = StateKind::kInput}));
   }
 
+  // So many tasks that a stretch of them and the op's is worth a graph.
+  void pad() {
+    const Value x = leaf("pad", {.dtype = DType::kF32, .dims = {1}});
+    for (int i = 0; i < 4; ++i) {
+      const auto id = states_.declare({.name = fmt::format("padded{}", i),
+                                       .type = {.dtype = DType::kF64, .dims = {1}},
+                                       .kind = StateKind::kResult});
+      accumulate_into(graph_, graph_.apply(Accumulate{.dtype = DType::kF64}, {x}), graph_.read(id),
+                      AccumulateMode::kFirstMicrobatch);
+    }
+  }
+
   void result(Value v) {
     const TensorType type{.dtype = DType::kF64, .dims = graph_.type(v).dims};
     const auto id = states_.declare(
@@ -97,7 +109,8 @@ class Bench {
     Backend& backend = own == nullptr ? *options.backend : *own;
     Target target = backend.target();
     target.reference_only = options.reference_only;
-    const Plan plan = compile(graph_, layout, {.target = target});
+    Plan plan = compile(graph_, layout, {.target = target});
+    plan.device_graphs = options.device_graphs;
     check_plan(plan);
     const Plan* plans[] = {&plan};
     const Memory memory(backend, plans);
@@ -221,6 +234,7 @@ std::vector<Numbers> run_op(const OpCase& c, const Types& in, const std::vector<
                              AccumulateMode::kFirstMicrobatch);
   }
   for (const Value v : out) bench.result(v);
+  if (options.device_graphs) bench.pad();
   return bench.run(values, {}, options);
 }
 

@@ -35,6 +35,10 @@ struct OpTime {
 /// device's rates; 0 where the rate that bounds the task is not known, and for communication.
 double floor_seconds(const Task& task, const DeviceRates& rates);
 
+/// Whether launching its tasks one by one takes more than 5 % of an H200's least time for their
+/// work. Rough, so that it is the same on all machines.
+bool is_launch_bound(const Plan& plan);
+
 /// Sums, slowest first.
 std::vector<OpTime> time_by_op(std::span<const TaskSpan> spans, const DeviceRates& rates = {},
                                OpGrouping grouping = OpGrouping::kByOp);

@@ -52,6 +52,11 @@ RecomputePolicy recompute_of(const ActivationCheckpointConfig& c) {
   return {.mode = Mode::kSelectiveLayers, .every_nth_block = std::stoi(c.selective_ac_option)};
 }
 
+DeviceGraphs device_graphs_of(const std::string& choice) {
+  if (choice == "always") return DeviceGraphs::kAlways;
+  return choice == "auto" ? DeviceGraphs::kAuto : DeviceGraphs::kNever;
+}
+
 // The rows of a rank, `microbatch` at a time.
 void deal_rows(DataOptions& data, const MeshPlace& place, int64_t global, int64_t microbatch) {
   const RowShare rows = row_share(mesh_of(place.degrees), place.rank, global);
@@ -184,6 +189,7 @@ RunShape shape_of(const Config& c, const ModelSpec& spec, const MeshPlace& place
                  .weight_decay = c.optimizer.weight_decay,
                  .max_norm = c.training.max_norm,
                  .no_decay = c.optimizer.no_decay};
+  shape.device_graphs = device_graphs_of(c.job.cuda_graphs);
   shape.recompute = recompute_of(c.activation_checkpoint);
   shape.recompute.emit_on_backward = c.activation_checkpoint.emit_on_backward;
   if (c.validation.enable) {

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/train/op_table.h"
 
 namespace tokamak {
 
@@ -28,6 +29,11 @@ StepState find_step_state(const StateTable& states, const std::string& prefix) {
 constexpr int64_t kGpuLogitsBytes = int64_t{1} << 30U;
 // A tile of the products.
 constexpr int64_t kGpuLogitsMultiple = 128;
+
+bool wants_graphs(DeviceGraphs choice, const Plan& plan) {
+  return choice == DeviceGraphs::kAlways ||
+         (choice == DeviceGraphs::kAuto && is_launch_bound(plan));
+}
 
 int pipeline_rank(const DistributeOptions& o) {
   return o.mesh.coordinates(o.rank)[static_cast<size_t>(MeshAxis::kPp)];
@@ -90,6 +96,10 @@ PlannedRun::PlannedRun(const ModelSpec& config, const RunShape& shape, const Tar
   } else {
     plan_of_mesh(target);
   }
+  if (target.backend != "gpu") return;
+  plan_->device_graphs = wants_graphs(shape.device_graphs, *plan_);
+  if (validation_plan_)
+    validation_plan_->device_graphs = wants_graphs(shape.device_graphs, *validation_plan_);
 }
 
 void PlannedRun::plan_one_rank(const Target& target) {

@@ -11,11 +11,15 @@
 
 namespace tokamak {
 
+/// Whether plans replay device graphs; kAuto: where they are launch_bound().
+enum class DeviceGraphs : uint8_t { kNever, kAuto, kAlways };
+
 struct RunShape {
   TrainingGraphOptions training;
   std::optional<TrainingGraphOptions>
       validation;  ///< its batch and seq_len; absent = no validation
   RecomputePolicy recompute;
+  DeviceGraphs device_graphs = DeviceGraphs::kNever;  ///< of a GPU
   DistributeOptions distribute;  ///< batches above are this rank's rows of a microbatch
 };
 
