@@ -22,14 +22,17 @@ void print(const StepBenchmark& b, const ModelSpec& model, const std::string& dt
   const double attention_s = b.summary.parts[StepSummary::kAttention].seconds;
   const double gemm_rate = gemm_flops / gemm_s;
   fmt::print("{}{}", to_text(b.ops, wall_s), to_text(b.summary));
-  fmt::print("step {:.3f} s (median of {}), {:.1f} tok/s; GEMM at {:.0f} GFLOP/s{}\n",
-             b.median_step_s(), b.step_s.size(), b.tokens_per_s(), 1e-9 * gemm_rate,
-             gemm_peak ? fmt::format(" of {:.0f} peak", 1e-9 * *gemm_peak) : "");
+  fmt::print(
+      "step {:.3f} s (median of {}; the host's part {:.3f} s), {:.1f} tok/s; GEMM at {:.0f} "
+      "GFLOP/s{}\n",
+      b.median_step_s(), b.step_s.size(), b.median_host_s(), b.tokens_per_s(), 1e-9 * gemm_rate,
+      gemm_peak ? fmt::format(" of {:.0f} peak", 1e-9 * *gemm_peak) : "");
   Json line{{"bench", "model"},
             {"parameters", count_parameters(model).total},
             {"dtype", dtype},
             {"tokens_per_step", b.tokens_per_step},
             {"step_s", b.median_step_s()},
+            {"host_s", b.median_host_s()},
             {"tps", b.tokens_per_s()},
             {"gemm_share", gemm_s / wall_s},
             {"attention_share", attention_s / wall_s},

@@ -31,12 +31,19 @@ void write_random_inputs(const StateAccess& access, const StepState& s, const Mo
   access.write(s.scalars, std::span<const double>(scalars));
 }
 
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values.empty() ? 0.0 : values[values.size() / 2];
+}
+
 }  // namespace
 
 double StepBenchmark::median_step_s() const {
-  std::vector<double> sorted = step_s;
-  std::sort(sorted.begin(), sorted.end());
-  return sorted.empty() ? 0.0 : sorted[sorted.size() / 2];
+  return median(step_s);
+}
+
+double StepBenchmark::median_host_s() const {
+  return median(host_s);
 }
 
 StepBenchmark benchmark_step(const PlannedRun& run, int64_t warmup, int64_t steps, Backend& backend,
@@ -52,15 +59,22 @@ StepBenchmark benchmark_step(const PlannedRun& run, int64_t warmup, int64_t step
                        .peak_bytes = run.plan().peak_bytes()};
   const auto step = [&] {
     const auto start = Clock::now();
+    const auto since_start = [&] {
+      return std::chrono::duration<double>(Clock::now() - start).count();
+    };
     for (const ScheduleItem& item : items) executor.run(item);
+    result.host_s.push_back(since_start());
     executor.settle();
-    return std::chrono::duration<double>(Clock::now() - start).count();
+    result.step_s.push_back(since_start());
   };
   for (int64_t i = 0; i < warmup; ++i) step();
-  for (int64_t i = 0; i < steps; ++i) result.step_s.push_back(step());
+  result.host_s.clear();
+  result.step_s.clear();
+  for (int64_t i = 0; i < steps; ++i) step();
   std::vector<TaskSpan> spans;
   executor.trace(&spans);
-  step();
+  for (const ScheduleItem& item : items) executor.run(item);
+  executor.settle();
   result.ops = time_by_op(spans, rates, grouping);
   result.summary = summarize(spans, rates, run.plan().groups);
   for (const OpTime& op : result.ops) result.flops_per_step += op.flops;

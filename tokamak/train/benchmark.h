@@ -12,13 +12,16 @@ namespace tokamak {
 
 struct StepBenchmark {
   std::vector<double> step_s;  ///< one entry a measured step, after warm-up
-  std::vector<OpTime> ops;     ///< one traced step, slowest first
-  StepSummary summary;         ///< of the same
+  std::vector<double>
+      host_s;               ///< of it, until the loop had handed out all work: a CPU does it then
+  std::vector<OpTime> ops;  ///< one traced step, slowest first
+  StepSummary summary;      ///< of the same
   int64_t tokens_per_step = 0;
   double flops_per_step = 0.0;  ///< of all tasks, as priced
   int64_t peak_bytes = 0;
 
   double median_step_s() const;
+  double median_host_s() const;
 
   double tokens_per_s() const { return static_cast<double>(tokens_per_step) / median_step_s(); }
 };
