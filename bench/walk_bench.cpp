@@ -24,6 +24,8 @@ class NullBackend final : public Backend {
 
   void upload(std::byte*, const std::byte*, int64_t) override {}
 
+  void clear(std::byte*, int64_t) override {}
+
   void download(std::byte*, const std::byte*, int64_t) override {}
 
  private:

@@ -115,7 +115,7 @@ class MeshCli : public ::testing::TestWithParam<uint64_t> {
   // Trains into a folder of that name.
   std::filesystem::path train(const Job& job, const std::string& name, int num_ranks,
                               const Words& more) {
-    const auto dump = scratch_.path() / name;
+    auto dump = scratch_.path() / name;
     const Words words =
         train_words("llama_tiny", dump,
                     Words{"--model.hf_assets_path=" +

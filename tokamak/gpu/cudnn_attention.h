@@ -23,9 +23,9 @@ struct CudnnAttention {
 
 /// The kernel for operands as Attention's or, backward, AttentionGrad's. Equal graphs of one device
 /// share a plan; a new one takes up to seconds, and ten more where its candidates are timed: the
-/// fastest is kept on disk, as products are (TunerOptions, attention.json). Empty where cuDNN has no plan, and a line on stderr
-/// says so, once for each graph. Throws SystemError where cuDNN fails, and where its plan wants
-/// more than the `workspace_bytes` that the caller has for it.
+/// fastest is kept on disk, as products are (TunerOptions, attention.json). Empty where cuDNN has
+/// no plan, and a line on stderr says so, once for each graph. Throws SystemError where cuDNN
+/// fails, and where its plan wants more than the `workspace_bytes` that the caller has for it.
 Kernel prepare_cudnn_attention(const CudnnAttention& wanted, int64_t workspace_bytes,
                                Device& device);
 
