@@ -6,6 +6,7 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/exec/bound_plan.h"
+#include "tokamak/exec/item_cursor.h"
 #include "tokamak/exec/run_loop.h"
 #include "tokamak/exec/stretches.h"
 
@@ -142,7 +143,8 @@ class DeviceExecutor final : public RunLoop {
         streams_(*memory.backend().streams()),
         bound_(plan, memory, groups),
         clock_(streams_),
-        begin_(streams_.make_event(false)) {
+        begin_(streams_.make_event(false)),
+        cursor_(plan) {
     for (size_t s = 0; s < bound_.num_streams(); ++s)
       stream_ends_.push_back(streams_.make_event(false));
     for (const BoundSegment& segment : bound_.segments()) {
@@ -189,9 +191,9 @@ class DeviceExecutor final : public RunLoop {
 
   void run(const ScheduleItem& item) override {
     const BoundSegment& segment = bound_.segments()[static_cast<size_t>(item.segment)];
-    const std::span<const int> waits = find_waits(item);
+    cursor_.advance_to(item);
     for (size_t s = 0; s < bound_.num_streams(); ++s) {
-      if (s == 0 ? !segment.is_background : uses(segment, s)) await_background(s, waits);
+      if (s == 0 ? !segment.is_background : uses(segment, s)) await_background(s);
     }
     begin(segment);
     issue(segment, item);
@@ -223,19 +225,8 @@ class DeviceExecutor final : public RunLoop {
   }
 
   // Items of the background that must have ended.
-  std::span<const int> find_waits(const ScheduleItem& item) {
-    if (plan_.items.empty()) return {};
-    item_index_ = next_item_;
-    next_item_ = (next_item_ + 1) % plan_.items.size();
-    const ScheduleItem& planned = plan_.items[item_index_];
-    TOK_CHECK(planned.segment == item.segment && planned.microbatch == item.microbatch,
-              "item {} of the schedule is {} of microbatch {}", item_index_, planned.segment,
-              planned.microbatch);
-    return planned.waits;
-  }
-
-  void await_background(size_t stream, std::span<const int> waits) {
-    for (const int w : waits) {
+  void await_background(size_t stream) {
+    for (const int w : cursor_.waits()) {
       for (const DeviceEvent event : background_ends_[static_cast<size_t>(w)]) {
         if (event == nullptr) continue;
         const auto wait = [&] { streams_.wait(streams_.stream(stream), event); };
@@ -336,12 +327,12 @@ class DeviceExecutor final : public RunLoop {
     for (size_t s = 1; s < bound_.num_streams(); ++s) {
       if (!uses(segment, s)) continue;
       if (segment.is_background) {
-        streams_.record(background_ends_[item_index_][s], streams_.stream(s));
+        streams_.record(background_ends_[cursor_.index()][s], streams_.stream(s));
       } else {
         join(s);
       }
     }
-    if (!plan_.items.empty() && next_item_ == 0) {
+    if (cursor_.ends_step()) {
       for (size_t s = 1; s < bound_.num_streams(); ++s) join(s);
     }
   }
@@ -362,8 +353,7 @@ class DeviceExecutor final : public RunLoop {
   std::vector<std::vector<std::vector<DeviceEvent>>> task_ends_;  // by segment, stream, place
   std::vector<std::vector<DeviceEvent>> background_ends_;         // by item, stream
   std::vector<Replays> replays_;                                  // by segment
-  size_t next_item_ = 0;
-  size_t item_index_ = 0;
+  ItemCursor cursor_;
 };
 
 }  // namespace

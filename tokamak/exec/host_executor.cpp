@@ -6,6 +6,7 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/exec/bound_plan.h"
+#include "tokamak/exec/item_cursor.h"
 #include "tokamak/exec/run_loop.h"
 #include "tokamak/exec/stream_queue.h"
 
@@ -96,7 +97,8 @@ class HostExecutor final : public RunLoop {
         progress_(bound_.num_streams()),
         spans_by_stream_(bound_.num_streams()),
         issued_(bound_.num_streams(), 0),
-        item_ends_(plan.items.size(), std::vector<int64_t>(bound_.num_streams(), 0)) {
+        item_ends_(plan.items.size(), std::vector<int64_t>(bound_.num_streams(), 0)),
+        cursor_(plan) {
     TOK_CHECK(bound_.segments().size() == plan.segments.size());
     for (const BoundSegment& segment : bound_.segments())
       TOK_CHECK(!segment.is_background || !plan.items.empty(),
@@ -153,9 +155,10 @@ class HostExecutor final : public RunLoop {
     work_.is_traced = spans_ != nullptr;
     work_.issued = issued_;
     work_.waits.clear();
-    const bool ends_step = begin_item(item);
+    cursor_.advance_to(item);
+    find_waits();
     for (size_t s = 0; s < issued_.size(); ++s) issued_[s] += std::ssize(segment.by_stream[s]);
-    if (!plan_.items.empty()) item_ends_[item_index_] = issued_;
+    if (cursor_.has_items()) item_ends_[cursor_.index()] = issued_;
     if (!segment.is_background) {
       for (const StreamPoint& point : work_.waits) wait(point);
       work_.waits.clear();
@@ -169,23 +172,16 @@ class HostExecutor final : public RunLoop {
       }
     }
     watch_.stop();
-    if (ends_step) {
+    if (cursor_.ends_step()) {
       for (size_t s = 1; s < issued_.size(); ++s) wait({.stream = s, .count = issued_[s]});
     }
-    is_in_background_ = !ends_step && (is_in_background_ || segment.is_background);
+    is_in_background_ = !cursor_.ends_step() && (is_in_background_ || segment.is_background);
     if (!is_in_background_) collect_spans();
   }
 
-  // Finds what the item waits for; returns whether it is the step's last one.
-  bool begin_item(const ScheduleItem& item) {
-    if (plan_.items.empty()) return false;
-    item_index_ = next_item_;
-    next_item_ = (next_item_ + 1) % plan_.items.size();
-    const ScheduleItem& planned = plan_.items[item_index_];
-    TOK_CHECK(planned.segment == item.segment && planned.microbatch == item.microbatch,
-              "item {} of the schedule is {} of microbatch {}", item_index_, planned.segment,
-              planned.microbatch);
-    for (const int w : planned.waits) {
+  // What the item waits for.
+  void find_waits() {
+    for (const int w : cursor_.waits()) {
       const auto& before =
           bound_.segments()[static_cast<size_t>(plan_.items[static_cast<size_t>(w)].segment)];
       for (size_t s = 1; s < issued_.size(); ++s) {
@@ -193,7 +189,6 @@ class HostExecutor final : public RunLoop {
           work_.waits.push_back({.stream = s, .count = item_ends_[static_cast<size_t>(w)][s]});
       }
     }
-    return next_item_ == 0;
   }
 
   void submit(const BoundSegment& segment) {
@@ -319,8 +314,7 @@ class HostExecutor final : public RunLoop {
   StreamWork work_;
   std::vector<int64_t> issued_;                  // tasks by stream, since the beginning
   std::vector<std::vector<int64_t>> item_ends_;  // the same at each item's end
-  size_t next_item_ = 0;
-  size_t item_index_ = 0;
+  ItemCursor cursor_;
   bool is_in_background_ = false;
   std::vector<std::unique_ptr<StreamQueue>> queues_;
   mutable std::mutex mutex_;
