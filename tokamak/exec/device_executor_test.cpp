@@ -1,0 +1,192 @@
+// The loop over a device's streams, on a device that only keeps a log.
+#include <array>
+#include <deque>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+
+#include "tokamak/exec/executor.h"
+#include "tokamak/exec/test_plan.h"
+#include "tokamak/graph/streams.h"
+
+namespace tokamak {
+namespace {
+
+using testing::HandPlan;
+
+// Keeps what it is given, in order; has done it at once.
+class LoggingDevice final : public DeviceStreams {
+ public:
+  std::vector<std::string> log;
+
+  void work(const std::string& name) {
+    (recording_ == nullptr ? log : *recording_).push_back(name);
+  }
+
+  DeviceStream stream(size_t n) override { return &streams_.at(n); }
+
+  DeviceEvent make_event(bool) override { return &events_.emplace_back(); }
+
+  void record(DeviceEvent, DeviceStream) override { EXPECT_EQ(recording_, nullptr); }
+
+  void wait(DeviceStream stream, DeviceEvent) override {
+    EXPECT_EQ(recording_, nullptr);
+    log.push_back(fmt::format("{} waits", static_cast<char*>(stream) - streams_.data()));
+  }
+
+  std::unique_ptr<DeviceGraph> capture(DeviceStream stream,
+                                       const std::function<void()>& work) override {
+    EXPECT_EQ(stream, &streams_[0]);
+    EXPECT_EQ(recording_, nullptr);
+    auto graph = std::make_unique<Recording>(*this);
+    recording_ = &graph->tasks;
+    work();
+    recording_ = nullptr;
+    return graph;
+  }
+
+  bool has_happened(DeviceEvent) override { return true; }
+
+  void synchronize(DeviceEvent) override {}
+
+  void* make_pinned(size_t) override { return nullptr; }
+
+  void copy_to_pinned(void*, const std::byte*, size_t) override {}
+
+  double seconds_between(DeviceEvent, DeviceEvent) override { return 0.0; }
+
+ private:
+  struct Recording final : DeviceGraph {
+    explicit Recording(LoggingDevice& d) : device(d) {}
+
+    void launch(DeviceStream stream) override {
+      EXPECT_EQ(stream, &device.streams_[0]);
+      EXPECT_EQ(device.recording_, nullptr);
+      device.log.push_back(fmt::format("[{}]", fmt::join(tasks, " ")));
+    }
+
+    LoggingDevice& device;
+    std::vector<std::string> tasks;
+  };
+
+  std::array<char, 4> streams_{};
+  std::deque<char> events_;
+  std::vector<std::string>* recording_ = nullptr;
+};
+
+// a b c d, then x beside them, which e reads, one task of the last microbatch, two short stretches.
+struct ReplayedPlan {
+  HandPlan p;
+  LoggingDevice device;
+  std::map<std::string, int> calls;
+  int segment = p.segment("s");
+
+  ReplayedPlan() {
+    p.backend.device = &device;
+    p.plan.device_graphs = true;
+    for (const char* name : {"a", "b", "c"}) add(name);
+    add("d").out = {HandPlan::scratch(0)};
+    Task& x = add("x", 1);
+    x.in = {HandPlan::scratch(0)};
+    x.out = {HandPlan::scratch(1)};
+    add("e").in = {HandPlan::scratch(1)};
+    add("f");
+    add("last").when = When::kLastMicrobatch;
+    for (const char* name : {"g", "h"}) add(name);
+    for (const char* name : {"i", "j", "k"}) add(name).label.phase = Phase::kBackward;
+    add("l").label.phase = Phase::kBackward;
+    p.plan.segments[0].tasks.back().when = When::kLastMicrobatch;
+    for (Task& task : p.plan.segments[0].tasks) task.accumulate.resize(task.out.size());
+    set_waits(p.plan);
+  }
+
+  Task& add(const std::string& name, int stream = 0) {
+    return p.add(segment, stream, {}, {}, [this, name](const KernelArgs&) {
+      ++calls[name];
+      device.work(name);
+    });
+  }
+
+  std::string run(Executor& executor, const ScheduleItem& item) {
+    device.log.clear();
+    executor.run(item);
+    return fmt::format("{}", fmt::join(device.log, ", "));
+  }
+};
+
+TEST(DeviceGraphs, replay_stretches_between_what_the_host_must_do) {
+  ReplayedPlan t;
+  const Memory memory = t.p.memory();
+  Executor executor(t.p.plan, memory);
+  PhaseTimes phases{};
+  executor.time_phases(&phases);
+  const std::vector<ScheduleItem> items = t.p.plan.schedule(3);
+  const std::string eager =
+      "1 waits, a, b, c, d, 1 waits, x, 0 waits, e, f, g, h, i, j, k, 0 waits";
+  const std::string replayed =
+      "1 waits, [a b c d], 1 waits, x, 0 waits, [e f g h], i, j, k, 0 waits";
+  for (int step = 0; step < 4; ++step) {
+    for (size_t m = 0; m < 2; ++m)
+      EXPECT_EQ(t.run(executor, items[m]), step < 2 ? eager : replayed) << step;
+    EXPECT_EQ(
+        t.run(executor, items[2]),
+        step < 2 ? "1 waits, a, b, c, d, 1 waits, x, 0 waits, e, f, last, g, h, i, j, k, l, 0 waits"
+                 : "1 waits, [a b c d], 1 waits, x, 0 waits, [e f last g h], [i j k l], 0 waits");
+  }
+  EXPECT_EQ(t.calls["a"], 9);   // twice launched and once recorded: first, middle, last
+  EXPECT_EQ(t.calls["x"], 12);  // launched
+  EXPECT_EQ(t.calls["last"], 3);
+}
+
+TEST(DeviceGraphs, are_not_for_traced_items_nor_for_plans_that_do_not_say_so) {
+  ReplayedPlan t;
+  for (const bool device_graphs : {true, false}) {
+    t.p.plan.device_graphs = device_graphs;
+    const Memory memory = t.p.memory();
+    Executor executor(t.p.plan, memory);
+    const ScheduleItem item{.segment = t.segment};
+    std::string eager;
+    for (int i = 0; i < 2; ++i) eager = t.run(executor, item);
+    EXPECT_EQ(t.run(executor, item) == eager, !device_graphs);
+    std::vector<TaskSpan> spans;
+    executor.trace(&spans);
+    EXPECT_EQ(t.run(executor, item), eager);
+    executor.trace(nullptr);
+    EXPECT_EQ(spans.size(), t.p.plan.segments[0].tasks.size());
+  }
+}
+
+// Each choice of slots has addresses of its own.
+TEST(DeviceGraphs, record_each_choice_of_slots) {
+  HandPlan p;
+  LoggingDevice device;
+  p.backend.device = &device;
+  p.plan.device_graphs = true;
+  p.plan.slots = {{.first_segment = 0, .last_segment = 0, .bytes = 4, .count = 2}};
+  const int s = p.segment("s");
+  const std::byte* base = nullptr;
+  for (int t = 0; t < 4; ++t) {
+    p.add(s, 0, {}, {HandPlan::slot(0)}, [&](const KernelArgs& a) {
+      device.work(fmt::format("{}", static_cast<const std::byte*>(a.out[0].data) - base));
+    });
+  }
+  for (int m = 0; m < 2; ++m) {
+    p.item(s, m);
+    p.plan.items.back().slots = {m};
+  }
+  const Memory memory = p.memory();
+  base = memory.base(ArenaKind::kSlot);
+  Executor executor(p.plan, memory);
+  for (int step = 0; step < 3; ++step) {
+    device.log.clear();
+    for (const ScheduleItem& item : p.plan.items) executor.run(item);
+  }
+  EXPECT_EQ(device.log, (std::vector<std::string>{"[0 0 0 0]", "[4 4 4 4]"}));
+}
+
+}  // namespace
+}  // namespace tokamak
