@@ -1,0 +1,114 @@
+// A machine that a plan is priced for: a device, the levels of its fabric, and what its software
+// and its operation cost. Read from TOML, in which every number is { value, unit, source }.
+#pragma once
+
+#include <array>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tokamak::price {
+
+/// What the products of linear layers compute in.
+enum class Precision : uint8_t { kFp32, kBf16, kFp8, kFp4 };
+inline constexpr size_t kNumPrecisions = 4;
+
+std::string_view name_of(Precision precision);
+
+/// A tile of a product's kernel and its share of the best rate.
+struct GemmTile {
+  int m = 0;
+  int n = 0;
+  double efficiency = 1.0;
+};
+
+/// Rates are per device as a program sees it, in SI units; 0 = the device cannot.
+struct Device {
+  std::string name;
+  int arch = 0;                                          ///< 90 for sm_90
+  std::array<double, kNumPrecisions> peak_flops{};       ///< dense, by Precision
+  std::array<double, kNumPrecisions> gemm_efficiency{};  ///< best large product over peak
+  double attention_forward_efficiency = 0.0;             ///< over the bf16 peak
+  double attention_backward_efficiency = 0.0;
+  int num_sms = 1;
+  std::vector<GemmTile> tiles;
+  double gemm_k_overhead = 300.0;  ///< a product of depth k takes as long as k + this at full rate
+  double memory_bytes = 0.0;
+  double memory_bytes_per_s = 0.0;  ///< of the data sheet
+  double memory_efficiency = 0.85;  ///< large copies over it
+  double memory_half_bytes = 2e6;   ///< bytes at which half of that is reached
+  double launch_s = 2e-6;           ///< between two kernels of a stream
+  double reserve_bytes = 0.0;       ///< context, libraries: outside the plan
+  double to_host_bytes_per_s = 0.0;
+  double from_host_bytes_per_s = 0.0;
+};
+
+/// One level of the fabric, innermost first.
+struct Level {
+  std::string name;                   ///< "nvlink", "infiniband"
+  int num_devices = 1;                ///< of one domain, all inner levels included; 0 = any number
+  double bytes_per_s = 0.0;           ///< of one device, one direction
+  double pair_bytes_per_s = 0.0;      ///< between two devices; 0 = bytes_per_s
+  double efficiency = 0.8;            ///< large collectives over bytes_per_s
+  double latency_s = 0.0;             ///< of one hop
+  double base_s = 0.0;                ///< of one collective
+  double sqrt_s = 0.0;                ///< times the root of MiB
+  int switch_reduce_min_devices = 0;  ///< all-reduce in the switch from so many; 0 = none
+  double switch_reduce_bytes_per_s = 0.0;
+  double oversubscription = 1.0;
+};
+
+/// What the software of a run costs beyond its kernels.
+struct Software {
+  double host_launch_s = 8e-6;       ///< to launch one kernel, without captured graphs
+  double compute_slowdown = 1.0;     ///< of kernels beside a collective
+  double collective_slowdown = 1.0;  ///< of a collective beside kernels
+  double step_overhead_s = 0.0;      ///< per step: data, logging, barriers
+  double power_derate = 1.0;         ///< sustained over short-run rate of products and attention
+};
+
+struct Storage {
+  double write_bytes_per_s = 0.0;  ///< of one node
+  double read_bytes_per_s = 0.0;
+  double total_bytes_per_s = 0.0;  ///< of the whole file system
+  double commit_s = 0.0;
+};
+
+struct Failures {
+  double per_device_day = 0.0;
+  double detect_s = 0.0;
+  double restart_s = 0.0;
+};
+
+struct Machine {
+  std::string name;
+  Device device;
+  std::vector<Level> levels;
+  Software software;
+  Storage storage;
+  Failures failures;
+
+  /// "key = value unit  (source)", one line each, in the table's order.
+  std::string describe() const;
+
+  std::vector<std::pair<std::string, std::string>> sources;  ///< by key
+};
+
+/// Names of the machines built in, in the catalog's order.
+std::vector<std::string> machine_names();
+
+/// A built-in name, or a TOML file. Throws Error in one line: file, key, wanted, got.
+Machine load_machine(const std::string& name_or_file);
+
+/// "device.memory_bytes_per_s=4.0 TB/s", "nvlink.bytes_per_s=400e9". Throws Error: unknown key with
+/// the nearest, missing or wrong unit, out of range.
+void set_number(Machine& machine, std::string_view assignment);
+
+/// Reads and writes one number by key, in SI units. Throws Error if there is no such key.
+double get_number(const Machine& machine, std::string_view key);
+void set_number(Machine& machine, std::string_view key, double value);
+
+}  // namespace tokamak::price

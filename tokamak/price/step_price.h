@@ -1,0 +1,43 @@
+// One training step of a mesh, priced: two event loops, over the tasks of a segment and over the
+// items of the ranks' schedules (docs/pricing.md).
+#pragma once
+
+#include <array>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tokamak/graph/plan.h"
+#include "tokamak/price/task_time.h"
+
+namespace tokamak::price {
+
+/// One rank that stands for all that do the same: one of each pipeline stage, or all.
+struct PricedRank {
+  const Plan* plan = nullptr;
+  int rank = 0;  ///< of the world
+};
+
+struct PricedSpan {
+  int rank = 0;  ///< index into the priced ranks
+  int stream = 0;
+  const Task* task = nullptr;
+  int microbatch = 0;
+  double begin_s = 0.0;
+  double end_s = 0.0;
+};
+
+struct StepPrice {
+  double seconds = 0.0;
+  std::array<double, kNumCategories> by_category{};  ///< of the slowest rank; sums to seconds
+  double hidden_comm_s = 0.0;                        ///< under compute, of the same rank
+  double bubble_fraction = 0.0;                      ///< mean over ranks of idle over the step
+  int64_t events = 0;
+};
+
+/// `spans`, where given, gets every task of the step in order of rank and begin.
+StepPrice price_step(std::span<const PricedRank> ranks, int num_microbatches,
+                     const Machine& machine, const PriceOptions& options,
+                     std::vector<PricedSpan>* spans = nullptr);
+
+}  // namespace tokamak::price
