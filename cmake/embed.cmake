@@ -1,0 +1,33 @@
+# tokamak_embed(presets NAMESPACE tokamak::cli FUNCTION preset_files FOLDER presets): a source file, in the variable
+# presets, that defines `std::span<const EmbeddedFile> preset_files()` (core/embedded.h) over the folder's TOML files.
+function(tokamak_embed out)
+  cmake_parse_arguments(arg "" "NAMESPACE;FUNCTION;FOLDER" "" ${ARGN})
+  file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${arg_FOLDER}/*.toml)
+  list(SORT files)
+  set(rows "")
+  foreach(file IN LISTS files)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+    get_filename_component(name ${file} NAME)
+    file(READ ${file} text)
+    string(APPEND rows "    {\"${name}\", R\"embedded(${text})embedded\"},\n")
+  endforeach()
+  set(source ${CMAKE_CURRENT_BINARY_DIR}/${out}.cpp)
+  file(CONFIGURE OUTPUT ${source} @ONLY CONTENT
+"#include <array>
+
+#include \"tokamak/core/embedded.h\"
+
+namespace ${arg_NAMESPACE} {
+
+std::span<const EmbeddedFile> ${arg_FUNCTION}();
+
+std::span<const EmbeddedFile> ${arg_FUNCTION}() {
+  static constexpr auto kFiles = std::to_array<EmbeddedFile>({
+${rows}  });
+  return kFiles;
+}
+
+}  // namespace ${arg_NAMESPACE}
+")
+  set(${out} ${source} PARENT_SCOPE)
+endfunction()
