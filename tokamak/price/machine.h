@@ -38,6 +38,8 @@ struct Device {
   int num_sms = 1;
   std::vector<GemmTile> tiles;
   double gemm_k_overhead = 300.0;  ///< a product of depth k takes as long as k + this at full rate
+  double gemm_alignment_share =
+      0.93;  ///< of the rate, for each halving of the rows' alignment below 128 bytes
   double memory_bytes = 0.0;
   double memory_bytes_per_s = 0.0;  ///< of the data sheet
   double memory_efficiency = 0.85;  ///< large copies over it
