@@ -1,5 +1,5 @@
-# tokamak_embed(presets NAMESPACE tokamak::cli FUNCTION preset_files FOLDER presets): a source file, in the variable
-# presets, that defines `std::span<const EmbeddedFile> preset_files()` (core/embedded.h) over the folder's TOML files.
+# tokamak_embed(preset_files NAMESPACE tokamak FUNCTION preset_files FOLDER presets): a source file, in the variable
+# preset_files, that defines `std::span<const EmbeddedFile> preset_files()` (core/embedded.h) over the folder's TOML files.
 function(tokamak_embed out)
   cmake_parse_arguments(arg "" "NAMESPACE;FUNCTION;FOLDER" "" ${ARGN})
   file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${arg_FOLDER}/*.toml)
@@ -11,7 +11,7 @@ function(tokamak_embed out)
     file(READ ${file} text)
     string(APPEND rows "    {\"${name}\", R\"embedded(${text})embedded\"},\n")
   endforeach()
-  set(source ${CMAKE_CURRENT_BINARY_DIR}/${out}.cpp)
+  set(source ${CMAKE_CURRENT_BINARY_DIR}/${out}_embedded.cpp)
   file(CONFIGURE OUTPUT ${source} @ONLY CONTENT
 "#include <array>
 

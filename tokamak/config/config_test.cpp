@@ -271,6 +271,22 @@ TEST(Needs, NamesWhatTheBuildLacks) {
   EXPECT_EQ(lines, want);
 }
 
+TEST(Describe, WritesAFileThatReadsBack) {
+  EXPECT_EQ(config_toml(Config()), "");
+  const std::vector<std::string> overrides{"--optimizer.lr=1e-8",
+                                           "--optimizer.no_decay=bias,norm",
+                                           "--job.description=a \"b\" \\ c",
+                                           "--training.global_batch_size=252",
+                                           "--metrics.enable_tensorboard",
+                                           "--quantize.linear.float8.filter_fqns=output",
+                                           "--parallelism.pipeline_parallel_layers_per_stage=2"};
+  const Config config = load("", overrides).config;
+  const std::string text = config_toml(config);
+  EXPECT_EQ(config_json(load(text).config), config_json(config)) << text;
+  const Config odd = load("", {"--parallelism.context_parallel_load_balancer=none"}).config;
+  EXPECT_THROW(config_toml(odd), Error);
+}
+
 TEST(Describe, DumpsAndHelps) {
   Config c;
   const std::string digest = config_digest(c);

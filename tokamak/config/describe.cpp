@@ -86,6 +86,24 @@ std::string config_json(const Config& config) {
   return nested_json(config).dump(2, ' ', false, Handler::replace) + "\n";
 }
 
+std::string config_toml(const Config& config) {
+  std::string text;
+  std::string section;
+  for (const Key& key : all_keys()) {
+    const OrderedJson value = std::visit(ToJson{}, get_value(config, key));
+    if (key.name == "job.config_file" || value == std::visit(ToJson{}, get_value(Config(), key)))
+      continue;
+    TOK_REQUIRE(!value.is_null(), "{} = none: TOML has no word for that", key.name);
+    const size_t dot = key.name.rfind('.');
+    if (section != key.name.substr(0, dot)) {
+      section = key.name.substr(0, dot);
+      text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", section);
+    }
+    text += fmt::format("{} = {}\n", key.name.substr(dot + 1), value.dump());
+  }
+  return text;
+}
+
 std::vector<std::pair<std::string, std::string>> key_values(const Config& config) {
   std::vector<std::pair<std::string, std::string>> values;
   for (const Key& key : all_keys())

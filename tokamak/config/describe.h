@@ -13,6 +13,11 @@ namespace tokamak {
 /// Every live key as nested JSON in the order of the table, ending with a newline.
 std::string config_json(const Config& config);
 
+/// A file that load_config() reads back to the same Config: the keys that differ from their
+/// defaults, in the order of the table, without job.config_file. Throws Error where a key is none
+/// and a file cannot say so.
+std::string config_toml(const Config& config);
+
 /// Every live key and its value as text, in the order of the table.
 std::vector<std::pair<std::string, std::string>> key_values(const Config& config);
 

@@ -17,7 +17,8 @@ struct Row {
 };
 
 // Sources: Meta's releases as torchtitan's TOML-era tables give them; -4L, -7L ... keep the layer
-// and cut the depth (the proxies of published benchmarks).
+// and cut the depth (the proxies of published benchmarks); -nemo is what NeMo 24.09's recipe ran:
+// 16 key-value heads and GPT-2's vocabulary, padded.
 constexpr std::array kLlama3{
     Row{"debugmodel", 256, 6, 16, 16, 768, 2048, false},
     Row{"1B", 2048, 16, 32, 8, 8192, 128256, true},
@@ -29,6 +30,10 @@ constexpr std::array kLlama3{
     Row{"405B-7L", 16384, 7, 128, 8, 53248, 128256, false},
     Row{"405B-21L", 16384, 21, 128, 8, 53248, 128256, false},
     Row{"405B-42L", 16384, 42, 128, 8, 53248, 128256, false},
+    Row{"405B-nemo", 16384, 126, 128, 16, 53248, 51200, false},
+    Row{"405B-nemo-7L", 16384, 7, 128, 16, 53248, 51200, false},
+    Row{"405B-nemo-21L", 16384, 21, 128, 16, 53248, 51200, false},
+    Row{"405B-nemo-42L", 16384, 42, 128, 16, 53248, 51200, false},
 };
 constexpr std::array kLlama2{
     Row{"debugmodel", 256, 8, 16, 16, 768, 32000, false},

@@ -1,0 +1,44 @@
+// Published runs as ready configurations (presets/catalog.toml).
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tokamak/config/load.h"
+
+namespace tokamak {
+
+struct Preset {
+  std::string name;
+  std::string title;
+  std::string config;                  ///< a file of presets/
+  std::vector<std::string> overrides;  ///< "section.key=value"
+  std::string cluster;                 ///< a machine file
+  int64_t num_gpus = 1;
+  std::string precision;  ///< of the linear layers
+  std::string source;
+  std::string note;
+  std::optional<double> step_s;  ///< published, as are the following; absent = not stated
+  std::optional<double> tokens_per_s;
+  std::optional<double> tflops;  ///< of one device, as the source counts them
+  std::optional<double> mfu;     ///< percent, likewise
+};
+
+/// In the catalog's order.
+const std::vector<Preset>& all_presets();
+
+/// Throws Error that names the nearest.
+const Preset& find_preset(const std::string& name);
+
+/// Its configuration, with `overrides` ("--section.key=value") after its own.
+LoadedConfig load_preset(const Preset& preset, std::span<const std::string> overrides = {});
+
+/// A line each: name and title.
+std::string presets_text();
+
+/// "published: 17.20 s a step, MFU 55.78 %  (source; note)\n".
+std::string published_text(const Preset& preset);
+
+}  // namespace tokamak
