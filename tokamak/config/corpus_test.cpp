@@ -11,9 +11,9 @@
 #include "tokamak/config/key_table.h"
 #include "tokamak/config/load.h"
 #include "tokamak/config/retired.h"
-#include "tokamak/config/toml_reader.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/core/toml_reader.h"
 
 namespace tokamak {
 namespace {

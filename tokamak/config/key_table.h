@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tokamak/config/config.h"
-#include "tokamak/config/value.h"
+#include "tokamak/core/value.h"
 
 namespace tokamak {
 

@@ -6,9 +6,9 @@
 #include "tokamak/config/merge.h"
 #include "tokamak/config/nearest.h"
 #include "tokamak/config/overrides.h"
-#include "tokamak/config/toml_reader.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/core/toml_reader.h"
 
 namespace tokamak {
 

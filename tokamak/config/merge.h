@@ -8,7 +8,7 @@
 
 #include "tokamak/config/load.h"
 #include "tokamak/config/retired.h"
-#include "tokamak/config/value.h"
+#include "tokamak/core/value.h"
 
 namespace tokamak {
 

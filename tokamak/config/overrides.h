@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tokamak/config/value.h"
+#include "tokamak/core/value.h"
 
 namespace tokamak {
 

@@ -1,12 +1,111 @@
 #include "tokamak/price/machine.h"
 
+#include <algorithm>
+#include <charconv>
+
+#include "tokamak/core/embedded.h"
 #include "tokamak/core/error.h"
+#include "tokamak/core/names.h"
+#include "tokamak/price/machine_file.h"
+#include "tokamak/price/machine_key.h"
 
 namespace tokamak::price {
+
+std::span<const EmbeddedFile> machine_files();
+std::span<const EmbeddedFile> device_files();
+std::span<const EmbeddedFile> fabric_files();
+
+namespace {
+
+constexpr std::string_view kExtension = ".toml";
+
+std::string stem_of(std::string_view file) {
+  return std::string(file.substr(0, file.size() - kExtension.size()));
+}
+
+void add_stems(std::span<const EmbeddedFile> files, std::vector<std::string>& out) {
+  for (const EmbeddedFile& file : files) out.push_back(stem_of(file.name));
+}
+
+std::string_view trimmed(std::string_view text) {
+  const size_t begin = text.find_first_not_of(' ');
+  if (begin == std::string_view::npos) return "";
+  return text.substr(begin, text.find_last_not_of(' ') + 1 - begin);
+}
+
+}  // namespace
 
 std::string_view name_of(Precision precision) {
   constexpr std::array<std::string_view, kNumPrecisions> kNames = {"fp32", "bf16", "fp8", "fp4"};
   return kNames[static_cast<size_t>(precision)];
+}
+
+std::string Machine::describe() const {
+  std::string out;
+  for (const MachineKey& key : all_keys(*this)) {
+    out += fmt::format("{} = {}  ({})\n", key.name, text_of(key.value(*this), key.dimension),
+                       source_of(key.name));
+  }
+  return out;
+}
+
+std::string_view Machine::source_of(std::string_view key) const {
+  for (const auto& [name, source] : sources) {
+    if (name == key) return source;
+  }
+  return "default";
+}
+
+std::vector<std::string> machine_names() {
+  std::vector<std::string> names;
+  add_stems(machine_files(), names);
+  return names;
+}
+
+std::vector<std::string> machine_part_names() {
+  std::vector<std::string> names;
+  add_stems(device_files(), names);
+  add_stems(fabric_files(), names);
+  return names;
+}
+
+std::optional<std::string_view> built_in_machine_file(std::string_view name) {
+  for (const auto files : {machine_files(), device_files(), fabric_files()}) {
+    for (const EmbeddedFile& file : files) {
+      if (stem_of(file.name) == name) return file.text;
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string> machine_keys(const Machine& machine) {
+  std::vector<std::string> names;
+  for (MachineKey& key : all_keys(machine)) names.push_back(std::move(key.name));
+  return names;
+}
+
+void set_number(Machine& machine, std::string_view assignment) {
+  const std::string who = fmt::format("--set {}", printable(assignment));
+  const size_t equals = assignment.find('=');
+  TOK_REQUIRE(equals != std::string_view::npos, "{}: wanted KEY=NUMBER UNIT", who);
+  const std::string_view name = trimmed(assignment.substr(0, equals));
+  const std::string_view text = trimmed(assignment.substr(equals + 1));
+  add_tile(machine, name);
+  const MachineKey key = find_key(machine, name, who);
+  double value = 0.0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  TOK_REQUIRE(error == std::errc(), "{}: wanted a number and its unit", who);
+  const std::string_view unit = trimmed(text.substr(static_cast<size_t>(end - text.data())));
+  assign(machine, key, value * si_per_unit(key.dimension, unit, who), "--set", who);
+}
+
+double get_number(const Machine& machine, std::string_view key) {
+  return find_key(machine, key, machine.name).value(machine);
+}
+
+void set_number(Machine& machine, std::string_view key, double value) {
+  add_tile(machine, key);
+  assign(machine, find_key(machine, key, machine.name), value, "set", machine.name);
 }
 
 }  // namespace tokamak::price

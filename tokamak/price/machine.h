@@ -61,7 +61,8 @@ struct Level {
   double base_s = 0.0;                ///< of one collective
   double sqrt_s = 0.0;                ///< times the root of MiB
   int switch_reduce_min_devices = 0;  ///< all-reduce in the switch from so many; 0 = none
-  double switch_reduce_bytes_per_s = 0.0;
+  double switch_reduce_bytes_per_s = 0.0;  ///< of the buffer
+  double switch_reduce_base_s = 0.0;
   double oversubscription = 1.0;
 };
 
@@ -75,6 +76,7 @@ struct Software {
 };
 
 struct Storage {
+  int devices_per_node = 8;
   double write_bytes_per_s = 0.0;  ///< of one node
   double read_bytes_per_s = 0.0;
   double total_bytes_per_s = 0.0;  ///< of the whole file system
@@ -82,13 +84,15 @@ struct Storage {
 };
 
 struct Failures {
-  double per_device_day = 0.0;
+  double per_device_s = 0.0;  ///< failures of one device, and of its share of the rest, a second
   double detect_s = 0.0;
-  double restart_s = 0.0;
+  double restart_s = 0.0;  ///< schedule and start, without loading a checkpoint
+  double repair_s = 0.0;   ///< until a failed node is back
 };
 
 struct Machine {
   std::string name;
+  std::string about;  ///< one line
   Device device;
   std::vector<Level> levels;
   Software software;
@@ -98,17 +102,30 @@ struct Machine {
   /// "key = value unit  (source)", one line each, in the table's order.
   std::string describe() const;
 
+  /// Where the number is from: a file's words, "--set" or "default".
+  std::string_view source_of(std::string_view key) const;
+
   std::vector<std::pair<std::string, std::string>> sources;  ///< by key
 };
 
-/// Names of the machines built in, in the catalog's order.
+/// Names of the machines built in, sorted.
 std::vector<std::string> machine_names();
 
-/// A built-in name, or a TOML file. Throws Error in one line: file, key, wanted, got.
-Machine load_machine(const std::string& name_or_file);
+/// Names of the parts built in, devices and fabrics, sorted.
+std::vector<std::string> machine_part_names();
 
-/// "device.memory_bytes_per_s=4.0 TB/s", "nvlink.bytes_per_s=400e9". Throws Error: unknown key with
-/// the nearest, missing or wrong unit, out of range.
+/// Built-in names and TOML files (names with a '/' or that end in .toml) joined by '+': each adds to
+/// what those before it say, and overrides it. Throws Error in one line: file, key, wanted, got.
+Machine load_machine(const std::string& names);
+
+/// The machine that this TOML text describes, on built-in bases only; `name` is for messages.
+Machine parse_machine(std::string_view text, const std::string& name);
+
+/// Every number's key, in the table's order: "device.num_sms", "nvlink.bytes_per_s".
+std::vector<std::string> machine_keys(const Machine& machine);
+
+/// "device.memory_bytes_per_s=4.0 TB/s", "nvlink.efficiency=0.8". Throws Error: unknown key with the
+/// nearest, missing or wrong unit, out of range.
 void set_number(Machine& machine, std::string_view assignment);
 
 /// Reads and writes one number by key, in SI units. Throws Error if there is no such key.

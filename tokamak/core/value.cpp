@@ -1,4 +1,4 @@
-#include "tokamak/config/value.h"
+#include "tokamak/core/value.h"
 
 #include <cmath>
 

@@ -1,4 +1,4 @@
-#include "tokamak/config/toml_reader.h"
+#include "tokamak/core/toml_reader.h"
 
 #include <algorithm>
 

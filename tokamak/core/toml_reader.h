@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tokamak/config/value.h"
+#include "tokamak/core/value.h"
 
 namespace tokamak {
 

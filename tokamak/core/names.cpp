@@ -1,0 +1,52 @@
+#include "tokamak/core/names.h"
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace tokamak {
+
+namespace {
+
+constexpr size_t kMaxName = 100;
+
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({changed, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row[b.size()];
+}
+
+std::string_view last_part(std::string_view name) {
+  return name.substr(name.rfind('.') + 1);
+}
+
+}  // namespace
+
+size_t name_distance(std::string_view wanted, std::string_view known) {
+  wanted = wanted.substr(0, kMaxName);
+  const size_t whole = edit_distance(wanted, known);
+  const size_t last = edit_distance(last_part(wanted), last_part(known));
+  return 2 * last + std::min(whole, last + size_t{6});
+}
+
+std::string printable(std::string_view name) {
+  std::string out;
+  for (const char c : name.substr(0, kMaxName)) {
+    const auto code = static_cast<unsigned char>(c);
+    out += code < 0x20 || code >= 0x7f ? fmt::format("\\x{:02x}", code) : std::string(1, c);
+  }
+  return name.size() > kMaxName ? out + "..." : out;
+}
+
+}  // namespace tokamak
