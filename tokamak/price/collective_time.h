@@ -1,4 +1,4 @@
-// Seconds of a collective, from where its members are in the fabric.
+// Seconds of a collective, from where its members are in the fabric (docs/pricing.md).
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,16 @@ namespace tokamak::price {
 struct GroupLayout {
   std::vector<int> members;
   int size = 1;
-  /// Groups of the same kind that run at once and share one device's outer links; 1 if each device
-  /// has its own.
+  /// Groups of the same kind that run at once and share one device's links of all levels but the
+  /// innermost; 1 if each device has its own.
   int sharing = 1;
 };
 
+/// Throws Error if the machine connects fewer devices than the ranks need.
 GroupLayout layout_of(std::span<const int> ranks, const Machine& machine);
+
+/// Of `size` ranks `stride` apart, from a multiple of size * stride on.
+GroupLayout strided_layout(int size, int stride, const Machine& machine);
 
 enum class Collective : uint8_t {
   kAllGather,
@@ -31,7 +35,7 @@ enum class Collective : uint8_t {
 };
 
 /// `bytes` is the whole buffer: gathered, or before it is reduced; what one rank sends in an
-/// all-to-all or a message.
+/// all-to-all or a message. A message between more than two is one to each next of a ring.
 double collective_seconds(Collective kind, double bytes, const GroupLayout& group,
                           const Machine& machine);
 

@@ -1,6 +1,8 @@
 // What failures and checkpoints leave of a run's time. Formulas: docs/pricing.md.
 #pragma once
 
+#include "tokamak/price/machine.h"
+
 namespace tokamak::price {
 
 /// Seconds; rate in failures a second of the whole job.
@@ -10,12 +12,41 @@ struct FailureModel {
   double detect_s = 0.0;
   double restart_s = 0.0;  ///< schedule, start and load
   double durable_s = 0.0;  ///< from the stall to a checkpoint that survives
+
+  double recovery_s() const { return detect_s + restart_s + durable_s; }
 };
 
 /// Useful over all time, with a checkpoint after every `interval_s` of useful work.
 double goodput(const FailureModel& model, double interval_s);
 
+/// The same to first order in the failure rate, as papers count it; 0 where that is negative.
+double goodput_first_order(const FailureModel& model, double interval_s);
+
 /// The interval with the greatest goodput; at least `durable_s`.
 double best_interval_s(const FailureModel& model);
+
+/// What saving and loading a training state costs.
+struct CheckpointCost {
+  double rank_bytes = 0.0;  ///< of one rank
+  double copy_s = 0.0;      ///< from device to host
+  double stall_s = 0.0;     ///< what of the copy no other work hides
+  double durable_s = 0.0;   ///< until it is on storage
+  double load_s = 0.0;
+};
+
+/// bf16 weight, fp32 master and two moments.
+inline constexpr double kResumeBytesPerParameter = 14.0;
+
+/// Parameters that all ranks hold together, each one's share once; `hidden_s` = until the optimizer
+/// next writes what is being copied.
+CheckpointCost checkpoint_cost(double num_parameters, int num_ranks, double hidden_s,
+                               const Machine& machine);
+
+/// Of a job of so many devices that saves at this cost.
+FailureModel failure_model(int num_ranks, const CheckpointCost& cost, const Machine& machine);
+
+/// The fewest spare nodes that are enough 99 times in 100, where each of `num_nodes` is down with
+/// probability `down`.
+int num_spares(int num_nodes, double down);
 
 }  // namespace tokamak::price

@@ -50,8 +50,8 @@ std::string Machine::describe() const {
 }
 
 std::string_view Machine::source_of(std::string_view key) const {
-  for (const auto& [name, source] : sources) {
-    if (name == key) return source;
+  for (const auto& [known, source] : sources) {
+    if (known == key) return source;
   }
   return "default";
 }

@@ -114,8 +114,8 @@ std::vector<std::string> machine_names();
 /// Names of the parts built in, devices and fabrics, sorted.
 std::vector<std::string> machine_part_names();
 
-/// Built-in names and TOML files (names with a '/' or that end in .toml) joined by '+': each adds to
-/// what those before it say, and overrides it. Throws Error in one line: file, key, wanted, got.
+/// Built-in names and TOML files (names with a '/' or that end in .toml) joined by '+': each adds
+/// to what those before it say, and overrides it. Throws Error in one line: file, key, wanted, got.
 Machine load_machine(const std::string& names);
 
 /// The machine that this TOML text describes, on built-in bases only; `name` is for messages.
@@ -124,8 +124,8 @@ Machine parse_machine(std::string_view text, const std::string& name);
 /// Every number's key, in the table's order: "device.num_sms", "nvlink.bytes_per_s".
 std::vector<std::string> machine_keys(const Machine& machine);
 
-/// "device.memory_bytes_per_s=4.0 TB/s", "nvlink.efficiency=0.8". Throws Error: unknown key with the
-/// nearest, missing or wrong unit, out of range.
+/// "device.memory_bytes_per_s=4.0 TB/s", "nvlink.efficiency=0.8". Throws Error: unknown key with
+/// the nearest, missing or wrong unit, out of range.
 void set_number(Machine& machine, std::string_view assignment);
 
 /// Reads and writes one number by key, in SI units. Throws Error if there is no such key.

@@ -30,8 +30,8 @@ struct Written {
 
 bool is_file_name(std::string_view name) {
   constexpr std::string_view kExtension = ".toml";
-  const bool has_extension = name.size() > kExtension.size() &&
-                             name.substr(name.size() - kExtension.size()) == kExtension;
+  const bool has_extension =
+      name.size() > kExtension.size() && name.substr(name.size() - kExtension.size()) == kExtension;
   return has_extension || name.find('/') != std::string_view::npos;
 }
 
@@ -60,11 +60,13 @@ void add_part(const Entry& entry, std::vector<Written>& out) {
   const size_t dot = entry.name.rfind('.');
   const std::string name = dot == std::string::npos ? entry.name : entry.name.substr(0, dot);
   const std::string part = dot == std::string::npos ? "" : entry.name.substr(dot + 1);
-  TOK_REQUIRE(part == "value" || part == "unit" || part == "source",
-              "{}: {}: wanted a known text (name, about, base, levels) or a number as {{ value = 1, "
-              "unit = \"s\", source = \"...\" }}",
-              entry.origin, printable(entry.name));
-  auto found = std::find_if(out.begin(), out.end(), [&](const Written& w) { return w.name == name; });
+  TOK_REQUIRE(
+      part == "value" || part == "unit" || part == "source",
+      "{}: {}: wanted a known text (name, about, base, levels) or a number as {{ value = 1, "
+      "unit = \"s\", source = \"...\" }}",
+      entry.origin, printable(entry.name));
+  auto found =
+      std::find_if(out.begin(), out.end(), [&](const Written& w) { return w.name == name; });
   if (found == out.end()) {
     out.push_back({.name = name, .origin = entry.origin});
     found = out.end() - 1;
@@ -98,10 +100,9 @@ class MachineReader {
   void read_name(const std::string& name, const std::filesystem::path& folder,
                  const std::string& who) {
     if (const auto text = built_in_machine_file(name)) return read_text(*text, name + ".toml", "");
-    TOK_REQUIRE(is_file_name(name),
-                "{}no machine \"{}\": there are {}; parts {}; or a file NAME.toml", who,
-                printable(name), fmt::join(machine_names(), ", "),
-                fmt::join(machine_part_names(), ", "));
+    TOK_REQUIRE(
+        is_file_name(name), "{}no machine \"{}\": there are {}; parts {}; or a file NAME.toml", who,
+        printable(name), fmt::join(machine_names(), ", "), fmt::join(machine_part_names(), ", "));
     TOK_REQUIRE(may_read_files_, "{}\"{}\": wanted the name of a built-in machine or part", who,
                 printable(name));
     const std::filesystem::path path = folder / name;
@@ -173,10 +174,11 @@ void check(const Machine& m) {
     TOK_REQUIRE(level.num_devices > 0 || is_last,
                 "{}: {}.num_devices is 0, any number: only the outermost level may be so", name,
                 level.name);
-    TOK_REQUIRE(level.num_devices == 0 || (level.num_devices > inner && level.num_devices % inner == 0),
-                "{}: {}.num_devices: wanted a multiple of {}, the devices of a domain inside it, "
-                "got {}",
-                name, level.name, inner, level.num_devices);
+    TOK_REQUIRE(
+        level.num_devices == 0 || (level.num_devices > inner && level.num_devices % inner == 0),
+        "{}: {}.num_devices: wanted a multiple of {}, the devices of a domain inside it, "
+        "got {}",
+        name, level.name, inner, level.num_devices);
     TOK_REQUIRE(level.switch_reduce_min_devices == 0 || level.switch_reduce_bytes_per_s > 0.0,
                 "{}: {}.switch_reduce_bytes_per_s is missing", name, level.name);
     inner = level.num_devices;

@@ -49,14 +49,15 @@ template <auto Field>
 MachineKey of_level(const Machine& m, size_t level, std::string_view name, Dimension dimension,
                     double min, double max) {
   using Type = std::remove_reference_t<decltype(std::declval<Level&>().*Field)>;
-  return {.name = fmt::format("{}.{}", m.levels[level].name, name),
-          .dimension = dimension,
-          .min = min,
-          .max = max,
-          .is_whole = std::is_integral_v<Type>,
-          .get = [](const Machine& x, size_t at) { return static_cast<double>(x.levels[at].*Field); },
-          .set = [](Machine& x, size_t at, double v) { x.levels[at].*Field = static_cast<Type>(v); },
-          .at = level};
+  return {
+      .name = fmt::format("{}.{}", m.levels[level].name, name),
+      .dimension = dimension,
+      .min = min,
+      .max = max,
+      .is_whole = std::is_integral_v<Type>,
+      .get = [](const Machine& x, size_t at) { return static_cast<double>(x.levels[at].*Field); },
+      .set = [](Machine& x, size_t at, double v) { x.levels[at].*Field = static_cast<Type>(v); },
+      .at = level};
 }
 
 MachineKey of_tile(const Machine& m, size_t tile) {
@@ -81,11 +82,13 @@ void add_device(std::vector<MachineKey>& out) {
   const auto add = [&]<auto Field>(std::string name, Dimension dimension, double min, double max) {
     out.push_back(number<kDevice, Field>("device." + std::move(name), dimension, min, max));
   };
-  add.operator()<&Device::attention_forward_efficiency>("attention_forward_efficiency", kNone, 0, 1);
+  add.operator()<&Device::attention_forward_efficiency>("attention_forward_efficiency", kNone, 0,
+                                                        1);
   add.operator()<&Device::attention_backward_efficiency>("attention_backward_efficiency", kNone, 0,
                                                          1);
   add.operator()<&Device::num_sms>("num_sms", kNone, 1, 1e6);
   add.operator()<&Device::gemm_k_overhead>("gemm_k_overhead", kNone, 0, 1e6);
+  add.operator()<&Device::gemm_alignment_share>("gemm_alignment_share", kNone, 1e-3, 1);
   add.operator()<&Device::memory_bytes>("memory_bytes", kBytes, 1, kMaxBytes);
   add.operator()<&Device::memory_bytes_per_s>("memory_bytes_per_s", kBytesPerSecond, 1, kMaxRate);
   add.operator()<&Device::memory_efficiency>("memory_efficiency", kNone, 1e-6, 1);
@@ -101,8 +104,8 @@ void add_operation(std::vector<MachineKey>& out) {
   constexpr auto kSoftware = &Machine::software;
   out.push_back(number<kSoftware, &Software::host_launch_s>("software.host_launch_s", kSeconds, 0,
                                                             kMaxShort));
-  out.push_back(number<kSoftware, &Software::compute_slowdown>("software.compute_slowdown", kNone,
-                                                               1.0, 100));
+  out.push_back(
+      number<kSoftware, &Software::compute_slowdown>("software.compute_slowdown", kNone, 1.0, 100));
   out.push_back(number<kSoftware, &Software::collective_slowdown>("software.collective_slowdown",
                                                                   kNone, 1.0, 100));
   out.push_back(number<kSoftware, &Software::step_overhead_s>("software.step_overhead_s", kSeconds,
@@ -118,8 +121,7 @@ void add_operation(std::vector<MachineKey>& out) {
                                                              kBytesPerSecond, 0, kMaxRate));
   out.push_back(number<kStorage, &Storage::total_bytes_per_s>("storage.total_bytes_per_s",
                                                               kBytesPerSecond, 0, kMaxRate));
-  out.push_back(
-      number<kStorage, &Storage::commit_s>("storage.commit_s", kSeconds, 0, kMaxLong));
+  out.push_back(number<kStorage, &Storage::commit_s>("storage.commit_s", kSeconds, 0, kMaxLong));
   constexpr auto kFailures = &Machine::failures;
   out.push_back(
       number<kFailures, &Failures::per_device_s>("failures.per_device_s", kPerSecond, 0, 1.0));
