@@ -65,6 +65,14 @@ SEEDS = {
         "deep": b"[" * 80 + b"]" * 80,
         "twice": b'{"a": 1, "a": 2}',
     },
+    "machine": {
+        "own": b'name = "mine"\nbase = ["h100-sxm", "hgx-h100"]\nlevels = ["pod", "hall"]\n'
+               b'pod.num_devices = { value = 64, source = "s" }\n'
+               b'pod.bytes_per_s = { value = 50, unit = "GB/s", source = "s" }\n'
+               b'[hall]\nbytes_per_s = { value = 1.5e9, unit = "B/s", source = "s" }\n',
+        "tiles": b'base = "b200"\ndevice.tile_256x64 = { value = 70, unit = "%", source = "s" }\n',
+        "set": b"nvlink.latency_s=2 us",
+    },
     "manifest": {
         "whole": manifest(TENSORS, [shard("shard-0", PIECES)]),
         "range": manifest(TENSORS, [

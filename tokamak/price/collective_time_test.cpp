@@ -1,7 +1,8 @@
 #include "tokamak/price/collective_time.h"
 
 #include <cmath>
-#include <numeric>
+#include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -93,6 +94,137 @@ TEST(CollectiveTime, MeetsOtherPublishedPoints) {
   const Machine mi300x = load_machine("mi300x");
   EXPECT_NEAR(bus(Collective::kAllReduce, mi300x, k16Gib / 4, 8), 312.9, 0.05 * 312.9);
   EXPECT_NEAR(bus(Collective::kAllReduce, mi300x, k16Gib / 4, 2), 47.7, 0.1 * 47.7);
+}
+
+std::vector<Machine> some_machines() {
+  std::vector<Machine> machines;
+  for (const char* name : {"a100-80-cloud", "h100", "gb200", "frontier", "mi300x"}) {
+    machines.push_back(load_machine(name));
+  }
+  return machines;
+}
+
+struct Shape {
+  int size;
+  int stride;
+};
+
+constexpr Shape kShapes[] = {{2, 1},  {4, 1},  {8, 1},   {16, 1},  {72, 1}, {128, 1},
+                             {2, 4},  {4, 2},  {16, 4},  {64, 8},  {3, 1},  {12, 1},
+                             {24, 8}, {9, 64}, {512, 2}, {1024, 1}};
+
+template <class Check>
+void for_all(Check check) {
+  for (const Machine& m : some_machines()) {
+    for (const Shape shape : kShapes) {
+      for (const Collective kind : kAll) {
+        for (const double bytes : {1e3, 1e6, 3e7, 1e9}) {
+          check(m, strided_layout(shape.size, shape.stride, m), kind, bytes);
+        }
+      }
+    }
+  }
+}
+
+Machine scaled(const Machine& m, double x) {
+  Machine out = m;
+  for (Level& level : out.levels) {
+    level.bytes_per_s *= x;
+    level.pair_bytes_per_s *= x;
+    level.switch_reduce_bytes_per_s *= x;
+    level.latency_s /= x;
+    level.base_s /= x;
+    level.sqrt_s /= x;
+    level.switch_reduce_base_s /= x;
+  }
+  return out;
+}
+
+TEST(CollectiveTime, ScalesAsAllRatesDo) {
+  for_all([](const Machine& m, const GroupLayout& group, Collective kind, double bytes) {
+    const double seconds = collective_seconds(kind, bytes, group, m);
+    EXPECT_NEAR(collective_seconds(kind, bytes, group, scaled(m, 3.0)), seconds / 3.0,
+                1e-9 * seconds);
+  });
+}
+
+TEST(CollectiveTime, IsNeverLongerForABetterFabricOrShorterForMoreBytes) {
+  for_all([](const Machine& m, const GroupLayout& group, Collective kind, double bytes) {
+    const double seconds = collective_seconds(kind, bytes, group, m);
+    EXPECT_GT(seconds, 0.0);
+    EXPECT_GE(collective_seconds(kind, 1.01 * bytes, group, m), seconds);
+    for (size_t l = 0; l < m.levels.size(); ++l) {
+      Machine better = m;
+      better.levels[l].bytes_per_s *= 1.3;
+      EXPECT_LE(collective_seconds(kind, bytes, group, better), seconds);
+      better.levels[l].pair_bytes_per_s *= 1.3;
+      EXPECT_LE(collective_seconds(kind, bytes, group, better), seconds);
+      better.levels[l].latency_s *= 0.5;
+      better.levels[l].base_s *= 0.5;
+      EXPECT_LE(collective_seconds(kind, bytes, group, better), seconds);
+    }
+  });
+}
+
+TEST(CollectiveTime, AnAllReduceIsAtMostTwoPasses) {
+  for_all([](const Machine& m, const GroupLayout& group, Collective, double bytes) {
+    const double pass = collective_seconds(Collective::kAllGather, bytes, group, m);
+    const double both = collective_seconds(Collective::kAllReduce, bytes, group, m);
+    EXPECT_LE(both, 2.0 * pass * (1.0 + 1e-9));
+  });
+}
+
+TEST(CollectiveTime, ADeviceThatSharesItsLinksIsSlowed) {
+  const Machine m = load_machine("h100");
+  GroupLayout rail = strided_layout(16, 8, m);
+  ASSERT_EQ(rail.members, (std::vector<int>{1, 16}));
+  const double alone = collective_seconds(Collective::kAllGather, 1e9, rail, m);
+  rail.sharing = 4;
+  EXPECT_NEAR(collective_seconds(Collective::kAllGather, 1e9, rail, m), 4.0 * alone, 0.02 * alone);
+}
+
+TEST(CollectiveTime, AGroupOfOneTakesNoTime) {
+  const Machine m = load_machine("h100");
+  for (const Collective kind : kAll) {
+    EXPECT_EQ(collective_seconds(kind, 1e9, strided_layout(1, 1, m), m), 0.0);
+  }
+}
+
+TEST(Layout, CountsMembersOfADomainByLevel) {
+  const Machine m = load_machine("frontier");
+  EXPECT_EQ(layout_of(std::vector<int>{0, 1}, m).members, (std::vector<int>{2, 2, 2}));
+  EXPECT_EQ(layout_of(std::vector<int>{1, 2}, m).members, (std::vector<int>{1, 2, 2}));
+  EXPECT_EQ(layout_of(std::vector<int>{7, 8}, m).members, (std::vector<int>{1, 1, 2}));
+  EXPECT_EQ(layout_of(std::vector<int>{0, 1, 2, 3, 8, 9}, m).members, (std::vector<int>{2, 4, 6}));
+  EXPECT_EQ(layout_of(std::vector<int>{0}, m).size, 1);
+}
+
+TEST(Layout, OfAStrideIsThatOfItsRanks) {
+  for (const Machine& m : some_machines()) {
+    for (const Shape shape : kShapes) {
+      if (m.levels[0].num_devices == 72 && 72 % shape.stride != 0) continue;
+      std::vector<int> ranks(static_cast<size_t>(shape.size));
+      for (int i = 0; i < shape.size; ++i) ranks[static_cast<size_t>(i)] = i * shape.stride;
+      EXPECT_EQ(strided_layout(shape.size, shape.stride, m).members, layout_of(ranks, m).members)
+          << m.name << " " << shape.size << " " << shape.stride;
+    }
+  }
+}
+
+TEST(Layout, DoesNotDependOnTheOrderOfRanks) {
+  const Machine m = load_machine("frontier");
+  EXPECT_EQ(layout_of(std::vector<int>{9, 0, 3, 1, 8, 2}, m).members,
+            layout_of(std::vector<int>{0, 1, 2, 3, 8, 9}, m).members);
+}
+
+TEST(Layout, RefusesGroupsThatNoLevelConnects) {
+  Machine m = load_machine("h100");
+  m.levels.pop_back();
+  EXPECT_NO_THROW(strided_layout(8, 1, m));
+  EXPECT_THROW(strided_layout(16, 1, m), Error);
+  EXPECT_THROW(layout_of(std::vector<int>{0, 8}, m), Error);
+  m.levels.clear();
+  EXPECT_THROW(strided_layout(2, 1, m), Error);
 }
 
 }  // namespace

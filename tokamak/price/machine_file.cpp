@@ -18,6 +18,7 @@ namespace {
 constexpr int kMaxDepth = 8;
 constexpr int kMaxFiles = 64;
 constexpr size_t kMaxLevels = 8;
+constexpr size_t kMaxNumbers = 4096;
 
 // One number as a file has it.
 struct Written {
@@ -60,14 +61,16 @@ void add_part(const Entry& entry, std::vector<Written>& out) {
   const size_t dot = entry.name.rfind('.');
   const std::string name = dot == std::string::npos ? entry.name : entry.name.substr(0, dot);
   const std::string part = dot == std::string::npos ? "" : entry.name.substr(dot + 1);
-  TOK_REQUIRE(
-      part == "value" || part == "unit" || part == "source",
-      "{}: {}: wanted a known text (name, about, base, levels) or a number as {{ value = 1, "
-      "unit = \"s\", source = \"...\" }}",
-      entry.origin, printable(entry.name));
+  TOK_REQUIRE(part == "value" || part == "unit" || part == "source",
+              "{}: {}: wanted a known text (name, about, base, levels, device.name) or a number as "
+              "{{ value = 1, "
+              "unit = \"s\", source = \"...\" }}",
+              entry.origin, printable(entry.name));
   auto found =
       std::find_if(out.begin(), out.end(), [&](const Written& w) { return w.name == name; });
   if (found == out.end()) {
+    TOK_REQUIRE(out.size() < kMaxNumbers, "{}: wanted at most {} numbers", entry.origin,
+                kMaxNumbers);
     out.push_back({.name = name, .origin = entry.origin});
     found = out.end() - 1;
   }
@@ -123,13 +126,14 @@ class MachineReader {
         }
       } else if (entry.name == "levels") {
         levels.push_back(&entry);
-      } else if (entry.name != "name" && entry.name != "about") {
+      } else if (entry.name != "name" && entry.name != "about" && entry.name != "device.name") {
         add_part(entry, numbers);
       }
     }
     for (const Entry* entry : levels) add_levels(*entry, machine_);
     for (const Entry& entry : toml.entries) {
       if (entry.name == "name") machine_.name = printable(text_value(entry));
+      if (entry.name == "device.name") machine_.device.name = printable(text_value(entry));
       if (entry.name == "about") machine_.about = printable(text_value(entry));
     }
     for (const Written& number : numbers) set(number);

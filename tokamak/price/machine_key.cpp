@@ -21,6 +21,7 @@ constexpr double kMaxBytes = 1e18;
 constexpr double kMaxShort = 10.0;         // s, of latencies
 constexpr double kMaxLong = 30 * 86400.0;  // s, of recoveries
 constexpr double kMaxDevices = 1 << 24;
+constexpr size_t kMaxTiles = 64;
 constexpr std::string_view kTilePrefix = "device.tile_";
 
 template <auto Part, auto Field>
@@ -183,7 +184,9 @@ void add_tile(Machine& machine, std::string_view name) {
   const bool is_known = std::any_of(tiles.begin(), tiles.end(), [&](const GemmTile& t) {
     return t.m == tile->m && t.n == tile->n;
   });
-  if (!is_known) tiles.push_back(*tile);
+  if (is_known) return;
+  TOK_REQUIRE(tiles.size() < kMaxTiles, "{}: wanted at most {} tiles", name, kMaxTiles);
+  tiles.push_back(*tile);
 }
 
 MachineKey find_key(const Machine& machine, std::string_view name, std::string_view who) {

@@ -43,6 +43,7 @@ TEST(Machine, EveryBuiltInOneLoadsAndPrintsWhatSetNumberReads) {
     const Machine m = load_machine(name);
     EXPECT_EQ(m.name, name);
     EXPECT_FALSE(m.about.empty()) << name;
+    EXPECT_FALSE(m.device.name.empty()) << name;
     EXPECT_EQ(m.levels.back().num_devices, 0) << name << ": connects any number";
     Machine again = m;
     std::istringstream lines(m.describe());
@@ -158,7 +159,8 @@ TEST(MachineFile, RefusesInOneClearLine) {
   EXPECT_EQ(number("device.memory_bytes", R"({ value = "80", unit = "GB", source = "s" })"),
             "my.toml:2: device.memory_bytes: wanted a number as its value, got the string \"80\"");
   EXPECT_EQ(number("device.memory_bytes", "80"),
-            "my.toml:2: device.memory_bytes: wanted a known text (name, about, base, levels) or a "
+            "my.toml:2: device.memory_bytes: wanted a known text (name, about, base, levels, "
+            "device.name) or a "
             "number as { value = 1, unit = \"s\", source = \"...\" }");
   EXPECT_EQ(number("nvlink.num_devices", R"({ value = 0, source = "s" })"),
             "h100: nvlink.num_devices is 0, any number: only the outermost level may be so");
