@@ -4,10 +4,10 @@
 
 #include <fmt/format.h>
 
-#include "tokamak/config/nearest.h"
-#include "tokamak/config/toml_reader.h"
 #include "tokamak/core/embedded.h"
 #include "tokamak/core/error.h"
+#include "tokamak/core/names.h"
+#include "tokamak/core/toml_reader.h"
 
 namespace tokamak {
 
