@@ -9,11 +9,14 @@
 
 #include <fmt/format.h>
 
+#include "tokamak/cli/calibration_options.h"
 #include "tokamak/cli/devices.h"
 #include "tokamak/cli/words.h"
 #include "tokamak/comm/world.h"
 #include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
 #include "tokamak/core/json.h"
+#include "tokamak/price/calibrate.h"
 
 namespace tokamak::cli {
 namespace {
@@ -35,6 +38,7 @@ struct Bench {
 
 struct Collective {
   std::string_view name;
+  price::Collective kind;
   /// Bytes on the busiest link over bytes of the buffer, as nccl-tests counts them.
   double (*bus_factor)(double num_ranks);
   /// `count` elements are the whole buffer.
@@ -42,28 +46,28 @@ struct Collective {
 };
 
 constexpr Collective kCollectives[] = {
-    {"all_gather", [](double n) { return (n - 1) / n; },
+    {"all_gather", price::Collective::kAllGather, [](double n) { return (n - 1) / n; },
      [](const Bench& b, int64_t count) {
        b.comm.all_gather(b.in->data(), b.out->data(), count / b.comm.size(), kDType, b.stream());
      }},
-    {"reduce_scatter", [](double n) { return (n - 1) / n; },
+    {"reduce_scatter", price::Collective::kReduceScatter, [](double n) { return (n - 1) / n; },
      [](const Bench& b, int64_t count) {
        b.comm.reduce_scatter(b.in->data(), b.out->data(), count / b.comm.size(), kDType,
                              b.stream());
      }},
-    {"all_reduce", [](double n) { return 2 * (n - 1) / n; },
+    {"all_reduce", price::Collective::kAllReduce, [](double n) { return 2 * (n - 1) / n; },
      [](const Bench& b, int64_t count) {
        b.comm.all_reduce(b.in->data(), b.out->data(), count, kDType, ReduceOp::kSum, b.stream());
      }},
-    {"all_to_all", [](double n) { return (n - 1) / n; },
+    {"all_to_all", price::Collective::kAllToAll, [](double n) { return (n - 1) / n; },
      [](const Bench& b, int64_t count) {
        b.comm.all_to_all(b.in->data(), b.out->data(), count / b.comm.size(), kDType, b.stream());
      }},
-    {"broadcast", [](double) { return 1.0; },
+    {"broadcast", price::Collective::kBroadcast, [](double) { return 1.0; },
      [](const Bench& b, int64_t count) {
        b.comm.broadcast(b.in->data(), count, kDType, 0, b.stream());
      }},
-    {"send_recv", [](double) { return 1.0; },
+    {"send_recv", price::Collective::kSendRecv, [](double) { return 1.0; },
      [](const Bench& b, int64_t count) {
        const int n = b.comm.size();
        b.comm.send_recv(b.in->data(), (b.comm.rank() + 1) % n, b.out->data(),
@@ -95,9 +99,9 @@ double seconds_of(const Bench& b, DeviceEvent end, const std::function<void()>& 
   return seconds;
 }
 
-/// Prints a line of the table and returns the same as JSON.
+/// Prints a line of the table, adds it to `timed` and returns the same as JSON; on rank 0.
 std::string measure(const Bench& b, DeviceEvent end, const Collective& collective, int64_t count,
-                    double budget_s) {
+                    double budget_s, std::vector<price::TimedCollective>& timed) {
   const auto call = [&] { collective.run(b, count); };
   call();
   await(b, end);
@@ -106,6 +110,7 @@ std::string measure(const Bench& b, DeviceEvent end, const Collective& collectiv
   const double seconds = seconds_of(b, end, call, repeats);
   if (b.comm.rank() != 0) return "";
   const auto buffer = static_cast<double>(count * size_of(kDType));
+  timed.push_back({.kind = collective.kind, .bytes = buffer, .seconds = seconds});
   const double bus = collective.bus_factor(b.comm.size()) * buffer / seconds;
   fmt::print("{:<15}{:>12}{:>12.1f}{:>11.2f}{:>11.2f}\n", collective.name, buffer, 1e6 * seconds,
              1e-9 * buffer / seconds, 1e-9 * bus);
@@ -143,8 +148,11 @@ int run_bench_comm(Args args) {
   app.add_option("--factor", factor, "from one size to the next; 16, on GPUs 4");
   app.add_option("--seconds", budget_s, "for each collective and size")->capture_default_str();
   app.add_option("--device", device, kDeviceHelp)->capture_default_str();
+  CalibrationOptions calibration;
+  calibration.add_to(app);
   if (!parse(app, args)) return 0;
   const bool on_gpus = means_gpu(device);
+  calibration.check(on_gpus);
   if (app.count("--min-bytes") == 0) min_bytes = on_gpus ? 1 << 20 : 1 << 10;
   if (app.count("--max-bytes") == 0)
     max_bytes = std::max(min_bytes, int64_t{on_gpus ? 1 << 30 : 64 << 20});
@@ -179,12 +187,18 @@ int run_bench_comm(Args args) {
                "bus GB/s");
   }
   std::string json;
+  std::vector<price::TimedCollective> timed;
   for (const Collective& collective : kCollectives) {
     for (int64_t bytes = min_bytes; bytes <= max_bytes; bytes *= factor) {
-      json += measure(bench, end, collective, elements_of(bytes, world->size()), budget_s);
+      json += measure(bench, end, collective, elements_of(bytes, world->size()), budget_s, timed);
     }
   }
   fmt::print("{}", json);
+  if (!calibration.file.empty() && world->rank() == 0) {
+    write_file_atomic(calibration.file,
+                      price::fabric_toml(calibration.machine, world->size(), timed));
+    fmt::print("calibration: {}\n", calibration.file);
+  }
   return 0;
 }
 

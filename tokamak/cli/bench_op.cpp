@@ -7,11 +7,15 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
+#include "tokamak/cli/calibration_options.h"
 #include "tokamak/cli/devices.h"
 #include "tokamak/cli/words.h"
 #include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
 #include "tokamak/core/json.h"
+#include "tokamak/price/calibrate.h"
 #include "tokamak/train/op_benchmark.h"
 
 namespace tokamak::cli {
@@ -84,6 +88,20 @@ std::string json_of(const OpTime& t, const std::string& device, const std::strin
   return line.dump();
 }
 
+// Of the host.
+double memory_bytes() {
+  return static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
+         static_cast<double>(::sysconf(_SC_PAGE_SIZE));
+}
+
+void write_calibration(const std::string& path, const std::string& machine,
+                       const std::string& device, const std::string& dtype,
+                       std::span<const price::TimedOp> ops) {
+  const auto precision = dtype == "bfloat16" ? price::Precision::kBf16 : price::Precision::kFp32;
+  write_file_atomic(path, price::device_toml(machine, device, memory_bytes(), precision, ops));
+  fmt::print("calibration: {}\n", path);
+}
+
 }  // namespace
 
 int run_bench_op(Args args) {
@@ -102,7 +120,10 @@ int run_bench_op(Args args) {
   app.add_option("--seconds", budget_s, "for the ops of each size")->capture_default_str();
   app.add_option("--threads", threads, "of a CPU; 0 = all")->capture_default_str();
   app.add_option("--device", device, kDeviceHelp)->capture_default_str();
+  CalibrationOptions calibration;
+  calibration.add_to(app);
   if (!parse(app, args)) return 0;
+  calibration.check(means_gpu(device));
   TOK_REQUIRE(dtype == "float32" || dtype == "bfloat16",
               "--dtype \"{}\": wanted float32 or bfloat16", dtype);
   const auto scenes = scenes_of(name);
@@ -112,6 +133,7 @@ int run_bench_op(Args args) {
   const std::string where = device_text(*backend);
   print_header(where, dtype);
   std::string json;
+  std::vector<price::TimedOp> timed;
   for (const OpScene* scene : scenes) {
     std::vector<Dims> sizes = is_gpu(*backend) ? scene->of_llama : scene->small;
     if (!dims.empty()) sizes = {dims_of(dims)};
@@ -120,12 +142,20 @@ int run_bench_op(Args args) {
                                                *backend, rates, budget_s)) {
         if (has_op(*scene, name) && name != scene->name && row.op != name) continue;
         print_row(row);
+        timed.push_back({.op = row.op,
+                         .kind = row.kind,
+                         .flops = row.flops,
+                         .bytes = row.bytes,
+                         .seconds = row.seconds});
         json += json_of(row, where, dtype) + "\n";
       }
       std::fflush(stdout);
     }
   }
   fmt::print("{}", json);
+  if (!calibration.file.empty()) {
+    write_calibration(calibration.file, calibration.machine, where, dtype, timed);
+  }
   return 0;
 }
 
