@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "tokamak/cli/devices.h"
+#include "tokamak/cli/price.h"
 #include "tokamak/cli/run_config.h"
 #include "tokamak/core/file.h"
 #include "tokamak/parallel/schedule_picture.h"
@@ -54,6 +55,7 @@ void show_schedule(const RunConfig& run) {
 }  // namespace
 
 int run_plan(Args args) {
+  if (const auto words = find_price_words(args)) return run_price(*words);
   const auto run = load_run_config(args, "plan", {.source = "none"});
   if (!run) return 0;
   if (run->print_schedule || run->schedule_svg) {

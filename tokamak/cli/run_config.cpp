@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "tokamak/cli/price.h"
 #include "tokamak/config/check.h"
 #include "tokamak/config/describe.h"
 #include "tokamak/core/error.h"
@@ -48,7 +49,8 @@ void print_help(const std::string& verb) {
         "  --print-schedule\n"
         "                  draw the pipeline schedule, say what each stage holds, plan nothing\n"
         "  --schedule-svg FILE\n"
-        "                  write the same picture as SVG\n");
+        "                  write the same picture as SVG\n{}",
+        price_help());
   }
   fmt::print(
       "  --world-size=N  ranks, where no launcher tells\n\nkeys (`tokamak help section.key` says "

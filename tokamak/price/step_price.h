@@ -1,5 +1,5 @@
-// One training step of a mesh, priced: two event loops, over the tasks of a segment and over the
-// items of the ranks' schedules (docs/pricing.md).
+// One training step of a mesh, priced: two runs of the event loop, over the tasks of a segment and
+// over the items of the ranks' schedules (docs/pricing.md).
 #pragma once
 
 #include <array>
@@ -29,13 +29,18 @@ struct PricedSpan {
 
 struct StepPrice {
   double seconds = 0.0;
+  int slowest = 0;       ///< index of the priced rank with the least bubble
+  int slowest_rank = 0;  ///< its rank of the world
   std::array<double, kNumCategories> by_category{};  ///< of the slowest rank; sums to seconds
   double hidden_comm_s = 0.0;                        ///< under compute, of the same rank
   double bubble_fraction = 0.0;                      ///< mean over ranks of idle over the step
-  int64_t events = 0;
+  std::vector<double> bubble_s;                      ///< by priced rank
+  int64_t events = 0;                                ///< works that the event loop ended
 };
 
-/// `spans`, where given, gets every task of the step in order of rank and begin.
+/// `num_microbatches` counts where the plans have no items of their own. `spans`, where given, gets
+/// every task of the step in order of rank and begin. Throws Bug where the plans wait for each
+/// other for ever.
 StepPrice price_step(std::span<const PricedRank> ranks, int num_microbatches,
                      const Machine& machine, const PriceOptions& options,
                      std::vector<PricedSpan>* spans = nullptr);

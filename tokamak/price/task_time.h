@@ -1,5 +1,7 @@
-// Seconds of one Task on a machine, alone.
+// Seconds of one Task on a machine, alone. Formulas: docs/pricing.md.
 #pragma once
+
+#include <vector>
 
 #include "tokamak/graph/plan.h"
 #include "tokamak/price/collective_time.h"
@@ -24,16 +26,39 @@ enum class Category : uint8_t {
 };
 inline constexpr size_t kNumCategories = 7;
 
+/// "GEMM", "attention", "memory-bound", "exposed communication", "host", "bubble", "optimizer".
 std::string_view name_of(Category category);
 
-/// One product [m, k] x [k, n] with `bytes` moved at least.
+/// What a task's time counts as where nothing hides it.
+Category category_of(const Task& task, const Cost& cost);
+
+/// One product [m, k] x [k, n] with `bytes` moved at least, without its launch. Throws Error where
+/// the device has no such rate.
 double gemm_seconds(int64_t m, int64_t n, int64_t k, double bytes, Precision precision,
                     const Machine& machine);
 
+/// Of reading and writing `bytes` in one kernel, without its launch.
 double memory_seconds(double bytes, const Machine& machine);
 
-/// Of a compute task or a collective, with its launch.
-double task_seconds(const Task& task, const GroupTable& groups, const Machine& machine,
-                    const PriceOptions& options);
+/// Seconds of one plan's tasks; the layouts of its groups are found once.
+class TaskTimes {
+ public:
+  /// All must outlive it.
+  TaskTimes(const GroupTable& groups, const Machine& machine, const PriceOptions& options);
+
+  /// Of a compute task or a collective, with its launch. `is_first`: what accumulates from the
+  /// first microbatch on overwrites.
+  double seconds(const Task& task, const Cost& cost, bool is_first) const;
+
+ private:
+  double compute_seconds(const Task& task, const Cost& cost, bool is_first) const;
+  double product_seconds(const Task& task, const Cost& cost, double bytes, bool is_first) const;
+  double attention_seconds(const Task& task, const Cost& cost, double bytes) const;
+  double communication_seconds(const Task& task) const;
+
+  const Machine& machine_;
+  const PriceOptions& options_;
+  std::vector<GroupLayout> layouts_;  // by group
+};
 
 }  // namespace tokamak::price

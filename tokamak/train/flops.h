@@ -1,7 +1,9 @@
-// Model FLOPs per trained token, the numerator of tflops and mfu.
+// Model FLOPs per trained token, the numerator of tflops and mfu. Everyone counts in another way.
 #pragma once
 
 #include <cstdint>
+
+#include "tokamak/models/model_spec.h"
 
 namespace tokamak {
 
@@ -18,11 +20,20 @@ struct FlopsShape {
   int64_t seq_len = 0;
 };
 
+FlopsShape flops_shape(const ModelSpec& model, int64_t seq_len);
+
 /// Forward and backward, every query against every key, as torchtitan counts:
 /// 6 (N - N_lookup) + 6 L H (d_qk + d_v) T.
 double flops_per_token(const FlopsShape& shape);
 
 /// The same with only the keys that a causal query sees: (T + 1) / 2 on average in place of T.
 double causal_flops_per_token(const FlopsShape& shape);
+
+/// What NeMo 24.09 prints, products alone and every query against every key:
+/// 12 L h^2 (1 + g / a + T / h) + 6 c L h f + 6 h V with c = 3 products of a gated MLP, else 2.
+double nemo_flops_per_token(const ModelSpec& model, int64_t seq_len);
+
+/// Megatron-LM's num_floating_point_operations: the same with half the keys.
+double megatron_flops_per_token(const ModelSpec& model, int64_t seq_len);
 
 }  // namespace tokamak

@@ -6,17 +6,6 @@
 namespace tokamak {
 namespace {
 
-FlopsShape flops_shape(const ModelSpec& model, int64_t seq_len) {
-  const ParameterCount count = count_parameters(model);
-  return {.parameters = count.total,
-          .lookup_parameters = count.embedding,
-          .layers = model.num_layers,
-          .heads = model.num_heads,
-          .head_dim_qk = model.head_dim,
-          .head_dim_v = model.head_dim,
-          .seq_len = seq_len};
-}
-
 template <class Metrics>
 void fill_memory(const MemoryUse& use, Metrics& m) {
   constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;

@@ -1,0 +1,46 @@
+// `tokamak plan CONFIG --cluster NAME --gpus N`: what the plans would cost on machines that are not
+// here.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tokamak/cli/verbs.h"
+#include "tokamak/price/machine.h"
+
+namespace tokamak::cli {
+
+/// Points that differ in one thing: a number of the machine, a key of the configuration, or "gpus".
+struct Sweep {
+  std::string key;
+  std::vector<std::string> values;
+  bool is_weak = true;  ///< of gpus: the batch grows with them
+};
+
+/// The words that ask for a price.
+struct PriceWords {
+  std::string cluster;
+  std::optional<int64_t> num_gpus;
+  std::vector<std::string> sets;  ///< "key=value" of the machine
+  price::Precision precision = price::Precision::kBf16;
+  double tokens = 1e12;
+  bool json = false;
+  bool all_ranks = false;
+  std::optional<std::string> trace;
+  std::optional<std::string> html;
+  std::optional<std::string> csv;
+  std::optional<Sweep> sweep;
+  std::vector<std::string> rest;  ///< configuration and overrides
+};
+
+/// Nothing where there is no --cluster among `args`. Throws Error naming the word.
+std::optional<PriceWords> find_price_words(Args args);
+
+int run_price(const PriceWords& words);
+
+/// For the help of `plan`.
+std::string price_help();
+
+}  // namespace tokamak::cli

@@ -1,0 +1,121 @@
+#include <charconv>
+#include <functional>
+
+#include <fmt/format.h>
+
+#include "tokamak/cli/price.h"
+#include "tokamak/core/error.h"
+
+namespace tokamak::cli {
+namespace {
+
+constexpr int64_t kMostGpus = int64_t{1} << 24;
+
+int64_t parse_gpus(const std::string& word, const std::string& text) {
+  int64_t n = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), n);
+  TOK_REQUIRE(code == std::errc() && end == text.data() + text.size() && n >= 1 && n <= kMostGpus,
+              "{}{}: wanted a number of GPUs from 1 to {}", word, text, kMostGpus);
+  return n;
+}
+
+price::Precision parse_precision(const std::string& text) {
+  for (size_t p = 0; p < price::kNumPrecisions; ++p) {
+    const auto precision = static_cast<price::Precision>(p);
+    if (price::name_of(precision) == text && precision != price::Precision::kFp32) return precision;
+  }
+  fail("--precision {}: wanted bf16, fp8 or fp4", text);
+}
+
+double parse_tokens(const std::string& text) {
+  double tokens = 0.0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), tokens);
+  TOK_REQUIRE(
+      code == std::errc() && end == text.data() + text.size() && tokens > 0.0 && tokens <= 1e18,
+      "--tokens {}: wanted a positive number, as 1e12", text);
+  return tokens;
+}
+
+// "gpus=8,16,32", perhaps followed by ",weak" or ",strong".
+Sweep parse_sweep(const std::string& text) {
+  const size_t equals = text.find('=');
+  TOK_REQUIRE(equals != std::string::npos && equals > 0, "--sweep {}: wanted key=a,b,c", text);
+  Sweep sweep{.key = text.substr(0, equals)};
+  for (size_t begin = equals + 1; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string value = text.substr(begin, end - begin);
+    if (sweep.key == "gpus" && (value == "weak" || value == "strong")) {
+      sweep.is_weak = value == "weak";
+    } else {
+      TOK_REQUIRE(!value.empty(), "--sweep {}: wanted key=a,b,c", text);
+      if (sweep.key == "gpus") parse_gpus("--sweep gpus=", value);
+      sweep.values.push_back(value);
+    }
+    begin = end + 1;
+  }
+  TOK_REQUIRE(!sweep.values.empty(), "--sweep {}: wanted at least one value", text);
+  return sweep;
+}
+
+}  // namespace
+
+std::optional<PriceWords> find_price_words(Args args) {
+  PriceWords words;
+  std::vector<std::string> others;  // that mean nothing without --cluster
+  using Use = std::function<void(const std::string&)>;
+  const std::pair<std::string, Use> valued[] = {
+      {"--cluster", [&](const std::string& v) { words.cluster = v; }},
+      {"--gpus", [&](const std::string& v) { words.num_gpus = parse_gpus("--gpus ", v); }},
+      {"--set", [&](const std::string& v) { words.sets.push_back(v); }},
+      {"--precision", [&](const std::string& v) { words.precision = parse_precision(v); }},
+      {"--tokens", [&](const std::string& v) { words.tokens = parse_tokens(v); }},
+      {"--trace", [&](const std::string& v) { words.trace = v; }},
+      {"--html", [&](const std::string& v) { words.html = v; }},
+      {"--csv", [&](const std::string& v) { words.csv = v; }},
+      {"--sweep", [&](const std::string& v) { words.sweep = parse_sweep(v); }}};
+  for (size_t i = 0; i < args.size(); ++i) {
+    bool is_ours = false;
+    for (const auto& [name, use] : valued) {
+      const bool is_joined = args[i].rfind(name + "=", 0) == 0;
+      if (!is_joined && args[i] != name) continue;
+      TOK_REQUIRE(is_joined || i + 1 < args.size(), "{}: wanted a value", name);
+      use(is_joined ? args[i].substr(name.size() + 1) : args[++i]);
+      if (name != "--cluster") others.push_back(name);
+      is_ours = true;
+      break;
+    }
+    if (is_ours) continue;
+    if (args[i] == "--json" || args[i] == "--all-ranks") {
+      (args[i] == "--json" ? words.json : words.all_ranks) = true;
+      others.push_back(args[i]);
+    } else {
+      words.rest.push_back(args[i]);
+    }
+  }
+  if (words.cluster.empty()) {
+    TOK_REQUIRE(others.empty(), "{}: wanted --cluster NAME with it", others[0]);
+    return std::nullopt;
+  }
+  TOK_REQUIRE(words.num_gpus || (words.sweep && words.sweep->key == "gpus"),
+              "--cluster {}: wanted --gpus N with it", words.cluster);
+  return words;
+}
+
+std::string price_help() {
+  return "  --cluster NAME  price a step on this machine, built in or a TOML file, plan no run\n"
+         "  --gpus N        ranks of the mesh that is priced\n"
+         "  --set KEY=VALUE another value for a number of the machine, as "
+         "device.memory_bytes_per_s\n"
+         "  --precision P   of the products inside blocks: bf16, fp8 or fp4\n"
+         "  --tokens N      how many to train for (1e12)\n"
+         "  --all-ranks     price every rank, not the first of each pipeline stage\n"
+         "  --json          the table as JSON\n"
+         "  --trace FILE    write the predicted step as a Chrome trace\n"
+         "  --html FILE     write a page with pictures\n"
+         "  --sweep KEY=A,B,...  a line for each value of a key of the machine or of the "
+         "configuration, or\n"
+         "                  of gpus=A,B,...[,weak|,strong]: the batch grows with them or stays\n"
+         "  --csv FILE      write the lines of a sweep\n";
+}
+
+}  // namespace tokamak::cli

@@ -1,0 +1,219 @@
+#include "tokamak/price/report.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "tokamak/core/json.h"
+
+namespace tokamak::price {
+namespace {
+
+constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+constexpr double kDay = 86400.0;
+constexpr double kHour = 3600.0;
+
+double percent(double part, double whole) {
+  return whole > 0.0 ? 100.0 * part / whole : 0.0;
+}
+
+double category(const Report& r, Category c) {
+  return r.step.by_category[static_cast<size_t>(c)];
+}
+
+std::string duration(double seconds) {
+  if (seconds < 1.0) return fmt::format("{:.1f} ms", 1e3 * seconds);
+  if (seconds < 120.0) return fmt::format("{:.2f} s", seconds);
+  if (seconds < 2.0 * kHour) return fmt::format("{:.1f} min", seconds / 60.0);
+  return fmt::format("{:.1f} h", seconds / kHour);
+}
+
+std::string speed_text(const Report& r) {
+  std::string text = fmt::format(
+      "step                   {:.4f} s\n"
+      "tokens/s               {:.0f}\n"
+      "tokens/s/GPU           {:.1f}\n\n"
+      "{:<23}{:>14}{:>14}{:>9}\n",
+      r.step.seconds, r.tokens_per_s(), r.device_tokens_per_s(), "FLOPs counted as", "GFLOP/token",
+      "TFLOP/s/GPU", "MFU %");
+  for (const FlopsCount& count : r.flops) {
+    text +=
+        fmt::format("  {:<21}{:>14.1f}{:>14.1f}{:>9.2f}\n", count.name, 1e-9 * count.per_token,
+                    1e-12 * r.device_flops(count), percent(r.device_flops(count), r.peak_flops));
+  }
+  return text + fmt::format("  of {:.0f} TFLOP/s, the {} peak of the data sheet\n",
+                            1e-12 * r.peak_flops, name_of(r.precision));
+}
+
+std::string time_text(const Report& r) {
+  std::string text = fmt::format(
+      "{:<26}{:>12}{:>9}\n", fmt::format("time of rank {}", r.step.slowest_rank), "ms", "step %");
+  for (size_t c = 0; c < kNumCategories; ++c) {
+    text +=
+        fmt::format("  {:<24}{:>12.3f}{:>9.2f}\n", name_of(static_cast<Category>(c)),
+                    1e3 * r.step.by_category[c], percent(r.step.by_category[c], r.step.seconds));
+  }
+  text += fmt::format("  {:<24}{:>12.3f}{:>9.2f}\n", "hidden communication",
+                      1e3 * r.step.hidden_comm_s, percent(r.step.hidden_comm_s, r.step.seconds));
+  return text + fmt::format("  {:<24}{:>12}{:>9.2f}\n", "bubble, mean of ranks", "",
+                            100.0 * r.step.bubble_fraction);
+}
+
+std::string memory_text(const Report& r) {
+  std::string text =
+      fmt::format("{:<26}{:>12}\n", fmt::format("memory of rank {}", r.memory_rank), "GiB");
+  for (const MemoryRow& row : r.memory)
+    text += fmt::format("  {:<24}{:>12.3f}\n", row.owner, static_cast<double>(row.bytes) / kGiB);
+  text += fmt::format("  {:<24}{:>12.3f}  of {:.3f}\n", "peak", r.memory_bytes() / kGiB,
+                      r.memory_limit_bytes / kGiB);
+  if (!r.fits()) {
+    text += fmt::format("does not fit: {:.3f} GiB too much; try {}\n",
+                        (r.memory_bytes() - r.memory_limit_bytes) / kGiB, r.memory_advice);
+  }
+  return text;
+}
+
+std::string run_text(const Report& r) {
+  const double days = r.seconds_to_tokens() / kDay;
+  const double hours = r.seconds_to_tokens() / kHour * static_cast<double>(r.num_devices);
+  std::string text =
+      fmt::format("{:.3g} tokens           {:.2f} days, {:.0f} GPU-hours\n", r.tokens, days, hours);
+  const CheckpointPrice& c = r.checkpoint;
+  if (c.total_bytes > 0.0) {
+    text += fmt::format(
+        "checkpoint             {:.1f} GiB, {:.2f} GiB of a device: step stands {}, safe after {}, "
+        "loaded in {}\n",
+        c.total_bytes / kGiB, c.device_bytes / kGiB, duration(c.failures.stall_s),
+        duration(c.failures.durable_s), duration(c.load_s));
+  }
+  if (c.interval_s > 0.0) {
+    text += fmt::format(
+        "goodput                {:.4f} with a checkpoint every {} ({:.0f} steps), a failure every "
+        "{}: {:.2f} days\n",
+        c.goodput, duration(c.interval_s), std::ceil(c.interval_s / r.step.seconds),
+        duration(1.0 / c.failures.failures_per_s), days / c.goodput);
+  }
+  return text;
+}
+
+OrderedJson flops_json(const Report& r) {
+  OrderedJson all = OrderedJson::array();
+  for (const FlopsCount& count : r.flops) {
+    all.push_back({{"formula", count.name},
+                   {"flops_per_token", count.per_token},
+                   {"flops_per_s_per_gpu", r.device_flops(count)},
+                   {"mfu", r.device_flops(count) / r.peak_flops}});
+  }
+  return all;
+}
+
+OrderedJson memory_json(const Report& r) {
+  OrderedJson rows = OrderedJson::array();
+  for (const MemoryRow& row : r.memory)
+    rows.push_back({{"owner", row.owner}, {"bytes", row.bytes}});
+  OrderedJson json = {{"rank", r.memory_rank},
+                      {"rows", rows},
+                      {"peak_bytes", r.memory_bytes()},
+                      {"limit_bytes", r.memory_limit_bytes},
+                      {"fits", r.fits()}};
+  if (!r.fits()) json["advice"] = r.memory_advice;
+  return json;
+}
+
+OrderedJson time_json(const Report& r) {
+  OrderedJson json;
+  for (size_t c = 0; c < kNumCategories; ++c)
+    json[std::string(name_of(static_cast<Category>(c)))] = r.step.by_category[c];
+  return json;
+}
+
+OrderedJson checkpoint_json(const Report& r) {
+  const CheckpointPrice& c = r.checkpoint;
+  OrderedJson json = {{"bytes", c.total_bytes},
+                      {"device_bytes", c.device_bytes},
+                      {"stall_s", c.failures.stall_s},
+                      {"durable_s", c.failures.durable_s},
+                      {"load_s", c.load_s}};
+  if (c.interval_s > 0.0) {
+    json["failures_per_s"] = c.failures.failures_per_s;
+    json["best_interval_s"] = c.interval_s;
+    json["goodput"] = c.goodput;
+  }
+  return json;
+}
+
+}  // namespace
+
+double Report::memory_bytes() const {
+  double bytes = 0.0;
+  for (const MemoryRow& row : memory) bytes += static_cast<double>(row.bytes);
+  return bytes;
+}
+
+CheckpointPrice price_checkpoint(double device_bytes, double total_bytes, int64_t num_devices,
+                                 const Machine& machine) {
+  CheckpointPrice price{.device_bytes = device_bytes, .total_bytes = total_bytes};
+  const int node = machine.levels.empty() ? 1 : std::max(machine.levels[0].num_devices, 1);
+  const auto devices = static_cast<double>(num_devices);
+  const double nodes = std::ceil(devices / node);
+  const auto rate = [&](double of_node) {
+    const double all = machine.storage.total_bytes_per_s;
+    return all > 0.0 ? std::min(of_node * nodes, all) : of_node * nodes;
+  };
+  const Storage& storage = machine.storage;
+  const Failures& failures = machine.failures;
+  FailureModel& f = price.failures;
+  if (machine.device.to_host_bytes_per_s > 0.0)
+    f.stall_s = device_bytes / machine.device.to_host_bytes_per_s;
+  if (storage.write_bytes_per_s > 0.0)
+    f.durable_s = total_bytes / rate(storage.write_bytes_per_s) + storage.commit_s;
+  if (storage.read_bytes_per_s > 0.0) price.load_s = total_bytes / rate(storage.read_bytes_per_s);
+  if (machine.device.from_host_bytes_per_s > 0.0)
+    price.load_s += device_bytes / machine.device.from_host_bytes_per_s;
+  f.failures_per_s = failures.per_device_day * devices / kDay;
+  f.detect_s = failures.detect_s;
+  f.restart_s = failures.restart_s + price.load_s;
+  if (f.failures_per_s > 0.0 && storage.write_bytes_per_s > 0.0) {
+    price.interval_s = best_interval_s(f);
+    price.goodput = goodput(f, price.interval_s);
+  }
+  return price;
+}
+
+std::string to_text(const Report& r) {
+  return fmt::format("{} on {} x {}, {}{}\n{}\n{}\n\n{}\n{}\n{}\n{}", r.model, r.num_devices,
+                     r.machine, name_of(r.precision), r.device_graphs ? ", device graphs" : "",
+                     r.mesh, r.schedule, speed_text(r), time_text(r), memory_text(r), run_text(r));
+}
+
+std::string to_json(const Report& r) {
+  const OrderedJson json = {
+      {"model", r.model},
+      {"machine", r.machine},
+      {"gpus", r.num_devices},
+      {"mesh", r.mesh},
+      {"schedule", r.schedule},
+      {"precision", std::string(name_of(r.precision))},
+      {"device_graphs", r.device_graphs},
+      {"step_time_s", r.step.seconds},
+      {"tokens_per_step", r.tokens_per_step},
+      {"tokens_per_s", r.tokens_per_s()},
+      {"tokens_per_s_per_gpu", r.device_tokens_per_s()},
+      {"peak_flops", r.peak_flops},
+      {"flops", flops_json(r)},
+      {"slowest_rank", r.step.slowest_rank},
+      {"time_s", time_json(r)},
+      {"exposed_comm_s", category(r, Category::kExposedComm)},
+      {"hidden_comm_s", r.step.hidden_comm_s},
+      {"bubble_fraction", r.step.bubble_fraction},
+      {"memory", memory_json(r)},
+      {"tokens", r.tokens},
+      {"days", r.seconds_to_tokens() / kDay},
+      {"gpu_hours", r.seconds_to_tokens() / kHour * static_cast<double>(r.num_devices)},
+      {"checkpoint", checkpoint_json(r)},
+      {"events", r.step.events}};
+  return json.dump(2) + "\n";
+}
+
+}  // namespace tokamak::price

@@ -1,0 +1,92 @@
+#include "tokamak/price/segment_price.h"
+
+#include <algorithm>
+
+namespace tokamak::price {
+
+bool runs(const Task& task, bool is_last) {
+  return is_last || task.when != When::kLastMicrobatch;
+}
+
+SegmentPrices::SegmentPrices(const Plan& plan, const Machine& machine, const PriceOptions& options)
+    : plan_(plan),
+      machine_(machine),
+      options_(options),
+      times_(plan.groups, machine, options),
+      streams_{{0, 0}},
+      costs_(plan.segments.size()),
+      seconds_(plan.segments.size()) {
+  for (const Segment& segment : plan.segments) {
+    for (const Task& task : segment.tasks)
+      streams_.emplace(task.stream, static_cast<int>(streams_.size()));
+  }
+}
+
+double SegmentPrices::task_seconds(const SegmentRun& run, size_t t) {
+  const auto s = static_cast<size_t>(run.segment);
+  return seconds_[s][run.is_first ? 1 : 0][t];
+}
+
+void SegmentPrices::add_works(const SegmentRun& run, std::span<const int> begin, RankWorks& works) {
+  const auto s = static_cast<size_t>(run.segment);
+  const std::vector<Task>& tasks = plan_.segments[s].tasks;
+  std::vector<Cost>& costs = costs_[s];
+  if (costs.empty()) {
+    for (const Task& task : tasks) costs.push_back(cost_of(task));
+  }
+  std::vector<double>& seconds = seconds_[s][run.is_first ? 1 : 0];
+  if (seconds.empty()) {
+    for (size_t t = 0; t < tasks.size(); ++t)
+      seconds.push_back(times_.seconds(tasks[t], costs[t], run.is_first));
+  }
+  const auto first = static_cast<int>(works.works.size());
+  std::vector<bool> has_begun(streams_.size(), false);
+  has_begun[0] = true;
+  std::vector<int> after;
+  for (size_t t = 0; t < tasks.size(); ++t) {
+    const Task& task = tasks[t];
+    const int stream = stream_number(task.stream);
+    after.clear();
+    if (!has_begun[static_cast<size_t>(stream)]) after.assign(begin.begin(), begin.end());
+    has_begun[static_cast<size_t>(stream)] = true;
+    Work work{.category = category_of(task, costs[t]), .stream = stream};
+    if (runs(task, run.is_last)) {
+      work.seconds = task_seconds(run, t);
+      work.is_shared = true;
+      for (const int w : task.waits) after.push_back(first + w);
+    }
+    works.add(work, after);
+  }
+}
+
+int SegmentPrices::launches(const SegmentRun& run) const {
+  const std::vector<Task>& tasks = plan_.segments[static_cast<size_t>(run.segment)].tasks;
+  return static_cast<int>(std::count_if(tasks.begin(), tasks.end(),
+                                        [&](const Task& task) { return runs(task, run.is_last); }));
+}
+
+const SegmentPrice& SegmentPrices::price(const SegmentRun& run) {
+  const auto [at, is_new] = prices_.try_emplace(run);
+  SegmentPrice& price = at->second;
+  if (!is_new) return price;
+  RankWorks works;
+  works.num_streams = static_cast<int>(streams_.size());
+  add_works(run, {}, works);
+  num_events_ += static_cast<int64_t>(works.works.size());
+  RankTimes times = run_streams({&works, 1}, {},
+                                {.compute = machine_.software.compute_slowdown,
+                                 .communication = machine_.software.collective_slowdown})[0];
+  price.by_category = times.by_category;
+  price.hidden_comm_s = times.hidden_comm_s;
+  price.begin_s = std::move(times.begin_s);
+  price.end_s = std::move(times.end_s);
+  if (!options_.device_graphs) {
+    const double host_s = machine_.software.host_launch_s * launches(run);
+    price.host_s = std::max(0.0, host_s - times.last_s);
+  }
+  price.by_category[static_cast<size_t>(Category::kHost)] = price.host_s;
+  price.seconds = times.last_s + price.host_s;
+  return price;
+}
+
+}  // namespace tokamak::price

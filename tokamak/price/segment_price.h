@@ -1,0 +1,66 @@
+// One run of a segment by one rank, priced apart from all others.
+#pragma once
+
+#include <map>
+#include <span>
+#include <vector>
+
+#include "tokamak/price/stream_loop.h"
+
+namespace tokamak::price {
+
+struct SegmentPrice {
+  double seconds = 0.0;
+  std::array<double, kNumCategories> by_category{};  ///< sums to `seconds`
+  double hidden_comm_s = 0.0;
+  double host_s = 0.0;          ///< by which the host is late; in `seconds`
+  std::vector<double> begin_s;  ///< by task
+  std::vector<double> end_s;
+};
+
+/// Which of a segment's runs: they differ in what accumulates and in what the last one also does.
+struct SegmentRun {
+  int segment = 0;
+  bool is_first = true;
+  bool is_last = true;
+
+  auto operator<=>(const SegmentRun&) const = default;
+};
+
+/// Prices the segments of one plan, each run once.
+class SegmentPrices {
+ public:
+  /// All must outlive it.
+  SegmentPrices(const Plan& plan, const Machine& machine, const PriceOptions& options);
+
+  const SegmentPrice& price(const SegmentRun& run);
+
+  /// Works of the segment's tasks, one for each, which wait for each other as the plan says; the
+  /// first of each stream other than 0 for `begin` too. Streams are those of works. Tasks that do
+  /// not run take no time.
+  void add_works(const SegmentRun& run, std::span<const int> begin, RankWorks& works);
+
+  /// The number that stands for a stream of the plan.
+  int stream_number(int stream) const { return streams_.at(stream); }
+
+  int64_t num_events() const { return num_events_; }
+
+ private:
+  double task_seconds(const SegmentRun& run, size_t task);
+  int launches(const SegmentRun& run) const;
+
+  const Plan& plan_;
+  const Machine& machine_;
+  const PriceOptions& options_;
+  TaskTimes times_;
+  std::map<int, int> streams_;
+  std::vector<std::vector<Cost>> costs_;                     // by segment, task
+  std::vector<std::array<std::vector<double>, 2>> seconds_;  // by segment, is_first, task
+  std::map<SegmentRun, SegmentPrice> prices_;
+  int64_t num_events_ = 0;
+};
+
+/// Whether a task runs in this microbatch.
+bool runs(const Task& task, bool is_last);
+
+}  // namespace tokamak::price

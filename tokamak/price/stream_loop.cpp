@@ -1,0 +1,322 @@
+#include "tokamak/price/stream_loop.h"
+
+#include <algorithm>
+#include <cmath>
+#include <queue>
+
+#include "tokamak/core/error.h"
+
+namespace tokamak::price {
+namespace {
+
+constexpr double kNever = HUGE_VAL;
+
+bool is_communication(const Work& work) {
+  return work.category == Category::kExposedComm;
+}
+
+// Ranks that must come before a work begins.
+struct Meeting {
+  struct Member {
+    int rank = 0;
+    int stream = 0;
+  };
+
+  std::vector<Member> arrived;
+  double seconds = 0.0;
+};
+
+class RankLoop {
+ public:
+  RankLoop(const RankWorks& rank, const Slowdown& slowdown)
+      : rank_(rank), slowdown_(slowdown), streams_(static_cast<size_t>(rank.num_streams)) {
+    for (const Work& work : rank.works) ++streams_[static_cast<size_t>(work.stream)].count;
+    int begin = 0;
+    for (Stream& stream : streams_) {
+      stream.next = begin;
+      stream.end = begin;
+      begin += stream.count;
+    }
+    order_.resize(rank.works.size());
+    for (size_t w = 0; w < rank.works.size(); ++w)
+      order_[static_cast<size_t>(streams_[static_cast<size_t>(rank.works[w].stream)].end++)] =
+          static_cast<int>(w);
+    is_done_.assign(rank.works.size(), 0);
+    times.begin_s.assign(rank.works.size(), 0.0);
+    times.end_s.assign(rank.works.size(), 0.0);
+  }
+
+  RankTimes times;
+
+  /// The next end of a running work.
+  double next_s() const { return next_s_; }
+
+  /// Ends what ends at `now`.
+  void end_works(double now) {
+    account(now);
+    for (Stream& stream : streams_) {
+      if (!stream.is_running || stream.finish_s > now) continue;
+      finish(stream, now);
+    }
+  }
+
+  /// The stream of a head that can begin now, or -1.
+  int startable(size_t from) const {
+    for (size_t s = from; s < streams_.size(); ++s) {
+      const Stream& stream = streams_[s];
+      if (stream.next == stream.end || stream.is_running || stream.has_arrived) continue;
+      if (has_all(head(stream))) return static_cast<int>(s);
+    }
+    return -1;
+  }
+
+  const Work& head(int stream) const { return head(streams_[static_cast<size_t>(stream)]); }
+
+  void arrive(int stream) { streams_[static_cast<size_t>(stream)].has_arrived = true; }
+
+  void begin(int stream_index, double seconds, double now) {
+    account(now);
+    Stream& stream = streams_[static_cast<size_t>(stream_index)];
+    stream.is_running = true;
+    stream.has_arrived = false;
+    stream.finish_s = now + seconds;
+    times.begin_s[static_cast<size_t>(order_[static_cast<size_t>(stream.next)])] = now;
+    count(head(stream), 1);
+    if (seconds == 0.0) finish(stream, now);
+  }
+
+  /// After works have begun or ended.
+  void settle(double now) {
+    const bool contends = shared_compute_ > 0 && shared_comm_ > 0;
+    next_s_ = kNever;
+    for (Stream& stream : streams_) {
+      if (!stream.is_running) continue;
+      const Work& work = head(stream);
+      if (work.is_shared) {
+        const double factor = !contends                ? 1.0
+                              : is_communication(work) ? slowdown_.communication
+                                                       : slowdown_.compute;
+        if (factor != stream.factor) {
+          stream.finish_s = now + (stream.finish_s - now) / stream.factor * factor;
+          stream.factor = factor;
+        }
+      }
+      next_s_ = std::min(next_s_, stream.finish_s);
+    }
+  }
+
+  bool is_finished() const { return num_done_ == rank_.works.size(); }
+
+  std::string describe_stuck() const {
+    std::string text;
+    for (size_t s = 0; s < streams_.size(); ++s) {
+      const Stream& stream = streams_[s];
+      if (stream.next == stream.end) continue;
+      text += fmt::format(" stream {} at work {}{}", s, order_[static_cast<size_t>(stream.next)],
+                          stream.has_arrived ? " waits for other ranks" : "");
+    }
+    return text;
+  }
+
+ private:
+  struct Stream {
+    int count = 0;
+    int next = 0;  // in order_
+    int end = 0;
+    bool is_running = false;
+    bool has_arrived = false;
+    double finish_s = 0.0;
+    double factor = 1.0;
+  };
+
+  const Work& head(const Stream& stream) const {
+    return rank_.works[static_cast<size_t>(order_[static_cast<size_t>(stream.next)])];
+  }
+
+  bool has_all(const Work& work) const {
+    for (int w = work.first_wait; w < work.first_wait + work.num_waits; ++w) {
+      if (is_done_[static_cast<size_t>(rank_.waits[static_cast<size_t>(w)])] == 0) return false;
+    }
+    return true;
+  }
+
+  void count(const Work& work, int by) {
+    (is_communication(work) ? comm_ : work.is_whole_item ? whole_items_ : compute_) += by;
+    if (work.is_shared) (is_communication(work) ? shared_comm_ : shared_compute_) += by;
+  }
+
+  void finish(Stream& stream, double now) {
+    const int w = order_[static_cast<size_t>(stream.next)];
+    const Work& work = rank_.works[static_cast<size_t>(w)];
+    count(work, -1);
+    times.end_s[static_cast<size_t>(w)] = now;
+    times.last_s = std::max(times.last_s, now);
+    is_done_[static_cast<size_t>(w)] = 1;
+    ++num_done_;
+    stream.is_running = false;
+    stream.factor = 1.0;
+    ++stream.next;
+  }
+
+  // What the time since the last change was spent on.
+  void account(double now) {
+    const double seconds = now - now_s_;
+    now_s_ = now;
+    if (seconds <= 0.0) return;
+    if (whole_items_ > 0) {
+      times.whole_items_s += seconds;
+    } else if (compute_ > 0) {
+      times.by_category[static_cast<size_t>(running_category())] += seconds;
+    } else if (comm_ > 0) {
+      times.by_category[static_cast<size_t>(Category::kExposedComm)] += seconds;
+    }
+    if (comm_ > 0 && whole_items_ + compute_ > 0) times.hidden_comm_s += seconds;
+  }
+
+  Category running_category() const {
+    for (const Stream& stream : streams_) {
+      if (stream.is_running && !is_communication(head(stream))) return head(stream).category;
+    }
+    return Category::kBubble;
+  }
+
+  const RankWorks& rank_;
+  const Slowdown& slowdown_;
+  std::vector<Stream> streams_;
+  std::vector<int> order_;  // works, by stream
+  std::vector<uint8_t> is_done_;
+  size_t num_done_ = 0;
+  double now_s_ = 0.0;
+  double next_s_ = kNever;
+  int comm_ = 0, compute_ = 0, whole_items_ = 0, shared_comm_ = 0, shared_compute_ = 0;
+};
+
+class Loop {
+ public:
+  Loop(std::span<const RankWorks> ranks, std::span<const int> sizes, const Slowdown& slowdown)
+      : sizes_(sizes),
+        meetings_(sizes.size()),
+        told_(ranks.size(), kNever),
+        is_dirty_(ranks.size(), 0) {
+    loops_.reserve(ranks.size());
+    for (const RankWorks& rank : ranks) loops_.emplace_back(rank, slowdown);
+  }
+
+  std::vector<RankTimes> run() {
+    for (int r = 0; r < std::ssize(loops_); ++r) {
+      start(r, 0.0);
+      settle(0.0);
+    }
+    while (!events_.empty()) {
+      const Event event = events_.top();
+      events_.pop();
+      RankLoop& loop = loops_[static_cast<size_t>(event.rank)];
+      if (event.time_s != loop.next_s()) continue;  // it has changed since
+      loop.end_works(event.time_s);
+      touch(event.rank);
+      start(event.rank, event.time_s);
+      settle(event.time_s);
+    }
+    std::vector<RankTimes> times;
+    for (size_t r = 0; r < loops_.size(); ++r) {
+      TOK_CHECK(loops_[r].is_finished(), "priced ranks wait for each other: rank {}:{}", r,
+                loops_[r].describe_stuck());
+      times.push_back(std::move(loops_[r].times));
+    }
+    return times;
+  }
+
+ private:
+  struct Event {
+    double time_s = 0.0;
+    int rank = 0;
+
+    // The queue's top is the greatest.
+    bool operator<(const Event& other) const {
+      return time_s != other.time_s ? time_s > other.time_s : rank > other.rank;
+    }
+  };
+
+  void touch(int rank) {
+    if (is_dirty_[static_cast<size_t>(rank)] != 0) return;
+    is_dirty_[static_cast<size_t>(rank)] = 1;
+    dirty_.push_back(rank);
+  }
+
+  // Begins what can begin on a rank, and on those it lets go on.
+  void start(int first, double now) {
+    touch(first);
+    to_start_.push_back(first);
+    while (!to_start_.empty()) {
+      const int rank = to_start_.back();
+      to_start_.pop_back();
+      RankLoop& loop = loops_[static_cast<size_t>(rank)];
+      for (int s = loop.startable(0); s >= 0;) {
+        const Work& work = loop.head(s);
+        if (work.meeting < 0) {
+          loop.begin(s, work.seconds, now);
+          // A point in time may let another stream go on.
+          s = loop.startable(work.seconds == 0.0 ? 0 : static_cast<size_t>(s) + 1);
+        } else {
+          const bool is_here = meet(rank, s, work, now);
+          s = loop.startable(is_here ? 0 : static_cast<size_t>(s) + 1);
+        }
+      }
+    }
+  }
+
+  // Whether it began.
+  bool meet(int rank, int stream, const Work& work, double now) {
+    Meeting& meeting = meetings_[static_cast<size_t>(work.meeting)];
+    loops_[static_cast<size_t>(rank)].arrive(stream);
+    meeting.arrived.push_back({.rank = rank, .stream = stream});
+    meeting.seconds = std::max(meeting.seconds, work.seconds);
+    if (std::ssize(meeting.arrived) < sizes_[static_cast<size_t>(work.meeting)]) return false;
+    for (const Meeting::Member& member : meeting.arrived) {
+      loops_[static_cast<size_t>(member.rank)].begin(member.stream, meeting.seconds, now);
+      touch(member.rank);
+      if (meeting.seconds == 0.0 && member.rank != rank) to_start_.push_back(member.rank);
+    }
+    return true;
+  }
+
+  void settle(double now) {
+    for (const int rank : dirty_) {
+      RankLoop& loop = loops_[static_cast<size_t>(rank)];
+      loop.settle(now);
+      is_dirty_[static_cast<size_t>(rank)] = 0;
+      double& told = told_[static_cast<size_t>(rank)];
+      if (loop.next_s() != kNever && loop.next_s() != told)
+        events_.push({.time_s = loop.next_s(), .rank = rank});
+      told = loop.next_s();
+    }
+    dirty_.clear();
+  }
+
+  std::span<const int> sizes_;
+  std::vector<RankLoop> loops_;
+  std::vector<Meeting> meetings_;
+  std::priority_queue<Event> events_;
+  std::vector<double> told_;  // by rank: the end that the queue holds
+  std::vector<int> dirty_;
+  std::vector<uint8_t> is_dirty_;
+  std::vector<int> to_start_;
+};
+
+}  // namespace
+
+int RankWorks::add(Work work, std::span<const int> after) {
+  work.first_wait = static_cast<int>(waits.size());
+  work.num_waits = static_cast<int>(after.size());
+  waits.insert(waits.end(), after.begin(), after.end());
+  num_streams = std::max(num_streams, work.stream + 1);
+  works.push_back(work);
+  return static_cast<int>(works.size()) - 1;
+}
+
+std::vector<RankTimes> run_streams(std::span<const RankWorks> ranks, std::span<const int> meetings,
+                                   const Slowdown& slowdown) {
+  return Loop(ranks, meetings, slowdown).run();
+}
+
+}  // namespace tokamak::price

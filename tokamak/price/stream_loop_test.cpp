@@ -1,0 +1,108 @@
+#include "tokamak/price/stream_loop.h"
+
+#include <gtest/gtest.h>
+
+#include "tokamak/core/error.h"
+
+namespace tokamak::price {
+namespace {
+
+Work compute(double seconds, int stream = 0) {
+  return {.seconds = seconds, .category = Category::kGemm, .is_shared = true, .stream = stream};
+}
+
+Work communicate(double seconds, int stream = 1) {
+  return {
+      .seconds = seconds, .category = Category::kExposedComm, .is_shared = true, .stream = stream};
+}
+
+RankTimes run_one(const RankWorks& works, const Slowdown& slowdown = {}) {
+  return run_streams({&works, 1}, {}, slowdown)[0];
+}
+
+double of(const RankTimes& times, Category category) {
+  return times.by_category[static_cast<size_t>(category)];
+}
+
+TEST(StreamLoop, StreamsRunInOrderAndWait) {
+  RankWorks works;
+  const int first = works.add(compute(2.0), {});
+  const int sent = works.add(communicate(3.0), {{first}});
+  works.add(compute(1.0), {});
+  const int last = works.add(compute(4.0), {{sent}});
+  const RankTimes times = run_one(works);
+  EXPECT_DOUBLE_EQ(times.begin_s[static_cast<size_t>(sent)], 2.0);
+  EXPECT_DOUBLE_EQ(times.begin_s[static_cast<size_t>(last)], 5.0);
+  EXPECT_DOUBLE_EQ(times.last_s, 9.0);
+  EXPECT_DOUBLE_EQ(of(times, Category::kGemm), 7.0);
+  EXPECT_DOUBLE_EQ(of(times, Category::kExposedComm), 2.0);
+  EXPECT_DOUBLE_EQ(times.hidden_comm_s, 1.0);
+}
+
+TEST(StreamLoop, CollectivesAndComputeSlowEachOther) {
+  RankWorks works;
+  works.add(compute(10.0), {});
+  works.add(communicate(4.0), {});
+  const RankTimes times = run_one(works, {.compute = 1.5, .communication = 2.0});
+  EXPECT_DOUBLE_EQ(times.end_s[1], 8.0);
+  EXPECT_NEAR(times.end_s[0], 8.0 + (10.0 - 8.0 / 1.5), 1e-12);
+  EXPECT_DOUBLE_EQ(times.hidden_comm_s, 8.0);
+  EXPECT_DOUBLE_EQ(of(times, Category::kExposedComm), 0.0);
+}
+
+TEST(StreamLoop, WhatEndsTogetherEndsOnce) {
+  RankWorks works;
+  std::vector<int> all;
+  for (int s = 0; s < 4; ++s) all.push_back(works.add(compute(0.1, s), {}));
+  works.add({.stream = 0}, all);
+  EXPECT_DOUBLE_EQ(run_one(works).last_s, 0.1);
+}
+
+// Sends meet receives; who comes first waits.
+TEST(StreamLoop, RanksMeet) {
+  std::vector<RankWorks> ranks(2);
+  const int made = ranks[0].add(compute(5.0), {});
+  Work message = communicate(2.0);
+  message.is_shared = false;
+  message.meeting = 0;
+  ranks[0].add(message, {{made}});
+  const int got = ranks[1].add(message, {});
+  ranks[1].add(compute(1.0), {{got}});
+  const std::vector<int> meetings{2};
+  const auto times = run_streams(ranks, meetings, {});
+  EXPECT_DOUBLE_EQ(times[1].begin_s[0], 5.0);
+  EXPECT_DOUBLE_EQ(times[1].last_s, 8.0);
+  EXPECT_DOUBLE_EQ(times[0].last_s, 7.0);
+  EXPECT_DOUBLE_EQ(of(times[1], Category::kExposedComm), 2.0) << "waiting is no communication";
+}
+
+TEST(StreamLoop, FindsDeadlocks) {
+  std::vector<RankWorks> ranks(2);
+  for (int r = 0; r < 2; ++r) {
+    for (int k = 0; k < 2; ++k) {
+      Work message = communicate(1.0);
+      message.meeting = k == r ? 0 : 1;
+      ranks[static_cast<size_t>(r)].add(message, {});
+    }
+  }
+  const std::vector<int> meetings{2, 2};
+  EXPECT_THROW(run_streams(ranks, meetings, {}), Bug);
+}
+
+TEST(StreamLoop, PointsInTimeTakeNone) {
+  std::vector<RankWorks> ranks(2);
+  for (RankWorks& works : ranks) {
+    int last = works.add({.stream = 0}, {});
+    for (int k = 0; k < 3; ++k) {
+      last = works.add({.category = Category::kExposedComm, .stream = 1, .meeting = k}, {{last}});
+      last = works.add({.stream = 0}, {{last}});
+    }
+    works.add(compute(1.0), {});
+  }
+  const std::vector<int> meetings{2, 2, 2};
+  for (const RankTimes& times : run_streams(ranks, meetings, {}))
+    EXPECT_DOUBLE_EQ(times.last_s, 1.0);
+}
+
+}  // namespace
+}  // namespace tokamak::price

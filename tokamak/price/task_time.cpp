@@ -1,0 +1,248 @@
+#include "tokamak/price/task_time.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "tokamak/core/error.h"
+#include "tokamak/ops/attention.h"
+#include "tokamak/ops/collective.h"
+#include "tokamak/ops/linear.h"
+
+namespace tokamak::price {
+namespace {
+
+constexpr int kMostSplits = 8;
+// Rows that begin at whole lines of this many bytes are read at full rate.
+constexpr int64_t kLineBytes = 128;
+// Queries and keys of one tile of attention.
+constexpr double kAttentionTile = 128.0;
+// The softmax of a tile takes as long as products over so many more columns of the head, and the
+// rates of a machine file are those of heads of kRatedHeadDim.
+constexpr double kSoftmaxColumns = 48.0;
+constexpr double kRatedHeadDim = 128.0;
+// Head dims are padded to whole steps of this.
+constexpr int64_t kHeadDimStep = 64;
+// Of the operands in a plan that is made in bf16.
+constexpr double kPlannedBytes = 2.0;
+
+double element_bytes(Precision precision) {
+  switch (precision) {
+    case Precision::kFp32:
+      return 4.0;
+    case Precision::kBf16:
+      return 2.0;
+    case Precision::kFp8:
+      return 1.0;
+    case Precision::kFp4:
+      return 0.5;
+  }
+  return 0.0;
+}
+
+double product_rate(const Machine& machine, Precision precision) {
+  const auto p = static_cast<size_t>(precision);
+  const Device& d = machine.device;
+  TOK_REQUIRE(d.peak_flops[p] > 0.0, "{}: {} has no rate of products in {}", machine.name, d.name,
+              name_of(precision));
+  return d.peak_flops[p] * d.gemm_efficiency[p] * machine.software.power_derate;
+}
+
+// What is left of the rate where rows do not begin at whole lines: a share for each halving.
+double alignment_share(int64_t m, int64_t n, int64_t k, Precision precision, const Device& d) {
+  const auto unaligned = static_cast<uint64_t>(m | n | k);
+  if (unaligned == 0) return 1.0;
+  const double bytes = element_bytes(precision) * std::ldexp(1.0, std::countr_zero(unaligned));
+  const double halvings = std::log2(static_cast<double>(kLineBytes) / bytes);
+  return halvings <= 0.0 ? 1.0 : std::pow(d.gemm_alignment_share, halvings);
+}
+
+double tile_seconds(const GemmTile& tile, int64_t m, int64_t n, int64_t k, int splits, double rate,
+                    const Device& d) {
+  const auto count = [](int64_t size, int step) { return (size + step - 1) / step; };
+  const auto tiles = static_cast<double>(count(m, tile.m) * count(n, tile.n) * splits);
+  const double waves = std::ceil(tiles / d.num_sms);
+  const double depth = static_cast<double>(k) / splits + d.gemm_k_overhead;
+  const double work = 2.0 * tile.m * tile.n * depth;
+  return waves * work * d.num_sms / (rate * tile.efficiency);
+}
+
+// Partial sums of a split product, in fp32, written and read.
+double split_seconds(int64_t m, int64_t n, int splits, const Machine& machine) {
+  if (splits == 1) return 0.0;
+  const Device& d = machine.device;
+  return 4.0 * splits * static_cast<double>(m) * static_cast<double>(n) /
+         (d.memory_bytes_per_s * d.memory_efficiency);
+}
+
+double bytes_of(const Operand& o) {
+  return static_cast<double>(o.type.bytes());
+}
+
+bool reads_output(const Task& task, size_t out, bool is_first) {
+  const auto mode = task.accumulate[out];
+  return mode == AccumulateMode::kAlways || (mode == AccumulateMode::kFirstMicrobatch && !is_first);
+}
+
+double bytes_of(const Task& task, const Cost& cost, bool is_first) {
+  double bytes = cost.bytes_read + cost.bytes_written;
+  for (size_t k = 0; k < task.accumulate.size(); ++k) {
+    if (reads_output(task, k, is_first)) bytes += bytes_of(task.out[k]);
+  }
+  return bytes;
+}
+
+Precision precision_of(DType dtype) {
+  return dtype == DType::kBF16 ? Precision::kBf16 : Precision::kFp32;
+}
+
+bool is_low(Precision precision) {
+  return precision == Precision::kFp8 || precision == Precision::kFp4;
+}
+
+// Elements that are brought to a low precision for this product and not for an earlier one: what
+// enters a layer, and the cotangent of what leaves it. Weights are brought once a step.
+double cast_elements(const Task& task, bool is_first) {
+  if (task.rules == &kRules<Linear>) {
+    const auto weights = static_cast<double>(task.in[1].type.numel());
+    return static_cast<double>(task.in[0].type.numel()) + (is_first ? weights : 0.0);
+  }
+  return task.rules == &kRules<LinearGradInput> ? static_cast<double>(task.in[0].type.numel())
+                                                : 0.0;
+}
+
+}  // namespace
+
+std::string_view name_of(Category category) {
+  switch (category) {
+    case Category::kGemm:
+      return "GEMM";
+    case Category::kAttention:
+      return "attention";
+    case Category::kMemoryBound:
+      return "memory-bound";
+    case Category::kExposedComm:
+      return "exposed communication";
+    case Category::kHost:
+      return "host";
+    case Category::kBubble:
+      return "bubble";
+    case Category::kOptimizer:
+      return "optimizer";
+  }
+  return "?";
+}
+
+Category category_of(const Task& task, const Cost& cost) {
+  if (task.rules->is_communication) return Category::kExposedComm;
+  if (task.label.phase == Phase::kUpdate) return Category::kOptimizer;
+  if (cost.kind == Cost::Kind::kGemm) return Category::kGemm;
+  return cost.kind == Cost::Kind::kAttention ? Category::kAttention : Category::kMemoryBound;
+}
+
+double gemm_seconds(int64_t m, int64_t n, int64_t k, double bytes, Precision precision,
+                    const Machine& machine) {
+  const Device& d = machine.device;
+  const double rate = product_rate(machine, precision) * alignment_share(m, n, k, precision, d);
+  double best = HUGE_VAL;
+  for (const GemmTile& tile : d.tiles) {
+    for (int splits = 1; splits <= kMostSplits; splits *= 2) {
+      best = std::min(best, tile_seconds(tile, m, n, k, splits, rate, d) +
+                                split_seconds(m, n, splits, machine));
+    }
+  }
+  TOK_REQUIRE(!d.tiles.empty(), "{}: {} has no tiles of products", machine.name, d.name);
+  return std::max(best, memory_seconds(bytes, machine));
+}
+
+double memory_seconds(double bytes, const Machine& machine) {
+  const Device& d = machine.device;
+  if (bytes <= 0.0) return 0.0;
+  return (bytes + d.memory_half_bytes) / (d.memory_bytes_per_s * d.memory_efficiency);
+}
+
+TaskTimes::TaskTimes(const GroupTable& groups, const Machine& machine, const PriceOptions& options)
+    : machine_(machine), options_(options) {
+  layouts_.reserve(groups.entries.size());
+  for (const GroupTable::Entry& group : groups.entries)
+    layouts_.push_back(layout_of(group.ranks, machine));
+}
+
+double TaskTimes::seconds(const Task& task, const Cost& cost, bool is_first) const {
+  const double work = task.rules->is_communication ? communication_seconds(task)
+                                                   : compute_seconds(task, cost, is_first);
+  return work + machine_.device.launch_s;
+}
+
+double TaskTimes::compute_seconds(const Task& task, const Cost& cost, bool is_first) const {
+  const double bytes = bytes_of(task, cost, is_first);
+  switch (cost.kind) {
+    case Cost::Kind::kGemm:
+      return product_seconds(task, cost, bytes, is_first);
+    case Cost::Kind::kAttention:
+      return attention_seconds(task, cost, bytes);
+    default:
+      return memory_seconds(bytes, machine_);
+  }
+}
+
+double TaskTimes::product_seconds(const Task& task, const Cost& cost, double bytes,
+                                  bool is_first) const {
+  const Precision planned = precision_of(task.in[0].type.dtype);
+  const bool is_lowered = planned == Precision::kBf16 && task.label.block >= 0 &&
+                          task.label.phase != Phase::kUpdate && is_low(options_.linear);
+  if (!is_lowered) return gemm_seconds(cost.m, cost.n, cost.k, bytes, planned, machine_);
+  const double width = element_bytes(options_.linear);
+  bytes -= (1.0 - width / kPlannedBytes) * (bytes_of(task.in[0]) + bytes_of(task.in[1]));
+  // Each is read, and written as it lies and transposed.
+  const double cast = (kPlannedBytes + 2.0 * width) * cast_elements(task, is_first);
+  return gemm_seconds(cost.m, cost.n, cost.k, bytes, options_.linear, machine_) +
+         memory_seconds(cast, machine_);
+}
+
+double TaskTimes::attention_seconds(const Task& task, const Cost& cost, double bytes) const {
+  const Device& d = machine_.device;
+  const Precision precision = precision_of(task.in[0].type.dtype);
+  const bool is_backward = task.rules == &kRules<AttentionGrad>;
+  const AttentionShape s = AttentionShape::of(task.in[0].type, task.in[1].type);
+  const bool causal = is_backward ? static_cast<const AttentionGrad*>(task.op.get())->forward.causal
+                                  : static_cast<const Attention*>(task.op.get())->causal;
+  const auto queries = static_cast<double>(s.S);
+  // Tiles on the diagonal are computed whole.
+  const double pairs = s.pairs(causal);
+  const double whole = std::min(pairs + (causal ? 0.5 * kAttentionTile * queries : 0.0),
+                                queries * static_cast<double>(s.T));
+  const double flops = pairs > 0.0 ? cost.flops * whole / pairs : 0.0;
+  const auto padded = static_cast<double>((s.D + kHeadDimStep - 1) / kHeadDimStep * kHeadDimStep);
+  const double head_share = static_cast<double>(s.D) / (padded + kSoftmaxColumns) *
+                            (kRatedHeadDim + kSoftmaxColumns) / kRatedHeadDim;
+  const double tiles =
+      static_cast<double>(s.B * s.H) * std::ceil(queries / kAttentionTile) / d.num_sms;
+  const double occupancy = tiles > 0.0 ? tiles / std::ceil(tiles) : 1.0;
+  const double rated =
+      is_backward ? d.attention_backward_efficiency : d.attention_forward_efficiency;
+  const double peak = d.peak_flops[static_cast<size_t>(precision)];
+  TOK_REQUIRE(peak > 0.0 && rated > 0.0, "{}: {} has no rate of attention in {}", machine_.name,
+              d.name, name_of(precision));
+  const double rate = peak * rated * machine_.software.power_derate * head_share * occupancy;
+  return std::max(flops / rate, memory_seconds(bytes, machine_));
+}
+
+double TaskTimes::communication_seconds(const Task& task) const {
+  const int id = task.rules->group(task.op.get()).id;
+  TOK_CHECK(id >= 0 && id < std::ssize(layouts_), "{} names group {}", task.rules->name, id);
+  const GroupLayout& group = layouts_[static_cast<size_t>(id)];
+  const auto priced = [&](Collective kind, const Operand& whole) {
+    return collective_seconds(kind, bytes_of(whole), group, machine_);
+  };
+  if (task.rules == &kRules<AllGather>) return priced(Collective::kAllGather, task.out[0]);
+  if (task.rules == &kRules<ReduceScatter>) return priced(Collective::kReduceScatter, task.in[0]);
+  if (task.rules == &kRules<AllReduce>) return priced(Collective::kAllReduce, task.in[0]);
+  if (task.rules == &kRules<AllToAll>) return priced(Collective::kAllToAll, task.in[0]);
+  if (task.rules == &kRules<Recv>) return priced(Collective::kSendRecv, task.out[0]);
+  TOK_CHECK(task.rules == &kRules<Shift> || task.rules == &kRules<Send>, "no price of {}",
+            task.rules->name);
+  return priced(Collective::kSendRecv, task.in[0]);
+}
+
+}  // namespace tokamak::price

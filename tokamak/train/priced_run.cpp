@@ -1,0 +1,85 @@
+#include "tokamak/train/priced_run.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tokamak/train/options.h"
+
+namespace tokamak {
+namespace {
+
+std::vector<int> ranks_to_price(const PriceRequest& request) {
+  const Mesh mesh = mesh_of(request.degrees);
+  std::vector<int> ranks;
+  if (request.all_ranks) {
+    ranks.resize(static_cast<size_t>(mesh.size()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return ranks;
+  }
+  for (int stage = 0; stage < mesh.degree(MeshAxis::kPp); ++stage)
+    ranks.push_back(mesh.rank_of({stage, 0, 0, 0, 0}));
+  return ranks;
+}
+
+}  // namespace
+
+const PlannedRun& PricedRun::fullest() const {
+  return **std::max_element(runs.begin(), runs.end(), [](const auto& a, const auto& b) {
+    return a->peak_bytes() < b->peak_bytes();
+  });
+}
+
+bool PricedRun::fits() const {
+  return static_cast<double>(fullest().peak_bytes()) <= memory_limit_bytes;
+}
+
+PricedRun price_run(const PriceRequest& request) {
+  const Config& config = request.config;
+  PricedRun priced{.model = spec_of(config), .batch = batch_sizes(config, request.degrees)};
+  const Target target{.backend = "gpu",
+                      .arch = request.machine.device.arch,
+                      .deterministic = config.debug.deterministic};
+  std::vector<price::PricedRank> ranks;
+  for (const int rank : ranks_to_price(request)) {
+    const RunShape shape =
+        shape_of(config, priced.model, {.degrees = request.degrees, .rank = rank});
+    priced.runs.push_back(std::make_unique<PlannedRun>(priced.model, shape, target));
+    ranks.push_back({.plan = &priced.runs.back()->plan(), .rank = rank});
+  }
+  priced.options = {.linear = request.linear, .device_graphs = ranks[0].plan->device_graphs};
+  priced.step =
+      price::price_step(ranks, static_cast<int>(priced.batch.num_microbatches), request.machine,
+                        priced.options, request.wants_spans ? &priced.spans : nullptr);
+  priced.tokens_per_step =
+      static_cast<double>(priced.batch.global) * static_cast<double>(config.training.seq_len);
+  priced.memory_limit_bytes =
+      request.machine.device.memory_bytes - request.machine.device.reserve_bytes;
+  return priced;
+}
+
+std::string memory_advice(const PricedRun& run, const Config& config, const Degrees& degrees) {
+  const bool has_pipeline = degrees.pp > 1;
+  std::vector<std::string> advice;
+  if (run.batch.microbatch > 1) {
+    advice.push_back(fmt::format("a smaller {} ({})",
+                                 has_pipeline ? "parallelism.pipeline_parallel_microbatch_size"
+                                              : "training.local_batch_size",
+                                 run.batch.microbatch));
+  }
+  if (config.activation_checkpoint.mode != "full")
+    advice.push_back(fmt::format("activation_checkpoint.mode = \"full\" (\"{}\")",
+                                 config.activation_checkpoint.mode));
+  if (degrees.dp_replicate > 1)
+    advice.push_back("more of the ranks in parallelism.data_parallel_shard_degree");
+  if (config.parallelism.data_parallel_type != "fsdp" && degrees.dp_shard * degrees.cp > 1)
+    advice.push_back(fmt::format("parallelism.data_parallel_type = \"fsdp\" (\"{}\")",
+                                 config.parallelism.data_parallel_type));
+  if (advice.empty() || degrees.tp < 8)
+    advice.push_back(fmt::format("a larger parallelism.tensor_parallel_degree ({})", degrees.tp));
+  return fmt::format("{}", fmt::join(advice, "; "));
+}
+
+}  // namespace tokamak

@@ -1,0 +1,47 @@
+// The plans that a mesh would run, priced for a machine that need not be here.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tokamak/config/config.h"
+#include "tokamak/price/step_price.h"
+#include "tokamak/train/mesh_options.h"
+#include "tokamak/train/planned_run.h"
+
+namespace tokamak {
+
+struct PriceRequest {
+  Config config;  ///< REQUIRES: validate() passed for the mesh
+  Degrees degrees;
+  price::Machine machine;
+  price::Precision linear = price::Precision::kBf16;  ///< of products inside blocks
+  bool all_ranks = false;  ///< else the first rank of each pipeline stage
+  bool wants_spans = false;
+};
+
+struct PricedRun {
+  ModelSpec model;
+  BatchSizes batch;
+  std::vector<std::unique_ptr<PlannedRun>> runs;  ///< by priced rank
+  price::PriceOptions options;
+  price::StepPrice step;
+  std::vector<price::PricedSpan> spans;
+
+  double tokens_per_step = 0.0;
+  double memory_limit_bytes = 0.0;  ///< of one device, for a plan
+
+  /// The priced rank with the most bytes.
+  const PlannedRun& fullest() const;
+
+  bool fits() const;
+};
+
+/// Throws Error where a stage cannot be planned or the machine lacks a rate that the plan needs.
+PricedRun price_run(const PriceRequest& request);
+
+/// What would make a plan smaller, most telling first; one line.
+std::string memory_advice(const PricedRun& run, const Config& config, const Degrees& degrees);
+
+}  // namespace tokamak
