@@ -212,6 +212,7 @@ class Loop {
       events_.pop();
       RankLoop& loop = loops_[static_cast<size_t>(event.rank)];
       if (event.time_s != loop.next_s()) continue;  // it has changed since
+      told_[static_cast<size_t>(event.rank)] = kNever;
       loop.end_works(event.time_s);
       touch(event.rank);
       start(event.rank, event.time_s);
