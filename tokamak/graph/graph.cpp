@@ -52,14 +52,18 @@ std::vector<Value> Graph::add_node(const OpRules* rules, std::shared_ptr<const v
 }
 
 int32_t Graph::append(Node node) {
+  if (node.is_leaf()) {
+    const auto state = static_cast<size_t>(node.state.index);
+    if (state >= leaves_.size()) leaves_.resize(state + 1, -1);
+    if (leaves_[state] < 0) leaves_[state] = size();
+  }
   nodes_.push_back(std::move(node));
   return size() - 1;
 }
 
 Value Graph::read(StateId state) {
-  for (int32_t i = 0; i < size(); ++i) {
-    if (node(i).is_leaf() && node(i).state == state) return {i, 0};
-  }
+  const auto at = static_cast<size_t>(state.index);
+  if (at < leaves_.size() && leaves_[at] >= 0) return {leaves_[at], 0};
   return {append({.out = {(*states_)[state].type}, .label = label, .state = state}), 0};
 }
 

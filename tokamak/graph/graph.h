@@ -166,6 +166,7 @@ class Graph {
 
   StateTable* states_;
   std::deque<Node> nodes_;
+  std::vector<int32_t> leaves_;  // by State; -1 = none yet
 };
 
 /// Sets the graph's label for a scope.

@@ -478,7 +478,10 @@ Distributor::Distributor(StateTable& local, const DistributeOptions& options)
 Distributor::~Distributor() = default;
 
 Graph Distributor::localize(const Graph& global) {
-  const auto placements = decide_placements(global, options_.mesh, options_.model);
+  return localize(global, decide_placements(global, options_.mesh, options_.model));
+}
+
+Graph Distributor::localize(const Graph& global, const std::vector<NodePlacement>& placements) {
   const bool is_training = buckets_ == nullptr;
   if (is_training) {
     buckets_ = std::make_unique<Buckets>(lay_out_buckets(global, placements, *context_), local_,

@@ -81,6 +81,9 @@ class Distributor {
   /// ranks. Throws Error where the mesh leaves a rank without a head, a row or a token.
   Graph localize(const Graph& global);
 
+  /// The same with what decide_placements() has said of `global`.
+  Graph localize(const Graph& global, const std::vector<NodePlacement>& placements);
+
   /// Of the training graph: what the optimizer updates on this rank.
   std::vector<UpdateUnit> units(Graph& graph) const;
 

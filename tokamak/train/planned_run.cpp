@@ -70,6 +70,17 @@ TrainingGraphOptions for_gpu(TrainingGraphOptions o) {
   return o;
 }
 
+RunShape shape_for(RunShape shape, const Target& target) {
+  if (target.backend != "gpu") return shape;
+  shape.training = for_gpu(shape.training);
+  if (shape.validation) shape.validation = for_gpu(*shape.validation);
+  return shape;
+}
+
+ModelAxes axes_of(const ModelSpec& config) {
+  return {.num_heads = config.num_heads, .num_kv_heads = config.num_kv_heads};
+}
+
 TrainingGraphOptions of_all_ranks(TrainingGraphOptions o, const Mesh& mesh) {
   o.batch *= mesh.degree({MeshAxis::kDpReplicate, MeshAxis::kDpShard});
   o.seq_len = padded_seq_len(o.seq_len, mesh);
@@ -85,21 +96,39 @@ int64_t padded_seq_len(int64_t seq_len, const Mesh& mesh) {
   return (seq_len + unit - 1) / unit * unit;
 }
 
+WholeGraphs::WholeGraphs(const ModelSpec& config, const RunShape& given, const Target& target)
+    : training_(states_) {
+  const RunShape shape = shape_for(given, target);
+  const DistributeOptions& o = shape.distribute;
+  build_gradient_graph(training_, config, of_all_ranks(shape.training, o.mesh));
+  training_placements_ = decide_placements(training_, o.mesh, axes_of(config));
+  if (!shape.validation) return;
+  validation_.emplace(states_);
+  build_validation_graph(*validation_, config, of_all_ranks(*shape.validation, o.mesh));
+}
+
 PlannedRun::PlannedRun(const ModelSpec& config, const RunShape& shape, const Target& target)
-    : config_(config), shape_(shape) {
-  if (target.backend == "gpu") {
-    shape_.training = for_gpu(shape_.training);
-    if (shape_.validation) shape_.validation = for_gpu(*shape_.validation);
-  }
+    : config_(config), shape_(shape_for(shape, target)) {
   if (mesh().size() == 1 && target.backend != "gpu") {
     plan_one_rank(target);
   } else {
-    plan_of_mesh(target);
+    plan_of_mesh(target, WholeGraphs(config, shape, target));
   }
+  finish(target);
+}
+
+PlannedRun::PlannedRun(const ModelSpec& config, const RunShape& shape, const Target& target,
+                       const WholeGraphs& whole)
+    : config_(config), shape_(shape_for(shape, target)) {
+  plan_of_mesh(target, whole);
+  finish(target);
+}
+
+void PlannedRun::finish(const Target& target) {
   if (target.backend != "gpu") return;
-  plan_->device_graphs = wants_graphs(shape.device_graphs, *plan_);
+  plan_->device_graphs = wants_graphs(shape_.device_graphs, *plan_);
   if (validation_plan_)
-    validation_plan_->device_graphs = wants_graphs(shape.device_graphs, *validation_plan_);
+    validation_plan_->device_graphs = wants_graphs(shape_.device_graphs, *validation_plan_);
 }
 
 void PlannedRun::plan_one_rank(const Target& target) {
@@ -114,30 +143,23 @@ void PlannedRun::plan_one_rank(const Target& target) {
   if (shape_.validation) validation_plan_ = compile(validation, layout_, {.target = target});
 }
 
-void PlannedRun::plan_of_mesh(const Target& target) {
+void PlannedRun::plan_of_mesh(const Target& target, const WholeGraphs& whole) {
   DistributeOptions& o = shape_.distribute;
   TOK_CHECK(o.mesh.degree(MeshAxis::kPp) == 1 || o.pipeline.num_microbatches == o.num_microbatches,
             "a schedule of {} microbatches for {}", o.pipeline.num_microbatches,
             o.num_microbatches);
-  o.model = {.num_heads = config_.num_heads, .num_kv_heads = config_.num_kv_heads};
-  StateTable global;
-  Graph whole(global);
-  build_gradient_graph(whole, config_, of_all_ranks(shape_.training, mesh()));
+  o.model = axes_of(config_);
   Distributor distributor(states_, o);
-  Graph training = distributor.localize(whole);
-  const StateDecl norm = global[global.find("grad_norm")];
-  const StateDecl scalars = global[global.find("scalars")];
-  states_.declare_once(norm);
-  states_.declare_once(scalars);
+  Graph training = distributor.localize(whole.training(), whole.training_placements());
+  for (const char* name : {"grad_norm", "scalars"})
+    states_.declare_once(whole.states()[whole.states().find(name)]);
   step_ = find_step_state(states_, "");
   const std::vector<UpdateUnit> units = distributor.units(training);
   build_update(training, units, read_final(training, step_.loss), step_, shape_.training.optimizer,
                distributor.norm_group());
   std::optional<Graph> validation;
-  if (shape_.validation) {
-    Graph whole_validation(global);
-    build_validation_graph(whole_validation, config_, of_all_ranks(*shape_.validation, mesh()));
-    validation = distributor.localize(whole_validation);
+  if (whole.validation() != nullptr) {
+    validation = distributor.localize(*whole.validation());
     validation_step_ = find_step_state(states_, "validation.");
   }
   layout_ = lay_out(states_);

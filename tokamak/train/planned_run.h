@@ -26,10 +26,37 @@ struct RunShape {
 /// `seq_len` rounded up so that cp and tp cut it evenly; the tail is padding.
 int64_t padded_seq_len(int64_t seq_len, const Mesh& mesh);
 
+/// The graphs of a mesh as a whole, before ranks take their parts.
+class WholeGraphs {
+ public:
+  /// `shape` may be of any rank of the mesh.
+  WholeGraphs(const ModelSpec& config, const RunShape& shape, const Target& target);
+  WholeGraphs(const WholeGraphs&) = delete;
+  WholeGraphs& operator=(const WholeGraphs&) = delete;
+
+  const StateTable& states() const { return states_; }
+
+  const Graph& training() const { return training_; }
+
+  const std::vector<NodePlacement>& training_placements() const { return training_placements_; }
+
+  const Graph* validation() const { return validation_ ? &*validation_ : nullptr; }
+
+ private:
+  StateTable states_;
+  Graph training_;
+  std::vector<NodePlacement> training_placements_;
+  std::optional<Graph> validation_;
+};
+
 /// Graphs refer to the State table, so the whole stands still in memory.
 class PlannedRun {
  public:
   PlannedRun(const ModelSpec& config, const RunShape& shape, const Target& target);
+
+  /// The same from graphs that ranks share. REQUIRES: `whole` is of this model, mesh and target.
+  PlannedRun(const ModelSpec& config, const RunShape& shape, const Target& target,
+             const WholeGraphs& whole);
   PlannedRun(const PlannedRun&) = delete;
   PlannedRun& operator=(const PlannedRun&) = delete;
 
@@ -62,7 +89,8 @@ class PlannedRun {
 
  private:
   void plan_one_rank(const Target& target);
-  void plan_of_mesh(const Target& target);
+  void plan_of_mesh(const Target& target, const WholeGraphs& whole);
+  void finish(const Target& target);
 
   ModelSpec config_;
   RunShape shape_;

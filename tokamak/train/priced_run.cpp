@@ -43,10 +43,11 @@ PricedRun price_run(const PriceRequest& request) {
                       .arch = request.machine.device.arch,
                       .deterministic = config.debug.deterministic};
   std::vector<price::PricedRank> ranks;
+  RunShape shape = shape_of(config, priced.model, {.degrees = request.degrees});
+  const WholeGraphs whole(priced.model, shape, target);
   for (const int rank : ranks_to_price(request)) {
-    const RunShape shape =
-        shape_of(config, priced.model, {.degrees = request.degrees, .rank = rank});
-    priced.runs.push_back(std::make_unique<PlannedRun>(priced.model, shape, target));
+    shape.distribute.rank = rank;
+    priced.runs.push_back(std::make_unique<PlannedRun>(priced.model, shape, target, whole));
     ranks.push_back({.plan = &priced.runs.back()->plan(), .rank = rank});
   }
   priced.options = {.linear = request.linear, .device_graphs = ranks[0].plan->device_graphs};
