@@ -79,15 +79,13 @@ std::string run_text(const Report& r) {
   const double hours = r.seconds_to_tokens() / kHour * static_cast<double>(r.num_devices);
   std::string text =
       fmt::format("{:.3g} tokens           {:.2f} days, {:.0f} GPU-hours\n", r.tokens, days, hours);
-  const CheckpointPrice& c = r.checkpoint;
-  if (c.total_bytes > 0.0) {
-    text += fmt::format(
-        "checkpoint             {:.1f} GiB, {:.2f} GiB of a device: step stands {}, safe after {}, "
-        "loaded in {}\n",
-        c.total_bytes / kGiB, c.device_bytes / kGiB, duration(c.failures.stall_s),
-        duration(c.failures.durable_s), duration(c.load_s));
-  }
-  if (c.interval_s > 0.0) {
+  const Reliability& c = r.reliability;
+  text += fmt::format(
+      "checkpoint             {:.2f} GiB of a device: step stands {}, safe after {}, loaded in "
+      "{}\n",
+      c.checkpoint.rank_bytes / kGiB, duration(c.checkpoint.stall_s),
+      duration(c.checkpoint.durable_s), duration(c.checkpoint.load_s));
+  if (c.failures.failures_per_s > 0.0) {
     text += fmt::format(
         "goodput                {:.4f} with a checkpoint every {} ({:.0f} steps), a failure every "
         "{}: {:.2f} days\n",
@@ -128,19 +126,15 @@ OrderedJson time_json(const Report& r) {
   return json;
 }
 
-OrderedJson checkpoint_json(const Report& r) {
-  const CheckpointPrice& c = r.checkpoint;
-  OrderedJson json = {{"bytes", c.total_bytes},
-                      {"device_bytes", c.device_bytes},
-                      {"stall_s", c.failures.stall_s},
-                      {"durable_s", c.failures.durable_s},
-                      {"load_s", c.load_s}};
-  if (c.interval_s > 0.0) {
-    json["failures_per_s"] = c.failures.failures_per_s;
-    json["best_interval_s"] = c.interval_s;
-    json["goodput"] = c.goodput;
-  }
-  return json;
+OrderedJson reliability_json(const Report& r) {
+  const Reliability& c = r.reliability;
+  return {{"rank_bytes", c.checkpoint.rank_bytes},
+          {"stall_s", c.checkpoint.stall_s},
+          {"durable_s", c.checkpoint.durable_s},
+          {"load_s", c.checkpoint.load_s},
+          {"failures_per_s", c.failures.failures_per_s},
+          {"best_interval_s", c.interval_s},
+          {"goodput", c.goodput}};
 }
 
 }  // namespace
@@ -151,34 +145,18 @@ double Report::memory_bytes() const {
   return bytes;
 }
 
-CheckpointPrice price_checkpoint(double device_bytes, double total_bytes, int64_t num_devices,
-                                 const Machine& machine) {
-  CheckpointPrice price{.device_bytes = device_bytes, .total_bytes = total_bytes};
-  const int node = machine.levels.empty() ? 1 : std::max(machine.levels[0].num_devices, 1);
-  const auto devices = static_cast<double>(num_devices);
-  const double nodes = std::ceil(devices / node);
-  const auto rate = [&](double of_node) {
-    const double all = machine.storage.total_bytes_per_s;
-    return all > 0.0 ? std::min(of_node * nodes, all) : of_node * nodes;
-  };
-  const Storage& storage = machine.storage;
-  const Failures& failures = machine.failures;
-  FailureModel& f = price.failures;
-  if (machine.device.to_host_bytes_per_s > 0.0)
-    f.stall_s = device_bytes / machine.device.to_host_bytes_per_s;
-  if (storage.write_bytes_per_s > 0.0)
-    f.durable_s = total_bytes / rate(storage.write_bytes_per_s) + storage.commit_s;
-  if (storage.read_bytes_per_s > 0.0) price.load_s = total_bytes / rate(storage.read_bytes_per_s);
-  if (machine.device.from_host_bytes_per_s > 0.0)
-    price.load_s += device_bytes / machine.device.from_host_bytes_per_s;
-  f.failures_per_s = failures.per_device_day * devices / kDay;
-  f.detect_s = failures.detect_s;
-  f.restart_s = failures.restart_s + price.load_s;
-  if (f.failures_per_s > 0.0 && storage.write_bytes_per_s > 0.0) {
-    price.interval_s = best_interval_s(f);
-    price.goodput = goodput(f, price.interval_s);
+Reliability reliability_of(double num_parameters, int num_devices, const StepPrice& step,
+                           const Machine& machine) {
+  // The copy goes on beside forward and backward, until the optimizer writes what it reads.
+  const double optimizer_s = step.by_category[static_cast<size_t>(Category::kOptimizer)];
+  const double hidden_s = std::max(0.0, step.seconds - optimizer_s);
+  Reliability r{.checkpoint = checkpoint_cost(num_parameters, num_devices, hidden_s, machine)};
+  r.failures = failure_model(num_devices, r.checkpoint, machine);
+  if (r.failures.failures_per_s > 0.0) {
+    r.interval_s = best_interval_s(r.failures);
+    r.goodput = goodput(r.failures, r.interval_s);
   }
-  return price;
+  return r;
 }
 
 std::string to_text(const Report& r) {
@@ -211,7 +189,7 @@ std::string to_json(const Report& r) {
       {"tokens", r.tokens},
       {"days", r.seconds_to_tokens() / kDay},
       {"gpu_hours", r.seconds_to_tokens() / kHour * static_cast<double>(r.num_devices)},
-      {"checkpoint", checkpoint_json(r)},
+      {"checkpoint", reliability_json(r)},
       {"events", r.step.events}};
   return json.dump(2) + "\n";
 }

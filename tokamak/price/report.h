@@ -16,13 +16,11 @@ struct FlopsCount {
   double per_token = 0.0;
 };
 
-/// What saving the State of a run costs.
-struct CheckpointPrice {
-  double device_bytes = 0.0;  ///< of the fullest device
-  double total_bytes = 0.0;
+/// What saving and losing work costs a run.
+struct Reliability {
+  CheckpointCost checkpoint;
   FailureModel failures;
-  double load_s = 0.0;
-  double interval_s = 0.0;  ///< with the greatest goodput; 0 = the machine file has no rates
+  double interval_s = 0.0;  ///< between checkpoints, with the greatest goodput
   double goodput = 1.0;
 };
 
@@ -43,7 +41,7 @@ struct Report {
   double memory_limit_bytes = 0.0;
   std::string memory_advice;  ///< where it does not fit
   double tokens = 1e12;       ///< to train for
-  CheckpointPrice checkpoint;
+  Reliability reliability;
 
   double tokens_per_s() const { return tokens_per_step / step.seconds; }
 
@@ -61,10 +59,10 @@ struct Report {
   double seconds_to_tokens() const { return tokens / tokens_per_s(); }
 };
 
-/// Of a run whose fullest device keeps `device_bytes` of `total_bytes` that a resumed run needs:
-/// the step stands still while they are copied to the host; nodes then write side by side.
-CheckpointPrice price_checkpoint(double device_bytes, double total_bytes, int64_t num_devices,
-                                 const Machine& machine);
+/// Of a job of `num_devices` that train `num_parameters` with steps like `step`, whose optimizer
+/// hides no copy.
+Reliability reliability_of(double num_parameters, int num_devices, const StepPrice& step,
+                           const Machine& machine);
 
 /// The table for people.
 std::string to_text(const Report& report);

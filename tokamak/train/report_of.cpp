@@ -30,18 +30,6 @@ std::string schedule_text(const PriceRequest& request, const PricedRun& run) {
                      config.training.seq_len, config.activation_checkpoint.mode);
 }
 
-// Bytes of a plan that a checkpoint holds: parameters and moments.
-double resumed_bytes(const PlannedRun& run) {
-  double bytes = 0.0;
-  for (int32_t i = 0; i < run.states().size(); ++i) {
-    const StateDecl& decl = run.states()[{i}];
-    if (decl.is_absent || decl.window_of.valid()) continue;
-    if (decl.kind == StateKind::kParameter || decl.kind == StateKind::kMoment)
-      bytes += static_cast<double>(decl.type.bytes());
-  }
-  return bytes;
-}
-
 }  // namespace
 
 price::Report report_of(const PriceRequest& request, const PricedRun& run, double tokens) {
@@ -74,12 +62,9 @@ price::Report report_of(const PriceRequest& request, const PricedRun& run, doubl
         {.owner = "validation beyond training", .bytes = fullest.peak_bytes() - listed});
   }
   if (!report.fits()) report.memory_advice = memory_advice(run, request.config, request.degrees);
-  double of_device = 0.0;
-  for (const auto& planned : run.runs) of_device = std::max(of_device, resumed_bytes(*planned));
-  // fp32 parameters and two moments of each.
-  const double total = 3.0 * 4.0 * static_cast<double>(shape.parameters);
-  report.checkpoint =
-      price::price_checkpoint(of_device, total, report.num_devices, request.machine);
+  report.reliability =
+      price::reliability_of(static_cast<double>(shape.parameters),
+                            static_cast<int>(report.num_devices), run.step, request.machine);
   return report;
 }
 
