@@ -86,23 +86,34 @@ std::string task_event(const TaskSpan& s, int rank) {
       cost.flops * 1e-9 / seconds, cost.bytes_sent / kMiB);
 }
 
-}  // namespace
-
-std::string chrome_trace(std::span<const TaskSpan> spans, const Plan& plan, int rank) {
+std::string rank_events(const RankSpans& r) {
   std::string text = fmt::format(
-      "{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{{\"name\":\"process_name\",\"ph\":\"M\","
+      "{{\"name\":\"process_name\",\"ph\":\"M\","
       "\"pid\":{},\"args\":{{\"name\":\"rank {}\"}}}}",
-      rank, rank);
-  for (const auto& [stream, lane] : lane_names(spans, plan.groups)) {
+      r.rank, r.rank);
+  for (const auto& [stream, lane] : lane_names(r.spans, r.plan->groups)) {
     text += fmt::format(
         ",\n{{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":{},\"tid\":{},"
         "\"args\":{{\"name\":\"{}\"}}}}"
         ",\n{{\"name\":\"thread_sort_index\",\"ph\":\"M\",\"pid\":{},\"tid\":{},"
         "\"args\":{{\"sort_index\":{}}}}}",
-        rank, stream, lane, rank, stream, stream);
+        r.rank, stream, lane, r.rank, stream, stream);
   }
-  for (const TaskSpan& s : spans) text += task_event(s, rank);
-  return text + memory_counter(spans, plan, rank) + "\n]}\n";
+  for (const TaskSpan& s : r.spans) text += task_event(s, r.rank);
+  return text + memory_counter(r.spans, *r.plan, r.rank);
+}
+
+}  // namespace
+
+std::string chrome_trace(std::span<const TaskSpan> spans, const Plan& plan, int rank) {
+  const RankSpans one{.spans = spans, .plan = &plan, .rank = rank};
+  return chrome_trace({&one, 1});
+}
+
+std::string chrome_trace(std::span<const RankSpans> ranks) {
+  std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
+  for (size_t r = 0; r < ranks.size(); ++r) text += (r == 0 ? "" : ",\n") + rank_events(ranks[r]);
+  return text + "\n]}\n";
 }
 
 }  // namespace tokamak

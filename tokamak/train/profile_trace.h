@@ -15,4 +15,14 @@ namespace tokamak {
 /// REQUIRES: the spans' tasks are of `plan`.
 std::string chrome_trace(std::span<const TaskSpan> spans, const Plan& plan, int rank = 0);
 
+/// One rank's part of a trace of several.
+struct RankSpans {
+  std::span<const TaskSpan> spans;
+  const Plan* plan = nullptr;
+  int rank = 0;
+};
+
+/// The same of several ranks, a process each.
+std::string chrome_trace(std::span<const RankSpans> ranks);
+
 }  // namespace tokamak

@@ -1,11 +1,16 @@
 #include "tokamak/train/report_of.h"
 
 #include <algorithm>
+#include <map>
+#include <unordered_map>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "tokamak/price/pictures.h"
 #include "tokamak/train/flops.h"
+#include "tokamak/train/profile_trace.h"
+#include "tokamak/train/scratch_use.h"
 
 namespace tokamak {
 namespace {
@@ -28,6 +33,96 @@ std::string schedule_text(const PriceRequest& request, const PricedRun& run) {
   return fmt::format("{}{} microbatch{} of {} x {}, recompute {}", name, run.batch.num_microbatches,
                      run.batch.num_microbatches == 1 ? "" : "es", run.batch.microbatch,
                      config.training.seq_len, config.activation_checkpoint.mode);
+}
+
+// The spans of one priced rank.
+std::span<const price::PricedSpan> spans_of(const PricedRun& run, int rank) {
+  const auto of = [](const price::PricedSpan& s) { return s.rank; };
+  const auto [begin, end] = std::ranges::equal_range(run.spans, rank, {}, of);
+  return {begin, end};
+}
+
+// What a plan has in use as its priced step goes on.
+class MemoryInTime {
+ public:
+  explicit MemoryInTime(const Plan& plan) : plan_(plan) {
+    for (size_t s = 0; s < plan.segments.size(); ++s) {
+      const std::vector<int64_t> use = scratch_in_use(plan.segments[s]);
+      for (size_t t = 0; t < use.size(); ++t) {
+        segment_of_[&plan.segments[s].tasks[t]] = static_cast<int>(s);
+        scratch_[&plan.segments[s].tasks[t]] = static_cast<double>(use[t]);
+      }
+    }
+  }
+
+  std::vector<price::MemoryPoint> points(std::span<const price::PricedSpan> spans) {
+    for (const price::PricedSpan& s : spans) hold(s);
+    std::vector<price::MemoryPoint> points;
+    for (const price::PricedSpan& s : spans) {
+      if (s.stream != 0) continue;
+      price::MemoryPoint& p = points.emplace_back();
+      p.time_s = s.begin_s;
+      p.bytes[static_cast<size_t>(ArenaKind::kState)] = planned(ArenaKind::kState);
+      p.bytes[static_cast<size_t>(ArenaKind::kCarried)] = planned(ArenaKind::kCarried);
+      p.bytes[static_cast<size_t>(ArenaKind::kSlot)] = slots_at(s.begin_s);
+      p.bytes[static_cast<size_t>(ArenaKind::kScratch)] = scratch_.at(s.task);
+    }
+    return points;
+  }
+
+ private:
+  double planned(ArenaKind arena) const {
+    return static_cast<double>(plan_.arena_bytes[static_cast<size_t>(arena)]);
+  }
+
+  // A microbatch holds its slot from the first segment's begin to the last one's end.
+  void hold(const price::PricedSpan& s) {
+    const int segment = segment_of_.at(s.task);
+    for (size_t c = 0; c < plan_.slots.size(); ++c) {
+      const SlotClass& slots = plan_.slots[c];
+      const std::pair key(c, s.microbatch);
+      if (segment == slots.first_segment && begins_.try_emplace(key, s.begin_s).second)
+        changes_[s.begin_s] += static_cast<double>(slots.bytes);
+      if (segment != slots.last_segment) continue;
+      const auto [end, is_new] = ends_.try_emplace(key, s.end_s);
+      if (!is_new) changes_[end->second] += static_cast<double>(slots.bytes);
+      end->second = std::max(end->second, s.end_s);
+      changes_[end->second] -= static_cast<double>(slots.bytes);
+    }
+  }
+
+  // REQUIRES: called in order of time.
+  double slots_at(double time_s) {
+    for (auto next = changes_.begin(); next != changes_.end() && next->first <= time_s;
+         next = changes_.erase(next))
+      held_ += next->second;
+    return held_;
+  }
+
+  const Plan& plan_;
+  std::unordered_map<const Task*, int> segment_of_;
+  std::unordered_map<const Task*, double> scratch_;
+  std::map<std::pair<size_t, int>, double> begins_, ends_;  // by slot class and microbatch
+  std::map<double, double> changes_;                        // bytes by time
+  double held_ = 0.0;
+};
+
+// The greatest of each stretch, so that a picture stays small.
+std::vector<price::MemoryPoint> thinned(const std::vector<price::MemoryPoint>& points) {
+  constexpr size_t kMost = 2000;
+  const size_t stretch = points.size() / kMost + 1;
+  const auto sum = [](const price::MemoryPoint& p) {
+    return p.bytes[0] + p.bytes[1] + p.bytes[2] + p.bytes[3];
+  };
+  std::vector<price::MemoryPoint> kept;
+  for (size_t i = 0; i < points.size(); i += stretch) {
+    const auto begin = points.begin() + static_cast<std::ptrdiff_t>(i);
+    const auto end =
+        points.begin() + static_cast<std::ptrdiff_t>(std::min(i + stretch, points.size()));
+    kept.push_back(*std::max_element(
+        begin, end, [&](const auto& a, const auto& b) { return sum(a) < sum(b); }));
+  }
+  return kept;
 }
 
 }  // namespace
@@ -66,6 +161,26 @@ price::Report report_of(const PriceRequest& request, const PricedRun& run, doubl
       price::reliability_of(static_cast<double>(shape.parameters),
                             static_cast<int>(report.num_devices), run.step, request.machine);
   return report;
+}
+
+std::string trace_of(const PricedRun& run) {
+  std::vector<std::vector<TaskSpan>> spans(run.runs.size());
+  std::vector<RankSpans> ranks;
+  for (size_t r = 0; r < run.runs.size(); ++r) {
+    for (const price::PricedSpan& s : spans_of(run, static_cast<int>(r)))
+      spans[r].push_back({.task = s.task, .begin_s = s.begin_s, .end_s = s.end_s});
+    ranks.push_back({.spans = spans[r], .plan = &run.runs[r]->plan(), .rank = run.runs[r]->rank()});
+  }
+  return chrome_trace(ranks);
+}
+
+std::string page_of(const PricedRun& run, const price::Report& report) {
+  std::vector<int> ranks;
+  for (const auto& planned : run.runs) ranks.push_back(planned->rank());
+  const auto fullest = std::find(ranks.begin(), ranks.end(), report.memory_rank) - ranks.begin();
+  MemoryInTime memory(run.runs[static_cast<size_t>(fullest)]->plan());
+  return step_page(report, timeline_rows(run.spans, ranks, report.step.seconds),
+                   thinned(memory.points(spans_of(run, static_cast<int>(fullest)))));
 }
 
 }  // namespace tokamak

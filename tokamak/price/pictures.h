@@ -1,0 +1,60 @@
+// Pictures of prices as SVG, and pages that hold them: no script, nothing from elsewhere.
+#pragma once
+
+#include <array>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tokamak/price/report.h"
+
+namespace tokamak::price {
+
+enum class BlockKind : uint8_t { kForward, kBackward, kWeightGradient, kOnce, kCommunication };
+inline constexpr size_t kNumBlockKinds = 5;
+
+/// A stretch of one kind of work.
+struct Block {
+  BlockKind kind = BlockKind::kForward;
+  int microbatch = 0;
+  double begin_s = 0.0;
+  double end_s = 0.0;
+};
+
+/// A rank's streams: what computes, above what communicates beside it.
+struct TimelineRow {
+  std::string name;
+  std::vector<Block> compute;
+  std::vector<Block> communication;
+};
+
+/// Rows of the spans of a step, in the order of ranks; neighbours of one kind and microbatch, and
+/// what is too short to be seen, are one block.
+std::vector<TimelineRow> timeline_rows(std::span<const PricedSpan> spans,
+                                       std::span<const int> ranks, double step_s);
+
+std::string timeline_svg(std::span<const TimelineRow> rows, double step_s);
+
+/// Bytes in use at a point in time, by what holds them.
+struct MemoryPoint {
+  double time_s = 0.0;
+  std::array<double, kNumArenas> bytes{};
+};
+
+std::string memory_svg(std::span<const MemoryPoint> points, double step_s, double limit_bytes);
+
+std::string breakdown_svg(const StepPrice& step);
+
+/// A curve of a sweep: tokens/s/GPU by point.
+std::string sweep_svg(const std::string& key, std::span<const std::string> values,
+                      std::span<const Report> reports);
+
+/// A page with the report's table and pictures.
+std::string step_page(const Report& report, std::span<const TimelineRow> rows,
+                      std::span<const MemoryPoint> memory);
+
+/// A page with a sweep's table, as text, and its curve.
+std::string sweep_page(const std::string& title, const std::string& table, const std::string& svg);
+
+}  // namespace tokamak::price

@@ -1,0 +1,151 @@
+#include "tokamak/price/task_time.h"
+
+#include <gtest/gtest.h>
+
+#include "tokamak/core/error.h"
+#include "tokamak/ops/attention.h"
+#include "tokamak/ops/linear.h"
+#include "tokamak/price/test_machine.h"
+
+namespace tokamak::price {
+namespace {
+
+// Memory that never bounds.
+Machine fast_memory() {
+  Machine machine = clockwork();
+  machine.device.memory_bytes_per_s = 1e30;
+  return machine;
+}
+
+double gemm(const Machine& machine, int64_t m, int64_t n, int64_t k,
+            Precision precision = Precision::kBf16) {
+  return gemm_seconds(m, n, k, 0.0, precision, machine);
+}
+
+Operand bf16(Dims dims) {
+  return {.type = {.dtype = DType::kBF16, .dims = dims}, .strides = row_major(dims)};
+}
+
+template <class T>
+Task task_of(T op, std::vector<Operand> in, std::vector<Operand> out) {
+  Task task{.rules = &kRules<T>,
+            .op = std::make_shared<const T>(std::move(op)),
+            .variant = &kGpuKernel,
+            .in = std::move(in),
+            .out = std::move(out)};
+  task.accumulate.resize(task.out.size());
+  task.label.block = 0;
+  return task;
+}
+
+double seconds(const Task& task, const Machine& machine, const PriceOptions& options = {},
+               bool is_first = true) {
+  const GroupTable groups;
+  return TaskTimes(groups, machine, options).seconds(task, cost_of(task), is_first);
+}
+
+TEST(TaskTime, WholeWavesRunAtTheRate) {
+  const Machine machine = fast_memory();  // 100 SMs, one tile of 128 x 128
+  const double one_wave = 2.0 * 1280 * 1280 * 4096 / 1e15;
+  EXPECT_NEAR(gemm(machine, 1280, 1280, 4096), one_wave, 1e-9 * one_wave);
+  EXPECT_NEAR(gemm(machine, 1280, 1280, 4096, Precision::kFp8), one_wave / 2, 1e-9 * one_wave);
+  // One row of tiles more: a second wave, or two waves of half the depth each more.
+  EXPECT_NEAR(gemm(machine, 1408, 1280, 4096), 1.5 * one_wave, 0.51 * one_wave);
+  EXPECT_GT(gemm(machine, 1408, 1280, 4096), 1.1 * one_wave);
+}
+
+TEST(TaskTime, FewTilesAreSplitAlongTheDepth) {
+  Machine machine = fast_memory();
+  const double whole = 2.0 * 128 * 128 * 65536 * 100 / 1e15;  // one SM at a hundredth of the rate
+  EXPECT_NEAR(gemm(machine, 128, 128, 65536), whole / 8, 1e-6 * whole);
+  machine.device.memory_bytes_per_s = 4.0 * 8 * 128 * 128 / whole;  // 8 partial sums take as long
+  EXPECT_NEAR(gemm(machine, 128, 128, 65536), 0.75 * whole, 1e-6 * whole) << "2 or 4 parts";
+}
+
+TEST(TaskTime, ShallowProductsPayForTheirTilesBeginAndEnd) {
+  Machine machine = fast_memory();
+  machine.device.gemm_k_overhead = 512.0;
+  const double deep = 2.0 * 1280 * 1280 * 8192 / 1e15;
+  EXPECT_NEAR(gemm(machine, 1280, 1280, 8192), deep * (1.0 + 1.0 / 16.0), 1e-9 * deep);
+  EXPECT_NEAR(gemm(machine, 1280, 1280, 512), 2.0 * deep / 16.0, 1e-9 * deep);
+}
+
+// Of 128 bytes: 64 elements of bf16, 128 of fp8.
+TEST(TaskTime, RowsOffTheLinesCost) {
+  Machine machine = fast_memory();
+  machine.device.gemm_alignment_share = 0.5;
+  const double aligned = gemm(machine, 1280, 1280, 4096);
+  EXPECT_NEAR(gemm(machine, 1280, 1280, 4096 - 64), aligned * 4032 / 4096, 1e-9 * aligned);
+  EXPECT_NEAR(gemm(machine, 1280, 1280, 4096 - 32), 2.0 * aligned * 4064 / 4096, 1e-9 * aligned);
+  EXPECT_NEAR(gemm(machine, 1280, 1280, 4096 - 8), 8.0 * aligned * 4088 / 4096, 1e-9 * aligned);
+  EXPECT_NEAR(gemm(machine, 1280, 1280, 4096 - 64, Precision::kFp8), aligned * 4032 / 4096,
+              1e-9 * aligned);
+}
+
+TEST(TaskTime, NoRateIsAnError) {
+  EXPECT_THROW(gemm(clockwork(), 128, 128, 128, Precision::kFp4), Error);
+}
+
+TEST(TaskTime, MemoryTakesHalfTheRateAtHalfBytes) {
+  Machine machine = clockwork();
+  machine.device.memory_half_bytes = 80.0;
+  EXPECT_DOUBLE_EQ(memory_seconds(80.0, machine), 20.0);
+  EXPECT_DOUBLE_EQ(memory_seconds(0.0, machine), 0.0);
+  EXPECT_NEAR(memory_seconds(8e6, machine), 1e6, 11.0);
+}
+
+TEST(TaskTime, OtherPrecisionsAreForProductsInBlocks) {
+  Machine machine = fast_memory();
+  const Task product =
+      task_of(Linear{}, {bf16({1280, 4096}), bf16({1280, 4096})}, {bf16({1280, 1280})});
+  Task head = product;
+  head.label.block = -1;
+  const PriceOptions fp8{.linear = Precision::kFp8};
+  EXPECT_NEAR(seconds(product, machine, fp8), seconds(product, machine) / 2, 1e-12);
+  EXPECT_DOUBLE_EQ(seconds(head, machine, fp8), seconds(head, machine));
+  // What is cast: 4 bytes for each element of x, of the weights in the first microbatch.
+  machine.device.memory_bytes_per_s = 1e13;
+  const double cast = 4.0 * 1280 * 4096 / 1e13;
+  const double cold = seconds(product, machine, fp8, true);
+  const double warm = seconds(product, machine, fp8, false);
+  EXPECT_NEAR(cold - warm, cast, 1e-9 * cast);
+  EXPECT_NEAR(warm, seconds(product, fast_memory(), fp8) + cast, 1e-6 * cast);
+}
+
+TEST(TaskTime, AttentionFollowsHeadDimAndOccupancy) {
+  const Machine machine = fast_memory();
+  const auto forward = [&](int64_t heads, int64_t tokens, int64_t dim) {
+    const Dims dims{1, tokens, heads, dim};
+    const Task task = task_of(
+        Attention{}, {bf16(dims), bf16(dims), bf16(dims)},
+        {bf16(dims), {.type = {.dtype = DType::kF32, .dims = {1, heads, tokens}}, .strides = {}}});
+    return seconds(task, machine) / cost_of(task).flops;
+  };
+  // 100 heads of 10 tiles each: whole waves. Half a tile more of each row's diagonal.
+  const double pairs = 1280.0 * 1281.0 / 2.0;
+  EXPECT_NEAR(forward(100, 1280, 128), (1.0 + 64.0 * 1280.0 / pairs) / (1e15 * 0.8), 1e-18);
+  EXPECT_NEAR(forward(50, 128, 128), 2.0 * forward(100, 128, 128), 1e-18) << "half the SMs";
+  EXPECT_GT(forward(100, 1280, 64), 1.2 * forward(100, 1280, 128));
+  EXPECT_GT(forward(100, 1280, 108), 1.15 * forward(100, 1280, 128)) << "padded to 128";
+}
+
+TEST(TaskTime, CollectivesMoveTheWholeBuffer) {
+  Machine machine = clockwork();
+  machine.levels[0].bytes_per_s = 4.0;  // an fp32 a second
+  GroupTable groups;
+  const CommGroup group = groups.add("tp", {0, 1, 2, 3}, 0);
+  const CommGroup pair = groups.add("0 to 1", {0, 1}, 0);
+  const TaskTimes times(groups, machine, {});
+  const auto of = [&](const Task& task) { return times.seconds(task, cost_of(task), true); };
+  EXPECT_NEAR(of(communication(AllGather{.group = group}, 100, 400, 1)), 300.0, 1e-9);
+  EXPECT_NEAR(of(communication(ReduceScatter{.group = group}, 400, 100, 1)), 300.0, 1e-9);
+  EXPECT_NEAR(of(communication(AllReduce{.group = group}, 400, 400, 1)), 600.0, 1e-9);
+  EXPECT_NEAR(of(communication(AllToAll{.group = group}, 400, 400, 1)), 300.0, 1e-9);
+  EXPECT_NEAR(of(communication(Send{.group = pair}, 100, 0, 1)), 100.0, 1e-9);
+  EXPECT_NEAR(of(communication(Recv{.group = pair, .type = floats(100).type}, 0, 100, 1)), 100.0,
+              1e-9);
+  EXPECT_NEAR(of(communication(Shift{.group = group}, 100, 100, 1)), 100.0, 1e-9);
+}
+
+}  // namespace
+}  // namespace tokamak::price
