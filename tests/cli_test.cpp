@@ -11,6 +11,7 @@
 
 #include "tokamak/core/file.h"
 #include "tokamak/core/json.h"
+#include "tokamak/price/machine.h"
 
 #include "tests/program.h"
 
@@ -96,6 +97,31 @@ TEST(Cli, BenchOpMeasuresEveryOpAndOneOfThem) {
     EXPECT_EQ(run.exit_code, 2) << run.err;
     EXPECT_EQ(lines_in(run.err), 1) << run.err;
   }
+}
+
+TEST(Cli, BenchOpWritesAMachineFile) {
+  const auto file = std::filesystem::temp_directory_path() /
+                    fmt::format("tokamak_calibration_{}.toml", static_cast<int>(getpid()));
+  const std::vector<std::string> bench{
+      TOK_PROGRAM, "bench", "op",      "all",     "--device",      "cpu",
+      "--seconds", "0.001", "--dtype", "float32", "--calibration", file.string()};
+  const auto run = run_program(bench);
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  const price::Machine own = price::load_machine(file.string());
+  EXPECT_GT(price::get_number(own, "device.peak_flops_fp32"), 1e8);
+  EXPECT_GT(price::get_number(own, "device.memory_bytes_per_s"), 1e8);
+  EXPECT_EQ(price::get_number(own, "device.gemm_efficiency_fp32"), 1.0);
+  std::vector<std::string> refine = bench;
+  refine.insert(refine.end(), {"--machine", "h200"});
+  EXPECT_EQ(run_program(refine).exit_code, 0);
+  const price::Machine h200 = price::load_machine("h200+" + file.string());
+  EXPECT_EQ(price::get_number(h200, "device.peak_flops_fp32"), 67e12);
+  EXPECT_LT(price::get_number(h200, "device.gemm_efficiency_fp32"), 0.9);
+  std::filesystem::remove(file);
+  refine.back() = "h2000";
+  const auto unknown = run_program(refine);
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_NE(unknown.err.find("no machine \"h2000\""), std::string::npos) << unknown.err;
 }
 
 TEST(Cli, PlanShowsThePipelineScheduleOfTheKeys) {

@@ -8,6 +8,7 @@
 
 #include "tokamak/cli/launch_filter.h"
 #include "tokamak/core/file.h"
+#include "tokamak/price/machine.h"
 
 #include "tests/processes.h"
 #include "tests/training_run.h"
@@ -229,6 +230,14 @@ TEST(Launch, BenchCommMeasuresEveryCollective) {
   const std::map<std::string, int> want{{"all_gather", 1}, {"all_reduce", 1},     {"all_to_all", 1},
                                         {"broadcast", 1},  {"reduce_scatter", 1}, {"send_recv", 1}};
   EXPECT_EQ(lines, want);
+  const std::string fabric = (folder.path() / "fabric.toml").string();
+  const auto fitted = launch({"-n", "2"}, {"bench", "comm", "--max-bytes", "20000", "--factor", "4",
+                                           "--seconds", "0.001", "--calibration", fabric});
+  EXPECT_EQ(fitted.exit_code, 0) << fitted.err;
+  const price::Machine m = price::load_machine("a100-80-sxm+" + fabric);
+  ASSERT_EQ(m.levels.size(), 1U);
+  EXPECT_EQ(m.levels[0].num_devices, 2);
+  EXPECT_GT(m.levels[0].bytes_per_s, 1e5);
   const auto alone = run_program({TOK_PROGRAM, "bench", "comm"});
   EXPECT_EQ(alone.exit_code, 2);
   expect_says(alone.err, "tokamak launch -n 4 -- bench comm");
