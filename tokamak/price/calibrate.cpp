@@ -46,11 +46,12 @@ std::string plain(std::string text) {
   return text;
 }
 
-double mean_error(const Machine& machine, const GroupLayout& group,
-                  std::span<const TimedCollective> timed) {
+// Too long by half is as wrong as too short by half: noise must not pull times to nothing.
+double mean_log_error(const Machine& machine, const GroupLayout& group,
+                      std::span<const TimedCollective> timed) {
   double sum = 0.0;
   for (const TimedCollective& t : timed) {
-    sum += std::abs(collective_seconds(t.kind, t.bytes, group, machine) / t.seconds - 1.0);
+    sum += std::abs(std::log(collective_seconds(t.kind, t.bytes, group, machine) / t.seconds));
   }
   return sum / static_cast<double>(timed.size());
 }
@@ -123,14 +124,14 @@ double fit_level(Machine& machine, size_t level, int num_ranks,
   }
   // Times may start at nothing, from where no factor leads away.
   for (double* seconds : {&l.base_s, &l.sqrt_s}) *seconds = std::max(*seconds, 1e-7);
-  double best = mean_error(machine, group, timed);
+  double best = mean_log_error(machine, group, timed);
   for (double step = 2.0; step > 1.001;) {
     bool has_improved = false;
     for (const Parameter& p : parameters) {
       for (const double factor : {step, 1.0 / step}) {
         const double before = *p.value;
         *p.value = std::min(before * factor, p.max);
-        const double error = mean_error(machine, group, timed);
+        const double error = mean_log_error(machine, group, timed);
         if (error < best * (1.0 - 1e-9)) {
           best = error;
           has_improved = true;
@@ -141,7 +142,7 @@ double fit_level(Machine& machine, size_t level, int num_ranks,
     }
     if (!has_improved) step = std::sqrt(step);
   }
-  return best;
+  return std::expm1(best);
 }
 
 std::string fabric_toml(const std::string& base, int num_ranks,

@@ -38,7 +38,7 @@ std::string fabric_toml(const std::string& base, int num_ranks,
                         std::span<const TimedCollective> timed);
 
 /// Fits base_s, sqrt_s, efficiency and, where the switch reduces, its rate and start, of one level;
-/// returns the mean error of the sizes.
+/// returns the mean error, as a factor less 1.
 double fit_level(Machine& machine, size_t level, int num_ranks,
                  std::span<const TimedCollective> timed);
 

@@ -59,6 +59,7 @@ std::string_view Machine::source_of(std::string_view key) const {
 std::vector<std::string> machine_names() {
   std::vector<std::string> names;
   add_stems(machine_files(), names);
+  std::sort(names.begin(), names.end());
   return names;
 }
 
@@ -66,6 +67,7 @@ std::vector<std::string> machine_part_names() {
   std::vector<std::string> names;
   add_stems(device_files(), names);
   add_stems(fabric_files(), names);
+  std::sort(names.begin(), names.end());
   return names;
 }
 

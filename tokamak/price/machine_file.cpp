@@ -197,7 +197,7 @@ Machine load_machine(const std::string& names) {
   size_t begin = 0;
   while (begin <= names.size()) {
     const size_t end = std::min(names.find('+', begin), names.size());
-    reader.read_name(names.substr(begin, end - begin), "", "--cluster ");
+    reader.read_name(names.substr(begin, end - begin), "", "");
     begin = end + 1;
   }
   if (machine.name.empty()) machine.name = names;
