@@ -77,9 +77,11 @@ Point point_of(const PriceWords& words, const Point& base, const std::string& va
 }
 
 std::string sweep_text(const Sweep& sweep, const std::vector<price::Report>& reports) {
-  std::string text =
-      fmt::format("{:<16}{:>8}{:>12}{:>14}{:>9}{:>12}{:>10}{:>10}{:>11}\n", sweep.key, "GPUs",
-                  "step s", "tok/s/GPU", "MFU %", "relative %", "comm %", "bubble %", "memory GiB");
+  size_t width = sweep.key.size();
+  for (const std::string& value : sweep.values) width = std::max(width, value.size());
+  std::string text = fmt::format("{:<{}}{:>8}{:>12}{:>14}{:>9}{:>12}{:>10}{:>10}{:>12}\n",
+                                 sweep.key, width, "GPUs", "step s", "tok/s/GPU", "MFU %",
+                                 "relative %", "comm %", "bubble %", "memory GiB");
   for (size_t i = 0; i < reports.size(); ++i) {
     const price::Report& r = reports[i];
     const double comm =

@@ -23,9 +23,9 @@ double best_rate(std::span<const TimedOp> ops, Cost::Kind kind, bool is_gradient
 }
 
 // "key = { value = 1.5, unit = "GB/s", source = "..." }"
-std::string line_of(const std::string& key, double si_value, Dimension dimension,
+std::string line_of(const std::string& key, double in_si, Dimension dimension,
                     const std::string& source) {
-  const std::string text = text_of(si_value, dimension);
+  const std::string text = text_of(in_si, dimension);
   const size_t blank = text.find(' ');
   const std::string unit =
       blank == std::string::npos ? "" : fmt::format("unit = \"{}\", ", text.substr(blank + 1));

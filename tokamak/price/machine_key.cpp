@@ -203,14 +203,14 @@ MachineKey find_key(const Machine& machine, std::string_view name, std::string_v
   fail("{}: unknown key {}; the nearest is {}", who, printable(name), nearest);
 }
 
-void assign(Machine& machine, const MachineKey& key, double si_value, std::string_view source,
+void assign(Machine& machine, const MachineKey& key, double in_si, std::string_view source,
             std::string_view who) {
-  TOK_REQUIRE(si_value >= key.min && si_value <= key.max, "{}: {}: wanted {} to {}, got {}", who,
+  TOK_REQUIRE(in_si >= key.min && in_si <= key.max, "{}: {}: wanted {} to {}, got {}", who,
               key.name, text_of(key.min, key.dimension), text_of(key.max, key.dimension),
-              text_of(si_value, key.dimension));
-  TOK_REQUIRE(!key.is_whole || si_value == std::floor(si_value),
-              "{}: {}: wanted a whole number, got {}", who, key.name, si_value);
-  key.set(machine, key.at, si_value);
+              text_of(in_si, key.dimension));
+  TOK_REQUIRE(!key.is_whole || in_si == std::floor(in_si),
+              "{}: {}: wanted a whole number, got {}", who, key.name, in_si);
+  key.set(machine, key.at, in_si);
   for (auto& [name, old] : machine.sources) {
     if (name == key.name) {
       old = source;

@@ -35,7 +35,7 @@ MachineKey find_key(const Machine& machine, std::string_view name, std::string_v
 void add_tile(Machine& machine, std::string_view name);
 
 /// Writes the number and its source; throws Error that begins with `who` if it is out of range.
-void assign(Machine& machine, const MachineKey& key, double si_value, std::string_view source,
+void assign(Machine& machine, const MachineKey& key, double in_si, std::string_view source,
             std::string_view who);
 
 /// Whether a level may have this name: no section of a machine file has it.

@@ -75,13 +75,13 @@ double si_per_unit(Dimension dimension, std::string_view unit, std::string_view 
   fail("{}: unit \"{}\": wanted one of {}", who, printable(unit), names_of(dimension));
 }
 
-std::string text_of(double si_value, Dimension dimension) {
+std::string text_of(double in_si, Dimension dimension) {
   const Unit* best = nullptr;
   for (const Unit& unit : kUnits) {
     if (unit.dimension != dimension || is_only_read(unit.name)) continue;
-    if (best == nullptr || std::abs(si_value) >= unit.si) best = &unit;
+    if (best == nullptr || std::abs(in_si) >= unit.si) best = &unit;
   }
-  const std::string number = fmt::format("{:.10g}", si_value / best->si);
+  const std::string number = fmt::format("{:.10g}", in_si / best->si);
   return dimension == Dimension::kNone ? number : fmt::format("{} {}", number, best->name);
 }
 

@@ -22,6 +22,6 @@ enum class Dimension : uint8_t {
 double si_per_unit(Dimension dimension, std::string_view unit, std::string_view who);
 
 /// "3.35 TB/s": reads back to the same ten digits.
-std::string text_of(double si_value, Dimension dimension);
+std::string text_of(double in_si, Dimension dimension);
 
 }  // namespace tokamak::price

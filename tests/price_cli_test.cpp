@@ -1,0 +1,151 @@
+// `tokamak plan --cluster`: what it prints and writes, and what it says of mistakes.
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "tokamak/core/file.h"
+#include "tokamak/core/json.h"
+
+#include "tests/program.h"
+
+namespace tokamak {
+namespace {
+
+using Words = std::vector<std::string>;
+
+ProgramResult plan(const Words& words, const std::filesystem::path& folder = ".") {
+  Words all{TOK_PROGRAM, "plan", "--model.flavor=1B", "--training.dataset=synthetic",
+            "--training.seq_len=4096"};
+  all.insert(all.end(), words.begin(), words.end());
+  return run_program(all, folder);
+}
+
+TEST(PriceCli, ATableOfTimeMemoryAndDays) {
+  const auto result = plan({"--cluster", "h100", "--gpus", "8"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  for (const char* part : {"step  ", "tokens/s/GPU", "torchtitan", "Megatron-LM", "NeMo 24.09",
+                           "GEMM", "attention", "memory-bound", "exposed communication", "bubble",
+                           "optimizer moments", "peak", "GPU-hours", "checkpoint", "goodput"})
+    EXPECT_NE(result.out.find(part), std::string::npos) << part << "\n" << result.out;
+}
+
+TEST(PriceCli, TheSameAsJsonAndTwiceTheSameBytes) {
+  const Words words{"--cluster=h100", "--gpus=8", "--json", "--tokens=2e12"};
+  const auto result = plan(words);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, plan(words).out);
+  const Json json = parse_json(result.out, "report");
+  EXPECT_EQ(json.at("gpus"), 8);
+  const double step_s = json.at("step_time_s");
+  double sum = 0.0;
+  for (const auto& [name, seconds] : json.at("time_s").items()) sum += seconds.get<double>();
+  EXPECT_NEAR(sum, step_s, 1e-9 * step_s);
+  EXPECT_NEAR(json.at("tokens_per_s").get<double>() * step_s, json.at("tokens_per_step"), 1e-3);
+  EXPECT_NEAR(json.at("days").get<double>() * 86400.0, 2e12 / json.at("tokens_per_s").get<double>(),
+              1.0);
+  EXPECT_EQ(json.at("flops").size(), 4U);
+  EXPECT_TRUE(json.at("memory").at("fits").get<bool>());
+}
+
+TEST(PriceCli, WritesATraceAndAPage) {
+  const ScratchFolder folder;
+  const auto result =
+      plan({"--cluster", "h100", "--gpus", "4", "--parallelism.pipeline_parallel_degree=2",
+            "--training.local_batch_size=4", "--trace", "step.json", "--html", "step.html"},
+           folder.path());
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json trace = parse_json(read_file(folder.path() / "step.json"), "trace");
+  std::vector<int> ranks;
+  for (const Json& event : trace.at("traceEvents")) {
+    if (event.at("ph") == "X") ranks.push_back(event.at("pid"));
+  }
+  EXPECT_GT(std::count(ranks.begin(), ranks.end(), 0), 100);
+  EXPECT_GT(std::count(ranks.begin(), ranks.end(), 2), 100) << "the first rank of stage 1";
+  const std::string page = read_file(folder.path() / "step.html");
+  const auto count = [&](const std::string& what) {
+    int n = 0;
+    for (size_t at = page.find(what); at != std::string::npos; at = page.find(what, at + 1)) ++n;
+    return n;
+  };
+  EXPECT_EQ(count("<svg"), 3);
+  EXPECT_EQ(count("http"), count("http://www.w3.org/2000/svg")) << "nothing from elsewhere";
+  EXPECT_EQ(count("<script"), 0);
+}
+
+TEST(PriceCli, SweepsNumbersKeysAndGpus) {
+  const ScratchFolder folder;
+  const auto gpus = plan(
+      {"--cluster", "h100", "--sweep", "gpus=8,16,64,weak", "--csv", "a.csv", "--html", "a.html"},
+      folder.path());
+  ASSERT_EQ(gpus.exit_code, 0) << gpus.err;
+  const std::string csv = read_file(folder.path() / "a.csv");
+  EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 4) << csv;
+  EXPECT_EQ(csv.rfind("gpus,step_time_s,", 0), 0U) << csv;
+  EXPECT_NE(read_file(folder.path() / "a.html").find("<svg"), std::string::npos);
+
+  const auto json_of = [&](const std::string& sweep) {
+    const auto result =
+        plan({"--cluster", "h100", "--gpus", "8", "--json", "--training.local_batch_size=2",
+              "--training.global_batch_size=32", "--sweep", sweep});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return parse_json(result.out, sweep);
+  };
+  const Json strong = json_of("gpus=8,16,strong");
+  EXPECT_EQ(strong[0].at("tokens_per_step"), strong[1].at("tokens_per_step"));
+  const Json weak = json_of("gpus=8,16");
+  EXPECT_EQ(2.0 * weak[0].at("tokens_per_step").get<double>(), weak[1].at("tokens_per_step"));
+  const Json links = json_of("nvlink.bytes_per_s=50GB/s,450GB/s");
+  EXPECT_GT(links[0].at("step_time_s"), links[1].at("step_time_s"));
+  const Json modes = json_of("activation_checkpoint.mode=full,none");
+  EXPECT_GT(modes[0].at("step_time_s"), modes[1].at("step_time_s"));
+  EXPECT_LT(modes[0].at("memory").at("peak_bytes"), modes[1].at("memory").at("peak_bytes"));
+}
+
+TEST(PriceCli, SaysWhatWouldMakeItFit) {
+  const auto result = plan({"--cluster", "h100", "--gpus", "8", "--model.flavor=70B",
+                            "--activation_checkpoint.mode=none"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("does not fit"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("activation_checkpoint.mode = \"full\""), std::string::npos);
+}
+
+TEST(PriceCli, MistakesAreOneLine) {
+  struct Case {
+    Words words;
+    const char* part;
+  };
+
+  const Case cases[] = {
+      {{"--cluster", "h1000", "--gpus", "8"}, "h1000"},
+      {{"--cluster", "h100"}, "--gpus N"},
+      {{"--cluster", "h100", "--gpus", "0"}, "--gpus 0"},
+      {{"--cluster", "h100", "--gpus", "-8"}, "--gpus -8"},
+      {{"--cluster", "h100", "--gpus", "8x"}, "--gpus 8x"},
+      {{"--cluster", "h100", "--gpus"}, "--gpus"},
+      {{"--gpus", "8"}, "--cluster NAME"},
+      {{"--json"}, "--cluster NAME"},
+      {{"--cluster", "h100", "--gpus", "8", "--parallelism.tensor_parallel_degree=3"}, "8 ranks"},
+      {{"--cluster", "h100", "--gpus", "8", "--set", "network.byte_per_s=1GB/s"},
+       "network.bytes_per_s"},
+      {{"--cluster", "h100", "--gpus", "8", "--set", "network.bytes_per_s=-1GB/s"},
+       "network.bytes_per_s"},
+      {{"--cluster", "h100", "--gpus", "8", "--set", "network.bytes_per_s=1GB"},
+       "network.bytes_per_s"},
+      {{"--cluster", "h100", "--gpus", "8", "--precision", "int8"}, "int8"},
+      {{"--cluster", "a100-80", "--gpus", "8", "--precision", "fp8"}, "fp8"},
+      {{"--cluster", "h100", "--gpus", "8", "--tokens", "none"}, "--tokens none"},
+      {{"--cluster", "h100", "--gpus", "8", "--sweep", "gpus"}, "key=a,b,c"},
+      {{"--cluster", "h100", "--sweep", "gpus=8,,16"}, "key=a,b,c"},
+      {{"--cluster", "h100", "--sweep", "gpus=8,0"}, "gpus=0"},
+      {{"--cluster", "h100", "--gpus", "8", "--csv", "a.csv"}, "--sweep"},
+      {{"--cluster", "h100", "--gpus", "8", "--clutser", "h100"}, "clutser"}};
+  for (const Case& c : cases) {
+    const auto result = plan(c.words);
+    EXPECT_EQ(result.exit_code, 2) << c.part << result.err;
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+    EXPECT_NE(result.err.find(c.part), std::string::npos) << c.part << ": " << result.err;
+  }
+}
+
+}  // namespace
+}  // namespace tokamak

@@ -1,0 +1,163 @@
+#include "tokamak/train/priced_run.h"
+
+#include <chrono>
+#include <numeric>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tokamak/config/check.h"
+#include "tokamak/config/load.h"
+#include "tokamak/core/error.h"
+#include "tokamak/core/json.h"
+#include "tokamak/price/machine_key.h"
+#include "tokamak/train/options.h"
+#include "tokamak/train/report_of.h"
+
+namespace tokamak {
+namespace {
+
+PriceRequest request_of(std::vector<std::string> words, int64_t num_gpus,
+                        const std::string& machine = "h100") {
+  words.insert(words.begin(), {"--training.dataset=synthetic", "--job.device=cuda"});
+  PriceRequest request{.config = load_config(std::nullopt, words).config,
+                       .machine = price::load_machine(machine)};
+  validate(request.config, num_gpus);
+  request.degrees = resolve_degrees(request.config.parallelism, num_gpus);
+  return request;
+}
+
+// Every axis of the mesh, in little.
+PriceRequest small_mesh(int cp = 2) {
+  return request_of(
+      {"--model.flavor=1B", "--training.seq_len=2048", "--training.local_batch_size=4",
+       "--parallelism.pipeline_parallel_degree=2", "--parallelism.tensor_parallel_degree=2",
+       fmt::format("--parallelism.context_parallel_degree={}", cp),
+       "--parallelism.data_parallel_replicate_degree=2",
+       "--parallelism.data_parallel_shard_degree=2"},
+      int64_t{16} * cp);
+}
+
+double seconds_of(const PriceRequest& request) {
+  return price_run(request).step.seconds;
+}
+
+TEST(PricedRun, OneRankOfEachStageStandsForAll) {
+  for (const int cp : {1, 2}) {
+    PriceRequest request = small_mesh(cp);
+    const PricedRun some = price_run(request);
+    EXPECT_EQ(some.runs.size(), 2U);
+    request.all_ranks = true;
+    const PricedRun all = price_run(request);
+    EXPECT_EQ(all.runs.size(), 16U * static_cast<size_t>(cp));
+    // Ranks of cp have equal work in tiles of unequal shapes.
+    const double bound = cp == 1 ? 1e-9 : 0.02;
+    EXPECT_NEAR(some.step.seconds, all.step.seconds, bound * all.step.seconds) << cp;
+  }
+}
+
+TEST(PricedRun, PlansAreThoseOfARunAlone) {
+  const PriceRequest request = small_mesh();
+  const PricedRun priced = price_run(request);
+  for (const auto& run : priced.runs) {
+    const PlannedRun alone(
+        priced.model,
+        shape_of(request.config, priced.model, {.degrees = request.degrees, .rank = run->rank()}),
+        {.backend = "gpu", .arch = 90});
+    EXPECT_EQ(to_text(run->plan()), to_text(alone.plan()));
+    EXPECT_EQ(run->peak_bytes(), alone.peak_bytes());
+  }
+}
+
+TEST(PricedRun, CategoriesSumToTheStepAndReportsRepeat) {
+  const PriceRequest request = small_mesh();
+  const PricedRun run = price_run(request);
+  const auto& parts = run.step.by_category;
+  EXPECT_NEAR(std::accumulate(parts.begin(), parts.end(), 0.0), run.step.seconds,
+              1e-12 * run.step.seconds);
+  for (const double part : parts) EXPECT_GE(part, 0.0);
+  EXPECT_EQ(to_json(report_of(request, run, 1e12)),
+            to_json(report_of(request, price_run(request), 1e12)));
+}
+
+TEST(PricedRun, MoreRateIsNeverSlower) {
+  PriceRequest request = small_mesh();
+  const double before = seconds_of(request);
+  int faster = 0;
+  for (const price::MachineKey& key : price::all_keys(request.machine)) {
+    if (key.dimension != price::Dimension::kBytesPerSecond &&
+        key.dimension != price::Dimension::kFlopsPerSecond)
+      continue;
+    PriceRequest other = request;
+    price::set_number(other.machine, key.name, std::min(1.5 * key.value(other.machine), key.max));
+    const double after = seconds_of(other);
+    EXPECT_LE(after, before * (1.0 + 1e-12)) << key.name;
+    faster += after < before ? 1 : 0;
+  }
+  EXPECT_GE(faster, 3) << "products, memory and NVLink bound something";
+}
+
+TEST(PricedRun, ScalingAllRatesScalesTheStep) {
+  PriceRequest request = small_mesh();
+  const double before = seconds_of(request);
+  for (const price::MachineKey& key : price::all_keys(request.machine)) {
+    using enum price::Dimension;
+    const bool is_rate = key.dimension == kBytesPerSecond || key.dimension == kFlopsPerSecond;
+    const bool is_time = key.dimension == kSeconds || key.dimension == kSecondsPerRootMib;
+    const double factor = is_rate ? 2.0 : is_time ? 0.5 : 1.0;
+    key.set(request.machine, key.at, factor * key.value(request.machine));
+  }
+  EXPECT_NEAR(seconds_of(request), before / 2.0, 1e-9 * before);
+}
+
+TEST(PricedRun, FewerBitsAreFaster) {
+  PriceRequest request = request_of({"--model.flavor=8B", "--training.seq_len=8192"}, 1, "b200");
+  const double bf16 = seconds_of(request);
+  request.linear = price::Precision::kFp8;
+  const double fp8 = seconds_of(request);
+  EXPECT_LT(fp8, 0.85 * bf16);
+  request.linear = price::Precision::kFp4;
+  EXPECT_LT(seconds_of(request), fp8);
+}
+
+TEST(PricedRun, KnowsWhatDoesNotFit) {
+  const PriceRequest small = request_of(
+      {"--model.flavor=8B", "--training.seq_len=8192", "--training.local_batch_size=1"}, 8);
+  EXPECT_TRUE(price_run(small).fits());
+  const PriceRequest large =
+      request_of({"--model.flavor=70B", "--training.seq_len=8192",
+                  "--activation_checkpoint.mode=none", "--training.local_batch_size=2"},
+                 8);
+  const PricedRun run = price_run(large);
+  EXPECT_FALSE(run.fits());
+  const std::string advice = memory_advice(run, large.config, large.degrees);
+  for (const char* part : {"training.local_batch_size", "activation_checkpoint.mode"})
+    EXPECT_NE(advice.find(part), std::string::npos) << advice;
+}
+
+// The largest published plan; a release build takes less than a second.
+TEST(PricedRun, Prices405BOn2304) {
+  const auto begin = std::chrono::steady_clock::now();
+  const PriceRequest request = request_of(
+      {"--model.flavor=405B", "--training.seq_len=8192", "--training.local_batch_size=63",
+       "--parallelism.pipeline_parallel_degree=9",
+       "--parallelism.pipeline_parallel_schedule=Interleaved1F1B",
+       "--parallelism.pipeline_parallel_layers_per_stage=2",
+       "--parallelism.pipeline_parallel_first_stage_less_layers=0",
+       "--parallelism.pipeline_parallel_last_stage_less_layers=0",
+       "--parallelism.tensor_parallel_degree=8", "--parallelism.context_parallel_degree=2",
+       "--parallelism.data_parallel_type=zero1", "--activation_checkpoint.mode=none"},
+      2304);
+  const PricedRun run = price_run(request);
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  std::printf("405B on 2304: planned and priced in %.2f s, %lld events, step %.2f s\n", seconds,
+              static_cast<long long>(run.step.events), run.step.seconds);
+  RecordProperty("seconds", std::to_string(seconds));
+  EXPECT_EQ(run.runs.size(), 9U);
+  EXPECT_EQ(run.batch.num_microbatches, 63);
+  EXPECT_LT(seconds, 30.0);
+}
+
+}  // namespace
+}  // namespace tokamak
