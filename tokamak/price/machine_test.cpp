@@ -129,6 +129,17 @@ TEST(MachineFile, NamesAFileAsItsBaseAndIsJoinedByPlus) {
             std::string::npos);
 }
 
+TEST(MachineFile, OfTheDocumentationIsRead) {
+  const std::string page = read_file(std::filesystem::path(TOK_SOURCE_DIR) / "docs/pricing.md");
+  const std::string fence = "```toml\n";
+  const size_t begin = page.find(fence) + fence.size();
+  const Machine m = parse_machine(page.substr(begin, page.find("```", begin) - begin), "page");
+  EXPECT_EQ(m.name, "lab");
+  ASSERT_EQ(m.levels.size(), 3U);
+  EXPECT_EQ(m.levels[1].num_devices, 32);
+  EXPECT_DOUBLE_EQ(get_number(m, "device.tile_256x256"), 0.98);
+}
+
 TEST(MachineFile, RefusesInOneClearLine) {
   const auto number = [](const std::string& key, const std::string& table) {
     return parse_error("base = \"h100\"\n" + key + " = " + table + "\n");
