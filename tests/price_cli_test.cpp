@@ -101,6 +101,16 @@ TEST(PriceCli, SweepsNumbersKeysAndGpus) {
   EXPECT_LT(modes[0].at("memory").at("peak_bytes"), modes[1].at("memory").at("peak_bytes"));
 }
 
+TEST(PriceCli, ListsMachinesAndTheirNumbers) {
+  const auto list = plan({"--cluster", "list"});
+  EXPECT_EQ(list.exit_code, 0) << list.err;
+  EXPECT_NE(list.out.find("h100"), std::string::npos) << list.out;
+  const auto numbers =
+      plan({"--cluster", "h100", "--numbers", "--set", "nvlink.bytes_per_s=123 GB/s"});
+  EXPECT_EQ(numbers.exit_code, 0) << numbers.err;
+  EXPECT_NE(numbers.out.find("nvlink.bytes_per_s = 123 GB/s"), std::string::npos) << numbers.out;
+}
+
 TEST(PriceCli, SaysWhatWouldMakeItFit) {
   const auto result = plan({"--cluster", "h100", "--gpus", "8", "--model.flavor=70B",
                             "--activation_checkpoint.mode=none"});

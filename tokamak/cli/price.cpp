@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "tokamak/cli/run_config.h"
 #include "tokamak/config/check.h"
@@ -87,7 +88,7 @@ std::string sweep_text(const Sweep& sweep, const std::vector<price::Report>& rep
     const double comm =
         r.step.by_category[static_cast<size_t>(price::Category::kExposedComm)] / r.step.seconds;
     text +=
-        fmt::format("{:<16}{:>8}{:>12.4f}{:>14.1f}{:>9.2f}{:>12.2f}{:>10.2f}{:>10.2f}{:>11.2f}{}\n",
+        fmt::format("{:<{}}{:>8}{:>12.4f}{:>14.1f}{:>9.2f}{:>12.2f}{:>10.2f}{:>10.2f}{:>12.2f}{}\n",
                     sweep.values[i], r.num_devices, r.step.seconds, r.device_tokens_per_s(),
                     100.0 * r.device_flops(r.flops[0]) / r.peak_flops,
                     100.0 * r.device_tokens_per_s() / reports[0].device_tokens_per_s(),
@@ -146,11 +147,31 @@ int run_sweep(const PriceWords& words, const Point& base) {
   return 0;
 }
 
+void print_machines() {
+  for (const std::string& name : price::machine_names()) {
+    const price::Machine machine = price::load_machine(name);
+    std::vector<std::string> levels;
+    for (const price::Level& level : machine.levels) {
+      levels.push_back(level.num_devices > 0 ? fmt::format("{} {}", level.name, level.num_devices)
+                                             : level.name);
+    }
+    fmt::print("{:<16}{}; {}\n", name, machine.device.name, fmt::join(levels, ", "));
+  }
+}
+
 }  // namespace
 
 int run_price(const PriceWords& words) {
+  if (words.cluster == "list") {
+    print_machines();
+    return 0;
+  }
   Point base{.machine = price::load_machine(words.cluster)};
   for (const std::string& set : words.sets) price::set_number(base.machine, set);
+  if (words.numbers) {
+    fmt::print("{}", base.machine.describe());
+    return 0;
+  }
   base.num_gpus = words.num_gpus ? *words.num_gpus : std::stoll(words.sweep->values[0]);
   if (words.sweep) return run_sweep(words, base);
   TOK_REQUIRE(!words.csv, "--csv: wanted --sweep with it");

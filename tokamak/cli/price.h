@@ -28,6 +28,7 @@ struct PriceWords {
   double tokens = 1e12;
   bool json = false;
   bool all_ranks = false;
+  bool numbers = false;  ///< print the machine's instead
   std::optional<std::string> trace;
   std::optional<std::string> html;
   std::optional<std::string> csv;

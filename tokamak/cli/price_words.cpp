@@ -85,8 +85,12 @@ std::optional<PriceWords> find_price_words(Args args) {
       break;
     }
     if (is_ours) continue;
-    if (args[i] == "--json" || args[i] == "--all-ranks") {
-      (args[i] == "--json" ? words.json : words.all_ranks) = true;
+    bool* const flag = args[i] == "--json"        ? &words.json
+                       : args[i] == "--all-ranks" ? &words.all_ranks
+                       : args[i] == "--numbers"   ? &words.numbers
+                                                  : nullptr;
+    if (flag != nullptr) {
+      *flag = true;
       others.push_back(args[i]);
     } else {
       words.rest.push_back(args[i]);
@@ -96,16 +100,19 @@ std::optional<PriceWords> find_price_words(Args args) {
     TOK_REQUIRE(others.empty(), "{}: wanted --cluster NAME with it", others[0]);
     return std::nullopt;
   }
+  if (words.cluster == "list" || words.numbers) return words;
   TOK_REQUIRE(words.num_gpus || (words.sweep && words.sweep->key == "gpus"),
               "--cluster {}: wanted --gpus N with it", words.cluster);
   return words;
 }
 
 std::string price_help() {
-  return "  --cluster NAME  price a step on this machine, built in or a TOML file, plan no run\n"
+  return "  --cluster NAME  price a step on this machine: built in (list shows them) or a TOML "
+         "file\n"
          "  --gpus N        ranks of the mesh that is priced\n"
          "  --set KEY=VALUE another value for a number of the machine, as "
          "device.memory_bytes_per_s\n"
+         "  --numbers       print the machine's numbers with their sources, price nothing\n"
          "  --precision P   of the products inside blocks: bf16, fp8 or fp4\n"
          "  --tokens N      how many to train for (1e12)\n"
          "  --all-ranks     price every rank, not the first of each pipeline stage\n"
