@@ -89,7 +89,7 @@ std::string sweep_text(const Sweep& sweep, const std::vector<price::Report>& rep
         r.step.by_category[static_cast<size_t>(price::Category::kExposedComm)] / r.step.seconds;
     text +=
         fmt::format("{:<{}}{:>8}{:>12.4f}{:>14.1f}{:>9.2f}{:>12.2f}{:>10.2f}{:>10.2f}{:>12.2f}{}\n",
-                    sweep.values[i], r.num_devices, r.step.seconds, r.device_tokens_per_s(),
+                    sweep.values[i], width, r.num_devices, r.step.seconds, r.device_tokens_per_s(),
                     100.0 * r.device_flops(r.flops[0]) / r.peak_flops,
                     100.0 * r.device_tokens_per_s() / reports[0].device_tokens_per_s(),
                     100.0 * comm, 100.0 * r.step.bubble_fraction,
