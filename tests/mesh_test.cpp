@@ -77,7 +77,8 @@ INSTANTIATE_TEST_SUITE_P(
                       ScheduleCase{"LoopedBFS", 2, 2, 4},
                       ScheduleCase{"InterleavedZeroBubble", 2, 1, 4},
                       ScheduleCase{"InterleavedZeroBubble", 2, 2, 4},
-                      ScheduleCase{"ZBVZeroBubble", 2, 2, 4}, ScheduleCase{"DualPipeV", 2, 2, 4}),
+                      ScheduleCase{"ZBVZeroBubble", 2, 2, 4}, ScheduleCase{"DualPipeV", 2, 2, 4},
+                      ScheduleCase{"VHalf", 2, 2, 4}, ScheduleCase{"VMin", 2, 2, 4}),
     [](const auto& test) {
       return std::string(test.param.schedule[0] == '1' ? "One" : "") + test.param.schedule + "_p" +
              std::to_string(test.param.pp) + "v" + std::to_string(test.param.chunks);

@@ -99,7 +99,7 @@ const Key kKeys[] = {
   TOK_KEY(parallelism.pipeline_parallel_first_stage_less_layers, kHonoured, ">=0", "The embedding counts as that many layers."),
   TOK_KEY(parallelism.pipeline_parallel_last_stage_less_layers, kHonoured, ">=0", "Norm and output count as that many layers."),
   TOK_KEY(parallelism.pipeline_parallel_layers_per_stage, kHonoured, ">=1", "Layers of a stage; none: from the schedule."),
-  TOK_KEY(parallelism.pipeline_parallel_schedule, kFeature, "~1F1B|GPipe|Interleaved1F1B|LoopedBFS|InterleavedZeroBubble|ZBVZeroBubble|DualPipeV|PipelineScheduleSingle|PipelineScheduleMulti|_PipelineScheduleRuntime", "Pipeline schedule; case does not matter."),
+  TOK_KEY(parallelism.pipeline_parallel_schedule, kFeature, "~1F1B|GPipe|Interleaved1F1B|LoopedBFS|InterleavedZeroBubble|ZBVZeroBubble|DualPipeV|VHalf|VMin|PipelineScheduleSingle|PipelineScheduleMulti|_PipelineScheduleRuntime", "Pipeline schedule; case does not matter."),
   TOK_KEY(parallelism.pipeline_parallel_schedule_csv, kFeature, "", "CSV file of actions for a custom schedule."),
   TOK_KEY(parallelism.pipeline_parallel_microbatch_size, kHonoured, ">=1", "Sequences of a pipeline microbatch; divides training.local_batch_size."),
   TOK_KEY(parallelism.pipeline_parallel_expert_parallel_overlap, kDormant, "", "Overlap expert communication under DualPipeV."),

@@ -250,6 +250,8 @@ const std::vector<ScheduleKind>& kinds() {
       {"InterleavedZeroBubble", 2, false, StageOrder::kLoop},
       {"ZBVZeroBubble", 2, true, StageOrder::kV},
       {"DualPipeV", 2, true, StageOrder::kV},
+      {"VHalf", 2, true, StageOrder::kV},
+      {"VMin", 2, true, StageOrder::kV},
   };
   return kKinds;
 }
@@ -281,6 +283,8 @@ PipelineSchedule make_schedule(const std::string& name, int num_ranks, int stage
     return interleaved_zero_bubble(num_ranks, stages_per_rank, num_microbatches);
   if (kind.name == "ZBVZeroBubble") return zbv_zero_bubble(num_ranks, num_microbatches);
   if (kind.name == "DualPipeV") return dual_pipe_v(num_ranks, num_microbatches);
+  if (kind.name == "VHalf") return v_half(num_ranks, num_microbatches);
+  if (kind.name == "VMin") return v_min(num_ranks, num_microbatches);
   return interleaved_1f1b(num_ranks, stages_per_rank, num_microbatches);
 }
 

@@ -21,7 +21,7 @@ struct ScheduleKind {
 
 /// The schedule that parallelism.pipeline_parallel_schedule names, in any case of letters:
 /// GPipe, 1F1B, Interleaved1F1B, LoopedBFS, InterleavedZeroBubble (with one stage a rank it is
-/// ZB-H1), ZBVZeroBubble, DualPipeV. Throws Error that lists them.
+/// ZB-H1), ZBVZeroBubble, DualPipeV, VHalf, VMin. Throws Error that lists them.
 ScheduleKind schedule_kind(const std::string& name);
 
 /// Throws Error that names the key where a schedule has another number of stages on a rank.
@@ -49,6 +49,11 @@ PipelineSchedule zbv_zero_bubble(int num_ranks, int num_microbatches);
 
 /// DualPipeV: the V with overlapped forward-backward pairs; 2p + 1 chunks in flight.
 PipelineSchedule dual_pipe_v(int num_ranks, int num_microbatches);
+
+/// V-Half and V-Min (arXiv 2405.15362): about half and a third of 1F1B's activations, for more
+/// bubble. V-Min's pattern stalls where F, I and W differ: it can be slower than 1F1B.
+PipelineSchedule v_half(int num_ranks, int num_microbatches);
+PipelineSchedule v_min(int num_ranks, int num_microbatches);
 
 /// The schedule `times` times, one after the other without a barrier: microbatches count on.
 PipelineSchedule repeat_schedule(const PipelineSchedule& schedule, int times);

@@ -188,25 +188,42 @@ TEST(Schedules, CompareAsPublished) {
   EXPECT_DOUBLE_EQ(bubble("ZBVZeroBubble", 2), 3);
 }
 
-// Speed over 1F1B at F : I : W = 10 : 12 : 8 and 32 microbatches, beside what AMD's Primus measured
-// with 8 ranks (MI300X) and 4 (MI355X).
+// As published: activations in chunks of 1F1B's 2p.
+TEST(StablePattern, HoldsHalfAndAThird) {
+  for (const auto& [p, half, min] : {std::tuple(4, 6, 4), {8, 10, 8}, {9, 10, 8}}) {
+    const auto most = [](const Ints& chunks) {
+      return *std::max_element(chunks.begin(), chunks.end());
+    };
+    EXPECT_EQ(most(chunks_in_flight(make_schedule("VHalf", p, 2, 24))), half);
+    EXPECT_EQ(most(chunks_in_flight(make_schedule("VMin", p, 2, 24))), min);
+  }
+}
+
+// Speed over 1F1B at F : I : W = 10 : 12 : 8, 32 microbatches and transfers of 3 % of a forward,
+// beside what AMD's Primus measured with 8 ranks (MI300X) and 4 (MI355X).
 TEST(Schedules, AgreeWithMeasuredRatios) {
   struct Case {
     const char* name;
     int p, v;
-    double measured, predicted;
+    double measured;
   };
 
+  const auto seconds = [](const char* name, int p, int v) {
+    const PipelineSchedule s = make_schedule(name, p, v, 32);
+    check_schedule(s);
+    PipelineDurations durations = uniform(s.num_stages(), {10.0 / v, 12.0 / v, 8.0 / v});
+    durations.transfer = 0.3;
+    return simulate_schedule(s, durations).makespan;
+  };
   for (const auto& c :
-       {Case{"Interleaved1F1B", 8, 2, 1.09, 1.099},
-        Case{"InterleavedZeroBubble", 8, 1, 1.13, 1.106}, Case{"ZBVZeroBubble", 8, 2, 1.12, 1.168},
-        Case{"InterleavedZeroBubble", 4, 1, 1.08, 1.048}, Case{"ZBVZeroBubble", 4, 2, 1.08, 1.074},
-        Case{"Interleaved1F1B", 4, 3, 1.10, 1.061}, Case{"Interleaved1F1B", 4, 4, 1.10, 1.069}}) {
-    const double v = c.v;
-    const double ratio = makespan(make_schedule("1F1B", c.p, 1, 32), {10, 12, 8}) /
-                         makespan(make_schedule(c.name, c.p, c.v, 32), {10 / v, 12 / v, 8 / v});
-    EXPECT_NEAR(ratio, c.predicted, 0.001) << c.name << " of " << c.p;
+       {Case{"Interleaved1F1B", 8, 2, 1.09}, Case{"InterleavedZeroBubble", 8, 1, 1.13},
+        Case{"ZBVZeroBubble", 8, 2, 1.12}, Case{"VHalf", 8, 2, 1.08}, Case{"VMin", 8, 2, 0.88},
+        Case{"InterleavedZeroBubble", 4, 1, 1.08}, Case{"ZBVZeroBubble", 4, 2, 1.08},
+        Case{"VHalf", 4, 2, 1.06}, Case{"VMin", 4, 2, 0.80}, Case{"Interleaved1F1B", 4, 3, 1.10},
+        Case{"Interleaved1F1B", 4, 4, 1.10}}) {
+    const double ratio = seconds("1F1B", c.p, 1) / seconds(c.name, c.p, c.v);
     EXPECT_NEAR(ratio, c.measured, 0.06) << c.name << " of " << c.p;
+    RecordProperty(fmt::format("{}_{}_{}", c.name, c.p, c.v), fmt::format("{:.3f}", ratio));
   }
 }
 
@@ -216,7 +233,7 @@ TEST(Schedules, RunOnAnyCounts) {
   for (int trial = 0; trial < 600; ++trial) {
     constexpr const char* kNames[] = {"GPipe",     "1F1B",          "Interleaved1F1B",
                                       "LoopedBFS", "ZBVZeroBubble", "InterleavedZeroBubble",
-                                      "DualPipeV"};
+                                      "DualPipeV", "VHalf",         "VMin"};
     const char* name = kNames[trial % std::size(kNames)];
     const ScheduleKind kind = schedule_kind(name);
     const int v = kind.fixed_stages_per_rank ? kind.default_stages_per_rank : up_to(5);
