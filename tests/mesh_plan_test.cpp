@@ -64,7 +64,9 @@ TEST(MeshPlan, plans_405b_for_one_rank_of_16384) {
   RecordProperty("peak_rss_mb", std::to_string(use.ru_maxrss / 1024));
   std::printf("405B on tp8 x pp16 x dp_shard 128: %.2f s, %ld MB, plan %.1f GiB\n", seconds,
               use.ru_maxrss / 1024, static_cast<double>(run.peak_bytes()) / (1024.0 * 1024 * 1024));
+#ifndef __SANITIZE_ADDRESS__  // whose own memory is more than the program's
   EXPECT_LT(use.ru_maxrss / 1024, 500);
+#endif
 }
 
 const std::vector<std::pair<std::string, int>> kSchedules{{"GPipe", 1},

@@ -43,6 +43,12 @@ bool means_gpu(const std::string& device) {
   return device == "cuda" || (device == "auto" && gpu::num_devices() > 0);
 }
 
+bool wants_copy_engine(const std::string& choice, const LaunchEnvironment& launched) {
+  if (choice != "auto") return choice == "always";
+  return launched.world_size > 1 && launched.local_size == launched.world_size &&
+         gpu::has_copy_engine_gathers();
+}
+
 std::unique_ptr<Backend> open_backend(const DeviceChoice& choice,
                                       const LaunchEnvironment& launched) {
   if (!means_gpu(choice.device)) return cpu::make_backend({.threads = choice.threads});

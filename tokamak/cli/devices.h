@@ -28,6 +28,10 @@ struct DeviceChoice {
   bool copy_engine = false;    ///< a GPU's memory can be gathered by copy engines
 };
 
+/// What `choice` (auto, never or always) means for ranks started so: auto is for several of one
+/// host, with an NCCL that can.
+bool wants_copy_engine(const std::string& choice, const LaunchEnvironment& launched);
+
 /// A GPU, that of the local rank, or the CPU. Throws Error where cuda is asked for and there is
 /// none.
 std::unique_ptr<Backend> open_backend(const DeviceChoice& choice,

@@ -71,7 +71,10 @@ int run_plan(Args args) {
   const PlannedRun planned(spec, shape_of(run->config, spec, run->place), made_for.target);
   const Plan& plan = planned.plan();
   if (run->print) fmt::print("{}", to_text(plan));
-  if (run->why) print_why(plan, made_for.target);
+  if (run->why) {
+    print_why(plan, made_for.target);
+    for (const std::string& note : planned.notes()) fmt::print("{}\n", note);
+  }
   fmt::print("{}", made_for.note);
   size_t num_tasks = 0;
   for (const Segment& segment : plan.segments) num_tasks += segment.tasks.size();

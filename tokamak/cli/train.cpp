@@ -99,11 +99,13 @@ void train_on(World& world, const LaunchEnvironment& launched, Args args) {
   if (run->dry_run) return;
   options.logging.print = print_log;
   std::unique_ptr<Backend> backend;
+  const bool copy_engine =
+      wants_copy_engine(run->config.parallelism.copy_engine_all_gather, launched);
   all_together(world, [&] {
     backend = open_backend({.device = run->config.job.device,
                             .threads = threads_of(run->config, launched),
                             .deterministic = run->config.debug.deterministic,
-                            .copy_engine = run->config.parallelism.copy_engine_all_gather},
+                            .copy_engine = copy_engine},
                            launched);
     return std::string();
   });
@@ -111,8 +113,7 @@ void train_on(World& world, const LaunchEnvironment& launched, Args args) {
   options.profiling.rates = rates_of(*backend);
   options.logging.memory = [&] { return memory_use(*backend); };
   std::unique_ptr<World> of_gpus;
-  World& ranks = device_world(world, *backend, launched,
-                              run->config.parallelism.copy_engine_all_gather, of_gpus);
+  World& ranks = device_world(world, *backend, launched, copy_engine, of_gpus);
   ranks.set_timeout(options.init_timeout);
   train(options, ranks, *backend);
 }

@@ -19,7 +19,7 @@ struct JobConfig {
   std::optional<std::string> save_config_file;
   std::string custom_config_module;
   std::string device = "auto";
-  std::string cuda_graphs = "never";
+  std::string cuda_graphs = "auto";
 };
 
 struct ProfilingConfig {
@@ -105,7 +105,7 @@ struct ParallelismConfig {
   int64_t data_parallel_shard_degree = -1;
   std::string data_parallel_type = "fsdp";
   std::string fsdp_reshard_after_forward = "default";
-  bool copy_engine_all_gather = false;
+  std::string copy_engine_all_gather = "auto";
   int64_t tensor_parallel_degree = 1;
   bool disable_loss_parallel = false;
   bool enable_async_tensor_parallel = false;

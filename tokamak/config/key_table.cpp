@@ -89,7 +89,7 @@ const Key kKeys[] = {
   TOK_KEY(parallelism.data_parallel_shard_degree, kFeature, ">=1 or -1", "Ranks that share one replica's state (FSDP); -1: what is left of the world."),
   TOK_KEY(parallelism.data_parallel_type, kHonoured, "fsdp|ddp|zero1|zero2", "What data-parallel ranks share: fsdp all of the state, zero2 gradients and moments, zero1 moments, ddp nothing (a shard degree of -1 is then made of replicas) (ours)."),
   TOK_KEY(parallelism.fsdp_reshard_after_forward, kHonoured, "default|always|never", "Free gathered parameters after the forward pass; default: unless pipelined."),
-  TOK_KEY(parallelism.copy_engine_all_gather, kHonoured, "", "GPUs gather sharded parameters by their copy engines instead of kernels (ours; NCCL 2.28, one host)."),
+  TOK_KEY(parallelism.copy_engine_all_gather, kHonoured, "auto|never|always", "GPUs gather sharded parameters by their copy engines instead of kernels; auto does so where all ranks are of one host (ours; NCCL 2.28)."),
   TOK_KEY(parallelism.tensor_parallel_degree, kFeature, ">=1", "Tensor- and sequence-parallel ranks."),
   TOK_KEY(parallelism.disable_loss_parallel, kHonoured, "", "Gather logits instead of a vocabulary-parallel loss."),
   TOK_KEY(parallelism.enable_async_tensor_parallel, kHonoured, "", "Overlap tensor-parallel communication with products, in chunks; only tensor parallelism has any."),

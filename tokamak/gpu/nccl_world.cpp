@@ -231,6 +231,10 @@ void free_symmetric(void* memory) {
   ncclMemFree(memory);
 }
 
+bool has_copy_engine_gathers() {
+  return NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0);
+}
+
 std::string nccl_version() {
   int v = 0;
   TOK_NCCL(ncclGetVersion(&v));

@@ -20,6 +20,9 @@ struct NcclOptions {
 void* allocate_symmetric(int64_t bytes);
 void free_symmetric(void* memory);
 
+/// Whether NcclOptions::copy_engine can be had: NCCL 2.28 and newer.
+bool has_copy_engine_gathers();
+
 /// "2.28.9", or "" where this program was built without NCCL.
 std::string nccl_version();
 

@@ -9,6 +9,10 @@ void* allocate_symmetric(int64_t) {
 
 void free_symmetric(void*) {}
 
+bool has_copy_engine_gathers() {
+  return false;
+}
+
 std::string nccl_version() {
   return "";
 }

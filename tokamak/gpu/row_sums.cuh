@@ -134,14 +134,13 @@ __device__ void store_sums(const A (&sums)[P][K][S], int group, int D, A* partia
 }
 
 // Block b takes the b-th group of rows of each kGpuRowBlocks, one row for each group of threads.
-// The rows to come are on their way while one is worked on, the sums stay in registers.
-template <int P, bool kAdds, int kMost, class T, class F>
+// The next row is on its way while one is worked on (kAhead), the sums stay in registers.
+template <int P, int kAhead, bool kAdds, int kMost, class T, class F>
 __global__ void __launch_bounds__(kMost, kMost < 512 ? 2 : 1)
     held_rows(F f, const T* x, const T* w, const T* dy, T* dx, Accum<T>* partial, int64_t N, int D,
               int group) {
   using A = Accum<T>;
   constexpr int K = Pack<T>::kSize;
-  constexpr int kAhead = P > 1 ? 0 : F::kSums == 1 && !kAdds ? 2 : 1;
   const int member = static_cast<int>(threadIdx.x) % group;
   const int rows = static_cast<int>(blockDim.x) / group;
   const int64_t step = static_cast<int64_t>(gridDim.x) * rows;
@@ -277,19 +276,19 @@ void launch_row_sums(const F& f, int64_t N, int64_t D, const KernelArgs& args) {
   const int64_t packs = D / Pack<T>::kSize;
   int64_t blocks = 0;
   if (N > 0 && is_packed<T>(D, x, w, dy, dx) && packs <= 2048) {
-    const bool one = packs <= 1024;
-    // Two sums a column want more registers than 512 threads leave to each.
-    constexpr int kFew = S == 1 ? 512 : 448;
+    // Two accesses a thread, two blocks a multiprocessor and a row ahead leave nothing in local
+    // memory; longer rows take as many threads as a block has.
+    constexpr int kFew = 256;
+    const bool one = packs > 2 * kFew && packs <= 1024;
     const RowGroups to = row_groups(packs, one ? 1 : 2, kFew);
     blocks = std::min(kGpuRowBlocks, (N + to.rows - 1) / to.rows);
-    const size_t shared =
-        to.rows == 1 ? 0 : static_cast<size_t>(to.threads()) * Pack<T>::kSize * sizeof(A);
+    const size_t shared = to.rows == 1 ? 0
+                                       : static_cast<size_t>(to.threads()) * (one ? 1 : 2) *
+                                             Pack<T>::kSize * sizeof(A);
     const auto launch = [&]<bool kAdds>() {
-      auto kernel =
-          one ? detail::held_rows<1, kAdds, 1024, T, F> : detail::held_rows<2, kAdds, 1024, T, F>;
-      if constexpr (S > 1) {
-        if (one && to.threads() <= kFew) kernel = detail::held_rows<1, kAdds, kFew, T, F>;
-      }
+      const auto kernel = one                    ? detail::held_rows<1, 1, kAdds, 1024, T, F>
+                          : to.threads() <= kFew ? detail::held_rows<2, 1, kAdds, kFew, T, F>
+                                                 : detail::held_rows<2, 0, kAdds, 1024, T, F>;
       kernel<<<static_cast<unsigned>(blocks), to.threads(), shared, stream>>>(
           f, x, w, dy, dx, partial, N, width, to.group);
     };

@@ -16,6 +16,26 @@ double scaled(double frequency, const RopeScaling& s) {
   return (1.0 - smooth) * frequency / s.factor + smooth * frequency;
 }
 
+void require_heads(std::string_view op, const Rope& rope, const TensorType& x,
+                   const TensorType& positions) {
+  TOK_REQUIRE(x.dims.size() == 4 && is_float(x.dtype) && x.dims[3] % 2 == 0,
+              "{}: x wants float [batch, sequence, heads, an even head_dim], got {}", op,
+              to_string(x));
+  TOK_REQUIRE(positions.dtype == DType::kI32 && positions.dims == Dims({x.dims[0], x.dims[1]}),
+              "{}: positions want int32[{}, {}], got {}", op, x.dims[0], x.dims[1],
+              to_string(positions));
+  TOK_REQUIRE(rope.theta > 0.0, "{}: theta is {}, wanted a positive number", op, rope.theta);
+  const RopeScaling& s = rope.scaling;
+  if (s.kind == RopeScaling::Kind::kLlama3) {
+    TOK_REQUIRE(s.factor > 0.0 && s.original_max_position_embeddings > 0.0 &&
+                    s.high_freq_factor > s.low_freq_factor,
+                "{}: wanted factor {} and original_max_position_embeddings {} above 0, "
+                "high_freq_factor {} above low_freq_factor {}",
+                op, s.factor, s.original_max_position_embeddings, s.high_freq_factor,
+                s.low_freq_factor);
+  }
+}
+
 }  // namespace
 
 std::vector<double> rope_frequencies(int64_t head_dim, double theta, const RopeScaling& scaling) {
@@ -29,21 +49,7 @@ std::vector<double> rope_frequencies(int64_t head_dim, double theta, const RopeS
 
 Types Rope::infer(std::span<const TensorType> in) const {
   require_inputs(kName, in, 2, 2);
-  TOK_REQUIRE(in[0].dims.size() == 4 && is_float(in[0].dtype) && in[0].dims[3] % 2 == 0,
-              "rope: x wants float [batch, sequence, heads, an even head_dim], got {}",
-              to_string(in[0]));
-  TOK_REQUIRE(in[1].dtype == DType::kI32 && in[1].dims == Dims({in[0].dims[0], in[0].dims[1]}),
-              "rope: positions want int32[{}, {}], got {}", in[0].dims[0], in[0].dims[1],
-              to_string(in[1]));
-  TOK_REQUIRE(theta > 0.0, "rope: theta is {}, wanted a positive number", theta);
-  if (scaling.kind == RopeScaling::Kind::kLlama3) {
-    TOK_REQUIRE(scaling.factor > 0.0 && scaling.original_max_position_embeddings > 0.0 &&
-                    scaling.high_freq_factor > scaling.low_freq_factor,
-                "rope: wanted factor {} and original_max_position_embeddings {} above 0, "
-                "high_freq_factor {} above low_freq_factor {}",
-                scaling.factor, scaling.original_max_position_embeddings, scaling.high_freq_factor,
-                scaling.low_freq_factor);
-  }
+  require_heads(kName, *this, in[0], in[1]);
   return {in[0]};
 }
 
@@ -72,6 +78,45 @@ std::string Rope::describe() const {
                         scaling.original_max_position_embeddings);
   }
   return inverse ? text + " inverse" : text;
+}
+
+Types RopeConcat::infer(std::span<const TensorType> in) const {
+  require_inputs(kName, in, 2, 5);
+  const size_t num_parts = in.size() - 1;
+  TOK_REQUIRE(num_turned >= 0 && static_cast<size_t>(num_turned) <= num_parts,
+              "rope_concat: {} of {} inputs are to be turned", num_turned, num_parts);
+  TensorType out = in[0];
+  int64_t heads = 0;
+  for (const TensorType& x : in.first(num_parts)) {
+    require_heads(kName, rope, x, in.back());
+    TOK_REQUIRE(x.dtype == in[0].dtype && x.dims[3] == in[0].dims[3],
+                "rope_concat: parts differ: {} and {}", to_string(in[0]), to_string(x));
+    heads += x.dims[2];
+  }
+  out.dims = {in[0].dims[0], in[0].dims[1], heads * in[0].dims[3]};
+  return {out};
+}
+
+std::vector<Strategy> RopeConcat::place(std::span<const TensorType> in) const {
+  std::vector<Strategy> all{replicate(in.size(), 1)};
+  for (const int d : {0, 1})
+    all.push_back({.in = std::vector<Shard>(in.size(), cut(d)), .out = {cut(d)}});
+  return all;
+}
+
+std::vector<Value> RopeConcat::gradient(Graph&, const Node& n, std::span<const Value>) const {
+  return no_gradient(n);
+}
+
+Cost RopeConcat::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
+  Cost cost = memory_cost(in, out, 0.0);
+  for (const TensorType& x : in.first(static_cast<size_t>(num_turned)))
+    cost.flops += 3.0 * static_cast<double>(x.numel());
+  return cost;
+}
+
+std::string RopeConcat::describe() const {
+  return fmt::format("{} of the first {}", rope.describe(), num_turned);
 }
 
 }  // namespace tokamak

@@ -24,7 +24,7 @@ struct RopeScaling {
 /// `factor`, those under original / high_freq_factor stay, those between are interpolated.
 std::vector<double> rope_frequencies(int64_t head_dim, double theta, const RopeScaling& scaling);
 
-// B batch, S sequence, H heads.
+// B batch, S sequence, H heads, D head_dim.
 
 /// Rotates pairs (i, i + head_dim / 2) of x [B, S, H, head_dim] by positions i32 [B, S] times the
 /// frequency, the angle rounded to fp32 as Hugging Face does; backwards if `inverse`. y may take
@@ -42,6 +42,23 @@ struct Rope {
 
   std::vector<Alias> aliases() const { return {{.out = 0, .in = 0}}; }
 
+  std::string describe() const;
+  bool operator==(const Rope&) const = default;
+
+  static std::span<const Variant> variants() { return one_kernel(); }
+};
+
+/// y [B, S, (H_0 + H_1 + ..) D]: the heads of up to four x_i [B, S, H_i, D] side by side, those of
+/// the first `num_turned` rotated as `rope` rotates. Inputs x_0, x_1, .., positions.
+struct RopeConcat {
+  static constexpr std::string_view kName = "rope_concat";
+  Rope rope;
+  int num_turned = 0;
+
+  Types infer(std::span<const TensorType> in) const;
+  std::vector<Strategy> place(std::span<const TensorType> in) const;
+  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
   std::string describe() const;
 
   static std::span<const Variant> variants() { return one_kernel(); }

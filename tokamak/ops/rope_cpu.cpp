@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <array>
+#include <span>
+#include <vector>
 
 #include "tokamak/cpu/dispatch.h"
 #include "tokamak/cpu/vec_math.h"
@@ -7,6 +9,8 @@
 
 namespace tokamak::cpu {
 namespace {
+
+// N tokens, H heads.
 
 constexpr int64_t kPairs = 64;
 
@@ -26,43 +30,71 @@ void rotate(const T* x, T* y, int64_t H, int64_t half, int64_t begin, int64_t en
   }
 }
 
-}  // namespace
-
-// N tokens, H heads.
-
-Kernel prepare(const Rope& op, const KernelTypes& types, std::string_view) {
-  const int64_t N = types.in[1].numel();
-  const int64_t H = types.in[0].dims[2];
-  const int64_t half = types.in[0].dims[3] / 2;
+std::vector<float> frequencies_of(const Rope& op, int64_t head_dim) {
   std::vector<float> frequencies;
-  for (const double f : rope_frequencies(2 * half, op.theta, op.scaling))
+  for (const double f : rope_frequencies(head_dim, op.theta, op.scaling))
     frequencies.push_back(static_cast<float>(op.inverse ? -f : f));
-  return by_float(types.out[0].dtype, [=]<class T>() -> Kernel {
-    return [=](const KernelArgs& args) {
-      using A = Accum<T>;
-      const T* x = args.in[0].as<T>();
-      const int32_t* positions = args.in[1].as<int32_t>();
-      const float* frequency = frequencies.data();
-      T* y = args.out[0].as<T>();
-      parallel_ranges(N, 8, [=](int64_t first, int64_t last, int) {
-        std::array<A, kPairs> sine{};
-        std::array<A, kPairs> cosine{};
-        for (int64_t n = first; n < last; ++n) {
-          const auto position = static_cast<float>(positions[n]);
-          for (int64_t begin = 0; begin < half; begin += kPairs) {
-            const int64_t end = std::min(begin + kPairs, half);
-            vec::loop(end - begin, [=, s = sine.data(), c = cosine.data()](int64_t i) {
-              const auto turned = vec::sincos(static_cast<A>(position * frequency[begin + i]));
-              s[i] = turned.sin;
-              c[i] = turned.cos;
-            });
-            const int64_t row = n * H * 2 * half;
-            rotate<T>(x + row, y + row, H, half, begin, end, sine, cosine);
-          }
+  return frequencies;
+}
+
+// Heads of each of `parts`, the first `turned` rotated, one after the other in each token's row of
+// y.
+template <class T>
+void rotate_parts(std::span<const Tensor> parts, size_t turned, const int32_t* positions, int64_t N,
+                  const std::vector<float>& frequency, T* y) {
+  using A = Accum<T>;
+  const auto half = static_cast<int64_t>(frequency.size());
+  int64_t heads = 0;
+  for (const Tensor& x : parts) heads += x.dim(2);
+  parallel_ranges(N, 8, [&](int64_t first, int64_t last, int) {
+    std::array<A, kPairs> sine{};
+    std::array<A, kPairs> cosine{};
+    for (int64_t n = first; n < last; ++n) {
+      const auto position = static_cast<float>(positions[n]);
+      for (int64_t begin = 0; turned > 0 && begin < half; begin += kPairs) {
+        const int64_t end = std::min(begin + kPairs, half);
+        vec::loop(end - begin,
+                  [=, f = frequency.data(), s = sine.data(), c = cosine.data()](int64_t i) {
+                    const auto angle = vec::sincos(static_cast<A>(position * f[begin + i]));
+                    s[i] = angle.sin;
+                    c[i] = angle.cos;
+                  });
+        T* to = y + n * heads * 2 * half;
+        for (const Tensor& x : parts.first(turned)) {
+          const int64_t width = x.dim(2) * 2 * half;
+          rotate<T>(x.as<T>() + n * width, to, x.dim(2), half, begin, end, sine, cosine);
+          to += width;
         }
-      });
+      }
+      T* end = y + (n + 1) * heads * 2 * half;
+      for (size_t i = parts.size(); i-- > turned;) {
+        const int64_t width = parts[i].dim(2) * 2 * half;
+        end -= width;
+        std::copy_n(parts[i].as<T>() + n * width, width, end);
+      }
+    }
+  });
+}
+
+Kernel prepare_parts(const Rope& op, size_t turned, const KernelTypes& types) {
+  const int64_t N = types.in.back().numel();
+  const std::vector<float> frequencies = frequencies_of(op, types.in[0].dims[3]);
+  return by_float(types.out[0].dtype, [=]<class T>() -> Kernel {
+    return [=](const KernelArgs& a) {
+      rotate_parts<T>(a.in.first(a.in.size() - 1), turned, a.in.back().as<int32_t>(), N,
+                      frequencies, a.out[0].as<T>());
     };
   });
+}
+
+}  // namespace
+
+Kernel prepare(const Rope& op, const KernelTypes& types, std::string_view) {
+  return prepare_parts(op, 1, types);
+}
+
+Kernel prepare(const RopeConcat& op, const KernelTypes& types, std::string_view) {
+  return prepare_parts(op.rope, static_cast<size_t>(op.num_turned), types);
 }
 
 }  // namespace tokamak::cpu

@@ -21,13 +21,18 @@ __device__ inline void sine_and_cosine(double angle, double* s, double* c) {
   sincos(angle, s, c);
 }
 
+constexpr int kMostParts = 4;
+
+// Heads of up to kMostParts inputs, one after the other in each token's row of y.
 template <class T>
 struct Rotation {
-  const T* x = nullptr;
+  const T* x[kMostParts] = {};
+  int end[kMostParts] = {};  // heads up to the end of each input
+  int H = 0;                 // of all inputs
+  int turned = 0;            // the first of them; the others are copied
   const int32_t* positions = nullptr;
   T* y = nullptr;
   int64_t N = 0;
-  int H = 0;
   int half = 0;
   int begin = 0;  // of the pairs that a launch turns
   int pairs = 0;
@@ -35,10 +40,26 @@ struct Rotation {
   float frequency[kMaxPairs] = {};
 };
 
+// Where pair 0 of head `h` of token `n` is.
+template <class T, int kParts>
+__device__ inline const T* head_of(const Rotation<T>& r, int64_t n, int h) {
+  const T* x = r.x[0];
+  int begin = 0;
+  int end = r.end[0];
+#pragma unroll
+  for (int p = 1; p < kParts; ++p) {
+    if (h < end) break;
+    x = r.x[p];
+    begin = end;
+    end = r.end[p];
+  }
+  return x + (n * (end - begin) + h - begin) * 2 * r.half;
+}
+
 // (a, b) -> (a cos - b sin, b cos + a sin) for a = x[n, h, i], b = x[n, h, i + half]. A block takes
 // `tokens` tokens: it puts the sine and cosine of their angles into shared memory, then turns all
 // their heads, K pairs a thread at a time. Two accesses an element.
-template <class T, int K>
+template <class T, int K, int kParts>
 __global__ void __launch_bounds__(kThreads) rotate(const __grid_constant__ Rotation<T> r) {
   using A = Accum<T>;
   __shared__ alignas(16) A sines[kAngles];
@@ -59,24 +80,29 @@ __global__ void __launch_bounds__(kThreads) rotate(const __grid_constant__ Rotat
   for (int i = static_cast<int>(threadIdx.x); i < items; i += kThreads) {
     const int head = i / packs;
     const int pair = (i - head * packs) * K;
-    const int64_t at = (first * r.H + head) * 2 * r.half + r.begin + pair;
+    const int token = head / r.H;
+    const int h = head - token * r.H;
+    const int64_t to = (first * r.H + head) * 2 * r.half + r.begin + pair;
+    const T* from = head_of<T, kParts>(r, first + token, h) + r.begin + pair;
     T as[K];
     T bs[K];
-    A s[K];
-    A c[K];
-    load<K>(r.x + at, as);
-    load<K>(r.x + at + r.half, bs);
-    load<K>(sines + head / r.H * r.pairs + pair, s);
-    load<K>(cosines + head / r.H * r.pairs + pair, c);
+    load<K>(from, as);
+    load<K>(from + r.half, bs);
+    if (kParts == 1 || h < r.turned) {
+      A s[K];
+      A c[K];
+      load<K>(sines + token * r.pairs + pair, s);
+      load<K>(cosines + token * r.pairs + pair, c);
 #pragma unroll
-    for (int k = 0; k < K; ++k) {
-      const A a = to<A>(as[k]);
-      const A b = to<A>(bs[k]);
-      as[k] = to<T>(a * c[k] - b * s[k]);
-      bs[k] = to<T>(b * c[k] + a * s[k]);
+      for (int k = 0; k < K; ++k) {
+        const A a = gpu::to<A>(as[k]);
+        const A b = gpu::to<A>(bs[k]);
+        as[k] = gpu::to<T>(a * c[k] - b * s[k]);
+        bs[k] = gpu::to<T>(b * c[k] + a * s[k]);
+      }
     }
-    store<K>(r.y + at, as);
-    store<K>(r.y + at + r.half, bs);
+    store<K>(r.y + to, as);
+    store<K>(r.y + to + r.half, bs);
   }
 }
 
@@ -91,16 +117,16 @@ int tokens_a_block(int64_t N, int H, int pairs, int pack, int num_multiprocessor
 template <class T, int K>
 void launch(Rotation<T> r, int num_multiprocessors, DeviceStream stream) {
   r.tokens = tokens_a_block(r.N, r.H, r.pairs, K, num_multiprocessors);
-  const int64_t blocks = (r.N + r.tokens - 1) / r.tokens;
-  rotate<T, K><<<static_cast<unsigned>(blocks), kThreads, 0, as_stream(stream)>>>(r);
+  const auto blocks = static_cast<unsigned>((r.N + r.tokens - 1) / r.tokens);
+  if (r.H == r.end[0] && r.H == r.turned)
+    rotate<T, K, 1><<<blocks, kThreads, 0, as_stream(stream)>>>(r);
+  else
+    rotate<T, K, kMostParts><<<blocks, kThreads, 0, as_stream(stream)>>>(r);
   TOK_CUDA_LAUNCHED();
 }
 
-}  // namespace
-
-Kernel prepare(const Rope& op, const KernelTypes& types, const Setup& setup) {
-  const int64_t N = types.in[1].numel();
-  const auto H = static_cast<int>(types.in[0].dims[2]);
+Kernel prepare_parts(const Rope& op, int turned, const KernelTypes& types, const Setup& setup) {
+  const int64_t N = types.in.back().numel();
   const auto half = static_cast<int>(types.in[0].dims[3] / 2);
   const int num_multiprocessors = setup.device->num_multiprocessors();
   std::vector<float> frequencies;
@@ -109,22 +135,38 @@ Kernel prepare(const Rope& op, const KernelTypes& types, const Setup& setup) {
   return by_float(types.out[0].dtype, [&]<class T>() -> Kernel {
     return [=](const KernelArgs& args) {
       if (args.out[0].numel() == 0) return;
-      Rotation<T> r{.x = args.in[0].as<T>(),
-                    .positions = args.in[1].as<int32_t>(),
+      Rotation<T> r{.positions = args.in.back().as<int32_t>(),
                     .y = args.out[0].as<T>(),
                     .N = N,
-                    .H = H,
                     .half = half};
-      constexpr int kSize = Pack<T>::kSize;
-      const bool is_even = half % kSize == 0 && detail::is_aligned(r.x) && detail::is_aligned(r.y);
+      bool is_even = half % Pack<T>::kSize == 0 && detail::is_aligned(r.y);
+      for (size_t p = 0; p < kMostParts; ++p) {
+        if (p + 1 < args.in.size()) {
+          r.x[p] = args.in[p].as<T>();
+          r.H += static_cast<int>(args.in[p].dim(2));
+          is_even = is_even && detail::is_aligned(r.x[p]);
+        }
+        r.end[p] = r.H;
+        if (static_cast<int>(p) < turned) r.turned = r.H;
+      }
       for (r.begin = 0; r.begin < half; r.begin += kMaxPairs) {
         r.pairs = std::min(kMaxPairs, half - r.begin);
         std::copy_n(frequencies.begin() + r.begin, r.pairs, r.frequency);
-        is_even ? launch<T, kSize>(r, num_multiprocessors, args.stream)
+        is_even ? launch<T, Pack<T>::kSize>(r, num_multiprocessors, args.stream)
                 : launch<T, 1>(r, num_multiprocessors, args.stream);
       }
     };
   });
+}
+
+}  // namespace
+
+Kernel prepare(const Rope& op, const KernelTypes& types, const Setup& setup) {
+  return prepare_parts(op, 1, types, setup);
+}
+
+Kernel prepare(const RopeConcat& op, const KernelTypes& types, const Setup& setup) {
+  return prepare_parts(op.rope, op.num_turned, types, setup);
 }
 
 }  // namespace tokamak::gpu

@@ -62,4 +62,37 @@ OpCases cases_of<Rope>() {
   return c.cases;
 }
 
+template <>
+OpCases cases_of<RopeConcat>() {
+  CasesOf<RopeConcat> c;
+  // Tokens, heads of each part, head_dim.
+  const auto good = [&](std::string name, RopeConcat op, const Dims& tokens,
+                        const std::vector<int64_t>& heads, int64_t head_dim) {
+    Types in;
+    double turned = 0.0;
+    for (size_t i = 0; i < heads.size(); ++i) {
+      in.push_back(f32({tokens[0], tokens[1], heads[i], head_dim}));
+      if (static_cast<int>(i) < op.num_turned) turned += static_cast<double>(in[i].numel());
+    }
+    in.push_back(i32(tokens));
+    OpCase& k = c.good(std::move(name), op, in);
+    k.fill.resize(heads.size());
+    k.fill.push_back({.limit = 1000});
+    k.flops = 3.0 * turned;
+    k.check_gradient = false;
+  };
+  const Rope inverse{.inverse = true};
+  good("queries, keys and values", {.rope = inverse, .num_turned = 2}, {2, 5}, {6, 2, 2}, 8);
+  good("whole words", {.rope = inverse, .num_turned = 2}, {3, 7}, {4, 1, 1}, 64);
+  good("odd number of pairs", {.num_turned = 2}, {2, 3}, {3, 1, 1}, 22);
+  good("many pairs", {.num_turned = 1}, {1, 3}, {2, 1}, 300);
+  good("nothing turned", {}, {2, 3}, {2, 2, 2, 1}, 8);
+  good("all turned", {.num_turned = 1}, {2, 3}, {5}, 8);
+  good("no key heads", {.num_turned = 2}, {2, 3}, {2, 0, 1}, 8);
+  c.bad("head_dims differ", {.num_turned = 1}, {f32({2, 3, 4, 8}), f32({2, 3, 4, 6}), i32({2, 3})});
+  c.bad("tokens differ", {.num_turned = 1}, {f32({2, 3, 4, 8}), f32({2, 4, 4, 8}), i32({2, 3})});
+  c.bad("more turned than given", {.num_turned = 2}, {f32({2, 3, 4, 8}), i32({2, 3})});
+  return c.cases;
+}
+
 }  // namespace tokamak

@@ -5,39 +5,37 @@
 
 namespace tokamak {
 
+// F columns of gate and as many of up; "packed": both are one value [.., 2 F], gate's columns
+// first.
+
 /// y = silu(gate) * up with silu(x) = x / (1 + exp(-x)); rounded once. y may take the storage of
 /// either.
 struct Swiglu {
   static constexpr std::string_view kName = "swiglu";
+  bool packed = false;  ///< the one input is gate and up
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
   std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
-
-  std::vector<Alias> aliases() const { return {{.out = 0, .in = 0}, {.out = 0, .in = 1}}; }
+  std::vector<Alias> aliases() const;
+  std::string describe() const;
 
   static std::span<const Variant> variants() { return one_kernel(); }
 };
 
 /// dgate, dup from gate, up, dy, and Swiglu's y again if asked for; each may take the storage of
-/// any input.
+/// any input of its size.
 struct SwigluGrad {
   static constexpr std::string_view kName = "swiglu_grad";
-  bool emits_y = false;  ///< a third output
+  bool emits_y = false;  ///< a last output
+  bool packed = false;   ///< gate and up are one input, dgate and dup one output
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
   std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
-
-  std::vector<Alias> aliases() const {
-    std::vector<Alias> all{{.out = 0, .in = 0}, {.out = 1, .in = 1}, {.out = 0, .in = 2},
-                           {.out = 1, .in = 2}, {.out = 0, .in = 1}, {.out = 1, .in = 0}};
-    for (int in = 2; emits_y && in >= 0; --in) all.push_back({.out = 2, .in = in});
-    return all;
-  }
-
+  std::vector<Alias> aliases() const;
   std::optional<AnyOp> emitting(const AnyOp& forward) const;
   std::string describe() const;
 

@@ -16,6 +16,7 @@
 #include "tokamak/ops/lm_head_loss.h"
 #include "tokamak/ops/pack.h"
 #include "tokamak/parallel/buckets.h"
+#include "tokamak/parallel/merge_products.h"
 #include "tokamak/parallel/reshard.h"
 #include "tokamak/parallel/stages.h"
 #include "tokamak/parallel/tensor_ring.h"
@@ -493,7 +494,9 @@ Graph Distributor::localize(const Graph& global, const std::vector<NodePlacement
   Graph& g = localizer.graph();
   if (is_training) buckets_->finish(g);
   sum_results(g, localizer.partial_results);
-  return keep_stages(g, *context_);
+  Graph mine = keep_stages(g, *context_);
+  if (is_training && options_.merge_products) return merge_products(mine, notes_);
+  return mine;
 }
 
 void Distributor::sum_results(Graph& g,

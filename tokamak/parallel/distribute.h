@@ -40,6 +40,7 @@ struct DistributeOptions {
   bool head_and_tail = true;         ///< context parallel ranks hold chunks r and 2n-1-r
   std::vector<int> stage_of_module;  ///< by Label::module; empty = one stage
   PipelineSchedule pipeline;         ///< which rank runs which stage, and when
+  bool merge_products = true;        ///< of one input (merge_products.h)
 };
 
 /// A part of a flat slice that belongs to one tensor.
@@ -94,6 +95,9 @@ class Distributor {
 
   const GroupTable& groups() const { return groups_; }
 
+  /// What was decided of the training graph, for people.
+  const std::vector<std::string>& notes() const { return notes_; }
+
  private:
   void sum_results(Graph& g, const std::vector<std::pair<StateId, std::string>>& partial);
 
@@ -102,6 +106,7 @@ class Distributor {
   GroupTable groups_;
   std::unique_ptr<RankContext> context_;
   std::unique_ptr<Buckets> buckets_;
+  std::vector<std::string> notes_;
 };
 
 /// "optimizer.m.NAME": what a parameter's first ('m') or second ('v') moment is called.

@@ -50,6 +50,15 @@ void build_rope(SceneBuilder& b, const Dims& d) {
   b.run(Rope{.theta = 500000.0}, {b.normal(d), b.i32({d[0], d[1]}, Kind::kCount, d[1])});
 }
 
+// dims: batch, sequence, query heads, key-value heads, head dim
+void build_rope_concat(SceneBuilder& b, const Dims& d) {
+  const auto heads = [&](int64_t n) { return b.normal({d[0], d[1], n, d[4]}); };
+  const Value positions = b.i32({d[0], d[1]}, Kind::kCount, d[1]);
+  const Rope back{.theta = 500000.0, .inverse = true};
+  b.run(RopeConcat{.rope = back, .num_turned = 2},
+        {heads(d[2]), heads(d[3]), heads(d[3]), positions});
+}
+
 // dims of this and the next ones: tokens, dim
 void build_rms_norm(SceneBuilder& b, const Dims& d) {
   const Value x = b.normal(d);
@@ -70,10 +79,9 @@ void build_layer_norm(SceneBuilder& b, const Dims& d) {
 }
 
 void build_swiglu(SceneBuilder& b, const Dims& d) {
-  const Value gate = b.normal(d);
-  const Value up = b.normal(d);
-  b.run(Swiglu{}, {gate, up});
-  b.run(SwigluGrad{.emits_y = true}, {gate, up, b.normal(d)});
+  const Value gate_and_up = b.normal({d[0], 2 * d[1]});
+  b.run(Swiglu{.packed = true}, {gate_and_up});
+  b.run(SwigluGrad{.emits_y = true, .packed = true}, {gate_and_up, b.normal(d)});
 }
 
 void build_gelu(SceneBuilder& b, const Dims& d) {
@@ -126,6 +134,7 @@ void build_sum_squares(SceneBuilder& b, const Dims& d) {
 constexpr std::string_view kLinear[] = {"linear", "linear_grad_input", "linear_grad_weight"};
 constexpr std::string_view kAttention[] = {"attention", "attention_grad"};
 constexpr std::string_view kRope[] = {"rope"};
+constexpr std::string_view kRopeConcat[] = {"rope_concat"};
 constexpr std::string_view kRmsNorm[] = {"rms_norm", "add_rms_norm", "rms_norm_grad"};
 constexpr std::string_view kLayerNorm[] = {"layer_norm", "layer_norm_grad"};
 constexpr std::string_view kSwiglu[] = {"swiglu", "swiglu_grad"};
@@ -175,6 +184,12 @@ const std::vector<OpScene>& op_scenes() {
        {{2, 8192, 32, 128}, {2, 8192, 8, 128}},
        {{1, 256, 4, 64}},
        build_rope},
+      {"rope_concat",
+       kRopeConcat,
+       "batch x sequence x heads x kv heads x head dim",
+       {{2, 8192, 32, 8, 128}},
+       {{1, 256, 4, 2, 64}},
+       build_rope_concat},
       {"rms_norm", kRmsNorm, "tokens x dim", {{16384, 4096}}, {{512, 256}}, build_rms_norm},
       {"layer_norm", kLayerNorm, "tokens x dim", {{16384, 4096}}, {{512, 256}}, build_layer_norm},
       {"swiglu", kSwiglu, "tokens x dim", {{16384, 14336}}, {{512, 768}}, build_swiglu},

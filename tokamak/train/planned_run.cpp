@@ -164,6 +164,7 @@ void PlannedRun::plan_of_mesh(const Target& target, const WholeGraphs& whole) {
   }
   layout_ = lay_out(states_);
   pieces_ = distributor.pieces();
+  notes_ = distributor.notes();
   plan_ = compile(training, layout_,
                   {.recompute = shape_.recompute,
                    .target = target,

@@ -72,6 +72,9 @@ class PlannedRun {
 
   const Plan& plan() const { return *plan_; }
 
+  /// What was decided besides the plan's variants, for people.
+  const std::vector<std::string>& notes() const { return notes_; }
+
   /// REQUIRES: the shape has validation.
   const StepState& validation_step() const { return validation_step_; }
 
@@ -101,6 +104,7 @@ class PlannedRun {
   StepState validation_step_;
   std::optional<Plan> plan_;
   std::optional<Plan> validation_plan_;
+  std::vector<std::string> notes_;
 };
 
 /// "memory by owner" as a table for people, in GiB and bytes, with its sum.
