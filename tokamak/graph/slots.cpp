@@ -166,6 +166,44 @@ struct Pool {
   int64_t bytes() const { return slot_bytes * count; }
 };
 
+Pool joined(const std::vector<Pool>& pools, const std::vector<size_t>& which,
+            std::vector<Hold>& holds) {
+  Pool all;
+  for (const size_t p : which) {
+    all.classes.insert(all.classes.end(), pools[p].classes.begin(), pools[p].classes.end());
+    all.slot_bytes = std::max(all.slot_bytes, pools[p].slot_bytes);
+  }
+  all.count = colour(holds, all.classes);
+  return all;
+}
+
+// A microbatch is in one stage at a time, so the values that all stages of a rank save share with
+// profit even where no two of them do. From the largest on, joins as many as save the most.
+void join_from_the_largest(std::vector<Pool>& pools, std::vector<Hold>& holds) {
+  std::stable_sort(pools.begin(), pools.end(),
+                   [](const Pool& a, const Pool& b) { return a.slot_bytes > b.slot_bytes; });
+  std::vector<Pool> kept;
+  for (size_t a = 0; a < pools.size();) {
+    Pool best = pools[a];
+    size_t best_end = a + 1;
+    int64_t most_saved = 0;
+    int64_t apart = pools[a].bytes();
+    std::vector<size_t> which{a};
+    for (size_t b = a + 1; b < pools.size(); ++b) {
+      which.push_back(b);
+      apart += pools[b].bytes();
+      Pool all = joined(pools, which, holds);
+      if (apart - all.bytes() <= most_saved) continue;
+      most_saved = apart - all.bytes();
+      best = std::move(all);
+      best_end = b + 1;
+    }
+    kept.push_back(std::move(best));
+    a = best_end;
+  }
+  pools = std::move(kept);
+}
+
 // One pool for each class; pools are joined where that saves bytes.
 std::vector<Pool> make_pools(const Plan& plan, std::vector<Hold>& holds) {
   std::vector<Pool> pools;
@@ -173,12 +211,10 @@ std::vector<Pool> make_pools(const Plan& plan, std::vector<Hold>& holds) {
     pools.push_back({.classes = {c}, .slot_bytes = plan.slots[static_cast<size_t>(c)].bytes});
     pools.back().count = colour(holds, pools.back().classes);
   }
+  join_from_the_largest(pools, holds);
   for (size_t a = 0; a < pools.size(); ++a) {
     for (size_t b = a + 1; b < pools.size();) {
-      Pool both{.classes = pools[a].classes,
-                .slot_bytes = std::max(pools[a].slot_bytes, pools[b].slot_bytes)};
-      both.classes.insert(both.classes.end(), pools[b].classes.begin(), pools[b].classes.end());
-      both.count = colour(holds, both.classes);
+      Pool both = joined(pools, {a, b}, holds);
       if (both.bytes() >= pools[a].bytes() + pools[b].bytes()) {
         ++b;
         continue;

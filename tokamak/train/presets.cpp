@@ -83,21 +83,6 @@ std::vector<Preset> read_catalog() {
   return presets;
 }
 
-size_t distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t swapped = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, swapped});
-    }
-  }
-  return row.back();
-}
-
 }  // namespace
 
 const std::vector<Preset>& all_presets() {
@@ -111,7 +96,7 @@ const Preset& find_preset(const std::string& name) {
     if (preset.name == name) return preset;
   }
   const auto nearest = std::min_element(all.begin(), all.end(), [&](const auto& a, const auto& b) {
-    return distance(a.name, name) < distance(b.name, name);
+    return name_distance(name, a.name) < name_distance(name, b.name);
   });
   throw Error(fmt::format("--preset {}: no such preset; the nearest is {}, --preset list has all",
                           printable(name), nearest->name));

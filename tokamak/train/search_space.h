@@ -1,0 +1,69 @@
+// The plans among which a search chooses: every way that a step's batch can be cut over so many
+// devices.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "tokamak/config/config.h"
+#include "tokamak/models/model_spec.h"
+#include "tokamak/price/closed_form.h"
+#include "tokamak/train/mesh_options.h"
+
+namespace tokamak {
+
+enum class RecomputeChoice : uint8_t { kNone, kSelectiveOps, kFull };
+
+/// One plan. A pipeline gathers weights once a step, so zero1 is its only sharding.
+struct SearchPoint {
+  Degrees degrees;
+  int64_t microbatch = 1;
+  int64_t num_microbatches = 1;
+  std::string schedule = "1F1B";  ///< of a pipeline
+  int layers_per_stage = 0;       ///< 0 = the schedule's own number of stages
+  int ends_weigh = 0;             ///< embedding and head count as so many layers
+  RecomputeChoice recompute = RecomputeChoice::kNone;
+  std::string sharding = "fsdp";
+  price::Precision linear = price::Precision::kBf16;
+};
+
+/// What bounds the space.
+struct SearchBounds {
+  int64_t num_gpus = 1;
+  int64_t global_batch = 1;  ///< sequences
+  int64_t seq_len = 1;
+  int64_t largest_tp = 8;  ///< devices of the fabric's innermost level
+  std::vector<price::Precision> precisions{price::Precision::kBf16};
+};
+
+/// In a fixed order.
+std::vector<SearchPoint> search_points(const ModelSpec& model, const SearchBounds& bounds);
+
+/// The configuration that runs a point.
+Config config_of(const SearchPoint& point, const Config& base, int64_t global_batch);
+
+/// "pp 16 x dp_replicate 4 x dp_shard 32 x tp 8".
+std::string mesh_text(const Degrees& degrees);
+
+/// "Interleaved1F1B of 4 stages a rank, 16 x 1 sequences".
+std::string schedule_text(const SearchPoint& point, int num_layers);
+
+/// Shapes of pipelines, each made once. Not for several threads.
+class PipelineShapes {
+ public:
+  explicit PipelineShapes(int num_layers) : num_layers_(num_layers) {}
+
+  /// Null where there are too few layers for the stages. REQUIRES: a pipeline.
+  const price::PipelineShape* find(const SearchPoint& point);
+
+ private:
+  using Key = std::tuple<std::string, int64_t, int, int, int64_t>;
+
+  int num_layers_;
+  std::map<Key, price::PipelineShape> shapes_;
+};
+
+}  // namespace tokamak

@@ -1,0 +1,344 @@
+#include "tokamak/train/stage_probe.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "tokamak/core/error.h"
+#include "tokamak/price/segment_price.h"
+
+namespace tokamak {
+namespace {
+
+using price::FlatCosts;
+using price::LayerLine;
+using price::SegmentPrices;
+using price::StageCosts;
+using price::StageSum;
+
+// Stages of the probed rank: with embedding, two inner ones of different depth, with head. Another
+// rank has a stage between any two, so that all values travel.
+constexpr int kFirst = 0;
+constexpr int kShort = 2;
+constexpr int kLong = 4;
+constexpr int kLast = 6;
+constexpr int kNumStages = 7;
+
+// Layers of the stages, in multiples of the period in which the recompute policy repeats.
+struct Depths {
+  int few = 2;
+  int many = 4;
+};
+
+Depths depths_of(const RecomputePolicy& policy) {
+  const bool has_period = policy.mode == RecomputePolicy::Mode::kSelectiveLayers;
+  const int period = has_period ? policy.every_nth_block : 1;
+  const int few = std::max(2, period) / period * period;
+  return {.few = few, .many = 2 * few};
+}
+
+// Alone, gathers ahead and reductions behind make the first layers odd ones.
+Depths flat_depths_of(const RecomputePolicy& policy) {
+  const Depths depths = depths_of(policy);
+  return {.few = depths.many, .many = depths.many + std::max(depths.few, 2)};
+}
+
+// One microbatch through all stages of two ranks and back.
+PipelineSchedule there_and_back(bool split) {
+  PipelineSchedule s{.name = "probe", .num_ranks = 2};
+  s.actions.resize(2);
+  for (int stage = 0; stage < kNumStages; ++stage) {
+    s.rank_of_stage.push_back(stage % 2);
+    s.actions[static_cast<size_t>(stage % 2)].push_back({PipelineOp::kForward, stage, 0});
+  }
+  for (int stage = kNumStages - 1; stage >= 0; --stage) {
+    auto& actions = s.actions[static_cast<size_t>(stage % 2)];
+    if (!split) {
+      actions.push_back({PipelineOp::kBackward, stage, 0});
+    } else {
+      actions.push_back({PipelineOp::kBackwardInput, stage, 0});
+      actions.push_back({PipelineOp::kBackwardWeight, stage, 0});
+    }
+  }
+  return s;
+}
+
+// "forward 4" to its words and the stage.
+struct SegmentName {
+  std::string_view kind;
+  int stage = -1;
+};
+
+SegmentName read_name(std::string_view name) {
+  const size_t blank = name.rfind(' ');
+  if (blank == std::string_view::npos) return {.kind = name};
+  SegmentName read{.kind = name.substr(0, blank)};
+  std::from_chars(name.data() + blank + 1, name.data() + name.size(), read.stage);
+  return read;
+}
+
+// Values of the four stages, as a sum over modules.
+class ByStage {
+ public:
+  explicit ByStage(const Depths& depths) : depths_(depths) {}
+
+  double& operator[](int stage) { return values_[stage]; }
+
+  StageSum sum() {
+    StageSum sum;
+    sum.layer = (values_[kLong] - values_[kShort]) / (depths_.many - depths_.few);
+    sum.base = values_[kShort] - depths_.few * sum.layer;
+    sum.embedding = values_[kFirst] - values_[kShort];
+    sum.head = values_[kLast] - values_[kShort];
+    return sum;
+  }
+
+ private:
+  Depths depths_;
+  std::map<int, double> values_;
+};
+
+int64_t scratch_of(const Segment& segment) {
+  int64_t bytes = 0;
+  for (const Task& task : segment.tasks) {
+    for (const auto* list : {&task.in, &task.out}) {
+      for (const Operand& o : *list) {
+        if (o.arena == ArenaKind::kScratch) bytes = std::max(bytes, o.offset + o.extent_bytes());
+      }
+    }
+    if (task.workspace_bytes > 0)
+      bytes = std::max(bytes, task.workspace_offset + task.workspace_bytes);
+  }
+  return bytes;
+}
+
+// Bytes of one slot of each class by itself, before classes share slots.
+std::vector<int64_t> slot_bytes(const Plan& plan) {
+  std::vector<int64_t> bytes(plan.slots.size(), 0);
+  for (const Segment& segment : plan.segments) {
+    for (const Task& task : segment.tasks) {
+      for (const auto* list : {&task.in, &task.out}) {
+        for (const Operand& o : *list) {
+          if (o.arena != ArenaKind::kSlot) continue;
+          int64_t& most = bytes[static_cast<size_t>(o.slot_class)];
+          most = std::max(most, o.offset + o.extent_bytes());
+        }
+      }
+    }
+  }
+  return bytes;
+}
+
+void read_memory(const PlannedRun& run, const Depths& depths, StageCosts& costs) {
+  const Plan& plan = run.plan();
+  ByStage saved(depths);
+  ByStage weight_saved(depths);
+  ByStage handed(depths);
+  const std::vector<int64_t> bytes = slot_bytes(plan);
+  for (size_t c = 0; c < plan.slots.size(); ++c) {
+    const auto name = [&](int s) { return read_name(plan.segments[static_cast<size_t>(s)].name); };
+    const SegmentName first = name(plan.slots[c].first_segment);
+    const SegmentName last = name(plan.slots[c].last_segment);
+    const auto size = static_cast<double>(bytes[c]);
+    const bool from_forward = first.kind == "forward" || first.kind == "receive forward";
+    if (first.kind == "receive forward") {
+      // More than the message where a stage saves other values in the same slots.
+      costs.hop_bytes = costs.hop_bytes == 0.0 ? size : std::min(costs.hop_bytes, size);
+      continue;
+    }
+    if (from_forward && last.kind == "backward") saved[first.stage] += size;
+    if (from_forward && last.kind == "weight gradients") weight_saved[first.stage] += size;
+    if (!from_forward && last.kind == "weight gradients") handed[first.stage] += size;
+  }
+  costs.saved = saved.sum();
+  costs.weight_saved = weight_saved.sum();
+  costs.weight_handed = handed.sum();
+  ByStage scratch(depths);
+  for (const Segment& segment : plan.segments) {
+    double& most = scratch[read_name(segment.name).stage];
+    most = std::max(most, static_cast<double>(scratch_of(segment)));
+  }
+  costs.scratch = scratch.sum();
+}
+
+void read_parameters(const PlannedRun& run, const Depths& depths, StageCosts& costs) {
+  const StateTable& states = run.states();
+  const int owners = run.mesh().degree({MeshAxis::kDpShard, MeshAxis::kCp});
+  ByStage elements(depths);
+  for (int32_t i = 0; i < states.size(); ++i) {
+    const StateDecl& decl = states[{i}];
+    if (decl.is_absent || decl.window_of.valid()) continue;
+    if (decl.kind == StateKind::kInput || decl.kind == StateKind::kResult)
+      costs.input_bytes += static_cast<double>(decl.type.bytes());
+    if (decl.kind != StateKind::kParameter) continue;
+    // "weights.s4.m7"
+    const std::string_view name = decl.name;
+    int stage = -1;
+    const size_t at = name.find(".s") + 2;
+    std::from_chars(name.data() + at, name.data() + name.size(), stage);
+    TOK_CHECK(stage >= 0, "{} names no stage", name);
+    elements[stage] += static_cast<double>(decl.type.numel() * owners);
+  }
+  costs.elements = elements.sum();
+  const TrainingGraphOptions& t = run.shape().training;
+  costs.master_bytes = static_cast<double>(size_of(t.master));
+  costs.compute_bytes = static_cast<double>(size_of(t.compute));
+  costs.gradient_bytes = static_cast<double>(size_of(gradient_dtype(t.compute)));
+  costs.is_tied = run.config().tied;
+  // One bucket holds the tied table here, where both ends are one rank's.
+  if (costs.is_tied) costs.elements.head += costs.elements.embedding;
+}
+
+void read_update(const PlannedRun& run, const price::Machine& machine,
+                 const price::PriceOptions& options, StageCosts& costs) {
+  double owned = 0.0;
+  int num_buckets = 0;
+  for (int32_t i = 0; i < run.states().size(); ++i) {
+    const StateDecl& decl = run.states()[{i}];
+    if (decl.is_absent || decl.kind != StateKind::kParameter) continue;
+    owned += static_cast<double>(decl.type.numel());
+    ++num_buckets;
+  }
+  const Plan& plan = run.plan();
+  const price::TaskTimes times(plan.groups, machine, options);
+  int kernels = 0;
+  for (const Segment& segment : plan.segments) {
+    if (segment.name != "update") continue;
+    for (const Task& task : segment.tasks) {
+      if (task.rules->is_communication) continue;
+      costs.update_s += times.seconds(task, cost_of(task), true);
+      ++kernels;
+    }
+  }
+  costs.update_s = (costs.update_s - kernels * machine.device.launch_s) / owned;
+  costs.update_kernels = kernels / num_buckets;
+}
+
+void read_seconds(const Plan& plan, const Depths& depths, const price::Machine& machine,
+                  const price::PriceOptions& options, StageCosts& costs) {
+  SegmentPrices prices(plan, machine, options);
+  const price::TaskTimes times(plan.groups, machine, options);
+  ByStage forward(depths);
+  ByStage backward(depths);
+  ByStage first_backward(depths);
+  ByStage weight(depths);
+  ByStage first_weight(depths);
+  ByStage tp_reduce(depths);
+  for (size_t s = 0; s < plan.segments.size(); ++s) {
+    const Segment& segment = plan.segments[s];
+    const SegmentName name = read_name(segment.name);
+    const auto seconds = [&](bool is_first) {
+      return prices.price({.segment = static_cast<int>(s), .is_first = is_first, .is_last = false})
+          .seconds;
+    };
+    if (name.kind == "forward") forward[name.stage] = seconds(false);
+    if (name.kind == "backward") {
+      backward[name.stage] = seconds(false);
+      first_backward[name.stage] = seconds(true);
+    }
+    if (name.kind == "weight gradients") {
+      weight[name.stage] = seconds(false);
+      first_weight[name.stage] = seconds(true);
+    }
+    for (const Task& task : segment.tasks) {
+      if (!task.rules->is_communication || task.when != When::kLastMicrobatch) continue;
+      const CommGroup group = task.rules->group(task.op.get());
+      if (plan.groups.entries[static_cast<size_t>(group.id)].name.rfind("tp ", 0) == 0)
+        tp_reduce[name.stage] += times.seconds(task, cost_of(task), true);
+    }
+  }
+  costs.forward_s = forward.sum();
+  costs.backward_s = backward.sum();
+  costs.first_backward_s = first_backward.sum();
+  costs.weight_s = weight.sum();
+  costs.first_weight_s = first_weight.sum();
+  costs.tp_reduce_s = tp_reduce.sum();
+}
+
+}  // namespace
+
+StageCosts probe_stages(const ModelSpec& model, const RunShape& base, bool split,
+                        const Target& target, const price::Machine& machine,
+                        const price::PriceOptions& options) {
+  const Depths depths = depths_of(base.recompute);
+  const int layers[kNumStages] = {depths.few,  depths.few, depths.few, depths.few,
+                                  depths.many, depths.few, depths.few};
+  ModelSpec spec = model;
+  RunShape shape = base;
+  shape.validation.reset();
+  DistributeOptions& d = shape.distribute;
+  d.rank = 0;
+  d.mesh.degrees[static_cast<size_t>(MeshAxis::kPp)] = 2;
+  d.mesh.degrees[static_cast<size_t>(MeshAxis::kDpReplicate)] = 1;
+  d.mesh.degrees[static_cast<size_t>(MeshAxis::kDpShard)] = 1;
+  d.num_microbatches = 1;
+  d.pipeline = there_and_back(split);
+  d.stage_of_module = {kFirst};
+  spec.num_layers = 0;
+  for (int stage = 0; stage < kNumStages; ++stage) {
+    spec.num_layers += layers[stage];
+    d.stage_of_module.insert(d.stage_of_module.end(), static_cast<size_t>(layers[stage]), stage);
+  }
+  d.stage_of_module.insert(d.stage_of_module.end(), 2, kLast);
+  const PlannedRun run(spec, shape, target);
+  StageCosts costs{.is_split = split};
+  read_memory(run, depths, costs);
+  read_parameters(run, depths, costs);
+  read_update(run, machine, options, costs);
+  read_seconds(run.plan(), depths, machine, options, costs);
+  return costs;
+}
+
+FlatCosts probe_flat(const ModelSpec& model, const RunShape& base, const Target& target,
+                     const price::Machine& machine, const price::PriceOptions& options) {
+  const Depths depths = flat_depths_of(base.recompute);
+  FlatCosts costs;
+  const int counts[] = {depths.few, depths.many};
+  double held[2] = {};
+  double scratch[2] = {};
+  double once[2] = {};
+  double by_case[2][4] = {};  // only, first, middle, last
+  for (size_t i = 0; i < 2; ++i) {
+    ModelSpec spec = model;
+    spec.num_layers = counts[i];
+    RunShape shape = base;
+    shape.validation.reset();
+    const PlannedRun run(spec, shape, target);
+    const auto scratch_arena = static_cast<size_t>(ArenaKind::kScratch);
+    held[i] = static_cast<double>(run.peak_bytes() - run.plan().arena_bytes[scratch_arena]);
+    SegmentPrices prices(run.plan(), machine, options);
+    for (int s = 0; s < std::ssize(run.plan().segments); ++s) {
+      const auto seconds = [&](bool is_first, bool is_last) {
+        return prices.price({.segment = s, .is_first = is_first, .is_last = is_last}).seconds;
+      };
+      const Segment& segment = run.plan().segments[static_cast<size_t>(s)];
+      const auto bytes = static_cast<double>(scratch_of(segment));
+      if (segment.runs == Segment::Runs::kOncePerStep) {
+        costs.unshard_scratch = std::max(costs.unshard_scratch, bytes);
+        once[i] += seconds(true, true);
+        continue;
+      }
+      scratch[i] = std::max(scratch[i], bytes);
+      by_case[i][0] += seconds(true, true);
+      by_case[i][1] += seconds(true, false);
+      by_case[i][2] += seconds(false, false);
+      by_case[i][3] += seconds(false, true);
+    }
+  }
+  const auto line = [&](double few, double many) {
+    const double layer = (many - few) / (depths.many - depths.few);
+    return LayerLine{.base = few - layer * depths.few, .layer = layer};
+  };
+  costs.held = line(held[0], held[1]);
+  costs.scratch = line(scratch[0], scratch[1]);
+  costs.once_s = line(once[0], once[1]);
+  costs.only_s = line(by_case[0][0], by_case[1][0]);
+  costs.first_s = line(by_case[0][1], by_case[1][1]);
+  costs.middle_s = line(by_case[0][2], by_case[1][2]);
+  costs.last_s = line(by_case[0][3], by_case[1][3]);
+  return costs;
+}
+
+}  // namespace tokamak
