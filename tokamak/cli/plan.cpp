@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <set>
 
 #include <fmt/format.h>
@@ -9,6 +10,7 @@
 #include "tokamak/parallel/schedule_picture.h"
 #include "tokamak/train/mesh_options.h"
 #include "tokamak/train/options.h"
+#include "tokamak/train/presets.h"
 
 namespace tokamak::cli {
 namespace {
@@ -52,9 +54,19 @@ void show_schedule(const RunConfig& run) {
   if (run.schedule_svg) write_file_atomic(*run.schedule_svg, schedule_svg(pipeline.schedule));
 }
 
+bool asks_for_presets(Args args) {
+  const auto at = std::find(args.begin(), args.end(), "--preset");
+  const bool is_apart = at != args.end() && at + 1 != args.end() && *(at + 1) == "list";
+  return is_apart || std::find(args.begin(), args.end(), "--preset=list") != args.end();
+}
+
 }  // namespace
 
 int run_plan(Args args) {
+  if (asks_for_presets(args)) {
+    fmt::print("{}", presets_text());
+    return 0;
+  }
   if (const auto words = find_price_words(args)) return run_price(*words);
   const auto run = load_run_config(args, "plan", {.source = "none"});
   if (!run) return 0;

@@ -7,9 +7,11 @@
 
 #include "tokamak/cli/run_config.h"
 #include "tokamak/config/check.h"
+#include "tokamak/config/describe.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/price/pictures.h"
+#include "tokamak/train/presets.h"
 #include "tokamak/train/report_of.h"
 
 namespace tokamak::cli {
@@ -172,6 +174,7 @@ int run_price(const PriceWords& words) {
     fmt::print("{}", base.machine.describe());
     return 0;
   }
+  if (words.search) return run_search(words, base.machine);
   base.num_gpus = words.num_gpus ? *words.num_gpus : std::stoll(words.sweep->values[0]);
   if (words.sweep) return run_sweep(words, base);
   TOK_REQUIRE(!words.csv, "--csv: wanted --sweep with it");
@@ -180,6 +183,8 @@ int run_price(const PriceWords& words) {
   const PricedRun run = price_run(*request);
   const price::Report report = report_of(*request, run, words.tokens);
   fmt::print("{}", words.json ? to_json(report) : to_text(report));
+  if (words.preset && !words.json) fmt::print("{}", published_text(find_preset(*words.preset)));
+  if (words.write) write_file_atomic(*words.write, config_toml(request->config));
   if (words.trace) write_file_atomic(*words.trace, trace_of(run));
   if (words.html) write_file_atomic(*words.html, page_of(run, report));
   return 0;

@@ -33,13 +33,19 @@ struct PriceWords {
   std::optional<std::string> html;
   std::optional<std::string> csv;
   std::optional<Sweep> sweep;
-  std::vector<std::string> rest;  ///< configuration and overrides
+  std::optional<std::string> preset;  ///< also among `rest`; gives what is not said of the above
+  bool search = false;
+  std::optional<std::string> write;  ///< where the configuration goes
+  std::vector<std::string> rest;     ///< configuration and overrides
 };
 
-/// Nothing where there is no --cluster among `args`. Throws Error naming the word.
+/// Nothing where neither --cluster nor --preset is among `args`. Throws Error naming the word.
 std::optional<PriceWords> find_price_words(Args args);
 
 int run_price(const PriceWords& words);
+
+/// The part of run_price() for --search.
+int run_search(const PriceWords& words, const price::Machine& machine);
 
 /// For the help of `plan`.
 std::string price_help();

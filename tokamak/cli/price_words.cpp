@@ -5,6 +5,7 @@
 
 #include "tokamak/cli/price.h"
 #include "tokamak/core/error.h"
+#include "tokamak/train/presets.h"
 
 namespace tokamak::cli {
 namespace {
@@ -57,21 +58,33 @@ Sweep parse_sweep(const std::string& text) {
   return sweep;
 }
 
+// What the words leave open.
+void apply_preset(PriceWords& words, std::optional<price::Precision>& precision) {
+  const Preset& preset = find_preset(*words.preset);
+  words.rest.push_back("--preset=" + preset.name);
+  if (words.cluster.empty()) words.cluster = preset.cluster;
+  if (!words.num_gpus) words.num_gpus = preset.num_gpus;
+  if (!precision) precision = parse_precision(preset.precision);
+}
+
 }  // namespace
 
 std::optional<PriceWords> find_price_words(Args args) {
   PriceWords words;
   std::vector<std::string> others;  // that mean nothing without --cluster
+  std::optional<price::Precision> precision;
   using Use = std::function<void(const std::string&)>;
   const std::pair<std::string, Use> valued[] = {
       {"--cluster", [&](const std::string& v) { words.cluster = v; }},
       {"--gpus", [&](const std::string& v) { words.num_gpus = parse_gpus("--gpus ", v); }},
       {"--set", [&](const std::string& v) { words.sets.push_back(v); }},
-      {"--precision", [&](const std::string& v) { words.precision = parse_precision(v); }},
+      {"--precision", [&](const std::string& v) { precision = parse_precision(v); }},
       {"--tokens", [&](const std::string& v) { words.tokens = parse_tokens(v); }},
       {"--trace", [&](const std::string& v) { words.trace = v; }},
       {"--html", [&](const std::string& v) { words.html = v; }},
       {"--csv", [&](const std::string& v) { words.csv = v; }},
+      {"--preset", [&](const std::string& v) { words.preset = v; }},
+      {"--write", [&](const std::string& v) { words.write = v; }},
       {"--sweep", [&](const std::string& v) { words.sweep = parse_sweep(v); }}};
   for (size_t i = 0; i < args.size(); ++i) {
     bool is_ours = false;
@@ -85,17 +98,20 @@ std::optional<PriceWords> find_price_words(Args args) {
       break;
     }
     if (is_ours) continue;
-    bool* const flag = args[i] == "--json"        ? &words.json
-                       : args[i] == "--all-ranks" ? &words.all_ranks
-                       : args[i] == "--numbers"   ? &words.numbers
-                                                  : nullptr;
-    if (flag != nullptr) {
+    const std::pair<std::string, bool*> flags[] = {{"--json", &words.json},
+                                                   {"--all-ranks", &words.all_ranks},
+                                                   {"--numbers", &words.numbers},
+                                                   {"--search", &words.search}};
+    for (const auto& [name, flag] : flags) {
+      if (args[i] != name) continue;
       *flag = true;
-      others.push_back(args[i]);
-    } else {
-      words.rest.push_back(args[i]);
+      others.push_back(name);
+      is_ours = true;
     }
+    if (!is_ours) words.rest.push_back(args[i]);
   }
+  if (words.preset) apply_preset(words, precision);
+  words.precision = precision.value_or(price::Precision::kBf16);
   if (words.cluster.empty()) {
     TOK_REQUIRE(others.empty(), "{}: wanted --cluster NAME with it", others[0]);
     return std::nullopt;
@@ -122,7 +138,13 @@ std::string price_help() {
          "  --sweep KEY=A,B,...  a line for each value of a key of the machine or of the "
          "configuration, or\n"
          "                  of gpus=A,B,...[,weak|,strong]: the batch grows with them or stays\n"
-         "  --csv FILE      write the lines of a sweep\n";
+         "  --csv FILE      write the lines of a sweep\n"
+         "  --preset NAME   a published run with its cluster and GPUs; list names them\n"
+         "  --search        the ten fastest meshes, schedules, microbatches, recompute modes and "
+         "shardings for\n"
+         "                  training.global_batch_size on so many GPUs; --precision fp8 tries "
+         "both\n"
+         "  --write FILE    write the configuration, of a search the fastest, for train\n";
 }
 
 }  // namespace tokamak::cli

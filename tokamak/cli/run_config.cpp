@@ -12,6 +12,7 @@
 #include "tokamak/gpu/backend.h"
 #include "tokamak/models/model_spec.h"
 #include "tokamak/train/options.h"
+#include "tokamak/train/presets.h"
 
 namespace tokamak::cli {
 namespace {
@@ -104,6 +105,8 @@ std::vector<Need> missing_ranks(const ParallelismConfig& p, int64_t wanted, int6
 std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
                                          const LaunchEnvironment& launched) {
   const std::string kSvg = "--schedule-svg=";
+  const std::string kPreset = "--preset=";
+  std::optional<std::string> preset;
   RunConfig run;
   std::optional<std::filesystem::path> file;
   std::optional<int64_t> world_size;
@@ -126,6 +129,10 @@ std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
       run.schedule_svg = arg.substr(kSvg.size());
     } else if (arg == "--schedule-svg" && verb == "plan" && i + 1 < args.size()) {
       run.schedule_svg = args[++i];
+    } else if (arg.rfind(kPreset, 0) == 0) {
+      preset = arg.substr(kPreset.size());
+    } else if (arg == "--preset" && i + 1 < args.size()) {
+      preset = args[++i];
     } else if (arg.rfind("--world-size=", 0) == 0) {
       world_size = parse_world_size(arg.substr(std::string("--world-size=").size()));
     } else if (arg == "--world-size" && i + 1 < args.size()) {
@@ -136,7 +143,10 @@ std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
       overrides.push_back(arg);
     }
   }
-  LoadedConfig loaded = load_config(file, overrides);
+  TOK_REQUIRE(!preset || !file, "--preset {}: wanted a preset or {}, got both", *preset,
+              file->string());
+  LoadedConfig loaded =
+      preset ? load_preset(find_preset(*preset), overrides) : load_config(file, overrides);
   run.config = std::move(loaded.config);
   run.notes = std::move(loaded.notes);
   const bool is_launched = launched.source != "none";

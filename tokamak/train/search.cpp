@@ -5,6 +5,8 @@
 #include <cmath>
 #include <exception>
 #include <functional>
+#include <limits>
+#include <map>
 #include <optional>
 #include <set>
 #include <thread>
@@ -48,18 +50,20 @@ bool is_split(const std::string& schedule) {
   return schedule == "InterleavedZeroBubble" || schedule == "ZBVZeroBubble";
 }
 
-// What a probe depends on: of a pipeline not on data parallelism, else on the whole mesh.
-using ProbeKey = std::tuple<int64_t, int64_t, int64_t, RecomputeChoice, price::Precision, bool,
-                            bool, int64_t, int64_t, bool, std::string>;
+// What a stage costs depends on these alone; data parallelism stands at the ends of a step.
+using StageKey = std::tuple<int64_t, int64_t, int64_t, RecomputeChoice, price::Precision>;
 
-ProbeKey key_of(const SearchPoint& p) {
+StageKey stage_key(const SearchPoint& p) {
+  return {p.degrees.tp, p.degrees.cp, p.microbatch, p.recompute, p.linear};
+}
+
+// A probe of its own: of split stages, or of a mesh without pipeline.
+using SecondKey = std::tuple<StageKey, bool, int64_t, int64_t, bool, std::string>;
+
+SecondKey second_key(const SearchPoint& p) {
   const Degrees& d = p.degrees;
-  if (d.pp > 1)
-    return {d.tp, d.cp, p.microbatch, p.recompute, p.linear, true, is_split(p.schedule),
-            0,    0,    false,        ""};
-  return {d.tp,      d.cp,  p.microbatch,   p.recompute, p.linear,
-          false,     false, d.dp_replicate, d.dp_shard,  p.num_microbatches == 1,
-          p.sharding};
+  if (d.pp > 1) return {stage_key(p), true, 0, 0, false, ""};
+  return {stage_key(p), false, d.dp_replicate, d.dp_shard, p.num_microbatches == 1, p.sharding};
 }
 
 struct Scored {
@@ -120,88 +124,170 @@ class Search {
     return elements * (12.0 / owners + gradients + copies);
   }
 
-  // Every point that fits, by its closed form.
+  // Every point that fits and may be among the best, by its closed form.
   std::vector<Scored> score(const std::vector<SearchPoint>& points) {
-    std::map<ProbeKey, std::vector<const SearchPoint*>> by_probe;
+    std::map<StageKey, std::vector<const SearchPoint*>> by_stage;
     double least = 0.0;
     for (const SearchPoint& p : points) {
       const double bytes = least_bytes(p);
       least = least == 0.0 ? bytes : std::min(least, bytes);
-      if (bytes <= result_.memory_limit_bytes) by_probe[key_of(p)].push_back(&p);
+      if (bytes <= result_.memory_limit_bytes) by_stage[stage_key(p)].push_back(&p);
     }
     TOK_REQUIRE(
-        !by_probe.empty(),
+        !by_stage.empty(),
         "--search: weights and optimizer take at least {:.1f} GB of a device, which has {:.1f}",
         least * 1e-9, result_.memory_limit_bytes * 1e-9);
     std::vector<const std::vector<const SearchPoint*>*> groups;
-    for (const auto& [key, members] : by_probe) groups.push_back(&members);
-    std::vector<std::vector<Scored>> scored(groups.size());
+    for (const auto& [key, members] : by_stage) groups.push_back(&members);
+    std::vector<FirstLook> looks(groups.size());
     in_parallel(groups.size(), request_.num_threads,
-                [&](size_t g) { scored[g] = score_group(*groups[g]); });
+                [&](size_t g) { looks[g] = look_at(*groups[g]); });
     result_.num_probes = static_cast<int>(groups.size());
-    std::vector<Scored> all;
-    for (const std::vector<Scored>& group : scored) {
-      for (const Scored& s : group) {
-        if (result_.least_bytes == 0.0 || s.form.bytes < result_.least_bytes)
-          result_.least_bytes = s.form.bytes;
-        if (s.form.bytes <= result_.memory_limit_bytes) all.push_back(s);
-      }
+    std::map<SecondKey, std::vector<Scored>> open;
+    for (FirstLook& look : looks) {
+      keep(look.scored);
+      for (const Scored& s : look.open) open[second_key(*s.point)].push_back(s);
     }
-    result_.num_fitting = std::ssize(all);
-    std::sort(all.begin(), all.end(), [](const Scored& a, const Scored& b) {
-      return std::pair(a.form.seconds, a.point) < std::pair(b.form.seconds, b.point);
-    });
-    return all;
+    score_open(open);
+    result_.num_fitting = std::ssize(scored_);
+    sort(scored_);
+    return std::move(scored_);
   }
 
-  // Points of one probe.
-  std::vector<Scored> score_group(const std::vector<const SearchPoint*>& points) const {
-    const SearchPoint& first = *points[0];
-    const Target target{.backend = "gpu", .arch = machine_.device.arch};
-    const price::PriceOptions options{.linear = first.linear};
-    const Config config =
-        config_of(first, request_.config, request_.config.training.global_batch_size);
+  // Points whose stages need no other probe, and bounds of the rest.
+  struct FirstLook {
     std::vector<Scored> scored;
+    std::vector<Scored> open;  // `form` is what they take at least
+  };
+
+  FirstLook look_at(const std::vector<const SearchPoint*>& points) const {
+    FirstLook look;
     try {
-      if (first.degrees.pp == 1) {
-        const RunShape shape = shape_of(config, model_, {.degrees = first.degrees});
-        const price::FlatCosts costs = probe_flat(model_, shape, target, machine_, options);
-        for (const SearchPoint* p : points)
-          scored.push_back(
-              {p, price::closed_form(costs, static_cast<int>(model_.num_layers),
-                                     static_cast<int>(p->num_microbatches), machine_)});
-        return scored;
-      }
-      Degrees small = first.degrees;
-      small.pp = 1;
-      const price::StageCosts costs =
-          probe_stages(model_,
-                       shape_of(config_of(on_mesh(first, small), request_.config, small.dp()),
-                                model_, {.degrees = small}),
-                       is_split(first.schedule), target, machine_, options);
-      PipelineShapes shapes(static_cast<int>(model_.num_layers));
-      std::map<std::pair<const price::PipelineShape*, double>, double> idle;
+      const price::StageCosts costs = probe(*points[0], false);
+      const price::StageModules all{
+          .layers = static_cast<int>(model_.num_layers), .has_embedding = true, .has_head = true};
+      const double work_s = costs.forward_s(all) + costs.backward_s(all);
+      PipelineShapes shapes(all.layers);
       for (const SearchPoint* p : points) {
-        const price::PipelineShape* shape = shapes.find(*p);
-        if (shape == nullptr) continue;
-        const price::DataSpread spread = spread_of(p->degrees, costs);
-        double idle_s = 0.0;
-        if (shape->is_split) {
-          const auto [at, is_new] = idle.try_emplace({shape, spread.hop_s});
-          if (is_new) at->second = price::split_idle_s(costs, *shape, spread.hop_s);
-          idle_s = at->second;
+        if (p->degrees.pp > 1 && !is_split(p->schedule)) {
+          if (const price::PipelineShape* shape = shapes.find(*p))
+            look.scored.push_back({p, form_of(*p, costs, *shape, 0.0)});
+          continue;
         }
-        scored.push_back({p, price::closed_form(costs, *shape, spread, idle_s, machine_)});
+        const double share_s = work_s / static_cast<double>(p->degrees.pp);
+        ClosedForm bound{.seconds = share_s * static_cast<double>(p->num_microbatches),
+                         .bytes = least_bytes(*p)};
+        if (p->degrees.pp == 1) bound.bytes += kSurelySaved * costs.saved(all);
+        if (bound.bytes <= result_.memory_limit_bytes) look.open.push_back({p, bound});
       }
     } catch (const Error&) {
       return {};  // a mesh that leaves a rank without a head, a row or a token
     }
+    return look;
+  }
+
+  // Of what stages save for their backward, one rank alone may hold less.
+  static constexpr double kSurelySaved = 0.8;
+
+  // Probes the most promising first, until none that is left can be among the best. A batch has a
+  // fixed size, so that the result does not depend on the number of threads.
+  void score_open(const std::map<SecondKey, std::vector<Scored>>& open) {
+    constexpr size_t kBatch = 16;
+    std::vector<std::pair<double, const std::vector<Scored>*>> queue;
+    for (const auto& [key, members] : open) {
+      double bound = members[0].form.seconds;
+      for (const Scored& s : members) bound = std::min(bound, s.form.seconds);
+      queue.emplace_back(bound, &members);
+    }
+    std::stable_sort(queue.begin(), queue.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (size_t begin = 0; begin < queue.size();) {
+      const double enough = seconds_of_worst_leader();
+      size_t end = begin;
+      while (end < queue.size() && end - begin < kBatch && queue[end].first <= enough) ++end;
+      if (end == begin) return;
+      std::vector<std::vector<Scored>> scored(end - begin);
+      in_parallel(scored.size(), request_.num_threads,
+                  [&](size_t i) { scored[i] = score_group(*queue[begin + i].second, enough); });
+      for (const std::vector<Scored>& group : scored) keep(group);
+      result_.num_probes += static_cast<int>(end - begin);
+      begin = end;
+    }
+  }
+
+  void keep(const std::vector<Scored>& group) {
+    for (const Scored& s : group) {
+      if (result_.least_bytes == 0.0 || s.form.bytes < result_.least_bytes)
+        result_.least_bytes = s.form.bytes;
+      if (s.form.bytes <= result_.memory_limit_bytes) scored_.push_back(s);
+    }
+  }
+
+  static void sort(std::vector<Scored>& scored) {
+    std::sort(scored.begin(), scored.end(), [](const Scored& a, const Scored& b) {
+      return std::pair(a.form.seconds, a.point) < std::pair(b.form.seconds, b.point);
+    });
+  }
+
+  // Closed forms err by a few percent, so some more than are asked for are priced.
+  size_t num_finalists() const { return static_cast<size_t>(request_.num_best + 2); }
+
+  double seconds_of_worst_leader() {
+    sort(scored_);
+    const std::vector<const Scored*> all = leaders(scored_);
+    if (all.size() < num_finalists()) return std::numeric_limits<double>::infinity();
+    return all[num_finalists() - 1]->form.seconds;
+  }
+
+  // Points of one probe that may take no more than `enough`.
+  std::vector<Scored> score_group(const std::vector<Scored>& points, double enough) const {
+    const SearchPoint& first = *points[0].point;
+    std::vector<Scored> scored;
+    try {
+      if (first.degrees.pp == 1) {
+        const Config config =
+            config_of(first, request_.config, request_.config.training.global_batch_size);
+        const price::FlatCosts costs =
+            probe_flat(model_, shape_of(config, model_, {.degrees = first.degrees}), target(),
+                       machine_, first.linear);
+        for (const Scored& s : points)
+          scored.push_back(
+              {s.point, price::closed_form(costs, static_cast<int>(model_.num_layers),
+                                           static_cast<int>(s.point->num_microbatches), machine_)});
+        return scored;
+      }
+      const price::StageCosts costs = probe(first, true);
+      PipelineShapes shapes(static_cast<int>(model_.num_layers));
+      std::map<std::pair<const price::PipelineShape*, double>, double> idle;
+      for (const Scored& s : points) {
+        if (s.form.seconds > enough) continue;
+        const price::PipelineShape* shape = shapes.find(*s.point);
+        if (shape == nullptr) continue;
+        const double hop_s = spread_of(s.point->degrees, costs).hop_s;
+        const auto [at, is_new] = idle.try_emplace({shape, hop_s});
+        if (is_new) at->second = price::split_idle_s(costs, *shape, hop_s);
+        scored.push_back({s.point, form_of(*s.point, costs, *shape, at->second)});
+      }
+    } catch (const Error&) {
+      return {};
+    }
     return scored;
   }
 
-  static SearchPoint on_mesh(SearchPoint point, const Degrees& degrees) {
-    point.degrees = degrees;
-    return point;
+  Target target() const { return {.backend = "gpu", .arch = machine_.device.arch}; }
+
+  // One microbatch on a mesh without pipeline or data parallelism: the probe cuts its own.
+  price::StageCosts probe(const SearchPoint& point, bool split) const {
+    SearchPoint flat = point;
+    flat.degrees = {.cp = point.degrees.cp, .tp = point.degrees.tp};
+    const Config one = config_of(flat, request_.config, flat.microbatch);
+    return probe_stages(model_, shape_of(one, model_, {.degrees = flat.degrees}), split, target(),
+                        machine_, point.linear);
+  }
+
+  ClosedForm form_of(const SearchPoint& point, const price::StageCosts& costs,
+                     const price::PipelineShape& shape, double idle_s) const {
+    return price::closed_form(costs, shape, spread_of(point.degrees, costs), idle_s, machine_);
   }
 
   price::DataSpread spread_of(const Degrees& d, const price::StageCosts& costs) const {
@@ -210,13 +296,17 @@ class Search {
     const auto replicas = static_cast<int>(d.dp_replicate);
     const auto stage = tp * owners * replicas;
     const price::GroupLayout hop = price::strided_layout(2, stage, machine_);
+    const price::GroupLayout all = price::strided_layout(static_cast<int>(d.world()), 1, machine_);
     return {.owners = owners,
             .shard = price::strided_layout(owners, tp, machine_),
             .replicas = replicas,
             .replica = price::strided_layout(replicas, tp * owners, machine_),
             .hop_s = machine_.device.launch_s +
                      price::collective_seconds(price::Collective::kSendRecv, costs.hop_bytes, hop,
-                                               machine_)};
+                                               machine_),
+            .norm_s = machine_.device.launch_s +
+                      price::collective_seconds(price::Collective::kAllReduce, sizeof(double), all,
+                                                machine_)};
   }
 
   // Of points that differ in little, the first alone: the table shall show choices.
@@ -250,14 +340,12 @@ class Search {
   }
 
   void price_finalists(const std::vector<Scored>& scored) {
-    // Closed forms err by a few percent, so some more than are asked for.
-    const auto margin = static_cast<size_t>(request_.num_best + 2);
     const std::vector<const Scored*> all = leaders(scored);
     TOK_REQUIRE(!all.empty(),
                 "--search: the smallest of {} plans takes {:.1f} GB of a device, which has {:.1f}",
                 result_.num_points, result_.least_bytes * 1e-9, result_.memory_limit_bytes * 1e-9);
     for (size_t begin = 0; begin < all.size();) {
-      const size_t end = std::min(all.size(), begin + margin - result_.best.size());
+      const size_t end = std::min(all.size(), begin + num_finalists() - result_.best.size());
       std::vector<std::optional<FoundPlan>> found(end - begin);
       in_parallel(found.size(), request_.num_threads,
                   [&](size_t i) { found[i] = priced(*all[begin + i]); });
@@ -279,6 +367,7 @@ class Search {
   const price::Machine& machine_;
   ModelSpec model_;
   SearchResult result_;
+  std::vector<Scored> scored_;
 };
 
 std::string recompute_text(RecomputeChoice choice) {

@@ -151,11 +151,16 @@ Config config_of(const SearchPoint& point, const Config& base, int64_t global_ba
   p.pipeline_parallel_schedule_csv = "";
   c.training.global_batch_size = global_batch;
   c.training.local_batch_size = point.microbatch;
+  const ParallelismConfig defaults;
+  p.pipeline_parallel_microbatch_size = defaults.pipeline_parallel_microbatch_size;
+  p.pipeline_parallel_schedule = defaults.pipeline_parallel_schedule;
+  p.pipeline_parallel_layers_per_stage = defaults.pipeline_parallel_layers_per_stage;
+  p.pipeline_parallel_first_stage_less_layers = defaults.pipeline_parallel_first_stage_less_layers;
+  p.pipeline_parallel_last_stage_less_layers = defaults.pipeline_parallel_last_stage_less_layers;
   if (d.pp > 1) {
     c.training.local_batch_size = global_batch / d.dp();
     p.pipeline_parallel_microbatch_size = point.microbatch;
     p.pipeline_parallel_schedule = point.schedule;
-    p.pipeline_parallel_layers_per_stage.reset();
     if (point.layers_per_stage > 0) p.pipeline_parallel_layers_per_stage = point.layers_per_stage;
     p.pipeline_parallel_first_stage_less_layers = point.ends_weigh;
     p.pipeline_parallel_last_stage_less_layers = point.ends_weigh;

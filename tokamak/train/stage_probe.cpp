@@ -261,7 +261,7 @@ void read_seconds(const Plan& plan, const Depths& depths, const price::Machine& 
 
 StageCosts probe_stages(const ModelSpec& model, const RunShape& base, bool split,
                         const Target& target, const price::Machine& machine,
-                        const price::PriceOptions& options) {
+                        price::Precision linear) {
   const Depths depths = depths_of(base.recompute);
   const int layers[kNumStages] = {depths.few,  depths.few, depths.few, depths.few,
                                   depths.many, depths.few, depths.few};
@@ -283,16 +283,17 @@ StageCosts probe_stages(const ModelSpec& model, const RunShape& base, bool split
   }
   d.stage_of_module.insert(d.stage_of_module.end(), 2, kLast);
   const PlannedRun run(spec, shape, target);
+  const price::PriceOptions how{.linear = linear, .device_graphs = run.plan().device_graphs};
   StageCosts costs{.is_split = split};
   read_memory(run, depths, costs);
   read_parameters(run, depths, costs);
-  read_update(run, machine, options, costs);
-  read_seconds(run.plan(), depths, machine, options, costs);
+  read_update(run, machine, how, costs);
+  read_seconds(run.plan(), depths, machine, how, costs);
   return costs;
 }
 
 FlatCosts probe_flat(const ModelSpec& model, const RunShape& base, const Target& target,
-                     const price::Machine& machine, const price::PriceOptions& options) {
+                     const price::Machine& machine, price::Precision linear) {
   const Depths depths = flat_depths_of(base.recompute);
   FlatCosts costs;
   const int counts[] = {depths.few, depths.many};
@@ -308,7 +309,8 @@ FlatCosts probe_flat(const ModelSpec& model, const RunShape& base, const Target&
     const PlannedRun run(spec, shape, target);
     const auto scratch_arena = static_cast<size_t>(ArenaKind::kScratch);
     held[i] = static_cast<double>(run.peak_bytes() - run.plan().arena_bytes[scratch_arena]);
-    SegmentPrices prices(run.plan(), machine, options);
+    const price::PriceOptions how{.linear = linear, .device_graphs = run.plan().device_graphs};
+    SegmentPrices prices(run.plan(), machine, how);
     for (int s = 0; s < std::ssize(run.plan().segments); ++s) {
       const auto seconds = [&](bool is_first, bool is_last) {
         return prices.price({.segment = s, .is_first = is_first, .is_last = is_last}).seconds;

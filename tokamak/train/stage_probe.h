@@ -14,10 +14,10 @@ namespace tokamak {
 /// gradients apart. Throws Error where the mesh leaves a rank without a head, a row or a token.
 price::StageCosts probe_stages(const ModelSpec& spec, const RunShape& shape, bool split,
                                const Target& target, const price::Machine& machine,
-                               const price::PriceOptions& options);
+                               price::Precision linear);
 
 /// A mesh without pipeline, that of `shape`, and its number of microbatches.
 price::FlatCosts probe_flat(const ModelSpec& spec, const RunShape& shape, const Target& target,
-                            const price::Machine& machine, const price::PriceOptions& options);
+                            const price::Machine& machine, price::Precision linear);
 
 }  // namespace tokamak

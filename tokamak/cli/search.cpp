@@ -1,0 +1,61 @@
+#include "tokamak/train/search.h"
+
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "tokamak/cli/price.h"
+#include "tokamak/cli/run_config.h"
+#include "tokamak/config/check.h"
+#include "tokamak/config/describe.h"
+#include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
+
+namespace tokamak::cli {
+namespace {
+
+std::optional<RunConfig> load(const PriceWords& words, std::vector<std::string> more) {
+  std::vector<std::string> args = words.rest;
+  args.insert(args.end(), more.begin(), more.end());
+  return load_run_config(args, "plan", {.source = "none"});
+}
+
+// The configuration without its mesh, which is the search's to choose.
+std::optional<Config> base_config(const PriceWords& words) {
+  auto alone =
+      load(words,
+           {"--world-size=1", "--parallelism.pipeline_parallel_degree=1",
+            "--parallelism.data_parallel_replicate_degree=1",
+            "--parallelism.data_parallel_shard_degree=1", "--parallelism.context_parallel_degree=1",
+            "--parallelism.tensor_parallel_degree=1", "--training.local_batch_size=1"});
+  if (!alone) return std::nullopt;
+  Config config = std::move(alone->config);
+  if (config.training.global_batch_size > 0) return config;
+  const auto run = load(words, {fmt::format("--world-size={}", *words.num_gpus)});
+  config.training.global_batch_size = global_batch_size(run->config, run->place.degrees);
+  return config;
+}
+
+}  // namespace
+
+int run_search(const PriceWords& words, const price::Machine& machine) {
+  TOK_REQUIRE(!words.json && !words.trace && !words.html && !words.sweep,
+              "--search: not with --json, --trace, --html or --sweep: price the plan it writes");
+  const auto config = base_config(words);
+  if (!config) return 0;
+  SearchRequest request{
+      .config = *config,
+      .num_gpus = *words.num_gpus,
+      .machine = machine,
+      .num_threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()))};
+  if (words.precision != price::Precision::kBf16) request.precisions.push_back(words.precision);
+  const SearchResult result = search_plans(request);
+  fmt::print("{}", search_text(request, result));
+  if (words.write) {
+    write_file_atomic(*words.write, config_toml(result.best[0].config));
+    fmt::print("wrote the first to {}\n", *words.write);
+  }
+  return 0;
+}
+
+}  // namespace tokamak::cli

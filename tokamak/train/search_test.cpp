@@ -1,0 +1,96 @@
+#include "tokamak/train/search.h"
+
+#include <gtest/gtest.h>
+
+#include "tokamak/config/check.h"
+#include "tokamak/config/describe.h"
+#include "tokamak/config/load.h"
+#include "tokamak/core/error.h"
+#include "tokamak/train/options.h"
+
+namespace tokamak {
+namespace {
+
+Config small_run(int64_t global_batch) {
+  Config config;
+  config.model.flavor = "1B";
+  config.training.dataset = "synthetic";
+  config.training.seq_len = 4096;
+  config.training.global_batch_size = global_batch;
+  return config;
+}
+
+SearchRequest small_search() {
+  return {.config = small_run(32),
+          .num_gpus = 8,
+          .machine = price::load_machine("h100"),
+          .num_best = 4};
+}
+
+const SearchResult& small_result() {
+  static const SearchResult result = search_plans(small_search());
+  return result;
+}
+
+TEST(Search, PutsTheFastestFirstAndSaysWhy) {
+  const SearchRequest request = small_search();
+  const SearchResult& result = small_result();
+  ASSERT_EQ(result.best.size(), 4U);
+  for (size_t i = 0; i < result.best.size(); ++i) {
+    const FoundPlan& f = result.best[i];
+    EXPECT_EQ(f.point.degrees.world(), 8);
+    EXPECT_LE(static_cast<double>(f.peak_bytes), result.memory_limit_bytes);
+    EXPECT_GE(f.step.seconds, result.best[i > 0 ? i - 1 : 0].step.seconds);
+    // The price is that of the plan of the configuration that is written.
+    const PricedRun again =
+        price_run({.config = f.config, .degrees = f.point.degrees, .machine = request.machine});
+    EXPECT_EQ(again.step.seconds, f.step.seconds);
+  }
+  EXPECT_NE(search_text(request, result).find("% faster than the next: "), std::string::npos);
+}
+
+TEST(Search, WritesAFileThatTrainLoads) {
+  for (const FoundPlan& f : small_result().best) {
+    const Config loaded = parse_toml_text(config_toml(f.config), "best.toml").config;
+    EXPECT_EQ(config_json(loaded), config_json(f.config));
+    EXPECT_NO_THROW(validate(loaded, 8));
+    EXPECT_EQ(global_batch_size(loaded, f.point.degrees), 32);
+  }
+}
+
+TEST(Search, IsTheSameForAnyNumberOfThreads) {
+  SearchRequest request = small_search();
+  request.num_threads = 1;
+  EXPECT_EQ(search_text(request, search_plans(request)), search_text(request, small_result()));
+}
+
+TEST(Search, TriesFp8WhereAsked) {
+  SearchRequest request = small_search();
+  request.precisions = {price::Precision::kBf16, price::Precision::kFp8};
+  const SearchResult result = search_plans(request);
+  ASSERT_FALSE(result.best.empty());
+  EXPECT_EQ(result.best[0].point.linear, price::Precision::kFp8);
+  EXPECT_EQ(result.best[0].config.model.converters, Strings{"float8"});
+}
+
+std::string error_of(const SearchRequest& request) {
+  try {
+    search_plans(request);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Search, SaysWhatIsWrong) {
+  SearchRequest request = small_search();
+  request.config.training.global_batch_size = -1;
+  EXPECT_EQ(error_of(request),
+            "--search: training.global_batch_size = -1: wanted the batch that all plans share");
+  request = small_search();
+  price::set_number(request.machine, "device.memory_bytes", 2e9);
+  EXPECT_EQ(error_of(request).rfind("--search: ", 0), 0U) << error_of(request);
+}
+
+}  // namespace
+}  // namespace tokamak
