@@ -230,13 +230,14 @@ class Gpt2 : public Builder {
   Value block(Value x_BSD, int64_t layer) {
     const std::string name = fmt::format("transformer.h.{}.", layer);
     const int64_t D = c_.dim;
+    const int64_t kv_dim = c_.num_kv_heads * c_.head_dim;
     const Value h = norm(name + "ln_1", x_BSD);
     const Value q =
         heads(project(name + "attn.q_proj", h, D, D, {kHeads, kEmbed}, weight_init(), true));
     const Value k =
-        heads(project(name + "attn.k_proj", h, D, D, {kHeads, kEmbed}, weight_init(), true));
+        heads(project(name + "attn.k_proj", h, kv_dim, D, {kKvHeads, kEmbed}, weight_init(), true));
     const Value v =
-        heads(project(name + "attn.v_proj", h, D, D, {kHeads, kEmbed}, weight_init(), true));
+        heads(project(name + "attn.v_proj", h, kv_dim, D, {kKvHeads, kEmbed}, weight_init(), true));
     const Value o = attend(q, k, v, layer);
     const Value attended =
         project(name + "attn.c_proj", o, D, D, {kEmbed, kHeads}, residual_init(layer), true);
