@@ -137,7 +137,7 @@ StageSegments cut_stages(const Graph& graph) {
     const auto it = nodes.find({kind, stage});
     if (it == nodes.end()) return;
     cut.index[{kind, stage}] = static_cast<int>(cut.segments.size());
-    cut.segments.push_back({.name = fmt::format("{} {}", name_of(kind), stage),
+    cut.segments.push_back({.name = segment_name(kind, stage),
                             .runs = Runs::kPerMicrobatch,
                             .nodes = std::move(it->second),
                             .is_background = is_background(kind)});
@@ -153,6 +153,10 @@ StageSegments cut_stages(const Graph& graph) {
   }
   if (!update.nodes.empty()) cut.segments.push_back(std::move(update));
   return cut;
+}
+
+std::string segment_name(PipelineItemKind kind, int stage) {
+  return fmt::format("{} {}", name_of(kind), stage);
 }
 
 bool splits_backward(const std::vector<PipelineItem>& items) {

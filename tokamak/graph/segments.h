@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <string>
 #include <vector>
 
 #include "tokamak/graph/buffers.h"
@@ -22,6 +23,9 @@ struct StageSegments {
 };
 
 StageSegments cut_stages(const Graph& graph);
+
+/// "send forward 3": of a stage.
+std::string segment_name(PipelineItemKind kind, int stage);
 
 bool splits_backward(const std::vector<PipelineItem>& items);
 
