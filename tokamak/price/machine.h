@@ -66,13 +66,25 @@ struct Level {
   double oversubscription = 1.0;
 };
 
-/// What the software of a run costs beyond its kernels.
+/// What the software of a run costs beyond the plan's own kernels, or does otherwise than the plan.
 struct Software {
   double host_launch_s = 8e-6;       ///< to launch one kernel, without captured graphs
   double compute_slowdown = 1.0;     ///< of kernels beside a collective
   double collective_slowdown = 1.0;  ///< of a collective beside kernels
   double step_overhead_s = 0.0;      ///< per step: data, logging, barriers
   double power_derate = 1.0;         ///< sustained over short-run rate of products and attention
+  double elementwise_traffic = 1.0;  ///< bytes of kernels bound by memory over the plan's
+  double attention_share = 1.0;      ///< rate of attention over the device's
+  /// Moved for each query, key and head by the forward of an attention that is not fused; 0 = it
+  /// is. Twice that by the backward. All pairs are computed then, causal or not.
+  double attention_pair_bytes = 0.0;
+  /// Of the time of collectives of tensor parallel ranks, under the products that they feed or are
+  /// fed by, where the plan runs one after the other.
+  double tensor_parallel_overlap = 0.0;
+  double gradient_bytes = 4.0;  ///< of an element of the gradients that ranks sum
+  /// 1 = what data-parallel ranks gather and reduce once a step runs beside other items of the
+  /// pipeline; 0 = an item ends after it.
+  int data_parallel_overlap = 0;
 };
 
 struct Storage {

@@ -113,6 +113,18 @@ void add_operation(std::vector<MachineKey>& out) {
                                                               0, kMaxLong));
   out.push_back(
       number<kSoftware, &Software::power_derate>("software.power_derate", kNone, 1e-3, 1.0));
+  out.push_back(number<kSoftware, &Software::elementwise_traffic>("software.elementwise_traffic",
+                                                                  kNone, 0.1, 100));
+  out.push_back(
+      number<kSoftware, &Software::attention_share>("software.attention_share", kNone, 1e-3, 2));
+  out.push_back(number<kSoftware, &Software::attention_pair_bytes>("software.attention_pair_bytes",
+                                                                   kBytes, 0, 1e3));
+  out.push_back(number<kSoftware, &Software::tensor_parallel_overlap>(
+      "software.tensor_parallel_overlap", kNone, 0, 1));
+  out.push_back(
+      number<kSoftware, &Software::gradient_bytes>("software.gradient_bytes", kBytes, 0.5, 8));
+  out.push_back(number<kSoftware, &Software::data_parallel_overlap>(
+      "software.data_parallel_overlap", kNone, 0, 1));
   constexpr auto kStorage = &Machine::storage;
   out.push_back(number<kStorage, &Storage::devices_per_node>("storage.devices_per_node", kNone, 1,
                                                              kMaxDevices));

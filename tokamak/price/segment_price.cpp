@@ -1,6 +1,9 @@
 #include "tokamak/price/segment_price.h"
 
 #include <algorithm>
+#include <set>
+
+#include "tokamak/price/low_precision.h"
 
 namespace tokamak::price {
 
@@ -27,7 +30,8 @@ double SegmentPrices::task_seconds(const SegmentRun& run, size_t t) {
   return seconds_[s][run.is_first ? 1 : 0][t];
 }
 
-void SegmentPrices::add_works(const SegmentRun& run, std::span<const int> begin, RankWorks& works) {
+void SegmentPrices::add_works(const SegmentRun& run, std::span<const int> begin,
+                              const std::map<int, int>& gathered, RankWorks& works) {
   const auto s = static_cast<size_t>(run.segment);
   const std::vector<Task>& tasks = plan_.segments[s].tasks;
   std::vector<Cost>& costs = costs_[s];
@@ -36,12 +40,18 @@ void SegmentPrices::add_works(const SegmentRun& run, std::span<const int> begin,
   }
   std::vector<double>& seconds = seconds_[s][run.is_first ? 1 : 0];
   if (seconds.empty()) {
+    const LowPrecisionFlow flow = low_precision_flow(tasks);
     for (size_t t = 0; t < tasks.size(); ++t)
-      seconds.push_back(times_.seconds(tasks[t], costs[t], run.is_first));
+      seconds.push_back(times_.seconds(tasks[t], costs[t],
+                                       {.is_first = run.is_first,
+                                        .casts = flow.casts[t] != 0,
+                                        .casts_weights = flow.casts_weights[t] != 0,
+                                        .is_low = flow.is_low[t] != 0}));
   }
   const auto first = static_cast<int>(works.works.size());
   std::vector<bool> has_begun(streams_.size(), false);
   has_begun[0] = true;
+  std::set<int> blocks;
   std::vector<int> after;
   for (size_t t = 0; t < tasks.size(); ++t) {
     const Task& task = tasks[t];
@@ -49,6 +59,9 @@ void SegmentPrices::add_works(const SegmentRun& run, std::span<const int> begin,
     after.clear();
     if (!has_begun[static_cast<size_t>(stream)]) after.assign(begin.begin(), begin.end());
     has_begun[static_cast<size_t>(stream)] = true;
+    const auto weights = gathered.find(task.label.block);
+    if (weights != gathered.end() && blocks.insert(task.label.block).second)
+      after.push_back(weights->second);
     Work work{.category = category_of(task, costs[t]), .stream = stream};
     if (runs(task, run.is_last)) {
       work.seconds = task_seconds(run, t);
@@ -71,7 +84,7 @@ const SegmentPrice& SegmentPrices::price(const SegmentRun& run) {
   if (!is_new) return price;
   RankWorks works;
   works.num_streams = static_cast<int>(streams_.size());
-  add_works(run, {}, works);
+  add_works(run, {}, {}, works);
   num_events_ += static_cast<int64_t>(works.works.size());
   RankTimes times = run_streams({&works, 1}, {},
                                 {.compute = machine_.software.compute_slowdown,

@@ -36,9 +36,10 @@ class SegmentPrices {
   const SegmentPrice& price(const SegmentRun& run);
 
   /// Works of the segment's tasks, one for each, which wait for each other as the plan says; the
-  /// first of each stream other than 0 for `begin` too. Streams are those of works. Tasks that do
-  /// not run take no time.
-  void add_works(const SegmentRun& run, std::span<const int> begin, RankWorks& works);
+  /// first of each stream other than 0 for `begin` too, and the first of a block for the work that
+  /// `gathered` has of it. Streams are those of works. Tasks that do not run take no time.
+  void add_works(const SegmentRun& run, std::span<const int> begin,
+                 const std::map<int, int>& gathered, RankWorks& works);
 
   /// The number that stands for a stream of the plan.
   int stream_number(int stream) const { return streams_.at(stream); }

@@ -69,7 +69,11 @@ class RankStep {
  public:
   RankStep(const PricedRank& rank, size_t index, int num_microbatches, const Machine& machine,
            const PriceOptions& options, Meetings& meetings)
-      : plan_(*rank.plan), index_(index), prices_(plan_, machine, options), meetings_(meetings) {
+      : plan_(*rank.plan),
+        index_(index),
+        prices_(plan_, machine, options),
+        meetings_(meetings),
+        overlaps_(machine.software.data_parallel_overlap != 0) {
     for (const Segment& segment : plan_.segments) {
       const auto& tasks = segment.tasks;
       meets_.push_back(std::any_of(tasks.begin(), tasks.end(), [&](const Task& task) {
@@ -138,7 +142,9 @@ class RankStep {
       const std::vector<int>& ends = ends_.at(static_cast<size_t>(w));
       after.insert(after.end(), ends.begin(), ends.end());
     }
-    const bool is_whole = !segment.is_background && !meets_[static_cast<size_t>(item.segment)];
+    if (phase_of(segment) == Phase::kUpdate) after.insert(after.end(), free_.begin(), free_.end());
+    const bool is_whole = !segment.is_background && !meets_[static_cast<size_t>(item.segment)] &&
+                          !has_free_work(run, segment);
     items_.push_back({.run = run, .microbatch = item.microbatch, .is_whole = is_whole});
     ends_.emplace_back();
     if (is_whole) {
@@ -159,10 +165,31 @@ class RankStep {
                             ends_.back());
   }
 
+  static Phase phase_of(const Segment& segment) {
+    return segment.tasks.empty() ? Phase::kForward : segment.tasks[0].label.phase;
+  }
+
+  // What data-parallel ranks do once a step, where it runs beside other items: they go on without
+  // it, until a block's first forward or the update.
+  bool is_free(const Task& task) const {
+    return overlaps_ && task.rules->is_communication &&
+           (task.label.phase == Phase::kUnshard || task.when == When::kLastMicrobatch);
+  }
+
+  bool has_free_work(const SegmentRun& run, const Segment& segment) const {
+    if (!overlaps_) return false;
+    const bool uses_gathered =
+        run.is_first && !gathered_.empty() && phase_of(segment) == Phase::kForward;
+    return uses_gathered ||
+           std::any_of(segment.tasks.begin(), segment.tasks.end(),
+                       [&](const Task& task) { return is_free(task) && runs(task, run.is_last); });
+  }
+
   void add_tasks(const SegmentRun& run, const Segment& segment, const std::vector<int>& begin) {
     const auto first = works.works.size();
     items_.back().first_work = static_cast<int>(first);
-    prices_.add_works(run, begin, works);
+    const bool uses_gathered = run.is_first && segment.runs == Segment::Runs::kPerMicrobatch;
+    prices_.add_works(run, begin, uses_gathered ? gathered_ : kNothingGathered, works);
     std::map<int, int> last;  // by stream
     for (size_t t = 0; t < segment.tasks.size(); ++t) {
       const Task& task = segment.tasks[t];
@@ -172,15 +199,26 @@ class RankStep {
         work.meeting = meetings_.next(index_, task);
         work.is_shared = false;
       }
+      if (is_free(task) && runs(task, run.is_last)) {
+        const auto w = static_cast<int>(first + t);
+        free_.push_back(w);
+        if (task.label.phase == Phase::kUnshard) gathered_.emplace(task.label.block, w);
+        continue;
+      }
       last[work.stream] = static_cast<int>(first + t);
     }
     for (const auto& [stream, work] : last) ends_.back().push_back(work);
   }
 
+  inline static const std::map<int, int> kNothingGathered;
+
   const Plan& plan_;
   size_t index_;
   SegmentPrices prices_;
   Meetings& meetings_;
+  bool overlaps_;
+  std::vector<int> free_;               // works that the update waits for
+  std::map<int, int> gathered_;         // works by block
   std::vector<bool> meets_;             // by segment
   std::vector<Item> items_;             // by item
   std::vector<std::vector<int>> ends_;  // by item of the background: its last works

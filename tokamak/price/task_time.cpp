@@ -8,6 +8,7 @@
 #include "tokamak/ops/attention.h"
 #include "tokamak/ops/collective.h"
 #include "tokamak/ops/linear.h"
+#include "tokamak/price/low_precision.h"
 
 namespace tokamak::price {
 namespace {
@@ -57,12 +58,21 @@ double alignment_share(int64_t m, int64_t n, int64_t k, Precision precision, con
   return halvings <= 0.0 ? 1.0 : std::pow(d.gemm_alignment_share, halvings);
 }
 
+// What a tile costs besides its products, as depth: it does not shrink with their precision.
+double depth_overhead(const Device& d, Precision precision) {
+  const auto rate = [&](Precision p) {
+    return d.peak_flops[static_cast<size_t>(p)] * d.gemm_efficiency[static_cast<size_t>(p)];
+  };
+  const double bf16 = rate(Precision::kBf16);
+  return d.gemm_k_overhead * (bf16 > 0.0 ? std::max(1.0, rate(precision) / bf16) : 1.0);
+}
+
 double tile_seconds(const GemmTile& tile, int64_t m, int64_t n, int64_t k, int splits, double rate,
-                    const Device& d) {
+                    double overhead, const Device& d) {
   const auto count = [](int64_t size, int step) { return (size + step - 1) / step; };
   const auto tiles = static_cast<double>(count(m, tile.m) * count(n, tile.n) * splits);
   const double waves = std::ceil(tiles / d.num_sms);
-  const double depth = static_cast<double>(k) / splits + d.gemm_k_overhead;
+  const double depth = static_cast<double>(k) / splits + overhead;
   const double work = 2.0 * tile.m * tile.n * depth;
   return waves * work * d.num_sms / (rate * tile.efficiency);
 }
@@ -100,15 +110,11 @@ bool is_low(Precision precision) {
   return precision == Precision::kFp8 || precision == Precision::kFp4;
 }
 
-// Elements that are brought to a low precision for this product and not for an earlier one: what
-// enters a layer, and the cotangent of what leaves it. Weights are brought once a step.
-double cast_elements(const Task& task, bool is_first) {
-  if (task.rules == &kRules<Linear>) {
-    const auto weights = static_cast<double>(task.in[1].type.numel());
-    return static_cast<double>(task.in[0].type.numel()) + (is_first ? weights : 0.0);
-  }
-  return task.rules == &kRules<LinearGradInput> ? static_cast<double>(task.in[0].type.numel())
-                                                : 0.0;
+// Elements that are brought to a low precision for this product: what enters a layer, the cotangent
+// of what leaves it, and weights once a step.
+double cast_elements(const Task& task, const TaskRun& run) {
+  const auto elements = [&](size_t k) { return static_cast<double>(task.in[k].type.numel()); };
+  return (run.casts ? elements(0) : 0.0) + (run.casts_weights && run.is_first ? elements(1) : 0.0);
 }
 
 }  // namespace
@@ -144,10 +150,11 @@ double gemm_seconds(int64_t m, int64_t n, int64_t k, double bytes, Precision pre
                     const Machine& machine) {
   const Device& d = machine.device;
   const double rate = product_rate(machine, precision) * alignment_share(m, n, k, precision, d);
+  const double overhead = depth_overhead(d, precision);
   double best = HUGE_VAL;
   for (const GemmTile& tile : d.tiles) {
     for (int splits = 1; splits <= kMostSplits; splits *= 2) {
-      best = std::min(best, tile_seconds(tile, m, n, k, splits, rate, d) +
+      best = std::min(best, tile_seconds(tile, m, n, k, splits, rate, overhead, d) +
                                 split_seconds(m, n, splits, machine));
     }
   }
@@ -164,38 +171,46 @@ double memory_seconds(double bytes, const Machine& machine) {
 TaskTimes::TaskTimes(const GroupTable& groups, const Machine& machine, const PriceOptions& options)
     : machine_(machine), options_(options) {
   layouts_.reserve(groups.entries.size());
-  for (const GroupTable::Entry& group : groups.entries)
+  for (const GroupTable::Entry& group : groups.entries) {
     layouts_.push_back(layout_of(group.ranks, machine));
+    const bool is_tp = group.name == "tp" || group.name.starts_with("tp ");
+    exposed_.push_back(is_tp ? 1.0 - machine.software.tensor_parallel_overlap : 1.0);
+  }
 }
 
-double TaskTimes::seconds(const Task& task, const Cost& cost, bool is_first) const {
-  const double work = task.rules->is_communication ? communication_seconds(task)
-                                                   : compute_seconds(task, cost, is_first);
-  return work + machine_.device.launch_s;
+double TaskTimes::seconds(const Task& task, const Cost& cost, const TaskRun& run) const {
+  const double work = task.rules->is_communication ? communication_seconds(task, run.is_low)
+                                                   : compute_seconds(task, cost, run);
+  // An eager host launches a collective between two waits.
+  const bool waits_for_host = task.rules->is_communication && !options_.device_graphs;
+  return work + machine_.device.launch_s + (waits_for_host ? machine_.software.host_launch_s : 0.0);
 }
 
-double TaskTimes::compute_seconds(const Task& task, const Cost& cost, bool is_first) const {
-  const double bytes = bytes_of(task, cost, is_first);
+double TaskTimes::compute_seconds(const Task& task, const Cost& cost, const TaskRun& run) const {
+  const double bytes = bytes_of(task, cost, run.is_first);
   switch (cost.kind) {
     case Cost::Kind::kGemm:
-      return product_seconds(task, cost, bytes, is_first);
+      return product_seconds(task, cost, bytes, run);
     case Cost::Kind::kAttention:
       return attention_seconds(task, cost, bytes);
-    default:
-      return memory_seconds(bytes, machine_);
+    default: {
+      const bool is_update = task.label.phase == Phase::kUpdate;
+      return memory_seconds(bytes * (is_update ? 1.0 : machine_.software.elementwise_traffic),
+                            machine_);
+    }
   }
 }
 
 double TaskTimes::product_seconds(const Task& task, const Cost& cost, double bytes,
-                                  bool is_first) const {
+                                  const TaskRun& run) const {
   const Precision planned = precision_of(task.in[0].type.dtype);
-  const bool is_lowered = planned == Precision::kBf16 && task.label.block >= 0 &&
-                          task.label.phase != Phase::kUpdate && is_low(options_.linear);
+  const bool is_lowered =
+      planned == Precision::kBf16 && is_block_product(task) && is_low(options_.linear);
   if (!is_lowered) return gemm_seconds(cost.m, cost.n, cost.k, bytes, planned, machine_);
   const double width = element_bytes(options_.linear);
   bytes -= (1.0 - width / kPlannedBytes) * (bytes_of(task.in[0]) + bytes_of(task.in[1]));
   // Each is read, and written as it lies and transposed.
-  const double cast = (kPlannedBytes + 2.0 * width) * cast_elements(task, is_first);
+  const double cast = (kPlannedBytes + 2.0 * width) * cast_elements(task, run);
   return gemm_seconds(cost.m, cost.n, cost.k, bytes, options_.linear, machine_) +
          memory_seconds(cast, machine_);
 }
@@ -209,9 +224,13 @@ double TaskTimes::attention_seconds(const Task& task, const Cost& cost, double b
                                   : static_cast<const Attention*>(task.op.get())->causal;
   const auto queries = static_cast<double>(s.S);
   // Tiles on the diagonal are computed whole.
+  const Software& software = machine_.software;
+  const bool is_fused = software.attention_pair_bytes <= 0.0;
   const double pairs = s.pairs(causal);
-  const double whole = std::min(pairs + (causal ? 0.5 * kAttentionTile * queries : 0.0),
-                                queries * static_cast<double>(s.T));
+  const double all_pairs = queries * static_cast<double>(s.T);
+  const double whole =
+      is_fused ? std::min(pairs + (causal ? 0.5 * kAttentionTile * queries : 0.0), all_pairs)
+               : all_pairs;
   const double flops = pairs > 0.0 ? cost.flops * whole / pairs : 0.0;
   const auto padded = static_cast<double>((s.D + kHeadDimStep - 1) / kHeadDimStep * kHeadDimStep);
   const double head_share = static_cast<double>(s.D) / (padded + kSoftmaxColumns) *
@@ -224,20 +243,34 @@ double TaskTimes::attention_seconds(const Task& task, const Cost& cost, double b
   const double peak = d.peak_flops[static_cast<size_t>(precision)];
   TOK_REQUIRE(peak > 0.0 && rated > 0.0, "{}: {} has no rate of attention in {}", machine_.name,
               d.name, name_of(precision));
-  const double rate = peak * rated * machine_.software.power_derate * head_share * occupancy;
-  return std::max(flops / rate, memory_seconds(bytes, machine_));
+  const double rate =
+      peak * rated * software.attention_share * software.power_derate * head_share * occupancy;
+  const double pair_bytes = (is_backward ? 2.0 : 1.0) * software.attention_pair_bytes * all_pairs *
+                            static_cast<double>(s.B * s.H);
+  return std::max(flops / rate, memory_seconds(bytes, machine_)) +
+         memory_seconds(pair_bytes, machine_);
 }
 
-double TaskTimes::communication_seconds(const Task& task) const {
+double TaskTimes::communication_seconds(const Task& task, bool is_low_message) const {
   const int id = task.rules->group(task.op.get()).id;
   TOK_CHECK(id >= 0 && id < std::ssize(layouts_), "{} names group {}", task.rules->name, id);
   const GroupLayout& group = layouts_[static_cast<size_t>(id)];
+  const double exposed = exposed_[static_cast<size_t>(id)];
+  const double share = is_low_message && is_low(options_.linear)
+                           ? element_bytes(options_.linear) / kPlannedBytes
+                           : 1.0;
   const auto priced = [&](Collective kind, const Operand& whole) {
-    return collective_seconds(kind, bytes_of(whole), group, machine_);
+    return exposed * collective_seconds(kind, bytes_of(whole) * share, group, machine_);
+  };
+  // Gradients are summed in fp32 where activations are not.
+  const auto summed = [&](Collective kind, const Operand& whole) {
+    const bool is_gradient = whole.type.dtype == DType::kF32 && task.label.phase != Phase::kUpdate;
+    const double width = is_gradient ? machine_.software.gradient_bytes / 4.0 : 1.0;
+    return exposed * collective_seconds(kind, bytes_of(whole) * width, group, machine_);
   };
   if (task.rules == &kRules<AllGather>) return priced(Collective::kAllGather, task.out[0]);
-  if (task.rules == &kRules<ReduceScatter>) return priced(Collective::kReduceScatter, task.in[0]);
-  if (task.rules == &kRules<AllReduce>) return priced(Collective::kAllReduce, task.in[0]);
+  if (task.rules == &kRules<ReduceScatter>) return summed(Collective::kReduceScatter, task.in[0]);
+  if (task.rules == &kRules<AllReduce>) return summed(Collective::kAllReduce, task.in[0]);
   if (task.rules == &kRules<AllToAll>) return priced(Collective::kAllToAll, task.in[0]);
   if (task.rules == &kRules<Recv>) return priced(Collective::kSendRecv, task.out[0]);
   TOK_CHECK(task.rules == &kRules<Shift> || task.rules == &kRules<Send>, "no price of {}",

@@ -40,25 +40,34 @@ double gemm_seconds(int64_t m, int64_t n, int64_t k, double bytes, Precision pre
 /// Of reading and writing `bytes` in one kernel, without its launch.
 double memory_seconds(double bytes, const Machine& machine);
 
+/// What a task's time depends on besides its operands.
+struct TaskRun {
+  bool is_first = true;        ///< what accumulates from the first microbatch on overwrites
+  bool casts = true;           ///< a product of few bits brings its first input there
+  bool casts_weights = false;  ///< and its weights, in the first microbatch
+  bool is_low = false;         ///< communication of what such products read
+};
+
 /// Seconds of one plan's tasks; the layouts of its groups are found once.
 class TaskTimes {
  public:
   /// All must outlive it.
   TaskTimes(const GroupTable& groups, const Machine& machine, const PriceOptions& options);
 
-  /// Of a compute task or a collective, with its launch. `is_first`: what accumulates from the
-  /// first microbatch on overwrites.
-  double seconds(const Task& task, const Cost& cost, bool is_first) const;
+  /// Of a compute task or a collective, with its launch.
+  double seconds(const Task& task, const Cost& cost, const TaskRun& run) const;
 
  private:
-  double compute_seconds(const Task& task, const Cost& cost, bool is_first) const;
-  double product_seconds(const Task& task, const Cost& cost, double bytes, bool is_first) const;
+  double compute_seconds(const Task& task, const Cost& cost, const TaskRun& run) const;
+  double product_seconds(const Task& task, const Cost& cost, double bytes,
+                         const TaskRun& run) const;
   double attention_seconds(const Task& task, const Cost& cost, double bytes) const;
-  double communication_seconds(const Task& task) const;
+  double communication_seconds(const Task& task, bool is_low) const;
 
   const Machine& machine_;
   const PriceOptions& options_;
   std::vector<GroupLayout> layouts_;  // by group
+  std::vector<double> exposed_;       // by group: the share of time that nothing hides
 };
 
 }  // namespace tokamak::price

@@ -5,6 +5,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/ops/attention.h"
 #include "tokamak/ops/linear.h"
+#include "tokamak/price/low_precision.h"
 #include "tokamak/price/test_machine.h"
 
 namespace tokamak::price {
@@ -41,7 +42,8 @@ Task task_of(T op, std::vector<Operand> in, std::vector<Operand> out) {
 double seconds(const Task& task, const Machine& machine, const PriceOptions& options = {},
                bool is_first = true) {
   const GroupTable groups;
-  return TaskTimes(groups, machine, options).seconds(task, cost_of(task), is_first);
+  return TaskTimes(groups, machine, options)
+      .seconds(task, cost_of(task), {.is_first = is_first, .casts_weights = true});
 }
 
 TEST(TaskTime, WholeWavesRunAtTheRate) {
@@ -136,7 +138,7 @@ TEST(TaskTime, CollectivesMoveTheWholeBuffer) {
   const CommGroup group = groups.add("tp", {0, 1, 2, 3}, 0);
   const CommGroup pair = groups.add("0 to 1", {0, 1}, 0);
   const TaskTimes times(groups, machine, {});
-  const auto of = [&](const Task& task) { return times.seconds(task, cost_of(task), true); };
+  const auto of = [&](const Task& task) { return times.seconds(task, cost_of(task), {}); };
   EXPECT_NEAR(of(communication(AllGather{.group = group}, 100, 400, 1)), 300.0, 1e-9);
   EXPECT_NEAR(of(communication(ReduceScatter{.group = group}, 400, 100, 1)), 300.0, 1e-9);
   EXPECT_NEAR(of(communication(AllReduce{.group = group}, 400, 400, 1)), 600.0, 1e-9);
@@ -145,6 +147,48 @@ TEST(TaskTime, CollectivesMoveTheWholeBuffer) {
   EXPECT_NEAR(of(communication(Recv{.group = pair, .type = floats(100).type}, 0, 100, 1)), 100.0,
               1e-9);
   EXPECT_NEAR(of(communication(Shift{.group = group}, 100, 100, 1)), 100.0, 1e-9);
+}
+
+TEST(TaskTime, SoftwareHidesAndShrinksCommunication) {
+  Machine machine = clockwork();
+  machine.levels[0].bytes_per_s = 4.0;
+  GroupTable groups;
+  const CommGroup tp = groups.add("tp", {0, 1, 2, 3}, 0);
+  const CommGroup dp = groups.add("dp_shard x cp reduce", {0, 1, 2, 3}, 0);
+  const Task gather = communication(AllGather{.group = tp}, 100, 400, 1);
+  const Task reduce = communication(ReduceScatter{.group = dp}, 400, 100, 1);
+  const auto of = [&](const Task& task, bool is_low) {
+    const PriceOptions options{.linear = Precision::kFp8};
+    return TaskTimes(groups, machine, options).seconds(task, cost_of(task), {.is_low = is_low});
+  };
+  EXPECT_NEAR(of(gather, false), 300.0, 1e-9);
+  EXPECT_NEAR(of(gather, true), 150.0, 1e-9) << "sent in fp8";
+  machine.software.tensor_parallel_overlap = 0.75;
+  EXPECT_NEAR(of(gather, false), 75.0, 1e-9);
+  EXPECT_NEAR(of(reduce, false), 300.0, 1e-9);
+  machine.software.gradient_bytes = 2.0;
+  EXPECT_NEAR(of(reduce, false), 150.0, 1e-9);
+}
+
+TEST(TaskTime, InputsAreCastOnce) {
+  const auto at = [](Operand o, int64_t offset) {
+    o.offset = offset;
+    return o;
+  };
+  const Operand x = at(bf16({64, 64}), 0);
+  const Task query =
+      task_of(Linear{}, {x, at(bf16({64, 64}), 1 << 20)}, {at(bf16({64, 64}), 8192)});
+  const Task key = task_of(Linear{}, {x, at(bf16({64, 64}), 2 << 20)}, {at(bf16({64, 64}), 16384)});
+  const CommGroup group{.id = 0, .size = 2};
+  const Task gather = task_of(AllGather{.group = group}, {at(bf16({32, 64}), 32768)}, {x});
+  const std::vector<Task> alone = {query, key, query};
+  const LowPrecisionFlow flow = low_precision_flow(alone);
+  EXPECT_EQ(flow.casts, (std::vector<uint8_t>{1, 0, 0}));
+  EXPECT_EQ(flow.casts_weights, (std::vector<uint8_t>{1, 1, 0}));
+  const std::vector<Task> gathered = {query, gather, key};
+  const LowPrecisionFlow sent = low_precision_flow(gathered);
+  EXPECT_EQ(sent.casts, (std::vector<uint8_t>{1, 0, 0})) << "what is gathered was cast before";
+  EXPECT_EQ(sent.is_low, (std::vector<uint8_t>{0, 1, 0}));
 }
 
 }  // namespace
