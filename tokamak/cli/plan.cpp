@@ -5,6 +5,7 @@
 
 #include "tokamak/cli/devices.h"
 #include "tokamak/cli/price.h"
+#include "tokamak/cli/rows.h"
 #include "tokamak/cli/run_config.h"
 #include "tokamak/core/file.h"
 #include "tokamak/parallel/schedule_picture.h"
@@ -67,6 +68,7 @@ int run_plan(Args args) {
     fmt::print("{}", presets_text());
     return 0;
   }
+  if (const auto words = find_rows_words(args)) return run_rows(*words);
   if (const auto words = find_price_words(args)) return run_price(*words);
   const auto run = load_run_config(args, "plan", {.source = "none"});
   if (!run) return 0;

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "tokamak/cli/price.h"
+#include "tokamak/cli/rows.h"
 #include "tokamak/config/check.h"
 #include "tokamak/config/describe.h"
 #include "tokamak/core/error.h"
@@ -51,7 +52,7 @@ void print_help(const std::string& verb) {
         "                  draw the pipeline schedule, say what each stage holds, plan nothing\n"
         "  --schedule-svg FILE\n"
         "                  write the same picture as SVG\n{}",
-        price_help());
+        price_help() + rows_help());
   }
   fmt::print(
       "  --world-size=N  ranks, where no launcher tells\n\nkeys (`tokamak help section.key` says "

@@ -1,0 +1,60 @@
+#include "tokamak/cli/rows.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "tokamak/core/error.h"
+#include "tokamak/train/row_price.h"
+
+namespace tokamak::cli {
+
+std::optional<RowsWords> find_rows_words(Args args) {
+  const auto is_rows = [](const std::string& word) {
+    return word == "--rows" || word.starts_with("--rows=");
+  };
+  if (std::none_of(args.begin(), args.end(), is_rows)) return std::nullopt;
+  RowsWords words;
+  for (size_t i = 0; i < args.size(); ++i) {
+    const std::string& word = args[i];
+    const size_t equals = word.find('=');
+    const std::string name = word.substr(0, equals);
+    if (word == "--json") {
+      words.json = true;
+      continue;
+    }
+    TOK_REQUIRE(name == "--rows" || name == "--set",
+                "plan --rows: unknown word {}: wanted --rows FILE.csv, --json, --set KEY=NUMBER",
+                word);
+    const bool has_value = equals != std::string::npos;
+    TOK_REQUIRE(has_value || i + 1 < args.size(), "{}: wanted a value", word);
+    const std::string value = has_value ? word.substr(equals + 1) : args[++i];
+    if (name == "--rows") {
+      TOK_REQUIRE(words.file.empty(), "--rows {}: given twice", value);
+      words.file = value;
+    } else {
+      words.sets.push_back(value);
+    }
+  }
+  return words;
+}
+
+int run_rows(const RowsWords& words) {
+  const std::vector<MeasuredRow> rows = read_measured_rows(words.file);
+  const std::vector<PricedRow> priced = price_rows(rows, {.assignments = words.sets});
+  if (!words.json) {
+    fmt::print("{}", to_table(priced));
+    return 0;
+  }
+  for (const PricedRow& row : priced) fmt::print("{}\n", to_json(row));
+  return 0;
+}
+
+std::string rows_help() {
+  return "  --rows FILE.csv  price each row of published measurements beside what was measured:\n"
+         "                   a table and errors by family, or one line a row with --json; --set "
+         "as\n"
+         "                   above, for every machine\n";
+}
+
+}  // namespace tokamak::cli

@@ -1,0 +1,26 @@
+// `tokamak plan --rows FILE.csv`: published measurements beside what their plans would cost.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tokamak/cli/verbs.h"
+
+namespace tokamak::cli {
+
+struct RowsWords {
+  std::string file;
+  bool json = false;
+  std::vector<std::string> sets;  ///< "key=value" of every machine
+};
+
+/// Nothing where there is no --rows among `args`. Throws Error naming the word.
+std::optional<RowsWords> find_rows_words(Args args);
+
+int run_rows(const RowsWords& words);
+
+/// For the help of `plan`.
+std::string rows_help();
+
+}  // namespace tokamak::cli

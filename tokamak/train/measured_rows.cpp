@@ -1,0 +1,289 @@
+#include "tokamak/train/measured_rows.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
+
+namespace tokamak {
+namespace {
+
+using Fields = std::vector<std::string>;
+
+bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
+// RFC 4180: fields in quotes may hold commas, line ends and doubled quotes.
+class CsvReader {
+ public:
+  explicit CsvReader(const std::string& text) : text_(text) {}
+
+  bool at_end() const { return at_ >= text_.size(); }
+
+  int line() const { return line_; }
+
+  Fields next() {
+    Fields fields(1);
+    bool quoted = false;
+    for (; at_ < text_.size(); ++at_) {
+      const char c = text_[at_];
+      if (c == '\n') ++line_;
+      if (quoted && c == '"' && at_ + 1 < text_.size() && text_[at_ + 1] == '"') {
+        fields.back() += text_[++at_];
+      } else if (c == '"') {
+        quoted = !quoted;
+      } else if (c == ',' && !quoted) {
+        fields.emplace_back();
+      } else if (c == '\n' && !quoted) {
+        ++at_;
+        break;
+      } else if (c != '\r') {
+        fields.back() += c;
+      }
+    }
+    return fields;
+  }
+
+ private:
+  const std::string& text_;
+  size_t at_ = 0;
+  int line_ = 1;
+};
+
+// One line by column name; a number that is not one makes the row unusable, with its column.
+class Line {
+ public:
+  Line(const Fields& header, const Fields& fields) {
+    for (size_t i = 0; i < std::min(header.size(), fields.size()); ++i)
+      by_name_[header[i]] = fields[i];
+  }
+
+  std::string text(const std::string& column) const {
+    const auto it = by_name_.find(column);
+    return it == by_name_.end() ? "" : it->second;
+  }
+
+  double number(const std::string& column) {
+    const std::string value = text(column);
+    if (value.empty()) return 0.0;
+    double number = 0.0;
+    const auto [end, code] = std::from_chars(value.data(), value.data() + value.size(), number);
+    const bool is_number = code == std::errc() && end == value.data() + value.size();
+    if (!is_number || number < 0.0 || number > 1e15) {
+      if (bad_.empty()) bad_ = fmt::format("{} = {}: wanted a number", column, value);
+      return 0.0;
+    }
+    return number;
+  }
+
+  int64_t count(const std::string& column) { return static_cast<int64_t>(number(column)); }
+
+  const std::string& bad() const { return bad_; }
+
+ private:
+  std::map<std::string, std::string> by_name_;
+  std::string bad_;
+};
+
+constexpr std::array kNeeded = {"gpu",   "n_gpus", "n_layers", "hidden", "ffn",
+                                "heads", "vocab",  "seq",      "gbs",    "mbs",
+                                "tp",    "pp",     "cp",       "dp",     "precision"};
+
+std::string missing_column(const Line& line) {
+  for (const char* column : kNeeded) {
+    if (line.text(column).empty()) return column;
+  }
+  return "";
+}
+
+bool is_mixture_of_experts(const MeasuredRow& row) {
+  return contains(row.notes, "MoE") || contains(row.notes, "EP=");
+}
+
+// Token columns of these releases are rounded by up to 2 %; their FLOP rate is not.
+bool has_rounded_tokens(const MeasuredRow& row) {
+  return contains(row.source, "Megatron-Bridge") &&
+         (contains(row.source, "[26.04.01") || contains(row.source, "[26.06.01") ||
+          contains(row.source, "[26.08"));
+}
+
+// Recompute counted, non-causal, one gateless MLP of 4 hidden: the formula of arXiv 2104.04473.
+double hardware_flops_per_step(const MeasuredRow& row) {
+  const auto h = static_cast<double>(row.hidden);
+  const auto s = static_cast<double>(row.seq_len);
+  const auto layers = static_cast<double>(row.num_layers);
+  return 96.0 * static_cast<double>(row.global_batch) * s * layers * h * h *
+         (1.0 + s / (6.0 * h) + static_cast<double>(row.vocab) / (16.0 * layers * h));
+}
+
+void find_step_time(MeasuredRow& row, Line& line) {
+  const auto gpus = static_cast<double>(row.num_gpus);
+  const double tokens = static_cast<double>(row.global_batch * row.seq_len);
+  const double flops_rate = 1e12 * line.number("tflops_per_gpu") * gpus;
+  const double token_rate = line.number("tokens_per_s_per_gpu") * gpus;
+  row.step_time_s = line.number("step_time_s");
+  row.measured_as = "step_time_s";
+  if (row.step_time_s > 0.0) return;
+  if (token_rate > 0.0 && !(flops_rate > 0.0 && has_rounded_tokens(row))) {
+    row.step_time_s = tokens / token_rate;
+    row.measured_as = "tokens_per_s_per_gpu";
+  } else if (flops_rate > 0.0) {
+    const bool is_hardware = contains(row.notes, "HARDWARE FLOPs");
+    row.step_time_s =
+        (is_hardware ? hardware_flops_per_step(row) : causal_flops_per_token(row) * tokens) /
+        flops_rate;
+    row.measured_as = "tflops_per_gpu";
+  }
+}
+
+MeasuredRow training_run(Line line) {
+  MeasuredRow row{.source = line.text("source"),
+                  .gpu = line.text("gpu"),
+                  .model = line.text("model"),
+                  .sharding = line.text("zero_stage_or_fsdp"),
+                  .precision = line.text("precision"),
+                  .recompute = line.text("recompute"),
+                  .notes = line.text("notes"),
+                  .num_gpus = line.count("n_gpus"),
+                  .num_layers = line.count("n_layers"),
+                  .hidden = line.count("hidden"),
+                  .ffn = line.count("ffn"),
+                  .heads = line.count("heads"),
+                  .kv_heads = line.count("kv_heads"),
+                  .vocab = line.count("vocab"),
+                  .seq_len = line.count("seq"),
+                  .global_batch = line.count("gbs"),
+                  .microbatch = line.count("mbs"),
+                  .tp = line.count("tp"),
+                  .pp = line.count("pp"),
+                  .cp = line.count("cp"),
+                  .dp = line.count("dp"),
+                  .chunks_per_stage = line.count("vp")};
+  if (row.kv_heads == 0) row.kv_heads = row.heads;
+  const std::string missing = missing_column(line);
+  if (is_mixture_of_experts(row)) {
+    row.skipped = "a mixture of experts, which no model here is";
+  } else if (!missing.empty()) {
+    row.skipped = missing;
+  } else {
+    find_step_time(row, line);
+    if (!(row.step_time_s > 0.0)) row.skipped = "step_time_s";
+  }
+  if (!line.bad().empty()) row.skipped = line.bad();
+  return row;
+}
+
+// vTrain (arXiv 2312.12391) measured GPT models of Megatron-DeepSpeed on A100s: MLP 4 hidden,
+// vocabulary 51,200, fp16, all activations recomputed.
+MeasuredRow vtrain_run(Line line) {
+  MeasuredRow row{.source = "vTrain",
+                  .gpu = "A100-80GB",
+                  .precision = "fp16",
+                  .recompute = "full",
+                  .num_gpus = line.count("# GPUs"),
+                  .num_layers = line.count("# layers"),
+                  .hidden = line.count("hidden size"),
+                  .ffn = 4 * line.count("hidden size"),
+                  .heads = line.count("attention heads"),
+                  .kv_heads = line.count("attention heads"),
+                  .vocab = 51200,
+                  .seq_len = line.count("sequence length"),
+                  .global_batch = line.count("global batch"),
+                  .microbatch = line.count("micro batch"),
+                  .tp = line.count("tensor parallelism"),
+                  .pp = line.count("pipeline parallelism"),
+                  .cp = 1,
+                  .dp = line.count("data parallelism"),
+                  .chunks_per_stage = 1,
+                  .step_time_s = 1e-3 * line.number("iteration time (ms)"),
+                  .measured_as = "iteration time (ms)"};
+  row.model = fmt::format("GPT {}x{}", row.num_layers, row.hidden);
+  if (!line.bad().empty()) row.skipped = line.bad();
+  if (!(row.step_time_s > 0.0)) row.skipped = "iteration time (ms)";
+  return row;
+}
+
+void check_sizes(MeasuredRow& row) {
+  if (!row.skipped.empty()) return;
+  const std::array sizes = {row.num_gpus,     row.num_layers, row.hidden,  row.ffn, row.heads,
+                            row.kv_heads,     row.vocab,      row.seq_len, row.tp,  row.pp,
+                            row.global_batch, row.microbatch, row.cp,      row.dp};
+  if (std::any_of(sizes.begin(), sizes.end(), [](int64_t n) { return n < 1; })) {
+    row.skipped = "a size of 0";
+  } else if (row.tp * row.pp * row.cp * row.dp != row.num_gpus) {
+    row.skipped = fmt::format("tp {} x pp {} x cp {} x dp {} is not n_gpus {}", row.tp, row.pp,
+                              row.cp, row.dp, row.num_gpus);
+  } else if (row.global_batch % (row.dp * row.microbatch) != 0) {
+    row.skipped = fmt::format("gbs {} is not a multiple of dp {} x mbs {}", row.global_batch,
+                              row.dp, row.microbatch);
+  }
+}
+
+}  // namespace
+
+std::vector<MeasuredRow> parse_measured_rows(const std::string& text, const std::string& name) {
+  CsvReader csv(text);
+  const Fields header = csv.next();
+  const auto has = [&](const char* column) {
+    return std::find(header.begin(), header.end(), column) != header.end();
+  };
+  const bool is_vtrain = has("iteration time (ms)") && has("# GPUs");
+  TOK_REQUIRE(is_vtrain || (has("gpu") && has("step_time_s")),
+              "{}: wanted the columns of training_runs.csv (gpu, ..., step_time_s) or of vTrain (# "
+              "GPUs, ..., iteration time (ms)), got {}",
+              name, fmt::join(header, ", "));
+  std::vector<MeasuredRow> rows;
+  while (!csv.at_end()) {
+    const int line = csv.line();
+    const Fields fields = csv.next();
+    if (fields.size() == 1 && fields[0].empty()) continue;
+    const Line values(header, fields);
+    rows.push_back(is_vtrain ? vtrain_run(values) : training_run(values));
+    rows.back().line = line;
+    check_sizes(rows.back());
+  }
+  return rows;
+}
+
+std::vector<MeasuredRow> read_measured_rows(const std::filesystem::path& file) {
+  return parse_measured_rows(read_file(file), file.string());
+}
+
+bool has_gated_mlp(const MeasuredRow& row) {
+  constexpr std::array kWithout = {"GPT", "MPT", "BLOOM", "Nemotron"};
+  return std::none_of(kWithout.begin(), kWithout.end(),
+                      [&](const char* name) { return contains(row.model, name); });
+}
+
+double causal_flops_per_token(const MeasuredRow& row) {
+  const auto h = static_cast<double>(row.hidden);
+  const double kv = h * static_cast<double>(row.kv_heads) / static_cast<double>(row.heads);
+  const double mlp = (has_gated_mlp(row) ? 3.0 : 2.0) * h * static_cast<double>(row.ffn);
+  const auto layers = static_cast<double>(row.num_layers);
+  const double products = layers * (2.0 * h * (h + kv) + mlp) + h * static_cast<double>(row.vocab);
+  return 6.0 * products + 6.0 * layers * static_cast<double>(row.seq_len) * h;
+}
+
+std::string software_of(const MeasuredRow& row) {
+  const std::string& s = row.source;
+  if (contains(s, "mosaicml")) return "mosaic";
+  if (contains(s, "torchtitan"))
+    return contains(row.notes, "compile=yes") || contains(row.notes, "compile;") ||
+                   row.notes.ends_with("compile")
+               ? "torchtitan-compiled"
+               : "torchtitan";
+  if (s == "vTrain") return "vtrain";
+  if (contains(s, "arXiv 2104.04473") || contains(s, "arXiv 2205.05198") ||
+      contains(s, "bigscience"))
+    return "megatron";
+  if (contains(s, "NVIDIA") || contains(s, "Megatron") || contains(s, "mlcommons")) return "nemo";
+  return "tokamak";
+}
+
+}  // namespace tokamak

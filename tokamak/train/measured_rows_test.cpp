@@ -1,0 +1,147 @@
+#include "tokamak/train/measured_rows.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+
+#include <gtest/gtest.h>
+
+#include "tokamak/core/error.h"
+#include "tokamak/train/row_price.h"
+
+namespace tokamak {
+namespace {
+
+const std::string kHeader =
+    "source,gpu,n_gpus,model,n_layers,hidden,ffn,heads,kv_heads,vocab,seq,gbs,mbs,tp,pp,vp,cp,dp,"
+    "zero_stage_or_fsdp,precision,recompute,step_time_s,tokens_per_s_per_gpu,tflops_per_gpu,"
+    "mfu_pct,notes\n";
+
+MeasuredRow only_row(const std::string& line) {
+  const std::vector<MeasuredRow> rows = parse_measured_rows(kHeader + line, "rows.csv");
+  EXPECT_EQ(rows.size(), 1U);
+  return rows.at(0);
+}
+
+TEST(MeasuredRows, ReadsQuotedFieldsAndStepTime) {
+  const MeasuredRow row = only_row(
+      "NVIDIA x,H100,16,Llama3-8B,32,4096,14336,32,8,128256,8192,256,1,1,1,,2,8,dist-opt,bf16,none,"
+      "13.00,10082.44,,58.96,\"a, \"\"b\"\"\"\n");
+  EXPECT_EQ(row.skipped, "");
+  EXPECT_EQ(row.notes, "a, \"b\"");
+  EXPECT_EQ(row.line, 2);
+  EXPECT_DOUBLE_EQ(row.step_time_s, 13.0);
+  EXPECT_EQ(row.measured_as, "step_time_s");
+  EXPECT_EQ(row.num_microbatches(), 32);
+  EXPECT_EQ(software_of(row), "nemo");
+}
+
+TEST(MeasuredRows, TurnsRatesIntoTime) {
+  const MeasuredRow tokens = only_row(
+      "seed 002 "
+      "(torchtitan),GB200,12,Llama3-8B,32,4096,14336,32,8,128256,8192,60,5,1,1,,1,12,FSDP2,"
+      "bf16,selective-op,,18284,1058.93,47.06,compile off\n");
+  EXPECT_NEAR(tokens.step_time_s, 60.0 * 8192.0 / (18284.0 * 12.0), 1e-9);
+  // 57.915 GFLOP is the source's own, with attention not halved; halved it is 51.5.
+  EXPECT_NEAR(causal_flops_per_token(tokens), 51.5e9, 0.1e9);
+  const MeasuredRow rounded = only_row(
+      "NVIDIA-NeMo/Megatron-Bridge docs [26.04.01 NeMo "
+      "Container],GB200,64,Llama3-70B,80,8192,28672,"
+      "64,8,128256,8192,256,2,1,1,,1,64,FSDP64,fp8,,,4224,1892,,\n");
+  EXPECT_EQ(rounded.measured_as, "tflops_per_gpu");
+  EXPECT_NEAR(rounded.step_time_s, 449e9 * 256 * 8192 / (64 * 1892e12), 0.02);
+}
+
+TEST(MeasuredRows, NamesWhatIsMissing) {
+  EXPECT_EQ(
+      only_row("x,H100,16,GPT,32,4096,,32,8,51200,8192,256,1,1,1,,1,16,,bf16,,1,,,,\n").skipped,
+      "ffn");
+  EXPECT_EQ(only_row("x,H100,16,M,32,4096,1,32,8,51200,8192,256,1,1,1,,1,16,,bf16,,,,,,\n").skipped,
+            "step_time_s");
+  EXPECT_NE(only_row("x,H100,16,M,,,,,,,4096,256,1,1,1,,1,16,,bf16,,1,,,,MoE EP=8\n")
+                .skipped.find("mixture of experts"),
+            std::string::npos);
+  EXPECT_EQ(only_row("x,H100,16,M,2,64,64,4,4,64,64,256,1,2,1,,1,16,,bf16,,1,,,,\n").skipped,
+            "tp 2 x pp 1 x cp 1 x dp 16 is not n_gpus 16");
+  EXPECT_EQ(only_row("x,H100,16,M,2,64,64,4,4,64,64,many,1,1,1,,1,16,,bf16,,1,,,,\n").skipped,
+            "gbs = many: wanted a number");
+}
+
+TEST(MeasuredRows, ReadsVTrain) {
+  const auto rows = parse_measured_rows(
+      "# GPUs,global batch,micro batch,hidden size,attention heads,# layers,sequence length,tensor "
+      "parallelism,data parallelism,pipeline parallelism,iteration time (ms)\n"
+      "8,32,4,1024,16,24,1024,2,2,2,219.732754\n",
+      "vtrain.csv");
+  ASSERT_EQ(rows.size(), 1U);
+  EXPECT_EQ(rows[0].skipped, "");
+  EXPECT_NEAR(rows[0].step_time_s, 0.219732754, 1e-12);
+  EXPECT_EQ(rows[0].ffn, 4096);
+  EXPECT_EQ(rows[0].recompute, "full");
+}
+
+TEST(MeasuredRows, RefusesOtherFiles) {
+  EXPECT_THROW(parse_measured_rows("a,b\n1,2\n", "x.csv"), Error);
+}
+
+TEST(MeasuredRows, PlansARow) {
+  const MeasuredRow row = only_row(
+      "NVIDIA x,H100,16,Llama,4,256,512,8,4,1024,128,8,1,2,2,2,2,2,dist-opt,fp8,none,1,,,,\n");
+  ASSERT_EQ(row.skipped, "");
+  const PlannedRow planned(row);
+  ASSERT_EQ(planned.ranks().size(), 2U);
+  EXPECT_EQ(planned.ranks()[1].rank, 8);
+  EXPECT_EQ(precision_of_row(row), price::Precision::kFp8);
+  EXPECT_EQ(machine_of_row(row), "h100");
+}
+
+TEST(MeasuredRows, TwinsOfStagesPriceAsTheirPlans) {
+  const MeasuredRow row = only_row(
+      "NVIDIA x,H100,32,Llama,16,256,512,8,4,1024,128,32,1,2,4,2,2,2,dist-opt,bf16,none,1,,,,\n");
+  ASSERT_EQ(row.skipped, "");
+  const price::Machine machine = price::load_machine(machine_names_of_row(row));
+  const Target target{.backend = "gpu", .arch = 90};
+  std::vector<std::unique_ptr<PlannedRun>> runs;
+  std::vector<price::PricedRank> ranks;
+  for (int r = 0; r < row.pp; ++r) {
+    const RunShape shape = shape_of_row(row, r);
+    runs.push_back(std::make_unique<PlannedRun>(spec_of_row(row), shape, target));
+    ranks.push_back({.plan = &runs.back()->plan(), .rank = shape.distribute.rank});
+  }
+  const double planned =
+      price::price_step(ranks, static_cast<int>(row.num_microbatches()), machine,
+                        {.linear = precision_of_row(row), .device_graphs = false})
+          .seconds;
+  const double twins = price_planned_row(row, PlannedRow(row), machine).seconds;
+  EXPECT_NEAR(twins, planned, 2e-3 * planned);
+}
+
+TEST(MeasuredRows, SummarizesErrors) {
+  const ErrorSummary s = summarize({0.01, -0.02, 0.03, -0.1});
+  EXPECT_EQ(s.count, 4);
+  EXPECT_DOUBLE_EQ(s.mean, 0.04);
+  EXPECT_DOUBLE_EQ(s.median, 0.025);
+  EXPECT_DOUBLE_EQ(s.p90, 0.1);
+  EXPECT_DOUBLE_EQ(s.worst, 0.1);
+  EXPECT_DOUBLE_EQ(s.bias, -0.02);
+}
+
+// The folder of measurements lies beside a checkout, or does not.
+TEST(MeasuredRows, ReadsTheFilesBesideTheCheckout) {
+  const std::filesystem::path folder =
+      std::filesystem::path(TOK_SOURCE_DIR) / ".." / "shared" / "measured";
+  if (!std::filesystem::exists(folder)) GTEST_SKIP() << folder << " is absent";
+  const auto count = [](const std::vector<MeasuredRow>& rows) {
+    return std::count_if(rows.begin(), rows.end(), [](const MeasuredRow& r) {
+      return r.skipped.empty() && !machine_of_row(r).empty();
+    });
+  };
+  const auto runs = read_measured_rows(folder / "training_runs.csv");
+  EXPECT_EQ(runs.size(), 715U);
+  EXPECT_EQ(count(runs), 328);
+  EXPECT_EQ(count(read_measured_rows(folder / "vtrain_multi_node.csv")), 55);
+  EXPECT_EQ(count(read_measured_rows(folder / "vtrain_single_node.csv")), 960);
+}
+
+}  // namespace
+}  // namespace tokamak

@@ -1,0 +1,175 @@
+#include "tokamak/train/row_price.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "tokamak/core/error.h"
+#include "tokamak/core/json.h"
+
+namespace tokamak {
+namespace {
+
+constexpr int64_t kMostCalibrated = 64;
+
+bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
+bool is_nemo_405b(const MeasuredRow& row) {
+  return contains(row.source, "seed 004");
+}
+
+// The last plans made: rows of one shape stand together in files.
+class LastPlans {
+ public:
+  const PlannedRow& of(const MeasuredRow& row) {
+    std::string key = plan_key(row);
+    const auto found = std::find_if(kept_.begin(), kept_.end(),
+                                    [&](const auto& kept) { return kept.first == key; });
+    if (found != kept_.end()) return *found->second;
+    if (kept_.size() == kMost) kept_.erase(kept_.begin());
+    kept_.emplace_back(std::move(key), std::make_unique<PlannedRow>(row));
+    return *kept_.back().second;
+  }
+
+ private:
+  static constexpr size_t kMost = 16;
+  std::vector<std::pair<std::string, std::unique_ptr<PlannedRow>>> kept_;
+};
+
+price::Machine machine_for(const std::string& names, const RowPriceOptions& options) {
+  price::Machine machine = price::load_machine(names);
+  for (const std::string& assignment : options.assignments) price::set_number(machine, assignment);
+  return machine;
+}
+
+std::string summary_line(std::string_view name, const std::vector<double>& errors) {
+  if (errors.empty()) return "";
+  const ErrorSummary s = summarize(errors);
+  return fmt::format("{:<34}{:>5}{:>8.1f}{:>8.1f}{:>8.1f}{:>8.1f}{:>+8.1f}\n", name, s.count,
+                     100.0 * s.mean, 100.0 * s.median, 100.0 * s.p90, 100.0 * s.worst,
+                     100.0 * s.bias);
+}
+
+}  // namespace
+
+std::string machine_names_of_row(const MeasuredRow& row) {
+  const std::string software = software_of(row);
+  std::string names = fmt::format("{}+{}", machine_of_row(row), software);
+  if (row.gpu.starts_with("H100") || row.gpu.starts_with("H200"))
+    names += fmt::format("+{}-hopper", software.substr(0, software.find('-')));
+  return names;
+}
+
+price::StepPrice price_planned_row(const MeasuredRow& row, const PlannedRow& planned,
+                                   const price::Machine& machine) {
+  return price::price_step(planned.ranks(), static_cast<int>(row.num_microbatches()), machine,
+                           {.linear = precision_of_row(row), .device_graphs = false});
+}
+
+std::vector<PricedRow> price_rows(const std::vector<MeasuredRow>& rows,
+                                  const RowPriceOptions& options) {
+  LastPlans plans;
+  std::map<std::string, price::Machine> machines;
+  std::vector<PricedRow> priced;
+  for (const MeasuredRow& row : rows) {
+    PricedRow& p = priced.emplace_back();
+    p.row = row;
+    p.skipped = row.skipped;
+    if (p.skipped.empty() && machine_of_row(row).empty())
+      p.skipped = fmt::format("no machine file of gpu {}", row.gpu);
+    if (!p.skipped.empty()) continue;
+    p.machine = machine_names_of_row(row);
+    try {
+      if (!machines.contains(p.machine))
+        machines.emplace(p.machine, machine_for(p.machine, options));
+      p.step = price_planned_row(row, plans.of(row), machines.at(p.machine));
+    } catch (const Error& e) {
+      p.skipped = e.what();
+    }
+  }
+  return priced;
+}
+
+std::string family_of(const MeasuredRow& row) {
+  if (is_nemo_405b(row)) return fmt::format("NeMo 405B (12 rows) {}", row.precision);
+  if (contains(row.source, "seed 002")) return "GB200 torchtitan (3 rows)";
+  const std::string software = software_of(row);
+  if (software == "vtrain") return row.num_gpus > 8 ? "vTrain multi-node" : "vTrain single-node";
+  std::string gpu = row.gpu.substr(0, row.gpu.find('-'));
+  if (contains(row.gpu, "HBM2e")) gpu += "-500W";
+  const std::string_view precision = price::name_of(precision_of_row(row));
+  return fmt::format("{} {} {}", software, gpu, precision);
+}
+
+bool may_calibrate(const MeasuredRow& row) {
+  return row.num_gpus <= kMostCalibrated && !is_nemo_405b(row);
+}
+
+ErrorSummary summarize(std::vector<double> errors) {
+  ErrorSummary s{.count = static_cast<int>(errors.size())};
+  if (errors.empty()) return s;
+  for (double& e : errors) {
+    s.bias += e / s.count;
+    e = std::abs(e);
+    s.mean += e / s.count;
+  }
+  std::sort(errors.begin(), errors.end());
+  const size_t n = errors.size();
+  s.median = 0.5 * (errors[(n - 1) / 2] + errors[n / 2]);
+  s.p90 = errors[std::min(n - 1, (9 * n + 9) / 10 - 1)];
+  s.worst = errors.back();
+  return s;
+}
+
+std::string to_json(const PricedRow& p) {
+  OrderedJson json = {{"line", p.row.line},   {"source", p.row.source},
+                      {"gpu", p.row.gpu},     {"n_gpus", p.row.num_gpus},
+                      {"model", p.row.model}, {"precision", p.row.precision}};
+  if (!p.skipped.empty()) {
+    json["skipped"] = p.skipped;
+    return json.dump();
+  }
+  json["machine"] = p.machine;
+  json["family"] = family_of(p.row);
+  json["calibrates"] = may_calibrate(p.row);
+  json["predicted_step_time_s"] = p.step.seconds;
+  json["measured_step_time_s"] = p.row.step_time_s;
+  json["measured_as"] = p.row.measured_as;
+  json["error"] = p.error();
+  return json.dump();
+}
+
+std::string to_table(const std::vector<PricedRow>& rows) {
+  std::string text =
+      fmt::format("{:>5} {:<22}{:>6} {:<22}{:<16}{:>10}{:>10}{:>8}\n", "line", "machine", "GPUs",
+                  "model", "precision", "measured", "predicted", "error");
+  std::map<std::string, std::vector<double>> families;
+  std::vector<double> calibrated;
+  std::vector<double> tested;
+  std::map<std::string, int> skipped;
+  for (const PricedRow& p : rows) {
+    if (!p.skipped.empty()) {
+      ++skipped[p.skipped];
+      continue;
+    }
+    text += fmt::format("{:>5} {:<22}{:>6} {:<22}{:<16}{:>10.4g}{:>10.4g}{:>+7.1f}%\n", p.row.line,
+                        p.machine, p.row.num_gpus, p.row.model.substr(0, 21),
+                        p.row.precision.substr(0, 15), p.row.step_time_s, p.step.seconds,
+                        100.0 * p.error());
+    families[family_of(p.row)].push_back(p.error());
+    (may_calibrate(p.row) ? calibrated : tested).push_back(p.error());
+  }
+  for (const auto& [why, count] : skipped) text += fmt::format("skipped {}: {}\n", count, why);
+  text += fmt::format("\n{:<34}{:>5}{:>8}{:>8}{:>8}{:>8}{:>8}\n", "error of step time in %", "rows",
+                      "mean", "median", "p90", "worst", "bias");
+  for (const auto& [family, errors] : families) text += summary_line(family, errors);
+  text += summary_line("all that may calibrate", calibrated);
+  text += summary_line("all others: tested", tested);
+  return text;
+}
+
+}  // namespace tokamak

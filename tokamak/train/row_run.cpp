@@ -1,0 +1,201 @@
+#include "tokamak/train/row_run.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include <fmt/format.h>
+
+#include "tokamak/core/error.h"
+#include "tokamak/graph/stage_twin.h"
+#include "tokamak/parallel/schedules.h"
+#include "tokamak/parallel/stage_split.h"
+
+namespace tokamak {
+namespace {
+
+bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
+// Stages of one rank. Where a source of Megatron's family states none beside a pipeline, it is the
+// most that the layers allow, as in the recipes of those sources that do state it.
+int64_t chunks_of(const MeasuredRow& row) {
+  if (row.pp == 1) return 1;
+  if (row.chunks_per_stage > 0) return row.chunks_per_stage;
+  if (software_of(row) != "nemo") return 1;
+  const int64_t even = row.num_layers % row.pp == 0 ? row.num_layers : row.num_layers + 2;
+  return std::max<int64_t>(even / row.pp, 1);
+}
+
+struct DataMesh {
+  int64_t replicate = 1;
+  int64_t shard = 1;
+};
+
+// "HSDP shard32 x rep26" says it; all others shard over all ranks of dp.
+DataMesh data_mesh(const MeasuredRow& row) {
+  constexpr std::string_view kShard = "HSDP shard";
+  const size_t at = row.sharding.find(kShard);
+  if (at == std::string::npos) return {.shard = row.dp};
+  int64_t shard = 0;
+  const char* const begin = row.sharding.data() + at + kShard.size();
+  std::from_chars(begin, row.sharding.data() + row.sharding.size(), shard);
+  TOK_REQUIRE(shard > 0 && row.dp % shard == 0, "{}: does not divide dp {}", row.sharding, row.dp);
+  return {.replicate = row.dp / shard, .shard = shard};
+}
+
+Sharding sharding_of(const MeasuredRow& row) {
+  const std::string software = software_of(row);
+  if (contains(row.sharding, "FSDP") || contains(row.sharding, "HSDP")) return Sharding::kFsdp;
+  return software == "megatron" || software == "vtrain" ? Sharding::kDdp : Sharding::kZero1;
+}
+
+RecomputePolicy recompute_of(const MeasuredRow& row) {
+  using Mode = RecomputePolicy::Mode;
+  if (row.recompute == "full") return {.mode = Mode::kFull};
+  if (!contains(software_of(row), "torchtitan")) return {};  // "selective": attention alone
+  if (row.recompute == "selective-layer")
+    return {.mode = Mode::kSelectiveLayers, .every_nth_block = 2};
+  if (row.recompute.starts_with("selective"))
+    return {.mode = Mode::kSelectiveOps, .saved_ops = {"attention"}, .halved_ops = {"linear"}};
+  return {};
+}
+
+void add_pipeline(const MeasuredRow& row, DistributeOptions& d) {
+  const auto ranks = static_cast<int>(row.pp);
+  const auto chunks = static_cast<int>(chunks_of(row));
+  const std::string schedule = chunks > 1 ? "Interleaved1F1B" : "1F1B";
+  // Embedding and head count as a layer each where the layers alone do not deal out evenly.
+  const int less = row.num_layers % (row.pp * chunks) == 0 ? 0 : 1;
+  const StageSplit split = split_stages({.num_layers = static_cast<int>(row.num_layers),
+                                         .num_ranks = ranks,
+                                         .schedule = schedule,
+                                         .num_stages = ranks * chunks,
+                                         .first_stage_less_layers = less,
+                                         .last_stage_less_layers = less});
+  d.stage_of_module = stage_of_module(split);
+  d.pipeline = make_schedule(schedule, ranks, chunks, static_cast<int>(row.num_microbatches()));
+}
+
+}  // namespace
+
+ModelSpec spec_of_row(const MeasuredRow& row) {
+  const bool is_llama = has_gated_mlp(row);
+  const std::string software = software_of(row);
+  const bool is_tied = software == "mosaic" || software == "megatron" || software == "vtrain";
+  return {.family = is_llama ? Family::kLlama : Family::kGpt2,
+          .name = is_llama ? "llama" : "gpt2",
+          .flavor = row.model,
+          .vocab_size = row.vocab,
+          .dim = row.hidden,
+          .num_layers = row.num_layers,
+          .num_heads = row.heads,
+          .num_kv_heads = row.kv_heads,
+          .head_dim = row.hidden / row.heads,
+          .mlp_dim = row.ffn,
+          .max_seq_len = row.seq_len,
+          .tied = is_tied};
+}
+
+RunShape shape_of_row(const MeasuredRow& row, int pp_rank) {
+  TOK_CHECK(row.skipped.empty(), "line {}: {}", row.line, row.skipped);
+  const DataMesh data = data_mesh(row);
+  RunShape shape;
+  shape.training.batch = row.microbatch;
+  shape.training.seq_len = row.seq_len;
+  shape.training.compute = DType::kBF16;
+  shape.recompute = recompute_of(row);
+  DistributeOptions& d = shape.distribute;
+  d.mesh.degrees = {static_cast<int>(row.pp), static_cast<int>(data.replicate),
+                    static_cast<int>(data.shard), static_cast<int>(row.cp),
+                    static_cast<int>(row.tp)};
+  d.rank = pp_rank * static_cast<int>(row.num_gpus / row.pp);
+  d.num_microbatches = row.num_microbatches();
+  d.sharding = sharding_of(row);
+  if (contains(row.sharding, "SHARD_GRAD_OP")) d.reshard = Reshard::kNever;
+  d.async_tp = row.tp > 1 && contains(row.notes, "asyncTP=yes");
+  d.context = ContextMethod::kRing;
+  if (row.pp > 1) add_pipeline(row, d);
+  return shape;
+}
+
+std::string machine_of_row(const MeasuredRow& row) {
+  if (row.source == "vTrain") return "a100-80-cloud";  // 12.5 GB/s of network, in its own config
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kMachines = {{
+      {"A100-40GB", "a100-40"},
+      {"A100-80GB", "a100-80"},
+      {"H100", "h100"},
+      {"H100-HBM2e-96GB", "h100-96"},
+      {"H200", "h200"},
+      {"B200", "b200"},
+      {"GB200", "gb200"},
+      {"GB300", "gb300"},
+      {"MI250X-GCD", "frontier"},
+      {"MI300X", "mi300x"},
+      {"MI350X", "mi350x"},
+      {"MI355X", "mi355x"},
+  }};
+  for (const auto& [gpu, machine] : kMachines) {
+    if (gpu == row.gpu) return std::string(machine);
+  }
+  return "";
+}
+
+price::Precision precision_of_row(const MeasuredRow& row) {
+  if (contains(row.precision, "fp8")) return price::Precision::kFp8;
+  return contains(row.precision, "fp4") ? price::Precision::kFp4 : price::Precision::kBf16;
+}
+
+std::string plan_key(const MeasuredRow& row) {
+  const ModelSpec spec = spec_of_row(row);
+  const RunShape shape = shape_of_row(row, 0);
+  return fmt::format("{} {} {} {} {} {} {} {} | {} {} {} | {} | {} {} {} {} | {} {} {} {}",
+                     static_cast<int>(spec.family), spec.vocab_size, spec.dim, spec.num_layers,
+                     spec.num_heads, spec.num_kv_heads, spec.mlp_dim, spec.tied, row.microbatch,
+                     row.seq_len, row.num_microbatches(),
+                     fmt::join(shape.distribute.mesh.degrees, " "), chunks_of(row),
+                     static_cast<int>(shape.distribute.sharding),
+                     static_cast<int>(shape.distribute.reshard), shape.distribute.async_tp,
+                     static_cast<int>(shape.recompute.mode), shape.recompute.every_nth_block,
+                     shape.recompute.saved_ops.size(), shape.recompute.halved_ops.size());
+}
+
+namespace {
+
+std::vector<int> layers_by_chunk(const DistributeOptions& d, int pp_rank) {
+  std::vector<int> layers;
+  for (const int stage : d.pipeline.stages_of(pp_rank)) {
+    layers.push_back(
+        static_cast<int>(std::count(d.stage_of_module.begin(), d.stage_of_module.end(), stage)));
+  }
+  return layers;
+}
+
+}  // namespace
+
+PlannedRow::PlannedRow(const MeasuredRow& row) {
+  const Target target{.backend = "gpu", .arch = 90};
+  const ModelSpec spec = spec_of_row(row);
+  const auto num_ranks = static_cast<int>(row.pp);
+  constexpr int kTwin = 1;
+  const WholeGraphs whole(spec, shape_of_row(row, 0), target);
+  for (int r = 0; r < num_ranks; ++r) {
+    const RunShape shape = shape_of_row(row, r);
+    const DistributeOptions& d = shape.distribute;
+    if (r > kTwin && r + 1 < num_ranks && layers_by_chunk(d, r) == layers_by_chunk(d, kTwin)) {
+      plans_.push_back(std::make_unique<Plan>(
+          twin_of(runs_[kTwin]->plan(), {.from = kTwin,
+                                         .to = r,
+                                         .ranks_per_stage = static_cast<int>(row.num_gpus / row.pp),
+                                         .num_pipeline_ranks = num_ranks,
+                                         .items = lower_schedule(d.pipeline, r, 1)})));
+      ranks_.push_back({.plan = plans_.back().get(), .rank = d.rank});
+      continue;
+    }
+    runs_.push_back(std::make_unique<PlannedRun>(spec, shape, target, whole));
+    ranks_.push_back({.plan = &runs_.back()->plan(), .rank = d.rank});
+  }
+}
+
+}  // namespace tokamak

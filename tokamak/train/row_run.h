@@ -1,0 +1,46 @@
+// From a measured row to the plans that this program would run in its place, one of each pipeline
+// stage.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tokamak/price/step_price.h"
+#include "tokamak/train/measured_rows.h"
+#include "tokamak/train/planned_run.h"
+
+namespace tokamak {
+
+/// The model of a row: GPT-2's family where the MLP has no gate, else Llama's.
+ModelSpec spec_of_row(const MeasuredRow& row);
+
+/// What the rank of pipeline stage `pp_rank` with all other coordinates 0 would run.
+/// REQUIRES: row.skipped is empty. Throws Error where no plan of ours has this shape.
+RunShape shape_of_row(const MeasuredRow& row, int pp_rank);
+
+/// Name of the machine file of row.gpu; empty if there is none.
+std::string machine_of_row(const MeasuredRow& row);
+
+/// What the products of its blocks compute in.
+price::Precision precision_of_row(const MeasuredRow& row);
+
+/// Rows with equal keys run the same plans.
+std::string plan_key(const MeasuredRow& row);
+
+/// The plans of a row: of the first, the second and the last pipeline rank, and of others whose
+/// stages differ; the rest do as the second (graph/stage_twin.h).
+class PlannedRow {
+ public:
+  /// Throws Error: see shape_of_row().
+  explicit PlannedRow(const MeasuredRow& row);
+
+  const std::vector<price::PricedRank>& ranks() const { return ranks_; }
+
+ private:
+  std::vector<std::unique_ptr<PlannedRun>> runs_;
+  std::vector<std::unique_ptr<Plan>> plans_;  // of twins
+  std::vector<price::PricedRank> ranks_;
+};
+
+}  // namespace tokamak
