@@ -39,12 +39,12 @@ std::vector<Constant> constants_to_fit() {
       {{"gb200", "b200"}, "device.gemm_efficiency_fp8", .3, .99},
       {{"gb300"}, "device.gemm_efficiency_fp8", .3, .99},
       {{"gb200", "b200", "gb300"}, "device.gemm_efficiency_fp4", .1, .99},
-      {{"nemo"}, "software.elementwise_traffic", .5, 4},
       {{"nemo"}, "software.tensor_parallel_overlap", .1, 1},
       {{"mosaic", "megatron", "vtrain"}, "software.elementwise_traffic", .8, 5},
       {{"torchtitan"}, "software.elementwise_traffic", .8, 9},
       {{"mosaic-hopper", "torchtitan-hopper"}, "software.power_derate", .5, 1},
       {{"vtrain"}, "software.host_launch_s", 1e-6, 2e-4},
+      {{"vtrain"}, "software.collective_call_s", 1e-6, 2e-4},
   };
 }
 

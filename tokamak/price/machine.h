@@ -69,6 +69,7 @@ struct Level {
 /// What the software of a run costs beyond the plan's own kernels, or does otherwise than the plan.
 struct Software {
   double host_launch_s = 8e-6;       ///< to launch one kernel, without captured graphs
+  double collective_call_s = 0.0;    ///< of the host, of each collective, that nothing hides
   double compute_slowdown = 1.0;     ///< of kernels beside a collective
   double collective_slowdown = 1.0;  ///< of a collective beside kernels
   double step_overhead_s = 0.0;      ///< per step: data, logging, barriers

@@ -105,6 +105,8 @@ void add_operation(std::vector<MachineKey>& out) {
   constexpr auto kSoftware = &Machine::software;
   out.push_back(number<kSoftware, &Software::host_launch_s>("software.host_launch_s", kSeconds, 0,
                                                             kMaxShort));
+  out.push_back(number<kSoftware, &Software::collective_call_s>("software.collective_call_s",
+                                                                kSeconds, 0, kMaxShort));
   out.push_back(
       number<kSoftware, &Software::compute_slowdown>("software.compute_slowdown", kNone, 1.0, 100));
   out.push_back(number<kSoftware, &Software::collective_slowdown>("software.collective_slowdown",
@@ -220,8 +222,8 @@ void assign(Machine& machine, const MachineKey& key, double in_si, std::string_v
   TOK_REQUIRE(in_si >= key.min && in_si <= key.max, "{}: {}: wanted {} to {}, got {}", who,
               key.name, text_of(key.min, key.dimension), text_of(key.max, key.dimension),
               text_of(in_si, key.dimension));
-  TOK_REQUIRE(!key.is_whole || in_si == std::floor(in_si),
-              "{}: {}: wanted a whole number, got {}", who, key.name, in_si);
+  TOK_REQUIRE(!key.is_whole || in_si == std::floor(in_si), "{}: {}: wanted a whole number, got {}",
+              who, key.name, in_si);
   key.set(machine, key.at, in_si);
   for (auto& [name, old] : machine.sources) {
     if (name == key.name) {

@@ -179,11 +179,10 @@ TaskTimes::TaskTimes(const GroupTable& groups, const Machine& machine, const Pri
 }
 
 double TaskTimes::seconds(const Task& task, const Cost& cost, const TaskRun& run) const {
-  const double work = task.rules->is_communication ? communication_seconds(task, run.is_low)
+  const double work = task.rules->is_communication ? communication_seconds(task, run.is_low) +
+                                                         machine_.software.collective_call_s
                                                    : compute_seconds(task, cost, run);
-  // An eager host launches a collective between two waits.
-  const bool waits_for_host = task.rules->is_communication && !options_.device_graphs;
-  return work + machine_.device.launch_s + (waits_for_host ? machine_.software.host_launch_s : 0.0);
+  return work + machine_.device.launch_s;
 }
 
 double TaskTimes::compute_seconds(const Task& task, const Cost& cost, const TaskRun& run) const {
