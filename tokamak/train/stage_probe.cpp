@@ -208,7 +208,7 @@ void read_update(const PlannedRun& run, const price::Machine& machine,
     if (segment.name != "update") continue;
     for (const Task& task : segment.tasks) {
       if (task.rules->is_communication) continue;
-      costs.update_s += times.seconds(task, cost_of(task), true);
+      costs.update_s += times.seconds(task, cost_of(task), {});
       ++kernels;
     }
   }
@@ -246,7 +246,7 @@ void read_seconds(const Plan& plan, const Depths& depths, const price::Machine& 
       if (!task.rules->is_communication || task.when != When::kLastMicrobatch) continue;
       const CommGroup group = task.rules->group(task.op.get());
       if (plan.groups.entries[static_cast<size_t>(group.id)].name.rfind("tp ", 0) == 0)
-        tp_reduce[name.stage] += times.seconds(task, cost_of(task), true);
+        tp_reduce[name.stage] += times.seconds(task, cost_of(task), {});
     }
   }
   costs.forward_s = forward.sum();
