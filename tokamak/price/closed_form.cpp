@@ -157,7 +157,7 @@ class Pipeline {
       update = std::max(update, update_s(r));
       bytes = std::max(bytes, rank_bytes(r));
     }
-    seconds += unshard_s(shape_, 0, buckets_) + update + spread_.norm_s +
+    seconds += unshard_s(shape_, 0, buckets_) + update + spread_.norm_s + tie_s() +
                machine_.software.step_overhead_s;
     return {.seconds = seconds, .bytes = bytes};
   }
@@ -220,9 +220,15 @@ class Pipeline {
     return seconds + waits_between_laps();
   }
 
-  int laps() const {
-    return static_cast<int>(shape_.stages.size()) / shape_.num_ranks;
+  // Gradients of a table that both ends of the pipeline hold.
+  double tie_s() const {
+    if (!c_.is_tied || shape_.rank_of_stage.front() == shape_.rank_of_stage.back()) return 0.0;
+    const double bytes = c_.elements.embedding / spread_.owners * c_.gradient_bytes;
+    return machine_.device.launch_s +
+           collective_seconds(Collective::kAllReduce, bytes, spread_.ends, machine_);
   }
+
+  int laps() const { return static_cast<int>(shape_.stages.size()) / shape_.num_ranks; }
 
   // A group of microbatches goes once round the ranks before the next lap begins; a lap takes as
   // long as one microbatch does where that is longer. The last one is held up by reductions.

@@ -93,6 +93,7 @@ struct DataSpread {
   GroupLayout replica;
   double hop_s = 0.0;   ///< one message of hop_bytes
   double norm_s = 0.0;  ///< a number summed over all ranks
+  GroupLayout ends;     ///< the first and the last rank of a pipeline
 };
 
 struct ClosedForm {

@@ -263,7 +263,7 @@ class Search {
         if (s.form.seconds > enough) continue;
         const price::PipelineShape* shape = shapes.find(*s.point);
         if (shape == nullptr) continue;
-        const double hop_s = spread_of(s.point->degrees, costs).hop_s;
+        const double hop_s = spread_of(s.point->degrees, costs, machine_).hop_s;
         const auto [at, is_new] = idle.try_emplace({shape, hop_s});
         if (is_new) at->second = price::split_idle_s(costs, *shape, hop_s);
         scored.push_back({s.point, form_of(*s.point, costs, *shape, at->second)});
@@ -287,26 +287,8 @@ class Search {
 
   ClosedForm form_of(const SearchPoint& point, const price::StageCosts& costs,
                      const price::PipelineShape& shape, double idle_s) const {
-    return price::closed_form(costs, shape, spread_of(point.degrees, costs), idle_s, machine_);
-  }
-
-  price::DataSpread spread_of(const Degrees& d, const price::StageCosts& costs) const {
-    const auto tp = static_cast<int>(d.tp);
-    const auto owners = static_cast<int>(d.dp_shard * d.cp);
-    const auto replicas = static_cast<int>(d.dp_replicate);
-    const auto stage = tp * owners * replicas;
-    const price::GroupLayout hop = price::strided_layout(2, stage, machine_);
-    const price::GroupLayout all = price::strided_layout(static_cast<int>(d.world()), 1, machine_);
-    return {.owners = owners,
-            .shard = price::strided_layout(owners, tp, machine_),
-            .replicas = replicas,
-            .replica = price::strided_layout(replicas, tp * owners, machine_),
-            .hop_s = machine_.device.launch_s +
-                     price::collective_seconds(price::Collective::kSendRecv, costs.hop_bytes, hop,
-                                               machine_),
-            .norm_s = machine_.device.launch_s +
-                      price::collective_seconds(price::Collective::kAllReduce, sizeof(double), all,
-                                                machine_)};
+    return price::closed_form(costs, shape, spread_of(point.degrees, costs, machine_), idle_s,
+                              machine_);
   }
 
   // Of points that differ in little, the first alone: the table shall show choices.

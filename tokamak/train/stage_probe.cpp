@@ -343,4 +343,25 @@ FlatCosts probe_flat(const ModelSpec& model, const RunShape& base, const Target&
   return costs;
 }
 
+price::DataSpread spread_of(const Degrees& d, const StageCosts& costs,
+                            const price::Machine& machine) {
+  using price::Collective;
+  const auto tp = static_cast<int>(d.tp);
+  const auto owners = static_cast<int>(d.dp_shard * d.cp);
+  const auto replicas = static_cast<int>(d.dp_replicate);
+  const price::GroupLayout hop = price::strided_layout(2, tp * owners * replicas, machine);
+  const price::GroupLayout all = price::strided_layout(static_cast<int>(d.world()), 1, machine);
+  const double launch_s = machine.device.launch_s;
+  return {.owners = owners,
+          .shard = price::strided_layout(owners, tp, machine),
+          .replicas = replicas,
+          .replica = price::strided_layout(replicas, tp * owners, machine),
+          .hop_s = launch_s +
+                   price::collective_seconds(Collective::kSendRecv, costs.hop_bytes, hop, machine),
+          .norm_s = launch_s +
+                    price::collective_seconds(Collective::kAllReduce, sizeof(double), all, machine),
+          .ends = price::strided_layout(
+              2, std::max(1, static_cast<int>(d.pp) - 1) * tp * owners * replicas, machine)};
+}
+
 }  // namespace tokamak

@@ -5,6 +5,7 @@
 
 #include "tokamak/price/closed_form.h"
 #include "tokamak/price/task_time.h"
+#include "tokamak/train/mesh_options.h"
 #include "tokamak/train/planned_run.h"
 
 namespace tokamak {
@@ -19,5 +20,9 @@ price::StageCosts probe_stages(const ModelSpec& spec, const RunShape& shape, boo
 /// A mesh without pipeline, that of `shape`, and its number of microbatches.
 price::FlatCosts probe_flat(const ModelSpec& spec, const RunShape& shape, const Target& target,
                             const price::Machine& machine, price::Precision linear);
+
+/// How a mesh with a pipeline spreads what such a stage holds and sends.
+price::DataSpread spread_of(const Degrees& degrees, const price::StageCosts& costs,
+                            const price::Machine& machine);
 
 }  // namespace tokamak

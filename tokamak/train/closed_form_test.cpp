@@ -1,0 +1,115 @@
+// Closed forms against the plans that they stand for.
+#include <cmath>
+#include <map>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "tokamak/core/error.h"
+#include "tokamak/train/options.h"
+#include "tokamak/train/priced_run.h"
+#include "tokamak/train/search_space.h"
+#include "tokamak/train/stage_probe.h"
+
+namespace tokamak {
+namespace {
+
+struct Drawn {
+  Config config;
+  ModelSpec model;
+  SearchPoint point;
+};
+
+template <class T>
+T one_of(std::mt19937& random, std::initializer_list<T> values) {
+  return values.begin()[random() % values.size()];
+}
+
+// Of the space that a search looks through.
+Drawn draw(std::mt19937& random) {
+  Drawn drawn;
+  Config& c = drawn.config;
+  c.training.dataset = "synthetic";
+  c.model.name = one_of(random, {"llama3", "llama3", "llama2", "gpt3"});
+  c.model.flavor = c.model.name == "llama3"   ? one_of(random, {"8B", "70B"})
+                   : c.model.name == "llama2" ? one_of(random, {"7B", "13B"})
+                                              : "22B";
+  c.training.seq_len = c.model.name == "llama3" ? one_of(random, {2048, 4096, 8192}) : 2048;
+  drawn.model = spec_of(c);
+  SearchBounds bounds{.num_gpus = one_of(random, {8, 16, 32, 64, 128})};
+  bounds.global_batch = bounds.num_gpus * one_of(random, {2, 4, 8});
+  bounds.seq_len = c.training.seq_len;
+  const std::vector<SearchPoint> points = search_points(drawn.model, bounds);
+  drawn.point = points[random() % points.size()];
+  c = config_of(drawn.point, c, bounds.global_batch);
+  return drawn;
+}
+
+price::ClosedForm closed_form_of(const Drawn& drawn, const price::Machine& machine) {
+  const Degrees& d = drawn.point.degrees;
+  const Target target{.backend = "gpu", .arch = machine.device.arch};
+  const RunShape shape = shape_of(drawn.config, drawn.model, {.degrees = d});
+  const auto linear = price::Precision::kBf16;
+  const auto layers = static_cast<int>(drawn.model.num_layers);
+  if (d.pp == 1)
+    return price::closed_form(probe_flat(drawn.model, shape, target, machine, linear), layers,
+                              static_cast<int>(drawn.point.num_microbatches), machine);
+  PipelineShapes shapes(layers);
+  const price::PipelineShape* pipeline = shapes.find(drawn.point);
+  if (pipeline == nullptr) throw Error("too few layers");
+  const price::StageCosts costs =
+      probe_stages(drawn.model, shape, pipeline->is_split, target, machine, linear);
+  const price::DataSpread spread = spread_of(d, costs, machine);
+  const double idle_s =
+      pipeline->is_split ? price::split_idle_s(costs, *pipeline, spread.hop_s) : 0.0;
+  return price::closed_form(costs, *pipeline, spread, idle_s, machine);
+}
+
+TEST(ClosedForm, AgreesWithPlans) {
+  constexpr int kCount = 200;
+  const price::Machine machine = price::load_machine("h100");
+  std::mt19937 random(2026);
+  int num_late = 0;
+  int num_under = 0;
+  int num_over = 0;
+  double worst_s = 0.0;
+  double least = 1.0;
+  double most = 1.0;
+  for (int i = 0; i < kCount;) {
+    const Drawn drawn = draw(random);
+    if (drawn.point.num_microbatches > 64) continue;
+    price::ClosedForm form;
+    PricedRun run;
+    try {
+      form = closed_form_of(drawn, machine);
+      run = price_run({.config = drawn.config, .degrees = drawn.point.degrees, .machine = machine});
+    } catch (const Error&) {
+      continue;  // too few layers for the stages, or rows for the ranks
+    }
+    const double seconds = form.seconds / run.step.seconds;
+    const double bytes = form.bytes / static_cast<double>(run.fullest().peak_bytes());
+    worst_s = std::max(worst_s, std::abs(seconds - 1.0));
+    least = std::min(least, bytes);
+    most = std::max(most, bytes);
+    num_late += std::abs(seconds - 1.0) > 0.03 ? 1 : 0;
+    num_under += bytes < 1.0 ? 1 : 0;
+    num_over += bytes > 1.05 ? 1 : 0;
+    ++i;
+  }
+  RecordProperty("time_off", num_late);
+  RecordProperty("memory_under", num_under);
+  RecordProperty("memory_over", num_over);
+  std::printf(
+      "of %d: time off by more than 3 %%: %d (worst %.1f %%); memory under: %d (%.4f), over "
+      "by more than 5 %%: %d (%.4f)\n",
+      kCount, num_late, 100.0 * worst_s, num_under, least, num_over, most);
+  EXPECT_LE(num_late, kCount / 10);
+  EXPECT_LE(worst_s, 0.12);
+  EXPECT_LE(num_under, kCount / 20);
+  EXPECT_GE(least, 0.98);
+  EXPECT_LE(num_over, kCount / 20);
+  EXPECT_LE(most, 1.30);
+}
+
+}  // namespace
+}  // namespace tokamak
