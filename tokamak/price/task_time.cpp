@@ -85,6 +85,13 @@ double split_seconds(int64_t m, int64_t n, int splits, const Machine& machine) {
          (d.memory_bytes_per_s * d.memory_efficiency);
 }
 
+// What a product's energy takes at the device's power.
+double sustained_seconds(int64_t m, int64_t n, int64_t k, Precision precision, const Device& d) {
+  const double flops =
+      2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  return flops / (d.peak_flops[static_cast<size_t>(precision)] * d.gemm_sustained_efficiency);
+}
+
 double bytes_of(const Operand& o) {
   return static_cast<double>(o.type.bytes());
 }
@@ -159,7 +166,7 @@ double gemm_seconds(int64_t m, int64_t n, int64_t k, double bytes, Precision pre
     }
   }
   TOK_REQUIRE(!d.tiles.empty(), "{}: {} has no tiles of products", machine.name, d.name);
-  return std::max(best, memory_seconds(bytes, machine));
+  return std::max({best, sustained_seconds(m, n, k, precision, d), memory_seconds(bytes, machine)});
 }
 
 double memory_seconds(double bytes, const Machine& machine) {
