@@ -23,6 +23,9 @@ struct HomeRun {
   int64_t gpus = 0;
   double tokens_per_s_per_gpu = 0.0;
   double planned_gib = 0.0;  // 0 = not logged
+  // 10 and 5; more where docs/pricing-accuracy.md says that a run is missed.
+  double plain_bound_pct = 0.0;
+  double calibrated_bound_pct = 0.0;
   std::vector<std::string> words;
 };
 
@@ -48,22 +51,28 @@ std::vector<std::string> fields_of(const std::string& line) {
 
 HomeRun run_of(const std::string& line) {
   const std::vector<std::string> fields = fields_of(line);
-  TOK_REQUIRE(fields.size() == 5, "{}: wanted 5 fields, got {}", line, fields.size());
-  HomeRun run{.name = fields[0],
-              .gpus = std::stoll(fields[1]),
-              .tokens_per_s_per_gpu = std::stod(fields[2]),
-              .planned_gib = fields[3].empty() ? 0.0 : std::stod(fields[3]),
-              .words = {"--training.dataset=synthetic", "--job.device=cuda", "--model.name=llama3",
-                        "--model.flavor=8B", "--training.seq_len=8192",
-                        "--training.mixed_precision_param=bfloat16",
-                        "--activation_checkpoint.mode=none"}};
-  std::istringstream words(fields[4]);
+  TOK_REQUIRE(fields.size() == 7, "{}: wanted 7 fields, got {}", line, fields.size());
+  HomeRun run{
+      .name = fields[0],
+      .gpus = std::stoll(fields[1]),
+      .tokens_per_s_per_gpu = std::stod(fields[2]),
+      .planned_gib = fields[3].empty() ? 0.0 : std::stod(fields[3]),
+      .plain_bound_pct = std::stod(fields[4]),
+      .calibrated_bound_pct = std::stod(fields[5]),
+      .words = {"--training.dataset=synthetic", "--job.device=cuda", "--model.name=llama3",
+                "--model.flavor=8B", "--training.seq_len=8192",
+                "--training.mixed_precision_param=bfloat16", "--activation_checkpoint.mode=none"}};
+  std::istringstream words(fields[6]);
   const std::string assets = "--model.hf_assets_path=";
   for (std::string word; words >> word;) {
     const bool is_path = word.starts_with(assets);
     run.words.push_back(is_path ? assets + data_folder() + word.substr(assets.size()) : word);
   }
   return run;
+}
+
+[[maybe_unused]] void PrintTo(const HomeRun& run, std::ostream* out) {
+  *out << run.name;
 }
 
 std::vector<HomeRun> home_runs() {
@@ -106,8 +115,8 @@ TEST_P(HomeRuns, ArePredicted) {
     peaks += fmt::format(" {:.2f}", static_cast<double>(rank->peak_bytes()) / kGiB);
   fmt::print("{:<28} {:+6.1f} % plain, {:+6.1f} % calibrated; GiB{}\n", run.name,
              1e2 * error_of(run, plain), 1e2 * error_of(run, calibrated), peaks);
-  EXPECT_LE(std::abs(error_of(run, plain)), 0.10);
-  EXPECT_LE(std::abs(error_of(run, calibrated)), 0.05);
+  EXPECT_LE(1e2 * std::abs(error_of(run, plain)), run.plain_bound_pct);
+  EXPECT_LE(1e2 * std::abs(error_of(run, calibrated)), run.calibrated_bound_pct);
   const double gib = static_cast<double>(plain.fullest().peak_bytes()) / kGiB;
   if (run.planned_gib > 0.0) {
     EXPECT_NEAR(gib, run.planned_gib, 0.1) << "logged to a tenth of a GiB";

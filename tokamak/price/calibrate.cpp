@@ -22,6 +22,18 @@ double best_rate(std::span<const TimedOp> ops, Cost::Kind kind, bool is_gradient
   return best;
 }
 
+// All ops of a kind together: what lasts, where the fastest one tells what a cold device can.
+double total_rate(std::span<const TimedOp> ops, Cost::Kind kind) {
+  double amount = 0.0;
+  double seconds = 0.0;
+  for (const TimedOp& op : ops) {
+    if (op.kind != kind || op.seconds <= 0.0) continue;
+    amount += kind == Cost::Kind::kMemory ? op.bytes : op.flops;
+    seconds += op.seconds;
+  }
+  return seconds > 0.0 ? amount / seconds : 0.0;
+}
+
 // "key = { value = 1.5, unit = "GB/s", source = "..." }"
 std::string line_of(const std::string& key, double in_si, Dimension dimension,
                     const std::string& source) {
@@ -99,10 +111,14 @@ std::string device_toml(const std::string& base, const std::string& device, doub
   const auto share = [](double rate, double of) { return std::min(rate / of, 1.0); };
   if (product > 0.0) {
     add(fmt::format("gemm_efficiency_{}", suffix), share(product, peak), Dimension::kNone);
+    add("gemm_sustained_efficiency", share(total_rate(ops, Cost::Kind::kGemm), peak),
+        Dimension::kNone);
   }
   if (forward > 0.0) add("attention_forward_efficiency", share(forward, peak), Dimension::kNone);
   if (backward > 0.0) add("attention_backward_efficiency", share(backward, peak), Dimension::kNone);
-  if (memory > 0.0) add("memory_efficiency", share(memory, sheet), Dimension::kNone);
+  if (memory > 0.0) {
+    add("memory_efficiency", share(total_rate(ops, Cost::Kind::kMemory), sheet), Dimension::kNone);
+  }
   return out;
 }
 

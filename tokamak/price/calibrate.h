@@ -26,9 +26,9 @@ struct TimedCollective {
   double seconds = 0.0;
 };
 
-/// TOML for `base`+FILE: the shares of base's peaks that the fastest op of each kind reached. With
-/// an empty base a device of its own, whose peaks they are. Throws Error if nothing was timed that
-/// tells a rate.
+/// TOML for `base`+FILE: the shares of base's peaks that the fastest product, attention and its
+/// gradient reached, and all products and all memory-bound ops together. With an empty base a
+/// device of its own, whose peaks they are. Throws Error if nothing was timed that tells a rate.
 std::string device_toml(const std::string& base, const std::string& device, double memory_bytes,
                         Precision precision, std::span<const TimedOp> ops);
 

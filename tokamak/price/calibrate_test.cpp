@@ -25,11 +25,12 @@ const std::vector<TimedOp> kOps = {
     {.op = "attention_grad", .kind = Cost::Kind::kAttention, .flops = 4e12, .seconds = 0.01},
     {.op = "add", .kind = Cost::Kind::kMemory, .flops = 1e9, .bytes = 4e10, .seconds = 0.01}};
 
-TEST(Calibrate, RefinesADeviceByTheFastestOps) {
+TEST(Calibrate, RefinesADeviceByItsOps) {
   const std::string path =
       written("op.toml", device_toml("h200", "NVIDIA \"H200\"", 0.0, Precision::kBf16, kOps));
   const Machine m = load_machine("h200+" + path);
   EXPECT_NEAR(m.device.gemm_efficiency[kBf16], 700.0 / 989.0, 1e-9);
+  EXPECT_NEAR(m.device.gemm_sustained_efficiency, 650.0 / 989.0, 1e-9);
   EXPECT_NEAR(m.device.attention_forward_efficiency, 500.0 / 989.0, 1e-9);
   EXPECT_NEAR(m.device.attention_backward_efficiency, 400.0 / 989.0, 1e-9);
   EXPECT_NEAR(m.device.memory_efficiency, 4.0 / 4.8, 1e-9);

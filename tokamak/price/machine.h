@@ -36,7 +36,7 @@ struct Device {
   /// Over the peak, what power sustains: a product takes at least its FLOPs at that. A kernel that
   /// leaves multiprocessors idle at cold clocks is not slower for it. 1 = power is never short.
   double gemm_sustained_efficiency = 1.0;
-  double attention_forward_efficiency = 0.0;             ///< over the bf16 peak
+  double attention_forward_efficiency = 0.0;  ///< over the bf16 peak
   double attention_backward_efficiency = 0.0;
   int num_sms = 1;
   std::vector<GemmTile> tiles;

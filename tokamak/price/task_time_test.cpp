@@ -56,6 +56,15 @@ TEST(TaskTime, WholeWavesRunAtTheRate) {
   EXPECT_GT(gemm(machine, 1408, 1280, 4096), 1.1 * one_wave);
 }
 
+TEST(TaskTime, PowerBoundsWhatFillsTheDevice) {
+  Machine machine = fast_memory();
+  machine.device.gemm_sustained_efficiency = 0.75;
+  const double flops = 2.0 * 1280 * 1280 * 4096;
+  EXPECT_NEAR(gemm(machine, 1280, 1280, 4096), flops / 0.75e15, 1e-9 * flops / 0.75e15);
+  // Half the multiprocessors at the cold rate need less power than there is.
+  EXPECT_NEAR(gemm(machine, 640, 1280, 4096), flops / 1e15, 0.1 * flops / 1e15);
+}
+
 TEST(TaskTime, FewTilesAreSplitAlongTheDepth) {
   Machine machine = fast_memory();
   const double whole = 2.0 * 128 * 128 * 65536 * 100 / 1e15;  // one SM at a hundredth of the rate
