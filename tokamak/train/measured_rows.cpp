@@ -164,7 +164,8 @@ MeasuredRow training_run(Line line) {
                   .pp = line.count("pp"),
                   .cp = line.count("cp"),
                   .dp = line.count("dp"),
-                  .chunks_per_stage = line.count("vp")};
+                  .chunks_per_stage = line.count("vp"),
+                  .stated_mfu = 0.01 * line.number("mfu_pct")};
   if (row.kv_heads == 0) row.kv_heads = row.heads;
   const std::string missing = missing_column(line);
   if (is_mixture_of_experts(row)) {

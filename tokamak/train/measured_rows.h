@@ -25,6 +25,7 @@ struct MeasuredRow {
   int64_t tp = 0, pp = 0, cp = 0, dp = 0;
   int64_t chunks_per_stage = 0;  ///< virtual pipeline; 0 = not stated
   double step_time_s = 0.0;
+  double stated_mfu = 0.0;  ///< by the source's own formula; 0 = not stated
   std::string measured_as;  ///< the column that the time was computed from
   std::string skipped;      ///< why the row cannot be priced: the missing column, or what we lack
 

@@ -86,7 +86,9 @@ std::vector<PricedRow> price_rows(const std::vector<MeasuredRow>& rows,
     try {
       if (!machines.contains(p.machine))
         machines.emplace(p.machine, machine_for(p.machine, options));
-      p.step = price_planned_row(row, plans.of(row), machines.at(p.machine));
+      const price::Machine& machine = machines.at(p.machine);
+      p.peak_flops = machine.device.peak_flops[static_cast<size_t>(precision_of_row(row))];
+      p.step = price_planned_row(row, plans.of(row), machine);
     } catch (const Error& e) {
       p.skipped = e.what();
     }
@@ -125,6 +127,12 @@ ErrorSummary summarize(std::vector<double> errors) {
   return s;
 }
 
+double restated_mfu(const PricedRow& p, double seconds) {
+  const double tokens = static_cast<double>(p.row.global_batch * p.row.seq_len);
+  return causal_flops_per_token(p.row) * tokens /
+         (seconds * p.peak_flops * static_cast<double>(p.row.num_gpus));
+}
+
 std::string to_json(const PricedRow& p) {
   OrderedJson json = {{"line", p.row.line},   {"source", p.row.source},
                       {"gpu", p.row.gpu},     {"n_gpus", p.row.num_gpus},
@@ -140,6 +148,13 @@ std::string to_json(const PricedRow& p) {
   json["measured_step_time_s"] = p.row.step_time_s;
   json["measured_as"] = p.row.measured_as;
   json["error"] = p.error();
+  json["restated_mfu"] = restated_mfu(p, p.row.step_time_s);
+  json["predicted_restated_mfu"] = restated_mfu(p, p.step.seconds);
+  if (p.row.stated_mfu > 0.0) {
+    // The source's own formula, and the same with the predicted time.
+    json["stated_mfu"] = p.row.stated_mfu;
+    json["predicted_stated_mfu"] = p.row.stated_mfu * p.row.step_time_s / p.step.seconds;
+  }
   return json.dump();
 }
 

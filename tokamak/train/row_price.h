@@ -15,6 +15,7 @@ struct PricedRow {
   std::string machine;  ///< "h100+nemo": names of machine files, the later over the earlier
   std::string skipped;  ///< as in the row, or why no plan has its shape
   price::StepPrice step;
+  double peak_flops = 0.0;  ///< of one device in the precision of the row's products
 
   /// Predicted over measured, less one.
   double error() const { return step.seconds / row.step_time_s - 1.0; }
@@ -50,6 +51,9 @@ struct ErrorSummary {
 };
 
 ErrorSummary summarize(std::vector<double> errors);
+
+/// Model FLOP as causal_flops_per_token() counts them over what all devices could do in `seconds`.
+double restated_mfu(const PricedRow& row, double seconds);
 
 /// One line of JSON: line, source, machine, predicted_step_time_s, measured_step_time_s, error; or
 /// skipped.
