@@ -130,6 +130,13 @@ int run_sweep(const PriceWords& words, const Point& base) {
     reports.push_back(report_of(*request, price_run(*request), words.tokens));
   }
   const std::string table = sweep_text(sweep, reports);
+  if (words.csv) write_file_atomic(*words.csv, sweep_csv(sweep, reports));
+  if (words.html) {
+    write_file_atomic(
+        *words.html,
+        price::sweep_page(fmt::format("{} on {}", reports[0].model, reports[0].machine), table,
+                          price::sweep_svg(sweep.key, sweep.values, reports)));
+  }
   if (words.json) {
     fmt::print("[\n");
     for (size_t i = 0; i < reports.size(); ++i)
@@ -138,13 +145,6 @@ int run_sweep(const PriceWords& words, const Point& base) {
   } else {
     fmt::print("{} on {}, {}\n{}", reports[0].model, reports[0].machine,
                name_of(reports[0].precision), table);
-  }
-  if (words.csv) write_file_atomic(*words.csv, sweep_csv(sweep, reports));
-  if (words.html) {
-    write_file_atomic(
-        *words.html,
-        price::sweep_page(fmt::format("{} on {}", reports[0].model, reports[0].machine), table,
-                          price::sweep_svg(sweep.key, sweep.values, reports)));
   }
   return 0;
 }
@@ -182,11 +182,11 @@ int run_price(const PriceWords& words) {
   if (!request) return 0;
   const PricedRun run = price_run(*request);
   const price::Report report = report_of(*request, run, words.tokens);
-  fmt::print("{}", words.json ? to_json(report) : to_text(report));
-  if (words.preset && !words.json) fmt::print("{}", published_text(find_preset(*words.preset)));
   if (words.write) write_file_atomic(*words.write, config_toml(request->config));
   if (words.trace) write_file_atomic(*words.trace, trace_of(run));
   if (words.html) write_file_atomic(*words.html, page_of(run, report));
+  fmt::print("{}", words.json ? to_json(report) : to_text(report));
+  if (words.preset && !words.json) fmt::print("{}", published_text(find_preset(*words.preset)));
   return 0;
 }
 
