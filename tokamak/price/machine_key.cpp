@@ -83,7 +83,7 @@ void add_device(std::vector<MachineKey>& out) {
   const auto add = [&]<auto Field>(std::string name, Dimension dimension, double min, double max) {
     out.push_back(number<kDevice, Field>("device." + std::move(name), dimension, min, max));
   };
-  add.operator()<&Device::gemm_sustained_efficiency>("gemm_sustained_efficiency", kNone, 1e-3, 1);
+  add.operator()<&Device::gemm_sustained_efficiency>("gemm_sustained_efficiency", kNone, 1e-6, 1);
   add.operator()<&Device::attention_forward_efficiency>("attention_forward_efficiency", kNone, 0,
                                                         1);
   add.operator()<&Device::attention_backward_efficiency>("attention_backward_efficiency", kNone, 0,
