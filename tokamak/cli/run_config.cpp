@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "tokamak/cli/devices.h"
 #include "tokamak/cli/price.h"
 #include "tokamak/cli/rows.h"
 #include "tokamak/config/check.h"
@@ -18,12 +19,13 @@
 namespace tokamak::cli {
 namespace {
 
-Capabilities capabilities() {
+// A CPU has its optimizer state where offloading would put it.
+Capabilities capabilities(const std::string& device) {
   Capabilities can{.data_parallel = true,
                    .tensor_parallel = true,
                    .context_parallel = true,
                    .pipeline_parallel = true,
-                   .cpu_offload = true,
+                   .cpu_offload = !means_gpu(device),
                    .bf16_master_weights = true,
                    .profiling = true,
                    .memory_snapshot = true,
@@ -158,7 +160,8 @@ std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
   run.place = {.degrees = resolve_degrees(run.config.parallelism, world),
                .rank = launched.world_size == world ? launched.rank : 0};
   run.needs = std::move(loaded.needs);
-  for (Need& need : needs(run.config, capabilities())) run.needs.push_back(std::move(need));
+  for (Need& need : needs(run.config, capabilities(run.config.job.device)))
+    run.needs.push_back(std::move(need));
   refuse_unknown_models(run.needs);
   for (Need& need : missing_files(run.config)) run.needs.push_back(std::move(need));
   if (world != launched.world_size) {
