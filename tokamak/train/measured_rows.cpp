@@ -274,7 +274,7 @@ double causal_flops_per_token(const MeasuredRow& row) {
 std::string software_of(const MeasuredRow& row) {
   const std::string& s = row.source;
   if (contains(s, "mosaicml")) return "mosaic";
-  if (contains(s, "torchtitan"))
+  if (contains(s, "torchtitan") || contains(s, "fms-fsdp") || contains(s, "TinyLlama"))
     return contains(row.notes, "compile=yes") || contains(row.notes, "compile;") ||
                    row.notes.ends_with("compile")
                ? "torchtitan-compiled"

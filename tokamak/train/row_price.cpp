@@ -58,6 +58,7 @@ std::string summary_line(std::string_view name, const std::vector<double>& error
 
 std::string machine_names_of_row(const MeasuredRow& row) {
   const std::string software = software_of(row);
+  if (software == "tokamak") return machine_of_row(row);
   std::string names = fmt::format("{}+{}", machine_of_row(row), software);
   if (row.gpu.starts_with("H100") || row.gpu.starts_with("H200"))
     names += fmt::format("+{}-hopper", software.substr(0, software.find('-')));
