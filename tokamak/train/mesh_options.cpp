@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <string>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/parallel/schedule_csv.h"
@@ -40,6 +43,17 @@ Mesh mesh_of(const Degrees& d) {
   return {.degrees = {static_cast<int>(d.pp), static_cast<int>(d.dp_replicate),
                       static_cast<int>(d.dp_shard), static_cast<int>(d.cp),
                       static_cast<int>(d.tp)}};
+}
+
+std::string mesh_text(const Degrees& degrees) {
+  const Mesh mesh = mesh_of(degrees);
+  std::vector<std::string> parts;
+  for (size_t a = 0; a < kNumMeshAxes; ++a) {
+    const auto axis = static_cast<MeshAxis>(a);
+    if (mesh.degree(axis) > 1)
+      parts.push_back(fmt::format("{} {}", name_of(axis), mesh.degree(axis)));
+  }
+  return parts.empty() ? "one rank" : fmt::format("{}", fmt::join(parts, " x "));
 }
 
 DistributeOptions distribute_options(const Config& config, const Degrees& degrees, int rank) {

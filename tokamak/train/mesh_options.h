@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "tokamak/config/check.h"
 #include "tokamak/config/config.h"
@@ -18,6 +19,9 @@ struct MeshPlace {
 };
 
 Mesh mesh_of(const Degrees& degrees);
+
+/// "pp 16 x dp_replicate 4 x dp_shard 32 x tp 8", or "one rank".
+std::string mesh_text(const Degrees& degrees);
 
 /// What `parallelism` and `training` say of one rank's graph; the pipeline schedule, which needs
 /// the model, is pipeline_plan()'s. As in torchtitan, replicas that shard nothing are DDP.

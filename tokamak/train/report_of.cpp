@@ -5,7 +5,6 @@
 #include <unordered_map>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "tokamak/price/pictures.h"
 #include "tokamak/train/flops.h"
@@ -14,17 +13,6 @@
 
 namespace tokamak {
 namespace {
-
-std::string mesh_text(const Degrees& degrees) {
-  const Mesh mesh = mesh_of(degrees);
-  std::vector<std::string> parts;
-  for (size_t a = 0; a < kNumMeshAxes; ++a) {
-    const auto axis = static_cast<MeshAxis>(a);
-    if (mesh.degree(axis) > 1)
-      parts.push_back(fmt::format("{} {}", name_of(axis), mesh.degree(axis)));
-  }
-  return parts.empty() ? "one rank" : fmt::format("{}", fmt::join(parts, " x "));
-}
 
 std::string schedule_text(const PriceRequest& request, const PricedRun& run) {
   const Config& config = request.config;

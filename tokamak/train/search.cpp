@@ -74,7 +74,7 @@ struct Scored {
 class Search {
  public:
   explicit Search(const SearchRequest& request)
-      : request_(request), machine_(request.machine), model_(model_of(request.config)) {}
+      : request_(request), machine_(request.machine), model_(spec_of(request.config)) {}
 
   SearchResult run() {
     const SearchBounds bounds = bounds_of();
@@ -92,8 +92,6 @@ class Search {
   }
 
  private:
-  static ModelSpec model_of(const Config& config) { return spec_of(config); }
-
   SearchBounds bounds_of() const {
     const TrainingConfig& t = request_.config.training;
     TOK_REQUIRE(t.global_batch_size > 0,
@@ -338,6 +336,8 @@ class Search {
       begin = end;
       if (std::ssize(result_.best) >= request_.num_best) break;
     }
+    TOK_REQUIRE(!result_.best.empty(), "--search: none of {} plans fits into {:.1f} GB of a device",
+                result_.num_priced, result_.memory_limit_bytes * 1e-9);
     std::stable_sort(
         result_.best.begin(), result_.best.end(),
         [](const FoundPlan& a, const FoundPlan& b) { return a.step.seconds < b.step.seconds; });

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "tokamak/core/error.h"
 #include "tokamak/parallel/schedules.h"
@@ -173,17 +172,6 @@ Config config_of(const SearchPoint& point, const Config& base, int64_t global_ba
   std::erase(c.model.converters, "float8");
   if (point.linear == price::Precision::kFp8) c.model.converters.emplace_back("float8");
   return c;
-}
-
-std::string mesh_text(const Degrees& degrees) {
-  const Mesh mesh = mesh_of(degrees);
-  std::vector<std::string> parts;
-  for (size_t a = 0; a < kNumMeshAxes; ++a) {
-    const auto axis = static_cast<MeshAxis>(a);
-    if (mesh.degree(axis) > 1)
-      parts.push_back(fmt::format("{} {}", name_of(axis), mesh.degree(axis)));
-  }
-  return parts.empty() ? "one rank" : fmt::format("{}", fmt::join(parts, " x "));
 }
 
 std::string schedule_text(const SearchPoint& point, int num_layers) {

@@ -45,9 +45,6 @@ std::vector<SearchPoint> search_points(const ModelSpec& model, const SearchBound
 /// The configuration that runs a point.
 Config config_of(const SearchPoint& point, const Config& base, int64_t global_batch);
 
-/// "pp 16 x dp_replicate 4 x dp_shard 32 x tp 8".
-std::string mesh_text(const Degrees& degrees);
-
 /// "Interleaved1F1B of 4 stages a rank, 16 x 1 sequences".
 std::string schedule_text(const SearchPoint& point, int num_layers);
 
