@@ -15,10 +15,6 @@ namespace {
 
 using Fields = std::vector<std::string>;
 
-bool contains(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
-}
-
 // RFC 4180: fields in quotes may hold commas, line ends and doubled quotes.
 class CsvReader {
  public:
@@ -103,14 +99,14 @@ std::string missing_column(const Line& line) {
 }
 
 bool is_mixture_of_experts(const MeasuredRow& row) {
-  return contains(row.notes, "MoE") || contains(row.notes, "EP=");
+  return mentions(row.notes, "MoE") || mentions(row.notes, "EP=");
 }
 
 // Token columns of these releases are rounded by up to 2 %; their FLOP rate is not.
 bool has_rounded_tokens(const MeasuredRow& row) {
-  return contains(row.source, "Megatron-Bridge") &&
-         (contains(row.source, "[26.04.01") || contains(row.source, "[26.06.01") ||
-          contains(row.source, "[26.08"));
+  return mentions(row.source, "Megatron-Bridge") &&
+         (mentions(row.source, "[26.04.01") || mentions(row.source, "[26.06.01") ||
+          mentions(row.source, "[26.08"));
 }
 
 // Recompute counted, non-causal, one gateless MLP of 4 hidden: the formula of arXiv 2104.04473.
@@ -134,7 +130,7 @@ void find_step_time(MeasuredRow& row, Line& line) {
     row.step_time_s = tokens / token_rate;
     row.measured_as = "tokens_per_s_per_gpu";
   } else if (flops_rate > 0.0) {
-    const bool is_hardware = contains(row.notes, "HARDWARE FLOPs");
+    const bool is_hardware = mentions(row.notes, "HARDWARE FLOPs");
     row.step_time_s =
         (is_hardware ? hardware_flops_per_step(row) : causal_flops_per_token(row) * tokens) /
         flops_rate;
@@ -259,7 +255,7 @@ std::vector<MeasuredRow> read_measured_rows(const std::filesystem::path& file) {
 bool has_gated_mlp(const MeasuredRow& row) {
   constexpr std::array kWithout = {"GPT", "MPT", "BLOOM", "Nemotron"};
   return std::none_of(kWithout.begin(), kWithout.end(),
-                      [&](const char* name) { return contains(row.model, name); });
+                      [&](const char* name) { return mentions(row.model, name); });
 }
 
 double causal_flops_per_token(const MeasuredRow& row) {
@@ -273,17 +269,17 @@ double causal_flops_per_token(const MeasuredRow& row) {
 
 std::string software_of(const MeasuredRow& row) {
   const std::string& s = row.source;
-  if (contains(s, "mosaicml")) return "mosaic";
-  if (contains(s, "torchtitan") || contains(s, "fms-fsdp") || contains(s, "TinyLlama"))
-    return contains(row.notes, "compile=yes") || contains(row.notes, "compile;") ||
+  if (mentions(s, "mosaicml")) return "mosaic";
+  if (mentions(s, "torchtitan") || mentions(s, "fms-fsdp") || mentions(s, "TinyLlama"))
+    return mentions(row.notes, "compile=yes") || mentions(row.notes, "compile;") ||
                    row.notes.ends_with("compile")
                ? "torchtitan-compiled"
                : "torchtitan";
   if (s == "vTrain") return "vtrain";
-  if (contains(s, "arXiv 2104.04473") || contains(s, "arXiv 2205.05198") ||
-      contains(s, "bigscience"))
+  if (mentions(s, "arXiv 2104.04473") || mentions(s, "arXiv 2205.05198") ||
+      mentions(s, "bigscience"))
     return "megatron";
-  if (contains(s, "NVIDIA") || contains(s, "Megatron") || contains(s, "mlcommons")) return "nemo";
+  if (mentions(s, "NVIDIA") || mentions(s, "Megatron") || mentions(s, "mlcommons")) return "nemo";
   return "tokamak";
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tokamak {
@@ -31,6 +32,11 @@ struct MeasuredRow {
 
   int64_t num_microbatches() const { return global_batch / (dp * microbatch); }
 };
+
+/// Whether a column's text holds `part`.
+inline bool mentions(std::string_view column, std::string_view part) {
+  return column.find(part) != std::string_view::npos;
+}
 
 /// Throws Error: a file that cannot be read, or has none of the known headers.
 std::vector<MeasuredRow> read_measured_rows(const std::filesystem::path& file);

@@ -14,12 +14,8 @@ namespace {
 
 constexpr int64_t kMostCalibrated = 64;
 
-bool contains(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
-}
-
 bool is_nemo_405b(const MeasuredRow& row) {
-  return contains(row.source, "seed 004");
+  return mentions(row.source, "seed 004");
 }
 
 // The last plans made: rows of one shape stand together in files.
@@ -99,11 +95,11 @@ std::vector<PricedRow> price_rows(const std::vector<MeasuredRow>& rows,
 
 std::string family_of(const MeasuredRow& row) {
   if (is_nemo_405b(row)) return fmt::format("NeMo 405B (12 rows) {}", row.precision);
-  if (contains(row.source, "seed 002")) return "GB200 torchtitan (3 rows)";
+  if (mentions(row.source, "seed 002")) return "GB200 torchtitan (3 rows)";
   const std::string software = software_of(row);
   if (software == "vtrain") return row.num_gpus > 8 ? "vTrain multi-node" : "vTrain single-node";
   std::string gpu = row.gpu.substr(0, row.gpu.find('-'));
-  if (contains(row.gpu, "HBM2e")) gpu += "-500W";
+  if (mentions(row.gpu, "HBM2e")) gpu += "-500W";
   const std::string_view precision = price::name_of(precision_of_row(row));
   return fmt::format("{} {} {}", software, gpu, precision);
 }

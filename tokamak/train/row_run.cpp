@@ -14,10 +14,6 @@
 namespace tokamak {
 namespace {
 
-bool contains(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
-}
-
 // Stages of one rank. Where a source of Megatron's family states none beside a pipeline, it is the
 // most that the layers allow, as in the recipes of those sources that do state it.
 int64_t chunks_of(const MeasuredRow& row) {
@@ -47,14 +43,14 @@ DataMesh data_mesh(const MeasuredRow& row) {
 
 Sharding sharding_of(const MeasuredRow& row) {
   const std::string software = software_of(row);
-  if (contains(row.sharding, "FSDP") || contains(row.sharding, "HSDP")) return Sharding::kFsdp;
+  if (mentions(row.sharding, "FSDP") || mentions(row.sharding, "HSDP")) return Sharding::kFsdp;
   return software == "megatron" || software == "vtrain" ? Sharding::kDdp : Sharding::kZero1;
 }
 
 RecomputePolicy recompute_of(const MeasuredRow& row) {
   using Mode = RecomputePolicy::Mode;
   if (row.recompute == "full") return {.mode = Mode::kFull};
-  if (!contains(software_of(row), "torchtitan")) return {};  // "selective": attention alone
+  if (!mentions(software_of(row), "torchtitan")) return {};  // "selective": attention alone
   if (row.recompute == "selective-layer")
     return {.mode = Mode::kSelectiveLayers, .every_nth_block = 2};
   if (row.recompute.starts_with("selective"))
@@ -113,8 +109,8 @@ RunShape shape_of_row(const MeasuredRow& row, int pp_rank) {
   d.rank = pp_rank * static_cast<int>(row.num_gpus / row.pp);
   d.num_microbatches = row.num_microbatches();
   d.sharding = sharding_of(row);
-  if (contains(row.sharding, "SHARD_GRAD_OP")) d.reshard = Reshard::kNever;
-  d.async_tp = row.tp > 1 && contains(row.notes, "asyncTP=yes");
+  if (mentions(row.sharding, "SHARD_GRAD_OP")) d.reshard = Reshard::kNever;
+  d.async_tp = row.tp > 1 && mentions(row.notes, "asyncTP=yes");
   d.context = ContextMethod::kRing;
   if (row.pp > 1) add_pipeline(row, d);
   return shape;
@@ -143,8 +139,8 @@ std::string machine_of_row(const MeasuredRow& row) {
 }
 
 price::Precision precision_of_row(const MeasuredRow& row) {
-  if (contains(row.precision, "fp8")) return price::Precision::kFp8;
-  return contains(row.precision, "fp4") ? price::Precision::kFp4 : price::Precision::kBf16;
+  if (mentions(row.precision, "fp8")) return price::Precision::kFp8;
+  return mentions(row.precision, "fp4") ? price::Precision::kFp4 : price::Precision::kBf16;
 }
 
 std::string plan_key(const MeasuredRow& row) {
