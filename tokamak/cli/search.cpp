@@ -50,11 +50,9 @@ int run_search(const PriceWords& words, const price::Machine& machine) {
       .num_threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()))};
   if (words.precision != price::Precision::kBf16) request.precisions.push_back(words.precision);
   const SearchResult result = search_plans(request);
+  if (words.write) write_file_atomic(*words.write, config_toml(result.best[0].config));
   fmt::print("{}", search_text(request, result));
-  if (words.write) {
-    write_file_atomic(*words.write, config_toml(result.best[0].config));
-    fmt::print("wrote the first to {}\n", *words.write);
-  }
+  if (words.write) fmt::print("wrote the first to {}\n", *words.write);
   return 0;
 }
 
