@@ -115,6 +115,7 @@ struct SlotClass {
   int64_t bytes = 0;  ///< of one slot
   int count = 1;
   int64_t offset = 0;
+  int64_t value_bytes = 0;  ///< of what is saved, where the slot is larger for another class
 
   int64_t offset_of(int slot) const { return offset + slot * bytes; }
 };

@@ -261,6 +261,7 @@ void set_slot_bytes(Plan& plan, int64_t bytes) {
 void assign_slots(Plan& plan) {
   const auto classes = classes_by_segment(plan);
   wait_for_readers(plan, classes);
+  for (SlotClass& slots : plan.slots) slots.value_bytes = slots.bytes;
   std::vector<Hold> holds = holds_of(plan, classes);
   int64_t bytes = 0;
   for (const Pool& pool : make_pools(plan, holds)) {

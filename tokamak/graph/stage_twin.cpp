@@ -1,11 +1,14 @@
 #include "tokamak/graph/stage_twin.h"
 
 #include <charconv>
+#include <map>
+#include <string>
 
 #include <fmt/format.h>
 
 #include "tokamak/core/error.h"
 #include "tokamak/graph/segments.h"
+#include "tokamak/graph/slots.h"
 
 namespace tokamak {
 namespace {
@@ -26,32 +29,23 @@ GroupTable::Entry moved(GroupTable::Entry group, int shift, const TwinRequest& r
   return group;
 }
 
-// The stage at the end of a segment's name; -1 of one that runs once a step.
-int stage_of(const std::string& name) {
-  const size_t space = name.rfind(' ');
-  if (space == std::string::npos) return -1;
-  int stage = -1;
-  std::from_chars(name.data() + space + 1, name.data() + name.size(), stage);
-  return stage;
-}
-
-StageSegments segments_of(const Plan& plan, int shift) {
+StageSegments segments_of(const Plan& plan, const TwinRequest& request) {
+  using enum PipelineItemKind;
   StageSegments stages;
+  std::map<std::string, int> index;
   for (size_t s = 0; s < plan.segments.size(); ++s) {
     const Segment& segment = plan.segments[s];
+    index.emplace(segment.name, static_cast<int>(s));
     stages.segments.push_back({.name = segment.name,
                                .runs = segment.runs,
                                .nodes = {},
                                .is_background = segment.is_background});
-    const int stage = stage_of(segment.name);
-    if (stage < 0) continue;
-    for (const PipelineItemKind kind :
-         {PipelineItemKind::kForward, PipelineItemKind::kBackwardInput,
-          PipelineItemKind::kBackwardWeight, PipelineItemKind::kSendForward,
-          PipelineItemKind::kRecvForward, PipelineItemKind::kSendBackward,
-          PipelineItemKind::kRecvBackward}) {
-      if (segment.name == segment_name(kind, stage))
-        stages.index[{kind, stage + shift}] = static_cast<int>(s);
+  }
+  for (size_t i = 0; i < request.stages_from.size(); ++i) {
+    for (const PipelineItemKind kind : {kForward, kBackwardInput, kBackwardWeight, kSendForward,
+                                        kRecvForward, kSendBackward, kRecvBackward}) {
+      const auto segment = index.find(segment_name(kind, request.stages_from[i]));
+      if (segment != index.end()) stages.index[{kind, request.stages_to[i]}] = segment->second;
     }
   }
   return stages;
@@ -60,14 +54,14 @@ StageSegments segments_of(const Plan& plan, int shift) {
 }  // namespace
 
 Plan twin_of(const Plan& plan, const TwinRequest& request) {
-  const int last = request.num_pipeline_ranks - 1;
-  TOK_CHECK(request.from > 0 && request.from < last && request.to > 0 && request.to < last,
-            "rank {} from {} of {}", request.to, request.from, last + 1);
-  const int shift = request.to - request.from;
+  TOK_CHECK(request.stages_from.size() == request.stages_to.size(), "{} stages for {}",
+            request.stages_from.size(), request.stages_to.size());
   Plan twin = plan;
   for (GroupTable::Entry& group : twin.groups.entries)
-    group = moved(std::move(group), shift, request);
-  twin.items = pipeline_items(segments_of(plan, shift), request.items);
+    group = moved(std::move(group), request.to - request.from, request);
+  twin.items = pipeline_items(segments_of(plan, request), request.items);
+  for (SlotClass& slots : twin.slots) slots.bytes = slots.value_bytes;
+  assign_slots(twin);
   return twin;
 }
 

@@ -1,5 +1,5 @@
-// The plan of one pipeline rank, from that of another whose stages do the same work: what a price
-// needs of it, without planning the model again.
+// The plan of one pipeline rank, from that of another whose stages do the same work, without
+// planning the model again.
 #pragma once
 
 #include <vector>
@@ -10,16 +10,18 @@
 namespace tokamak {
 
 struct TwinRequest {
-  int from = 0;             ///< pipeline rank of the plan
-  int to = 0;               ///< pipeline rank that is wanted
-  int ranks_per_stage = 1;  ///< of the world: rank numbers differ by so many a pipeline rank
-  int num_pipeline_ranks = 1;
+  int from = 0;                  ///< pipeline rank of the plan
+  int to = 0;                    ///< pipeline rank that is wanted
+  int ranks_per_stage = 1;       ///< of the world: rank numbers differ by so many a pipeline rank
+  std::vector<int> stages_from;  ///< of rank `from`, in model order
+  std::vector<int> stages_to;    ///< of rank `to`: each does what the one in its place does
   std::vector<PipelineItem> items;  ///< what rank `to` runs: lower_schedule()
 };
 
-/// Tasks, segments and bytes are those of `plan`; groups and items those of rank `to`. Stages lie
-/// on ranks in a loop. Slots are not dealt anew, so the plan is for pricing, not for running.
-/// REQUIRES: neither rank is the first or the last, and their stages hold as many layers.
+/// Groups, items and slots are those of rank `to`, so time and memory are; segments and tasks are
+/// those of `plan` with its labels, so it is for pricing, not for running.
+/// REQUIRES: the neighbours of either rank lie on its two sides, so neither is the first or the
+/// last.
 Plan twin_of(const Plan& plan, const TwinRequest& request);
 
 }  // namespace tokamak

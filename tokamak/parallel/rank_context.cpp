@@ -1,14 +1,15 @@
 #include "tokamak/parallel/rank_context.h"
 
-#include <algorithm>
 #include <vector>
 
 namespace tokamak {
 
 int RankContext::index_in(AxisSet axes) const {
-  const std::vector<int> members = options->mesh.group_of(options->rank, axes);
-  return static_cast<int>(std::find(members.begin(), members.end(), options->rank) -
-                          members.begin());
+  int index = 0;
+  for (size_t a = 0; a < kNumMeshAxes; ++a) {
+    if (axes.contains(static_cast<MeshAxis>(a))) index = index * options->mesh.degrees[a] + at[a];
+  }
+  return index;
 }
 
 CommGroup RankContext::group(AxisSet axes, const std::string& purpose) const {

@@ -1,6 +1,6 @@
 // Closed forms against the plans that they stand for.
 #include <cmath>
-#include <map>
+#include <optional>
 #include <random>
 
 #include <gtest/gtest.h>
@@ -79,15 +79,16 @@ TEST(ClosedForm, AgreesWithPlans) {
     const Drawn drawn = draw(random);
     if (drawn.point.num_microbatches > 64) continue;
     price::ClosedForm form;
-    PricedRun run;
+    std::optional<PricedRun> priced;
     try {
       form = closed_form_of(drawn, machine);
-      run = price_run({.config = drawn.config, .degrees = drawn.point.degrees, .machine = machine});
+      priced = price_run({.config = drawn.config, .degrees = drawn.point.degrees, .machine = machine});
     } catch (const Error&) {
       continue;  // too few layers for the stages, or rows for the ranks
     }
+    const PricedRun& run = *priced;
     const double seconds = form.seconds / run.step.seconds;
-    const double bytes = form.bytes / static_cast<double>(run.fullest().peak_bytes());
+    const double bytes = form.bytes / static_cast<double>(run.planned.fullest().peak_bytes());
     worst_s = std::max(worst_s, std::abs(seconds - 1.0));
     least = std::min(least, bytes);
     most = std::max(most, bytes);

@@ -1,55 +1,33 @@
 #include "tokamak/train/priced_run.h"
 
-#include <algorithm>
-#include <numeric>
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "tokamak/train/options.h"
 
 namespace tokamak {
-namespace {
-
-std::vector<int> ranks_to_price(const PriceRequest& request) {
-  const Mesh mesh = mesh_of(request.degrees);
-  std::vector<int> ranks;
-  if (request.all_ranks) {
-    ranks.resize(static_cast<size_t>(mesh.size()));
-    std::iota(ranks.begin(), ranks.end(), 0);
-    return ranks;
-  }
-  for (int stage = 0; stage < mesh.degree(MeshAxis::kPp); ++stage)
-    ranks.push_back(mesh.rank_of({stage, 0, 0, 0, 0}));
-  return ranks;
-}
-
-}  // namespace
-
-const PlannedRun& PricedRun::fullest() const {
-  return **std::max_element(runs.begin(), runs.end(), [](const auto& a, const auto& b) {
-    return a->peak_bytes() < b->peak_bytes();
-  });
-}
-
 bool PricedRun::fits() const {
-  return static_cast<double>(fullest().peak_bytes()) <= memory_limit_bytes;
+  return static_cast<double>(planned.fullest().peak_bytes()) <= memory_limit_bytes;
 }
 
 PricedRun price_run(const PriceRequest& request) {
   const Config& config = request.config;
-  PricedRun priced{.model = spec_of(config), .batch = batch_sizes(config, request.degrees)};
   const Target target{.backend = "gpu",
                       .arch = request.machine.device.arch,
                       .deterministic = config.debug.deterministic};
+  using Which = PlannedRanks::Which;
+  const Which which = request.all_ranks     ? Which::kAll
+                      : request.wants_spans ? Which::kOwnStages
+                                            : Which::kStages;
+  const ModelSpec model = spec_of(config);
+  PricedRun priced{
+      .model = model,
+      .batch = batch_sizes(config, request.degrees),
+      .planned = PlannedRanks(model, shape_of(config, model, {.degrees = request.degrees}), target,
+                              which)};
   std::vector<price::PricedRank> ranks;
-  RunShape shape = shape_of(config, priced.model, {.degrees = request.degrees});
-  const WholeGraphs whole(priced.model, shape, target);
-  for (const int rank : ranks_to_price(request)) {
-    shape.distribute.rank = rank;
-    priced.runs.push_back(std::make_unique<PlannedRun>(priced.model, shape, target, whole));
-    ranks.push_back({.plan = &priced.runs.back()->plan(), .rank = rank});
-  }
+  for (const PlannedRanks::Rank& r : priced.planned.ranks())
+    ranks.push_back({.plan = r.plan, .rank = r.rank});
   priced.options = {.linear = request.linear, .device_graphs = ranks[0].plan->device_graphs};
   priced.step =
       price::price_step(ranks, static_cast<int>(priced.batch.num_microbatches), request.machine,

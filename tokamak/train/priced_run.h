@@ -1,14 +1,13 @@
 // The plans that a mesh would run, priced for a machine that need not be here.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "tokamak/config/config.h"
 #include "tokamak/price/step_price.h"
 #include "tokamak/train/mesh_options.h"
-#include "tokamak/train/planned_run.h"
+#include "tokamak/train/planned_ranks.h"
 
 namespace tokamak {
 
@@ -17,23 +16,20 @@ struct PriceRequest {
   Degrees degrees;
   price::Machine machine;
   price::Precision linear = price::Precision::kBf16;  ///< of products inside blocks
-  bool all_ranks = false;  ///< else the first rank of each pipeline stage
-  bool wants_spans = false;
+  bool all_ranks = false;    ///< else the first rank of each pipeline stage
+  bool wants_spans = false;  ///< then every rank is planned by itself, for its labels
 };
 
 struct PricedRun {
   ModelSpec model;
   BatchSizes batch;
-  std::vector<std::unique_ptr<PlannedRun>> runs;  ///< by priced rank
+  PlannedRanks planned;  ///< those that are priced
   price::PriceOptions options;
   price::StepPrice step;
   std::vector<price::PricedSpan> spans;
 
   double tokens_per_step = 0.0;
   double memory_limit_bytes = 0.0;  ///< of one device, for a plan
-
-  /// The priced rank with the most bytes.
-  const PlannedRun& fullest() const;
 
   bool fits() const;
 };

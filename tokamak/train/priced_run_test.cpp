@@ -46,10 +46,10 @@ TEST(PricedRun, OneRankOfEachStageStandsForAll) {
   for (const int cp : {1, 2}) {
     PriceRequest request = small_mesh(cp);
     const PricedRun some = price_run(request);
-    EXPECT_EQ(some.runs.size(), 2U);
+    EXPECT_EQ(some.planned.ranks().size(), 2U);
     request.all_ranks = true;
     const PricedRun all = price_run(request);
-    EXPECT_EQ(all.runs.size(), 16U * static_cast<size_t>(cp));
+    EXPECT_EQ(all.planned.ranks().size(), 16U * static_cast<size_t>(cp));
     // Ranks of cp have equal work in tiles of unequal shapes.
     const double bound = cp == 1 ? 1e-9 : 0.02;
     EXPECT_NEAR(some.step.seconds, all.step.seconds, bound * all.step.seconds) << cp;
@@ -59,13 +59,49 @@ TEST(PricedRun, OneRankOfEachStageStandsForAll) {
 TEST(PricedRun, PlansAreThoseOfARunAlone) {
   const PriceRequest request = small_mesh();
   const PricedRun priced = price_run(request);
-  for (const auto& run : priced.runs) {
+  for (const PlannedRanks::Rank& run : priced.planned.ranks()) {
     const PlannedRun alone(
         priced.model,
-        shape_of(request.config, priced.model, {.degrees = request.degrees, .rank = run->rank()}),
+        shape_of(request.config, priced.model, {.degrees = request.degrees, .rank = run.rank}),
         {.backend = "gpu", .arch = 90});
-    EXPECT_EQ(to_text(run->plan()), to_text(alone.plan()));
-    EXPECT_EQ(run->peak_bytes(), alone.peak_bytes());
+    EXPECT_EQ(to_text(*run.plan), to_text(alone.plan()));
+    EXPECT_EQ(run.peak_bytes(), alone.peak_bytes());
+  }
+}
+
+// Loops and V shapes, whole and split backwards, stages of unequal depth and without a layer.
+TEST(PricedRun, TwinsCostWhatTheirOwnPlansCost) {
+  struct Case {
+    const char* schedule;
+    int num_ranks;
+    int layers_per_stage;  // 0 = the schedule's own stages
+    int ends_weigh;
+  };
+
+  for (const Case& c : {Case{"1F1B", 5, 0, 0}, Case{"Interleaved1F1B", 4, 2, 0},
+                        Case{"InterleavedZeroBubble", 6, 3, 1}, Case{"ZBVZeroBubble", 5, 0, 0},
+                        Case{"ZBVZeroBubble", 9, 0, 1}}) {
+    PriceRequest request = request_of(
+        {"--model.flavor=1B", "--training.seq_len=2048", "--parallelism.tensor_parallel_degree=2"},
+        2);
+    ParallelismConfig& p = request.config.parallelism;
+    p.pipeline_parallel_degree = c.num_ranks;
+    p.data_parallel_shard_degree = 2;
+    p.pipeline_parallel_schedule = c.schedule;
+    if (c.layers_per_stage > 0) p.pipeline_parallel_layers_per_stage = c.layers_per_stage;
+    p.pipeline_parallel_first_stage_less_layers = c.ends_weigh;
+    p.pipeline_parallel_last_stage_less_layers = c.ends_weigh;
+    request.config.training.local_batch_size = 2 * c.num_ranks + 3;
+    validate(request.config, 4 * c.num_ranks);
+    request.degrees = resolve_degrees(p, 4 * c.num_ranks);
+    const PricedRun twins = price_run(request);
+    request.wants_spans = true;
+    const PricedRun own = price_run(request);
+    EXPECT_EQ(twins.step.seconds, own.step.seconds) << c.schedule;
+    EXPECT_EQ(twins.step.by_category, own.step.by_category) << c.schedule;
+    for (size_t r = 0; r < own.planned.ranks().size(); ++r)
+      EXPECT_EQ(twins.planned.ranks()[r].peak_bytes(), own.planned.ranks()[r].peak_bytes())
+          << c.schedule << " " << r;
   }
 }
 
@@ -154,7 +190,7 @@ TEST(PricedRun, Prices405BOn2304) {
   std::printf("405B on 2304: planned and priced in %.2f s, %lld events, step %.2f s\n", seconds,
               static_cast<long long>(run.step.events), run.step.seconds);
   RecordProperty("seconds", std::to_string(seconds));
-  EXPECT_EQ(run.runs.size(), 9U);
+  EXPECT_EQ(run.planned.ranks().size(), 9U);
   EXPECT_EQ(run.batch.num_microbatches, 63);
   EXPECT_LT(seconds, 30.0);
 }

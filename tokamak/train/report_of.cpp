@@ -116,7 +116,7 @@ std::vector<price::MemoryPoint> thinned(const std::vector<price::MemoryPoint>& p
 }  // namespace
 
 price::Report report_of(const PriceRequest& request, const PricedRun& run, double tokens) {
-  const PlannedRun& fullest = run.fullest();
+  const PlannedRanks::Rank& fullest = run.planned.fullest();
   const int64_t seq_len = request.config.training.seq_len;
   const FlopsShape shape = flops_shape(run.model, seq_len);
   price::Report report{
@@ -134,8 +134,8 @@ price::Report report_of(const PriceRequest& request, const PricedRun& run, doubl
                 {"NeMo 24.09", nemo_flops_per_token(run.model, seq_len)},
                 {"causal", causal_flops_per_token(shape)}},
       .peak_flops = request.machine.device.peak_flops[static_cast<size_t>(request.linear)],
-      .memory_rank = fullest.rank(),
-      .memory = fullest.plan().memory,
+      .memory_rank = fullest.rank,
+      .memory = fullest.plan->memory,
       .memory_limit_bytes = run.memory_limit_bytes,
       .tokens = tokens};
   int64_t listed = 0;
@@ -152,21 +152,22 @@ price::Report report_of(const PriceRequest& request, const PricedRun& run, doubl
 }
 
 std::string trace_of(const PricedRun& run) {
-  std::vector<std::vector<TaskSpan>> spans(run.runs.size());
+  const std::vector<PlannedRanks::Rank>& planned = run.planned.ranks();
+  std::vector<std::vector<TaskSpan>> spans(planned.size());
   std::vector<RankSpans> ranks;
-  for (size_t r = 0; r < run.runs.size(); ++r) {
+  for (size_t r = 0; r < planned.size(); ++r) {
     for (const price::PricedSpan& s : spans_of(run, static_cast<int>(r)))
       spans[r].push_back({.task = s.task, .begin_s = s.begin_s, .end_s = s.end_s});
-    ranks.push_back({.spans = spans[r], .plan = &run.runs[r]->plan(), .rank = run.runs[r]->rank()});
+    ranks.push_back({.spans = spans[r], .plan = planned[r].plan, .rank = planned[r].rank});
   }
   return chrome_trace(ranks);
 }
 
 std::string page_of(const PricedRun& run, const price::Report& report) {
   std::vector<int> ranks;
-  for (const auto& planned : run.runs) ranks.push_back(planned->rank());
+  for (const PlannedRanks::Rank& planned : run.planned.ranks()) ranks.push_back(planned.rank);
   const auto fullest = std::find(ranks.begin(), ranks.end(), report.memory_rank) - ranks.begin();
-  MemoryInTime memory(run.runs[static_cast<size_t>(fullest)]->plan());
+  MemoryInTime memory(*run.planned.ranks()[static_cast<size_t>(fullest)].plan);
   return step_page(report, timeline_rows(run.spans, ranks, report.step.seconds),
                    thinned(memory.points(spans_of(run, static_cast<int>(fullest)))));
 }

@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include "tokamak/core/error.h"
-#include "tokamak/graph/stage_twin.h"
 #include "tokamak/parallel/schedules.h"
 #include "tokamak/parallel/stage_split.h"
 
@@ -157,41 +156,11 @@ std::string plan_key(const MeasuredRow& row) {
                      shape.recompute.saved_ops.size(), shape.recompute.halved_ops.size());
 }
 
-namespace {
-
-std::vector<int> layers_by_chunk(const DistributeOptions& d, int pp_rank) {
-  std::vector<int> layers;
-  for (const int stage : d.pipeline.stages_of(pp_rank)) {
-    layers.push_back(
-        static_cast<int>(std::count(d.stage_of_module.begin(), d.stage_of_module.end(), stage)));
-  }
-  return layers;
-}
-
-}  // namespace
-
-PlannedRow::PlannedRow(const MeasuredRow& row) {
-  const Target target{.backend = "gpu", .arch = 90};
-  const ModelSpec spec = spec_of_row(row);
-  const auto num_ranks = static_cast<int>(row.pp);
-  constexpr int kTwin = 1;
-  const WholeGraphs whole(spec, shape_of_row(row, 0), target);
-  for (int r = 0; r < num_ranks; ++r) {
-    const RunShape shape = shape_of_row(row, r);
-    const DistributeOptions& d = shape.distribute;
-    if (r > kTwin && r + 1 < num_ranks && layers_by_chunk(d, r) == layers_by_chunk(d, kTwin)) {
-      plans_.push_back(std::make_unique<Plan>(
-          twin_of(runs_[kTwin]->plan(), {.from = kTwin,
-                                         .to = r,
-                                         .ranks_per_stage = static_cast<int>(row.num_gpus / row.pp),
-                                         .num_pipeline_ranks = num_ranks,
-                                         .items = lower_schedule(d.pipeline, r, 1)})));
-      ranks_.push_back({.plan = plans_.back().get(), .rank = d.rank});
-      continue;
-    }
-    runs_.push_back(std::make_unique<PlannedRun>(spec, shape, target, whole));
-    ranks_.push_back({.plan = &runs_.back()->plan(), .rank = d.rank});
-  }
+PlannedRow::PlannedRow(const MeasuredRow& row)
+    : planned_(spec_of_row(row), shape_of_row(row, 0), {.backend = "gpu", .arch = 90},
+               PlannedRanks::Which::kStages) {
+  for (const PlannedRanks::Rank& r : planned_.ranks())
+    ranks_.push_back({.plan = r.plan, .rank = r.rank});
 }
 
 }  // namespace tokamak

@@ -8,7 +8,7 @@
 
 #include "tokamak/price/step_price.h"
 #include "tokamak/train/measured_rows.h"
-#include "tokamak/train/planned_run.h"
+#include "tokamak/train/planned_ranks.h"
 
 namespace tokamak {
 
@@ -28,8 +28,7 @@ price::Precision precision_of_row(const MeasuredRow& row);
 /// Rows with equal keys run the same plans.
 std::string plan_key(const MeasuredRow& row);
 
-/// The plans of a row: of the first, the second and the last pipeline rank, and of others whose
-/// stages differ; the rest do as the second (graph/stage_twin.h).
+/// The plans of a row: one rank of each pipeline stage.
 class PlannedRow {
  public:
   /// Throws Error: see shape_of_row().
@@ -38,8 +37,7 @@ class PlannedRow {
   const std::vector<price::PricedRank>& ranks() const { return ranks_; }
 
  private:
-  std::vector<std::unique_ptr<PlannedRun>> runs_;
-  std::vector<std::unique_ptr<Plan>> plans_;  // of twins
+  PlannedRanks planned_;
   std::vector<price::PricedRank> ranks_;
 };
 

@@ -315,7 +315,7 @@ class Search {
                                      .linear = point.linear});
     if (!run.fits()) return std::nullopt;
     found.step = run.step;
-    found.peak_bytes = run.fullest().peak_bytes();
+    found.peak_bytes = run.planned.fullest().peak_bytes();
     return found;
   }
 
