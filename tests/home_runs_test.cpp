@@ -111,13 +111,13 @@ TEST_P(HomeRuns, ArePredicted) {
   const PricedRun plain = price(run, "h200");
   const PricedRun calibrated = price(run, calibrated_machine(run));
   std::string peaks;
-  for (const auto& rank : plain.runs)
-    peaks += fmt::format(" {:.2f}", static_cast<double>(rank->peak_bytes()) / kGiB);
+  for (const PlannedRanks::Rank& rank : plain.planned.ranks())
+    peaks += fmt::format(" {:.2f}", static_cast<double>(rank.peak_bytes()) / kGiB);
   fmt::print("{:<28} {:+6.1f} % plain, {:+6.1f} % calibrated; GiB{}\n", run.name,
              1e2 * error_of(run, plain), 1e2 * error_of(run, calibrated), peaks);
   EXPECT_LE(1e2 * std::abs(error_of(run, plain)), run.plain_bound_pct);
   EXPECT_LE(1e2 * std::abs(error_of(run, calibrated)), run.calibrated_bound_pct);
-  const double gib = static_cast<double>(plain.fullest().peak_bytes()) / kGiB;
+  const double gib = static_cast<double>(plain.planned.fullest().peak_bytes()) / kGiB;
   if (run.planned_gib > 0.0) {
     EXPECT_NEAR(gib, run.planned_gib, 0.1) << "logged to a tenth of a GiB";
   }
