@@ -6,6 +6,7 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/cpu/gemm.h"
+#include "tokamak/cpu/gemm_amx.h"
 
 // The bf16 call behind oneDNN's own inner products, exported but in no header: null where missing.
 extern "C" __attribute__((weak)) dnnl_status_t dnnl_gemm_bf16bf16f32(
@@ -90,7 +91,7 @@ struct Gemm::Impl {
   std::optional<Matmul> matmul;
 
   explicit Impl(const GemmShape& s) : shape(s) {
-    if (!is_for_blas(s)) matmul.emplace(s);
+    if (!is_for_amx(s) && !is_for_blas(s)) matmul.emplace(s);
   }
 };
 
@@ -98,6 +99,10 @@ Gemm::Gemm(const GemmShape& shape) : impl_(std::make_shared<const Impl>(shape)) 
 
 void Gemm::run(const void* a, const void* b, const void* bias, void* c, bool accumulate) const {
   const GemmShape& shape = impl_->shape;
+  if (is_for_amx(shape)) {
+    run_amx(shape, a, b, bias, c, accumulate);
+    return;
+  }
   if (!impl_->matmul) {
     run_blas(shape, a, b, c, accumulate);
     return;
