@@ -37,11 +37,15 @@ AttentionTimer::AttentionTimer(Device& device, const CudnnAttention& problem,
   const Operand q{.bytes = s.B * s.S * s.H * s.D * 2};
   const Operand kv{.bytes = s.B * s.T * s.K * s.D * 2};
   const Operand lse{.bytes = s.B * s.H * s.S * 4, .dtype = DType::kF32};
-  num_in_ = problem.backward ? 6 : 3;
+  std::vector<Operand> parts{q, kv, kv};
+  if (s.is_packed) parts = {{.bytes = q.bytes + 2 * kv.bytes}};
+  operands_ = parts;
+  if (problem.backward) operands_.insert(operands_.end(), {q, lse, q});
+  num_in_ = operands_.size();
   if (problem.backward)
-    operands_ = {q, kv, kv, q, lse, q, q, kv, kv};
+    operands_.insert(operands_.end(), parts.begin(), parts.end());
   else
-    operands_ = {q, kv, kv, q, lse};
+    operands_.insert(operands_.end(), {q, lse});
   int64_t filled = 0;
   for (const Operand& operand : operands_) filled += round_up_512(operand.bytes);
   const int64_t workspace = round_up_512(workspace_bytes);

@@ -41,9 +41,9 @@ constexpr double kTolerance = 0.015;  // between two plans' results in bf16
 std::string to_string(const CudnnAttention& a) {
   const AttentionShape& s = a.shape;
   return fmt::format(
-      "attention{} [batch {}, queries {}, keys {}, heads {} over {}, head dim {}, {}{}]",
+      "attention{} [batch {}, queries {}, keys {}, heads {} over {}, head dim {}, {}{}{}]",
       a.backward ? " backward" : "", s.B, s.S, s.T, s.H, s.K, s.D, a.causal ? "causal" : "full",
-      a.deterministic ? ", deterministic" : "");
+      a.deterministic ? ", deterministic" : "", s.is_packed ? ", packed" : "");
 }
 
 std::string describe(const CudnnAttention& a) {
@@ -75,9 +75,21 @@ struct Layout {
   std::vector<int64_t> dims, strides;
 };
 
-// Of dense [B, S, H, D].
-Layout tokens(int64_t B, int64_t S, int64_t H, int64_t D) {
-  return {.dims = {B, H, S, D}, .strides = {S * H * D, D, H * D, 1}};
+// Of H heads a token, whose heads lie `step` elements from those of the one before.
+Layout tokens(int64_t B, int64_t S, int64_t H, int64_t D, int64_t step) {
+  return {.dims = {B, H, S, D}, .strides = {S * step, D, step, 1}};
+}
+
+Layout queries(const AttentionShape& s) {
+  return tokens(s.B, s.S, s.H, s.D, s.q_step());
+}
+
+Layout keys(const AttentionShape& s) {
+  return tokens(s.B, s.T, s.K, s.D, s.kv_step());
+}
+
+Layout outputs(const AttentionShape& s) {
+  return tokens(s.B, s.S, s.H, s.D, s.H * s.D);
 }
 
 Layout statistics(const AttentionShape& s) {
@@ -130,8 +142,8 @@ Attributes attributes_of(const CudnnAttention& a) {
 
 std::shared_ptr<FeGraph> forward_graph(const CudnnAttention& a) {
   const AttentionShape& s = a.shape;
-  const Layout q = tokens(s.B, s.S, s.H, s.D);
-  const Layout kv = tokens(s.B, s.T, s.K, s.D);
+  const Layout q = queries(s);
+  const Layout kv = keys(s);
   GraphBuilder b;
   const FeTensor in_q = b.input(q);
   const FeTensor in_k = b.input(kv);
@@ -139,22 +151,22 @@ std::shared_ptr<FeGraph> forward_graph(const CudnnAttention& a) {
   auto attributes = attributes_of<fe::graph::SDPA_attributes>(a);
   attributes.set_generate_stats(true).set_implementation(fe::AttentionImplementation_t::COMPOSITE);
   const auto [o, lse] = b.graph()->sdpa(in_q, in_k, in_v, attributes);
-  b.output(o, q);
+  b.output(o, outputs(s));
   b.output(lse, statistics(s), kF32);
   return b.graph();
 }
 
 std::shared_ptr<FeGraph> backward_graph(const CudnnAttention& a) {
   const AttentionShape& s = a.shape;
-  const Layout q = tokens(s.B, s.S, s.H, s.D);
-  const Layout kv = tokens(s.B, s.T, s.K, s.D);
+  const Layout q = queries(s);
+  const Layout kv = keys(s);
   GraphBuilder b;
   const FeTensor in_q = b.input(q);
   const FeTensor in_k = b.input(kv);
   const FeTensor in_v = b.input(kv);
-  const FeTensor in_o = b.input(q);
+  const FeTensor in_o = b.input(outputs(s));
   const FeTensor in_lse = b.input(statistics(s), kF32);
-  const FeTensor in_do = b.input(q);
+  const FeTensor in_do = b.input(outputs(s));
   auto attributes = attributes_of<fe::graph::SDPA_backward_attributes>(a);
   attributes.set_deterministic_algorithm(a.deterministic);
   const auto [dq, dk, dv] =
@@ -164,6 +176,29 @@ std::shared_ptr<FeGraph> backward_graph(const CudnnAttention& a) {
   b.output(dv, kv);
   return b.graph();
 }
+
+// The operands in the order of uids, of those of the op: where they are packed, slices of one
+// stand for q, k, v, and backward of another for their gradients.
+class Operands {
+ public:
+  Operands(const CudnnAttention& a, std::span<void* const> of_op) {
+    const auto num_before_gradients = a.backward ? size_t{4} : of_op.size();
+    for (size_t i = 0; i < of_op.size(); ++i) {
+      if (!a.shape.is_packed || (i != 0 && i != num_before_gradients)) {
+        all_[count_++] = of_op[i];
+        continue;
+      }
+      for (size_t which = 0; which < 3; ++which)
+        all_[count_++] = static_cast<BF16*>(of_op[i]) + a.shape.packed_begin(which);
+    }
+  }
+
+  std::span<void*> all() { return std::span(all_).first(count_); }
+
+ private:
+  std::array<void*, 9> all_{};
+  size_t count_ = 0;
+};
 
 // What a plan is made of, and can be made of again.
 struct Setting {
@@ -494,12 +529,13 @@ class Library {
     const std::vector<int64_t> plans = distinct_plans(*graph);
     if (plans.size() < 2 && !options_.lists) return std::nullopt;
     PlanTimer timer(device_, wanted, workspace_bytes, options_.lists,
-                    [&](int64_t plan, std::span<void*> operands, void* workspace, auto stream) {
+                    [&](int64_t plan, std::span<void*> of_op, void* workspace, auto stream) {
                       use_stream(stream);
+                      Operands operands(wanted, of_op);
                       return graph
-                          ->execute_plan_at_index(handle_, operands.data(),
-                                                  static_cast<int>(operands.size()), workspace,
-                                                  plan)
+                          ->execute_plan_at_index(handle_, operands.all().data(),
+                                                  static_cast<int>(operands.all().size()),
+                                                  workspace, plan)
                           .is_good();
                     });
     if (!timer.has_memory()) return std::nullopt;
@@ -545,12 +581,13 @@ Kernel prepare_cudnn_attention(const CudnnAttention& wanted, int64_t workspace_b
     fail_cudnn(describe(wanted),
                fmt::format("wants {} bytes of workspace, the plan has {}", bytes, workspace_bytes));
   }
-  return [library, plan](const KernelArgs& args) {
-    std::array<void*, 9> operands{};
+  return [library, plan, wanted](const KernelArgs& args) {
+    std::array<void*, 9> of_op{};
     size_t n = 0;
-    for (const Tensor& t : args.in) operands[n++] = t.data;
-    for (const Tensor& t : args.out) operands[n++] = t.data;
-    library->run(*plan, std::span(operands).first(n), args.workspace, as_stream(args.stream));
+    for (const Tensor& t : args.in) of_op[n++] = t.data;
+    for (const Tensor& t : args.out) of_op[n++] = t.data;
+    Operands operands(wanted, std::span(of_op).first(n));
+    library->run(*plan, operands.all(), args.workspace, as_stream(args.stream));
   };
 }
 

@@ -10,7 +10,7 @@ namespace tokamak::gpu {
 /// Whether this program was built with cuDNN.
 bool has_cudnn();
 
-/// What tells one of cuDNN's graphs from another: dense bf16 operands, fp32 statistics.
+/// What tells one of cuDNN's graphs from another: bf16 operands, dense or packed; fp32 statistics.
 struct CudnnAttention {
   AttentionShape shape;
   float scale = 1.0F;

@@ -9,7 +9,17 @@
 namespace tokamak {
 namespace {
 
-void require_heads(std::string_view op, std::span<const TensorType> in) {
+// Of q, k and v, or of what they are packed in.
+void require_heads(std::string_view op, const Attention& a, std::span<const TensorType> in) {
+  if (a.packed_kv_heads > 0) {
+    const int64_t K = a.packed_kv_heads;
+    TOK_REQUIRE(is_float(in[0].dtype) && in[0].dims.size() == 4 && in[0].dims[2] > 2 * K &&
+                    (in[0].dims[2] - 2 * K) % K == 0 && !a.has_length,
+                "{}: wanted float [batch, sequence, a multiple of {} query heads and twice {} "
+                "key-value heads, head dim] and no length, got {}",
+                op, K, K, to_string(in[0]));
+    return;
+  }
   for (const TensorType& t : in.first(3)) {
     TOK_REQUIRE(t.dims.size() == 4, "{}: wanted [batch, sequence, heads, head dim], got {}", op,
                 to_string(t));
@@ -47,6 +57,15 @@ TensorType lse_type(const AttentionShape& s, DType dtype) {
   return {.dtype = gradient_dtype(dtype), .dims = {s.B, s.H, s.S}};
 }
 
+TensorType output_type(const AttentionShape& s, DType dtype) {
+  return {.dtype = dtype, .dims = {s.B, s.S, s.H, s.D}};
+}
+
+// Operands that are q, k and v.
+size_t num_parts(const Attention& a) {
+  return a.packed_kv_heads > 0 ? 1 : 3;
+}
+
 void require_lse(std::string_view op, std::string_view name, const TensorType& t,
                  const AttentionShape& s, DType dtype) {
   const bool fits = t.dtype == DType::kF32 || t.dtype == gradient_dtype(dtype);
@@ -79,7 +98,7 @@ bool cuts_sequence(const LocalContext& where) {
 }
 
 bool takes_context(const Attention& a, std::span<const TensorType> in) {
-  return a.causal && !a.has_length && in[0].dims[1] == in[1].dims[1];
+  return a.packed_kv_heads == 0 && a.causal && !a.has_length && in[0].dims[1] == in[1].dims[1];
 }
 
 int32_t index_of(const Graph& g, const Node& n) {
@@ -91,34 +110,51 @@ int32_t index_of(const Graph& g, const Node& n) {
 std::string describe_attention(const Attention& a) {
   std::string text = a.causal ? "causal" : "full";
   if (a.scale != 0.0F) text += fmt::format(" scale={}", a.scale);
+  if (a.packed_kv_heads > 0) text += fmt::format(" packed kv_heads={}", a.packed_kv_heads);
   if (a.has_length) text += " length";
   if (a.dropout_p > 0.0) text += fmt::format(" dropout={} stream={}", a.dropout_p, a.stream);
   return text;
 }
 
-std::string takes_blocks(const void*, const KernelTypes& types) {
+bool is_empty(const AttentionShape& s) {
+  return s.B * s.S * s.H * s.D == 0 || s.T * s.K == 0;
+}
+
+template <bool kBackward>
+const Attention& attention_of(const void* op) {
+  if constexpr (kBackward) return static_cast<const AttentionGrad*>(op)->forward;
+  return *static_cast<const Attention*>(op);
+}
+
+template <bool kBackward>
+AttentionShape shape_of(const void* op, const KernelTypes& types) {
+  return attention_of<kBackward>(op).shape(types.in);
+}
+
+template <bool kBackward>
+std::string takes_blocks(const void* op, const KernelTypes& types) {
   if (types.in[0].dtype != DType::kF32 && types.in[0].dtype != DType::kBF16)
     return fmt::format("no fast kernel for {}", name_of(types.in[0].dtype));
-  const AttentionShape s = AttentionShape::of(types.in[0], types.in[1]);
+  const AttentionShape s = shape_of<kBackward>(op, types);
   if (s.D % 8 != 0) return fmt::format("head dim {} is not a multiple of 8", s.D);
-  if (types.in[0].numel() == 0 || types.in[1].numel() == 0) return "nothing to do";
+  if (is_empty(s)) return "nothing to do";
   return {};
 }
 
 template <bool kBackward>
-int64_t thread_workspaces(const void*, const KernelTypes& types, const Target& target) {
-  const AttentionWorkspace space(AttentionShape::of(types.in[0], types.in[1]));
+int64_t thread_workspaces(const void* op, const KernelTypes& types, const Target& target) {
+  const AttentionWorkspace space(shape_of<kBackward>(op, types));
   return 4 * target.threads * (kBackward ? space.backward() : space.forward());
 }
 
 std::string takes_cudnn(const Attention& a, const KernelTypes& types) {
-  const AttentionShape s = AttentionShape::of(types.in[0], types.in[1]);
+  const AttentionShape s = a.shape(types.in);
   if (types.in[0].dtype != DType::kBF16) return "for bfloat16";
   if (a.has_length) return "keys have a length";
   if (a.dropout_p > 0.0) return "dropout has masks of its own";
   if (s.D % 8 != 0 || s.D > 256)
     return fmt::format("head dim {}: wanted a multiple of 8 up to 256", s.D);
-  if (types.in[0].numel() == 0 || types.in[1].numel() == 0) return "nothing to do";
+  if (is_empty(s)) return "nothing to do";
   return {};
 }
 
@@ -127,7 +163,7 @@ std::span<const Variant> attention_variants() {
   static constexpr std::array kVariants{
       Variant{.name = "fast",
               .backend = "cpu",
-              .accepts = takes_blocks,
+              .accepts = takes_blocks<kBackward>,
               .workspace = thread_workspaces<kBackward>},
       kCpuReference,
       Variant{.name = "cudnn",
@@ -137,7 +173,7 @@ std::span<const Variant> attention_variants() {
                   [](const void* op, const KernelTypes& types) {
                     if constexpr (kBackward) {
                       const auto& self = *static_cast<const AttentionGrad*>(op);
-                      const AttentionShape s = AttentionShape::of(types.in[0], types.in[1]);
+                      const AttentionShape s = self.forward.shape(types.in);
                       if (self.has_dlse) return std::string("the statistics have a gradient");
                       if (s.S == 1 && s.T == 1) return std::string("one query of one key");
                       // cuDNN's own scratch comes after the sums of dO O.
@@ -148,9 +184,9 @@ std::span<const Variant> attention_variants() {
                     }
                   },
               .workspace =
-                  [](const void*, const KernelTypes& types, const Target& target) {
-                    return cudnn_attention_bytes(AttentionShape::of(types.in[0], types.in[1]),
-                                                 kBackward, target.deterministic);
+                  [](const void* op, const KernelTypes& types, const Target& target) {
+                    return cudnn_attention_bytes(shape_of<kBackward>(op, types), kBackward,
+                                                 target.deterministic);
                   }},
       Variant{.name = kGpuKernel.name,
               .backend = kGpuKernel.backend,
@@ -158,10 +194,10 @@ std::span<const Variant> attention_variants() {
                 const int64_t D = types.in[0].dims[3];
                 return D <= 256 ? "" : fmt::format("head dim {}: wanted at most 256", D);
               },
-              .workspace = [](const void*, const KernelTypes& types, const Target&) -> int64_t {
+              .workspace = [](const void* op, const KernelTypes& types, const Target&) -> int64_t {
                 // Sums of dO O, a number for each query of each head.
                 if constexpr (!kBackward) return 0;
-                const AttentionShape s = AttentionShape::of(types.in[0], types.in[1]);
+                const AttentionShape s = shape_of<kBackward>(op, types);
                 return s.B * s.H * s.S * size_of(gradient_dtype(types.in[0].dtype));
               }}};
   return kVariants;
@@ -197,22 +233,39 @@ double AttentionShape::pairs(bool causal) const {
          static_cast<double>(S) * static_cast<double>(S + 1) / 2.0;
 }
 
+AttentionShape Attention::shape(std::span<const TensorType> in) const {
+  if (packed_kv_heads == 0) return AttentionShape::of(in[0], in[1]);
+  const Dims& d = in[0].dims;
+  return {.B = d[0],
+          .S = d[1],
+          .T = d[1],
+          .H = d[2] - 2 * packed_kv_heads,
+          .K = packed_kv_heads,
+          .D = d[3],
+          .is_packed = true};
+}
+
 Types Attention::infer(std::span<const TensorType> in) const {
-  const size_t wanted = 3 + (has_length ? 1 : 0) + (dropout_p > 0.0 ? 1 : 0);
+  const size_t parts = num_parts(*this);
+  const size_t wanted = parts + (has_length ? 1 : 0) + (dropout_p > 0.0 ? 1 : 0);
   require_inputs(kName, in, wanted, wanted);
-  require_heads(kName, in);
-  const AttentionShape s = AttentionShape::of(in[0], in[1]);
+  require_heads(kName, *this, in);
+  const AttentionShape s = shape(in);
   require_attributes(kName, *this, s);
   if (has_length) {
     TOK_REQUIRE(in[3].dtype == DType::kI32 && (in[3].dims == Dims{1} || in[3].dims == Dims{s.B}),
                 "{}: length wants int32[1] or int32[{}], got {}", kName, s.B, to_string(in[3]));
   }
-  if (dropout_p > 0.0) require_rows(kName, in[3], s.B);
-  return {in[0], lse_type(s, in[0].dtype)};
+  if (dropout_p > 0.0) require_rows(kName, in[parts], s.B);
+  return {output_type(s, in[0].dtype), lse_type(s, in[0].dtype)};
 }
 
 std::vector<Strategy> Attention::place(std::span<const TensorType> in) const {
   std::vector<Strategy> all{replicate(in.size(), 2)};
+  if (packed_kv_heads > 0) {
+    all.push_back({.in = std::vector<Shard>(in.size(), cut(0)), .out = {cut(0), cut(0)}});
+    return all;
+  }
   Strategy batch{.in = {cut(0), cut(0), cut(0)}, .out = {cut(0), cut(0)}};
   if (has_length) batch.in.push_back(in[3].dims[0] == 1 ? kReplicated : cut(0));
   if (dropout_p > 0.0) batch.in.push_back(cut(0));
@@ -238,14 +291,16 @@ std::vector<Value> Attention::gradient(Graph& g, const Node& n, std::span<const 
   TOK_CHECK(!has_length, "attention over a cache has no gradient");
   TOK_CHECK(dy[0].valid(), "attention: only lse has a cotangent");
   const int32_t self = index_of(g, n);
-  std::vector<Value> in{n.in[0], n.in[1], n.in[2], {self, 0}, {self, 1}, dy[0]};
-  if (dropout_p > 0.0) in.push_back(n.in[3]);
+  const size_t parts = num_parts(*this);
+  std::vector<Value> in{n.in.begin(), n.in.begin() + static_cast<std::ptrdiff_t>(parts)};
+  in.insert(in.end(), {{self, 0}, {self, 1}, dy[0]});
+  if (dropout_p > 0.0) in.push_back(n.in[parts]);
   if (dy[1].valid()) in.push_back(dy[1]);
   return g.add(AttentionGrad{.forward = *this, .has_dlse = dy[1].valid()}, in);
 }
 
 Cost Attention::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
-  return attention_cost(AttentionShape::of(in[0], in[1]), 2.0, causal, in, out);
+  return attention_cost(shape(in), 2.0, causal, in, out);
 }
 
 std::string Attention::describe() const {
@@ -257,25 +312,30 @@ std::span<const Variant> Attention::variants() {
 }
 
 Types AttentionGrad::infer(std::span<const TensorType> in) const {
-  const size_t wanted = 6 + (forward.dropout_p > 0.0 ? 1 : 0) + (has_dlse ? 1 : 0);
+  const size_t parts = num_parts(forward);
+  const size_t wanted = parts + 3 + (forward.dropout_p > 0.0 ? 1 : 0) + (has_dlse ? 1 : 0);
   require_inputs(kName, in, wanted, wanted);
-  require_heads(kName, in);
+  require_heads(kName, forward, in);
   TOK_REQUIRE(!forward.has_length, "{}: no gradient over a cache with a length", kName);
-  const AttentionShape s = AttentionShape::of(in[0], in[1]);
+  const AttentionShape s = forward.shape(in);
   require_attributes(kName, forward, s);
-  for (const size_t i : {3, 5}) {
-    TOK_REQUIRE(in[i] == in[0], "{}: q is {}, {} is {}", kName, to_string(in[0]),
-                i == 3 ? "o" : "do", to_string(in[i]));
+  const TensorType o = output_type(s, in[0].dtype);
+  for (const size_t i : {parts, parts + 2}) {
+    TOK_REQUIRE(in[i] == o, "{}: wanted {}, {} is {}", kName, to_string(o), i == parts ? "o" : "do",
+                to_string(in[i]));
   }
-  require_lse(kName, "lse", in[4], s, in[0].dtype);
-  if (forward.dropout_p > 0.0) require_rows(kName, in[6], s.B);
+  require_lse(kName, "lse", in[parts + 1], s, in[0].dtype);
+  if (forward.dropout_p > 0.0) require_rows(kName, in[parts + 3], s.B);
   if (has_dlse) require_lse(kName, "dlse", in.back(), s, in[0].dtype);
-  return {in[0], in[1], in[2]};
+  return {in.begin(), in.begin() + static_cast<std::ptrdiff_t>(parts)};
 }
 
 std::vector<Strategy> AttentionGrad::place(std::span<const TensorType> in) const {
-  std::vector<Strategy> all{replicate(in.size(), 3)};
-  all.push_back({.in = std::vector<Shard>(in.size(), cut(0)), .out = {cut(0), cut(0), cut(0)}});
+  const size_t parts = num_parts(forward);
+  std::vector<Strategy> all{replicate(in.size(), parts)};
+  all.push_back(
+      {.in = std::vector<Shard>(in.size(), cut(0)), .out = std::vector<Shard>(parts, cut(0))});
+  if (parts == 1) return all;
   const bool one = in[1].dims[2] == 1;
   const Shard kv = one ? kReplicated : cut(2);
   const Shard dkv = one ? kPartialSum : cut(2);
@@ -304,7 +364,7 @@ std::vector<Value> AttentionGrad::gradient(Graph&, const Node& n, std::span<cons
 }
 
 Cost AttentionGrad::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
-  return attention_cost(AttentionShape::of(in[0], in[1]), 5.0, forward.causal, in, out);
+  return attention_cost(forward.shape(in), 5.0, forward.causal, in, out);
 }
 
 std::string AttentionGrad::describe() const {

@@ -8,14 +8,35 @@ namespace tokamak {
 // B batch, S queries, T keys, H query heads, K key-value heads (H a multiple of K; query head h
 // reads head h / (H / K)), D head dim.
 
-/// Extents of an attention's operands.
+/// Extents of an attention's operands and where q, k and v lie.
 struct AttentionShape {
   int64_t B = 0, S = 0, T = 0, H = 0, K = 0, D = 0;
+  bool is_packed = false;  ///< q, k and v are heads of one operand [B, S, H + 2 K, D]
 
   /// Of q [B, S, H, D] and k [B, T, K, D].
   static AttentionShape of(const TensorType& q, const TensorType& k);
 
   int64_t group() const { return H / K; }
+
+  /// Elements from the heads of one token to those of the next.
+  int64_t q_step() const { return (is_packed ? H + 2 * K : H) * D; }
+
+  int64_t kv_step() const { return (is_packed ? H + 2 * K : K) * D; }
+
+  /// Where q, k and v (0, 1, 2) begin in a packed operand.
+  int64_t packed_begin(size_t which) const {
+    return which == 0 ? 0 : (H + (which == 2 ? K : 0)) * D;
+  }
+
+  /// q, k or v, or their gradients, among operands that begin with them.
+  template <class T, class Operands>
+  T* part(const Operands& operands, size_t which) const {
+    if (!is_packed) return operands[which].template as<T>();
+    return operands[0].template as<T>() + packed_begin(which);
+  }
+
+  /// The index of the i-th operand after them.
+  size_t after_parts(size_t i) const { return (is_packed ? 1 : 3) + i; }
 
   friend auto operator<=>(const AttentionShape&, const AttentionShape&) = default;
 
@@ -41,6 +62,9 @@ constexpr uint64_t attention_element(int64_t h, int64_t s, int64_t t) {
 /// query that sees none gives o = 0, lse = -inf. Dropout keeps P where the sample's element
 /// attention_element(first_head + h, s, t) is kept (ops/dropout.h) and divides by 1 - p; lse
 /// ignores it.
+///
+/// With `packed_kv_heads` = K > 0 one input [B, S, H + 2 K, D] takes the place of q, k and v: its
+/// heads are those of q, then of k, then of v, as one product for all three makes them.
 struct Attention {
   static constexpr std::string_view kName = "attention";
   float scale = 0.0F;  ///< 0: 1 / sqrt(D)
@@ -55,7 +79,9 @@ struct Attention {
   ContextMethod context = ContextMethod::kAllGather;
   bool zigzag = true;  ///< where the sequence is cut over n ranks: rank r has chunks r and 2 n - 1
                        ///< - r of 2 n, else chunk r of n
+  int64_t packed_kv_heads = 0;
 
+  AttentionShape shape(std::span<const TensorType> in) const;
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
   std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
@@ -66,7 +92,8 @@ struct Attention {
 };
 
 /// dq, dk, dv of the `forward` op without a length, from q, k, v, o, lse, do, then rows where it
-/// has dropout, then the cotangent of lse where `has_dlse`. P is made again from lse.
+/// has dropout, then the cotangent of lse where `has_dlse`. P is made again from lse. Packed as
+/// `forward` is, q, k, v are one input and dq, dk, dv one output.
 struct AttentionGrad {
   static constexpr std::string_view kName = "attention_grad";
   Attention forward;

@@ -24,11 +24,11 @@ void reference_row(const AttentionSetup& u, const KernelArgs& a, int64_t b, int6
   using A = Accum<T>;
   const AttentionShape& s = u.s;
   const int64_t end = u.end(u.length(a, b), i);
-  const int64_t row = u.op.dropout_p > 0.0 ? a.in[3].as<int64_t>()[b] : 0;
+  const int64_t row = u.op.dropout_p > 0.0 ? u.rows(a, false)[b] : 0;
   const int64_t kv = h / s.group();
-  const T* q = a.in[0].as<T>() + u.q_at(b, i, h);
-  const T* k = a.in[1].as<T>();
-  const T* v = a.in[2].as<T>();
+  const T* q = s.part<T>(a.in, 0) + u.q_at(b, i, h);
+  const T* k = s.part<T>(a.in, 1);
+  const T* v = s.part<T>(a.in, 2);
   std::vector<A> p(static_cast<size_t>(end));
   std::vector<A> o(static_cast<size_t>(s.D), A{0});
   A max = -std::numeric_limits<A>::infinity();
@@ -44,7 +44,7 @@ void reference_row(const AttentionSetup& u, const KernelArgs& a, int64_t b, int6
     const T* v_j = v + u.k_at(b, j, kv);
     for (int64_t d = 0; d < s.D; ++d) o[static_cast<size_t>(d)] += w * static_cast<A>(v_j[d]);
   }
-  T* out = a.out[0].as<T>() + u.q_at(b, i, h);
+  T* out = a.out[0].as<T>() + u.o_at(b, i, h);
   for (int64_t d = 0; d < s.D; ++d) out[d] = static_cast<T>(o[static_cast<size_t>(d)]);
   a.out[1].as<A>()[(b * s.H + h) * s.S + i] = end > 0 ? max + std::log(sum) : max;
 }
@@ -65,19 +65,19 @@ void reference_grad_row(const AttentionSetup& u, const KernelArgs& a, int64_t b,
                         int64_t i, bool has_dlse, GradSums<T>& sums) {
   using A = Accum<T>;
   const AttentionShape& s = u.s;
-  const int64_t row = u.op.dropout_p > 0.0 ? a.in[6].as<int64_t>()[b] : 0;
+  const int64_t row = u.op.dropout_p > 0.0 ? u.rows(a, true)[b] : 0;
   const int64_t kv = h / s.group();
-  const int64_t at = u.q_at(b, i, h);
-  const T* q = a.in[0].as<T>() + at;
-  const T* dy = a.in[5].as<T>() + at;
+  const int64_t at = u.o_at(b, i, h);
+  const T* q = s.part<T>(a.in, 0) + u.q_at(b, i, h);
+  const T* dy = a.in[s.after_parts(2)].as<T>() + at;
   const int64_t stat = (b * s.H + h) * s.S + i;
-  const A lse = element<A>(a.in[4], stat);
-  A delta = dot<A>(a.in[3].as<T>() + at, dy, s.D);
+  const A lse = element<A>(a.in[s.after_parts(1)], stat);
+  A delta = dot<A>(a.in[s.after_parts(0)].as<T>() + at, dy, s.D);
   if (has_dlse) delta -= element<A>(a.in.back(), stat);
   std::vector<A> dq(static_cast<size_t>(s.D), A{0});
   for (int64_t j = 0; j < u.end(s.T, i); ++j) {
-    const T* k = a.in[1].as<T>() + u.k_at(b, j, kv);
-    const T* v = a.in[2].as<T>() + u.k_at(b, j, kv);
+    const T* k = s.part<T>(a.in, 1) + u.k_at(b, j, kv);
+    const T* v = s.part<T>(a.in, 2) + u.k_at(b, j, kv);
     const A scale = static_cast<A>(u.scale);
     const A p = std::exp(scale * dot<A>(q, k, s.D) - lse);
     const A kept = static_cast<A>(u.kept(row, h, i, j));
@@ -90,7 +90,7 @@ void reference_grad_row(const AttentionSetup& u, const KernelArgs& a, int64_t b,
       dv[d] += kept * p * static_cast<A>(dy[d]);
     }
   }
-  T* out = a.out[0].as<T>() + at;
+  T* out = s.part<T>(a.out, 0) + u.q_at(b, i, h);
   for (int64_t d = 0; d < s.D; ++d) out[d] = static_cast<T>(dq[static_cast<size_t>(d)]);
 }
 
@@ -107,8 +107,8 @@ void reference_grad_head(const AttentionSetup& u, const KernelArgs& a, int64_t b
   for (int64_t j = 0; j < s.T; ++j) {
     for (int64_t d = 0; d < s.D; ++d) {
       const auto from = static_cast<size_t>(j * s.D + d);
-      a.out[1].as<T>()[u.k_at(b, j, kv) + d] = static_cast<T>(sums.dk[from]);
-      a.out[2].as<T>()[u.k_at(b, j, kv) + d] = static_cast<T>(sums.dv[from]);
+      s.part<T>(a.out, 1)[u.k_at(b, j, kv) + d] = static_cast<T>(sums.dk[from]);
+      s.part<T>(a.out, 2)[u.k_at(b, j, kv) + d] = static_cast<T>(sums.dv[from]);
     }
   }
 }

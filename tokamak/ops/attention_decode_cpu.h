@@ -36,16 +36,16 @@ class Decode {
     const int64_t M = (end - begin) * s.S;
     const auto scale = static_cast<float>(u_.scale * kLog2E);
     for (int64_t h = begin; h < end; ++h) {
-      const T* q = a_.in[0].as<T>() + u_.q_at(b, 0, h);
-      tile::stack_rows(Rows<T>{.data = q, .stride = s.H * s.D, .count = s.S, .D = s.D}, s.S, width_,
-                       queries_ + (h - begin) * s.S * width_);
+      const T* q = s.part<T>(a_.in, 0) + u_.q_at(b, 0, h);
+      tile::stack_rows(Rows<T>{.data = q, .stride = s.q_step(), .count = s.S, .D = s.D}, s.S,
+                       width_, queries_ + (h - begin) * s.S * width_);
     }
     softmax_.start(M);
     for (int64_t j0 = 0; j0 < length; j0 += kKeyBlock) {
       const int64_t count = std::min(kKeyBlock, length - j0);
       const auto rows = [&](size_t i) {
-        return Rows<T>{.data = a_.in[i].as<T>() + u_.k_at(b, j0, kv),
-                       .stride = s.K * s.D,
+        return Rows<T>{.data = s.part<T>(a_.in, i) + u_.k_at(b, j0, kv),
+                       .stride = s.kv_step(),
                        .count = count,
                        .D = s.D};
       };
@@ -65,7 +65,7 @@ class Decode {
       const int64_t h = begin + r / s.S;
       const int64_t i = r % s.S;
       a_.out[1].as<float>()[(b * s.H + h) * s.S + i] =
-          softmax_.finish(r, a_.out[0].as<T>() + u_.q_at(b, i, h), s.D);
+          softmax_.finish(r, a_.out[0].as<T>() + u_.o_at(b, i, h), s.D);
     }
   }
 

@@ -217,10 +217,10 @@ class Forward {
   void run(int64_t b, int64_t kv, int64_t first, int64_t step) {
     const AttentionShape& s = u_.s;
     const int64_t length = u_.length(a_, b);
-    Head<T> head{.stride = s.K * s.D, .D = s.D, .width = width_};
-    head.data = a_.in[1].as<T>() + u_.k_at(b, 0, kv);
+    Head<T> head{.stride = s.kv_step(), .D = s.D, .width = width_};
+    head.data = s.part<T>(a_.in, 1) + u_.k_at(b, 0, kv);
     head.transpose(length, keys_, rows_);
-    head.data = a_.in[2].as<T>() + u_.k_at(b, 0, kv);
+    head.data = s.part<T>(a_.in, 2) + u_.k_at(b, 0, kv);
     head.stack(length, values_);
     for (int64_t h = kv * s.group(); h < (kv + 1) * s.group(); ++h) {
       for (int64_t i0 = first * kQueryBlock; i0 < s.S; i0 += step * kQueryBlock)
@@ -233,8 +233,8 @@ class Forward {
     const AttentionShape& s = u_.s;
     const int64_t M = std::min(kQueryBlock, s.S - i0);
     const int64_t D = s.D / kPack<E>;
-    const T* q = a_.in[0].as<T>() + u_.q_at(b, i0, h);
-    tile::copy_rows(Rows<T>{.data = q, .stride = s.H * s.D, .count = M, .D = s.D}, queries_);
+    const T* q = s.part<T>(a_.in, 0) + u_.q_at(b, i0, h);
+    tile::copy_rows(Rows<T>{.data = q, .stride = s.q_step(), .count = M, .D = s.D}, queries_);
     const auto scale = static_cast<float>(u_.scale * kLog2E);
     softmax_.start(M);
     const int64_t end = u_.end(length, i0 + M - 1);
@@ -257,14 +257,14 @@ class Forward {
     }
     for (int64_t i = 0; i < M; ++i) {
       a_.out[1].as<float>()[(b * s.H + h) * s.S + i0 + i] =
-          softmax_.finish(i, a_.out[0].as<T>() + u_.q_at(b, i0 + i, h), s.D);
+          softmax_.finish(i, a_.out[0].as<T>() + u_.o_at(b, i0 + i, h), s.D);
     }
   }
 
   void drop(int64_t b, int64_t h, int64_t i0, int64_t M, int64_t j0) {
     float kept[kKeyBlock];
     for (int64_t i = 0; i < M; ++i) {
-      dropout_row(u_, a_.in[3].as<int64_t>()[b], h, i0 + i, j0, kept);
+      dropout_row(u_, u_.rows(a_, false)[b], h, i0 + i, j0, kept);
       for (int64_t j = 0; j < kKeyBlock; ++j) scores_[i * kKeyBlock + j] *= kept[j];
     }
   }

@@ -36,10 +36,10 @@ class Backward {
 
   void run(int64_t b, int64_t kv) {
     const AttentionShape& s = u_.s;
-    Head<T> head{.stride = s.K * s.D, .D = s.D, .width = width_};
-    head.data = a_.in[2].as<T>() + u_.k_at(b, 0, kv);
+    Head<T> head{.stride = s.kv_step(), .D = s.D, .width = width_};
+    head.data = s.part<T>(a_.in, 2) + u_.k_at(b, 0, kv);
     head.transpose(s.T, values_t_, rows_);
-    head.data = a_.in[1].as<T>() + u_.k_at(b, 0, kv);
+    head.data = s.part<T>(a_.in, 1) + u_.k_at(b, 0, kv);
     head.transpose(s.T, keys_t_, rows_);
     head.stack(s.T, keys_);
     std::fill(dk_, dk_ + space_.keys, 0.0F);
@@ -49,8 +49,8 @@ class Backward {
     }
     const auto scale = static_cast<float>(u_.scale);
     for (int64_t j = 0; j < s.T; ++j) {
-      write(dk_ + j * width_, scale, a_.out[1].as<T>() + u_.k_at(b, j, kv));
-      write(dv_ + j * width_, 1.0F, a_.out[2].as<T>() + u_.k_at(b, j, kv));
+      write(dk_ + j * width_, scale, s.part<T>(a_.out, 1) + u_.k_at(b, j, kv));
+      write(dv_ + j * width_, 1.0F, s.part<T>(a_.out, 2) + u_.k_at(b, j, kv));
     }
   }
 
@@ -65,22 +65,31 @@ class Backward {
 
   void load_queries(int64_t b, int64_t h, int64_t i0, int64_t M) {
     const AttentionShape& s = u_.s;
-    const int64_t at = u_.q_at(b, i0, h);
-    const auto rows = [&](size_t i) {
-      return Rows<T>{.data = a_.in[i].as<T>() + at, .stride = s.H * s.D, .count = M, .D = s.D};
+    const auto of_output = [&](size_t i) {
+      return Rows<T>{.data = a_.in[s.after_parts(i)].as<T>() + u_.o_at(b, i0, h),
+                     .stride = s.H * s.D,
+                     .count = M,
+                     .D = s.D};
     };
-    tile::copy_rows(rows(0), q_rows_);
-    tile::copy_rows(rows(5), dy_rows_);
-    tile::stack_rows(rows(0), kQueryBlock, width_, q_);
-    tile::stack_rows(rows(5), kQueryBlock, width_, dy_);
+    const Rows<T> q{.data = s.part<T>(a_.in, 0) + u_.q_at(b, i0, h),
+                    .stride = s.q_step(),
+                    .count = M,
+                    .D = s.D};
+    const Rows<T> all_o = of_output(0);
+    const Rows<T> all_dy = of_output(2);
+    tile::copy_rows(q, q_rows_);
+    tile::copy_rows(all_dy, dy_rows_);
+    tile::stack_rows(q, kQueryBlock, width_, q_);
+    tile::stack_rows(all_dy, kQueryBlock, width_, dy_);
     std::fill(dq_, dq_ + M * width_, 0.0F);
     for (int64_t i = 0; i < M; ++i) {
-      const T* o = rows(3).data + i * s.H * s.D;
-      const T* dy = rows(5).data + i * s.H * s.D;
+      const T* o = all_o.data + i * all_o.stride;
+      const T* dy = all_dy.data + i * all_dy.stride;
       const int64_t stat = (b * s.H + h) * s.S + i0 + i;
       const float delta = tile::dot(o, dy, s.D);
       delta_[i] = has_dlse_ ? delta - statistic(a_.in.back(), stat) : delta;
-      lse_[i] = static_cast<float>(static_cast<double>(statistic(a_.in[4], stat)) * kLog2E);
+      lse_[i] = static_cast<float>(static_cast<double>(statistic(a_.in[s.after_parts(1)], stat)) *
+                                   kLog2E);
     }
   }
 
@@ -114,7 +123,7 @@ class Backward {
     float kept[kKeyBlock];
     const bool drops = u_.op.dropout_p > 0.0;
     for (int64_t i = 0; i < M; ++i) {
-      if (drops) dropout_row(u_, a_.in[6].as<int64_t>()[b], h, i0 + i, j0, kept);
+      if (drops) dropout_row(u_, u_.rows(a_, true)[b], h, i0 + i, j0, kept);
       score_row(i, scale, u_.end(u_.s.T, i0 + i) - j0, drops ? kept : nullptr);
     }
     if (M % 2 == 1) {
@@ -164,7 +173,8 @@ class Backward {
       });
     }
     for (int64_t i = 0; i < M; ++i) {
-      write(dq_ + i * W, static_cast<float>(u_.scale), a_.out[0].as<T>() + u_.q_at(b, i0 + i, h));
+      write(dq_ + i * W, static_cast<float>(u_.scale),
+            s.part<T>(a_.out, 0) + u_.q_at(b, i0 + i, h));
     }
   }
 

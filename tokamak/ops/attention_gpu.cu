@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kTileThreads)
   const int64_t first = ((all - 1) / kN - where.tile) * kN;
   rows.fill(p, where, first);
   __syncthreads();
-  load_rows<kD, kN>(q, p, rows, first, q_tile);
+  load_rows<kD, kN>(q, p, rows.q_at, first, q_tile);
   const int64_t end = rows.end[(all - first < kN ? all - first : kN) - 1];
   const uint64_t sample = sample_of(p, where.b);
   Sums<A, kD, kN> sums;
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kTileThreads)
     if (first + row >= all) continue;
     const bool sees = rows.end[row] > 0;
     sums.scale(i, sees ? A{1} / softmax.total[i] : A{0});
-    sums.store(i, p.D, o + rows.at[row]);
+    sums.store(i, p.D, o + rows.o_at[row]);
     if (tile_column() == 0) {
       lse[rows.statistic[row]] = softmax.largest[i] + (sees ? log_of(softmax.total[i]) : A{0});
     }
@@ -105,8 +105,8 @@ __global__ void __launch_bounds__(kTileThreads)
   const int64_t first = ((all - 1) / kN - where.tile) * kN;
   rows.fill(p, where, first, lse, delta);
   __syncthreads();
-  load_rows<kD, kN>(q, p, rows, first, tiles.q);
-  load_rows<kD, kN>(dy, p, rows, first, tiles.dy);
+  load_rows<kD, kN>(q, p, rows.q_at, first, tiles.q);
+  load_rows<kD, kN>(dy, p, rows.o_at, first, tiles.dy);
   const int64_t end = rows.end[(all - first < kN ? all - first : kN) - 1];
   const uint64_t sample = sample_of(p, where.b);
   Sums<A, kD, kN> sums;
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kTileThreads)
 #pragma unroll
   for (int i = 0; i < kN / kTileRows; ++i) {
     const int row = tile_row() + i * kTileRows;
-    if (first + row < all) sums.store(i, p.D, dq + rows.at[row]);
+    if (first + row < all) sums.store(i, p.D, dq + rows.q_at[row]);
   }
 }
 
@@ -148,8 +148,8 @@ __global__ void __launch_bounds__(kTileThreads)
   for (int64_t first = (hidden > 0 ? hidden : 0) * p.G; first < p.S * p.G; first += kN) {
     rows.fill(p, where, first, lse, delta);
     __syncthreads();
-    load_rows<kD, kN>(q, p, rows, first, tiles.q);
-    load_rows<kD, kN>(dy, p, rows, first, tiles.dy);
+    load_rows<kD, kN>(q, p, rows.q_at, first, tiles.q);
+    load_rows<kD, kN>(dy, p, rows.o_at, first, tiles.dy);
     __syncthreads();
     tiles.scores(p, rows, sample, c);
     __syncthreads();
@@ -161,14 +161,14 @@ __global__ void __launch_bounds__(kTileThreads)
   for (int i = 0; i < kN / kTileRows; ++i) {
     const int64_t j = c + tile_row() + i * kTileRows;
     if (j >= p.T) continue;
-    const int64_t at = ((where.b * p.T + j) * p.K + where.kv) * p.D;
+    const int64_t at = (where.b * p.T + j) * p.kv_step + where.kv * p.D;
     dk_sums.store(i, p.D, dk + at);
     dv_sums.store(i, p.D, dv + at);
   }
 }
 
 Problem problem_of(const Attention& op, const KernelTypes& types) {
-  const AttentionShape s = AttentionShape::of(types.in[0], types.in[1]);
+  const AttentionShape s = op.shape(types.in);
   const double scale =
       op.scale != 0.0F ? static_cast<double>(op.scale) : 1.0 / std::sqrt(static_cast<double>(s.D));
   return {.B = s.B,
@@ -178,6 +178,8 @@ Problem problem_of(const Attention& op, const KernelTypes& types) {
           .K = s.K,
           .D = s.D,
           .G = s.group(),
+          .q_step = s.q_step(),
+          .kv_step = s.kv_step(),
           .scale = scale,
           .is_causal = op.causal,
           .drops = op.dropout_p > 0.0,
@@ -191,7 +193,7 @@ Problem problem_of(const Attention& op, const KernelTypes& types) {
 
 Kernel prepare_cudnn(const Attention& op, const KernelTypes& types, const Setup& setup,
                      bool backward) {
-  const AttentionShape shape = AttentionShape::of(types.in[0], types.in[1]);
+  const AttentionShape shape = op.shape(types.in);
   const CudnnAttention wanted{.shape = shape,
                               .scale = static_cast<float>(problem_of(op, types).scale),
                               .causal = op.causal,
@@ -232,21 +234,21 @@ int64_t tiles_for(int64_t n, int64_t tile) {
 }
 
 template <class T, int kD>
-Kernel make_forward(const Attention& op, const Problem& problem) {
+Kernel make_forward(const Attention& op, const AttentionShape& shape, const Problem& problem) {
   using A = Accum<T>;
   constexpr int kN = kForwardTile<A, kD>;
   constexpr int kShared = kForwardBytes<A, kD>;
   allow_shared(&attention_forward<T, kD>, kShared);
-  return [problem, has_length = op.has_length](const KernelArgs& a) {
+  return [problem, shape, has_length = op.has_length](const KernelArgs& a) {
     Problem p = problem;
     if (has_length) {
       p.lengths = a.in[3].as<int32_t>();
       p.one_length = a.in[3].numel() == 1;
     }
-    if (p.drops) p.samples = a.in[3].as<int64_t>();
+    if (p.drops) p.samples = a.in[shape.after_parts(0)].as<int64_t>();
     launch_tiles(&attention_forward<T, kD>, p, tiles_for(p.S * p.G, kN), kShared, a.stream,
-                 a.in[0].as<const T>(), a.in[1].as<const T>(), a.in[2].as<const T>(),
-                 a.out[0].as<T>(), a.out[1].as<A>());
+                 shape.part<const T>(a.in, 0), shape.part<const T>(a.in, 1),
+                 shape.part<const T>(a.in, 2), a.out[0].as<T>(), a.out[1].as<A>());
   };
 }
 
@@ -255,32 +257,33 @@ Statistics statistics_of(const Tensor& t) {
 }
 
 template <class T, int kD>
-Kernel make_backward(const AttentionGrad& op, const Problem& problem) {
+Kernel make_backward(const AttentionGrad& op, const AttentionShape& shape, const Problem& problem) {
   using A = Accum<T>;
   constexpr int kN = kBackwardTile<A, kD>;
   constexpr int kShared = kBackwardBytes<A, kD>;
   allow_shared(&attention_grad_queries<T, kD>, kShared);
   allow_shared(&attention_grad_keys<T, kD>, kShared);
-  return [problem, has_dlse = op.has_dlse](const KernelArgs& a) {
+  return [problem, shape, has_dlse = op.has_dlse](const KernelArgs& a) {
     Problem p = problem;
-    if (p.drops) p.samples = a.in[6].as<int64_t>();
-    const Statistics lse = statistics_of(a.in[4]);
+    if (p.drops) p.samples = a.in[shape.after_parts(3)].as<int64_t>();
+    const Statistics lse = statistics_of(a.in[shape.after_parts(1)]);
     const Statistics dlse = has_dlse ? statistics_of(a.in.back()) : Statistics{};
     auto* delta = static_cast<A*>(a.workspace);
-    const T* q = a.in[0].as<const T>();
-    const T* k = a.in[1].as<const T>();
-    const T* v = a.in[2].as<const T>();
-    const T* dy = a.in[5].as<const T>();
+    const T* q = shape.part<const T>(a.in, 0);
+    const T* k = shape.part<const T>(a.in, 1);
+    const T* v = shape.part<const T>(a.in, 2);
+    const T* o = a.in[shape.after_parts(0)].as<const T>();
+    const T* dy = a.in[shape.after_parts(2)].as<const T>();
     const int64_t rows = p.B * p.S * p.H;
     if (rows > 0) {
       attention_delta<T><<<blocks_for(rows * 32), kThreads, 0, as_stream(a.stream)>>>(
-          p, rows, a.in[3].as<const T>(), dy, dlse, delta);
+          p, rows, o, dy, dlse, delta);
       TOK_CUDA_LAUNCHED();
     }
     launch_tiles(&attention_grad_queries<T, kD>, p, tiles_for(p.S * p.G, kN), kShared, a.stream, q,
-                 k, v, dy, lse, delta, a.out[0].as<T>());
+                 k, v, dy, lse, delta, shape.part<T>(a.out, 0));
     launch_tiles(&attention_grad_keys<T, kD>, p, tiles_for(p.T, kN), kShared, a.stream, q, k, v, dy,
-                 lse, delta, a.out[1].as<T>(), a.out[2].as<T>());
+                 lse, delta, shape.part<T>(a.out, 1), shape.part<T>(a.out, 2));
   };
 }
 
@@ -292,7 +295,7 @@ Kernel prepare(const Attention& op, const KernelTypes& types, const Setup& setup
   }
   const Problem problem = problem_of(op, types);
   return by_float_and_dim(types.in[0].dtype, problem.D, [&]<class T, int kD>() -> Kernel {
-    return make_forward<T, kD>(op, problem);
+    return make_forward<T, kD>(op, op.shape(types.in), problem);
   });
 }
 
@@ -302,7 +305,7 @@ Kernel prepare(const AttentionGrad& op, const KernelTypes& types, const Setup& s
   }
   const Problem problem = problem_of(op.forward, types);
   return by_float_and_dim(types.in[0].dtype, problem.D, [&]<class T, int kD>() -> Kernel {
-    return make_backward<T, kD>(op, problem);
+    return make_backward<T, kD>(op, op.forward.shape(types.in), problem);
   });
 }
 

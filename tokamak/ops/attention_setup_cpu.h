@@ -19,7 +19,7 @@ struct AttentionSetup {
   uint32_t threshold = 0;
 
   AttentionSetup(const Attention& attention, const KernelTypes& types)
-      : s(AttentionShape::of(types.in[0], types.in[1])),
+      : s(attention.shape(types.in)),
         op(attention),
         scale(op.scale != 0.0F ? static_cast<double>(op.scale)
                                : 1.0 / std::sqrt(static_cast<double>(s.D))),
@@ -45,9 +45,23 @@ struct AttentionSetup {
     return keeps ? 1.0 / (1.0 - op.dropout_p) : 0.0;
   }
 
-  int64_t q_at(int64_t b, int64_t i, int64_t h) const { return ((b * s.S + i) * s.H + h) * s.D; }
+  // In q and its gradient.
+  int64_t q_at(int64_t b, int64_t i, int64_t h) const {
+    return (b * s.S + i) * s.q_step() + h * s.D;
+  }
 
-  int64_t k_at(int64_t b, int64_t j, int64_t kv) const { return ((b * s.T + j) * s.K + kv) * s.D; }
+  // In k, v and their gradients.
+  int64_t k_at(int64_t b, int64_t j, int64_t kv) const {
+    return (b * s.T + j) * s.kv_step() + kv * s.D;
+  }
+
+  // In o and its gradient.
+  int64_t o_at(int64_t b, int64_t i, int64_t h) const { return ((b * s.S + i) * s.H + h) * s.D; }
+
+  // The dropout rows of the samples.
+  const int64_t* rows(const KernelArgs& a, bool is_backward) const {
+    return a.in[s.after_parts(is_backward ? 3 : 0)].as<int64_t>();
+  }
 };
 
 }  // namespace tokamak::cpu

@@ -18,29 +18,37 @@ Types operands(const Sizes& s) {
   return {f32({s.B, s.S, s.H, s.D}), f32({s.B, s.T, s.K, s.D}), f32({s.B, s.T, s.K, s.D})};
 }
 
+Types operands(const Attention& op, const Sizes& s) {
+  if (op.packed_kv_heads == 0) return operands(s);
+  return {f32({s.B, s.S, s.H + 2 * s.K, s.D})};
+}
+
 OpCase& good(CasesOf<Attention>& c, std::string name, const Attention& op, const Sizes& s,
              std::vector<int64_t> last = {}) {
-  Types in = operands(s);
+  Types in = operands(op, s);
   if (op.has_length) in.push_back(i32({static_cast<int64_t>(last.size())}));
   if (op.dropout_p > 0.0) in.push_back(i64({s.B}));
   OpCase& added = c.good(std::move(name), op, in);
   added.check_gradient = !op.has_length;
-  added.fill = {{}, {}, {}, {.limit = 1000, .values = std::move(last)}};
+  added.fill.resize(op.packed_kv_heads > 0 ? 1 : 3);
+  added.fill.push_back({.limit = 1000, .values = std::move(last)});
   return added;
 }
 
 OpCase& good_grad(CasesOf<AttentionGrad>& c, std::string name, const AttentionGrad& op,
                   const Sizes& s) {
-  Types in = operands(s);
-  in.push_back(in[0]);
-  in.push_back(f32({s.B, s.H, s.S}));
-  in.push_back(in[0]);
+  Types in = operands(op.forward, s);
+  const size_t parts = in.size();
+  const TensorType o = f32({s.B, s.S, s.H, s.D});
+  in.insert(in.end(), {o, f32({s.B, s.H, s.S}), o});
   if (op.forward.dropout_p > 0.0) in.push_back(i64({s.B}));
   if (op.has_dlse) in.push_back(f32({s.B, s.H, s.S}));
   OpCase& added = c.good(std::move(name), op, in);
   added.check_gradient = false;
-  added.fill = {{}, {}, {}, {}, {.shift = 3.0}, {}, {.limit = 1000}};
-  added.float_stays = {4, static_cast<int>(op.has_dlse ? in.size() - 1 : 4)};
+  added.fill.resize(parts + 1);
+  added.fill.insert(added.fill.end(), {{.shift = 3.0}, {}, {.limit = 1000}});
+  const auto lse = static_cast<int>(parts) + 1;
+  added.float_stays = {lse, op.has_dlse ? static_cast<int>(in.size()) - 1 : lse};
   return added;
 }
 
@@ -120,6 +128,13 @@ OpCases cases_of<Attention>() {
   good(c, "head dim 128", {}, {1, 66, 66, 1, 1, 128}).gradient_of = {2};
   good(c, "odd head dim", {}, {1, 6, 6, 3, 3, 7});
   good(c, "dropout", {.dropout_p = 0.2, .seed = 5, .stream = 2}, {3, 33, 33, 2, 1, 16});
+  good(c, "packed", {.packed_kv_heads = 4}, {2, 33, 33, 4, 4, 16}).flops = 4.0 * 2 * 4 * 16 * 561;
+  good(c, "packed 4 over 2", {.packed_kv_heads = 2}, {1, 70, 70, 4, 2, 64}).gradient_of = {0};
+  good(c, "packed, odd head dim", {.packed_kv_heads = 1}, {2, 6, 6, 3, 1, 7});
+  good(c, "packed, not causal", {.causal = false, .packed_kv_heads = 1}, {2, 9, 9, 2, 1, 8});
+  good(c, "packed, dropout", {.dropout_p = 0.2, .seed = 5, .packed_kv_heads = 1},
+       {3, 33, 33, 2, 1, 16});
+  good(c, "packed, one token", {.packed_kv_heads = 2}, {3, 1, 1, 2, 2, 64});
   good(c, "decode", {.has_length = true}, {2, 1, 90, 4, 2, 64}, {71});
   good(c, "decode, lengths differ", {.has_length = true}, {2, 1, 300, 6, 1, 128}, {300, 5});
   good(c, "prefill", {.has_length = true}, {2, 70, 100, 4, 2, 64}, {75});
@@ -139,6 +154,8 @@ OpCases cases_of<Attention>() {
     good(c, fmt::format("context {} and dropout", static_cast<int>(method)), op,
          {2, 24, 24, 4, 2, 8});
   }
+  c.bad("packed heads not divisible", {.packed_kv_heads = 3}, {f32({1, 4, 10, 8})});
+  c.bad("packed without queries", {.packed_kv_heads = 3}, {f32({1, 4, 6, 8})});
   c.bad("heads not divisible", {}, operands({1, 4, 4, 4, 3, 8}));
   c.bad("head dims differ", {}, {f32({1, 4, 2, 8}), f32({1, 4, 2, 16}), f32({1, 4, 2, 16})});
   c.bad("v shorter than k", {}, {f32({1, 4, 2, 8}), f32({1, 4, 2, 8}), f32({1, 3, 2, 8})});
@@ -161,6 +178,14 @@ OpCases cases_of<AttentionGrad>() {
   good_grad(c, "head dim 80", {}, {1, 70, 70, 2, 2, 80});
   good_grad(c, "head dim 128", {}, {1, 66, 66, 1, 1, 128});
   good_grad(c, "odd head dim", {}, {1, 6, 6, 3, 3, 7});
+  good_grad(c, "packed", {.forward = {.packed_kv_heads = 4}}, {2, 33, 33, 4, 4, 16}).flops =
+      10.0 * 2 * 4 * 16 * 561;
+  good_grad(c, "packed 4 over 2", {.forward = {.packed_kv_heads = 2}}, {1, 70, 70, 4, 2, 64});
+  good_grad(c, "packed, of lse too", {.forward = {.packed_kv_heads = 1}, .has_dlse = true},
+            {2, 40, 40, 3, 1, 128});
+  good_grad(c, "packed, odd head dim", {.forward = {.packed_kv_heads = 1}}, {2, 6, 6, 3, 1, 7});
+  good_grad(c, "packed, dropout", {.forward = {.dropout_p = 0.2, .seed = 5, .packed_kv_heads = 1}},
+            {3, 71, 71, 2, 1, 16});
   good_grad(c, "dropout", {.forward = {.dropout_p = 0.2, .seed = 5}}, {3, 71, 71, 2, 1, 16});
   for (const ContextMethod method :
        {ContextMethod::kAllGather, ContextMethod::kRing, ContextMethod::kUlysses}) {

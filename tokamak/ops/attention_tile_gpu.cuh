@@ -13,6 +13,7 @@ namespace tokamak::gpu {
 /// keys.
 struct Problem {
   int64_t B = 0, S = 0, T = 0, H = 0, K = 0, D = 0, G = 0;
+  int64_t q_step = 0, kv_step = 0;  ///< elements from one token's heads to the next's
   double scale = 1.0;
   bool is_causal = true;
   bool drops = false;
@@ -148,7 +149,8 @@ struct Place {
 // What a tile's rows are, in shared memory. REQUIRES: kN <= kTileThreads.
 template <class A, int kN>
 struct Rows {
-  int64_t at[kN];         // of its first element in q
+  int64_t q_at[kN];       // of its first element in q
+  int64_t o_at[kN];       // of its first element in o
   int64_t statistic[kN];  // its place in lse
   int64_t end[kN];        // sees the keys before this one; 0 past the last row
   uint64_t element[kN];   // attention_element of key 0
@@ -162,7 +164,8 @@ struct Rows {
     const int64_t i = r / p.G;
     const int64_t h = where.kv * p.G + r % p.G;
     const bool is_row = i < p.S;
-    at[n] = ((where.b * p.S + i) * p.H + h) * p.D;
+    q_at[n] = (where.b * p.S + i) * p.q_step + h * p.D;
+    o_at[n] = ((where.b * p.S + i) * p.H + h) * p.D;
     statistic[n] = (where.b * p.H + h) * p.S + i;
     end[n] = is_row ? p.end(p.length(where.b), i) : 0;
     element[n] = attention_element(p.first_head + h, p.first_query + i, 0);
@@ -192,18 +195,19 @@ __device__ inline void load_tokens(const T* x, int64_t D, int64_t count, A* into
   }
 }
 
+// Rows from `first` on; their places are those in q or in o.
 template <int kD, int kN, class T, class A>
-__device__ inline void load_rows(const T* x, const Problem& p, const Rows<A, kN>& rows,
+__device__ inline void load_rows(const T* x, const Problem& p, const int64_t (&at)[kN],
                                  int64_t first, A* into) {
-  load_tokens<kD, kN>(x, p.D, p.S * p.G - first, into, [&](int n) { return rows.at[n]; });
+  load_tokens<kD, kN>(x, p.D, p.S * p.G - first, into, [&](int n) { return at[n]; });
 }
 
 // Keys from `first` to before `end`.
 template <int kD, int kN, class T, class A>
 __device__ inline void load_keys(const T* x, const Problem& p, const Place& where, int64_t first,
                                  int64_t end, A* into) {
-  const T* from = x + ((where.b * p.T + first) * p.K + where.kv) * p.D;
-  load_tokens<kD, kN>(from, p.D, end - first, into, [&](int n) { return n * p.K * p.D; });
+  const T* from = x + (where.b * p.T + first) * p.kv_step + where.kv * p.D;
+  load_tokens<kD, kN>(from, p.D, end - first, into, [&](int n) { return n * p.kv_step; });
 }
 
 // out[i][j] = a[row i] . b[column j]

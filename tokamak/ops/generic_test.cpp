@@ -15,6 +15,7 @@ namespace {
 
 // An update in place may write a part of its output.
 bool is_updated_in_place(const OpCase& c, int out) {
+  if (c.writes_part && out == 0) return true;
   const auto aliases = c.rules->aliases(c.op.get());
   return std::any_of(aliases.begin(), aliases.end(),
                      [&](const Alias& a) { return a.must && a.out == out; });

@@ -28,6 +28,7 @@ struct OpCase {
   bool check_gradient = true;    ///< false for ops whose gradient rule is no_gradient
   std::vector<int> gradient_of;  ///< inputs to check; empty = every float input
   double flops = -1.0;           ///< exact count where a closed form exists
+  bool writes_part = false;      ///< of its first output, where that takes an input's storage
   std::vector<int>
       float_stays;  ///< float inputs that keep their dtype in every run (fp32 scalars and the like)
 };

@@ -50,14 +50,17 @@ std::vector<double> rope_frequencies(int64_t head_dim, double theta, const RopeS
 Types Rope::infer(std::span<const TensorType> in) const {
   require_inputs(kName, in, 2, 2);
   require_heads(kName, *this, in[0], in[1]);
+  TOK_REQUIRE(num_turned >= 0 && num_turned <= in[0].dims[2],
+              "rope: {} of {} heads are to be turned", num_turned, in[0].dims[2]);
   return {in[0]};
 }
 
 std::vector<Strategy> Rope::place(std::span<const TensorType>) const {
-  return {replicate(2, 1),
-          {.in = {cut(0), cut(0)}, .out = {cut(0)}},
-          {.in = {cut(1), cut(1)}, .out = {cut(1)}},
-          {.in = {cut(2), kReplicated}, .out = {cut(2)}}};
+  std::vector<Strategy> all{replicate(2, 1),
+                            {.in = {cut(0), cut(0)}, .out = {cut(0)}},
+                            {.in = {cut(1), cut(1)}, .out = {cut(1)}}};
+  if (num_turned == 0) all.push_back({.in = {cut(2), kReplicated}, .out = {cut(2)}});
+  return all;
 }
 
 std::vector<Value> Rope::gradient(Graph& g, const Node& n, std::span<const Value> dy) const {
@@ -66,8 +69,11 @@ std::vector<Value> Rope::gradient(Graph& g, const Node& n, std::span<const Value
   return {g.apply(back, {dy[0], n.in[1]})};
 }
 
-Cost Rope::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
-  return memory_cost(in, out, 3.0);
+// In place: the heads that are turned.
+Cost Rope::cost(std::span<const TensorType> in, std::span<const TensorType>) const {
+  TensorType x = in[0];
+  if (num_turned > 0) x.dims[2] = num_turned;
+  return memory_cost(Types{x, in[1]}, Types{x}, 3.0);
 }
 
 std::string Rope::describe() const {
@@ -77,6 +83,7 @@ std::string Rope::describe() const {
                         scaling.low_freq_factor, scaling.high_freq_factor,
                         scaling.original_max_position_embeddings);
   }
+  if (num_turned > 0) text += fmt::format(" of the first {} heads", num_turned);
   return inverse ? text + " inverse" : text;
 }
 

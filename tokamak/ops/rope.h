@@ -27,13 +27,15 @@ std::vector<double> rope_frequencies(int64_t head_dim, double theta, const RopeS
 // B batch, S sequence, H heads, D head_dim.
 
 /// Rotates pairs (i, i + head_dim / 2) of x [B, S, H, head_dim] by positions i32 [B, S] times the
-/// frequency, the angle rounded to fp32 as Hugging Face does; backwards if `inverse`. y may take
-/// the storage of x.
+/// frequency, the angle rounded to fp32 as Hugging Face does; backwards if `inverse`. Of more heads
+/// than `num_turned`, where that is not 0, those after the first so many stay as they are. y may
+/// take the storage of x, and those heads are then not touched.
 struct Rope {
   static constexpr std::string_view kName = "rope";
   double theta = 10000.0;
   RopeScaling scaling;
   bool inverse = false;
+  int64_t num_turned = 0;
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;

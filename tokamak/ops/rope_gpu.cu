@@ -28,8 +28,9 @@ template <class T>
 struct Rotation {
   const T* x[kMostParts] = {};
   int end[kMostParts] = {};  // heads up to the end of each input
-  int H = 0;                 // of all inputs
+  int H = 0;                 // that a launch writes
   int turned = 0;            // the first of them; the others are copied
+  int row = 0;               // heads from a token to the next in y, and in a lone input
   const int32_t* positions = nullptr;
   T* y = nullptr;
   int64_t N = 0;
@@ -43,6 +44,7 @@ struct Rotation {
 // Where pair 0 of head `h` of token `n` is.
 template <class T, int kParts>
 __device__ inline const T* head_of(const Rotation<T>& r, int64_t n, int h) {
+  if (kParts == 1) return r.x[0] + (n * r.row + h) * 2 * r.half;
   const T* x = r.x[0];
   int begin = 0;
   int end = r.end[0];
@@ -82,7 +84,7 @@ __global__ void __launch_bounds__(kThreads) rotate(const __grid_constant__ Rotat
     const int pair = (i - head * packs) * K;
     const int token = head / r.H;
     const int h = head - token * r.H;
-    const int64_t to = (first * r.H + head) * 2 * r.half + r.begin + pair;
+    const int64_t to = ((first + token) * r.row + h) * 2 * r.half + r.begin + pair;
     const T* from = head_of<T, kParts>(r, first + token, h) + r.begin + pair;
     T as[K];
     T bs[K];
@@ -118,17 +120,19 @@ template <class T, int K>
 void launch(Rotation<T> r, int num_multiprocessors, DeviceStream stream) {
   r.tokens = tokens_a_block(r.N, r.H, r.pairs, K, num_multiprocessors);
   const auto blocks = static_cast<unsigned>((r.N + r.tokens - 1) / r.tokens);
-  if (r.H == r.end[0] && r.H == r.turned)
+  if (r.H == r.turned && r.end[0] == r.end[kMostParts - 1])
     rotate<T, K, 1><<<blocks, kThreads, 0, as_stream(stream)>>>(r);
   else
     rotate<T, K, kMostParts><<<blocks, kThreads, 0, as_stream(stream)>>>(r);
   TOK_CUDA_LAUNCHED();
 }
 
+// The first `turned` inputs are turned, or of a lone one so many heads as the op says.
 Kernel prepare_parts(const Rope& op, int turned, const KernelTypes& types, const Setup& setup) {
   const int64_t N = types.in.back().numel();
   const auto half = static_cast<int>(types.in[0].dims[3] / 2);
   const int num_multiprocessors = setup.device->num_multiprocessors();
+  const auto num_turned = static_cast<int>(op.num_turned);
   std::vector<float> frequencies;
   for (const double f : rope_frequencies(2 * half, op.theta, op.scaling))
     frequencies.push_back(static_cast<float>(op.inverse ? -f : f));
@@ -149,6 +153,10 @@ Kernel prepare_parts(const Rope& op, int turned, const KernelTypes& types, const
         r.end[p] = r.H;
         if (static_cast<int>(p) < turned) r.turned = r.H;
       }
+      r.row = r.H;
+      if (num_turned > 0) r.turned = num_turned;
+      // Where they lie already, the others need no copy.
+      if (num_turned > 0 && r.x[0] == r.y) r.H = num_turned;
       for (r.begin = 0; r.begin < half; r.begin += kMaxPairs) {
         r.pairs = std::min(kMaxPairs, half - r.begin);
         std::copy_n(frequencies.begin() + r.begin, r.pairs, r.frequency);

@@ -49,6 +49,9 @@ OpCases cases_of<Rope>() {
   const auto good = [&](std::string name, const Rope& op, const Dims& x, Fill positions) {
     OpCase& k = c.good(std::move(name), op, {f32(x), i32({x[0], x[1]})});
     k.fill = {{}, std::move(positions)};
+    if (op.num_turned == 0) return;
+    k.writes_part = true;
+    k.flops = 3.0 * static_cast<double>(x[0] * x[1] * op.num_turned * x[3]);
   };
   good("small", {}, {2, 3, 6, 8}, {.limit = 100});
   good("one token, one pair", {}, {1, 1, 1, 2}, {.values = {3}});
@@ -56,8 +59,13 @@ OpCases cases_of<Rope>() {
   good("many pairs", {}, {1, 3, 2, 150}, {.limit = 5000});
   good("far positions", {.theta = 5e5, .scaling = kLlama31}, {1, 6, 2, 64}, {.limit = 131072});
   good("inverse", {.inverse = true}, {2, 3, 6, 8}, {.limit = 100});
+  good("queries and keys of packed heads", {.num_turned = 5}, {2, 7, 6, 64}, {.limit = 100});
+  good("odd pairs of some heads", {.inverse = true, .num_turned = 1}, {2, 3, 3, 22},
+       {.limit = 5000});
+  good("many pairs of some heads", {.num_turned = 3}, {1, 3, 4, 150}, {.limit = 5000});
   c.bad("odd head_dim", {}, {f32({2, 3, 4, 7}), i32({2, 3})});
   c.bad("positions of another shape", {}, {f32({2, 3, 4, 8}), i32({3, 2})});
+  c.bad("more turned than there are", {.num_turned = 5}, {f32({2, 3, 4, 8}), i32({2, 3})});
   c.bad("theta of zero", {.theta = 0.0}, {f32({2, 3, 4, 8}), i32({2, 3})});
   return c.cases;
 }

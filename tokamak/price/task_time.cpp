@@ -225,9 +225,13 @@ double TaskTimes::attention_seconds(const Task& task, const Cost& cost, double b
   const Device& d = machine_.device;
   const Precision precision = precision_of(task.in[0].type.dtype);
   const bool is_backward = task.rules == &kRules<AttentionGrad>;
-  const AttentionShape s = AttentionShape::of(task.in[0].type, task.in[1].type);
-  const bool causal = is_backward ? static_cast<const AttentionGrad*>(task.op.get())->forward.causal
-                                  : static_cast<const Attention*>(task.op.get())->causal;
+  const Attention& attention = is_backward
+                                   ? static_cast<const AttentionGrad*>(task.op.get())->forward
+                                   : *static_cast<const Attention*>(task.op.get());
+  Types in;
+  for (const Operand& operand : task.in) in.push_back(operand.type);
+  const AttentionShape s = attention.shape(in);
+  const bool causal = attention.causal;
   const auto queries = static_cast<double>(s.S);
   // Tiles on the diagonal are computed whole.
   const Software& software = machine_.software;
