@@ -11,8 +11,10 @@
 namespace tokamak {
 namespace {
 
-// Tensors and slices begin at multiples of this many elements.
+// Tensors and slices begin at multiples of this many elements, vectors after a vector at multiples
+// of 16 bytes in bf16: then the biases of several products are one.
 constexpr int64_t kBucketAlignment = 128;
+constexpr int64_t kVectorAlignment = 8;
 
 constexpr auto kTpIndex = static_cast<size_t>(PlacementAxis::kTp);
 
@@ -176,13 +178,22 @@ class LayoutMaker {
     }
   }
 
+  // Of each kind of gradient matrices come first, so that neither their neighbours nor those of
+  // vectors lie between others.
   void lay_out(Bucket& bucket) {
+    const auto section = [](const BucketTensor& t) {
+      return std::pair(t.gradient, t.local.dims.size() == 1);
+    };
     std::stable_sort(
         bucket.tensors.begin(), bucket.tensors.end(),
-        [](const BucketTensor& a, const BucketTensor& b) { return a.gradient < b.gradient; });
+        [&](const BucketTensor& a, const BucketTensor& b) { return section(a) < section(b); });
+    const BucketTensor* before = nullptr;
     for (BucketTensor& tensor : bucket.tensors) {
-      tensor.begin = bucket.numel;
-      bucket.numel = align(bucket.numel + tensor.local.numel(), kBucketAlignment);
+      const bool follows =
+          before != nullptr && section(*before) == section(tensor) && tensor.local.dims.size() == 1;
+      tensor.begin = align(bucket.numel, follows ? kVectorAlignment : kBucketAlignment);
+      bucket.numel = tensor.begin + tensor.local.numel();
+      before = &tensor;
     }
     const int owners = context_.degree(kShardAxes);
     bucket.numel = align(bucket.numel, kBucketAlignment * owners);

@@ -6,6 +6,7 @@
 
 #include "tokamak/graph/rewriter.h"
 #include "tokamak/ops/add.h"
+#include "tokamak/ops/attention.h"
 #include "tokamak/ops/linear.h"
 #include "tokamak/ops/reshape.h"
 #include "tokamak/ops/slice_rows.h"
@@ -14,6 +15,12 @@
 
 namespace tokamak {
 namespace {
+
+// The weights of a group, or its biases.
+struct Part {
+  size_t group = 0;
+  ProductTensor ProductMember::*which = nullptr;
+};
 
 class Merger {
  public:
@@ -36,57 +43,83 @@ class Merger {
     for (size_t g = 0; g < groups_.size(); ++g) {
       const ProductGroup& group = groups_[g];
       int32_t last_input = -1;
-      int32_t last_weight = -1;
-      int32_t last_slice = -1;
       for (const ProductMember& m : group.members) {
-        is_gone_.insert({m.grad_input, m.grad_weight});
+        is_gone_.insert(m.grad_input);
         group_of_[m.grad_input] = g;
         last_input = std::max(last_input, m.grad_input);
-        last_weight = std::max(last_weight, m.grad_weight);
-        last_slice = std::max(last_slice, m.weight.node);
       }
       grad_input_at_[last_input] = g;
-      grad_weight_at_[last_weight] = g;
-      weight_at_[last_slice].push_back(g);
-      if (group.packed_grad < 0) continue;
-      is_gone_.insert(group.products.begin(), group.products.end());
-      product_at_[*std::max_element(group.products.begin(), group.products.end())] = g;
-      activation_at_[group.activation] = g;
-      packed_grad_at_[group.packed_grad] = g;
+      index_tensors(g, &ProductMember::weight);
+      if (group.members[0].bias.grad >= 0) index_tensors(g, &ProductMember::bias);
+      if (!group.products.empty()) index_forward(g);
     }
     for (const auto& [root, sum] : sums_) is_gone_.insert(sum.inside.begin(), sum.inside.end());
   }
 
-  void put(int32_t i) {
-    const LabelScope scope(rewriter_.to, graph_.node(i).label);
-    if (const auto at = product_at_.find(i); at != product_at_.end()) put_product(i, at->second);
-    if (const auto at = grad_input_at_.find(i); at != grad_input_at_.end())
-      put_grad_input(at->second);
-    if (const auto at = grad_weight_at_.find(i); at != grad_weight_at_.end())
-      put_grad_weight(i, at->second);
-    if (const auto at = activation_at_.find(i); at != activation_at_.end())
-      return put_packed(i, at->second);
-    if (const auto at = packed_grad_at_.find(i); at != packed_grad_at_.end())
-      return put_packed(i, at->second);
-    if (const auto at = sums_.find(i); at != sums_.end()) return put_sum(i, at->second);
-    if (is_gone_.contains(i)) return;
-    rewriter_.copy(i);
-    if (const auto at = weight_at_.find(i); at != weight_at_.end()) {
-      for (const size_t g : at->second) put_weight(i, g);
+  // The joint tensor comes after its last part, its gradient in the place of the last of theirs.
+  void index_tensors(size_t g, ProductTensor ProductMember::*which) {
+    int32_t last_grad = -1;
+    int32_t last_slice = -1;
+    for (const ProductMember& m : groups_[g].members) {
+      is_gone_.insert((m.*which).grad);
+      last_grad = std::max(last_grad, (m.*which).grad);
+      last_slice = std::max(last_slice, (m.*which).value.node);
+    }
+    grad_at_[last_grad] = {g, which};
+    if (last_slice >= 0) tensor_at_[last_slice].push_back({g, which});
+  }
+
+  void index_forward(size_t g) {
+    const ProductGroup& group = groups_[g];
+    is_gone_.insert(group.products.begin(), group.products.end());
+    if (const auto& heads = group.heads) {
+      is_gone_.insert(heads->inside.begin(), heads->inside.end());
+      activation_at_[heads->attention] = g;
+      packed_grad_at_[heads->gradient] = g;
+    } else {
+      product_at_[*std::max_element(group.products.begin(), group.products.end())] = g;
+      activation_at_[group.activation] = g;
+      packed_grad_at_[group.packed_grad] = g;
     }
   }
 
-  // The weights as one matrix, thrown away and gathered again as its parts are.
-  void put_weight(int32_t like, size_t g) {
-    const std::vector<ProductMember>& members = groups_[g].members;
+  void put(int32_t i) {
+    const LabelScope scope(rewriter_.to, graph_.node(i).label);
+    if (const auto at = product_at_.find(i); at != product_at_.end()) put_product(at->second);
+    if (const auto at = grad_input_at_.find(i); at != grad_input_at_.end())
+      put_grad_input(at->second);
+    if (const auto at = grad_at_.find(i); at != grad_at_.end()) put_grad(i, at->second);
+    if (const auto at = activation_at_.find(i); at != activation_at_.end()) {
+      const size_t g = at->second;
+      return groups_[g].heads ? put_attention(i, g) : put_activation(i, g);
+    }
+    if (const auto at = packed_grad_at_.find(i); at != packed_grad_at_.end()) {
+      const size_t g = at->second;
+      return groups_[g].heads ? put_attention_grad(i, g) : put_activation_grad(i, g);
+    }
+    if (const auto at = sums_.find(i); at != sums_.end()) return put_sum(i, at->second);
+    if (is_gone_.contains(i)) return;
+    rewriter_.copy(i);
+    if (const auto at = tensor_at_.find(i); at != tensor_at_.end()) {
+      for (const auto& part : at->second) put_tensor(i, part);
+    }
+  }
+
+  // Weights as one matrix or biases as one vector, thrown away and gathered again as the parts are.
+  void put_tensor(int32_t like, const Part& part) {
+    const std::vector<ProductMember>& members = groups_[part.group].members;
+    const ProductTensor& first = members.front().*part.which;
+    const ProductTensor& last = members.back().*part.which;
     Graph& to = rewriter_.to;
     const LabelScope scope(to, graph_.node(like).label);
-    const Value flat = rewriter_(members[0].bucket);
+    Dims dims = graph_.type(first.value).dims;
+    dims[0] = -1;
     const Value rows =
-        to.apply(SliceRows{.begin = members.front().begin, .end = members.back().end}, {flat});
-    const int64_t columns = graph_.type(members[0].weight).dims[1];
-    merged_[g].weight = to.apply(Reshape{.dims = {-1, columns}}, {rows});
-    for (const Value v : {rows, merged_[g].weight}) {
+        to.apply(SliceRows{.begin = first.begin, .end = last.end}, {rewriter_(first.bucket)});
+    const Value joint = to.apply(Reshape{.dims = dims}, {rows});
+    (part.which == &ProductMember::weight ? merged_[part.group].weight : merged_[part.group].bias) =
+        joint;
+    for (const Value v : {rows, joint}) {
       to.mutable_node(v.node).is_dropped = graph_.node(like).is_dropped;
       to.mutable_node(v.node).stream = graph_.node(like).stream;
     }
@@ -102,36 +135,78 @@ class Merger {
     return dy;
   }
 
-  void put_product(int32_t i, size_t g) {
-    merged_[g].product =
-        rewriter_.to.apply(Linear{}, {rewriter_(graph_.node(i).in[0]), merged_[g].weight});
+  void put_product(size_t g) {
+    Merged& m = merged_[g];
+    const Value x = graph_.node(groups_[g].products[0]).in[0];
+    m.product = rewriter_.to.apply(Linear{}, {rewriter_(x), m.weight, m.bias});
   }
 
-  // Swiglu or its gradient, of both products at once.
-  void put_packed(int32_t i, size_t g) {
+  void put_activation(int32_t i, size_t g) {
+    rewriter_.map({i, 0}, rewriter_.to.apply(Swiglu{.packed = true}, {merged_[g].product}));
+  }
+
+  void put_activation_grad(int32_t i, size_t g) {
+    merged_[g].dy = rewriter_.to.apply(SwigluGrad{.packed = true},
+                                       {merged_[g].product, rewriter_(graph_.node(i).in[2])});
+  }
+
+  // The product, its heads, their rotation and attention.
+  void put_attention(int32_t i, size_t g) {
     const Node& n = graph_.node(i);
-    if (n.as<Swiglu>() != nullptr) {
-      rewriter_.map({i, 0}, rewriter_.to.apply(Swiglu{.packed = true}, {merged_[g].product}));
-    } else {
-      merged_[g].dy =
-          rewriter_.to.apply(SwigluGrad{.packed = true}, {merged_[g].product, rewriter_(n.in[2])});
-    }
+    Graph& to = rewriter_.to;
+    put_product(g);
+    const TensorType& k = graph_.type(n.in[1]);
+    Value qkv = to.apply(Reshape{.dims = {0, 0, -1, k.dims[3]}}, {merged_[g].product});
+    merged_[g].qkv = rotated(qkv, g, false);
+    Attention op = *n.as<Attention>();
+    op.packed_kv_heads = k.dims[2];
+    std::vector<Value> in{merged_[g].qkv};
+    for (size_t at = 3; at < n.in.size(); ++at) in.push_back(rewriter_(n.in[at]));
+    const std::vector<Value> out = to.add(op, in);
+    for (size_t at = 0; at < out.size(); ++at)
+      rewriter_.map({i, static_cast<int32_t>(at)}, out[at]);
+  }
+
+  void put_attention_grad(int32_t i, size_t g) {
+    const Node& n = graph_.node(i);
+    Graph& to = rewriter_.to;
+    AttentionGrad op = *n.as<AttentionGrad>();
+    op.forward.packed_kv_heads = graph_.type(n.in[1]).dims[2];
+    std::vector<Value> in{merged_[g].qkv};
+    for (size_t at = 3; at < n.in.size(); ++at) in.push_back(rewriter_(n.in[at]));
+    merged_[g].dy = to.apply(Reshape{.dims = {0, 0, -1}}, {rotated(to.apply(op, in), g, true)});
+  }
+
+  // The heads of queries and keys turned, or turned back.
+  Value rotated(Value packed, size_t g, bool inverse) {
+    const PackedHeads& heads = *groups_[g].heads;
+    if (!heads.rope) return packed;
+    const Node& attention = graph_.node(heads.attention);
+    Rope op = *heads.rope;
+    op.inverse = op.inverse != inverse;
+    op.num_turned = graph_.type(attention.in[0]).dims[2] + graph_.type(attention.in[1]).dims[2];
+    return rewriter_.to.apply(op, {packed, rewriter_(heads.positions)});
   }
 
   void put_grad_input(size_t g) {
     merged_[g].dx = rewriter_.to.apply(LinearGradInput{}, {grads(g), merged_[g].weight});
   }
 
-  void put_grad_weight(int32_t i, size_t g) {
-    const ProductGroup& group = groups_[g];
+  // Of the joint weight or bias.
+  void put_grad(int32_t i, const Part& part) {
+    const ProductGroup& group = groups_[part.group];
     const Node& one = graph_.node(i);
-    const Value dw = rewriter_.to.apply(LinearGradWeight{}, {rewriter_(one.in[0]), grads(g)});
-    StateDecl joint = graph_.states()[group.members.front().gradient];
-    joint.name += ".." + graph_.states()[group.members.back().gradient].name;
-    joint.type = rewriter_.to.type(dw);
-    const Value into = rewriter_.to.read(graph_.states().declare_once(joint));
-    rewriter_.to.accumulate(dw, into, one.accumulations[0].mode);
-    rewriter_.to.mutable_node(dw.node).when = one.when;
+    const ProductTensor& first = group.members.front().*part.which;
+    const ProductTensor& last = group.members.back().*part.which;
+    Graph& to = rewriter_.to;
+    const Value grad = part.which == &ProductMember::weight
+                           ? to.apply(LinearGradWeight{}, {rewriter_(one.in[0]), grads(part.group)})
+                           : to.apply(LinearGradBias{}, {grads(part.group)});
+    StateDecl joint = graph_.states()[first.gradient];
+    joint.name += ".." + graph_.states()[last.gradient].name;
+    joint.type = to.type(grad);
+    to.accumulate(grad, to.read(graph_.states().declare_once(joint)), one.accumulations[0].mode);
+    to.mutable_node(grad.node).when = one.when;
   }
 
   // What is left of a sum.
@@ -148,7 +223,7 @@ class Merger {
   }
 
   struct Merged {
-    Value weight, product, dy, dx;
+    Value weight, bias, product, qkv, dy, dx;
   };
 
   const Graph& graph_;
@@ -158,9 +233,9 @@ class Merger {
   Rewriter rewriter_;
   std::map<int32_t, size_t> group_of_;  // by input gradient
   // By the node in whose place a merged one comes:
-  std::map<int32_t, size_t> grad_input_at_, grad_weight_at_, product_at_, activation_at_,
-      packed_grad_at_;
-  std::map<int32_t, std::vector<size_t>> weight_at_;
+  std::map<int32_t, size_t> grad_input_at_, product_at_, activation_at_, packed_grad_at_;
+  std::map<int32_t, Part> grad_at_;
+  std::map<int32_t, std::vector<Part>> tensor_at_;
   std::set<int32_t> is_gone_;
 };
 

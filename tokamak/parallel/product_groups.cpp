@@ -12,6 +12,7 @@
 #include "tokamak/ops/rope.h"
 #include "tokamak/ops/slice_rows.h"
 #include "tokamak/ops/swiglu.h"
+#include "tokamak/parallel/packed_heads.h"
 
 namespace tokamak {
 namespace {
@@ -65,45 +66,64 @@ class Finder {
   // Why `term` of a sum cannot be merged with others, or "" and its member.
   std::string member_of(Value term, const Label& label, ProductMember& member) const {
     const Node& product = graph_.producer(term);
-    member = {.grad_input = term.node, .dy = product.in[0], .weight = product.in[1]};
+    member = {.grad_input = term.node, .dy = product.in[0], .weight = {.value = product.in[1]}};
     if (product.label != label || !product.accumulations.empty() || readers(term).size() != 1)
       return "its input gradient has another use";
-    const Node& w = graph_.producer(member.weight);
-    const auto* rows = w.as<Reshape>() ? graph_.producer(w.in[0]).as<SliceRows>() : nullptr;
-    if (rows == nullptr) return "lies in no bucket";
-    member.bucket = graph_.producer(w.in[0]).in[0];
-    member.begin = rows->begin;
-    member.end = rows->end;
+    if (!lies_in_bucket(member.weight)) return "lies in no bucket";
     for (const int32_t i : readers(member.dy)) {
       if (i == term.node) continue;
-      if (graph_.node(i).as<LinearGradWeight>() == nullptr || member.grad_weight >= 0)
+      const Node& reader = graph_.node(i);
+      const bool is_of_weight = reader.as<LinearGradWeight>() != nullptr;
+      ProductTensor& of = is_of_weight ? member.weight : member.bias;
+      if ((!is_of_weight && reader.as<LinearGradBias>() == nullptr) || of.grad >= 0)
         return "its output gradient is not read by products alone";
-      member.grad_weight = i;
+      of.grad = i;
+      if (!adds_to_window(of, label)) return "its gradient is not one product";
     }
-    if (member.grad_weight < 0) return "its gradient is of another output gradient";
-    const Node& dw = graph_.node(member.grad_weight);
-    if (dw.label != label || dw.accumulations.size() != 1 ||
-        !readers({member.grad_weight, 0}).empty())
-      return "its gradient is not one product";
-    const Node& into = graph_.producer(dw.accumulations[0].into);
-    if (!into.is_leaf() || !state(into.state).window_of.valid())
-      return "its gradient is not one product";
-    member.gradient = into.state;
-    return {};
+    return member.weight.grad < 0 ? "its gradient is of another output gradient" : "";
+  }
+
+  bool lies_in_bucket(ProductTensor& t) const {
+    const Node& n = graph_.producer(t.value);
+    const auto* rows = n.as<Reshape>() ? graph_.producer(n.in[0]).as<SliceRows>() : nullptr;
+    if (rows == nullptr) return false;
+    t.bucket = graph_.producer(n.in[0]).in[0];
+    t.begin = rows->begin;
+    t.end = rows->end;
+    return true;
+  }
+
+  bool adds_to_window(ProductTensor& t, const Label& label) const {
+    const Node& grad = graph_.node(t.grad);
+    if (grad.label != label || grad.accumulations.size() != 1 || !readers({t.grad, 0}).empty())
+      return false;
+    const Node& into = graph_.producer(grad.accumulations[0].into);
+    if (!into.is_leaf() || !state(into.state).window_of.valid()) return false;
+    t.gradient = into.state;
+    return true;
   }
 
   const StateDecl& state(StateId id) const { return graph_.states()[id]; }
 
-  // Whether b's weight comes right after a's, and so does its gradient.
-  bool are_neighbours(const ProductMember& a, const ProductMember& b) const {
-    const Node& da = graph_.node(a.grad_weight);
-    const Node& db = graph_.node(b.grad_weight);
+  // Whether b comes right after a, where their gradients are concerned.
+  bool have_neighbouring_gradients(const ProductTensor& a, const ProductTensor& b) const {
+    const Node& da = graph_.node(a.grad);
+    const Node& db = graph_.node(b.grad);
     const StateDecl& ga = state(a.gradient);
     const StateDecl& gb = state(b.gradient);
-    return a.bucket == b.bucket && a.end == b.begin && da.in[0] == db.in[0] &&
-           da.accumulations[0].mode == db.accumulations[0].mode && da.when == db.when &&
+    return da.accumulations[0].mode == db.accumulations[0].mode && da.when == db.when &&
            ga.window_of == gb.window_of && ga.window_begin + ga.type.numel() == gb.window_begin &&
-           ga.type.dims.back() == gb.type.dims.back() && ga.kind == gb.kind;
+           ga.kind == gb.kind;
+  }
+
+  // Whether b's weight comes right after a's, and so do its gradient and the bias's.
+  bool are_neighbours(const ProductMember& a, const ProductMember& b) const {
+    const bool have_biases = a.bias.grad >= 0;
+    return a.weight.bucket == b.weight.bucket && a.weight.end == b.weight.begin &&
+           graph_.node(a.weight.grad).in[0] == graph_.node(b.weight.grad).in[0] &&
+           graph_.type(a.weight.value).dims[1] == graph_.type(b.weight.value).dims[1] &&
+           have_neighbouring_gradients(a.weight, b.weight) && have_biases == (b.bias.grad >= 0) &&
+           (!have_biases || have_neighbouring_gradients(a.bias, b.bias));
   }
 
   void find_groups(int32_t root) {
@@ -122,9 +142,10 @@ class Finder {
       if (!why.empty()) reason = fmt::format("{}: {}", shape_of(members.back()), why);
     }
     if (!reason.empty()) return note(std::move(reason));
-    std::stable_sort(
-        members.begin(), members.end(),
-        [](const ProductMember& a, const ProductMember& b) { return a.begin < b.begin; });
+    std::stable_sort(members.begin(), members.end(),
+                     [](const ProductMember& a, const ProductMember& b) {
+                       return a.weight.begin < b.weight.begin;
+                     });
     bool any = false;
     for (size_t begin = 0; begin < members.size();) {
       size_t end = begin + 1;
@@ -145,9 +166,10 @@ class Finder {
     std::vector<std::string> shapes;
     for (const ProductMember& m : group.members) shapes.push_back(shape_of(m));
     const std::string which = fmt::format("{}", fmt::join(shapes, " + "));
-    if (pack_gates(group) || pack_heads(group)) {
-      note(fmt::format("{}: gradients as one product{}", which,
-                       group.products.empty() ? "" : ", forward too"));
+    std::string apart;
+    if (pack_gates(group) || pack_attention(group, apart) || pack_heads(group)) {
+      note(fmt::format("{}: gradients as one product, forward {}", which,
+                       group.products.empty() ? "apart: " + apart : "too"));
       out_.groups.push_back(std::move(group));
       return true;
     }
@@ -156,7 +178,7 @@ class Finder {
   }
 
   std::string shape_of(const ProductMember& m) const {
-    return to_string(graph_.type(m.weight).dims);
+    return to_string(graph_.type(m.weight.value).dims);
   }
 
   void note(std::string text) {
@@ -174,25 +196,61 @@ class Finder {
         group.members[1].dy != Value{dgate.node, 1})
       return false;
     std::set<int32_t> activations;
+    std::vector<int32_t> products;
     for (const Value v : {grad.in[0], grad.in[1]}) {
-      const Node& product = graph_.producer(v);
-      if (product.as<Linear>() == nullptr || product.in.size() != 2 || product.stream != 0)
-        return false;
       for (const int32_t i : readers(v)) {
         if (i == dgate.node) continue;
         const Node& n = graph_.node(i);
         if (n.as<Swiglu>() == nullptr || n.in != std::vector{grad.in[0], grad.in[1]}) return false;
         activations.insert(i);
       }
-      group.products.push_back(v.node);
+      products.push_back(v.node);
     }
-    const Node& gate = graph_.node(group.products[0]);
-    const Node& up = graph_.node(group.products[1]);
-    if (activations.size() != 1 || gate.in[0] != up.in[0] || gate.label != up.label ||
-        gate.in[1] != group.members[0].weight || up.in[1] != group.members[1].weight)
-      return false;
+    if (activations.size() != 1 || !merge_forward(group, products)) return false;
     group.activation = *activations.begin();
     group.packed_grad = dgate.node;
+    return true;
+  }
+
+  // Whether these products of the members' weights, in order, can be one.
+  bool merge_forward(ProductGroup& group, const std::vector<int32_t>& products) const {
+    std::vector<ProductTensor> biases;
+    const Node& first = graph_.node(products[0]);
+    for (size_t k = 0; k < products.size(); ++k) {
+      const Node& n = graph_.node(products[k]);
+      const auto* op = n.as<Linear>();
+      if (op == nullptr || !op->adds_bias || n.stream != 0 || n.in[0] != first.in[0] ||
+          n.in.size() != first.in.size() || n.label != first.label || !n.accumulations.empty() ||
+          n.in[1] != group.members[k].weight.value)
+        return false;
+      if (n.in.size() < 3) continue;
+      ProductTensor& bias = biases.emplace_back(ProductTensor{.value = n.in[2]});
+      if (!lies_in_bucket(bias) || bias.bucket != group.members[0].weight.bucket ||
+          (k > 0 && biases[k - 1].end != bias.begin))
+        return false;
+    }
+    for (size_t k = 0; k < biases.size(); ++k) {
+      ProductTensor& bias = group.members[k].bias;
+      biases[k].grad = bias.grad;
+      biases[k].gradient = bias.gradient;
+      bias = biases[k];
+    }
+    group.products = products;
+    return true;
+  }
+
+  // Queries, keys and values, where one attention reads all three.
+  bool pack_attention(ProductGroup& group, std::string& why) const {
+    std::vector<Value> dy;
+    for (const ProductMember& m : group.members) dy.push_back(m.dy);
+    std::vector<int32_t> products;
+    auto heads = find_packed_heads(graph_, readers_, dy, products, why);
+    if (!heads) return false;
+    if (!merge_forward(group, products)) {
+      why = "their biases do not lie side by side";
+      return false;
+    }
+    group.heads = std::move(heads);
     return true;
   }
 
@@ -232,7 +290,7 @@ class Finder {
 
   const Graph& graph_;
   std::vector<std::string>& notes_;
-  std::map<Value, std::vector<int32_t>> readers_;
+  ValueReaders readers_;
   ProductGroups out_;
 };
 

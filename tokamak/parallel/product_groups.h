@@ -2,31 +2,42 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tokamak/graph/graph.h"
+#include "tokamak/parallel/packed_heads.h"
 
 namespace tokamak {
 
+/// A weight or bias where it lies, and the node that makes its gradient.
+struct ProductTensor {
+  Value value;
+  Value bucket;       ///< that holds it, flat
+  int64_t begin = 0;  ///< of it in the bucket
+  int64_t end = 0;
+  int32_t grad = -1;  ///< node
+  StateId gradient;   ///< a window, to which that node adds
+};
+
 /// One weight's part in a merged product.
 struct ProductMember {
-  int32_t grad_input = -1;   ///< node
-  int32_t grad_weight = -1;  ///< node
+  int32_t grad_input = -1;  ///< node
   Value dy;
-  Value weight;
-  Value bucket;       ///< that holds the weight, flat
-  int64_t begin = 0;  ///< of the weight in it
-  int64_t end = 0;
-  StateId gradient;  ///< a window, to which grad_weight adds
+  ProductTensor weight;
+  ProductTensor bias;  ///< without a node: there is none
 };
 
 /// Members in the order in which their weights lie, without gaps.
 struct ProductGroup {
   std::vector<ProductMember> members;
-  AnyOp packer;  ///< yields the output gradients side by side
+  /// Side by side the output gradients are yielded by this op, by node `packed_grad` once it is
+  /// packed, or by the attention's gradient.
+  AnyOp packer;
   std::vector<Value> packer_in;
-  int32_t packed_grad = -1;       ///< or the node that will, once it is packed
+  int32_t packed_grad = -1;
+  std::optional<PackedHeads> heads;
   std::vector<int32_t> products;  ///< of the forward, merged too
   int32_t activation = -1;        ///< the node that reads them
 };
