@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "tokamak/gpu/row_stream.cuh"
 #include "tokamak/gpu/rows.cuh"
 #include "tokamak/ops/row_sums.h"
 
@@ -14,9 +15,10 @@ namespace tokamak::gpu {
 /// `row.sum(array)`;
 /// `f.apply(statistics, x, w, dy, sums)` adds an element to its column's sums and returns dx, not
 /// yet rounded. Reads x and dy (and dx) and writes dx once; blocks' sums are added in a second
-/// kernel.
+/// kernel. `streams`: what prepare_stream<F>() has returned, if it was asked.
 template <class F>
-void launch_row_sums(const F& f, int64_t N, int64_t D, const KernelArgs& args);
+void launch_row_sums(const F& f, int64_t N, int64_t D, const KernelArgs& args,
+                     bool streams = false);
 
 namespace detail {
 
@@ -95,43 +97,6 @@ struct ReadRow {
     for (int s = 0; s < S; ++s) sums[s] = block_sum(sums[s]);
   }
 };
-
-// partial[s][d] = the sum over the block's groups of threads of sums[..][s].
-template <int P, int K, int S, class A>
-__device__ void store_sums(const A (&sums)[P][K][S], int group, int D, A* partial) {
-  extern __shared__ __align__(16) unsigned char shared[];
-  A* const totals = reinterpret_cast<A*>(shared);
-  const int thread = static_cast<int>(threadIdx.x);
-  const int threads = static_cast<int>(blockDim.x);
-  const int width = group * P * K;
-#pragma unroll
-  for (int s = 0; s < S; ++s) {
-    if (threads == group) {
-#pragma unroll
-      for (int p = 0; p < P; ++p) {
-#pragma unroll
-        for (int k = 0; k < K; ++k) {
-          const int d = (p * group + thread) * K + k;
-          if (d < D) partial[s * static_cast<int64_t>(D) + d] = sums[p][k][s];
-        }
-      }
-      continue;
-    }
-    __syncthreads();
-#pragma unroll
-    for (int p = 0; p < P; ++p) {
-#pragma unroll
-      for (int k = 0; k < K; ++k)
-        totals[thread / group * width + (p * group + thread % group) * K + k] = sums[p][k][s];
-    }
-    __syncthreads();
-    for (int d = thread; d < D; d += threads) {
-      A total{0};
-      for (int g = 0; g < threads / group; ++g) total += totals[g * width + d];
-      partial[s * static_cast<int64_t>(D) + d] = total;
-    }
-  }
-}
 
 // Block b takes the b-th group of rows of each kGpuRowBlocks, one row for each group of threads.
 // The next row is on its way while one is worked on (kAhead), the sums stay in registers.
@@ -258,56 +223,72 @@ __global__ void __launch_bounds__(1024)
   }
 }
 
+// Returns the number of blocks, each of which has written its sums.
+template <class F, class T = typename F::Element>
+int64_t hold_rows(const F& f, const RowOperands<T>& o, bool adds, cudaStream_t stream) {
+  const int64_t packs = o.D / Pack<T>::kSize;
+  if (!is_packed<T>(o.D, o.x, o.w, o.dy, o.dx) || packs > 2048) {
+    const int64_t blocks = std::min(kGpuRowBlocks, o.N);
+    read_rows<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(f, o.x, o.w, o.dy, o.dx, adds,
+                                                                      o.partial, o.N, o.D);
+    TOK_CUDA_LAUNCHED();
+    return blocks;
+  }
+  // Two accesses a thread, two blocks a multiprocessor and a row ahead leave nothing in local
+  // memory; longer rows take as many threads as a block has.
+  constexpr int kFew = 256;
+  const bool one = packs > 2 * kFew && packs <= 1024;
+  const RowGroups to = row_groups(packs, one ? 1 : 2, kFew);
+  const int64_t blocks = std::min(kGpuRowBlocks, (o.N + to.rows - 1) / to.rows);
+  const size_t shared = to.rows == 1 ? 0
+                                     : static_cast<size_t>(to.threads()) * (one ? 1 : 2) *
+                                           Pack<T>::kSize * sizeof(Accum<T>);
+  const auto launch = [&]<bool kAdds>() {
+    const auto kernel = one                    ? held_rows<1, 1, kAdds, 1024, T, F>
+                        : to.threads() <= kFew ? held_rows<2, 1, kAdds, kFew, T, F>
+                                               : held_rows<2, 0, kAdds, 1024, T, F>;
+    kernel<<<static_cast<unsigned>(blocks), to.threads(), shared, stream>>>(
+        f, o.x, o.w, o.dy, o.dx, o.partial, o.N, o.D, to.group);
+  };
+  adds ? launch.template operator()<true>() : launch.template operator()<false>();
+  TOK_CUDA_LAUNCHED();
+  return blocks;
+}
+
 }  // namespace detail
 
 template <class F>
-void launch_row_sums(const F& f, int64_t N, int64_t D, const KernelArgs& args) {
+void launch_row_sums(const F& f, int64_t N, int64_t D, const KernelArgs& args, bool streams) {
   using T = typename F::Element;
-  using A = Accum<T>;
   constexpr int S = F::kSums;
   if (D == 0) return;
-  const T* x = args.in[0].as<T>();
-  const T* w = args.in[1].as<T>();
-  const T* dy = args.in[2].as<T>();
-  T* dx = args.out[0].as<T>();
-  A* partial = static_cast<A*>(args.workspace);
+  const detail::RowOperands<T> o{.x = args.in[0].as<T>(),
+                                 .w = args.in[1].as<T>(),
+                                 .dy = args.in[2].as<T>(),
+                                 .dx = args.out[0].as<T>(),
+                                 .partial = static_cast<Accum<T>*>(args.workspace),
+                                 .N = N,
+                                 .D = static_cast<int>(D)};
   const cudaStream_t stream = as_stream(args.stream);
-  const int width = static_cast<int>(D);
-  const int64_t packs = D / Pack<T>::kSize;
+  const bool adds = args.accumulate[0];
   int64_t blocks = 0;
-  if (N > 0 && is_packed<T>(D, x, w, dy, dx) && packs <= 2048) {
-    // Two accesses a thread, two blocks a multiprocessor and a row ahead leave nothing in local
-    // memory; longer rows take as many threads as a block has.
-    constexpr int kFew = 256;
-    const bool one = packs > 2 * kFew && packs <= 1024;
-    const RowGroups to = row_groups(packs, one ? 1 : 2, kFew);
-    blocks = std::min(kGpuRowBlocks, (N + to.rows - 1) / to.rows);
-    const size_t shared = to.rows == 1 ? 0
-                                       : static_cast<size_t>(to.threads()) * (one ? 1 : 2) *
-                                             Pack<T>::kSize * sizeof(A);
-    const auto launch = [&]<bool kAdds>() {
-      const auto kernel = one                    ? detail::held_rows<1, 1, kAdds, 1024, T, F>
-                          : to.threads() <= kFew ? detail::held_rows<2, 1, kAdds, kFew, T, F>
-                                                 : detail::held_rows<2, 0, kAdds, 1024, T, F>;
-      kernel<<<static_cast<unsigned>(blocks), to.threads(), shared, stream>>>(
-          f, x, w, dy, dx, partial, N, width, to.group);
-    };
-    args.accumulate[0] ? launch.template operator()<true>() : launch.template operator()<false>();
-    TOK_CUDA_LAUNCHED();
-  } else if (N > 0) {
-    blocks = std::min(kGpuRowBlocks, N);
-    detail::read_rows<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
-        f, x, w, dy, dx, args.accumulate[0], partial, N, width);
-    TOK_CUDA_LAUNCHED();
+  if (N > 0) {
+    streams = streams && is_packed<T>(D, o.x, o.w, o.dy, o.dx);
+    if constexpr (detail::kCanStream<F>) {
+      blocks =
+          streams ? detail::stream_rows(f, o, adds, stream) : detail::hold_rows(f, o, adds, stream);
+    } else {
+      blocks = detail::hold_rows(f, o, adds, stream);
+    }
   }
-  detail::ColumnSums<S, A> sums;
+  detail::ColumnSums<S, Accum<T>> sums;
   for (int s = 0; s < S; ++s) {
     const auto k = static_cast<size_t>(s + 1);
-    sums.out[s] = args.out[k].as<A>();
+    sums.out[s] = args.out[k].as<Accum<T>>();
     sums.add[s] = args.accumulate[k];
   }
   detail::sum_columns<<<static_cast<unsigned>((D + 31) / 32), 1024, 0, stream>>>(
-      partial, sums, static_cast<int>(blocks), width);
+      o.partial, sums, static_cast<int>(blocks), o.D);
   TOK_CUDA_LAUNCHED();
 }
 

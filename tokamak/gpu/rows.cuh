@@ -90,4 +90,48 @@ __device__ inline void sums_of_warps(A (&x)[4], int group, int parity) {
   for (int s = 0; s < 4; ++s) x[s] = __shfl_sync(0xFFFFFFFFU, own, 8 * s);
 }
 
+namespace detail {
+
+// K neighbouring elements, by 16-byte accesses.
+template <int K, int S, class A>
+__device__ void store_sum(A* into, const A (&sums)[K][S], int s) {
+  A own[K];
+#pragma unroll
+  for (int k = 0; k < K; ++k) own[k] = sums[k][s];
+  store<K>(into, own);
+}
+
+// partial[s][d] = the sum over the block's groups of threads of sums[..][s].
+template <int P, int K, int S, class A>
+__device__ void store_sums(const A (&sums)[P][K][S], int group, int D, A* partial) {
+  extern __shared__ __align__(16) unsigned char shared[];
+  A* const totals = reinterpret_cast<A*>(shared);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int threads = static_cast<int>(blockDim.x);
+  const int width = group * P * K;
+#pragma unroll
+  for (int s = 0; s < S; ++s) {
+    if (threads == group) {
+#pragma unroll
+      for (int p = 0; p < P; ++p) {
+        const int d = (p * group + thread) * K;
+        if (d < D) store_sum(partial + s * static_cast<int64_t>(D) + d, sums[p], s);
+      }
+      continue;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int p = 0; p < P; ++p)
+      store_sum(totals + thread / group * width + (p * group + thread % group) * K, sums[p], s);
+    __syncthreads();
+    for (int d = thread; d < D; d += threads) {
+      A total{0};
+      for (int g = 0; g < threads / group; ++g) total += totals[g * width + d];
+      partial[s * static_cast<int64_t>(D) + d] = total;
+    }
+  }
+}
+
+}  // namespace detail
+
 }  // namespace tokamak::gpu

@@ -119,6 +119,7 @@ struct Gradient {
   using Element = T;
   using A = Accum<T>;
   static constexpr int kSums = 2;
+  static constexpr int kRowSums = 4;
 
   struct Statistics {
     A mean, r, r_mean_g, r_mean_gh;
@@ -129,10 +130,32 @@ struct Gradient {
   template <class Row>
   __device__ Statistics statistics(const Row& row, int D) const {
     if constexpr (sizeof(T) == 2) {
-      return in_one_pass(row, D);
+      A sums[kRowSums] = {A{0}, A{0}, A{0}, A{0}};
+      row.each([&](A x, A w, A dy) { add(sums, row.first, x, w, dy); });
+      row.sum(sums);
+      return finish(sums, row.first, D);
     } else {
       return in_two_passes(row, D);
     }
+  }
+
+  // In one pass, of v = x - the row's first element. Whatever the mean, the sum of v^2 is at most D
+  // + 1 times that of (x - mean)^2, which follows from it with all digits that bf16 has.
+  __device__ void add(A (&sums)[kRowSums], A first, A x, A w, A dy) const {
+    const A v = x - first;
+    const A g = w * dy;
+    sums[0] += v;
+    sums[1] += v * v;
+    sums[2] += g;
+    sums[3] += g * v;
+  }
+
+  __device__ Statistics finish(const A (&sums)[kRowSums], A first, int D) const {
+    const A share = A{1} / static_cast<A>(D);
+    const A mean = sums[0] * share;
+    const A r = rsqrt(fmax(sums[1] * share - mean * mean, A{0}) + eps);
+    const A mean_gh = (sums[3] - mean * sums[2]) * share * r;
+    return {first + mean, r, r * sums[2] * share, r * mean_gh};
   }
 
   __device__ A apply(const Statistics& s, A x, A w, A dy, A (&sums)[kSums]) const {
@@ -143,27 +166,6 @@ struct Gradient {
   }
 
  private:
-  // Of v = x - the row's first element. Whatever the mean, the sum of v^2 is at most D + 1 times
-  // that of (x - mean)^2, which follows from it with all digits that bf16 has.
-  template <class Row>
-  __device__ Statistics in_one_pass(const Row& row, int D) const {
-    A sums[4] = {A{0}, A{0}, A{0}, A{0}};
-    row.each([&](A x, A w, A dy) {
-      const A v = x - row.first;
-      const A g = w * dy;
-      sums[0] += v;
-      sums[1] += v * v;
-      sums[2] += g;
-      sums[3] += g * v;
-    });
-    row.sum(sums);
-    const A share = A{1} / static_cast<A>(D);
-    const A mean = sums[0] * share;
-    const A r = rsqrt(fmax(sums[1] * share - mean * mean, A{0}) + eps);
-    const A mean_gh = (sums[3] - mean * sums[2]) * share * r;
-    return {row.first + mean, r, r * sums[2] * share, r * mean_gh};
-  }
-
   template <class Row>
   __device__ Statistics in_two_passes(const Row& row, int D) const {
     A sum[1] = {A{0}};
@@ -194,12 +196,13 @@ Kernel prepare(const LayerNorm& op, const KernelTypes& types, const Setup&) {
   });
 }
 
-Kernel prepare(const LayerNormGrad& op, const KernelTypes& types, const Setup&) {
+Kernel prepare(const LayerNormGrad& op, const KernelTypes& types, const Setup& setup) {
   const int64_t N = rows_of(types.in[0]);
   const int64_t D = types.in[0].dims.back();
-  return by_float(types.out[0].dtype, [=, eps = op.eps]<class T>() -> Kernel {
+  return by_float(types.out[0].dtype, [&, eps = op.eps]<class T>() -> Kernel {
+    const bool streams = prepare_stream<Gradient<T>>(D, *setup.device);
     return [=](const KernelArgs& args) {
-      launch_row_sums(Gradient<T>{static_cast<Accum<T>>(eps)}, N, D, args);
+      launch_row_sums(Gradient<T>{static_cast<Accum<T>>(eps)}, N, D, args, streams);
     };
   });
 }

@@ -1,0 +1,283 @@
+// Rows that stream through shared memory: bulk copies, which need no registers, run some rows ahead
+// of the threads that work on them. For sm_90 and later.
+#pragma once
+
+#include "tokamak/gpu/rows.cuh"
+#include "tokamak/ops/row_sums.h"
+
+namespace tokamak::gpu {
+
+/// Threads of a block at most; two blocks a multiprocessor.
+inline constexpr int kStreamThreads = 256;
+
+/// Rounds of a block whose rows lie in its shared memory or are on their way there.
+inline constexpr int kStages = 3;
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define TOK_HAS_BULK_COPIES
+#endif
+
+#ifdef TOK_HAS_BULK_COPIES
+
+/// Counts the bytes that copies into shared memory bring; one thread announces them.
+class CopyBarrier {
+ public:
+  __device__ void init() {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address_of(&word_)) : "memory");
+  }
+
+  /// Lets copies see what `init` has written.
+  static __device__ void publish() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+
+  __device__ void expect(uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address_of(&word_)),
+                 "r"(bytes)
+                 : "memory");
+  }
+
+  /// Starts a copy of a multiple of 16 bytes.
+  __device__ void copy(void* into, const void* from, uint32_t bytes) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+        "[%3];" ::"r"(address_of(into)),
+        "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(address_of(&word_))
+        : "memory");
+  }
+
+  /// Returns once the round of this parity is complete; rounds count from 0.
+  __device__ void wait(uint32_t parity) {
+    asm volatile(
+        "{\n"
+        ".reg .pred is_done;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 is_done, [%0], %1;\n"
+        "@!is_done bra again;\n"
+        "}" ::"r"(address_of(&word_)),
+        "r"(parity)
+        : "memory");
+  }
+
+ private:
+  static __device__ uint32_t address_of(const void* p) {
+    return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+  }
+
+  uint64_t word_;
+};
+
+#endif
+
+namespace detail {
+
+/// Each of x summed over the warps [first, first + warps) of this thread's group, in a fixed order
+/// and known to the group; eight warps at most in a block, M a power of two. `parity` must
+/// alternate from call to call. One barrier.
+template <int M, class A>
+__device__ inline void sums_of_few_warps(A (&x)[M], int first, int warps, int parity) {
+  constexpr int kMostWarps = kStreamThreads / 32;
+  __shared__ A parts[2][kMostWarps * M];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const auto from = [](A value, int d) { return __shfl_xor_sync(0xFFFFFFFFU, value, d); };
+  // Lanes [32 m / M, 32 (m + 1) / M) get to hold sum m: half of what is left goes to other lanes.
+#pragma unroll
+  for (int d = 16, left = M / 2; left > 0; d /= 2, left /= 2) {
+    const bool is_upper = (lane & d) != 0;
+#pragma unroll
+    for (int m = 0; m < left; ++m)
+      x[m] = (is_upper ? x[m + left] : x[m]) + from(is_upper ? x[m] : x[m + left], d);
+  }
+#pragma unroll
+  for (int d = 16 / M; d > 0; d /= 2) x[0] += from(x[0], d);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  if (lane % (32 / M) == 0) parts[parity][warp * M + lane / (32 / M)] = x[0];
+  __syncthreads();
+  A own{0};
+#pragma unroll
+  for (int i = 0; i < kMostWarps * M; i += 32) {
+    if (i + lane < warps * M) own += parts[parity][first * M + i + lane];
+  }
+#pragma unroll
+  for (int d = M; d < 32 && d < kMostWarps * M; d *= 2) own += from(own, d);
+#pragma unroll
+  for (int m = 0; m < M; ++m) x[m] = __shfl_sync(0xFFFFFFFFU, own, m);
+}
+
+// Whether rows of F's elements can: those of bf16 whose sums take one pass.
+template <class F>
+inline constexpr bool kCanStream = sizeof(typename F::Element) == 2 && requires {
+  F::kRowSums;
+};
+
+template <class T>
+struct RowOperands {
+  const T* x;
+  const T* w;
+  const T* dy;
+  T* dx;
+  Accum<T>* partial;
+  int64_t N;
+  int D;
+};
+
+// Block b takes the b-th group of rows of each gridDim.x, a row for each group of threads, which
+// are whole warps with P accesses each. A row is read twice from shared memory, which costs less
+// than its registers; the sums over rows stay in registers.
+template <int P, bool kAdds, class T, class F>
+__global__ void __launch_bounds__(kStreamThreads, 2)
+    streamed_rows(F f, RowOperands<T> o, int group) {
+#ifdef TOK_HAS_BULK_COPIES
+  using A = Accum<T>;
+  constexpr int K = Pack<T>::kSize;
+  extern __shared__ __align__(16) unsigned char shared[];
+  __shared__ CopyBarrier arrived[kStages];
+  T* const ring = reinterpret_cast<T*>(shared);
+  const int D = o.D;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int member = thread % group;
+  const int row = thread / group;
+  const int rows = static_cast<int>(blockDim.x) / group;
+  const int warps = group / 32;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * rows;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * rows;
+  const int rounds = static_cast<int>((o.N - first + step - 1) / step);
+  const int size = rows * D;  // of the rows of x or dy
+  const auto start = [&](int round, int stage) {
+    const int64_t n = first + round * step;
+    const auto bytes = static_cast<uint32_t>(min(static_cast<int64_t>(rows), o.N - n) * D *
+                                             static_cast<int64_t>(sizeof(T)));
+    T* const into = ring + stage * 2 * size;
+    arrived[stage].expect(2 * bytes);
+    arrived[stage].copy(into, o.x + n * D, bytes);
+    arrived[stage].copy(into + size, o.dy + n * D, bytes);
+  };
+  if (thread == 0) {
+    for (int s = 0; s < kStages; ++s) arrived[s].init();
+    CopyBarrier::publish();
+    for (int s = 0; s < min(kStages, rounds); ++s) start(s, s);
+  }
+  bool has[P];
+  uint4 weights[P];
+#pragma unroll
+  for (int p = 0; p < P; ++p) {
+    const int d = (p * group + member) * K;
+    has[p] = d < D;
+    weights[p] = has[p] ? *reinterpret_cast<const uint4*>(o.w + d) : uint4{};
+  }
+  __syncthreads();
+  A sums[P][K][F::kSums] = {};
+  int stage = 0;
+  uint32_t lap = 0;
+  T* dx = o.dx + (first + row) * D + member * K;
+  for (int round = 0; round < rounds; ++round, dx += step * D) {
+    const T* const x = ring + stage * 2 * size + row * D + member * K;
+    const bool is_inside = first + round * step + row < o.N;
+    uint4 old[P];
+    if constexpr (kAdds) {
+#pragma unroll
+      for (int p = 0; p < P; ++p) {
+        if (is_inside && has[p]) old[p] = *reinterpret_cast<const uint4*>(dx + p * group * K);
+      }
+    }
+    arrived[stage].wait(lap);
+    const A start_of_row = to<A>(x[-member * K]);
+    A totals[F::kRowSums] = {};
+#pragma unroll
+    for (int p = 0; p < P; ++p) {
+      if (!is_inside || !has[p]) continue;
+      T v[K];
+      T w[K];
+      T g[K];
+      load<K>(x + p * group * K, v);
+      load<K>(x + size + p * group * K, g);
+      memcpy(w, &weights[p], sizeof(w));
+#pragma unroll
+      for (int k = 0; k < K; ++k)
+        f.add(totals, start_of_row, to<A>(v[k]), to<A>(w[k]), to<A>(g[k]));
+    }
+    sums_of_few_warps(totals, row * warps, warps, round % 2);
+    // All threads have left the stage before this one.
+    if (thread == 0 && round > 0 && round - 1 + kStages < rounds)
+      start(round - 1 + kStages, stage == 0 ? kStages - 1 : stage - 1);
+    const auto statistics = f.finish(totals, start_of_row, D);
+#pragma unroll
+    for (int p = 0; p < P; ++p) {
+      if (!is_inside || !has[p]) continue;
+      T v[K];
+      T w[K];
+      T g[K];
+      T before[K];
+      load<K>(x + p * group * K, v);
+      load<K>(x + size + p * group * K, g);
+      memcpy(w, &weights[p], sizeof(w));
+      if constexpr (kAdds) memcpy(before, &old[p], sizeof(before));
+#pragma unroll
+      for (int k = 0; k < K; ++k) {
+        A total = f.apply(statistics, to<A>(v[k]), to<A>(w[k]), to<A>(g[k]), sums[p][k]);
+        if constexpr (kAdds) total += to<A>(before[k]);
+        v[k] = to<T>(total);
+      }
+      store<K>(dx + p * group * K, v);
+    }
+    if (++stage == kStages) {
+      stage = 0;
+      lap ^= 1;
+    }
+  }
+  __syncthreads();
+  store_sums(sums, group, D, o.partial + blockIdx.x * static_cast<int64_t>(F::kSums) * D);
+#endif
+}
+
+inline constexpr int kStreamAccesses = 2;  // P
+
+// How rows of D elements lie over threads; no threads where they would not fit.
+template <class T>
+RowGroups stream_groups(int64_t D) {
+  const RowGroups to = row_groups(D / Pack<T>::kSize, kStreamAccesses, kStreamThreads);
+  return to.threads() <= kStreamThreads && to.group % 32 == 0 ? to : RowGroups{};
+}
+
+// Of the rows, and of the sums that store_sums puts in their place.
+template <class T>
+size_t stream_bytes(const RowGroups& to, int64_t D) {
+  const auto rows = static_cast<size_t>(kStages * 2 * to.rows * D) * sizeof(T);
+  const auto sums = static_cast<size_t>(to.threads()) * kStreamAccesses * Pack<T>::kSize;
+  return std::max(rows, sums * sizeof(Accum<T>));
+}
+
+/// Returns the number of blocks, each of which has written its sums.
+template <class F, class T = typename F::Element>
+int64_t stream_rows(const F& f, const RowOperands<T>& o, bool adds, cudaStream_t stream) {
+  const RowGroups to = stream_groups<T>(o.D);
+  const int64_t blocks = std::min(kGpuRowBlocks, (o.N + to.rows - 1) / to.rows);
+  const auto kernel = adds ? streamed_rows<kStreamAccesses, true, T, F>
+                           : streamed_rows<kStreamAccesses, false, T, F>;
+  kernel<<<static_cast<unsigned>(blocks), to.threads(), stream_bytes<T>(to, o.D), stream>>>(
+      f, o, to.group);
+  TOK_CUDA_LAUNCHED();
+  return blocks;
+}
+
+}  // namespace detail
+
+/// Whether rows of D elements go through shared memory on `device`; lets the kernels of F take what
+/// they want of it then, at most 48 KiB.
+template <class F>
+bool prepare_stream(int64_t D, const Device& device) {
+  if constexpr (detail::kCanStream<F>) {
+    using T = typename F::Element;
+    constexpr int P = detail::kStreamAccesses;
+    const RowGroups to = detail::stream_groups<T>(D);
+    if (device.arch() < 90 || D % Pack<T>::kSize != 0 || to.threads() == 0) return false;
+    const auto bytes = static_cast<int>(detail::stream_bytes<T>(to, D));
+    for (const auto kernel :
+         {detail::streamed_rows<P, false, T, F>, detail::streamed_rows<P, true, T, F>})
+      TOK_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    return true;
+  }
+  return false;
+}
+
+}  // namespace tokamak::gpu
