@@ -20,6 +20,25 @@ struct LayerNorm {
 
   std::vector<Alias> aliases() const { return {{.out = 0, .in = 0}}; }
 
+  std::optional<AnyOp> after(const AnyOp& producer) const;
+  std::string describe() const;
+
+  static std::span<const Variant> variants() { return one_kernel(); }
+};
+
+/// sum = x + branch, rounded, and y = LayerNorm(sum, w, b), inputs x, branch, w, b. sum may take
+/// the storage of either.
+struct AddLayerNorm {
+  static constexpr std::string_view kName = "add_layer_norm";
+  float eps = 1e-5F;
+
+  Types infer(std::span<const TensorType> in) const;
+  std::vector<Strategy> place(std::span<const TensorType> in) const;
+  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+
+  std::vector<Alias> aliases() const { return {{.out = 0, .in = 0}, {.out = 0, .in = 1}}; }
+
   std::string describe() const;
 
   static std::span<const Variant> variants() { return one_kernel(); }

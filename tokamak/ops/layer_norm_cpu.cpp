@@ -55,6 +55,16 @@ void grad_row(const T* x, const T* w, const T* dy, T* dx, A* dw, A* db, int64_t 
   });
 }
 
+template <class T, class A = Accum<T>>
+void norm_row(const T* x, const T* w, const T* b, T* y, int64_t D, A eps) {
+  const A mean = mean_of(x, D);
+  const A r = reciprocal_deviation(squares_about(x, D, mean), D, eps);
+  vec::loop(D, [=](int64_t d) {
+    const A h = (static_cast<A>(x[d]) - mean) * r;
+    y[d] = static_cast<T>(h * static_cast<A>(w[d]) + static_cast<A>(b[d]));
+  });
+}
+
 }  // namespace
 
 // N rows, D embed.
@@ -64,18 +74,32 @@ Kernel prepare(const LayerNorm& op, const KernelTypes& types, std::string_view) 
   const int64_t D = types.in[0].dims.back();
   return by_float(types.out[0].dtype, [=, eps = op.eps]<class T>() -> Kernel {
     return [=](const KernelArgs& args) {
-      using A = Accum<T>;
       const T* w = args.in[1].as<T>();
       const T* b = args.in[2].as<T>();
       parallel_rows(N, [&, eps](int64_t n) {
+        norm_row(args.in[0].as<T>() + n * D, w, b, args.out[0].as<T>() + n * D, D,
+                 static_cast<Accum<T>>(eps));
+      });
+    };
+  });
+}
+
+Kernel prepare(const AddLayerNorm& op, const KernelTypes& types, std::string_view) {
+  const int64_t N = rows_of(types.in[0]);
+  const int64_t D = types.in[0].dims.back();
+  return by_float(types.out[0].dtype, [=, eps = op.eps]<class T>() -> Kernel {
+    return [=](const KernelArgs& args) {
+      using A = Accum<T>;
+      const T* w = args.in[2].as<T>();
+      const T* b = args.in[3].as<T>();
+      parallel_rows(N, [&, eps](int64_t n) {
         const T* x = args.in[0].as<T>() + n * D;
-        T* y = args.out[0].as<T>() + n * D;
-        const A mean = mean_of(x, D);
-        const A r = reciprocal_deviation(squares_about(x, D, mean), D, static_cast<A>(eps));
+        const T* branch = args.in[1].as<T>() + n * D;
+        T* sum = args.out[0].as<T>() + n * D;
         vec::loop(D, [=](int64_t d) {
-          const A h = (static_cast<A>(x[d]) - mean) * r;
-          y[d] = static_cast<T>(h * static_cast<A>(w[d]) + static_cast<A>(b[d]));
+          sum[d] = static_cast<T>(static_cast<A>(x[d]) + static_cast<A>(branch[d]));
         });
+        norm_row(sum, w, b, args.out[1].as<T>() + n * D, D, static_cast<A>(eps));
       });
     };
   });

@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "tokamak/gpu/row_sums.cuh"
 #include "tokamak/gpu/rows.cuh"
 #include "tokamak/ops/layer_norm.h"
@@ -12,33 +14,55 @@ __device__ A reciprocal_deviation(A squares, int D, A eps) {
   return A{1} / sqrt(squares / static_cast<A>(D) + eps);
 }
 
+// What a norm reads and writes: y of x or, with a branch, of sum = T(x + branch), which may lie on
+// either.
+template <class T>
+struct Operands {
+  const T* x;
+  const T* branch;
+  const T* w;
+  const T* b;
+  T* sum;
+  T* y;
+};
+
 // y = w (x - mean) r + b, r = 1 / sqrt(variance + eps): a group of threads holds a row, P accesses
-// each; x is read once, y written once.
-template <int P, class T>
-__global__ void __launch_bounds__(1024) layer_norm(const T* x, const T* w, const T* b, T* y,
-                                                   int64_t N, int D, int group, Accum<T> eps) {
+// each; x (and branch) is read once, y (and sum) written once.
+template <int P, int kMostThreads, bool kAdds, class T>
+__global__ void __launch_bounds__(kMostThreads)
+    layer_norm(Operands<T> o, int64_t N, int D, int group, Accum<T> eps) {
   using A = Accum<T>;
   constexpr int K = Pack<T>::kSize;
   const int thread = static_cast<int>(threadIdx.x);
   const int member = thread % group;
   const int64_t rows = blockDim.x / group;
   const int64_t n = static_cast<int64_t>(blockIdx.x) * rows + thread / group;
-  T v[P][K];
+  uint4 row[P];  // whole registers: elements of 2 bytes would take one each
+  uint4 branch[P];
 #pragma unroll
   for (int p = 0; p < P; ++p) {
     const int d = (p * group + member) * K;
-    if (n < N && d < D) {
-      load<K>(x + n * D + d, v[p]);
-    } else {
-#pragma unroll
-      for (int k = 0; k < K; ++k) v[p][k] = to<T>(A{0});
-    }
+    row[p] = branch[p] = uint4{};
+    if (n >= N || d >= D) continue;
+    row[p] = *reinterpret_cast<const uint4*>(o.x + n * D + d);
+    if constexpr (kAdds) branch[p] = *reinterpret_cast<const uint4*>(o.branch + n * D + d);
   }
   A mean[1] = {A{0}};
 #pragma unroll
   for (int p = 0; p < P; ++p) {
+    T v[K];
+    memcpy(v, &row[p], sizeof(v));
+    if constexpr (kAdds) {
+      T u[K];
+      memcpy(u, &branch[p], sizeof(u));
 #pragma unroll
-    for (int k = 0; k < K; ++k) mean[0] += to<A>(v[p][k]);
+      for (int k = 0; k < K; ++k) v[k] = to<T>(to<A>(v[k]) + to<A>(u[k]));
+      memcpy(&row[p], v, sizeof(v));
+      const int d = (p * group + member) * K;
+      if (n < N && d < D) store<K>(o.sum + n * D + d, v);
+    }
+#pragma unroll
+    for (int k = 0; k < K; ++k) mean[0] += to<A>(v[k]);
   }
   group_sums(mean, group, 0);
   mean[0] /= static_cast<A>(D);
@@ -46,9 +70,11 @@ __global__ void __launch_bounds__(1024) layer_norm(const T* x, const T* w, const
 #pragma unroll
   for (int p = 0; p < P; ++p) {
     if ((p * group + member) * K >= D) continue;
+    T v[K];
+    memcpy(v, &row[p], sizeof(v));
 #pragma unroll
     for (int k = 0; k < K; ++k) {
-      const A centred = to<A>(v[p][k]) - mean[0];
+      const A centred = to<A>(v[k]) - mean[0];
       squares[0] += centred * centred;
     }
   }
@@ -58,26 +84,31 @@ __global__ void __launch_bounds__(1024) layer_norm(const T* x, const T* w, const
   for (int p = 0; p < P; ++p) {
     const int d = (p * group + member) * K;
     if (n >= N || d >= D) continue;
+    T v[K];
     T weight[K];
     T bias[K];
-    load<K>(w + d, weight);
-    load<K>(b + d, bias);
+    memcpy(v, &row[p], sizeof(v));
+    load<K>(o.w + d, weight);
+    load<K>(o.b + d, bias);
 #pragma unroll
     for (int k = 0; k < K; ++k)
-      v[p][k] = to<T>((to<A>(v[p][k]) - mean[0]) * r * to<A>(weight[k]) + to<A>(bias[k]));
-    store<K>(y + n * D + d, v[p]);
+      v[k] = to<T>((to<A>(v[k]) - mean[0]) * r * to<A>(weight[k]) + to<A>(bias[k]));
+    store<K>(o.y + n * D + d, v);
   }
 }
 
 // The same for any row: a block a row, which is read three times.
-template <class T>
-__global__ void __launch_bounds__(kThreads)
-    layer_norm_of_any(const T* x, const T* w, const T* b, T* y, int D, Accum<T> eps) {
+template <bool kAdds, class T>
+__global__ void __launch_bounds__(kThreads) layer_norm_of_any(Operands<T> o, int D, Accum<T> eps) {
   using A = Accum<T>;
   const int64_t at = static_cast<int64_t>(blockIdx.x) * D;
   const int first = static_cast<int>(threadIdx.x);
+  const T* x = kAdds ? o.sum : o.x;  // which this thread has written
   A sum{0};
-  for (int d = first; d < D; d += kThreads) sum += to<A>(x[at + d]);
+  for (int d = first; d < D; d += kThreads) {
+    if constexpr (kAdds) o.sum[at + d] = to<T>(to<A>(o.x[at + d]) + to<A>(o.branch[at + d]));
+    sum += to<A>(x[at + d]);
+  }
   const A mean = block_sum(sum) / static_cast<A>(D);
   A squares{0};
   for (int d = first; d < D; d += kThreads) {
@@ -86,28 +117,25 @@ __global__ void __launch_bounds__(kThreads)
   }
   const A r = reciprocal_deviation(block_sum(squares), D, eps);
   for (int d = first; d < D; d += kThreads)
-    y[at + d] = to<T>((to<A>(x[at + d]) - mean) * r * to<A>(w[d]) + to<A>(b[d]));
+    o.y[at + d] = to<T>((to<A>(x[at + d]) - mean) * r * to<A>(o.w[d]) + to<A>(o.b[d]));
 }
 
-template <class T>
-void launch(const KernelArgs& args, int64_t N, int64_t D, Accum<T> eps) {
+template <bool kAdds, class T>
+void launch(const Operands<T>& o, int64_t N, int64_t D, Accum<T> eps, cudaStream_t stream) {
   constexpr int64_t kPacks = 4;
   if (N == 0 || D == 0) return;
-  const T* x = args.in[0].as<T>();
-  const T* w = args.in[1].as<T>();
-  const T* b = args.in[2].as<T>();
-  T* y = args.out[0].as<T>();
-  const cudaStream_t stream = as_stream(args.stream);
   const int width = static_cast<int>(D);
   const int64_t packs = D / Pack<T>::kSize;
-  if (!is_packed<T>(D, x, w, b, y) || packs > 1024 * kPacks) {
-    layer_norm_of_any<<<static_cast<unsigned>(N), kThreads, 0, stream>>>(x, w, b, y, width, eps);
+  if (!is_packed<T>(D, o.x, o.branch, o.w, o.b, o.sum, o.y) || packs > 1024 * kPacks) {
+    layer_norm_of_any<kAdds><<<static_cast<unsigned>(N), kThreads, 0, stream>>>(o, width, eps);
   } else {
     const bool one = packs <= 32;
     const RowGroups to = row_groups(packs, one ? 1 : kPacks, 128);
     const auto blocks = static_cast<unsigned>((N + to.rows - 1) / to.rows);
-    const auto kernel = one ? layer_norm<1, T> : layer_norm<kPacks, T>;
-    kernel<<<blocks, to.threads(), 0, stream>>>(x, w, b, y, N, width, to.group, eps);
+    const auto kernel = one                   ? layer_norm<1, 128, kAdds, T>
+                        : to.threads() <= 256 ? layer_norm<kPacks, 256, kAdds, T>
+                                              : layer_norm<kPacks, 1024, kAdds, T>;
+    kernel<<<blocks, to.threads(), 0, stream>>>(o, N, width, to.group, eps);
   }
   TOK_CUDA_LAUNCHED();
 }
@@ -192,7 +220,31 @@ Kernel prepare(const LayerNorm& op, const KernelTypes& types, const Setup&) {
   const int64_t N = rows_of(types.in[0]);
   const int64_t D = types.in[0].dims.back();
   return by_float(types.out[0].dtype, [=, eps = op.eps]<class T>() -> Kernel {
-    return [=](const KernelArgs& args) { launch<T>(args, N, D, eps); };
+    return [=](const KernelArgs& args) {
+      const Operands<T> o{.x = args.in[0].as<T>(),
+                          .branch = nullptr,
+                          .w = args.in[1].as<T>(),
+                          .b = args.in[2].as<T>(),
+                          .sum = nullptr,
+                          .y = args.out[0].as<T>()};
+      launch<false>(o, N, D, eps, as_stream(args.stream));
+    };
+  });
+}
+
+Kernel prepare(const AddLayerNorm& op, const KernelTypes& types, const Setup&) {
+  const int64_t N = rows_of(types.in[0]);
+  const int64_t D = types.in[0].dims.back();
+  return by_float(types.out[0].dtype, [=, eps = op.eps]<class T>() -> Kernel {
+    return [=](const KernelArgs& args) {
+      const Operands<T> o{.x = args.in[0].as<T>(),
+                          .branch = args.in[1].as<T>(),
+                          .w = args.in[2].as<T>(),
+                          .b = args.in[3].as<T>(),
+                          .sum = args.out[0].as<T>(),
+                          .y = args.out[1].as<T>()};
+      launch<true>(o, N, D, eps, as_stream(args.stream));
+    };
   });
 }
 

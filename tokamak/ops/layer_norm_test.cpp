@@ -19,6 +19,24 @@ OpCases cases_of<LayerNorm>() {
 }
 
 template <>
+OpCases cases_of<AddLayerNorm>() {
+  CasesOf<AddLayerNorm> c;
+  const auto good = [&](const std::string& name, const Dims& x) -> OpCase& {
+    const int64_t D = x.back();
+    return c.good(name, {}, {f32(x), f32(x), f32({D}), f32({D})});
+  };
+  good("batched", {2, 6, 8}).flops = 8.0 * 96;
+  good("one row, odd width", {1, 131});
+  good("several rows", {67, 17});
+  good("wide", {5, 520}).check_gradient = false;
+  good("very wide", {3, 8200}).check_gradient = false;
+  c.bad("branch differs", {}, {f32({6, 5}), f32({5, 6}), f32({5}), f32({5})});
+  c.bad("bias of another width", {}, {f32({6, 5}), f32({6, 5}), f32({5}), f32({6})});
+  c.bad("bias missing", {}, {f32({6, 5}), f32({6, 5}), f32({5})});
+  return c.cases;
+}
+
+template <>
 OpCases cases_of<LayerNormGrad>() {
   CasesOf<LayerNormGrad> c;
   const auto good = [&](std::string name, Dims x) {

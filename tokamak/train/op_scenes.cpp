@@ -33,6 +33,11 @@ void build_linear(SceneBuilder& b, const Dims& d) {
   b.accumulate(b.run(LinearGradWeight{}, {x, dy})[0]);
 }
 
+// dims: tokens, dim
+void build_linear_grad_bias(SceneBuilder& b, const Dims& d) {
+  b.accumulate(b.run(LinearGradBias{}, {b.normal(d)})[0]);
+}
+
 // dims: batch, sequence, heads, key-value heads, head dim
 void build_attention(SceneBuilder& b, const Dims& d) {
   const Dims of_queries{d[0], d[1], d[2], d[4]};
@@ -72,8 +77,11 @@ void build_rms_norm(SceneBuilder& b, const Dims& d) {
 void build_layer_norm(SceneBuilder& b, const Dims& d) {
   const Value x = b.normal(d);
   const Value w = b.normal({d[1]});
-  b.run(LayerNorm{}, {x, w, b.normal({d[1]})});
-  const auto grads = b.run(LayerNormGrad{}, {x, w, b.normal(d)});
+  const Value bias = b.normal({d[1]});
+  const Value dy = b.normal(d);
+  b.run(LayerNorm{}, {x, w, bias});
+  b.run(AddLayerNorm{}, {x, dy, w, bias});
+  const auto grads = b.run(LayerNormGrad{}, {x, w, dy});
   b.accumulate(grads[1]);
   b.accumulate(grads[2]);
 }
@@ -131,12 +139,13 @@ void build_sum_squares(SceneBuilder& b, const Dims& d) {
   b.run(SumSquares{}, {b.f32(d)});
 }
 
+constexpr std::string_view kLinearGradBias[] = {"linear_grad_bias"};
 constexpr std::string_view kLinear[] = {"linear", "linear_grad_input", "linear_grad_weight"};
 constexpr std::string_view kAttention[] = {"attention", "attention_grad"};
 constexpr std::string_view kRope[] = {"rope"};
 constexpr std::string_view kRopeConcat[] = {"rope_concat"};
 constexpr std::string_view kRmsNorm[] = {"rms_norm", "add_rms_norm", "rms_norm_grad"};
-constexpr std::string_view kLayerNorm[] = {"layer_norm", "layer_norm_grad"};
+constexpr std::string_view kLayerNorm[] = {"layer_norm", "add_layer_norm", "layer_norm_grad"};
 constexpr std::string_view kSwiglu[] = {"swiglu", "swiglu_grad"};
 constexpr std::string_view kGelu[] = {"gelu", "gelu_grad"};
 constexpr std::string_view kAdd[] = {"add"};
@@ -172,6 +181,12 @@ const std::vector<OpScene>& op_scenes() {
         {4096, 128256, 4096}},
        {{512, 256, 512}},
        build_linear},
+      {"linear_grad_bias",
+       kLinearGradBias,
+       "tokens x dim",
+       {{16384, 4096}},
+       {{512, 256}},
+       build_linear_grad_bias},
       {"attention",
        kAttention,
        "batch x sequence x heads x key-value heads x head dim",
