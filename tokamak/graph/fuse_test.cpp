@@ -11,6 +11,7 @@
 #include "tokamak/graph/differentiate.h"
 #include "tokamak/ops/accumulate.h"
 #include "tokamak/ops/add.h"
+#include "tokamak/ops/layer_norm.h"
 #include "tokamak/ops/linear.h"
 #include "tokamak/ops/rms_norm.h"
 #include "tokamak/ops/swiglu.h"
@@ -228,6 +229,27 @@ TEST(Fuse, ANormAfterASumLeavesEveryBit) {
   const Node& node = fused.producer(fused.roots[0]);
   ASSERT_NE(node.as<AddRmsNorm>(), nullptr);
   EXPECT_EQ(node.as<AddRmsNorm>()->eps, 0.5F);
+  EXPECT_EQ(fused.roots[0].out, 1);
+  EXPECT_EQ(fused.roots[1], (Value{fused.roots[0].node, 0}));
+}
+
+TEST(Fuse, ALayerNormTakesTheSumBeforeIt) {
+  StateTable states;
+  Graph g(states);
+  const auto state = [&](const char* name, Dims dims) {
+    return g.read(states.declare({.name = name,
+                                  .type = {.dtype = DType::kF32, .dims = std::move(dims)},
+                                  .kind = StateKind::kInput}));
+  };
+  const Value sum = g.apply(Add{}, {state("x", {6, 33}), state("branch", {6, 33})});
+  const Value w = state("w", {33});
+  const Value b = state("b", {33});
+  g.roots = {g.apply(LayerNorm{.eps = 0.5F}, {sum, w, b}), sum};
+  const Graph fused = fuse_producers(g, lay_out(states));
+  const Node& node = fused.producer(fused.roots[0]);
+  ASSERT_NE(node.as<AddLayerNorm>(), nullptr);
+  EXPECT_EQ(node.as<AddLayerNorm>()->eps, 0.5F);
+  EXPECT_EQ(node.in.size(), 4U);
   EXPECT_EQ(fused.roots[0].out, 1);
   EXPECT_EQ(fused.roots[1], (Value{fused.roots[0].node, 0}));
 }
