@@ -10,6 +10,7 @@
 #include "tokamak/gpu/backend.h"
 #include "tokamak/gpu/nccl_world.h"
 #include "tokamak/ops/op_runner.h"
+#include "tokamak/ops/rms_norm.h"
 
 namespace tokamak::testing {
 namespace {
@@ -112,6 +113,29 @@ TEST_P(GpuOps, replay_from_a_graph_what_they_launch) {
 
 INSTANTIATE_TEST_SUITE_P(All, GpuOps, ::testing::ValuesIn(all_cases().good),
                          [](const auto& of) { return test_name(of.param.rules, of.param.name); });
+
+template <class T>
+OpCase case_of(T op, Types in) {
+  return {.rules = &kRules<T>, .op = std::make_shared<const T>(op), .in = std::move(in)};
+}
+
+// Rows of some per warp to some warps per row, of one or two accesses a thread, odd and too long.
+TEST(GpuBackend, a_gradient_emits_the_bits_of_the_norm) {
+  if (gpu::num_devices() == 0) GTEST_SKIP() << gpu::why_none();
+  for (const int64_t D : {8, 33, 256, 1032, 1600, 2048, 4096, 8200, 9216, 32768}) {
+    const TensorType x = f32({37, D});
+    const OpCase norm = case_of(RmsNorm{}, {x, f32({D})});
+    const OpCase grad = case_of(RmsNormGrad{.emits_y = true}, {x, f32({D}), x});
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const auto values = fill_inputs(grad, dtype);
+      const auto run = [&](const OpCase& c, const std::vector<Numbers>& in) {
+        return run_op(c, types_as(c, dtype), in, {.backend = &gpu_backend()});
+      };
+      EXPECT_EQ(run(grad, values)[2], run(norm, {values[0], values[1]})[0])
+          << name_of(dtype) << " " << D;
+    }
+  }
+}
 
 TEST(GpuBackend, says_why_there_is_no_device) {
   EXPECT_EQ(gpu::num_devices() == 0, !gpu::why_none().empty());

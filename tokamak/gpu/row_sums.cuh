@@ -15,10 +15,11 @@ namespace tokamak::gpu {
 /// `row.sum(array)`;
 /// `f.apply(statistics, x, w, dy, sums)` adds an element to its column's sums and returns dx, not
 /// yet rounded. Reads x and dy (and dx) and writes dx once; blocks' sums are added in a second
-/// kernel. `streams`: what prepare_stream<F>() has returned, if it was asked.
+/// kernel. `streams`: what prepare_stream<F>() has returned, if it was asked. With `y`, which
+/// F::emit then makes, returns whether it has been written: not where rows are too long or odd.
 template <class F>
-void launch_row_sums(const F& f, int64_t N, int64_t D, const KernelArgs& args,
-                     bool streams = false);
+bool launch_row_sums(const F& f, int64_t N, int64_t D, const KernelArgs& args, bool streams = false,
+                     typename F::Element* y = nullptr);
 
 namespace detail {
 
@@ -100,10 +101,10 @@ struct ReadRow {
 
 // Block b takes the b-th group of rows of each kGpuRowBlocks, one row for each group of threads.
 // The next row is on its way while one is worked on (kAhead), the sums stay in registers.
-template <int P, int kAhead, bool kAdds, int kMost, class T, class F>
+template <int P, int kAhead, bool kAdds, bool kEmits, int kMost, class T, class F>
 __global__ void __launch_bounds__(kMost, kMost < 512 ? 2 : 1)
-    held_rows(F f, const T* x, const T* w, const T* dy, T* dx, Accum<T>* partial, int64_t N, int D,
-              int group) {
+    held_rows(F f, const T* x, const T* w, const T* dy, T* dx, T* y, Accum<T>* partial, int64_t N,
+              int D, int group) {
   using A = Accum<T>;
   constexpr int K = Pack<T>::kSize;
   const int member = static_cast<int>(threadIdx.x) % group;
@@ -151,6 +152,12 @@ __global__ void __launch_bounds__(kMost, kMost < 512 ? 2 : 1)
       unpack<T>(weights[p], weight);
       unpack<T>(part.dy[p], g);
       if constexpr (kAdds) unpack<T>(part.dx[p], old);
+      if constexpr (kEmits) {
+        T again[K];
+#pragma unroll
+        for (int k = 0; k < K; ++k) again[k] = f.emit(statistics, v[k], weight[k]);
+        store<K>(y + n * D + d, again);
+      }
 #pragma unroll
       for (int k = 0; k < K; ++k) {
         A total = f.apply(statistics, to<A>(v[k]), to<A>(weight[k]), to<A>(g[k]), sums[p][k]);
@@ -223,34 +230,45 @@ __global__ void __launch_bounds__(1024)
   }
 }
 
-// Returns the number of blocks, each of which has written its sums.
+// Whether F makes its forward's y again.
+template <class F>
+inline constexpr bool kCanEmit = requires(const F& f, typename F::Statistics s,
+                                          typename F::Element x) {
+  f.emit(s, x, x);
+};
+
+// Returns the number of blocks, each of which has written its sums; `y` null: none is wanted.
 template <class F, class T = typename F::Element>
-int64_t hold_rows(const F& f, const RowOperands<T>& o, bool adds, cudaStream_t stream) {
-  const int64_t packs = o.D / Pack<T>::kSize;
-  if (!is_packed<T>(o.D, o.x, o.w, o.dy, o.dx) || packs > 2048) {
-    const int64_t blocks = std::min(kGpuRowBlocks, o.N);
-    read_rows<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(f, o.x, o.w, o.dy, o.dx, adds,
-                                                                      o.partial, o.N, o.D);
-    TOK_CUDA_LAUNCHED();
-    return blocks;
-  }
-  // Two accesses a thread, two blocks a multiprocessor and a row ahead leave nothing in local
-  // memory; longer rows take as many threads as a block has.
-  constexpr int kFew = 256;
-  const bool one = packs > 2 * kFew && packs <= 1024;
-  const RowGroups to = row_groups(packs, one ? 1 : 2, kFew);
+int64_t hold_rows(const F& f, const RowOperands<T>& o, const HeldRows& held, bool adds, T* y,
+                  cudaStream_t stream) {
+  const RowGroups& to = held.to;
   const int64_t blocks = std::min(kGpuRowBlocks, (o.N + to.rows - 1) / to.rows);
   const size_t shared = to.rows == 1 ? 0
-                                     : static_cast<size_t>(to.threads()) * (one ? 1 : 2) *
+                                     : static_cast<size_t>(to.threads()) * held.each *
                                            Pack<T>::kSize * sizeof(Accum<T>);
-  const auto launch = [&]<bool kAdds>() {
-    const auto kernel = one                    ? held_rows<1, 1, kAdds, 1024, T, F>
-                        : to.threads() <= kFew ? held_rows<2, 1, kAdds, kFew, T, F>
-                                               : held_rows<2, 0, kAdds, 1024, T, F>;
+  const auto launch = [&]<bool kAdds, bool kEmits>() {
+    constexpr int kFew = kFewThreads;
+    const auto kernel = held.each == 1         ? held_rows<1, 1, kAdds, kEmits, 1024, T, F>
+                        : to.threads() <= kFew ? held_rows<2, 1, kAdds, kEmits, kFew, T, F>
+                                               : held_rows<2, 0, kAdds, kEmits, 1024, T, F>;
     kernel<<<static_cast<unsigned>(blocks), to.threads(), shared, stream>>>(
-        f, o.x, o.w, o.dy, o.dx, o.partial, o.N, o.D, to.group);
+        f, o.x, o.w, o.dy, o.dx, y, o.partial, o.N, o.D, to.group);
   };
-  adds ? launch.template operator()<true>() : launch.template operator()<false>();
+  if constexpr (kCanEmit<F>) {
+    if (y != nullptr)
+      adds ? launch.template operator()<true, true>() : launch.template operator()<false, true>();
+  }
+  if (y == nullptr)
+    adds ? launch.template operator()<true, false>() : launch.template operator()<false, false>();
+  TOK_CUDA_LAUNCHED();
+  return blocks;
+}
+
+template <class F, class T = typename F::Element>
+int64_t read_any_rows(const F& f, const RowOperands<T>& o, bool adds, cudaStream_t stream) {
+  const int64_t blocks = std::min(kGpuRowBlocks, o.N);
+  read_rows<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(f, o.x, o.w, o.dy, o.dx, adds,
+                                                                    o.partial, o.N, o.D);
   TOK_CUDA_LAUNCHED();
   return blocks;
 }
@@ -258,10 +276,11 @@ int64_t hold_rows(const F& f, const RowOperands<T>& o, bool adds, cudaStream_t s
 }  // namespace detail
 
 template <class F>
-void launch_row_sums(const F& f, int64_t N, int64_t D, const KernelArgs& args, bool streams) {
+bool launch_row_sums(const F& f, int64_t N, int64_t D, const KernelArgs& args, bool streams,
+                     typename F::Element* y) {
   using T = typename F::Element;
   constexpr int S = F::kSums;
-  if (D == 0) return;
+  if (D == 0) return true;
   const detail::RowOperands<T> o{.x = args.in[0].as<T>(),
                                  .w = args.in[1].as<T>(),
                                  .dy = args.in[2].as<T>(),
@@ -271,15 +290,15 @@ void launch_row_sums(const F& f, int64_t N, int64_t D, const KernelArgs& args, b
                                  .D = static_cast<int>(D)};
   const cudaStream_t stream = as_stream(args.stream);
   const bool adds = args.accumulate[0];
+  const HeldRows held = held_rows_of(D / Pack<T>::kSize);
+  const bool holds = is_packed<T>(D, o.x, o.w, o.dy, o.dx, y) && held.to.threads() > 0;
   int64_t blocks = 0;
-  if (N > 0) {
-    streams = streams && is_packed<T>(D, o.x, o.w, o.dy, o.dx);
-    if constexpr (detail::kCanStream<F>) {
-      blocks =
-          streams ? detail::stream_rows(f, o, adds, stream) : detail::hold_rows(f, o, adds, stream);
-    } else {
-      blocks = detail::hold_rows(f, o, adds, stream);
-    }
+  if constexpr (detail::kCanStream<F>) {
+    if (N > 0 && holds && streams) blocks = detail::stream_rows(f, o, adds, stream);
+  }
+  if (N > 0 && blocks == 0) {
+    blocks = holds ? detail::hold_rows(f, o, held, adds, y, stream)
+                   : detail::read_any_rows(f, o, adds, stream);
   }
   detail::ColumnSums<S, Accum<T>> sums;
   for (int s = 0; s < S; ++s) {
@@ -290,6 +309,7 @@ void launch_row_sums(const F& f, int64_t N, int64_t D, const KernelArgs& args, b
   detail::sum_columns<<<static_cast<unsigned>((D + 31) / 32), 1024, 0, stream>>>(
       o.partial, sums, static_cast<int>(blocks), o.D);
   TOK_CUDA_LAUNCHED();
+  return holds;
 }
 
 }  // namespace tokamak::gpu

@@ -26,6 +26,22 @@ inline RowGroups row_groups(int64_t packs, int64_t each, int64_t threads) {
           .rows = static_cast<int>(std::max<int64_t>(1, threads / group))};
 }
 
+/// How a kernel that keeps sums over rows holds them: two accesses a thread, so that two blocks of
+/// few threads fit a multiprocessor and nothing lies in local memory; longer rows take as many
+/// threads as a block has. No threads for rows of more than 2048 accesses.
+struct HeldRows {
+  RowGroups to;
+  int each = 2;  ///< accesses a thread: 1 or 2
+};
+
+inline constexpr int kFewThreads = 256;
+
+inline HeldRows held_rows_of(int64_t packs) {
+  if (packs > 2048) return {};
+  const int each = packs > 2 * kFewThreads && packs <= 1024 ? 1 : 2;
+  return {.to = row_groups(packs, each, kFewThreads), .each = each};
+}
+
 /// Whether rows of D elements from all `pointers` on can be read by 16-byte accesses.
 template <class T, class... P>
 bool is_packed(int64_t D, const P*... pointers) {

@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kMostThreads)
       if (n < N && d < D) store<K>(o.sum + n * D + d, v);
     }
 #pragma unroll
-    for (int k = 0; k < K; ++k) squares[0] += to<A>(v[k]) * to<A>(v[k]);
+    for (int k = 0; k < K; ++k) squares[0] = fma(to<A>(v[k]), to<A>(v[k]), squares[0]);
   }
   group_sums(squares, group, 0);
   const A r = reciprocal_rms(squares[0], D, eps);
@@ -106,22 +106,24 @@ __global__ void __launch_bounds__(kThreads) rms_norm_of_any(Operands<T> o, int D
     o.y[at + d] = scale(x[at + d], o.w[d], r);
 }
 
+// As the gradient holds rows, whose y has to have the same bits; longer ones with more accesses.
 template <bool kAdds, class T>
 void launch(const Operands<T>& o, int64_t N, int64_t D, Accum<T> eps, cudaStream_t stream) {
-  constexpr int64_t kPacks = 4;
+  constexpr int kMany = 4;
   if (N == 0 || D == 0) return;
   const int width = static_cast<int>(D);
   const int64_t packs = D / Pack<T>::kSize;
-  if (!is_packed<T>(D, o.x, o.branch, o.w, o.sum, o.y) || packs > 1024 * kPacks) {
+  if (!is_packed<T>(D, o.x, o.branch, o.w, o.sum, o.y) || packs > 1024 * kMany) {
     rms_norm_of_any<kAdds><<<static_cast<unsigned>(N), kThreads, 0, stream>>>(o, width, eps);
   } else {
-    const bool one = packs <= 32;
-    const RowGroups to = row_groups(packs, one ? 1 : kPacks, 128);
-    const auto blocks = static_cast<unsigned>((N + to.rows - 1) / to.rows);
-    const auto kernel = one                   ? rms_norm<1, 128, kAdds, T>
-                        : to.threads() <= 256 ? rms_norm<kPacks, 256, kAdds, T>
-                                              : rms_norm<kPacks, 1024, kAdds, T>;
-    kernel<<<blocks, to.threads(), 0, stream>>>(o, N, width, to.group, eps);
+    HeldRows held = held_rows_of(packs);
+    if (held.to.threads() == 0) held = {.to = row_groups(packs, kMany, 128), .each = kMany};
+    const auto blocks = static_cast<unsigned>((N + held.to.rows - 1) / held.to.rows);
+    const auto kernel = held.each == 1                     ? rms_norm<1, 1024, kAdds, T>
+                        : held.each == kMany               ? rms_norm<kMany, 1024, kAdds, T>
+                        : held.to.threads() <= kFewThreads ? rms_norm<2, kFewThreads, kAdds, T>
+                                                           : rms_norm<2, 1024, kAdds, T>;
+    kernel<<<blocks, held.to.threads(), 0, stream>>>(o, N, width, held.to.group, eps);
   }
   TOK_CUDA_LAUNCHED();
 }
@@ -143,7 +145,7 @@ struct Gradient {
   __device__ Statistics statistics(const Row& row, int D) const {
     A sums[2] = {A{0}, A{0}};
     row.each([&](A x, A w, A dy) {
-      sums[0] += x * x;
+      sums[0] = fma(x, x, sums[0]);
       sums[1] += w * dy * x;
     });
     row.sum(sums);
@@ -155,6 +157,8 @@ struct Gradient {
     sums[0] += dy * x * s.r;
     return s.r * (w * dy - x * s.scale);
   }
+
+  __device__ T emit(const Statistics& s, T x, T w) const { return scale(x, w, s.r); }
 };
 
 }  // namespace
@@ -183,16 +187,16 @@ Kernel prepare(const AddRmsNorm& op, const KernelTypes& types, const Setup&) {
   });
 }
 
-// y is made by the forward's kernel, whose sums have another order than the gradient's.
+// Where the rows' kernel does not make y, the forward's does.
 Kernel prepare(const RmsNormGrad& op, const KernelTypes& types, const Setup&) {
   const int64_t N = rows_of(types.in[0]);
   const int64_t D = types.in[0].dims.back();
   return by_float(types.out[0].dtype, [=, eps = op.eps, emits_y = op.emits_y]<class T>() -> Kernel {
     return [=](const KernelArgs& args) {
-      launch_row_sums(Gradient<T>{static_cast<Accum<T>>(eps)}, N, D, args);
-      if (!emits_y) return;
-      const Operands<T> o{args.in[0].as<T>(), nullptr, args.in[1].as<T>(), nullptr,
-                          args.out[2].as<T>()};
+      T* const y = emits_y ? args.out[2].as<T>() : nullptr;
+      const Gradient<T> gradient{static_cast<Accum<T>>(eps)};
+      if (launch_row_sums(gradient, N, D, args, false, y) || !emits_y) return;
+      const Operands<T> o{args.in[0].as<T>(), nullptr, args.in[1].as<T>(), nullptr, y};
       launch<false>(o, N, D, eps, as_stream(args.stream));
     };
   });
