@@ -13,6 +13,12 @@ inline constexpr int kStreamThreads = 256;
 /// Rounds of a block whose rows lie in its shared memory or are on their way there.
 inline constexpr int kStages = 3;
 
+#ifdef TOK_HIP
+inline constexpr bool kIsHip = true;
+#else
+inline constexpr bool kIsHip = false;
+#endif
+
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define TOK_HAS_BULK_COPIES
 #endif
@@ -106,7 +112,7 @@ __device__ inline void sums_of_few_warps(A (&x)[M], int first, int warps, int pa
 
 // Whether rows of F's elements can: those of bf16 whose sums take one pass.
 template <class F>
-inline constexpr bool kCanStream = sizeof(typename F::Element) == 2 && requires {
+inline constexpr bool kCanStream = !kIsHip && sizeof(typename F::Element) == 2 && requires {
   F::kRowSums;
 };
 
