@@ -11,7 +11,11 @@ StageCosts costs() {
   c.forward_s = {.layer = 9e-3, .embedding = 1e-4, .head = 6e-3};
   c.backward_s = {.layer = 18e-3, .embedding = 2e-4, .head = 6e-3};
   c.first_backward_s = c.backward_s;
-  c.saved = {.layer = 9e8};
+  c.held = {{{PipelineItemKind::kRecvForward, PipelineItemKind::kBackwardInput}, {.base = 3.3e7}},
+            {{PipelineItemKind::kForward, PipelineItemKind::kBackwardInput}, {.layer = 9e8}},
+            {{PipelineItemKind::kForward, PipelineItemKind::kSendForward}, {.base = 3.3e7}},
+            {{PipelineItemKind::kRecvBackward, PipelineItemKind::kBackwardInput}, {.base = 3.3e7}},
+            {{PipelineItemKind::kBackwardInput, PipelineItemKind::kSendBackward}, {.base = 3.3e7}}};
   c.scratch = {.base = 6e8};
   c.elements = {.layer = 4e8, .embedding = 2.6e8, .head = 2.6e8};
   c.hop_bytes = 3.3e7;
@@ -19,28 +23,54 @@ StageCosts costs() {
   return c;
 }
 
-// 126 layers on so many ranks of so many stages.
-void BM_Pipeline(benchmark::State& state) {
+// 126 layers on so many ranks of so many stages, 64 microbatches.
+PipelineShape shape_of(const benchmark::State& state) {
   const auto p = static_cast<int>(state.range(0));
   const auto v = static_cast<int>(state.range(1));
-  const Machine machine = load_machine("h100");
   std::vector<StageModules> stages(static_cast<size_t>(p * v));
   for (int l = 0; l < 126; ++l) ++stages[static_cast<size_t>(l % (p * v))].layers;
   stages.front().has_embedding = true;
   stages.back().has_head = true;
-  const PipelineShape shape =
-      pipeline_shape(v == 1 ? "1F1B" : "Interleaved1F1B", p, std::move(stages), 64);
+  return pipeline_outline(v == 1 ? "1F1B" : "Interleaved1F1B", p, std::move(stages), 64);
+}
+
+void BM_Pipeline(benchmark::State& state) {
+  const Machine machine = load_machine("h100");
+  PipelineShape shape = shape_of(state);
+  add_schedule(shape);
   const StageCosts c = costs();
   const DataSpread spread{.owners = 64,
                           .shard = strided_layout(64, 8, machine),
                           .replicas = 2,
                           .replica = strided_layout(2, 512, machine),
                           .hop_s = 1e-4};
-  for (auto _ : state) benchmark::DoNotOptimize(closed_form(c, shape, spread, 0.0, machine));
+  const PipelineUse use = pipeline_use(c, shape, spread.hop_s);
+  for (auto _ : state) benchmark::DoNotOptimize(closed_form(c, shape, use, spread, machine));
+  state.SetItemsProcessed(state.iterations());
+}
+
+// What is kept for all data-parallel meshes of a pipeline.
+void BM_PipelineUse(benchmark::State& state) {
+  PipelineShape shape = shape_of(state);
+  add_schedule(shape);
+  const StageCosts c = costs();
+  for (auto _ : state) benchmark::DoNotOptimize(pipeline_use(c, shape, 1e-4));
+  state.SetItemsProcessed(state.iterations());
+}
+
+// What is kept for all costs.
+void BM_PipelineSchedule(benchmark::State& state) {
+  for (auto _ : state) {
+    PipelineShape shape = shape_of(state);
+    add_schedule(shape);
+    benchmark::DoNotOptimize(shape);
+  }
   state.SetItemsProcessed(state.iterations());
 }
 
 BENCHMARK(BM_Pipeline)->Args({8, 1})->Args({16, 1})->Args({16, 4})->Args({16, 8});
+BENCHMARK(BM_PipelineUse)->Args({8, 1})->Args({16, 1})->Args({16, 4})->Args({16, 8});
+BENCHMARK(BM_PipelineSchedule)->Args({8, 1})->Args({16, 1})->Args({16, 4})->Args({16, 8});
 
 void BM_Flat(benchmark::State& state) {
   const Machine machine = load_machine("h100");

@@ -66,12 +66,10 @@ struct PlacedItem {
   PipelineItem item;
 };
 
-// The lists of one rank's transfers, by the times of a run.
-class Transfers {
+// Where the transfers of a rank stand among its actions, by the times of a run.
+class RankStarts {
  public:
-  Transfers(const PipelineSchedule& schedule, const Timeline& timeline, int rank)
-      : schedule_(schedule), timeline_(timeline), rank_(rank) {
-    const auto& list = timeline.ranks[rank];
+  explicit RankStarts(const std::vector<TimedAction>& list) {
     for (size_t i = 0; i < list.size(); ++i) {
       if (list[i].action.overlaps_previous) continue;
       begin_.push_back(list[i].begin);
@@ -80,40 +78,63 @@ class Transfers {
     first_.push_back(list.size());
   }
 
-  std::vector<PlacedItem> place(int receives_ahead) const {
-    std::vector<PlacedItem> placed;
-    for (int from = 0; from < schedule_.num_ranks; ++from) {
-      for (size_t i = 0; i < timeline_.ranks[from].size(); ++i) {
-        const TimedAction& timed = timeline_.ranks[from][i];
-        const auto transfer = transfer_after(schedule_, timed.action);
-        if (!transfer) continue;
-        if (from == rank_) {
-          placed.push_back({first_after(timed.end, 0), {timed.end, from, i}, transfer->send});
-        } else if (transfer->send.peer_rank == rank_) {
-          placed.push_back(
-              {first_after(timed.end, receives_ahead), {timed.end, from, i}, transfer->recv});
-        }
-      }
-    }
-    std::sort(placed.begin(), placed.end(), [](const PlacedItem& a, const PlacedItem& b) {
-      return std::tie(a.before, a.order) < std::tie(b.before, b.order);
-    });
-    return placed;
-  }
-
- private:
-  // The first action of this rank that begins at `time` or later, or one so many starts earlier.
+  /// The first action that begins at `time` or later, or one so many starts earlier.
   size_t first_after(double time, int starts_earlier) const {
     const auto start = std::lower_bound(begin_.begin(), begin_.end(), time) - begin_.begin();
     return first_[std::max<std::ptrdiff_t>(start - starts_earlier, 0)];
   }
 
-  const PipelineSchedule& schedule_;
-  const Timeline& timeline_;
-  int rank_;
+ private:
   std::vector<double> begin_;  // of each start, an overlapped pair once
   std::vector<size_t> first_;  // index of the action that starts; at last the number of actions
 };
+
+// By rank; of `only`, unless that is negative.
+std::vector<std::vector<PlacedItem>> place_transfers(const PipelineSchedule& schedule, int only,
+                                                     int receives_ahead) {
+  const Timeline timeline = simulate_schedule(schedule, {});
+  std::vector<RankStarts> starts;
+  for (const auto& list : timeline.ranks) starts.emplace_back(list);
+  std::vector<std::vector<PlacedItem>> placed(timeline.ranks.size());
+  const auto add = [&](int rank, int ahead, double time, const auto& order,
+                       const PipelineItem& item) {
+    if (only < 0 || rank == only)
+      placed[rank].push_back({starts[rank].first_after(time, ahead), order, item});
+  };
+  for (int from = 0; from < schedule.num_ranks; ++from) {
+    for (size_t i = 0; i < timeline.ranks[from].size(); ++i) {
+      const TimedAction& timed = timeline.ranks[from][i];
+      const auto transfer = transfer_after(schedule, timed.action);
+      if (!transfer) continue;
+      const std::tuple<double, int, size_t> order{timed.end, from, i};
+      add(from, 0, timed.end, order, transfer->send);
+      add(transfer->send.peer_rank, receives_ahead, timed.end, order, transfer->recv);
+    }
+  }
+  for (auto& list : placed) {
+    std::sort(list.begin(), list.end(), [](const PlacedItem& a, const PlacedItem& b) {
+      return std::tie(a.before, a.order) < std::tie(b.before, b.order);
+    });
+  }
+  return placed;
+}
+
+std::vector<PipelineItem> merged(const std::vector<PipelineAction>& actions,
+                                 const std::vector<PlacedItem>& transfers) {
+  std::vector<PipelineItem> items;
+  items.reserve(actions.size() + transfers.size());
+  auto transfer = transfers.begin();
+  for (size_t i = 0; i < actions.size(); ++i) {
+    for (; transfer != transfers.end() && transfer->before == i; ++transfer)
+      items.push_back(transfer->item);
+    items.push_back({.kind = kind_of(actions[i].op),
+                     .stage = actions[i].stage,
+                     .microbatch = actions[i].microbatch,
+                     .overlaps_previous = actions[i].overlaps_previous});
+  }
+  for (; transfer != transfers.end(); ++transfer) items.push_back(transfer->item);
+  return items;
+}
 
 }  // namespace
 
@@ -128,21 +149,15 @@ std::string to_string(const PipelineItem& item) {
 
 std::vector<PipelineItem> lower_schedule(const PipelineSchedule& schedule, int rank,
                                          int receives_ahead) {
-  const Timeline timeline = simulate_schedule(schedule, {});
-  const std::vector<PlacedItem> transfers =
-      Transfers(schedule, timeline, rank).place(receives_ahead);
-  const std::vector<PipelineAction>& actions = schedule.actions[rank];
-  std::vector<PipelineItem> items;
-  auto transfer = transfers.begin();
-  for (size_t i = 0; i < actions.size(); ++i) {
-    for (; transfer != transfers.end() && transfer->before == i; ++transfer)
-      items.push_back(transfer->item);
-    items.push_back({.kind = kind_of(actions[i].op),
-                     .stage = actions[i].stage,
-                     .microbatch = actions[i].microbatch,
-                     .overlaps_previous = actions[i].overlaps_previous});
-  }
-  for (; transfer != transfers.end(); ++transfer) items.push_back(transfer->item);
+  return merged(schedule.actions[rank], place_transfers(schedule, rank, receives_ahead)[rank]);
+}
+
+std::vector<std::vector<PipelineItem>> lower_schedules(const PipelineSchedule& schedule,
+                                                       int receives_ahead) {
+  const auto placed = place_transfers(schedule, -1, receives_ahead);
+  std::vector<std::vector<PipelineItem>> items;
+  for (size_t rank = 0; rank < placed.size(); ++rank)
+    items.push_back(merged(schedule.actions[rank], placed[rank]));
   return items;
 }
 

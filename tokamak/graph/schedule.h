@@ -98,6 +98,10 @@ std::string to_string(const PipelineItem& item);
 std::vector<PipelineItem> lower_schedule(const PipelineSchedule& schedule, int rank,
                                          int receives_ahead);
 
+/// The same for all ranks.
+std::vector<std::vector<PipelineItem>> lower_schedules(const PipelineSchedule& schedule,
+                                                       int receives_ahead);
+
 /// Throws Error unless `items` (by rank) hold the schedule's actions in order, every message is
 /// sent and received once, before its use, and all ranks come to their ends: with sends that wait
 /// until the peer's receive is posted, matched in order between two ranks, and receives that block

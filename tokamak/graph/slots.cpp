@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -20,50 +21,56 @@ ItemOrder::ItemOrder(const Plan& plan, const std::vector<ScheduleItem>& items) {
     }
     streams_of_.emplace_back(streams.begin(), streams.end());
   }
-  const auto join = [](Clock& into, const Clock& other) {
-    for (size_t s = 0; s < into.size(); ++s) into[s] = std::max(into[s], other[s]);
+  const size_t n = num_streams_ = numbers.size();
+  const auto join = [n](int* into, const int* other) {
+    for (size_t s = 0; s < n; ++s) into[s] = std::max(into[s], other[s]);
   };
-  Clock now(numbers.size(), -1);
-  std::vector<Clock> stream(numbers.size(), now);
-  std::vector<Clock> at_end;
-  for (int i = 0; i < std::ssize(items); ++i) {
-    const ScheduleItem& item = items[static_cast<size_t>(i)];
-    const bool is_background = plan.segments[static_cast<size_t>(item.segment)].is_background;
-    segment_of_.push_back(item.segment);
-    Clock start = now;
+  std::vector<int> now(n, -1);
+  std::vector<int> stream(n * n, -1);
+  std::vector<int> at_end(items.size() * n);
+  segment_of_.resize(items.size());
+  at_start_.resize(items.size() * n);
+  foreground_.resize(items.size() * n);
+  for (size_t i = 0; i < items.size(); ++i) {
+    const ScheduleItem& item = items[i];
+    const auto segment = static_cast<size_t>(item.segment);
+    const bool is_background = plan.segments[segment].is_background;
+    segment_of_[i] = item.segment;
+    int* const start = &at_start_[i * n];
+    std::copy(now.begin(), now.end(), start);
     for (const int w : item.waits) {
       TOK_CHECK(
-          w >= 0 && w < i &&
+          w >= 0 && w < static_cast<int>(i) &&
               plan.segments[static_cast<size_t>(segment_of_[static_cast<size_t>(w)])].is_background,
           "item {} waits for {}", i, w);
-      join(start, at_end[static_cast<size_t>(w)]);
+      join(start, &at_end[static_cast<size_t>(w) * n]);
     }
-    if (!is_background) now = start;
-    at_start_.push_back(start);
-    foreground_.push_back(now);
-    Clock end = start;
-    for (const size_t s : streams_of_[static_cast<size_t>(item.segment)]) {
-      join(stream[s], start);
-      stream[s][s] = i;
-      join(end, stream[s]);
+    if (!is_background) std::copy(start, start + n, now.begin());
+    std::copy(now.begin(), now.end(), &foreground_[i * n]);
+    int* const end = &at_end[i * n];
+    std::copy(start, start + n, end);
+    for (const size_t s : streams_of_[segment]) {
+      join(&stream[s * n], start);
+      stream[s * n + s] = static_cast<int>(i);
+      join(end, &stream[s * n]);
     }
-    if (!is_background) now = end;
-    at_end.push_back(std::move(end));
+    if (!is_background) std::copy(end, end + n, now.begin());
   }
 }
 
-bool ItemOrder::covers(const Clock& clock, int item) const {
+bool ItemOrder::covers(const std::vector<int>& clocks, int at, int item) const {
   const auto& streams = streams_of_[static_cast<size_t>(segment_of_[static_cast<size_t>(item)])];
+  const int* const clock = &clocks[static_cast<size_t>(at) * num_streams_];
   return std::all_of(streams.begin(), streams.end(), [&](size_t s) { return clock[s] >= item; });
 }
 
 bool ItemOrder::has_ended(int earlier, int item) const {
-  return covers(at_start_[static_cast<size_t>(item)], earlier);
+  return covers(at_start_, item, earlier);
 }
 
 int ItemOrder::known_from(int item, int from) const {
   int i = from;
-  while (i < std::ssize(foreground_) && !covers(foreground_[static_cast<size_t>(i)], item)) ++i;
+  while (i < std::ssize(segment_of_) && !covers(foreground_, i, item)) ++i;
   return i;
 }
 
@@ -96,30 +103,6 @@ std::vector<std::vector<int>> classes_by_segment(const Plan& plan) {
   return by_segment;
 }
 
-// What reads a slot in the background is waited for before its maker has run twice more, so that
-// two slots do instead of one for each microbatch. A send may block its rank at once
-// (lower_schedule), so it may do so later.
-void wait_for_readers(Plan& plan, const std::vector<std::vector<int>>& classes) {
-  constexpr int kInFlight = 2;
-  const ItemOrder order(plan, plan.items);
-  const int count = static_cast<int>(plan.items.size());
-  for (int i = 0; i < count; ++i) {
-    const int segment = plan.items[static_cast<size_t>(i)].segment;
-    if (!plan.segments[static_cast<size_t>(segment)].is_background) continue;
-    std::set<int> makers;
-    for (const int c : classes[static_cast<size_t>(segment)]) {
-      const int maker = plan.slots[static_cast<size_t>(c)].first_segment;
-      if (!plan.segments[static_cast<size_t>(maker)].is_background) makers.insert(maker);
-    }
-    const int known = order.known_from(i, i + 1);
-    int runs = 0;
-    for (int j = i + 1; j < known && runs < kInFlight; ++j) {
-      ScheduleItem& later = plan.items[static_cast<size_t>(j)];
-      if (makers.contains(later.segment) && ++runs == kInFlight) later.waits.push_back(i);
-    }
-  }
-}
-
 std::vector<Hold> holds_of(const Plan& plan, const std::vector<std::vector<int>>& classes) {
   const ItemOrder order(plan, plan.items);
   std::map<std::pair<int, int>, Hold> holds;
@@ -141,8 +124,9 @@ std::vector<Hold> holds_of(const Plan& plan, const std::vector<std::vector<int>>
   return list;
 }
 
-// Gives the holds of `classes` slots of one pool, the lowest free one each; returns how many.
-int colour(std::vector<Hold>& holds, const std::vector<int>& classes) {
+// Gives the holds of `classes` slots of one pool, the lowest free one each: as many as are held at
+// once.
+void deal(std::vector<Hold>& holds, const std::vector<int>& classes) {
   std::vector<int> free_from;  // by slot: the item from which on it is free
   for (Hold& hold : holds) {
     if (std::find(classes.begin(), classes.end(), hold.slot_class) == classes.end()) continue;
@@ -155,47 +139,48 @@ int colour(std::vector<Hold>& holds, const std::vector<int>& classes) {
       *slot = hold.end;
     }
   }
-  return static_cast<int>(free_from.size());
 }
 
-struct Pool {
-  std::vector<int> classes;
-  int64_t slot_bytes = 0;
-  int count = 0;
-
-  int64_t bytes() const { return slot_bytes * count; }
+// A pool with how many of its slots are held, item by item.
+struct HeldPool : SlotPool {
+  std::vector<int16_t> held;
 };
 
-Pool joined(const std::vector<Pool>& pools, const std::vector<size_t>& which,
-            std::vector<Hold>& holds) {
-  Pool all;
-  for (const size_t p : which) {
-    all.classes.insert(all.classes.end(), pools[p].classes.begin(), pools[p].classes.end());
-    all.slot_bytes = std::max(all.slot_bytes, pools[p].slot_bytes);
-  }
-  all.count = colour(holds, all.classes);
-  return all;
+int most_of(const std::vector<int16_t>& held) {
+  return held.empty() ? 0 : *std::max_element(held.begin(), held.end());
+}
+
+// Holds of two lists together, each in its order of items.
+void add_held(std::vector<int16_t>& to, const std::vector<int16_t>& other) {
+  for (size_t i = 0; i < to.size(); ++i) to[i] = static_cast<int16_t>(to[i] + other[i]);
+}
+
+void join(HeldPool& to, const HeldPool& other) {
+  to.classes.insert(to.classes.end(), other.classes.begin(), other.classes.end());
+  to.slot_bytes = std::max(to.slot_bytes, other.slot_bytes);
+  add_held(to.held, other.held);
+  to.count = most_of(to.held);
 }
 
 // A microbatch is in one stage at a time, so the values that all stages of a rank save share with
 // profit even where no two of them do. From the largest on, joins as many as save the most.
-void join_from_the_largest(std::vector<Pool>& pools, std::vector<Hold>& holds) {
-  std::stable_sort(pools.begin(), pools.end(),
-                   [](const Pool& a, const Pool& b) { return a.slot_bytes > b.slot_bytes; });
-  std::vector<Pool> kept;
+void join_from_the_largest(std::vector<HeldPool>& pools) {
+  std::stable_sort(pools.begin(), pools.end(), [](const HeldPool& a, const HeldPool& b) {
+    return a.slot_bytes > b.slot_bytes;
+  });
+  std::vector<HeldPool> kept;
   for (size_t a = 0; a < pools.size();) {
-    Pool best = pools[a];
+    HeldPool best = pools[a];
     size_t best_end = a + 1;
     int64_t most_saved = 0;
     int64_t apart = pools[a].bytes();
-    std::vector<size_t> which{a};
+    HeldPool all = pools[a];
     for (size_t b = a + 1; b < pools.size(); ++b) {
-      which.push_back(b);
       apart += pools[b].bytes();
-      Pool all = joined(pools, which, holds);
+      join(all, pools[b]);
       if (apart - all.bytes() <= most_saved) continue;
       most_saved = apart - all.bytes();
-      best = std::move(all);
+      best = all;
       best_end = b + 1;
     }
     kept.push_back(std::move(best));
@@ -204,43 +189,50 @@ void join_from_the_largest(std::vector<Pool>& pools, std::vector<Hold>& holds) {
   pools = std::move(kept);
 }
 
-void join_pairs(std::vector<Pool>& pools, std::vector<Hold>& holds) {
+// The most slots that two pools together hold.
+int count_of_both(const HeldPool& a, const HeldPool& b) {
+  int16_t most = 0;
+  for (size_t i = 0; i < a.held.size(); ++i)
+    most = std::max(most, static_cast<int16_t>(a.held[i] + b.held[i]));
+  return most;
+}
+
+void join_pairs(std::vector<HeldPool>& pools) {
   for (size_t a = 0; a < pools.size(); ++a) {
     for (size_t b = a + 1; b < pools.size();) {
-      Pool both = joined(pools, {a, b}, holds);
-      if (both.bytes() >= pools[a].bytes() + pools[b].bytes()) {
+      const int64_t both =
+          std::max(pools[a].slot_bytes, pools[b].slot_bytes) * count_of_both(pools[a], pools[b]);
+      if (both >= pools[a].bytes() + pools[b].bytes()) {
         ++b;
         continue;
       }
-      pools[a] = std::move(both);
+      join(pools[a], pools[b]);
       pools.erase(pools.begin() + static_cast<std::ptrdiff_t>(b));
     }
   }
 }
 
-int64_t total_bytes(const std::vector<Pool>& pools) {
+int64_t total_bytes(const std::vector<HeldPool>& pools) {
   int64_t bytes = 0;
-  for (const Pool& pool : pools) bytes += pool.bytes();
+  for (const HeldPool& pool : pools) bytes += pool.bytes();
   return bytes;
 }
 
-// One pool for each class; pools are joined where that saves bytes: pair by pair, which leaves to
-// each stage the slots of its schedule, or else from the largest on, where that saves more than a
-// fiftieth.
-std::vector<Pool> make_pools(const Plan& plan, std::vector<Hold>& holds) {
-  std::vector<Pool> pools;
-  for (int c = 0; c < std::ssize(plan.slots); ++c) {
-    pools.push_back({.classes = {c}, .slot_bytes = plan.slots[static_cast<size_t>(c)].bytes});
-    pools.back().count = colour(holds, pools.back().classes);
+std::vector<SlotNeed> needs_of(const Plan& plan, const std::vector<Hold>& holds) {
+  std::vector<SlotNeed> needs(plan.slots.size());
+  for (size_t c = 0; c < needs.size(); ++c) {
+    needs[c].bytes = plan.slots[c].bytes;
+    needs[c].held.assign(plan.items.size() + 1, 0);
   }
-  std::vector<Pool> from_the_largest = pools;
-  join_from_the_largest(from_the_largest, holds);
-  join_pairs(from_the_largest, holds);
-  join_pairs(pools, holds);
-  if (50 * total_bytes(from_the_largest) < 49 * total_bytes(pools))
-    pools = std::move(from_the_largest);
-  for (const Pool& pool : pools) colour(holds, pool.classes);
-  return pools;
+  // Where holds begin and end, then the sums of these.
+  for (const Hold& hold : holds) {
+    std::vector<int16_t>& held = needs[static_cast<size_t>(hold.slot_class)].held;
+    ++held[static_cast<size_t>(hold.first)];
+    --held[static_cast<size_t>(hold.end)];
+  }
+  for (SlotNeed& need : needs)
+    std::partial_sum(need.held.begin(), need.held.end(), need.held.begin());
+  return needs;
 }
 
 void set_slot_bytes(Plan& plan, int64_t bytes) {
@@ -258,13 +250,64 @@ void set_slot_bytes(Plan& plan, int64_t bytes) {
 
 }  // namespace
 
+// What reads a slot in the background is waited for before its maker has run twice more, so that
+// two slots do instead of one for each microbatch. A send may block its rank at once
+// (lower_schedule), so it may do so later.
+void wait_for_readers(Plan& plan) {
+  const auto classes = classes_by_segment(plan);
+  constexpr int kInFlight = 2;
+  const ItemOrder order(plan, plan.items);
+  const int count = static_cast<int>(plan.items.size());
+  for (int i = 0; i < count; ++i) {
+    const int segment = plan.items[static_cast<size_t>(i)].segment;
+    if (!plan.segments[static_cast<size_t>(segment)].is_background) continue;
+    std::set<int> makers;
+    for (const int c : classes[static_cast<size_t>(segment)]) {
+      const int maker = plan.slots[static_cast<size_t>(c)].first_segment;
+      if (!plan.segments[static_cast<size_t>(maker)].is_background) makers.insert(maker);
+    }
+    const int known = order.known_from(i, i + 1);
+    int runs = 0;
+    for (int j = i + 1; j < known && runs < kInFlight; ++j) {
+      ScheduleItem& later = plan.items[static_cast<size_t>(j)];
+      if (makers.contains(later.segment) && ++runs == kInFlight) later.waits.push_back(i);
+    }
+  }
+}
+
+std::vector<SlotNeed> slot_needs(const Plan& plan) {
+  return needs_of(plan, holds_of(plan, classes_by_segment(plan)));
+}
+
+// One pool for each class; pools are joined where that saves bytes: pair by pair, which leaves to
+// each stage the slots of its schedule, or else from the largest on, where that saves more than a
+// fiftieth.
+std::vector<SlotPool> share_slots(std::span<const SlotNeed> needs) {
+  std::vector<HeldPool> pools;
+  for (size_t c = 0; c < needs.size(); ++c) {
+    HeldPool& pool = pools.emplace_back();
+    pool.classes = {static_cast<int>(c)};
+    pool.slot_bytes = needs[c].bytes;
+    pool.count = most_of(needs[c].held);
+    pool.held = needs[c].held;
+  }
+  std::vector<HeldPool> from_the_largest = pools;
+  join_from_the_largest(from_the_largest);
+  join_pairs(from_the_largest);
+  join_pairs(pools);
+  if (50 * total_bytes(from_the_largest) < 49 * total_bytes(pools))
+    pools = std::move(from_the_largest);
+  return {pools.begin(), pools.end()};
+}
+
 void assign_slots(Plan& plan) {
   const auto classes = classes_by_segment(plan);
-  wait_for_readers(plan, classes);
+  wait_for_readers(plan);
   for (SlotClass& slots : plan.slots) slots.value_bytes = slots.bytes;
   std::vector<Hold> holds = holds_of(plan, classes);
   int64_t bytes = 0;
-  for (const Pool& pool : make_pools(plan, holds)) {
+  for (const SlotPool& pool : share_slots(needs_of(plan, holds))) {
+    deal(holds, pool.classes);
     for (const int c : pool.classes) {
       SlotClass& slots = plan.slots[static_cast<size_t>(c)];
       slots.bytes = pool.slot_bytes;

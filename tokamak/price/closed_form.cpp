@@ -1,46 +1,11 @@
 #include "tokamak/price/closed_form.h"
 
 #include <algorithm>
-#include <array>
 
-#include "tokamak/core/error.h"
-#include "tokamak/graph/timeline.h"
-#include "tokamak/parallel/schedules.h"
 #include "tokamak/price/task_time.h"
 
 namespace tokamak::price {
 namespace {
-
-// Beyond so many microbatches for each rank a schedule only repeats itself.
-constexpr int kRepeatsAfter = 4;
-
-// From the beginning of an op of kind `from` to the end of one of kind `to`.
-PipelineShape::Held held_between(const PipelineSchedule& schedule, PipelineOp from, PipelineOp to) {
-  PipelineShape::Held peaks;
-  peaks.by_stage.assign(static_cast<size_t>(schedule.num_stages()), 0);
-  std::vector<int> held(peaks.by_stage);
-  for (const auto& actions : schedule.actions) {
-    int all = 0;
-    int most = 0;
-    for (const PipelineAction& a : actions) {
-      const auto s = static_cast<size_t>(a.stage);
-      if (a.op == from) {
-        most = std::max(most, ++all);
-        peaks.by_stage[s] = std::max(peaks.by_stage[s], ++held[s]);
-      }
-      if (a.op == to) {
-        --all;
-        --held[s];
-      }
-    }
-    peaks.by_rank.push_back(most);
-  }
-  return peaks;
-}
-
-bool is_plain_1f1b(const std::string& name, int stages_per_rank) {
-  return name == "1F1B" && stages_per_rank == 1;
-}
 
 // Buckets of a kind that a rank holds, and what one of them costs at the ends of a step.
 struct Bucket {
@@ -125,23 +90,46 @@ double reduce_tail_s(const StageModules& stage, double compute_s, const Buckets&
   return std::max(reduce_end, compute_end) - compute_s;
 }
 
-struct StageTimes {
-  double forward_s = 0.0;
-  double backward_s = 0.0;
-  double tail_s = 0.0;  ///< in the last microbatch
-};
+// What rounding to the arenas' alignment adds, of a few thousand pieces.
+constexpr double kAlignmentBytes = 1024.0 * 1024.0;
 
-struct RankSums {
-  double work_s = 0.0;  ///< of a microbatch through all its stages
-  double tail_s = 0.0;
-  double first_s = 0.0;  ///< what the first microbatch saves
-};
+// All but the slots.
+double rank_bytes(const StageCosts& c, const PipelineShape& shape, const DataSpread& spread,
+                  int rank) {
+  double elements = 0.0;
+  double scratch = 0.0;
+  double in_cast = 0.0;
+  bool has_start = false;
+  bool has_ends = false;
+  for (const int s : shape.stages_of[static_cast<size_t>(rank)]) {
+    const StageModules& stage = shape.stages[static_cast<size_t>(s)];
+    elements += c.elements(stage);
+    scratch = std::max(scratch, c.scratch(stage));
+    has_start = has_start || stage.has_embedding;
+    has_ends = has_start && stage.has_head;
+    double three = 3.0 * c.elements.layer;
+    if (stage.has_embedding || stage.has_head)
+      three = std::max(three, 2.0 * c.elements.layer +
+                                  (stage.has_head ? c.elements.head : c.elements.embedding));
+    in_cast = std::max(in_cast, three);
+  }
+  // A tied table is there once.
+  if (c.is_tied && has_ends) elements -= c.elements.embedding;
+  const double slice = elements / spread.owners;
+  const bool has_copies = spread.owners > 1 || c.compute_bytes != c.master_bytes;
+  double bytes =
+      kAlignmentBytes + 3.0 * slice * c.master_bytes + elements * c.gradient_bytes + c.input_bytes;
+  if (has_copies) bytes += elements * c.compute_bytes;
+  // Cast slices on their way into gathers.
+  const double casts = spread.owners > 1 ? in_cast / spread.owners * c.compute_bytes : 0.0;
+  return bytes + std::max(scratch, casts);
+}
 
 class Pipeline {
  public:
-  Pipeline(const StageCosts& costs, const PipelineShape& shape, const DataSpread& spread,
-           double idle_s, const Machine& machine)
-      : c_(costs), shape_(shape), spread_(spread), idle_s_(idle_s), machine_(machine) {
+  Pipeline(const StageCosts& costs, const PipelineShape& shape, const PipelineUse& use,
+           const DataSpread& spread, const Machine& machine)
+      : c_(costs), shape_(shape), use_(use), spread_(spread), machine_(machine) {
     buckets_.layer = bucket_of(c_.elements.layer, c_.tp_reduce_s.layer, c_, spread, machine);
     buckets_.embedding =
         bucket_of(c_.elements.embedding, c_.tp_reduce_s.embedding, c_, spread, machine);
@@ -149,13 +137,19 @@ class Pipeline {
   }
 
   ClosedForm run() {
-    time_stages();
-    double seconds = shape_.is_split ? split_s() : unsplit_s();
+    time_reductions();
+    double seconds = 0.0;
+    for (const PipelineUse::Path& path : use_.paths) {
+      double length = path.seconds;
+      for (const int stage : path.reductions) length += tails_[static_cast<size_t>(stage)];
+      seconds = std::max(seconds, length);
+    }
     double update = 0.0;
     double bytes = 0.0;
     for (int r = 0; r < shape_.num_ranks; ++r) {
       update = std::max(update, update_s(r));
-      bytes = std::max(bytes, rank_bytes(r));
+      bytes = std::max(
+          bytes, rank_bytes(c_, shape_, spread_, r) + use_.slot_bytes[static_cast<size_t>(r)]);
     }
     seconds += unshard_s(shape_, 0, buckets_) + update + spread_.norm_s + tie_s() +
                machine_.software.step_overhead_s;
@@ -163,61 +157,17 @@ class Pipeline {
   }
 
  private:
-  const StageTimes& first_of(int rank) const {
-    return times_[static_cast<size_t>(shape_.stages_of[static_cast<size_t>(rank)].front())];
-  }
-
-  const StageTimes& last_of(int rank) const {
-    return times_[static_cast<size_t>(shape_.stages_of[static_cast<size_t>(rank)].back())];
-  }
-
-  void time_stages() {
-    times_.reserve(shape_.stages.size());
-    sums_.resize(static_cast<size_t>(shape_.num_ranks));
-    const StageModules* before = nullptr;
+  void time_reductions() {
+    tails_.reserve(shape_.stages.size());
     for (size_t s = 0; s < shape_.stages.size(); ++s) {
       const StageModules& stage = shape_.stages[s];
-      RankSums& sum = sums_[static_cast<size_t>(shape_.rank_of_stage[s])];
-      const bool is_same = before != nullptr && before->layers == stage.layers &&
-                           !before->has_embedding && !stage.has_head;
-      if (is_same) {
-        times_.push_back(times_.back());
-      } else {
-        const double weight_s = c_.weight_s(stage);
-        StageTimes t{.forward_s = c_.forward_s(stage), .backward_s = c_.backward_s(stage)};
-        t.tail_s =
-            reduce_tail_s(stage, shape_.is_split ? weight_s : t.backward_s, buckets_, machine_);
-        t.backward_s += weight_s;
-        first_s_ = t.backward_s - c_.first_backward_s(stage) - c_.first_weight_s(stage);
-        times_.push_back(t);
-      }
-      before = &stage;
-      sum.work_s += times_.back().forward_s + times_.back().backward_s;
-      sum.tail_s += times_.back().tail_s;
-      sum.first_s += first_s_;
+      const bool is_same = s > 0 && shape_.stages[s - 1] == stage;
+      tails_.push_back(
+          is_same
+              ? tails_.back()
+              : reduce_tail_s(stage, shape_.is_split ? c_.weight_s(stage) : c_.backward_s(stage),
+                              buckets_, machine_));
     }
-  }
-
-  // The busiest rank's work, the way of the first microbatch to it and of the last one from it.
-  double unsplit_s() const {
-    const int p = shape_.num_ranks;
-    const int m = shape_.num_microbatches;
-    const double hops_s = 2.0 * spread_.hop_s;
-    double before = 0.0;  // both ways through the first stages of the ranks before
-    double after = 0.0;   // and through the last ones of those behind
-    for (int r = 1; r < p; ++r) after += last_of(r).forward_s + last_of(r).backward_s + hops_s;
-    double seconds = 0.0;
-    for (int r = 0; r < p; ++r) {
-      const RankSums& sum = sums_[static_cast<size_t>(r)];
-      double work = m * sum.work_s - sum.first_s;
-      // Beyond the lead of a rank, a microbatch waits for the round trip of an earlier one.
-      const int lead = std::min(m, p - r);
-      if (laps() == 1) work += (m - lead) * std::max(0.0, (sum.work_s + after) / lead - sum.work_s);
-      seconds = std::max(seconds, before + work + after);
-      before += first_of(r).forward_s + first_of(r).backward_s + hops_s;
-      if (r + 1 < p) after -= last_of(r + 1).forward_s + last_of(r + 1).backward_s + hops_s;
-    }
-    return seconds + waits_between_laps();
   }
 
   // Gradients of a table that both ends of the pipeline hold.
@@ -226,46 +176,6 @@ class Pipeline {
     const double bytes = c_.elements.embedding / spread_.owners * c_.gradient_bytes;
     return machine_.device.launch_s +
            collective_seconds(Collective::kAllReduce, bytes, spread_.ends, machine_);
-  }
-
-  int laps() const { return static_cast<int>(shape_.stages.size()) / shape_.num_ranks; }
-
-  // A group of microbatches goes once round the ranks before the next lap begins; a lap takes as
-  // long as one microbatch does where that is longer. The last one is held up by reductions.
-  double waits_between_laps() const {
-    const int p = shape_.num_ranks;
-    const int m = shape_.num_microbatches;
-    const int groups = std::max(1, m / p);
-    const int first_group = (m + groups - 1) / groups;
-    const int last_group = m / groups;
-    double seconds = 0.0;
-    for (int lap = 0; lap < laps(); ++lap) {
-      double forward = 0.0;
-      double backward = 0.0;
-      double tails = 0.0;
-      double longest = 0.0;
-      double longest_back = 0.0;
-      double longest_tail = 0.0;
-      for (int r = 0; r < p; ++r) {
-        const StageTimes& t = times_[static_cast<size_t>(lap * p + r)];
-        forward += t.forward_s + spread_.hop_s;
-        backward += t.backward_s + t.tail_s + spread_.hop_s;
-        tails += t.tail_s;
-        longest = std::max(longest, t.forward_s);
-        longest_back = std::max(longest_back, t.backward_s);
-        longest_tail = std::max(longest_tail, t.tail_s);
-      }
-      if (lap + 1 < laps()) seconds += std::max(0.0, forward - first_group * longest);
-      seconds += lap == 0 ? tails : std::max(longest_tail, backward - last_group * longest_back);
-    }
-    return seconds;
-  }
-
-  double split_s() const {
-    double busiest = 0.0;
-    for (const RankSums& sum : sums_)
-      busiest = std::max(busiest, shape_.num_microbatches * sum.work_s - sum.first_s + sum.tail_s);
-    return busiest + idle_s_;
   }
 
   double update_s(int rank) const {
@@ -279,154 +189,47 @@ class Pipeline {
     return seconds;
   }
 
-  double rank_bytes(int rank) const {
-    const auto r = static_cast<size_t>(rank);
-    double elements = 0.0;
-    double scratch = 0.0;
-    double in_cast = 0.0;
-    bool has_ends = false;
-    bool has_start = false;
-    for (const int s : shape_.stages_of[r]) {
-      const StageModules& stage = shape_.stages[static_cast<size_t>(s)];
-      elements += c_.elements(stage);
-      scratch = std::max(scratch, c_.scratch(stage));
-      has_start = has_start || stage.has_embedding;
-      has_ends = has_start && stage.has_head;
-      double three = 3.0 * buckets_.layer.elements;
-      if (stage.has_embedding || stage.has_head)
-        three = std::max(three, 2.0 * buckets_.layer.elements +
-                                    (stage.has_head ? buckets_.head : buckets_.embedding).elements);
-      in_cast = std::max(in_cast, three);
-    }
-    // A tied table is there once.
-    if (c_.is_tied && has_ends) elements -= c_.elements.embedding;
-    const double slice = elements / spread_.owners;
-    const bool has_copies = spread_.owners > 1 || c_.compute_bytes != c_.master_bytes;
-    double bytes = kAlignmentBytes + 3.0 * slice * c_.master_bytes + elements * c_.gradient_bytes +
-                   c_.input_bytes;
-    if (has_copies) bytes += elements * c_.compute_bytes;
-    // Cast slices on their way into gathers.
-    const double casts = spread_.owners > 1 ? in_cast / spread_.owners * c_.compute_bytes : 0.0;
-    bytes += std::max(scratch, casts) + hop_bytes(r);
-    if (!shape_.is_split) return bytes + held_bytes(r, shape_.in_flight, c_.saved);
-    return bytes + held_bytes(r, shape_.forward_to_input, c_.saved) +
-           held_bytes(r, shape_.in_flight, c_.weight_saved) +
-           held_bytes(r, shape_.input_to_weight, c_.weight_handed);
-  }
-
-  // Slots of a rank's stages lie apart, or in one pool where that takes less.
-  double held_bytes(size_t rank, const PipelineShape::Held& held, const StageSum& bytes) const {
-    double apart = 0.0;
-    double largest = 0.0;
-    for (const int s : shape_.stages_of[rank]) {
-      const double each = bytes(shape_.stages[static_cast<size_t>(s)]);
-      apart += held.by_stage[static_cast<size_t>(s)] * each;
-      largest = std::max(largest, each);
-    }
-    return std::min(apart, held.by_rank[rank] * largest);
-  }
-
-  // What is received lives until its backward. What is sent, gradients that are received and what
-  // comes early take two slots of each kind, or share a few.
-  double hop_bytes(size_t rank) const {
-    constexpr int kSharedOfStage = 5;
-    const int two = std::min(2, shape_.num_microbatches);
-    int apart = 0;
-    int received = 0;
-    const auto stages = static_cast<int>(shape_.stages_of[rank].size());
-    for (const int s : shape_.stages_of[rank]) {
-      if (s > 0) {
-        apart += two;
-        received += shape_.in_flight.by_stage[static_cast<size_t>(s)];
-      }
-      if (s + 1 < static_cast<int>(shape_.stages.size())) apart += 2 * two;
-    }
-    if (received > 0) apart += two;
-    received = std::min(received, shape_.in_flight.by_rank[rank]);
-    return (received + std::min(apart, kSharedOfStage * stages + (shape_.is_split ? 3 : 1))) *
-           c_.hop_bytes;
-  }
-
-  // What rounding to the arenas' alignment adds, of a few thousand pieces.
-  static constexpr double kAlignmentBytes = 1024.0 * 1024.0;
-
   const StageCosts& c_;
   const PipelineShape& shape_;
+  const PipelineUse& use_;
   const DataSpread& spread_;
-  double idle_s_;
   const Machine& machine_;
   Buckets buckets_;
-  std::vector<StageTimes> times_;  // by stage
-  std::vector<RankSums> sums_;     // by rank
-  double first_s_ = 0.0;
+  std::vector<double> tails_;  // by stage
 };
-
-PipelineDurations durations_of(const StageCosts& costs, const PipelineShape& shape, double hop_s) {
-  PipelineDurations d{.transfer = hop_s};
-  for (const StageModules& stage : shape.stages)
-    d.stages.push_back({.forward = costs.forward_s(stage),
-                        .backward_input = costs.backward_s(stage),
-                        .backward_weight = costs.weight_s(stage)});
-  return d;
-}
-
-double idle_of(const PipelineSchedule& schedule, const PipelineDurations& durations) {
-  const Timeline t = simulate_schedule(schedule, durations);
-  return t.makespan - *std::max_element(t.busy.begin(), t.busy.end());
-}
 
 }  // namespace
 
-PipelineShape pipeline_shape(const std::string& name, int num_ranks,
-                             std::vector<StageModules> stages, int num_microbatches) {
-  const int p = num_ranks;
-  const int stages_per_rank = static_cast<int>(stages.size()) / p;
-  PipelineShape shape{.schedule = name,
-                      .num_ranks = p,
-                      .num_microbatches = num_microbatches,
-                      .stages = std::move(stages)};
-  const int longest = 2 * kRepeatsAfter * p + num_microbatches % p;
-  const PipelineSchedule schedule =
-      make_schedule(name, p, stages_per_rank,
-                    is_plain_1f1b(name, stages_per_rank) ? 1 : std::min(num_microbatches, longest));
-  shape.rank_of_stage = schedule.rank_of_stage;
-  shape.stages_of.resize(static_cast<size_t>(p));
-  for (int s = 0; s < std::ssize(shape.stages); ++s)
-    shape.stages_of[static_cast<size_t>(shape.rank_of_stage[static_cast<size_t>(s)])].push_back(s);
-  shape.is_split = schedule.splits_backward();
-  if (is_plain_1f1b(name, stages_per_rank)) {
-    for (int r = 0; r < p; ++r)
-      shape.in_flight.by_rank.push_back(std::min(num_microbatches, p - r));
-    shape.in_flight.by_stage = shape.in_flight.by_rank;
-    return shape;
+ClosedForm closed_form(const StageCosts& costs, const PipelineShape& shape, const PipelineUse& use,
+                       const DataSpread& spread, const Machine& machine) {
+  return Pipeline(costs, shape, use, spread, machine).run();
+}
+
+double least_bytes(const StageCosts& costs, const PipelineShape& shape, const DataSpread& spread) {
+  using enum PipelineItemKind;
+  double most = 0.0;
+  for (int r = 0; r < shape.num_ranks; ++r) {
+    double least_held = 0.0;  // of a microbatch in flight
+    bool is_first = true;
+    for (const int s : shape.stages_of[static_cast<size_t>(r)]) {
+      double throughout = 0.0;
+      double before = 0.0;
+      double after = 0.0;
+      for (const auto& [kind, bytes] : costs.held) {
+        if (kind.from != kForward && kind.from != kBackwardInput) continue;
+        const double size = bytes(shape.stages[static_cast<size_t>(s)]);
+        if (kind.from == kForward && kind.to == kBackwardWeight) throughout += size;
+        if (kind.from == kForward && kind.to == kBackwardInput) before += size;
+        if (kind.from == kBackwardInput && kind.to == kBackwardWeight) after += size;
+      }
+      const double held = throughout + (shape.is_split ? std::min(before, after) : before);
+      least_held = is_first ? held : std::min(least_held, held);
+      is_first = false;
+    }
+    most = std::max(most, rank_bytes(costs, shape, spread, r) +
+                              shape.in_flight[static_cast<size_t>(r)] * least_held);
   }
-  using enum PipelineOp;
-  shape.in_flight = held_between(schedule, kForward, shape.is_split ? kBackwardWeight : kBackward);
-  if (!shape.is_split) return shape;
-  shape.forward_to_input = held_between(schedule, kForward, kBackwardInput);
-  shape.input_to_weight = held_between(schedule, kBackwardInput, kBackwardWeight);
-  shape.short_schedule =
-      make_schedule(name, p, stages_per_rank, std::min(num_microbatches, kRepeatsAfter * p));
-  return shape;
-}
-
-double split_idle_s(const StageCosts& costs, const PipelineShape& shape, double hop_s) {
-  TOK_CHECK(shape.is_split, "{} has no idle time of its own", shape.schedule);
-  const PipelineDurations durations = durations_of(costs, shape, hop_s);
-  const double idle = idle_of(shape.short_schedule, durations);
-  const int more = shape.num_microbatches - shape.short_schedule.num_microbatches;
-  if (more <= 0) return idle;
-  const int p = shape.num_ranks;
-  const int stages_per_rank = static_cast<int>(shape.stages.size()) / p;
-  const int fewer = (kRepeatsAfter - 1) * p;
-  const double before =
-      idle_of(make_schedule(shape.schedule, p, stages_per_rank, fewer), durations);
-  return idle + std::max(0.0, idle - before) / p * more;
-}
-
-ClosedForm closed_form(const StageCosts& costs, const PipelineShape& shape,
-                       const DataSpread& spread, double idle_s, const Machine& machine) {
-  return Pipeline(costs, shape, spread, idle_s, machine).run();
+  return most;
 }
 
 ClosedForm closed_form(const FlatCosts& costs, int layers, int num_microbatches,

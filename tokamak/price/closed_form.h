@@ -2,22 +2,13 @@
 // the head cost one rank. No graph, no event loop; docs/pricing.md has the formulas.
 #pragma once
 
-#include <cstdint>
-#include <span>
-#include <string>
+#include <array>
 #include <vector>
 
-#include "tokamak/graph/schedule.h"
 #include "tokamak/price/collective_time.h"
+#include "tokamak/price/pipeline_shape.h"
 
 namespace tokamak::price {
-
-/// What a pipeline stage holds.
-struct StageModules {
-  int layers = 0;
-  bool has_embedding = false;
-  bool has_head = false;  ///< with the last norm
-};
 
 /// A quantity of a stage as a sum over its modules.
 struct StageSum {
@@ -40,10 +31,8 @@ struct StageCosts {
   StageSum first_backward_s;  ///< of the first microbatch, which overwrites gradients
   StageSum weight_s;          ///< 0 where it does not split
   StageSum first_weight_s;
-  StageSum saved;            ///< bytes from forward to backward
-  StageSum weight_saved;     ///< from forward to weight gradients
-  StageSum weight_handed;    ///< from backward to weight gradients
-  StageSum scratch;          ///< bytes while a segment runs
+  std::vector<std::pair<HeldKind, StageSum>> held;  ///< bytes, in the order in which they are made
+  StageSum scratch;                                 ///< bytes while a segment runs
   StageSum elements;         ///< parameters of one tp rank, as buckets pad them
   StageSum tp_reduce_s;      ///< of gradients over tp, in the last microbatch
   double hop_bytes = 0.0;    ///< from a stage to the next
@@ -56,34 +45,6 @@ struct StageCosts {
   double update_s = 0.0;   ///< of norm and optimizer for an owned element
   int update_kernels = 2;  ///< of a bucket
 };
-
-/// A schedule and its stages: all that depends on neither model nor machine.
-struct PipelineShape {
-  std::string schedule;
-  int num_ranks = 1;
-  int num_microbatches = 1;
-  std::vector<StageModules> stages;
-  std::vector<int> rank_of_stage;
-  std::vector<std::vector<int>> stages_of;  ///< by rank, in model order
-  bool is_split = false;
-
-  /// Chunks that are held at once, from the forward to the last backward; and where it splits, from
-  /// the forward to the input gradients and from these to the weight gradients.
-  struct Held {
-    std::vector<int> by_rank;
-    std::vector<int> by_stage;
-  };
-
-  Held in_flight;
-  Held forward_to_input;
-  Held input_to_weight;
-  /// A split schedule for simulation, of at most so many microbatches that more only repeat.
-  PipelineSchedule short_schedule;
-};
-
-/// REQUIRES: stages in model order, as many as `name` wants on so many ranks.
-PipelineShape pipeline_shape(const std::string& name, int num_ranks,
-                             std::vector<StageModules> stages, int num_microbatches);
 
 /// How a mesh spreads parameters and messages.
 struct DataSpread {
@@ -101,13 +62,31 @@ struct ClosedForm {
   double bytes = 0.0;
 };
 
-/// What an idle pipeline costs in a split schedule: seconds of a step beyond those of the busiest
-/// rank's work. A short simulation: callers keep it by (costs, shape, hop_s).
-double split_idle_s(const StageCosts& costs, const PipelineShape& shape, double hop_s);
+/// What a schedule makes of the costs, on any data-parallel mesh.
+struct PipelineUse {
+  /// A way through the step that takes `seconds` and the reductions of these stages.
+  struct Path {
+    double seconds = 0.0;
+    std::vector<int> reductions;
+  };
 
-/// A pipeline of more than one rank. `idle_s` is split_idle_s() where the schedule splits.
-ClosedForm closed_form(const StageCosts& costs, const PipelineShape& shape,
-                       const DataSpread& spread, double idle_s, const Machine& machine);
+  std::array<Path, 2> paths;       ///< the longest without and with long reductions
+  std::vector<double> slot_bytes;  ///< by rank: of what is held for later items
+};
+
+/// Two or three passes over the schedule, and the slots of each rank: callers keep it by (costs,
+/// shape, hop_s). REQUIRES: add_schedule() was called.
+PipelineUse pipeline_use(const StageCosts& costs, const PipelineShape& shape, double hop_s);
+
+/// No step is shorter: the way to the busiest rank, its work, and the way back. Needs no schedule.
+double least_seconds(const StageCosts& costs, const PipelineShape& shape, double hop_s);
+
+/// No rank that fits takes less.
+double least_bytes(const StageCosts& costs, const PipelineShape& shape, const DataSpread& spread);
+
+/// A pipeline of more than one rank.
+ClosedForm closed_form(const StageCosts& costs, const PipelineShape& shape, const PipelineUse& use,
+                       const DataSpread& spread, const Machine& machine);
 
 /// A line in the number of layers.
 struct LayerLine {

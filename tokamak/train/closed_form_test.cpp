@@ -55,14 +55,14 @@ price::ClosedForm closed_form_of(const Drawn& drawn, const price::Machine& machi
     return price::closed_form(probe_flat(drawn.model, shape, target, machine, linear), layers,
                               static_cast<int>(drawn.point.num_microbatches), machine);
   PipelineShapes shapes(layers);
-  const price::PipelineShape* pipeline = shapes.find(drawn.point);
+  const price::PipelineShape* pipeline = shapes.outline(drawn.point);
   if (pipeline == nullptr) throw Error("too few layers");
   const price::StageCosts costs =
       probe_stages(drawn.model, shape, pipeline->is_split, target, machine, linear);
   const price::DataSpread spread = spread_of(d, costs, machine);
-  const double idle_s =
-      pipeline->is_split ? price::split_idle_s(costs, *pipeline, spread.hop_s) : 0.0;
-  return price::closed_form(costs, *pipeline, spread, idle_s, machine);
+  const price::PipelineShape& scheduled = shapes.scheduled(drawn.point);
+  return price::closed_form(costs, scheduled, price::pipeline_use(costs, scheduled, spread.hop_s),
+                            spread, machine);
 }
 
 TEST(ClosedForm, AgreesWithPlans) {
@@ -82,7 +82,8 @@ TEST(ClosedForm, AgreesWithPlans) {
     std::optional<PricedRun> priced;
     try {
       form = closed_form_of(drawn, machine);
-      priced = price_run({.config = drawn.config, .degrees = drawn.point.degrees, .machine = machine});
+      priced =
+          price_run({.config = drawn.config, .degrees = drawn.point.degrees, .machine = machine});
     } catch (const Error&) {
       continue;  // too few layers for the stages, or rows for the ranks
     }

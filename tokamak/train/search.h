@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tokamak/price/closed_form.h"
 #include "tokamak/train/priced_run.h"
 #include "tokamak/train/search_space.h"
 

@@ -191,30 +191,43 @@ std::string schedule_text(const SearchPoint& point, int num_layers) {
                             point.microbatch == 1 ? "" : "s");
 }
 
-const price::PipelineShape* PipelineShapes::find(const SearchPoint& point) {
+PipelineShapes::Entry& PipelineShapes::entry(const SearchPoint& point) {
   const Key key{point.schedule, point.degrees.pp, point.layers_per_stage, point.ends_weigh,
                 point.num_microbatches};
-  const auto [at, is_new] = shapes_.try_emplace(key);
-  if (!is_new) return at->second.stages.empty() ? nullptr : &at->second;
-  const auto p = static_cast<int>(point.degrees.pp);
-  SplitRequest request{.num_layers = num_layers_,
-                       .num_ranks = p,
-                       .schedule = point.schedule,
-                       .first_stage_less_layers = point.ends_weigh,
-                       .last_stage_less_layers = point.ends_weigh};
-  if (point.layers_per_stage > 0) request.layers_per_stage = point.layers_per_stage;
-  try {
-    const StageSplit split = split_stages(request);
-    std::vector<price::StageModules> stages(static_cast<size_t>(split.num_stages));
-    for (const int s : split.stage_of_layer) ++stages[static_cast<size_t>(s)].layers;
-    stages[static_cast<size_t>(split.embedding_stage)].has_embedding = true;
-    stages[static_cast<size_t>(split.head_stage)].has_head = true;
-    at->second = price::pipeline_shape(point.schedule, p, std::move(stages),
-                                       static_cast<int>(point.num_microbatches));
-  } catch (const Error&) {
-    return nullptr;  // too few layers
-  }
-  return &at->second;
+  const std::lock_guard lock(mutex_);
+  return entries_.try_emplace(key).first->second;
+}
+
+const price::PipelineShape* PipelineShapes::outline(const SearchPoint& point) {
+  Entry& e = entry(point);
+  std::call_once(e.outlined, [&] {
+    const auto p = static_cast<int>(point.degrees.pp);
+    SplitRequest request{.num_layers = num_layers_,
+                         .num_ranks = p,
+                         .schedule = point.schedule,
+                         .first_stage_less_layers = point.ends_weigh,
+                         .last_stage_less_layers = point.ends_weigh};
+    if (point.layers_per_stage > 0) request.layers_per_stage = point.layers_per_stage;
+    try {
+      const StageSplit split = split_stages(request);
+      std::vector<price::StageModules> stages(static_cast<size_t>(split.num_stages));
+      for (const int s : split.stage_of_layer) ++stages[static_cast<size_t>(s)].layers;
+      stages[static_cast<size_t>(split.embedding_stage)].has_embedding = true;
+      stages[static_cast<size_t>(split.head_stage)].has_head = true;
+      e.shape = price::pipeline_outline(point.schedule, p, std::move(stages),
+                                        static_cast<int>(point.num_microbatches));
+      e.exists = true;
+    } catch (const Error&) {
+      // too few layers
+    }
+  });
+  return e.exists ? &e.shape : nullptr;
+}
+
+const price::PipelineShape& PipelineShapes::scheduled(const SearchPoint& point) {
+  Entry& e = entry(point);
+  std::call_once(e.scheduled, [&] { price::add_schedule(e.shape); });
+  return e.shape;
 }
 
 }  // namespace tokamak

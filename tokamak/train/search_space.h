@@ -4,13 +4,15 @@
 
 #include <cstdint>
 #include <map>
+#include <mutex>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "tokamak/config/config.h"
 #include "tokamak/models/model_spec.h"
-#include "tokamak/price/closed_form.h"
+#include "tokamak/price/machine.h"
+#include "tokamak/price/pipeline_shape.h"
 #include "tokamak/train/mesh_options.h"
 
 namespace tokamak {
@@ -48,19 +50,32 @@ Config config_of(const SearchPoint& point, const Config& base, int64_t global_ba
 /// "Interleaved1F1B of 4 stages a rank, 16 x 1 sequences".
 std::string schedule_text(const SearchPoint& point, int num_layers);
 
-/// Shapes of pipelines, each made once. Not for several threads.
+/// Shapes of pipelines, each made once; for any number of threads.
 class PipelineShapes {
  public:
   explicit PipelineShapes(int num_layers) : num_layers_(num_layers) {}
 
   /// Null where there are too few layers for the stages. REQUIRES: a pipeline.
-  const price::PipelineShape* find(const SearchPoint& point);
+  const price::PipelineShape* outline(const SearchPoint& point);
+
+  /// With its schedule. REQUIRES: outline() is not null.
+  const price::PipelineShape& scheduled(const SearchPoint& point);
 
  private:
   using Key = std::tuple<std::string, int64_t, int, int, int64_t>;
 
+  struct Entry {
+    std::once_flag outlined;
+    std::once_flag scheduled;
+    bool exists = false;
+    price::PipelineShape shape;
+  };
+
+  Entry& entry(const SearchPoint& point);
+
   int num_layers_;
-  std::map<Key, price::PipelineShape> shapes_;
+  std::mutex mutex_;
+  std::map<Key, Entry> entries_;
 };
 
 }  // namespace tokamak

@@ -79,6 +79,22 @@ SegmentName read_name(std::string_view name) {
   return read;
 }
 
+PipelineItemKind kind_of(std::string_view words) {
+  using enum PipelineItemKind;
+  constexpr std::pair<std::string_view, PipelineItemKind> kKinds[] = {
+      {"forward", kForward},
+      {"backward", kBackwardInput},
+      {"weight gradients", kBackwardWeight},
+      {"send forward", kSendForward},
+      {"receive forward", kRecvForward},
+      {"send backward", kSendBackward},
+      {"receive backward", kRecvBackward}};
+  const auto* const at = std::find_if(std::begin(kKinds), std::end(kKinds),
+                                      [&](const auto& k) { return k.first == words; });
+  TOK_CHECK(at != std::end(kKinds), "segment {}", words);
+  return at->second;
+}
+
 // Values of the four stages, as a sum over modules.
 class ByStage {
  public:
@@ -114,47 +130,23 @@ int64_t scratch_of(const Segment& segment) {
   return bytes;
 }
 
-// Bytes of one slot of each class by itself, before classes share slots.
-std::vector<int64_t> slot_bytes(const Plan& plan) {
-  std::vector<int64_t> bytes(plan.slots.size(), 0);
-  for (const Segment& segment : plan.segments) {
-    for (const Task& task : segment.tasks) {
-      for (const auto* list : {&task.in, &task.out}) {
-        for (const Operand& o : *list) {
-          if (o.arena != ArenaKind::kSlot) continue;
-          int64_t& most = bytes[static_cast<size_t>(o.slot_class)];
-          most = std::max(most, o.offset + o.extent_bytes());
-        }
-      }
-    }
-  }
-  return bytes;
-}
-
 void read_memory(const PlannedRun& run, const Depths& depths, StageCosts& costs) {
   const Plan& plan = run.plan();
-  ByStage saved(depths);
-  ByStage weight_saved(depths);
-  ByStage handed(depths);
-  const std::vector<int64_t> bytes = slot_bytes(plan);
-  for (size_t c = 0; c < plan.slots.size(); ++c) {
+  std::vector<std::pair<price::HeldKind, ByStage>> held;
+  for (const SlotClass& slots : plan.slots) {
     const auto name = [&](int s) { return read_name(plan.segments[static_cast<size_t>(s)].name); };
-    const SegmentName first = name(plan.slots[c].first_segment);
-    const SegmentName last = name(plan.slots[c].last_segment);
-    const auto size = static_cast<double>(bytes[c]);
-    const bool from_forward = first.kind == "forward" || first.kind == "receive forward";
-    if (first.kind == "receive forward") {
-      // More than the message where a stage saves other values in the same slots.
+    const SegmentName first = name(slots.first_segment);
+    const price::HeldKind kind{kind_of(first.kind), kind_of(name(slots.last_segment).kind)};
+    auto at =
+        std::find_if(held.begin(), held.end(), [&](const auto& h) { return h.first == kind; });
+    if (at == held.end()) at = held.insert(at, {kind, ByStage(depths)});
+    const auto size = static_cast<double>(slots.value_bytes);
+    at->second[first.stage] += size;
+    // More than the message where a stage saves other values in the same slots.
+    if (kind.from == PipelineItemKind::kRecvForward)
       costs.hop_bytes = costs.hop_bytes == 0.0 ? size : std::min(costs.hop_bytes, size);
-      continue;
-    }
-    if (from_forward && last.kind == "backward") saved[first.stage] += size;
-    if (from_forward && last.kind == "weight gradients") weight_saved[first.stage] += size;
-    if (!from_forward && last.kind == "weight gradients") handed[first.stage] += size;
   }
-  costs.saved = saved.sum();
-  costs.weight_saved = weight_saved.sum();
-  costs.weight_handed = handed.sum();
+  for (auto& [kind, bytes] : held) costs.held.emplace_back(kind, bytes.sum());
   ByStage scratch(depths);
   for (const Segment& segment : plan.segments) {
     double& most = scratch[read_name(segment.name).stage];

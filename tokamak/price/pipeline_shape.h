@@ -1,0 +1,85 @@
+// A pipeline schedule and its stages as closed forms read them: what follows what, and what is held
+// when. Depends on neither model nor machine; docs/pricing.md.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tokamak/graph/schedule.h"
+#include "tokamak/graph/slots.h"
+
+namespace tokamak::price {
+
+/// What a pipeline stage holds.
+struct StageModules {
+  int layers = 0;
+  bool has_embedding = false;
+  bool has_head = false;  ///< with the last norm
+
+  bool operator==(const StageModules&) const = default;
+};
+
+/// A stage's work for one microbatch. A backward that is not split is all kBackward.
+enum class StageWork : uint8_t { kForward, kBackward, kWeight };
+
+/// One step of a short schedule as a graph of works, in an order in which all that a work needs
+/// comes before it.
+struct PipelinePass {
+  int num_microbatches = 0;
+  std::vector<int32_t> duration;    ///< by work: duration_index(), or of a message
+  std::vector<int32_t> first_need;  ///< by work, and one more: where its needs begin
+  std::vector<int32_t> needs;       ///< works
+
+  /// Stages' works differ in their first microbatch, which overwrites gradients, and in their last,
+  /// which reduces them.
+  static int duration_index(int stage, StageWork work, bool is_first, bool is_last) {
+    return (stage * 3 + static_cast<int>(work)) * 4 + (is_first ? 2 : 0) + (is_last ? 1 : 0);
+  }
+
+  /// That of a message from rank to rank.
+  static int message_index(int num_stages) { return num_stages * 12; }
+};
+
+/// From which item of a stage to which its values are held.
+struct HeldKind {
+  PipelineItemKind from = PipelineItemKind::kForward;
+  PipelineItemKind to = PipelineItemKind::kBackward;
+
+  auto operator<=>(const HeldKind&) const = default;
+};
+
+/// Values of one stage that are held in one rank, at the points of a step that matter.
+struct HeldValues {
+  int stage = 0;
+  HeldKind kind;
+  std::vector<int16_t> held;  ///< microbatches at each point
+};
+
+struct PipelineShape {
+  std::string schedule;
+  int num_ranks = 1;
+  int num_microbatches = 1;
+  std::vector<StageModules> stages;
+  std::vector<int> rank_of_stage;
+  std::vector<std::vector<int>> stages_of;  ///< by rank, in model order
+  bool is_split = false;
+  std::vector<int> in_flight;  ///< by rank: microbatches of any of its stages, forward to the end
+
+  /// A step, or one of fewer microbatches beyond which a schedule only repeats itself. Empty until
+  /// add_schedule().
+  PipelinePass pass;
+  PipelinePass shorter;  ///< of num_ranks microbatches fewer, where the step has more than `pass`
+  std::vector<std::vector<HeldValues>> held;  ///< by rank, in model order
+};
+
+/// Without its schedule. REQUIRES: stages in model order, as many as `name` wants on so many ranks.
+PipelineShape pipeline_outline(const std::string& name, int num_ranks,
+                               std::vector<StageModules> stages, int num_microbatches);
+
+/// Fills `pass`, `shorter` and `held`.
+void add_schedule(PipelineShape& shape);
+
+}  // namespace tokamak::price

@@ -1,0 +1,167 @@
+// What a schedule makes of a pipeline's costs: time and slots.
+#include <algorithm>
+
+#include "tokamak/core/error.h"
+#include "tokamak/price/closed_form.h"
+
+namespace tokamak::price {
+namespace {
+
+using Kind = PipelineItemKind;
+
+// Seconds by PipelinePass::duration_index(). With `long_reductions`, those of a stage take as long
+// as the work that they follow.
+std::vector<double> durations_of(const StageCosts& costs, const PipelineShape& shape, double hop_s,
+                                 bool long_reductions) {
+  const int num_stages = static_cast<int>(shape.stages.size());
+  std::vector<double> seconds(static_cast<size_t>(PipelinePass::message_index(num_stages)) + 1,
+                              hop_s);
+  for (int s = 0; s < num_stages; ++s) {
+    const StageModules& stage = shape.stages[static_cast<size_t>(s)];
+    for (const bool is_first : {false, true}) {
+      for (const bool is_last : {false, true}) {
+        const auto at = [&](StageWork work) -> double& {
+          return seconds[static_cast<size_t>(
+              PipelinePass::duration_index(s, work, is_first, is_last))];
+        };
+        double& backward = at(StageWork::kBackward);
+        double& weight = at(StageWork::kWeight);
+        at(StageWork::kForward) = costs.forward_s(stage);
+        backward = is_first ? costs.first_backward_s(stage) : costs.backward_s(stage);
+        weight = is_first ? costs.first_weight_s(stage) : costs.weight_s(stage);
+        if (is_last && long_reductions) (shape.is_split ? weight : backward) *= 2.0;
+      }
+    }
+  }
+  return seconds;
+}
+
+struct PassEnd {
+  double seconds = 0.0;
+  std::vector<int32_t> path;  // durations of the works that it consists of
+};
+
+PassEnd run_pass(const PipelinePass& pass, const std::vector<double>& seconds) {
+  const size_t n = pass.duration.size();
+  std::vector<double> end(n);
+  std::vector<int32_t> critical(n, -1);
+  size_t last = 0;
+  for (size_t w = 0; w < n; ++w) {
+    double begin = 0.0;
+    for (int32_t i = pass.first_need[w]; i < pass.first_need[w + 1]; ++i) {
+      const int32_t need = pass.needs[static_cast<size_t>(i)];
+      if (end[static_cast<size_t>(need)] > begin) {
+        begin = end[static_cast<size_t>(need)];
+        critical[w] = need;
+      }
+    }
+    end[w] = begin + seconds[static_cast<size_t>(pass.duration[w])];
+    if (end[w] > end[last]) last = w;
+  }
+  PassEnd result{.seconds = n == 0 ? 0.0 : end[last]};
+  for (int32_t w = n == 0 ? -1 : static_cast<int32_t>(last); w >= 0;
+       w = critical[static_cast<size_t>(w)])
+    result.path.push_back(pass.duration[static_cast<size_t>(w)]);
+  return result;
+}
+
+// Stages whose last reductions are on the way.
+std::vector<int> reductions_on(const std::vector<int32_t>& path, const PipelineShape& shape) {
+  const StageWork reducing = shape.is_split ? StageWork::kWeight : StageWork::kBackward;
+  std::vector<bool> is_last(
+      static_cast<size_t>(PipelinePass::message_index(static_cast<int>(shape.stages.size())) + 1));
+  std::vector<int> stages;
+  for (int s = 0; s < std::ssize(shape.stages); ++s) {
+    for (const bool is_first : {false, true})
+      is_last[static_cast<size_t>(PipelinePass::duration_index(s, reducing, is_first, true))] =
+          true;
+  }
+  for (const int32_t d : path) {
+    if (is_last[static_cast<size_t>(d)]) stages.push_back(d / 12);
+  }
+  return stages;
+}
+
+double slot_bytes_of(const StageCosts& costs, const PipelineShape& shape, int rank) {
+  const auto r = static_cast<size_t>(rank);
+  std::vector<SlotNeed> needs;
+  const auto add = [&](int stage, bool forward) {
+    for (const auto& [kind, bytes] : costs.held) {
+      const bool is_forward = kind.from == Kind::kForward || kind.from == Kind::kRecvForward;
+      if (is_forward != forward) continue;
+      const double size = bytes(shape.stages[static_cast<size_t>(stage)]);
+      const auto values =
+          std::find_if(shape.held[r].begin(), shape.held[r].end(),
+                       [&](const HeldValues& v) { return v.stage == stage && v.kind == kind; });
+      if (size > 0.0 && values != shape.held[r].end())
+        needs.push_back({.bytes = static_cast<int64_t>(size + 0.5), .held = values->held});
+    }
+  };
+  const std::vector<int>& stages = shape.stages_of[r];
+  for (const int s : stages) add(s, true);
+  for (auto s = stages.rbegin(); s != stages.rend(); ++s) add(*s, false);
+  int64_t total = 0;
+  for (const SlotPool& pool : share_slots(needs)) total += pool.bytes();
+  return static_cast<double>(total);
+}
+
+}  // namespace
+
+PipelineUse pipeline_use(const StageCosts& costs, const PipelineShape& shape, double hop_s) {
+  TOK_CHECK(!shape.held.empty(), "{} without its schedule", shape.schedule);
+  PipelineUse use;
+  const int more = shape.num_microbatches - shape.pass.num_microbatches;
+  double longer_s = 0.0;
+  for (const bool long_reductions : {false, true}) {
+    const std::vector<double> seconds = durations_of(costs, shape, hop_s, long_reductions);
+    const PassEnd end = run_pass(shape.pass, seconds);
+    if (more > 0 && !long_reductions) {
+      const PassEnd shorter = run_pass(shape.shorter, seconds);
+      longer_s = (end.seconds - shorter.seconds) / shape.num_ranks * more;
+    }
+    PipelineUse::Path& path = use.paths[long_reductions ? 1 : 0];
+    path.reductions = reductions_on(end.path, shape);
+    path.seconds = end.seconds + longer_s;
+    if (!long_reductions) continue;
+    for (const int s : path.reductions) {
+      const StageModules& stage = shape.stages[static_cast<size_t>(s)];
+      const bool is_only = shape.num_microbatches == 1;
+      const StageSum& work = shape.is_split ? (is_only ? costs.first_weight_s : costs.weight_s)
+                                            : (is_only ? costs.first_backward_s : costs.backward_s);
+      path.seconds -= work(stage);
+    }
+  }
+  for (int r = 0; r < shape.num_ranks; ++r)
+    use.slot_bytes.push_back(slot_bytes_of(costs, shape, r));
+  return use;
+}
+
+double least_seconds(const StageCosts& costs, const PipelineShape& shape, double hop_s) {
+  std::vector<double> before(shape.stages.size() + 1, 0.0);  // of the first microbatch
+  std::vector<double> after(shape.stages.size() + 1, 0.0);   // of the last
+  for (size_t s = 0; s < shape.stages.size(); ++s) {
+    const bool hops =
+        s + 1 < shape.stages.size() && shape.rank_of_stage[s] != shape.rank_of_stage[s + 1];
+    const double hop = hops ? hop_s : 0.0;
+    before[s + 1] = before[s] + costs.forward_s(shape.stages[s]) + hop;
+    after[s + 1] = after[s] + costs.backward_s(shape.stages[s]) + hop;
+  }
+  double least = 0.0;
+  for (const std::vector<int>& stages : shape.stages_of) {
+    double work = 0.0;
+    double first = 0.0;
+    for (const int s : stages) {
+      const StageModules& stage = shape.stages[static_cast<size_t>(s)];
+      const double backward = costs.backward_s(stage) + costs.weight_s(stage);
+      work += costs.forward_s(stage) + backward;
+      first += costs.first_backward_s(stage) + costs.first_weight_s(stage) - backward;
+    }
+    const auto begin = static_cast<size_t>(stages.front());
+    // Weight gradients may be all that is left when the last microbatch comes by.
+    const double back = shape.is_split ? 0.0 : after[begin];
+    least = std::max(least, before[begin] + shape.num_microbatches * work + first + back);
+  }
+  return least;
+}
+
+}  // namespace tokamak::price

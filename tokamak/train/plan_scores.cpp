@@ -1,0 +1,326 @@
+#include "tokamak/train/plan_scores.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <thread>
+#include <tuple>
+
+#include "tokamak/core/error.h"
+#include "tokamak/train/options.h"
+#include "tokamak/train/stage_probe.h"
+
+namespace tokamak {
+namespace {
+
+using price::ClosedForm;
+
+bool is_split(const std::string& schedule) {
+  return schedule == "InterleavedZeroBubble" || schedule == "ZBVZeroBubble";
+}
+
+// What a stage costs depends on these alone; data parallelism stands at the ends of a step.
+using StageKey = std::tuple<int64_t, int64_t, int64_t, RecomputeChoice, price::Precision>;
+
+StageKey stage_key(const SearchPoint& p) {
+  return {p.degrees.tp, p.degrees.cp, p.microbatch, p.recompute, p.linear};
+}
+
+// Points that share all that is kept: a pipeline and its costs, or a mesh without one.
+struct Group {
+  std::vector<Scored> points;  // `form` is what they take at least
+  double least_s = 0.0;
+};
+
+// Of a pipeline, or of a mesh without one and its sharding.
+using GroupKey =
+    std::tuple<StageKey, int64_t, std::string, int, int, int64_t, int64_t, std::string>;
+
+GroupKey group_key(const SearchPoint& p) {
+  const Degrees& d = p.degrees;
+  if (d.pp > 1) return {stage_key(p), d.pp, p.schedule, p.layers_per_stage, p.ends_weigh, 0, 0, ""};
+  return {stage_key(p),   1,          "",        p.num_microbatches == 1 ? 1 : 0, 0,
+          d.dp_replicate, d.dp_shard, p.sharding};
+}
+
+// Of what stages save for their backward, one rank alone may hold less.
+constexpr double kSurelySaved = 0.8;
+
+double saved_bytes(const price::StageCosts& costs, const price::StageModules& stage) {
+  double bytes = 0.0;
+  for (const auto& [kind, size] : costs.held) {
+    if (kind.from == PipelineItemKind::kForward && kind.to == PipelineItemKind::kBackwardInput)
+      bytes += size(stage);
+  }
+  return bytes;
+}
+
+class Scorer {
+ public:
+  Scorer(const SearchRequest& request, size_t num_wanted)
+      : request_(request),
+        machine_(request.machine),
+        model_(spec_of(request.config)),
+        num_wanted_(num_wanted),
+        limit_(memory_limit(request.machine)),
+        shapes_(static_cast<int>(model_.num_layers)) {}
+
+  Scores run(const std::vector<SearchPoint>& points) {
+    std::map<StageKey, std::vector<const SearchPoint*>> by_stage;
+    double least = 0.0;
+    for (const SearchPoint& p : points) {
+      const double bytes = weight_bytes(p);
+      least = least == 0.0 ? bytes : std::min(least, bytes);
+      if (bytes <= limit_) by_stage[stage_key(p)].push_back(&p);
+    }
+    TOK_REQUIRE(
+        !by_stage.empty(),
+        "--search: weights and optimizer take at least {:.1f} GB of a device, which has {:.1f}",
+        least * 1e-9, limit_ * 1e-9);
+    std::vector<const std::vector<const SearchPoint*>*> stages;
+    for (const auto& [key, members] : by_stage) {
+      stages.push_back(&members);
+      probes_[key];
+    }
+    std::vector<std::map<GroupKey, Group>> looks(stages.size());
+    in_parallel(stages.size(), request_.num_threads,
+                [&](size_t s) { looks[s] = look_at(*stages[s]); });
+    std::vector<const Group*> groups;
+    for (const auto& look : looks) {
+      for (const auto& [key, group] : look) groups.push_back(&group);
+    }
+    score(groups);
+    sort();
+    for (auto& [key, probe] : probes_)
+      scores_.num_probes += (probe.whole ? 1 : 0) + (probe.split ? 1 : 0);
+    return std::move(scores_);
+  }
+
+ private:
+  struct Probes {
+    std::optional<price::StageCosts> whole;
+    std::once_flag once;
+    std::optional<price::StageCosts> split;
+  };
+
+  // Weights, gradients and optimizer alone, of the stages' mean.
+  double weight_bytes(const SearchPoint& p) const {
+    const Degrees& d = p.degrees;
+    const double elements =
+        static_cast<double>(count_parameters(model_).total) / static_cast<double>(d.pp * d.tp);
+    const auto owners = static_cast<double>(p.sharding == "ddp" ? 1 : d.dp_shard * d.cp);
+    const bool is_fsdp = p.sharding == "fsdp";
+    const double copies = is_fsdp ? 0.0 : 2.0;
+    const double gradients = is_fsdp && p.num_microbatches == 1 ? 4.0 / owners : 4.0;
+    return elements * (12.0 / owners + gradients + copies);
+  }
+
+  // The groups of points that share a stage's costs, with bounds from stages of whole backwards.
+  std::map<GroupKey, Group> look_at(const std::vector<const SearchPoint*>& points) {
+    std::map<GroupKey, Group> groups;
+    Probes& probes = probes_.at(stage_key(*points[0]));
+    try {
+      probes.whole = probe(*points[0], false);
+    } catch (const Error&) {
+      return {};  // a mesh that leaves a rank without a head, a row or a token
+    }
+    const price::StageCosts& costs = *probes.whole;
+    const price::StageModules all{
+        .layers = static_cast<int>(model_.num_layers), .has_embedding = true, .has_head = true};
+    const double work_s = costs.forward_s(all) + costs.backward_s(all);
+    for (const SearchPoint* p : points) {
+      ClosedForm least{.bytes = weight_bytes(*p)};
+      const double share_s = work_s / static_cast<double>(p->degrees.pp);
+      if (p->degrees.pp == 1) {
+        least.bytes += kSurelySaved * saved_bytes(costs, all);
+      } else {
+        const price::PipelineShape* shape = shapes_.outline(*p);
+        if (shape == nullptr) continue;
+        const price::DataSpread spread = spread_of(p->degrees, costs, machine_);
+        if (!shape->is_split) {
+          least.bytes = price::least_bytes(costs, *shape, spread);
+          least.seconds = price::least_seconds(costs, *shape, spread.hop_s);
+        }
+      }
+      least.seconds = std::max(least.seconds, share_s * static_cast<double>(p->num_microbatches));
+      if (least.bytes > limit_) continue;
+      Group& group = groups[group_key(*p)];
+      group.least_s = group.points.empty() ? least.seconds : std::min(group.least_s, least.seconds);
+      group.points.push_back({p, least});
+    }
+    return groups;
+  }
+
+  // The most promising first, until none that is left can be among the best. A batch has a fixed
+  // size, so that the result does not depend on the number of threads.
+  void score(std::vector<const Group*>& groups) {
+    constexpr size_t kBatch = 16;
+    std::stable_sort(groups.begin(), groups.end(),
+                     [](const Group* a, const Group* b) { return a->least_s < b->least_s; });
+    for (size_t begin = 0; begin < groups.size();) {
+      const double enough = seconds_of_worst_leader();
+      size_t end = begin;
+      while (end < groups.size() && end - begin < kBatch && groups[end]->least_s <= enough) ++end;
+      if (end == begin) return;
+      std::vector<std::vector<Scored>> scored(end - begin);
+      in_parallel(scored.size(), request_.num_threads,
+                  [&](size_t i) { scored[i] = score_group(*groups[begin + i], enough); });
+      for (const std::vector<Scored>& group : scored) keep(group);
+      begin = end;
+    }
+  }
+
+  void keep(const std::vector<Scored>& group) {
+    double& least = scores_.least_bytes;
+    for (const Scored& s : group) {
+      if (least == 0.0 || s.form.bytes < least) least = s.form.bytes;
+      if (s.form.bytes > limit_) continue;
+      scores_.fitting.push_back(s);
+      is_sorted_ = false;
+    }
+  }
+
+  void sort() {
+    if (is_sorted_) return;
+    std::sort(scores_.fitting.begin(), scores_.fitting.end(), [](const Scored& a, const Scored& b) {
+      return std::pair(a.form.seconds, a.point) < std::pair(b.form.seconds, b.point);
+    });
+    is_sorted_ = true;
+  }
+
+  double seconds_of_worst_leader() {
+    sort();
+    const std::vector<const Scored*> all = leaders(scores_.fitting);
+    if (all.size() < num_wanted_) return std::numeric_limits<double>::infinity();
+    return all[num_wanted_ - 1]->form.seconds;
+  }
+
+  // Points of one group that may take no more than `enough`.
+  std::vector<Scored> score_group(const Group& group, double enough) {
+    try {
+      return group.points[0].point->degrees.pp == 1 ? score_flat(group.points)
+                                                    : score_pipeline(group.points, enough);
+    } catch (const Error&) {
+      return {};
+    }
+  }
+
+  std::vector<Scored> score_flat(const std::vector<Scored>& points) const {
+    const SearchPoint& first = *points[0].point;
+    const Config config =
+        config_of(first, request_.config, request_.config.training.global_batch_size);
+    const price::FlatCosts costs =
+        probe_flat(model_, shape_of(config, model_, {.degrees = first.degrees}), target(), machine_,
+                   first.linear);
+    std::vector<Scored> scored;
+    for (const Scored& s : points)
+      scored.push_back(
+          {s.point, price::closed_form(costs, static_cast<int>(model_.num_layers),
+                                       static_cast<int>(s.point->num_microbatches), machine_)});
+    return scored;
+  }
+
+  std::vector<Scored> score_pipeline(const std::vector<Scored>& points, double enough) {
+    const SearchPoint& first = *points[0].point;
+    const price::PipelineShape& outline = *shapes_.outline(first);
+    const price::StageCosts& costs = costs_of(first, outline.is_split);
+    // All meshes of one pipeline have their next stage as far away.
+    const double hop_s = spread_of(first.degrees, costs, machine_).hop_s;
+    if (price::least_seconds(costs, outline, hop_s) > enough) return {};
+    std::optional<price::PipelineUse> use;
+    std::vector<Scored> scored;
+    for (const Scored& s : points) {
+      const price::DataSpread spread = spread_of(s.point->degrees, costs, machine_);
+      const double least = price::least_bytes(costs, outline, spread);
+      if (least > limit_) {
+        scored.push_back({s.point, {.seconds = s.form.seconds, .bytes = least}});
+        continue;
+      }
+      if (!use) use = price::pipeline_use(costs, shapes_.scheduled(first), hop_s);
+      scored.push_back({s.point, price::closed_form(costs, outline, *use, spread, machine_)});
+    }
+    return scored;
+  }
+
+  const price::StageCosts& costs_of(const SearchPoint& point, bool split) {
+    Probes& probes = probes_.at(stage_key(point));
+    if (!split) return *probes.whole;
+    std::call_once(probes.once, [&] { probes.split = probe(point, true); });
+    return *probes.split;
+  }
+
+  Target target() const { return {.backend = "gpu", .arch = machine_.device.arch}; }
+
+  // One microbatch on a mesh without pipeline or data parallelism: the probe cuts its own.
+  price::StageCosts probe(const SearchPoint& point, bool split) const {
+    SearchPoint flat = point;
+    flat.degrees = {.cp = point.degrees.cp, .tp = point.degrees.tp};
+    const Config one = config_of(flat, request_.config, flat.microbatch);
+    return probe_stages(model_, shape_of(one, model_, {.degrees = flat.degrees}), split, target(),
+                        machine_, point.linear);
+  }
+
+  const SearchRequest& request_;
+  const price::Machine& machine_;
+  ModelSpec model_;
+  size_t num_wanted_;
+  double limit_;
+  PipelineShapes shapes_;
+  std::map<StageKey, Probes> probes_;
+  Scores scores_;
+  bool is_sorted_ = true;
+};
+
+}  // namespace
+
+Scores score_points(const SearchRequest& request, const std::vector<SearchPoint>& points,
+                    size_t num_wanted) {
+  return Scorer(request, num_wanted).run(points);
+}
+
+std::vector<const Scored*> leaders(const std::vector<Scored>& scored) {
+  using Kind = std::tuple<int64_t, int64_t, int64_t, std::string, int64_t, RecomputeChoice,
+                          price::Precision>;
+  std::set<Kind> seen;
+  std::vector<const Scored*> chosen;
+  for (const Scored& s : scored) {
+    const SearchPoint& p = *s.point;
+    const Degrees& d = p.degrees;
+    const std::string& how = d.pp > 1 ? p.schedule : p.sharding;
+    if (seen.insert({d.pp, d.cp, d.tp, how, p.microbatch, p.recompute, p.linear}).second)
+      chosen.push_back(&s);
+  }
+  return chosen;
+}
+
+double memory_limit(const price::Machine& machine) {
+  return machine.device.memory_bytes - machine.device.reserve_bytes;
+}
+
+void in_parallel(size_t count, int num_threads, const std::function<void(size_t)>& work) {
+  std::atomic<size_t> next{0};
+  std::vector<std::exception_ptr> errors(count);
+  const auto run = [&] {
+    for (size_t i = next++; i < count; i = next++) {
+      try {
+        work(i);
+      } catch (...) {
+        errors[i] = std::current_exception();
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int t = 1; t < num_threads; ++t) threads.emplace_back(run);
+  run();
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+}  // namespace tokamak

@@ -1,0 +1,37 @@
+// Closed forms of a search's points, as far as they may be among the best.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "tokamak/price/closed_form.h"
+#include "tokamak/train/search.h"
+
+namespace tokamak {
+
+struct Scored {
+  const SearchPoint* point = nullptr;
+  price::ClosedForm form;
+};
+
+struct Scores {
+  std::vector<Scored> fitting;  ///< fastest first
+  int num_probes = 0;           ///< small relatives that were planned
+  double least_bytes = 0.0;     ///< of any point that was looked at
+};
+
+/// Every point that fits and may be among the `num_wanted` best that differ in more than their data
+/// parallelism. The same for any number of threads. Throws Error where no point's weights fit.
+Scores score_points(const SearchRequest& request, const std::vector<SearchPoint>& points,
+                    size_t num_wanted);
+
+/// Of points that differ in little, the first alone: a table shall show choices.
+std::vector<const Scored*> leaders(const std::vector<Scored>& scored);
+
+/// Bytes of a device for a plan.
+double memory_limit(const price::Machine& machine);
+
+/// Runs work(0) ... work(count - 1), in any order. The first error by index is thrown.
+void in_parallel(size_t count, int num_threads, const std::function<void(size_t)>& work);
+
+}  // namespace tokamak
