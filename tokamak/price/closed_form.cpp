@@ -95,10 +95,9 @@ constexpr double kAlignmentBytes = 1024.0 * 1024.0;
 
 // All but the slots.
 double rank_bytes(const StageCosts& c, const PipelineShape& shape, const DataSpread& spread,
-                  int rank) {
+                  int rank, double cast_elements) {
   double elements = 0.0;
   double scratch = 0.0;
-  double in_cast = 0.0;
   bool has_start = false;
   bool has_ends = false;
   for (const int s : shape.stages_of[static_cast<size_t>(rank)]) {
@@ -107,11 +106,6 @@ double rank_bytes(const StageCosts& c, const PipelineShape& shape, const DataSpr
     scratch = std::max(scratch, c.scratch(stage));
     has_start = has_start || stage.has_embedding;
     has_ends = has_start && stage.has_head;
-    double three = 3.0 * c.elements.layer;
-    if (stage.has_embedding || stage.has_head)
-      three = std::max(three, 2.0 * c.elements.layer +
-                                  (stage.has_head ? c.elements.head : c.elements.embedding));
-    in_cast = std::max(in_cast, three);
   }
   // A tied table is there once.
   if (c.is_tied && has_ends) elements -= c.elements.embedding;
@@ -120,8 +114,7 @@ double rank_bytes(const StageCosts& c, const PipelineShape& shape, const DataSpr
   double bytes =
       kAlignmentBytes + 3.0 * slice * c.master_bytes + elements * c.gradient_bytes + c.input_bytes;
   if (has_copies) bytes += elements * c.compute_bytes;
-  // Cast slices on their way into gathers.
-  const double casts = spread.owners > 1 ? in_cast / spread.owners * c.compute_bytes : 0.0;
+  const double casts = spread.owners > 1 ? cast_elements / spread.owners * c.compute_bytes : 0.0;
   return bytes + std::max(scratch, casts);
 }
 
@@ -148,8 +141,9 @@ class Pipeline {
     double bytes = 0.0;
     for (int r = 0; r < shape_.num_ranks; ++r) {
       update = std::max(update, update_s(r));
+      const auto at = static_cast<size_t>(r);
       bytes = std::max(
-          bytes, rank_bytes(c_, shape_, spread_, r) + use_.slot_bytes[static_cast<size_t>(r)]);
+          bytes, use_.slot_bytes[at] + rank_bytes(c_, shape_, spread_, r, use_.cast_elements[at]));
     }
     seconds += unshard_s(shape_, 0, buckets_) + update + spread_.norm_s + tie_s() +
                machine_.software.step_overhead_s;
@@ -226,7 +220,7 @@ double least_bytes(const StageCosts& costs, const PipelineShape& shape, const Da
       least_held = is_first ? held : std::min(least_held, held);
       is_first = false;
     }
-    most = std::max(most, rank_bytes(costs, shape, spread, r) +
+    most = std::max(most, rank_bytes(costs, shape, spread, r, 0.0) +
                               shape.in_flight[static_cast<size_t>(r)] * least_held);
   }
   return most;

@@ -72,6 +72,8 @@ struct PipelineUse {
 
   std::array<Path, 2> paths;       ///< the longest without and with long reductions
   std::vector<double> slot_bytes;  ///< by rank: of what is held for later items
+  /// By rank: parameters whose cast slices wait for their gathers at once.
+  std::vector<double> cast_elements;
 };
 
 /// Two or three passes over the schedule, and the slots of each rank: callers keep it by (costs,
