@@ -44,7 +44,8 @@ void BM_Pipeline(benchmark::State& state) {
                           .replicas = 2,
                           .replica = strided_layout(2, 512, machine),
                           .hop_s = 1e-4};
-  const PipelineUse use = pipeline_use(c, shape, spread.hop_s);
+  const PipelineUse use =
+      pipeline_use(c, shape, std::vector<double>(size_t{2} * shape.num_ranks, 1e-4));
   for (auto _ : state) benchmark::DoNotOptimize(closed_form(c, shape, use, spread, machine));
   state.SetItemsProcessed(state.iterations());
 }
@@ -54,7 +55,8 @@ void BM_PipelineUse(benchmark::State& state) {
   PipelineShape shape = shape_of(state);
   add_schedule(shape);
   const StageCosts c = costs();
-  for (auto _ : state) benchmark::DoNotOptimize(pipeline_use(c, shape, 1e-4));
+  const std::vector<double> hops(size_t{2} * shape.num_ranks, 1e-4);
+  for (auto _ : state) benchmark::DoNotOptimize(pipeline_use(c, shape, hops));
   state.SetItemsProcessed(state.iterations());
 }
 

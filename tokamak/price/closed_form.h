@@ -2,7 +2,7 @@
 // the head cost one rank. No graph, no event loop; docs/pricing.md has the formulas.
 #pragma once
 
-#include <array>
+#include <span>
 #include <vector>
 
 #include "tokamak/price/collective_time.h"
@@ -52,7 +52,7 @@ struct DataSpread {
   GroupLayout shard;  ///< the owners
   int replicas = 1;   ///< dp_replicate
   GroupLayout replica;
-  double hop_s = 0.0;   ///< one message of hop_bytes
+  double hop_s = 0.0;   ///< the shortest message of hop_bytes
   double norm_s = 0.0;  ///< a number summed over all ranks
   GroupLayout ends;     ///< the first and the last rank of a pipeline
 };
@@ -70,15 +70,17 @@ struct PipelineUse {
     std::vector<int> reductions;
   };
 
-  std::array<Path, 2> paths;       ///< the longest without and with long reductions
+  std::vector<Path> paths;         ///< the longest, for short and for long reductions
   std::vector<double> slot_bytes;  ///< by rank: of what is held for later items
   /// By rank: parameters whose cast slices wait for their gathers at once.
   std::vector<double> cast_elements;
 };
 
-/// Two or three passes over the schedule, and the slots of each rank: callers keep it by (costs,
-/// shape, hop_s). REQUIRES: add_schedule() was called.
-PipelineUse pipeline_use(const StageCosts& costs, const PipelineShape& shape, double hop_s);
+/// A few passes over the schedule, and the slots of each rank: callers keep it by (costs, shape,
+/// hops). `hops_s`: seconds of a message from each rank to the next, and to the one before.
+/// REQUIRES: add_schedule() was called.
+PipelineUse pipeline_use(const StageCosts& costs, const PipelineShape& shape,
+                         std::span<const double> hops_s);
 
 /// No step is shorter: the way to the busiest rank, its work, and the way back. Needs no schedule.
 double least_seconds(const StageCosts& costs, const PipelineShape& shape, double hop_s);

@@ -13,7 +13,7 @@ namespace {
 using Kind = PipelineItemKind;
 
 // Beyond so many microbatches for each rank a schedule only repeats itself.
-constexpr int kRepeatsAfter = 3;
+constexpr int kRepeatsAfter = 6;
 
 // All that a stage may hold; kBackwardInput stands for a backward that is not split.
 constexpr HeldKind kHeldKinds[] = {
@@ -117,7 +117,11 @@ class SkeletonMaker {
 // Works of all ranks as a graph: an item that computes, or a message, which is an item of two.
 class PassMaker {
  public:
-  explicit PassMaker(const PipelineShape& shape) : shape_(shape) {}
+  PassMaker(const PipelineShape& shape, int num_microbatches)
+      : shape_(shape),
+        pass_{.num_stages = static_cast<int>(shape.stages.size()),
+              .num_ranks = shape.num_ranks,
+              .num_microbatches = num_microbatches} {}
 
   void add_rank(int rank, const Plan& plan, const std::vector<PipelineItem>& kinds) {
     std::vector<int32_t> works;  // by item
@@ -143,7 +147,7 @@ class PassMaker {
     }
   }
 
-  PipelinePass run(int num_microbatches) {
+  PipelinePass run() {
     const size_t n = duration_.size();
     std::vector<std::vector<int32_t>> users(n);
     std::vector<int> missing(n, 0);
@@ -165,15 +169,14 @@ class PassMaker {
               n - order.size(), n);
     std::vector<int32_t> place(n);
     for (size_t i = 0; i < n; ++i) place[static_cast<size_t>(order[i])] = static_cast<int32_t>(i);
-    PipelinePass pass{.num_microbatches = num_microbatches};
     for (const int32_t w : order) {
-      pass.duration.push_back(duration_[static_cast<size_t>(w)]);
-      pass.first_need.push_back(static_cast<int32_t>(pass.needs.size()));
+      pass_.duration.push_back(duration_[static_cast<size_t>(w)]);
+      pass_.first_need.push_back(static_cast<int32_t>(pass_.needs.size()));
       for (const int32_t need : needs_[static_cast<size_t>(w)])
-        pass.needs.push_back(place[static_cast<size_t>(need)]);
+        pass_.needs.push_back(place[static_cast<size_t>(need)]);
     }
-    pass.first_need.push_back(static_cast<int32_t>(pass.needs.size()));
-    return pass;
+    pass_.first_need.push_back(static_cast<int32_t>(pass_.needs.size()));
+    return std::move(pass_);
   }
 
  private:
@@ -196,13 +199,14 @@ class PassMaker {
   int32_t message(const std::pair<int, int>& ends, int n) {
     std::vector<int32_t>& all = messages_[ends];
     if (n == std::ssize(all)) {
-      all.push_back(add_work(PipelinePass::message_index(static_cast<int>(shape_.stages.size()))));
+      all.push_back(add_work(pass_.message_index(ends.first, ends.second)));
       if (n > 0) need(all.back(), all[static_cast<size_t>(n) - 1]);
     }
     return all[static_cast<size_t>(n)];
   }
 
   const PipelineShape& shape_;
+  PipelinePass pass_;
   std::vector<int32_t> duration_;
   std::vector<std::vector<int32_t>> needs_;
   std::map<std::pair<int, int>, std::vector<int32_t>> messages_;
@@ -257,13 +261,13 @@ PipelinePass make_pass(PipelineShape& shape, int num_microbatches, bool with_hel
   const PipelineSchedule schedule =
       make_schedule(shape.schedule, p, stages_per_rank, num_microbatches);
   const auto items = lower_schedules(schedule, 1);
-  PassMaker maker(shape);
+  PassMaker maker(shape, num_microbatches);
   for (int r = 0; r < p; ++r) {
     const Skeleton skeleton = SkeletonMaker(shape, r).run(items[static_cast<size_t>(r)]);
     maker.add_rank(r, skeleton.plan, kinds_of(skeleton, shape));
     if (with_held) shape.held.push_back(held_of(skeleton));
   }
-  return maker.run(num_microbatches);
+  return maker.run();
 }
 
 }  // namespace

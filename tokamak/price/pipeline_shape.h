@@ -28,6 +28,8 @@ enum class StageWork : uint8_t { kForward, kBackward, kWeight };
 /// One step of a short schedule as a graph of works, in an order in which all that a work needs
 /// comes before it.
 struct PipelinePass {
+  int num_stages = 0;
+  int num_ranks = 0;
   int num_microbatches = 0;
   std::vector<int32_t> duration;    ///< by work: duration_index(), or of a message
   std::vector<int32_t> first_need;  ///< by work, and one more: where its needs begin
@@ -39,8 +41,10 @@ struct PipelinePass {
     return (stage * 3 + static_cast<int>(work)) * 4 + (is_first ? 2 : 0) + (is_last ? 1 : 0);
   }
 
-  /// That of a message from rank to rank.
-  static int message_index(int num_stages) { return num_stages * 12; }
+  /// That of a message from rank to rank, which are neighbours on a ring.
+  int message_index(int from, int to) const {
+    return num_stages * 12 + 2 * from + ((from + 1) % num_ranks == to ? 0 : 1);
+  }
 };
 
 /// From which item of a stage to which its values are held.

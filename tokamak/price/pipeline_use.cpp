@@ -10,13 +10,16 @@ namespace {
 
 using Kind = PipelineItemKind;
 
-// Seconds by PipelinePass::duration_index(). With `long_reductions`, those of a stage take as long
-// as the work that they follow.
-std::vector<double> durations_of(const StageCosts& costs, const PipelineShape& shape, double hop_s,
-                                 bool long_reductions) {
+// Lengths of reductions, in those of the work that they follow, for which the longest way is found:
+// the longer they are the more of them are on it.
+constexpr double kReductions[] = {0.0, 0.1, 0.3, 1.0, 3.0};
+
+// Seconds by PipelinePass::duration_index(). The reductions of a stage take `reductions` times as
+// long as the work that they follow.
+std::vector<double> durations_of(const StageCosts& costs, const PipelineShape& shape,
+                                 std::span<const double> hops_s, double reductions) {
   const int num_stages = static_cast<int>(shape.stages.size());
-  std::vector<double> seconds(static_cast<size_t>(PipelinePass::message_index(num_stages)) + 1,
-                              hop_s);
+  std::vector<double> seconds(static_cast<size_t>(num_stages) * 12);
   for (int s = 0; s < num_stages; ++s) {
     const StageModules& stage = shape.stages[static_cast<size_t>(s)];
     for (const bool is_first : {false, true}) {
@@ -30,10 +33,11 @@ std::vector<double> durations_of(const StageCosts& costs, const PipelineShape& s
         at(StageWork::kForward) = costs.forward_s(stage);
         backward = is_first ? costs.first_backward_s(stage) : costs.backward_s(stage);
         weight = is_first ? costs.first_weight_s(stage) : costs.weight_s(stage);
-        if (is_last && long_reductions) (shape.is_split ? weight : backward) *= 2.0;
+        if (is_last) (shape.is_split ? weight : backward) *= 1.0 + reductions;
       }
     }
   }
+  seconds.insert(seconds.end(), hops_s.begin(), hops_s.end());
   return seconds;
 }
 
@@ -69,8 +73,7 @@ PassEnd run_pass(const PipelinePass& pass, const std::vector<double>& seconds) {
 // Stages whose last reductions are on the way.
 std::vector<int> reductions_on(const std::vector<int32_t>& path, const PipelineShape& shape) {
   const StageWork reducing = shape.is_split ? StageWork::kWeight : StageWork::kBackward;
-  std::vector<bool> is_last(
-      static_cast<size_t>(PipelinePass::message_index(static_cast<int>(shape.stages.size())) + 1));
+  std::vector<bool> is_last(shape.stages.size() * 12);
   std::vector<int> stages;
   for (int s = 0; s < std::ssize(shape.stages); ++s) {
     for (const bool is_first : {false, true})
@@ -78,7 +81,7 @@ std::vector<int> reductions_on(const std::vector<int32_t>& path, const PipelineS
           true;
   }
   for (const int32_t d : path) {
-    if (is_last[static_cast<size_t>(d)]) stages.push_back(d / 12);
+    if (d < std::ssize(is_last) && is_last[static_cast<size_t>(d)]) stages.push_back(d / 12);
   }
   return stages;
 }
@@ -125,29 +128,30 @@ double cast_elements_of(const StageCosts& costs, const PipelineShape& shape, int
 
 }  // namespace
 
-PipelineUse pipeline_use(const StageCosts& costs, const PipelineShape& shape, double hop_s) {
+PipelineUse pipeline_use(const StageCosts& costs, const PipelineShape& shape,
+                         std::span<const double> hops_s) {
+  TOK_CHECK(std::ssize(hops_s) == 2 * shape.num_ranks, "{} hops", hops_s.size());
   TOK_CHECK(!shape.held.empty(), "{} without its schedule", shape.schedule);
   PipelineUse use;
   const int more = shape.num_microbatches - shape.pass.num_microbatches;
   double longer_s = 0.0;
-  for (const bool long_reductions : {false, true}) {
-    const std::vector<double> seconds = durations_of(costs, shape, hop_s, long_reductions);
+  for (const double reductions : kReductions) {
+    const std::vector<double> seconds = durations_of(costs, shape, hops_s, reductions);
     const PassEnd end = run_pass(shape.pass, seconds);
-    if (more > 0 && !long_reductions) {
+    if (more > 0 && reductions == 0.0) {
       const PassEnd shorter = run_pass(shape.shorter, seconds);
       longer_s = (end.seconds - shorter.seconds) / shape.num_ranks * more;
     }
-    PipelineUse::Path& path = use.paths[long_reductions ? 1 : 0];
-    path.reductions = reductions_on(end.path, shape);
-    path.seconds = end.seconds + longer_s;
-    if (!long_reductions) continue;
+    PipelineUse::Path path{.seconds = end.seconds + longer_s,
+                           .reductions = reductions_on(end.path, shape)};
     for (const int s : path.reductions) {
       const StageModules& stage = shape.stages[static_cast<size_t>(s)];
       const bool is_only = shape.num_microbatches == 1;
       const StageSum& work = shape.is_split ? (is_only ? costs.first_weight_s : costs.weight_s)
                                             : (is_only ? costs.first_backward_s : costs.backward_s);
-      path.seconds -= work(stage);
+      path.seconds -= reductions * work(stage);
     }
+    use.paths.push_back(std::move(path));
   }
   for (int r = 0; r < shape.num_ranks; ++r) {
     use.slot_bytes.push_back(slot_bytes_of(costs, shape, r));

@@ -230,8 +230,9 @@ class Scorer {
     const price::PipelineShape& outline = *shapes_.outline(first);
     const price::StageCosts& costs = costs_of(first, outline.is_split);
     // All meshes of one pipeline have their next stage as far away.
-    const double hop_s = spread_of(first.degrees, costs, machine_).hop_s;
-    if (price::least_seconds(costs, outline, hop_s) > enough) return {};
+    const std::vector<double> hops = hops_of(first.degrees, costs, machine_);
+    const double least_hop_s = *std::min_element(hops.begin(), hops.end());
+    if (price::least_seconds(costs, outline, least_hop_s) > enough) return {};
     std::optional<price::PipelineUse> use;
     std::vector<Scored> scored;
     for (const Scored& s : points) {
@@ -241,7 +242,7 @@ class Scorer {
         scored.push_back({s.point, {.seconds = s.form.seconds, .bytes = least}});
         continue;
       }
-      if (!use) use = price::pipeline_use(costs, shapes_.scheduled(first), hop_s);
+      if (!use) use = price::pipeline_use(costs, shapes_.scheduled(first), hops);
       scored.push_back({s.point, price::closed_form(costs, outline, *use, spread, machine_)});
     }
     return scored;

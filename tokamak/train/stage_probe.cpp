@@ -362,4 +362,25 @@ price::DataSpread spread_of(const Degrees& d, const StageCosts& costs,
               2, std::max(1, static_cast<int>(d.pp) - 1) * tp * owners * replicas, machine)};
 }
 
+std::vector<double> hops_of(const Degrees& d, const StageCosts& costs,
+                            const price::Machine& machine) {
+  const auto pp = static_cast<int>(d.pp);
+  const auto stride = static_cast<int>(d.world()) / pp;
+  std::map<std::vector<int>, double> by_layout;
+  std::vector<double> seconds;
+  for (int r = 0; r < pp; ++r) {
+    for (const int peer : {(r + 1) % pp, (r + pp - 1) % pp}) {
+      const int ends[] = {r * stride, peer * stride};
+      const price::GroupLayout layout = price::layout_of(ends, machine);
+      const auto [at, is_new] = by_layout.try_emplace(layout.members);
+      if (is_new)
+        at->second =
+            machine.device.launch_s + price::collective_seconds(price::Collective::kSendRecv,
+                                                                costs.hop_bytes, layout, machine);
+      seconds.push_back(at->second);
+    }
+  }
+  return seconds;
+}
+
 }  // namespace tokamak

@@ -25,4 +25,9 @@ price::FlatCosts probe_flat(const ModelSpec& spec, const RunShape& shape, const 
 price::DataSpread spread_of(const Degrees& degrees, const price::StageCosts& costs,
                             const price::Machine& machine);
 
+/// Messages of such stages from each rank of a pipeline to the next, and to the one before: those
+/// between nodes take longer.
+std::vector<double> hops_of(const Degrees& degrees, const price::StageCosts& costs,
+                            const price::Machine& machine);
+
 }  // namespace tokamak
