@@ -68,9 +68,13 @@ bool ItemOrder::has_ended(int earlier, int item) const {
   return covers(at_start_, item, earlier);
 }
 
+bool ItemOrder::is_known(int item, int at) const {
+  return covers(foreground_, at, item);
+}
+
 int ItemOrder::known_from(int item, int from) const {
   int i = from;
-  while (i < std::ssize(segment_of_) && !covers(foreground_, i, item)) ++i;
+  while (i < std::ssize(segment_of_) && !is_known(item, i)) ++i;
   return i;
 }
 
@@ -105,22 +109,26 @@ std::vector<std::vector<int>> classes_by_segment(const Plan& plan) {
 
 std::vector<Hold> holds_of(const Plan& plan, const std::vector<std::vector<int>>& classes) {
   const ItemOrder order(plan, plan.items);
-  std::map<std::pair<int, int>, Hold> holds;
+  int num_microbatches = 0;
+  for (const ScheduleItem& item : plan.items)
+    num_microbatches = std::max(num_microbatches, item.microbatch + 1);
+  std::vector<Hold> list;
+  std::vector<int> held(plan.slots.size() * static_cast<size_t>(num_microbatches), -1);
   for (int i = 0; i < std::ssize(plan.items); ++i) {
     const ScheduleItem& item = plan.items[static_cast<size_t>(i)];
-    for (const int c : classes[static_cast<size_t>(item.segment)]) {
-      Hold& hold =
-          holds
-              .try_emplace({c, item.microbatch},
-                           Hold{.slot_class = c, .microbatch = item.microbatch, .first = i})
-              .first->second;
-      hold.end = std::max(hold.end, order.known_from(i, i + 1));
+    const std::vector<int>& used = classes[static_cast<size_t>(item.segment)];
+    if (used.empty()) continue;
+    const int end = order.known_from(i, i + 1);
+    for (const int c : used) {
+      int& hold = held[static_cast<size_t>(c * num_microbatches + item.microbatch)];
+      if (hold < 0) {
+        hold = static_cast<int>(list.size());
+        list.push_back({.slot_class = c, .microbatch = item.microbatch, .first = i});
+      }
+      Hold& mine = list[static_cast<size_t>(hold)];
+      mine.end = std::max(mine.end, end);
     }
   }
-  std::vector<Hold> list;
-  for (const auto& [key, hold] : holds) list.push_back(hold);
-  std::stable_sort(list.begin(), list.end(),
-                   [](const Hold& a, const Hold& b) { return a.first < b.first; });
   return list;
 }
 
@@ -261,16 +269,19 @@ void wait_for_readers(Plan& plan) {
   for (int i = 0; i < count; ++i) {
     const int segment = plan.items[static_cast<size_t>(i)].segment;
     if (!plan.segments[static_cast<size_t>(segment)].is_background) continue;
-    std::set<int> makers;
+    std::vector<int> makers;
     for (const int c : classes[static_cast<size_t>(segment)]) {
       const int maker = plan.slots[static_cast<size_t>(c)].first_segment;
-      if (!plan.segments[static_cast<size_t>(maker)].is_background) makers.insert(maker);
+      if (!plan.segments[static_cast<size_t>(maker)].is_background) makers.push_back(maker);
     }
-    const int known = order.known_from(i, i + 1);
+    if (makers.empty()) continue;
     int runs = 0;
-    for (int j = i + 1; j < known && runs < kInFlight; ++j) {
+    for (int j = i + 1; j < count && !order.is_known(i, j); ++j) {
       ScheduleItem& later = plan.items[static_cast<size_t>(j)];
-      if (makers.contains(later.segment) && ++runs == kInFlight) later.waits.push_back(i);
+      if (std::find(makers.begin(), makers.end(), later.segment) == makers.end()) continue;
+      if (++runs < kInFlight) continue;
+      later.waits.push_back(i);
+      break;
     }
   }
 }

@@ -18,6 +18,9 @@ class ItemOrder {
   /// Whether `earlier` has ended before `item` begins. REQUIRES: earlier < item.
   bool has_ended(int earlier, int item) const;
 
+  /// Whether the foreground knows when item `at` comes that `item` has ended. REQUIRES: item < at.
+  bool is_known(int item, int at) const;
+
   /// The first item from which on, in the foreground, `item` is known to have ended; the number of
   /// items if none. Grows with `from`, where the search begins. REQUIRES: from > item.
   int known_from(int item, int from) const;

@@ -12,8 +12,9 @@ namespace {
 
 using Kind = PipelineItemKind;
 
-// Beyond so many microbatches for each rank a schedule only repeats itself.
-constexpr int kRepeatsAfter = 6;
+// Beyond so many microbatches a schedule only repeats itself: for each rank, and at least.
+constexpr int kRepeatsAfter = 3;
+constexpr int kLeastRepeatsAfter = 48;
 
 // All that a stage may hold; kBackwardInput stands for a backward that is not split.
 constexpr HeldKind kHeldKinds[] = {
@@ -294,7 +295,7 @@ PipelineShape pipeline_outline(const std::string& name, int num_ranks,
 void add_schedule(PipelineShape& shape) {
   const int p = shape.num_ranks;
   const int m = shape.num_microbatches;
-  const int longest = kRepeatsAfter * p + m % p;
+  const int longest = std::max(kRepeatsAfter, (kLeastRepeatsAfter + p - 1) / p) * p + m % p;
   shape.pass = make_pass(shape, std::min(m, longest), true);
   if (m > longest) shape.shorter = make_pass(shape, longest - p, false);
 }
