@@ -2,6 +2,7 @@
 // the head cost one rank. No graph, no event loop; docs/pricing.md has the formulas.
 #pragma once
 
+#include <array>
 #include <span>
 #include <vector>
 
@@ -31,7 +32,9 @@ struct StageCosts {
   StageSum first_backward_s;  ///< of the first microbatch, which overwrites gradients
   StageSum weight_s;          ///< 0 where it does not split
   StageSum first_weight_s;
-  std::vector<std::pair<HeldKind, StageSum>> held;  ///< bytes, in the order in which they are made
+  std::vector<std::pair<HeldKind, StageSum>> held;  ///< bytes
+  /// Indices into `held` in the order in which a stage makes them: with embedding, inner, with head.
+  std::array<std::vector<int>, 3> held_order;
   StageSum scratch;                                 ///< bytes while a segment runs
   StageSum elements;         ///< parameters of one tp rank, as buckets pad them
   StageSum tp_reduce_s;      ///< of gradients over tp, in the last microbatch

@@ -132,25 +132,23 @@ int64_t scratch_of(const Segment& segment) {
 
 void read_memory(const PlannedRun& run, const Depths& depths, StageCosts& costs) {
   const Plan& plan = run.plan();
-  // In the order of an inner stage, which has all kinds.
   std::vector<std::pair<price::HeldKind, ByStage>> held;
-  for (const bool is_inner : {true, false}) {
-    for (const SlotClass& slots : plan.slots) {
-      const auto name = [&](int s) {
-        return read_name(plan.segments[static_cast<size_t>(s)].name);
-      };
-      const SegmentName first = name(slots.first_segment);
-      if ((first.stage == kShort) != is_inner) continue;
-      const price::HeldKind kind{kind_of(first.kind), kind_of(name(slots.last_segment).kind)};
-      auto at =
-          std::find_if(held.begin(), held.end(), [&](const auto& h) { return h.first == kind; });
-      if (at == held.end()) at = held.insert(at, {kind, ByStage(depths)});
-      const auto size = static_cast<double>(slots.value_bytes);
-      at->second[first.stage] += size;
-      // More than the message where a stage saves other values in the same slots.
-      if (kind.from == PipelineItemKind::kRecvForward)
-        costs.hop_bytes = costs.hop_bytes == 0.0 ? size : std::min(costs.hop_bytes, size);
-    }
+  for (const SlotClass& slots : plan.slots) {
+    const auto name = [&](int s) { return read_name(plan.segments[static_cast<size_t>(s)].name); };
+    const SegmentName first = name(slots.first_segment);
+    const price::HeldKind kind{kind_of(first.kind), kind_of(name(slots.last_segment).kind)};
+    auto at =
+        std::find_if(held.begin(), held.end(), [&](const auto& h) { return h.first == kind; });
+    if (at == held.end()) at = held.insert(at, {kind, ByStage(depths)});
+    const auto size = static_cast<double>(slots.value_bytes);
+    at->second[first.stage] += size;
+    const auto index = static_cast<int>(at - held.begin());
+    if (first.stage == kFirst) costs.held_order[0].push_back(index);
+    if (first.stage == kShort) costs.held_order[1].push_back(index);
+    if (first.stage == kLast) costs.held_order[2].push_back(index);
+    // More than the message where a stage saves other values in the same slots.
+    if (kind.from == PipelineItemKind::kRecvForward)
+      costs.hop_bytes = costs.hop_bytes == 0.0 ? size : std::min(costs.hop_bytes, size);
   }
   for (auto& [kind, bytes] : held) costs.held.emplace_back(kind, bytes.sum());
   ByStage scratch(depths);
