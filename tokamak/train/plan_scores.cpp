@@ -20,10 +20,6 @@ namespace {
 
 using price::ClosedForm;
 
-bool is_split(const std::string& schedule) {
-  return schedule == "InterleavedZeroBubble" || schedule == "ZBVZeroBubble";
-}
-
 // What a stage costs depends on these alone; data parallelism stands at the ends of a step.
 using StageKey = std::tuple<int64_t, int64_t, int64_t, RecomputeChoice, price::Precision>;
 
