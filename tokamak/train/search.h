@@ -32,13 +32,13 @@ struct FoundPlan {
 struct SearchResult {
   std::vector<FoundPlan> best;  ///< fastest first
   int64_t num_points = 0;
-  int64_t num_fitting = 0;  ///< by closed form
+  int64_t num_fitting = 0;  ///< by closed form, of those that may be among the best
   int num_probes = 0;       ///< small relatives that were planned
   int num_priced = 0;
   double tokens_per_step = 0.0;
   double flops_per_token = 0.0;  ///< as torchtitan counts
   double memory_limit_bytes = 0.0;
-  double least_bytes = 0.0;  ///< of any point, by closed form
+  double least_bytes = 0.0;  ///< of any point that was looked at, by closed form
 };
 
 /// The same for any number of threads. Throws Error where the batch is not given, or where nothing

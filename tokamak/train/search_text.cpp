@@ -36,7 +36,8 @@ std::string reason_text(const FoundPlan& better, const FoundPlan& other) {
 
 std::string search_text(const SearchRequest& request, const SearchResult& result) {
   std::string text = fmt::format(
-      "{} plans for {} x {}; {} fit in {:.1f} GiB by closed form ({} probes), {} priced by their "
+      "{} plans for {} x {}; {} that may be among the best fit in {:.1f} GiB by closed form ({} "
+      "probes), {} priced by their "
       "plans\n",
       result.num_points, request.num_gpus, request.machine.name, result.num_fitting,
       result.memory_limit_bytes / (1 << 30), result.num_probes, result.num_priced);
