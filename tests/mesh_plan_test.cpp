@@ -219,6 +219,22 @@ TEST_P(TensorParallel, traffic_is_the_closed_form) {
   EXPECT_EQ(traffic.reduce_scatter.bytes, c.steps * (4 * c.model.num_layers + 2) * bytes);
 }
 
+// Where each rank holds whole sequences, sums take the place of scatters and gathers.
+TEST_P(TensorParallel, whole_sequences_are_summed) {
+  const int t = GetParam();
+  MeshCase c = traffic_case();
+  c.distribute.mesh.degrees = {1, 1, 1, 1, t};
+  const auto cut = run_mesh(c);
+  c.distribute.sequence_parallel = false;
+  const auto whole = run_mesh(c);
+  const int64_t statistics = c.global_batch * c.seq_len * (t - 1) * 3 * 4;
+  EXPECT_EQ(whole.traffic.all_gather.bytes, c.steps * statistics);
+  EXPECT_EQ(whole.traffic.reduce_scatter.bytes, 0);
+  EXPECT_GT(whole.traffic.all_reduce.bytes, cut.traffic.all_reduce.bytes);
+  for (size_t step = 0; step < whole.loss.size(); ++step)
+    EXPECT_NEAR(whole.loss[step], cut.loss[step], 1e-2 * cut.loss[step]);
+}
+
 INSTANTIATE_TEST_SUITE_P(Traffic, TensorParallel, ::testing::Values(2, 4, 8));
 
 // The layers' gathers and scatters become shifts of as many bytes; embedding and head stay.

@@ -25,10 +25,6 @@ bool cuts_input(PlacementAxis axis, LogicalAxis what) {
   return false;
 }
 
-bool cuts_activation(PlacementAxis axis, LogicalAxis what) {
-  return cuts_input(axis, what) || (axis == PlacementAxis::kTp && what == LogicalAxis::kSequence);
-}
-
 std::string_view name_of(PlacementAxis axis) {
   constexpr std::array<std::string_view, kNumPlacementAxes> kNames{"dp", "cp", "tp"};
   return kNames[static_cast<size_t>(axis)];
@@ -36,8 +32,11 @@ std::string_view name_of(PlacementAxis axis) {
 
 class Decider {
  public:
-  Decider(const Graph& graph, const Mesh& mesh, const ModelAxes& model)
-      : g_(graph), model_(model), nodes_(static_cast<size_t>(graph.size())) {
+  Decider(const Graph& graph, const Mesh& mesh, const ModelAxes& model, bool sequence_parallel)
+      : g_(graph),
+        model_(model),
+        sequence_parallel_(sequence_parallel),
+        nodes_(static_cast<size_t>(graph.size())) {
     for (size_t a = 0; a < kNumPlacementAxes; ++a)
       sizes_[a] = mesh.degree(mesh_axes(static_cast<PlacementAxis>(a)));
   }
@@ -61,6 +60,11 @@ class Decider {
   };
 
   Known& known(Value v) { return known_[v]; }
+
+  bool cuts_activation(PlacementAxis axis, LogicalAxis what) const {
+    return cuts_input(axis, what) ||
+           (sequence_parallel_ && axis == PlacementAxis::kTp && what == LogicalAxis::kSequence);
+  }
 
   const LogicalAxis& axis_of(Value v, int dim) { return known(v).axes[static_cast<size_t>(dim)]; }
 
@@ -258,6 +262,7 @@ class Decider {
 
   const Graph& g_;
   const ModelAxes& model_;
+  bool sequence_parallel_;
   std::array<int, kNumPlacementAxes> sizes_{};
   std::vector<NodePlacement> nodes_;
   std::map<Value, Known> known_;
@@ -278,8 +283,8 @@ AxisSet mesh_axes(PlacementAxis axis) {
 }
 
 std::vector<NodePlacement> decide_placements(const Graph& graph, const Mesh& mesh,
-                                             const ModelAxes& model) {
-  return Decider(graph, mesh, model).run();
+                                             const ModelAxes& model, bool sequence_parallel) {
+  return Decider(graph, mesh, model, sequence_parallel).run();
 }
 
 }  // namespace tokamak

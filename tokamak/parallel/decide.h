@@ -31,9 +31,11 @@ struct NodePlacement {
   std::vector<Placement> out;
 };
 
-/// By node of the graph. Throws Error naming the op and the axis where no strategy fits, and where
-/// an axis leaves a rank without a part of a parameter: "tp 8 is more than the model's 4 heads".
+/// By node of the graph. Tensor parallel ranks cut the sequence between blocks, or with
+/// `sequence_parallel` false each hold all of it. Throws Error naming the op and the axis where no
+/// strategy fits, and where an axis leaves a rank without a part of a parameter: "tp 8 is more than
+/// the model's 4 heads".
 std::vector<NodePlacement> decide_placements(const Graph& graph, const Mesh& mesh,
-                                             const ModelAxes& model);
+                                             const ModelAxes& model, bool sequence_parallel = true);
 
 }  // namespace tokamak

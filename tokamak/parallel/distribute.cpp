@@ -479,7 +479,8 @@ Distributor::Distributor(StateTable& local, const DistributeOptions& options)
 Distributor::~Distributor() = default;
 
 Graph Distributor::localize(const Graph& global) {
-  return localize(global, decide_placements(global, options_.mesh, options_.model));
+  return localize(
+      global, decide_placements(global, options_.mesh, options_.model, options_.sequence_parallel));
 }
 
 Graph Distributor::localize(const Graph& global, const std::vector<NodePlacement>& placements) {

@@ -41,6 +41,7 @@ struct DistributeOptions {
   std::vector<int> stage_of_module;  ///< by Label::module; empty = one stage
   PipelineSchedule pipeline;         ///< which rank runs which stage, and when
   bool merge_products = true;        ///< of one input (merge_products.h)
+  bool sequence_parallel = true;     ///< ranks of tp cut the sequence between blocks
 };
 
 /// A part of a flat slice that belongs to one tensor.

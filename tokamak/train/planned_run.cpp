@@ -66,7 +66,7 @@ std::vector<PipelineItem> validation_items(const DistributeOptions& o) {
 
 TrainingGraphOptions for_gpu(TrainingGraphOptions o) {
   o.logits_bytes = kGpuLogitsBytes;
-  o.logits_multiple = kGpuLogitsMultiple;
+  if (o.pads_logits) o.logits_multiple = kGpuLogitsMultiple;
   return o;
 }
 
@@ -101,7 +101,7 @@ WholeGraphs::WholeGraphs(const ModelSpec& config, const RunShape& given, const T
   const RunShape shape = shape_for(given, target);
   const DistributeOptions& o = shape.distribute;
   build_gradient_graph(training_, config, of_all_ranks(shape.training, o.mesh));
-  training_placements_ = decide_placements(training_, o.mesh, axes_of(config));
+  training_placements_ = decide_placements(training_, o.mesh, axes_of(config), o.sequence_parallel);
   if (!shape.validation) return;
   validation_.emplace(states_);
   build_validation_graph(*validation_, config, of_all_ranks(*shape.validation, o.mesh));

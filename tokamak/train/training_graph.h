@@ -29,6 +29,7 @@ struct TrainingGraphOptions {
   uint64_t seed = 0;
   int64_t logits_bytes = int64_t{32} << 20U;  ///< of a chunk of the loss
   int64_t logits_multiple = 1;                ///< LmHeadLoss::column_multiple
+  bool pads_logits = true;                    ///< on a GPU, to whole tiles
   OptimizerOptions optimizer;
 };
 
