@@ -23,7 +23,6 @@ struct HomeRun {
   int64_t gpus = 0;
   double tokens_per_s_per_gpu = 0.0;
   double planned_gib = 0.0;  // 0 = not logged
-  // 10 and 5; more where docs/pricing-accuracy.md says that a run is missed.
   double plain_bound_pct = 0.0;
   double calibrated_bound_pct = 0.0;
   std::vector<std::string> words;

@@ -43,6 +43,8 @@ struct Device {
   double gemm_k_overhead = 300.0;  ///< a product of depth k takes as long as k + this at full rate
   double gemm_alignment_share =
       0.93;  ///< of the rate, for each halving of the rows' alignment below 128 bytes
+  /// Of the rate, where rows begin at odd elements: no copy to shared memory beside the products.
+  double gemm_odd_share = 0.4;
   double memory_bytes = 0.0;
   double memory_bytes_per_s = 0.0;  ///< of the data sheet
   double memory_efficiency = 0.85;  ///< large copies over it
@@ -71,10 +73,14 @@ struct Level {
 
 /// What the software of a run costs beyond the plan's own kernels, or does otherwise than the plan.
 struct Software {
-  double host_launch_s = 8e-6;       ///< to launch one kernel, without captured graphs
+  double host_launch_s = 8e-6;  ///< to launch one kernel, without captured graphs
+  /// 1 = the host launches kernels of later blocks beside those that run; 0 = none but of a block.
+  int host_ahead = 1;
   double collective_call_s = 0.0;    ///< of the host, of each collective, that nothing hides
   double compute_slowdown = 1.0;     ///< of kernels beside a collective
   double collective_slowdown = 1.0;  ///< of a collective beside kernels
+  /// Of kernels beside a pipeline's message, from when its kernel waits for the other end.
+  double message_slowdown = 1.0;
   double step_overhead_s = 0.0;      ///< per step: data, logging, barriers
   double power_derate = 1.0;         ///< sustained over short-run rate of products and attention
   double elementwise_traffic = 1.0;  ///< bytes of kernels bound by memory over the plan's
@@ -82,6 +88,9 @@ struct Software {
   /// Moved for each query, key and head by the forward of an attention that is not fused; 0 = it
   /// is. Twice that by the backward. All pairs are computed then, causal or not.
   double attention_pair_bytes = 0.0;
+  /// Moved for each token and word beside the head's products by a loss that is not fused; 0 = it
+  /// is.
+  double logit_bytes = 0.0;
   /// Of the time of collectives of tensor parallel ranks, under the products that they feed or are
   /// fed by, where the plan runs one after the other.
   double tensor_parallel_overlap = 0.0;

@@ -91,6 +91,7 @@ void add_device(std::vector<MachineKey>& out) {
   add.operator()<&Device::num_sms>("num_sms", kNone, 1, 1e6);
   add.operator()<&Device::gemm_k_overhead>("gemm_k_overhead", kNone, 0, 1e6);
   add.operator()<&Device::gemm_alignment_share>("gemm_alignment_share", kNone, 1e-3, 1);
+  add.operator()<&Device::gemm_odd_share>("gemm_odd_share", kNone, 1e-3, 1);
   add.operator()<&Device::memory_bytes>("memory_bytes", kBytes, 1, kMaxBytes);
   add.operator()<&Device::memory_bytes_per_s>("memory_bytes_per_s", kBytesPerSecond, 1, kMaxRate);
   add.operator()<&Device::memory_efficiency>("memory_efficiency", kNone, 1e-6, 1);
@@ -106,12 +107,15 @@ void add_operation(std::vector<MachineKey>& out) {
   constexpr auto kSoftware = &Machine::software;
   out.push_back(number<kSoftware, &Software::host_launch_s>("software.host_launch_s", kSeconds, 0,
                                                             kMaxShort));
+  out.push_back(number<kSoftware, &Software::host_ahead>("software.host_ahead", kNone, 0, 1));
   out.push_back(number<kSoftware, &Software::collective_call_s>("software.collective_call_s",
                                                                 kSeconds, 0, kMaxShort));
   out.push_back(
       number<kSoftware, &Software::compute_slowdown>("software.compute_slowdown", kNone, 1.0, 100));
   out.push_back(number<kSoftware, &Software::collective_slowdown>("software.collective_slowdown",
                                                                   kNone, 1.0, 100));
+  out.push_back(
+      number<kSoftware, &Software::message_slowdown>("software.message_slowdown", kNone, 1.0, 100));
   out.push_back(number<kSoftware, &Software::step_overhead_s>("software.step_overhead_s", kSeconds,
                                                               0, kMaxLong));
   out.push_back(
@@ -122,6 +126,7 @@ void add_operation(std::vector<MachineKey>& out) {
       number<kSoftware, &Software::attention_share>("software.attention_share", kNone, 1e-3, 2));
   out.push_back(number<kSoftware, &Software::attention_pair_bytes>("software.attention_pair_bytes",
                                                                    kBytes, 0, 1e3));
+  out.push_back(number<kSoftware, &Software::logit_bytes>("software.logit_bytes", kBytes, 0, 1e3));
   out.push_back(number<kSoftware, &Software::tensor_parallel_overlap>(
       "software.tensor_parallel_overlap", kNone, 0, 1));
   out.push_back(

@@ -198,6 +198,7 @@ class RankStep {
       if (runs(task, run.is_last) && meetings_.is_shared(index_, task)) {
         work.meeting = meetings_.next(index_, task);
         work.is_shared = false;
+        work.holds = segment.is_background;
       }
       if (is_free(task) && runs(task, run.is_last)) {
         const auto w = static_cast<int>(first + t);
@@ -242,7 +243,8 @@ StepPrice price_step(std::span<const PricedRank> ranks, int num_microbatches,
   const std::vector<RankTimes> times =
       run_streams(works, meetings.sizes(),
                   {.compute = machine.software.compute_slowdown,
-                   .communication = machine.software.collective_slowdown});
+                   .communication = machine.software.collective_slowdown,
+                   .message = machine.software.message_slowdown});
   StepPrice price;
   for (const RankTimes& t : times) price.seconds = std::max(price.seconds, t.last_s);
   price.seconds += machine.software.step_overhead_s;

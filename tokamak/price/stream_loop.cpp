@@ -72,7 +72,11 @@ class RankLoop {
 
   const Work& head(int stream) const { return head(streams_[static_cast<size_t>(stream)]); }
 
-  void arrive(int stream) { streams_[static_cast<size_t>(stream)].has_arrived = true; }
+  void arrive(int stream, double now) {
+    account(now);
+    streams_[static_cast<size_t>(stream)].has_arrived = true;
+    if (head(stream).holds) ++held_;
+  }
 
   void begin(int stream_index, double seconds, double now) {
     account(now);
@@ -92,10 +96,8 @@ class RankLoop {
     for (Stream& stream : streams_) {
       if (!stream.is_running) continue;
       const Work& work = head(stream);
-      if (work.is_shared) {
-        const double factor = !contends                ? 1.0
-                              : is_communication(work) ? slowdown_.communication
-                                                       : slowdown_.compute;
+      if (work.is_shared || (held_ > 0 && !is_communication(work)) || stream.factor != 1.0) {
+        const double factor = factor_of(work, contends);
         if (factor != stream.factor) {
           stream.finish_s = now + (stream.finish_s - now) / stream.factor * factor;
           stream.factor = factor;
@@ -140,6 +142,12 @@ class RankLoop {
     return true;
   }
 
+  double factor_of(const Work& work, bool contends) const {
+    const double message = held_ > 0 && !is_communication(work) ? slowdown_.message : 1.0;
+    if (!work.is_shared || !contends) return message;
+    return is_communication(work) ? slowdown_.communication : std::max(slowdown_.compute, message);
+  }
+
   void count(const Work& work, int by) {
     (is_communication(work) ? comm_ : work.is_whole_item ? whole_items_ : compute_) += by;
     if (work.is_shared) (is_communication(work) ? shared_comm_ : shared_compute_) += by;
@@ -149,6 +157,7 @@ class RankLoop {
     const int w = order_[static_cast<size_t>(stream.next)];
     const Work& work = rank_.works[static_cast<size_t>(w)];
     count(work, -1);
+    if (work.holds && work.meeting >= 0) --held_;
     times.end_s[static_cast<size_t>(w)] = now;
     times.last_s = std::max(times.last_s, now);
     is_done_[static_cast<size_t>(w)] = 1;
@@ -189,6 +198,7 @@ class RankLoop {
   double now_s_ = 0.0;
   double next_s_ = kNever;
   int comm_ = 0, compute_ = 0, whole_items_ = 0, shared_comm_ = 0, shared_compute_ = 0;
+  int held_ = 0;  // messages that have arrived and not ended
 };
 
 class Loop {
@@ -269,7 +279,8 @@ class Loop {
   // Whether it began.
   bool meet(int rank, int stream, const Work& work, double now) {
     Meeting& meeting = meetings_[static_cast<size_t>(work.meeting)];
-    loops_[static_cast<size_t>(rank)].arrive(stream);
+    loops_[static_cast<size_t>(rank)].arrive(stream, now);
+    touch(rank);
     meeting.arrived.push_back({.rank = rank, .stream = stream});
     meeting.seconds = std::max(meeting.seconds, work.seconds);
     if (std::ssize(meeting.arrived) < sizes_[static_cast<size_t>(work.meeting)]) return false;

@@ -18,9 +18,11 @@ struct Work {
   /// Whether the other kind beside it slows it and is slowed by it: a task of its own.
   bool is_shared = false;
   bool is_whole_item = false;  ///< the caller knows its categories
-  int stream = 0;              ///< of this rank, counted from 0
-  int meeting = -1;            ///< begins when all its members have come
-  int first_wait = 0;          ///< RankWorks::waits[first_wait .. first_wait + num_waits)
+  /// A message, whose kernel holds multiprocessors from its arrival at the meeting on.
+  bool holds = false;
+  int stream = 0;      ///< of this rank, counted from 0
+  int meeting = -1;    ///< begins when all its members have come
+  int first_wait = 0;  ///< RankWorks::waits[first_wait .. first_wait + num_waits)
   int num_waits = 0;
 };
 
@@ -38,6 +40,7 @@ struct RankWorks {
 struct Slowdown {
   double compute = 1.0;
   double communication = 1.0;
+  double message = 1.0;  ///< of compute beside a message that is sent or waited for
 };
 
 struct RankTimes {

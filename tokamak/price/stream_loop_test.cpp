@@ -76,6 +76,25 @@ TEST(StreamLoop, RanksMeet) {
   EXPECT_DOUBLE_EQ(of(times[1], Category::kExposedComm), 2.0) << "waiting is no communication";
 }
 
+// A message's kernel holds multiprocessors from when it waits.
+TEST(StreamLoop, MessagesSlowComputeFromTheirArrivalOn) {
+  std::vector<RankWorks> ranks(2);
+  const int made = ranks[0].add(compute(5.0), {});
+  Work message = communicate(2.0);
+  message.is_shared = false;
+  message.holds = true;
+  message.meeting = 0;
+  ranks[0].add(message, {{made}});
+  ranks[1].add(message, {});
+  Work item = compute(10.0);
+  item.is_shared = false;
+  ranks[1].add(item, {});
+  const std::vector<int> meetings{2};
+  const auto times = run_streams(ranks, meetings, {.message = 1.4});
+  EXPECT_DOUBLE_EQ(times[0].last_s, 7.0);
+  EXPECT_DOUBLE_EQ(times[1].last_s, 7.0 + (10.0 - 7.0 / 1.4));
+}
+
 TEST(StreamLoop, FindsDeadlocks) {
   std::vector<RankWorks> ranks(2);
   for (int r = 0; r < 2; ++r) {
