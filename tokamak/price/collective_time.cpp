@@ -122,10 +122,12 @@ double flat_ring(const std::vector<Stage>& stages, double size, double bytes, do
   return passes * (base_s + seconds + (size - 1.0) / size * bytes / rate);
 }
 
+// NCCL gathers and scatters over several nodes in one ring through all members alone
+// (NVIDIA/nccl src/graph/tuning.cc: trees and switches are for all-reduces).
 double ring_collective(const std::vector<Stage>& stages, double size, double bytes, double passes) {
-  const double folded = hierarchical(stages, bytes, passes);
-  if (stages.size() < 2) return folded;
-  return std::min(folded, flat_ring(stages, size, bytes, passes));
+  if (stages.size() < 2) return hierarchical(stages, bytes, passes);
+  const double flat = flat_ring(stages, size, bytes, passes);
+  return passes == 1.0 ? flat : std::min(flat, hierarchical(stages, bytes, passes));
 }
 
 double broadcast(const std::vector<Stage>& stages, double bytes) {

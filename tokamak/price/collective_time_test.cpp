@@ -192,6 +192,18 @@ TEST(CollectiveTime, AnAllReduceIsAtMostTwoPasses) {
   });
 }
 
+// One ring through all members, a step for each: no tree or switch gathers over nodes.
+TEST(CollectiveTime, GathersOverNodesTakeAStepForEachMember) {
+  const Machine m = load_machine("h100");
+  const double small = 1024.0;
+  const auto gather = [&](int size) {
+    return collective_seconds(Collective::kAllGather, small, strided_layout(size, 1, m), m);
+  };
+  const double nvlink_s = m.levels[0].latency_s;
+  const double network_s = m.levels[1].latency_s;
+  EXPECT_NEAR(gather(2048) - gather(1024), 896 * nvlink_s + 128 * network_s, 1e-6);
+}
+
 TEST(CollectiveTime, ADeviceThatSharesItsLinksIsSlowed) {
   const Machine m = load_machine("h100");
   GroupLayout rail = strided_layout(16, 8, m);

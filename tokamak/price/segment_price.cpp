@@ -72,10 +72,30 @@ void SegmentPrices::add_works(const SegmentRun& run, std::span<const int> begin,
   }
 }
 
-int SegmentPrices::launches(const SegmentRun& run) const {
+// What launching takes beyond the kernels: of the whole segment where the host runs ahead, else of
+// each block.
+double SegmentPrices::host_seconds(const SegmentRun& run, const RankTimes& times) const {
   const std::vector<Task>& tasks = plan_.segments[static_cast<size_t>(run.segment)].tasks;
-  return static_cast<int>(std::count_if(tasks.begin(), tasks.end(),
-                                        [&](const Task& task) { return runs(task, run.is_last); }));
+  const Software& software = machine_.software;
+  double beyond_s = 0.0;
+  double launching_s = 0.0;
+  double begin_s = 0.0;
+  double end_s = 0.0;
+  const auto add = [&] {
+    beyond_s += std::max(0.0, launching_s - (end_s - begin_s));
+    launching_s = 0.0;
+    begin_s = end_s;
+  };
+  for (size_t t = 0; t < tasks.size(); ++t) {
+    const bool is_other = t > 0 && (tasks[t].label.block != tasks[t - 1].label.block ||
+                                    tasks[t].label.phase != tasks[t - 1].label.phase);
+    if (is_other && software.host_ahead == 0) add();
+    if (!runs(tasks[t], run.is_last)) continue;
+    launching_s += software.host_launch_s;
+    end_s = std::max(end_s, times.end_s[t]);
+  }
+  add();
+  return beyond_s;
 }
 
 const SegmentPrice& SegmentPrices::price(const SegmentRun& run) {
@@ -91,12 +111,9 @@ const SegmentPrice& SegmentPrices::price(const SegmentRun& run) {
                                  .communication = machine_.software.collective_slowdown})[0];
   price.by_category = times.by_category;
   price.hidden_comm_s = times.hidden_comm_s;
+  if (!options_.device_graphs) price.host_s = host_seconds(run, times);
   price.begin_s = std::move(times.begin_s);
   price.end_s = std::move(times.end_s);
-  if (!options_.device_graphs) {
-    const double host_s = machine_.software.host_launch_s * launches(run);
-    price.host_s = std::max(0.0, host_s - times.last_s);
-  }
   price.by_category[static_cast<size_t>(Category::kHost)] = price.host_s;
   price.seconds = times.last_s + price.host_s;
   return price;

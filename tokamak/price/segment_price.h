@@ -48,7 +48,7 @@ class SegmentPrices {
 
  private:
   double task_seconds(const SegmentRun& run, size_t task);
-  int launches(const SegmentRun& run) const;
+  double host_seconds(const SegmentRun& run, const RankTimes& times) const;
 
   const Plan& plan_;
   const Machine& machine_;

@@ -211,6 +211,21 @@ TEST(StepPrice, TheHostMayBeTheSlower) {
   EXPECT_NEAR(launched.by_category[static_cast<size_t>(Category::kHost)], 12.0, 1e-9);
 }
 
+// Blocks of 1 + 1 s and of 10 s, launched in 2 s a kernel: 4 + 10 where none is launched ahead.
+TEST(StepPrice, AHostMayLaunchOneBlockAtATime) {
+  Plan plan;
+  plan.segments = {{.name = "work",
+                    .runs = Segment::Runs::kPerMicrobatch,
+                    .tasks = {copy_of(1), copy_of(1), copy_of(10)}}};
+  plan.segments[0].tasks[2].label.block = 1;
+  const std::vector<PricedRank> ranks{{.plan = &plan}};
+  Machine machine = clockwork();
+  machine.software.host_launch_s = 2.0;
+  EXPECT_NEAR(price_step(ranks, 1, machine, {.device_graphs = false}).seconds, 12.0, 1e-9);
+  machine.software.host_ahead = 0;
+  EXPECT_NEAR(price_step(ranks, 1, machine, {.device_graphs = false}).seconds, 14.0, 1e-9);
+}
+
 TEST(StepPrice, AccumulatingReadsWhatIsThere) {
   Plan plan;
   Task task = copy_of(4);

@@ -7,6 +7,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/ops/attention.h"
 #include "tokamak/ops/collective.h"
+#include "tokamak/ops/cross_entropy.h"
 #include "tokamak/ops/linear.h"
 #include "tokamak/price/low_precision.h"
 
@@ -16,6 +17,11 @@ namespace {
 constexpr int kMostSplits = 8;
 // Rows that begin at whole lines of this many bytes are read at full rate.
 constexpr int64_t kLineBytes = 128;
+// Of a copy from global to shared memory that runs beside the products (PTX: cp.async).
+constexpr double kLeastCopyBytes = 4.0;
+// Rows of batched products on tensor cores begin at whole vectors of this many elements of 2 bytes
+// (NVIDIA, Matrix Multiplication Background, "Tensor Core Requirements").
+constexpr int64_t kVectorElements = 8;
 // Queries and keys of one tile of attention.
 constexpr double kAttentionTile = 128.0;
 // The softmax of a tile takes as long as products over so many more columns of the head, and the
@@ -54,6 +60,7 @@ double alignment_share(int64_t m, int64_t n, int64_t k, Precision precision, con
   const auto unaligned = static_cast<uint64_t>(m | n | k);
   if (unaligned == 0) return 1.0;
   const double bytes = element_bytes(precision) * std::ldexp(1.0, std::countr_zero(unaligned));
+  if (bytes < kLeastCopyBytes) return d.gemm_odd_share;
   const double halvings = std::log2(static_cast<double>(kLineBytes) / bytes);
   return halvings <= 0.0 ? 1.0 : std::pow(d.gemm_alignment_share, halvings);
 }
@@ -181,6 +188,7 @@ TaskTimes::TaskTimes(const GroupTable& groups, const Machine& machine, const Pri
   for (const GroupTable::Entry& group : groups.entries) {
     layouts_.push_back(layout_of(group.ranks, machine));
     const bool is_tp = group.name == "tp" || group.name.starts_with("tp ");
+    if (is_tp) tp_group_ = static_cast<int>(layouts_.size()) - 1;
     exposed_.push_back(is_tp ? 1.0 - machine.software.tensor_parallel_overlap : 1.0);
   }
 }
@@ -200,6 +208,10 @@ double TaskTimes::compute_seconds(const Task& task, const Cost& cost, const Task
     case Cost::Kind::kAttention:
       return attention_seconds(task, cost, bytes);
     default: {
+      const double logit_bytes = machine_.software.logit_bytes;
+      if (logit_bytes > 0.0 && task.rules == &kRules<CrossEntropyGrad>) return 0.0;
+      if (logit_bytes > 0.0 && task.rules == &kRules<SoftmaxStats>)
+        return memory_seconds(logit_bytes * static_cast<double>(task.in[0].type.numel()), machine_);
       const bool is_update = task.label.phase == Phase::kUpdate;
       return memory_seconds(bytes * (is_update ? 1.0 : machine_.software.elementwise_traffic),
                             machine_);
@@ -253,12 +265,23 @@ double TaskTimes::attention_seconds(const Task& task, const Cost& cost, double b
   const double peak = d.peak_flops[static_cast<size_t>(precision)];
   TOK_REQUIRE(peak > 0.0 && rated > 0.0, "{}: {} has no rate of attention in {}", machine_.name,
               d.name, name_of(precision));
-  const double rate =
-      peak * rated * software.attention_share * software.power_derate * head_share * occupancy;
+  // Scores and their product with values, as batched products.
+  const bool is_vectorized = is_fused || s.D % kVectorElements == 0;
+  const double rate = !is_vectorized ? product_rate(machine_, Precision::kFp32)
+                                     : peak * rated * software.attention_share *
+                                           software.power_derate * head_share * occupancy;
   const double pair_bytes = (is_backward ? 2.0 : 1.0) * software.attention_pair_bytes * all_pairs *
                             static_cast<double>(s.B * s.H);
   return std::max(flops / rate, memory_seconds(bytes, machine_)) +
          memory_seconds(pair_bytes, machine_);
+}
+
+double TaskTimes::message_seconds(double bytes, const GroupLayout& group) const {
+  if (!options_.splits_messages || tp_group_ < 0)
+    return collective_seconds(Collective::kSendRecv, bytes, group, machine_);
+  const GroupLayout& tp = layouts_[static_cast<size_t>(tp_group_)];
+  return collective_seconds(Collective::kSendRecv, bytes / tp.size, group, machine_) +
+         collective_seconds(Collective::kAllGather, bytes, tp, machine_);
 }
 
 double TaskTimes::communication_seconds(const Task& task, bool is_low_message) const {
@@ -282,9 +305,9 @@ double TaskTimes::communication_seconds(const Task& task, bool is_low_message) c
   if (task.rules == &kRules<ReduceScatter>) return summed(Collective::kReduceScatter, task.in[0]);
   if (task.rules == &kRules<AllReduce>) return summed(Collective::kAllReduce, task.in[0]);
   if (task.rules == &kRules<AllToAll>) return priced(Collective::kAllToAll, task.in[0]);
-  if (task.rules == &kRules<Recv>) return priced(Collective::kSendRecv, task.out[0]);
-  TOK_CHECK(task.rules == &kRules<Shift> || task.rules == &kRules<Send>, "no price of {}",
-            task.rules->name);
+  if (task.rules == &kRules<Recv>) return message_seconds(bytes_of(task.out[0]) * share, group);
+  if (task.rules == &kRules<Send>) return message_seconds(bytes_of(task.in[0]) * share, group);
+  TOK_CHECK(task.rules == &kRules<Shift>, "no price of {}", task.rules->name);
   return priced(Collective::kSendRecv, task.in[0]);
 }
 

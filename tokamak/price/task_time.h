@@ -13,6 +13,9 @@ namespace tokamak::price {
 struct PriceOptions {
   Precision linear = Precision::kBf16;  ///< of products inside blocks
   bool device_graphs = true;            ///< kernels are launched by captured graphs
+  /// Tensor parallel ranks that all hold what a pipeline's message says each send a part of it, and
+  /// gather the rest.
+  bool splits_messages = false;
 };
 
 enum class Category : uint8_t {
@@ -63,11 +66,13 @@ class TaskTimes {
                          const TaskRun& run) const;
   double attention_seconds(const Task& task, const Cost& cost, double bytes) const;
   double communication_seconds(const Task& task, bool is_low) const;
+  double message_seconds(double bytes, const GroupLayout& group) const;
 
   const Machine& machine_;
   const PriceOptions& options_;
   std::vector<GroupLayout> layouts_;  // by group
   std::vector<double> exposed_;       // by group: the share of time that nothing hides
+  int tp_group_ = -1;
 };
 
 }  // namespace tokamak::price

@@ -4,6 +4,7 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/ops/attention.h"
+#include "tokamak/ops/cross_entropy.h"
 #include "tokamak/ops/linear.h"
 #include "tokamak/price/low_precision.h"
 #include "tokamak/price/test_machine.h"
@@ -93,6 +94,27 @@ TEST(TaskTime, RowsOffTheLinesCost) {
               1e-9 * aligned);
 }
 
+TEST(TaskTime, OddRowsCostMost) {
+  Machine machine = fast_memory();
+  machine.device.gemm_alignment_share = 0.9;
+  machine.device.gemm_odd_share = 0.25;
+  const double even = gemm(machine, 1280, 1280, 4096);
+  EXPECT_NEAR(gemm(machine, 1280, 1280, 4095), 4.0 * even * 4095 / 4096, 1e-9 * even);
+  EXPECT_LT(gemm(machine, 1280, 1280, 4094), 2.0 * even);
+}
+
+TEST(TaskTime, LossesThatAreNotFusedMoveTheirLogits) {
+  Machine machine = clockwork();
+  const auto logits = bf16({16, 32});
+  const Operand stats{.type = {.dtype = DType::kF32, .dims = {16, 3}}, .strides = {3, 1}};
+  const Operand labels{.type = {.dtype = DType::kI32, .dims = {16}}, .strides = {1}};
+  const Task task = task_of(SoftmaxStats{}, {logits, labels}, {stats});
+  const double fused = seconds(task, machine);
+  machine.software.logit_bytes = 28.0;
+  EXPECT_NEAR(seconds(task, machine), 28.0 * 16 * 32 / 8.0, 1e-9);
+  EXPECT_GT(seconds(task, machine), fused);
+}
+
 TEST(TaskTime, NoRateIsAnError) {
   EXPECT_THROW(gemm(clockwork(), 128, 128, 128, Precision::kFp4), Error);
 }
@@ -138,6 +160,20 @@ TEST(TaskTime, AttentionFollowsHeadDimAndOccupancy) {
   EXPECT_NEAR(forward(50, 128, 128), 2.0 * forward(100, 128, 128), 1e-18) << "half the SMs";
   EXPECT_GT(forward(100, 1280, 64), 1.2 * forward(100, 1280, 128));
   EXPECT_GT(forward(100, 1280, 108), 1.15 * forward(100, 1280, 128)) << "padded to 128";
+}
+
+TEST(TaskTime, AttentionThatIsNotFusedWantsHeadsOfWholeVectors) {
+  Machine machine = fast_memory();
+  machine.software.attention_pair_bytes = 1e-9;
+  const auto forward = [&](int64_t dim) {
+    const Dims dims{1, 1280, 100, dim};
+    const Task task = task_of(
+        Attention{}, {bf16(dims), bf16(dims), bf16(dims)},
+        {bf16(dims), {.type = {.dtype = DType::kF32, .dims = {1, 100, 1280}}, .strides = {}}});
+    return seconds(task, machine);
+  };
+  EXPECT_LT(forward(144), 2.0 * forward(128));
+  EXPECT_GT(forward(150), 100.0 * forward(144)) << "vector units: a thousandth of the rate";
 }
 
 TEST(TaskTime, CollectivesMoveTheWholeBuffer) {

@@ -71,13 +71,17 @@ TEST(MeasuredRows, ReadsVTrain) {
   const auto rows = parse_measured_rows(
       "# GPUs,global batch,micro batch,hidden size,attention heads,# layers,sequence length,tensor "
       "parallelism,data parallelism,pipeline parallelism,iteration time (ms)\n"
-      "8,32,4,1024,16,24,1024,2,2,2,219.732754\n",
+      "8,32,4,1024,16,24,1024,2,2,2,219.732754\n"
+      "64,512,8,3072,32,30,2048,2,32,1,3975.2\n",
       "vtrain.csv");
-  ASSERT_EQ(rows.size(), 1U);
+  ASSERT_EQ(rows.size(), 2U);
   EXPECT_EQ(rows[0].skipped, "");
   EXPECT_NEAR(rows[0].step_time_s, 0.219732754, 1e-12);
   EXPECT_EQ(rows[0].ffn, 4096);
-  EXPECT_EQ(rows[0].recompute, "full");
+  EXPECT_EQ(rows[0].recompute, "none");
+  EXPECT_EQ(rows[0].vocab, 50256) << "whole shares of two ranks";
+  EXPECT_EQ(rows[1].recompute, "full");
+  EXPECT_EQ(rows[1].vocab, 51200);
 }
 
 TEST(MeasuredRows, RefusesOtherFiles) {

@@ -64,7 +64,9 @@ std::string machine_names_of_row(const MeasuredRow& row) {
 price::StepPrice price_planned_row(const MeasuredRow& row, const PlannedRow& planned,
                                    const price::Machine& machine) {
   return price::price_step(planned.ranks(), static_cast<int>(row.num_microbatches()), machine,
-                           {.linear = precision_of_row(row), .device_graphs = false});
+                           {.linear = precision_of_row(row),
+                            .device_graphs = false,
+                            .splits_messages = keeps_whole_sequences(row)});
 }
 
 std::vector<PricedRow> price_rows(const std::vector<MeasuredRow>& rows,

@@ -28,9 +28,9 @@ struct DataMesh {
   int64_t shard = 1;
 };
 
-// "HSDP shard32 x rep26" says it; all others shard over all ranks of dp.
+// "HSDP shard32 x rep26" and "FSDP shard128" say it; all others shard over all ranks of dp.
 DataMesh data_mesh(const MeasuredRow& row) {
-  constexpr std::string_view kShard = "HSDP shard";
+  constexpr std::string_view kShard = "SDP shard";
   const size_t at = row.sharding.find(kShard);
   if (at == std::string::npos) return {.shard = row.dp};
   int64_t shard = 0;
@@ -111,8 +111,20 @@ RunShape shape_of_row(const MeasuredRow& row, int pp_rank) {
   if (mentions(row.sharding, "SHARD_GRAD_OP")) d.reshard = Reshard::kNever;
   d.async_tp = row.tp > 1 && mentions(row.notes, "asyncTP=yes");
   d.context = ContextMethod::kRing;
+  const std::string software = software_of(row);
+  // Of PyTorch's models each projection is a product of its own; Megatron's has one weight for
+  // queries, keys and values, one for gate and up.
+  d.merge_products = !mentions(software, "torchtitan");
+  d.sequence_parallel = !keeps_whole_sequences(row);
+  shape.training.pads_logits = software != "vtrain";
   if (row.pp > 1) add_pipeline(row, d);
   return shape;
+}
+
+bool keeps_whole_sequences(const MeasuredRow& row) {
+  const std::string software = software_of(row);
+  return software == "vtrain" ||
+         (software == "megatron" && !mentions(row.recompute, "sequence-parallel"));
 }
 
 std::string machine_of_row(const MeasuredRow& row) {
@@ -145,15 +157,15 @@ price::Precision precision_of_row(const MeasuredRow& row) {
 std::string plan_key(const MeasuredRow& row) {
   const ModelSpec spec = spec_of_row(row);
   const RunShape shape = shape_of_row(row, 0);
-  return fmt::format("{} {} {} {} {} {} {} {} | {} {} {} | {} | {} {} {} {} | {} {} {} {}",
-                     static_cast<int>(spec.family), spec.vocab_size, spec.dim, spec.num_layers,
-                     spec.num_heads, spec.num_kv_heads, spec.mlp_dim, spec.tied, row.microbatch,
-                     row.seq_len, row.num_microbatches(),
-                     fmt::join(shape.distribute.mesh.degrees, " "), chunks_of(row),
-                     static_cast<int>(shape.distribute.sharding),
-                     static_cast<int>(shape.distribute.reshard), shape.distribute.async_tp,
-                     static_cast<int>(shape.recompute.mode), shape.recompute.every_nth_block,
-                     shape.recompute.saved_ops.size(), shape.recompute.halved_ops.size());
+  return fmt::format(
+      "{} {} {} {} {} {} {} {} | {} {} {} | {} | {} {} {} {} | {} {} {} {} | {} {}",
+      static_cast<int>(spec.family), spec.vocab_size, spec.dim, spec.num_layers, spec.num_heads,
+      spec.num_kv_heads, spec.mlp_dim, spec.tied, row.microbatch, row.seq_len,
+      row.num_microbatches(), fmt::join(shape.distribute.mesh.degrees, " "), chunks_of(row),
+      static_cast<int>(shape.distribute.sharding), static_cast<int>(shape.distribute.reshard),
+      shape.distribute.async_tp, static_cast<int>(shape.recompute.mode),
+      shape.recompute.every_nth_block, shape.recompute.saved_ops.size(),
+      shape.recompute.halved_ops.size(), software_of(row), shape.distribute.sequence_parallel);
 }
 
 PlannedRow::PlannedRow(const MeasuredRow& row)

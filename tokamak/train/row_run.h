@@ -19,6 +19,10 @@ ModelSpec spec_of_row(const MeasuredRow& row);
 /// REQUIRES: row.skipped is empty. Throws Error where no plan of ours has this shape.
 RunShape shape_of_row(const MeasuredRow& row, int pp_rank);
 
+/// Whether its tensor parallel ranks each hold whole sequences between blocks: Megatron-LM before
+/// arXiv 2205.05198, whose rows say where they do not.
+bool keeps_whole_sequences(const MeasuredRow& row);
+
 /// Name of the machine file of row.gpu; empty if there is none.
 std::string machine_of_row(const MeasuredRow& row);
 
