@@ -44,7 +44,7 @@ std::vector<Constant> constants_to_fit() {
       {{"mosaic", "megatron", "vtrain"}, "software.elementwise_traffic", .8, 5},
       {{"torchtitan"}, "software.elementwise_traffic", .8, 9},
       {{"mosaic-hopper", "torchtitan-hopper"}, "software.power_derate", .5, 1},
-      {{"vtrain"}, "software.host_launch_s", 1e-6, 2e-4},
+      {{"vtrain"}, "software.host_block_s", 1e-4, 1e-2},
       {{"a100-40", "a100-80", "a100-80-cloud"}, "device.gemm_odd_share", .1, 1},
   };
 }

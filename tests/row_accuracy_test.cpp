@@ -141,13 +141,16 @@ TEST_F(RowAccuracy, BatchRamp) {
                 rate_of(large, seconds_of(large)) / rate_of(small, seconds_of(small)) - 1.0);
 }
 
-// Sign only: of -12 % a tenth is predicted (docs/pricing-accuracy.md).
+// Sign only: see docs/pricing-accuracy.md.
 TEST_F(RowAccuracy, Fp8FallsBehindAt2048) {
   const auto left = [](int few, int many) {
     return seconds_of(filled(line(few), 80)) / seconds_of(filled(line(many), 80));
   };
-  EXPECT_LT(left(95, 99), 1.0);
-  EXPECT_LT(left(95, 99), left(90, 94));
+  const double fp8 = left(95, 99), bf16 = left(90, 94);
+  fmt::print("FSDP in fp8, 64 to 2,048 GPUs: measured -12.3 %, predicted {:+.1f} %\n",
+             100 * (fp8 - 1.0));
+  EXPECT_LT(fp8, 1.0);
+  EXPECT_LT(fp8, bf16);
 }
 
 TEST_F(RowAccuracy, From512To8192) {

@@ -107,6 +107,8 @@ void add_operation(std::vector<MachineKey>& out) {
   constexpr auto kSoftware = &Machine::software;
   out.push_back(number<kSoftware, &Software::host_launch_s>("software.host_launch_s", kSeconds, 0,
                                                             kMaxShort));
+  out.push_back(
+      number<kSoftware, &Software::host_block_s>("software.host_block_s", kSeconds, 0, kMaxShort));
   out.push_back(number<kSoftware, &Software::host_ahead>("software.host_ahead", kNone, 0, 1));
   out.push_back(number<kSoftware, &Software::collective_call_s>("software.collective_call_s",
                                                                 kSeconds, 0, kMaxShort));

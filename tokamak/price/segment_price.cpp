@@ -77,6 +77,7 @@ void SegmentPrices::add_works(const SegmentRun& run, std::span<const int> begin,
 double SegmentPrices::host_seconds(const SegmentRun& run, const RankTimes& times) const {
   const std::vector<Task>& tasks = plan_.segments[static_cast<size_t>(run.segment)].tasks;
   const Software& software = machine_.software;
+  std::set<std::pair<int, Phase>> launched;
   double beyond_s = 0.0;
   double launching_s = 0.0;
   double begin_s = 0.0;
@@ -91,7 +92,12 @@ double SegmentPrices::host_seconds(const SegmentRun& run, const RankTimes& times
                                     tasks[t].label.phase != tasks[t - 1].label.phase);
     if (is_other && software.host_ahead == 0) add();
     if (!runs(tasks[t], run.is_last)) continue;
-    launching_s += software.host_launch_s;
+    const Label& label = tasks[t].label;
+    if (software.host_block_s <= 0.0 || label.block < 0) {
+      launching_s += software.host_launch_s;
+    } else if (launched.emplace(label.block, label.phase).second) {
+      launching_s += (label.phase == Phase::kBackward ? 2.0 : 1.0) * software.host_block_s;
+    }
     end_s = std::max(end_s, times.end_s[t]);
   }
   add();

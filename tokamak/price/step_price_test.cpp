@@ -224,6 +224,10 @@ TEST(StepPrice, AHostMayLaunchOneBlockAtATime) {
   EXPECT_NEAR(price_step(ranks, 1, machine, {.device_graphs = false}).seconds, 12.0, 1e-9);
   machine.software.host_ahead = 0;
   EXPECT_NEAR(price_step(ranks, 1, machine, {.device_graphs = false}).seconds, 14.0, 1e-9);
+  machine.software.host_block_s = 20.0;
+  for (Task& task : plan.segments[0].tasks) task.label.block = task.label.block == 1 ? 1 : 0;
+  plan.segments[0].tasks[2].label.phase = Phase::kBackward;
+  EXPECT_NEAR(price_step(ranks, 1, machine, {.device_graphs = false}).seconds, 20.0 + 40.0, 1e-9);
 }
 
 TEST(StepPrice, AccumulatingReadsWhatIsThere) {
