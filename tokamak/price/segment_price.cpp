@@ -93,7 +93,8 @@ double SegmentPrices::host_seconds(const SegmentRun& run, const RankTimes& times
     if (is_other && software.host_ahead == 0) add();
     if (!runs(tasks[t], run.is_last)) continue;
     const Label& label = tasks[t].label;
-    if (software.host_block_s <= 0.0 || label.block < 0) {
+    const bool is_pass = label.phase == Phase::kForward || label.phase == Phase::kBackward;
+    if (software.host_block_s <= 0.0 || label.block < 0 || !is_pass) {
       launching_s += software.host_launch_s;
     } else if (launched.emplace(label.block, label.phase).second) {
       launching_s += (label.phase == Phase::kBackward ? 2.0 : 1.0) * software.host_block_s;
