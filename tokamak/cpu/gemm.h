@@ -1,4 +1,5 @@
-// Dense matrix products at the machine's rate, behind a plain interface: oneDNN where built in.
+// Dense matrix products at the machine's rate, behind a plain interface: oneDNN where built in, our
+// own for bf16 gradients on AMX.
 #pragma once
 
 #include <memory>
