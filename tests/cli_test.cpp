@@ -79,7 +79,7 @@ TEST(Cli, BenchOpMeasuresEveryOpAndOneOfThem) {
                                   "0.001", "--dtype", dtype});
     EXPECT_EQ(all.exit_code, 0) << all.err;
     const auto ops = json_lines(all.out);
-    EXPECT_EQ(ops.size(), 26U) << all.out;
+    EXPECT_EQ(ops.size(), 28U) << all.out;
     for (const char* op : {"linear_grad_weight", "attention_grad", "add_rms_norm", "adamw", "nll"})
       EXPECT_EQ(ops.count(op), 1U) << op;
   }
