@@ -33,9 +33,10 @@ struct StageCosts {
   StageSum weight_s;          ///< 0 where it does not split
   StageSum first_weight_s;
   std::vector<std::pair<HeldKind, StageSum>> held;  ///< bytes
-  /// Indices into `held` in the order in which a stage makes them: with embedding, inner, with head.
+  /// Indices into `held` in the order in which a stage makes them: with embedding, inner, with
+  /// head.
   std::array<std::vector<int>, 3> held_order;
-  StageSum scratch;                                 ///< bytes while a segment runs
+  StageSum scratch;          ///< bytes while a segment runs
   StageSum elements;         ///< parameters of one tp rank, as buckets pad them
   StageSum tp_reduce_s;      ///< of gradients over tp, in the last microbatch
   double hop_bytes = 0.0;    ///< from a stage to the next

@@ -74,8 +74,8 @@ struct Level {
 /// What the software of a run costs beyond the plan's own kernels, or does otherwise than the plan.
 struct Software {
   double host_launch_s = 8e-6;  ///< to launch one kernel, without captured graphs
-  /// To launch the kernels of a block's forward, however many ours are; twice that for its backward;
-  /// 0 = host_launch_s for each.
+  /// To launch the kernels of a block's forward, however many ours are; twice that for its
+  /// backward; 0 = host_launch_s for each.
   double host_block_s = 0.0;
   /// 1 = the host launches kernels of later blocks beside those that run; 0 = none but of a block.
   int host_ahead = 1;
