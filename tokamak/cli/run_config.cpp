@@ -107,8 +107,8 @@ std::vector<Need> missing_ranks(const ParallelismConfig& p, int64_t wanted, int6
 
 std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
                                          const LaunchEnvironment& launched) {
-  const std::string kSvg = "--schedule-svg=";
-  const std::string kPreset = "--preset=";
+  const std::string svg_word = "--schedule-svg=";
+  const std::string preset_word = "--preset=";
   std::optional<std::string> preset;
   RunConfig run;
   std::optional<std::filesystem::path> file;
@@ -128,12 +128,12 @@ std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
       run.why = true;
     } else if (arg == "--print-schedule" && verb == "plan") {
       run.print_schedule = true;
-    } else if (arg.rfind(kSvg, 0) == 0 && verb == "plan") {
-      run.schedule_svg = arg.substr(kSvg.size());
+    } else if (arg.rfind(svg_word, 0) == 0 && verb == "plan") {
+      run.schedule_svg = arg.substr(svg_word.size());
     } else if (arg == "--schedule-svg" && verb == "plan" && i + 1 < args.size()) {
       run.schedule_svg = args[++i];
-    } else if (arg.rfind(kPreset, 0) == 0) {
-      preset = arg.substr(kPreset.size());
+    } else if (arg.rfind(preset_word, 0) == 0) {
+      preset = arg.substr(preset_word.size());
     } else if (arg == "--preset" && i + 1 < args.size()) {
       preset = args[++i];
     } else if (arg.rfind("--world-size=", 0) == 0) {

@@ -13,16 +13,16 @@ namespace {
 
 template <class T>
 struct Unwrap {
-  using type = T;
+  using Type = T;
 };
 
 template <class T>
 struct Unwrap<std::optional<T>> {
-  using type = T;
+  using Type = T;
 };
 
 template <class T>
-using Inner = typename Unwrap<T>::type;
+using Inner = typename Unwrap<T>::Type;
 
 template <class T>
 constexpr bool kNullable = !std::is_same_v<Inner<T>, T>;

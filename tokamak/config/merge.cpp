@@ -46,7 +46,7 @@ std::string lower(std::string text) {
 
 void use_canonical_names(Config& config) {
   for (std::string& name : config.model.converters) {
-    if (name == "float8" || name == "mx") name = "quantize.linear." + name;
+    if (name == "float8" || name == "mx") name.insert(0, "quantize.linear.");
   }
   std::string& schedule = config.parallelism.pipeline_parallel_schedule;
   if (lower(schedule) == "interleaved_1f1b") schedule = "Interleaved1F1B";

@@ -67,7 +67,7 @@ void estimate_mode(const Job& job) {
 void float8_linear(const Job& job) {
   const auto* text = std::get_if<std::string>(&job.entry.value);
   const bool* flag = std::get_if<bool>(&job.entry.value);
-  if (flag == nullptr && (text == nullptr || (*text != "" && *text != "dynamic"))) {
+  if (flag == nullptr && (text == nullptr || (!text->empty() && *text != "dynamic"))) {
     return job.refuse("true, false, \"dynamic\" or \"\"");
   }
   if (flag != nullptr ? !*flag : text->empty()) return;

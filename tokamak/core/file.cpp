@@ -151,7 +151,7 @@ std::filesystem::path cache_folder() {
     const char* value = std::getenv(name);
     return value == nullptr ? "" : value;
   };
-  if (const auto own = path_in("TOKAMAK_CACHE"); !own.empty()) return own;
+  if (auto own = path_in("TOKAMAK_CACHE"); !own.empty()) return own;
   if (const auto shared = path_in("XDG_CACHE_HOME"); !shared.empty()) return shared / "tokamak";
   const auto home = path_in("HOME");
   return (home.empty() ? "." : home) / ".cache" / "tokamak";
