@@ -92,10 +92,11 @@ double slot_bytes_of(const StageCosts& costs, const PipelineShape& shape, int ra
   const auto add = [&](int stage, bool forward) {
     const StageModules& modules = shape.stages[static_cast<size_t>(stage)];
     for (const int h : costs.held_order[modules.has_embedding ? 0 : modules.has_head ? 2 : 1]) {
-      const auto& [kind, bytes] = costs.held[static_cast<size_t>(h)];
+      const auto& cost = costs.held[static_cast<size_t>(h)];
+      const HeldKind& kind = cost.first;
       const bool is_forward = kind.from == Kind::kForward || kind.from == Kind::kRecvForward;
       if (is_forward != forward) continue;
-      const double size = bytes(modules);
+      const double size = cost.second(modules);
       const auto values =
           std::find_if(shape.held[r].begin(), shape.held[r].end(),
                        [&](const HeldValues& v) { return v.stage == stage && v.kind == kind; });
