@@ -39,7 +39,11 @@ void gate_grad(const Gates<T>& of, int64_t begin, int64_t end) {
     const A s = vec::sigmoid(g);
     dgate[i] = static_cast<T>(d * u * s * (A{1} + g * (A{1} - s)));
     dup[i] = static_cast<T>(d * g * s);
-    if constexpr (kEmitsY) y[i] = static_cast<T>(g * s * u);
+    if constexpr (kEmitsY) {
+      y[i] = static_cast<T>(g * s * u);
+    } else {
+      static_cast<void>(y);
+    }
   });
 }
 

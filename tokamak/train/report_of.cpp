@@ -25,8 +25,11 @@ std::string schedule_text(const PriceRequest& request, const PricedRun& run) {
 
 // The spans of one priced rank.
 std::span<const price::PricedSpan> spans_of(const PricedRun& run, int rank) {
-  const auto of = [](const price::PricedSpan& s) { return s.rank; };
-  const auto [begin, end] = std::ranges::equal_range(run.spans, rank, {}, of);
+  const auto begin =
+      std::partition_point(run.spans.begin(), run.spans.end(),
+                           [&](const price::PricedSpan& s) { return s.rank < rank; });
+  const auto end = std::partition_point(begin, run.spans.end(),
+                                        [&](const price::PricedSpan& s) { return s.rank == rank; });
   return {begin, end};
 }
 
