@@ -2,6 +2,7 @@
 // chunks of 32 MiB of logits), beside oneDNN's best rate: matmul on layouts of its own choice, the
 // packing of row-major inputs into them not counted (best) or counted (packed). GFLOP/s by wall
 // clock; with OMP_NUM_THREADS=1 the CPU column is fit for a busy machine.
+#include <memory>
 #include <vector>
 
 #include <benchmark/benchmark.h>
@@ -18,13 +19,27 @@ void report(benchmark::State& state, const GemmShape& s) {
       1e-9 * flops * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
 }
 
+// Zeros at an address as an arena's tensors have, a multiple of 512.
+class Buffer {
+ public:
+  Buffer(int64_t elements, DType dtype)
+      : bytes_(static_cast<size_t>(elements * size_of(dtype)) + kAlignment) {}
+
+  std::byte* data() {
+    void* at = bytes_.data();
+    size_t space = bytes_.size();
+    return static_cast<std::byte*>(std::align(kAlignment, 1, at, space));
+  }
+
+ private:
+  static constexpr size_t kAlignment = 512;
+  std::vector<std::byte> bytes_;
+};
+
 void run_ours(benchmark::State& state, const GemmShape& s, bool accumulate) {
-  const auto bytes = [](int64_t elements, DType dtype) {
-    return std::vector<std::byte>(static_cast<size_t>(elements * size_of(dtype)));
-  };
-  const auto a = bytes(s.m * s.k, s.in);
-  const auto b = bytes(s.k * s.n, s.in);
-  auto c = bytes(s.m * s.n, s.out);
+  Buffer a(s.m * s.k, s.in);
+  Buffer b(s.k * s.n, s.in);
+  Buffer c(s.m * s.n, s.out);
   const Gemm gemm(s);
   for (auto _ : state) gemm.run(a.data(), b.data(), nullptr, c.data(), accumulate);
   report(state, s);
