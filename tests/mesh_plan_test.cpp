@@ -219,10 +219,12 @@ TEST_P(TensorParallel, traffic_is_the_closed_form) {
   EXPECT_EQ(traffic.reduce_scatter.bytes, c.steps * (4 * c.model.num_layers + 2) * bytes);
 }
 
-// Where each rank holds whole sequences, sums take the place of scatters and gathers.
+// Where each rank holds whole sequences, sums take the place of scatters and gathers; the numbers
+// stay.
 TEST_P(TensorParallel, whole_sequences_are_summed) {
   const int t = GetParam();
   MeshCase c = traffic_case();
+  c.compute = DType::kF32;
   c.distribute.mesh.degrees = {1, 1, 1, 1, t};
   const auto cut = run_mesh(c);
   c.distribute.sequence_parallel = false;
@@ -232,7 +234,7 @@ TEST_P(TensorParallel, whole_sequences_are_summed) {
   EXPECT_EQ(whole.traffic.reduce_scatter.bytes, 0);
   EXPECT_GT(whole.traffic.all_reduce.bytes, cut.traffic.all_reduce.bytes);
   for (size_t step = 0; step < whole.loss.size(); ++step)
-    EXPECT_NEAR(whole.loss[step], cut.loss[step], 1e-2 * cut.loss[step]);
+    EXPECT_NEAR(whole.loss[step], cut.loss[step], 2e-6 * cut.loss[step]);
 }
 
 INSTANTIATE_TEST_SUITE_P(Traffic, TensorParallel, ::testing::Values(2, 4, 8));
