@@ -70,7 +70,7 @@ struct Matmul {
 };
 
 // A bf16 weight gradient is faster by that call than by matmul, most of all where it adds; only an
-// overwritten result much larger than the inputs is slower, and far so with AMX.
+// overwritten result much larger than the inputs is slower.
 bool is_for_bf16_gemm(const GemmShape& s, bool accumulate) {
   return s.in == DType::kBF16 && s.out == DType::kF32 && s.transpose_a && !s.transpose_b &&
          !s.bias && (accumulate || std::max(s.m, s.n) <= 4 * s.k);
@@ -88,10 +88,11 @@ bool run_bf16_gemm(const GemmShape& s, const void* a, const void* b, void* c, bo
 
 struct Gemm::Impl {
   GemmShape shape;
+  bool is_on_amx;
   std::optional<Matmul> matmul;
 
-  explicit Impl(const GemmShape& s) : shape(s) {
-    if (!is_for_amx(s) && !is_for_blas(s)) matmul.emplace(s);
+  explicit Impl(const GemmShape& s) : shape(s), is_on_amx(is_for_amx(s)) {
+    if (!is_on_amx && !is_for_blas(s)) matmul.emplace(s);
   }
 };
 
@@ -99,7 +100,7 @@ Gemm::Gemm(const GemmShape& shape) : impl_(std::make_shared<const Impl>(shape)) 
 
 void Gemm::run(const void* a, const void* b, const void* bias, void* c, bool accumulate) const {
   const GemmShape& shape = impl_->shape;
-  if (is_for_amx(shape)) {
+  if (impl_->is_on_amx) {
     run_amx(shape, a, b, bias, c, accumulate);
     return;
   }

@@ -8,13 +8,6 @@
 namespace tokamak {
 namespace {
 
-int64_t arena_sum(const Plan& plan, const Plan* validation) {
-  int64_t total = 0;
-  for (size_t a = 0; a < kNumArenas; ++a)
-    total += std::max(plan.arena_bytes[a], validation != nullptr ? validation->arena_bytes[a] : 0);
-  return total;
-}
-
 // What tells ranks between others apart: how much each stage holds, where in the period of the
 // recompute policy it begins, and whether it is next to one of the ends, which may hold no layer
 // and hand over the embedding's partial sums.
@@ -36,7 +29,7 @@ std::vector<int> kind_of(const RunShape& shape, const std::vector<int>& stages) 
 }  // namespace
 
 int64_t PlannedRanks::Rank::peak_bytes() const {
-  return arena_sum(*plan, validation);
+  return tokamak::peak_bytes(*plan, validation);
 }
 
 PlannedRanks::PlannedRanks(const ModelSpec& model, RunShape shape, const Target& target,

@@ -1,6 +1,7 @@
 // One rank of each pipeline stage of a mesh, planned.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -23,7 +24,7 @@ class PlannedRanks {
     const Plan* plan = nullptr;
     const Plan* validation = nullptr;  ///< or none
 
-    /// Bytes that binding allocates: arenas are shared by the plans.
+    /// Bytes that binding allocates.
     int64_t peak_bytes() const;
   };
 

@@ -178,11 +178,13 @@ void PlannedRun::plan_of_mesh(const Target& target, const WholeGraphs& whole) {
 }
 
 int64_t PlannedRun::peak_bytes() const {
+  return tokamak::peak_bytes(*plan_, validation_plan());
+}
+
+int64_t peak_bytes(const Plan& plan, const Plan* validation) {
   int64_t total = 0;
-  for (size_t a = 0; a < kNumArenas; ++a) {
-    total +=
-        std::max(plan_->arena_bytes[a], validation_plan_ ? validation_plan_->arena_bytes[a] : 0);
-  }
+  for (size_t a = 0; a < kNumArenas; ++a)
+    total += std::max(plan.arena_bytes[a], validation != nullptr ? validation->arena_bytes[a] : 0);
   return total;
 }
 

@@ -87,7 +87,7 @@ class PlannedRun {
 
   int rank() const { return shape_.distribute.rank; }
 
-  /// Bytes that binding allocates: arenas are shared by the plans.
+  /// Bytes that binding allocates.
   int64_t peak_bytes() const;
 
  private:
@@ -106,6 +106,10 @@ class PlannedRun {
   std::optional<Plan> validation_plan_;
   std::vector<std::string> notes_;
 };
+
+/// Bytes that binding a rank's plans allocates, `validation` being null where there is none: plans
+/// share their arenas.
+int64_t peak_bytes(const Plan& plan, const Plan* validation);
 
 /// "memory by owner" as a table for people, in GiB and bytes, with its sum.
 std::string memory_table(const PlannedRun& run);
