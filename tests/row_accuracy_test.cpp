@@ -161,7 +161,8 @@ TEST_F(RowAccuracy, From512To8192) {
                 few / many - 1.0);
 }
 
-// The same pipeline of 12 each time, tried on one day; of tp 4 the first row, the faster microbatch.
+// The same pipeline of 12 each time, tried on one day; of tp 4 the first row, the faster
+// microbatch.
 TEST_F(RowAccuracy, OrderOfTensorParallel) {
   std::map<int64_t, MeasuredRow> of_tp;
   const fs::path published = fs::path(TOK_SOURCE_DIR) / "tests/measured/published_runs.csv";

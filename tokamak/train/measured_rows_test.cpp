@@ -99,6 +99,16 @@ TEST(MeasuredRows, PlansARow) {
   EXPECT_EQ(machine_of_row(row), "h100");
 }
 
+// The second names the first's repository for its mesh only.
+TEST(MeasuredRows, KnowsTheNetworkOfBloom) {
+  MeasuredRow row;
+  row.gpu = "A100-80GB";
+  row.source = "bigscience-workshop/bigscience train/tr11-176B-ml/chronicles-prequel.md";
+  EXPECT_EQ(machine_of_row(row), "a100-80-opa");
+  row.source = "arXiv 2104.04473 Table 1 (split from bigscience jz/frameworks/megatron-lm.md)";
+  EXPECT_EQ(machine_of_row(row), "a100-80");
+}
+
 TEST(MeasuredRows, TwinsOfStagesPriceAsTheirPlans) {
   const MeasuredRow row = only_row(
       "NVIDIA x,H100,32,Llama,16,256,512,8,4,1024,128,32,1,2,4,2,2,2,dist-opt,bf16,none,1,,,,\n");

@@ -129,7 +129,7 @@ bool keeps_whole_sequences(const MeasuredRow& row) {
 
 std::string machine_of_row(const MeasuredRow& row) {
   if (row.source == "vTrain") return "a100-80-cloud";  // 12.5 GB/s of network, in its own config
-  if (mentions(row.source, "bigscience")) return "a100-80-opa";  // its jz/hpc-specs.md
+  if (row.source.starts_with("bigscience-")) return "a100-80-opa";  // its jz/hpc-specs.md
   constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kMachines = {{
       {"A100-40GB", "a100-40"},
       {"A100-80GB", "a100-80"},
