@@ -17,7 +17,7 @@ else
   CUDA_FLAGS = -DTOK_CUDA=OFF
 endif
 
-.PHONY: build cuda-all demo test lint tidy fuzz sanitize clean help
+.PHONY: build cuda-all hip demo test lint tidy fuzz sanitize clean help
 .DEFAULT_GOAL := build
 
 ## build: the program, at build/release/bin/tokamak; CUDA=1 builds it with the GPU backend
@@ -31,6 +31,13 @@ cuda-all:
 	@tools/setup.sh build cuda
 	@cmake --preset cuda-all -Wno-dev --log-level=WARNING
 	@cmake --build --preset cuda-all --target tokamak
+
+## hip: the program with the GPU backend for AMD's gfx90a, at build/hip/bin/tokamak; HIP_ARCHS="gfx90a;gfx942" for others
+HIP_ARCHS ?= gfx90a
+hip:
+	@tools/setup.sh build hip
+	@cmake --preset hip -Wno-dev --log-level=WARNING -DTOK_HIP_ARCHITECTURES="$(HIP_ARCHS)"
+	@cmake --build --preset hip --target tokamak
 
 ## demo: build, train a small Llama for about two minutes, print a sample of its text
 demo: build

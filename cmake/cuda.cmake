@@ -11,17 +11,9 @@ set(CMAKE_CUDA_STANDARD 20) # after enable_language
 find_package(CUDAToolkit 12.8 REQUIRED)
 
 # cuDNN and NCCL have no CMake files of their own.
-function(tok_find_library target header library)
-  find_path(${target}_INCLUDE ${header} HINTS ${CUDAToolkit_INCLUDE_DIRS})
-  find_library(${target}_LIBRARY ${library} HINTS ${CUDAToolkit_LIBRARY_DIR})
-  if(${target}_INCLUDE AND ${target}_LIBRARY)
-    add_library(${target} INTERFACE IMPORTED)
-    target_include_directories(${target} SYSTEM INTERFACE ${${target}_INCLUDE})
-    target_link_libraries(${target} INTERFACE ${${target}_LIBRARY})
-  endif()
-endfunction()
-tok_find_library(tok_nccl nccl.h nccl)
-tok_find_library(tok_cudnn cudnn.h cudnn)
+set(places ${CUDAToolkit_INCLUDE_DIRS} ${CUDAToolkit_LIBRARY_DIR})
+tokamak_find_library(tok_nccl nccl.h nccl ${places})
+tokamak_find_library(tok_cudnn cudnn.h cudnn ${places})
 
 # The headers of cudnn-frontend, which tools/setup.sh unpacks.
 set(TOK_CUDNN_FRONTEND "${PROJECT_SOURCE_DIR}/build/cudnn-frontend/include" CACHE PATH

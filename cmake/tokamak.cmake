@@ -1,4 +1,4 @@
-# tokamak_library(), tokamak_test(), tokamak_bench() and the one target that carries flags.
+# tokamak_library(), tokamak_test(), tokamak_bench(), tokamak_find_library() and the one target that carries flags.
 
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
@@ -63,4 +63,15 @@ function(tokamak_bench name)
   target_compile_definitions(tokamak_${name}_bench PRIVATE TOK_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   add_test(NAME ${name}/bench_smoke COMMAND tokamak_${name}_bench --benchmark_min_time=0.001)
   set_tests_properties(${name}/bench_smoke PROPERTIES LABELS bench TIMEOUT 300)
+endfunction()
+
+# tokamak_find_library(tok_nccl nccl.h nccl PLACE...): a target, if the header and the library are there.
+function(tokamak_find_library target header library)
+  find_path(${target}_INCLUDE ${header} HINTS ${ARGN} PATH_SUFFIXES include)
+  find_library(${target}_LIBRARY ${library} HINTS ${ARGN} PATH_SUFFIXES lib)
+  if(${target}_INCLUDE AND ${target}_LIBRARY)
+    add_library(${target} INTERFACE IMPORTED)
+    target_include_directories(${target} SYSTEM INTERFACE ${${target}_INCLUDE})
+    target_link_libraries(${target} INTERFACE ${${target}_LIBRARY})
+  endif()
 endfunction()

@@ -1,8 +1,9 @@
 #!/bin/sh
-# Installs what is missing from the distribution: setup.sh [build|lint|fuzz|cuda]...
+# Installs what is missing from the distribution: setup.sh [build|lint|fuzz|cuda|hip]...
 # Silent and instant when all is there. Debian 12 names; needs root or sudo only to install.
 # cuda also unpacks the headers of cudnn-frontend, the one thing from elsewhere (PyPI); the CUDA
-# toolkit, cuDNN and NCCL are the machine's.
+# toolkit, cuDNN and NCCL are the machine's. hip takes the distribution's hipcc; where another one is
+# in the path already, or below /opt/rocm, that is used and nothing is installed.
 # The OpenCL headers are there because the CMake package of libdnnl-dev asks for them.
 set -eu
 cd "$(dirname "$0")/.."
@@ -12,6 +13,7 @@ build="cmake ninja-build g++ pkg-config python3
   libsimdjson-dev libspdlog-dev libtomlplusplus-dev libxxhash-dev libzstd-dev nlohmann-json3-dev
   ocl-icd-opencl-dev openmpi-bin protobuf-compiler zlib1g-dev"
 clang="clang-14 libclang-rt-14-dev"
+hip="hipcc libamdhip64-dev"
 lint="clang-format-14 clang-tidy-14 codespell shellcheck yamllint"
 
 wanted=$build
@@ -22,7 +24,8 @@ for set in "$@"; do
     lint) wanted="$wanted $clang $lint" ;;
     fuzz) wanted="$wanted $clang" ;;
     cuda) with_cuda=yes ;;
-    *) echo "setup.sh: unknown set '$set': wanted build, lint, fuzz or cuda" >&2; exit 2 ;;
+    hip) command -v hipcc >/dev/null || [ -x /opt/rocm/bin/hipcc ] || wanted="$wanted $hip" ;;
+    *) echo "setup.sh: unknown set '$set': wanted build, lint, fuzz, cuda or hip" >&2; exit 2 ;;
   esac
 done
 

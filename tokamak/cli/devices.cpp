@@ -84,7 +84,7 @@ PlanTarget plan_target(const DeviceChoice& choice) {
   const auto backend = open_backend(choice);
   const gpu::DeviceInfo info = gpu::describe_device(gpu::current_device());
   return {.target = backend->target(),
-          .note = fmt::format("planned for sm_{}: {}, {:.1f} GiB\n", info.arch, info.name,
+          .note = fmt::format("planned for {}: {}, {:.1f} GiB\n", info.arch, info.name,
                               static_cast<double>(info.memory_bytes) / kGiB)};
 }
 

@@ -73,7 +73,7 @@ void print_gpus() {
   for (int i = 0; i < count; ++i) {
     const gpu::DeviceInfo info = gpu::describe_device(i);
     const auto peak = device_peak_flops(info.name);
-    fmt::print("gpu {:<10} {} at {}, sm_{}, {:.1f} GiB, {} multiprocessors, {}\n", i, info.name,
+    fmt::print("gpu {:<10} {} at {}, {}, {:.1f} GiB, {} multiprocessors, {}\n", i, info.name,
                info.bus, info.arch,
                static_cast<double>(info.memory_bytes) / (1024.0 * 1024.0 * 1024.0),
                info.num_multiprocessors,

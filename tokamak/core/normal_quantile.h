@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#ifdef __CUDACC__
+#if defined(__CUDACC__) || defined(__HIP__)
 #define TOK_HOST_DEVICE __host__ __device__
 #else
 #define TOK_HOST_DEVICE

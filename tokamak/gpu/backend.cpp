@@ -5,6 +5,7 @@
 #include "tokamak/gpu/cudnn_attention.h"
 #include "tokamak/gpu/device.h"
 #include "tokamak/gpu/draw.h"
+#include "tokamak/gpu/gemm.h"
 #include "tokamak/gpu/nccl_world.h"
 #include "tokamak/gpu/setup.h"
 #include "tokamak/ops/table.h"
@@ -92,7 +93,8 @@ class GpuBackend final : public Backend {
                   .arch = device_.arch(),
                   .reference_only = reference_only_,
                   .deterministic = deterministic_};
-    if (!has_cudnn()) target.lacks.push_back("cudnn");
+    if (gemm_library_version().empty()) target.lacks.push_back("cublaslt");
+    if (cudnn_version().empty()) target.lacks.push_back("cudnn");
     return target;
   }
 

@@ -565,8 +565,9 @@ std::shared_ptr<Library> library_of(Device& device) {
 
 }  // namespace
 
-bool has_cudnn() {
-  return true;
+std::string cudnn_version() {
+  const size_t v = cudnnGetVersion();
+  return fmt::format("{}.{}.{}", v / 10000, v % 10000 / 100, v % 100);
 }
 
 Kernel prepare_cudnn_attention(const CudnnAttention& wanted, int64_t workspace_bytes,

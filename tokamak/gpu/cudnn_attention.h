@@ -1,14 +1,16 @@
 // Attention by cuDNN's fused kernels, with no name of cuDNN in this interface.
 #pragma once
 
+#include <string>
+
 #include "tokamak/exec/kernel.h"
 #include "tokamak/gpu/device.h"
 #include "tokamak/ops/attention.h"
 
 namespace tokamak::gpu {
 
-/// Whether this program was built with cuDNN.
-bool has_cudnn();
+/// "9.10.2", or "" where this program was built without cuDNN.
+std::string cudnn_version();
 
 /// What tells one of cuDNN's graphs from another: bf16 operands, dense or packed; fp32 statistics.
 struct CudnnAttention {

@@ -3,8 +3,8 @@
 
 namespace tokamak::gpu {
 
-bool has_cudnn() {
-  return false;
+std::string cudnn_version() {
+  return "";
 }
 
 Kernel prepare_cudnn_attention(const CudnnAttention&, int64_t, Device&) {

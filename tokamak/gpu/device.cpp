@@ -5,7 +5,6 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/gpu/check.h"
-#include "tokamak/gpu/gemm_tuner.h"
 
 namespace tokamak::gpu {
 namespace {
@@ -87,7 +86,7 @@ Device::Device(int index) : index_(index) {
 }
 
 Device::~Device() {
-  gemm_tuner_.reset();
+  gemm_library_.reset();
   for (const Stage& stage : stages_) {
     cudaEventDestroy(stage.done);
     cudaFreeHost(stage.data);
@@ -95,11 +94,6 @@ Device::~Device() {
   for (void* pinned : pinned_) cudaFreeHost(pinned);
   for (const cudaEvent_t event : events_) cudaEventDestroy(event);
   for (const cudaStream_t stream : streams_) cudaStreamDestroy(stream);
-}
-
-GemmTuner& Device::gemm_tuner() {
-  if (gemm_tuner_ == nullptr) gemm_tuner_ = std::make_unique<GemmTuner>(*this);
-  return *gemm_tuner_;
 }
 
 DeviceStream Device::stream(size_t n) {

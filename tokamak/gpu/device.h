@@ -14,8 +14,6 @@
 
 namespace tokamak::gpu {
 
-class GemmTuner;
-
 /// What a kernel of this backend finds in KernelArgs::stream.
 inline cudaStream_t as_stream(DeviceStream stream) {
   return static_cast<cudaStream_t>(stream);
@@ -39,9 +37,6 @@ class Device final : public DeviceStreams {
 
   const std::string& name() const { return name_; }
 
-  /// Made at the first call.
-  GemmTuner& gemm_tuner();
-
   DeviceStream stream(size_t n) override;
   DeviceEvent make_event(bool is_timed) override;
   void record(DeviceEvent event, DeviceStream stream) override;
@@ -54,7 +49,9 @@ class Device final : public DeviceStreams {
   void copy_to_pinned(void* pinned, const std::byte* device, size_t bytes) override;
   double seconds_between(DeviceEvent begin, DeviceEvent end) override;
 
-  /// What attention by a library keeps for this device; empty until it is first used.
+  /// What products and attention by a library keep for this device; empty until first used.
+  std::shared_ptr<void>& gemm_library() { return gemm_library_; }
+
   std::shared_ptr<void>& attention_library() { return attention_library_; }
 
   /// In order with stream 0; `host` is free on return.
@@ -85,7 +82,7 @@ class Device final : public DeviceStreams {
   std::vector<void*> pinned_;
   std::array<Stage, 32> stages_;
   size_t next_stage_ = 0;
-  std::unique_ptr<GemmTuner> gemm_tuner_;
+  std::shared_ptr<void> gemm_library_;
   std::shared_ptr<void> attention_library_;
 };
 

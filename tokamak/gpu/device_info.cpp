@@ -5,14 +5,9 @@
 #include <fmt/format.h>
 
 #include "tokamak/gpu/check.h"
+#include "tokamak/gpu/cudnn_attention.h"
+#include "tokamak/gpu/gemm.h"
 #include "tokamak/gpu/nccl_world.h"
-
-#ifndef TOK_HIP
-#include <cublasLt.h>
-#endif
-#ifdef TOK_WITH_CUDNN
-#include <cudnn.h>
-#endif
 
 namespace tokamak::gpu {
 
@@ -23,7 +18,7 @@ DeviceInfo describe_device(int device) {
   TOK_CUDA(cudaDeviceGetPCIBusId(bus.data(), static_cast<int>(bus.size()), device));
   return {.name = properties.name,
           .bus = bus.data(),
-          .arch = properties.major * 10 + properties.minor,
+          .arch = arch_name(properties),
           .memory_bytes = static_cast<int64_t>(properties.totalGlobalMem),
           .num_multiprocessors = properties.multiProcessorCount};
 }
@@ -43,28 +38,22 @@ MemoryInUse memory_in_use() {
 }
 
 std::vector<std::pair<std::string, std::string>> library_versions() {
-  // Both runtimes count 1000 a major and 10 a minor version.
-  const auto spell = [](int v) { return fmt::format("{}.{}", v / 1000, v % 1000 / 10); };
+  const auto spell = [](int v) {
+    return fmt::format("{} {}.{}", kRuntimeName, v / kMajorVersion,
+                       v % kMajorVersion / kMinorVersion);
+  };
   int driver = 0;
   int runtime = 0;
   TOK_CUDA(cudaDriverGetVersion(&driver));
   TOK_CUDA(cudaRuntimeGetVersion(&runtime));
   std::vector<std::pair<std::string, std::string>> versions{
-      {"driver", driver == 0 ? "none" : "for CUDA " + spell(driver)},
-      {"runtime", "CUDA " + spell(runtime)}};
-#ifndef TOK_HIP
-  const auto dotted = [](size_t v) {
-    return fmt::format("{}.{}.{}", v / 10000, v % 10000 / 100, v % 100);
+      {"driver", driver == 0 ? "none" : "for " + spell(driver)}, {"runtime", spell(runtime)}};
+  const auto add = [&](const char* library, const std::string& version) {
+    versions.emplace_back(library, version.empty() ? "not built in" : version);
   };
-  versions.emplace_back("cuBLASLt", dotted(cublasLtGetVersion()));
-#endif
-#ifdef TOK_WITH_CUDNN
-  versions.emplace_back("cuDNN", dotted(cudnnGetVersion()));
-#else
-  versions.emplace_back("cuDNN", "not built in");
-#endif
-  const std::string nccl = nccl_version();
-  versions.emplace_back("NCCL", nccl.empty() ? "not built in" : nccl);
+  add(kIsHip ? "hipBLASLt" : "cuBLASLt", gemm_library_version());
+  if (!kIsHip) add("cuDNN", cudnn_version());
+  add(kIsHip ? "RCCL" : "NCCL", nccl_version());
   return versions;
 }
 

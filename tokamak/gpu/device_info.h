@@ -11,7 +11,7 @@ namespace tokamak::gpu {
 struct DeviceInfo {
   std::string name;  ///< "NVIDIA H200"
   std::string bus;   ///< its place in the host, "0000:1b:00.0"
-  int arch = 0;      ///< 90 for sm_90
+  std::string arch;  ///< "sm_90", "gfx90a"
   int64_t memory_bytes = 0;
   int num_multiprocessors = 0;
 };

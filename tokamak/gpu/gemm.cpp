@@ -26,13 +26,13 @@ void set(cublasLtMatmulDescOpaque_t& operation, cublasLtMatmulDescAttributes_t n
   TOK_CUBLAS(cublasLtMatmulDescSetAttribute(&operation, name, &value, sizeof(value)));
 }
 
-}  // namespace
-
-std::string to_string(const GemmShape& s) {
-  return fmt::format("{}x{}x{} {}{} {} to {}{}", s.m, s.n, s.k, s.transpose_a ? 't' : 'n',
-                     s.transpose_b ? 't' : 'n', name_of(s.in), name_of(s.out),
-                     s.bias ? " with bias" : "");
+GemmTuner& tuner_of(Device& device) {
+  std::shared_ptr<void>& kept = device.gemm_library();
+  if (kept == nullptr) kept = std::make_shared<GemmTuner>(device);
+  return *static_cast<GemmTuner*>(kept.get());
 }
+
+}  // namespace
 
 GemmProblem::GemmProblem(const GemmShape& s)
     : first(row_major(s.in, s.transpose_b ? s.n : s.k, s.transpose_b ? s.k : s.n)),
@@ -61,6 +61,11 @@ cublasStatus_t run(GemmProblem problem, cublasLtHandle_t handle, const cublasLtM
                         static_cast<size_t>(problem.workspace_bytes), stream);
 }
 
+std::string gemm_library_version() {
+  const size_t v = cublasLtGetVersion();
+  return fmt::format("{}.{}.{}", v / 10000, v % 10000 / 100, v % 100);
+}
+
 struct Gemm::Impl {
   Impl(const GemmShape& shape, GemmTuner& tuner)
       : problem(shape), handle(tuner.handle()), algo(tuner.choose(shape, problem)) {}
@@ -71,7 +76,7 @@ struct Gemm::Impl {
 };
 
 Gemm::Gemm(const GemmShape& shape, Device& device)
-    : impl_(std::make_shared<const Impl>(shape, device.gemm_tuner())) {}
+    : impl_(std::make_shared<const Impl>(shape, tuner_of(device))) {}
 
 void Gemm::run(const void* a, const void* b, const void* bias, void* c, bool accumulate,
                void* workspace, DeviceStream stream) const {

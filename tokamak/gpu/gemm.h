@@ -1,4 +1,5 @@
-// Dense matrix products through cuBLASLt, each with the algorithm that was fastest on this machine.
+// Dense matrix products through cuBLASLt, each with the algorithm that was fastest on this machine,
+// or through hipBLASLt.
 #pragma once
 
 #include <cstdint>
@@ -27,11 +28,14 @@ struct GemmShape {
 /// As in "4096x14336x16384 tn bfloat16 to float32".
 std::string to_string(const GemmShape& shape);
 
+/// "12.8.4", or "" where this program was built without a library of products.
+std::string gemm_library_version();
+
 /// A product prepared once; copies share it. Thread-safe to run.
 class Gemm {
  public:
-  /// Times algorithms where this shape is new to the machine (GemmTuner). REQUIRES: no dim is 0;
-  /// `device` outlives the product.
+  /// Times algorithms where this shape is new to the machine (GemmTuner). REQUIRES: no
+  /// dim is 0; `device` outlives the product.
   Gemm(const GemmShape& shape, Device& device);
 
   void run(const void* a, const void* b, const void* bias, void* c, bool accumulate,

@@ -6,7 +6,11 @@
 #include <functional>
 #include <string>
 
+#ifdef TOK_HIP
+#include <rccl/rccl.h>
+#else
 #include <nccl.h>
+#endif
 
 #include "tokamak/comm/flight.h"
 #include "tokamak/comm/host_communicator.h"

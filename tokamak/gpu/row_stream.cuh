@@ -13,12 +13,6 @@ inline constexpr int kStreamThreads = 256;
 /// Rounds of a block whose rows lie in its shared memory or are on their way there.
 inline constexpr int kStages = 3;
 
-#ifdef TOK_HIP
-inline constexpr bool kIsHip = true;
-#else
-inline constexpr bool kIsHip = false;
-#endif
-
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define TOK_HAS_BULK_COPIES
 #endif
@@ -280,7 +274,8 @@ bool prepare_stream(int64_t D, const Device& device) {
     const auto bytes = static_cast<int>(detail::stream_bytes<T>(to, D));
     for (const auto kernel :
          {detail::streamed_rows<P, false, T, F>, detail::streamed_rows<P, true, T, F>})
-      TOK_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+      TOK_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
     return true;
   }
   return false;

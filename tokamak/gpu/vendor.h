@@ -2,12 +2,16 @@
 // as they are, HIP's under the same spelling.
 #pragma once
 
+#include <string>
+#include <string_view>
+
 #ifdef TOK_HIP
-#include <hip/hip_bf16.h>
+#include <hip/hip_bfloat16.h>
 #include <hip/hip_runtime.h>
 
 #define cudaDeviceGetAttribute hipDeviceGetAttribute
 #define cudaDeviceGetPCIBusId hipDeviceGetPCIBusId
+#define cudaDeviceGetStreamPriorityRange hipDeviceGetStreamPriorityRange
 #define cudaDevAttrL2CacheSize hipDeviceAttributeL2CacheSize
 #define cudaDevAttrMultiProcessorCount hipDeviceAttributeMultiprocessorCount
 #define cudaDeviceProp hipDeviceProp_t
@@ -67,7 +71,49 @@
 #define __grid_constant__
 #define __nv_bfloat16 hip_bfloat16
 #define __trap __builtin_trap
+
+// A warp is 32 lanes here too: half a wavefront of 64, which no shuffle leaves.
+#define __shfl_sync(mask, x, lane) __shfl(x, lane, 32)
+#define __shfl_up_sync(mask, x, d) __shfl_up(x, d, 32)
+#define __shfl_xor_sync(mask, x, d) __shfl_xor(x, d, 32)
 #else
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #endif
+
+namespace tokamak::gpu {
+
+#ifdef TOK_HIP
+
+inline constexpr bool kIsHip = true;
+inline constexpr const char* kRuntimeName = "HIP";
+inline constexpr int kMajorVersion = 10'000'000;
+inline constexpr int kMinorVersion = 100'000;
+inline constexpr int kSharedBytes = 64 << 10;
+
+/// "gfx90a" of "gfx90a:sramecc+:xnack-".
+inline std::string arch_name(const cudaDeviceProp& device) {
+  const std::string_view all = device.gcnArchName;
+  return std::string(all.substr(0, all.find(':')));
+}
+
+#else
+
+inline constexpr bool kIsHip = false;
+inline constexpr const char* kRuntimeName = "CUDA";
+
+/// What a runtime's version counts for each major and each minor version.
+inline constexpr int kMajorVersion = 1000;
+inline constexpr int kMinorVersion = 10;
+
+/// Shared memory that a block may have at most, on Hopper.
+inline constexpr int kSharedBytes = 227 << 10;
+
+/// "sm_90".
+inline std::string arch_name(const cudaDeviceProp& device) {
+  return "sm_" + std::to_string(device.major * 10 + device.minor);
+}
+
+#endif
+
+}  // namespace tokamak::gpu

@@ -213,9 +213,14 @@ Kernel by_float_and_dim(DType dtype, int64_t D, const Make& make) {
   });
 }
 
+[[noreturn]] void fail_tile() {
+  fail_call("attention", "heads of this size and type do not fit this GPU's shared memory");
+}
+
 template <class F>
 void allow_shared(F* kernel, int bytes) {
-  TOK_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  TOK_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
 }
 
 // A block for each of `tiles` tiles of each key-value head of each sample.
@@ -237,7 +242,7 @@ template <class T, int kD>
 Kernel make_forward(const Attention& op, const AttentionShape& shape, const Problem& problem) {
   using A = Accum<T>;
   constexpr int kN = kForwardTile<A, kD>;
-  constexpr int kShared = kForwardBytes<A, kD>;
+  constexpr int kShared = kForwardBytes<A, kD, kN>;
   allow_shared(&attention_forward<T, kD>, kShared);
   return [problem, shape, has_length = op.has_length](const KernelArgs& a) {
     Problem p = problem;
@@ -260,7 +265,7 @@ template <class T, int kD>
 Kernel make_backward(const AttentionGrad& op, const AttentionShape& shape, const Problem& problem) {
   using A = Accum<T>;
   constexpr int kN = kBackwardTile<A, kD>;
-  constexpr int kShared = kBackwardBytes<A, kD>;
+  constexpr int kShared = kBackwardBytes<A, kD, kN>;
   allow_shared(&attention_grad_queries<T, kD>, kShared);
   allow_shared(&attention_grad_keys<T, kD>, kShared);
   return [problem, shape, has_dlse = op.has_dlse](const KernelArgs& a) {
@@ -295,7 +300,10 @@ Kernel prepare(const Attention& op, const KernelTypes& types, const Setup& setup
   }
   const Problem problem = problem_of(op, types);
   return by_float_and_dim(types.in[0].dtype, problem.D, [&]<class T, int kD>() -> Kernel {
-    return make_forward<T, kD>(op, op.shape(types.in), problem);
+    if constexpr (kForwardTile<Accum<T>, kD> == 0)
+      fail_tile();
+    else
+      return make_forward<T, kD>(op, op.shape(types.in), problem);
   });
 }
 
@@ -305,7 +313,10 @@ Kernel prepare(const AttentionGrad& op, const KernelTypes& types, const Setup& s
   }
   const Problem problem = problem_of(op.forward, types);
   return by_float_and_dim(types.in[0].dtype, problem.D, [&]<class T, int kD>() -> Kernel {
-    return make_backward<T, kD>(op, op.forward.shape(types.in), problem);
+    if constexpr (kBackwardTile<Accum<T>, kD> == 0)
+      fail_tile();
+    else
+      return make_backward<T, kD>(op, op.forward.shape(types.in), problem);
   });
 }
 

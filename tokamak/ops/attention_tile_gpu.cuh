@@ -58,12 +58,6 @@ inline constexpr int kTileRows = 8;
 inline constexpr int kTileColumns = 16;
 inline constexpr int kTileThreads = kTileRows * kTileColumns;
 
-/// Rows and keys of a tile.
-template <class A, int kD>
-inline constexpr int kForwardTile = kD * sizeof(A) <= 512 ? 64 : (kD * sizeof(A) <= 1024 ? 32 : 16);
-template <class A, int kD>
-inline constexpr int kBackwardTile = kD * sizeof(A) <= 512 ? 32 : 16;
-
 /// Elements of a 16-byte access.
 template <class A>
 inline constexpr int kVec = 16 / static_cast<int>(sizeof(A));
@@ -82,12 +76,33 @@ inline constexpr int kTokensSize = kN* kTokenStride<A, kD>;
 template <int kN>
 inline constexpr int kScoresSize = kN* kScoreStride<kN>;
 
-template <class A, int kD, int kN = kForwardTile<A, kD>>
+template <class A, int kD, int kN>
 inline constexpr int kForwardBytes = static_cast<int>(sizeof(A)) *
                                      (2 * kTokensSize<A, kD, kN> + kScoresSize<kN>);
-template <class A, int kD, int kN = kBackwardTile<A, kD>>
+template <class A, int kD, int kN>
 inline constexpr int kBackwardBytes = static_cast<int>(sizeof(A)) *
                                       (4 * kTokensSize<A, kD, kN> + 2 * kScoresSize<kN>);
+
+/// Of a block's shared memory, what is left beside `Rows`.
+inline constexpr int kTileBytes = kSharedBytes - 4096;
+
+/// The most of 64, 32 and 16 up to `wanted` rows and keys whose tiles fit; 0 where none does.
+constexpr int tile_that_fits(int wanted, int bytes_of_64, int bytes_of_32, int bytes_of_16) {
+  if (wanted == 64 && bytes_of_64 <= kTileBytes) return 64;
+  if (wanted >= 32 && bytes_of_32 <= kTileBytes) return 32;
+  return bytes_of_16 <= kTileBytes ? 16 : 0;
+}
+
+/// Rows and keys of a tile; 0 where this vendor's GPUs cannot hold one.
+template <class A, int kD>
+inline constexpr int kForwardTile =
+    tile_that_fits(kD * sizeof(A) <= 512 ? 64 : (kD * sizeof(A) <= 1024 ? 32 : 16),
+                   kForwardBytes<A, kD, 64>, kForwardBytes<A, kD, 32>, kForwardBytes<A, kD, 16>);
+template <class A, int kD>
+inline constexpr int kBackwardTile = tile_that_fits(kD * sizeof(A) <= 512 ? 32 : 16,
+                                                    kBackwardBytes<A, kD, 64>,
+                                                    kBackwardBytes<A, kD, 32>,
+                                                    kBackwardBytes<A, kD, 16>);
 
 namespace detail {
 

@@ -57,8 +57,8 @@ __device__ void load_tile(A (&tile)[kTileK][kTile + kPad], const Factor<T>& fact
 template <class In, class Out>
 __global__ void __launch_bounds__(kThreads) multiply(Product<In, Out> p) {
   using A = Accum<Out>;
-  __shared__ alignas(16) A tile_a[kTileK][kTile + kPad];
-  __shared__ alignas(16) A tile_b[kTileK][kTile + kPad];
+  __shared__ __align__(16) A tile_a[kTileK][kTile + kPad];
+  __shared__ __align__(16) A tile_b[kTileK][kTile + kPad];
   const int64_t m0 = static_cast<int64_t>(blockIdx.x) * kTile;
   const int64_t n0 = static_cast<int64_t>(blockIdx.y) * kTile;
   const int m_own = static_cast<int>(threadIdx.x) / (kTile / kEach) * kEach;

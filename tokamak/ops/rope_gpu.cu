@@ -64,8 +64,8 @@ __device__ inline const T* head_of(const Rotation<T>& r, int64_t n, int h) {
 template <class T, int K, int kParts>
 __global__ void __launch_bounds__(kThreads) rotate(const __grid_constant__ Rotation<T> r) {
   using A = Accum<T>;
-  __shared__ alignas(16) A sines[kAngles];
-  __shared__ alignas(16) A cosines[kAngles];
+  __shared__ __align__(16) A sines[kAngles];
+  __shared__ __align__(16) A cosines[kAngles];
   const int64_t first = static_cast<int64_t>(blockIdx.x) * r.tokens;
   const int tokens = static_cast<int>(min(static_cast<int64_t>(r.tokens), r.N - first));
   for (int i = static_cast<int>(threadIdx.x); i < tokens * r.pairs; i += kThreads) {
