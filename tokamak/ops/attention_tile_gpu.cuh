@@ -80,29 +80,24 @@ template <class A, int kD, int kN>
 inline constexpr int kForwardBytes = static_cast<int>(sizeof(A)) *
                                      (2 * kTokensSize<A, kD, kN> + kScoresSize<kN>);
 template <class A, int kD, int kN>
-inline constexpr int kBackwardBytes = static_cast<int>(sizeof(A)) *
-                                      (4 * kTokensSize<A, kD, kN> + 2 * kScoresSize<kN>);
+inline constexpr int kBackwardBytes = 2 * kForwardBytes<A, kD, kN>;
 
-/// Of a block's shared memory, what is left beside `Rows`.
-inline constexpr int kTileBytes = kSharedBytes - 4096;
-
-/// The most of 64, 32 and 16 up to `wanted` rows and keys whose tiles fit; 0 where none does.
-constexpr int tile_that_fits(int wanted, int bytes_of_64, int bytes_of_32, int bytes_of_16) {
-  if (wanted == 64 && bytes_of_64 <= kTileBytes) return 64;
-  if (wanted >= 32 && bytes_of_32 <= kTileBytes) return 32;
-  return bytes_of_16 <= kTileBytes ? 16 : 0;
+/// The most of 64, 32 and 16 up to `wanted` rows and keys, `sets` times of which a block of this
+/// vendor's GPUs can hold beside Rows; 0 where it can none.
+template <class A, int kD>
+constexpr int tile_that_fits(int wanted, int sets) {
+  constexpr int kBytes = kSharedBytes - 4096;
+  if (wanted == 64 && sets * kForwardBytes<A, kD, 64> <= kBytes) return 64;
+  if (wanted >= 32 && sets * kForwardBytes<A, kD, 32> <= kBytes) return 32;
+  return sets * kForwardBytes<A, kD, 16> <= kBytes ? 16 : 0;
 }
 
-/// Rows and keys of a tile; 0 where this vendor's GPUs cannot hold one.
+/// Rows and keys of a tile.
 template <class A, int kD>
 inline constexpr int kForwardTile =
-    tile_that_fits(kD * sizeof(A) <= 512 ? 64 : (kD * sizeof(A) <= 1024 ? 32 : 16),
-                   kForwardBytes<A, kD, 64>, kForwardBytes<A, kD, 32>, kForwardBytes<A, kD, 16>);
+    tile_that_fits<A, kD>(kD * sizeof(A) <= 512 ? 64 : (kD * sizeof(A) <= 1024 ? 32 : 16), 1);
 template <class A, int kD>
-inline constexpr int kBackwardTile = tile_that_fits(kD * sizeof(A) <= 512 ? 32 : 16,
-                                                    kBackwardBytes<A, kD, 64>,
-                                                    kBackwardBytes<A, kD, 32>,
-                                                    kBackwardBytes<A, kD, 16>);
+inline constexpr int kBackwardTile = tile_that_fits<A, kD>(kD * sizeof(A) <= 512 ? 32 : 16, 2);
 
 namespace detail {
 
