@@ -1,11 +1,16 @@
 // Plans of meshes that are not run: memory by closed forms, and the largest models in little time.
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <map>
+#include <string>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include "tokamak/cpu/backend.h"
+#include "tokamak/exec/gathered_memory.h"
 #include "tokamak/graph/streams.h"
 #include "tokamak/models/model_spec.h"
 #include "tokamak/ops/accumulate.h"
@@ -315,6 +320,44 @@ TEST(FsdpPlan, a_reduction_once_a_step_writes_the_gradient) {
   c.num_microbatches = 2;
   c.distribute.grad_store = GradStore::kFull;
   EXPECT_EQ(count_tasks<Accumulate>(c, true), 0);
+}
+
+// By group name, where each rank gathers beside compute.
+std::vector<std::map<std::string, uint64_t>> gather_layouts(const MeshCase& c) {
+  std::vector<std::map<std::string, uint64_t>> layouts;
+  for (int rank = 0; rank < c.distribute.mesh.size(); ++rank) {
+    const PlannedRun run(c.model, shape_of(c, rank), {});
+    const auto backend = cpu::make_backend({.threads = 1});
+    const std::array plans{&run.plan()};
+    const auto found = gathered_memory(plans, Memory(*backend, plans));
+    layouts.emplace_back();
+    for (size_t id = 0; id < found.size(); ++id) {
+      if (found[id].base != nullptr)
+        layouts.back()[run.plan().groups.entries[id].name] = found[id].layout;
+    }
+  }
+  return layouts;
+}
+
+TEST(GatheredMemory, is_one_layout_where_ranks_plan_alike) {
+  MeshCase c = traffic_case();
+  c.distribute.mesh.degrees = {1, 1, 2, 1, 2};
+  const auto ranks = gather_layouts(c);
+  ASSERT_EQ(ranks[0].size(), 1U);
+  EXPECT_EQ(ranks[0].begin()->first, "dp_shard x cp gather");
+  for (const auto& layouts : ranks) EXPECT_EQ(layouts, ranks[0]);
+}
+
+// The second of two ranks attends to longer parts of keys and values than the first.
+TEST(GatheredMemory, differs_where_context_parallel_ranks_do) {
+  MeshCase c = traffic_case();
+  c.distribute.mesh.degrees = {1, 1, 1, 2, 1};
+  c.distribute.context = ContextMethod::kAllGather;
+  c.seq_len = 4096;
+  const auto ranks = gather_layouts(c);
+  ASSERT_EQ(ranks[0].size(), 1U);
+  EXPECT_EQ(ranks[0].begin()->first, "dp_shard x cp gather");
+  EXPECT_NE(ranks[0], ranks[1]);
 }
 
 // A gather writes chunks where they belong; a ring's are joined by a copy, so that one more

@@ -85,6 +85,14 @@ class Communicator {
   TrafficByKind traffic_;
 };
 
+/// Where the all-gathers of a group read and write.
+struct GatheredMemory {
+  std::byte* base = nullptr;  ///< null = they are not all in one piece of memory
+  int64_t bytes = 0;
+  /// A digest of `bytes` and of the offsets of each call: equal on two ranks if those are.
+  uint64_t layout = 0;
+};
+
 /// All ranks of a job, and the control plane: small host messages outside of plans. World functions
 /// are collective and called from one thread of each rank.
 class World {
@@ -101,9 +109,14 @@ class World {
   virtual std::unique_ptr<Communicator> make_group(const std::string& name,
                                                    std::span<const int> ranks) = 0;
 
-  /// Memory of which groups made from now on may send and receive parts: all ranks of a group give
-  /// as many bytes. A transport that moves registered memory by other means than kernels does so.
-  virtual void register_memory(std::byte* /*base*/, int64_t /*bytes*/) {}
+  /// The same for a group whose calls are all-gathers beside compute, within `memory`. A transport
+  /// may move them by other means than kernels.
+  virtual std::unique_ptr<Communicator> make_gather_group(const std::string& name,
+                                                          std::span<const int> ranks,
+                                                          const GatheredMemory& memory) {
+    static_cast<void>(memory);
+    return make_group(name, ranks);
+  }
 
   virtual void barrier() = 0;
 

@@ -6,7 +6,8 @@
 
 namespace tokamak {
 
-Communicators::Communicators(World& world, const GroupTable& groups)
+Communicators::Communicators(World& world, const GroupTable& groups,
+                             std::span<const GatheredMemory> gathered)
     : groups_(groups.entries.size()) {
   std::vector<size_t> order(groups.entries.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -16,7 +17,10 @@ Communicators::Communicators(World& world, const GroupTable& groups)
     return std::tie(x.ranks, x.name) < std::tie(y.ranks, y.name);
   });
   for (const size_t id : order) {
-    owned_.push_back(world.make_group(groups.entries[id].name, groups.entries[id].ranks));
+    const auto& [name, ranks] = groups.entries[id];
+    const bool gathers = !gathered.empty() && gathered[id].base != nullptr;
+    owned_.push_back(gathers ? world.make_gather_group(name, ranks, gathered[id])
+                             : world.make_group(name, ranks));
     groups_[id] = owned_.back().get();
   }
 }

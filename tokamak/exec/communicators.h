@@ -14,8 +14,10 @@ class Communicators {
  public:
   /// Makes a communicator for each of `groups`. Collective over the world: each member of a group
   /// has it in its table. All ranks go through their groups in one order (by ranks, then by name),
-  /// so that no two of them wait for each other. The world must outlive it.
-  Communicators(World& world, const GroupTable& groups);
+  /// so that no two of them wait for each other. The world must outlive it. `gathered`: by group
+  /// id, or of none.
+  Communicators(World& world, const GroupTable& groups,
+                std::span<const GatheredMemory> gathered = {});
 
   /// By group id.
   std::span<Communicator* const> groups() const { return groups_; }

@@ -200,6 +200,36 @@ TEST_F(Nccl, a_group_of_one_copies) {
   check_moves(*comm, x, 1000);
 }
 
+// Copy engines take a peer's part from where its own rank has its own: only where all agree.
+TEST_F(Nccl, gathers_from_equal_and_from_other_offsets) {
+  if (num_devices() < 2 || !has_copy_engine_gathers()) GTEST_SKIP() << "one GPU, or an old NCCL";
+  run_ranks(std::min(4, num_devices()), [](World& control) {
+    const auto backend = make_backend({.device = control.rank(), .symmetric = true});
+    const auto world = make_nccl_world(control, *backend, {.copy_engine = true});
+    constexpr int64_t kCount = 300'000;
+    const int64_t room = (world->size() + 1) * kCount;
+    for (const bool is_apart : {false, true}) {
+      const int64_t shift = is_apart ? 4096 * world->rank() : 0;
+      const auto memory = backend->allocate((room + 4096 * world->size()) * int64_t{4});
+      const auto comm =
+          world->make_gather_group(is_apart ? "apart" : "alike", everyone(world->size()),
+                                   {memory->data(), memory->bytes(), static_cast<uint64_t>(shift)});
+      std::byte* const in = memory->data() + 4 * shift;
+      const Floats mine = elements(world->rank(), kCount);
+      backend->upload(in, reinterpret_cast<const std::byte*>(mine.data()), 4 * kCount);
+      comm->all_gather(in, in + 4 * kCount, kCount, DType::kF32, backend->streams()->stream(0));
+      Floats all(static_cast<size_t>(world->size() * kCount));
+      backend->download(reinterpret_cast<std::byte*>(all.data()), in + 4 * kCount,
+                        std::ssize(all) * 4);
+      for (int r = 0; r < world->size(); ++r) {
+        const auto part = all.begin() + r * kCount;
+        EXPECT_EQ(Floats(part, part + kCount), elements(r, kCount)) << is_apart;
+      }
+      world->barrier();
+    }
+  });
+}
+
 TEST_F(Nccl, a_peer_that_never_comes_ends_the_job_and_names_the_call) {
   if (num_devices() < 2) GTEST_SKIP() << "one GPU";
   try {

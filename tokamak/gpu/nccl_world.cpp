@@ -123,21 +123,13 @@ class NcclWorld final : public World {
 
   std::unique_ptr<Communicator> make_group(const std::string& name,
                                            std::span<const int> ranks) override {
-    const auto me = std::find(ranks.begin(), ranks.end(), rank());
-    TOK_CHECK(me != ranks.end(), "rank {} is not in group \"{}\"", rank(), name);
-    HostGroup group{.name = name,
-                    .world_ranks = {ranks.begin(), ranks.end()},
-                    .rank = static_cast<int>(me - ranks.begin())};
-    TOK_CUDA(cudaSetDevice(device_));
-    ncclComm_t nccl = group.world_ranks.size() > 1 ? connect(group) : nullptr;
-    auto comm = std::make_unique<NcclCommunicator>(std::move(group), nccl, flights());
-    watchdog_.add(*comm);
-    comm->at_end([this, c = comm.get()] { watchdog_.remove(*c); });
-    return comm;
+    return make(name, ranks, nullptr);
   }
 
-  void register_memory(std::byte* base, int64_t bytes) override {
-    memory_.emplace_back(base, static_cast<size_t>(bytes));
+  std::unique_ptr<Communicator> make_gather_group(const std::string& name,
+                                                  std::span<const int> ranks,
+                                                  const GatheredMemory& memory) override {
+    return make(name, ranks, options_.copy_engine ? &memory : nullptr);
   }
 
   void barrier() override { control_.barrier(); }
@@ -164,20 +156,36 @@ class NcclWorld final : public World {
   std::string find_fault() const override { return control_.find_fault(); }
 
  private:
-  ncclComm_t connect(const HostGroup& group) {
+  // `memory`: to gather in by copy engines; null = by kernels.
+  std::unique_ptr<Communicator> make(const std::string& name, std::span<const int> ranks,
+                                     const GatheredMemory* memory) {
+    const auto me = std::find(ranks.begin(), ranks.end(), rank());
+    TOK_CHECK(me != ranks.end(), "rank {} is not in group \"{}\"", rank(), name);
+    HostGroup group{.name = name,
+                    .world_ranks = {ranks.begin(), ranks.end()},
+                    .rank = static_cast<int>(me - ranks.begin())};
+    TOK_CUDA(cudaSetDevice(device_));
+    ncclComm_t nccl = group.world_ranks.size() > 1 ? connect(group, memory) : nullptr;
+    auto comm = std::make_unique<NcclCommunicator>(std::move(group), nccl, flights());
+    watchdog_.add(*comm);
+    comm->at_end([this, c = comm.get()] { watchdog_.remove(*c); });
+    return comm;
+  }
+
+  ncclComm_t connect(const HostGroup& group, const GatheredMemory* memory) {
     const auto host = control_.make_group(group.name + " (setup)", group.world_ranks);
     ncclUniqueId id{};
     if (group.rank == 0) TOK_NCCL(ncclGetUniqueId(&id));
     host->broadcast(&id, sizeof id, DType::kU8, 0, nullptr);
+    // A copy engine takes a peer's part from where its own rank has its own.
+    if (memory != nullptr && !is_common(memory->layout, *host)) memory = nullptr;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 1;
     if (options_.max_ctas > 0) config.maxCTAs = options_.max_ctas;
-    // Buckets name their groups so: what they gather comes while products run.
-    const bool by_copy_engine = options_.copy_engine && group.name.ends_with("gather");
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
-    if (by_copy_engine) config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+    if (memory != nullptr) config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
 #else
-    TOK_REQUIRE(!by_copy_engine,
+    TOK_REQUIRE(memory == nullptr,
                 "parallelism.copy_engine_all_gather: wanted NCCL 2.28, this program has {}",
                 nccl_version());
 #endif
@@ -186,15 +194,20 @@ class NcclWorld final : public World {
     TOK_NCCL(ncclCommInitRankConfig(&comm, static_cast<int>(group.world_ranks.size()), id,
                                     group.rank, &config));
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
-    if (by_copy_engine) {
-      for (const auto& [base, bytes] : memory_) {
-        ncclWindow_t window = nullptr;
-        TOK_NCCL(ncclCommWindowRegister(comm, base, bytes, &window, NCCL_WIN_COLL_SYMMETRIC));
-      }
+    if (memory != nullptr) {
+      ncclWindow_t window = nullptr;
+      TOK_NCCL(ncclCommWindowRegister(comm, memory->base, static_cast<size_t>(memory->bytes),
+                                      &window, NCCL_WIN_COLL_SYMMETRIC));
     }
 #endif
     if (group.world_ranks.size() == 2) connect_pair(comm, 1 - group.rank);
     return comm;
+  }
+
+  static bool is_common(uint64_t mine, Communicator& host) {
+    std::vector<uint64_t> all(static_cast<size_t>(host.size()));
+    host.all_gather(&mine, all.data(), sizeof mine, DType::kU8, nullptr);
+    return std::all_of(all.begin(), all.end(), [&](uint64_t x) { return x == mine; });
   }
 
   // NCCL connects a pair at its first message and the host waits for the peer's host, which may
@@ -216,7 +229,6 @@ class NcclWorld final : public World {
   World& control_;
   int device_;
   NcclOptions options_;
-  std::vector<std::pair<std::byte*, size_t>> memory_;
   Watchdog watchdog_;
 };
 

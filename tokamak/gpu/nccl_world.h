@@ -11,8 +11,9 @@ namespace tokamak::gpu {
 
 struct NcclOptions {
   int max_ctas = 0;  ///< thread blocks of one collective at most; 0 = NCCL's choice
-  /// All-gathers of registered memory that run beside compute go by the copy engines, which leaves
-  /// the multiprocessors alone (NCCL 2.28, one host). The memory is of Options::symmetric.
+  /// Groups of World::make_gather_group gather by the copy engines, which leaves the
+  /// multiprocessors alone (NCCL 2.28, one host), where all their ranks gather at the same offsets.
+  /// The memory is of Options::symmetric.
   bool copy_engine = false;
 };
 

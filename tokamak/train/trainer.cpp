@@ -12,6 +12,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/exec/communicators.h"
+#include "tokamak/exec/gathered_memory.h"
 #include "tokamak/exec/result_ring.h"
 #include "tokamak/train/op_table.h"
 #include "tokamak/train/profile_trace.h"
@@ -110,13 +111,6 @@ struct IssuedStep {
   int64_t label_tokens = 0;
 };
 
-// The world once it knows the memory that collectives move.
-World& with_memory(World& world, const Memory& memory) {
-  if (std::byte* base = memory.base(ArenaKind::kScratch))
-    world.register_memory(base, memory.bytes(ArenaKind::kScratch));
-  return world;
-}
-
 class Trainer {
  public:
   Trainer(const TrainerOptions& options, World& world, Backend& backend)
@@ -126,7 +120,7 @@ class Trainer {
         parts_(make_parts(options, world, backend)),
         run_(parts_->run),
         access_(parts_->access),
-        groups_(with_memory(world, parts_->memory), run_.plan().groups),
+        groups_(world, run_.plan().groups, gathered_memory(parts_->plans(), parts_->memory)),
         executor_(run_.plan(), parts_->memory, groups_.groups(), &world),
         inputs_(access_, run_.step(), share_of(o_.data.seq_len)),
         results_(access_, {run_.step().loss, run_.step().grad_norm}, kStepsBehind + 1),

@@ -1,0 +1,18 @@
+// Where the groups of a run gather beside compute.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "tokamak/comm/communicator.h"
+#include "tokamak/exec/memory.h"
+#include "tokamak/graph/plan.h"
+
+namespace tokamak {
+
+/// By group id of `plans`, which share their groups: the scratch arena, where all that a group does
+/// is to gather from scratch to scratch on another stream than the first; else none.
+std::vector<GatheredMemory> gathered_memory(std::span<const Plan* const> plans,
+                                            const Memory& memory);
+
+}  // namespace tokamak
