@@ -154,6 +154,7 @@ class Trainer {
       return log_.say(fmt::format("Training already completed: step {} of training.steps = {}",
                                   state_.step, o_.steps));
     }
+    say_memory();
     log_.say(fmt::format("Training starts at step {}", state_.step + 1));
     log_.restart();
     train_all();
@@ -164,6 +165,18 @@ class Trainer {
   }
 
  private:
+  // Of the rank that holds most. Texts sort by the bytes that they begin with.
+  void say_memory() {
+    constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+    const int64_t planned = run_.peak_bytes();
+    const int64_t allocated = parts_->memory.backend().allocated_bytes();
+    const auto all = world_.all_gather_text(
+        fmt::format("{:020}{:.2f} GiB planned, {:.2f} GiB allocated", planned,
+                    static_cast<double>(planned) / kGiB, static_cast<double>(allocated) / kGiB));
+    const auto most = std::max_element(all.begin(), all.end());
+    log_.say(fmt::format("Memory of rank {}: {}", most - all.begin(), most->substr(20)));
+  }
+
   SequenceShare share_of(int64_t seq_len) const {
     SequenceShare share =
         sequence_share(o_.mesh(), world_.rank(), seq_len, padded_seq_len(seq_len, o_.mesh()),
