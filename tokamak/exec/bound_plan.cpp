@@ -60,6 +60,13 @@ BoundSegment BoundPlan::bind(int segment, std::span<Communicator* const> groups)
   const Segment& from = plan_.segments[static_cast<size_t>(segment)];
   BoundSegment bound{.is_background = from.is_background};
   bound.by_stream.resize(streams_.size());
+  bound.outlives.resize(streams_.size());
+  TOK_CHECK(from.outliving_streams.empty() || (!from.is_background && !plan_.items.empty()),
+            "{}: streams outlive the items of no schedule", from.name);
+  for (const int stream : from.outliving_streams) {
+    TOK_CHECK(stream != 0, "{}: compute outlives its item", from.name);
+    bound.outlives[streams_.at(stream)] = true;
+  }
   for (size_t t = 0; t < from.tasks.size(); ++t) {
     const Task& task = from.tasks[t];
     const size_t stream = streams_.at(task.stream);

@@ -45,6 +45,8 @@ struct BoundSegment {
   };
 
   bool is_background = false;
+  std::vector<bool> outlives;                  ///< by number of the stream: an item's end does not
+                                               ///< wait for it
   std::vector<BoundTask> tasks;                ///< in issue order
   std::vector<std::vector<size_t>> by_stream;  ///< tasks, by number of the stream
   std::vector<int> slot_classes;               ///< that operands lie in

@@ -158,9 +158,9 @@ class DeviceExecutor final : public RunLoop {
     for (const ScheduleItem& item : plan.items) {
       auto& ends = background_ends_.emplace_back(bound_.num_streams(), nullptr);
       const BoundSegment& segment = bound_.segments()[static_cast<size_t>(item.segment)];
-      if (!segment.is_background) continue;
       for (size_t s = 1; s < ends.size(); ++s) {
-        if (!segment.by_stream[s].empty()) ends[s] = streams_.make_event(false);
+        if (leaves_work(segment, s) && (segment.is_background || item.is_last))
+          ends[s] = streams_.make_event(false);
       }
     }
   }
@@ -224,7 +224,12 @@ class DeviceExecutor final : public RunLoop {
     return !segment.by_stream[stream].empty();
   }
 
-  // Items of the background that must have ended.
+  // Whether an item's end leaves the stream's tasks to run on.
+  static bool leaves_work(const BoundSegment& segment, size_t stream) {
+    return uses(segment, stream) && (segment.is_background || segment.outlives[stream]);
+  }
+
+  // Items whose tasks in the background, or that outlive them, must have ended.
   void await_background(size_t stream) {
     for (const int w : cursor_.waits()) {
       for (const DeviceEvent event : background_ends_[static_cast<size_t>(w)]) {
@@ -326,10 +331,10 @@ class DeviceExecutor final : public RunLoop {
     clock_.stop();
     for (size_t s = 1; s < bound_.num_streams(); ++s) {
       if (!uses(segment, s)) continue;
-      if (segment.is_background) {
-        streams_.record(background_ends_[cursor_.index()][s], streams_.stream(s));
-      } else {
+      if (!leaves_work(segment, s)) {
         join(s);
+      } else if (const DeviceEvent end = background_ends_[cursor_.index()][s]) {
+        streams_.record(end, streams_.stream(s));
       }
     }
     if (cursor_.ends_step()) {
@@ -351,8 +356,8 @@ class DeviceExecutor final : public RunLoop {
   DeviceEvent begin_;
   std::vector<DeviceEvent> stream_ends_;
   std::vector<std::vector<std::vector<DeviceEvent>>> task_ends_;  // by segment, stream, place
-  std::vector<std::vector<DeviceEvent>> background_ends_;         // by item, stream
-  std::vector<Replays> replays_;                                  // by segment
+  std::vector<std::vector<DeviceEvent>> background_ends_;  // by item, stream; null where joined
+  std::vector<Replays> replays_;                           // by segment
   ItemCursor cursor_;
 };
 

@@ -11,6 +11,7 @@
 
 #include "tokamak/exec/executor.h"
 #include "tokamak/exec/test_plan.h"
+#include "tokamak/graph/outliving.h"
 #include "tokamak/graph/streams.h"
 
 namespace tokamak {
@@ -186,6 +187,48 @@ TEST(DeviceGraphs, record_each_choice_of_slots) {
     for (const ScheduleItem& item : p.plan.items) executor.run(item);
   }
   EXPECT_EQ(device.log, (std::vector<std::string>{"[0 0 0 0]", "[4 4 4 4]"}));
+}
+
+// A backward with a reduction of the last microbatch beside its end, its send, the update.
+TEST(DeviceExecutor, waits_for_what_outlives_an_item_where_it_is_used) {
+  for (const bool outlives : {true, false}) {
+    HandPlan p;
+    LoggingDevice device;
+    p.backend.device = &device;
+    const auto work = [&](const char* name) {
+      return [&device, name](const KernelArgs&) { device.work(name); };
+    };
+    const int backward = p.segment("backward");
+    const int send = p.segment("send", true);
+    const int update = p.segment("update");
+    p.add(backward, 0, {}, {HandPlan::state(0)}, work("gradient"));
+    p.add(backward, 1, {HandPlan::state(0)}, {HandPlan::state(0)}, work("reduce")).when =
+        When::kLastMicrobatch;
+    p.add(send, 2, {}, {}, work("send"));
+    p.add(update, 0, {HandPlan::state(0)}, {HandPlan::state(1)}, work("update"));
+    for (int m = 0; m < 2; ++m) {
+      p.item(backward, m);
+      p.plan.items.back().is_last = m == 1;
+      p.item(send, m);
+    }
+    p.item(update, 0);
+    set_waits(p.plan);
+    if (outlives) {
+      let_reductions_outlive(p.plan);
+      wait_for_outliving(p.plan);
+    }
+    check_plan(p.plan);
+    const Memory memory = p.memory();
+    Executor executor(p.plan, memory);
+    for (const ScheduleItem& item : p.plan.items) executor.run(item);
+    // Streams wait for the beginning of items, reduce for its gradient; the step's end for all.
+    const std::string joined = outlives ? "" : "0 waits, ";
+    const std::string awaited = outlives ? "0 waits, " : "";
+    EXPECT_EQ(fmt::format("{}", fmt::join(device.log, ", ")),
+              "1 waits, gradient, " + joined +
+                  "2 waits, send, 1 waits, gradient, 1 waits, reduce, " + joined +
+                  "2 waits, send, " + awaited + "update, 0 waits, 0 waits");
+  }
 }
 
 }  // namespace

@@ -38,7 +38,8 @@ class Executor {
   ~Executor();
 
   /// Runs one segment for one microbatch; on return (on a device: for what is enqueued later) all
-  /// its streams have ended, but what runs in the background only after the last of plan.items.
+  /// its streams have ended, but what runs in the background or outlives its item only for an item
+  /// that waits for it and after the last of plan.items.
   /// REQUIRES: where the plan has items, they are run in their order. Throws the first error of any
   /// stream; the executor is of no use after it.
   void run(const ScheduleItem& item);
@@ -60,8 +61,8 @@ class Executor {
   double exposed_comm_s() const;
 
   /// Appends to `spans` as tasks run (a clock read around each task), each stream's in order; null
-  /// stops it. Spans of other streams come when their item ends, of the background when the step
-  /// does.
+  /// stops it. Spans of other streams come when their item ends, of the background and of what
+  /// outlives its item when the step does.
   void trace(std::vector<TaskSpan>* spans);
 
  private:

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <exception>
@@ -168,14 +169,17 @@ class HostExecutor final : public RunLoop {
       work_.stream = 0;
       run_stream(work_);
       for (size_t s = 1; s < issued_.size(); ++s) {
-        if (!segment.by_stream[s].empty()) wait({.stream = s, .count = issued_[s]});
+        if (!segment.by_stream[s].empty() && !segment.outlives[s])
+          wait({.stream = s, .count = issued_[s]});
       }
     }
     watch_.stop();
     if (cursor_.ends_step()) {
       for (size_t s = 1; s < issued_.size(); ++s) wait({.stream = s, .count = issued_[s]});
     }
-    is_in_background_ = !cursor_.ends_step() && (is_in_background_ || segment.is_background);
+    const bool leaves_work =
+        segment.is_background || std::count(segment.outlives.begin(), segment.outlives.end(), true);
+    is_in_background_ = !cursor_.ends_step() && (is_in_background_ || leaves_work);
     if (!is_in_background_) collect_spans();
   }
 

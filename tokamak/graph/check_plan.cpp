@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "tokamak/core/error.h"
-#include "tokamak/graph/slots.h"
+#include "tokamak/graph/item_order.h"
 #include "tokamak/graph/streams.h"
 
 namespace tokamak {
@@ -23,6 +23,19 @@ bool is_slot(int64_t space) {
 
 bool touch(const ByteUse& a, const ByteUse& b) {
   return a.space == b.space && a.begin < b.end && b.begin < a.end && (a.writes || b.writes);
+}
+
+// Nothing but State is touched beyond an item's end, and that in its segment's last item only.
+void check_outliving_streams(const Segment& segment, const std::vector<ByteUse>& uses) {
+  TOK_CHECK(!segment.outlives(0), "{}: compute outlives its item", segment.name);
+  for (const ByteUse& use : uses) {
+    const Task& task = segment.tasks[static_cast<size_t>(use.task)];
+    if (!segment.outlives(task.stream)) continue;
+    TOK_CHECK(use.space == static_cast<int64_t>(ArenaKind::kState), "{}: task {} outlives {}",
+              segment.name, use.task, name_of_space(use.space));
+    TOK_CHECK(task.when == When::kLastMicrobatch, "{}: task {} outlives every item", segment.name,
+              use.task);
+  }
 }
 
 // The tasks of one segment, in the last microbatch or in another one.
@@ -109,6 +122,7 @@ class ScheduleCheck {
       TOK_CHECK(item(i).segment >= 0 && item(i).segment < std::ssize(plan_.segments), "item {}", i);
       check_slots(i);
       if (segment(i).is_background) check_beside(i);
+      if (item(i).is_last && !segment(i).outliving_streams.empty()) check_outliving(i);
     }
   }
 
@@ -170,6 +184,12 @@ class ScheduleCheck {
     }
   }
 
+  void check_outliving(int i) {
+    for (int j = i + 1; j < std::ssize(items_) && !order_.has_ended_wholly(i, j); ++j)
+      TOK_CHECK(!conflict(i, j), "what outlives item {} {} races with item {} {}", i,
+                segment(i).name, j, segment(j).name);
+  }
+
   // Slots of different microbatches are different bytes, or check_slots has refused them.
   bool conflict(int i, int j) {
     const bool same = item(i).microbatch == item(j).microbatch;
@@ -184,7 +204,7 @@ class ScheduleCheck {
 
   bool find_conflict(int i, int j, bool same_microbatch) const {
     for (const ByteUse& a : uses(i)) {
-      if (is_slot(a.space) && !same_microbatch) continue;
+      if (!may_run_beside(i, a.task) || (is_slot(a.space) && !same_microbatch)) continue;
       for (const ByteUse& b : uses(j)) {
         const bool ordered = segment(i).tasks[static_cast<size_t>(a.task)].stream ==
                              segment(j).tasks[static_cast<size_t>(b.task)].stream;
@@ -192,6 +212,12 @@ class ScheduleCheck {
       }
     }
     return false;
+  }
+
+  // Of a foreground item what outlives it.
+  bool may_run_beside(int i, int task) const {
+    return segment(i).is_background ||
+           segment(i).outlives(segment(i).tasks[static_cast<size_t>(task)].stream);
   }
 
   const Plan& plan_;
@@ -212,6 +238,7 @@ void check_plan(const Plan& plan) {
   for (const Segment& segment : plan.segments) {
     uses.push_back(byte_uses(segment));
     check_bounds(plan, segment, uses.back());
+    check_outliving_streams(segment, uses.back());
     check_segment(segment, uses.back(), true);
     if (std::any_of(segment.tasks.begin(), segment.tasks.end(),
                     [](const Task& t) { return t.when == When::kLastMicrobatch; }))

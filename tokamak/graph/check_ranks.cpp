@@ -32,8 +32,11 @@ struct RankRun {
   }
 };
 
-// The last event of each stream of an item.
-using Ends = std::vector<int>;
+// The last event of each stream of an item: of all, and of those that its end waits for.
+struct Ends {
+  std::vector<int> all;
+  std::vector<int> joined;
+};
 
 Ends add_tasks(RankRun& run, const Segment& segment, const ScheduleItem& item,
                const std::vector<int>& begins_after) {
@@ -49,7 +52,10 @@ Ends add_tasks(RankRun& run, const Segment& segment, const ScheduleItem& item,
     last[task.stream] = of_task.back();
   }
   Ends ends;
-  for (const auto& [stream, event] : last) ends.push_back(event);
+  for (const auto& [stream, event] : last) {
+    ends.all.push_back(event);
+    if (!segment.outlives(stream)) ends.joined.push_back(event);
+  }
   return ends;
 }
 
@@ -60,7 +66,7 @@ RankRun unfold(const Plan& plan, int num_microbatches) {
     const Segment& segment = plan.segments[static_cast<size_t>(item.segment)];
     std::vector<int> after;
     for (const int w : item.waits) {
-      const Ends& ends = item_ends.at(static_cast<size_t>(w));
+      const std::vector<int>& ends = item_ends.at(static_cast<size_t>(w)).all;
       after.insert(after.end(), ends.begin(), ends.end());
     }
     if (segment.is_background) {
@@ -70,7 +76,7 @@ RankRun unfold(const Plan& plan, int num_microbatches) {
     }
     const int begin = run.add(0, {.after = after});
     item_ends.push_back(add_tasks(run, segment, item, {begin}));
-    run.add(0, {.after = item_ends.back()});
+    run.add(0, {.after = item_ends.back().joined});
   }
   return run;
 }

@@ -7,6 +7,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/graph/buffers.h"
 #include "tokamak/graph/fuse.h"
+#include "tokamak/graph/outliving.h"
 #include "tokamak/graph/segments.h"
 #include "tokamak/graph/slots.h"
 
@@ -97,6 +98,7 @@ Plan compile(const Graph& graph, const StateLayout& layout, const CompileOptions
   Plan plan = assign_buffers(g, layout, stages.segments, variants, options.target);
   plan.groups = options.groups;
   plan.items = pipeline_items(stages, options.pipeline);
+  let_reductions_outlive(plan);
   assign_slots(plan);
   return plan;
 }

@@ -183,6 +183,8 @@ std::string to_text(const Plan& plan) {
         fmt::format("segment {} {}{}\n", segment.name,
                     segment.runs == Segment::Runs::kOncePerStep ? "once a step" : "each microbatch",
                     segment.is_background ? " in the background" : "");
+    if (!segment.outliving_streams.empty())
+      text += fmt::format("  outlived by stream {}\n", fmt::join(segment.outliving_streams, ","));
     for (const Task& task : segment.tasks) text += "  " + show(task) + "\n";
   }
   for (size_t i = 0; i < plan.items.size(); ++i)

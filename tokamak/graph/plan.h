@@ -10,11 +10,13 @@
 //            pipeline stage);
 //   scratch  lives within one segment run; reused by every segment and every plan.
 // Tasks of one stream run in issue order. A foreground item begins when all earlier foreground
-// items have ended, all their streams included; a background item (Segment::is_background) when
-// those issued before it have, and it ends for an item that waits for it or comes after such an
-// item.
+// items have ended, all their streams included but those that outlive it
+// (Segment::outliving_streams); a background item (Segment::is_background) when those issued before
+// it have. What runs in the background or outlives its item has ended for an item that waits for
+// that item or comes after such an item.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -104,6 +106,15 @@ struct Segment {
   /// Pipeline sends and receives: the loop goes on while it runs; items that need it wait for it.
   /// No task is of stream 0.
   bool is_background = false;
+  /// Streams that an item's end does not wait for, in the foreground: reductions of gradients,
+  /// beside which the pipeline goes on. Their tasks run in the last microbatch only and touch State
+  /// alone.
+  std::vector<int> outliving_streams;
+
+  bool outlives(int stream) const {
+    return std::find(outliving_streams.begin(), outliving_streams.end(), stream) !=
+           outliving_streams.end();
+  }
 };
 
 /// Slots for what one segment saves for another. A microbatch holds one slot from the item of
@@ -125,7 +136,7 @@ struct ScheduleItem {
   int microbatch = 0;
   bool is_first = true;    ///< the segment's first item of the step: accumulation overwrites
   bool is_last = true;     ///< its last: tasks of When::kLastMicrobatch run
-  std::vector<int> waits;  ///< earlier items of background segments that must have ended
+  std::vector<int> waits;  ///< earlier items whose background or outliving tasks must have ended
   std::vector<int> slots;  ///< by slot class: the slot that this microbatch holds; -1 = none
 };
 

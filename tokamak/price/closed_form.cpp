@@ -64,30 +64,41 @@ double unshard_s(const PipelineShape& shape, int rank, const Buckets& b) {
   return std::max(cast_end, gather_end);
 }
 
-// By how much reductions lengthen the last backward of a stage, which hides some of them.
-double reduce_tail_s(const StageModules& stage, double compute_s, const Buckets& b,
-                     const Machine& machine) {
+// A stage's last backward with its reductions, which it hides in part: what comes after its seconds
+// without them.
+struct ReduceTail {
+  double compute_s = 0.0;  ///< until its compute has ended, which reductions slow
+  double reduce_s = 0.0;   ///< until both have ended
+  double all_s = 0.0;      ///< of the reductions themselves
+};
+
+ReduceTail reduce_tail(const StageModules& stage, double compute_s, const Buckets& b,
+                       const Machine& machine) {
   const double with_comm = machine.software.compute_slowdown;
   const double with_compute = machine.software.collective_slowdown;
   const int parts = stage.layers + (stage.has_head ? 1 : 0) + (stage.has_embedding ? 1 : 0);
-  if (parts == 0) return 0.0;
+  if (parts == 0) return {};
   // Each layer's share; what lies beside the other kind takes longer.
   const double part_s = compute_s / parts;
   const double beside_s = std::min(part_s * with_comm, b.layer.reduce_s * with_compute);
   const double slowed_s = part_s + beside_s * (1.0 - 1.0 / with_comm);
   double reduce_end = 0.0;
   double compute_end = 0.0;
+  double all_s = 0.0;
   const auto add = [&](const Bucket& bucket) {
     compute_end += compute_end == 0.0 ? part_s : slowed_s;
     const double over = std::max(0.0, compute_end - reduce_end);
     const double start = reduce_end + over;
     const double beside = std::min(bucket.reduce_s, slowed_s);
     reduce_end = start + bucket.reduce_s + beside * (1.0 - 1.0 / with_compute);
+    all_s += bucket.reduce_s;
   };
   if (stage.has_head) add(b.head);
   for (int l = 0; l < stage.layers; ++l) add(b.layer);
   if (stage.has_embedding) add(b.embedding);
-  return std::max(reduce_end, compute_end) - compute_s;
+  return {.compute_s = compute_end - compute_s,
+          .reduce_s = std::max(reduce_end, compute_end) - compute_s,
+          .all_s = all_s};
 }
 
 // What rounding to the arenas' alignment adds, of a few thousand pieces.
@@ -131,10 +142,14 @@ class Pipeline {
 
   ClosedForm run() {
     time_reductions();
-    double seconds = 0.0;
+    const bool outlive = machine_.software.reduction_overlap != 0;
+    double seconds = outlive ? last_reduction_s() : 0.0;
     for (const PipelineUse::Path& path : use_.paths) {
       double length = path.seconds;
-      for (const int stage : path.reductions) length += tails_[static_cast<size_t>(stage)];
+      for (const int stage : path.reductions) {
+        const ReduceTail& tail = tails_[static_cast<size_t>(stage)];
+        length += outlive ? tail.compute_s : tail.reduce_s;
+      }
       seconds = std::max(seconds, length);
     }
     double update = 0.0;
@@ -157,11 +172,27 @@ class Pipeline {
       const StageModules& stage = shape_.stages[s];
       const bool is_same = s > 0 && shape_.stages[s - 1] == stage;
       tails_.push_back(
-          is_same
-              ? tails_.back()
-              : reduce_tail_s(stage, shape_.is_split ? c_.weight_s(stage) : c_.backward_s(stage),
-                              buckets_, machine_));
+          is_same ? tails_.back()
+                  : reduce_tail(stage, shape_.is_split ? c_.weight_s(stage) : c_.backward_s(stage),
+                                buckets_, machine_));
     }
+  }
+
+  // The end of the last reduction where the pipeline goes on beside them: those of a rank's stages
+  // come one after the other.
+  double last_reduction_s() const {
+    double last_s = 0.0;
+    for (std::vector<int> stages : shape_.stages_of) {
+      const auto end_of = [&](int s) { return use_.last_s[static_cast<size_t>(s)]; };
+      std::sort(stages.begin(), stages.end(), [&](int a, int b) { return end_of(a) < end_of(b); });
+      double end_s = 0.0;
+      for (const int s : stages) {
+        const ReduceTail& tail = tails_[static_cast<size_t>(s)];
+        end_s = std::max(end_of(s) + tail.reduce_s, end_s + tail.all_s);
+      }
+      last_s = std::max(last_s, end_s);
+    }
+    return last_s;
   }
 
   // Gradients of a table that both ends of the pipeline hold.
@@ -189,7 +220,7 @@ class Pipeline {
   const DataSpread& spread_;
   const Machine& machine_;
   Buckets buckets_;
-  std::vector<double> tails_;  // by stage
+  std::vector<ReduceTail> tails_;  // by stage
 };
 
 }  // namespace

@@ -98,9 +98,12 @@ struct Software {
   /// fed by, where the plan runs one after the other.
   double tensor_parallel_overlap = 0.0;
   double gradient_bytes = 4.0;  ///< of an element of the gradients that ranks sum
-  /// 1 = what data-parallel ranks gather and reduce once a step runs beside other items of the
-  /// pipeline; 0 = an item ends after it.
-  int data_parallel_overlap = 0;
+  /// 1 = gradients are reduced beside what the pipeline does next, where the plan says so
+  /// (Segment::outliving_streams); 0 = an item ends after its reductions.
+  int reduction_overlap = 1;
+  /// 1 = what data-parallel ranks gather once a step runs beside the items that do not need it yet;
+  /// 0 = they begin after it, as the plan says.
+  int gather_overlap = 0;
 };
 
 struct Storage {

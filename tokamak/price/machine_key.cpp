@@ -133,8 +133,10 @@ void add_operation(std::vector<MachineKey>& out) {
       "software.tensor_parallel_overlap", kNone, 0, 1));
   out.push_back(
       number<kSoftware, &Software::gradient_bytes>("software.gradient_bytes", kBytes, 0.5, 8));
-  out.push_back(number<kSoftware, &Software::data_parallel_overlap>(
-      "software.data_parallel_overlap", kNone, 0, 1));
+  out.push_back(
+      number<kSoftware, &Software::reduction_overlap>("software.reduction_overlap", kNone, 0, 1));
+  out.push_back(
+      number<kSoftware, &Software::gather_overlap>("software.gather_overlap", kNone, 0, 1));
   constexpr auto kStorage = &Machine::storage;
   out.push_back(number<kStorage, &Storage::devices_per_node>("storage.devices_per_node", kNone, 1,
                                                              kMaxDevices));

@@ -41,15 +41,31 @@ std::vector<double> durations_of(const StageCosts& costs, const PipelineShape& s
   return seconds;
 }
 
+// By PipelinePass::duration_index(): whether the work is a stage's last that makes gradients.
+std::vector<bool> reducing_works(const PipelineShape& shape) {
+  const StageWork reducing = shape.is_split ? StageWork::kWeight : StageWork::kBackward;
+  std::vector<bool> reduces(shape.stages.size() * 12);
+  for (int s = 0; s < std::ssize(shape.stages); ++s) {
+    for (const bool is_first : {false, true})
+      reduces[static_cast<size_t>(PipelinePass::duration_index(s, reducing, is_first, true))] =
+          true;
+  }
+  return reduces;
+}
+
 struct PassEnd {
   double seconds = 0.0;
-  std::vector<int32_t> path;  // durations of the works that it consists of
+  std::vector<int32_t> path;   // durations of the works that it consists of
+  std::vector<double> last_s;  // by stage: the end of the work that reduces
 };
 
-PassEnd run_pass(const PipelinePass& pass, const std::vector<double>& seconds) {
+PassEnd run_pass(const PipelinePass& pass, const PipelineShape& shape,
+                 const std::vector<double>& seconds) {
   const size_t n = pass.duration.size();
   std::vector<double> end(n);
   std::vector<int32_t> critical(n, -1);
+  const std::vector<bool> reduces = reducing_works(shape);
+  PassEnd result{.last_s = std::vector<double>(shape.stages.size())};
   size_t last = 0;
   for (size_t w = 0; w < n; ++w) {
     double begin = 0.0;
@@ -60,10 +76,12 @@ PassEnd run_pass(const PipelinePass& pass, const std::vector<double>& seconds) {
         critical[w] = need;
       }
     }
-    end[w] = begin + seconds[static_cast<size_t>(pass.duration[w])];
+    const auto duration = static_cast<size_t>(pass.duration[w]);
+    end[w] = begin + seconds[duration];
     if (end[w] > end[last]) last = w;
+    if (duration < reduces.size() && reduces[duration]) result.last_s[duration / 12] = end[w];
   }
-  PassEnd result{.seconds = n == 0 ? 0.0 : end[last]};
+  if (n > 0) result.seconds = end[last];
   for (int32_t w = n == 0 ? -1 : static_cast<int32_t>(last); w >= 0;
        w = critical[static_cast<size_t>(w)])
     result.path.push_back(pass.duration[static_cast<size_t>(w)]);
@@ -72,16 +90,10 @@ PassEnd run_pass(const PipelinePass& pass, const std::vector<double>& seconds) {
 
 // Stages whose last reductions are on the way.
 std::vector<int> reductions_on(const std::vector<int32_t>& path, const PipelineShape& shape) {
-  const StageWork reducing = shape.is_split ? StageWork::kWeight : StageWork::kBackward;
-  std::vector<bool> is_last(shape.stages.size() * 12);
+  const std::vector<bool> reduces = reducing_works(shape);
   std::vector<int> stages;
-  for (int s = 0; s < std::ssize(shape.stages); ++s) {
-    for (const bool is_first : {false, true})
-      is_last[static_cast<size_t>(PipelinePass::duration_index(s, reducing, is_first, true))] =
-          true;
-  }
   for (const int32_t d : path) {
-    if (d < std::ssize(is_last) && is_last[static_cast<size_t>(d)]) stages.push_back(d / 12);
+    if (d < std::ssize(reduces) && reduces[static_cast<size_t>(d)]) stages.push_back(d / 12);
   }
   return stages;
 }
@@ -140,10 +152,13 @@ PipelineUse pipeline_use(const StageCosts& costs, const PipelineShape& shape,
   double longer_s = 0.0;
   for (const double reductions : kReductions) {
     const std::vector<double> seconds = durations_of(costs, shape, hops_s, reductions);
-    const PassEnd end = run_pass(shape.pass, seconds);
+    const PassEnd end = run_pass(shape.pass, shape, seconds);
     if (more > 0 && reductions == 0.0) {
-      const PassEnd shorter = run_pass(shape.shorter, seconds);
+      const PassEnd shorter = run_pass(shape.shorter, shape, seconds);
       longer_s = (end.seconds - shorter.seconds) / shape.num_ranks * more;
+    }
+    if (reductions == 0.0) {
+      for (const double last_s : end.last_s) use.last_s.push_back(last_s + longer_s);
     }
     PipelineUse::Path path{.seconds = end.seconds + longer_s,
                            .reductions = reductions_on(end.path, shape)};

@@ -73,7 +73,7 @@ class RankStep {
         index_(index),
         prices_(plan_, machine, options),
         meetings_(meetings),
-        overlaps_(machine.software.data_parallel_overlap != 0) {
+        software_(machine.software) {
     for (const Segment& segment : plan_.segments) {
       const auto& tasks = segment.tasks;
       meets_.push_back(std::any_of(tasks.begin(), tasks.end(), [&](const Task& task) {
@@ -133,14 +133,21 @@ class RankStep {
     bool is_whole = false;
   };
 
+  // An item's last works: before its end, and those that may come after it.
+  struct Ends {
+    std::vector<int> joined;
+    std::vector<int> outliving;
+  };
+
   void add(const ScheduleItem& item) {
     const Segment& segment = plan_.segments[static_cast<size_t>(item.segment)];
     const SegmentRun run{
         .segment = item.segment, .is_first = item.is_first, .is_last = item.is_last};
     std::vector<int> after;
     for (const int w : item.waits) {
-      const std::vector<int>& ends = ends_.at(static_cast<size_t>(w));
-      after.insert(after.end(), ends.begin(), ends.end());
+      const Ends& ends = ends_.at(static_cast<size_t>(w));
+      after.insert(after.end(), ends.joined.begin(), ends.joined.end());
+      after.insert(after.end(), ends.outliving.begin(), ends.outliving.end());
     }
     if (phase_of(segment) == Phase::kUpdate) after.insert(after.end(), free_.begin(), free_.end());
     const bool is_whole = !segment.is_background && !meets_[static_cast<size_t>(item.segment)] &&
@@ -162,27 +169,32 @@ class RankStep {
     add_tasks(run, segment, {begin});
     const SegmentPrice& alone = prices_.price(run);
     foreground_ = works.add({.seconds = alone.host_s, .category = Category::kHost, .stream = 0},
-                            ends_.back());
+                            ends_.back().joined);
   }
 
   static Phase phase_of(const Segment& segment) {
     return segment.tasks.empty() ? Phase::kForward : segment.tasks[0].label.phase;
   }
 
-  // What data-parallel ranks do once a step, where it runs beside other items: they go on without
-  // it, until a block's first forward or the update.
-  bool is_free(const Task& task) const {
-    return overlaps_ && task.rules->is_communication &&
-           (task.label.phase == Phase::kUnshard || task.when == When::kLastMicrobatch);
+  // Beside which the rank goes on until an item waits for it.
+  bool is_outliving(const Segment& segment, const Task& task) const {
+    return software_.reduction_overlap != 0 && segment.outlives(task.stream);
+  }
+
+  // The same until a block's first forward.
+  bool is_free_gather(const Task& task) const {
+    return software_.gather_overlap != 0 && task.rules->is_communication &&
+           task.label.phase == Phase::kUnshard;
   }
 
   bool has_free_work(const SegmentRun& run, const Segment& segment) const {
-    if (!overlaps_) return false;
     const bool uses_gathered =
         run.is_first && !gathered_.empty() && phase_of(segment) == Phase::kForward;
     return uses_gathered ||
-           std::any_of(segment.tasks.begin(), segment.tasks.end(),
-                       [&](const Task& task) { return is_free(task) && runs(task, run.is_last); });
+           std::any_of(segment.tasks.begin(), segment.tasks.end(), [&](const Task& task) {
+             return runs(task, run.is_last) &&
+                    (is_outliving(segment, task) || is_free_gather(task));
+           });
   }
 
   void add_tasks(const SegmentRun& run, const Segment& segment, const std::vector<int>& begin) {
@@ -191,6 +203,7 @@ class RankStep {
     const bool uses_gathered = run.is_first && segment.runs == Segment::Runs::kPerMicrobatch;
     prices_.add_works(run, begin, uses_gathered ? gathered_ : kNothingGathered, works);
     std::map<int, int> last;  // by stream
+    std::map<int, int> last_outliving;
     for (size_t t = 0; t < segment.tasks.size(); ++t) {
       const Task& task = segment.tasks[t];
       Work& work = works.works[first + t];
@@ -200,15 +213,16 @@ class RankStep {
         work.is_shared = false;
         work.holds = segment.is_background;
       }
-      if (is_free(task) && runs(task, run.is_last)) {
-        const auto w = static_cast<int>(first + t);
+      const auto w = static_cast<int>(first + t);
+      if (is_free_gather(task)) {
         free_.push_back(w);
-        if (task.label.phase == Phase::kUnshard) gathered_.emplace(task.label.block, w);
+        gathered_.emplace(task.label.block, w);
         continue;
       }
-      last[work.stream] = static_cast<int>(first + t);
+      (is_outliving(segment, task) ? last_outliving : last)[work.stream] = w;
     }
-    for (const auto& [stream, work] : last) ends_.back().push_back(work);
+    for (const auto& [stream, work] : last) ends_.back().joined.push_back(work);
+    for (const auto& [stream, work] : last_outliving) ends_.back().outliving.push_back(work);
   }
 
   inline static const std::map<int, int> kNothingGathered;
@@ -217,13 +231,13 @@ class RankStep {
   size_t index_;
   SegmentPrices prices_;
   Meetings& meetings_;
-  bool overlaps_;
-  std::vector<int> free_;               // works that the update waits for
-  std::map<int, int> gathered_;         // works by block
-  std::vector<bool> meets_;             // by segment
-  std::vector<Item> items_;             // by item
-  std::vector<std::vector<int>> ends_;  // by item of the background: its last works
-  int foreground_ = -1;                 // the last work before which the foreground has ended
+  const Software& software_;
+  std::vector<int> free_;        // works that the update waits for
+  std::map<int, int> gathered_;  // works by block
+  std::vector<bool> meets_;      // by segment
+  std::vector<Item> items_;      // by item
+  std::vector<Ends> ends_;       // by item; empty where it is one work
+  int foreground_ = -1;          // the last work before which the foreground has ended
 };
 
 }  // namespace

@@ -73,6 +73,9 @@ class PlanMaker {
     if (!is_new) return it->second;
     Segment segment{.runs = Segment::Runs::kPerMicrobatch, .is_background = is_message(item.kind)};
     if (!segment.is_background) {
+      const bool makes_gradients =
+          item.kind == Kind::kBackward || item.kind == Kind::kBackwardWeight;
+      segment.name = makes_gradients ? "gradients" : "work";
       segment.tasks = {copy_of(durations_.of(item.kind))};
     } else {
       const int from = is_send(item.kind) ? rank_ : item.peer_rank;
@@ -176,6 +179,65 @@ TEST(StepPrice, SpansFillTheStepInOrder) {
     if (spans[i].stream == 0) busy += spans[i].end_s - spans[i].begin_s;
   }
   EXPECT_NEAR(busy, 3 * 2 * 6 * 6.0, 1e-6) << "ranks x chunks x microbatches x (F + B)";
+}
+
+// Each stage's last backward makes gradients that take `reduce` seconds to reduce.
+StepPrice price_reduced(const PipelineSchedule& schedule, int64_t reduce, int overlap,
+                        std::vector<PricedSpan>* spans = nullptr) {
+  std::vector<Plan> plans;
+  for (int r = 0; r < schedule.num_ranks; ++r) {
+    Plan plan = PlanMaker(schedule, r, {1, 1, 1}).plan;
+    std::map<int, size_t> last;
+    for (size_t i = 0; i < plan.items.size(); ++i) {
+      const Segment& segment = plan.segments[static_cast<size_t>(plan.items[i].segment)];
+      if (segment.name == "gradients") last[plan.items[i].segment] = i;
+      plan.items[i].is_last = false;
+    }
+    ScheduleItem update{.segment = static_cast<int>(plan.segments.size())};
+    for (const auto& [s, item] : last) {
+      Segment& segment = plan.segments[static_cast<size_t>(s)];
+      segment.tasks.push_back(copy_of(reduce, 99, {0}));
+      segment.tasks.back().when = When::kLastMicrobatch;
+      segment.outliving_streams = {99};
+      plan.items[item].is_last = true;
+      update.waits.push_back(static_cast<int>(item));
+    }
+    plan.segments.push_back({.name = "update", .tasks = {copy_of(1)}});
+    plan.items.push_back(update);
+    plans.push_back(std::move(plan));
+  }
+  std::vector<PricedRank> ranks;
+  for (int r = 0; r < schedule.num_ranks; ++r)
+    ranks.push_back({.plan = &plans[static_cast<size_t>(r)], .rank = r});
+  Machine machine = clockwork();
+  machine.software.reduction_overlap = overlap;
+  return price_step(ranks, schedule.num_microbatches, machine, {}, spans);
+}
+
+// At the drain a stage does not wait for the reductions of the one after it, only the update does.
+TEST(StepPrice, ReductionsRunBesideTheDrain) {
+  constexpr int kRanks = 4, kMicrobatches = 8;
+  const PipelineSchedule schedule = make_schedule("1F1B", kRanks, 1, kMicrobatches);
+  const double work = 3.0 * (kMicrobatches + kRanks - 1) + 1.0;
+  for (const int64_t reduce : {1, 5, 20}) {
+    const auto seconds = static_cast<double>(reduce);
+    std::vector<PricedSpan> spans;
+    const StepPrice price = price_reduced(schedule, reduce, 1, &spans);
+    EXPECT_NEAR(price.seconds, work + seconds, 1e-9);
+    EXPECT_DOUBLE_EQ(sum(price), price.seconds);
+    EXPECT_NEAR(price_reduced(schedule, reduce, 0).seconds, work + kRanks * seconds, 1e-9);
+    for (const PricedSpan& span : spans) {
+      if (span.stream != 99) continue;
+      // The last backward of rank r ends 2 (kRanks - 1 - r) before the step's.
+      EXPECT_NEAR(span.begin_s, work - 1.0 - 2.0 * span.rank, 1e-9) << span.rank;
+    }
+  }
+  // Of chunks too, and where weight gradients run apart.
+  for (const char* name : {"Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"}) {
+    const PipelineSchedule other =
+        make_schedule(name, kRanks, schedule_kind(name).default_stages_per_rank, kMicrobatches);
+    EXPECT_LT(price_reduced(other, 5, 1).seconds, price_reduced(other, 5, 0).seconds) << name;
+  }
 }
 
 // Communication of all ranks in what they do once a step, after microbatches of unequal length.
