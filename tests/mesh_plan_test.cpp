@@ -11,6 +11,7 @@
 
 #include "tokamak/cpu/backend.h"
 #include "tokamak/exec/gathered_memory.h"
+#include "tokamak/graph/slots.h"
 #include "tokamak/graph/streams.h"
 #include "tokamak/models/model_spec.h"
 #include "tokamak/ops/accumulate.h"
@@ -134,6 +135,55 @@ TEST(MeshPlan, emitting_on_backward_takes_less_for_slots) {
       return most;
     };
     EXPECT_LT(most_slot_bytes(true), most_slot_bytes(false)) << schedule;
+  }
+}
+
+// What every variant reduces once a step outlives its item up to the update, and takes no bytes
+// that it would not take else.
+TEST(MeshPlan, reductions_outlive_the_last_backward) {
+  struct Data {
+    std::array<int, kNumMeshAxes> degrees;
+    Sharding sharding;
+    Reshard reshard;
+  };
+
+  for (const auto& [schedule, chunks] : kSchedules) {
+    for (const Data& data : {Data{{4, 1, 2, 1, 1}, Sharding::kFsdp, Reshard::kDefault},
+                             Data{{4, 1, 2, 1, 1}, Sharding::kFsdp, Reshard::kAlways},
+                             Data{{4, 1, 2, 1, 2}, Sharding::kZero1, Reshard::kDefault},
+                             Data{{4, 2, 1, 1, 1}, Sharding::kDdp, Reshard::kDefault},
+                             Data{{4, 2, 2, 2, 1}, Sharding::kFsdp, Reshard::kDefault}}) {
+      MeshCase c = pipeline_case(schedule, chunks);
+      c.global_batch = 32;
+      c.distribute.mesh.degrees = data.degrees;
+      c.distribute.sharding = data.sharding;
+      c.distribute.reshard = data.reshard;
+      for (int stage = 0; stage < 4; ++stage) {
+        const PlannedRun run(c.model, shape_of(c, stage * c.distribute.mesh.size() / 4), {});
+        Plan plan = run.plan();
+        check_plan(plan);
+        std::vector<int> outlived;
+        for (int i = 0; i < std::ssize(plan.items); ++i) {
+          const ScheduleItem& item = plan.items[static_cast<size_t>(i)];
+          const Segment& segment = plan.segments[static_cast<size_t>(item.segment)];
+          if (item.is_last && !segment.outliving_streams.empty()) outlived.push_back(i);
+          for (const Task& task : segment.tasks)
+            EXPECT_EQ(task.when == When::kLastMicrobatch, segment.outlives(task.stream));
+        }
+        EXPECT_EQ(outlived.size(), static_cast<size_t>(chunks)) << schedule;
+        EXPECT_EQ(plan.segments.back().name, "update");
+        EXPECT_EQ(plan.items.back().waits, outlived) << schedule;
+        const int64_t bytes = plan.peak_bytes();
+        for (Segment& segment : plan.segments) segment.outliving_streams.clear();
+        for (ScheduleItem& item : plan.items)
+          std::erase_if(item.waits, [&](int w) {
+            return std::find(outlived.begin(), outlived.end(), w) != outlived.end();
+          });
+        for (SlotClass& slots : plan.slots) slots.bytes = slots.value_bytes;
+        assign_slots(plan);
+        EXPECT_EQ(plan.peak_bytes(), bytes) << schedule;
+      }
+    }
   }
 }
 
@@ -377,6 +427,31 @@ TEST(AsyncTensorParallelPlan, takes_no_more_memory) {
                 static_cast<double>(plain.peak_bytes()) / kGiB,
                 static_cast<double>(async.peak_bytes()) / kGiB);
     EXPECT_LE(async.peak_bytes(), plain.peak_bytes() + gathered + gathered / 4);
+  }
+}
+
+// Also where the embedding or the head, whose results are pending sums, stand alone on a stage.
+TEST(TensorParallelPlan, stages_send_cut_values) {
+  for (const std::vector<int>& stages :
+       {std::vector<int>{0, 1, 1, 1, 1, 1}, std::vector<int>{0, 0, 0, 0, 0, 1}}) {
+    MeshCase c = traffic_case();
+    c.distribute.mesh.degrees = {2, 1, 1, 1, 4};
+    set_pipeline(c, "1F1B", 1);
+    c.distribute.stage_of_module = stages;
+    int sends = 0;
+    for (int rank = 0; rank < c.distribute.mesh.size(); ++rank) {
+      const PlannedRun run(c.model, shape_of(c, rank), {});
+      for (const Segment& segment : run.plan().segments) {
+        for (const Task& task : segment.tasks) {
+          if (task.rules != &kRules<Send>) continue;
+          ++sends;
+          EXPECT_EQ(task.in[0].type.numel(),
+                    c.global_batch / c.num_microbatches * c.seq_len * c.model.dim / 4)
+              << segment.name;
+        }
+      }
+    }
+    EXPECT_EQ(sends, 8);
   }
 }
 

@@ -158,16 +158,42 @@ class Localizer {
     }
     TOK_CHECK(from != nullptr, "{}: no way to reshard",
               is_leaf ? "state" : global_.producer(v).rules->name);
-    Local made = *from;
-    made.stage = stage;
-    for (size_t a = 0; a < kNumPlacementAxes; ++a) {
-      if (made.placement[a] == want[a]) continue;
-      made.value =
-          reshard(g_, made.value, group_of(a), made.placement[a], want[a], global_.type(v));
-      made.placement[a] = want[a];
+    if (from->stage >= 0 && from->stage != stage && is_scattered(from->placement, want)) {
+      sum_before_it_crosses(v, want, have);
+      return have.front().value;
     }
-    have.push_back(made);
-    return made.value;
+    have.push_back(resharded(v, *from, want, stage));
+    return have.back().value;
+  }
+
+  Local resharded(Value v, Local from, const Placement& want, int stage) {
+    from.stage = stage;
+    for (size_t a = 0; a < kNumPlacementAxes; ++a) {
+      if (from.placement[a] == want[a]) continue;
+      from.value =
+          reshard(g_, from.value, group_of(a), from.placement[a], want[a], global_.type(v));
+      from.placement[a] = want[a];
+    }
+    return from;
+  }
+
+  static bool is_scattered(const Placement& from, const Placement& to) {
+    for (size_t a = 0; a < kNumPlacementAxes; ++a) {
+      if (from[a].shard == kPartialSum && to[a].shard.is_cut()) return true;
+    }
+    return false;
+  }
+
+  // A pending sum is a message as large as the whole value; its cut sum takes its place.
+  void sum_before_it_crosses(Value v, const Placement& want, std::vector<Local>& have) {
+    Local& itself = have.front();
+    for (Local& l : have) {
+      if (l.stage != itself.stage || !(l.placement == want)) continue;
+      std::swap(itself, l);
+      return;
+    }
+    const LabelScope scope(g_, label_of(global_.producer(v)));
+    itself = resharded(v, itself, want, itself.stage);
   }
 
   // The first entry is the value itself, which may cross stages; reshards belong to theirs.

@@ -10,6 +10,7 @@
 #include "tokamak/config/load.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/json.h"
+#include "tokamak/ops/collective.h"
 #include "tokamak/price/machine_key.h"
 #include "tokamak/train/options.h"
 #include "tokamak/train/report_of.h"
@@ -53,6 +54,39 @@ TEST(PricedRun, OneRankOfEachStageStandsForAll) {
     // Ranks of cp have equal work in tiles of unequal shapes.
     const double bound = cp == 1 ? 1e-9 : 0.02;
     EXPECT_NEAR(some.step.seconds, all.step.seconds, bound * all.step.seconds) << cp;
+  }
+}
+
+// At the drain a stage hands its input gradient on before its reductions have ended.
+TEST(PricedRun, ReductionsDoNotHoldUpThePipeline) {
+  for (const char* schedule : {"1F1B", "Interleaved1F1B", "InterleavedZeroBubble"}) {
+    PriceRequest request = request_of(
+        {"--model.flavor=1B", "--training.seq_len=2048", "--training.local_batch_size=8",
+         "--parallelism.pipeline_parallel_microbatch_size=1",
+         "--parallelism.pipeline_parallel_degree=4", "--parallelism.data_parallel_shard_degree=4",
+         fmt::format("--parallelism.pipeline_parallel_schedule={}", schedule)},
+        16);
+    request.wants_spans = true;
+    double seconds[2] = {};
+    for (const int overlap : {0, 1}) {
+      request.machine.software.reduction_overlap = overlap;
+      const PricedRun run = price_run(request);
+      seconds[overlap] = run.step.seconds;
+      std::vector<double> reduced_s(4, 0.0);
+      std::vector<double> sent_s(4, 0.0);
+      for (const price::PricedSpan& span : run.spans) {
+        const auto rank = static_cast<size_t>(span.rank);
+        if (span.task->when == When::kLastMicrobatch)
+          reduced_s[rank] = std::max(reduced_s[rank], span.end_s);
+        if (span.task->rules == &kRules<Send> && span.task->label.phase == Phase::kBackward)
+          sent_s[rank] = std::max(sent_s[rank], span.begin_s);
+      }
+      EXPECT_GT(reduced_s[0], 0.0);
+      if (schedule != std::string("1F1B")) continue;
+      for (size_t rank = 1; rank < 4; ++rank)
+        EXPECT_EQ(sent_s[rank] < reduced_s[rank], overlap == 1) << schedule << rank;
+    }
+    EXPECT_LT(seconds[1], seconds[0]) << schedule;
   }
 }
 
