@@ -10,7 +10,7 @@ namespace {
 
 // What tells ranks between others apart: how much each stage holds, where in the period of the
 // recompute policy it begins, and whether it is next to one of the ends, which may hold no layer
-// and hand over the embedding's partial sums.
+// and hand over the embedding's partial sums where no cut sums are wanted.
 std::vector<int> kind_of(const RunShape& shape, const std::vector<int>& stages) {
   const DistributeOptions& d = shape.distribute;
   const bool has_period = shape.recompute.mode == RecomputePolicy::Mode::kSelectiveLayers;
