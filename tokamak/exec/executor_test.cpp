@@ -1,9 +1,6 @@
 #include "tokamak/exec/executor.h"
 
 #include <chrono>
-#include <condition_variable>
-#include <functional>
-#include <mutex>
 #include <thread>
 
 #include <fmt/ranges.h>
@@ -16,7 +13,6 @@
 #include "tokamak/exec/communicators.h"
 #include "tokamak/exec/test_plan.h"
 #include "tokamak/graph/compile.h"
-#include "tokamak/graph/outliving.h"
 #include "tokamak/graph/slots.h"
 #include "tokamak/graph/streams.h"
 #include "tokamak/ops/accumulate.h"
@@ -29,22 +25,7 @@ namespace {
 using namespace std::chrono_literals;
 using testing::first;
 using testing::HandPlan;
-
-// Two threads that meet, or give up after a while.
-class Meeting {
- public:
-  bool arrive() {
-    std::unique_lock lock(mutex_);
-    ++arrived_;
-    changed_.notify_all();
-    return changed_.wait_for(lock, 10s, [&] { return arrived_ == 2; });
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  int arrived_ = 0;
-};
+using testing::Meeting;
 
 TEST(Streams, run_at_the_same_time_and_join_at_the_end_of_an_item) {
   HandPlan p;
@@ -233,114 +214,6 @@ TEST(Slots, of_microbatches_in_flight_must_differ) {
     if (item.slots[2] >= 0) item.slots[2] %= 2;
   }
   EXPECT_THROW(check_plan(t.p.plan), Bug);
-}
-
-// Two stages' backwards with reductions of the last microbatch, each backward followed by its send;
-// the update reads what they have reduced.
-struct ReducedBackward {
-  static constexpr int kMicrobatches = 3;
-
-  HandPlan p;
-  int backward = p.segment("backward");
-  int send = p.segment("send", true);
-  int update = p.segment("update");
-  std::function<void()> reduce = [] {};
-  std::function<void()> sent = [] {};
-  float updated = 0.0F;
-
-  ReducedBackward() {
-    p.plan.slots = {{.first_segment = backward, .last_segment = send, .bytes = 4}};
-    p.add(backward, 0, {HandPlan::state(0)}, {HandPlan::state(0), HandPlan::slot(0)},
-          [](const KernelArgs& a) {
-            first(a.out[0]) = first(a.in[0]) + 1.0F;
-            first(a.out[1]) = first(a.out[0]);
-          });
-    p.add(backward, 1, {HandPlan::state(0)}, {HandPlan::state(0)}, [this](const KernelArgs& a) {
-       reduce();
-       first(a.out[0]) = 10.0F * first(a.in[0]);
-     }).when = When::kLastMicrobatch;
-    p.add(send, 2, {HandPlan::slot(0)}, {}, [this](const KernelArgs&) { sent(); });
-    p.add(update, 0, {HandPlan::state(0)}, {HandPlan::state(0)}, [this](const KernelArgs& a) {
-      updated = first(a.in[0]);
-      first(a.out[0]) = 0.0F;
-    });
-    p.plan.segments[static_cast<size_t>(update)].runs = Segment::Runs::kOncePerStep;
-    for (int m = 0; m < kMicrobatches; ++m) {
-      p.item(backward, m);
-      p.plan.items.back().is_first = m == 0;
-      p.plan.items.back().is_last = m + 1 == kMicrobatches;
-      p.item(send, m);
-    }
-    p.item(update, 0);
-    set_waits(p.plan);
-    let_reductions_outlive(p.plan);
-    assign_slots(p.plan);
-  }
-
-  void run(Executor& executor) {
-    for (const ScheduleItem& item : p.plan.items) executor.run(item);
-  }
-};
-
-// The reduction ends only once the item's send has run.
-TEST(Outliving, reductions_do_not_hold_up_a_send) {
-  ReducedBackward t;
-  check_plan(t.p.plan);
-  EXPECT_EQ(t.p.plan.segments[static_cast<size_t>(t.backward)].outliving_streams,
-            std::vector<int>{1});
-  EXPECT_EQ(t.p.plan.items.back().waits, std::vector<int>{4});
-  for (const bool is_traced : {false, true}) {
-    const Memory memory = t.p.memory();
-    Executor executor(t.p.plan, memory);
-    std::vector<TaskSpan> spans;
-    if (is_traced) executor.trace(&spans);
-    for (int step = 0; step < 3; ++step) {
-      Meeting meeting;
-      bool met[2] = {};
-      int num_sent = 0;
-      t.reduce = [&] { met[0] = meeting.arrive(); };
-      t.sent = [&] {
-        if (++num_sent == t.kMicrobatches) met[1] = meeting.arrive();
-      };
-      t.run(executor);
-      EXPECT_TRUE(met[0] && met[1]);
-      EXPECT_EQ(t.updated, 30.0F);
-    }
-    EXPECT_EQ(spans.size(), is_traced ? 3U * 8U : 0U);
-  }
-}
-
-TEST(Outliving, errors_of_a_reduction_are_told) {
-  ReducedBackward t;
-  t.reduce = [] { throw SystemError("the wire is cut"); };
-  const Memory memory = t.p.memory();
-  Executor executor(t.p.plan, memory);
-  EXPECT_THROW(t.run(executor), SystemError);
-}
-
-TEST(Outliving, is_only_for_state_and_the_last_microbatch) {
-  for (const int broken : {0, 1, 2}) {
-    ReducedBackward t;
-    Segment& backward = t.p.plan.segments[static_cast<size_t>(t.backward)];
-    Task& reduction = backward.tasks[1];
-    if (broken == 0) reduction.when = When::kEvery;
-    if (broken == 1) reduction.workspace_bytes = 4;
-    if (broken == 2) reduction.in.push_back(HandPlan::scratch(0));
-    EXPECT_THROW(check_plan(t.p.plan), Bug) << broken;
-    let_reductions_outlive(t.p.plan);
-    EXPECT_EQ(backward.outliving_streams, std::vector<int>{}) << broken;
-  }
-}
-
-TEST(CheckPlan, finds_races_with_what_outlives_an_item) {
-  ReducedBackward no_wait;
-  no_wait.p.plan.items.back().waits.clear();
-  EXPECT_THROW(check_plan(no_wait.p.plan), Bug);
-
-  ReducedBackward joined;
-  joined.p.plan.segments[static_cast<size_t>(joined.backward)].outliving_streams.clear();
-  joined.p.plan.items.back().waits.clear();
-  check_plan(joined.p.plan);
 }
 
 TEST(CheckPlan, finds_races_with_the_background) {

@@ -1,8 +1,11 @@
 // Plans written by hand whose kernels are functions of a test.
 #pragma once
 
+#include <chrono>
+#include <condition_variable>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -105,6 +108,22 @@ struct HandPlan {
     const Plan* plans[] = {&plan};
     return {backend, plans};
   }
+};
+
+// Two threads that meet, or give up after a while.
+class Meeting {
+ public:
+  bool arrive() {
+    std::unique_lock lock(mutex_);
+    ++arrived_;
+    changed_.notify_all();
+    return changed_.wait_for(lock, std::chrono::seconds(10), [&] { return arrived_ == 2; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int arrived_ = 0;
 };
 
 inline float& first(const Tensor& t) {
