@@ -41,7 +41,10 @@ class RankRun {
     check_plan(run_.plan());
   }
 
-  void initialize_pieces() { initialize(access_, run_.pieces(), c_.seed); }
+  void initialize_pieces() {
+    initialize(access_, run_.pieces(), c_.seed);
+    make_copies(run_, memory_);
+  }
 
   void step(int64_t t, double* loss, double* norm) {
     const double step = static_cast<double>(t + 1);
@@ -90,6 +93,29 @@ class RankRun {
         }
       });
     }
+  }
+
+  // Counts the elements of this rank's compute copies that updates keep; each must have the bits of
+  // its master's cast.
+  int64_t count_copies() const {
+    const StateTable& states = run_.states();
+    int64_t count = 0;
+    for (const StateId id : states.of_kind(StateKind::kParameter)) {
+      const StateDecl& master = states[id];
+      const size_t dot = master.name.find('.');
+      const bool is_bucket = master.name.rfind("weights.", 0) == 0;
+      const std::string name = is_bucket ? master.name.substr(dot + 1) : master.name;
+      StateId copy = states.find("copy_slice." + name);
+      if (!copy.valid()) copy = states.find("copy." + name);
+      if (!copy.valid() || master.is_absent) continue;
+      const std::vector<float> want = access_.read<float>(id);
+      const std::vector<BF16> got = access_.read<BF16>(copy);
+      TOK_CHECK(got.size() == want.size(), "{} has {} elements", states[copy].name, got.size());
+      for (size_t i = 0; i < want.size(); ++i)
+        TOK_CHECK(got[i].bits == BF16(want[i]).bits, "{} differs from its master", name);
+      count += std::ssize(got);
+    }
+    return count;
   }
 
   Communicator::TrafficByKind traffic() const {
@@ -211,11 +237,13 @@ MeshResult run_mesh(const MeshCase& c) {
       double loss = 0.0;
       double norm = 0.0;
       run.step(t, &loss, &norm);
+      const int64_t copies = run.count_copies();
       const std::scoped_lock lock(mutex);
       if (static_cast<int64_t>(result.loss.size()) == t) {
         result.loss.push_back(loss);
         result.grad_norm.push_back(norm);
       }
+      result.copied_elements = std::max(result.copied_elements, copies);
       TOK_CHECK(result.loss[static_cast<size_t>(t)] == loss &&
                     result.grad_norm[static_cast<size_t>(t)] == norm,
                 "ranks disagree at step {}: loss {} and {}, norm {} and {}", t + 1,

@@ -12,6 +12,7 @@
 #include "tokamak/cpu/backend.h"
 #include "tokamak/train/generator.h"
 #include "tokamak/train/hf_model.h"
+#include "tokamak/train/initialize.h"
 #include "tokamak/train/planned_run.h"
 #include "tokamak/train/snapshot.h"
 
@@ -95,6 +96,7 @@ TEST_P(Oracle, ten_steps_equal_pytorch) {
   const StateAccess access(memory, run.states(), run.layout());
   Executor executor(run.plan(), memory);
   load_parameters(access, whole_pieces(run.states()), open_weights(config_, folder_));
+  make_copies(run, memory);
   const auto ids = tokens();
   const int64_t B = batch();
   const int64_t S = seq_len();

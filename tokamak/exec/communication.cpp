@@ -24,6 +24,7 @@ struct Call {
     const TensorType x = types.in[0];
     const int64_t slices = slices_of(x.dims, op.dim);
     return [=, &c = of(op.group), n = x.numel() / slices, t = x.dtype](const KernelArgs& a) {
+      TOK_CHECK(!a.accumulate[0], "an all-gather cannot add");
       c.all_gather_slices(a.in[0].data, a.out[0].data, slices, n, t, a.stream);
     };
   }

@@ -488,7 +488,7 @@ class Assigner {
         {"parameters", by_kind[StateKind::kParameter]},
         {"gradients", by_kind[StateKind::kGradient]},
         {"optimizer moments", by_kind[StateKind::kMoment]},
-        {"compute weights", arena(ArenaKind::kCarried)},
+        {"compute weights", by_kind[StateKind::kCopy] + arena(ArenaKind::kCarried)},
         {std::string(kSavedActivationsRow), activation_bytes_ + arena(ArenaKind::kSlot)},
         {"temporaries and workspace", arena(ArenaKind::kScratch) - activation_bytes_},
         {"KV cache", by_kind[StateKind::kCache]},

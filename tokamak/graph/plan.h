@@ -5,7 +5,7 @@
 // item runs one segment for one microbatch. Every operand is a range of an arena with strides.
 // Arenas:
 //   state    named State, laid out once for all plans of a run (StateLayout);
-//   carried  made once a step by one segment and read by others (compute copies of parameters);
+//   carried  made once a step by one segment and read by others (weights gathered in fp32);
 //   slot     made in one per-microbatch segment and read in a later one (saved activations of a
 //            pipeline stage);
 //   scratch  lives within one segment run; reused by every segment and every plan.

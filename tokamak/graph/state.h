@@ -22,6 +22,7 @@ struct StateId {
 enum class StateKind : uint8_t {
   kParameter,  ///< master weights
   kMoment,     ///< optimizer moments
+  kCopy,       ///< compute copies of master weights, which updates write with them
   kGradient,   ///< accumulated over the microbatches of a step
   kInput,      ///< written by the host before a microbatch or a step: tokens, labels, learning rate
   kResult,     ///< read by the host after a step: loss, gradient norm
@@ -52,7 +53,7 @@ struct StateDecl {
   int64_t window_begin = 0;
   bool is_absent = false;  ///< of another rank's stage: takes no bytes and is never touched
 
-  /// Parameters and moments; everything else is made anew in each step.
+  /// Parameters and moments; all else is made of them, or anew in each step.
   bool is_checkpointed() const {
     return kind == StateKind::kParameter || kind == StateKind::kMoment;
   }

@@ -12,13 +12,15 @@ namespace tokamak {
 /// One parameter as a graph uses it.
 struct Parameter {
   StateId state;
-  Value compute;  ///< the master itself, or its cast to the compute dtype, made once a step
+  StateId copy;   ///< invalid where `compute` is none
+  Value compute;  ///< the master itself, or what it is in the compute dtype: a cast, or a copy
 };
 
 class Parameters {
  public:
-  Parameters(Graph& graph, DType master, DType compute)
-      : graph_(graph), master_(master), compute_(compute) {}
+  /// Masters in another dtype are cast once a step, or have copies as State ("copy.NAME").
+  Parameters(Graph& graph, DType master, DType compute, bool has_copies = false)
+      : graph_(graph), master_(master), compute_(compute), has_copies_(has_copies) {}
 
   /// Asking twice for a name gives the same value: that is how weights are tied.
   Value weight(const std::string& name, Dims dims, Axes axes, Init init);
@@ -26,9 +28,12 @@ class Parameters {
   const std::vector<Parameter>& all() const { return all_; }
 
  private:
+  Value compute_value(const Parameter& parameter);
+
   Graph& graph_;
   DType master_;
   DType compute_;
+  bool has_copies_;
   std::map<std::string, Value> by_name_;
   std::vector<Parameter> all_;
 };

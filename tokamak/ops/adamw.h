@@ -10,7 +10,8 @@ namespace tokamak {
 /// m += (1 - beta1) (g - m); v = beta2 v + (1 - beta2) g^2; w -= lr / scalars[1] * m / (sqrt(v) /
 /// sqrt(scalars[2]) + eps). Moments have the dtype of w; sums are fp32 (fp64 from fp64). Nothing is
 /// written where the factor is not finite: a step that diverged changes no State. `ranges` of a
-/// flat w have a decay each; elements in none of them stay as they are.
+/// flat w have a decay each; elements in none of them stay as they are. With `has_copy` the last
+/// operand is a copy of w in another float type, which becomes the new w rounded as Cast rounds it.
 struct AdamW {
   static constexpr std::string_view kName = "adamw";
 
@@ -26,6 +27,7 @@ struct AdamW {
   double weight_decay = 0.01;
   bool decoupled = true;           ///< false: the L2 penalty of torch.optim.Adam
   std::vector<DecayRange> ranges;  ///< empty: weight_decay for all
+  bool has_copy = false;
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;

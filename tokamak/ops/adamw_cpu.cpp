@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -41,25 +42,46 @@ void update(const Coefficients<A> c, T* w, T* m, T* v, const G* gradient, int64_
   });
 }
 
+// copy = w, rounded to nearest even.
+template <class T, class C>
+void round_to(const T* w, C* copy, int64_t n) {
+  vec::loop(n, [=](int64_t i) {
+    copy[i] = static_cast<C>(static_cast<Accum<C>>(static_cast<Accum<T>>(w[i])));
+  });
+}
+
+// Elements whose new w is in the caches still when it is copied.
+constexpr int64_t kBlock = 8192;
+
+// With copies of type C.
+template <class T, class G, class C>
+Kernel kernel_of(const AdamW& op, const KernelTypes& types) {
+  std::vector<AdamW::DecayRange> ranges = op.ranges;
+  if (ranges.empty()) ranges = {{.end = types.in[0].numel(), .weight_decay = op.weight_decay}};
+  return [op, ranges](const KernelArgs& a) {
+    const float factor = *a.in[5].as<float>();
+    if (!std::isfinite(factor)) return;
+    for (const AdamW::DecayRange& r : ranges) {
+      const Coefficients<Accum<T>> c(op, r.weight_decay, a.in[4].as<double>(), factor);
+      parallel_ranges(r.end - r.begin, kBlock, [&](int64_t begin, int64_t end, int) {
+        for (int64_t at = r.begin + begin; at < r.begin + end; at += kBlock) {
+          const int64_t n = std::min(kBlock, r.begin + end - at);
+          update(c, a.out[0].as<T>() + at, a.out[1].as<T>() + at, a.out[2].as<T>() + at,
+                 a.in[3].as<G>() + at, n);
+          if (op.has_copy) round_to(a.out[0].as<T>() + at, a.out[3].as<C>() + at, n);
+        }
+      });
+    }
+  };
+}
+
 }  // namespace
 
 Kernel prepare(const AdamW& op, const KernelTypes& types, std::string_view) {
   return by_float(types.in[0].dtype, [&]<class T>() {
     return by_float(types.in[3].dtype, [&]<class G>() -> Kernel {
-      std::vector<AdamW::DecayRange> ranges = op.ranges;
-      if (ranges.empty()) ranges = {{.end = types.in[0].numel(), .weight_decay = op.weight_decay}};
-      return [op, ranges](const KernelArgs& a) {
-        const float factor = *a.in[5].as<float>();
-        if (!std::isfinite(factor)) return;
-        for (const AdamW::DecayRange& r : ranges) {
-          const Coefficients<Accum<T>> c(op, r.weight_decay, a.in[4].as<double>(), factor);
-          parallel_ranges(r.end - r.begin, 8192, [&](int64_t begin, int64_t end, int) {
-            const int64_t at = r.begin + begin;
-            update(c, a.out[0].as<T>() + at, a.out[1].as<T>() + at, a.out[2].as<T>() + at,
-                   a.in[3].as<G>() + at, end - begin);
-          });
-        }
-      };
+      if (!op.has_copy) return kernel_of<T, G, T>(op, types);
+      return by_float(types.out[3].dtype, [&]<class C>() { return kernel_of<T, G, C>(op, types); });
     });
   });
 }

@@ -40,12 +40,14 @@ struct Coefficients {
   }
 };
 
-template <class T, class G>
+// `copy` may be null.
+template <class T, class G, class C>
 struct State {
   T* w;
   T* m;
   T* v;
   const G* g;
+  C* copy;
 
   template <int K, class A>
   __device__ void update(const Coefficients<A>& c, int64_t i) const {
@@ -62,6 +64,17 @@ struct State {
     store<K>(w + i, weight);
     store<K>(m + i, first);
     store<K>(v + i, second);
+    if (copy == nullptr) return;
+    C rounded[K];
+#pragma unroll
+    for (int k = 0; k < K; ++k) rounded[k] = to<C>(weight[k]);
+    if constexpr (sizeof(rounded) == sizeof(uint2)) {
+      uint2 word;
+      memcpy(&word, rounded, sizeof(word));
+      *reinterpret_cast<uint2*>(copy + i) = word;
+    } else {
+      store<K>(copy + i, rounded);
+    }
   }
 };
 
@@ -69,11 +82,11 @@ struct State {
 constexpr int64_t kBlock = 8192;
 
 // A thread takes K elements of each array at a time, 16 bytes of each or more: 28 bytes (fp32) or
-// 16 bytes (bf16 with fp32 gradients) are moved for each.
-template <int K, class T, class G>
+// 16 bytes (bf16 with fp32 gradients) are moved for each, and its copy.
+template <int K, class T, class G, class C>
 __global__ void __launch_bounds__(kThreads)
     adamw(const __grid_constant__ BlockRanges ranges, int64_t first, const Constants op,
-          const State<T, G> state, const double* scalars, const float* clip) {
+          const State<T, G, C> state, const double* scalars, const float* clip) {
   const float factor = *clip;
   if (!isfinite(factor)) return;
   const int64_t block = first + blockIdx.x;
@@ -99,9 +112,9 @@ __global__ void __launch_bounds__(kThreads)
 template <class T, class G>
 constexpr int kWidth = std::max(Pack<T>::kSize, Pack<G>::kSize);
 
-}  // namespace
-
-Kernel prepare(const AdamW& op, const KernelTypes& types, const Setup&) {
+// With copies of type C.
+template <class T, class G, class C>
+Kernel kernel_of(const AdamW& op, const KernelTypes& types) {
   std::vector<BlockRange> ranges;
   for (const AdamW::DecayRange& r : op.ranges)
     ranges.push_back({.begin = r.begin, .end = r.end, .value = r.weight_decay});
@@ -111,21 +124,29 @@ Kernel prepare(const AdamW& op, const KernelTypes& types, const Setup&) {
   const auto blocks_of = [](const BlockRange& r) {
     return r.begin == r.end ? 0 : (r.end + kBlock - 1) / kBlock - r.begin / kBlock;
   };
+  return [=, has_copy = op.has_copy](const KernelArgs& a) {
+    const State<T, G, C> state{a.out[0].as<T>(), a.out[1].as<T>(), a.out[2].as<T>(),
+                               a.in[3].as<G>(), has_copy ? a.out[3].as<C>() : nullptr};
+    const bool aligned = detail::is_aligned(state.w) && detail::is_aligned(state.m) &&
+                         detail::is_aligned(state.v) && detail::is_aligned(state.g) &&
+                         detail::is_aligned(state.copy);
+    const auto kernel = aligned ? adamw<kWidth<T, G>, T, G, C> : adamw<1, T, G, C>;
+    const auto launch = [&](const BlockRanges& group, int64_t first, int64_t n) {
+      kernel<<<static_cast<unsigned>(n), kThreads, 0, as_stream(a.stream)>>>(
+          group, first, constants, state, a.in[4].as<double>(), a.in[5].as<float>());
+      TOK_CUDA_LAUNCHED();
+    };
+    for_range_groups(ranges, blocks_of, launch);
+  };
+}
+
+}  // namespace
+
+Kernel prepare(const AdamW& op, const KernelTypes& types, const Setup&) {
   return by_float(types.in[0].dtype, [&]<class T>() {
     return by_float(types.in[3].dtype, [&]<class G>() -> Kernel {
-      return [=](const KernelArgs& a) {
-        const State<T, G> state{a.out[0].as<T>(), a.out[1].as<T>(), a.out[2].as<T>(),
-                                a.in[3].as<G>()};
-        const bool aligned = detail::is_aligned(state.w) && detail::is_aligned(state.m) &&
-                             detail::is_aligned(state.v) && detail::is_aligned(state.g);
-        const auto kernel = aligned ? adamw<kWidth<T, G>, T, G> : adamw<1, T, G>;
-        const auto launch = [&](const BlockRanges& group, int64_t first, int64_t n) {
-          kernel<<<static_cast<unsigned>(n), kThreads, 0, as_stream(a.stream)>>>(
-              group, first, constants, state, a.in[4].as<double>(), a.in[5].as<float>());
-          TOK_CUDA_LAUNCHED();
-        };
-        for_range_groups(ranges, blocks_of, launch);
-      };
+      if (!op.has_copy) return kernel_of<T, G, T>(op, types);
+      return by_float(types.out[3].dtype, [&]<class C>() { return kernel_of<T, G, C>(op, types); });
     });
   });
 }

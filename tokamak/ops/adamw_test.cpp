@@ -23,7 +23,9 @@ const std::vector<Fill> kFill{{},
                               {.scale = 0.1, .shift = 0.5}};
 
 OpCase& add(CasesOf<AdamW>& c, const std::string& name, AdamW op, const Dims& dims) {
-  OpCase& added = c.good(name, op, adam_types(dims));
+  Types in = adam_types(dims);
+  if (op.has_copy) in.push_back(f32(dims));
+  OpCase& added = c.good(name, op, in);
   added.fill = kFill;
   added.check_gradient = false;
   added.float_stays = {5};
@@ -45,6 +47,12 @@ OpCases cases_of<AdamW>() {
   AdamW many;
   for (int64_t i = 0; i < 150; ++i) many.ranges.push_back({150 * i + 1, 150 * i + 140, 0.1});
   add(c, "many ranges", many, {150 * 150});
+  // Of a float32 master, in float32 and in bfloat16.
+  const std::vector<int> master{0, 1, 2, 3, 5};
+  add(c, "copy", {.has_copy = true}, {20003}).float_stays = master;
+  many.has_copy = true;
+  add(c, "copy of ranges", many, {150 * 150}).float_stays = master;
+  add(c, "copy of bfloat16", {.has_copy = true}, {5, 8}).float_stays = {3, 5, 6};
   c.bad("a range past the end", {.ranges = {{0, 7, 0.1}}}, adam_types({6}));
   c.bad("ranges of a matrix", {.ranges = {{0, 7, 0.1}}}, adam_types({2, 6}));
   Types in = adam_types({6, 5});
@@ -56,6 +64,11 @@ OpCases cases_of<AdamW>() {
   in = adam_types({6, 5});
   in[4].dims = {2};
   c.bad("two scalars", {}, in);
+  c.bad("no copy", {.has_copy = true}, adam_types({6, 5}));
+  in = adam_types({6, 5});
+  in.push_back({.dtype = DType::kBF16, .dims = {30}});
+  c.bad("a copy that nobody wants", {}, in);
+  c.bad("copy of another shape", {.has_copy = true}, in);
   return c.cases;
 }
 
@@ -110,6 +123,25 @@ TEST(AdamW, ranges_are_tensors_of_their_own) {
     std::copy(w.begin(), w.end(), want.begin() + r.begin);
   }
   EXPECT_EQ(got[0], want);
+}
+
+// A copy has the bits of a cast of the new w, in ranges and, where nothing is updated, of before.
+TEST(AdamW, copies_are_casts) {
+  CasesOf<AdamW> c;
+  const AdamW op{.ranges = {{0, 5, 0.0}, {8, 900, 0.25}}, .has_copy = true};
+  const OpCase& one = add(c, "copies", op, {1000});
+  Types types = types_as(one, DType::kF32);
+  types[6].dtype = DType::kBF16;
+  auto values = fill_inputs(one, DType::kF32);
+  for (double& x : values[6]) x = static_cast<float>(BF16(static_cast<float>(x)));
+  const auto got = run_op(one, types, values);
+  for (size_t i = 0; i < got[0].size(); ++i) {
+    const bool is_updated = i < 5 || (i >= 8 && i < 900);
+    const double want = static_cast<float>(BF16(static_cast<float>(got[0][i])));
+    EXPECT_EQ(got[3][i], is_updated ? want : values[6][i]) << i;
+  }
+  values[5] = {std::nan("")};
+  EXPECT_EQ(run_op(one, types, values)[3], values[6]);
 }
 
 }  // namespace

@@ -8,16 +8,21 @@
 namespace tokamak {
 
 /// x [..] -> [n, ..]: row r is member r's x. With `dim`, the members' x one after the other along
-/// that dim, which becomes n times as long.
+/// that dim, which becomes n times as long. With `overwrites`, y may go to given storage, x being
+/// its row of this rank (AccumulateMode::kNever only).
 struct AllGather {
   static constexpr std::string_view kName = "all_gather";
   CommGroup group;
   int dim = -1;
+  bool overwrites = false;
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
   std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+
+  std::vector<int> accumulates() const { return overwrites ? std::vector{0} : std::vector<int>{}; }
+
   std::string describe() const;
 
   static std::span<const Variant> variants() { return communication_only(); }

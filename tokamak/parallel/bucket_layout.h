@@ -44,6 +44,8 @@ struct Bucket {
   int64_t numel = 0;  ///< padded: a multiple of 128 for each owner
   int64_t slice = 0;  ///< what one owner has
   StateId master, first_moment, second_moment;
+  StateId full_copy;      ///< numel: the compute copy from step to step; invalid where it is none
+  StateId copy;           ///< this rank's slice of it, which the update writes
   StateId full_gradient;  ///< numel; a window of a ring where gradients are stored in slices
   StateId gradient;       ///< slice
   int contributions_left = 0;

@@ -70,6 +70,7 @@ void Buckets::declare(Bucket& bucket) {
   bucket.first_moment = declare_state("moment_m", master, bucket.slice, StateKind::kMoment, bucket);
   bucket.second_moment =
       declare_state("moment_v", master, bucket.slice, StateKind::kMoment, bucket);
+  if (keeps_copy(bucket)) declare_copy(bucket);
   if (!stores_full()) {
     bucket.gradient =
         declare_state("gradient", layout_.gradient, bucket.slice, StateKind::kGradient, bucket);
@@ -81,6 +82,16 @@ void Buckets::declare(Bucket& bucket) {
   bucket.gradient = declare_window("gradient_slice." + bucket.name,
                                    {.dtype = layout_.gradient, .dims = {bucket.slice}},
                                    bucket.full_gradient, at * bucket.slice, bucket);
+}
+
+// Of the whole bucket; others' slices come by a gather, once a step.
+void Buckets::declare_copy(Bucket& bucket) {
+  bucket.full_copy = declare_state("copy", layout_.compute, bucket.numel, StateKind::kCopy, bucket);
+  bucket.copy = bucket.full_copy;
+  if (bucket.slice == bucket.numel) return;
+  bucket.copy = declare_window("copy_slice." + bucket.name,
+                               {.dtype = layout_.compute, .dims = {bucket.slice}}, bucket.full_copy,
+                               context_.index_in(kShardAxes) * bucket.slice, bucket);
 }
 
 // Buffers that buckets take turns in, and windows for each tensor's gradient.
@@ -145,6 +156,13 @@ Buckets::Gathers Buckets::gathers(const Bucket& bucket) const {
   return bucket.block >= 0 ? Gathers::kTwice : Gathers::kEachMicrobatch;
 }
 
+// Where it lives all through the step. A copy of slices that are gathered more often would be
+// memory that a cast saves.
+bool Buckets::keeps_copy(const Bucket& bucket) const {
+  return context_.options->keep_copies && layout_.compute != bucket.tensors[0].local.dtype &&
+         gathers(bucket) == Gathers::kOnce;
+}
+
 Value Buckets::weight(Graph& g, StateId global, int stage) {
   const auto [b, t] = layout_.where.at({global.index, stage});
   if (layout_.buckets[b].weights.empty()) gather(g, layout_.buckets[b]);
@@ -162,11 +180,18 @@ void Buckets::gather(Graph& g, Bucket& bucket) {
                              .module = bucket.module,
                              .stage = bucket.stage});
   const int32_t first = g.size();
-  Value flat = g.read(bucket.master);
+  Value flat = g.read(bucket.copy.valid() ? bucket.copy : bucket.master);
   if (layout_.compute != g.type(flat).dtype) flat = g.apply(Cast{.dtype = layout_.compute}, {flat});
-  if (context_.degree(kShardAxes) > 1) {
-    flat = emitted(g, g.apply(AllGather{.group = context_.group(kShardAxes, "gather")}, {flat}),
-                   kGatherStream);
+  if (const int owners = context_.degree(kShardAxes); owners > 1) {
+    const AllGather all{.group = context_.group(kShardAxes, "gather"),
+                        .overwrites = bucket.copy.valid()};
+    flat = emitted(g, g.apply(all, {flat}), kGatherStream);
+    if (all.overwrites) {
+      const StateId rows = declare_window(
+          "copy_rows." + bucket.name, {.dtype = layout_.compute, .dims = {owners, bucket.slice}},
+          bucket.full_copy, 0, bucket);
+      g.accumulate(flat, g.read(rows), AccumulateMode::kNever);
+    }
     flat = g.apply(Reshape{.dims = {-1}}, {flat});
   }
   for (const BucketTensor& t : bucket.tensors) {
@@ -330,6 +355,7 @@ std::vector<UpdateUnit> Buckets::units(Graph& g) const {
                     .master = bucket.master,
                     .first_moment = bucket.first_moment,
                     .second_moment = bucket.second_moment,
+                    .copy = bucket.copy,
                     .gradient = read_final(g, bucket.gradient)};
     const int64_t slice_begin = at_slice * bucket.slice;
     for (const BucketTensor& t : bucket.tensors) {
@@ -342,6 +368,24 @@ std::vector<UpdateUnit> Buckets::units(Graph& g) const {
     if (!unit.tensors.empty()) all.push_back(std::move(unit));
   }
   return all;
+}
+
+std::string Buckets::copies_note() const {
+  constexpr double kMiB = 1024.0 * 1024.0;
+  int64_t cast = 0;
+  bool any_kept = false;
+  for (const Bucket& bucket : layout_.buckets) {
+    if (!bucket.is_here || layout_.compute == bucket.tensors[0].local.dtype) continue;
+    if (!bucket.copy.valid()) cast += bucket.slice * size_of(layout_.compute);
+    any_kept = any_kept || bucket.copy.valid();
+  }
+  if (cast > 0)
+    return fmt::format(
+        "compute copies: cast before each gather; to have the update write this rank's slices "
+        "would "
+        "take {:.1f} MiB",
+        static_cast<double>(cast) / kMiB);
+  return any_kept ? "compute copies: written by the update" : "";
 }
 
 std::string moment_name(char which, std::string_view parameter) {

@@ -43,14 +43,19 @@ class Buckets {
   std::vector<TensorPiece> pieces() const;
   std::vector<UpdateUnit> units(Graph& g) const;
 
+  /// What becomes of compute copies, for people; "" where the masters are in the compute dtype.
+  std::string copies_note() const;
+
  private:
   void declare(Bucket& bucket);
+  void declare_copy(Bucket& bucket);
   void declare_rings();
   void gather(Graph& g, Bucket& bucket);
   void reduce(Graph& g, Bucket& bucket);
   void sum_over_tp(Graph& g, const Bucket& bucket, When when);
   enum class Gathers : uint8_t { kOnce, kEachMicrobatch, kTwice };
   Gathers gathers(const Bucket& bucket) const;
+  bool keeps_copy(const Bucket& bucket) const;
   bool stores_full() const;
   double norm_weight(const BucketTensor& t) const;
   bool owns(const BucketTensor& t) const;

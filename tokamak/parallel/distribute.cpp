@@ -522,6 +522,10 @@ Graph Distributor::localize(const Graph& global, const std::vector<NodePlacement
   if (is_training) buckets_->finish(g);
   sum_results(g, localizer.partial_results);
   Graph mine = keep_stages(g, *context_);
+  if (is_training) {
+    if (std::string note = buckets_->copies_note(); !note.empty())
+      notes_.push_back(std::move(note));
+  }
   if (is_training && options_.merge_products) return merge_products(mine, notes_);
   return mine;
 }

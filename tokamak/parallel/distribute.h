@@ -42,6 +42,7 @@ struct DistributeOptions {
   PipelineSchedule pipeline;         ///< which rank runs which stage, and when
   bool merge_products = true;        ///< of one input (merge_products.h)
   bool sequence_parallel = true;     ///< ranks of tp cut the sequence between blocks
+  bool keep_copies = true;  ///< of weights gathered at most once a step: updates write them
 };
 
 /// A part of a flat slice that belongs to one tensor.
@@ -58,6 +59,7 @@ struct UpdateUnit {
   StateId master;
   StateId first_moment;
   StateId second_moment;
+  StateId copy;  ///< in the compute dtype, as the update leaves it; invalid where there is none
   Value gradient;
   std::vector<TensorRange> tensors;
 };

@@ -11,7 +11,6 @@ namespace {
 struct Bucket {
   double elements = 0.0;
   double gather_s = 0.0;  ///< 0 with one owner
-  double cast_s = 0.0;
   double reduce_s = 0.0;
   double update_s = 0.0;
 };
@@ -22,9 +21,6 @@ Bucket bucket_of(double elements, double tp_reduce_s, const StageCosts& costs,
   const double launch_s = machine.device.launch_s;
   const double slice = elements / spread.owners;
   Bucket bucket{.elements = elements, .reduce_s = tp_reduce_s};
-  if (costs.compute_bytes != costs.master_bytes)
-    bucket.cast_s =
-        memory_seconds(slice * (costs.master_bytes + costs.compute_bytes), machine) + launch_s;
   if (spread.owners > 1) {
     bucket.gather_s =
         launch_s + collective_seconds(Collective::kAllGather, elements * costs.compute_bytes,
@@ -47,21 +43,16 @@ struct Buckets {
   Bucket head;
 };
 
-// Casts on one stream, gathers on another, bucket by bucket.
+// Gathers, bucket by bucket.
 double unshard_s(const PipelineShape& shape, int rank, const Buckets& b) {
-  double cast_end = 0.0;
-  double gather_end = 0.0;
-  const auto add = [&](const Bucket& bucket) {
-    cast_end += bucket.cast_s;
-    gather_end = std::max(gather_end, cast_end) + bucket.gather_s;
-  };
+  double seconds = 0.0;
   for (const int s : shape.stages_of[static_cast<size_t>(rank)]) {
     const StageModules& stage = shape.stages[static_cast<size_t>(s)];
-    if (stage.has_embedding) add(b.embedding);
-    for (int l = 0; l < stage.layers; ++l) add(b.layer);
-    if (stage.has_head) add(b.head);
+    if (stage.has_embedding) seconds += b.embedding.gather_s;
+    seconds += stage.layers * b.layer.gather_s;
+    if (stage.has_head) seconds += b.head.gather_s;
   }
-  return std::max(cast_end, gather_end);
+  return seconds;
 }
 
 // A stage's last backward with its reductions, which it hides in part: what comes after its seconds
@@ -106,7 +97,7 @@ constexpr double kAlignmentBytes = 1024.0 * 1024.0;
 
 // All but the slots.
 double rank_bytes(const StageCosts& c, const PipelineShape& shape, const DataSpread& spread,
-                  int rank, double cast_elements) {
+                  int rank) {
   double elements = 0.0;
   double scratch = 0.0;
   bool has_start = false;
@@ -125,8 +116,7 @@ double rank_bytes(const StageCosts& c, const PipelineShape& shape, const DataSpr
   double bytes =
       kAlignmentBytes + 3.0 * slice * c.master_bytes + elements * c.gradient_bytes + c.input_bytes;
   if (has_copies) bytes += elements * c.compute_bytes;
-  const double casts = spread.owners > 1 ? cast_elements / spread.owners * c.compute_bytes : 0.0;
-  return bytes + std::max(scratch, casts);
+  return bytes + scratch;
 }
 
 class Pipeline {
@@ -157,8 +147,7 @@ class Pipeline {
     for (int r = 0; r < shape_.num_ranks; ++r) {
       update = std::max(update, update_s(r));
       const auto at = static_cast<size_t>(r);
-      bytes = std::max(
-          bytes, use_.slot_bytes[at] + rank_bytes(c_, shape_, spread_, r, use_.cast_elements[at]));
+      bytes = std::max(bytes, use_.slot_bytes[at] + rank_bytes(c_, shape_, spread_, r));
     }
     seconds += unshard_s(shape_, 0, buckets_) + update + spread_.norm_s + tie_s() +
                machine_.software.step_overhead_s;
@@ -251,7 +240,7 @@ double least_bytes(const StageCosts& costs, const PipelineShape& shape, const Da
       least_held = is_first ? held : std::min(least_held, held);
       is_first = false;
     }
-    most = std::max(most, rank_bytes(costs, shape, spread, r, 0.0) +
+    most = std::max(most, rank_bytes(costs, shape, spread, r) +
                               shape.in_flight[static_cast<size_t>(r)] * least_held);
   }
   return most;

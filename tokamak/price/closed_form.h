@@ -77,8 +77,6 @@ struct PipelineUse {
   std::vector<Path> paths;         ///< the longest, for short and for long reductions
   std::vector<double> last_s;      ///< by stage: the end of its last backward, without reductions
   std::vector<double> slot_bytes;  ///< by rank: of what is held for later items
-  /// By rank: parameters whose cast slices wait for their gathers at once.
-  std::vector<double> cast_elements;
 };
 
 /// A few passes over the schedule, and the slots of each rank: callers keep it by (costs, shape,

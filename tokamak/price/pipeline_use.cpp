@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "tokamak/core/error.h"
-#include "tokamak/graph/buffers.h"
 #include "tokamak/price/closed_form.h"
 
 namespace tokamak::price {
@@ -124,23 +123,6 @@ double slot_bytes_of(const StageCosts& costs, const PipelineShape& shape, int ra
   return static_cast<double>(total);
 }
 
-// A slice lives from its cast until two more gathers have been issued.
-double cast_elements_of(const StageCosts& costs, const PipelineShape& shape, int rank) {
-  std::vector<Lifetime> slices;
-  const auto add = [&](double elements) {
-    const auto cast = static_cast<int32_t>(2 * slices.size());
-    slices.push_back(
-        {.first = cast, .last = cast + 4, .bytes = static_cast<int64_t>(elements + 0.5)});
-  };
-  for (const int s : shape.stages_of[static_cast<size_t>(rank)]) {
-    const StageModules& stage = shape.stages[static_cast<size_t>(s)];
-    if (stage.has_embedding) add(costs.elements.embedding);
-    for (int l = 0; l < stage.layers; ++l) add(costs.elements.layer);
-    if (stage.has_head) add(costs.elements.head);
-  }
-  return static_cast<double>(pack(slices));
-}
-
 }  // namespace
 
 PipelineUse pipeline_use(const StageCosts& costs, const PipelineShape& shape,
@@ -171,10 +153,8 @@ PipelineUse pipeline_use(const StageCosts& costs, const PipelineShape& shape,
     }
     use.paths.push_back(std::move(path));
   }
-  for (int r = 0; r < shape.num_ranks; ++r) {
+  for (int r = 0; r < shape.num_ranks; ++r)
     use.slot_bytes.push_back(slot_bytes_of(costs, shape, r));
-    use.cast_elements.push_back(cast_elements_of(costs, shape, r));
-  }
   return use;
 }
 

@@ -129,4 +129,11 @@ void initialize(const StateAccess& access, std::span<const TensorPiece> pieces, 
   }
 }
 
+void make_copies(const PlannedRun& run, const Memory& memory) {
+  if (run.copies_plan() == nullptr) return;
+  Executor executor(*run.copies_plan(), memory);
+  for (const ScheduleItem& item : run.copies_plan()->schedule(1)) executor.run(item);
+  executor.settle();
+}
+
 }  // namespace tokamak

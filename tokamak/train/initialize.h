@@ -9,6 +9,7 @@
 #include "tokamak/core/random.h"
 #include "tokamak/exec/executor.h"
 #include "tokamak/parallel/tensor_piece.h"
+#include "tokamak/train/planned_run.h"
 
 namespace tokamak {
 
@@ -35,5 +36,9 @@ class InitialValues {
 
 /// Writes the initial values of every parameter's pieces; moments begin at zero.
 void initialize(const StateAccess& access, std::span<const TensorPiece> pieces, uint64_t seed);
+
+/// Makes the run's compute copies from its master weights, where plans read such: after the weights
+/// were drawn or loaded, before the first step.
+void make_copies(const PlannedRun& run, const Memory& memory);
 
 }  // namespace tokamak

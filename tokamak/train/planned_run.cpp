@@ -132,15 +132,27 @@ void PlannedRun::finish(const Target& target) {
 }
 
 void PlannedRun::plan_one_rank(const Target& target) {
+  shape_.training.has_copies = shape_.distribute.keep_copies;
   Graph training(states_);
-  step_ = build_training_graph(training, config_, shape_.training);
+  const GradientGraph parts = build_gradient_graph(training, config_, shape_.training);
+  build_update(training, parts.units, parts.loss, parts.state, shape_.training.optimizer, {});
+  step_ = parts.state;
   Graph validation(states_);
-  if (shape_.validation)
+  if (shape_.validation) {
+    shape_.validation->has_copies = shape_.distribute.keep_copies;
     validation_step_ = build_validation_graph(validation, config_, *shape_.validation);
+  }
   layout_ = lay_out(states_);
   pieces_ = whole_pieces(states_);
   plan_ = compile(training, layout_, {.recompute = shape_.recompute, .target = target});
   if (shape_.validation) validation_plan_ = compile(validation, layout_, {.target = target});
+  plan_copies(parts.units, target);
+}
+
+void PlannedRun::plan_copies(const std::vector<UpdateUnit>& units, const Target& target) {
+  Graph copies(states_);
+  build_copies(copies, units);
+  if (copies.size() > 0) copies_plan_ = compile(copies, layout_, {.target = target});
 }
 
 void PlannedRun::plan_of_mesh(const Target& target, const WholeGraphs& whole) {
@@ -175,6 +187,7 @@ void PlannedRun::plan_of_mesh(const Target& target, const WholeGraphs& whole) {
         *validation, layout_,
         {.target = target, .pipeline = validation_items(o), .groups = distributor.groups()});
   }
+  plan_copies(units, target);
 }
 
 int64_t PlannedRun::peak_bytes() const {

@@ -80,6 +80,10 @@ class PlannedRun {
 
   const Plan* validation_plan() const { return validation_plan_ ? &*validation_plan_ : nullptr; }
 
+  /// Makes the compute copies that the other plans read and updates keep, from the masters: for
+  /// whenever these were written from outside. Null where there are none.
+  const Plan* copies_plan() const { return copies_plan_ ? &*copies_plan_ : nullptr; }
+
   /// What of which tensors this rank holds.
   const std::vector<TensorPiece>& pieces() const { return pieces_; }
 
@@ -93,6 +97,7 @@ class PlannedRun {
  private:
   void plan_one_rank(const Target& target);
   void plan_of_mesh(const Target& target, const WholeGraphs& whole);
+  void plan_copies(const std::vector<UpdateUnit>& units, const Target& target);
   void finish(const Target& target);
 
   ModelSpec config_;
@@ -104,6 +109,7 @@ class PlannedRun {
   StepState validation_step_;
   std::optional<Plan> plan_;
   std::optional<Plan> validation_plan_;
+  std::optional<Plan> copies_plan_;
   std::vector<std::string> notes_;
 };
 

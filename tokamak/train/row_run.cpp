@@ -116,6 +116,8 @@ RunShape shape_of_row(const MeasuredRow& row, int pp_rank) {
   // queries, keys and values, one for gate and up.
   d.merge_products = !mentions(software, "torchtitan");
   d.sequence_parallel = !keeps_whole_sequences(row);
+  // Other trainers copy what their optimizers have updated in a pass of its own.
+  d.keep_copies = false;
   shape.training.pads_logits = software != "vtrain";
   if (row.pp > 1) add_pipeline(row, d);
   return shape;

@@ -14,6 +14,7 @@
 #include "tokamak/exec/communicators.h"
 #include "tokamak/exec/gathered_memory.h"
 #include "tokamak/exec/result_ring.h"
+#include "tokamak/train/initialize.h"
 #include "tokamak/train/op_table.h"
 #include "tokamak/train/profile_trace.h"
 #include "tokamak/train/stop_signal.h"
@@ -142,6 +143,7 @@ class Trainer {
   void run() {
     if (checkpoints_.has_done(o_.steps)) return;
     state_ = checkpoints_.begin(o_.shape.training.seed, parts_->loader);
+    make_copies(run_, parts_->memory);
     on_rank_zero(world_, [&] {
       log_.open(state_.step, validator_ != nullptr);
       return std::string();

@@ -44,7 +44,7 @@ struct Forward {
 // The model and its loss, which accumulates over microbatches into State.
 Forward build_forward(Graph& g, const ModelSpec& config, const TrainingGraphOptions& o,
                       const StepState& state, bool with_gradient) {
-  Parameters parameters(g, o.master, o.compute);
+  Parameters parameters(g, o.master, o.compute, o.has_copies);
   const Value loss_into = g.read(state.loss);
   const ModelInputs inputs{.tokens = g.read(state.tokens),
                            .positions = g.read(state.positions),
@@ -119,7 +119,8 @@ AdamW adamw_of(const Graph& g, const UpdateUnit& unit, const OptimizerOptions& o
              .beta2 = o.beta2,
              .eps = o.eps,
              .weight_decay = o.weight_decay,
-             .decoupled = o.decoupled_decay};
+             .decoupled = o.decoupled_decay,
+             .has_copy = unit.copy.valid()};
   for (const TensorRange& t : unit.tensors) {
     const bool decays = std::none_of(
         o.no_decay.begin(), o.no_decay.end(),
@@ -144,8 +145,22 @@ void build_update(Graph& g, std::span<const UpdateUnit> units, Value loss, const
   const Value scalars = g.read(state.scalars);
   for (const UpdateUnit& unit : units) {
     const LabelScope block(g, {.phase = Phase::kUpdate, .block = unit.block});
-    g.add(adamw_of(g, unit, o), {g.read(unit.master), g.read(unit.first_moment),
-                                 g.read(unit.second_moment), unit.gradient, scalars, clip[1]});
+    std::vector<Value> in{g.read(unit.master),
+                          g.read(unit.first_moment),
+                          g.read(unit.second_moment),
+                          unit.gradient,
+                          scalars,
+                          clip[1]};
+    if (unit.copy.valid()) in.push_back(g.read(unit.copy));
+    g.add(adamw_of(g, unit, o), std::move(in));
+  }
+}
+
+void build_copies(Graph& g, std::span<const UpdateUnit> units) {
+  for (const UpdateUnit& unit : units) {
+    if (!unit.copy.valid()) continue;
+    const LabelScope block(g, {.phase = Phase::kUpdate, .block = unit.block});
+    accumulate_into(g, g.read(unit.master), g.read(unit.copy), AccumulateMode::kNever);
   }
 }
 
@@ -176,6 +191,7 @@ GradientGraph build_gradient_graph(Graph& g, const ModelSpec& config,
          .master = p.state,
          .first_moment = like(moment_name('m', decl.name), decl.type.dtype, StateKind::kMoment),
          .second_moment = like(moment_name('v', decl.name), decl.type.dtype, StateKind::kMoment),
+         .copy = p.copy,
          .tensors = {{.tensor = decl.name, .end = decl.type.numel()}}});
   }
   const std::vector<Value> gradients = build_gradients(g, forward, storage);

@@ -26,6 +26,7 @@ struct TrainingGraphOptions {
   int64_t seq_len = 0;
   DType master = DType::kF32;
   DType compute = DType::kF32;
+  bool has_copies = false;  ///< what masters are in the compute dtype is State, else a cast
   uint64_t seed = 0;
   int64_t logits_bytes = int64_t{32} << 20U;  ///< of a chunk of the loss
   int64_t logits_multiple = 1;                ///< LmHeadLoss::column_multiple
@@ -61,6 +62,9 @@ GradientGraph build_gradient_graph(Graph& graph, const ModelSpec& config,
 void build_update(Graph& graph, std::span<const UpdateUnit> units, Value loss,
                   const StepState& state, const OptimizerOptions& options,
                   const CommGroup& norm_group);
+
+/// The units' compute copies from their masters: what updates keep once it has been made.
+void build_copies(Graph& graph, std::span<const UpdateUnit> units);
 
 /// One step. Where the loss or the gradient norm is not finite the update leaves every parameter
 /// and moment as it was.
