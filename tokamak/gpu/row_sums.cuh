@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "tokamak/gpu/dependent.cuh"
 #include "tokamak/gpu/row_stream.cuh"
 #include "tokamak/gpu/rows.cuh"
 #include "tokamak/ops/row_sums.h"
@@ -15,11 +16,12 @@ namespace tokamak::gpu {
 /// `row.sum(array)`;
 /// `f.apply(statistics, x, w, dy, sums)` adds an element to its column's sums and returns dx, not
 /// yet rounded. Reads x and dy (and dx) and writes dx once; blocks' sums are added in a second
-/// kernel. `streams`: what prepare_stream<F>() has returned, if it was asked. With `y`, which
-/// F::emit then makes, returns whether it has been written: not where rows are too long or odd.
+/// kernel. `waits`: can_wait_for_previous(). `streams`: what prepare_stream<F>() has returned, if
+/// it was asked. With `y`, which F::emit then makes, returns whether it has been written: not where
+/// rows are too long or odd.
 template <class F>
-bool launch_row_sums(const F& f, int64_t N, int64_t D, const KernelArgs& args, bool streams = false,
-                     typename F::Element* y = nullptr);
+bool launch_row_sums(const F& f, int64_t N, int64_t D, const KernelArgs& args, bool waits,
+                     bool streams = false, typename F::Element* y = nullptr);
 
 namespace detail {
 
@@ -213,6 +215,7 @@ __global__ void __launch_bounds__(1024)
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int d = static_cast<int>(blockIdx.x) * 32 + lane;
+  wait_for_previous();
 #pragma unroll
   for (int s = 0; s < S; ++s) {
     A total{0};
@@ -276,8 +279,8 @@ int64_t read_any_rows(const F& f, const RowOperands<T>& o, bool adds, cudaStream
 }  // namespace detail
 
 template <class F>
-bool launch_row_sums(const F& f, int64_t N, int64_t D, const KernelArgs& args, bool streams,
-                     typename F::Element* y) {
+bool launch_row_sums(const F& f, int64_t N, int64_t D, const KernelArgs& args, bool waits,
+                     bool streams, typename F::Element* y) {
   using T = typename F::Element;
   constexpr int S = F::kSums;
   if (D == 0) return true;
@@ -306,9 +309,8 @@ bool launch_row_sums(const F& f, int64_t N, int64_t D, const KernelArgs& args, b
     sums.out[s] = args.out[k].as<Accum<T>>();
     sums.add[s] = args.accumulate[k];
   }
-  detail::sum_columns<<<static_cast<unsigned>((D + 31) / 32), 1024, 0, stream>>>(
-      o.partial, sums, static_cast<int>(blocks), o.D);
-  TOK_CUDA_LAUNCHED();
+  launch_dependent(waits, detail::sum_columns<S, Accum<T>>, static_cast<unsigned>((D + 31) / 32),
+                   1024, stream, o.partial, sums, static_cast<int>(blocks), o.D);
   return holds;
 }
 

@@ -14,12 +14,11 @@ constexpr int64_t column_strip(int64_t element_bytes) {
 }
 
 /// Groups of rows; group g is rows [N g / groups, N (g + 1) / groups). With the strips they make
-/// no more blocks than a large GPU holds at a time, six on each of 132 multiprocessors, and few
-/// less.
+/// no more blocks than two on each of 132 multiprocessors, and few less.
 constexpr int64_t column_row_groups(int64_t N, int64_t O, int64_t element_bytes) {
   const int64_t columns = column_strip(element_bytes);
   const int64_t strips = std::max<int64_t>(1, (O + columns - 1) / columns);
-  return std::clamp<int64_t>(792 / strips, 1, std::clamp<int64_t>(N / 32, 1, 256));
+  return std::clamp<int64_t>(264 / strips, 1, std::clamp<int64_t>(N / 32, 1, 256));
 }
 
 inline int64_t column_sum_bytes(const TensorType& x) {

@@ -1,5 +1,6 @@
 #include <limits>
 
+#include "tokamak/gpu/dependent.cuh"
 #include "tokamak/gpu/ranges.cuh"
 #include "tokamak/gpu/spans.cuh"
 #include "tokamak/ops/grad_norm.h"
@@ -34,6 +35,7 @@ constexpr int kTotalThreads = 1024;
 // y (+)= the sum of `sums`: one block, so that the order is fixed.
 __global__ void __launch_bounds__(kTotalThreads)
     add_sums(const double* sums, int64_t count, double* y, bool add) {
+  wait_for_previous();
   double total = 0.0;
 #pragma unroll 8
   for (int64_t b = threadIdx.x; b < count; b += kTotalThreads) total += sums[b];
@@ -53,7 +55,7 @@ __global__ void clip(const double* sum, const double* loss, double max_norm, dou
 
 }  // namespace
 
-Kernel prepare(const SumSquares& op, const KernelTypes& types, const Setup&) {
+Kernel prepare(const SumSquares& op, const KernelTypes& types, const Setup& setup) {
   std::vector<BlockRange> ranges;
   for (const SumSquares::WeightRange& r : op.ranges)
     ranges.push_back({.begin = r.begin, .end = r.end, .value = r.weight});
@@ -63,6 +65,7 @@ Kernel prepare(const SumSquares& op, const KernelTypes& types, const Setup&) {
   };
   int64_t count = 0;
   for (const BlockRange& r : ranges) count += blocks_of(r);
+  const bool waits = can_wait_for_previous(setup);
   return by_float(types.in[0].dtype, [&]<class T>() -> Kernel {
     return [=](const KernelArgs& a) {
       auto* sums = static_cast<double*>(a.workspace);
@@ -72,9 +75,8 @@ Kernel prepare(const SumSquares& op, const KernelTypes& types, const Setup&) {
                                                                      sums);
         TOK_CUDA_LAUNCHED();
       });
-      add_sums<<<1, kTotalThreads, 0, stream>>>(sums, count, a.out[0].as<double>(),
-                                                a.accumulate[0]);
-      TOK_CUDA_LAUNCHED();
+      launch_dependent(waits, add_sums, 1, kTotalThreads, stream, sums, count,
+                       a.out[0].as<double>(), a.accumulate[0]);
     };
   });
 }

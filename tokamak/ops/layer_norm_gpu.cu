@@ -26,8 +26,69 @@ struct Operands {
   T* y;
 };
 
-// y = w (x - mean) r + b, r = 1 / sqrt(variance + eps): a group of threads holds a row, P accesses
-// each; x (and branch) is read once, y (and sum) written once.
+template <class A>
+struct Statistics {
+  A mean, r;  // r = 1 / sqrt(variance + eps)
+};
+
+// Of a row that `group` threads hold, P accesses each. In one pass, of v = x - the row's first
+// element: whatever the mean, the sum of v^2 is at most D + 1 times that of (x - mean)^2, which
+// follows from it with all digits that bf16 has.
+template <int P, class T, class A>
+__device__ Statistics<A> in_one_pass(const uint4 (&row)[P], A first, int D, int group, A eps) {
+  constexpr int K = Pack<T>::kSize;
+  const int member = static_cast<int>(threadIdx.x) % group;
+  A sums[2] = {A{0}, A{0}};
+#pragma unroll
+  for (int p = 0; p < P; ++p) {
+    if ((p * group + member) * K >= D) continue;
+    T x[K];
+    memcpy(x, &row[p], sizeof(x));
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      const A v = to<A>(x[k]) - first;
+      sums[0] += v;
+      sums[1] += v * v;
+    }
+  }
+  group_sums(sums, group, 0);
+  const A mean = sums[0] / static_cast<A>(D);
+  const A squares = sums[1] - mean * sums[0];
+  return {first + mean, reciprocal_deviation(fmax(squares, A{0}), D, eps)};
+}
+
+template <int P, class T, class A>
+__device__ Statistics<A> in_two_passes(const uint4 (&row)[P], int D, int group, A eps) {
+  constexpr int K = Pack<T>::kSize;
+  const int member = static_cast<int>(threadIdx.x) % group;
+  A mean[1] = {A{0}};
+#pragma unroll
+  for (int p = 0; p < P; ++p) {
+    T x[K];
+    memcpy(x, &row[p], sizeof(x));
+#pragma unroll
+    for (int k = 0; k < K; ++k) mean[0] += to<A>(x[k]);
+  }
+  group_sums(mean, group, 0);
+  mean[0] /= static_cast<A>(D);
+  A squares[1] = {A{0}};
+#pragma unroll
+  for (int p = 0; p < P; ++p) {
+    if ((p * group + member) * K >= D) continue;
+    T x[K];
+    memcpy(x, &row[p], sizeof(x));
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      const A centred = to<A>(x[k]) - mean[0];
+      squares[0] += centred * centred;
+    }
+  }
+  group_sums(squares, group, 1);
+  return {mean[0], reciprocal_deviation(squares[0], D, eps)};
+}
+
+// y = w (x - mean) r + b: a group of threads holds a row, P accesses each; x (and branch) is read
+// once, y (and sum) written once.
 template <int P, int kMostThreads, bool kAdds, class T>
 __global__ void __launch_bounds__(kMostThreads)
     layer_norm(Operands<T> o, int64_t N, int D, int group, Accum<T> eps) {
@@ -47,39 +108,29 @@ __global__ void __launch_bounds__(kMostThreads)
     row[p] = *reinterpret_cast<const uint4*>(o.x + n * D + d);
     if constexpr (kAdds) branch[p] = *reinterpret_cast<const uint4*>(o.branch + n * D + d);
   }
-  A mean[1] = {A{0}};
+  A first = n < N ? to<A>(o.x[n * D]) : A{0};
+  if constexpr (kAdds) {
+    if (n < N) first = to<A>(to<T>(first + to<A>(o.branch[n * D])));
 #pragma unroll
-  for (int p = 0; p < P; ++p) {
-    T v[K];
-    memcpy(v, &row[p], sizeof(v));
-    if constexpr (kAdds) {
+    for (int p = 0; p < P; ++p) {
+      T v[K];
       T u[K];
+      memcpy(v, &row[p], sizeof(v));
       memcpy(u, &branch[p], sizeof(u));
 #pragma unroll
       for (int k = 0; k < K; ++k) v[k] = to<T>(to<A>(v[k]) + to<A>(u[k]));
       memcpy(&row[p], v, sizeof(v));
+      // What begins the row waits until all threads have read it as `first`.
       const int d = (p * group + member) * K;
-      if (n < N && d < D) store<K>(o.sum + n * D + d, v);
-    }
-#pragma unroll
-    for (int k = 0; k < K; ++k) mean[0] += to<A>(v[k]);
-  }
-  group_sums(mean, group, 0);
-  mean[0] /= static_cast<A>(D);
-  A squares[1] = {A{0}};
-#pragma unroll
-  for (int p = 0; p < P; ++p) {
-    if ((p * group + member) * K >= D) continue;
-    T v[K];
-    memcpy(v, &row[p], sizeof(v));
-#pragma unroll
-    for (int k = 0; k < K; ++k) {
-      const A centred = to<A>(v[k]) - mean[0];
-      squares[0] += centred * centred;
+      if (n < N && d < D && d > 0) store<K>(o.sum + n * D + d, v);
     }
   }
-  group_sums(squares, group, 1);
-  const A r = reciprocal_deviation(squares[0], D, eps);
+  Statistics<A> of_row;
+  if constexpr (sizeof(T) == 2) {
+    of_row = in_one_pass<P, T>(row, first, D, group, eps);
+  } else {
+    of_row = in_two_passes<P, T>(row, D, group, eps);
+  }
 #pragma unroll
   for (int p = 0; p < P; ++p) {
     const int d = (p * group + member) * K;
@@ -88,11 +139,12 @@ __global__ void __launch_bounds__(kMostThreads)
     T weight[K];
     T bias[K];
     memcpy(v, &row[p], sizeof(v));
+    if (kAdds && d == 0) store<K>(o.sum + n * D, v);
     load<K>(o.w + d, weight);
     load<K>(o.b + d, bias);
 #pragma unroll
     for (int k = 0; k < K; ++k)
-      v[k] = to<T>((to<A>(v[k]) - mean[0]) * r * to<A>(weight[k]) + to<A>(bias[k]));
+      v[k] = to<T>((to<A>(v[k]) - of_row.mean) * of_row.r * to<A>(weight[k]) + to<A>(bias[k]));
     store<K>(o.y + n * D + d, v);
   }
 }
@@ -167,8 +219,7 @@ struct Gradient {
     }
   }
 
-  // In one pass, of v = x - the row's first element. Whatever the mean, the sum of v^2 is at most D
-  // + 1 times that of (x - mean)^2, which follows from it with all digits that bf16 has.
+  // In one pass, as above.
   __device__ void add(A (&sums)[kRowSums], A first, A x, A w, A dy) const {
     const A v = x - first;
     const A g = w * dy;
@@ -253,8 +304,8 @@ Kernel prepare(const LayerNormGrad& op, const KernelTypes& types, const Setup& s
   const int64_t D = types.in[0].dims.back();
   return by_float(types.out[0].dtype, [&, eps = op.eps]<class T>() -> Kernel {
     const bool streams = prepare_stream<Gradient<T>>(D, *setup.device);
-    return [=](const KernelArgs& args) {
-      launch_row_sums(Gradient<T>{static_cast<Accum<T>>(eps)}, N, D, args, streams);
+    return [=, waits = can_wait_for_previous(setup)](const KernelArgs& args) {
+      launch_row_sums(Gradient<T>{static_cast<Accum<T>>(eps)}, N, D, args, waits, streams);
     };
   });
 }

@@ -1,6 +1,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "tokamak/gpu/dependent.cuh"
 #include "tokamak/gpu/dispatch.cuh"
 #include "tokamak/gpu/gemm.h"
 #include "tokamak/ops/column_sums.h"
@@ -146,7 +147,7 @@ Kernel prepare_product(GemmShape shape, Roles roles, const KernelTypes& types, c
 // kColumns columns a lane of one group, its warps every eighth row, four at a time; one access of
 // dy.
 template <class T, int kColumns>
-__global__ void __launch_bounds__(kThreads, kColumns == 1 ? 4 : 6)
+__global__ void __launch_bounds__(kThreads, kColumns == 1 ? 4 : 2)
     sum_rows(int64_t N, int64_t O, const T* dy, Accum<T>* partial) {
   using A = Accum<T>;
   constexpr int kWarps = kThreads / 32;
@@ -191,9 +192,9 @@ __global__ void __launch_bounds__(kThreads, kColumns == 1 ? 4 : 6)
   }
 }
 
-constexpr int kGroupThreads = 1024;
+constexpr int kGroupThreads = 256;
 
-// db[o] (+)= sum_g partial[g, o]: a block takes 32 columns, its warps every 32nd group.
+// db[o] (+)= sum_g partial[g, o]: a block takes 32 columns, its warps every eighth group.
 template <class A>
 __global__ void __launch_bounds__(kGroupThreads)
     sum_groups(int64_t O, int groups, const A* partial, A* db, bool accumulate) {
@@ -202,6 +203,7 @@ __global__ void __launch_bounds__(kGroupThreads)
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int64_t o = static_cast<int64_t>(blockIdx.x) * 32 + lane;
+  wait_for_previous();
   A sum{0};
   if (o < O) {
 #pragma unroll 4
@@ -221,8 +223,8 @@ unsigned blocks_of(int64_t n, int64_t each) {
 }
 
 template <class T>
-Kernel column_sums(int64_t N, int64_t O) {
-  return [N, O](const KernelArgs& args) {
+Kernel column_sums(int64_t N, int64_t O, bool waits) {
+  return [=](const KernelArgs& args) {
     if (O == 0) return;
     constexpr int kColumns = Pack<T>::kSize;
     static_assert(32 * kColumns == column_strip(sizeof(T)));
@@ -237,9 +239,9 @@ Kernel column_sums(int64_t N, int64_t O) {
       sum_rows<T, 1><<<dim3(blocks_of(O, 32), groups), kThreads, 0, stream>>>(N, O, dy, partial);
     }
     TOK_CUDA_LAUNCHED();
-    sum_groups<<<blocks_of(O, 32), kGroupThreads, 0, stream>>>(
-        O, static_cast<int>(groups), partial, args.out[0].as<Accum<T>>(), args.accumulate[0]);
-    TOK_CUDA_LAUNCHED();
+    launch_dependent(waits, sum_groups<Accum<T>>, blocks_of(O, 32), kGroupThreads, stream, O,
+                     static_cast<int>(groups), partial, args.out[0].as<Accum<T>>(),
+                     args.accumulate[0]);
   };
 }
 
@@ -268,9 +270,10 @@ Kernel prepare(const LinearGradWeight&, const KernelTypes& types, const Setup& s
   return prepare_product(shape, {.a = 1, .b = 0}, types, setup);
 }
 
-Kernel prepare(const LinearGradBias&, const KernelTypes& types, const Setup&) {
+Kernel prepare(const LinearGradBias&, const KernelTypes& types, const Setup& setup) {
   return by_float(types.in[0].dtype, [&]<class T>() -> Kernel {
-    return column_sums<T>(rows_of(types.in[0]), types.in[0].dims.back());
+    return column_sums<T>(rows_of(types.in[0]), types.in[0].dims.back(),
+                          can_wait_for_previous(setup));
   });
 }
 

@@ -188,14 +188,15 @@ Kernel prepare(const AddRmsNorm& op, const KernelTypes& types, const Setup&) {
 }
 
 // Where the rows' kernel does not make y, the forward's does.
-Kernel prepare(const RmsNormGrad& op, const KernelTypes& types, const Setup&) {
+Kernel prepare(const RmsNormGrad& op, const KernelTypes& types, const Setup& setup) {
   const int64_t N = rows_of(types.in[0]);
   const int64_t D = types.in[0].dims.back();
+  const bool waits = can_wait_for_previous(setup);
   return by_float(types.out[0].dtype, [=, eps = op.eps, emits_y = op.emits_y]<class T>() -> Kernel {
     return [=](const KernelArgs& args) {
       T* const y = emits_y ? args.out[2].as<T>() : nullptr;
       const Gradient<T> gradient{static_cast<Accum<T>>(eps)};
-      if (launch_row_sums(gradient, N, D, args, false, y) || !emits_y) return;
+      if (launch_row_sums(gradient, N, D, args, waits, false, y) || !emits_y) return;
       const Operands<T> o{args.in[0].as<T>(), nullptr, args.in[1].as<T>(), nullptr, y};
       launch<false>(o, N, D, eps, as_stream(args.stream));
     };

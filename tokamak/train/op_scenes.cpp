@@ -128,11 +128,12 @@ void build_cross_entropy(SceneBuilder& b, const Dims& d) {
   b.run(CrossEntropyGrad{}, {logits, labels, stats, scale});
 }
 
-// dims of this and the next: parameters
+// dims of this and the next: parameters. With their compute copy.
 void build_adamw(SceneBuilder& b, const Dims& d) {
   const Value scalars = b.operand({.dtype = DType::kF64, .dims = {3}}, OperandFill::Kind::kOnes);
-  b.run(AdamW{}, {b.f32(d), b.f32(d), b.f32(d, Kind::kPositive), b.f32(d), scalars,
-                  b.f32({1}, Kind::kOnes)});
+  const Value copy = b.operand({.dtype = DType::kBF16, .dims = d}, OperandFill::Kind::kOnes);
+  b.run(AdamW{.has_copy = true}, {b.f32(d), b.f32(d), b.f32(d, Kind::kPositive), b.f32(d), scalars,
+                                  b.f32({1}, Kind::kOnes), copy});
 }
 
 void build_sum_squares(SceneBuilder& b, const Dims& d) {
@@ -184,7 +185,7 @@ const std::vector<OpScene>& op_scenes() {
       {"linear_grad_bias",
        kLinearGradBias,
        "tokens x dim",
-       {{16384, 4096}},
+       {{16384, 4096}, {16384, 1600}, {16384, 6400}},  // the last ones GPT-2 1.5B's
        {{512, 256}},
        build_linear_grad_bias},
       {"attention",
@@ -196,7 +197,7 @@ const std::vector<OpScene>& op_scenes() {
       {"rope",
        kRope,
        "batch x sequence x heads x head dim",
-       {{2, 8192, 32, 128}, {2, 8192, 8, 128}},
+       {{2, 8192, 40, 128}, {2, 8192, 32, 128}},  // 8B: queries and keys as one, queries alone
        {{1, 256, 4, 64}},
        build_rope},
       {"rope_concat",
@@ -206,7 +207,12 @@ const std::vector<OpScene>& op_scenes() {
        {{1, 256, 4, 2, 64}},
        build_rope_concat},
       {"rms_norm", kRmsNorm, "tokens x dim", {{16384, 4096}}, {{512, 256}}, build_rms_norm},
-      {"layer_norm", kLayerNorm, "tokens x dim", {{16384, 4096}}, {{512, 256}}, build_layer_norm},
+      {"layer_norm",
+       kLayerNorm,
+       "tokens x dim",
+       {{16384, 4096}, {16384, 1600}},
+       {{512, 256}},
+       build_layer_norm},
       {"swiglu", kSwiglu, "tokens x dim", {{16384, 14336}}, {{512, 768}}, build_swiglu},
       {"gelu", kGelu, "tokens x dim", {{16384, 14336}}, {{512, 768}}, build_gelu},
       {"add", kAdd, "tokens x dim", {{16384, 4096}}, {{512, 256}}, build_add},
