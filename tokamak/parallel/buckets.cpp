@@ -379,12 +379,12 @@ std::string Buckets::copies_note() const {
     if (!bucket.copy.valid()) cast += bucket.slice * size_of(layout_.compute);
     any_kept = any_kept || bucket.copy.valid();
   }
-  if (cast > 0)
+  if (cast > 0) {
     return fmt::format(
-        "compute copies: cast before each gather; to have the update write this rank's slices "
-        "would "
-        "take {:.1f} MiB",
+        "compute copies: cast before each gather; slices that the update writes would take "
+        "{:.1f} MiB",
         static_cast<double>(cast) / kMiB);
+  }
   return any_kept ? "compute copies: written by the update" : "";
 }
 
