@@ -34,7 +34,10 @@ struct Constant {
 
 std::vector<Constant> constants_to_fit() {
   return {
-      {{"a100-40", "a100-80", "a100-80-cloud", "a100-80-opa", "nemo-hopper"}, "software.power_derate", .5, 1},
+      {{"a100-40", "a100-80", "a100-80-cloud", "a100-80-opa", "nemo-hopper"},
+       "software.power_derate",
+       .5,
+       1},
       {{"h100", "h100-96"}, "device.gemm_efficiency_fp8", .3, .99},
       {{"gb200", "b200", "gb300"}, "software.power_derate", .5, 1},
       {{"gb200", "b200"}, "device.gemm_efficiency_fp8", .3, .99},

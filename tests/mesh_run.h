@@ -31,8 +31,8 @@ struct MeshResult {
   std::map<std::string, std::vector<float>> parameters;  ///< after the last step
   std::map<std::string, std::vector<float>>
       first_moments;  ///< by parameter; after one step they are the clipped gradients times 0.1
-  /// Of the compute copies that updates keep, on the rank with most; in every step each had the bits
-  /// of its master's cast.
+  /// Of the compute copies that updates keep, on the rank with most; in every step each had the
+  /// bits of its master's cast.
   int64_t copied_elements = 0;
   Communicator::TrafficByKind traffic;  ///< of rank 0, all groups and steps
 };
