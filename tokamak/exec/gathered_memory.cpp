@@ -28,16 +28,6 @@ struct GroupUse {
   bool does_else = false;
 };
 
-// The id of the group that a task of communication calls.
-template <class... Ts>
-int group_of(const Task& task) {
-  int id = -1;
-  ((task.rules == &kRules<Ts> ? void(id = static_cast<const Ts*>(task.op.get())->group.id)
-                              : void()),
-   ...);
-  return id;
-}
-
 bool gathers_beside_compute(const Task& task) {
   return task.rules == &kRules<AllGather> && task.stream != 0 &&
          task.in[0].arena == ArenaKind::kScratch && task.out[0].arena == ArenaKind::kScratch;
@@ -45,8 +35,7 @@ bool gathers_beside_compute(const Task& task) {
 
 void add(const Task& task, std::vector<GroupUse>& uses) {
   if (!task.rules->is_communication) return;
-  const int id = group_of<AllGather, ReduceScatter, AllReduce, AllToAll, Shift, Send, Recv>(task);
-  GroupUse& use = uses.at(static_cast<size_t>(id));
+  GroupUse& use = uses.at(static_cast<size_t>(task.rules->group(task.op.get()).id));
   if (!gathers_beside_compute(task)) {
     use.does_else = true;
     return;
