@@ -199,12 +199,6 @@ GradientGraph build_gradient_graph(Graph& g, const ModelSpec& config,
   return {.state = state, .loss = forward.loss, .units = std::move(units)};
 }
 
-StepState build_training_graph(Graph& g, const ModelSpec& config, const TrainingGraphOptions& o) {
-  const GradientGraph graph = build_gradient_graph(g, config, o);
-  build_update(g, graph.units, graph.loss, graph.state, o.optimizer, {});
-  return graph.state;
-}
-
 StepState build_validation_graph(Graph& g, const ModelSpec& config, const TrainingGraphOptions& o) {
   const StepState state = declare_inputs(g, "validation.", o);
   build_forward(g, config, o, state, false);

@@ -58,18 +58,14 @@ GradientGraph build_gradient_graph(Graph& graph, const ModelSpec& config,
                                    const TrainingGraphOptions& options);
 
 /// What a step does after its microbatches: norm, clipping, AdamW. `loss` may be absent where this
-/// rank has none; squares are summed over `norm_group`.
+/// rank has none; squares are summed over `norm_group`. Where the loss or the gradient norm is not
+/// finite every parameter and moment stays as it was.
 void build_update(Graph& graph, std::span<const UpdateUnit> units, Value loss,
                   const StepState& state, const OptimizerOptions& options,
                   const CommGroup& norm_group);
 
 /// The units' compute copies from their masters: what updates keep once it has been made.
 void build_copies(Graph& graph, std::span<const UpdateUnit> units);
-
-/// One step. Where the loss or the gradient norm is not finite the update leaves every parameter
-/// and moment as it was.
-StepState build_training_graph(Graph& graph, const ModelSpec& config,
-                               const TrainingGraphOptions& options);
 
 /// Loss only, no dropout; its own batch shape, `options.batch` and `options.seq_len`, in State
 /// named "validation.*".
