@@ -26,21 +26,13 @@ void PrintTo(const CopyCase& c, std::ostream* os) {
 }
 
 MeshCase mesh_case(const CopyCase& of) {
-  MeshCase c{.model = {.family = Family::kLlama,
-                       .name = "test",
-                       .flavor = "small",
-                       .vocab_size = 61,
-                       .dim = 32,
-                       .num_layers = 4,
-                       .num_heads = 4,
-                       .num_kv_heads = 2,
-                       .head_dim = 8,
-                       .mlp_dim = 48},
+  MeshCase c{.model = small_llama(),
              .compute = DType::kBF16,
              .seq_len = 16,
              .global_batch = 8,
              .num_microbatches = of.microbatches,
              .steps = 3};
+  c.model.num_layers = 4;
   c.distribute.mesh.degrees = of.degrees;
   c.distribute.sharding = of.sharding;
   c.distribute.reshard = of.reshard;

@@ -82,6 +82,19 @@ void expect_bf16_as_one_rank(const MeshCase& c) {
 
 }  // namespace
 
+ModelSpec small_llama() {
+  return {.family = Family::kLlama,
+          .name = "test",
+          .flavor = "small",
+          .vocab_size = 61,
+          .dim = 32,
+          .num_layers = 3,
+          .num_heads = 4,
+          .num_kv_heads = 2,
+          .head_dim = 8,
+          .mlp_dim = 48};
+}
+
 void set_pipeline(MeshCase& c, const std::string& schedule, int chunks) {
   const int pp = c.distribute.mesh.degree(MeshAxis::kPp);
   c.distribute.pipeline = make_schedule(schedule, pp, chunks, static_cast<int>(c.num_microbatches));

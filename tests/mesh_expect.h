@@ -7,6 +7,9 @@
 
 namespace tokamak {
 
+/// Three layers of 4 heads over 2, dim 32.
+ModelSpec small_llama();
+
 /// Gives the case its schedule and its stages.
 void set_pipeline(MeshCase& c, const std::string& schedule, int chunks);
 

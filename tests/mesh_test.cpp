@@ -6,19 +6,6 @@
 namespace tokamak {
 namespace {
 
-ModelSpec small_llama() {
-  return {.family = Family::kLlama,
-          .name = "test",
-          .flavor = "small",
-          .vocab_size = 61,
-          .dim = 32,
-          .num_layers = 3,
-          .num_heads = 4,
-          .num_kv_heads = 2,
-          .head_dim = 8,
-          .mlp_dim = 48};
-}
-
 ModelSpec small_gpt2() {
   return {.family = Family::kGpt2,
           .name = "test",
