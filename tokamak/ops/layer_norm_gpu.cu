@@ -31,26 +31,33 @@ struct Statistics {
   A mean, r;  // r = 1 / sqrt(variance + eps)
 };
 
-// Of a row that `group` threads hold, P accesses each. In one pass, of v = x - the row's first
-// element: whatever the mean, the sum of v^2 is at most D + 1 times that of (x - mean)^2, which
-// follows from it with all digits that bf16 has.
-template <int P, class T, class A>
-__device__ Statistics<A> in_one_pass(const uint4 (&row)[P], A first, int D, int group, A eps) {
+// f(x) of each element that this thread holds of a row of D, of which `group` threads hold P
+// accesses each.
+template <int P, class T, class F>
+__device__ void for_each_element(const uint4 (&row)[P], int D, int group, const F& f) {
   constexpr int K = Pack<T>::kSize;
   const int member = static_cast<int>(threadIdx.x) % group;
-  A sums[2] = {A{0}, A{0}};
 #pragma unroll
   for (int p = 0; p < P; ++p) {
     if ((p * group + member) * K >= D) continue;
     T x[K];
     memcpy(x, &row[p], sizeof(x));
 #pragma unroll
-    for (int k = 0; k < K; ++k) {
-      const A v = to<A>(x[k]) - first;
-      sums[0] += v;
-      sums[1] += v * v;
-    }
+    for (int k = 0; k < K; ++k) f(to<Accum<T>>(x[k]));
   }
+}
+
+// In one pass, of v = x - the row's first
+// element: whatever the mean, the sum of v^2 is at most D + 1 times that of (x - mean)^2, which
+// follows from it with all digits that bf16 has.
+template <int P, class T, class A>
+__device__ Statistics<A> in_one_pass(const uint4 (&row)[P], A first, int D, int group, A eps) {
+  A sums[2] = {A{0}, A{0}};
+  for_each_element<P, T>(row, D, group, [&](A x) {
+    const A v = x - first;
+    sums[0] += v;
+    sums[1] += v * v;
+  });
   group_sums(sums, group, 0);
   const A mean = sums[0] / static_cast<A>(D);
   const A squares = sums[1] - mean * sums[0];
@@ -59,30 +66,15 @@ __device__ Statistics<A> in_one_pass(const uint4 (&row)[P], A first, int D, int 
 
 template <int P, class T, class A>
 __device__ Statistics<A> in_two_passes(const uint4 (&row)[P], int D, int group, A eps) {
-  constexpr int K = Pack<T>::kSize;
-  const int member = static_cast<int>(threadIdx.x) % group;
   A mean[1] = {A{0}};
-#pragma unroll
-  for (int p = 0; p < P; ++p) {
-    T x[K];
-    memcpy(x, &row[p], sizeof(x));
-#pragma unroll
-    for (int k = 0; k < K; ++k) mean[0] += to<A>(x[k]);
-  }
+  for_each_element<P, T>(row, D, group, [&](A x) { mean[0] += x; });
   group_sums(mean, group, 0);
   mean[0] /= static_cast<A>(D);
   A squares[1] = {A{0}};
-#pragma unroll
-  for (int p = 0; p < P; ++p) {
-    if ((p * group + member) * K >= D) continue;
-    T x[K];
-    memcpy(x, &row[p], sizeof(x));
-#pragma unroll
-    for (int k = 0; k < K; ++k) {
-      const A centred = to<A>(x[k]) - mean[0];
-      squares[0] += centred * centred;
-    }
-  }
+  for_each_element<P, T>(row, D, group, [&](A x) {
+    const A centred = x - mean[0];
+    squares[0] += centred * centred;
+  });
   group_sums(squares, group, 1);
   return {mean[0], reciprocal_deviation(squares[0], D, eps)};
 }
