@@ -12,6 +12,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/gpu/attention_timer.h"
 #include "tokamak/gpu/cudnn_graph.h"
+#include "tokamak/gpu/device_info.h"
 #include "tokamak/gpu/tuning.h"
 #include "tokamak/gpu/tuning_cache.h"
 
@@ -304,8 +305,7 @@ std::shared_ptr<Library> library_of(Device& device) {
 }  // namespace
 
 std::string cudnn_version() {
-  const size_t v = cudnnGetVersion();
-  return fmt::format("{}.{}.{}", v / 10000, v % 10000 / 100, v % 100);
+  return dotted_version(cudnnGetVersion());
 }
 
 Kernel prepare_cudnn_attention(const CudnnAttention& wanted, int64_t workspace_bytes,

@@ -85,17 +85,22 @@ Attributes attributes_of(const CudnnAttention& a) {
   return attributes;
 }
 
+struct Projections {
+  FeTensor q, k, v;
+};
+
+Projections input_projections(GraphBuilder& b, const AttentionShape& s) {
+  const Layout kv = keys(s);
+  return {.q = b.input(queries(s)), .k = b.input(kv), .v = b.input(kv)};
+}
+
 std::shared_ptr<FeGraph> forward_graph(const CudnnAttention& a) {
   const AttentionShape& s = a.shape;
-  const Layout q = queries(s);
-  const Layout kv = keys(s);
   GraphBuilder b;
-  const FeTensor in_q = b.input(q);
-  const FeTensor in_k = b.input(kv);
-  const FeTensor in_v = b.input(kv);
+  const auto [q, k, v] = input_projections(b, s);
   auto attributes = attributes_of<fe::graph::SDPA_attributes>(a);
   attributes.set_generate_stats(true).set_implementation(fe::AttentionImplementation_t::COMPOSITE);
-  const auto [o, lse] = b.graph()->sdpa(in_q, in_k, in_v, attributes);
+  const auto [o, lse] = b.graph()->sdpa(q, k, v, attributes);
   b.output(o, outputs(s));
   b.output(lse, statistics(s), kF32);
   return b.graph();
@@ -103,22 +108,17 @@ std::shared_ptr<FeGraph> forward_graph(const CudnnAttention& a) {
 
 std::shared_ptr<FeGraph> backward_graph(const CudnnAttention& a) {
   const AttentionShape& s = a.shape;
-  const Layout q = queries(s);
-  const Layout kv = keys(s);
   GraphBuilder b;
-  const FeTensor in_q = b.input(q);
-  const FeTensor in_k = b.input(kv);
-  const FeTensor in_v = b.input(kv);
+  const auto [q, k, v] = input_projections(b, s);
   const FeTensor in_o = b.input(outputs(s));
   const FeTensor in_lse = b.input(statistics(s), kF32);
   const FeTensor in_do = b.input(outputs(s));
   auto attributes = attributes_of<fe::graph::SDPA_backward_attributes>(a);
   attributes.set_deterministic_algorithm(a.deterministic);
-  const auto [dq, dk, dv] =
-      b.graph()->sdpa_backward(in_q, in_k, in_v, in_o, in_do, in_lse, attributes);
-  b.output(dq, q);
-  b.output(dk, kv);
-  b.output(dv, kv);
+  const auto [dq, dk, dv] = b.graph()->sdpa_backward(q, k, v, in_o, in_do, in_lse, attributes);
+  b.output(dq, queries(s));
+  b.output(dk, keys(s));
+  b.output(dv, keys(s));
   return b.graph();
 }
 

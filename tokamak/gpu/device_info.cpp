@@ -37,6 +37,10 @@ MemoryInUse memory_in_use() {
           .total_bytes = static_cast<int64_t>(total)};
 }
 
+std::string dotted_version(size_t v) {
+  return fmt::format("{}.{}.{}", v / 10000, v % 10000 / 100, v % 100);
+}
+
 std::vector<std::pair<std::string, std::string>> library_versions() {
   const auto spell = [](int v) {
     return fmt::format("{} {}.{}", kRuntimeName, v / kMajorVersion,

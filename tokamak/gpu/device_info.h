@@ -30,6 +30,9 @@ struct MemoryInUse {
 /// The driver's own figures of the calling thread's device.
 MemoryInUse memory_in_use();
 
+/// "12.8.4" of 120804, as cuBLASLt, cuDNN and NCCL count.
+std::string dotted_version(size_t version);
+
 /// {"driver", "13.0"}, ...: the driver and the libraries that this program was built with.
 std::vector<std::pair<std::string, std::string>> library_versions();
 

@@ -1,6 +1,7 @@
 #include "tokamak/gpu/gemm.h"
 
 #include "tokamak/core/error.h"
+#include "tokamak/gpu/device_info.h"
 #include "tokamak/gpu/gemm_problem.h"
 #include "tokamak/gpu/gemm_tuner.h"
 
@@ -62,8 +63,7 @@ cublasStatus_t run(GemmProblem problem, cublasLtHandle_t handle, const cublasLtM
 }
 
 std::string gemm_library_version() {
-  const size_t v = cublasLtGetVersion();
-  return fmt::format("{}.{}.{}", v / 10000, v % 10000 / 100, v % 100);
+  return dotted_version(cublasLtGetVersion());
 }
 
 struct Gemm::Impl {

@@ -11,6 +11,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/gpu/check.h"
 #include "tokamak/gpu/device.h"
+#include "tokamak/gpu/device_info.h"
 #include "tokamak/gpu/nccl_communicator.h"
 
 namespace tokamak::gpu {
@@ -250,7 +251,7 @@ bool has_copy_engine_gathers() {
 std::string nccl_version() {
   int v = 0;
   TOK_NCCL(ncclGetVersion(&v));
-  return fmt::format("{}.{}.{}", v / 10000, v % 10000 / 100, v % 100);
+  return dotted_version(static_cast<size_t>(v));
 }
 
 std::unique_ptr<World> make_nccl_world(World& control, Backend& gpu, const NcclOptions& options) {
