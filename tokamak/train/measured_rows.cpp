@@ -15,10 +15,12 @@ namespace {
 
 using Fields = std::vector<std::string>;
 
-// RFC 4180: fields in quotes may hold commas, line ends and doubled quotes.
+// RFC 4180: fields in quotes may hold commas, line ends and doubled quotes. A byte order mark,
+// which spreadsheets and vTrain's own files begin with, is no part of the first name.
 class CsvReader {
  public:
-  explicit CsvReader(const std::string& text) : text_(text) {}
+  explicit CsvReader(const std::string& text)
+      : text_(text), at_(text.starts_with("\xEF\xBB\xBF") ? 3 : 0) {}
 
   bool at_end() const { return at_ >= text_.size(); }
 
@@ -48,7 +50,7 @@ class CsvReader {
 
  private:
   const std::string& text_;
-  size_t at_ = 0;
+  size_t at_;
   int line_ = 1;
 };
 

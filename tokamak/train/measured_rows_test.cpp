@@ -84,6 +84,17 @@ TEST(MeasuredRows, ReadsVTrain) {
   EXPECT_EQ(rows[1].vocab, 51200);
 }
 
+TEST(MeasuredRows, SkipsAByteOrderMark) {
+  const auto rows = parse_measured_rows(
+      "\xEF\xBB\xBF# GPUs,global batch,micro batch,hidden size,attention heads,# layers,sequence "
+      "length,tensor parallelism,data parallelism,pipeline parallelism,iteration time (ms)\r\n"
+      "8,32,4,1024,16,24,1024,2,2,2,219.732754\r\n",
+      "ground_truth_single.csv");
+  ASSERT_EQ(rows.size(), 1U);
+  EXPECT_EQ(rows[0].num_gpus, 8);
+  EXPECT_NEAR(rows[0].step_time_s, 0.219732754, 1e-12);
+}
+
 TEST(MeasuredRows, RefusesOtherFiles) {
   EXPECT_THROW(parse_measured_rows("a,b\n1,2\n", "x.csv"), Error);
 }
