@@ -81,11 +81,14 @@ double tree_all_reduce(const Stage& s, double bytes) {
          2.0 * bytes / (s.rate * kTreeShare);
 }
 
+bool can_reduce_in_switch(const Stage& s) {
+  return s.level->switch_reduce_min_devices > 0 && s.inner == 1.0 &&
+         s.count >= s.level->switch_reduce_min_devices;
+}
+
 double switch_all_reduce(const Stage& s, double bytes) {
   const Level& level = *s.level;
-  const bool can = level.switch_reduce_min_devices > 0 && s.inner == 1.0 &&
-                   s.count >= level.switch_reduce_min_devices;
-  if (!can) return kNever;
+  if (!can_reduce_in_switch(s)) return kNever;
   return level.switch_reduce_base_s + 2.0 * size_cost(level, bytes) +
          bytes / level.switch_reduce_bytes_per_s;
 }
@@ -122,12 +125,13 @@ double flat_ring(const std::vector<Stage>& stages, double size, double bytes, do
   return passes * (base_s + seconds + (size - 1.0) / size * bytes / rate);
 }
 
-// NCCL gathers and scatters over several nodes in one ring through all members alone
-// (NVIDIA/nccl src/graph/tuning.cc: trees and switches are for all-reduces).
+// NCCL gathers and scatters over several nodes in one ring through all members; it reduces level by
+// level only where the inner one is a switch that reduces (NVIDIA/nccl src/graph/tuning.cc).
 double ring_collective(const std::vector<Stage>& stages, double size, double bytes, double passes) {
   if (stages.size() < 2) return hierarchical(stages, bytes, passes);
   const double flat = flat_ring(stages, size, bytes, passes);
-  return passes == 1.0 ? flat : std::min(flat, hierarchical(stages, bytes, passes));
+  const bool is_hierarchical = passes == 2.0 && can_reduce_in_switch(stages.front());
+  return is_hierarchical ? std::min(flat, hierarchical(stages, bytes, passes)) : flat;
 }
 
 double broadcast(const std::vector<Stage>& stages, double bytes) {

@@ -204,6 +204,16 @@ TEST(CollectiveTime, GathersOverNodesTakeAStepForEachMember) {
   EXPECT_NEAR(gather(2048) - gather(1024), 896 * nvlink_s + 128 * network_s, 1e-6);
 }
 
+TEST(CollectiveTime, AnAllReduceOverNodesIsOneRingWhereNoSwitchReduces) {
+  const Machine a100 = load_machine("a100-80-cloud");
+  const Machine h100 = load_machine("h100");
+  const auto two_passes = [](const Machine& m, int size) {
+    return 2.0 * collective_seconds(Collective::kAllGather, 1e8, strided_layout(size, 1, m), m);
+  };
+  EXPECT_DOUBLE_EQ(all_reduce(a100, 1e8, 16), two_passes(a100, 16));
+  EXPECT_LT(all_reduce(h100, 1e8, 16), two_passes(h100, 16));
+}
+
 TEST(CollectiveTime, ADeviceThatSharesItsLinksIsSlowed) {
   const Machine m = load_machine("h100");
   GroupLayout rail = strided_layout(16, 8, m);
