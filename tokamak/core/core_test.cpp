@@ -50,6 +50,25 @@ TEST(File, an_atomic_write_leaves_no_aside_file) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(File, an_atomic_write_keeps_links_and_refuses_what_is_no_file) {
+  const auto folder = std::filesystem::temp_directory_path() / "tokamak_core_link_test";
+  std::filesystem::remove_all(folder);
+  make_folders(folder / "sub");
+  write_file_atomic(folder / "sub/a.txt", "before");
+  std::filesystem::create_symlink("sub/a.txt", folder / "link");
+  write_file_atomic(folder / "link", "hello");
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "link"));
+  EXPECT_EQ(read_file(folder / "sub/a.txt"), "hello");
+  for (const std::filesystem::path& bad :
+       {folder / "sub", folder / "no/a.txt", folder / "sub/a.txt/b", folder / "", {"/dev/null"}}) {
+    EXPECT_THROW(check_can_write(bad), Error) << bad;
+    EXPECT_THROW(write_file_atomic(bad, "x"), Error) << bad;
+  }
+  EXPECT_FALSE(std::filesystem::is_regular_file("/dev/null"));
+  EXPECT_EQ(list_folder(folder), (std::vector{folder / "link", folder / "sub"}));
+  std::filesystem::remove_all(folder);
+}
+
 TEST(File, a_full_disk_is_a_machine_fault) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
   FileWriter file("/dev/full");

@@ -95,13 +95,36 @@ void FileWriter::sync_and_close() {
   if (::close(std::exchange(fd_, -1)) != 0) throw_errno("close " + path_.string());
 }
 
+void check_can_write(const std::filesystem::path& path) {
+  const std::filesystem::path folder = path.parent_path();
+  TOK_REQUIRE(path.has_filename(), "cannot write \"{}\": wanted the name of a file", path.string());
+  TOK_REQUIRE(folder.empty() || is_folder(folder), "cannot write {}: there is no folder {}",
+              path.string(), folder.string());
+  std::error_code ignored;
+  const auto there = std::filesystem::status(path, ignored).type();
+  TOK_REQUIRE(there != std::filesystem::file_type::directory, "cannot write {}: it is a folder",
+              path.string());
+  TOK_REQUIRE(there == std::filesystem::file_type::regular ||
+                  there == std::filesystem::file_type::not_found,
+              "cannot write {}: not a regular file", path.string());
+}
+
 void write_file_atomic(const std::filesystem::path& path, std::string_view text) {
-  std::filesystem::path aside = path;
+  check_can_write(path);
+  std::error_code ignored;
+  const bool is_link = std::filesystem::is_symlink(path, ignored) && path_exists(path);
+  const std::filesystem::path target = is_link ? std::filesystem::canonical(path) : path;
+  std::filesystem::path aside = target;
   aside += ".tmp";
-  FileWriter file(aside);
-  file.write(text);
-  file.sync_and_close();
-  rename_durably(aside, path);
+  try {
+    FileWriter file(aside);
+    file.write(text);
+    file.sync_and_close();
+    rename_durably(aside, target);
+  } catch (...) {
+    std::filesystem::remove(aside, ignored);
+    throw;
+  }
 }
 
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to) {

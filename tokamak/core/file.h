@@ -62,7 +62,12 @@ class FileWriter {
   int fd_ = -1;
 };
 
-/// Writes `text` to `path` + ".tmp", syncs, renames over `path`, syncs the folder.
+/// Throws Error naming the path where write_file_atomic() could not put a file: no folder, or
+/// something there that is no regular file.
+void check_can_write(const std::filesystem::path& path);
+
+/// Writes `text` to `path` + ".tmp", syncs, renames over `path`, syncs the folder. A link stays
+/// one: what it names is written. On failure nothing is left behind.
 void write_file_atomic(const std::filesystem::path& path, std::string_view text);
 
 /// rename, then sync of the new folder. Throws SystemError.
