@@ -28,6 +28,15 @@ Value emitted(Graph& g, Value v, int stream, When when = When::kEvery) {
 
 }  // namespace
 
+bool keeps_full_gradients(const DistributeOptions& o) {
+  // Stages interleave microbatches, whose gradients would meet in one ring.
+  if (o.mesh.degree(MeshAxis::kPp) > 1) return true;
+  if (o.mesh.degree(kShardAxes) == 1) return true;
+  if (o.grad_store != GradStore::kAuto) return o.grad_store == GradStore::kFull;
+  if (o.sharding == Sharding::kZero2) return false;
+  return o.sharding != Sharding::kFsdp || o.num_microbatches > 1;
+}
+
 Buckets::Buckets(BucketLayout layout, StateTable& local, const RankContext& context)
     : local_(local), context_(context), layout_(std::move(layout)) {
   for (Bucket& bucket : layout_.buckets) declare(bucket);
@@ -54,16 +63,6 @@ StateId Buckets::declare_window(const std::string& name, TensorType type, StateI
                               .is_absent = !bucket.is_here});
 }
 
-bool Buckets::stores_full() const {
-  // Stages interleave microbatches, whose gradients would meet in one ring.
-  if (context_.options->mesh.degree(MeshAxis::kPp) > 1) return true;
-  if (context_.degree(kShardAxes) == 1) return true;
-  const DistributeOptions& o = *context_.options;
-  if (o.grad_store != GradStore::kAuto) return o.grad_store == GradStore::kFull;
-  if (o.sharding == Sharding::kZero2) return false;
-  return o.sharding != Sharding::kFsdp || o.num_microbatches > 1;
-}
-
 void Buckets::declare(Bucket& bucket) {
   const DType master = bucket.tensors[0].local.dtype;
   bucket.master = declare_state("weights", master, bucket.slice, StateKind::kParameter, bucket);
@@ -71,7 +70,7 @@ void Buckets::declare(Bucket& bucket) {
   bucket.second_moment =
       declare_state("moment_v", master, bucket.slice, StateKind::kMoment, bucket);
   if (keeps_copy(bucket)) declare_copy(bucket);
-  if (!stores_full()) {
+  if (!keeps_full_gradients(*context_.options)) {
     bucket.gradient =
         declare_state("gradient", layout_.gradient, bucket.slice, StateKind::kGradient, bucket);
     return;
@@ -96,7 +95,7 @@ void Buckets::declare_copy(Bucket& bucket) {
 
 // Buffers that buckets take turns in, and windows for each tensor's gradient.
 void Buckets::declare_rings() {
-  if (!stores_full()) {
+  if (!keeps_full_gradients(*context_.options)) {
     struct Ring {
       int32_t busy_until = -1;
       std::vector<Bucket*> users;
@@ -208,7 +207,8 @@ Buckets::Destination Buckets::destination(Graph& g, StateId global_gradient, int
   const auto [b, t] = layout_.where.at({parameter.index, stage});
   const BucketTensor& tensor = layout_.buckets[b].tensors[t];
   const bool is_first = !tensor.grad_sum.valid();
-  const auto first_mode = stores_full() ? AccumulateMode::kFirstMicrobatch : AccumulateMode::kNever;
+  const auto first_mode = keeps_full_gradients(*context_.options) ? AccumulateMode::kFirstMicrobatch
+                                                                  : AccumulateMode::kNever;
   return {.bucket = &layout_.buckets[b],
           .tensor = t,
           .into = is_first ? g.read(tensor.grad_window) : tensor.grad_sum,
@@ -250,14 +250,15 @@ void Buckets::reduce(Graph& g, Bucket& bucket) {
                              .block = bucket.block,
                              .module = bucket.module,
                              .stage = bucket.stage});
-  const When when = stores_full() ? When::kLastMicrobatch : When::kEvery;
+  const When when = keeps_full_gradients(*context_.options) ? When::kLastMicrobatch : When::kEvery;
   if (context_.degree({MeshAxis::kTp}) > 1) sum_over_tp(g, bucket, when);
   const int owners = context_.degree(kShardAxes);
   if (owners > 1) {
     const StateId rows = declare_window("gradient_rows." + bucket.name,
                                         {.dtype = layout_.gradient, .dims = {owners, bucket.slice}},
                                         bucket.full_gradient, 0, bucket);
-    const bool is_once = stores_full() || context_.options->num_microbatches == 1;
+    const bool is_once =
+        keeps_full_gradients(*context_.options) || context_.options->num_microbatches == 1;
     const ReduceScatter scatter{.group = context_.group(kShardAxes, "reduce"),
                                 .overwrites = is_once};
     Value sum = emitted(g, g.apply(scatter, {g.read(rows)}), kReduceStream, when);

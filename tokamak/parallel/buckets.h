@@ -56,7 +56,6 @@ class Buckets {
   enum class Gathers : uint8_t { kOnce, kEachMicrobatch, kTwice };
   Gathers gathers(const Bucket& bucket) const;
   bool keeps_copy(const Bucket& bucket) const;
-  bool stores_full() const;
   double norm_weight(const BucketTensor& t) const;
   bool owns(const BucketTensor& t) const;
   StateId declare_state(const std::string& name, DType dtype, int64_t numel, StateKind kind,

@@ -45,6 +45,9 @@ struct DistributeOptions {
   bool keep_copies = true;  ///< of weights gathered at most once a step: updates write them
 };
 
+/// Whether a rank sums gradients of all that it computes with, not of its slices alone.
+bool keeps_full_gradients(const DistributeOptions& o);
+
 /// A part of a flat slice that belongs to one tensor.
 struct TensorRange {
   std::string tensor;

@@ -11,6 +11,8 @@
 #include "tokamak/train/search_space.h"
 #include "tokamak/train/stage_probe.h"
 
+#include "tests/draw.h"
+
 namespace tokamak {
 namespace {
 
@@ -67,16 +69,16 @@ price::ClosedForm closed_form_of(const Drawn& drawn, const price::Machine& machi
 }
 
 TEST(ClosedForm, AgreesWithPlans) {
-  constexpr int kCount = 200;
+  const auto count = static_cast<int>(number_from("TOK_CLOSED_FORM_COUNT", 200));
   const price::Machine machine = price::load_machine("h100");
-  std::mt19937 random(2026);
+  std::mt19937 random(number_from("TOK_CLOSED_FORM_SEED", 2026));
   int num_late = 0;
   int num_under = 0;
   int num_over = 0;
   double worst_s = 0.0;
   double least = 1.0;
   double most = 1.0;
-  for (int i = 0; i < kCount;) {
+  for (int i = 0; i < count;) {
     const Drawn drawn = draw(random);
     if (drawn.point.num_microbatches > 64) continue;
     price::ClosedForm form;
@@ -94,7 +96,8 @@ TEST(ClosedForm, AgreesWithPlans) {
     EXPECT_TRUE(std::abs(seconds - 1.0) <= 0.03 && bytes >= 1.0 && bytes <= 1.05)
         << seconds << " of the time and " << bytes << " of the memory of "
         << drawn.config.model.name << " " << drawn.config.model.flavor << ", "
-        << mesh_text(drawn.point.degrees) << ", "
+        << mesh_text(drawn.point.degrees) << ", " << sharding_text(drawn.point) << ", recompute "
+        << drawn.config.activation_checkpoint.mode << ", " << drawn.config.training.seq_len << ", "
         << schedule_text(drawn.point, static_cast<int>(drawn.model.num_layers));
     worst_s = std::max(worst_s, std::abs(seconds - 1.0));
     least = std::min(least, bytes);
@@ -110,7 +113,7 @@ TEST(ClosedForm, AgreesWithPlans) {
   std::printf(
       "of %d: time off by more than 3 %%: %d (worst %.1f %%); memory under: %d (%.4f), over "
       "by more than 5 %%: %d (%.4f)\n",
-      kCount, num_late, 100.0 * worst_s, num_under, least, num_over, most);
+      count, num_late, 100.0 * worst_s, num_under, least, num_over, most);
   EXPECT_LE(worst_s, 0.03);
   EXPECT_GE(least, 1.0);
   EXPECT_LE(most, 1.05);

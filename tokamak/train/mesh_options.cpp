@@ -14,10 +14,10 @@
 namespace tokamak {
 namespace {
 
-Sharding sharding_of(const ParallelismConfig& p, const Degrees& d) {
-  if (p.data_parallel_type == "ddp") return Sharding::kDdp;
-  if (p.data_parallel_type == "zero1") return Sharding::kZero1;
-  if (p.data_parallel_type == "zero2") return Sharding::kZero2;
+Sharding sharding_of(const std::string& type, const Degrees& d) {
+  if (type == "ddp") return Sharding::kDdp;
+  if (type == "zero1") return Sharding::kZero1;
+  if (type == "zero2") return Sharding::kZero2;
   const bool shards = d.dp_shard * d.cp > 1;
   return d.dp_replicate > 1 && !shards ? Sharding::kDdp : Sharding::kFsdp;
 }
@@ -61,13 +61,21 @@ DistributeOptions distribute_options(const Config& config, const Degrees& degree
   TOK_CHECK(rank >= 0 && rank < degrees.world(), "rank {} of {}", rank, degrees.world());
   return {.mesh = mesh_of(degrees),
           .rank = rank,
-          .sharding = sharding_of(p, degrees),
+          .sharding = sharding_of(p.data_parallel_type, degrees),
           .reshard = reshard_of(p.fsdp_reshard_after_forward),
           .grad_store = grad_store_of(config.training.grad_store),
           .loss_parallel = !p.disable_loss_parallel,
           .async_tp = p.enable_async_tensor_parallel,
           .context = context_method_of(p.context_parallel_rotate_method),
           .head_and_tail = p.context_parallel_load_balancer.has_value()};
+}
+
+bool keeps_full_gradients(const std::string& data_parallel_type, const std::string& grad_store,
+                          const Degrees& degrees, int64_t num_microbatches) {
+  return keeps_full_gradients({.mesh = mesh_of(degrees),
+                               .num_microbatches = num_microbatches,
+                               .sharding = sharding_of(data_parallel_type, degrees),
+                               .grad_store = grad_store_of(grad_store)});
 }
 
 BatchSizes batch_sizes(const Config& config, const Degrees& degrees) {

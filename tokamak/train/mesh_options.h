@@ -40,6 +40,10 @@ struct BatchSizes {
   int64_t graph_batch() const { return microbatch * dp; }
 };
 
+/// Of the keys parallelism.data_parallel_type and training.grad_store.
+bool keeps_full_gradients(const std::string& data_parallel_type, const std::string& grad_store,
+                          const Degrees& degrees, int64_t num_microbatches);
+
 /// REQUIRES: validate() passed.
 BatchSizes batch_sizes(const Config& config, const Degrees& degrees);
 

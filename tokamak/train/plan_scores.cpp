@@ -40,9 +40,11 @@ using GroupKey =
 GroupKey group_key(const SearchPoint& p) {
   const Degrees& d = p.degrees;
   if (d.pp > 1) return {stage_key(p), d.pp, p.schedule, p.layers_per_stage, p.ends_weigh, 0, 0, ""};
-  return {stage_key(p),   1,          "",        p.num_microbatches == 1 ? 1 : 0, 0,
-          d.dp_replicate, d.dp_shard, p.sharding};
+  return {stage_key(p),    1, "", p.num_microbatches == 1 ? 1 : 0, 0, d.dp_replicate, d.dp_shard,
+          sharding_text(p)};
 }
+
+constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
 // Of what stages save for their backward, one rank alone may hold less.
 constexpr double kSurelySaved = 0.8;
@@ -76,8 +78,9 @@ class Scorer {
     }
     TOK_REQUIRE(
         !by_stage.empty(),
-        "--search: weights and optimizer take at least {:.1f} GB of a device, which has {:.1f}",
-        least * 1e-9, limit_ * 1e-9);
+        "--search: weights and optimizer take at least {:.1f} GiB of a device, which has {:.1f}: "
+        "wanted more --gpus or a smaller model",
+        least / kGiB, limit_ / kGiB);
     std::vector<const std::vector<const SearchPoint*>*> stages;
     for (const auto& [key, members] : by_stage) {
       stages.push_back(&members);
@@ -110,9 +113,9 @@ class Scorer {
     const double elements =
         static_cast<double>(count_parameters(model_).total) / static_cast<double>(d.pp * d.tp);
     const auto owners = static_cast<double>(p.sharding == "ddp" ? 1 : d.dp_shard * d.cp);
-    const bool is_fsdp = p.sharding == "fsdp";
-    const double copies = is_fsdp ? 0.0 : 2.0;
-    const double gradients = is_fsdp && p.num_microbatches == 1 ? 4.0 / owners : 4.0;
+    const double copies = p.sharding == "fsdp" ? 0.0 : 2.0;
+    const bool is_full = keeps_full_gradients(p.sharding, p.grad_store, d, p.num_microbatches);
+    const double gradients = is_full ? 4.0 : 4.0 / owners;
     return elements * (12.0 / owners + gradients + copies);
   }
 
@@ -288,15 +291,11 @@ std::vector<const Scored*> leaders(const std::vector<Scored>& scored) {
   for (const Scored& s : scored) {
     const SearchPoint& p = *s.point;
     const Degrees& d = p.degrees;
-    const std::string& how = d.pp > 1 ? p.schedule : p.sharding;
+    const std::string how = d.pp > 1 ? p.schedule : sharding_text(p);
     if (seen.insert({d.pp, d.cp, d.tp, how, p.microbatch, p.recompute, p.linear}).second)
       chosen.push_back(&s);
   }
   return chosen;
-}
-
-double memory_limit(const price::Machine& machine) {
-  return machine.device.memory_bytes - machine.device.reserve_bytes;
 }
 
 void in_parallel(size_t count, int num_threads, const std::function<void(size_t)>& work) {

@@ -28,9 +28,6 @@ Scores score_points(const SearchRequest& request, const std::vector<SearchPoint>
 /// Of points that differ in little, the first alone: a table shall show choices.
 std::vector<const Scored*> leaders(const std::vector<Scored>& scored);
 
-/// Bytes of a device for a plan.
-double memory_limit(const price::Machine& machine);
-
 /// Runs work(0) ... work(count - 1), in any order. The first error by index is thrown.
 void in_parallel(size_t count, int num_threads, const std::function<void(size_t)>& work);
 

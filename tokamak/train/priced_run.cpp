@@ -1,11 +1,20 @@
 #include "tokamak/train/priced_run.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "tokamak/train/options.h"
 
 namespace tokamak {
+namespace {
+
+constexpr const char* kFloat8 = "quantize.linear.float8";
+constexpr const char* kMx = "quantize.linear.mx";
+
+}  // namespace
+
 bool PricedRun::fits() const {
   return static_cast<double>(planned.fullest().peak_bytes()) <= memory_limit_bytes;
 }
@@ -34,9 +43,27 @@ PricedRun price_run(const PriceRequest& request) {
                         priced.options, request.wants_spans ? &priced.spans : nullptr);
   priced.tokens_per_step =
       static_cast<double>(priced.batch.global) * static_cast<double>(config.training.seq_len);
-  priced.memory_limit_bytes =
-      request.machine.device.memory_bytes - request.machine.device.reserve_bytes;
+  priced.memory_limit_bytes = memory_limit(request.machine);
   return priced;
+}
+
+double memory_limit(const price::Machine& machine) {
+  return machine.device.memory_bytes - machine.device.reserve_bytes;
+}
+
+price::Precision linear_precision(const Config& config) {
+  const Strings& names = config.model.converters;
+  const bool is_low = std::any_of(names.begin(), names.end(), [](const std::string& name) {
+    return name == kFloat8 || name == kMx;
+  });
+  return is_low ? price::Precision::kFp8 : price::Precision::kBf16;
+}
+
+void set_linear_precision(Config& config, price::Precision precision) {
+  if (linear_precision(config) == precision) return;
+  std::erase(config.model.converters, kFloat8);
+  std::erase(config.model.converters, kMx);
+  if (precision == price::Precision::kFp8) config.model.converters.emplace_back(kFloat8);
 }
 
 std::string memory_advice(const PricedRun& run, const Config& config, const Degrees& degrees) {
@@ -51,6 +78,12 @@ std::string memory_advice(const PricedRun& run, const Config& config, const Degr
   if (config.activation_checkpoint.mode != "full")
     advice.push_back(fmt::format("activation_checkpoint.mode = \"full\" (\"{}\")",
                                  config.activation_checkpoint.mode));
+  const bool may_share = degrees.pp == 1 && degrees.dp_shard * degrees.cp > 1;
+  if (may_share &&
+      keeps_full_gradients(config.parallelism.data_parallel_type, config.training.grad_store,
+                           degrees, run.batch.num_microbatches))
+    advice.push_back(
+        fmt::format("training.grad_store = \"sharded\" (\"{}\")", config.training.grad_store));
   if (degrees.dp_replicate > 1)
     advice.push_back("more of the ranks in parallelism.data_parallel_shard_degree");
   if (config.parallelism.data_parallel_type != "fsdp" && degrees.dp_shard * degrees.cp > 1)

@@ -37,6 +37,15 @@ struct PricedRun {
 /// Throws Error where a stage cannot be planned or the machine lacks a rate that the plan needs.
 PricedRun price_run(const PriceRequest& request);
 
+/// Bytes of a device that a plan may have.
+double memory_limit(const price::Machine& machine);
+
+/// What model.converters let products inside blocks compute in.
+price::Precision linear_precision(const Config& config);
+
+/// Makes model.converters say so; of fp4 they have no name.
+void set_linear_precision(Config& config, price::Precision precision);
+
 /// What would make a plan smaller, most telling first; one line.
 std::string memory_advice(const PricedRun& run, const Config& config, const Degrees& degrees);
 

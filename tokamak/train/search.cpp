@@ -11,6 +11,8 @@
 namespace tokamak {
 namespace {
 
+constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+
 class Search {
  public:
   explicit Search(const SearchRequest& request)
@@ -73,9 +75,11 @@ class Search {
 
   void price_finalists(const std::vector<Scored>& scored) {
     const std::vector<const Scored*> all = leaders(scored);
-    TOK_REQUIRE(!all.empty(),
-                "--search: the smallest of {} plans takes {:.1f} GB of a device, which has {:.1f}",
-                result_.num_points, result_.least_bytes * 1e-9, result_.memory_limit_bytes * 1e-9);
+    TOK_REQUIRE(
+        !all.empty(),
+        "--search: the smallest of {} plans takes {:.1f} GiB of a device, which has {:.1f}: "
+        "wanted more --gpus or a smaller model",
+        result_.num_points, result_.least_bytes / kGiB, result_.memory_limit_bytes / kGiB);
     for (size_t begin = 0; begin < all.size();) {
       const size_t end = std::min(all.size(), begin + num_finalists() - result_.best.size());
       std::vector<std::optional<FoundPlan>> found(end - begin);
@@ -88,8 +92,9 @@ class Search {
       begin = end;
       if (std::ssize(result_.best) >= request_.num_best) break;
     }
-    TOK_REQUIRE(!result_.best.empty(), "--search: none of {} plans fits into {:.1f} GB of a device",
-                result_.num_priced, result_.memory_limit_bytes * 1e-9);
+    TOK_REQUIRE(!result_.best.empty(),
+                "--search: none of {} plans fits into {:.1f} GiB of a device", result_.num_priced,
+                result_.memory_limit_bytes / kGiB);
     std::stable_sort(
         result_.best.begin(), result_.best.end(),
         [](const FoundPlan& a, const FoundPlan& b) { return a.step.seconds < b.step.seconds; });

@@ -7,13 +7,16 @@
 #include "tokamak/core/error.h"
 #include "tokamak/parallel/schedules.h"
 #include "tokamak/parallel/stage_split.h"
+#include "tokamak/train/priced_run.h"
 
 namespace tokamak {
 namespace {
 
 constexpr int64_t kLeastTokensOfRank = 1024;  // of a sequence that cp cuts
 constexpr int64_t kLargestCp = 16;
-constexpr int64_t kLargestMicrobatch = 8;
+// Longer microbatches are no faster.
+constexpr int64_t kMostTokensOfMicrobatch = 65536;
+constexpr int64_t kLargestMicrobatch = 8;  // sequences, if they are longer
 constexpr int kMostStagesPerRank = 8;
 
 std::vector<int64_t> divisors(int64_t n) {
@@ -80,8 +83,9 @@ class Space {
   void add_meshes(int64_t pp, int64_t cp, int64_t tp) {
     const int64_t dp = bounds_.num_gpus / (pp * cp * tp);
     if (bounds_.global_batch % dp != 0) return;
+    const int64_t largest = std::max(kLargestMicrobatch, kMostTokensOfMicrobatch / bounds_.seq_len);
     for (const int64_t microbatch : divisors(bounds_.global_batch / dp)) {
-      if (microbatch > kLargestMicrobatch) break;
+      if (microbatch > largest) break;
       SearchPoint point{.microbatch = microbatch,
                         .num_microbatches = bounds_.global_batch / dp / microbatch};
       for (const int64_t shard : divisors(dp)) {
@@ -94,14 +98,7 @@ class Space {
 
   void add_schedules(SearchPoint point) {
     const Degrees& d = point.degrees;
-    if (d.pp == 1) {
-      point.sharding = d.dp_shard * d.cp > 1 ? "fsdp" : "ddp";
-      add_recompute(point);
-      if (d.dp_shard * d.cp == 1) return;
-      point.sharding = "zero1";
-      add_recompute(point);
-      return;
-    }
+    if (d.pp == 1) return add_shardings(point);
     point.sharding = "zero1";
     for (const int ends : {0, 1}) {
       point.ends_weigh = ends;
@@ -111,6 +108,21 @@ class Space {
         add_recompute(point);
       }
     }
+  }
+
+  // With one microbatch zero1 takes the time of zero2, in more memory.
+  void add_shardings(SearchPoint point) {
+    const auto add = [&](const char* sharding, const char* grad_store) {
+      point.sharding = sharding;
+      point.grad_store = grad_store;
+      add_recompute(point);
+    };
+    if (point.degrees.dp_shard * point.degrees.cp == 1) return add("ddp", "auto");
+    add("fsdp", "auto");
+    add("zero2", "auto");
+    if (point.num_microbatches == 1) return;
+    add("fsdp", "sharded");
+    add("zero1", "auto");
   }
 
   void add_recompute(SearchPoint point) {
@@ -150,6 +162,7 @@ Config config_of(const SearchPoint& point, const Config& base, int64_t global_ba
   p.pipeline_parallel_schedule_csv = "";
   c.training.global_batch_size = global_batch;
   c.training.local_batch_size = point.microbatch;
+  c.training.grad_store = point.grad_store;
   const ParallelismConfig defaults;
   p.pipeline_parallel_microbatch_size = defaults.pipeline_parallel_microbatch_size;
   p.pipeline_parallel_schedule = defaults.pipeline_parallel_schedule;
@@ -169,9 +182,12 @@ Config config_of(const SearchPoint& point, const Config& base, int64_t global_ba
            : point.recompute == RecomputeChoice::kFull ? "full"
                                                        : "selective";
   a.selective_ac_option = "op";
-  std::erase(c.model.converters, "float8");
-  if (point.linear == price::Precision::kFp8) c.model.converters.emplace_back("float8");
+  set_linear_precision(c, point.linear);
   return c;
+}
+
+std::string sharding_text(const SearchPoint& point) {
+  return point.sharding + (point.grad_store == "sharded" ? ", gradients sharded" : "");
 }
 
 std::string schedule_text(const SearchPoint& point, int num_layers) {

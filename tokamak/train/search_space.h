@@ -28,7 +28,8 @@ struct SearchPoint {
   int layers_per_stage = 0;       ///< 0 = the schedule's own number of stages
   int ends_weigh = 0;             ///< embedding and head count as so many layers
   RecomputeChoice recompute = RecomputeChoice::kNone;
-  std::string sharding = "fsdp";
+  std::string sharding = "fsdp";    ///< parallelism.data_parallel_type
+  std::string grad_store = "auto";  ///< training.grad_store
   price::Precision linear = price::Precision::kBf16;
 };
 
@@ -46,6 +47,9 @@ std::vector<SearchPoint> search_points(const ModelSpec& model, const SearchBound
 
 /// The configuration that runs a point.
 Config config_of(const SearchPoint& point, const Config& base, int64_t global_batch);
+
+/// "fsdp, gradients sharded".
+std::string sharding_text(const SearchPoint& point);
 
 /// "Interleaved1F1B of 4 stages a rank, 16 x 1 sequences".
 std::string schedule_text(const SearchPoint& point, int num_layers);

@@ -70,7 +70,25 @@ TEST(Search, TriesFp8WhereAsked) {
   const SearchResult result = search_plans(request);
   ASSERT_FALSE(result.best.empty());
   EXPECT_EQ(result.best[0].point.linear, price::Precision::kFp8);
-  EXPECT_EQ(result.best[0].config.model.converters, Strings{"float8"});
+  EXPECT_EQ(result.best[0].config.model.converters, Strings{"quantize.linear.float8"});
+}
+
+// 16 A100 of 40 GB hold an 8B model only where gradients of several microbatches are shared.
+TEST(Search, LooksThroughShardings) {
+  SearchRequest request{.config = small_run(64),
+                        .num_gpus = 16,
+                        .machine = price::load_machine("a100-40"),
+                        .num_best = 1};
+  request.config.model.flavor = "8B";
+  request.config.training.seq_len = 8192;
+  const FoundPlan best = search_plans(request).best.at(0);
+  EXPECT_EQ(best.point.sharding, "fsdp");
+  EXPECT_EQ(best.config.training.grad_store, "sharded");
+  Config full = best.config;
+  full.training.grad_store = "full";
+  EXPECT_FALSE(
+      price_run({.config = full, .degrees = best.point.degrees, .machine = request.machine})
+          .fits());
 }
 
 std::string error_of(const SearchRequest& request) {

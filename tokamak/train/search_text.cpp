@@ -38,7 +38,7 @@ std::string search_text(const SearchRequest& request, const SearchResult& result
   std::string text = fmt::format(
       "{} plans for {} x {}; {} that may be among the best fit in {:.1f} GiB by closed form ({} "
       "probes), {} priced by their "
-      "plans\n",
+      "plans; MFU as torchtitan counts\n",
       result.num_points, request.num_gpus, request.machine.name, result.num_fitting,
       result.memory_limit_bytes / (1 << 30), result.num_probes, result.num_priced);
   const int num_layers = static_cast<int>(spec_of(request.config).num_layers);
@@ -52,8 +52,8 @@ std::string search_text(const SearchRequest& request, const SearchResult& result
         "{}, {}\n",
         i + 1, f.step.seconds, rate, 100.0 * rate * result.flops_per_token / peak,
         static_cast<double>(f.peak_bytes) / (1 << 30), mesh_text(f.point.degrees),
-        schedule_text(f.point, num_layers), recompute_text(f.point.recompute), f.point.sharding,
-        name_of(f.point.linear));
+        schedule_text(f.point, num_layers), recompute_text(f.point.recompute),
+        sharding_text(f.point), name_of(f.point.linear));
     if (i + 1 < result.best.size())
       text += fmt::format("      {}\n", reason_text(f, result.best[i + 1]));
   }

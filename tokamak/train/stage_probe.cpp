@@ -45,6 +45,9 @@ Depths flat_depths_of(const RecomputePolicy& policy) {
   return {.few = depths.many, .many = depths.many + std::max(depths.few, 2)};
 }
 
+// Temporaries are as large in any depth, but for gaps that packing leaves by chance.
+constexpr double kPackingShare = 1.05;
+
 // One microbatch through all stages of two ranks and back.
 PipelineSchedule there_and_back(bool split) {
   PipelineSchedule s{.name = "probe", .num_ranks = 2};
@@ -253,6 +256,13 @@ void read_seconds(const Plan& plan, const Depths& depths, const price::Machine& 
   costs.tp_reduce_s = tp_reduce.sum();
 }
 
+double saved_bytes(const Plan& plan) {
+  double bytes = 0.0;
+  for (const MemoryRow& row : plan.memory)
+    bytes += row.owner == kSavedActivationsRow ? static_cast<double>(row.bytes) : 0.0;
+  return bytes;
+}
+
 }  // namespace
 
 StageCosts probe_stages(const ModelSpec& model, const RunShape& base, bool split,
@@ -295,6 +305,7 @@ FlatCosts probe_flat(const ModelSpec& model, const RunShape& base, const Target&
   const int counts[] = {depths.few, depths.many};
   double held[2] = {};
   double scratch[2] = {};
+  double saved[2] = {};
   double once[2] = {};
   double by_case[2][4] = {};  // only, first, middle, last
   for (size_t i = 0; i < 2; ++i) {
@@ -305,6 +316,7 @@ FlatCosts probe_flat(const ModelSpec& model, const RunShape& base, const Target&
     const PlannedRun run(spec, shape, target);
     const auto scratch_arena = static_cast<size_t>(ArenaKind::kScratch);
     held[i] = static_cast<double>(run.peak_bytes() - run.plan().arena_bytes[scratch_arena]);
+    saved[i] = saved_bytes(run.plan());
     const price::PriceOptions how{.linear = linear, .device_graphs = run.plan().device_graphs};
     SegmentPrices prices(run.plan(), machine, how);
     for (int s = 0; s < std::ssize(run.plan().segments); ++s) {
@@ -330,7 +342,8 @@ FlatCosts probe_flat(const ModelSpec& model, const RunShape& base, const Target&
     return LayerLine{.base = few - layer * depths.few, .layer = layer};
   };
   costs.held = line(held[0], held[1]);
-  costs.scratch = line(scratch[0], scratch[1]);
+  costs.scratch = line(saved[0], saved[1]);
+  costs.scratch.base += kPackingShare * std::max(scratch[0] - saved[0], scratch[1] - saved[1]);
   costs.once_s = line(once[0], once[1]);
   costs.only_s = line(by_case[0][0], by_case[1][0]);
   costs.first_s = line(by_case[0][1], by_case[1][1]);
