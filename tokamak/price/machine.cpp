@@ -88,8 +88,8 @@ std::vector<std::string> machine_keys(const Machine& machine) {
   return names;
 }
 
-void set_number(Machine& machine, std::string_view assignment) {
-  const std::string who = fmt::format("--set {}", printable(assignment));
+void set_number(Machine& machine, std::string_view assignment, std::string_view option) {
+  const std::string who = fmt::format("{} {}", option, printable(assignment));
   const size_t equals = assignment.find('=');
   TOK_REQUIRE(equals != std::string_view::npos, "{}: wanted KEY=NUMBER UNIT", who);
   const std::string_view name = trimmed(assignment.substr(0, equals));
@@ -100,7 +100,7 @@ void set_number(Machine& machine, std::string_view assignment) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   TOK_REQUIRE(error == std::errc(), "{}: wanted a number and its unit", who);
   const std::string_view unit = trimmed(text.substr(static_cast<size_t>(end - text.data())));
-  assign(machine, key, value * si_per_unit(key.dimension, unit, who), "--set", who);
+  assign(machine, key, value * si_per_unit(key.dimension, unit, who), option, who);
 }
 
 double get_number(const Machine& machine, std::string_view key) {

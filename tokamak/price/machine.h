@@ -146,7 +146,8 @@ std::vector<std::string> machine_names();
 std::vector<std::string> machine_part_names();
 
 /// Built-in names and TOML files (names with a '/' or that end in .toml) joined by '+': each adds
-/// to what those before it say, and overrides it. Throws Error in one line: file, key, wanted, got.
+/// to what those before it say, and overrides it; joined machines have a joined name. Throws Error
+/// in one line: file, key, wanted, got.
 Machine load_machine(const std::string& names);
 
 /// The machine that this TOML text describes, on built-in bases only; `name` is for messages.
@@ -155,9 +156,13 @@ Machine parse_machine(std::string_view text, const std::string& name);
 /// Every number's key, in the table's order: "device.num_sms", "nvlink.bytes_per_s".
 std::vector<std::string> machine_keys(const Machine& machine);
 
-/// "device.memory_bytes_per_s=4.0 TB/s", "nvlink.efficiency=0.8". Throws Error: unknown key with
-/// the nearest, missing or wrong unit, out of range.
-void set_number(Machine& machine, std::string_view assignment);
+/// "device.memory_bytes_per_s=4.0 TB/s", "nvlink.efficiency=0.8". Throws Error that begins with
+/// `option` and the assignment: unknown key with the nearest, missing or wrong unit, out of range.
+void set_number(Machine& machine, std::string_view assignment, std::string_view option = "--set");
+
+/// Throws Error where numbers do not belong together: domains that do not nest, a reserve beyond
+/// the memory. A loaded machine has passed.
+void validate(const Machine& machine);
 
 /// Reads and writes one number by key, in SI units. Throws Error if there is no such key.
 double get_number(const Machine& machine, std::string_view key);

@@ -82,7 +82,11 @@ void add_part(const Entry& entry, std::vector<Written>& out) {
 }
 
 void add_levels(const Entry& entry, Machine& machine) {
-  for (const std::string& name : text_values(entry)) {
+  const std::vector<std::string> names = text_values(entry);
+  for (auto at = names.begin(); at != names.end(); ++at) {
+    const std::string& name = *at;
+    TOK_REQUIRE(std::find(names.begin(), at, name) == at, "{}: levels: \"{}\": given twice",
+                entry.origin, printable(name));
     TOK_REQUIRE(is_level_name(name),
                 "{}: levels: \"{}\": wanted a name of small letters, digits, _ and - that is no "
                 "section",
@@ -158,7 +162,9 @@ class MachineReader {
   int files_ = 0;
 };
 
-void check(const Machine& m) {
+}  // namespace
+
+void validate(const Machine& m) {
   const std::string& name = m.name;
   TOK_REQUIRE(m.device.peak_flops[static_cast<size_t>(Precision::kBf16)] > 0.0 ||
                   m.device.peak_flops[static_cast<size_t>(Precision::kFp32)] > 0.0,
@@ -170,6 +176,10 @@ void check(const Machine& m) {
   }
   TOK_REQUIRE(m.device.memory_bytes > 0.0, "{}: device.memory_bytes is missing", name);
   TOK_REQUIRE(m.device.memory_bytes_per_s > 0.0, "{}: device.memory_bytes_per_s is missing", name);
+  TOK_REQUIRE(m.device.reserve_bytes < m.device.memory_bytes,
+              "{}: device.reserve_bytes: wanted less than device.memory_bytes, {}, got {}", name,
+              text_of(m.device.memory_bytes, Dimension::kBytes),
+              text_of(m.device.reserve_bytes, Dimension::kBytes));
   int inner = 1;
   for (size_t l = 0; l < m.levels.size(); ++l) {
     const Level& level = m.levels[l];
@@ -189,19 +199,23 @@ void check(const Machine& m) {
   }
 }
 
-}  // namespace
-
 Machine load_machine(const std::string& names) {
   Machine machine;
   MachineReader reader(machine, true);
+  std::string joined;
   size_t begin = 0;
   while (begin <= names.size()) {
     const size_t end = std::min(names.find('+', begin), names.size());
-    reader.read_name(names.substr(begin, end - begin), "", "");
+    const std::string name = names.substr(begin, end - begin);
+    reader.read_name(name, "", "");
+    const bool is_file = is_file_name(name);
+    joined +=
+        (begin > 0 ? "+" : "") + (is_file ? std::filesystem::path(name).stem().string() : name);
     begin = end + 1;
   }
-  if (machine.name.empty()) machine.name = names;
-  check(machine);
+  const bool is_joined = names.find('+') != std::string::npos;
+  if (machine.name.empty() || is_joined) machine.name = printable(joined);
+  validate(machine);
   return machine;
 }
 
@@ -209,7 +223,7 @@ Machine parse_machine(std::string_view text, const std::string& name) {
   Machine machine;
   MachineReader(machine, false).read_text(text, name, "");
   if (machine.name.empty()) machine.name = name;
-  check(machine);
+  validate(machine);
   return machine;
 }
 

@@ -98,8 +98,8 @@ void add_device(std::vector<MachineKey>& out) {
   add.operator()<&Device::memory_half_bytes>("memory_half_bytes", kBytes, 0, kMaxBytes);
   add.operator()<&Device::launch_s>("launch_s", kSeconds, 0, kMaxShort);
   add.operator()<&Device::reserve_bytes>("reserve_bytes", kBytes, 0, kMaxBytes);
-  add.operator()<&Device::to_host_bytes_per_s>("to_host_bytes_per_s", kBytesPerSecond, 0, kMaxRate);
-  add.operator()<&Device::from_host_bytes_per_s>("from_host_bytes_per_s", kBytesPerSecond, 0,
+  add.operator()<&Device::to_host_bytes_per_s>("to_host_bytes_per_s", kBytesPerSecond, 1, kMaxRate);
+  add.operator()<&Device::from_host_bytes_per_s>("from_host_bytes_per_s", kBytesPerSecond, 1,
                                                  kMaxRate);
 }
 
@@ -141,11 +141,11 @@ void add_operation(std::vector<MachineKey>& out) {
   out.push_back(number<kStorage, &Storage::devices_per_node>("storage.devices_per_node", kNone, 1,
                                                              kMaxDevices));
   out.push_back(number<kStorage, &Storage::write_bytes_per_s>("storage.write_bytes_per_s",
-                                                              kBytesPerSecond, 0, kMaxRate));
+                                                              kBytesPerSecond, 1, kMaxRate));
   out.push_back(number<kStorage, &Storage::read_bytes_per_s>("storage.read_bytes_per_s",
-                                                             kBytesPerSecond, 0, kMaxRate));
+                                                             kBytesPerSecond, 1, kMaxRate));
   out.push_back(number<kStorage, &Storage::total_bytes_per_s>("storage.total_bytes_per_s",
-                                                              kBytesPerSecond, 0, kMaxRate));
+                                                              kBytesPerSecond, 1, kMaxRate));
   out.push_back(number<kStorage, &Storage::commit_s>("storage.commit_s", kSeconds, 0, kMaxLong));
   constexpr auto kFailures = &Machine::failures;
   out.push_back(

@@ -11,7 +11,7 @@
 
 namespace tokamak::price {
 
-/// One number of one machine. Of a tile's efficiency `tile` says which; of a level's `level`.
+/// One number of one machine.
 struct MachineKey {
   std::string name;
   Dimension dimension = Dimension::kNone;
@@ -20,7 +20,7 @@ struct MachineKey {
   bool is_whole = false;
   double (*get)(const Machine& machine, size_t at) = nullptr;
   void (*set)(Machine& machine, size_t at, double value) = nullptr;
-  size_t at = 0;  ///< the level, or tile
+  size_t at = 0;  ///< which level, tile or precision
 
   double value(const Machine& machine) const { return get(machine, at); }
 };

@@ -122,7 +122,7 @@ TEST(MachineFile, NamesAFileAsItsBaseAndIsJoinedByPlus) {
   const std::string top = (folder / "top.toml").string();
   EXPECT_DOUBLE_EQ(load_machine(top).levels[2].bytes_per_s, 25e9);
   const Machine joined = load_machine("h200+" + (folder / "calibration.toml").string());
-  EXPECT_EQ(joined.name, "h200");
+  EXPECT_EQ(joined.name, "h200+calibration");
   EXPECT_DOUBLE_EQ(joined.device.memory_efficiency, 0.91);
   std::ofstream(folder / "loop.toml") << "base = \"loop.toml\"\n";
   EXPECT_NE(error_of([&] { load_machine((folder / "loop.toml").string()); }).find("each other's"),

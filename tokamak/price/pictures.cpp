@@ -25,6 +25,11 @@ constexpr std::array<std::string_view, kNumCategories> kCategoryColors = {
 constexpr std::array<std::string_view, kNumArenas> kArenaColors = {"#4f86c6", "#8ebef0", "#92d296",
                                                                    "#f4c878"};
 
+// What arenas hold, for people.
+constexpr std::array<std::string_view, kNumArenas> kArenaNames = {
+    "weights, gradients, moments", "compute weights", "saved activations of the pipeline",
+    "activations and temporaries of a microbatch"};
+
 std::string svg_begin(double height) {
   return fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
@@ -113,6 +118,26 @@ std::string time_axis(double y, double step_s) {
   return svg;
 }
 
+// Lines and labels of a plot from 0 to `top`, in `unit`.
+std::string value_axis(double top, double unit, const std::string& name) {
+  constexpr int kTicks = 4;
+  const double about = top / unit / kTicks;
+  const double power = std::pow(10.0, std::floor(std::log10(about)));
+  const double step = power * (about < 2.0 * power ? 1.0 : about < 5.0 * power ? 2.0 : 5.0);
+  std::string svg;
+  for (double value = 0.0; value * unit <= top; value += step) {
+    const double y = kHeight * (1.0 - value * unit / top);
+    svg += rect(kLeft, y, kWidth, 0.5, "#bbb") +
+           text(kLeft - 6.0, y + 4.0, fmt::format("{:g}", value), "end");
+  }
+  return svg + text(0.0, kHeight + 12.0, name);
+}
+
+// A line across a plot with what it says at its right end.
+std::string marked_line(double y, std::string_view color, const std::string& words) {
+  return rect(kLeft, y - 0.5, kWidth, 1.0, color) + text(kLeft + kWidth + 4.0, y + 4.0, words);
+}
+
 // One area of a stack, from the sum of the arenas below it up.
 std::string area(std::span<const MemoryPoint> points, size_t arena, double step_s, double top) {
   std::string path;
@@ -184,8 +209,9 @@ std::string timeline_svg(std::span<const TimelineRow> rows, double step_s) {
   return svg + legend(bottom + 28.0, kBlockColors, strings(kBlockNames)) + "</svg>\n";
 }
 
-std::string memory_svg(std::span<const MemoryPoint> points, double step_s, double limit_bytes) {
-  double most = limit_bytes;
+std::string memory_svg(std::span<const MemoryPoint> points, double step_s, double planned_bytes,
+                       double limit_bytes) {
+  double most = std::max(planned_bytes, limit_bytes);
   for (const MemoryPoint& p : points) {
     double sum = 0.0;
     for (const double bytes : p.bytes) sum += bytes;
@@ -193,16 +219,16 @@ std::string memory_svg(std::span<const MemoryPoint> points, double step_s, doubl
   }
   const double top = 1.05 * most;
   std::string svg = svg_begin(kHeight + 50.0);
+  svg += value_axis(top, kGiB, "GiB");
   for (size_t a = 0; a < kNumArenas; ++a) svg += area(points, a, step_s, top);
-  const double line = kHeight * (1.0 - limit_bytes / top);
-  svg += fmt::format(
-      "<line x1=\"{0:.1f}\" y1=\"{2:.1f}\" x2=\"{1:.1f}\" y2=\"{2:.1f}\" stroke=\"#c00\"/>\n",
-      kLeft, kLeft + kWidth, line);
-  svg += text(0.0, line + 4.0, fmt::format("{:.1f} GiB", limit_bytes / kGiB));
+  const auto line = [&](double bytes, std::string_view color, std::string_view name) {
+    svg += marked_line(kHeight * (1.0 - bytes / top), color,
+                       fmt::format("{:.1f} {}", bytes / kGiB, name));
+  };
+  line(limit_bytes, "#c00", "limit");
+  line(planned_bytes, "#555", "planned");
   svg += time_axis(kHeight + 12.0, step_s);
-  std::array<std::string, kNumArenas> names;
-  for (size_t a = 0; a < kNumArenas; ++a) names[a] = name_of(static_cast<ArenaKind>(a));
-  return svg + legend(kHeight + 28.0, kArenaColors, names) + "</svg>\n";
+  return svg + legend(kHeight + 28.0, kArenaColors, strings(kArenaNames)) + "</svg>\n";
 }
 
 std::string breakdown_svg(const StepPrice& step) {
@@ -223,7 +249,7 @@ std::string sweep_svg(const std::string& key, std::span<const std::string> value
   double most = 0.0;
   for (const Report& r : reports) most = std::max(most, r.device_tokens_per_s());
   const double top = 1.1 * most;
-  std::string svg = svg_begin(kHeight + 40.0);
+  std::string svg = svg_begin(kHeight + 40.0) + value_axis(top, 1.0, "tokens/s/GPU");
   std::string path;
   const auto count = static_cast<double>(std::max<size_t>(reports.size(), 2) - 1);
   for (size_t i = 0; i < reports.size(); ++i) {
@@ -236,9 +262,8 @@ std::string sweep_svg(const std::string& key, std::span<const std::string> value
     svg += text(x, kHeight + 14.0, escaped(values[i]), "middle");
   }
   svg += fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"#4f86c6\"/>\n", path);
-  svg += rect(kLeft, kHeight, kWidth, 1.0, "#888");
-  svg += text(kLeft + kWidth / 2.0, kHeight + 32.0, escaped(key), "middle");
-  return svg + text(0.0, 12.0, "tokens/s/GPU") + "</svg>\n";
+  svg += marked_line(kHeight * (1.0 - reports[0].device_tokens_per_s() / top), "#aaa", "the first");
+  return svg + text(kLeft + kWidth / 2.0, kHeight + 32.0, escaped(key), "middle") + "</svg>\n";
 }
 
 std::string step_page(const Report& report, std::span<const TimelineRow> rows,
@@ -248,7 +273,7 @@ std::string step_page(const Report& report, std::span<const TimelineRow> rows,
                                  escaped(to_text(report)), breakdown_svg(report.step));
   body += fmt::format("<h2>The step</h2>\n{}", timeline_svg(rows, step_s));
   body += fmt::format("<h2>Memory of rank {}</h2>\n{}", report.memory_rank,
-                      memory_svg(memory, step_s, report.memory_limit_bytes));
+                      memory_svg(memory, step_s, report.memory_bytes(), report.memory_limit_bytes));
   return page(fmt::format("{} on {} x {}", report.model, report.num_devices, report.machine), body);
 }
 

@@ -42,7 +42,10 @@ struct MemoryPoint {
   std::array<double, kNumArenas> bytes{};
 };
 
-std::string memory_svg(std::span<const MemoryPoint> points, double step_s, double limit_bytes);
+/// What is in use, under the lines of what is planned (slots that wait for their next microbatch
+/// are) and of what a device has.
+std::string memory_svg(std::span<const MemoryPoint> points, double step_s, double planned_bytes,
+                       double limit_bytes);
 
 std::string breakdown_svg(const StepPrice& step);
 

@@ -13,6 +13,7 @@ namespace {
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 constexpr double kDay = 86400.0;
 constexpr double kHour = 3600.0;
+constexpr double kMostDays = 1e9;
 
 double percent(double part, double whole) {
   return whole > 0.0 ? 100.0 * part / whole : 0.0;
@@ -23,6 +24,7 @@ double category(const Report& r, Category c) {
 }
 
 std::string duration(double seconds) {
+  if (seconds > kMostDays * kDay) return "for ever";
   if (seconds < 1.0) return fmt::format("{:.1f} ms", 1e3 * seconds);
   if (seconds < 120.0) return fmt::format("{:.2f} s", seconds);
   if (seconds < 2.0 * kHour) return fmt::format("{:.1f} min", seconds / 60.0);
@@ -86,11 +88,15 @@ std::string run_text(const Report& r) {
       c.checkpoint.rank_bytes / kGiB, duration(c.checkpoint.stall_s),
       duration(c.checkpoint.durable_s), duration(c.checkpoint.load_s));
   if (c.failures.failures_per_s > 0.0) {
+    const double real_days = days / c.goodput;
     text += fmt::format(
-        "goodput                {:.4f} with a checkpoint every {} ({:.0f} steps), a failure every "
-        "{}: {:.2f} days\n",
+        "goodput                {:.4f} with a checkpoint every {} ({:.6g} steps), a failure every "
+        "{}: {}\n",
         c.goodput, duration(c.interval_s), std::ceil(c.interval_s / r.step.seconds),
-        duration(1.0 / c.failures.failures_per_s), days / c.goodput);
+        duration(1.0 / c.failures.failures_per_s),
+        real_days < kMostDays ? fmt::format("{:.2f} days", real_days) : "never done");
+    text += fmt::format("spares                 {} of {} nodes are enough 99 times in 100\n",
+                        c.num_spares, c.num_nodes);
   }
   return text;
 }
@@ -134,7 +140,9 @@ OrderedJson reliability_json(const Report& r) {
           {"load_s", c.checkpoint.load_s},
           {"failures_per_s", c.failures.failures_per_s},
           {"best_interval_s", c.interval_s},
-          {"goodput", c.goodput}};
+          {"goodput", c.goodput},
+          {"nodes", c.num_nodes},
+          {"spare_nodes", c.num_spares}};
 }
 
 }  // namespace
@@ -152,6 +160,10 @@ Reliability reliability_of(double num_parameters, int num_devices, const StepPri
   const double hidden_s = std::max(0.0, step.seconds - optimizer_s);
   Reliability r{.checkpoint = checkpoint_cost(num_parameters, num_devices, hidden_s, machine)};
   r.failures = failure_model(num_devices, r.checkpoint, machine);
+  const int node = machine.storage.devices_per_node;
+  r.num_nodes = (num_devices + node - 1) / node;
+  const double down = machine.failures.per_device_s * node * machine.failures.repair_s;
+  r.num_spares = num_spares(r.num_nodes, std::min(1.0, down));
   if (r.failures.failures_per_s > 0.0) {
     r.interval_s = best_interval_s(r.failures);
     r.goodput = goodput(r.failures, r.interval_s);

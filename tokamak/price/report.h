@@ -1,4 +1,4 @@
-// A priced step for people and programs: table and JSON. Pictures are in report_html.h.
+// A priced step for people and programs: table and JSON. Pictures are in pictures.h.
 #pragma once
 
 #include <optional>
@@ -22,6 +22,8 @@ struct Reliability {
   FailureModel failures;
   double interval_s = 0.0;  ///< between checkpoints, with the greatest goodput
   double goodput = 1.0;
+  int num_nodes = 1;
+  int num_spares = 0;  ///< nodes that are enough 99 times in 100
 };
 
 struct Report {

@@ -48,13 +48,14 @@ class MemoryInTime {
 
   std::vector<price::MemoryPoint> points(std::span<const price::PricedSpan> spans) {
     for (const price::PricedSpan& s : spans) hold(s);
-    std::vector<price::MemoryPoint> points;
+    price::MemoryPoint always;
+    always.bytes[static_cast<size_t>(ArenaKind::kState)] = planned(ArenaKind::kState);
+    always.bytes[static_cast<size_t>(ArenaKind::kCarried)] = planned(ArenaKind::kCarried);
+    std::vector<price::MemoryPoint> points{always};
     for (const price::PricedSpan& s : spans) {
       if (s.stream != 0) continue;
-      price::MemoryPoint& p = points.emplace_back();
+      price::MemoryPoint& p = points.emplace_back(always);
       p.time_s = s.begin_s;
-      p.bytes[static_cast<size_t>(ArenaKind::kState)] = planned(ArenaKind::kState);
-      p.bytes[static_cast<size_t>(ArenaKind::kCarried)] = planned(ArenaKind::kCarried);
       p.bytes[static_cast<size_t>(ArenaKind::kSlot)] = slots_at(s.begin_s);
       p.bytes[static_cast<size_t>(ArenaKind::kScratch)] = scratch_.at(s.task);
     }
