@@ -65,6 +65,16 @@ TEST(PriceBadInput, AbsurdNumbers) {
         "nvlink.efficiency=1.5", "nvlink.efficiency", "device.num_sms=0", "device.num_sms=1.5",
         "device.launch_s=-1 us", "nvlink.speed=1", "=5"})
     expect_one_line({on_h100("8", {"--set", set}), {"--set", set}});
+  for (const char* set :
+       {"nvlink.num_devices=0", "network.num_devices=12", "device.reserve_bytes=100 GB",
+        "device.memory_bytes=1 GB", "storage.write_bytes_per_s=0 GB/s",
+        "device.to_host_bytes_per_s=0 GB/s", "nvlink.bytes_per_s=450 Gb/s",
+        "nvlink.bytes_per_s=1e300 GB/s", "nvlink.bytes_per_s=inf GB/s", "nvlink.bytes_per_s=",
+        "software.compute_slowdown=0.5", "network.oversubscription=0", "xgmi.bytes_per_s=1 GB/s"})
+    expect_one_line({on_h100("8", {"--set", set}), {std::string(set).substr(0, 6)}});
+  for (const char* batch : {"100000", "9223372036854775807"})
+    expect_one_line({on_h100("8", {std::string("--training.local_batch_size=") + batch}),
+                     {"training.local_batch_size", batch}});
   for (const char* sweep : {"nvlink.bytes_per_s=1GB/s,-5GB/s", "nvlink.nothing=1,2", "gpus=8,0"})
     expect_one_line({on_h100("8", {"--sweep", sweep}), {}});
 }
@@ -83,6 +93,11 @@ TEST(PriceBadInput, MachineFiles) {
       {head + size + "bandwidth = { value = 450, unit = 'GB/s', source = 's' }\n",
        {"x.toml:6", "n.bandwidth"}},
       {head + size, {"n.bytes_per_s"}},
+      {"base = 'h100-sxm'\nlevels = ['n', 'n']\n[n]\n" + size, {"x.toml:2", "\"n\"", "twice"}},
+      {"base = 'h100'\n[nvlink]\nbytes_per_s = { value = nan, unit = 'GB/s', source = 's' }\n",
+       {"x.toml:3", "nvlink.bytes_per_s", "nan"}},
+      {"base = 'h100'\n[nvlnk]\nbytes_per_s = { value = 1, unit = 'GB/s', source = 's' }\n",
+       {"x.toml:3", "nvlnk.bytes_per_s", "nvlink.bytes_per_s"}},
       {"base = 'x.toml'\n", {"x.toml", "base"}},
       {"base = 'h1000'\n", {"h1000"}},
       {"name = \xff\n", {"x.toml:1", "TOML"}},
@@ -98,9 +113,69 @@ TEST(PriceBadInput, MachineFiles) {
     expect_one_line({{std::string("--cluster=") + name, "--gpus=8"}, {}}, folder.path());
 }
 
+TEST(PriceBadInput, AFabricThatEnds) {
+  const ScratchFolder folder;
+  write_file_atomic(folder.path() / "x.toml",
+                    "name = 'x'\nbase = 'h100-sxm'\nlevels = ['n']\n[n]\n"
+                    "num_devices = { value = 8, source = 's' }\n"
+                    "bytes_per_s = { value = 450, unit = 'GB/s', source = 's' }\n");
+  for (const Words& more : {Words{}, Words{"--search"}}) {
+    Words words{"--cluster=x.toml", "--gpus=16"};
+    words.insert(words.end(), more.begin(), more.end());
+    expect_one_line({words, {"--gpus 16", "connects 8", "n.num_devices"}}, folder.path());
+  }
+}
+
+TEST(PriceBadInput, OptionsThatDoNotGoTogether) {
+  for (const Case& c : {
+           Case{{"--gpus=16"}, {"--gpus", "twice"}},
+           Case{{"--cluster=h200"}, {"--cluster", "twice"}},
+           Case{{"--tokens="}, {"--tokens", "value"}},
+           Case{{"--print"}, {"--print", "--cluster"}},
+           Case{{"--why"}, {"--why", "--cluster"}},
+           Case{{"--schedule-svg", "x.svg"}, {"--schedule-svg", "--cluster"}},
+           Case{{"--world-size=4"}, {"--world-size", "--gpus"}},
+           Case{{"--csv", "x.csv"}, {"--csv", "--sweep"}},
+           Case{{"--sweep=gpus=8,16", "--write=x.toml"}, {"--write", "--sweep"}},
+           Case{{"--sweep=gpus=8,16", "--sweep=gpus=32"}, {"--sweep", "twice"}},
+           Case{{"--sweep=nvlink.bytes_per_s=1GB/s,-5GB/s"}, {"--sweep", "-5GB/s"}},
+           Case{{"--search", "--json"}, {"--json", "--search"}},
+           Case{{"--search", "--tokens=1e12"}, {"--tokens", "--search"}},
+           Case{{"--search", "--all-ranks"}, {"--all-ranks", "--search"}},
+       })
+    expect_one_line({on_h100("8", c.words), c.parts});
+}
+
+TEST(PriceBadInput, FilesOfRows) {
+  const ScratchFolder folder;
+  const std::vector<std::pair<std::string, Words>> files = {
+      {"", {"x.csv", "empty"}},
+      {"gpu,n_gpus\n", {"x.csv", "step_time_s", "got gpu, n_gpus"}},
+      {"gpu,\"step_time_s\n1,2\n", {"x.csv:1", "quote"}},
+      {"gpu,step_time_s\n\"1,2\n", {"x.csv:2", "quote"}},
+      {std::string("\0\n\x01,\xff\n", 6), {"x.csv", "wanted"}},
+  };
+  for (const auto& [text, parts] : files) {
+    write_file_atomic(folder.path() / "x.csv", text);
+    const auto result = run_program({TOK_PROGRAM, "plan", "--rows", "x.csv"}, folder.path());
+    EXPECT_EQ(result.exit_code, 2) << text;
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+    for (const std::string& part : parts)
+      EXPECT_NE(result.err.find(part), std::string::npos) << part << ": " << result.err;
+  }
+}
+
 TEST(PriceBadInput, PlacesThatCannotBeWritten) {
-  for (const char* option : {"--trace", "--html"})
-    expect_one_line({on_h100("8", {option, "no/such/folder/x"}), {"no/such/folder/x"}});
+  const ScratchFolder folder;
+  make_folders(folder.path() / "sub");
+  for (const char* option : {"--trace", "--html", "--write"}) {
+    for (const char* place : {"no/such/folder/x", "sub", "/dev/null"})
+      expect_one_line({on_h100("8", {option, place}), {place}}, folder.path());
+  }
+  // Before a search has taken its time, and before any other file is written.
+  expect_one_line({on_h100("8", {"--search", "--write", "no/x.toml"}), {"no/x.toml"}});
+  expect_one_line({on_h100("8", {"--trace=a.json", "--html=no/x"}), {"no/x"}}, folder.path());
+  EXPECT_EQ(list_folder(folder.path()).size(), 1U);
 }
 
 }  // namespace

@@ -119,6 +119,21 @@ TEST(PriceCli, SaysWhatWouldMakeItFit) {
   EXPECT_NE(result.out.find("activation_checkpoint.mode = \"full\""), std::string::npos);
 }
 
+TEST(PriceCli, WhatIsWrittenHasTheSamePrice) {
+  const ScratchFolder folder;
+  const auto step_of = [&](const Words& words) {
+    Words all{TOK_PROGRAM, "plan", "--gpus=8", "--json"};
+    all.insert(all.end(), words.begin(), words.end());
+    const auto result = run_program(all, folder.path());
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return parse_json(result.out, "report").at("step_time_s").get<double>();
+  };
+  const std::string fp8 = "--preset=bench-llama-8b-fsdp-h200-fp8";
+  EXPECT_EQ(step_of({fp8, "--write=a.toml"}), step_of({"a.toml", "--cluster=h200"}));
+  EXPECT_LT(step_of({"a.toml", "--cluster=h200"}),
+            step_of({"a.toml", "--cluster=h200", "--precision=bf16"}));
+}
+
 TEST(PriceCli, MistakesAreOneLine) {
   struct Case {
     Words words;

@@ -24,27 +24,34 @@ struct Point {
   std::vector<std::string> overrides;  // after those of the command line
 };
 
+void check_connects(const price::Machine& machine, int64_t num_gpus) {
+  if (num_gpus == 1 || machine.levels.empty()) return;
+  const price::Level& outermost = machine.levels.back();
+  TOK_REQUIRE(outermost.num_devices == 0 || num_gpus <= outermost.num_devices,
+              "--gpus {}: {} connects {} ({}.num_devices)", num_gpus, machine.name,
+              outermost.num_devices, outermost.name);
+}
+
 std::optional<PriceRequest> request_of(const PriceWords& words, const Point& point) {
   std::vector<std::string> args = words.rest;
   args.insert(args.end(), point.overrides.begin(), point.overrides.end());
   args.push_back(fmt::format("--world-size={}", point.num_gpus));
   const auto run = load_run_config(args, "plan", {.source = "none"});
   if (!run) return std::nullopt;
+  check_connects(point.machine, point.num_gpus);
   return PriceRequest{.config = run->config,
                       .degrees = run->place.degrees,
                       .machine = point.machine,
-                      .linear = words.precision,
+                      .linear = words.precision.value_or(linear_precision(run->config)),
                       .all_ranks = words.all_ranks,
                       .wants_spans = !words.sweep && (words.trace || words.html)};
 }
 
-// Keys of the configuration begin with a section.
-bool is_config_key(const std::string& key) {
-  const std::string section = key.substr(0, key.find('.'));
-  const auto sections = {
-      "activation_checkpoint", "checkpoint", "debug",     "job", "metrics", "model", "optimizer",
-      "parallelism",           "training",   "validation"};
-  return std::find(sections.begin(), sections.end(), section) != sections.end();
+bool is_machine_key(const price::Machine& machine, const std::string& key) {
+  const std::string section = key.substr(0, key.find('.') + 1);
+  const std::vector<std::string> keys = price::machine_keys(machine);
+  return std::any_of(keys.begin(), keys.end(),
+                     [&](const std::string& known) { return known.starts_with(section); });
 }
 
 // The mesh grows in data_parallel_shard_degree; the batch of all ranks grows with it or stays.
@@ -71,10 +78,11 @@ Point point_of(const PriceWords& words, const Point& base, const std::string& va
   if (sweep.key == "gpus") {
     point.num_gpus = std::stoll(value);
     point.overrides = overrides_for_gpus(words, base, point.num_gpus);
-  } else if (is_config_key(sweep.key)) {
-    point.overrides = {fmt::format("--{}={}", sweep.key, value)};
+  } else if (is_machine_key(base.machine, sweep.key)) {
+    price::set_number(point.machine, fmt::format("{}={}", sweep.key, value), "--sweep");
+    price::validate(point.machine);
   } else {
-    price::set_number(point.machine, fmt::format("{}={}", sweep.key, value));
+    point.overrides = {fmt::format("--{}={}", sweep.key, value)};
   }
   return point;
 }
@@ -122,7 +130,6 @@ std::string sweep_csv(const Sweep& sweep, const std::vector<price::Report>& repo
 
 int run_sweep(const PriceWords& words, const Point& base) {
   const Sweep& sweep = *words.sweep;
-  TOK_REQUIRE(!words.trace, "--trace: one step, not a --sweep");
   std::vector<price::Report> reports;
   for (const std::string& value : sweep.values) {
     const auto request = request_of(words, point_of(words, base, value));
@@ -157,8 +164,9 @@ void print_machines() {
       levels.push_back(level.num_devices > 0 ? fmt::format("{} {}", level.name, level.num_devices)
                                              : level.name);
     }
-    fmt::print("{:<16}{}; {}\n", name, machine.device.name, fmt::join(levels, ", "));
+    fmt::print("{:<14}{}; {}\n", name, machine.about, fmt::join(levels, ", "));
   }
+  fmt::print("parts, to be joined by +: {}\n", fmt::join(price::machine_part_names(), ", "));
 }
 
 }  // namespace
@@ -170,19 +178,26 @@ int run_price(const PriceWords& words) {
   }
   Point base{.machine = price::load_machine(words.cluster)};
   for (const std::string& set : words.sets) price::set_number(base.machine, set);
+  price::validate(base.machine);
   if (words.numbers) {
     fmt::print("{}", base.machine.describe());
     return 0;
   }
-  if (words.search) return run_search(words, base.machine);
+  if (words.search) {
+    check_connects(base.machine, *words.num_gpus);
+    return run_search(words, base.machine);
+  }
   base.num_gpus = words.num_gpus ? *words.num_gpus : std::stoll(words.sweep->values[0]);
   if (words.sweep) return run_sweep(words, base);
-  TOK_REQUIRE(!words.csv, "--csv: wanted --sweep with it");
   const auto request = request_of(words, base);
   if (!request) return 0;
   const PricedRun run = price_run(*request);
   const price::Report report = report_of(*request, run, words.tokens);
-  if (words.write) write_file_atomic(*words.write, config_toml(request->config));
+  if (words.write) {
+    Config config = request->config;
+    set_linear_precision(config, request->linear);
+    write_file_atomic(*words.write, config_toml(config));
+  }
   if (words.trace) write_file_atomic(*words.trace, trace_of(run));
   if (words.html) write_file_atomic(*words.html, page_of(run, report));
   fmt::print("{}", words.json ? to_json(report) : to_text(report));

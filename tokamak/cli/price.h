@@ -23,8 +23,8 @@ struct Sweep {
 struct PriceWords {
   std::string cluster;
   std::optional<int64_t> num_gpus;
-  std::vector<std::string> sets;  ///< "key=value" of the machine
-  price::Precision precision = price::Precision::kBf16;
+  std::vector<std::string> sets;              ///< "key=value" of the machine
+  std::optional<price::Precision> precision;  ///< else what the configuration converts to
   double tokens = 1e12;
   bool json = false;
   bool all_ranks = false;

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <charconv>
 #include <functional>
 
@@ -5,6 +6,7 @@
 
 #include "tokamak/cli/price.h"
 #include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
 #include "tokamak/train/presets.h"
 
 namespace tokamak::cli {
@@ -33,7 +35,7 @@ double parse_tokens(const std::string& text) {
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), tokens);
   TOK_REQUIRE(
       code == std::errc() && end == text.data() + text.size() && tokens > 0.0 && tokens <= 1e18,
-      "--tokens {}: wanted a positive number, as 1e12", text);
+      "--tokens {}: wanted a number above 0 and at most 1e18, as 1e12", text);
   return tokens;
 }
 
@@ -59,26 +61,51 @@ Sweep parse_sweep(const std::string& text) {
 }
 
 // What the words leave open.
-void apply_preset(PriceWords& words, std::optional<price::Precision>& precision) {
+void apply_preset(PriceWords& words) {
   const Preset& preset = find_preset(*words.preset);
   words.rest.push_back("--preset=" + preset.name);
   if (words.cluster.empty()) words.cluster = preset.cluster;
   if (!words.num_gpus) words.num_gpus = preset.num_gpus;
-  if (!precision) precision = parse_precision(preset.precision);
+  if (!words.precision) words.precision = parse_precision(preset.precision);
+}
+
+void check_together(const PriceWords& words, const std::vector<std::string>& given) {
+  const auto refuse = [&](std::initializer_list<const char*> others, const std::string& with) {
+    for (const char* other : others) {
+      const bool is_given = std::find(given.begin(), given.end(), other) != given.end();
+      TOK_REQUIRE(!is_given, "{}: not with {}", other, with);
+    }
+  };
+  if (words.search) {
+    refuse({"--json", "--trace", "--html", "--csv", "--sweep", "--all-ranks", "--tokens"},
+           "--search: price the plan that it writes");
+  }
+  if (words.sweep) refuse({"--trace", "--write"}, "--sweep, which prices many steps");
+  TOK_REQUIRE(!words.csv || words.sweep, "--csv: wanted --sweep with it");
+  constexpr std::string_view kOfOnePlan[] = {"--print", "--why", "--print-schedule",
+                                             "--schedule-svg", "--world-size"};
+  for (const std::string& word : words.rest) {
+    for (const std::string_view other : kOfOnePlan) {
+      TOK_REQUIRE(word != other && !word.starts_with(fmt::format("{}=", other)),
+                  "{}: not with --cluster, which prices the plans of --gpus ranks", other);
+    }
+  }
+  for (const auto& path : {words.trace, words.html, words.csv, words.write}) {
+    if (path) check_can_write(*path);
+  }
 }
 
 }  // namespace
 
 std::optional<PriceWords> find_price_words(Args args) {
   PriceWords words;
-  std::vector<std::string> others;  // that mean nothing without --cluster
-  std::optional<price::Precision> precision;
+  std::vector<std::string> given;
   using Use = std::function<void(const std::string&)>;
   const std::pair<std::string, Use> valued[] = {
       {"--cluster", [&](const std::string& v) { words.cluster = v; }},
       {"--gpus", [&](const std::string& v) { words.num_gpus = parse_gpus("--gpus ", v); }},
       {"--set", [&](const std::string& v) { words.sets.push_back(v); }},
-      {"--precision", [&](const std::string& v) { precision = parse_precision(v); }},
+      {"--precision", [&](const std::string& v) { words.precision = parse_precision(v); }},
       {"--tokens", [&](const std::string& v) { words.tokens = parse_tokens(v); }},
       {"--trace", [&](const std::string& v) { words.trace = v; }},
       {"--html", [&](const std::string& v) { words.html = v; }},
@@ -92,8 +119,12 @@ std::optional<PriceWords> find_price_words(Args args) {
       const bool is_joined = args[i].rfind(name + "=", 0) == 0;
       if (!is_joined && args[i] != name) continue;
       TOK_REQUIRE(is_joined || i + 1 < args.size(), "{}: wanted a value", name);
-      use(is_joined ? args[i].substr(name.size() + 1) : args[++i]);
-      if (name != "--cluster") others.push_back(name);
+      const std::string value = is_joined ? args[i].substr(name.size() + 1) : args[++i];
+      TOK_REQUIRE(!value.empty(), "{}: wanted a value", name);
+      const bool is_again = std::find(given.begin(), given.end(), name) != given.end();
+      TOK_REQUIRE(!is_again || name == "--set", "{} {}: given twice", name, value);
+      use(value);
+      given.push_back(name);
       is_ours = true;
       break;
     }
@@ -105,20 +136,20 @@ std::optional<PriceWords> find_price_words(Args args) {
     for (const auto& [name, flag] : flags) {
       if (args[i] != name) continue;
       *flag = true;
-      others.push_back(name);
+      given.push_back(name);
       is_ours = true;
     }
     if (!is_ours) words.rest.push_back(args[i]);
   }
-  if (words.preset) apply_preset(words, precision);
-  words.precision = precision.value_or(price::Precision::kBf16);
+  if (words.preset) apply_preset(words);
   if (words.cluster.empty()) {
-    TOK_REQUIRE(others.empty(), "{}: wanted --cluster NAME with it", others[0]);
+    TOK_REQUIRE(given.empty(), "{}: wanted --cluster NAME with it", given[0]);
     return std::nullopt;
   }
   if (words.cluster == "list" || words.numbers) return words;
   TOK_REQUIRE(words.num_gpus || (words.sweep && words.sweep->key == "gpus"),
               "--cluster {}: wanted --gpus N with it", words.cluster);
+  check_together(words, given);
   return words;
 }
 
@@ -129,7 +160,8 @@ std::string price_help() {
          "  --set KEY=VALUE another value for a number of the machine, as "
          "device.memory_bytes_per_s\n"
          "  --numbers       print the machine's numbers with their sources, price nothing\n"
-         "  --precision P   of the products inside blocks: bf16, fp8 or fp4\n"
+         "  --precision P   of the products inside blocks: bf16, fp8 or fp4; else as "
+         "model.converters say\n"
          "  --tokens N      how many to train for (1e12)\n"
          "  --all-ranks     price every rank, not the first of each pipeline stage\n"
          "  --json          the table as JSON\n"

@@ -39,8 +39,6 @@ std::optional<Config> base_config(const PriceWords& words) {
 }  // namespace
 
 int run_search(const PriceWords& words, const price::Machine& machine) {
-  TOK_REQUIRE(!words.json && !words.trace && !words.html && !words.sweep,
-              "--search: not with --json, --trace, --html or --sweep: price the plan it writes");
   const auto config = base_config(words);
   if (!config) return 0;
   SearchRequest request{
@@ -48,11 +46,16 @@ int run_search(const PriceWords& words, const price::Machine& machine) {
       .num_gpus = *words.num_gpus,
       .machine = machine,
       .num_threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()))};
-  if (words.precision != price::Precision::kBf16) request.precisions.push_back(words.precision);
+  const price::Precision precision = words.precision.value_or(linear_precision(*config));
+  if (precision != price::Precision::kBf16) request.precisions.push_back(precision);
   const SearchResult result = search_plans(request);
   if (words.write) write_file_atomic(*words.write, config_toml(result.best[0].config));
   fmt::print("{}", search_text(request, result));
-  if (words.write) fmt::print("wrote the first to {}\n", *words.write);
+  if (words.write) {
+    const price::Precision linear = result.best[0].point.linear;
+    fmt::print("wrote the first to {}{}\n", *words.write,
+               linear == price::Precision::kFp4 ? "; price it with --precision fp4" : "");
+  }
   return 0;
 }
 

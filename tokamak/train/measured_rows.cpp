@@ -9,6 +9,7 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/core/names.h"
 
 namespace tokamak {
 namespace {
@@ -40,18 +41,23 @@ class CsvReader {
         fields.emplace_back();
       } else if (c == '\n' && !quoted) {
         ++at_;
-        break;
+        return fields;
       } else if (c != '\r') {
         fields.back() += c;
       }
     }
+    is_cut_ = quoted;
     return fields;
   }
+
+  /// Whether the text ended in quotes.
+  bool is_cut() const { return is_cut_; }
 
  private:
   const std::string& text_;
   size_t at_;
   int line_ = 1;
+  bool is_cut_ = false;
 };
 
 // One line by column name; a number that is not one makes the row unusable, with its column.
@@ -231,23 +237,28 @@ void check_sizes(MeasuredRow& row) {
   }
 }
 
+constexpr const char* kWantedColumns =
+    "the columns of training_runs.csv (gpu, ..., step_time_s) or of vTrain (# GPUs, ..., iteration "
+    "time (ms))";
+
 }  // namespace
 
 std::vector<MeasuredRow> parse_measured_rows(const std::string& text, const std::string& name) {
   CsvReader csv(text);
+  TOK_REQUIRE(!csv.at_end(), "{}: an empty file: wanted {}", name, kWantedColumns);
   const Fields header = csv.next();
+  TOK_REQUIRE(!csv.is_cut(), "{}:1: a quote that does not end", name);
   const auto has = [&](const char* column) {
     return std::find(header.begin(), header.end(), column) != header.end();
   };
   const bool is_vtrain = has("iteration time (ms)") && has("# GPUs");
-  TOK_REQUIRE(is_vtrain || (has("gpu") && has("step_time_s")),
-              "{}: wanted the columns of training_runs.csv (gpu, ..., step_time_s) or of vTrain (# "
-              "GPUs, ..., iteration time (ms)), got {}",
-              name, fmt::join(header, ", "));
+  TOK_REQUIRE(is_vtrain || (has("gpu") && has("step_time_s")), "{}: wanted {}, got {}", name,
+              kWantedColumns, printable(fmt::format("{}", fmt::join(header, ", "))));
   std::vector<MeasuredRow> rows;
   while (!csv.at_end()) {
     const int line = csv.line();
     const Fields fields = csv.next();
+    TOK_REQUIRE(!csv.is_cut(), "{}:{}: a quote that does not end", name, line);
     if (fields.size() == 1 && fields[0].empty()) continue;
     const Line values(header, fields);
     rows.push_back(is_vtrain ? vtrain_run(values) : training_run(values));
