@@ -65,7 +65,14 @@ std::vector<Stage> stages_of(const GroupLayout& group, const Machine& machine) {
   return stages;
 }
 
-// One pass of a ring: all-gather or reduce-scatter of `bytes` over the stage's domains.
+// What a device gets from its last neighbour it stores and passes to nobody: its links stand.
+double ring_end(const Stage& s, double bytes) {
+  const double rate = s.level->ring_end_bytes_per_s;
+  return rate > 0.0 ? bytes / s.count / rate : 0.0;
+}
+
+// One pass of a ring, but its end: all-gather or reduce-scatter of `bytes` over the stage's
+// domains.
 double ring_pass(const Stage& s, double bytes) {
   const double hops = s.count - 1.0;
   const double moving = size_cost(*s.level, bytes) + hops / s.count * bytes / s.rate;
@@ -95,7 +102,7 @@ double switch_all_reduce(const Stage& s, double bytes) {
 
 // `passes`: 1 = all-gather or reduce-scatter, 2 = all-reduce.
 double stage_seconds(const Stage& s, double bytes, double passes) {
-  const double ring = passes * ring_pass(s, bytes);
+  const double ring = passes * ring_pass(s, bytes) + ring_end(s, bytes);
   if (passes == 1.0) return ring;
   return std::min({ring, tree_all_reduce(s, bytes), switch_all_reduce(s, bytes)});
 }

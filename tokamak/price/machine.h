@@ -36,11 +36,29 @@ struct Device {
   /// Over the peak, what power sustains: a product takes at least its FLOPs at that. A kernel that
   /// leaves multiprocessors idle at cold clocks is not slower for it. 1 = power is never short.
   double gemm_sustained_efficiency = 1.0;
-  double attention_forward_efficiency = 0.0;  ///< over the bf16 peak
+  double attention_forward_efficiency = 0.0;  ///< over the bf16 peak, many keys
   double attention_backward_efficiency = 0.0;
+  /// A row of queries that sees n keys takes as long as n + this: what a tile costs besides keys.
+  double attention_forward_overhead = 0.0;
+  double attention_backward_overhead = 0.0;
+  /// Waves of tiles that causal attention takes beyond tiles / num_sms, since the longest tile is
+  /// twice the mean; less where it is less, and whole waves at least.
+  double attention_forward_tail = 0.0;
+  double attention_backward_tail = 0.0;
+  /// The forward's softmax of a tile, in columns of the head's products.
+  double attention_softmax_columns = 48.0;
+  /// The rate of products goes with this power of the clocks, that of attention with the clocks.
+  double gemm_clock_exponent = 1.0;
+  /// At the highest clocks and full rate, over what the device may draw.
+  double attention_power = 1.0;
+  /// Of kernels bound by memory, over what the device may draw. Where it is given, power is a
+  /// matter of a whole step (step_clock.h), else of each product by itself.
+  double memory_power = 0.0;
   int num_sms = 1;
   std::vector<GemmTile> tiles;
   double gemm_k_overhead = 300.0;  ///< a product of depth k takes as long as k + this at full rate
+  double gemm_kernel_overhead =
+      0.0;  ///< depth that a product's kernel takes once, at begin and end
   double gemm_alignment_share =
       0.93;  ///< of the rate, for each halving of the rows' alignment below 128 bytes
   /// Of the rate, where rows begin at odd elements: no copy to shared memory beside the products.
@@ -57,15 +75,18 @@ struct Device {
 
 /// One level of the fabric, innermost first.
 struct Level {
-  std::string name;                   ///< "nvlink", "infiniband"
-  int num_devices = 1;                ///< of one domain, all inner levels included; 0 = any number
-  double bytes_per_s = 0.0;           ///< of one device, one direction
-  double pair_bytes_per_s = 0.0;      ///< between two devices; 0 = bytes_per_s
-  double efficiency = 0.8;            ///< large collectives over bytes_per_s
-  double latency_s = 0.0;             ///< of one hop
-  double base_s = 0.0;                ///< of one collective
-  double sqrt_s = 0.0;                ///< times the root of MiB
-  int switch_reduce_min_devices = 0;  ///< all-reduce in the switch from so many; 0 = none
+  std::string name;               ///< "nvlink", "infiniband"
+  int num_devices = 1;            ///< of one domain, all inner levels included; 0 = any number
+  double bytes_per_s = 0.0;       ///< of one device, one direction
+  double pair_bytes_per_s = 0.0;  ///< between two devices; 0 = bytes_per_s
+  double efficiency = 0.8;        ///< large collectives over bytes_per_s
+  double latency_s = 0.0;         ///< of one hop
+  double base_s = 0.0;            ///< of one collective
+  double sqrt_s = 0.0;            ///< times the root of MiB
+  /// At which a device stores what its last neighbour of a ring sent, passing nothing on; 0 = as
+  /// part of `efficiency`.
+  double ring_end_bytes_per_s = 0.0;
+  int switch_reduce_min_devices = 0;       ///< all-reduce in the switch from so many; 0 = none
   double switch_reduce_bytes_per_s = 0.0;  ///< of the buffer
   double switch_reduce_base_s = 0.0;
   double oversubscription = 1.0;
@@ -84,6 +105,8 @@ struct Software {
   double collective_slowdown = 1.0;  ///< of a collective beside kernels
   /// Of kernels beside a pipeline's message, from when its kernel waits for the other end.
   double message_slowdown = 1.0;
+  /// Multiprocessors that such a message holds: products and attention run on the others.
+  int message_sms = 0;
   double step_overhead_s = 0.0;      ///< per step: data, logging, barriers
   double power_derate = 1.0;         ///< sustained over short-run rate of products and attention
   double elementwise_traffic = 1.0;  ///< bytes of kernels bound by memory over the plan's
@@ -91,6 +114,8 @@ struct Software {
   /// Moved for each query, key and head by the forward of an attention that is not fused; 0 = it
   /// is. Twice that by the backward. All pairs are computed then, causal or not.
   double attention_pair_bytes = 0.0;
+  /// Of the masked pairs, that a fused backward computes where queries are fewer than keys.
+  double attention_masked_share = 0.0;
   /// Moved for each token and word beside the head's products by a loss that is not fused; 0 = it
   /// is.
   double logit_bytes = 0.0;

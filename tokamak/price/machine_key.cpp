@@ -88,8 +88,18 @@ void add_device(std::vector<MachineKey>& out) {
                                                         1);
   add.operator()<&Device::attention_backward_efficiency>("attention_backward_efficiency", kNone, 0,
                                                          1);
+  add.operator()<&Device::attention_forward_overhead>("attention_forward_overhead", kNone, 0, 1e6);
+  add.operator()<&Device::attention_backward_overhead>("attention_backward_overhead", kNone, 0,
+                                                       1e6);
+  add.operator()<&Device::attention_forward_tail>("attention_forward_tail", kNone, 0, 1e3);
+  add.operator()<&Device::attention_backward_tail>("attention_backward_tail", kNone, 0, 1e3);
+  add.operator()<&Device::attention_softmax_columns>("attention_softmax_columns", kNone, 0, 1e4);
+  add.operator()<&Device::attention_power>("attention_power", kNone, 0, 10);
+  add.operator()<&Device::memory_power>("memory_power", kNone, 0, 1);
   add.operator()<&Device::num_sms>("num_sms", kNone, 1, 1e6);
   add.operator()<&Device::gemm_k_overhead>("gemm_k_overhead", kNone, 0, 1e6);
+  add.operator()<&Device::gemm_kernel_overhead>("gemm_kernel_overhead", kNone, 0, 1e6);
+  add.operator()<&Device::gemm_clock_exponent>("gemm_clock_exponent", kNone, 0.1, 1);
   add.operator()<&Device::gemm_alignment_share>("gemm_alignment_share", kNone, 1e-3, 1);
   add.operator()<&Device::gemm_odd_share>("gemm_odd_share", kNone, 1e-3, 1);
   add.operator()<&Device::memory_bytes>("memory_bytes", kBytes, 1, kMaxBytes);
@@ -118,6 +128,7 @@ void add_operation(std::vector<MachineKey>& out) {
                                                                   kNone, 1.0, 100));
   out.push_back(
       number<kSoftware, &Software::message_slowdown>("software.message_slowdown", kNone, 1.0, 100));
+  out.push_back(number<kSoftware, &Software::message_sms>("software.message_sms", kNone, 0, 1e4));
   out.push_back(number<kSoftware, &Software::step_overhead_s>("software.step_overhead_s", kSeconds,
                                                               0, kMaxLong));
   out.push_back(
@@ -126,6 +137,8 @@ void add_operation(std::vector<MachineKey>& out) {
                                                                   kNone, 0.1, 100));
   out.push_back(
       number<kSoftware, &Software::attention_share>("software.attention_share", kNone, 1e-3, 2));
+  out.push_back(number<kSoftware, &Software::attention_masked_share>(
+      "software.attention_masked_share", kNone, 0.0, 1.0));
   out.push_back(number<kSoftware, &Software::attention_pair_bytes>("software.attention_pair_bytes",
                                                                    kBytes, 0, 1e3));
   out.push_back(number<kSoftware, &Software::logit_bytes>("software.logit_bytes", kBytes, 0, 1e3));
@@ -168,6 +181,8 @@ void add_level(const Machine& m, size_t level, std::vector<MachineKey>& out) {
   add.operator()<&Level::latency_s>("latency_s", kSeconds, 0, kMaxShort);
   add.operator()<&Level::base_s>("base_s", kSeconds, 0, kMaxShort);
   add.operator()<&Level::sqrt_s>("sqrt_s", kSecondsPerRootMib, 0, kMaxShort);
+  add.operator()<&Level::ring_end_bytes_per_s>("ring_end_bytes_per_s", kBytesPerSecond, 0,
+                                               kMaxRate);
   add.operator()<&Level::switch_reduce_min_devices>("switch_reduce_min_devices", kNone, 0,
                                                     kMaxDevices);
   add.operator()<&Level::switch_reduce_bytes_per_s>("switch_reduce_bytes_per_s", kBytesPerSecond, 0,

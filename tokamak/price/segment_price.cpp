@@ -18,11 +18,35 @@ SegmentPrices::SegmentPrices(const Plan& plan, const Machine& machine, const Pri
       times_(plan.groups, machine, options),
       streams_{{0, 0}},
       costs_(plan.segments.size()),
-      seconds_(plan.segments.size()) {
+      seconds_(plan.segments.size()),
+      held_(plan.segments.size()) {
   for (const Segment& segment : plan.segments) {
     for (const Task& task : segment.tasks)
       streams_.emplace(task.stream, static_cast<int>(streams_.size()));
   }
+}
+
+const std::vector<Cost>& SegmentPrices::costs(size_t segment) {
+  std::vector<Cost>& costs = costs_[segment];
+  if (costs.empty()) {
+    for (const Task& task : plan_.segments[segment].tasks) costs.push_back(cost_of(task));
+  }
+  return costs;
+}
+
+void SegmentPrices::settle_clock(std::span<const int64_t> runs_of_segment) {
+  const double memory_power = machine_.device.memory_power;
+  if (memory_power <= 0.0) return;
+  PowerUse use;
+  for (size_t s = 0; s < plan_.segments.size(); ++s) {
+    const std::vector<Task>& tasks = plan_.segments[s].tasks;
+    const auto runs = static_cast<double>(runs_of_segment[s]);
+    for (size_t t = 0; t < tasks.size(); ++t) {
+      const Cost& cost = costs(s)[t];
+      times_.add_power(tasks[t], cost, times_.seconds(tasks[t], cost, {}), runs, use);
+    }
+  }
+  times_.set_clock(step_clock(use, machine_.device.gemm_clock_exponent, memory_power));
 }
 
 double SegmentPrices::task_seconds(const SegmentRun& run, size_t t) {
@@ -34,19 +58,22 @@ void SegmentPrices::add_works(const SegmentRun& run, std::span<const int> begin,
                               const std::map<int, int>& gathered, RankWorks& works) {
   const auto s = static_cast<size_t>(run.segment);
   const std::vector<Task>& tasks = plan_.segments[s].tasks;
-  std::vector<Cost>& costs = costs_[s];
-  if (costs.empty()) {
-    for (const Task& task : tasks) costs.push_back(cost_of(task));
-  }
+  const std::vector<Cost>& costs = this->costs(s);
   std::vector<double>& seconds = seconds_[s][run.is_first ? 1 : 0];
+  std::vector<double>& held = held_[s][run.is_first ? 1 : 0];
+  const int message_sms = machine_.software.message_sms;
   if (seconds.empty()) {
     const LowPrecisionFlow flow = low_precision_flow(tasks);
-    for (size_t t = 0; t < tasks.size(); ++t)
-      seconds.push_back(times_.seconds(tasks[t], costs[t],
-                                       {.is_first = run.is_first,
-                                        .casts = flow.casts[t] != 0,
-                                        .casts_weights = flow.casts_weights[t] != 0,
-                                        .is_low = flow.is_low[t] != 0}));
+    for (size_t t = 0; t < tasks.size(); ++t) {
+      TaskRun how{.is_first = run.is_first,
+                  .casts = flow.casts[t] != 0,
+                  .casts_weights = flow.casts_weights[t] != 0,
+                  .is_low = flow.is_low[t] != 0};
+      seconds.push_back(times_.seconds(tasks[t], costs[t], how));
+      how.held_sms = message_sms;
+      const bool is_slowed = message_sms > 0 && !tasks[t].rules->is_communication;
+      held.push_back(is_slowed ? times_.seconds(tasks[t], costs[t], how) / seconds.back() : 1.0);
+    }
   }
   const auto first = static_cast<int>(works.works.size());
   std::vector<bool> has_begun(streams_.size(), false);
@@ -65,11 +92,27 @@ void SegmentPrices::add_works(const SegmentRun& run, std::span<const int> begin,
     Work work{.category = category_of(task, costs[t]), .stream = stream};
     if (runs(task, run.is_last)) {
       work.seconds = task_seconds(run, t);
+      work.held_factor = held[t];
       work.is_shared = true;
       for (const int w : task.waits) after.push_back(first + w);
     }
     works.add(work, after);
   }
+}
+
+double SegmentPrices::held_factor(const SegmentRun& run) const {
+  const auto s = static_cast<size_t>(run.segment);
+  const std::vector<Task>& tasks = plan_.segments[s].tasks;
+  const size_t which = run.is_first ? 1 : 0;
+  double alone_s = 0.0;
+  double beside_s = 0.0;
+  for (size_t t = 0; t < tasks.size(); ++t) {
+    if (!runs(tasks[t], run.is_last) || tasks[t].rules->is_communication) continue;
+    alone_s += seconds_[s][which][t];
+    beside_s +=
+        seconds_[s][which][t] * std::max(held_[s][which][t], machine_.software.message_slowdown);
+  }
+  return alone_s > 0.0 ? beside_s / alone_s : 1.0;
 }
 
 // What launching takes beyond the kernels: of the whole segment where the host runs ahead, else of
@@ -119,6 +162,7 @@ const SegmentPrice& SegmentPrices::price(const SegmentRun& run) {
   price.by_category = times.by_category;
   price.hidden_comm_s = times.hidden_comm_s;
   if (!options_.device_graphs) price.host_s = host_seconds(run, times);
+  price.held_factor = held_factor(run);
   price.begin_s = std::move(times.begin_s);
   price.end_s = std::move(times.end_s);
   price.by_category[static_cast<size_t>(Category::kHost)] = price.host_s;

@@ -13,6 +13,7 @@ struct SegmentPrice {
   double seconds = 0.0;
   std::array<double, kNumCategories> by_category{};  ///< sums to `seconds`
   double hidden_comm_s = 0.0;
+  double held_factor = 1.0;     ///< on its seconds beside a pipeline's message
   double host_s = 0.0;          ///< by which the host is late; in `seconds`
   std::vector<double> begin_s;  ///< by task
   std::vector<double> end_s;
@@ -33,6 +34,10 @@ class SegmentPrices {
   /// All must outlive it.
   SegmentPrices(const Plan& plan, const Machine& machine, const PriceOptions& options);
 
+  /// Where power is a matter of the whole step: sets the clocks of a step that runs each segment
+  /// so often. REQUIRES: nothing is priced yet.
+  void settle_clock(std::span<const int64_t> runs_of_segment);
+
   const SegmentPrice& price(const SegmentRun& run);
 
   /// Works of the segment's tasks, one for each, which wait for each other as the plan says; the
@@ -48,6 +53,8 @@ class SegmentPrices {
 
  private:
   double task_seconds(const SegmentRun& run, size_t task);
+  const std::vector<Cost>& costs(size_t segment);
+  double held_factor(const SegmentRun& run) const;
   double host_seconds(const SegmentRun& run, const RankTimes& times) const;
 
   const Plan& plan_;
@@ -57,6 +64,7 @@ class SegmentPrices {
   std::map<int, int> streams_;
   std::vector<std::vector<Cost>> costs_;                     // by segment, task
   std::vector<std::array<std::vector<double>, 2>> seconds_;  // by segment, is_first, task
+  std::vector<std::array<std::vector<double>, 2>> held_;     // factors beside a message
   std::map<SegmentRun, SegmentPrice> prices_;
   int64_t num_events_ = 0;
 };

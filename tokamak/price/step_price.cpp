@@ -80,7 +80,11 @@ class RankStep {
         return meetings.is_shared(index, task);
       }));
     }
-    for (const ScheduleItem& item : plan_.schedule(num_microbatches)) add(item);
+    const std::vector<ScheduleItem> items = plan_.schedule(num_microbatches);
+    std::vector<int64_t> runs_of_segment(plan_.segments.size(), 0);
+    for (const ScheduleItem& item : items) ++runs_of_segment[static_cast<size_t>(item.segment)];
+    prices_.settle_clock(runs_of_segment);
+    for (const ScheduleItem& item : items) add(item);
   }
 
   RankWorks works;
@@ -155,8 +159,12 @@ class RankStep {
     items_.push_back({.run = run, .microbatch = item.microbatch, .is_whole = is_whole});
     ends_.emplace_back();
     if (is_whole) {
-      items_.back().first_work = works.add(
-          {.seconds = prices_.price(run).seconds, .is_whole_item = true, .stream = 0}, after);
+      const SegmentPrice& price = prices_.price(run);
+      items_.back().first_work = works.add({.seconds = price.seconds,
+                                            .is_whole_item = true,
+                                            .held_factor = price.held_factor,
+                                            .stream = 0},
+                                           after);
       foreground_ = items_.back().first_work;
       return;
     }

@@ -24,9 +24,10 @@ constexpr double kLeastCopyBytes = 4.0;
 constexpr int64_t kVectorElements = 8;
 // Queries and keys of one tile of attention.
 constexpr double kAttentionTile = 128.0;
-// The softmax of a tile takes as long as products over so many more columns of the head, and the
-// rates of a machine file are those of heads of kRatedHeadDim.
-constexpr double kSoftmaxColumns = 48.0;
+// The softmax of a tile takes as long as products over so many more columns of the head (the
+// forward's is a number of the device), and the rates of a machine file are those of heads of
+// kRatedHeadDim.
+constexpr double kBackwardColumns = 48.0;
 constexpr double kRatedHeadDim = 128.0;
 // Head dims are padded to whole steps of this.
 constexpr int64_t kHeadDimStep = 64;
@@ -75,13 +76,13 @@ double depth_overhead(const Device& d, Precision precision) {
 }
 
 double tile_seconds(const GemmTile& tile, int64_t m, int64_t n, int64_t k, int splits, double rate,
-                    double overhead, const Device& d) {
+                    double overhead, const Device& d, int free_sms) {
   const auto count = [](int64_t size, int step) { return (size + step - 1) / step; };
   const auto tiles = static_cast<double>(count(m, tile.m) * count(n, tile.n) * splits);
-  const double waves = std::ceil(tiles / d.num_sms);
+  const double waves = std::ceil(tiles / free_sms);
   const double depth = static_cast<double>(k) / splits + overhead;
-  const double work = 2.0 * tile.m * tile.n * depth;
-  return waves * work * d.num_sms / (rate * tile.efficiency);
+  const double work = 2.0 * tile.m * tile.n * (waves * depth + d.gemm_kernel_overhead);
+  return work * d.num_sms / (rate * tile.efficiency);
 }
 
 // Partial sums of a split product, in fp32, written and read.
@@ -161,19 +162,21 @@ Category category_of(const Task& task, const Cost& cost) {
 }
 
 double gemm_seconds(int64_t m, int64_t n, int64_t k, double bytes, Precision precision,
-                    const Machine& machine) {
+                    const Machine& machine, const ProductRun& run) {
   const Device& d = machine.device;
   const double rate = product_rate(machine, precision) * alignment_share(m, n, k, precision, d);
   const double overhead = depth_overhead(d, precision);
+  const int free_sms = std::max(1, d.num_sms - run.held_sms);
   double best = HUGE_VAL;
   for (const GemmTile& tile : d.tiles) {
     for (int splits = 1; splits <= kMostSplits; splits *= 2) {
-      best = std::min(best, tile_seconds(tile, m, n, k, splits, rate, overhead, d) +
+      best = std::min(best, tile_seconds(tile, m, n, k, splits, rate, overhead, d, free_sms) +
                                 split_seconds(m, n, splits, machine));
     }
   }
   TOK_REQUIRE(!d.tiles.empty(), "{}: {} has no tiles of products", machine.name, d.name);
-  return std::max({best, sustained_seconds(m, n, k, precision, d), memory_seconds(bytes, machine)});
+  const double sustained = d.memory_power > 0.0 ? 0.0 : sustained_seconds(m, n, k, precision, d);
+  return std::max({best / run.rate, sustained, memory_seconds(bytes, machine)});
 }
 
 double memory_seconds(double bytes, const Machine& machine) {
@@ -206,7 +209,7 @@ double TaskTimes::compute_seconds(const Task& task, const Cost& cost, const Task
     case Cost::Kind::kGemm:
       return product_seconds(task, cost, bytes, run);
     case Cost::Kind::kAttention:
-      return attention_seconds(task, cost, bytes);
+      return attention_seconds(task, cost, bytes, run.held_sms);
     default: {
       const double logit_bytes = machine_.software.logit_bytes;
       if (logit_bytes > 0.0 && task.rules == &kRules<CrossEntropyGrad>) return 0.0;
@@ -219,21 +222,30 @@ double TaskTimes::compute_seconds(const Task& task, const Cost& cost, const Task
   }
 }
 
-double TaskTimes::product_seconds(const Task& task, const Cost& cost, double bytes,
-                                  const TaskRun& run) const {
+Precision TaskTimes::computes_in(const Task& task) const {
   const Precision planned = precision_of(task.in[0].type.dtype);
   const bool is_lowered =
       planned == Precision::kBf16 && is_block_product(task) && is_low(options_.linear);
-  if (!is_lowered) return gemm_seconds(cost.m, cost.n, cost.k, bytes, planned, machine_);
+  return is_lowered ? options_.linear : planned;
+}
+
+double TaskTimes::product_seconds(const Task& task, const Cost& cost, double bytes,
+                                  const TaskRun& run) const {
+  const ProductRun how{.rate = std::pow(clock_, machine_.device.gemm_clock_exponent),
+                       .held_sms = run.held_sms};
+  const Precision planned = precision_of(task.in[0].type.dtype);
+  const bool is_lowered = computes_in(task) != planned;
+  if (!is_lowered) return gemm_seconds(cost.m, cost.n, cost.k, bytes, planned, machine_, how);
   const double width = element_bytes(options_.linear);
   bytes -= (1.0 - width / kPlannedBytes) * (bytes_of(task.in[0]) + bytes_of(task.in[1]));
   // Each is read, and written as it lies and transposed.
   const double cast = (kPlannedBytes + 2.0 * width) * cast_elements(task, run);
-  return gemm_seconds(cost.m, cost.n, cost.k, bytes, options_.linear, machine_) +
+  return gemm_seconds(cost.m, cost.n, cost.k, bytes, options_.linear, machine_, how) +
          memory_seconds(cast, machine_);
 }
 
-double TaskTimes::attention_seconds(const Task& task, const Cost& cost, double bytes) const {
+double TaskTimes::attention_seconds(const Task& task, const Cost& cost, double bytes,
+                                    int held_sms) const {
   const Device& d = machine_.device;
   const Precision precision = precision_of(task.in[0].type.dtype);
   const bool is_backward = task.rules == &kRules<AttentionGrad>;
@@ -245,21 +257,32 @@ double TaskTimes::attention_seconds(const Task& task, const Cost& cost, double b
   const AttentionShape s = attention.shape(in);
   const bool causal = attention.causal;
   const auto queries = static_cast<double>(s.S);
-  // Tiles on the diagonal are computed whole.
   const Software& software = machine_.software;
   const bool is_fused = software.attention_pair_bytes <= 0.0;
   const double pairs = s.pairs(causal);
   const double all_pairs = queries * static_cast<double>(s.T);
-  const double whole =
-      is_fused ? std::min(pairs + (causal ? 0.5 * kAttentionTile * queries : 0.0), all_pairs)
-               : all_pairs;
+  // A forward's tiles are rows of queries, a backward's columns of keys.
+  const auto rows = static_cast<double>(is_backward ? s.T : s.S);
+  const double overhead =
+      is_backward ? d.attention_backward_overhead : d.attention_forward_overhead;
+  // Tiles on the diagonal are computed whole.
+  double computed = std::min(pairs + (causal ? 0.5 * kAttentionTile * queries : 0.0), all_pairs);
+  if (is_backward && s.S != s.T)
+    computed += software.attention_masked_share * (all_pairs - computed);
+  const double whole = is_fused ? computed + overhead * rows : all_pairs;
   const double flops = pairs > 0.0 ? cost.flops * whole / pairs : 0.0;
   const auto padded = static_cast<double>((s.D + kHeadDimStep - 1) / kHeadDimStep * kHeadDimStep);
-  const double head_share = static_cast<double>(s.D) / (padded + kSoftmaxColumns) *
-                            (kRatedHeadDim + kSoftmaxColumns) / kRatedHeadDim;
-  const double tiles =
-      static_cast<double>(s.B * s.H) * std::ceil(queries / kAttentionTile) / d.num_sms;
-  const double occupancy = tiles > 0.0 ? tiles / std::ceil(tiles) : 1.0;
+  const double columns = is_backward ? kBackwardColumns : d.attention_softmax_columns;
+  const double head_share =
+      static_cast<double>(s.D) / (padded + columns) * (kRatedHeadDim + columns) / kRatedHeadDim;
+  const double tiles = static_cast<double>(s.B * s.H) * std::ceil(rows / kAttentionTile) /
+                       std::max(1, d.num_sms - held_sms);
+  const double tail = is_backward ? d.attention_backward_tail : d.attention_forward_tail;
+  const bool is_even = !causal || computed >= all_pairs;
+  const double unevenness = is_even || pairs <= 0.0 ? 0.0 : all_pairs / pairs - 1.0;
+  const double waves = std::max(std::ceil(tiles), tiles + tail * unevenness);
+  const double free_share = std::max(1.0, 1.0 * d.num_sms - held_sms) / d.num_sms;
+  const double occupancy = tiles > 0.0 ? free_share * tiles / waves : 1.0;
   const double rated =
       is_backward ? d.attention_backward_efficiency : d.attention_forward_efficiency;
   const double peak = d.peak_flops[static_cast<size_t>(precision)];
@@ -272,8 +295,34 @@ double TaskTimes::attention_seconds(const Task& task, const Cost& cost, double b
                                            software.power_derate * head_share * occupancy;
   const double pair_bytes = (is_backward ? 2.0 : 1.0) * software.attention_pair_bytes * all_pairs *
                             static_cast<double>(s.B * s.H);
-  return std::max(flops / rate, memory_seconds(bytes, machine_)) +
+  return std::max(flops / (rate * clock_), memory_seconds(bytes, machine_)) +
          memory_seconds(pair_bytes, machine_);
+}
+
+void TaskTimes::add_power(const Task& task, const Cost& cost, double seconds, double runs,
+                          PowerUse& use) const {
+  const Device& d = machine_.device;
+  if (task.rules->is_communication) return;
+  if (cost.kind == Cost::Kind::kGemm) {
+    const Precision precision = computes_in(task);
+    const double peak = d.peak_flops[static_cast<size_t>(precision)];
+    // Alone they settle at gemm_sustained_efficiency, where they draw what is allowed.
+    const double cold = d.gemm_efficiency[static_cast<size_t>(precision)];
+    const double settled = std::min(1.0, d.gemm_sustained_efficiency / cold);
+    use.products_s += runs * seconds;
+    use.drawn_s +=
+        runs * cost.flops / (peak * cold) * std::pow(settled, -1.0 - 1.0 / d.gemm_clock_exponent);
+  } else if (cost.kind == Cost::Kind::kAttention) {
+    const bool is_backward = task.rules == &kRules<AttentionGrad>;
+    const double rated =
+        is_backward ? d.attention_backward_efficiency : d.attention_forward_efficiency;
+    const double peak =
+        d.peak_flops[static_cast<size_t>(precision_of(task.in[0].type.dtype))] * rated;
+    use.attention_s += runs * seconds;
+    use.drawn_s += runs * d.attention_power * cost.flops / peak;
+  } else {
+    use.memory_s += runs * seconds;
+  }
 }
 
 double TaskTimes::message_seconds(double bytes, const GroupLayout& group) const {

@@ -6,6 +6,7 @@
 #include "tokamak/graph/plan.h"
 #include "tokamak/price/collective_time.h"
 #include "tokamak/price/machine.h"
+#include "tokamak/price/step_clock.h"
 
 namespace tokamak::price {
 
@@ -35,10 +36,16 @@ std::string_view name_of(Category category);
 /// What a task's time counts as where nothing hides it.
 Category category_of(const Task& task, const Cost& cost);
 
+/// What a product's time depends on besides its shape.
+struct ProductRun {
+  double rate = 1.0;  ///< over that at the highest clocks
+  int held_sms = 0;   ///< multiprocessors that others hold
+};
+
 /// One product [m, k] x [k, n] with `bytes` moved at least, without its launch. Throws Error where
 /// the device has no such rate.
 double gemm_seconds(int64_t m, int64_t n, int64_t k, double bytes, Precision precision,
-                    const Machine& machine);
+                    const Machine& machine, const ProductRun& run = {});
 
 /// Of reading and writing `bytes` in one kernel, without its launch.
 double memory_seconds(double bytes, const Machine& machine);
@@ -49,6 +56,7 @@ struct TaskRun {
   bool casts = true;           ///< a product of few bits brings its first input there
   bool casts_weights = false;  ///< and its weights, in the first microbatch
   bool is_low = false;         ///< communication of what such products read
+  int held_sms = 0;            ///< multiprocessors that a message holds
 };
 
 /// Seconds of one plan's tasks; the layouts of its groups are found once.
@@ -60,11 +68,19 @@ class TaskTimes {
   /// Of a compute task or a collective, with its launch.
   double seconds(const Task& task, const Cost& cost, const TaskRun& run) const;
 
+  /// Counts `runs` runs of a task, of `seconds` at the highest clocks.
+  void add_power(const Task& task, const Cost& cost, double seconds, double runs,
+                 PowerUse& use) const;
+
+  /// The clocks from now on, over the highest, at which tasks are timed at first.
+  void set_clock(double clock) { clock_ = clock; }
+
  private:
+  Precision computes_in(const Task& task) const;
   double compute_seconds(const Task& task, const Cost& cost, const TaskRun& run) const;
   double product_seconds(const Task& task, const Cost& cost, double bytes,
                          const TaskRun& run) const;
-  double attention_seconds(const Task& task, const Cost& cost, double bytes) const;
+  double attention_seconds(const Task& task, const Cost& cost, double bytes, int held_sms) const;
   double communication_seconds(const Task& task, bool is_low) const;
   double message_seconds(double bytes, const GroupLayout& group) const;
 
@@ -73,6 +89,7 @@ class TaskTimes {
   std::vector<GroupLayout> layouts_;  // by group
   std::vector<double> exposed_;       // by group: the share of time that nothing hides
   int tp_group_ = -1;
+  double clock_ = 1.0;
 };
 
 }  // namespace tokamak::price

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "tokamak/graph/stage_twin.h"
 
@@ -33,31 +34,40 @@ int64_t PlannedRanks::Rank::peak_bytes() const {
 }
 
 PlannedRanks::PlannedRanks(const ModelSpec& model, RunShape shape, const Target& target,
-                           Which which) {
+                           Which which, int cp_at) {
   DistributeOptions& d = shape.distribute;
   const WholeGraphs whole(model, shape, target);
   const int num_stages = d.mesh.degree(MeshAxis::kPp);
   const int ranks_per_stage = d.mesh.size() / num_stages;
-  const auto plan = [&](int rank) {
+  const auto planned = [&](int rank) -> Rank {
     d.rank = rank;
     runs_.push_back(std::make_unique<PlannedRun>(model, shape, target, whole));
     const PlannedRun& run = *runs_.back();
-    ranks_.push_back({.rank = rank, .plan = &run.plan(), .validation = run.validation_plan()});
+    return {.rank = rank, .plan = &run.plan(), .validation = run.validation_plan()};
   };
+  const auto plan = [&](int rank) { ranks_.push_back(planned(rank)); };
   if (which == Which::kAll) {
     for (int rank = 0; rank < d.mesh.size(); ++rank) plan(rank);
     return;
   }
-  std::map<std::vector<int>, int> planned;  // by kind
+  const int tp = d.mesh.degree(MeshAxis::kTp);
+  if (model.vocab_size % tp != 0) {
+    for (const int at : std::set{0, num_stages - 1})
+      uneven_.push_back(planned(at * ranks_per_stage + tp - 1));
+  }
+  MeshCoordinates place{};
+  place[static_cast<size_t>(MeshAxis::kCp)] = cp_at;
+  const int in_stage = d.mesh.rank_of(place);
+  std::map<std::vector<int>, int> kinds;  // of ranks that are planned
   for (int at = 0; at < num_stages; ++at) {
-    const int rank = at * ranks_per_stage;
+    const int rank = at * ranks_per_stage + in_stage;
     const bool has_both_neighbours = at > 0 && at + 1 < num_stages;
     if (which == Which::kOwnStages || !has_both_neighbours) {
       plan(rank);
       continue;
     }
     const std::vector<int> stages = d.pipeline.stages_of(at);
-    const auto [like, is_new] = planned.try_emplace(kind_of(shape, stages), at);
+    const auto [like, is_new] = kinds.try_emplace(kind_of(shape, stages), at);
     if (is_new) {
       plan(rank);
       continue;
@@ -75,9 +85,13 @@ PlannedRanks::PlannedRanks(const ModelSpec& model, RunShape shape, const Target&
 }
 
 const PlannedRanks::Rank& PlannedRanks::fullest() const {
-  return *std::max_element(ranks_.begin(), ranks_.end(), [](const Rank& a, const Rank& b) {
-    return a.peak_bytes() < b.peak_bytes();
-  });
+  const Rank* fullest = &ranks_.front();
+  for (const auto* ranks : {&ranks_, &uneven_}) {
+    for (const Rank& rank : *ranks) {
+      if (rank.peak_bytes() > fullest->peak_bytes()) fullest = &rank;
+    }
+  }
+  return *fullest;
 }
 
 }  // namespace tokamak

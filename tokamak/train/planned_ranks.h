@@ -28,18 +28,23 @@ class PlannedRanks {
     int64_t peak_bytes() const;
   };
 
-  /// `shape` may be of any rank. Throws Error where a stage cannot be planned.
-  PlannedRanks(const ModelSpec& model, RunShape shape, const Target& target, Which which);
+  /// `shape` may be of any rank. A stage's rank at `cp_at` of the axis cp stands for it. Throws
+  /// Error where a stage cannot be planned.
+  PlannedRanks(const ModelSpec& model, RunShape shape, const Target& target, Which which,
+               int cp_at = 0);
 
+  /// Those to be priced.
   const std::vector<Rank>& ranks() const { return ranks_; }
 
-  /// With most bytes; the first of equals.
+  /// With most bytes; the first of equals. Where the vocabulary does not divide by tp, the ends'
+  /// last ranks of tp are looked at too: their shares are the smaller ones, and plans of others.
   const Rank& fullest() const;
 
  private:
   std::vector<std::unique_ptr<PlannedRun>> runs_;
   std::vector<std::unique_ptr<Plan>> twins_;
   std::vector<Rank> ranks_;
+  std::vector<Rank> uneven_;  // not to be priced
 };
 
 }  // namespace tokamak

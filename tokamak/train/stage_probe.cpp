@@ -218,6 +218,7 @@ void read_update(const PlannedRun& run, const price::Machine& machine,
 void read_seconds(const Plan& plan, const Depths& depths, const price::Machine& machine,
                   const price::PriceOptions& options, StageCosts& costs) {
   SegmentPrices prices(plan, machine, options);
+  prices.settle_clock(std::vector<int64_t>(plan.segments.size(), 1));
   const price::TaskTimes times(plan.groups, machine, options);
   ByStage forward(depths);
   ByStage backward(depths);
@@ -319,6 +320,7 @@ FlatCosts probe_flat(const ModelSpec& model, const RunShape& base, const Target&
     saved[i] = saved_bytes(run.plan());
     const price::PriceOptions how{.linear = linear, .device_graphs = run.plan().device_graphs};
     SegmentPrices prices(run.plan(), machine, how);
+    prices.settle_clock(std::vector<int64_t>(run.plan().segments.size(), 1));
     for (int s = 0; s < std::ssize(run.plan().segments); ++s) {
       const auto seconds = [&](bool is_first, bool is_last) {
         return prices.price({.segment = s, .is_first = is_first, .is_last = is_last}).seconds;
