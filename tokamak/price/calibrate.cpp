@@ -94,6 +94,7 @@ std::string device_toml(const std::string& base, const std::string& device, doub
   const std::string_view suffix = name_of(precision);
   double peak = product;
   double sheet = memory;
+  bool knows_cold_rates = false;
   if (base.empty()) {
     TOK_REQUIRE(product > 0.0 && memory > 0.0,
                 "--calibration without --machine: wanted products and memory-bound ops, as bench "
@@ -106,16 +107,21 @@ std::string device_toml(const std::string& base, const std::string& device, doub
     const Machine machine = load_machine(base);
     peak = machine.device.peak_flops[static_cast<size_t>(precision)];
     sheet = machine.device.memory_bytes_per_s;
+    // Ops that are timed long enough to last have warmed the device.
+    knows_cold_rates = machine.device.memory_power > 0.0;
     TOK_REQUIRE(peak > 0.0, "--machine {}: no device.peak_flops_{}", base, suffix);
   }
   const auto share = [](double rate, double of) { return std::min(rate / of, 1.0); };
   if (product > 0.0) {
-    add(fmt::format("gemm_efficiency_{}", suffix), share(product, peak), Dimension::kNone);
+    if (!knows_cold_rates)
+      add(fmt::format("gemm_efficiency_{}", suffix), share(product, peak), Dimension::kNone);
     add("gemm_sustained_efficiency", share(total_rate(ops, Cost::Kind::kGemm), peak),
         Dimension::kNone);
   }
-  if (forward > 0.0) add("attention_forward_efficiency", share(forward, peak), Dimension::kNone);
-  if (backward > 0.0) add("attention_backward_efficiency", share(backward, peak), Dimension::kNone);
+  if (forward > 0.0 && !knows_cold_rates)
+    add("attention_forward_efficiency", share(forward, peak), Dimension::kNone);
+  if (backward > 0.0 && !knows_cold_rates)
+    add("attention_backward_efficiency", share(backward, peak), Dimension::kNone);
   if (memory > 0.0) {
     add("memory_efficiency", share(total_rate(ops, Cost::Kind::kMemory), sheet), Dimension::kNone);
   }
@@ -133,6 +139,7 @@ double fit_level(Machine& machine, size_t level, int num_ranks,
   };
 
   std::vector<Parameter> parameters = {{&l.base_s, 1.0}, {&l.sqrt_s, 1.0}, {&l.efficiency, 1.0}};
+  if (l.ring_end_bytes_per_s > 0.0) parameters.push_back({&l.ring_end_bytes_per_s, 1e15});
   const bool reduces = l.switch_reduce_min_devices > 0;
   if (reduces) {
     parameters.push_back({&l.switch_reduce_base_s, 1.0});
@@ -196,6 +203,10 @@ std::string fabric_toml(const std::string& base, int num_ranks,
   out += line_of("efficiency", level.efficiency, Dimension::kNone, source);
   out += line_of("base_s", level.base_s, Dimension::kSeconds, source);
   out += line_of("sqrt_s", level.sqrt_s, Dimension::kSecondsPerRootMib, source);
+  if (level.ring_end_bytes_per_s > 0.0) {
+    out += line_of("ring_end_bytes_per_s", level.ring_end_bytes_per_s, Dimension::kBytesPerSecond,
+                   source);
+  }
   if (level.switch_reduce_min_devices > 0 && num_ranks >= level.switch_reduce_min_devices) {
     out += line_of("switch_reduce_base_s", level.switch_reduce_base_s, Dimension::kSeconds, source);
     out += line_of("switch_reduce_bytes_per_s", level.switch_reduce_bytes_per_s,

@@ -27,7 +27,9 @@ struct TimedCollective {
 };
 
 /// TOML for `base`+FILE: the shares of base's peaks that the fastest product, attention and its
-/// gradient reached, and all products and all memory-bound ops together. With an empty base a
+/// gradient reached, and all products and all memory-bound ops together;
+/// of a base whose power is a matter of the whole step only the latter two, since its other shares
+/// are those of cold clocks. With an empty base a
 /// device of its own, whose peaks they are. Throws Error if nothing was timed that tells a rate.
 std::string device_toml(const std::string& base, const std::string& device, double memory_bytes,
                         Precision precision, std::span<const TimedOp> ops);
@@ -37,7 +39,8 @@ std::string device_toml(const std::string& base, const std::string& device, doub
 std::string fabric_toml(const std::string& base, int num_ranks,
                         std::span<const TimedCollective> timed);
 
-/// Fits base_s, sqrt_s, efficiency and, where the switch reduces, its rate and start, of one level;
+/// Fits base_s, sqrt_s, efficiency and, where the level has them, the rate of a ring's end and the
+/// rate and start of the switch, of one level;
 /// returns the mean error, as a factor less 1.
 double fit_level(Machine& machine, size_t level, int num_ranks,
                  std::span<const TimedCollective> timed);

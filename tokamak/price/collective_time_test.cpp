@@ -49,6 +49,47 @@ std::vector<double> from_us(std::vector<double> times) {
 
 constexpr double k32Kib = 32768.0;
 
+// A ring of n passes a part on n - 1 times and stores the last.
+TEST(CollectiveTime, RingsEndInTheirOwnMemory) {
+  Machine machine = load_machine("h200");
+  const double bytes = 1e9;
+  const auto time = [&](Collective kind, int size) {
+    return collective_seconds(kind, bytes, strided_layout(size, 1, machine), machine);
+  };
+  const double gather2 = time(Collective::kAllGather, 2);
+  const double gather4 = time(Collective::kAllGather, 4);
+  const double reduce2 = time(Collective::kAllReduce, 2);
+  const double sent = time(Collective::kSendRecv, 2);
+  machine.levels[0].ring_end_bytes_per_s = 0.0;
+  const double end = bytes / load_machine("h200").levels[0].ring_end_bytes_per_s;
+  EXPECT_NEAR(gather2 - time(Collective::kAllGather, 2), end / 2, 1e-9);
+  EXPECT_NEAR(gather4 - time(Collective::kAllGather, 4), end / 4, 1e-9);
+  EXPECT_NEAR(reduce2 - time(Collective::kAllReduce, 2), end / 2, 1e-9);
+  EXPECT_EQ(sent, time(Collective::kSendRecv, 2));
+}
+
+// tokamak bench comm on two H200 (NCCL 2.28, rings), microseconds from 16 MiB to 1 GiB, by 4.
+TEST(CollectiveTime, MeetsTwoH200) {
+  const Machine h200 = load_machine("h200");
+  const std::pair<Collective, std::vector<double>> us[] = {
+      {Collective::kAllGather, {53.1, 156.6, 549.5, 1985.5}},
+      {Collective::kReduceScatter, {50.3, 159.4, 563.1, 1960.5}},
+      {Collective::kAllReduce, {80.5, 257.3, 900.2, 3318.5}},
+      {Collective::kAllToAll, {53.9, 137.2, 472.8, 1619.1}},
+      {Collective::kBroadcast, {58.7, 200.2, 743.7, 2920.0}},
+      {Collective::kSendRecv, {81.5, 254.0, 881.4, 2976.5}}};
+  double sum = 0.0;
+  for (const auto& [kind, times] : us) {
+    double bytes = 512 * k32Kib;
+    for (const double t : times) {
+      const double s = collective_seconds(kind, bytes, strided_layout(2, 1, h200), h200);
+      sum += std::abs(s / (1e-6 * t) - 1.0) / 24.0;
+      bytes *= 4.0;
+    }
+  }
+  EXPECT_LE(sum, 0.1);
+}
+
 // VIA-Research/vTrain f8dda84 trace/a100: sizes that double from 1 MiB to 1 GiB.
 TEST(CollectiveTime, MeetsTheTableOfA100) {
   const Machine a100 = load_machine("a100-80");

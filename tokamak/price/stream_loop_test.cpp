@@ -93,6 +93,10 @@ TEST(StreamLoop, MessagesSlowComputeFromTheirArrivalOn) {
   const auto times = run_streams(ranks, meetings, {.message = 1.4});
   EXPECT_DOUBLE_EQ(times[0].last_s, 7.0);
   EXPECT_DOUBLE_EQ(times[1].last_s, 7.0 + (10.0 - 7.0 / 1.4));
+  // A work whose tiles then take a wave more is slowed more.
+  ranks[1].works.back().held_factor = 2.0;
+  EXPECT_DOUBLE_EQ(run_streams(ranks, meetings, {.message = 1.4})[1].last_s,
+                   7.0 + (10.0 - 7.0 / 2.0));
 }
 
 TEST(StreamLoop, FindsDeadlocks) {

@@ -1,5 +1,7 @@
 #include "tokamak/price/task_time.h"
 
+#include <cmath>
+
 #include <gtest/gtest.h>
 
 #include "tokamak/core/error.h"
@@ -64,6 +66,60 @@ TEST(TaskTime, PowerBoundsWhatFillsTheDevice) {
   EXPECT_NEAR(gemm(machine, 1280, 1280, 4096), flops / 0.75e15, 1e-9 * flops / 0.75e15);
   // A few multiprocessors at the cold rate need less power than there is.
   EXPECT_EQ(gemm(machine, 128, 128, 4096), gemm(fast_memory(), 128, 128, 4096));
+}
+
+TEST(TaskTime, PowerOfAStepLeavesProductsTheirColdTime) {
+  Machine machine = fast_memory();
+  machine.device.gemm_sustained_efficiency = 0.75;
+  machine.device.memory_power = 0.5;
+  const double cold = gemm(fast_memory(), 1280, 1280, 4096);
+  EXPECT_EQ(gemm(machine, 1280, 1280, 4096), cold);
+  EXPECT_NEAR(gemm_seconds(1280, 1280, 4096, 0.0, Precision::kBf16, machine, {.rate = 0.8}),
+              cold / 0.8, 1e-9 * cold);
+}
+
+// 100 tiles on 100 multiprocessors are one wave, on 99 two, or one of each half of the depth more.
+TEST(TaskTime, HeldMultiprocessorsCostWaves) {
+  const Machine machine = fast_memory();
+  const double alone = gemm(machine, 1280, 1280, 4096);
+  const auto beside = [&](int held) {
+    return gemm_seconds(1280, 1280, 4096, 0.0, Precision::kBf16, machine, {.held_sms = held});
+  };
+  EXPECT_EQ(beside(0), alone);
+  EXPECT_GT(beside(1), 1.1 * alone);
+  EXPECT_LE(beside(1), 2.0 * alone);
+}
+
+TEST(TaskTime, KernelsOfProductsBeginAndEndOnce) {
+  Machine machine = fast_memory();
+  machine.device.gemm_kernel_overhead = 512.0;
+  const double deep = 2.0 * 1280 * 1280 * 8192 / 1e15;
+  EXPECT_NEAR(gemm(machine, 1280, 1280, 8192), deep * (1.0 + 1.0 / 16.0), 1e-9 * deep);
+  EXPECT_NEAR(gemm(machine, 12800, 1280, 8192), deep * (10.0 + 1.0 / 16.0), 1e-9 * deep);
+}
+
+TEST(StepClock, ProductsAloneSettleWhereTheyWereMeasured) {
+  for (const double exponent : {1.0, 0.7}) {
+    const double settled = 0.8;
+    const PowerUse use{.products_s = 3.0,
+                       .drawn_s = 3.0 * std::pow(settled, -1.0 - 1.0 / exponent)};
+    EXPECT_NEAR(std::pow(step_clock(use, exponent, 0.5), exponent), settled, 1e-9);
+  }
+}
+
+TEST(StepClock, CoolKernelsLeaveProductsMore) {
+  PowerUse use{.products_s = 1.0, .drawn_s = 1.5};
+  const double alone = step_clock(use, 1.0, 0.5);
+  EXPECT_NEAR(alone, std::sqrt(1.0 / 1.5), 1e-9);
+  use.memory_s = 0.5;
+  // 1.5 c = 1 / c + 0.25
+  const double beside = step_clock(use, 1.0, 0.5);
+  EXPECT_NEAR(1.5 * beside, 1.0 / beside + 0.25, 1e-9);
+  EXPECT_GT(beside, alone);
+  EXPECT_EQ(step_clock(use, 1.0, 1.0), alone) << "as hot as products";
+  use.memory_s = 2.0;
+  EXPECT_EQ(step_clock(use, 1.0, 0.5), 1.0);
+  EXPECT_EQ(step_clock({.memory_s = 1.0}, 1.0, 1.0), 1.0);
 }
 
 TEST(TaskTime, FewTilesAreSplitAlongTheDepth) {
@@ -160,6 +216,39 @@ TEST(TaskTime, AttentionFollowsHeadDimAndOccupancy) {
   EXPECT_NEAR(forward(50, 128, 128), 2.0 * forward(100, 128, 128), 1e-18) << "half the SMs";
   EXPECT_GT(forward(100, 1280, 64), 1.2 * forward(100, 1280, 128));
   EXPECT_GT(forward(100, 1280, 108), 1.15 * forward(100, 1280, 128)) << "padded to 128";
+}
+
+TEST(TaskTime, TilesOfAttentionCostAndEndUnevenly) {
+  Machine machine = fast_memory();
+  const Dims dims{1, 1280, 100, 128};
+  const Operand stats{.type = {.dtype = DType::kF32, .dims = {1, 100, 1280}}, .strides = {}};
+  const Task task = task_of(Attention{}, {bf16(dims), bf16(dims), bf16(dims)}, {bf16(dims), stats});
+  const double base = seconds(task, machine);
+  const double keys = 1281.0 / 2.0 + 64.0;  // of a query, those of its tile on the diagonal too
+  machine.device.attention_forward_overhead = 100.0;
+  EXPECT_NEAR(seconds(task, machine), base * (keys + 100.0) / keys, 1e-9 * base);
+  machine.device.attention_forward_overhead = 0.0;
+  machine.device.attention_forward_tail = 2.0;
+  const double unevenness = 2.0 * 1280.0 / 1281.0 - 1.0;
+  EXPECT_NEAR(seconds(task, machine), base * (10.0 + 2.0 * unevenness) / 10.0, 1e-9 * base);
+}
+
+TEST(TaskTime, ABackwardMayComputeMaskedPairsOfARectangle) {
+  Machine machine = fast_memory();
+  const auto backward = [&](int64_t tokens, int64_t keys) {
+    const Dims q{1, tokens, 100, 128};
+    const Dims k{1, keys, 100, 128};
+    const Operand stats{.type = {.dtype = DType::kF32, .dims = {1, 100, tokens}}, .strides = {}};
+    return seconds(task_of(AttentionGrad{}, {bf16(q), bf16(k), bf16(k), bf16(q), stats, bf16(q)},
+                           {bf16(q), bf16(k), bf16(k)}),
+                   machine);
+  };
+  const double square = backward(1280, 1280);
+  const double skipped = backward(1280, 2560);
+  machine.software.attention_masked_share = 1.0;
+  EXPECT_EQ(backward(1280, 1280), square);
+  const double seen = 1280.0 + 1281.0 / 2.0 + 64.0;
+  EXPECT_NEAR(backward(1280, 2560), skipped * 2560.0 / seen, 1e-9 * skipped);
 }
 
 TEST(TaskTime, AttentionThatIsNotFusedWantsHeadsOfWholeVectors) {

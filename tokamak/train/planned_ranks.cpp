@@ -29,6 +29,14 @@ std::vector<int> kind_of(const RunShape& shape, const std::vector<int>& stages) 
 
 }  // namespace
 
+std::optional<int> uneven_tp_rank(const ModelSpec& model, const Mesh& mesh) {
+  const int tp = mesh.degree(MeshAxis::kTp);
+  if (model.vocab_size % tp == 0) return std::nullopt;
+  MeshCoordinates last{};
+  last[static_cast<size_t>(MeshAxis::kTp)] = tp - 1;
+  return mesh.rank_of(last);
+}
+
 int64_t PlannedRanks::Rank::peak_bytes() const {
   return tokamak::peak_bytes(*plan, validation);
 }
@@ -50,10 +58,9 @@ PlannedRanks::PlannedRanks(const ModelSpec& model, RunShape shape, const Target&
     for (int rank = 0; rank < d.mesh.size(); ++rank) plan(rank);
     return;
   }
-  const int tp = d.mesh.degree(MeshAxis::kTp);
-  if (model.vocab_size % tp != 0) {
+  if (const std::optional<int> uneven = uneven_tp_rank(model, d.mesh)) {
     for (const int at : std::set{0, num_stages - 1})
-      uneven_.push_back(planned(at * ranks_per_stage + tp - 1));
+      uneven_.push_back(planned(at * ranks_per_stage + *uneven));
   }
   MeshCoordinates place{};
   place[static_cast<size_t>(MeshAxis::kCp)] = cp_at;

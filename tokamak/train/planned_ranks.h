@@ -3,11 +3,16 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "tokamak/train/planned_run.h"
 
 namespace tokamak {
+
+/// The rank along tp with the smallest share of a vocabulary that does not divide by tp, whose plan
+/// may need more scratch than the first's; none where it divides.
+std::optional<int> uneven_tp_rank(const ModelSpec& model, const Mesh& mesh);
 
 /// The first rank of each pipeline stage, or every rank. A rank between others whose stages hold
 /// as much as those of an earlier one is that one's twin (graph/stage_twin.h), where twins will do.

@@ -8,6 +8,7 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/price/segment_price.h"
+#include "tokamak/train/planned_ranks.h"
 
 namespace tokamak {
 namespace {
@@ -133,6 +134,19 @@ int64_t scratch_of(const Segment& segment) {
   return bytes;
 }
 
+// To what this plan needs too.
+void raise_scratch(const Plan& plan, const Depths& depths, StageCosts& costs) {
+  ByStage scratch(depths);
+  for (const Segment& segment : plan.segments) {
+    double& most = scratch[read_name(segment.name).stage];
+    most = std::max(most, static_cast<double>(scratch_of(segment)));
+  }
+  const StageSum sum = scratch.sum();
+  for (double StageSum::*part :
+       {&StageSum::base, &StageSum::layer, &StageSum::embedding, &StageSum::head})
+    costs.scratch.*part = std::max(costs.scratch.*part, sum.*part);
+}
+
 void read_memory(const PlannedRun& run, const Depths& depths, StageCosts& costs) {
   const Plan& plan = run.plan();
   std::vector<std::pair<price::HeldKind, ByStage>> held;
@@ -154,12 +168,7 @@ void read_memory(const PlannedRun& run, const Depths& depths, StageCosts& costs)
       costs.hop_bytes = costs.hop_bytes == 0.0 ? size : std::min(costs.hop_bytes, size);
   }
   for (auto& [kind, bytes] : held) costs.held.emplace_back(kind, bytes.sum());
-  ByStage scratch(depths);
-  for (const Segment& segment : plan.segments) {
-    double& most = scratch[read_name(segment.name).stage];
-    most = std::max(most, static_cast<double>(scratch_of(segment)));
-  }
-  costs.scratch = scratch.sum();
+  raise_scratch(plan, depths, costs);
 }
 
 void read_parameters(const PlannedRun& run, const Depths& depths, StageCosts& costs) {
@@ -296,6 +305,10 @@ StageCosts probe_stages(const ModelSpec& model, const RunShape& base, bool split
   read_parameters(run, depths, costs);
   read_update(run, machine, how, costs);
   read_seconds(run.plan(), depths, machine, how, costs);
+  if (const std::optional<int> uneven = uneven_tp_rank(spec, d.mesh)) {
+    d.rank = *uneven;
+    raise_scratch(PlannedRun(spec, shape, target).plan(), depths, costs);
+  }
   return costs;
 }
 
@@ -337,6 +350,15 @@ FlatCosts probe_flat(const ModelSpec& model, const RunShape& base, const Target&
       by_case[i][1] += seconds(true, false);
       by_case[i][2] += seconds(false, false);
       by_case[i][3] += seconds(false, true);
+    }
+    if (const std::optional<int> uneven = uneven_tp_rank(spec, shape.distribute.mesh)) {
+      shape.distribute.rank = *uneven;
+      const PlannedRun other(spec, shape, target);
+      for (const Segment& segment : other.plan().segments) {
+        const bool is_once = segment.runs == Segment::Runs::kOncePerStep;
+        double& most = is_once ? costs.unshard_scratch : scratch[i];
+        most = std::max(most, static_cast<double>(scratch_of(segment)));
+      }
     }
   }
   const auto line = [&](double few, double many) {
