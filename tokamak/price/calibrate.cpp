@@ -139,7 +139,6 @@ double fit_level(Machine& machine, size_t level, int num_ranks,
   };
 
   std::vector<Parameter> parameters = {{&l.base_s, 1.0}, {&l.sqrt_s, 1.0}, {&l.efficiency, 1.0}};
-  if (l.ring_end_bytes_per_s > 0.0) parameters.push_back({&l.ring_end_bytes_per_s, 1e15});
   const bool reduces = l.switch_reduce_min_devices > 0;
   if (reduces) {
     parameters.push_back({&l.switch_reduce_base_s, 1.0});
@@ -203,10 +202,6 @@ std::string fabric_toml(const std::string& base, int num_ranks,
   out += line_of("efficiency", level.efficiency, Dimension::kNone, source);
   out += line_of("base_s", level.base_s, Dimension::kSeconds, source);
   out += line_of("sqrt_s", level.sqrt_s, Dimension::kSecondsPerRootMib, source);
-  if (level.ring_end_bytes_per_s > 0.0) {
-    out += line_of("ring_end_bytes_per_s", level.ring_end_bytes_per_s, Dimension::kBytesPerSecond,
-                   source);
-  }
   if (level.switch_reduce_min_devices > 0 && num_ranks >= level.switch_reduce_min_devices) {
     out += line_of("switch_reduce_base_s", level.switch_reduce_base_s, Dimension::kSeconds, source);
     out += line_of("switch_reduce_bytes_per_s", level.switch_reduce_bytes_per_s,

@@ -39,8 +39,7 @@ std::string device_toml(const std::string& base, const std::string& device, doub
 std::string fabric_toml(const std::string& base, int num_ranks,
                         std::span<const TimedCollective> timed);
 
-/// Fits base_s, sqrt_s, efficiency and, where the level has them, the rate of a ring's end and the
-/// rate and start of the switch, of one level;
+/// Fits base_s, sqrt_s, efficiency and, where the switch reduces, its rate and start, of one level;
 /// returns the mean error, as a factor less 1.
 double fit_level(Machine& machine, size_t level, int num_ranks,
                  std::span<const TimedCollective> timed);

@@ -33,7 +33,7 @@ TEST(Calibrate, RefinesADeviceByItsOps) {
   EXPECT_NEAR(m.device.gemm_sustained_efficiency, 650.0 / 989.0, 1e-9);
   EXPECT_NEAR(m.device.attention_forward_efficiency, 500.0 / 989.0, 1e-9);
   EXPECT_NEAR(m.device.attention_backward_efficiency, 400.0 / 989.0, 1e-9);
-  EXPECT_NEAR(m.device.memory_efficiency * m.device.memory_bytes_per_s, 4e12, 1.0);
+  EXPECT_EQ(m.device.memory_efficiency, 1.0) << "4 of 3.35 TB/s";
   EXPECT_DOUBLE_EQ(m.device.peak_flops[kBf16], 989e12);
   EXPECT_EQ(m.source_of("device.memory_efficiency"),
             "measured by tokamak bench op on NVIDIA  H100 ");

@@ -58,9 +58,11 @@ PlannedRanks::PlannedRanks(const ModelSpec& model, RunShape shape, const Target&
     for (int rank = 0; rank < d.mesh.size(); ++rank) plan(rank);
     return;
   }
-  if (const std::optional<int> uneven = uneven_tp_rank(model, d.mesh)) {
-    for (const int at : std::set{0, num_stages - 1})
-      uneven_.push_back(planned(at * ranks_per_stage + *uneven));
+  std::set<int> others;
+  if (const std::optional<int> uneven = uneven_tp_rank(model, d.mesh)) others.insert(*uneven);
+  if (cp_at > 0) others.insert(0);
+  for (const int at : std::set{0, num_stages - 1}) {
+    for (const int other : others) others_.push_back(planned(at * ranks_per_stage + other));
   }
   MeshCoordinates place{};
   place[static_cast<size_t>(MeshAxis::kCp)] = cp_at;
@@ -93,7 +95,7 @@ PlannedRanks::PlannedRanks(const ModelSpec& model, RunShape shape, const Target&
 
 const PlannedRanks::Rank& PlannedRanks::fullest() const {
   const Rank* fullest = &ranks_.front();
-  for (const auto* ranks : {&ranks_, &uneven_}) {
+  for (const auto* ranks : {&ranks_, &others_}) {
     for (const Rank& rank : *ranks) {
       if (rank.peak_bytes() > fullest->peak_bytes()) fullest = &rank;
     }

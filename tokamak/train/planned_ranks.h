@@ -41,15 +41,15 @@ class PlannedRanks {
   /// Those to be priced.
   const std::vector<Rank>& ranks() const { return ranks_; }
 
-  /// With most bytes; the first of equals. Where the vocabulary does not divide by tp, the ends'
-  /// last ranks of tp are looked at too: their shares are the smaller ones, and plans of others.
+  /// With most bytes; the first of equals. Ranks of the end stages that plan otherwise are looked
+  /// at too: uneven_tp_rank(), and the first of cp where another one stands for the stage.
   const Rank& fullest() const;
 
  private:
   std::vector<std::unique_ptr<PlannedRun>> runs_;
   std::vector<std::unique_ptr<Plan>> twins_;
   std::vector<Rank> ranks_;
-  std::vector<Rank> uneven_;  // not to be priced
+  std::vector<Rank> others_;  // not to be priced
 };
 
 }  // namespace tokamak
