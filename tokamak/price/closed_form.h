@@ -80,10 +80,10 @@ struct PipelineUse {
 };
 
 /// A few passes over the schedule, and the slots of each rank: callers keep it by (costs, shape,
-/// hops). `hops_s`: seconds of a message from each rank to the next, and to the one before.
-/// REQUIRES: add_schedule() was called.
+/// hops). `hops_s`: seconds of a message from each rank to the next, and to the one before;
+/// `message_slowdown`: Software's. REQUIRES: add_schedule() was called.
 PipelineUse pipeline_use(const StageCosts& costs, const PipelineShape& shape,
-                         std::span<const double> hops_s);
+                         std::span<const double> hops_s, double message_slowdown);
 
 /// No step is shorter: the way to the busiest rank, its work, and the way back. Needs no schedule.
 double least_seconds(const StageCosts& costs, const PipelineShape& shape, double hop_s);

@@ -130,7 +130,7 @@ std::string value_axis(double top, double unit, const std::string& name) {
     svg += rect(kLeft, y, kWidth, 0.5, "#bbb") +
            text(kLeft - 6.0, y + 4.0, fmt::format("{:g}", value), "end");
   }
-  return svg + text(0.0, kHeight + 12.0, name);
+  return svg + text(kLeft - 6.0, kHeight + 20.0, name, "end");
 }
 
 // A line across a plot with what it says at its right end.

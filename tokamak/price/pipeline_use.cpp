@@ -54,17 +54,22 @@ std::vector<bool> reducing_works(const PipelineShape& shape) {
 
 struct PassEnd {
   double seconds = 0.0;
+  std::vector<double> begin;  // by work
+  std::vector<double> end;
   std::vector<int32_t> path;   // durations of the works that it consists of
   std::vector<double> last_s;  // by stage: the end of the work that reduces
 };
 
+// `slowed_s`: what messages add to each work; empty where they add nothing.
 PassEnd run_pass(const PipelinePass& pass, const PipelineShape& shape,
-                 const std::vector<double>& seconds) {
+                 const std::vector<double>& seconds, const std::vector<double>& slowed_s) {
   const size_t n = pass.duration.size();
-  std::vector<double> end(n);
   std::vector<int32_t> critical(n, -1);
   const std::vector<bool> reduces = reducing_works(shape);
-  PassEnd result{.last_s = std::vector<double>(shape.stages.size())};
+  PassEnd result{.begin = std::vector<double>(n),
+                 .end = std::vector<double>(n),
+                 .last_s = std::vector<double>(shape.stages.size())};
+  std::vector<double>& end = result.end;
   size_t last = 0;
   for (size_t w = 0; w < n; ++w) {
     double begin = 0.0;
@@ -76,7 +81,8 @@ PassEnd run_pass(const PipelinePass& pass, const PipelineShape& shape,
       }
     }
     const auto duration = static_cast<size_t>(pass.duration[w]);
-    end[w] = begin + seconds[duration];
+    result.begin[w] = begin;
+    end[w] = begin + seconds[duration] + (slowed_s.empty() ? 0.0 : slowed_s[w]);
     if (end[w] > end[last]) last = w;
     if (duration < reduces.size() && reduces[duration]) result.last_s[duration / 12] = end[w];
   }
@@ -85,6 +91,87 @@ PassEnd run_pass(const PipelinePass& pass, const PipelineShape& shape,
        w = critical[static_cast<size_t>(w)])
     result.path.push_back(pass.duration[static_cast<size_t>(w)]);
   return result;
+}
+
+struct Interval {
+  double begin = 0.0;
+  double end = 0.0;
+};
+
+// When each rank has a message under way or waits for its other end: from the end of its own works
+// before it and of the message before it.
+std::vector<std::vector<Interval>> held_by_rank(const PipelinePass& pass,
+                                                const PipelineShape& shape, const PassEnd& times) {
+  const int num_works = pass.num_stages * 12;
+  const int p = pass.num_ranks;
+  std::vector<std::vector<Interval>> held(static_cast<size_t>(p));
+  for (size_t w = 0; w < pass.duration.size(); ++w) {
+    const int message = pass.duration[w] - num_works;
+    if (message < 0) continue;
+    const int from = message / 2;
+    const int to = (from + (message % 2 == 0 ? 1 : p - 1)) % p;
+    for (const int rank : {from, to}) {
+      double arrival = 0.0;
+      for (int32_t i = pass.first_need[w]; i < pass.first_need[w + 1]; ++i) {
+        const auto need = static_cast<size_t>(pass.needs[static_cast<size_t>(i)]);
+        const int duration = pass.duration[need];
+        const bool is_own = duration >= num_works ||
+                            shape.rank_of_stage[static_cast<size_t>(duration / 12)] == rank;
+        if (is_own) arrival = std::max(arrival, times.end[need]);
+      }
+      held[static_cast<size_t>(rank)].push_back({arrival, times.end[w]});
+    }
+  }
+  for (std::vector<Interval>& intervals : held) {
+    std::sort(intervals.begin(), intervals.end(),
+              [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
+    std::vector<Interval> merged;
+    for (const Interval& i : intervals) {
+      if (!merged.empty() && i.begin <= merged.back().end) {
+        merged.back().end = std::max(merged.back().end, i.end);
+      } else {
+        merged.push_back(i);
+      }
+    }
+    intervals = std::move(merged);
+  }
+  return held;
+}
+
+// How long a work has a message beside it. REQUIRES: intervals in order.
+double overlap_s(const std::vector<Interval>& intervals, double begin, double end) {
+  auto at = std::partition_point(intervals.begin(), intervals.end(),
+                                 [&](const Interval& i) { return i.end <= begin; });
+  double seconds = 0.0;
+  for (; at != intervals.end() && at->begin < end; ++at)
+    seconds += std::min(at->end, end) - std::max(at->begin, begin);
+  return seconds;
+}
+
+// What each work takes longer for the messages beside it. Those depend on the works in turn: some
+// rounds, each half way, settle it.
+std::vector<double> slowed_by_messages(const PipelinePass& pass, const PipelineShape& shape,
+                                       const std::vector<double>& seconds, double slowdown) {
+  constexpr int kRounds = 8;
+  if (slowdown == 1.0) return {};
+  std::vector<double> slowed_s(pass.duration.size(), 0.0);
+  for (int round = 0; round < kRounds; ++round) {
+    const PassEnd times = run_pass(pass, shape, seconds, slowed_s);
+    const auto held = held_by_rank(pass, shape, times);
+    for (size_t w = 0; w < pass.duration.size(); ++w) {
+      const int duration = pass.duration[w];
+      if (duration >= pass.num_stages * 12) continue;
+      const int rank = shape.rank_of_stage[static_cast<size_t>(duration / 12)];
+      const double took_s = times.end[w] - times.begin[w];
+      if (took_s <= 0.0) continue;
+      const double share =
+          overlap_s(held[static_cast<size_t>(rank)], times.begin[w], times.end[w]) / took_s;
+      const double alone_s = seconds[static_cast<size_t>(duration)];
+      const double next_s = alone_s / (1.0 - share + share / slowdown) - alone_s;
+      slowed_s[w] = round == 0 ? next_s : 0.5 * (slowed_s[w] + next_s);
+    }
+  }
+  return slowed_s;
 }
 
 // Stages whose last reductions are on the way.
@@ -126,17 +213,21 @@ double slot_bytes_of(const StageCosts& costs, const PipelineShape& shape, int ra
 }  // namespace
 
 PipelineUse pipeline_use(const StageCosts& costs, const PipelineShape& shape,
-                         std::span<const double> hops_s) {
+                         std::span<const double> hops_s, double message_slowdown) {
   TOK_CHECK(std::ssize(hops_s) == 2 * shape.num_ranks, "{} hops", hops_s.size());
   TOK_CHECK(!shape.held.empty(), "{} without its schedule", shape.schedule);
   PipelineUse use;
   const int more = shape.num_microbatches - shape.pass.num_microbatches;
   double longer_s = 0.0;
+  const std::vector<double> alone_s = durations_of(costs, shape, hops_s, 0.0);
+  const auto slowed_s = slowed_by_messages(shape.pass, shape, alone_s, message_slowdown);
   for (const double reductions : kReductions) {
     const std::vector<double> seconds = durations_of(costs, shape, hops_s, reductions);
-    const PassEnd end = run_pass(shape.pass, shape, seconds);
+    const PassEnd end = run_pass(shape.pass, shape, seconds, slowed_s);
     if (more > 0 && reductions == 0.0) {
-      const PassEnd shorter = run_pass(shape.shorter, shape, seconds);
+      const PassEnd shorter =
+          run_pass(shape.shorter, shape, seconds,
+                   slowed_by_messages(shape.shorter, shape, seconds, message_slowdown));
       longer_s = (end.seconds - shorter.seconds) / shape.num_ranks * more;
     }
     if (reductions == 0.0) {

@@ -95,7 +95,7 @@ std::string run_text(const Report& r) {
         c.goodput, duration(c.interval_s), std::ceil(c.interval_s / r.step.seconds),
         duration(1.0 / c.failures.failures_per_s),
         real_days < kMostDays ? fmt::format("{:.2f} days", real_days) : "never done");
-    text += fmt::format("spares                 {} of {} nodes are enough 99 times in 100\n",
+    text += fmt::format("spares                 {} beside {} nodes, enough 99 times in 100\n",
                         c.num_spares, c.num_nodes);
   }
   return text;

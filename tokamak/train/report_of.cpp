@@ -113,6 +113,7 @@ std::vector<price::MemoryPoint> thinned(const std::vector<price::MemoryPoint>& p
         points.begin() + static_cast<std::ptrdiff_t>(std::min(i + stretch, points.size()));
     kept.push_back(*std::max_element(
         begin, end, [&](const auto& a, const auto& b) { return sum(a) < sum(b); }));
+    kept.back().time_s = begin->time_s;
   }
   return kept;
 }
