@@ -88,14 +88,14 @@ double tree_all_reduce(const Stage& s, double bytes) {
          2.0 * bytes / (s.rate * kTreeShare);
 }
 
-bool can_reduce_in_switch(const Stage& s) {
+bool reduces_in_switch(const Stage& s) {
   return s.level->switch_reduce_min_devices > 0 && s.inner == 1.0 &&
          s.count >= s.level->switch_reduce_min_devices;
 }
 
 double switch_all_reduce(const Stage& s, double bytes) {
+  if (!reduces_in_switch(s)) return kNever;
   const Level& level = *s.level;
-  if (!can_reduce_in_switch(s)) return kNever;
   return level.switch_reduce_base_s + 2.0 * size_cost(level, bytes) +
          bytes / level.switch_reduce_bytes_per_s;
 }
@@ -132,13 +132,30 @@ double flat_ring(const std::vector<Stage>& stages, double size, double bytes, do
   return passes * (base_s + seconds + (size - 1.0) / size * bytes / rate);
 }
 
-// NCCL gathers and scatters over several nodes in one ring through all members; it reduces level by
-// level only where the inner one is a switch that reduces (NVIDIA/nccl src/graph/tuning.cc).
+// A tree between the outermost domains, a chain in each: up and down, every link carries all of it.
+double tree_of_chains(const std::vector<Stage>& stages, double bytes) {
+  double rate = kNever;
+  double base_s = 0.0;
+  double seconds = 0.0;
+  for (const Stage& s : stages) {
+    const bool is_outermost = &s == &stages.back();
+    const double hops = is_outermost ? std::ceil(std::log2(s.count)) : s.count - 1.0;
+    base_s = std::max(base_s, s.level->base_s);
+    seconds += 2.0 * (hops * s.level->latency_s + size_cost(*s.level, bytes / s.inner));
+    rate = std::min(rate, s.rate * s.inner);
+  }
+  return base_s + seconds + 2.0 * bytes / (rate * kTreeShare);
+}
+
+// Over several nodes NCCL gathers and scatters in one ring through all members, and reduces in that
+// ring or a tree of chains; parts of an all-reduce cross nodes from every member at once only where
+// a switch reduces in the node (NVIDIA/nccl src/graph/tuning.cc).
 double ring_collective(const std::vector<Stage>& stages, double size, double bytes, double passes) {
   if (stages.size() < 2) return hierarchical(stages, bytes, passes);
   const double flat = flat_ring(stages, size, bytes, passes);
-  const bool is_hierarchical = passes == 2.0 && can_reduce_in_switch(stages.front());
-  return is_hierarchical ? std::min(flat, hierarchical(stages, bytes, passes)) : flat;
+  if (passes == 1.0) return flat;
+  const double parts = reduces_in_switch(stages[0]) ? hierarchical(stages, bytes, passes) : kNever;
+  return std::min({flat, tree_of_chains(stages, bytes), parts});
 }
 
 double broadcast(const std::vector<Stage>& stages, double bytes) {

@@ -16,12 +16,10 @@ namespace {
 
 using Fields = std::vector<std::string>;
 
-// RFC 4180: fields in quotes may hold commas, line ends and doubled quotes. A byte order mark,
-// which spreadsheets and vTrain's own files begin with, is no part of the first name.
+// RFC 4180: fields in quotes may hold commas, line ends and doubled quotes.
 class CsvReader {
  public:
-  explicit CsvReader(const std::string& text)
-      : text_(text), at_(text.starts_with("\xEF\xBB\xBF") ? 3 : 0) {}
+  explicit CsvReader(const std::string& text) : text_(text), at_(text.starts_with(kMark) ? 3 : 0) {}
 
   bool at_end() const { return at_ >= text_.size(); }
 
@@ -54,6 +52,8 @@ class CsvReader {
   bool is_cut() const { return is_cut_; }
 
  private:
+  static constexpr std::string_view kMark = "\xEF\xBB\xBF";  // byte order, as spreadsheets write
+
   const std::string& text_;
   size_t at_;
   int line_ = 1;
