@@ -45,8 +45,10 @@ struct Device {
   /// twice the mean; less where it is less, and whole waves at least.
   double attention_forward_tail = 0.0;
   double attention_backward_tail = 0.0;
-  /// The forward's softmax of a tile, in columns of the head's products.
+  /// The softmax of a tile takes as long as products over so many more columns of the head; the
+  /// efficiencies are those of heads of 128.
   double attention_softmax_columns = 48.0;
+  double attention_backward_softmax_columns = 48.0;
   /// The rate of products goes with this power of the clocks, that of attention with the clocks.
   double gemm_clock_exponent = 1.0;
   /// At the highest clocks and full rate, over what the device may draw.

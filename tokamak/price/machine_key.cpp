@@ -94,6 +94,8 @@ void add_device(std::vector<MachineKey>& out) {
   add.operator()<&Device::attention_forward_tail>("attention_forward_tail", kNone, 0, 1e3);
   add.operator()<&Device::attention_backward_tail>("attention_backward_tail", kNone, 0, 1e3);
   add.operator()<&Device::attention_softmax_columns>("attention_softmax_columns", kNone, 0, 1e4);
+  add.operator()<&Device::attention_backward_softmax_columns>("attention_backward_softmax_columns",
+                                                              kNone, 0, 1e4);
   add.operator()<&Device::attention_power>("attention_power", kNone, 0, 10);
   add.operator()<&Device::memory_power>("memory_power", kNone, 0, 1);
   add.operator()<&Device::num_sms>("num_sms", kNone, 1, 1e6);

@@ -24,10 +24,7 @@ constexpr double kLeastCopyBytes = 4.0;
 constexpr int64_t kVectorElements = 8;
 // Queries and keys of one tile of attention.
 constexpr double kAttentionTile = 128.0;
-// The softmax of a tile takes as long as products over so many more columns of the head (the
-// forward's is a number of the device), and the rates of a machine file are those of heads of
-// kRatedHeadDim.
-constexpr double kBackwardColumns = 48.0;
+// The rates of a machine file are those of heads of this.
 constexpr double kRatedHeadDim = 128.0;
 // Head dims are padded to whole steps of this.
 constexpr int64_t kHeadDimStep = 64;
@@ -272,7 +269,8 @@ double TaskTimes::attention_seconds(const Task& task, const Cost& cost, double b
   const double whole = is_fused ? computed + overhead * rows : all_pairs;
   const double flops = pairs > 0.0 ? cost.flops * whole / pairs : 0.0;
   const auto padded = static_cast<double>((s.D + kHeadDimStep - 1) / kHeadDimStep * kHeadDimStep);
-  const double columns = is_backward ? kBackwardColumns : d.attention_softmax_columns;
+  const double columns =
+      is_backward ? d.attention_backward_softmax_columns : d.attention_softmax_columns;
   const double head_share =
       static_cast<double>(s.D) / (padded + columns) * (kRatedHeadDim + columns) / kRatedHeadDim;
   const double tiles = static_cast<double>(s.B * s.H) * std::ceil(rows / kAttentionTile) /

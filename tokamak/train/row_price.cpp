@@ -58,6 +58,8 @@ std::string machine_names_of_row(const MeasuredRow& row) {
   std::string names = fmt::format("{}+{}", machine_of_row(row), software);
   if (row.gpu.starts_with("H100") || row.gpu.starts_with("H200"))
     names += fmt::format("+{}-hopper", software.substr(0, software.find('-')));
+  // Composer's precisions: "amp_bf16", and "bf16" for all of it.
+  if (software == "mosaic" && mentions(row.notes, "amp_")) names += "+mosaic-amp";
   return names;
 }
 

@@ -1,0 +1,40 @@
+// How sources of measurements spell what ran: GPUs, precisions, recompute, sharding. Case, spaces
+// and signs do not matter; what is unknown is said, never guessed.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "tokamak/parallel/distribute.h"
+#include "tokamak/price/step_price.h"
+
+namespace tokamak {
+
+/// Letters and digits of `text`, in lower case.
+std::string plain_word(std::string_view text);
+
+/// Machine file of a GPU: "H100", "NVIDIA H100 SXM5 80GB HBM3", "A100-SXM4-40GB", "GB200 NVL72",
+/// "MI300X OAM"; an A100 has 80 GB unless it says 40. Empty: no file, as of PCIe boards of A100 and
+/// H100, and of Grace Hopper.
+std::string machine_of_gpu(std::string_view gpu);
+
+/// What products of blocks compute in: "bf16", "fp16", "mixed", "fp8-cs", "MXFP8", "float8",
+/// "nvfp4". None: fp32 and TF32 alone, which no plan here trains in.
+std::optional<price::Precision> precision_named(std::string_view text);
+
+enum class RecomputeWord : uint8_t { kNone, kFull, kSelective, kSelectiveLayers };
+
+/// "full", "none", "selective...", "selective-layer"; yes and no, on and off; empty = none.
+RecomputeWord recompute_named(std::string_view text);
+
+struct ShardingWords {
+  std::optional<Sharding> sharding;  ///< none: not stated
+  int64_t ranks = 0;                 ///< that share a copy: "HSDP shard32"; 0 = all of dp
+};
+
+/// "FSDP2", "ZeRO-3", "zero_stage=3", "FULL_SHARD", "HSDP shard32 x rep26", "FSDP64"; "dist-opt
+/// (ZeRO-1)", "distributed optimizer"; "ZeRO-2"; "DDP", "ZeRO-0".
+ShardingWords sharding_named(std::string_view text);
+
+}  // namespace tokamak
