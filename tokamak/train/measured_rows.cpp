@@ -10,6 +10,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/names.h"
+#include "tokamak/train/row_words.h"
 
 namespace tokamak {
 namespace {
@@ -60,12 +61,24 @@ class CsvReader {
   bool is_cut_ = false;
 };
 
+std::string trimmed(const std::string& text) {
+  const size_t begin = text.find_first_not_of(" \t");
+  if (begin == std::string::npos) return "";
+  return text.substr(begin, text.find_last_not_of(" \t") + 1 - begin);
+}
+
+// "NA" where a number would stand.
+bool is_blank(const std::string& value) {
+  const std::string word = plain_word(value);
+  return word.empty() || word == "na" || word == "nan" || word == "none" || word == "null";
+}
+
 // One line by column name; a number that is not one makes the row unusable, with its column.
 class Line {
  public:
   Line(const Fields& header, const Fields& fields) {
     for (size_t i = 0; i < std::min(header.size(), fields.size()); ++i)
-      by_name_[header[i]] = fields[i];
+      by_name_[trimmed(header[i])] = trimmed(fields[i]);
   }
 
   std::string text(const std::string& column) const {
@@ -75,7 +88,7 @@ class Line {
 
   double number(const std::string& column) {
     const std::string value = text(column);
-    if (value.empty()) return 0.0;
+    if (is_blank(value)) return 0.0;
     double number = 0.0;
     const auto [end, code] = std::from_chars(value.data(), value.data() + value.size(), number);
     const bool is_number = code == std::errc() && end == value.data() + value.size();
@@ -101,7 +114,7 @@ constexpr std::array kNeeded = {"gpu",   "n_gpus", "n_layers", "hidden", "ffn",
 
 std::string missing_column(const Line& line) {
   for (const char* column : kNeeded) {
-    if (line.text(column).empty()) return column;
+    if (is_blank(line.text(column))) return column;
   }
   return "";
 }
@@ -228,6 +241,9 @@ void check_sizes(MeasuredRow& row) {
                             row.global_batch, row.microbatch, row.cp,      row.dp};
   if (std::any_of(sizes.begin(), sizes.end(), [](int64_t n) { return n < 1; })) {
     row.skipped = "a size of 0";
+  } else if (!precision_named(row.precision)) {
+    row.skipped = fmt::format("precision = {}: wanted bf16, fp16, fp8 or fp4, which are priced",
+                              row.precision);
   } else if (row.tp * row.pp * row.cp * row.dp != row.num_gpus) {
     row.skipped = fmt::format("tp {} x pp {} x cp {} x dp {} is not n_gpus {}", row.tp, row.pp,
                               row.cp, row.dp, row.num_gpus);
@@ -249,7 +265,8 @@ std::vector<MeasuredRow> parse_measured_rows(const std::string& text, const std:
   const Fields header = csv.next();
   TOK_REQUIRE(!csv.is_cut(), "{}:1: a quote that does not end", name);
   const auto has = [&](const char* column) {
-    return std::find(header.begin(), header.end(), column) != header.end();
+    return std::any_of(header.begin(), header.end(),
+                       [&](const std::string& name) { return trimmed(name) == column; });
   };
   const bool is_vtrain = has("iteration time (ms)") && has("# GPUs");
   TOK_REQUIRE(is_vtrain || (has("gpu") && has("step_time_s")), "{}: wanted {}, got {}", name,
@@ -273,9 +290,16 @@ std::vector<MeasuredRow> read_measured_rows(const std::filesystem::path& file) {
 }
 
 bool has_gated_mlp(const MeasuredRow& row) {
-  constexpr std::array kWithout = {"GPT", "MPT", "BLOOM", "Nemotron"};
-  return std::none_of(kWithout.begin(), kWithout.end(),
-                      [&](const char* name) { return mentions(row.model, name); });
+  const std::string model = plain_word(row.model);
+  const auto is_named = [&](std::string_view name) { return mentions(model, name); };
+  constexpr std::array<std::string_view, 9> kWithout = {
+      "gpt", "mpt", "bloom", "nemotron", "opt", "pythia", "falcon", "mtnlg", "starcoder"};
+  constexpr std::array<std::string_view, 11> kWith = {"llama",  "qwen",     "mistral",  "mixtral",
+                                                      "gemma",  "internlm", "baichuan", "olmo",
+                                                      "smollm", "deepseek", "yi"};
+  if (std::any_of(kWith.begin(), kWith.end(), is_named)) return true;
+  if (std::any_of(kWithout.begin(), kWithout.end(), is_named)) return false;
+  return row.ffn != 4 * row.hidden;
 }
 
 double causal_flops_per_token(const MeasuredRow& row) {
@@ -288,19 +312,24 @@ double causal_flops_per_token(const MeasuredRow& row) {
 }
 
 std::string software_of(const MeasuredRow& row) {
-  const std::string& s = row.source;
-  if (mentions(s, "mosaicml")) return "mosaic";
-  if (mentions(s, "torchtitan") || mentions(s, "fms-fsdp") || mentions(s, "TinyLlama"))
-    return mentions(row.notes, "compile=yes") || mentions(row.notes, "compile;") ||
-                   row.notes.ends_with("compile")
-               ? "torchtitan-compiled"
-               : "torchtitan";
-  if (s == "vTrain") return "vtrain";
-  if (mentions(s, "arXiv 2104.04473") || mentions(s, "arXiv 2205.05198") ||
-      mentions(s, "bigscience"))
-    return "megatron";
-  if (mentions(s, "NVIDIA") || mentions(s, "Megatron") || mentions(s, "mlcommons")) return "nemo";
-  return "tokamak";
+  if (row.source == "vTrain") return "vtrain";
+  const std::string source = plain_word(row.source);
+  const auto is_of = [&](auto... names) { return (mentions(source, names) || ...); };
+  if (is_of("mosaicml", "llmfoundry", "composer")) return "mosaic";
+  if (is_of("torchtitan", "fmsfsdp", "tinyllama", "pytorch", "litgpt", "nanotron", "picotron")) {
+    const std::string& notes = row.notes;
+    const bool is_compiled = mentions(notes, "compile=yes") || mentions(notes, "compile;") ||
+                             mentions(notes, "torch.compile") || notes.ends_with("compile");
+    return is_compiled ? "torchtitan-compiled" : "torchtitan";
+  }
+  if (is_of("llmc", "llmq", "tokamak")) return "tokamak";
+  const std::string machine = machine_of_gpu(row.gpu);
+  const bool is_of_2021 = is_of("210404473", "220505198", "bigscience");
+  const bool is_deepspeed = is_of("deepspeed", "gptneox") && machine.starts_with("a100");
+  if (is_of_2021 || (is_deepspeed && !mentions(row.notes, "flash"))) return "megatron";
+  if (is_of("nvidia", "megatron", "mlcommons", "mlperf", "nemo", "primus", "deepspeed", "gptneox"))
+    return "nemo";
+  return "other";
 }
 
 }  // namespace tokamak

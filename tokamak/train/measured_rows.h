@@ -51,8 +51,9 @@ double causal_flops_per_token(const MeasuredRow& row);
 /// Whether the MLP has a gate: Llama, Qwen, Mixtral; not GPT, MPT, BLOOM, Nemotron.
 bool has_gated_mlp(const MeasuredRow& row);
 
-/// "nemo", "megatron", "mosaic", "torchtitan", "torchtitan-compiled", "tokamak": which software
-/// ran, by the source and the notes. It names a table of price/software.toml.
+/// "nemo", "megatron", "mosaic", "torchtitan", "torchtitan-compiled", "vtrain", "tokamak", "other":
+/// which software ran, by the source and the notes. It names a file of machines/software; "tokamak"
+/// is a trainer of fused kernels as ours, which needs none.
 std::string software_of(const MeasuredRow& row);
 
 }  // namespace tokamak

@@ -69,7 +69,8 @@ TEST(MeasuredRows, NamesWhatIsMissing) {
 
 TEST(MeasuredRows, ReadsVTrain) {
   const auto rows = parse_measured_rows(
-      "\xEF\xBB\xBF# GPUs,global batch,micro batch,hidden size,attention heads,# layers,sequence length,tensor "
+      "\xEF\xBB\xBF# GPUs,global batch,micro batch,hidden size,attention heads,# layers,sequence "
+      "length,tensor "
       "parallelism,data parallelism,pipeline parallelism,iteration time (ms)\n"
       "8,32,4,1024,16,24,1024,2,2,2,219.732754\n"
       "64,512,8,3072,32,30,2048,2,32,1,3975.2\n",

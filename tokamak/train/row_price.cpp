@@ -1,6 +1,7 @@
 #include "tokamak/train/row_price.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <memory>
 
@@ -8,6 +9,7 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/core/json.h"
+#include "tokamak/train/row_words.h"
 
 namespace tokamak {
 namespace {
@@ -54,9 +56,11 @@ std::string summary_line(std::string_view name, const std::vector<double>& error
 
 std::string machine_names_of_row(const MeasuredRow& row) {
   const std::string software = software_of(row);
-  if (software == "tokamak") return machine_of_row(row);
-  std::string names = fmt::format("{}+{}", machine_of_row(row), software);
-  if (row.gpu.starts_with("H100") || row.gpu.starts_with("H200"))
+  const std::string machine = machine_of_row(row);
+  if (software == "tokamak") return machine;
+  std::string names = fmt::format("{}+{}", machine, software);
+  const bool is_hopper = machine.starts_with("h100") || machine.starts_with("h200");
+  if (is_hopper && software != "megatron" && software != "vtrain")
     names += fmt::format("+{}-hopper", software.substr(0, software.find('-')));
   // Composer's precisions: "amp_bf16", and "bf16" for all of it.
   if (software == "mosaic" && mentions(row.notes, "amp_")) names += "+mosaic-amp";
@@ -102,8 +106,13 @@ std::string family_of(const MeasuredRow& row) {
   if (mentions(row.source, "seed 002")) return "GB200 torchtitan (3 rows)";
   const std::string software = software_of(row);
   if (software == "vtrain") return row.num_gpus > 8 ? "vTrain multi-node" : "vTrain single-node";
-  std::string gpu = row.gpu.substr(0, row.gpu.find('-'));
-  if (mentions(row.gpu, "HBM2e")) gpu += "-500W";
+  std::string gpu = machine_of_gpu(row.gpu);
+  if (gpu == "frontier") gpu = "mi250x-gcd";
+  const bool is_500_w = gpu == "h100-96";
+  gpu = gpu.substr(0, gpu.find('-'));
+  std::transform(gpu.begin(), gpu.end(), gpu.begin(),
+                 [](unsigned char c) { return std::toupper(c); });
+  if (is_500_w) gpu += "-500W";
   const std::string_view precision = price::name_of(precision_of_row(row));
   return fmt::format("{} {} {}", software, gpu, precision);
 }

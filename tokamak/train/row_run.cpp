@@ -1,14 +1,13 @@
 #include "tokamak/train/row_run.h"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 
 #include <fmt/format.h>
 
 #include "tokamak/core/error.h"
 #include "tokamak/parallel/schedules.h"
 #include "tokamak/parallel/stage_split.h"
+#include "tokamak/train/row_words.h"
 
 namespace tokamak {
 namespace {
@@ -28,31 +27,29 @@ struct DataMesh {
   int64_t shard = 1;
 };
 
-// "HSDP shard32 x rep26" and "FSDP shard128" say it; all others shard over all ranks of dp.
+// All shard over all ranks of dp that do not say it of fewer.
 DataMesh data_mesh(const MeasuredRow& row) {
-  constexpr std::string_view kShard = "SDP shard";
-  const size_t at = row.sharding.find(kShard);
-  if (at == std::string::npos) return {.shard = row.dp};
-  int64_t shard = 0;
-  const char* const begin = row.sharding.data() + at + kShard.size();
-  std::from_chars(begin, row.sharding.data() + row.sharding.size(), shard);
-  TOK_REQUIRE(shard > 0 && row.dp % shard == 0, "{}: does not divide dp {}", row.sharding, row.dp);
+  const int64_t shard = sharding_named(row.sharding).ranks;
+  if (shard == 0) return {.shard = row.dp};
+  TOK_REQUIRE(row.dp % shard == 0, "{}: does not divide dp {}", row.sharding, row.dp);
   return {.replicate = row.dp / shard, .shard = shard};
 }
 
+// Unstated: Megatron-LM before its distributed optimizer sums gradients alone.
 Sharding sharding_of(const MeasuredRow& row) {
   const std::string software = software_of(row);
-  if (mentions(row.sharding, "FSDP") || mentions(row.sharding, "HSDP")) return Sharding::kFsdp;
-  return software == "megatron" || software == "vtrain" ? Sharding::kDdp : Sharding::kZero1;
+  const bool is_old = software == "megatron" || software == "vtrain";
+  return sharding_named(row.sharding).sharding.value_or(is_old ? Sharding::kDdp : Sharding::kZero1);
 }
 
 RecomputePolicy recompute_of(const MeasuredRow& row) {
   using Mode = RecomputePolicy::Mode;
-  if (row.recompute == "full") return {.mode = Mode::kFull};
+  const RecomputeWord word = recompute_named(row.recompute);
+  if (word == RecomputeWord::kFull) return {.mode = Mode::kFull};
   if (!mentions(software_of(row), "torchtitan")) return {};  // "selective": attention alone
-  if (row.recompute == "selective-layer")
+  if (word == RecomputeWord::kSelectiveLayers)
     return {.mode = Mode::kSelectiveLayers, .every_nth_block = 2};
-  if (row.recompute.starts_with("selective"))
+  if (word == RecomputeWord::kSelective)
     return {.mode = Mode::kSelectiveOps, .saved_ops = {"attention"}, .halved_ops = {"linear"}};
   return {};
 }
@@ -108,7 +105,7 @@ RunShape shape_of_row(const MeasuredRow& row, int pp_rank) {
   d.rank = pp_rank * static_cast<int>(row.num_gpus / row.pp);
   d.num_microbatches = row.num_microbatches();
   d.sharding = sharding_of(row);
-  if (mentions(row.sharding, "SHARD_GRAD_OP")) d.reshard = Reshard::kNever;
+  if (mentions(plain_word(row.sharding), "shardgradop")) d.reshard = Reshard::kNever;
   d.async_tp = row.tp > 1 && mentions(row.notes, "asyncTP=yes");
   d.context = ContextMethod::kRing;
   const std::string software = software_of(row);
@@ -132,29 +129,11 @@ bool keeps_whole_sequences(const MeasuredRow& row) {
 std::string machine_of_row(const MeasuredRow& row) {
   if (row.source == "vTrain") return "a100-80-cloud";  // 12.5 GB/s of network, in its own config
   if (row.source.starts_with("bigscience-")) return "a100-80-opa";  // its jz/hpc-specs.md
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kMachines = {{
-      {"A100-40GB", "a100-40"},
-      {"A100-80GB", "a100-80"},
-      {"H100", "h100"},
-      {"H100-HBM2e-96GB", "h100-96"},
-      {"H200", "h200"},
-      {"B200", "b200"},
-      {"GB200", "gb200"},
-      {"GB300", "gb300"},
-      {"MI250X-GCD", "frontier"},
-      {"MI300X", "mi300x"},
-      {"MI350X", "mi350x"},
-      {"MI355X", "mi355x"},
-  }};
-  for (const auto& [gpu, machine] : kMachines) {
-    if (gpu == row.gpu) return std::string(machine);
-  }
-  return "";
+  return machine_of_gpu(row.gpu);
 }
 
 price::Precision precision_of_row(const MeasuredRow& row) {
-  if (mentions(row.precision, "fp8")) return price::Precision::kFp8;
-  return mentions(row.precision, "fp4") ? price::Precision::kFp4 : price::Precision::kBf16;
+  return precision_named(row.precision).value_or(price::Precision::kBf16);
 }
 
 std::string plan_key(const MeasuredRow& row) {
