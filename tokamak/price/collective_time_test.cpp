@@ -155,15 +155,6 @@ TEST(CollectiveTime, MeetsOtherPublishedPoints) {
   EXPECT_NEAR(bus(Collective::kAllReduce, mi300x, k16Gib / 4, 2), 47.7, 0.1 * 47.7);
 }
 
-// No part of an all-reduce crosses from every member at once where no switch reduces in the node.
-TEST(CollectiveTime, TwoNodesOfA100ReduceInOneRing) {
-  const Machine a100 = load_machine("a100-80-cloud");
-  const double bytes = std::exp2(30);
-  const double node_rate = 8 * a100.levels[1].bytes_per_s * a100.levels[1].efficiency;
-  const double ring = 2.0 * 15 / 16 * bytes / node_rate;
-  EXPECT_NEAR(all_reduce(a100, bytes, 16), ring, 0.05 * ring);
-}
-
 std::vector<Machine> some_machines() {
   std::vector<Machine> machines;
   for (const char* name : {"a100-80-cloud", "h100", "gb200", "frontier", "mi300x"}) {

@@ -162,6 +162,7 @@ void find_step_time(MeasuredRow& row, Line& line) {
 MeasuredRow training_run(Line line) {
   MeasuredRow row{.source = line.text("source"),
                   .gpu = line.text("gpu"),
+                  .machine = line.text("machine"),
                   .model = line.text("model"),
                   .sharding = line.text("zero_stage_or_fsdp"),
                   .precision = line.text("precision"),
@@ -266,7 +267,7 @@ std::vector<MeasuredRow> parse_measured_rows(const std::string& text, const std:
   TOK_REQUIRE(!csv.is_cut(), "{}:1: a quote that does not end", name);
   const auto has = [&](const char* column) {
     return std::any_of(header.begin(), header.end(),
-                       [&](const std::string& name) { return trimmed(name) == column; });
+                       [&](const std::string& field) { return trimmed(field) == column; });
   };
   const bool is_vtrain = has("iteration time (ms)") && has("# GPUs");
   TOK_REQUIRE(is_vtrain || (has("gpu") && has("step_time_s")), "{}: wanted {}, got {}", name,
@@ -291,7 +292,7 @@ std::vector<MeasuredRow> read_measured_rows(const std::filesystem::path& file) {
 
 bool has_gated_mlp(const MeasuredRow& row) {
   const std::string model = plain_word(row.model);
-  const auto is_named = [&](std::string_view name) { return mentions(model, name); };
+  const auto is_named = [&](std::string_view part) { return mentions(model, part); };
   constexpr std::array<std::string_view, 9> kWithout = {
       "gpt", "mpt", "bloom", "nemotron", "opt", "pythia", "falcon", "mtnlg", "starcoder"};
   constexpr std::array<std::string_view, 11> kWith = {"llama",  "qwen",     "mistral",  "mixtral",
@@ -316,20 +317,19 @@ std::string software_of(const MeasuredRow& row) {
   const std::string source = plain_word(row.source);
   const auto is_of = [&](auto... names) { return (mentions(source, names) || ...); };
   if (is_of("mosaicml", "llmfoundry", "composer")) return "mosaic";
-  if (is_of("torchtitan", "fmsfsdp", "tinyllama", "pytorch", "litgpt", "nanotron", "picotron")) {
-    const std::string& notes = row.notes;
-    const bool is_compiled = mentions(notes, "compile=yes") || mentions(notes, "compile;") ||
-                             mentions(notes, "torch.compile") || notes.ends_with("compile");
-    return is_compiled ? "torchtitan-compiled" : "torchtitan";
-  }
   if (is_of("llmc", "llmq", "tokamak")) return "tokamak";
+  const bool is_torchtitan = is_of("torchtitan");
   const std::string machine = machine_of_gpu(row.gpu);
   const bool is_of_2021 = is_of("210404473", "220505198", "bigscience");
   const bool is_deepspeed = is_of("deepspeed", "gptneox") && machine.starts_with("a100");
   if (is_of_2021 || (is_deepspeed && !mentions(row.notes, "flash"))) return "megatron";
-  if (is_of("nvidia", "megatron", "mlcommons", "mlperf", "nemo", "primus", "deepspeed", "gptneox"))
+  if (!is_torchtitan &&
+      is_of("nvidia", "megatron", "mlcommons", "mlperf", "nemo", "primus", "deepspeed", "gptneox"))
     return "nemo";
-  return "other";
+  const std::string& notes = row.notes;
+  const bool is_compiled = mentions(notes, "compile=yes") || mentions(notes, "compile;") ||
+                           mentions(notes, "torch.compile") || notes.ends_with("compile");
+  return is_compiled ? "torchtitan-compiled" : "torchtitan";  // and any other trainer of PyTorch
 }
 
 }  // namespace tokamak

@@ -16,6 +16,7 @@ struct MeasuredRow {
   int line = 0;          ///< of the file; the header is 1
   std::string source;    ///< who published it
   std::string gpu;       ///< as the source spells it: "H100", "A100-80GB"
+  std::string machine;   ///< machine files instead of the GPU's own: "a100-80+roce-100"; or empty
   std::string model;     ///< its name there
   std::string sharding;  ///< of data parallel ranks: "FSDP2", "dist-opt (ZeRO-1)", or empty
   std::string precision;
@@ -51,9 +52,9 @@ double causal_flops_per_token(const MeasuredRow& row);
 /// Whether the MLP has a gate: Llama, Qwen, Mixtral; not GPT, MPT, BLOOM, Nemotron.
 bool has_gated_mlp(const MeasuredRow& row);
 
-/// "nemo", "megatron", "mosaic", "torchtitan", "torchtitan-compiled", "vtrain", "tokamak", "other":
-/// which software ran, by the source and the notes. It names a file of machines/software; "tokamak"
-/// is a trainer of fused kernels as ours, which needs none.
+/// Which software ran, by the source and the notes: "nemo", "megatron" (of 2021), "mosaic",
+/// "vtrain", "torchtitan" and "torchtitan-compiled", which any other trainer of PyTorch is priced as.
+/// It names a file of machines/software; "tokamak" is a trainer of fused kernels, which needs none.
 std::string software_of(const MeasuredRow& row);
 
 }  // namespace tokamak

@@ -30,7 +30,7 @@ struct DataMesh {
 // All shard over all ranks of dp that do not say it of fewer.
 DataMesh data_mesh(const MeasuredRow& row) {
   const int64_t shard = sharding_named(row.sharding).ranks;
-  if (shard == 0) return {.shard = row.dp};
+  if (shard == 0 || shard >= row.dp) return {.shard = row.dp};
   TOK_REQUIRE(row.dp % shard == 0, "{}: does not divide dp {}", row.sharding, row.dp);
   return {.replicate = row.dp / shard, .shard = shard};
 }
@@ -127,6 +127,7 @@ bool keeps_whole_sequences(const MeasuredRow& row) {
 }
 
 std::string machine_of_row(const MeasuredRow& row) {
+  if (!row.machine.empty()) return row.machine;
   if (row.source == "vTrain") return "a100-80-cloud";  // 12.5 GB/s of network, in its own config
   if (row.source.starts_with("bigscience-")) return "a100-80-opa";  // its jz/hpc-specs.md
   return machine_of_gpu(row.gpu);
