@@ -1,8 +1,10 @@
 // How near prices come to published measurements (docs/pricing-accuracy.md): the bounds that hold.
 // The folder of measurements lies beside a checkout, or does not.
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <map>
 
 #include <fmt/format.h>
@@ -102,6 +104,26 @@ TEST_F(RowAccuracy, VTrainOnOneNode) {
       "vtrain_single_node.csv", [](const MeasuredRow& r) { return (r.line - 2) % 20 != 0; }));
   EXPECT_EQ(s.count, 912);
   EXPECT_LE(s.mean, 0.08);
+}
+
+// Runs that were found after the constants were fitted. The bounds are what is reached, rounded up.
+TEST_F(RowAccuracy, PublishedRunsThatAreNotShared) {
+  const fs::path file = fs::path(TOK_SOURCE_DIR) / "tests/measured/published_runs.csv";
+  const std::vector<MeasuredRow> rows = read_measured_rows(file);
+  const auto chosen = [&](const std::function<bool(const MeasuredRow&)>& wanted) {
+    std::vector<MeasuredRow> some;
+    std::copy_if(rows.begin(), rows.end(), std::back_inserter(some), wanted);
+    return errors_of(some);
+  };
+  const ErrorSummary few = chosen([](const MeasuredRow& r) { return r.num_gpus <= 64; });
+  const ErrorSummary many = chosen([](const MeasuredRow& r) { return r.num_gpus > 64; });
+  EXPECT_EQ(few.count + many.count, 384);
+  EXPECT_LE(few.mean, 0.055);
+  EXPECT_LE(few.median, 0.036);
+  EXPECT_LE(few.p90, 0.12);
+  EXPECT_LE(many.mean, 0.048);
+  EXPECT_LE(many.median, 0.036);
+  EXPECT_LE(many.p90, 0.105);
 }
 
 // A row as measured, with what its source leaves unsaid filled in.
