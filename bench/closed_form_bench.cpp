@@ -46,7 +46,7 @@ void BM_Pipeline(benchmark::State& state) {
                           .replica = strided_layout(2, 512, machine),
                           .hop_s = 1e-4};
   const PipelineUse use =
-      pipeline_use(c, shape, std::vector<double>(size_t{2} * shape.num_ranks, 1e-4), 1.0);
+      pipeline_use(c, shape, std::vector<double>(size_t{2} * shape.num_ranks, 1e-4));
   for (auto _ : state) benchmark::DoNotOptimize(closed_form(c, shape, use, spread, machine));
   state.SetItemsProcessed(state.iterations());
 }
@@ -57,7 +57,7 @@ void BM_PipelineUse(benchmark::State& state) {
   add_schedule(shape);
   const StageCosts c = costs();
   const std::vector<double> hops(size_t{2} * shape.num_ranks, 1e-4);
-  for (auto _ : state) benchmark::DoNotOptimize(pipeline_use(c, shape, hops, 1.0));
+  for (auto _ : state) benchmark::DoNotOptimize(pipeline_use(c, shape, hops));
   state.SetItemsProcessed(state.iterations());
 }
 

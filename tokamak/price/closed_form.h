@@ -36,11 +36,12 @@ struct StageCosts {
   /// Indices into `held` in the order in which a stage makes them: with embedding, inner, with
   /// head.
   std::array<std::vector<int>, 3> held_order;
-  StageSum scratch;          ///< bytes while a segment runs
-  StageSum elements;         ///< parameters of one tp rank, as buckets pad them
-  StageSum tp_reduce_s;      ///< of gradients over tp, in the last microbatch
-  double hop_bytes = 0.0;    ///< from a stage to the next
-  double input_bytes = 0.0;  ///< tokens, labels, results
+  StageSum scratch;               ///< bytes while a segment runs
+  StageSum elements;              ///< parameters of one tp rank, as buckets pad them
+  StageSum tp_reduce_s;           ///< of gradients over tp, in the last microbatch
+  double hop_bytes = 0.0;         ///< from a stage to the next
+  double input_bytes = 0.0;       ///< tokens, labels, results
+  double message_slowdown = 1.0;  ///< times as long as alone, what runs beside a message
   bool is_split = false;
   bool is_tied = false;
   double master_bytes = 4.0;  ///< of an element
@@ -80,10 +81,10 @@ struct PipelineUse {
 };
 
 /// A few passes over the schedule, and the slots of each rank: callers keep it by (costs, shape,
-/// hops). `hops_s`: seconds of a message from each rank to the next, and to the one before;
-/// `message_slowdown`: Software's. REQUIRES: add_schedule() was called.
+/// hops). `hops_s`: seconds of a message from each rank to the next, and to the one before.
+/// REQUIRES: add_schedule() was called.
 PipelineUse pipeline_use(const StageCosts& costs, const PipelineShape& shape,
-                         std::span<const double> hops_s, double message_slowdown);
+                         std::span<const double> hops_s);
 
 /// No step is shorter: the way to the busiest rank, its work, and the way back. Needs no schedule.
 double least_seconds(const StageCosts& costs, const PipelineShape& shape, double hop_s);

@@ -1,5 +1,6 @@
 // What a schedule makes of a pipeline's costs: time and slots.
 #include <algorithm>
+#include <cmath>
 
 #include "tokamak/core/error.h"
 #include "tokamak/price/closed_form.h"
@@ -153,10 +154,14 @@ double overlap_s(const std::vector<Interval>& intervals, double begin, double en
 std::vector<double> slowed_by_messages(const PipelinePass& pass, const PipelineShape& shape,
                                        const std::vector<double>& seconds, double slowdown) {
   constexpr int kRounds = 8;
+  constexpr double kSettled = 5e-4;  // of the pass
   if (slowdown == 1.0) return {};
   std::vector<double> slowed_s(pass.duration.size(), 0.0);
+  double before_s = 0.0;
   for (int round = 0; round < kRounds; ++round) {
     const PassEnd times = run_pass(pass, shape, seconds, slowed_s);
+    if (std::abs(times.seconds - before_s) <= kSettled * times.seconds) break;
+    before_s = times.seconds;
     const auto held = held_by_rank(pass, shape, times);
     for (size_t w = 0; w < pass.duration.size(); ++w) {
       const int duration = pass.duration[w];
@@ -213,21 +218,21 @@ double slot_bytes_of(const StageCosts& costs, const PipelineShape& shape, int ra
 }  // namespace
 
 PipelineUse pipeline_use(const StageCosts& costs, const PipelineShape& shape,
-                         std::span<const double> hops_s, double message_slowdown) {
+                         std::span<const double> hops_s) {
   TOK_CHECK(std::ssize(hops_s) == 2 * shape.num_ranks, "{} hops", hops_s.size());
   TOK_CHECK(!shape.held.empty(), "{} without its schedule", shape.schedule);
   PipelineUse use;
   const int more = shape.num_microbatches - shape.pass.num_microbatches;
   double longer_s = 0.0;
   const std::vector<double> alone_s = durations_of(costs, shape, hops_s, 0.0);
-  const auto slowed_s = slowed_by_messages(shape.pass, shape, alone_s, message_slowdown);
+  const auto slowed_s = slowed_by_messages(shape.pass, shape, alone_s, costs.message_slowdown);
   for (const double reductions : kReductions) {
     const std::vector<double> seconds = durations_of(costs, shape, hops_s, reductions);
     const PassEnd end = run_pass(shape.pass, shape, seconds, slowed_s);
     if (more > 0 && reductions == 0.0) {
       const PassEnd shorter =
           run_pass(shape.shorter, shape, seconds,
-                   slowed_by_messages(shape.shorter, shape, seconds, message_slowdown));
+                   slowed_by_messages(shape.shorter, shape, seconds, costs.message_slowdown));
       longer_s = (end.seconds - shorter.seconds) / shape.num_ranks * more;
     }
     if (reductions == 0.0) {

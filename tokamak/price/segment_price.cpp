@@ -34,7 +34,7 @@ const std::vector<Cost>& SegmentPrices::costs(size_t segment) {
   return costs;
 }
 
-void SegmentPrices::settle_clock(std::span<const int64_t> runs_of_segment) {
+void SegmentPrices::settle_clock(std::span<const int64_t> runs_of_segment, double block_weight) {
   const double memory_power = machine_.device.memory_power;
   if (memory_power <= 0.0) return;
   PowerUse use;
@@ -43,7 +43,8 @@ void SegmentPrices::settle_clock(std::span<const int64_t> runs_of_segment) {
     const auto runs = static_cast<double>(runs_of_segment[s]);
     for (size_t t = 0; t < tasks.size(); ++t) {
       const Cost& cost = costs(s)[t];
-      times_.add_power(tasks[t], cost, times_.seconds(tasks[t], cost, {}), runs, use);
+      const double weight = tasks[t].label.block >= 0 ? block_weight : 1.0;
+      times_.add_power(tasks[t], cost, times_.seconds(tasks[t], cost, {}), runs * weight, use);
     }
   }
   times_.set_clock(step_clock(use, machine_.device.gemm_clock_exponent, memory_power));

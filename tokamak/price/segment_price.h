@@ -35,8 +35,8 @@ class SegmentPrices {
   SegmentPrices(const Plan& plan, const Machine& machine, const PriceOptions& options);
 
   /// Where power is a matter of the whole step: sets the clocks of a step that runs each segment
-  /// so often. REQUIRES: nothing is priced yet.
-  void settle_clock(std::span<const int64_t> runs_of_segment);
+  /// so often, tasks of blocks `block_weight` times as often. REQUIRES: nothing is priced yet.
+  void settle_clock(std::span<const int64_t> runs_of_segment, double block_weight = 1.0);
 
   const SegmentPrice& price(const SegmentRun& run);
 

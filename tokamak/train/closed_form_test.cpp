@@ -65,8 +65,7 @@ price::ClosedForm closed_form_of(const Drawn& drawn, const price::Machine& machi
   const price::DataSpread spread = spread_of(d, costs, machine);
   const price::PipelineShape& scheduled = shapes.scheduled(drawn.point);
   return price::closed_form(costs, scheduled,
-                            price::pipeline_use(costs, scheduled, hops_of(d, costs, machine),
-                                                machine.software.message_slowdown),
+                            price::pipeline_use(costs, scheduled, hops_of(d, costs, machine)),
                             spread, machine);
 }
 

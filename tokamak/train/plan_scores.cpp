@@ -241,9 +241,7 @@ class Scorer {
         scored.push_back({s.point, {.seconds = s.form.seconds, .bytes = least}});
         continue;
       }
-      if (!use)
-        use = price::pipeline_use(costs, shapes_.scheduled(first), hops,
-                                  machine_.software.message_slowdown);
+      if (!use) use = price::pipeline_use(costs, shapes_.scheduled(first), hops);
       scored.push_back({s.point, price::closed_form(costs, outline, *use, spread, machine_)});
     }
     return scored;

@@ -37,6 +37,10 @@ std::optional<int> uneven_tp_rank(const ModelSpec& model, const Mesh& mesh) {
   return mesh.rank_of(last);
 }
 
+int slowest_cp_place(const price::Machine& machine, int64_t cp) {
+  return machine.software.attention_masked_share > 0.0 && cp > 1 ? 1 : 0;
+}
+
 int64_t PlannedRanks::Rank::peak_bytes() const {
   return tokamak::peak_bytes(*plan, validation);
 }

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "tokamak/price/machine.h"
 #include "tokamak/train/planned_run.h"
 
 namespace tokamak {
@@ -13,6 +14,10 @@ namespace tokamak {
 /// The rank along tp with the smallest share of a vocabulary that does not divide by tp, whose plan
 /// may need more scratch than the first's; none where it divides.
 std::optional<int> uneven_tp_rank(const ModelSpec& model, const Mesh& mesh);
+
+/// The place along cp whose ranks take longest on such a machine: the first one's square of queries
+/// and keys has the fastest backward.
+int slowest_cp_place(const price::Machine& machine, int64_t cp);
 
 /// The first rank of each pipeline stage, or every rank. A rank between others whose stages hold
 /// as much as those of an earlier one is that one's twin (graph/stage_twin.h), where twins will do.

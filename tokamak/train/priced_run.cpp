@@ -29,14 +29,11 @@ PricedRun price_run(const PriceRequest& request) {
                       : request.wants_spans ? Which::kOwnStages
                                             : Which::kStages;
   const ModelSpec model = spec_of(config);
-  // The first rank of cp has the only square of queries and keys, whose backward is the fastest.
-  const bool has_slower = request.machine.software.attention_masked_share > 0.0;
-  const int cp_at = has_slower && request.degrees.cp > 1 ? 1 : 0;
   PricedRun priced{
       .model = model,
       .batch = batch_sizes(config, request.degrees),
       .planned = PlannedRanks(model, shape_of(config, model, {.degrees = request.degrees}), target,
-                              which, cp_at)};
+                              which, slowest_cp_place(request.machine, request.degrees.cp))};
   std::vector<price::PricedRank> ranks;
   for (const PlannedRanks::Rank& r : priced.planned.ranks())
     ranks.push_back({.plan = r.plan, .rank = r.rank});

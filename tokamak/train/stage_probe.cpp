@@ -224,11 +224,14 @@ void read_update(const PlannedRun& run, const price::Machine& machine,
   costs.update_kernels = kernels / num_buckets;
 }
 
+// `block_weight`: layers of the model for one of the plan, whose clocks those of a step are.
 void read_seconds(const Plan& plan, const Depths& depths, const price::Machine& machine,
-                  const price::PriceOptions& options, StageCosts& costs) {
+                  const price::PriceOptions& options, double block_weight, StageCosts& costs) {
   SegmentPrices prices(plan, machine, options);
-  prices.settle_clock(std::vector<int64_t>(plan.segments.size(), 1));
+  prices.settle_clock(std::vector<int64_t>(plan.segments.size(), 1), block_weight);
   const price::TaskTimes times(plan.groups, machine, options);
+  double alone_s = 0.0;
+  double beside_s = 0.0;
   ByStage forward(depths);
   ByStage backward(depths);
   ByStage first_backward(depths);
@@ -239,8 +242,11 @@ void read_seconds(const Plan& plan, const Depths& depths, const price::Machine& 
     const Segment& segment = plan.segments[s];
     const SegmentName name = read_name(segment.name);
     const auto seconds = [&](bool is_first) {
-      return prices.price({.segment = static_cast<int>(s), .is_first = is_first, .is_last = false})
-          .seconds;
+      const price::SegmentPrice& price =
+          prices.price({.segment = static_cast<int>(s), .is_first = is_first, .is_last = false});
+      alone_s += price.seconds;
+      beside_s += price.seconds * price.held_factor;
+      return price.seconds;
     };
     if (name.kind == "forward") forward[name.stage] = seconds(false);
     if (name.kind == "backward") {
@@ -264,6 +270,13 @@ void read_seconds(const Plan& plan, const Depths& depths, const price::Machine& 
   costs.weight_s = weight.sum();
   costs.first_weight_s = first_weight.sum();
   costs.tp_reduce_s = tp_reduce.sum();
+  costs.message_slowdown = beside_s / alone_s;
+}
+
+int slowest_cp_rank(const price::Machine& machine, const Mesh& mesh) {
+  MeshCoordinates at{};
+  at[static_cast<size_t>(MeshAxis::kCp)] = slowest_cp_place(machine, mesh.degree(MeshAxis::kCp));
+  return mesh.rank_of(at);
 }
 
 double saved_bytes(const Plan& plan) {
@@ -285,10 +298,10 @@ StageCosts probe_stages(const ModelSpec& model, const RunShape& base, bool split
   RunShape shape = base;
   shape.validation.reset();
   DistributeOptions& d = shape.distribute;
-  d.rank = 0;
   d.mesh.degrees[static_cast<size_t>(MeshAxis::kPp)] = 2;
   d.mesh.degrees[static_cast<size_t>(MeshAxis::kDpReplicate)] = 1;
   d.mesh.degrees[static_cast<size_t>(MeshAxis::kDpShard)] = 1;
+  d.rank = 0;
   d.num_microbatches = 1;
   d.pipeline = there_and_back(split);
   d.stage_of_module = {kFirst};
@@ -298,16 +311,25 @@ StageCosts probe_stages(const ModelSpec& model, const RunShape& base, bool split
     d.stage_of_module.insert(d.stage_of_module.end(), static_cast<size_t>(layers[stage]), stage);
   }
   d.stage_of_module.insert(d.stage_of_module.end(), 2, kLast);
-  const PlannedRun run(spec, shape, target);
+  const WholeGraphs whole(spec, shape, target);
+  const PlannedRun run(spec, shape, target, whole);
   const price::PriceOptions how{.linear = linear, .device_graphs = run.plan().device_graphs};
   StageCosts costs{.is_split = split};
   read_memory(run, depths, costs);
   read_parameters(run, depths, costs);
   read_update(run, machine, how, costs);
-  read_seconds(run.plan(), depths, machine, how, costs);
+  const auto block_weight =
+      static_cast<double>(model.num_layers) / static_cast<double>(spec.num_layers);
+  const int slowest = slowest_cp_rank(machine, d.mesh);
+  std::optional<PlannedRun> other;
+  if (slowest != d.rank) {
+    d.rank = slowest;
+    other.emplace(spec, shape, target, whole);
+  }
+  read_seconds((other ? *other : run).plan(), depths, machine, how, block_weight, costs);
   if (const std::optional<int> uneven = uneven_tp_rank(spec, d.mesh)) {
     d.rank = *uneven;
-    raise_scratch(PlannedRun(spec, shape, target).plan(), depths, costs);
+    raise_scratch(PlannedRun(spec, shape, target, whole).plan(), depths, costs);
   }
   return costs;
 }
@@ -327,13 +349,16 @@ FlatCosts probe_flat(const ModelSpec& model, const RunShape& base, const Target&
     spec.num_layers = counts[i];
     RunShape shape = base;
     shape.validation.reset();
-    const PlannedRun run(spec, shape, target);
+    shape.distribute.rank = slowest_cp_rank(machine, shape.distribute.mesh);
+    const WholeGraphs whole(spec, shape, target);
+    const PlannedRun run(spec, shape, target, whole);
     const auto scratch_arena = static_cast<size_t>(ArenaKind::kScratch);
     held[i] = static_cast<double>(run.peak_bytes() - run.plan().arena_bytes[scratch_arena]);
     saved[i] = saved_bytes(run.plan());
     const price::PriceOptions how{.linear = linear, .device_graphs = run.plan().device_graphs};
     SegmentPrices prices(run.plan(), machine, how);
-    prices.settle_clock(std::vector<int64_t>(run.plan().segments.size(), 1));
+    prices.settle_clock(std::vector<int64_t>(run.plan().segments.size(), 1),
+                        static_cast<double>(model.num_layers) / counts[i]);
     for (int s = 0; s < std::ssize(run.plan().segments); ++s) {
       const auto seconds = [&](bool is_first, bool is_last) {
         return prices.price({.segment = s, .is_first = is_first, .is_last = is_last}).seconds;
@@ -353,7 +378,7 @@ FlatCosts probe_flat(const ModelSpec& model, const RunShape& base, const Target&
     }
     if (const std::optional<int> uneven = uneven_tp_rank(spec, shape.distribute.mesh)) {
       shape.distribute.rank = *uneven;
-      const PlannedRun other(spec, shape, target);
+      const PlannedRun other(spec, shape, target, whole);
       for (const Segment& segment : other.plan().segments) {
         const bool is_once = segment.runs == Segment::Runs::kOncePerStep;
         double& most = is_once ? costs.unshard_scratch : scratch[i];
