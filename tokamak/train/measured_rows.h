@@ -53,8 +53,9 @@ double causal_flops_per_token(const MeasuredRow& row);
 bool has_gated_mlp(const MeasuredRow& row);
 
 /// Which software ran, by the source and the notes: "nemo", "megatron" (of 2021), "mosaic",
-/// "vtrain", "torchtitan" and "torchtitan-compiled", which any other trainer of PyTorch is priced as.
-/// It names a file of machines/software; "tokamak" is a trainer of fused kernels, which needs none.
+/// "vtrain", "torchtitan" and "torchtitan-compiled", as which any other trainer of PyTorch is
+/// priced. It names a file of machines/software; "tokamak" is a trainer of fused kernels, which
+/// needs none.
 std::string software_of(const MeasuredRow& row);
 
 }  // namespace tokamak

@@ -22,7 +22,8 @@ TEST(RowWords, KnowsGpusHoweverTheyAreSpelled) {
 }
 
 TEST(RowWords, GuessesNoMachine) {
-  for (const char* gpu : {"GH200", "H100 PCIe", "A100-PCIE-40GB", "H100 NVL", "V100", "TPU v5p", ""})
+  for (const char* gpu :
+       {"GH200", "H100 PCIe", "A100-PCIE-40GB", "H100 NVL", "V100", "TPU v5p", ""})
     EXPECT_EQ(machine_of_gpu(gpu), "") << gpu;
 }
 
