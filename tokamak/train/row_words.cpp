@@ -98,9 +98,9 @@ std::optional<price::Precision> precision_named(std::string_view text) {
 
 RecomputeWord recompute_named(std::string_view text) {
   const std::string word = plain_word(text);
-  constexpr std::array<std::string_view, 8> kNo = {"",      "none", "no", "off",
-                                                   "false", "0",    "na", "null"};
-  if (std::find(kNo.begin(), kNo.end(), word) != kNo.end()) return RecomputeWord::kNone;
+  constexpr std::array<std::string_view, 8> kNone = {"",      "none", "no", "off",
+                                                     "false", "0",    "na", "null"};
+  if (std::find(kNone.begin(), kNone.end(), word) != kNone.end()) return RecomputeWord::kNone;
   if (word.starts_with("none") || word.starts_with("without")) return RecomputeWord::kNone;
   if (has(word, "select")) {
     return has(word, "layer") || has(word, "every") ? RecomputeWord::kSelectiveLayers
