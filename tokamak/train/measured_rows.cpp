@@ -281,6 +281,7 @@ std::vector<MeasuredRow> parse_measured_rows(const std::string& text, const std:
     const Line values(header, fields);
     rows.push_back(is_vtrain ? vtrain_run(values) : training_run(values));
     rows.back().line = line;
+    rows.back().number = static_cast<int>(rows.size());
     check_sizes(rows.back());
   }
   return rows;

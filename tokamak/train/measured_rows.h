@@ -14,6 +14,7 @@ namespace tokamak {
 /// One run as its source states it. Numbers that are absent are 0.
 struct MeasuredRow {
   int line = 0;          ///< of the file; the header is 1
+  int number = 0;        ///< among the rows, from 1
   std::string source;    ///< who published it
   std::string gpu;       ///< as the source spells it: "H100", "A100-80GB"
   std::string machine;   ///< machine files instead of the GPU's own: "a100-80+roce-100"; or empty

@@ -76,6 +76,8 @@ TEST(MeasuredRows, ReadsVTrain) {
       "64,512,8,3072,32,30,2048,2,32,1,3975.2\n",
       "vtrain.csv");
   ASSERT_EQ(rows.size(), 2U);
+  EXPECT_EQ(rows[1].number, 2);
+  EXPECT_EQ(rows[1].line, 3);
   EXPECT_EQ(rows[0].skipped, "");
   EXPECT_NEAR(rows[0].step_time_s, 0.219732754, 1e-12);
   EXPECT_EQ(rows[0].ffn, 4096);

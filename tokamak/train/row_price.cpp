@@ -144,9 +144,10 @@ double restated_mfu(const PricedRow& p, double seconds) {
 }
 
 std::string to_json(const PricedRow& p) {
-  OrderedJson json = {{"line", p.row.line},   {"source", p.row.source},
-                      {"gpu", p.row.gpu},     {"n_gpus", p.row.num_gpus},
-                      {"model", p.row.model}, {"precision", p.row.precision}};
+  OrderedJson json = {{"row", p.row.number},         {"line", p.row.line},
+                      {"source", p.row.source},      {"gpu", p.row.gpu},
+                      {"n_gpus", p.row.num_gpus},    {"model", p.row.model},
+                      {"precision", p.row.precision}};
   if (!p.skipped.empty()) {
     json["skipped"] = p.skipped;
     return json.dump();
