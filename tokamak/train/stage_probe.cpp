@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <memory>
 
 #include <fmt/format.h>
 
@@ -168,7 +169,6 @@ void read_memory(const PlannedRun& run, const Depths& depths, StageCosts& costs)
       costs.hop_bytes = costs.hop_bytes == 0.0 ? size : std::min(costs.hop_bytes, size);
   }
   for (auto& [kind, bytes] : held) costs.held.emplace_back(kind, bytes.sum());
-  raise_scratch(plan, depths, costs);
 }
 
 void read_parameters(const PlannedRun& run, const Depths& depths, StageCosts& costs) {
@@ -273,11 +273,27 @@ void read_seconds(const Plan& plan, const Depths& depths, const price::Machine& 
   costs.message_slowdown = beside_s / alone_s;
 }
 
-int slowest_cp_rank(const price::Machine& machine, const Mesh& mesh) {
-  MeshCoordinates at{};
-  at[static_cast<size_t>(MeshAxis::kCp)] = slowest_cp_place(machine, mesh.degree(MeshAxis::kCp));
-  return mesh.rank_of(at);
-}
+// Of a probe's mesh: the first rank, and those that take longer or may need more scratch.
+struct ProbedRuns {
+  ProbedRuns(const ModelSpec& spec, RunShape shape, const Target& target,
+             const price::Machine& machine) {
+    const WholeGraphs whole(spec, shape, target);
+    const Mesh mesh = shape.distribute.mesh;
+    const auto plan = [&](int rank) {
+      shape.distribute.rank = rank;
+      all.push_back(std::make_unique<PlannedRun>(spec, shape, target, whole));
+    };
+    plan(0);
+    MeshCoordinates at{};
+    at[static_cast<size_t>(MeshAxis::kCp)] = slowest_cp_place(machine, mesh.degree(MeshAxis::kCp));
+    if (const int rank = mesh.rank_of(at); rank != 0) plan(rank);
+    slowest = all.back().get();
+    if (const std::optional<int> uneven = uneven_tp_rank(spec, mesh)) plan(*uneven);
+  }
+
+  std::vector<std::unique_ptr<PlannedRun>> all;
+  const PlannedRun* slowest = nullptr;
+};
 
 double saved_bytes(const Plan& plan) {
   double bytes = 0.0;
@@ -301,7 +317,6 @@ StageCosts probe_stages(const ModelSpec& model, const RunShape& base, bool split
   d.mesh.degrees[static_cast<size_t>(MeshAxis::kPp)] = 2;
   d.mesh.degrees[static_cast<size_t>(MeshAxis::kDpReplicate)] = 1;
   d.mesh.degrees[static_cast<size_t>(MeshAxis::kDpShard)] = 1;
-  d.rank = 0;
   d.num_microbatches = 1;
   d.pipeline = there_and_back(split);
   d.stage_of_module = {kFirst};
@@ -311,8 +326,8 @@ StageCosts probe_stages(const ModelSpec& model, const RunShape& base, bool split
     d.stage_of_module.insert(d.stage_of_module.end(), static_cast<size_t>(layers[stage]), stage);
   }
   d.stage_of_module.insert(d.stage_of_module.end(), 2, kLast);
-  const WholeGraphs whole(spec, shape, target);
-  const PlannedRun run(spec, shape, target, whole);
+  const ProbedRuns runs(spec, shape, target, machine);
+  const PlannedRun& run = *runs.all.front();
   const price::PriceOptions how{.linear = linear, .device_graphs = run.plan().device_graphs};
   StageCosts costs{.is_split = split};
   read_memory(run, depths, costs);
@@ -320,17 +335,8 @@ StageCosts probe_stages(const ModelSpec& model, const RunShape& base, bool split
   read_update(run, machine, how, costs);
   const auto block_weight =
       static_cast<double>(model.num_layers) / static_cast<double>(spec.num_layers);
-  const int slowest = slowest_cp_rank(machine, d.mesh);
-  std::optional<PlannedRun> other;
-  if (slowest != d.rank) {
-    d.rank = slowest;
-    other.emplace(spec, shape, target, whole);
-  }
-  read_seconds((other ? *other : run).plan(), depths, machine, how, block_weight, costs);
-  if (const std::optional<int> uneven = uneven_tp_rank(spec, d.mesh)) {
-    d.rank = *uneven;
-    raise_scratch(PlannedRun(spec, shape, target, whole).plan(), depths, costs);
-  }
+  read_seconds(runs.slowest->plan(), depths, machine, how, block_weight, costs);
+  for (const auto& planned : runs.all) raise_scratch(planned->plan(), depths, costs);
   return costs;
 }
 
@@ -349,37 +355,31 @@ FlatCosts probe_flat(const ModelSpec& model, const RunShape& base, const Target&
     spec.num_layers = counts[i];
     RunShape shape = base;
     shape.validation.reset();
-    shape.distribute.rank = slowest_cp_rank(machine, shape.distribute.mesh);
-    const WholeGraphs whole(spec, shape, target);
-    const PlannedRun run(spec, shape, target, whole);
+    const ProbedRuns runs(spec, shape, target, machine);
+    const PlannedRun& run = *runs.all.front();
     const auto scratch_arena = static_cast<size_t>(ArenaKind::kScratch);
     held[i] = static_cast<double>(run.peak_bytes() - run.plan().arena_bytes[scratch_arena]);
     saved[i] = saved_bytes(run.plan());
     const price::PriceOptions how{.linear = linear, .device_graphs = run.plan().device_graphs};
-    SegmentPrices prices(run.plan(), machine, how);
-    prices.settle_clock(std::vector<int64_t>(run.plan().segments.size(), 1),
+    const Plan& plan = runs.slowest->plan();
+    SegmentPrices prices(plan, machine, how);
+    prices.settle_clock(std::vector<int64_t>(plan.segments.size(), 1),
                         static_cast<double>(model.num_layers) / counts[i]);
-    for (int s = 0; s < std::ssize(run.plan().segments); ++s) {
+    for (int s = 0; s < std::ssize(plan.segments); ++s) {
       const auto seconds = [&](bool is_first, bool is_last) {
         return prices.price({.segment = s, .is_first = is_first, .is_last = is_last}).seconds;
       };
-      const Segment& segment = run.plan().segments[static_cast<size_t>(s)];
-      const auto bytes = static_cast<double>(scratch_of(segment));
-      if (segment.runs == Segment::Runs::kOncePerStep) {
-        costs.unshard_scratch = std::max(costs.unshard_scratch, bytes);
+      if (plan.segments[static_cast<size_t>(s)].runs == Segment::Runs::kOncePerStep) {
         once[i] += seconds(true, true);
         continue;
       }
-      scratch[i] = std::max(scratch[i], bytes);
       by_case[i][0] += seconds(true, true);
       by_case[i][1] += seconds(true, false);
       by_case[i][2] += seconds(false, false);
       by_case[i][3] += seconds(false, true);
     }
-    if (const std::optional<int> uneven = uneven_tp_rank(spec, shape.distribute.mesh)) {
-      shape.distribute.rank = *uneven;
-      const PlannedRun other(spec, shape, target, whole);
-      for (const Segment& segment : other.plan().segments) {
+    for (const auto& planned : runs.all) {
+      for (const Segment& segment : planned->plan().segments) {
         const bool is_once = segment.runs == Segment::Runs::kOncePerStep;
         double& most = is_once ? costs.unshard_scratch : scratch[i];
         most = std::max(most, static_cast<double>(scratch_of(segment)));
