@@ -40,6 +40,13 @@ size_t name_distance(std::string_view wanted, std::string_view known) {
   return 2 * last + std::min(whole, last + size_t{6});
 }
 
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kBlank = " \t";
+  const size_t begin = text.find_first_not_of(kBlank);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kBlank) + 1 - begin);
+}
+
 std::string printable(std::string_view name) {
   std::string out;
   for (const char c : name.substr(0, kMaxName)) {

@@ -28,12 +28,6 @@ void add_stems(std::span<const EmbeddedFile> files, std::vector<std::string>& ou
   for (const EmbeddedFile& file : files) out.push_back(stem_of(file.name));
 }
 
-std::string_view trimmed(std::string_view text) {
-  const size_t begin = text.find_first_not_of(' ');
-  if (begin == std::string_view::npos) return "";
-  return text.substr(begin, text.find_last_not_of(' ') + 1 - begin);
-}
-
 }  // namespace
 
 std::string_view name_of(Precision precision) {

@@ -61,12 +61,6 @@ class CsvReader {
   bool is_cut_ = false;
 };
 
-std::string trimmed(const std::string& text) {
-  const size_t begin = text.find_first_not_of(" \t");
-  if (begin == std::string::npos) return "";
-  return text.substr(begin, text.find_last_not_of(" \t") + 1 - begin);
-}
-
 // "NA" where a number would stand.
 bool is_blank(const std::string& value) {
   const std::string word = plain_word(value);
@@ -78,7 +72,7 @@ class Line {
  public:
   Line(const Fields& header, const Fields& fields) {
     for (size_t i = 0; i < std::min(header.size(), fields.size()); ++i)
-      by_name_[trimmed(header[i])] = trimmed(fields[i]);
+      by_name_[std::string(trimmed(header[i]))] = trimmed(fields[i]);
   }
 
   std::string text(const std::string& column) const {
