@@ -67,14 +67,16 @@ TEST(MeasuredRows, NamesWhatIsMissing) {
             "gbs = many: wanted a number");
 }
 
+const std::string kVTrainColumns =
+    "# GPUs,global batch,micro batch,hidden size,attention heads,# layers,sequence length,tensor "
+    "parallelism,data parallelism,pipeline parallelism,iteration time (ms)";
+
 TEST(MeasuredRows, ReadsVTrain) {
-  const auto rows = parse_measured_rows(
-      "\xEF\xBB\xBF# GPUs,global batch,micro batch,hidden size,attention heads,# layers,sequence "
-      "length,tensor "
-      "parallelism,data parallelism,pipeline parallelism,iteration time (ms)\n"
-      "8,32,4,1024,16,24,1024,2,2,2,219.732754\n"
-      "64,512,8,3072,32,30,2048,2,32,1,3975.2\n",
-      "vtrain.csv");
+  const auto rows = parse_measured_rows(kVTrainColumns +
+                                            "\n"
+                                            "8,32,4,1024,16,24,1024,2,2,2,219.732754\n"
+                                            "64,512,8,3072,32,30,2048,2,32,1,3975.2\n",
+                                        "vtrain.csv");
   ASSERT_EQ(rows.size(), 2U);
   EXPECT_EQ(rows[1].number, 2);
   EXPECT_EQ(rows[1].line, 3);
@@ -88,11 +90,10 @@ TEST(MeasuredRows, ReadsVTrain) {
 }
 
 TEST(MeasuredRows, SkipsAByteOrderMark) {
-  const auto rows = parse_measured_rows(
-      "\xEF\xBB\xBF# GPUs,global batch,micro batch,hidden size,attention heads,# layers,sequence "
-      "length,tensor parallelism,data parallelism,pipeline parallelism,iteration time (ms)\r\n"
-      "8,32,4,1024,16,24,1024,2,2,2,219.732754\r\n",
-      "ground_truth_single.csv");
+  const auto rows = parse_measured_rows("\xEF\xBB\xBF" + kVTrainColumns +
+                                            "\r\n"
+                                            "8,32,4,1024,16,24,1024,2,2,2,219.732754\r\n",
+                                        "ground_truth_single.csv");
   ASSERT_EQ(rows.size(), 1U);
   EXPECT_EQ(rows[0].num_gpus, 8);
   EXPECT_NEAR(rows[0].step_time_s, 0.219732754, 1e-12);

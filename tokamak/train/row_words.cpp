@@ -19,7 +19,7 @@ bool has_any(std::string_view text, const std::array<std::string_view, N>& parts
                      [&](std::string_view part) { return has(text, part); });
 }
 
-// Digits that begin after the first `part` and what `between` may hold; 0 = none.
+// The digits right after the first `part`; 0 = none.
 int64_t number_after(std::string_view text, std::string_view part) {
   const size_t at = text.find(part);
   if (at == std::string_view::npos) return 0;
