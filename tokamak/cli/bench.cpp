@@ -5,6 +5,7 @@
 #include "tokamak/cli/devices.h"
 #include "tokamak/cli/model_files.h"
 #include "tokamak/cli/words.h"
+#include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/json.h"
 #include "tokamak/cpu/peak.h"
@@ -115,7 +116,7 @@ int run_bench_model(Args args) {
     const PlannedRun run(c, shape, backend->target());
     fmt::print("{} parameters, {}, batch {} x {}, {}, {:.2f} GiB planned\n",
                count_parameters(c).total, one, batch, seq_len, device_text(*backend),
-               static_cast<double>(run.peak_bytes()) / (1024.0 * 1024.0 * 1024.0));
+               static_cast<double>(run.peak_bytes()) / kGiB);
     const auto peak = gemm_peak(*backend, shape.training.compute);
     const StepBenchmark b = benchmark_step(run, warmup, steps, *backend,
                                            rates_now(*backend, shape.training.compute, peak),

@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
 #include "tokamak/cpu/backend.h"
 #include "tokamak/gpu/backend.h"
@@ -14,7 +15,6 @@ namespace tokamak::cli {
 namespace {
 
 constexpr int kUnseenArch = 90;
-constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
 // Each rank tells its host and its GPU's place there.
 void require_own_gpus(World& world, const LaunchEnvironment& launched) {

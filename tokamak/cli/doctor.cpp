@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "tokamak/cli/words.h"
+#include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/json.h"
@@ -74,8 +75,7 @@ void print_gpus() {
     const gpu::DeviceInfo info = gpu::describe_device(i);
     const auto peak = device_peak_flops(info.name);
     fmt::print("gpu {:<10} {} at {}, {}, {:.1f} GiB, {} multiprocessors, {}\n", i, info.name,
-               info.bus, info.arch,
-               static_cast<double>(info.memory_bytes) / (1024.0 * 1024.0 * 1024.0),
+               info.bus, info.arch, static_cast<double>(info.memory_bytes) / kGiB,
                info.num_multiprocessors,
                peak ? fmt::format("{:.1f} TFLOP/s bfloat16 by its data sheet", 1e-12 * *peak)
                     : "no peak known, so no mfu");
@@ -96,7 +96,7 @@ int run_doctor(Args args) {
   const int threads = backend->target().threads;
   fmt::print("cpu            {}, {} threads\n", cpu_name(), threads);
   fmt::print("memory         {:.1f} GiB usable\n",
-             static_cast<double>(usable_memory_bytes()) / (1024.0 * 1024.0 * 1024.0));
+             static_cast<double>(usable_memory_bytes()) / kGiB);
   fmt::print("gemm           {}\n",
              cpu::Gemm::is_available()
                  ? "oneDNN"

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "tokamak/core/bytes.h"
+
 namespace tokamak::price {
 namespace {
 
@@ -14,7 +16,6 @@ constexpr double kRow = 30.0;      // of a rank
 constexpr double kLane = 20.0;     // of it, what computes
 constexpr double kThinnest = 0.25;
 constexpr double kHeight = 220.0;  // of a plot
-constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
 constexpr std::array<std::string_view, kNumBlockKinds> kBlockNames = {
     "forward", "backward", "weight gradients", "once a step", "communication"};

@@ -5,12 +5,12 @@
 
 #include <fmt/format.h>
 
+#include "tokamak/core/bytes.h"
 #include "tokamak/core/json.h"
 
 namespace tokamak::price {
 namespace {
 
-constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 constexpr double kDay = 86400.0;
 constexpr double kHour = 3600.0;
 constexpr double kMostDays = 1e9;

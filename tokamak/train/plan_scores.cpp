@@ -11,6 +11,7 @@
 #include <thread>
 #include <tuple>
 
+#include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
 #include "tokamak/train/options.h"
 #include "tokamak/train/stage_probe.h"
@@ -43,8 +44,6 @@ GroupKey group_key(const SearchPoint& p) {
   return {stage_key(p),    1, "", p.num_microbatches == 1 ? 1 : 0, 0, d.dp_replicate, d.dp_shard,
           sharding_text(p)};
 }
-
-constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
 // Of what stages save for their backward, one rank alone may hold less.
 constexpr double kSurelySaved = 0.8;

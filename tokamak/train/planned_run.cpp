@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
 #include "tokamak/train/op_table.h"
 
@@ -202,7 +203,6 @@ int64_t peak_bytes(const Plan& plan, const Plan* validation) {
 }
 
 std::string memory_table(const PlannedRun& run) {
-  constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
   std::string text;
   const auto line = [&](std::string_view owner, int64_t bytes) {
     text += fmt::format("  {:<28}{:>16} bytes {:>10.3f} GiB\n", owner, bytes,

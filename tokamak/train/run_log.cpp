@@ -1,5 +1,6 @@
 #include "tokamak/train/run_log.h"
 
+#include "tokamak/core/bytes.h"
 #include "tokamak/core/file.h"
 #include "tokamak/train/flops.h"
 
@@ -8,7 +9,6 @@ namespace {
 
 template <class Metrics>
 void fill_memory(const MemoryUse& use, Metrics& m) {
-  constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
   m.memory_gib = static_cast<double>(use.bytes) / kGiB;
   m.memory_percent = 100.0 * static_cast<double>(use.bytes) / static_cast<double>(use.of_bytes);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
 #include "tokamak/train/flops.h"
 #include "tokamak/train/options.h"
@@ -10,8 +11,6 @@
 
 namespace tokamak {
 namespace {
-
-constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
 class Search {
  public:

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "tokamak/core/bytes.h"
 #include "tokamak/train/options.h"
 #include "tokamak/train/search.h"
 
@@ -40,7 +41,7 @@ std::string search_text(const SearchRequest& request, const SearchResult& result
       "probes), {} priced by their "
       "plans; MFU as torchtitan counts\n",
       result.num_points, request.num_gpus, request.machine.name, result.num_fitting,
-      result.memory_limit_bytes / (1 << 30), result.num_probes, result.num_priced);
+      result.memory_limit_bytes / kGiB, result.num_probes, result.num_priced);
   const int num_layers = static_cast<int>(spec_of(request.config).num_layers);
   for (size_t i = 0; i < result.best.size(); ++i) {
     const FoundPlan& f = result.best[i];
@@ -51,7 +52,7 @@ std::string search_text(const SearchRequest& request, const SearchResult& result
         "{:>2}  {:9.3f} s  {:8.0f} tokens/s/GPU  MFU {:5.2f} %  {:6.1f} GiB  {}; {}; recompute {}, "
         "{}, {}\n",
         i + 1, f.step.seconds, rate, 100.0 * rate * result.flops_per_token / peak,
-        static_cast<double>(f.peak_bytes) / (1 << 30), mesh_text(f.point.degrees),
+        static_cast<double>(f.peak_bytes) / kGiB, mesh_text(f.point.degrees),
         schedule_text(f.point, num_layers), recompute_text(f.point.recompute),
         sharding_text(f.point), name_of(f.point.linear));
     if (i + 1 < result.best.size())

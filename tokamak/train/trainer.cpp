@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "tokamak/checkpoint/chunk_hash.h"
+#include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/exec/communicators.h"
@@ -169,7 +170,6 @@ class Trainer {
  private:
   // Of the rank that holds most. Texts sort by the bytes that they begin with.
   void say_memory() {
-    constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
     const int64_t planned = run_.peak_bytes();
     const int64_t allocated = parts_->memory.backend().allocated_bytes();
     const auto all = world_.all_gather_text(
