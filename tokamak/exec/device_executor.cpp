@@ -176,7 +176,7 @@ class DeviceExecutor final : public RunLoop {
     }
   }
 
-  void warm_up() override {
+  void warm_up(std::span<const ScheduleItem> items) override {
     std::set<std::string> seen;
     for (const BoundSegment& segment : bound_.segments()) {
       for (size_t t = 0; t < segment.tasks.size(); ++t) {
@@ -184,6 +184,9 @@ class DeviceExecutor final : public RunLoop {
         if (bound.is_communication || !seen.insert(kernel_name(*bound.task)).second) continue;
         for (const KernelArgs& args : segment.bindings[0].calls[t]->args) bound.kernel(args);
       }
+    }
+    if (plan_.device_graphs) {
+      for (const ScheduleItem& item : items) record(item);
     }
     settle();
     memory_.clear();
@@ -257,13 +260,30 @@ class DeviceExecutor final : public RunLoop {
     for (size_t k = 0; k < replays.stretches().size(); ++k) {
       const Stretch stretch = replays.stretches()[k];
       // Spans are taken around each task.
-      const bool is_replayed = plan_.device_graphs && clock_.spans == nullptr;
-      Replays::Replay* replay = is_replayed ? replays.find(k, binding, item) : nullptr;
-      if (replay == nullptr || ++replay->runs <= Replays::kRunsBefore) {
+      const Replays::Recording* made =
+          clock_.spans == nullptr ? replays.find(k, binding, item) : nullptr;
+      if (made == nullptr || *made == nullptr) {
         for (size_t t = stretch.begin; t < stretch.end; ++t) issue_task(segment, binding, item, t);
       } else {
-        issue_replay(segment, binding, item, stretch, *replay);
+        issue_replay(segment, item, stretch, **made);
       }
+    }
+  }
+
+  void record(const ScheduleItem& item) {
+    const BoundSegment& segment = bound_.segments()[static_cast<size_t>(item.segment)];
+    const BoundSegment::Binding& binding = segment.binding(item);
+    Replays& replays = replays_[static_cast<size_t>(item.segment)];
+    for (size_t k = 0; k < replays.stretches().size(); ++k) {
+      Replays::Recording* recording = replays.find(k, binding, item);
+      if (recording == nullptr || *recording != nullptr) continue;
+      const Stretch stretch = replays.stretches()[k];
+      *recording = streams_.capture(streams_.stream(0), [&] {
+        for (size_t t = stretch.begin; t < stretch.end; ++t) {
+          const BoundTask& bound = segment.tasks[t];
+          if (runs(bound, item)) bound.kernel(args_of(binding, item, t));
+        }
+      });
     }
   }
 
@@ -291,21 +311,12 @@ class DeviceExecutor final : public RunLoop {
     tell_end(bound, item);
   }
 
-  void issue_replay(const BoundSegment& segment, const BoundSegment::Binding& binding,
-                    const ScheduleItem& item, const Stretch& stretch, Replays::Replay& replay) {
+  void issue_replay(const BoundSegment& segment, const ScheduleItem& item, const Stretch& stretch,
+                    DeviceGraph& graph) {
     const BoundTask& first = segment.tasks[stretch.begin];
-    const DeviceStream stream = streams_.stream(0);
-    if (replay.graph == nullptr) {
-      replay.graph = streams_.capture(stream, [&] {
-        for (size_t t = stretch.begin; t < stretch.end; ++t) {
-          const BoundTask& bound = segment.tasks[t];
-          if (runs(bound, item)) bound.kernel(args_of(binding, item, t));
-        }
-      });
-    }
     clock_.enter(first.phase);
     if (runs(first, item)) await_tasks(first, item);
-    replay.graph->launch(stream);
+    graph.launch(streams_.stream(0));
     tell_end(segment.tasks[stretch.end - 1], item);
   }
 

@@ -39,7 +39,8 @@ class DeviceStreams {
 
   virtual bool has_happened(DeviceEvent event) = 0;
 
-  /// What `work` gives to `stream`, without running it. REQUIRES: it speaks to no other stream and
+  /// What `work` gives to `stream`, without running it; may wait for the device, so that launching
+  /// it does not. REQUIRES: it speaks to no other stream and
   /// to no event, and its host code and memory do the same at each later launch.
   virtual std::unique_ptr<DeviceGraph> capture(DeviceStream stream,
                                                const std::function<void()>& work) = 0;

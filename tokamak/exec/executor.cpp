@@ -15,8 +15,8 @@ void Executor::run(const ScheduleItem& item) {
   loop_->run(item);
 }
 
-void Executor::warm_up() {
-  loop_->warm_up();
+void Executor::warm_up(std::span<const ScheduleItem> items) {
+  loop_->warm_up(items);
 }
 
 void Executor::settle() {

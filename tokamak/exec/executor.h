@@ -44,10 +44,10 @@ class Executor {
   /// stream; the executor is of no use after it.
   void run(const ScheduleItem& item);
 
-  /// On a device runs each distinct kernel once, so that no later launch waits for code to be
-  /// loaded (which a collective that waits for a peer would hold up for ever). Leaves all memory
-  /// zero.
-  void warm_up();
+  /// On a device runs each distinct kernel once and, where the plan says so, records the stretches
+  /// of `items`, those of a step, for `run` to replay: later either would wait for the device,
+  /// which a collective that waits for a peer can hold up for ever. Leaves all memory zero.
+  void warm_up(std::span<const ScheduleItem> items);
 
   /// Returns when all that was given to `run` has ended and its times and spans are added.
   void settle();

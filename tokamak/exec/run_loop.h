@@ -11,7 +11,7 @@ class RunLoop {
   virtual ~RunLoop() = default;
   virtual void run(const ScheduleItem& item) = 0;
 
-  virtual void warm_up() {}
+  virtual void warm_up(std::span<const ScheduleItem>) {}
 
   virtual void settle() = 0;
   virtual void time_phases(PhaseTimes* seconds) = 0;

@@ -43,15 +43,15 @@ Replays::Replays(const BoundSegment& segment)
     };
     is_worth_.push_back({is_worth(false), is_worth(true)});
   }
-  replays_.resize(segment.bindings.size() * 4 * stretches_.size());
+  recordings_.resize(segment.bindings.size() * 4 * stretches_.size());
 }
 
-Replays::Replay* Replays::find(size_t k, const BoundSegment::Binding& binding,
-                               const ScheduleItem& item) {
+Replays::Recording* Replays::find(size_t k, const BoundSegment::Binding& binding,
+                                  const ScheduleItem& item) {
   if (!is_worth_[k][item.is_last ? 1 : 0]) return nullptr;
   const auto b = static_cast<size_t>(&binding - segment_.bindings.data());
   const size_t kind = 4 * b + (item.is_first ? 2 : 0) + (item.is_last ? 1 : 0);
-  return &replays_[kind * stretches_.size() + k];
+  return &recordings_[kind * stretches_.size() + k];
 }
 
 }  // namespace tokamak

@@ -27,28 +27,22 @@ class Replays {
   /// tasks on.
   static constexpr size_t kLeastTasks = 4;
 
-  /// Runs of a stretch that come before it is recorded, so that all it uses has been loaded.
-  static constexpr int kRunsBefore = 2;
-
   explicit Replays(const BoundSegment& segment);
 
   const std::vector<Stretch>& stretches() const { return stretches_; }
 
-  struct Replay {
-    int runs = 0;
-    std::unique_ptr<DeviceGraph> graph;  ///< null until it is recorded
-  };
+  using Recording = std::unique_ptr<DeviceGraph>;
 
-  /// The `k`-th stretch as the item runs it, or null where it is launched task by task: what
-  /// differs between items (slots, accumulation, tasks of the last microbatch) has a recording
-  /// each.
-  Replay* find(size_t k, const BoundSegment::Binding& binding, const ScheduleItem& item);
+  /// Of the `k`-th stretch as the item runs it, to be made where it is empty; null where the
+  /// stretch is launched task by task. What differs between items (slots, accumulation, tasks of
+  /// the last microbatch) has a recording each.
+  Recording* find(size_t k, const BoundSegment::Binding& binding, const ScheduleItem& item);
 
  private:
   const BoundSegment& segment_;
   std::vector<Stretch> stretches_;
   std::vector<std::array<bool, 2>> is_worth_;  // by stretch, is_last
-  std::vector<Replay> replays_;                // by binding, is_first, is_last, stretch
+  std::vector<Recording> recordings_;          // by binding, is_first, is_last, stretch
 };
 
 }  // namespace tokamak

@@ -17,8 +17,9 @@ cudaEvent_t as_event(DeviceEvent event) {
 
 class CapturedGraph final : public DeviceGraph {
  public:
-  explicit CapturedGraph(cudaGraph_t graph) {
+  CapturedGraph(cudaGraph_t graph, cudaStream_t stream) {
     TOK_CUDA(cudaGraphInstantiateWithFlags(&executable_, graph, 0));
+    TOK_CUDA(cudaGraphUpload(executable_, stream));
   }
 
   CapturedGraph(const CapturedGraph&) = delete;
@@ -135,7 +136,7 @@ std::unique_ptr<DeviceGraph> Device::capture(DeviceStream stream,
                                              const std::function<void()>& work) {
   Capture capture(as_stream(stream));
   work();
-  return std::make_unique<CapturedGraph>(capture.end());
+  return std::make_unique<CapturedGraph>(capture.end(), as_stream(stream));
 }
 
 void Device::synchronize(DeviceEvent event) {

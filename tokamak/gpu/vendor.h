@@ -72,6 +72,11 @@
 #define __nv_bfloat16 hip_bfloat16
 #define __trap __builtin_trap
 
+// HIP 5.2 has none: a graph's first launch may wait for the device.
+inline hipError_t cudaGraphUpload(hipGraphExec_t, hipStream_t) {
+  return hipSuccess;
+}
+
 // A warp is 32 lanes here too: half a wavefront of 64, which no shuffle leaves.
 #define __shfl_sync(mask, x, lane) __shfl(x, lane, 32)
 #define __shfl_up_sync(mask, x, d) __shfl_up(x, d, 32)

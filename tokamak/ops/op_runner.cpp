@@ -121,11 +121,17 @@ class Bench {
     const auto alone = world->make_group("alone", std::array{0});
     Communicator* const one[] = {alone.get()};
     Executor executor(plan, memory, options.groups.empty() ? one : options.groups);
+    std::vector<ScheduleItem> items;
     for (int repeat = 0; repeat < options.repeats; ++repeat) {
+      for (const ScheduleItem& item : plan.schedule(1)) {
+        items.push_back({.segment = item.segment, .microbatch = repeat, .is_first = repeat == 0});
+      }
+    }
+    executor.warm_up(items);
+    for (const ScheduleItem& item : items) {
       for (size_t i = 0; i < values.size(); ++i) write(access, fmt::format("in{}", i), values[i]);
       for (const auto& [name, numbers] : extra) write(access, name, numbers);
-      for (const ScheduleItem& item : plan.schedule(1))
-        executor.run({.segment = item.segment, .microbatch = repeat, .is_first = repeat == 0});
+      executor.run(item);
     }
     std::vector<Numbers> out;
     for (const StateId id : results_) out.push_back(access.read<double>(id));

@@ -19,7 +19,7 @@ struct RunOptions {
   int microbatch = 0;
   bool accumulate = false;     ///< outputs that can accumulate do
   int repeats = 1;             ///< runs on the same memory; only the first is microbatch 0
-  bool device_graphs = false;  ///< a device replays the fourth repeat and later ones
+  bool device_graphs = false;  ///< a device records what the repeats run and replays it
   int threads = 0;             ///< of kernels; 0: as many as there are
   Backend* backend = nullptr;  ///< absent: a CPU's, as above
   std::span<Communicator* const> groups;  ///< by id; where empty, one of a rank alone

@@ -52,10 +52,11 @@ StepBenchmark benchmark_step(const PlannedRun& run, int64_t warmup, int64_t step
   const Memory memory(backend, plans);
   const StateAccess access(memory, run.states(), run.layout());
   Executor executor(run.plan(), memory);
+  const auto items = run.plan().schedule(1);
+  executor.warm_up(items);
   initialize(access, run.pieces(), 0);
   make_copies(run, memory);
   write_random_inputs(access, run.step(), run.config());
-  const auto items = run.plan().schedule(1);
   StepBenchmark result{.tokens_per_step = run.shape().training.batch * run.shape().training.seq_len,
                        .peak_bytes = run.plan().peak_bytes()};
   const auto step = [&] {

@@ -136,8 +136,10 @@ class Trainer {
           *o_.validation, run_, access_, *validation_executor_, *parts_->validation_loader,
           share_of(o_.validation->data.seq_len), o_.mesh(), world_);
     }
-    executor_.warm_up();
-    if (validation_executor_) validation_executor_->warm_up();
+    executor_.warm_up(run_.plan().schedule(static_cast<int>(o_.num_microbatches())));
+    if (validation_executor_) {
+      validation_executor_->warm_up(run_.validation_plan()->schedule(1));
+    }
     executor_.time_phases(log_.phases());
   }
 
