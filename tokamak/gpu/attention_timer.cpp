@@ -35,7 +35,7 @@ AttentionTimer::AttentionTimer(Device& device, const CudnnAttention& problem,
       flush_bytes_(2 * static_cast<size_t>(device.l2_bytes())) {
   const AttentionShape& s = problem.shape;
   const Operand q{.bytes = s.B * s.S * s.H * s.D * 2};
-  const Operand kv{.bytes = s.B * s.T * s.K * s.D * 2};
+  const Operand kv{.bytes = s.B * std::max(s.T, problem.kv_tokens) * s.K * s.D * 2};
   const Operand lse{.bytes = s.B * s.H * s.S * 4, .dtype = DType::kF32};
   std::vector<Operand> parts{q, kv, kv};
   if (s.is_packed) parts = {{.bytes = q.bytes + 2 * kv.bytes}};

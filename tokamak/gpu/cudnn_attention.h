@@ -19,6 +19,7 @@ struct CudnnAttention {
   bool causal = true;
   bool backward = false;
   bool deterministic = false;  ///< of the backward; the forward always is
+  int64_t kv_tokens = 0;       ///< of k and v in memory, of which T of each sample take part; 0: T
 
   friend auto operator<=>(const CudnnAttention&, const CudnnAttention&) = default;
 };

@@ -29,8 +29,11 @@ Layout queries(const AttentionShape& s) {
   return tokens(s.B, s.S, s.H, s.D, s.q_step());
 }
 
-Layout keys(const AttentionShape& s) {
-  return tokens(s.B, s.T, s.K, s.D, s.kv_step());
+Layout keys(const CudnnAttention& a) {
+  const AttentionShape& s = a.shape;
+  Layout layout = tokens(s.B, s.T, s.K, s.D, s.kv_step());
+  if (a.kv_tokens > 0) layout.strides[0] = a.kv_tokens * s.kv_step();
+  return layout;
 }
 
 Layout outputs(const AttentionShape& s) {
@@ -89,15 +92,15 @@ struct Projections {
   FeTensor q, k, v;
 };
 
-Projections input_projections(GraphBuilder& b, const AttentionShape& s) {
-  const Layout kv = keys(s);
-  return {.q = b.input(queries(s)), .k = b.input(kv), .v = b.input(kv)};
+Projections input_projections(GraphBuilder& b, const CudnnAttention& a) {
+  const Layout kv = keys(a);
+  return {.q = b.input(queries(a.shape)), .k = b.input(kv), .v = b.input(kv)};
 }
 
 std::shared_ptr<FeGraph> forward_graph(const CudnnAttention& a) {
   const AttentionShape& s = a.shape;
   GraphBuilder b;
-  const auto [q, k, v] = input_projections(b, s);
+  const auto [q, k, v] = input_projections(b, a);
   auto attributes = attributes_of<fe::graph::SDPA_attributes>(a);
   attributes.set_generate_stats(true).set_implementation(fe::AttentionImplementation_t::COMPOSITE);
   const auto [o, lse] = b.graph()->sdpa(q, k, v, attributes);
@@ -109,7 +112,7 @@ std::shared_ptr<FeGraph> forward_graph(const CudnnAttention& a) {
 std::shared_ptr<FeGraph> backward_graph(const CudnnAttention& a) {
   const AttentionShape& s = a.shape;
   GraphBuilder b;
-  const auto [q, k, v] = input_projections(b, s);
+  const auto [q, k, v] = input_projections(b, a);
   const FeTensor in_o = b.input(outputs(s));
   const FeTensor in_lse = b.input(statistics(s), kF32);
   const FeTensor in_do = b.input(outputs(s));
@@ -117,8 +120,8 @@ std::shared_ptr<FeGraph> backward_graph(const CudnnAttention& a) {
   attributes.set_deterministic_algorithm(a.deterministic);
   const auto [dq, dk, dv] = b.graph()->sdpa_backward(q, k, v, in_o, in_do, in_lse, attributes);
   b.output(dq, queries(s));
-  b.output(dk, keys(s));
-  b.output(dv, keys(s));
+  b.output(dk, keys(a));
+  b.output(dv, keys(a));
   return b.graph();
 }
 
@@ -147,9 +150,11 @@ std::vector<Setting> settings_near(const Setting& base, const std::vector<fe::Kn
 std::string to_string(const CudnnAttention& a) {
   const AttentionShape& s = a.shape;
   return fmt::format(
-      "attention{} [batch {}, queries {}, keys {}, heads {} over {}, head dim {}, {}{}{}]",
-      a.backward ? " backward" : "", s.B, s.S, s.T, s.H, s.K, s.D, a.causal ? "causal" : "full",
-      a.deterministic ? ", deterministic" : "", s.is_packed ? ", packed" : "");
+      "attention{} [batch {}, queries {}, keys {}{}, heads {} over {}, head dim {}, {}{}{}]",
+      a.backward ? " backward" : "", s.B, s.S, s.T,
+      a.kv_tokens > 0 ? fmt::format(" of {}", a.kv_tokens) : "", s.H, s.K, s.D,
+      a.causal ? "causal" : "full", a.deterministic ? ", deterministic" : "",
+      s.is_packed ? ", packed" : "");
 }
 
 std::string describe(const CudnnAttention& a) {

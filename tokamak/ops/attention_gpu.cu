@@ -1,10 +1,17 @@
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "tokamak/gpu/cudnn_attention.h"
+#include "tokamak/ops/add.h"
 #include "tokamak/ops/attention_tile_gpu.cuh"
 
 namespace tokamak::gpu {
+
+Kernel prepare(const Add&, const KernelTypes&, const Setup&);
+
 namespace {
 
 // o = softmax(scale q k^T) v and lse. A block has a tile of rows and walks the key tiles that they
@@ -191,6 +198,53 @@ Problem problem_of(const Attention& op, const KernelTypes& types) {
           .first_key = op.first_key};
 }
 
+int64_t bytes_of(const CudnnAttention& a) {
+  return cudnn_attention_bytes(a.shape, a.backward, a.deterministic);
+}
+
+// cuDNN's backward computes the pairs behind the mask too where queries do not begin at the first
+// key: so the earlier keys without a mask, then the square on the diagonal. Their gradients of keys
+// lie apart, those of queries are summed. Empty where it is not worth it.
+Kernel prepare_in_pieces(const CudnnAttention& whole, const Setup& setup) {
+  constexpr int64_t kLeastQueries = 512;
+  constexpr int64_t kAlignment = 1024;
+  const AttentionShape& s = whole.shape;
+  if (!whole.backward || !whole.causal || s.T == s.S || s.S < kLeastQueries) return {};
+  CudnnAttention earlier = whole;
+  earlier.shape.T = s.T - s.S;
+  earlier.causal = false;
+  CudnnAttention square = whole;
+  square.shape.T = s.S;
+  // A single sample's keys lie as if there were no others.
+  if (s.B > 1) earlier.kv_tokens = square.kv_tokens = s.T;
+  const TensorType dq_type{.dtype = DType::kBF16, .dims = {s.B, s.S, s.H, s.D}};
+  // Of the square's dq, behind what its kernel works in.
+  const int64_t dq_at = (bytes_of(whole) - dq_type.bytes()) / kAlignment * kAlignment;
+  if (std::max(bytes_of(earlier), bytes_of(square)) > dq_at) return {};
+  const Kernel of_earlier = prepare_cudnn_attention(earlier, dq_at, *setup.device);
+  const Kernel of_square = prepare_cudnn_attention(square, dq_at, *setup.device);
+  if (!of_earlier || !of_square) return {};
+  const std::array<TensorType, 2> pair_of_dq{dq_type, dq_type};
+  const Kernel add =
+      prepare(Add{}, {.in = pair_of_dq, .out = std::span(pair_of_dq).first(1)}, setup);
+  const int64_t first_key = earlier.shape.T * s.kv_step();
+  return [=](const KernelArgs& args) {
+    of_earlier(args);
+    const auto from_first = [&](Tensor t) {
+      t.data = static_cast<BF16*>(t.data) + first_key;
+      return t;
+    };
+    std::vector<Tensor> in(args.in.begin(), args.in.end());
+    for (const size_t k : {1, 2}) in[k] = from_first(in[k]);
+    const Tensor dq{
+        .data = static_cast<std::byte*>(args.workspace) + dq_at, .type = dq_type, .strides = {}};
+    const std::array<Tensor, 3> out{dq, from_first(args.out[1]), from_first(args.out[2])};
+    of_square({.in = in, .out = out, .workspace = args.workspace, .stream = args.stream});
+    const std::array<Tensor, 2> parts{args.out[0], dq};
+    add({.in = parts, .out = args.out.first(1), .stream = args.stream});
+  };
+}
+
 Kernel prepare_cudnn(const Attention& op, const KernelTypes& types, const Setup& setup,
                      bool backward) {
   const AttentionShape shape = op.shape(types.in);
@@ -199,8 +253,8 @@ Kernel prepare_cudnn(const Attention& op, const KernelTypes& types, const Setup&
                               .causal = op.causal,
                               .backward = backward,
                               .deterministic = backward && setup.deterministic};
-  return prepare_cudnn_attention(
-      wanted, cudnn_attention_bytes(shape, backward, setup.deterministic), *setup.device);
+  if (Kernel kernel = prepare_in_pieces(wanted, setup)) return kernel;
+  return prepare_cudnn_attention(wanted, bytes_of(wanted), *setup.device);
 }
 
 // Calls `make.operator()<T, kD>()` for the element type and the next head dim that has a kernel.

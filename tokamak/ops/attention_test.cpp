@@ -173,6 +173,7 @@ OpCases cases_of<AttentionGrad>() {
   good_grad(c, "grouped 6 over 1", {.has_dlse = true}, {2, 16, 16, 6, 1, 8});
   good_grad(c, "not causal", {.forward = {.causal = false}}, {2, 5, 9, 2, 1, 8});
   good_grad(c, "causal suffix", {}, {1, 5, 80, 2, 2, 8});
+  good_grad(c, "long causal suffix", {}, {2, 512, 1030, 2, 1, 16});
   good_grad(c, "one token", {}, {3, 1, 1, 2, 2, 64});
   good_grad(c, "several blocks", {.has_dlse = true}, {1, 200, 200, 2, 1, 64});
   good_grad(c, "head dim 80", {}, {1, 70, 70, 2, 2, 80});
