@@ -116,8 +116,6 @@ struct Software {
   /// Moved for each query, key and head by the forward of an attention that is not fused; 0 = it
   /// is. Twice that by the backward. All pairs are computed then, causal or not.
   double attention_pair_bytes = 0.0;
-  /// Of the masked pairs, that a fused backward computes where queries are fewer than keys.
-  double attention_masked_share = 0.0;
   /// Moved for each token and word beside the head's products by a loss that is not fused; 0 = it
   /// is.
   double logit_bytes = 0.0;

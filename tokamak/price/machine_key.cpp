@@ -139,8 +139,6 @@ void add_operation(std::vector<MachineKey>& out) {
                                                                   kNone, 0.1, 100));
   out.push_back(
       number<kSoftware, &Software::attention_share>("software.attention_share", kNone, 1e-3, 2));
-  out.push_back(number<kSoftware, &Software::attention_masked_share>(
-      "software.attention_masked_share", kNone, 0.0, 1.0));
   out.push_back(number<kSoftware, &Software::attention_pair_bytes>("software.attention_pair_bytes",
                                                                    kBytes, 0, 1e3));
   out.push_back(number<kSoftware, &Software::logit_bytes>("software.logit_bytes", kBytes, 0, 1e3));

@@ -263,9 +263,8 @@ double TaskTimes::attention_seconds(const Task& task, const Cost& cost, double b
   const double overhead =
       is_backward ? d.attention_backward_overhead : d.attention_forward_overhead;
   // Tiles on the diagonal are computed whole.
-  double computed = std::min(pairs + (causal ? 0.5 * kAttentionTile * queries : 0.0), all_pairs);
-  if (is_backward && s.S != s.T)
-    computed += software.attention_masked_share * (all_pairs - computed);
+  const double computed =
+      std::min(pairs + (causal ? 0.5 * kAttentionTile * queries : 0.0), all_pairs);
   const double whole = is_fused ? computed + overhead * rows : all_pairs;
   const double flops = pairs > 0.0 ? cost.flops * whole / pairs : 0.0;
   const auto padded = static_cast<double>((s.D + kHeadDimStep - 1) / kHeadDimStep * kHeadDimStep);

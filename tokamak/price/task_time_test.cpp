@@ -233,24 +233,6 @@ TEST(TaskTime, TilesOfAttentionCostAndEndUnevenly) {
   EXPECT_NEAR(seconds(task, machine), base * (10.0 + 2.0 * unevenness) / 10.0, 1e-9 * base);
 }
 
-TEST(TaskTime, ABackwardMayComputeMaskedPairsOfARectangle) {
-  Machine machine = fast_memory();
-  const auto backward = [&](int64_t tokens, int64_t keys) {
-    const Dims q{1, tokens, 100, 128};
-    const Dims k{1, keys, 100, 128};
-    const Operand stats{.type = {.dtype = DType::kF32, .dims = {1, 100, tokens}}, .strides = {}};
-    return seconds(task_of(AttentionGrad{}, {bf16(q), bf16(k), bf16(k), bf16(q), stats, bf16(q)},
-                           {bf16(q), bf16(k), bf16(k)}),
-                   machine);
-  };
-  const double square = backward(1280, 1280);
-  const double skipped = backward(1280, 2560);
-  machine.software.attention_masked_share = 1.0;
-  EXPECT_EQ(backward(1280, 1280), square);
-  const double seen = 1280.0 + 1281.0 / 2.0 + 64.0;
-  EXPECT_NEAR(backward(1280, 2560), skipped * 2560.0 / seen, 1e-9 * skipped);
-}
-
 TEST(TaskTime, AttentionThatIsNotFusedWantsHeadsOfWholeVectors) {
   Machine machine = fast_memory();
   machine.software.attention_pair_bytes = 1e-9;

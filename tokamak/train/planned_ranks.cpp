@@ -37,16 +37,12 @@ std::optional<int> uneven_tp_rank(const ModelSpec& model, const Mesh& mesh) {
   return mesh.rank_of(last);
 }
 
-int slowest_cp_place(const price::Machine& machine, int64_t cp) {
-  return machine.software.attention_masked_share > 0.0 && cp > 1 ? 1 : 0;
-}
-
 int64_t PlannedRanks::Rank::peak_bytes() const {
   return tokamak::peak_bytes(*plan, validation);
 }
 
 PlannedRanks::PlannedRanks(const ModelSpec& model, RunShape shape, const Target& target,
-                           Which which, int cp_at) {
+                           Which which) {
   DistributeOptions& d = shape.distribute;
   const WholeGraphs whole(model, shape, target);
   const int num_stages = d.mesh.degree(MeshAxis::kPp);
@@ -62,18 +58,13 @@ PlannedRanks::PlannedRanks(const ModelSpec& model, RunShape shape, const Target&
     for (int rank = 0; rank < d.mesh.size(); ++rank) plan(rank);
     return;
   }
-  std::set<int> others;
-  if (const std::optional<int> uneven = uneven_tp_rank(model, d.mesh)) others.insert(*uneven);
-  if (cp_at > 0) others.insert(0);
-  for (const int at : std::set{0, num_stages - 1}) {
-    for (const int other : others) others_.push_back(planned(at * ranks_per_stage + other));
+  if (const std::optional<int> uneven = uneven_tp_rank(model, d.mesh)) {
+    for (const int at : std::set{0, num_stages - 1})
+      others_.push_back(planned(at * ranks_per_stage + *uneven));
   }
-  MeshCoordinates place{};
-  place[static_cast<size_t>(MeshAxis::kCp)] = cp_at;
-  const int in_stage = d.mesh.rank_of(place);
   std::map<std::vector<int>, int> kinds;  // of ranks that are planned
   for (int at = 0; at < num_stages; ++at) {
-    const int rank = at * ranks_per_stage + in_stage;
+    const int rank = at * ranks_per_stage;
     const bool has_both_neighbours = at > 0 && at + 1 < num_stages;
     if (which == Which::kOwnStages || !has_both_neighbours) {
       plan(rank);

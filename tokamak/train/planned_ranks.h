@@ -15,10 +15,6 @@ namespace tokamak {
 /// may need more scratch than the first's; none where it divides.
 std::optional<int> uneven_tp_rank(const ModelSpec& model, const Mesh& mesh);
 
-/// The place along cp whose ranks take longest on such a machine: the first one's square of queries
-/// and keys has the fastest backward.
-int slowest_cp_place(const price::Machine& machine, int64_t cp);
-
 /// The first rank of each pipeline stage, or every rank. A rank between others whose stages hold
 /// as much as those of an earlier one is that one's twin (graph/stage_twin.h), where twins will do.
 class PlannedRanks {
@@ -38,16 +34,13 @@ class PlannedRanks {
     int64_t peak_bytes() const;
   };
 
-  /// `shape` may be of any rank. A stage's rank at `cp_at` of the axis cp stands for it. Throws
-  /// Error where a stage cannot be planned.
-  PlannedRanks(const ModelSpec& model, RunShape shape, const Target& target, Which which,
-               int cp_at = 0);
+  /// `shape` may be of any rank. Throws Error where a stage cannot be planned.
+  PlannedRanks(const ModelSpec& model, RunShape shape, const Target& target, Which which);
 
   /// Those to be priced.
   const std::vector<Rank>& ranks() const { return ranks_; }
 
-  /// With most bytes; the first of equals. Ranks of the end stages that plan otherwise are looked
-  /// at too: uneven_tp_rank(), and the first of cp where another one stands for the stage.
+  /// With most bytes; the first of equals. Of the end stages uneven_tp_rank() is looked at too.
   const Rank& fullest() const;
 
  private:

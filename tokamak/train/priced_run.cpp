@@ -33,7 +33,7 @@ PricedRun price_run(const PriceRequest& request) {
       .model = model,
       .batch = batch_sizes(config, request.degrees),
       .planned = PlannedRanks(model, shape_of(config, model, {.degrees = request.degrees}), target,
-                              which, slowest_cp_place(request.machine, request.degrees.cp))};
+                              which)};
   std::vector<price::PricedRank> ranks;
   for (const PlannedRanks::Rank& r : priced.planned.ranks())
     ranks.push_back({.plan = r.plan, .rank = r.rank});

@@ -273,27 +273,20 @@ void read_seconds(const Plan& plan, const Depths& depths, const price::Machine& 
   costs.message_slowdown = beside_s / alone_s;
 }
 
-// Of a probe's mesh: the first rank, and those that take longer or may need more scratch.
-struct ProbedRuns {
-  ProbedRuns(const ModelSpec& spec, RunShape shape, const Target& target,
-             const price::Machine& machine) {
-    const WholeGraphs whole(spec, shape, target);
-    const Mesh mesh = shape.distribute.mesh;
-    const auto plan = [&](int rank) {
-      shape.distribute.rank = rank;
-      all.push_back(std::make_unique<PlannedRun>(spec, shape, target, whole));
-    };
-    plan(0);
-    MeshCoordinates at{};
-    at[static_cast<size_t>(MeshAxis::kCp)] = slowest_cp_place(machine, mesh.degree(MeshAxis::kCp));
-    if (const int rank = mesh.rank_of(at); rank != 0) plan(rank);
-    slowest = all.back().get();
-    if (const std::optional<int> uneven = uneven_tp_rank(spec, mesh)) plan(*uneven);
-  }
-
-  std::vector<std::unique_ptr<PlannedRun>> all;
-  const PlannedRun* slowest = nullptr;
-};
+// Of a probe's mesh: the first rank, then one that may need more scratch.
+std::vector<std::unique_ptr<PlannedRun>> probe_runs(const ModelSpec& spec, RunShape shape,
+                                                    const Target& target) {
+  const WholeGraphs whole(spec, shape, target);
+  std::vector<std::unique_ptr<PlannedRun>> runs;
+  const auto plan = [&](int rank) {
+    shape.distribute.rank = rank;
+    runs.push_back(std::make_unique<PlannedRun>(spec, shape, target, whole));
+  };
+  plan(0);
+  const Mesh mesh = shape.distribute.mesh;
+  if (const std::optional<int> uneven = uneven_tp_rank(spec, mesh)) plan(*uneven);
+  return runs;
+}
 
 double saved_bytes(const Plan& plan) {
   double bytes = 0.0;
@@ -326,8 +319,8 @@ StageCosts probe_stages(const ModelSpec& model, const RunShape& base, bool split
     d.stage_of_module.insert(d.stage_of_module.end(), static_cast<size_t>(layers[stage]), stage);
   }
   d.stage_of_module.insert(d.stage_of_module.end(), 2, kLast);
-  const ProbedRuns runs(spec, shape, target, machine);
-  const PlannedRun& run = *runs.all.front();
+  const auto runs = probe_runs(spec, shape, target);
+  const PlannedRun& run = *runs.front();
   const price::PriceOptions how{.linear = linear, .device_graphs = run.plan().device_graphs};
   StageCosts costs{.is_split = split};
   read_memory(run, depths, costs);
@@ -335,8 +328,8 @@ StageCosts probe_stages(const ModelSpec& model, const RunShape& base, bool split
   read_update(run, machine, how, costs);
   const auto block_weight =
       static_cast<double>(model.num_layers) / static_cast<double>(spec.num_layers);
-  read_seconds(runs.slowest->plan(), depths, machine, how, block_weight, costs);
-  for (const auto& planned : runs.all) raise_scratch(planned->plan(), depths, costs);
+  read_seconds(run.plan(), depths, machine, how, block_weight, costs);
+  for (const auto& planned : runs) raise_scratch(planned->plan(), depths, costs);
   return costs;
 }
 
@@ -355,13 +348,13 @@ FlatCosts probe_flat(const ModelSpec& model, const RunShape& base, const Target&
     spec.num_layers = counts[i];
     RunShape shape = base;
     shape.validation.reset();
-    const ProbedRuns runs(spec, shape, target, machine);
-    const PlannedRun& run = *runs.all.front();
+    const auto runs = probe_runs(spec, shape, target);
+    const PlannedRun& run = *runs.front();
     const auto scratch_arena = static_cast<size_t>(ArenaKind::kScratch);
     held[i] = static_cast<double>(run.peak_bytes() - run.plan().arena_bytes[scratch_arena]);
     saved[i] = saved_bytes(run.plan());
     const price::PriceOptions how{.linear = linear, .device_graphs = run.plan().device_graphs};
-    const Plan& plan = runs.slowest->plan();
+    const Plan& plan = run.plan();
     SegmentPrices prices(plan, machine, how);
     prices.settle_clock(std::vector<int64_t>(plan.segments.size(), 1),
                         static_cast<double>(model.num_layers) / counts[i]);
@@ -378,7 +371,7 @@ FlatCosts probe_flat(const ModelSpec& model, const RunShape& base, const Target&
       by_case[i][2] += seconds(false, false);
       by_case[i][3] += seconds(false, true);
     }
-    for (const auto& planned : runs.all) {
+    for (const auto& planned : runs) {
       for (const Segment& segment : planned->plan().segments) {
         const bool is_once = segment.runs == Segment::Runs::kOncePerStep;
         double& most = is_once ? costs.unshard_scratch : scratch[i];
