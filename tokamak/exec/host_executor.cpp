@@ -122,17 +122,19 @@ class HostExecutor final : public RunLoop {
   }
 
   void run(const ScheduleItem& item) override {
-    TOK_CHECK(!has_failed_, "an executor runs on after an error");
+    TOK_CHECK(!has_thrown_, "an executor runs on after an error");
     try {
+      // What outlived its item may have failed since the last one.
+      if (has_failed_) throw Stopped{};
       run_item(item);
+      return;
     } catch (const Stopped&) {
-      stop_streams();
-      std::rethrow_exception(error());
     } catch (...) {
       fail(std::current_exception());
-      stop_streams();
-      std::rethrow_exception(error());
     }
+    has_thrown_ = true;
+    stop_streams();
+    std::rethrow_exception(error());
   }
 
   void settle() override {}
@@ -324,6 +326,7 @@ class HostExecutor final : public RunLoop {
   mutable std::mutex mutex_;
   std::exception_ptr error_;
   std::atomic<bool> has_failed_ = false;
+  bool has_thrown_ = false;
   std::vector<std::thread> threads_;
 };
 

@@ -92,12 +92,16 @@ TEST(Outliving, reductions_do_not_hold_up_a_send) {
   }
 }
 
+// Whether it fails before the item after it begins, or while that one runs or waits.
 TEST(Outliving, errors_of_a_reduction_are_told) {
-  ReducedBackward t;
-  t.reduce = [] { throw SystemError("the wire is cut"); };
-  const Memory memory = t.p.memory();
-  Executor executor(t.p.plan, memory);
-  EXPECT_THROW(t.run(executor), SystemError);
+  for (int i = 0; i < 50; ++i) {
+    ReducedBackward t;
+    t.reduce = [] { throw SystemError("the wire is cut"); };
+    const Memory memory = t.p.memory();
+    Executor executor(t.p.plan, memory);
+    EXPECT_THROW(t.run(executor), SystemError);
+    EXPECT_THROW(executor.run(t.p.plan.items[0]), Bug);
+  }
 }
 
 TEST(Outliving, is_only_for_state_and_the_last_microbatch) {
