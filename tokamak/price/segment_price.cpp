@@ -72,8 +72,13 @@ void SegmentPrices::add_works(const SegmentRun& run, std::span<const int> begin,
                   .is_low = flow.is_low[t] != 0};
       seconds.push_back(times_.seconds(tasks[t], costs[t], how));
       how.held_sms = message_sms;
-      const bool is_slowed = message_sms > 0 && !tasks[t].rules->is_communication;
-      held.push_back(is_slowed ? times_.seconds(tasks[t], costs[t], how) / seconds.back() : 1.0);
+      held.push_back(1.0);
+      if (tasks[t].rules->is_communication) continue;
+      held.back() = machine_.software.message_slowdown;
+      if (message_sms > 0) {
+        held.back() =
+            std::max(held.back(), times_.seconds(tasks[t], costs[t], how) / seconds.back());
+      }
     }
   }
   const auto first = static_cast<int>(works.works.size());
@@ -101,19 +106,17 @@ void SegmentPrices::add_works(const SegmentRun& run, std::span<const int> begin,
   }
 }
 
-double SegmentPrices::held_factor(const SegmentRun& run) const {
+// Of what takes `seconds` alone: only kernels are slower.
+double SegmentPrices::held_factor(const SegmentRun& run, double seconds) const {
   const auto s = static_cast<size_t>(run.segment);
   const std::vector<Task>& tasks = plan_.segments[s].tasks;
   const size_t which = run.is_first ? 1 : 0;
-  double alone_s = 0.0;
-  double beside_s = 0.0;
+  double longer_s = 0.0;
   for (size_t t = 0; t < tasks.size(); ++t) {
-    if (!runs(tasks[t], run.is_last) || tasks[t].rules->is_communication) continue;
-    alone_s += seconds_[s][which][t];
-    beside_s +=
-        seconds_[s][which][t] * std::max(held_[s][which][t], machine_.software.message_slowdown);
+    if (runs(tasks[t], run.is_last))
+      longer_s += seconds_[s][which][t] * (held_[s][which][t] - 1.0);
   }
-  return alone_s > 0.0 ? beside_s / alone_s : 1.0;
+  return seconds > 0.0 ? 1.0 + longer_s / seconds : 1.0;
 }
 
 // What launching takes beyond the kernels: of the whole segment where the host runs ahead, else of
@@ -163,11 +166,11 @@ const SegmentPrice& SegmentPrices::price(const SegmentRun& run) {
   price.by_category = times.by_category;
   price.hidden_comm_s = times.hidden_comm_s;
   if (!options_.device_graphs) price.host_s = host_seconds(run, times);
-  price.held_factor = held_factor(run);
   price.begin_s = std::move(times.begin_s);
   price.end_s = std::move(times.end_s);
   price.by_category[static_cast<size_t>(Category::kHost)] = price.host_s;
   price.seconds = times.last_s + price.host_s;
+  price.held_factor = held_factor(run, price.seconds);
   return price;
 }
 

@@ -54,7 +54,7 @@ class SegmentPrices {
  private:
   double task_seconds(const SegmentRun& run, size_t task);
   const std::vector<Cost>& costs(size_t segment);
-  double held_factor(const SegmentRun& run) const;
+  double held_factor(const SegmentRun& run, double seconds) const;
   double host_seconds(const SegmentRun& run, const RankTimes& times) const;
 
   const Plan& plan_;

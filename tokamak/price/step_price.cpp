@@ -265,8 +265,7 @@ StepPrice price_step(std::span<const PricedRank> ranks, int num_microbatches,
   const std::vector<RankTimes> times =
       run_streams(works, meetings.sizes(),
                   {.compute = machine.software.compute_slowdown,
-                   .communication = machine.software.collective_slowdown,
-                   .message = machine.software.message_slowdown});
+                   .communication = machine.software.collective_slowdown});
   StepPrice price;
   for (const RankTimes& t : times) price.seconds = std::max(price.seconds, t.last_s);
   price.seconds += machine.software.step_overhead_s;

@@ -143,8 +143,7 @@ class RankLoop {
   }
 
   double factor_of(const Work& work, bool contends) const {
-    const double message =
-        held_ > 0 && !is_communication(work) ? std::max(slowdown_.message, work.held_factor) : 1.0;
+    const double message = held_ > 0 && !is_communication(work) ? work.held_factor : 1.0;
     if (!work.is_shared || !contends) return message;
     return is_communication(work) ? slowdown_.communication : std::max(slowdown_.compute, message);
   }

@@ -20,10 +20,9 @@ struct Work {
   bool is_whole_item = false;  ///< the caller knows its categories
   /// A message, whose kernel holds multiprocessors from its arrival at the meeting on.
   bool holds = false;
-  double held_factor =
-      1.0;             ///< on its seconds beside such a message, if more than Slowdown::message
-  int stream = 0;      ///< of this rank, counted from 0
-  int meeting = -1;    ///< begins when all its members have come
+  double held_factor = 1.0;  ///< on the seconds of compute beside such a message
+  int stream = 0;            ///< of this rank, counted from 0
+  int meeting = -1;          ///< begins when all its members have come
   int first_wait = 0;  ///< RankWorks::waits[first_wait .. first_wait + num_waits)
   int num_waits = 0;
 };
@@ -42,7 +41,6 @@ struct RankWorks {
 struct Slowdown {
   double compute = 1.0;
   double communication = 1.0;
-  double message = 1.0;  ///< of compute beside a message that is sent or waited for
 };
 
 struct RankTimes {
