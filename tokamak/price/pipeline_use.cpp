@@ -124,28 +124,32 @@ std::vector<std::vector<Interval>> held_by_rank(const PipelinePass& pass,
     }
   }
   for (std::vector<Interval>& intervals : held) {
-    std::sort(intervals.begin(), intervals.end(),
-              [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
-    std::vector<Interval> merged;
+    const auto begins_before = [](const Interval& a, const Interval& b) {
+      return a.begin < b.begin;
+    };
+    if (!std::is_sorted(intervals.begin(), intervals.end(), begins_before))
+      std::sort(intervals.begin(), intervals.end(), begins_before);
+    size_t num_merged = 0;
     for (const Interval& i : intervals) {
-      if (!merged.empty() && i.begin <= merged.back().end) {
-        merged.back().end = std::max(merged.back().end, i.end);
+      if (num_merged > 0 && i.begin <= intervals[num_merged - 1].end) {
+        Interval& last = intervals[num_merged - 1];
+        last.end = std::max(last.end, i.end);
       } else {
-        merged.push_back(i);
+        intervals[num_merged++] = i;
       }
     }
-    intervals = std::move(merged);
+    intervals.resize(num_merged);
   }
   return held;
 }
 
-// How long a work has a message beside it. REQUIRES: intervals in order.
-double overlap_s(const std::vector<Interval>& intervals, double begin, double end) {
-  auto at = std::partition_point(intervals.begin(), intervals.end(),
-                                 [&](const Interval& i) { return i.end <= begin; });
+// How long a work has a message beside it. REQUIRES: intervals in order; `from`, the first of them
+// that may matter, is kept from an earlier work of the rank.
+double overlap_s(const std::vector<Interval>& intervals, size_t& from, double begin, double end) {
+  while (from < intervals.size() && intervals[from].end <= begin) ++from;
   double seconds = 0.0;
-  for (; at != intervals.end() && at->begin < end; ++at)
-    seconds += std::min(at->end, end) - std::max(at->begin, begin);
+  for (size_t i = from; i < intervals.size() && intervals[i].begin < end; ++i)
+    seconds += std::min(intervals[i].end, end) - std::max(intervals[i].begin, begin);
   return seconds;
 }
 
@@ -163,14 +167,16 @@ std::vector<double> slowed_by_messages(const PipelinePass& pass, const PipelineS
     if (std::abs(times.seconds - before_s) <= kSettled * times.seconds) break;
     before_s = times.seconds;
     const auto held = held_by_rank(pass, shape, times);
+    std::vector<size_t> from(held.size(), 0);
     for (size_t w = 0; w < pass.duration.size(); ++w) {
       const int duration = pass.duration[w];
       if (duration >= pass.num_stages * 12) continue;
-      const int rank = shape.rank_of_stage[static_cast<size_t>(duration / 12)];
+      const auto rank =
+          static_cast<size_t>(shape.rank_of_stage[static_cast<size_t>(duration / 12)]);
       const double took_s = times.end[w] - times.begin[w];
       if (took_s <= 0.0) continue;
       const double share =
-          overlap_s(held[static_cast<size_t>(rank)], times.begin[w], times.end[w]) / took_s;
+          overlap_s(held[rank], from[rank], times.begin[w], times.end[w]) / took_s;
       const double alone_s = seconds[static_cast<size_t>(duration)];
       const double next_s = alone_s / (1.0 - share + share / slowdown) - alone_s;
       slowed_s[w] = round == 0 ? next_s : 0.5 * (slowed_s[w] + next_s);
