@@ -38,20 +38,27 @@ Bucket bucket_of(double elements, double tp_reduce_s, const StageCosts& costs,
 }
 
 struct Buckets {
+  Buckets(const StageCosts& c, const DataSpread& spread, const Machine& machine)
+      : layer(bucket_of(c.elements.layer, c.tp_reduce_s.layer, c, spread, machine)),
+        embedding(bucket_of(c.elements.embedding, c.tp_reduce_s.embedding, c, spread, machine)),
+        head(bucket_of(c.elements.head, c.tp_reduce_s.head, c, spread, machine)) {}
+
+  /// Of all that a stage holds, one after the other.
+  double sum(const StageModules& stage, double Bucket::*seconds) const {
+    return (stage.has_embedding ? embedding.*seconds : 0.0) + stage.layers * (layer.*seconds) +
+           (stage.has_head ? head.*seconds : 0.0);
+  }
+
   Bucket layer;
   Bucket embedding;
   Bucket head;
 };
 
-// Gathers, bucket by bucket.
+// Gathers of a rank, bucket by bucket.
 double unshard_s(const PipelineShape& shape, int rank, const Buckets& b) {
   double seconds = 0.0;
-  for (const int s : shape.stages_of[static_cast<size_t>(rank)]) {
-    const StageModules& stage = shape.stages[static_cast<size_t>(s)];
-    if (stage.has_embedding) seconds += b.embedding.gather_s;
-    seconds += stage.layers * b.layer.gather_s;
-    if (stage.has_head) seconds += b.head.gather_s;
-  }
+  for (const int s : shape.stages_of[static_cast<size_t>(rank)])
+    seconds += b.sum(shape.stages[static_cast<size_t>(s)], &Bucket::gather_s);
   return seconds;
 }
 
@@ -123,12 +130,12 @@ class Pipeline {
  public:
   Pipeline(const StageCosts& costs, const PipelineShape& shape, const PipelineUse& use,
            const DataSpread& spread, const Machine& machine)
-      : c_(costs), shape_(shape), use_(use), spread_(spread), machine_(machine) {
-    buckets_.layer = bucket_of(c_.elements.layer, c_.tp_reduce_s.layer, c_, spread, machine);
-    buckets_.embedding =
-        bucket_of(c_.elements.embedding, c_.tp_reduce_s.embedding, c_, spread, machine);
-    buckets_.head = bucket_of(c_.elements.head, c_.tp_reduce_s.head, c_, spread, machine);
-  }
+      : c_(costs),
+        shape_(shape),
+        use_(use),
+        spread_(spread),
+        machine_(machine),
+        buckets_(costs, spread, machine) {}
 
   ClosedForm run() {
     time_reductions();
@@ -194,12 +201,8 @@ class Pipeline {
 
   double update_s(int rank) const {
     double seconds = 0.0;
-    for (const int s : shape_.stages_of[static_cast<size_t>(rank)]) {
-      const StageModules& stage = shape_.stages[static_cast<size_t>(s)];
-      seconds += stage.layers * buckets_.layer.update_s;
-      if (stage.has_embedding) seconds += buckets_.embedding.update_s;
-      if (stage.has_head) seconds += buckets_.head.update_s;
-    }
+    for (const int s : shape_.stages_of[static_cast<size_t>(rank)])
+      seconds += buckets_.sum(shape_.stages[static_cast<size_t>(s)], &Bucket::update_s);
     return seconds;
   }
 
@@ -217,6 +220,16 @@ class Pipeline {
 ClosedForm closed_form(const StageCosts& costs, const PipelineShape& shape, const PipelineUse& use,
                        const DataSpread& spread, const Machine& machine) {
   return Pipeline(costs, shape, use, spread, machine).run();
+}
+
+double least_flat_seconds(const StageCosts& costs, const StageModules& model, int num_microbatches,
+                          const DataSpread& spread, const Machine& machine) {
+  const Buckets buckets(costs, spread, machine);
+  const double forward_s = costs.forward_s(model);
+  const double backward_s = costs.backward_s(model);
+  return (num_microbatches - 1) * (forward_s + backward_s) +
+         std::max(forward_s, buckets.sum(model, &Bucket::gather_s)) +
+         std::max(backward_s, buckets.sum(model, &Bucket::reduce_s));
 }
 
 double least_bytes(const StageCosts& costs, const PipelineShape& shape, const DataSpread& spread) {

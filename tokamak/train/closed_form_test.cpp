@@ -125,6 +125,44 @@ TEST(ClosedForm, AgreesWithPlans) {
   expect_agreement(price::load_machine(name == nullptr ? "h100" : name), 200);
 }
 
+// A search leaves out meshes by it, with costs of the stage on a mesh of its own.
+TEST(ClosedForm, NoPlanOfOneStageIsFasterThanItsBound) {
+  std::mt19937 random(7);
+  double closest = 0.0;
+  for (const char* name : {"h100", "h200"}) {
+    const price::Machine machine = price::load_machine(name);
+    for (int i = 0; i < 25;) {
+      const Drawn drawn = draw(random);
+      const SearchPoint& p = drawn.point;
+      if (p.degrees.pp > 1 || p.sharding == "ddp") continue;
+      SearchPoint alone = p;
+      alone.degrees = {.cp = p.degrees.cp, .tp = p.degrees.tp};
+      const Config one = config_of(alone, drawn.config, p.microbatch);
+      try {
+        const price::StageCosts costs = probe_stages(
+            drawn.model, shape_of(one, drawn.model, {.degrees = alone.degrees}), false,
+            {.backend = "gpu", .arch = machine.device.arch}, machine, price::Precision::kBf16);
+        const price::StageModules all{.layers = static_cast<int>(drawn.model.num_layers),
+                                      .has_embedding = true,
+                                      .has_head = true};
+        const double least_s =
+            price::least_flat_seconds(costs, all, static_cast<int>(p.num_microbatches),
+                                      spread_of(p.degrees, costs, machine), machine);
+        const PricedRun run =
+            price_run({.config = drawn.config, .degrees = p.degrees, .machine = machine});
+        EXPECT_LE(least_s, run.step.seconds)
+            << name << " " << drawn.config.model.flavor << ", " << mesh_text(p.degrees) << ", "
+            << sharding_text(p) << ", " << p.num_microbatches << " x " << p.microbatch;
+        closest = std::max(closest, least_s / run.step.seconds);
+      } catch (const Error&) {
+        continue;  // rows or heads for fewer ranks
+      }
+      ++i;
+    }
+  }
+  EXPECT_GT(closest, 0.9);
+}
+
 TEST(ClosedForm, AgreesWithPlansThatMessagesSlow) {
   price::Machine machine = price::load_machine("h100");
   price::set_number(machine, "software.message_slowdown=1.13");

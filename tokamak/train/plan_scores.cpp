@@ -136,6 +136,12 @@ class Scorer {
       const double share_s = work_s / static_cast<double>(p->degrees.pp);
       if (p->degrees.pp == 1) {
         least.bytes += kSurelySaved * saved_bytes(costs, all);
+        // Below 16 bits messages may be narrower than these costs have them.
+        if (p->sharding != "ddp" && p->linear == price::Precision::kBf16) {
+          const price::DataSpread spread = spread_of(p->degrees, costs, machine_);
+          least.seconds = price::least_flat_seconds(
+              costs, all, static_cast<int>(p->num_microbatches), spread, machine_);
+        }
       } else {
         const price::PipelineShape* shape = shapes_.outline(*p);
         if (shape == nullptr) continue;
