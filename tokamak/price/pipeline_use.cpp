@@ -175,8 +175,7 @@ std::vector<double> slowed_by_messages(const PipelinePass& pass, const PipelineS
           static_cast<size_t>(shape.rank_of_stage[static_cast<size_t>(duration / 12)]);
       const double took_s = times.end[w] - times.begin[w];
       if (took_s <= 0.0) continue;
-      const double share =
-          overlap_s(held[rank], from[rank], times.begin[w], times.end[w]) / took_s;
+      const double share = overlap_s(held[rank], from[rank], times.begin[w], times.end[w]) / took_s;
       const double alone_s = seconds[static_cast<size_t>(duration)];
       const double next_s = alone_s / (1.0 - share + share / slowdown) - alone_s;
       slowed_s[w] = round == 0 ? next_s : 0.5 * (slowed_s[w] + next_s);

@@ -113,8 +113,7 @@ double SegmentPrices::held_factor(const SegmentRun& run, double seconds) const {
   const size_t which = run.is_first ? 1 : 0;
   double longer_s = 0.0;
   for (size_t t = 0; t < tasks.size(); ++t) {
-    if (runs(tasks[t], run.is_last))
-      longer_s += seconds_[s][which][t] * (held_[s][which][t] - 1.0);
+    if (runs(tasks[t], run.is_last)) longer_s += seconds_[s][which][t] * (held_[s][which][t] - 1.0);
   }
   return seconds > 0.0 ? 1.0 + longer_s / seconds : 1.0;
 }

@@ -23,7 +23,7 @@ struct Work {
   double held_factor = 1.0;  ///< on the seconds of compute beside such a message
   int stream = 0;            ///< of this rank, counted from 0
   int meeting = -1;          ///< begins when all its members have come
-  int first_wait = 0;  ///< RankWorks::waits[first_wait .. first_wait + num_waits)
+  int first_wait = 0;        ///< RankWorks::waits[first_wait .. first_wait + num_waits)
   int num_waits = 0;
 };
 
