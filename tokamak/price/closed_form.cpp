@@ -87,7 +87,7 @@ ReduceTail reduce_tail(const StageModules& stage, double compute_s, const Bucket
     compute_end += compute_end == 0.0 ? part_s : slowed_s;
     const double over = std::max(0.0, compute_end - reduce_end);
     const double start = reduce_end + over;
-    const double beside = std::min(bucket.reduce_s, slowed_s);
+    const double beside = std::min(bucket.reduce_s * with_compute, slowed_s);
     reduce_end = start + bucket.reduce_s + beside * (1.0 - 1.0 / with_compute);
     all_s += bucket.reduce_s;
   };
@@ -175,16 +175,21 @@ class Pipeline {
   }
 
   // The end of the last reduction where the pipeline goes on beside them: those of a rank's stages
-  // come one after the other.
+  // come one after the other, slower until its last backward has ended.
   double last_reduction_s() const {
     double last_s = 0.0;
     for (std::vector<int> stages : shape_.stages_of) {
       const auto end_of = [&](int s) { return use_.last_s[static_cast<size_t>(s)]; };
       std::sort(stages.begin(), stages.end(), [&](int a, int b) { return end_of(a) < end_of(b); });
+      const double slowdown = machine_.software.collective_slowdown;
+      const double computes_until = end_of(stages.back());
       double end_s = 0.0;
       for (const int s : stages) {
         const ReduceTail& tail = tails_[static_cast<size_t>(s)];
-        end_s = std::max(end_of(s) + tail.reduce_s, end_s + tail.all_s);
+        const double beside_s =
+            std::min(slowdown * tail.all_s, std::max(0.0, computes_until - end_s));
+        const double queued_s = end_s + beside_s + tail.all_s - beside_s / slowdown;
+        end_s = std::max(end_of(s) + tail.reduce_s, queued_s);
       }
       last_s = std::max(last_s, end_s);
     }
