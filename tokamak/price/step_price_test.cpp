@@ -7,7 +7,9 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/graph/timeline.h"
+#include "tokamak/ops/linear.h"
 #include "tokamak/parallel/schedules.h"
+#include "tokamak/price/segment_price.h"
 #include "tokamak/price/test_machine.h"
 
 namespace tokamak::price {
@@ -163,6 +165,49 @@ TEST(StepPrice, MessagesTakeTheirTime) {
   // Three hops on the way in and three on the way out, at least.
   EXPECT_GE(after.seconds, before + 6.0);
   EXPECT_DOUBLE_EQ(sum(after), after.seconds);
+}
+
+// A kernel of three seconds and a collective; a product whose 100 tiles are one wave on all
+// multiprocessors and more on those that a message leaves, if that is worse.
+TEST(SegmentPrices, MessagesSlowKernelsAndNotCollectives) {
+  Machine machine = clockwork();
+  machine.levels[0].bytes_per_s = 4.0;
+  machine.software.message_slowdown = 1.4;
+  Plan plan;
+  const CommGroup pair = plan.groups.add("pair", {0, 1}, 0);
+  const Task collective = communication(AllReduce{.group = pair}, 1, 1, 0);
+  plan.segments = {{.name = "work", .tasks = {copy_of(3), collective}}};
+  const auto price = [&] {
+    const PriceOptions options;
+    SegmentPrices prices(plan, machine, options);
+    return prices.price({});
+  };
+  const SegmentPrice copied = price();
+  EXPECT_GT(copied.seconds, 3.5);
+  EXPECT_NEAR(copied.held_factor, 1.0 + 3.0 * 0.4 / copied.seconds, 1e-12);
+
+  machine.device.memory_bytes_per_s = 1e300;
+  const auto matrix = [](int64_t rows, int64_t columns) {
+    return Operand{.type = {.dtype = DType::kBF16, .dims = {rows, columns}},
+                   .strides = {columns, 1}};
+  };
+  const Task product{.rules = &kRules<Linear>,
+                     .op = std::make_shared<const Linear>(),
+                     .variant = &kGpuKernel,
+                     .in = {matrix(1280, 4096), matrix(1280, 4096)},
+                     .out = {matrix(1280, 1280)},
+                     .accumulate = {std::nullopt}};
+  plan.segments[0].tasks = {product};
+  machine.software.message_sms = 8;
+  EXPECT_NEAR(price().held_factor, 1.4, 1e-12);
+  machine.software.message_slowdown = 1.05;
+  const SegmentPrice alone = price();
+  EXPECT_GT(alone.held_factor, 1.1);
+  plan.segments[0].tasks.push_back(collective);
+  const SegmentPrice both = price();
+  EXPECT_GT(both.seconds, alone.seconds);
+  EXPECT_NEAR((both.held_factor - 1.0) * both.seconds, (alone.held_factor - 1.0) * alone.seconds,
+              1e-12);
 }
 
 TEST(StepPrice, SpansFillTheStepInOrder) {
