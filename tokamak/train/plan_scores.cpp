@@ -134,18 +134,17 @@ class Scorer {
     for (const SearchPoint* p : points) {
       ClosedForm least{.bytes = weight_bytes(*p)};
       const double share_s = work_s / static_cast<double>(p->degrees.pp);
+      const price::DataSpread spread = spread_of(p->degrees, costs, machine_);
       if (p->degrees.pp == 1) {
         least.bytes += kSurelySaved * saved_bytes(costs, all);
         // Below 16 bits messages may be narrower than these costs have them.
         if (p->sharding != "ddp" && p->linear == price::Precision::kBf16) {
-          const price::DataSpread spread = spread_of(p->degrees, costs, machine_);
           least.seconds = price::least_flat_seconds(
               costs, all, static_cast<int>(p->num_microbatches), spread, machine_);
         }
       } else {
         const price::PipelineShape* shape = shapes_.outline(*p);
         if (shape == nullptr) continue;
-        const price::DataSpread spread = spread_of(p->degrees, costs, machine_);
         if (!shape->is_split) {
           least.bytes = price::least_bytes(costs, *shape, spread);
           least.seconds = price::least_seconds(costs, *shape, spread.hop_s);

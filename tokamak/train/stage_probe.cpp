@@ -349,12 +349,11 @@ FlatCosts probe_flat(const ModelSpec& model, const RunShape& base, const Target&
     RunShape shape = base;
     shape.validation.reset();
     const auto runs = probe_runs(spec, shape, target);
-    const PlannedRun& run = *runs.front();
+    const Plan& plan = runs.front()->plan();
     const auto scratch_arena = static_cast<size_t>(ArenaKind::kScratch);
-    held[i] = static_cast<double>(run.peak_bytes() - run.plan().arena_bytes[scratch_arena]);
-    saved[i] = saved_bytes(run.plan());
-    const price::PriceOptions how{.linear = linear, .device_graphs = run.plan().device_graphs};
-    const Plan& plan = run.plan();
+    held[i] = static_cast<double>(runs.front()->peak_bytes() - plan.arena_bytes[scratch_arena]);
+    saved[i] = saved_bytes(plan);
+    const price::PriceOptions how{.linear = linear, .device_graphs = plan.device_graphs};
     SegmentPrices prices(plan, machine, how);
     prices.settle_clock(std::vector<int64_t>(plan.segments.size(), 1),
                         static_cast<double>(model.num_layers) / counts[i]);
