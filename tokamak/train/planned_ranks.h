@@ -6,7 +6,6 @@
 #include <optional>
 #include <vector>
 
-#include "tokamak/price/machine.h"
 #include "tokamak/train/planned_run.h"
 
 namespace tokamak {
