@@ -9,7 +9,7 @@ namespace tokamak {
 /// count. `ranges` of a flat x have a weight each, what lies in none of them has 0.
 struct SumSquares {
   static constexpr std::string_view kName = "sum_squares";
-  static constexpr int64_t kBlock = 65536;
+  static constexpr int64_t kBlock = 16384;
 
   struct WeightRange {
     int64_t begin = 0;
