@@ -2,12 +2,13 @@
 // measured rows that may calibrate: by coordinate search from what the files say, the same numbers
 // at every run. Prints each constant and the errors of all rows with them.
 //
-//   tokamak_rows_fit FOLDER_OF_MEASUREMENTS [rounds]
+//   tokamak_rows_fit FOLDER_OF_MEASUREMENTS [rounds [words of the keys to fit, all others stay]]
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -102,10 +103,13 @@ class Fit {
     return sum / weights;
   }
 
-  void run(int rounds) {
-    std::vector<double> steps(constants_.size(), 0.06);
+  /// Keys with one of `words`; none = all.
+  void run(int rounds, std::span<const std::string> words) {
+    std::vector<double> steps;
+    for (const Constant& c : constants_) steps.push_back(is_named(c.key, words) ? 0.06 : 0.0);
     for (int round = 0; round < rounds; ++round) {
       for (size_t i = 0; i < constants_.size(); ++i) {
+        if (steps[i] == 0.0) continue;
         const bool moved =
             move(constants_[i], std::exp(steps[i])) || move(constants_[i], std::exp(-steps[i]));
         steps[i] *= moved ? 1.3 : 0.5;
@@ -119,6 +123,12 @@ class Fit {
   const std::vector<Constant>& constants() const { return constants_; }
 
  private:
+  static bool is_named(const std::string& key, std::span<const std::string> words) {
+    return words.empty() || std::any_of(words.begin(), words.end(), [&](const std::string& word) {
+             return key.find(word) != std::string::npos;
+           });
+  }
+
   void set(const Constant& c, double value) {
     for (auto& [name, machine] : machines_) {
       if (has_part(name, c.parts)) price::set_number(machine, c.key, value);
@@ -159,13 +169,13 @@ class Fit {
   std::vector<FitRow> rows_;
 };
 
-int fit(const std::string& folder, int rounds) {
+int fit(const std::string& folder, int rounds, std::span<const std::string> words) {
   std::vector<MeasuredRow> rows = read_measured_rows(folder + "/training_runs.csv");
   const std::vector<MeasuredRow> vtrain = read_measured_rows(folder + "/vtrain_single_node.csv");
   for (size_t i = 0; i < vtrain.size(); i += kNthOfVTrain) rows.push_back(vtrain[i]);
   Fit fit(rows, constants_to_fit());
   fmt::print("start: mean loss {:.4f}\n", fit.total());
-  fit.run(rounds);
+  fit.run(rounds, words);
   for (const Constant& c : fit.constants())
     fmt::print("{} {} = {:.4g}\n", fmt::join(c.parts, ","), c.key, c.value);
   return 0;
@@ -176,11 +186,12 @@ int fit(const std::string& folder, int rounds) {
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    fmt::print("usage: tokamak_rows_fit FOLDER [rounds]\n");
+    fmt::print("usage: tokamak_rows_fit FOLDER [rounds [KEY ...]]\n");
     return 2;
   }
   try {
-    return tokamak::fit(argv[1], argc > 2 ? std::atoi(argv[2]) : 12);
+    const std::vector<std::string> words(argv + std::min(argc, 3), argv + argc);
+    return tokamak::fit(argv[1], argc > 2 ? std::atoi(argv[2]) : 12, words);
   } catch (const std::exception& e) {
     fmt::print("{}\n", e.what());
     return 2;

@@ -36,6 +36,8 @@ struct Device {
   /// Over the peak, what power sustains: a product takes at least its FLOPs at that. A kernel that
   /// leaves multiprocessors idle at cold clocks is not slower for it. 1 = power is never short.
   double gemm_sustained_efficiency = 1.0;
+  /// Of what power sustains, among devices of this kind: their standard deviation over their mean.
+  double sustained_spread = 0.0;
   double attention_forward_efficiency = 0.0;  ///< over the bf16 peak, many keys
   double attention_backward_efficiency = 0.0;
   /// A row of queries that sees n keys takes as long as n + this: what a tile costs besides keys.
@@ -56,6 +58,8 @@ struct Device {
   /// Of kernels bound by memory, over what the device may draw. Where it is given, power is a
   /// matter of a whole step (step_clock.h), else of each product by itself.
   double memory_power = 0.0;
+  /// Of collectives that stand between kernels (on stream 0), over what the device may draw.
+  double collective_power = 1.0;
   int num_sms = 1;
   std::vector<GemmTile> tiles;
   double gemm_k_overhead = 300.0;  ///< a product of depth k takes as long as k + this at full rate

@@ -84,6 +84,7 @@ void add_device(std::vector<MachineKey>& out) {
     out.push_back(number<kDevice, Field>("device." + std::move(name), dimension, min, max));
   };
   add.operator()<&Device::gemm_sustained_efficiency>("gemm_sustained_efficiency", kNone, 1e-6, 1);
+  add.operator()<&Device::sustained_spread>("sustained_spread", kNone, 0, 0.2);
   add.operator()<&Device::attention_forward_efficiency>("attention_forward_efficiency", kNone, 0,
                                                         1);
   add.operator()<&Device::attention_backward_efficiency>("attention_backward_efficiency", kNone, 0,
@@ -98,6 +99,7 @@ void add_device(std::vector<MachineKey>& out) {
                                                               kNone, 0, 1e4);
   add.operator()<&Device::attention_power>("attention_power", kNone, 0, 10);
   add.operator()<&Device::memory_power>("memory_power", kNone, 0, 1);
+  add.operator()<&Device::collective_power>("collective_power", kNone, 0, 1);
   add.operator()<&Device::num_sms>("num_sms", kNone, 1, 1e6);
   add.operator()<&Device::gemm_k_overhead>("gemm_k_overhead", kNone, 0, 1e6);
   add.operator()<&Device::gemm_kernel_overhead>("gemm_kernel_overhead", kNone, 0, 1e6);

@@ -47,7 +47,8 @@ void SegmentPrices::settle_clock(std::span<const int64_t> runs_of_segment, doubl
       times_.add_power(tasks[t], cost, times_.seconds(tasks[t], cost, {}), runs * weight, use);
     }
   }
-  times_.set_clock(step_clock(use, machine_.device.gemm_clock_exponent, memory_power));
+  const Device& d = machine_.device;
+  times_.set_clock(step_clock(use, d.gemm_clock_exponent, memory_power, d.collective_power));
 }
 
 double SegmentPrices::task_seconds(const SegmentRun& run, size_t t) {
@@ -95,7 +96,7 @@ void SegmentPrices::add_works(const SegmentRun& run, std::span<const int> begin,
     const auto weights = gathered.find(task.label.block);
     if (weights != gathered.end() && blocks.insert(task.label.block).second)
       after.push_back(weights->second);
-    Work work{.category = category_of(task, costs[t]), .stream = stream};
+    Work work{.category = category_of(task, costs[t]), .stream = stream, .link = times_.link(task)};
     if (runs(task, run.is_last)) {
       work.seconds = task_seconds(run, t);
       work.held_factor = held[t];

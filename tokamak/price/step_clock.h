@@ -6,15 +6,17 @@ namespace tokamak::price {
 
 /// Seconds of a rank's step, at the highest clocks.
 struct PowerUse {
-  double products_s = 0.0;   ///< whose rate goes with a power of the clocks
-  double attention_s = 0.0;  ///< whose rate goes with the clocks
-  double memory_s = 0.0;     ///< of kernels bound by memory, which do not care
-  double drawn_s = 0.0;      ///< the energy of products and attention over the limit of power
+  double products_s = 0.0;    ///< whose rate goes with a power of the clocks
+  double attention_s = 0.0;   ///< whose rate goes with the clocks
+  double memory_s = 0.0;      ///< of kernels bound by memory, which do not care
+  double collective_s = 0.0;  ///< of collectives between kernels, which do not care either
+  double drawn_s = 0.0;       ///< the energy of products and attention over the limit of power
 };
 
 /// The clocks over the highest: the greatest at which the mean power stays within the limit, if the
 /// energy of an operation goes with the clocks and what is bound by memory draws `memory_power` of
-/// the limit. The rate of products goes with clocks^`exponent`.
-double step_clock(const PowerUse& use, double exponent, double memory_power);
+/// the limit, collectives `collective_power`. The rate of products goes with clocks^`exponent`.
+double step_clock(const PowerUse& use, double exponent, double memory_power,
+                  double collective_power);
 
 }  // namespace tokamak::price

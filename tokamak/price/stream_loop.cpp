@@ -10,6 +10,7 @@ namespace tokamak::price {
 namespace {
 
 constexpr double kNever = HUGE_VAL;
+constexpr size_t kMostLinks = 8;
 
 bool is_communication(const Work& work) {
   return work.category == Category::kExposedComm;
@@ -30,7 +31,10 @@ class RankLoop {
  public:
   RankLoop(const RankWorks& rank, const Slowdown& slowdown)
       : rank_(rank), slowdown_(slowdown), streams_(static_cast<size_t>(rank.num_streams)) {
-    for (const Work& work : rank.works) ++streams_[static_cast<size_t>(work.stream)].count;
+    for (const Work& work : rank.works) {
+      ++streams_[static_cast<size_t>(work.stream)].count;
+      TOK_CHECK(work.link >= 0 && work.link < std::ssize(on_link_), "link {}", work.link);
+    }
     int begin = 0;
     for (Stream& stream : streams_) {
       stream.next = begin;
@@ -144,13 +148,17 @@ class RankLoop {
 
   double factor_of(const Work& work, bool contends) const {
     const double message = held_ > 0 && !is_communication(work) ? work.held_factor : 1.0;
-    if (!work.is_shared || !contends) return message;
-    return is_communication(work) ? slowdown_.communication : std::max(slowdown_.compute, message);
+    if (!work.is_shared) return message;
+    if (is_communication(work))
+      return (contends ? slowdown_.communication : 1.0) * on_link_[static_cast<size_t>(work.link)];
+    return contends ? std::max(slowdown_.compute, message) : message;
   }
 
   void count(const Work& work, int by) {
     (is_communication(work) ? comm_ : work.is_whole_item ? whole_items_ : compute_) += by;
-    if (work.is_shared) (is_communication(work) ? shared_comm_ : shared_compute_) += by;
+    if (!work.is_shared) return;
+    (is_communication(work) ? shared_comm_ : shared_compute_) += by;
+    if (is_communication(work)) on_link_[static_cast<size_t>(work.link)] += by;
   }
 
   void finish(Stream& stream, double now) {
@@ -198,7 +206,8 @@ class RankLoop {
   double now_s_ = 0.0;
   double next_s_ = kNever;
   int comm_ = 0, compute_ = 0, whole_items_ = 0, shared_comm_ = 0, shared_compute_ = 0;
-  int held_ = 0;  // messages that have arrived and not ended
+  int held_ = 0;                           // messages that have arrived and not ended
+  std::array<int, kMostLinks> on_link_{};  // communication of its own that runs
 };
 
 class Loop {

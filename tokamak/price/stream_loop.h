@@ -15,13 +15,15 @@ namespace tokamak::price {
 struct Work {
   double seconds = 0.0;
   Category category = Category::kMemoryBound;  ///< kExposedComm: communication
-  /// Whether the other kind beside it slows it and is slowed by it: a task of its own.
+  /// Whether the other kind beside it slows it and is slowed by it, and communication over the same
+  /// link halves its rate: a task of its own.
   bool is_shared = false;
   bool is_whole_item = false;  ///< the caller knows its categories
   /// A message, whose kernel holds multiprocessors from its arrival at the meeting on.
   bool holds = false;
   double held_factor = 1.0;  ///< on the seconds of compute beside such a message
   int stream = 0;            ///< of this rank, counted from 0
+  int link = 0;              ///< of communication: the outermost level of the fabric that it takes
   int meeting = -1;          ///< begins when all its members have come
   int first_wait = 0;        ///< RankWorks::waits[first_wait .. first_wait + num_waits)
   int num_waits = 0;

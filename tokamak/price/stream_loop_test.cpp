@@ -96,6 +96,31 @@ TEST(StreamLoop, MessagesSlowComputeFromTheirArrivalOn) {
   EXPECT_DOUBLE_EQ(times[1].last_s, 7.0 + (10.0 - 7.0 / 1.4));
 }
 
+// Two gathers over one link end when one after the other would; over two links, when the longer
+// does.
+TEST(StreamLoop, CollectivesShareALink) {
+  const auto last_s = [](int link) {
+    RankWorks rank;
+    rank.add(communicate(4.0), {});
+    Work other = communicate(6.0, 2);
+    other.link = link;
+    rank.add(other, {});
+    return run_one(rank).last_s;
+  };
+  EXPECT_DOUBLE_EQ(last_s(0), 10.0);
+  EXPECT_DOUBLE_EQ(last_s(1), 6.0);
+}
+
+TEST(StreamLoop, ALinkIsSharedWhileBothRun) {
+  RankWorks rank;
+  const int made = rank.add(compute(2.0), {});
+  rank.add(communicate(4.0), {});
+  rank.add(communicate(1.0, 2), {{made}});
+  const RankTimes times = run_one(rank);
+  EXPECT_DOUBLE_EQ(times.end_s[2], 4.0);
+  EXPECT_DOUBLE_EQ(times.end_s[1], 5.0);
+}
+
 TEST(StreamLoop, FindsDeadlocks) {
   std::vector<RankWorks> ranks(2);
   for (int r = 0; r < 2; ++r) {

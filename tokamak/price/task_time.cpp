@@ -200,6 +200,13 @@ double TaskTimes::seconds(const Task& task, const Cost& cost, const TaskRun& run
   return work + machine_.device.launch_s;
 }
 
+int TaskTimes::link(const Task& task) const {
+  if (!task.rules->is_communication) return 0;
+  const GroupLayout& group = layouts_[static_cast<size_t>(task.rules->group(task.op.get()).id)];
+  const auto whole = std::find(group.members.begin(), group.members.end(), group.size);
+  return whole == group.members.end() ? 0 : static_cast<int>(whole - group.members.begin());
+}
+
 double TaskTimes::compute_seconds(const Task& task, const Cost& cost, const TaskRun& run) const {
   const double bytes = bytes_of(task, cost, run.is_first);
   switch (cost.kind) {
@@ -299,7 +306,10 @@ double TaskTimes::attention_seconds(const Task& task, const Cost& cost, double b
 void TaskTimes::add_power(const Task& task, const Cost& cost, double seconds, double runs,
                           PowerUse& use) const {
   const Device& d = machine_.device;
-  if (task.rules->is_communication) return;
+  if (task.rules->is_communication) {
+    if (task.stream == 0) use.collective_s += runs * seconds;
+    return;
+  }
   if (cost.kind == Cost::Kind::kGemm) {
     const Precision precision = computes_in(task);
     const double peak = d.peak_flops[static_cast<size_t>(precision)];

@@ -68,6 +68,9 @@ class TaskTimes {
   /// Of a compute task or a collective, with its launch.
   double seconds(const Task& task, const Cost& cost, const TaskRun& run) const;
 
+  /// The outermost level of the fabric that a collective takes; 0 for a compute task.
+  int link(const Task& task) const;
+
   /// Counts `runs` runs of a task, of `seconds` at the highest clocks.
   void add_power(const Task& task, const Cost& cost, double seconds, double runs,
                  PowerUse& use) const;

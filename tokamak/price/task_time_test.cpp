@@ -103,23 +103,31 @@ TEST(StepClock, ProductsAloneSettleWhereTheyWereMeasured) {
     const double settled = 0.8;
     const PowerUse use{.products_s = 3.0,
                        .drawn_s = 3.0 * std::pow(settled, -1.0 - 1.0 / exponent)};
-    EXPECT_NEAR(std::pow(step_clock(use, exponent, 0.5), exponent), settled, 1e-9);
+    EXPECT_NEAR(std::pow(step_clock(use, exponent, 0.5, 1.0), exponent), settled, 1e-9);
   }
 }
 
 TEST(StepClock, CoolKernelsLeaveProductsMore) {
   PowerUse use{.products_s = 1.0, .drawn_s = 1.5};
-  const double alone = step_clock(use, 1.0, 0.5);
+  const double alone = step_clock(use, 1.0, 0.5, 1.0);
   EXPECT_NEAR(alone, std::sqrt(1.0 / 1.5), 1e-9);
   use.memory_s = 0.5;
   // 1.5 c = 1 / c + 0.25
-  const double beside = step_clock(use, 1.0, 0.5);
+  const double beside = step_clock(use, 1.0, 0.5, 1.0);
   EXPECT_NEAR(1.5 * beside, 1.0 / beside + 0.25, 1e-9);
   EXPECT_GT(beside, alone);
-  EXPECT_EQ(step_clock(use, 1.0, 1.0), alone) << "as hot as products";
+  EXPECT_EQ(step_clock(use, 1.0, 1.0, 1.0), alone) << "as hot as products";
   use.memory_s = 2.0;
-  EXPECT_EQ(step_clock(use, 1.0, 0.5), 1.0);
-  EXPECT_EQ(step_clock({.memory_s = 1.0}, 1.0, 1.0), 1.0);
+  EXPECT_EQ(step_clock(use, 1.0, 0.5, 1.0), 1.0);
+  EXPECT_EQ(step_clock({.memory_s = 1.0}, 1.0, 1.0, 1.0), 1.0);
+}
+
+TEST(StepClock, CollectivesLeaveProductsMore) {
+  const PowerUse use{.products_s = 1.0, .collective_s = 0.5, .drawn_s = 1.5};
+  // 1.5 c = 1 / c + 0.3
+  const double clock = step_clock(use, 1.0, 0.9, 0.4);
+  EXPECT_NEAR(1.5 * clock, 1.0 / clock + 0.3, 1e-9);
+  EXPECT_NEAR(step_clock(use, 1.0, 0.9, 1.0), std::sqrt(1.0 / 1.5), 1e-9);
 }
 
 TEST(TaskTime, FewTilesAreSplitAlongTheDepth) {
@@ -263,6 +271,16 @@ TEST(TaskTime, CollectivesMoveTheWholeBuffer) {
   EXPECT_NEAR(of(communication(Recv{.group = pair, .type = floats(100).type}, 0, 100, 1)), 100.0,
               1e-9);
   EXPECT_NEAR(of(communication(Shift{.group = group}, 100, 100, 1)), 100.0, 1e-9);
+}
+
+TEST(TaskTime, CollectivesTakeTheLinksOfTheirOutermostLevel) {
+  const Machine machine = load_machine("h100");
+  GroupTable groups;
+  const CommGroup tp = groups.add("tp", {0, 1, 2, 3, 4, 5, 6, 7}, 0);
+  const CommGroup dp = groups.add("dp_shard", {0, 8, 16, 24}, 0);
+  const TaskTimes times(groups, machine, {});
+  EXPECT_EQ(times.link(communication(AllGather{.group = tp}, 100, 800, 1)), 0);
+  EXPECT_EQ(times.link(communication(AllGather{.group = dp}, 100, 400, 1)), 1);
 }
 
 TEST(TaskTime, SoftwareHidesAndShrinksCommunication) {

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/price/device_spread.h"
 #include "tokamak/train/options.h"
 #include "tokamak/train/priced_run.h"
 #include "tokamak/train/search_space.h"
@@ -48,8 +49,9 @@ Drawn draw(std::mt19937& random) {
   return drawn;
 }
 
-price::ClosedForm closed_form_of(const Drawn& drawn, const price::Machine& machine) {
+price::ClosedForm closed_form_of(const Drawn& drawn, const price::Machine& typical) {
   const Degrees& d = drawn.point.degrees;
+  const price::Machine machine = price::slowest_of(typical, d.world());
   const Target target{.backend = "gpu", .arch = machine.device.arch};
   const RunShape shape = shape_of(drawn.config, drawn.model, {.degrees = d});
   const auto linear = price::Precision::kBf16;

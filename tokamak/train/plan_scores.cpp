@@ -13,6 +13,7 @@
 
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
+#include "tokamak/price/device_spread.h"
 #include "tokamak/train/options.h"
 #include "tokamak/train/stage_probe.h"
 
@@ -61,7 +62,7 @@ class Scorer {
  public:
   Scorer(const SearchRequest& request, size_t num_wanted)
       : request_(request),
-        machine_(request.machine),
+        machine_(price::slowest_of(request.machine, request.num_gpus)),
         model_(spec_of(request.config)),
         num_wanted_(num_wanted),
         limit_(memory_limit(request.machine)),
@@ -270,7 +271,7 @@ class Scorer {
   }
 
   const SearchRequest& request_;
-  const price::Machine& machine_;
+  const price::Machine machine_;  // as the slowest of all devices
   ModelSpec model_;
   size_t num_wanted_;
   double limit_;

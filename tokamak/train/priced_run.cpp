@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "tokamak/price/device_spread.h"
 #include "tokamak/train/options.h"
 
 namespace tokamak {
@@ -38,9 +39,9 @@ PricedRun price_run(const PriceRequest& request) {
   for (const PlannedRanks::Rank& r : priced.planned.ranks())
     ranks.push_back({.plan = r.plan, .rank = r.rank});
   priced.options = {.linear = request.linear, .device_graphs = ranks[0].plan->device_graphs};
-  priced.step =
-      price::price_step(ranks, static_cast<int>(priced.batch.num_microbatches), request.machine,
-                        priced.options, request.wants_spans ? &priced.spans : nullptr);
+  const price::Machine machine = price::slowest_of(request.machine, request.degrees.world());
+  priced.step = price::price_step(ranks, static_cast<int>(priced.batch.num_microbatches), machine,
+                                  priced.options, request.wants_spans ? &priced.spans : nullptr);
   priced.tokens_per_step =
       static_cast<double>(priced.batch.global) * static_cast<double>(config.training.seq_len);
   priced.memory_limit_bytes = memory_limit(request.machine);

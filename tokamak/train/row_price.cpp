@@ -9,6 +9,7 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/core/json.h"
+#include "tokamak/price/device_spread.h"
 #include "tokamak/train/row_words.h"
 
 namespace tokamak {
@@ -69,7 +70,8 @@ std::string machine_names_of_row(const MeasuredRow& row) {
 
 price::StepPrice price_planned_row(const MeasuredRow& row, const PlannedRow& planned,
                                    const price::Machine& machine) {
-  return price::price_step(planned.ranks(), static_cast<int>(row.num_microbatches()), machine,
+  return price::price_step(planned.ranks(), static_cast<int>(row.num_microbatches()),
+                           price::slowest_of(machine, row.num_gpus),
                            {.linear = precision_of_row(row),
                             .device_graphs = false,
                             .splits_messages = keeps_whole_sequences(row)});

@@ -1,0 +1,19 @@
+// Devices of one kind are not equally fast where power is short, and a run goes at the pace of its
+// slowest one. docs/pricing.md, "The slowest device".
+#pragma once
+
+#include <cstdint>
+
+#include "tokamak/price/machine.h"
+
+namespace tokamak::price {
+
+/// The expected greatest of n independent standard normal numbers: 0 for one, 2.4 for 64, 3.4 for
+/// 2,048 (Blom 1958, within 0.03).
+double expected_greatest(int64_t n);
+
+/// The machine as the slowest of `num_devices` is expected to run: what power sustains is
+/// `Device::sustained_spread` lower for each standard deviation. REQUIRES: num_devices > 0.
+Machine slowest_of(Machine machine, int64_t num_devices);
+
+}  // namespace tokamak::price
