@@ -8,9 +8,12 @@ namespace {
 
 StageCosts costs() {
   StageCosts c;
-  c.forward_s = {.layer = 9e-3, .embedding = 1e-4, .head = 6e-3};
-  c.backward_s = {.layer = 18e-3, .embedding = 2e-4, .head = 6e-3};
-  c.first_backward_s = c.backward_s;
+  const StageSum forward{.layer = 9e-3, .embedding = 1e-4, .head = 6e-3};
+  const StageSum backward{.layer = 18e-3, .embedding = 2e-4, .head = 6e-3};
+  c.places = {{.fast = {.forward = {forward, forward, {}},
+                        .backward = {backward, backward, {}},
+                        .first_backward = {backward, backward, {}}},
+               .slow = {}}};
   c.held = {{{PipelineItemKind::kRecvForward, PipelineItemKind::kBackwardInput}, {.base = 3.3e7}},
             {{PipelineItemKind::kForward, PipelineItemKind::kBackwardInput}, {.layer = 9e8}},
             {{PipelineItemKind::kForward, PipelineItemKind::kSendForward}, {.base = 3.3e7}},
@@ -22,6 +25,11 @@ StageCosts costs() {
   c.hop_bytes = 3.3e7;
   c.update_s = 1e-11;
   return c;
+}
+
+PipelineRanks ranks_of(const PipelineShape& shape) {
+  const auto p = static_cast<size_t>(shape.num_ranks);
+  return {.hops_s = std::vector<double>(2 * p, 1e-4), .places = std::vector<int>(p, 0)};
 }
 
 // 126 layers on so many ranks of so many stages, 64 microbatches.
@@ -41,23 +49,23 @@ void BM_Pipeline(benchmark::State& state) {
   add_schedule(shape);
   const StageCosts c = costs();
   const DataSpread spread{.owners = 64,
-                          .shard = strided_layout(64, 8, machine),
                           .replicas = 2,
-                          .replica = strided_layout(2, 512, machine),
+                          .groups = {{.shard = strided_layout(64, 8, machine),
+                                      .replica = strided_layout(2, 512, machine)}},
                           .hop_s = 1e-4};
-  const PipelineUse use =
-      pipeline_use(c, shape, std::vector<double>(size_t{2} * shape.num_ranks, 1e-4));
+  const PipelineUse use = pipeline_use(c, shape, ranks_of(shape), machine);
   for (auto _ : state) benchmark::DoNotOptimize(closed_form(c, shape, use, spread, machine));
   state.SetItemsProcessed(state.iterations());
 }
 
 // What is kept for all data-parallel meshes of a pipeline.
 void BM_PipelineUse(benchmark::State& state) {
+  const Machine machine = load_machine("h100");
   PipelineShape shape = shape_of(state);
   add_schedule(shape);
   const StageCosts c = costs();
-  const std::vector<double> hops(size_t{2} * shape.num_ranks, 1e-4);
-  for (auto _ : state) benchmark::DoNotOptimize(pipeline_use(c, shape, hops));
+  const PipelineRanks ranks = ranks_of(shape);
+  for (auto _ : state) benchmark::DoNotOptimize(pipeline_use(c, shape, ranks, machine));
   state.SetItemsProcessed(state.iterations());
 }
 

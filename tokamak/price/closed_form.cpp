@@ -16,7 +16,8 @@ struct Bucket {
 };
 
 Bucket bucket_of(double elements, double tp_reduce_s, const StageCosts& costs,
-                 const DataSpread& spread, const Machine& machine) {
+                 const DataSpread& spread, const DataSpread::Groups& groups,
+                 const Machine& machine) {
   if (elements <= 0.0) return {};
   const double launch_s = machine.device.launch_s;
   const double slice = elements / spread.owners;
@@ -24,24 +25,31 @@ Bucket bucket_of(double elements, double tp_reduce_s, const StageCosts& costs,
   if (spread.owners > 1) {
     bucket.gather_s =
         launch_s + collective_seconds(Collective::kAllGather, elements * costs.compute_bytes,
-                                      spread.shard, machine);
+                                      groups.shard, machine);
     bucket.reduce_s +=
         launch_s + collective_seconds(Collective::kReduceScatter, elements * costs.gradient_bytes,
-                                      spread.shard, machine);
+                                      groups.shard, machine);
   }
   if (spread.replicas > 1)
     bucket.reduce_s +=
         launch_s + collective_seconds(Collective::kAllReduce, slice * costs.gradient_bytes,
-                                      spread.replica, machine);
+                                      groups.replica, machine);
   bucket.update_s = slice * costs.update_s + costs.update_kernels * launch_s;
   return bucket;
 }
 
+// Of a rank whose groups are these.
 struct Buckets {
-  Buckets(const StageCosts& c, const DataSpread& spread, const Machine& machine)
-      : layer(bucket_of(c.elements.layer, c.tp_reduce_s.layer, c, spread, machine)),
-        embedding(bucket_of(c.elements.embedding, c.tp_reduce_s.embedding, c, spread, machine)),
-        head(bucket_of(c.elements.head, c.tp_reduce_s.head, c, spread, machine)) {}
+  Buckets(const StageCosts& c, const DataSpread& spread, const DataSpread::Groups& groups,
+          const Machine& machine) {
+    const StageSum& tp_reduce = c.places[static_cast<size_t>(groups.place)].fast.tp_reduce;
+    const auto bucket = [&](double StageSum::*of) {
+      return bucket_of(c.elements.*of, tp_reduce.*of, c, spread, groups, machine);
+    };
+    layer = bucket(&StageSum::layer);
+    embedding = bucket(&StageSum::embedding);
+    head = bucket(&StageSum::head);
+  }
 
   /// Of all that a stage holds, one after the other.
   double sum(const StageModules& stage, double Bucket::*seconds) const {
@@ -68,35 +76,52 @@ struct ReduceTail {
   double compute_s = 0.0;  ///< until its compute has ended, which reductions slow
   double reduce_s = 0.0;   ///< until both have ended
   double all_s = 0.0;      ///< of the reductions themselves
+  double alone_s = 0.0;    ///< of the backward itself
+  double rate = 1.0;       ///< of reductions beside it
 };
 
-ReduceTail reduce_tail(const StageModules& stage, double compute_s, const Buckets& b,
+ReduceTail reduce_tail(const StageModules& stage, const PipelineUse::Last& last, const Buckets& b,
                        const Machine& machine) {
-  const double with_comm = machine.software.compute_slowdown;
-  const double with_compute = machine.software.collective_slowdown;
   const int parts = stage.layers + (stage.has_head ? 1 : 0) + (stage.has_embedding ? 1 : 0);
   if (parts == 0) return {};
-  // Each layer's share; what lies beside the other kind takes longer.
-  const double part_s = compute_s / parts;
-  const double beside_s = std::min(part_s * with_comm, b.layer.reduce_s * with_compute);
-  const double slowed_s = part_s + beside_s * (1.0 - 1.0 / with_comm);
+  const Software& software = machine.software;
+  // Beside a reduction that outlives its item and a message a kernel takes as much longer as beside
+  // the slower one; of whole items messages slow what reductions have slowed.
+  const double with_both = software.reduction_overlap != 0
+                               ? std::max(1.0, software.compute_slowdown / last.message_slowdown)
+                               : software.compute_slowdown;
+  const double with_reduction =
+      (1.0 - last.message_share) * software.compute_slowdown + last.message_share * with_both;
+  // Each layer's share, and what of a reduction is done beside all of it.
+  const double kernels_s = last.kernels_s / parts;
+  const double communication_s = last.communication_s / parts;
+  const double part_s = kernels_s + communication_s;
+  const double slowest_s = kernels_s * with_reduction + communication_s;
+  const double reduced_s =
+      kernels_s * with_reduction / software.collective_slowdown + communication_s;
+  const double rate = slowest_s > 0.0 ? reduced_s / slowest_s : 1.0;
+  const double beside = reduced_s > 0.0 ? std::min(1.0, b.layer.reduce_s / reduced_s) : 0.0;
+  const double slowed_s = part_s + beside * (slowest_s - part_s);
+  const double all_compute_s = part_s + (parts - 1) * slowed_s;
   double reduce_end = 0.0;
   double compute_end = 0.0;
   double all_s = 0.0;
   const auto add = [&](const Bucket& bucket) {
     compute_end += compute_end == 0.0 ? part_s : slowed_s;
-    const double over = std::max(0.0, compute_end - reduce_end);
-    const double start = reduce_end + over;
-    const double beside = std::min(bucket.reduce_s * with_compute, slowed_s);
-    reduce_end = start + bucket.reduce_s + beside * (1.0 - 1.0 / with_compute);
+    const double start = std::max(reduce_end, compute_end);
+    const double beside_s = std::min(bucket.reduce_s / rate, std::max(0.0, all_compute_s - start));
+    reduce_end = start + bucket.reduce_s + beside_s * (1.0 - rate);
     all_s += bucket.reduce_s;
   };
   if (stage.has_head) add(b.head);
   for (int l = 0; l < stage.layers; ++l) add(b.layer);
   if (stage.has_embedding) add(b.embedding);
-  return {.compute_s = compute_end - compute_s,
-          .reduce_s = std::max(reduce_end, compute_end) - compute_s,
-          .all_s = all_s};
+  const double alone_s = part_s * parts;
+  return {.compute_s = compute_end - alone_s,
+          .reduce_s = std::max(reduce_end, compute_end) - alone_s,
+          .all_s = all_s,
+          .alone_s = alone_s,
+          .rate = rate};
 }
 
 // What rounding to the arenas' alignment adds, of a few thousand pieces.
@@ -130,12 +155,11 @@ class Pipeline {
  public:
   Pipeline(const StageCosts& costs, const PipelineShape& shape, const PipelineUse& use,
            const DataSpread& spread, const Machine& machine)
-      : c_(costs),
-        shape_(shape),
-        use_(use),
-        spread_(spread),
-        machine_(machine),
-        buckets_(costs, spread, machine) {}
+      : c_(costs), shape_(shape), use_(use), spread_(spread), machine_(machine) {
+    buckets_.reserve(spread.groups.size());
+    for (const DataSpread::Groups& groups : spread.groups)
+      buckets_.emplace_back(costs, spread, groups, machine);
+  }
 
   ClosedForm run() {
     time_reductions();
@@ -149,47 +173,76 @@ class Pipeline {
       }
       seconds = std::max(seconds, length);
     }
+    double late_s = 0.0;  // of gathers, after what a rank waits for anyway
     double update = 0.0;
     double bytes = 0.0;
     for (int r = 0; r < shape_.num_ranks; ++r) {
-      update = std::max(update, update_s(r));
       const auto at = static_cast<size_t>(r);
+      late_s = std::max(late_s, unshard_s(shape_, r, buckets_of(r)) - use_.first_s[at]);
+      update = std::max(update, update_s(r));
       bytes = std::max(bytes, use_.slot_bytes[at] + rank_bytes(c_, shape_, spread_, r));
     }
-    seconds += unshard_s(shape_, 0, buckets_) + update + spread_.norm_s + tie_s() +
-               machine_.software.step_overhead_s;
+    seconds -= use_.cooler_s / spread_.owners;
+    seconds += late_s + update + spread_.norm_s + tie_s() + machine_.software.step_overhead_s;
     return {.seconds = seconds, .bytes = bytes};
   }
 
  private:
+  int groups_of(int rank) const {
+    return spread_.groups_of.empty() ? 0 : spread_.groups_of[static_cast<size_t>(rank)];
+  }
+
+  const Buckets& buckets_of(int rank) const {
+    return buckets_[static_cast<size_t>(groups_of(rank))];
+  }
+
   void time_reductions() {
     tails_.reserve(shape_.stages.size());
+    int groups_before = -1;
     for (size_t s = 0; s < shape_.stages.size(); ++s) {
       const StageModules& stage = shape_.stages[s];
-      const bool is_same = s > 0 && shape_.stages[s - 1] == stage;
+      const int groups = groups_of(shape_.rank_of_stage[s]);
+      const PipelineUse::Last& last = use_.lasts[s];
+      const bool is_same = groups == groups_before && shape_.stages[s - 1] == stage &&
+                           use_.lasts[s - 1].takes_as_long_as(last);
+      groups_before = groups;
       tails_.push_back(
           is_same ? tails_.back()
-                  : reduce_tail(stage, shape_.is_split ? c_.weight_s(stage) : c_.backward_s(stage),
-                                buckets_, machine_));
+                  : reduce_tail(stage, last, buckets_[static_cast<size_t>(groups)], machine_));
     }
   }
 
+  // By stage, where the pipeline goes on beside reductions: they slow the last backwards that
+  // others wait for.
+  std::vector<double> ends_of_lasts() const {
+    std::vector<double> late_s(use_.lasts.size(), 0.0);
+    std::vector<double> ends(use_.lasts.size());
+    for (const int s : use_.order_of_lasts) {
+      const auto at = static_cast<size_t>(s);
+      const PipelineUse::Last& last = use_.lasts[at];
+      const auto after = static_cast<size_t>(last.after);
+      if (last.after >= 0) late_s[at] = late_s[after] + tails_[after].compute_s;
+      ends[at] = last.end_s + late_s[at];
+    }
+    return ends;
+  }
+
   // The end of the last reduction where the pipeline goes on beside them: those of a rank's stages
-  // come one after the other, slower until its last backward has ended.
+  // come one after the other, slower beside last backwards.
   double last_reduction_s() const {
+    const std::vector<double> ends = ends_of_lasts();
+    const auto end_of = [&](int s) { return ends[static_cast<size_t>(s)]; };
     double last_s = 0.0;
     for (std::vector<int> stages : shape_.stages_of) {
-      const auto end_of = [&](int s) { return use_.last_s[static_cast<size_t>(s)]; };
       std::sort(stages.begin(), stages.end(), [&](int a, int b) { return end_of(a) < end_of(b); });
-      const double slowdown = machine_.software.collective_slowdown;
-      const double computes_until = end_of(stages.back());
       double end_s = 0.0;
       for (const int s : stages) {
         const ReduceTail& tail = tails_[static_cast<size_t>(s)];
-        const double beside_s =
-            std::min(slowdown * tail.all_s, std::max(0.0, computes_until - end_s));
-        const double queued_s = end_s + beside_s + tail.all_s - beside_s / slowdown;
-        end_s = std::max(end_of(s) + tail.reduce_s, queued_s);
+        const double begin_s = end_of(s) - tail.alone_s;
+        const double beside_s = tail.alone_s + tail.compute_s;
+        const double queued_s = std::max(0.0, end_s - begin_s) + tail.all_s;
+        const double slower_s = std::min(queued_s / tail.rate, beside_s) * (1.0 - tail.rate);
+        end_s = std::max(end_of(s) + tail.reduce_s, begin_s + queued_s + slower_s);
       }
       last_s = std::max(last_s, end_s);
     }
@@ -207,7 +260,7 @@ class Pipeline {
   double update_s(int rank) const {
     double seconds = 0.0;
     for (const int s : shape_.stages_of[static_cast<size_t>(rank)])
-      seconds += buckets_.sum(shape_.stages[static_cast<size_t>(s)], &Bucket::update_s);
+      seconds += buckets_of(rank).sum(shape_.stages[static_cast<size_t>(s)], &Bucket::update_s);
     return seconds;
   }
 
@@ -216,7 +269,7 @@ class Pipeline {
   const PipelineUse& use_;
   const DataSpread& spread_;
   const Machine& machine_;
-  Buckets buckets_;
+  std::vector<Buckets> buckets_;   // by spread_.groups
   std::vector<ReduceTail> tails_;  // by stage
 };
 
@@ -229,9 +282,10 @@ ClosedForm closed_form(const StageCosts& costs, const PipelineShape& shape, cons
 
 double least_flat_seconds(const StageCosts& costs, const StageModules& model, int num_microbatches,
                           const DataSpread& spread, const Machine& machine) {
-  const Buckets buckets(costs, spread, machine);
-  const double forward_s = costs.forward_s(model);
-  const double backward_s = costs.backward_s(model);
+  const Buckets buckets(costs, spread, spread.groups.front(), machine);
+  const StageSeconds& work = costs.places.front().fast;
+  const double forward_s = work.forward(model);
+  const double backward_s = work.backward(model);
   return (num_microbatches - 1) * (forward_s + backward_s) +
          std::max(forward_s, buckets.sum(model, &Bucket::gather_s)) +
          std::max(backward_s, buckets.sum(model, &Bucket::reduce_s));

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <array>
-#include <span>
 #include <vector>
 
 #include "tokamak/price/collective_time.h"
@@ -24,24 +23,59 @@ struct StageSum {
   }
 };
 
-/// One microbatch in a stage of a pipeline. Seconds, bytes, elements; independent of data
-/// parallelism, whose work stands at the ends of a step.
+/// Seconds of a stage's work, alone and with a pipeline's message beside all of it.
+struct WorkSeconds {
+  StageSum alone;
+  StageSum beside_message;
+  StageSum communication;  ///< of `alone`, beside no kernel
+
+  double operator()(const StageModules& stage) const { return alone(stage); }
+};
+
+/// One microbatch in a stage of a pipeline, at one clock.
+struct StageSeconds {
+  WorkSeconds forward;
+  WorkSeconds backward;        ///< of input gradients only where the schedule splits
+  WorkSeconds first_backward;  ///< of the first microbatch, which overwrites gradients
+  WorkSeconds weight;          ///< 0 where it does not split
+  WorkSeconds first_weight;
+  StageSum tp_reduce;  ///< of gradients over tp, in the last microbatch
+};
+
+/// The same by where the groups of the stage's ranks lie in the fabric.
+struct StagePlace {
+  StageSeconds fast;  ///< at StageCosts::fast_clock
+  StageSeconds slow;  ///< at StageCosts::slow_clock
+};
+
+/// What power limits, as PowerUse: one microbatch at the highest clocks.
+struct StagePower {
+  StageSum products_s;
+  StageSum attention_s;
+  StageSum memory_s;
+  StageSum collective_s;
+  StageSum drawn_s;
+};
+
+/// What a stage of a pipeline costs: seconds, bytes, elements; independent of data parallelism,
+/// whose work stands at the ends of a step.
 struct StageCosts {
-  StageSum forward_s;
-  StageSum backward_s;        ///< of input gradients only where the schedule splits
-  StageSum first_backward_s;  ///< of the first microbatch, which overwrites gradients
-  StageSum weight_s;          ///< 0 where it does not split
-  StageSum first_weight_s;
+  /// Those that differ; the first of rank 0, which begins a domain of each level.
+  std::vector<StagePlace> places = std::vector<StagePlace>(1);
+  /// Into `places`, of stages whose first rank is 0, 1, 2, ... times `span`; then repeats itself.
+  std::vector<int> place_of{0};
+  int span = 1;             ///< tp x cp
+  StagePower power;         ///< 0 where clocks do not depend on it
+  double fast_clock = 1.0;  ///< of a rank with all of the model, one microbatch and its update
+  double slow_clock = 1.0;  ///< at most that of layers alone
   std::vector<std::pair<HeldKind, StageSum>> held;  ///< bytes
   /// Indices into `held` in the order in which a stage makes them: with embedding, inner, with
   /// head.
   std::array<std::vector<int>, 3> held_order;
-  StageSum scratch;               ///< bytes while a segment runs
-  StageSum elements;              ///< parameters of one tp rank, as buckets pad them
-  StageSum tp_reduce_s;           ///< of gradients over tp, in the last microbatch
-  double hop_bytes = 0.0;         ///< from a stage to the next
-  double input_bytes = 0.0;       ///< tokens, labels, results
-  double message_slowdown = 1.0;  ///< times as long as alone, what runs beside a message
+  StageSum scratch;          ///< bytes while a segment runs
+  StageSum elements;         ///< parameters of one tp rank, as buckets pad them
+  double hop_bytes = 0.0;    ///< from a stage to the next
+  double input_bytes = 0.0;  ///< tokens, labels, results
   bool is_split = false;
   bool is_tied = false;
   double master_bytes = 4.0;  ///< of an element
@@ -49,17 +83,37 @@ struct StageCosts {
   double gradient_bytes = 4.0;
   double update_s = 0.0;   ///< of norm and optimizer for an owned element
   int update_kernels = 2;  ///< of a bucket
+
+  /// Of the stage whose ranks begin there.
+  int place(int first_rank) const {
+    return place_of[static_cast<size_t>(first_rank / span) % place_of.size()];
+  }
+};
+
+/// A pipeline's ranks in the fabric.
+struct PipelineRanks {
+  std::vector<double> hops_s;  ///< of a message from each to the next, and to the one before
+  std::vector<int> places;     ///< into StageCosts::places
 };
 
 /// How a mesh spreads parameters and messages.
 struct DataSpread {
-  int owners = 1;     ///< dp_shard x cp
-  GroupLayout shard;  ///< the owners
-  int replicas = 1;   ///< dp_replicate
-  GroupLayout replica;
-  double hop_s = 0.0;   ///< the shortest message of hop_bytes
-  double norm_s = 0.0;  ///< a number summed over all ranks
-  GroupLayout ends;     ///< the first and the last rank of a pipeline
+  /// Groups of a pipeline's rank.
+  struct Groups {
+    int place = 0;        ///< into StageCosts::places
+    GroupLayout shard;    ///< the owners
+    GroupLayout replica;  ///< the replicas
+
+    bool operator==(const Groups&) const = default;
+  };
+
+  int owners = 1;              ///< dp_shard x cp
+  int replicas = 1;            ///< dp_replicate
+  std::vector<Groups> groups;  ///< those that differ; the first are rank 0's
+  std::vector<int> groups_of;  ///< by pipeline rank; empty where all are alike
+  double hop_s = 0.0;          ///< the shortest message of hop_bytes
+  double norm_s = 0.0;         ///< a number summed over all ranks
+  GroupLayout ends;            ///< the first and the last rank of a pipeline
 };
 
 struct ClosedForm {
@@ -75,16 +129,33 @@ struct PipelineUse {
     std::vector<int> reductions;
   };
 
-  std::vector<Path> paths;         ///< the longest, for short and for long reductions
-  std::vector<double> last_s;      ///< by stage: the end of its last backward, without reductions
-  std::vector<double> slot_bytes;  ///< by rank: of what is held for later items
+  /// A stage's last backward (of weights, where it is split), without the reductions that follow.
+  struct Last {
+    double end_s = 0.0;
+    int after = -1;                 ///< the stage whose last backward it waits for, or -1
+    double kernels_s = 0.0;         ///< with what messages add
+    double communication_s = 0.0;   ///< beside no kernel
+    double message_share = 0.0;     ///< of its time that has a message beside it
+    double message_slowdown = 1.0;  ///< of its kernels there
+
+    bool takes_as_long_as(const Last& other) const {
+      return kernels_s == other.kernels_s && communication_s == other.communication_s &&
+             message_share == other.message_share && message_slowdown == other.message_slowdown;
+    }
+  };
+
+  std::vector<Path> paths;          ///< the longest, for short and for long reductions
+  std::vector<double> first_s;      ///< by rank: when its first work begins
+  std::vector<Last> lasts;          ///< by stage
+  std::vector<int> order_of_lasts;  ///< stages, as these end
+  std::vector<double> slot_bytes;   ///< by rank: of what is held for later items
+  double cooler_s = 0.0;            ///< less where each rank updates all that it holds
 };
 
 /// A few passes over the schedule, and the slots of each rank: callers keep it by (costs, shape,
-/// hops). `hops_s`: seconds of a message from each rank to the next, and to the one before.
-/// REQUIRES: add_schedule() was called.
+/// ranks). REQUIRES: add_schedule() was called.
 PipelineUse pipeline_use(const StageCosts& costs, const PipelineShape& shape,
-                         std::span<const double> hops_s);
+                         const PipelineRanks& ranks, const Machine& machine);
 
 /// No step is shorter: the way to the busiest rank, its work, and the way back. Needs no schedule.
 double least_seconds(const StageCosts& costs, const PipelineShape& shape, double hop_s);

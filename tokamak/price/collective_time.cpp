@@ -218,12 +218,20 @@ GroupLayout layout_of(std::span<const int> ranks, const Machine& machine) {
   return out;
 }
 
-GroupLayout strided_layout(int size, int stride, const Machine& machine) {
-  TOK_CHECK(size >= 1 && stride >= 1);
+GroupLayout strided_layout(int size, int stride, const Machine& machine, int first) {
+  TOK_CHECK(size >= 1 && stride >= 1 && first >= 0);
   GroupLayout out{.members = {}, .size = size};
   for (const Level& level : machine.levels) {
-    const int fit = (level.num_devices + stride - 1) / stride;
-    out.members.push_back(level.num_devices == 0 ? size : std::clamp(fit, 1, size));
+    const int domain = level.num_devices == 0 ? first + size * stride : level.num_devices;
+    const int most = std::clamp((domain + stride - 1) / stride, 1, size);
+    int largest = 0;
+    for (int i = 0; i < size && largest < most;) {
+      const int left = domain - (first + i * stride) % domain;
+      const int fit = std::min((left + stride - 1) / stride, size - i);
+      largest = std::max(largest, fit);
+      i += fit;
+    }
+    out.members.push_back(largest);
   }
   require_connected(out, machine);
   return out;

@@ -17,13 +17,15 @@ struct GroupLayout {
   /// Groups of the same kind that run at once and share one device's links of all levels but the
   /// innermost; 1 if each device has its own.
   int sharing = 1;
+
+  bool operator==(const GroupLayout&) const = default;
 };
 
 /// Throws Error if the machine connects fewer devices than the ranks need.
 GroupLayout layout_of(std::span<const int> ranks, const Machine& machine);
 
-/// Of `size` ranks `stride` apart, from a multiple of size * stride on.
-GroupLayout strided_layout(int size, int stride, const Machine& machine);
+/// Of `size` ranks `stride` apart, from rank `first` on.
+GroupLayout strided_layout(int size, int stride, const Machine& machine, int first = 0);
 
 enum class Collective : uint8_t {
   kAllGather,

@@ -283,11 +283,14 @@ TEST(Layout, CountsMembersOfADomainByLevel) {
 TEST(Layout, OfAStrideIsThatOfItsRanks) {
   for (const Machine& m : some_machines()) {
     for (const Shape shape : kShapes) {
-      if (m.levels[0].num_devices == 72 && 72 % shape.stride != 0) continue;
-      std::vector<int> ranks(static_cast<size_t>(shape.size));
-      for (int i = 0; i < shape.size; ++i) ranks[static_cast<size_t>(i)] = i * shape.stride;
-      EXPECT_EQ(strided_layout(shape.size, shape.stride, m).members, layout_of(ranks, m).members)
-          << m.name << " " << shape.size << " " << shape.stride;
+      for (const int first : {0, 1, 5, 64, 71, 128, 1000}) {
+        std::vector<int> ranks(static_cast<size_t>(shape.size));
+        for (int i = 0; i < shape.size; ++i)
+          ranks[static_cast<size_t>(i)] = first + i * shape.stride;
+        EXPECT_EQ(strided_layout(shape.size, shape.stride, m, first).members,
+                  layout_of(ranks, m).members)
+            << m.name << " " << shape.size << " " << shape.stride << " from " << first;
+      }
     }
   }
 }

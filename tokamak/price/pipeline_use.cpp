@@ -1,9 +1,11 @@
 // What a schedule makes of a pipeline's costs: time and slots.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "tokamak/core/error.h"
 #include "tokamak/price/closed_form.h"
+#include "tokamak/price/stage_clock.h"
 
 namespace tokamak::price {
 namespace {
@@ -14,14 +16,29 @@ using Kind = PipelineItemKind;
 // the longer they are the more of them are on it.
 constexpr double kReductions[] = {0.0, 0.1, 0.3, 1.0, 3.0};
 
-// Seconds by PipelinePass::duration_index(). The reductions of a stage take `reductions` times as
-// long as the work that they follow.
-std::vector<double> durations_of(const StageCosts& costs, const PipelineShape& shape,
-                                 std::span<const double> hops_s, double reductions) {
+const StageSeconds& seconds_of(int stage, const PipelineShape& shape,
+                               const std::vector<StageSeconds>& by_rank) {
+  return by_rank[static_cast<size_t>(shape.rank_of_stage[static_cast<size_t>(stage)])];
+}
+
+// A stage's last work that makes gradients.
+const WorkSeconds& reducing_work(int stage, const PipelineShape& shape,
+                                 const std::vector<StageSeconds>& by_rank) {
+  const StageSeconds& c = seconds_of(stage, shape, by_rank);
+  if (shape.num_microbatches == 1) return shape.is_split ? c.first_weight : c.first_backward;
+  return shape.is_split ? c.weight : c.backward;
+}
+
+// Seconds by PipelinePass::duration_index(), of messages too. The reductions of a stage take
+// `reductions` times as long as the work that they follow.
+std::vector<double> durations_of(StageSum WorkSeconds::*part, const PipelineShape& shape,
+                                 const std::vector<StageSeconds>& by_rank,
+                                 const PipelineRanks& ranks, double reductions) {
   const int num_stages = static_cast<int>(shape.stages.size());
   std::vector<double> seconds(static_cast<size_t>(num_stages) * 12);
   for (int s = 0; s < num_stages; ++s) {
     const StageModules& stage = shape.stages[static_cast<size_t>(s)];
+    const StageSeconds& c = seconds_of(s, shape, by_rank);
     for (const bool is_first : {false, true}) {
       for (const bool is_last : {false, true}) {
         const auto at = [&](StageWork work) -> double& {
@@ -30,14 +47,14 @@ std::vector<double> durations_of(const StageCosts& costs, const PipelineShape& s
         };
         double& backward = at(StageWork::kBackward);
         double& weight = at(StageWork::kWeight);
-        at(StageWork::kForward) = costs.forward_s(stage);
-        backward = is_first ? costs.first_backward_s(stage) : costs.backward_s(stage);
-        weight = is_first ? costs.first_weight_s(stage) : costs.weight_s(stage);
+        at(StageWork::kForward) = (c.forward.*part)(stage);
+        backward = ((is_first ? c.first_backward : c.backward).*part)(stage);
+        weight = ((is_first ? c.first_weight : c.weight).*part)(stage);
         if (is_last) (shape.is_split ? weight : backward) *= 1.0 + reductions;
       }
     }
   }
-  seconds.insert(seconds.end(), hops_s.begin(), hops_s.end());
+  seconds.insert(seconds.end(), ranks.hops_s.begin(), ranks.hops_s.end());
   return seconds;
 }
 
@@ -57,19 +74,20 @@ struct PassEnd {
   double seconds = 0.0;
   std::vector<double> begin;  // by work
   std::vector<double> end;
-  std::vector<int32_t> path;   // durations of the works that it consists of
-  std::vector<double> last_s;  // by stage: the end of the work that reduces
+  std::vector<int32_t> critical;  // by work: for whose end it waits, or -1
+  std::vector<int32_t> path;      // durations of the works that it consists of
+  std::vector<size_t> last_work;  // by stage: that reduces
 };
 
 // `slowed_s`: what messages add to each work; empty where they add nothing.
 PassEnd run_pass(const PipelinePass& pass, const PipelineShape& shape,
                  const std::vector<double>& seconds, const std::vector<double>& slowed_s) {
   const size_t n = pass.duration.size();
-  std::vector<int32_t> critical(n, -1);
   const std::vector<bool> reduces = reducing_works(shape);
   PassEnd result{.begin = std::vector<double>(n),
                  .end = std::vector<double>(n),
-                 .last_s = std::vector<double>(shape.stages.size())};
+                 .critical = std::vector<int32_t>(n, -1),
+                 .last_work = std::vector<size_t>(shape.stages.size())};
   std::vector<double>& end = result.end;
   size_t last = 0;
   for (size_t w = 0; w < n; ++w) {
@@ -78,18 +96,18 @@ PassEnd run_pass(const PipelinePass& pass, const PipelineShape& shape,
       const int32_t need = pass.needs[static_cast<size_t>(i)];
       if (end[static_cast<size_t>(need)] > begin) {
         begin = end[static_cast<size_t>(need)];
-        critical[w] = need;
+        result.critical[w] = need;
       }
     }
     const auto duration = static_cast<size_t>(pass.duration[w]);
     result.begin[w] = begin;
     end[w] = begin + seconds[duration] + (slowed_s.empty() ? 0.0 : slowed_s[w]);
     if (end[w] > end[last]) last = w;
-    if (duration < reduces.size() && reduces[duration]) result.last_s[duration / 12] = end[w];
+    if (duration < reduces.size() && reduces[duration]) result.last_work[duration / 12] = w;
   }
   if (n > 0) result.seconds = end[last];
   for (int32_t w = n == 0 ? -1 : static_cast<int32_t>(last); w >= 0;
-       w = critical[static_cast<size_t>(w)])
+       w = result.critical[static_cast<size_t>(w)])
     result.path.push_back(pass.duration[static_cast<size_t>(w)]);
   return result;
 }
@@ -153,13 +171,15 @@ double overlap_s(const std::vector<Interval>& intervals, size_t& from, double be
   return seconds;
 }
 
-// What each work takes longer for the messages beside it. Those depend on the works in turn: some
+// What each work takes longer for the messages beside it, which takes `beside_s` with one all the
+// time. Those depend on the works in turn: some
 // rounds, each half way, settle it.
 std::vector<double> slowed_by_messages(const PipelinePass& pass, const PipelineShape& shape,
-                                       const std::vector<double>& seconds, double slowdown) {
+                                       const std::vector<double>& seconds,
+                                       const std::vector<double>& beside_s) {
   constexpr int kRounds = 8;
   constexpr double kSettled = 5e-4;  // of the pass
-  if (slowdown == 1.0) return {};
+  if (beside_s == seconds) return {};
   std::vector<double> slowed_s(pass.duration.size(), 0.0);
   double before_s = 0.0;
   for (int round = 0; round < kRounds; ++round) {
@@ -177,11 +197,77 @@ std::vector<double> slowed_by_messages(const PipelinePass& pass, const PipelineS
       if (took_s <= 0.0) continue;
       const double share = overlap_s(held[rank], from[rank], times.begin[w], times.end[w]) / took_s;
       const double alone_s = seconds[static_cast<size_t>(duration)];
+      const double slowdown = beside_s[static_cast<size_t>(duration)] / alone_s;
       const double next_s = alone_s / (1.0 - share + share / slowdown) - alone_s;
       slowed_s[w] = round == 0 ? next_s : 0.5 * (slowed_s[w] + next_s);
     }
   }
   return slowed_s;
+}
+
+// By rank: when the first of its works begins.
+std::vector<double> first_begins(const PipelinePass& pass, const PipelineShape& shape,
+                                 const PassEnd& times) {
+  std::vector<double> first_s(static_cast<size_t>(shape.num_ranks), HUGE_VAL);
+  for (size_t w = 0; w < pass.duration.size(); ++w) {
+    const auto stage = static_cast<size_t>(pass.duration[w] / 12);
+    if (stage >= shape.rank_of_stage.size()) continue;
+    double& first = first_s[static_cast<size_t>(shape.rank_of_stage[stage])];
+    first = std::min(first, times.begin[w]);
+  }
+  return first_s;
+}
+
+// By stage: the one whose last backward comes before its own on the longest way there, or -1.
+std::vector<int> stages_before(const PassEnd& times, const PipelinePass& pass,
+                               const PipelineShape& shape) {
+  const std::vector<bool> reduces = reducing_works(shape);
+  std::vector<int> before(pass.duration.size(), -1);
+  for (size_t w = 0; w < before.size(); ++w) {
+    if (times.critical[w] < 0) continue;
+    const auto need = static_cast<size_t>(times.critical[w]);
+    const auto duration = static_cast<size_t>(pass.duration[need]);
+    const bool is_last = duration < reduces.size() && reduces[duration];
+    before[w] = is_last ? static_cast<int>(duration / 12) : before[need];
+  }
+  std::vector<int> by_stage;
+  for (const size_t w : times.last_work) by_stage.push_back(before[w]);
+  return by_stage;
+}
+
+// By stage. `slowed_s` as in run_pass(); the step ends `longer_s` after the pass.
+std::vector<PipelineUse::Last> lasts_of(const PassEnd& times, const PipelineShape& shape,
+                                        const std::vector<StageSeconds>& by_rank,
+                                        const std::vector<double>& slowed_s, double longer_s) {
+  const std::vector<int> before = stages_before(times, shape.pass, shape);
+  std::vector<PipelineUse::Last> lasts;
+  for (int s = 0; s < std::ssize(shape.stages); ++s) {
+    const StageModules& stage = shape.stages[static_cast<size_t>(s)];
+    const WorkSeconds& work = reducing_work(s, shape, by_rank);
+    const size_t at = times.last_work[static_cast<size_t>(s)];
+    const double alone_s = work.alone(stage);
+    const double more_s = slowed_s.empty() ? 0.0 : slowed_s[at];
+    PipelineUse::Last last{.end_s = times.end[at] + longer_s,
+                           .after = before[static_cast<size_t>(s)],
+                           .kernels_s = alone_s - work.communication(stage) + more_s,
+                           .communication_s = work.communication(stage)};
+    if (more_s > 0.0) {
+      const double beside_s = work.beside_message(stage);
+      last.message_share = std::min(1.0, more_s / (alone_s + more_s) / (1.0 - alone_s / beside_s));
+      last.message_slowdown = 1.0 + (beside_s - alone_s) / (alone_s - last.communication_s);
+    }
+    lasts.push_back(last);
+  }
+  return lasts;
+}
+
+std::vector<int> order_of(const std::vector<PipelineUse::Last>& lasts) {
+  std::vector<int> stages(lasts.size());
+  std::iota(stages.begin(), stages.end(), 0);
+  const auto end_of = [&](int s) { return lasts[static_cast<size_t>(s)].end_s; };
+  std::stable_sort(stages.begin(), stages.end(),
+                   [&](int a, int b) { return end_of(a) < end_of(b); });
+  return stages;
 }
 
 // Stages whose last reductions are on the way.
@@ -223,36 +309,45 @@ double slot_bytes_of(const StageCosts& costs, const PipelineShape& shape, int ra
 }  // namespace
 
 PipelineUse pipeline_use(const StageCosts& costs, const PipelineShape& shape,
-                         std::span<const double> hops_s) {
-  TOK_CHECK(std::ssize(hops_s) == 2 * shape.num_ranks, "{} hops", hops_s.size());
+                         const PipelineRanks& ranks, const Machine& machine) {
+  TOK_CHECK(std::ssize(ranks.hops_s) == 2 * shape.num_ranks &&
+                std::ssize(ranks.places) == shape.num_ranks,
+            "{} hops of {} ranks", ranks.hops_s.size(), ranks.places.size());
   TOK_CHECK(!shape.held.empty(), "{} without its schedule", shape.schedule);
   PipelineUse use;
   const int more = shape.num_microbatches - shape.pass.num_microbatches;
   double longer_s = 0.0;
-  const std::vector<double> alone_s = durations_of(costs, shape, hops_s, 0.0);
-  const auto slowed_s = slowed_by_messages(shape.pass, shape, alone_s, costs.message_slowdown);
+  const auto by_rank = seconds_by_rank(costs, shape, ranks, machine, 0.0);
+  const auto alone_s = durations_of(&WorkSeconds::alone, shape, by_rank, ranks, 0.0);
+  const auto beside_s = durations_of(&WorkSeconds::beside_message, shape, by_rank, ranks, 0.0);
+  const auto slowed_s = slowed_by_messages(shape.pass, shape, alone_s, beside_s);
   for (const double reductions : kReductions) {
-    const std::vector<double> seconds = durations_of(costs, shape, hops_s, reductions);
+    const auto seconds = durations_of(&WorkSeconds::alone, shape, by_rank, ranks, reductions);
     const PassEnd end = run_pass(shape.pass, shape, seconds, slowed_s);
     if (more > 0 && reductions == 0.0) {
-      const PassEnd shorter =
-          run_pass(shape.shorter, shape, seconds,
-                   slowed_by_messages(shape.shorter, shape, seconds, costs.message_slowdown));
+      const PassEnd shorter = run_pass(shape.shorter, shape, seconds,
+                                       slowed_by_messages(shape.shorter, shape, seconds, beside_s));
       longer_s = (end.seconds - shorter.seconds) / shape.num_ranks * more;
     }
     if (reductions == 0.0) {
-      for (const double last_s : end.last_s) use.last_s.push_back(last_s + longer_s);
+      use.first_s = first_begins(shape.pass, shape, end);
+      use.lasts = lasts_of(end, shape, by_rank, slowed_s, longer_s);
+      use.order_of_lasts = order_of(use.lasts);
     }
     PipelineUse::Path path{.seconds = end.seconds + longer_s,
                            .reductions = reductions_on(end.path, shape)};
     for (const int s : path.reductions) {
       const StageModules& stage = shape.stages[static_cast<size_t>(s)];
-      const bool is_only = shape.num_microbatches == 1;
-      const StageSum& work = shape.is_split ? (is_only ? costs.first_weight_s : costs.weight_s)
-                                            : (is_only ? costs.first_backward_s : costs.backward_s);
-      path.seconds -= reductions * work(stage);
+      path.seconds -= reductions * reducing_work(s, shape, by_rank)(stage);
     }
     use.paths.push_back(std::move(path));
+  }
+  if (costs.slow_clock != costs.fast_clock) {
+    const auto cooler = seconds_by_rank(costs, shape, ranks, machine, 1.0);
+    const PassEnd end = run_pass(
+        shape.pass, shape, durations_of(&WorkSeconds::alone, shape, cooler, ranks, 0.0), slowed_s);
+    const double pass_s = use.paths.front().seconds - longer_s;
+    use.cooler_s = use.paths.front().seconds * (1.0 - end.seconds / pass_s);
   }
   for (int r = 0; r < shape.num_ranks; ++r)
     use.slot_bytes.push_back(slot_bytes_of(costs, shape, r));
@@ -260,14 +355,15 @@ PipelineUse pipeline_use(const StageCosts& costs, const PipelineShape& shape,
 }
 
 double least_seconds(const StageCosts& costs, const PipelineShape& shape, double hop_s) {
+  const StageSeconds& c = costs.places.front().fast;         // no other is faster
   std::vector<double> before(shape.stages.size() + 1, 0.0);  // of the first microbatch
   std::vector<double> after(shape.stages.size() + 1, 0.0);   // of the last
   for (size_t s = 0; s < shape.stages.size(); ++s) {
     const bool hops =
         s + 1 < shape.stages.size() && shape.rank_of_stage[s] != shape.rank_of_stage[s + 1];
     const double hop = hops ? hop_s : 0.0;
-    before[s + 1] = before[s] + costs.forward_s(shape.stages[s]) + hop;
-    after[s + 1] = after[s] + costs.backward_s(shape.stages[s]) + hop;
+    before[s + 1] = before[s] + c.forward(shape.stages[s]) + hop;
+    after[s + 1] = after[s] + c.backward(shape.stages[s]) + hop;
   }
   double least = 0.0;
   for (const std::vector<int>& stages : shape.stages_of) {
@@ -275,9 +371,9 @@ double least_seconds(const StageCosts& costs, const PipelineShape& shape, double
     double first = 0.0;
     for (const int s : stages) {
       const StageModules& stage = shape.stages[static_cast<size_t>(s)];
-      const double backward = costs.backward_s(stage) + costs.weight_s(stage);
-      work += costs.forward_s(stage) + backward;
-      first += costs.first_backward_s(stage) + costs.first_weight_s(stage) - backward;
+      const double backward = c.backward(stage) + c.weight(stage);
+      work += c.forward(stage) + backward;
+      first += c.first_backward(stage) + c.first_weight(stage) - backward;
     }
     const auto begin = static_cast<size_t>(stages.front());
     // Weight gradients may be all that is left when the last microbatch comes by.

@@ -38,17 +38,20 @@ void SegmentPrices::settle_clock(std::span<const int64_t> runs_of_segment, doubl
   const double memory_power = machine_.device.memory_power;
   if (memory_power <= 0.0) return;
   PowerUse use;
-  for (size_t s = 0; s < plan_.segments.size(); ++s) {
-    const std::vector<Task>& tasks = plan_.segments[s].tasks;
-    const auto runs = static_cast<double>(runs_of_segment[s]);
-    for (size_t t = 0; t < tasks.size(); ++t) {
-      const Cost& cost = costs(s)[t];
-      const double weight = tasks[t].label.block >= 0 ? block_weight : 1.0;
-      times_.add_power(tasks[t], cost, times_.seconds(tasks[t], cost, {}), runs * weight, use);
-    }
-  }
+  for (size_t s = 0; s < plan_.segments.size(); ++s)
+    add_power(static_cast<int>(s), static_cast<double>(runs_of_segment[s]), block_weight, use);
   const Device& d = machine_.device;
   times_.set_clock(step_clock(use, d.gemm_clock_exponent, memory_power, d.collective_power));
+}
+
+void SegmentPrices::add_power(int segment, double runs, double block_weight, PowerUse& use) {
+  const auto s = static_cast<size_t>(segment);
+  const std::vector<Task>& tasks = plan_.segments[s].tasks;
+  for (size_t t = 0; t < tasks.size(); ++t) {
+    const Cost& cost = costs(s)[t];
+    const double weight = tasks[t].label.block >= 0 ? block_weight : 1.0;
+    times_.add_power(tasks[t], cost, times_.seconds(tasks[t], cost, {}), runs * weight, use);
+  }
 }
 
 double SegmentPrices::task_seconds(const SegmentRun& run, size_t t) {

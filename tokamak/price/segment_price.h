@@ -38,6 +38,12 @@ class SegmentPrices {
   /// so often, tasks of blocks `block_weight` times as often. REQUIRES: nothing is priced yet.
   void settle_clock(std::span<const int64_t> runs_of_segment, double block_weight = 1.0);
 
+  /// The same with clocks known. REQUIRES: nothing is priced yet.
+  void set_clock(double clock) { times_.set_clock(clock); }
+
+  /// Counts `runs` runs of a segment, at the highest clocks. REQUIRES: no clock is set yet.
+  void add_power(int segment, double runs, double block_weight, PowerUse& use);
+
   const SegmentPrice& price(const SegmentRun& run);
 
   /// Works of the segment's tasks, one for each, which wait for each other as the plan says; the

@@ -14,6 +14,7 @@
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
 #include "tokamak/price/device_spread.h"
+#include "tokamak/train/mesh_spread.h"
 #include "tokamak/train/options.h"
 #include "tokamak/train/stage_probe.h"
 
@@ -131,7 +132,8 @@ class Scorer {
     const price::StageCosts& costs = *probes.whole;
     const price::StageModules all{
         .layers = static_cast<int>(model_.num_layers), .has_embedding = true, .has_head = true};
-    const double work_s = costs.forward_s(all) + costs.backward_s(all);
+    const price::StageSeconds& seconds = costs.places.front().fast;
+    const double work_s = seconds.forward(all) + seconds.backward(all);
     for (const SearchPoint* p : points) {
       ClosedForm least{.bytes = weight_bytes(*p)};
       const double share_s = work_s / static_cast<double>(p->degrees.pp);
@@ -234,8 +236,8 @@ class Scorer {
     const price::PipelineShape& outline = *shapes_.outline(first);
     const price::StageCosts& costs = costs_of(first, outline.is_split);
     // All meshes of one pipeline have their next stage as far away.
-    const std::vector<double> hops = hops_of(first.degrees, costs, machine_);
-    const double least_hop_s = *std::min_element(hops.begin(), hops.end());
+    const price::PipelineRanks ranks = pipeline_ranks(first.degrees, costs, machine_);
+    const double least_hop_s = *std::min_element(ranks.hops_s.begin(), ranks.hops_s.end());
     if (price::least_seconds(costs, outline, least_hop_s) > enough) return {};
     std::optional<price::PipelineUse> use;
     std::vector<Scored> scored;
@@ -246,7 +248,7 @@ class Scorer {
         scored.push_back({s.point, {.seconds = s.form.seconds, .bytes = least}});
         continue;
       }
-      if (!use) use = price::pipeline_use(costs, shapes_.scheduled(first), hops);
+      if (!use) use = price::pipeline_use(costs, shapes_.scheduled(first), ranks, machine_);
       scored.push_back({s.point, price::closed_form(costs, outline, *use, spread, machine_)});
     }
     return scored;
@@ -267,7 +269,7 @@ class Scorer {
     flat.degrees = {.cp = point.degrees.cp, .tp = point.degrees.tp};
     const Config one = config_of(flat, request_.config, flat.microbatch);
     return probe_stages(model_, shape_of(one, model_, {.degrees = flat.degrees}), split, target(),
-                        machine_, point.linear);
+                        machine_, point.linear, request_.num_gpus);
   }
 
   const SearchRequest& request_;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <map>
 #include <memory>
 
 #include <fmt/format.h>
@@ -10,6 +9,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/price/segment_price.h"
 #include "tokamak/train/planned_ranks.h"
+#include "tokamak/train/probe_stages.h"
 
 namespace tokamak {
 namespace {
@@ -19,20 +19,6 @@ using price::LayerLine;
 using price::SegmentPrices;
 using price::StageCosts;
 using price::StageSum;
-
-// Stages of the probed rank: with embedding, two inner ones of different depth, with head. Another
-// rank has a stage between any two, so that all values travel.
-constexpr int kFirst = 0;
-constexpr int kShort = 2;
-constexpr int kLong = 4;
-constexpr int kLast = 6;
-constexpr int kNumStages = 7;
-
-// Layers of the stages, in multiples of the period in which the recompute policy repeats.
-struct Depths {
-  int few = 2;
-  int many = 4;
-};
 
 Depths depths_of(const RecomputePolicy& policy) {
   const bool has_period = policy.mode == RecomputePolicy::Mode::kSelectiveLayers;
@@ -54,11 +40,11 @@ constexpr double kPackingShare = 1.05;
 PipelineSchedule there_and_back(bool split) {
   PipelineSchedule s{.name = "probe", .num_ranks = 2};
   s.actions.resize(2);
-  for (int stage = 0; stage < kNumStages; ++stage) {
+  for (int stage = 0; stage < kNumProbeStages; ++stage) {
     s.rank_of_stage.push_back(stage % 2);
     s.actions[static_cast<size_t>(stage % 2)].push_back({PipelineOp::kForward, stage, 0});
   }
-  for (int stage = kNumStages - 1; stage >= 0; --stage) {
+  for (int stage = kNumProbeStages - 1; stage >= 0; --stage) {
     auto& actions = s.actions[static_cast<size_t>(stage % 2)];
     if (!split) {
       actions.push_back({PipelineOp::kBackward, stage, 0});
@@ -68,20 +54,6 @@ PipelineSchedule there_and_back(bool split) {
     }
   }
   return s;
-}
-
-// "forward 4" to its words and the stage.
-struct SegmentName {
-  std::string_view kind;
-  int stage = -1;
-};
-
-SegmentName read_name(std::string_view name) {
-  const size_t blank = name.rfind(' ');
-  if (blank == std::string_view::npos) return {.kind = name};
-  SegmentName read{.kind = name.substr(0, blank)};
-  std::from_chars(name.data() + blank + 1, name.data() + name.size(), read.stage);
-  return read;
 }
 
 PipelineItemKind kind_of(std::string_view words) {
@@ -99,27 +71,6 @@ PipelineItemKind kind_of(std::string_view words) {
   TOK_CHECK(at != std::end(kKinds), "segment {}", words);
   return at->second;
 }
-
-// Values of the four stages, as a sum over modules.
-class ByStage {
- public:
-  explicit ByStage(const Depths& depths) : depths_(depths) {}
-
-  double& operator[](int stage) { return values_[stage]; }
-
-  StageSum sum() {
-    StageSum sum;
-    sum.layer = (values_[kLong] - values_[kShort]) / (depths_.many - depths_.few);
-    sum.base = values_[kShort] - depths_.few * sum.layer;
-    sum.embedding = values_[kFirst] - values_[kShort];
-    sum.head = values_[kLast] - values_[kShort];
-    return sum;
-  }
-
- private:
-  Depths depths_;
-  std::map<int, double> values_;
-};
 
 int64_t scratch_of(const Segment& segment) {
   int64_t bytes = 0;
@@ -161,9 +112,9 @@ void read_memory(const PlannedRun& run, const Depths& depths, StageCosts& costs)
     const auto size = static_cast<double>(slots.value_bytes);
     at->second[first.stage] += size;
     const auto index = static_cast<int>(at - held.begin());
-    if (first.stage == kFirst) costs.held_order[0].push_back(index);
-    if (first.stage == kShort) costs.held_order[1].push_back(index);
-    if (first.stage == kLast) costs.held_order[2].push_back(index);
+    if (first.stage == kFirstStage) costs.held_order[0].push_back(index);
+    if (first.stage == kShortStage) costs.held_order[1].push_back(index);
+    if (first.stage == kLastStage) costs.held_order[2].push_back(index);
     // More than the message where a stage saves other values in the same slots.
     if (kind.from == PipelineItemKind::kRecvForward)
       costs.hop_bytes = costs.hop_bytes == 0.0 ? size : std::min(costs.hop_bytes, size);
@@ -224,55 +175,6 @@ void read_update(const PlannedRun& run, const price::Machine& machine,
   costs.update_kernels = kernels / num_buckets;
 }
 
-// `block_weight`: layers of the model for one of the plan, whose clocks those of a step are.
-void read_seconds(const Plan& plan, const Depths& depths, const price::Machine& machine,
-                  const price::PriceOptions& options, double block_weight, StageCosts& costs) {
-  SegmentPrices prices(plan, machine, options);
-  prices.settle_clock(std::vector<int64_t>(plan.segments.size(), 1), block_weight);
-  const price::TaskTimes times(plan.groups, machine, options);
-  double alone_s = 0.0;
-  double beside_s = 0.0;
-  ByStage forward(depths);
-  ByStage backward(depths);
-  ByStage first_backward(depths);
-  ByStage weight(depths);
-  ByStage first_weight(depths);
-  ByStage tp_reduce(depths);
-  for (size_t s = 0; s < plan.segments.size(); ++s) {
-    const Segment& segment = plan.segments[s];
-    const SegmentName name = read_name(segment.name);
-    const auto seconds = [&](bool is_first) {
-      const price::SegmentPrice& price =
-          prices.price({.segment = static_cast<int>(s), .is_first = is_first, .is_last = false});
-      alone_s += price.seconds;
-      beside_s += price.seconds * price.held_factor;
-      return price.seconds;
-    };
-    if (name.kind == "forward") forward[name.stage] = seconds(false);
-    if (name.kind == "backward") {
-      backward[name.stage] = seconds(false);
-      first_backward[name.stage] = seconds(true);
-    }
-    if (name.kind == "weight gradients") {
-      weight[name.stage] = seconds(false);
-      first_weight[name.stage] = seconds(true);
-    }
-    for (const Task& task : segment.tasks) {
-      if (!task.rules->is_communication || task.when != When::kLastMicrobatch) continue;
-      const CommGroup group = task.rules->group(task.op.get());
-      if (plan.groups.entries[static_cast<size_t>(group.id)].name.rfind("tp ", 0) == 0)
-        tp_reduce[name.stage] += times.seconds(task, cost_of(task), {});
-    }
-  }
-  costs.forward_s = forward.sum();
-  costs.backward_s = backward.sum();
-  costs.first_backward_s = first_backward.sum();
-  costs.weight_s = weight.sum();
-  costs.first_weight_s = first_weight.sum();
-  costs.tp_reduce_s = tp_reduce.sum();
-  costs.message_slowdown = beside_s / alone_s;
-}
-
 // Of a probe's mesh: the first rank, then one that may need more scratch.
 std::vector<std::unique_ptr<PlannedRun>> probe_runs(const ModelSpec& spec, RunShape shape,
                                                     const Target& target) {
@@ -299,10 +201,10 @@ double saved_bytes(const Plan& plan) {
 
 StageCosts probe_stages(const ModelSpec& model, const RunShape& base, bool split,
                         const Target& target, const price::Machine& machine,
-                        price::Precision linear) {
+                        price::Precision linear, int64_t num_gpus) {
   const Depths depths = depths_of(base.recompute);
-  const int layers[kNumStages] = {depths.few,  depths.few, depths.few, depths.few,
-                                  depths.many, depths.few, depths.few};
+  const int layers[kNumProbeStages] = {depths.few,  depths.few, depths.few, depths.few,
+                                       depths.many, depths.few, depths.few};
   ModelSpec spec = model;
   RunShape shape = base;
   shape.validation.reset();
@@ -312,23 +214,24 @@ StageCosts probe_stages(const ModelSpec& model, const RunShape& base, bool split
   d.mesh.degrees[static_cast<size_t>(MeshAxis::kDpShard)] = 1;
   d.num_microbatches = 1;
   d.pipeline = there_and_back(split);
-  d.stage_of_module = {kFirst};
+  d.stage_of_module = {kFirstStage};
   spec.num_layers = 0;
-  for (int stage = 0; stage < kNumStages; ++stage) {
+  for (int stage = 0; stage < kNumProbeStages; ++stage) {
     spec.num_layers += layers[stage];
     d.stage_of_module.insert(d.stage_of_module.end(), static_cast<size_t>(layers[stage]), stage);
   }
-  d.stage_of_module.insert(d.stage_of_module.end(), 2, kLast);
+  d.stage_of_module.insert(d.stage_of_module.end(), 2, kLastStage);
   const auto runs = probe_runs(spec, shape, target);
   const PlannedRun& run = *runs.front();
   const price::PriceOptions how{.linear = linear, .device_graphs = run.plan().device_graphs};
   StageCosts costs{.is_split = split};
+  costs.span = d.mesh.degree({MeshAxis::kCp, MeshAxis::kTp});
   read_memory(run, depths, costs);
   read_parameters(run, depths, costs);
   read_update(run, machine, how, costs);
   const auto block_weight =
       static_cast<double>(model.num_layers) / static_cast<double>(spec.num_layers);
-  read_seconds(run.plan(), depths, machine, how, block_weight, costs);
+  read_times(run.plan(), depths, {machine, how, block_weight, num_gpus}, costs);
   for (const auto& planned : runs) raise_scratch(planned->plan(), depths, costs);
   return costs;
 }
@@ -391,48 +294,6 @@ FlatCosts probe_flat(const ModelSpec& model, const RunShape& base, const Target&
   costs.middle_s = line(by_case[0][2], by_case[1][2]);
   costs.last_s = line(by_case[0][3], by_case[1][3]);
   return costs;
-}
-
-price::DataSpread spread_of(const Degrees& d, const StageCosts& costs,
-                            const price::Machine& machine) {
-  using price::Collective;
-  const auto tp = static_cast<int>(d.tp);
-  const auto owners = static_cast<int>(d.dp_shard * d.cp);
-  const auto replicas = static_cast<int>(d.dp_replicate);
-  const price::GroupLayout hop = price::strided_layout(2, tp * owners * replicas, machine);
-  const price::GroupLayout all = price::strided_layout(static_cast<int>(d.world()), 1, machine);
-  const double launch_s = machine.device.launch_s;
-  return {.owners = owners,
-          .shard = price::strided_layout(owners, tp, machine),
-          .replicas = replicas,
-          .replica = price::strided_layout(replicas, tp * owners, machine),
-          .hop_s = launch_s +
-                   price::collective_seconds(Collective::kSendRecv, costs.hop_bytes, hop, machine),
-          .norm_s = launch_s +
-                    price::collective_seconds(Collective::kAllReduce, sizeof(double), all, machine),
-          .ends = price::strided_layout(
-              2, std::max(1, static_cast<int>(d.pp) - 1) * tp * owners * replicas, machine)};
-}
-
-std::vector<double> hops_of(const Degrees& d, const StageCosts& costs,
-                            const price::Machine& machine) {
-  const auto pp = static_cast<int>(d.pp);
-  const auto stride = static_cast<int>(d.world()) / pp;
-  std::map<std::vector<int>, double> by_layout;
-  std::vector<double> seconds;
-  for (int r = 0; r < pp; ++r) {
-    for (const int peer : {(r + 1) % pp, (r + pp - 1) % pp}) {
-      const int ends[] = {r * stride, peer * stride};
-      const price::GroupLayout layout = price::layout_of(ends, machine);
-      const auto [at, is_new] = by_layout.try_emplace(layout.members);
-      if (is_new)
-        at->second =
-            machine.device.launch_s + price::collective_seconds(price::Collective::kSendRecv,
-                                                                costs.hop_bytes, layout, machine);
-      seconds.push_back(at->second);
-    }
-  }
-  return seconds;
 }
 
 }  // namespace tokamak

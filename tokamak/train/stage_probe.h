@@ -5,29 +5,20 @@
 
 #include "tokamak/price/closed_form.h"
 #include "tokamak/price/task_time.h"
-#include "tokamak/train/mesh_options.h"
 #include "tokamak/train/planned_run.h"
 
 namespace tokamak {
 
 /// A stage of a pipeline, for the microbatch, sequence, recompute policy and the cp and tp degrees
 /// of `shape`; other degrees and the schedule are not looked at. `split`: input and weight
-/// gradients apart. Throws Error where the mesh leaves a rank without a head, a row or a token.
+/// gradients apart. `num_gpus`: of the whole mesh, in which stages lie differently. Throws Error
+/// where the mesh leaves a rank without a head, a row or a token.
 price::StageCosts probe_stages(const ModelSpec& spec, const RunShape& shape, bool split,
                                const Target& target, const price::Machine& machine,
-                               price::Precision linear);
+                               price::Precision linear, int64_t num_gpus);
 
 /// A mesh without pipeline, that of `shape`, and its number of microbatches.
 price::FlatCosts probe_flat(const ModelSpec& spec, const RunShape& shape, const Target& target,
                             const price::Machine& machine, price::Precision linear);
-
-/// How a mesh with a pipeline spreads what such a stage holds and sends.
-price::DataSpread spread_of(const Degrees& degrees, const price::StageCosts& costs,
-                            const price::Machine& machine);
-
-/// Messages of such stages from each rank of a pipeline to the next, and to the one before: those
-/// between nodes take longer.
-std::vector<double> hops_of(const Degrees& degrees, const price::StageCosts& costs,
-                            const price::Machine& machine);
 
 }  // namespace tokamak

@@ -1,0 +1,88 @@
+#include "tokamak/train/mesh_spread.h"
+
+#include <algorithm>
+#include <map>
+
+namespace tokamak {
+namespace {
+
+using price::DataSpread;
+
+// Whether the groups of all stages lie alike: each domain holds whole stages, or stages whole
+// domains.
+bool is_alike(int ranks_per_stage, const price::Machine& machine) {
+  return std::all_of(machine.levels.begin(), machine.levels.end(), [&](const price::Level& level) {
+    return level.num_devices == 0 || level.num_devices % ranks_per_stage == 0 ||
+           ranks_per_stage % level.num_devices == 0;
+  });
+}
+
+// Fills `groups` and `groups_of`.
+void find_groups(const Degrees& d, const price::StageCosts& costs, const price::Machine& machine,
+                 DataSpread& spread) {
+  const auto tp = static_cast<int>(d.tp);
+  const int ranks_per_stage = tp * spread.owners * spread.replicas;
+  const auto groups_at = [&](int first_rank) {
+    return DataSpread::Groups{
+        .place = costs.place(first_rank),
+        .shard = price::strided_layout(spread.owners, tp, machine, first_rank),
+        .replica = price::strided_layout(spread.replicas, tp * spread.owners, machine, first_rank)};
+  };
+  spread.groups = {groups_at(0)};
+  if (d.pp == 1 || is_alike(ranks_per_stage, machine)) return;
+  spread.groups_of = {0};
+  for (int rank = 1; rank < d.pp; ++rank) {
+    DataSpread::Groups groups = groups_at(rank * ranks_per_stage);
+    const auto at = std::find(spread.groups.begin(), spread.groups.end(), groups);
+    spread.groups_of.push_back(static_cast<int>(at - spread.groups.begin()));
+    if (at == spread.groups.end()) spread.groups.push_back(std::move(groups));
+  }
+}
+
+}  // namespace
+
+DataSpread spread_of(const Degrees& d, const price::StageCosts& costs,
+                     const price::Machine& machine) {
+  using price::Collective;
+  const auto tp = static_cast<int>(d.tp);
+  const auto owners = static_cast<int>(d.dp_shard * d.cp);
+  const auto replicas = static_cast<int>(d.dp_replicate);
+  const price::GroupLayout hop = price::strided_layout(2, tp * owners * replicas, machine);
+  const price::GroupLayout all = price::strided_layout(static_cast<int>(d.world()), 1, machine);
+  const double launch_s = machine.device.launch_s;
+  DataSpread spread{
+      .owners = owners,
+      .replicas = replicas,
+      .hop_s = launch_s +
+               price::collective_seconds(Collective::kSendRecv, costs.hop_bytes, hop, machine),
+      .norm_s = launch_s +
+                price::collective_seconds(Collective::kAllReduce, sizeof(double), all, machine),
+      .ends = price::strided_layout(
+          2, std::max(1, static_cast<int>(d.pp) - 1) * tp * owners * replicas, machine)};
+  find_groups(d, costs, machine, spread);
+  return spread;
+}
+
+price::PipelineRanks pipeline_ranks(const Degrees& d, const price::StageCosts& costs,
+                                    const price::Machine& machine) {
+  const auto pp = static_cast<int>(d.pp);
+  const auto stride = static_cast<int>(d.world()) / pp;
+  std::map<std::vector<int>, double> by_layout;
+  price::PipelineRanks ranks;
+  for (int r = 0; r < pp; ++r) {
+    ranks.places.push_back(costs.place(r * stride));
+    for (const int peer : {(r + 1) % pp, (r + pp - 1) % pp}) {
+      const int ends[] = {r * stride, peer * stride};
+      const price::GroupLayout layout = price::layout_of(ends, machine);
+      const auto [at, is_new] = by_layout.try_emplace(layout.members);
+      if (is_new)
+        at->second =
+            machine.device.launch_s + price::collective_seconds(price::Collective::kSendRecv,
+                                                                costs.hop_bytes, layout, machine);
+      ranks.hops_s.push_back(at->second);
+    }
+  }
+  return ranks;
+}
+
+}  // namespace tokamak

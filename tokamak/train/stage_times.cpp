@@ -1,0 +1,193 @@
+// Seconds and power of a probe's stages, where and at which clocks they may run.
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+
+#include "tokamak/price/segment_price.h"
+#include "tokamak/price/step_clock.h"
+#include "tokamak/train/probe_stages.h"
+
+namespace tokamak {
+namespace {
+
+using price::Category;
+using price::SegmentPrices;
+using price::StageCosts;
+using price::StagePlace;
+using price::StageSeconds;
+
+// Seconds of a kind of work.
+struct WorkByStage {
+  explicit WorkByStage(const Depths& depths)
+      : alone(depths), beside_message(depths), communication(depths) {}
+
+  void set(int stage, const price::SegmentPrice& price) {
+    alone[stage] = price.seconds;
+    beside_message[stage] = price.seconds * price.held_factor;
+    communication[stage] = price.by_category[static_cast<size_t>(Category::kExposedComm)];
+  }
+
+  price::WorkSeconds sum() {
+    return {.alone = alone.sum(),
+            .beside_message = beside_message.sum(),
+            .communication = communication.sum()};
+  }
+
+  ByStage alone;
+  ByStage beside_message;
+  ByStage communication;
+};
+
+// Each stage's, and the clocks between which those of its steps lie.
+void read_power(const Plan& plan, const Depths& depths, const ProbePrice& how, StageCosts& costs) {
+  const double memory_power = how.machine.device.memory_power;
+  if (memory_power <= 0.0) return;
+  SegmentPrices prices(plan, how.machine, how.options);
+  ByStage products(depths);
+  ByStage attention(depths);
+  ByStage memory(depths);
+  ByStage collectives(depths);
+  ByStage drawn(depths);
+  price::PowerUse all;
+  for (int s = 0; s < std::ssize(plan.segments); ++s) {
+    prices.add_power(s, 1.0, how.block_weight, all);
+    const SegmentName name = read_name(plan.segments[static_cast<size_t>(s)].name);
+    price::PowerUse use;
+    prices.add_power(s, 1.0, 1.0, use);
+    products[name.stage] += use.products_s;
+    attention[name.stage] += use.attention_s;
+    memory[name.stage] += use.memory_s;
+    collectives[name.stage] += use.collective_s;
+    drawn[name.stage] += use.drawn_s;
+  }
+  costs.power = {.products_s = products.sum(),
+                 .attention_s = attention.sum(),
+                 .memory_s = memory.sum(),
+                 .collective_s = collectives.sum(),
+                 .drawn_s = drawn.sum()};
+  const price::PowerUse layer{.products_s = costs.power.products_s.layer,
+                              .attention_s = costs.power.attention_s.layer,
+                              .memory_s = costs.power.memory_s.layer,
+                              .collective_s = costs.power.collective_s.layer,
+                              .drawn_s = costs.power.drawn_s.layer};
+  const auto clock_of = [&](const price::PowerUse& use) {
+    const price::Device& d = how.machine.device;
+    return price::step_clock(use, d.gemm_clock_exponent, d.memory_power, d.collective_power);
+  };
+  constexpr double kApart = 0.98;  // so that seconds between them are a line
+  costs.fast_clock = clock_of(all);
+  costs.slow_clock = std::min(clock_of(layer), kApart * costs.fast_clock);
+}
+
+StageSeconds read_seconds(const Plan& plan, const Depths& depths, const ProbePrice& how,
+                          double clock) {
+  SegmentPrices prices(plan, how.machine, how.options);
+  prices.set_clock(clock);
+  const price::TaskTimes times(plan.groups, how.machine, how.options);
+  WorkByStage forward(depths);
+  WorkByStage backward(depths);
+  WorkByStage first_backward(depths);
+  WorkByStage weight(depths);
+  WorkByStage first_weight(depths);
+  ByStage tp_reduce(depths);
+  for (size_t s = 0; s < plan.segments.size(); ++s) {
+    const Segment& segment = plan.segments[s];
+    const SegmentName name = read_name(segment.name);
+    const auto priced = [&](bool is_first) -> const price::SegmentPrice& {
+      return prices.price({.segment = static_cast<int>(s), .is_first = is_first, .is_last = false});
+    };
+    if (name.kind == "forward") forward.set(name.stage, priced(false));
+    if (name.kind == "backward") {
+      backward.set(name.stage, priced(false));
+      first_backward.set(name.stage, priced(true));
+    }
+    if (name.kind == "weight gradients") {
+      weight.set(name.stage, priced(false));
+      first_weight.set(name.stage, priced(true));
+    }
+    for (const Task& task : segment.tasks) {
+      if (!task.rules->is_communication || task.when != When::kLastMicrobatch) continue;
+      const CommGroup group = task.rules->group(task.op.get());
+      if (plan.groups.entries[static_cast<size_t>(group.id)].name.rfind("tp ", 0) == 0)
+        tp_reduce[name.stage] += times.seconds(task, cost_of(task), {});
+    }
+  }
+  return {.forward = forward.sum(),
+          .backward = backward.sum(),
+          .first_backward = first_backward.sum(),
+          .weight = weight.sum(),
+          .first_weight = first_weight.sum(),
+          .tp_reduce = tp_reduce.sum()};
+}
+
+// The plan of a stage that begins at another rank.
+Plan moved(const Plan& plan, int first_rank) {
+  Plan moved = plan;
+  for (GroupTable::Entry& group : moved.groups.entries) {
+    for (int& rank : group.ranks) rank += first_rank;
+  }
+  return moved;
+}
+
+// How the groups inside a stage that begins at this rank lie.
+std::vector<std::vector<int>> layouts_inside(const Plan& plan, int first_rank,
+                                             const price::Machine& machine) {
+  std::vector<std::vector<int>> layouts;
+  for (const GroupTable::Entry& group : plan.groups.entries) {
+    if (group.name.starts_with("pp")) continue;
+    std::vector<int> ranks = group.ranks;
+    for (int& rank : ranks) rank += first_rank;
+    layouts.push_back(price::layout_of(ranks, machine).members);
+  }
+  return layouts;
+}
+
+// Of first ranks that are multiples of `span`, from how many on the ways in which such stages lie
+// in the fabric repeat themselves.
+int64_t period_of_places(int span, const price::Machine& machine) {
+  int64_t period = span;
+  for (const price::Level& level : machine.levels) {
+    // Else all of a stage lies in one domain, or begins one.
+    if (level.num_devices > 0 && level.num_devices % span != 0 && span % level.num_devices != 0)
+      period = std::lcm<int64_t>(period, level.num_devices);
+  }
+  return period / span;
+}
+
+StagePlace read_place(const Plan& plan, const Depths& depths, const ProbePrice& how,
+                      const StageCosts& costs) {
+  StagePlace place{.fast = read_seconds(plan, depths, how, costs.fast_clock), .slow = {}};
+  if (costs.slow_clock != costs.fast_clock)
+    place.slow = read_seconds(plan, depths, how, costs.slow_clock);
+  return place;
+}
+
+}  // namespace
+
+SegmentName read_name(std::string_view name) {
+  const size_t blank = name.rfind(' ');
+  if (blank == std::string_view::npos) return {.kind = name};
+  SegmentName read{.kind = name.substr(0, blank)};
+  std::from_chars(name.data() + blank + 1, name.data() + name.size(), read.stage);
+  return read;
+}
+
+void read_times(const Plan& plan, const Depths& depths, const ProbePrice& how, StageCosts& costs) {
+  read_power(plan, depths, how, costs);
+  costs.places = {read_place(plan, depths, how, costs)};
+  costs.place_of = {0};
+  std::vector<std::vector<std::vector<int>>> known{layouts_inside(plan, 0, how.machine)};
+  const int64_t period =
+      std::min(period_of_places(costs.span, how.machine), how.num_gpus / costs.span);
+  for (int64_t i = 1; i < period; ++i) {
+    const auto first_rank = static_cast<int>(i * costs.span);
+    auto layouts = layouts_inside(plan, first_rank, how.machine);
+    const auto at = std::find(known.begin(), known.end(), layouts);
+    costs.place_of.push_back(static_cast<int>(at - known.begin()));
+    if (at != known.end()) continue;
+    known.push_back(std::move(layouts));
+    costs.places.push_back(read_place(moved(plan, first_rank), depths, how, costs));
+  }
+}
+
+}  // namespace tokamak
