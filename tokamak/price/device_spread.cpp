@@ -22,9 +22,13 @@ double expected_greatest(int64_t n) {
   return low;
 }
 
+double slowest_lag(const Device& device, int64_t num_devices) {
+  return device.sustained_spread * expected_greatest(num_devices);
+}
+
 Machine slowest_of(Machine machine, int64_t num_devices) {
   Device& d = machine.device;
-  const double slower = 1.0 + d.sustained_spread * expected_greatest(num_devices);
+  const double slower = 1.0 + slowest_lag(d, num_devices);
   d.gemm_sustained_efficiency /= slower;
   if (d.memory_power > 0.0) {
     // A device that sustains less draws more at the same clocks, whatever it computes.

@@ -12,8 +12,11 @@ namespace tokamak::price {
 /// 2,048 (Blom 1958, within 0.03).
 double expected_greatest(int64_t n);
 
-/// The machine as the slowest of `num_devices` is expected to run: what power sustains is
-/// `Device::sustained_spread` lower for each standard deviation. REQUIRES: num_devices > 0.
+/// By how much the slowest of `num_devices` is expected to be slower than their mean where power is
+/// short: 0.024 for 2.4 %. REQUIRES: num_devices > 0.
+double slowest_lag(const Device& device, int64_t num_devices);
+
+/// The machine as the slowest of `num_devices` is expected to run. REQUIRES: num_devices > 0.
 Machine slowest_of(Machine machine, int64_t num_devices);
 
 }  // namespace tokamak::price

@@ -28,6 +28,7 @@ TEST(DeviceSpread, TheSlowestOfManySustainsLess) {
   const double alone = product_seconds(machine);
   EXPECT_DOUBLE_EQ(product_seconds(slowest_of(machine, 1)), alone);
   EXPECT_NEAR(product_seconds(slowest_of(machine, 100)) / alone, 1.0 + 0.02 * 2.51, 1e-3);
+  EXPECT_NEAR(slowest_lag(machine.device, 100), 0.02 * 2.51, 1e-3);
   machine.device.sustained_spread = 0.0;
   EXPECT_DOUBLE_EQ(product_seconds(slowest_of(machine, 4096)), alone);
 }

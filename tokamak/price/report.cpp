@@ -172,9 +172,15 @@ Reliability reliability_of(double num_parameters, int num_devices, const StepPri
 }
 
 std::string to_text(const Report& r) {
-  return fmt::format("{} on {} x {}, {}{}\n{}\n{}\n\n{}\n{}\n{}\n{}", r.model, r.num_devices,
+  const std::string lag =
+      r.slowest_lag > 0.0
+          ? fmt::format("the slowest device {:.1f} % behind the mean where power is short\n",
+                        100.0 * r.slowest_lag)
+          : "";
+  return fmt::format("{} on {} x {}, {}{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", r.model, r.num_devices,
                      r.machine, name_of(r.precision), r.device_graphs ? ", device graphs" : "",
-                     r.mesh, r.schedule, speed_text(r), time_text(r), memory_text(r), run_text(r));
+                     r.mesh, r.schedule, lag, speed_text(r), time_text(r), memory_text(r),
+                     run_text(r));
 }
 
 std::string to_json(const Report& r) {
@@ -186,6 +192,7 @@ std::string to_json(const Report& r) {
       {"schedule", r.schedule},
       {"precision", std::string(name_of(r.precision))},
       {"device_graphs", r.device_graphs},
+      {"slowest_lag", r.slowest_lag},
       {"step_time_s", r.step.seconds},
       {"tokens_per_step", r.tokens_per_step},
       {"tokens_per_s", r.tokens_per_s()},

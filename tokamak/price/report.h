@@ -34,6 +34,7 @@ struct Report {
   std::string schedule;  ///< "Interleaved1F1B, 63 microbatches of 1 x 8192"
   Precision precision = Precision::kBf16;
   bool device_graphs = false;
+  double slowest_lag = 0.0;  ///< slowest_lag() of these devices
   StepPrice step;
   double tokens_per_step = 0.0;
   std::vector<FlopsCount> flops;

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "tokamak/price/device_spread.h"
 #include "tokamak/price/pictures.h"
 #include "tokamak/train/flops.h"
 #include "tokamak/train/profile_trace.h"
@@ -132,6 +133,7 @@ price::Report report_of(const PriceRequest& request, const PricedRun& run, doubl
       .schedule = schedule_text(request, run),
       .precision = request.linear,
       .device_graphs = run.options.device_graphs,
+      .slowest_lag = price::slowest_lag(request.machine.device, request.degrees.world()),
       .step = run.step,
       .tokens_per_step = run.tokens_per_step,
       .flops = {{"torchtitan", flops_per_token(shape)},
