@@ -218,7 +218,6 @@ class RankStep {
       if (segment.is_background) work.is_shared = false;
       if (runs(task, run.is_last) && meetings_.is_shared(index_, task)) {
         work.meeting = meetings_.next(index_, task);
-        work.is_shared = false;
         work.holds = segment.is_background;
       }
       const auto w = static_cast<int>(first + t);
