@@ -12,28 +12,30 @@ struct Bucket {
   double elements = 0.0;
   double gather_s = 0.0;  ///< 0 with one owner
   double reduce_s = 0.0;
+  double shared_s = 0.0;  ///< of `reduce_s`, over the link that collectives inside stages take
   double update_s = 0.0;
 };
 
 Bucket bucket_of(double elements, double tp_reduce_s, const StageCosts& costs,
-                 const DataSpread& spread, const DataSpread::Groups& groups,
+                 const DataSpread& spread, const DataSpread::Groups& groups, int stage_link,
                  const Machine& machine) {
   if (elements <= 0.0) return {};
   const double launch_s = machine.device.launch_s;
   const double slice = elements / spread.owners;
-  Bucket bucket{.elements = elements, .reduce_s = tp_reduce_s};
+  Bucket bucket{.elements = elements, .reduce_s = tp_reduce_s, .shared_s = tp_reduce_s};
+  const auto reduce = [&](Collective kind, double bytes, const GroupLayout& group) {
+    const double seconds = launch_s + collective_seconds(kind, bytes, group, machine);
+    bucket.reduce_s += seconds;
+    if (link_of(group) == stage_link) bucket.shared_s += seconds;
+  };
   if (spread.owners > 1) {
     bucket.gather_s =
         launch_s + collective_seconds(Collective::kAllGather, elements * costs.compute_bytes,
                                       groups.shard, machine);
-    bucket.reduce_s +=
-        launch_s + collective_seconds(Collective::kReduceScatter, elements * costs.gradient_bytes,
-                                      groups.shard, machine);
+    reduce(Collective::kReduceScatter, elements * costs.gradient_bytes, groups.shard);
   }
   if (spread.replicas > 1)
-    bucket.reduce_s +=
-        launch_s + collective_seconds(Collective::kAllReduce, slice * costs.gradient_bytes,
-                                      groups.replica, machine);
+    reduce(Collective::kAllReduce, slice * costs.gradient_bytes, groups.replica);
   bucket.update_s = slice * costs.update_s + costs.update_kernels * launch_s;
   return bucket;
 }
@@ -43,8 +45,9 @@ struct Buckets {
   Buckets(const StageCosts& c, const DataSpread& spread, const DataSpread::Groups& groups,
           const Machine& machine) {
     const StageSum& tp_reduce = c.places[static_cast<size_t>(groups.place)].fast.tp_reduce;
+    const int stage_link = link_of(strided_layout(c.span, 1, machine));
     const auto bucket = [&](double StageSum::*of) {
-      return bucket_of(c.elements.*of, tp_reduce.*of, c, spread, groups, machine);
+      return bucket_of(c.elements.*of, tp_reduce.*of, c, spread, groups, stage_link, machine);
     };
     layer = bucket(&StageSum::layer);
     embedding = bucket(&StageSum::embedding);
@@ -96,7 +99,9 @@ ReduceTail reduce_tail(const StageModules& stage, const PipelineUse::Last& last,
   const double kernels_s = last.kernels_s / parts;
   const double communication_s = last.communication_s / parts;
   const double part_s = kernels_s + communication_s;
-  const double slowest_s = kernels_s * with_reduction + communication_s;
+  // Collectives of both that share a link take turns.
+  const double shared = b.layer.reduce_s > 0.0 ? b.layer.shared_s / b.layer.reduce_s : 0.0;
+  const double slowest_s = kernels_s * with_reduction + (1.0 + shared) * communication_s;
   const double reduced_s =
       kernels_s * with_reduction / software.collective_slowdown + communication_s;
   const double rate = slowest_s > 0.0 ? reduced_s / slowest_s : 1.0;

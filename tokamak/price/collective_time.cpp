@@ -202,6 +202,11 @@ void require_connected(const GroupLayout& group, const Machine& machine) {
 
 }  // namespace
 
+int link_of(const GroupLayout& group) {
+  const auto whole = std::find(group.members.begin(), group.members.end(), group.size);
+  return whole == group.members.end() ? 0 : static_cast<int>(whole - group.members.begin());
+}
+
 GroupLayout layout_of(std::span<const int> ranks, const Machine& machine) {
   GroupLayout out{.members = {}, .size = static_cast<int>(ranks.size())};
   for (const Level& level : machine.levels) {

@@ -21,6 +21,9 @@ struct GroupLayout {
   bool operator==(const GroupLayout&) const = default;
 };
 
+/// The outermost level of the fabric that a collective of the group takes; 0 of one member.
+int link_of(const GroupLayout& group);
+
 /// Throws Error if the machine connects fewer devices than the ranks need.
 GroupLayout layout_of(std::span<const int> ranks, const Machine& machine);
 

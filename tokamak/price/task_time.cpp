@@ -202,9 +202,7 @@ double TaskTimes::seconds(const Task& task, const Cost& cost, const TaskRun& run
 
 int TaskTimes::link(const Task& task) const {
   if (!task.rules->is_communication) return 0;
-  const GroupLayout& group = layouts_[static_cast<size_t>(task.rules->group(task.op.get()).id)];
-  const auto whole = std::find(group.members.begin(), group.members.end(), group.size);
-  return whole == group.members.end() ? 0 : static_cast<int>(whole - group.members.begin());
+  return link_of(layouts_[static_cast<size_t>(task.rules->group(task.op.get()).id)]);
 }
 
 double TaskTimes::compute_seconds(const Task& task, const Cost& cost, const TaskRun& run) const {
