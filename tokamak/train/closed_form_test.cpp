@@ -189,5 +189,11 @@ TEST(ClosedForm, NoPlanOfOneStageIsFasterThanItsBound) {
   EXPECT_GT(closest, 0.9);
 }
 
+TEST(ClosedForm, AgreesWithPlansThatMessagesSlow) {
+  price::Machine machine = price::load_machine("h100");
+  price::set_number(machine, "software.message_slowdown=1.13");
+  expect_agreement(machine, {.count = 60});
+}
+
 }  // namespace
 }  // namespace tokamak
