@@ -79,6 +79,8 @@ struct Device {
   double from_host_bytes_per_s = 0.0;
 };
 
+inline constexpr size_t kMaxLevels = 8;
+
 /// One level of the fabric, innermost first.
 struct Level {
   std::string name;               ///< "nvlink", "infiniband"

@@ -17,7 +17,6 @@ namespace {
 
 constexpr int kMaxDepth = 8;
 constexpr int kMaxFiles = 64;
-constexpr size_t kMaxLevels = 8;
 constexpr size_t kMaxNumbers = 4096;
 
 // One number as a file has it.

@@ -172,8 +172,7 @@ double overlap_s(const std::vector<Interval>& intervals, size_t& from, double be
 }
 
 // What each work takes longer for the messages beside it, which takes `beside_s` with one all the
-// time. Those depend on the works in turn: some
-// rounds, each half way, settle it.
+// time. Those depend on the works in turn: some rounds, each half way, settle it.
 std::vector<double> slowed_by_messages(const PipelinePass& pass, const PipelineShape& shape,
                                        const std::vector<double>& seconds,
                                        const std::vector<double>& beside_s) {

@@ -10,7 +10,6 @@ namespace tokamak::price {
 namespace {
 
 constexpr double kNever = HUGE_VAL;
-constexpr size_t kMostLinks = 8;
 
 bool is_communication(const Work& work) {
   return work.category == Category::kExposedComm;
@@ -207,7 +206,7 @@ class RankLoop {
   double next_s_ = kNever;
   int comm_ = 0, compute_ = 0, whole_items_ = 0, shared_comm_ = 0, shared_compute_ = 0;
   int held_ = 0;                           // messages that have arrived and not ended
-  std::array<int, kMostLinks> on_link_{};  // communication of its own that runs
+  std::array<int, kMaxLevels> on_link_{};  // communication of its own that runs
 };
 
 class Loop {
