@@ -35,13 +35,11 @@ const std::vector<Cost>& SegmentPrices::costs(size_t segment) {
 }
 
 void SegmentPrices::settle_clock(std::span<const int64_t> runs_of_segment, double block_weight) {
-  const double memory_power = machine_.device.memory_power;
-  if (memory_power <= 0.0) return;
+  if (machine_.device.memory_power <= 0.0) return;
   PowerUse use;
   for (size_t s = 0; s < plan_.segments.size(); ++s)
     add_power(static_cast<int>(s), static_cast<double>(runs_of_segment[s]), block_weight, use);
-  const Device& d = machine_.device;
-  times_.set_clock(step_clock(use, d.gemm_clock_exponent, memory_power, d.collective_power));
+  times_.set_clock(step_clock(use, machine_.device));
 }
 
 void SegmentPrices::add_power(int segment, double runs, double block_weight, PowerUse& use) {

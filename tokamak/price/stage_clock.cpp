@@ -41,8 +41,7 @@ double clock_of(int rank, const StageCosts& costs, const PipelineShape& shape,
     use.collective_s += shape.num_microbatches * costs.power.collective_s(stage);
     use.drawn_s += shape.num_microbatches * costs.power.drawn_s(stage);
   }
-  const Device& d = machine.device;
-  return step_clock(use, d.gemm_clock_exponent, d.memory_power, d.collective_power);
+  return step_clock(use, machine.device);
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 // slower than kernels, so products run faster beside cooler ones. docs/pricing.md, "The step".
 #pragma once
 
+#include "tokamak/price/machine.h"
+
 namespace tokamak::price {
 
 /// Seconds of a rank's step, at the highest clocks.
@@ -14,9 +16,8 @@ struct PowerUse {
 };
 
 /// The clocks over the highest: the greatest at which the mean power stays within the limit, if the
-/// energy of an operation goes with the clocks and what is bound by memory draws `memory_power` of
-/// the limit, collectives `collective_power`. The rate of products goes with clocks^`exponent`.
-double step_clock(const PowerUse& use, double exponent, double memory_power,
-                  double collective_power);
+/// energy of an operation goes with the clocks, and all else draws the device's `memory_power` and
+/// `collective_power` of the limit. REQUIRES: device.memory_power > 0.
+double step_clock(const PowerUse& use, const Device& device);
 
 }  // namespace tokamak::price

@@ -98,36 +98,44 @@ TEST(TaskTime, KernelsOfProductsBeginAndEndOnce) {
   EXPECT_NEAR(gemm(machine, 12800, 1280, 8192), deep * (10.0 + 1.0 / 16.0), 1e-9 * deep);
 }
 
+Device drawing(double exponent, double memory_power, double collective_power) {
+  Device device;
+  device.gemm_clock_exponent = exponent;
+  device.memory_power = memory_power;
+  device.collective_power = collective_power;
+  return device;
+}
+
 TEST(StepClock, ProductsAloneSettleWhereTheyWereMeasured) {
   for (const double exponent : {1.0, 0.7}) {
     const double settled = 0.8;
     const PowerUse use{.products_s = 3.0,
                        .drawn_s = 3.0 * std::pow(settled, -1.0 - 1.0 / exponent)};
-    EXPECT_NEAR(std::pow(step_clock(use, exponent, 0.5, 1.0), exponent), settled, 1e-9);
+    EXPECT_NEAR(std::pow(step_clock(use, drawing(exponent, 0.5, 1.0)), exponent), settled, 1e-9);
   }
 }
 
 TEST(StepClock, CoolKernelsLeaveProductsMore) {
   PowerUse use{.products_s = 1.0, .drawn_s = 1.5};
-  const double alone = step_clock(use, 1.0, 0.5, 1.0);
+  const double alone = step_clock(use, drawing(1.0, 0.5, 1.0));
   EXPECT_NEAR(alone, std::sqrt(1.0 / 1.5), 1e-9);
   use.memory_s = 0.5;
   // 1.5 c = 1 / c + 0.25
-  const double beside = step_clock(use, 1.0, 0.5, 1.0);
+  const double beside = step_clock(use, drawing(1.0, 0.5, 1.0));
   EXPECT_NEAR(1.5 * beside, 1.0 / beside + 0.25, 1e-9);
   EXPECT_GT(beside, alone);
-  EXPECT_EQ(step_clock(use, 1.0, 1.0, 1.0), alone) << "as hot as products";
+  EXPECT_EQ(step_clock(use, drawing(1.0, 1.0, 1.0)), alone) << "as hot as products";
   use.memory_s = 2.0;
-  EXPECT_EQ(step_clock(use, 1.0, 0.5, 1.0), 1.0);
-  EXPECT_EQ(step_clock({.memory_s = 1.0}, 1.0, 1.0, 1.0), 1.0);
+  EXPECT_EQ(step_clock(use, drawing(1.0, 0.5, 1.0)), 1.0);
+  EXPECT_EQ(step_clock({.memory_s = 1.0}, drawing(1.0, 1.0, 1.0)), 1.0);
 }
 
 TEST(StepClock, CollectivesLeaveProductsMore) {
   const PowerUse use{.products_s = 1.0, .collective_s = 0.5, .drawn_s = 1.5};
   // 1.5 c = 1 / c + 0.3
-  const double clock = step_clock(use, 1.0, 0.9, 0.4);
+  const double clock = step_clock(use, drawing(1.0, 0.9, 0.4));
   EXPECT_NEAR(1.5 * clock, 1.0 / clock + 0.3, 1e-9);
-  EXPECT_NEAR(step_clock(use, 1.0, 0.9, 1.0), std::sqrt(1.0 / 1.5), 1e-9);
+  EXPECT_NEAR(step_clock(use, drawing(1.0, 0.9, 1.0)), std::sqrt(1.0 / 1.5), 1e-9);
 }
 
 TEST(TaskTime, FewTilesAreSplitAlongTheDepth) {

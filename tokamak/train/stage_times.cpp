@@ -40,8 +40,8 @@ struct WorkByStage {
 
 // Each stage's, and the clocks between which those of its steps lie.
 void read_power(const Plan& plan, const Depths& depths, const ProbePrice& how, StageCosts& costs) {
-  const double memory_power = how.machine.device.memory_power;
-  if (memory_power <= 0.0) return;
+  const price::Device& device = how.machine.device;
+  if (device.memory_power <= 0.0) return;
   SegmentPrices prices(plan, how.machine, how.options);
   ByStage products(depths);
   ByStage attention(depths);
@@ -70,13 +70,9 @@ void read_power(const Plan& plan, const Depths& depths, const ProbePrice& how, S
                               .memory_s = costs.power.memory_s.layer,
                               .collective_s = costs.power.collective_s.layer,
                               .drawn_s = costs.power.drawn_s.layer};
-  const auto clock_of = [&](const price::PowerUse& use) {
-    const price::Device& d = how.machine.device;
-    return price::step_clock(use, d.gemm_clock_exponent, d.memory_power, d.collective_power);
-  };
   constexpr double kApart = 0.98;  // so that seconds between them are a line
-  costs.fast_clock = clock_of(all);
-  costs.slow_clock = std::min(clock_of(layer), kApart * costs.fast_clock);
+  costs.fast_clock = step_clock(all, device);
+  costs.slow_clock = std::min(step_clock(layer, device), kApart * costs.fast_clock);
 }
 
 StageSeconds read_seconds(const Plan& plan, const Depths& depths, const ProbePrice& how,
@@ -120,24 +116,21 @@ StageSeconds read_seconds(const Plan& plan, const Depths& depths, const ProbePri
           .tp_reduce = tp_reduce.sum()};
 }
 
-// The plan of a stage that begins at another rank.
-Plan moved(const Plan& plan, int first_rank) {
-  Plan moved = plan;
-  for (GroupTable::Entry& group : moved.groups.entries) {
+// The groups of a stage that begins at another rank.
+GroupTable moved(GroupTable groups, int first_rank) {
+  for (GroupTable::Entry& group : groups.entries) {
     for (int& rank : group.ranks) rank += first_rank;
   }
-  return moved;
+  return groups;
 }
 
-// How the groups inside a stage that begins at this rank lie.
-std::vector<std::vector<int>> layouts_inside(const Plan& plan, int first_rank,
+// How the groups inside a stage lie.
+std::vector<std::vector<int>> layouts_inside(const GroupTable& groups,
                                              const price::Machine& machine) {
   std::vector<std::vector<int>> layouts;
-  for (const GroupTable::Entry& group : plan.groups.entries) {
-    if (group.name.starts_with("pp")) continue;
-    std::vector<int> ranks = group.ranks;
-    for (int& rank : ranks) rank += first_rank;
-    layouts.push_back(price::layout_of(ranks, machine).members);
+  for (const GroupTable::Entry& group : groups.entries) {
+    if (!group.name.starts_with("pp"))
+      layouts.push_back(price::layout_of(group.ranks, machine).members);
   }
   return layouts;
 }
@@ -176,17 +169,19 @@ void read_times(const Plan& plan, const Depths& depths, const ProbePrice& how, S
   read_power(plan, depths, how, costs);
   costs.places = {read_place(plan, depths, how, costs)};
   costs.place_of = {0};
-  std::vector<std::vector<std::vector<int>>> known{layouts_inside(plan, 0, how.machine)};
+  std::vector<std::vector<std::vector<int>>> known{layouts_inside(plan.groups, how.machine)};
   const int64_t period =
       std::min(period_of_places(costs.span, how.machine), how.num_gpus / costs.span);
   for (int64_t i = 1; i < period; ++i) {
-    const auto first_rank = static_cast<int>(i * costs.span);
-    auto layouts = layouts_inside(plan, first_rank, how.machine);
+    GroupTable groups = moved(plan.groups, static_cast<int>(i * costs.span));
+    auto layouts = layouts_inside(groups, how.machine);
     const auto at = std::find(known.begin(), known.end(), layouts);
     costs.place_of.push_back(static_cast<int>(at - known.begin()));
     if (at != known.end()) continue;
     known.push_back(std::move(layouts));
-    costs.places.push_back(read_place(moved(plan, first_rank), depths, how, costs));
+    Plan there = plan;
+    there.groups = std::move(groups);
+    costs.places.push_back(read_place(there, depths, how, costs));
   }
 }
 
