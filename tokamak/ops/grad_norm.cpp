@@ -28,6 +28,14 @@ std::vector<SumSquares::WeightRange> SumSquares::blocks(int64_t numel) const {
   return blocks;
 }
 
+int64_t SumSquares::num_blocks(int64_t numel) const {
+  const auto blocks_of = [](int64_t n) { return (n + kBlock - 1) / kBlock; };
+  if (ranges.empty()) return blocks_of(numel);
+  int64_t count = 0;
+  for (const WeightRange& r : ranges) count += blocks_of(r.end - r.begin);
+  return count;
+}
+
 std::string SumSquares::describe() const {
   return ranges.empty() ? "" : fmt::format("{} ranges", ranges.size());
 }
@@ -55,7 +63,7 @@ std::span<const Variant> SumSquares::variants() {
   constexpr auto kPartialSums = [](const void* op, const KernelTypes& types,
                                    const Target&) -> int64_t {
     const auto& self = *static_cast<const SumSquares*>(op);
-    return static_cast<int64_t>(self.blocks(types.in[0].numel()).size()) * 8;
+    return self.num_blocks(types.in[0].numel()) * 8;
   };
   static constexpr std::array kVariants{
       Variant{

@@ -21,6 +21,7 @@ struct SumSquares {
 
   /// The blocks that are summed by themselves, each within one range.
   std::vector<WeightRange> blocks(int64_t numel) const;
+  int64_t num_blocks(int64_t numel) const;
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;

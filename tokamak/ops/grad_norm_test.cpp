@@ -38,6 +38,14 @@ TEST(SumSquares, weighs_each_range) {
   EXPECT_EQ(out[0], testing::Numbers({0.5 * (1 + 4) + 2.0 * 9}));
 }
 
+TEST(SumSquares, counts_the_blocks_that_it_makes) {
+  constexpr int64_t kBlock = SumSquares::kBlock;
+  for (const int64_t numel : {int64_t{1}, kBlock - 1, kBlock, kBlock + 1, 5 * kBlock + 3})
+    EXPECT_EQ(SumSquares{}.num_blocks(numel), std::ssize(SumSquares{}.blocks(numel))) << numel;
+  const SumSquares op{.ranges = {{3, 3, 1.0}, {5, kBlock + 5, 1.0}, {kBlock + 5, 3 * kBlock, 0.5}}};
+  EXPECT_EQ(op.num_blocks(4 * kBlock), std::ssize(op.blocks(4 * kBlock)));
+}
+
 }  // namespace
 
 template <>

@@ -35,16 +35,25 @@ struct PipelinePass {
   std::vector<int32_t> first_need;  ///< by work, and one more: where its needs begin
   std::vector<int32_t> needs;       ///< works
 
+  /// Three works of a stage, each in four kinds of microbatch.
+  static constexpr int kDurationsOfStage = 12;
+
   /// Stages' works differ in their first microbatch, which overwrites gradients, and in their last,
   /// which reduces them.
   static int duration_index(int stage, StageWork work, bool is_first, bool is_last) {
-    return (stage * 3 + static_cast<int>(work)) * 4 + (is_first ? 2 : 0) + (is_last ? 1 : 0);
+    return stage * kDurationsOfStage + static_cast<int>(work) * 4 + (is_first ? 2 : 0) +
+           (is_last ? 1 : 0);
   }
+
+  /// REQUIRES: of a work, not of a message.
+  static int stage_of(int index) { return index / kDurationsOfStage; }
 
   /// That of a message from rank to rank, which are neighbours on a ring.
   int message_index(int from, int to) const {
-    return num_stages * 12 + 2 * from + ((from + 1) % num_ranks == to ? 0 : 1);
+    return num_stages * kDurationsOfStage + 2 * from + ((from + 1) % num_ranks == to ? 0 : 1);
   }
+
+  bool is_message(int index) const { return index >= num_stages * kDurationsOfStage; }
 };
 
 /// From which item of a stage to which its values are held.

@@ -35,7 +35,7 @@ std::vector<double> durations_of(StageSum WorkSeconds::*part, const PipelineShap
                                  const std::vector<StageSeconds>& by_rank,
                                  const PipelineRanks& ranks, double reductions) {
   const int num_stages = static_cast<int>(shape.stages.size());
-  std::vector<double> seconds(static_cast<size_t>(num_stages) * 12);
+  std::vector<double> seconds(static_cast<size_t>(num_stages) * PipelinePass::kDurationsOfStage);
   for (int s = 0; s < num_stages; ++s) {
     const StageModules& stage = shape.stages[static_cast<size_t>(s)];
     const StageSeconds& c = seconds_of(s, shape, by_rank);
@@ -61,13 +61,18 @@ std::vector<double> durations_of(StageSum WorkSeconds::*part, const PipelineShap
 // By PipelinePass::duration_index(): whether the work is a stage's last that makes gradients.
 std::vector<bool> reducing_works(const PipelineShape& shape) {
   const StageWork reducing = shape.is_split ? StageWork::kWeight : StageWork::kBackward;
-  std::vector<bool> reduces(shape.stages.size() * 12);
+  std::vector<bool> reduces(shape.stages.size() * PipelinePass::kDurationsOfStage);
   for (int s = 0; s < std::ssize(shape.stages); ++s) {
     for (const bool is_first : {false, true})
       reduces[static_cast<size_t>(PipelinePass::duration_index(s, reducing, is_first, true))] =
           true;
   }
   return reduces;
+}
+
+// REQUIRES: of a work, not of a message.
+int rank_of(int duration, const PipelineShape& shape) {
+  return shape.rank_of_stage[static_cast<size_t>(PipelinePass::stage_of(duration))];
 }
 
 struct PassEnd {
@@ -99,11 +104,13 @@ PassEnd run_pass(const PipelinePass& pass, const PipelineShape& shape,
         result.critical[w] = need;
       }
     }
-    const auto duration = static_cast<size_t>(pass.duration[w]);
+    const int duration = pass.duration[w];
+    const auto at = static_cast<size_t>(duration);
     result.begin[w] = begin;
-    end[w] = begin + seconds[duration] + (slowed_s.empty() ? 0.0 : slowed_s[w]);
+    end[w] = begin + seconds[at] + (slowed_s.empty() ? 0.0 : slowed_s[w]);
     if (end[w] > end[last]) last = w;
-    if (duration < reduces.size() && reduces[duration]) result.last_work[duration / 12] = w;
+    if (!pass.is_message(duration) && reduces[at])
+      result.last_work[static_cast<size_t>(PipelinePass::stage_of(duration))] = w;
   }
   if (n > 0) result.seconds = end[last];
   for (int32_t w = n == 0 ? -1 : static_cast<int32_t>(last); w >= 0;
@@ -121,12 +128,11 @@ struct Interval {
 // before it and of the message before it.
 std::vector<std::vector<Interval>> held_by_rank(const PipelinePass& pass,
                                                 const PipelineShape& shape, const PassEnd& times) {
-  const int num_works = pass.num_stages * 12;
   const int p = pass.num_ranks;
   std::vector<std::vector<Interval>> held(static_cast<size_t>(p));
   for (size_t w = 0; w < pass.duration.size(); ++w) {
-    const int message = pass.duration[w] - num_works;
-    if (message < 0) continue;
+    if (!pass.is_message(pass.duration[w])) continue;
+    const int message = pass.duration[w] - pass.message_index(0, 1);
     const int from = message / 2;
     const int to = (from + (message % 2 == 0 ? 1 : p - 1)) % p;
     for (const int rank : {from, to}) {
@@ -134,8 +140,7 @@ std::vector<std::vector<Interval>> held_by_rank(const PipelinePass& pass,
       for (int32_t i = pass.first_need[w]; i < pass.first_need[w + 1]; ++i) {
         const auto need = static_cast<size_t>(pass.needs[static_cast<size_t>(i)]);
         const int duration = pass.duration[need];
-        const bool is_own = duration >= num_works ||
-                            shape.rank_of_stage[static_cast<size_t>(duration / 12)] == rank;
+        const bool is_own = pass.is_message(duration) || rank_of(duration, shape) == rank;
         if (is_own) arrival = std::max(arrival, times.end[need]);
       }
       held[static_cast<size_t>(rank)].push_back({arrival, times.end[w]});
@@ -189,9 +194,8 @@ std::vector<double> slowed_by_messages(const PipelinePass& pass, const PipelineS
     std::vector<size_t> from(held.size(), 0);
     for (size_t w = 0; w < pass.duration.size(); ++w) {
       const int duration = pass.duration[w];
-      if (duration >= pass.num_stages * 12) continue;
-      const auto rank =
-          static_cast<size_t>(shape.rank_of_stage[static_cast<size_t>(duration / 12)]);
+      if (pass.is_message(duration)) continue;
+      const auto rank = static_cast<size_t>(rank_of(duration, shape));
       const double took_s = times.end[w] - times.begin[w];
       if (took_s <= 0.0) continue;
       const double share = overlap_s(held[rank], from[rank], times.begin[w], times.end[w]) / took_s;
@@ -209,9 +213,8 @@ std::vector<double> first_begins(const PipelinePass& pass, const PipelineShape& 
                                  const PassEnd& times) {
   std::vector<double> first_s(static_cast<size_t>(shape.num_ranks), HUGE_VAL);
   for (size_t w = 0; w < pass.duration.size(); ++w) {
-    const auto stage = static_cast<size_t>(pass.duration[w] / 12);
-    if (stage >= shape.rank_of_stage.size()) continue;
-    double& first = first_s[static_cast<size_t>(shape.rank_of_stage[stage])];
+    if (pass.is_message(pass.duration[w])) continue;
+    double& first = first_s[static_cast<size_t>(rank_of(pass.duration[w], shape))];
     first = std::min(first, times.begin[w]);
   }
   return first_s;
@@ -225,9 +228,9 @@ std::vector<int> stages_before(const PassEnd& times, const PipelinePass& pass,
   for (size_t w = 0; w < before.size(); ++w) {
     if (times.critical[w] < 0) continue;
     const auto need = static_cast<size_t>(times.critical[w]);
-    const auto duration = static_cast<size_t>(pass.duration[need]);
-    const bool is_last = duration < reduces.size() && reduces[duration];
-    before[w] = is_last ? static_cast<int>(duration / 12) : before[need];
+    const int duration = pass.duration[need];
+    const bool is_last = !pass.is_message(duration) && reduces[static_cast<size_t>(duration)];
+    before[w] = is_last ? PipelinePass::stage_of(duration) : before[need];
   }
   std::vector<int> by_stage;
   for (const size_t w : times.last_work) by_stage.push_back(before[w]);
@@ -274,7 +277,8 @@ std::vector<int> reductions_on(const std::vector<int32_t>& path, const PipelineS
   const std::vector<bool> reduces = reducing_works(shape);
   std::vector<int> stages;
   for (const int32_t d : path) {
-    if (d < std::ssize(reduces) && reduces[static_cast<size_t>(d)]) stages.push_back(d / 12);
+    if (!shape.pass.is_message(d) && reduces[static_cast<size_t>(d)])
+      stages.push_back(PipelinePass::stage_of(d));
   }
   return stages;
 }
