@@ -14,6 +14,7 @@ namespace tokamak::price {
 std::span<const EmbeddedFile> machine_files();
 std::span<const EmbeddedFile> device_files();
 std::span<const EmbeddedFile> fabric_files();
+std::span<const EmbeddedFile> site_files();
 std::span<const EmbeddedFile> software_files();
 
 namespace {
@@ -62,13 +63,15 @@ std::vector<std::string> machine_part_names() {
   std::vector<std::string> names;
   add_stems(device_files(), names);
   add_stems(fabric_files(), names);
+  add_stems(site_files(), names);
   add_stems(software_files(), names);
   std::sort(names.begin(), names.end());
   return names;
 }
 
 std::optional<std::string_view> built_in_machine_file(std::string_view name) {
-  for (const auto files : {machine_files(), device_files(), fabric_files(), software_files()}) {
+  for (const auto files :
+       {machine_files(), device_files(), fabric_files(), site_files(), software_files()}) {
     for (const EmbeddedFile& file : files) {
       if (stem_of(file.name) == name) return file.text;
     }
