@@ -36,6 +36,22 @@ MachineKey number(std::string name, Dimension dimension, double min, double max)
           .set = [](Machine& m, size_t, double v) { (m.*Part).*Field = static_cast<Type>(v); }};
 }
 
+// The keys of one part of a machine.
+template <auto Part>
+class PartKeys {
+ public:
+  PartKeys(std::string_view section, std::vector<MachineKey>& out) : section_(section), out_(out) {}
+
+  template <auto Field>
+  void add(std::string_view name, Dimension dimension, double min, double max) const {
+    out_.push_back(number<Part, Field>(fmt::format("{}.{}", section_, name), dimension, min, max));
+  }
+
+ private:
+  std::string_view section_;
+  std::vector<MachineKey>& out_;
+};
+
 template <auto Field>
 MachineKey by_precision(std::string_view name, size_t precision, Dimension dimension, double max) {
   return {.name = fmt::format("device.{}_{}", name, name_of(static_cast<Precision>(precision))),
@@ -72,103 +88,81 @@ MachineKey of_tile(const Machine& m, size_t tile) {
 }
 
 void add_device(std::vector<MachineKey>& out) {
-  constexpr auto kDevice = &Machine::device;
-  out.push_back(number<kDevice, &Device::arch>("device.arch", kNone, 0, 1e6));
+  const PartKeys<&Machine::device> keys("device", out);
+  keys.add<&Device::arch>("arch", kNone, 0, 1e6);
   for (size_t p = 0; p < kNumPrecisions; ++p) {
     out.push_back(by_precision<&Device::peak_flops>("peak_flops", p, kFlopsPerSecond, kMaxFlops));
   }
   for (size_t p = 0; p < kNumPrecisions; ++p) {
     out.push_back(by_precision<&Device::gemm_efficiency>("gemm_efficiency", p, kNone, 1.0));
   }
-  const auto add = [&]<auto Field>(std::string name, Dimension dimension, double min, double max) {
-    out.push_back(number<kDevice, Field>("device." + std::move(name), dimension, min, max));
-  };
-  add.operator()<&Device::gemm_sustained_efficiency>("gemm_sustained_efficiency", kNone, 1e-6, 1);
-  add.operator()<&Device::sustained_spread>("sustained_spread", kNone, 0, 0.2);
-  add.operator()<&Device::attention_forward_efficiency>("attention_forward_efficiency", kNone, 0,
-                                                        1);
-  add.operator()<&Device::attention_backward_efficiency>("attention_backward_efficiency", kNone, 0,
-                                                         1);
-  add.operator()<&Device::attention_forward_overhead>("attention_forward_overhead", kNone, 0, 1e6);
-  add.operator()<&Device::attention_backward_overhead>("attention_backward_overhead", kNone, 0,
-                                                       1e6);
-  add.operator()<&Device::attention_forward_tail>("attention_forward_tail", kNone, 0, 1e3);
-  add.operator()<&Device::attention_backward_tail>("attention_backward_tail", kNone, 0, 1e3);
-  add.operator()<&Device::attention_softmax_columns>("attention_softmax_columns", kNone, 0, 1e4);
-  add.operator()<&Device::attention_backward_softmax_columns>("attention_backward_softmax_columns",
-                                                              kNone, 0, 1e4);
-  add.operator()<&Device::attention_power>("attention_power", kNone, 0, 10);
-  add.operator()<&Device::memory_power>("memory_power", kNone, 0, 1);
-  add.operator()<&Device::collective_power>("collective_power", kNone, 0, 1);
-  add.operator()<&Device::num_sms>("num_sms", kNone, 1, 1e6);
-  add.operator()<&Device::gemm_k_overhead>("gemm_k_overhead", kNone, 0, 1e6);
-  add.operator()<&Device::gemm_kernel_overhead>("gemm_kernel_overhead", kNone, 0, 1e6);
-  add.operator()<&Device::gemm_clock_exponent>("gemm_clock_exponent", kNone, 0.1, 1);
-  add.operator()<&Device::gemm_alignment_share>("gemm_alignment_share", kNone, 1e-3, 1);
-  add.operator()<&Device::gemm_odd_share>("gemm_odd_share", kNone, 1e-3, 1);
-  add.operator()<&Device::memory_bytes>("memory_bytes", kBytes, 1, kMaxBytes);
-  add.operator()<&Device::memory_bytes_per_s>("memory_bytes_per_s", kBytesPerSecond, 1, kMaxRate);
-  add.operator()<&Device::memory_efficiency>("memory_efficiency", kNone, 1e-6, 1);
-  add.operator()<&Device::memory_half_bytes>("memory_half_bytes", kBytes, 0, kMaxBytes);
-  add.operator()<&Device::launch_s>("launch_s", kSeconds, 0, kMaxShort);
-  add.operator()<&Device::reserve_bytes>("reserve_bytes", kBytes, 0, kMaxBytes);
-  add.operator()<&Device::to_host_bytes_per_s>("to_host_bytes_per_s", kBytesPerSecond, 1, kMaxRate);
-  add.operator()<&Device::from_host_bytes_per_s>("from_host_bytes_per_s", kBytesPerSecond, 1,
-                                                 kMaxRate);
+  keys.add<&Device::gemm_sustained_efficiency>("gemm_sustained_efficiency", kNone, 1e-6, 1);
+  keys.add<&Device::sustained_spread>("sustained_spread", kNone, 0, 0.2);
+  keys.add<&Device::attention_forward_efficiency>("attention_forward_efficiency", kNone, 0, 1);
+  keys.add<&Device::attention_backward_efficiency>("attention_backward_efficiency", kNone, 0, 1);
+  keys.add<&Device::attention_forward_overhead>("attention_forward_overhead", kNone, 0, 1e6);
+  keys.add<&Device::attention_backward_overhead>("attention_backward_overhead", kNone, 0, 1e6);
+  keys.add<&Device::attention_forward_tail>("attention_forward_tail", kNone, 0, 1e3);
+  keys.add<&Device::attention_backward_tail>("attention_backward_tail", kNone, 0, 1e3);
+  keys.add<&Device::attention_softmax_columns>("attention_softmax_columns", kNone, 0, 1e4);
+  keys.add<&Device::attention_backward_softmax_columns>("attention_backward_softmax_columns", kNone,
+                                                        0, 1e4);
+  keys.add<&Device::attention_power>("attention_power", kNone, 0, 10);
+  keys.add<&Device::memory_power>("memory_power", kNone, 0, 1);
+  keys.add<&Device::collective_power>("collective_power", kNone, 0, 1);
+  keys.add<&Device::num_sms>("num_sms", kNone, 1, 1e6);
+  keys.add<&Device::gemm_k_overhead>("gemm_k_overhead", kNone, 0, 1e6);
+  keys.add<&Device::gemm_kernel_overhead>("gemm_kernel_overhead", kNone, 0, 1e6);
+  keys.add<&Device::gemm_clock_exponent>("gemm_clock_exponent", kNone, 0.1, 1);
+  keys.add<&Device::gemm_alignment_share>("gemm_alignment_share", kNone, 1e-3, 1);
+  keys.add<&Device::gemm_odd_share>("gemm_odd_share", kNone, 1e-3, 1);
+  keys.add<&Device::memory_bytes>("memory_bytes", kBytes, 1, kMaxBytes);
+  keys.add<&Device::memory_bytes_per_s>("memory_bytes_per_s", kBytesPerSecond, 1, kMaxRate);
+  keys.add<&Device::memory_efficiency>("memory_efficiency", kNone, 1e-6, 1);
+  keys.add<&Device::memory_half_bytes>("memory_half_bytes", kBytes, 0, kMaxBytes);
+  keys.add<&Device::launch_s>("launch_s", kSeconds, 0, kMaxShort);
+  keys.add<&Device::reserve_bytes>("reserve_bytes", kBytes, 0, kMaxBytes);
+  keys.add<&Device::to_host_bytes_per_s>("to_host_bytes_per_s", kBytesPerSecond, 1, kMaxRate);
+  keys.add<&Device::from_host_bytes_per_s>("from_host_bytes_per_s", kBytesPerSecond, 1, kMaxRate);
 }
 
-void add_operation(std::vector<MachineKey>& out) {
-  constexpr auto kSoftware = &Machine::software;
-  out.push_back(number<kSoftware, &Software::host_launch_s>("software.host_launch_s", kSeconds, 0,
-                                                            kMaxShort));
-  out.push_back(
-      number<kSoftware, &Software::host_block_s>("software.host_block_s", kSeconds, 0, kMaxShort));
-  out.push_back(number<kSoftware, &Software::host_ahead>("software.host_ahead", kNone, 0, 1));
-  out.push_back(number<kSoftware, &Software::collective_call_s>("software.collective_call_s",
-                                                                kSeconds, 0, kMaxShort));
-  out.push_back(
-      number<kSoftware, &Software::compute_slowdown>("software.compute_slowdown", kNone, 1.0, 100));
-  out.push_back(number<kSoftware, &Software::collective_slowdown>("software.collective_slowdown",
-                                                                  kNone, 1.0, 100));
-  out.push_back(
-      number<kSoftware, &Software::message_slowdown>("software.message_slowdown", kNone, 1.0, 100));
-  out.push_back(number<kSoftware, &Software::message_sms>("software.message_sms", kNone, 0, 1e4));
-  out.push_back(number<kSoftware, &Software::step_overhead_s>("software.step_overhead_s", kSeconds,
-                                                              0, kMaxLong));
-  out.push_back(
-      number<kSoftware, &Software::power_derate>("software.power_derate", kNone, 1e-3, 1.0));
-  out.push_back(number<kSoftware, &Software::elementwise_traffic>("software.elementwise_traffic",
-                                                                  kNone, 0.1, 100));
-  out.push_back(
-      number<kSoftware, &Software::attention_share>("software.attention_share", kNone, 1e-3, 2));
-  out.push_back(number<kSoftware, &Software::attention_pair_bytes>("software.attention_pair_bytes",
-                                                                   kBytes, 0, 1e3));
-  out.push_back(number<kSoftware, &Software::logit_bytes>("software.logit_bytes", kBytes, 0, 1e3));
-  out.push_back(number<kSoftware, &Software::tensor_parallel_overlap>(
-      "software.tensor_parallel_overlap", kNone, 0, 1));
-  out.push_back(
-      number<kSoftware, &Software::gradient_bytes>("software.gradient_bytes", kBytes, 0.5, 8));
-  out.push_back(
-      number<kSoftware, &Software::reduction_overlap>("software.reduction_overlap", kNone, 0, 1));
-  out.push_back(
-      number<kSoftware, &Software::gather_overlap>("software.gather_overlap", kNone, 0, 1));
-  constexpr auto kStorage = &Machine::storage;
-  out.push_back(number<kStorage, &Storage::devices_per_node>("storage.devices_per_node", kNone, 1,
-                                                             kMaxDevices));
-  out.push_back(number<kStorage, &Storage::write_bytes_per_s>("storage.write_bytes_per_s",
-                                                              kBytesPerSecond, 1, kMaxRate));
-  out.push_back(number<kStorage, &Storage::read_bytes_per_s>("storage.read_bytes_per_s",
-                                                             kBytesPerSecond, 1, kMaxRate));
-  out.push_back(number<kStorage, &Storage::total_bytes_per_s>("storage.total_bytes_per_s",
-                                                              kBytesPerSecond, 1, kMaxRate));
-  out.push_back(number<kStorage, &Storage::commit_s>("storage.commit_s", kSeconds, 0, kMaxLong));
-  constexpr auto kFailures = &Machine::failures;
-  out.push_back(
-      number<kFailures, &Failures::per_device_s>("failures.per_device_s", kPerSecond, 0, 1.0));
-  out.push_back(number<kFailures, &Failures::detect_s>("failures.detect_s", kSeconds, 0, kMaxLong));
-  out.push_back(
-      number<kFailures, &Failures::restart_s>("failures.restart_s", kSeconds, 0, kMaxLong));
-  out.push_back(number<kFailures, &Failures::repair_s>("failures.repair_s", kSeconds, 0, kMaxLong));
+void add_software(std::vector<MachineKey>& out) {
+  const PartKeys<&Machine::software> keys("software", out);
+  keys.add<&Software::host_launch_s>("host_launch_s", kSeconds, 0, kMaxShort);
+  keys.add<&Software::host_block_s>("host_block_s", kSeconds, 0, kMaxShort);
+  keys.add<&Software::host_ahead>("host_ahead", kNone, 0, 1);
+  keys.add<&Software::collective_call_s>("collective_call_s", kSeconds, 0, kMaxShort);
+  keys.add<&Software::compute_slowdown>("compute_slowdown", kNone, 1.0, 100);
+  keys.add<&Software::collective_slowdown>("collective_slowdown", kNone, 1.0, 100);
+  keys.add<&Software::message_slowdown>("message_slowdown", kNone, 1.0, 100);
+  keys.add<&Software::message_sms>("message_sms", kNone, 0, 1e4);
+  keys.add<&Software::step_overhead_s>("step_overhead_s", kSeconds, 0, kMaxLong);
+  keys.add<&Software::power_derate>("power_derate", kNone, 1e-3, 1.0);
+  keys.add<&Software::elementwise_traffic>("elementwise_traffic", kNone, 0.1, 100);
+  keys.add<&Software::attention_share>("attention_share", kNone, 1e-3, 2);
+  keys.add<&Software::attention_pair_bytes>("attention_pair_bytes", kBytes, 0, 1e3);
+  keys.add<&Software::logit_bytes>("logit_bytes", kBytes, 0, 1e3);
+  keys.add<&Software::tensor_parallel_overlap>("tensor_parallel_overlap", kNone, 0, 1);
+  keys.add<&Software::gradient_bytes>("gradient_bytes", kBytes, 0.5, 8);
+  keys.add<&Software::reduction_overlap>("reduction_overlap", kNone, 0, 1);
+  keys.add<&Software::gather_overlap>("gather_overlap", kNone, 0, 1);
+}
+
+void add_storage(std::vector<MachineKey>& out) {
+  const PartKeys<&Machine::storage> keys("storage", out);
+  keys.add<&Storage::devices_per_node>("devices_per_node", kNone, 1, kMaxDevices);
+  keys.add<&Storage::write_bytes_per_s>("write_bytes_per_s", kBytesPerSecond, 1, kMaxRate);
+  keys.add<&Storage::read_bytes_per_s>("read_bytes_per_s", kBytesPerSecond, 1, kMaxRate);
+  keys.add<&Storage::total_bytes_per_s>("total_bytes_per_s", kBytesPerSecond, 1, kMaxRate);
+  keys.add<&Storage::commit_s>("commit_s", kSeconds, 0, kMaxLong);
+}
+
+void add_failures(std::vector<MachineKey>& out) {
+  const PartKeys<&Machine::failures> keys("failures", out);
+  keys.add<&Failures::per_device_s>("per_device_s", kPerSecond, 0, 1.0);
+  keys.add<&Failures::detect_s>("detect_s", kSeconds, 0, kMaxLong);
+  keys.add<&Failures::restart_s>("restart_s", kSeconds, 0, kMaxLong);
+  keys.add<&Failures::repair_s>("repair_s", kSeconds, 0, kMaxLong);
 }
 
 void add_level(const Machine& m, size_t level, std::vector<MachineKey>& out) {
@@ -213,7 +207,9 @@ std::vector<MachineKey> all_keys(const Machine& machine) {
   std::vector<MachineKey> out;
   add_device(out);
   for (size_t t = 0; t < machine.device.tiles.size(); ++t) out.push_back(of_tile(machine, t));
-  add_operation(out);
+  add_software(out);
+  add_storage(out);
+  add_failures(out);
   for (size_t l = 0; l < machine.levels.size(); ++l) add_level(machine, l, out);
   return out;
 }
