@@ -92,14 +92,27 @@ class RankStep {
   /// Works of segments priced apart.
   int64_t num_events() const { return prices_.num_events(); }
 
-  /// What all whole items together were spent on.
-  void add_whole_items(std::array<double, kNumCategories>& by_category, double& hidden_s) {
+  /// What all whole items together were spent on: `took_s`, with what messages beside their
+  /// computing added to it.
+  void add_whole_items(double took_s, std::array<double, kNumCategories>& by_category,
+                       double& hidden_s) {
+    std::array<double, kNumCategories> alone{};
     for (const Item& item : items_) {
       if (!item.is_whole) continue;
       const SegmentPrice& price = prices_.price(item.run);
-      for (size_t c = 0; c < kNumCategories; ++c) by_category[c] += price.by_category[c];
+      for (size_t c = 0; c < kNumCategories; ++c) alone[c] += price.by_category[c];
       hidden_s += price.hidden_comm_s;
     }
+    constexpr Category kComputing[] = {Category::kGemm, Category::kAttention,
+                                       Category::kMemoryBound, Category::kOptimizer};
+    double computing_s = 0.0;
+    for (const Category c : kComputing) computing_s += alone[static_cast<size_t>(c)];
+    const double more_s = took_s - std::accumulate(alone.begin(), alone.end(), 0.0);
+    if (computing_s > 0.0) {
+      for (const Category c : kComputing)
+        alone[static_cast<size_t>(c)] *= 1.0 + more_s / computing_s;
+    }
+    for (size_t c = 0; c < kNumCategories; ++c) by_category[c] += alone[c];
   }
 
   void add_spans(const RankTimes& times, std::vector<PricedSpan>& spans) {
@@ -271,7 +284,7 @@ StepPrice price_step(std::span<const PricedRank> ranks, int num_microbatches,
   for (size_t r = 0; r < ranks.size(); ++r) {
     std::array<double, kNumCategories> by_category = times[r].by_category;
     double hidden_s = times[r].hidden_comm_s;
-    steps[r].add_whole_items(by_category, hidden_s);
+    steps[r].add_whole_items(times[r].whole_items_s, by_category, hidden_s);
     by_category[static_cast<size_t>(Category::kHost)] += machine.software.step_overhead_s;
     const double spent = std::accumulate(by_category.begin(), by_category.end(), 0.0);
     const double bubble_s = std::max(0.0, price.seconds - spent);

@@ -90,6 +90,27 @@ TEST(PricedRun, ReductionsDoNotHoldUpThePipeline) {
   }
 }
 
+// What messages add to kernels is no waiting.
+TEST(PricedRun, KernelsBesideMessagesAreNoBubble) {
+  PriceRequest request =
+      request_of({"--model.flavor=8B", "--training.seq_len=8192", "--training.local_batch_size=16",
+                  "--parallelism.pipeline_parallel_microbatch_size=1",
+                  "--parallelism.pipeline_parallel_degree=4"},
+                 4);
+  double gemm_s[2] = {};
+  double bubble[2] = {};
+  for (const int slows : {0, 1}) {
+    price::set_number(request.machine, "software.message_slowdown", slows == 1 ? 3.0 : 1.0);
+    const price::StepPrice step = price_run(request).step;
+    gemm_s[slows] = step.by_category[static_cast<size_t>(price::Category::kGemm)];
+    bubble[slows] = step.bubble_fraction;
+    const double sum = std::accumulate(step.by_category.begin(), step.by_category.end(), 0.0);
+    EXPECT_NEAR(sum, step.seconds, 1e-9 * step.seconds);
+  }
+  EXPECT_GT(gemm_s[1], 1.3 * gemm_s[0]);
+  EXPECT_LT(bubble[1], bubble[0] + 0.15);
+}
+
 TEST(PricedRun, PlansAreThoseOfARunAlone) {
   const PriceRequest request = small_mesh();
   const PricedRun priced = price_run(request);
