@@ -90,9 +90,9 @@ std::string run_text(const Report& r) {
   if (c.failures.failures_per_s > 0.0) {
     const double real_days = days / c.goodput;
     text += fmt::format(
-        "goodput                {:.4f} with a checkpoint every {} ({:.6g} steps), a failure every "
+        "goodput                {:.4f} with a checkpoint every {} ({} step{}), a failure every "
         "{}: {}\n",
-        c.goodput, duration(c.interval_s), std::ceil(c.interval_s / r.step.seconds),
+        c.goodput, duration(c.interval_s), c.interval_steps, c.interval_steps == 1 ? "" : "s",
         duration(1.0 / c.failures.failures_per_s),
         real_days < kMostDays ? fmt::format("{:.2f} days", real_days) : "never done");
     text += fmt::format("spares                 {} beside {} nodes, enough 99 times in 100\n",
@@ -165,7 +165,9 @@ Reliability reliability_of(double num_parameters, int num_devices, const StepPri
   const double down = machine.failures.per_device_s * node * machine.failures.repair_s;
   r.num_spares = num_spares(r.num_nodes, std::min(1.0, down));
   if (r.failures.failures_per_s > 0.0) {
-    r.interval_s = best_interval_s(r.failures);
+    r.interval_steps =
+        std::max<int64_t>(1, std::llround(std::ceil(best_interval_s(r.failures) / step.seconds)));
+    r.interval_s = static_cast<double>(r.interval_steps) * step.seconds;
     r.goodput = goodput(r.failures, r.interval_s);
   }
   return r;

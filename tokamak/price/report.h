@@ -20,7 +20,8 @@ struct FlopsCount {
 struct Reliability {
   CheckpointCost checkpoint;
   FailureModel failures;
-  double interval_s = 0.0;  ///< between checkpoints, with the greatest goodput
+  int64_t interval_steps = 0;  ///< between checkpoints, with the greatest goodput
+  double interval_s = 0.0;     ///< what these take
   double goodput = 1.0;
   int num_nodes = 1;
   int num_spares = 0;  ///< nodes that are enough 99 times in 100
