@@ -111,6 +111,12 @@ TEST(Cli, BenchOpWritesAMachineFile) {
   EXPECT_GT(price::get_number(own, "device.peak_flops_fp32"), 1e8);
   EXPECT_GT(price::get_number(own, "device.memory_bytes_per_s"), 1e8);
   EXPECT_EQ(price::get_number(own, "device.gemm_efficiency_fp32"), 1.0);
+  const auto priced =
+      run_program({TOK_PROGRAM, "plan", "--model.name=llama3", "--model.flavor=debugmodel",
+                   "--training.dataset=synthetic", "--training.mixed_precision_param=float32",
+                   "--cluster", file.string(), "--gpus", "1"});
+  EXPECT_EQ(priced.exit_code, 0) << priced.err;
+  EXPECT_NE(priced.out.find("the fp32 peak"), std::string::npos) << priced.out;
   std::vector<std::string> refine = bench;
   refine.insert(refine.end(), {"--machine", "h100"});
   EXPECT_EQ(run_program(refine).exit_code, 0);

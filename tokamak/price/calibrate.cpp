@@ -103,6 +103,9 @@ std::string device_toml(const std::string& base, const std::string& device, doub
     add(fmt::format("peak_flops_{}", suffix), product, Dimension::kFlopsPerSecond);
     add("memory_bytes", memory_bytes, Dimension::kBytes);
     add("memory_bytes_per_s", memory, Dimension::kBytesPerSecond);
+    // Products of any shape at their best rate, all of the device at once.
+    add("num_sms", 1.0, Dimension::kNone);
+    add("tile_1x1", 1.0, Dimension::kNone);
   } else {
     const Machine machine = load_machine(base);
     peak = machine.device.peak_flops[static_cast<size_t>(precision)];

@@ -9,6 +9,7 @@
 #include "tokamak/price/device_spread.h"
 #include "tokamak/price/pictures.h"
 #include "tokamak/train/flops.h"
+#include "tokamak/train/options.h"
 #include "tokamak/train/profile_trace.h"
 #include "tokamak/train/scratch_use.h"
 
@@ -125,13 +126,16 @@ price::Report report_of(const PriceRequest& request, const PricedRun& run, doubl
   const PlannedRanks::Rank& fullest = run.planned.fullest();
   const int64_t seq_len = request.config.training.seq_len;
   const FlopsShape shape = flops_shape(run.model, seq_len);
+  const RunShape planned = shape_of(request.config, run.model, {.degrees = request.degrees});
+  const price::Precision products =
+      planned.training.compute == DType::kF32 ? price::Precision::kFp32 : request.linear;
   price::Report report{
       .model = fmt::format("{} {}", run.model.name, run.model.flavor),
       .machine = request.machine.name,
       .num_devices = request.degrees.world(),
       .mesh = mesh_text(request.degrees),
       .schedule = schedule_text(request, run),
-      .precision = request.linear,
+      .precision = products,
       .device_graphs = run.options.device_graphs,
       .slowest_lag = price::slowest_lag(request.machine.device, request.degrees.world()),
       .step = run.step,
@@ -140,7 +144,7 @@ price::Report report_of(const PriceRequest& request, const PricedRun& run, doubl
                 {"Megatron-LM", megatron_flops_per_token(run.model, seq_len)},
                 {"NeMo 24.09", nemo_flops_per_token(run.model, seq_len)},
                 {"causal", causal_flops_per_token(shape)}},
-      .peak_flops = request.machine.device.peak_flops[static_cast<size_t>(request.linear)],
+      .peak_flops = request.machine.device.peak_flops[static_cast<size_t>(products)],
       .memory_rank = fullest.rank,
       .memory = fullest.plan->memory,
       .memory_limit_bytes = run.memory_limit_bytes,
