@@ -8,6 +8,7 @@
 #include "tokamak/cli/run_config.h"
 #include "tokamak/config/check.h"
 #include "tokamak/config/describe.h"
+#include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/price/pictures.h"
@@ -24,21 +25,13 @@ struct Point {
   std::vector<std::string> overrides;  // after those of the command line
 };
 
-void check_connects(const price::Machine& machine, int64_t num_gpus) {
-  if (num_gpus == 1 || machine.levels.empty()) return;
-  const price::Level& outermost = machine.levels.back();
-  TOK_REQUIRE(outermost.num_devices == 0 || num_gpus <= outermost.num_devices,
-              "--gpus {}: {} connects {} ({}.num_devices)", num_gpus, machine.name,
-              outermost.num_devices, outermost.name);
-}
-
 std::optional<PriceRequest> request_of(const PriceWords& words, const Point& point) {
   std::vector<std::string> args = words.rest;
   args.insert(args.end(), point.overrides.begin(), point.overrides.end());
   args.push_back(fmt::format("--world-size={}", point.num_gpus));
   const auto run = load_run_config(args, "plan", {.source = "none"});
   if (!run) return std::nullopt;
-  check_connects(point.machine, point.num_gpus);
+  price::require_devices(point.machine, point.num_gpus, fmt::format("--gpus {}", point.num_gpus));
   return PriceRequest{.config = run->config,
                       .degrees = run->place.degrees,
                       .machine = point.machine,
@@ -97,13 +90,12 @@ std::string sweep_text(const Sweep& sweep, const std::vector<price::Report>& rep
     const price::Report& r = reports[i];
     const double comm =
         r.step.by_category[static_cast<size_t>(price::Category::kExposedComm)] / r.step.seconds;
-    text +=
-        fmt::format("{:<{}}{:>8}{:>12.4f}{:>14.1f}{:>9.2f}{:>12.2f}{:>10.2f}{:>10.2f}{:>12.2f}{}\n",
-                    sweep.values[i], width, r.num_devices, r.step.seconds, r.device_tokens_per_s(),
-                    100.0 * r.device_flops(r.flops[0]) / r.peak_flops,
-                    100.0 * r.device_tokens_per_s() / reports[0].device_tokens_per_s(),
-                    100.0 * comm, 100.0 * r.step.bubble_fraction,
-                    r.memory_bytes() / 1024.0 / 1024.0 / 1024.0, r.fits() ? "" : "  does not fit");
+    text += fmt::format(
+        "{:<{}}{:>8}{:>12.4f}{:>14.1f}{:>9.2f}{:>12.2f}{:>10.2f}{:>10.2f}{:>12.2f}{}\n",
+        sweep.values[i], width, r.num_devices, r.step.seconds, r.device_tokens_per_s(),
+        100.0 * r.device_flops(r.flops[0]) / r.peak_flops,
+        100.0 * r.device_tokens_per_s() / reports[0].device_tokens_per_s(), 100.0 * comm,
+        100.0 * r.step.bubble_fraction, r.memory_bytes() / kGiB, r.fits() ? "" : "  does not fit");
   }
   return text + fmt::format("MFU as {} counts, of {:.0f} TFLOP/s; relative to the first line\n",
                             reports[0].flops[0].name, 1e-12 * reports[0].peak_flops);
@@ -183,10 +175,7 @@ int run_price(const PriceWords& words) {
     fmt::print("{}", base.machine.describe());
     return 0;
   }
-  if (words.search) {
-    check_connects(base.machine, *words.num_gpus);
-    return run_search(words, base.machine);
-  }
+  if (words.search) return run_search(words, base.machine);
   base.num_gpus = words.num_gpus ? *words.num_gpus : std::stoll(words.sweep->values[0]);
   if (words.sweep) return run_sweep(words, base);
   const auto request = request_of(words, base);

@@ -100,6 +100,22 @@ void set_number(Machine& machine, std::string_view assignment, std::string_view 
   assign(machine, key, value * si_per_unit(key.dimension, unit, who), option, who);
 }
 
+void require_devices(const Machine& machine, int64_t num_devices, std::string_view who) {
+  if (num_devices <= 1) return;
+  TOK_REQUIRE(!machine.levels.empty(), "{}: {} has no levels: a machine of one device", who,
+              machine.name);
+  const Level& outermost = machine.levels.back();
+  TOK_REQUIRE(outermost.num_devices == 0 || num_devices <= outermost.num_devices,
+              "{}: {} connects {} ({}.num_devices)", who, machine.name, outermost.num_devices,
+              outermost.name);
+}
+
+void require_products(const Machine& machine, Precision precision) {
+  TOK_REQUIRE(machine.device.peak_flops[static_cast<size_t>(precision)] > 0.0,
+              "{}: {} has no rate of products in {}", machine.name, machine.device.name,
+              name_of(precision));
+}
+
 double get_number(const Machine& machine, std::string_view key) {
   return find_key(machine, key, machine.name).value(machine);
 }

@@ -195,6 +195,12 @@ void set_number(Machine& machine, std::string_view assignment, std::string_view 
 /// the memory. A loaded machine has passed.
 void validate(const Machine& machine);
 
+/// Throws Error that begins with `who` where the fabric connects fewer devices.
+void require_devices(const Machine& machine, int64_t num_devices, std::string_view who);
+
+/// Throws Error where the device has no products in `precision`.
+void require_products(const Machine& machine, Precision precision);
+
 /// Reads and writes one number by key, in SI units. Throws Error if there is no such key.
 double get_number(const Machine& machine, std::string_view key);
 void set_number(Machine& machine, std::string_view key, double value);

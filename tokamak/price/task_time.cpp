@@ -48,8 +48,7 @@ double element_bytes(Precision precision) {
 double product_rate(const Machine& machine, Precision precision) {
   const auto p = static_cast<size_t>(precision);
   const Device& d = machine.device;
-  TOK_REQUIRE(d.peak_flops[p] > 0.0, "{}: {} has no rate of products in {}", machine.name, d.name,
-              name_of(precision));
+  require_products(machine, precision);
   return d.peak_flops[p] * d.gemm_efficiency[p] * machine.software.power_derate;
 }
 

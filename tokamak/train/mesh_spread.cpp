@@ -47,18 +47,19 @@ DataSpread spread_of(const Degrees& d, const price::StageCosts& costs,
   const auto tp = static_cast<int>(d.tp);
   const auto owners = static_cast<int>(d.dp_shard * d.cp);
   const auto replicas = static_cast<int>(d.dp_replicate);
-  const price::GroupLayout hop = price::strided_layout(2, tp * owners * replicas, machine);
   const price::GroupLayout all = price::strided_layout(static_cast<int>(d.world()), 1, machine);
   const double launch_s = machine.device.launch_s;
-  DataSpread spread{
-      .owners = owners,
-      .replicas = replicas,
-      .hop_s = launch_s +
-               price::collective_seconds(Collective::kSendRecv, costs.hop_bytes, hop, machine),
-      .norm_s = launch_s +
-                price::collective_seconds(Collective::kAllReduce, sizeof(double), all, machine),
-      .ends = price::strided_layout(
-          2, std::max(1, static_cast<int>(d.pp) - 1) * tp * owners * replicas, machine)};
+  DataSpread spread{.owners = owners,
+                    .replicas = replicas,
+                    .norm_s = launch_s + price::collective_seconds(Collective::kAllReduce,
+                                                                   sizeof(double), all, machine)};
+  if (d.pp > 1) {
+    const int stride = tp * owners * replicas;
+    const price::GroupLayout hop = price::strided_layout(2, stride, machine);
+    spread.hop_s =
+        launch_s + price::collective_seconds(Collective::kSendRecv, costs.hop_bytes, hop, machine);
+    spread.ends = price::strided_layout(2, static_cast<int>(d.pp - 1) * stride, machine);
+  }
   find_groups(d, costs, machine, spread);
   return spread;
 }

@@ -47,6 +47,12 @@ GroupKey group_key(const SearchPoint& p) {
           sharding_text(p)};
 }
 
+// At points that share a stage's costs.
+struct Look {
+  std::map<GroupKey, Group> groups;
+  std::string error;  // why their mesh has no plan, or empty
+};
+
 // Of what stages save for their backward, one rank alone may hold less.
 constexpr double kSurelySaved = 0.8;
 
@@ -87,12 +93,15 @@ class Scorer {
       stages.push_back(&members);
       probes_[key];
     }
-    std::vector<std::map<GroupKey, Group>> looks(stages.size());
+    std::vector<Look> looks(stages.size());
     in_parallel(stages.size(), request_.num_threads,
                 [&](size_t s) { looks[s] = look_at(*stages[s]); });
+    const bool has_any = std::any_of(looks.begin(), looks.end(),
+                                     [](const Look& look) { return look.error.empty(); });
+    TOK_REQUIRE(has_any, "--search: {}", looks.front().error);
     std::vector<const Group*> groups;
-    for (const auto& look : looks) {
-      for (const auto& [key, group] : look) groups.push_back(&group);
+    for (const Look& look : looks) {
+      for (const auto& [key, group] : look.groups) groups.push_back(&group);
     }
     score(groups);
     sort();
@@ -121,13 +130,14 @@ class Scorer {
   }
 
   // The groups of points that share a stage's costs, with bounds from stages of whole backwards.
-  std::map<GroupKey, Group> look_at(const std::vector<const SearchPoint*>& points) {
-    std::map<GroupKey, Group> groups;
+  Look look_at(const std::vector<const SearchPoint*>& points) {
+    Look look;
     Probes& probes = probes_.at(stage_key(*points[0]));
     try {
       probes.whole = probe(*points[0], false);
-    } catch (const Error&) {
-      return {};  // a mesh that leaves a rank without a head, a row or a token
+    } catch (const Error& e) {
+      look.error = e.what();  // a mesh that leaves a rank without a head, a row or a token
+      return look;
     }
     const price::StageCosts& costs = *probes.whole;
     const price::StageModules all{
@@ -155,11 +165,11 @@ class Scorer {
       }
       least.seconds = std::max(least.seconds, share_s * static_cast<double>(p->num_microbatches));
       if (least.bytes > limit_) continue;
-      Group& group = groups[group_key(*p)];
+      Group& group = look.groups[group_key(*p)];
       group.least_s = group.points.empty() ? least.seconds : std::min(group.least_s, least.seconds);
       group.points.push_back({p, least});
     }
-    return groups;
+    return look;
   }
 
   // The most promising first, until none that is left can be among the best. A batch has a fixed

@@ -42,6 +42,7 @@ class LastPlans {
 price::Machine machine_for(const std::string& names, const RowPriceOptions& options) {
   price::Machine machine = price::load_machine(names);
   for (const std::string& assignment : options.assignments) price::set_number(machine, assignment);
+  price::validate(machine);
   return machine;
 }
 

@@ -18,6 +18,10 @@ class Search {
       : request_(request), machine_(request.machine), model_(spec_of(request.config)) {}
 
   SearchResult run() {
+    price::require_devices(machine_, request_.num_gpus,
+                           fmt::format("--search: --gpus {}", request_.num_gpus));
+    for (const price::Precision precision : request_.precisions)
+      price::require_products(machine_, precision);
     const SearchBounds bounds = bounds_of();
     const std::vector<SearchPoint> points = search_points(model_, bounds);
     TOK_REQUIRE(!points.empty(),
@@ -42,17 +46,27 @@ class Search {
     TOK_REQUIRE(t.global_batch_size > 0,
                 "--search: training.global_batch_size = {}: wanted the batch that all plans share",
                 t.global_batch_size);
-    constexpr int64_t kLargestTp = 16;
-    int64_t largest_tp = 1;
-    for (const price::Level& level : machine_.levels) {
-      if (level.num_devices > 0 && level.num_devices <= 72)
-        largest_tp = std::max<int64_t>(largest_tp, level.num_devices);
-    }
     return {.num_gpus = request_.num_gpus,
             .global_batch = t.global_batch_size,
             .seq_len = t.seq_len,
-            .largest_tp = std::min(largest_tp, kLargestTp),
+            .largest_tp = largest_tp(),
             .precisions = request_.precisions};
+  }
+
+  // Tensor parallelism waits for each of its messages: it stays where a device has at least twice
+  // the bandwidth that it has to the whole fabric.
+  int64_t largest_tp() const {
+    constexpr int64_t kMost = 16;
+    if (machine_.levels.empty()) return 1;
+    const price::Level& outermost = machine_.levels.back();
+    int64_t largest = 1;
+    for (const price::Level& level : machine_.levels) {
+      const bool is_fast =
+          &level == &machine_.levels.front() || level.bytes_per_s >= 2.0 * outermost.bytes_per_s;
+      const int64_t devices = level.num_devices > 0 ? level.num_devices : request_.num_gpus;
+      if (is_fast) largest = std::max(largest, devices);
+    }
+    return std::min(largest, kMost);
   }
 
   // Closed forms err by a few percent, so some more than are asked for are priced.

@@ -38,7 +38,7 @@ struct SearchBounds {
   int64_t num_gpus = 1;
   int64_t global_batch = 1;  ///< sequences
   int64_t seq_len = 1;
-  int64_t largest_tp = 8;  ///< devices of the fabric's innermost level
+  int64_t largest_tp = 8;  ///< where the fabric is fast
   std::vector<price::Precision> precisions{price::Precision::kBf16};
 };
 

@@ -107,7 +107,32 @@ TEST(Search, SaysWhatIsWrong) {
             "--search: training.global_batch_size = -1: wanted the batch that all plans share");
   request = small_search();
   price::set_number(request.machine, "device.memory_bytes", 2e9);
-  EXPECT_EQ(error_of(request).rfind("--search: ", 0), 0U) << error_of(request);
+  EXPECT_NE(error_of(request).find("wanted more --gpus or a smaller model"), std::string::npos)
+      << error_of(request);
+  request = small_search();
+  request.precisions.push_back(price::Precision::kFp8);
+  request.machine = price::load_machine("a100-80");
+  EXPECT_NE(error_of(request).find("has no rate of products in fp8"), std::string::npos)
+      << error_of(request);
+  request = small_search();
+  request.machine = price::load_machine("h100-sxm");
+  EXPECT_NE(error_of(request).find("h100-sxm has no levels: a machine of one device"),
+            std::string::npos)
+      << error_of(request);
+}
+
+// Meshes over all devices of a fabric have no room for the second stage of their probes.
+TEST(Search, FindsTheSamePlansWhereTheFabricEnds) {
+  SearchRequest request = small_search();
+  request.machine = price::load_machine("h100-sxm+hgx-h100");
+  price::set_number(request.machine, "nvlink.num_devices", 0.0);
+  const SearchResult endless = search_plans(request);
+  price::set_number(request.machine, "nvlink.num_devices", 8.0);
+  const SearchResult ends = search_plans(request);
+  EXPECT_EQ(ends.num_points, endless.num_points);
+  ASSERT_EQ(ends.best.size(), endless.best.size());
+  for (size_t i = 0; i < ends.best.size(); ++i)
+    EXPECT_EQ(ends.best[i].step.seconds, endless.best[i].step.seconds) << i;
 }
 
 }  // namespace

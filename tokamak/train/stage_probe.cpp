@@ -190,6 +190,13 @@ std::vector<std::unique_ptr<PlannedRun>> probe_runs(const ModelSpec& spec, RunSh
   return runs;
 }
 
+// A probe's second rank may lie beyond the machine; nothing is read of messages to it.
+price::Machine with_room(price::Machine machine) {
+  if (machine.levels.empty()) machine.levels.push_back({.bytes_per_s = 1.0});
+  machine.levels.back().num_devices = 0;
+  return machine;
+}
+
 double saved_bytes(const Plan& plan) {
   double bytes = 0.0;
   for (const MemoryRow& row : plan.memory)
@@ -228,10 +235,11 @@ StageCosts probe_stages(const ModelSpec& model, const RunShape& base, bool split
   costs.span = d.mesh.degree({MeshAxis::kCp, MeshAxis::kTp});
   read_memory(run, depths, costs);
   read_parameters(run, depths, costs);
-  read_update(run, machine, how, costs);
+  const price::Machine roomy = with_room(machine);
+  read_update(run, roomy, how, costs);
   const auto block_weight =
       static_cast<double>(model.num_layers) / static_cast<double>(spec.num_layers);
-  read_times(run.plan(), depths, {machine, how, block_weight, num_gpus}, costs);
+  read_times(run.plan(), depths, {roomy, how, block_weight, num_gpus}, costs);
   for (const auto& planned : runs) raise_scratch(planned->plan(), depths, costs);
   return costs;
 }
