@@ -65,11 +65,12 @@ std::vector<std::string> overrides_for_gpus(const PriceWords& words, const Point
   return overrides;
 }
 
-Point point_of(const PriceWords& words, const Point& base, const std::string& value) {
+Point point_of(const PriceWords& words, const Point& base, size_t i) {
   const Sweep& sweep = *words.sweep;
+  const std::string& value = sweep.values[i];
   Point point = base;
-  if (sweep.key == "gpus") {
-    point.num_gpus = std::stoll(value);
+  if (!sweep.gpus.empty()) {
+    point.num_gpus = sweep.gpus[i];
     point.overrides = overrides_for_gpus(words, base, point.num_gpus);
   } else if (is_machine_key(base.machine, sweep.key)) {
     price::set_number(point.machine, fmt::format("{}={}", sweep.key, value), "--sweep");
@@ -123,8 +124,8 @@ std::string sweep_csv(const Sweep& sweep, const std::vector<price::Report>& repo
 int run_sweep(const PriceWords& words, const Point& base) {
   const Sweep& sweep = *words.sweep;
   std::vector<price::Report> reports;
-  for (const std::string& value : sweep.values) {
-    const auto request = request_of(words, point_of(words, base, value));
+  for (size_t i = 0; i < sweep.values.size(); ++i) {
+    const auto request = request_of(words, point_of(words, base, i));
     if (!request) return 0;
     reports.push_back(report_of(*request, price_run(*request), words.tokens));
   }
@@ -176,7 +177,7 @@ int run_price(const PriceWords& words) {
     return 0;
   }
   if (words.search) return run_search(words, base.machine);
-  base.num_gpus = words.num_gpus ? *words.num_gpus : std::stoll(words.sweep->values[0]);
+  base.num_gpus = words.num_gpus ? *words.num_gpus : words.sweep->gpus[0];
   if (words.sweep) return run_sweep(words, base);
   const auto request = request_of(words, base);
   if (!request) return 0;

@@ -16,7 +16,8 @@ namespace tokamak::cli {
 struct Sweep {
   std::string key;
   std::vector<std::string> values;
-  bool is_weak = true;  ///< of gpus: the batch grows with them
+  std::vector<int64_t> gpus;  ///< the same, where the key is "gpus"
+  bool is_weak = true;        ///< of gpus: the batch grows with them
 };
 
 /// The words that ask for a price.

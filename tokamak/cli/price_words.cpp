@@ -51,7 +51,7 @@ Sweep parse_sweep(const std::string& text) {
       sweep.is_weak = value == "weak";
     } else {
       TOK_REQUIRE(!value.empty(), "--sweep {}: wanted key=a,b,c", text);
-      if (sweep.key == "gpus") parse_gpus("--sweep gpus=", value);
+      if (sweep.key == "gpus") sweep.gpus.push_back(parse_gpus("--sweep gpus=", value));
       sweep.values.push_back(value);
     }
     begin = end + 1;

@@ -8,7 +8,7 @@
 
 namespace tokamak::price {
 
-/// The expected greatest of n independent standard normal numbers: 0 for one, 2.4 for 64, 3.4 for
+/// The expected greatest of n independent standard normal numbers: 0 for one, 2.3 for 64, 3.4 for
 /// 2,048 (Blom 1958, within 0.03).
 double expected_greatest(int64_t n);
 

@@ -15,12 +15,6 @@ double goodput(const FailureModel& m, double interval_s) {
   return interval_s / spent;
 }
 
-double goodput_first_order(const FailureModel& m, double interval_s) {
-  const double saved = 1.0 - m.stall_s / interval_s;
-  const double lost = m.failures_per_s * (m.recovery_s() + interval_s / 2.0);
-  return std::max(0.0, saved) * std::max(0.0, 1.0 - lost);
-}
-
 double best_interval_s(const FailureModel& m) {
   constexpr double kShortest = 1.0;
   constexpr double kLongest = 30 * 86400.0;

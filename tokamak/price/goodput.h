@@ -19,9 +19,6 @@ struct FailureModel {
 /// Useful over all time, with a checkpoint after every `interval_s` of useful work.
 double goodput(const FailureModel& model, double interval_s);
 
-/// The same to first order in the failure rate, as papers count it; 0 where that is negative.
-double goodput_first_order(const FailureModel& model, double interval_s);
-
 /// The interval with the greatest goodput; at least `durable_s` and a second.
 double best_interval_s(const FailureModel& model);
 

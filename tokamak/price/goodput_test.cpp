@@ -13,11 +13,12 @@ namespace {
 constexpr double kHour = 3600.0;
 constexpr double kDay = 86400.0;
 
-// Meta RSC-1 (arXiv 2410.21680): effective training time of 2,000 nodes of 8.
+// Meta RSC-1 (arXiv 2410.21680): effective training time of 2,000 nodes of 8. The paper counts to
+// first order in the failure rate: 0.684 and 0.932.
 TEST(Goodput, MeetsRsc1) {
   const FailureModel rsc{.failures_per_s = 2000 * 6.5e-3 / kDay, .restart_s = 300.0};
-  EXPECT_NEAR(goodput_first_order(rsc, kHour), 0.684, 5e-4);
-  EXPECT_NEAR(goodput_first_order(rsc, 300.0), 0.932, 5e-4);
+  EXPECT_NEAR(goodput(rsc, kHour), 0.720, 5e-4);
+  EXPECT_NEAR(goodput(rsc, 300.0), 0.934, 5e-4);
   const auto mean_hours = [](int gpus) { return 24.0 / (gpus / 8 * 6.5e-3); };
   EXPECT_NEAR(mean_hours(16384), 1.80, 5e-3);
   EXPECT_NEAR(mean_hours(131072), 0.23, 5e-3);
@@ -65,7 +66,6 @@ TEST(Goodput, ChecksNoOftenerThanCheckpointsBecomeDurable) {
   const FailureModel m{.failures_per_s = 1e-4, .stall_s = 0.01, .durable_s = 300.0};
   EXPECT_EQ(best_interval_s(m), 300.0);
   EXPECT_EQ(goodput({.stall_s = 2.0}, 98.0), 0.98) << "nothing fails";
-  EXPECT_EQ(goodput_first_order({.failures_per_s = 1.0, .restart_s = 100.0}, 10.0), 0.0);
 }
 
 // Work, stall, failures at exponential times; a failure costs recovery, during which others may

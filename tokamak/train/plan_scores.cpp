@@ -1,18 +1,16 @@
 #include "tokamak/train/plan_scores.h"
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
 #include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <set>
-#include <thread>
 #include <tuple>
 
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
+#include "tokamak/core/in_parallel.h"
 #include "tokamak/price/device_spread.h"
 #include "tokamak/train/mesh_spread.h"
 #include "tokamak/train/options.h"
@@ -313,27 +311,6 @@ std::vector<const Scored*> leaders(const std::vector<Scored>& scored) {
       chosen.push_back(&s);
   }
   return chosen;
-}
-
-void in_parallel(size_t count, int num_threads, const std::function<void(size_t)>& work) {
-  std::atomic<size_t> next{0};
-  std::vector<std::exception_ptr> errors(count);
-  const auto run = [&] {
-    for (size_t i = next++; i < count; i = next++) {
-      try {
-        work(i);
-      } catch (...) {
-        errors[i] = std::current_exception();
-      }
-    }
-  };
-  std::vector<std::thread> threads;
-  for (int t = 1; t < num_threads; ++t) threads.emplace_back(run);
-  run();
-  for (std::thread& thread : threads) thread.join();
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
 }
 
 }  // namespace tokamak

@@ -1,7 +1,6 @@
 // Closed forms of a search's points, as far as they may be among the best.
 #pragma once
 
-#include <functional>
 #include <vector>
 
 #include "tokamak/price/closed_form.h"
@@ -27,8 +26,5 @@ Scores score_points(const SearchRequest& request, const std::vector<SearchPoint>
 
 /// Of points that differ in little, the first alone: a table shall show choices.
 std::vector<const Scored*> leaders(const std::vector<Scored>& scored);
-
-/// Runs work(0) ... work(count - 1), in any order. The first error by index is thrown.
-void in_parallel(size_t count, int num_threads, const std::function<void(size_t)>& work);
 
 }  // namespace tokamak

@@ -5,6 +5,7 @@
 
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
+#include "tokamak/core/in_parallel.h"
 #include "tokamak/train/flops.h"
 #include "tokamak/train/options.h"
 #include "tokamak/train/plan_scores.h"

@@ -1,0 +1,12 @@
+// Independent works on some threads.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+
+namespace tokamak {
+
+/// Runs work(0) ... work(count - 1), in any order. The first error by index is thrown.
+void in_parallel(size_t count, int num_threads, const std::function<void(size_t)>& work);
+
+}  // namespace tokamak
