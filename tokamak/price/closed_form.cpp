@@ -1,11 +1,28 @@
 #include "tokamak/price/closed_form.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "tokamak/price/task_time.h"
 
 namespace tokamak::price {
 namespace {
+
+// Parameters of stages, with what buckets add so that owners have whole slices.
+struct Elements {
+  Elements(const StageCosts& c, int owners) {
+    const double unit = c.slice_unit * owners;
+    const auto pad = [&](double elements) { return std::ceil(elements / unit) * unit; };
+    tied = pad(c.tied_elements);
+    of = {.base = c.elements.base,
+          .layer = pad(c.elements.layer),
+          .embedding = tied + pad(c.elements.embedding - c.tied_elements),
+          .head = tied + pad(c.elements.head - c.tied_elements)};
+  }
+
+  StageSum of;
+  double tied = 0.0;  // of a tied table
+};
 
 // Buckets of a kind that a rank holds, and what one of them costs at the ends of a step.
 struct Bucket {
@@ -46,8 +63,9 @@ struct Buckets {
           const Machine& machine) {
     const StageSum& tp_reduce = c.places[static_cast<size_t>(groups.place)].fast.tp_reduce;
     const int stage_link = link_of(strided_layout(c.span, 1, machine));
+    const Elements elements(c, spread.owners);
     const auto bucket = [&](double StageSum::*of) {
-      return bucket_of(c.elements.*of, tp_reduce.*of, c, spread, groups, stage_link, machine);
+      return bucket_of(elements.of.*of, tp_reduce.*of, c, spread, groups, stage_link, machine);
     };
     layer = bucket(&StageSum::layer);
     embedding = bucket(&StageSum::embedding);
@@ -134,20 +152,20 @@ constexpr double kAlignmentBytes = 1024.0 * 1024.0;
 
 // All but the slots.
 double rank_bytes(const StageCosts& c, const PipelineShape& shape, const DataSpread& spread,
-                  int rank) {
+                  const Elements& padded, int rank) {
   double elements = 0.0;
   double scratch = 0.0;
   bool has_start = false;
   bool has_ends = false;
   for (const int s : shape.stages_of[static_cast<size_t>(rank)]) {
     const StageModules& stage = shape.stages[static_cast<size_t>(s)];
-    elements += c.elements(stage);
+    elements += padded.of(stage);
     scratch = std::max(scratch, c.scratch(stage));
     has_start = has_start || stage.has_embedding;
     has_ends = has_start && stage.has_head;
   }
   // A tied table is there once.
-  if (c.is_tied && has_ends) elements -= c.elements.embedding;
+  if (has_ends) elements -= padded.tied;
   const double slice = elements / spread.owners;
   const bool has_copies = spread.owners > 1 || c.compute_bytes != c.master_bytes;
   double bytes =
@@ -181,11 +199,12 @@ class Pipeline {
     double late_s = 0.0;  // of gathers, after what a rank waits for anyway
     double update = 0.0;
     double bytes = 0.0;
+    const Elements elements(c_, spread_.owners);
     for (int r = 0; r < shape_.num_ranks; ++r) {
       const auto at = static_cast<size_t>(r);
       late_s = std::max(late_s, unshard_s(shape_, r, buckets_of(r)) - use_.first_s[at]);
       update = std::max(update, update_s(r));
-      bytes = std::max(bytes, use_.slot_bytes[at] + rank_bytes(c_, shape_, spread_, r));
+      bytes = std::max(bytes, use_.slot_bytes[at] + rank_bytes(c_, shape_, spread_, elements, r));
     }
     seconds -= use_.cooler_s / spread_.owners;
     seconds += late_s + update + spread_.norm_s + tie_s() + machine_.software.step_overhead_s;
@@ -256,8 +275,9 @@ class Pipeline {
 
   // Gradients of a table that both ends of the pipeline hold.
   double tie_s() const {
-    if (!c_.is_tied || shape_.rank_of_stage.front() == shape_.rank_of_stage.back()) return 0.0;
-    const double bytes = c_.elements.embedding / spread_.owners * c_.gradient_bytes;
+    if (c_.tied_elements == 0.0 || shape_.rank_of_stage.front() == shape_.rank_of_stage.back())
+      return 0.0;
+    const double bytes = c_.tied_elements / spread_.owners * c_.gradient_bytes;
     return machine_.device.launch_s +
            collective_seconds(Collective::kAllReduce, bytes, spread_.ends, machine_);
   }
@@ -298,6 +318,7 @@ double least_flat_seconds(const StageCosts& costs, const StageModules& model, in
 
 double least_bytes(const StageCosts& costs, const PipelineShape& shape, const DataSpread& spread) {
   using enum PipelineItemKind;
+  const Elements elements(costs, spread.owners);
   double most = 0.0;
   for (int r = 0; r < shape.num_ranks; ++r) {
     double least_held = 0.0;  // of a microbatch in flight
@@ -317,7 +338,7 @@ double least_bytes(const StageCosts& costs, const PipelineShape& shape, const Da
       least_held = is_first ? held : std::min(least_held, held);
       is_first = false;
     }
-    most = std::max(most, rank_bytes(costs, shape, spread, r) +
+    most = std::max(most, rank_bytes(costs, shape, spread, elements, r) +
                               shape.in_flight[static_cast<size_t>(r)] * least_held);
   }
   return most;

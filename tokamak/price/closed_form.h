@@ -72,12 +72,13 @@ struct StageCosts {
   /// Indices into `held` in the order in which a stage makes them: with embedding, inner, with
   /// head.
   std::array<std::vector<int>, 3> held_order;
-  StageSum scratch;          ///< bytes while a segment runs
-  StageSum elements;         ///< parameters of one tp rank, as buckets pad them
-  double hop_bytes = 0.0;    ///< from a stage to the next
-  double input_bytes = 0.0;  ///< tokens, labels, results
+  StageSum scratch;            ///< bytes while a segment runs
+  StageSum elements;           ///< parameters of one tp rank; a tied table with both ends
+  double tied_elements = 0.0;  ///< of that table, which has a bucket of its own
+  double slice_unit = 1.0;     ///< buckets are padded to a multiple of it for each owner
+  double hop_bytes = 0.0;      ///< from a stage to the next
+  double input_bytes = 0.0;    ///< tokens, labels, results
   bool is_split = false;
-  bool is_tied = false;
   double master_bytes = 4.0;  ///< of an element
   double compute_bytes = 2.0;
   double gradient_bytes = 4.0;

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/parallel/bucket_layout.h"
 #include "tokamak/price/segment_price.h"
 #include "tokamak/train/planned_ranks.h"
 #include "tokamak/train/probe_stages.h"
@@ -138,16 +139,18 @@ void read_parameters(const PlannedRun& run, const Depths& depths, StageCosts& co
     const size_t at = name.find(".s") + 2;
     std::from_chars(name.data() + at, name.data() + name.size(), stage);
     TOK_CHECK(stage >= 0, "{} names no stage", name);
-    elements[stage] += static_cast<double>(decl.type.numel() * owners);
+    const auto numel = static_cast<double>(decl.type.numel() * owners);
+    elements[stage] += numel;
+    if (name.ends_with(".tied")) costs.tied_elements += numel;
   }
   costs.elements = elements.sum();
   const TrainingGraphOptions& t = run.shape().training;
   costs.master_bytes = static_cast<double>(size_of(t.master));
   costs.compute_bytes = static_cast<double>(size_of(t.compute));
   costs.gradient_bytes = static_cast<double>(size_of(gradient_dtype(t.compute)));
-  costs.is_tied = run.config().tied;
-  // One bucket holds the tied table here, where both ends are one rank's.
-  if (costs.is_tied) costs.elements.head += costs.elements.embedding;
+  costs.slice_unit = static_cast<double>(kBucketAlignment);
+  // Here both ends are one rank's, which has the table once.
+  costs.elements.head += costs.tied_elements;
 }
 
 void read_update(const PlannedRun& run, const price::Machine& machine,
