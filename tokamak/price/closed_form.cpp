@@ -316,6 +316,14 @@ double least_flat_seconds(const StageCosts& costs, const StageModules& model, in
          std::max(backward_s, buckets.sum(model, &Bucket::reduce_s));
 }
 
+double held_bytes(const HeldKind& kind, const StageSum& size, const StageModules& stage) {
+  // What a layer keeps of the embedding before it; the embedding keeps nothing, as it reads tokens.
+  const bool is_embedding_alone = stage.layers == 0 && stage.has_embedding && !stage.has_head;
+  const bool is_kept =
+      kind.from == PipelineItemKind::kForward && kind.to != PipelineItemKind::kSendForward;
+  return is_embedding_alone && is_kept ? 0.0 : size(stage);
+}
+
 double least_bytes(const StageCosts& costs, const PipelineShape& shape, const DataSpread& spread) {
   using enum PipelineItemKind;
   const Elements elements(costs, spread.owners);
@@ -329,7 +337,7 @@ double least_bytes(const StageCosts& costs, const PipelineShape& shape, const Da
       double after = 0.0;
       for (const auto& [kind, bytes] : costs.held) {
         if (kind.from != kForward && kind.from != kBackwardInput) continue;
-        const double size = bytes(shape.stages[static_cast<size_t>(s)]);
+        const double size = held_bytes(kind, bytes, shape.stages[static_cast<size_t>(s)]);
         if (kind.from == kForward && kind.to == kBackwardWeight) throughout += size;
         if (kind.from == kForward && kind.to == kBackwardInput) before += size;
         if (kind.from == kBackwardInput && kind.to == kBackwardWeight) after += size;

@@ -91,6 +91,9 @@ struct StageCosts {
   }
 };
 
+/// Bytes of this kind, `size` by modules, that a stage holds for a microbatch.
+double held_bytes(const HeldKind& kind, const StageSum& size, const StageModules& stage);
+
 /// A pipeline's ranks in the fabric.
 struct PipelineRanks {
   std::vector<double> hops_s;  ///< of a message from each to the next, and to the one before

@@ -293,7 +293,7 @@ double slot_bytes_of(const StageCosts& costs, const PipelineShape& shape, int ra
       const HeldKind& kind = cost.first;
       const bool is_forward = kind.from == Kind::kForward || kind.from == Kind::kRecvForward;
       if (is_forward != forward) continue;
-      const double size = cost.second(modules);
+      const double size = held_bytes(kind, cost.second, modules);
       const auto values =
           std::find_if(shape.held[r].begin(), shape.held[r].end(),
                        [&](const HeldValues& v) { return v.stage == stage && v.kind == kind; });
