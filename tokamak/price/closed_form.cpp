@@ -24,6 +24,12 @@ struct Elements {
   double tied = 0.0;  // of a tied table
 };
 
+Communication sum_of_gradients(Collective kind, double elements, const StageCosts& costs) {
+  return {.kind = kind,
+          .bytes = elements * costs.bytes.gradient,
+          .sums_gradients = costs.bytes.gradient == sizeof(float)};
+}
+
 // Buckets of a kind that a rank holds, and what one of them costs at the ends of a step.
 struct Bucket {
   double elements = 0.0;
@@ -37,23 +43,22 @@ Bucket bucket_of(double elements, double tp_reduce_s, const StageCosts& costs,
                  const DataSpread& spread, const DataSpread::Groups& groups, int stage_link,
                  const Machine& machine) {
   if (elements <= 0.0) return {};
-  const double launch_s = machine.device.launch_s;
   const double slice = elements / spread.owners;
   Bucket bucket{.elements = elements, .reduce_s = tp_reduce_s, .shared_s = tp_reduce_s};
-  const auto reduce = [&](Collective kind, double bytes, const GroupLayout& group) {
-    const double seconds = launch_s + collective_seconds(kind, bytes, group, machine);
+  const auto reduce = [&](Collective kind, double count, const GroupLayout& group) {
+    const double seconds =
+        communication_seconds(sum_of_gradients(kind, count, costs), group, machine);
     bucket.reduce_s += seconds;
     if (link_of(group) == stage_link) bucket.shared_s += seconds;
   };
   if (spread.owners > 1) {
-    bucket.gather_s =
-        launch_s + collective_seconds(Collective::kAllGather, elements * costs.compute_bytes,
-                                      groups.shard, machine);
-    reduce(Collective::kReduceScatter, elements * costs.gradient_bytes, groups.shard);
+    bucket.gather_s = communication_seconds(
+        {.kind = Collective::kAllGather, .bytes = elements * costs.bytes.compute}, groups.shard,
+        machine);
+    reduce(Collective::kReduceScatter, elements, groups.shard);
   }
-  if (spread.replicas > 1)
-    reduce(Collective::kAllReduce, slice * costs.gradient_bytes, groups.replica);
-  bucket.update_s = slice * costs.update_s + costs.update_kernels * launch_s;
+  if (spread.replicas > 1) reduce(Collective::kAllReduce, slice, groups.replica);
+  bucket.update_s = slice * costs.update_s + costs.update_kernels * machine.device.launch_s;
   return bucket;
 }
 
@@ -166,12 +171,8 @@ double rank_bytes(const StageCosts& c, const PipelineShape& shape, const DataSpr
   }
   // A tied table is there once.
   if (has_ends) elements -= padded.tied;
-  const double slice = elements / spread.owners;
-  const bool has_copies = spread.owners > 1 || c.compute_bytes != c.master_bytes;
-  double bytes =
-      kAlignmentBytes + 3.0 * slice * c.master_bytes + elements * c.gradient_bytes + c.input_bytes;
-  if (has_copies) bytes += elements * c.compute_bytes;
-  return bytes + scratch;
+  return kAlignmentBytes + state_bytes(elements, c.bytes, {.owners = spread.owners}) +
+         c.input_bytes + scratch;
 }
 
 class Pipeline {
@@ -277,9 +278,10 @@ class Pipeline {
   double tie_s() const {
     if (c_.tied_elements == 0.0 || shape_.rank_of_stage.front() == shape_.rank_of_stage.back())
       return 0.0;
-    const double bytes = c_.tied_elements / spread_.owners * c_.gradient_bytes;
-    return machine_.device.launch_s +
-           collective_seconds(Collective::kAllReduce, bytes, spread_.ends, machine_);
+    // In the update, where plans sum what they hold.
+    return communication_seconds({.kind = Collective::kAllReduce,
+                                  .bytes = c_.tied_elements / spread_.owners * c_.bytes.gradient},
+                                 spread_.ends, machine_);
   }
 
   double update_s(int rank) const {
@@ -314,6 +316,13 @@ double least_flat_seconds(const StageCosts& costs, const StageModules& model, in
   return (num_microbatches - 1) * (forward_s + backward_s) +
          std::max(forward_s, buckets.sum(model, &Bucket::gather_s)) +
          std::max(backward_s, buckets.sum(model, &Bucket::reduce_s));
+}
+
+double state_bytes(double elements, const ElementBytes& bytes, const Slices& slices) {
+  const double slice = elements / slices.owners;
+  const bool has_copies = !slices.of_copies && (slices.owners > 1 || bytes.compute != bytes.master);
+  return slice * 3.0 * bytes.master + (slices.of_gradients ? slice : elements) * bytes.gradient +
+         (has_copies ? elements * bytes.compute : 0.0);
 }
 
 double held_bytes(const HeldKind& kind, const StageSum& size, const StageModules& stage) {

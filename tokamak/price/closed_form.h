@@ -57,6 +57,23 @@ struct StagePower {
   StageSum drawn_s;
 };
 
+/// Of an element of a parameter, in memory.
+struct ElementBytes {
+  double master = 4.0;  ///< and each of its two moments
+  double compute = 2.0;
+  double gradient = 4.0;
+};
+
+/// What of its parameters a rank keeps in slices.
+struct Slices {
+  int owners = 1;
+  bool of_gradients = false;
+  bool of_copies = false;  ///< for compute: weights are gathered whenever they are used
+};
+
+/// Bytes of so many parameters' masters, moments, gradients and copies for compute.
+double state_bytes(double elements, const ElementBytes& bytes, const Slices& slices);
+
 /// What a stage of a pipeline costs: seconds, bytes, elements; independent of data parallelism,
 /// whose work stands at the ends of a step.
 struct StageCosts {
@@ -79,9 +96,7 @@ struct StageCosts {
   double hop_bytes = 0.0;      ///< from a stage to the next
   double input_bytes = 0.0;    ///< tokens, labels, results
   bool is_split = false;
-  double master_bytes = 4.0;  ///< of an element
-  double compute_bytes = 2.0;
-  double gradient_bytes = 4.0;
+  ElementBytes bytes;
   double update_s = 0.0;   ///< of norm and optimizer for an owned element
   int update_kernels = 2;  ///< of a bucket
 

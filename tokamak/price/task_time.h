@@ -84,7 +84,7 @@ class TaskTimes {
   double product_seconds(const Task& task, const Cost& cost, double bytes,
                          const TaskRun& run) const;
   double attention_seconds(const Task& task, const Cost& cost, double bytes, int held_sms) const;
-  double communication_seconds(const Task& task, bool is_low) const;
+  double task_communication_seconds(const Task& task, bool is_low) const;
   double message_seconds(double bytes, const GroupLayout& group) const;
 
   const Machine& machine_;

@@ -144,10 +144,7 @@ void read_parameters(const PlannedRun& run, const Depths& depths, StageCosts& co
     if (name.ends_with(".tied")) costs.tied_elements += numel;
   }
   costs.elements = elements.sum();
-  const TrainingGraphOptions& t = run.shape().training;
-  costs.master_bytes = static_cast<double>(size_of(t.master));
-  costs.compute_bytes = static_cast<double>(size_of(t.compute));
-  costs.gradient_bytes = static_cast<double>(size_of(gradient_dtype(t.compute)));
+  costs.bytes = element_bytes(run.shape().training);
   costs.slice_unit = static_cast<double>(kBucketAlignment);
   // Here both ends are one rank's, which has the table once.
   costs.elements.head += costs.tied_elements;
@@ -201,6 +198,13 @@ double saved_bytes(const Plan& plan) {
 }
 
 }  // namespace
+
+price::ElementBytes element_bytes(const TrainingGraphOptions& training) {
+  const auto size = [](DType dtype) { return static_cast<double>(size_of(dtype)); };
+  return {.master = size(training.master),
+          .compute = size(training.compute),
+          .gradient = size(gradient_dtype(training.compute))};
+}
 
 StageCosts probe_stages(const ModelSpec& model, const RunShape& base, bool split,
                         const Target& target, const price::Machine& machine,
