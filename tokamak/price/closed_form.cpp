@@ -361,17 +361,9 @@ double least_bytes(const StageCosts& costs, const PipelineShape& shape, const Da
   return most;
 }
 
-ClosedForm closed_form(const FlatCosts& costs, int layers, int num_microbatches,
-                       const Machine& machine) {
-  const int m = num_microbatches;
-  double seconds = machine.software.step_overhead_s + costs.once_s(layers);
-  if (m == 1) {
-    seconds += costs.only_s(layers);
-  } else {
-    seconds += costs.first_s(layers) + (m - 2) * costs.middle_s(layers) + costs.last_s(layers);
-  }
-  const double scratch = std::max(costs.scratch(layers), costs.unshard_scratch);
-  return {.seconds = seconds, .bytes = costs.held(layers) + scratch};
+ClosedForm closed_form(const FlatCosts& costs, int layers) {
+  return {.seconds = costs.step_s(layers),
+          .bytes = costs.held(layers) + std::max(costs.scratch(layers), costs.unshard_scratch)};
 }
 
 }  // namespace tokamak::price

@@ -199,19 +199,14 @@ struct LayerLine {
   double operator()(int layers) const { return base + layer * layers; }
 };
 
-/// One stage on every rank, on one mesh: nothing but lines.
+/// One stage on every rank, on one mesh and for one number of microbatches: nothing but lines.
 struct FlatCosts {
   LayerLine held;     ///< bytes all the time
   LayerLine scratch;  ///< bytes in a microbatch
   double unshard_scratch = 0.0;
-  LayerLine once_s;  ///< before and after the microbatches
-  LayerLine only_s;  ///< the microbatch, where there is one
-  LayerLine first_s;
-  LayerLine middle_s;
-  LayerLine last_s;
+  LayerLine step_s;
 };
 
-ClosedForm closed_form(const FlatCosts& costs, int layers, int num_microbatches,
-                       const Machine& machine);
+ClosedForm closed_form(const FlatCosts& costs, int layers);
 
 }  // namespace tokamak::price

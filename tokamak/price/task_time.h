@@ -17,6 +17,8 @@ struct PriceOptions {
   /// Tensor parallel ranks that all hold what a pipeline's message says each send a part of it, and
   /// gather the rest.
   bool splits_messages = false;
+  /// Blocks of the model for one of the plan's: power limits clocks in the step of the whole model.
+  double block_weight = 1.0;
 };
 
 enum class Category : uint8_t {

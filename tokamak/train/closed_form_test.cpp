@@ -63,8 +63,7 @@ price::ClosedForm closed_form_of(const Drawn& drawn, const price::Machine& typic
   const auto linear = price::Precision::kBf16;
   const auto layers = static_cast<int>(drawn.model.num_layers);
   if (d.pp == 1)
-    return price::closed_form(probe_flat(drawn.model, shape, target, machine, linear), layers,
-                              static_cast<int>(drawn.point.num_microbatches), machine);
+    return price::closed_form(probe_flat(drawn.model, shape, target, machine, linear), layers);
   PipelineShapes shapes(layers);
   const price::PipelineShape* pipeline = shapes.outline(drawn.point);
   if (pipeline == nullptr) throw Error("too few layers");
