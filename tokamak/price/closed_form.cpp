@@ -75,6 +75,7 @@ struct Buckets {
     layer = bucket(&StageSum::layer);
     embedding = bucket(&StageSum::embedding);
     head = bucket(&StageSum::head);
+    gathers_share_link = link_of(groups.shard) == stage_link;
   }
 
   /// Of all that a stage holds, one after the other.
@@ -86,6 +87,7 @@ struct Buckets {
   Bucket layer;
   Bucket embedding;
   Bucket head;
+  bool gathers_share_link = false;  ///< with collectives inside stages
 };
 
 // Gathers of a rank, bucket by bucket.
@@ -95,6 +97,55 @@ double unshard_s(const PipelineShape& shape, int rank, const Buckets& b) {
     seconds += b.sum(shape.stages[static_cast<size_t>(s)], &Bucket::gather_s);
   return seconds;
 }
+
+// Gathers of a rank that run beside its first forwards.
+class GatherQueue {
+ public:
+  // `seconds` of them, alone.
+  explicit GatherQueue(double seconds) : left_s_(seconds) {}
+
+  // Until a stage's forward that may begin at `begin` has ended.
+  double run(const StageModules& stage, const PipelineUse::First& first, double begin,
+             const Buckets& b, const Software& software) {
+    advance(begin - now_s_);
+    const int parts = stage.layers + (stage.has_head ? 1 : 0) + (stage.has_embedding ? 1 : 0);
+    if (parts == 0) return begin + first.kernels_s + first.communication_s;
+    const double kernels_s = first.kernels_s / parts;
+    const double communication_s = first.communication_s / parts;
+    const double shared = b.gathers_share_link ? 1.0 : 0.0;
+    const double slowest_s =
+        kernels_s * software.compute_slowdown + (1.0 + shared) * communication_s;
+    const double gathered_s =
+        kernels_s * software.compute_slowdown / software.collective_slowdown + communication_s;
+    const auto add = [&](const Bucket& bucket) {
+      due_s_ += bucket.gather_s;
+      if (due_s_ > done_s_) advance(due_s_ - done_s_);
+      const double beside = gathered_s > 0.0 ? std::min(1.0, left_s_ / gathered_s) : 0.0;
+      now_s_ += kernels_s + communication_s + beside * (slowest_s - kernels_s - communication_s);
+      done(beside * gathered_s);
+    };
+    if (stage.has_embedding) add(b.embedding);
+    for (int l = 0; l < stage.layers; ++l) add(b.layer);
+    if (stage.has_head) add(b.head);
+    return now_s_;
+  }
+
+ private:
+  void done(double seconds) {
+    done_s_ += seconds;
+    left_s_ -= seconds;
+  }
+
+  void advance(double seconds) {
+    now_s_ += seconds;
+    done(std::min(seconds, left_s_));
+  }
+
+  double now_s_ = 0.0;  // until when it has run
+  double left_s_;
+  double done_s_ = 0.0;
+  double due_s_ = 0.0;  // of those that the forwards so far have waited for
+};
 
 // A stage's last backward with its reductions, which it hides in part: what comes after its seconds
 // without them.
@@ -197,18 +248,16 @@ class Pipeline {
       }
       seconds = std::max(seconds, length);
     }
-    double late_s = 0.0;  // of gathers, after what a rank waits for anyway
     double update = 0.0;
     double bytes = 0.0;
     const Elements elements(c_, spread_.owners);
     for (int r = 0; r < shape_.num_ranks; ++r) {
       const auto at = static_cast<size_t>(r);
-      late_s = std::max(late_s, unshard_s(shape_, r, buckets_of(r)) - use_.first_s[at]);
       update = std::max(update, update_s(r));
       bytes = std::max(bytes, use_.slot_bytes[at] + rank_bytes(c_, shape_, spread_, elements, r));
     }
     seconds -= use_.cooler_s / spread_.owners;
-    seconds += late_s + update + spread_.norm_s + tie_s() + machine_.software.step_overhead_s;
+    seconds += late_s() + update + spread_.norm_s + tie_s() + machine_.software.step_overhead_s;
     return {.seconds = seconds, .bytes = bytes};
   }
 
@@ -235,6 +284,39 @@ class Pipeline {
           is_same ? tails_.back()
                   : reduce_tail(stage, last, buckets_[static_cast<size_t>(groups)], machine_));
     }
+  }
+
+  // What gathers add, after what ranks wait for anyway.
+  double late_s() const {
+    if (machine_.software.gather_overlap != 0) return late_beside_s();
+    double late = 0.0;
+    for (int r = 0; r < shape_.num_ranks; ++r) {
+      const int first = shape_.stages_of[static_cast<size_t>(r)].front();
+      late = std::max(late, unshard_s(shape_, r, buckets_of(r)) -
+                                use_.firsts[static_cast<size_t>(first)].begin_s);
+    }
+    return late;
+  }
+
+  // Where they run beside the items: first forwards wait for their buckets, and are slower beside
+  // those that are left. What is late for a stage is late for those after it, and for its rank's
+  // next.
+  double late_beside_s() const {
+    std::vector<GatherQueue> queues;
+    for (int r = 0; r < shape_.num_ranks; ++r)
+      queues.emplace_back(unshard_s(shape_, r, buckets_of(r)));
+    std::vector<double> late_of_rank(queues.size(), 0.0);
+    double late_before = 0.0;  // of the stage before
+    for (size_t s = 0; s < shape_.stages.size(); ++s) {
+      const int rank = shape_.rank_of_stage[s];
+      double& late = late_of_rank[static_cast<size_t>(rank)];
+      const PipelineUse::First& first = use_.firsts[s];
+      const double begin_s = first.begin_s + std::max(late, late_before - first.slack_s);
+      const double end_s = queues[static_cast<size_t>(rank)].run(
+          shape_.stages[s], first, begin_s, buckets_of(rank), machine_.software);
+      late_before = late = end_s - first.begin_s - first.kernels_s - first.communication_s;
+    }
+    return *std::max_element(late_of_rank.begin(), late_of_rank.end());
   }
 
   // By stage, where the pipeline goes on beside reductions: they slow the last backwards that

@@ -148,6 +148,14 @@ struct PipelineUse {
     std::vector<int> reductions;
   };
 
+  /// A stage's forward of the first microbatch, for which the others wait.
+  struct First {
+    double begin_s = 0.0;
+    double slack_s = 0.0;  ///< between what the stage before sends and its beginning
+    double kernels_s = 0.0;
+    double communication_s = 0.0;  ///< beside no kernel
+  };
+
   /// A stage's last backward (of weights, where it is split), without the reductions that follow.
   struct Last {
     double end_s = 0.0;
@@ -164,7 +172,7 @@ struct PipelineUse {
   };
 
   std::vector<Path> paths;          ///< the longest, for short and for long reductions
-  std::vector<double> first_s;      ///< by rank: when its first work begins
+  std::vector<First> firsts;        ///< by stage
   std::vector<Last> lasts;          ///< by stage
   std::vector<int> order_of_lasts;  ///< stages, as these end
   std::vector<double> slot_bytes;   ///< by rank: of what is held for later items

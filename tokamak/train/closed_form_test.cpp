@@ -202,6 +202,11 @@ TEST(ClosedForm, NoPlanOfOneStageIsFasterThanItsBound) {
   EXPECT_GT(closest, 0.9);
 }
 
+// Gathers run beside the items, and gradients are summed in 2 bytes.
+TEST(ClosedForm, AgreesWithPlansOfOtherSoftware) {
+  expect_agreement(price::load_machine("h100+nemo"), {.count = 40});
+}
+
 TEST(ClosedForm, AgreesWithPlansThatMessagesSlow) {
   price::Machine machine = price::load_machine("h100");
   price::set_number(machine, "software.message_slowdown=1.13");
