@@ -11,9 +11,8 @@
 namespace tokamak {
 namespace {
 
-// Tensors and slices begin at multiples of this many elements, vectors after a vector at multiples
-// of 16 bytes in bf16: then the biases of several products are one.
-constexpr int64_t kBucketAlignment = 128;
+// Vectors after a vector begin at multiples of 16 bytes in bf16: then the biases of several
+// products are one.
 constexpr int64_t kVectorAlignment = 8;
 
 constexpr auto kTpIndex = static_cast<size_t>(PlacementAxis::kTp);

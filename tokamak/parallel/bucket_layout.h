@@ -54,6 +54,9 @@ struct Bucket {
   std::vector<Value> weights;  ///< compute copies by tensor, once gathered
 };
 
+/// Tensors and slices of a bucket begin at multiples of this many elements.
+inline constexpr int64_t kBucketAlignment = 128;
+
 /// Axes whose ranks own slices of one bucket.
 inline constexpr AxisSet kShardAxes{MeshAxis::kDpShard, MeshAxis::kCp};
 

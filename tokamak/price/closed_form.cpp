@@ -1,11 +1,34 @@
 #include "tokamak/price/closed_form.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "tokamak/price/task_time.h"
 
 namespace tokamak::price {
 namespace {
+
+// Parameters of stages, with what buckets add so that owners have whole slices.
+struct Elements {
+  Elements(const StageCosts& c, int owners) {
+    const double unit = c.slice_unit * owners;
+    const auto pad = [&](double elements) { return std::ceil(elements / unit) * unit; };
+    tied = pad(c.tied_elements);
+    of = {.base = c.elements.base,
+          .layer = pad(c.elements.layer),
+          .embedding = tied + pad(c.elements.embedding - c.tied_elements),
+          .head = tied + pad(c.elements.head - c.tied_elements)};
+  }
+
+  StageSum of;
+  double tied = 0.0;  // of a tied table
+};
+
+Communication sum_of_gradients(Collective kind, double elements, const StageCosts& costs) {
+  return {.kind = kind,
+          .bytes = elements * costs.bytes.gradient,
+          .sums_gradients = costs.bytes.gradient == sizeof(float)};
+}
 
 // Buckets of a kind that a rank holds, and what one of them costs at the ends of a step.
 struct Bucket {
@@ -20,23 +43,22 @@ Bucket bucket_of(double elements, double tp_reduce_s, const StageCosts& costs,
                  const DataSpread& spread, const DataSpread::Groups& groups, int stage_link,
                  const Machine& machine) {
   if (elements <= 0.0) return {};
-  const double launch_s = machine.device.launch_s;
   const double slice = elements / spread.owners;
   Bucket bucket{.elements = elements, .reduce_s = tp_reduce_s, .shared_s = tp_reduce_s};
-  const auto reduce = [&](Collective kind, double bytes, const GroupLayout& group) {
-    const double seconds = launch_s + collective_seconds(kind, bytes, group, machine);
+  const auto reduce = [&](Collective kind, double count, const GroupLayout& group) {
+    const double seconds =
+        communication_seconds(sum_of_gradients(kind, count, costs), group, machine);
     bucket.reduce_s += seconds;
     if (link_of(group) == stage_link) bucket.shared_s += seconds;
   };
   if (spread.owners > 1) {
-    bucket.gather_s =
-        launch_s + collective_seconds(Collective::kAllGather, elements * costs.compute_bytes,
-                                      groups.shard, machine);
-    reduce(Collective::kReduceScatter, elements * costs.gradient_bytes, groups.shard);
+    bucket.gather_s = communication_seconds(
+        {.kind = Collective::kAllGather, .bytes = elements * costs.bytes.compute}, groups.shard,
+        machine);
+    reduce(Collective::kReduceScatter, elements, groups.shard);
   }
-  if (spread.replicas > 1)
-    reduce(Collective::kAllReduce, slice * costs.gradient_bytes, groups.replica);
-  bucket.update_s = slice * costs.update_s + costs.update_kernels * launch_s;
+  if (spread.replicas > 1) reduce(Collective::kAllReduce, slice, groups.replica);
+  bucket.update_s = slice * costs.update_s + costs.update_kernels * machine.device.launch_s;
   return bucket;
 }
 
@@ -46,12 +68,14 @@ struct Buckets {
           const Machine& machine) {
     const StageSum& tp_reduce = c.places[static_cast<size_t>(groups.place)].fast.tp_reduce;
     const int stage_link = link_of(strided_layout(c.span, 1, machine));
+    const Elements elements(c, spread.owners);
     const auto bucket = [&](double StageSum::*of) {
-      return bucket_of(c.elements.*of, tp_reduce.*of, c, spread, groups, stage_link, machine);
+      return bucket_of(elements.of.*of, tp_reduce.*of, c, spread, groups, stage_link, machine);
     };
     layer = bucket(&StageSum::layer);
     embedding = bucket(&StageSum::embedding);
     head = bucket(&StageSum::head);
+    gathers_share_link = link_of(groups.shard) == stage_link;
   }
 
   /// Of all that a stage holds, one after the other.
@@ -63,6 +87,7 @@ struct Buckets {
   Bucket layer;
   Bucket embedding;
   Bucket head;
+  bool gathers_share_link = false;  ///< with collectives inside stages
 };
 
 // Gathers of a rank, bucket by bucket.
@@ -72,6 +97,55 @@ double unshard_s(const PipelineShape& shape, int rank, const Buckets& b) {
     seconds += b.sum(shape.stages[static_cast<size_t>(s)], &Bucket::gather_s);
   return seconds;
 }
+
+// Gathers of a rank that run beside its first forwards.
+class GatherQueue {
+ public:
+  // `seconds` of them, alone.
+  explicit GatherQueue(double seconds) : left_s_(seconds) {}
+
+  // Until a stage's forward that may begin at `begin` has ended.
+  double run(const StageModules& stage, const PipelineUse::First& first, double begin,
+             const Buckets& b, const Software& software) {
+    advance(begin - now_s_);
+    const int parts = stage.layers + (stage.has_head ? 1 : 0) + (stage.has_embedding ? 1 : 0);
+    if (parts == 0) return begin + first.kernels_s + first.communication_s;
+    const double kernels_s = first.kernels_s / parts;
+    const double communication_s = first.communication_s / parts;
+    const double shared = b.gathers_share_link ? 1.0 : 0.0;
+    const double slowest_s =
+        kernels_s * software.compute_slowdown + (1.0 + shared) * communication_s;
+    const double gathered_s =
+        kernels_s * software.compute_slowdown / software.collective_slowdown + communication_s;
+    const auto add = [&](const Bucket& bucket) {
+      due_s_ += bucket.gather_s;
+      if (due_s_ > done_s_) advance(due_s_ - done_s_);
+      const double beside = gathered_s > 0.0 ? std::min(1.0, left_s_ / gathered_s) : 0.0;
+      now_s_ += kernels_s + communication_s + beside * (slowest_s - kernels_s - communication_s);
+      done(beside * gathered_s);
+    };
+    if (stage.has_embedding) add(b.embedding);
+    for (int l = 0; l < stage.layers; ++l) add(b.layer);
+    if (stage.has_head) add(b.head);
+    return now_s_;
+  }
+
+ private:
+  void done(double seconds) {
+    done_s_ += seconds;
+    left_s_ -= seconds;
+  }
+
+  void advance(double seconds) {
+    now_s_ += seconds;
+    done(std::min(seconds, left_s_));
+  }
+
+  double now_s_ = 0.0;  // until when it has run
+  double left_s_;
+  double done_s_ = 0.0;
+  double due_s_ = 0.0;  // of those that the forwards so far have waited for
+};
 
 // A stage's last backward with its reductions, which it hides in part: what comes after its seconds
 // without them.
@@ -134,26 +208,22 @@ constexpr double kAlignmentBytes = 1024.0 * 1024.0;
 
 // All but the slots.
 double rank_bytes(const StageCosts& c, const PipelineShape& shape, const DataSpread& spread,
-                  int rank) {
+                  const Elements& padded, int rank) {
   double elements = 0.0;
   double scratch = 0.0;
   bool has_start = false;
   bool has_ends = false;
   for (const int s : shape.stages_of[static_cast<size_t>(rank)]) {
     const StageModules& stage = shape.stages[static_cast<size_t>(s)];
-    elements += c.elements(stage);
+    elements += padded.of(stage);
     scratch = std::max(scratch, c.scratch(stage));
     has_start = has_start || stage.has_embedding;
     has_ends = has_start && stage.has_head;
   }
   // A tied table is there once.
-  if (c.is_tied && has_ends) elements -= c.elements.embedding;
-  const double slice = elements / spread.owners;
-  const bool has_copies = spread.owners > 1 || c.compute_bytes != c.master_bytes;
-  double bytes =
-      kAlignmentBytes + 3.0 * slice * c.master_bytes + elements * c.gradient_bytes + c.input_bytes;
-  if (has_copies) bytes += elements * c.compute_bytes;
-  return bytes + scratch;
+  if (has_ends) elements -= padded.tied;
+  return kAlignmentBytes + state_bytes(elements, c.bytes, {.owners = spread.owners}) +
+         c.input_bytes + scratch;
 }
 
 class Pipeline {
@@ -178,17 +248,16 @@ class Pipeline {
       }
       seconds = std::max(seconds, length);
     }
-    double late_s = 0.0;  // of gathers, after what a rank waits for anyway
     double update = 0.0;
     double bytes = 0.0;
+    const Elements elements(c_, spread_.owners);
     for (int r = 0; r < shape_.num_ranks; ++r) {
       const auto at = static_cast<size_t>(r);
-      late_s = std::max(late_s, unshard_s(shape_, r, buckets_of(r)) - use_.first_s[at]);
       update = std::max(update, update_s(r));
-      bytes = std::max(bytes, use_.slot_bytes[at] + rank_bytes(c_, shape_, spread_, r));
+      bytes = std::max(bytes, use_.slot_bytes[at] + rank_bytes(c_, shape_, spread_, elements, r));
     }
     seconds -= use_.cooler_s / spread_.owners;
-    seconds += late_s + update + spread_.norm_s + tie_s() + machine_.software.step_overhead_s;
+    seconds += late_s() + update + spread_.norm_s + tie_s() + machine_.software.step_overhead_s;
     return {.seconds = seconds, .bytes = bytes};
   }
 
@@ -215,6 +284,39 @@ class Pipeline {
           is_same ? tails_.back()
                   : reduce_tail(stage, last, buckets_[static_cast<size_t>(groups)], machine_));
     }
+  }
+
+  // What gathers add, after what ranks wait for anyway.
+  double late_s() const {
+    if (machine_.software.gather_overlap != 0) return late_beside_s();
+    double late = 0.0;
+    for (int r = 0; r < shape_.num_ranks; ++r) {
+      const int first = shape_.stages_of[static_cast<size_t>(r)].front();
+      late = std::max(late, unshard_s(shape_, r, buckets_of(r)) -
+                                use_.firsts[static_cast<size_t>(first)].begin_s);
+    }
+    return late;
+  }
+
+  // Where they run beside the items: first forwards wait for their buckets, and are slower beside
+  // those that are left. What is late for a stage is late for those after it, and for its rank's
+  // next.
+  double late_beside_s() const {
+    std::vector<GatherQueue> queues;
+    for (int r = 0; r < shape_.num_ranks; ++r)
+      queues.emplace_back(unshard_s(shape_, r, buckets_of(r)));
+    std::vector<double> late_of_rank(queues.size(), 0.0);
+    double late_before = 0.0;  // of the stage before
+    for (size_t s = 0; s < shape_.stages.size(); ++s) {
+      const int rank = shape_.rank_of_stage[s];
+      double& late = late_of_rank[static_cast<size_t>(rank)];
+      const PipelineUse::First& first = use_.firsts[s];
+      const double begin_s = first.begin_s + std::max(late, late_before - first.slack_s);
+      const double end_s = queues[static_cast<size_t>(rank)].run(
+          shape_.stages[s], first, begin_s, buckets_of(rank), machine_.software);
+      late_before = late = end_s - first.begin_s - first.kernels_s - first.communication_s;
+    }
+    return *std::max_element(late_of_rank.begin(), late_of_rank.end());
   }
 
   // By stage, where the pipeline goes on beside reductions: they slow the last backwards that
@@ -256,10 +358,12 @@ class Pipeline {
 
   // Gradients of a table that both ends of the pipeline hold.
   double tie_s() const {
-    if (!c_.is_tied || shape_.rank_of_stage.front() == shape_.rank_of_stage.back()) return 0.0;
-    const double bytes = c_.elements.embedding / spread_.owners * c_.gradient_bytes;
-    return machine_.device.launch_s +
-           collective_seconds(Collective::kAllReduce, bytes, spread_.ends, machine_);
+    if (c_.tied_elements == 0.0 || shape_.rank_of_stage.front() == shape_.rank_of_stage.back())
+      return 0.0;
+    // In the update, where plans sum what they hold.
+    return communication_seconds({.kind = Collective::kAllReduce,
+                                  .bytes = c_.tied_elements / spread_.owners * c_.bytes.gradient},
+                                 spread_.ends, machine_);
   }
 
   double update_s(int rank) const {
@@ -296,8 +400,24 @@ double least_flat_seconds(const StageCosts& costs, const StageModules& model, in
          std::max(backward_s, buckets.sum(model, &Bucket::reduce_s));
 }
 
+double state_bytes(double elements, const ElementBytes& bytes, const Slices& slices) {
+  const double slice = elements / slices.owners;
+  const bool has_copies = !slices.of_copies && (slices.owners > 1 || bytes.compute != bytes.master);
+  return slice * 3.0 * bytes.master + (slices.of_gradients ? slice : elements) * bytes.gradient +
+         (has_copies ? elements * bytes.compute : 0.0);
+}
+
+double held_bytes(const HeldKind& kind, const StageSum& size, const StageModules& stage) {
+  // What a layer keeps of the embedding before it; the embedding keeps nothing, as it reads tokens.
+  const bool is_embedding_alone = stage.layers == 0 && stage.has_embedding && !stage.has_head;
+  const bool is_kept =
+      kind.from == PipelineItemKind::kForward && kind.to != PipelineItemKind::kSendForward;
+  return is_embedding_alone && is_kept ? 0.0 : size(stage);
+}
+
 double least_bytes(const StageCosts& costs, const PipelineShape& shape, const DataSpread& spread) {
   using enum PipelineItemKind;
+  const Elements elements(costs, spread.owners);
   double most = 0.0;
   for (int r = 0; r < shape.num_ranks; ++r) {
     double least_held = 0.0;  // of a microbatch in flight
@@ -308,7 +428,7 @@ double least_bytes(const StageCosts& costs, const PipelineShape& shape, const Da
       double after = 0.0;
       for (const auto& [kind, bytes] : costs.held) {
         if (kind.from != kForward && kind.from != kBackwardInput) continue;
-        const double size = bytes(shape.stages[static_cast<size_t>(s)]);
+        const double size = held_bytes(kind, bytes, shape.stages[static_cast<size_t>(s)]);
         if (kind.from == kForward && kind.to == kBackwardWeight) throughout += size;
         if (kind.from == kForward && kind.to == kBackwardInput) before += size;
         if (kind.from == kBackwardInput && kind.to == kBackwardWeight) after += size;
@@ -317,23 +437,15 @@ double least_bytes(const StageCosts& costs, const PipelineShape& shape, const Da
       least_held = is_first ? held : std::min(least_held, held);
       is_first = false;
     }
-    most = std::max(most, rank_bytes(costs, shape, spread, r) +
+    most = std::max(most, rank_bytes(costs, shape, spread, elements, r) +
                               shape.in_flight[static_cast<size_t>(r)] * least_held);
   }
   return most;
 }
 
-ClosedForm closed_form(const FlatCosts& costs, int layers, int num_microbatches,
-                       const Machine& machine) {
-  const int m = num_microbatches;
-  double seconds = machine.software.step_overhead_s + costs.once_s(layers);
-  if (m == 1) {
-    seconds += costs.only_s(layers);
-  } else {
-    seconds += costs.first_s(layers) + (m - 2) * costs.middle_s(layers) + costs.last_s(layers);
-  }
-  const double scratch = std::max(costs.scratch(layers), costs.unshard_scratch);
-  return {.seconds = seconds, .bytes = costs.held(layers) + scratch};
+ClosedForm closed_form(const FlatCosts& costs, int layers) {
+  return {.seconds = costs.step_s(layers),
+          .bytes = costs.held(layers) + std::max(costs.scratch(layers), costs.unshard_scratch)};
 }
 
 }  // namespace tokamak::price

@@ -57,6 +57,23 @@ struct StagePower {
   StageSum drawn_s;
 };
 
+/// Of an element of a parameter, in memory.
+struct ElementBytes {
+  double master = 4.0;  ///< and each of its two moments
+  double compute = 2.0;
+  double gradient = 4.0;
+};
+
+/// What of its parameters a rank keeps in slices.
+struct Slices {
+  int owners = 1;
+  bool of_gradients = false;
+  bool of_copies = false;  ///< for compute: weights are gathered whenever they are used
+};
+
+/// Bytes of so many parameters' masters, moments, gradients and copies for compute.
+double state_bytes(double elements, const ElementBytes& bytes, const Slices& slices);
+
 /// What a stage of a pipeline costs: seconds, bytes, elements; independent of data parallelism,
 /// whose work stands at the ends of a step.
 struct StageCosts {
@@ -72,15 +89,14 @@ struct StageCosts {
   /// Indices into `held` in the order in which a stage makes them: with embedding, inner, with
   /// head.
   std::array<std::vector<int>, 3> held_order;
-  StageSum scratch;          ///< bytes while a segment runs
-  StageSum elements;         ///< parameters of one tp rank, as buckets pad them
-  double hop_bytes = 0.0;    ///< from a stage to the next
-  double input_bytes = 0.0;  ///< tokens, labels, results
+  StageSum scratch;            ///< bytes while a segment runs
+  StageSum elements;           ///< parameters of one tp rank; a tied table with both ends
+  double tied_elements = 0.0;  ///< of that table, which has a bucket of its own
+  double slice_unit = 1.0;     ///< buckets are padded to a multiple of it for each owner
+  double hop_bytes = 0.0;      ///< from a stage to the next
+  double input_bytes = 0.0;    ///< tokens, labels, results
   bool is_split = false;
-  bool is_tied = false;
-  double master_bytes = 4.0;  ///< of an element
-  double compute_bytes = 2.0;
-  double gradient_bytes = 4.0;
+  ElementBytes bytes;
   double update_s = 0.0;   ///< of norm and optimizer for an owned element
   int update_kernels = 2;  ///< of a bucket
 
@@ -89,6 +105,9 @@ struct StageCosts {
     return place_of[static_cast<size_t>(first_rank / span) % place_of.size()];
   }
 };
+
+/// Bytes of this kind, `size` by modules, that a stage holds for a microbatch.
+double held_bytes(const HeldKind& kind, const StageSum& size, const StageModules& stage);
 
 /// A pipeline's ranks in the fabric.
 struct PipelineRanks {
@@ -129,6 +148,14 @@ struct PipelineUse {
     std::vector<int> reductions;
   };
 
+  /// A stage's forward of the first microbatch, for which the others wait.
+  struct First {
+    double begin_s = 0.0;
+    double slack_s = 0.0;  ///< between what the stage before sends and its beginning
+    double kernels_s = 0.0;
+    double communication_s = 0.0;  ///< beside no kernel
+  };
+
   /// A stage's last backward (of weights, where it is split), without the reductions that follow.
   struct Last {
     double end_s = 0.0;
@@ -145,7 +172,7 @@ struct PipelineUse {
   };
 
   std::vector<Path> paths;          ///< the longest, for short and for long reductions
-  std::vector<double> first_s;      ///< by rank: when its first work begins
+  std::vector<First> firsts;        ///< by stage
   std::vector<Last> lasts;          ///< by stage
   std::vector<int> order_of_lasts;  ///< stages, as these end
   std::vector<double> slot_bytes;   ///< by rank: of what is held for later items
@@ -180,19 +207,14 @@ struct LayerLine {
   double operator()(int layers) const { return base + layer * layers; }
 };
 
-/// One stage on every rank, on one mesh: nothing but lines.
+/// One stage on every rank, on one mesh and for one number of microbatches: nothing but lines.
 struct FlatCosts {
   LayerLine held;     ///< bytes all the time
   LayerLine scratch;  ///< bytes in a microbatch
   double unshard_scratch = 0.0;
-  LayerLine once_s;  ///< before and after the microbatches
-  LayerLine only_s;  ///< the microbatch, where there is one
-  LayerLine first_s;
-  LayerLine middle_s;
-  LayerLine last_s;
+  LayerLine step_s;
 };
 
-ClosedForm closed_form(const FlatCosts& costs, int layers, int num_microbatches,
-                       const Machine& machine);
+ClosedForm closed_form(const FlatCosts& costs, int layers);
 
 }  // namespace tokamak::price

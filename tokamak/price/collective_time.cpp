@@ -263,4 +263,13 @@ double collective_seconds(Collective kind, double bytes, const GroupLayout& grou
   return 0.0;
 }
 
+double communication_seconds(const Communication& communication, const GroupLayout& group,
+                             const Machine& machine) {
+  const Software& software = machine.software;
+  const double width = communication.sums_gradients ? software.gradient_bytes / sizeof(float) : 1.0;
+  return communication.exposed *
+             collective_seconds(communication.kind, communication.bytes * width, group, machine) +
+         software.collective_call_s + machine.device.launch_s;
+}
+
 }  // namespace tokamak::price

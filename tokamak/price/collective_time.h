@@ -44,4 +44,16 @@ enum class Collective : uint8_t {
 double collective_seconds(Collective kind, double bytes, const GroupLayout& group,
                           const Machine& machine);
 
+/// Communication as a program runs it.
+struct Communication {
+  Collective kind = Collective::kAllReduce;
+  double bytes = 0.0;           ///< as in collective_seconds()
+  bool sums_gradients = false;  ///< in fp32, which travels as software.gradient_bytes
+  double exposed = 1.0;         ///< share of its time that nothing hides
+};
+
+/// With its launch and the software's call.
+double communication_seconds(const Communication& communication, const GroupLayout& group,
+                             const Machine& machine);
+
 }  // namespace tokamak::price

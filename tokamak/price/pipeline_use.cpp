@@ -208,16 +208,36 @@ std::vector<double> slowed_by_messages(const PipelinePass& pass, const PipelineS
   return slowed_s;
 }
 
-// By rank: when the first of its works begins.
-std::vector<double> first_begins(const PipelinePass& pass, const PipelineShape& shape,
-                                 const PassEnd& times) {
-  std::vector<double> first_s(static_cast<size_t>(shape.num_ranks), HUGE_VAL);
+// By stage; `seconds` are those of the pass.
+std::vector<PipelineUse::First> firsts_of(const PassEnd& times, const PipelineShape& shape,
+                                          const std::vector<StageSeconds>& by_rank,
+                                          const std::vector<double>& seconds) {
+  const PipelinePass& pass = shape.pass;
+  std::vector<PipelineUse::First> firsts(shape.stages.size());
+  double sent_s = 0.0;  // of the stage before
   for (size_t w = 0; w < pass.duration.size(); ++w) {
-    if (pass.is_message(pass.duration[w])) continue;
-    double& first = first_s[static_cast<size_t>(rank_of(pass.duration[w], shape))];
-    first = std::min(first, times.begin[w]);
+    const int duration = pass.duration[w];
+    if (pass.is_message(duration)) continue;
+    const int s = PipelinePass::stage_of(duration);
+    const auto is_of = [&](bool is_last) {
+      return duration == PipelinePass::duration_index(s, StageWork::kForward, true, is_last);
+    };
+    if (!is_of(false) && !is_of(true)) continue;
+    const auto at = static_cast<size_t>(s);
+    const WorkSeconds& forward = seconds_of(s, shape, by_rank).forward;
+    const double communication_s = forward.communication(shape.stages[at]);
+    firsts[at] = {.begin_s = times.begin[w],
+                  .slack_s = times.begin[w] - sent_s,
+                  .kernels_s = forward(shape.stages[at]) - communication_s,
+                  .communication_s = communication_s};
+    if (at + 1 == firsts.size()) break;
+    const int from = shape.rank_of_stage[at];
+    const int to = shape.rank_of_stage[at + 1];
+    const double hop_s =
+        from == to ? 0.0 : seconds[static_cast<size_t>(pass.message_index(from, to))];
+    sent_s = times.end[w] + hop_s;
   }
-  return first_s;
+  return firsts;
 }
 
 // By stage: the one whose last backward comes before its own on the longest way there, or -1.
@@ -293,7 +313,7 @@ double slot_bytes_of(const StageCosts& costs, const PipelineShape& shape, int ra
       const HeldKind& kind = cost.first;
       const bool is_forward = kind.from == Kind::kForward || kind.from == Kind::kRecvForward;
       if (is_forward != forward) continue;
-      const double size = cost.second(modules);
+      const double size = held_bytes(kind, cost.second, modules);
       const auto values =
           std::find_if(shape.held[r].begin(), shape.held[r].end(),
                        [&](const HeldValues& v) { return v.stage == stage && v.kind == kind; });
@@ -333,7 +353,7 @@ PipelineUse pipeline_use(const StageCosts& costs, const PipelineShape& shape,
       longer_s = (end.seconds - shorter.seconds) / shape.num_ranks * more;
     }
     if (reductions == 0.0) {
-      use.first_s = first_begins(shape.pass, shape, end);
+      use.firsts = firsts_of(end, shape, by_rank, seconds);
       use.lasts = lasts_of(end, shape, by_rank, slowed_s, longer_s);
       use.order_of_lasts = order_of(use.lasts);
     }

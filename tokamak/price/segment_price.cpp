@@ -34,11 +34,12 @@ const std::vector<Cost>& SegmentPrices::costs(size_t segment) {
   return costs;
 }
 
-void SegmentPrices::settle_clock(std::span<const int64_t> runs_of_segment, double block_weight) {
+void SegmentPrices::settle_clock(std::span<const int64_t> runs_of_segment) {
   if (machine_.device.memory_power <= 0.0) return;
   PowerUse use;
   for (size_t s = 0; s < plan_.segments.size(); ++s)
-    add_power(static_cast<int>(s), static_cast<double>(runs_of_segment[s]), block_weight, use);
+    add_power(static_cast<int>(s), static_cast<double>(runs_of_segment[s]), options_.block_weight,
+              use);
   times_.set_clock(step_clock(use, machine_.device));
 }
 

@@ -35,8 +35,9 @@ class SegmentPrices {
   SegmentPrices(const Plan& plan, const Machine& machine, const PriceOptions& options);
 
   /// Where power is a matter of the whole step: sets the clocks of a step that runs each segment
-  /// so often, tasks of blocks `block_weight` times as often. REQUIRES: nothing is priced yet.
-  void settle_clock(std::span<const int64_t> runs_of_segment, double block_weight = 1.0);
+  /// so often, tasks of blocks `block_weight` of the options times as often. REQUIRES: nothing is
+  /// priced yet.
+  void settle_clock(std::span<const int64_t> runs_of_segment);
 
   /// The same with clocks known. REQUIRES: nothing is priced yet.
   void set_clock(double clock) { times_.set_clock(clock); }

@@ -193,10 +193,8 @@ TaskTimes::TaskTimes(const GroupTable& groups, const Machine& machine, const Pri
 }
 
 double TaskTimes::seconds(const Task& task, const Cost& cost, const TaskRun& run) const {
-  const double work = task.rules->is_communication ? communication_seconds(task, run.is_low) +
-                                                         machine_.software.collective_call_s
-                                                   : compute_seconds(task, cost, run);
-  return work + machine_.device.launch_s;
+  if (task.rules->is_communication) return task_communication_seconds(task, run.is_low);
+  return compute_seconds(task, cost, run) + machine_.device.launch_s;
 }
 
 int TaskTimes::link(const Task& task) const {
@@ -330,14 +328,15 @@ void TaskTimes::add_power(const Task& task, const Cost& cost, double seconds, do
 }
 
 double TaskTimes::message_seconds(double bytes, const GroupLayout& group) const {
-  if (!options_.splits_messages || tp_group_ < 0)
-    return collective_seconds(Collective::kSendRecv, bytes, group, machine_);
+  const auto sent = [&](double part) {
+    return communication_seconds({.kind = Collective::kSendRecv, .bytes = part}, group, machine_);
+  };
+  if (!options_.splits_messages || tp_group_ < 0) return sent(bytes);
   const GroupLayout& tp = layouts_[static_cast<size_t>(tp_group_)];
-  return collective_seconds(Collective::kSendRecv, bytes / tp.size, group, machine_) +
-         collective_seconds(Collective::kAllGather, bytes, tp, machine_);
+  return sent(bytes / tp.size) + collective_seconds(Collective::kAllGather, bytes, tp, machine_);
 }
 
-double TaskTimes::communication_seconds(const Task& task, bool is_low_message) const {
+double TaskTimes::task_communication_seconds(const Task& task, bool is_low_message) const {
   const int id = task.rules->group(task.op.get()).id;
   TOK_CHECK(id >= 0 && id < std::ssize(layouts_), "{} names group {}", task.rules->name, id);
   const GroupLayout& group = layouts_[static_cast<size_t>(id)];
@@ -346,13 +345,15 @@ double TaskTimes::communication_seconds(const Task& task, bool is_low_message) c
                            ? element_bytes(options_.linear) / kPlannedBytes
                            : 1.0;
   const auto priced = [&](Collective kind, const Operand& whole) {
-    return exposed * collective_seconds(kind, bytes_of(whole) * share, group, machine_);
+    return communication_seconds(
+        {.kind = kind, .bytes = bytes_of(whole) * share, .exposed = exposed}, group, machine_);
   };
   // Gradients are summed in fp32 where activations are not.
   const auto summed = [&](Collective kind, const Operand& whole) {
     const bool is_gradient = whole.type.dtype == DType::kF32 && task.label.phase != Phase::kUpdate;
-    const double width = is_gradient ? machine_.software.gradient_bytes / 4.0 : 1.0;
-    return exposed * collective_seconds(kind, bytes_of(whole) * width, group, machine_);
+    return communication_seconds(
+        {.kind = kind, .bytes = bytes_of(whole), .sums_gradients = is_gradient, .exposed = exposed},
+        group, machine_);
   };
   if (task.rules == &kRules<AllGather>) return priced(Collective::kAllGather, task.out[0]);
   if (task.rules == &kRules<ReduceScatter>) return summed(Collective::kReduceScatter, task.in[0]);

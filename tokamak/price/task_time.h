@@ -17,6 +17,8 @@ struct PriceOptions {
   /// Tensor parallel ranks that all hold what a pipeline's message says each send a part of it, and
   /// gather the rest.
   bool splits_messages = false;
+  /// Blocks of the model for one of the plan's: power limits clocks in the step of the whole model.
+  double block_weight = 1.0;
 };
 
 enum class Category : uint8_t {
@@ -84,7 +86,7 @@ class TaskTimes {
   double product_seconds(const Task& task, const Cost& cost, double bytes,
                          const TaskRun& run) const;
   double attention_seconds(const Task& task, const Cost& cost, double bytes, int held_sms) const;
-  double communication_seconds(const Task& task, bool is_low) const;
+  double task_communication_seconds(const Task& task, bool is_low) const;
   double message_seconds(double bytes, const GroupLayout& group) const;
 
   const Machine& machine_;

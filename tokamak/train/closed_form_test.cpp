@@ -30,18 +30,23 @@ T one_of(std::mt19937& random, std::initializer_list<T> values) {
   return values.begin()[random() % values.size()];
 }
 
+enum class Scale : uint8_t { kSmall, kLarge };
+
 // Of the space that a search looks through.
-Drawn draw(std::mt19937& random) {
+Drawn draw(std::mt19937& random, Scale scale = Scale::kSmall) {
+  const bool is_large = scale == Scale::kLarge;
   Drawn drawn;
   Config& c = drawn.config;
   c.training.dataset = "synthetic";
   c.model.name = one_of(random, {"llama3", "llama3", "llama2", "gpt3"});
-  c.model.flavor = c.model.name == "llama3"   ? one_of(random, {"8B", "70B"})
-                   : c.model.name == "llama2" ? one_of(random, {"7B", "13B"})
+  c.model.flavor = c.model.name == "llama3"   ? is_large ? one_of(random, {"8B", "70B", "405B"})
+                                                         : one_of(random, {"8B", "70B"})
+                     : c.model.name == "llama2" ? one_of(random, {"7B", "13B"})
                                               : "22B";
   c.training.seq_len = c.model.name == "llama3" ? one_of(random, {2048, 4096, 8192}) : 2048;
   drawn.model = spec_of(c);
-  SearchBounds bounds{.num_gpus = one_of(random, {8, 16, 32, 64, 128})};
+  SearchBounds bounds{.num_gpus = is_large ? one_of(random, {256, 512, 1024, 4096})
+                                           : one_of(random, {8, 16, 32, 64, 128})};
   bounds.global_batch = bounds.num_gpus * one_of(random, {2, 4, 8});
   bounds.seq_len = c.training.seq_len;
   const std::vector<SearchPoint> points = search_points(drawn.model, bounds);
@@ -58,8 +63,7 @@ price::ClosedForm closed_form_of(const Drawn& drawn, const price::Machine& typic
   const auto linear = price::Precision::kBf16;
   const auto layers = static_cast<int>(drawn.model.num_layers);
   if (d.pp == 1)
-    return price::closed_form(probe_flat(drawn.model, shape, target, machine, linear), layers,
-                              static_cast<int>(drawn.point.num_microbatches), machine);
+    return price::closed_form(probe_flat(drawn.model, shape, target, machine, linear), layers);
   PipelineShapes shapes(layers);
   const price::PipelineShape* pipeline = shapes.outline(drawn.point);
   if (pipeline == nullptr) throw Error("too few layers");
@@ -76,6 +80,7 @@ price::ClosedForm closed_form_of(const Drawn& drawn, const price::Machine& typic
 struct Draws {
   uint64_t seed = 2026;  ///< or TOK_CLOSED_FORM_SEED
   uint64_t count = 200;  ///< or TOK_CLOSED_FORM_COUNT
+  Scale scale = Scale::kSmall;
 };
 
 void expect_agreement(const price::Machine& machine, const Draws& draws) {
@@ -88,7 +93,7 @@ void expect_agreement(const price::Machine& machine, const Draws& draws) {
   double least = 1.0;
   double most = 1.0;
   for (int i = 0; i < count;) {
-    const Drawn drawn = draw(random);
+    const Drawn drawn = draw(random, draws.scale);
     if (drawn.point.num_microbatches > 64) continue;
     price::ClosedForm form;
     std::optional<PricedRun> priced;
@@ -128,9 +133,17 @@ void expect_agreement(const price::Machine& machine, const Draws& draws) {
   EXPECT_LE(most, 1.05);
 }
 
-TEST(ClosedForm, AgreesWithPlans) {
+price::Machine machine_of_draws() {
   const char* name = std::getenv("TOK_CLOSED_FORM_MACHINE");  // NOLINT(concurrency-mt-unsafe)
-  expect_agreement(price::load_machine(name == nullptr ? "h100" : name), {.count = 200});
+  return price::load_machine(name == nullptr ? "h100" : name);
+}
+
+TEST(ClosedForm, AgreesWithPlans) {
+  expect_agreement(machine_of_draws(), {.count = 200});
+}
+
+TEST(ClosedForm, AgreesWithPlansForManyDevices) {
+  expect_agreement(machine_of_draws(), {.count = 40, .scale = Scale::kLarge});
 }
 
 // Power limits the clocks of each rank's step, and messages and collectives slow kernels.
@@ -187,6 +200,11 @@ TEST(ClosedForm, NoPlanOfOneStageIsFasterThanItsBound) {
     }
   }
   EXPECT_GT(closest, 0.9);
+}
+
+// Gathers run beside the items, and gradients are summed in 2 bytes.
+TEST(ClosedForm, AgreesWithPlansOfOtherSoftware) {
+  expect_agreement(price::load_machine("h100+nemo"), {.count = 40});
 }
 
 TEST(ClosedForm, AgreesWithPlansThatMessagesSlow) {

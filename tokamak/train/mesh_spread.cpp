@@ -8,6 +8,13 @@ namespace {
 
 using price::DataSpread;
 
+// Between two stages.
+double message_s(const price::StageCosts& costs, const price::GroupLayout& ends,
+                 const price::Machine& machine) {
+  return price::communication_seconds(
+      {.kind = price::Collective::kSendRecv, .bytes = costs.hop_bytes}, ends, machine);
+}
+
 // Whether the groups of all stages lie alike: each domain holds whole stages, or stages whole
 // domains.
 bool is_alike(int ranks_per_stage, const price::Machine& machine) {
@@ -43,21 +50,18 @@ void find_groups(const Degrees& d, const price::StageCosts& costs, const price::
 
 DataSpread spread_of(const Degrees& d, const price::StageCosts& costs,
                      const price::Machine& machine) {
-  using price::Collective;
   const auto tp = static_cast<int>(d.tp);
   const auto owners = static_cast<int>(d.dp_shard * d.cp);
   const auto replicas = static_cast<int>(d.dp_replicate);
   const price::GroupLayout all = price::strided_layout(static_cast<int>(d.world()), 1, machine);
-  const double launch_s = machine.device.launch_s;
-  DataSpread spread{.owners = owners,
-                    .replicas = replicas,
-                    .norm_s = launch_s + price::collective_seconds(Collective::kAllReduce,
-                                                                   sizeof(double), all, machine)};
+  DataSpread spread{
+      .owners = owners,
+      .replicas = replicas,
+      .norm_s = price::communication_seconds(
+          {.kind = price::Collective::kAllReduce, .bytes = sizeof(double)}, all, machine)};
   if (d.pp > 1) {
     const int stride = tp * owners * replicas;
-    const price::GroupLayout hop = price::strided_layout(2, stride, machine);
-    spread.hop_s =
-        launch_s + price::collective_seconds(Collective::kSendRecv, costs.hop_bytes, hop, machine);
+    spread.hop_s = message_s(costs, price::strided_layout(2, stride, machine), machine);
     spread.ends = price::strided_layout(2, static_cast<int>(d.pp - 1) * stride, machine);
   }
   find_groups(d, costs, machine, spread);
@@ -76,10 +80,7 @@ price::PipelineRanks pipeline_ranks(const Degrees& d, const price::StageCosts& c
       const int ends[] = {r * stride, peer * stride};
       const price::GroupLayout layout = price::layout_of(ends, machine);
       const auto [at, is_new] = by_layout.try_emplace(layout.members);
-      if (is_new)
-        at->second =
-            machine.device.launch_s + price::collective_seconds(price::Collective::kSendRecv,
-                                                                costs.hop_bytes, layout, machine);
+      if (is_new) at->second = message_s(costs, layout, machine);
       ranks.hops_s.push_back(at->second);
     }
   }

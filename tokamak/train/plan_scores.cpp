@@ -233,9 +233,7 @@ class Scorer {
                    first.linear);
     std::vector<Scored> scored;
     for (const Scored& s : points)
-      scored.push_back(
-          {s.point, price::closed_form(costs, static_cast<int>(model_.num_layers),
-                                       static_cast<int>(s.point->num_microbatches), machine_)});
+      scored.push_back({s.point, price::closed_form(costs, static_cast<int>(model_.num_layers))});
     return scored;
   }
 

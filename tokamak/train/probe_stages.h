@@ -57,8 +57,7 @@ class ByStage {
 struct ProbePrice {
   const price::Machine& machine;
   const price::PriceOptions& options;
-  double block_weight;  ///< layers of the model for one of the plan
-  int64_t num_gpus;     ///< of the whole mesh
+  int64_t num_gpus;  ///< of the whole mesh
 };
 
 /// Fills what of `costs` is seconds or power of stages. REQUIRES: its `span` is set.

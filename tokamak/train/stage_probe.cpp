@@ -7,7 +7,8 @@
 #include <fmt/format.h>
 
 #include "tokamak/core/error.h"
-#include "tokamak/price/segment_price.h"
+#include "tokamak/parallel/bucket_layout.h"
+#include "tokamak/price/step_price.h"
 #include "tokamak/train/planned_ranks.h"
 #include "tokamak/train/probe_stages.h"
 
@@ -16,7 +17,6 @@ namespace {
 
 using price::FlatCosts;
 using price::LayerLine;
-using price::SegmentPrices;
 using price::StageCosts;
 using price::StageSum;
 
@@ -138,16 +138,15 @@ void read_parameters(const PlannedRun& run, const Depths& depths, StageCosts& co
     const size_t at = name.find(".s") + 2;
     std::from_chars(name.data() + at, name.data() + name.size(), stage);
     TOK_CHECK(stage >= 0, "{} names no stage", name);
-    elements[stage] += static_cast<double>(decl.type.numel() * owners);
+    const auto numel = static_cast<double>(decl.type.numel() * owners);
+    elements[stage] += numel;
+    if (name.ends_with(".tied")) costs.tied_elements += numel;
   }
   costs.elements = elements.sum();
-  const TrainingGraphOptions& t = run.shape().training;
-  costs.master_bytes = static_cast<double>(size_of(t.master));
-  costs.compute_bytes = static_cast<double>(size_of(t.compute));
-  costs.gradient_bytes = static_cast<double>(size_of(gradient_dtype(t.compute)));
-  costs.is_tied = run.config().tied;
-  // One bucket holds the tied table here, where both ends are one rank's.
-  if (costs.is_tied) costs.elements.head += costs.elements.embedding;
+  costs.bytes = element_bytes(run.shape().training);
+  costs.slice_unit = static_cast<double>(kBucketAlignment);
+  // Here both ends are one rank's, which has the table once.
+  costs.elements.head += costs.tied_elements;
 }
 
 void read_update(const PlannedRun& run, const price::Machine& machine,
@@ -206,6 +205,13 @@ double saved_bytes(const Plan& plan) {
 
 }  // namespace
 
+price::ElementBytes element_bytes(const TrainingGraphOptions& training) {
+  const auto size = [](DType dtype) { return static_cast<double>(size_of(dtype)); };
+  return {.master = size(training.master),
+          .compute = size(training.compute),
+          .gradient = size(gradient_dtype(training.compute))};
+}
+
 StageCosts probe_stages(const ModelSpec& model, const RunShape& base, bool split,
                         const Target& target, const price::Machine& machine,
                         price::Precision linear, int64_t num_gpus) {
@@ -223,23 +229,24 @@ StageCosts probe_stages(const ModelSpec& model, const RunShape& base, bool split
   d.pipeline = there_and_back(split);
   d.stage_of_module = {kFirstStage};
   spec.num_layers = 0;
+  int planned_layers = 0;
   for (int stage = 0; stage < kNumProbeStages; ++stage) {
     spec.num_layers += layers[stage];
+    if (d.pipeline.rank_of_stage[static_cast<size_t>(stage)] == 0) planned_layers += layers[stage];
     d.stage_of_module.insert(d.stage_of_module.end(), static_cast<size_t>(layers[stage]), stage);
   }
   d.stage_of_module.insert(d.stage_of_module.end(), 2, kLastStage);
   const auto runs = probe_runs(spec, shape, target);
   const PlannedRun& run = *runs.front();
-  const price::PriceOptions how{.linear = linear, .device_graphs = run.plan().device_graphs};
+  price::PriceOptions how{.linear = linear, .device_graphs = run.plan().device_graphs};
   StageCosts costs{.is_split = split};
   costs.span = d.mesh.degree({MeshAxis::kCp, MeshAxis::kTp});
   read_memory(run, depths, costs);
   read_parameters(run, depths, costs);
   const price::Machine roomy = with_room(machine);
   read_update(run, roomy, how, costs);
-  const auto block_weight =
-      static_cast<double>(model.num_layers) / static_cast<double>(spec.num_layers);
-  read_times(run.plan(), depths, {roomy, how, block_weight, num_gpus}, costs);
+  how.block_weight = static_cast<double>(model.num_layers) / planned_layers;
+  read_times(run.plan(), depths, {roomy, how, num_gpus}, costs);
   for (const auto& planned : runs) raise_scratch(planned->plan(), depths, costs);
   return costs;
 }
@@ -252,8 +259,7 @@ FlatCosts probe_flat(const ModelSpec& model, const RunShape& base, const Target&
   double held[2] = {};
   double scratch[2] = {};
   double saved[2] = {};
-  double once[2] = {};
-  double by_case[2][4] = {};  // only, first, middle, last
+  double step_s[2] = {};
   for (size_t i = 0; i < 2; ++i) {
     ModelSpec spec = model;
     spec.num_layers = counts[i];
@@ -264,23 +270,13 @@ FlatCosts probe_flat(const ModelSpec& model, const RunShape& base, const Target&
     const auto scratch_arena = static_cast<size_t>(ArenaKind::kScratch);
     held[i] = static_cast<double>(runs.front()->peak_bytes() - plan.arena_bytes[scratch_arena]);
     saved[i] = saved_bytes(plan);
-    const price::PriceOptions how{.linear = linear, .device_graphs = plan.device_graphs};
-    SegmentPrices prices(plan, machine, how);
-    prices.settle_clock(std::vector<int64_t>(plan.segments.size(), 1),
-                        static_cast<double>(model.num_layers) / counts[i]);
-    for (int s = 0; s < std::ssize(plan.segments); ++s) {
-      const auto seconds = [&](bool is_first, bool is_last) {
-        return prices.price({.segment = s, .is_first = is_first, .is_last = is_last}).seconds;
-      };
-      if (plan.segments[static_cast<size_t>(s)].runs == Segment::Runs::kOncePerStep) {
-        once[i] += seconds(true, true);
-        continue;
-      }
-      by_case[i][0] += seconds(true, true);
-      by_case[i][1] += seconds(true, false);
-      by_case[i][2] += seconds(false, false);
-      by_case[i][3] += seconds(false, true);
-    }
+    const price::PriceOptions how{
+        .linear = linear,
+        .device_graphs = plan.device_graphs,
+        .block_weight = static_cast<double>(model.num_layers) / counts[i]};
+    const price::PricedRank rank{.plan = &plan};
+    const auto num_microbatches = static_cast<int>(base.distribute.num_microbatches);
+    step_s[i] = price::price_step({&rank, 1}, num_microbatches, machine, how).seconds;
     for (const auto& planned : runs) {
       for (const Segment& segment : planned->plan().segments) {
         const bool is_once = segment.runs == Segment::Runs::kOncePerStep;
@@ -296,11 +292,7 @@ FlatCosts probe_flat(const ModelSpec& model, const RunShape& base, const Target&
   costs.held = line(held[0], held[1]);
   costs.scratch = line(saved[0], saved[1]);
   costs.scratch.base += kPackingShare * std::max(scratch[0] - saved[0], scratch[1] - saved[1]);
-  costs.once_s = line(once[0], once[1]);
-  costs.only_s = line(by_case[0][0], by_case[1][0]);
-  costs.first_s = line(by_case[0][1], by_case[1][1]);
-  costs.middle_s = line(by_case[0][2], by_case[1][2]);
-  costs.last_s = line(by_case[0][3], by_case[1][3]);
+  costs.step_s = line(step_s[0], step_s[1]);
   return costs;
 }
 

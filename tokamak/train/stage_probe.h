@@ -9,6 +9,9 @@
 
 namespace tokamak {
 
+/// Of parameters and what is kept of them.
+price::ElementBytes element_bytes(const TrainingGraphOptions& training);
+
 /// A stage of a pipeline, for the microbatch, sequence, recompute policy and the cp and tp degrees
 /// of `shape`; other degrees and the schedule are not looked at. `split`: input and weight
 /// gradients apart. `num_gpus`: of the whole mesh, in which stages lie differently. Throws Error

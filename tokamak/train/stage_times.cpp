@@ -50,7 +50,7 @@ void read_power(const Plan& plan, const Depths& depths, const ProbePrice& how, S
   ByStage drawn(depths);
   price::PowerUse all;
   for (int s = 0; s < std::ssize(plan.segments); ++s) {
-    prices.add_power(s, 1.0, how.block_weight, all);
+    prices.add_power(s, 1.0, how.options.block_weight, all);
     const SegmentName name = read_name(plan.segments[static_cast<size_t>(s)].name);
     price::PowerUse use;
     prices.add_power(s, 1.0, 1.0, use);
