@@ -40,10 +40,10 @@ double size_cost(const Level& level, double bytes) {
 }
 
 // Where every pair has a link of its own, a few members reach few links.
-double rate_of(const Level& level, double peers, double sharing) {
+double rate_of(const Level& level, double peers) {
   double rate = level.bytes_per_s;
   if (level.pair_bytes_per_s > 0.0) rate = std::min(rate, level.pair_bytes_per_s * peers);
-  return rate * level.efficiency / level.oversubscription / sharing;
+  return rate * level.efficiency / level.oversubscription;
 }
 
 std::vector<Stage> stages_of(const GroupLayout& group, const Machine& machine) {
@@ -54,11 +54,10 @@ std::vector<Stage> stages_of(const GroupLayout& group, const Machine& machine) {
     if (members <= inner) continue;
     const double count = std::ceil(members / inner);
     const Level& level = machine.levels[l];
-    const double sharing = l == 0 ? 1.0 : group.sharing;
     stages.push_back({.level = &level,
                       .inner = inner,
                       .count = count,
-                      .rate = rate_of(level, count - 1.0, sharing),
+                      .rate = rate_of(level, count - 1.0),
                       .is_innermost = l == 0});
     inner = members;
   }
@@ -182,13 +181,8 @@ double all_to_all(const std::vector<Stage>& stages, double size, double bytes) {
   return base_s + latency_s + moving_s;
 }
 
-double message(const Stage& s, double bytes) {
-  const Level& level = *s.level;
-  const double links = level.pair_bytes_per_s > 0.0 ? level.pair_bytes_per_s : level.bytes_per_s;
-  const double share = s.rate / rate_of(level, s.count - 1.0, 1.0);
-  const double rate =
-      std::min(links, level.bytes_per_s) * level.efficiency / level.oversubscription * share;
-  return level.base_s + level.latency_s + size_cost(level, bytes) + bytes / rate;
+double message(const Level& level, double bytes) {
+  return level.base_s + level.latency_s + size_cost(level, bytes) + bytes / rate_of(level, 1.0);
 }
 
 void require_connected(const GroupLayout& group, const Machine& machine) {
@@ -258,7 +252,7 @@ double collective_seconds(Collective kind, double bytes, const GroupLayout& grou
     case Collective::kBroadcast:
       return broadcast(stages, bytes);
     case Collective::kSendRecv:
-      return message(stages.back(), bytes);
+      return message(*stages.back().level, bytes);
   }
   return 0.0;
 }

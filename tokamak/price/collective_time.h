@@ -14,9 +14,6 @@ namespace tokamak::price {
 struct GroupLayout {
   std::vector<int> members;
   int size = 1;
-  /// Groups of the same kind that run at once and share one device's links of all levels but the
-  /// innermost; 1 if each device has its own.
-  int sharing = 1;
 
   bool operator==(const GroupLayout&) const = default;
 };
