@@ -122,6 +122,12 @@ bool is_low(Precision precision) {
   return precision == Precision::kFp8 || precision == Precision::kFp4;
 }
 
+// Whether a group moves what tensor parallel products read or write; gradients that ranks of tp sum
+// once a step feed none.
+bool is_beside_products(std::string_view group) {
+  return group == "tp" || group == "tp ring";
+}
+
 // Elements that are brought to a low precision for this product: what enters a layer, the cotangent
 // of what leaves it, and weights once a step.
 double cast_elements(const Task& task, const TaskRun& run) {
@@ -187,9 +193,9 @@ TaskTimes::TaskTimes(const GroupTable& groups, const Machine& machine, const Pri
   layouts_.reserve(groups.entries.size());
   for (const GroupTable::Entry& group : groups.entries) {
     layouts_.push_back(layout_of(group.ranks, machine));
-    const bool is_tp = group.name == "tp" || group.name.starts_with("tp ");
-    if (is_tp) tp_group_ = static_cast<int>(layouts_.size()) - 1;
-    exposed_.push_back(is_tp ? 1.0 - machine.software.tensor_parallel_overlap : 1.0);
+    if (group.name == "tp") tp_group_ = static_cast<int>(layouts_.size()) - 1;
+    exposed_.push_back(
+        is_beside_products(group.name) ? 1.0 - machine.software.tensor_parallel_overlap : 1.0);
   }
 }
 

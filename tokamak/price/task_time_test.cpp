@@ -312,6 +312,29 @@ TEST(TaskTime, SoftwareHidesAndShrinksCommunication) {
   EXPECT_NEAR(of(reduce, false), 150.0, 1e-9);
 }
 
+// Of tp 8 with 2 heads of keys and values, 4 ranks hold the same ones.
+TEST(TaskTime, SumsOfGradientsOverTpFeedNoProduct) {
+  Machine machine = clockwork();
+  machine.levels[0].bytes_per_s = 4.0;
+  machine.software.tensor_parallel_overlap = 0.75;
+  GroupTable groups;
+  const CommGroup tp = groups.add("tp", {0, 1, 2, 3, 4, 5, 6, 7}, 0);
+  const CommGroup ring = groups.add("tp ring", {0, 1, 2, 3, 4, 5, 6, 7}, 0);
+  const CommGroup partial = groups.add("tp reduce", {0, 1, 2, 3, 4, 5, 6, 7}, 0);
+  const CommGroup replicas = groups.add("tp replicas reduce", {0, 1, 2, 3}, 0);
+  const CommGroup pair = groups.add("pp 0 to 1", {0, 8}, 0);
+  PriceOptions options;
+  const auto of = [&](const Task& task) {
+    return TaskTimes(groups, machine, options).seconds(task, cost_of(task), {});
+  };
+  EXPECT_NEAR(of(communication(AllGather{.group = tp}, 100, 800, 1)), 0.25 * 700.0, 1e-9);
+  EXPECT_NEAR(of(communication(Shift{.group = ring}, 100, 100, 1)), 0.25 * 100.0, 1e-9);
+  EXPECT_NEAR(of(communication(AllReduce{.group = partial}, 800, 800, 1)), 1400.0, 1e-9);
+  EXPECT_NEAR(of(communication(AllReduce{.group = replicas}, 800, 800, 1)), 1200.0, 1e-9);
+  options.splits_messages = true;
+  EXPECT_NEAR(of(communication(Send{.group = pair}, 800, 0, 1)), 100.0 + 700.0, 1e-9);
+}
+
 TEST(TaskTime, InputsAreCastOnce) {
   const auto at = [](Operand o, int64_t offset) {
     o.offset = offset;
