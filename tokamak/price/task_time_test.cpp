@@ -8,7 +8,7 @@
 #include "tokamak/ops/attention.h"
 #include "tokamak/ops/cross_entropy.h"
 #include "tokamak/ops/linear.h"
-#include "tokamak/price/low_precision.h"
+#include "tokamak/price/segment_price.h"
 #include "tokamak/price/test_machine.h"
 
 namespace tokamak::price {
@@ -333,6 +333,35 @@ TEST(TaskTime, SumsOfGradientsOverTpFeedNoProduct) {
   EXPECT_NEAR(of(communication(AllReduce{.group = replicas}, 800, 800, 1)), 1200.0, 1e-9);
   options.splits_messages = true;
   EXPECT_NEAR(of(communication(Send{.group = pair}, 800, 0, 1)), 100.0 + 700.0, 1e-9);
+}
+
+// Two products of one block read the same input, which is brought to fp8 once.
+TEST(TaskTime, CastsDrawThePowerOfMemory) {
+  Machine machine = clockwork();
+  machine.device.memory_bytes_per_s = 1e6;
+  machine.device.memory_power = 0.5;
+  Operand x = bf16({64, 64});
+  x.offset = 1 << 24;
+  Operand weight = bf16({64, 64});
+  Plan plan;
+  plan.segments.resize(1);
+  for (int t = 0; t < 2; ++t) {
+    weight.offset = (t + 1) << 20;
+    Operand y = bf16({64, 64});
+    y.offset = (t + 1) * 8192;
+    plan.segments[0].tasks.push_back(task_of(Linear{}, {x, weight}, {y}));
+  }
+  const auto use_in = [&](Precision precision) {
+    const PriceOptions options{.linear = precision};
+    PowerUse use;
+    SegmentPrices(plan, machine, options).add_power(0, 3.0, 1.0, use);
+    return use;
+  };
+  const PowerUse fp8 = use_in(Precision::kFp8);
+  const double cast_s = 64 * 64 * 4.0 / 1e6;
+  EXPECT_NEAR(fp8.memory_s, 3.0 * cast_s, 1e-9);
+  EXPECT_NEAR(fp8.products_s, 3.0 * 2.0 * 64 * 64 * 4.0 / 1e6, 1e-9) << "two operands, an output";
+  EXPECT_EQ(use_in(Precision::kBf16).memory_s, 0.0);
 }
 
 TEST(TaskTime, InputsAreCastOnce) {
