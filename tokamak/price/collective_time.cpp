@@ -21,12 +21,16 @@ constexpr double kTreeShare = 0.92;
 constexpr double kMessagesAtOnce = 8.0;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// A group as one level sees it: `count` domains of the level below, each of `inner` members.
+// A group as one level sees it: domains of the level below, which meet in domains of this one.
 struct Stage {
   const Level* level = nullptr;
-  double inner = 1.0;
-  double count = 1.0;
-  double rate = 0.0;  ///< of one member
+  double inner = 1.0;    ///< members of a domain below, the most
+  double outward = 1.0;  ///< the fewest: so many links carry what leaves such a domain
+  double count = 1.0;    ///< domains below in one of this level, the most
+  double fewest = 1.0;   ///< members of a domain of this level
+  double peers = 0.0;    ///< of a member, in other domains below: the most
+  double hops = 0.0;     ///< between domains below, of a ring through the whole group
+  double rate = 0.0;     ///< of one member, in the domain with the fewest
   bool is_innermost = true;
 };
 
@@ -40,27 +44,38 @@ double size_cost(const Level& level, double bytes) {
 }
 
 // Where every pair has a link of its own, a few members reach few links.
-double rate_of(const Level& level, double peers, double sharing) {
+double rate_of(const Level& level, double peers) {
   double rate = level.bytes_per_s;
   if (level.pair_bytes_per_s > 0.0) rate = std::min(rate, level.pair_bytes_per_s * peers);
-  return rate * level.efficiency / level.oversubscription / sharing;
+  return rate * level.efficiency / level.oversubscription;
 }
 
 std::vector<Stage> stages_of(const GroupLayout& group, const Machine& machine) {
   std::vector<Stage> stages;
   double inner = 1.0;
+  double outward = 1.0;
+  double below = group.size;
   for (size_t l = 0; l < group.members.size(); ++l) {
     const double members = group.members[l];
-    if (members <= inner) continue;
-    const double count = std::ceil(members / inner);
+    const double fewest = group.fewest[l];
+    const double domains = group.domains[l];
+    if (domains >= below) continue;
+    const double count = std::max(std::ceil(members / inner), std::ceil(below / domains));
+    // A domain of one has nobody to send to.
+    const double least = std::ceil(fewest / inner);
     const Level& level = machine.levels[l];
-    const double sharing = l == 0 ? 1.0 : group.sharing;
     stages.push_back({.level = &level,
                       .inner = inner,
+                      .outward = outward,
                       .count = count,
-                      .rate = rate_of(level, count - 1.0, sharing),
+                      .fewest = fewest,
+                      .peers = members - outward,
+                      .hops = below - domains,
+                      .rate = rate_of(level, (least > 1.0 ? least : count) - 1.0),
                       .is_innermost = l == 0});
     inner = members;
+    outward = fewest;
+    below = domains;
   }
   return stages;
 }
@@ -90,7 +105,7 @@ double tree_all_reduce(const Stage& s, double bytes) {
 
 bool reduces_in_switch(const Stage& s) {
   return s.level->switch_reduce_min_devices > 0 && s.inner == 1.0 &&
-         s.count >= s.level->switch_reduce_min_devices;
+         s.fewest >= s.level->switch_reduce_min_devices;
 }
 
 double switch_all_reduce(const Stage& s, double bytes) {
@@ -110,24 +125,22 @@ double stage_seconds(const Stage& s, double bytes, double passes) {
 double hierarchical(const std::vector<Stage>& stages, double bytes, double passes) {
   double seconds = 0.0;
   for (const Stage& s : stages) {
-    seconds = overlapped(seconds, stage_seconds(s, bytes / s.inner, passes));
+    seconds = overlapped(seconds, stage_seconds(s, bytes / s.outward, passes));
   }
   return seconds;
 }
 
-// One ring through all members; each level carries it on the links of all members of a domain.
+// One ring through all members; each level carries it on the links of all members of a domain, and
+// each domain all of it: NCCL takes the channels of the node that has the fewest (NVIDIA/nccl
+// src/init.cc, initTransportsRank).
 double flat_ring(const std::vector<Stage>& stages, double size, double bytes, double passes) {
   double rate = kNever;
   double base_s = 0.0;
   double seconds = 0.0;
-  double domains = size;
   for (const Stage& s : stages) {
-    const double outer_domains = std::ceil(domains / s.count);
     base_s = std::max(base_s, s.level->base_s);
-    seconds +=
-        (domains - outer_domains) * s.level->latency_s + size_cost(*s.level, bytes / s.inner);
-    rate = std::min(rate, s.rate * s.inner);
-    domains = outer_domains;
+    seconds += s.hops * s.level->latency_s + size_cost(*s.level, bytes / s.outward);
+    rate = std::min(rate, s.rate * s.outward);
   }
   return passes * (base_s + seconds + (size - 1.0) / size * bytes / rate);
 }
@@ -141,8 +154,8 @@ double tree_of_chains(const std::vector<Stage>& stages, double bytes) {
     const bool is_outermost = &s == &stages.back();
     const double hops = is_outermost ? std::ceil(std::log2(s.count)) : s.count - 1.0;
     base_s = std::max(base_s, s.level->base_s);
-    seconds += 2.0 * (hops * s.level->latency_s + size_cost(*s.level, bytes / s.inner));
-    rate = std::min(rate, s.rate * s.inner);
+    seconds += 2.0 * (hops * s.level->latency_s + size_cost(*s.level, bytes / s.outward));
+    rate = std::min(rate, s.rate * s.outward);
   }
   return base_s + seconds + 2.0 * bytes / (rate * kTreeShare);
 }
@@ -173,31 +186,74 @@ double all_to_all(const std::vector<Stage>& stages, double size, double bytes) {
   double latency_s = 0.0;
   double moving_s = 0.0;
   for (const Stage& s : stages) {
-    const double peers = std::min(s.inner * s.count, size) - s.inner;
-    const double sent = bytes * peers / size;
+    const double sent = bytes * s.peers / size;
+    const double rate = rate_of(*s.level, s.count - 1.0);
     base_s = std::max(base_s, s.level->base_s);
-    latency_s += s.level->latency_s * std::ceil(peers / kMessagesAtOnce);
-    moving_s = std::max(moving_s, size_cost(*s.level, sent) + sent / s.rate);
+    latency_s += s.level->latency_s * std::ceil(s.peers / kMessagesAtOnce);
+    moving_s = std::max(moving_s, size_cost(*s.level, sent) + sent / rate);
   }
   return base_s + latency_s + moving_s;
 }
 
-double message(const Stage& s, double bytes) {
-  const Level& level = *s.level;
-  const double links = level.pair_bytes_per_s > 0.0 ? level.pair_bytes_per_s : level.bytes_per_s;
-  const double share = s.rate / rate_of(level, s.count - 1.0, 1.0);
-  const double rate =
-      std::min(links, level.bytes_per_s) * level.efficiency / level.oversubscription * share;
-  return level.base_s + level.latency_s + size_cost(level, bytes) + bytes / rate;
+double message(const Level& level, double bytes) {
+  return level.base_s + level.latency_s + size_cost(level, bytes) + bytes / rate_of(level, 1.0);
 }
 
-void require_connected(const GroupLayout& group, const Machine& machine) {
-  if (group.size == 1) return;
+// The members of a group in one domain each.
+struct Spread {
+  int most = 0;
+  int fewest = 0;
+  int domains = 0;
+};
+
+Spread spread_of(std::span<const int> ranks, int domain) {
+  std::map<int, int> by_domain;
+  for (const int rank : ranks) ++by_domain[rank / domain];
+  const auto [fewest, most] =
+      std::minmax_element(by_domain.begin(), by_domain.end(),
+                          [](const auto& a, const auto& b) { return a.second < b.second; });
+  return {.most = most->second,
+          .fewest = fewest->second,
+          .domains = static_cast<int>(by_domain.size())};
+}
+
+Spread spread_of(int size, int stride, int first, int domain) {
+  if (stride >= domain) return {.most = 1, .fewest = 1, .domains = size};
+  const int last = first + (size - 1) * stride;
+  const int domains = last / domain - first / domain + 1;
+  if (domains == 1) return {.most = size, .fewest = size, .domains = 1};
+  const int head = (domain - first % domain + stride - 1) / stride;
+  const int tail = last % domain / stride + 1;
+  Spread out{.most = std::max(head, tail), .fewest = std::min(head, tail), .domains = domains};
+  // Of those between, which are few or of two kinds.
+  const int least = domain / stride;
+  const int most = (domain + stride - 1) / stride;
+  for (int i = head; i < size - tail && (out.most < most || out.fewest > least);) {
+    const int fit = (domain - (first + i * stride) % domain + stride - 1) / stride;
+    out.most = std::max(out.most, fit);
+    out.fewest = std::min(out.fewest, fit);
+    i += fit;
+  }
+  return out;
+}
+
+template <class Of>
+GroupLayout layout_by_level(int size, const Machine& machine, const Of& spread_over) {
+  GroupLayout out{.size = size};
+  for (const Level& level : machine.levels) {
+    const Spread spread = level.num_devices == 0
+                              ? Spread{.most = size, .fewest = size, .domains = 1}
+                              : spread_over(level.num_devices);
+    out.members.push_back(spread.most);
+    out.fewest.push_back(spread.fewest);
+    out.domains.push_back(spread.domains);
+  }
+  if (size == 1) return out;
   TOK_REQUIRE(!machine.levels.empty(), "{}: no levels: a machine of one device", machine.name);
-  TOK_REQUIRE(group.members.back() == group.size,
+  TOK_REQUIRE(out.members.back() == size,
               "{}: {}.num_devices is {}: wanted a level that connects all ranks of a group of {}",
-              machine.name, machine.levels.back().name, machine.levels.back().num_devices,
-              group.size);
+              machine.name, machine.levels.back().name, machine.levels.back().num_devices, size);
+  return out;
 }
 
 }  // namespace
@@ -208,38 +264,15 @@ int link_of(const GroupLayout& group) {
 }
 
 GroupLayout layout_of(std::span<const int> ranks, const Machine& machine) {
-  GroupLayout out{.members = {}, .size = static_cast<int>(ranks.size())};
-  for (const Level& level : machine.levels) {
-    if (level.num_devices == 0) {
-      out.members.push_back(out.size);
-      continue;
-    }
-    std::map<int, int> by_domain;
-    int largest = 1;
-    for (const int rank : ranks) largest = std::max(largest, ++by_domain[rank / level.num_devices]);
-    out.members.push_back(largest);
-  }
-  require_connected(out, machine);
-  return out;
+  TOK_CHECK(!ranks.empty(), "a group of nobody");
+  return layout_by_level(static_cast<int>(ranks.size()), machine,
+                         [&](int domain) { return spread_of(ranks, domain); });
 }
 
 GroupLayout strided_layout(int size, int stride, const Machine& machine, int first) {
   TOK_CHECK(size >= 1 && stride >= 1 && first >= 0);
-  GroupLayout out{.members = {}, .size = size};
-  for (const Level& level : machine.levels) {
-    const int domain = level.num_devices == 0 ? first + size * stride : level.num_devices;
-    const int most = std::clamp((domain + stride - 1) / stride, 1, size);
-    int largest = 0;
-    for (int i = 0; i < size && largest < most;) {
-      const int left = domain - (first + i * stride) % domain;
-      const int fit = std::min((left + stride - 1) / stride, size - i);
-      largest = std::max(largest, fit);
-      i += fit;
-    }
-    out.members.push_back(largest);
-  }
-  require_connected(out, machine);
-  return out;
+  return layout_by_level(size, machine,
+                         [&](int domain) { return spread_of(size, stride, first, domain); });
 }
 
 double collective_seconds(Collective kind, double bytes, const GroupLayout& group,
@@ -258,7 +291,7 @@ double collective_seconds(Collective kind, double bytes, const GroupLayout& grou
     case Collective::kBroadcast:
       return broadcast(stages, bytes);
     case Collective::kSendRecv:
-      return message(stages.back(), bytes);
+      return message(*stages.back().level, bytes);
   }
   return 0.0;
 }

@@ -9,14 +9,12 @@
 
 namespace tokamak::price {
 
-/// How a group's members lie in the fabric: by level, how many share one domain of that level with
-/// a member (the largest over members). The last is the group's size.
+/// How a group's members lie in the fabric, by level.
 struct GroupLayout {
-  std::vector<int> members;
+  std::vector<int> members;  ///< of the domain with the most; the last is the group's size
+  std::vector<int> fewest;   ///< of the domain with the fewest, of those with any
+  std::vector<int> domains;  ///< with any
   int size = 1;
-  /// Groups of the same kind that run at once and share one device's links of all levels but the
-  /// innermost; 1 if each device has its own.
-  int sharing = 1;
 
   bool operator==(const GroupLayout&) const = default;
 };

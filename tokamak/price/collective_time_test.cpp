@@ -168,9 +168,9 @@ struct Shape {
   int stride;
 };
 
-constexpr Shape kShapes[] = {{2, 1},  {4, 1},  {8, 1},   {16, 1},  {72, 1}, {128, 1},
-                             {2, 4},  {4, 2},  {16, 4},  {64, 8},  {3, 1},  {12, 1},
-                             {24, 8}, {9, 64}, {512, 2}, {1024, 1}};
+constexpr Shape kShapes[] = {{2, 1},  {4, 1},  {8, 1},   {16, 1},  {72, 1},  {128, 1}, {2, 4},
+                             {4, 2},  {16, 4}, {64, 8},  {3, 1},   {12, 1},  {13, 1},  {24, 8},
+                             {9, 64}, {7, 3},  {100, 5}, {512, 2}, {40, 16}, {1024, 1}};
 
 template <class Check>
 void for_all(Check check) {
@@ -255,13 +255,79 @@ TEST(CollectiveTime, AnAllReduceOverNodesIsOneRingWhereNoSwitchReduces) {
   EXPECT_LT(all_reduce(h100, 1e8, 16), two_passes(h100, 16));
 }
 
-TEST(CollectiveTime, ADeviceThatSharesItsLinksIsSlowed) {
-  const Machine m = load_machine("h100");
-  GroupLayout rail = strided_layout(16, 8, m);
-  ASSERT_EQ(rail.members, (std::vector<int>{1, 16}));
-  const double alone = collective_seconds(Collective::kAllGather, 1e9, rail, m);
-  rail.sharing = 4;
-  EXPECT_NEAR(collective_seconds(Collective::kAllGather, 1e9, rail, m), 4.0 * alone, 0.02 * alone);
+// Of a group that lies unevenly: large collectives at the links of the domain with the fewest.
+TEST(CollectiveTime, TheDomainWithTheFewestMembersBoundsWhatCrosses) {
+  const double bytes = 1e13;
+  const auto links = [&](const Machine& m, const GroupLayout& group, Collective kind) {
+    const Level& network = m.levels.back();
+    const double sent = kind == Collective::kAllReduce  ? 2.0 * (group.size - 1) / group.size
+                        : kind == Collective::kAllToAll ? 1.0 - 1.0 * group.fewest[0] / group.size
+                                                        : 1.0 * (group.size - 1) / group.size;
+    return sent * bytes / collective_seconds(kind, bytes, group, m) /
+           (network.bytes_per_s * network.efficiency);
+  };
+  const Machine h100 = load_machine("h100");
+  const GroupLayout of_8_and_4 = strided_layout(12, 1, h100);
+  const Machine gb200 = load_machine("gb200");
+  const GroupLayout of_8_and_56 = strided_layout(64, 1, gb200, 64);
+  ASSERT_EQ(of_8_and_56.fewest, (std::vector<int>{8, 64}));
+  for (const Collective kind : {Collective::kAllGather, Collective::kReduceScatter}) {
+    EXPECT_NEAR(links(h100, of_8_and_4, kind), 4.0, 0.03);
+    EXPECT_NEAR(links(gb200, of_8_and_56, kind), 8.0, 0.06);
+  }
+  EXPECT_NEAR(links(h100, of_8_and_4, Collective::kAllReduce), 4.0, 0.03);
+  // A switch reduces in each rack: half of it crosses.
+  EXPECT_LT(links(gb200, of_8_and_56, Collective::kAllReduce), 16.0);
+  EXPECT_NEAR(links(h100, of_8_and_4, Collective::kAllToAll), 1.0, 0.01);
+  EXPECT_NEAR(links(gb200, of_8_and_56, Collective::kAllToAll), 1.0, 0.01);
+}
+
+TEST(CollectiveTime, SwitchesReduceInEveryDomainOrInNone) {
+  const auto gain = [](int size) {
+    Machine m = load_machine("h100");
+    const double with = all_reduce(m, 3e7, size);
+    m.levels[0].switch_reduce_min_devices = 0;
+    return all_reduce(m, 3e7, size) / with;
+  };
+  EXPECT_GT(gain(8 + 5), 1.01);
+  EXPECT_EQ(gain(8 + 4), 1.0) << "four are too few";
+}
+
+// On a mesh two members of a domain have one link.
+TEST(CollectiveTime, TheDomainWithTheFewestMembersHasTheFewestLinksInside) {
+  const Machine m = load_machine("mi300x");
+  const GroupLayout group = strided_layout(10, 1, m);
+  const double gather = collective_seconds(Collective::kAllGather, 1e13, group, m);
+  const double link = m.levels[0].pair_bytes_per_s * m.levels[0].efficiency;
+  EXPECT_NEAR(0.9 * 1e13 / gather, link, 0.01 * link);
+}
+
+// Groups of the same size over as many nodes, contiguous in each.
+TEST(CollectiveTime, AnUnevenGroupIsNeverFasterThanTheEvenOne) {
+  for (const Machine& m : some_machines()) {
+    const int node = m.levels[m.levels.size() - 2].num_devices;
+    const auto layout = [&](const std::vector<int>& members) {
+      std::vector<int> ranks;
+      for (size_t d = 0; d < members.size(); ++d) {
+        for (int i = 0; i < members[d]; ++i) ranks.push_back(static_cast<int>(d) * node + i);
+      }
+      return layout_of(ranks, m);
+    };
+    for (int even = 2; even <= node; even += std::max(1, node / 8)) {
+      for (int moved = 1; moved < even && even + moved <= node; ++moved) {
+        for (const Collective kind : {Collective::kAllGather, Collective::kReduceScatter,
+                                      Collective::kAllReduce, Collective::kAllToAll}) {
+          for (const double bytes : {1e3, 1e6, 3e7, 1e9}) {
+            const double best = collective_seconds(kind, bytes, layout({even, even, even}), m);
+            const double seconds =
+                collective_seconds(kind, bytes, layout({even + moved, even, even - moved}), m);
+            EXPECT_GE(seconds, (1.0 - 1e-12) * best)
+                << m.name << " " << even << " " << moved << " " << bytes;
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST(CollectiveTime, AGroupOfOneTakesNoTime) {
@@ -273,11 +339,21 @@ TEST(CollectiveTime, AGroupOfOneTakesNoTime) {
 
 TEST(Layout, CountsMembersOfADomainByLevel) {
   const Machine m = load_machine("frontier");
-  EXPECT_EQ(layout_of(std::vector<int>{0, 1}, m).members, (std::vector<int>{2, 2, 2}));
-  EXPECT_EQ(layout_of(std::vector<int>{1, 2}, m).members, (std::vector<int>{1, 2, 2}));
-  EXPECT_EQ(layout_of(std::vector<int>{7, 8}, m).members, (std::vector<int>{1, 1, 2}));
-  EXPECT_EQ(layout_of(std::vector<int>{0, 1, 2, 3, 8, 9}, m).members, (std::vector<int>{2, 4, 6}));
-  EXPECT_EQ(layout_of(std::vector<int>{0}, m).size, 1);
+  const auto check = [&](const std::vector<int>& ranks, const std::vector<int>& most,
+                         const std::vector<int>& fewest, const std::vector<int>& domains) {
+    const GroupLayout layout = layout_of(ranks, m);
+    EXPECT_EQ(layout.members, most);
+    EXPECT_EQ(layout.fewest, fewest);
+    EXPECT_EQ(layout.domains, domains);
+    EXPECT_EQ(layout.size, std::ssize(ranks));
+  };
+  check({0, 1}, {2, 2, 2}, {2, 2, 2}, {1, 1, 1});
+  check({1, 2}, {1, 2, 2}, {1, 2, 2}, {2, 1, 1});
+  check({7, 8}, {1, 1, 2}, {1, 1, 2}, {2, 2, 1});
+  check({0, 1, 2, 3, 8, 9}, {2, 4, 6}, {2, 2, 6}, {3, 2, 1});
+  check({5, 6, 7, 8, 9, 10}, {2, 3, 6}, {1, 3, 6}, {4, 2, 1});
+  check({0}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1});
+  EXPECT_EQ(strided_layout(16, 8, load_machine("h100")).members, (std::vector<int>{1, 16}));
 }
 
 TEST(Layout, OfAStrideIsThatOfItsRanks) {
@@ -287,8 +363,7 @@ TEST(Layout, OfAStrideIsThatOfItsRanks) {
         std::vector<int> ranks(static_cast<size_t>(shape.size));
         for (int i = 0; i < shape.size; ++i)
           ranks[static_cast<size_t>(i)] = first + i * shape.stride;
-        EXPECT_EQ(strided_layout(shape.size, shape.stride, m, first).members,
-                  layout_of(ranks, m).members)
+        EXPECT_EQ(strided_layout(shape.size, shape.stride, m, first), layout_of(ranks, m))
             << m.name << " " << shape.size << " " << shape.stride << " from " << first;
       }
     }
@@ -297,8 +372,8 @@ TEST(Layout, OfAStrideIsThatOfItsRanks) {
 
 TEST(Layout, DoesNotDependOnTheOrderOfRanks) {
   const Machine m = load_machine("frontier");
-  EXPECT_EQ(layout_of(std::vector<int>{9, 0, 3, 1, 8, 2}, m).members,
-            layout_of(std::vector<int>{0, 1, 2, 3, 8, 9}, m).members);
+  EXPECT_EQ(layout_of(std::vector<int>{9, 0, 3, 1, 8, 2}, m),
+            layout_of(std::vector<int>{0, 1, 2, 3, 8, 9}, m));
 }
 
 TEST(Layout, RefusesGroupsThatNoLevelConnects) {

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <set>
 
-#include "tokamak/price/low_precision.h"
-
 namespace tokamak::price {
 
 bool runs(const Task& task, bool is_last) {
@@ -18,6 +16,7 @@ SegmentPrices::SegmentPrices(const Plan& plan, const Machine& machine, const Pri
       times_(plan.groups, machine, options),
       streams_{{0, 0}},
       costs_(plan.segments.size()),
+      flows_(plan.segments.size()),
       seconds_(plan.segments.size()),
       held_(plan.segments.size()) {
   for (const Segment& segment : plan.segments) {
@@ -34,6 +33,12 @@ const std::vector<Cost>& SegmentPrices::costs(size_t segment) {
   return costs;
 }
 
+const LowPrecisionFlow& SegmentPrices::flow(size_t segment) {
+  LowPrecisionFlow& flow = flows_[segment];
+  if (flow.casts.empty()) flow = low_precision_flow(plan_.segments[segment].tasks);
+  return flow;
+}
+
 void SegmentPrices::settle_clock(std::span<const int64_t> runs_of_segment) {
   if (machine_.device.memory_power <= 0.0) return;
   PowerUse use;
@@ -46,10 +51,12 @@ void SegmentPrices::settle_clock(std::span<const int64_t> runs_of_segment) {
 void SegmentPrices::add_power(int segment, double runs, double block_weight, PowerUse& use) {
   const auto s = static_cast<size_t>(segment);
   const std::vector<Task>& tasks = plan_.segments[s].tasks;
+  const LowPrecisionFlow& flow = this->flow(s);
   for (size_t t = 0; t < tasks.size(); ++t) {
-    const Cost& cost = costs(s)[t];
     const double weight = tasks[t].label.block >= 0 ? block_weight : 1.0;
-    times_.add_power(tasks[t], cost, times_.seconds(tasks[t], cost, {}), runs * weight, use);
+    // Weights are cast in the first microbatch alone.
+    const TaskRun how{.casts = flow.casts[t] != 0, .is_low = flow.is_low[t] != 0};
+    times_.add_power(tasks[t], costs(s)[t], how, runs * weight, use);
   }
 }
 
@@ -67,7 +74,7 @@ void SegmentPrices::add_works(const SegmentRun& run, std::span<const int> begin,
   std::vector<double>& held = held_[s][run.is_first ? 1 : 0];
   const int message_sms = machine_.software.message_sms;
   if (seconds.empty()) {
-    const LowPrecisionFlow flow = low_precision_flow(tasks);
+    const LowPrecisionFlow& flow = this->flow(s);
     for (size_t t = 0; t < tasks.size(); ++t) {
       TaskRun how{.is_first = run.is_first,
                   .casts = flow.casts[t] != 0,

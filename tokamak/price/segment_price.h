@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "tokamak/price/low_precision.h"
 #include "tokamak/price/stream_loop.h"
 
 namespace tokamak::price {
@@ -61,6 +62,7 @@ class SegmentPrices {
  private:
   double task_seconds(const SegmentRun& run, size_t task);
   const std::vector<Cost>& costs(size_t segment);
+  const LowPrecisionFlow& flow(size_t segment);
   double held_factor(const SegmentRun& run, double seconds) const;
   double host_seconds(const SegmentRun& run, const RankTimes& times) const;
 
@@ -70,6 +72,7 @@ class SegmentPrices {
   TaskTimes times_;
   std::map<int, int> streams_;
   std::vector<std::vector<Cost>> costs_;                     // by segment, task
+  std::vector<LowPrecisionFlow> flows_;                      // by segment
   std::vector<std::array<std::vector<double>, 2>> seconds_;  // by segment, is_first, task
   std::vector<std::array<std::vector<double>, 2>> held_;     // factors beside a message
   std::map<SegmentRun, SegmentPrice> prices_;

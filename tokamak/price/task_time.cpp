@@ -121,6 +121,12 @@ bool is_low(Precision precision) {
   return precision == Precision::kFp8 || precision == Precision::kFp4;
 }
 
+// Whether a group moves what tensor parallel products read or write; gradients that ranks of tp sum
+// once a step feed none.
+bool is_beside_products(std::string_view group) {
+  return group == "tp" || group == "tp ring";
+}
+
 // Elements that are brought to a low precision for this product: what enters a layer, the cotangent
 // of what leaves it, and weights once a step.
 double cast_elements(const Task& task, const TaskRun& run) {
@@ -186,9 +192,9 @@ TaskTimes::TaskTimes(const GroupTable& groups, const Machine& machine, const Pri
   layouts_.reserve(groups.entries.size());
   for (const GroupTable::Entry& group : groups.entries) {
     layouts_.push_back(layout_of(group.ranks, machine));
-    const bool is_tp = group.name == "tp" || group.name.starts_with("tp ");
-    if (is_tp) tp_group_ = static_cast<int>(layouts_.size()) - 1;
-    exposed_.push_back(is_tp ? 1.0 - machine.software.tensor_parallel_overlap : 1.0);
+    if (group.name == "tp") tp_group_ = static_cast<int>(layouts_.size()) - 1;
+    exposed_.push_back(
+        is_beside_products(group.name) ? 1.0 - machine.software.tensor_parallel_overlap : 1.0);
   }
 }
 
@@ -237,10 +243,15 @@ double TaskTimes::product_seconds(const Task& task, const Cost& cost, double byt
   if (!is_lowered) return gemm_seconds(cost.m, cost.n, cost.k, bytes, planned, machine_, how);
   const double width = element_bytes(options_.linear);
   bytes -= (1.0 - width / kPlannedBytes) * (bytes_of(task.in[0]) + bytes_of(task.in[1]));
-  // Each is read, and written as it lies and transposed.
-  const double cast = (kPlannedBytes + 2.0 * width) * cast_elements(task, run);
   return gemm_seconds(cost.m, cost.n, cost.k, bytes, options_.linear, machine_, how) +
-         memory_seconds(cast, machine_);
+         cast_seconds(task, run);
+}
+
+// Beside a product in few bits. Each element is read, and written as it lies and transposed.
+double TaskTimes::cast_seconds(const Task& task, const TaskRun& run) const {
+  if (!is_low(computes_in(task))) return 0.0;
+  const double bytes = kPlannedBytes + 2.0 * element_bytes(options_.linear);
+  return memory_seconds(bytes * cast_elements(task, run), machine_);
 }
 
 double TaskTimes::attention_seconds(const Task& task, const Cost& cost, double bytes,
@@ -298,9 +309,10 @@ double TaskTimes::attention_seconds(const Task& task, const Cost& cost, double b
          memory_seconds(pair_bytes, machine_);
 }
 
-void TaskTimes::add_power(const Task& task, const Cost& cost, double seconds, double runs,
+void TaskTimes::add_power(const Task& task, const Cost& cost, const TaskRun& run, double runs,
                           PowerUse& use) const {
   const Device& d = machine_.device;
+  const double seconds = this->seconds(task, cost, run);
   if (task.rules->is_communication) {
     if (task.stream == 0) use.collective_s += runs * seconds;
     return;
@@ -311,7 +323,9 @@ void TaskTimes::add_power(const Task& task, const Cost& cost, double seconds, do
     // Alone they settle at gemm_sustained_efficiency, where they draw what is allowed.
     const double cold = d.gemm_efficiency[static_cast<size_t>(precision)];
     const double settled = std::min(1.0, d.gemm_sustained_efficiency / cold);
-    use.products_s += runs * seconds;
+    const double cast_s = cast_seconds(task, run);
+    use.products_s += runs * (seconds - cast_s);
+    use.memory_s += runs * cast_s;
     use.drawn_s +=
         runs * cost.flops / (peak * cold) * std::pow(settled, -1.0 - 1.0 / d.gemm_clock_exponent);
   } else if (cost.kind == Cost::Kind::kAttention) {

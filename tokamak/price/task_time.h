@@ -73,8 +73,8 @@ class TaskTimes {
   /// The outermost level of the fabric that a collective takes; 0 for a compute task.
   int link(const Task& task) const;
 
-  /// Counts `runs` runs of a task, of `seconds` at the highest clocks.
-  void add_power(const Task& task, const Cost& cost, double seconds, double runs,
+  /// Counts `runs` runs of a task at the highest clocks. REQUIRES: no clock is set yet.
+  void add_power(const Task& task, const Cost& cost, const TaskRun& run, double runs,
                  PowerUse& use) const;
 
   /// The clocks from now on, over the highest, at which tasks are timed at first.
@@ -85,6 +85,7 @@ class TaskTimes {
   double compute_seconds(const Task& task, const Cost& cost, const TaskRun& run) const;
   double product_seconds(const Task& task, const Cost& cost, double bytes,
                          const TaskRun& run) const;
+  double cast_seconds(const Task& task, const TaskRun& run) const;
   double attention_seconds(const Task& task, const Cost& cost, double bytes, int held_sms) const;
   double task_communication_seconds(const Task& task, bool is_low) const;
   double message_seconds(double bytes, const GroupLayout& group) const;

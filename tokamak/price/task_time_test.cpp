@@ -8,7 +8,7 @@
 #include "tokamak/ops/attention.h"
 #include "tokamak/ops/cross_entropy.h"
 #include "tokamak/ops/linear.h"
-#include "tokamak/price/low_precision.h"
+#include "tokamak/price/segment_price.h"
 #include "tokamak/price/test_machine.h"
 
 namespace tokamak::price {
@@ -310,6 +310,58 @@ TEST(TaskTime, SoftwareHidesAndShrinksCommunication) {
   EXPECT_NEAR(of(reduce, false), 300.0, 1e-9);
   machine.software.gradient_bytes = 2.0;
   EXPECT_NEAR(of(reduce, false), 150.0, 1e-9);
+}
+
+// Of tp 8 with 2 heads of keys and values, 4 ranks hold the same ones.
+TEST(TaskTime, SumsOfGradientsOverTpFeedNoProduct) {
+  Machine machine = clockwork();
+  machine.levels[0].bytes_per_s = 4.0;
+  machine.software.tensor_parallel_overlap = 0.75;
+  GroupTable groups;
+  const CommGroup tp = groups.add("tp", {0, 1, 2, 3, 4, 5, 6, 7}, 0);
+  const CommGroup ring = groups.add("tp ring", {0, 1, 2, 3, 4, 5, 6, 7}, 0);
+  const CommGroup partial = groups.add("tp reduce", {0, 1, 2, 3, 4, 5, 6, 7}, 0);
+  const CommGroup replicas = groups.add("tp replicas reduce", {0, 1, 2, 3}, 0);
+  const CommGroup pair = groups.add("pp 0 to 1", {0, 8}, 0);
+  PriceOptions options;
+  const auto of = [&](const Task& task) {
+    return TaskTimes(groups, machine, options).seconds(task, cost_of(task), {});
+  };
+  EXPECT_NEAR(of(communication(AllGather{.group = tp}, 100, 800, 1)), 0.25 * 700.0, 1e-9);
+  EXPECT_NEAR(of(communication(Shift{.group = ring}, 100, 100, 1)), 0.25 * 100.0, 1e-9);
+  EXPECT_NEAR(of(communication(AllReduce{.group = partial}, 800, 800, 1)), 1400.0, 1e-9);
+  EXPECT_NEAR(of(communication(AllReduce{.group = replicas}, 800, 800, 1)), 1200.0, 1e-9);
+  options.splits_messages = true;
+  EXPECT_NEAR(of(communication(Send{.group = pair}, 800, 0, 1)), 100.0 + 700.0, 1e-9);
+}
+
+// Two products of one block read the same input, which is brought to fp8 once.
+TEST(TaskTime, CastsDrawThePowerOfMemory) {
+  Machine machine = clockwork();
+  machine.device.memory_bytes_per_s = 1e6;
+  machine.device.memory_power = 0.5;
+  Operand x = bf16({64, 64});
+  x.offset = 1 << 24;
+  Operand weight = bf16({64, 64});
+  Plan plan;
+  plan.segments.resize(1);
+  for (int t = 0; t < 2; ++t) {
+    weight.offset = (t + 1) << 20;
+    Operand y = bf16({64, 64});
+    y.offset = (t + 1) * 8192;
+    plan.segments[0].tasks.push_back(task_of(Linear{}, {x, weight}, {y}));
+  }
+  const auto use_in = [&](Precision precision) {
+    const PriceOptions options{.linear = precision};
+    PowerUse use;
+    SegmentPrices(plan, machine, options).add_power(0, 3.0, 1.0, use);
+    return use;
+  };
+  const PowerUse fp8 = use_in(Precision::kFp8);
+  const double cast_s = 64 * 64 * 4.0 / 1e6;
+  EXPECT_NEAR(fp8.memory_s, 3.0 * cast_s, 1e-9);
+  EXPECT_NEAR(fp8.products_s, 3.0 * 2.0 * 64 * 64 * 4.0 / 1e6, 1e-9) << "two operands, an output";
+  EXPECT_EQ(use_in(Precision::kBf16).memory_s, 0.0);
 }
 
 TEST(TaskTime, InputsAreCastOnce) {

@@ -155,6 +155,21 @@ TEST(MeasuredRows, SummarizesErrors) {
   EXPECT_DOUBLE_EQ(s.bias, -0.02);
 }
 
+TEST(MeasuredRows, NvidiaTakesAsManyNodesOfEveryRack) {
+  MeasuredRow row{.source = "NVIDIA/dgxc-benchmarking", .gpu = "GB200"};
+  const auto rack = [&](int64_t num_gpus) {
+    row.num_gpus = num_gpus;
+    return filled_as_of_row(row, price::load_machine("gb200")).levels[0].num_devices;
+  };
+  EXPECT_EQ(rack(64), 72);
+  EXPECT_EQ(rack(72), 72);
+  EXPECT_EQ(rack(128), 64);
+  EXPECT_EQ(rack(144), 72);
+  EXPECT_EQ(rack(80), 40);
+  row.source = "torchtitan";
+  EXPECT_EQ(rack(128), 72);
+}
+
 // The folder of measurements lies beside a checkout, or does not.
 TEST(MeasuredRows, ReadsTheFilesBesideTheCheckout) {
   const std::filesystem::path folder =

@@ -69,10 +69,22 @@ std::string machine_names_of_row(const MeasuredRow& row) {
   return names;
 }
 
+price::Machine filled_as_of_row(const MeasuredRow& row, price::Machine machine) {
+  if (!software_of(row).starts_with("nemo")) return machine;
+  const int node = machine.storage.devices_per_node;
+  for (price::Level& level : machine.levels) {
+    if (level.num_devices <= node || row.num_gpus <= level.num_devices) continue;
+    int64_t nodes = level.num_devices / node;
+    while (row.num_gpus / node % nodes != 0) --nodes;
+    level.num_devices = static_cast<int>(nodes) * node;
+  }
+  return machine;
+}
+
 price::StepPrice price_planned_row(const MeasuredRow& row, const PlannedRow& planned,
                                    const price::Machine& machine) {
   return price::price_step(planned.ranks(), static_cast<int>(row.num_microbatches()),
-                           price::slowest_of(machine, row.num_gpus),
+                           price::slowest_of(filled_as_of_row(row, machine), row.num_gpus),
                            {.linear = precision_of_row(row),
                             .device_graphs = false,
                             .splits_messages = keeps_whole_sequences(row)});
