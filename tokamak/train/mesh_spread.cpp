@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "tokamak/train/slowest_place.h"
+
 namespace tokamak {
 namespace {
 
@@ -29,11 +31,14 @@ void find_groups(const Degrees& d, const price::StageCosts& costs, const price::
                  DataSpread& spread) {
   const auto tp = static_cast<int>(d.tp);
   const int ranks_per_stage = tp * spread.owners * spread.replicas;
+  const int place = slowest_place(mesh_of(d), machine);
+  const int shard = place / (tp * spread.owners) * tp * spread.owners;
   const auto groups_at = [&](int first_rank) {
     return DataSpread::Groups{
-        .place = costs.place(first_rank),
-        .shard = price::strided_layout(spread.owners, tp, machine, first_rank),
-        .replica = price::strided_layout(spread.replicas, tp * spread.owners, machine, first_rank)};
+        .place = costs.place(first_rank + place),
+        .shard = price::strided_layout(spread.owners, tp, machine, first_rank + shard),
+        .replica = price::strided_layout(spread.replicas, tp * spread.owners, machine,
+                                         first_rank + place - shard)};
   };
   spread.groups = {groups_at(0)};
   if (d.pp == 1 || is_alike(ranks_per_stage, machine)) return;
@@ -72,12 +77,13 @@ price::PipelineRanks pipeline_ranks(const Degrees& d, const price::StageCosts& c
                                     const price::Machine& machine) {
   const auto pp = static_cast<int>(d.pp);
   const auto stride = static_cast<int>(d.world()) / pp;
+  const int place = slowest_place(mesh_of(d), machine);
   std::map<std::vector<int>, double> by_layout;
   price::PipelineRanks ranks;
   for (int r = 0; r < pp; ++r) {
-    ranks.places.push_back(costs.place(r * stride));
+    ranks.places.push_back(costs.place(r * stride + place));
     for (const int peer : {(r + 1) % pp, (r + pp - 1) % pp}) {
-      const int ends[] = {r * stride, peer * stride};
+      const int ends[] = {r * stride + place, peer * stride + place};
       const price::GroupLayout layout = price::layout_of(ends, machine);
       const auto [at, is_new] = by_layout.try_emplace(layout.members);
       if (is_new) at->second = message_s(costs, layout, machine);

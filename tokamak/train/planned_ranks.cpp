@@ -42,7 +42,7 @@ int64_t PlannedRanks::Rank::peak_bytes() const {
 }
 
 PlannedRanks::PlannedRanks(const ModelSpec& model, RunShape shape, const Target& target,
-                           Which which) {
+                           Which which, int place) {
   DistributeOptions& d = shape.distribute;
   const WholeGraphs whole(model, shape, target);
   const int num_stages = d.mesh.degree(MeshAxis::kPp);
@@ -64,7 +64,7 @@ PlannedRanks::PlannedRanks(const ModelSpec& model, RunShape shape, const Target&
   }
   std::map<std::vector<int>, int> kinds;  // of ranks that are planned
   for (int at = 0; at < num_stages; ++at) {
-    const int rank = at * ranks_per_stage;
+    const int rank = at * ranks_per_stage + place;
     const bool has_both_neighbours = at > 0 && at + 1 < num_stages;
     if (which == Which::kOwnStages || !has_both_neighbours) {
       plan(rank);

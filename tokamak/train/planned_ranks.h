@@ -14,7 +14,7 @@ namespace tokamak {
 /// may need more scratch than the first's; none where it divides.
 std::optional<int> uneven_tp_rank(const ModelSpec& model, const Mesh& mesh);
 
-/// The first rank of each pipeline stage, or every rank. A rank between others whose stages hold
+/// One rank of each pipeline stage, or every rank. A rank between others whose stages hold
 /// as much as those of an earlier one is that one's twin (graph/stage_twin.h), where twins will do.
 class PlannedRanks {
  public:
@@ -33,8 +33,10 @@ class PlannedRanks {
     int64_t peak_bytes() const;
   };
 
-  /// `shape` may be of any rank. Throws Error where a stage cannot be planned.
-  PlannedRanks(const ModelSpec& model, RunShape shape, const Target& target, Which which);
+  /// `shape` may be of any rank; `place` is that of the planned ones among the ranks of their
+  /// stage. Throws Error where a stage cannot be planned.
+  PlannedRanks(const ModelSpec& model, RunShape shape, const Target& target, Which which,
+               int place = 0);
 
   /// Those to be priced.
   const std::vector<Rank>& ranks() const { return ranks_; }

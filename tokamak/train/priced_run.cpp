@@ -7,6 +7,7 @@
 
 #include "tokamak/price/device_spread.h"
 #include "tokamak/train/options.h"
+#include "tokamak/train/slowest_place.h"
 
 namespace tokamak {
 namespace {
@@ -30,11 +31,13 @@ PricedRun price_run(const PriceRequest& request) {
                       : request.wants_spans ? Which::kOwnStages
                                             : Which::kStages;
   const ModelSpec model = spec_of(config);
+  const int place =
+      request.all_ranks ? 0 : slowest_place(mesh_of(request.degrees), request.machine);
   PricedRun priced{
       .model = model,
       .batch = batch_sizes(config, request.degrees),
       .planned = PlannedRanks(model, shape_of(config, model, {.degrees = request.degrees}), target,
-                              which)};
+                              which, place)};
   std::vector<price::PricedRank> ranks;
   for (const PlannedRanks::Rank& r : priced.planned.ranks())
     ranks.push_back({.plan = r.plan, .rank = r.rank});

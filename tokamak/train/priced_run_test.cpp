@@ -14,6 +14,7 @@
 #include "tokamak/price/machine_key.h"
 #include "tokamak/train/options.h"
 #include "tokamak/train/report_of.h"
+#include "tokamak/train/slowest_place.h"
 
 namespace tokamak {
 namespace {
@@ -55,6 +56,24 @@ TEST(PricedRun, OneRankOfEachStageStandsForAll) {
     const double bound = cp == 1 ? 1e-9 : 0.02;
     EXPECT_NEAR(some.step.seconds, all.step.seconds, bound * all.step.seconds) << cp;
   }
+}
+
+// Of three groups of 8 the second lies in two domains of 12.
+TEST(PricedRun, IsOfTheRankWhoseGroupsLieWorst) {
+  PriceRequest request = request_of(
+      {"--model.flavor=1B", "--training.seq_len=2048", "--training.local_batch_size=4",
+       "--parallelism.tensor_parallel_degree=8", "--parallelism.data_parallel_shard_degree=3"},
+      24);
+  const Mesh mesh = mesh_of(request.degrees);
+  EXPECT_EQ(slowest_place(mesh, price::load_machine("h100")), 0);
+  const double whole_s = seconds_of(request);
+  price::set_number(request.machine, "nvlink.num_devices", 12.0);
+  EXPECT_EQ(slowest_place(mesh, request.machine), 8);
+  const PricedRun worst = price_run(request);
+  EXPECT_EQ(worst.planned.ranks().front().rank, 8);
+  EXPECT_GT(worst.step.seconds, 1.3 * whole_s);
+  request.all_ranks = true;
+  EXPECT_NEAR(seconds_of(request), worst.step.seconds, 0.02 * worst.step.seconds);
 }
 
 // At the drain a stage hands its input gradient on before its reductions have ended.

@@ -174,7 +174,7 @@ void read_update(const PlannedRun& run, const price::Machine& machine,
   costs.update_kernels = kernels / num_buckets;
 }
 
-// Of a probe's mesh: the first rank, then one that may need more scratch.
+// Of a probe's mesh: the shape's own rank, then one that may need more scratch.
 std::vector<std::unique_ptr<PlannedRun>> probe_runs(const ModelSpec& spec, RunShape shape,
                                                     const Target& target) {
   const WholeGraphs whole(spec, shape, target);
@@ -183,7 +183,7 @@ std::vector<std::unique_ptr<PlannedRun>> probe_runs(const ModelSpec& spec, RunSh
     shape.distribute.rank = rank;
     runs.push_back(std::make_unique<PlannedRun>(spec, shape, target, whole));
   };
-  plan(0);
+  plan(shape.distribute.rank);
   const Mesh mesh = shape.distribute.mesh;
   if (const std::optional<int> uneven = uneven_tp_rank(spec, mesh)) plan(*uneven);
   return runs;
