@@ -14,7 +14,6 @@
 #include "tokamak/price/device_spread.h"
 #include "tokamak/train/mesh_spread.h"
 #include "tokamak/train/options.h"
-#include "tokamak/train/slowest_place.h"
 #include "tokamak/train/stage_probe.h"
 
 namespace tokamak {
@@ -229,12 +228,9 @@ class Scorer {
     const SearchPoint& first = *points[0].point;
     const Config config =
         config_of(first, request_.config, request_.config.training.global_batch_size);
-    const price::FlatCosts costs = probe_flat(
-        model_,
-        shape_of(
-            config, model_,
-            {.degrees = first.degrees, .rank = slowest_place(mesh_of(first.degrees), machine_)}),
-        target(), machine_, first.linear);
+    const price::FlatCosts costs =
+        probe_flat(model_, shape_of(config, model_, {.degrees = first.degrees}), target(), machine_,
+                   first.linear);
     std::vector<Scored> scored;
     for (const Scored& s : points)
       scored.push_back({s.point, price::closed_form(costs, static_cast<int>(model_.num_layers))});

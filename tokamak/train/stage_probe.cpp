@@ -11,6 +11,7 @@
 #include "tokamak/price/step_price.h"
 #include "tokamak/train/planned_ranks.h"
 #include "tokamak/train/probe_stages.h"
+#include "tokamak/train/slowest_place.h"
 
 namespace tokamak {
 namespace {
@@ -265,6 +266,7 @@ FlatCosts probe_flat(const ModelSpec& model, const RunShape& base, const Target&
     spec.num_layers = counts[i];
     RunShape shape = base;
     shape.validation.reset();
+    shape.distribute.rank = slowest_place(shape.distribute.mesh, machine);
     const auto runs = probe_runs(spec, shape, target);
     const Plan& plan = runs.front()->plan();
     const auto scratch_arena = static_cast<size_t>(ArenaKind::kScratch);

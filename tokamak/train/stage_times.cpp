@@ -125,12 +125,11 @@ GroupTable moved(GroupTable groups, int first_rank) {
 }
 
 // How the groups inside a stage lie.
-std::vector<std::vector<int>> layouts_inside(const GroupTable& groups,
-                                             const price::Machine& machine) {
-  std::vector<std::vector<int>> layouts;
+std::vector<price::GroupLayout> layouts_inside(const GroupTable& groups,
+                                               const price::Machine& machine) {
+  std::vector<price::GroupLayout> layouts;
   for (const GroupTable::Entry& group : groups.entries) {
-    if (!group.name.starts_with("pp"))
-      layouts.push_back(price::layout_of(group.ranks, machine).members);
+    if (!group.name.starts_with("pp")) layouts.push_back(price::layout_of(group.ranks, machine));
   }
   return layouts;
 }
@@ -169,7 +168,7 @@ void read_times(const Plan& plan, const Depths& depths, const ProbePrice& how, S
   read_power(plan, depths, how, costs);
   costs.places = {read_place(plan, depths, how, costs)};
   costs.place_of = {0};
-  std::vector<std::vector<std::vector<int>>> known{layouts_inside(plan.groups, how.machine)};
+  std::vector<std::vector<price::GroupLayout>> known{layouts_inside(plan.groups, how.machine)};
   const int64_t period =
       std::min(period_of_places(costs.span, how.machine), how.num_gpus / costs.span);
   for (int64_t i = 1; i < period; ++i) {
