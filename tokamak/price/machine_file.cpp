@@ -189,9 +189,12 @@ void validate(const Machine& m) {
                 level.name);
     TOK_REQUIRE(
         level.num_devices == 0 || (level.num_devices > inner && level.num_devices % inner == 0),
-        "{}: {}.num_devices: wanted a multiple of {}, the devices of a domain inside it, "
-        "got {}",
-        name, level.name, inner, level.num_devices);
+        "{}: {}.num_devices: wanted {}, got {}", name, level.name,
+        inner == 1 ? "2 or more (a level of one device is to be left out)"
+                   : fmt::format("a multiple of {}, the devices of a domain inside it, and more "
+                                 "than that",
+                                 inner),
+        level.num_devices);
     TOK_REQUIRE(level.switch_reduce_min_devices == 0 || level.switch_reduce_bytes_per_s > 0.0,
                 "{}: {}.switch_reduce_bytes_per_s is missing", name, level.name);
     inner = level.num_devices;

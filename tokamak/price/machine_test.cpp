@@ -178,7 +178,10 @@ TEST(MachineFile, RefusesInOneClearLine) {
   EXPECT_EQ(parse_error(R"(base = ["h100-sxm", "frontier-node"]
 xgmi.num_devices = { value = 7, source = "s" })"),
             "my.toml: xgmi.num_devices: wanted a multiple of 2, the devices of a domain inside it, "
-            "got 7");
+            "and more than that, got 7");
+  EXPECT_EQ(number("nvlink.num_devices", R"({ value = 1, source = "s" })"),
+            "h100: nvlink.num_devices: wanted 2 or more (a level of one device is to be left out), "
+            "got 1");
   EXPECT_EQ(
       parse_error("base = \"h100\"\nlevels = [\"De vice\"]"),
       "my.toml:2: levels: \"De vice\": wanted a name of small letters, digits, _ and - that is "
