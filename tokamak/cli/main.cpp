@@ -1,9 +1,10 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
-#include <filesystem>
+#include <cstdio>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include <fmt/format.h>
@@ -85,14 +86,17 @@ int main(int argc, char** argv) {
   using namespace tokamak;  // NOLINT(google-build-using-namespace): main lies outside
   std::signal(SIGPIPE, SIG_DFL);
   try {
-    return cli::run_verb(std::vector<std::string>(argv + 1, argv + argc));
+    const int code = cli::run_verb(std::vector<std::string>(argv + 1, argv + argc));
+    const bool is_written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+    TOK_REQUIRE(is_written || code != 0, "standard output: not all of it could be written");
+    return code;
   } catch (const Error& error) {
     return cli::report(ExitCode::kUserError, "", error.what());
   } catch (const Diverged& error) {
     return cli::report(ExitCode::kDiverged, "", error.what());
   } catch (const SystemError& error) {
     return cli::report(ExitCode::kTryAgain, "machine: ", error.what());
-  } catch (const std::filesystem::filesystem_error& error) {
+  } catch (const std::system_error& error) {  // of a path, or of an output that is full
     return cli::report(ExitCode::kUserError, "", error.what());
   } catch (const std::bad_alloc&) {
     return cli::report(ExitCode::kTryAgain, "machine: ", "out of host memory");
