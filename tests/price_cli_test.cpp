@@ -133,6 +133,28 @@ TEST(PriceCli, WhatIsWrittenHasTheSamePrice) {
   EXPECT_GT(step_of({"a.toml", "--cluster=h200", "--precision=bf16"}), fp8_s);
 }
 
+TEST(PriceCli, SaysWhatItLeavesOut) {
+  const Words words{"--cluster", "h100", "--gpus", "8", "--json"};
+  EXPECT_EQ(plan(words).err, "");
+  Words more = words;
+  more.insert(more.end(), {"--optimizer.name=Muon", "--training.enable_cpu_offload=true",
+                           "--model.converters=quantize.linear.float8"});
+  const auto result = plan(more);
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.err,
+            "not priced: optimizer.name = \"Muon\": only AdamW, Adam are built\n"
+            "not priced: training.enable_cpu_offload = true: not built yet\n");
+}
+
+TEST(PriceCli, OutputThatIsLostIsAnError) {
+  for (const char* words : {"--version", "plan --cluster h100 --numbers"}) {
+    const auto result =
+        run_program({"/bin/sh", "-c", std::string(TOK_PROGRAM) + " " + words + " > /dev/full"});
+    EXPECT_EQ(result.exit_code, 2) << words;
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  }
+}
+
 TEST(PriceCli, MistakesAreOneLine) {
   struct Case {
     Words words;

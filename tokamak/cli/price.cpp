@@ -25,6 +25,11 @@ struct Point {
   std::vector<std::string> overrides;  // after those of the command line
 };
 
+void say_unpriced(const Config& config) {
+  for (const Need& need : unpriced(config))
+    fmt::print(stderr, "not priced: {} = {}: {}\n", need.key, need.value, need.reason);
+}
+
 std::optional<PriceRequest> request_of(const PriceWords& words, const Point& point) {
   std::vector<std::string> args = words.rest;
   args.insert(args.end(), point.overrides.begin(), point.overrides.end());
@@ -127,6 +132,7 @@ int run_sweep(const PriceWords& words, const Point& base) {
   for (size_t i = 0; i < sweep.values.size(); ++i) {
     const auto request = request_of(words, point_of(words, base, i));
     if (!request) return 0;
+    if (i == 0) say_unpriced(request->config);
     reports.push_back(report_of(*request, price_run(*request), words.tokens));
   }
   const std::string table = sweep_text(sweep, reports);
@@ -181,6 +187,7 @@ int run_price(const PriceWords& words) {
   if (words.sweep) return run_sweep(words, base);
   const auto request = request_of(words, base);
   if (!request) return 0;
+  say_unpriced(request->config);
   const PricedRun run = price_run(*request);
   const price::Report report = report_of(*request, run, words.tokens);
   if (words.write) {

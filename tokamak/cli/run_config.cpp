@@ -171,4 +171,27 @@ std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
   return run;
 }
 
+std::vector<Need> unpriced(const Config& config) {
+  Capabilities can = capabilities("cuda");
+  can.float8 = can.mx = true;
+  std::vector<Need> all = needs(config, can);
+  const auto costs_nothing = [](const Need& need) {
+    constexpr std::string_view kOfAStep[] = {"optimizer.", "activation_checkpoint.", "parallelism.",
+                                             "training."};
+    return need.key.starts_with("training.dataset") ||
+           std::none_of(std::begin(kOfAStep), std::end(kOfAStep),
+                        [&](std::string_view section) { return need.key.starts_with(section); });
+  };
+  std::erase_if(all, costs_nothing);
+  const bool is_low = !config.model.converters.empty();
+  Strings left_alone = config.quantize.linear.float8.filter_fqns;
+  std::erase(left_alone, "output");  // outside blocks
+  if (is_low && !left_alone.empty()) {
+    all.push_back({.key = "quantize.linear.float8.filter_fqns",
+                   .value = fmt::format("[\"{}\"]", fmt::join(left_alone, "\", \"")),
+                   .reason = "all products inside blocks are priced in fp8"});
+  }
+  return all;
+}
+
 }  // namespace tokamak::cli

@@ -30,4 +30,7 @@ struct RunConfig {
 std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
                                          const LaunchEnvironment& launched);
 
+/// What a price of the step leaves out, since no plan of ours has it. Low precision is priced.
+std::vector<Need> unpriced(const Config& config);
+
 }  // namespace tokamak::cli
