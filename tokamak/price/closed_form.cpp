@@ -107,6 +107,7 @@ class Pipeline {
   // next.
   double late_beside_s() const {
     std::vector<GatherQueue> queues;
+    queues.reserve(static_cast<size_t>(shape_.num_ranks));
     for (int r = 0; r < shape_.num_ranks; ++r)
       queues.emplace_back(gathers_s(shape_, r, buckets_of(r)));
     std::vector<double> late_of_rank(queues.size(), 0.0);
