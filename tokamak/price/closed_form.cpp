@@ -1,207 +1,11 @@
 #include "tokamak/price/closed_form.h"
 
 #include <algorithm>
-#include <cmath>
 
-#include "tokamak/price/task_time.h"
+#include "tokamak/price/bucket_times.h"
 
 namespace tokamak::price {
 namespace {
-
-// Parameters of stages, with what buckets add so that owners have whole slices.
-struct Elements {
-  Elements(const StageCosts& c, int owners) {
-    const double unit = c.slice_unit * owners;
-    const auto pad = [&](double elements) { return std::ceil(elements / unit) * unit; };
-    tied = pad(c.tied_elements);
-    of = {.base = c.elements.base,
-          .layer = pad(c.elements.layer),
-          .embedding = tied + pad(c.elements.embedding - c.tied_elements),
-          .head = tied + pad(c.elements.head - c.tied_elements)};
-  }
-
-  StageSum of;
-  double tied = 0.0;  // of a tied table
-};
-
-Communication sum_of_gradients(Collective kind, double elements, const StageCosts& costs) {
-  return {.kind = kind,
-          .bytes = elements * costs.bytes.gradient,
-          .sums_gradients = costs.bytes.gradient == sizeof(float)};
-}
-
-// Buckets of a kind that a rank holds, and what one of them costs at the ends of a step.
-struct Bucket {
-  double elements = 0.0;
-  double gather_s = 0.0;  ///< 0 with one owner
-  double reduce_s = 0.0;
-  double shared_s = 0.0;  ///< of `reduce_s`, over the link that collectives inside stages take
-  double update_s = 0.0;
-};
-
-Bucket bucket_of(double elements, double tp_reduce_s, const StageCosts& costs,
-                 const DataSpread& spread, const DataSpread::Groups& groups, int stage_link,
-                 const Machine& machine) {
-  if (elements <= 0.0) return {};
-  const double slice = elements / spread.owners;
-  Bucket bucket{.elements = elements, .reduce_s = tp_reduce_s, .shared_s = tp_reduce_s};
-  const auto reduce = [&](Collective kind, double count, const GroupLayout& group) {
-    const double seconds =
-        communication_seconds(sum_of_gradients(kind, count, costs), group, machine);
-    bucket.reduce_s += seconds;
-    if (link_of(group) == stage_link) bucket.shared_s += seconds;
-  };
-  if (spread.owners > 1) {
-    bucket.gather_s = communication_seconds(
-        {.kind = Collective::kAllGather, .bytes = elements * costs.bytes.compute}, groups.shard,
-        machine);
-    reduce(Collective::kReduceScatter, elements, groups.shard);
-  }
-  if (spread.replicas > 1) reduce(Collective::kAllReduce, slice, groups.replica);
-  bucket.update_s = slice * costs.update_s + costs.update_kernels * machine.device.launch_s;
-  return bucket;
-}
-
-// Of a rank whose groups are these.
-struct Buckets {
-  Buckets(const StageCosts& c, const DataSpread& spread, const DataSpread::Groups& groups,
-          const Machine& machine) {
-    const StageSum& tp_reduce = c.places[static_cast<size_t>(groups.place)].fast.tp_reduce;
-    const int stage_link = link_of(strided_layout(c.span, 1, machine));
-    const Elements elements(c, spread.owners);
-    const auto bucket = [&](double StageSum::*of) {
-      return bucket_of(elements.of.*of, tp_reduce.*of, c, spread, groups, stage_link, machine);
-    };
-    layer = bucket(&StageSum::layer);
-    embedding = bucket(&StageSum::embedding);
-    head = bucket(&StageSum::head);
-    gathers_share_link = link_of(groups.shard) == stage_link;
-  }
-
-  /// Of all that a stage holds, one after the other.
-  double sum(const StageModules& stage, double Bucket::*seconds) const {
-    return (stage.has_embedding ? embedding.*seconds : 0.0) + stage.layers * (layer.*seconds) +
-           (stage.has_head ? head.*seconds : 0.0);
-  }
-
-  Bucket layer;
-  Bucket embedding;
-  Bucket head;
-  bool gathers_share_link = false;  ///< with collectives inside stages
-};
-
-// Gathers of a rank, bucket by bucket.
-double unshard_s(const PipelineShape& shape, int rank, const Buckets& b) {
-  double seconds = 0.0;
-  for (const int s : shape.stages_of[static_cast<size_t>(rank)])
-    seconds += b.sum(shape.stages[static_cast<size_t>(s)], &Bucket::gather_s);
-  return seconds;
-}
-
-// Gathers of a rank that run beside its first forwards.
-class GatherQueue {
- public:
-  // `seconds` of them, alone.
-  explicit GatherQueue(double seconds) : left_s_(seconds) {}
-
-  // Until a stage's forward that may begin at `begin` has ended.
-  double run(const StageModules& stage, const PipelineUse::First& first, double begin,
-             const Buckets& b, const Software& software) {
-    advance(begin - now_s_);
-    const int parts = stage.layers + (stage.has_head ? 1 : 0) + (stage.has_embedding ? 1 : 0);
-    if (parts == 0) return begin + first.kernels_s + first.communication_s;
-    const double kernels_s = first.kernels_s / parts;
-    const double communication_s = first.communication_s / parts;
-    const double shared = b.gathers_share_link ? 1.0 : 0.0;
-    const double slowest_s =
-        kernels_s * software.compute_slowdown + (1.0 + shared) * communication_s;
-    const double gathered_s =
-        kernels_s * software.compute_slowdown / software.collective_slowdown + communication_s;
-    const auto add = [&](const Bucket& bucket) {
-      due_s_ += bucket.gather_s;
-      if (due_s_ > done_s_) advance(due_s_ - done_s_);
-      const double beside = gathered_s > 0.0 ? std::min(1.0, left_s_ / gathered_s) : 0.0;
-      now_s_ += kernels_s + communication_s + beside * (slowest_s - kernels_s - communication_s);
-      done(beside * gathered_s);
-    };
-    if (stage.has_embedding) add(b.embedding);
-    for (int l = 0; l < stage.layers; ++l) add(b.layer);
-    if (stage.has_head) add(b.head);
-    return now_s_;
-  }
-
- private:
-  void done(double seconds) {
-    done_s_ += seconds;
-    left_s_ -= seconds;
-  }
-
-  void advance(double seconds) {
-    now_s_ += seconds;
-    done(std::min(seconds, left_s_));
-  }
-
-  double now_s_ = 0.0;  // until when it has run
-  double left_s_;
-  double done_s_ = 0.0;
-  double due_s_ = 0.0;  // of those that the forwards so far have waited for
-};
-
-// A stage's last backward with its reductions, which it hides in part: what comes after its seconds
-// without them.
-struct ReduceTail {
-  double compute_s = 0.0;  ///< until its compute has ended, which reductions slow
-  double reduce_s = 0.0;   ///< until both have ended
-  double all_s = 0.0;      ///< of the reductions themselves
-  double alone_s = 0.0;    ///< of the backward itself
-  double rate = 1.0;       ///< of reductions beside it
-};
-
-ReduceTail reduce_tail(const StageModules& stage, const PipelineUse::Last& last, const Buckets& b,
-                       const Machine& machine) {
-  const int parts = stage.layers + (stage.has_head ? 1 : 0) + (stage.has_embedding ? 1 : 0);
-  if (parts == 0) return {};
-  const Software& software = machine.software;
-  // Beside a reduction that outlives its item and a message a kernel takes as much longer as beside
-  // the slower one; of whole items messages slow what reductions have slowed.
-  const double with_both = software.reduction_overlap != 0
-                               ? std::max(1.0, software.compute_slowdown / last.message_slowdown)
-                               : software.compute_slowdown;
-  const double with_reduction =
-      (1.0 - last.message_share) * software.compute_slowdown + last.message_share * with_both;
-  // Each layer's share, and what of a reduction is done beside all of it.
-  const double kernels_s = last.kernels_s / parts;
-  const double communication_s = last.communication_s / parts;
-  const double part_s = kernels_s + communication_s;
-  // Collectives of both that share a link take turns.
-  const double shared = b.layer.reduce_s > 0.0 ? b.layer.shared_s / b.layer.reduce_s : 0.0;
-  const double slowest_s = kernels_s * with_reduction + (1.0 + shared) * communication_s;
-  const double reduced_s =
-      kernels_s * with_reduction / software.collective_slowdown + communication_s;
-  const double rate = slowest_s > 0.0 ? reduced_s / slowest_s : 1.0;
-  const double beside = reduced_s > 0.0 ? std::min(1.0, b.layer.reduce_s / reduced_s) : 0.0;
-  const double slowed_s = part_s + beside * (slowest_s - part_s);
-  const double all_compute_s = part_s + (parts - 1) * slowed_s;
-  double reduce_end = 0.0;
-  double compute_end = 0.0;
-  double all_s = 0.0;
-  const auto add = [&](const Bucket& bucket) {
-    compute_end += compute_end == 0.0 ? part_s : slowed_s;
-    const double start = std::max(reduce_end, compute_end);
-    const double beside_s = std::min(bucket.reduce_s / rate, std::max(0.0, all_compute_s - start));
-    reduce_end = start + bucket.reduce_s + beside_s * (1.0 - rate);
-    all_s += bucket.reduce_s;
-  };
-  if (stage.has_head) add(b.head);
-  for (int l = 0; l < stage.layers; ++l) add(b.layer);
-  if (stage.has_embedding) add(b.embedding);
-  const double alone_s = part_s * parts;
-  return {.compute_s = compute_end - alone_s,
-          .reduce_s = std::max(reduce_end, compute_end) - alone_s,
-          .all_s = all_s,
-          .alone_s = alone_s,
-          .rate = rate};
-}
 
 // What rounding to the arenas' alignment adds, of a few thousand pieces.
 constexpr double kAlignmentBytes = 1024.0 * 1024.0;
@@ -292,7 +96,7 @@ class Pipeline {
     double late = 0.0;
     for (int r = 0; r < shape_.num_ranks; ++r) {
       const int first = shape_.stages_of[static_cast<size_t>(r)].front();
-      late = std::max(late, unshard_s(shape_, r, buckets_of(r)) -
+      late = std::max(late, gathers_s(shape_, r, buckets_of(r)) -
                                 use_.firsts[static_cast<size_t>(first)].begin_s);
     }
     return late;
@@ -303,8 +107,9 @@ class Pipeline {
   // next.
   double late_beside_s() const {
     std::vector<GatherQueue> queues;
+    queues.reserve(static_cast<size_t>(shape_.num_ranks));
     for (int r = 0; r < shape_.num_ranks; ++r)
-      queues.emplace_back(unshard_s(shape_, r, buckets_of(r)));
+      queues.emplace_back(gathers_s(shape_, r, buckets_of(r)));
     std::vector<double> late_of_rank(queues.size(), 0.0);
     double late_before = 0.0;  // of the stage before
     for (size_t s = 0; s < shape_.stages.size(); ++s) {
@@ -387,6 +192,35 @@ class Pipeline {
 ClosedForm closed_form(const StageCosts& costs, const PipelineShape& shape, const PipelineUse& use,
                        const DataSpread& spread, const Machine& machine) {
   return Pipeline(costs, shape, use, spread, machine).run();
+}
+
+double least_seconds(const StageCosts& costs, const PipelineShape& shape, double hop_s) {
+  const StageSeconds& c = costs.places.front().fast;         // no other is faster
+  std::vector<double> before(shape.stages.size() + 1, 0.0);  // of the first microbatch
+  std::vector<double> after(shape.stages.size() + 1, 0.0);   // of the last
+  for (size_t s = 0; s < shape.stages.size(); ++s) {
+    const bool hops =
+        s + 1 < shape.stages.size() && shape.rank_of_stage[s] != shape.rank_of_stage[s + 1];
+    const double hop = hops ? hop_s : 0.0;
+    before[s + 1] = before[s] + c.forward(shape.stages[s]) + hop;
+    after[s + 1] = after[s] + c.backward(shape.stages[s]) + hop;
+  }
+  double least = 0.0;
+  for (const std::vector<int>& stages : shape.stages_of) {
+    double work = 0.0;
+    double first = 0.0;
+    for (const int s : stages) {
+      const StageModules& stage = shape.stages[static_cast<size_t>(s)];
+      const double backward = c.backward(stage) + c.weight(stage);
+      work += c.forward(stage) + backward;
+      first += c.first_backward(stage) + c.first_weight(stage) - backward;
+    }
+    const auto begin = static_cast<size_t>(stages.front());
+    // Weight gradients may be all that is left when the last microbatch comes by.
+    const double back = shape.is_split ? 0.0 : after[begin];
+    least = std::max(least, before[begin] + shape.num_microbatches * work + first + back);
+  }
+  return least;
 }
 
 double least_flat_seconds(const StageCosts& costs, const StageModules& model, int num_microbatches,

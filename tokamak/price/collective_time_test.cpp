@@ -376,6 +376,28 @@ TEST(Layout, DoesNotDependOnTheOrderOfRanks) {
             layout_of(std::vector<int>{0, 1, 2, 3, 8, 9}, m));
 }
 
+// As the software runs them, of its gradients as many bytes as it sums.
+TEST(Communication, TakesItsLaunchItsCallAndItsWidth) {
+  Machine m = load_machine("h100");
+  m.device.launch_s = 3e-6;
+  m.software.collective_call_s = 5e-6;
+  m.software.gradient_bytes = 2.0;
+  const GroupLayout group = strided_layout(8, 1, m);
+  const auto alone = [&](double bytes) {
+    return collective_seconds(Collective::kReduceScatter, bytes, group, m);
+  };
+  const auto run = [&](bool sums_gradients, double exposed) {
+    return communication_seconds({.kind = Collective::kReduceScatter,
+                                  .bytes = 1e9,
+                                  .sums_gradients = sums_gradients,
+                                  .exposed = exposed},
+                                 group, m);
+  };
+  EXPECT_DOUBLE_EQ(run(false, 1.0), alone(1e9) + 8e-6);
+  EXPECT_DOUBLE_EQ(run(true, 1.0), alone(5e8) + 8e-6);
+  EXPECT_DOUBLE_EQ(run(true, 0.25), 0.25 * alone(5e8) + 8e-6);
+}
+
 TEST(Layout, RefusesGroupsThatNoLevelConnects) {
   Machine m = load_machine("h100");
   m.levels.pop_back();

@@ -377,33 +377,4 @@ PipelineUse pipeline_use(const StageCosts& costs, const PipelineShape& shape,
   return use;
 }
 
-double least_seconds(const StageCosts& costs, const PipelineShape& shape, double hop_s) {
-  const StageSeconds& c = costs.places.front().fast;         // no other is faster
-  std::vector<double> before(shape.stages.size() + 1, 0.0);  // of the first microbatch
-  std::vector<double> after(shape.stages.size() + 1, 0.0);   // of the last
-  for (size_t s = 0; s < shape.stages.size(); ++s) {
-    const bool hops =
-        s + 1 < shape.stages.size() && shape.rank_of_stage[s] != shape.rank_of_stage[s + 1];
-    const double hop = hops ? hop_s : 0.0;
-    before[s + 1] = before[s] + c.forward(shape.stages[s]) + hop;
-    after[s + 1] = after[s] + c.backward(shape.stages[s]) + hop;
-  }
-  double least = 0.0;
-  for (const std::vector<int>& stages : shape.stages_of) {
-    double work = 0.0;
-    double first = 0.0;
-    for (const int s : stages) {
-      const StageModules& stage = shape.stages[static_cast<size_t>(s)];
-      const double backward = c.backward(stage) + c.weight(stage);
-      work += c.forward(stage) + backward;
-      first += c.first_backward(stage) + c.first_weight(stage) - backward;
-    }
-    const auto begin = static_cast<size_t>(stages.front());
-    // Weight gradients may be all that is left when the last microbatch comes by.
-    const double back = shape.is_split ? 0.0 : after[begin];
-    least = std::max(least, before[begin] + shape.num_microbatches * work + first + back);
-  }
-  return least;
-}
-
 }  // namespace tokamak::price

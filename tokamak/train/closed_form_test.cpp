@@ -33,11 +33,12 @@ T one_of(std::mt19937& random, std::initializer_list<T> values) {
 enum class Scale : uint8_t { kSmall, kLarge };
 
 // Of the space that a search looks through.
-Drawn draw(std::mt19937& random, Scale scale = Scale::kSmall) {
+Drawn draw(std::mt19937& random, Scale scale = Scale::kSmall, const char* dtype = "float32") {
   const bool is_large = scale == Scale::kLarge;
   Drawn drawn;
   Config& c = drawn.config;
   c.training.dataset = "synthetic";
+  c.training.dtype = dtype;
   c.model.name = one_of(random, {"llama3", "llama3", "llama2", "gpt3"});
   c.model.flavor = c.model.name == "llama3"   ? is_large ? one_of(random, {"8B", "70B", "405B"})
                                                          : one_of(random, {"8B", "70B"})
@@ -81,6 +82,7 @@ struct Draws {
   uint64_t seed = 2026;  ///< or TOK_CLOSED_FORM_SEED
   uint64_t count = 200;  ///< or TOK_CLOSED_FORM_COUNT
   Scale scale = Scale::kSmall;
+  const char* dtype = "float32";  ///< of masters
 };
 
 void expect_agreement(const price::Machine& machine, const Draws& draws) {
@@ -93,7 +95,7 @@ void expect_agreement(const price::Machine& machine, const Draws& draws) {
   double least = 1.0;
   double most = 1.0;
   for (int i = 0; i < count;) {
-    const Drawn drawn = draw(random, draws.scale);
+    const Drawn drawn = draw(random, draws.scale, draws.dtype);
     if (drawn.point.num_microbatches > 64) continue;
     price::ClosedForm form;
     std::optional<PricedRun> priced;
@@ -144,6 +146,10 @@ TEST(ClosedForm, AgreesWithPlans) {
 
 TEST(ClosedForm, AgreesWithPlansForManyDevices) {
   expect_agreement(machine_of_draws(), {.count = 40, .scale = Scale::kLarge});
+}
+
+TEST(ClosedForm, AgreesWithPlansOfBf16Masters) {
+  expect_agreement(price::load_machine("h100"), {.count = 30, .dtype = "bfloat16"});
 }
 
 // Power limits the clocks of each rank's step, and messages and collectives slow kernels.

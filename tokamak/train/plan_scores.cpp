@@ -70,6 +70,8 @@ class Scorer {
         machine_(price::slowest_of(request.machine, request.num_gpus)),
         model_(spec_of(request.config)),
         num_wanted_(num_wanted),
+        bytes_(element_bytes(
+            shape_of(config_of({}, request.config, 1), model_, {.degrees = {}}).training)),
         limit_(memory_limit(request.machine)),
         shapes_(static_cast<int>(model_.num_layers)) {}
 
@@ -120,11 +122,12 @@ class Scorer {
     const Degrees& d = p.degrees;
     const double elements =
         static_cast<double>(count_parameters(model_).total) / static_cast<double>(d.pp * d.tp);
-    const auto owners = static_cast<double>(p.sharding == "ddp" ? 1 : d.dp_shard * d.cp);
-    const double copies = p.sharding == "fsdp" ? 0.0 : 2.0;
     const bool is_full = keeps_full_gradients(p.sharding, p.grad_store, d, p.num_microbatches);
-    const double gradients = is_full ? 4.0 : 4.0 / owners;
-    return elements * (12.0 / owners + gradients + copies);
+    return price::state_bytes(
+        elements, bytes_,
+        {.owners = p.sharding == "ddp" ? 1 : static_cast<int>(d.dp_shard * d.cp),
+         .of_gradients = !is_full,
+         .of_copies = p.sharding == "fsdp"});
   }
 
   // The groups of points that share a stage's costs, with bounds from stages of whole backwards.
@@ -282,6 +285,7 @@ class Scorer {
   const price::Machine machine_;  // as the slowest of all devices
   ModelSpec model_;
   size_t num_wanted_;
+  price::ElementBytes bytes_;
   double limit_;
   PipelineShapes shapes_;
   std::map<StageKey, Probes> probes_;

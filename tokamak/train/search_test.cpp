@@ -100,6 +100,20 @@ std::string error_of(const SearchRequest& request) {
   return "no error";
 }
 
+// Masters and moments in bf16 fit where those in fp32 do not.
+TEST(Search, CountsWeightsInTheTypesOfTheRun) {
+  SearchRequest request = small_search();
+  request.num_gpus = 1;
+  request.config = small_run(1);
+  request.config.model.flavor = "8B";
+  request.config.training.seq_len = 2048;
+  EXPECT_THROW(search_plans(request), Error);
+  request.config.training.dtype = "bfloat16";
+  const SearchResult result = search_plans(request);
+  ASSERT_FALSE(result.best.empty());
+  EXPECT_LE(static_cast<double>(result.best[0].peak_bytes), result.memory_limit_bytes);
+}
+
 TEST(Search, SaysWhatIsWrong) {
   SearchRequest request = small_search();
   request.config.training.global_batch_size = -1;
