@@ -2,17 +2,16 @@
 
 #include <algorithm>
 #include <numeric>
+#include <vector>
 
 #include "tokamak/price/collective_time.h"
 
 namespace tokamak {
 namespace {
 
-double gather_s(const Mesh& mesh, int rank, MeshAxis axis, const price::Machine& machine) {
+double gather_s(const price::GroupLayout& group, const price::Machine& machine) {
   constexpr double kBytes = 64 << 20;
-  const std::vector<int> group = mesh.group_of(rank, {axis});
-  return price::collective_seconds(price::Collective::kAllGather, kBytes,
-                                   price::layout_of(group, machine), machine);
+  return price::collective_seconds(price::Collective::kAllGather, kBytes, group, machine);
 }
 
 }  // namespace
@@ -31,15 +30,19 @@ int slowest_place(const Mesh& mesh, const price::Machine& machine) {
       period = std::lcm<int64_t>(period == 0 ? span : period, level.num_devices);
   }
   if (period == 0) return 0;
+  std::vector<double> group_s;  // by rank, in steps of tp
+  for (int rank = 0; rank < std::min<int64_t>(period, mesh.size()); rank += tp) {
+    const int first = rank / span * span;
+    group_s.push_back(gather_s(price::strided_layout(tp, 1, machine, rank), machine) +
+                      gather_s(price::strided_layout(span / tp, tp, machine, first), machine));
+  }
   int slowest = 0;
   double longest_s = 0.0;
-  const auto num_places = static_cast<int>(std::min<int64_t>(period, ranks_per_stage));
-  for (int place = 0; place < num_places; place += tp) {
+  for (int place = 0; place < std::min<int64_t>(period, ranks_per_stage); place += tp) {
     double seconds = 0.0;
     for (int stage = 0; stage < num_stages; ++stage) {
-      const int rank = stage * ranks_per_stage + place;
-      for (const MeshAxis axis : {MeshAxis::kTp, MeshAxis::kCp})
-        seconds += gather_s(mesh, rank, axis, machine);
+      const int64_t rank = static_cast<int64_t>(stage) * ranks_per_stage + place;
+      seconds += group_s[static_cast<size_t>(rank % period / tp)];
     }
     constexpr double kMore = 1.0 + 1e-9;
     if (seconds > longest_s * kMore) {
