@@ -318,7 +318,7 @@ double slot_bytes_of(const StageCosts& costs, const PipelineShape& shape, int ra
           std::find_if(shape.held[r].begin(), shape.held[r].end(),
                        [&](const HeldValues& v) { return v.stage == stage && v.kind == kind; });
       if (size > 0.0 && values != shape.held[r].end())
-        needs.push_back({.bytes = static_cast<int64_t>(size + 0.5), .held = values->held});
+        needs.push_back({.bytes = std::llround(size), .held = values->held});
     }
   };
   const std::vector<int>& stages = shape.stages_of[r];

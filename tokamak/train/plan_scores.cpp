@@ -234,9 +234,9 @@ class Scorer {
     const price::FlatCosts costs =
         probe_flat(model_, shape_of(config, model_, {.degrees = first.degrees}), target(), machine_,
                    first.linear);
-    std::vector<Scored> scored;
-    for (const Scored& s : points)
-      scored.push_back({s.point, price::closed_form(costs, static_cast<int>(model_.num_layers))});
+    const ClosedForm form = price::closed_form(costs, static_cast<int>(model_.num_layers));
+    std::vector<Scored> scored = points;
+    for (Scored& s : scored) s.form = form;
     return scored;
   }
 

@@ -171,6 +171,7 @@ void read_update(const PlannedRun& run, const price::Machine& machine,
       ++kernels;
     }
   }
+  TOK_CHECK(num_buckets > 0, "a probe without parameters");
   costs.update_s = (costs.update_s - kernels * machine.device.launch_s) / owned;
   costs.update_kernels = kernels / num_buckets;
 }
