@@ -1,5 +1,6 @@
 #include "tokamak/train/search.h"
 
+#include <algorithm>
 #include <thread>
 
 #include <fmt/format.h>
@@ -36,11 +37,32 @@ std::optional<Config> base_config(const PriceWords& words) {
   return config;
 }
 
+// Words of the command line for what the search chooses itself.
+void say_unused(const PriceWords& words) {
+  constexpr std::string_view kChosen[] = {"--parallelism.pipeline_parallel_degree",
+                                          "--parallelism.data_parallel_replicate_degree",
+                                          "--parallelism.data_parallel_shard_degree",
+                                          "--parallelism.context_parallel_degree",
+                                          "--parallelism.tensor_parallel_degree",
+                                          "--parallelism.pipeline_parallel_schedule",
+                                          "--parallelism.pipeline_parallel_microbatch_size",
+                                          "--parallelism.data_parallel_type",
+                                          "--training.local_batch_size",
+                                          "--training.grad_store",
+                                          "--activation_checkpoint.mode"};
+  for (const std::string& word : words.rest) {
+    const std::string_view key = std::string_view(word).substr(0, word.find('='));
+    if (std::find(std::begin(kChosen), std::end(kChosen), key) != std::end(kChosen))
+      fmt::print(stderr, "not used: {}: the search chooses it\n", word);
+  }
+}
+
 }  // namespace
 
 int run_search(const PriceWords& words, const price::Machine& machine) {
   const auto config = base_config(words);
   if (!config) return 0;
+  say_unused(words);
   SearchRequest request{
       .config = *config,
       .num_gpus = *words.num_gpus,
