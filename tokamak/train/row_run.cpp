@@ -44,7 +44,7 @@ Sharding sharding_of(const MeasuredRow& row) {
 
 RecomputePolicy recompute_of(const MeasuredRow& row) {
   using Mode = RecomputePolicy::Mode;
-  const RecomputeWord word = recompute_named(row.recompute);
+  const RecomputeWord word = recompute_named(row.recompute).value_or(RecomputeWord::kNone);
   if (word == RecomputeWord::kFull) return {.mode = Mode::kFull};
   if (!mentions(software_of(row), "torchtitan")) return {};  // "selective": attention alone
   if (word == RecomputeWord::kSelectiveLayers)
