@@ -67,6 +67,23 @@ TEST(MeasuredRows, NamesWhatIsMissing) {
             "gbs = many: wanted a number");
 }
 
+TEST(MeasuredRows, RepliesInUtf8) {
+  MeasuredRow row;
+  row.model = "Caf\xe9-7B";
+  const PricedRow priced{.row = row, .skipped = "a size of 0"};
+  EXPECT_NE(to_json(priced).find("Caf\xef\xbf\xbd-7B"), std::string::npos) << to_json(priced);
+}
+
+TEST(MeasuredRows, RefusesAssignmentsThatNoMachineTakes) {
+  const MeasuredRow row = only_row(
+      "NVIDIA x,H100,16,Llama,4,256,512,8,4,1024,128,8,1,2,2,2,2,2,dist-opt,fp8,none,1,,,,\n");
+  MeasuredRow skipped = row;
+  skipped.skipped = "mbs";
+  EXPECT_THROW(price_rows({row}, {.assignments = {"device.banana=1"}}), Error);
+  EXPECT_THROW(price_rows({skipped}, {.assignments = {"device.banana=1"}}), Error);
+  EXPECT_EQ(price_rows({row}, {.assignments = {"nvlink.efficiency=0.8"}}).at(0).skipped, "");
+}
+
 const std::string kVTrainColumns =
     "# GPUs,global batch,micro batch,hidden size,attention heads,# layers,sequence length,tensor "
     "parallelism,data parallelism,pipeline parallelism,iteration time (ms)";
