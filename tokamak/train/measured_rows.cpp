@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <map>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -80,38 +82,92 @@ class Line {
     return it == by_name_.end() ? "" : it->second;
   }
 
+  /// A number that need not be there: 0 where it cannot be read.
+  double optional_number(const std::string& column) const {
+    double number = 0.0;
+    return reads(text(column), number) && number >= 0.0 ? number : 0.0;
+  }
+
   double number(const std::string& column) {
     const std::string value = text(column);
     if (is_blank(value)) return 0.0;
     double number = 0.0;
-    const auto [end, code] = std::from_chars(value.data(), value.data() + value.size(), number);
-    const bool is_number = code == std::errc() && end == value.data() + value.size();
-    if (!is_number || number < 0.0 || number > 1e15) {
-      if (bad_.empty()) bad_ = fmt::format("{} = {}: wanted a number", column, value);
-      return 0.0;
-    }
-    return number;
+    if (reads(value, number) && number >= 0.0 && number <= 1e15) return number;
+    return refuse(column, "a number");
   }
 
-  int64_t count(const std::string& column) { return static_cast<int64_t>(number(column)); }
+  /// A whole number from 1 to `most`; 0 where there is none.
+  int64_t count(const std::string& column, int64_t most) {
+    const std::string value = text(column);
+    if (is_blank(value)) return 0;
+    double number = 0.0;
+    if (!reads(value, number)) return refuse(column, "a number");
+    if (number != std::floor(number)) return refuse(column, "a whole number");
+    if (number < 1.0) return refuse(column, "a whole number of at least 1");
+    if (number > static_cast<double>(most))
+      return refuse(column, fmt::format("a whole number from 1 to {}", most));
+    return static_cast<int64_t>(number);
+  }
+
+  /// The same, where 0 says that there is none.
+  int64_t count_or_zero(const std::string& column, int64_t most) {
+    double number = 0.0;
+    return reads(text(column), number) && number == 0.0 ? 0 : count(column, most);
+  }
 
   const std::string& bad() const { return bad_; }
 
  private:
+  static bool reads(const std::string& value, double& number) {
+    const auto [end, code] = std::from_chars(value.data(), value.data() + value.size(), number);
+    return code == std::errc() && end == value.data() + value.size() && std::isfinite(number);
+  }
+
+  int refuse(const std::string& column, std::string_view wanted) {
+    if (bad_.empty())
+      bad_ = fmt::format("{} = {}: wanted {}", column, printable(text(column)), wanted);
+    return 0;
+  }
+
   std::map<std::string, std::string> by_name_;
   std::string bad_;
 };
+
+// Beyond what any system has had, and planned within seconds.
+constexpr int64_t kMostGpus = int64_t{1} << 20;
+constexpr int64_t kMostLayers = 1024;
+constexpr int64_t kMostContextRanks = 128;
+constexpr int64_t kMostOtherRanks = 256;  // tensor parallel, of a pipeline; and virtual stages
+constexpr int64_t kMostHidden = int64_t{1} << 18;
+constexpr int64_t kMostFfn = int64_t{1} << 20;
+constexpr int64_t kMostHeads = int64_t{1} << 14;
+constexpr int64_t kMostWords = int64_t{1} << 20;
+constexpr int64_t kMostTokens = int64_t{1} << 26;  // in a microbatch, as of a run
+constexpr int64_t kMostLogits = int64_t{1} << 40;
+constexpr int64_t kMostSequences = int64_t{1} << 26;
+constexpr int64_t kMostMicrobatches = int64_t{1} << 16;
 
 constexpr std::array kNeeded = {"gpu",   "n_gpus", "n_layers", "hidden", "ffn",
                                 "heads", "vocab",  "seq",      "gbs",    "mbs",
                                 "tp",    "pp",     "cp",       "dp",     "precision"};
 
-std::string missing_column(const Line& line) {
-  for (const char* column : kNeeded) {
+constexpr std::array kTimes = {"step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu"};
+
+constexpr const char* kVTrainTime = "iteration time (ms)";
+constexpr std::array kVTrainNeeded = {"# GPUs",           "global batch",
+                                      "micro batch",      "hidden size",
+                                      "attention heads",  "# layers",
+                                      "sequence length",  "tensor parallelism",
+                                      "data parallelism", "pipeline parallelism"};
+
+std::string missing_column(const Line& line, std::span<const char* const> needed) {
+  for (const char* column : needed) {
     if (is_blank(line.text(column))) return column;
   }
   return "";
 }
+
+constexpr const char* kMixture = "a mixture of experts, which no model here is";
 
 bool is_mixture_of_experts(const MeasuredRow& row) {
   return mentions(row.notes, "MoE") || mentions(row.notes, "EP=");
@@ -136,11 +192,11 @@ double hardware_flops_per_step(const MeasuredRow& row) {
 void find_step_time(MeasuredRow& row, Line& line) {
   const auto gpus = static_cast<double>(row.num_gpus);
   const double tokens = static_cast<double>(row.global_batch * row.seq_len);
-  const double flops_rate = 1e12 * line.number("tflops_per_gpu") * gpus;
-  const double token_rate = line.number("tokens_per_s_per_gpu") * gpus;
   row.step_time_s = line.number("step_time_s");
   row.measured_as = "step_time_s";
   if (row.step_time_s > 0.0) return;
+  const double flops_rate = 1e12 * line.optional_number("tflops_per_gpu") * gpus;
+  const double token_rate = line.optional_number("tokens_per_s_per_gpu") * gpus;
   if (token_rate > 0.0 && !(flops_rate > 0.0 && has_rounded_tokens(row))) {
     row.step_time_s = tokens / token_rate;
     row.measured_as = "tokens_per_s_per_gpu";
@@ -150,6 +206,9 @@ void find_step_time(MeasuredRow& row, Line& line) {
         (is_hardware ? hardware_flops_per_step(row) : causal_flops_per_token(row) * tokens) /
         flops_rate;
     row.measured_as = "tflops_per_gpu";
+  } else {
+    line.number("tokens_per_s_per_gpu");
+    line.number("tflops_per_gpu");
   }
 }
 
@@ -162,28 +221,30 @@ MeasuredRow training_run(Line line) {
                   .precision = line.text("precision"),
                   .recompute = line.text("recompute"),
                   .notes = line.text("notes"),
-                  .num_gpus = line.count("n_gpus"),
-                  .num_layers = line.count("n_layers"),
-                  .hidden = line.count("hidden"),
-                  .ffn = line.count("ffn"),
-                  .heads = line.count("heads"),
-                  .kv_heads = line.count("kv_heads"),
-                  .vocab = line.count("vocab"),
-                  .seq_len = line.count("seq"),
-                  .global_batch = line.count("gbs"),
-                  .microbatch = line.count("mbs"),
-                  .tp = line.count("tp"),
-                  .pp = line.count("pp"),
-                  .cp = line.count("cp"),
-                  .dp = line.count("dp"),
-                  .chunks_per_stage = line.count("vp"),
-                  .stated_mfu = 0.01 * line.number("mfu_pct")};
+                  .num_gpus = line.count("n_gpus", kMostGpus),
+                  .num_layers = line.count("n_layers", kMostLayers),
+                  .hidden = line.count("hidden", kMostHidden),
+                  .ffn = line.count("ffn", kMostFfn),
+                  .heads = line.count("heads", kMostHeads),
+                  .kv_heads = line.count("kv_heads", kMostHeads),
+                  .vocab = line.count("vocab", kMostWords),
+                  .seq_len = line.count("seq", kMostTokens),
+                  .global_batch = line.count("gbs", kMostSequences),
+                  .microbatch = line.count("mbs", kMostSequences),
+                  .tp = line.count("tp", kMostOtherRanks),
+                  .pp = line.count("pp", kMostOtherRanks),
+                  .cp = line.count("cp", kMostContextRanks),
+                  .dp = line.count("dp", kMostGpus),
+                  .chunks_per_stage = line.count_or_zero("vp", kMostOtherRanks),
+                  .stated_mfu = 0.01 * line.optional_number("mfu_pct")};
   if (row.kv_heads == 0) row.kv_heads = row.heads;
-  const std::string missing = missing_column(line);
+  const std::string missing = missing_column(line, kNeeded);
   if (is_mixture_of_experts(row)) {
-    row.skipped = "a mixture of experts, which no model here is";
+    row.skipped = kMixture;
   } else if (!missing.empty()) {
     row.skipped = missing;
+  } else if (names_experts(row.model)) {
+    row.skipped = kMixture;
   } else {
     find_step_time(row, line);
     if (!(row.step_time_s > 0.0)) row.skipped = "step_time_s";
@@ -204,28 +265,29 @@ MeasuredRow vtrain_run(Line line) {
   MeasuredRow row{.source = "vTrain",
                   .gpu = "A100-80GB",
                   .precision = "fp16",
-                  .num_gpus = line.count("# GPUs"),
-                  .num_layers = line.count("# layers"),
-                  .hidden = line.count("hidden size"),
-                  .ffn = 4 * line.count("hidden size"),
-                  .heads = line.count("attention heads"),
-                  .kv_heads = line.count("attention heads"),
-                  .seq_len = line.count("sequence length"),
-                  .global_batch = line.count("global batch"),
-                  .microbatch = line.count("micro batch"),
-                  .tp = line.count("tensor parallelism"),
-                  .pp = line.count("pipeline parallelism"),
+                  .num_gpus = line.count("# GPUs", kMostGpus),
+                  .num_layers = line.count("# layers", kMostLayers),
+                  .hidden = line.count("hidden size", kMostHidden),
+                  .ffn = 4 * line.count("hidden size", kMostHidden),
+                  .heads = line.count("attention heads", kMostHeads),
+                  .kv_heads = line.count("attention heads", kMostHeads),
+                  .seq_len = line.count("sequence length", kMostTokens),
+                  .global_batch = line.count("global batch", kMostSequences),
+                  .microbatch = line.count("micro batch", kMostSequences),
+                  .tp = line.count("tensor parallelism", kMostOtherRanks),
+                  .pp = line.count("pipeline parallelism", kMostOtherRanks),
                   .cp = 1,
-                  .dp = line.count("data parallelism"),
+                  .dp = line.count("data parallelism", kMostGpus),
                   .chunks_per_stage = 1,
-                  .step_time_s = 1e-3 * line.number("iteration time (ms)"),
-                  .measured_as = "iteration time (ms)"};
+                  .step_time_s = 1e-3 * line.number(kVTrainTime),
+                  .measured_as = kVTrainTime};
   row.model = fmt::format("GPT {}x{}", row.num_layers, row.hidden);
   const bool is_one_node = row.num_gpus <= kNode;
   row.recompute = is_one_node ? "none" : "full";
   row.vocab = is_one_node ? kVocab - kVocab % std::max<int64_t>(row.tp, 1) : kPaddedVocab;
+  row.skipped = missing_column(line, kVTrainNeeded);
+  if (row.skipped.empty() && !(row.step_time_s > 0.0)) row.skipped = kVTrainTime;
   if (!line.bad().empty()) row.skipped = line.bad();
-  if (!(row.step_time_s > 0.0)) row.skipped = "iteration time (ms)";
   return row;
 }
 
@@ -236,15 +298,36 @@ void check_sizes(MeasuredRow& row) {
                             row.global_batch, row.microbatch, row.cp,      row.dp};
   if (std::any_of(sizes.begin(), sizes.end(), [](int64_t n) { return n < 1; })) {
     row.skipped = "a size of 0";
+  } else if (row.hidden % row.heads != 0) {
+    row.skipped = fmt::format("hidden = {}, heads = {}: wanted hidden that is a multiple of heads",
+                              row.hidden, row.heads);
+  } else if (row.heads % row.kv_heads != 0) {
+    row.skipped =
+        fmt::format("heads = {}, kv_heads = {}: wanted heads that are a multiple of kv_heads",
+                    row.heads, row.kv_heads);
+  } else if (row.microbatch > kMostTokens / row.seq_len) {
+    row.skipped = fmt::format("mbs = {}, seq = {}: wanted at most {} tokens in a microbatch",
+                              row.microbatch, row.seq_len, kMostTokens);
+  } else if (row.microbatch * row.seq_len > kMostLogits / row.vocab) {
+    row.skipped = fmt::format("mbs = {}, seq = {}, vocab = {}: wanted a product of at most {}",
+                              row.microbatch, row.seq_len, row.vocab, kMostLogits);
   } else if (!precision_named(row.precision)) {
     row.skipped = fmt::format("precision = {}: wanted bf16, fp16, fp8 or fp4, which are priced",
-                              row.precision);
+                              printable(row.precision));
+  } else if (!recompute_named(row.recompute)) {
+    row.skipped =
+        fmt::format("recompute = {}: wanted none, full, selective, selective-layer or core_attn",
+                    printable(row.recompute));
   } else if (row.tp * row.pp * row.cp * row.dp != row.num_gpus) {
     row.skipped = fmt::format("tp {} x pp {} x cp {} x dp {} is not n_gpus {}", row.tp, row.pp,
                               row.cp, row.dp, row.num_gpus);
   } else if (row.global_batch % (row.dp * row.microbatch) != 0) {
     row.skipped = fmt::format("gbs {} is not a multiple of dp {} x mbs {}", row.global_batch,
                               row.dp, row.microbatch);
+  } else if (row.num_microbatches() > kMostMicrobatches) {
+    row.skipped = fmt::format("gbs {} are {} microbatches of dp {} x mbs {}: wanted at most {}",
+                              row.global_batch, row.num_microbatches(), row.dp, row.microbatch,
+                              kMostMicrobatches);
   }
 }
 
@@ -252,20 +335,64 @@ constexpr const char* kWantedColumns =
     "the columns of training_runs.csv (gpu, ..., step_time_s) or of vTrain (# GPUs, ..., iteration "
     "time (ms))";
 
+// What the header's columns say of the file.
+class Columns {
+ public:
+  explicit Columns(const Fields& header) : names_(header) {
+    for (std::string& name : names_) name = trimmed(name);
+  }
+
+  bool has(std::string_view column) const {
+    return std::find(names_.begin(), names_.end(), column) != names_.end();
+  }
+
+  bool is_vtrain() const { return has(kVTrainTime) && has("# GPUs"); }
+
+  bool has_time() const {
+    return std::any_of(kTimes.begin(), kTimes.end(), [&](const char* time) { return has(time); });
+  }
+
+  void require_known(const std::string& file) const {
+    for (size_t i = 0; i < names_.size(); ++i) {
+      const bool is_new = std::find(names_.begin(), names_.begin() + i, names_[i]) ==
+                          names_.begin() + static_cast<std::ptrdiff_t>(i);
+      TOK_REQUIRE(is_new || names_[i].empty(), "{}:1: column {} twice", file, printable(names_[i]));
+    }
+    TOK_REQUIRE(is_vtrain() || (has("gpu") && has_time()), "{}: no column {}: wanted {}, got {}",
+                file, fmt::join(missing(), ", "), kWantedColumns,
+                printable(fmt::format("{}", fmt::join(names_, ", "))));
+  }
+
+ private:
+  std::vector<std::string> missing() const {
+    std::vector<std::string> out;
+    const auto add = [&](const char* column) {
+      if (!has(column)) out.emplace_back(column);
+    };
+    if (has(kVTrainTime) || has("# GPUs")) {
+      std::for_each(kVTrainNeeded.begin(), kVTrainNeeded.end(), add);
+      add(kVTrainTime);
+      return out;
+    }
+    std::for_each(kNeeded.begin(), kNeeded.end(), add);
+    if (!has_time()) out.push_back(fmt::format("{}", fmt::join(kTimes, " or ")));
+    return out;
+  }
+
+  Fields names_;
+};
+
 }  // namespace
 
 std::vector<MeasuredRow> parse_measured_rows(const std::string& text, const std::string& name) {
   CsvReader csv(text);
   TOK_REQUIRE(!csv.at_end(), "{}: an empty file: wanted {}", name, kWantedColumns);
+  TOK_REQUIRE(mentions(text, "\n") || !mentions(text, "\r"),
+              "{}: lines end in CR alone: wanted LF or CR LF", name);
   const Fields header = csv.next();
   TOK_REQUIRE(!csv.is_cut(), "{}:1: a quote that does not end", name);
-  const auto has = [&](const char* column) {
-    return std::any_of(header.begin(), header.end(),
-                       [&](const std::string& field) { return trimmed(field) == column; });
-  };
-  const bool is_vtrain = has("iteration time (ms)") && has("# GPUs");
-  TOK_REQUIRE(is_vtrain || (has("gpu") && has("step_time_s")), "{}: wanted {}, got {}", name,
-              kWantedColumns, printable(fmt::format("{}", fmt::join(header, ", "))));
+  const Columns columns(header);
+  columns.require_known(name);
   std::vector<MeasuredRow> rows;
   while (!csv.at_end()) {
     const int line = csv.line();
@@ -273,11 +400,12 @@ std::vector<MeasuredRow> parse_measured_rows(const std::string& text, const std:
     TOK_REQUIRE(!csv.is_cut(), "{}:{}: a quote that does not end", name, line);
     if (fields.size() == 1 && fields[0].empty()) continue;
     const Line values(header, fields);
-    rows.push_back(is_vtrain ? vtrain_run(values) : training_run(values));
+    rows.push_back(columns.is_vtrain() ? vtrain_run(values) : training_run(values));
     rows.back().line = line;
     rows.back().number = static_cast<int>(rows.size());
     check_sizes(rows.back());
   }
+  TOK_REQUIRE(!rows.empty(), "{}: no row below the header", name);
   return rows;
 }
 

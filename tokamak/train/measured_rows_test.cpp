@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <memory>
 
 #include <gtest/gtest.h>
@@ -67,6 +68,128 @@ TEST(MeasuredRows, NamesWhatIsMissing) {
             "gbs = many: wanted a number");
 }
 
+// A row of 64 GPUs that is priced, with another value in one column.
+std::string skipped_with(const std::string& column, const std::string& value) {
+  std::map<std::string, std::string> cells = {{"source", "nvidia nemo"},
+                                              {"gpu", "H100"},
+                                              {"n_gpus", "64"},
+                                              {"model", "Llama3-8B"},
+                                              {"n_layers", "32"},
+                                              {"hidden", "4096"},
+                                              {"ffn", "14336"},
+                                              {"heads", "32"},
+                                              {"kv_heads", "8"},
+                                              {"vocab", "128256"},
+                                              {"seq", "8192"},
+                                              {"gbs", "128"},
+                                              {"mbs", "1"},
+                                              {"tp", "1"},
+                                              {"pp", "1"},
+                                              {"cp", "2"},
+                                              {"dp", "32"},
+                                              {"precision", "bf16"},
+                                              {"recompute", "none"},
+                                              {"step_time_s", "2"}};
+  cells[column] = value;
+  std::string header;
+  std::string line;
+  for (const auto& [name, cell] : cells) {
+    header += name + ",";
+    line += cell + ",";
+  }
+  return parse_measured_rows(header + "\n" + line + "\n", "rows.csv").at(0).skipped;
+}
+
+TEST(MeasuredRows, NamesTheRangeOfACount) {
+  EXPECT_EQ(skipped_with("n_gpus", "64"), "");
+  EXPECT_EQ(skipped_with("n_gpus", "4294967296"),
+            "n_gpus = 4294967296: wanted a whole number from 1 to 1048576");
+  EXPECT_EQ(skipped_with("dp", "9223372036854775807"),
+            "dp = 9223372036854775807: wanted a whole number from 1 to 1048576");
+  EXPECT_EQ(skipped_with("n_layers", "1000000"),
+            "n_layers = 1000000: wanted a whole number from 1 to 1024");
+  EXPECT_EQ(skipped_with("seq", "1e9"), "seq = 1e9: wanted a whole number from 1 to 67108864");
+  EXPECT_EQ(skipped_with("gbs", "1e12"), "gbs = 1e12: wanted a whole number from 1 to 67108864");
+  EXPECT_EQ(skipped_with("gbs", "3.2e7"),
+            "gbs 32000000 are 1000000 microbatches of dp 32 x mbs 1: wanted at most 65536");
+  EXPECT_EQ(skipped_with("mbs", "32768"),
+            "mbs = 32768, seq = 8192: wanted at most 67108864 tokens in a microbatch");
+  EXPECT_EQ(skipped_with("seq", "67108864"),
+            "mbs = 1, seq = 67108864, vocab = 128256: wanted a product of at most 1099511627776");
+  EXPECT_EQ(skipped_with("n_gpus", "-64"), "n_gpus = -64: wanted a whole number of at least 1");
+  EXPECT_EQ(skipped_with("ffn", "0"), "ffn = 0: wanted a whole number of at least 1");
+  EXPECT_EQ(skipped_with("vp", "0"), "") << "not stated";
+  EXPECT_EQ(skipped_with("vp", "-1"), "vp = -1: wanted a whole number of at least 1");
+}
+
+TEST(MeasuredRows, CountsAreWhole) {
+  EXPECT_EQ(skipped_with("mbs", "1.5"), "mbs = 1.5: wanted a whole number");
+  EXPECT_EQ(skipped_with("n_gpus", "64.9"), "n_gpus = 64.9: wanted a whole number");
+  EXPECT_EQ(skipped_with("vp", "2.5"), "vp = 2.5: wanted a whole number");
+  EXPECT_EQ(skipped_with("n_gpus", "64.0"), "");
+  EXPECT_EQ(skipped_with("hidden", "Caf\xe9"), "hidden = Caf\\xe9: wanted a number");
+}
+
+TEST(MeasuredRows, HeadsDivide) {
+  EXPECT_EQ(skipped_with("hidden", "4097"),
+            "hidden = 4097, heads = 32: wanted hidden that is a multiple of heads");
+  EXPECT_EQ(skipped_with("kv_heads", "5"),
+            "heads = 32, kv_heads = 5: wanted heads that are a multiple of kv_heads");
+}
+
+TEST(MeasuredRows, SaysWordsThatItDoesNotKnow) {
+  EXPECT_EQ(skipped_with("precision", "banana"),
+            "precision = banana: wanted bf16, fp16, fp8 or fp4, which are priced");
+  EXPECT_EQ(skipped_with("recompute", "2 layers"),
+            "recompute = 2 layers: wanted none, full, selective, selective-layer or core_attn");
+  EXPECT_EQ(skipped_with("model", "Mixtral-8x7B"), "a mixture of experts, which no model here is");
+}
+
+TEST(MeasuredRows, UnreadableRatesMatterWhereThereIsNoTime) {
+  EXPECT_EQ(skipped_with("mfu_pct", "~40"), "");
+  EXPECT_EQ(skipped_with("tokens_per_s_per_gpu", "~9000"), "");
+  EXPECT_EQ(skipped_with("step_time_s", "~2"), "step_time_s = ~2: wanted a number");
+  EXPECT_EQ(
+      only_row("x,H100,16,M,32,4096,1,32,8,51200,8192,256,1,1,1,,1,16,,bf16,,,~9,,,\n").skipped,
+      "tokens_per_s_per_gpu = ~9: wanted a number");
+}
+
+TEST(MeasuredRows, NeedsATimeOrARate) {
+  std::string header = kHeader;
+  header.erase(header.find("step_time_s,"), std::string("step_time_s,").size());
+  const auto rows = parse_measured_rows(
+      header + "x,H100,16,M,32,4096,1,32,8,51200,8192,256,1,1,1,,1,16,,bf16,,10000,,,\n", "x.csv");
+  EXPECT_EQ(rows.at(0).skipped, "");
+  EXPECT_NEAR(rows.at(0).step_time_s, 256.0 * 8192.0 / 160000.0, 1e-9);
+}
+
+TEST(MeasuredRows, BoundsWhatAPipelineRuns) {
+  const MeasuredRow row = only_row(
+      "NVIDIA "
+      "x,H100,64,Llama,128,256,512,8,4,1024,128,16384,1,1,64,1,1,1,dist-opt,bf16,none,1,,,,\n");
+  ASSERT_EQ(row.skipped, "");
+  const PricedRow priced = price_rows({row}, {}).at(0);
+  EXPECT_EQ(priced.skipped,
+            "pp 64 x vp 1 x 16384 microbatches: wanted a product of at most 131072");
+}
+
+TEST(MeasuredRows, RepliesInUtf8) {
+  MeasuredRow row;
+  row.model = "Caf\xe9-7B";
+  const PricedRow priced{.row = row, .skipped = "a size of 0"};
+  EXPECT_NE(to_json(priced).find("Caf\xef\xbf\xbd-7B"), std::string::npos) << to_json(priced);
+}
+
+TEST(MeasuredRows, RefusesAssignmentsThatNoMachineTakes) {
+  const MeasuredRow row = only_row(
+      "NVIDIA x,H100,16,Llama,4,256,512,8,4,1024,128,8,1,2,2,2,2,2,dist-opt,fp8,none,1,,,,\n");
+  MeasuredRow skipped = row;
+  skipped.skipped = "mbs";
+  EXPECT_THROW(price_rows({row}, {.assignments = {"device.banana=1"}}), Error);
+  EXPECT_THROW(price_rows({skipped}, {.assignments = {"device.banana=1"}}), Error);
+  EXPECT_EQ(price_rows({row}, {.assignments = {"nvlink.efficiency=0.8"}}).at(0).skipped, "");
+}
+
 const std::string kVTrainColumns =
     "# GPUs,global batch,micro batch,hidden size,attention heads,# layers,sequence length,tensor "
     "parallelism,data parallelism,pipeline parallelism,iteration time (ms)";
@@ -87,6 +210,18 @@ TEST(MeasuredRows, ReadsVTrain) {
   EXPECT_EQ(rows[0].vocab, 50256) << "whole shares of two ranks";
   EXPECT_EQ(rows[1].recompute, "full");
   EXPECT_EQ(rows[1].vocab, 51200);
+}
+
+TEST(MeasuredRows, NamesColumnsOfVTrain) {
+  const auto rows = parse_measured_rows(kVTrainColumns +
+                                            "\n"
+                                            "8,32,4,1024,16,24,,2,2,2,219.7\n"
+                                            "8,32,4,1024,16,24,1024,2,2,2,\n"
+                                            "8,32,4,1024,16,1e9,1024,2,2,2,219.7\n",
+                                        "vtrain.csv");
+  EXPECT_EQ(rows.at(0).skipped, "sequence length");
+  EXPECT_EQ(rows.at(1).skipped, "iteration time (ms)");
+  EXPECT_EQ(rows.at(2).skipped, "# layers = 1e9: wanted a whole number from 1 to 1024");
 }
 
 TEST(MeasuredRows, SkipsAByteOrderMark) {

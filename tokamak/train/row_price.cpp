@@ -4,11 +4,13 @@
 #include <cctype>
 #include <cmath>
 #include <memory>
+#include <set>
 
 #include <fmt/format.h>
 
 #include "tokamak/core/error.h"
 #include "tokamak/core/json.h"
+#include "tokamak/core/names.h"
 #include "tokamak/price/device_spread.h"
 #include "tokamak/train/row_words.h"
 
@@ -39,11 +41,9 @@ class LastPlans {
   std::vector<std::pair<std::string, std::unique_ptr<PlannedRow>>> kept_;
 };
 
-price::Machine machine_for(const std::string& names, const RowPriceOptions& options) {
-  price::Machine machine = price::load_machine(names);
+void set_numbers(price::Machine& machine, const RowPriceOptions& options) {
   for (const std::string& assignment : options.assignments) price::set_number(machine, assignment);
   price::validate(machine);
-  return machine;
 }
 
 std::string summary_line(std::string_view name, const std::vector<double>& errors) {
@@ -52,6 +52,39 @@ std::string summary_line(std::string_view name, const std::vector<double>& error
   return fmt::format("{:<34}{:>5}{:>8.1f}{:>8.1f}{:>8.1f}{:>8.1f}{:>+8.1f}\n", name, s.count,
                      100.0 * s.mean, 100.0 * s.median, 100.0 * s.p90, 100.0 * s.worst,
                      100.0 * s.bias);
+}
+
+// Sources spell names in any encoding: bytes that are not UTF-8 are replaced.
+std::string text_of(const OrderedJson& json) {
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
+// That some machine of the rows takes the assignments; of those that do not, each row says so.
+void require_assignments(const std::vector<MeasuredRow>& rows, const RowPriceOptions& options) {
+  if (options.assignments.empty()) return;
+  std::set<std::string> names;
+  for (const MeasuredRow& row : rows) {
+    if (row.skipped.empty() && !machine_of_row(row).empty())
+      names.insert(machine_names_of_row(row));
+  }
+  if (names.empty()) {
+    for (const std::string& name : price::machine_names()) names.insert(name);
+  }
+  std::string first_error;
+  for (const std::string& name : names) {
+    try {
+      price::Machine machine = price::load_machine(name);
+      try {
+        set_numbers(machine, options);
+        return;
+      } catch (const Error& e) {
+        if (first_error.empty()) first_error = e.what();
+      }
+    } catch (const Error&) {
+      continue;  // its rows are skipped
+    }
+  }
+  if (!first_error.empty()) throw Error(first_error);
 }
 
 }  // namespace
@@ -92,6 +125,7 @@ price::StepPrice price_planned_row(const MeasuredRow& row, const PlannedRow& pla
 
 std::vector<PricedRow> price_rows(const std::vector<MeasuredRow>& rows,
                                   const RowPriceOptions& options) {
+  require_assignments(rows, options);
   LastPlans plans;
   std::map<std::string, price::Machine> machines;
   std::vector<PricedRow> priced;
@@ -100,12 +134,15 @@ std::vector<PricedRow> price_rows(const std::vector<MeasuredRow>& rows,
     p.row = row;
     p.skipped = row.skipped;
     if (p.skipped.empty() && machine_of_row(row).empty())
-      p.skipped = fmt::format("no machine file of gpu {}", row.gpu);
+      p.skipped = fmt::format("no machine file of gpu {}", printable(row.gpu));
     if (!p.skipped.empty()) continue;
     p.machine = machine_names_of_row(row);
     try {
-      if (!machines.contains(p.machine))
-        machines.emplace(p.machine, machine_for(p.machine, options));
+      if (!machines.contains(p.machine)) {
+        price::Machine loaded = price::load_machine(p.machine);
+        set_numbers(loaded, options);
+        machines.emplace(p.machine, std::move(loaded));
+      }
       const price::Machine& machine = machines.at(p.machine);
       p.peak_flops = machine.device.peak_flops[static_cast<size_t>(precision_of_row(row))];
       p.step = price_planned_row(row, plans.of(row), machine);
@@ -165,7 +202,7 @@ std::string to_json(const PricedRow& p) {
                       {"precision", p.row.precision}};
   if (!p.skipped.empty()) {
     json["skipped"] = p.skipped;
-    return json.dump();
+    return text_of(json);
   }
   json["machine"] = p.machine;
   json["family"] = family_of(p.row);
@@ -181,7 +218,7 @@ std::string to_json(const PricedRow& p) {
     json["stated_mfu"] = p.row.stated_mfu;
     json["predicted_stated_mfu"] = p.row.stated_mfu * p.row.step_time_s / p.step.seconds;
   }
-  return json.dump();
+  return text_of(json);
 }
 
 std::string to_table(const std::vector<PricedRow>& rows) {
@@ -198,8 +235,8 @@ std::string to_table(const std::vector<PricedRow>& rows) {
       continue;
     }
     text += fmt::format("{:>5} {:<22}{:>6} {:<22}{:<16}{:>10.4g}{:>10.4g}{:>+7.1f}%\n", p.row.line,
-                        p.machine, p.row.num_gpus, p.row.model.substr(0, 21),
-                        p.row.precision.substr(0, 15), p.row.step_time_s, p.step.seconds,
+                        p.machine, p.row.num_gpus, printable(p.row.model).substr(0, 21),
+                        printable(p.row.precision).substr(0, 15), p.row.step_time_s, p.step.seconds,
                         100.0 * p.error());
     families[family_of(p.row)].push_back(p.error());
     (may_calibrate(p.row) ? calibrated : tested).push_back(p.error());

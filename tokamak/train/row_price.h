@@ -36,7 +36,8 @@ price::Machine filled_as_of_row(const MeasuredRow& row, price::Machine machine);
 price::StepPrice price_planned_row(const MeasuredRow& row, const PlannedRow& planned,
                                    const price::Machine& machine);
 
-/// All rows in order; rows that run the same plans are planned once.
+/// All rows in order; rows that run the same plans are planned once. Throws Error where no machine
+/// of the rows takes the assignments.
 std::vector<PricedRow> price_rows(const std::vector<MeasuredRow>& rows,
                                   const RowPriceOptions& options);
 

@@ -44,7 +44,7 @@ Sharding sharding_of(const MeasuredRow& row) {
 
 RecomputePolicy recompute_of(const MeasuredRow& row) {
   using Mode = RecomputePolicy::Mode;
-  const RecomputeWord word = recompute_named(row.recompute);
+  const RecomputeWord word = recompute_named(row.recompute).value_or(RecomputeWord::kNone);
   if (word == RecomputeWord::kFull) return {.mode = Mode::kFull};
   if (!mentions(software_of(row), "torchtitan")) return {};  // "selective": attention alone
   if (word == RecomputeWord::kSelectiveLayers)
@@ -57,6 +57,10 @@ RecomputePolicy recompute_of(const MeasuredRow& row) {
 void add_pipeline(const MeasuredRow& row, DistributeOptions& d) {
   const auto ranks = static_cast<int>(row.pp);
   const auto chunks = static_cast<int>(chunks_of(row));
+  constexpr int64_t kMostPassages = int64_t{1} << 17;  // planned within seconds
+  TOK_REQUIRE(row.num_microbatches() <= kMostPassages / (ranks * chunks),
+              "pp {} x vp {} x {} microbatches: wanted a product of at most {}", ranks, chunks,
+              row.num_microbatches(), kMostPassages);
   const std::string schedule = chunks > 1 ? "Interleaved1F1B" : "1F1B";
   // Embedding and head count as a layer each where the layers alone do not deal out evenly.
   const int less = row.num_layers % (row.pp * chunks) == 0 ? 0 : 1;

@@ -19,11 +19,18 @@ TEST(RowWords, KnowsGpusHoweverTheyAreSpelled) {
   EXPECT_EQ(machine_of_gpu("AMD Instinct MI300X OAM"), "mi300x");
   EXPECT_EQ(machine_of_gpu("MI250X-GCD"), "frontier");
   EXPECT_EQ(machine_of_gpu("RTX PRO 6000"), "rtx-pro-6000");
+  EXPECT_EQ(machine_of_gpu("NVIDIA GeForce RTX 4090"), "rtx4090");
+  EXPECT_EQ(machine_of_gpu("8xH100"), "h100");
+  EXPECT_EQ(machine_of_gpu("H100SXM5"), "h100");
+  EXPECT_EQ(machine_of_gpu("64x H100s"), "h100");
+  EXPECT_EQ(machine_of_gpu("DGXH100"), "h100");
+  EXPECT_EQ(machine_of_gpu("GB200NVL72"), "gb200");
+  EXPECT_EQ(machine_of_gpu("A100_80G"), "a100-80");
 }
 
 TEST(RowWords, GuessesNoMachine) {
-  for (const char* gpu :
-       {"GH200", "H100 PCIe", "A100-PCIE-40GB", "H100 NVL", "V100", "TPU v5p", ""})
+  for (const char* gpu : {"GH200", "H100 PCIe", "A100-PCIE-40GB", "H100 NVL", "V100", "TPU v5p", "",
+                          "H1000", "A100X", "RTX 4090D", "GH100", "NVIDIA A100 80GB PCIe"})
     EXPECT_EQ(machine_of_gpu(gpu), "") << gpu;
 }
 
@@ -34,7 +41,10 @@ TEST(RowWords, KnowsPrecisions) {
     EXPECT_EQ(precision_named(text), price::Precision::kFp4) << text;
   for (const char* text : {"bf16-mixed", "BF16", "fp16", "bfloat16", "amp_bf16", "fp16/fp32 mixed"})
     EXPECT_EQ(precision_named(text), price::Precision::kBf16) << text;
-  for (const char* text : {"fp32", "TF32", "int8"})
+  for (const char* text : {"16-mixed", "amp", "bf16 (fp32 grad accumulation)"})
+    EXPECT_EQ(precision_named(text), price::Precision::kBf16) << text;
+  for (const char* text :
+       {"fp32", "TF32", "int8", "banana", "fp6", "int4", "8bit", "fp64", "double", "int16"})
     EXPECT_EQ(precision_named(text), std::nullopt) << text;
 }
 
@@ -46,6 +56,28 @@ TEST(RowWords, KnowsRecompute) {
   for (const char* text : {"selective", "selective-op", "Selective+sequence-parallel"})
     EXPECT_EQ(recompute_named(text), RecomputeWord::kSelective) << text;
   EXPECT_EQ(recompute_named("selective layer"), RecomputeWord::kSelectiveLayers);
+  for (const char* text : {"No recompute", "disabled", "never", "n", "0.0", "recompute: False",
+                           "no activation checkpointing", "not used", "none+sequence-parallel"})
+    EXPECT_EQ(recompute_named(text), RecomputeWord::kNone) << text;
+  for (const char* text : {"full", "Yes", "1", "on", "full activation checkpointing"})
+    EXPECT_EQ(recompute_named(text), RecomputeWord::kFull) << text;
+  for (const char* text : {"core_attn", "attention only", "core attention", "attn"})
+    EXPECT_EQ(recompute_named(text), RecomputeWord::kSelective) << text;
+}
+
+TEST(RowWords, GuessesNoRecompute) {
+  for (const char* text : {"mlp", "2 layers", "full:4 of 32", "2", "0.5", "not full",
+                           "no selective", "sequence-parallel", "offload", "block"})
+    EXPECT_EQ(recompute_named(text), std::nullopt) << text;
+}
+
+TEST(RowWords, KnowsMixturesOfExperts) {
+  for (const char* model : {"Mixtral-8x7B", "8x22B", "Qwen3-30B-A3B", "Qwen1.5-MoE-A2.7B",
+                            "DeepSeek-V3", "DeepSeekV2 Lite", "OLMoE-1B-7B", "Qwen3_235B_a22B"})
+    EXPECT_TRUE(names_experts(model)) << model;
+  for (const char* model : {"Llama3-8B", "GPT 24x1024", "NeMo-8B", "Mistral-7B", "A100 run",
+                            "DeepSeek-67B", "llama", ""})
+    EXPECT_FALSE(names_experts(model)) << model;
 }
 
 TEST(RowWords, KnowsSharding) {
