@@ -12,56 +12,11 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/names.h"
+#include "tokamak/train/csv_reader.h"
 #include "tokamak/train/row_words.h"
 
 namespace tokamak {
 namespace {
-
-using Fields = std::vector<std::string>;
-
-// RFC 4180: fields in quotes may hold commas, line ends and doubled quotes.
-class CsvReader {
- public:
-  explicit CsvReader(const std::string& text) : text_(text), at_(text.starts_with(kMark) ? 3 : 0) {}
-
-  bool at_end() const { return at_ >= text_.size(); }
-
-  int line() const { return line_; }
-
-  Fields next() {
-    Fields fields(1);
-    bool quoted = false;
-    for (; at_ < text_.size(); ++at_) {
-      const char c = text_[at_];
-      if (c == '\n') ++line_;
-      if (quoted && c == '"' && at_ + 1 < text_.size() && text_[at_ + 1] == '"') {
-        fields.back() += text_[++at_];
-      } else if (c == '"') {
-        quoted = !quoted;
-      } else if (c == ',' && !quoted) {
-        fields.emplace_back();
-      } else if (c == '\n' && !quoted) {
-        ++at_;
-        return fields;
-      } else if (c != '\r') {
-        fields.back() += c;
-      }
-    }
-    is_cut_ = quoted;
-    return fields;
-  }
-
-  /// Whether the text ended in quotes.
-  bool is_cut() const { return is_cut_; }
-
- private:
-  static constexpr std::string_view kMark = "\xEF\xBB\xBF";  // byte order, as spreadsheets write
-
-  const std::string& text_;
-  size_t at_;
-  int line_ = 1;
-  bool is_cut_ = false;
-};
 
 // "NA" where a number would stand.
 bool is_blank(const std::string& value) {
@@ -72,7 +27,7 @@ bool is_blank(const std::string& value) {
 // One line by column name; a number that is not one makes the row unusable, with its column.
 class Line {
  public:
-  Line(const Fields& header, const Fields& fields) {
+  Line(const CsvFields& header, const CsvFields& fields) {
     for (size_t i = 0; i < std::min(header.size(), fields.size()); ++i)
       by_name_[std::string(trimmed(header[i]))] = trimmed(fields[i]);
   }
@@ -338,7 +293,7 @@ constexpr const char* kWantedColumns =
 // What the header's columns say of the file.
 class Columns {
  public:
-  explicit Columns(const Fields& header) : names_(header) {
+  explicit Columns(const CsvFields& header) : names_(header) {
     for (std::string& name : names_) name = trimmed(name);
   }
 
@@ -379,7 +334,7 @@ class Columns {
     return out;
   }
 
-  Fields names_;
+  CsvFields names_;
 };
 
 }  // namespace
@@ -389,14 +344,14 @@ std::vector<MeasuredRow> parse_measured_rows(const std::string& text, const std:
   TOK_REQUIRE(!csv.at_end(), "{}: an empty file: wanted {}", name, kWantedColumns);
   TOK_REQUIRE(mentions(text, "\n") || !mentions(text, "\r"),
               "{}: lines end in CR alone: wanted LF or CR LF", name);
-  const Fields header = csv.next();
+  const CsvFields header = csv.next();
   TOK_REQUIRE(!csv.is_cut(), "{}:1: a quote that does not end", name);
   const Columns columns(header);
   columns.require_known(name);
   std::vector<MeasuredRow> rows;
   while (!csv.at_end()) {
     const int line = csv.line();
-    const Fields fields = csv.next();
+    const CsvFields fields = csv.next();
     TOK_REQUIRE(!csv.is_cut(), "{}:{}: a quote that does not end", name, line);
     if (fields.size() == 1 && fields[0].empty()) continue;
     const Line values(header, fields);

@@ -1,0 +1,58 @@
+// Lines of a CSV file, field by field.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tokamak {
+
+using CsvFields = std::vector<std::string>;
+
+/// RFC 4180: fields in quotes may hold commas, line ends and doubled quotes. The text outlives it.
+class CsvReader {
+ public:
+  explicit CsvReader(const std::string& text) : text_(text), at_(text.starts_with(kMark) ? 3 : 0) {}
+
+  bool at_end() const { return at_ >= text_.size(); }
+
+  /// Of what next() reads; from 1.
+  int line() const { return line_; }
+
+  /// REQUIRES: not at_end().
+  CsvFields next() {
+    CsvFields fields(1);
+    bool quoted = false;
+    for (; at_ < text_.size(); ++at_) {
+      const char c = text_[at_];
+      if (c == '\n') ++line_;
+      if (quoted && c == '"' && at_ + 1 < text_.size() && text_[at_ + 1] == '"') {
+        fields.back() += text_[++at_];
+      } else if (c == '"') {
+        quoted = !quoted;
+      } else if (c == ',' && !quoted) {
+        fields.emplace_back();
+      } else if (c == '\n' && !quoted) {
+        ++at_;
+        return fields;
+      } else if (c != '\r') {
+        fields.back() += c;
+      }
+    }
+    is_cut_ = quoted;
+    return fields;
+  }
+
+  /// Whether the text ended in quotes.
+  bool is_cut() const { return is_cut_; }
+
+ private:
+  static constexpr std::string_view kMark = "\xEF\xBB\xBF";  // byte order, as spreadsheets write
+
+  const std::string& text_;
+  size_t at_;
+  int line_ = 1;
+  bool is_cut_ = false;
+};
+
+}  // namespace tokamak
