@@ -59,7 +59,8 @@ class PipelineShapes {
  public:
   explicit PipelineShapes(int num_layers) : num_layers_(num_layers) {}
 
-  /// Null where the schedule has no such stages of so many layers, or refuses the microbatches. REQUIRES: a pipeline.
+  /// Null where the schedule has no such stages of so many layers, or refuses the microbatches.
+  /// REQUIRES: a pipeline.
   const price::PipelineShape* outline(const SearchPoint& point);
 
   /// With its schedule. REQUIRES: outline() is not null.
