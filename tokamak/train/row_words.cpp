@@ -219,12 +219,12 @@ std::optional<price::Precision> precision_named(std::string_view text) {
 }
 
 std::optional<RecomputeWord> recompute_named(std::string_view text) {
-  constexpr std::array<std::string_view, 15> kNo = {
+  constexpr std::array<std::string_view, 15> kNegative = {
       "none",  "no",  "n",  "off", "0",    "false", "disable", "disabled",
       "never", "not", "na", "nan", "null", "used",  "without"};
-  constexpr std::array<std::string_view, 12> kYes = {"full",   "yes",    "y",       "true",
-                                                     "on",     "1",      "all",     "uniform",
-                                                     "always", "enable", "enabled", "every"};
+  constexpr std::array<std::string_view, 12> kPositive = {"full",   "yes",    "y",       "true",
+                                                          "on",     "1",      "all",     "uniform",
+                                                          "always", "enable", "enabled", "every"};
   constexpr std::array<std::string_view, 5> kAttention = {"core", "self", "attn", "attention",
                                                           "only"};
   // What the column is about, and what is told beside it.
@@ -240,14 +240,14 @@ std::optional<RecomputeWord> recompute_named(std::string_view text) {
     return number == 1.0 ? std::optional(RecomputeWord::kFull) : std::nullopt;
   }
   const std::vector<std::string> words = words_of(text);
-  const bool is_no = any_of(words, kNo);
-  if (is_no && all_of(words, kNo, kBeside)) return RecomputeWord::kNone;
+  const bool is_no = any_of(words, kNegative);
+  if (is_no && all_of(words, kNegative, kBeside)) return RecomputeWord::kNone;
   if (is_no) return std::nullopt;
   if (has(word, "select")) {
     return has(word, "layer") || has(word, "every") ? RecomputeWord::kSelectiveLayers
                                                     : RecomputeWord::kSelective;
   }
-  if (all_of(words, kYes, kBeside) && (any_of(words, kYes) || has(word, "checkpoint")))
+  if (all_of(words, kPositive, kBeside) && (any_of(words, kPositive) || has(word, "checkpoint")))
     return RecomputeWord::kFull;
   if (any_of(words, kAttention) && has(word, "att") && all_of(words, kAttention, kBeside))
     return RecomputeWord::kSelective;
