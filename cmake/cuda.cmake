@@ -18,3 +18,7 @@ tokamak_find_library(tok_cudnn cudnn.h cudnn ${places})
 # The headers of cudnn-frontend, which tools/setup.sh unpacks.
 set(TOK_CUDNN_FRONTEND "${PROJECT_SOURCE_DIR}/build/cudnn-frontend/include" CACHE PATH
   "Where cudnn_frontend.h lies; without it attention is our own kernel's")
+if(NOT EXISTS ${TOK_CUDNN_FRONTEND}/cudnn_frontend.h)
+  message(WARNING "no cudnn_frontend.h in ${TOK_CUDNN_FRONTEND}: attention is our own kernel's, "
+    "which makes long sequences many times slower; `tools/setup.sh cuda` unpacks it")
+endif()
