@@ -7,6 +7,7 @@
 #include "tokamak/cli/price.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/core/names.h"
 #include "tokamak/train/presets.h"
 
 namespace tokamak::cli {
@@ -25,7 +26,8 @@ int64_t parse_gpus(const std::string& word, const std::string& text) {
 price::Precision parse_precision(const std::string& text) {
   for (size_t p = 0; p < price::kNumPrecisions; ++p) {
     const auto precision = static_cast<price::Precision>(p);
-    if (price::name_of(precision) == text && precision != price::Precision::kFp32) return precision;
+    if (price::name_of(precision) == lower_case(text) && precision != price::Precision::kFp32)
+      return precision;
   }
   fail("--precision {}: wanted bf16, fp8 or fp4", text);
 }

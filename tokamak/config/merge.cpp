@@ -8,6 +8,7 @@
 #include "tokamak/config/key_table.h"
 #include "tokamak/config/nearest.h"
 #include "tokamak/core/error.h"
+#include "tokamak/core/names.h"
 
 namespace tokamak {
 
@@ -38,21 +39,15 @@ Value tolerated(const Key& key, const Value& value) {
   return value;
 }
 
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
-}
-
 void use_canonical_names(Config& config) {
   for (std::string& name : config.model.converters) {
     if (name == "float8" || name == "mx") name.insert(0, "quantize.linear.");
   }
   std::string& schedule = config.parallelism.pipeline_parallel_schedule;
-  if (lower(schedule) == "interleaved_1f1b") schedule = "Interleaved1F1B";
+  if (lower_case(schedule) == "interleaved_1f1b") schedule = "Interleaved1F1B";
   for (const std::string& name :
        allowed_list(*find_key("parallelism.pipeline_parallel_schedule"))) {
-    if (lower(name) == lower(schedule)) schedule = name;
+    if (lower_case(name) == lower_case(schedule)) schedule = name;
   }
 }
 

@@ -14,6 +14,9 @@ size_t name_distance(std::string_view wanted, std::string_view known);
 /// Without the spaces and tabs around it.
 std::string_view trimmed(std::string_view text);
 
+/// With ASCII capitals as small letters.
+std::string lower_case(std::string_view text);
+
 /// The name itself if it is plain ASCII of bearable length, else an escaped, shortened form.
 std::string printable(std::string_view name);
 

@@ -70,10 +70,11 @@ std::vector<std::string> machine_part_names() {
 }
 
 std::optional<std::string_view> built_in_machine_file(std::string_view name) {
+  const std::string lower = lower_case(name);  // as files are called; people write H100
   for (const auto files :
        {machine_files(), device_files(), fabric_files(), site_files(), software_files()}) {
     for (const EmbeddedFile& file : files) {
-      if (stem_of(file.name) == name) return file.text;
+      if (stem_of(file.name) == lower) return file.text;
     }
   }
   return std::nullopt;

@@ -37,6 +37,11 @@ TEST(Precision, HasNames) {
   EXPECT_EQ(name_of(Precision::kFp4), "fp4");
 }
 
+TEST(Machine, ItsNameMayBeWrittenInCapitals) {
+  EXPECT_EQ(load_machine("H100").describe(), load_machine("h100").describe());
+  EXPECT_EQ(load_machine("GB200").name, "gb200");
+}
+
 TEST(Machine, EveryBuiltInOneLoadsAndPrintsWhatSetNumberReads) {
   ASSERT_GE(machine_names().size(), 12U);
   for (const std::string& name : machine_names()) {
