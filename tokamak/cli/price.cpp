@@ -132,8 +132,8 @@ int run_sweep(const PriceWords& words, const Point& base) {
   for (size_t i = 0; i < sweep.values.size(); ++i) {
     const auto request = request_of(words, point_of(words, base, i));
     if (!request) return 0;
-    if (i == 0) say_unpriced(request->config);
     reports.push_back(report_of(*request, price_run(*request), words.tokens));
+    if (i == 0) say_unpriced(request->config);
   }
   const std::string table = sweep_text(sweep, reports);
   if (words.csv) write_file_atomic(*words.csv, sweep_csv(sweep, reports));
@@ -187,8 +187,8 @@ int run_price(const PriceWords& words) {
   if (words.sweep) return run_sweep(words, base);
   const auto request = request_of(words, base);
   if (!request) return 0;
-  say_unpriced(request->config);
   const PricedRun run = price_run(*request);
+  say_unpriced(request->config);
   const price::Report report = report_of(*request, run, words.tokens);
   if (words.write) {
     Config config = request->config;
