@@ -43,7 +43,7 @@ PipelineShape shape_of(const benchmark::State& state) {
   return pipeline_outline(v == 1 ? "1F1B" : "Interleaved1F1B", p, std::move(stages), 64);
 }
 
-void BM_Pipeline(benchmark::State& state) {
+void BM_Pipeline(benchmark::State& state) {  // NOLINT(readability-identifier-naming)
   const Machine machine = load_machine("h100");
   PipelineShape shape = shape_of(state);
   add_schedule(shape);
@@ -59,7 +59,7 @@ void BM_Pipeline(benchmark::State& state) {
 }
 
 // What is kept for all data-parallel meshes of a pipeline.
-void BM_PipelineUse(benchmark::State& state) {
+void BM_PipelineUse(benchmark::State& state) {  // NOLINT(readability-identifier-naming)
   const Machine machine = load_machine("h100");
   PipelineShape shape = shape_of(state);
   add_schedule(shape);
@@ -70,7 +70,7 @@ void BM_PipelineUse(benchmark::State& state) {
 }
 
 // What is kept for all costs.
-void BM_PipelineSchedule(benchmark::State& state) {
+void BM_PipelineSchedule(benchmark::State& state) {  // NOLINT(readability-identifier-naming)
   for (auto _ : state) {
     PipelineShape shape = shape_of(state);
     add_schedule(shape);
@@ -83,7 +83,7 @@ BENCHMARK(BM_Pipeline)->Args({8, 1})->Args({16, 1})->Args({16, 4})->Args({16, 8}
 BENCHMARK(BM_PipelineUse)->Args({8, 1})->Args({16, 1})->Args({16, 4})->Args({16, 8});
 BENCHMARK(BM_PipelineSchedule)->Args({8, 1})->Args({16, 1})->Args({16, 4})->Args({16, 8});
 
-void BM_Flat(benchmark::State& state) {
+void BM_Flat(benchmark::State& state) {  // NOLINT(readability-identifier-naming)
   const FlatCosts c{.held = {.base = 1e9, .layer = 1e8}, .step_s = {.base = 1.0, .layer = 0.1}};
   for (auto _ : state) benchmark::DoNotOptimize(closed_form(c, 126));
   state.SetItemsProcessed(state.iterations());

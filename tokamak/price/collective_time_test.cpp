@@ -132,27 +132,27 @@ TEST(CollectiveTime, MeetsAnotherSweepOfA100) {
 // Points that no constant was fitted on.
 TEST(CollectiveTime, MeetsOtherPublishedPoints) {
   const Machine h200 = load_machine("h200");
-  const double k16Gib = std::exp2(34);
+  const double large = std::exp2(34);
   const auto bus = [&](Collective kind, const Machine& m, double bytes, int size) {
     const double passes = kind == Collective::kAllReduce ? 2.0 : 1.0;
     return 1e-9 * passes * (size - 1) / size * bytes /
            collective_seconds(kind, bytes, strided_layout(size, 1, m), m);
   };
-  EXPECT_NEAR(bus(Collective::kAllGather, h200, k16Gib, 8), 361.4, 0.05 * 361.4);
-  EXPECT_NEAR(bus(Collective::kReduceScatter, h200, k16Gib, 8), 362.9, 0.05 * 362.9);
-  EXPECT_NEAR(bus(Collective::kAllReduce, h200, k16Gib / 2, 4), 363.3, 0.05 * 363.3);
-  EXPECT_NEAR(bus(Collective::kAllReduce, h200, k16Gib / 2, 5), 414.2, 0.1 * 414.2);
-  EXPECT_NEAR(bus(Collective::kAllReduce, h200, k16Gib / 2, 6), 435.6, 0.1 * 435.6);
+  EXPECT_NEAR(bus(Collective::kAllGather, h200, large, 8), 361.4, 0.05 * 361.4);
+  EXPECT_NEAR(bus(Collective::kReduceScatter, h200, large, 8), 362.9, 0.05 * 362.9);
+  EXPECT_NEAR(bus(Collective::kAllReduce, h200, large / 2, 4), 363.3, 0.05 * 363.3);
+  EXPECT_NEAR(bus(Collective::kAllReduce, h200, large / 2, 5), 414.2, 0.1 * 414.2);
+  EXPECT_NEAR(bus(Collective::kAllReduce, h200, large / 2, 6), 435.6, 0.1 * 435.6);
   const Machine b200 = load_machine("b200");
-  EXPECT_NEAR(bus(Collective::kAllReduce, b200, k16Gib / 2, 4), 673.2, 0.05 * 673.2);
-  EXPECT_NEAR(bus(Collective::kAllReduce, b200, k16Gib / 2, 6), 778.2, 0.1 * 778.2);
+  EXPECT_NEAR(bus(Collective::kAllReduce, b200, large / 2, 4), 673.2, 0.05 * 673.2);
+  EXPECT_NEAR(bus(Collective::kAllReduce, b200, large / 2, 6), 778.2, 0.1 * 778.2);
   // 4 nodes of 8 H200 over EFA.
-  EXPECT_NEAR(bus(Collective::kAllReduce, load_machine("h200+efa-400"), k16Gib / 4, 32), 364.9,
+  EXPECT_NEAR(bus(Collective::kAllReduce, load_machine("h200+efa-400"), large / 4, 32), 364.9,
               0.08 * 364.9);
   // A mesh: two members see one link of seven.
   const Machine mi300x = load_machine("mi300x");
-  EXPECT_NEAR(bus(Collective::kAllReduce, mi300x, k16Gib / 4, 8), 312.9, 0.05 * 312.9);
-  EXPECT_NEAR(bus(Collective::kAllReduce, mi300x, k16Gib / 4, 2), 47.7, 0.1 * 47.7);
+  EXPECT_NEAR(bus(Collective::kAllReduce, mi300x, large / 4, 8), 312.9, 0.05 * 312.9);
+  EXPECT_NEAR(bus(Collective::kAllReduce, mi300x, large / 4, 2), 47.7, 0.1 * 47.7);
 }
 
 std::vector<Machine> some_machines() {

@@ -25,9 +25,9 @@ constexpr size_t kMaxTiles = 64;
 constexpr std::string_view kTilePrefix = "device.tile_";
 
 template <auto Part, auto Field>
-MachineKey number(std::string name, Dimension dimension, double min, double max) {
+MachineKey number(const std::string& name, Dimension dimension, double min, double max) {
   using Type = std::remove_reference_t<decltype((std::declval<Machine&>().*Part).*Field)>;
-  return {.name = std::move(name),
+  return {.name = name,
           .dimension = dimension,
           .min = min,
           .max = max,

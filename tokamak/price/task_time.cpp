@@ -280,7 +280,8 @@ double TaskTimes::attention_seconds(const Task& task, const Cost& cost, double b
       std::min(pairs + (causal ? 0.5 * kAttentionTile * queries : 0.0), all_pairs);
   const double whole = is_fused ? computed + overhead * rows : all_pairs;
   const double flops = pairs > 0.0 ? cost.flops * whole / pairs : 0.0;
-  const auto padded = static_cast<double>((s.D + kHeadDimStep - 1) / kHeadDimStep * kHeadDimStep);
+  const int64_t padded_dim = (s.D + kHeadDimStep - 1) / kHeadDimStep * kHeadDimStep;
+  const auto padded = static_cast<double>(padded_dim);
   const double columns =
       is_backward ? d.attention_backward_softmax_columns : d.attention_softmax_columns;
   const double head_share =

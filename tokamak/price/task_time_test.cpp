@@ -26,17 +26,17 @@ double gemm(const Machine& machine, int64_t m, int64_t n, int64_t k,
   return gemm_seconds(m, n, k, 0.0, precision, machine);
 }
 
-Operand bf16(Dims dims) {
+Operand bf16(const Dims& dims) {
   return {.type = {.dtype = DType::kBF16, .dims = dims}, .strides = row_major(dims)};
 }
 
 template <class T>
-Task task_of(T op, std::vector<Operand> in, std::vector<Operand> out) {
+Task task_of(T op, const std::vector<Operand>& in, const std::vector<Operand>& out) {
   Task task{.rules = &kRules<T>,
             .op = std::make_shared<const T>(std::move(op)),
             .variant = &kGpuKernel,
-            .in = std::move(in),
-            .out = std::move(out)};
+            .in = in,
+            .out = out};
   task.accumulate.resize(task.out.size());
   task.label.block = 0;
   return task;

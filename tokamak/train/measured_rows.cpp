@@ -194,12 +194,10 @@ MeasuredRow training_run(Line line) {
                   .stated_mfu = 0.01 * line.optional_number("mfu_pct")};
   if (row.kv_heads == 0) row.kv_heads = row.heads;
   const std::string missing = missing_column(line, kNeeded);
-  if (is_mixture_of_experts(row)) {
-    row.skipped = kMixture;
-  } else if (!missing.empty()) {
-    row.skipped = missing;
-  } else if (names_experts(row.model)) {
-    row.skipped = kMixture;
+  const bool is_mixture =
+      is_mixture_of_experts(row) || (missing.empty() && names_experts(row.model));
+  if (is_mixture || !missing.empty()) {
+    row.skipped = is_mixture ? std::string(kMixture) : missing;
   } else {
     find_step_time(row, line);
     if (!(row.step_time_s > 0.0)) row.skipped = "step_time_s";
@@ -308,10 +306,9 @@ class Columns {
   }
 
   void require_known(const std::string& file) const {
-    for (size_t i = 0; i < names_.size(); ++i) {
-      const bool is_new = std::find(names_.begin(), names_.begin() + i, names_[i]) ==
-                          names_.begin() + static_cast<std::ptrdiff_t>(i);
-      TOK_REQUIRE(is_new || names_[i].empty(), "{}:1: column {} twice", file, printable(names_[i]));
+    for (auto name = names_.begin(); name != names_.end(); ++name) {
+      const bool is_new = std::find(names_.begin(), name, *name) == name;
+      TOK_REQUIRE(is_new || name->empty(), "{}:1: column {} twice", file, printable(*name));
     }
     TOK_REQUIRE(is_vtrain() || (has("gpu") && has_time()), "{}: no column {}: wanted {}, got {}",
                 file, fmt::join(missing(), ", "), kWantedColumns,

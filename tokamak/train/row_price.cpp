@@ -91,7 +91,7 @@ void require_assignments(const std::vector<MeasuredRow>& rows, const RowPriceOpt
 
 std::string machine_names_of_row(const MeasuredRow& row) {
   const std::string software = software_of(row);
-  const std::string machine = machine_of_row(row);
+  std::string machine = machine_of_row(row);
   if (software == "tokamak") return machine;
   std::string names = fmt::format("{}+{}", machine, software);
   const bool is_hopper = machine.starts_with("h100") || machine.starts_with("h200");

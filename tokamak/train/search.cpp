@@ -71,7 +71,7 @@ class Search {
   }
 
   // Closed forms err by a few percent, so some more than are asked for are priced.
-  size_t num_finalists() const { return static_cast<size_t>(request_.num_best + 2); }
+  size_t num_finalists() const { return static_cast<size_t>(request_.num_best) + 2; }
 
   std::optional<FoundPlan> priced(const Scored& scored) const {
     const SearchPoint& point = *scored.point;
