@@ -28,8 +28,8 @@ SearchRequest small_search() {
 }
 
 const SearchResult& small_result() {
-  static const SearchResult result = search_plans(small_search());
-  return result;
+  static const SearchResult kResult = search_plans(small_search());
+  return kResult;
 }
 
 TEST(Search, PutsTheFastestFirstAndSaysWhy) {
