@@ -70,7 +70,7 @@ double gathers_s(const PipelineShape& shape, int rank, const Buckets& b) {
 double GatherQueue::run(const StageModules& stage, const PipelineUse::First& first, double begin,
                         const Buckets& b, const Software& software) {
   advance(begin - now_s_);
-  const int parts = stage.layers + (stage.has_head ? 1 : 0) + (stage.has_embedding ? 1 : 0);
+  const int parts = stage.num_parts();
   if (parts == 0) return begin + first.kernels_s + first.communication_s;
   const double kernels_s = first.kernels_s / parts;
   const double communication_s = first.communication_s / parts;
@@ -93,7 +93,7 @@ double GatherQueue::run(const StageModules& stage, const PipelineUse::First& fir
 
 ReduceTail reduce_tail(const StageModules& stage, const PipelineUse::Last& last, const Buckets& b,
                        const Machine& machine) {
-  const int parts = stage.layers + (stage.has_head ? 1 : 0) + (stage.has_embedding ? 1 : 0);
+  const int parts = stage.num_parts();
   if (parts == 0) return {};
   const Software& software = machine.software;
   // Beside a reduction that outlives its item and a message a kernel takes as much longer as beside

@@ -19,6 +19,9 @@ struct StageModules {
   bool has_embedding = false;
   bool has_head = false;  ///< with the last norm
 
+  /// Each with a bucket of its own.
+  int num_parts() const { return layers + (has_embedding ? 1 : 0) + (has_head ? 1 : 0); }
+
   bool operator==(const StageModules&) const = default;
 };
 
