@@ -13,6 +13,7 @@
 #include "tokamak/core/names.h"
 #include "tokamak/price/device_spread.h"
 #include "tokamak/train/row_words.h"
+#include "tokamak/train/slowest_place.h"
 
 namespace tokamak {
 namespace {
@@ -26,13 +27,13 @@ bool is_nemo_405b(const MeasuredRow& row) {
 // The last plans made: rows of one shape stand together in files.
 class LastPlans {
  public:
-  const PlannedRow& of(const MeasuredRow& row) {
-    std::string key = plan_key(row);
+  const PlannedRow& of(const MeasuredRow& row, int place) {
+    std::string key = fmt::format("{} {}", plan_key(row), place);
     const auto found = std::find_if(kept_.begin(), kept_.end(),
                                     [&](const auto& kept) { return kept.first == key; });
     if (found != kept_.end()) return *found->second;
     if (kept_.size() == kMost) kept_.erase(kept_.begin());
-    kept_.emplace_back(std::move(key), std::make_unique<PlannedRow>(row));
+    kept_.emplace_back(std::move(key), std::make_unique<PlannedRow>(row, place));
     return *kept_.back().second;
   }
 
@@ -145,7 +146,9 @@ std::vector<PricedRow> price_rows(const std::vector<MeasuredRow>& rows,
       }
       const price::Machine& machine = machines.at(p.machine);
       p.peak_flops = machine.device.peak_flops[static_cast<size_t>(precision_of_row(row))];
-      p.step = price_planned_row(row, plans.of(row), machine);
+      const int place =
+          slowest_place(shape_of_row(row, 0).distribute.mesh, filled_as_of_row(row, machine));
+      p.step = price_planned_row(row, plans.of(row, place), machine);
     } catch (const Error& e) {
       p.skipped = e.what();
     }

@@ -155,9 +155,9 @@ std::string plan_key(const MeasuredRow& row) {
       shape.recompute.halved_ops.size(), software_of(row), shape.distribute.sequence_parallel);
 }
 
-PlannedRow::PlannedRow(const MeasuredRow& row)
+PlannedRow::PlannedRow(const MeasuredRow& row, int place)
     : planned_(spec_of_row(row), shape_of_row(row, 0), {.backend = "gpu", .arch = 90},
-               PlannedRanks::Which::kStages) {
+               PlannedRanks::Which::kStages, place) {
   for (const PlannedRanks::Rank& r : planned_.ranks())
     ranks_.push_back({.plan = r.plan, .rank = r.rank});
 }

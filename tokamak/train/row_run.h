@@ -35,8 +35,8 @@ std::string plan_key(const MeasuredRow& row);
 /// The plans of a row: one rank of each pipeline stage.
 class PlannedRow {
  public:
-  /// Throws Error: see shape_of_row().
-  explicit PlannedRow(const MeasuredRow& row);
+  /// `place` among the ranks of a stage, as PlannedRanks'. Throws Error: see shape_of_row().
+  explicit PlannedRow(const MeasuredRow& row, int place = 0);
 
   const std::vector<price::PricedRank>& ranks() const { return ranks_; }
 
