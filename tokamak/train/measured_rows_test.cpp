@@ -37,6 +37,16 @@ TEST(MeasuredRows, ReadsQuotedFieldsAndStepTime) {
   EXPECT_EQ(software_of(row), "nemo");
 }
 
+// Of groups of six every other one lies in two nodes of eight; none does in nodes of twelve.
+TEST(MeasuredRows, ArePricedWhereGroupsLieWorst) {
+  const MeasuredRow row = only_row(
+      "ours,H100,48,Llama3-8B,32,4096,14336,32,8,128256,8192,8,1,1,1,,6,8,FSDP,bf16,none,2,,,,\n");
+  const PricedRow worst = price_rows({row}, {}).at(0);
+  ASSERT_EQ(worst.skipped, "");
+  const PricedRow whole = price_rows({row}, {.assignments = {"nvlink.num_devices=12"}}).at(0);
+  EXPECT_GT(worst.step.seconds, 1.1 * whole.step.seconds);
+}
+
 TEST(MeasuredRows, TurnsRatesIntoTime) {
   const MeasuredRow tokens = only_row(
       "seed 002 "
