@@ -7,6 +7,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/cpu/gemm.h"
 #include "tokamak/cpu/gemm_amx.h"
+#include "tokamak/cpu/gemm_widened.h"
 
 // The bf16 call behind oneDNN's own inner products, exported but in no header: null where missing.
 extern "C" __attribute__((weak)) dnnl_status_t dnnl_gemm_bf16bf16f32(
@@ -32,6 +33,9 @@ dnnl::memory::desc matrix(int64_t rows, int64_t cols, bool transposed, DType dty
   return {{rows, cols}, type_of(dtype), strides};
 }
 
+// Empty where the library has no such product for this CPU: bf16 without AVX-512.
+constexpr bool kMayBeEmpty = true;
+
 dnnl::matmul::primitive_desc describe(const GemmShape& s, bool accumulate) {
   dnnl::primitive_attr attr;
   if (accumulate) {
@@ -42,8 +46,9 @@ dnnl::matmul::primitive_desc describe(const GemmShape& s, bool accumulate) {
   const auto a = matrix(s.m, s.k, s.transpose_a, s.in);
   const auto b = matrix(s.k, s.n, s.transpose_b, s.in);
   const auto c = matrix(s.m, s.n, false, s.out);
-  if (!s.bias) return {dnnl::matmul::desc(a, b, c), attr, engine()};
-  return {dnnl::matmul::desc(a, b, matrix(1, s.n, false, s.in), c), attr, engine()};
+  const auto desc = s.bias ? dnnl::matmul::desc(a, b, matrix(1, s.n, false, s.in), c)
+                           : dnnl::matmul::desc(a, b, c);
+  return {desc, attr, engine(), kMayBeEmpty};
 }
 
 // oneDNN's BLAS call beats its matmul on plain layouts in fp32, by up to 1.3, except where B is
@@ -65,8 +70,8 @@ struct Matmul {
   dnnl::matmul overwrite;
   dnnl::matmul add;
 
-  explicit Matmul(const GemmShape& s)
-      : description(describe(s, false)), overwrite(description), add(describe(s, true)) {}
+  Matmul(const dnnl::matmul::primitive_desc& overwrites, const dnnl::matmul::primitive_desc& adds)
+      : description(overwrites), overwrite(overwrites), add(adds) {}
 };
 
 // A bf16 weight gradient is faster by that call than by matmul, most of all where it adds; only an
@@ -87,12 +92,23 @@ bool run_bf16_gemm(const GemmShape& s, const void* a, const void* b, void* c, bo
 }  // namespace
 
 struct Gemm::Impl {
+  enum class Way : uint8_t { kMatmul, kBlas, kAmx, kWidened };
+
   GemmShape shape;
-  bool is_on_amx;
+  Way way = Way::kMatmul;
   std::optional<Matmul> matmul;
 
-  explicit Impl(const GemmShape& s) : shape(s), is_on_amx(is_for_amx(s)) {
-    if (!is_on_amx && !is_for_blas(s)) matmul.emplace(s);
+  explicit Impl(const GemmShape& s) : shape(s) {
+    if (is_for_amx(s)) {
+      way = Way::kAmx;
+    } else if (is_for_blas(s)) {
+      way = Way::kBlas;
+    } else if (const auto overwrites = describe(s, false), adds = describe(s, true);
+               overwrites && adds) {
+      matmul.emplace(overwrites, adds);
+    } else {
+      way = Way::kWidened;
+    }
   }
 };
 
@@ -100,14 +116,10 @@ Gemm::Gemm(const GemmShape& shape) : impl_(std::make_shared<const Impl>(shape)) 
 
 void Gemm::run(const void* a, const void* b, const void* bias, void* c, bool accumulate) const {
   const GemmShape& shape = impl_->shape;
-  if (impl_->is_on_amx) {
-    run_amx(shape, a, b, bias, c, accumulate);
-    return;
-  }
-  if (!impl_->matmul) {
-    run_blas(shape, a, b, c, accumulate);
-    return;
-  }
+  using Way = Impl::Way;
+  if (impl_->way == Way::kAmx) return run_amx(shape, a, b, bias, c, accumulate);
+  if (impl_->way == Way::kBlas) return run_blas(shape, a, b, c, accumulate);
+  if (impl_->way == Way::kWidened) return run_widened(shape, a, b, bias, c, accumulate);
   if (is_for_bf16_gemm(shape, accumulate) && run_bf16_gemm(shape, a, b, c, accumulate)) return;
   const auto memory = [](const dnnl::memory::desc& desc, const void* data) {
     return dnnl::memory(desc, engine(), const_cast<void*>(data));
