@@ -258,6 +258,24 @@ TEST(FsdpPlan, a_reduction_once_a_step_writes_the_gradient) {
   EXPECT_EQ(count_tasks<Accumulate>(c, true), 0);
 }
 
+// Weights that are gathered for the forward are gathered again, whether their block is recomputed
+// or not.
+TEST(FsdpPlan, recompute_keeps_no_gathered_weights) {
+  using Mode = RecomputePolicy::Mode;
+  MeshCase c = traffic_case();
+  c.distribute.mesh.degrees = {1, 1, 4, 1, 1};
+  c.num_microbatches = 1;
+  const int64_t gathers = count_tasks<AllGather>(c, true);
+  EXPECT_GE(gathers, 2 * c.model.num_layers);
+  for (const RecomputePolicy& policy :
+       {RecomputePolicy{.mode = Mode::kSelectiveLayers, .every_nth_block = 2},
+        RecomputePolicy{.mode = Mode::kSelectiveOps, .saved_ops = {"all_gather", "attention"}},
+        RecomputePolicy{.mode = Mode::kFull}}) {
+    c.recompute = policy;
+    EXPECT_EQ(count_tasks<AllGather>(c, true), gathers) << static_cast<int>(policy.mode);
+  }
+}
+
 // By group name, where each rank gathers beside compute.
 std::vector<std::map<std::string, uint64_t>> gather_layouts(const MeshCase& c) {
   std::vector<std::map<std::string, uint64_t>> layouts;

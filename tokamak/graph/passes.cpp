@@ -72,7 +72,8 @@ std::vector<bool> kept_nodes(const Graph& graph, const RecomputePolicy& policy) 
   for (int32_t i = 0; i < graph.size(); ++i) {
     const Node& node = graph.node(i);
     const bool in_block = node.label.phase == Phase::kForward && node.label.block >= 0;
-    if (node.is_leaf() || !in_block || policy.mode == Mode::kNone || acts(node)) continue;
+    if (node.is_leaf() || node.is_dropped || !in_block || policy.mode == Mode::kNone || acts(node))
+      continue;
     bool keep = false;
     if (policy.mode == Mode::kSelectiveLayers) {
       keep = (node.label.block + 1) % policy.every_nth_block != 0;
