@@ -118,14 +118,15 @@ std::string describe(const MeshCase& c) {
   }
   return fmt::format(
       "{} heads {}/{} vocab {} mlp {} {} seq {} batch {} in {} recompute {} sharding {} reshard {} "
-      "grad_store {} loss_parallel {} async_tp {} context {} tied {} dropout {} "
+      "grad_store {} loss_parallel {} async_tp {} gather_again {} context {} tied {} dropout {} "
       "logits {}",
       text, c.model.num_heads, c.model.num_kv_heads, c.model.vocab_size, c.model.mlp_dim,
       name_of(c.compute), c.seq_len, c.global_batch, c.num_microbatches,
       static_cast<int>(c.recompute.mode), static_cast<int>(c.distribute.sharding),
       static_cast<int>(c.distribute.reshard), static_cast<int>(c.distribute.grad_store),
-      c.distribute.loss_parallel, c.distribute.async_tp, static_cast<int>(c.distribute.context),
-      c.model.tied, c.model.residual_dropout, c.logits_multiple);
+      c.distribute.loss_parallel, c.distribute.async_tp, c.distribute.gather_again,
+      static_cast<int>(c.distribute.context), c.model.tied, c.model.residual_dropout,
+      c.logits_multiple);
 }
 
 void expect_as_one_rank(const MeshCase& c) {

@@ -152,6 +152,7 @@ struct ActivationCheckpointConfig {
   std::string mode = "selective";
   std::string selective_ac_option = "2";
   bool emit_on_backward = true;
+  bool gather_again = false;
   Strings per_op_sac_force_recompute_mm_shapes_by_fqns = {"moe.router.gate"};
   bool early_stop = false;
   double memory_budget = 0.5;

@@ -82,8 +82,8 @@ struct Node {
   StateId state;  ///< of a leaf
   std::vector<Accumulation> accumulations;
   bool is_clone = false;  ///< made by recompute
-  bool is_dropped =
-      false;  ///< forward: never kept for the backward, made again there (resharded weights)
+  /// Forward: never kept for the backward, made again there (resharded weights, gathered inputs).
+  bool is_dropped = false;
   When when = When::kEvery;
   int stream = 0;  ///< 0 computes; others carry communication that may run beside it
 

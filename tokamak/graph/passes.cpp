@@ -97,15 +97,23 @@ std::vector<bool> kept_nodes(const Graph& graph, const RecomputePolicy& policy) 
   return kept;
 }
 
-// Clones on demand, memoized: one clone of a forward node at most.
+// Clones on demand, memoized: one clone of a forward node at most. What communication makes is
+// cloned ahead, so that it arrives while something else is computed.
 class Recomputer {
  public:
   Recomputer(const Graph& graph, const RecomputePolicy& policy)
-      : graph_(graph), kept_(kept_nodes(graph, policy)), rewriter_(graph) {
+      : graph_(graph),
+        kept_(kept_nodes(graph, policy)),
+        is_of_state_(static_cast<size_t>(graph.size())),
+        rewriter_(graph) {
     for (int32_t i = 0; i < graph.size(); ++i) {
       const Node& node = graph.node(i);
-      if (node.is_dropped) dropped_[{node.label.stage, node.label.module}].push_back(i);
+      is_of_state_[static_cast<size_t>(i)] =
+          node.is_leaf() || (node.is_dropped && all_in(node, is_of_state_));
+      if (node.is_dropped && is_of_state_[static_cast<size_t>(i)])
+        weights_[{node.label.stage, node.label.module}].push_back(i);
     }
+    find_activations();
   }
 
   Graph run() {
@@ -117,9 +125,10 @@ class Recomputer {
       }
       // One module ahead, so that its gather runs beside this one's backward.
       for (const int32_t module : {node.label.module, node.label.module - 1})
-        make_dropped_again(node.label.stage, module);
+        make_weights_again(node.label.stage, module);
+      make_activations_again(i);
       Node copy = node;
-      for (Value& v : copy.in) v = for_backward(v, node.label);
+      for (Value& v : copy.in) v = for_backward(v);
       for (Accumulation& a : copy.accumulations) a.into = rewriter_(a.into);
       rewriter_.put(i, std::move(copy));
     }
@@ -127,18 +136,108 @@ class Recomputer {
   }
 
  private:
-  void make_dropped_again(int32_t stage, int32_t module) {
-    const auto it = dropped_.find({stage, module});
-    if (it == dropped_.end()) return;
-    for (const int32_t i : it->second) for_backward({i, 0}, graph_.node(i).label);
-    dropped_.erase(it);
+  // Dropped, not of State, and read by the backward from node `first_read` on.
+  struct Activation {
+    int32_t node = 0;
+    int32_t first_read = 0;
+  };
+
+  using Key = std::pair<const OpRules*, std::vector<Value>>;
+
+  static bool all_in(const Node& node, const std::vector<bool>& set) {
+    return std::all_of(node.in.begin(), node.in.end(),
+                       [&](Value v) { return !v.valid() || set[static_cast<size_t>(v.node)]; });
   }
 
-  Value for_backward(Value v, const Label& label) {
+  bool is_activation(int32_t i) const {
+    return graph_.node(i).is_dropped && !is_of_state_[static_cast<size_t>(i)];
+  }
+
+  // Those whose clones need no other clones, in the order in which they are read; others have a
+  // twin that is cloned with what they need, if there is one.
+  void find_activations() {
+    bool has_any = false;
+    for (int32_t i = 0; i < graph_.size() && !has_any; ++i) has_any = is_activation(i);
+    if (!has_any) return;
+    std::vector<bool> is_at_hand = kept_;
+    std::vector<bool> is_found(kept_.size(), false);
+    std::map<Key, int32_t> forward;
+    for (int32_t i = 0; i < graph_.size(); ++i) {
+      const Node& node = graph_.node(i);
+      if (is_activation(i)) {
+        is_at_hand[static_cast<size_t>(i)] = all_in(node, is_at_hand);
+        const auto twin = forward.find(key_of(node));
+        if (twin != forward.end() && !is_at_hand[static_cast<size_t>(i)]) twins_[i] = twin->second;
+      } else if (!node.is_leaf() && node.label.phase == Phase::kForward && !node.is_dropped) {
+        forward.emplace(key_of(node), i);
+      }
+      if (node.is_leaf() || node.label.phase != Phase::kBackward) continue;
+      for (const Value v : node.in) {
+        if (!v.valid() || !graph_.producer(v).is_dropped) continue;
+        const auto k = static_cast<size_t>(v.node);
+        if (!is_activation(v.node) || !is_at_hand[k] || is_found[k]) continue;
+        is_found[k] = true;
+        activations_.push_back({.node = v.node, .first_read = i});
+      }
+    }
+  }
+
+  // The same for what makes the same of the same, whichever group communicates.
+  Key key_of(const Node& node) const {
+    std::vector<Value> in = node.in;
+    for (Value& v : in) {
+      if (const auto it = twins_.find(v.node); it != twins_.end()) v.node = it->second;
+    }
+    return {node.rules, std::move(in)};
+  }
+
+  void make_weights_again(int32_t stage, int32_t module) {
+    const auto it = weights_.find({stage, module});
+    if (it == weights_.end()) return;
+    for (const int32_t i : it->second) for_backward({i, 0});
+    weights_.erase(it);
+  }
+
+  // One ahead: beside the first product of its block that comes after the one before it is read. It
+  // begins with that product, not beside communication before it, which takes the same links.
+  void make_activations_again(int32_t at) {
+    const auto is_due = [&] {
+      if (next_ == activations_.size()) return false;
+      const Activation& next = activations_[next_];
+      return graph_.node(next.node).label.block == graph_.node(at).label.block &&
+             (next_ == 0 || activations_[next_ - 1].first_read < at) && is_product(at);
+    };
+    while (is_due()) for_backward({activations_[next_++].node, 0}, last_input(at));
+  }
+
+  // The latest of what node `at` reads from the backward.
+  Value last_input(int32_t at) {
+    Value last;
+    for (const Value v : graph_.node(at).in) {
+      const bool is_later = v.valid() && v.node > last.node;
+      if (is_later && graph_.producer(v).label.phase == Phase::kBackward) last = v;
+    }
+    return last.valid() ? rewriter_(last) : last;
+  }
+
+  bool is_product(int32_t i) const {
+    const Node& node = graph_.node(i);
+    Types in;
+    for (const Value v : node.in) {
+      if (v.valid()) in.push_back(graph_.type(v));
+    }
+    return node.rules->cost(node.op.get(), in, node.out).kind == Cost::Kind::kGemm;
+  }
+
+  // Communication begins once `after` is there.
+  Value for_backward(Value v, Value after = {}) {
     if (!v.valid() || kept_[static_cast<size_t>(v.node)]) return rewriter_(v);
     if (const auto it = clones_.find(v.node); it != clones_.end()) return {it->second, v.out};
+    if (const auto it = twins_.find(v.node); it != twins_.end())
+      return for_backward({it->second, v.out});
     Node clone = graph_.node(v.node);
-    for (Value& in : clone.in) in = for_backward(in, label);
+    for (Value& in : clone.in) in = for_backward(in, after);
+    if (after.valid() && clone.rules->is_communication) clone.in.push_back(after);
     clone.label.phase = Phase::kBackward;
     clone.is_clone = true;
     const int32_t id = rewriter_.to.append(std::move(clone));
@@ -148,9 +247,13 @@ class Recomputer {
 
   const Graph& graph_;
   std::vector<bool> kept_;
+  std::vector<bool> is_of_state_;  // dropped, and made of State alone, or State
   Rewriter rewriter_;
   std::map<int32_t, int32_t> clones_;
-  std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>> dropped_;  // by stage, module
+  std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>> weights_;  // by stage, module
+  std::map<int32_t, int32_t> twins_;
+  std::vector<Activation> activations_;
+  size_t next_ = 0;  // of activations_
 };
 
 }  // namespace
@@ -167,6 +270,7 @@ Graph recompute(const Graph& graph, const RecomputePolicy& policy) {
 Graph split_weight_gradients(const Graph& graph) {
   // Whether something else reads a node's outputs; destinations of sums are no reads.
   std::vector<bool> is_read(static_cast<size_t>(graph.size()), false);
+  std::vector<bool> is_read_at_once = is_read;  // by the backward itself
   std::vector<bool> is_apart(static_cast<size_t>(graph.size()), false);
   for (int32_t i = graph.size(); i-- > 0;) {
     const Node& node = graph.node(i);
@@ -176,12 +280,16 @@ Graph split_weight_gradients(const Graph& graph) {
                          node.label.phase == Phase::kBackward &&
                          std::all_of(node.in.begin(), node.in.end(),
                                      [&](Value v) { return graph.producer(v).is_leaf(); });
+    // What is gathered again for weight gradients alone is gathered where they run.
+    const bool waits = node.is_clone && node.is_dropped && !is_read_at_once[static_cast<size_t>(i)];
     is_apart[static_cast<size_t>(i)] =
         node.label.phase == Phase::kBackward && !node.rules->has_side_effect &&
-        (reduces || (acts(node) && !is_read[static_cast<size_t>(i)]));
+        (reduces || waits || (acts(node) && !is_read[static_cast<size_t>(i)]));
     if (reduces && !node.rules->has_side_effect) continue;
     for (const Value v : node.in) {
-      if (v.valid()) is_read[static_cast<size_t>(v.node)] = true;
+      if (!v.valid()) continue;
+      is_read[static_cast<size_t>(v.node)] = true;
+      if (!is_apart[static_cast<size_t>(i)]) is_read_at_once[static_cast<size_t>(v.node)] = true;
     }
   }
   Graph split = graph;

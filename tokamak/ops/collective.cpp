@@ -60,7 +60,7 @@ double others(const CommGroup& group) {
 }  // namespace
 
 Types AllGather::infer(std::span<const TensorType> in) const {
-  require_inputs(kName, in, 1, 1);
+  require_inputs(kName, in, 1, 2);
   require_group(kName, group);
   TensorType out = in[0];
   if (dim < 0) {
@@ -81,7 +81,7 @@ std::vector<Value> AllGather::gradient(Graph&, const Node& n, std::span<const Va
 }
 
 Cost AllGather::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
-  return collective_cost(group, others(group) * bytes_of(in[0]), in, out);
+  return collective_cost(group, others(group) * bytes_of(in[0]), in.first(1), out);
 }
 
 std::string AllGather::describe() const {

@@ -9,7 +9,8 @@ namespace tokamak {
 
 /// x [..] -> [n, ..]: row r is member r's x. With `dim`, the members' x one after the other along
 /// that dim, which becomes n times as long. With `overwrites`, y may go to given storage, x being
-/// its row of this rank (AccumulateMode::kNever only).
+/// its row of this rank (AccumulateMode::kNever only). A second input is not read: the gather
+/// begins once it is there.
 struct AllGather {
   static constexpr std::string_view kName = "all_gather";
   CommGroup group;

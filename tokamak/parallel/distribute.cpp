@@ -38,6 +38,9 @@ bool replicates(const Strategy& s) {
   return true;
 }
 
+// Of gathers for the backward, beside its products.
+constexpr int kGatherAgainStream = 1002;
+
 // Of the first input's rows: what may run by chunks of them.
 bool is_product(const Node& n) {
   return n.as<Linear>() != nullptr || n.as<LinearGradInput>() != nullptr;
@@ -74,6 +77,7 @@ class Localizer {
     Placement placement;
     int stage = 0;
     Value value;
+    bool is_for_backward = false;
   };
 
   // A node that has not been emitted, with its local inputs; those of a sum are deferred too.
@@ -147,6 +151,7 @@ class Localizer {
     const Local* from = nullptr;
     double least = 1e30;
     for (const Local& l : have) {
+      if (l.is_for_backward && g_.label.phase == Phase::kForward) continue;
       if (l.placement == want && (l.stage == stage || l.stage < 0 || !is_resharded(have, l)))
         return l.value;
       if (l.stage != stage && is_resharded(have, l)) continue;
@@ -162,16 +167,40 @@ class Localizer {
       sum_before_it_crosses(v, want, have);
       return have.front().value;
     }
-    have.push_back(resharded(v, *from, want, stage));
-    return have.back().value;
+    const Local made = resharded(v, *from, want, stage);
+    if (gathers_again(*from, want)) have.push_back(gathered_again(v, *from, want, stage));
+    have.push_back(made);
+    return made.value;
   }
 
-  Local resharded(Value v, Local from, const Placement& want, int stage) {
+  // Whether the backward has a gather of its own in place of one that is emitted now.
+  bool gathers_again(const Local& from, const Placement& want) const {
+    constexpr auto kTp = static_cast<size_t>(PlacementAxis::kTp);
+    return context_.options->gather_again && g_.label.phase == Phase::kForward &&
+           g_.label.block >= 0 && from.placement[kTp].shard.is_cut() &&
+           want[kTp].shard == kReplicated;
+  }
+
+  Local gathered_again(Value v, const Local& from, const Placement& want, int stage) {
+    const int32_t first = g_.size();
+    Local again = resharded(v, from, want, stage, "again");
+    again.is_for_backward = true;
+    for (int32_t i = first; i < g_.size(); ++i) {
+      Node& node = g_.mutable_node(i);
+      node.is_dropped = true;
+      if (node.rules->is_communication) node.stream = kGatherAgainStream;
+    }
+    return again;
+  }
+
+  // `purpose`: of the groups that communicate.
+  Local resharded(Value v, Local from, const Placement& want, int stage,
+                  const std::string& purpose = "") {
     from.stage = stage;
     for (size_t a = 0; a < kNumPlacementAxes; ++a) {
       if (from.placement[a] == want[a]) continue;
-      from.value =
-          reshard(g_, from.value, group_of(a), from.placement[a], want[a], global_.type(v));
+      from.value = reshard(g_, from.value, group_of(a, purpose), from.placement[a], want[a],
+                           global_.type(v));
       from.placement[a] = want[a];
     }
     return from;
@@ -215,9 +244,9 @@ class Localizer {
     return cost;
   }
 
-  CommGroup group_of(size_t axis) const {
+  CommGroup group_of(size_t axis, const std::string& purpose = "") const {
     TOK_CHECK(static_cast<PlacementAxis>(axis) != PlacementAxis::kDp, "activations move over dp");
-    return context_.group({mesh_axis(axis)});
+    return context_.group({mesh_axis(axis)}, purpose);
   }
 
   // The op as this rank runs it.
@@ -375,15 +404,19 @@ class Localizer {
       products.push_back(std::move(p));
       emitted_.insert(j);
     }
-    std::vector<Local>& have = values_[global_.node(i).in[0]];
-    const auto parts = ring_gather(g_, ring, have.front().value, [&](Value chunk) {
+    const Value x = global_.node(i).in[0];
+    std::vector<Local>& have = values_[x];
+    const Placement& whole = placements_[static_cast<size_t>(i)].in[0];
+    const Local mine = have.front();
+    const auto parts = ring_gather(g_, ring, mine.value, [&](Value chunk) {
       for (Product& p : products) {
         p.in[0] = chunk;
         p.chunks.push_back(g_.add_node(p.op.rules, p.op.op, p.in)[0]);
       }
     });
     // For who comes later, such as weight gradients.
-    have.push_back({.placement = placements_[static_cast<size_t>(i)].in[0],
+    if (gathers_again(mine, whole)) have.push_back(gathered_again(x, mine, whole, g_.label.stage));
+    have.push_back({.placement = whole,
                     .stage = g_.label.stage,
                     .value = g_.apply(ConcatDim{.dim = ring.dim}, parts)});
     for (const Product& p : products)

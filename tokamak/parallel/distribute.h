@@ -36,6 +36,9 @@ struct DistributeOptions {
   ModelAxes model;
   bool loss_parallel = true;
   bool async_tp = false;  ///< gathers and scatters of tp in chunks beside the products
+  /// What is gathered over tp in the forward of a block is not kept: the backward gathers it again,
+  /// beside its products (Korthikanti et al., arXiv 2205.05198, section 4.2.2).
+  bool gather_again = false;
   ContextMethod context = ContextMethod::kAllGather;
   bool head_and_tail = true;         ///< context parallel ranks hold chunks r and 2n-1-r
   std::vector<int> stage_of_module;  ///< by Label::module; empty = one stage

@@ -124,7 +124,7 @@ bool is_low(Precision precision) {
 // Whether a group moves what tensor parallel products read or write; gradients that ranks of tp sum
 // once a step feed none.
 bool is_beside_products(std::string_view group) {
-  return group == "tp" || group == "tp ring";
+  return group == "tp" || group == "tp ring" || group == "tp again";
 }
 
 // Elements that are brought to a low precision for this product: what enters a layer, the cotangent

@@ -66,6 +66,7 @@ DistributeOptions distribute_options(const Config& config, const Degrees& degree
           .grad_store = grad_store_of(config.training.grad_store),
           .loss_parallel = !p.disable_loss_parallel,
           .async_tp = p.enable_async_tensor_parallel,
+          .gather_again = config.activation_checkpoint.gather_again,
           .context = context_method_of(p.context_parallel_rotate_method),
           .head_and_tail = p.context_parallel_load_balancer.has_value()};
 }

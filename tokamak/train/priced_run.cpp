@@ -79,9 +79,11 @@ std::string memory_advice(const PricedRun& run, const Config& config, const Degr
                                               : "training.local_batch_size",
                                  run.batch.microbatch));
   }
-  if (config.activation_checkpoint.mode != "full")
-    advice.push_back(fmt::format("activation_checkpoint.mode = \"full\" (\"{}\")",
-                                 config.activation_checkpoint.mode));
+  const ActivationCheckpointConfig& ac = config.activation_checkpoint;
+  if (degrees.tp > 1 && !ac.gather_again && ac.mode != "full")
+    advice.emplace_back("activation_checkpoint.gather_again = true (false)");
+  if (ac.mode != "full")
+    advice.push_back(fmt::format("activation_checkpoint.mode = \"full\" (\"{}\")", ac.mode));
   const bool may_share = degrees.pp == 1 && degrees.dp_shard * degrees.cp > 1;
   if (may_share &&
       keeps_full_gradients(config.parallelism.data_parallel_type, config.training.grad_store,

@@ -243,6 +243,18 @@ TEST(PricedRun, KnowsWhatDoesNotFit) {
   const std::string advice = memory_advice(run, large.config, large.degrees);
   for (const char* part : {"training.local_batch_size", "activation_checkpoint.mode"})
     EXPECT_NE(advice.find(part), std::string::npos) << advice;
+  EXPECT_EQ(advice.find("gather_again"), std::string::npos) << advice;
+}
+
+TEST(PricedRun, AdvisesToGatherAgain) {
+  const PriceRequest kept = request_of(
+      {"--model.flavor=70B", "--training.seq_len=8192", "--activation_checkpoint.mode=none",
+       "--training.local_batch_size=2", "--parallelism.tensor_parallel_degree=8"},
+      8);
+  const PricedRun run = price_run(kept);
+  ASSERT_FALSE(run.fits());
+  const std::string advice = memory_advice(run, kept.config, kept.degrees);
+  EXPECT_NE(advice.find("gather_again = true (false)"), std::string::npos) << advice;
 }
 
 // The largest published plan; a release build takes less than a second.
