@@ -83,6 +83,7 @@ struct Draws {
   uint64_t count = 200;  ///< or TOK_CLOSED_FORM_COUNT
   Scale scale = Scale::kSmall;
   const char* dtype = "float32";  ///< of masters
+  bool gathers_again = false;     ///< meshes with tp alone, which gather for their backward
 };
 
 void expect_agreement(const price::Machine& machine, const Draws& draws) {
@@ -95,8 +96,10 @@ void expect_agreement(const price::Machine& machine, const Draws& draws) {
   double least = 1.0;
   double most = 1.0;
   for (int i = 0; i < count;) {
-    const Drawn drawn = draw(random, draws.scale, draws.dtype);
+    Drawn drawn = draw(random, draws.scale, draws.dtype);
     if (drawn.point.num_microbatches > 64) continue;
+    if (draws.gathers_again && drawn.point.degrees.tp == 1) continue;
+    drawn.config.activation_checkpoint.gather_again = draws.gathers_again;
     price::ClosedForm form;
     std::optional<PricedRun> priced;
     try {
@@ -150,6 +153,11 @@ TEST(ClosedForm, AgreesWithPlansForManyDevices) {
 
 TEST(ClosedForm, AgreesWithPlansOfBf16Masters) {
   expect_agreement(price::load_machine("h100"), {.count = 30, .dtype = "bfloat16"});
+}
+
+TEST(ClosedForm, AgreesWithPlansThatGatherAgain) {
+  for (const char* machine : {"h100", "h200"})
+    expect_agreement(price::load_machine(machine), {.count = 30, .gathers_again = true});
 }
 
 // Power limits the clocks of each rank's step, and messages and collectives slow kernels.
