@@ -178,20 +178,6 @@ TEST_P(TensorParallel, whole_sequences_are_summed) {
     EXPECT_NEAR(whole.loss[step], cut.loss[step], 2e-6 * cut.loss[step]);
 }
 
-// Two gathers a layer more, and nothing else.
-TEST_P(TensorParallel, gathering_again_is_two_gathers_a_layer) {
-  const int t = GetParam();
-  MeshCase c = traffic_case();
-  c.distribute.mesh.degrees = {1, 1, 1, 1, t};
-  const auto kept = run_mesh(c).traffic;
-  c.distribute.gather_again = true;
-  const auto again = run_mesh(c).traffic;
-  const int64_t bytes = c.global_batch * c.seq_len * c.model.dim / t * (t - 1) * 2;
-  EXPECT_EQ(again.all_gather.bytes,
-            kept.all_gather.bytes + c.steps * 2 * c.model.num_layers * bytes);
-  EXPECT_EQ(again.reduce_scatter.bytes, kept.reduce_scatter.bytes);
-}
-
 INSTANTIATE_TEST_SUITE_P(Traffic, TensorParallel, ::testing::Values(2, 4, 8));
 
 // The layers' gathers and scatters become shifts of as many bytes; embedding and head stay.
@@ -326,48 +312,6 @@ TEST(GatheredMemory, differs_where_context_parallel_ranks_do) {
   ASSERT_EQ(ranks[0].size(), 1U);
   EXPECT_EQ(ranks[0].begin()->first, "dp_shard x cp gather");
   EXPECT_NE(ranks[0], ranks[1]);
-}
-
-// Of what products read a rank of tp saves its part, and has one or two whole at a time.
-TEST(GatherAgainPlan, saves_parts_of_what_is_gathered) {
-  const ModelSpec model = flavor_spec("llama3", "8B");
-  for (const int tp : {2, 4, 8}) {
-    MeshCase c{.model = model, .compute = DType::kBF16, .seq_len = 8192, .global_batch = 1};
-    c.distribute.mesh.degrees = {1, 1, 1, 1, tp};
-    const int64_t kept = PlannedRun(model, shape_of(c, 1), {}).peak_bytes();
-    c.distribute.gather_again = true;
-    const int64_t again = PlannedRun(model, shape_of(c, 1), {}).peak_bytes();
-    const int64_t whole = c.seq_len * model.dim * 2;
-    const int64_t all = 2 * model.num_layers * whole;
-    EXPECT_LE(again, kept - all + all / tp + 2 * whole) << "tp " << tp;
-  }
-}
-
-// Each is on its way while at least one product of the backward runs.
-TEST(GatherAgainPlan, gathers_beside_products) {
-  MeshCase c = traffic_case();
-  c.distribute.mesh.degrees = {1, 1, 1, 1, 4};
-  c.distribute.gather_again = true;
-  const PlannedRun run(c.model, shape_of(c, 1), {});
-  int64_t beside = 0;
-  for (const Segment& segment : run.plan().segments) {
-    std::vector<StreamTask> tasks;
-    std::vector<std::vector<int>> waits;
-    for (const Task& task : segment.tasks) {
-      tasks.push_back({.stream = task.stream, .when = task.when});
-      waits.push_back(task.waits);
-    }
-    const std::vector<int> known = first_known(tasks, waits);
-    for (size_t i = 0; i < segment.tasks.size(); ++i) {
-      if (segment.tasks[i].rules != &kRules<AllGather>) continue;
-      const auto begin = segment.tasks.begin();
-      const auto until = begin + known[i];
-      if (segment.tasks[i].stream != 0 &&
-          std::any_of(begin + static_cast<int64_t>(i), until, is_product))
-        ++beside;
-    }
-  }
-  EXPECT_EQ(beside, 2 * c.model.num_layers);
 }
 
 // A gather writes chunks where they belong; a ring's are joined by a copy, so that one more

@@ -179,34 +179,6 @@ TEST_P(AsyncTensorParallel, bf16) {
   expect_as_one_rank(c);
 }
 
-// Gathered again is the same value: every number is bit for bit that of the plan which keeps it.
-TEST_P(AsyncTensorParallel, gathers_again) {
-  using Mode = RecomputePolicy::Mode;
-  for (const RecomputePolicy& recompute :
-       {RecomputePolicy{}, RecomputePolicy{.emit_on_backward = false},
-        RecomputePolicy{.mode = Mode::kFull},
-        RecomputePolicy{
-            .mode = Mode::kSelectiveOps, .saved_ops = {"attention"}, .halved_ops = {"linear"}},
-        RecomputePolicy{.mode = Mode::kSelectiveLayers, .every_nth_block = 2}}) {
-    for (const auto& [async, compute] : {std::pair(false, DType::kF32),
-                                         {true, DType::kF32},
-                                         {false, DType::kBF16},
-                                         {true, DType::kBF16}}) {
-      MeshCase c = with(small_llama());
-      c.num_microbatches = 2;
-      c.recompute = recompute;
-      c.distribute.async_tp = async;
-      c.compute = compute;
-      const MeshResult kept = run_mesh(c);
-      c.distribute.gather_again = true;
-      const MeshResult again = run_mesh(c);
-      EXPECT_EQ(again.loss, kept.loss) << describe(c);
-      EXPECT_EQ(again.grad_norm, kept.grad_norm) << describe(c);
-      EXPECT_EQ(again.parameters, kept.parameters) << describe(c);
-    }
-  }
-}
-
 INSTANTIATE_TEST_SUITE_P(Meshes, AsyncTensorParallel,
                          ::testing::Values(AxisCase{"tp2", {1, 1, 1, 1, 2}},
                                            AxisCase{"tp3", {1, 1, 1, 1, 3}},

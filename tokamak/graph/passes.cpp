@@ -167,7 +167,9 @@ class Recomputer {
       if (is_activation(i)) {
         is_at_hand[static_cast<size_t>(i)] = all_in(node, is_at_hand);
         const auto twin = forward.find(key_of(node));
-        if (twin != forward.end() && !is_at_hand[static_cast<size_t>(i)]) twins_[i] = twin->second;
+        if (twin != forward.end() && !is_at_hand[static_cast<size_t>(i)] &&
+            graph_.node(twin->second).out == node.out)
+          twins_[i] = twin->second;
       } else if (!node.is_leaf() && node.label.phase == Phase::kForward && !node.is_dropped) {
         forward.emplace(key_of(node), i);
       }
