@@ -114,7 +114,8 @@ class Localizer {
     TensorType type = whole;
     for (size_t a = 0; a < kNumPlacementAxes; ++a) {
       if (!p[a].shard.is_cut()) continue;
-      const auto d = static_cast<size_t>(p[a].shard.dim);
+      const int dim = p[a].shard.dim;
+      const auto d = static_cast<size_t>(dim);
       const int64_t extent = whole.dims[d];
       if (type.dims[d] == extent) {
         type.dims[d] = range_of(p[a], a).size();
