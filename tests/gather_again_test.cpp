@@ -6,7 +6,6 @@
 
 #include <gtest/gtest.h>
 
-#include "tokamak/graph/streams.h"
 #include "tokamak/models/model_spec.h"
 #include "tokamak/ops/collective.h"
 #include "tokamak/ops/linear.h"
@@ -122,13 +121,7 @@ TEST(GatherAgainPlan, gathers_beside_products) {
   const PlannedRun run(c.model, shape_of(c, 1), {});
   int64_t gathers = 0;
   for (const Segment& segment : run.plan().segments) {
-    std::vector<StreamTask> tasks;
-    std::vector<std::vector<int>> waits;
-    for (const Task& task : segment.tasks) {
-      tasks.push_back({.stream = task.stream, .when = task.when});
-      waits.push_back(task.waits);
-    }
-    const std::vector<int> known = first_known(tasks, waits);
+    const std::vector<int> known = first_known(segment);
     for (size_t i = 0; i < segment.tasks.size(); ++i) {
       const Task& task = segment.tasks[i];
       if (task.rules != &kRules<AllGather> || task.stream == 0) continue;

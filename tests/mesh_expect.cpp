@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include "tokamak/graph/streams.h"
 #include "tokamak/parallel/schedules.h"
 #include "tokamak/parallel/stage_split.h"
 
@@ -103,6 +104,16 @@ void set_pipeline(MeshCase& c, const std::string& schedule, int chunks) {
                                     .num_ranks = pp,
                                     .schedule = schedule,
                                     .num_stages = c.distribute.pipeline.num_stages()}));
+}
+
+std::vector<int> first_known(const Segment& segment) {
+  std::vector<StreamTask> tasks;
+  std::vector<std::vector<int>> waits;
+  for (const Task& task : segment.tasks) {
+    tasks.push_back({.stream = task.stream, .when = task.when});
+    waits.push_back(task.waits);
+  }
+  return first_known(tasks, waits);
 }
 
 std::string describe(const MeshCase& c) {

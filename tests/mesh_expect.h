@@ -2,6 +2,9 @@
 #pragma once
 
 #include <string>
+#include <vector>
+
+#include "tokamak/graph/plan.h"
 
 #include "mesh_run.h"
 
@@ -25,6 +28,9 @@ void expect_as_one_rank(const MeshCase& c);
 /// One step: every tensor's gradient, as clipped, within 1e-5 of its norm (attention's biases, of
 /// which a key's has none, only all together).
 void expect_gradients_as_one_rank(const MeshCase& c);
+
+/// For each task of a segment the first task of stream 0 that knows that it has ended (streams.h).
+std::vector<int> first_known(const Segment& segment);
 
 /// Mean over steps of (mesh - one rank) / fp32 loss, both in bf16.
 double bf16_signed_difference(const MeshCase& c);

@@ -10,7 +10,6 @@
 
 #include "tokamak/cpu/backend.h"
 #include "tokamak/exec/gathered_memory.h"
-#include "tokamak/graph/streams.h"
 #include "tokamak/models/model_spec.h"
 #include "tokamak/ops/accumulate.h"
 #include "tokamak/ops/collective.h"
@@ -208,13 +207,7 @@ TEST(AsyncTensorParallelPlan, every_shift_runs_beside_a_product) {
   const PlannedRun run(c.model, shape_of(c, 1), {});
   int shifts = 0;
   for (const Segment& segment : run.plan().segments) {
-    std::vector<StreamTask> tasks;
-    std::vector<std::vector<int>> waits;
-    for (const Task& task : segment.tasks) {
-      tasks.push_back({.stream = task.stream, .when = task.when});
-      waits.push_back(task.waits);
-    }
-    const std::vector<int> known = first_known(tasks, waits);
+    const std::vector<int> known = first_known(segment);
     for (size_t i = 0; i < segment.tasks.size(); ++i) {
       if (segment.tasks[i].rules != &kRules<Shift>) continue;
       ++shifts;
