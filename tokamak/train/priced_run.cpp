@@ -80,7 +80,9 @@ std::string memory_advice(const PricedRun& run, const Config& config, const Degr
                                  run.batch.microbatch));
   }
   const ActivationCheckpointConfig& ac = config.activation_checkpoint;
-  if (degrees.tp > 1 && !ac.gather_again && ac.mode != "full")
+  const bool makes_all_again =
+      ac.mode == "full" || (ac.mode == "selective" && ac.selective_ac_option == "op");
+  if (degrees.tp > 1 && !ac.gather_again && !makes_all_again)
     advice.emplace_back("activation_checkpoint.gather_again = true (false)");
   if (ac.mode != "full")
     advice.push_back(fmt::format("activation_checkpoint.mode = \"full\" (\"{}\")", ac.mode));

@@ -247,7 +247,7 @@ TEST(PricedRun, KnowsWhatDoesNotFit) {
 }
 
 TEST(PricedRun, AdvisesToGatherAgain) {
-  const PriceRequest kept = request_of(
+  PriceRequest kept = request_of(
       {"--model.flavor=70B", "--training.seq_len=8192", "--activation_checkpoint.mode=none",
        "--training.local_batch_size=2", "--parallelism.tensor_parallel_degree=8"},
       8);
@@ -255,6 +255,10 @@ TEST(PricedRun, AdvisesToGatherAgain) {
   ASSERT_FALSE(run.fits());
   const std::string advice = memory_advice(run, kept.config, kept.degrees);
   EXPECT_NE(advice.find("gather_again = true (false)"), std::string::npos) << advice;
+  // Where products are recomputed, so is what they read.
+  kept.config.activation_checkpoint.mode = "selective";
+  kept.config.activation_checkpoint.selective_ac_option = "op";
+  EXPECT_EQ(memory_advice(run, kept.config, kept.degrees).find("gather_again"), std::string::npos);
 }
 
 // The largest published plan; a release build takes less than a second.
