@@ -175,9 +175,9 @@ class Recomputer {
       }
       if (node.is_leaf() || node.label.phase != Phase::kBackward) continue;
       for (const Value v : node.in) {
-        if (!v.valid() || !graph_.producer(v).is_dropped) continue;
+        if (!v.valid() || !is_activation(v.node)) continue;
         const auto k = static_cast<size_t>(v.node);
-        if (!is_activation(v.node) || !is_at_hand[k] || is_found[k]) continue;
+        if (!is_at_hand[k] || is_found[k]) continue;
         is_found[k] = true;
         activations_.push_back({.node = v.node, .first_read = i});
       }

@@ -168,10 +168,11 @@ class Localizer {
       sum_before_it_crosses(v, want, have);
       return have.front().value;
     }
-    const Local made = resharded(v, *from, want, stage);
+    const Local now = resharded(v, *from, want, stage);
+    // Before the other, so that the backward finds it first.
     if (gathers_again(*from, want)) have.push_back(gathered_again(v, *from, want, stage));
-    have.push_back(made);
-    return made.value;
+    have.push_back(now);
+    return now.value;
   }
 
   // Whether the backward has a gather of its own in place of one that is emitted now.
