@@ -1,7 +1,6 @@
 // Plans of pipelines that are not run: their slots, and what runs beside them.
 #include <algorithm>
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tokamak/graph/slots.h"
@@ -44,8 +43,8 @@ TEST(MeshPlan, pipeline_slots_are_the_schedules) {
       for (const int stage : c.distribute.pipeline.stages_of(rank)) {
         int count = 0;
         for (const SlotClass& slots : plan.slots) {
-          if (plan.segments[static_cast<size_t>(slots.first_segment)].name ==
-              fmt::format("forward {}", stage))
+          if (plan.segments[static_cast<size_t>(slots.first_segment)].point ==
+              PipelinePoint{PipelineItemKind::kForward, stage})
             count = std::max(count, slots.count);
         }
         const int in_flight = want[static_cast<size_t>(rank)];

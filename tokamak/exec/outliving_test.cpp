@@ -46,7 +46,7 @@ struct ReducedBackward {
       updated = first(a.in[0]);
       first(a.out[0]) = 0.0F;
     });
-    p.plan.segments[static_cast<size_t>(update)].runs = Segment::Runs::kOncePerStep;
+    p.plan.segments[static_cast<size_t>(update)].runs = Segment::Runs::kOnceAfter;
     for (int m = 0; m < kMicrobatches; ++m) {
       p.item(backward, m);
       p.plan.items.back().is_first = m == 0;

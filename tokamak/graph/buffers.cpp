@@ -268,7 +268,7 @@ class Assigner {
   }
 
   bool runs_once(int32_t segment) const {
-    return segments_[static_cast<size_t>(segment)].runs == Segment::Runs::kOncePerStep;
+    return segments_[static_cast<size_t>(segment)].runs != Segment::Runs::kPerMicrobatch;
   }
 
   void choose_arenas() {
@@ -448,6 +448,7 @@ class Assigner {
     for (const SegmentNodes& nodes : segments_) {
       Segment segment{.name = nodes.name,
                       .runs = nodes.runs,
+                      .point = nodes.point,
                       .tasks = {},
                       .is_background = nodes.is_background};
       for (const int32_t i : nodes.nodes) {

@@ -2,6 +2,8 @@
 // arenas.
 #pragma once
 
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "tokamak/graph/plan.h"
@@ -24,7 +26,8 @@ int64_t pack(std::vector<Lifetime>& lifetimes);
 /// microbatch may run.
 struct SegmentNodes {
   std::string name;
-  Segment::Runs runs = Segment::Runs::kOncePerStep;
+  Segment::Runs runs = Segment::Runs::kOnceBefore;
+  std::optional<PipelinePoint> point;
   std::vector<int32_t> nodes;
   bool is_background = false;
 };

@@ -94,10 +94,9 @@ Plan compile(const Graph& graph, const StateLayout& layout, const CompileOptions
     plan.groups = options.groups;
     return plan;
   }
-  const StageSegments stages = cut_stages(g);
-  Plan plan = assign_buffers(g, layout, stages.segments, variants, options.target);
+  Plan plan = assign_buffers(g, layout, cut_stages(g), variants, options.target);
   plan.groups = options.groups;
-  plan.items = pipeline_items(stages, options.pipeline);
+  plan.items = pipeline_items(plan.segments, options.pipeline);
   let_reductions_outlive(plan);
   assign_slots(plan);
   return plan;

@@ -92,7 +92,7 @@ std::vector<ScheduleItem> Plan::schedule(int num_microbatches) const {
   const int num_segments = static_cast<int>(segments.size());
   const auto runs = [&](int s) { return segments[static_cast<size_t>(s)].runs; };
   for (int s = 0; s < num_segments;) {
-    if (runs(s) == Segment::Runs::kOncePerStep) {
+    if (runs(s) != Segment::Runs::kPerMicrobatch) {
       made.push_back({.segment = s++});
       continue;
     }
@@ -179,10 +179,10 @@ std::string to_text(const Plan& plan) {
     text += fmt::format("group {} {}: ranks {}\n", g, group.name, fmt::join(group.ranks, ","));
   }
   for (const Segment& segment : plan.segments) {
-    text +=
-        fmt::format("segment {} {}{}\n", segment.name,
-                    segment.runs == Segment::Runs::kOncePerStep ? "once a step" : "each microbatch",
-                    segment.is_background ? " in the background" : "");
+    text += fmt::format(
+        "segment {} {}{}\n", segment.name,
+        segment.runs == Segment::Runs::kPerMicrobatch ? "each microbatch" : "once a step",
+        segment.is_background ? " in the background" : "");
     if (!segment.outliving_streams.empty())
       text += fmt::format("  outlived by stream {}\n", fmt::join(segment.outliving_streams, ","));
     for (const Task& task : segment.tasks) text += "  " + show(task) + "\n";

@@ -27,6 +27,7 @@
 
 #include "tokamak/graph/graph.h"
 #include "tokamak/graph/mesh.h"
+#include "tokamak/graph/schedule.h"
 
 namespace tokamak {
 
@@ -98,10 +99,12 @@ struct TaskTypes {
 Cost cost_of(const Task& task);
 
 struct Segment {
-  enum class Runs : uint8_t { kOncePerStep, kPerMicrobatch };
+  /// In a step: once before all microbatches, in each, or once after all.
+  enum class Runs : uint8_t { kOnceBefore, kPerMicrobatch, kOnceAfter };
 
-  std::string name;
-  Runs runs = Runs::kOncePerStep;
+  std::string name;  ///< for people
+  Runs runs = Runs::kOnceBefore;
+  std::optional<PipelinePoint> point;  ///< where it is a pipeline's
   std::vector<Task> tasks;
   /// Pipeline sends and receives: the loop goes on while it runs; items that need it wait for it.
   /// No task is of stream 0.

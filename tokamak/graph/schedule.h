@@ -3,6 +3,7 @@
 // in parallel/; docs/parallelism.md has the rules.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -110,11 +111,14 @@ std::vector<std::vector<PipelineItem>> lower_schedules(const PipelineSchedule& s
 void check_items(const PipelineSchedule& schedule,
                  const std::vector<std::vector<PipelineItem>>& items, bool blocking_receives);
 
-/// Where a value begins or ends to live. kBackwardInput and kBackwardWeight also stand for the
-/// kBackward of a microbatch that is not split.
+/// What a rank does for a stage in a microbatch: where a value begins or ends to live.
+/// kBackwardInput and kBackwardWeight also stand for the kBackward of a microbatch that is not
+/// split.
 struct PipelinePoint {
   PipelineItemKind kind = PipelineItemKind::kForward;
   int stage = 0;
+
+  auto operator<=>(const PipelinePoint&) const = default;
 };
 
 /// Slots of one class of values, one value for each microbatch.

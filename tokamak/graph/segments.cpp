@@ -1,6 +1,7 @@
 #include "tokamak/graph/segments.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include <fmt/format.h>
@@ -44,26 +45,29 @@ std::string_view name_of(Kind kind) {
   return "?";
 }
 
-bool is_background(Kind kind) {
-  return kind == Kind::kSendForward || kind == Kind::kRecvForward || kind == Kind::kSendBackward ||
-         kind == Kind::kRecvBackward;
-}
-
 // Makes the items of a step and knows which receives are still to be waited for.
 class ItemMaker {
  public:
-  explicit ItemMaker(const StageSegments& stages) : stages_(stages) {}
+  explicit ItemMaker(std::span<const Segment> segments) : segments_(segments) {
+    for (size_t s = 0; s < segments.size(); ++s) {
+      if (segments[s].point) index_[*segments[s].point] = static_cast<int>(s);
+    }
+  }
 
-  void once(int segment) { made_.push_back({.segment = segment}); }
+  void run_once(Runs when) {
+    for (size_t s = 0; s < segments_.size(); ++s) {
+      if (segments_[s].runs == when) made_.push_back({.segment = static_cast<int>(s)});
+    }
+  }
 
   void run(Kind kind, const PipelineItem& item) {
-    const auto it = stages_.index.find({kind, item.stage});
-    if (it == stages_.index.end()) return;
+    const auto it = index_.find({kind, item.stage});
+    if (it == index_.end()) return;
     ScheduleItem next{.segment = it->second, .microbatch = item.microbatch};
     const auto here = static_cast<int>(made_.size());
     if (kind == Kind::kRecvForward || kind == Kind::kRecvBackward) {
       pending_[{kind == Kind::kRecvForward, item.stage, item.microbatch}] = here;
-    } else if (!is_background(kind)) {
+    } else if (!is_message(kind)) {
       const auto receive = pending_.find({kind == Kind::kForward, item.stage, item.microbatch});
       if (receive != pending_.end()) {
         next.waits.push_back(receive->second);
@@ -85,7 +89,8 @@ class ItemMaker {
   }
 
  private:
-  const StageSegments& stages_;
+  std::span<const Segment> segments_;
+  std::map<PipelinePoint, int> index_;
   std::vector<ScheduleItem> made_;
   std::map<std::tuple<bool, int, int>, int> pending_;  // receives by direction, stage, microbatch
 };
@@ -93,13 +98,13 @@ class ItemMaker {
 }  // namespace
 
 std::vector<SegmentNodes> cut_segments(const Graph& graph, bool split_backward) {
-  std::vector<SegmentNodes> all{{.name = "unshard", .runs = Runs::kOncePerStep, .nodes = {}}};
+  std::vector<SegmentNodes> all{{.name = "unshard", .runs = Runs::kOnceBefore, .nodes = {}}};
   all.push_back({.name = split_backward ? "forward" : "microbatch",
                  .runs = Runs::kPerMicrobatch,
                  .nodes = {}});
   if (split_backward)
     all.push_back({.name = "backward", .runs = Runs::kPerMicrobatch, .nodes = {}});
-  all.push_back({.name = "update", .runs = Runs::kOncePerStep, .nodes = {}});
+  all.push_back({.name = "update", .runs = Runs::kOnceAfter, .nodes = {}});
   for (int32_t i = 0; i < graph.size(); ++i) {
     const Node& node = graph.node(i);
     if (node.is_leaf()) continue;
@@ -113,10 +118,10 @@ std::vector<SegmentNodes> cut_segments(const Graph& graph, bool split_backward) 
   return all;
 }
 
-StageSegments cut_stages(const Graph& graph) {
-  std::map<std::pair<Kind, int>, std::vector<int32_t>> nodes;
-  SegmentNodes unshard{.name = "unshard"};
-  SegmentNodes update{.name = "update"};
+std::vector<SegmentNodes> cut_stages(const Graph& graph) {
+  std::map<PipelinePoint, std::vector<int32_t>> nodes;
+  SegmentNodes unshard{.name = "unshard", .runs = Runs::kOnceBefore};
+  SegmentNodes update{.name = "update", .runs = Runs::kOnceAfter};
   std::set<int> stages;
   for (int32_t i = 0; i < graph.size(); ++i) {
     const Node& node = graph.node(i);
@@ -131,16 +136,16 @@ StageSegments cut_stages(const Graph& graph) {
     }
   }
 
-  StageSegments cut;
-  if (!unshard.nodes.empty()) cut.segments.push_back(std::move(unshard));
+  std::vector<SegmentNodes> cut;
+  if (!unshard.nodes.empty()) cut.push_back(std::move(unshard));
   const auto add = [&](Kind kind, int stage) {
     const auto it = nodes.find({kind, stage});
     if (it == nodes.end()) return;
-    cut.index[{kind, stage}] = static_cast<int>(cut.segments.size());
-    cut.segments.push_back({.name = segment_name(kind, stage),
-                            .runs = Runs::kPerMicrobatch,
-                            .nodes = std::move(it->second),
-                            .is_background = is_background(kind)});
+    cut.push_back({.name = segment_name(it->first),
+                   .runs = Runs::kPerMicrobatch,
+                   .point = it->first,
+                   .nodes = std::move(it->second),
+                   .is_background = is_message(kind)});
   };
   for (const int stage : stages) {
     for (const Kind kind : {Kind::kRecvForward, Kind::kForward, Kind::kSendForward})
@@ -151,12 +156,17 @@ StageSegments cut_stages(const Graph& graph) {
          {Kind::kRecvBackward, Kind::kBackwardInput, Kind::kSendBackward, Kind::kBackwardWeight})
       add(kind, *stage);
   }
-  if (!update.nodes.empty()) cut.segments.push_back(std::move(update));
+  if (!update.nodes.empty()) cut.push_back(std::move(update));
   return cut;
 }
 
-std::string segment_name(PipelineItemKind kind, int stage) {
-  return fmt::format("{} {}", name_of(kind), stage);
+std::string segment_name(const PipelinePoint& point) {
+  return fmt::format("{} {}", name_of(point.kind), point.stage);
+}
+
+bool is_message(PipelineItemKind kind) {
+  return kind == Kind::kSendForward || kind == Kind::kRecvForward || kind == Kind::kSendBackward ||
+         kind == Kind::kRecvBackward;
 }
 
 bool splits_backward(const std::vector<PipelineItem>& items) {
@@ -164,15 +174,10 @@ bool splits_backward(const std::vector<PipelineItem>& items) {
                      [](const PipelineItem& item) { return item.kind == Kind::kBackwardWeight; });
 }
 
-std::vector<ScheduleItem> pipeline_items(const StageSegments& stages,
+std::vector<ScheduleItem> pipeline_items(std::span<const Segment> segments,
                                          const std::vector<PipelineItem>& items) {
-  ItemMaker maker(stages);
-  const auto run_once = [&](std::string_view name) {
-    for (size_t s = 0; s < stages.segments.size(); ++s) {
-      if (stages.segments[s].name == name) maker.once(static_cast<int>(s));
-    }
-  };
-  run_once("unshard");
+  ItemMaker maker(segments);
+  maker.run_once(Runs::kOnceBefore);
   for (size_t i = 0; i < items.size(); ++i) {
     const PipelineItem& item = items[i];
     if (item.kind != Kind::kBackward) {
@@ -186,7 +191,7 @@ std::vector<ScheduleItem> pipeline_items(const StageSegments& stages,
     if (sends) maker.run(Kind::kSendBackward, items[++i]);
     maker.run(Kind::kBackwardWeight, item);
   }
-  run_once("update");
+  maker.run_once(Runs::kOnceAfter);
   return maker.finish();
 }
 

@@ -1,7 +1,7 @@
 // Which nodes run together, and the items of a step.
 #pragma once
 
-#include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,24 +14,21 @@ namespace tokamak {
 std::vector<SegmentNodes> cut_segments(const Graph& graph, bool split_backward);
 
 /// The segments of a rank's pipeline stages: for each stage forward, backward (input gradients) and
-/// weight gradients, and one for each direction of receiving and sending, in the background.
-struct StageSegments {
-  std::vector<SegmentNodes> segments;
-  /// By kind (kBackward stands for kBackwardInput) and stage; absent where a stage has no such
-  /// node.
-  std::map<std::pair<PipelineItemKind, int>, int> index;
-};
+/// weight gradients, and one for each direction of receiving and sending, in the background; none
+/// where a stage has no such node.
+std::vector<SegmentNodes> cut_stages(const Graph& graph);
 
-StageSegments cut_stages(const Graph& graph);
+/// "send forward 3".
+std::string segment_name(const PipelinePoint& point);
 
-/// "send forward 3": of a stage.
-std::string segment_name(PipelineItemKind kind, int stage);
+/// Whether it is a message, and so runs in the background.
+bool is_message(PipelineItemKind kind);
 
 bool splits_backward(const std::vector<PipelineItem>& items);
 
 /// One step: what runs once before, the pipeline's items, what runs once after. Computations wait
 /// for their receives; a backward that is not split runs its weight gradients after its send.
-std::vector<ScheduleItem> pipeline_items(const StageSegments& stages,
+std::vector<ScheduleItem> pipeline_items(std::span<const Segment> segments,
                                          const std::vector<PipelineItem>& items);
 
 }  // namespace tokamak

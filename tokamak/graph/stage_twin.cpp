@@ -1,8 +1,7 @@
 #include "tokamak/graph/stage_twin.h"
 
+#include <algorithm>
 #include <charconv>
-#include <map>
-#include <string>
 
 #include <fmt/format.h>
 
@@ -29,26 +28,15 @@ GroupTable::Entry moved(GroupTable::Entry group, int shift, const TwinRequest& r
   return group;
 }
 
-StageSegments segments_of(const Plan& plan, const TwinRequest& request) {
-  using enum PipelineItemKind;
-  StageSegments stages;
-  std::map<std::string, int> index;
-  for (size_t s = 0; s < plan.segments.size(); ++s) {
-    const Segment& segment = plan.segments[s];
-    index.emplace(segment.name, static_cast<int>(s));
-    stages.segments.push_back({.name = segment.name,
-                               .runs = segment.runs,
-                               .nodes = {},
-                               .is_background = segment.is_background});
+// Each does for a stage of rank `to` what it does for the one in its place.
+void move_stages(std::vector<Segment>& segments, const TwinRequest& r) {
+  for (Segment& segment : segments) {
+    if (!segment.point) continue;
+    const auto at = std::find(r.stages_from.begin(), r.stages_from.end(), segment.point->stage);
+    TOK_CHECK(at != r.stages_from.end(), "segment {}", segment.name);
+    segment.point->stage = r.stages_to[static_cast<size_t>(at - r.stages_from.begin())];
+    segment.name = segment_name(*segment.point);
   }
-  for (size_t i = 0; i < request.stages_from.size(); ++i) {
-    for (const PipelineItemKind kind : {kForward, kBackwardInput, kBackwardWeight, kSendForward,
-                                        kRecvForward, kSendBackward, kRecvBackward}) {
-      const auto segment = index.find(segment_name(kind, request.stages_from[i]));
-      if (segment != index.end()) stages.index[{kind, request.stages_to[i]}] = segment->second;
-    }
-  }
-  return stages;
 }
 
 }  // namespace
@@ -59,7 +47,8 @@ Plan twin_of(const Plan& plan, const TwinRequest& request) {
   Plan twin = plan;
   for (GroupTable::Entry& group : twin.groups.entries)
     group = moved(std::move(group), request.to - request.from, request);
-  twin.items = pipeline_items(segments_of(plan, request), request.items);
+  move_stages(twin.segments, request);
+  twin.items = pipeline_items(twin.segments, request.items);
   for (SlotClass& slots : twin.slots) slots.bytes = slots.value_bytes;
   assign_slots(twin);
   return twin;

@@ -18,8 +18,8 @@ struct TwinRequest {
   std::vector<PipelineItem> items;  ///< what rank `to` runs: lower_schedule()
 };
 
-/// Groups, items and slots are those of rank `to`, so time and memory are; segments and tasks are
-/// those of `plan` with its labels, so it is for pricing, not for running.
+/// All but the tasks is that of rank `to`, so time and memory are; tasks have the labels of `plan`,
+/// so it is for pricing, not for running.
 /// REQUIRES: the neighbours of either rank lie on its two sides, so neither is the first or the
 /// last.
 Plan twin_of(const Plan& plan, const TwinRequest& request);

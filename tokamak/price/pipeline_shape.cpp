@@ -1,6 +1,7 @@
 #include "tokamak/price/pipeline_shape.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "tokamak/core/error.h"
@@ -27,7 +28,6 @@ constexpr HeldKind kHeldKinds[] = {
 
 // A rank's plan without tasks: segments, items and classes of slots.
 struct Skeleton {
-  StageSegments segments;
   Plan plan;
   std::vector<std::pair<int, HeldKind>> classes;  // by slot class: stage
 };
@@ -52,7 +52,7 @@ class SkeletonMaker {
     for (const int s : stages) {
       for (const HeldKind& kind : kHeldKinds) add_class(s, kind);
     }
-    made_.plan.items = pipeline_items(made_.segments, items);
+    made_.plan.items = pipeline_items(made_.plan.segments, items);
     wait_for_readers(made_.plan);
     return std::move(made_);
   }
@@ -72,15 +72,14 @@ class SkeletonMaker {
   }
 
   void add(Kind kind, int stage) {
-    const bool computes =
-        kind == Kind::kForward || kind == Kind::kBackwardInput || kind == Kind::kBackwardWeight;
-    const std::string name = segment_name(kind, stage);
-    made_.segments.index[{kind, stage}] = static_cast<int>(made_.segments.segments.size());
-    made_.segments.segments.push_back(
-        {.name = name, .runs = Segment::Runs::kPerMicrobatch, .is_background = !computes});
-    Segment segment{
-        .name = name, .runs = Segment::Runs::kPerMicrobatch, .is_background = !computes};
-    segment.tasks.push_back({.stream = computes ? 0 : stream_of(kind, stage)});
+    const PipelinePoint point{kind, stage};
+    index_[point] = static_cast<int>(made_.plan.segments.size());
+    Segment segment{.name = segment_name(point),
+                    .runs = Segment::Runs::kPerMicrobatch,
+                    .point = point,
+                    .tasks = {},
+                    .is_background = is_message(kind)};
+    segment.tasks.push_back({.stream = is_message(kind) ? stream_of(kind, stage) : 0});
     made_.plan.segments.push_back(std::move(segment));
   }
 
@@ -97,10 +96,9 @@ class SkeletonMaker {
       from_stage = stage + 1;
       real.from = Kind::kBackwardInput;
     }
-    const auto& index = made_.segments.index;
-    const auto from = index.find({real.from, from_stage});
-    const auto to = index.find({real.to, stage});
-    if (from == index.end() || to == index.end()) return;
+    const auto from = index_.find({real.from, from_stage});
+    const auto to = index_.find({real.to, stage});
+    if (from == index_.end() || to == index_.end()) return;
     const int slot_class = static_cast<int>(made_.classes.size());
     made_.classes.emplace_back(stage, kind);
     made_.plan.slots.push_back({.first_segment = from->second, .last_segment = to->second});
@@ -112,6 +110,7 @@ class SkeletonMaker {
 
   const PipelineShape& shape_;
   int rank_;
+  std::map<PipelinePoint, int> index_;  // of segments
   Skeleton made_;
 };
 
@@ -213,16 +212,15 @@ class PassMaker {
   std::map<std::pair<int, int>, std::vector<int32_t>> messages_;
 };
 
-// Items of a plan by what they are, as pipeline_items() made them.
+// Items of a plan by what they are.
 std::vector<PipelineItem> kinds_of(const Skeleton& skeleton, const PipelineShape& shape) {
-  std::map<int, std::pair<Kind, int>> by_segment;
-  for (const auto& [kind, segment] : skeleton.segments.index) by_segment[segment] = kind;
   std::vector<PipelineItem> kinds;
   for (const ScheduleItem& item : skeleton.plan.items) {
-    const auto [kind, stage] = by_segment.at(item.segment);
+    const Segment& segment = skeleton.plan.segments[static_cast<size_t>(item.segment)];
+    const auto [kind, stage] = segment.point.value();
     PipelineItem what{.kind = kind, .stage = stage, .microbatch = item.microbatch};
     const bool has_next = kind == Kind::kSendForward || kind == Kind::kRecvBackward;
-    if (skeleton.plan.segments[static_cast<size_t>(item.segment)].is_background)
+    if (segment.is_background)
       what.peer_rank = shape.rank_of_stage[static_cast<size_t>(has_next ? stage + 1 : stage - 1)];
     kinds.push_back(what);
   }

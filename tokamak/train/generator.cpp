@@ -30,6 +30,11 @@ struct AppendStep {
   int64_t length = 0;
 };
 
+// Compute copies of the weights.
+bool makes_copies(const Plan& plan, const ScheduleItem& item) {
+  return plan.segments[static_cast<size_t>(item.segment)].runs == Segment::Runs::kOnceBefore;
+}
+
 }  // namespace
 
 struct Generator::Impl {
@@ -94,8 +99,7 @@ struct Generator::Impl {
     access->write(position, std::span<const int32_t>(at));
     access->write(cached_length, std::span<const int32_t>(length));
     for (const ScheduleItem& item : step.plan->schedule(1)) {
-      const bool is_cast = step.plan->segments[static_cast<size_t>(item.segment)].name == "unshard";
-      if (!is_cast) step.executor->run(item);
+      if (!makes_copies(*step.plan, item)) step.executor->run(item);
     }
   }
 };
@@ -159,8 +163,7 @@ Generator::Generator(const ModelSpec& config, std::span<const TensorSource> para
     step.executor = std::make_unique<Executor>(*step.plan, *m.memory);
   // Both plans make the same compute copies in the same order, so the ones made here serve both.
   for (const ScheduleItem& item : m.steps[0].plan->schedule(1)) {
-    if (m.steps[0].plan->segments[static_cast<size_t>(item.segment)].name == "unshard")
-      m.steps[0].executor->run(item);
+    if (makes_copies(*m.steps[0].plan, item)) m.steps[0].executor->run(item);
   }
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <map>
-#include <string_view>
 
 #include "tokamak/graph/plan.h"
 #include "tokamak/price/closed_form.h"
@@ -23,14 +22,6 @@ struct Depths {
   int few = 2;
   int many = 4;
 };
-
-/// "forward 4" to its words and the stage.
-struct SegmentName {
-  std::string_view kind;
-  int stage = -1;
-};
-
-SegmentName read_name(std::string_view name);
 
 /// Values of the four stages, as a sum over modules.
 class ByStage {

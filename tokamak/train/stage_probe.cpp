@@ -57,22 +57,6 @@ PipelineSchedule there_and_back(bool split) {
   return s;
 }
 
-PipelineItemKind kind_of(std::string_view words) {
-  using enum PipelineItemKind;
-  constexpr std::pair<std::string_view, PipelineItemKind> kKinds[] = {
-      {"forward", kForward},
-      {"backward", kBackwardInput},
-      {"weight gradients", kBackwardWeight},
-      {"send forward", kSendForward},
-      {"receive forward", kRecvForward},
-      {"send backward", kSendBackward},
-      {"receive backward", kRecvBackward}};
-  const auto* const at = std::find_if(std::begin(kKinds), std::end(kKinds),
-                                      [&](const auto& k) { return k.first == words; });
-  TOK_CHECK(at != std::end(kKinds), "segment {}", words);
-  return at->second;
-}
-
 int64_t scratch_of(const Segment& segment) {
   int64_t bytes = 0;
   for (const Task& task : segment.tasks) {
@@ -91,7 +75,8 @@ int64_t scratch_of(const Segment& segment) {
 void raise_scratch(const Plan& plan, const Depths& depths, StageCosts& costs) {
   ByStage scratch(depths);
   for (const Segment& segment : plan.segments) {
-    double& most = scratch[read_name(segment.name).stage];
+    if (!segment.point) continue;
+    double& most = scratch[segment.point->stage];
     most = std::max(most, static_cast<double>(scratch_of(segment)));
   }
   const StageSum sum = scratch.sum();
@@ -104,9 +89,9 @@ void read_memory(const PlannedRun& run, const Depths& depths, StageCosts& costs)
   const Plan& plan = run.plan();
   std::vector<std::pair<price::HeldKind, ByStage>> held;
   for (const SlotClass& slots : plan.slots) {
-    const auto name = [&](int s) { return read_name(plan.segments[static_cast<size_t>(s)].name); };
-    const SegmentName first = name(slots.first_segment);
-    const price::HeldKind kind{kind_of(first.kind), kind_of(name(slots.last_segment).kind)};
+    const auto point = [&](int s) { return plan.segments[static_cast<size_t>(s)].point.value(); };
+    const PipelinePoint first = point(slots.first_segment);
+    const price::HeldKind kind{first.kind, point(slots.last_segment).kind};
     auto at =
         std::find_if(held.begin(), held.end(), [&](const auto& h) { return h.first == kind; });
     if (at == held.end()) at = held.insert(at, {kind, ByStage(depths)});
@@ -164,7 +149,7 @@ void read_update(const PlannedRun& run, const price::Machine& machine,
   const price::TaskTimes times(plan.groups, machine, options);
   int kernels = 0;
   for (const Segment& segment : plan.segments) {
-    if (segment.name != "update") continue;
+    if (segment.runs != Segment::Runs::kOnceAfter) continue;
     for (const Task& task : segment.tasks) {
       if (task.rules->is_communication) continue;
       costs.update_s += times.seconds(task, cost_of(task), {});
@@ -282,7 +267,7 @@ FlatCosts probe_flat(const ModelSpec& model, const RunShape& base, const Target&
     step_s[i] = price::price_step({&rank, 1}, num_microbatches, machine, how).seconds;
     for (const auto& planned : runs) {
       for (const Segment& segment : planned->plan().segments) {
-        const bool is_once = segment.runs == Segment::Runs::kOncePerStep;
+        const bool is_once = segment.runs != Segment::Runs::kPerMicrobatch;
         double& most = is_once ? costs.unshard_scratch : scratch[i];
         most = std::max(most, static_cast<double>(scratch_of(segment)));
       }

@@ -1,6 +1,5 @@
 // Seconds and power of a probe's stages, where and at which clocks they may run.
 #include <algorithm>
-#include <charconv>
 #include <numeric>
 
 #include "tokamak/price/segment_price.h"
@@ -51,14 +50,15 @@ void read_power(const Plan& plan, const Depths& depths, const ProbePrice& how, S
   price::PowerUse all;
   for (int s = 0; s < std::ssize(plan.segments); ++s) {
     prices.add_power(s, 1.0, how.options.block_weight, all);
-    const SegmentName name = read_name(plan.segments[static_cast<size_t>(s)].name);
+    const auto& point = plan.segments[static_cast<size_t>(s)].point;
+    if (!point) continue;
     price::PowerUse use;
     prices.add_power(s, 1.0, 1.0, use);
-    products[name.stage] += use.products_s;
-    attention[name.stage] += use.attention_s;
-    memory[name.stage] += use.memory_s;
-    collectives[name.stage] += use.collective_s;
-    drawn[name.stage] += use.drawn_s;
+    products[point->stage] += use.products_s;
+    attention[point->stage] += use.attention_s;
+    memory[point->stage] += use.memory_s;
+    collectives[point->stage] += use.collective_s;
+    drawn[point->stage] += use.drawn_s;
   }
   costs.power = {.products_s = products.sum(),
                  .attention_s = attention.sum(),
@@ -88,24 +88,25 @@ StageSeconds read_seconds(const Plan& plan, const Depths& depths, const ProbePri
   ByStage tp_reduce(depths);
   for (size_t s = 0; s < plan.segments.size(); ++s) {
     const Segment& segment = plan.segments[s];
-    const SegmentName name = read_name(segment.name);
+    if (!segment.point) continue;
+    const auto [kind, stage] = *segment.point;
     const auto priced = [&](bool is_first) -> const price::SegmentPrice& {
       return prices.price({.segment = static_cast<int>(s), .is_first = is_first, .is_last = false});
     };
-    if (name.kind == "forward") forward.set(name.stage, priced(false));
-    if (name.kind == "backward") {
-      backward.set(name.stage, priced(false));
-      first_backward.set(name.stage, priced(true));
+    if (kind == PipelineItemKind::kForward) forward.set(stage, priced(false));
+    if (kind == PipelineItemKind::kBackwardInput) {
+      backward.set(stage, priced(false));
+      first_backward.set(stage, priced(true));
     }
-    if (name.kind == "weight gradients") {
-      weight.set(name.stage, priced(false));
-      first_weight.set(name.stage, priced(true));
+    if (kind == PipelineItemKind::kBackwardWeight) {
+      weight.set(stage, priced(false));
+      first_weight.set(stage, priced(true));
     }
     for (const Task& task : segment.tasks) {
       if (!task.rules->is_communication || task.when != When::kLastMicrobatch) continue;
       const CommGroup group = task.rules->group(task.op.get());
       if (plan.groups.entries[static_cast<size_t>(group.id)].name.rfind("tp ", 0) == 0)
-        tp_reduce[name.stage] += times.seconds(task, cost_of(task), {});
+        tp_reduce[stage] += times.seconds(task, cost_of(task), {});
     }
   }
   return {.forward = forward.sum(),
@@ -155,14 +156,6 @@ StagePlace read_place(const Plan& plan, const Depths& depths, const ProbePrice& 
 }
 
 }  // namespace
-
-SegmentName read_name(std::string_view name) {
-  const size_t blank = name.rfind(' ');
-  if (blank == std::string_view::npos) return {.kind = name};
-  SegmentName read{.kind = name.substr(0, blank)};
-  std::from_chars(name.data() + blank + 1, name.data() + name.size(), read.stage);
-  return read;
-}
 
 void read_times(const Plan& plan, const Depths& depths, const ProbePrice& how, StageCosts& costs) {
   read_power(plan, depths, how, costs);
