@@ -46,8 +46,10 @@ struct StateDecl {
   StateKind kind = StateKind::kParameter;
   Axes axes;
   Init init;
-  int32_t block = -1;  ///< bucket: parameters of one block lie together
-  int32_t module = 0;  ///< as Label::module, of the first node that asks for it
+  int32_t block = -1;    ///< bucket: parameters of one block lie together
+  int32_t module = 0;    ///< as Label::module, of the first node that asks for it
+  int32_t stage = 0;     ///< of a bucket: as Label::stage
+  bool is_tied = false;  ///< of a bucket: stages share what is in it
   /// A window: these bytes are those of `window_of` from element `window_begin` of its dtype on.
   StateId window_of;
   int64_t window_begin = 0;

@@ -39,7 +39,7 @@ struct Bucket {
   int32_t module = 0;
   int stage = 0;
   bool is_here = true;         ///< this rank runs the stage
-  std::vector<int> tie_ranks;  ///< pp coordinates that hold a copy; one = not tied over ranks
+  std::vector<int> tie_ranks;  ///< pp coordinates that hold a copy of what stages share, if they do
   std::vector<BucketTensor> tensors;
   int64_t numel = 0;  ///< padded: a multiple of 128 for each owner
   int64_t slice = 0;  ///< what one owner has

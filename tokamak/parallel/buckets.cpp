@@ -49,6 +49,8 @@ StateId Buckets::declare_state(const std::string& name, DType dtype, int64_t num
                               .type = {.dtype = dtype, .dims = {numel}},
                               .kind = kind,
                               .block = bucket.block,
+                              .stage = bucket.stage,
+                              .is_tied = !bucket.tie_ranks.empty(),
                               .is_absent = !bucket.is_here});
 }
 

@@ -1,10 +1,7 @@
 #include "tokamak/train/stage_probe.h"
 
 #include <algorithm>
-#include <charconv>
 #include <memory>
-
-#include <fmt/format.h>
 
 #include "tokamak/core/error.h"
 #include "tokamak/parallel/bucket_layout.h"
@@ -118,15 +115,9 @@ void read_parameters(const PlannedRun& run, const Depths& depths, StageCosts& co
     if (decl.kind == StateKind::kInput || decl.kind == StateKind::kResult)
       costs.input_bytes += static_cast<double>(decl.type.bytes());
     if (decl.kind != StateKind::kParameter) continue;
-    // "weights.s4.m7"
-    const std::string_view name = decl.name;
-    int stage = -1;
-    const size_t at = name.find(".s") + 2;
-    std::from_chars(name.data() + at, name.data() + name.size(), stage);
-    TOK_CHECK(stage >= 0, "{} names no stage", name);
     const auto numel = static_cast<double>(decl.type.numel() * owners);
-    elements[stage] += numel;
-    if (name.ends_with(".tied")) costs.tied_elements += numel;
+    elements[decl.stage] += numel;
+    if (decl.is_tied) costs.tied_elements += numel;
   }
   costs.elements = elements.sum();
   costs.bytes = element_bytes(run.shape().training);
