@@ -17,10 +17,10 @@ Communicators::Communicators(World& world, const GroupTable& groups,
     return std::tie(x.ranks, x.name) < std::tie(y.ranks, y.name);
   });
   for (const size_t id : order) {
-    const auto& [name, ranks] = groups.entries[id];
+    const GroupTable::Entry& group = groups.entries[id];
     const bool gathers = !gathered.empty() && gathered[id].base != nullptr;
-    owned_.push_back(gathers ? world.make_gather_group(name, ranks, gathered[id])
-                             : world.make_group(name, ranks));
+    owned_.push_back(gathers ? world.make_gather_group(group.name, group.ranks, gathered[id])
+                             : world.make_group(group.name, group.ranks));
     groups_[id] = owned_.back().get();
   }
 }

@@ -257,7 +257,7 @@ TEST(Executor, does_not_hang_where_compute_fails_beside_a_collective) {
   try {
     run_ranks(2, [](World& world) {
       HandPlan p;
-      const CommGroup group = p.plan.groups.add("pair", {0, 1}, world.rank());
+      const CommGroup group = p.plan.groups.add({.name = "pair", .ranks = {0, 1}}, world.rank());
       const Communicators communicators(world, p.plan.groups);
       if (world.rank() == 0) {
         world.barrier();
@@ -291,7 +291,7 @@ TEST(Communicators, are_made_in_one_order_whatever_the_tables) {
     for (size_t i = 0; i < all.size(); ++i) {
       const auto& entry = all[(i * 5 + static_cast<size_t>(world.rank()) * 2) % all.size()];
       if (std::find(entry.ranks.begin(), entry.ranks.end(), world.rank()) != entry.ranks.end())
-        table.add(entry.name, entry.ranks, world.rank());
+        table.add(entry, world.rank());
     }
     const Communicators made(world, table);
     ASSERT_EQ(made.groups().size(), table.entries.size());
@@ -314,7 +314,7 @@ TEST(Executor, runs_collectives_of_a_compiled_graph_on_their_stream) {
     const StateId y_id =
         states.declare({.name = "y", .type = f32({4}), .kind = StateKind::kResult});
     GroupTable groups;
-    const CommGroup group = groups.add("all", {0, 1, 2}, world.rank());
+    const CommGroup group = groups.add({.name = "all", .ranks = {0, 1, 2}}, world.rank());
     const Value x = g.read(x_id);
     const Value twice = g.apply(Add{}, {x, x});
     const Value sum = g.apply(AllReduce{.group = group}, {twice});

@@ -4,6 +4,8 @@
 #include <functional>
 #include <numeric>
 
+#include <fmt/format.h>
+
 #include "tokamak/core/error.h"
 
 namespace tokamak {
@@ -71,15 +73,24 @@ std::vector<int> Mesh::group_of(int rank, AxisSet axes) const {
   return members;
 }
 
-CommGroup GroupTable::add(const std::string& name, const std::vector<int>& ranks, int rank) {
-  const auto member = std::find(ranks.begin(), ranks.end(), rank);
-  TOK_CHECK(member != ranks.end(), "rank {} is not in group {}", rank, name);
-  const Entry entry{.name = name, .ranks = ranks};
-  auto it = std::find(entries.begin(), entries.end(), entry);
-  if (it == entries.end()) it = entries.insert(entries.end(), entry);
+std::string group_name(AxisSet axes, GroupPurpose purpose) {
+  constexpr std::array<std::string_view, 7> kWords{
+      "", " again", " ring", " gather", " reduce", " replicas reduce", " tied weights"};
+  return to_string(axes).append(kWords.at(static_cast<size_t>(purpose)));
+}
+
+std::string message_name(int from, int to) {
+  return fmt::format("pp {} to {}", from, to);
+}
+
+CommGroup GroupTable::add(const Entry& group, int rank) {
+  const auto member = std::find(group.ranks.begin(), group.ranks.end(), rank);
+  TOK_CHECK(member != group.ranks.end(), "rank {} is not in group {}", rank, group.name);
+  auto it = std::find(entries.begin(), entries.end(), group);
+  if (it == entries.end()) it = entries.insert(entries.end(), group);
   return {.id = static_cast<int>(it - entries.begin()),
-          .size = static_cast<int>(ranks.size()),
-          .rank = static_cast<int>(member - ranks.begin())};
+          .size = static_cast<int>(group.ranks.size()),
+          .rank = static_cast<int>(member - group.ranks.begin())};
 }
 
 }  // namespace tokamak

@@ -67,12 +67,33 @@ struct CommGroup {
   bool operator==(const CommGroup&) const = default;
 };
 
+/// What a group moves. Groups of the same ranks are kept apart by it, each with a stream of its
+/// own.
+enum class GroupPurpose : uint8_t {
+  kGeneral,   ///< "tp"
+  kAgain,     ///< "tp again": what the backward gathers a second time
+  kRing,      ///< "tp ring": chunks of what products read or make
+  kGather,    ///< "dp_shard x cp gather": weights
+  kReduce,    ///< "dp_shard x cp reduce": gradients
+  kReplicas,  ///< "tp replicas reduce": gradients of what not all of the axis share
+  kTied,      ///< "pp tied weights": gradients of what stages share
+  kMessage,   ///< "pp 3 to 4": values between stages
+};
+
+/// What people call a group; not of a message.
+std::string group_name(AxisSet axes, GroupPurpose purpose);
+
+/// The same of messages between two pipeline ranks.
+std::string message_name(int from, int to);
+
 /// The groups of one rank's plan, by id. Ranks of the world, in group order; all members list the
 /// same ranks under the same name.
 struct GroupTable {
   struct Entry {
-    std::string name;  ///< "tp", "dp_shard x cp", "p2p 3 to 4"
+    std::string name;
     std::vector<int> ranks;
+    AxisSet axes;  ///< in which they differ
+    GroupPurpose purpose = GroupPurpose::kGeneral;
 
     bool operator==(const Entry&) const = default;
   };
@@ -80,7 +101,7 @@ struct GroupTable {
   std::vector<Entry> entries;
 
   /// The id of this group, added if it is new; `rank` must be a member.
-  CommGroup add(const std::string& name, const std::vector<int>& ranks, int rank);
+  CommGroup add(const Entry& group, int rank);
 };
 
 }  // namespace tokamak

@@ -1,9 +1,6 @@
 #include "tokamak/graph/stage_twin.h"
 
 #include <algorithm>
-#include <charconv>
-
-#include <fmt/format.h>
 
 #include "tokamak/core/error.h"
 #include "tokamak/graph/segments.h"
@@ -12,19 +9,16 @@
 namespace tokamak {
 namespace {
 
-// "pp 3 to 4" with both ends moved by `shift`; groups of all pipeline ranks stay.
-GroupTable::Entry moved(GroupTable::Entry group, int shift, const TwinRequest& r) {
-  if (group.name.starts_with("pp x ") || group.name == "pp") return group;
-  for (int& rank : group.ranks) rank += shift * r.ranks_per_stage;
-  if (!group.name.starts_with("pp ")) return group;
-  int from = 0;
-  int to = 0;
-  const std::string_view text = group.name;
-  const size_t middle = text.find(" to ");
-  TOK_CHECK(middle != std::string_view::npos, "group {}", group.name);
-  std::from_chars(text.data() + 3, text.data() + middle, from);
-  std::from_chars(text.data() + middle + 4, text.data() + text.size(), to);
-  group.name = fmt::format("pp {} to {}", from + shift, to + shift);
+// Groups of all pipeline ranks stay.
+GroupTable::Entry moved(GroupTable::Entry group, const TwinRequest& r) {
+  using enum GroupPurpose;
+  TOK_CHECK(group.purpose != kTied, "group {}", group.name);
+  const bool is_message = group.purpose == kMessage;
+  if (group.axes.contains(MeshAxis::kPp) && !is_message) return group;
+  for (int& rank : group.ranks) rank += (r.to - r.from) * r.ranks_per_stage;
+  if (is_message)
+    group.name =
+        message_name(group.ranks[0] / r.ranks_per_stage, group.ranks[1] / r.ranks_per_stage);
   return group;
 }
 
@@ -45,8 +39,7 @@ Plan twin_of(const Plan& plan, const TwinRequest& request) {
   TOK_CHECK(request.stages_from.size() == request.stages_to.size(), "{} stages for {}",
             request.stages_from.size(), request.stages_to.size());
   Plan twin = plan;
-  for (GroupTable::Entry& group : twin.groups.entries)
-    group = moved(std::move(group), request.to - request.from, request);
+  for (GroupTable::Entry& group : twin.groups.entries) group = moved(std::move(group), request);
   move_stages(twin.segments, request);
   twin.items = pipeline_items(twin.segments, request.items);
   for (SlotClass& slots : twin.slots) slots.bytes = slots.value_bytes;

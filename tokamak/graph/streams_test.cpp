@@ -121,8 +121,8 @@ struct Pair {
     for (int rank = 0; rank < 2; ++rank) {
       Plan& plan = plans[static_cast<size_t>(rank)];
       plan.segments.resize(1);
-      const CommGroup groups[] = {plan.groups.add("a", {0, 1}, rank),
-                                  plan.groups.add("b", {0, 1}, rank)};
+      const CommGroup groups[] = {plan.groups.add({.name = "a", .ranks = {0, 1}}, rank),
+                                  plan.groups.add({.name = "b", .ranks = {0, 1}}, rank)};
       for (const auto& [group, stream] : orders[static_cast<size_t>(rank)])
         add(rank, AllReduce{.group = groups[group]}, stream, 8);
     }

@@ -184,7 +184,7 @@ void Buckets::gather(Graph& g, Bucket& bucket) {
   Value flat = g.read(bucket.copy.valid() ? bucket.copy : bucket.master);
   if (layout_.compute != g.type(flat).dtype) flat = g.apply(Cast{.dtype = layout_.compute}, {flat});
   if (const int owners = context_.degree(kShardAxes); owners > 1) {
-    const AllGather all{.group = context_.group(kShardAxes, "gather"),
+    const AllGather all{.group = context_.group(kShardAxes, GroupPurpose::kGather),
                         .overwrites = bucket.copy.valid()};
     flat = emitted(g, g.apply(all, {flat}), kGatherStream);
     if (all.overwrites) {
@@ -235,8 +235,8 @@ void Buckets::sum_over_tp(Graph& g, const Bucket& bucket, When when) {
       sharers = replicas_of(*first->tp.ranges, context_.coordinate(MeshAxis::kTp));
     if (sharers.size() == 1) continue;
     const bool is_partial = which == TpGradient::kPartial;
-    const CommGroup group = context_.group_along(MeshAxis::kTp, sharers,
-                                                 is_partial ? "tp reduce" : "tp replicas reduce");
+    const CommGroup group = context_.group_along(
+        MeshAxis::kTp, sharers, is_partial ? GroupPurpose::kReduce : GroupPurpose::kReplicas);
     const int64_t numel = last->begin + last->local.numel() - first->begin;
     const StateId section = declare_window(
         fmt::format("gradient_section.{}.{}", is_partial ? "partial" : "replicas", bucket.name),
@@ -261,7 +261,7 @@ void Buckets::reduce(Graph& g, Bucket& bucket) {
                                         bucket.full_gradient, 0, bucket);
     const bool is_once =
         keeps_full_gradients(*context_.options) || context_.options->num_microbatches == 1;
-    const ReduceScatter scatter{.group = context_.group(kShardAxes, "reduce"),
+    const ReduceScatter scatter{.group = context_.group(kShardAxes, GroupPurpose::kReduce),
                                 .overwrites = is_once};
     Value sum = emitted(g, g.apply(scatter, {g.read(rows)}), kReduceStream, when);
     if (!is_once)
@@ -273,11 +273,12 @@ void Buckets::reduce(Graph& g, Bucket& bucket) {
   const StateId total = declare_window("gradient_total." + bucket.name,
                                        {.dtype = layout_.gradient, .dims = {bucket.slice}},
                                        bucket.gradient, 0, bucket);
-  emitted(g,
-          g.apply(AllReduce{.group = context_.group({MeshAxis::kDpReplicate}, "reduce"),
-                            .in_place = true},
-                  {g.read(total)}),
-          kReduceStream, When::kLastMicrobatch);
+  emitted(
+      g,
+      g.apply(AllReduce{.group = context_.group({MeshAxis::kDpReplicate}, GroupPurpose::kReduce),
+                        .in_place = true},
+              {g.read(total)}),
+      kReduceStream, When::kLastMicrobatch);
 }
 
 void Buckets::finish(Graph& g) {
@@ -285,7 +286,7 @@ void Buckets::finish(Graph& g) {
   for (Bucket& bucket : layout_.buckets) {
     if (!bucket.is_here || bucket.tie_ranks.size() < 2) continue;
     const CommGroup group =
-        context_.group_along(MeshAxis::kPp, bucket.tie_ranks, "pp tied weights");
+        context_.group_along(MeshAxis::kPp, bucket.tie_ranks, GroupPurpose::kTied);
     const StateId tied = declare_window("gradient_tied." + bucket.name,
                                         {.dtype = layout_.gradient, .dims = {bucket.slice}},
                                         bucket.gradient, 0, bucket);

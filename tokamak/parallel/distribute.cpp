@@ -185,7 +185,7 @@ class Localizer {
 
   Local gathered_again(Value v, const Local& from, const Placement& want, int stage) {
     const int32_t first = g_.size();
-    Local again = resharded(v, from, want, stage, "again");
+    Local again = resharded(v, from, want, stage, GroupPurpose::kAgain);
     again.is_for_backward = true;
     for (int32_t i = first; i < g_.size(); ++i) {
       Node& node = g_.mutable_node(i);
@@ -197,7 +197,7 @@ class Localizer {
 
   // `purpose`: of the groups that communicate.
   Local resharded(Value v, Local from, const Placement& want, int stage,
-                  const std::string& purpose = "") {
+                  GroupPurpose purpose = GroupPurpose::kGeneral) {
     from.stage = stage;
     for (size_t a = 0; a < kNumPlacementAxes; ++a) {
       if (from.placement[a] == want[a]) continue;
@@ -246,7 +246,7 @@ class Localizer {
     return cost;
   }
 
-  CommGroup group_of(size_t axis, const std::string& purpose = "") const {
+  CommGroup group_of(size_t axis, GroupPurpose purpose = GroupPurpose::kGeneral) const {
     TOK_CHECK(static_cast<PlacementAxis>(axis) != PlacementAxis::kDp, "activations move over dp");
     return context_.group({mesh_axis(axis)}, purpose);
   }
@@ -351,7 +351,7 @@ class Localizer {
     for (const Range& r : ranges) {
       if (r.size() != ranges[0].size()) return std::nullopt;
     }
-    return TensorRing{.group = context_.group({MeshAxis::kTp}, "ring"),
+    return TensorRing{.group = context_.group({MeshAxis::kTp}, GroupPurpose::kRing),
                       .dim = shard.dim,
                       .chunk = local_type(whole, cut).dims[static_cast<size_t>(shard.dim)]};
   }

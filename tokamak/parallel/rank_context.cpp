@@ -1,8 +1,24 @@
 #include "tokamak/parallel/rank_context.h"
 
+#include <array>
 #include <vector>
 
 namespace tokamak {
+namespace {
+
+// Those that have these coordinates on `axis` and else those of the context's rank.
+std::vector<int> ranks_along(const RankContext& context, MeshAxis axis,
+                             std::span<const int> coordinates) {
+  std::vector<int> members;
+  MeshCoordinates member = context.at;
+  for (const int c : coordinates) {
+    member[static_cast<size_t>(axis)] = c;
+    members.push_back(context.options->mesh.rank_of(member));
+  }
+  return members;
+}
+
+}  // namespace
 
 int RankContext::index_in(AxisSet axes) const {
   int index = 0;
@@ -12,20 +28,29 @@ int RankContext::index_in(AxisSet axes) const {
   return index;
 }
 
-CommGroup RankContext::group(AxisSet axes, const std::string& purpose) const {
-  const std::string name = to_string(axes) + (purpose.empty() ? "" : " " + purpose);
-  return groups->add(name, options->mesh.group_of(options->rank, axes), options->rank);
+CommGroup RankContext::group(AxisSet axes, GroupPurpose purpose) const {
+  return groups->add({.name = group_name(axes, purpose),
+                      .ranks = options->mesh.group_of(options->rank, axes),
+                      .axes = axes,
+                      .purpose = purpose},
+                     options->rank);
 }
 
 CommGroup RankContext::group_along(MeshAxis axis, std::span<const int> coordinates,
-                                   const std::string& name) const {
-  std::vector<int> members;
-  MeshCoordinates member = at;
-  for (const int c : coordinates) {
-    member[static_cast<size_t>(axis)] = c;
-    members.push_back(options->mesh.rank_of(member));
-  }
-  return groups->add(name, members, options->rank);
+                                   GroupPurpose purpose) const {
+  return groups->add({.name = group_name({axis}, purpose),
+                      .ranks = ranks_along(*this, axis, coordinates),
+                      .axes = {axis},
+                      .purpose = purpose},
+                     options->rank);
+}
+
+CommGroup RankContext::message_group(int from, int to) const {
+  return groups->add({.name = message_name(from, to),
+                      .ranks = ranks_along(*this, MeshAxis::kPp, std::array{from, to}),
+                      .axes = {MeshAxis::kPp},
+                      .purpose = GroupPurpose::kMessage},
+                     options->rank);
 }
 
 int RankContext::stage_of(int32_t module) const {

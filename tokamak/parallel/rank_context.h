@@ -2,7 +2,6 @@
 #pragma once
 
 #include <span>
-#include <string>
 
 #include "tokamak/graph/mesh.h"
 #include "tokamak/parallel/distribute.h"
@@ -23,11 +22,14 @@ struct RankContext {
 
   /// Enters a group into the table, for communication that is emitted: every group there costs its
   /// ranks a communicator.
-  CommGroup group(AxisSet axes, const std::string& purpose = "") const;
+  CommGroup group(AxisSet axes, GroupPurpose purpose = GroupPurpose::kGeneral) const;
 
   /// The group of the ranks that have these coordinates on `axis` and else this rank's.
   CommGroup group_along(MeshAxis axis, std::span<const int> coordinates,
-                        const std::string& name) const;
+                        GroupPurpose purpose) const;
+
+  /// The group of messages between two pp coordinates, one of them this rank's.
+  CommGroup message_group(int from, int to) const;
 
   int stage_of(int32_t module) const;
 

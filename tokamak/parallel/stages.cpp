@@ -1,10 +1,7 @@
 #include "tokamak/parallel/stages.h"
 
-#include <array>
 #include <map>
 #include <set>
-
-#include <fmt/format.h>
 
 #include "tokamak/core/error.h"
 #include "tokamak/ops/collective.h"
@@ -51,11 +48,6 @@ class Keeper {
     }
   }
 
-  CommGroup pair(int from, int to) const {
-    return context_.group_along(MeshAxis::kPp, std::array{from, to},
-                                fmt::format("pp {} to {}", from, to));
-  }
-
   // The head's forward makes gradients too, so phases do not tell.
   static Phase direction(int from, int to) {
     return from < to ? Phase::kForward : Phase::kBackward;
@@ -90,7 +82,7 @@ class Keeper {
     label.block = reader.block;
     label.module = reader.module;
     const LabelScope scope(kept_, label);
-    const CommGroup group = pair(context_.pp_of(producer.label.stage), here());
+    const CommGroup group = context_.message_group(context_.pp_of(producer.label.stage), here());
     received = kept_.apply(Recv{.group = group, .type = graph_.type(v)}, {});
     kept_.mutable_node(received.node).stream = message_stream(group);
     return received;
@@ -105,7 +97,7 @@ class Keeper {
         Label label = graph_.node(i).label;
         label.phase = direction(label.stage, stage);
         const LabelScope scope(kept_, label);
-        const CommGroup group = pair(here(), context_.pp_of(stage));
+        const CommGroup group = context_.message_group(here(), context_.pp_of(stage));
         kept_.add(Send{.group = group}, {map_.at({i, k})});
         kept_.mutable_node(kept_.size() - 1).stream = message_stream(group);
       }

@@ -82,7 +82,8 @@ class PlanMaker {
     } else {
       const int from = is_send(item.kind) ? rank_ : item.peer_rank;
       const int to = is_send(item.kind) ? item.peer_rank : rank_;
-      const CommGroup group = plan.groups.add(fmt::format("{} to {}", from, to), {from, to}, rank_);
+      const CommGroup group =
+          plan.groups.add({.name = fmt::format("{} to {}", from, to), .ranks = {from, to}}, rank_);
       const int stream = 1 + group.id;
       if (is_send(item.kind)) {
         segment.tasks = {communication(Send{.group = group}, 1, 0, stream)};
@@ -174,7 +175,7 @@ TEST(SegmentPrices, MessagesSlowKernelsAndNotCollectives) {
   machine.levels[0].bytes_per_s = 4.0;
   machine.software.message_slowdown = 1.4;
   Plan plan;
-  const CommGroup pair = plan.groups.add("pair", {0, 1}, 0);
+  const CommGroup pair = plan.groups.add({.name = "pair", .ranks = {0, 1}}, 0);
   const Task collective = communication(AllReduce{.group = pair}, 1, 1, 0);
   plan.segments = {{.name = "work", .tasks = {copy_of(3), collective}}};
   const auto price = [&] {
@@ -290,7 +291,7 @@ TEST(StepPrice, RanksMeetAtTheEnd) {
   std::vector<Plan> plans(2);
   for (int r = 0; r < 2; ++r) {
     Plan& plan = plans[static_cast<size_t>(r)];
-    const CommGroup all = plan.groups.add("all", {0, 1}, r);
+    const CommGroup all = plan.groups.add({.name = "all", .ranks = {0, 1}}, r);
     plan.segments = {
         {.name = "work", .runs = Segment::Runs::kPerMicrobatch, .tasks = {copy_of(10 + 5 * r)}},
         {.name = "update",
@@ -353,8 +354,8 @@ TEST(StepPrice, TwoRanksThatWaitForEachOtherAreABug) {
   std::vector<Plan> plans(2);
   for (int r = 0; r < 2; ++r) {
     Plan& plan = plans[static_cast<size_t>(r)];
-    const CommGroup a = plan.groups.add("a", {0, 1}, r);
-    const CommGroup b = plan.groups.add("b", {0, 1}, r);
+    const CommGroup a = plan.groups.add({.name = "a", .ranks = {0, 1}}, r);
+    const CommGroup b = plan.groups.add({.name = "b", .ranks = {0, 1}}, r);
     plan.segments = {{.name = "update",
                       .tasks = {communication(AllReduce{.group = r == 0 ? a : b}, 1, 1, 0),
                                 communication(AllReduce{.group = r == 0 ? b : a}, 1, 1, 0)}}};

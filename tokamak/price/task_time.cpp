@@ -123,8 +123,10 @@ bool is_low(Precision precision) {
 
 // Whether a group moves what tensor parallel products read or write; gradients that ranks of tp sum
 // once a step feed none.
-bool is_beside_products(std::string_view group) {
-  return group == "tp" || group == "tp ring" || group == "tp again";
+bool is_beside_products(const GroupTable::Entry& group) {
+  using enum GroupPurpose;
+  return group.axes == AxisSet{MeshAxis::kTp} && group.purpose != kReduce &&
+         group.purpose != kReplicas;
 }
 
 // Elements that are brought to a low precision for this product: what enters a layer, the cotangent
@@ -192,9 +194,10 @@ TaskTimes::TaskTimes(const GroupTable& groups, const Machine& machine, const Pri
   layouts_.reserve(groups.entries.size());
   for (const GroupTable::Entry& group : groups.entries) {
     layouts_.push_back(layout_of(group.ranks, machine));
-    if (group.name == "tp") tp_group_ = static_cast<int>(layouts_.size()) - 1;
-    exposed_.push_back(
-        is_beside_products(group.name) ? 1.0 - machine.software.tensor_parallel_overlap : 1.0);
+    const bool is_beside = is_beside_products(group);
+    if (is_beside && group.purpose == GroupPurpose::kGeneral)
+      tp_group_ = static_cast<int>(layouts_.size()) - 1;
+    exposed_.push_back(is_beside ? 1.0 - machine.software.tensor_parallel_overlap : 1.0);
   }
 }
 

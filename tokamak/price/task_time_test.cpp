@@ -49,6 +49,11 @@ double seconds(const Task& task, const Machine& machine, const PriceOptions& opt
       .seconds(task, cost_of(task), {.is_first = is_first, .casts_weights = true});
 }
 
+CommGroup group_of(GroupTable& groups, const std::vector<int>& ranks, AxisSet axes,
+                   GroupPurpose purpose = GroupPurpose::kGeneral) {
+  return groups.add({.name = "group", .ranks = ranks, .axes = axes, .purpose = purpose}, 0);
+}
+
 TEST(TaskTime, WholeWavesRunAtTheRate) {
   const Machine machine = fast_memory();  // 100 SMs, one tile of 128 x 128
   const double one_wave = 2.0 * 1280 * 1280 * 4096 / 1e15;
@@ -267,8 +272,8 @@ TEST(TaskTime, CollectivesMoveTheWholeBuffer) {
   Machine machine = clockwork();
   machine.levels[0].bytes_per_s = 4.0;  // an fp32 a second
   GroupTable groups;
-  const CommGroup group = groups.add("tp", {0, 1, 2, 3}, 0);
-  const CommGroup pair = groups.add("0 to 1", {0, 1}, 0);
+  const CommGroup group = group_of(groups, {0, 1, 2, 3}, {MeshAxis::kTp});
+  const CommGroup pair = group_of(groups, {0, 1}, {MeshAxis::kPp}, GroupPurpose::kMessage);
   const TaskTimes times(groups, machine, {});
   const auto of = [&](const Task& task) { return times.seconds(task, cost_of(task), {}); };
   EXPECT_NEAR(of(communication(AllGather{.group = group}, 100, 400, 1)), 300.0, 1e-9);
@@ -284,8 +289,8 @@ TEST(TaskTime, CollectivesMoveTheWholeBuffer) {
 TEST(TaskTime, CollectivesTakeTheLinksOfTheirOutermostLevel) {
   const Machine machine = load_machine("h100");
   GroupTable groups;
-  const CommGroup tp = groups.add("tp", {0, 1, 2, 3, 4, 5, 6, 7}, 0);
-  const CommGroup dp = groups.add("dp_shard", {0, 8, 16, 24}, 0);
+  const CommGroup tp = group_of(groups, {0, 1, 2, 3, 4, 5, 6, 7}, {MeshAxis::kTp});
+  const CommGroup dp = group_of(groups, {0, 8, 16, 24}, {MeshAxis::kDpShard});
   const TaskTimes times(groups, machine, {});
   EXPECT_EQ(times.link(communication(AllGather{.group = tp}, 100, 800, 1)), 0);
   EXPECT_EQ(times.link(communication(AllGather{.group = dp}, 100, 400, 1)), 1);
@@ -295,8 +300,9 @@ TEST(TaskTime, SoftwareHidesAndShrinksCommunication) {
   Machine machine = clockwork();
   machine.levels[0].bytes_per_s = 4.0;
   GroupTable groups;
-  const CommGroup tp = groups.add("tp", {0, 1, 2, 3}, 0);
-  const CommGroup dp = groups.add("dp_shard x cp reduce", {0, 1, 2, 3}, 0);
+  const CommGroup tp = group_of(groups, {0, 1, 2, 3}, {MeshAxis::kTp});
+  const CommGroup dp =
+      group_of(groups, {0, 1, 2, 3}, {MeshAxis::kDpShard, MeshAxis::kCp}, GroupPurpose::kReduce);
   const Task gather = communication(AllGather{.group = tp}, 100, 400, 1);
   const Task reduce = communication(ReduceScatter{.group = dp}, 400, 100, 1);
   const auto of = [&](const Task& task, bool is_low) {
@@ -318,11 +324,14 @@ TEST(TaskTime, SumsOfGradientsOverTpFeedNoProduct) {
   machine.levels[0].bytes_per_s = 4.0;
   machine.software.tensor_parallel_overlap = 0.75;
   GroupTable groups;
-  const CommGroup tp = groups.add("tp", {0, 1, 2, 3, 4, 5, 6, 7}, 0);
-  const CommGroup ring = groups.add("tp ring", {0, 1, 2, 3, 4, 5, 6, 7}, 0);
-  const CommGroup partial = groups.add("tp reduce", {0, 1, 2, 3, 4, 5, 6, 7}, 0);
-  const CommGroup replicas = groups.add("tp replicas reduce", {0, 1, 2, 3}, 0);
-  const CommGroup pair = groups.add("pp 0 to 1", {0, 8}, 0);
+  const CommGroup tp = group_of(groups, {0, 1, 2, 3, 4, 5, 6, 7}, {MeshAxis::kTp});
+  const CommGroup ring =
+      group_of(groups, {0, 1, 2, 3, 4, 5, 6, 7}, {MeshAxis::kTp}, GroupPurpose::kRing);
+  const CommGroup partial =
+      group_of(groups, {0, 1, 2, 3, 4, 5, 6, 7}, {MeshAxis::kTp}, GroupPurpose::kReduce);
+  const CommGroup replicas =
+      group_of(groups, {0, 1, 2, 3}, {MeshAxis::kTp}, GroupPurpose::kReplicas);
+  const CommGroup pair = group_of(groups, {0, 8}, {MeshAxis::kPp}, GroupPurpose::kMessage);
   PriceOptions options;
   const auto of = [&](const Task& task) {
     return TaskTimes(groups, machine, options).seconds(task, cost_of(task), {});

@@ -105,7 +105,7 @@ StageSeconds read_seconds(const Plan& plan, const Depths& depths, const ProbePri
     for (const Task& task : segment.tasks) {
       if (!task.rules->is_communication || task.when != When::kLastMicrobatch) continue;
       const CommGroup group = task.rules->group(task.op.get());
-      if (plan.groups.entries[static_cast<size_t>(group.id)].name.rfind("tp ", 0) == 0)
+      if (plan.groups.entries[static_cast<size_t>(group.id)].axes == AxisSet{MeshAxis::kTp})
         tp_reduce[stage] += times.seconds(task, cost_of(task), {});
     }
   }
@@ -130,7 +130,8 @@ std::vector<price::GroupLayout> layouts_inside(const GroupTable& groups,
                                                const price::Machine& machine) {
   std::vector<price::GroupLayout> layouts;
   for (const GroupTable::Entry& group : groups.entries) {
-    if (!group.name.starts_with("pp")) layouts.push_back(price::layout_of(group.ranks, machine));
+    if (!group.axes.contains(MeshAxis::kPp))
+      layouts.push_back(price::layout_of(group.ranks, machine));
   }
   return layouts;
 }
