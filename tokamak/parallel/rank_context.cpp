@@ -58,6 +58,12 @@ int RankContext::stage_of(int32_t module) const {
   return stages.empty() ? 0 : stages[static_cast<size_t>(module)];
 }
 
+Label RankContext::label_of(const Node& node) const {
+  Label label = node.label;
+  label.stage = stage_of(label.module);
+  return label;
+}
+
 int RankContext::pp_of(int stage) const {
   const auto& ranks = options->pipeline.rank_of_stage;
   return ranks.empty() ? 0 : ranks[static_cast<size_t>(stage)];

@@ -33,6 +33,9 @@ struct RankContext {
 
   int stage_of(int32_t module) const;
 
+  /// With the stage of its module.
+  Label label_of(const Node& node) const;
+
   /// The pp coordinate that runs `stage`.
   int pp_of(int stage) const;
 
