@@ -81,7 +81,8 @@ TEST(GatherAgainPipeline, leaves_every_bit) {
   }
 }
 
-// Two gathers a layer more, and nothing else; none where the layer is recomputed in any case.
+// Two gathers a layer more, and nothing else; none where the layer is recomputed in any case, and
+// no group for them.
 TEST(GatherAgainTraffic, is_two_gathers_a_layer) {
   for (const int t : {2, 4}) {
     for (const Mode mode : {Mode::kNone, Mode::kFull}) {
@@ -94,6 +95,12 @@ TEST(GatherAgainTraffic, is_two_gathers_a_layer) {
       const int64_t bytes = c.global_batch * c.seq_len * c.model.dim / t * (t - 1) * 4;
       EXPECT_EQ(again.all_gather.bytes, kept.all_gather.bytes + c.steps * 2 * layers * bytes);
       EXPECT_EQ(again.reduce_scatter.bytes, kept.reduce_scatter.bytes);
+      const PlannedRun run(c.model, shape_of(c, 1), {});
+      const auto& groups = run.plan().groups.entries;
+      const bool has_group = std::any_of(groups.begin(), groups.end(), [](const auto& group) {
+        return group.purpose == GroupPurpose::kAgain;
+      });
+      EXPECT_EQ(has_group, layers > 0);
     }
   }
 }

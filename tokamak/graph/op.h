@@ -134,6 +134,8 @@ struct OpRules {
   std::string (*describe)(const void*) = nullptr;
   std::optional<AnyOp> (*localize)(const void*, const LocalContext&) = nullptr;
   const CommGroup& (*group)(const void*) = nullptr;  ///< of a communication op
+  /// A communication op as another group runs it.
+  std::shared_ptr<const void> (*in_group)(const void*, const CommGroup&) = nullptr;
   std::optional<AnyOp> (*emitting)(const void*, const AnyOp& forward) = nullptr;
   std::optional<AnyOp> (*after)(const void*, const AnyOp& producer) = nullptr;
 };
@@ -208,6 +210,11 @@ constexpr OpRules rules_of() {
                 }) {
     rules.is_communication = true;
     rules.group = [](const void* op) -> const CommGroup& { return as<T>(op).group; };
+    rules.in_group = [](const void* op, const CommGroup& group) -> std::shared_ptr<const void> {
+      T mine = as<T>(op);
+      mine.group = group;
+      return std::make_shared<const T>(std::move(mine));
+    };
   }
   if constexpr (requires { T::kHasSideEffect; }) rules.has_side_effect = T::kHasSideEffect;
   if constexpr (requires { T::kIsSum; }) rules.is_sum = T::kIsSum;

@@ -7,6 +7,7 @@
 
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
+#include "tokamak/graph/used_groups.h"
 #include "tokamak/train/op_table.h"
 
 namespace tokamak {
@@ -188,6 +189,9 @@ void PlannedRun::plan_of_mesh(const Target& target, const WholeGraphs& whole) {
         *validation, layout_,
         {.target = target, .pipeline = validation_items(o), .groups = distributor.groups()});
   }
+  std::vector<Plan*> plans{&*plan_};
+  if (validation_plan_) plans.push_back(&*validation_plan_);
+  drop_unused_groups(plans);
   plan_copies(units, target);
 }
 
