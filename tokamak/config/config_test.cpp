@@ -233,8 +233,8 @@ TEST(Degrees, RefusalsSayTheArithmetic) {
   p.data_parallel_shard_degree = 3;
   p.tensor_parallel_degree = 2;
   const std::string product =
-      "parallelism.pipeline_parallel_degree 2 x parallelism.data_parallel_replicate_degree 1 x "
-      "parallelism.data_parallel_shard_degree 3 x parallelism.context_parallel_degree 1 x "
+      "parallelism.pipeline_parallel_degree 2 x "
+      "parallelism.data_parallel_shard_degree 3 x "
       "parallelism.tensor_parallel_degree 2 = 12";
   EXPECT_EQ(degrees_error(p, 12), "");
   EXPECT_EQ(degrees_error(p, 8), product +

@@ -109,13 +109,20 @@ void check_rest(const Config& c, const Degrees& d, Rules& rules) {
                 d.tp, expert_tp);
 }
 
+// Degrees of 1 go without saying.
 std::string product_text(const ParallelismConfig& p) {
-  return fmt::format(
-      "parallelism.pipeline_parallel_degree {} x parallelism.data_parallel_replicate_degree {} x "
-      "parallelism.data_parallel_shard_degree {} x parallelism.context_parallel_degree {} x "
-      "parallelism.tensor_parallel_degree {}",
-      p.pipeline_parallel_degree, p.data_parallel_replicate_degree, p.data_parallel_shard_degree,
-      p.context_parallel_degree, p.tensor_parallel_degree);
+  std::string text;
+  const auto add = [&](const char* axis, int64_t degree, bool is_said) {
+    if (is_said)
+      text += fmt::format("{}parallelism.{}_degree {}", text.empty() ? "" : " x ", axis, degree);
+  };
+  add("pipeline_parallel", p.pipeline_parallel_degree, p.pipeline_parallel_degree != 1);
+  add("data_parallel_replicate", p.data_parallel_replicate_degree,
+      p.data_parallel_replicate_degree != 1);
+  add("data_parallel_shard", p.data_parallel_shard_degree, true);
+  add("context_parallel", p.context_parallel_degree, p.context_parallel_degree != 1);
+  add("tensor_parallel", p.tensor_parallel_degree, p.tensor_parallel_degree != 1);
+  return text;
 }
 
 // `others` is the product of all degrees but the sharding one.
