@@ -103,22 +103,26 @@ std::vector<Need> missing_ranks(const ParallelismConfig& p, int64_t wanted, int6
   return needs;
 }
 
-}  // namespace
-
-std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
-                                         const LaunchEnvironment& launched) {
-  const std::string svg_word = "--schedule-svg=";
-  const std::string preset_word = "--preset=";
+// The words, before anything is read.
+struct RunWords {
+  RunConfig run;  // what flags say of it
   std::optional<std::string> preset;
-  RunConfig run;
   std::optional<std::filesystem::path> file;
   std::optional<int64_t> world_size;
   std::vector<std::string> overrides;
+  bool wants_help = false;
+};
+
+RunWords parse_run_words(Args args, const std::string& verb) {
+  const std::string svg_word = "--schedule-svg=";
+  const std::string preset_word = "--preset=";
+  RunWords words;
+  RunConfig& run = words.run;
   for (size_t i = 0; i < args.size(); ++i) {
     const std::string& arg = args[i];
     if (arg == "--help" || arg == "-h") {
-      print_help(verb);
-      return std::nullopt;
+      words.wants_help = true;
+      return words;
     }
     if (arg == "--dry-run" && verb == "train") {
       run.dry_run = true;
@@ -133,29 +137,46 @@ std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
     } else if (arg == "--schedule-svg" && verb == "plan" && i + 1 < args.size()) {
       run.schedule_svg = args[++i];
     } else if (arg.rfind(preset_word, 0) == 0) {
-      preset = arg.substr(preset_word.size());
+      words.preset = arg.substr(preset_word.size());
     } else if (arg == "--preset" && i + 1 < args.size()) {
-      preset = args[++i];
+      words.preset = args[++i];
     } else if (arg.rfind("--world-size=", 0) == 0) {
-      world_size = parse_world_size(arg.substr(std::string("--world-size=").size()));
+      words.world_size = parse_world_size(arg.substr(std::string("--world-size=").size()));
     } else if (arg == "--world-size" && i + 1 < args.size()) {
-      world_size = parse_world_size(args[++i]);
-    } else if (arg.rfind("--", 0) != 0 && !file && overrides.empty()) {
-      file = arg;
+      words.world_size = parse_world_size(args[++i]);
+    } else if (arg.rfind("--", 0) != 0 && !words.file && words.overrides.empty()) {
+      words.file = arg;
     } else {
-      overrides.push_back(arg);
+      words.overrides.push_back(arg);
     }
   }
-  TOK_REQUIRE(!preset || !file, "--preset {}: wanted a preset or {}, got both", *preset,
-              file->string());
-  LoadedConfig loaded =
-      preset ? load_preset(find_preset(*preset), overrides) : load_config(file, overrides);
+  TOK_REQUIRE(!words.preset || !words.file, "--preset {}: wanted a preset or {}, got both",
+              *words.preset, words.file->string());
+  return words;
+}
+
+LoadedConfig load(const RunWords& words) {
+  return words.preset ? load_preset(find_preset(*words.preset), words.overrides)
+                      : load_config(words.file, words.overrides);
+}
+
+}  // namespace
+
+std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
+                                         const LaunchEnvironment& launched) {
+  RunWords words = parse_run_words(args, verb);
+  if (words.wants_help) {
+    print_help(verb);
+    return std::nullopt;
+  }
+  LoadedConfig loaded = load(words);
+  RunConfig run = std::move(words.run);
   run.config = std::move(loaded.config);
   run.notes = std::move(loaded.notes);
   const bool is_launched = launched.source != "none";
-  const int64_t world = world_size    ? *world_size
-                        : is_launched ? launched.world_size
-                                      : default_world_size(run.config);
+  const int64_t world = words.world_size ? *words.world_size
+                        : is_launched    ? launched.world_size
+                                         : default_world_size(run.config);
   validate(run.config, world);
   run.place = {.degrees = resolve_degrees(run.config.parallelism, world),
                .rank = launched.world_size == world ? launched.rank : 0};
@@ -169,6 +190,11 @@ std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
       run.needs.push_back(std::move(need));
   }
   return run;
+}
+
+void check_run_keys(Args args, const std::string& verb) {
+  const Config config = load(parse_run_words(args, verb)).config;
+  refuse_unknown_models(needs(config, capabilities(config.job.device)));
 }
 
 std::vector<Need> unpriced(const Config& config) {

@@ -30,6 +30,10 @@ struct RunConfig {
 std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
                                          const LaunchEnvironment& launched);
 
+/// Throws Error where load_run_config() would for a key or a value by itself, whatever the mesh and
+/// the other keys.
+void check_run_keys(Args args, const std::string& verb);
+
 /// What a price of the step leaves out, since no plan of ours has it. Low precision is priced.
 std::vector<Need> unpriced(const Config& config);
 

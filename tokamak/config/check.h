@@ -62,7 +62,7 @@ struct Capabilities {
 };
 
 /// One entry for every value that asks for what `capabilities` lacks, in the order of the keys;
-/// files and memory are the caller's to check. REQUIRES: validate() passed.
+/// files and memory are the caller's to check.
 std::vector<Need> needs(const Config& config, const Capabilities& capabilities);
 
 }  // namespace tokamak
