@@ -9,15 +9,18 @@
 
 #include "tokamak/cli/verbs.h"
 #include "tokamak/price/machine.h"
+#include "tokamak/train/priced_run.h"
 
 namespace tokamak::cli {
 
-/// Points that differ in one thing: a number of the machine, a key of the configuration, or "gpus".
+/// Values of one thing that plans differ in: a number of the machine, a key of the configuration,
+/// "cluster", "precision" or "gpus".
 struct Sweep {
   std::string key;
   std::vector<std::string> values;
-  std::vector<int64_t> gpus;  ///< the same, where the key is "gpus"
-  bool is_weak = true;        ///< of gpus: the batch grows with them
+  std::vector<price::Precision> precisions;  ///< the same, where the key is "precision"
+  std::vector<int64_t> gpus;                 ///< the same, where the key is "gpus"
+  bool is_weak = true;                       ///< of gpus: the batch grows with them
 };
 
 /// The words that ask for a price.
@@ -33,7 +36,7 @@ struct PriceWords {
   std::optional<std::string> trace;
   std::optional<std::string> html;
   std::optional<std::string> csv;
-  std::optional<Sweep> sweep;
+  std::vector<Sweep> sweeps;  ///< of different keys; every value of one with every one of the other
   std::optional<std::string> preset;  ///< also among `rest`; gives what is not said of the above
   bool search = false;
   std::optional<std::string> write;  ///< where the configuration goes
@@ -45,7 +48,26 @@ std::optional<PriceWords> find_price_words(Args args);
 
 int run_price(const PriceWords& words);
 
-/// The part of run_price() for --search.
+/// What one price is asked of.
+struct PricePoint {
+  price::Machine machine;
+  int64_t num_gpus = 1;
+  std::string gpus_word;                      ///< "--gpus 8", for messages
+  std::optional<price::Precision> precision;  ///< else that of the words
+  std::vector<std::string> overrides;         ///< after those of the command line
+};
+
+/// Nothing where help was asked, and printed.
+std::optional<PriceRequest> request_of(const PriceWords& words, const PricePoint& point);
+
+/// This machine with the numbers that --set gives.
+price::Machine machine_of(const PriceWords& words, const std::string& cluster);
+
+/// A line for everything that the price of `config` leaves out.
+std::vector<std::string> unpriced_lines(const Config& config);
+
+/// The parts of run_price() for --sweep and for --search.
+int run_sweep(const PriceWords& words);
 int run_search(const PriceWords& words, const price::Machine& machine);
 
 /// For the help of `plan`.

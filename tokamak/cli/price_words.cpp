@@ -23,13 +23,13 @@ int64_t parse_gpus(const std::string& word, const std::string& text) {
   return n;
 }
 
-price::Precision parse_precision(const std::string& text) {
+price::Precision parse_precision(const std::string& word, const std::string& text) {
   for (size_t p = 0; p < price::kNumPrecisions; ++p) {
     const auto precision = static_cast<price::Precision>(p);
     if (price::name_of(precision) == lower_case(text) && precision != price::Precision::kFp32)
       return precision;
   }
-  fail("--precision {}: wanted bf16, fp8 or fp4", text);
+  fail("{}{}: wanted bf16, fp8 or fp4", word, text);
 }
 
 double parse_tokens(const std::string& text) {
@@ -54,6 +54,8 @@ Sweep parse_sweep(const std::string& text) {
     } else {
       TOK_REQUIRE(!value.empty(), "--sweep {}: wanted key=a,b,c", text);
       if (sweep.key == "gpus") sweep.gpus.push_back(parse_gpus("--sweep gpus=", value));
+      if (sweep.key == "precision")
+        sweep.precisions.push_back(parse_precision("--sweep precision=", value));
       sweep.values.push_back(value);
     }
     begin = end + 1;
@@ -62,13 +64,29 @@ Sweep parse_sweep(const std::string& text) {
   return sweep;
 }
 
+void add_sweep(PriceWords& words, const std::string& text) {
+  constexpr size_t kMostSweeps = 2;
+  Sweep sweep = parse_sweep(text);
+  for (const Sweep& other : words.sweeps)
+    TOK_REQUIRE(other.key != sweep.key, "--sweep {}: {} given twice", text, sweep.key);
+  TOK_REQUIRE(words.sweeps.size() < kMostSweeps,
+              "--sweep {}: wanted at most {} sweeps, got a third", text, kMostSweeps);
+  words.sweeps.push_back(std::move(sweep));
+}
+
+const Sweep* find_sweep(const PriceWords& words, std::string_view key) {
+  const auto found = std::find_if(words.sweeps.begin(), words.sweeps.end(),
+                                  [&](const Sweep& sweep) { return sweep.key == key; });
+  return found == words.sweeps.end() ? nullptr : &*found;
+}
+
 // What the words leave open.
 void apply_preset(PriceWords& words) {
   const Preset& preset = find_preset(*words.preset);
   words.rest.push_back("--preset=" + preset.name);
   if (words.cluster.empty()) words.cluster = preset.cluster;
   if (!words.num_gpus) words.num_gpus = preset.num_gpus;
-  if (!words.precision) words.precision = parse_precision(preset.precision);
+  if (!words.precision) words.precision = parse_precision("--precision ", preset.precision);
 }
 
 void check_together(const PriceWords& words, const std::vector<std::string>& given) {
@@ -82,8 +100,10 @@ void check_together(const PriceWords& words, const std::vector<std::string>& giv
     refuse({"--json", "--trace", "--html", "--csv", "--sweep", "--all-ranks", "--tokens"},
            "--search: price the plan that it writes");
   }
-  if (words.sweep) refuse({"--trace", "--write"}, "--sweep, which prices many steps");
-  TOK_REQUIRE(!words.csv || words.sweep, "--csv: wanted --sweep with it");
+  if (!words.sweeps.empty()) refuse({"--trace", "--write"}, "--sweep, which prices many steps");
+  if (find_sweep(words, "cluster") != nullptr) refuse({"--cluster"}, "--sweep cluster=...");
+  if (find_sweep(words, "precision") != nullptr) refuse({"--precision"}, "--sweep precision=...");
+  TOK_REQUIRE(!words.csv || !words.sweeps.empty(), "--csv: wanted --sweep with it");
   constexpr std::string_view kOfOnePlan[] = {"--print", "--why", "--print-schedule",
                                              "--schedule-svg", "--world-size"};
   for (const std::string& word : words.rest) {
@@ -107,14 +127,15 @@ std::optional<PriceWords> find_price_words(Args args) {
       {"--cluster", [&](const std::string& v) { words.cluster = v; }},
       {"--gpus", [&](const std::string& v) { words.num_gpus = parse_gpus("--gpus ", v); }},
       {"--set", [&](const std::string& v) { words.sets.push_back(v); }},
-      {"--precision", [&](const std::string& v) { words.precision = parse_precision(v); }},
+      {"--precision",
+       [&](const std::string& v) { words.precision = parse_precision("--precision ", v); }},
       {"--tokens", [&](const std::string& v) { words.tokens = parse_tokens(v); }},
       {"--trace", [&](const std::string& v) { words.trace = v; }},
       {"--html", [&](const std::string& v) { words.html = v; }},
       {"--csv", [&](const std::string& v) { words.csv = v; }},
       {"--preset", [&](const std::string& v) { words.preset = v; }},
       {"--write", [&](const std::string& v) { words.write = v; }},
-      {"--sweep", [&](const std::string& v) { words.sweep = parse_sweep(v); }}};
+      {"--sweep", [&](const std::string& v) { add_sweep(words, v); }}};
   for (size_t i = 0; i < args.size(); ++i) {
     bool is_ours = false;
     for (const auto& [name, use] : valued) {
@@ -124,7 +145,8 @@ std::optional<PriceWords> find_price_words(Args args) {
       const std::string value = is_joined ? args[i].substr(name.size() + 1) : args[++i];
       TOK_REQUIRE(!value.empty(), "{}: wanted a value", name);
       const bool is_again = std::find(given.begin(), given.end(), name) != given.end();
-      TOK_REQUIRE(!is_again || name == "--set", "{} {}: given twice", name, value);
+      TOK_REQUIRE(!is_again || name == "--set" || name == "--sweep", "{} {}: given twice", name,
+                  value);
       use(value);
       given.push_back(name);
       is_ours = true;
@@ -144,12 +166,14 @@ std::optional<PriceWords> find_price_words(Args args) {
     if (!is_ours) words.rest.push_back(args[i]);
   }
   if (words.preset) apply_preset(words);
+  const Sweep* clusters = find_sweep(words, "cluster");
+  if (clusters != nullptr && words.cluster.empty()) words.cluster = clusters->values[0];
   if (words.cluster.empty()) {
     TOK_REQUIRE(given.empty(), "{}: wanted --cluster NAME with it", given[0]);
     return std::nullopt;
   }
   if (words.cluster == "list" || words.numbers) return words;
-  TOK_REQUIRE(words.num_gpus || (words.sweep && words.sweep->key == "gpus"),
+  TOK_REQUIRE(words.num_gpus || find_sweep(words, "gpus") != nullptr,
               "--cluster {}: wanted --gpus N with it", words.cluster);
   check_together(words, given);
   return words;
@@ -170,8 +194,11 @@ std::string price_help() {
          "  --trace FILE    write the predicted step as a Chrome trace\n"
          "  --html FILE     write a page with pictures\n"
          "  --sweep KEY=A,B,...  a line for each value of a key of the machine or of the "
-         "configuration, or\n"
-         "                  of gpus=A,B,...[,weak|,strong]: the batch grows with them or stays\n"
+         "configuration, of\n"
+         "                  cluster, of precision, or of gpus=A,B,...[,weak|,strong]: the batch "
+         "grows with\n"
+         "                  them or stays; a second --sweep crosses the first: a curve for each of "
+         "its values\n"
          "  --csv FILE      write the lines of a sweep\n"
          "  --preset NAME   a published run with its cluster and GPUs; list names them\n"
          "  --search        the ten fastest meshes, schedules, microbatches, recompute modes and "

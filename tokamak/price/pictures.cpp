@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include <fmt/format.h>
 
@@ -25,6 +26,9 @@ constexpr std::array<std::string_view, kNumCategories> kCategoryColors = {
     "#4f86c6", "#7bb274", "#e0b04c", "#e07a6a", "#8c6bb1", "#d9d9d9", "#c9a6dd"};
 constexpr std::array<std::string_view, kNumArenas> kArenaColors = {"#4f86c6", "#8ebef0", "#92d296",
                                                                    "#f4c878"};
+
+constexpr std::array<std::string_view, 7> kCurveColors = {
+    "#4f86c6", "#e07a6a", "#7bb274", "#8c6bb1", "#e0b04c", "#555555", "#3aa6a0"};
 
 // What arenas hold, for people.
 constexpr std::array<std::string_view, kNumArenas> kArenaNames = {
@@ -131,7 +135,7 @@ std::string value_axis(double top, double unit, const std::string& name) {
     svg += rect(kLeft, y, kWidth, 0.5, "#bbb") +
            text(kLeft - 6.0, y + 4.0, fmt::format("{:g}", value), "end");
   }
-  return svg + text(kLeft - 6.0, kHeight + 20.0, name, "end");
+  return svg + text(0.0, kHeight + 20.0, name);
 }
 
 // A line across a plot with what it says at its right end.
@@ -168,6 +172,42 @@ std::string escaped(const std::string& words) {
     }
   }
   return out;
+}
+
+// Where the points of a sweep lie.
+struct SweepAxes {
+  std::function<double(size_t)> x_of;  // of a value
+  double top = 0.0;
+  double cross_y = 0.0;  // of what has no rate
+};
+
+// A line breaks at what has no rate: a cross says why.
+std::string curve_svg(const SweepCurve& curve, std::string_view color, const SweepAxes& axes,
+                      bool has_numbers) {
+  std::string svg;
+  std::string path;
+  bool is_broken = true;
+  for (size_t i = 0; i < curve.points.size(); ++i) {
+    const SweepPoint& point = curve.points[i];
+    const double x = axes.x_of(i);
+    if (!point.reason.empty()) {
+      svg += fmt::format(
+          "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\" fill=\"{}\">x<title>{}"
+          "</title></text>\n",
+          x, axes.cross_y, has_numbers ? "#c00" : color, escaped(point.reason));
+      is_broken = true;
+      continue;
+    }
+    const double y = kHeight * (1.0 - point.device_tokens_per_s / axes.top);
+    const std::string rate = fmt::format("{:.1f}", point.device_tokens_per_s);
+    path += fmt::format("{}{:.2f} {:.2f}", is_broken ? "M" : "L", x, y);
+    is_broken = false;
+    svg += fmt::format(
+        "<circle cx=\"{:.2f}\" cy=\"{:.2f}\" r=\"4\" fill=\"{}\"><title>{}</title></circle>\n", x,
+        y, color, rate);
+    if (has_numbers) svg += text(x, y - 8.0, rate, "middle");
+  }
+  return svg + fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\"/>\n", path, color);
 }
 
 std::string page(const std::string& title, const std::string& body) {
@@ -246,24 +286,36 @@ std::string breakdown_svg(const StepPrice& step) {
 }
 
 std::string sweep_svg(const std::string& key, std::span<const std::string> values,
-                      std::span<const Report> reports) {
+                      std::span<const SweepCurve> curves) {
   double most = 0.0;
-  for (const Report& r : reports) most = std::max(most, r.device_tokens_per_s());
-  const double top = 1.1 * most;
-  std::string svg = svg_begin(kHeight + 40.0) + value_axis(top, 1.0, "tokens/s/GPU");
-  std::string path;
-  const auto count = static_cast<double>(std::max<size_t>(reports.size(), 2) - 1);
-  for (size_t i = 0; i < reports.size(); ++i) {
-    const double rate = reports[i].device_tokens_per_s();
-    const double x = kLeft + 30.0 + (kWidth - 60.0) * static_cast<double>(i) / count;
-    const double y = kHeight * (1.0 - rate / top);
-    path += fmt::format("{}{:.2f} {:.2f}", i == 0 ? "M" : "L", x, y);
-    svg += fmt::format("<circle cx=\"{:.2f}\" cy=\"{:.2f}\" r=\"4\" fill=\"#4f86c6\"/>\n", x, y);
-    svg += text(x, y - 8.0, fmt::format("{:.1f}", rate), "middle");
-    svg += text(x, kHeight + 14.0, escaped(values[i]), "middle");
+  for (const SweepCurve& curve : curves) {
+    for (const SweepPoint& p : curve.points) most = std::max(most, p.device_tokens_per_s);
   }
-  svg += fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"#4f86c6\"/>\n", path);
-  svg += marked_line(kHeight * (1.0 - reports[0].device_tokens_per_s() / top), "#aaa", "the first");
+  const double top = 1.1 * most;
+  const bool is_alone = curves.size() == 1;
+  std::string svg =
+      svg_begin(kHeight + (is_alone ? 40.0 : 60.0)) + value_axis(top, 1.0, "tokens/s/GPU");
+  const auto count = static_cast<double>(std::max<size_t>(values.size(), 2) - 1);
+  const auto x_of = [&](size_t i) {
+    return kLeft + 30.0 + (kWidth - 60.0) * static_cast<double>(i) / count;
+  };
+  for (size_t i = 0; i < values.size(); ++i)
+    svg += text(x_of(i), kHeight + 14.0, escaped(values[i]), "middle");
+  double legend_x = kLeft;
+  for (size_t c = 0; c < curves.size(); ++c) {
+    const std::string_view color = kCurveColors[c % kCurveColors.size()];
+    const double cross_y = kHeight - 4.0 - 10.0 * static_cast<double>(c);
+    svg += curve_svg(curves[c], color, {.x_of = x_of, .top = top, .cross_y = cross_y}, is_alone);
+    if (is_alone) continue;
+    svg += rect(legend_x, kHeight + 42.0, 10.0, 10.0, color) +
+           text(legend_x + 14.0, kHeight + 51.0, escaped(curves[c].name));
+    legend_x += 30.0 + 6.5 * static_cast<double>(curves[c].name.size());
+  }
+  if (is_alone) {
+    const auto first = std::find_if(curves[0].points.begin(), curves[0].points.end(),
+                                    [](const SweepPoint& p) { return p.reason.empty(); });
+    svg += marked_line(kHeight * (1.0 - first->device_tokens_per_s / top), "#aaa", "the first");
+  }
   return svg + text(kLeft + kWidth / 2.0, kHeight + 32.0, escaped(key), "middle") + "</svg>\n";
 }
 

@@ -49,15 +49,26 @@ std::string memory_svg(std::span<const MemoryPoint> points, double step_s, doubl
 
 std::string breakdown_svg(const StepPrice& step);
 
-/// A curve of a sweep: tokens/s/GPU by point.
+/// A value of a sweep: its rate, or why it has none.
+struct SweepPoint {
+  double device_tokens_per_s = 0.0;
+  std::string reason;  ///< empty where there is a rate
+};
+
+struct SweepCurve {
+  std::string name;  ///< empty where there is no other
+  std::vector<SweepPoint> points;
+};
+
+/// tokens/s/GPU by value. REQUIRES: as many points as values in each curve, a rate in one of them.
 std::string sweep_svg(const std::string& key, std::span<const std::string> values,
-                      std::span<const Report> reports);
+                      std::span<const SweepCurve> curves);
 
 /// A page with the report's table and pictures.
 std::string step_page(const Report& report, std::span<const TimelineRow> rows,
                       std::span<const MemoryPoint> memory);
 
-/// A page with a sweep's table, as text, and its curve.
+/// A page with a sweep's table, as text, and its curves.
 std::string sweep_page(const std::string& title, const std::string& table, const std::string& svg);
 
 }  // namespace tokamak::price
