@@ -139,7 +139,8 @@ TEST(PriceBadInput, OptionsThatDoNotGoTogether) {
            Case{{"--sweep=gpus=8,16", "--write=x.toml"}, {"--write", "--sweep"}},
            Case{{"--sweep=gpus=8,16", "--sweep=gpus=32"}, {"--sweep", "twice"}},
            Case{{"--sweep=nvlink.bytes_per_s=1GB/s,-5GB/s"}, {"--sweep", "-5GB/s"}},
-           Case{{"--search", "--json"}, {"--json", "--search"}},
+           Case{{"--search", "--csv=x.csv"}, {"--csv", "--search"}},
+           Case{{"--search", "--sweep=gpus=8,16"}, {"--sweep", "--search"}},
            Case{{"--search", "--tokens=1e12"}, {"--tokens", "--search"}},
            Case{{"--search", "--all-ranks"}, {"--all-ranks", "--search"}},
        })

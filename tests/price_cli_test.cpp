@@ -101,6 +101,28 @@ TEST(PriceCli, SweepsNumbersKeysAndGpus) {
   EXPECT_LT(modes[0].at("memory").at("peak_bytes"), modes[1].at("memory").at("peak_bytes"));
 }
 
+TEST(PriceCli, ASearchAsJsonHasWhatItsTextHas) {
+  const ScratchFolder folder;
+  const Words words{"--model.flavor=debugmodel", "--cluster=h100", "--gpus=2", "--search",
+                    "--training.global_batch_size=4"};
+  Words with_json = words;
+  with_json.insert(with_json.end(), {"--json", "--write=a.toml"});
+  const auto json_run = plan(with_json, folder.path());
+  ASSERT_EQ(json_run.exit_code, 0) << json_run.err;
+  const Json best = parse_json(json_run.out, "search").at("best");
+  const std::string text = plan(words).out;
+  EXPECT_EQ(best.size(), 10U);
+  for (const Json& found : best) {
+    for (const char* part : {"mesh", "schedule", "recompute", "sharding", "precision", "reason"}) {
+      const std::string fact = found.value(part, "");
+      EXPECT_NE(text.find(fact), std::string::npos) << fact << "\n" << text;
+    }
+  }
+  const auto priced = run_program(
+      {TOK_PROGRAM, "plan", "a.toml", "--cluster=h100", "--gpus=2", "--json"}, folder.path());
+  EXPECT_EQ(parse_json(priced.out, "plan").at("step_time_s"), best[0].at("step_time_s"));
+}
+
 TEST(PriceCli, ListsMachinesAndTheirNumbers) {
   const auto list = plan({"--cluster", "list"});
   EXPECT_EQ(list.exit_code, 0) << list.err;

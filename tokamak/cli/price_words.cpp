@@ -97,7 +97,7 @@ void check_together(const PriceWords& words, const std::vector<std::string>& giv
     }
   };
   if (words.search) {
-    refuse({"--json", "--trace", "--html", "--csv", "--sweep", "--all-ranks", "--tokens"},
+    refuse({"--trace", "--html", "--csv", "--sweep", "--all-ranks", "--tokens"},
            "--search: price the plan that it writes");
   }
   if (!words.sweeps.empty()) refuse({"--trace", "--write"}, "--sweep, which prices many steps");
@@ -190,7 +190,7 @@ std::string price_help() {
          "model.converters say\n"
          "  --tokens N      how many to train for (1e12)\n"
          "  --all-ranks     price every rank, not the first of each pipeline stage\n"
-         "  --json          the table as JSON\n"
+         "  --json          what is printed as JSON: of a plan, a sweep or a search\n"
          "  --trace FILE    write the predicted step as a Chrome trace\n"
          "  --html FILE     write a page with pictures\n"
          "  --sweep KEY=A,B,...  a line for each value of a key of the machine or of the "

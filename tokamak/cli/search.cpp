@@ -72,8 +72,8 @@ int run_search(const PriceWords& words, const price::Machine& machine) {
   if (precision != price::Precision::kBf16) request.precisions.push_back(precision);
   const SearchResult result = search_plans(request);
   if (words.write) write_file_atomic(*words.write, config_toml(result.best[0].config));
-  fmt::print("{}", search_text(request, result));
-  if (words.write) {
+  fmt::print("{}", words.json ? search_json(request, result) : search_text(request, result));
+  if (words.write && !words.json) {
     const price::Precision linear = result.best[0].point.linear;
     fmt::print("wrote the first to {}{}\n", *words.write,
                linear == price::Precision::kFp4 ? "; price it with --precision fp4" : "");

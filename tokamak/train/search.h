@@ -51,4 +51,7 @@ std::string reason_text(const FoundPlan& better, const FoundPlan& other);
 /// The table of the best, with the reason why each beats the next.
 std::string search_text(const SearchRequest& request, const SearchResult& result);
 
+/// The same as one object; seconds, bytes, FLOP/s.
+std::string search_json(const SearchRequest& request, const SearchResult& result);
+
 }  // namespace tokamak

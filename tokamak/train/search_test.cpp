@@ -6,6 +6,7 @@
 #include "tokamak/config/describe.h"
 #include "tokamak/config/load.h"
 #include "tokamak/core/error.h"
+#include "tokamak/core/json.h"
 #include "tokamak/train/options.h"
 
 namespace tokamak {
@@ -49,6 +50,34 @@ TEST(Search, PutsTheFastestFirstAndSaysWhy) {
   EXPECT_NE(search_text(request, result).find("% faster than the next: "), std::string::npos);
 }
 
+TEST(Search, SaysTheSameAsJson) {
+  const SearchResult& result = small_result();
+  const Json json = parse_json(search_json(small_search(), result), "search");
+  EXPECT_EQ(json.at("gpus"), 8);
+  EXPECT_EQ(json.at("points"), result.num_points);
+  EXPECT_EQ(json.at("priced"), result.num_priced);
+  const Json& best = json.at("best");
+  ASSERT_EQ(best.size(), result.best.size());
+  for (size_t i = 0; i < best.size(); ++i) {
+    const FoundPlan& f = result.best[i];
+    EXPECT_EQ(best[i].at("mesh"), mesh_text(f.point.degrees));
+    EXPECT_EQ(best[i].at("degrees").at("dp_shard"), f.point.degrees.dp_shard);
+    EXPECT_EQ(best[i].at("step_time_s"), f.step.seconds);
+    EXPECT_EQ(best[i].at("memory").at("peak_bytes"), f.peak_bytes);
+    double sum = 0.0;
+    for (const auto& [name, seconds] : best[i].at("time_s").items()) sum += seconds.get<double>();
+    EXPECT_NEAR(sum, f.step.seconds, 1e-9 * sum);
+    const Json& flops = best[i].at("flops");
+    ASSERT_EQ(flops.size(), 1U);
+    EXPECT_DOUBLE_EQ(flops[0].at("mfu").get<double>() * best[i].at("peak_flops").get<double>(),
+                     flops[0].at("flops_per_token").get<double>() *
+                         best[i].at("tokens_per_s_per_gpu").get<double>());
+    if (i + 1 == best.size()) break;
+    EXPECT_EQ(best[i].at("reason"), reason_text(f, result.best[i + 1]));
+  }
+  EXPECT_FALSE(best.back().contains("reason"));
+}
+
 TEST(Search, WritesAFileThatTrainLoads) {
   for (const FoundPlan& f : small_result().best) {
     const Config loaded = parse_toml_text(config_toml(f.config), "best.toml").config;
@@ -61,7 +90,9 @@ TEST(Search, WritesAFileThatTrainLoads) {
 TEST(Search, IsTheSameForAnyNumberOfThreads) {
   SearchRequest request = small_search();
   request.num_threads = 1;
-  EXPECT_EQ(search_text(request, search_plans(request)), search_text(request, small_result()));
+  const SearchResult again = search_plans(request);
+  EXPECT_EQ(search_text(request, again), search_text(request, small_result()));
+  EXPECT_EQ(search_json(request, again), search_json(request, small_result()));
 }
 
 TEST(Search, TriesFp8WhereAsked) {

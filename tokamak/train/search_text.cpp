@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include "tokamak/core/bytes.h"
+#include "tokamak/core/json.h"
+#include "tokamak/train/mesh_options.h"
 #include "tokamak/train/options.h"
 #include "tokamak/train/search.h"
 
@@ -13,6 +15,62 @@ namespace {
 std::string recompute_text(RecomputeChoice choice) {
   constexpr const char* kNames[] = {"none", "selective op", "full"};
   return kNames[static_cast<size_t>(choice)];
+}
+
+int num_layers(const SearchRequest& request) {
+  return static_cast<int>(spec_of(request.config).num_layers);
+}
+
+double device_tokens_per_s(const SearchRequest& request, const SearchResult& result,
+                           const FoundPlan& found) {
+  return result.tokens_per_step / found.step.seconds / static_cast<double>(request.num_gpus);
+}
+
+double peak_flops(const SearchRequest& request, const FoundPlan& found) {
+  return request.machine.device.peak_flops[static_cast<size_t>(found.point.linear)];
+}
+
+OrderedJson degrees_json(const Degrees& degrees) {
+  const Mesh mesh = mesh_of(degrees);
+  OrderedJson json;
+  for (size_t a = 0; a < kNumMeshAxes; ++a)
+    json[std::string(name_of(static_cast<MeshAxis>(a)))] = mesh.degrees[a];
+  return json;
+}
+
+OrderedJson time_json(const price::StepPrice& step) {
+  OrderedJson json;
+  for (size_t c = 0; c < price::kNumCategories; ++c)
+    json[std::string(name_of(static_cast<price::Category>(c)))] = step.by_category[c];
+  return json;
+}
+
+OrderedJson plan_json(const SearchRequest& request, const SearchResult& result, size_t i) {
+  const FoundPlan& f = result.best[i];
+  const double rate = device_tokens_per_s(request, result, f);
+  const double flops = rate * result.flops_per_token;
+  OrderedJson json = {
+      {"mesh", mesh_text(f.point.degrees)},
+      {"degrees", degrees_json(f.point.degrees)},
+      {"schedule", schedule_text(f.point, num_layers(request))},
+      {"microbatch", f.point.microbatch},
+      {"num_microbatches", f.point.num_microbatches},
+      {"recompute", recompute_text(f.point.recompute)},
+      {"sharding", sharding_text(f.point)},
+      {"precision", std::string(name_of(f.point.linear))},
+      {"step_time_s", f.step.seconds},
+      {"tokens_per_s", result.tokens_per_step / f.step.seconds},
+      {"tokens_per_s_per_gpu", rate},
+      {"peak_flops", peak_flops(request, f)},
+      {"flops",
+       {{{"formula", "torchtitan"},
+         {"flops_per_token", result.flops_per_token},
+         {"flops_per_s_per_gpu", flops},
+         {"mfu", flops / peak_flops(request, f)}}}},
+      {"time_s", time_json(f.step)},
+      {"memory", {{"peak_bytes", f.peak_bytes}, {"limit_bytes", result.memory_limit_bytes}}}};
+  if (i + 1 < result.best.size()) json["reason"] = reason_text(f, result.best[i + 1]);
+  return json;
 }
 
 }  // namespace
@@ -42,23 +100,36 @@ std::string search_text(const SearchRequest& request, const SearchResult& result
       "plans; MFU as torchtitan counts\n",
       result.num_points, request.num_gpus, request.machine.name, result.num_fitting,
       result.memory_limit_bytes / kGiB, result.num_probes, result.num_priced);
-  const int num_layers = static_cast<int>(spec_of(request.config).num_layers);
   for (size_t i = 0; i < result.best.size(); ++i) {
     const FoundPlan& f = result.best[i];
-    const double rate =
-        result.tokens_per_step / f.step.seconds / static_cast<double>(request.num_gpus);
-    const double peak = request.machine.device.peak_flops[static_cast<size_t>(f.point.linear)];
+    const double rate = device_tokens_per_s(request, result, f);
     text += fmt::format(
         "{:>2}  {:9.3f} s  {:8.0f} tokens/s/GPU  MFU {:5.2f} %  {:6.1f} GiB  {}; {}; recompute {}, "
         "{}, {}\n",
-        i + 1, f.step.seconds, rate, 100.0 * rate * result.flops_per_token / peak,
+        i + 1, f.step.seconds, rate, 100.0 * rate * result.flops_per_token / peak_flops(request, f),
         static_cast<double>(f.peak_bytes) / kGiB, mesh_text(f.point.degrees),
-        schedule_text(f.point, num_layers), recompute_text(f.point.recompute),
+        schedule_text(f.point, num_layers(request)), recompute_text(f.point.recompute),
         sharding_text(f.point), name_of(f.point.linear));
     if (i + 1 < result.best.size())
       text += fmt::format("      {}\n", reason_text(f, result.best[i + 1]));
   }
   return text;
+}
+
+std::string search_json(const SearchRequest& request, const SearchResult& result) {
+  OrderedJson best = OrderedJson::array();
+  for (size_t i = 0; i < result.best.size(); ++i) best.push_back(plan_json(request, result, i));
+  const ModelSpec model = spec_of(request.config);
+  const OrderedJson json = {{"model", fmt::format("{} {}", model.name, model.flavor)},
+                            {"machine", request.machine.name},
+                            {"gpus", request.num_gpus},
+                            {"tokens_per_step", result.tokens_per_step},
+                            {"points", result.num_points},
+                            {"fitting", result.num_fitting},
+                            {"probes", result.num_probes},
+                            {"priced", result.num_priced},
+                            {"best", best}};
+  return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 }  // namespace tokamak
