@@ -1,5 +1,7 @@
 #include "tokamak/cli/price.h"
 
+#include <chrono>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -11,6 +13,16 @@
 
 namespace tokamak::cli {
 namespace {
+
+// A line on stderr every two seconds.
+Progress progress_on_stderr() {
+  using Clock = std::chrono::steady_clock;
+  return [last = Clock::now()](std::string_view what, int64_t done, int64_t total) mutable {
+    if (Clock::now() - last < std::chrono::seconds(2)) return;
+    last = Clock::now();
+    fmt::print(stderr, "{} of {} {}\n", done, total, what);
+  };
+}
 
 void print_machines() {
   for (const std::string& name : price::machine_names()) {
@@ -55,7 +67,8 @@ std::optional<PriceRequest> request_of(const PriceWords& words, const PricePoint
                       .machine = point.machine,
                       .linear = precision.value_or(linear_precision(run->config)),
                       .all_ranks = words.all_ranks,
-                      .wants_spans = words.sweeps.empty() && (words.trace || words.html)};
+                      .wants_spans = words.sweeps.empty() && (words.trace || words.html),
+                      .progress = words.all_ranks ? progress_on_stderr() : Progress()};
 }
 
 int run_price(const PriceWords& words) {

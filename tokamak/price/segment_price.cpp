@@ -9,11 +9,12 @@ bool runs(const Task& task, bool is_last) {
   return is_last || task.when != When::kLastMicrobatch;
 }
 
-SegmentPrices::SegmentPrices(const Plan& plan, const Machine& machine, const PriceOptions& options)
+SegmentPrices::SegmentPrices(const Plan& plan, const GroupTable& groups, const Machine& machine,
+                             const PriceOptions& options)
     : plan_(plan),
       machine_(machine),
       options_(options),
-      times_(plan.groups, machine, options),
+      times_(groups, machine, options),
       streams_{{0, 0}},
       costs_(plan.segments.size()),
       flows_(plan.segments.size()),

@@ -32,8 +32,12 @@ struct SegmentRun {
 /// Prices the segments of one plan, each run once.
 class SegmentPrices {
  public:
-  /// All must outlive it.
-  SegmentPrices(const Plan& plan, const Machine& machine, const PriceOptions& options);
+  /// All must outlive it; `groups` are those of the plan, or of another rank that has it.
+  SegmentPrices(const Plan& plan, const GroupTable& groups, const Machine& machine,
+                const PriceOptions& options);
+
+  SegmentPrices(const Plan& plan, const Machine& machine, const PriceOptions& options)
+      : SegmentPrices(plan, plan.groups, machine, options) {}
 
   /// Where power is a matter of the whole step: sets the clocks of a step that runs each segment
   /// so often, tasks of blocks `block_weight` of the options times as often. REQUIRES: nothing is

@@ -13,6 +13,10 @@
 namespace tokamak::price {
 namespace {
 
+const GroupTable& groups_of(const PricedRank& rank) {
+  return rank.groups != nullptr ? *rank.groups : rank.plan->groups;
+}
+
 // Which communication of which ranks meets which.
 class Meetings {
  public:
@@ -20,7 +24,7 @@ class Meetings {
     std::map<std::pair<std::vector<int>, std::string>, int> numbers;
     for (const PricedRank& rank : ranks) {
       auto& groups = groups_.emplace_back();
-      for (const GroupTable::Entry& group : rank.plan->groups.entries) {
+      for (const GroupTable::Entry& group : groups_of(rank).entries) {
         const int next = static_cast<int>(numbers.size());
         groups.push_back(numbers.emplace(std::pair(group.ranks, group.name), next).first->second);
       }
@@ -71,7 +75,7 @@ class RankStep {
            const PriceOptions& options, Meetings& meetings)
       : plan_(*rank.plan),
         index_(index),
-        prices_(plan_, machine, options),
+        prices_(plan_, groups_of(rank), machine, options),
         meetings_(meetings),
         software_(machine.software) {
     for (const Segment& segment : plan_.segments) {
@@ -264,7 +268,7 @@ class RankStep {
 
 StepPrice price_step(std::span<const PricedRank> ranks, int num_microbatches,
                      const Machine& machine, const PriceOptions& options,
-                     std::vector<PricedSpan>* spans) {
+                     std::vector<PricedSpan>* spans, const Progress& progress) {
   TOK_CHECK(!ranks.empty(), "no rank to price");
   Meetings meetings(ranks);
   std::vector<RankStep> steps;
@@ -273,11 +277,13 @@ StepPrice price_step(std::span<const PricedRank> ranks, int num_microbatches,
   for (size_t r = 0; r < ranks.size(); ++r) {
     steps.emplace_back(ranks[r], r, num_microbatches, machine, options, meetings);
     works.push_back(std::move(steps.back().works));
+    if (progress) progress("ranks laid out", std::ssize(works), std::ssize(ranks));
   }
   const std::vector<RankTimes> times =
       run_streams(works, meetings.sizes(),
                   {.compute = machine.software.compute_slowdown,
-                   .communication = machine.software.collective_slowdown});
+                   .communication = machine.software.collective_slowdown},
+                  progress);
   StepPrice price;
   for (const RankTimes& t : times) price.seconds = std::max(price.seconds, t.last_s);
   price.seconds += machine.software.step_overhead_s;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tokamak/core/progress.h"
 #include "tokamak/graph/plan.h"
 #include "tokamak/price/task_time.h"
 
@@ -15,7 +16,8 @@ namespace tokamak::price {
 /// One rank that stands for all that do the same: one of each pipeline stage, or all.
 struct PricedRank {
   const Plan* plan = nullptr;
-  int rank = 0;  ///< of the world
+  int rank = 0;                        ///< of the world
+  const GroupTable* groups = nullptr;  ///< in place of the plan's, where ranks share a plan
 };
 
 struct PricedSpan {
@@ -43,6 +45,6 @@ struct StepPrice {
 /// other for ever.
 StepPrice price_step(std::span<const PricedRank> ranks, int num_microbatches,
                      const Machine& machine, const PriceOptions& options,
-                     std::vector<PricedSpan>* spans = nullptr);
+                     std::vector<PricedSpan>* spans = nullptr, const Progress& progress = {});
 
 }  // namespace tokamak::price

@@ -110,7 +110,11 @@ class RankLoop {
     }
   }
 
-  bool is_finished() const { return num_done_ == rank_.works.size(); }
+  size_t num_done() const { return num_done_; }
+
+  size_t num_works() const { return rank_.works.size(); }
+
+  bool is_finished() const { return num_done() == num_works(); }
 
   std::string describe_stuck() const {
     std::string text;
@@ -220,12 +224,15 @@ class Loop {
     for (const RankWorks& rank : ranks) loops_.emplace_back(rank, slowdown);
   }
 
-  std::vector<RankTimes> run() {
+  std::vector<RankTimes> run(const Progress& progress) {
+    constexpr int64_t kEventsBetween = int64_t{1} << 16;
+    int64_t num_events = 0;
     for (int r = 0; r < std::ssize(loops_); ++r) {
       start(r, 0.0);
       settle(0.0);
     }
     while (!events_.empty()) {
+      if (progress && ++num_events % kEventsBetween == 0) tell(progress);
       const Event event = events_.top();
       events_.pop();
       RankLoop& loop = loops_[static_cast<size_t>(event.rank)];
@@ -255,6 +262,16 @@ class Loop {
       return time_s != other.time_s ? time_s > other.time_s : rank > other.rank;
     }
   };
+
+  void tell(const Progress& progress) const {
+    size_t done = 0;
+    size_t total = 0;
+    for (const RankLoop& loop : loops_) {
+      done += loop.num_done();
+      total += loop.num_works();
+    }
+    progress("works ended", static_cast<int64_t>(done), static_cast<int64_t>(total));
+  }
 
   void touch(int rank) {
     if (is_dirty_[static_cast<size_t>(rank)] != 0) return;
@@ -335,8 +352,8 @@ int RankWorks::add(Work work, std::span<const int> after) {
 }
 
 std::vector<RankTimes> run_streams(std::span<const RankWorks> ranks, std::span<const int> meetings,
-                                   const Slowdown& slowdown) {
-  return Loop(ranks, meetings, slowdown).run();
+                                   const Slowdown& slowdown, const Progress& progress) {
+  return Loop(ranks, meetings, slowdown).run(progress);
 }
 
 }  // namespace tokamak::price

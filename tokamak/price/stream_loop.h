@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "tokamak/core/progress.h"
 #include "tokamak/price/task_time.h"
 
 namespace tokamak::price {
@@ -58,6 +59,6 @@ struct RankTimes {
 /// Runs all ranks together. `meetings`: members by meeting. Throws Bug where ranks wait for each
 /// other for ever.
 std::vector<RankTimes> run_streams(std::span<const RankWorks> ranks, std::span<const int> meetings,
-                                   const Slowdown& slowdown);
+                                   const Slowdown& slowdown, const Progress& progress = {});
 
 }  // namespace tokamak::price

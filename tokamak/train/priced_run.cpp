@@ -27,7 +27,7 @@ PricedRun price_run(const PriceRequest& request) {
                       .arch = request.machine.device.arch,
                       .deterministic = config.debug.deterministic};
   using Which = PlannedRanks::Which;
-  const Which which = request.all_ranks     ? Which::kAll
+  const Which which = request.all_ranks     ? (request.wants_spans ? Which::kOwnAll : Which::kAll)
                       : request.wants_spans ? Which::kOwnStages
                                             : Which::kStages;
   const ModelSpec model = spec_of(config);
@@ -37,14 +37,15 @@ PricedRun price_run(const PriceRequest& request) {
       .model = model,
       .batch = batch_sizes(config, request.degrees),
       .planned = PlannedRanks(model, shape_of(config, model, {.degrees = request.degrees}), target,
-                              which, place)};
+                              which, place, request.progress)};
   std::vector<price::PricedRank> ranks;
   for (const PlannedRanks::Rank& r : priced.planned.ranks())
-    ranks.push_back({.plan = r.plan, .rank = r.rank});
+    ranks.push_back({.plan = r.plan, .rank = r.rank, .groups = r.groups});
   priced.options = {.linear = request.linear, .device_graphs = ranks[0].plan->device_graphs};
   const price::Machine machine = price::slowest_of(request.machine, request.degrees.world());
   priced.step = price::price_step(ranks, static_cast<int>(priced.batch.num_microbatches), machine,
-                                  priced.options, request.wants_spans ? &priced.spans : nullptr);
+                                  priced.options, request.wants_spans ? &priced.spans : nullptr,
+                                  request.progress);
   priced.tokens_per_step =
       static_cast<double>(priced.batch.global) * static_cast<double>(config.training.seq_len);
   priced.memory_limit_bytes = memory_limit(request.machine);

@@ -18,6 +18,7 @@ struct PriceRequest {
   price::Precision linear = price::Precision::kBf16;  ///< of products inside blocks
   bool all_ranks = false;    ///< else the first rank of each pipeline stage
   bool wants_spans = false;  ///< then every rank is planned by itself, for its labels
+  Progress progress;
 };
 
 struct PricedRun {

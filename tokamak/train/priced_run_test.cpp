@@ -1,7 +1,9 @@
 #include "tokamak/train/priced_run.h"
 
 #include <chrono>
+#include <map>
 #include <numeric>
+#include <set>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -177,6 +179,69 @@ TEST(PricedRun, TwinsCostWhatTheirOwnPlansCost) {
       EXPECT_EQ(twins.planned.ranks()[r].peak_bytes(), own.planned.ranks()[r].peak_bytes())
           << c.schedule << " " << r;
   }
+}
+
+// Of all ranks, where plans are shared and where each rank has its own.
+TEST(PricedRun, RanksThatShareAPlanCostWhatTheirOwnPlansCost) {
+  struct Case {
+    Degrees degrees;
+    const char* sharding = "fsdp";
+  };
+
+  for (const Case& c :
+       {Case{{.dp_shard = 12}}, Case{{.dp_replicate = 3, .dp_shard = 4}},
+        Case{{.dp_shard = 4, .tp = 2}, "zero1"}, Case{{.dp_replicate = 4, .tp = 2}, "ddp"},
+        Case{{.dp_shard = 3, .tp = 3}}, Case{{.dp_replicate = 2, .tp = 16}},
+        Case{{.pp = 5, .dp_shard = 2, .cp = 2, .tp = 2}},
+        Case{{.pp = 2, .dp_replicate = 2, .dp_shard = 2, .cp = 2, .tp = 4}},
+        Case{{.dp_shard = 12, .tp = 2}}}) {
+    PriceRequest request = request_of({"--model.flavor=debugmodel", "--training.seq_len=2048"}, 1);
+    ParallelismConfig& p = request.config.parallelism;
+    p.pipeline_parallel_degree = c.degrees.pp;
+    p.data_parallel_replicate_degree = c.degrees.dp_replicate;
+    p.data_parallel_shard_degree = c.degrees.dp_shard;
+    p.context_parallel_degree = c.degrees.cp;
+    p.tensor_parallel_degree = c.degrees.tp;
+    p.data_parallel_type = c.sharding;
+    request.config.training.local_batch_size = c.degrees.pp + 1;
+    validate(request.config, c.degrees.world());
+    request.degrees = resolve_degrees(p, c.degrees.world());
+    request.all_ranks = true;
+    const PricedRun shared = price_run(request);
+    request.wants_spans = true;
+    const PricedRun own = price_run(request);
+    const std::string name = mesh_text(c.degrees);
+    ASSERT_EQ(shared.planned.ranks().size(), own.planned.ranks().size()) << name;
+    std::set<const Plan*> plans;
+    for (size_t r = 0; r < own.planned.ranks().size(); ++r) {
+      const PlannedRanks::Rank& a = shared.planned.ranks()[r];
+      const PlannedRanks::Rank& b = own.planned.ranks()[r];
+      EXPECT_EQ(a.rank, b.rank) << name;
+      EXPECT_EQ(a.groups->entries, b.groups->entries) << name << " " << r;
+      EXPECT_EQ(a.peak_bytes(), b.peak_bytes()) << name << " " << r;
+      plans.insert(a.plan);
+    }
+    EXPECT_LT(plans.size(), own.planned.ranks().size()) << name;
+    EXPECT_EQ(shared.step.seconds, own.step.seconds) << name;
+    EXPECT_EQ(shared.step.by_category, own.step.by_category) << name;
+    EXPECT_EQ(shared.step.bubble_s, own.step.bubble_s) << name;
+    EXPECT_EQ(shared.step.events, own.step.events) << name;
+    EXPECT_EQ(shared.planned.fullest().rank, own.planned.fullest().rank) << name;
+  }
+}
+
+TEST(PricedRun, TellsHowFarItIs) {
+  PriceRequest request = small_mesh();
+  request.all_ranks = true;
+  std::map<std::string, int64_t> told;
+  request.progress = [&](std::string_view what, int64_t done, int64_t total) {
+    EXPECT_GT(done, told[std::string(what)]) << what;
+    EXPECT_LE(done, total) << what;
+    told[std::string(what)] = done;
+  };
+  price_run(request);
+  EXPECT_EQ(told.at("ranks planned"), 32);
+  EXPECT_EQ(told.at("ranks laid out"), 32);
 }
 
 TEST(PricedRun, CategoriesSumToTheStepAndReportsRepeat) {
