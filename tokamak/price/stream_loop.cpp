@@ -45,6 +45,7 @@ class RankLoop {
       order_[static_cast<size_t>(streams_[static_cast<size_t>(rank.works[w].stream)].end++)] =
           static_cast<int>(w);
     is_done_.assign(rank.works.size(), 0);
+    for (Stream& stream : streams_) load_head(stream);
     times.begin_s.assign(rank.works.size(), 0.0);
     times.end_s.assign(rank.works.size(), 0.0);
   }
@@ -64,16 +65,16 @@ class RankLoop {
   }
 
   /// The stream of a head that can begin now, or -1.
-  int startable(size_t from) const {
+  int startable(size_t from) {
     for (size_t s = from; s < streams_.size(); ++s) {
-      const Stream& stream = streams_[s];
+      Stream& stream = streams_[s];
       if (stream.next == stream.end || stream.is_running || stream.has_arrived) continue;
-      if (has_all(head(stream))) return static_cast<int>(s);
+      if (has_all(stream)) return static_cast<int>(s);
     }
     return -1;
   }
 
-  const Work& head(int stream) const { return head(streams_[static_cast<size_t>(stream)]); }
+  const Work& head(int stream) const { return streams_[static_cast<size_t>(stream)].head; }
 
   void arrive(int stream, double now) {
     account(now);
@@ -88,7 +89,7 @@ class RankLoop {
     stream.has_arrived = false;
     stream.finish_s = now + seconds;
     times.begin_s[static_cast<size_t>(order_[static_cast<size_t>(stream.next)])] = now;
-    count(head(stream), 1);
+    count(stream.head, 1);
     if (seconds == 0.0) finish(stream, now);
   }
 
@@ -98,7 +99,7 @@ class RankLoop {
     next_s_ = kNever;
     for (Stream& stream : streams_) {
       if (!stream.is_running) continue;
-      const Work& work = head(stream);
+      const Work& work = stream.head;
       if (work.is_shared || (held_ > 0 && !is_communication(work)) || stream.factor != 1.0) {
         const double factor = factor_of(work, contends);
         if (factor != stream.factor) {
@@ -136,15 +137,29 @@ class RankLoop {
     bool has_arrived = false;
     double finish_s = 0.0;
     double factor = 1.0;
+    Work head;           // works[order_[next]]: of many ranks, none is near when its time comes
+    int num_met = 0;     // of the head's waits
+    int blocked_by = 0;  // the first that is not known to have ended
   };
 
-  const Work& head(const Stream& stream) const {
-    return rank_.works[static_cast<size_t>(order_[static_cast<size_t>(stream.next)])];
+  void load_head(Stream& stream) {
+    if (stream.next == stream.end) return;
+    stream.head = rank_.works[static_cast<size_t>(order_[static_cast<size_t>(stream.next)])];
+    stream.num_met = 0;
+    load_wait(stream);
   }
 
-  bool has_all(const Work& work) const {
-    for (int w = work.first_wait; w < work.first_wait + work.num_waits; ++w) {
-      if (is_done_[static_cast<size_t>(rank_.waits[static_cast<size_t>(w)])] == 0) return false;
+  void load_wait(Stream& stream) const {
+    if (stream.num_met == stream.head.num_waits) return;
+    const int w = stream.head.first_wait + stream.num_met;
+    stream.blocked_by = rank_.waits[static_cast<size_t>(w)];
+  }
+
+  bool has_all(Stream& stream) const {
+    while (stream.num_met < stream.head.num_waits) {
+      if (is_done_[static_cast<size_t>(stream.blocked_by)] == 0) return false;
+      ++stream.num_met;
+      load_wait(stream);
     }
     return true;
   }
@@ -166,7 +181,7 @@ class RankLoop {
 
   void finish(Stream& stream, double now) {
     const int w = order_[static_cast<size_t>(stream.next)];
-    const Work& work = rank_.works[static_cast<size_t>(w)];
+    const Work& work = stream.head;
     count(work, -1);
     if (work.holds && work.meeting >= 0) --held_;
     times.end_s[static_cast<size_t>(w)] = now;
@@ -176,6 +191,7 @@ class RankLoop {
     stream.is_running = false;
     stream.factor = 1.0;
     ++stream.next;
+    load_head(stream);
   }
 
   // What the time since the last change was spent on.
@@ -195,7 +211,7 @@ class RankLoop {
 
   Category running_category() const {
     for (const Stream& stream : streams_) {
-      if (stream.is_running && !is_communication(head(stream))) return head(stream).category;
+      if (stream.is_running && !is_communication(stream.head)) return stream.head.category;
     }
     return Category::kBubble;
   }
@@ -288,7 +304,7 @@ class Loop {
       to_start_.pop_back();
       RankLoop& loop = loops_[static_cast<size_t>(rank)];
       for (int s = loop.startable(0); s >= 0;) {
-        const Work& work = loop.head(s);
+        const Work work = loop.head(s);  // begin() may go on to the next
         if (work.meeting < 0) {
           loop.begin(s, work.seconds, now);
           // A point in time may let another stream go on.
