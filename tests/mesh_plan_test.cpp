@@ -307,6 +307,20 @@ TEST(GatheredMemory, differs_where_context_parallel_ranks_do) {
   EXPECT_NE(ranks[0], ranks[1]);
 }
 
+// The first of two ranks has a word more.
+TEST(GatheredMemory, differs_where_a_vocabulary_does_not_divide) {
+  MeshCase c = traffic_case();
+  c.distribute.mesh.degrees = {1, 1, 1, 1, 2};
+  c.distribute.gather_again = true;
+  for (const bool is_even : {true, false}) {
+    c.model.vocab_size = is_even ? 8192 : 8193;
+    const auto ranks = gather_layouts(c);
+    ASSERT_EQ(ranks[0].size(), 1U);
+    EXPECT_EQ(ranks[0].begin()->first, "tp again");
+    EXPECT_EQ(ranks[0] == ranks[1], is_even);
+  }
+}
+
 // A gather writes chunks where they belong; a ring's are joined by a copy, so that one more
 // gathered value and a chunk may be there at once.
 TEST(AsyncTensorParallelPlan, takes_no_more_memory) {

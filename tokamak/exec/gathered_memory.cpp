@@ -1,7 +1,6 @@
 #include "tokamak/exec/gathered_memory.h"
 
-#include "tokamak/core/error.h"
-#include "tokamak/ops/collective.h"
+#include "tokamak/ops/gather_groups.h"
 
 namespace tokamak {
 namespace {
@@ -22,48 +21,31 @@ class Digest {
   uint64_t hash_ = 0xCBF29CE484222325;
 };
 
-struct GroupUse {
-  Digest digest;
-  bool gathers = false;
-  bool does_else = false;
-};
-
-bool gathers_beside_compute(const Task& task) {
-  return task.rules == &kRules<AllGather> && task.stream != 0 &&
-         task.in[0].arena == ArenaKind::kScratch && task.out[0].arena == ArenaKind::kScratch;
-}
-
-void add(const Task& task, std::vector<GroupUse>& uses) {
-  if (!task.rules->is_communication) return;
-  GroupUse& use = uses.at(static_cast<size_t>(task.rules->group(task.op.get()).id));
-  if (!gathers_beside_compute(task)) {
-    use.does_else = true;
-    return;
-  }
-  use.gathers = true;
-  for (const Operand* x : {&task.in[0], &task.out[0]}) use.digest.add(x->offset);
-  use.digest.add(task.in[0].type.bytes());
+void add(const Task& task, std::vector<Digest>& digests) {
+  if (!gathers_beside_compute(task)) return;
+  Digest& digest = digests.at(static_cast<size_t>(task.rules->group(task.op.get()).id));
+  for (const Operand* x : {&task.in[0], &task.out[0]}) digest.add(x->offset);
+  digest.add(task.in[0].type.bytes());
 }
 
 }  // namespace
 
 std::vector<GatheredMemory> gathered_memory(std::span<const Plan* const> plans,
                                             const Memory& memory) {
-  std::vector<GroupUse> uses(plans[0]->groups.entries.size());
+  const std::vector<bool> gathers = gather_groups(plans);
+  std::vector<Digest> digests(gathers.size());
   for (const Plan* plan : plans) {
-    TOK_CHECK(plan->groups.entries == plans[0]->groups.entries, "plans of other groups");
     for (const Segment& segment : plan->segments) {
-      for (const Task& task : segment.tasks) add(task, uses);
+      for (const Task& task : segment.tasks) add(task, digests);
     }
   }
-  std::vector<GatheredMemory> found(uses.size());
-  for (size_t id = 0; id < uses.size(); ++id) {
-    if (!uses[id].gathers || uses[id].does_else) continue;
-    const int64_t bytes = memory.bytes(ArenaKind::kScratch);
-    uses[id].digest.add(bytes);
-    found[id] = {.base = memory.base(ArenaKind::kScratch),
-                 .bytes = bytes,
-                 .layout = uses[id].digest.value()};
+  const int64_t bytes = memory.bytes(ArenaKind::kScratch);
+  std::vector<GatheredMemory> found(gathers.size());
+  for (size_t id = 0; id < found.size(); ++id) {
+    if (!gathers[id]) continue;
+    digests[id].add(bytes);
+    found[id] = {
+        .base = memory.base(ArenaKind::kScratch), .bytes = bytes, .layout = digests[id].value()};
   }
   return found;
 }

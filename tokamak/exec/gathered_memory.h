@@ -11,7 +11,7 @@
 namespace tokamak {
 
 /// By group id of `plans`, which share their groups: the scratch arena, where all that a group does
-/// is to gather from scratch to scratch on another stream than the first; else none.
+/// is to gather beside compute (ops/gather_groups.h); else none.
 std::vector<GatheredMemory> gathered_memory(std::span<const Plan* const> plans,
                                             const Memory& memory);
 
