@@ -171,16 +171,24 @@ double gemm_seconds(int64_t m, int64_t n, int64_t k, double bytes, Precision pre
   const double rate = product_rate(machine, precision) * alignment_share(m, n, k, precision, d);
   const double overhead = depth_overhead(d, precision);
   const int free_sms = std::max(1, d.num_sms - run.held_sms);
+  // Tiles are chosen for the whole device, whoever holds a part of it.
   double best = HUGE_VAL;
+  double taken = HUGE_VAL;
   for (const GemmTile& tile : d.tiles) {
     for (int splits = 1; splits <= kMostSplits; splits *= 2) {
-      best = std::min(best, tile_seconds(tile, m, n, k, splits, rate, overhead, d, free_sms) +
-                                split_seconds(m, n, splits, machine));
+      const auto on = [&](int num_sms) {
+        return tile_seconds(tile, m, n, k, splits, rate, overhead, d, num_sms) +
+               split_seconds(m, n, splits, machine);
+      };
+      const double alone = on(d.num_sms);
+      if (alone >= best) continue;
+      best = alone;
+      taken = run.held_sms > 0 ? on(free_sms) : alone;
     }
   }
   TOK_REQUIRE(!d.tiles.empty(), "{}: {} has no tiles of products", machine.name, d.name);
   const double sustained = d.memory_power > 0.0 ? 0.0 : sustained_seconds(m, n, k, precision, d);
-  return std::max({best / run.rate, sustained, memory_seconds(bytes, machine)});
+  return std::max({taken / run.rate, sustained, memory_seconds(bytes, machine)});
 }
 
 double memory_seconds(double bytes, const Machine& machine) {
