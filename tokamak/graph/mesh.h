@@ -24,12 +24,18 @@ struct AxisSet {
   constexpr AxisSet() = default;
 
   constexpr AxisSet(std::initializer_list<MeshAxis> axes) {
-    for (const MeshAxis a : axes) bits |= static_cast<uint8_t>(1U << static_cast<unsigned>(a));
+    for (const MeshAxis a : axes) add(a);
+  }
+
+  constexpr void add(MeshAxis axis) {
+    bits |= static_cast<uint8_t>(1U << static_cast<unsigned>(axis));
   }
 
   constexpr bool contains(MeshAxis axis) const {
     return ((bits >> static_cast<unsigned>(axis)) & 1U) != 0;
   }
+
+  constexpr bool meets(AxisSet other) const { return (bits & other.bits) != 0; }
 
   bool operator==(const AxisSet&) const = default;
 };

@@ -108,9 +108,10 @@ struct Software {
   double host_block_s = 0.0;
   /// 1 = the host launches kernels of later blocks beside those that run; 0 = none but of a block.
   int host_ahead = 1;
-  double collective_call_s = 0.0;    ///< of the host, of each collective, that nothing hides
-  double compute_slowdown = 1.0;     ///< of kernels beside a collective
-  double collective_slowdown = 1.0;  ///< of a collective beside kernels
+  double collective_call_s = 0.0;     ///< of the host, of each collective, that nothing hides
+  double compute_slowdown = 1.0;      ///< of kernels beside a collective
+  double collective_slowdown = 1.0;   ///< of a collective beside kernels
+  double copy_engine_slowdown = 1.0;  ///< of kernels beside a gather by copy engines
   /// Of kernels beside a pipeline's message, from when its kernel waits for the other end.
   double message_slowdown = 1.0;
   /// Multiprocessors that such a message holds: products and attention run on the others.

@@ -134,6 +134,7 @@ void add_software(std::vector<MachineKey>& out) {
   keys.add<&Software::collective_call_s>("collective_call_s", kSeconds, 0, kMaxShort);
   keys.add<&Software::compute_slowdown>("compute_slowdown", kNone, 1.0, 100);
   keys.add<&Software::collective_slowdown>("collective_slowdown", kNone, 1.0, 100);
+  keys.add<&Software::copy_engine_slowdown>("copy_engine_slowdown", kNone, 1.0, 100);
   keys.add<&Software::message_slowdown>("message_slowdown", kNone, 1.0, 100);
   keys.add<&Software::message_sms>("message_sms", kNone, 0, 1e4);
   keys.add<&Software::step_overhead_s>("step_overhead_s", kSeconds, 0, kMaxLong);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "tokamak/ops/gather_groups.h"
+
 namespace tokamak::price {
 
 bool runs(const Task& task, bool is_last) {
@@ -24,6 +26,10 @@ SegmentPrices::SegmentPrices(const Plan& plan, const GroupTable& groups, const M
     for (const Task& task : segment.tasks)
       streams_.emplace(task.stream, static_cast<int>(streams_.size()));
   }
+  const Plan* const plans[] = {&plan};
+  if (options.copy_engines) copied_ = gather_groups(plans);
+  for (size_t g = 0; g < copied_.size(); ++g)
+    copied_[g] = copied_[g] && !groups.entries[g].axes.meets(options.unlike);
 }
 
 const std::vector<Cost>& SegmentPrices::costs(size_t segment) {
@@ -59,6 +65,11 @@ void SegmentPrices::add_power(int segment, double runs, double block_weight, Pow
     const TaskRun how{.casts = flow.casts[t] != 0, .is_low = flow.is_low[t] != 0};
     times_.add_power(tasks[t], costs(s)[t], how, runs * weight, use);
   }
+}
+
+bool SegmentPrices::is_by_copy_engine(const Task& task) const {
+  if (copied_.empty() || !task.rules->is_communication) return false;
+  return copied_[static_cast<size_t>(task.rules->group(task.op.get()).id)];
 }
 
 double SegmentPrices::task_seconds(const SegmentRun& run, size_t t) {
@@ -111,6 +122,7 @@ void SegmentPrices::add_works(const SegmentRun& run, std::span<const int> begin,
       work.seconds = task_seconds(run, t);
       work.held_factor = held[t];
       work.is_shared = true;
+      work.is_by_copy_engine = is_by_copy_engine(task);
       for (const int w : task.waits) after.push_back(first + w);
     }
     works.add(work, after);
@@ -170,9 +182,7 @@ const SegmentPrice& SegmentPrices::price(const SegmentRun& run) {
   works.num_streams = static_cast<int>(streams_.size());
   add_works(run, {}, {}, works);
   num_events_ += static_cast<int64_t>(works.works.size());
-  RankTimes times = run_streams({&works, 1}, {},
-                                {.compute = machine_.software.compute_slowdown,
-                                 .communication = machine_.software.collective_slowdown})[0];
+  RankTimes times = run_streams({&works, 1}, {}, slowdown_of(machine_.software))[0];
   price.by_category = times.by_category;
   price.hidden_comm_s = times.hidden_comm_s;
   if (!options_.device_graphs) price.host_s = host_seconds(run, times);

@@ -64,6 +64,7 @@ class SegmentPrices {
   int64_t num_events() const { return num_events_; }
 
  private:
+  bool is_by_copy_engine(const Task& task) const;
   double task_seconds(const SegmentRun& run, size_t task);
   const std::vector<Cost>& costs(size_t segment);
   const LowPrecisionFlow& flow(size_t segment);
@@ -75,6 +76,7 @@ class SegmentPrices {
   const PriceOptions& options_;
   TaskTimes times_;
   std::map<int, int> streams_;
+  std::vector<bool> copied_;                                 // groups by copy engines; empty = none
   std::vector<std::vector<Cost>> costs_;                     // by segment, task
   std::vector<LowPrecisionFlow> flows_;                      // by segment
   std::vector<std::array<std::vector<double>, 2>> seconds_;  // by segment, is_first, task

@@ -280,10 +280,7 @@ StepPrice price_step(std::span<const PricedRank> ranks, int num_microbatches,
     if (progress) progress("ranks laid out", std::ssize(works), std::ssize(ranks));
   }
   const std::vector<RankTimes> times =
-      run_streams(works, meetings.sizes(),
-                  {.compute = machine.software.compute_slowdown,
-                   .communication = machine.software.collective_slowdown},
-                  progress);
+      run_streams(works, meetings.sizes(), slowdown_of(machine.software), progress);
   StepPrice price;
   for (const RankTimes& t : times) price.seconds = std::max(price.seconds, t.last_s);
   price.seconds += machine.software.step_overhead_s;

@@ -169,14 +169,18 @@ class RankLoop {
     if (!work.is_shared) return message;
     if (is_communication(work))
       return (contends ? slowdown_.communication : 1.0) * on_link_[static_cast<size_t>(work.link)];
-    return contends ? std::max(slowdown_.compute, message) : message;
+    if (!contends) return message;
+    const bool is_copied = by_copy_engine_ == shared_comm_;
+    return std::max(is_copied ? slowdown_.compute_beside_copy_engine : slowdown_.compute, message);
   }
 
   void count(const Work& work, int by) {
     (is_communication(work) ? comm_ : work.is_whole_item ? whole_items_ : compute_) += by;
     if (!work.is_shared) return;
     (is_communication(work) ? shared_comm_ : shared_compute_) += by;
-    if (is_communication(work)) on_link_[static_cast<size_t>(work.link)] += by;
+    if (!is_communication(work)) return;
+    on_link_[static_cast<size_t>(work.link)] += by;
+    by_copy_engine_ += work.is_by_copy_engine ? by : 0;
   }
 
   void finish(Stream& stream, double now) {
@@ -225,6 +229,7 @@ class RankLoop {
   double now_s_ = 0.0;
   double next_s_ = kNever;
   int comm_ = 0, compute_ = 0, whole_items_ = 0, shared_comm_ = 0, shared_compute_ = 0;
+  int by_copy_engine_ = 0;                 // of shared_comm_
   int held_ = 0;                           // messages that have arrived and not ended
   std::array<int, kMaxLevels> on_link_{};  // communication of its own that runs
 };
@@ -357,6 +362,12 @@ class Loop {
 };
 
 }  // namespace
+
+Slowdown slowdown_of(const Software& software) {
+  return {.compute = software.compute_slowdown,
+          .compute_beside_copy_engine = software.copy_engine_slowdown,
+          .communication = software.collective_slowdown};
+}
 
 int RankWorks::add(Work work, std::span<const int> after) {
   work.first_wait = static_cast<int>(waits.size());

@@ -19,7 +19,8 @@ struct Work {
   /// Whether the other kind beside it slows it and is slowed by it, and communication over the same
   /// link halves its rate: a task of its own.
   bool is_shared = false;
-  bool is_whole_item = false;  ///< the caller knows its categories
+  bool is_whole_item = false;      ///< the caller knows its categories
+  bool is_by_copy_engine = false;  ///< of communication
   /// A message, whose kernel holds multiprocessors from its arrival at the meeting on.
   bool holds = false;
   double held_factor = 1.0;  ///< on the seconds of compute beside such a message
@@ -43,6 +44,7 @@ struct RankWorks {
 /// Factors on the seconds of works that run beside the other kind.
 struct Slowdown {
   double compute = 1.0;
+  double compute_beside_copy_engine = 1.0;  ///< beside no other communication
   double communication = 1.0;
 };
 
@@ -55,6 +57,8 @@ struct RankTimes {
   double whole_items_s = 0.0;
   double hidden_comm_s = 0.0;  ///< beside compute or whole items
 };
+
+Slowdown slowdown_of(const Software& software);
 
 /// Runs all ranks together. `meetings`: members by meeting. Throws Bug where ranks wait for each
 /// other for ever.

@@ -50,6 +50,21 @@ TEST(StreamLoop, CollectivesAndComputeSlowEachOther) {
   EXPECT_DOUBLE_EQ(of(times, Category::kExposedComm), 0.0);
 }
 
+TEST(StreamLoop, CopyEnginesSlowComputeByAFactorOfTheirOwn) {
+  const Slowdown slowdown{.compute = 1.5, .compute_beside_copy_engine = 1.25};
+  RankWorks works;
+  works.add(compute(10.0), {});
+  Work gather = communicate(4.0);
+  gather.is_by_copy_engine = true;
+  works.add(gather, {});
+  EXPECT_NEAR(run_one(works, slowdown).end_s[0], 4.0 + (10.0 - 4.0 / 1.25), 1e-12);
+  // A kernel beside it slows as it does alone.
+  Work reduction = communicate(4.0, 2);
+  reduction.link = 1;
+  works.add(reduction, {});
+  EXPECT_NEAR(run_one(works, slowdown).end_s[0], 4.0 + (10.0 - 4.0 / 1.5), 1e-12);
+}
+
 TEST(StreamLoop, WhatEndsTogetherEndsOnce) {
   RankWorks works;
   std::vector<int> all;

@@ -10,6 +10,7 @@
 #include "tokamak/price/device_spread.h"
 #include "tokamak/train/mesh_spread.h"
 #include "tokamak/train/options.h"
+#include "tokamak/train/price_options.h"
 #include "tokamak/train/priced_run.h"
 #include "tokamak/train/search_space.h"
 #include "tokamak/train/stage_probe.h"
@@ -61,15 +62,16 @@ price::ClosedForm closed_form_of(const Drawn& drawn, const price::Machine& typic
   const price::Machine machine = price::slowest_of(typical, d.world());
   const Target target{.backend = "gpu", .arch = machine.device.arch};
   const RunShape shape = shape_of(drawn.config, drawn.model, {.degrees = d});
-  const auto linear = price::Precision::kBf16;
+  const price::PriceOptions options =
+      price_options(drawn.config, drawn.model, d, machine, price::Precision::kBf16);
   const auto layers = static_cast<int>(drawn.model.num_layers);
   if (d.pp == 1)
-    return price::closed_form(probe_flat(drawn.model, shape, target, machine, linear), layers);
+    return price::closed_form(probe_flat(drawn.model, shape, target, machine, options), layers);
   PipelineShapes shapes(layers);
   const price::PipelineShape* pipeline = shapes.outline(drawn.point);
   if (pipeline == nullptr) throw Error("too few layers");
   const price::StageCosts costs =
-      probe_stages(drawn.model, shape, pipeline->is_split, target, machine, linear, d.world());
+      probe_stages(drawn.model, shape, pipeline->is_split, target, machine, options, d.world());
   const price::DataSpread spread = spread_of(d, costs, machine);
   const price::PipelineShape& scheduled = shapes.scheduled(drawn.point);
   return price::closed_form(
@@ -194,7 +196,7 @@ TEST(ClosedForm, NoPlanOfOneStageIsFasterThanItsBound) {
         const price::StageCosts costs =
             probe_stages(drawn.model, shape_of(one, drawn.model, {.degrees = alone.degrees}), false,
                          {.backend = "gpu", .arch = machine.device.arch}, machine,
-                         price::Precision::kBf16, p.degrees.world());
+                         {.linear = price::Precision::kBf16}, p.degrees.world());
         const price::StageModules all{.layers = static_cast<int>(drawn.model.num_layers),
                                       .has_embedding = true,
                                       .has_head = true};

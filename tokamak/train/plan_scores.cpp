@@ -14,6 +14,7 @@
 #include "tokamak/price/device_spread.h"
 #include "tokamak/train/mesh_spread.h"
 #include "tokamak/train/options.h"
+#include "tokamak/train/price_options.h"
 #include "tokamak/train/stage_probe.h"
 
 namespace tokamak {
@@ -144,7 +145,7 @@ class Scorer {
     const price::StageModules all{
         .layers = static_cast<int>(model_.num_layers), .has_embedding = true, .has_head = true};
     const price::StageSeconds& seconds = costs.places.front().fast;
-    const double work_s = seconds.forward(all) + seconds.backward(all);
+    const double work_s = least_share() * (seconds.forward(all) + seconds.backward(all));
     for (const SearchPoint* p : points) {
       ClosedForm least{.bytes = weight_bytes(*p)};
       const double share_s = work_s / static_cast<double>(p->degrees.pp);
@@ -171,6 +172,14 @@ class Scorer {
       group.points.push_back({p, least});
     }
     return look;
+  }
+
+  // Of what a probe has for one stage: it saves activations in slots, from where kernels gather
+  // again what without a pipeline copy engines may.
+  double least_share() const {
+    const price::Software& software = machine_.software;
+    if (!request_.config.activation_checkpoint.gather_again) return 1.0;
+    return std::min(1.0, software.copy_engine_slowdown / software.compute_slowdown);
   }
 
   // The most promising first, until none that is left can be among the best. A batch has a fixed
@@ -233,7 +242,7 @@ class Scorer {
         config_of(first, request_.config, request_.config.training.global_batch_size);
     const price::FlatCosts costs =
         probe_flat(model_, shape_of(config, model_, {.degrees = first.degrees}), target(), machine_,
-                   first.linear);
+                   price_options(config, model_, first.degrees, machine_, first.linear));
     const ClosedForm form = price::closed_form(costs, static_cast<int>(model_.num_layers));
     std::vector<Scored> scored = points;
     for (Scored& s : scored) s.form = form;
@@ -278,7 +287,7 @@ class Scorer {
     flat.degrees = {.cp = point.degrees.cp, .tp = point.degrees.tp};
     const Config one = config_of(flat, request_.config, flat.microbatch);
     return probe_stages(model_, shape_of(one, model_, {.degrees = flat.degrees}), split, target(),
-                        machine_, point.linear, request_.num_gpus);
+                        machine_, {.linear = point.linear}, request_.num_gpus);
   }
 
   const SearchRequest& request_;

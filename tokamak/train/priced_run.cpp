@@ -7,6 +7,7 @@
 
 #include "tokamak/price/device_spread.h"
 #include "tokamak/train/options.h"
+#include "tokamak/train/price_options.h"
 #include "tokamak/train/slowest_place.h"
 
 namespace tokamak {
@@ -41,7 +42,8 @@ PricedRun price_run(const PriceRequest& request) {
   std::vector<price::PricedRank> ranks;
   for (const PlannedRanks::Rank& r : priced.planned.ranks())
     ranks.push_back({.plan = r.plan, .rank = r.rank, .groups = r.groups});
-  priced.options = {.linear = request.linear, .device_graphs = ranks[0].plan->device_graphs};
+  priced.options = price_options(config, model, request.degrees, request.machine, request.linear);
+  priced.options.device_graphs = ranks[0].plan->device_graphs;
   const price::Machine machine = price::slowest_of(request.machine, request.degrees.world());
   priced.step = price::price_step(ranks, static_cast<int>(priced.batch.num_microbatches), machine,
                                   priced.options, request.wants_spans ? &priced.spans : nullptr,

@@ -60,6 +60,30 @@ TEST(PricedRun, OneRankOfEachStageStandsForAll) {
   }
 }
 
+// On one host, where the ranks of a group lay out their memory alike, as the runtime asks.
+TEST(PricedRun, CopyEnginesGatherWhereTheyCan) {
+  const auto ratio = [](std::vector<std::string> words, int64_t num_gpus) {
+    words.insert(words.end(), {"--training.mixed_precision_param=bfloat16",
+                               "--activation_checkpoint.mode=none"});
+    const double seconds = seconds_of(request_of(words, num_gpus, "h200"));
+    words.emplace_back("--parallelism.copy_engine_all_gather=never");
+    return seconds / seconds_of(request_of(words, num_gpus, "h200"));
+  };
+  const std::string eight = "--model.flavor=8B";
+  EXPECT_LT(ratio({eight}, 8), 0.999);
+  EXPECT_EQ(ratio({eight}, 16), 1.0);
+  EXPECT_EQ(ratio({eight, "--parallelism.context_parallel_degree=2"}, 8), 1.0);
+  EXPECT_EQ(ratio({eight, "--parallelism.data_parallel_type=ddp"}, 8), 1.0);
+  const std::string tp = "--parallelism.tensor_parallel_degree=2";
+  const std::string again = "--activation_checkpoint.gather_again";
+  EXPECT_EQ(ratio({"--model.flavor=1B", tp}, 2), 1.0);
+  EXPECT_LT(ratio({"--model.flavor=1B", tp, again}, 2), 0.999);
+  // 50,257 words do not divide by 2.
+  EXPECT_EQ(
+      ratio({"--model.name=gpt2", "--model.flavor=355M", "--training.seq_len=1024", tp, again}, 2),
+      1.0);
+}
+
 // Of three groups of 8 the second lies in two domains of 12.
 TEST(PricedRun, IsOfTheRankWhoseGroupsLieWorst) {
   PriceRequest request = request_of(

@@ -192,7 +192,7 @@ price::ElementBytes element_bytes(const TrainingGraphOptions& training) {
 
 StageCosts probe_stages(const ModelSpec& model, const RunShape& base, bool split,
                         const Target& target, const price::Machine& machine,
-                        price::Precision linear, int64_t num_gpus) {
+                        const price::PriceOptions& options, int64_t num_gpus) {
   const Depths depths = depths_of(base.recompute);
   const int layers[kNumProbeStages] = {depths.few,  depths.few, depths.few, depths.few,
                                        depths.many, depths.few, depths.few};
@@ -216,7 +216,8 @@ StageCosts probe_stages(const ModelSpec& model, const RunShape& base, bool split
   d.stage_of_module.insert(d.stage_of_module.end(), 2, kLastStage);
   const auto runs = probe_runs(spec, shape, target);
   const PlannedRun& run = *runs.front();
-  price::PriceOptions how{.linear = linear, .device_graphs = run.plan().device_graphs};
+  price::PriceOptions how = options;
+  how.device_graphs = run.plan().device_graphs;
   StageCosts costs{.is_split = split};
   costs.span = d.mesh.degree({MeshAxis::kCp, MeshAxis::kTp});
   read_memory(run, depths, costs);
@@ -230,7 +231,7 @@ StageCosts probe_stages(const ModelSpec& model, const RunShape& base, bool split
 }
 
 FlatCosts probe_flat(const ModelSpec& model, const RunShape& base, const Target& target,
-                     const price::Machine& machine, price::Precision linear) {
+                     const price::Machine& machine, const price::PriceOptions& options) {
   const Depths depths = flat_depths_of(base.recompute);
   FlatCosts costs;
   const int counts[] = {depths.few, depths.many};
@@ -249,10 +250,9 @@ FlatCosts probe_flat(const ModelSpec& model, const RunShape& base, const Target&
     const auto scratch_arena = static_cast<size_t>(ArenaKind::kScratch);
     held[i] = static_cast<double>(runs.front()->peak_bytes() - plan.arena_bytes[scratch_arena]);
     saved[i] = saved_bytes(plan);
-    const price::PriceOptions how{
-        .linear = linear,
-        .device_graphs = plan.device_graphs,
-        .block_weight = static_cast<double>(model.num_layers) / counts[i]};
+    price::PriceOptions how = options;
+    how.device_graphs = plan.device_graphs;
+    how.block_weight = static_cast<double>(model.num_layers) / counts[i];
     const price::PricedRank rank{.plan = &plan};
     const auto num_microbatches = static_cast<int>(base.distribute.num_microbatches);
     step_s[i] = price::price_step({&rank, 1}, num_microbatches, machine, how).seconds;

@@ -18,10 +18,10 @@ price::ElementBytes element_bytes(const TrainingGraphOptions& training);
 /// where the mesh leaves a rank without a head, a row or a token.
 price::StageCosts probe_stages(const ModelSpec& spec, const RunShape& shape, bool split,
                                const Target& target, const price::Machine& machine,
-                               price::Precision linear, int64_t num_gpus);
+                               const price::PriceOptions& options, int64_t num_gpus);
 
 /// A mesh without pipeline, that of `shape`, and its number of microbatches.
 price::FlatCosts probe_flat(const ModelSpec& spec, const RunShape& shape, const Target& target,
-                            const price::Machine& machine, price::Precision linear);
+                            const price::Machine& machine, const price::PriceOptions& options);
 
 }  // namespace tokamak
