@@ -187,6 +187,11 @@ PipelineUse pipeline_use(const StageCosts& costs, const PipelineShape& shape,
 /// No step is shorter: the way to the busiest rank, its work, and the way back. Needs no schedule.
 double least_seconds(const StageCosts& costs, const PipelineShape& shape, double hop_s);
 
+/// The same of a schedule, but for rounding: its works with nothing beside them, at the highest
+/// clocks. REQUIRES: add_schedule() was called.
+double least_seconds(const StageCosts& costs, const PipelineShape& shape,
+                     const PipelineRanks& ranks, const Machine& machine);
+
 /// No step without a pipeline is shorter where weights and gradients are sliced: the first forward
 /// waits for gathers, and reductions for the last one.
 double least_flat_seconds(const StageCosts& costs, const StageModules& model, int num_microbatches,

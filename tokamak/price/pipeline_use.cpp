@@ -331,6 +331,17 @@ double slot_bytes_of(const StageCosts& costs, const PipelineShape& shape, int ra
 
 }  // namespace
 
+double least_seconds(const StageCosts& costs, const PipelineShape& shape,
+                     const PipelineRanks& ranks, const Machine& machine) {
+  const auto by_rank = seconds_by_rank(costs, shape, ranks, machine, 1.0);
+  const auto alone_s = durations_of(&WorkSeconds::alone, shape, by_rank, ranks, 0.0);
+  const double seconds = run_pass(shape.pass, shape, alone_s, {}).seconds;
+  const int more = shape.num_microbatches - shape.pass.num_microbatches;
+  if (more == 0) return seconds;
+  const double shorter_s = run_pass(shape.shorter, shape, alone_s, {}).seconds;
+  return seconds + (seconds - shorter_s) / shape.num_ranks * more;
+}
+
 PipelineUse pipeline_use(const StageCosts& costs, const PipelineShape& shape,
                          const PipelineRanks& ranks, const Machine& machine) {
   TOK_CHECK(std::ssize(ranks.hops_s) == 2 * shape.num_ranks &&

@@ -55,6 +55,9 @@ struct Look {
 // Of what stages save for their backward, one rank alone may hold less.
 constexpr double kSurelySaved = 0.8;
 
+// A pipeline whose works alone take so much more than is enough is left out.
+constexpr double kSurelyMore = 1.01;
+
 double saved_bytes(const price::StageCosts& costs, const price::StageModules& stage) {
   double bytes = 0.0;
   for (const auto& [kind, size] : costs.held) {
@@ -160,10 +163,9 @@ class Scorer {
       } else {
         const price::PipelineShape* shape = shapes_.outline(*p);
         if (shape == nullptr) continue;
-        if (!shape->is_split) {
-          least.bytes = price::least_bytes(costs, *shape, spread);
-          least.seconds = price::least_seconds(costs, *shape, spread.hop_s);
-        }
+        // A split backward takes no less than a whole one.
+        least.seconds = least_share() * price::least_seconds(costs, *shape, spread.hop_s);
+        if (!shape->is_split) least.bytes = price::least_bytes(costs, *shape, spread);
       }
       least.seconds = std::max(least.seconds, share_s * static_cast<double>(p->num_microbatches));
       if (least.bytes > limit_) continue;
@@ -266,7 +268,12 @@ class Scorer {
         scored.push_back({s.point, {.seconds = s.form.seconds, .bytes = least}});
         continue;
       }
-      if (!use) use = price::pipeline_use(costs, shapes_.scheduled(first), ranks, machine_);
+      if (!use) {
+        const price::PipelineShape& scheduled = shapes_.scheduled(first);
+        if (price::least_seconds(costs, scheduled, ranks, machine_) > kSurelyMore * enough)
+          return scored;
+        use = price::pipeline_use(costs, scheduled, ranks, machine_);
+      }
       scored.push_back({s.point, price::closed_form(costs, outline, *use, spread, machine_)});
     }
     return scored;
