@@ -160,6 +160,20 @@ std::string show(const ScheduleItem& item, const Plan& plan) {
 
 }  // namespace
 
+int64_t scratch_bytes(const Segment& segment) {
+  int64_t bytes = 0;
+  for (const Task& task : segment.tasks) {
+    if (task.workspace_bytes > 0)
+      bytes = std::max(bytes, task.workspace_offset + task.workspace_bytes);
+    for (const auto* operands : {&task.in, &task.out}) {
+      for (const Operand& o : *operands) {
+        if (o.arena == ArenaKind::kScratch) bytes = std::max(bytes, o.offset + o.extent_bytes());
+      }
+    }
+  }
+  return bytes;
+}
+
 std::string to_text(const Plan& plan) {
   std::string text;
   for (size_t a = 0; a < kNumArenas; ++a) {

@@ -168,6 +168,9 @@ struct Plan {
   int64_t peak_bytes() const;
 };
 
+/// The end of what its tasks have in scratch.
+int64_t scratch_bytes(const Segment& segment);
+
 /// One line a task, for people, diffs and tests.
 std::string to_text(const Plan& plan);
 

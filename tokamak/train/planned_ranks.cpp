@@ -85,29 +85,12 @@ std::optional<GroupTable> moved_groups(GroupTable groups, const Mesh& mesh, int 
   return groups;
 }
 
-// The end of what a segment has in scratch.
-int64_t scratch_bytes(const Segment& segment) {
-  int64_t bytes = 0;
-  for (const Task& task : segment.tasks) {
-    bytes = std::max(bytes, task.workspace_offset + task.workspace_bytes);
-    for (const auto* operands : {&task.in, &task.out}) {
-      for (const Operand& o : *operands) {
-        if (o.arena == ArenaKind::kScratch) bytes = std::max(bytes, o.offset + o.extent_bytes());
-      }
-    }
-  }
-  return bytes;
-}
-
 // The gradient norm's partial sums take a few bytes more where a rank's slices begin within
 // tensors: scratch that is far from the plan's peak, else ranks have plans of their own.
 bool may_differ_in_memory(const Plan& plan) {
   int64_t most = 0;
   for (const Segment& segment : plan.segments) {
-    const bool has_update =
-        std::any_of(segment.tasks.begin(), segment.tasks.end(),
-                    [](const Task& t) { return t.label.phase == Phase::kUpdate; });
-    if (has_update) most = std::max(most, scratch_bytes(segment));
+    if (segment.runs == Segment::Runs::kOnceAfter) most = std::max(most, scratch_bytes(segment));
   }
   return 2 * most > plan.arena_bytes[static_cast<size_t>(ArenaKind::kScratch)];
 }

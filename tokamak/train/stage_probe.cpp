@@ -54,27 +54,13 @@ PipelineSchedule there_and_back(bool split) {
   return s;
 }
 
-int64_t scratch_of(const Segment& segment) {
-  int64_t bytes = 0;
-  for (const Task& task : segment.tasks) {
-    for (const auto* list : {&task.in, &task.out}) {
-      for (const Operand& o : *list) {
-        if (o.arena == ArenaKind::kScratch) bytes = std::max(bytes, o.offset + o.extent_bytes());
-      }
-    }
-    if (task.workspace_bytes > 0)
-      bytes = std::max(bytes, task.workspace_offset + task.workspace_bytes);
-  }
-  return bytes;
-}
-
 // To what this plan needs too.
 void raise_scratch(const Plan& plan, const Depths& depths, StageCosts& costs) {
   ByStage scratch(depths);
   for (const Segment& segment : plan.segments) {
     if (!segment.point) continue;
     double& most = scratch[segment.point->stage];
-    most = std::max(most, static_cast<double>(scratch_of(segment)));
+    most = std::max(most, static_cast<double>(scratch_bytes(segment)));
   }
   const StageSum sum = scratch.sum();
   for (double StageSum::*part :
@@ -260,7 +246,7 @@ FlatCosts probe_flat(const ModelSpec& model, const RunShape& base, const Target&
       for (const Segment& segment : planned->plan().segments) {
         const bool is_once = segment.runs != Segment::Runs::kPerMicrobatch;
         double& most = is_once ? costs.unshard_scratch : scratch[i];
-        most = std::max(most, static_cast<double>(scratch_of(segment)));
+        most = std::max(most, static_cast<double>(scratch_bytes(segment)));
       }
     }
   }
