@@ -20,8 +20,7 @@ struct RankContext {
   /// This rank's place among those that differ from it in `axes` only.
   int index_in(AxisSet axes) const;
 
-  /// Enters a group into the table, for communication that is emitted: every group there costs its
-  /// ranks a communicator.
+  /// Enters a group into the table, for communication that is emitted.
   CommGroup group(AxisSet axes, GroupPurpose purpose = GroupPurpose::kGeneral) const;
 
   /// The group of the ranks that have these coordinates on `axis` and else this rank's.
