@@ -5,8 +5,8 @@
 
 #include "tokamak/cli/sweep.h"
 #include "tokamak/core/bytes.h"
-#include "tokamak/core/json.h"
 #include "tokamak/price/pictures.h"
+#include "tokamak/price/report_json.h"
 
 namespace tokamak::cli {
 namespace {
@@ -141,7 +141,7 @@ std::string sweep_json(std::span<const Sweep> sweeps, std::span<const SweepLine>
     for (size_t s = 0; s < sweeps.size(); ++s) values[sweeps[s].key] = line.values[s];
     OrderedJson entry = {{"sweep", values}};
     if (line.report) {
-      entry.update(parse_ordered_json(to_json(*line.report), "report"));
+      entry.update(price::report_json(*line.report));
     } else {
       entry["gpus"] = line.num_gpus;
       entry["reason"] = line.reason;

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "tokamak/core/bytes.h"
-#include "tokamak/core/json.h"
+#include "tokamak/price/report_json.h"
 
 namespace tokamak::price {
 namespace {
@@ -101,14 +101,10 @@ std::string run_text(const Report& r) {
   return text;
 }
 
-OrderedJson flops_json(const Report& r) {
+OrderedJson all_flops_json(const Report& r) {
   OrderedJson all = OrderedJson::array();
-  for (const FlopsCount& count : r.flops) {
-    all.push_back({{"formula", count.name},
-                   {"flops_per_token", count.per_token},
-                   {"flops_per_s_per_gpu", r.device_flops(count)},
-                   {"mfu", r.device_flops(count) / r.peak_flops}});
-  }
+  for (const FlopsCount& count : r.flops)
+    all.push_back(flops_json(count, r.device_tokens_per_s(), r.peak_flops));
   return all;
 }
 
@@ -122,13 +118,6 @@ OrderedJson memory_json(const Report& r) {
                       {"limit_bytes", r.memory_limit_bytes},
                       {"fits", r.fits()}};
   if (!r.fits()) json["advice"] = r.memory_advice;
-  return json;
-}
-
-OrderedJson time_json(const Report& r) {
-  OrderedJson json;
-  for (size_t c = 0; c < kNumCategories; ++c)
-    json[std::string(name_of(static_cast<Category>(c)))] = r.step.by_category[c];
   return json;
 }
 
@@ -185,34 +174,51 @@ std::string to_text(const Report& r) {
                      run_text(r));
 }
 
-std::string to_json(const Report& r) {
-  const OrderedJson json = {
-      {"model", r.model},
-      {"machine", r.machine},
-      {"gpus", r.num_devices},
-      {"mesh", r.mesh},
-      {"schedule", r.schedule},
-      {"precision", std::string(name_of(r.precision))},
-      {"device_graphs", r.device_graphs},
-      {"slowest_lag", r.slowest_lag},
-      {"step_time_s", r.step.seconds},
-      {"tokens_per_step", r.tokens_per_step},
-      {"tokens_per_s", r.tokens_per_s()},
-      {"tokens_per_s_per_gpu", r.device_tokens_per_s()},
-      {"peak_flops", r.peak_flops},
-      {"flops", flops_json(r)},
-      {"slowest_rank", r.step.slowest_rank},
-      {"time_s", time_json(r)},
-      {"exposed_comm_s", category(r, Category::kExposedComm)},
-      {"hidden_comm_s", r.step.hidden_comm_s},
-      {"bubble_fraction", r.step.bubble_fraction},
-      {"memory", memory_json(r)},
-      {"tokens", r.tokens},
-      {"days", r.seconds_to_tokens() / kDay},
-      {"gpu_hours", r.seconds_to_tokens() / kHour * static_cast<double>(r.num_devices)},
-      {"checkpoint", reliability_json(r)},
-      {"events", r.step.events}};
-  return json.dump(2) + "\n";
+OrderedJson time_json(const StepPrice& step) {
+  OrderedJson json;
+  for (size_t c = 0; c < kNumCategories; ++c)
+    json[std::string(name_of(static_cast<Category>(c)))] = step.by_category[c];
+  return json;
+}
+
+OrderedJson flops_json(const FlopsCount& count, double device_tokens_per_s, double peak_flops) {
+  const double flops = device_tokens_per_s * count.per_token;
+  return {{"formula", count.name},
+          {"flops_per_token", count.per_token},
+          {"flops_per_s_per_gpu", flops},
+          {"mfu", flops / peak_flops}};
+}
+
+OrderedJson report_json(const Report& r) {
+  return {{"model", r.model},
+          {"machine", r.machine},
+          {"gpus", r.num_devices},
+          {"mesh", r.mesh},
+          {"schedule", r.schedule},
+          {"precision", std::string(name_of(r.precision))},
+          {"device_graphs", r.device_graphs},
+          {"slowest_lag", r.slowest_lag},
+          {"step_time_s", r.step.seconds},
+          {"tokens_per_step", r.tokens_per_step},
+          {"tokens_per_s", r.tokens_per_s()},
+          {"tokens_per_s_per_gpu", r.device_tokens_per_s()},
+          {"peak_flops", r.peak_flops},
+          {"flops", all_flops_json(r)},
+          {"slowest_rank", r.step.slowest_rank},
+          {"time_s", time_json(r.step)},
+          {"exposed_comm_s", category(r, Category::kExposedComm)},
+          {"hidden_comm_s", r.step.hidden_comm_s},
+          {"bubble_fraction", r.step.bubble_fraction},
+          {"memory", memory_json(r)},
+          {"tokens", r.tokens},
+          {"days", r.seconds_to_tokens() / kDay},
+          {"gpu_hours", r.seconds_to_tokens() / kHour * static_cast<double>(r.num_devices)},
+          {"checkpoint", reliability_json(r)},
+          {"events", r.step.events}};
+}
+
+std::string to_json(const Report& report) {
+  return report_json(report).dump(2) + "\n";
 }
 
 }  // namespace tokamak::price

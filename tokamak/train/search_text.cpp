@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "tokamak/core/bytes.h"
-#include "tokamak/core/json.h"
+#include "tokamak/price/report_json.h"
 #include "tokamak/train/mesh_options.h"
 #include "tokamak/train/options.h"
 #include "tokamak/train/search.h"
@@ -38,17 +38,10 @@ OrderedJson degrees_json(const Degrees& degrees) {
   return json;
 }
 
-OrderedJson time_json(const price::StepPrice& step) {
-  OrderedJson json;
-  for (size_t c = 0; c < price::kNumCategories; ++c)
-    json[std::string(name_of(static_cast<price::Category>(c)))] = step.by_category[c];
-  return json;
-}
-
 OrderedJson plan_json(const SearchRequest& request, const SearchResult& result, size_t i) {
   const FoundPlan& f = result.best[i];
   const double rate = device_tokens_per_s(request, result, f);
-  const double flops = rate * result.flops_per_token;
+  const price::FlopsCount count{.name = "torchtitan", .per_token = result.flops_per_token};
   OrderedJson json = {
       {"mesh", mesh_text(f.point.degrees)},
       {"degrees", degrees_json(f.point.degrees)},
@@ -62,12 +55,8 @@ OrderedJson plan_json(const SearchRequest& request, const SearchResult& result, 
       {"tokens_per_s", result.tokens_per_step / f.step.seconds},
       {"tokens_per_s_per_gpu", rate},
       {"peak_flops", peak_flops(request, f)},
-      {"flops",
-       {{{"formula", "torchtitan"},
-         {"flops_per_token", result.flops_per_token},
-         {"flops_per_s_per_gpu", flops},
-         {"mfu", flops / peak_flops(request, f)}}}},
-      {"time_s", time_json(f.step)},
+      {"flops", OrderedJson::array({price::flops_json(count, rate, peak_flops(request, f))})},
+      {"time_s", price::time_json(f.step)},
       {"memory", {{"peak_bytes", f.peak_bytes}, {"limit_bytes", result.memory_limit_bytes}}}};
   if (i + 1 < result.best.size()) json["reason"] = reason_text(f, result.best[i + 1]);
   return json;
