@@ -10,10 +10,13 @@ StageCosts costs() {
   StageCosts c;
   const StageSum forward{.layer = 9e-3, .embedding = 1e-4, .head = 6e-3};
   const StageSum backward{.layer = 18e-3, .embedding = 2e-4, .head = 6e-3};
-  c.places = {{.fast = {.forward = {forward, forward, {}},
-                        .backward = {backward, backward, {}},
-                        .first_backward = {backward, backward, {}}},
-               .slow = {}}};
+  const StageSum collectives{.layer = 3e-3};
+  c.places = {
+      {.fast = {.forward = {forward, forward, collectives},
+                .backward = {backward, backward, collectives},
+                .first_backward = {backward, backward, collectives},
+                .stretches = std::vector<Stretch>(8, {.kernels = 0.125, .communication = 0.125})},
+       .slow = {}}};
   c.held = {{{PipelineItemKind::kRecvForward, PipelineItemKind::kBackwardInput}, {.base = 3.3e7}},
             {{PipelineItemKind::kForward, PipelineItemKind::kBackwardInput}, {.layer = 9e8}},
             {{PipelineItemKind::kForward, PipelineItemKind::kSendForward}, {.base = 3.3e7}},

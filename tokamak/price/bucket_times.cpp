@@ -34,6 +34,50 @@ Bucket bucket_of(double elements, double tp_reduce_s, const StageCosts& costs,
   return bucket;
 }
 
+// A layer's work beside the reductions of the layer before it, which begin with it: those over the
+// link of its own collectives come first and take turns with them.
+class LayerBeside {
+ public:
+  LayerBeside(const Bucket& bucket, double kernel_slowdown, double reduction_slowdown)
+      : left_s_(bucket.reduce_s),
+        left_shared_s_(bucket.shared_s),
+        kernel_slowdown_(kernel_slowdown),
+        reduction_slowdown_(reduction_slowdown) {}
+
+  void run(double kernels_s, double communication_s) {
+    const double slowed_s = kernels_s * kernel_slowdown_;
+    add(slowed_s, kernels_s, slowed_s / reduction_slowdown_);
+    const double turns_s = std::min(communication_s, left_shared_s_);
+    add(2.0 * turns_s, turns_s, turns_s);
+    const double rest_s = communication_s - turns_s;
+    add(rest_s, rest_s, rest_s);
+  }
+
+  double seconds() const { return seconds_; }
+
+  /// Of the reductions while they last.
+  double rate() const { return beside_s_ > 0.0 ? reduced_s_ / beside_s_ : 1.0; }
+
+ private:
+  // What takes `slowed_s` beside `reduced_s` of reductions, and else `alone_s`.
+  void add(double slowed_s, double alone_s, double reduced_s) {
+    const double share = reduced_s > 0.0 ? std::min(1.0, left_s_ / reduced_s) : 0.0;
+    seconds_ += share * slowed_s + (1.0 - share) * alone_s;
+    beside_s_ += share * slowed_s;
+    reduced_s_ += share * reduced_s;
+    left_s_ -= share * reduced_s;
+    left_shared_s_ = std::max(0.0, left_shared_s_ - share * reduced_s);
+  }
+
+  double left_s_;
+  double left_shared_s_;
+  double kernel_slowdown_;
+  double reduction_slowdown_;
+  double seconds_ = 0.0;
+  double beside_s_ = 0.0;
+  double reduced_s_ = 0.0;
+};
+
 }  // namespace
 
 Elements::Elements(const StageCosts& c, int owners) {
@@ -48,16 +92,17 @@ Elements::Elements(const StageCosts& c, int owners) {
 
 Buckets::Buckets(const StageCosts& c, const DataSpread& spread, const DataSpread::Groups& groups,
                  const Machine& machine) {
-  const StageSum& tp_reduce = c.places[static_cast<size_t>(groups.place)].fast.tp_reduce;
+  const StageSeconds& stage = c.places[static_cast<size_t>(groups.place)].fast;
   const int stage_link = link_of(strided_layout(c.span, 1, machine));
   const Elements elements(c, spread.owners);
   const auto bucket = [&](double StageSum::*of) {
-    return bucket_of(elements.of.*of, tp_reduce.*of, c, spread, groups, stage_link, machine);
+    return bucket_of(elements.of.*of, stage.tp_reduce.*of, c, spread, groups, stage_link, machine);
   };
   layer = bucket(&StageSum::layer);
   embedding = bucket(&StageSum::embedding);
   head = bucket(&StageSum::head);
   gathers_share_link = link_of(groups.shard) == stage_link;
+  stretches = stage.stretches;
 }
 
 double gathers_s(const PipelineShape& shape, int rank, const Buckets& b) {
@@ -103,18 +148,14 @@ ReduceTail reduce_tail(const StageModules& stage, const PipelineUse::Last& last,
                                : software.compute_slowdown;
   const double with_reduction =
       (1.0 - last.message_share) * software.compute_slowdown + last.message_share * with_both;
-  // Each layer's share, and what of a reduction is done beside all of it.
   const double kernels_s = last.kernels_s / parts;
   const double communication_s = last.communication_s / parts;
   const double part_s = kernels_s + communication_s;
-  // Collectives of both that share a link take turns.
-  const double shared = b.layer.reduce_s > 0.0 ? b.layer.shared_s / b.layer.reduce_s : 0.0;
-  const double slowest_s = kernels_s * with_reduction + (1.0 + shared) * communication_s;
-  const double reduced_s =
-      kernels_s * with_reduction / software.collective_slowdown + communication_s;
-  const double rate = slowest_s > 0.0 ? reduced_s / slowest_s : 1.0;
-  const double beside = reduced_s > 0.0 ? std::min(1.0, b.layer.reduce_s / reduced_s) : 0.0;
-  const double slowed_s = part_s + beside * (slowest_s - part_s);
+  LayerBeside layer(b.layer, with_reduction, software.collective_slowdown);
+  for (const Stretch& stretch : b.stretches)
+    layer.run(kernels_s * stretch.kernels, communication_s * stretch.communication);
+  const double slowed_s = layer.seconds();
+  const double rate = layer.rate();
   const double all_compute_s = part_s + (parts - 1) * slowed_s;
   double reduce_end = 0.0;
   double compute_end = 0.0;

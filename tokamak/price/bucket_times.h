@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <span>
 
 #include "tokamak/price/closed_form.h"
 
@@ -39,7 +40,8 @@ struct Buckets {
   Bucket layer;
   Bucket embedding;
   Bucket head;
-  bool gathers_share_link = false;  ///< with collectives inside stages
+  bool gathers_share_link = false;     ///< with collectives inside stages
+  std::span<const Stretch> stretches;  ///< of the costs that these are of
 };
 
 /// Of a rank's gathers, one after the other.

@@ -145,7 +145,10 @@ class Pipeline {
     const std::vector<double> ends = ends_of_lasts();
     const auto end_of = [&](int s) { return ends[static_cast<size_t>(s)]; };
     double last_s = 0.0;
-    for (std::vector<int> stages : shape_.stages_of) {
+    std::vector<int> stages;
+    for (const std::vector<int>& stages_of_rank : shape_.stages_of) {
+      // Later stages mostly end first.
+      stages.assign(stages_of_rank.rbegin(), stages_of_rank.rend());
       std::sort(stages.begin(), stages.end(), [&](int a, int b) { return end_of(a) < end_of(b); });
       double end_s = 0.0;
       for (const int s : stages) {

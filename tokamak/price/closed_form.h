@@ -32,6 +32,12 @@ struct WorkSeconds {
   double operator()(const StageModules& stage) const { return alone(stage); }
 };
 
+/// Kernels and then collectives beside none of them, as shares of what a layer has of each.
+struct Stretch {
+  double kernels = 0.0;
+  double communication = 0.0;
+};
+
 /// One microbatch in a stage of a pipeline, at one clock.
 struct StageSeconds {
   WorkSeconds forward;
@@ -40,6 +46,8 @@ struct StageSeconds {
   WorkSeconds weight;          ///< 0 where it does not split
   WorkSeconds first_weight;
   StageSum tp_reduce;  ///< of gradients over tp, in the last microbatch
+  /// Of a layer's work that makes gradients of weights.
+  std::vector<Stretch> stretches{{.kernels = 1.0, .communication = 1.0}};
 };
 
 /// The same by where the groups of the stage's ranks lie in the fabric.

@@ -75,8 +75,39 @@ void read_power(const Plan& plan, const Depths& depths, const ProbePrice& how, S
   costs.slow_clock = std::min(step_clock(layer, device), kApart * costs.fast_clock);
 }
 
+// Of the first layer that the segment runs.
+std::vector<price::Stretch> stretches_of(const Segment& segment, const price::SegmentPrice& price) {
+  std::vector<price::Stretch> stretches(1);
+  price::Stretch sum;
+  int block = -1;
+  double end_s = 0.0;
+  for (size_t t = 0; t < segment.tasks.size(); ++t) {
+    const Task& task = segment.tasks[t];
+    if (task.stream != 0 || task.label.block < 0) continue;
+    if (block < 0) {
+      block = task.label.block;
+      end_s = price.begin_s[t];
+    }
+    if (task.label.block != block) break;
+    // Collectives of other streams leave gaps.
+    const double begin_s = task.rules->is_communication ? price.end_s[t] : price.begin_s[t];
+    stretches.back().communication += begin_s - end_s;
+    sum.communication += begin_s - end_s;
+    end_s = price.end_s[t];
+    if (end_s == begin_s) continue;
+    if (stretches.back().communication > 0.0) stretches.emplace_back();
+    stretches.back().kernels += end_s - begin_s;
+    sum.kernels += end_s - begin_s;
+  }
+  for (price::Stretch& stretch : stretches) {
+    if (sum.kernels > 0.0) stretch.kernels /= sum.kernels;
+    if (sum.communication > 0.0) stretch.communication /= sum.communication;
+  }
+  return stretches;
+}
+
 StageSeconds read_seconds(const Plan& plan, const Depths& depths, const ProbePrice& how,
-                          double clock) {
+                          bool is_split, double clock) {
   SegmentPrices prices(plan, how.machine, how.options);
   prices.set_clock(clock);
   const price::TaskTimes times(plan.groups, how.machine, how.options);
@@ -86,6 +117,7 @@ StageSeconds read_seconds(const Plan& plan, const Depths& depths, const ProbePri
   WorkByStage weight(depths);
   WorkByStage first_weight(depths);
   ByStage tp_reduce(depths);
+  std::vector<price::Stretch> stretches;
   for (size_t s = 0; s < plan.segments.size(); ++s) {
     const Segment& segment = plan.segments[s];
     if (!segment.point) continue;
@@ -94,6 +126,9 @@ StageSeconds read_seconds(const Plan& plan, const Depths& depths, const ProbePri
       return prices.price({.segment = static_cast<int>(s), .is_first = is_first, .is_last = false});
     };
     if (kind == PipelineItemKind::kForward) forward.set(stage, priced(false));
+    const bool makes_gradients = kind == PipelineItemKind::kBackwardWeight ||
+                                 (kind == PipelineItemKind::kBackwardInput && !is_split);
+    if (makes_gradients && stage == kLongStage) stretches = stretches_of(segment, priced(false));
     if (kind == PipelineItemKind::kBackwardInput) {
       backward.set(stage, priced(false));
       first_backward.set(stage, priced(true));
@@ -114,7 +149,8 @@ StageSeconds read_seconds(const Plan& plan, const Depths& depths, const ProbePri
           .first_backward = first_backward.sum(),
           .weight = weight.sum(),
           .first_weight = first_weight.sum(),
-          .tp_reduce = tp_reduce.sum()};
+          .tp_reduce = tp_reduce.sum(),
+          .stretches = std::move(stretches)};
 }
 
 // The groups of a stage that begins at another rank.
@@ -150,9 +186,10 @@ int64_t period_of_places(int span, const price::Machine& machine) {
 
 StagePlace read_place(const Plan& plan, const Depths& depths, const ProbePrice& how,
                       const StageCosts& costs) {
-  StagePlace place{.fast = read_seconds(plan, depths, how, costs.fast_clock), .slow = {}};
+  StagePlace place{.fast = read_seconds(plan, depths, how, costs.is_split, costs.fast_clock),
+                   .slow = {}};
   if (costs.slow_clock != costs.fast_clock)
-    place.slow = read_seconds(plan, depths, how, costs.slow_clock);
+    place.slow = read_seconds(plan, depths, how, costs.is_split, costs.slow_clock);
   return place;
 }
 
