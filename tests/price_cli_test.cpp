@@ -72,6 +72,19 @@ TEST(PriceCli, WritesATraceAndAPage) {
   EXPECT_EQ(count("<script"), 0);
 }
 
+// The last rank of tp has the smallest share of 50,257 words and needs most memory; it has no
+// times.
+TEST(PriceCli, DrawsMemoryOfARankThatIsPriced) {
+  const ScratchFolder folder;
+  const auto result =
+      plan({"--cluster=h200", "--gpus=2", "--model.name=gpt2", "--model.flavor=355M",
+            "--training.seq_len=1024", "--parallelism.tensor_parallel_degree=2", "--html=a.html"},
+           folder.path());
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("memory of rank 1 "), std::string::npos) << result.out;
+  EXPECT_NE(read_file(folder.path() / "a.html").find("Memory of rank 0<"), std::string::npos);
+}
+
 TEST(PriceCli, SweepsNumbersKeysAndGpus) {
   const ScratchFolder folder;
   const auto gpus = plan(

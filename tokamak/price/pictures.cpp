@@ -320,13 +320,14 @@ std::string sweep_svg(const std::string& key, std::span<const std::string> value
 }
 
 std::string step_page(const Report& report, std::span<const TimelineRow> rows,
-                      std::span<const MemoryPoint> memory) {
+                      const MemoryInStep& memory) {
   const double step_s = report.step.seconds;
   std::string body = fmt::format("<pre>{}</pre>\n<h2>Where the time goes</h2>\n{}",
                                  escaped(to_text(report)), breakdown_svg(report.step));
   body += fmt::format("<h2>The step</h2>\n{}", timeline_svg(rows, step_s));
-  body += fmt::format("<h2>Memory of rank {}</h2>\n{}", report.memory_rank,
-                      memory_svg(memory, step_s, report.memory_bytes(), report.memory_limit_bytes));
+  body += fmt::format(
+      "<h2>Memory of rank {}</h2>\n{}", memory.rank,
+      memory_svg(memory.points, step_s, memory.planned_bytes, report.memory_limit_bytes));
   return page(fmt::format("{} on {} x {}", report.model, report.num_devices, report.machine), body);
 }
 

@@ -64,9 +64,15 @@ struct SweepCurve {
 std::string sweep_svg(const std::string& key, std::span<const std::string> values,
                       std::span<const SweepCurve> curves);
 
+struct MemoryInStep {
+  int rank = 0;
+  double planned_bytes = 0.0;
+  std::vector<MemoryPoint> points;
+};
+
 /// A page with the report's table and pictures.
 std::string step_page(const Report& report, std::span<const TimelineRow> rows,
-                      std::span<const MemoryPoint> memory);
+                      const MemoryInStep& memory);
 
 /// A page with a sweep's table, as text, and its curves.
 std::string sweep_page(const std::string& title, const std::string& table, const std::string& svg);

@@ -175,12 +175,20 @@ std::string trace_of(const PricedRun& run) {
 }
 
 std::string page_of(const PricedRun& run, const price::Report& report) {
+  const std::vector<PlannedRanks::Rank>& planned = run.planned.ranks();
   std::vector<int> ranks;
-  for (const PlannedRanks::Rank& planned : run.planned.ranks()) ranks.push_back(planned.rank);
-  const auto fullest = std::find(ranks.begin(), ranks.end(), report.memory_rank) - ranks.begin();
-  MemoryInTime memory(*run.planned.ranks()[static_cast<size_t>(fullest)].plan);
-  return step_page(report, timeline_rows(run.spans, ranks, report.step.seconds),
-                   thinned(memory.points(spans_of(run, static_cast<int>(fullest)))));
+  for (const PlannedRanks::Rank& rank : planned) ranks.push_back(rank.rank);
+  // The report's may be a rank that is planned for its memory alone, without times.
+  const auto fullest = std::max_element(
+      planned.begin(), planned.end(),
+      [](const auto& a, const auto& b) { return a.peak_bytes() < b.peak_bytes(); });
+  MemoryInTime memory(*fullest->plan);
+  return step_page(
+      report, timeline_rows(run.spans, ranks, report.step.seconds),
+      {.rank = fullest->rank,
+       .planned_bytes = static_cast<double>(fullest->peak_bytes()),
+       .points =
+           thinned(memory.points(spans_of(run, static_cast<int>(fullest - planned.begin()))))});
 }
 
 }  // namespace tokamak
