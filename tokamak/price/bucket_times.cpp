@@ -152,6 +152,7 @@ ReduceTail reduce_tail(const StageModules& stage, const PipelineUse::Last& last,
   const double communication_s = last.communication_s / parts;
   const double part_s = kernels_s + communication_s;
   LayerBeside layer(b.layer, with_reduction, software.collective_slowdown);
+  if (b.stretches.empty()) layer.run(kernels_s, communication_s);
   for (const Stretch& stretch : b.stretches)
     layer.run(kernels_s * stretch.kernels, communication_s * stretch.communication);
   const double slowed_s = layer.seconds();

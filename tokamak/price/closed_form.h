@@ -46,8 +46,8 @@ struct StageSeconds {
   WorkSeconds weight;          ///< 0 where it does not split
   WorkSeconds first_weight;
   StageSum tp_reduce;  ///< of gradients over tp, in the last microbatch
-  /// Of a layer's work that makes gradients of weights.
-  std::vector<Stretch> stretches{{.kernels = 1.0, .communication = 1.0}};
+  /// Of a layer's work that makes gradients of weights; empty = all kernels come first.
+  std::vector<Stretch> stretches;
 };
 
 /// The same by where the groups of the stage's ranks lie in the fabric.
