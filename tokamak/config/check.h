@@ -11,6 +11,10 @@
 
 namespace tokamak {
 
+/// Beyond these nothing is planned: tokens of a microbatch, microbatches of a step.
+inline constexpr int64_t kMostTokens = int64_t{1} << 26;
+inline constexpr int64_t kMostMicrobatches = int64_t{1} << 16;
+
 /// The mesh, outermost first, with no -1 left.
 struct Degrees {
   int64_t pp = 1;

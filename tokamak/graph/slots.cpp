@@ -84,16 +84,16 @@ void deal(std::vector<Hold>& holds, const std::vector<int>& classes) {
 
 // A pool with how many of its slots are held, item by item.
 struct HeldPool : SlotPool {
-  std::vector<int16_t> held;
+  std::vector<int> held;
 };
 
-int most_of(const std::vector<int16_t>& held) {
+int most_of(const std::vector<int>& held) {
   return held.empty() ? 0 : *std::max_element(held.begin(), held.end());
 }
 
 // Holds of two lists together, each in its order of items.
-void add_held(std::vector<int16_t>& to, const std::vector<int16_t>& other) {
-  for (size_t i = 0; i < to.size(); ++i) to[i] = static_cast<int16_t>(to[i] + other[i]);
+void add_held(std::vector<int>& to, const std::vector<int>& other) {
+  for (size_t i = 0; i < to.size(); ++i) to[i] += other[i];
 }
 
 void join(HeldPool& to, const HeldPool& other) {
@@ -132,9 +132,8 @@ void join_from_the_largest(std::vector<HeldPool>& pools) {
 
 // The most slots that two pools together hold.
 int count_of_both(const HeldPool& a, const HeldPool& b) {
-  int16_t most = 0;
-  for (size_t i = 0; i < a.held.size(); ++i)
-    most = std::max(most, static_cast<int16_t>(a.held[i] + b.held[i]));
+  int most = 0;
+  for (size_t i = 0; i < a.held.size(); ++i) most = std::max(most, a.held[i] + b.held[i]);
   return most;
 }
 
@@ -167,7 +166,7 @@ std::vector<SlotNeed> needs_of(const Plan& plan, const std::vector<Hold>& holds)
   }
   // Where holds begin and end, then the sums of these.
   for (const Hold& hold : holds) {
-    std::vector<int16_t>& held = needs[static_cast<size_t>(hold.slot_class)].held;
+    std::vector<int>& held = needs[static_cast<size_t>(hold.slot_class)].held;
     ++held[static_cast<size_t>(hold.first)];
     --held[static_cast<size_t>(hold.end)];
   }

@@ -15,7 +15,7 @@ void wait_for_readers(Plan& plan);
 /// One class of slots: the bytes of its values and, item by item, how many microbatches hold one.
 struct SlotNeed {
   int64_t bytes = 0;
-  std::vector<int16_t> held;
+  std::vector<int> held;
 };
 
 /// By slot class of `plan`, whose items have all their waits. Throws Bug where a once-a-step

@@ -232,18 +232,18 @@ std::vector<PipelineItem> kinds_of(const Skeleton& skeleton, const PipelineShape
 std::vector<HeldValues> held_of(const Skeleton& skeleton) {
   const std::vector<SlotNeed> needs = slot_needs(skeleton.plan);
   const size_t num_points = needs.empty() ? 0 : needs[0].held.size();
-  std::vector<std::vector<int16_t>> points;
+  std::vector<std::vector<int>> points;
   for (size_t i = 0; i < num_points; ++i) {
-    std::vector<int16_t> point;
+    std::vector<int> point;
     for (const SlotNeed& need : needs) point.push_back(need.held[i]);
-    const auto covers = [](const std::vector<int16_t>& a, const std::vector<int16_t>& b) {
+    const auto covers = [](const std::vector<int>& a, const std::vector<int>& b) {
       return std::equal(a.begin(), a.end(), b.begin(), std::greater_equal<>());
     };
     if (!points.empty() && covers(points.back(), point)) continue;
     while (!points.empty() && covers(point, points.back())) points.pop_back();
     points.push_back(std::move(point));
   }
-  const std::set<std::vector<int16_t>> kept(points.begin(), points.end());
+  const std::set<std::vector<int>> kept(points.begin(), points.end());
   std::vector<HeldValues> values;
   for (size_t c = 0; c < needs.size(); ++c) {
     HeldValues& v = values.emplace_back();

@@ -71,7 +71,7 @@ struct HeldKind {
 struct HeldValues {
   int stage = 0;
   HeldKind kind;
-  std::vector<int16_t> held;  ///< microbatches at each point
+  std::vector<int> held;  ///< microbatches at each point
 };
 
 struct PipelineShape {

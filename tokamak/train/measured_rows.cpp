@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "tokamak/config/check.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/names.h"
@@ -97,10 +98,8 @@ constexpr int64_t kMostHidden = int64_t{1} << 18;
 constexpr int64_t kMostFfn = int64_t{1} << 20;
 constexpr int64_t kMostHeads = int64_t{1} << 14;
 constexpr int64_t kMostWords = int64_t{1} << 20;
-constexpr int64_t kMostTokens = int64_t{1} << 26;  // in a microbatch, as of a run
 constexpr int64_t kMostLogits = int64_t{1} << 40;
 constexpr int64_t kMostSequences = int64_t{1} << 26;
-constexpr int64_t kMostMicrobatches = int64_t{1} << 16;
 
 constexpr std::array kNeeded = {"gpu",   "n_gpus", "n_layers", "hidden", "ffn",
                                 "heads", "vocab",  "seq",      "gbs",    "mbs",
