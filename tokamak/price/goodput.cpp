@@ -32,11 +32,11 @@ double best_interval_s(const FailureModel& m) {
   return std::max({high, m.durable_s, kShortest});
 }
 
-CheckpointCost checkpoint_cost(double num_parameters, int num_ranks, double hidden_s,
+CheckpointCost checkpoint_cost(double state_bytes, int num_ranks, double hidden_s,
                                const Machine& machine) {
   const Storage& storage = machine.storage;
   CheckpointCost cost;
-  cost.rank_bytes = kResumeBytesPerParameter * num_parameters / num_ranks;
+  cost.rank_bytes = state_bytes / num_ranks;
   const double num_nodes = std::ceil(static_cast<double>(num_ranks) / storage.devices_per_node);
   const double node_bytes = cost.rank_bytes * std::min(num_ranks, storage.devices_per_node);
   const auto seconds = [](double bytes, double rate) { return rate > 0.0 ? bytes / rate : 0.0; };

@@ -31,12 +31,9 @@ struct CheckpointCost {
   double load_s = 0.0;
 };
 
-/// bf16 weight, fp32 master and two moments.
-inline constexpr double kResumeBytesPerParameter = 14.0;
-
-/// Parameters that all ranks hold together, each one's share once; `hidden_s` = until the optimizer
-/// next writes what is being copied.
-CheckpointCost checkpoint_cost(double num_parameters, int num_ranks, double hidden_s,
+/// Of a state of so many bytes, of which each rank holds its share; `hidden_s` = until the
+/// optimizer next writes what is being copied.
+CheckpointCost checkpoint_cost(double state_bytes, int num_ranks, double hidden_s,
                                const Machine& machine);
 
 /// Of a job of so many devices that saves at this cost.

@@ -106,15 +106,15 @@ TEST(Checkpoint, CostsWhatItsBytesTake) {
   set_number(m, "storage.read_bytes_per_s=10 GB/s");
   set_number(m, "storage.total_bytes_per_s=100 GB/s");
   set_number(m, "storage.commit_s=1 s");
-  const CheckpointCost few = checkpoint_cost(8e9, 16, 0.1, m);  // 7 GB a rank, 2 nodes
+  const CheckpointCost few = checkpoint_cost(112e9, 16, 0.1, m);  // 7 GB a rank, 2 nodes
   EXPECT_DOUBLE_EQ(few.rank_bytes, 7e9);
   EXPECT_DOUBLE_EQ(few.copy_s, 0.14);
   EXPECT_NEAR(few.stall_s, 0.04, 1e-12);
   EXPECT_DOUBLE_EQ(few.durable_s, 0.14 + 56.0 / 5.0 + 1.0);
   EXPECT_DOUBLE_EQ(few.load_s, 56.0 / 10.0 + 0.14);
-  EXPECT_EQ(checkpoint_cost(8e9, 16, 1.0, m).stall_s, 0.0);
+  EXPECT_EQ(checkpoint_cost(112e9, 16, 1.0, m).stall_s, 0.0);
   // 512 nodes share the file system: 112 GB at 100 GB/s.
-  const CheckpointCost many = checkpoint_cost(8e9, 4096, 1.0, m);
+  const CheckpointCost many = checkpoint_cost(112e9, 4096, 1.0, m);
   EXPECT_NEAR(many.durable_s, many.copy_s + 1.12 + 1.0, 1e-9);
 }
 

@@ -142,12 +142,12 @@ double Report::memory_bytes() const {
   return bytes;
 }
 
-Reliability reliability_of(double num_parameters, int num_devices, const StepPrice& step,
+Reliability reliability_of(double state_bytes, int num_devices, const StepPrice& step,
                            const Machine& machine) {
   // The copy goes on beside forward and backward, until the optimizer writes what it reads.
   const double optimizer_s = step.by_category[static_cast<size_t>(Category::kOptimizer)];
   const double hidden_s = std::max(0.0, step.seconds - optimizer_s);
-  Reliability r{.checkpoint = checkpoint_cost(num_parameters, num_devices, hidden_s, machine)};
+  Reliability r{.checkpoint = checkpoint_cost(state_bytes, num_devices, hidden_s, machine)};
   r.failures = failure_model(num_devices, r.checkpoint, machine);
   const int node = machine.storage.devices_per_node;
   r.num_nodes = (num_devices + node - 1) / node;

@@ -63,9 +63,9 @@ struct Report {
   double seconds_to_tokens() const { return tokens / tokens_per_s(); }
 };
 
-/// Of a job of `num_devices` that train `num_parameters` with steps like `step`, whose optimizer
-/// hides no copy.
-Reliability reliability_of(double num_parameters, int num_devices, const StepPrice& step,
+/// Of a job of `num_devices` whose checkpoints have `state_bytes`, with steps like `step`, whose
+/// optimizer hides no copy.
+Reliability reliability_of(double state_bytes, int num_devices, const StepPrice& step,
                            const Machine& machine);
 
 /// The table for people.

@@ -12,6 +12,7 @@
 #include "tokamak/train/options.h"
 #include "tokamak/train/profile_trace.h"
 #include "tokamak/train/scratch_use.h"
+#include "tokamak/train/stage_probe.h"
 
 namespace tokamak {
 namespace {
@@ -156,9 +157,11 @@ price::Report report_of(const PriceRequest& request, const PricedRun& run, doubl
         {.owner = "validation beyond training", .bytes = fullest.peak_bytes() - listed});
   }
   if (!report.fits()) report.memory_advice = memory_advice(run, request.config, request.degrees);
-  report.reliability =
-      price::reliability_of(static_cast<double>(shape.parameters),
-                            static_cast<int>(report.num_devices), run.step, request.machine);
+  // Masters and two moments; copies for compute are made of them again.
+  const double checkpoint_bytes =
+      3.0 * element_bytes(planned.training).master * static_cast<double>(shape.parameters);
+  report.reliability = price::reliability_of(checkpoint_bytes, static_cast<int>(report.num_devices),
+                                             run.step, request.machine);
   return report;
 }
 
