@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <functional>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -89,6 +91,28 @@ void apply_preset(PriceWords& words) {
   if (!words.precision) words.precision = parse_precision("--precision ", preset.precision);
 }
 
+// A sweep of GPUs gives the mesh its own.
+void refuse_shard_degree(const PriceWords& words) {
+  constexpr std::string_view kKey = "parallelism.data_parallel_shard_degree";
+  const std::string grows = ": not with --sweep gpus=..., whose mesh grows in it";
+  TOK_REQUIRE(find_sweep(words, kKey) == nullptr, "--sweep {}=...{}", kKey, grows);
+  for (const std::string& word : words.rest) {
+    const bool is_it = word.starts_with(fmt::format("--{}", kKey));
+    TOK_REQUIRE(!is_it || word.ends_with("=-1"), "{}{}", word, grows);
+  }
+}
+
+void check_outputs(const std::vector<std::pair<std::string, std::optional<std::string>>>& outputs) {
+  std::map<std::filesystem::path, std::string> names;
+  for (const auto& [name, path] : outputs) {
+    if (!path) continue;
+    check_can_write(*path);
+    const auto [at, is_new] =
+        names.emplace(std::filesystem::weakly_canonical(std::filesystem::absolute(*path)), name);
+    TOK_REQUIRE(is_new, "{} {}: {} writes there too: wanted another file", name, *path, at->second);
+  }
+}
+
 void check_together(const PriceWords& words, const std::vector<std::string>& given) {
   const auto refuse = [&](std::initializer_list<const char*> others, const std::string& with) {
     for (const char* other : others) {
@@ -101,6 +125,7 @@ void check_together(const PriceWords& words, const std::vector<std::string>& giv
            "--search: price the plan that it writes");
   }
   if (!words.sweeps.empty()) refuse({"--trace", "--write"}, "--sweep, which prices many steps");
+  if (find_sweep(words, "gpus") != nullptr) refuse_shard_degree(words);
   if (find_sweep(words, "cluster") != nullptr) refuse({"--cluster"}, "--sweep cluster=...");
   if (find_sweep(words, "precision") != nullptr) refuse({"--precision"}, "--sweep precision=...");
   TOK_REQUIRE(!words.csv || !words.sweeps.empty(), "--csv: wanted --sweep with it");
@@ -112,9 +137,10 @@ void check_together(const PriceWords& words, const std::vector<std::string>& giv
                   "{}: not with --cluster, which prices the plans of --gpus ranks", other);
     }
   }
-  for (const auto& path : {words.trace, words.html, words.csv, words.write}) {
-    if (path) check_can_write(*path);
-  }
+  check_outputs({{"--trace", words.trace},
+                 {"--html", words.html},
+                 {"--csv", words.csv},
+                 {"--write", words.write}});
 }
 
 }  // namespace
