@@ -136,6 +136,30 @@ TEST(PriceCli, ASearchAsJsonHasWhatItsTextHas) {
   EXPECT_EQ(parse_json(priced.out, "plan").at("step_time_s"), best[0].at("step_time_s"));
 }
 
+TEST(PriceCli, ASearchSaysWhatItLeavesOut) {
+  const auto result = plan({"--model.flavor=debugmodel", "--cluster=h100", "--gpus=2", "--search",
+                            "--training.global_batch_size=4", "--optimizer.name=Muon",
+                            "--parallelism.pipeline_parallel_first_stage_less_layers=2"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.err.find("not priced: optimizer.name = "), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find(
+                "not used: --parallelism.pipeline_parallel_first_stage_less_layers=2: the search"),
+            std::string::npos)
+      << result.err;
+}
+
+TEST(PriceCli, SaysHowToPriceWhatItWrites) {
+  const ScratchFolder folder;
+  const auto written = [&](const std::string& precision) {
+    return plan({"--cluster=b200", "--gpus=8", "--precision", precision, "--write=a.toml"},
+                folder.path())
+        .out;
+  };
+  EXPECT_NE(written("fp4").find("wrote the configuration to a.toml; price it with --precision fp4"),
+            std::string::npos);
+  EXPECT_NE(written("fp8").find("wrote the configuration to a.toml\n"), std::string::npos);
+}
+
 TEST(PriceCli, ListsMachinesAndTheirNumbers) {
   const auto list = plan({"--cluster", "list"});
   EXPECT_EQ(list.exit_code, 0) << list.err;

@@ -46,6 +46,11 @@ std::vector<std::string> unpriced_lines(const Config& config) {
   return lines;
 }
 
+std::string wrote_text(std::string_view what, const std::string& path, price::Precision linear) {
+  return fmt::format("wrote {} to {}{}\n", what, path,
+                     linear == price::Precision::kFp4 ? "; price it with --precision fp4" : "");
+}
+
 price::Machine machine_of(const PriceWords& words, const std::string& cluster) {
   price::Machine machine = price::load_machine(cluster);
   for (const std::string& set : words.sets) price::set_number(machine, set);
@@ -98,6 +103,8 @@ int run_price(const PriceWords& words) {
   if (words.trace) write_file_atomic(*words.trace, trace_of(run));
   if (words.html) write_file_atomic(*words.html, page_of(run, report));
   fmt::print("{}", words.json ? to_json(report) : to_text(report));
+  if (words.write && !words.json)
+    fmt::print("{}", wrote_text("the configuration", *words.write, request->linear));
   if (words.preset && !words.json) fmt::print("{}", published_text(find_preset(*words.preset)));
   return 0;
 }

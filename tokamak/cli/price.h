@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tokamak/cli/verbs.h"
@@ -65,6 +66,9 @@ price::Machine machine_of(const PriceWords& words, const std::string& cluster);
 
 /// A line for everything that the price of `config` leaves out.
 std::vector<std::string> unpriced_lines(const Config& config);
+
+/// What is said of a configuration that is written.
+std::string wrote_text(std::string_view what, const std::string& path, price::Precision linear);
 
 /// The parts of run_price() for --sweep and for --search.
 int run_sweep(const PriceWords& words);

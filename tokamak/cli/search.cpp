@@ -39,20 +39,11 @@ std::optional<Config> base_config(const PriceWords& words) {
 
 // Words of the command line for what the search chooses itself.
 void say_unused(const PriceWords& words) {
-  constexpr std::string_view kChosen[] = {"--parallelism.pipeline_parallel_degree",
-                                          "--parallelism.data_parallel_replicate_degree",
-                                          "--parallelism.data_parallel_shard_degree",
-                                          "--parallelism.context_parallel_degree",
-                                          "--parallelism.tensor_parallel_degree",
-                                          "--parallelism.pipeline_parallel_schedule",
-                                          "--parallelism.pipeline_parallel_microbatch_size",
-                                          "--parallelism.data_parallel_type",
-                                          "--training.local_batch_size",
-                                          "--training.grad_store",
-                                          "--activation_checkpoint.mode"};
+  const std::span<const std::string_view> chosen = chosen_keys();
   for (const std::string& word : words.rest) {
-    const std::string_view key = std::string_view(word).substr(0, word.find('='));
-    if (std::find(std::begin(kChosen), std::end(kChosen), key) != std::end(kChosen))
+    if (!word.starts_with("--")) continue;
+    const std::string_view key = std::string_view(word).substr(2, word.find('=') - 2);
+    if (std::find(chosen.begin(), chosen.end(), key) != chosen.end())
       fmt::print(stderr, "not used: {}: the search chooses it\n", word);
   }
 }
@@ -63,6 +54,7 @@ int run_search(const PriceWords& words, const price::Machine& machine) {
   const auto config = base_config(words);
   if (!config) return 0;
   say_unused(words);
+  for (const std::string& line : unpriced_lines(*config)) fmt::print(stderr, "{}\n", line);
   SearchRequest request{
       .config = *config,
       .num_gpus = *words.num_gpus,
@@ -73,11 +65,8 @@ int run_search(const PriceWords& words, const price::Machine& machine) {
   const SearchResult result = search_plans(request);
   if (words.write) write_file_atomic(*words.write, config_toml(result.best[0].config));
   fmt::print("{}", words.json ? search_json(request, result) : search_text(request, result));
-  if (words.write && !words.json) {
-    const price::Precision linear = result.best[0].point.linear;
-    fmt::print("wrote the first to {}{}\n", *words.write,
-               linear == price::Precision::kFp4 ? "; price it with --precision fp4" : "");
-  }
+  if (words.write && !words.json)
+    fmt::print("{}", wrote_text("the first", *words.write, result.best[0].point.linear));
   return 0;
 }
 

@@ -1,7 +1,6 @@
 #include "tokamak/train/plan_scores.h"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -49,6 +48,7 @@ GroupKey group_key(const SearchPoint& p) {
 // At points that share a stage's costs.
 struct Look {
   std::map<GroupKey, Group> groups;
+  double least_bytes = std::numeric_limits<double>::infinity();  // of those that do not fit
   std::string error;  // why their mesh has no plan, or empty
 };
 
@@ -106,6 +106,7 @@ class Scorer {
     std::vector<const Group*> groups;
     for (const Look& look : looks) {
       for (const auto& [key, group] : look.groups) groups.push_back(&group);
+      scores_.least_bytes = std::min(scores_.least_bytes, look.least_bytes);
     }
     score(groups);
     sort();
@@ -168,7 +169,10 @@ class Scorer {
         if (!shape->is_split) least.bytes = price::least_bytes(costs, *shape, spread);
       }
       least.seconds = std::max(least.seconds, share_s * static_cast<double>(p->num_microbatches));
-      if (least.bytes > limit_) continue;
+      if (least.bytes > limit_) {
+        look.least_bytes = std::min(look.least_bytes, least.bytes);
+        continue;
+      }
       Group& group = look.groups[group_key(*p)];
       group.least_s = group.points.empty() ? least.seconds : std::min(group.least_s, least.seconds);
       group.points.push_back({p, least});
@@ -204,9 +208,8 @@ class Scorer {
   }
 
   void keep(const std::vector<Scored>& group) {
-    double& least = scores_.least_bytes;
     for (const Scored& s : group) {
-      if (least == 0.0 || s.form.bytes < least) least = s.form.bytes;
+      scores_.least_bytes = std::min(scores_.least_bytes, s.form.bytes);
       if (s.form.bytes > limit_) continue;
       scores_.fitting.push_back(s);
       is_sorted_ = false;
@@ -286,7 +289,11 @@ class Scorer {
     return *probes.split;
   }
 
-  Target target() const { return {.backend = "gpu", .arch = machine_.device.arch}; }
+  Target target() const {
+    return {.backend = "gpu",
+            .arch = machine_.device.arch,
+            .deterministic = request_.config.debug.deterministic};
+  }
 
   // One microbatch on a mesh without pipeline or data parallelism: the probe cuts its own.
   price::StageCosts probe(const SearchPoint& point, bool split) const {

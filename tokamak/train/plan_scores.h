@@ -1,6 +1,7 @@
 // Closed forms of a search's points, as far as they may be among the best.
 #pragma once
 
+#include <limits>
 #include <vector>
 
 #include "tokamak/price/closed_form.h"
@@ -16,7 +17,8 @@ struct Scored {
 struct Scores {
   std::vector<Scored> fitting;  ///< fastest first
   int num_probes = 0;           ///< small relatives that were planned
-  double least_bytes = 0.0;     ///< of any point that was looked at
+  /// Of any point that was looked at; at least so many where it does not fit.
+  double least_bytes = std::numeric_limits<double>::infinity();
 };
 
 /// Every point that fits and may be among the `num_wanted` best that differ in more than their data

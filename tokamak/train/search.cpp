@@ -1,7 +1,7 @@
 #include "tokamak/train/search.h"
 
 #include <algorithm>
-#include <optional>
+#include <limits>
 
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
@@ -36,8 +36,7 @@ class Search {
     const Scores scores = score_points(request_, points, num_finalists());
     result_.num_fitting = std::ssize(scores.fitting);
     result_.num_probes = scores.num_probes;
-    result_.least_bytes = scores.least_bytes;
-    price_finalists(scores.fitting);
+    price_finalists(scores);
     return std::move(result_);
   }
 
@@ -73,7 +72,7 @@ class Search {
   // Closed forms err by a few percent, so some more than are asked for are priced.
   size_t num_finalists() const { return static_cast<size_t>(request_.num_best) + 2; }
 
-  std::optional<FoundPlan> priced(const Scored& scored) const {
+  FoundPlan priced(const Scored& scored) const {
     const SearchPoint& point = *scored.point;
     FoundPlan found{.point = point, .predicted = scored.form};
     found.config = config_of(point, request_.config, request_.config.training.global_batch_size);
@@ -81,34 +80,37 @@ class Search {
                                      .degrees = point.degrees,
                                      .machine = machine_,
                                      .linear = point.linear});
-    if (!run.fits()) return std::nullopt;
     found.step = run.step;
     found.peak_bytes = run.planned.fullest().peak_bytes();
     return found;
   }
 
-  void price_finalists(const std::vector<Scored>& scored) {
-    const std::vector<const Scored*> all = leaders(scored);
-    TOK_REQUIRE(
-        !all.empty(),
-        "--search: the smallest of {} plans takes {:.1f} GiB of a device, which has {:.1f}: "
-        "wanted more --gpus or a smaller model",
-        result_.num_points, result_.least_bytes / kGiB, result_.memory_limit_bytes / kGiB);
+  void price_finalists(const Scores& scores) {
+    const std::vector<const Scored*> all = leaders(scores.fitting);
+    const auto require_one = [&](bool fits, double least_bytes) {
+      TOK_REQUIRE(
+          fits,
+          "--search: the smallest of {} plans takes {:.1f} GiB of a device, which has {:.1f}: "
+          "wanted more --gpus or a smaller model",
+          result_.num_points, least_bytes / kGiB, result_.memory_limit_bytes / kGiB);
+    };
+    require_one(!all.empty(), scores.least_bytes);
+    double least_bytes = std::numeric_limits<double>::infinity();
     for (size_t begin = 0; begin < all.size();) {
       const size_t end = std::min(all.size(), begin + num_finalists() - result_.best.size());
-      std::vector<std::optional<FoundPlan>> found(end - begin);
+      std::vector<FoundPlan> found(end - begin);
       in_parallel(found.size(), request_.num_threads,
                   [&](size_t i) { found[i] = priced(*all[begin + i]); });
       result_.num_priced += static_cast<int>(found.size());
-      for (std::optional<FoundPlan>& f : found) {
-        if (f) result_.best.push_back(std::move(*f));
+      for (FoundPlan& f : found) {
+        const auto bytes = static_cast<double>(f.peak_bytes);
+        least_bytes = std::min(least_bytes, bytes);
+        if (bytes <= result_.memory_limit_bytes) result_.best.push_back(std::move(f));
       }
       begin = end;
       if (std::ssize(result_.best) >= request_.num_best) break;
     }
-    TOK_REQUIRE(!result_.best.empty(),
-                "--search: none of {} plans fits into {:.1f} GiB of a device", result_.num_priced,
-                result_.memory_limit_bytes / kGiB);
+    require_one(!result_.best.empty(), least_bytes);
     std::stable_sort(
         result_.best.begin(), result_.best.end(),
         [](const FoundPlan& a, const FoundPlan& b) { return a.step.seconds < b.step.seconds; });

@@ -38,7 +38,6 @@ struct SearchResult {
   double tokens_per_step = 0.0;
   double flops_per_token = 0.0;  ///< as torchtitan counts
   double memory_limit_bytes = 0.0;
-  double least_bytes = 0.0;  ///< of any point that was looked at, by closed form
 };
 
 /// The same for any number of threads. Throws Error where the batch is not given, or where nothing

@@ -86,6 +86,7 @@ class Space {
     const int64_t largest = std::max(kLargestMicrobatch, kMostTokensOfMicrobatch / bounds_.seq_len);
     for (const int64_t microbatch : divisors(bounds_.global_batch / dp)) {
       if (microbatch > largest) break;
+      if (bounds_.global_batch / dp / microbatch > kMostMicrobatches) continue;
       SearchPoint point{.microbatch = microbatch,
                         .num_microbatches = bounds_.global_batch / dp / microbatch};
       for (const int64_t shard : divisors(dp)) {
@@ -145,6 +146,29 @@ class Space {
 
 std::vector<SearchPoint> search_points(const ModelSpec& model, const SearchBounds& bounds) {
   return Space(model, bounds).run();
+}
+
+std::span<const std::string_view> chosen_keys() {
+  static constexpr std::string_view kKeys[] = {
+      "activation_checkpoint.mode",
+      "activation_checkpoint.selective_ac_option",
+      "parallelism.context_parallel_degree",
+      "parallelism.data_parallel_replicate_degree",
+      "parallelism.data_parallel_shard_degree",
+      "parallelism.data_parallel_type",
+      "parallelism.module_fqns_per_model_part",
+      "parallelism.pipeline_parallel_degree",
+      "parallelism.pipeline_parallel_first_stage_less_layers",
+      "parallelism.pipeline_parallel_last_stage_less_layers",
+      "parallelism.pipeline_parallel_layers_per_stage",
+      "parallelism.pipeline_parallel_microbatch_size",
+      "parallelism.pipeline_parallel_schedule",
+      "parallelism.pipeline_parallel_schedule_csv",
+      "parallelism.pipeline_parallel_split_points",
+      "parallelism.tensor_parallel_degree",
+      "training.grad_store",
+      "training.local_batch_size"};
+  return kKeys;
 }
 
 Config config_of(const SearchPoint& point, const Config& base, int64_t global_batch) {

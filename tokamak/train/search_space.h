@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <span>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -45,7 +47,10 @@ struct SearchBounds {
 /// In a fixed order.
 std::vector<SearchPoint> search_points(const ModelSpec& model, const SearchBounds& bounds);
 
-/// The configuration that runs a point.
+/// The keys of a configuration that are the search's to choose, products' precision apart.
+std::span<const std::string_view> chosen_keys();
+
+/// The configuration that runs a point: `base` with other values of chosen_keys().
 Config config_of(const SearchPoint& point, const Config& base, int64_t global_batch);
 
 /// "fsdp, gradients sharded".

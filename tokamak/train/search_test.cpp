@@ -1,5 +1,7 @@
 #include "tokamak/train/search.h"
 
+#include <set>
+
 #include <gtest/gtest.h>
 
 #include "tokamak/config/check.h"
@@ -87,6 +89,44 @@ TEST(Search, WritesAFileThatTrainLoads) {
   }
 }
 
+TEST(Search, SaysWhichKeysItChooses) {
+  Config base = small_run(32);
+  base.activation_checkpoint = {.mode = "selective", .selective_ac_option = "3"};
+  ParallelismConfig& p = base.parallelism;
+  p.pipeline_parallel_degree = p.data_parallel_replicate_degree = p.data_parallel_shard_degree = 3;
+  p.context_parallel_degree = p.tensor_parallel_degree = 3;
+  p.data_parallel_type = "ddp";
+  p.module_fqns_per_model_part = {{"tok_embeddings"}};
+  p.pipeline_parallel_split_points = {"layers.1"};
+  p.pipeline_parallel_schedule_csv = "a.csv";
+  p.pipeline_parallel_schedule = "GPipe";
+  p.pipeline_parallel_layers_per_stage = 7;
+  p.pipeline_parallel_first_stage_less_layers = p.pipeline_parallel_last_stage_less_layers = 5;
+  p.pipeline_parallel_microbatch_size = 3;
+  base.training.grad_store = "full";
+  base.training.local_batch_size = 3;
+  const auto before = key_values(base);
+  std::set<std::string> changed;
+  for (const SearchPoint& point :
+       search_points(spec_of(base), {.num_gpus = 8, .global_batch = 32, .seq_len = 4096})) {
+    const auto after = key_values(config_of(point, base, 32));
+    for (size_t i = 0; i < before.size(); ++i) {
+      if (after[i] != before[i]) changed.insert(before[i].first);
+    }
+  }
+  EXPECT_EQ(changed, std::set<std::string>(chosen_keys().begin(), chosen_keys().end()));
+}
+
+// What cuDNN takes for backwards that are the same each time grows with the square of the sequence.
+TEST(Search, FindsWhatFitsOfDeterministicRuns) {
+  SearchRequest request = small_search();
+  request.config.model.flavor = "8B";
+  request.config.training.seq_len = 65536;
+  request.config.training.global_batch_size = 8;
+  request.config.debug.deterministic = true;
+  EXPECT_EQ(std::ssize(search_plans(request).best), request.num_best);
+}
+
 TEST(Search, IsTheSameForAnyNumberOfThreads) {
   SearchRequest request = small_search();
   request.num_threads = 1;
@@ -150,10 +190,22 @@ TEST(Search, SaysWhatIsWrong) {
   request.config.training.global_batch_size = -1;
   EXPECT_EQ(error_of(request),
             "--search: training.global_batch_size = -1: wanted the batch that all plans share");
-  request = small_search();
-  price::set_number(request.machine, "device.memory_bytes", 2e9);
-  EXPECT_NE(error_of(request).find("wanted more --gpus or a smaller model"), std::string::npos)
-      << error_of(request);
+  // Weights alone do not fit, or they and what layers save do not.
+  for (const double memory : {2e9, 26e9}) {
+    request = small_search();
+    if (memory > 2e9) {
+      request.num_gpus = 1;
+      request.config.training.seq_len = 131072;
+      request.config.training.global_batch_size = 1;
+    }
+    price::set_number(request.machine, "device.memory_bytes", memory);
+    const std::string error = error_of(request);
+    EXPECT_NE(error.find("wanted more --gpus or a smaller model"), std::string::npos) << error;
+    const size_t at = error.find("GiB of a device, which has ");
+    ASSERT_NE(at, std::string::npos) << error;
+    const size_t wanted = error.rfind(' ', at - 2);
+    EXPECT_GT(std::stod(error.substr(wanted)), std::stod(error.substr(at + 27))) << error;
+  }
   request = small_search();
   request.precisions.push_back(price::Precision::kFp8);
   request.machine = price::load_machine("a100-80");
