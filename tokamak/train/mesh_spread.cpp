@@ -36,7 +36,7 @@ void find_groups(const Degrees& d, const price::StageCosts& costs, const price::
   const auto groups_at = [&](int first_rank) {
     return DataSpread::Groups{
         .place = costs.place(first_rank + place),
-        .shard = price::strided_layout(spread.owners, tp, machine, first_rank + shard),
+        .shard = price::strided_layout(spread.owners, tp, machine, first_rank + shard + place % tp),
         .replica = price::strided_layout(spread.replicas, tp * spread.owners, machine,
                                          first_rank + place - shard)};
   };

@@ -32,13 +32,11 @@ PricedRun price_run(const PriceRequest& request) {
                       : request.wants_spans ? Which::kOwnStages
                                             : Which::kStages;
   const ModelSpec model = spec_of(config);
-  const int place =
-      request.all_ranks ? 0 : slowest_place(mesh_of(request.degrees), request.machine);
-  PricedRun priced{
-      .model = model,
-      .batch = batch_sizes(config, request.degrees),
-      .planned = PlannedRanks(model, shape_of(config, model, {.degrees = request.degrees}), target,
-                              which, place, request.progress)};
+  const RunShape shape = shape_of(config, model, {.degrees = request.degrees});
+  const int place = request.all_ranks ? 0 : slowest_place(shape.distribute, request.machine);
+  PricedRun priced{.model = model,
+                   .batch = batch_sizes(config, request.degrees),
+                   .planned = PlannedRanks(model, shape, target, which, place, request.progress)};
   std::vector<price::PricedRank> ranks;
   for (const PlannedRanks::Rank& r : priced.planned.ranks())
     ranks.push_back({.plan = r.plan, .rank = r.rank, .groups = r.groups});

@@ -102,6 +102,37 @@ TEST(PricedRun, IsOfTheRankWhoseGroupsLieWorst) {
   EXPECT_NEAR(seconds_of(request), worst.step.seconds, 0.02 * worst.step.seconds);
 }
 
+// Of two groups of 6 the second lies in two nodes of 8, as do the owners of its ranks 2 and 3.
+TEST(PricedRun, IsOfTheRankWhoseOwnersLieWorst) {
+  PriceRequest request = request_of(
+      {"--model.flavor=1B", "--training.seq_len=2048", "--training.local_batch_size=4",
+       "--parallelism.tensor_parallel_degree=4", "--parallelism.data_parallel_shard_degree=3"},
+      12);
+  price::set_number(request.machine, "nvlink.num_devices", 6.0);
+  EXPECT_EQ(slowest_place(mesh_of(request.degrees), request.machine), 4);
+  const PricedRun worst = price_run(request);
+  request.all_ranks = true;
+  EXPECT_NEAR(seconds_of(request), worst.step.seconds, 0.02 * worst.step.seconds);
+}
+
+// In order of the sequence the last rank attends to all of it.
+TEST(PricedRun, IsOfTheRankThatAttendsMost) {
+  for (const char* method : {"allgather", "alltoall"}) {
+    PriceRequest request = request_of(
+        {"--model.flavor=1B", "--training.seq_len=32768", "--parallelism.context_parallel_degree=4",
+         "--parallelism.tensor_parallel_degree=2",
+         "--parallelism.context_parallel_load_balancer=none",
+         std::string("--parallelism.context_parallel_rotate_method=") + method},
+        8);
+    const PricedRun last = price_run(request);
+    EXPECT_EQ(last.planned.ranks().front().rank, 6);
+    request.all_ranks = true;
+    EXPECT_NEAR(seconds_of(request), last.step.seconds, 0.005 * last.step.seconds) << method;
+    request.config.parallelism.context_parallel_load_balancer = "headtail";
+    EXPECT_LT(seconds_of(request), 0.9 * last.step.seconds) << method;
+  }
+}
+
 // At the drain a stage hands its input gradient on before its reductions have ended.
 TEST(PricedRun, ReductionsDoNotHoldUpThePipeline) {
   for (const char* schedule : {"1F1B", "Interleaved1F1B", "InterleavedZeroBubble"}) {

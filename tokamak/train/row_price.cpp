@@ -147,7 +147,7 @@ std::vector<PricedRow> price_rows(const std::vector<MeasuredRow>& rows,
       const price::Machine& machine = machines.at(p.machine);
       p.peak_flops = machine.device.peak_flops[static_cast<size_t>(precision_of_row(row))];
       const int place =
-          slowest_place(shape_of_row(row, 0).distribute.mesh, filled_as_of_row(row, machine));
+          slowest_place(shape_of_row(row, 0).distribute, filled_as_of_row(row, machine));
       p.step = price_planned_row(row, plans.of(row, place), machine);
     } catch (const Error& e) {
       p.skipped = e.what();

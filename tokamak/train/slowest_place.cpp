@@ -9,16 +9,44 @@
 namespace tokamak {
 namespace {
 
+constexpr double kMore = 1.0 + 1e-9;
+
 double gather_s(const price::GroupLayout& group, const price::Machine& machine) {
   constexpr double kBytes = 64 << 20;
   return price::collective_seconds(price::Collective::kAllGather, kBytes, group, machine);
 }
 
+// Of the ranks of a tensor-parallel group, which begins at `place`, the one whose owners and
+// replicas lie worst: the others wait for it.
+int slowest_in_group(int place, const Mesh& mesh, const price::Machine& machine) {
+  const int tp = mesh.degree(MeshAxis::kTp);
+  const int owners = mesh.degree({MeshAxis::kDpShard, MeshAxis::kCp});
+  const int replicas = mesh.degree(MeshAxis::kDpReplicate);
+  const int block = tp * owners;
+  int slowest = place;
+  double longest_s = 0.0;
+  for (int rank = place; rank < place + tp; ++rank) {
+    const price::GroupLayout shard =
+        price::strided_layout(owners, tp, machine, rank / block * block + rank % tp);
+    const price::GroupLayout replica =
+        price::strided_layout(replicas, block, machine, rank % block);
+    const double seconds = gather_s(shard, machine) + gather_s(replica, machine);
+    if (seconds > longest_s * kMore) {
+      longest_s = seconds;
+      slowest = rank;
+    }
+  }
+  return slowest;
+}
+
 }  // namespace
 
-int slowest_place(const Mesh& mesh, const price::Machine& machine) {
+int slowest_place(const Mesh& mesh, const price::Machine& machine, CausalWork work) {
   const int tp = mesh.degree(MeshAxis::kTp);
-  const int span = tp * mesh.degree(MeshAxis::kCp);
+  const int cp = mesh.degree(MeshAxis::kCp);
+  // Where it has the most of causal attention, nothing else comes near.
+  const int last = work == CausalWork::kOfLastMost ? (cp - 1) * tp : 0;
+  const int span = tp * cp;
   const int num_stages = mesh.degree(MeshAxis::kPp);
   const int ranks_per_stage = mesh.size() / num_stages;
   const auto cuts = [&](int devices, int group) {
@@ -29,28 +57,33 @@ int slowest_place(const Mesh& mesh, const price::Machine& machine) {
     if (cuts(level.num_devices, tp) || cuts(level.num_devices, span))
       period = std::lcm<int64_t>(period == 0 ? span : period, level.num_devices);
   }
-  if (period == 0) return 0;
+  if (period == 0) return last;
   std::vector<double> group_s;  // by rank, in steps of tp
   for (int rank = 0; rank < std::min<int64_t>(period, mesh.size()); rank += tp) {
     const int first = rank / span * span;
     group_s.push_back(gather_s(price::strided_layout(tp, 1, machine, rank), machine) +
                       gather_s(price::strided_layout(span / tp, tp, machine, first), machine));
   }
-  int slowest = 0;
+  int slowest = last;
   double longest_s = 0.0;
-  for (int place = 0; place < std::min<int64_t>(period, ranks_per_stage); place += tp) {
+  for (int place = last; place < std::min<int64_t>(period, ranks_per_stage); place += tp) {
+    if (last > 0 && place % span != last) continue;
     double seconds = 0.0;
     for (int stage = 0; stage < num_stages; ++stage) {
       const int64_t rank = static_cast<int64_t>(stage) * ranks_per_stage + place;
       seconds += group_s[static_cast<size_t>(rank % period / tp)];
     }
-    constexpr double kMore = 1.0 + 1e-9;
     if (seconds > longest_s * kMore) {
       longest_s = seconds;
       slowest = place;
     }
   }
-  return slowest;
+  return slowest_in_group(slowest, mesh, machine);
+}
+
+int slowest_place(const DistributeOptions& options, const price::Machine& machine) {
+  return slowest_place(options.mesh, machine,
+                       options.head_and_tail ? CausalWork::kEven : CausalWork::kOfLastMost);
 }
 
 }  // namespace tokamak

@@ -1,14 +1,23 @@
 // Of ranks with equal work, the one whose groups lie worst in the fabric: a step goes at its pace.
 #pragma once
 
-#include "tokamak/graph/mesh.h"
+#include <cstdint>
+
+#include "tokamak/parallel/distribute.h"
 #include "tokamak/price/machine.h"
 
 namespace tokamak {
 
+/// How causal attention is dealt to context-parallel ranks.
+enum class CausalWork : uint8_t { kEven, kOfLastMost };
+
 /// Its place among the ranks of a stage (the same in all stages), by what its tensor-parallel and
-/// its context-parallel group take; the first of equals, first of its tensor-parallel group.
+/// its context-parallel group take, then those of data parallelism; the first of equals.
 /// Domains of 72 hold no whole number of groups of 16: one of them lies in two racks.
-int slowest_place(const Mesh& mesh, const price::Machine& machine);
+int slowest_place(const Mesh& mesh, const price::Machine& machine,
+                  CausalWork work = CausalWork::kEven);
+
+/// The same, of the attention that these options deal.
+int slowest_place(const DistributeOptions& options, const price::Machine& machine);
 
 }  // namespace tokamak

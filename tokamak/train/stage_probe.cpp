@@ -191,6 +191,7 @@ StageCosts probe_stages(const ModelSpec& model, const RunShape& base, bool split
   d.mesh.degrees[static_cast<size_t>(MeshAxis::kDpShard)] = 1;
   d.num_microbatches = 1;
   d.pipeline = there_and_back(split);
+  if (!d.head_and_tail) d.rank = (d.mesh.degree(MeshAxis::kCp) - 1) * d.mesh.degree(MeshAxis::kTp);
   d.stage_of_module = {kFirstStage};
   spec.num_layers = 0;
   int planned_layers = 0;
@@ -230,7 +231,7 @@ FlatCosts probe_flat(const ModelSpec& model, const RunShape& base, const Target&
     spec.num_layers = counts[i];
     RunShape shape = base;
     shape.validation.reset();
-    shape.distribute.rank = slowest_place(shape.distribute.mesh, machine);
+    shape.distribute.rank = slowest_place(shape.distribute, machine);
     const auto runs = probe_runs(spec, shape, target);
     const Plan& plan = runs.front()->plan();
     const auto scratch_arena = static_cast<size_t>(ArenaKind::kScratch);
