@@ -53,8 +53,8 @@ double product_rate(const Machine& machine, Precision precision) {
 }
 
 // What is left of the rate where rows do not begin at whole lines: a share for each halving.
-double alignment_share(int64_t m, int64_t n, int64_t k, Precision precision, const Device& d) {
-  const auto unaligned = static_cast<uint64_t>(m | n | k);
+double alignment_share(int64_t row_widths, Precision precision, const Device& d) {
+  const auto unaligned = static_cast<uint64_t>(row_widths);
   if (unaligned == 0) return 1.0;
   const double bytes = element_bytes(precision) * std::ldexp(1.0, std::countr_zero(unaligned));
   if (bytes < kLeastCopyBytes) return d.gemm_odd_share;
@@ -168,7 +168,8 @@ Category category_of(const Task& task, const Cost& cost) {
 double gemm_seconds(int64_t m, int64_t n, int64_t k, double bytes, Precision precision,
                     const Machine& machine, const ProductRun& run) {
   const Device& d = machine.device;
-  const double rate = product_rate(machine, precision) * alignment_share(m, n, k, precision, d);
+  const int64_t row_widths = run.row_widths != 0 ? run.row_widths : m | n | k;
+  const double rate = product_rate(machine, precision) * alignment_share(row_widths, precision, d);
   const double overhead = depth_overhead(d, precision);
   const int free_sms = std::max(1, d.num_sms - run.held_sms);
   // Tiles are chosen for the whole device, whoever holds a part of it.
@@ -247,11 +248,16 @@ Precision TaskTimes::computes_in(const Task& task) const {
 
 double TaskTimes::product_seconds(const Task& task, const Cost& cost, double bytes,
                                   const TaskRun& run) const {
-  const ProductRun how{.rate = std::pow(clock_, machine_.device.gemm_clock_exponent),
-                       .held_sms = run.held_sms};
+  ProductRun how{.rate = std::pow(clock_, machine_.device.gemm_clock_exponent),
+                 .held_sms = run.held_sms,
+                 .row_widths = cost.n};
+  for (const size_t operand : {0, 1}) how.row_widths |= task.in[operand].type.dims.back();
   const Precision planned = precision_of(task.in[0].type.dtype);
   const bool is_lowered = computes_in(task) != planned;
   if (!is_lowered) return gemm_seconds(cost.m, cost.n, cost.k, bytes, planned, machine_, how);
+  // In few bits both operands are read along the sum, of which weights' gradients make rows of
+  // tokens.
+  how.row_widths |= cost.k;
   const double width = element_bytes(options_.linear);
   bytes -= (1.0 - width / kPlannedBytes) * (bytes_of(task.in[0]) + bytes_of(task.in[1]));
   return gemm_seconds(cost.m, cost.n, cost.k, bytes, options_.linear, machine_, how) +

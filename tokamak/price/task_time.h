@@ -46,6 +46,8 @@ Category category_of(const Task& task, const Cost& cost);
 struct ProductRun {
   double rate = 1.0;  ///< over that at the highest clocks
   int held_sms = 0;   ///< multiprocessors that others hold
+  /// Elements of the operands' and the result's rows in memory, or'ed; 0 = m, n and k are.
+  int64_t row_widths = 0;
 };
 
 /// One product [m, k] x [k, n] with `bytes` moved at least, without its launch. Throws Error where

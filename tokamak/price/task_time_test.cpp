@@ -181,6 +181,28 @@ TEST(TaskTime, OddRowsCostMost) {
   EXPECT_LT(gemm(machine, 1280, 1280, 4094), 2.0 * even);
 }
 
+// Tokens are no row of any operand in bf16; in fp8 gradients of weights read them along the sum.
+TEST(TaskTime, TokensNeedNoAlignment) {
+  Machine machine = fast_memory();
+  machine.device.gemm_alignment_share = 0.5;
+  machine.device.gemm_odd_share = 0.01;
+  const auto of = [&](int64_t tokens, Precision precision) {
+    const auto x = bf16({tokens, 1280});
+    const auto w = bf16({1280, 1280});
+    const PriceOptions options{.linear = precision};
+    return std::pair(seconds(task_of(Linear{}, {x, w}, {x}), machine, options),
+                     seconds(task_of(LinearGradWeight{}, {x, x}, {w}), machine, options));
+  };
+  const auto [y, dw] = of(4096, Precision::kBf16);
+  const auto [odd_y, odd_dw] = of(4095, Precision::kBf16);
+  EXPECT_LE(odd_y, 1.01 * y);
+  EXPECT_LE(odd_dw, 1.01 * dw);
+  const auto [low_y, low_dw] = of(4096, Precision::kFp8);
+  const auto [odd_low_y, odd_low_dw] = of(4095, Precision::kFp8);
+  EXPECT_LE(odd_low_y, 1.01 * low_y);
+  EXPECT_GT(odd_low_dw, 10.0 * low_dw);
+}
+
 TEST(TaskTime, LossesThatAreNotFusedMoveTheirLogits) {
   Machine machine = clockwork();
   const auto logits = bf16({16, 32});
