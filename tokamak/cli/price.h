@@ -67,6 +67,9 @@ price::Machine machine_of(const PriceWords& words, const std::string& cluster);
 /// A line for everything that the price of `config` leaves out.
 std::vector<std::string> unpriced_lines(const Config& config);
 
+/// The key that a word "--a.b-c=value" or a sweep of "a.b_c" is for: "a.b_c".
+std::string key_of(std::string_view word);
+
 /// What is said of a configuration that is written.
 std::string wrote_text(std::string_view what, const std::string& path, price::Precision linear);
 

@@ -70,7 +70,8 @@ void add_sweep(PriceWords& words, const std::string& text) {
   constexpr size_t kMostSweeps = 2;
   Sweep sweep = parse_sweep(text);
   for (const Sweep& other : words.sweeps)
-    TOK_REQUIRE(other.key != sweep.key, "--sweep {}: {} given twice", text, sweep.key);
+    TOK_REQUIRE(key_of(other.key) != key_of(sweep.key), "--sweep {}: {} given twice", text,
+                sweep.key);
   TOK_REQUIRE(words.sweeps.size() < kMostSweeps,
               "--sweep {}: wanted at most {} sweeps, got a third", text, kMostSweeps);
   words.sweeps.push_back(std::move(sweep));
@@ -95,11 +96,10 @@ void apply_preset(PriceWords& words) {
 void refuse_shard_degree(const PriceWords& words) {
   constexpr std::string_view kKey = "parallelism.data_parallel_shard_degree";
   const std::string grows = ": not with --sweep gpus=..., whose mesh grows in it";
-  TOK_REQUIRE(find_sweep(words, kKey) == nullptr, "--sweep {}=...{}", kKey, grows);
-  for (const std::string& word : words.rest) {
-    const bool is_it = word.starts_with(fmt::format("--{}", kKey));
-    TOK_REQUIRE(!is_it || word.ends_with("=-1"), "{}{}", word, grows);
-  }
+  for (const Sweep& sweep : words.sweeps)
+    TOK_REQUIRE(key_of(sweep.key) != kKey, "--sweep {}=...{}", sweep.key, grows);
+  for (const std::string& word : words.rest)
+    TOK_REQUIRE(key_of(word) != kKey || word.ends_with("=-1"), "{}{}", word, grows);
 }
 
 void check_outputs(const std::vector<std::pair<std::string, std::optional<std::string>>>& outputs) {
@@ -110,6 +110,18 @@ void check_outputs(const std::vector<std::pair<std::string, std::optional<std::s
     const auto [at, is_new] =
         names.emplace(std::filesystem::weakly_canonical(std::filesystem::absolute(*path)), name);
     TOK_REQUIRE(is_new, "{} {}: {} writes there too: wanted another file", name, *path, at->second);
+  }
+}
+
+// Machines are listed and their numbers printed without a price.
+void require_alone(const PriceWords& words, const std::vector<std::string>& given) {
+  const std::string what = words.numbers ? "--numbers" : "--cluster list";
+  constexpr std::string_view kOfMachine[] = {"--cluster", "--gpus", "--numbers", "--preset",
+                                             "--set"};
+  for (const std::string& name : given) {
+    const bool is_of_machine =
+        std::find(std::begin(kOfMachine), std::end(kOfMachine), name) != std::end(kOfMachine);
+    TOK_REQUIRE(is_of_machine, "{}: not with {}, which prices nothing", name, what);
   }
 }
 
@@ -144,6 +156,13 @@ void check_together(const PriceWords& words, const std::vector<std::string>& giv
 }
 
 }  // namespace
+
+std::string key_of(std::string_view word) {
+  if (word.starts_with("--")) word.remove_prefix(2);
+  std::string key(word.substr(0, word.find('=')));
+  std::replace(key.begin(), key.end(), '-', '_');
+  return key;
+}
 
 std::optional<PriceWords> find_price_words(Args args) {
   PriceWords words;
@@ -198,7 +217,10 @@ std::optional<PriceWords> find_price_words(Args args) {
     TOK_REQUIRE(given.empty(), "{}: wanted --cluster NAME with it", given[0]);
     return std::nullopt;
   }
-  if (words.cluster == "list" || words.numbers) return words;
+  if (words.cluster == "list" || words.numbers) {
+    require_alone(words, given);
+    return words;
+  }
   TOK_REQUIRE(words.num_gpus || find_sweep(words, "gpus") != nullptr,
               "--cluster {}: wanted --gpus N with it", words.cluster);
   check_together(words, given);

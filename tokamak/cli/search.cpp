@@ -41,9 +41,7 @@ std::optional<Config> base_config(const PriceWords& words) {
 void say_unused(const PriceWords& words) {
   const std::span<const std::string_view> chosen = chosen_keys();
   for (const std::string& word : words.rest) {
-    if (!word.starts_with("--")) continue;
-    const std::string_view key = std::string_view(word).substr(2, word.find('=') - 2);
-    if (std::find(chosen.begin(), chosen.end(), key) != chosen.end())
+    if (std::find(chosen.begin(), chosen.end(), key_of(word)) != chosen.end())
       fmt::print(stderr, "not used: {}: the search chooses it\n", word);
   }
 }

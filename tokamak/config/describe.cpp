@@ -93,13 +93,13 @@ std::string config_toml(const Config& config) {
     const OrderedJson value = std::visit(ToJson{}, get_value(config, key));
     if (key.name == "job.config_file" || value == std::visit(ToJson{}, get_value(Config(), key)))
       continue;
-    TOK_REQUIRE(!value.is_null(), "{} = none: TOML has no word for that", key.name);
     const size_t dot = key.name.rfind('.');
     if (section != key.name.substr(0, dot)) {
       section = key.name.substr(0, dot);
       text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", section);
     }
-    text += fmt::format("{} = {}\n", key.name.substr(dot + 1), value.dump());
+    text += fmt::format("{} = {}\n", key.name.substr(dot + 1),
+                        value.is_null() ? "\"none\"" : value.dump());
   }
   return text;
 }

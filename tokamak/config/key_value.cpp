@@ -158,6 +158,12 @@ std::optional<T> parse_number(std::string_view text) {
   return value;
 }
 
+// Of a key that may be null: TOML has no word for that.
+bool is_none(const Value& value) {
+  const std::string* text = std::get_if<std::string>(&value);
+  return std::holds_alternative<std::monostate>(value) || (text != nullptr && *text == "none");
+}
+
 }  // namespace
 
 std::vector<std::string> allowed_list(const Key& key) {
@@ -214,7 +220,7 @@ std::string set_value(Config& config, const Key& key, const Value& value) {
       [&](auto* p) -> std::string {
         using Field = std::remove_reference_t<decltype(*p)>;
         if constexpr (kNullable<Field>) {
-          if (std::holds_alternative<std::monostate>(value)) {
+          if (is_none(value)) {
             p->reset();
             return "";
           }

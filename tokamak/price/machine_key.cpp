@@ -202,6 +202,12 @@ std::optional<GemmTile> tile_of(std::string_view name) {
   return tile;
 }
 
+// Times are quotients by rates and efficiencies, of which 0 says that there is none.
+double least_of(const MachineKey& key) {
+  if (key.dimension == kBytesPerSecond || key.dimension == kFlopsPerSecond) return 1.0;
+  return key.name.find("efficiency") != std::string::npos ? 1e-6 : 0.0;
+}
+
 }  // namespace
 
 std::vector<MachineKey> all_keys(const Machine& machine) {
@@ -243,9 +249,12 @@ MachineKey find_key(const Machine& machine, std::string_view name, std::string_v
 
 void assign(Machine& machine, const MachineKey& key, double in_si, std::string_view source,
             std::string_view who) {
+  const double least = least_of(key);
+  const auto text = [&](double value) { return text_of(value, key.dimension); };
   TOK_REQUIRE(in_si >= key.min && in_si <= key.max, "{}: {}: wanted {} to {}, got {}", who,
-              key.name, text_of(key.min, key.dimension), text_of(key.max, key.dimension),
-              text_of(in_si, key.dimension));
+              key.name, text(key.min), text(key.max), text(in_si));
+  TOK_REQUIRE(in_si == 0.0 || in_si >= least, "{}: {}: wanted 0 or {} to {}, got {}", who, key.name,
+              text(least), text(key.max), text(in_si));
   TOK_REQUIRE(!key.is_whole || in_si == std::floor(in_si), "{}: {}: wanted a whole number, got {}",
               who, key.name, in_si);
   key.set(machine, key.at, in_si);

@@ -238,6 +238,11 @@ TEST(SetNumber, ReadsUnitsAndRefusesTheRest) {
             "nvlink.efficiency");
   EXPECT_EQ(set_error("nvlink.efficiency=0"),
             "--set nvlink.efficiency=0: nvlink.efficiency: wanted 1e-06 to 1, got 0");
+  EXPECT_EQ(set_error("nvlink.pair_bytes_per_s=1e-300 B/s"),
+            "--set nvlink.pair_bytes_per_s=1e-300 B/s: nvlink.pair_bytes_per_s: wanted 0 or 1 B/s "
+            "to 1000 TB/s, got 1e-300 B/s");
+  EXPECT_NE(set_error("device.gemm_efficiency_bf16=1e-300").find("wanted 0 or 1e-06 to 1"),
+            std::string::npos);
   EXPECT_EQ(set_error("nvlink.latency_s=1 h"),
             "--set nvlink.latency_s=1 h: nvlink.latency_s: wanted 0 ns to 10 s, got 3600 s");
 }
