@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/price/device_spread.h"
 #include "tokamak/train/row_price.h"
 
 namespace tokamak {
@@ -274,6 +275,7 @@ TEST(MeasuredRows, TwinsOfStagesPriceAsTheirPlans) {
       "NVIDIA x,H100,32,Llama,16,256,512,8,4,1024,128,32,1,2,4,2,2,2,dist-opt,bf16,none,1,,,,\n");
   ASSERT_EQ(row.skipped, "");
   const price::Machine machine = price::load_machine(machine_names_of_row(row));
+  const price::Machine slowest = price::slowest_of(filled_as_of_row(row, machine), row.num_gpus);
   const Target target{.backend = "gpu", .arch = 90};
   std::vector<std::unique_ptr<PlannedRun>> runs;
   std::vector<price::PricedRank> ranks;
@@ -283,11 +285,11 @@ TEST(MeasuredRows, TwinsOfStagesPriceAsTheirPlans) {
     ranks.push_back({.plan = &runs.back()->plan(), .rank = shape.distribute.rank});
   }
   const double planned =
-      price::price_step(ranks, static_cast<int>(row.num_microbatches()), machine,
+      price::price_step(ranks, static_cast<int>(row.num_microbatches()), slowest,
                         {.linear = precision_of_row(row), .device_graphs = false})
           .seconds;
   const double twins = price_planned_row(row, PlannedRow(row), machine).seconds;
-  EXPECT_NEAR(twins, planned, 2e-3 * planned);
+  EXPECT_EQ(twins, planned);
 }
 
 TEST(MeasuredRows, SummarizesErrors) {
