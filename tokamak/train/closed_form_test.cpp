@@ -194,16 +194,17 @@ TEST(ClosedForm, NoPlanOfOneStageIsFasterThanItsBound) {
       alone.degrees = {.cp = p.degrees.cp, .tp = p.degrees.tp};
       const Config one = config_of(alone, drawn.config, p.microbatch);
       try {
+        const price::Machine slowest = price::slowest_of(machine, p.degrees.world());
         const price::StageCosts costs =
             probe_stages(drawn.model, shape_of(one, drawn.model, {.degrees = alone.degrees}), false,
-                         {.backend = "gpu", .arch = machine.device.arch}, machine,
+                         {.backend = "gpu", .arch = machine.device.arch}, slowest,
                          {.linear = price::Precision::kBf16}, p.degrees.world());
         const price::StageModules all{.layers = static_cast<int>(drawn.model.num_layers),
                                       .has_embedding = true,
                                       .has_head = true};
         const double least_s =
             price::least_flat_seconds(costs, all, static_cast<int>(p.num_microbatches),
-                                      spread_of(p.degrees, costs, machine), machine);
+                                      spread_of(p.degrees, costs, slowest), slowest);
         const PricedRun run =
             price_run({.config = drawn.config, .degrees = p.degrees, .machine = machine});
         EXPECT_LE(least_s, run.step.seconds)
