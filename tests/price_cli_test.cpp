@@ -148,6 +148,19 @@ TEST(PriceCli, ASearchSaysWhatItLeavesOut) {
       << result.err;
 }
 
+TEST(PriceCli, SaysWhereNothingIsKnownOfStorage) {
+  const Words words{"--cluster=h100-sxm+hgx-h100+infiniband-ndr", "--gpus=8"};
+  EXPECT_NE(plan(words).out.find("no storage.write_bytes_per_s says more"), std::string::npos);
+  Words as_json = words;
+  as_json.emplace_back("--json");
+  const Json parts = parse_json(plan(as_json).out, "parts");
+  EXPECT_TRUE(parts.at("checkpoint").at("durable_s").is_null());
+  as_json[0] = "--cluster=h100";
+  const Json whole = parse_json(plan(as_json).out, "whole");
+  EXPECT_GT(whole.at("checkpoint").at("durable_s"), 1.0);
+  EXPECT_EQ(whole.at("step_time_s"), parts.at("step_time_s")) << "parts are all that it is";
+}
+
 TEST(PriceCli, SaysHowToPriceWhatItWrites) {
   const ScratchFolder folder;
   const auto written = [&](const std::string& precision) {

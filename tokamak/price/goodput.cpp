@@ -45,6 +45,7 @@ CheckpointCost checkpoint_cost(double state_bytes, int num_ranks, double hidden_
     if (own == 0.0 || fair == 0.0) return std::max(own, fair);
     return std::min(own, fair);
   };
+  cost.has_storage = storage.write_bytes_per_s > 0.0 || storage.total_bytes_per_s > 0.0;
   cost.copy_s = seconds(cost.rank_bytes, machine.device.to_host_bytes_per_s);
   cost.stall_s = std::max(0.0, cost.copy_s - hidden_s);
   cost.durable_s =

@@ -29,6 +29,7 @@ struct CheckpointCost {
   double stall_s = 0.0;     ///< what of the copy no other work hides
   double durable_s = 0.0;   ///< until it is on storage
   double load_s = 0.0;
+  bool has_storage = false;  ///< else nothing is known of it, and these two are the copy's alone
 };
 
 /// Of a state of so many bytes, of which each rank holds its share; `hidden_s` = until the

@@ -82,11 +82,13 @@ std::string run_text(const Report& r) {
   std::string text =
       fmt::format("{:.3g} tokens           {:.2f} days, {:.0f} GPU-hours\n", r.tokens, days, hours);
   const Reliability& c = r.reliability;
-  text += fmt::format(
-      "checkpoint             {:.2f} GiB of a device: step stands {}, safe after {}, loaded in "
-      "{}\n",
-      c.checkpoint.rank_bytes / kGiB, duration(c.checkpoint.stall_s),
-      duration(c.checkpoint.durable_s), duration(c.checkpoint.load_s));
+  const std::string stored =
+      c.checkpoint.has_storage
+          ? fmt::format("safe after {}, loaded in {}", duration(c.checkpoint.durable_s),
+                        duration(c.checkpoint.load_s))
+          : "no storage.write_bytes_per_s says more (site-unknown has one)";
+  text += fmt::format("checkpoint             {:.2f} GiB of a device: step stands {}, {}\n",
+                      c.checkpoint.rank_bytes / kGiB, duration(c.checkpoint.stall_s), stored);
   if (c.failures.failures_per_s > 0.0) {
     const double real_days = days / c.goodput;
     text += fmt::format(
@@ -123,10 +125,13 @@ OrderedJson memory_json(const Report& r) {
 
 OrderedJson reliability_json(const Report& r) {
   const Reliability& c = r.reliability;
+  const auto stored = [&](double seconds) -> OrderedJson {
+    return c.checkpoint.has_storage ? OrderedJson(seconds) : OrderedJson();
+  };
   return {{"rank_bytes", c.checkpoint.rank_bytes},
           {"stall_s", c.checkpoint.stall_s},
-          {"durable_s", c.checkpoint.durable_s},
-          {"load_s", c.checkpoint.load_s},
+          {"durable_s", stored(c.checkpoint.durable_s)},
+          {"load_s", stored(c.checkpoint.load_s)},
           {"failures_per_s", c.failures.failures_per_s},
           {"best_interval_s", c.interval_s},
           {"goodput", c.goodput},

@@ -98,8 +98,11 @@ std::string memory_advice(const PricedRun& run, const Config& config, const Degr
   if (config.parallelism.data_parallel_type != "fsdp" && degrees.dp_shard * degrees.cp > 1)
     advice.push_back(fmt::format("parallelism.data_parallel_type = \"fsdp\" (\"{}\")",
                                  config.parallelism.data_parallel_type));
-  if (advice.empty() || degrees.tp < 8)
+  if (degrees.tp < 8 && degrees.dp() * degrees.cp > 1) {
     advice.push_back(fmt::format("a larger parallelism.tensor_parallel_degree ({})", degrees.tp));
+  } else {
+    advice.push_back(fmt::format("more --gpus ({})", degrees.world()));
+  }
   return fmt::format("{}", fmt::join(advice, "; "));
 }
 
