@@ -64,7 +64,7 @@ struct Device {
   std::vector<GemmTile> tiles;
   double gemm_k_overhead = 300.0;  ///< a product of depth k takes as long as k + this at full rate
   double gemm_kernel_overhead =
-      0.0;  ///< depth that a product's kernel takes once, at begin and end
+      0.0;  ///< depth that a product's kernel takes once, at begin and end; both as depth of bf16
   double gemm_alignment_share =
       0.93;  ///< of the rate, for each halving of the rows' alignment below 128 bytes
   /// Of the rate, where rows begin at odd elements: no copy to shared memory beside the products.

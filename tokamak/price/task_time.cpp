@@ -62,22 +62,24 @@ double alignment_share(int64_t row_widths, Precision precision, const Device& d)
   return halvings <= 0.0 ? 1.0 : std::pow(d.gemm_alignment_share, halvings);
 }
 
-// What a tile costs besides its products, as depth: it does not shrink with their precision.
-double depth_overhead(const Device& d, Precision precision) {
+// Tiles' and kernels' begin and end are stated as depth of bf16 and do not shrink with the
+// precision: how much more depth of this one they are.
+double depth_of_bf16(const Device& d, Precision precision) {
   const auto rate = [&](Precision p) {
     return d.peak_flops[static_cast<size_t>(p)] * d.gemm_efficiency[static_cast<size_t>(p)];
   };
   const double bf16 = rate(Precision::kBf16);
-  return d.gemm_k_overhead * (bf16 > 0.0 ? std::max(1.0, rate(precision) / bf16) : 1.0);
+  return bf16 > 0.0 ? std::max(1.0, rate(precision) / bf16) : 1.0;
 }
 
 double tile_seconds(const GemmTile& tile, int64_t m, int64_t n, int64_t k, int splits, double rate,
-                    double overhead, const Device& d, int free_sms) {
+                    double overhead_scale, const Device& d, int free_sms) {
   const auto count = [](int64_t size, int step) { return (size + step - 1) / step; };
   const auto tiles = static_cast<double>(count(m, tile.m) * count(n, tile.n) * splits);
   const double waves = std::ceil(tiles / free_sms);
-  const double depth = static_cast<double>(k) / splits + overhead;
-  const double work = 2.0 * tile.m * tile.n * (waves * depth + d.gemm_kernel_overhead);
+  const double depth = static_cast<double>(k) / splits + overhead_scale * d.gemm_k_overhead;
+  const double work =
+      2.0 * tile.m * tile.n * (waves * depth + overhead_scale * d.gemm_kernel_overhead);
   return work * d.num_sms / (rate * tile.efficiency);
 }
 
@@ -170,7 +172,7 @@ double gemm_seconds(int64_t m, int64_t n, int64_t k, double bytes, Precision pre
   const Device& d = machine.device;
   const int64_t row_widths = run.row_widths != 0 ? run.row_widths : m | n | k;
   const double rate = product_rate(machine, precision) * alignment_share(row_widths, precision, d);
-  const double overhead = depth_overhead(d, precision);
+  const double overhead_scale = depth_of_bf16(d, precision);
   const int free_sms = std::max(1, d.num_sms - run.held_sms);
   // Tiles are chosen for the whole device, whoever holds a part of it.
   double best = HUGE_VAL;
@@ -178,7 +180,7 @@ double gemm_seconds(int64_t m, int64_t n, int64_t k, double bytes, Precision pre
   for (const GemmTile& tile : d.tiles) {
     for (int splits = 1; splits <= kMostSplits; splits *= 2) {
       const auto on = [&](int num_sms) {
-        return tile_seconds(tile, m, n, k, splits, rate, overhead, d, num_sms) +
+        return tile_seconds(tile, m, n, k, splits, rate, overhead_scale, d, num_sms) +
                split_seconds(m, n, splits, machine);
       };
       const double alone = on(d.num_sms);
