@@ -24,14 +24,6 @@
 namespace tokamak::cli {
 namespace {
 
-std::string cpu_name() {
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
-  }
-  return "unknown";
-}
-
 // Bytes a second of a copy between two large arrays, read and written both counted; best of
 // several.
 double measure_copy_rate(int threads) {

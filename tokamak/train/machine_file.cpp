@@ -1,5 +1,7 @@
 #include "tokamak/train/machine_file.h"
 
+#include <fstream>
+
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/json.h"
@@ -22,6 +24,14 @@ std::filesystem::path save_machine_file(const MachineFile& m) {
   return path;
 }
 
+std::string cpu_name() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  }
+  return "unknown";
+}
+
 std::optional<MachineFile> load_machine_file(int threads) {
   const std::string path = machine_file_path().string();
   if (!path_exists(path)) return std::nullopt;
@@ -32,7 +42,7 @@ std::optional<MachineFile> load_machine_file(int threads) {
     m.gemm_flops_f32 = json_member<double>(json, "gemm_flops_f32", path);
     m.gemm_flops_bf16 = json_member<double>(json, "gemm_flops_bf16", path);
     m.copy_bytes_per_s = json_member<double>(json, "copy_bytes_per_s", path);
-    if (m.threads == threads) return m;
+    if (m.threads == threads && m.cpu == cpu_name()) return m;
   } catch (const Error&) {
     return std::nullopt;
   }

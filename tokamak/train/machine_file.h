@@ -27,7 +27,11 @@ std::filesystem::path machine_file_path();
 /// Returns the path written.
 std::filesystem::path save_machine_file(const MachineFile& machine);
 
-/// Nothing where doctor has not run, or ran with another number of threads, or the file is damaged.
+/// The model of this machine's CPU, by /proc/cpuinfo, or "unknown".
+std::string cpu_name();
+
+/// Nothing where doctor has not run, or ran on another CPU (several machines may share a home) or
+/// with another number of threads, or the file is damaged.
 std::optional<MachineFile> load_machine_file(int threads);
 
 }  // namespace tokamak
