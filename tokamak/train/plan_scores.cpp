@@ -58,7 +58,7 @@ constexpr double kSurelySaved = 0.8;
 // A pipeline whose works alone take so much more than is enough is left out.
 constexpr double kSurelyMore = 1.01;
 
-double saved_bytes(const price::StageCosts& costs, const price::StageModules& stage) {
+double held_for_backward(const price::StageCosts& costs, const price::StageModules& stage) {
   double bytes = 0.0;
   for (const auto& [kind, size] : costs.held) {
     if (kind.from == PipelineItemKind::kForward && kind.to == PipelineItemKind::kBackwardInput)
@@ -155,7 +155,7 @@ class Scorer {
       const double share_s = work_s / static_cast<double>(p->degrees.pp);
       const price::DataSpread spread = spread_of(p->degrees, costs, machine_);
       if (p->degrees.pp == 1) {
-        least.bytes += kSurelySaved * saved_bytes(costs, all);
+        least.bytes += kSurelySaved * held_for_backward(costs, all);
         // Below 16 bits messages may be narrower than these costs have them.
         if (p->sharding != "ddp" && p->linear == price::Precision::kBf16) {
           least.seconds = price::least_flat_seconds(

@@ -41,7 +41,7 @@ price::StepPrice price_planned_row(const MeasuredRow& row, const PlannedRow& pla
 std::vector<PricedRow> price_rows(const std::vector<MeasuredRow>& rows,
                                   const RowPriceOptions& options);
 
-/// "NeMo 405B, H100, bf16": rows that are judged together.
+/// "nemo H100 bf16": rows that are judged together.
 std::string family_of(const MeasuredRow& row);
 
 /// Whether constants may be fitted on it: at most 64 GPUs, and none of the 12 rows of NeMo's 405B.
