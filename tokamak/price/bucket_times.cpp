@@ -106,10 +106,7 @@ Buckets::Buckets(const StageCosts& c, const DataSpread& spread, const DataSpread
 }
 
 double gathers_s(const PipelineShape& shape, int rank, const Buckets& b) {
-  double seconds = 0.0;
-  for (const int s : shape.stages_of[static_cast<size_t>(rank)])
-    seconds += b.sum(shape.stages[static_cast<size_t>(s)], &Bucket::gather_s);
-  return seconds;
+  return b.sum(shape.modules_of[static_cast<size_t>(rank)], &Bucket::gather_s);
 }
 
 double GatherQueue::run(const StageModules& stage, const PipelineUse::First& first, double begin,

@@ -13,19 +13,15 @@ constexpr double kAlignmentBytes = 1024.0 * 1024.0;
 // All but the slots.
 double rank_bytes(const StageCosts& c, const PipelineShape& shape, const DataSpread& spread,
                   const Elements& padded, int rank) {
-  double elements = 0.0;
-  double scratch = 0.0;
-  bool has_start = false;
-  bool has_ends = false;
-  for (const int s : shape.stages_of[static_cast<size_t>(rank)]) {
-    const StageModules& stage = shape.stages[static_cast<size_t>(s)];
-    elements += padded.of(stage);
-    scratch = std::max(scratch, c.scratch(stage));
-    has_start = has_start || stage.has_embedding;
-    has_ends = has_start && stage.has_head;
-  }
+  const auto at = static_cast<size_t>(rank);
+  const StageModules& all = shape.modules_of[at];
+  const auto more_stages = static_cast<double>(shape.stages_of[at].size() - 1);
+  double elements = padded.of(all) + more_stages * padded.of.base;
   // A tied table is there once.
-  if (has_ends) elements -= padded.tied;
+  if (all.has_embedding && all.has_head) elements -= padded.tied;
+  double scratch = 0.0;
+  for (const int s : shape.stages_of[at])
+    scratch = std::max(scratch, c.scratch(shape.stages[static_cast<size_t>(s)]));
   return kAlignmentBytes + state_bytes(elements, c.bytes, {.owners = spread.owners}) +
          c.input_bytes + scratch;
 }
@@ -175,10 +171,7 @@ class Pipeline {
   }
 
   double update_s(int rank) const {
-    double seconds = 0.0;
-    for (const int s : shape_.stages_of[static_cast<size_t>(rank)])
-      seconds += buckets_of(rank).sum(shape_.stages[static_cast<size_t>(s)], &Bucket::update_s);
-    return seconds;
+    return buckets_of(rank).sum(shape_.modules_of[static_cast<size_t>(rank)], &Bucket::update_s);
   }
 
   const StageCosts& c_;

@@ -283,8 +283,16 @@ PipelineShape pipeline_outline(const std::string& name, int num_ranks,
       name, p, stages_per_rank, std::min(num_microbatches, 2 * p + num_microbatches % p));
   shape.rank_of_stage = schedule.rank_of_stage;
   shape.stages_of.resize(static_cast<size_t>(p));
-  for (int s = 0; s < std::ssize(shape.stages); ++s)
-    shape.stages_of[static_cast<size_t>(shape.rank_of_stage[static_cast<size_t>(s)])].push_back(s);
+  shape.modules_of.resize(static_cast<size_t>(p));
+  for (int s = 0; s < std::ssize(shape.stages); ++s) {
+    const auto rank = static_cast<size_t>(shape.rank_of_stage[static_cast<size_t>(s)]);
+    shape.stages_of[rank].push_back(s);
+    StageModules& all = shape.modules_of[rank];
+    const StageModules& stage = shape.stages[static_cast<size_t>(s)];
+    all.layers += stage.layers;
+    all.has_embedding |= stage.has_embedding;
+    all.has_head |= stage.has_head;
+  }
   shape.is_split = schedule.splits_backward();
   shape.in_flight = chunks_in_flight(schedule);
   return shape;

@@ -81,6 +81,7 @@ struct PipelineShape {
   std::vector<StageModules> stages;
   std::vector<int> rank_of_stage;
   std::vector<std::vector<int>> stages_of;  ///< by rank, in model order
+  std::vector<StageModules> modules_of;     ///< by rank: of all its stages together
   bool is_split = false;
   std::vector<int> in_flight;  ///< by rank: microbatches of any of its stages, forward to the end
 

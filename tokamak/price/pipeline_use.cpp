@@ -300,6 +300,7 @@ std::vector<int> reductions_on(const std::vector<int32_t>& path, const PipelineS
     if (!shape.pass.is_message(d) && reduces[static_cast<size_t>(d)])
       stages.push_back(PipelinePass::stage_of(d));
   }
+  std::sort(stages.begin(), stages.end());
   return stages;
 }
 
@@ -350,6 +351,7 @@ PipelineUse pipeline_use(const StageCosts& costs, const PipelineShape& shape,
   TOK_CHECK(!shape.held.empty(), "{} without its schedule", shape.schedule);
   PipelineUse use;
   const int more = shape.num_microbatches - shape.pass.num_microbatches;
+  double pass_s = 0.0;
   double longer_s = 0.0;
   const auto by_rank = seconds_by_rank(costs, shape, ranks, machine, 0.0);
   const auto alone_s = durations_of(&WorkSeconds::alone, shape, by_rank, ranks, 0.0);
@@ -364,6 +366,7 @@ PipelineUse pipeline_use(const StageCosts& costs, const PipelineShape& shape,
       longer_s = (end.seconds - shorter.seconds) / shape.num_ranks * more;
     }
     if (reductions == 0.0) {
+      pass_s = end.seconds;
       use.firsts = firsts_of(end, shape, by_rank, seconds);
       use.lasts = lasts_of(end, shape, by_rank, slowed_s, longer_s);
       use.order_of_lasts = order_of(use.lasts);
@@ -374,14 +377,20 @@ PipelineUse pipeline_use(const StageCosts& costs, const PipelineShape& shape,
       const StageModules& stage = shape.stages[static_cast<size_t>(s)];
       path.seconds -= reductions * reducing_work(s, shape, by_rank)(stage);
     }
-    use.paths.push_back(std::move(path));
+    const auto same = std::find_if(use.paths.begin(), use.paths.end(), [&](const auto& other) {
+      return other.reductions == path.reductions;
+    });
+    if (same == use.paths.end()) {
+      use.paths.push_back(std::move(path));
+    } else {
+      same->seconds = std::max(same->seconds, path.seconds);
+    }
   }
   if (costs.slow_clock != costs.fast_clock) {
     const auto cooler = seconds_by_rank(costs, shape, ranks, machine, 1.0);
     const PassEnd end = run_pass(
         shape.pass, shape, durations_of(&WorkSeconds::alone, shape, cooler, ranks, 0.0), slowed_s);
-    const double pass_s = use.paths.front().seconds - longer_s;
-    use.cooler_s = use.paths.front().seconds * (1.0 - end.seconds / pass_s);
+    use.cooler_s = (pass_s + longer_s) * (1.0 - end.seconds / pass_s);
   }
   for (int r = 0; r < shape.num_ranks; ++r)
     use.slot_bytes.push_back(slot_bytes_of(costs, shape, r));
