@@ -55,6 +55,7 @@ HomeRun run_of(const CsvFields& fields) {
   return run;
 }
 
+// NOLINTNEXTLINE(readability-identifier-naming): GoogleTest's
 [[maybe_unused]] void PrintTo(const HomeRun& run, std::ostream* out) {
   *out << run.name;
 }
@@ -77,7 +78,7 @@ PricedRun price(const HomeRun& run, const std::string& machine) {
 }
 
 std::string calibrated_machine(const HomeRun& run) {
-  const std::string ops = "h200+" + data_folder() + "h200_ops.toml";
+  std::string ops = "h200+" + data_folder() + "h200_ops.toml";
   if (run.gpus == 1) return ops;
   return ops + "+" + data_folder() + (run.gpus == 2 ? "h200_pair.toml" : "h200_four.toml");
 }

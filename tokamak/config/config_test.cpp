@@ -265,6 +265,7 @@ TEST(Needs, NamesWhatTheBuildLacks) {
   const Strings want = {
       "needs: model.flavor = \"9B\": not a flavor of llama3: debugmodel, 8B, or hf",
       "needs: model.converters = [\"quantize.linear.mx\"]: quantize.linear.mx is not built yet",
+      // NOLINTNEXTLINE(bugprone-suspicious-missing-comma): one long line
       "needs: model.norm_type = \"layernorm\": only rmsnorm, fused_rmsnorm, compiled_rmsnorm are "
       "built",
       "needs: optimizer.name = \"Muon\": only AdamW, Adam are built",

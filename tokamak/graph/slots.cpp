@@ -53,7 +53,8 @@ std::vector<Hold> holds_of(const Plan& plan, const std::vector<std::vector<int>>
     if (used.empty()) continue;
     const int end = order.known_from(i, i + 1);
     for (const int c : used) {
-      int& hold = held[static_cast<size_t>(c * num_microbatches + item.microbatch)];
+      int& hold = held[static_cast<size_t>(c) * static_cast<size_t>(num_microbatches) +
+                       static_cast<size_t>(item.microbatch)];
       if (hold < 0) {
         hold = static_cast<int>(list.size());
         list.push_back({.slot_class = c, .microbatch = item.microbatch, .first = i});

@@ -235,6 +235,7 @@ std::vector<HeldValues> held_of(const Skeleton& skeleton) {
   std::vector<std::vector<int>> points;
   for (size_t i = 0; i < num_points; ++i) {
     std::vector<int> point;
+    point.reserve(needs.size());
     for (const SlotNeed& need : needs) point.push_back(need.held[i]);
     const auto covers = [](const std::vector<int>& a, const std::vector<int>& b) {
       return std::equal(a.begin(), a.end(), b.begin(), std::greater_equal<>());
