@@ -49,6 +49,9 @@ TEST(PriceBadInput, ImpossibleMeshes) {
                               p + "pipeline_parallel_schedule=NoSuch"}),
                 {"pipeline_parallel_schedule", "1F1B", "NoSuch"}},
            Case{on_h100("8", {"--training.global_batch_size=7"}), {"global_batch_size", "got 7"}},
+           Case{on_h100("1", {"--training.local_batch_size=1",
+                              "--training.global_batch_size=2147483648"}),
+                {"2147483648 sequences", "at most 65536 microbatches"}},
            Case{on_h100("8", {"--training.local_batch_size=-1"}), {"local_batch_size", "got -1"}},
        })
     expect_one_line(c);

@@ -38,34 +38,29 @@ class Rules {
 
 void check_batches(const Config& c, const Degrees& d, Rules& rules) {
   const TrainingConfig& t = c.training;
+  const ParallelismConfig& p = c.parallelism;
   constexpr int64_t kMaxCount = int64_t{1} << 31;
-  const bool sane = std::max({t.local_batch_size, t.global_batch_size, t.seq_len}) <= kMaxCount;
+  const int64_t pipelined = p.pipeline_parallel_microbatch_size;
+  const bool sane =
+      std::max({t.local_batch_size, t.global_batch_size, t.seq_len, pipelined}) <= kMaxCount;
   rules.require(
       sane,
-      "training.local_batch_size = {}, training.global_batch_size = {}, training.seq_len = "
-      "{}: wanted values that fit on a machine",
-      t.local_batch_size, t.global_batch_size, t.seq_len);
+      "training.local_batch_size = {}, training.global_batch_size = {}, training.seq_len = {}, "
+      "parallelism.pipeline_parallel_microbatch_size = {}: wanted values that fit on a machine",
+      t.local_batch_size, t.global_batch_size, t.seq_len, pipelined);
   if (!sane) return;
-  const ParallelismConfig& p = c.parallelism;
   const bool has_pipeline = d.pp > 1;
-  const int64_t microbatch =
-      has_pipeline ? p.pipeline_parallel_microbatch_size : t.local_batch_size;
-  const char* microbatch_key =
-      has_pipeline ? "parallelism.pipeline_parallel_microbatch_size" : "training.local_batch_size";
-  rules.require(microbatch * t.seq_len <= kMostTokens,
-                "{} = {}, training.seq_len = {}: wanted at most {} tokens in a microbatch",
-                microbatch_key, microbatch, t.seq_len, kMostTokens);
+  const int64_t microbatch = has_pipeline ? pipelined : t.local_batch_size;
+  rules.require(
+      microbatch * t.seq_len <= kMostTokens,
+      "{} = {}, training.seq_len = {}: wanted at most {} tokens in a microbatch",
+      has_pipeline ? "parallelism.pipeline_parallel_microbatch_size" : "training.local_batch_size",
+      microbatch, t.seq_len, kMostTokens);
   const int64_t per_microstep = t.local_batch_size * d.dp();
   rules.require(t.global_batch_size == -1 || t.global_batch_size % per_microstep == 0,
                 "training.global_batch_size: wanted a multiple of {} (training.local_batch_size {} "
                 "times {} data-parallel ranks), got {}",
                 per_microstep, t.local_batch_size, d.dp(), t.global_batch_size);
-  const int64_t num_microbatches = global_batch_size(c, d) / (microbatch * d.dp());
-  rules.require(num_microbatches <= kMostMicrobatches,
-                "training.global_batch_size = {}: wanted at most {} microbatches ({} = {} on each "
-                "of {} data-parallel ranks), got {}",
-                global_batch_size(c, d), kMostMicrobatches, microbatch_key, microbatch, d.dp(),
-                num_microbatches);
   rules.require(!has_pipeline || t.local_batch_size % microbatch == 0,
                 "parallelism.pipeline_parallel_microbatch_size: wanted a divisor of "
                 "training.local_batch_size = {}, got {}",

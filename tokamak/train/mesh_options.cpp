@@ -86,6 +86,10 @@ BatchSizes batch_sizes(const Config& config, const Degrees& degrees) {
   TOK_CHECK(sizes.global % (sizes.microbatch * sizes.dp) == 0, "{} sequences in {} of {}",
             sizes.global, sizes.dp, sizes.microbatch);
   sizes.num_microbatches = sizes.global / (sizes.microbatch * sizes.dp);
+  TOK_REQUIRE(sizes.num_microbatches <= kMostMicrobatches,
+              "{} sequences in a step, {} of them in a microbatch on each of {} data-parallel "
+              "ranks: wanted at most {} microbatches, got {}",
+              sizes.global, sizes.microbatch, sizes.dp, kMostMicrobatches, sizes.num_microbatches);
   return sizes;
 }
 
