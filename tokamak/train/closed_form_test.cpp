@@ -73,9 +73,10 @@ price::ClosedForm closed_form_of(const Drawn& drawn, const price::Machine& typic
   if (pipeline == nullptr) throw Error("too few layers");
   const price::StageCosts costs =
       probe_stages(drawn.model, shape, pipeline->is_split, target, machine, options, d.world());
-  const price::DataSpread spread = spread_of(d, costs, machine);
+  const CausalWork work = causal_work(shape.distribute);
+  const price::DataSpread spread = spread_of(d, costs, machine, work);
   const price::PipelineShape& scheduled = shapes.scheduled(drawn.point);
-  const price::PipelineRanks ranks = pipeline_ranks(d, costs, machine);
+  const price::PipelineRanks ranks = pipeline_ranks(d, costs, machine, work);
   const price::ClosedForm form = price::closed_form(
       costs, scheduled, price::pipeline_use(costs, scheduled, ranks, machine), spread, machine);
   EXPECT_LE(price::least_seconds(costs, scheduled, ranks, machine), 1.001 * form.seconds);
@@ -126,6 +127,7 @@ struct Draws {
   Scale scale = Scale::kSmall;
   const char* dtype = "float32";  ///< of masters
   bool gathers_again = false;     ///< meshes with tp alone, which gather for their backward
+  bool in_order = false;          ///< meshes with cp alone, whose last rank attends most
 };
 
 void expect_agreement(const price::Machine& machine, const Draws& draws) {
@@ -142,7 +144,9 @@ void expect_agreement(const price::Machine& machine, const Draws& draws) {
     Drawn drawn = draw(random, draws.scale, draws.dtype);
     if (drawn.point.num_microbatches > 64) continue;
     if (draws.gathers_again && drawn.point.degrees.tp == 1) continue;
+    if (draws.in_order && drawn.point.degrees.cp == 1) continue;
     drawn.config.activation_checkpoint.gather_again = draws.gathers_again;
+    if (draws.in_order) drawn.config.parallelism.context_parallel_load_balancer.reset();
     price::ClosedForm form;
     std::optional<PricedRun> priced;
     const PriceRequest request{
@@ -202,6 +206,11 @@ TEST(ClosedForm, AgreesWithPlansThatGatherAgain) {
     expect_agreement(price::load_machine(machine), {.count = 30, .gathers_again = true});
 }
 
+TEST(ClosedForm, AgreesWithPlansOfSequencesInOrder) {
+  for (const char* machine : {"h100", "gb200"})
+    expect_agreement(price::load_machine(machine), {.count = 15, .in_order = true});
+}
+
 // Power limits the clocks of each rank's step, and messages and collectives slow kernels.
 TEST(ClosedForm, AgreesWithPlansOnHotDevices) {
   expect_agreement(price::load_machine("h200"), {.count = 50});
@@ -233,7 +242,8 @@ double least_flat_seconds_of(const Drawn& drawn, const price::Machine& typical) 
   const price::StageModules all{
       .layers = static_cast<int>(drawn.model.num_layers), .has_embedding = true, .has_head = true};
   return price::least_flat_seconds(costs, all, static_cast<int>(p.num_microbatches),
-                                   spread_of(p.degrees, costs, machine), machine);
+                                   spread_of(p.degrees, costs, machine, CausalWork::kEven),
+                                   machine);
 }
 
 // A search leaves out meshes by it.
@@ -273,7 +283,8 @@ double least_seconds_of(const Drawn& drawn, const price::PipelineShape& pipeline
       probe_stages(drawn.model, shape_of(drawn.config, drawn.model, {.degrees = d}), false,
                    {.backend = "gpu", .arch = machine.device.arch}, machine,
                    {.linear = price::Precision::kBf16}, d.world());
-  return price::least_seconds(whole, pipeline, spread_of(d, whole, machine).hop_s);
+  return price::least_seconds(whole, pipeline,
+                              spread_of(d, whole, machine, CausalWork::kEven).hop_s);
 }
 
 // A search leaves out pipelines that split their backwards by it.

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <map>
 
-#include "tokamak/train/slowest_place.h"
-
 namespace tokamak {
 namespace {
 
@@ -28,10 +26,10 @@ bool is_alike(int ranks_per_stage, const price::Machine& machine) {
 
 // Fills `groups` and `groups_of`.
 void find_groups(const Degrees& d, const price::StageCosts& costs, const price::Machine& machine,
-                 DataSpread& spread) {
+                 CausalWork work, DataSpread& spread) {
   const auto tp = static_cast<int>(d.tp);
   const int ranks_per_stage = tp * spread.owners * spread.replicas;
-  const int place = slowest_place(mesh_of(d), machine);
+  const int place = slowest_place(mesh_of(d), machine, work);
   const int shard = place / (tp * spread.owners) * tp * spread.owners;
   const auto groups_at = [&](int first_rank) {
     return DataSpread::Groups{
@@ -54,7 +52,7 @@ void find_groups(const Degrees& d, const price::StageCosts& costs, const price::
 }  // namespace
 
 DataSpread spread_of(const Degrees& d, const price::StageCosts& costs,
-                     const price::Machine& machine) {
+                     const price::Machine& machine, CausalWork work) {
   const auto tp = static_cast<int>(d.tp);
   const auto owners = static_cast<int>(d.dp_shard * d.cp);
   const auto replicas = static_cast<int>(d.dp_replicate);
@@ -69,15 +67,15 @@ DataSpread spread_of(const Degrees& d, const price::StageCosts& costs,
     spread.hop_s = message_s(costs, price::strided_layout(2, stride, machine), machine);
     spread.ends = price::strided_layout(2, static_cast<int>(d.pp - 1) * stride, machine);
   }
-  find_groups(d, costs, machine, spread);
+  find_groups(d, costs, machine, work, spread);
   return spread;
 }
 
 price::PipelineRanks pipeline_ranks(const Degrees& d, const price::StageCosts& costs,
-                                    const price::Machine& machine) {
+                                    const price::Machine& machine, CausalWork work) {
   const auto pp = static_cast<int>(d.pp);
   const auto stride = static_cast<int>(d.world()) / pp;
-  const int place = slowest_place(mesh_of(d), machine);
+  const int place = slowest_place(mesh_of(d), machine, work);
   std::map<std::vector<int>, double> by_layout;
   price::PipelineRanks ranks;
   for (int r = 0; r < pp; ++r) {

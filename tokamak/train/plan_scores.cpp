@@ -73,9 +73,10 @@ class Scorer {
       : request_(request),
         machine_(price::slowest_of(request.machine, request.num_gpus)),
         model_(spec_of(request.config)),
+        any_(shape_of(config_of({}, request.config, 1), model_, {.degrees = {}})),
         num_wanted_(num_wanted),
-        bytes_(element_bytes(
-            shape_of(config_of({}, request.config, 1), model_, {.degrees = {}}).training)),
+        bytes_(element_bytes(any_.training)),
+        work_(causal_work(any_.distribute)),
         limit_(memory_limit(request.machine)),
         shapes_(static_cast<int>(model_.num_layers)) {}
 
@@ -153,7 +154,7 @@ class Scorer {
     for (const SearchPoint* p : points) {
       ClosedForm least{.bytes = weight_bytes(*p)};
       const double share_s = work_s / static_cast<double>(p->degrees.pp);
-      const price::DataSpread spread = spread_of(p->degrees, costs, machine_);
+      const price::DataSpread spread = spread_of(p->degrees, costs, machine_, work_);
       if (p->degrees.pp == 1) {
         least.bytes += kSurelySaved * held_for_backward(costs, all);
         // Below 16 bits messages may be narrower than these costs have them.
@@ -259,13 +260,13 @@ class Scorer {
     const price::PipelineShape& outline = *shapes_.outline(first);
     const price::StageCosts& costs = costs_of(first, outline.is_split);
     // All meshes of one pipeline have their next stage as far away.
-    const price::PipelineRanks ranks = pipeline_ranks(first.degrees, costs, machine_);
+    const price::PipelineRanks ranks = pipeline_ranks(first.degrees, costs, machine_, work_);
     const double least_hop_s = *std::min_element(ranks.hops_s.begin(), ranks.hops_s.end());
     if (price::least_seconds(costs, outline, least_hop_s) > enough) return {};
     std::optional<price::PipelineUse> use;
     std::vector<Scored> scored;
     for (const Scored& s : points) {
-      const price::DataSpread spread = spread_of(s.point->degrees, costs, machine_);
+      const price::DataSpread spread = spread_of(s.point->degrees, costs, machine_, work_);
       const double least = price::least_bytes(costs, outline, spread);
       if (least > limit_) {
         scored.push_back({s.point, {.seconds = s.form.seconds, .bytes = least}});
@@ -307,8 +308,10 @@ class Scorer {
   const SearchRequest& request_;
   const price::Machine machine_;  // as the slowest of all devices
   ModelSpec model_;
+  const RunShape any_;  // of what all points share
   size_t num_wanted_;
   price::ElementBytes bytes_;
+  CausalWork work_;
   double limit_;
   PipelineShapes shapes_;
   std::map<StageKey, Probes> probes_;

@@ -91,10 +91,10 @@ TEST(PricedRun, IsOfTheRankWhoseGroupsLieWorst) {
        "--parallelism.tensor_parallel_degree=8", "--parallelism.data_parallel_shard_degree=3"},
       24);
   const Mesh mesh = mesh_of(request.degrees);
-  EXPECT_EQ(slowest_place(mesh, price::load_machine("h100")), 0);
+  EXPECT_EQ(slowest_place(mesh, price::load_machine("h100"), CausalWork::kEven), 0);
   const double whole_s = seconds_of(request);
   price::set_number(request.machine, "nvlink.num_devices", 12.0);
-  EXPECT_EQ(slowest_place(mesh, request.machine), 8);
+  EXPECT_EQ(slowest_place(mesh, request.machine, CausalWork::kEven), 8);
   const PricedRun worst = price_run(request);
   EXPECT_EQ(worst.planned.ranks().front().rank, 8);
   EXPECT_GT(worst.step.seconds, 1.3 * whole_s);
@@ -109,7 +109,7 @@ TEST(PricedRun, IsOfTheRankWhoseOwnersLieWorst) {
        "--parallelism.tensor_parallel_degree=4", "--parallelism.data_parallel_shard_degree=3"},
       12);
   price::set_number(request.machine, "nvlink.num_devices", 6.0);
-  EXPECT_EQ(slowest_place(mesh_of(request.degrees), request.machine), 4);
+  EXPECT_EQ(slowest_place(mesh_of(request.degrees), request.machine, CausalWork::kEven), 4);
   const PricedRun worst = price_run(request);
   request.all_ranks = true;
   EXPECT_NEAR(seconds_of(request), worst.step.seconds, 0.02 * worst.step.seconds);

@@ -41,6 +41,10 @@ int slowest_in_group(int place, const Mesh& mesh, const price::Machine& machine)
 
 }  // namespace
 
+CausalWork causal_work(const DistributeOptions& options) {
+  return options.head_and_tail ? CausalWork::kEven : CausalWork::kOfLastMost;
+}
+
 int slowest_place(const Mesh& mesh, const price::Machine& machine, CausalWork work) {
   const int tp = mesh.degree(MeshAxis::kTp);
   const int cp = mesh.degree(MeshAxis::kCp);
@@ -82,8 +86,7 @@ int slowest_place(const Mesh& mesh, const price::Machine& machine, CausalWork wo
 }
 
 int slowest_place(const DistributeOptions& options, const price::Machine& machine) {
-  return slowest_place(options.mesh, machine,
-                       options.head_and_tail ? CausalWork::kEven : CausalWork::kOfLastMost);
+  return slowest_place(options.mesh, machine, causal_work(options));
 }
 
 }  // namespace tokamak

@@ -1,4 +1,5 @@
-// Of ranks with equal work, the one whose groups lie worst in the fabric: a step goes at its pace.
+// The rank of a stage that has most to do or whose groups lie worst in the fabric: a step goes at
+// its pace.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +12,13 @@ namespace tokamak {
 /// How causal attention is dealt to context-parallel ranks.
 enum class CausalWork : uint8_t { kEven, kOfLastMost };
 
+CausalWork causal_work(const DistributeOptions& options);
+
 /// Its place among the ranks of a stage (the same in all stages), by what its tensor-parallel and
-/// its context-parallel group take, then those of data parallelism; the first of equals.
+/// its context-parallel group take, then those of data parallelism in the first stage; the first of
+/// equals.
 /// Domains of 72 hold no whole number of groups of 16: one of them lies in two racks.
-int slowest_place(const Mesh& mesh, const price::Machine& machine,
-                  CausalWork work = CausalWork::kEven);
+int slowest_place(const Mesh& mesh, const price::Machine& machine, CausalWork work);
 
 /// The same, of the attention that these options deal.
 int slowest_place(const DistributeOptions& options, const price::Machine& machine);
