@@ -86,10 +86,10 @@ std::string run_text(const Report& r) {
       c.checkpoint.has_storage
           ? fmt::format("safe after {}, loaded in {}", duration(c.checkpoint.durable_s),
                         duration(c.checkpoint.load_s))
-          : "no storage.write_bytes_per_s says more (site-unknown has one)";
+          : "safe when is not known: no storage.write_bytes_per_s, as +site-unknown has";
   text += fmt::format("checkpoint             {:.2f} GiB of a device: step stands {}, {}\n",
                       c.checkpoint.rank_bytes / kGiB, duration(c.checkpoint.stall_s), stored);
-  if (c.failures.failures_per_s > 0.0) {
+  if (c.failures.failures_per_s > 0.0 && c.checkpoint.has_storage) {
     const double real_days = days / c.goodput;
     text += fmt::format(
         "goodput                {:.4f} with a checkpoint every {} ({} step{}), a failure every "
@@ -133,8 +133,8 @@ OrderedJson reliability_json(const Report& r) {
           {"durable_s", stored(c.checkpoint.durable_s)},
           {"load_s", stored(c.checkpoint.load_s)},
           {"failures_per_s", c.failures.failures_per_s},
-          {"best_interval_s", c.interval_s},
-          {"goodput", c.goodput},
+          {"best_interval_s", stored(c.interval_s)},
+          {"goodput", stored(c.goodput)},
           {"nodes", c.num_nodes},
           {"spare_nodes", c.num_spares}};
 }

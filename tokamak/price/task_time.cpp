@@ -170,8 +170,8 @@ Category category_of(const Task& task, const Cost& cost) {
 double gemm_seconds(int64_t m, int64_t n, int64_t k, double bytes, Precision precision,
                     const Machine& machine, const ProductRun& run) {
   const Device& d = machine.device;
-  const int64_t row_widths = run.row_widths != 0 ? run.row_widths : m | n | k;
-  const double rate = product_rate(machine, precision) * alignment_share(row_widths, precision, d);
+  const double rate =
+      product_rate(machine, precision) * alignment_share(run.row_widths, precision, d);
   const double overhead_scale = depth_of_bf16(d, precision);
   const int free_sms = std::max(1, d.num_sms - run.held_sms);
   // Tiles are chosen for the whole device, whoever holds a part of it.

@@ -46,7 +46,7 @@ Category category_of(const Task& task, const Cost& cost);
 struct ProductRun {
   double rate = 1.0;  ///< over that at the highest clocks
   int held_sms = 0;   ///< multiprocessors that others hold
-  /// Elements of the operands' and the result's rows in memory, or'ed; 0 = m, n and k are.
+  /// Elements of the operands' and the result's rows in memory, or'ed; 0 = whole lines.
   int64_t row_widths = 0;
 };
 

@@ -23,7 +23,7 @@ Machine fast_memory() {
 
 double gemm(const Machine& machine, int64_t m, int64_t n, int64_t k,
             Precision precision = Precision::kBf16) {
-  return gemm_seconds(m, n, k, 0.0, precision, machine);
+  return gemm_seconds(m, n, k, 0.0, precision, machine, {.row_widths = m | n | k});
 }
 
 Operand bf16(const Dims& dims) {
