@@ -98,8 +98,14 @@ void refuse_shard_degree(const PriceWords& words) {
   const std::string grows = ": not with --sweep gpus=..., whose mesh grows in it";
   for (const Sweep& sweep : words.sweeps)
     TOK_REQUIRE(key_of(sweep.key) != kKey, "--sweep {}=...{}", sweep.key, grows);
-  for (const std::string& word : words.rest)
-    TOK_REQUIRE(key_of(word) != kKey || word.ends_with("=-1"), "{}{}", word, grows);
+  for (size_t i = 0; i < words.rest.size(); ++i) {
+    if (key_of(words.rest[i]) != kKey) continue;
+    const bool is_joined = words.rest[i].find('=') != std::string::npos;
+    const std::string value = is_joined ? words.rest[i].substr(words.rest[i].find('=') + 1)
+                              : i + 1 < words.rest.size() ? words.rest[i + 1]
+                                                          : "";
+    TOK_REQUIRE(value == "-1", "--{}={}{}", kKey, value, grows);
+  }
 }
 
 void check_outputs(const std::vector<std::pair<std::string, std::optional<std::string>>>& outputs) {
@@ -237,7 +243,7 @@ std::string price_help() {
          "  --precision P   of the products inside blocks: bf16, fp8 or fp4; else as "
          "model.converters say\n"
          "  --tokens N      how many to train for (1e12)\n"
-         "  --all-ranks     price every rank, not the first of each pipeline stage\n"
+         "  --all-ranks     price every rank, not the slowest of each pipeline stage\n"
          "  --json          what is printed as JSON: of a plan, a sweep or a search\n"
          "  --trace FILE    write the predicted step as a Chrome trace\n"
          "  --html FILE     write a page with pictures\n"

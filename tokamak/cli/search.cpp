@@ -1,6 +1,8 @@
 #include "tokamak/train/search.h"
 
 #include <algorithm>
+#include <span>
+#include <string_view>
 #include <thread>
 
 #include <fmt/format.h>

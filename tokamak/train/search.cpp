@@ -1,6 +1,7 @@
 #include "tokamak/train/search.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "tokamak/core/bytes.h"
@@ -88,12 +89,14 @@ class Search {
   void price_finalists(const Scores& scores) {
     const std::vector<const Scored*> all = leaders(scores.fitting);
     const auto require_one = [&](bool fits, double least_bytes) {
-      TOK_REQUIRE(
-          fits,
-          "--search: the smallest of {} plans takes {:.1f} GiB of a device, which has {:.1f}: "
-          "wanted more --gpus or a smaller model",
-          result_.num_points, least_bytes / kGiB, result_.memory_limit_bytes / kGiB);
+      TOK_REQUIRE(fits,
+                  "--search: the smallest of {} plans takes at least {:.1f} GiB of a device, which "
+                  "has {:.1f}: "
+                  "wanted more --gpus or a smaller model",
+                  result_.num_points, least_bytes / kGiB, result_.memory_limit_bytes / kGiB);
     };
+    TOK_REQUIRE(scores.least_bytes < HUGE_VAL, "--search: none of {} meshes has a plan",
+                result_.num_points);
     require_one(!all.empty(), scores.least_bytes);
     double least_bytes = std::numeric_limits<double>::infinity();
     for (size_t begin = 0; begin < all.size();) {
