@@ -75,7 +75,8 @@ void read_power(const Plan& plan, const Depths& depths, const ProbePrice& how, S
   costs.slow_clock = std::min(step_clock(layer, device), kApart * costs.fast_clock);
 }
 
-// Of the first layer that the segment runs.
+// Of the first layer that the segment runs. What it has none of, and other parts of the stage have,
+// comes last.
 std::vector<price::Stretch> stretches_of(const Segment& segment, const price::SegmentPrice& price) {
   std::vector<price::Stretch> stretches(1);
   price::Stretch sum;
@@ -99,9 +100,11 @@ std::vector<price::Stretch> stretches_of(const Segment& segment, const price::Se
     stretches.back().kernels += end_s - begin_s;
     sum.kernels += end_s - begin_s;
   }
+  if (sum.kernels == 0.0) sum.kernels = stretches.back().kernels = 1.0;
+  if (sum.communication == 0.0) sum.communication = stretches.back().communication = 1.0;
   for (price::Stretch& stretch : stretches) {
-    if (sum.kernels > 0.0) stretch.kernels /= sum.kernels;
-    if (sum.communication > 0.0) stretch.communication /= sum.communication;
+    stretch.kernels /= sum.kernels;
+    stretch.communication /= sum.communication;
   }
   return stretches;
 }
