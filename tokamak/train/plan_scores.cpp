@@ -73,10 +73,10 @@ class Scorer {
       : request_(request),
         machine_(price::slowest_of(request.machine, request.num_gpus)),
         model_(spec_of(request.config)),
-        any_(shape_of(config_of({}, request.config, 1), model_, {.degrees = {}})),
         num_wanted_(num_wanted),
-        bytes_(element_bytes(any_.training)),
-        work_(causal_work(any_.distribute)),
+        bytes_(element_bytes(
+            shape_of(config_of({}, request.config, 1), model_, {.degrees = {}}).training)),
+        work_(causal_work(distribute_options(request.config, {}, 0))),
         limit_(memory_limit(request.machine)),
         shapes_(static_cast<int>(model_.num_layers)) {}
 
@@ -308,7 +308,6 @@ class Scorer {
   const SearchRequest& request_;
   const price::Machine machine_;  // as the slowest of all devices
   ModelSpec model_;
-  const RunShape any_;  // of what all points share
   size_t num_wanted_;
   price::ElementBytes bytes_;
   CausalWork work_;

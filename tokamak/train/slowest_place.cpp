@@ -45,12 +45,15 @@ CausalWork causal_work(const DistributeOptions& options) {
   return options.head_and_tail ? CausalWork::kEven : CausalWork::kOfLastMost;
 }
 
+int first_of_busiest(const Mesh& mesh, CausalWork work) {
+  const int last = mesh.degree(MeshAxis::kCp) - 1;
+  return work == CausalWork::kOfLastMost ? last * mesh.degree(MeshAxis::kTp) : 0;
+}
+
 int slowest_place(const Mesh& mesh, const price::Machine& machine, CausalWork work) {
   const int tp = mesh.degree(MeshAxis::kTp);
-  const int cp = mesh.degree(MeshAxis::kCp);
-  // Where it has the most of causal attention, nothing else comes near.
-  const int last = work == CausalWork::kOfLastMost ? (cp - 1) * tp : 0;
-  const int span = tp * cp;
+  const int busiest = first_of_busiest(mesh, work);  // nothing else comes near
+  const int span = tp * mesh.degree(MeshAxis::kCp);
   const int num_stages = mesh.degree(MeshAxis::kPp);
   const int ranks_per_stage = mesh.size() / num_stages;
   const auto cuts = [&](int devices, int group) {
@@ -61,17 +64,17 @@ int slowest_place(const Mesh& mesh, const price::Machine& machine, CausalWork wo
     if (cuts(level.num_devices, tp) || cuts(level.num_devices, span))
       period = std::lcm<int64_t>(period == 0 ? span : period, level.num_devices);
   }
-  if (period == 0) return last;
+  if (period == 0) return busiest;
   std::vector<double> group_s;  // by rank, in steps of tp
   for (int rank = 0; rank < std::min<int64_t>(period, mesh.size()); rank += tp) {
     const int first = rank / span * span;
     group_s.push_back(gather_s(price::strided_layout(tp, 1, machine, rank), machine) +
                       gather_s(price::strided_layout(span / tp, tp, machine, first), machine));
   }
-  int slowest = last;
+  int slowest = busiest;
   double longest_s = 0.0;
-  for (int place = last; place < std::min<int64_t>(period, ranks_per_stage); place += tp) {
-    if (last > 0 && place % span != last) continue;
+  for (int place = busiest; place < std::min<int64_t>(period, ranks_per_stage); place += tp) {
+    if (busiest > 0 && place % span != busiest) continue;
     double seconds = 0.0;
     for (int stage = 0; stage < num_stages; ++stage) {
       const int64_t rank = static_cast<int64_t>(stage) * ranks_per_stage + place;

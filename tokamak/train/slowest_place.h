@@ -14,6 +14,9 @@ enum class CausalWork : uint8_t { kEven, kOfLastMost };
 
 CausalWork causal_work(const DistributeOptions& options);
 
+/// The first rank of those that attend most.
+int first_of_busiest(const Mesh& mesh, CausalWork work);
+
 /// Its place among the ranks of a stage (the same in all stages), by what its tensor-parallel and
 /// its context-parallel group take, then those of data parallelism in the first stage; the first of
 /// equals.

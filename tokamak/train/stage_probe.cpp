@@ -191,7 +191,7 @@ StageCosts probe_stages(const ModelSpec& model, const RunShape& base, bool split
   d.mesh.degrees[static_cast<size_t>(MeshAxis::kDpShard)] = 1;
   d.num_microbatches = 1;
   d.pipeline = there_and_back(split);
-  if (!d.head_and_tail) d.rank = (d.mesh.degree(MeshAxis::kCp) - 1) * d.mesh.degree(MeshAxis::kTp);
+  d.rank = first_of_busiest(d.mesh, causal_work(d));
   d.stage_of_module = {kFirstStage};
   spec.num_layers = 0;
   int planned_layers = 0;
