@@ -51,7 +51,7 @@ TEST(PriceBadInput, ImpossibleMeshes) {
            Case{on_h100("8", {"--training.global_batch_size=7"}), {"global_batch_size", "got 7"}},
            Case{on_h100("1", {"--training.local_batch_size=1",
                               "--training.global_batch_size=2147483648"}),
-                {"2147483648 sequences", "at most 65536 microbatches"}},
+                {"training.global_batch_size = 2147483648", "at most 65536 microbatches"}},
            Case{on_h100("8", {"--training.local_batch_size=-1"}), {"local_batch_size", "got -1"}},
        })
     expect_one_line(c);

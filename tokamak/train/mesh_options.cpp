@@ -86,10 +86,14 @@ BatchSizes batch_sizes(const Config& config, const Degrees& degrees) {
   TOK_CHECK(sizes.global % (sizes.microbatch * sizes.dp) == 0, "{} sequences in {} of {}",
             sizes.global, sizes.dp, sizes.microbatch);
   sizes.num_microbatches = sizes.global / (sizes.microbatch * sizes.dp);
+  const TrainingConfig& t = config.training;
+  const bool is_global = t.global_batch_size != -1;
   TOK_REQUIRE(sizes.num_microbatches <= kMostMicrobatches,
-              "{} sequences in a step, {} of them in a microbatch on each of {} data-parallel "
-              "ranks: wanted at most {} microbatches, got {}",
-              sizes.global, sizes.microbatch, sizes.dp, kMostMicrobatches, sizes.num_microbatches);
+              "{} = {}: wanted at most {} microbatches ({} sequences on each of {} data-parallel "
+              "ranks), got {}",
+              is_global ? "training.global_batch_size" : "training.local_batch_size",
+              is_global ? t.global_batch_size : t.local_batch_size, kMostMicrobatches,
+              sizes.microbatch, sizes.dp, sizes.num_microbatches);
   return sizes;
 }
 
