@@ -100,10 +100,9 @@ void refuse_shard_degree(const PriceWords& words) {
     TOK_REQUIRE(key_of(sweep.key) != kKey, "--sweep {}=...{}", sweep.key, grows);
   for (size_t i = 0; i < words.rest.size(); ++i) {
     if (key_of(words.rest[i]) != kKey) continue;
-    const bool is_joined = words.rest[i].find('=') != std::string::npos;
-    const std::string value = is_joined ? words.rest[i].substr(words.rest[i].find('=') + 1)
-                              : i + 1 < words.rest.size() ? words.rest[i + 1]
-                                                          : "";
+    const size_t equals = words.rest[i].find('=');
+    std::string value = i + 1 < words.rest.size() ? words.rest[i + 1] : "";
+    if (equals != std::string::npos) value = words.rest[i].substr(equals + 1);
     TOK_REQUIRE(value == "-1", "--{}={}{}", kKey, value, grows);
   }
 }

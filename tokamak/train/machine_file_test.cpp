@@ -10,8 +10,7 @@ namespace tokamak {
 namespace {
 
 TEST(MachineFile, IsOfOneCpuAndOneNumberOfThreads) {
-  setenv("TOKAMAK_CACHE", (testing::TempDir() + "/machine_file").c_str(),
-         1);  // NOLINT(concurrency-mt-unsafe)
+  setenv("TOKAMAK_CACHE", (testing::TempDir() + "/machine_file").c_str(), 1);
   MachineFile machine{.cpu = cpu_name(), .threads = 2, .gemm_flops_f32 = 1e11};
   save_machine_file(machine);
   const auto loaded = load_machine_file(2);
@@ -23,7 +22,7 @@ TEST(MachineFile, IsOfOneCpuAndOneNumberOfThreads) {
   EXPECT_FALSE(load_machine_file(2));
   write_file_atomic(path, "{");
   EXPECT_FALSE(load_machine_file(2));
-  unsetenv("TOKAMAK_CACHE");  // NOLINT(concurrency-mt-unsafe)
+  unsetenv("TOKAMAK_CACHE");
 }
 
 }  // namespace

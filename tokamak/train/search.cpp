@@ -95,7 +95,7 @@ class Search {
                   "wanted more --gpus or a smaller model",
                   result_.num_points, least_bytes / kGiB, result_.memory_limit_bytes / kGiB);
     };
-    TOK_REQUIRE(scores.least_bytes < HUGE_VAL, "--search: none of {} meshes has a plan",
+    TOK_REQUIRE(std::isfinite(scores.least_bytes), "--search: none of {} meshes has a plan",
                 result_.num_points);
     require_one(!all.empty(), scores.least_bytes);
     double least_bytes = std::numeric_limits<double>::infinity();
