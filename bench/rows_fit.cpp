@@ -39,7 +39,7 @@ std::vector<Constant> constants_to_fit() {
        "software.power_derate",
        .5,
        1},
-      {{"h100", "h100-96"}, "device.gemm_efficiency_fp8", .3, .99},
+      {{"h100-published", "h100-96"}, "device.gemm_efficiency_fp8", .3, .99},
       {{"gb200", "b200", "gb300"}, "software.power_derate", .5, 1},
       {{"gb200", "b200"}, "device.gemm_efficiency_fp8", .3, .99},
       {{"gb300"}, "device.gemm_efficiency_fp8", .3, .99},

@@ -1,6 +1,7 @@
-// Steps measured by this program on H200s (docs/performance.md), priced.
+// Steps measured by this program on H100 and H200 (docs/performance.md), priced.
 #include <cmath>
 #include <sstream>
+#include <tuple>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -23,6 +24,7 @@ constexpr double kPlainBoundPct = 10.0;
 constexpr double kCalibratedBoundPct = 5.0;
 
 struct HomeRun {
+  std::string machine;
   std::string name;
   int64_t gpus = 0;
   double tokens_per_s_per_gpu = 0.0;
@@ -35,9 +37,10 @@ std::string data_folder() {
   return TOK_SOURCE_DIR "/tests/measured/";
 }
 
-HomeRun run_of(const CsvFields& fields) {
+HomeRun run_of(const std::string& machine, const CsvFields& fields) {
   TOK_REQUIRE(fields.size() == 5, "{}: wanted 5 fields, got {}", fields[0], fields.size());
   HomeRun run{
+      .machine = machine,
       .name = fields[0],
       .gpus = std::stoll(fields[1]),
       .tokens_per_s_per_gpu = std::stod(fields[2]),
@@ -60,12 +63,12 @@ HomeRun run_of(const CsvFields& fields) {
   *out << run.name;
 }
 
-std::vector<HomeRun> home_runs() {
-  const std::string text = read_file(data_folder() + "h200_runs.csv");
+std::vector<HomeRun> home_runs(const std::string& machine) {
+  const std::string text = read_file(fmt::format("{}{}_runs.csv", data_folder(), machine));
   CsvReader csv(text);
   csv.next();  // names of columns
   std::vector<HomeRun> runs;
-  while (!csv.at_end()) runs.push_back(run_of(csv.next()));
+  while (!csv.at_end()) runs.push_back(run_of(machine, csv.next()));
   return runs;
 }
 
@@ -78,7 +81,7 @@ PricedRun price(const HomeRun& run, const std::string& machine) {
 }
 
 std::string calibrated_machine(const HomeRun& run) {
-  std::string ops = "h200+" + data_folder() + "h200_ops.toml";
+  const std::string ops = fmt::format("{0}+{1}{0}_ops.toml", run.machine, data_folder());
   if (run.gpus == 1) return ops;
   return ops + "+" + data_folder() + (run.gpus == 2 ? "h200_pair.toml" : "h200_four.toml");
 }
@@ -93,7 +96,7 @@ class HomeRuns : public testing::TestWithParam<HomeRun> {};
 
 TEST_P(HomeRuns, ArePredicted) {
   const HomeRun& run = GetParam();
-  const PricedRun plain = price(run, "h200");
+  const PricedRun plain = price(run, run.machine);
   const PricedRun calibrated = price(run, calibrated_machine(run));
   std::string peaks;
   for (const PlannedRanks::Rank& rank : plain.planned.ranks())
@@ -108,27 +111,40 @@ TEST_P(HomeRuns, ArePredicted) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, HomeRuns, testing::ValuesIn(home_runs()),
-                         [](const auto& run) { return fmt::format("{}", run.index); });
+const auto index_of = [](const auto& run) { return fmt::format("{}", run.index); };
+INSTANTIATE_TEST_SUITE_P(H100, HomeRuns, testing::ValuesIn(home_runs("h100")), index_of);
+INSTANTIATE_TEST_SUITE_P(H200, HomeRuns, testing::ValuesIn(home_runs("h200")), index_of);
+
+struct Reached {
+  double mean_pct;
+  double worst_pct;
+};
+
+void expect_on_average(const std::string& machine, int num_runs, Reached by_file,
+                       Reached by_rates) {
+  std::vector<double> plain;
+  std::vector<double> calibrated;
+  for (const HomeRun& run : home_runs(machine)) {
+    plain.push_back(error_pct(run, price(run, machine)));
+    calibrated.push_back(error_pct(run, price(run, calibrated_machine(run))));
+  }
+  for (const auto& [what, errors, bound] :
+       {std::tuple{"plain", plain, by_file}, std::tuple{"calibrated", calibrated, by_rates}}) {
+    const ErrorSummary e = summarize(errors);
+    fmt::print("{} runs on {}, {}: mean {:.3f} %, worst {:.3f} %\n", e.count, machine, what, e.mean,
+               e.worst);
+    EXPECT_EQ(e.count, num_runs);
+    EXPECT_LE(e.mean, bound.mean_pct);
+    EXPECT_LE(e.worst, bound.worst_pct);
+  }
+}
 
 // What docs/pricing.md says of all of them. The bounds are what is reached, rounded up.
 TEST(AllHomeRuns, ArePredictedOnAverage) {
-  std::vector<double> plain;
-  std::vector<double> calibrated;
-  for (const HomeRun& run : home_runs()) {
-    plain.push_back(error_pct(run, price(run, "h200")));
-    calibrated.push_back(error_pct(run, price(run, calibrated_machine(run))));
-  }
-  const ErrorSummary by_file = summarize(plain);
-  const ErrorSummary by_rates = summarize(calibrated);
-  fmt::print(
-      "{} runs: plain mean {:.3f} %, worst {:.3f} %; calibrated mean {:.3f} %, worst {:.3f} %\n",
-      by_file.count, by_file.mean, by_file.worst, by_rates.mean, by_rates.worst);
-  EXPECT_EQ(by_file.count, 99);
-  EXPECT_LE(by_file.mean, 2.1);
-  EXPECT_LE(by_file.worst, 6.5);
-  EXPECT_LE(by_rates.mean, 1.7);
-  EXPECT_LE(by_rates.worst, 4.9);
+  expect_on_average("h200", 99, {.mean_pct = 2.1, .worst_pct = 6.5},
+                    {.mean_pct = 1.7, .worst_pct = 4.9});
+  expect_on_average("h100", 45, {.mean_pct = 1.4, .worst_pct = 3.8},
+                    {.mean_pct = 1.8, .worst_pct = 5.0});
 }
 
 }  // namespace

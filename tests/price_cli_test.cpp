@@ -149,7 +149,7 @@ TEST(PriceCli, ASearchSaysWhatItLeavesOut) {
 }
 
 TEST(PriceCli, SaysWhereNothingIsKnownOfStorage) {
-  const Words words{"--cluster=h100-sxm+hgx-h100+infiniband-ndr", "--gpus=8"};
+  const Words words{"--cluster=h100-sxm+hgx-hopper+infiniband-ndr+tokamak-hopper", "--gpus=8"};
   EXPECT_NE(plan(words).out.find("safe when is not known: no storage.write_bytes_per_s"),
             std::string::npos);
   Words as_json = words;

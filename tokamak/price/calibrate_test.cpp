@@ -26,9 +26,9 @@ const std::vector<TimedOp> kOps = {
     {.op = "add", .kind = Cost::Kind::kMemory, .flops = 1e9, .bytes = 4e10, .seconds = 0.01}};
 
 TEST(Calibrate, RefinesADeviceByItsOps) {
-  const std::string path =
-      written("op.toml", device_toml("h100", "NVIDIA \"H100\"", 0.0, Precision::kBf16, kOps));
-  const Machine m = load_machine("h100+" + path);
+  const std::string path = written(
+      "op.toml", device_toml("h100-published", "NVIDIA \"H100\"", 0.0, Precision::kBf16, kOps));
+  const Machine m = load_machine("h100-published+" + path);
   EXPECT_NEAR(m.device.gemm_efficiency[kBf16], 700.0 / 989.0, 1e-9);
   EXPECT_NEAR(m.device.gemm_sustained_efficiency, 650.0 / 989.0, 1e-9);
   EXPECT_NEAR(m.device.attention_forward_efficiency, 500.0 / 989.0, 1e-9);

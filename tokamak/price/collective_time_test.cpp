@@ -190,6 +190,7 @@ Machine scaled(const Machine& m, double x) {
   for (Level& level : out.levels) {
     level.bytes_per_s *= x;
     level.pair_bytes_per_s *= x;
+    level.ring_end_bytes_per_s *= x;
     level.switch_reduce_bytes_per_s *= x;
     level.latency_s /= x;
     level.base_s /= x;

@@ -202,7 +202,7 @@ TEST(ClosedForm, AgreesWithPlansOfBf16Masters) {
 }
 
 TEST(ClosedForm, AgreesWithPlansThatGatherAgain) {
-  for (const char* machine : {"h100", "h200"})
+  for (const char* machine : {"h100-published", "h200"})
     expect_agreement(price::load_machine(machine), {.count = 30, .gathers_again = true});
 }
 
@@ -250,7 +250,7 @@ double least_flat_seconds_of(const Drawn& drawn, const price::Machine& typical) 
 TEST(ClosedForm, NoPlanOfOneStageIsFasterThanItsBound) {
   std::mt19937 random(7);
   double closest = 0.0;
-  for (const char* name : {"h100", "h200"}) {
+  for (const char* name : {"h100-published", "h200"}) {
     const price::Machine machine = price::load_machine(name);
     Skips skips(25);
     for (int i = 0; i < 25;) {
@@ -291,7 +291,7 @@ double least_seconds_of(const Drawn& drawn, const price::PipelineShape& pipeline
 TEST(ClosedForm, NoSplitPipelineIsFasterThanItsBound) {
   std::mt19937 random(11);
   double closest = 0.0;
-  for (const char* name : {"h100", "h200"}) {
+  for (const char* name : {"h100-published", "h200"}) {
     const price::Machine machine = price::load_machine(name);
     Skips skips(20);
     for (int i = 0; i < 20;) {
@@ -321,11 +321,11 @@ TEST(ClosedForm, NoSplitPipelineIsFasterThanItsBound) {
 
 // Gathers run beside the items, and gradients are summed in 2 bytes.
 TEST(ClosedForm, AgreesWithPlansOfOtherSoftware) {
-  expect_agreement(price::load_machine("h100+nemo"), {.count = 40});
+  expect_agreement(price::load_machine("h100-published+nemo"), {.count = 40});
 }
 
 TEST(ClosedForm, AgreesWithPlansThatMessagesSlow) {
-  price::Machine machine = price::load_machine("h100");
+  price::Machine machine = price::load_machine("h100-published");
   price::set_number(machine, "software.message_slowdown=1.13");
   expect_agreement(machine, {.count = 60});
 }

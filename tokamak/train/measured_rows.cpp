@@ -391,7 +391,8 @@ std::string software_of(const MeasuredRow& row) {
   const std::string source = plain_word(row.source);
   const auto is_of = [&](auto... names) { return (mentions(source, names) || ...); };
   if (is_of("mosaicml", "llmfoundry", "composer")) return "mosaic";
-  if (is_of("llmc", "llmq", "tokamak")) return "tokamak";
+  if (is_of("tokamak")) return "tokamak";
+  if (is_of("llmc", "llmq")) return "llm.c";
   const bool is_torchtitan = is_of("torchtitan");
   const std::string machine = machine_of_gpu(row.gpu);
   const bool is_of_2021 = is_of("210404473", "220505198", "bigscience");

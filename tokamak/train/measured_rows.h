@@ -55,8 +55,8 @@ bool has_gated_mlp(const MeasuredRow& row);
 
 /// Which software ran, by the source and the notes: "nemo", "megatron" (of 2021), "mosaic",
 /// "vtrain", "torchtitan" and "torchtitan-compiled", as which any other trainer of PyTorch is
-/// priced. It names a file of machines/software; "tokamak" is a trainer of fused kernels, which
-/// needs none.
+/// priced. It names a file of machines/software; "llm.c" (llm.q too) and "tokamak" are trainers of
+/// fused kernels, which need none.
 std::string software_of(const MeasuredRow& row);
 
 }  // namespace tokamak

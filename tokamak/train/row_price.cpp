@@ -94,6 +94,8 @@ std::string machine_names_of_row(const MeasuredRow& row) {
   const std::string software = software_of(row);
   std::string machine = machine_of_row(row);
   if (software == "tokamak") return machine;
+  if (machine == "h100" && row.machine.empty()) machine += "-published";
+  if (software == "llm.c") return machine;
   std::string names = fmt::format("{}+{}", machine, software);
   const bool is_hopper = machine.starts_with("h100") || machine.starts_with("h200");
   if (is_hopper && software != "megatron" && software != "vtrain")
