@@ -118,9 +118,9 @@ TEST(Cli, BenchOpWritesAMachineFile) {
   EXPECT_EQ(priced.exit_code, 0) << priced.err;
   EXPECT_NE(priced.out.find("the fp32 peak"), std::string::npos) << priced.out;
   std::vector<std::string> refine = bench;
-  refine.insert(refine.end(), {"--machine", "h100"});
+  refine.insert(refine.end(), {"--machine", "h100-published"});
   EXPECT_EQ(run_program(refine).exit_code, 0);
-  const price::Machine h100 = price::load_machine("h100+" + file.string());
+  const price::Machine h100 = price::load_machine("h100-published+" + file.string());
   EXPECT_EQ(price::get_number(h100, "device.peak_flops_fp32"), 67e12);
   EXPECT_LT(price::get_number(h100, "device.gemm_efficiency_fp32"), 0.5);
   // Of an H200 the cold rates are known; what is measured is what power sustains.
