@@ -52,6 +52,7 @@ TEST(PricedRun, OneRankOfEachStageStandsForAll) {
     int cp;
     double bound;
   };
+
   // Ranks of cp have equal work in tiles of unequal shapes. Where kernels and messages slow each
   // other, ranks that do the same differ by which of two that begin at once is begun first.
   for (const Case& c : {Case{"h100-published", 1, 1e-9}, Case{"h100-published", 2, 0.02},
@@ -131,6 +132,27 @@ TEST(PricedRun, IsOfTheRankWhoseOwnersLieWorst) {
   const double alike_s = seconds_of(alike);
   alike.all_ranks = true;
   EXPECT_NEAR(seconds_of(alike), alike_s, 0.02 * alike_s);
+}
+
+// Of groups of 3 owners the third lies in two nodes of 8, of groups of 6 the second.
+TEST(PricedRun, IsOfTheRankWhoseOwnersAreCut) {
+  struct Case {
+    int tp, owners, replicas, place;
+  };
+
+  for (const Case& c : {Case{1, 3, 8, 6}, Case{2, 3, 4, 6}, Case{1, 6, 4, 6}}) {
+    SCOPED_TRACE(fmt::format("tp {}, dp_shard {}, dp_replicate {}", c.tp, c.owners, c.replicas));
+    PriceRequest request =
+        request_of({"--model.flavor=1B", "--training.seq_len=2048", "--training.local_batch_size=2",
+                    fmt::format("--parallelism.tensor_parallel_degree={}", c.tp),
+                    fmt::format("--parallelism.data_parallel_shard_degree={}", c.owners),
+                    fmt::format("--parallelism.data_parallel_replicate_degree={}", c.replicas)},
+                   int64_t{c.tp} * c.owners * c.replicas);
+    EXPECT_EQ(slowest_place(mesh_of(request.degrees), request.machine, CausalWork::kEven), c.place);
+    const double worst_s = seconds_of(request);
+    request.all_ranks = true;
+    EXPECT_NEAR(seconds_of(request), worst_s, 0.01 * worst_s);
+  }
 }
 
 // In order of the sequence the last rank attends to all of it.
