@@ -51,8 +51,8 @@ void find_groups(const Degrees& d, const price::StageCosts& costs, const price::
 
 }  // namespace
 
-DataSpread spread_of(const Degrees& d, const price::StageCosts& costs,
-                     const price::Machine& machine, CausalWork work) {
+DataSpread spread_without_groups(const Degrees& d, const price::StageCosts& costs,
+                                 const price::Machine& machine) {
   const auto tp = static_cast<int>(d.tp);
   const auto owners = static_cast<int>(d.dp_shard * d.cp);
   const auto replicas = static_cast<int>(d.dp_replicate);
@@ -67,6 +67,12 @@ DataSpread spread_of(const Degrees& d, const price::StageCosts& costs,
     spread.hop_s = message_s(costs, price::strided_layout(2, stride, machine), machine);
     spread.ends = price::strided_layout(2, static_cast<int>(d.pp - 1) * stride, machine);
   }
+  return spread;
+}
+
+DataSpread spread_of(const Degrees& d, const price::StageCosts& costs,
+                     const price::Machine& machine, CausalWork work) {
+  DataSpread spread = spread_without_groups(d, costs, machine);
   find_groups(d, costs, machine, work, spread);
   return spread;
 }

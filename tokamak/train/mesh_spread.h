@@ -8,7 +8,12 @@
 
 namespace tokamak {
 
-/// How a mesh spreads parameters and messages of such stages.
+/// How a mesh spreads parameters and messages of such stages, but for where its groups lie, which
+/// takes longest to find.
+price::DataSpread spread_without_groups(const Degrees& degrees, const price::StageCosts& costs,
+                                        const price::Machine& machine);
+
+/// The same with its groups.
 price::DataSpread spread_of(const Degrees& degrees, const price::StageCosts& costs,
                             const price::Machine& machine, CausalWork work);
 

@@ -154,15 +154,16 @@ class Scorer {
     for (const SearchPoint* p : points) {
       ClosedForm least{.bytes = weight_bytes(*p)};
       const double share_s = work_s / static_cast<double>(p->degrees.pp);
-      const price::DataSpread spread = spread_of(p->degrees, costs, machine_, work_);
       if (p->degrees.pp == 1) {
         least.bytes += kSurelySaved * held_for_backward(costs, all);
         // Below 16 bits messages may be narrower than these costs have them.
         if (p->sharding != "ddp" && p->linear == price::Precision::kBf16) {
-          least.seconds = price::least_flat_seconds(
-              costs, all, static_cast<int>(p->num_microbatches), spread, machine_);
+          least.seconds =
+              price::least_flat_seconds(costs, all, static_cast<int>(p->num_microbatches),
+                                        spread_of(p->degrees, costs, machine_, work_), machine_);
         }
       } else {
+        const price::DataSpread spread = spread_without_groups(p->degrees, costs, machine_);
         const price::PipelineShape* shape = shapes_.outline(*p);
         if (shape == nullptr) continue;
         // A split backward takes no less than a whole one.
@@ -266,8 +267,9 @@ class Scorer {
     std::optional<price::PipelineUse> use;
     std::vector<Scored> scored;
     for (const Scored& s : points) {
-      const price::DataSpread spread = spread_of(s.point->degrees, costs, machine_, work_);
-      const double least = price::least_bytes(costs, outline, spread);
+      const Degrees& degrees = s.point->degrees;
+      const double least =
+          price::least_bytes(costs, outline, spread_without_groups(degrees, costs, machine_));
       if (least > limit_) {
         scored.push_back({s.point, {.seconds = s.form.seconds, .bytes = least}});
         continue;
@@ -278,6 +280,7 @@ class Scorer {
           return scored;
         use = price::pipeline_use(costs, scheduled, ranks, machine_);
       }
+      const price::DataSpread spread = spread_of(degrees, costs, machine_, work_);
       scored.push_back({s.point, price::closed_form(costs, outline, *use, spread, machine_)});
     }
     return scored;
