@@ -6,6 +6,31 @@
 #include "tokamak/core/error.h"
 
 namespace tokamak::price {
+namespace {
+
+// Who writes a state.
+struct Writers {
+  int num_nodes = 0;
+  int ranks_of_node = 0;  // of the node with most
+};
+
+Writers writers_of(const SavedState& state, int devices_per_node) {
+  Writers writers;
+  int node = -1;
+  int ranks = 0;
+  for (int rank = 0; rank < state.num_ranks; ++rank) {
+    if (rank / state.block_ranks % state.num_replicas != 0) continue;
+    if (rank / devices_per_node != node) {
+      node = rank / devices_per_node;
+      ranks = 0;
+      ++writers.num_nodes;
+    }
+    writers.ranks_of_node = std::max(writers.ranks_of_node, ++ranks);
+  }
+  return writers;
+}
+
+}  // namespace
 
 double goodput(const FailureModel& m, double interval_s) {
   const double rate = m.failures_per_s;
@@ -32,25 +57,27 @@ double best_interval_s(const FailureModel& m) {
   return std::max({high, m.durable_s, kShortest});
 }
 
-CheckpointCost checkpoint_cost(double state_bytes, int num_ranks, double hidden_s,
-                               const Machine& machine) {
+CheckpointCost checkpoint_cost(const SavedState& state, double hidden_s, const Machine& machine) {
   const Storage& storage = machine.storage;
+  const Writers writers = writers_of(state, storage.devices_per_node);
   CheckpointCost cost;
-  cost.rank_bytes = state_bytes / num_ranks;
-  const double num_nodes = std::ceil(static_cast<double>(num_ranks) / storage.devices_per_node);
-  const double node_bytes = cost.rank_bytes * std::min(num_ranks, storage.devices_per_node);
-  const auto seconds = [](double bytes, double rate) { return rate > 0.0 ? bytes / rate : 0.0; };
-  const double fair = storage.total_bytes_per_s / num_nodes;
-  const auto node_rate = [&](double own) {
-    if (own == 0.0 || fair == 0.0) return std::max(own, fair);
-    return std::min(own, fair);
-  };
+  cost.rank_bytes = state.bytes / state.num_ranks * state.num_replicas;
   cost.has_storage = storage.write_bytes_per_s > 0.0 || storage.total_bytes_per_s > 0.0;
+  const auto seconds = [](double bytes, double rate) { return rate > 0.0 ? bytes / rate : 0.0; };
+  // Of so many nodes at once, each with so many ranks' bytes.
+  const auto storage_s = [&](int num_nodes, int ranks, double own) {
+    const double fair = storage.total_bytes_per_s / num_nodes;
+    const double rate = own == 0.0 || fair == 0.0 ? std::max(own, fair) : std::min(own, fair);
+    return seconds(cost.rank_bytes * ranks, rate);
+  };
   cost.copy_s = seconds(cost.rank_bytes, machine.device.to_host_bytes_per_s);
   cost.stall_s = std::max(0.0, cost.copy_s - hidden_s);
-  cost.durable_s =
-      cost.copy_s + seconds(node_bytes, node_rate(storage.write_bytes_per_s)) + storage.commit_s;
-  cost.load_s = seconds(node_bytes, node_rate(storage.read_bytes_per_s)) +
+  cost.durable_s = cost.copy_s +
+                   storage_s(writers.num_nodes, writers.ranks_of_node, storage.write_bytes_per_s) +
+                   storage.commit_s;
+  const int node = std::min(state.num_ranks, storage.devices_per_node);
+  const int num_nodes = (state.num_ranks + storage.devices_per_node - 1) / storage.devices_per_node;
+  cost.load_s = storage_s(num_nodes, node, storage.read_bytes_per_s) +
                 seconds(cost.rank_bytes, machine.device.from_host_bytes_per_s);
   return cost;
 }

@@ -22,6 +22,15 @@ double goodput(const FailureModel& model, double interval_s);
 /// The interval with the greatest goodput; at least `durable_s` and a second.
 double best_interval_s(const FailureModel& model);
 
+/// A training state and who holds it: each rank a share, which the first of every `num_replicas`
+/// blocks of `block_ranks` ranks writes and all of them load.
+struct SavedState {
+  double bytes = 0.0;
+  int num_ranks = 1;
+  int num_replicas = 1;
+  int block_ranks = 1;  ///< ranks of a pipeline stage that hold one replica
+};
+
 /// What saving and loading a training state costs.
 struct CheckpointCost {
   double rank_bytes = 0.0;  ///< of one rank
@@ -32,10 +41,8 @@ struct CheckpointCost {
   bool has_storage = false;  ///< else nothing is known of it, and these two are the copy's alone
 };
 
-/// Of a state of so many bytes, of which each rank holds its share; `hidden_s` = until the
-/// optimizer next writes what is being copied.
-CheckpointCost checkpoint_cost(double state_bytes, int num_ranks, double hidden_s,
-                               const Machine& machine);
+/// `hidden_s` = until the optimizer next writes what is being copied.
+CheckpointCost checkpoint_cost(const SavedState& state, double hidden_s, const Machine& machine);
 
 /// Of a job of so many devices that saves at this cost.
 FailureModel failure_model(int num_ranks, const CheckpointCost& cost, const Machine& machine);

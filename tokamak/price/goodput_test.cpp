@@ -106,16 +106,51 @@ TEST(Checkpoint, CostsWhatItsBytesTake) {
   set_number(m, "storage.read_bytes_per_s=10 GB/s");
   set_number(m, "storage.total_bytes_per_s=100 GB/s");
   set_number(m, "storage.commit_s=1 s");
-  const CheckpointCost few = checkpoint_cost(112e9, 16, 0.1, m);  // 7 GB a rank, 2 nodes
+  const SavedState on_two_nodes{.bytes = 112e9, .num_ranks = 16, .block_ranks = 16};
+  const CheckpointCost few = checkpoint_cost(on_two_nodes, 0.1, m);  // 7 GB a rank
   EXPECT_DOUBLE_EQ(few.rank_bytes, 7e9);
   EXPECT_DOUBLE_EQ(few.copy_s, 0.14);
   EXPECT_NEAR(few.stall_s, 0.04, 1e-12);
   EXPECT_DOUBLE_EQ(few.durable_s, 0.14 + 56.0 / 5.0 + 1.0);
   EXPECT_DOUBLE_EQ(few.load_s, 56.0 / 10.0 + 0.14);
-  EXPECT_EQ(checkpoint_cost(112e9, 16, 1.0, m).stall_s, 0.0);
+  EXPECT_EQ(checkpoint_cost(on_two_nodes, 1.0, m).stall_s, 0.0);
   // 512 nodes share the file system: 112 GB at 100 GB/s.
-  const CheckpointCost many = checkpoint_cost(112e9, 4096, 1.0, m);
+  const CheckpointCost many =
+      checkpoint_cost({.bytes = 112e9, .num_ranks = 4096, .block_ranks = 4096}, 1.0, m);
   EXPECT_NEAR(many.durable_s, many.copy_s + 1.12 + 1.0, 1e-9);
+}
+
+// The first replica writes, all load.
+TEST(Checkpoint, IsWrittenByOneReplica) {
+  Machine m = load_machine("h100");
+  set_number(m, "device.to_host_bytes_per_s=50 GB/s");
+  set_number(m, "device.from_host_bytes_per_s=50 GB/s");
+  set_number(m, "storage.write_bytes_per_s=5 GB/s");
+  set_number(m, "storage.read_bytes_per_s=10 GB/s");
+  set_number(m, "storage.total_bytes_per_s=40 GB/s");
+  set_number(m, "storage.commit_s=0 s");
+
+  struct Case {
+    int num_ranks, replicas, block;
+    double rank_gb, writer_gb, written_at, node_gb, read_at;  // of the fullest node, at its GB/s
+  };
+
+  for (const Case& c : {Case{8, 8, 1, 96, 96, 5, 768, 10},  // all in one node, which has one writer
+                        Case{64, 64, 1, 96, 96, 5, 768, 5},  // eight nodes read 40 GB/s together
+                        Case{64, 2, 32, 3, 24, 5, 24, 5},    // four nodes write all that they hold
+                        Case{64, 4, 4, 6, 24, 5, 48, 5},     // four stages of two nodes
+                        Case{16, 2, 2, 12, 48, 5, 96, 10},   // four stages of half a node
+                        Case{256, 2, 8, 0.75, 6, 2.5, 6, 1.25}}) {  // 16 nodes write
+    SCOPED_TRACE(testing::Message() << c.num_ranks << " ranks, " << c.replicas << " replicas");
+    const CheckpointCost cost = checkpoint_cost({.bytes = 96e9,
+                                                 .num_ranks = c.num_ranks,
+                                                 .num_replicas = c.replicas,
+                                                 .block_ranks = c.block},
+                                                0.0, m);
+    EXPECT_DOUBLE_EQ(cost.rank_bytes, c.rank_gb * 1e9);
+    EXPECT_NEAR(cost.durable_s, cost.copy_s + c.writer_gb / c.written_at, 1e-9);
+    EXPECT_NEAR(cost.load_s, cost.copy_s + c.node_gb / c.read_at, 1e-9);
+  }
 }
 
 TEST(Checkpoint, GivesAFailureModel) {

@@ -128,12 +128,13 @@ OrderedJson reliability_json(const Report& r) {
   const auto stored = [&](double seconds) -> OrderedJson {
     return c.checkpoint.has_storage ? OrderedJson(seconds) : OrderedJson();
   };
+  const bool fails = c.failures.failures_per_s > 0.0;
   return {{"rank_bytes", c.checkpoint.rank_bytes},
           {"stall_s", c.checkpoint.stall_s},
           {"durable_s", stored(c.checkpoint.durable_s)},
           {"load_s", stored(c.checkpoint.load_s)},
           {"failures_per_s", c.failures.failures_per_s},
-          {"best_interval_s", stored(c.interval_s)},
+          {"best_interval_s", fails ? stored(c.interval_s) : OrderedJson()},
           {"goodput", stored(c.goodput)},
           {"nodes", c.num_nodes},
           {"spare_nodes", c.num_spares}};
@@ -147,12 +148,12 @@ double Report::memory_bytes() const {
   return bytes;
 }
 
-Reliability reliability_of(double state_bytes, int num_devices, const StepPrice& step,
-                           const Machine& machine) {
+Reliability reliability_of(const SavedState& state, const StepPrice& step, const Machine& machine) {
+  const int num_devices = state.num_ranks;
   // The copy goes on beside forward and backward, until the optimizer writes what it reads.
   const double optimizer_s = step.by_category[static_cast<size_t>(Category::kOptimizer)];
   const double hidden_s = std::max(0.0, step.seconds - optimizer_s);
-  Reliability r{.checkpoint = checkpoint_cost(state_bytes, num_devices, hidden_s, machine)};
+  Reliability r{.checkpoint = checkpoint_cost(state, hidden_s, machine)};
   r.failures = failure_model(num_devices, r.checkpoint, machine);
   const int node = machine.storage.devices_per_node;
   r.num_nodes = (num_devices + node - 1) / node;

@@ -63,10 +63,8 @@ struct Report {
   double seconds_to_tokens() const { return tokens / tokens_per_s(); }
 };
 
-/// Of a job of `num_devices` whose checkpoints have `state_bytes`, with steps like `step`, whose
-/// optimizer hides no copy.
-Reliability reliability_of(double state_bytes, int num_devices, const StepPrice& step,
-                           const Machine& machine);
+/// Of a job of the state's ranks with steps like `step`, whose optimizer hides no copy.
+Reliability reliability_of(const SavedState& state, const StepPrice& step, const Machine& machine);
 
 /// The table for people.
 std::string to_text(const Report& report);

@@ -158,10 +158,14 @@ price::Report report_of(const PriceRequest& request, const PricedRun& run, doubl
   }
   if (!report.fits()) report.memory_advice = memory_advice(run, request.config, request.degrees);
   // Masters and two moments; copies for compute are made of them again.
-  const double checkpoint_bytes =
-      3.0 * element_bytes(planned.training).master * static_cast<double>(shape.parameters);
-  report.reliability = price::reliability_of(checkpoint_bytes, static_cast<int>(report.num_devices),
-                                             run.step, request.machine);
+  const Degrees& degrees = request.degrees;
+  report.reliability = price::reliability_of(
+      {.bytes =
+           3.0 * element_bytes(planned.training).master * static_cast<double>(shape.parameters),
+       .num_ranks = static_cast<int>(degrees.world()),
+       .num_replicas = static_cast<int>(degrees.dp_replicate),
+       .block_ranks = static_cast<int>(degrees.dp_shard * degrees.cp * degrees.tp)},
+      run.step, request.machine);
   return report;
 }
 
