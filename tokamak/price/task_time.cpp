@@ -83,7 +83,7 @@ double tile_seconds(const GemmTile& tile, int64_t m, int64_t n, int64_t k, int s
   return work * d.num_sms / (rate * tile.efficiency);
 }
 
-// Partial sums of a split product, in fp32, written and read.
+// What writing the partial sums of a split product takes, in fp32.
 double split_seconds(int64_t m, int64_t n, int splits, const Machine& machine) {
   if (splits == 1) return 0.0;
   const Device& d = machine.device;
@@ -129,6 +129,11 @@ bool is_beside_products(const GroupTable::Entry& group) {
   using enum GroupPurpose;
   return group.axes == AxisSet{MeshAxis::kTp} && group.purpose != kReduce &&
          group.purpose != kReplicas;
+}
+
+bool sums_gradients(const GroupTable::Entry& group) {
+  using enum GroupPurpose;
+  return group.purpose == kReduce || group.purpose == kReplicas || group.purpose == kTied;
 }
 
 // Elements that are brought to a low precision for this product: what enters a layer, the cotangent
@@ -209,6 +214,7 @@ TaskTimes::TaskTimes(const GroupTable& groups, const Machine& machine, const Pri
     if (is_beside && group.purpose == GroupPurpose::kGeneral)
       tp_group_ = static_cast<int>(layouts_.size()) - 1;
     exposed_.push_back(is_beside ? 1.0 - machine.software.tensor_parallel_overlap : 1.0);
+    sums_gradients_.push_back(sums_gradients(group));
   }
 }
 
@@ -308,7 +314,7 @@ double TaskTimes::attention_seconds(const Task& task, const Cost& cost, double b
   const double tiles = static_cast<double>(s.B * s.H) * std::ceil(rows / kAttentionTile) /
                        std::max(1, d.num_sms - held_sms);
   const double tail = is_backward ? d.attention_backward_tail : d.attention_forward_tail;
-  const bool is_even = !causal || computed >= all_pairs;
+  const bool is_even = !is_fused || !causal || computed >= all_pairs;
   const double unevenness = is_even || pairs <= 0.0 ? 0.0 : all_pairs / pairs - 1.0;
   const double waves = std::max(std::ceil(tiles), tiles + tail * unevenness);
   const double free_share = std::max(1.0, 1.0 * d.num_sms - held_sms) / d.num_sms;
@@ -382,9 +388,9 @@ double TaskTimes::task_communication_seconds(const Task& task, bool is_low_messa
     return communication_seconds(
         {.kind = kind, .bytes = bytes_of(whole) * share, .exposed = exposed}, group, machine_);
   };
-  // Gradients are summed in fp32 where activations are not.
   const auto summed = [&](Collective kind, const Operand& whole) {
-    const bool is_gradient = whole.type.dtype == DType::kF32 && task.label.phase != Phase::kUpdate;
+    const bool is_gradient =
+        sums_gradients_[static_cast<size_t>(id)] && whole.type.dtype == DType::kF32;
     return communication_seconds(
         {.kind = kind, .bytes = bytes_of(whole), .sums_gradients = is_gradient, .exposed = exposed},
         group, machine_);

@@ -100,6 +100,7 @@ class TaskTimes {
   const PriceOptions& options_;
   std::vector<GroupLayout> layouts_;  // by group
   std::vector<double> exposed_;       // by group: the share of time that nothing hides
+  std::vector<bool> sums_gradients_;  // by group
   int tp_group_ = -1;
   double clock_ = 1.0;
 };

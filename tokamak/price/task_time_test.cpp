@@ -326,6 +326,7 @@ TEST(TaskTime, SoftwareHidesAndShrinksCommunication) {
   const CommGroup tp = group_of(groups, {0, 1, 2, 3}, {MeshAxis::kTp});
   const CommGroup dp =
       group_of(groups, {0, 1, 2, 3}, {MeshAxis::kDpShard, MeshAxis::kCp}, GroupPurpose::kReduce);
+  const CommGroup cp = group_of(groups, {0, 1, 2, 3}, {MeshAxis::kCp});
   const Task gather = communication(AllGather{.group = tp}, 100, 400, 1);
   const Task reduce = communication(ReduceScatter{.group = dp}, 400, 100, 1);
   const auto of = [&](const Task& task, bool is_low) {
@@ -337,8 +338,11 @@ TEST(TaskTime, SoftwareHidesAndShrinksCommunication) {
   machine.software.tensor_parallel_overlap = 0.75;
   EXPECT_NEAR(of(gather, false), 75.0, 1e-9);
   EXPECT_NEAR(of(reduce, false), 300.0, 1e-9);
+  const Task values = communication(ReduceScatter{.group = cp}, 400, 100, 1);
+  EXPECT_NEAR(of(values, false), 300.0, 1e-9);
   machine.software.gradient_bytes = 2.0;
   EXPECT_NEAR(of(reduce, false), 150.0, 1e-9);
+  EXPECT_NEAR(of(values, false), 300.0, 1e-9) << "gradients of keys and values, by their own type";
 }
 
 // Of tp 8 with 2 heads of keys and values, 4 ranks hold the same ones.
