@@ -170,9 +170,15 @@ void validate(const Machine& m) {
               "{}: no device: device.peak_flops_bf16 is missing", name);
   for (size_t p = 0; p < kNumPrecisions; ++p) {
     TOK_REQUIRE(m.device.peak_flops[p] == 0.0 || m.device.gemm_efficiency[p] > 0.0,
-                "{}: device.gemm_efficiency_{} is missing", name,
+                "{}: device.gemm_efficiency_{} is missing or 0", name,
                 name_of(static_cast<Precision>(p)));
   }
+  TOK_REQUIRE(!m.device.tiles.empty(), "{}: device.tile_128x128, or of another size, is missing",
+              name);
+  TOK_REQUIRE(m.device.attention_forward_efficiency > 0.0,
+              "{}: device.attention_forward_efficiency is missing or 0", name);
+  TOK_REQUIRE(m.device.attention_backward_efficiency > 0.0,
+              "{}: device.attention_backward_efficiency is missing or 0", name);
   TOK_REQUIRE(m.device.memory_bytes > 0.0, "{}: device.memory_bytes is missing", name);
   TOK_REQUIRE(m.device.memory_bytes_per_s > 0.0, "{}: device.memory_bytes_per_s is missing", name);
   TOK_REQUIRE(m.device.reserve_bytes < m.device.memory_bytes,
@@ -205,9 +211,12 @@ Machine load_machine(const std::string& names) {
   Machine machine;
   MachineReader reader(machine, true);
   std::string joined;
+  std::error_code unreadable;
+  const bool is_one_file = is_file_name(names) && std::filesystem::exists(names, unreadable);
+  const bool is_joined = !is_one_file && names.find('+') != std::string::npos;
   size_t begin = 0;
   while (begin <= names.size()) {
-    const size_t end = std::min(names.find('+', begin), names.size());
+    const size_t end = is_joined ? std::min(names.find('+', begin), names.size()) : names.size();
     const std::string name = names.substr(begin, end - begin);
     reader.read_name(name, "", "");
     const bool is_file = is_file_name(name);
@@ -215,7 +224,6 @@ Machine load_machine(const std::string& names) {
         (begin > 0 ? "+" : "") + (is_file ? std::filesystem::path(name).stem().string() : name);
     begin = end + 1;
   }
-  const bool is_joined = names.find('+') != std::string::npos;
   if (machine.name.empty() || is_joined) machine.name = printable(joined);
   validate(machine);
   return machine;

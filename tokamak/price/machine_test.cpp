@@ -129,6 +129,8 @@ TEST(MachineFile, NamesAFileAsItsBaseAndIsJoinedByPlus) {
   const Machine joined = load_machine("h200+" + (folder / "calibration.toml").string());
   EXPECT_EQ(joined.name, "h200+calibration");
   EXPECT_DOUBLE_EQ(joined.device.memory_efficiency, 0.91);
+  std::ofstream(folder / "a+b.toml") << kMine;
+  EXPECT_EQ(load_machine((folder / "a+b.toml").string()).name, "mine");
   std::ofstream(folder / "loop.toml") << "base = \"loop.toml\"\n";
   EXPECT_NE(error_of([&] { load_machine((folder / "loop.toml").string()); }).find("each other's"),
             std::string::npos);
@@ -196,6 +198,23 @@ xgmi.num_devices = { value = 7, source = "s" })"),
   EXPECT_EQ(parse_error("base = \"h100-sxm\"\nlevels = [\"spine\"]"),
             "my.toml: spine.bytes_per_s is missing");
   EXPECT_EQ(parse_error("name = \"x\""), "x: no device: device.peak_flops_bf16 is missing");
+  const auto h100_with = [&](const std::string& assignment) {
+    Machine m = load_machine("h100");
+    set_number(m, assignment);
+    return error_of([&] { validate(m); });
+  };
+  EXPECT_EQ(h100_with("device.gemm_efficiency_bf16=0"),
+            "h100: device.gemm_efficiency_bf16 is missing or 0");
+  EXPECT_EQ(h100_with("device.attention_forward_efficiency=0"),
+            "h100: device.attention_forward_efficiency is missing or 0");
+  EXPECT_EQ(h100_with("device.attention_backward_efficiency=0"),
+            "h100: device.attention_backward_efficiency is missing or 0");
+  const std::string bare = R"([device]
+peak_flops_bf16 = { value = 1, unit = "PFLOP/s", source = "s" }
+gemm_efficiency_bf16 = { value = 0.8, source = "s" }
+memory_bytes = { value = 80, unit = "GiB", source = "s" }
+memory_bytes_per_s = { value = 2, unit = "TB/s", source = "s" })";
+  EXPECT_EQ(parse_error(bare), "my.toml: device.tile_128x128, or of another size, is missing");
   EXPECT_EQ(parse_error("name = 3"), "my.toml:1: name: wanted a text, got the integer 3");
   EXPECT_EQ(parse_error("base = \"../other.toml\""),
             "my.toml:1: base: \"../other.toml\": wanted the name of a built-in machine or part");

@@ -194,7 +194,6 @@ double gemm_seconds(int64_t m, int64_t n, int64_t k, double bytes, Precision pre
       taken = run.held_sms > 0 ? on(free_sms) : alone;
     }
   }
-  TOK_REQUIRE(!d.tiles.empty(), "{}: {} has no tiles of products", machine.name, d.name);
   const double sustained = d.memory_power > 0.0 ? 0.0 : sustained_seconds(m, n, k, precision, d);
   return std::max({taken / run.rate, sustained, memory_seconds(bytes, machine)});
 }
@@ -322,8 +321,8 @@ double TaskTimes::attention_seconds(const Task& task, const Cost& cost, double b
   const double rated =
       is_backward ? d.attention_backward_efficiency : d.attention_forward_efficiency;
   const double peak = d.peak_flops[static_cast<size_t>(precision)];
-  TOK_REQUIRE(peak > 0.0 && rated > 0.0, "{}: {} has no rate of attention in {}", machine_.name,
-              d.name, name_of(precision));
+  TOK_REQUIRE(peak > 0.0, "{}: {} has no rate of attention in {}", machine_.name, d.name,
+              name_of(precision));
   // Scores and their product with values, as batched products.
   const bool is_vectorized = is_fused || s.D % kVectorElements == 0;
   const double rate = !is_vectorized ? product_rate(machine_, Precision::kFp32)
