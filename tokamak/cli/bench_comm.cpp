@@ -189,8 +189,9 @@ int run_bench_comm(Args args) {
   std::string json;
   std::vector<price::TimedCollective> timed;
   for (const Collective& collective : kCollectives) {
-    for (int64_t bytes = min_bytes; bytes <= max_bytes; bytes *= factor) {
+    for (int64_t bytes = min_bytes;; bytes *= factor) {
       json += measure(bench, end, collective, elements_of(bytes, world->size()), budget_s, timed);
+      if (bytes > max_bytes / factor) break;
     }
   }
   fmt::print("{}", json);
