@@ -148,6 +148,26 @@ TEST(PriceCli, ASearchSaysWhatItLeavesOut) {
       << result.err;
 }
 
+TEST(PriceCli, TakesAsManyNodesOfEveryRack) {
+  const Words words{"--cluster=gb200", "--gpus=128", "--parallelism.tensor_parallel_degree=16"};
+  const auto equal = plan(words);
+  ASSERT_EQ(equal.exit_code, 0) << equal.err;
+  EXPECT_NE(equal.out.find("64 devices of each nvlink domain of 72"), std::string::npos)
+      << equal.out;
+  const auto step_of = [&](const Words& more) {
+    Words all = words;
+    all.insert(all.end(), more.begin(), more.end());
+    all.emplace_back("--json");
+    return parse_json(plan(all).out, "report").at("step_time_s").get<double>();
+  };
+  const double equal_s = step_of({});
+  EXPECT_EQ(equal_s, step_of({"--set=nvlink.num_devices=64"}));
+  EXPECT_LT(equal_s, 0.9 * step_of({"--set=nvlink.num_devices=72"}));
+  const auto found = plan({"--cluster=gb200", "--gpus=128", "--search"});
+  EXPECT_NE(found.out.find("64 devices of each nvlink domain of 72"), std::string::npos)
+      << found.out;
+}
+
 TEST(PriceCli, SaysWhereNothingIsKnownOfStorage) {
   const Words words{"--cluster=h100-sxm+hgx-hopper+infiniband-ndr+tokamak-hopper", "--gpus=8"};
   EXPECT_NE(plan(words).out.find("safe when is not known: no storage.write_bytes_per_s"),

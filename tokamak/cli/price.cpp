@@ -69,7 +69,7 @@ std::optional<PriceRequest> request_of(const PriceWords& words, const PricePoint
       point.precision ? point.precision : words.precision;
   return PriceRequest{.config = run->config,
                       .degrees = run->place.degrees,
-                      .machine = point.machine,
+                      .machine = price::with_equal_domains(point.machine, point.num_gpus),
                       .linear = precision.value_or(linear_precision(run->config)),
                       .all_ranks = words.all_ranks,
                       .wants_spans = words.sweeps.empty() && (words.trace || words.html),

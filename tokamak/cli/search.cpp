@@ -58,7 +58,7 @@ int run_search(const PriceWords& words, const price::Machine& machine) {
   SearchRequest request{
       .config = *config,
       .num_gpus = *words.num_gpus,
-      .machine = machine,
+      .machine = price::with_equal_domains(machine, *words.num_gpus),
       .num_threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()))};
   const price::Precision precision = words.precision.value_or(linear_precision(*config));
   if (precision != price::Precision::kBf16) request.precisions.push_back(precision);

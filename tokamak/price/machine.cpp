@@ -111,6 +111,40 @@ void require_devices(const Machine& machine, int64_t num_devices, std::string_vi
               outermost.name);
 }
 
+Machine with_equal_domains(Machine machine, int64_t num_devices) {
+  if (machine.levels.empty()) return machine;
+  Level& domain = machine.levels.front();
+  const int node = machine.storage.devices_per_node;
+  const bool is_said =
+      machine.source_of(fmt::format("{}.num_devices", domain.name)).starts_with("--");
+  if (is_said || domain.num_devices <= node || num_devices <= domain.num_devices ||
+      num_devices % node != 0)
+    return machine;
+  const int64_t job_nodes = num_devices / node;
+  const int domain_nodes = domain.num_devices / node;
+  int taken = domain_nodes;
+  while (job_nodes % taken != 0) --taken;
+  if (taken == domain_nodes || 2 * taken < domain_nodes) return machine;
+  const int whole = domain.num_devices;
+  for (Level& level : machine.levels) {
+    if (level.num_devices == 0) continue;
+    level.whole_devices = level.num_devices;
+    level.num_devices = level.num_devices / whole * taken * node;
+  }
+  return machine;
+}
+
+std::string taken_text(const Machine& machine) {
+  if (machine.levels.empty() || machine.levels.front().whole_devices == 0) return "";
+  const Level& domain = machine.levels.front();
+  return fmt::format(
+      "{0} devices of each {1} domain of {2}, as sbatch --segment={3} takes them; to fill one "
+      "after "
+      "the other, --set {1}.num_devices={2}",
+      domain.num_devices, domain.name, domain.whole_devices,
+      domain.num_devices / machine.storage.devices_per_node);
+}
+
 void require_products(const Machine& machine, Precision precision) {
   TOK_REQUIRE(machine.device.peak_flops[static_cast<size_t>(precision)] > 0.0,
               "{}: {} has no rate of products in {}", machine.name, machine.device.name,

@@ -98,6 +98,7 @@ struct Level {
   double switch_reduce_bytes_per_s = 0.0;  ///< of the buffer
   double switch_reduce_base_s = 0.0;
   double oversubscription = 1.0;
+  int whole_devices = 0;  ///< of a domain of which the job takes num_devices; 0 = it takes all
 };
 
 /// What the software of a run costs beyond the plan's own kernels, or does otherwise than the plan.
@@ -198,6 +199,15 @@ void validate(const Machine& machine);
 
 /// Throws Error that begins with `who` where the fabric connects fewer devices.
 void require_devices(const Machine& machine, int64_t num_devices, std::string_view who);
+
+/// The machine as a job of so many devices finds it where a scheduler takes as many nodes of every
+/// innermost domain of several nodes, the most that divide the job's (Slurm's --segment): of 128
+/// devices 64 in each of two racks of 72. As it is where that is under half a domain, or where
+/// --set says what a domain has.
+Machine with_equal_domains(Machine machine, int64_t num_devices);
+
+/// "64 devices of each nvlink domain of 72 (sbatch --segment=16); ..."; empty where all are taken.
+std::string taken_text(const Machine& machine);
 
 /// Throws Error where the device has no products in `precision`.
 void require_products(const Machine& machine, Precision precision);

@@ -101,6 +101,33 @@ bytes_per_s = { value = 12.5e9, unit = "B/s", source = "measured" }
 memory_bytes = { value = 79, unit = "GiB", source = "measured" }
 )";
 
+TEST(Machine, AJobTakesAsManyNodesOfEveryRack) {
+  const auto rack = [](const Machine& machine, int64_t num_devices) {
+    return with_equal_domains(machine, num_devices).levels[0].num_devices;
+  };
+  const Machine gb200 = load_machine("gb200");
+  EXPECT_EQ(rack(gb200, 72), 72);
+  EXPECT_EQ(rack(gb200, 128), 64);
+  EXPECT_EQ(rack(gb200, 16384), 64);
+  EXPECT_EQ(rack(gb200, 144), 72);
+  EXPECT_EQ(rack(gb200, 80), 40);
+  EXPECT_EQ(rack(gb200, 76), 72) << "19 nodes: no rack for each";
+  EXPECT_EQ(rack(gb200, 130), 72) << "no whole nodes";
+  EXPECT_EQ(rack(load_machine("h100"), 12), 8) << "a node is not cut";
+  EXPECT_EQ(taken_text(gb200), "");
+  EXPECT_EQ(
+      taken_text(with_equal_domains(gb200, 128)),
+      "64 devices of each nvlink domain of 72, as sbatch --segment=16 takes them; to fill one "
+      "after the other, --set nvlink.num_devices=72");
+  Machine said = gb200;
+  set_number(said, "nvlink.num_devices=72");
+  EXPECT_EQ(rack(said, 128), 72);
+
+  Machine rows = gb200;  // of eight racks each
+  rows.levels.insert(rows.levels.begin() + 1, Level{.name = "row", .num_devices = 576});
+  EXPECT_EQ(with_equal_domains(rows, 2048).levels[1].num_devices, 512);
+}
+
 TEST(MachineFile, OverridesItsBaseAndDefinesLevels) {
   const Machine m = parse_machine(kMine, "mine.toml");
   EXPECT_EQ(m.name, "mine");

@@ -174,9 +174,10 @@ std::string to_text(const Report& r) {
           ? fmt::format("the slowest device {:.1f} % behind the mean where power is short\n",
                         100.0 * r.slowest_lag)
           : "";
-  return fmt::format("{} on {} x {}, {}{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", r.model, r.num_devices,
+  const std::string taken = r.taken.empty() ? "" : r.taken + "\n";
+  return fmt::format("{} on {} x {}, {}{}\n{}{}\n{}\n{}\n{}\n{}\n{}\n{}", r.model, r.num_devices,
                      r.machine, name_of(r.precision), r.device_graphs ? ", device graphs" : "",
-                     r.mesh, r.schedule, lag, speed_text(r), time_text(r), memory_text(r),
+                     taken, r.mesh, r.schedule, lag, speed_text(r), time_text(r), memory_text(r),
                      run_text(r));
 }
 
@@ -198,6 +199,7 @@ OrderedJson flops_json(const FlopsCount& count, double device_tokens_per_s, doub
 OrderedJson report_json(const Report& r) {
   return {{"model", r.model},
           {"machine", r.machine},
+          {"domains_taken", r.taken.empty() ? OrderedJson() : OrderedJson(r.taken)},
           {"gpus", r.num_devices},
           {"mesh", r.mesh},
           {"schedule", r.schedule},

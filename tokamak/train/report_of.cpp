@@ -133,6 +133,7 @@ price::Report report_of(const PriceRequest& request, const PricedRun& run, doubl
   price::Report report{
       .model = fmt::format("{} {}", run.model.name, run.model.flavor),
       .machine = request.machine.name,
+      .taken = price::taken_text(request.machine),
       .num_devices = request.degrees.world(),
       .mesh = mesh_text(request.degrees),
       .schedule = schedule_text(request, run),

@@ -107,14 +107,7 @@ std::string machine_names_of_row(const MeasuredRow& row) {
 
 price::Machine filled_as_of_row(const MeasuredRow& row, price::Machine machine) {
   if (!software_of(row).starts_with("nemo")) return machine;
-  const int node = machine.storage.devices_per_node;
-  for (price::Level& level : machine.levels) {
-    if (level.num_devices <= node || row.num_gpus <= level.num_devices) continue;
-    int64_t nodes = level.num_devices / node;
-    while (row.num_gpus / node % nodes != 0) --nodes;
-    level.num_devices = static_cast<int>(nodes) * node;
-  }
-  return machine;
+  return price::with_equal_domains(std::move(machine), row.num_gpus);
 }
 
 price::StepPrice price_planned_row(const MeasuredRow& row, const PlannedRow& planned,

@@ -28,9 +28,8 @@ struct RowPriceOptions {
 /// The row's machine file and the part that says what its software does.
 std::string machine_names_of_row(const MeasuredRow& row);
 
-/// NVIDIA's launchers take as many nodes of every rack, the most that divide the run's (sbatch's
-/// --segment; Megatron-Bridge scripts/performance/utils/executors.py, NeMo's executors.py): racks
-/// are as large as what they take.
+/// NVIDIA's launchers take as many nodes of every rack (Megatron-Bridge
+/// scripts/performance/utils/executors.py, NeMo's executors.py); of other runs nothing is known.
 price::Machine filled_as_of_row(const MeasuredRow& row, price::Machine machine);
 
 price::StepPrice price_planned_row(const MeasuredRow& row, const PlannedRow& planned,

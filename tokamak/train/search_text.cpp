@@ -89,6 +89,8 @@ std::string search_text(const SearchRequest& request, const SearchResult& result
       "plans; MFU as torchtitan counts\n",
       result.num_points, request.num_gpus, request.machine.name, result.num_fitting,
       result.memory_limit_bytes / kGiB, result.num_probes, result.num_priced);
+  const std::string taken = price::taken_text(request.machine);
+  if (!taken.empty()) text += taken + "\n";
   for (size_t i = 0; i < result.best.size(); ++i) {
     const FoundPlan& f = result.best[i];
     const double rate = device_tokens_per_s(request, result, f);
@@ -109,8 +111,10 @@ std::string search_json(const SearchRequest& request, const SearchResult& result
   OrderedJson best = OrderedJson::array();
   for (size_t i = 0; i < result.best.size(); ++i) best.push_back(plan_json(request, result, i));
   const ModelSpec model = spec_of(request.config);
+  const std::string taken = price::taken_text(request.machine);
   const OrderedJson json = {{"model", fmt::format("{} {}", model.name, model.flavor)},
                             {"machine", request.machine.name},
+                            {"domains_taken", taken.empty() ? OrderedJson() : OrderedJson(taken)},
                             {"gpus", request.num_gpus},
                             {"tokens_per_step", result.tokens_per_step},
                             {"points", result.num_points},
