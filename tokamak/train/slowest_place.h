@@ -17,11 +17,9 @@ CausalWork causal_work(const DistributeOptions& options);
 /// The first rank of those that attend most.
 int first_of_busiest(const Mesh& mesh, CausalWork work);
 
-/// Its place among the ranks of a stage (the same in all stages), by what its tensor-parallel and
-/// its context-parallel group take, then those of data parallelism in the first stage; the first of
-/// equals.
-/// Domains of 72 hold no whole number of groups of 16: one of them lies in two racks. Nor do nodes
-/// of 8 of groups of 3 owners.
+/// Its place among the ranks of a stage, the same in all stages: where what its groups take in all
+/// of them is most; the first of equals, and the first at all where no domain of the fabric cuts a
+/// group. Domains of 72 hold no whole number of groups of 16, nodes of 8 none of 3.
 int slowest_place(const Mesh& mesh, const price::Machine& machine, CausalWork work);
 
 /// The same, of the attention that these options deal.
