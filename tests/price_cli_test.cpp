@@ -47,6 +47,14 @@ TEST(PriceCli, TheSameAsJsonAndTwiceTheSameBytes) {
   EXPECT_TRUE(json.at("memory").at("fits").get<bool>());
 }
 
+TEST(PriceCli, APresetAsJsonHasWhatWasPublished) {
+  const auto result = run_program({TOK_PROGRAM, "plan", "--preset", "nemo-405b-32-bf16", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json json = parse_json(result.out, "report");
+  EXPECT_EQ(json.at("published").at("step_time_s"), 8.85);
+  EXPECT_TRUE(json.at("published").at("tflops_per_gpu").is_null());
+}
+
 TEST(PriceCli, WritesATraceAndAPage) {
   const ScratchFolder folder;
   const auto result =

@@ -8,6 +8,7 @@
 #include "tokamak/cli/run_config.h"
 #include "tokamak/config/describe.h"
 #include "tokamak/core/file.h"
+#include "tokamak/price/report_json.h"
 #include "tokamak/train/presets.h"
 #include "tokamak/train/report_of.h"
 
@@ -35,6 +36,27 @@ void print_machines() {
     fmt::print("{:<14}{}; {}\n", name, machine.about, fmt::join(levels, ", "));
   }
   fmt::print("parts, to be joined by +: {}\n", fmt::join(price::machine_part_names(), ", "));
+}
+
+// What a source states; what it does not is null.
+OrderedJson published_json(const Preset& p) {
+  const auto stated = [](const std::optional<double>& figure) {
+    return figure ? OrderedJson(*figure) : OrderedJson();
+  };
+  return {{"preset", p.name},
+          {"step_time_s", stated(p.step_s)},
+          {"tokens_per_s_per_gpu", stated(p.tokens_per_s)},
+          {"tflops_per_gpu", stated(p.tflops)},
+          {"mfu_percent", stated(p.mfu)},
+          {"source", p.source},
+          {"note", p.note}};
+}
+
+std::string json_text(const PriceWords& words, const price::Report& report) {
+  if (!words.preset) return to_json(report);
+  OrderedJson json = price::report_json(report);
+  json["published"] = published_json(find_preset(*words.preset));
+  return json.dump(2) + "\n";
 }
 
 }  // namespace
@@ -102,7 +124,7 @@ int run_price(const PriceWords& words) {
   }
   if (words.trace) write_file_atomic(*words.trace, trace_of(run));
   if (words.html) write_file_atomic(*words.html, page_of(run, report));
-  fmt::print("{}", words.json ? to_json(report) : to_text(report));
+  fmt::print("{}", words.json ? json_text(words, report) : to_text(report));
   if (words.write && !words.json)
     fmt::print("{}", wrote_text("the configuration", *words.write, request->linear));
   if (words.preset && !words.json) fmt::print("{}", published_text(find_preset(*words.preset)));

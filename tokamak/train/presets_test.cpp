@@ -6,6 +6,7 @@
 #include "tokamak/config/describe.h"
 #include "tokamak/core/error.h"
 #include "tokamak/train/options.h"
+#include "tokamak/train/priced_run.h"
 
 namespace tokamak {
 namespace {
@@ -39,6 +40,20 @@ TEST(Presets, RunAsTheSourcesSay) {
   const Preset& frontier = find_preset("frontier-8b-832-nodes");
   const Config wide = load_preset(frontier).config;
   EXPECT_EQ(global_batch_size(wide, resolve_degrees(wide.parallelism, 6656)) * 8192, 143130624);
+}
+
+// As the software that ran them, which rows of measurements are priced by too.
+TEST(Presets, OfNemoArePricedAsTheyRan) {
+  for (const char* name : {"nemo-405b-32-bf16", "nemo-405b-576-bf16", "nemo-405b-2304-fp8"}) {
+    const Preset& preset = find_preset(name);
+    const Config config = load_preset(preset).config;
+    const PricedRun run =
+        price_run({.config = config,
+                   .degrees = resolve_degrees(config.parallelism, preset.num_gpus),
+                   .machine = price::load_machine(preset.cluster),
+                   .linear = linear_precision(config)});
+    EXPECT_NEAR(run.step.seconds / preset.step_s.value(), 1.0, 0.05) << name;
+  }
 }
 
 TEST(Presets, WriteFilesThatTrainLoads) {
