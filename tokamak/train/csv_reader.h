@@ -5,11 +5,14 @@
 #include <string_view>
 #include <vector>
 
+#include "tokamak/core/names.h"
+
 namespace tokamak {
 
 using CsvFields = std::vector<std::string>;
 
-/// RFC 4180: fields in quotes may hold commas, line ends and doubled quotes. The text outlives it.
+/// RFC 4180: fields in quotes may hold commas, line ends and doubled quotes. A quote within a field
+/// that begins without one is text. The text outlives it.
 class CsvReader {
  public:
   explicit CsvReader(const std::string& text) : text_(text), at_(text.starts_with(kMark) ? 3 : 0) {}
@@ -28,7 +31,7 @@ class CsvReader {
       if (c == '\n') ++line_;
       if (quoted && c == '"' && at_ + 1 < text_.size() && text_[at_ + 1] == '"') {
         fields.back() += text_[++at_];
-      } else if (c == '"') {
+      } else if (c == '"' && (quoted || trimmed(fields.back()).empty())) {
         quoted = !quoted;
       } else if (c == ',' && !quoted) {
         fields.emplace_back();

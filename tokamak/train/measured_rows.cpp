@@ -14,6 +14,7 @@
 #include "tokamak/core/file.h"
 #include "tokamak/core/names.h"
 #include "tokamak/train/csv_reader.h"
+#include "tokamak/train/row_run.h"
 #include "tokamak/train/row_words.h"
 
 namespace tokamak {
@@ -23,6 +24,10 @@ namespace {
 bool is_blank(const std::string& value) {
   const std::string word = plain_word(value);
   return word.empty() || word == "na" || word == "nan" || word == "none" || word == "null";
+}
+
+bool is_empty(const std::string& field) {
+  return trimmed(field).empty();
 }
 
 // One line by column name; a number that is not one makes the row unusable, with its column.
@@ -100,12 +105,14 @@ constexpr int64_t kMostHeads = int64_t{1} << 14;
 constexpr int64_t kMostWords = int64_t{1} << 20;
 constexpr int64_t kMostLogits = int64_t{1} << 40;
 constexpr int64_t kMostSequences = int64_t{1} << 26;
+constexpr double kShortestStep = 1e-6;
+constexpr double kLongestStep = 1e9;
 
 constexpr std::array kNeeded = {"gpu",   "n_gpus", "n_layers", "hidden", "ffn",
                                 "heads", "vocab",  "seq",      "gbs",    "mbs",
                                 "tp",    "pp",     "cp",       "dp",     "precision"};
 
-constexpr std::array kTimes = {"step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu"};
+constexpr std::array kTimes = {"step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct"};
 
 constexpr const char* kVTrainTime = "iteration time (ms)";
 constexpr std::array kVTrainNeeded = {"# GPUs",           "global batch",
@@ -123,10 +130,6 @@ std::string missing_column(const Line& line, std::span<const char* const> needed
 
 constexpr const char* kMixture = "a mixture of experts, which no model here is";
 
-bool is_mixture_of_experts(const MeasuredRow& row) {
-  return mentions(row.notes, "MoE") || mentions(row.notes, "EP=");
-}
-
 // Token columns of these releases are rounded by up to 2 %; their FLOP rate is not.
 bool has_rounded_tokens(const MeasuredRow& row) {
   return mentions(row.source, "Megatron-Bridge") &&
@@ -143,26 +146,51 @@ double hardware_flops_per_step(const MeasuredRow& row) {
          (1.0 + s / (6.0 * h) + static_cast<double>(row.vocab) / (16.0 * layers * h));
 }
 
+// Attention without its mask, as all sources that state an MFU beside a time count it.
+double whole_flops_per_token(const MeasuredRow& row) {
+  return causal_flops_per_token(row) + 6.0 * static_cast<double>(row.num_layers) *
+                                           static_cast<double>(row.seq_len) *
+                                           static_cast<double>(row.hidden);
+}
+
+// That of which a source's MFU is a share, of one device; infinite where nothing is known of it.
+double stated_peak_flops(const MeasuredRow& row) {
+  const auto precision = precision_named(row.precision);
+  const std::string machine = machine_of_row(row);
+  if (!precision || machine.empty()) return HUGE_VAL;
+  const double peak =
+      price::load_machine(machine).device.peak_flops[static_cast<size_t>(*precision)];
+  if (peak <= 0.0) return HUGE_VAL;
+  if (machine != "gb200") return peak;
+  // To torchtitan a GB200 is a B200, of 2.25 PFLOP/s in bf16; NVIDIA's figures are of 2.45.
+  const std::string software = software_of(row);
+  return software.starts_with("torchtitan") ? 0.9 * peak : software == "nemo" ? 0.98 * peak : peak;
+}
+
 void find_step_time(MeasuredRow& row, Line& line) {
   const auto gpus = static_cast<double>(row.num_gpus);
   const double tokens = static_cast<double>(row.global_batch * row.seq_len);
   row.step_time_s = line.number("step_time_s");
   row.measured_as = "step_time_s";
   if (row.step_time_s > 0.0) return;
+  const bool is_hardware = mentions(row.notes, "HARDWARE FLOPs");
   const double flops_rate = 1e12 * line.optional_number("tflops_per_gpu") * gpus;
   const double token_rate = line.optional_number("tokens_per_s_per_gpu") * gpus;
   if (token_rate > 0.0 && !(flops_rate > 0.0 && has_rounded_tokens(row))) {
     row.step_time_s = tokens / token_rate;
     row.measured_as = "tokens_per_s_per_gpu";
   } else if (flops_rate > 0.0) {
-    const bool is_hardware = mentions(row.notes, "HARDWARE FLOPs");
     row.step_time_s =
         (is_hardware ? hardware_flops_per_step(row) : causal_flops_per_token(row) * tokens) /
         flops_rate;
     row.measured_as = "tflops_per_gpu";
+  } else if (row.stated_mfu > 0.0) {
+    const double flops =
+        is_hardware ? hardware_flops_per_step(row) : whole_flops_per_token(row) * tokens;
+    row.step_time_s = flops / (row.stated_mfu * stated_peak_flops(row) * gpus);
+    row.measured_as = "mfu_pct";
   } else {
-    line.number("tokens_per_s_per_gpu");
-    line.number("tflops_per_gpu");
+    for (const char* time : kTimes) line.number(time);
   }
 }
 
@@ -193,13 +221,14 @@ MeasuredRow training_run(Line line) {
                   .stated_mfu = 0.01 * line.optional_number("mfu_pct")};
   if (row.kv_heads == 0) row.kv_heads = row.heads;
   const std::string missing = missing_column(line, kNeeded);
-  const bool is_mixture =
-      is_mixture_of_experts(row) || (missing.empty() && names_experts(row.model));
+  const bool is_mixture = notes_experts(row.notes) || (missing.empty() && names_experts(row.model));
   if (is_mixture || !missing.empty()) {
     row.skipped = is_mixture ? std::string(kMixture) : missing;
   } else {
     find_step_time(row, line);
-    if (!(row.step_time_s > 0.0)) row.skipped = "step_time_s";
+    const bool lacks_peak = row.measured_as == "mfu_pct";
+    if (!(row.step_time_s > 0.0))
+      row.skipped = lacks_peak ? "mfu_pct: of a peak that is not known" : "step_time_s";
   }
   if (!line.bad().empty()) row.skipped = line.bad();
   return row;
@@ -273,6 +302,9 @@ void check_sizes(MeasuredRow& row) {
   } else if (row.tp * row.pp * row.cp * row.dp != row.num_gpus) {
     row.skipped = fmt::format("tp {} x pp {} x cp {} x dp {} is not n_gpus {}", row.tp, row.pp,
                               row.cp, row.dp, row.num_gpus);
+  } else if (row.step_time_s < kShortestStep || row.step_time_s > kLongestStep) {
+    row.skipped = fmt::format("{}: a step of {:.3g} s: wanted {} to {} s", row.measured_as,
+                              row.step_time_s, kShortestStep, kLongestStep);
   } else if (row.global_batch % (row.dp * row.microbatch) != 0) {
     row.skipped = fmt::format("gbs {} is not a multiple of dp {} x mbs {}", row.global_batch,
                               row.dp, row.microbatch);
@@ -349,12 +381,19 @@ std::vector<MeasuredRow> parse_measured_rows(const std::string& text, const std:
     const int line = csv.line();
     const CsvFields fields = csv.next();
     TOK_REQUIRE(!csv.is_cut(), "{}:{}: a quote that does not end", name, line);
-    if (fields.size() == 1 && fields[0].empty()) continue;
+    if (std::all_of(fields.begin(), fields.end(), is_empty)) continue;
     const Line values(header, fields);
     rows.push_back(columns.is_vtrain() ? vtrain_run(values) : training_run(values));
     rows.back().line = line;
     rows.back().number = static_cast<int>(rows.size());
     check_sizes(rows.back());
+    const auto surplus =
+        fields.begin() + static_cast<std::ptrdiff_t>(std::min(header.size(), fields.size()));
+    if (!std::all_of(surplus, fields.end(), is_empty)) {
+      rows.back().skipped =
+          fmt::format("{} fields, the header has {}: text that has a comma stands in quotes",
+                      fields.size(), header.size());
+    }
   }
   TOK_REQUIRE(!rows.empty(), "{}: no row below the header", name);
   return rows;

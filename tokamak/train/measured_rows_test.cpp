@@ -48,6 +48,24 @@ TEST(MeasuredRows, ArePricedWhereGroupsLieWorst) {
   EXPECT_GT(worst.step.seconds, 1.1 * whole.step.seconds);
 }
 
+TEST(MeasuredRows, ArePricedWithTheirRecompute) {
+  const auto seconds = [](const std::string& source, const std::string& recompute) {
+    const MeasuredRow row = only_row(
+        source + ",H100,8,Llama3-8B,32,4096,14336,32,8,128256,8192,8,1,1,1,,1,8,FSDP,bf16," +
+        recompute + ",2,,,,\n");
+    return price_rows({row}, {}).at(0).step.seconds;
+  };
+  const double none_s = seconds("tokamak", "none");
+  const double ops_s = seconds("tokamak", "selective");
+  const double layers_s = seconds("tokamak", "selective-layer");
+  EXPECT_LT(1.01 * none_s, ops_s);
+  EXPECT_LT(1.01 * ops_s, layers_s);
+  EXPECT_LT(1.01 * layers_s, seconds("tokamak", "full"));
+  // Megatron's is of attention alone, which flash attention has always.
+  EXPECT_EQ(seconds("NVIDIA x", "none"), seconds("NVIDIA x", "selective"));
+  EXPECT_LT(1.01 * seconds("NVIDIA x", "none"), seconds("NVIDIA x", "selective-layer"));
+}
+
 TEST(MeasuredRows, TurnsRatesIntoTime) {
   const MeasuredRow tokens = only_row(
       "seed 002 "
@@ -163,6 +181,38 @@ TEST(MeasuredRows, UnreadableRatesMatterWhereThereIsNoTime) {
   EXPECT_EQ(
       only_row("x,H100,16,M,32,4096,1,32,8,51200,8192,256,1,1,1,,1,16,,bf16,,,~9,,,\n").skipped,
       "tokens_per_s_per_gpu = ~9: wanted a number");
+}
+
+// The source's own MFU beside its time: 58.96 % of 989 TFLOP/s.
+TEST(MeasuredRows, TurnsAnMfuIntoTime) {
+  const std::string run =
+      "NVIDIA x,H100,16,Llama3-8B,32,4096,14336,32,8,128256,8192,256,1,1,1,,2,8,dist-opt,bf16,none";
+  const MeasuredRow row = only_row(run + ",,,,58.96,\n");
+  EXPECT_EQ(row.skipped, "");
+  EXPECT_EQ(row.measured_as, "mfu_pct");
+  EXPECT_NEAR(row.step_time_s, 13.0, 0.02 * 13.0);
+  std::string fp8 = run + ",,,,58.96,\n";
+  fp8.replace(fp8.find("bf16"), 4, "fp8");
+  EXPECT_NEAR(only_row(fp8).step_time_s, 0.5 * row.step_time_s, 0.001 * row.step_time_s);
+  EXPECT_EQ(
+      only_row("x,Cray,16,M,32,4096,1,32,8,51200,8192,256,1,1,1,,1,16,,bf16,,,,,40,\n").skipped,
+      "mfu_pct: of a peak that is not known");
+  EXPECT_EQ(only_row(run + ",1e-300,,,,\n").skipped,
+            "step_time_s: a step of 1e-300 s: wanted 1e-06 to 1000000000 s");
+}
+
+TEST(MeasuredRows, ReadsLinesAsPeopleWriteThem) {
+  const std::string run = "x,H100,16,M,32,4096,1,32,8,51200,8192,256,1,1,1,,1,16,,bf16,,2,,,,";
+  const auto rows =
+      parse_measured_rows(kHeader + run + "a 19\" rack\n,,,\n  \n" + run + "a 21\" rack\n" + run +
+                              "a, MoE\n" + run + "EP=1 MAXSTEP=100,,\n",
+                          "x.csv");
+  ASSERT_EQ(rows.size(), 4U);
+  EXPECT_EQ(rows[0].notes, "a 19\" rack");
+  EXPECT_EQ(rows[1].notes, "a 21\" rack");
+  EXPECT_EQ(rows[2].skipped,
+            "27 fields, the header has 26: text that has a comma stands in quotes");
+  EXPECT_EQ(rows[3].skipped, "");
 }
 
 TEST(MeasuredRows, NeedsATimeOrARate) {

@@ -46,9 +46,11 @@ RecomputePolicy recompute_of(const MeasuredRow& row) {
   using Mode = RecomputePolicy::Mode;
   const RecomputeWord word = recompute_named(row.recompute).value_or(RecomputeWord::kNone);
   if (word == RecomputeWord::kFull) return {.mode = Mode::kFull};
-  if (!mentions(software_of(row), "torchtitan")) return {};  // "selective": attention alone
   if (word == RecomputeWord::kSelectiveLayers)
     return {.mode = Mode::kSelectiveLayers, .every_nth_block = 2};
+  const std::string software = software_of(row);
+  if (!mentions(software, "torchtitan") && software != "tokamak")
+    return {};  // attention alone, which no backward keeps
   if (word == RecomputeWord::kSelective)
     return {.mode = Mode::kSelectiveOps, .saved_ops = {"attention"}, .halved_ops = {"linear"}};
   return {};

@@ -137,14 +137,25 @@ class Spelling {
   std::vector<size_t> begins_;  // of words; then the end
 };
 
-// The digits right after the first `part`; 0 = none.
+// The digits after the first `part`, or after one sign or blank after it; 0 = none.
 int64_t number_after(std::string_view text, std::string_view part) {
   const size_t at = text.find(part);
   if (at == std::string_view::npos) return 0;
-  const char* const begin = text.data() + at + part.size();
+  const char* begin = text.data() + at + part.size();
+  const char* const end = text.data() + text.size();
+  if (begin != end && has(" =:_-", {begin, 1})) ++begin;
   int64_t number = 0;
-  std::from_chars(begin, text.data() + text.size(), number);
+  std::from_chars(begin, end, number);
   return number;
+}
+
+// "llama4scout", not "llama405b" nor "llama4b", which are sizes.
+bool is_llama4(std::string_view model) {
+  constexpr std::string_view kName = "llama4";
+  const size_t at = model.find(kName);
+  if (at == std::string_view::npos) return false;
+  const std::string_view rest = model.substr(at + kName.size());
+  return rest.empty() || (!is_digit(rest[0]) && rest != "b" && rest != "m");
 }
 
 // The stage of ZeRO; -1 = not stated.
@@ -255,15 +266,26 @@ std::optional<RecomputeWord> recompute_named(std::string_view text) {
 }
 
 bool names_experts(std::string_view model) {
-  constexpr std::array<std::string_view, 9> kMixtures = {"mixtral",    "deepseekv2", "deepseekv3",
-                                                         "deepseekv4", "gptoss",     "llama4",
-                                                         "dbrx",       "grok1",      "kimik2"};
-  if (has_any(plain_word(model), kMixtures)) return true;
+  constexpr std::array<std::string_view, 8> kMixtures = {
+      "mixtral", "deepseekv2", "deepseekv3", "deepseekv4", "gptoss", "dbrx", "grok1", "kimik2"};
+  const std::string name = plain_word(model);
+  if (has_any(name, kMixtures) || is_llama4(name)) return true;
   const std::vector<std::string> words = words_of(model, ".");
   return std::any_of(words.begin(), words.end(), [](const std::string& word) {
     return word.starts_with("moe") || word.ends_with("moe") || counts_experts(word) ||
            counts_active(word);
   });
+}
+
+bool notes_experts(std::string_view notes) {
+  if (has(notes, "MoE")) return true;
+  constexpr std::string_view kDegree = "EP=";
+  for (size_t at = notes.find(kDegree); at != std::string_view::npos;
+       at = notes.find(kDegree, at + 1)) {
+    const bool begins = at == 0 || std::isalnum(static_cast<unsigned char>(notes[at - 1])) == 0;
+    if (begins && number_after(notes.substr(at), "EP") > 1) return true;
+  }
+  return false;
 }
 
 ShardingWords sharding_named(std::string_view text) {
@@ -283,10 +305,11 @@ ShardingWords sharding_named(std::string_view text) {
   } else if (stage == 0 || has_any(word, kCopies)) {
     out.sharding = Sharding::kDdp;
   }
-  out.ranks = number_after(word, "shard");
+  const std::string lower = lower_case(text);
+  out.ranks = number_after(lower, "shard");
   // "FSDP64"; FSDP1 and FSDP2 are versions.
   constexpr int64_t kLastVersion = 3;
-  if (out.ranks == 0) out.ranks = number_after(word, "sdp");
+  if (out.ranks == 0) out.ranks = number_after(lower, "sdp");
   if (out.ranks <= kLastVersion) out.ranks = 0;
   return out;
 }

@@ -33,6 +33,9 @@ std::optional<RecomputeWord> recompute_named(std::string_view text);
 /// "Qwen3-30B-A3B", "DeepSeek-V3".
 bool names_experts(std::string_view model);
 
+/// Whether notes say so: "MoE", "EP=8".
+bool notes_experts(std::string_view notes);
+
 struct ShardingWords {
   std::optional<Sharding> sharding;  ///< none: not stated
   int64_t ranks = 0;                 ///< that share a copy: "HSDP shard32"; 0 = all of dp
