@@ -126,6 +126,9 @@ Machine with_equal_domains(Machine machine, int64_t num_devices) {
   while (job_nodes % taken != 0) --taken;
   if (taken == domain_nodes || 2 * taken < domain_nodes) return machine;
   const int whole = domain.num_devices;
+  const Level& outermost = machine.levels.back();
+  const int64_t num_domains = outermost.num_devices / whole;
+  if (num_domains > 0 && num_domains * taken < job_nodes) return machine;
   for (Level& level : machine.levels) {
     if (level.num_devices == 0) continue;
     level.whole_devices = level.num_devices;

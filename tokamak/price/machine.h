@@ -202,8 +202,8 @@ void require_devices(const Machine& machine, int64_t num_devices, std::string_vi
 
 /// The machine as a job of so many devices finds it where a scheduler takes as many nodes of every
 /// innermost domain of several nodes, the most that divide the job's (Slurm's --segment): of 128
-/// devices 64 in each of two racks of 72. As it is where that is under half a domain, or where
-/// --set says what a domain has.
+/// devices 64 in each of two racks of 72. As it is where that is under half a domain, where there
+/// are too few domains for it, or where --set says what a domain has.
 Machine with_equal_domains(Machine machine, int64_t num_devices);
 
 /// "64 devices of each nvlink domain of 72 (sbatch --segment=16); ..."; empty where all are taken.

@@ -126,6 +126,9 @@ TEST(Machine, AJobTakesAsManyNodesOfEveryRack) {
   Machine rows = gb200;  // of eight racks each
   rows.levels.insert(rows.levels.begin() + 1, Level{.name = "row", .num_devices = 576});
   EXPECT_EQ(with_equal_domains(rows, 2048).levels[1].num_devices, 512);
+  rows.levels.pop_back();
+  EXPECT_EQ(rack(rows, 512), 64);
+  EXPECT_EQ(rack(rows, 560), 72) << "ten racks of 56, where there are eight";
 }
 
 TEST(MachineFile, OverridesItsBaseAndDefinesLevels) {
