@@ -179,6 +179,16 @@ TEST(PriceSweep, TwoSweepsAreACurveForEachValueOfTheFirst) {
   EXPECT_EQ(batches[3].at("tokens_per_step"), 4.0 * batches[0].at("tokens_per_step").get<double>());
 }
 
+// A line has the batch of its label or none.
+TEST(PriceSweep, AStrongSweepKeepsTheOtherSweepsBatch) {
+  const Json lines = json_of(
+      {"--cluster=h100", "--sweep=training.local_batch_size=1,4", "--sweep=gpus=8,16,32,strong"});
+  ASSERT_EQ(lines.size(), 6U);
+  EXPECT_EQ(lines[3].at("tokens_per_step"), 4.0 * lines[0].at("tokens_per_step").get<double>());
+  EXPECT_TRUE(lines[1].contains("reason"));  // 8 sequences on 16 GPUs
+  for (const size_t i : {4U, 5U}) EXPECT_TRUE(lines[i].contains("reason")) << i;
+}
+
 TEST(PriceSweep, MistakesAreOneLineAndNothingIsPriced) {
   struct Case {
     Words words;

@@ -157,7 +157,10 @@ class SweepPoints {
     const int64_t dp = resolve_degrees(base.config.parallelism, num_gpus).dp();
     const int64_t wanted = sweep.is_weak ? global / base.degrees.dp() * dp : global;
     point.overrides.push_back(fmt::format("--training.global_batch_size={}", wanted));
-    if (wanted / dp > 0 && wanted / dp < base.config.training.local_batch_size)
+    const bool is_swept = std::any_of(
+        words_.sweeps.begin(), words_.sweeps.end(),
+        [](const Sweep& other) { return key_of(other.key) == "training.local_batch_size"; });
+    if (!is_swept && wanted / dp > 0 && wanted / dp < base.config.training.local_batch_size)
       point.overrides.push_back(fmt::format("--training.local_batch_size={}", wanted / dp));
     set_gpus("--sweep gpus=", num_gpus, point);
   }
