@@ -15,7 +15,7 @@
 namespace tokamak::cli {
 namespace {
 
-constexpr int64_t kMostGpus = int64_t{1} << 24;
+constexpr int64_t kMostGpus = int64_t{1} << 20;
 
 int64_t parse_gpus(const std::string& word, const std::string& text) {
   int64_t n = 0;
@@ -194,6 +194,7 @@ std::optional<PriceWords> find_price_words(Args args) {
       TOK_REQUIRE(is_joined || i + 1 < args.size(), "{}: wanted a value", name);
       const std::string value = is_joined ? args[i].substr(name.size() + 1) : args[++i];
       TOK_REQUIRE(!value.empty(), "{}: wanted a value", name);
+      TOK_REQUIRE(is_joined || !value.starts_with("--"), "{}: wanted a value, got {}", name, value);
       const bool is_again = std::find(given.begin(), given.end(), name) != given.end();
       TOK_REQUIRE(!is_again || name == "--set" || name == "--sweep", "{} {}: given twice", name,
                   value);

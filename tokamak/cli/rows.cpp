@@ -29,6 +29,7 @@ std::optional<RowsWords> find_rows_words(Args args) {
     const bool has_value = equals != std::string::npos;
     TOK_REQUIRE(has_value || i + 1 < args.size(), "{}: wanted a value", word);
     const std::string value = has_value ? word.substr(equals + 1) : args[++i];
+    TOK_REQUIRE(has_value || !value.starts_with("--"), "{}: wanted a value, got {}", word, value);
     if (name == "--rows") {
       TOK_REQUIRE(words.file.empty(), "--rows {}: given twice", value);
       words.file = value;

@@ -264,7 +264,7 @@ TEST(Needs, NamesWhatTheBuildLacks) {
   Strings lines;
   for (const Need& need : needs(c, can)) lines.push_back(needs_line(need));
   const Strings want = {
-      "needs: model.flavor = \"9B\": not a flavor of llama3: debugmodel, 8B, or hf",
+      "needs: model.flavor = \"9B\": not a flavor of llama3: debugmodel, 8B",
       "needs: model.converters = [\"quantize.linear.mx\"]: quantize.linear.mx is not built yet",
       // NOLINTNEXTLINE(bugprone-suspicious-missing-comma): one long line
       "needs: model.norm_type = \"layernorm\": only rmsnorm, fused_rmsnorm, compiled_rmsnorm are "

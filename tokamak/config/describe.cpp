@@ -34,6 +34,21 @@ OrderedJson nested_json(const Config& config) {
   return root;
 }
 
+// TOML writes as JSON does, but for DEL.
+std::string toml_text(std::string_view key, const OrderedJson& value) {
+  if (value.is_null()) return "\"none\"";
+  std::string text;
+  try {
+    text = value.dump();
+  } catch (const OrderedJson::type_error&) {
+    fail("{}: a TOML file has UTF-8: wanted such a text", key);
+  }
+  constexpr char kDelete = 0x7f;
+  for (size_t at = text.find(kDelete); at != std::string::npos; at = text.find(kDelete, at))
+    text.replace(at, 1, "\\u007F");
+  return text;
+}
+
 // What names places or people, or only changes what is printed.
 constexpr std::array kOutsideDigest = {"job.config_file",      "job.dump_folder",
                                        "job.description",      "job.print_config",
@@ -98,8 +113,7 @@ std::string config_toml(const Config& config) {
       section = key.name.substr(0, dot);
       text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", section);
     }
-    text += fmt::format("{} = {}\n", key.name.substr(dot + 1),
-                        value.is_null() ? "\"none\"" : value.dump());
+    text += fmt::format("{} = {}\n", key.name.substr(dot + 1), toml_text(key.name, value));
   }
   return text;
 }

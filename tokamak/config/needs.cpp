@@ -61,9 +61,9 @@ void model(const Config& config, const Capabilities& can, Collector& out) {
     for (const auto& row : can.models) names.push_back(row.first);
     return out.add("model.name", fmt::format("not one of ours: {}", fmt::join(names, ", ")));
   }
-  out.unless(contains(family->second, config.model.flavor), "model.flavor",
-             fmt::format("not a flavor of {}: {}, or hf", config.model.name,
-                         fmt::join(family->second, ", ")));
+  out.unless(
+      contains(family->second, config.model.flavor), "model.flavor",
+      fmt::format("not a flavor of {}: {}", config.model.name, fmt::join(family->second, ", ")));
 }
 
 void dataset(const std::string& section, const std::string& name, bool has_path,
