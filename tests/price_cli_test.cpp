@@ -156,6 +156,26 @@ TEST(PriceCli, ASearchSaysWhatItLeavesOut) {
       << result.err;
 }
 
+TEST(PriceCli, ASearchSaysWhereItsBatchIsFrom) {
+  const Words words{"--cluster=h100", "--gpus=2", "--search", "--training.local_batch_size=3"};
+  const auto result = plan(words);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.err.find("used for training.global_batch_size = 6 alone: --training.local_"),
+            std::string::npos)
+      << result.err;
+  EXPECT_NE(result.out.find("2 x h100, 6 sequences a step"), std::string::npos) << result.out;
+}
+
+TEST(PriceCli, ASearchInFp32SaysSo) {
+  const auto result =
+      plan({"--cluster=h100", "--gpus=2", "--search", "--training.global_batch_size=4", "--json",
+            "--training.mixed_precision_param=float32"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json best = parse_json(result.out, "report").at("best").at(0);
+  EXPECT_EQ(best.at("precision"), "fp32");
+  EXPECT_EQ(best.at("peak_flops"), 67e12);
+}
+
 TEST(PriceCli, TakesAsManyNodesOfEveryRack) {
   const Words words{"--cluster=gb200", "--gpus=128", "--parallelism.tensor_parallel_degree=16"};
   const auto equal = plan(words);
@@ -286,6 +306,18 @@ TEST(PriceCli, MistakesAreOneLine) {
       {{"--cluster", "h100", "--sweep", "gpus=8,,16"}, "key=a,b,c"},
       {{"--cluster", "h100", "--sweep", "gpus=8,0"}, "gpus=0"},
       {{"--cluster", "h100", "--gpus", "8", "--csv", "a.csv"}, "--sweep"},
+      {{"--cluster", "h100", "--gpus", "1048577"}, "from 1 to 1048576"},
+      {{"--cluster", "h100", "--gpus", "8", "--trace", "--json"}, "wanted a value, got --json"},
+      {{"--cluster", "h100", "--numbers", "--clutser", "h100"}, "clutser"},
+      {{"--cluster", "list", "--training.bogus=1"}, "training.bogus"},
+      {{"--cluster", "h100", "--gpus", "8", "--precision", "fp8",
+        "--training.mixed_precision_param=float32"},
+       "wanted bfloat16"},
+      {{"--cluster", "h100", "--gpus", "8", "--search", "--precision", "fp8",
+        "--training.mixed_precision_param=float32"},
+       "wanted bfloat16"},
+      {{"--cluster", "h100", "--gpus", "8", "--job.description=\xff", "--write", "w.toml"},
+       "job.description"},
       {{"--cluster", "h100", "--gpus", "8", "--clutser", "h100"}, "clutser"}};
   for (const Case& c : cases) {
     const auto result = plan(c.words);

@@ -80,6 +80,13 @@ price::Machine machine_of(const PriceWords& words, const std::string& cluster) {
   return machine;
 }
 
+void require_low_products(const Config& config, price::Precision precision) {
+  const bool is_fp32 = products_precision(config, precision) != precision;
+  TOK_REQUIRE(!is_fp32 || precision == price::Precision::kBf16,
+              "--precision {}: training.mixed_precision_param = \"{}\": wanted bfloat16 with it",
+              name_of(precision), config.training.mixed_precision_param);
+}
+
 std::optional<PriceRequest> request_of(const PriceWords& words, const PricePoint& point) {
   std::vector<std::string> args = words.rest;
   args.insert(args.end(), point.overrides.begin(), point.overrides.end());
@@ -89,6 +96,7 @@ std::optional<PriceRequest> request_of(const PriceWords& words, const PricePoint
   price::require_devices(point.machine, point.num_gpus, point.gpus_word);
   const std::optional<price::Precision> precision =
       point.precision ? point.precision : words.precision;
+  if (precision) require_low_products(run->config, *precision);
   return PriceRequest{.config = run->config,
                       .degrees = run->place.degrees,
                       .machine = price::with_equal_domains(point.machine, point.num_gpus),
@@ -99,6 +107,7 @@ std::optional<PriceRequest> request_of(const PriceWords& words, const PricePoint
 }
 
 int run_price(const PriceWords& words) {
+  if (words.cluster == "list" || words.numbers) check_run_keys(words.rest, "plan");
   if (words.cluster == "list") {
     print_machines();
     return 0;

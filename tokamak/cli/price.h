@@ -61,6 +61,9 @@ struct PricePoint {
 /// Nothing where help was asked, and printed.
 std::optional<PriceRequest> request_of(const PriceWords& words, const PricePoint& point);
 
+/// Throws Error where all products are in fp32, so that none can be in `precision`.
+void require_low_products(const Config& config, price::Precision precision);
+
 /// This machine with the numbers that --set gives.
 price::Machine machine_of(const PriceWords& words, const std::string& cluster);
 

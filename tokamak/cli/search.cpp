@@ -23,6 +23,24 @@ std::optional<RunConfig> load(const PriceWords& words, std::vector<std::string> 
   return load_run_config(args, "plan", {.source = "none"});
 }
 
+// Words of the command line for what the search chooses itself; a batch of all ranks that is not
+// given follows from some.
+void say_chosen(const PriceWords& words, bool is_batch_given, int64_t global_batch) {
+  const std::span<const std::string_view> chosen = chosen_keys();
+  for (const std::string& word : words.rest) {
+    const std::string key = key_of(word);
+    if (std::find(chosen.begin(), chosen.end(), key) == chosen.end()) continue;
+    const bool makes_batch = key == "training.local_batch_size" || key.ends_with("_degree");
+    if (is_batch_given || !makes_batch) {
+      fmt::print(stderr, "not used: {}: the search chooses it\n", word);
+    } else {
+      fmt::print(stderr,
+                 "used for training.global_batch_size = {} alone: {}: the search chooses it\n",
+                 global_batch, word);
+    }
+  }
+}
+
 // The configuration without its mesh, which is the search's to choose.
 std::optional<Config> base_config(const PriceWords& words) {
   auto alone =
@@ -33,19 +51,13 @@ std::optional<Config> base_config(const PriceWords& words) {
             "--parallelism.tensor_parallel_degree=1", "--training.local_batch_size=1"});
   if (!alone) return std::nullopt;
   Config config = std::move(alone->config);
-  if (config.training.global_batch_size > 0) return config;
-  const auto run = load(words, {fmt::format("--world-size={}", *words.num_gpus)});
-  config.training.global_batch_size = global_batch_size(run->config, run->place.degrees);
-  return config;
-}
-
-// Words of the command line for what the search chooses itself.
-void say_unused(const PriceWords& words) {
-  const std::span<const std::string_view> chosen = chosen_keys();
-  for (const std::string& word : words.rest) {
-    if (std::find(chosen.begin(), chosen.end(), key_of(word)) != chosen.end())
-      fmt::print(stderr, "not used: {}: the search chooses it\n", word);
+  const bool is_batch_given = config.training.global_batch_size > 0;
+  if (!is_batch_given) {
+    const auto run = load(words, {fmt::format("--world-size={}", *words.num_gpus)});
+    config.training.global_batch_size = global_batch_size(run->config, run->place.degrees);
   }
+  say_chosen(words, is_batch_given, config.training.global_batch_size);
+  return config;
 }
 
 }  // namespace
@@ -53,13 +65,13 @@ void say_unused(const PriceWords& words) {
 int run_search(const PriceWords& words, const price::Machine& machine) {
   const auto config = base_config(words);
   if (!config) return 0;
-  say_unused(words);
   for (const std::string& line : unpriced_lines(*config)) fmt::print(stderr, "{}\n", line);
   SearchRequest request{
       .config = *config,
       .num_gpus = *words.num_gpus,
       .machine = price::with_equal_domains(machine, *words.num_gpus),
       .num_threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()))};
+  if (words.precision) require_low_products(*config, *words.precision);
   const price::Precision precision = words.precision.value_or(linear_precision(*config));
   if (precision != price::Precision::kBf16) request.precisions.push_back(precision);
   const SearchResult result = search_plans(request);

@@ -162,6 +162,13 @@ ModelSpec spec_of(const Config& c) {
   return spec;
 }
 
+DType compute_type(const Config& c) {
+  const DType master = dtype_from_name(c.training.dtype, "training.dtype");
+  return master == DType::kBF16
+             ? master
+             : dtype_from_name(c.training.mixed_precision_param, "training.mixed_precision_param");
+}
+
 RunShape shape_of(const Config& c, const ModelSpec& spec, const MeshPlace& place) {
   RunShape shape;
   const BatchSizes sizes = batch_sizes(c, place.degrees);
@@ -178,9 +185,7 @@ RunShape shape_of(const Config& c, const ModelSpec& spec, const MeshPlace& place
   t.batch = sizes.microbatch;
   t.seq_len = c.training.seq_len;
   t.master = dtype_from_name(c.training.dtype, "training.dtype");
-  t.compute = t.master == DType::kBF16 ? t.master
-                                       : dtype_from_name(c.training.mixed_precision_param,
-                                                         "training.mixed_precision_param");
+  t.compute = compute_type(c);
   t.seed = static_cast<uint64_t>(seed_of(c));
   t.optimizer = {.decoupled_decay = c.optimizer.name == "AdamW",
                  .beta1 = c.optimizer.beta1,

@@ -20,6 +20,9 @@ bool has_model(const Config& config);
 /// Error.
 ModelSpec spec_of(const Config& config);
 
+/// What forward and backward compute in.
+DType compute_type(const Config& config);
+
 /// The run of one rank as planned, without data, tokenizer or weights being there.
 RunShape shape_of(const Config& config, const ModelSpec& spec, const MeshPlace& place);
 

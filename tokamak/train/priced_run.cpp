@@ -64,6 +64,10 @@ price::Precision linear_precision(const Config& config) {
   return is_low ? price::Precision::kFp8 : price::Precision::kBf16;
 }
 
+price::Precision products_precision(const Config& config, price::Precision linear) {
+  return compute_type(config) == DType::kF32 ? price::Precision::kFp32 : linear;
+}
+
 void set_linear_precision(Config& config, price::Precision precision) {
   if (linear_precision(config) == precision) return;
   std::erase(config.model.converters, kFloat8);

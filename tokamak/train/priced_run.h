@@ -44,6 +44,9 @@ double memory_limit(const price::Machine& machine);
 /// What model.converters let products inside blocks compute in.
 price::Precision linear_precision(const Config& config);
 
+/// What products compute in where those inside blocks are in `linear` if the run has a low one.
+price::Precision products_precision(const Config& config, price::Precision linear);
+
 /// Makes model.converters say so; of fp4 they have no name.
 void set_linear_precision(Config& config, price::Precision precision);
 

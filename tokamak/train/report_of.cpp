@@ -128,8 +128,7 @@ price::Report report_of(const PriceRequest& request, const PricedRun& run, doubl
   const int64_t seq_len = request.config.training.seq_len;
   const FlopsShape shape = flops_shape(run.model, seq_len);
   const RunShape planned = shape_of(request.config, run.model, {.degrees = request.degrees});
-  const price::Precision products =
-      planned.training.compute == DType::kF32 ? price::Precision::kFp32 : request.linear;
+  const price::Precision products = products_precision(request.config, request.linear);
   price::Report report{
       .model = fmt::format("{} {}", run.model.name, run.model.flavor),
       .machine = request.machine.name,

@@ -26,8 +26,12 @@ double device_tokens_per_s(const SearchRequest& request, const SearchResult& res
   return result.tokens_per_step / found.step.seconds / static_cast<double>(request.num_gpus);
 }
 
+price::Precision precision_of(const FoundPlan& found) {
+  return products_precision(found.config, found.point.linear);
+}
+
 double peak_flops(const SearchRequest& request, const FoundPlan& found) {
-  return request.machine.device.peak_flops[static_cast<size_t>(found.point.linear)];
+  return request.machine.device.peak_flops[static_cast<size_t>(precision_of(found))];
 }
 
 OrderedJson degrees_json(const Degrees& degrees) {
@@ -50,7 +54,7 @@ OrderedJson plan_json(const SearchRequest& request, const SearchResult& result, 
       {"num_microbatches", f.point.num_microbatches},
       {"recompute", recompute_text(f.point.recompute)},
       {"sharding", sharding_text(f.point)},
-      {"precision", std::string(name_of(f.point.linear))},
+      {"precision", std::string(name_of(precision_of(f)))},
       {"step_time_s", f.step.seconds},
       {"tokens_per_s", result.tokens_per_step / f.step.seconds},
       {"tokens_per_s_per_gpu", rate},
@@ -84,10 +88,12 @@ std::string reason_text(const FoundPlan& better, const FoundPlan& other) {
 
 std::string search_text(const SearchRequest& request, const SearchResult& result) {
   std::string text = fmt::format(
-      "{} plans for {} x {}; {} that may be among the best fit in {:.1f} GiB by closed form ({} "
+      "{} plans for {} x {}, {} sequences a step; {} that may be among the best fit in {:.1f} GiB "
+      "by closed form ({} "
       "probes), {} priced by their "
       "plans; MFU as torchtitan counts\n",
-      result.num_points, request.num_gpus, request.machine.name, result.num_fitting,
+      result.num_points, request.num_gpus, request.machine.name,
+      request.config.training.global_batch_size, result.num_fitting,
       result.memory_limit_bytes / kGiB, result.num_probes, result.num_priced);
   const std::string taken = price::taken_text(request.machine);
   if (!taken.empty()) text += taken + "\n";
@@ -100,7 +106,7 @@ std::string search_text(const SearchRequest& request, const SearchResult& result
         i + 1, f.step.seconds, rate, 100.0 * rate * result.flops_per_token / peak_flops(request, f),
         static_cast<double>(f.peak_bytes) / kGiB, mesh_text(f.point.degrees),
         schedule_text(f.point, num_layers(request)), recompute_text(f.point.recompute),
-        sharding_text(f.point), name_of(f.point.linear));
+        sharding_text(f.point), name_of(precision_of(f)));
     if (i + 1 < result.best.size())
       text += fmt::format("      {}\n", reason_text(f, result.best[i + 1]));
   }
@@ -116,6 +122,7 @@ std::string search_json(const SearchRequest& request, const SearchResult& result
                             {"machine", request.machine.name},
                             {"domains_taken", taken.empty() ? OrderedJson() : OrderedJson(taken)},
                             {"gpus", request.num_gpus},
+                            {"global_batch_size", request.config.training.global_batch_size},
                             {"tokens_per_step", result.tokens_per_step},
                             {"points", result.num_points},
                             {"fitting", result.num_fitting},
