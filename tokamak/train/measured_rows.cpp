@@ -14,7 +14,7 @@
 #include "tokamak/core/file.h"
 #include "tokamak/core/names.h"
 #include "tokamak/train/csv_reader.h"
-#include "tokamak/train/row_run.h"
+#include "tokamak/train/row_time.h"
 #include "tokamak/train/row_words.h"
 
 namespace tokamak {
@@ -130,70 +130,6 @@ std::string missing_column(const Line& line, std::span<const char* const> needed
 
 constexpr const char* kMixture = "a mixture of experts, which no model here is";
 
-// Token columns of these releases are rounded by up to 2 %; their FLOP rate is not.
-bool has_rounded_tokens(const MeasuredRow& row) {
-  return mentions(row.source, "Megatron-Bridge") &&
-         (mentions(row.source, "[26.04.01") || mentions(row.source, "[26.06.01") ||
-          mentions(row.source, "[26.08"));
-}
-
-// Recompute counted, non-causal, one gateless MLP of 4 hidden: the formula of arXiv 2104.04473.
-double hardware_flops_per_step(const MeasuredRow& row) {
-  const auto h = static_cast<double>(row.hidden);
-  const auto s = static_cast<double>(row.seq_len);
-  const auto layers = static_cast<double>(row.num_layers);
-  return 96.0 * static_cast<double>(row.global_batch) * s * layers * h * h *
-         (1.0 + s / (6.0 * h) + static_cast<double>(row.vocab) / (16.0 * layers * h));
-}
-
-// Attention without its mask, as all sources that state an MFU beside a time count it.
-double whole_flops_per_token(const MeasuredRow& row) {
-  return causal_flops_per_token(row) + 6.0 * static_cast<double>(row.num_layers) *
-                                           static_cast<double>(row.seq_len) *
-                                           static_cast<double>(row.hidden);
-}
-
-// That of which a source's MFU is a share, of one device; infinite where nothing is known of it.
-double stated_peak_flops(const MeasuredRow& row) {
-  const auto precision = precision_named(row.precision);
-  const std::string machine = machine_of_row(row);
-  if (!precision || machine.empty()) return HUGE_VAL;
-  const double peak =
-      price::load_machine(machine).device.peak_flops[static_cast<size_t>(*precision)];
-  if (peak <= 0.0) return HUGE_VAL;
-  if (machine != "gb200") return peak;
-  // To torchtitan a GB200 is a B200, of 2.25 PFLOP/s in bf16; NVIDIA's figures are of 2.45.
-  const std::string software = software_of(row);
-  return software.starts_with("torchtitan") ? 0.9 * peak : software == "nemo" ? 0.98 * peak : peak;
-}
-
-void find_step_time(MeasuredRow& row, Line& line) {
-  const auto gpus = static_cast<double>(row.num_gpus);
-  const double tokens = static_cast<double>(row.global_batch * row.seq_len);
-  row.step_time_s = line.number("step_time_s");
-  row.measured_as = "step_time_s";
-  if (row.step_time_s > 0.0) return;
-  const bool is_hardware = mentions(row.notes, "HARDWARE FLOPs");
-  const double flops_rate = 1e12 * line.optional_number("tflops_per_gpu") * gpus;
-  const double token_rate = line.optional_number("tokens_per_s_per_gpu") * gpus;
-  if (token_rate > 0.0 && !(flops_rate > 0.0 && has_rounded_tokens(row))) {
-    row.step_time_s = tokens / token_rate;
-    row.measured_as = "tokens_per_s_per_gpu";
-  } else if (flops_rate > 0.0) {
-    row.step_time_s =
-        (is_hardware ? hardware_flops_per_step(row) : causal_flops_per_token(row) * tokens) /
-        flops_rate;
-    row.measured_as = "tflops_per_gpu";
-  } else if (row.stated_mfu > 0.0) {
-    const double flops =
-        is_hardware ? hardware_flops_per_step(row) : whole_flops_per_token(row) * tokens;
-    row.step_time_s = flops / (row.stated_mfu * stated_peak_flops(row) * gpus);
-    row.measured_as = "mfu_pct";
-  } else {
-    for (const char* time : kTimes) line.number(time);
-  }
-}
-
 MeasuredRow training_run(Line line) {
   MeasuredRow row{.source = line.text("source"),
                   .gpu = line.text("gpu"),
@@ -225,10 +161,13 @@ MeasuredRow training_run(Line line) {
   if (is_mixture || !missing.empty()) {
     row.skipped = is_mixture ? std::string(kMixture) : missing;
   } else {
-    find_step_time(row, line);
-    const bool lacks_peak = row.measured_as == "mfu_pct";
-    if (!(row.step_time_s > 0.0))
-      row.skipped = lacks_peak ? "mfu_pct: of a peak that is not known" : "step_time_s";
+    set_step_time(row, {.step_s = line.number("step_time_s"),
+                        .tokens_per_s = line.optional_number("tokens_per_s_per_gpu"),
+                        .flops_per_s = 1e12 * line.optional_number("tflops_per_gpu")});
+    if (row.step_time_s == 0.0) {
+      for (const char* time : kTimes) line.number(time);
+      if (row.skipped.empty()) row.skipped = "step_time_s";
+    }
   }
   if (!line.bad().empty()) row.skipped = line.bad();
   return row;
@@ -293,8 +232,7 @@ void check_sizes(MeasuredRow& row) {
     row.skipped = fmt::format("mbs = {}, seq = {}, vocab = {}: wanted a product of at most {}",
                               row.microbatch, row.seq_len, row.vocab, kMostLogits);
   } else if (!precision_named(row.precision)) {
-    row.skipped = fmt::format("precision = {}: wanted bf16, fp16, fp8 or fp4, which are priced",
-                              printable(row.precision));
+    row.skipped = unpriced_precision(row.precision);
   } else if (!recompute_named(row.recompute)) {
     row.skipped =
         fmt::format("recompute = {}: wanted none, full, selective, selective-layer or core_attn",
@@ -414,15 +352,6 @@ bool has_gated_mlp(const MeasuredRow& row) {
   if (std::any_of(kWith.begin(), kWith.end(), is_named)) return true;
   if (std::any_of(kWithout.begin(), kWithout.end(), is_named)) return false;
   return row.ffn != 4 * row.hidden;
-}
-
-double causal_flops_per_token(const MeasuredRow& row) {
-  const auto h = static_cast<double>(row.hidden);
-  const double kv = h * static_cast<double>(row.kv_heads) / static_cast<double>(row.heads);
-  const double mlp = (has_gated_mlp(row) ? 3.0 : 2.0) * h * static_cast<double>(row.ffn);
-  const auto layers = static_cast<double>(row.num_layers);
-  const double products = layers * (2.0 * h * (h + kv) + mlp) + h * static_cast<double>(row.vocab);
-  return 6.0 * products + 6.0 * layers * static_cast<double>(row.seq_len) * h;
 }
 
 std::string software_of(const MeasuredRow& row) {

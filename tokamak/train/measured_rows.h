@@ -46,10 +46,6 @@ std::vector<MeasuredRow> read_measured_rows(const std::filesystem::path& file);
 /// The same from text; `name` for errors.
 std::vector<MeasuredRow> parse_measured_rows(const std::string& text, const std::string& name);
 
-/// Model FLOP of one token, forward and backward: 6 times the parameters of products, the head's
-/// included, and causal attention.
-double causal_flops_per_token(const MeasuredRow& row);
-
 /// Whether the MLP has a gate: Llama, Qwen, Mixtral; not GPT, MPT, BLOOM, Nemotron.
 bool has_gated_mlp(const MeasuredRow& row);
 

@@ -10,6 +10,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/price/device_spread.h"
 #include "tokamak/train/row_price.h"
+#include "tokamak/train/row_time.h"
 
 namespace tokamak {
 namespace {
@@ -196,9 +197,22 @@ TEST(MeasuredRows, TurnsAnMfuIntoTime) {
   EXPECT_NEAR(only_row(fp8).step_time_s, 0.5 * row.step_time_s, 0.001 * row.step_time_s);
   EXPECT_EQ(
       only_row("x,Cray,16,M,32,4096,1,32,8,51200,8192,256,1,1,1,,1,16,,bf16,,,,,40,\n").skipped,
-      "mfu_pct: of a peak that is not known");
+      "no machine file of gpu Cray");
+  EXPECT_EQ(only_row(run + ",,,,140,\n").skipped, "mfu_pct = 140: wanted at most 100");
+  std::string fp32 = run + ",,,,40,\n";
+  fp32.replace(fp32.find("bf16"), 4, "fp32");
+  EXPECT_NE(only_row(fp32).skipped.find("precision = fp32"), std::string::npos);
   EXPECT_EQ(only_row(run + ",1e-300,,,,\n").skipped,
             "step_time_s: a step of 1e-300 s: wanted 1e-06 to 1000000000 s");
+}
+
+TEST(MeasuredRows, AnUnknownMachineOfOneRowLeavesTheOthers) {
+  std::string header = kHeader;
+  header.insert(header.size() - 1, ",machine");
+  const std::string run = "x,H100,16,M,32,4096,1,32,8,51200,8192,256,1,1,1,,1,16,,bf16,,,,,40,,";
+  const auto rows = parse_measured_rows(header + run + "nowhere\n" + run + "\n", "x.csv");
+  EXPECT_NE(rows.at(0).skipped.find("no machine \"nowhere\""), std::string::npos);
+  EXPECT_EQ(rows.at(1).skipped, "");
 }
 
 TEST(MeasuredRows, ReadsLinesAsPeopleWriteThem) {

@@ -12,6 +12,7 @@
 #include "tokamak/core/json.h"
 #include "tokamak/core/names.h"
 #include "tokamak/price/device_spread.h"
+#include "tokamak/train/row_time.h"
 #include "tokamak/train/row_words.h"
 #include "tokamak/train/slowest_place.h"
 

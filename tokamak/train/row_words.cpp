@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "tokamak/core/names.h"
 
 namespace tokamak {
@@ -137,25 +139,27 @@ class Spelling {
   std::vector<size_t> begins_;  // of words; then the end
 };
 
-// The digits after the first `part`, or after one sign or blank after it; 0 = none.
+// The digits after the first `part`, with blanks and signs but for a comma between; 0 = none.
 int64_t number_after(std::string_view text, std::string_view part) {
   const size_t at = text.find(part);
   if (at == std::string_view::npos) return 0;
-  const char* begin = text.data() + at + part.size();
-  const char* const end = text.data() + text.size();
-  if (begin != end && has(" =:_-", {begin, 1})) ++begin;
+  text.remove_prefix(at + part.size());
+  text.remove_prefix(std::min(text.find_first_not_of(" =:_-("), text.size()));
   int64_t number = 0;
-  std::from_chars(begin, end, number);
+  std::from_chars(text.data(), text.data() + text.size(), number);
   return number;
 }
 
-// "llama4scout", not "llama405b" nor "llama4b", which are sizes.
-bool is_llama4(std::string_view model) {
+// "llama 4 17b", "llama4scout"; "llama405b", "llama 4b" and "llama4b" are sizes.
+bool is_llama4(const std::vector<std::string>& words) {
   constexpr std::string_view kName = "llama4";
-  const size_t at = model.find(kName);
-  if (at == std::string_view::npos) return false;
-  const std::string_view rest = model.substr(at + kName.size());
-  return rest.empty() || (!is_digit(rest[0]) && rest != "b" && rest != "m");
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (words[i] == "llama" && i + 1 < words.size() && words[i + 1] == "4") return true;
+    if (!words[i].starts_with(kName)) continue;
+    const std::string_view rest = std::string_view(words[i]).substr(kName.size());
+    if (rest.empty() || (!is_digit(rest[0]) && rest != "b" && rest != "m")) return true;
+  }
+  return false;
 }
 
 // The stage of ZeRO; -1 = not stated.
@@ -229,6 +233,11 @@ std::optional<price::Precision> precision_named(std::string_view text) {
   return std::nullopt;
 }
 
+std::string unpriced_precision(std::string_view text) {
+  return fmt::format("precision = {}: wanted bf16, fp16, fp8 or fp4, which are priced",
+                     printable(text));
+}
+
 std::optional<RecomputeWord> recompute_named(std::string_view text) {
   constexpr std::array<std::string_view, 15> kNegative = {
       "none",  "no",  "n",  "off", "0",    "false", "disable", "disabled",
@@ -268,8 +277,7 @@ std::optional<RecomputeWord> recompute_named(std::string_view text) {
 bool names_experts(std::string_view model) {
   constexpr std::array<std::string_view, 8> kMixtures = {
       "mixtral", "deepseekv2", "deepseekv3", "deepseekv4", "gptoss", "dbrx", "grok1", "kimik2"};
-  const std::string name = plain_word(model);
-  if (has_any(name, kMixtures) || is_llama4(name)) return true;
+  if (has_any(plain_word(model), kMixtures) || is_llama4(words_of(model))) return true;
   const std::vector<std::string> words = words_of(model, ".");
   return std::any_of(words.begin(), words.end(), [](const std::string& word) {
     return word.starts_with("moe") || word.ends_with("moe") || counts_experts(word) ||

@@ -23,6 +23,9 @@ std::string machine_of_gpu(std::string_view gpu);
 /// "nvfp4". None: fp32 and TF32 alone, which no plan here trains in, and what is unknown.
 std::optional<price::Precision> precision_named(std::string_view text);
 
+/// What is said of a row whose precision precision_named() does not know.
+std::string unpriced_precision(std::string_view text);
+
 enum class RecomputeWord : uint8_t { kNone, kFull, kSelective, kSelectiveLayers };
 
 /// "full", "none", "selective...", "selective-layer", "core_attn" as selective; yes and no, on and

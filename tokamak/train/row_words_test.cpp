@@ -72,14 +72,16 @@ TEST(RowWords, GuessesNoRecompute) {
 }
 
 TEST(RowWords, KnowsMixturesOfExperts) {
-  for (const char* model : {"Mixtral-8x7B", "8x22B", "Qwen3-30B-A3B", "Qwen1.5-MoE-A2.7B",
-                            "DeepSeek-V3", "DeepSeekV2 Lite", "OLMoE-1B-7B", "Qwen3_235B_a22B",
-                            "Llama-4-Scout", "Llama4 Maverick", "llama4"})
+  for (const char* model :
+       {"Mixtral-8x7B", "8x22B", "Qwen3-30B-A3B", "Qwen1.5-MoE-A2.7B", "DeepSeek-V3",
+        "DeepSeekV2 Lite", "OLMoE-1B-7B", "Qwen3_235B_a22B", "Llama-4-Scout", "Llama4 Maverick",
+        "llama4", "Llama-4-17B-16E-Instruct", "llama4-17b-128e", "Llama 4 400B", "Llama4Scout"})
     EXPECT_TRUE(names_experts(model)) << model;
-  for (const char* model : {"Llama3-8B", "GPT 24x1024", "NeMo-8B", "Mistral-7B", "A100 run",
-                            "DeepSeek-67B", "llama", "Llama-405B", "LLaMA-40B", "Llama-4B", ""})
+  for (const char* model :
+       {"Llama3-8B", "GPT 24x1024", "NeMo-8B", "Mistral-7B", "A100 run", "DeepSeek-67B", "llama",
+        "Llama-405B", "LLaMA-40B", "Llama-4B", "llama4b", ""})
     EXPECT_FALSE(names_experts(model)) << model;
-  for (const char* notes : {"a MoE", "EP=8", "TP=1,EP=16"})
+  for (const char* notes : {"a MoE", "EP=8", "EP= 8", "TP=1,EP=16"})
     EXPECT_TRUE(notes_experts(notes)) << notes;
   for (const char* notes : {"EP=1", "MAXSTEP=100", "no notes", ""})
     EXPECT_FALSE(notes_experts(notes)) << notes;
@@ -96,7 +98,8 @@ TEST(RowWords, KnowsSharding) {
   EXPECT_EQ(sharding_named("HSDP shard32 x rep26").ranks, 32);
   EXPECT_EQ(sharding_named("FSDP shard128").ranks, 128);
   EXPECT_EQ(sharding_named("FSDP64").ranks, 64);
-  EXPECT_EQ(sharding_named("HSDP shard=32").ranks, 32);
+  for (const char* text : {"HSDP shard=32", "HSDP shard: 32", "shard = 32, FSDP", "FSDP (32)"})
+    EXPECT_EQ(sharding_named(text).ranks, 32) << text;
   EXPECT_EQ(sharding_named("FULL_SHARD, 4 GPUs a node").ranks, 0);
   EXPECT_EQ(sharding_named("FSDP2").ranks, 0);
   EXPECT_EQ(sharding_named("FSDP1 SHARD_GRAD_OP").ranks, 0);
