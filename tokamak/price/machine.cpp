@@ -117,14 +117,16 @@ Machine with_equal_domains(Machine machine, int64_t num_devices) {
   const int node = machine.storage.devices_per_node;
   const bool is_said =
       machine.source_of(fmt::format("{}.num_devices", domain.name)).starts_with("--");
-  if (is_said || domain.num_devices <= node || num_devices <= domain.num_devices ||
-      num_devices % node != 0)
+  const bool is_of_nodes = domain.num_devices > node && domain.num_devices % node == 0;
+  const bool fills_all = num_devices % std::max(1, domain.num_devices) == 0;
+  if (is_said || !is_of_nodes || num_devices < domain.num_devices || num_devices % node != 0 ||
+      fills_all)
     return machine;
   const int64_t job_nodes = num_devices / node;
   const int domain_nodes = domain.num_devices / node;
   int taken = domain_nodes;
   while (job_nodes % taken != 0) --taken;
-  if (taken == domain_nodes || 2 * taken < domain_nodes) return machine;
+  if (2 * taken < domain_nodes) return machine;
   const int whole = domain.num_devices;
   const Level& outermost = machine.levels.back();
   const int64_t num_domains = outermost.num_devices / whole;
@@ -140,12 +142,11 @@ Machine with_equal_domains(Machine machine, int64_t num_devices) {
 std::string taken_text(const Machine& machine) {
   if (machine.levels.empty() || machine.levels.front().whole_devices == 0) return "";
   const Level& domain = machine.levels.front();
+  const int nodes = domain.num_devices / machine.storage.devices_per_node;
   return fmt::format(
-      "{0} devices of each {1} domain of {2}, as sbatch --segment={3} takes them; to fill one "
-      "after "
-      "the other, --set {1}.num_devices={2}",
-      domain.num_devices, domain.name, domain.whole_devices,
-      domain.num_devices / machine.storage.devices_per_node);
+      "{0} devices of each {1} domain of {2}, as sbatch --segment={3} takes them; "
+      "--set {1}.num_devices={2} fills one after the other",
+      domain.num_devices, domain.name, domain.whole_devices, nodes);
 }
 
 void require_products(const Machine& machine, Precision precision) {

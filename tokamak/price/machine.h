@@ -200,13 +200,14 @@ void validate(const Machine& machine);
 /// Throws Error that begins with `who` where the fabric connects fewer devices.
 void require_devices(const Machine& machine, int64_t num_devices, std::string_view who);
 
-/// The machine as a job of so many devices finds it where a scheduler takes as many nodes of every
-/// innermost domain of several nodes, the most that divide the job's (Slurm's --segment): of 128
-/// devices 64 in each of two racks of 72. As it is where that is under half a domain, where there
-/// are too few domains for it, or where --set says what a domain has.
+/// The machine as a job of so many devices finds it where the innermost domain is a rack of several
+/// nodes and a scheduler takes as many of every rack, the most that divide the job's (Slurm's
+/// --segment): of 128 devices 64 in each of two racks of 72. As it is where racks are filled, where
+/// that is under half a rack, where there are too few racks, or where --set says what one has.
 Machine with_equal_domains(Machine machine, int64_t num_devices);
 
-/// "64 devices of each nvlink domain of 72 (sbatch --segment=16); ..."; empty where all are taken.
+/// "64 devices of each nvlink domain of 72, as sbatch --segment=16 takes them; ..."; empty where
+/// all are taken.
 std::string taken_text(const Machine& machine);
 
 /// Throws Error where the device has no products in `precision`.

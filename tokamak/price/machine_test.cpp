@@ -114,11 +114,14 @@ TEST(Machine, AJobTakesAsManyNodesOfEveryRack) {
   EXPECT_EQ(rack(gb200, 76), 72) << "19 nodes: no rack for each";
   EXPECT_EQ(rack(gb200, 130), 72) << "no whole nodes";
   EXPECT_EQ(rack(load_machine("h100"), 12), 8) << "a node is not cut";
+  Machine nodes_of_16 = gb200;
+  nodes_of_16.storage.devices_per_node = 16;
+  EXPECT_EQ(rack(nodes_of_16, 144), 72) << "two racks, filled";
+  EXPECT_EQ(rack(nodes_of_16, 128), 72) << "no rack has whole nodes";
   EXPECT_EQ(taken_text(gb200), "");
-  EXPECT_EQ(
-      taken_text(with_equal_domains(gb200, 128)),
-      "64 devices of each nvlink domain of 72, as sbatch --segment=16 takes them; to fill one "
-      "after the other, --set nvlink.num_devices=72");
+  EXPECT_EQ(taken_text(with_equal_domains(gb200, 128)),
+            "64 devices of each nvlink domain of 72, as sbatch --segment=16 takes them; --set "
+            "nvlink.num_devices=72 fills one after the other");
   Machine said = gb200;
   set_number(said, "nvlink.num_devices=72");
   EXPECT_EQ(rack(said, 128), 72);
