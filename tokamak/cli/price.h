@@ -61,7 +61,7 @@ struct PricePoint {
 /// Nothing where help was asked, and printed.
 std::optional<PriceRequest> request_of(const PriceWords& words, const PricePoint& point);
 
-/// Throws Error where all products are in fp32, so that none can be in `precision`.
+/// Throws Error where `precision` is below 16 bits and all products are in fp32.
 void require_low_products(const Config& config, price::Precision precision);
 
 /// This machine with the numbers that --set gives.

@@ -73,7 +73,8 @@ int run_search(const PriceWords& words, const price::Machine& machine) {
       .num_threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()))};
   if (words.precision) require_low_products(*config, *words.precision);
   const price::Precision precision = words.precision.value_or(linear_precision(*config));
-  if (precision != price::Precision::kBf16) request.precisions.push_back(precision);
+  const bool is_low = products_precision(*config, precision) == precision;
+  if (is_low && precision != price::Precision::kBf16) request.precisions.push_back(precision);
   const SearchResult result = search_plans(request);
   if (words.write) write_file_atomic(*words.write, config_toml(result.best[0].config));
   fmt::print("{}", words.json ? search_json(request, result) : search_text(request, result));

@@ -89,9 +89,7 @@ std::string reason_text(const FoundPlan& better, const FoundPlan& other) {
 std::string search_text(const SearchRequest& request, const SearchResult& result) {
   std::string text = fmt::format(
       "{} plans for {} x {}, {} sequences a step; {} that may be among the best fit in {:.1f} GiB "
-      "by closed form ({} "
-      "probes), {} priced by their "
-      "plans; MFU as torchtitan counts\n",
+      "by closed form ({} probes), {} priced by their plans; MFU as torchtitan counts\n",
       result.num_points, request.num_gpus, request.machine.name,
       request.config.training.global_batch_size, result.num_fitting,
       result.memory_limit_bytes / kGiB, result.num_probes, result.num_priced);
