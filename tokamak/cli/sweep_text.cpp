@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <set>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -41,6 +42,15 @@ std::string title(std::span<const SweepLine> lines) {
                          lines, [](const Report& r) { return r.machine; }, "several machines"));
 }
 
+// How jobs take racks, each way once.
+std::set<std::string> taken_texts(std::span<const SweepLine> lines) {
+  std::set<std::string> texts;
+  for (const SweepLine& line : lines) {
+    if (line.report && !line.report->taken.empty()) texts.insert(line.report->taken);
+  }
+  return texts;
+}
+
 std::string table(std::span<const Sweep> sweeps, std::span<const SweepLine> lines) {
   std::vector<size_t> widths;
   std::string text;
@@ -72,6 +82,7 @@ std::string table(std::span<const Sweep> sweeps, std::span<const SweepLine> line
   const std::string peak = common(
       lines, [](const Report& r) { return fmt::format("{:.0f} TFLOP/s", 1e-12 * r.peak_flops); },
       "each line's peak");
+  for (const std::string& taken : taken_texts(lines)) text += taken + "\n";
   return text + fmt::format("MFU as {} counts, of {}; relative to the first line{}\n",
                             first.flops[0].name, peak, lines[0].report ? "" : " that has a price");
 }

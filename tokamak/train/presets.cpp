@@ -110,10 +110,12 @@ LoadedConfig load_preset(const Preset& preset, std::span<const std::string> over
 }
 
 std::string presets_text() {
+  size_t width = 0;
+  for (const Preset& p : all_presets()) width = std::max(width, p.cluster.size());
   std::string text;
   for (const Preset& p : all_presets()) {
-    text += fmt::format("{:<34}{:>6} x {:<13}{:<6}{}\n", p.name, p.num_gpus, p.cluster, p.precision,
-                        p.title);
+    text += fmt::format("{:<34}{:>6} x {:<{}}  {:<6}{}\n", p.name, p.num_gpus, p.cluster, width,
+                        p.precision, p.title);
   }
   return text;
 }
