@@ -58,7 +58,7 @@ TEST(Slice, shared_runs_equal_counting) {
   int64_t num_shared = 0;
   for (uint64_t seed = 0; seed < 3000; ++seed) {
     Dice dice(seed);
-    const Dims dims = shapes[seed % shapes.size()];
+    const Dims& dims = shapes[seed % shapes.size()];
     const Slice from = random_slice(dice, dims);
     const Slice to = random_slice(dice, dims);
     ASSERT_EQ(slice_problem(from, dims), "");
