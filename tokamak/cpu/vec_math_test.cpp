@@ -74,7 +74,8 @@ TEST(VecMath, sincos_is_exact_to_the_last_bit_for_large_angles) {
 TEST(VecMath, sum_takes_every_element_once) {
   for (const int64_t n : {0, 1, 2, 31, 33, 1000}) {
     const auto total = vec::sum<float>(n, [](int64_t i) { return static_cast<float>(i + 1); });
-    EXPECT_EQ(total, static_cast<float>(n * (n + 1) / 2));
+    const int64_t wanted = n * (n + 1) / 2;
+    EXPECT_EQ(total, static_cast<float>(wanted));
   }
 }
 
