@@ -60,8 +60,8 @@ class BenchFolder {
 };
 
 const BenchFolder& folder() {
-  static const BenchFolder made;
-  return made;
+  static const BenchFolder kFolder;
+  return kFolder;
 }
 
 void read_json_lines(benchmark::State& state, const char* name) {

@@ -33,11 +33,12 @@ TEST(Shuffle, SeedsAndEpochsGiveOtherOrders) {
 TEST(Shuffle, SpreadsEachPlaceOverAllPlaces) {
   constexpr int64_t kSize = 10;
   constexpr int kTrials = 10000;
+  constexpr int kEach = kTrials / kSize;
   std::vector<int> count(kSize, 0);
   for (int epoch = 0; epoch < kTrials; ++epoch) {
     ++count[static_cast<size_t>(shuffled(7, static_cast<uint64_t>(epoch), kSize, 3))];
   }
-  for (const int c : count) EXPECT_NEAR(c, kTrials / kSize, 200);
+  for (const int c : count) EXPECT_NEAR(c, kEach, 200);
 }
 
 TEST(Shuffle, ReachesFarWithoutMemory) {

@@ -37,10 +37,10 @@ class TokenCache : public testing::Test {
     for (int i = 0; i < batches; ++i) {
       const Batch batch = loader.next();
       for (int64_t r = 0; r < batch.rows; ++r) {
-        const auto row = static_cast<size_t>(r * batch.seq_len);
-        all.insert(all.end(), batch.tokens.begin() + row,
-                   batch.tokens.begin() + row + static_cast<size_t>(batch.seq_len));
-        all.push_back(batch.labels[row + static_cast<size_t>(batch.seq_len) - 1]);
+        const int64_t row = r * batch.seq_len;
+        const int64_t end = row + batch.seq_len;
+        all.insert(all.end(), batch.tokens.begin() + row, batch.tokens.begin() + end);
+        all.push_back(batch.labels[static_cast<size_t>(end) - 1]);
       }
     }
     return all;
@@ -69,8 +69,8 @@ TEST_F(TokenCache, CarriesTheTailIntoTheNextEpoch) {
   folder_.write("t/b.txt", "i");
   Loader loader(options(folder_ / "t"));
   std::vector<int32_t> epoch{256, 'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', 257, 256, 'i', 257};
-  std::vector<int32_t> twice;
-  for (int i = 0; i < 64; ++i) twice.push_back(epoch[static_cast<size_t>(i) % epoch.size()]);
+  std::vector<int32_t> twice(64);
+  for (size_t i = 0; i < twice.size(); ++i) twice[i] = epoch[i % epoch.size()];
   EXPECT_EQ(take(loader, 4), twice);
   EXPECT_EQ(loader.state().sources[0].epoch, 4);
 }
