@@ -104,6 +104,7 @@ void BoundPlan::bind_slots(int segment, BoundSegment& bound) {
   bound.slot_classes.assign(classes.begin(), classes.end());
   const auto own = [](const std::vector<int>& of_classes, const ScheduleItem& item) {
     std::vector<int> slots;
+    slots.reserve(of_classes.size());
     for (const int c : of_classes) slots.push_back(slot_of(item, c));
     return slots;
   };

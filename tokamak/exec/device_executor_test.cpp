@@ -241,9 +241,9 @@ TEST(DeviceExecutor, waits_for_what_outlives_an_item_where_it_is_used) {
     const std::string joined = outlives ? "" : "0 waits, ";
     const std::string awaited = outlives ? "0 waits, " : "";
     EXPECT_EQ(fmt::format("{}", fmt::join(device.log, ", ")),
-              "1 waits, gradient, " + joined +
-                  "2 waits, send, 1 waits, gradient, 1 waits, reduce, " + joined +
-                  "2 waits, send, " + awaited + "update, 0 waits, 0 waits");
+              fmt::format("1 waits, gradient, {}2 waits, send, 1 waits, gradient, 1 waits, reduce, "
+                          "{}2 waits, send, {}update, 0 waits, 0 waits",
+                          joined, joined, awaited));
   }
 }
 
