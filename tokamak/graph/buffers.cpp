@@ -119,7 +119,7 @@ class Assigner {
   }
 
   int32_t new_storage(Storage storage) {
-    storages_.push_back(storage);
+    storages_.push_back(std::move(storage));
     return static_cast<int32_t>(storages_.size()) - 1;
   }
 
