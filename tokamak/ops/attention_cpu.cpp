@@ -118,8 +118,8 @@ void reference_grad_head(const AttentionSetup& u, const KernelArgs& a, int64_t b
 // Calls `make` for an element type that the fast kernels take.
 template <class Make>
 Kernel by_fast_float(DType dtype, Make&& make) {
-  return dtype == DType::kBF16 ? make.template operator()<BF16>()
-                               : make.template operator()<float>();
+  if (dtype == DType::kBF16) return make.template operator()<BF16>();
+  return make.template operator()<float>();
 }
 
 Kernel prepare(const Attention& op, const KernelTypes& types, std::string_view variant) {

@@ -138,8 +138,8 @@ Kernel prepare(const SoftmaxStats& op, const KernelTypes& types, std::string_vie
   const Columns columns(types.in[0], op.valid_columns);
   const bool fast = variant != kCpuReference.name;
   return by_float(types.in[0].dtype, [&]<class T>() {
-    return fast ? stats_kernel<Fast, T>(N, columns, op.first_column)
-                : stats_kernel<Plain, T>(N, columns, op.first_column);
+    if (fast) return stats_kernel<Fast, T>(N, columns, op.first_column);
+    return stats_kernel<Plain, T>(N, columns, op.first_column);
   });
 }
 
@@ -201,8 +201,8 @@ Kernel prepare(const CrossEntropyGrad& op, const KernelTypes& types, std::string
   const bool fast = variant != kCpuReference.name;
   return by_float(types.in[0].dtype, [&]<class T>() {
     return by_float(types.in[2].dtype, [&]<class S>() {
-      return fast ? grad_kernel<Fast, T, S>(N, columns, op.ignore_index, op.first_column)
-                  : grad_kernel<Plain, T, S>(N, columns, op.ignore_index, op.first_column);
+      if (fast) return grad_kernel<Fast, T, S>(N, columns, op.ignore_index, op.first_column);
+      return grad_kernel<Plain, T, S>(N, columns, op.ignore_index, op.first_column);
     });
   });
 }
