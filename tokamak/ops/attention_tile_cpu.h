@@ -30,11 +30,11 @@ inline constexpr int kTileRows = 6;
 inline constexpr int kTileVectors = 2;
 #endif
 
-typedef float Vec __attribute__((vector_size(kLanes * 4)));
-typedef int32_t Ints __attribute__((vector_size(kLanes * 4)));
-typedef uint16_t Halves __attribute__((vector_size(kLanes * 2)));
-typedef uint32_t Words __attribute__((vector_size(kLanes * 4)));
-typedef float Quad __attribute__((vector_size(16)));
+using Vec [[gnu::vector_size(kLanes * 4)]] = float;
+using Ints [[gnu::vector_size(kLanes * 4)]] = int32_t;
+using Halves [[gnu::vector_size(kLanes * 2)]] = uint16_t;
+using Words [[gnu::vector_size(kLanes * 4)]] = uint32_t;
+using Quad [[gnu::vector_size(16)]] = float;
 
 /// Two neighbours along the summed dim of a product as bfloat16, the first in the low half.
 struct Pair {
