@@ -192,6 +192,7 @@ std::vector<Value> LmHeadLoss::expand(Graph& g, const Node& n) const {
   const int64_t width = padded_columns(*this, V, x_type.dtype);
   const int64_t most = padded_columns(*this, logits_columns(*this, V), x_type.dtype);
   const int64_t row_bytes = most * size_of(x_type.dtype);
+  TOK_CHECK(row_bytes > 0, "lm_head_loss: {} columns", most);
   // Whole tiles of products.
   const int64_t fitting = chunk_bytes / row_bytes / kLeastRows * kLeastRows;
   const int64_t rows = chunk_rows > 0 ? chunk_rows : std::max(kLeastRows, fitting);

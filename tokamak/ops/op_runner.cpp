@@ -106,7 +106,7 @@ class Bench {
                          ? cpu::make_backend({.threads = options.threads,
                                               .reference_only = options.reference_only})
                          : nullptr;
-    Backend& backend = own == nullptr ? *options.backend : *own;
+    Backend& backend = options.backend == nullptr ? *own : *options.backend;
     Target target = backend.target();
     target.reference_only = options.reference_only;
     Plan plan = compile(graph_, layout, {.target = target});

@@ -44,16 +44,17 @@ std::vector<Copy> piece_copies(const Runs& runs, const std::vector<int64_t>& siz
                                std::vector<int> order, int64_t row_bytes) {
   // Where chunk j of the pieces laid end to end lies in the whole.
   std::vector<int64_t> chunk_begins(order.size());
-  const int64_t chunk = order.empty() ? 0 : runs.extent / static_cast<int64_t>(order.size());
+  const bool in_order = order.empty();
+  const int64_t chunk = in_order ? 0 : runs.extent / static_cast<int64_t>(order.size());
   for (size_t j = 0; j < order.size(); ++j)
     chunk_begins[static_cast<size_t>(order[j])] = static_cast<int64_t>(j) * chunk;
   std::vector<Copy> copies;
   int64_t begin = 0;
   for (size_t k = 0; k < sizes.size(); ++k) {
-    const int64_t step = order.empty() ? sizes[k] : chunk;
+    const int64_t step = in_order ? sizes[k] : chunk;
     for (int64_t at = 0; at < sizes[k]; at += step) {
       const int64_t from =
-          order.empty() ? begin : chunk_begins[static_cast<size_t>((begin + at) / chunk)];
+          in_order ? begin : chunk_begins[static_cast<size_t>((begin + at) / chunk)];
       copies.push_back({.count = runs.outer,
                         .bytes = step * runs.inner,
                         .from = from * runs.inner,
