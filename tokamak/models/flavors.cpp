@@ -82,6 +82,7 @@ const Model* find_model(std::string_view name) {
 
 std::vector<std::string> model_names() {
   std::vector<std::string> names;
+  names.reserve(kModels.size());
   for (const Model& m : kModels) names.emplace_back(m.name);
   return names;
 }

@@ -158,7 +158,7 @@ ModelSpec read_gpt2(const Fields& f) {
 }
 
 std::string architecture(const Fields& f, const Json& json) {
-  const std::string type = f.text_or("model_type", "");
+  std::string type = f.text_or("model_type", "");
   if (json.contains("architectures") && json["architectures"].is_array() &&
       !json["architectures"].empty()) {
     const Json& first = json["architectures"][0];

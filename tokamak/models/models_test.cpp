@@ -76,7 +76,7 @@ TEST(HfConfig, refuses_other_maths_by_name) {
                             R"("sliding_window": 4096)", R"("quantization_config": {})",
                             R"("num_key_value_heads": 3)", R"("partial_rotary_factor": 0.5)"}) {
     const std::string text = extra;
-    const std::string error = error_of("{" + kLlama + ", " + text + "}");
+    const std::string error = error_of(fmt::format("{{{}, {}}}", kLlama, text));
     EXPECT_NE(error.find(text.substr(1, text.find('"', 1) - 1)), std::string::npos)
         << extra << ": " << error;
   }
