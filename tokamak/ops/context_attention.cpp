@@ -37,7 +37,7 @@ Cost share(Cost cost, const CommGroup& group, int64_t S) {
 }  // namespace
 
 Types ContextAttention::infer(std::span<const TensorType> in) const {
-  const Types out = attention.infer(in);
+  Types out = attention.infer(in);
   require_context(kName, attention, group, in);
   return out;
 }
@@ -74,7 +74,7 @@ std::string ContextAttention::describe() const {
 }
 
 Types ContextAttentionGrad::infer(std::span<const TensorType> in) const {
-  const Types out = AttentionGrad{.forward = attention}.infer(in);
+  Types out = AttentionGrad{.forward = attention}.infer(in);
   require_context(kName, attention, group, in);
   return out;
 }
