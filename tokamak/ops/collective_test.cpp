@@ -1,6 +1,7 @@
 #include "tokamak/ops/collective.h"
 
 #include <array>
+#include <numeric>
 
 #include <gtest/gtest.h>
 
@@ -71,7 +72,7 @@ class Rank {
     const OpCase& k = c.good("run", op, in);
     const int64_t before = bytes_sent(*group_);
     Communicator* const groups[] = {group_.get()};
-    const auto out = testing::run_op(k, in, values, {.threads = 1, .groups = groups});
+    auto out = testing::run_op(k, in, values, {.threads = 1, .groups = groups});
     EXPECT_EQ(static_cast<double>(bytes_sent(*group_) - before),
               op.cost(in, op.infer(in)).bytes_sent)
         << T::kName;
@@ -80,8 +81,8 @@ class Rank {
 
  private:
   static std::vector<int> ranks_of(const World& world) {
-    std::vector<int> ranks;
-    for (int r = 0; r < world.size(); ++r) ranks.push_back(r);
+    std::vector<int> ranks(static_cast<size_t>(world.size()));
+    std::iota(ranks.begin(), ranks.end(), 0);
     return ranks;
   }
 
