@@ -22,7 +22,7 @@ const std::vector<Fill> kFill{{},
                               {.scale = 0.05, .shift = 0.5},
                               {.scale = 0.1, .shift = 0.5}};
 
-OpCase& add(CasesOf<AdamW>& c, const std::string& name, AdamW op, const Dims& dims) {
+OpCase& add(CasesOf<AdamW>& c, const std::string& name, const AdamW& op, const Dims& dims) {
   Types in = adam_types(dims);
   if (op.has_copy) in.push_back(f32(dims));
   OpCase& added = c.good(name, op, in);

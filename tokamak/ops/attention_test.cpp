@@ -23,19 +23,19 @@ Types operands(const Attention& op, const Sizes& s) {
   return {f32({s.B, s.S, s.H + 2 * s.K, s.D})};
 }
 
-OpCase& good(CasesOf<Attention>& c, std::string name, const Attention& op, const Sizes& s,
+OpCase& good(CasesOf<Attention>& c, const std::string& name, const Attention& op, const Sizes& s,
              std::vector<int64_t> last = {}) {
   Types in = operands(op, s);
   if (op.has_length) in.push_back(i32({static_cast<int64_t>(last.size())}));
   if (op.dropout_p > 0.0) in.push_back(i64({s.B}));
-  OpCase& added = c.good(std::move(name), op, in);
+  OpCase& added = c.good(name, op, in);
   added.check_gradient = !op.has_length;
   added.fill.resize(op.packed_kv_heads > 0 ? 1 : 3);
   added.fill.push_back({.limit = 1000, .values = std::move(last)});
   return added;
 }
 
-OpCase& good_grad(CasesOf<AttentionGrad>& c, std::string name, const AttentionGrad& op,
+OpCase& good_grad(CasesOf<AttentionGrad>& c, const std::string& name, const AttentionGrad& op,
                   const Sizes& s) {
   Types in = operands(op.forward, s);
   const size_t parts = in.size();
@@ -43,7 +43,7 @@ OpCase& good_grad(CasesOf<AttentionGrad>& c, std::string name, const AttentionGr
   in.insert(in.end(), {o, f32({s.B, s.H, s.S}), o});
   if (op.forward.dropout_p > 0.0) in.push_back(i64({s.B}));
   if (op.has_dlse) in.push_back(f32({s.B, s.H, s.S}));
-  OpCase& added = c.good(std::move(name), op, in);
+  OpCase& added = c.good(name, op, in);
   added.check_gradient = false;
   added.fill.resize(parts + 1);
   added.fill.insert(added.fill.end(), {{.shift = 3.0}, {}, {.limit = 1000}});

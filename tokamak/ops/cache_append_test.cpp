@@ -27,8 +27,8 @@ TEST(CacheAppendOp, overwrites_its_slots_and_no_other) {
 template <>
 OpCases cases_of<CacheAppend>() {
   CasesOf<CacheAppend> c;
-  const auto good = [&](std::string name, Types in, int64_t position) {
-    OpCase& added = c.good(std::move(name), {}, std::move(in));
+  const auto good = [&](const std::string& name, const Types& in, int64_t position) {
+    OpCase& added = c.good(name, {}, in);
     added.check_gradient = false;
     added.fill = {{}, {}, {.values = {position}}};
   };

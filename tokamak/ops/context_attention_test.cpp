@@ -109,8 +109,9 @@ OpCases cases_of<ContextAttentionGrad>() {
 template <>
 OpCases cases_of<MergeAttention>() {
   CasesOf<MergeAttention> c;
-  const auto good = [&](std::string name, int64_t first, int64_t S, int64_t P, int64_t D = 8) {
-    OpCase& k = c.good(std::move(name), {.first = first},
+  const auto good = [&](const std::string& name, int64_t first, int64_t S, int64_t P,
+                        int64_t D = 8) {
+    OpCase& k = c.good(name, {.first = first},
                        {f32({2, S, 6, D}), f32({2, 6, S}), f32({2, P, 6, D}), f32({2, 6, P})});
     k.check_gradient = false;
     k.float_stays = {0, 1, 3};

@@ -66,8 +66,8 @@ TEST(DropoutMask, of_natural_positions_is_that_without) {
 template <>
 OpCases cases_of<Dropout>() {
   CasesOf<Dropout> c;
-  const auto good = [&](std::string name, const Dropout& op, const Dims& x) {
-    c.good(std::move(name), op, {f32(x), i64({x[0]})}).fill = {{}, {.limit = 1000}};
+  const auto good = [&](const std::string& name, const Dropout& op, const Dims& x) {
+    c.good(name, op, {f32(x), i64({x[0]})}).fill = {{}, {.limit = 1000}};
   };
   good("tenth", {.p = 0.1, .seed = 3}, {6, 5, 7});
   good("half, several blocks", {.p = 0.5, .stream = 8}, {2, 333});

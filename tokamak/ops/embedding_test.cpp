@@ -21,8 +21,8 @@ OpCases cases_of<Embedding>() {
 template <>
 OpCases cases_of<EmbeddingGrad>() {
   CasesOf<EmbeddingGrad> c;
-  const auto good = [&](std::string name, int64_t vocab, Types in, Fill ids) {
-    OpCase& k = c.good(std::move(name), {.vocab = vocab}, std::move(in));
+  const auto good = [&](const std::string& name, int64_t vocab, const Types& in, Fill ids) {
+    OpCase& k = c.good(name, {.vocab = vocab}, in);
     k.check_gradient = false;
     k.fill = {std::move(ids)};
   };

@@ -39,9 +39,9 @@ OpCases cases_of<AddLayerNorm>() {
 template <>
 OpCases cases_of<LayerNormGrad>() {
   CasesOf<LayerNormGrad> c;
-  const auto good = [&](std::string name, Dims x) {
+  const auto good = [&](const std::string& name, Dims x) {
     const int64_t D = x.back();
-    c.good(std::move(name), {}, {f32(x), f32({D}), f32(x)}).check_gradient = false;
+    c.good(name, {}, {f32(x), f32({D}), f32(x)}).check_gradient = false;
   };
   good("batched", {2, 6, 8});
   good("one row, odd width", {1, 131});

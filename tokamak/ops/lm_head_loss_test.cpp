@@ -20,8 +20,9 @@ Types head_types(Dims tokens, int64_t D, int64_t V) {
   return {f32(x), f32({V, D}), i32(std::move(tokens)), f32({1})};
 }
 
-OpCase& add(CasesOf<LmHeadLoss>& c, const std::string& name, LmHeadLoss op, Types in, Fill labels) {
-  OpCase& added = c.good(name, op, std::move(in));
+OpCase& add(CasesOf<LmHeadLoss>& c, const std::string& name, const LmHeadLoss& op, const Types& in,
+            Fill labels) {
+  OpCase& added = c.good(name, op, in);
   added.fill = {{}, {.scale = 0.5}, std::move(labels), {.scale = 0.1, .shift = 0.5}};
   added.float_stays = {3};
   added.check_gradient = false;

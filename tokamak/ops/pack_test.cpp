@@ -67,8 +67,8 @@ OpCases cases_of<Join>() {
 template <>
 OpCases cases_of<SliceDim>() {
   CasesOf<SliceDim> c;
-  const auto good = [&](std::string name, SliceDim op, Types in) {
-    c.good(std::move(name), op, std::move(in)).check_gradient = false;
+  const auto good = [&](const std::string& name, SliceDim op, const Types& in) {
+    c.good(name, op, in).check_gradient = false;
   };
   good("rows", {.dim = 0, .begin = 1, .end = 4}, {f32({6, 4})});
   good("middle", {.dim = 1, .begin = 2, .end = 5}, {f32({6, 5, 3})});
@@ -85,8 +85,8 @@ OpCases cases_of<SliceDim>() {
 template <>
 OpCases cases_of<ConcatDim>() {
   CasesOf<ConcatDim> c;
-  const auto good = [&](std::string name, ConcatDim op, Types in) {
-    c.good(std::move(name), op, std::move(in)).check_gradient = false;
+  const auto good = [&](const std::string& name, ConcatDim op, const Types& in) {
+    c.good(name, op, in).check_gradient = false;
   };
   good("middle", {.dim = 1}, {f32({6, 2, 3}), f32({6, 4, 3}), f32({6, 1, 3})});
   good("rows", {.dim = 0}, {f32({2, 6}), f32({3, 6})});
@@ -98,8 +98,8 @@ OpCases cases_of<ConcatDim>() {
 template <>
 OpCases cases_of<SumSlices>() {
   CasesOf<SumSlices> c;
-  const auto good = [&](std::string name, SumSlices op, Types in) {
-    c.good(std::move(name), std::move(op), std::move(in)).check_gradient = false;
+  const auto good = [&](const std::string& name, SumSlices op, const Types& in) {
+    c.good(name, std::move(op), in).check_gradient = false;
   };
   good("apart", {.dim = 1, .extent = 9, .begins = {0, 5}}, {f32({6, 2, 3}), f32({6, 3, 3})});
   good("whole packs", {.dim = 1, .extent = 24, .begins = {0, 8}}, {f32({6, 16}), f32({6, 16})});

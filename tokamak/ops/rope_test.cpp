@@ -46,8 +46,8 @@ TEST(RopeFrequencies, llama3_scaling_keeps_high_and_divides_low_ones) {
 template <>
 OpCases cases_of<Rope>() {
   CasesOf<Rope> c;
-  const auto good = [&](std::string name, const Rope& op, const Dims& x, Fill positions) {
-    OpCase& k = c.good(std::move(name), op, {f32(x), i32({x[0], x[1]})});
+  const auto good = [&](const std::string& name, const Rope& op, const Dims& x, Fill positions) {
+    OpCase& k = c.good(name, op, {f32(x), i32({x[0], x[1]})});
     k.fill = {{}, std::move(positions)};
     if (op.num_turned == 0) return;
     k.writes_part = true;
@@ -74,7 +74,7 @@ template <>
 OpCases cases_of<RopeConcat>() {
   CasesOf<RopeConcat> c;
   // Tokens, heads of each part, head_dim.
-  const auto good = [&](std::string name, RopeConcat op, const Dims& tokens,
+  const auto good = [&](const std::string& name, RopeConcat op, const Dims& tokens,
                         const std::vector<int64_t>& heads, int64_t head_dim) {
     Types in;
     double turned = 0.0;
@@ -83,7 +83,7 @@ OpCases cases_of<RopeConcat>() {
       if (static_cast<int>(i) < op.num_turned) turned += static_cast<double>(in[i].numel());
     }
     in.push_back(i32(tokens));
-    OpCase& k = c.good(std::move(name), op, in);
+    OpCase& k = c.good(name, op, in);
     k.fill.resize(heads.size());
     k.fill.push_back({.limit = 1000});
     k.flops = 3.0 * turned;
