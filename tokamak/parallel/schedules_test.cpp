@@ -28,6 +28,7 @@ StageDurations chunk_of(int v) {
 
 std::vector<std::vector<PipelineItem>> lower(const PipelineSchedule& s, int receives_ahead) {
   std::vector<std::vector<PipelineItem>> items;
+  items.reserve(static_cast<size_t>(s.num_ranks));
   for (int rank = 0; rank < s.num_ranks; ++rank)
     items.push_back(lower_schedule(s, rank, receives_ahead));
   return items;
