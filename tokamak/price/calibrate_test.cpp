@@ -13,7 +13,7 @@ constexpr size_t kBf16 = static_cast<size_t>(Precision::kBf16);
 constexpr size_t kFp32 = static_cast<size_t>(Precision::kFp32);
 
 std::string written(const std::string& name, const std::string& text) {
-  const std::string path = testing::TempDir() + "tokamak_" + name;
+  std::string path = testing::TempDir() + "tokamak_" + name;
   std::ofstream(path) << text;
   return path;
 }

@@ -105,10 +105,11 @@ StepPrice price_schedule(const PipelineSchedule& schedule, const Durations& dura
                          const Machine& machine = clockwork(),
                          std::vector<PricedSpan>* spans = nullptr) {
   std::vector<PlanMaker> makers;
+  makers.reserve(static_cast<size_t>(schedule.num_ranks));
   for (int r = 0; r < schedule.num_ranks; ++r) makers.emplace_back(schedule, r, durations);
-  std::vector<PricedRank> ranks;
-  for (int r = 0; r < schedule.num_ranks; ++r)
-    ranks.push_back({.plan = &makers[static_cast<size_t>(r)].plan, .rank = r});
+  std::vector<PricedRank> ranks(makers.size());
+  for (size_t r = 0; r < makers.size(); ++r)
+    ranks[r] = {.plan = &makers[r].plan, .rank = static_cast<int>(r)};
   return price_step(ranks, schedule.num_microbatches, machine, {}, spans);
 }
 
@@ -253,9 +254,9 @@ StepPrice price_reduced(const PipelineSchedule& schedule, int64_t reduce, int ov
     plan.items.push_back(update);
     plans.push_back(std::move(plan));
   }
-  std::vector<PricedRank> ranks;
-  for (int r = 0; r < schedule.num_ranks; ++r)
-    ranks.push_back({.plan = &plans[static_cast<size_t>(r)], .rank = r});
+  std::vector<PricedRank> ranks(plans.size());
+  for (size_t r = 0; r < plans.size(); ++r)
+    ranks[r] = {.plan = &plans[r], .rank = static_cast<int>(r)};
   Machine machine = clockwork();
   machine.software.reduction_overlap = overlap;
   return price_step(ranks, schedule.num_microbatches, machine, {}, spans);

@@ -67,8 +67,8 @@ TEST(StreamLoop, CopyEnginesSlowComputeByAFactorOfTheirOwn) {
 
 TEST(StreamLoop, WhatEndsTogetherEndsOnce) {
   RankWorks works;
-  std::vector<int> all;
-  for (int s = 0; s < 4; ++s) all.push_back(works.add(compute(0.1, s), {}));
+  std::vector<int> all(4);
+  for (int s = 0; s < 4; ++s) all[static_cast<size_t>(s)] = works.add(compute(0.1, s), {});
   works.add({.stream = 0}, all);
   EXPECT_DOUBLE_EQ(run_one(works).last_s, 0.1);
 }
