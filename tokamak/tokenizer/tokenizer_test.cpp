@@ -145,9 +145,9 @@ TEST(TokenizerJson, AppliesRulesInOrder) {
 TEST(TokenizerJson, ThreadsShareATokenizer) {
   const auto tokenizer = parse(tiny());
   const Ids expected = encode(*tokenizer, "abc ab abab ba");
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 4; ++i) {
-    threads.emplace_back([&] {
+  std::vector<std::thread> threads(4);
+  for (std::thread& thread : threads) {
+    thread = std::thread([&] {
       for (int n = 0; n < 50; ++n) EXPECT_EQ(encode(*tokenizer, "abc ab abab ba"), expected);
     });
   }

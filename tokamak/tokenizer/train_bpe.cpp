@@ -19,8 +19,8 @@ constexpr int64_t kMinCount = 2;
 constexpr int kLlama3Digits = 3;
 
 struct StringHash {
-  using is_transparent =
-      void;  // NOLINT(readability-identifier-naming): the name the library asks for
+  // NOLINTNEXTLINE(readability-identifier-naming): the name the library asks for
+  using is_transparent = void;
 
   size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
 };
