@@ -114,6 +114,7 @@ std::vector<TensorSource> parameters_to_hf(const ModelSpec& config,
     TensorSource t = p;
     if (p.name.find(".q_proj.") != std::string::npos) {
       std::vector<TensorSource> parts;
+      parts.reserve(kParts.size());
       for (const std::string_view part : kParts)
         parts.push_back(*by_name.at(replaced(p.name, "q_proj", part)));
       t = joined_rows(std::move(parts), replaced(p.name, "q_proj", "c_attn"));

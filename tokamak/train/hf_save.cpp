@@ -45,7 +45,7 @@ std::filesystem::path save_hf_folder(World& world, const StateAccess& access,
                                      std::span<const TensorPiece> pieces,
                                      const std::filesystem::path& folder, int64_t step,
                                      const HfExportOptions& options) {
-  const auto path = folder / step_folder_name(step);
+  auto path = folder / step_folder_name(step);
   const auto owned = pieces_to_save(access, pieces, false);
   const bool is_whole = std::all_of(owned.begin(), owned.end(), [](const PieceSource& p) {
     return slice_of(p.piece) == whole_slice(p.piece.type.dims);

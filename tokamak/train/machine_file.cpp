@@ -13,7 +13,7 @@ std::filesystem::path machine_file_path() {
 }
 
 std::filesystem::path save_machine_file(const MachineFile& m) {
-  const auto path = machine_file_path();
+  auto path = machine_file_path();
   make_folders(path.parent_path());
   const OrderedJson json{{"cpu", m.cpu},
                          {"threads", m.threads},

@@ -184,6 +184,7 @@ std::string trace_of(const PricedRun& run) {
 std::string page_of(const PricedRun& run, const price::Report& report) {
   const std::vector<PlannedRanks::Rank>& planned = run.planned.ranks();
   std::vector<int> ranks;
+  ranks.reserve(planned.size());
   for (const PlannedRanks::Rank& rank : planned) ranks.push_back(rank.rank);
   // The report's may be a rank that is planned for its memory alone, without times.
   const auto fullest = std::max_element(
