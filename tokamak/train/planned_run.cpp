@@ -95,6 +95,7 @@ int64_t padded_seq_len(int64_t seq_len, const Mesh& mesh) {
   const int64_t cp = mesh.degree(MeshAxis::kCp);
   const int64_t tp = mesh.degree(MeshAxis::kTp);
   const int64_t unit = cp > 1 ? cp * std::lcm(int64_t{2}, tp) : tp;
+  TOK_CHECK(unit > 0, "cp {}, tp {}", cp, tp);
   return (seq_len + unit - 1) / unit * unit;
 }
 
