@@ -86,8 +86,8 @@ std::vector<Preset> read_catalog() {
 }  // namespace
 
 const std::vector<Preset>& all_presets() {
-  static const std::vector<Preset> presets = read_catalog();
-  return presets;
+  static const std::vector<Preset> kPresets = read_catalog();
+  return kPresets;
 }
 
 const Preset& find_preset(const std::string& name) {
