@@ -74,7 +74,7 @@ TrainState RunCheckpoints::begin(uint64_t seed, Loader& loader) {
 std::filesystem::path RunCheckpoints::find() const {
   if (!o_.enable && !o_.load_only) return {};
   if (o_.load_step >= 0) {
-    const auto path = o_.folder / step_folder_name(o_.load_step);
+    auto path = o_.folder / step_folder_name(o_.load_step);
     on_rank_zero(world_, [&] {
       TOK_REQUIRE(path_exists(path), "checkpoint.load_step = {}: there is no {}", o_.load_step,
                   path.string());

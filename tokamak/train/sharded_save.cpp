@@ -18,7 +18,7 @@ ShardedSave::ShardedSave(World& world, const std::filesystem::path& folder, int6
   };
   const std::string shared = on_rank_zero(world, [&] {
     const auto now = std::chrono::system_clock::now().time_since_epoch();
-    const auto token = fmt::format("{}-{}", ::getpid(), now / std::chrono::microseconds(1));
+    auto token = fmt::format("{}-{}", ::getpid(), now / std::chrono::microseconds(1));
     open(token);
     return token;
   });
