@@ -75,13 +75,13 @@ F real(const char* name) {
 extern "C" {
 
 ssize_t write(int fd, const void* data, size_t size) {
-  static const auto next = real<ssize_t (*)(int, const void*, size_t)>("write");
+  static const auto kNext = real<ssize_t (*)(int, const void*, size_t)>("write");
   const std::string path = injector.fault == Fault::kNone ? "" : path_of(fd);
-  if (!is_ours(path)) return next(fd, data, size);
+  if (!is_ours(path)) return kNext(fd, data, size);
   if (fails(true)) return -1;
   injector.unsynced.insert(path);
   // Half of what is asked, so that short writes are met too.
-  return after(next(fd, data, size > 1 ? size / 2 : size));
+  return after(kNext(fd, data, size > 1 ? size / 2 : size));
 }
 
 // Counted, never done: a killed process does not lose what the system holds.
@@ -92,40 +92,41 @@ int fsync(int fd) {
 }
 
 int fallocate(int fd, int mode, off_t offset, off_t length) {
-  static const auto next = real<int (*)(int, int, off_t, off_t)>("fallocate");
+  static const auto kNext = real<int (*)(int, int, off_t, off_t)>("fallocate");
   if (fails(true)) return -1;
-  return after(next(fd, mode, offset, length));
+  return after(kNext(fd, mode, offset, length));
 }
 
 int rename(const char* from, const char* to) noexcept {
-  static const auto next = real<int (*)(const char*, const char*)>("rename");
+  static const auto kNext = real<int (*)(const char*, const char*)>("rename");
   if (fails(false)) return -1;
   for (const std::string& path : injector.unsynced) {
     injector.renamed_unsynced |= path.starts_with(from);
   }
-  return after(next(from, to));
+  return after(kNext(from, to));
 }
 
 int renameat2(int from_fd, const char* from, int to_fd, const char* to, unsigned flags) noexcept {
-  static const auto next = real<int (*)(int, const char*, int, const char*, unsigned)>("renameat2");
+  static const auto kNext =
+      real<int (*)(int, const char*, int, const char*, unsigned)>("renameat2");
   if (injector.fault == Fault::kNoSwap) {
     errno = EINVAL;
     return -1;
   }
   if (fails(false)) return -1;
-  return after(next(from_fd, from, to_fd, to, flags));
+  return after(kNext(from_fd, from, to_fd, to, flags));
 }
 
 int mkdir(const char* path, mode_t mode) noexcept {
-  static const auto next = real<int (*)(const char*, mode_t)>("mkdir");
+  static const auto kNext = real<int (*)(const char*, mode_t)>("mkdir");
   if (fails(true)) return -1;
-  return after(next(path, mode));
+  return after(kNext(path, mode));
 }
 
 int unlinkat(int fd, const char* path, int flags) noexcept {
-  static const auto next = real<int (*)(int, const char*, int)>("unlinkat");
+  static const auto kNext = real<int (*)(int, const char*, int)>("unlinkat");
   if (fails(false)) return -1;
-  return after(next(fd, path, flags));
+  return after(kNext(fd, path, flags));
 }
 
 }  // extern "C"
@@ -171,6 +172,7 @@ void save_on_ranks(const fs::path& folder, int64_t step) {
       ranks.back()->add("w", w.type(), rows, part);
     }
   }
+  shards.reserve(ranks.size());
   for (const auto& rank : ranks)
     shards.push_back(parse_shard_summary(to_text(rank->finish_shard()), "summary"));
   ranks[0]->commit(shards, {.step = step, .resumable = true, .config_digest = "", .sections = {}});
