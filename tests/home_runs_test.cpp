@@ -81,7 +81,7 @@ PricedRun price(const HomeRun& run, const std::string& machine) {
 }
 
 std::string calibrated_machine(const HomeRun& run) {
-  const std::string ops = fmt::format("{0}+{1}{0}_ops.toml", run.machine, data_folder());
+  std::string ops = fmt::format("{0}+{1}{0}_ops.toml", run.machine, data_folder());
   if (run.gpus == 1) return ops;
   return ops + "+" + data_folder() + (run.gpus == 2 ? "h200_pair.toml" : "h200_four.toml");
 }
@@ -111,7 +111,10 @@ TEST_P(HomeRuns, ArePredicted) {
   }
 }
 
-const auto index_of = [](const auto& run) { return fmt::format("{}", run.index); };
+std::string index_of(const testing::TestParamInfo<HomeRun>& run) {
+  return fmt::format("{}", run.index);
+}
+
 INSTANTIATE_TEST_SUITE_P(H100, HomeRuns, testing::ValuesIn(home_runs("h100")), index_of);
 INSTANTIATE_TEST_SUITE_P(H200, HomeRuns, testing::ValuesIn(home_runs("h200")), index_of);
 

@@ -161,7 +161,7 @@ class PeerList : public ::testing::TestWithParam<Peer> {
   }
 
   std::filesystem::path train(const std::string& name, bool on_one_rank) {
-    const auto dump = scratch_.path() / name;
+    auto dump = scratch_.path() / name;
     for (const Phase& phase : GetParam().phases) {
       Words words = train_words(
           "llama_tiny", dump,

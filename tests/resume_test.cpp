@@ -41,7 +41,7 @@ class Resume : public ::testing::TestWithParam<Case> {
   Words words(const fs::path& dump, const Words& more) const {
     Words all = train_words(GetParam().model, dump, GetParam().words + kResumable + more);
     for (std::string& word : all) {
-      const size_t at = word.find("@");
+      const size_t at = word.find('@');
       for (size_t i = at; i != std::string::npos; i = word.find('@'))
         word.replace(i, 1, scratch_.path().string() + "/");
     }
