@@ -94,6 +94,7 @@ std::string device_toml(const std::string& base, const std::string& device, doub
   const std::string_view suffix = name_of(precision);
   double peak = product;
   double sheet = memory;
+  double derate = 1.0;
   bool knows_cold_rates = false;
   if (base.empty()) {
     TOK_REQUIRE(product > 0.0 && memory > 0.0,
@@ -110,6 +111,7 @@ std::string device_toml(const std::string& base, const std::string& device, doub
     const Machine machine = load_machine(base);
     peak = machine.device.peak_flops[static_cast<size_t>(precision)];
     sheet = machine.device.memory_bytes_per_s;
+    derate = machine.software.power_derate;
     // Ops that are timed long enough to last have warmed the device.
     knows_cold_rates = machine.device.memory_power > 0.0;
     TOK_REQUIRE(peak > 0.0, "--machine {}: no device.peak_flops_{}", base, suffix);
@@ -117,14 +119,15 @@ std::string device_toml(const std::string& base, const std::string& device, doub
   const auto share = [](double rate, double of) { return std::min(rate / of, 1.0); };
   if (product > 0.0) {
     if (!knows_cold_rates)
-      add(fmt::format("gemm_efficiency_{}", suffix), share(product, peak), Dimension::kNone);
+      add(fmt::format("gemm_efficiency_{}", suffix), share(product, peak * derate),
+          Dimension::kNone);
     add("gemm_sustained_efficiency", share(total_rate(ops, Cost::Kind::kGemm), peak),
         Dimension::kNone);
   }
   if (forward > 0.0 && !knows_cold_rates)
-    add("attention_forward_efficiency", share(forward, peak), Dimension::kNone);
+    add("attention_forward_efficiency", share(forward, peak * derate), Dimension::kNone);
   if (backward > 0.0 && !knows_cold_rates)
-    add("attention_backward_efficiency", share(backward, peak), Dimension::kNone);
+    add("attention_backward_efficiency", share(backward, peak * derate), Dimension::kNone);
   if (memory > 0.0) {
     add("memory_efficiency", share(total_rate(ops, Cost::Kind::kMemory), sheet), Dimension::kNone);
   }

@@ -27,7 +27,7 @@ struct TimedCollective {
 };
 
 /// TOML for `base`+FILE: the shares of base's peaks that the fastest product, attention and its
-/// gradient reached, and all products and all memory-bound ops together;
+/// gradient reached, over its power derate, and all products and all memory-bound ops together;
 /// of a base whose power is a matter of the whole step only the latter two, since its other shares
 /// are those of cold clocks. With an empty base a
 /// device of its own, whose peaks they are. Throws Error if nothing was timed that tells a rate.

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/price/task_time.h"
 
 namespace tokamak::price {
 namespace {
@@ -29,16 +30,33 @@ TEST(Calibrate, RefinesADeviceByItsOps) {
   const std::string path = written(
       "op.toml", device_toml("h100-published", "NVIDIA \"H100\"", 0.0, Precision::kBf16, kOps));
   const Machine m = load_machine("h100-published+" + path);
-  EXPECT_NEAR(m.device.gemm_efficiency[kBf16], 700.0 / 989.0, 1e-9);
+  const double derate = m.software.power_derate;
+  EXPECT_NEAR(derate * m.device.gemm_efficiency[kBf16], 700.0 / 989.0, 1e-9);
   EXPECT_NEAR(m.device.gemm_sustained_efficiency, 650.0 / 989.0, 1e-9);
-  EXPECT_NEAR(m.device.attention_forward_efficiency, 500.0 / 989.0, 1e-9);
-  EXPECT_NEAR(m.device.attention_backward_efficiency, 400.0 / 989.0, 1e-9);
+  EXPECT_NEAR(derate * m.device.attention_forward_efficiency, 500.0 / 989.0, 1e-9);
+  EXPECT_NEAR(derate * m.device.attention_backward_efficiency, 400.0 / 989.0, 1e-9);
   EXPECT_EQ(m.device.memory_efficiency, 1.0) << "4 of 3.35 TB/s";
   EXPECT_DOUBLE_EQ(m.device.peak_flops[kBf16], 989e12);
   EXPECT_EQ(m.source_of("device.memory_efficiency"),
             "measured by tokamak bench op on NVIDIA  H100 ");
   EXPECT_THROW(device_toml("a100-80", "x", 0.0, Precision::kFp8, kOps), Error);
   EXPECT_THROW(device_toml("h200", "x", 0.0, Precision::kBf16, {}), Error);
+}
+
+TEST(Calibrate, PricesAProductAsItWasTimed) {
+  const Machine base = load_machine("b200");
+  ASSERT_LT(base.software.power_derate, 0.9);
+  const auto seconds = [](const Machine& m) {
+    return gemm_seconds(16384, 14336, 16384, 0.0, Precision::kBf16, m);
+  };
+  const TimedOp timed{.op = "linear",
+                      .kind = Cost::Kind::kGemm,
+                      .flops = 2.0 * 16384 * 14336 * 16384,
+                      .seconds = 1.1 * seconds(base)};
+  const std::string path =
+      written("derated.toml", device_toml("b200", "a B200", 0.0, Precision::kBf16, {&timed, 1}));
+  EXPECT_NEAR(seconds(load_machine("b200+" + path)) / timed.seconds, 1.0, 0.05)
+      << "but for the ends of its tiles";
 }
 
 // Ops that last have warmed the device: they do not tell what its file says of cold clocks.
