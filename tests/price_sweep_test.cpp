@@ -1,6 +1,7 @@
 // `tokamak plan --sweep`: points that cannot be, clusters and precisions, two sweeps at once.
 #include <algorithm>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tokamak/core/file.h"
@@ -177,6 +178,29 @@ TEST(PriceSweep, TwoSweepsAreACurveForEachValueOfTheFirst) {
   const Json batches =
       json_of({"--cluster=h100", "--sweep=gpus=8,16", "--sweep=training.local_batch_size=1,2"});
   EXPECT_EQ(batches[3].at("tokens_per_step"), 4.0 * batches[0].at("tokens_per_step").get<double>());
+}
+
+TEST(PriceSweep, NamesOfCurvesLieInThePicture) {
+  const ScratchFolder folder;
+  const std::string key = "parallelism.data_parallel_replicate_degree";
+  const auto result = sweep({"--cluster=h100", fmt::format("--sweep={}=1,2,4,8,16", key),
+                             "--sweep=gpus=16,32", "--html=a.html"},
+                            folder.path());
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const std::string page = read_file(folder.path() / "a.html");
+  const auto number = [](const std::string& line, const std::string& name) {
+    return std::stod(line.substr(line.find(name + "=\"") + name.size() + 2));
+  };
+  const std::string svg = page.substr(page.find("<svg"));
+  size_t num_names = 0;
+  for (const std::string& line : lines_of(svg)) {
+    if (line.rfind("<text", 0) != 0 || line.find(fmt::format(">{} ", key)) == std::string::npos)
+      continue;
+    ++num_names;
+    EXPECT_LT(number(line, "x") + 6.0 * static_cast<double>(key.size()), number(svg, "width"));
+    EXPECT_LT(number(line, "y"), number(svg, "height")) << line;
+  }
+  EXPECT_EQ(num_names, 5U);
 }
 
 // A line has the batch of its label or none.

@@ -17,6 +17,7 @@ constexpr double kRow = 30.0;      // of a rank
 constexpr double kLane = 20.0;     // of it, what computes
 constexpr double kThinnest = 0.25;
 constexpr double kHeight = 220.0;  // of a plot
+constexpr double kLegendRow = 16.0;
 
 constexpr std::array<std::string_view, kNumBlockKinds> kBlockNames = {
     "forward", "backward", "weight gradients", "once a step", "communication"};
@@ -55,6 +56,11 @@ std::string text(double x, double y, const std::string& words, std::string_view 
                      words);
 }
 
+// Of a name with its color.
+double legend_width(std::string_view name) {
+  return 30.0 + 6.5 * static_cast<double>(name.size());
+}
+
 template <size_t kCount>
 std::string legend(double y, const std::array<std::string_view, kCount>& colors,
                    const std::array<std::string, kCount>& names) {
@@ -62,7 +68,7 @@ std::string legend(double y, const std::array<std::string_view, kCount>& colors,
   double x = kLeft;
   for (size_t i = 0; i < kCount; ++i) {
     svg += rect(x, y, 10.0, 10.0, colors[i]) + text(x + 14.0, y + 9.0, names[i]);
-    x += 30.0 + 6.5 * static_cast<double>(names[i].size());
+    x += legend_width(names[i]);
   }
   return svg;
 }
@@ -293,8 +299,7 @@ std::string sweep_svg(const std::string& key, std::span<const std::string> value
   }
   const double top = 1.1 * most;
   const bool is_alone = curves.size() == 1;
-  std::string svg =
-      svg_begin(kHeight + (is_alone ? 40.0 : 60.0)) + value_axis(top, 1.0, "tokens/s/GPU");
+  std::string svg = value_axis(top, 1.0, "tokens/s/GPU");
   const auto count = static_cast<double>(std::max<size_t>(values.size(), 2) - 1);
   const auto x_of = [&](size_t i) {
     return kLeft + 30.0 + (kWidth - 60.0) * static_cast<double>(i) / count;
@@ -302,21 +307,28 @@ std::string sweep_svg(const std::string& key, std::span<const std::string> value
   for (size_t i = 0; i < values.size(); ++i)
     svg += text(x_of(i), kHeight + 14.0, escaped(values[i]), "middle");
   double legend_x = kLeft;
+  double legend_y = kHeight + 42.0;
   for (size_t c = 0; c < curves.size(); ++c) {
     const std::string_view color = kCurveColors[c % kCurveColors.size()];
     const double cross_y = kHeight - 4.0 - 10.0 * static_cast<double>(c);
     svg += curve_svg(curves[c], color, {.x_of = x_of, .top = top, .cross_y = cross_y}, is_alone);
     if (is_alone) continue;
-    svg += rect(legend_x, kHeight + 42.0, 10.0, 10.0, color) +
-           text(legend_x + 14.0, kHeight + 51.0, escaped(curves[c].name));
-    legend_x += 30.0 + 6.5 * static_cast<double>(curves[c].name.size());
+    const double width = legend_width(curves[c].name);
+    if (legend_x > kLeft && legend_x + width > kLeft + kWidth) {
+      legend_x = kLeft;
+      legend_y += kLegendRow;
+    }
+    svg += rect(legend_x, legend_y, 10.0, 10.0, color) +
+           text(legend_x + 14.0, legend_y + 9.0, escaped(curves[c].name));
+    legend_x += width;
   }
   if (is_alone) {
     const auto first = std::find_if(curves[0].points.begin(), curves[0].points.end(),
                                     [](const SweepPoint& p) { return p.reason.empty(); });
     svg += marked_line(kHeight * (1.0 - first->device_tokens_per_s / top), "#aaa", "the first");
   }
-  return svg + text(kLeft + kWidth / 2.0, kHeight + 32.0, escaped(key), "middle") + "</svg>\n";
+  return svg_begin(is_alone ? kHeight + 40.0 : legend_y + 18.0) + svg +
+         text(kLeft + kWidth / 2.0, kHeight + 32.0, escaped(key), "middle") + "</svg>\n";
 }
 
 std::string step_page(const Report& report, std::span<const TimelineRow> rows,
