@@ -226,7 +226,7 @@ TEST(PriceCli, SaysHowToPriceWhatItWrites) {
 TEST(PriceCli, ListsMachinesAndTheirNumbers) {
   const auto list = plan({"--cluster", "list"});
   EXPECT_EQ(list.exit_code, 0) << list.err;
-  EXPECT_NE(list.out.find("h100"), std::string::npos) << list.out;
+  EXPECT_NE(list.out.find("\nh100-published  DGX H100"), std::string::npos) << list.out;
   const auto numbers =
       plan({"--cluster", "h100", "--numbers", "--set", "nvlink.bytes_per_s=123 GB/s"});
   EXPECT_EQ(numbers.exit_code, 0) << numbers.err;

@@ -1,5 +1,6 @@
 #include "tokamak/cli/price.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include <fmt/format.h>
@@ -26,6 +27,8 @@ Progress progress_on_stderr() {
 }
 
 void print_machines() {
+  size_t width = 0;
+  for (const std::string& name : price::machine_names()) width = std::max(width, name.size());
   for (const std::string& name : price::machine_names()) {
     const price::Machine machine = price::load_machine(name);
     std::vector<std::string> levels;
@@ -33,7 +36,7 @@ void print_machines() {
       levels.push_back(level.num_devices > 0 ? fmt::format("{} {}", level.name, level.num_devices)
                                              : level.name);
     }
-    fmt::print("{:<14}{}; {}\n", name, machine.about, fmt::join(levels, ", "));
+    fmt::print("{:<{}}  {}; {}\n", name, width, machine.about, fmt::join(levels, ", "));
   }
   fmt::print("parts, to be joined by +: {}\n", fmt::join(price::machine_part_names(), ", "));
 }
