@@ -135,6 +135,11 @@ TEST(Cli, BenchOpWritesAMachineFile) {
   const auto unknown = run_program(refine);
   EXPECT_EQ(unknown.exit_code, 2);
   EXPECT_NE(unknown.err.find("no machine \"h2000\""), std::string::npos) << unknown.err;
+  const auto lost =
+      run_program({TOK_PROGRAM, "bench", "op", "add", "--device", "cpu", "--calibration", "no/x"});
+  EXPECT_EQ(lost.exit_code, 2);
+  EXPECT_EQ(lost.out, "") << "nothing is timed";
+  EXPECT_NE(lost.err.find("no/x"), std::string::npos) << lost.err;
 }
 
 TEST(Cli, PlanShowsThePipelineScheduleOfTheKeys) {

@@ -238,6 +238,12 @@ TEST(Launch, BenchCommMeasuresEveryCollective) {
   ASSERT_EQ(m.levels.size(), 1U);
   EXPECT_EQ(m.levels[0].num_devices, 2);
   EXPECT_GT(m.levels[0].bytes_per_s, 1e5);
+  for (const Words& words : {Words{"--calibration", "no/x", "--machine", "h200"},
+                             Words{"--calibration", fabric, "--machine", "a100-80-sxm"}}) {
+    const auto refused = launch({"-n", "2"}, Words{"bench", "comm"} + words);
+    EXPECT_EQ(refused.exit_code, 2);
+    EXPECT_EQ(refused.out, "") << "nothing is timed";
+  }
   const auto alone = run_program({TOK_PROGRAM, "bench", "comm"});
   EXPECT_EQ(alone.exit_code, 2);
   expect_says(alone.err, "tokamak launch -n 4 -- bench comm");

@@ -152,7 +152,8 @@ int run_bench_comm(Args args) {
   calibration.add_to(app);
   if (!parse(app, args)) return 0;
   const bool on_gpus = means_gpu(device);
-  calibration.check(on_gpus);
+  const LaunchEnvironment launched = read_launch_environment();
+  calibration.check(on_gpus, launched.rank, launched.world_size);
   if (app.count("--min-bytes") == 0) min_bytes = on_gpus ? 1 << 20 : 1 << 10;
   if (app.count("--max-bytes") == 0)
     max_bytes = std::max(min_bytes, int64_t{on_gpus ? 1 << 30 : 64 << 20});
@@ -162,7 +163,6 @@ int run_bench_comm(Args args) {
               "more, in this order",
               min_bytes, max_bytes);
   TOK_REQUIRE(factor >= 2, "--factor {}: wanted 2 or more", factor);
-  const LaunchEnvironment launched = read_launch_environment();
   const auto world = make_world(launched);
   TOK_REQUIRE(world->size() > 1,
               "tokamak bench comm: one rank talks to nobody; tokamak launch -n 4 -- bench comm");

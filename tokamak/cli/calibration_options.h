@@ -13,8 +13,9 @@ struct CalibrationOptions {
 
   void add_to(CLI::App& app);
 
-  /// Throws Error if the machine is unknown, or missing though devices are GPUs.
-  void check(bool on_gpus) const;
+  /// Throws Error if the machine is unknown, or missing though devices are GPUs, or if it does not
+  /// connect so many ranks, of which the first can write the file.
+  void check(bool on_gpus, int rank = 0, int num_ranks = 1) const;
 };
 
 }  // namespace tokamak::cli
