@@ -88,8 +88,13 @@ TEST(Cli, BenchOpMeasuresEveryOpAndOneOfThem) {
   EXPECT_EQ(one.exit_code, 0) << one.err;
   EXPECT_EQ(json_lines(one.out), (std::map<std::string, int>{{"rms_norm_grad", 1}}));
   EXPECT_NE(one.out.find("[7, 33]"), std::string::npos) << one.out;
-  const std::vector<std::vector<std::string>> mistakes{
-      {"no_such_op"}, {"add", "--dims", "4"}, {"add", "--dims", "4y4"}, {"all", "--dims", "4x4"}};
+  const std::vector<std::vector<std::string>> mistakes{{"no_such_op"},
+                                                       {"add", "--dims", "4"},
+                                                       {"add", "--dims", "4y4"},
+                                                       {"all", "--dims", "4x4"},
+                                                       {"add", "--seconds", "nan"},
+                                                       {"add", "--seconds", "-1"},
+                                                       {"add", "--seconds", "inf"}};
   for (const auto& words : mistakes) {
     std::vector<std::string> call{TOK_PROGRAM, "bench", "op", "--device", "cpu"};
     call.insert(call.end(), words.begin(), words.end());

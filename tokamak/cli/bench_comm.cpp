@@ -151,6 +151,7 @@ int run_bench_comm(Args args) {
   CalibrationOptions calibration;
   calibration.add_to(app);
   if (!parse(app, args)) return 0;
+  check_budget(budget_s);
   const bool on_gpus = means_gpu(device);
   const LaunchEnvironment launched = read_launch_environment();
   calibration.check(on_gpus, launched.rank, launched.world_size);

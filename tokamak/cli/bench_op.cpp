@@ -123,6 +123,7 @@ int run_bench_op(Args args) {
   CalibrationOptions calibration;
   calibration.add_to(app);
   if (!parse(app, args)) return 0;
+  check_budget(budget_s);
   calibration.check(means_gpu(device));
   TOK_REQUIRE(dtype == "float32" || dtype == "bfloat16",
               "--dtype \"{}\": wanted float32 or bfloat16", dtype);

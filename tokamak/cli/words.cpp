@@ -24,4 +24,9 @@ bool parse(CLI::App& app, Args args) {
   return true;
 }
 
+void check_budget(double seconds) {
+  constexpr double kMost = 3600.0;
+  TOK_REQUIRE(seconds >= 0.0 && seconds <= kMost, "--seconds {}: wanted 0 to {}", seconds, kMost);
+}
+
 }  // namespace tokamak::cli

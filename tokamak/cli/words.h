@@ -13,4 +13,7 @@ namespace tokamak::cli {
 /// on bad words.
 bool parse(CLI::App& app, Args args);
 
+/// Throws Error unless --seconds, for which something is timed, is from 0 to an hour.
+void check_budget(double seconds);
+
 }  // namespace tokamak::cli
