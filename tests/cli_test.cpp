@@ -92,6 +92,8 @@ TEST(Cli, BenchOpMeasuresEveryOpAndOneOfThem) {
                                                        {"add", "--dims", "4"},
                                                        {"add", "--dims", "4y4"},
                                                        {"all", "--dims", "4x4"},
+                                                       {"add", "--threads", "-1"},
+                                                       {"add", "--threads", "100000"},
                                                        {"add", "--seconds", "nan"},
                                                        {"add", "--seconds", "-1"},
                                                        {"add", "--seconds", "inf"}};

@@ -116,6 +116,9 @@ class CpuBackend final : public Backend {
 }  // namespace
 
 std::unique_ptr<Backend> make_backend(const Options& options) {
+  constexpr int kMostThreads = 4096;
+  TOK_REQUIRE(options.threads >= 0 && options.threads <= kMostThreads,
+              "{} threads of a CPU: wanted 1 to {}, or 0 for all", options.threads, kMostThreads);
   return std::make_unique<CpuBackend>(options);
 }
 
