@@ -132,8 +132,9 @@ class RankStep {
                         .microbatch = item.microbatch};
         if (item.is_whole) {
           const SegmentPrice& price = prices_.price(item.run);
-          span.begin_s = times.begin_s[w] + price.begin_s[t];
-          span.end_s = times.begin_s[w] + price.end_s[t];
+          const double longer = stretch(times, w, price);
+          span.begin_s = times.begin_s[w] + longer * price.begin_s[t];
+          span.end_s = times.begin_s[w] + longer * price.end_s[t];
         } else {
           span.begin_s = times.begin_s[w + t];
           span.end_s = times.end_s[w + t];
@@ -153,6 +154,12 @@ class RankStep {
     int first_work = 0;  // of the item, or of its tasks
     bool is_whole = false;
   };
+
+  // Of a whole item's tasks, by the messages beside it.
+  static double stretch(const RankTimes& times, size_t work, const SegmentPrice& alone) {
+    const double took_s = times.end_s[work] - times.begin_s[work];
+    return alone.seconds > 0.0 ? took_s / alone.seconds : 1.0;
+  }
 
   // An item's last works: before its end, and those that may come after it.
   struct Ends {

@@ -229,6 +229,21 @@ TEST(StepPrice, SpansFillTheStepInOrder) {
   EXPECT_NEAR(busy, 3 * 2 * 6 * 6.0, 1e-6) << "ranks x chunks x microbatches x (F + B)";
 }
 
+TEST(StepPrice, SpansAreAsLongAsMessagesMakeThem) {
+  Machine machine = clockwork();
+  machine.levels[0].bytes_per_s = 1.0;  // a message takes four seconds
+  machine.software.message_slowdown = 1.5;
+  std::vector<PricedSpan> spans;
+  const StepPrice price =
+      price_schedule(make_schedule("1F1B", 4, 1, 8), {10, 10, 10}, machine, &spans);
+  double computed_s = 0.0;
+  for (const PricedSpan& span : spans) {
+    if (span.rank == price.slowest && span.stream == 0) computed_s += span.end_s - span.begin_s;
+  }
+  EXPECT_GT(computed_s, 8 * 30.0 + 10.0);
+  EXPECT_NEAR(computed_s, price.by_category[static_cast<size_t>(Category::kMemoryBound)], 1e-6);
+}
+
 // Each stage's last backward makes gradients that take `reduce` seconds to reduce.
 StepPrice price_reduced(const PipelineSchedule& schedule, int64_t reduce, int overlap,
                         std::vector<PricedSpan>* spans = nullptr) {
