@@ -45,8 +45,9 @@ std::string line_of(const std::string& key, double in_si, Dimension dimension,
                      source);
 }
 
-std::string head_of(const std::string& base) {
-  if (base.empty()) return "# Read by tokamak plan --cluster THIS.toml\n";
+// `alone` names the file where it refines nothing.
+std::string head_of(const std::string& base, std::string_view alone) {
+  if (base.empty()) return fmt::format("# Read by tokamak plan --cluster {}\n", alone);
   return fmt::format("# Refines {0}: tokamak plan --cluster {0}+THIS.toml\n", base);
 }
 
@@ -87,7 +88,7 @@ std::string device_toml(const std::string& base, const std::string& device, doub
   TOK_REQUIRE(product + forward + backward + memory > 0.0,
               "--calibration: no product, attention or memory-bound op was timed");
   const std::string source = plain(fmt::format("measured by tokamak bench op on {}", device));
-  std::string out = head_of(base) + "\n[device]\n";
+  std::string out = head_of(base, "THIS.toml") + "\n[device]\n";
   const auto add = [&](const std::string& key, double value, Dimension dimension) {
     out += line_of(key, value, dimension, source);
   };
@@ -177,7 +178,7 @@ std::string fabric_toml(const std::string& base, int num_ranks,
                         std::span<const TimedCollective> timed) {
   TOK_REQUIRE(!timed.empty(), "--calibration: no collective was timed");
   Machine machine;
-  std::string out = head_of(base);
+  std::string out = head_of(base, "DEVICE+THIS.toml");
   if (base.empty()) {
     double rate = 0.0;
     for (const TimedCollective& t : timed) rate = std::max(rate, 2.0 * t.bytes / t.seconds);
