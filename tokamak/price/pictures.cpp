@@ -16,8 +16,9 @@ constexpr double kLeft = 70.0;     // of names
 constexpr double kRow = 30.0;      // of a rank
 constexpr double kLane = 20.0;     // of it, what computes
 constexpr double kThinnest = 0.25;
-constexpr double kHeight = 220.0;  // of a plot
-constexpr double kLegendRow = 16.0;
+constexpr double kHeight = 220.0;   // of a plot
+constexpr double kCharacter = 6.5;  // at most, in the mean
+constexpr double kTextRow = 16.0;
 
 constexpr std::array<std::string_view, kNumBlockKinds> kBlockNames = {
     "forward", "backward", "weight gradients", "once a step", "communication"};
@@ -58,7 +59,7 @@ std::string text(double x, double y, const std::string& words, std::string_view 
 
 // Of a name with its color.
 double legend_width(std::string_view name) {
-  return 30.0 + 6.5 * static_cast<double>(name.size());
+  return 30.0 + kCharacter * static_cast<double>(name.size());
 }
 
 template <size_t kCount>
@@ -304,31 +305,39 @@ std::string sweep_svg(const std::string& key, std::span<const std::string> value
   const auto x_of = [&](size_t i) {
     return kLeft + 30.0 + (kWidth - 60.0) * static_cast<double>(i) / count;
   };
-  for (size_t i = 0; i < values.size(); ++i)
-    svg += text(x_of(i), kHeight + 14.0, escaped(values[i]), "middle");
+  // Long values take turns in several rows.
+  size_t longest = 1;
+  for (const std::string& value : values) longest = std::max(longest, value.size());
+  const double width = kCharacter * static_cast<double>(longest + 1);
+  const auto num_rows = static_cast<size_t>(std::ceil(width / (x_of(1) - x_of(0))));
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double y = kHeight + 14.0 + kTextRow * static_cast<double>(i % num_rows);
+    svg += text(x_of(i), y, escaped(values[i]), "middle");
+  }
+  const double bottom = kHeight + kTextRow * static_cast<double>(num_rows - 1);
   double legend_x = kLeft;
-  double legend_y = kHeight + 42.0;
+  double legend_y = bottom + 42.0;
   for (size_t c = 0; c < curves.size(); ++c) {
     const std::string_view color = kCurveColors[c % kCurveColors.size()];
     const double cross_y = kHeight - 4.0 - 10.0 * static_cast<double>(c);
     svg += curve_svg(curves[c], color, {.x_of = x_of, .top = top, .cross_y = cross_y}, is_alone);
     if (is_alone) continue;
-    const double width = legend_width(curves[c].name);
-    if (legend_x > kLeft && legend_x + width > kLeft + kWidth) {
+    const double name_width = legend_width(curves[c].name);
+    if (legend_x > kLeft && legend_x + name_width > kLeft + kWidth) {
       legend_x = kLeft;
-      legend_y += kLegendRow;
+      legend_y += kTextRow;
     }
     svg += rect(legend_x, legend_y, 10.0, 10.0, color) +
            text(legend_x + 14.0, legend_y + 9.0, escaped(curves[c].name));
-    legend_x += width;
+    legend_x += name_width;
   }
   if (is_alone) {
     const auto first = std::find_if(curves[0].points.begin(), curves[0].points.end(),
                                     [](const SweepPoint& p) { return p.reason.empty(); });
     svg += marked_line(kHeight * (1.0 - first->device_tokens_per_s / top), "#aaa", "the first");
   }
-  return svg_begin(is_alone ? kHeight + 40.0 : legend_y + 18.0) + svg +
-         text(kLeft + kWidth / 2.0, kHeight + 32.0, escaped(key), "middle") + "</svg>\n";
+  return svg_begin(is_alone ? bottom + 40.0 : legend_y + 18.0) + svg +
+         text(kLeft + kWidth / 2.0, bottom + 32.0, escaped(key), "middle") + "</svg>\n";
 }
 
 std::string step_page(const Report& report, std::span<const TimelineRow> rows,
