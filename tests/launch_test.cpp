@@ -244,6 +244,12 @@ TEST(Launch, BenchCommMeasuresEveryCollective) {
     EXPECT_EQ(refused.exit_code, 2);
     EXPECT_EQ(refused.out, "") << "nothing is timed";
   }
+  const Words one_a_host{"/usr/bin/env", "OMPI_COMM_WORLD_LOCAL_SIZE=1",
+                         "OMPI_COMM_WORLD_LOCAL_RANK=0", TOK_PROGRAM};
+  const auto apart = launch({"-n", "2"}, one_a_host + Words{"bench", "comm", "--calibration",
+                                                            fabric, "--machine", "h200"});
+  EXPECT_EQ(apart.exit_code, 2);
+  expect_says(apart.err, "1 of 2 ranks on host");
   const auto alone = run_program({TOK_PROGRAM, "bench", "comm"});
   EXPECT_EQ(alone.exit_code, 2);
   expect_says(alone.err, "tokamak launch -n 4 -- bench comm");

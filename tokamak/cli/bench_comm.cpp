@@ -154,7 +154,7 @@ int run_bench_comm(Args args) {
   check_budget(budget_s);
   const bool on_gpus = means_gpu(device);
   const LaunchEnvironment launched = read_launch_environment();
-  calibration.check(on_gpus, launched.rank, launched.world_size);
+  calibration.check(on_gpus, launched);
   if (app.count("--min-bytes") == 0) min_bytes = on_gpus ? 1 << 20 : 1 << 10;
   if (app.count("--max-bytes") == 0)
     max_bytes = std::max(min_bytes, int64_t{on_gpus ? 1 << 30 : 64 << 20});

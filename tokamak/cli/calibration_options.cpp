@@ -1,5 +1,7 @@
 #include "tokamak/cli/calibration_options.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "tokamak/core/error.h"
@@ -8,20 +10,36 @@
 
 namespace tokamak::cli {
 
+namespace {
+
+// Ranks are taken to lie as plans have them, node by node.
+void require_full_node(const price::Machine& machine, const LaunchEnvironment& launched) {
+  if (machine.levels.empty() || launched.rank != 0) return;
+  const int domain = machine.levels[0].num_devices;
+  const int node = std::min(machine.storage.devices_per_node, launched.world_size);
+  const int wanted = domain > 0 ? std::min(domain, node) : node;
+  TOK_REQUIRE(launched.local_size >= wanted,
+              "--machine {}: {} of {} ranks on host {}: wanted {}, as plans fill nodes",
+              machine.name, launched.local_size, launched.world_size, launched.host, wanted);
+}
+
+}  // namespace
+
 void CalibrationOptions::add_to(CLI::App& app) {
   app.add_option("--calibration", file,
                  "write a machine file of what was measured, for tokamak plan --cluster");
   app.add_option("--machine", machine, "that the calibration refines: a name or a TOML file");
 }
 
-void CalibrationOptions::check(bool on_gpus, int rank, int num_ranks) const {
+void CalibrationOptions::check(bool on_gpus, const LaunchEnvironment& launched) const {
   TOK_REQUIRE(machine.empty() || !file.empty(), "--machine {}: wanted --calibration FILE with it",
               machine);
   if (file.empty()) return;
-  if (rank == 0) check_can_write(file);
+  if (launched.rank == 0) check_can_write(file);
   if (!machine.empty()) {
-    price::require_devices(price::load_machine(machine), num_ranks,
-                           fmt::format("--machine {}", machine));
+    const price::Machine refined = price::load_machine(machine);
+    price::require_devices(refined, launched.world_size, fmt::format("--machine {}", machine));
+    require_full_node(refined, launched);
   }
   TOK_REQUIRE(!on_gpus || !machine.empty(),
               "--calibration of a GPU: wanted --machine NAME, the machine that it refines: h200, "

@@ -5,6 +5,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "tokamak/comm/launch_environment.h"
+
 namespace tokamak::cli {
 
 struct CalibrationOptions {
@@ -14,8 +16,8 @@ struct CalibrationOptions {
   void add_to(CLI::App& app);
 
   /// Throws Error if the machine is unknown, or missing though devices are GPUs, or if it does not
-  /// connect so many ranks, of which the first can write the file.
-  void check(bool on_gpus, int rank = 0, int num_ranks = 1) const;
+  /// connect these ranks, of which the first fill a node and the first of all can write the file.
+  void check(bool on_gpus, const LaunchEnvironment& launched = {}) const;
 };
 
 }  // namespace tokamak::cli
