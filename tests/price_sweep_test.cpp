@@ -222,6 +222,7 @@ TEST(PriceSweep, MistakesAreOneLineAndNothingIsPriced) {
   const Words h100{"--cluster=h100", "--gpus=8"};
   const Case cases[] = {
       {kTp8OnH100 + Words{"--sweep=gpus=12,20"}, {"--sweep gpus", "none of 2", "12 ranks"}},
+      {h100 + Words{"--sweep=gpus=8,weak,strong"}, {"--sweep gpus=8,weak", "once"}},
       {h100 + Words{"--sweep=precision=bf16,fp9"}, {"--sweep precision=fp9", "bf16, fp8 or fp4"}},
       {h100 + Words{"--sweep=precision=fp4"}, {"fp4"}},
       {h100 + Words{"--sweep=training.local_batch_size=1,x"}, {"local_batch_size", "x"}},

@@ -48,10 +48,13 @@ Sweep parse_sweep(const std::string& text) {
   const size_t equals = text.find('=');
   TOK_REQUIRE(equals != std::string::npos && equals > 0, "--sweep {}: wanted key=a,b,c", text);
   Sweep sweep{.key = text.substr(0, equals)};
+  bool is_scaling_said = false;
   for (size_t begin = equals + 1; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
     const std::string value = text.substr(begin, end - begin);
     if (sweep.key == "gpus" && (value == "weak" || value == "strong")) {
+      TOK_REQUIRE(!is_scaling_said, "--sweep {}: wanted weak or strong once", text);
+      is_scaling_said = true;
       sweep.is_weak = value == "weak";
     } else {
       TOK_REQUIRE(!value.empty(), "--sweep {}: wanted key=a,b,c", text);
