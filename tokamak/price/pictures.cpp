@@ -145,9 +145,11 @@ std::string value_axis(double top, double unit, const std::string& name) {
   return svg + text(0.0, kHeight + 20.0, name);
 }
 
-// A line across a plot with what it says at its right end.
-std::string marked_line(double y, std::string_view color, const std::string& words) {
-  return rect(kLeft, y - 0.5, kWidth, 1.0, color) + text(kLeft + kWidth + 4.0, y + 4.0, words);
+// A line across a plot with what it says at its right end, `lower` than the line.
+std::string marked_line(double y, std::string_view color, const std::string& words,
+                        double lower = 0.0) {
+  return rect(kLeft, y - 0.5, kWidth, 1.0, color) +
+         text(kLeft + kWidth + 4.0, y + 4.0 + lower, words);
 }
 
 // One area of a stack, from the sum of the arenas below it up.
@@ -269,12 +271,15 @@ std::string memory_svg(std::span<const MemoryPoint> points, double step_s, doubl
   std::string svg = svg_begin(kHeight + 50.0);
   svg += value_axis(top, kGiB, "GiB");
   for (size_t a = 0; a < kNumArenas; ++a) svg += area(points, a, step_s, top);
-  const auto line = [&](double bytes, std::string_view color, std::string_view name) {
+  // Where lines are close, the words of the lower one lie below the other's.
+  const double apart = kHeight * std::abs(limit_bytes - planned_bytes) / top;
+  const double room = std::max(0.0, kTextRow - apart);
+  const auto line = [&](double bytes, double other, std::string_view color, std::string_view name) {
     svg += marked_line(kHeight * (1.0 - bytes / top), color,
-                       fmt::format("{:.1f} {}", bytes / kGiB, name));
+                       fmt::format("{:.1f} {}", bytes / kGiB, name), bytes < other ? room : 0.0);
   };
-  line(limit_bytes, "#c00", "limit");
-  line(planned_bytes, "#555", "planned");
+  line(limit_bytes, planned_bytes, "#c00", "limit");
+  line(planned_bytes, limit_bytes, "#555", "planned");
   svg += time_axis(kHeight + 12.0, step_s);
   return svg + legend(kHeight + 28.0, kArenaColors, strings(kArenaNames)) + "</svg>\n";
 }

@@ -13,6 +13,20 @@ double number_of(const std::string& svg, size_t from, const std::string& name) {
   return std::stod(svg.substr(svg.find(name + "=\"", from) + name.size() + 2));
 }
 
+TEST(MemoryPicture, WordsOfCloseLinesDoNotCoverEachOther) {
+  const double limit = 80e9;
+  for (const double planned : {10e9, 79.5e9, 80e9 - 1.0, 80.5e9, 200e9}) {
+    const std::string svg = memory_svg({}, 1.0, planned, limit);
+    const auto y_of = [&](const std::string& words) {
+      return number_of(svg, svg.rfind("<text", svg.find(words)), "y");
+    };
+    const double below =
+        planned < limit ? y_of(" planned<") - y_of(" limit<") : y_of(" limit<") - y_of(" planned<");
+    EXPECT_GE(below, 11.0) << planned;
+    EXPECT_LT(y_of(" planned<"), number_of(svg, 0, "height"));
+  }
+}
+
 TEST(SweepPicture, ValuesDoNotCoverEachOther) {
   for (const size_t count : {1, 2, 9, 40}) {
     std::vector<std::string> values;
