@@ -106,6 +106,21 @@ TEST(Cli, BenchOpMeasuresEveryOpAndOneOfThem) {
   }
 }
 
+TEST(Cli, BenchModelTimesAStepOrMore) {
+  const std::vector<std::vector<std::string>> mistakes{
+      {"--steps", "0"}, {"--batch", "0"}, {"--seq-len", "-1"}, {"--warmup", "-1"}};
+  for (const auto& words : mistakes) {
+    std::vector<std::string> call{TOK_PROGRAM, "bench",   "model", "--device", "cpu",    "--layers",
+                                  "1",         "--dim",   "64",    "--heads",  "4",      "--mlp",
+                                  "128",       "--vocab", "256",   "--dtype",  "float32"};
+    call.insert(call.end(), words.begin(), words.end());
+    const auto run = run_program(call);
+    EXPECT_EQ(run.exit_code, 2) << run.out;
+    EXPECT_EQ(run.out, "");
+    EXPECT_NE(run.err.find(words[0] + " " + words[1]), std::string::npos) << run.err;
+  }
+}
+
 TEST(Cli, BenchOpWritesAMachineFile) {
   const auto file = std::filesystem::temp_directory_path() /
                     fmt::format("tokamak_calibration_{}.toml", static_cast<int>(getpid()));

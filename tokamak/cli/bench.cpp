@@ -106,6 +106,9 @@ int run_bench_model(Args args) {
   TOK_REQUIRE(mode == "none" || mode == "full", "--recompute \"{}\": wanted none or full", mode);
   TOK_REQUIRE(dtype == "both" || dtype == "float32" || dtype == "bfloat16",
               "--dtype \"{}\": wanted float32, bfloat16 or both", dtype);
+  TOK_REQUIRE(batch >= 1 && seq_len >= 1 && steps >= 1 && warmup >= 0,
+              "--batch {} --seq-len {} --steps {} --warmup {}: wanted 1 or more, of warmup 0",
+              batch, seq_len, steps, warmup);
   const auto backend = open_backend({.device = device, .threads = threads});
   for (const std::string one : {"float32", "bfloat16"}) {
     if (dtype != "both" && dtype != one) continue;
