@@ -123,11 +123,11 @@ struct Reached {
   double worst_pct;
 };
 
-void expect_on_average(const std::string& machine, int num_runs, Reached by_file,
-                       Reached by_rates) {
+void expect_on_average(const std::string& machine, const std::vector<HomeRun>& runs, int num_runs,
+                       Reached by_file, Reached by_rates) {
   std::vector<double> plain;
   std::vector<double> calibrated;
-  for (const HomeRun& run : home_runs(machine)) {
+  for (const HomeRun& run : runs) {
     plain.push_back(error_pct(run, price(run, machine)));
     calibrated.push_back(error_pct(run, price(run, calibrated_machine(run))));
   }
@@ -142,12 +142,22 @@ void expect_on_average(const std::string& machine, int num_runs, Reached by_file
   }
 }
 
+std::vector<HomeRun> home_runs(const std::string& machine, int64_t gpus) {
+  std::vector<HomeRun> runs;
+  for (HomeRun& run : home_runs(machine)) {
+    if (run.gpus == gpus) runs.push_back(std::move(run));
+  }
+  return runs;
+}
+
 // What docs/pricing.md says of all of them. The bounds are what is reached, rounded up.
 TEST(AllHomeRuns, ArePredictedOnAverage) {
-  expect_on_average("h200", 99, {.mean_pct = 2.1, .worst_pct = 6.5},
+  expect_on_average("h200", home_runs("h200"), 99, {.mean_pct = 2.1, .worst_pct = 6.5},
                     {.mean_pct = 1.7, .worst_pct = 4.9});
-  expect_on_average("h100", 45, {.mean_pct = 1.4, .worst_pct = 3.8},
+  expect_on_average("h100", home_runs("h100", 1), 45, {.mean_pct = 1.4, .worst_pct = 3.8},
                     {.mean_pct = 1.8, .worst_pct = 5.0});
+  expect_on_average("h100", home_runs("h100", 2), 26, {.mean_pct = 2.2, .worst_pct = 5.1},
+                    {.mean_pct = 2.7, .worst_pct = 5.0});
 }
 
 }  // namespace
