@@ -117,18 +117,19 @@ std::string device_toml(const std::string& base, const std::string& device, doub
     knows_cold_rates = machine.device.memory_power > 0.0;
     TOK_REQUIRE(peak > 0.0, "--machine {}: no device.peak_flops_{}", base, suffix);
   }
+  const double derated_peak = peak * derate;
   const auto share = [](double rate, double of) { return std::min(rate / of, 1.0); };
   if (product > 0.0) {
     if (!knows_cold_rates)
-      add(fmt::format("gemm_efficiency_{}", suffix), share(product, peak * derate),
+      add(fmt::format("gemm_efficiency_{}", suffix), share(product, derated_peak),
           Dimension::kNone);
     add("gemm_sustained_efficiency", share(total_rate(ops, Cost::Kind::kGemm), peak),
         Dimension::kNone);
   }
   if (forward > 0.0 && !knows_cold_rates)
-    add("attention_forward_efficiency", share(forward, peak * derate), Dimension::kNone);
+    add("attention_forward_efficiency", share(forward, derated_peak), Dimension::kNone);
   if (backward > 0.0 && !knows_cold_rates)
-    add("attention_backward_efficiency", share(backward, peak * derate), Dimension::kNone);
+    add("attention_backward_efficiency", share(backward, derated_peak), Dimension::kNone);
   if (memory > 0.0) {
     add("memory_efficiency", share(total_rate(ops, Cost::Kind::kMemory), sheet), Dimension::kNone);
   }

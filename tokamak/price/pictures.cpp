@@ -62,13 +62,17 @@ double legend_width(std::string_view name) {
   return 30.0 + kCharacter * static_cast<double>(name.size());
 }
 
+std::string legend_entry(double x, double y, std::string_view color, const std::string& name) {
+  return rect(x, y, 10.0, 10.0, color) + text(x + 14.0, y + 9.0, name);
+}
+
 template <size_t kCount>
 std::string legend(double y, const std::array<std::string_view, kCount>& colors,
                    const std::array<std::string, kCount>& names) {
   std::string svg;
   double x = kLeft;
   for (size_t i = 0; i < kCount; ++i) {
-    svg += rect(x, y, 10.0, 10.0, colors[i]) + text(x + 14.0, y + 9.0, names[i]);
+    svg += legend_entry(x, y, colors[i], names[i]);
     x += legend_width(names[i]);
   }
   return svg;
@@ -332,8 +336,7 @@ std::string sweep_svg(const std::string& key, std::span<const std::string> value
       legend_x = kLeft;
       legend_y += kTextRow;
     }
-    svg += rect(legend_x, legend_y, 10.0, 10.0, color) +
-           text(legend_x + 14.0, legend_y + 9.0, escaped(curves[c].name));
+    svg += legend_entry(legend_x, legend_y, color, escaped(curves[c].name));
     legend_x += name_width;
   }
   if (is_alone) {
