@@ -5,7 +5,7 @@
 #include "tokamak/core/random.h"
 #include "tokamak/cpu/backend.h"
 #include "tokamak/cpu/gemm.h"
-#include "tokamak/ops/attention.h"
+#include "tokamak/ops/attention/attention.h"
 
 namespace tokamak {
 namespace {

@@ -1,7 +1,7 @@
 // Closed forms a second on one core: the pipeline and the flat mesh of a search's inner loop.
 #include <benchmark/benchmark.h>
 
-#include "tokamak/price/closed_form.h"
+#include "tokamak/price/step/closed_form.h"
 
 namespace tokamak::price {
 namespace {

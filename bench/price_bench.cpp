@@ -1,7 +1,7 @@
 // What the event loop of prices costs a work.
 #include <benchmark/benchmark.h>
 
-#include "tokamak/price/stream_loop.h"
+#include "tokamak/price/step/stream_loop.h"
 
 namespace tokamak::price {
 namespace {

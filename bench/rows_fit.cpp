@@ -15,7 +15,7 @@
 #include <fmt/format.h>
 
 #include "tokamak/core/error.h"
-#include "tokamak/train/row_price.h"
+#include "tokamak/evidence/row_price.h"
 
 namespace tokamak {
 namespace {

@@ -2,8 +2,8 @@
 #include <benchmark/benchmark.h>
 
 #include "tokamak/exec/executor.h"
-#include "tokamak/graph/streams.h"
-#include "tokamak/ops/accumulate.h"
+#include "tokamak/ops/optimizer/accumulate.h"
+#include "tokamak/plan/streams.h"
 
 namespace tokamak {
 namespace {

@@ -1,4 +1,4 @@
-#include "tokamak/price/machine.h"
+#include "tokamak/price/machine/machine.h"
 
 #include "fuzz/fuzz.h"
 

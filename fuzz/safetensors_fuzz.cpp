@@ -1,4 +1,4 @@
-#include "tokamak/checkpoint/safetensors.h"
+#include "tokamak/checkpoint/formats/safetensors.h"
 
 #include "fuzz/fuzz.h"
 

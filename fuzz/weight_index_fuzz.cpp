@@ -1,4 +1,4 @@
-#include "tokamak/checkpoint/hf_weights.h"
+#include "tokamak/checkpoint/formats/hf_weights.h"
 
 #include "fuzz/fuzz.h"
 

@@ -12,19 +12,24 @@ MAY_SEE = {  # layer: layers that it may include; itself is implied
     "comm": "core",
     "graph": "core",
     "ops": "core graph",
-    "exec": "core graph ops comm",
-    "cpu": "core graph ops comm exec",
-    "gpu": "core graph ops comm exec",
-    "price": "core graph ops parallel",
+    "pipeline": "core graph",
+    "plan": "core graph ops pipeline",
+    "exec": "core graph ops plan comm pipeline",
+    "cpu": "core graph ops plan comm exec",
+    "gpu": "core graph ops plan comm exec",
     "models": "core graph ops",
-    "parallel": "core graph ops",
-    "train": "core config tokenizer data checkpoint comm graph ops exec price models parallel",
+    "parallel": "core graph ops pipeline",
+    "run": "core config graph ops pipeline plan models parallel",
+    "price": "core config graph ops pipeline plan models parallel run",
+    "search": "core config graph ops pipeline plan models parallel run price",
+    "evidence": "core config graph ops pipeline plan models parallel run price",
+    "train": "core config tokenizer data checkpoint comm graph ops pipeline plan exec models parallel run",
 }
 MAY_SEE = {layer: set(seen.split()) for layer, seen in MAY_SEE.items()}
 MAY_SEE["cli"] = set(MAY_SEE)
 # Tests, and what only tests link, run what they test.
 TEST_STEM = re.compile(r"_test$|_bench$|^test_|^op_runner$")
-TESTS_MAY_SEE = {"comm", "cpu", "exec", "gpu", "ops"}
+TESTS_MAY_SEE = {"comm", "cpu", "exec", "gpu", "ops", "pipeline", "plan"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+"tokamak/(\w+)/', re.M)
 

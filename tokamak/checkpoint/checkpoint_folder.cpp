@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "tokamak/checkpoint/checkpoint_reader.h"
-#include "tokamak/checkpoint/foreign.h"
-#include "tokamak/checkpoint/hf_weights.h"
+#include "tokamak/checkpoint/formats/foreign.h"
+#include "tokamak/checkpoint/formats/hf_weights.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 
@@ -92,7 +92,7 @@ std::vector<fs::path> purge(const fs::path& folder, int keep_latest_k, int64_t j
   std::erase_if(entries, [](const auto& entry) { return entry.kind == CheckpointKind::kUnusable; });
   const int64_t excess = std::ssize(entries) - keep_latest_k;
   for (int64_t i = 0; i < excess; ++i) {
-    const CheckpointEntry& entry = entries[static_cast<size_t>(i)];
+    const CheckpointEntry& entry = entries[i];
     if (entry.step == just_written) continue;
     fs::path aside = entry.path;
     aside += ".tmp-purged";

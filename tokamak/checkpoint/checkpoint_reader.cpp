@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "tokamak/checkpoint/chunk_hash.h"
-#include "tokamak/checkpoint/outside_name.h"
+#include "tokamak/checkpoint/formats/outside_name.h"
 #include "tokamak/core/error.h"
 
 namespace tokamak {
@@ -70,12 +70,12 @@ std::span<const std::byte> CheckpointReader::checked_bytes_at(size_t shard, int6
   const auto all = shards_[shard].file.bytes();
   const int64_t width = summary.chunk_bytes;
   for (int64_t chunk = begin / width; chunk * width < begin + bytes; ++chunk) {
-    auto& verified = shards_[shard].verified[static_cast<size_t>(chunk)];
+    auto& verified = shards_[shard].verified[chunk];
     if (verified.load(std::memory_order_relaxed)) continue;
     const auto first = static_cast<size_t>(chunk * width);
     const auto content =
         all.subspan(first, std::min(all.size() - first, static_cast<size_t>(width)));
-    TOK_REQUIRE(hash_of(content) == summary.hashes[static_cast<size_t>(chunk)],
+    TOK_REQUIRE(hash_of(content) == summary.hashes[chunk],
                 "{}: damaged: the hash of the {} bytes at offset {} is wrong",
                 (folder_ / summary.file).string(), content.size(), first);
     verified.store(true, std::memory_order_relaxed);

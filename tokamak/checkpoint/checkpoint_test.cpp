@@ -6,9 +6,9 @@
 #include "tokamak/checkpoint/checkpoint_folder.h"
 #include "tokamak/checkpoint/checkpoint_reader.h"
 #include "tokamak/checkpoint/checkpoint_writer.h"
-#include "tokamak/checkpoint/foreign.h"
-#include "tokamak/checkpoint/hf_weights.h"
-#include "tokamak/checkpoint/safetensors.h"
+#include "tokamak/checkpoint/formats/foreign.h"
+#include "tokamak/checkpoint/formats/hf_weights.h"
+#include "tokamak/checkpoint/formats/safetensors.h"
 #include "tokamak/checkpoint/test_tensors.h"
 
 namespace tokamak {
@@ -42,7 +42,7 @@ fs::path save(const fs::path& folder, int64_t step, bool resumable = true) {
 std::vector<std::byte> slice_bytes(const TensorSource& whole, const Slice& slice) {
   const auto all = read_all(whole);
   const int64_t width = size_of(whole.dtype);
-  std::vector<std::byte> out(static_cast<size_t>(slice.numel() * width));
+  std::vector<std::byte> out(slice.numel() * width);
   for_each_shared_run(whole_slice(whole.dims), slice, [&](int64_t f, int64_t t, int64_t count) {
     std::memcpy(out.data() + t * width, all.data() + f * width, static_cast<size_t>(count * width));
   });
@@ -131,7 +131,7 @@ TEST(Checkpoint, pieces_of_many_ranks_load_on_any_mesh) {
     for (int64_t column = 0; column < 10; column += 3) {
       const Slice slice =
           slice_of({.begin = {row, column}, .end = {12, std::min<int64_t>(10, column + 5)}});
-      std::vector<std::byte> got(static_cast<size_t>(slice.numel() * 4));
+      std::vector<std::byte> got(slice.numel() * 4);
       reader.read_box("w", slice.box, got);
       EXPECT_EQ(got, slice_bytes(w, slice));
     }

@@ -3,7 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "tokamak/checkpoint/chunk_hash.h"
-#include "tokamak/checkpoint/safetensors.h"
+#include "tokamak/checkpoint/formats/safetensors.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 

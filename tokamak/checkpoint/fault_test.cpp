@@ -20,7 +20,7 @@
 #include "tokamak/checkpoint/checkpoint_folder.h"
 #include "tokamak/checkpoint/checkpoint_reader.h"
 #include "tokamak/checkpoint/checkpoint_writer.h"
-#include "tokamak/checkpoint/hf_weights.h"
+#include "tokamak/checkpoint/formats/hf_weights.h"
 #include "tokamak/checkpoint/test_tensors.h"
 
 namespace {

@@ -4,7 +4,7 @@
 #include <charconv>
 
 #include "tokamak/checkpoint/chunk_hash.h"
-#include "tokamak/checkpoint/outside_name.h"
+#include "tokamak/checkpoint/formats/outside_name.h"
 #include "tokamak/checkpoint/tensor_source.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/json.h"

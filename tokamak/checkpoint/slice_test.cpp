@@ -70,7 +70,7 @@ TEST(Slice, shared_runs_equal_counting) {
       num_shared += count;
       for (int64_t i = 0; i < count; ++i) {
         ASSERT_EQ(got.at(static_cast<size_t>(t + i)), -1);
-        got[static_cast<size_t>(t + i)] = from_elements.at(static_cast<size_t>(f + i));
+        got[t + i] = from_elements.at(static_cast<size_t>(f + i));
       }
     });
     for (size_t i = 0; i < got.size(); ++i) {

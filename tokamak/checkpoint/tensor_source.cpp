@@ -29,7 +29,7 @@ void stream(const TensorSource& tensor,
   const int64_t width = size_of(tensor.dtype);
   const int64_t total = tensor.type().numel();
   const int64_t step = kStreamBytes / width;
-  std::vector<std::byte> buffer(static_cast<size_t>(std::min(step, total) * width));
+  std::vector<std::byte> buffer(std::min(step, total) * width);
   for (int64_t first = 0; first < total; first += step) {
     const auto bytes = static_cast<size_t>(std::min(step, total - first) * width);
     const auto out = std::span(buffer).first(bytes);
@@ -39,7 +39,7 @@ void stream(const TensorSource& tensor,
 }
 
 std::vector<std::byte> read_all(const TensorSource& tensor) {
-  std::vector<std::byte> bytes(static_cast<size_t>(tensor.type().bytes()));
+  std::vector<std::byte> bytes(tensor.type().bytes());
   if (!bytes.empty()) tensor.read(0, bytes);
   return bytes;
 }

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <vector>
 
-#include "tokamak/checkpoint/convert_elements.h"
-#include "tokamak/checkpoint/outside_name.h"
+#include "tokamak/checkpoint/formats/convert_elements.h"
+#include "tokamak/checkpoint/formats/outside_name.h"
 #include "tokamak/core/error.h"
 
 namespace tokamak {
@@ -40,7 +40,7 @@ void read_transposed(const TensorSource& in, int64_t first, std::span<std::byte>
   const int64_t end = first + std::ssize(out) / width;
   const int64_t top = first / rows;
   const int64_t height = (end + rows - 1) / rows - top;
-  std::vector<std::byte> strip(static_cast<size_t>(kStrip * height * width));
+  std::vector<std::byte> strip(kStrip * height * width);
   for (int64_t r = 0; r < rows; r += kStrip) {
     const int64_t last = std::min(r + kStrip, rows);
     for (int64_t i = r; i < last; ++i) {
@@ -101,7 +101,7 @@ TensorSource cast(const TensorSource& tensor, DType dtype) {
   out.dtype = dtype;
   out.read = [tensor, dtype](int64_t first, std::span<std::byte> bytes) {
     const int64_t count = std::ssize(bytes) / size_of(dtype);
-    std::vector<std::byte> stored(static_cast<size_t>(count * size_of(tensor.dtype)));
+    std::vector<std::byte> stored(count * size_of(tensor.dtype));
     tensor.read(first, stored);
     convert_elements(dtype, bytes, tensor.dtype, stored);
   };

@@ -9,7 +9,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/json.h"
 #include "tokamak/cpu/peak.h"
-#include "tokamak/train/benchmark.h"
+#include "tokamak/train/bench/benchmark.h"
 
 namespace tokamak::cli {
 namespace {

@@ -16,7 +16,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/json.h"
-#include "tokamak/price/calibrate.h"
+#include "tokamak/price/task/calibrate.h"
 
 namespace tokamak::cli {
 namespace {
@@ -167,7 +167,7 @@ int run_bench_comm(Args args) {
   const auto world = make_world(launched);
   TOK_REQUIRE(world->size() > 1,
               "tokamak bench comm: one rank talks to nobody; tokamak launch -n 4 -- bench comm");
-  std::vector<int> ranks(static_cast<size_t>(world->size()));
+  std::vector<int> ranks(world->size());
   std::iota(ranks.begin(), ranks.end(), 0);
   const auto backend = open_backend({.device = device, .threads = 1}, launched);
   std::unique_ptr<World> of_gpus;

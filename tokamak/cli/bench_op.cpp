@@ -15,8 +15,8 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/json.h"
-#include "tokamak/price/calibrate.h"
-#include "tokamak/train/op_benchmark.h"
+#include "tokamak/price/task/calibrate.h"
+#include "tokamak/train/bench/op_benchmark.h"
 
 namespace tokamak::cli {
 namespace {

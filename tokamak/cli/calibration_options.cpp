@@ -6,7 +6,7 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
-#include "tokamak/price/machine.h"
+#include "tokamak/price/machine/machine.h"
 
 namespace tokamak::cli {
 

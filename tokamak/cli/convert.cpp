@@ -1,13 +1,13 @@
 #include <fmt/format.h>
 
 #include "tokamak/checkpoint/checkpoint_writer.h"
+#include "tokamak/checkpoint/formats/weight_names.h"
 #include "tokamak/checkpoint/transform.h"
-#include "tokamak/checkpoint/weight_names.h"
 #include "tokamak/cli/model_files.h"
 #include "tokamak/cli/words.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
-#include "tokamak/train/hf_model.h"
+#include "tokamak/train/state/hf_model.h"
 
 namespace tokamak::cli {
 namespace {

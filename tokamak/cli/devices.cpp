@@ -7,8 +7,8 @@
 #include "tokamak/cpu/backend.h"
 #include "tokamak/gpu/backend.h"
 #include "tokamak/gpu/device_info.h"
-#include "tokamak/gpu/nccl_world.h"
-#include "tokamak/train/machine_file.h"
+#include "tokamak/gpu/nccl/nccl_world.h"
+#include "tokamak/train/bench/machine_file.h"
 #include "tokamak/train/together.h"
 
 namespace tokamak::cli {

@@ -9,8 +9,8 @@
 #include "tokamak/comm/launch_environment.h"
 #include "tokamak/core/dtype.h"
 #include "tokamak/exec/backend.h"
-#include "tokamak/train/device_peak.h"
-#include "tokamak/train/memory_use.h"
+#include "tokamak/run/device_peak.h"
+#include "tokamak/train/report/memory_use.h"
 
 namespace tokamak::cli {
 

@@ -16,9 +16,9 @@
 #include "tokamak/cpu/peak.h"
 #include "tokamak/gpu/backend.h"
 #include "tokamak/gpu/device_info.h"
-#include "tokamak/train/device_peak.h"
-#include "tokamak/train/machine_file.h"
-#include "tokamak/train/memory_use.h"
+#include "tokamak/run/device_peak.h"
+#include "tokamak/train/bench/machine_file.h"
+#include "tokamak/train/report/memory_use.h"
 
 namespace tokamak::cli {
 namespace {

@@ -1,13 +1,13 @@
 #include "tokamak/cli/model_files.h"
 
 #include "tokamak/checkpoint/checkpoint_folder.h"
-#include "tokamak/checkpoint/foreign.h"
-#include "tokamak/checkpoint/llmc.h"
+#include "tokamak/checkpoint/formats/foreign.h"
+#include "tokamak/checkpoint/formats/llmc.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
-#include "tokamak/data/self.h"
+#include "tokamak/data/self/self.h"
 #include "tokamak/models/hf_config.h"
-#include "tokamak/train/hf_model.h"
+#include "tokamak/train/state/hf_model.h"
 
 namespace tokamak::cli {
 namespace {

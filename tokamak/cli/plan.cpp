@@ -8,10 +8,10 @@
 #include "tokamak/cli/rows.h"
 #include "tokamak/cli/run_config.h"
 #include "tokamak/core/file.h"
-#include "tokamak/parallel/schedule_picture.h"
-#include "tokamak/train/mesh_options.h"
-#include "tokamak/train/options.h"
-#include "tokamak/train/presets.h"
+#include "tokamak/pipeline/schedule_picture.h"
+#include "tokamak/run/mesh_options.h"
+#include "tokamak/run/presets.h"
+#include "tokamak/run/run_of_config.h"
 
 namespace tokamak::cli {
 namespace {

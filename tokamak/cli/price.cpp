@@ -9,9 +9,9 @@
 #include "tokamak/cli/run_config.h"
 #include "tokamak/config/describe.h"
 #include "tokamak/core/file.h"
-#include "tokamak/price/report_json.h"
-#include "tokamak/train/presets.h"
-#include "tokamak/train/report_of.h"
+#include "tokamak/price/report/report_json.h"
+#include "tokamak/price/report/report_of.h"
+#include "tokamak/run/presets.h"
 
 namespace tokamak::cli {
 namespace {

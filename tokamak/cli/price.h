@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "tokamak/cli/verbs.h"
-#include "tokamak/price/machine.h"
-#include "tokamak/train/priced_run.h"
+#include "tokamak/price/machine/machine.h"
+#include "tokamak/price/run/priced_run.h"
 
 namespace tokamak::cli {
 

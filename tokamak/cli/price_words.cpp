@@ -10,7 +10,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/names.h"
-#include "tokamak/train/presets.h"
+#include "tokamak/run/presets.h"
 
 namespace tokamak::cli {
 namespace {

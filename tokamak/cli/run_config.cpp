@@ -13,8 +13,8 @@
 #include "tokamak/core/error.h"
 #include "tokamak/gpu/backend.h"
 #include "tokamak/models/model_spec.h"
+#include "tokamak/run/presets.h"
 #include "tokamak/train/options.h"
-#include "tokamak/train/presets.h"
 
 namespace tokamak::cli {
 namespace {

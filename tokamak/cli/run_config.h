@@ -8,7 +8,7 @@
 #include "tokamak/cli/verbs.h"
 #include "tokamak/comm/launch_environment.h"
 #include "tokamak/config/load.h"
-#include "tokamak/train/mesh_options.h"
+#include "tokamak/run/mesh_options.h"
 
 namespace tokamak::cli {
 

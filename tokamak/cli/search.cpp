@@ -1,4 +1,4 @@
-#include "tokamak/train/search.h"
+#include "tokamak/search/search.h"
 
 #include <algorithm>
 #include <span>

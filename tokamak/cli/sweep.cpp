@@ -9,7 +9,7 @@
 #include "tokamak/config/check.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
-#include "tokamak/train/report_of.h"
+#include "tokamak/price/report/report_of.h"
 
 namespace tokamak::cli {
 namespace {

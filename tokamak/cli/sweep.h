@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tokamak/cli/price.h"
-#include "tokamak/price/report.h"
+#include "tokamak/price/report/report.h"
 
 namespace tokamak::cli {
 

@@ -6,8 +6,8 @@
 
 #include "tokamak/cli/sweep.h"
 #include "tokamak/core/bytes.h"
-#include "tokamak/price/pictures.h"
-#include "tokamak/price/report_json.h"
+#include "tokamak/price/report/pictures.h"
+#include "tokamak/price/report/report_json.h"
 
 namespace tokamak::cli {
 namespace {
@@ -71,8 +71,7 @@ std::string table(std::span<const Sweep> sweeps, std::span<const SweepLine> line
       continue;
     }
     const Report& r = *line.report;
-    const double comm =
-        r.step.by_category[static_cast<size_t>(price::Category::kExposedComm)] / r.step.seconds;
+    const double comm = r.step.by_category[price::Category::kExposedComm] / r.step.seconds;
     text += fmt::format("{:>12.4f}{:>14.1f}{:>9.2f}{:>12.2f}{:>10.2f}{:>10.2f}{:>12.2f}{}\n",
                         r.step.seconds, r.device_tokens_per_s(), 100.0 * mfu(r),
                         100.0 * r.device_tokens_per_s() / first.device_tokens_per_s(), 100.0 * comm,

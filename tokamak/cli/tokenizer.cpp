@@ -7,8 +7,8 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/json.h"
+#include "tokamak/data/cache/token_cache.h"
 #include "tokamak/data/text_reader.h"
-#include "tokamak/data/token_cache.h"
 #include "tokamak/tokenizer/train_bpe.h"
 
 namespace tokamak::cli {

@@ -18,7 +18,7 @@ std::string disagreement(const std::vector<std::vector<AgreementItem>>& said) {
   run_ranks(static_cast<int>(said.size()), [&](World& world) {
     std::string text;
     try {
-      agree(world, said[static_cast<size_t>(world.rank())]);
+      agree(world, said[world.rank()]);
     } catch (const Error& error) {
       text = error.what();
     }

@@ -20,7 +20,7 @@ namespace {
 using namespace std::chrono_literals;
 
 std::vector<int> all_ranks(const World& world) {
-  std::vector<int> ranks(static_cast<size_t>(world.size()));
+  std::vector<int> ranks(world.size());
   std::iota(ranks.begin(), ranks.end(), 0);
   return ranks;
 }
@@ -28,9 +28,9 @@ std::vector<int> all_ranks(const World& world) {
 /// Rank and index give each element a value of its own that sums inexactly.
 template <class T>
 std::vector<T> elements_of(int rank, int64_t count) {
-  std::vector<T> x(static_cast<size_t>(count));
+  std::vector<T> x(count);
   for (int64_t i = 0; i < count; ++i) {
-    x[static_cast<size_t>(i)] = T(static_cast<float>(rank * 31 + i % 1009) * 0.3F + 1.0F);
+    x[i] = T(static_cast<float>(rank * 31 + i % 1009) * 0.3F + 1.0F);
   }
   return x;
 }
@@ -43,7 +43,7 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
 
 template <class T>
 std::vector<T> sum_in_order(int num_ranks, int64_t count) {
-  std::vector<float> sum(static_cast<size_t>(count));
+  std::vector<float> sum(count);
   for (int r = 0; r < num_ranks; ++r) {
     const auto x = elements_of<T>(r, count);
     for (size_t i = 0; i < x.size(); ++i) {
@@ -131,7 +131,7 @@ TEST(Sum, SlicesAreCallsOfTheirOwn) {
     run_ranks(kRanks, [&, slices = slices, count = count](World& world) {
       const auto comm = world.make_group("all", all_ranks(world));
       const auto x = elements_of<float>(world.rank(), slices * kRanks * count);
-      std::vector<float> mine(static_cast<size_t>(slices * count));
+      std::vector<float> mine(slices * count);
       comm->reduce_scatter_slices(x.data(), mine.data(), slices, count, DType::kF32, nullptr);
       for (int64_t s = 0; s < slices; ++s) {
         const auto got = mine.begin() + s * count;
@@ -195,7 +195,7 @@ TEST(ThreadWorld, MovesBytes) {
         const auto comm = world.make_group("all", all_ranks(world));
         const int rank = world.rank();
         const auto mine = elements_of<float>(rank, count);
-        std::vector<float> all(static_cast<size_t>(count * num_ranks));
+        std::vector<float> all(count * num_ranks);
         std::copy(mine.begin(), mine.end(), all.begin() + rank * count);
         comm->all_gather(all.data() + rank * count, all.data(), count, DType::kF32, nullptr);
         std::vector<float> want;
@@ -267,10 +267,9 @@ TEST(ThreadWorld, GroupsOfTheSameRanksServeThreadsAtOnce) {
     for (int i = 0; i < 4; ++i) {
       streams.emplace_back([&, i] {
         for (int64_t round = 0; round < 50; ++round) {
-          std::vector<int64_t> x(static_cast<size_t>(1 + i * 400), round * (i + 1));
-          comms[static_cast<size_t>(i)]->all_reduce(x.data(), x.data(),
-                                                    static_cast<int64_t>(x.size()), DType::kI64,
-                                                    ReduceOp::kSum, nullptr);
+          std::vector<int64_t> x(1 + i * 400, round * (i + 1));
+          comms[i]->all_reduce(x.data(), x.data(), static_cast<int64_t>(x.size()), DType::kI64,
+                               ReduceOp::kSum, nullptr);
           EXPECT_EQ(x.back(), 3 * round * (i + 1));
         }
       });

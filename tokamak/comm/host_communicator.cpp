@@ -188,7 +188,7 @@ void HostCommunicator::reduce_pieces(const Call& call, const std::byte* in,
   const int64_t chunk =
       std::clamp(kStagingBytes / width / size(), int64_t{1}, std::max(longest, int64_t{1}));
   staging_.resize(std::max(staging_.size(), static_cast<size_t>(chunk * width * (size() - 1))));
-  std::vector<const std::byte*> parts(static_cast<size_t>(size()));
+  std::vector<const std::byte*> parts(size());
   // At least one round, so that calls of no elements are checked too.
   for (int64_t first = 0; first == 0 || first < longest; first += chunk) {
     const auto count_of = [&](int member) {
@@ -203,14 +203,14 @@ void HostCommunicator::reduce_pieces(const Call& call, const std::byte* in,
                        .data = in + (pieces[member].first + first) * width,
                        .bytes = count_of(member) * width});
       receives.push_back({.from = member, .data = room, .bytes = mine * width});
-      parts[static_cast<size_t>(member)] = room;
+      parts[member] = room;
     }
     if (first == 0) {
       exchange_checked(call, sends, receives);
     } else {
       transport_->exchange(sends, receives, {});
     }
-    parts[static_cast<size_t>(rank())] = in + (pieces[rank()].first + first) * width;
+    parts[rank()] = in + (pieces[rank()].first + first) * width;
     reduce_in_order(parts, out + first * width, mine, call.dtype, call.op);
   }
 }
@@ -245,17 +245,17 @@ void HostCommunicator::reduce_scatter_slices(const void* in, void* out, int64_t 
 void HostCommunicator::all_reduce_whole(const Call& call, const std::byte* in, std::byte* out) {
   const int64_t bytes = call.count * size_of(call.dtype);
   staging_.resize(std::max(staging_.size(), static_cast<size_t>(bytes * (size() - 1))));
-  std::vector<const std::byte*> parts(static_cast<size_t>(size()));
+  std::vector<const std::byte*> parts(size());
   std::vector<Send> sends;
   std::vector<Receive> receives;
   for (const int member : others()) {
     std::byte* room = staging_.data() + static_cast<int64_t>(receives.size()) * bytes;
     sends.push_back({.to = member, .data = in, .bytes = bytes});
     receives.push_back({.from = member, .data = room, .bytes = bytes});
-    parts[static_cast<size_t>(member)] = room;
+    parts[member] = room;
   }
   exchange_checked(call, sends, receives);
-  parts[static_cast<size_t>(rank())] = in;
+  parts[rank()] = in;
   reduce_in_order(parts, out, call.count, call.dtype, call.op);
 }
 
@@ -276,12 +276,12 @@ void HostCommunicator::all_reduce(const void* in, void* out, int64_t count, DTyp
     slices.push_back({.first = first, .count = std::min(share, count - first)});
   }
   std::byte* const result = bytes_of(out);
-  const Slice mine = slices[static_cast<size_t>(rank())];
+  const Slice mine = slices[rank()];
   reduce_pieces(call, bytes_of(in), slices, result + mine.first * width);
   std::vector<Send> sends;
   std::vector<Receive> receives;
   for (const int member : others()) {
-    const Slice& theirs = slices[static_cast<size_t>(member)];
+    const Slice& theirs = slices[member];
     sends.push_back(
         {.to = member, .data = result + mine.first * width, .bytes = mine.count * width});
     receives.push_back(

@@ -38,7 +38,7 @@ std::unique_ptr<Communicator> HostWorld::make_group(const std::string& name,
 
 HostCommunicator& HostWorld::control() {
   if (!control_) {
-    std::vector<int> all(static_cast<size_t>(size_));
+    std::vector<int> all(size_);
     std::iota(all.begin(), all.end(), 0);
     control_ = make_host_group("world", all);
   }
@@ -55,11 +55,11 @@ void HostWorld::barrier() {
 
 std::vector<std::string> HostWorld::all_gather_text(const std::string& mine) {
   const auto size = static_cast<int64_t>(mine.size());
-  std::vector<int64_t> sizes(static_cast<size_t>(size_));
+  std::vector<int64_t> sizes(size_);
   control().all_gather(&size, sizes.data(), 1, DType::kI64, nullptr);
   const int64_t room = *std::max_element(sizes.begin(), sizes.end());
   std::string padded = mine;
-  padded.resize(static_cast<size_t>(room));
+  padded.resize(room);
   std::string all(static_cast<size_t>(room * size_), '\0');
   control().all_gather(padded.data(), all.data(), room, DType::kU8, nullptr);
   std::vector<std::string> texts;

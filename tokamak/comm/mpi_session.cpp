@@ -153,7 +153,7 @@ void MpiSession::open_flights() {
   check(MPI_Bcast(folder.data(), static_cast<int>(folder.size()), MPI_BYTE, 0, host), "MPI_Bcast");
   own_file_ = FlightFile::create(folder.data(), rank_);
 
-  std::vector<int> local_ranks(static_cast<size_t>(local_size));
+  std::vector<int> local_ranks(local_size);
   check(MPI_Allgather(&rank_, 1, MPI_INT, local_ranks.data(), 1, MPI_INT, host), "MPI_Allgather");
   for (const int rank : local_ranks) {
     if (rank != rank_) neighbours_.emplace(rank, FlightFile::open(folder.data(), rank));

@@ -56,11 +56,11 @@ class ThreadJob {
 
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
 
-  FlightPage& page(int rank) { return pages_[static_cast<size_t>(rank)]; }
+  FlightPage& page(int rank) { return pages_[rank]; }
 
-  bool has_left(int rank) const { return has_left_[static_cast<size_t>(rank)]; }
+  bool has_left(int rank) const { return has_left_[rank]; }
 
-  void leave(int rank) { has_left_[static_cast<size_t>(rank)] = true; }
+  void leave(int rank) { has_left_[rank] = true; }
 
   /// The first failure is kept.
   void fail(const std::string& why, std::exception_ptr error) {
@@ -144,7 +144,7 @@ class ThreadTransport final : public ByteTransport {
     for (const Send& send : sends) {
       group_->message(member_, send.to) = {
           .data = send.data, .bytes = send.bytes, .is_there = true};
-      group_->wake[static_cast<size_t>(send.to)].notify_one();
+      group_->wake[send.to].notify_one();
     }
     std::vector<size_t> open(receives.size());
     std::iota(open.begin(), open.end(), size_t{0});
@@ -163,7 +163,7 @@ class ThreadTransport final : public ByteTransport {
   void take_back(std::unique_lock<std::mutex>& lock, std::span<const Send> sends) {
     for (const Send& send : sends) {
       auto& message = group_->message(member_, send.to);
-      while (message.is_being_copied) group_->wake[static_cast<size_t>(member_)].wait(lock);
+      while (message.is_being_copied) group_->wake[member_].wait(lock);
       message.is_there = false;
     }
   }
@@ -188,7 +188,7 @@ class ThreadTransport final : public ByteTransport {
       lock.lock();
       message.is_being_copied = false;
       message.is_there = false;
-      group_->wake[static_cast<size_t>(receive.from)].notify_one();
+      group_->wake[receive.from].notify_one();
       if (arrived) arrived(open[i]);
       open.erase(open.begin() + static_cast<int64_t>(i));
     }
@@ -212,7 +212,7 @@ class ThreadTransport final : public ByteTransport {
                        std::chrono::duration<double>(job_->timeout()).count(),
                        job_->last_collectives()));
     }
-    group_->wake[static_cast<size_t>(member_)].wait_for(lock, kLook);
+    group_->wake[member_].wait_for(lock, kLook);
   }
 
   ThreadJob* job_;
@@ -274,7 +274,7 @@ void run_ranks(int num_ranks, const std::function<void(World& world)>& body,
   for (int rank = 0; rank < num_ranks; ++rank) job.page(rank).rank = rank;
   {
     std::vector<std::jthread> threads;
-    threads.reserve(static_cast<size_t>(num_ranks));
+    threads.reserve(num_ranks);
     for (int rank = 0; rank < num_ranks; ++rank) {
       threads.emplace_back(
           [&job, rank, num_ranks, &body] { run_rank(job, rank, num_ranks, body); });

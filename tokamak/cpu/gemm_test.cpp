@@ -45,7 +45,7 @@ struct Problem {
 
   template <class Out>
   std::vector<Out> run(bool accumulate) const {
-    std::vector<Out> c(static_cast<size_t>(shape.m * shape.n), Out{kBefore});
+    std::vector<Out> c(shape.m * shape.n, Out{kBefore});
     Gemm(shape).run(a.data(), b.data(), shape.bias ? bias.data() : nullptr, c.data(), accumulate);
     return c;
   }

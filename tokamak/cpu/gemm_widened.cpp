@@ -32,7 +32,7 @@ struct Matrix {
   int64_t stride = 0;
 
   void widen(Span rows, Span columns, std::vector<float>& out) const {
-    out.resize(static_cast<size_t>(rows.size * columns.size));
+    out.resize(rows.size * columns.size);
     for (int64_t i = 0; i < rows.size; ++i) {
       const BF16* from = data + (rows.begin + i) * stride + columns.begin;
       float* to = out.data() + i * columns.size;
@@ -50,7 +50,7 @@ struct Blocks {
 // sums[rows, columns] = op(A)[rows, :] op(B)[:, columns], in blocks of the depth one after another.
 dnnl::status multiply(const GemmShape& s, const Matrix& a, const Matrix& b, Span rows, Span columns,
                       Blocks& blocks) {
-  blocks.c.assign(static_cast<size_t>(rows.size * columns.size), 0.0F);
+  blocks.c.assign(rows.size * columns.size, 0.0F);
   for (int64_t d = 0; d * kDepth < s.k; ++d) {
     const Span depth = block(d, kDepth, s.k);
     s.transpose_a ? a.widen(depth, rows, blocks.a) : a.widen(rows, depth, blocks.a);
@@ -89,14 +89,14 @@ void run_widened(const GemmShape& s, const void* a, const void* b, const void* b
   const auto* added = static_cast<const BF16*>(bias);
   const int64_t across = (s.n + kColumns - 1) / kColumns;
   const int64_t count = across * ((s.m + kRows - 1) / kRows);
-  std::vector<dnnl::status> statuses(static_cast<size_t>(count), dnnl::status::success);
+  std::vector<dnnl::status> statuses(count, dnnl::status::success);
   // Inside the region sgemm takes one thread, so that its sums are in one order.
 #pragma omp parallel for schedule(static)
   for (int64_t tile = 0; tile < count; ++tile) {
     thread_local Blocks blocks;
     const Span rows = block(tile / across, kRows, s.m);
     const Span columns = block(tile % across, kColumns, s.n);
-    statuses[static_cast<size_t>(tile)] = multiply(s, left, right, rows, columns, blocks);
+    statuses[tile] = multiply(s, left, right, rows, columns, blocks);
     if (s.out == DType::kBF16) {
       store(s, blocks.c, rows, columns, added, static_cast<BF16*>(c), accumulate);
     } else {

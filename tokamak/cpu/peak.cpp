@@ -15,7 +15,7 @@ double measure_gemm_peak(DType dtype) {
   const auto bytes = static_cast<size_t>(kSize * kSize * size_of(dtype));
   std::vector<std::byte> a(bytes);
   std::vector<std::byte> b(bytes);
-  std::vector<float> c(static_cast<size_t>(kSize * kSize));
+  std::vector<float> c(kSize * kSize);
   for (size_t i = 0; i < bytes / 2; ++i) {
     // Random bf16 in [1, 2); as the upper halves of floats they serve fp32 too.
     const auto bits = static_cast<uint16_t>(0x3F80U | (random_u32(0, 0, i) & 0x7FU));

@@ -58,7 +58,7 @@ BatchStream::BatchStream(DataOptions options)
                                         .shuffle_seed = options_.shuffle_seed,
                                         .infinite = options_.infinite});
   }
-  row_.resize(static_cast<size_t>(options_.seq_len + 1));
+  row_.resize(options_.seq_len + 1);
 }
 
 Batch BatchStream::read(int64_t first_window, int64_t batch, const std::stop_token& stop) {

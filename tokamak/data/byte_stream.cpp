@@ -122,7 +122,7 @@ class ZstdStream final : public ByteStream {
 }  // namespace
 
 void ByteStream::skip(int64_t count) {
-  std::vector<char> dropped(static_cast<size_t>(std::min<int64_t>(count, 1 << 18)));
+  std::vector<char> dropped(std::min<int64_t>(count, 1 << 18));
   while (count > 0) {
     const size_t want = std::min(dropped.size(), static_cast<size_t>(count));
     const size_t got = read(std::span(dropped).first(want));

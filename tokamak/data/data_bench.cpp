@@ -7,10 +7,10 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include "tokamak/data/cache/token_cache.h"
 #include "tokamak/data/loader.h"
-#include "tokamak/data/self.h"
+#include "tokamak/data/self/self.h"
 #include "tokamak/data/text_reader.h"
-#include "tokamak/data/token_cache.h"
 
 namespace tokamak {
 namespace {
@@ -25,7 +25,7 @@ class BenchFolder {
       : path_(fs::temp_directory_path() / ("tokamak_bench_" + std::to_string(::getpid()))) {
     fs::create_directories(path_);
     const auto source = self_tokens();
-    std::vector<int32_t> ids(static_cast<size_t>(*source->size()));
+    std::vector<int32_t> ids(*source->size());
     source->read(0, ids);
     const std::string text = self_tokenizer()->decode(ids);
     std::string lines;

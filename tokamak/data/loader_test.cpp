@@ -15,7 +15,7 @@ DataOptions tokens_options(const std::string& path) {
 std::vector<int32_t> first_tokens(const Batch& batch) {
   std::vector<int32_t> first;
   for (int64_t r = 0; r < batch.rows; ++r) {
-    first.push_back(batch.tokens[static_cast<size_t>(r * batch.seq_len)]);
+    first.push_back(batch.tokens[r * batch.seq_len]);
   }
   return first;
 }

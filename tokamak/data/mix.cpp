@@ -82,7 +82,7 @@ Mix::Place Mix::at(int64_t window) {
   const int64_t block = window / block_size_;
   if (block != block_) dealt_ = deal(block);
   block_ = block;
-  return dealt_[static_cast<size_t>(window % block_size_)];
+  return dealt_[window % block_size_];
 }
 
 int64_t Mix::served_before(size_t source, int64_t window) const {
@@ -121,7 +121,7 @@ std::vector<Mix::Place> Mix::deal(int64_t block) const {
   };
 
   std::vector<Ticket> tickets;
-  tickets.reserve(static_cast<size_t>(block_size_));
+  tickets.reserve(block_size_);
   for (size_t k = 0; k < bounds_.size(); ++k) {
     const int64_t first = share_before(k, block * block_size_);
     const int64_t count = share_before(k, (block + 1) * block_size_) - first;

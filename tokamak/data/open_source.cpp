@@ -5,10 +5,10 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/data/cache/token_cache.h"
 #include "tokamak/data/mix.h"
-#include "tokamak/data/self.h"
+#include "tokamak/data/self/self.h"
 #include "tokamak/data/synthetic.h"
-#include "tokamak/data/token_cache.h"
 #include "tokamak/data/token_files.h"
 
 namespace tokamak {

@@ -36,7 +36,7 @@ TEST(Shuffle, SpreadsEachPlaceOverAllPlaces) {
   constexpr int kEach = kTrials / kSize;
   std::vector<int> count(kSize, 0);
   for (int epoch = 0; epoch < kTrials; ++epoch) {
-    ++count[static_cast<size_t>(shuffled(7, static_cast<uint64_t>(epoch), kSize, 3))];
+    ++count[shuffled(7, static_cast<uint64_t>(epoch), kSize, 3)];
   }
   for (const int c : count) EXPECT_NEAR(c, kEach, 200);
 }

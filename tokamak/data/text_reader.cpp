@@ -87,7 +87,7 @@ bool TextReader::next(TextPiece& piece) {
 }
 
 void TextReader::open() {
-  stream_ = open_bytes(files_[static_cast<size_t>(at_.file)].path);
+  stream_ = open_bytes(files_[at_.file].path);
   if (at_.offset > 0) stream_->skip(at_.offset);
   begin_ = end_ = 0;
   at_end_ = false;
@@ -117,7 +117,7 @@ void TextReader::take(size_t count) {
 }
 
 bool TextReader::next_line(TextPiece& piece) {
-  const std::string& name = files_[static_cast<size_t>(at_.file)].path.string();
+  const std::string& name = files_[at_.file].path.string();
   size_t searched = 0;
   for (;;) {
     const size_t stop = held().find('\n', searched);
@@ -153,8 +153,7 @@ bool TextReader::next_plain(TextPiece& piece) {
   }
   const std::string_view text = held().substr(0, cut);
   TOK_REQUIRE(text.find('\0') == std::string_view::npos, "{}: wanted text, got a zero byte at {}",
-              files_[static_cast<size_t>(at_.file)].path.string(),
-              at_.offset + static_cast<int64_t>(text.find('\0')));
+              files_[at_.file].path.string(), at_.offset + static_cast<int64_t>(text.find('\0')));
   piece.begins = at_.offset == 0;
   piece.ends = at_end_ && cut == held().size();
   piece.text = text;

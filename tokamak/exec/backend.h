@@ -9,7 +9,7 @@
 
 #include "tokamak/core/random.h"
 #include "tokamak/exec/device_streams.h"
-#include "tokamak/graph/plan.h"
+#include "tokamak/plan/plan.h"
 
 namespace tokamak {
 

@@ -13,7 +13,7 @@ namespace tokamak {
 namespace {
 
 int slot_of(const ScheduleItem& item, int slot_class) {
-  return item.slots.empty() ? 0 : item.slots[static_cast<size_t>(slot_class)];
+  return item.slots.empty() ? 0 : item.slots[slot_class];
 }
 
 std::vector<int> slot_classes_of(const Task& task) {
@@ -57,7 +57,7 @@ BoundPlan::BoundPlan(const Plan& plan, const Memory& memory, std::span<Communica
 }
 
 BoundSegment BoundPlan::bind(int segment, std::span<Communicator* const> groups) {
-  const Segment& from = plan_.segments[static_cast<size_t>(segment)];
+  const Segment& from = plan_.segments[segment];
   BoundSegment bound{.is_background = from.is_background};
   bound.by_stream.resize(streams_.size());
   bound.outlives.resize(streams_.size());
@@ -78,7 +78,7 @@ BoundSegment BoundPlan::bind(int segment, std::span<Communicator* const> groups)
     made.stream = stream;
     made.count = std::ssize(bound.by_stream[stream]);
     for (const int w : task.waits) {
-      BoundTask& before = bound.tasks[static_cast<size_t>(w)];
+      BoundTask& before = bound.tasks[w];
       before.is_awaited = true;
       made.waits.push_back({.stream = streams_.at(before.task->stream), .count = before.count});
     }
@@ -154,7 +154,7 @@ const BoundCall* BoundPlan::call(const Task& task, const ScheduleItem& item) {
 Tensor BoundPlan::tensor(const Operand& o, const ScheduleItem& item) const {
   int64_t offset = o.offset;
   if (o.arena == ArenaKind::kSlot) {
-    offset += plan_.slots[static_cast<size_t>(o.slot_class)].offset_of(slot_of(item, o.slot_class));
+    offset += plan_.slots[o.slot_class].offset_of(slot_of(item, o.slot_class));
   }
   return {.data = memory_.base(o.arena) + offset, .type = o.type, .strides = o.strides};
 }

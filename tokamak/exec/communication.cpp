@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "tokamak/core/error.h"
-#include "tokamak/ops/collective.h"
+#include "tokamak/ops/comm/collective.h"
 
 namespace tokamak {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "tokamak/comm/communicator.h"
 #include "tokamak/exec/kernel.h"
-#include "tokamak/graph/plan.h"
+#include "tokamak/plan/plan.h"
 
 namespace tokamak {
 

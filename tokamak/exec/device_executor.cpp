@@ -111,7 +111,7 @@ class DeviceClock {
     const double seconds = streams_.seconds_between(interval.begin, interval.end);
     if (interval.is_exposed) exposed_s += seconds;
     if (interval.phase && phases != nullptr)
-      (*phases)[static_cast<size_t>(*interval.phase)] += interval.is_exposed ? -seconds : seconds;
+      (*phases)[*interval.phase] += interval.is_exposed ? -seconds : seconds;
   }
 
   void give_back(const Interval& interval) {
@@ -157,7 +157,7 @@ class DeviceExecutor final : public RunLoop {
     }
     for (const ScheduleItem& item : plan.items) {
       auto& ends = background_ends_.emplace_back(bound_.num_streams(), nullptr);
-      const BoundSegment& segment = bound_.segments()[static_cast<size_t>(item.segment)];
+      const BoundSegment& segment = bound_.segments()[item.segment];
       for (size_t s = 1; s < ends.size(); ++s) {
         if (leaves_work(segment, s) && (segment.is_background || item.is_last))
           ends[s] = streams_.make_event(false);
@@ -193,7 +193,7 @@ class DeviceExecutor final : public RunLoop {
   }
 
   void run(const ScheduleItem& item) override {
-    const BoundSegment& segment = bound_.segments()[static_cast<size_t>(item.segment)];
+    const BoundSegment& segment = bound_.segments()[item.segment];
     cursor_.advance_to(item);
     for (size_t s = 0; s < bound_.num_streams(); ++s) {
       if (s == 0 ? !segment.is_background : uses(segment, s)) await_background(s);
@@ -235,7 +235,7 @@ class DeviceExecutor final : public RunLoop {
   // Items whose tasks in the background, or that outlive them, must have ended.
   void await_background(size_t stream) {
     for (const int w : cursor_.waits()) {
-      for (const DeviceEvent event : background_ends_[static_cast<size_t>(w)]) {
+      for (const DeviceEvent event : background_ends_[w]) {
         if (event == nullptr) continue;
         const auto wait = [&] { streams_.wait(streams_.stream(stream), event); };
         stream == 0 ? clock_.expose(wait) : wait();
@@ -256,7 +256,7 @@ class DeviceExecutor final : public RunLoop {
 
   void issue(const BoundSegment& segment, const ScheduleItem& item) {
     const BoundSegment::Binding& binding = segment.binding(item);
-    Replays& replays = replays_[static_cast<size_t>(item.segment)];
+    Replays& replays = replays_[item.segment];
     for (size_t k = 0; k < replays.stretches().size(); ++k) {
       const Stretch stretch = replays.stretches()[k];
       // Spans are taken around each task.
@@ -271,9 +271,9 @@ class DeviceExecutor final : public RunLoop {
   }
 
   void record(const ScheduleItem& item) {
-    const BoundSegment& segment = bound_.segments()[static_cast<size_t>(item.segment)];
+    const BoundSegment& segment = bound_.segments()[item.segment];
     const BoundSegment::Binding& binding = segment.binding(item);
-    Replays& replays = replays_[static_cast<size_t>(item.segment)];
+    Replays& replays = replays_[item.segment];
     for (size_t k = 0; k < replays.stretches().size(); ++k) {
       Replays::Recording* recording = replays.find(k, binding, item);
       if (recording == nullptr || *recording != nullptr) continue;
@@ -334,8 +334,7 @@ class DeviceExecutor final : public RunLoop {
   }
 
   DeviceEvent end_of(const ScheduleItem& item, const StreamPoint& point) const {
-    return task_ends_[static_cast<size_t>(item.segment)][point.stream]
-                     [static_cast<size_t>(point.count) - 1];
+    return task_ends_[item.segment][point.stream][static_cast<size_t>(point.count) - 1];
   }
 
   void end(const BoundSegment& segment) {

@@ -12,8 +12,8 @@
 
 #include "tokamak/exec/executor.h"
 #include "tokamak/exec/test_plan.h"
-#include "tokamak/graph/outliving.h"
-#include "tokamak/graph/streams.h"
+#include "tokamak/plan/outliving.h"
+#include "tokamak/plan/streams.h"
 
 namespace tokamak {
 namespace {

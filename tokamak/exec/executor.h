@@ -7,20 +7,15 @@
 #include <vector>
 
 #include "tokamak/comm/communicator.h"
+#include "tokamak/core/enum_array.h"
 #include "tokamak/exec/memory.h"
-#include "tokamak/graph/plan.h"
+#include "tokamak/plan/plan.h"
+#include "tokamak/plan/task_span.h"
 
 namespace tokamak {
 
 /// Seconds of the phases of the items run so far, without what exposed_comm_s counts.
-using PhaseTimes = std::array<double, 5>;  // by Phase
-
-/// One task as it ran, for traces. Times in seconds of a steady clock.
-struct TaskSpan {
-  const Task* task = nullptr;
-  double begin_s = 0.0;
-  double end_s = 0.0;
-};
+using PhaseTimes = EnumArray<Phase, double, 5>;  // by Phase
 
 class RunLoop;
 

@@ -12,12 +12,12 @@
 #include "tokamak/cpu/backend.h"
 #include "tokamak/exec/communicators.h"
 #include "tokamak/exec/test_plan.h"
-#include "tokamak/graph/compile.h"
-#include "tokamak/graph/slots.h"
-#include "tokamak/graph/streams.h"
-#include "tokamak/ops/accumulate.h"
-#include "tokamak/ops/add.h"
-#include "tokamak/ops/collective.h"
+#include "tokamak/ops/comm/collective.h"
+#include "tokamak/ops/elementwise/add.h"
+#include "tokamak/ops/optimizer/accumulate.h"
+#include "tokamak/plan/compile.h"
+#include "tokamak/plan/slots.h"
+#include "tokamak/plan/streams.h"
 
 namespace tokamak {
 namespace {
@@ -65,7 +65,7 @@ TEST(Streams, wait_for_what_they_read_and_the_wait_is_counted) {
   EXPECT_EQ(spans[1].task->stream, 1);
   EXPECT_LE(spans[1].end_s, spans[0].begin_s);
   EXPECT_GT(executor.exposed_comm_s(), 0.02);
-  EXPECT_LT(phases[static_cast<size_t>(Phase::kForward)], 0.02);
+  EXPECT_LT(phases[Phase::kForward], 0.02);
 }
 
 // Random tasks on three streams give the bytes that they give on one.
@@ -185,7 +185,7 @@ TEST(Slots, are_as_many_as_microbatches_in_flight) {
   ASSERT_EQ(t.sent.size(), 2U * t.kMicrobatches);
   float want = 0.0F;
   for (int m = 0; m < 2 * t.kMicrobatches; ++m) {
-    EXPECT_EQ(t.sent[static_cast<size_t>(m)], 10.0F * static_cast<float>(m + 1));
+    EXPECT_EQ(t.sent[m], 10.0F * static_cast<float>(m + 1));
     want = 2.0F * want + static_cast<float>(m + 1);
   }
   EXPECT_EQ(*reinterpret_cast<float*>(memory.base(ArenaKind::kState)), want);
@@ -195,7 +195,7 @@ TEST(Slots, of_a_send_are_free_once_it_is_waited_for) {
   OneForwardOneBackward t;
   int last_send = -1;
   for (int i = 0; i < std::ssize(t.p.plan.items); ++i) {
-    ScheduleItem& item = t.p.plan.items[static_cast<size_t>(i)];
+    ScheduleItem& item = t.p.plan.items[i];
     if (item.segment == t.forward && last_send >= 0) item.waits.push_back(last_send);
     if (item.segment == t.send) last_send = i;
   }

@@ -1,6 +1,6 @@
 #include "tokamak/exec/gathered_memory.h"
 
-#include "tokamak/ops/gather_groups.h"
+#include "tokamak/plan/gather_groups.h"
 
 namespace tokamak {
 namespace {

@@ -6,12 +6,12 @@
 
 #include "tokamak/comm/communicator.h"
 #include "tokamak/exec/memory.h"
-#include "tokamak/graph/plan.h"
+#include "tokamak/plan/plan.h"
 
 namespace tokamak {
 
 /// By group id of `plans`, which share their groups: the scratch arena, where all that a group does
-/// is to gather beside compute (ops/gather_groups.h); else none.
+/// is to gather beside compute (plan/gather_groups.h); else none.
 std::vector<GatheredMemory> gathered_memory(std::span<const Plan* const> plans,
                                             const Memory& memory);
 

@@ -68,8 +68,7 @@ class Stopwatch {
   }
 
   void stop() {
-    if (is_running_ && phases != nullptr)
-      (*phases)[static_cast<size_t>(phase_)] += now_s() - begin_s_;
+    if (is_running_ && phases != nullptr) (*phases)[phase_] += now_s() - begin_s_;
     is_running_ = false;
   }
 
@@ -150,7 +149,7 @@ class HostExecutor final : public RunLoop {
 
  private:
   void run_item(const ScheduleItem& item) {
-    const BoundSegment& segment = bound_.segments()[static_cast<size_t>(item.segment)];
+    const BoundSegment& segment = bound_.segments()[item.segment];
     work_.segment = &segment;
     work_.binding = &segment.binding(item);
     work_.is_first = item.is_first;
@@ -188,11 +187,10 @@ class HostExecutor final : public RunLoop {
   // What the item waits for.
   void find_waits() {
     for (const int w : cursor_.waits()) {
-      const auto& before =
-          bound_.segments()[static_cast<size_t>(plan_.items[static_cast<size_t>(w)].segment)];
+      const auto& before = bound_.segments()[plan_.items[w].segment];
       for (size_t s = 1; s < issued_.size(); ++s) {
         if (!before.by_stream[s].empty())
-          work_.waits.push_back({.stream = s, .count = item_ends_[static_cast<size_t>(w)][s]});
+          work_.waits.push_back({.stream = s, .count = item_ends_[w][s]});
       }
     }
   }

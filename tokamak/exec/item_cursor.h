@@ -4,7 +4,7 @@
 #include <span>
 
 #include "tokamak/core/error.h"
-#include "tokamak/graph/plan.h"
+#include "tokamak/plan/plan.h"
 
 namespace tokamak {
 

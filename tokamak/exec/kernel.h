@@ -24,9 +24,7 @@ struct Tensor {
   }
 
   /// Extent of dim `d`; negative counts from the end.
-  int64_t dim(int d) const {
-    return type.dims[static_cast<size_t>(d < 0 ? static_cast<int>(type.dims.size()) + d : d)];
-  }
+  int64_t dim(int d) const { return type.dims[d < 0 ? static_cast<int>(type.dims.size()) + d : d]; }
 
   int64_t numel() const { return type.numel(); }
 };

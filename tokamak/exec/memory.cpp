@@ -30,7 +30,7 @@ Memory::Memory(Backend& backend, std::span<const Plan* const> plans) : backend_(
 }
 
 std::byte* Memory::base(ArenaKind arena) const {
-  const auto& allocation = arenas_[static_cast<size_t>(arena)];
+  const auto& allocation = arenas_[arena];
   return allocation == nullptr ? nullptr : allocation->data();
 }
 
@@ -41,7 +41,7 @@ int64_t Memory::bytes() const {
 }
 
 int64_t Memory::bytes(ArenaKind arena) const {
-  const auto& allocation = arenas_[static_cast<size_t>(arena)];
+  const auto& allocation = arenas_[arena];
   return allocation == nullptr ? 0 : allocation->bytes();
 }
 

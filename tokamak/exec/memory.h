@@ -6,8 +6,9 @@
 #include <span>
 #include <vector>
 
+#include "tokamak/core/enum_array.h"
 #include "tokamak/exec/backend.h"
-#include "tokamak/graph/plan.h"
+#include "tokamak/plan/plan.h"
 
 namespace tokamak {
 
@@ -28,7 +29,7 @@ class Memory {
 
  private:
   Backend* backend_;
-  std::array<std::unique_ptr<Allocation>, kNumArenas> arenas_;
+  EnumArray<ArenaKind, std::unique_ptr<Allocation>, kNumArenas> arenas_;
 };
 
 /// Host access to named State, by copies.
@@ -65,7 +66,7 @@ class StateAccess {
 
   template <class T>
   std::vector<T> read(StateId id) const {
-    std::vector<T> values(static_cast<size_t>((*states_)[id].type.numel()));
+    std::vector<T> values((*states_)[id].type.numel());
     read(id, std::as_writable_bytes(std::span(values)));
     return values;
   }

@@ -1,4 +1,4 @@
-#include "tokamak/graph/outliving.h"
+#include "tokamak/plan/outliving.h"
 
 #include <functional>
 
@@ -7,8 +7,8 @@
 #include "tokamak/core/error.h"
 #include "tokamak/exec/executor.h"
 #include "tokamak/exec/test_plan.h"
-#include "tokamak/graph/slots.h"
-#include "tokamak/graph/streams.h"
+#include "tokamak/plan/slots.h"
+#include "tokamak/plan/streams.h"
 
 namespace tokamak {
 namespace {
@@ -46,7 +46,7 @@ struct ReducedBackward {
       updated = first(a.in[0]);
       first(a.out[0]) = 0.0F;
     });
-    p.plan.segments[static_cast<size_t>(update)].runs = Segment::Runs::kOnceAfter;
+    p.plan.segments[update].runs = Segment::Runs::kOnceAfter;
     for (int m = 0; m < kMicrobatches; ++m) {
       p.item(backward, m);
       p.plan.items.back().is_first = m == 0;
@@ -68,8 +68,7 @@ struct ReducedBackward {
 TEST(Outliving, reductions_do_not_hold_up_a_send) {
   ReducedBackward t;
   check_plan(t.p.plan);
-  EXPECT_EQ(t.p.plan.segments[static_cast<size_t>(t.backward)].outliving_streams,
-            std::vector<int>{1});
+  EXPECT_EQ(t.p.plan.segments[t.backward].outliving_streams, std::vector<int>{1});
   EXPECT_EQ(t.p.plan.items.back().waits, std::vector<int>{4});
   for (const bool is_traced : {false, true}) {
     const Memory memory = t.p.memory();
@@ -107,7 +106,7 @@ TEST(Outliving, errors_of_a_reduction_are_told) {
 TEST(Outliving, is_only_for_state_and_the_last_microbatch) {
   for (const int broken : {0, 1, 2}) {
     ReducedBackward t;
-    Segment& backward = t.p.plan.segments[static_cast<size_t>(t.backward)];
+    Segment& backward = t.p.plan.segments[t.backward];
     Task& reduction = backward.tasks[1];
     if (broken == 0) reduction.when = When::kEvery;
     if (broken == 1) reduction.workspace_bytes = 4;
@@ -124,7 +123,7 @@ TEST(CheckPlan, finds_races_with_what_outlives_an_item) {
   EXPECT_THROW(check_plan(no_wait.p.plan), Bug);
 
   ReducedBackward joined;
-  joined.p.plan.segments[static_cast<size_t>(joined.backward)].outliving_streams.clear();
+  joined.p.plan.segments[joined.backward].outliving_streams.clear();
   joined.p.plan.items.back().waits.clear();
   check_plan(joined.p.plan);
 }

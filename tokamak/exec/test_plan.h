@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "tokamak/exec/memory.h"
-#include "tokamak/ops/accumulate.h"
+#include "tokamak/ops/optimizer/accumulate.h"
 
 namespace tokamak::testing {
 
@@ -89,7 +89,7 @@ struct HandPlan {
             Kernel kernel) {
     auto op = std::make_shared<const Accumulate>();
     backend.kernels[op.get()] = std::move(kernel);
-    auto& tasks = plan.segments[static_cast<size_t>(segment)].tasks;
+    auto& tasks = plan.segments[segment].tasks;
     tasks.push_back({.rules = &kRules<Accumulate>,
                      .op = op,
                      .variant = &kCpuReference,

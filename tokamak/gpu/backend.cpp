@@ -1,12 +1,12 @@
 #include "tokamak/gpu/backend.h"
 
 #include "tokamak/core/error.h"
+#include "tokamak/gpu/attention/cudnn_attention.h"
 #include "tokamak/gpu/check.h"
-#include "tokamak/gpu/cudnn_attention.h"
 #include "tokamak/gpu/device.h"
 #include "tokamak/gpu/draw.h"
-#include "tokamak/gpu/gemm.h"
-#include "tokamak/gpu/nccl_world.h"
+#include "tokamak/gpu/gemm/gemm.h"
+#include "tokamak/gpu/nccl/nccl_world.h"
 #include "tokamak/gpu/setup.h"
 #include "tokamak/ops/table.h"
 

@@ -104,8 +104,7 @@ void launch_batch(const Copy* copies, int num, const KernelArgs& args) {
   int64_t most = 0;
   for (int k = 0; k < num; ++k) {
     const Copy& c = copies[k];
-    const auto* in =
-        c.in < 0 ? nullptr : args.in[static_cast<size_t>(c.in)].template as<std::byte>() + c.from;
+    const auto* in = c.in < 0 ? nullptr : args.in[c.in].template as<std::byte>() + c.from;
     batch.copies[k] = {reinterpret_cast<const W*>(in),
                        reinterpret_cast<W*>(args.out[0].template as<std::byte>() + c.to),
                        c.count * c.bytes / kSize,

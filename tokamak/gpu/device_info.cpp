@@ -4,10 +4,10 @@
 
 #include <fmt/format.h>
 
+#include "tokamak/gpu/attention/cudnn_attention.h"
 #include "tokamak/gpu/check.h"
-#include "tokamak/gpu/cudnn_attention.h"
-#include "tokamak/gpu/gemm.h"
-#include "tokamak/gpu/nccl_world.h"
+#include "tokamak/gpu/gemm/gemm.h"
+#include "tokamak/gpu/nccl/nccl_world.h"
 
 namespace tokamak::gpu {
 

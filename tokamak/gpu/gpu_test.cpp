@@ -8,9 +8,9 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/random.h"
 #include "tokamak/gpu/backend.h"
-#include "tokamak/gpu/nccl_world.h"
+#include "tokamak/gpu/nccl/nccl_world.h"
+#include "tokamak/ops/norm/rms_norm.h"
 #include "tokamak/ops/op_runner.h"
-#include "tokamak/ops/rms_norm.h"
 
 namespace tokamak::testing {
 namespace {
@@ -82,11 +82,10 @@ TEST_P(GpuOps, accumulates_over_microbatches) {
           run(dtype, values, {.reference_only = reference_only, .accumulate = true, .repeats = 3});
       for (const int k : outs) {
         // The result State accumulates too: 1 + 2 + 3 times the plain output.
-        Numbers want = plain[static_cast<size_t>(k)];
+        Numbers want = plain[k];
         const Types out = c().rules->infer(c().op.get(), types_as(c(), dtype));
         for (double& x : want) x *= 6.0;
-        EXPECT_LT(relative_error(thrice[static_cast<size_t>(k)], want),
-                  accumulation_bound(out[static_cast<size_t>(k)].dtype))
+        EXPECT_LT(relative_error(thrice[k], want), accumulation_bound(out[k].dtype))
             << name_of(dtype) << " output " << k << (reference_only ? " plain" : " chosen");
       }
     }
@@ -167,7 +166,7 @@ TEST(GpuBackend, draws_the_bits_of_the_host) {
                           .box_columns = 217,
                           .begin = 100,
                           .count = 300000};
-  std::vector<float> got(static_cast<size_t>(range.count));
+  std::vector<float> got(range.count);
   const auto device = gpu_backend().allocate(range.count * 4);
   ASSERT_TRUE(gpu_backend().draw(device->data(), range));
   gpu_backend().download(reinterpret_cast<std::byte*>(got.data()), device->data(), range.count * 4);
@@ -176,7 +175,7 @@ TEST(GpuBackend, draws_the_bits_of_the_host) {
     const int64_t element = (range.first_row + at / range.box_columns) * range.columns +
                             range.first_column + at % range.box_columns;
     const uint32_t word = random_u32(range.seed, range.stream, static_cast<uint64_t>(element));
-    ASSERT_EQ(got[static_cast<size_t>(i)], static_cast<float>(range.std * range.normal(word))) << i;
+    ASSERT_EQ(got[i], static_cast<float>(range.std * range.normal(word))) << i;
   }
 }
 

@@ -10,12 +10,11 @@ namespace {
 
 // Which nodes lie on a path from `wrt` to a seed: only these are differentiated.
 std::vector<bool> reached_from(const Graph& graph, std::span<const Value> wrt) {
-  std::vector<bool> reached(static_cast<size_t>(graph.size()), false);
+  std::vector<bool> reached(graph.size(), false);
   std::set<Value> starts(wrt.begin(), wrt.end());
   for (int32_t i = 0; i < graph.size(); ++i) {
     for (const Value v : graph.node(i).in) {
-      if (v.valid() && (starts.contains(v) || reached[static_cast<size_t>(v.node)]))
-        reached[static_cast<size_t>(i)] = true;
+      if (v.valid() && (starts.contains(v) || reached[v.node])) reached[i] = true;
     }
   }
   return reached;
@@ -39,7 +38,7 @@ std::vector<std::vector<Value>> differentiate(Graph& graph, std::span<const Seed
   for (const Seed& s : seeds) cotangents[s.of].push_back(s.cotangent);
 
   for (int32_t i = graph.size(); i-- > 0;) {
-    if (!reached[static_cast<size_t>(i)]) continue;
+    if (!reached[i]) continue;
     const Node& node = graph.node(i);
     Label label = node.label;
     label.phase = Phase::kBackward;
@@ -66,8 +65,7 @@ std::vector<std::vector<Value>> differentiate(Graph& graph, std::span<const Seed
       const Value x = node.in[k];
       TOK_CHECK(graph.type(dx[k]).dims == graph.type(x).dims, "{}: gradient {} is {}, input is {}",
                 node.rules->name, k, to_string(graph.type(dx[k])), to_string(graph.type(x)));
-      if (targets.contains(x) || reached[static_cast<size_t>(x.node)])
-        cotangents[x].push_back(dx[k]);
+      if (targets.contains(x) || reached[x.node]) cotangents[x].push_back(dx[k]);
     }
   }
 

@@ -55,7 +55,7 @@ Value storage_of(const Graph& graph, Value v) {
     const auto must = std::find_if(aliases.begin(), aliases.end(),
                                    [&](const Alias& a) { return a.must && a.out == v.out; });
     if (must == aliases.end()) return v;
-    v = node.in[static_cast<size_t>(must->in)];
+    v = node.in[must->in];
   }
 }
 

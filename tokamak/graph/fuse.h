@@ -3,7 +3,7 @@
 #pragma once
 
 #include "tokamak/graph/graph.h"
-#include "tokamak/graph/plan.h"
+#include "tokamak/graph/state_layout.h"
 
 namespace tokamak {
 

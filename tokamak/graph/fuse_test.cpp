@@ -7,14 +7,14 @@
 #include "tokamak/core/random.h"
 #include "tokamak/cpu/backend.h"
 #include "tokamak/exec/executor.h"
-#include "tokamak/graph/compile.h"
 #include "tokamak/graph/differentiate.h"
-#include "tokamak/ops/accumulate.h"
-#include "tokamak/ops/add.h"
-#include "tokamak/ops/layer_norm.h"
-#include "tokamak/ops/linear.h"
-#include "tokamak/ops/rms_norm.h"
-#include "tokamak/ops/swiglu.h"
+#include "tokamak/ops/elementwise/add.h"
+#include "tokamak/ops/elementwise/swiglu.h"
+#include "tokamak/ops/matmul/linear.h"
+#include "tokamak/ops/norm/layer_norm.h"
+#include "tokamak/ops/norm/rms_norm.h"
+#include "tokamak/ops/optimizer/accumulate.h"
+#include "tokamak/plan/compile.h"
 
 namespace tokamak {
 namespace {
@@ -87,7 +87,7 @@ struct FeedForward {
     const StateAccess access(memory, states, layout);
     for (int32_t i = 0; i < states.size(); ++i) {
       const TensorType& type = states[{i}].type;
-      std::vector<float> values(static_cast<size_t>(type.numel()));
+      std::vector<float> values(type.numel());
       for (size_t k = 0; k < values.size(); ++k) {
         values[k] = 0.3F * static_cast<float>(normal_quantile(
                                to_uniform(random_u32(3, static_cast<uint64_t>(i), k))));
@@ -148,7 +148,7 @@ TEST(EmitOnBackward, SavesNeitherProductsNorNormsOutputs) {
   const auto saved = [&](bool emits) {
     const Plan plan =
         model.plan({.recompute = {.emit_on_backward = emits}, .split_backward = true});
-    return plan.arena_bytes[static_cast<size_t>(ArenaKind::kSlot)];
+    return plan.arena_bytes[ArenaKind::kSlot];
   };
   constexpr int64_t kOutputs = kRows * (kWidth + kHidden) * int64_t{sizeof(float)};
   EXPECT_EQ(saved(false) - saved(true), kBlocks * kOutputs);

@@ -134,8 +134,8 @@ class Graph {
   /// The value of State at entry; one leaf for each State.
   Value read(StateId state);
 
-  /// Whether the producer of `value` can add into a destination; ops/accumulate.h has the way for
-  /// all others.
+  /// Whether the producer of `value` can add into a destination; ops/optimizer/accumulate.h has the
+  /// way for all others.
   bool can_accumulate(Value value) const;
 
   /// From now on `value` is what `into` becomes. REQUIRES: can_accumulate(value), equal types, no

@@ -6,12 +6,12 @@
 #include "tokamak/core/random.h"
 #include "tokamak/cpu/backend.h"
 #include "tokamak/exec/executor.h"
-#include "tokamak/graph/buffers.h"
-#include "tokamak/graph/compile.h"
 #include "tokamak/graph/differentiate.h"
-#include "tokamak/ops/accumulate.h"
-#include "tokamak/ops/add.h"
-#include "tokamak/ops/linear.h"
+#include "tokamak/ops/elementwise/add.h"
+#include "tokamak/ops/matmul/linear.h"
+#include "tokamak/ops/optimizer/accumulate.h"
+#include "tokamak/plan/buffers.h"
+#include "tokamak/plan/compile.h"
 
 namespace tokamak {
 namespace {
@@ -80,7 +80,7 @@ struct Tower {
     EXPECT_EQ(rows, plan.peak_bytes());
     const StateAccess access(memory, states, layout);
     for (int32_t i = 0; i < states.size(); ++i) {
-      std::vector<float> values(static_cast<size_t>(states[{i}].type.numel()));
+      std::vector<float> values(states[{i}].type.numel());
       for (size_t k = 0; k < values.size(); ++k) {
         values[k] = static_cast<float>(
             normal_quantile(to_uniform(random_u32(3, static_cast<uint64_t>(i), k))));

@@ -6,14 +6,15 @@
 
 #include <fmt/format.h>
 
+#include "tokamak/core/enum_array.h"
 #include "tokamak/core/error.h"
 
 namespace tokamak {
 
 std::string_view name_of(MeshAxis axis) {
-  constexpr std::array<std::string_view, kNumMeshAxes> kNames{"pp", "dp_replicate", "dp_shard",
-                                                              "cp", "tp"};
-  return kNames[static_cast<size_t>(axis)];
+  constexpr EnumArray<MeshAxis, std::string_view, kNumMeshAxes> kNames{"pp", "dp_replicate",
+                                                                       "dp_shard", "cp", "tp"};
+  return kNames[axis];
 }
 
 std::string to_string(AxisSet axes) {

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tokamak/core/enum_array.h"
+
 namespace tokamak {
 
 enum class MeshAxis : uint8_t { kPp, kDpReplicate, kDpShard, kCp, kTp };
@@ -43,12 +45,12 @@ struct AxisSet {
 /// "dp_shard x cp".
 std::string to_string(AxisSet axes);
 
-using MeshCoordinates = std::array<int, kNumMeshAxes>;
+using MeshCoordinates = EnumArray<MeshAxis, int, kNumMeshAxes>;
 
 struct Mesh {
-  std::array<int, kNumMeshAxes> degrees{1, 1, 1, 1, 1};
+  EnumArray<MeshAxis, int, kNumMeshAxes> degrees{1, 1, 1, 1, 1};
 
-  int degree(MeshAxis axis) const { return degrees[static_cast<size_t>(axis)]; }
+  int degree(MeshAxis axis) const { return degrees[axis]; }
 
   int degree(AxisSet axes) const;
   int size() const;

@@ -45,17 +45,17 @@ Graph expand_composites(const Graph& graph) {
 }
 
 Graph eliminate_dead(const Graph& graph) {
-  std::vector<bool> live(static_cast<size_t>(graph.size()), false);
-  for (const Value v : graph.roots) live[static_cast<size_t>(v.node)] = true;
+  std::vector<bool> live(graph.size(), false);
+  for (const Value v : graph.roots) live[v.node] = true;
   for (int32_t i = graph.size(); i-- > 0;) {
     const Node& node = graph.node(i);
-    if (acts(node)) live[static_cast<size_t>(i)] = true;
-    if (!live[static_cast<size_t>(i)]) continue;
-    for_each_use(node, [&](Value v) { live[static_cast<size_t>(v.node)] = true; });
+    if (acts(node)) live[i] = true;
+    if (!live[i]) continue;
+    for_each_use(node, [&](Value v) { live[v.node] = true; });
   }
   Rewriter rewriter(graph);
   for (int32_t i = 0; i < graph.size(); ++i) {
-    if (live[static_cast<size_t>(i)]) rewriter.copy(i);
+    if (live[i]) rewriter.copy(i);
   }
   return rewriter.finish();
 }
@@ -65,9 +65,8 @@ namespace {
 // Decides for each node whether its outputs are kept for the backward.
 std::vector<bool> kept_nodes(const Graph& graph, const RecomputePolicy& policy) {
   using Mode = RecomputePolicy::Mode;
-  std::vector<bool> kept(static_cast<size_t>(graph.size()));
-  for (int32_t i = 0; i < graph.size(); ++i)
-    kept[static_cast<size_t>(i)] = !graph.node(i).is_dropped;
+  std::vector<bool> kept(graph.size());
+  for (int32_t i = 0; i < graph.size(); ++i) kept[i] = !graph.node(i).is_dropped;
   std::map<std::pair<int32_t, std::string_view>, int> seen;
   for (int32_t i = 0; i < graph.size(); ++i) {
     const Node& node = graph.node(i);
@@ -83,15 +82,14 @@ std::vector<bool> kept_nodes(const Graph& graph, const RecomputePolicy& policy) 
         keep = seen[{node.label.block, node.rules->name}]++ % 2 == 0;
       }
     }
-    kept[static_cast<size_t>(i)] = keep;
+    kept[i] = keep;
   }
   // What the next block (or what follows the blocks) reads is a block's input: always kept.
   for (int32_t i = 0; i < graph.size(); ++i) {
     const Node& user = graph.node(i);
     if (user.label.phase != Phase::kForward) continue;
     for_each_use(user, [&](Value v) {
-      if (graph.producer(v).label.block != user.label.block)
-        kept[static_cast<size_t>(v.node)] = true;
+      if (graph.producer(v).label.block != user.label.block) kept[v.node] = true;
     });
   }
   return kept;
@@ -108,9 +106,8 @@ class Recomputer {
         rewriter_(graph) {
     for (int32_t i = 0; i < graph.size(); ++i) {
       const Node& node = graph.node(i);
-      is_of_state_[static_cast<size_t>(i)] =
-          node.is_leaf() || (node.is_dropped && all_in(node, is_of_state_));
-      if (node.is_dropped && is_of_state_[static_cast<size_t>(i)])
+      is_of_state_[i] = node.is_leaf() || (node.is_dropped && all_in(node, is_of_state_));
+      if (node.is_dropped && is_of_state_[i])
         weights_[{node.label.stage, node.label.module}].push_back(i);
     }
     find_activations();
@@ -146,12 +143,10 @@ class Recomputer {
 
   static bool all_in(const Node& node, const std::vector<bool>& set) {
     return std::all_of(node.in.begin(), node.in.end(),
-                       [&](Value v) { return !v.valid() || set[static_cast<size_t>(v.node)]; });
+                       [&](Value v) { return !v.valid() || set[v.node]; });
   }
 
-  bool is_activation(int32_t i) const {
-    return graph_.node(i).is_dropped && !is_of_state_[static_cast<size_t>(i)];
-  }
+  bool is_activation(int32_t i) const { return graph_.node(i).is_dropped && !is_of_state_[i]; }
 
   // Those whose clones need no other clones, in the order in which they are read; others have a
   // twin that is cloned with what they need, if there is one.
@@ -165,10 +160,9 @@ class Recomputer {
     for (int32_t i = 0; i < graph_.size(); ++i) {
       const Node& node = graph_.node(i);
       if (is_activation(i)) {
-        is_at_hand[static_cast<size_t>(i)] = all_in(node, is_at_hand);
+        is_at_hand[i] = all_in(node, is_at_hand);
         const auto twin = forward.find(key_of(node));
-        if (twin != forward.end() && !is_at_hand[static_cast<size_t>(i)] &&
-            graph_.node(twin->second).out == node.out)
+        if (twin != forward.end() && !is_at_hand[i] && graph_.node(twin->second).out == node.out)
           twins_[i] = twin->second;
       } else if (!node.is_leaf() && node.label.phase == Phase::kForward && !node.is_dropped) {
         forward.emplace(key_of(node), i);
@@ -233,7 +227,7 @@ class Recomputer {
 
   // Communication begins once `after` is there.
   Value for_backward(Value v, Value after = {}) {
-    if (!v.valid() || kept_[static_cast<size_t>(v.node)]) return rewriter_(v);
+    if (!v.valid() || kept_[v.node]) return rewriter_(v);
     if (const auto it = clones_.find(v.node); it != clones_.end()) return {it->second, v.out};
     if (const auto it = twins_.find(v.node); it != twins_.end())
       return for_backward({it->second, v.out});
@@ -271,9 +265,9 @@ Graph recompute(const Graph& graph, const RecomputePolicy& policy) {
 
 Graph split_weight_gradients(const Graph& graph) {
   // Whether something else reads a node's outputs; destinations of sums are no reads.
-  std::vector<bool> is_read(static_cast<size_t>(graph.size()), false);
+  std::vector<bool> is_read(graph.size(), false);
   std::vector<bool> is_read_at_once = is_read;  // by the backward itself
-  std::vector<bool> is_apart(static_cast<size_t>(graph.size()), false);
+  std::vector<bool> is_apart(graph.size(), false);
   for (int32_t i = graph.size(); i-- > 0;) {
     const Node& node = graph.node(i);
     if (node.is_leaf()) continue;
@@ -283,21 +277,19 @@ Graph split_weight_gradients(const Graph& graph) {
                          std::all_of(node.in.begin(), node.in.end(),
                                      [&](Value v) { return graph.producer(v).is_leaf(); });
     // What is gathered again for weight gradients alone is gathered where they run.
-    const bool waits = node.is_clone && node.is_dropped && !is_read_at_once[static_cast<size_t>(i)];
-    is_apart[static_cast<size_t>(i)] =
-        node.label.phase == Phase::kBackward && !node.rules->has_side_effect &&
-        (reduces || waits || (acts(node) && !is_read[static_cast<size_t>(i)]));
+    const bool waits = node.is_clone && node.is_dropped && !is_read_at_once[i];
+    is_apart[i] = node.label.phase == Phase::kBackward && !node.rules->has_side_effect &&
+                  (reduces || waits || (acts(node) && !is_read[i]));
     if (reduces && !node.rules->has_side_effect) continue;
     for (const Value v : node.in) {
       if (!v.valid()) continue;
-      is_read[static_cast<size_t>(v.node)] = true;
-      if (!is_apart[static_cast<size_t>(i)]) is_read_at_once[static_cast<size_t>(v.node)] = true;
+      is_read[v.node] = true;
+      if (!is_apart[i]) is_read_at_once[v.node] = true;
     }
   }
   Graph split = graph;
   for (int32_t i = 0; i < graph.size(); ++i) {
-    if (is_apart[static_cast<size_t>(i)])
-      split.mutable_node(i).label.phase = Phase::kWeightGradient;
+    if (is_apart[i]) split.mutable_node(i).label.phase = Phase::kWeightGradient;
   }
   return split;
 }

@@ -28,7 +28,7 @@ StateId StateTable::declare_once(const StateDecl& decl) {
 std::vector<StateId> StateTable::of_kind(StateKind kind) const {
   std::vector<StateId> ids;
   for (int32_t i = 0; i < size(); ++i) {
-    if (decls_[static_cast<size_t>(i)].kind == kind) ids.push_back({i});
+    if (decls_[i].kind == kind) ids.push_back({i});
   }
   return ids;
 }

@@ -72,7 +72,7 @@ class StateTable {
   /// Declares, or returns what the same declaration made before; a different type is a Bug.
   StateId declare_once(const StateDecl& decl);
 
-  const StateDecl& operator[](StateId id) const { return decls_[static_cast<size_t>(id.index)]; }
+  const StateDecl& operator[](StateId id) const { return decls_[id.index]; }
 
   int32_t size() const { return static_cast<int32_t>(decls_.size()); }
 

@@ -5,16 +5,16 @@
 #include <fmt/format.h>
 
 #include "tokamak/core/random.h"
-#include "tokamak/ops/add.h"
-#include "tokamak/ops/attention.h"
-#include "tokamak/ops/cache_append.h"
-#include "tokamak/ops/dropout.h"
-#include "tokamak/ops/embedding.h"
-#include "tokamak/ops/layer_norm.h"
-#include "tokamak/ops/linear.h"
-#include "tokamak/ops/reshape.h"
-#include "tokamak/ops/rms_norm.h"
-#include "tokamak/ops/swiglu.h"
+#include "tokamak/ops/attention/attention.h"
+#include "tokamak/ops/attention/cache_append.h"
+#include "tokamak/ops/elementwise/add.h"
+#include "tokamak/ops/elementwise/dropout.h"
+#include "tokamak/ops/elementwise/swiglu.h"
+#include "tokamak/ops/layout/reshape.h"
+#include "tokamak/ops/matmul/linear.h"
+#include "tokamak/ops/norm/layer_norm.h"
+#include "tokamak/ops/norm/rms_norm.h"
+#include "tokamak/ops/vocab/embedding.h"
 
 namespace tokamak {
 namespace {

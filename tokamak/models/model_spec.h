@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "tokamak/ops/gelu.h"
-#include "tokamak/ops/rope.h"
+#include "tokamak/ops/attention/rope.h"
+#include "tokamak/ops/elementwise/gelu.h"
 
 namespace tokamak {
 

@@ -1,6 +1,6 @@
 #include "tokamak/models/parameters.h"
 
-#include "tokamak/ops/cast.h"
+#include "tokamak/ops/elementwise/cast.h"
 
 namespace tokamak {
 

@@ -70,7 +70,7 @@ TEST_P(Ops, gradient_rule_equals_central_differences) {
   std::vector<int> checked = c().gradient_of;
   if (checked.empty()) {
     for (int i = 0; i < static_cast<int>(in.size()); ++i) {
-      if (in[static_cast<size_t>(i)].dtype == DType::kF64) checked.push_back(i);
+      if (in[i].dtype == DType::kF64) checked.push_back(i);
     }
   }
   for (const int input : checked) {

@@ -11,11 +11,11 @@
 #include "tokamak/core/random.h"
 #include "tokamak/cpu/backend.h"
 #include "tokamak/exec/executor.h"
-#include "tokamak/graph/compile.h"
 #include "tokamak/graph/differentiate.h"
-#include "tokamak/ops/accumulate.h"
-#include "tokamak/ops/add.h"
+#include "tokamak/ops/elementwise/add.h"
+#include "tokamak/ops/optimizer/accumulate.h"
 #include "tokamak/ops/table.h"
+#include "tokamak/plan/compile.h"
 
 namespace tokamak {
 
@@ -232,12 +232,10 @@ std::vector<Numbers> run_op(const OpCase& c, const Types& in, const std::vector<
       options.accumulate ? c.rules->accumulates(c.op.get()) : std::vector<int>{};
   const Types out_types = c.rules->infer(c.op.get(), in);
   into.reserve(can.size());
-  for (const int k : can)
-    into.push_back(bench.leaf(fmt::format("acc{}", k), out_types[static_cast<size_t>(k)]));
+  for (const int k : can) into.push_back(bench.leaf(fmt::format("acc{}", k), out_types[k]));
   const std::vector<Value> out = bench.add_op();
   for (size_t k = 0; k < can.size(); ++k) {
-    bench.graph().accumulate(out[static_cast<size_t>(can[k])], into[k],
-                             AccumulateMode::kFirstMicrobatch);
+    bench.graph().accumulate(out[can[k]], into[k], AccumulateMode::kFirstMicrobatch);
   }
   for (const Value v : out) bench.result(v);
   if (options.device_graphs) bench.pad();

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tokamak/comm/thread_world.h"
-#include "tokamak/ops/attention.h"
+#include "tokamak/ops/attention/attention.h"
 #include "tokamak/ops/op_runner.h"
 
 namespace tokamak::testing {
@@ -22,8 +22,8 @@ Numbers take(const Numbers& x, const Dims& dims, int dim, const Parts& parts) {
   int64_t outer = 1;
   int64_t inner = 1;
   for (int d = 0; d < static_cast<int>(dims.size()); ++d)
-    (d < dim ? outer : inner) *= d == dim ? 1 : dims[static_cast<size_t>(d)];
-  const int64_t extent = dims[static_cast<size_t>(dim)];
+    (d < dim ? outer : inner) *= d == dim ? 1 : dims[d];
+  const int64_t extent = dims[dim];
   Numbers mine;
   for (int64_t o = 0; o < outer; ++o) {
     for (const Range& r : parts) {
@@ -46,7 +46,7 @@ Cut contiguous(const std::vector<int64_t>& sizes) {
 
 std::vector<Cut> cuts_of(int64_t units, int ranks) {
   std::vector<Cut> cuts;
-  std::vector<int64_t> sizes(static_cast<size_t>(ranks), units / ranks);
+  std::vector<int64_t> sizes(ranks, units / ranks);
   if (units % ranks == 0) cuts.push_back(contiguous(sizes));
   std::fill(sizes.begin(), sizes.end(), 1);
   sizes[0] = units - ranks + 1;
@@ -74,7 +74,7 @@ bool is_zigzag(const OpCase& c) {
 std::vector<Cut> context_cuts(const OpCase& c, int64_t units, int ranks) {
   if (units % (2 * ranks) != 0) return {};
   if (is_zigzag(c)) return {zigzag(units, ranks)};
-  return {contiguous(std::vector<int64_t>(static_cast<size_t>(ranks), units / ranks))};
+  return {contiguous(std::vector<int64_t>(ranks, units / ranks))};
 }
 
 // Operands of one strategy cut in the same places, scaled to each one's extent.
@@ -83,7 +83,7 @@ class Sharding {
   Sharding(const Strategy& strategy, const Types& in, const Types& out)
       : strategy_(strategy), in_(in), out_(out) {
     visit([&](Shard s, const TensorType& type) {
-      const int64_t extent = type.dims[static_cast<size_t>(s.dim)];
+      const int64_t extent = type.dims[s.dim];
       units_ = units_ == 0 ? extent : std::gcd(units_, extent);
     });
   }
@@ -92,7 +92,7 @@ class Sharding {
   int64_t units() const { return units_; }
 
   Parts parts(Shard s, const TensorType& type, const Parts& of_units) const {
-    const int64_t scale = type.dims[static_cast<size_t>(s.dim)] / units_;
+    const int64_t scale = type.dims[s.dim] / units_;
     Parts parts = of_units;
     for (Range& r : parts) r = {.begin = r.begin * scale, .end = r.end * scale};
     return parts;
@@ -133,7 +133,7 @@ class Sharding {
         ranges.push_back({.begin = begin, .end = begin + size});
         begin += size;
       }
-      mine.push_back(ranges.empty() ? Range{} : ranges[static_cast<size_t>(rank)]);
+      mine.push_back(ranges.empty() ? Range{} : ranges[rank]);
       all.push_back(std::move(ranges));
     }
   }
@@ -176,7 +176,7 @@ class Placements : public ::testing::TestWithParam<OpCase> {
       const RunOptions options{.reference_only = how.reference_only,
                                .threads = groups.empty() ? 0 : 1,
                                .groups = groups};
-      results[static_cast<size_t>(rank)] = run_op(local, types, mine, options);
+      results[rank] = run_op(local, types, mine, options);
     };
     const int size = static_cast<int>(cut.size());
     if (!communicates(sharding, cut)) {
@@ -241,9 +241,9 @@ class Placements : public ::testing::TestWithParam<OpCase> {
         const double share = rank < last ? 0.25 : 1.0 - 0.25 * last;
         for (double& x : mine[i]) x *= share;
       } else if (s.in[i].is_cut()) {
-        const Parts parts = sharding.parts(s.in[i], in_[i], cut[static_cast<size_t>(rank)]);
+        const Parts parts = sharding.parts(s.in[i], in_[i], cut[rank]);
         mine[i] = take(values_[i], in_[i].dims, s.in[i].dim, parts);
-        int64_t& extent = types[i].dims[static_cast<size_t>(s.in[i].dim)];
+        int64_t& extent = types[i].dims[s.in[i].dim];
         extent = 0;
         for (const Range& r : parts) extent += r.size();
       }

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 
+#include "tokamak/core/enum_array.h"
 #include "tokamak/core/error.h"
 
 namespace tokamak {
@@ -26,8 +27,8 @@ bool cuts_input(PlacementAxis axis, LogicalAxis what) {
 }
 
 std::string_view name_of(PlacementAxis axis) {
-  constexpr std::array<std::string_view, kNumPlacementAxes> kNames{"dp", "cp", "tp"};
-  return kNames[static_cast<size_t>(axis)];
+  constexpr EnumArray<PlacementAxis, std::string_view, kNumPlacementAxes> kNames{"dp", "cp", "tp"};
+  return kNames[axis];
 }
 
 class Decider {
@@ -66,7 +67,7 @@ class Decider {
            (sequence_parallel_ && axis == PlacementAxis::kTp && what == LogicalAxis::kSequence);
   }
 
-  const LogicalAxis& axis_of(Value v, int dim) { return known(v).axes[static_cast<size_t>(dim)]; }
+  const LogicalAxis& axis_of(Value v, int dim) { return known(v).axes[dim]; }
 
   std::shared_ptr<const Ranges> ranges_for(LogicalAxis what, int64_t extent, int n,
                                            std::string_view name) {
@@ -101,7 +102,7 @@ class Decider {
         break;
       }
     }
-    nodes_[static_cast<size_t>(i)].out = {k.now};
+    nodes_[i].out = {k.now};
     known_[{i, 0}] = std::move(k);
   }
 
@@ -116,7 +117,7 @@ class Decider {
     for (const Strategy& s : strategies) {
       for (size_t k = 0; k < s.out.size(); ++k) {
         if (!s.out[k].is_cut()) continue;
-        LogicalAxis& target = axes[k][static_cast<size_t>(s.out[k].dim)];
+        LogicalAxis& target = axes[k][s.out[k].dim];
         for (size_t i = 0; i < n.in.size() && target == LogicalAxis::kNone; ++i) {
           if (s.in[i].is_cut()) target = axis_of(n.in[i], s.in[i].dim);
         }
@@ -139,12 +140,10 @@ class Decider {
       if (s.in[i].is_cut() && !cuts_activation(axis, axis_of(n.in[i], s.in[i].dim))) return false;
     }
     for (size_t k = 0; k < s.out.size(); ++k) {
-      if (s.out[k].is_cut() &&
-          !cuts_activation(axis, out_axes[k][static_cast<size_t>(s.out[k].dim)]))
-        return false;
+      if (s.out[k].is_cut() && !cuts_activation(axis, out_axes[k][s.out[k].dim])) return false;
       const auto root = destination(n, static_cast<int>(k));
       if (!root) continue;
-      const Shard kept = known(*root).now[static_cast<size_t>(axis)].shard;
+      const Shard kept = known(*root).now[axis].shard;
       const bool fits = kept.is_cut() ? s.out[k] == kept : !s.out[k].is_cut();
       if (!fits) return false;
     }
@@ -191,7 +190,7 @@ class Decider {
     for (size_t i = 0; i < n.in.size(); ++i) {
       const AxisPlacement& p = known(n.in[i]).now[a];
       if (!s.in[i].is_cut() || p.shard != s.in[i]) continue;
-      const int64_t own = g_.type(n.in[i]).dims[static_cast<size_t>(s.in[i].dim)];
+      const int64_t own = g_.type(n.in[i]).dims[s.in[i].dim];
       if (own == extent) return p.ranges;
       if (scaled != nullptr) continue;
       Ranges ranges = *p.ranges;
@@ -213,7 +212,7 @@ class Decider {
     for (const Value v : n.in) types.push_back(g_.type(v));
     const std::vector<Strategy> strategies = n.rules->place(n.op.get(), types);
     const std::vector<Axes> out_axes = output_axes(n, strategies);
-    NodePlacement& p = nodes_[static_cast<size_t>(i)];
+    NodePlacement& p = nodes_[i];
     p.in.resize(n.in.size());
     p.out.resize(n.out.size());
     for (size_t a = 0; a < kNumPlacementAxes; ++a) {
@@ -224,8 +223,7 @@ class Decider {
       for (size_t k = 0; k < n.out.size(); ++k) {
         p.out[k][a].shard = s.out[k];
         if (s.out[k].is_cut()) {
-          p.out[k][a].ranges =
-              shared_ranges(n, s, a, n.out[k].dims[static_cast<size_t>(s.out[k].dim)], k);
+          p.out[k][a].ranges = shared_ranges(n, s, a, n.out[k].dims[s.out[k].dim], k);
         }
       }
     }
@@ -244,7 +242,7 @@ class Decider {
     }
     AxisPlacement want{.shard = s.in[k]};
     if (want.shard.is_cut()) {
-      const int64_t extent = g_.type(n.in[k]).dims[static_cast<size_t>(want.shard.dim)];
+      const int64_t extent = g_.type(n.in[k]).dims[want.shard.dim];
       want.ranges = shared_ranges(n, s, a, extent, 0);
     }
     if (v.now[a].shard == kPartialSum) {
@@ -263,7 +261,7 @@ class Decider {
   const Graph& g_;
   const ModelAxes& model_;
   bool sequence_parallel_;
-  std::array<int, kNumPlacementAxes> sizes_{};
+  EnumArray<PlacementAxis, int, kNumPlacementAxes> sizes_{};
   std::vector<NodePlacement> nodes_;
   std::map<Value, Known> known_;
 };

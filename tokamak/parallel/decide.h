@@ -4,6 +4,7 @@
 #include <array>
 #include <vector>
 
+#include "tokamak/core/enum_array.h"
 #include "tokamak/graph/graph.h"
 #include "tokamak/graph/mesh.h"
 #include "tokamak/parallel/partition.h"
@@ -17,7 +18,7 @@ inline constexpr size_t kNumPlacementAxes = 3;
 /// What the mesh axes of one placement axis are.
 AxisSet mesh_axes(PlacementAxis axis);
 
-using Placement = std::array<AxisPlacement, kNumPlacementAxes>;
+using Placement = EnumArray<PlacementAxis, AxisPlacement, kNumPlacementAxes>;
 
 /// Extents that cannot be read off shapes.
 struct ModelAxes {
@@ -26,8 +27,8 @@ struct ModelAxes {
 };
 
 struct NodePlacement {
-  std::array<Strategy, kNumPlacementAxes> strategy;  ///< empty on axes of size 1
-  std::vector<Placement> in;                         ///< as the strategies want them
+  EnumArray<PlacementAxis, Strategy, kNumPlacementAxes> strategy;  ///< empty on axes of size 1
+  std::vector<Placement> in;                                       ///< as the strategies want them
   std::vector<Placement> out;
 };
 

@@ -4,14 +4,14 @@
 #include <set>
 
 #include "tokamak/core/error.h"
-#include "tokamak/ops/accumulate.h"
-#include "tokamak/ops/attention.h"
-#include "tokamak/ops/collective.h"
-#include "tokamak/ops/lm_head_loss.h"
-#include "tokamak/parallel/async_products.h"
-#include "tokamak/parallel/buckets.h"
+#include "tokamak/ops/attention/attention.h"
+#include "tokamak/ops/comm/collective.h"
+#include "tokamak/ops/optimizer/accumulate.h"
+#include "tokamak/ops/vocab/lm_head_loss.h"
+#include "tokamak/parallel/buckets/buckets.h"
 #include "tokamak/parallel/local_values.h"
-#include "tokamak/parallel/merge_products.h"
+#include "tokamak/parallel/matmuls/async_products.h"
+#include "tokamak/parallel/matmuls/merge_products.h"
 #include "tokamak/parallel/stages.h"
 
 namespace tokamak {
@@ -54,7 +54,7 @@ class Localizer {
   std::vector<std::pair<StateId, std::string>> partial_results;
 
  private:
-  const NodePlacement& placement_of(int32_t i) const { return placements_[static_cast<size_t>(i)]; }
+  const NodePlacement& placement_of(int32_t i) const { return placements_[i]; }
 
   StateId state_of_weight(Value v) const {
     const Node& n = global_.producer(v);
@@ -163,8 +163,8 @@ class Localizer {
       root = global_.producer(root).accumulation(root.out)->into;
     const StateId state = global_.producer(root).state;
     const StateDecl& decl = global_.states()[state];
-    const Value mine = out[static_cast<size_t>(a.out)];
-    const Placement& placement = p.out[static_cast<size_t>(a.out)];
+    const Value mine = out[a.out];
+    const Placement& placement = p.out[a.out];
     if (decl.kind == StateKind::kGradient) {
       const Buckets::Destination to = buckets_.destination(g_, state, stage);
       g_.mutable_node(mine.node).accumulations.push_back(

@@ -8,9 +8,9 @@
 
 #include "tokamak/graph/graph.h"
 #include "tokamak/graph/mesh.h"
-#include "tokamak/graph/schedule.h"
 #include "tokamak/parallel/decide.h"
 #include "tokamak/parallel/tensor_piece.h"
+#include "tokamak/pipeline/schedule.h"
 
 namespace tokamak {
 

@@ -54,9 +54,7 @@ Value LocalValues::get(Value v, const Placement& want, int stage) {
   std::vector<LocalValue>& have = values_[v];
   const bool is_leaf = global_.producer(v).is_leaf();
   if (is_leaf && have.empty()) {
-    have.push_back({.placement = placements_[static_cast<size_t>(v.node)].out[0],
-                    .stage = -1,
-                    .value = leaf(v)});
+    have.push_back({.placement = placements_[v.node].out[0], .stage = -1, .value = leaf(v)});
   }
   TOK_CHECK(!have.empty(), "{} is used before it is made", global_.producer(v).rules->name);
   const LocalValue* from = nullptr;
@@ -107,7 +105,7 @@ void LocalValues::gather_again(Value v, const LocalValue& from, const Placement&
 
 Range LocalValues::range_of(const AxisPlacement& p, PlacementAxis axis) const {
   if (!p.shard.is_cut()) return {};
-  return (*p.ranges)[static_cast<size_t>(context_.index_in(mesh_axes(axis)))];
+  return (*p.ranges)[context_.index_in(mesh_axes(axis))];
 }
 
 TensorType LocalValues::local_type(const TensorType& whole, const Placement& p) const {
@@ -127,7 +125,7 @@ TensorType LocalValues::local_type(const TensorType& whole, const Placement& p) 
 
 Value LocalValues::leaf(Value v) {
   StateDecl mine = global_.states()[global_.producer(v).state];
-  mine.type = local_type(mine.type, placements_[static_cast<size_t>(v.node)].out[0]);
+  mine.type = local_type(mine.type, placements_[v.node].out[0]);
   return g_.read(g_.states().declare_once(mine));
 }
 

@@ -39,7 +39,7 @@ HeadRanges split_heads(int64_t num_heads, int64_t num_kv_heads, int n) {
   const auto num = static_cast<int>(num_kv_heads);
   const Ranges ranks = split_evenly(n, num, 1);
   for (int64_t kv = 0; kv < num_kv_heads; ++kv) {
-    const int sharers = static_cast<int>(ranks[static_cast<size_t>(kv)].size());
+    const int sharers = static_cast<int>(ranks[kv].size());
     for (const Range& q : split_evenly(group, sharers, 1)) {
       split.kv_heads.push_back({.begin = kv, .end = kv + 1});
       split.heads.push_back({.begin = kv * group + q.begin, .end = kv * group + q.end});
@@ -51,7 +51,7 @@ HeadRanges split_heads(int64_t num_heads, int64_t num_kv_heads, int n) {
 std::vector<int> replicas_of(const Ranges& ranges, int at) {
   std::vector<int> same;
   for (size_t r = 0; r < ranges.size(); ++r) {
-    if (ranges[r] == ranges[static_cast<size_t>(at)]) same.push_back(static_cast<int>(r));
+    if (ranges[r] == ranges[at]) same.push_back(static_cast<int>(r));
   }
   return same;
 }

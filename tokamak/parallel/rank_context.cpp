@@ -12,7 +12,7 @@ std::vector<int> ranks_along(const RankContext& context, MeshAxis axis,
   std::vector<int> members;
   MeshCoordinates member = context.at;
   for (const int c : coordinates) {
-    member[static_cast<size_t>(axis)] = c;
+    member[axis] = c;
     members.push_back(context.options->mesh.rank_of(member));
   }
   return members;
@@ -55,7 +55,7 @@ CommGroup RankContext::message_group(int from, int to) const {
 
 int RankContext::stage_of(int32_t module) const {
   const auto& stages = options->stage_of_module;
-  return stages.empty() ? 0 : stages[static_cast<size_t>(module)];
+  return stages.empty() ? 0 : stages[module];
 }
 
 Label RankContext::label_of(const Node& node) const {
@@ -66,7 +66,7 @@ Label RankContext::label_of(const Node& node) const {
 
 int RankContext::pp_of(int stage) const {
   const auto& ranks = options->pipeline.rank_of_stage;
-  return ranks.empty() ? 0 : ranks[static_cast<size_t>(stage)];
+  return ranks.empty() ? 0 : ranks[stage];
 }
 
 }  // namespace tokamak

@@ -15,7 +15,7 @@ struct RankContext {
 
   int degree(AxisSet axes) const { return options->mesh.degree(axes); }
 
-  int coordinate(MeshAxis axis) const { return at[static_cast<size_t>(axis)]; }
+  int coordinate(MeshAxis axis) const { return at[axis]; }
 
   /// This rank's place among those that differ from it in `axes` only.
   int index_in(AxisSet axes) const;

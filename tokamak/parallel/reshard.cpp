@@ -3,11 +3,11 @@
 #include <algorithm>
 
 #include "tokamak/core/error.h"
-#include "tokamak/ops/collective.h"
-#include "tokamak/ops/collective_dim.h"
-#include "tokamak/ops/pack.h"
-#include "tokamak/ops/reshape.h"
-#include "tokamak/ops/slice_rows.h"
+#include "tokamak/ops/comm/collective.h"
+#include "tokamak/ops/comm/collective_dim.h"
+#include "tokamak/ops/layout/pack.h"
+#include "tokamak/ops/layout/reshape.h"
+#include "tokamak/ops/layout/slice_rows.h"
 
 namespace tokamak {
 namespace {
@@ -34,17 +34,17 @@ bool is_even(const Dims& sizes) {
 
 Value reduce_scatter(Graph& g, Value x, int dim, const Dims& sizes, const CommGroup& group) {
   TensorType type = g.type(x);
-  if (is_even(sizes) && sizes[0] * group.size == type.dims[static_cast<size_t>(dim)])
+  if (is_even(sizes) && sizes[0] * group.size == type.dims[dim])
     return sum_scatter_dim(g, x, dim, group);
   const Value rows = g.apply(Split{.dim = dim, .sizes = sizes}, {x});
   const Value mine = g.apply(ReduceScatter{.group = group}, {rows});
-  type.dims[static_cast<size_t>(dim)] = sizes[static_cast<size_t>(group.rank)];
+  type.dims[dim] = sizes[group.rank];
   return shaped(g, mine, type.dims);
 }
 
 Value gather(Graph& g, Value x, const AxisPlacement& from, int64_t whole_extent,
              const CommGroup& group) {
-  const Range mine = (*from.ranges)[static_cast<size_t>(group.rank)];
+  const Range mine = (*from.ranges)[group.rank];
   TOK_CHECK(is_even(sizes_of(*from.ranges, whole_extent, whole_extent)) &&
                 mine.size() * group.size == whole_extent,
             "an uneven cut of {} is gathered", to_string(g.type(x)));
@@ -55,21 +55,19 @@ Value gather(Graph& g, Value x, const AxisPlacement& from, int64_t whole_extent,
 
 Value reshard(Graph& g, Value x, const CommGroup& group, const AxisPlacement& from,
               const AxisPlacement& to, const TensorType& whole) {
-  const auto extent = [&](Shard s) { return whole.dims[static_cast<size_t>(s.dim)]; };
+  const auto extent = [&](Shard s) { return whole.dims[s.dim]; };
   if (from.shard == kPartialSum && to.shard == kReplicated)
     return g.apply(AllReduce{.group = group}, {x});
   if (from.shard == kPartialSum) {
-    const int64_t here = g.type(x).dims[static_cast<size_t>(to.shard.dim)];
+    const int64_t here = g.type(x).dims[to.shard.dim];
     return reduce_scatter(g, x, to.shard.dim, sizes_of(*to.ranges, here, extent(to.shard)), group);
   }
   if (from.shard == kReplicated) {
-    const int64_t here = g.type(x).dims[static_cast<size_t>(to.shard.dim)];
+    const int64_t here = g.type(x).dims[to.shard.dim];
     const Dims sizes = sizes_of(*to.ranges, here, extent(to.shard));
     int64_t begin = 0;
-    for (int r = 0; r < group.rank; ++r) begin += sizes[static_cast<size_t>(r)];
-    return g.apply(SliceDim{.dim = to.shard.dim,
-                            .begin = begin,
-                            .end = begin + sizes[static_cast<size_t>(group.rank)]},
+    for (int r = 0; r < group.rank; ++r) begin += sizes[r];
+    return g.apply(SliceDim{.dim = to.shard.dim, .begin = begin, .end = begin + sizes[group.rank]},
                    {x});
   }
   const Value gathered = gather(g, x, from, extent(from.shard), group);

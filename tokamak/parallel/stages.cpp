@@ -4,7 +4,7 @@
 #include <set>
 
 #include "tokamak/core/error.h"
-#include "tokamak/ops/collective.h"
+#include "tokamak/ops/comm/collective.h"
 
 namespace tokamak {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "tokamak/graph/graph.h"
-#include "tokamak/parallel/buckets.h"
+#include "tokamak/parallel/buckets/buckets.h"
 
 namespace tokamak {
 

@@ -206,8 +206,8 @@ TokenizerFiles BpeTrainer::train() const {
   PairCounts::Pair pair{};
   while (static_cast<int64_t>(learned.tokens.size()) < options_.vocab_size &&
          counts.pop(kMinCount, pair)) {
-    const std::string& left = learned.tokens[static_cast<size_t>(pair.left)];
-    const std::string& right = learned.tokens[static_cast<size_t>(pair.right)];
+    const std::string& left = learned.tokens[pair.left];
+    const std::string& right = learned.tokens[pair.right];
     learned.merges.emplace_back(left, right);
     const auto [it, is_new] =
         id_of.emplace(left + right, static_cast<int32_t>(learned.tokens.size()));

@@ -9,12 +9,12 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/random.h"
 #include "tokamak/exec/executor.h"
-#include "tokamak/graph/compile.h"
-#include "tokamak/ops/accumulate.h"
-#include "tokamak/ops/linear.h"
-#include "tokamak/ops/reshape.h"
-#include "tokamak/ops/slice_rows.h"
-#include "tokamak/train/snapshot.h"
+#include "tokamak/ops/layout/reshape.h"
+#include "tokamak/ops/layout/slice_rows.h"
+#include "tokamak/ops/matmul/linear.h"
+#include "tokamak/ops/optimizer/accumulate.h"
+#include "tokamak/plan/compile.h"
+#include "tokamak/train/state/snapshot.h"
 
 namespace tokamak {
 namespace {
@@ -32,7 +32,7 @@ struct AppendStep {
 
 // Compute copies of the weights.
 bool makes_copies(const Plan& plan, const ScheduleItem& item) {
-  return plan.segments[static_cast<size_t>(item.segment)].runs == Segment::Runs::kOnceBefore;
+  return plan.segments[item.segment].runs == Segment::Runs::kOnceBefore;
 }
 
 }  // namespace
@@ -110,20 +110,19 @@ int32_t sample(std::span<const float> logits, const SamplingOptions& options, in
   std::vector<int32_t> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0);
   const auto more_likely = [&](int32_t a, int32_t b) {
-    const float x = logits[static_cast<size_t>(a)];
-    const float y = logits[static_cast<size_t>(b)];
+    const float x = logits[a];
+    const float y = logits[b];
     return x > y || (x == y && a < b);
   };
   if (options.top_k > 0 && options.top_k < static_cast<int64_t>(ids.size())) {
     std::nth_element(ids.begin(), ids.begin() + options.top_k - 1, ids.end(), more_likely);
-    ids.resize(static_cast<size_t>(options.top_k));
+    ids.resize(options.top_k);
     std::sort(ids.begin(), ids.end(), more_likely);
   }
   std::vector<double> weights(ids.size());
   for (size_t i = 0; i < ids.size(); ++i) {
-    weights[i] = std::exp(
-        (static_cast<double>(logits[static_cast<size_t>(ids[i])]) - static_cast<double>(*best)) /
-        options.temperature);
+    weights[i] = std::exp((static_cast<double>(logits[ids[i]]) - static_cast<double>(*best)) /
+                          options.temperature);
   }
   const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
   double left = total * to_uniform(random_u32(options.seed, stream_of("sampling"),

@@ -8,7 +8,7 @@ namespace tokamak {
 namespace {
 
 int at(const MeshCoordinates& coordinates, MeshAxis axis) {
-  return coordinates[static_cast<size_t>(axis)];
+  return coordinates[axis];
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tokamak/checkpoint/test_tensors.h"
-#include "tokamak/train/mesh_options.h"
+#include "tokamak/run/mesh_options.h"
 
 namespace tokamak {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tokamak/train/memory_use.h"
+#include "tokamak/train/report/memory_use.h"
 #include "tokamak/train/stop_signal.h"
 
 namespace tokamak {

@@ -11,9 +11,9 @@
 #include "tokamak/checkpoint/test_tensors.h"
 #include "tokamak/comm/thread_world.h"
 #include "tokamak/cpu/backend.h"
-#include "tokamak/train/checkpoint_saver.h"
-#include "tokamak/train/resume_point.h"
-#include "tokamak/train/run_log.h"
+#include "tokamak/train/report/run_log.h"
+#include "tokamak/train/state/checkpoint_saver.h"
+#include "tokamak/train/state/resume_point.h"
 #include "tokamak/train/step_inputs.h"
 #include "tokamak/train/together.h"
 #include "tokamak/train/validator.h"
@@ -43,7 +43,7 @@ class RowRank {
                          .state = id});
     }
     layout_ = lay_out(states_);
-    plan_.arena_bytes[static_cast<size_t>(ArenaKind::kState)] = layout_.bytes;
+    plan_.arena_bytes[ArenaKind::kState] = layout_.bytes;
     const Plan* plans[] = {&plan_};
     memory_ = std::make_unique<Memory>(*backend_, plans);
   }
@@ -204,7 +204,7 @@ TEST(StepInputs, LeaveOutWhatARankDoesNotHold) {
                         .scalars = declare("scalars", DType::kF64, {3}, false)};
   const StateLayout layout = lay_out(states);
   Plan plan;
-  plan.arena_bytes[static_cast<size_t>(ArenaKind::kState)] = layout.bytes;
+  plan.arena_bytes[ArenaKind::kState] = layout.bytes;
   const Plan* plans[] = {&plan};
   const Memory memory(*backend, plans);
   const StateAccess access(memory, states, layout);

@@ -27,7 +27,7 @@ void StepInputs::write_batch(const Batch& batch, int64_t first_row) const {
   write(state_.labels, local.labels);
   write(state_.positions, local.positions);
   if (!has(state_.rows)) return;
-  std::vector<int64_t> rows(static_cast<size_t>(batch.rows));
+  std::vector<int64_t> rows(batch.rows);
   std::iota(rows.begin(), rows.end(), first_row);
   access_.write(state_.rows, std::span<const int64_t>(rows));
 }

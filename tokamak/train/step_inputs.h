@@ -5,8 +5,8 @@
 
 #include "tokamak/data/loader.h"
 #include "tokamak/exec/executor.h"
+#include "tokamak/run/training_graph.h"
 #include "tokamak/train/mesh_batch.h"
-#include "tokamak/train/training_graph.h"
 
 namespace tokamak {
 

@@ -15,9 +15,9 @@
 #include "tokamak/exec/communicators.h"
 #include "tokamak/exec/gathered_memory.h"
 #include "tokamak/exec/result_ring.h"
-#include "tokamak/train/initialize.h"
-#include "tokamak/train/op_table.h"
-#include "tokamak/train/profile_trace.h"
+#include "tokamak/run/op_table.h"
+#include "tokamak/run/profile_trace.h"
+#include "tokamak/train/state/initialize.h"
 #include "tokamak/train/stop_signal.h"
 #include "tokamak/train/together.h"
 
@@ -291,10 +291,10 @@ class Trainer {
     const int64_t first_row = state_.step * o_.data.global_batch_size + o_.data.first_row;
     int64_t loaded = -1;
     for (const ScheduleItem& item : run_.plan().schedule(static_cast<int>(batches.size()))) {
-      const auto& segment = run_.plan().segments[static_cast<size_t>(item.segment)];
+      const auto& segment = run_.plan().segments[item.segment];
       if (segment.runs == Segment::Runs::kPerMicrobatch && item.microbatch != loaded) {
         loaded = item.microbatch;
-        const Batch& batch = batches[static_cast<size_t>(loaded)];
+        const Batch& batch = batches[loaded];
         inputs_.write_batch(batch, first_row + loaded * batch.rows);
       }
       executor_.run(item);

@@ -11,11 +11,11 @@
 #include "tokamak/comm/agreement.h"
 #include "tokamak/comm/communicator.h"
 #include "tokamak/data/loader.h"
-#include "tokamak/train/device_peak.h"
+#include "tokamak/run/device_peak.h"
+#include "tokamak/run/planned_run.h"
 #include "tokamak/train/lr_schedule.h"
-#include "tokamak/train/planned_run.h"
-#include "tokamak/train/run_checkpoints.h"
-#include "tokamak/train/run_log.h"
+#include "tokamak/train/report/run_log.h"
+#include "tokamak/train/state/run_checkpoints.h"
 #include "tokamak/train/validator.h"
 
 namespace tokamak {

@@ -12,7 +12,7 @@ int64_t sum_over_rows(World& world, const Mesh& mesh, int64_t mine) {
   const auto counts = world.all_gather_text(fmt::format("{}", mine));
   int64_t sum = 0;
   for (int rank = 0; rank < world.size(); ++rank) {
-    if (counts_rows(mesh, rank)) sum += std::stoll(counts[static_cast<size_t>(rank)]);
+    if (counts_rows(mesh, rank)) sum += std::stoll(counts[rank]);
   }
   return sum;
 }

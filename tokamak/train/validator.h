@@ -7,8 +7,8 @@
 #include "tokamak/comm/communicator.h"
 #include "tokamak/data/loader.h"
 #include "tokamak/exec/executor.h"
-#include "tokamak/train/planned_run.h"
-#include "tokamak/train/run_log.h"
+#include "tokamak/run/planned_run.h"
+#include "tokamak/train/report/run_log.h"
 #include "tokamak/train/step_inputs.h"
 
 namespace tokamak {

@@ -1,0 +1,83 @@
+// Published configurations through `train --dry-run`: a memory table, or the key that is not ours.
+#include <chrono>
+
+#include <gtest/gtest.h>
+
+#include "tokamak/core/file.h"
+
+#include "tests/fixtures/training_run.h"
+
+namespace tokamak {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kEvery = 20;
+
+ProgramResult dry_run(const fs::path& file) {
+  const ScratchFolder elsewhere;
+  auto result = run_program({TOK_PROGRAM, "train", file.string(), "--dry-run"}, elsewhere.path());
+  EXPECT_TRUE(list_folder(elsewhere.path()).empty()) << file << " left files behind";
+  return result;
+}
+
+// Whether a line speaks of this file's line, or of a model that is not ours.
+bool names_a_key(const std::string& err, const std::string& file) {
+  return err.find(file + ":") != std::string::npos || err.find(" model.") != std::string::npos;
+}
+
+TEST(DryRun, ASampleOfPublishedFiles) {
+  const fs::path folder = fs::path(TOK_SOURCE_DIR) / "../shared/configs";
+  if (!path_exists(folder)) GTEST_SKIP() << folder << " is not there";
+  std::vector<fs::path> files;
+  for (const char* part : {"frontier", "torchtitan"}) {
+    for (const fs::path& path : list_folder(folder / part)) {
+      if (path.extension() == ".toml") files.push_back(path);
+    }
+  }
+  size_t planned = 0;
+  for (size_t i = 0; i < files.size(); i += kEvery) {
+    const auto result = dry_run(files[i]);
+    if (result.exit_code == 0) {
+      EXPECT_NE(result.out.find("peak (planned = allocated)"), std::string::npos) << files[i];
+      ++planned;
+    } else {
+      EXPECT_EQ(result.exit_code, 2) << files[i] << result.err;
+      EXPECT_TRUE(names_a_key(result.err, files[i].string())) << files[i] << result.err;
+    }
+  }
+  EXPECT_GT(planned, files.size() / kEvery / 2);
+}
+
+TEST(DryRun, PlansForAGpuAlsoWhereThereIsNone) {
+  std::vector<std::string> words = {TOK_PROGRAM,         "train",
+                                    "--dry-run",         "--job.device=cuda",
+                                    "--model.flavor=8B", "--training.seq_len=8192"};
+  const auto result = run_program(words);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("planned for sm_"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("peak (planned = allocated)"), std::string::npos) << result.out;
+
+  words[3] = "--job.device=cpu";
+  const auto on_cpu = run_program(words);
+  EXPECT_EQ(on_cpu.exit_code, 0) << on_cpu.err;
+  EXPECT_EQ(on_cpu.out.find("planned for"), std::string::npos) << on_cpu.out;
+}
+
+TEST(DryRun, LargeModelsArePlannedAtOnce) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto result = run_program({TOK_PROGRAM, "train", "--dry-run", "--model.flavor=405B",
+                                   "--training.seq_len=8192", "--activation_checkpoint.mode=full"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("405853388800 parameters"), std::string::npos) << result.out;
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+}
+
+TEST(DryRun, TheDemoNeedsNothing) {
+  const auto result = dry_run(fs::path(TOK_SOURCE_DIR) / "configs/demo.toml");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out.find("needs:"), std::string::npos) << result.out;
+}
+
+}  // namespace
+}  // namespace tokamak

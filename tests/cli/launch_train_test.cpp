@@ -1,0 +1,105 @@
+// `tokamak launch -- train` with processes as ranks: the same run as one rank, saved, stopped,
+// refused.
+#include <cmath>
+#include <csignal>
+#include <thread>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tokamak/core/file.h"
+
+#include "tests/fixtures/training_run.h"
+
+namespace tokamak {
+namespace {
+
+namespace fs = std::filesystem;
+
+Words launched(int num_ranks, const Words& train) {
+  Words words{TOK_PROGRAM, "launch", "-n", std::to_string(num_ranks), "--"};
+  words.insert(words.end(), train.begin() + 1, train.end());
+  return words;
+}
+
+Words small(const fs::path& dump, const Words& more) {
+  return train_words("llama_tiny", dump,
+                     Words{"--training.seq_len=16", "--training.global_batch_size=8",
+                           "--checkpoint.enable", "--checkpoint.last_save_model_only=false"} +
+                         more);
+}
+
+void expect_same_run(const fs::path& got, const fs::path& want) {
+  const auto a = read_json_lines(got / "metrics.jsonl");
+  const auto b = read_json_lines(want / "metrics.jsonl");
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    for (const char* key : {"loss", "grad_norm"}) {
+      const auto value = b[i][key].get<double>();
+      EXPECT_NEAR(a[i][key].get<double>(), value, 1e-5 * std::abs(value)) << key << " " << i;
+    }
+  }
+}
+
+TEST(LaunchTrain, FourProcessesTrainAndTwoOthersGoOn) {
+  const ScratchFolder scratch;
+  const fs::path one = scratch.path() / "one";
+  const fs::path mesh = scratch.path() / "mesh";
+  ASSERT_EQ(run_program(small(one, {})).exit_code, 0);
+  const auto first = run_program(
+      launched(4, small(mesh, {"--parallelism.tensor_parallel_degree=2", "--training.steps=3",
+                               "--checkpoint.async_mode=async"})));
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  const auto next =
+      run_program(launched(2, small(mesh, {"--parallelism.pipeline_parallel_degree=2"})));
+  ASSERT_EQ(next.exit_code, 0) << next.err;
+  EXPECT_NE(next.out.find("starts at step 4"), std::string::npos) << next.out;
+  expect_same_run(mesh, one);
+  EXPECT_EQ(read_json_lines(mesh / "metrics.jsonl").back()["world_size"], 2);
+}
+
+TEST(LaunchTrain, ASignalSavesAndExits0) {
+  const ScratchFolder scratch;
+  const fs::path& dump = scratch.path();
+  RunningProgram run(launched(2, small(dump, {"--training.steps=1000000"})));
+  for (int i = 0; i < 3000; ++i) {
+    if (path_exists(dump / "metrics.jsonl") && count_lines(read_file(dump / "metrics.jsonl")) >= 3)
+      break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  run.send(SIGTERM);
+  const auto result = run.wait();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("Stopped by signal 15"), std::string::npos) << result.out;
+  const auto steps = count_lines(read_file(dump / "metrics.jsonl"));
+  EXPECT_TRUE(path_exists(dump / fmt::format("checkpoint/step-{}/manifest.json", steps)));
+}
+
+TEST(LaunchTrain, ErrorsAreSaidOnce) {
+  const ScratchFolder scratch;
+  const auto result =
+      run_program(launched(4, small(scratch.path(), {"--parallelism.tensor_parallel_degree=3"})));
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.err.find("parallelism.tensor_parallel_degree 3"), std::string::npos)
+      << result.err;
+  EXPECT_NE(result.err.find("there are 4 ranks"), std::string::npos) << result.err;
+  EXPECT_EQ(count_lines(result.err), 1) << result.err;
+}
+
+TEST(LaunchTrain, ADisagreementNamesKeyAndRanks) {
+  const ScratchFolder scratch;
+  Words words = small(scratch.path(), {});
+  std::string command;
+  for (size_t i = 0; i < words.size(); ++i) command += words[i] + " ";
+  FileWriter(scratch.path() / "rank.sh")
+      .write("#!/bin/sh\nexec " + command + "--optimizer.lr=0.00$((1 + OMPI_COMM_WORLD_RANK))\n");
+  fs::permissions(scratch.path() / "rank.sh", fs::perms::owner_all);
+  const auto result =
+      run_program({TOK_PROGRAM, "launch", "-n", "2", "--", (scratch.path() / "rank.sh").string()});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.err.find("optimizer.lr is"), std::string::npos) << result.err;
+  EXPECT_FALSE(path_exists(scratch.path() / "metrics.jsonl"));
+}
+
+}  // namespace
+}  // namespace tokamak

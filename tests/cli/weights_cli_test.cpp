@@ -1,0 +1,182 @@
+// Weights and tokenizers through the program: convert, generate, tokenizer encode.
+#include <cstring>
+#include <fstream>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tokamak/core/file.h"
+
+#include "tests/fixtures/training_run.h"
+
+namespace tokamak {
+namespace {
+
+namespace fs = std::filesystem;
+
+ProgramResult run_ok(const Words& words, const std::string& in = "") {
+  ProgramResult result = run_program(Words{TOK_PROGRAM} + words, ".", in);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return result;
+}
+
+void expect_refused(const Words& words, const std::string& part) {
+  const auto result = run_program(Words{TOK_PROGRAM} + words);
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(count_lines(result.err), 1) << result.err;
+  EXPECT_NE(result.err.find(part), std::string::npos) << result.err;
+}
+
+class Convert : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Convert, ThereAndBackGivesTheSameFiles) {
+  const ScratchFolder scratch;
+  const fs::path from = oracle_folder(GetParam());
+  const std::string made = (scratch.path() / "ours").string();
+  const fs::path back = scratch.path() / "back";
+  run_ok({"convert", from.string(), made, "--to-format", "checkpoint"});
+  run_ok({"convert", made + "/step-0", back.string()});
+  EXPECT_EQ(read_file(back / "model.safetensors"), read_file(from / "model.safetensors"));
+  for (const char* name : {"config.json", "generation_config.json"}) {
+    EXPECT_EQ(parse_json(read_file(back / name), name), parse_json(read_file(from / name), name));
+  }
+  expect_refused({"convert", made, back.string()}, "step-0");
+}
+
+TEST_P(Convert, BfloatLosesNothingTwice) {
+  const ScratchFolder scratch;
+  const std::string once = (scratch.path() / "once").string();
+  const std::string twice = (scratch.path() / "twice").string();
+  run_ok({"convert", oracle_folder(GetParam()).string(), once, "--dtype", "bfloat16"});
+  run_ok({"convert", once, twice, "--dtype", "float32"});
+  run_ok({"convert", twice, twice + "_again", "--dtype", "bfloat16"});
+  EXPECT_EQ(read_tensors(twice + "_again"), read_tensors(once));
+  for (const auto& [name, bytes] : read_tensors(oracle_folder(GetParam()))) {
+    const auto found = read_tensors(twice);
+    if (found.count(name) == 0) continue;
+    EXPECT_LT(relative_error(to_floats(found.at(name)), to_floats(bytes)), 4e-3) << name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Convert,
+                         ::testing::Values("llama_tiny", "llama_tied", "gpt2_tiny"),
+                         [](const auto& of) { return std::string(of.param); });
+
+// transformers keeps GPT-2's matrices as [in, out], llm.c as [out, in].
+std::string turned(const std::string& bytes, size_t rows) {
+  const std::vector<float> in = to_floats(bytes);
+  const size_t columns = in.size() / rows;
+  std::vector<float> out(in.size());
+  for (size_t r = 0; r < rows; ++r) {
+    for (size_t c = 0; c < columns; ++c) out[c * rows + r] = in[r * columns + c];
+  }
+  return {reinterpret_cast<const char*>(out.data()), bytes.size()};
+}
+
+TEST(ConvertLlmc, TheModelFileOfLlmcBecomesTheSameFolder) {
+  const ScratchFolder scratch;
+  const auto tensors = read_tensors(oracle_folder("gpt2_tiny"));
+  const size_t C = 64;
+  const auto at = [&](const std::string& name) { return tensors.at("transformer." + name); };
+  std::vector<int32_t> header{20240326, 3, 128, 512, 2, 4, static_cast<int32_t>(C), 512};
+  header.resize(256);
+  std::string file(reinterpret_cast<const char*>(header.data()), 1024);
+  file += at("wte.weight") + at("wpe.weight");
+  for (const char* name :
+       {"ln_1.weight", "ln_1.bias", "attn.c_attn.weight", "attn.c_attn.bias", "attn.c_proj.weight",
+        "attn.c_proj.bias", "ln_2.weight", "ln_2.bias", "mlp.c_fc.weight", "mlp.c_fc.bias",
+        "mlp.c_proj.weight", "mlp.c_proj.bias"}) {
+    for (const char* block : {"h.0.", "h.1."}) {
+      const std::string bytes = at(std::string(block) + name);
+      const bool is_matrix = std::string(name).find("c_") != std::string::npos &&
+                             std::string(name).find("weight") != std::string::npos;
+      const size_t rows = std::string(name) == "mlp.c_proj.weight" ? 4 * C : C;
+      file += is_matrix ? turned(bytes, rows) : bytes;
+    }
+  }
+  file += at("ln_f.weight") + at("ln_f.bias");
+  const std::string path = scratch.path() / "gpt2.bin";
+  FileWriter(path).write(file);
+  const std::string out = scratch.path() / "out";
+  run_ok({"convert", path, out});
+  auto got = read_tensors(out);
+  EXPECT_EQ(got.size(), 28U);
+  for (const auto& [name, bytes] : got) EXPECT_TRUE(bytes == tensors.at(name)) << name;
+  const auto text =
+      run_ok({"generate", path, "--tokenizer", "bytes", "-p", "ab", "-n", "4", "-t", "0", "--ids"});
+  EXPECT_EQ(text.out, run_ok({"generate", out, "--tokenizer", "bytes", "-p", "ab", "-n", "4", "-t",
+                              "0", "--ids"})
+                          .out);
+}
+
+TEST(ConvertForeign, PicklesAreRefusedWithTheRemedy) {
+  const ScratchFolder scratch;
+  const std::string out = (scratch.path() / "out").string();
+  const fs::path dcp = scratch.path() / "dcp";
+  const fs::path pth = scratch.path() / "pth";
+  fs::create_directories(dcp);
+  fs::create_directories(pth);
+  FileWriter(dcp / ".metadata").write("x");
+  FileWriter(pth / "consolidated.00.pth").write("PK\x03\x04");
+  expect_refused({"convert", dcp.string(), out}, "convert_to_hf.py");
+  expect_refused({"convert", pth.string(), out}, "save_pretrained");
+  expect_refused({"convert", (pth / "consolidated.00.pth").string(), out}, "save_pretrained");
+  expect_refused({"generate", pth.string(), "-p", "x"}, "save_pretrained");
+}
+
+TEST(Generate, TheSeedDecidesAndTemperature0TakesTheLikeliest) {
+  const Words base{"generate",    oracle_folder("llama_tiny").string(),
+                   "--tokenizer", "bytes",
+                   "-p",          "some text",
+                   "-n",          "12",
+                   "--ids"};
+  const auto ids = [&](const Words& more) { return run_ok(base + more).out; };
+  EXPECT_EQ(ids({"-s", "3"}), ids({"-s", "3"}));
+  EXPECT_NE(ids({"-s", "3"}), ids({"-s", "4"}));
+  EXPECT_EQ(ids({"-t", "0"}), ids({"-k", "1", "-s", "9"}));
+  EXPECT_EQ(count_lines(ids({})), 12);
+}
+
+TEST(Generate, ATrainedRunCanBeAsked) {
+  const ScratchFolder scratch;
+  const auto trained = run_program(
+      train_words("llama_tiny", scratch.path(),
+                  {"--model.flavor=debugmodel", "--training.dataset=self", "--training.seq_len=64",
+                   "--checkpoint.enable", "--training.steps=2"}));
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  const auto text = run_ok(
+      {"generate", (scratch.path() / "checkpoint/step-2").string(), "-p", "# Tokamak", "-n", "5"});
+  EXPECT_EQ(text.out.rfind("# Tokamak", 0), 0U) << text.out;
+}
+
+TEST(Generate, MistakesAreOneLine) {
+  const std::string gpt2 = oracle_folder("gpt2_tiny").string();
+  expect_refused({"generate", "nowhere", "-p", "x"}, "nowhere");
+  expect_refused({"generate", gpt2, "-p", "x"}, "--tokenizer");
+  expect_refused({"generate", gpt2, "--tokenizer", "bytes", "-p", "x", "-n", "200"},
+                 "128 learned positions");
+  expect_refused({"generate", gpt2, "--tokenizer", "bytes", "-p", "x", "-t", "-1"},
+                 "--temperature");
+}
+
+TEST(TokenizerEncode, OracleCases) {
+  const fs::path folder = fs::path(TOK_SOURCE_DIR) / "../shared/oracles/tokenizers";
+  if (!path_exists(folder)) GTEST_SKIP() << folder << " is not there";
+  for (const char* name : {"gpt2_bpe", "llama3_bpe"}) {
+    const std::string cases = read_file(folder / fmt::format("{}.cases.jsonl", name));
+    const auto result = run_ok(
+        {"tokenizer", "encode", (folder / fmt::format("{}.tokenizer.json", name)).string()}, cases);
+    const ScratchFolder scratch;
+    FileWriter(scratch.path() / "got").write(result.out);
+    const auto got = read_json_lines(scratch.path() / "got");
+    const auto want = read_json_lines(folder / fmt::format("{}.cases.jsonl", name));
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_EQ(got[i]["ids"], want[i]["ids"]) << i;
+      EXPECT_EQ(got[i]["decoded"], want[i]["decoded"]) << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tokamak

@@ -1,0 +1,182 @@
+// Many meshes, drawn at random over all axes and options, against one rank.
+//
+// TOK_MESH_SEED draws another list, TOK_MESH_COUNT its length; the name of a case is its whole
+// recipe, and the seed with its number draws it again.
+#include <cmath>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tests/fixtures/draw.h"
+#include "tests/fixtures/mesh_expect.h"
+#include "tests/fixtures/mesh_run.h"
+
+namespace tokamak {
+namespace {
+
+ModelSpec draw_model(Draw& draw) {
+  if (draw.flip()) {
+    return {.family = Family::kLlama,
+            .name = "llama",
+            .flavor = "test",
+            .vocab_size = draw.one_of<int64_t>({61, 64}),
+            .dim = 32,
+            .num_layers = draw.one_of<int64_t>({3, 4}),
+            .num_heads = 6,
+            .num_kv_heads = draw.one_of<int64_t>({1, 2, 3, 6}),
+            .head_dim = 8,
+            .mlp_dim = draw.one_of<int64_t>({44, 48}),
+            .tied = draw.below(4) == 0};
+  }
+  const double dropout = draw.below(3) == 0 ? 0.1 : 0.0;
+  return {.family = Family::kGpt2,
+          .name = "gpt2",
+          .flavor = "test",
+          .vocab_size = 61,
+          .dim = 40,
+          .num_layers = 3,
+          .num_heads = 5,
+          .num_kv_heads = 5,
+          .head_dim = 8,
+          .mlp_dim = 44,
+          .max_seq_len = 32,
+          .tied = draw.below(4) != 0,
+          .embedding_dropout = dropout,
+          .residual_dropout = dropout};
+}
+
+// Deals the prime factors of a world size over axes that can take them.
+Mesh draw_mesh(Draw& draw, const ModelSpec& model) {
+  Mesh mesh;
+  int rest = draw.one_of({2, 2, 3, 4, 4, 6, 8, 8, 12, 16});
+  while (rest > 1) {
+    const int prime = rest % 2 == 0 ? 2 : 3;
+    const auto axis = static_cast<size_t>(draw.below(static_cast<int>(kNumMeshAxes)));
+    const int grown = mesh.degrees[axis] * prime;
+    const bool is_tp = axis == static_cast<size_t>(MeshAxis::kTp);
+    const bool is_pp = axis == static_cast<size_t>(MeshAxis::kPp);
+    if ((is_tp && grown > model.num_heads) || (is_pp && grown > 4)) continue;
+    mesh.degrees[axis] = grown;
+    rest /= prime;
+  }
+  return mesh;
+}
+
+// Any cuts between modules: stages may hold only the embedding, only the norm, only the head.
+void draw_stages(Draw& draw, MeshCase& c) {
+  std::vector<int>& stages = c.distribute.stage_of_module;
+  const int num_stages = c.distribute.pipeline.num_stages();
+  const auto num_modules = static_cast<int>(stages.size());
+  int stage = 0;
+  for (int m = 0; m < num_modules; ++m) {
+    stages[static_cast<size_t>(m)] = stage;
+    const int modules_left = num_modules - m - 1;
+    const int stages_left = num_stages - stage - 1;
+    if (stages_left > 0 && (modules_left == stages_left || draw.below(2) == 0)) ++stage;
+  }
+}
+
+void draw_pipeline(Draw& draw, MeshCase& c) {
+  const int pp = c.distribute.mesh.degree(MeshAxis::kPp);
+  if (pp == 1) return;
+
+  struct Choice {
+    const char* name;
+    int chunks;
+  };
+
+  const auto choice = draw.one_of<Choice>({{"GPipe", 1},
+                                           {"1F1B", 1},
+                                           {"Interleaved1F1B", 2},
+                                           {"LoopedBFS", 2},
+                                           {"InterleavedZeroBubble", 1},
+                                           {"InterleavedZeroBubble", 2},
+                                           {"ZBVZeroBubble", 2},
+                                           {"DualPipeV", 2}});
+  const bool fits = pp * choice.chunks <= c.model.num_layers + 2;
+  set_pipeline(c, fits ? choice.name : "1F1B", fits ? choice.chunks : 1);
+  if (draw.below(3) == 0) draw_stages(draw, c);
+}
+
+RecomputePolicy draw_recompute(Draw& draw) {
+  using Mode = RecomputePolicy::Mode;
+  RecomputePolicy policy{
+      .mode = draw.one_of({Mode::kNone, Mode::kFull, Mode::kSelectiveOps, Mode::kSelectiveLayers}),
+      .every_nth_block = 2};
+  if (policy.mode == Mode::kSelectiveOps) policy.saved_ops = {"attention", "linear"};
+  return policy;
+}
+
+MeshCase draw_case(uint64_t seed, uint64_t index) {
+  Draw draw(seed, index);
+  MeshCase c{.model = draw_model(draw)};
+  DistributeOptions& d = c.distribute;
+  d.mesh = draw_mesh(draw, c.model);
+  c.num_microbatches = draw.one_of<int64_t>({1, 2, 3, 4});
+  if (d.mesh.degree(MeshAxis::kPp) > 1) c.num_microbatches *= 2;
+  c.seq_len = draw.one_of<int64_t>({16, 13});
+  c.global_batch = c.num_microbatches * draw.one_of<int64_t>({1, 2}) *
+                   d.mesh.degree({MeshAxis::kDpReplicate, MeshAxis::kDpShard});
+  c.recompute = draw_recompute(draw);
+  c.compute = draw.below(3) == 0 ? DType::kBF16 : DType::kF32;
+  if (c.compute == DType::kBF16) {
+    // A mean over few tokens is mostly rounding noise, on one rank and on a mesh.
+    c.seq_len *= 2;
+    c.global_batch *= 4;
+  }
+  d.reshard = draw.one_of({Reshard::kDefault, Reshard::kAlways, Reshard::kNever});
+  d.grad_store = draw.one_of({GradStore::kAuto, GradStore::kFull, GradStore::kSharded});
+  d.sharding = draw.one_of({Sharding::kFsdp, Sharding::kFsdp, Sharding::kZero1, Sharding::kZero2});
+  d.loss_parallel = draw.below(3) != 0;
+  d.context =
+      draw.one_of({ContextMethod::kAllGather, ContextMethod::kRing, ContextMethod::kUlysses});
+  const int cp = d.mesh.degree(MeshAxis::kCp);
+  const int tp = d.mesh.degree(MeshAxis::kTp);
+  if (cp > 1 && (c.model.num_kv_heads % (cp * tp) != 0 || c.model.num_heads % (cp * tp) != 0) &&
+      d.context == ContextMethod::kUlysses)
+    d.context = ContextMethod::kRing;
+  draw_pipeline(draw, c);
+  d.async_tp = draw.flip();
+  if (draw.flip()) c.logits_multiple = 32;
+  d.gather_again = draw.flip();
+  c.seed = seed * 1000 + index;
+  return c;
+}
+
+uint64_t list_seed() {
+  return number_from("TOK_MESH_SEED", 1);
+}
+
+class MeshList : public ::testing::TestWithParam<uint64_t> {};
+
+TEST_P(MeshList, equals_one_rank) {
+  const MeshCase c = draw_case(list_seed(), GetParam());
+  SCOPED_TRACE(describe(c));
+  expect_as_one_rank(c);
+}
+
+// Rounding goes both ways: what differs between a mesh and one rank in bf16 has no sign.
+TEST(MeshListBf16, differences_have_no_sign) {
+  double sum = 0.0;
+  double largest = 0.0;
+  int count = 0;
+  for (uint64_t i = 0; count < 24; ++i) {
+    MeshCase c = draw_case(list_seed() + 1000, i);
+    if (c.distribute.mesh.size() > 8) continue;
+    const double difference = bf16_signed_difference(c);
+    sum += difference;
+    largest = std::max(largest, std::abs(difference));
+    ++count;
+  }
+  RecordProperty("mean", fmt::format("{:.3e}", sum / count));
+  RecordProperty("largest", fmt::format("{:.3e}", largest));
+  std::printf("bf16 over %d meshes: mean signed loss difference %.2e, largest %.2e\n", count,
+              sum / count, largest);
+  EXPECT_LT(std::abs(sum / count), largest / 3.0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Drawn, MeshList,
+                         ::testing::Range(uint64_t{0}, number_from("TOK_MESH_COUNT", 64)));
+
+}  // namespace
+}  // namespace tokamak

@@ -1,0 +1,126 @@
+#include "tokamak/checkpoint/formats/weight_names.h"
+
+#include <algorithm>
+#include <array>
+
+#include "tokamak/checkpoint/formats/outside_name.h"
+#include "tokamak/checkpoint/transform.h"
+#include "tokamak/core/error.h"
+
+namespace tokamak {
+namespace {
+
+struct NamePair {
+  std::string_view meta;
+  std::string_view hf;
+};
+
+constexpr std::array kModelNames{
+    NamePair{"tok_embeddings.weight", "model.embed_tokens.weight"},
+    NamePair{"norm.weight", "model.norm.weight"},
+    NamePair{"output.weight", "lm_head.weight"},
+};
+
+constexpr std::array kLayerNames{
+    NamePair{"attention.wq.weight", "self_attn.q_proj.weight"},
+    NamePair{"attention.wk.weight", "self_attn.k_proj.weight"},
+    NamePair{"attention.wv.weight", "self_attn.v_proj.weight"},
+    NamePair{"attention.wo.weight", "self_attn.o_proj.weight"},
+    NamePair{"feed_forward.w1.weight", "mlp.gate_proj.weight"},
+    NamePair{"feed_forward.w2.weight", "mlp.down_proj.weight"},
+    NamePair{"feed_forward.w3.weight", "mlp.up_proj.weight"},
+    NamePair{"attention_norm.weight", "input_layernorm.weight"},
+    NamePair{"ffn_norm.weight", "post_attention_layernorm.weight"},
+};
+
+constexpr std::string_view kMetaLayers = "layers.";
+constexpr std::string_view kHfLayers = "model.layers.";
+
+// Swaps the two spellings of a name: `from` and `to` pick the column, prefixes begin a layer.
+std::optional<std::string> translated(std::string_view name, std::string_view NamePair::*from,
+                                      std::string_view from_layers, std::string_view NamePair::*to,
+                                      std::string_view to_layers) {
+  for (const NamePair& pair : kModelNames) {
+    if (pair.*from == name) return std::string(pair.*to);
+  }
+  if (!name.starts_with(from_layers)) return std::nullopt;
+  const std::string_view rest = name.substr(from_layers.size());
+  const size_t dot = rest.find('.');
+  const std::string_view index = rest.substr(0, dot);
+  const bool is_index = dot != std::string_view::npos && !index.empty() &&
+                        index.find_first_not_of("0123456789") == std::string_view::npos;
+  if (!is_index) return std::nullopt;
+  for (const NamePair& pair : kLayerNames) {
+    if (pair.*from == rest.substr(dot + 1))
+      return fmt::format("{}{}.{}", to_layers, index, pair.*to);
+  }
+  return std::nullopt;
+}
+
+bool is_buffer(std::string_view name) {
+  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
+         name.ends_with("rotary_emb.inv_freq") || name == "rope.freqs" || name == "freqs_cis";
+}
+
+bool is_bare_gpt2(std::string_view name) {
+  return name.starts_with("h.") || name.starts_with("wte.") || name.starts_with("wpe.") ||
+         name.starts_with("ln_f.");
+}
+
+int64_t heads_in(std::string_view hf_name, const HeadCounts& heads) {
+  if (hf_name.ends_with("q_proj.weight")) return heads.num_heads;
+  if (hf_name.ends_with("k_proj.weight")) return heads.num_kv_heads;
+  return 0;
+}
+
+}  // namespace
+
+std::optional<std::string> hf_name_of_meta(std::string_view name) {
+  return translated(name, &NamePair::meta, kMetaLayers, &NamePair::hf, kHfLayers);
+}
+
+std::optional<std::string> meta_name_of_hf(std::string_view name) {
+  return translated(name, &NamePair::hf, kHfLayers, &NamePair::meta, kMetaLayers);
+}
+
+bool has_meta_names(std::span<const TensorSource> tensors) {
+  return std::any_of(tensors.begin(), tensors.end(), [](const TensorSource& tensor) {
+    return hf_name_of_meta(tensor.name).has_value();
+  });
+}
+
+std::vector<TensorSource> to_hf_weights(std::span<const TensorSource> tensors,
+                                        const HeadCounts& heads) {
+  const bool is_meta = has_meta_names(tensors);
+  std::vector<TensorSource> out;
+  for (const TensorSource& tensor : tensors) {
+    if (is_buffer(tensor.name)) continue;
+    if (!is_meta) {
+      out.push_back(
+          renamed(tensor, (is_bare_gpt2(tensor.name) ? "transformer." : "") + tensor.name));
+      continue;
+    }
+    const auto name = hf_name_of_meta(tensor.name);
+    TOK_REQUIRE(name.has_value(), "tensor {} is none of a Llama in Meta's naming",
+                shown(tensor.name));
+    const int64_t count = heads_in(*name, heads);
+    out.push_back(renamed(count > 0 ? neighbours_to_halves(tensor, count) : tensor, *name));
+  }
+  return out;
+}
+
+std::vector<TensorSource> to_meta_weights(std::span<const TensorSource> tensors,
+                                          const HeadCounts& heads) {
+  std::vector<TensorSource> out;
+  for (const TensorSource& tensor : tensors) {
+    if (is_buffer(tensor.name)) continue;
+    const auto name = meta_name_of_hf(tensor.name);
+    TOK_REQUIRE(name.has_value(), "tensor {} is none of a Llama; only those have Meta names",
+                shown(tensor.name));
+    const int64_t count = heads_in(tensor.name, heads);
+    out.push_back(renamed(count > 0 ? halves_to_neighbours(tensor, count) : tensor, *name));
+  }
+  return out;
+}
+
+}  // namespace tokamak

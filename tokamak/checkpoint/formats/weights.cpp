@@ -1,0 +1,34 @@
+#include "tokamak/checkpoint/formats/weights.h"
+
+#include "tokamak/checkpoint/formats/foreign.h"
+#include "tokamak/core/error.h"
+
+namespace tokamak {
+
+Weights::Weights(const std::filesystem::path& path) {
+  TOK_REQUIRE(path_exists(path), "there is no file or folder {}", path.string());
+  refuse_foreign_checkpoint(path);
+  if (is_folder(path) && path_exists(path / kManifestFile)) {
+    checkpoint_ = std::make_unique<CheckpointReader>(path);
+  } else if (!is_folder(path) && is_llmc_model(path)) {
+    llmc_.emplace(path);
+  } else {
+    hf_.emplace(path);
+  }
+}
+
+std::vector<TensorSource> Weights::sources(const HeadCounts& heads) const {
+  if (hf_) return to_hf_weights(hf_->sources(), heads);
+  if (llmc_) return llmc_->sources();
+  std::vector<TensorSource> all;
+  for (const auto& [name, type] : checkpoint_->manifest().tensors) {
+    if (!name.starts_with(kOptimizerPrefix)) all.push_back(checkpoint_->source(name));
+  }
+  return all;
+}
+
+bool Weights::needs_heads() const {
+  return hf_ && has_meta_names(hf_->sources());
+}
+
+}  // namespace tokamak

@@ -1,0 +1,41 @@
+// Weights wherever they come from: one way in for `convert`, `generate` and initial_load_path.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "tokamak/checkpoint/checkpoint_reader.h"
+#include "tokamak/checkpoint/formats/hf_weights.h"
+#include "tokamak/checkpoint/formats/llmc.h"
+#include "tokamak/checkpoint/formats/weight_names.h"
+
+namespace tokamak {
+
+/// In our checkpoints, names of state that is not the model's begin with this.
+inline constexpr std::string_view kOptimizerPrefix = "optimizer.";
+
+/// The weights at a path: a Hugging Face or Meta folder or file, an llm.c model, or one of our
+/// checkpoints (the step folder). Sources live as long as the object.
+class Weights {
+ public:
+  /// Throws Error naming the path and what is wrong; pickles are refused with the remedy.
+  explicit Weights(const std::filesystem::path& path);
+
+  /// All weights under Hugging Face's names and layouts. `heads` is used only for Meta's.
+  std::vector<TensorSource> sources(const HeadCounts& heads) const;
+
+  /// Whether sources() needs the head counts.
+  bool needs_heads() const;
+
+  /// The header of an llm.c model, null for other kinds.
+  const LlmcModel* llmc_model() const { return llmc_ ? &llmc_->model() : nullptr; }
+
+ private:
+  std::optional<HfWeights> hf_;
+  std::optional<LlmcFile> llmc_;
+  std::unique_ptr<CheckpointReader> checkpoint_;
+};
+
+}  // namespace tokamak

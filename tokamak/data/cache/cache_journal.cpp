@@ -1,0 +1,284 @@
+#include "tokamak/data/cache/cache_journal.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
+
+namespace tokamak {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kSyncBytes = int64_t{512} << 20;
+
+struct DiskRecord {
+  int64_t tokens;
+  int64_t documents;
+  int64_t file;
+  int64_t offset;
+  int64_t line;
+  uint64_t flags;
+  uint64_t chunk_hash;
+  uint64_t hash;
+};
+
+constexpr int64_t kRecordBytes = sizeof(DiskRecord);
+static_assert(kRecordBytes == 64);
+constexpr uint64_t kSynced = 1;
+constexpr uint64_t kComplete = 2;
+
+uint64_t hash_of(const DiskRecord& record) {
+  return XXH3_64bits(&record, offsetof(DiskRecord, hash));
+}
+
+DiskRecord to_disk(const CacheRecord& record) {
+  DiskRecord disk{.tokens = record.tokens,
+                  .documents = record.documents,
+                  .file = record.text.file,
+                  .offset = record.text.offset,
+                  .line = record.text.line,
+                  .flags = (record.synced ? kSynced : 0) | (record.complete ? kComplete : 0),
+                  .chunk_hash = record.chunk_hash,
+                  .hash = 0};
+  disk.hash = hash_of(disk);
+  return disk;
+}
+
+CacheRecord from_disk(const DiskRecord& disk) {
+  return {.tokens = disk.tokens,
+          .documents = disk.documents,
+          .text = {.file = disk.file, .offset = disk.offset, .line = disk.line},
+          .synced = (disk.flags & kSynced) != 0,
+          .complete = (disk.flags & kComplete) != 0,
+          .chunk_hash = disk.chunk_hash};
+}
+
+int64_t size_of_file(int fd, const fs::path& path) {
+  struct stat info {};
+
+  if (::fstat(fd, &info) != 0) throw_errno("stat " + path.string());
+  return info.st_size;
+}
+
+bool read_at(int fd, int64_t offset, void* out, size_t count) {
+  auto* bytes = static_cast<char*>(out);
+  while (count > 0) {
+    const ssize_t got = ::pread(fd, bytes, count, offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    bytes += got;
+    offset += got;
+    count -= static_cast<size_t>(got);
+  }
+  return true;
+}
+
+void write_all(int fd, const void* in, size_t count, const fs::path& path) {
+  const auto* bytes = static_cast<const char*>(in);
+  while (count > 0) {
+    const ssize_t done = ::write(fd, bytes, count);
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) throw_errno("write " + path.string());
+    bytes += done;
+    count -= static_cast<size_t>(done);
+  }
+}
+
+int open_append(const fs::path& path) {
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  TOK_REQUIRE(fd >= 0, "cannot write {}: {}", path.string(), std::strerror(errno));
+  return fd;
+}
+
+std::optional<CacheRecord> sound_record(int fd, int64_t index) {
+  DiskRecord disk{};
+  if (!read_at(fd, index * kRecordBytes, &disk, sizeof(disk)) || disk.hash != hash_of(disk)) {
+    return std::nullopt;
+  }
+  return from_disk(disk);
+}
+
+uint64_t hash_chunk(std::span<const std::byte> tokens, std::span<const std::byte> ends) {
+  return XXH3_64bits_withSeed(tokens.data(), tokens.size(), XXH3_64bits(ends.data(), ends.size()));
+}
+
+std::optional<std::vector<std::byte>> part_of(int fd, int64_t first, int64_t last, int64_t size) {
+  if (first > last || last > size) return std::nullopt;
+  std::vector<std::byte> part(last - first);
+  if (!read_at(fd, first, part.data(), part.size())) return std::nullopt;
+  return part;
+}
+
+void cut_file(int fd, int64_t size, const fs::path& path) {
+  TOK_REQUIRE(size_of_file(fd, path) >= size,
+              "{}: wanted {} bytes, got {}: the token cache is damaged, delete its folder",
+              path.string(), size, size_of_file(fd, path));
+  if (::ftruncate(fd, size) != 0) throw_errno("truncate " + path.string());
+}
+
+void sync(int fd, const fs::path& path) {
+  if (::fdatasync(fd) != 0) throw_errno("sync " + path.string());
+}
+
+}  // namespace
+
+OwnedFd::~OwnedFd() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+CacheFolder::CacheFolder(fs::path folder, int64_t token_bytes)
+    : folder_(std::move(folder)), token_bytes_(token_bytes) {}
+
+fs::path CacheFolder::tokens_path() const {
+  return folder_ / (token_bytes_ == 2 ? "tokens.u16" : "tokens.u32");
+}
+
+std::optional<CacheRecord> CacheFolder::last_record() const {
+  const OwnedFd journal(::open(journal_path().c_str(), O_RDONLY | O_CLOEXEC));
+  if (journal.get() < 0) return std::nullopt;
+  int64_t index = size_of_file(journal.get(), journal_path()) / kRecordBytes;
+  while (--index >= 0) {
+    if (const auto record = sound_record(journal.get(), index)) return record;
+  }
+  return std::nullopt;
+}
+
+OwnedFd CacheFolder::open_tokens() const {
+  OwnedFd file(::open(tokens_path().c_str(), O_RDONLY | O_CLOEXEC));
+  TOK_REQUIRE(file.get() >= 0, "cannot open {}: {}", tokens_path().string(), std::strerror(errno));
+  return file;
+}
+
+void CacheFolder::read_tokens(const OwnedFd& file, int64_t first, std::span<std::byte> out) const {
+  TOK_REQUIRE(read_at(file.get(), first * token_bytes_, out.data(), out.size()),
+              "{}: shorter than its journal says: the token cache is damaged, delete its folder",
+              tokens_path().string());
+}
+
+void CacheFolder::set_demand(int64_t tokens) const {
+  if (demand() >= tokens) return;
+  const fs::path path = folder_ / "demand";
+  const OwnedFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+  if (file.get() < 0) return;
+  if (::pwrite(file.get(), &tokens, sizeof(tokens), 0) < 0) throw_errno("write " + path.string());
+}
+
+int64_t CacheFolder::demand() const {
+  int64_t tokens = 0;
+  const OwnedFd file(::open((folder_ / "demand").c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0 || !read_at(file.get(), 0, &tokens, sizeof(tokens))) return 0;
+  return tokens;
+}
+
+void CacheFolder::clear_demand() const {
+  std::error_code ignored;
+  fs::remove(folder_ / "demand", ignored);
+}
+
+std::unique_ptr<CacheAppender> CacheAppender::try_open(const CacheFolder& folder) {
+  make_folders(folder.path());
+  const fs::path path = folder.path() / "lock";
+  OwnedFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  TOK_REQUIRE(lock.get() >= 0, "cannot write token cache {}: {}", path.string(),
+              std::strerror(errno));
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK || errno == EINTR) return nullptr;
+    fail("{}: this filesystem has no file locks ({}); put the token cache on one that has",
+         path.string(), std::strerror(errno));
+  }
+  return std::unique_ptr<CacheAppender>(new CacheAppender(folder, std::move(lock)));
+}
+
+CacheAppender::CacheAppender(const CacheFolder& folder, OwnedFd lock)
+    : folder_(folder),
+      lock_(std::move(lock)),
+      tokens_fd_(open_append(folder.tokens_path())),
+      documents_fd_(open_append(folder.documents_path())),
+      journal_fd_(open_append(folder.journal_path())) {
+  mend();
+  tokens_ = last_.tokens;
+}
+
+void CacheAppender::mend() {
+  const int64_t count = size_of_file(journal_fd_.get(), folder_.journal_path()) / kRecordBytes;
+  int64_t kept = 0;
+  std::vector<CacheRecord> unsynced;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto record = sound_record(journal_fd_.get(), i);
+    if (!record) break;
+    if (!record->synced) {
+      unsynced.push_back(*record);
+      continue;
+    }
+    last_ = *record;
+    kept = i + 1;
+    unsynced.clear();
+  }
+  for (const CacheRecord& record : unsynced) {
+    if (!follows(record)) break;
+    last_ = record;
+    ++kept;
+  }
+  cut_file(journal_fd_.get(), kept * kRecordBytes, folder_.journal_path());
+  cut_file(tokens_fd_.get(), last_.tokens * folder_.token_bytes(), folder_.tokens_path());
+  cut_file(documents_fd_.get(), last_.documents * 8, folder_.documents_path());
+}
+
+bool CacheAppender::follows(const CacheRecord& record) const {
+  const int64_t unit = folder_.token_bytes();
+  const auto tokens = part_of(tokens_fd_.get(), last_.tokens * unit, record.tokens * unit,
+                              size_of_file(tokens_fd_.get(), folder_.tokens_path()));
+  const auto ends = part_of(documents_fd_.get(), last_.documents * 8, record.documents * 8,
+                            size_of_file(documents_fd_.get(), folder_.documents_path()));
+  return tokens && ends && hash_chunk(*tokens, *ends) == record.chunk_hash;
+}
+
+void CacheAppender::append(std::span<const int32_t> ids, bool ends) {
+  tokens_ += static_cast<int64_t>(ids.size());
+  const auto unit = static_cast<size_t>(folder_.token_bytes());
+  size_t at = pending_tokens_.size();
+  pending_tokens_.resize(at + ids.size() * unit);
+  for (const int32_t id : ids) {
+    std::memcpy(pending_tokens_.data() + at, &id, unit);
+    at += unit;
+  }
+  if (ends) pending_ends_.push_back(tokens_);
+}
+
+void CacheAppender::commit(const TextPosition& text, bool complete) {
+  write_all(tokens_fd_.get(), pending_tokens_.data(), pending_tokens_.size(),
+            folder_.tokens_path());
+  write_all(documents_fd_.get(), pending_ends_.data(), pending_ends_.size() * 8,
+            folder_.documents_path());
+  unsynced_bytes_ += static_cast<int64_t>(pending_tokens_.size());
+  CacheRecord record{
+      .tokens = tokens_,
+      .documents = last_.documents + static_cast<int64_t>(pending_ends_.size()),
+      .text = text,
+      .synced = complete || unsynced_bytes_ >= kSyncBytes,
+      .complete = complete,
+      .chunk_hash = hash_chunk(pending_tokens_, std::as_bytes(std::span(pending_ends_)))};
+  if (record.synced) {
+    sync(tokens_fd_.get(), folder_.tokens_path());
+    sync(documents_fd_.get(), folder_.documents_path());
+    unsynced_bytes_ = 0;
+  }
+  const DiskRecord disk = to_disk(record);
+  write_all(journal_fd_.get(), &disk, sizeof(disk), folder_.journal_path());
+  if (record.synced) sync(journal_fd_.get(), folder_.journal_path());
+  pending_tokens_.clear();
+  pending_ends_.clear();
+  last_ = record;
+}
+
+}  // namespace tokamak

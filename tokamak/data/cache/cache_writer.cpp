@@ -1,0 +1,126 @@
+#include "tokamak/data/cache/cache_writer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <future>
+#include <utility>
+
+namespace tokamak {
+namespace {
+
+constexpr int64_t kAheadTokens = int64_t{4} << 20;
+constexpr int64_t kFirstCommit = 1 << 14;
+constexpr int64_t kLargestCommit = 1 << 20;
+constexpr size_t kBytesPerThread = size_t{1} << 18;
+constexpr auto kPoll = std::chrono::milliseconds(20);
+
+void encode_piece(const Tokenizer& tokenizer, const TextPiece& piece, std::vector<int32_t>& ids) {
+  ids.clear();
+  if (piece.begins && tokenizer.bos()) ids.push_back(*tokenizer.bos());
+  tokenizer.encode(piece.text, ids);
+  if (piece.ends && tokenizer.eos()) ids.push_back(*tokenizer.eos());
+}
+
+}  // namespace
+
+std::unique_ptr<CacheWriter> CacheWriter::try_start(const CacheFolder& folder, TextFormat format,
+                                                    const std::vector<SourceFile>& files,
+                                                    const Tokenizer& tokenizer, int threads) {
+  std::unique_ptr<CacheAppender> appender = CacheAppender::try_open(folder);
+  if (!appender || appender->last().complete) return nullptr;
+  folder.clear_demand();
+  return std::unique_ptr<CacheWriter>(
+      new CacheWriter(std::move(appender), folder, {format, files}, tokenizer, threads));
+}
+
+CacheWriter::CacheWriter(std::unique_ptr<CacheAppender> appender, CacheFolder folder,
+                         const Text& text, const Tokenizer& tokenizer, int threads)
+    : appender_(std::move(appender)),
+      folder_(std::move(folder)),
+      reader_(text.format, text.files, appender_->last().text),
+      tokenizer_(tokenizer),
+      threads_(std::max(1, threads)),
+      thread_([this](const std::stop_token& stop) { run(stop); }) {}
+
+void CacheWriter::want(int64_t tokens) {
+  int64_t known = wanted_.load();
+  while (known < tokens && !wanted_.compare_exchange_weak(known, tokens)) {
+  }
+}
+
+void CacheWriter::check() const {
+  const std::lock_guard lock(mutex_);
+  if (error_) std::rethrow_exception(error_);
+}
+
+void CacheWriter::run(const std::stop_token& stop) {
+  try {
+    while (wait_for_demand(stop) && write_some()) {
+    }
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    error_ = std::current_exception();
+  }
+  appender_.reset();
+}
+
+bool CacheWriter::wait_for_demand(const std::stop_token& stop) {
+  std::mutex mutex;
+  std::condition_variable_any never;
+  std::unique_lock lock(mutex);
+  for (;;) {
+    if (stop.stop_requested()) {
+      appender_->commit(reader_.position(), false);
+      return false;
+    }
+    const int64_t made = appender_->last().tokens + appender_->uncommitted();
+    if (made < wanted_ + kAheadTokens || made < folder_.demand() + kAheadTokens) return true;
+    if (appender_->uncommitted() > 0) appender_->commit(reader_.position(), false);
+    never.wait_for(lock, stop, kPoll, [] { return false; });
+  }
+}
+
+bool CacheWriter::write_some() {
+  const bool more = gather();
+  encode();
+  for (size_t i = 0; i < pieces_.size(); ++i) appender_->append(ids_[i], pieces_[i].ends);
+  const int64_t enough = std::clamp(appender_->last().tokens / 8, kFirstCommit, kLargestCommit);
+  if (!more || appender_->uncommitted() >= enough) appender_->commit(reader_.position(), !more);
+  return more;
+}
+
+bool CacheWriter::gather() {
+  const size_t room = kBytesPerThread * static_cast<size_t>(threads_);
+  pieces_.clear();
+  if (reader_error_) std::rethrow_exception(reader_error_);
+  try {
+    TextPiece piece;
+    for (size_t bytes = 0; bytes < room;) {
+      if (!reader_.next(piece)) return false;
+      bytes += piece.text.size() + 1;
+      pieces_.push_back(std::move(piece));
+    }
+  } catch (...) {
+    if (pieces_.empty()) throw;
+    reader_error_ = std::current_exception();
+  }
+  return true;
+}
+
+void CacheWriter::encode() {
+  ids_.resize(std::max(ids_.size(), pieces_.size()));
+  std::atomic<size_t> next{0};
+  const auto work = [&] {
+    for (size_t i = next++; i < pieces_.size(); i = next++) {
+      encode_piece(tokenizer_, pieces_[i], ids_[i]);
+    }
+  };
+  std::vector<std::future<void>> helpers;
+  const auto wanted = std::min(pieces_.size(), static_cast<size_t>(threads_));
+  for (size_t t = 1; t < wanted; ++t) helpers.push_back(std::async(std::launch::async, work));
+  work();
+  for (std::future<void>& helper : helpers) helper.get();
+}
+
+}  // namespace tokamak

@@ -1,0 +1,60 @@
+// The thread that tokenizes text into a cache folder.
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <stop_token>
+#include <thread>
+#include <vector>
+
+#include "tokamak/data/cache/cache_journal.h"
+#include "tokamak/data/text_reader.h"
+#include "tokamak/tokenizer/tokenizer.h"
+
+namespace tokamak {
+
+/// Runs until the text ends, an error, or destruction; then the cache's lock is free again.
+class CacheWriter {
+ public:
+  /// Takes the lock, or gives nothing if another has it.
+  static std::unique_ptr<CacheWriter> try_start(const CacheFolder& folder, TextFormat format,
+                                                const std::vector<SourceFile>& files,
+                                                const Tokenizer& tokenizer, int threads);
+
+  /// Readers of this process want `tokens`.
+  void want(int64_t tokens);
+
+  /// Rethrows what stopped the thread.
+  void check() const;
+
+ private:
+  struct Text {
+    TextFormat format;
+    const std::vector<SourceFile>& files;
+  };
+
+  CacheWriter(std::unique_ptr<CacheAppender> appender, CacheFolder folder, const Text& text,
+              const Tokenizer& tokenizer, int threads);
+  void run(const std::stop_token& stop);
+  bool write_some();
+  bool gather();
+  void encode();
+  bool wait_for_demand(const std::stop_token& stop);
+
+  std::unique_ptr<CacheAppender> appender_;
+  CacheFolder folder_;
+  TextReader reader_;
+  const Tokenizer& tokenizer_;
+  int threads_;
+  std::vector<TextPiece> pieces_;
+  std::exception_ptr reader_error_;
+  std::vector<std::vector<int32_t>> ids_;
+  std::atomic<int64_t> wanted_{0};
+  mutable std::mutex mutex_;
+  std::exception_ptr error_;
+  std::jthread thread_;
+};
+
+}  // namespace tokamak

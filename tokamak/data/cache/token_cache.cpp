@@ -1,0 +1,125 @@
+#include "tokamak/data/cache/token_cache.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+
+#include <xxhash.h>
+
+#include "tokamak/core/error.h"
+#include "tokamak/data/cache/cache_journal.h"
+#include "tokamak/data/cache/cache_writer.h"
+#include "tokamak/data/token_formats.h"
+
+namespace tokamak {
+namespace {
+
+constexpr auto kPoll = std::chrono::milliseconds(5);
+constexpr uint64_t kFormatVersion = 1;
+
+uint64_t combined(std::initializer_list<uint64_t> parts) {
+  return XXH3_64bits(parts.begin(), parts.size() * sizeof(uint64_t));
+}
+
+class TokenCache final : public TokenSource {
+ public:
+  TokenCache(TextSource text, const Tokenizer& tokenizer, const std::filesystem::path& parent,
+             int threads)
+      : text_(std::move(text)),
+        tokenizer_(tokenizer),
+        threads_(threads),
+        hash_(combined({kFormatVersion, static_cast<uint64_t>(text_.format),
+                        hash_files(text_.files), tokenizer.hash()})),
+        folder_(parent / fmt::format("{:016x}", combined({hash_, hash_times(text_.files)})),
+                tokenizer.vocab_size() <= 65536 ? 2 : 4) {
+    refresh();
+  }
+
+  int64_t wait_for(int64_t end, const std::stop_token& stop) override {
+    if (writer_) writer_->want(end);
+    std::mutex mutex;
+    std::condition_variable_any never;
+    std::unique_lock lock(mutex);
+    while (tokens_ < end && !complete_) {
+      refresh();
+      if (tokens_ >= end || complete_) break;
+      ask_for(end);
+      never.wait_for(lock, stop, kPoll, [] { return false; });
+      if (stop.stop_requested()) throw Stopped();
+    }
+    return tokens_;
+  }
+
+  std::optional<int64_t> size() override {
+    return complete_ ? std::optional<int64_t>(tokens_) : std::nullopt;
+  }
+
+  int64_t tokens_so_far() override { return tokens_; }
+
+  void read(int64_t first, std::span<int32_t> out) override {
+    if (tokens_file_.get() < 0) tokens_file_ = folder_.open_tokens();
+    bytes_.resize(out.size() * static_cast<size_t>(folder_.token_bytes()));
+    folder_.read_tokens(tokens_file_, first, bytes_);
+    copy_tokens(folder_.token_bytes() == 2 ? TokenType::kU16 : TokenType::kU32, bytes_, 0, out);
+  }
+
+  std::string describe(int64_t index) override {
+    int32_t id = 0;
+    read(index, {&id, 1});
+    return fmt::format("{}: token {} of the text: id {} of the tokenizer (vocabulary {})",
+                       text_.name, index, id, tokenizer_.vocab_size());
+  }
+
+  bool carries_tail() const override { return true; }
+
+  const std::string& name() const override { return text_.name; }
+
+  uint64_t hash() const override { return hash_; }
+
+ private:
+  void refresh() {
+    const std::optional<CacheRecord> record = folder_.last_record();
+    if (!record) return;
+    tokens_ = std::max<int64_t>(tokens_, record->tokens);
+    complete_ = record->complete;
+  }
+
+  void ask_for(int64_t end) {
+    if (!writer_) {
+      writer_ = CacheWriter::try_start(folder_, text_.format, text_.files, tokenizer_, threads_);
+    }
+    if (!writer_) return folder_.set_demand(end);
+    writer_->want(end);
+    writer_->check();
+  }
+
+  TextSource text_;
+  const Tokenizer& tokenizer_;
+  int threads_;
+  uint64_t hash_;
+  CacheFolder folder_;
+  std::atomic<int64_t> tokens_{0};
+  std::atomic<bool> complete_{false};
+  OwnedFd tokens_file_;
+  std::vector<std::byte> bytes_;
+  std::unique_ptr<CacheWriter> writer_;
+};
+
+}  // namespace
+
+TextSource text_source(const std::string& dataset, const std::string& path) {
+  return {.name = path,
+          .format = dataset == "text" ? TextFormat::kPlain : TextFormat::kJsonLines,
+          .files = list_text_files(dataset, path)};
+}
+
+std::unique_ptr<TokenSource> open_token_cache(TextSource text, const Tokenizer& tokenizer,
+                                              const std::filesystem::path& cache_folder,
+                                              int threads) {
+  return std::make_unique<TokenCache>(std::move(text), tokenizer, cache_folder, threads);
+}
+
+}  // namespace tokamak

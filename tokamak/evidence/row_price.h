@@ -1,0 +1,70 @@
+// Measured rows, priced: what a row's own plans would take on its machine with its software, beside
+// what was measured.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tokamak/evidence/row_run.h"
+
+namespace tokamak {
+
+struct PricedRow {
+  MeasuredRow row;
+  std::string machine;  ///< "h100+nemo": names of machine files, the later over the earlier
+  std::string skipped;  ///< as in the row, or why no plan has its shape
+  price::StepPrice step;
+  double peak_flops = 0.0;  ///< of one device in the precision of the row's products
+
+  /// Predicted over measured, less one.
+  double error() const { return step.seconds / row.step_time_s - 1.0; }
+};
+
+struct RowPriceOptions {
+  std::vector<std::string> assignments;  ///< for every machine: "software.step_overhead_s=10 ms"
+};
+
+/// The row's machine file and the part that says what its software does.
+std::string machine_names_of_row(const MeasuredRow& row);
+
+/// NVIDIA's launchers take as many nodes of every rack (Megatron-Bridge
+/// scripts/performance/utils/executors.py, NeMo's executors.py); of other runs nothing is known.
+price::Machine filled_as_of_row(const MeasuredRow& row, price::Machine machine);
+
+price::StepPrice price_planned_row(const MeasuredRow& row, const PlannedRow& planned,
+                                   const price::Machine& machine);
+
+/// All rows in order; rows that run the same plans are planned once. Throws Error where no machine
+/// of the rows takes the assignments.
+std::vector<PricedRow> price_rows(const std::vector<MeasuredRow>& rows,
+                                  const RowPriceOptions& options);
+
+/// "nemo H100 bf16": rows that are judged together.
+std::string family_of(const MeasuredRow& row);
+
+/// Whether constants may be fitted on it: at most 64 GPUs, and none of the 12 rows of NeMo's 405B.
+bool may_calibrate(const MeasuredRow& row);
+
+struct ErrorSummary {
+  int count = 0;
+  double mean = 0.0;  ///< of absolute errors, as the others
+  double median = 0.0;
+  double p90 = 0.0;  ///< the least that nine tenths do not exceed
+  double worst = 0.0;
+  double bias = 0.0;  ///< mean of signed errors
+};
+
+ErrorSummary summarize(std::vector<double> errors);
+
+/// Model FLOP as causal_flops_per_token() counts them over what all devices could do in `seconds`.
+double restated_mfu(const PricedRow& row, double seconds);
+
+/// One line of JSON: line, source, machine, predicted_step_time_s, measured_step_time_s, error; or
+/// skipped.
+std::string to_json(const PricedRow& row);
+
+/// Every row, then a summary by family and of the split into calibrated and tested rows.
+std::string to_table(const std::vector<PricedRow>& rows);
+
+}  // namespace tokamak

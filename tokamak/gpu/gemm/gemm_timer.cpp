@@ -1,0 +1,79 @@
+#include "tokamak/gpu/gemm/gemm_timer.h"
+
+#include <limits>
+
+#include "tokamak/gpu/gemm/tuning.h"
+
+namespace tokamak::gpu {
+namespace {
+
+int64_t round_up(int64_t bytes) {
+  return (bytes + 511) / 512 * 512;
+}
+
+}  // namespace
+
+GemmTimer::GemmTimer(Device& device, cublasLtHandle_t handle, const GemmShape& shape,
+                     const GemmProblem& problem)
+    : problem_(problem),
+      handle_(handle),
+      stream_(as_stream(device.stream(0))),
+      flush_bytes_(2 * static_cast<size_t>(device.l2_bytes())) {
+  const int64_t a = round_up(shape.m * shape.k * size_of(shape.in));
+  const int64_t b = round_up(shape.k * shape.n * size_of(shape.in));
+  const int64_t bias = shape.bias ? round_up(shape.n * size_of(shape.in)) : 0;
+  const int64_t c = round_up(shape.m * shape.n * size_of(shape.out));
+  const int64_t filled = a + b + bias + c;
+  const int64_t workspace = round_up(shape.workspace_bytes);
+  void* memory = nullptr;
+  if (cudaMalloc(&memory, static_cast<size_t>(filled + workspace) + flush_bytes_) != cudaSuccess) {
+    cudaGetLastError();  // forgets it
+    return;
+  }
+  memory_ = static_cast<std::byte*>(memory);
+  flushed_ = memory_ + filled + workspace;
+  // Gradients of weights, which are the products of another type, mostly add.
+  operands_ = {.a = memory_,
+               .b = memory_ + a,
+               .bias = shape.bias ? memory_ + a + b : nullptr,
+               .c = memory_ + a + b + bias,
+               .workspace = memory_ + filled,
+               .accumulate = shape.in != shape.out};
+  fill_random(memory_, filled, shape.in, stream_);
+}
+
+GemmTimer::~GemmTimer() {
+  for (const cudaEvent_t event : events_) cudaEventDestroy(event);
+  cudaFree(memory_);
+}
+
+cudaEvent_t GemmTimer::event(size_t n) {
+  while (events_.size() <= n) {
+    cudaEvent_t made = nullptr;
+    TOK_CUDA(cudaEventCreateWithFlags(&made, cudaEventDefault));
+    events_.push_back(made);
+  }
+  return events_[n];
+}
+
+std::vector<double> GemmTimer::times(std::span<const cublasLtMatmulAlgo_t> algos) {
+  std::vector<bool> has_run(algos.size());
+  for (size_t i = 0; i < algos.size(); ++i) {
+    // Besides emptying the cache this keeps the device busy until the product has been enqueued.
+    TOK_CUDA(cudaMemsetAsync(flushed_, 0, flush_bytes_, stream_));
+    TOK_CUDA(cudaEventRecord(event(2 * i), stream_));
+    has_run[i] = run(problem_, handle_, algos[i], operands_, stream_) == CUBLAS_STATUS_SUCCESS;
+    TOK_CUDA(cudaEventRecord(event(2 * i + 1), stream_));
+  }
+  TOK_CUDA(cudaStreamSynchronize(stream_));
+  std::vector<double> seconds(algos.size(), std::numeric_limits<double>::infinity());
+  for (size_t i = 0; i < algos.size(); ++i) {
+    float ms = 0.0F;
+    if (!has_run[i]) continue;
+    TOK_CUDA(cudaEventElapsedTime(&ms, event(2 * i), event(2 * i + 1)));
+    seconds[i] = static_cast<double>(ms) / 1e3;
+  }
+  return seconds;
+}
+
+}  // namespace tokamak::gpu

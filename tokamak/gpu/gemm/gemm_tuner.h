@@ -1,0 +1,39 @@
+// Which cuBLASLt algorithm a product takes: what the machine's cache holds, else the fastest of
+// many candidates, timed here.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "tokamak/gpu/gemm/gemm_problem.h"
+#include "tokamak/gpu/gemm/tuning.h"
+#include "tokamak/gpu/gemm/tuning_cache.h"
+
+namespace tokamak::gpu {
+
+class GemmTuner {
+ public:
+  /// `device` outlives it.
+  explicit GemmTuner(Device& device, TunerOptions options = read_tuner_options("gemm.json"));
+  GemmTuner(const GemmTuner&) = delete;
+  GemmTuner& operator=(const GemmTuner&) = delete;
+  ~GemmTuner();
+
+  cublasLtHandle_t handle() const { return handle_; }
+
+  /// An algorithm within the shape's workspace; the same one at every call. Timing takes device
+  /// memory of the operands' size for a while: where there is none, the library's first choice is
+  /// taken and not kept on disk. Throws SystemError where cuBLASLt has no algorithm.
+  cublasLtMatmulAlgo_t choose(const GemmShape& shape, const GemmProblem& problem);
+
+ private:
+  cublasLtMatmulAlgo_t find(const GemmShape& shape, const GemmProblem& problem);
+
+  Device& device_;
+  TunerOptions options_;
+  TuningCache cache_;
+  cublasLtHandle_t handle_ = nullptr;
+  std::map<std::string, cublasLtMatmulAlgo_t> chosen_;
+};
+
+}  // namespace tokamak::gpu

@@ -1,0 +1,378 @@
+#include "tokamak/ops/attention/attention.h"
+
+#include <algorithm>
+#include <array>
+
+#include "tokamak/ops/attention/attention_blocks.h"
+#include "tokamak/ops/attention/context_attention.h"
+
+namespace tokamak {
+namespace {
+
+// Of q, k and v, or of what they are packed in.
+void require_heads(std::string_view op, const Attention& a, std::span<const TensorType> in) {
+  if (a.packed_kv_heads > 0) {
+    const int64_t K = a.packed_kv_heads;
+    TOK_REQUIRE(is_float(in[0].dtype) && in[0].dims.size() == 4 && in[0].dims[2] > 2 * K &&
+                    (in[0].dims[2] - 2 * K) % K == 0 && !a.has_length,
+                "{}: wanted float [batch, sequence, a multiple of {} query heads and twice {} "
+                "key-value heads, head dim] and no length, got {}",
+                op, K, K, to_string(in[0]));
+    return;
+  }
+  for (const TensorType& t : in.first(3)) {
+    TOK_REQUIRE(t.dims.size() == 4, "{}: wanted [batch, sequence, heads, head dim], got {}", op,
+                to_string(t));
+    TOK_REQUIRE(is_float(t.dtype) && t.dtype == in[0].dtype,
+                "{}: wanted one float type, got q {}, k {}, v {}", op, to_string(in[0]),
+                to_string(in[1]), to_string(in[2]));
+  }
+  require_same_dims(op, "k", in[1], "v", in[2]);
+  const Dims& q = in[0].dims;
+  const Dims& k = in[1].dims;
+  TOK_REQUIRE(q[0] == k[0] && q[3] == k[3], "{}: batch or head dim differ: q is {}, k is {}", op,
+              to_string(q), to_string(k));
+  TOK_REQUIRE(k[2] > 0 && q[2] % k[2] == 0,
+              "{}: {} query heads are not a multiple of {} key-value heads", op, q[2], k[2]);
+}
+
+// What attention_element tells apart.
+constexpr int64_t kMostTokens = int64_t{1} << 24U;
+
+void require_attributes(std::string_view op, const Attention& a, const AttentionShape& s) {
+  TOK_REQUIRE(a.dropout_p >= 0.0 && a.dropout_p < 1.0, "{}: wanted a dropout in [0, 1), got {}", op,
+              a.dropout_p);
+  TOK_REQUIRE(!a.has_length || a.dropout_p == 0.0, "{}: no dropout over a cache with a length", op);
+  TOK_REQUIRE(a.dropout_p == 0.0 || (s.S < kMostTokens && s.T < kMostTokens),
+              "{}: dropout counts up to {} tokens, got {}", op, kMostTokens, std::max(s.S, s.T));
+  TOK_REQUIRE(!a.causal || s.S <= s.T, "{}: {} causal queries over {} keys", op, s.S, s.T);
+}
+
+void require_rows(std::string_view op, const TensorType& rows, int64_t B) {
+  TOK_REQUIRE(rows.dtype == DType::kI64 && rows.dims == Dims{B}, "{}: rows wants int64[{}], got {}",
+              op, B, to_string(rows));
+}
+
+TensorType lse_type(const AttentionShape& s, DType dtype) {
+  return {.dtype = gradient_dtype(dtype), .dims = {s.B, s.H, s.S}};
+}
+
+TensorType output_type(const AttentionShape& s, DType dtype) {
+  return {.dtype = dtype, .dims = {s.B, s.S, s.H, s.D}};
+}
+
+// Operands that are q, k and v.
+size_t num_parts(const Attention& a) {
+  return a.packed_kv_heads > 0 ? 1 : 3;
+}
+
+void require_lse(std::string_view op, std::string_view name, const TensorType& t,
+                 const AttentionShape& s, DType dtype) {
+  const bool fits = t.dtype == DType::kF32 || t.dtype == gradient_dtype(dtype);
+  const TensorType want = lse_type(s, dtype);
+  TOK_REQUIRE(fits && t.dims == want.dims, "{}: {} wants {}, got {}", op, name, to_string(want),
+              to_string(t));
+}
+
+Cost attention_cost(const AttentionShape& s, double products, bool causal,
+                    std::span<const TensorType> in, std::span<const TensorType> out) {
+  Cost cost = memory_cost(in, out, 0.0);
+  cost.kind = Cost::Kind::kAttention;
+  cost.flops = 2.0 * products * static_cast<double>(s.B * s.H * s.D) * s.pairs(causal);
+  return cost;
+}
+
+// The heads of one rank, if heads are cut.
+std::optional<Attention> shard_of_heads(const Attention& a, const LocalContext& where) {
+  if (where.strategy.in[0] != cut(2)) return std::nullopt;
+  Attention shard = a;
+  shard.first_head += where.in[0].begin;
+  return shard;
+}
+
+// Whether a strategy cuts the sequence, which only cp may.
+bool cuts_sequence(const LocalContext& where) {
+  if (where.strategy.in[0] != cut(1)) return false;
+  TOK_CHECK(where.axis == MeshAxis::kCp, "attention: {} cuts the sequence", name_of(where.axis));
+  return true;
+}
+
+bool takes_context(const Attention& a, std::span<const TensorType> in) {
+  return a.packed_kv_heads == 0 && a.causal && !a.has_length && in[0].dims[1] == in[1].dims[1];
+}
+
+int32_t index_of(const Graph& g, const Node& n) {
+  int32_t i = g.size() - 1;
+  while (i > 0 && &g.node(i) != &n) --i;
+  return i;
+}
+
+std::string describe_attention(const Attention& a) {
+  std::string text = a.causal ? "causal" : "full";
+  if (a.scale != 0.0F) text += fmt::format(" scale={}", a.scale);
+  if (a.packed_kv_heads > 0) text += fmt::format(" packed kv_heads={}", a.packed_kv_heads);
+  if (a.has_length) text += " length";
+  if (a.dropout_p > 0.0) text += fmt::format(" dropout={} stream={}", a.dropout_p, a.stream);
+  return text;
+}
+
+bool is_empty(const AttentionShape& s) {
+  return s.B * s.S * s.H * s.D == 0 || s.T * s.K == 0;
+}
+
+template <bool kBackward>
+const Attention& attention_of(const void* op) {
+  if constexpr (kBackward) return static_cast<const AttentionGrad*>(op)->forward;
+  return *static_cast<const Attention*>(op);
+}
+
+template <bool kBackward>
+AttentionShape shape_of(const void* op, const KernelTypes& types) {
+  return attention_of<kBackward>(op).shape(types.in);
+}
+
+template <bool kBackward>
+std::string takes_blocks(const void* op, const KernelTypes& types) {
+  if (types.in[0].dtype != DType::kF32 && types.in[0].dtype != DType::kBF16)
+    return fmt::format("no fast kernel for {}", name_of(types.in[0].dtype));
+  const AttentionShape s = shape_of<kBackward>(op, types);
+  if (s.D % 8 != 0) return fmt::format("head dim {} is not a multiple of 8", s.D);
+  if (is_empty(s)) return "nothing to do";
+  return {};
+}
+
+template <bool kBackward>
+int64_t thread_workspaces(const void* op, const KernelTypes& types, const Target& target) {
+  const AttentionWorkspace space(shape_of<kBackward>(op, types));
+  return 4 * target.threads * (kBackward ? space.backward() : space.forward());
+}
+
+std::string takes_cudnn(const Attention& a, const KernelTypes& types) {
+  const AttentionShape s = a.shape(types.in);
+  if (types.in[0].dtype != DType::kBF16) return "for bfloat16";
+  if (a.has_length) return "keys have a length";
+  if (a.dropout_p > 0.0) return "dropout has masks of its own";
+  if (s.D % 8 != 0 || s.D > 256)
+    return fmt::format("head dim {}: wanted a multiple of 8 up to 256", s.D);
+  if (is_empty(s)) return "nothing to do";
+  return {};
+}
+
+template <bool kBackward>
+std::span<const Variant> attention_variants() {
+  static constexpr std::array kVariants{
+      Variant{.name = "fast",
+              .backend = "cpu",
+              .accepts = takes_blocks<kBackward>,
+              .workspace = thread_workspaces<kBackward>},
+      kCpuReference,
+      Variant{.name = "cudnn",
+              .backend = "gpu",
+              .library = "cudnn",
+              .accepts =
+                  [](const void* op, const KernelTypes& types) {
+                    if constexpr (kBackward) {
+                      const auto& self = *static_cast<const AttentionGrad*>(op);
+                      const AttentionShape s = self.forward.shape(types.in);
+                      if (self.has_dlse) return std::string("the statistics have a gradient");
+                      if (s.S == 1 && s.T == 1) return std::string("one query of one key");
+                      // cuDNN's own scratch comes after the sums of dO O.
+                      if (s.B * s.H * s.S % 4 != 0) return std::string("scratch off 16 bytes");
+                      return takes_cudnn(self.forward, types);
+                    } else {
+                      return takes_cudnn(*static_cast<const Attention*>(op), types);
+                    }
+                  },
+              .workspace =
+                  [](const void* op, const KernelTypes& types, const Target& target) {
+                    return cudnn_attention_bytes(shape_of<kBackward>(op, types), kBackward,
+                                                 target.deterministic);
+                  }},
+      Variant{.name = kGpuKernel.name,
+              .backend = kGpuKernel.backend,
+              .accepts = [](const void*, const KernelTypes& types) -> std::string {
+                const int64_t D = types.in[0].dims[3];
+                return D <= 256 ? "" : fmt::format("head dim {}: wanted at most 256", D);
+              },
+              .workspace = [](const void* op, const KernelTypes& types, const Target&) -> int64_t {
+                // Sums of dO O, a number for each query of each head.
+                if constexpr (!kBackward) return 0;
+                const AttentionShape s = shape_of<kBackward>(op, types);
+                return s.B * s.H * s.S * size_of(gradient_dtype(types.in[0].dtype));
+              }}};
+  return kVariants;
+}
+
+}  // namespace
+
+AttentionShape AttentionShape::of(const TensorType& q, const TensorType& k) {
+  return {.B = q.dims[0],
+          .S = q.dims[1],
+          .T = k.dims[1],
+          .H = q.dims[2],
+          .K = k.dims[2],
+          .D = q.dims[3]};
+}
+
+// Backward: the sums of dO O and dQ in fp32, dK and dV of every query head in bfloat16; where the
+// order of the sums is fixed, dS in bfloat16 takes dQ's place. Tokens in whole tiles; some to
+// spare.
+int64_t cudnn_attention_bytes(const AttentionShape& s, bool backward, bool deterministic) {
+  const int64_t spare = int64_t{16} << 20U;
+  if (!backward) return spare;
+  const int64_t heads = s.B * s.H;
+  const int64_t S = round_up(s.S, 128);
+  const int64_t T = round_up(s.T, 128);
+  const int64_t D = round_up(s.D, 32);
+  return heads * (S * 4 + (deterministic ? S * T * 2 : S * D * 4) + 2 * T * D * 2) + spare;
+}
+
+double AttentionShape::pairs(bool causal) const {
+  if (!causal) return static_cast<double>(S) * static_cast<double>(T);
+  return static_cast<double>(S) * static_cast<double>(T - S) +
+         static_cast<double>(S) * static_cast<double>(S + 1) / 2.0;
+}
+
+AttentionShape Attention::shape(std::span<const TensorType> in) const {
+  if (packed_kv_heads == 0) return AttentionShape::of(in[0], in[1]);
+  const Dims& d = in[0].dims;
+  return {.B = d[0],
+          .S = d[1],
+          .T = d[1],
+          .H = d[2] - 2 * packed_kv_heads,
+          .K = packed_kv_heads,
+          .D = d[3],
+          .is_packed = true};
+}
+
+Types Attention::infer(std::span<const TensorType> in) const {
+  const size_t parts = num_parts(*this);
+  const size_t wanted = parts + (has_length ? 1 : 0) + (dropout_p > 0.0 ? 1 : 0);
+  require_inputs(kName, in, wanted, wanted);
+  require_heads(kName, *this, in);
+  const AttentionShape s = shape(in);
+  require_attributes(kName, *this, s);
+  if (has_length) {
+    TOK_REQUIRE(in[3].dtype == DType::kI32 && (in[3].dims == Dims{1} || in[3].dims == Dims{s.B}),
+                "{}: length wants int32[1] or int32[{}], got {}", kName, s.B, to_string(in[3]));
+  }
+  if (dropout_p > 0.0) require_rows(kName, in[parts], s.B);
+  return {output_type(s, in[0].dtype), lse_type(s, in[0].dtype)};
+}
+
+std::vector<Strategy> Attention::place(std::span<const TensorType> in) const {
+  std::vector<Strategy> all{replicate(in.size(), 2)};
+  if (packed_kv_heads > 0) {
+    all.push_back({.in = std::vector<Shard>(in.size(), cut(0)), .out = {cut(0), cut(0)}});
+    return all;
+  }
+  Strategy batch{.in = {cut(0), cut(0), cut(0)}, .out = {cut(0), cut(0)}};
+  if (has_length) batch.in.push_back(in[3].dims[0] == 1 ? kReplicated : cut(0));
+  if (dropout_p > 0.0) batch.in.push_back(cut(0));
+  all.push_back(batch);
+  Strategy heads{.in = {cut(2), cut(2), cut(2)}, .out = {cut(2), cut(1)}};
+  if (in[1].dims[2] == 1) heads.in = {cut(2), kReplicated, kReplicated};
+  heads.in.resize(in.size(), kReplicated);
+  all.push_back(heads);
+  if (!takes_context(*this, in)) return all;
+  Strategy sequence{.in = {cut(1), cut(1), cut(1)}, .out = {cut(1), cut(2)}, .only = MeshAxis::kCp};
+  sequence.in.resize(in.size(), kReplicated);
+  all.push_back(sequence);
+  return all;
+}
+
+std::optional<AnyOp> Attention::localize(const LocalContext& where) const {
+  if (auto shard = shard_of_heads(*this, where)) return any_op(*shard);
+  if (!cuts_sequence(where)) return std::nullopt;
+  return any_op(ContextAttention{.attention = *this, .group = where.group});
+}
+
+std::vector<Value> Attention::gradient(Graph& g, const Node& n, std::span<const Value> dy) const {
+  TOK_CHECK(!has_length, "attention over a cache has no gradient");
+  TOK_CHECK(dy[0].valid(), "attention: only lse has a cotangent");
+  const int32_t self = index_of(g, n);
+  const size_t parts = num_parts(*this);
+  std::vector<Value> in{n.in.begin(), n.in.begin() + static_cast<std::ptrdiff_t>(parts)};
+  in.insert(in.end(), {{self, 0}, {self, 1}, dy[0]});
+  if (dropout_p > 0.0) in.push_back(n.in[parts]);
+  if (dy[1].valid()) in.push_back(dy[1]);
+  return g.add(AttentionGrad{.forward = *this, .has_dlse = dy[1].valid()}, in);
+}
+
+Cost Attention::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
+  return attention_cost(shape(in), 2.0, causal, in, out);
+}
+
+std::string Attention::describe() const {
+  return describe_attention(*this);
+}
+
+std::span<const Variant> Attention::variants() {
+  return attention_variants<false>();
+}
+
+Types AttentionGrad::infer(std::span<const TensorType> in) const {
+  const size_t parts = num_parts(forward);
+  const size_t wanted = parts + 3 + (forward.dropout_p > 0.0 ? 1 : 0) + (has_dlse ? 1 : 0);
+  require_inputs(kName, in, wanted, wanted);
+  require_heads(kName, forward, in);
+  TOK_REQUIRE(!forward.has_length, "{}: no gradient over a cache with a length", kName);
+  const AttentionShape s = forward.shape(in);
+  require_attributes(kName, forward, s);
+  const TensorType o = output_type(s, in[0].dtype);
+  for (const size_t i : {parts, parts + 2}) {
+    TOK_REQUIRE(in[i] == o, "{}: wanted {}, {} is {}", kName, to_string(o), i == parts ? "o" : "do",
+                to_string(in[i]));
+  }
+  require_lse(kName, "lse", in[parts + 1], s, in[0].dtype);
+  if (forward.dropout_p > 0.0) require_rows(kName, in[parts + 3], s.B);
+  if (has_dlse) require_lse(kName, "dlse", in.back(), s, in[0].dtype);
+  return {in.begin(), in.begin() + static_cast<std::ptrdiff_t>(parts)};
+}
+
+std::vector<Strategy> AttentionGrad::place(std::span<const TensorType> in) const {
+  const size_t parts = num_parts(forward);
+  std::vector<Strategy> all{replicate(in.size(), parts)};
+  all.push_back(
+      {.in = std::vector<Shard>(in.size(), cut(0)), .out = std::vector<Shard>(parts, cut(0))});
+  if (parts == 1) return all;
+  const bool one = in[1].dims[2] == 1;
+  const Shard kv = one ? kReplicated : cut(2);
+  const Shard dkv = one ? kPartialSum : cut(2);
+  Strategy heads{.in = {cut(2), kv, kv, cut(2), cut(1), cut(2)}, .out = {cut(2), dkv, dkv}};
+  if (forward.dropout_p > 0.0) heads.in.push_back(kReplicated);
+  if (has_dlse) heads.in.push_back(cut(1));
+  all.push_back(heads);
+  if (!takes_context(forward, in) || has_dlse) return all;
+  Strategy sequence{.in = {cut(1), cut(1), cut(1), cut(1), cut(2), cut(1)},
+                    .out = {cut(1), cut(1), cut(1)},
+                    .only = MeshAxis::kCp};
+  sequence.in.resize(in.size(), kReplicated);
+  all.push_back(sequence);
+  return all;
+}
+
+std::optional<AnyOp> AttentionGrad::localize(const LocalContext& where) const {
+  if (const auto shard = shard_of_heads(forward, where))
+    return any_op(AttentionGrad{.forward = *shard, .has_dlse = has_dlse});
+  if (!cuts_sequence(where)) return std::nullopt;
+  return any_op(ContextAttentionGrad{.attention = forward, .group = where.group});
+}
+
+std::vector<Value> AttentionGrad::gradient(Graph&, const Node& n, std::span<const Value>) const {
+  return no_gradient(n);
+}
+
+Cost AttentionGrad::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
+  return attention_cost(forward.shape(in), 5.0, forward.causal, in, out);
+}
+
+std::string AttentionGrad::describe() const {
+  return describe_attention(forward);
+}
+
+std::span<const Variant> AttentionGrad::variants() {
+  return attention_variants<true>();
+}
+
+}  // namespace tokamak

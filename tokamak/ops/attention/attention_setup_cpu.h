@@ -1,0 +1,67 @@
+// What the attention kernels share, fast or plain.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "tokamak/exec/kernel.h"
+#include "tokamak/ops/attention/attention.h"
+#include "tokamak/ops/elementwise/dropout.h"
+
+namespace tokamak::cpu {
+
+/// What both directions know about one call; the length is read when it runs.
+struct AttentionSetup {
+  AttentionShape s;
+  Attention op;
+  double scale = 0.0;
+  uint64_t key = 0;
+  uint32_t threshold = 0;
+
+  AttentionSetup(const Attention& attention, const KernelTypes& types)
+      : s(attention.shape(types.in)),
+        op(attention),
+        scale(op.scale != 0.0F ? static_cast<double>(op.scale)
+                               : 1.0 / std::sqrt(static_cast<double>(s.D))),
+        key(dropout_key(op.seed, op.stream)),
+        threshold(dropout_threshold(op.dropout_p)) {}
+
+  int64_t length(const KernelArgs& a, int64_t b) const {
+    if (!op.has_length) return s.T;
+    return std::clamp<int64_t>(a.in[3].as<int32_t>()[a.in[3].numel() == 1 ? 0 : b], 0, s.T);
+  }
+
+  // Query i sees the keys before this one.
+  int64_t end(int64_t length, int64_t i) const {
+    return op.causal ? std::clamp<int64_t>(length - s.S + i + 1, 0, length) : length;
+  }
+
+  // What dropout multiplies P by.
+  double kept(int64_t row, int64_t h, int64_t i, int64_t j) const {
+    if (op.dropout_p == 0.0) return 1.0;
+    const bool keeps =
+        dropout_keeps(key, threshold, static_cast<uint64_t>(row),
+                      attention_element(op.first_head + h, op.first_query + i, op.first_key + j));
+    return keeps ? 1.0 / (1.0 - op.dropout_p) : 0.0;
+  }
+
+  // In q and its gradient.
+  int64_t q_at(int64_t b, int64_t i, int64_t h) const {
+    return (b * s.S + i) * s.q_step() + h * s.D;
+  }
+
+  // In k, v and their gradients.
+  int64_t k_at(int64_t b, int64_t j, int64_t kv) const {
+    return (b * s.T + j) * s.kv_step() + kv * s.D;
+  }
+
+  // In o and its gradient.
+  int64_t o_at(int64_t b, int64_t i, int64_t h) const { return ((b * s.S + i) * s.H + h) * s.D; }
+
+  // The dropout rows of the samples.
+  const int64_t* rows(const KernelArgs& a, bool is_backward) const {
+    return a.in[s.after_parts(is_backward ? 3 : 0)].as<int64_t>();
+  }
+};
+
+}  // namespace tokamak::cpu

@@ -1,0 +1,208 @@
+#include "tokamak/ops/attention/attention.h"
+
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "tokamak/ops/op_case.h"
+#include "tokamak/ops/op_runner.h"
+
+namespace tokamak {
+namespace {
+
+struct Sizes {
+  int64_t B, S, T, H, K, D;
+};
+
+Types operands(const Sizes& s) {
+  return {f32({s.B, s.S, s.H, s.D}), f32({s.B, s.T, s.K, s.D}), f32({s.B, s.T, s.K, s.D})};
+}
+
+Types operands(const Attention& op, const Sizes& s) {
+  if (op.packed_kv_heads == 0) return operands(s);
+  return {f32({s.B, s.S, s.H + 2 * s.K, s.D})};
+}
+
+OpCase& good(CasesOf<Attention>& c, const std::string& name, const Attention& op, const Sizes& s,
+             std::vector<int64_t> last = {}) {
+  Types in = operands(op, s);
+  if (op.has_length) in.push_back(i32({static_cast<int64_t>(last.size())}));
+  if (op.dropout_p > 0.0) in.push_back(i64({s.B}));
+  OpCase& added = c.good(name, op, in);
+  added.check_gradient = !op.has_length;
+  added.fill.resize(op.packed_kv_heads > 0 ? 1 : 3);
+  added.fill.push_back({.limit = 1000, .values = std::move(last)});
+  return added;
+}
+
+OpCase& good_grad(CasesOf<AttentionGrad>& c, const std::string& name, const AttentionGrad& op,
+                  const Sizes& s) {
+  Types in = operands(op.forward, s);
+  const size_t parts = in.size();
+  const TensorType o = f32({s.B, s.S, s.H, s.D});
+  in.insert(in.end(), {o, f32({s.B, s.H, s.S}), o});
+  if (op.forward.dropout_p > 0.0) in.push_back(i64({s.B}));
+  if (op.has_dlse) in.push_back(f32({s.B, s.H, s.S}));
+  OpCase& added = c.good(name, op, in);
+  added.check_gradient = false;
+  added.fill.resize(parts + 1);
+  added.fill.insert(added.fill.end(), {{.shift = 3.0}, {}, {.limit = 1000}});
+  const auto lse = static_cast<int>(parts) + 1;
+  added.float_stays = {lse, op.has_dlse ? static_cast<int>(in.size()) - 1 : lse};
+  return added;
+}
+
+testing::Numbers rows_of_heads(const testing::Numbers& x, const Sizes& s, int64_t first) {
+  testing::Numbers part;
+  for (int64_t r = 0; r < s.B * s.S; ++r) {
+    const auto row = x.begin() + (r * s.H + first) * s.D;
+    part.insert(part.end(), row, row + (s.H - first) * s.D);
+  }
+  return part;
+}
+
+TEST(AttentionOp, tokens_one_by_one_over_a_cache_equal_one_call) {
+  const Sizes s{.B = 2, .S = 9, .T = 9, .H = 4, .K = 2, .D = 16};
+  CasesOf<Attention> c;
+  const OpCase whole = good(c, "whole", {}, s);
+  const auto values = testing::fill_inputs(whole, DType::kF32);
+  const auto want = testing::run_op(whole, whole.in, values);
+  for (int64_t at = 0; at < s.S; ++at) {
+    const Sizes one{.B = s.B, .S = 1, .T = s.T, .H = s.H, .K = s.K, .D = s.D};
+    const OpCase step = good(c, "step", {.has_length = true}, one, {at + 1});
+    auto step_values = values;
+    step_values[0].clear();
+    const int64_t width = s.H * s.D;
+    for (int64_t b = 0; b < s.B; ++b) {
+      const auto row = values[0].begin() + (b * s.S + at) * width;
+      step_values[0].insert(step_values[0].end(), row, row + width);
+    }
+    step_values.push_back({static_cast<double>(at + 1)});
+    const auto got = testing::run_op(step, step.in, step_values);
+    for (int64_t b = 0; b < s.B; ++b) {
+      for (int64_t d = 0; d < width; ++d) {
+        const auto from = static_cast<size_t>((b * s.S + at) * width + d);
+        ASSERT_NEAR(got[0][b * width + d], want[0][from], 1e-5) << at;
+      }
+    }
+  }
+}
+
+TEST(AttentionOp, a_query_without_keys_gives_zero) {
+  CasesOf<Attention> c;
+  const OpCase k =
+      good(c, "none", {.has_length = true}, {.B = 1, .S = 4, .T = 8, .H = 2, .K = 1, .D = 8}, {2});
+  const auto out = testing::run_op(k, k.in, testing::fill_inputs(k, DType::kF32));
+  for (size_t i = 0; i < 2 * 2 * 8; ++i) EXPECT_EQ(out[0][i], 0.0);
+  EXPECT_EQ(out[1][0], -std::numeric_limits<double>::infinity());
+  EXPECT_TRUE(std::isfinite(out[1][2]));
+}
+
+TEST(AttentionOp, the_mask_of_a_shard_of_heads_is_a_part_of_the_whole) {
+  const Sizes s{.B = 2, .S = 5, .T = 5, .H = 4, .K = 4, .D = 8};
+  CasesOf<Attention> c;
+  const Attention op{.dropout_p = 0.4, .seed = 3, .stream = 1};
+  const OpCase whole = good(c, "whole", op, s);
+  auto values = testing::fill_inputs(whole, DType::kF32);
+  const auto want = testing::run_op(whole, whole.in, values);
+  Attention shard = op;
+  shard.first_head = 2;
+  for (size_t i = 0; i < 3; ++i) values[i] = rows_of_heads(values[i], s, 2);
+  const OpCase half = good(c, "half", shard, {.B = 2, .S = 5, .T = 5, .H = 2, .K = 2, .D = 8});
+  EXPECT_EQ(testing::run_op(half, half.in, values)[0], rows_of_heads(want[0], s, 2));
+}
+
+}  // namespace
+
+template <>
+OpCases cases_of<Attention>() {
+  CasesOf<Attention> c;
+  good(c, "plain", {}, {2, 7, 7, 4, 4, 8}).flops = 4.0 * 2 * 4 * 8 * 28;
+  good(c, "grouped 4 over 2", {}, {1, 33, 33, 4, 2, 16}).flops = 4.0 * 4 * 16 * 561;
+  good(c, "grouped 6 over 1", {.scale = 0.3F}, {2, 16, 16, 6, 1, 8});
+  good(c, "not causal", {.causal = false}, {2, 5, 9, 2, 1, 8}).flops = 4.0 * 2 * 2 * 8 * 45;
+  good(c, "causal suffix", {}, {1, 5, 40, 2, 2, 8}).flops = 4.0 * 2 * 8 * (5 * 35 + 15);
+  good(c, "one token", {}, {3, 1, 1, 2, 2, 64});
+  good(c, "several blocks", {}, {1, 200, 200, 2, 1, 64}).gradient_of = {0};
+  good(c, "head dim 80", {}, {1, 70, 70, 2, 2, 80}).gradient_of = {1};
+  good(c, "head dim 128", {}, {1, 66, 66, 1, 1, 128}).gradient_of = {2};
+  good(c, "odd head dim", {}, {1, 6, 6, 3, 3, 7});
+  good(c, "dropout", {.dropout_p = 0.2, .seed = 5, .stream = 2}, {3, 33, 33, 2, 1, 16});
+  good(c, "packed", {.packed_kv_heads = 4}, {2, 33, 33, 4, 4, 16}).flops = 4.0 * 2 * 4 * 16 * 561;
+  good(c, "packed 4 over 2", {.packed_kv_heads = 2}, {1, 70, 70, 4, 2, 64}).gradient_of = {0};
+  good(c, "packed, odd head dim", {.packed_kv_heads = 1}, {2, 6, 6, 3, 1, 7});
+  good(c, "packed, not causal", {.causal = false, .packed_kv_heads = 1}, {2, 9, 9, 2, 1, 8});
+  good(c, "packed, dropout", {.dropout_p = 0.2, .seed = 5, .packed_kv_heads = 1},
+       {3, 33, 33, 2, 1, 16});
+  good(c, "packed, one token", {.packed_kv_heads = 2}, {3, 1, 1, 2, 2, 64});
+  good(c, "decode", {.has_length = true}, {2, 1, 90, 4, 2, 64}, {71});
+  good(c, "decode, lengths differ", {.has_length = true}, {2, 1, 300, 6, 1, 128}, {300, 5});
+  good(c, "prefill", {.has_length = true}, {2, 70, 100, 4, 2, 64}, {75});
+  good(c, "context by all-gather", {}, {2, 24, 24, 4, 2, 8});
+  good(c, "context by all-gather, plain", {.zigzag = false}, {2, 24, 24, 4, 2, 8});
+  good(c, "context by ring", {.context = ContextMethod::kRing}, {2, 24, 24, 4, 2, 8});
+  good(c, "context by ring, plain", {.context = ContextMethod::kRing, .zigzag = false},
+       {2, 24, 24, 4, 2, 8});
+  good(c, "context by Ulysses", {.context = ContextMethod::kUlysses}, {2, 24, 24, 4, 2, 8});
+  good(c, "context by Ulysses, plain", {.context = ContextMethod::kUlysses, .zigzag = false},
+       {2, 24, 24, 5, 1, 8});
+  const Attention drops{.dropout_p = 0.3, .seed = 4};
+  good(c, "context and dropout", drops, {2, 24, 24, 4, 2, 8});
+  for (const ContextMethod method : {ContextMethod::kRing, ContextMethod::kUlysses}) {
+    Attention op = drops;
+    op.context = method;
+    good(c, fmt::format("context {} and dropout", static_cast<int>(method)), op,
+         {2, 24, 24, 4, 2, 8});
+  }
+  c.bad("packed heads not divisible", {.packed_kv_heads = 3}, {f32({1, 4, 10, 8})});
+  c.bad("packed without queries", {.packed_kv_heads = 3}, {f32({1, 4, 6, 8})});
+  c.bad("heads not divisible", {}, operands({1, 4, 4, 4, 3, 8}));
+  c.bad("head dims differ", {}, {f32({1, 4, 2, 8}), f32({1, 4, 2, 16}), f32({1, 4, 2, 16})});
+  c.bad("v shorter than k", {}, {f32({1, 4, 2, 8}), f32({1, 4, 2, 8}), f32({1, 3, 2, 8})});
+  c.bad("more causal queries than keys", {}, operands({1, 5, 4, 2, 2, 8}));
+  c.bad("no length", {.has_length = true}, operands({1, 4, 4, 2, 2, 8}));
+  c.bad("no rows", {.dropout_p = 0.1}, operands({1, 4, 4, 2, 2, 8}));
+  return c.cases;
+}
+
+template <>
+OpCases cases_of<AttentionGrad>() {
+  CasesOf<AttentionGrad> c;
+  good_grad(c, "plain", {}, {2, 12, 12, 6, 6, 8}).flops = 10.0 * 2 * 6 * 8 * 78;
+  good_grad(c, "grouped 4 over 2", {}, {1, 33, 33, 4, 2, 16}).flops = 10.0 * 4 * 16 * 561;
+  good_grad(c, "grouped 6 over 1", {.has_dlse = true}, {2, 16, 16, 6, 1, 8});
+  good_grad(c, "not causal", {.forward = {.causal = false}}, {2, 5, 9, 2, 1, 8});
+  good_grad(c, "causal suffix", {}, {1, 5, 80, 2, 2, 8});
+  good_grad(c, "long causal suffix", {}, {2, 512, 1030, 2, 1, 16});
+  good_grad(c, "one token", {}, {3, 1, 1, 2, 2, 64});
+  good_grad(c, "several blocks", {.has_dlse = true}, {1, 200, 200, 2, 1, 64});
+  good_grad(c, "head dim 80", {}, {1, 70, 70, 2, 2, 80});
+  good_grad(c, "head dim 128", {}, {1, 66, 66, 1, 1, 128});
+  good_grad(c, "odd head dim", {}, {1, 6, 6, 3, 3, 7});
+  good_grad(c, "packed", {.forward = {.packed_kv_heads = 4}}, {2, 33, 33, 4, 4, 16}).flops =
+      10.0 * 2 * 4 * 16 * 561;
+  good_grad(c, "packed 4 over 2", {.forward = {.packed_kv_heads = 2}}, {1, 70, 70, 4, 2, 64});
+  good_grad(c, "packed, of lse too", {.forward = {.packed_kv_heads = 1}, .has_dlse = true},
+            {2, 40, 40, 3, 1, 128});
+  good_grad(c, "packed, odd head dim", {.forward = {.packed_kv_heads = 1}}, {2, 6, 6, 3, 1, 7});
+  good_grad(c, "packed, dropout", {.forward = {.dropout_p = 0.2, .seed = 5, .packed_kv_heads = 1}},
+            {3, 71, 71, 2, 1, 16});
+  good_grad(c, "dropout", {.forward = {.dropout_p = 0.2, .seed = 5}}, {3, 71, 71, 2, 1, 16});
+  for (const ContextMethod method :
+       {ContextMethod::kAllGather, ContextMethod::kRing, ContextMethod::kUlysses}) {
+    for (const bool zigzag : {true, false}) {
+      for (const double p : {0.0, 0.3}) {
+        const Attention op{.dropout_p = p, .seed = 4, .context = method, .zigzag = zigzag};
+        good_grad(
+            c, fmt::format("context {}{} {}", static_cast<int>(method), zigzag ? "" : " plain", p),
+            {.forward = op}, {2, 24, 24, 4, zigzag ? 2 : 4, 8});
+      }
+    }
+  }
+  c.bad("over a length", {.forward = {.has_length = true}}, operands({1, 4, 4, 2, 2, 8}));
+  const TensorType x = f32({1, 4, 2, 8});
+  c.bad("lse of other dims", {}, {x, x, x, x, f32({1, 4, 2}), x});
+  return c.cases;
+}
+
+}  // namespace tokamak

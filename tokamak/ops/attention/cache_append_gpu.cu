@@ -1,0 +1,52 @@
+#include "tokamak/gpu/copy.cuh"
+#include "tokamak/ops/attention/cache_append.h"
+
+namespace tokamak::gpu {
+namespace {
+
+// B samples, T slots, S new tokens.
+
+// cache[b, position + s] = added[b, s]; each byte of `added` read and written once. A position that
+// leaves the cache stops the program.
+template <class W>
+struct Append {
+  const W* added;
+  const int32_t* position;
+  W* cache;
+  int64_t T;
+  int64_t S;
+  int64_t slot;       // words
+  Divisor of_sample;  // S slots
+
+  __device__ W load(int64_t i) const { return added[i]; }
+
+  __device__ void store(int64_t i, W word) const {
+    const int64_t at = position[0];
+    if (at < 0 || at + S > T) __trap();
+    cache[of_sample.quotient(i) * (T - S) * slot + at * slot + i] = word;
+  }
+};
+
+}  // namespace
+
+Kernel prepare(const CacheAppend&, const KernelTypes& types, const Setup&) {
+  const int64_t T = types.in[0].dims[1];
+  const int64_t S = types.in[1].dims[1];
+  const int64_t slot_bytes = types.in[0].dims[2] * types.in[0].dims[3] * size_of(types.in[0].dtype);
+  const int64_t bytes = types.in[1].bytes();
+  return [=](const KernelArgs& args) {
+    if (bytes == 0) return;
+    const void* added = args.in[1].data;
+    const void* cache = args.out[0].data;
+    by_word(static_cast<uint64_t>(slot_bytes) | address(added) | address(cache), [&]<class W>() {
+      constexpr auto kSize = static_cast<int64_t>(sizeof(W));
+      const int64_t slot = slot_bytes / kSize;
+      const Append<W> append{
+          args.in[1].as<W>(), args.in[2].as<int32_t>(), args.out[0].as<W>(), T, S, slot,
+          Divisor(S * slot)};
+      launch_moves<W>(bytes / kSize, args.stream, append);
+    });
+  };
+}
+
+}  // namespace tokamak::gpu

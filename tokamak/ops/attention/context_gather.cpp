@@ -1,0 +1,97 @@
+#include "tokamak/ops/attention/context_parts.h"
+#include "tokamak/ops/comm/collective.h"
+#include "tokamak/ops/comm/collective_dim.h"
+#include "tokamak/ops/layout/pack.h"
+#include "tokamak/ops/layout/reshape.h"
+
+namespace tokamak {
+namespace {
+
+// x [B, S, ..] of every member -> [B, n S, ..] in natural order.
+Value gather_sequence(Graph& g, const Context& c, Value x) {
+  if (!c.attention.zigzag) return gather_dim(g, x, 1, c.group);
+  Dims dims = g.type(x).dims;
+  dims[1] *= c.group.size;
+  const Value rows = g.apply(AllGather{.group = c.group}, {x});
+  return g.apply(Join{.dim = 1, .sizes = c.sizes(), .dims = dims, .order = c.order()},
+                 {g.apply(Reshape{.dims = {c.group.size, -1}}, {rows})});
+}
+
+// The sum over members of x [B, n S, ..] in natural order -> this rank's [B, S, ..].
+Value scatter_sequence(Graph& g, const Context& c, Value x) {
+  if (!c.attention.zigzag) return sum_scatter_dim(g, x, 1, c.group);
+  Dims dims = g.type(x).dims;
+  dims[1] = c.S;
+  const Value rows = g.apply(Split{.dim = 1, .sizes = c.sizes(), .order = c.order()}, {x});
+  return g.apply(Reshape{.dims = dims}, {g.apply(ReduceScatter{.group = c.group}, {rows})});
+}
+
+// One of this rank's chunks of queries, over the keys up to its end.
+struct Prefix {
+  Attention attention;
+  int64_t begin = 0;  // of the queries here
+  int64_t end = 0;
+  int64_t keys = 0;
+};
+
+std::vector<Prefix> prefixes(const Context& c) {
+  std::vector<Prefix> all;
+  int64_t begin = 0;
+  for (const int chunk : c.chunks(c.group.rank)) {
+    Prefix p{.attention = c.attention, .begin = begin, .end = begin + c.chunk()};
+    p.attention.first_query += chunk * c.chunk();
+    p.keys = (chunk + 1) * c.chunk();
+    all.push_back(p);
+    begin = p.end;
+  }
+  return all;
+}
+
+}  // namespace
+
+std::vector<Value> gathered_attention(Graph& g, const Context& c, const Operands& x) {
+  const Value k = gather_sequence(g, c, x.k);
+  const Value v = gather_sequence(g, c, x.v);
+  std::vector<Value> o;
+  std::vector<Value> lse;
+  for (const Prefix& p : prefixes(c)) {
+    const Operands part{.q = slice(g, x.q, 1, p.begin, p.end),
+                        .k = slice(g, k, 1, 0, p.keys),
+                        .v = slice(g, v, 1, 0, p.keys),
+                        .rows = x.rows};
+    const auto out = g.add(p.attention, part.forward());
+    o.push_back(out[0]);
+    lse.push_back(out[1]);
+  }
+  return {concat(g, 1, std::move(o)), concat(g, 2, std::move(lse))};
+}
+
+std::vector<Value> gathered_attention_grad(Graph& g, const Context& c, const Operands& x) {
+  const Value k = gather_sequence(g, c, x.k);
+  const Value v = gather_sequence(g, c, x.v);
+  std::vector<Value> dq;
+  std::vector<Value> dk;
+  std::vector<Value> dv;
+  for (const Prefix& p : prefixes(c)) {
+    const Operands part{.q = slice(g, x.q, 1, p.begin, p.end),
+                        .k = slice(g, k, 1, 0, p.keys),
+                        .v = slice(g, v, 1, 0, p.keys),
+                        .rows = x.rows,
+                        .o = slice(g, x.o, 1, p.begin, p.end),
+                        .lse = slice(g, x.lse, 2, p.begin, p.end),
+                        .dy = slice(g, x.dy, 1, p.begin, p.end)};
+    const auto out = g.add(AttentionGrad{.forward = p.attention}, part.backward());
+    dq.push_back(out[0]);
+    dk.push_back(out[1]);
+    dv.push_back(out[2]);
+  }
+  const auto total = [&](const std::vector<Value>& parts) {
+    const SumSlices sum{
+        .dim = 1, .extent = g.type(k).dims[1], .begins = std::vector<int64_t>(parts.size(), 0)};
+    return cast(g, scatter_sequence(g, c, g.apply(sum, parts)), g.type(k).dtype);
+  };
+  const Value dk_total = total(dk);
+  return {concat(g, 1, std::move(dq)), dk_total, total(dv)};
+}
+
+}  // namespace tokamak

@@ -1,0 +1,52 @@
+// The three methods of context_attention.h, as graphs.
+#pragma once
+
+#include "tokamak/ops/attention/attention.h"
+
+namespace tokamak {
+
+/// What all methods know: `attention` over a sequence of which each of the group's ranks has `S`
+/// tokens.
+struct Context {
+  Attention attention;
+  CommGroup group;
+  int64_t S = 0;
+
+  int64_t chunk() const { return attention.zigzag ? S / 2 : S; }
+
+  /// The chunks of the whole sequence that member `rank` holds, in its order.
+  std::vector<int> chunks(int rank) const {
+    if (!attention.zigzag) return {rank};
+    return {rank, 2 * group.size - 1 - rank};
+  }
+
+  /// Of Split and Join: from the members' tokens end to end to natural order.
+  std::vector<int> order() const;
+
+  std::vector<int64_t> sizes() const { return std::vector<int64_t>(group.size, S); }
+};
+
+/// q, k, v [B, S, heads, D]; rows where there is dropout; o, lse, do for a gradient.
+struct Operands {
+  Value q, k, v;
+  Value rows;
+  Value o, lse, dy;
+
+  std::vector<Value> forward() const { return {q, k, v, rows}; }
+
+  std::vector<Value> backward() const { return {q, k, v, o, lse, dy, rows}; }
+};
+
+Value slice(Graph& g, Value x, int dim, int64_t begin, int64_t end);
+Value concat(Graph& g, int dim, std::vector<Value> parts);
+Value cast(Graph& g, Value x, DType dtype);
+
+/// {o, lse} and {dq, dk, dv}. The ring wants zigzag.
+std::vector<Value> gathered_attention(Graph& g, const Context& c, const Operands& x);
+std::vector<Value> gathered_attention_grad(Graph& g, const Context& c, const Operands& x);
+std::vector<Value> ring_attention(Graph& g, const Context& c, const Operands& x);
+std::vector<Value> ring_attention_grad(Graph& g, const Context& c, const Operands& x);
+std::vector<Value> ulysses_attention(Graph& g, const Context& c, const Operands& x);
+std::vector<Value> ulysses_attention_grad(Graph& g, const Context& c, const Operands& x);
+
+}  // namespace tokamak

@@ -1,0 +1,180 @@
+#include <algorithm>
+#include <vector>
+
+#include "tokamak/gpu/dispatch.cuh"
+#include "tokamak/ops/attention/rope.h"
+
+namespace tokamak::gpu {
+namespace {
+
+// N tokens, H heads, `half` pairs a head.
+
+constexpr int kMaxPairs = 128;
+constexpr int kAngles = 1024;
+constexpr int kItems = 4 * kThreads;
+
+__device__ inline void sine_and_cosine(float angle, float* s, float* c) {
+  sincosf(angle, s, c);
+}
+
+__device__ inline void sine_and_cosine(double angle, double* s, double* c) {
+  sincos(angle, s, c);
+}
+
+constexpr int kMostParts = 4;
+
+// Heads of up to kMostParts inputs, one after the other in each token's row of y.
+template <class T>
+struct Rotation {
+  const T* x[kMostParts] = {};
+  int end[kMostParts] = {};  // heads up to the end of each input
+  int H = 0;                 // that a launch writes
+  int turned = 0;            // the first of them; the others are copied
+  int row = 0;               // heads from a token to the next in y, and in a lone input
+  const int32_t* positions = nullptr;
+  T* y = nullptr;
+  int64_t N = 0;
+  int half = 0;
+  int begin = 0;  // of the pairs that a launch turns
+  int pairs = 0;
+  int tokens = 0;  // of a block
+  float frequency[kMaxPairs] = {};
+};
+
+// Where pair 0 of head `h` of token `n` is.
+template <class T, int kParts>
+__device__ inline const T* head_of(const Rotation<T>& r, int64_t n, int h) {
+  if (kParts == 1) return r.x[0] + (n * r.row + h) * 2 * r.half;
+  const T* x = r.x[0];
+  int begin = 0;
+  int end = r.end[0];
+#pragma unroll
+  for (int p = 1; p < kParts; ++p) {
+    if (h < end) break;
+    x = r.x[p];
+    begin = end;
+    end = r.end[p];
+  }
+  return x + (n * (end - begin) + h - begin) * 2 * r.half;
+}
+
+// (a, b) -> (a cos - b sin, b cos + a sin) for a = x[n, h, i], b = x[n, h, i + half]. A block takes
+// `tokens` tokens: it puts the sine and cosine of their angles into shared memory, then turns all
+// their heads, K pairs a thread at a time. Two accesses an element.
+template <class T, int K, int kParts>
+__global__ void __launch_bounds__(kThreads) rotate(const __grid_constant__ Rotation<T> r) {
+  using A = Accum<T>;
+  __shared__ __align__(16) A sines[kAngles];
+  __shared__ __align__(16) A cosines[kAngles];
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * r.tokens;
+  const int tokens = static_cast<int>(min(static_cast<int64_t>(r.tokens), r.N - first));
+  for (int i = static_cast<int>(threadIdx.x); i < tokens * r.pairs; i += kThreads) {
+    const int token = i / r.pairs;
+    const auto position = static_cast<float>(r.positions[first + token]);
+    // Rounded here, to fp32: the angle is part of the model.
+    const float angle = __fmul_rn(position, r.frequency[i - token * r.pairs]);
+    sine_and_cosine(static_cast<A>(angle), sines + i, cosines + i);
+  }
+  __syncthreads();
+  const int packs = r.pairs / K;
+  const int items = tokens * r.H * packs;
+#pragma unroll 2
+  for (int i = static_cast<int>(threadIdx.x); i < items; i += kThreads) {
+    const int head = i / packs;
+    const int pair = (i - head * packs) * K;
+    const int token = head / r.H;
+    const int h = head - token * r.H;
+    const int64_t to = ((first + token) * r.row + h) * 2 * r.half + r.begin + pair;
+    const T* from = head_of<T, kParts>(r, first + token, h) + r.begin + pair;
+    T as[K];
+    T bs[K];
+    load<K>(from, as);
+    load<K>(from + r.half, bs);
+    if (kParts == 1 || h < r.turned) {
+      A s[K];
+      A c[K];
+      load<K>(sines + token * r.pairs + pair, s);
+      load<K>(cosines + token * r.pairs + pair, c);
+#pragma unroll
+      for (int k = 0; k < K; ++k) {
+        const A a = gpu::to<A>(as[k]);
+        const A b = gpu::to<A>(bs[k]);
+        as[k] = gpu::to<T>(a * c[k] - b * s[k]);
+        bs[k] = gpu::to<T>(b * c[k] + a * s[k]);
+      }
+    }
+    store<K>(r.y + to, as);
+    store<K>(r.y + to + r.half, bs);
+  }
+}
+
+// Enough for a thread to turn a few packs with each angle, few enough to keep all multiprocessors
+// busy.
+int tokens_a_block(int64_t N, int H, int pairs, int pack, int num_multiprocessors) {
+  const int64_t items = std::max<int64_t>(1, int64_t{H} * pairs / pack);
+  const int64_t wanted = std::min(kItems / items, N / (4 * num_multiprocessors));
+  return static_cast<int>(std::clamp<int64_t>(wanted, 1, kAngles / pairs));
+}
+
+template <class T, int K>
+void launch(Rotation<T> r, int num_multiprocessors, DeviceStream stream) {
+  r.tokens = tokens_a_block(r.N, r.H, r.pairs, K, num_multiprocessors);
+  const auto blocks = static_cast<unsigned>((r.N + r.tokens - 1) / r.tokens);
+  if (r.H == r.turned && r.end[0] == r.end[kMostParts - 1])
+    rotate<T, K, 1><<<blocks, kThreads, 0, as_stream(stream)>>>(r);
+  else
+    rotate<T, K, kMostParts><<<blocks, kThreads, 0, as_stream(stream)>>>(r);
+  TOK_CUDA_LAUNCHED();
+}
+
+// The first `turned` inputs are turned, or of a lone one so many heads as the op says.
+Kernel prepare_parts(const Rope& op, int turned, const KernelTypes& types, const Setup& setup) {
+  const int64_t N = types.in.back().numel();
+  const auto half = static_cast<int>(types.in[0].dims[3] / 2);
+  const int num_multiprocessors = setup.device->num_multiprocessors();
+  const auto num_turned = static_cast<int>(op.num_turned);
+  std::vector<float> frequencies;
+  for (const double f : rope_frequencies(2 * half, op.theta, op.scaling))
+    frequencies.push_back(static_cast<float>(op.inverse ? -f : f));
+  return by_float(types.out[0].dtype, [&]<class T>() -> Kernel {
+    return [=](const KernelArgs& args) {
+      if (args.out[0].numel() == 0) return;
+      Rotation<T> r{.positions = args.in.back().as<int32_t>(),
+                    .y = args.out[0].as<T>(),
+                    .N = N,
+                    .half = half};
+      bool is_even = half % Pack<T>::kSize == 0 && detail::is_aligned(r.y);
+      for (size_t p = 0; p < kMostParts; ++p) {
+        if (p + 1 < args.in.size()) {
+          r.x[p] = args.in[p].as<T>();
+          r.H += static_cast<int>(args.in[p].dim(2));
+          is_even = is_even && detail::is_aligned(r.x[p]);
+        }
+        r.end[p] = r.H;
+        if (static_cast<int>(p) < turned) r.turned = r.H;
+      }
+      r.row = r.H;
+      if (num_turned > 0) r.turned = num_turned;
+      // Where they lie already, the others need no copy.
+      if (num_turned > 0 && r.x[0] == r.y) r.H = num_turned;
+      for (r.begin = 0; r.begin < half; r.begin += kMaxPairs) {
+        r.pairs = std::min(kMaxPairs, half - r.begin);
+        std::copy_n(frequencies.begin() + r.begin, r.pairs, r.frequency);
+        is_even ? launch<T, Pack<T>::kSize>(r, num_multiprocessors, args.stream)
+                : launch<T, 1>(r, num_multiprocessors, args.stream);
+      }
+    };
+  });
+}
+
+}  // namespace
+
+Kernel prepare(const Rope& op, const KernelTypes& types, const Setup& setup) {
+  return prepare_parts(op, 1, types, setup);
+}
+
+Kernel prepare(const RopeConcat& op, const KernelTypes& types, const Setup& setup) {
+  return prepare_parts(op.rope, op.num_turned, types, setup);
+}
+
+}  // namespace tokamak::gpu

@@ -1,0 +1,118 @@
+#include "tokamak/gpu/math.cuh"
+#include "tokamak/ops/elementwise/gelu.h"
+
+namespace tokamak::gpu {
+namespace {
+
+constexpr double kSqrt8OverPi = 1.5957691216057308;
+constexpr double kInvSqrt2Pi = 0.39894228040143268;
+constexpr double kCubic = 0.044715;
+
+// (1 + tanh u) / 2 = sigmoid(2 u)
+struct Tanh {
+  template <class A>
+  static __device__ A gate(A x) {
+    return sigmoid(A(kSqrt8OverPi) * x * (A{1} + A(kCubic) * x * x));
+  }
+
+  template <class A>
+  static __device__ A slope(A x) {
+    const A s = gate(x);
+    return s + x * s * (A{1} - s) * A(kSqrt8OverPi) * (A{1} + A(3.0 * kCubic) * x * x);
+  }
+};
+
+struct Exact {
+  template <class A>
+  static __device__ A gate(A x) {
+    return normal_distribution(x);
+  }
+
+  template <class A>
+  static __device__ A slope(A x) {
+    return normal_distribution(x) + x * A(kInvSqrt2Pi) * exponential(A(-0.5) * x * x);
+  }
+};
+
+// y = x gate(x); two accesses an element.
+template <class T, class Form>
+struct Activate {
+  using Element = T;
+  const T* x;
+  T* y;
+
+  template <int K>
+  __device__ void operator()(int64_t i) const {
+    T v[K];
+    load<K>(x + i, v);
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      const auto a = to<Accum<T>>(v[k]);
+      v[k] = to<T>(a * Form::gate(a));
+    }
+    store<K>(y + i, v);
+  }
+};
+
+// dx = dy slope(x), and y as Activate makes it; three accesses an element, four with y.
+template <class T, class Form, bool kEmitsY>
+struct Differentiate {
+  using Element = T;
+  const T* x;
+  const T* dy;
+  T* dx;
+  T* y;
+
+  template <int K>
+  __device__ void operator()(int64_t i) const {
+    T v[K];
+    T d[K];
+    load<K>(x + i, v);
+    load<K>(dy + i, d);
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      const auto a = to<Accum<T>>(v[k]);
+      v[k] = to<T>(to<Accum<T>>(d[k]) * Form::slope(a));
+      if constexpr (kEmitsY) d[k] = to<T>(a * Form::gate(a));
+    }
+    store<K>(dx + i, v);
+    if constexpr (kEmitsY) store<K>(y + i, d);
+  }
+};
+
+template <class T, class Form, bool kEmitsY>
+void launch_grad(const KernelArgs& args) {
+  const Differentiate<T, Form, kEmitsY> f{args.in[0].as<T>(), args.in[1].as<T>(),
+                                          args.out[0].as<T>(),
+                                          kEmitsY ? args.out[1].as<T>() : nullptr};
+  launch_vectors(args.out[0].numel(), args.stream, f, f.x, f.dy, f.dx, f.y);
+}
+
+template <class Make>
+Kernel by_kind(GeluKind kind, Make&& make) {
+  if (kind == GeluKind::kTanh) return make.template operator()<Tanh>();
+  return make.template operator()<Exact>();
+}
+
+}  // namespace
+
+Kernel prepare(const Gelu& op, const KernelTypes& types, const Setup&) {
+  return by_kind(op.kind, [&]<class Form>() -> Kernel {
+    return by_float(types.out[0].dtype, []<class T>() -> Kernel {
+      return [](const KernelArgs& args) {
+        const Activate<T, Form> f{args.in[0].as<T>(), args.out[0].as<T>()};
+        launch_vectors(args.out[0].numel(), args.stream, f, f.x, f.y);
+      };
+    });
+  });
+}
+
+Kernel prepare(const GeluGrad& op, const KernelTypes& types, const Setup&) {
+  return by_kind(op.kind, [&]<class Form>() -> Kernel {
+    return by_float(types.out[0].dtype, [&]<class T>() -> Kernel {
+      return op.emits_y ? launch_grad<T, Form, true> : launch_grad<T, Form, false>;
+    });
+  });
+}
+
+}  // namespace tokamak::gpu

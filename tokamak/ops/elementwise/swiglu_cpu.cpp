@@ -1,0 +1,112 @@
+#include "tokamak/cpu/dispatch.h"
+#include "tokamak/cpu/vec_math.h"
+#include "tokamak/ops/elementwise/swiglu.h"
+
+namespace tokamak::cpu {
+namespace {
+
+// What the kernels see: gate and up as they lie, and as many elements of dy and y.
+template <class T>
+struct Gates {
+  const T* gate = nullptr;
+  const T* up = nullptr;
+  const T* dy = nullptr;
+  T* dgate = nullptr;
+  T* dup = nullptr;
+  T* y = nullptr;
+};
+
+// y = silu(gate) up for elements [begin, end).
+template <class T>
+void gate(const Gates<T>& g, int64_t begin, int64_t end) {
+  using A = Accum<T>;
+  vec::loop(end - begin, [gate = g.gate + begin, up = g.up + begin, y = g.y + begin](int64_t i) {
+    const A x = static_cast<A>(gate[i]);
+    y[i] = static_cast<T>(x * vec::sigmoid(x) * static_cast<A>(up[i]));
+  });
+}
+
+// silu'(g) = s (1 + g (1 - s)) with s = sigmoid(g)
+template <class T, bool kEmitsY>
+void gate_grad(const Gates<T>& of, int64_t begin, int64_t end) {
+  using A = Accum<T>;
+  vec::loop(end - begin, [=, gate = of.gate + begin, up = of.up + begin, dy = of.dy + begin,
+                          dgate = of.dgate + begin, dup = of.dup + begin,
+                          y = kEmitsY ? of.y + begin : nullptr](int64_t i) {
+    const A g = static_cast<A>(gate[i]);
+    const A u = static_cast<A>(up[i]);
+    const A d = static_cast<A>(dy[i]);
+    const A s = vec::sigmoid(g);
+    dgate[i] = static_cast<T>(d * u * s * (A{1} + g * (A{1} - s)));
+    dup[i] = static_cast<T>(d * g * s);
+    if constexpr (kEmitsY) {
+      y[i] = static_cast<T>(g * s * u);
+    } else {
+      static_cast<void>(y);
+    }
+  });
+}
+
+constexpr int64_t kGrain = 8192;
+
+// body(gates, begin, end) over all elements, in pieces that are rows where gate and up are packed.
+template <class T, class Body>
+void for_pieces(const Gates<T>& all, int64_t numel, int64_t columns, bool packed, Body body) {
+  if (!packed) {
+    parallel_ranges(numel, kGrain, [&](int64_t begin, int64_t end, int) { body(all, begin, end); });
+    return;
+  }
+  if (numel == 0) return;
+  parallel_ranges(numel / columns, std::max<int64_t>(1, kGrain / columns),
+                  [&](int64_t begin, int64_t end, int) {
+                    for (int64_t r = begin; r < end; ++r) {
+                      const int64_t at = 2 * r * columns;
+                      Gates<T> row = all;
+                      row.gate += at;
+                      row.up = row.gate + columns;
+                      if (all.dgate != nullptr) {
+                        row.dgate += at;
+                        row.dup = row.dgate + columns;
+                        row.dy += r * columns;
+                      }
+                      if (all.y != nullptr) row.y += r * columns;
+                      body(row, int64_t{0}, columns);
+                    }
+                  });
+}
+
+template <class T, bool kEmitsY>
+void swiglu_grad(const KernelArgs& args, bool packed) {
+  const size_t gates = packed ? 1 : 2;
+  const Tensor& dy = args.in[gates];
+  const Gates<T> all{.gate = args.in[0].as<T>(),
+                     .up = packed ? nullptr : args.in[1].as<T>(),
+                     .dy = dy.as<T>(),
+                     .dgate = args.out[0].as<T>(),
+                     .dup = packed ? nullptr : args.out[1].as<T>(),
+                     .y = kEmitsY ? args.out[gates].as<T>() : nullptr};
+  for_pieces(all, dy.numel(), dy.dim(-1), packed, gate_grad<T, kEmitsY>);
+}
+
+}  // namespace
+
+Kernel prepare(const Swiglu& op, const KernelTypes& types, std::string_view) {
+  return by_float(types.out[0].dtype, [&]<class T>() -> Kernel {
+    return [packed = op.packed](const KernelArgs& args) {
+      const Gates<T> all{.gate = args.in[0].as<T>(),
+                         .up = packed ? nullptr : args.in[1].as<T>(),
+                         .y = args.out[0].as<T>()};
+      for_pieces(all, args.out[0].numel(), args.out[0].dim(-1), packed, gate<T>);
+    };
+  });
+}
+
+Kernel prepare(const SwigluGrad& op, const KernelTypes& types, std::string_view) {
+  return by_float(types.out[0].dtype, [&]<class T>() -> Kernel {
+    return [packed = op.packed, emits_y = op.emits_y](const KernelArgs& args) {
+      emits_y ? swiglu_grad<T, true>(args, packed) : swiglu_grad<T, false>(args, packed);
+    };
+  });
+}
+
+}  // namespace tokamak::cpu

@@ -1,0 +1,280 @@
+#include <cstring>
+#include <type_traits>
+
+#include "tokamak/gpu/dependent.cuh"
+#include "tokamak/gpu/dispatch.cuh"
+#include "tokamak/gpu/gemm/gemm.h"
+#include "tokamak/ops/column_sums.h"
+#include "tokamak/ops/matmul/linear.h"
+
+namespace tokamak::gpu {
+namespace {
+
+constexpr int kTile = 64;
+constexpr int kTileK = 16;
+constexpr int kEach = 4;  // a thread's rows and columns of a tile
+constexpr int kPad = 4;   // keeps rows of a tile on 16-byte addresses in other banks
+
+static_assert(kTile / kEach * (kTile / kEach) == kThreads);
+
+// op(A) or op(B) as rows r by the inner k.
+template <class T>
+struct Factor {
+  const T* data;
+  int64_t stride_r;
+  int64_t stride_k;
+};
+
+template <class In, class Out>
+struct Product {
+  int64_t M, N, K;
+  Factor<In> a;
+  Factor<In> b;
+  const In* bias;
+  Out* c;
+  bool accumulate;
+};
+
+// tile[k][r] = factor(r0 + r, k0 + k), 0 outside; neighbouring threads read along the dim that is
+// dense.
+template <class T, class A>
+__device__ void load_tile(A (&tile)[kTileK][kTile + kPad], const Factor<T>& factor, int64_t R,
+                          int64_t K, int64_t r0, int64_t k0) {
+  const bool is_along_k = factor.stride_k == 1;
+#pragma unroll
+  for (int i = static_cast<int>(threadIdx.x); i < kTile * kTileK; i += kThreads) {
+    const int k = is_along_k ? i % kTileK : i / kTile;
+    const int r = is_along_k ? i / kTileK : i % kTile;
+    const bool is_inside = r0 + r < R && k0 + k < K;
+    tile[k][r] = is_inside
+                     ? to<A>(factor.data[(r0 + r) * factor.stride_r + (k0 + k) * factor.stride_k])
+                     : A{0};
+  }
+}
+
+// C[m, n] (+)= sum_k A(m, k) B(k, n) (+ bias[n]). A block makes 64 x 64 of C from tiles 16 deep in
+// shared memory, a thread 4 x 4 of them in registers; A and B are read once for each 64 columns or
+// rows of C.
+template <class In, class Out>
+__global__ void __launch_bounds__(kThreads) multiply(Product<In, Out> p) {
+  using A = Accum<Out>;
+  __shared__ __align__(16) A tile_a[kTileK][kTile + kPad];
+  __shared__ __align__(16) A tile_b[kTileK][kTile + kPad];
+  const int64_t m0 = static_cast<int64_t>(blockIdx.x) * kTile;
+  const int64_t n0 = static_cast<int64_t>(blockIdx.y) * kTile;
+  const int m_own = static_cast<int>(threadIdx.x) / (kTile / kEach) * kEach;
+  const int n_own = static_cast<int>(threadIdx.x) % (kTile / kEach) * kEach;
+  A sum[kEach][kEach] = {};
+  for (int64_t k0 = 0; k0 < p.K; k0 += kTileK) {
+    load_tile(tile_a, p.a, p.M, p.K, m0, k0);
+    load_tile(tile_b, p.b, p.N, p.K, n0, k0);
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < kTileK; ++k) {
+      A x[kEach];
+      A y[kEach];
+      load<kEach>(&tile_a[k][m_own], x);
+      load<kEach>(&tile_b[k][n_own], y);
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+#pragma unroll
+        for (int j = 0; j < kEach; ++j) sum[i][j] += x[i] * y[j];
+      }
+    }
+    __syncthreads();
+  }
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      const int64_t m = m0 + m_own + i;
+      const int64_t n = n0 + n_own + j;
+      if (m >= p.M || n >= p.N) continue;
+      Out& c = p.c[m * p.N + n];
+      A value = sum[i][j];
+      if (p.bias != nullptr) value += to<A>(p.bias[n]);
+      if (p.accumulate) value += to<A>(c);
+      c = to<Out>(value);
+    }
+  }
+}
+
+// Which inputs of an op are A and B; the bias is the third.
+struct Roles {
+  size_t a;
+  size_t b;
+};
+
+template <class In, class Out>
+Kernel portable_product(const GemmShape& s, Roles roles) {
+  return [s, roles](const KernelArgs& args) {
+    if (s.m == 0 || s.n == 0) return;
+    const Product<In, Out> product{
+        .M = s.m,
+        .N = s.n,
+        .K = s.k,
+        .a = {args.in[roles.a].as<In>(), s.transpose_a ? 1 : s.k, s.transpose_a ? s.m : 1},
+        .b = {args.in[roles.b].as<In>(), s.transpose_b ? s.k : 1, s.transpose_b ? 1 : s.n},
+        .bias = s.bias ? args.in[2].as<In>() : nullptr,
+        .c = args.out[0].as<Out>(),
+        .accumulate = args.accumulate[0]};
+    const dim3 blocks(static_cast<unsigned>((s.m + kTile - 1) / kTile),
+                      static_cast<unsigned>((s.n + kTile - 1) / kTile));
+    multiply<<<blocks, kThreads, 0, as_stream(args.stream)>>>(product);
+    TOK_CUDA_LAUNCHED();
+  };
+}
+
+Kernel prepare_product(GemmShape shape, Roles roles, const KernelTypes& types, const Setup& setup) {
+  shape.in = types.in[0].dtype;
+  shape.out = types.out[0].dtype;
+  shape.workspace_bytes = kCublasWorkspace;
+  const bool is_empty = shape.m == 0 || shape.n == 0 || shape.k == 0;
+  if (setup.variant == kGpuKernel.name || is_empty) {
+    return by_float(shape.in, [&]<class In>() -> Kernel {
+      return shape.out == shape.in ? portable_product<In, In>(shape, roles)
+                                   : portable_product<In, Accum<In>>(shape, roles);
+    });
+  }
+  const Gemm gemm(shape, *setup.device);
+  return [gemm, roles, bias = shape.bias](const KernelArgs& args) {
+    gemm.run(args.in[roles.a].data, args.in[roles.b].data, bias ? args.in[2].data : nullptr,
+             args.out[0].data, args.accumulate[0], args.workspace, args.stream);
+  };
+}
+
+// partial[g, o] = sum over the rows n of group g of dy[n, o]: the first pass of db. A block takes
+// kColumns columns a lane of one group, its warps every eighth row, four at a time; one access of
+// dy.
+template <class T, int kColumns>
+__global__ void __launch_bounds__(kThreads, kColumns == 1 ? 4 : 2)
+    sum_rows(int64_t N, int64_t O, const T* dy, Accum<T>* partial) {
+  using A = Accum<T>;
+  constexpr int kWarps = kThreads / 32;
+  constexpr int kAtOnce = 4;
+  constexpr int kStrip = 32 * kColumns;
+  using Word = std::conditional_t<kColumns == 1, T, uint4>;
+  static_assert(sizeof(Word) == kColumns * sizeof(T));
+  __shared__ A parts[kWarps][kStrip];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int64_t o0 = static_cast<int64_t>(blockIdx.x) * kStrip;
+  const int64_t o = o0 + lane * kColumns;
+  const int64_t end = N * (blockIdx.y + 1) / gridDim.y;
+  int64_t n = N * blockIdx.y / gridDim.y + warp;
+  A sum[kColumns] = {};
+  if (o < O) {
+    for (; n < end; n += kAtOnce * kWarps) {
+      Word words[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        words[i] = Word{};
+        const T* row = dy + (n + i * kWarps) * O + o;
+        if (n + i * kWarps < end) words[i] = *reinterpret_cast<const Word*>(row);
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        T x[kColumns];
+        memcpy(x, &words[i], sizeof(Word));
+#pragma unroll
+        for (int j = 0; j < kColumns; ++j) sum[j] += to<A>(x[j]);
+      }
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kColumns; ++j) parts[warp][lane * kColumns + j] = sum[j];
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < kStrip && o0 + i < O; i += kThreads) {
+    A total{0};
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) total += parts[w][i];
+    partial[blockIdx.y * O + o0 + i] = total;
+  }
+}
+
+constexpr int kGroupThreads = 256;
+
+// db[o] (+)= sum_g partial[g, o]: a block takes 32 columns, its warps every eighth group.
+template <class A>
+__global__ void __launch_bounds__(kGroupThreads)
+    sum_groups(int64_t O, int groups, const A* partial, A* db, bool accumulate) {
+  constexpr int kWarps = kGroupThreads / 32;
+  __shared__ A parts[kWarps][32];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int64_t o = static_cast<int64_t>(blockIdx.x) * 32 + lane;
+  wait_for_previous();
+  A sum{0};
+  if (o < O) {
+#pragma unroll 4
+    for (int g = warp; g < groups; g += kWarps) sum += partial[g * O + o];
+  }
+  parts[warp][lane] = sum;
+  __syncthreads();
+  if (warp != 0 || o >= O) return;
+  A total = accumulate ? db[o] : A{0};
+#pragma unroll 8
+  for (int w = 0; w < kWarps; ++w) total += parts[w][lane];
+  db[o] = total;
+}
+
+unsigned blocks_of(int64_t n, int64_t each) {
+  return static_cast<unsigned>((n + each - 1) / each);
+}
+
+template <class T>
+Kernel column_sums(int64_t N, int64_t O, bool waits) {
+  return [=](const KernelArgs& args) {
+    if (O == 0) return;
+    constexpr int kColumns = Pack<T>::kSize;
+    static_assert(32 * kColumns == column_strip(sizeof(T)));
+    const auto groups = static_cast<unsigned>(column_row_groups(N, O, sizeof(T)));
+    const cudaStream_t stream = as_stream(args.stream);
+    const T* dy = args.in[0].as<T>();
+    auto* partial = static_cast<Accum<T>*>(args.workspace);
+    if (O % kColumns == 0 && detail::is_aligned(dy)) {
+      const dim3 blocks(blocks_of(O, 32 * kColumns), groups);
+      sum_rows<T, kColumns><<<blocks, kThreads, 0, stream>>>(N, O, dy, partial);
+    } else {
+      sum_rows<T, 1><<<dim3(blocks_of(O, 32), groups), kThreads, 0, stream>>>(N, O, dy, partial);
+    }
+    TOK_CUDA_LAUNCHED();
+    launch_dependent(waits, sum_groups<Accum<T>>, blocks_of(O, 32), kGroupThreads, stream, O,
+                     static_cast<int>(groups), partial, args.out[0].as<Accum<T>>(),
+                     args.accumulate[0]);
+  };
+}
+
+}  // namespace
+
+Kernel prepare(const Linear& op, const KernelTypes& types, const Setup& setup) {
+  const GemmShape shape{.m = rows_of(types.in[0]),
+                        .n = types.in[1].dims[0],
+                        .k = types.in[1].dims[1],
+                        .transpose_b = true,
+                        .bias = types.in.size() == 3 && op.adds_bias};
+  return prepare_product(shape, {.a = 0, .b = 1}, types, setup);
+}
+
+Kernel prepare(const LinearGradInput&, const KernelTypes& types, const Setup& setup) {
+  const GemmShape shape{
+      .m = rows_of(types.in[0]), .n = types.in[1].dims[1], .k = types.in[1].dims[0]};
+  return prepare_product(shape, {.a = 0, .b = 1}, types, setup);
+}
+
+Kernel prepare(const LinearGradWeight&, const KernelTypes& types, const Setup& setup) {
+  const GemmShape shape{.m = types.in[1].dims.back(),
+                        .n = types.in[0].dims.back(),
+                        .k = rows_of(types.in[0]),
+                        .transpose_a = true};
+  return prepare_product(shape, {.a = 1, .b = 0}, types, setup);
+}
+
+Kernel prepare(const LinearGradBias&, const KernelTypes& types, const Setup& setup) {
+  return by_float(types.in[0].dtype, [&]<class T>() -> Kernel {
+    return column_sums<T>(rows_of(types.in[0]), types.in[0].dims.back(),
+                          can_wait_for_previous(setup));
+  });
+}
+
+}  // namespace tokamak::gpu

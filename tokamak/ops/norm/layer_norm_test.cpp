@@ -1,0 +1,59 @@
+#include "tokamak/ops/norm/layer_norm.h"
+
+#include "tokamak/ops/op_case.h"
+
+namespace tokamak {
+
+template <>
+OpCases cases_of<LayerNorm>() {
+  CasesOf<LayerNorm> c;
+  c.good("batched", {}, {f32({2, 6, 8}), f32({8}), f32({8})}).flops = 7.0 * 96;
+  c.good("one row, odd width", {}, {f32({1, 131}), f32({131}), f32({131})});
+  c.good("mean far from zero", {}, {f32({6, 33}), f32({33}), f32({33})}).fill = {{.shift = 4.0}};
+  c.good("wide", {}, {f32({5, 520}), f32({520}), f32({520})}).check_gradient = false;
+  c.good("very wide", {}, {f32({3, 8200}), f32({8200}), f32({8200})}).check_gradient = false;
+  c.bad("weight of another width", {}, {f32({6, 5}), f32({6}), f32({5})});
+  c.bad("bias of another width", {}, {f32({6, 5}), f32({5}), f32({6})});
+  c.bad("bias missing", {}, {f32({6, 5}), f32({5})});
+  return c.cases;
+}
+
+template <>
+OpCases cases_of<AddLayerNorm>() {
+  CasesOf<AddLayerNorm> c;
+  const auto good = [&](const std::string& name, const Dims& x) -> OpCase& {
+    const int64_t D = x.back();
+    return c.good(name, {}, {f32(x), f32(x), f32({D}), f32({D})});
+  };
+  good("batched", {2, 6, 8}).flops = 8.0 * 96;
+  good("one row, odd width", {1, 131});
+  good("several rows", {67, 17});
+  good("wide", {5, 520}).check_gradient = false;
+  good("very wide", {3, 8200}).check_gradient = false;
+  c.bad("branch differs", {}, {f32({6, 5}), f32({5, 6}), f32({5}), f32({5})});
+  c.bad("bias of another width", {}, {f32({6, 5}), f32({6, 5}), f32({5}), f32({6})});
+  c.bad("bias missing", {}, {f32({6, 5}), f32({6, 5}), f32({5})});
+  return c.cases;
+}
+
+template <>
+OpCases cases_of<LayerNormGrad>() {
+  CasesOf<LayerNormGrad> c;
+  const auto good = [&](const std::string& name, Dims x) {
+    const int64_t D = x.back();
+    c.good(name, {}, {f32(x), f32({D}), f32(x)}).check_gradient = false;
+  };
+  good("batched", {2, 6, 8});
+  good("one row, odd width", {1, 131});
+  good("several blocks of rows", {67, 17});
+  good("several groups of rows", {540, 1032});
+  good("very wide", {3, 8200});
+  good("a warp to a row in bf16", {70, 256});
+  good("rows of idle threads", {600, 1600});
+  good("mean far from zero", {40, 1600});
+  c.cases.good.back().fill = {{.shift = 4.0}};
+  c.bad("dy differs", {}, {f32({6, 5}), f32({5}), f32({5, 6})});
+  return c.cases;
+}
+
+}  // namespace tokamak

@@ -1,0 +1,23 @@
+#include "tokamak/cpu/dispatch.h"
+#include "tokamak/ops/optimizer/accumulate.h"
+
+namespace tokamak::cpu {
+
+Kernel prepare(const Accumulate&, const KernelTypes& types, std::string_view) {
+  return by_number(types.in[0].dtype, [&]<class In>() {
+    return by_float(types.out[0].dtype, [&]<class Out>() -> Kernel {
+      return [](const KernelArgs& a) {
+        const In* x = a.in[0].as<In>();
+        Out* y = a.out[0].as<Out>();
+        const bool add = a.accumulate[0];
+        parallel_for(a.out[0].numel(), [=](int64_t i) {
+          using A = Accum<Out>;
+          const A value = static_cast<A>(static_cast<Accum<In>>(x[i]));
+          y[i] = static_cast<Out>(add ? static_cast<A>(y[i]) + value : value);
+        });
+      };
+    });
+  });
+}
+
+}  // namespace tokamak::cpu

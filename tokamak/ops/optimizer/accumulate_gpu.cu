@@ -1,0 +1,48 @@
+#include "tokamak/gpu/dispatch.cuh"
+#include "tokamak/ops/optimizer/accumulate.h"
+
+namespace tokamak::gpu {
+namespace {
+
+// y (+)= x; one access of x, one or two of y.
+template <class From, class To, bool kAdd>
+struct AddInto {
+  using Element = From;
+  const From* x;
+  To* y;
+
+  template <int K>
+  __device__ void operator()(int64_t i) const {
+    From from[K];
+    To into[K];
+    load<K>(x + i, from);
+    if constexpr (kAdd) load<K>(y + i, into);
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      using A = Accum<To>;
+      const A addend = to<A>(from[k]);
+      into[k] = to<To>(kAdd ? to<A>(into[k]) + addend : addend);
+    }
+    store<K>(y + i, into);
+  }
+};
+
+template <class From, class To, bool kAdd>
+void run(const KernelArgs& args) {
+  const AddInto<From, To, kAdd> add{args.in[0].as<From>(), args.out[0].as<To>()};
+  launch_vectors(args.out[0].numel(), args.stream, add, add.x, add.y);
+}
+
+}  // namespace
+
+Kernel prepare(const Accumulate&, const KernelTypes& types, const Setup&) {
+  return by_number(types.in[0].dtype, [&]<class From>() -> Kernel {
+    return by_float(types.out[0].dtype, []<class To>() -> Kernel {
+      return [](const KernelArgs& args) {
+        args.accumulate[0] ? run<From, To, true>(args) : run<From, To, false>(args);
+      };
+    });
+  });
+}
+
+}  // namespace tokamak::gpu

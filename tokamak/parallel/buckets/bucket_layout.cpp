@@ -1,0 +1,212 @@
+#include "tokamak/parallel/buckets/bucket_layout.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include "tokamak/core/error.h"
+
+namespace tokamak {
+namespace {
+
+// Vectors after a vector begin at multiples of 16 bytes in bf16: then the biases of several
+// products are one.
+constexpr int64_t kVectorAlignment = 8;
+
+constexpr auto kTpIndex = static_cast<size_t>(PlacementAxis::kTp);
+
+int64_t align(int64_t n, int64_t unit) {
+  return (n + unit - 1) / unit * unit;
+}
+
+bool accumulates_into_gradient(const Graph& g, const Accumulation& a, Value* leaf) {
+  Value into = a.into;
+  while (!g.producer(into).is_leaf()) {
+    const auto before = g.producer(into).accumulation(into.out);
+    if (!before) return false;
+    into = before->into;
+  }
+  *leaf = into;
+  return g.states()[g.producer(into).state].kind == StateKind::kGradient;
+}
+
+bool has_replicas(const Ranges& ranges) {
+  for (size_t r = 1; r < ranges.size(); ++r) {
+    if (ranges[r] == ranges[r - 1]) return true;
+  }
+  return false;
+}
+
+TensorType local_type(const TensorType& whole, const AxisPlacement& tp, int at) {
+  TensorType type = whole;
+  if (tp.shard.is_cut()) type.dims[tp.shard.dim] = (*tp.ranges)[at].size();
+  return type;
+}
+
+class LayoutMaker {
+ public:
+  LayoutMaker(const Graph& global, const std::vector<NodePlacement>& placements,
+              const RankContext& context)
+      : global_(global), placements_(placements), context_(context) {}
+
+  BucketLayout run() {
+    find_tensors();
+    index_tensors();
+    find_contributions();
+    for (Bucket& bucket : out_.buckets) lay_out(bucket);
+    index_tensors();
+    return std::move(out_);
+  }
+
+ private:
+  // A bucket for each (stage, module); norm and head of one stage share one, and a weight that
+  // stages share has one of its own on each of their ranks.
+  void find_tensors() {
+    int32_t last_module = 0;
+    std::map<int32_t, int32_t> leaf_of;  // state -> node
+    std::map<int32_t, std::set<int>> uses;
+    std::map<int32_t, int32_t> copy_of;  // cast node -> state
+    for (int32_t i = 0; i < global_.size(); ++i) {
+      const Node& n = global_.node(i);
+      last_module = std::max(last_module, n.label.module);
+      if (n.is_leaf()) leaf_of[n.state.index] = i;
+      for (const Value v : n.in) {
+        const Node& from = global_.producer(v);
+        int32_t state = -1;
+        if (from.is_leaf() && global_.states()[from.state].kind == StateKind::kParameter)
+          state = from.state.index;
+        if (const auto it = copy_of.find(v.node); it != copy_of.end()) state = it->second;
+        if (state < 0) continue;
+        if (n.label.phase == Phase::kUnshard) {
+          copy_of[i] = state;
+          out_.compute = n.out[0].dtype;
+        } else {
+          uses[state].insert(context_.stage_of(n.label.module));
+          if (copy_of.empty()) out_.compute = from.out[0].dtype;
+        }
+      }
+    }
+
+    using Key = std::tuple<int, int32_t, int32_t>;  // stage, module, tied state
+    std::map<Key, Bucket> made;
+    for (const auto& [state, stages] : uses) {
+      const StateDecl& decl = global_.states()[{state}];
+      const AxisPlacement& tp = placements_[leaf_of.at(state)].out[0][kTpIndex];
+      std::map<int, int> first_stage_on;  // pp -> stage
+      for (const int stage : stages) first_stage_on.emplace(context_.pp_of(stage), stage);
+      const bool is_tied = stages.size() > 1;
+      for (const auto& [pp, stage] : first_stage_on) {
+        // Norm and head need their weights at the same time.
+        const int32_t module = std::min(decl.module, last_module - 1);
+        Bucket& bucket = made[{stage, module, is_tied ? state : -1}];
+        bucket.block = decl.block;
+        bucket.module = module;
+        bucket.stage = stage;
+        bucket.is_here = context_.runs_stage(stage);
+        if (is_tied) {
+          for (const auto& [other, unused] : first_stage_on) bucket.tie_ranks.push_back(other);
+        }
+        bucket.tensors.push_back(
+            {.name = decl.name,
+             .global = {state},
+             .whole = decl.type,
+             .local = local_type(decl.type, tp, context_.coordinate(MeshAxis::kTp)),
+             .tp = tp,
+             .gradient = !tp.shard.is_cut()         ? TpGradient::kWhole
+                         : has_replicas(*tp.ranges) ? TpGradient::kReplicas
+                                                    : TpGradient::kAlone,
+             .init = decl.init,
+             .is_tied_copy = context_.pp_of(*stages.begin()) != pp,
+             .stages = stages_on(stages, pp)});
+      }
+    }
+    for (auto& [key, bucket] : made) {
+      bucket.name = fmt::format("s{}.m{}{}", bucket.stage, bucket.module,
+                                std::get<2>(key) >= 0 ? ".tied" : "");
+      out_.buckets.push_back(std::move(bucket));
+    }
+  }
+
+  std::vector<int> stages_on(const std::set<int>& stages, int pp) const {
+    std::vector<int> here;
+    for (const int s : stages) {
+      if (context_.pp_of(s) == pp) here.push_back(s);
+    }
+    return here;
+  }
+
+  // How many contributions each bucket's gradients get, and which are sums pending over tp.
+  void find_contributions() {
+    for (int32_t i = 0; i < global_.states().size(); ++i) {
+      const StateDecl& decl = global_.states()[{i}];
+      if (decl.kind == StateKind::kGradient)
+        out_.parameter_of_gradient[i] = global_.states().find(decl.name.substr(5));
+    }
+    for (int32_t i = 0; i < global_.size(); ++i) {
+      const Node& n = global_.node(i);
+      for (const Accumulation& a : n.accumulations) {
+        Value leaf;
+        if (!accumulates_into_gradient(global_, a, &leaf)) continue;
+        out_.gradient = global_.type(leaf).dtype;
+        const StateId parameter = out_.parameter_of_gradient.at(global_.producer(leaf).state.index);
+        const auto [b, t] = out_.where.at({parameter.index, context_.stage_of(n.label.module)});
+        if (out_.buckets[b].contributions_left++ == 0) out_.buckets[b].first_contribution = i;
+        out_.buckets[b].last_contribution = i;
+        BucketTensor& tensor = out_.buckets[b].tensors[t];
+        const Placement& p = placements_[i].out[a.out];
+        for (const PlacementAxis axis : {PlacementAxis::kDp, PlacementAxis::kCp}) {
+          TOK_CHECK(context_.degree(mesh_axes(axis)) == 1 || p[axis].shard == kPartialSum,
+                    "the gradient of {} is no partial sum", tensor.name);
+        }
+        if (p[kTpIndex].shard == kPartialSum) tensor.gradient = TpGradient::kPartial;
+      }
+    }
+  }
+
+  void index_tensors() {
+    for (size_t b = 0; b < out_.buckets.size(); ++b) {
+      for (size_t t = 0; t < out_.buckets[b].tensors.size(); ++t) {
+        const BucketTensor& tensor = out_.buckets[b].tensors[t];
+        for (const int stage : tensor.stages) out_.where[{tensor.global.index, stage}] = {b, t};
+      }
+    }
+  }
+
+  // Of each kind of gradient matrices come first, so that neither their neighbours nor those of
+  // vectors lie between others.
+  void lay_out(Bucket& bucket) {
+    const auto section = [](const BucketTensor& t) {
+      return std::pair(t.gradient, t.local.dims.size() == 1);
+    };
+    std::stable_sort(
+        bucket.tensors.begin(), bucket.tensors.end(),
+        [&](const BucketTensor& a, const BucketTensor& b) { return section(a) < section(b); });
+    const BucketTensor* before = nullptr;
+    for (BucketTensor& tensor : bucket.tensors) {
+      const bool follows =
+          before != nullptr && section(*before) == section(tensor) && tensor.local.dims.size() == 1;
+      tensor.begin = align(bucket.numel, follows ? kVectorAlignment : kBucketAlignment);
+      bucket.numel = tensor.begin + tensor.local.numel();
+      before = &tensor;
+    }
+    const int owners = context_.degree(kShardAxes);
+    bucket.numel = align(bucket.numel, kBucketAlignment * owners);
+    bucket.slice = bucket.numel / owners;
+  }
+
+  const Graph& global_;
+  const std::vector<NodePlacement>& placements_;
+  const RankContext& context_;
+  BucketLayout out_;
+};
+
+}  // namespace
+
+BucketLayout lay_out_buckets(const Graph& global, const std::vector<NodePlacement>& placements,
+                             const RankContext& context) {
+  return LayoutMaker(global, placements, context).run();
+}
+
+}  // namespace tokamak

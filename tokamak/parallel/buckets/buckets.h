@@ -1,0 +1,71 @@
+// The nodes that gather weights and reduce gradients, and the State they work on.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tokamak/graph/graph.h"
+#include "tokamak/parallel/buckets/bucket_layout.h"
+
+namespace tokamak {
+
+/// The buckets of all stages, with their State declared in `local`.
+class Buckets {
+ public:
+  Buckets(BucketLayout layout, StateTable& local, const RankContext& context);
+
+  /// Another graph over the same parameters follows: forgets what was gathered.
+  void begin_graph() {
+    for (Bucket& b : layout_.buckets) b.weights.clear();
+  }
+
+  /// The compute copy of a parameter as `stage` uses it; emits its bucket's gather if that is new.
+  Value weight(Graph& g, StateId global, int stage);
+
+  /// Where a gradient leaf of the global graph accumulates in `stage`, and how.
+  struct Destination {
+    Bucket* bucket = nullptr;
+    size_t tensor = 0;
+    Value into;  ///< its State, or the contribution before
+    AccumulateMode mode = AccumulateMode::kAlways;
+  };
+
+  Destination destination(Graph& g, StateId global_gradient, int stage);
+
+  /// `sum` is what the destination holds now; after the bucket's last contribution emits the
+  /// reduction.
+  void contributed(Graph& g, const Destination& to, Value sum);
+
+  /// What happens to gradients once a step after all microbatches: sums over stages that share
+  /// weights.
+  void finish(Graph& g);
+
+  std::vector<TensorPiece> pieces() const;
+  std::vector<UpdateUnit> units(Graph& g) const;
+
+  /// What becomes of compute copies, for people; "" where the masters are in the compute dtype.
+  std::string copies_note() const;
+
+ private:
+  void declare(Bucket& bucket);
+  void declare_copy(Bucket& bucket);
+  void declare_rings();
+  void gather(Graph& g, Bucket& bucket);
+  void reduce(Graph& g, Bucket& bucket);
+  void sum_over_tp(Graph& g, const Bucket& bucket, When when);
+  enum class Gathers : uint8_t { kOnce, kEachMicrobatch, kTwice };
+  Gathers gathers(const Bucket& bucket) const;
+  bool keeps_copy(const Bucket& bucket) const;
+  double norm_weight(const BucketTensor& t) const;
+  bool owns(const BucketTensor& t) const;
+  StateId declare_state(const std::string& name, DType dtype, int64_t numel, StateKind kind,
+                        const Bucket& bucket);
+  StateId declare_window(const std::string& name, TensorType type, StateId parent, int64_t begin,
+                         const Bucket& bucket);
+
+  StateTable& local_;
+  const RankContext& context_;
+  BucketLayout layout_;
+};
+
+}  // namespace tokamak

@@ -1,0 +1,59 @@
+// Which products of one input can be one.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tokamak/graph/graph.h"
+#include "tokamak/parallel/matmuls/packed_heads.h"
+
+namespace tokamak {
+
+/// A weight or bias where it lies, and the node that makes its gradient.
+struct ProductTensor {
+  Value value;
+  Value bucket;       ///< that holds it, flat
+  int64_t begin = 0;  ///< of it in the bucket
+  int64_t end = 0;
+  int32_t grad = -1;  ///< node
+  StateId gradient;   ///< a window, to which that node adds
+};
+
+/// One weight's part in a merged product.
+struct ProductMember {
+  int32_t grad_input = -1;  ///< node
+  Value dy;
+  ProductTensor weight;
+  ProductTensor bias;  ///< without a node: there is none
+};
+
+/// Members in the order in which their weights lie, without gaps.
+struct ProductGroup {
+  std::vector<ProductMember> members;
+  /// Side by side the output gradients are yielded by this op, by node `packed_grad` once it is
+  /// packed, or by the attention's gradient.
+  AnyOp packer;
+  std::vector<Value> packer_in;
+  int32_t packed_grad = -1;
+  std::optional<PackedHeads> heads;
+  std::vector<int32_t> products;  ///< of the forward, merged too
+  int32_t activation = -1;        ///< the node that reads them
+};
+
+/// A sum of input gradients.
+struct ProductSum {
+  std::vector<Value> terms;     ///< in order
+  std::vector<int32_t> inside;  ///< nodes of all its sums
+};
+
+struct ProductGroups {
+  std::vector<ProductGroup> groups;
+  std::map<int32_t, ProductSum> sums;  ///< that have merged terms, by the node of the whole
+};
+
+/// Of a graph of one rank; see merge_products.h.
+ProductGroups find_product_groups(const Graph& graph, std::vector<std::string>& notes);
+
+}  // namespace tokamak

@@ -1,0 +1,216 @@
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tokamak/core/error.h"
+#include "tokamak/pipeline/schedule.h"
+
+namespace tokamak {
+namespace {
+
+using Items = std::vector<PipelineItem>;
+
+bool is_send(PipelineItemKind kind) {
+  return kind == PipelineItemKind::kSendForward || kind == PipelineItemKind::kSendBackward;
+}
+
+bool is_recv(PipelineItemKind kind) {
+  return kind == PipelineItemKind::kRecvForward || kind == PipelineItemKind::kRecvBackward;
+}
+
+bool is_compute(PipelineItemKind kind) {
+  return !is_send(kind) && !is_recv(kind);
+}
+
+// What becomes there: a stage's output, its input gradient, or either's copy on another rank.
+using Value = std::tuple<PipelineItemKind, int, int>;  // kind, stage, microbatch
+
+// Runs all ranks' lists: in-order ranks, rendezvous sends, in-order pairs of ranks.
+class ItemRun {
+ public:
+  ItemRun(const PipelineSchedule& schedule, const std::vector<Items>& items, bool blocking)
+      : schedule_(schedule),
+        items_(items),
+        blocking_(blocking),
+        next_(items.size(), 0),
+        waits_(items.size(), false) {}
+
+  void run() {
+    bool moved = true;
+    while (moved) {
+      moved = false;
+      for (size_t rank = 0; rank < items_.size(); ++rank) {
+        while (next_[rank] < items_[rank].size() && step(static_cast<int>(rank))) moved = true;
+      }
+    }
+    std::vector<std::string> waits;
+    for (size_t rank = 0; rank < items_.size(); ++rank) {
+      if (next_[rank] < items_[rank].size())
+        waits.push_back(fmt::format("rank {} at {}", rank, to_string(items_[rank][next_[rank]])));
+    }
+    TOK_REQUIRE(waits.empty(), "pipeline schedule {}: deadlock: {}", schedule_.name,
+                fmt::join(waits, ", "));
+    for (const auto& [ranks, posted] : posted_) {
+      TOK_REQUIRE(posted.empty(), "pipeline schedule {}: rank {} receives what rank {} never sends",
+                  schedule_.name, ranks.second, ranks.first);
+    }
+  }
+
+ private:
+  bool step(int rank) {
+    const PipelineItem& item = items_[rank][next_[rank]];
+    const Value value{item.kind, item.stage, item.microbatch};
+    if (is_recv(item.kind)) return receive(rank, item);
+    if (is_send(item.kind)) {
+      if (!send(rank, item)) return false;
+    } else {
+      // Both of an overlapped pair need their inputs before the first begins.
+      const size_t count = pair_follows(rank) ? 2 : 1;
+      for (size_t i = 0; i < count; ++i) {
+        if (!has_inputs(rank, items_[rank][next_[rank] + i])) return false;
+      }
+    }
+    done_.insert(value);
+    ++next_[rank];
+    return true;
+  }
+
+  bool pair_follows(int rank) const {
+    const size_t next = next_[rank] + 1;
+    return next < items_[rank].size() && items_[rank][next].overlaps_previous;
+  }
+
+  bool backward_done(int stage, int microbatch) const {
+    return done_.contains({PipelineItemKind::kBackward, stage, microbatch}) ||
+           done_.contains({PipelineItemKind::kBackwardInput, stage, microbatch});
+  }
+
+  bool has_inputs(int rank, const PipelineItem& item) const {
+    using enum PipelineItemKind;
+    const auto here = [&](int stage) { return schedule_.rank_of_stage[stage] == rank; };
+    if (item.kind == kForward) {
+      if (item.stage == 0) return true;
+      return here(item.stage - 1) ? done_.contains({kForward, item.stage - 1, item.microbatch})
+                                  : arrived_.contains({kRecvForward, item.stage, item.microbatch});
+    }
+    if (item.kind == kBackwardWeight) return backward_done(item.stage, item.microbatch);
+    if (!done_.contains({kForward, item.stage, item.microbatch})) return false;
+    if (item.stage + 1 == schedule_.num_stages()) return true;
+    return here(item.stage + 1) ? backward_done(item.stage + 1, item.microbatch)
+                                : arrived_.contains({kRecvBackward, item.stage, item.microbatch});
+  }
+
+  bool receive(int rank, const PipelineItem& item) {
+    const Value value{item.kind, item.stage, item.microbatch};
+    if (waits_[rank]) {
+      if (!arrived_.contains(value)) return false;
+      waits_[rank] = false;
+      ++next_[rank];
+      return true;
+    }
+    TOK_REQUIRE(done_.insert(value).second, "pipeline schedule {}: rank {}: {} comes twice",
+                schedule_.name, rank, to_string(item));
+    posted_[{item.peer_rank, rank}].push_back(value);
+    if (blocking_) {
+      waits_[rank] = true;
+    } else {
+      ++next_[rank];
+    }
+    return true;
+  }
+
+  bool send(int rank, const PipelineItem& item) {
+    using enum PipelineItemKind;
+    const bool forward = item.kind == kSendForward;
+    TOK_REQUIRE(forward ? done_.contains({kForward, item.stage, item.microbatch})
+                        : backward_done(item.stage, item.microbatch),
+                "pipeline schedule {}: rank {}: {} comes before what it sends", schedule_.name,
+                rank, to_string(item));
+    std::deque<Value>& posted = posted_[{rank, item.peer_rank}];
+    if (posted.empty()) return false;
+    const Value value{forward ? kRecvForward : kRecvBackward, item.stage + (forward ? 1 : -1),
+                      item.microbatch};
+    TOK_REQUIRE(posted.front() == value,
+                "pipeline schedule {}: rank {}: {} meets another receive of rank {}: stage {}, "
+                "microbatch {}",
+                schedule_.name, rank, to_string(item), item.peer_rank, std::get<1>(posted.front()),
+                std::get<2>(posted.front()));
+    posted.pop_front();
+    arrived_.insert(value);
+    return true;
+  }
+
+  const PipelineSchedule& schedule_;
+  const std::vector<Items>& items_;
+  bool blocking_;
+  std::vector<size_t> next_;
+  std::vector<bool> waits_;  // at a posted, blocking receive
+  std::set<Value> done_;
+  std::set<Value> arrived_;
+  std::map<std::pair<int, int>, std::deque<Value>> posted_;  // by sender and receiver
+};
+
+std::vector<std::string> computations(const Items& items) {
+  std::vector<std::string> texts;
+  for (const PipelineItem& item : items) {
+    if (is_compute(item.kind)) texts.push_back(to_string(item));
+  }
+  return texts;
+}
+
+}  // namespace
+
+void check_items(const PipelineSchedule& schedule, const std::vector<Items>& items,
+                 bool blocking_receives) {
+  for (int rank = 0; rank < schedule.num_ranks; ++rank) {
+    std::vector<std::string> wanted;
+    for (const PipelineAction& a : schedule.actions[rank]) wanted.push_back(to_string(a));
+    TOK_REQUIRE(computations(items[rank]) == wanted,
+                "pipeline schedule {}: rank {}: the items' computations are not the schedule's",
+                schedule.name, rank);
+  }
+  ItemRun(schedule, items, blocking_receives).run();
+}
+
+SlotAssignment slots_between(const Items& items, PipelinePoint first, PipelinePoint last) {
+  const auto matches = [](const PipelineItem& item, PipelinePoint point) {
+    const bool also_full = point.kind == PipelineItemKind::kBackwardInput ||
+                           point.kind == PipelineItemKind::kBackwardWeight;
+    return item.stage == point.stage &&
+           (item.kind == point.kind || (also_full && item.kind == PipelineItemKind::kBackward));
+  };
+  int num_microbatches = 0;
+  for (const PipelineItem& item : items)
+    num_microbatches = std::max(num_microbatches, item.microbatch + 1);
+  std::vector<std::ptrdiff_t> begin(num_microbatches, -1);
+  std::vector<std::ptrdiff_t> end = begin;
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (matches(items[i], first)) begin[items[i].microbatch] = static_cast<std::ptrdiff_t>(i);
+    if (matches(items[i], last)) end[items[i].microbatch] = static_cast<std::ptrdiff_t>(i);
+  }
+  SlotAssignment slots;
+  slots.slot_of_microbatch.assign(num_microbatches, -1);
+  std::set<int> free;
+  for (size_t i = 0; i < items.size(); ++i) {
+    const int m = items[i].microbatch;
+    if (begin[m] < 0 || end[m] < 0) continue;
+    TOK_CHECK(begin[m] <= end[m], "{} precedes {}", to_string(items[end[m]]),
+              to_string(items[begin[m]]));
+    const auto here = static_cast<std::ptrdiff_t>(i);
+    int& slot = slots.slot_of_microbatch[m];
+    if (here == begin[m]) {
+      if (free.empty()) free.insert(slots.count++);
+      slot = *free.begin();
+      free.erase(free.begin());
+    }
+    if (here == end[m]) free.insert(slot);
+  }
+  return slots;
+}
+
+}  // namespace tokamak

@@ -1,0 +1,194 @@
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include <fmt/ranges.h>
+
+#include "tokamak/core/error.h"
+#include "tokamak/plan/plan.h"
+
+namespace tokamak {
+namespace {
+
+// What a stream does next: a task, or the beginning or end of an item on stream 0.
+struct Event {
+  const Task* task = nullptr;  // of communication; null for all others
+  std::vector<int> after;      // events of other streams of its rank
+  bool is_done = false;
+};
+
+// One rank's step: for each stream its events in order.
+struct RankRun {
+  const Plan* plan = nullptr;
+  std::vector<Event> events;
+  std::map<int, std::vector<int>> streams;
+  std::map<int, size_t> next;  // by stream
+
+  int add(int stream, Event event) {
+    const int id = static_cast<int>(events.size());
+    events.push_back(std::move(event));
+    streams[stream].push_back(id);
+    return id;
+  }
+};
+
+// The last event of each stream of an item: of all, and of those that its end waits for.
+struct Ends {
+  std::vector<int> all;
+  std::vector<int> joined;
+};
+
+Ends add_tasks(RankRun& run, const Segment& segment, const ScheduleItem& item,
+               const std::vector<int>& begins_after) {
+  std::vector<int> of_task;
+  std::map<int, int> last;
+  for (const Task& task : segment.tasks) {
+    const bool runs = item.is_last || task.when != When::kLastMicrobatch;
+    Event event{.task = runs && task.rules->is_communication ? &task : nullptr};
+    if (task.stream != 0 && !last.contains(task.stream)) event.after = begins_after;
+    for (const int w : runs ? task.waits : std::vector<int>()) event.after.push_back(of_task[w]);
+    of_task.push_back(run.add(task.stream, std::move(event)));
+    last[task.stream] = of_task.back();
+  }
+  Ends ends;
+  for (const auto& [stream, event] : last) {
+    ends.all.push_back(event);
+    if (!segment.outlives(stream)) ends.joined.push_back(event);
+  }
+  return ends;
+}
+
+RankRun unfold(const Plan& plan, int num_microbatches) {
+  RankRun run{.plan = &plan};
+  std::vector<Ends> item_ends;
+  for (const ScheduleItem& item : plan.schedule(num_microbatches)) {
+    const Segment& segment = plan.segments[item.segment];
+    std::vector<int> after;
+    for (const int w : item.waits) {
+      const std::vector<int>& ends = item_ends.at(static_cast<size_t>(w)).all;
+      after.insert(after.end(), ends.begin(), ends.end());
+    }
+    if (segment.is_background) {
+      after.push_back(run.add(0, {}));
+      item_ends.push_back(add_tasks(run, segment, item, after));
+      continue;
+    }
+    const int begin = run.add(0, {.after = after});
+    item_ends.push_back(add_tasks(run, segment, item, {begin}));
+    run.add(0, {.after = item_ends.back().joined});
+  }
+  return run;
+}
+
+using GroupKey = std::pair<std::vector<int>, std::string>;
+
+// A member that has come to a collective.
+struct Arrival {
+  int rank = 0;
+  int event = 0;
+  const Task* task = nullptr;
+};
+
+std::string show(const Task& task) {
+  const Operand& o = task.in.empty() ? task.out[0] : task.in[0];
+  return fmt::format("{} of {}", task.rules->name, to_string(o.type));
+}
+
+// What the other members must enter.
+std::string_view partner_of(std::string_view op) {
+  if (op == "send") return "recv";
+  return op == "recv" ? "send" : op;
+}
+
+void check_same(const GroupKey& group, const std::vector<Arrival>& members) {
+  const auto type = [](const Task& task) {
+    const Operand& o = task.in.empty() ? task.out[0] : task.in[0];
+    return std::pair(o.type.dtype, o.type.numel());
+  };
+  const Arrival& first = members[0];
+  for (size_t k = 1; k < members.size(); ++k) {
+    const Arrival& a = members[k];
+    TOK_CHECK(a.task->rules->name == partner_of(first.task->rules->name) &&
+                  type(*a.task) == type(*first.task),
+              "group {}: rank {} enters {}, rank {} {}", group.second, first.rank,
+              show(*first.task), a.rank, show(*a.task));
+  }
+}
+
+// Runs all ranks' streams until nothing moves.
+class World {
+ public:
+  World(std::span<const Plan* const> plans, int num_microbatches) {
+    for (const Plan* plan : plans) ranks_.push_back(unfold(*plan, num_microbatches));
+  }
+
+  void run() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (int rank = 0; rank < std::ssize(ranks_); ++rank) {
+        for (const auto& [stream, events] : ranks_[rank].streams) {
+          while (step(rank, stream)) moved = true;
+        }
+      }
+    }
+    std::vector<std::string> stuck;
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      RankRun& run = ranks_[rank];
+      for (const auto& [stream, events] : run.streams) {
+        if (run.next[stream] == events.size()) continue;
+        const Task* task = run.events[events[run.next[stream]]].task;
+        stuck.push_back(fmt::format("rank {} stream {}: {}", rank, stream,
+                                    task == nullptr ? "waits for another stream" : show(*task)));
+      }
+    }
+    TOK_CHECK(stuck.empty(), "ranks wait for each other: {}", fmt::join(stuck, ", "));
+  }
+
+ private:
+  // Moves one stream by one event if it can.
+  bool step(int rank, int stream) {
+    RankRun& run = ranks_[rank];
+    const auto& list = run.streams[stream];
+    size_t& next = run.next[stream];
+    if (next == list.size()) return false;
+    Event& event = run.events[list[next]];
+    const auto is_done = [&](int e) { return run.events[e].is_done; };
+    if (!event.is_done) {
+      if (!std::all_of(event.after.begin(), event.after.end(), is_done)) return false;
+      if (event.task != nullptr && !arrive(rank, list[next], *event.task)) return false;
+      event.is_done = true;
+    }
+    ++next;
+    return true;
+  }
+
+  // Whether all members have come.
+  bool arrive(int rank, int event, const Task& task) {
+    const GroupTable& groups = ranks_[rank].plan->groups;
+    const int id = task.rules->group(task.op.get()).id;
+    TOK_CHECK(id >= 0 && id < std::ssize(groups.entries), "rank {}: {} names group {}", rank,
+              task.rules->name, id);
+    const GroupTable::Entry& entry = groups.entries[id];
+    const GroupKey key{entry.ranks, entry.name};
+    auto& members = arrived_[key];
+    const auto is_here = [&](const Arrival& a) { return a.rank == rank; };
+    if (std::none_of(members.begin(), members.end(), is_here))
+      members.push_back({.rank = rank, .event = event, .task = &task});
+    if (members.size() < entry.ranks.size()) return false;
+    check_same(key, members);
+    for (const Arrival& a : members) ranks_[a.rank].events[a.event].is_done = true;
+    members.clear();
+    return true;
+  }
+
+  std::vector<RankRun> ranks_;
+  std::map<GroupKey, std::vector<Arrival>> arrived_;
+};
+
+}  // namespace
+
+void check_ranks(std::span<const Plan* const> plans, int num_microbatches) {
+  World(plans, num_microbatches).run();
+}
+
+}  // namespace tokamak

@@ -1,0 +1,34 @@
+// Graph to plan: the passes after differentiation, as one readable list of calls.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "tokamak/graph/passes.h"
+#include "tokamak/pipeline/schedule.h"
+#include "tokamak/plan/plan.h"
+
+namespace tokamak {
+
+struct CompileOptions {
+  RecomputePolicy recompute;
+  bool fuse = true;  ///< sums and neighbours (fuse.h)
+  Target target;
+  bool split_backward =
+      false;  ///< forward and backward as two segments, as pipeline stages need them
+  /// What this rank runs of a pipeline, in order; empty = no pipeline. Segments are then those of
+  /// each stage, and the plan has items.
+  std::vector<PipelineItem> pipeline;
+  GroupTable groups;  ///< that communication ops of the graph name
+  std::function<void(const std::string& pass, const Graph&)> log;  ///< the graph after each pass
+};
+
+/// Expands, drops dead nodes, recomputes, fuses, chooses variants, cuts segments and assigns bytes.
+/// Throws Bug on an illegal graph (a donated value read later), Error where no variant accepts.
+Plan compile(const Graph& graph, const StateLayout& layout, const CompileOptions& options);
+
+/// Why each variant of a task's op was or was not taken: "linear: onednn: ok", one line each.
+std::vector<std::string> explain_variants(const Node& node, const KernelTypes& types,
+                                          const Target& target);
+
+}  // namespace tokamak

@@ -1,0 +1,173 @@
+// The plan: everything that costs time or memory, decided. One loop runs it (exec/), another prices
+// it (price/).
+//
+// Semantics. A plan is a list of segments; a segment is a list of tasks in issue order. A schedule
+// item runs one segment for one microbatch. Every operand is a range of an arena with strides.
+// Arenas:
+//   state    named State, laid out once for all plans of a run (StateLayout);
+//   carried  made once a step by one segment and read by others (weights gathered in fp32);
+//   slot     made in one per-microbatch segment and read in a later one (saved activations of a
+//            pipeline stage);
+//   scratch  lives within one segment run; reused by every segment and every plan.
+// Tasks of one stream run in issue order. A foreground item begins when all earlier foreground
+// items have ended, all their streams included but those that outlive it
+// (Segment::outliving_streams); a background item (Segment::is_background) when those issued before
+// it have. What runs in the background or outlives its item has ended for an item that waits for
+// that item or comes after such an item.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tokamak/core/enum_array.h"
+#include "tokamak/graph/graph.h"
+#include "tokamak/graph/mesh.h"
+#include "tokamak/graph/state_layout.h"
+#include "tokamak/pipeline/schedule.h"
+
+namespace tokamak {
+
+enum class ArenaKind : uint8_t { kState, kCarried, kSlot, kScratch };
+inline constexpr size_t kNumArenas = 4;
+
+std::string_view name_of(ArenaKind arena);
+
+struct Operand {
+  ArenaKind arena = ArenaKind::kScratch;
+  int64_t offset = 0;  ///< bytes; of arena slot: within a slot of its class
+  TensorType type;
+  Dims strides;         ///< elements
+  int slot_class = -1;  ///< arena slot: which class of slots
+
+  /// Bytes from `offset` to the end of the last element.
+  int64_t extent_bytes() const;
+};
+
+/// Bytes from the first element of a tensor laid out with `strides` to the end of its last.
+int64_t extent_bytes(const TensorType& type, const Dims& strides);
+
+struct Task {
+  const OpRules* rules = nullptr;
+  std::shared_ptr<const void> op;
+  const Variant* variant = nullptr;
+  std::vector<Operand> in;
+  std::vector<Operand> out;
+  std::vector<std::optional<AccumulateMode>> accumulate;  ///< by output
+  int64_t workspace_offset = 0;                           ///< scratch bytes
+  int64_t workspace_bytes = 0;
+  Label label;
+  int stream = 0;
+  /// Tasks of other streams, by index in the segment, that must have ended. A task that does not
+  /// run in this microbatch (`when`) counts as ended once its stream has come to it, and waits for
+  /// none.
+  std::vector<int> waits;
+  bool is_clone = false;
+  When when = When::kEvery;
+};
+
+/// The types of a task's operands; must outlive what kernel_types gives.
+struct TaskTypes {
+  explicit TaskTypes(const Task& task);
+
+  KernelTypes kernel_types() const { return {.in = in, .out = out}; }
+
+  Types in;
+  Types out;
+};
+
+/// What the task costs, by its op's rule on its operands.
+Cost cost_of(const Task& task);
+
+struct Segment {
+  /// In a step: once before all microbatches, in each, or once after all.
+  enum class Runs : uint8_t { kOnceBefore, kPerMicrobatch, kOnceAfter };
+
+  std::string name;  ///< for people
+  Runs runs = Runs::kOnceBefore;
+  std::optional<PipelinePoint> point;  ///< where it is a pipeline's
+  std::vector<Task> tasks;
+  /// Pipeline sends and receives: the loop goes on while it runs; items that need it wait for it.
+  /// No task is of stream 0.
+  bool is_background = false;
+  /// Streams that an item's end does not wait for, in the foreground: reductions of gradients,
+  /// beside which the pipeline goes on. Their tasks run in the last microbatch only and touch State
+  /// alone.
+  std::vector<int> outliving_streams;
+
+  bool outlives(int stream) const {
+    return std::find(outliving_streams.begin(), outliving_streams.end(), stream) !=
+           outliving_streams.end();
+  }
+};
+
+/// Slots for what one segment saves for another. A microbatch holds one slot from the item of
+/// `first_segment` to that of `last_segment` (or the end of what runs in the background and uses
+/// it). Slot k begins at offset + k * bytes of the slot arena; classes may share their slots.
+struct SlotClass {
+  int first_segment = 0;
+  int last_segment = 0;
+  int64_t bytes = 0;  ///< of one slot
+  int count = 1;
+  int64_t offset = 0;
+  int64_t value_bytes = 0;  ///< of what is saved, where the slot is larger for another class
+
+  int64_t offset_of(int slot) const { return offset + slot * bytes; }
+};
+
+struct ScheduleItem {
+  int segment = 0;
+  int microbatch = 0;
+  bool is_first = true;    ///< the segment's first item of the step: accumulation overwrites
+  bool is_last = true;     ///< its last: tasks of When::kLastMicrobatch run
+  std::vector<int> waits;  ///< earlier items whose background or outliving tasks must have ended
+  std::vector<int> slots;  ///< by slot class: the slot that this microbatch holds; -1 = none
+};
+
+/// The row of the memory table that holds the slot arena.
+inline constexpr std::string_view kSavedActivationsRow = "saved activations";
+
+/// One row of the memory table: who owns how many bytes.
+struct MemoryRow {
+  std::string owner;
+  int64_t bytes = 0;
+};
+
+struct Plan {
+  std::vector<Segment> segments;
+  EnumArray<ArenaKind, int64_t, kNumArenas> arena_bytes{};
+  std::vector<MemoryRow> memory;  ///< sums to the arena bytes
+  std::vector<SlotClass> slots;
+  GroupTable groups;                ///< that its communication tasks name
+  std::vector<ScheduleItem> items;  ///< one step, where a pipeline schedule was planned
+  bool device_graphs = false;       ///< a device records stretches of tasks once and replays them
+
+  /// The order in which segments run in a step of `num_microbatches`: `items`, or once-a-step
+  /// segments around the microbatches.
+  std::vector<ScheduleItem> schedule(int num_microbatches) const;
+
+  int64_t peak_bytes() const;
+};
+
+/// The end of what its tasks have in scratch.
+int64_t scratch_bytes(const Segment& segment);
+
+/// One line a task, for people, diffs and tests.
+std::string to_text(const Plan& plan);
+
+/// Throws Bug unless any two tasks that touch common bytes, one of them writing, are ordered by
+/// streams and waits (vector clocks), in one segment and between the items of the plan's schedule;
+/// every operand lies inside its arena or slot; and each communication group is used by one stream.
+void check_plan(const Plan& plan);
+
+/// Throws Bug unless a step of all ranks together, `plans` by rank, comes to its end, with
+/// collectives that hold a stream until all members are there: members of a group enter the same
+/// ones in the same order, and no two ranks wait for each other.
+void check_ranks(std::span<const Plan* const> plans, int num_microbatches);
+
+}  // namespace tokamak

@@ -1,0 +1,42 @@
+// Slots for what one segment saves for another, as a schedule of items holds them.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "tokamak/plan/plan.h"
+
+namespace tokamak {
+
+/// Adds waits for what reads a slot in the background, so that two slots do instead of one for each
+/// microbatch.
+void wait_for_readers(Plan& plan);
+
+/// One class of slots: the bytes of its values and, item by item, how many microbatches hold one.
+struct SlotNeed {
+  int64_t bytes = 0;
+  std::vector<int> held;
+};
+
+/// By slot class of `plan`, whose items have all their waits. Throws Bug where a once-a-step
+/// segment reads a slot.
+std::vector<SlotNeed> slot_needs(const Plan& plan);
+
+/// Classes that share their slots.
+struct SlotPool {
+  std::vector<int> classes;
+  int64_t slot_bytes = 0;
+  int count = 0;
+
+  int64_t bytes() const { return slot_bytes * count; }
+};
+
+/// Pools of all classes, shared where that takes fewer bytes.
+std::vector<SlotPool> share_slots(std::span<const SlotNeed> needs);
+
+/// Slots for the microbatches in flight of `plan.items`: counts and offsets of the classes, the
+/// slot of each item, the slot arena and its row in the memory table; and the waits that items
+/// lack. Throws Bug as slot_needs().
+void assign_slots(Plan& plan);
+
+}  // namespace tokamak

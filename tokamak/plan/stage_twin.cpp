@@ -1,0 +1,50 @@
+#include "tokamak/plan/stage_twin.h"
+
+#include <algorithm>
+
+#include "tokamak/core/error.h"
+#include "tokamak/plan/segments.h"
+#include "tokamak/plan/slots.h"
+
+namespace tokamak {
+namespace {
+
+// Groups of all pipeline ranks stay.
+GroupTable::Entry moved(GroupTable::Entry group, const TwinRequest& r) {
+  using enum GroupPurpose;
+  TOK_CHECK(group.purpose != kTied, "group {}", group.name);
+  const bool is_message = group.purpose == kMessage;
+  if (group.axes.contains(MeshAxis::kPp) && !is_message) return group;
+  for (int& rank : group.ranks) rank += (r.to - r.from) * r.ranks_per_stage;
+  if (is_message)
+    group.name =
+        message_name(group.ranks[0] / r.ranks_per_stage, group.ranks[1] / r.ranks_per_stage);
+  return group;
+}
+
+// Each does for a stage of rank `to` what it does for the one in its place.
+void move_stages(std::vector<Segment>& segments, const TwinRequest& r) {
+  for (Segment& segment : segments) {
+    if (!segment.point) continue;
+    const auto at = std::find(r.stages_from.begin(), r.stages_from.end(), segment.point->stage);
+    TOK_CHECK(at != r.stages_from.end(), "segment {}", segment.name);
+    segment.point->stage = r.stages_to[at - r.stages_from.begin()];
+    segment.name = segment_name(*segment.point);
+  }
+}
+
+}  // namespace
+
+Plan twin_of(const Plan& plan, const TwinRequest& request) {
+  TOK_CHECK(request.stages_from.size() == request.stages_to.size(), "{} stages for {}",
+            request.stages_from.size(), request.stages_to.size());
+  Plan twin = plan;
+  for (GroupTable::Entry& group : twin.groups.entries) group = moved(std::move(group), request);
+  move_stages(twin.segments, request);
+  twin.items = pipeline_items(twin.segments, request.items);
+  for (SlotClass& slots : twin.slots) slots.bytes = slots.value_bytes;
+  assign_slots(twin);
+  return twin;
+}
+
+}  // namespace tokamak

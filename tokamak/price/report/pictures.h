@@ -1,0 +1,81 @@
+// Pictures of prices as SVG, and pages that hold them: no script, nothing from elsewhere.
+#pragma once
+
+#include <array>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tokamak/core/enum_array.h"
+#include "tokamak/price/report/report.h"
+
+namespace tokamak::price {
+
+enum class BlockKind : uint8_t { kForward, kBackward, kWeightGradient, kOnce, kCommunication };
+inline constexpr size_t kNumBlockKinds = 5;
+
+/// A stretch of one kind of work.
+struct Block {
+  BlockKind kind = BlockKind::kForward;
+  int microbatch = 0;
+  double begin_s = 0.0;
+  double end_s = 0.0;
+};
+
+/// A rank's streams: what computes, above what communicates beside it.
+struct TimelineRow {
+  std::string name;
+  std::vector<Block> compute;
+  std::vector<Block> communication;
+};
+
+/// Rows of the spans of a step, in the order of ranks; neighbours of one kind and microbatch, and
+/// what is too short to be seen, are one block.
+std::vector<TimelineRow> timeline_rows(std::span<const PricedSpan> spans,
+                                       std::span<const int> ranks, double step_s);
+
+std::string timeline_svg(std::span<const TimelineRow> rows, double step_s);
+
+/// Bytes in use at a point in time, by what holds them.
+struct MemoryPoint {
+  double time_s = 0.0;
+  EnumArray<ArenaKind, double, kNumArenas> bytes{};
+};
+
+/// What is in use, under the lines of what is planned (slots that wait for their next microbatch
+/// are) and of what a device has.
+std::string memory_svg(std::span<const MemoryPoint> points, double step_s, double planned_bytes,
+                       double limit_bytes);
+
+std::string breakdown_svg(const StepPrice& step);
+
+/// A value of a sweep: its rate, or why it has none.
+struct SweepPoint {
+  double device_tokens_per_s = 0.0;
+  std::string reason;  ///< empty where there is a rate
+};
+
+struct SweepCurve {
+  std::string name;  ///< empty where there is no other
+  std::vector<SweepPoint> points;
+};
+
+/// tokens/s/GPU by value. REQUIRES: as many points as values in each curve, a rate in one of them.
+std::string sweep_svg(const std::string& key, std::span<const std::string> values,
+                      std::span<const SweepCurve> curves);
+
+struct MemoryInStep {
+  int rank = 0;
+  double planned_bytes = 0.0;
+  std::vector<MemoryPoint> points;
+};
+
+/// A page with the report's table and pictures.
+std::string step_page(const Report& report, std::span<const TimelineRow> rows,
+                      const MemoryInStep& memory);
+
+/// A page with a sweep's table, as text, and its curves.
+std::string sweep_page(const std::string& title, const std::string& table, const std::string& svg);
+
+}  // namespace tokamak::price

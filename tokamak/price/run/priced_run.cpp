@@ -1,0 +1,113 @@
+#include "tokamak/price/run/priced_run.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tokamak/price/machine/device_spread.h"
+#include "tokamak/price/run/price_options.h"
+#include "tokamak/price/run/slowest_place.h"
+#include "tokamak/run/run_of_config.h"
+
+namespace tokamak {
+namespace {
+
+constexpr const char* kFloat8 = "quantize.linear.float8";
+constexpr const char* kMx = "quantize.linear.mx";
+
+}  // namespace
+
+bool PricedRun::fits() const {
+  return static_cast<double>(planned.fullest().peak_bytes()) <= memory_limit_bytes;
+}
+
+PricedRun price_run(const PriceRequest& request) {
+  const Config& config = request.config;
+  const Target target{.backend = "gpu",
+                      .arch = request.machine.device.arch,
+                      .deterministic = config.debug.deterministic};
+  using Which = PlannedRanks::Which;
+  const Which which = request.all_ranks     ? (request.wants_spans ? Which::kOwnAll : Which::kAll)
+                      : request.wants_spans ? Which::kOwnStages
+                                            : Which::kStages;
+  const ModelSpec model = spec_of(config);
+  const RunShape shape = shape_of(config, model, {.degrees = request.degrees});
+  const int place = request.all_ranks ? 0 : slowest_place(shape.distribute, request.machine);
+  PricedRun priced{.model = model,
+                   .batch = batch_sizes(config, request.degrees),
+                   .planned = PlannedRanks(model, shape, target, which, place, request.progress)};
+  std::vector<price::PricedRank> ranks;
+  for (const PlannedRanks::Rank& r : priced.planned.ranks())
+    ranks.push_back({.plan = r.plan, .rank = r.rank, .groups = r.groups});
+  priced.options = price_options(config, model, request.degrees, request.machine, request.linear);
+  priced.options.device_graphs = ranks[0].plan->device_graphs;
+  const price::Machine machine = price::slowest_of(request.machine, request.degrees.world());
+  priced.step = price::price_step(ranks, static_cast<int>(priced.batch.num_microbatches), machine,
+                                  priced.options, request.wants_spans ? &priced.spans : nullptr,
+                                  request.progress);
+  priced.tokens_per_step =
+      static_cast<double>(priced.batch.global) * static_cast<double>(config.training.seq_len);
+  priced.memory_limit_bytes = memory_limit(request.machine);
+  return priced;
+}
+
+double memory_limit(const price::Machine& machine) {
+  return machine.device.memory_bytes - machine.device.reserve_bytes;
+}
+
+price::Precision linear_precision(const Config& config) {
+  const Strings& names = config.model.converters;
+  const bool is_low = std::any_of(names.begin(), names.end(), [](const std::string& name) {
+    return name == kFloat8 || name == kMx;
+  });
+  return is_low ? price::Precision::kFp8 : price::Precision::kBf16;
+}
+
+price::Precision products_precision(const Config& config, price::Precision linear) {
+  return compute_type(config) == DType::kF32 ? price::Precision::kFp32 : linear;
+}
+
+void set_linear_precision(Config& config, price::Precision precision) {
+  if (linear_precision(config) == precision) return;
+  std::erase(config.model.converters, kFloat8);
+  std::erase(config.model.converters, kMx);
+  if (precision == price::Precision::kFp8) config.model.converters.emplace_back(kFloat8);
+}
+
+std::string memory_advice(const PricedRun& run, const Config& config, const Degrees& degrees) {
+  const bool has_pipeline = degrees.pp > 1;
+  std::vector<std::string> advice;
+  if (run.batch.microbatch > 1) {
+    advice.push_back(fmt::format("a smaller {} ({})",
+                                 has_pipeline ? "parallelism.pipeline_parallel_microbatch_size"
+                                              : "training.local_batch_size",
+                                 run.batch.microbatch));
+  }
+  const ActivationCheckpointConfig& ac = config.activation_checkpoint;
+  const bool makes_all_again =
+      ac.mode == "full" || (ac.mode == "selective" && ac.selective_ac_option == "op");
+  if (degrees.tp > 1 && !ac.gather_again && !makes_all_again)
+    advice.emplace_back("activation_checkpoint.gather_again = true (false)");
+  if (ac.mode != "full")
+    advice.push_back(fmt::format("activation_checkpoint.mode = \"full\" (\"{}\")", ac.mode));
+  const bool may_share = degrees.pp == 1 && degrees.dp_shard * degrees.cp > 1;
+  if (may_share &&
+      keeps_full_gradients(config.parallelism.data_parallel_type, config.training.grad_store,
+                           degrees, run.batch.num_microbatches))
+    advice.push_back(
+        fmt::format("training.grad_store = \"sharded\" (\"{}\")", config.training.grad_store));
+  if (degrees.dp_replicate > 1)
+    advice.push_back("more of the ranks in parallelism.data_parallel_shard_degree");
+  if (config.parallelism.data_parallel_type != "fsdp" && degrees.dp_shard * degrees.cp > 1)
+    advice.push_back(fmt::format("parallelism.data_parallel_type = \"fsdp\" (\"{}\")",
+                                 config.parallelism.data_parallel_type));
+  if (degrees.tp < 8 && degrees.dp() * degrees.cp > 1) {
+    advice.push_back(fmt::format("a larger parallelism.tensor_parallel_degree ({})", degrees.tp));
+  } else {
+    advice.push_back(fmt::format("more --gpus ({})", degrees.world()));
+  }
+  return fmt::format("{}", fmt::join(advice, "; "));
+}
+
+}  // namespace tokamak

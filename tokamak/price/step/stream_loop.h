@@ -1,0 +1,69 @@
+// The event loop of prices: ranks whose streams run works in order, with waits between streams and
+// meetings between ranks.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tokamak/core/enum_array.h"
+#include "tokamak/core/progress.h"
+#include "tokamak/price/task/task_time.h"
+
+namespace tokamak::price {
+
+/// What a stream does next: a task, a whole item, or nothing (0 seconds) but be a point in time.
+struct Work {
+  double seconds = 0.0;
+  Category category = Category::kMemoryBound;  ///< kExposedComm: communication
+  /// Whether the other kind beside it slows it and is slowed by it, and communication over the same
+  /// link halves its rate: a task of its own.
+  bool is_shared = false;
+  bool is_whole_item = false;      ///< the caller knows its categories
+  bool is_by_copy_engine = false;  ///< of communication
+  /// A message, whose kernel holds multiprocessors from its arrival at the meeting on.
+  bool holds = false;
+  double held_factor = 1.0;  ///< on the seconds of compute beside such a message
+  int stream = 0;            ///< of this rank, counted from 0
+  int link = 0;              ///< of communication: the outermost level of the fabric that it takes
+  int meeting = -1;          ///< begins when all its members have come
+  int first_wait = 0;        ///< RankWorks::waits[first_wait .. first_wait + num_waits)
+  int num_waits = 0;
+};
+
+/// One rank's works in issue order.
+struct RankWorks {
+  std::vector<Work> works;
+  std::vector<int> waits;  ///< earlier works of this rank
+  int num_streams = 1;
+
+  /// The index of the added work, which waits for `after`.
+  int add(Work work, std::span<const int> after);
+};
+
+/// Factors on the seconds of works that run beside the other kind.
+struct Slowdown {
+  double compute = 1.0;
+  double compute_beside_copy_engine = 1.0;  ///< beside no other communication
+  double communication = 1.0;
+};
+
+struct RankTimes {
+  std::vector<double> begin_s;  ///< by work
+  std::vector<double> end_s;
+  double last_s = 0.0;  ///< the end of all
+  /// Whole items left out: compute by its category, else communication that has met.
+  EnumArray<Category, double, kNumCategories> by_category{};
+  double whole_items_s = 0.0;
+  double hidden_comm_s = 0.0;  ///< beside compute or whole items
+};
+
+Slowdown slowdown_of(const Software& software);
+
+/// Runs all ranks together. `meetings`: members by meeting. Throws Bug where ranks wait for each
+/// other for ever.
+std::vector<RankTimes> run_streams(std::span<const RankWorks> ranks, std::span<const int> meetings,
+                                   const Slowdown& slowdown, const Progress& progress = {});
+
+}  // namespace tokamak::price

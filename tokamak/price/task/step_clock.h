@@ -1,0 +1,23 @@
+// Clocks under a limit of power, which holds for a step as a whole: the device's controller is
+// slower than kernels, so products run faster beside cooler ones. docs/pricing.md, "The step".
+#pragma once
+
+#include "tokamak/price/machine/machine.h"
+
+namespace tokamak::price {
+
+/// Seconds of a rank's step, at the highest clocks.
+struct PowerUse {
+  double products_s = 0.0;    ///< whose rate goes with a power of the clocks
+  double attention_s = 0.0;   ///< whose rate goes with the clocks
+  double memory_s = 0.0;      ///< of kernels bound by memory, which do not care
+  double collective_s = 0.0;  ///< of collectives between kernels, which do not care either
+  double drawn_s = 0.0;       ///< the energy of products and attention over the limit of power
+};
+
+/// The clocks over the highest: the greatest at which the mean power stays within the limit, if the
+/// energy of an operation goes with the clocks, and all else draws the device's `memory_power` and
+/// `collective_power` of the limit. REQUIRES: device.memory_power > 0.
+double step_clock(const PowerUse& use, const Device& device);
+
+}  // namespace tokamak::price

@@ -1,0 +1,403 @@
+#include "tokamak/price/task/task_time.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "tokamak/core/error.h"
+#include "tokamak/ops/attention/attention.h"
+#include "tokamak/ops/comm/collective.h"
+#include "tokamak/ops/matmul/linear.h"
+#include "tokamak/ops/vocab/cross_entropy.h"
+#include "tokamak/price/task/low_precision.h"
+
+namespace tokamak::price {
+namespace {
+
+constexpr int kMostSplits = 8;
+// Rows that begin at whole lines of this many bytes are read at full rate.
+constexpr int64_t kLineBytes = 128;
+// Of a copy from global to shared memory that runs beside the products (PTX: cp.async).
+constexpr double kLeastCopyBytes = 4.0;
+// Rows of batched products on tensor cores begin at whole vectors of this many elements of 2 bytes
+// (NVIDIA, Matrix Multiplication Background, "Tensor Core Requirements").
+constexpr int64_t kVectorElements = 8;
+// Queries and keys of one tile of attention.
+constexpr double kAttentionTile = 128.0;
+// The rates of a machine file are those of heads of this.
+constexpr double kRatedHeadDim = 128.0;
+// Head dims are padded to whole steps of this.
+constexpr int64_t kHeadDimStep = 64;
+// Of the operands in a plan that is made in bf16.
+constexpr double kPlannedBytes = 2.0;
+
+double element_bytes(Precision precision) {
+  switch (precision) {
+    case Precision::kFp32:
+      return 4.0;
+    case Precision::kBf16:
+      return 2.0;
+    case Precision::kFp8:
+      return 1.0;
+    case Precision::kFp4:
+      return 0.5;
+  }
+  return 0.0;
+}
+
+double product_rate(const Machine& machine, Precision precision) {
+  const auto p = static_cast<size_t>(precision);
+  const Device& d = machine.device;
+  require_products(machine, precision);
+  return d.peak_flops[p] * d.gemm_efficiency[p] * machine.software.power_derate;
+}
+
+// What is left of the rate where rows do not begin at whole lines: a share for each halving.
+double alignment_share(int64_t row_widths, Precision precision, const Device& d) {
+  const auto unaligned = static_cast<uint64_t>(row_widths);
+  if (unaligned == 0) return 1.0;
+  const double bytes = element_bytes(precision) * std::ldexp(1.0, std::countr_zero(unaligned));
+  if (bytes < kLeastCopyBytes) return d.gemm_odd_share;
+  const double halvings = std::log2(static_cast<double>(kLineBytes) / bytes);
+  return halvings <= 0.0 ? 1.0 : std::pow(d.gemm_alignment_share, halvings);
+}
+
+// Tiles' and kernels' begin and end are stated as depth of bf16 and do not shrink with the
+// precision: how much more depth of this one they are.
+double depth_of_bf16(const Device& d, Precision precision) {
+  const auto rate = [&](Precision p) { return d.peak_flops[p] * d.gemm_efficiency[p]; };
+  const double bf16 = rate(Precision::kBf16);
+  return bf16 > 0.0 ? std::max(1.0, rate(precision) / bf16) : 1.0;
+}
+
+double tile_seconds(const GemmTile& tile, int64_t m, int64_t n, int64_t k, int splits, double rate,
+                    double overhead_scale, const Device& d, int free_sms) {
+  const auto count = [](int64_t size, int step) { return (size + step - 1) / step; };
+  const auto tiles = static_cast<double>(count(m, tile.m) * count(n, tile.n) * splits);
+  const double waves = std::ceil(tiles / free_sms);
+  const double depth = static_cast<double>(k) / splits + overhead_scale * d.gemm_k_overhead;
+  const double work =
+      2.0 * tile.m * tile.n * (waves * depth + overhead_scale * d.gemm_kernel_overhead);
+  return work * d.num_sms / (rate * tile.efficiency);
+}
+
+// What writing the partial sums of a split product takes, in fp32.
+double split_seconds(int64_t m, int64_t n, int splits, const Machine& machine) {
+  if (splits == 1) return 0.0;
+  const Device& d = machine.device;
+  return 4.0 * splits * static_cast<double>(m) * static_cast<double>(n) /
+         (d.memory_bytes_per_s * d.memory_efficiency);
+}
+
+// What a product's energy takes at the device's power.
+double sustained_seconds(int64_t m, int64_t n, int64_t k, Precision precision, const Device& d) {
+  const double flops =
+      2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  return flops / (d.peak_flops[precision] * d.gemm_sustained_efficiency);
+}
+
+double bytes_of(const Operand& o) {
+  return static_cast<double>(o.type.bytes());
+}
+
+bool reads_output(const Task& task, size_t out, bool is_first) {
+  const auto mode = task.accumulate[out];
+  return mode == AccumulateMode::kAlways || (mode == AccumulateMode::kFirstMicrobatch && !is_first);
+}
+
+double bytes_of(const Task& task, const Cost& cost, bool is_first) {
+  double bytes = cost.bytes_read + cost.bytes_written;
+  for (size_t k = 0; k < task.accumulate.size(); ++k) {
+    if (reads_output(task, k, is_first)) bytes += bytes_of(task.out[k]);
+  }
+  return bytes;
+}
+
+Precision precision_of(DType dtype) {
+  return dtype == DType::kBF16 ? Precision::kBf16 : Precision::kFp32;
+}
+
+bool is_low(Precision precision) {
+  return precision == Precision::kFp8 || precision == Precision::kFp4;
+}
+
+// Whether a group moves what tensor parallel products read or write; gradients that ranks of tp sum
+// once a step feed none.
+bool is_beside_products(const GroupTable::Entry& group) {
+  using enum GroupPurpose;
+  return group.axes == AxisSet{MeshAxis::kTp} && group.purpose != kReduce &&
+         group.purpose != kReplicas;
+}
+
+bool sums_gradients(const GroupTable::Entry& group) {
+  using enum GroupPurpose;
+  return group.purpose == kReduce || group.purpose == kReplicas || group.purpose == kTied;
+}
+
+// Elements that are brought to a low precision for this product: what enters a layer, the cotangent
+// of what leaves it, and weights once a step.
+double cast_elements(const Task& task, const TaskRun& run) {
+  const auto elements = [&](size_t k) { return static_cast<double>(task.in[k].type.numel()); };
+  return (run.casts ? elements(0) : 0.0) + (run.casts_weights && run.is_first ? elements(1) : 0.0);
+}
+
+}  // namespace
+
+std::string_view name_of(Category category) {
+  switch (category) {
+    case Category::kGemm:
+      return "GEMM";
+    case Category::kAttention:
+      return "attention";
+    case Category::kMemoryBound:
+      return "memory-bound";
+    case Category::kExposedComm:
+      return "exposed communication";
+    case Category::kHost:
+      return "host";
+    case Category::kBubble:
+      return "bubble";
+    case Category::kOptimizer:
+      return "optimizer";
+  }
+  return "?";
+}
+
+Category category_of(const Task& task, const Cost& cost) {
+  if (task.rules->is_communication) return Category::kExposedComm;
+  if (task.label.phase == Phase::kUpdate) return Category::kOptimizer;
+  if (cost.kind == Cost::Kind::kGemm) return Category::kGemm;
+  return cost.kind == Cost::Kind::kAttention ? Category::kAttention : Category::kMemoryBound;
+}
+
+double gemm_seconds(int64_t m, int64_t n, int64_t k, double bytes, Precision precision,
+                    const Machine& machine, const ProductRun& run) {
+  const Device& d = machine.device;
+  const double rate =
+      product_rate(machine, precision) * alignment_share(run.row_widths, precision, d);
+  const double overhead_scale = depth_of_bf16(d, precision);
+  const int free_sms = std::max(1, d.num_sms - run.held_sms);
+  // Tiles are chosen for the whole device, whoever holds a part of it.
+  double best = HUGE_VAL;
+  double taken = HUGE_VAL;
+  for (const GemmTile& tile : d.tiles) {
+    for (int splits = 1; splits <= kMostSplits; splits *= 2) {
+      const auto on = [&](int num_sms) {
+        return tile_seconds(tile, m, n, k, splits, rate, overhead_scale, d, num_sms) +
+               split_seconds(m, n, splits, machine);
+      };
+      const double alone = on(d.num_sms);
+      if (alone >= best) continue;
+      best = alone;
+      taken = run.held_sms > 0 ? on(free_sms) : alone;
+    }
+  }
+  const double sustained = d.memory_power > 0.0 ? 0.0 : sustained_seconds(m, n, k, precision, d);
+  return std::max({taken / run.rate, sustained, memory_seconds(bytes, machine)});
+}
+
+double memory_seconds(double bytes, const Machine& machine) {
+  const Device& d = machine.device;
+  if (bytes <= 0.0) return 0.0;
+  return (bytes + d.memory_half_bytes) / (d.memory_bytes_per_s * d.memory_efficiency);
+}
+
+TaskTimes::TaskTimes(const GroupTable& groups, const Machine& machine, const PriceOptions& options)
+    : machine_(machine), options_(options) {
+  layouts_.reserve(groups.entries.size());
+  for (const GroupTable::Entry& group : groups.entries) {
+    layouts_.push_back(layout_of(group.ranks, machine));
+    const bool is_beside = is_beside_products(group);
+    if (is_beside && group.purpose == GroupPurpose::kGeneral)
+      tp_group_ = static_cast<int>(layouts_.size()) - 1;
+    exposed_.push_back(is_beside ? 1.0 - machine.software.tensor_parallel_overlap : 1.0);
+    sums_gradients_.push_back(sums_gradients(group));
+  }
+}
+
+double TaskTimes::seconds(const Task& task, const Cost& cost, const TaskRun& run) const {
+  if (task.rules->is_communication) return task_communication_seconds(task, run.is_low);
+  return compute_seconds(task, cost, run) + machine_.device.launch_s;
+}
+
+int TaskTimes::link(const Task& task) const {
+  if (!task.rules->is_communication) return 0;
+  return link_of(layouts_[task.rules->group(task.op.get()).id]);
+}
+
+double TaskTimes::compute_seconds(const Task& task, const Cost& cost, const TaskRun& run) const {
+  const double bytes = bytes_of(task, cost, run.is_first);
+  switch (cost.kind) {
+    case Cost::Kind::kGemm:
+      return product_seconds(task, cost, bytes, run);
+    case Cost::Kind::kAttention:
+      return attention_seconds(task, cost, bytes, run.held_sms);
+    default: {
+      const double logit_bytes = machine_.software.logit_bytes;
+      if (logit_bytes > 0.0 && task.rules == &kRules<CrossEntropyGrad>) return 0.0;
+      if (logit_bytes > 0.0 && task.rules == &kRules<SoftmaxStats>)
+        return memory_seconds(logit_bytes * static_cast<double>(task.in[0].type.numel()), machine_);
+      const bool is_update = task.label.phase == Phase::kUpdate;
+      return memory_seconds(bytes * (is_update ? 1.0 : machine_.software.elementwise_traffic),
+                            machine_);
+    }
+  }
+}
+
+Precision TaskTimes::computes_in(const Task& task) const {
+  const Precision planned = precision_of(task.in[0].type.dtype);
+  const bool is_lowered =
+      planned == Precision::kBf16 && is_block_product(task) && is_low(options_.linear);
+  return is_lowered ? options_.linear : planned;
+}
+
+double TaskTimes::product_seconds(const Task& task, const Cost& cost, double bytes,
+                                  const TaskRun& run) const {
+  ProductRun how{.rate = std::pow(clock_, machine_.device.gemm_clock_exponent),
+                 .held_sms = run.held_sms,
+                 .row_widths = cost.n};
+  for (const size_t operand : {0, 1}) how.row_widths |= task.in[operand].type.dims.back();
+  const Precision planned = precision_of(task.in[0].type.dtype);
+  const bool is_lowered = computes_in(task) != planned;
+  if (!is_lowered) return gemm_seconds(cost.m, cost.n, cost.k, bytes, planned, machine_, how);
+  // In few bits both operands are read along the sum, of which weights' gradients make rows of
+  // tokens.
+  how.row_widths |= cost.k;
+  const double width = element_bytes(options_.linear);
+  bytes -= (1.0 - width / kPlannedBytes) * (bytes_of(task.in[0]) + bytes_of(task.in[1]));
+  return gemm_seconds(cost.m, cost.n, cost.k, bytes, options_.linear, machine_, how) +
+         cast_seconds(task, run);
+}
+
+// Beside a product in few bits. Each element is read, and written as it lies and transposed.
+double TaskTimes::cast_seconds(const Task& task, const TaskRun& run) const {
+  if (!is_low(computes_in(task))) return 0.0;
+  const double bytes = kPlannedBytes + 2.0 * element_bytes(options_.linear);
+  return memory_seconds(bytes * cast_elements(task, run), machine_);
+}
+
+double TaskTimes::attention_seconds(const Task& task, const Cost& cost, double bytes,
+                                    int held_sms) const {
+  const Device& d = machine_.device;
+  const Precision precision = precision_of(task.in[0].type.dtype);
+  const bool is_backward = task.rules == &kRules<AttentionGrad>;
+  const Attention& attention = is_backward
+                                   ? static_cast<const AttentionGrad*>(task.op.get())->forward
+                                   : *static_cast<const Attention*>(task.op.get());
+  Types in;
+  for (const Operand& operand : task.in) in.push_back(operand.type);
+  const AttentionShape s = attention.shape(in);
+  const bool causal = attention.causal;
+  const auto queries = static_cast<double>(s.S);
+  const Software& software = machine_.software;
+  const bool is_fused = software.attention_pair_bytes <= 0.0;
+  const double pairs = s.pairs(causal);
+  const double all_pairs = queries * static_cast<double>(s.T);
+  // A forward's tiles are rows of queries, a backward's columns of keys.
+  const auto rows = static_cast<double>(is_backward ? s.T : s.S);
+  const double overhead =
+      is_backward ? d.attention_backward_overhead : d.attention_forward_overhead;
+  // Tiles on the diagonal are computed whole.
+  const double computed =
+      std::min(pairs + (causal ? 0.5 * kAttentionTile * queries : 0.0), all_pairs);
+  const double whole = is_fused ? computed + overhead * rows : all_pairs;
+  const double flops = pairs > 0.0 ? cost.flops * whole / pairs : 0.0;
+  const int64_t padded_dim = (s.D + kHeadDimStep - 1) / kHeadDimStep * kHeadDimStep;
+  const auto padded = static_cast<double>(padded_dim);
+  const double columns =
+      is_backward ? d.attention_backward_softmax_columns : d.attention_softmax_columns;
+  const double head_share =
+      static_cast<double>(s.D) / (padded + columns) * (kRatedHeadDim + columns) / kRatedHeadDim;
+  const double tiles = static_cast<double>(s.B * s.H) * std::ceil(rows / kAttentionTile) /
+                       std::max(1, d.num_sms - held_sms);
+  const double tail = is_backward ? d.attention_backward_tail : d.attention_forward_tail;
+  const bool is_even = !is_fused || !causal || computed >= all_pairs;
+  const double unevenness = is_even || pairs <= 0.0 ? 0.0 : all_pairs / pairs - 1.0;
+  const double waves = std::max(std::ceil(tiles), tiles + tail * unevenness);
+  const double free_share = std::max(1.0, 1.0 * d.num_sms - held_sms) / d.num_sms;
+  const double occupancy = tiles > 0.0 ? free_share * tiles / waves : 1.0;
+  const double rated =
+      is_backward ? d.attention_backward_efficiency : d.attention_forward_efficiency;
+  const double peak = d.peak_flops[precision];
+  TOK_REQUIRE(peak > 0.0, "{}: {} has no rate of attention in {}", machine_.name, d.name,
+              name_of(precision));
+  // Scores and their product with values, as batched products.
+  const bool is_vectorized = is_fused || s.D % kVectorElements == 0;
+  const double rate = !is_vectorized ? product_rate(machine_, Precision::kFp32)
+                                     : peak * rated * software.attention_share *
+                                           software.power_derate * head_share * occupancy;
+  const double pair_bytes = (is_backward ? 2.0 : 1.0) * software.attention_pair_bytes * all_pairs *
+                            static_cast<double>(s.B * s.H);
+  return std::max(flops / (rate * clock_), memory_seconds(bytes, machine_)) +
+         memory_seconds(pair_bytes, machine_);
+}
+
+void TaskTimes::add_power(const Task& task, const Cost& cost, const TaskRun& run, double runs,
+                          PowerUse& use) const {
+  const Device& d = machine_.device;
+  const double seconds = this->seconds(task, cost, run);
+  if (task.rules->is_communication) {
+    if (task.stream == 0) use.collective_s += runs * seconds;
+    return;
+  }
+  if (cost.kind == Cost::Kind::kGemm) {
+    const Precision precision = computes_in(task);
+    const double peak = d.peak_flops[precision];
+    // Alone they settle at gemm_sustained_efficiency, where they draw what is allowed.
+    const double cold = d.gemm_efficiency[precision];
+    const double settled = std::min(1.0, d.gemm_sustained_efficiency / cold);
+    const double cast_s = cast_seconds(task, run);
+    use.products_s += runs * (seconds - cast_s);
+    use.memory_s += runs * cast_s;
+    use.drawn_s +=
+        runs * cost.flops / (peak * cold) * std::pow(settled, -1.0 - 1.0 / d.gemm_clock_exponent);
+  } else if (cost.kind == Cost::Kind::kAttention) {
+    const bool is_backward = task.rules == &kRules<AttentionGrad>;
+    const double rated =
+        is_backward ? d.attention_backward_efficiency : d.attention_forward_efficiency;
+    const double peak = d.peak_flops[precision_of(task.in[0].type.dtype)] * rated;
+    use.attention_s += runs * seconds;
+    use.drawn_s += runs * d.attention_power * cost.flops / peak;
+  } else {
+    use.memory_s += runs * seconds;
+  }
+}
+
+double TaskTimes::message_seconds(double bytes, const GroupLayout& group) const {
+  const auto sent = [&](double part) {
+    return communication_seconds({.kind = Collective::kSendRecv, .bytes = part}, group, machine_);
+  };
+  if (!options_.splits_messages || tp_group_ < 0) return sent(bytes);
+  const GroupLayout& tp = layouts_[tp_group_];
+  return sent(bytes / tp.size) + collective_seconds(Collective::kAllGather, bytes, tp, machine_);
+}
+
+double TaskTimes::task_communication_seconds(const Task& task, bool is_low_message) const {
+  const int id = task.rules->group(task.op.get()).id;
+  TOK_CHECK(id >= 0 && id < std::ssize(layouts_), "{} names group {}", task.rules->name, id);
+  const GroupLayout& group = layouts_[id];
+  const double exposed = exposed_[id];
+  const double share = is_low_message && is_low(options_.linear)
+                           ? element_bytes(options_.linear) / kPlannedBytes
+                           : 1.0;
+  const auto priced = [&](Collective kind, const Operand& whole) {
+    return communication_seconds(
+        {.kind = kind, .bytes = bytes_of(whole) * share, .exposed = exposed}, group, machine_);
+  };
+  const auto summed = [&](Collective kind, const Operand& whole) {
+    const bool is_gradient = sums_gradients_[id] && whole.type.dtype == DType::kF32;
+    return communication_seconds(
+        {.kind = kind, .bytes = bytes_of(whole), .sums_gradients = is_gradient, .exposed = exposed},
+        group, machine_);
+  };
+  if (task.rules == &kRules<AllGather>) return priced(Collective::kAllGather, task.out[0]);
+  if (task.rules == &kRules<ReduceScatter>) return summed(Collective::kReduceScatter, task.in[0]);
+  if (task.rules == &kRules<AllReduce>) return summed(Collective::kAllReduce, task.in[0]);
+  if (task.rules == &kRules<AllToAll>) return priced(Collective::kAllToAll, task.in[0]);
+  if (task.rules == &kRules<Recv>) return message_seconds(bytes_of(task.out[0]) * share, group);
+  if (task.rules == &kRules<Send>) return message_seconds(bytes_of(task.in[0]) * share, group);
+  TOK_CHECK(task.rules == &kRules<Shift>, "no price of {}", task.rules->name);
+  return priced(Collective::kSendRecv, task.in[0]);
+}
+
+}  // namespace tokamak::price

@@ -1,0 +1,225 @@
+#include "tokamak/run/planned_run.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "tokamak/core/bytes.h"
+#include "tokamak/core/error.h"
+#include "tokamak/plan/used_groups.h"
+#include "tokamak/run/op_table.h"
+
+namespace tokamak {
+
+namespace {
+
+// The same State in the table of one rank: inputs and results keep their names.
+StepState find_step_state(const StateTable& states, const std::string& prefix) {
+  const auto find = [&](const char* name) { return states.find(prefix + name); };
+  return {.tokens = find("tokens"),
+          .labels = find("labels"),
+          .positions = find("positions"),
+          .rows = find("rows"),
+          .loss_scale = find("loss_scale"),
+          .scalars = find("scalars"),
+          .loss = find("loss"),
+          .grad_norm = find("grad_norm")};
+}
+
+// Enough rows of a vocabulary of 128k for products at full rate, and dw rewritten seldom.
+constexpr int64_t kGpuLogitsBytes = int64_t{1} << 30U;
+// A tile of the products.
+constexpr int64_t kGpuLogitsMultiple = 128;
+
+bool wants_graphs(DeviceGraphs choice, const Plan& plan) {
+  return choice == DeviceGraphs::kAlways ||
+         (choice == DeviceGraphs::kAuto && is_launch_bound(plan));
+}
+
+int pipeline_rank(const DistributeOptions& o) {
+  return o.mesh.coordinates(o.rank)[MeshAxis::kPp];
+}
+
+std::vector<PipelineItem> training_items(const DistributeOptions& o) {
+  if (o.mesh.degree(MeshAxis::kPp) == 1) return {};
+  return lower_schedule(o.pipeline, pipeline_rank(o), 1);
+}
+
+// One microbatch forward through the stages.
+std::vector<PipelineItem> validation_items(const DistributeOptions& o) {
+  if (o.mesh.degree(MeshAxis::kPp) == 1) return {};
+  const std::vector<int>& rank_of = o.pipeline.rank_of_stage;
+  const auto num_stages = static_cast<int>(rank_of.size());
+  std::vector<PipelineItem> items;
+  for (const int stage : o.pipeline.stages_of(pipeline_rank(o))) {
+    const auto is_elsewhere = [&](int other) {
+      return other >= 0 && other < num_stages && rank_of[other] != pipeline_rank(o);
+    };
+    if (is_elsewhere(stage - 1))
+      items.push_back({.kind = PipelineItemKind::kRecvForward, .stage = stage});
+    items.push_back({.kind = PipelineItemKind::kForward, .stage = stage});
+    if (is_elsewhere(stage + 1))
+      items.push_back({.kind = PipelineItemKind::kSendForward, .stage = stage});
+  }
+  return items;
+}
+
+TrainingGraphOptions for_gpu(TrainingGraphOptions o) {
+  o.logits_bytes = kGpuLogitsBytes;
+  if (o.pads_logits) o.logits_multiple = kGpuLogitsMultiple;
+  return o;
+}
+
+RunShape shape_for(RunShape shape, const Target& target) {
+  if (target.backend != "gpu") return shape;
+  shape.training = for_gpu(shape.training);
+  if (shape.validation) shape.validation = for_gpu(*shape.validation);
+  return shape;
+}
+
+ModelAxes axes_of(const ModelSpec& config) {
+  return {.num_heads = config.num_heads, .num_kv_heads = config.num_kv_heads};
+}
+
+TrainingGraphOptions of_all_ranks(TrainingGraphOptions o, const Mesh& mesh) {
+  o.batch *= mesh.degree({MeshAxis::kDpReplicate, MeshAxis::kDpShard});
+  o.seq_len = padded_seq_len(o.seq_len, mesh);
+  return o;
+}
+
+}  // namespace
+
+int64_t padded_seq_len(int64_t seq_len, const Mesh& mesh) {
+  const int64_t cp = mesh.degree(MeshAxis::kCp);
+  const int64_t tp = mesh.degree(MeshAxis::kTp);
+  const int64_t unit = cp > 1 ? cp * std::lcm(int64_t{2}, tp) : tp;
+  TOK_CHECK(unit > 0, "cp {}, tp {}", cp, tp);
+  return (seq_len + unit - 1) / unit * unit;
+}
+
+WholeGraphs::WholeGraphs(const ModelSpec& config, const RunShape& given, const Target& target)
+    : training_(states_) {
+  const RunShape shape = shape_for(given, target);
+  const DistributeOptions& o = shape.distribute;
+  build_gradient_graph(training_, config, of_all_ranks(shape.training, o.mesh));
+  training_placements_ = decide_placements(training_, o.mesh, axes_of(config), o.sequence_parallel);
+  if (!shape.validation) return;
+  validation_.emplace(states_);
+  build_validation_graph(*validation_, config, of_all_ranks(*shape.validation, o.mesh));
+}
+
+PlannedRun::PlannedRun(const ModelSpec& config, const RunShape& shape, const Target& target)
+    : config_(config), shape_(shape_for(shape, target)) {
+  if (mesh().size() == 1 && target.backend != "gpu") {
+    plan_one_rank(target);
+  } else {
+    plan_of_mesh(target, WholeGraphs(config, shape, target));
+  }
+  finish(target);
+}
+
+PlannedRun::PlannedRun(const ModelSpec& config, const RunShape& shape, const Target& target,
+                       const WholeGraphs& whole)
+    : config_(config), shape_(shape_for(shape, target)) {
+  plan_of_mesh(target, whole);
+  finish(target);
+}
+
+void PlannedRun::finish(const Target& target) {
+  if (target.backend != "gpu") return;
+  plan_->device_graphs = wants_graphs(shape_.device_graphs, *plan_);
+  if (validation_plan_)
+    validation_plan_->device_graphs = wants_graphs(shape_.device_graphs, *validation_plan_);
+}
+
+void PlannedRun::plan_one_rank(const Target& target) {
+  shape_.training.has_copies = shape_.distribute.keep_copies;
+  Graph training(states_);
+  const GradientGraph parts = build_gradient_graph(training, config_, shape_.training);
+  build_update(training, parts.units, parts.loss, parts.state, shape_.training.optimizer, {});
+  step_ = parts.state;
+  Graph validation(states_);
+  if (shape_.validation) {
+    shape_.validation->has_copies = shape_.distribute.keep_copies;
+    validation_step_ = build_validation_graph(validation, config_, *shape_.validation);
+  }
+  layout_ = lay_out(states_);
+  pieces_ = whole_pieces(states_);
+  plan_ = compile(training, layout_, {.recompute = shape_.recompute, .target = target});
+  if (shape_.validation) validation_plan_ = compile(validation, layout_, {.target = target});
+  plan_copies(parts.units, target);
+}
+
+void PlannedRun::plan_copies(const std::vector<UpdateUnit>& units, const Target& target) {
+  Graph copies(states_);
+  build_copies(copies, units);
+  if (copies.size() > 0) copies_plan_ = compile(copies, layout_, {.target = target});
+}
+
+void PlannedRun::plan_of_mesh(const Target& target, const WholeGraphs& whole) {
+  DistributeOptions& o = shape_.distribute;
+  TOK_CHECK(o.mesh.degree(MeshAxis::kPp) == 1 || o.pipeline.num_microbatches == o.num_microbatches,
+            "a schedule of {} microbatches for {}", o.pipeline.num_microbatches,
+            o.num_microbatches);
+  o.model = axes_of(config_);
+  Distributor distributor(states_, o);
+  Graph training = distributor.localize(whole.training(), whole.training_placements());
+  for (const char* name : {"grad_norm", "scalars"})
+    states_.declare_once(whole.states()[whole.states().find(name)]);
+  step_ = find_step_state(states_, "");
+  const std::vector<UpdateUnit> units = distributor.units(training);
+  build_update(training, units, read_final(training, step_.loss), step_, shape_.training.optimizer,
+               distributor.norm_group());
+  std::optional<Graph> validation;
+  if (whole.validation() != nullptr) {
+    validation = distributor.localize(*whole.validation());
+    validation_step_ = find_step_state(states_, "validation.");
+  }
+  layout_ = lay_out(states_);
+  pieces_ = distributor.pieces();
+  notes_ = distributor.notes();
+  plan_ = compile(training, layout_,
+                  {.recompute = shape_.recompute,
+                   .target = target,
+                   .pipeline = training_items(o),
+                   .groups = distributor.groups()});
+  if (validation) {
+    validation_plan_ = compile(
+        *validation, layout_,
+        {.target = target, .pipeline = validation_items(o), .groups = distributor.groups()});
+  }
+  std::vector<Plan*> plans{&*plan_};
+  if (validation_plan_) plans.push_back(&*validation_plan_);
+  drop_unused_groups(plans);
+  plan_copies(units, target);
+}
+
+int64_t PlannedRun::peak_bytes() const {
+  return tokamak::peak_bytes(*plan_, validation_plan());
+}
+
+int64_t peak_bytes(const Plan& plan, const Plan* validation) {
+  int64_t total = 0;
+  for (size_t a = 0; a < kNumArenas; ++a)
+    total += std::max(plan.arena_bytes[a], validation != nullptr ? validation->arena_bytes[a] : 0);
+  return total;
+}
+
+std::string memory_table(const PlannedRun& run) {
+  std::string text;
+  const auto line = [&](std::string_view owner, int64_t bytes) {
+    text += fmt::format("  {:<28}{:>16} bytes {:>10.3f} GiB\n", owner, bytes,
+                        static_cast<double>(bytes) / kGiB);
+  };
+  int64_t listed = 0;
+  for (const MemoryRow& row : run.plan().memory) {
+    line(row.owner, row.bytes);
+    listed += row.bytes;
+  }
+  if (run.peak_bytes() > listed) line("validation beyond training", run.peak_bytes() - listed);
+  line("peak (planned = allocated)", run.peak_bytes());
+  return text;
+}
+
+}  // namespace tokamak

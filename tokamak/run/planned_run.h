@@ -1,0 +1,123 @@
+// A run decided but not yet allocated: graphs, layout and plans. What --dry-run prints and what a
+// trainer binds.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "tokamak/plan/compile.h"
+#include "tokamak/run/training_graph.h"
+
+namespace tokamak {
+
+/// Whether plans replay device graphs; kAuto: where they are launch_bound().
+enum class DeviceGraphs : uint8_t { kNever, kAuto, kAlways };
+
+struct RunShape {
+  TrainingGraphOptions training;
+  std::optional<TrainingGraphOptions>
+      validation;  ///< its batch and seq_len; absent = no validation
+  RecomputePolicy recompute;
+  DeviceGraphs device_graphs = DeviceGraphs::kNever;  ///< of a GPU
+  DistributeOptions distribute;  ///< batches above are this rank's rows of a microbatch
+};
+
+/// `seq_len` rounded up so that cp and tp cut it evenly; the tail is padding.
+int64_t padded_seq_len(int64_t seq_len, const Mesh& mesh);
+
+/// The graphs of a mesh as a whole, before ranks take their parts.
+class WholeGraphs {
+ public:
+  /// `shape` may be of any rank of the mesh.
+  WholeGraphs(const ModelSpec& config, const RunShape& shape, const Target& target);
+  WholeGraphs(const WholeGraphs&) = delete;
+  WholeGraphs& operator=(const WholeGraphs&) = delete;
+
+  const StateTable& states() const { return states_; }
+
+  const Graph& training() const { return training_; }
+
+  const std::vector<NodePlacement>& training_placements() const { return training_placements_; }
+
+  const Graph* validation() const { return validation_ ? &*validation_ : nullptr; }
+
+ private:
+  StateTable states_;
+  Graph training_;
+  std::vector<NodePlacement> training_placements_;
+  std::optional<Graph> validation_;
+};
+
+/// Graphs refer to the State table, so the whole stands still in memory.
+class PlannedRun {
+ public:
+  PlannedRun(const ModelSpec& config, const RunShape& shape, const Target& target);
+
+  /// The same from graphs that ranks share. REQUIRES: `whole` is of this model, mesh and target.
+  PlannedRun(const ModelSpec& config, const RunShape& shape, const Target& target,
+             const WholeGraphs& whole);
+  PlannedRun(const PlannedRun&) = delete;
+  PlannedRun& operator=(const PlannedRun&) = delete;
+
+  const ModelSpec& config() const { return config_; }
+
+  const RunShape& shape() const { return shape_; }
+
+  const StateTable& states() const { return states_; }
+
+  const StateLayout& layout() const { return layout_; }
+
+  const StepState& step() const { return step_; }
+
+  const Plan& plan() const { return *plan_; }
+
+  /// What was decided besides the plan's variants, for people.
+  const std::vector<std::string>& notes() const { return notes_; }
+
+  /// REQUIRES: the shape has validation.
+  const StepState& validation_step() const { return validation_step_; }
+
+  const Plan* validation_plan() const { return validation_plan_ ? &*validation_plan_ : nullptr; }
+
+  /// Makes the compute copies that the other plans read and updates keep, from the masters: for
+  /// whenever these were written from outside. Null where there are none.
+  const Plan* copies_plan() const { return copies_plan_ ? &*copies_plan_ : nullptr; }
+
+  /// What of which tensors this rank holds.
+  const std::vector<TensorPiece>& pieces() const { return pieces_; }
+
+  const Mesh& mesh() const { return shape_.distribute.mesh; }
+
+  int rank() const { return shape_.distribute.rank; }
+
+  /// Bytes that binding allocates.
+  int64_t peak_bytes() const;
+
+ private:
+  void plan_one_rank(const Target& target);
+  void plan_of_mesh(const Target& target, const WholeGraphs& whole);
+  void plan_copies(const std::vector<UpdateUnit>& units, const Target& target);
+  void finish(const Target& target);
+
+  ModelSpec config_;
+  RunShape shape_;
+  StateTable states_;
+  std::vector<TensorPiece> pieces_;
+  StateLayout layout_;
+  StepState step_;
+  StepState validation_step_;
+  std::optional<Plan> plan_;
+  std::optional<Plan> validation_plan_;
+  std::optional<Plan> copies_plan_;
+  std::vector<std::string> notes_;
+};
+
+/// Bytes that binding a rank's plans allocates, `validation` being null where there is none: plans
+/// share their arenas.
+int64_t peak_bytes(const Plan& plan, const Plan* validation);
+
+/// "memory by owner" as a table for people, in GiB and bytes, with its sum.
+std::string memory_table(const PlannedRun& run);
+
+}  // namespace tokamak

@@ -1,0 +1,122 @@
+#include "tokamak/run/run_of_config.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "tokamak/config/describe.h"
+#include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
+#include "tokamak/models/hf_config.h"
+#include "tokamak/run/mesh_options.h"
+
+namespace tokamak {
+namespace {
+
+namespace fs = std::filesystem;
+
+RecomputePolicy recompute_of(const ActivationCheckpointConfig& c) {
+  using Mode = RecomputePolicy::Mode;
+  if (c.mode == "full") return {.mode = Mode::kFull};
+  if (c.mode != "selective") return {};
+  if (c.selective_ac_option == "op") {
+    // torchtitan keeps attention and every second matrix product.
+    return {.mode = Mode::kSelectiveOps, .saved_ops = {"attention"}, .halved_ops = {"linear"}};
+  }
+  return {.mode = Mode::kSelectiveLayers, .every_nth_block = std::stoi(c.selective_ac_option)};
+}
+
+DeviceGraphs device_graphs_of(const std::string& choice) {
+  if (choice == "always") return DeviceGraphs::kAlways;
+  return choice == "auto" ? DeviceGraphs::kAuto : DeviceGraphs::kNever;
+}
+
+}  // namespace
+
+bool has_hf_config(const Config& config) {
+  return config.model.flavor == "hf";
+}
+
+fs::path assets_folder(const Config& config) {
+  const fs::path path = assets_path(config);
+  return is_folder(path) ? path : path.parent_path();
+}
+
+fs::path model_folder(const Config& config) {
+  const fs::path path = config.model.hf_assets_path;
+  return path_exists(path / "config.json") ? path : assets_folder(config);
+}
+
+bool has_model(const Config& c) {
+  return !has_hf_config(c) || path_exists(model_folder(c) / "config.json");
+}
+
+ModelSpec spec_of(const Config& c) {
+  ModelSpec spec;
+  if (has_hf_config(c)) {
+    const fs::path file = model_folder(c) / "config.json";
+    TOK_REQUIRE(path_exists(file),
+                "model.hf_assets_path = {}: there is no config.json, which model.flavor = \"hf\" "
+                "needs",
+                assets_path(c));
+    spec = parse_hf_config(read_file(file), file.string());
+  } else {
+    spec = flavor_spec(c.model.name, c.model.flavor);
+  }
+  if (c.model.dropout) {
+    TOK_REQUIRE(*c.model.dropout >= 0.0 && *c.model.dropout < 1.0,
+                "model.dropout = {}: wanted 0 or more and below 1", *c.model.dropout);
+    spec.embedding_dropout = spec.attention_dropout = spec.residual_dropout = *c.model.dropout;
+  }
+  const int64_t longest =
+      std::max(c.training.seq_len, c.validation.enable ? c.validation.seq_len : 0);
+  TOK_REQUIRE(spec.family != Family::kGpt2 || longest <= spec.max_seq_len,
+              "training.seq_len = {}: the model has {} learned positions", longest,
+              spec.max_seq_len);
+  return spec;
+}
+
+DType compute_type(const Config& c) {
+  const DType master = dtype_from_name(c.training.dtype, "training.dtype");
+  return master == DType::kBF16
+             ? master
+             : dtype_from_name(c.training.mixed_precision_param, "training.mixed_precision_param");
+}
+
+RunShape shape_of(const Config& c, const ModelSpec& spec, const MeshPlace& place) {
+  RunShape shape;
+  const BatchSizes sizes = batch_sizes(c, place.degrees);
+  DistributeOptions& d = shape.distribute;
+  d = distribute_options(c, place.degrees, place.rank);
+  d.num_microbatches = sizes.num_microbatches;
+  if (place.degrees.pp > 1) {
+    PipelinePlan pipeline =
+        pipeline_plan(c, place.degrees, spec.num_layers, sizes.num_microbatches);
+    d.stage_of_module = stage_of_module(pipeline.split);
+    d.pipeline = std::move(pipeline.schedule);
+  }
+  TrainingGraphOptions& t = shape.training;
+  t.batch = sizes.microbatch;
+  t.seq_len = c.training.seq_len;
+  t.master = dtype_from_name(c.training.dtype, "training.dtype");
+  t.compute = compute_type(c);
+  t.seed = static_cast<uint64_t>(seed_of(c));
+  t.optimizer = {.decoupled_decay = c.optimizer.name == "AdamW",
+                 .beta1 = c.optimizer.beta1,
+                 .beta2 = c.optimizer.beta2,
+                 .eps = c.optimizer.eps,
+                 .weight_decay = c.optimizer.weight_decay,
+                 .max_norm = c.training.max_norm,
+                 .no_decay = c.optimizer.no_decay};
+  shape.device_graphs = device_graphs_of(c.job.cuda_graphs);
+  shape.recompute = recompute_of(c.activation_checkpoint);
+  shape.recompute.emit_on_backward = c.activation_checkpoint.emit_on_backward;
+  if (c.validation.enable) {
+    shape.validation = t;
+    shape.validation->batch = c.validation.local_batch_size;
+    shape.validation->seq_len = c.validation.seq_len;
+  }
+  return shape;
+}
+
+}  // namespace tokamak

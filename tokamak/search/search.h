@@ -1,0 +1,56 @@
+// The fastest plans for a model and a batch on so many devices: closed forms prune, plan pricing
+// decides (docs/pricing.md).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tokamak/price/run/priced_run.h"
+#include "tokamak/price/step/closed_form.h"
+#include "tokamak/search/search_space.h"
+
+namespace tokamak {
+
+struct SearchRequest {
+  Config config;  ///< its mesh, schedule, microbatch, recompute and sharding are the search's
+  int64_t num_gpus = 1;
+  price::Machine machine;
+  std::vector<price::Precision> precisions{price::Precision::kBf16};
+  int num_best = 10;
+  int num_threads = 2;
+};
+
+/// A plan as plan pricing found it.
+struct FoundPlan {
+  SearchPoint point;
+  Config config;
+  price::StepPrice step;
+  int64_t peak_bytes = 0;       ///< of the fullest device
+  price::ClosedForm predicted;  ///< that let it in
+};
+
+struct SearchResult {
+  std::vector<FoundPlan> best;  ///< fastest first
+  int64_t num_points = 0;
+  int64_t num_fitting = 0;  ///< by closed form, of those that may be among the best
+  int num_probes = 0;       ///< small relatives that were planned
+  int num_priced = 0;
+  double tokens_per_step = 0.0;
+  double flops_per_token = 0.0;  ///< as torchtitan counts
+  double memory_limit_bytes = 0.0;
+};
+
+/// The same for any number of threads. Throws Error where the batch is not given, or where nothing
+/// fits: the line says how much memory the smallest plan wants.
+SearchResult search_plans(const SearchRequest& request);
+
+/// Why `better` takes less time than `other`: the category that differs most.
+std::string reason_text(const FoundPlan& better, const FoundPlan& other);
+
+/// The table of the best, with the reason why each beats the next.
+std::string search_text(const SearchRequest& request, const SearchResult& result);
+
+/// The same as one object; seconds, bytes, FLOP/s.
+std::string search_json(const SearchRequest& request, const SearchResult& result);
+
+}  // namespace tokamak

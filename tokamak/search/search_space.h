@@ -1,0 +1,91 @@
+// The plans among which a search chooses: every way that a step's batch can be cut over so many
+// devices.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "tokamak/config/config.h"
+#include "tokamak/models/model_spec.h"
+#include "tokamak/price/machine/machine.h"
+#include "tokamak/price/step/pipeline_shape.h"
+#include "tokamak/run/mesh_options.h"
+
+namespace tokamak {
+
+enum class RecomputeChoice : uint8_t { kNone, kSelectiveOps, kFull };
+
+/// One plan. A pipeline gathers weights once a step, so zero1 is its only sharding.
+struct SearchPoint {
+  Degrees degrees;
+  int64_t microbatch = 1;
+  int64_t num_microbatches = 1;
+  std::string schedule = "1F1B";  ///< of a pipeline
+  int layers_per_stage = 0;       ///< 0 = the schedule's own number of stages
+  int ends_weigh = 0;             ///< embedding and head count as so many layers
+  RecomputeChoice recompute = RecomputeChoice::kNone;
+  std::string sharding = "fsdp";    ///< parallelism.data_parallel_type
+  std::string grad_store = "auto";  ///< training.grad_store
+  price::Precision linear = price::Precision::kBf16;
+};
+
+/// What bounds the space.
+struct SearchBounds {
+  int64_t num_gpus = 1;
+  int64_t global_batch = 1;  ///< sequences
+  int64_t seq_len = 1;
+  int64_t largest_tp = 8;  ///< where the fabric is fast
+  std::vector<price::Precision> precisions{price::Precision::kBf16};
+};
+
+/// In a fixed order.
+std::vector<SearchPoint> search_points(const ModelSpec& model, const SearchBounds& bounds);
+
+/// The keys of a configuration that are the search's to choose, products' precision apart.
+std::span<const std::string_view> chosen_keys();
+
+/// The configuration that runs a point: `base` with other values of chosen_keys().
+Config config_of(const SearchPoint& point, const Config& base, int64_t global_batch);
+
+/// "fsdp, gradients sharded".
+std::string sharding_text(const SearchPoint& point);
+
+/// "Interleaved1F1B of 4 stages a rank, 16 x 1 sequences".
+std::string schedule_text(const SearchPoint& point, int num_layers);
+
+/// Shapes of pipelines, each made once; for any number of threads.
+class PipelineShapes {
+ public:
+  explicit PipelineShapes(int num_layers) : num_layers_(num_layers) {}
+
+  /// Null where the schedule has no such stages of so many layers, or refuses the microbatches.
+  /// REQUIRES: a pipeline.
+  const price::PipelineShape* outline(const SearchPoint& point);
+
+  /// With its schedule. REQUIRES: outline() is not null.
+  const price::PipelineShape& scheduled(const SearchPoint& point);
+
+ private:
+  using Key = std::tuple<std::string, int64_t, int, int, int64_t>;
+
+  struct Entry {
+    std::once_flag outlined;
+    std::once_flag scheduled;
+    bool exists = false;
+    price::PipelineShape shape;
+  };
+
+  Entry& entry(const SearchPoint& point);
+
+  int num_layers_;
+  std::mutex mutex_;
+  std::map<Key, Entry> entries_;
+};
+
+}  // namespace tokamak

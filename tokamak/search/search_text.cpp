@@ -1,0 +1,134 @@
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+#include "tokamak/core/bytes.h"
+#include "tokamak/core/enum_array.h"
+#include "tokamak/price/report/report_json.h"
+#include "tokamak/run/mesh_options.h"
+#include "tokamak/run/run_of_config.h"
+#include "tokamak/search/search.h"
+
+namespace tokamak {
+namespace {
+
+std::string recompute_text(RecomputeChoice choice) {
+  constexpr const char* kNames[] = {"none", "selective op", "full"};
+  return kNames[static_cast<size_t>(choice)];
+}
+
+int num_layers(const SearchRequest& request) {
+  return static_cast<int>(spec_of(request.config).num_layers);
+}
+
+double device_tokens_per_s(const SearchRequest& request, const SearchResult& result,
+                           const FoundPlan& found) {
+  return result.tokens_per_step / found.step.seconds / static_cast<double>(request.num_gpus);
+}
+
+price::Precision precision_of(const FoundPlan& found) {
+  return products_precision(found.config, found.point.linear);
+}
+
+double peak_flops(const SearchRequest& request, const FoundPlan& found) {
+  return request.machine.device.peak_flops[precision_of(found)];
+}
+
+OrderedJson degrees_json(const Degrees& degrees) {
+  const Mesh mesh = mesh_of(degrees);
+  OrderedJson json;
+  for (size_t a = 0; a < kNumMeshAxes; ++a)
+    json[std::string(name_of(static_cast<MeshAxis>(a)))] = mesh.degrees[a];
+  return json;
+}
+
+OrderedJson plan_json(const SearchRequest& request, const SearchResult& result, size_t i) {
+  const FoundPlan& f = result.best[i];
+  const double rate = device_tokens_per_s(request, result, f);
+  const price::FlopsCount count{.name = "torchtitan", .per_token = result.flops_per_token};
+  OrderedJson json = {
+      {"mesh", mesh_text(f.point.degrees)},
+      {"degrees", degrees_json(f.point.degrees)},
+      {"schedule", schedule_text(f.point, num_layers(request))},
+      {"microbatch", f.point.microbatch},
+      {"num_microbatches", f.point.num_microbatches},
+      {"recompute", recompute_text(f.point.recompute)},
+      {"sharding", sharding_text(f.point)},
+      {"precision", std::string(name_of(precision_of(f)))},
+      {"step_time_s", f.step.seconds},
+      {"tokens_per_s", result.tokens_per_step / f.step.seconds},
+      {"tokens_per_s_per_gpu", rate},
+      {"peak_flops", peak_flops(request, f)},
+      {"flops", OrderedJson::array({price::flops_json(count, rate, peak_flops(request, f))})},
+      {"time_s", price::time_json(f.step)},
+      {"memory", {{"peak_bytes", f.peak_bytes}, {"limit_bytes", result.memory_limit_bytes}}}};
+  if (i + 1 < result.best.size()) json["reason"] = reason_text(f, result.best[i + 1]);
+  return json;
+}
+
+}  // namespace
+
+std::string reason_text(const FoundPlan& better, const FoundPlan& other) {
+  size_t most = 0;
+  EnumArray<price::Category, double, price::kNumCategories> saved{};
+  for (size_t c = 0; c < price::kNumCategories; ++c) {
+    saved[c] = other.step.by_category[c] - better.step.by_category[c];
+    if (saved[c] > saved[most]) most = c;
+  }
+  const double gain = other.step.seconds / better.step.seconds - 1.0;
+  const size_t worst =
+      static_cast<size_t>(std::min_element(saved.begin(), saved.end()) - saved.begin());
+  std::string text = fmt::format("{:.2f} % faster than the next: {} {:.3f} s less", 100.0 * gain,
+                                 name_of(static_cast<price::Category>(most)), saved[most]);
+  if (saved[worst] < -0.25 * saved[most])
+    text += fmt::format(", {} {:.3f} s more", name_of(static_cast<price::Category>(worst)),
+                        -saved[worst]);
+  return text;
+}
+
+std::string search_text(const SearchRequest& request, const SearchResult& result) {
+  std::string text = fmt::format(
+      "{} plans for {} x {}, {} sequences a step; {} that may be among the best fit in {:.1f} GiB "
+      "by closed form ({} probes), {} priced by their plans; MFU as torchtitan counts\n",
+      result.num_points, request.num_gpus, request.machine.name,
+      request.config.training.global_batch_size, result.num_fitting,
+      result.memory_limit_bytes / kGiB, result.num_probes, result.num_priced);
+  const std::string taken = price::taken_text(request.machine);
+  if (!taken.empty()) text += taken + "\n";
+  for (size_t i = 0; i < result.best.size(); ++i) {
+    const FoundPlan& f = result.best[i];
+    const double rate = device_tokens_per_s(request, result, f);
+    text += fmt::format(
+        "{:>2}  {:9.3f} s  {:8.0f} tokens/s/GPU  MFU {:5.2f} %  {:6.1f} GiB  {}; {}; recompute {}, "
+        "{}, {}\n",
+        i + 1, f.step.seconds, rate, 100.0 * rate * result.flops_per_token / peak_flops(request, f),
+        static_cast<double>(f.peak_bytes) / kGiB, mesh_text(f.point.degrees),
+        schedule_text(f.point, num_layers(request)), recompute_text(f.point.recompute),
+        sharding_text(f.point), name_of(precision_of(f)));
+    if (i + 1 < result.best.size())
+      text += fmt::format("      {}\n", reason_text(f, result.best[i + 1]));
+  }
+  return text;
+}
+
+std::string search_json(const SearchRequest& request, const SearchResult& result) {
+  OrderedJson best = OrderedJson::array();
+  for (size_t i = 0; i < result.best.size(); ++i) best.push_back(plan_json(request, result, i));
+  const ModelSpec model = spec_of(request.config);
+  const std::string taken = price::taken_text(request.machine);
+  const OrderedJson json = {{"model", fmt::format("{} {}", model.name, model.flavor)},
+                            {"machine", request.machine.name},
+                            {"domains_taken", taken.empty() ? OrderedJson() : OrderedJson(taken)},
+                            {"gpus", request.num_gpus},
+                            {"global_batch_size", request.config.training.global_batch_size},
+                            {"tokens_per_step", result.tokens_per_step},
+                            {"points", result.num_points},
+                            {"fitting", result.num_fitting},
+                            {"probes", result.num_probes},
+                            {"priced", result.num_priced},
+                            {"best", best}};
+  return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+}
+
+}  // namespace tokamak

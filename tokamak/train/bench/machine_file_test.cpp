@@ -1,0 +1,29 @@
+#include "tokamak/train/bench/machine_file.h"
+
+#include <cstdlib>
+
+#include <gtest/gtest.h>
+
+#include "tokamak/core/file.h"
+
+namespace tokamak {
+namespace {
+
+TEST(MachineFile, IsOfOneCpuAndOneNumberOfThreads) {
+  setenv("TOKAMAK_CACHE", (testing::TempDir() + "/machine_file").c_str(), 1);
+  MachineFile machine{.cpu = cpu_name(), .threads = 2, .gemm_flops_f32 = 1e11};
+  save_machine_file(machine);
+  const auto loaded = load_machine_file(2);
+  ASSERT_TRUE(loaded);
+  EXPECT_EQ(loaded->gemm_flops(DType::kF32), 1e11);
+  EXPECT_FALSE(load_machine_file(4));
+  machine.cpu += " of another kind";
+  const auto path = save_machine_file(machine);
+  EXPECT_FALSE(load_machine_file(2));
+  write_file_atomic(path, "{");
+  EXPECT_FALSE(load_machine_file(2));
+  unsetenv("TOKAMAK_CACHE");
+}
+
+}  // namespace
+}  // namespace tokamak

@@ -1,0 +1,34 @@
+// Timing ops by themselves, at the shapes that a training step gives them.
+#pragma once
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "tokamak/exec/backend.h"
+#include "tokamak/run/op_table.h"
+
+namespace tokamak {
+
+class SceneBuilder;
+
+/// Ops that one set of sizes fixes: a product and its gradients, say.
+struct OpScene {
+  std::string_view name;
+  std::span<const std::string_view> ops;
+  std::string_view sizes;      ///< what the dims are: "tokens x out x in"
+  std::vector<Dims> of_llama;  ///< those of Llama-3-8B, two sequences of 8192
+  std::vector<Dims> small;     ///< that a CPU does at once
+  void (*build)(SceneBuilder& b, const Dims& dims) = nullptr;
+};
+
+const std::vector<OpScene>& op_scenes();
+
+/// Runs the scene on random operands, enough sets of them that none stays in a cache, for about
+/// `budget_s`. A row for each op, variant and shape: seconds of one call (the median; on a device
+/// by its events), with its flops, bytes and floor; `calls` were measured. Throws Error where
+/// `dims` do not fit.
+std::vector<OpTime> benchmark_scene(const OpScene& scene, const Dims& dims, DType dtype,
+                                    Backend& backend, const DeviceRates& rates, double budget_s);
+
+}  // namespace tokamak

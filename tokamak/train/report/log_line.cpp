@@ -1,0 +1,94 @@
+#include "tokamak/train/report/log_line.h"
+
+#include <cmath>
+#include <optional>
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+namespace tokamak {
+namespace {
+
+struct Palette {
+  std::string_view red, green, orange, turquoise, blue, cyan, magenta, yellow, reset;
+};
+
+constexpr Palette kPlainPalette{};
+constexpr Palette kAnsiPalette{.red = "\033[31m",
+                               .green = "\033[32m",
+                               .orange = "\033[38;2;180;60;0m",
+                               .turquoise = "\033[38;2;54;234;195m",
+                               .blue = "\033[34m",
+                               .cyan = "\033[36m",
+                               .magenta = "\033[35m",
+                               .yellow = "\033[33m",
+                               .reset = "\033[39m"};
+
+const Palette& palette_of(LogColor color) {
+  return color == LogColor::kAnsi ? kAnsiPalette : kPlainPalette;
+}
+
+std::string with_commas(std::string digits) {
+  const size_t first = digits.find_first_of("0123456789");
+  if (first == std::string::npos) return digits;
+  const size_t point = std::min(digits.find('.'), digits.size());
+  for (size_t at = point; at > first + 3;) {
+    at -= 3;
+    digits.insert(at, 1, ',');
+  }
+  return digits;
+}
+
+std::string memory_text(std::optional<double> gib, std::optional<double> percent) {
+  if (!gib) return "N/A";
+  if (!percent) return fmt::format("{:5.2f}GiB", *gib);
+  return fmt::format("{:5.2f}GiB({:.2f}%)", *gib, *percent);
+}
+
+std::string rate_text(std::optional<double> rate, int digits) {
+  if (!rate) return "N/A";
+  return with_commas(fmt::format("{:.{}f}", digits == 0 ? std::nearbyint(*rate) : *rate, digits));
+}
+
+std::string percent_text(std::optional<double> percent) {
+  return percent ? fmt::format("{:.2f}%", *percent) : "N/A";
+}
+
+std::string added_fields(const StepMetrics& m) {
+  std::string text;
+  if (m.mfu_causal) text += fmt::format("  mfu_causal: {}", percent_text(m.mfu_causal));
+  if (m.seconds.data) text += fmt::format("  data: {:.3f}s", *m.seconds.data);
+  if (m.seconds.exposed_comm) {
+    text += fmt::format("  exposed_comm: {:.3f}s", *m.seconds.exposed_comm);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string log_prefix(std::chrono::system_clock::time_point now, std::string_view level) {
+  const auto whole = std::chrono::floor<std::chrono::seconds>(now);
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(now - whole).count();
+  return fmt::format("[titan] {:%Y-%m-%d %H:%M:%S},{:03} - root - {} - ",
+                     fmt::localtime(std::chrono::system_clock::to_time_t(whole)), ms, level);
+}
+
+std::string step_line(const StepMetrics& m, LogColor color) {
+  const Palette& c = palette_of(color);
+  return fmt::format(
+      "{}step: {:2}  {}loss: {:8.5f}  {}grad_norm: {:7.4f}  {}memory: {}  {}tps: {}  {}tflops: {}  "
+      "{}mfu: {}{}{}",
+      c.red, m.step, c.green, m.loss, c.orange, m.grad_norm, c.turquoise,
+      memory_text(m.memory_gib, m.memory_percent), c.blue, rate_text(m.tps, 0), c.cyan,
+      rate_text(m.tflops, 2), c.magenta, percent_text(m.mfu), c.reset, added_fields(m));
+}
+
+std::string validation_line(const ValidationMetrics& m, LogColor color) {
+  const Palette& c = palette_of(color);
+  return fmt::format("{}validate step: {:2}  {}loss: {:7.4f}  {}memory: {}  {}tps: {}{}", c.yellow,
+                     m.step, c.green, m.loss, c.turquoise,
+                     memory_text(m.memory_gib, m.memory_percent), c.blue, rate_text(m.tps, 0),
+                     c.reset);
+}
+
+}  // namespace tokamak

@@ -1,0 +1,103 @@
+#include "tokamak/train/report/run_log.h"
+
+#include "tokamak/core/bytes.h"
+#include "tokamak/core/file.h"
+#include "tokamak/run/flops.h"
+
+namespace tokamak {
+namespace {
+
+template <class Metrics>
+void fill_memory(const MemoryUse& use, Metrics& m) {
+  m.memory_gib = static_cast<double>(use.bytes) / kGiB;
+  m.memory_percent = 100.0 * static_cast<double>(use.bytes) / static_cast<double>(use.of_bytes);
+}
+
+}  // namespace
+
+RunLog::RunLog(const LoggingOptions& options, const ModelSpec& model, int64_t seq_len, int rank,
+               int world_size)
+    : o_(options),
+      flops_per_token_(flops_per_token(flops_shape(model, seq_len))),
+      causal_flops_per_token_(causal_flops_per_token(flops_shape(model, seq_len))),
+      rank_(rank),
+      world_size_(world_size) {}
+
+void RunLog::say(const std::string& text, const std::string& level) const {
+  if (speaks() && o_.print) o_.print(level, text);
+}
+
+void RunLog::open(int64_t resumed_step, bool with_validation) {
+  if (!speaks()) return;
+  make_folders(o_.dump_folder);
+  metrics_.emplace(o_.dump_folder / "metrics.jsonl", resumed_step);
+  if (with_validation)
+    validation_metrics_.emplace(o_.dump_folder / "validation.jsonl", resumed_step);
+  if (o_.tensorboard_folder.empty()) return;
+  const auto now = std::chrono::system_clock::now();
+  events_.emplace(tensorboard_folder(o_.dump_folder, o_.tensorboard_folder, now), now);
+}
+
+MemoryUse RunLog::memory_use() const {
+  return o_.memory ? o_.memory() : process_memory_use();
+}
+
+void RunLog::restart(std::chrono::steady_clock::time_point start) {
+  window_ = {.start = start};
+}
+
+StepMetrics RunLog::metrics_of(const StepResult& result) const {
+  const std::chrono::duration<double> elapsed = result.at - window_.start;
+  const auto steps = static_cast<double>(window_.steps);
+  const double tps = static_cast<double>(window_.tokens) / elapsed.count() / world_size_;
+  StepMetrics m{.step = result.step, .loss = result.loss, .grad_norm = result.grad_norm};
+  if (world_size_ == 1) m.max_loss = result.loss;
+  m.lr = result.lr;
+  m.tokens_seen = result.tokens_seen;
+  m.tps = tps;
+  m.tflops = flops_per_token_ * tps / 1e12;
+  if (o_.peak_flops) {
+    m.mfu = 100.0 * flops_per_token_ * tps / *o_.peak_flops;
+    if (o_.causal_mfu) m.mfu_causal = 100.0 * causal_flops_per_token_ * tps / *o_.peak_flops;
+  }
+  fill_memory(memory_use(), m);
+  m.step_time_s = elapsed.count() / steps;
+  const auto phase = [&](Phase p) { return window_.phases[p] / steps; };
+  m.seconds = {.data = window_.data_s / steps,
+               .forward = phase(Phase::kUnshard) + phase(Phase::kForward),
+               .backward = phase(Phase::kBackward) + phase(Phase::kWeightGradient),
+               .exposed_comm = window_.exposed_comm_s / steps,
+               .optimizer = phase(Phase::kUpdate),
+               .checkpoint = window_.checkpoint_s / steps};
+  m.world_size = world_size_;
+  return m;
+}
+
+void RunLog::add_step(const StepResult& result, int64_t tokens) {
+  window_.steps += 1;
+  window_.tokens += tokens;
+  if (result.step != 1 && result.step % o_.log_freq != 0) return;
+  if (speaks()) {
+    const StepMetrics m = metrics_of(result);
+    metrics_->append(m);
+    if (events_) events_->add(m.step, to_scalars(m), std::chrono::system_clock::now());
+    say(step_line(m, o_.color));
+  }
+  restart(result.at);
+}
+
+void RunLog::add_validation(int64_t step, double loss, int64_t tokens, double seconds) {
+  window_.start += std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+      std::chrono::duration<double>(seconds));
+  if (!speaks()) return;
+  ValidationMetrics m{.step = step, .loss = loss};
+  m.tps = static_cast<double>(tokens) / seconds / world_size_;
+  m.time_s = seconds;
+  m.world_size = world_size_;
+  fill_memory(memory_use(), m);
+  validation_metrics_->append(m);
+  if (events_) events_->add(m.step, to_scalars(m), std::chrono::system_clock::now());
+  say(validation_line(m, o_.color));
+}
+
+}  // namespace tokamak

@@ -1,0 +1,100 @@
+// What a run tells its user: log lines, metrics.jsonl, validation.jsonl, TensorBoard. Rank 0 speaks
+// for all; on other ranks every function but the sums does nothing.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "tokamak/exec/executor.h"
+#include "tokamak/models/model.h"
+#include "tokamak/train/report/log_line.h"
+#include "tokamak/train/report/memory_use.h"
+#include "tokamak/train/report/metrics_file.h"
+#include "tokamak/train/report/tensorboard.h"
+
+namespace tokamak {
+
+struct LoggingOptions {
+  std::filesystem::path dump_folder;
+  int64_t log_freq = 10;
+  LogColor color = LogColor::kPlain;
+  bool causal_mfu = false;
+  std::optional<double> peak_flops;          ///< of one device, for mfu
+  std::function<MemoryUse()> memory;         ///< of the device; absent: of the process
+  std::filesystem::path tensorboard_folder;  ///< empty = no event files
+  std::function<void(const std::string& level, const std::string& text)> print;
+};
+
+/// One step as the run sees it, the same on all ranks.
+struct StepResult {
+  int64_t step = 0;
+  double loss = 0.0;
+  double grad_norm = 0.0;
+  double lr = 0.0;
+  int64_t tokens_seen = 0;
+  std::chrono::steady_clock::time_point at = std::chrono::steady_clock::now();  ///< its end
+};
+
+class RunLog {
+ public:
+  RunLog(const LoggingOptions& options, const ModelSpec& model, int64_t seq_len, int rank,
+         int world_size);
+
+  bool speaks() const { return rank_ == 0; }
+
+  void say(const std::string& text, const std::string& level = "INFO") const;
+
+  /// Opens the files of a run that goes on after `resumed_step`. Throws Error where they cannot be
+  /// written.
+  void open(int64_t resumed_step, bool with_validation);
+
+  /// Forgets the times and tokens since the last line.
+  void restart() { restart(std::chrono::steady_clock::now()); }
+
+  /// Where an executor adds the seconds of its phases.
+  PhaseTimes* phases() { return &window_.phases; }
+
+  void add_data_time(double seconds) { window_.data_s += seconds; }
+
+  void add_exposed_comm_time(double seconds) { window_.exposed_comm_s += seconds; }
+
+  void add_checkpoint_time(double seconds) { window_.checkpoint_s += seconds; }
+
+  /// Adds a step of `tokens` tokens of all ranks, and writes its line if one is due.
+  void add_step(const StepResult& result, int64_t tokens);
+
+  /// `tokens` of all ranks took `seconds`, which the steps' times leave out.
+  void add_validation(int64_t step, double loss, int64_t tokens, double seconds);
+
+ private:
+  // What is summed between two logged steps.
+  struct Window {
+    std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+    int64_t steps = 0;
+    int64_t tokens = 0;
+    double data_s = 0.0;
+    double exposed_comm_s = 0.0;
+    double checkpoint_s = 0.0;
+    PhaseTimes phases{};
+  };
+
+  MemoryUse memory_use() const;
+  void restart(std::chrono::steady_clock::time_point start);
+  StepMetrics metrics_of(const StepResult& result) const;
+
+  const LoggingOptions& o_;
+  double flops_per_token_;
+  double causal_flops_per_token_;
+  int rank_;
+  int world_size_;
+  std::optional<MetricsFile> metrics_;
+  std::optional<MetricsFile> validation_metrics_;
+  std::optional<EventFile> events_;
+  Window window_;
+};
+
+}  // namespace tokamak

@@ -1,0 +1,173 @@
+#include "tokamak/train/state/hf_model.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <memory>
+
+#include "tokamak/checkpoint/atomic_folder.h"
+#include "tokamak/checkpoint/checkpoint_reader.h"
+#include "tokamak/checkpoint/formats/hf_weights.h"
+#include "tokamak/checkpoint/formats/weights.h"
+#include "tokamak/checkpoint/transform.h"
+#include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
+
+namespace tokamak {
+namespace {
+
+constexpr std::array<std::string_view, 3> kParts{"q_proj", "k_proj", "v_proj"};
+
+bool ends_with(std::string_view text, std::string_view tail) {
+  return text.size() >= tail.size() && text.substr(text.size() - tail.size()) == tail;
+}
+
+std::string replaced(const std::string& text, std::string_view what, std::string_view by) {
+  const auto at = text.find(what);
+  return text.substr(0, at) + std::string(by) + text.substr(at + what.size());
+}
+
+// Conv1D weights of GPT-2's blocks: stored [in, out] by transformers.
+bool is_conv1d(std::string_view name) {
+  return ends_with(name, "c_attn.weight") || ends_with(name, "c_proj.weight") ||
+         ends_with(name, "c_fc.weight");
+}
+
+// Tensors stacked along their outermost dim.
+TensorSource joined_rows(std::vector<TensorSource> parts, std::string name) {
+  TensorSource whole{.name = std::move(name), .dtype = parts[0].dtype, .dims = parts[0].dims};
+  for (size_t i = 1; i < parts.size(); ++i) whole.dims[0] += parts[i].dims[0];
+  const int64_t size = size_of(whole.dtype);
+  whole.read = [parts = std::move(parts), size](int64_t first, std::span<std::byte> out) {
+    for (const TensorSource& part : parts) {
+      const int64_t numel = part.type().numel();
+      if (first < numel && !out.empty()) {
+        const int64_t count = std::min(numel - first, static_cast<int64_t>(out.size()) / size);
+        const auto bytes = static_cast<size_t>(count * size);
+        part.read(first, out.first(bytes));
+        out = out.subspan(bytes);
+        first += count;
+      }
+      first -= numel;
+    }
+  };
+  return whole;
+}
+
+// Ties the lifetime of what the sources read from to the sources.
+template <class Owner>
+std::vector<TensorSource> keep_open(std::shared_ptr<Owner> owner,
+                                    std::vector<TensorSource> sources) {
+  for (TensorSource& s : sources) {
+    s.read = [owner, read = std::move(s.read)](int64_t first, std::span<std::byte> out) {
+      read(first, out);
+    };
+  }
+  return sources;
+}
+
+// A checkpoint of ours holds our own names and layouts.
+std::vector<TensorSource> open_checkpoint(const std::filesystem::path& path) {
+  const auto reader = std::make_shared<CheckpointReader>(path);
+  std::vector<TensorSource> sources;
+  for (const auto& [name, type] : reader->manifest().tensors)
+    sources.push_back(reader->source(name));
+  return keep_open(reader, std::move(sources));
+}
+
+}  // namespace
+
+std::vector<TensorSource> parameters_from_hf(const ModelSpec& config,
+                                             std::span<const TensorSource> tensors) {
+  if (config.family != Family::kGpt2) return {tensors.begin(), tensors.end()};
+  std::vector<TensorSource> ours;
+  for (const TensorSource& tensor : tensors) {
+    const TensorSource t =
+        is_conv1d(tensor.name) && tensor.dims.size() == 2 ? transposed(tensor) : tensor;
+    if (t.name.find(".c_attn.") == std::string::npos) {
+      ours.push_back(t);
+      continue;
+    }
+    TOK_REQUIRE(!t.dims.empty() && t.dims[0] == 3 * config.dim, "{}: wanted {} outputs, got {}",
+                t.name, 3 * config.dim, to_string(t.dims));
+    for (size_t part = 0; part < kParts.size(); ++part) {
+      ours.push_back(renamed(rows_of(t, static_cast<int64_t>(part) * config.dim, config.dim),
+                             replaced(t.name, "c_attn", kParts[part])));
+    }
+  }
+  return ours;
+}
+
+std::vector<TensorSource> parameters_to_hf(const ModelSpec& config,
+                                           std::span<const TensorSource> parameters) {
+  std::vector<TensorSource> out;
+  std::map<std::string, const TensorSource*> by_name;
+  for (const TensorSource& p : parameters) by_name[p.name] = &p;
+  for (const TensorSource& p : parameters) {
+    if (config.family != Family::kGpt2) {
+      out.push_back(p);
+      continue;
+    }
+    if (p.name.find(".k_proj.") != std::string::npos ||
+        p.name.find(".v_proj.") != std::string::npos)
+      continue;
+    TensorSource t = p;
+    if (p.name.find(".q_proj.") != std::string::npos) {
+      std::vector<TensorSource> parts;
+      parts.reserve(kParts.size());
+      for (const std::string_view part : kParts)
+        parts.push_back(*by_name.at(replaced(p.name, "q_proj", part)));
+      t = joined_rows(std::move(parts), replaced(p.name, "q_proj", "c_attn"));
+    }
+    out.push_back(is_conv1d(t.name) ? transposed(t) : t);
+  }
+  return out;
+}
+
+std::vector<TensorSource> open_weights(const ModelSpec& config, const std::filesystem::path& path) {
+  TOK_REQUIRE(path_exists(path), "no weights at {}: no such file or folder", path.string());
+  if (path_exists(path / kManifestFile)) return open_checkpoint(path);
+  const auto weights = std::make_shared<Weights>(path);
+  const HeadCounts heads{.num_heads = config.num_heads, .num_kv_heads = config.num_kv_heads};
+  return parameters_from_hf(config, keep_open(weights, weights->sources(heads)));
+}
+
+AssetFiles tokenizer_files_in(const std::filesystem::path& folder) {
+  AssetFiles files;
+  for (const char* name :
+       {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model",
+        "vocab.json", "merges.txt", "added_tokens.json", "chat_template.jinja"}) {
+    if (path_exists(folder / name) && !is_folder(folder / name))
+      files[name] = read_file(folder / name);
+  }
+  return files;
+}
+
+AssetFiles generation_config_in(const std::filesystem::path& folder) {
+  constexpr const char* kName = "generation_config.json";
+  AssetFiles files;
+  if (path_exists(folder / kName)) files[kName] = read_file(folder / kName);
+  return files;
+}
+
+void export_hf_folder(const std::filesystem::path& folder, const ModelSpec& config,
+                      std::span<const TensorSource> parameters, DType dtype, const SpecialIds& ids,
+                      const AssetFiles& assets) {
+  AtomicFolder aside(folder, "");
+  try {
+    std::vector<TensorSource> tensors;
+    for (const TensorSource& t : parameters_to_hf(config, parameters))
+      tensors.push_back(cast(t, dtype));
+    save_hf_weights(aside.path(), tensors);
+    write_file_atomic(aside.path() / "config.json", to_hf_config(config, dtype, ids));
+    write_file_atomic(aside.path() / "generation_config.json",
+                      to_hf_generation_config(config, ids));
+    for (const auto& [name, text] : assets) write_file_atomic(aside.path() / name, text);
+    aside.commit();
+  } catch (...) {
+    aside.discard();
+    throw;
+  }
+}
+
+}  // namespace tokamak

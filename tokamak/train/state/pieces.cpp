@@ -1,0 +1,119 @@
+#include "tokamak/train/state/pieces.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "tokamak/checkpoint/transform.h"
+#include "tokamak/core/error.h"
+
+namespace tokamak {
+namespace {
+
+void check_place(const StateAccess& access, const TensorPiece& piece) {
+  const StateDecl& decl = access.states()[piece.state];
+  TOK_CHECK(decl.type.dtype == piece.type.dtype && piece.offset >= 0 && piece.numel() >= 0 &&
+                piece.offset + piece.numel() <= decl.type.numel(),
+            "{}: {} elements of {} at {} of {}", piece.tensor, piece.numel(),
+            name_of(piece.type.dtype), piece.offset, decl.name);
+  const std::string problem = slice_problem(slice_of(piece), piece.type.dims);
+  TOK_CHECK(problem.empty(), "{}: {}", piece.tensor, problem);
+}
+
+// Elements of one index of the outermost dim.
+int64_t row_elements(const Dims& dims) {
+  int64_t count = 1;
+  for (size_t i = 1; i < dims.size(); ++i) count *= dims[i];
+  return count;
+}
+
+}  // namespace
+
+Slice slice_of(const TensorPiece& piece) {
+  return {.box = {.begin = piece.box_begin, .end = piece.box_end},
+          .begin = piece.begin,
+          .end = piece.end};
+}
+
+std::vector<PieceSource> read_pieces(const StateAccess& access, std::span<const TensorPiece> pieces,
+                                     StateKind kind, bool owned_only) {
+  std::vector<PieceSource> sources;
+  for (const TensorPiece& piece : pieces) {
+    if (piece.kind != kind || (owned_only && !piece.is_owner)) continue;
+    check_place(access, piece);
+    const auto read = [access, state = piece.state, offset = piece.offset,
+                       width = size_of(piece.type.dtype)](int64_t first, std::span<std::byte> out) {
+      access.read_at(state, (offset + first) * width, out);
+    };
+    sources.push_back({.piece = piece,
+                       .elements = {.name = piece.tensor,
+                                    .dtype = piece.type.dtype,
+                                    .dims = {piece.numel()},
+                                    .read = read}});
+  }
+  return sources;
+}
+
+std::vector<PieceSource> staged(std::span<const PieceSource> pieces) {
+  size_t total = 0;
+  for (const PieceSource& p : pieces) total += static_cast<size_t>(p.elements.type().bytes());
+  const std::shared_ptr<std::byte[]> memory(new std::byte[total]);
+  std::vector<PieceSource> copies;
+  size_t at = 0;
+  for (const PieceSource& p : pieces) {
+    const auto bytes = static_cast<size_t>(p.elements.type().bytes());
+    const std::span<std::byte> place(memory.get() + at, bytes);
+    if (bytes > 0) p.elements.read(0, place);
+    at += bytes;
+    copies.push_back(p);
+    copies.back().elements.read = [memory, place, width = size_of(p.elements.dtype)](
+                                      int64_t first, std::span<std::byte> out) {
+      std::memcpy(out.data(), place.data() + first * width, out.size());
+    };
+  }
+  return copies;
+}
+
+void write_piece(const StateAccess& access, const TensorPiece& piece, int64_t first,
+                 std::span<const std::byte> elements) {
+  const int64_t width = size_of(piece.type.dtype);
+  TOK_CHECK(first >= 0 && first * width + std::ssize(elements) <= piece.numel() * width, "{}",
+            piece.tensor);
+  access.write_at(piece.state, (piece.offset + first) * width, elements);
+}
+
+void load_piece(const StateAccess& access, const TensorPiece& piece, const TensorSource& tensor) {
+  check_place(access, piece);
+  TOK_CHECK(tensor.dims == piece.type.dims, "{}", piece.tensor);
+  if (piece.numel() == 0) return;
+  const DType dtype = piece.type.dtype;
+  const TensorSource source = tensor.dtype == dtype ? tensor : cast(tensor, dtype);
+  const Dims& dims = piece.type.dims;
+  const int64_t width = size_of(dtype);
+  const int64_t row = row_elements(dims);
+  const int64_t box_row = row_elements(extents(slice_of(piece).box));
+  const int64_t first_row = dims.empty() ? 0 : piece.box_begin[0] + piece.begin / box_row;
+  const int64_t end_row =
+      dims.empty() ? 1 : piece.box_begin[0] + (piece.end + box_row - 1) / box_row;
+  // Whole rows of the tensor, but of a piece of full rows only what it holds.
+  int64_t at = first_row * row;
+  int64_t end = end_row * row;
+  if (box_row == row) {
+    at += piece.begin % box_row;
+    end -= (box_row - piece.end % box_row) % box_row;
+  }
+  const int64_t step = std::max<int64_t>(1, kStreamBytes / width);
+  std::vector<std::byte> block(std::min(step, end - at) * width);
+  for (; at < end; at += step) {
+    const int64_t count = std::min(step, end - at);
+    const auto bytes = std::span(block).first(static_cast<size_t>(count * width));
+    source.read(at, bytes);
+    const Slice read{.box = whole_box(dims), .begin = at, .end = at + count};
+    for_each_shared_run(read, slice_of(piece), [&](int64_t from, int64_t to, int64_t n) {
+      write_piece(access, piece, to,
+                  bytes.subspan(static_cast<size_t>(from * width), static_cast<size_t>(n * width)));
+    });
+  }
+}
+
+}  // namespace tokamak

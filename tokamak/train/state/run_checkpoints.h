@@ -1,0 +1,86 @@
+// A run's checkpoints: where it starts from and what it leaves behind.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+
+#include "tokamak/data/loader.h"
+#include "tokamak/train/report/run_log.h"
+#include "tokamak/train/state/checkpoint_saver.h"
+#include "tokamak/train/state/hf_save.h"
+#include "tokamak/train/state/snapshot.h"
+
+namespace tokamak {
+
+struct CheckpointOptions {
+  bool enable = false;
+  std::filesystem::path folder;  ///< holds step-N
+  int64_t interval = 500;
+  int keep_latest_k = 10;
+  int64_t load_step = -1;  ///< -1 = the newest that is complete
+  LoadParts parts;
+  std::filesystem::path initial_load_path;  ///< empty = new parameters
+  bool initial_load_model_only = true;
+  bool last_save_model_only = true;
+  bool last_save_in_hf = false;
+  DType export_dtype = DType::kF32;
+  bool first_step = false;
+  bool load_only = false;
+  bool create_seed = false;  ///< write step-0 and end
+  bool in_background = false;
+  AssetFiles assets;  ///< tokenizer files, for exports
+  SpecialIds ids;
+};
+
+/// All functions are collective and throw alike on all ranks.
+class RunCheckpoints {
+ public:
+  /// `pieces` and the rest must outlive it; `master` is the dtype of the parameters.
+  RunCheckpoints(const CheckpointOptions& options, const ModelSpec& model, DType master,
+                 const std::string& config_digest, World& world, const StateAccess& access,
+                 std::span<const TensorPiece> pieces, const RunLog& log);
+
+  /// Whether the run's checkpoints say that it has done `steps` already: the last may hold the
+  /// model only, but that is enough to know.
+  bool has_done(int64_t steps);
+
+  /// Fills parameters and moments: from the run's newest checkpoint, from given weights, or anew.
+  TrainState begin(uint64_t seed, Loader& loader);
+
+  /// Whether step `state.step` of `steps` is to be saved, by the options or as the run is
+  /// `stopping`.
+  bool is_due(const TrainState& state, int64_t steps, bool stopping) const;
+
+  /// Saves if it is due.
+  void save_if_due(TrainState& state, int64_t steps, bool stopping, const Loader& loader);
+
+  /// Writes step-0.
+  void save_seed(TrainState& state, const Loader& loader);
+
+  CheckpointSaver& saver() { return saver_; }
+
+ private:
+  bool writes() const { return o_.enable && !o_.load_only; }
+
+  /// The folder step-N to go on from; empty = none.
+  std::filesystem::path find() const;
+  TrainState load(const std::filesystem::path& path, uint64_t seed, Loader& loader);
+  void load_weights();
+  void describe_model() const;
+  void save(TrainState& state, bool resumable, const Loader& loader);
+  void save_in_hf(const TrainState& state);
+
+  const CheckpointOptions& o_;
+  const ModelSpec& model_;
+  DType master_;
+  std::string config_digest_;
+  World& world_;
+  StateAccess access_;
+  std::span<const TensorPiece> pieces_;
+  const RunLog& log_;
+  CheckpointSaver saver_;
+};
+
+}  // namespace tokamak

@@ -1,0 +1,65 @@
+#include "tokamak/train/state/sharded_save.h"
+
+#include <chrono>
+#include <vector>
+
+#include <unistd.h>
+
+#include "tokamak/core/error.h"
+#include "tokamak/train/together.h"
+
+namespace tokamak {
+
+ShardedSave::ShardedSave(World& world, const std::filesystem::path& folder, int64_t step)
+    : world_(&world) {
+  const auto open = [&](const std::string& token) {
+    writer_ = std::make_unique<CheckpointWriter>(
+        folder, step, CheckpointWriterOptions{.rank = world.rank(), .token = token});
+  };
+  const std::string shared = on_rank_zero(world, [&] {
+    const auto now = std::chrono::system_clock::now().time_since_epoch();
+    auto token = fmt::format("{}-{}", ::getpid(), now / std::chrono::microseconds(1));
+    open(token);
+    return token;
+  });
+  if (!writer_) attempt([&] { open(shared); });
+}
+
+void ShardedSave::add(const std::string& name, const TensorType& global, const Slice& slice,
+                      TensorSource elements) {
+  writer_->add(name, global, slice, std::move(elements));
+}
+
+void ShardedSave::attempt(const std::function<void()>& work) noexcept {
+  if (failure_) return;
+  try {
+    work();
+  } catch (...) {
+    failure_ = std::current_exception();
+  }
+}
+
+void ShardedSave::write() noexcept {
+  attempt([&] { summary_ = to_text(writer_->finish_shard()); });
+}
+
+std::filesystem::path ShardedSave::commit(const CheckpointInfo& info) {
+  try {
+    const auto summaries = all_together(*world_, [&] {
+      if (failure_) std::rethrow_exception(failure_);
+      return summary_;
+    });
+    const std::string path = on_rank_zero(*world_, [&] {
+      std::vector<ShardSummary> shards;
+      for (size_t rank = 0; rank < summaries.size(); ++rank)
+        shards.push_back(parse_shard_summary(summaries[rank], fmt::format("rank {}", rank)));
+      return writer_->commit(shards, info).string();
+    });
+    return path;
+  } catch (...) {
+    writer_.reset();
+    throw;
+  }
+}
+
+}  // namespace tokamak

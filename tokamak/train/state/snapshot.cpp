@@ -1,0 +1,148 @@
+#include "tokamak/train/state/snapshot.h"
+
+#include <algorithm>
+#include <map>
+
+#include "tokamak/checkpoint/formats/convert_elements.h"
+#include "tokamak/checkpoint/transform.h"
+#include "tokamak/core/error.h"
+#include "tokamak/core/json.h"
+
+namespace tokamak {
+namespace {
+
+// Fills a piece with what the shards of any mesh hold of it.
+void load_from(const CheckpointReader& reader, const StateAccess& access,
+               const TensorPiece& piece) {
+  const DType saved = reader.find(piece.tensor)->dtype;
+  const DType dtype = piece.type.dtype;
+  const int64_t step = kStreamBytes / std::max(size_of(saved), size_of(dtype));
+  const auto most = static_cast<size_t>(std::min(step, piece.numel()));
+  std::vector<std::byte> read(most * static_cast<size_t>(size_of(saved)));
+  std::vector<std::byte> converted(saved == dtype ? 0 : most * static_cast<size_t>(size_of(dtype)));
+  for (int64_t at = 0; at < piece.numel(); at += step) {
+    const int64_t count = std::min(step, piece.numel() - at);
+    const auto from = std::span(read).first(static_cast<size_t>(count * size_of(saved)));
+    reader.read(
+        piece.tensor,
+        {.box = slice_of(piece).box, .begin = piece.begin + at, .end = piece.begin + at + count},
+        from);
+    if (saved == dtype) {
+      write_piece(access, piece, at, from);
+      continue;
+    }
+    const auto to = std::span(converted).first(static_cast<size_t>(count * size_of(dtype)));
+    convert_elements(dtype, to, saved, from);
+    write_piece(access, piece, at, to);
+  }
+}
+
+}  // namespace
+
+std::vector<TensorSource> state_sources(const StateAccess& access, StateKind kind) {
+  std::vector<TensorSource> sources;
+  for (const StateId id : access.states().of_kind(kind)) {
+    const StateDecl& decl = access.states()[id];
+    const int64_t size = size_of(decl.type.dtype);
+    sources.push_back({.name = decl.name,
+                       .dtype = decl.type.dtype,
+                       .dims = decl.type.dims,
+                       .read = [access, id, size](int64_t first, std::span<std::byte> out) {
+                         access.read_at(id, first * size, out);
+                       }});
+  }
+  return sources;
+}
+
+std::vector<PieceSource> pieces_to_save(const StateAccess& access,
+                                        std::span<const TensorPiece> pieces, bool resumable) {
+  auto saved = read_pieces(access, pieces, StateKind::kParameter, true);
+  if (!resumable) return saved;
+  auto moments = read_pieces(access, pieces, StateKind::kMoment, true);
+  std::move(moments.begin(), moments.end(), std::back_inserter(saved));
+  return saved;
+}
+
+void add_pieces(ShardedSave& save, std::span<const PieceSource> pieces,
+                const SnapshotOptions& options) {
+  for (const PieceSource& p : pieces) {
+    if (p.piece.numel() == 0) continue;
+    TensorType type = p.piece.type;
+    const bool as_is = options.resumable || type.dtype == options.export_dtype;
+    if (!as_is) type.dtype = options.export_dtype;
+    save.add(p.piece.tensor, type, slice_of(p.piece),
+             as_is ? p.elements : cast(p.elements, options.export_dtype));
+  }
+}
+
+CheckpointInfo info_of(const TrainState& state, const SnapshotOptions& options) {
+  CheckpointInfo info{
+      .step = state.step, .resumable = options.resumable, .config_digest = options.config_digest};
+  const Json train_state{{"step", state.step}, {"tokens_seen", state.tokens_seen}};
+  info.sections["train_state"] = train_state.dump();
+  if (options.resumable) {
+    info.sections["loader"] = state.loader;
+    info.sections["rng"] = Json{{"seed", state.seed}}.dump();
+  }
+  return info;
+}
+
+std::filesystem::path save_checkpoint(World& world, const StateAccess& access,
+                                      std::span<const TensorPiece> pieces,
+                                      const std::filesystem::path& folder, const TrainState& state,
+                                      const SnapshotOptions& options) {
+  ShardedSave save(world, folder, state.step);
+  save.attempt(
+      [&] { add_pieces(save, pieces_to_save(access, pieces, options.resumable), options); });
+  save.write();
+  return save.commit(info_of(state, options));
+}
+
+void load_parameters(const StateAccess& access, std::span<const TensorPiece> pieces,
+                     std::span<const TensorSource> sources) {
+  std::map<std::string_view, const TensorSource*> by_name;
+  for (const TensorSource& s : sources) by_name[s.name] = &s;
+  for (const TensorPiece& piece : pieces) {
+    if (piece.kind != StateKind::kParameter) continue;
+    const auto it = by_name.find(piece.tensor);
+    TOK_REQUIRE(it != by_name.end(), "the weights have no tensor {} (wanted {})", piece.tensor,
+                to_string(piece.type.dims));
+    TOK_REQUIRE(it->second->dims == piece.type.dims,
+                "the weights' tensor {} is {}, the model wants {}", piece.tensor,
+                to_string(it->second->dims), to_string(piece.type.dims));
+    load_piece(access, piece, *it->second);
+  }
+}
+
+TrainState load_checkpoint(const StateAccess& access, std::span<const TensorPiece> pieces,
+                           const std::filesystem::path& folder, const LoadParts& parts) {
+  const CheckpointReader reader(folder);
+  TOK_REQUIRE(reader.manifest().info.resumable,
+              "{} holds the model only and cannot be resumed; give it as "
+              "checkpoint.initial_load_path of a new run, or "
+              "save with checkpoint.last_save_model_only = false",
+              folder.string());
+  for (const TensorPiece& piece : pieces) {
+    if (piece.kind == StateKind::kMoment && !parts.optimizer) continue;
+    const TensorType* found = reader.find(piece.tensor);
+    TOK_REQUIRE(found != nullptr, "{} has no tensor {}", folder.string(), piece.tensor);
+    TOK_REQUIRE(found->dims == piece.type.dims, "{}: {} is {}, the run wants {}", folder.string(),
+                piece.tensor, to_string(found->dims), to_string(piece.type.dims));
+    TOK_REQUIRE(can_convert(piece.type.dtype, found->dtype), "{}: {} is {}, the run wants {}",
+                folder.string(), piece.tensor, name_of(found->dtype), name_of(piece.type.dtype));
+    load_from(reader, access, piece);
+  }
+  const std::string what = folder.string() + ": train_state";
+  TrainState state;
+  if (parts.train_state) {
+    const Json json = parse_json(reader.section("train_state"), what);
+    state.step = json_member<int64_t>(json, "step", what);
+    state.tokens_seen = json_member<int64_t>(json, "tokens_seen", what);
+  }
+  const Json rng = parse_json(reader.section("rng"), folder.string() + ": rng");
+  state.seed = rng.at("seed").get<uint64_t>();
+  if (parts.loader) state.loader = reader.section("loader");
+  return state;
+}
+
+}  // namespace tokamak

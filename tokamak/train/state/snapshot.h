@@ -1,0 +1,71 @@
+// Saving and loading the State of a run, on any mesh.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tokamak/checkpoint/checkpoint_reader.h"
+#include "tokamak/checkpoint/tensor_source.h"
+#include "tokamak/comm/communicator.h"
+#include "tokamak/exec/executor.h"
+#include "tokamak/train/state/pieces.h"
+#include "tokamak/train/state/sharded_save.h"
+
+namespace tokamak {
+
+/// What a checkpoint says beside tensors.
+struct TrainState {
+  int64_t step = 0;  ///< finished steps
+  int64_t tokens_seen = 0;
+  uint64_t seed = 0;   ///< all random numbers are functions of it and of the step
+  std::string loader;  ///< LoaderState as JSON
+};
+
+/// Every State of `kind` as a source that reads the device piece by piece.
+std::vector<TensorSource> state_sources(const StateAccess& access, StateKind kind);
+
+/// What one checkpoint holds: parameters and, if `resumable`, moments and the train state. A
+/// model-only checkpoint casts parameters to `export_dtype`.
+struct SnapshotOptions {
+  std::string config_digest;
+  bool resumable = true;
+  DType export_dtype = DType::kF32;
+};
+
+/// The pieces that this rank writes.
+std::vector<PieceSource> pieces_to_save(const StateAccess& access,
+                                        std::span<const TensorPiece> pieces, bool resumable);
+
+/// Adds what pieces_to_save() gave, or a staged copy of it.
+void add_pieces(ShardedSave& save, std::span<const PieceSource> pieces,
+                const SnapshotOptions& options);
+
+CheckpointInfo info_of(const TrainState& state, const SnapshotOptions& options);
+
+/// Writes FOLDER/step-N and returns its path. Collective; throws alike on all ranks.
+std::filesystem::path save_checkpoint(World& world, const StateAccess& access,
+                                      std::span<const TensorPiece> pieces,
+                                      const std::filesystem::path& folder, const TrainState& state,
+                                      const SnapshotOptions& options);
+
+/// Fills every piece of a parameter from whole tensors; throws Error naming those that are missing
+/// or of another shape.
+void load_parameters(const StateAccess& access, std::span<const TensorPiece> pieces,
+                     std::span<const TensorSource> sources);
+
+/// What of a checkpoint is loaded: torchtitan's `checkpoint.exclude_from_loading` leaves parts out.
+struct LoadParts {
+  bool optimizer = true;
+  bool loader = true;
+  bool train_state = true;
+};
+
+/// Loads a resumable checkpoint that any mesh wrote, reading what the pieces need and no more.
+/// Throws Error on a model-only one and on other shapes.
+TrainState load_checkpoint(const StateAccess& access, std::span<const TensorPiece> pieces,
+                           const std::filesystem::path& folder, const LoadParts& parts);
+
+}  // namespace tokamak
