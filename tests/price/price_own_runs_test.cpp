@@ -150,7 +150,7 @@ std::vector<HomeRun> home_runs(const std::string& machine, int64_t gpus) {
   return runs;
 }
 
-// What docs/pricing.md says of all of them. The bounds are what is reached, rounded up.
+// What docs/pricing-accuracy.md says of all of them. The bounds are what is reached, rounded up.
 TEST(AllHomeRuns, ArePredictedOnAverage) {
   expect_on_average("h200", home_runs("h200"), 99, {.mean_pct = 2.1, .worst_pct = 6.5},
                     {.mean_pct = 1.7, .worst_pct = 4.9});
