@@ -55,6 +55,7 @@ TEST(Guide, EveryCommandWorks) {
         "run/checkpoint/step-310/manifest.json", "third/checkpoint/step-10/model.safetensors"}) {
     EXPECT_TRUE(path_exists(here / name)) << name;
   }
+  EXPECT_EQ(read_file(here / "exported/model.safetensors").find("optimizer."), std::string::npos);
   const auto metrics = read_json_lines(here / "run/metrics.jsonl");
   ASSERT_GE(metrics.size(), 2U);
   EXPECT_LT(metrics.back().at("loss").get<double>(), metrics.front().at("loss").get<double>());

@@ -1,4 +1,5 @@
-// `tokamak plan --cluster`: what it prints and writes, and what it says of mistakes.
+// `tokamak price`, and `plan --cluster`, which is the same: what it prints and writes, and what it
+// says of mistakes.
 #include <algorithm>
 
 #include <gtest/gtest.h>
@@ -13,11 +14,19 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-ProgramResult plan(const Words& words, const std::filesystem::path& folder = ".") {
-  Words all{TOK_PROGRAM, "plan", "--model.flavor=1B", "--training.dataset=synthetic",
+ProgramResult run_verb(const char* verb, const Words& words, const std::filesystem::path& folder) {
+  Words all{TOK_PROGRAM, verb, "--model.flavor=1B", "--training.dataset=synthetic",
             "--training.seq_len=4096"};
   all.insert(all.end(), words.begin(), words.end());
   return run_program(all, folder);
+}
+
+ProgramResult plan(const Words& words, const std::filesystem::path& folder = ".") {
+  return run_verb("plan", words, folder);
+}
+
+ProgramResult price(const Words& words) {
+  return run_verb("price", words, ".");
 }
 
 TEST(PriceCli, ATableOfTimeMemoryAndDays) {
@@ -257,19 +266,64 @@ TEST(PriceCli, WhatIsWrittenHasTheSamePrice) {
 
 TEST(PriceCli, SaysWhatItLeavesOut) {
   const Words words{"--cluster", "h100", "--gpus", "8", "--json"};
-  EXPECT_EQ(plan(words).err, "");
+  EXPECT_EQ(price(words).err, "");
   Words more = words;
   more.insert(more.end(), {"--optimizer.name=Muon", "--training.enable_cpu_offload=true",
                            "--model.converters=quantize.linear.float8"});
-  const auto result = plan(more);
+  const auto result = price(more);
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_EQ(result.err,
             "not priced: optimizer.name = \"Muon\": only AdamW, Adam are built\n"
             "not priced: training.enable_cpu_offload = true: not built yet\n");
 }
 
+TEST(PriceCli, EveryVerbIsAFlagOfPlan) {
+  struct Case {
+    const char* verb;
+    Words words;
+    Words flags;  // of plan
+    const char* note;
+  };
+
+  for (const Case& c : std::vector<Case>{
+           {"price", {"--cluster=h100", "--gpus=8"}, {"--cluster=h100", "--gpus=8"}, "--cluster"},
+           {"sweep",
+            {"gpus=8,16", "--cluster=h100", "--set", "nvlink.latency_s=2us"},
+            {"--sweep=gpus=8,16", "--cluster=h100", "--set", "nvlink.latency_s=2us"},
+            "--sweep"},
+           {"search",
+            {"--cluster=h100", "--gpus=2", "--training.global_batch_size=4"},
+            {"--search", "--cluster=h100", "--gpus=2", "--training.global_batch_size=4"},
+            "--search"}}) {
+    const auto verb = run_verb(c.verb, c.words, ".");
+    EXPECT_EQ(verb.exit_code, 0) << verb.err;
+    const auto flag = plan(c.flags);
+    EXPECT_EQ(flag.exit_code, 0) << flag.err;
+    EXPECT_FALSE(verb.out.empty());
+    EXPECT_EQ(verb.out, flag.out) << c.verb;
+    EXPECT_EQ(verb.err.find("note:"), std::string::npos) << verb.err;
+    const std::string note = std::string("note: plan ") + c.note + " is also `tokamak " + c.verb;
+    EXPECT_NE(flag.err.find(note), std::string::npos) << flag.err;
+  }
+}
+
+TEST(PriceCli, VerbsHaveShortHelpAndSayWhatTheyWant) {
+  for (const char* verb : {"price", "search", "sweep", "rows"}) {
+    const auto help = run_program({TOK_PROGRAM, verb, "--help"});
+    EXPECT_EQ(help.exit_code, 0) << help.err;
+    EXPECT_NE(help.out.find(std::string("usage: tokamak ") + verb), std::string::npos) << help.out;
+    EXPECT_LT(std::count(help.out.begin(), help.out.end(), '\n'), 20) << help.out;
+    const auto nothing = run_program({TOK_PROGRAM, verb});
+    EXPECT_EQ(nothing.exit_code, 2) << nothing.out;
+    EXPECT_NE(nothing.err.find(std::string(verb) + ": wanted "), std::string::npos) << nothing.err;
+  }
+  const auto other = price({"--cluster=h100", "--gpus=8", "--search"});
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_NE(other.err.find("tokamak search"), std::string::npos) << other.err;
+}
+
 TEST(PriceCli, OutputThatIsLostIsAnError) {
-  for (const char* words : {"--version", "plan --cluster h100 --numbers"}) {
+  for (const char* words : {"--version", "price --cluster h100 --numbers"}) {
     const auto result =
         run_program({"/bin/sh", "-c", std::string(TOK_PROGRAM) + " " + words + " > /dev/full"});
     EXPECT_EQ(result.exit_code, 2) << words;

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <set>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -61,6 +62,12 @@ bool asks_for_presets(Args args) {
   return is_apart || std::find(args.begin(), args.end(), "--preset=list") != args.end();
 }
 
+// The flags came before the verbs, and scripts have them. Returns `code`.
+int name_verb(std::string_view verb, std::string_view flag, int code) {
+  fmt::print(stderr, "note: plan {} is also `tokamak {}`\n", flag, verb);
+  return code;
+}
+
 }  // namespace
 
 int run_plan(Args args) {
@@ -68,8 +75,14 @@ int run_plan(Args args) {
     fmt::print("{}", presets_text());
     return 0;
   }
-  if (const auto words = find_rows_words(args)) return run_rows(*words);
-  if (const auto words = find_price_words(args)) return run_price(*words);
+  if (const auto words = find_rows_words(args))
+    return name_verb("rows", "--rows", print_rows(*words));
+  if (const auto words = find_price_words(args)) {
+    const int code = print_price(*words);
+    if (!words->sweeps.empty()) return name_verb("sweep", "--sweep", code);
+    if (words->search) return name_verb("search", "--search", code);
+    return name_verb("price", words->preset ? "--preset" : "--cluster", code);
+  }
   const auto run = load_run_config(args, "plan", {.source = "none"});
   if (!run) return 0;
   if (run->print_schedule || run->schedule_svg) {

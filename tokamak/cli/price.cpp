@@ -109,19 +109,19 @@ std::optional<PriceRequest> request_of(const PriceWords& words, const PricePoint
                       .progress = words.all_ranks ? progress_on_stderr() : Progress()};
 }
 
-int run_price(const PriceWords& words) {
+int print_price(const PriceWords& words) {
   if (words.cluster == "list" || words.numbers) check_run_keys(words.rest, "plan");
   if (words.cluster == "list") {
     print_machines();
     return 0;
   }
-  if (!words.sweeps.empty() && !words.numbers) return run_sweep(words);
+  if (!words.sweeps.empty() && !words.numbers) return print_sweep(words);
   const price::Machine machine = machine_of(words, words.cluster);
   if (words.numbers) {
     fmt::print("{}", machine.describe());
     return 0;
   }
-  if (words.search) return run_search(words, machine);
+  if (words.search) return print_search(words, machine);
   const auto request = request_of(words, {.machine = machine,
                                           .num_gpus = *words.num_gpus,
                                           .gpus_word = fmt::format("--gpus {}", *words.num_gpus)});

@@ -1,5 +1,5 @@
-// `tokamak plan CONFIG --cluster NAME --gpus N`: what the plans would cost on machines that are not
-// here.
+// `tokamak price CONFIG --cluster NAME --gpus N`, `search` and `sweep`: what plans would cost on
+// machines that are not here.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +47,9 @@ struct PriceWords {
 /// Nothing where neither --cluster nor --preset is among `args`. Throws Error naming the word.
 std::optional<PriceWords> find_price_words(Args args);
 
-int run_price(const PriceWords& words);
+/// Prices what the words ask for and prints it: a step, a sweep, a search, the machines or their
+/// numbers.
+int print_price(const PriceWords& words);
 
 /// What one price is asked of.
 struct PricePoint {
@@ -76,11 +78,8 @@ std::string key_of(std::string_view word);
 /// What is said of a configuration that is written.
 std::string wrote_text(std::string_view what, const std::string& path, price::Precision linear);
 
-/// The parts of run_price() for --sweep and for --search.
-int run_sweep(const PriceWords& words);
-int run_search(const PriceWords& words, const price::Machine& machine);
-
-/// For the help of `plan`.
-std::string price_help();
+/// The parts of print_price() for sweeps and for searches.
+int print_sweep(const PriceWords& words);
+int print_search(const PriceWords& words, const price::Machine& machine);
 
 }  // namespace tokamak::cli

@@ -236,33 +236,4 @@ std::optional<PriceWords> find_price_words(Args args) {
   return words;
 }
 
-std::string price_help() {
-  return "  --cluster NAME  price a step on this machine: built in (list shows them) or a TOML "
-         "file\n"
-         "  --gpus N        ranks of the mesh that is priced\n"
-         "  --set KEY=VALUE another value for a number of the machine, as "
-         "device.memory_bytes_per_s\n"
-         "  --numbers       print the machine's numbers with their sources, price nothing\n"
-         "  --precision P   of the products inside blocks: bf16, fp8 or fp4; else as "
-         "model.converters say\n"
-         "  --tokens N      how many to train for (1e12)\n"
-         "  --all-ranks     price every rank, not the slowest of each pipeline stage\n"
-         "  --json          what is printed as JSON: of a plan, a sweep or a search\n"
-         "  --trace FILE    write the predicted step as a Chrome trace\n"
-         "  --html FILE     write a page with pictures\n"
-         "  --sweep KEY=A,B,...  a line for each value of a key of the machine or of the "
-         "configuration, of\n"
-         "                  cluster, of precision, or of gpus=A,B,...[,weak|,strong]: the batch "
-         "grows with\n"
-         "                  them or stays; a second --sweep crosses the first: a curve for each of "
-         "its values\n"
-         "  --csv FILE      write the lines of a sweep\n"
-         "  --preset NAME   a published run with its cluster and GPUs; list names them\n"
-         "  --search        the ten fastest meshes, schedules, microbatches, recompute modes and "
-         "shardings for\n"
-         "                  training.global_batch_size on so many GPUs; --precision fp8 tries "
-         "both\n"
-         "  --write FILE    write the configuration, of a search the fastest, for train\n";
-}
-
 }  // namespace tokamak::cli

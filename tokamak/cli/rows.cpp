@@ -24,8 +24,7 @@ std::optional<RowsWords> find_rows_words(Args args) {
       continue;
     }
     TOK_REQUIRE(name == "--rows" || name == "--set",
-                "plan --rows: unknown word {}: wanted --rows FILE.csv, --json, --set KEY=NUMBER",
-                word);
+                "rows: unknown word {}: wanted a FILE.csv, --json, --set KEY=NUMBER", word);
     const bool has_value = equals != std::string::npos;
     TOK_REQUIRE(has_value || i + 1 < args.size(), "{}: wanted a value", word);
     const std::string value = has_value ? word.substr(equals + 1) : args[++i];
@@ -40,7 +39,7 @@ std::optional<RowsWords> find_rows_words(Args args) {
   return words;
 }
 
-int run_rows(const RowsWords& words) {
+int print_rows(const RowsWords& words) {
   const std::vector<MeasuredRow> rows = read_measured_rows(words.file);
   const std::vector<PricedRow> priced = price_rows(rows, {.assignments = words.sets});
   if (!words.json) {
@@ -49,13 +48,6 @@ int run_rows(const RowsWords& words) {
   }
   for (const PricedRow& row : priced) fmt::print("{}\n", to_json(row));
   return 0;
-}
-
-std::string rows_help() {
-  return "  --rows FILE.csv  price each row of published measurements beside what was measured:\n"
-         "                   a table and errors by family, or one line a row with --json; --set "
-         "as\n"
-         "                   above, for every machine\n";
 }
 
 }  // namespace tokamak::cli

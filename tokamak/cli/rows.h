@@ -1,4 +1,4 @@
-// `tokamak plan --rows FILE.csv`: published measurements beside what their plans would cost.
+// `tokamak rows FILE.csv`: published measurements beside what their plans would cost.
 #pragma once
 
 #include <optional>
@@ -18,9 +18,7 @@ struct RowsWords {
 /// Nothing where there is no --rows among `args`. Throws Error naming the word.
 std::optional<RowsWords> find_rows_words(Args args);
 
-int run_rows(const RowsWords& words);
-
-/// For the help of `plan`.
-std::string rows_help();
+/// Prices the rows and prints the table, or JSON lines.
+int print_rows(const RowsWords& words);
 
 }  // namespace tokamak::cli

@@ -6,8 +6,6 @@
 #include <fmt/ranges.h>
 
 #include "tokamak/cli/devices.h"
-#include "tokamak/cli/price.h"
-#include "tokamak/cli/rows.h"
 #include "tokamak/config/check.h"
 #include "tokamak/config/describe.h"
 #include "tokamak/core/error.h"
@@ -53,8 +51,8 @@ void print_help(const std::string& verb) {
         "  --print-schedule\n"
         "                  draw the pipeline schedule, say what each stage holds, plan nothing\n"
         "  --schedule-svg FILE\n"
-        "                  write the same picture as SVG\n{}",
-        price_help() + rows_help());
+        "                  write the same picture as SVG\n"
+        "what a run would cost elsewhere: tokamak price, search, sweep, rows (--help of each)\n");
   }
   fmt::print(
       "  --world-size=N  ranks, where no launcher tells\n\nkeys (`tokamak help section.key` says "

@@ -62,7 +62,7 @@ std::optional<Config> base_config(const PriceWords& words) {
 
 }  // namespace
 
-int run_search(const PriceWords& words, const price::Machine& machine) {
+int print_search(const PriceWords& words, const price::Machine& machine) {
   const auto config = base_config(words);
   if (!config) return 0;
   for (const std::string& line : unpriced_lines(*config)) fmt::print(stderr, "{}\n", line);

@@ -191,7 +191,7 @@ std::string one_line(std::string text) {
 
 }  // namespace
 
-int run_sweep(const PriceWords& words) {
+int print_sweep(const PriceWords& words) {
   const auto asks_for_help = [](const std::string& word) {
     return word == "--help" || word == "-h";
   };

@@ -66,12 +66,14 @@ std::vector<TensorSource> keep_open(std::shared_ptr<Owner> owner,
   return sources;
 }
 
-// A checkpoint of ours holds our own names and layouts.
+// A checkpoint of ours holds our own names and layouts, and the moments of the optimizer, which are
+// no weights.
 std::vector<TensorSource> open_checkpoint(const std::filesystem::path& path) {
   const auto reader = std::make_shared<CheckpointReader>(path);
   std::vector<TensorSource> sources;
-  for (const auto& [name, type] : reader->manifest().tensors)
-    sources.push_back(reader->source(name));
+  for (const auto& [name, type] : reader->manifest().tensors) {
+    if (!name.starts_with(kOptimizerPrefix)) sources.push_back(reader->source(name));
+  }
   return keep_open(reader, std::move(sources));
 }
 

@@ -1,0 +1,144 @@
+// The verbs price, search, sweep and rows: short words for one thing each. What a run is comes from
+// the same file and keys as those of `train`.
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tokamak/cli/price.h"
+#include "tokamak/cli/rows.h"
+#include "tokamak/core/error.h"
+#include "tokamak/run/presets.h"
+
+namespace tokamak::cli {
+namespace {
+
+constexpr std::string_view kMachineHelp =
+    "  --cluster NAME   a machine that is built in (list shows them) or a TOML file\n"
+    "  --gpus N         how many ranks\n"
+    "  --preset NAME    a published run with its cluster and GPUs (list shows them)\n"
+    "  --set KEY=VALUE  another value for a number of the machine\n"
+    "  --precision P    of the matmuls inside blocks: bf16, fp8 or fp4\n"
+    "  --json           print JSON\n";
+
+constexpr std::string_view kKeysHelp =
+    "`tokamak train --help` lists the keys of a run, `tokamak help section.key` explains one.\n";
+
+bool has_word(Args args, std::string_view word) {
+  return std::find(args.begin(), args.end(), word) != args.end();
+}
+
+bool asks_for_help(Args args) {
+  return has_word(args, "--help") || has_word(args, "-h");
+}
+
+bool is_flag(std::string_view word) {
+  constexpr std::string_view kFlags[] = {"--json", "--all-ranks", "--numbers", "--search"};
+  return std::find(std::begin(kFlags), std::end(kFlags), word) != std::end(kFlags);
+}
+
+// Whether args[i] is the value of the word before it.
+bool is_value(Args args, size_t i) {
+  if (i == 0 || args[i].starts_with("--")) return false;
+  const std::string& before = args[i - 1];
+  return before.starts_with("--") && before.find('=') == std::string::npos && !is_flag(before);
+}
+
+PriceWords price_words_of(std::string_view verb, Args args) {
+  auto words = find_price_words(args);
+  TOK_REQUIRE(words, "{}: wanted --cluster NAME or --preset NAME; `tokamak {} --help` says more",
+              verb, verb);
+  return std::move(*words);
+}
+
+int print_help(std::string_view usage, std::string_view own) {
+  fmt::print("usage: tokamak {}\n\n{}{}{}", usage, kMachineHelp, own, kKeysHelp);
+  return 0;
+}
+
+}  // namespace
+
+int run_price(Args args) {
+  if (asks_for_help(args)) {
+    return print_help(
+        "price [FILE.toml] --cluster NAME --gpus N [--section.key=value ...]",
+        "  --tokens N       how many tokens to train for (1e12)\n"
+        "  --all-ranks      price every rank, not the slowest of each pipeline stage\n"
+        "  --numbers        print the machine's numbers with their sources, price nothing\n"
+        "  --trace FILE     write the predicted step as a Chrome trace\n"
+        "  --html FILE      write a page with pictures\n"
+        "  --write FILE     write the configuration, for train\n");
+  }
+  if (has_word(args, "--preset=list") ||
+      (args.size() == 2 && args[0] == "--preset" && args[1] == "list")) {
+    fmt::print("{}", presets_text());
+    return 0;
+  }
+  const PriceWords words = price_words_of("price", args);
+  TOK_REQUIRE(!words.search, "price: --search: wanted `tokamak search`");
+  TOK_REQUIRE(words.sweeps.empty(), "price: --sweep: wanted `tokamak sweep`");
+  return print_price(words);
+}
+
+int run_search(Args args) {
+  if (asks_for_help(args)) {
+    return print_help(
+        "search [FILE.toml] --cluster NAME --gpus N [--section.key=value ...]",
+        "  --write FILE     write the configuration of the fastest, for train\n"
+        "The search prints the ten fastest meshes, schedules, microbatches, recompute modes and\n"
+        "shardings for training.global_batch_size; --precision fp8 tries bf16 and fp8.\n");
+  }
+  std::vector<std::string> with_search(args.begin(), args.end());
+  if (!has_word(args, "--search")) with_search.emplace_back("--search");
+  return print_price(price_words_of("search", with_search));
+}
+
+int run_sweep(Args args) {
+  if (asks_for_help(args)) {
+    return print_help(
+        "sweep [FILE.toml] KEY=A,B,... [KEY=A,B,...] --cluster NAME [--gpus N] "
+        "[--section.key=value ...]",
+        "  --csv FILE       write the lines as CSV\n"
+        "  --html FILE      write a page with pictures\n"
+        "  --tokens N       how many tokens to train for (1e12)\n"
+        "KEY is a key of the machine or of the run, cluster, precision, or gpus; "
+        "gpus=A,B,...,strong\n"
+        "keeps the global batch, which else grows with the GPUs. A second KEY crosses the "
+        "first.\n");
+  }
+  std::vector<std::string> with_sweeps;
+  for (size_t i = 0; i < args.size(); ++i) {
+    const bool is_sweep = !args[i].starts_with("--") && args[i].find('=') != std::string::npos;
+    if (is_sweep && !is_value(args, i)) with_sweeps.emplace_back("--sweep");
+    with_sweeps.push_back(args[i]);
+  }
+  const bool is_any = std::any_of(with_sweeps.begin(), with_sweeps.end(), [](const std::string& w) {
+    return w == "--sweep" || w.starts_with("--sweep=");
+  });
+  TOK_REQUIRE(is_any, "sweep: wanted KEY=A,B,..., as gpus=8,16,32");
+  return print_price(price_words_of("sweep", with_sweeps));
+}
+
+int run_rows(Args args) {
+  if (asks_for_help(args)) {
+    fmt::print(
+        "usage: tokamak rows FILE.csv [--json] [--set KEY=VALUE]\n\n"
+        "Prices each row of published measurements and prints a table with the errors by "
+        "family.\n\n"
+        "  --json           print one JSON object for each row\n"
+        "  --set KEY=VALUE  another value for a number of every machine\n");
+    return 0;
+  }
+  std::vector<std::string> with_rows;
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (!args[i].starts_with("--") && !is_value(args, i)) with_rows.emplace_back("--rows");
+    with_rows.push_back(args[i]);
+  }
+  const auto words = find_rows_words(with_rows);
+  TOK_REQUIRE(words, "rows: wanted a FILE.csv");
+  return print_rows(*words);
+}
+
+}  // namespace tokamak::cli
