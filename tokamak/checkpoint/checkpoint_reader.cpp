@@ -80,7 +80,7 @@ std::span<const std::byte> CheckpointReader::checked_bytes_at(size_t shard, int6
                 (folder_ / summary.file).string(), content.size(), first);
     verified.store(true, std::memory_order_relaxed);
   }
-  return all.subspan(static_cast<size_t>(begin), static_cast<size_t>(bytes));
+  return all.subspan(begin, bytes);
 }
 
 void CheckpointReader::read(const std::string& tensor, const Slice& slice,

@@ -44,7 +44,7 @@ std::vector<std::byte> slice_bytes(const TensorSource& whole, const Slice& slice
   const int64_t width = size_of(whole.dtype);
   std::vector<std::byte> out(slice.numel() * width);
   for_each_shared_run(whole_slice(whole.dims), slice, [&](int64_t f, int64_t t, int64_t count) {
-    std::memcpy(out.data() + t * width, all.data() + f * width, static_cast<size_t>(count * width));
+    std::memcpy(out.data() + t * width, all.data() + f * width, count * width);
   });
   return out;
 }

@@ -45,8 +45,7 @@ void read_transposed(const TensorSource& in, int64_t first, std::span<std::byte>
     const int64_t last = std::min(r + kStrip, rows);
     for (int64_t i = r; i < last; ++i) {
       in.read(i * columns + top,
-              std::span(strip).subspan(static_cast<size_t>((i - r) * height * width),
-                                       static_cast<size_t>(height * width)));
+              std::span(strip).subspan((i - r) * height * width, height * width));
     }
     for (int64_t c = 0; c < height; ++c) {
       const int64_t row_at = (top + c) * rows;

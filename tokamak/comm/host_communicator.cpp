@@ -23,7 +23,7 @@ std::byte* bytes_of(void* data) {
 }
 
 void copy_bytes(const std::byte* in, std::byte* out, int64_t bytes) {
-  if (in != out && bytes > 0) std::memmove(out, in, static_cast<size_t>(bytes));
+  if (in != out && bytes > 0) std::memmove(out, in, bytes);
 }
 
 }  // namespace

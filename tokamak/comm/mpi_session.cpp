@@ -252,7 +252,7 @@ std::span<const int> MpiSession::test(Pending& pending) {
                      pending.done.data(), MPI_STATUSES_IGNORE),
         "MPI_Testsome");
   pending.num_open -= num_done;
-  return std::span(pending.done).first(static_cast<size_t>(num_done));
+  return std::span(pending.done).first(num_done);
 }
 
 void MpiSession::exchange(const Channel& channel, std::span<const ByteTransport::Send> sends,

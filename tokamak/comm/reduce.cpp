@@ -56,7 +56,7 @@ void reduce_as(std::span<const std::byte* const> parts, std::byte* out, int64_t 
 void reduce_in_order(std::span<const std::byte* const> parts, std::byte* out, int64_t count,
                      DType dtype, ReduceOp op) {
   if (parts.size() == 1) {
-    if (parts[0] != out) std::memmove(out, parts[0], static_cast<size_t>(count * size_of(dtype)));
+    if (parts[0] != out) std::memmove(out, parts[0], count * size_of(dtype));
     return;
   }
   switch (dtype) {

@@ -183,7 +183,7 @@ class ThreadTransport final : public ByteTransport {
       message.is_being_copied = true;
       lock.unlock();
       if (message.bytes > 0) {
-        std::memcpy(receive.data, message.data, static_cast<size_t>(message.bytes));
+        std::memcpy(receive.data, message.data, message.bytes);
       }
       lock.lock();
       message.is_being_copied = false;

@@ -79,7 +79,7 @@ void FileWriter::write(std::span<const std::byte> bytes) {
     const ssize_t n = ::write(fd_, bytes.data(), bytes.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw_errno("write " + path_.string());
-    bytes = bytes.subspan(static_cast<size_t>(n));
+    bytes = bytes.subspan(n);
   }
 }
 

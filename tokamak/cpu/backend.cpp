@@ -40,7 +40,7 @@ class Pages final : public Allocation {
         "(training.local_batch_size) or more recompute (activation_checkpoint.mode)",
         bytes);
     data_ = static_cast<std::byte*>(p);
-    if (bytes >= kHugePage) ::madvise(data_, static_cast<size_t>(bytes), MADV_HUGEPAGE);
+    if (bytes >= kHugePage) ::madvise(data_, bytes, MADV_HUGEPAGE);
     *total_ += bytes_;
   }
 
@@ -48,7 +48,7 @@ class Pages final : public Allocation {
   Pages& operator=(const Pages&) = delete;
 
   ~Pages() override {
-    ::munmap(data_, static_cast<size_t>(bytes_));
+    ::munmap(data_, bytes_);
     *total_ -= bytes_;
   }
 
@@ -97,15 +97,15 @@ class CpuBackend final : public Backend {
   }
 
   void upload(std::byte* device, const std::byte* host, int64_t bytes) override {
-    std::memcpy(device, host, static_cast<size_t>(bytes));
+    std::memcpy(device, host, bytes);
   }
 
   void clear(std::byte* device, int64_t bytes) override {
-    std::memset(device, 0, static_cast<size_t>(bytes));
+    std::memset(device, 0, bytes);
   }
 
   void download(std::byte* host, const std::byte* device, int64_t bytes) override {
-    std::memcpy(host, device, static_cast<size_t>(bytes));
+    std::memcpy(host, device, bytes);
   }
 
  private:

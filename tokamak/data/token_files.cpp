@@ -65,8 +65,8 @@ class TokenFiles final : public TokenSource {
       const int64_t skip = first - segment.first_token;
       const auto count = std::min(static_cast<int64_t>(out.size()), segment.num_tokens - skip);
       copy_tokens(file.type, file.bytes.bytes(), segment.first_byte + skip * size_of(file.type),
-                  out.first(static_cast<size_t>(count)));
-      out = out.subspan(static_cast<size_t>(count));
+                  out.first(count));
+      out = out.subspan(count);
       first += count;
     }
   }
@@ -76,7 +76,7 @@ class TokenFiles final : public TokenSource {
     const TokenFile& file = files_[segment.file];
     const int64_t skip = index - segment.first_token;
     const int64_t byte = segment.first_byte + skip * size_of(file.type);
-    const auto bytes = file.bytes.bytes().subspan(static_cast<size_t>(segment.first_byte));
+    const auto bytes = file.bytes.bytes().subspan(segment.first_byte);
     return fmt::format("{}: byte {} (token {} of the stream): id {}", file.name, byte, index,
                        token_at(file.type, bytes, skip));
   }

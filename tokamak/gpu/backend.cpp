@@ -50,7 +50,7 @@ class DeviceMemory final : public Allocation {
     }
     check(status, "cudaMalloc");
     // Streams that do not wait for the default one must find the zeros.
-    TOK_CUDA(cudaMemset(data_, 0, static_cast<size_t>(bytes)));
+    TOK_CUDA(cudaMemset(data_, 0, bytes));
     TOK_CUDA(cudaDeviceSynchronize());
     *total_ += bytes_;
   }
@@ -69,7 +69,7 @@ class DeviceMemory final : public Allocation {
 
  private:
   cudaError_t take() {
-    if (!is_symmetric_) return cudaMalloc(&data_, static_cast<size_t>(bytes_));
+    if (!is_symmetric_) return cudaMalloc(&data_, bytes_);
     data_ = allocate_symmetric(bytes_);
     return data_ == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
   }

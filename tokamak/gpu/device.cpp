@@ -177,7 +177,7 @@ void Device::upload(std::byte* device, const std::byte* host, int64_t bytes) {
 }
 
 void Device::clear(std::byte* device, int64_t bytes) {
-  TOK_CUDA(cudaMemsetAsync(device, 0, static_cast<size_t>(bytes), as_stream(stream(0))));
+  TOK_CUDA(cudaMemsetAsync(device, 0, bytes, as_stream(stream(0))));
 }
 
 void Device::download(std::byte* host, const std::byte* device, int64_t bytes) {
@@ -195,7 +195,7 @@ void Device::download(std::byte* host, const std::byte* device, int64_t bytes) {
     const Stage* here = coming;
     if (at + kStageBytes < bytes) coming = fetch(at + kStageBytes);
     TOK_CUDA(cudaEventSynchronize(here->done));
-    std::memcpy(host + at, here->data, static_cast<size_t>(std::min(kStageBytes, bytes - at)));
+    std::memcpy(host + at, here->data, std::min(kStageBytes, bytes - at));
   }
 }
 

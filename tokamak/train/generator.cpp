@@ -181,8 +181,8 @@ std::vector<float> Generator::logits_after(std::span<const int32_t> tokens, int6
   while (!tokens.empty()) {
     AppendStep& step =
         static_cast<int64_t>(tokens.size()) >= m.steps[1].length ? m.steps[1] : m.steps[0];
-    m.append(step, tokens.first(static_cast<size_t>(step.length)), from);
-    tokens = tokens.subspan(static_cast<size_t>(step.length));
+    m.append(step, tokens.first(step.length), from);
+    tokens = tokens.subspan(step.length);
     from += step.length;
   }
   return m.access->read<float>(m.logits);

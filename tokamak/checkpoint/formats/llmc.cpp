@@ -198,7 +198,7 @@ LlmcFile::LlmcFile(const std::filesystem::path& path)
 
 std::vector<TensorSource> LlmcFile::sources() const {
   std::vector<TensorSource> out;
-  auto rest = file_.bytes().subspan(static_cast<size_t>(kHeaderBytes));
+  auto rest = file_.bytes().subspan(kHeaderBytes);
   for (const Weight& weight : weights_of(model_)) {
     const int64_t count = weight.per_layer ? model_.num_layers : 1;
     const auto bytes = static_cast<size_t>(*checked_bytes(model_.dtype, weight.dims));

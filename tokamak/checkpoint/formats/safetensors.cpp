@@ -150,8 +150,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path
   SafetensorsHeader header = parse_safetensors_header(bytes, std::ssize(bytes), path.string());
   metadata_ = std::move(header.metadata);
   for (SafetensorsEntry& entry : header.entries) {
-    const auto data = bytes.subspan(static_cast<size_t>(entry.begin),
-                                    static_cast<size_t>(entry.end - entry.begin));
+    const auto data = bytes.subspan(entry.begin, entry.end - entry.begin);
     index_.emplace(entry.name, tensors_.size());
     tensors_.push_back({.name = std::move(entry.name),
                         .dtype = entry.dtype,

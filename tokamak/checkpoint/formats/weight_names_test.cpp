@@ -30,8 +30,7 @@ void expect_cuts_agree(const TensorSource& tensor) {
     std::vector<std::byte> got(all.size());
     for (int64_t first = 0; first < tensor.type().numel(); first += step) {
       const int64_t count = std::min(step, tensor.type().numel() - first);
-      tensor.read(first, std::span(got).subspan(static_cast<size_t>(first * width),
-                                                static_cast<size_t>(count * width)));
+      tensor.read(first, std::span(got).subspan(first * width, count * width));
     }
     ASSERT_EQ(got, all) << "in steps of " << step;
   }

@@ -82,7 +82,7 @@ bool AttentionTimer::run_once(const Run& run) {
 std::vector<std::vector<float>> AttentionTimer::results(const Run& run) {
   const std::span<const Operand> out = std::span(operands_).subspan(num_in_);
   for (const Operand& operand : out)
-    TOK_CUDA(cudaMemsetAsync(operand.data, 0xFF, static_cast<size_t>(operand.bytes), stream_));
+    TOK_CUDA(cudaMemsetAsync(operand.data, 0xFF, operand.bytes, stream_));
   if (!run_once(run)) return {};
   std::vector<std::vector<float>> all;
   for (const Operand& operand : out) {

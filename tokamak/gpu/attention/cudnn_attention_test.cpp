@@ -47,12 +47,12 @@ Numbers random_numbers(int64_t count, uint64_t seed) {
 class Buffer {
  public:
   explicit Buffer(const Numbers& x) : Buffer(std::ssize(x) * 2) {
-    TOK_CUDA(cudaMemcpy(data_, x.data(), static_cast<size_t>(bytes_), cudaMemcpyHostToDevice));
+    TOK_CUDA(cudaMemcpy(data_, x.data(), bytes_, cudaMemcpyHostToDevice));
   }
 
   explicit Buffer(int64_t bytes) : bytes_(bytes) {
-    TOK_CUDA(cudaMalloc(&data_, static_cast<size_t>(bytes)));
-    TOK_CUDA(cudaMemset(data_, 0xFF, static_cast<size_t>(bytes)));
+    TOK_CUDA(cudaMalloc(&data_, bytes));
+    TOK_CUDA(cudaMemset(data_, 0xFF, bytes));
   }
 
   Buffer(const Buffer&) = delete;
@@ -64,7 +64,7 @@ class Buffer {
 
   Numbers read() const {
     Numbers x(static_cast<size_t>(bytes_ / 2));
-    TOK_CUDA(cudaMemcpy(x.data(), data_, static_cast<size_t>(bytes_), cudaMemcpyDeviceToHost));
+    TOK_CUDA(cudaMemcpy(x.data(), data_, bytes_, cudaMemcpyDeviceToHost));
     return x;
   }
 

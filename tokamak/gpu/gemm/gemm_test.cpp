@@ -30,7 +30,7 @@ class DeviceBytes {
  public:
   explicit DeviceBytes(int64_t bytes) {
     void* data = nullptr;
-    TOK_CUDA(cudaMalloc(&data, static_cast<size_t>(bytes)));
+    TOK_CUDA(cudaMalloc(&data, bytes));
     data_ = static_cast<std::byte*>(data);
   }
 

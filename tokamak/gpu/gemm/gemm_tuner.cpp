@@ -51,7 +51,7 @@ std::vector<Algo> candidates_for(cublasLtHandle_t handle, GemmProblem problem) {
       &preference, kCandidates, results.data(), &found);
   if (status != CUBLAS_STATUS_NOT_SUPPORTED) TOK_CUBLAS(status);
   std::vector<Algo> algos;
-  for (const auto& result : std::span(results).first(static_cast<size_t>(found))) {
+  for (const auto& result : std::span(results).first(found)) {
     if (result.state == CUBLAS_STATUS_SUCCESS &&
         result.workspaceSize <= static_cast<size_t>(problem.workspace_bytes))
       algos.push_back(result.algo);

@@ -51,8 +51,7 @@ void fill_random(std::byte* memory, int64_t bytes, DType dtype, cudaStream_t str
       dtype == DType::kBF16 ? upload(random_values<BF16>()) : upload(random_values<float>());
   while (done < bytes) {
     const int64_t n = std::min(done, bytes - done);
-    TOK_CUDA(cudaMemcpyAsync(memory + done, memory, static_cast<size_t>(n),
-                             cudaMemcpyDeviceToDevice, stream));
+    TOK_CUDA(cudaMemcpyAsync(memory + done, memory, n, cudaMemcpyDeviceToDevice, stream));
     done += n;
   }
 }

@@ -16,7 +16,7 @@ Kernel prepare(const CacheAppend&, const KernelTypes& types, std::string_view) {
               position);
     parallel_rows(B, [&](int64_t b) {
       std::memcpy(a.out[0].as<std::byte>() + (b * T + position) * slot,
-                  a.in[1].as<std::byte>() + b * S * slot, static_cast<size_t>(S * slot));
+                  a.in[1].as<std::byte>() + b * S * slot, S * slot);
     });
   };
 }

@@ -42,7 +42,7 @@ Kernel prepare(const MergeAttention& op, const KernelTypes& types, std::string_v
   const auto merge = [=]<class T, class A>(const KernelArgs& a) {
     for (size_t k = 0; k < 2; ++k) {
       if (a.in[k].data != a.out[k].data)
-        std::memcpy(a.out[k].data, a.in[k].data, static_cast<size_t>(a.in[k].type.bytes()));
+        std::memcpy(a.out[k].data, a.in[k].data, a.in[k].type.bytes());
     }
     const T* part = a.in[2].as<T>();
     const A* part_lse = a.in[3].as<A>();

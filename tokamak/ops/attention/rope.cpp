@@ -117,7 +117,7 @@ std::vector<Value> RopeConcat::gradient(Graph&, const Node& n, std::span<const V
 
 Cost RopeConcat::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
   Cost cost = memory_cost(in, out, 0.0);
-  for (const TensorType& x : in.first(static_cast<size_t>(num_turned)))
+  for (const TensorType& x : in.first(num_turned))
     cost.flops += 3.0 * static_cast<double>(x.numel());
   return cost;
 }

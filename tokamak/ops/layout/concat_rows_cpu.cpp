@@ -12,7 +12,7 @@ Kernel prepare(const ConcatRows&, const KernelTypes&, std::string_view) {
     for (const Tensor& part : a.in) {
       const std::byte* x = part.as<std::byte>();
       parallel_ranges(part.type.bytes(), 1 << 16, [&](int64_t begin, int64_t end, int) {
-        std::memcpy(y + begin, x + begin, static_cast<size_t>(end - begin));
+        std::memcpy(y + begin, x + begin, end - begin);
       });
       y += part.type.bytes();
     }

@@ -34,7 +34,7 @@ struct Copy {
       const char* x = static_cast<const char*>(in) + from;
       char* y = static_cast<char*>(out) + to;
       for (int64_t i = begin; i < end; ++i)
-        std::memcpy(y + i * to_stride, x + i * from_stride, static_cast<size_t>(bytes));
+        std::memcpy(y + i * to_stride, x + i * from_stride, bytes);
     });
   }
 };
@@ -97,7 +97,7 @@ Kernel prepare(const Split& op, const KernelTypes& types, std::string_view) {
     for (const Copy& copy : copies) copy.run(a.in[0].data, a.out[0].data);
     char* row = a.out[0].as<char>();
     for (size_t k = 0; k < filled.size(); ++k, row += row_bytes)
-      std::memset(row + filled[k], 0, static_cast<size_t>(row_bytes - filled[k]));
+      std::memset(row + filled[k], 0, row_bytes - filled[k]);
   };
 }
 
@@ -123,7 +123,7 @@ Kernel prepare(const SliceDim& op, const KernelTypes& types, std::string_view) {
                   .from_stride = runs.extent * runs.inner,
                   .to_stride = bytes + op.zeros * runs.inner};
   return [=, zeros = op.zeros > 0](const KernelArgs& a) {
-    if (zeros) std::memset(a.out[0].data, 0, static_cast<size_t>(a.out[0].type.bytes()));
+    if (zeros) std::memset(a.out[0].data, 0, a.out[0].type.bytes());
     copy.run(a.in[0].data, a.out[0].data);
   };
 }
@@ -166,7 +166,7 @@ Kernel prepare(const SumSlices& op, const KernelTypes& types, std::string_view) 
     }));
   }
   return [adds, is_covered](const KernelArgs& a) {
-    if (!is_covered) std::memset(a.out[0].data, 0, static_cast<size_t>(a.out[0].type.bytes()));
+    if (!is_covered) std::memset(a.out[0].data, 0, a.out[0].type.bytes());
     for (const Kernel& add : adds) add(a);
   };
 }

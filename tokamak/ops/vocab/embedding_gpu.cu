@@ -247,7 +247,7 @@ void launch_sums(const Sums<T>& s, int num_multiprocessors, DeviceStream stream)
 }
 
 void fill_lists(const Lists& lists, int64_t zeroed, DeviceStream stream) {
-  TOK_CUDA(cudaMemsetAsync(lists.counts, 0, static_cast<size_t>(zeroed), as_stream(stream)));
+  TOK_CUDA(cudaMemsetAsync(lists.counts, 0, zeroed, as_stream(stream)));
   if (lists.N == 0) return;
   launch_for(lists.N, stream, Count{lists});
   allocate<<<blocks_for(lists.V), kThreads, 0, as_stream(stream)>>>(lists);

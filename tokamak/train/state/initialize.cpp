@@ -22,11 +22,10 @@ void fill_range(const TensorPiece& piece, const InitialValues& values, int64_t f
                 std::span<std::byte> out) {
   const int64_t width = size_of(piece.type.dtype);
   const Slice range{.box = slice_of(piece).box, .begin = first, .end = end};
-  for_each_shared_run(
-      whole_slice(piece.type.dims), range, [&](int64_t from, int64_t to, int64_t count) {
-        values.read(
-            from, out.subspan(static_cast<size_t>(to * width), static_cast<size_t>(count * width)));
-      });
+  for_each_shared_run(whole_slice(piece.type.dims), range,
+                      [&](int64_t from, int64_t to, int64_t count) {
+                        values.read(from, out.subspan(to * width, count * width));
+                      });
 }
 
 // A box that cuts the last dim and a range of the first: the others are whole.
@@ -62,14 +61,13 @@ void initialize_piece(const StateAccess& access, const TensorPiece& piece, uint6
       const int64_t begin = count * t / num_threads;
       const int64_t end = count * (t + 1) / num_threads;
       fill_range(piece, values, piece.begin + at + begin, piece.begin + at + end,
-                 std::span(part).subspan(static_cast<size_t>(begin * width),
-                                         static_cast<size_t>((end - begin) * width)));
+                 std::span(part).subspan(begin * width, (end - begin) * width));
     };
     std::vector<std::jthread> threads;
     for (int64_t t = 1; t < num_threads; ++t) threads.emplace_back(fill, t);
     fill(0);
     threads.clear();
-    write_piece(access, piece, at, std::span(part).first(static_cast<size_t>(count * width)));
+    write_piece(access, piece, at, std::span(part).first(count * width));
   }
 }
 

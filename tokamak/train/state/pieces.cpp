@@ -106,12 +106,11 @@ void load_piece(const StateAccess& access, const TensorPiece& piece, const Tenso
   std::vector<std::byte> block(std::min(step, end - at) * width);
   for (; at < end; at += step) {
     const int64_t count = std::min(step, end - at);
-    const auto bytes = std::span(block).first(static_cast<size_t>(count * width));
+    const auto bytes = std::span(block).first(count * width);
     source.read(at, bytes);
     const Slice read{.box = whole_box(dims), .begin = at, .end = at + count};
     for_each_shared_run(read, slice_of(piece), [&](int64_t from, int64_t to, int64_t n) {
-      write_piece(access, piece, to,
-                  bytes.subspan(static_cast<size_t>(from * width), static_cast<size_t>(n * width)));
+      write_piece(access, piece, to, bytes.subspan(from * width, n * width));
     });
   }
 }

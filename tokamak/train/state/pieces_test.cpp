@@ -129,10 +129,10 @@ TensorSource expected(const std::string& name) {
 std::vector<std::byte> part_of(const TensorSource& whole, const TensorPiece& piece) {
   const auto all = read_all(whole);
   std::vector<std::byte> out(piece.numel() * 4);
-  for_each_shared_run(
-      whole_slice(whole.dims), slice_of(piece), [&](int64_t from, int64_t to, int64_t count) {
-        std::memcpy(out.data() + to * 4, all.data() + from * 4, static_cast<size_t>(count * 4));
-      });
+  for_each_shared_run(whole_slice(whole.dims), slice_of(piece),
+                      [&](int64_t from, int64_t to, int64_t count) {
+                        std::memcpy(out.data() + to * 4, all.data() + from * 4, count * 4);
+                      });
   return out;
 }
 

@@ -22,7 +22,7 @@ void load_from(const CheckpointReader& reader, const StateAccess& access,
   std::vector<std::byte> converted(saved == dtype ? 0 : most * static_cast<size_t>(size_of(dtype)));
   for (int64_t at = 0; at < piece.numel(); at += step) {
     const int64_t count = std::min(step, piece.numel() - at);
-    const auto from = std::span(read).first(static_cast<size_t>(count * size_of(saved)));
+    const auto from = std::span(read).first(count * size_of(saved));
     reader.read(
         piece.tensor,
         {.box = slice_of(piece).box, .begin = piece.begin + at, .end = piece.begin + at + count},
@@ -31,7 +31,7 @@ void load_from(const CheckpointReader& reader, const StateAccess& access,
       write_piece(access, piece, at, from);
       continue;
     }
-    const auto to = std::span(converted).first(static_cast<size_t>(count * size_of(dtype)));
+    const auto to = std::span(converted).first(count * size_of(dtype));
     convert_elements(dtype, to, saved, from);
     write_piece(access, piece, at, to);
   }
