@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
-#include "tokamak/core/enum_array.h"
 #include "tokamak/ops/comm/collective.h"
 #include "tokamak/ops/elementwise/cast.h"
 
@@ -15,7 +14,7 @@ namespace {
 
 struct CopyCase {
   const char* name;
-  EnumArray<MeshAxis, int, kNumMeshAxes> degrees;
+  MeshCoordinates degrees;
   Sharding sharding = Sharding::kFsdp;
   Reshard reshard = Reshard::kDefault;
   int64_t microbatches = 1;

@@ -6,7 +6,6 @@
 
 #include <gtest/gtest.h>
 
-#include "tokamak/core/enum_array.h"
 #include "tokamak/models/model_spec.h"
 #include "tokamak/ops/comm/collective.h"
 #include "tokamak/ops/matmul/linear.h"
@@ -19,7 +18,7 @@ namespace {
 
 using Mode = RecomputePolicy::Mode;
 
-MeshCase small_case(const EnumArray<MeshAxis, int, kNumMeshAxes>& degrees) {
+MeshCase small_case(const MeshCoordinates& degrees) {
   MeshCase c{.model = small_llama(), .seq_len = 16, .global_batch = 8, .num_microbatches = 2};
   c.distribute.mesh.degrees = degrees;
   return c;
@@ -27,7 +26,7 @@ MeshCase small_case(const EnumArray<MeshAxis, int, kNumMeshAxes>& degrees) {
 
 struct AgainCase {
   const char* name;
-  EnumArray<MeshAxis, int, kNumMeshAxes> degrees;
+  MeshCoordinates degrees;
 };
 
 class GatherAgain : public ::testing::TestWithParam<AgainCase> {

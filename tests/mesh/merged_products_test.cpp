@@ -7,7 +7,6 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
-#include "tokamak/core/enum_array.h"
 #include "tokamak/models/model_spec.h"
 #include "tokamak/ops/attention/attention.h"
 #include "tokamak/ops/attention/rope.h"
@@ -49,7 +48,7 @@ ModelSpec small_gpt2() {
           .max_seq_len = 16};
 }
 
-MeshCase on(const ModelSpec& model, EnumArray<MeshAxis, int, kNumMeshAxes> degrees) {
+MeshCase on(const ModelSpec& model, MeshCoordinates degrees) {
   MeshCase c{.model = model, .seq_len = 16, .global_batch = 4};
   c.distribute.mesh.degrees = degrees;
   return c;

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "tokamak/core/enum_array.h"
 #include "tokamak/models/model_spec.h"
 #include "tokamak/plan/slots.h"
 #include "tokamak/run/planned_run.h"
@@ -80,7 +79,7 @@ TEST(MeshPlan, emitting_on_backward_takes_less_for_slots) {
 // that it would not take else.
 TEST(MeshPlan, reductions_outlive_the_last_backward) {
   struct Data {
-    EnumArray<MeshAxis, int, kNumMeshAxes> degrees;
+    MeshCoordinates degrees;
     Sharding sharding;
     Reshard reshard;
   };

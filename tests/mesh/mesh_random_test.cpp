@@ -1,8 +1,6 @@
 // Every axis alone: the same model text on a mesh equals one rank.
 #include <gtest/gtest.h>
 
-#include "tokamak/core/enum_array.h"
-
 #include "tests/fixtures/mesh_expect.h"
 
 namespace tokamak {
@@ -92,7 +90,7 @@ TEST(ThinStages, equal_one_rank) {
 
 struct AxisCase {
   const char* name;
-  EnumArray<MeshAxis, int, kNumMeshAxes> degrees;
+  MeshCoordinates degrees;
 };
 
 class EachAxis : public ::testing::TestWithParam<AxisCase> {};

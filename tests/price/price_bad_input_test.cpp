@@ -6,12 +6,10 @@
 
 #include "tokamak/core/file.h"
 
-#include "tests/fixtures/program.h"
+#include "tests/fixtures/price_program.h"
 
 namespace tokamak {
 namespace {
-
-using Words = std::vector<std::string>;
 
 struct Case {
   Words words;
@@ -19,10 +17,7 @@ struct Case {
 };
 
 void expect_one_line(const Case& c, const std::filesystem::path& folder = ".") {
-  Words all{TOK_PROGRAM, "plan", "--training.dataset=synthetic", "--training.seq_len=4096",
-            "--model.flavor=8B"};
-  all.insert(all.end(), c.words.begin(), c.words.end());
-  const auto result = run_program(all, folder);
+  const auto result = run_priced("plan", "8B", 4096, c.words, folder);
   EXPECT_EQ(result.exit_code, 2) << result.out;
   EXPECT_EQ(result.out, "");
   EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;

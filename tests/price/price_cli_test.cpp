@@ -7,26 +7,17 @@
 #include "tokamak/core/file.h"
 #include "tokamak/core/json.h"
 
-#include "tests/fixtures/program.h"
+#include "tests/fixtures/price_program.h"
 
 namespace tokamak {
 namespace {
 
-using Words = std::vector<std::string>;
-
-ProgramResult run_verb(const char* verb, const Words& words, const std::filesystem::path& folder) {
-  Words all{TOK_PROGRAM, verb, "--model.flavor=1B", "--training.dataset=synthetic",
-            "--training.seq_len=4096"};
-  all.insert(all.end(), words.begin(), words.end());
-  return run_program(all, folder);
-}
-
 ProgramResult plan(const Words& words, const std::filesystem::path& folder = ".") {
-  return run_verb("plan", words, folder);
+  return run_priced("plan", "1B", 4096, words, folder);
 }
 
 ProgramResult price(const Words& words) {
-  return run_verb("price", words, ".");
+  return run_priced("price", "1B", 4096, words);
 }
 
 TEST(PriceCli, ATableOfTimeMemoryAndDays) {
@@ -295,7 +286,7 @@ TEST(PriceCli, EveryVerbIsAFlagOfPlan) {
             {"--cluster=h100", "--gpus=2", "--training.global_batch_size=4"},
             {"--search", "--cluster=h100", "--gpus=2", "--training.global_batch_size=4"},
             "--search"}}) {
-    const auto verb = run_verb(c.verb, c.words, ".");
+    const auto verb = run_priced(c.verb, "1B", 4096, c.words);
     EXPECT_EQ(verb.exit_code, 0) << verb.err;
     const auto flag = plan(c.flags);
     EXPECT_EQ(flag.exit_code, 0) << flag.err;
@@ -304,6 +295,30 @@ TEST(PriceCli, EveryVerbIsAFlagOfPlan) {
     EXPECT_EQ(verb.err.find("note:"), std::string::npos) << verb.err;
     const std::string note = std::string("note: plan ") + c.note + " is also `tokamak " + c.verb;
     EXPECT_NE(flag.err.find(note), std::string::npos) << flag.err;
+  }
+}
+
+TEST(PriceCli, RowsAreThoseOfPlan) {
+  const ScratchFolder folder;
+  write_file_atomic(
+      folder.path() / "x.csv",
+      "source,gpu,n_gpus,model,n_layers,hidden,ffn,heads,kv_heads,vocab,seq,gbs,mbs,tp,pp,vp,cp,dp,"
+      "zero_stage_or_fsdp,precision,recompute,step_time_s,tokens_per_s_per_gpu,tflops_per_gpu,"
+      "mfu_pct,notes\n"
+      "a "
+      "paper,H100,8,Llama3-8B,32,4096,14336,32,8,128256,8192,8,1,1,1,1,1,8,FSDP,bf16,none,1,,,,\n");
+  for (const Words& more : {Words{}, Words{"--json"}, Words{"--set", "device.launch_s=4us"}}) {
+    Words rows{TOK_PROGRAM, "rows", "x.csv"};
+    rows.insert(rows.end(), more.begin(), more.end());
+    Words plan{TOK_PROGRAM, "plan", "--rows", "x.csv"};
+    plan.insert(plan.end(), more.begin(), more.end());
+    const auto by_verb = run_program(rows, folder.path());
+    const auto by_flag = run_program(plan, folder.path());
+    EXPECT_EQ(by_verb.exit_code, 0) << by_verb.err;
+    EXPECT_EQ(by_verb.err, "");
+    EXPECT_FALSE(by_verb.out.empty());
+    EXPECT_EQ(by_verb.out, by_flag.out);
+    EXPECT_EQ(by_flag.err, "note: plan --rows is also `tokamak rows`\n");
   }
 }
 

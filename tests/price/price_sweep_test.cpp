@@ -7,22 +7,13 @@
 #include "tokamak/core/file.h"
 #include "tokamak/core/json.h"
 
-#include "tests/fixtures/program.h"
+#include "tests/fixtures/price_program.h"
 
 namespace tokamak {
 namespace {
 
-using Words = std::vector<std::string>;
-
-ProgramResult run_verb(const char* verb, const Words& words, const std::filesystem::path& folder) {
-  Words all{TOK_PROGRAM, verb, "--model.flavor=1B", "--training.dataset=synthetic",
-            "--training.seq_len=2048"};
-  all.insert(all.end(), words.begin(), words.end());
-  return run_program(all, folder);
-}
-
 ProgramResult sweep(const Words& words, const std::filesystem::path& folder = ".") {
-  return run_verb("sweep", words, folder);
+  return run_priced("sweep", "1B", 2048, words, folder);
 }
 
 Json json_of(Words words) {
@@ -143,7 +134,7 @@ TEST(PriceSweep, ClustersAndPrecisionsArePricedAsByThemselves) {
   const Json clusters = json_of({"--gpus=8", "--sweep=cluster=h100,h200+roce-400"});
   ASSERT_EQ(clusters.size(), 2U);
   const auto step_of = [](const Words& words) {
-    const auto result = run_verb("price", words + Words{"--gpus=8", "--json"}, ".");
+    const auto result = run_priced("price", "1B", 2048, words + Words{"--gpus=8", "--json"});
     EXPECT_EQ(result.exit_code, 0) << result.err;
     return parse_json(result.out, "plan").at("step_time_s").get<double>();
   };

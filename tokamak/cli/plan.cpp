@@ -56,12 +56,6 @@ void show_schedule(const RunConfig& run) {
   if (run.schedule_svg) write_file_atomic(*run.schedule_svg, schedule_svg(pipeline.schedule));
 }
 
-bool asks_for_presets(Args args) {
-  const auto at = std::find(args.begin(), args.end(), "--preset");
-  const bool is_apart = at != args.end() && at + 1 != args.end() && *(at + 1) == "list";
-  return is_apart || std::find(args.begin(), args.end(), "--preset=list") != args.end();
-}
-
 // The flags came before the verbs, and scripts have them. Returns `code`.
 int name_verb(std::string_view verb, std::string_view flag, int code) {
   fmt::print(stderr, "note: plan {} is also `tokamak {}`\n", flag, verb);

@@ -44,6 +44,9 @@ struct PriceWords {
   std::vector<std::string> rest;     ///< configuration and overrides
 };
 
+/// Whether `args` have --preset list.
+bool asks_for_presets(Args args);
+
 /// Nothing where neither --cluster nor --preset is among `args`. Throws Error naming the word.
 std::optional<PriceWords> find_price_words(Args args);
 

@@ -71,8 +71,7 @@ int run_price(Args args) {
         "  --html FILE      write a page with pictures\n"
         "  --write FILE     write the configuration, for train\n");
   }
-  if (has_word(args, "--preset=list") ||
-      (args.size() == 2 && args[0] == "--preset" && args[1] == "list")) {
+  if (asks_for_presets(args)) {
     fmt::print("{}", presets_text());
     return 0;
   }

@@ -172,6 +172,12 @@ std::string key_of(std::string_view word) {
   return key;
 }
 
+bool asks_for_presets(Args args) {
+  const auto at = std::find(args.begin(), args.end(), "--preset");
+  const bool is_apart = at != args.end() && at + 1 != args.end() && *(at + 1) == "list";
+  return is_apart || std::find(args.begin(), args.end(), "--preset=list") != args.end();
+}
+
 std::optional<PriceWords> find_price_words(Args args) {
   PriceWords words;
   std::vector<std::string> given;
