@@ -10,7 +10,7 @@
 #include "tokamak/ops/elementwise/add.h"
 #include "tokamak/ops/matmul/linear.h"
 #include "tokamak/ops/optimizer/accumulate.h"
-#include "tokamak/plan/buffers.h"
+#include "tokamak/plan/arenas.h"
 #include "tokamak/plan/compile.h"
 
 namespace tokamak {

@@ -1,5 +1,5 @@
-// From values to bytes: storage sharing by views and donation, lifetimes, and offsets in the
-// arenas.
+// From values to bytes: storage sharing by views and donation (place_values.h), lifetimes, and
+// offsets in the arenas (arenas.h).
 #pragma once
 
 #include <optional>
@@ -9,18 +9,6 @@
 #include "tokamak/plan/plan.h"
 
 namespace tokamak {
-
-/// Half-open lifetime [first, last] in task order and size; `offset` is the result.
-struct Lifetime {
-  int32_t first = 0;
-  int32_t last = 0;
-  int64_t bytes = 0;
-  int64_t offset = 0;
-};
-
-/// Assigns offsets so that lifetimes which overlap in time never overlap in bytes; returns the
-/// bytes needed. Largest first, each at the lowest offset that fits.
-int64_t pack(std::vector<Lifetime>& lifetimes);
 
 /// Nodes of one segment, by index in the graph, in order. Segments come in an order in which one
 /// microbatch may run.
