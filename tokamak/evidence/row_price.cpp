@@ -117,7 +117,7 @@ price::StepPrice price_planned_row(const MeasuredRow& row, const PlannedRow& pla
                            price::slowest_of(filled_as_of_row(row, machine), row.num_gpus),
                            {.linear = precision_of_row(row),
                             .device_graphs = false,
-                            .splits_messages = keeps_whole_sequences(row)});
+                            .splits_messages = imitation_of(row).whole_sequences});
 }
 
 std::vector<PricedRow> price_rows(const std::vector<MeasuredRow>& rows,

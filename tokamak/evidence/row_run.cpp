@@ -80,8 +80,6 @@ void add_pipeline(const MeasuredRow& row, DistributeOptions& d) {
 
 ModelSpec spec_of_row(const MeasuredRow& row) {
   const bool is_llama = has_gated_mlp(row);
-  const std::string software = software_of(row);
-  const bool is_tied = software == "mosaic" || software == "megatron" || software == "vtrain";
   return {.family = is_llama ? Family::kLlama : Family::kGpt2,
           .name = is_llama ? "llama" : "gpt2",
           .flavor = row.model,
@@ -93,7 +91,7 @@ ModelSpec spec_of_row(const MeasuredRow& row) {
           .head_dim = row.hidden / row.heads,
           .mlp_dim = row.ffn,
           .max_seq_len = row.seq_len,
-          .tied = is_tied};
+          .tied = imitation_of(row).tied};
 }
 
 RunShape shape_of_row(const MeasuredRow& row, int pp_rank) {
@@ -114,22 +112,24 @@ RunShape shape_of_row(const MeasuredRow& row, int pp_rank) {
   if (mentions(plain_word(row.sharding), "shardgradop")) d.reshard = Reshard::kNever;
   d.async_tp = row.tp > 1 && mentions(row.notes, "asyncTP=yes");
   d.context = ContextMethod::kRing;
-  const std::string software = software_of(row);
-  // Of PyTorch's models each projection is a product of its own; Megatron's has one weight for
-  // queries, keys and values, one for gate and up.
-  d.merge_products = !mentions(software, "torchtitan");
-  d.sequence_parallel = !keeps_whole_sequences(row);
-  // Other trainers copy what their optimizers have updated in a pass of its own.
-  d.keep_copies = false;
-  shape.training.pads_logits = software != "vtrain";
+  const Imitation imitation = imitation_of(row);
+  d.merge_products = imitation.merge_products;
+  d.sequence_parallel = !imitation.whole_sequences;
+  d.keep_copies = imitation.keep_copies;
+  shape.training.pads_logits = imitation.pads_logits;
   if (row.pp > 1) add_pipeline(row, d);
   return shape;
 }
 
-bool keeps_whole_sequences(const MeasuredRow& row) {
+Imitation imitation_of(const MeasuredRow& row) {
   const std::string software = software_of(row);
-  return software == "vtrain" ||
-         (software == "megatron" && !mentions(row.recompute, "sequence-parallel"));
+  const bool is_vtrain = software == "vtrain";
+  const bool is_megatron = software == "megatron";
+  return {.tied = is_vtrain || is_megatron || software == "mosaic",
+          .merge_products = !mentions(software, "torchtitan"),
+          .pads_logits = !is_vtrain,
+          .whole_sequences =
+              is_vtrain || (is_megatron && !mentions(row.recompute, "sequence-parallel"))};
 }
 
 std::string machine_of_row(const MeasuredRow& row) {

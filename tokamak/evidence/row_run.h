@@ -19,9 +19,18 @@ ModelSpec spec_of_row(const MeasuredRow& row);
 /// REQUIRES: row.skipped is empty. Throws Error where no plan of ours has this shape.
 RunShape shape_of_row(const MeasuredRow& row, int pp_rank);
 
-/// Whether its tensor parallel ranks each hold whole sequences between blocks: Megatron-LM before
-/// arXiv 2205.05198, whose rows say where they do not.
-bool keeps_whole_sequences(const MeasuredRow& row);
+/// What other trainers do unlike this program, so that a row is priced as what ran: the one place
+/// that decides it; runs that are no rows keep the defaults of RunShape.
+struct Imitation {
+  bool tied = false;             ///< embedding and head are one weight
+  bool merge_products = true;    ///< one weight for q, k and v, and one for gate and up
+  bool pads_logits = true;       ///< of an odd vocabulary
+  bool whole_sequences = false;  ///< each tp rank holds them between blocks
+  bool keep_copies = false;      ///< updates write bf16 copies, rather than a pass after them
+};
+
+/// By the row's software, and by its recompute column for the sequences.
+Imitation imitation_of(const MeasuredRow& row);
 
 /// Name of the machine file of row.gpu; empty if there is none.
 std::string machine_of_row(const MeasuredRow& row);
