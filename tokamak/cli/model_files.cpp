@@ -14,21 +14,18 @@ namespace {
 
 ModelSpec config_of_llmc(const std::filesystem::path& path) {
   const LlmcModel m = LlmcFile(path).model();
-  const bool is_gpt2 = m.family == LlmcFamily::kGpt2;
-  ModelSpec c = flavor_spec(is_gpt2 ? "gpt2" : "llama3", is_gpt2 ? "124M" : "8B");
+  ModelSpec c = flavor_spec(m.model, flavors_of(m.model).front());
   c.flavor = path.filename().string();
   c.vocab_size = m.vocab_size;
   c.dim = m.channels;
   c.num_layers = m.num_layers;
   c.num_heads = m.num_heads;
-  c.num_kv_heads = is_gpt2 ? m.num_heads : m.num_kv_heads;
+  c.num_kv_heads = m.num_kv_heads;
   c.head_dim = m.channels / m.num_heads;
-  c.mlp_dim = is_gpt2 ? 4 * m.channels : m.ffn_hidden;
+  c.mlp_dim = m.ffn_hidden;
   c.max_seq_len = m.max_seq_len;
-  if (!is_gpt2) {
-    c.rope_theta = static_cast<double>(m.rope_theta);
-    if (!m.use_scaled_rope) c.rope_scaling = {};
-  }
+  c.rope_theta = static_cast<double>(m.rope_theta);
+  if (!m.use_scaled_rope) c.rope_scaling = {};
   return c;
 }
 

@@ -79,9 +79,9 @@ void add_pipeline(const MeasuredRow& row, DistributeOptions& d) {
 }  // namespace
 
 ModelSpec spec_of_row(const MeasuredRow& row) {
-  const bool is_llama = has_gated_mlp(row);
-  return {.family = is_llama ? Family::kLlama : Family::kGpt2,
-          .name = is_llama ? "llama" : "gpt2",
+  const std::string name = has_gated_mlp(row) ? "llama" : "gpt2";
+  return {.family = &family_of(name),
+          .name = name,
           .flavor = row.model,
           .vocab_size = row.vocab,
           .dim = row.hidden,
@@ -146,15 +146,15 @@ price::Precision precision_of_row(const MeasuredRow& row) {
 std::string plan_key(const MeasuredRow& row) {
   const ModelSpec spec = spec_of_row(row);
   const RunShape shape = shape_of_row(row, 0);
-  return fmt::format(
-      "{} {} {} {} {} {} {} {} | {} {} {} | {} | {} {} {} {} | {} {} {} {} | {} {}",
-      static_cast<int>(spec.family), spec.vocab_size, spec.dim, spec.num_layers, spec.num_heads,
-      spec.num_kv_heads, spec.mlp_dim, spec.tied, row.microbatch, row.seq_len,
-      row.num_microbatches(), fmt::join(shape.distribute.mesh.degrees, " "), chunks_of(row),
-      static_cast<int>(shape.distribute.sharding), static_cast<int>(shape.distribute.reshard),
-      shape.distribute.async_tp, static_cast<int>(shape.recompute.mode),
-      shape.recompute.every_nth_block, shape.recompute.saved_ops.size(),
-      shape.recompute.halved_ops.size(), software_of(row), shape.distribute.sequence_parallel);
+  return fmt::format("{} {} {} {} {} {} {} {} | {} {} {} | {} | {} {} {} {} | {} {} {} {} | {} {}",
+                     spec.name, spec.vocab_size, spec.dim, spec.num_layers, spec.num_heads,
+                     spec.num_kv_heads, spec.mlp_dim, spec.tied, row.microbatch, row.seq_len,
+                     row.num_microbatches(), fmt::join(shape.distribute.mesh.degrees, " "),
+                     chunks_of(row), static_cast<int>(shape.distribute.sharding),
+                     static_cast<int>(shape.distribute.reshard), shape.distribute.async_tp,
+                     static_cast<int>(shape.recompute.mode), shape.recompute.every_nth_block,
+                     shape.recompute.saved_ops.size(), shape.recompute.halved_ops.size(),
+                     software_of(row), shape.distribute.sequence_parallel);
 }
 
 PlannedRow::PlannedRow(const MeasuredRow& row, int place)

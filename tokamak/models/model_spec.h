@@ -3,8 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tokamak/ops/attention/rope.h"
@@ -12,7 +13,7 @@
 
 namespace tokamak {
 
-enum class Family : uint8_t { kLlama, kGpt2 };
+struct Family;
 
 /// Which recipe new parameters follow.
 enum class InitRecipe : uint8_t {
@@ -21,8 +22,8 @@ enum class InitRecipe : uint8_t {
 };
 
 struct ModelSpec {
-  Family family = Family::kLlama;
-  std::string name;  ///< "llama3", "llama2", "gpt2", or "hf"
+  const Family* family = nullptr;  ///< never null in a spec that is used
+  std::string name;                ///< "llama3", "llama2", "gpt2", or "hf"
   std::string flavor;
   int64_t vocab_size = 0;
   int64_t dim = 0;
@@ -52,6 +53,9 @@ inline int32_t head_module(const ModelSpec& spec) {
   return static_cast<int32_t>(spec.num_layers) + 2;
 }
 
+/// Whose builder makes `model_name`; throws Error naming `model.name` and what there is.
+const Family& family_of(std::string_view model_name);
+
 /// The flavors of `model_name` ("llama3", "llama2", "llama", "gpt2"), smallest first; empty if
 /// there is no such model.
 std::vector<std::string> flavors_of(std::string_view model_name);
@@ -62,11 +66,24 @@ std::vector<std::string> model_names();
 /// The config of a flavor; throws Error naming `model.name` or `model.flavor` and what there is.
 ModelSpec flavor_spec(std::string_view model_name, std::string_view flavor);
 
+/// Rows of the table of learned positions, which bound the sequence; 0: positions are not learned.
+int64_t learned_positions(const ModelSpec& spec);
+
+/// Where Hugging Face's tensors are laid out otherwise than our parameters.
+struct WeightLayout {
+  /// Module whose rows are those of q_proj, k_proj and v_proj; empty: they are apart there too.
+  std::string_view joined;
+  std::span<const std::string_view> transposed;  ///< ends of names of matrices stored [in, out]
+};
+
+const WeightLayout& weight_layout(const ModelSpec& spec);
+
 /// Counts that follow from the config alone. A tied embedding counts once.
 struct ParameterCount {
   int64_t total = 0;
-  int64_t embedding =
-      0;  ///< token (and position) tables that are only looked up: what MFU formulas leave out
+  int64_t block_matrices = 0;  ///< elements of all matrices in blocks: what products are made with
+  /// Token (and position) tables that are only looked up: what MFU formulas leave out.
+  int64_t embedding = 0;
 };
 
 ParameterCount count_parameters(const ModelSpec& config);

@@ -12,13 +12,10 @@ double flops_with_keys(const FlopsShape& shape, double keys) {
 
 // Forward and backward of all products of one token.
 double product_flops(const ModelSpec& m, double keys) {
-  const auto h = static_cast<double>(m.dim);
-  const auto q = static_cast<double>(m.num_heads * m.head_dim);
-  const auto kv = static_cast<double>(m.num_kv_heads * m.head_dim);
-  const double mlp_products = m.family == Family::kLlama ? 3.0 : 2.0;
-  const double block = 2.0 * h * q + 2.0 * h * kv + 2.0 * q * keys +
-                       mlp_products * h * static_cast<double>(m.mlp_dim);
-  return 6.0 * (static_cast<double>(m.num_layers) * block + h * static_cast<double>(m.vocab_size));
+  const auto matrices =
+      static_cast<double>(count_parameters(m).block_matrices + m.dim * m.vocab_size);
+  const auto pairs = static_cast<double>(m.num_layers * m.num_heads * m.head_dim);
+  return 6.0 * (matrices + 2.0 * pairs * keys);
 }
 
 }  // namespace

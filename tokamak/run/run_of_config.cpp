@@ -70,9 +70,9 @@ ModelSpec spec_of(const Config& c) {
   }
   const int64_t longest =
       std::max(c.training.seq_len, c.validation.enable ? c.validation.seq_len : 0);
-  TOK_REQUIRE(spec.family != Family::kGpt2 || longest <= spec.max_seq_len,
-              "training.seq_len = {}: the model has {} learned positions", longest,
-              spec.max_seq_len);
+  const int64_t positions = learned_positions(spec);
+  TOK_REQUIRE(positions == 0 || longest <= positions,
+              "training.seq_len = {}: the model has {} learned positions", longest, positions);
   return spec;
 }
 

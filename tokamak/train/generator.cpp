@@ -137,9 +137,10 @@ int32_t sample(std::span<const float> logits, const SamplingOptions& options, in
 Generator::Generator(const ModelSpec& config, std::span<const TensorSource> parameters,
                      DType compute, int64_t capacity, Backend& backend)
     : impl_(std::make_unique<Impl>()) {
-  TOK_REQUIRE(config.family != Family::kGpt2 || capacity <= config.max_seq_len,
+  const int64_t positions = learned_positions(config);
+  TOK_REQUIRE(positions == 0 || capacity <= positions,
               "generate: {} tokens in all, the model has {} learned positions", capacity,
-              config.max_seq_len);
+              positions);
   Impl& m = *impl_;
   m.config = config;
   m.capacity = capacity;

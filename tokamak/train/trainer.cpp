@@ -185,7 +185,7 @@ class Trainer {
     SequenceShare share =
         sequence_share(o_.mesh(), world_.rank(), seq_len, padded_seq_len(seq_len, o_.mesh()),
                        o_.shape.distribute.head_and_tail);
-    if (o_.model.family == Family::kGpt2) share.num_positions = o_.model.max_seq_len;
+    share.num_positions = learned_positions(o_.model);
     return share;
   }
 

@@ -12,6 +12,8 @@
 namespace tokamak {
 namespace {
 
+constexpr std::string_view kGpt2 = "gpt2";
+constexpr std::string_view kLlama3 = "llama3";
 constexpr int32_t kGpt2Magic = 20240326;
 constexpr int32_t kLlama3Magic = 20240803;
 constexpr int64_t kHeaderInts = 256;
@@ -63,7 +65,7 @@ std::vector<Weight> llama3_weights(const LlmcModel& m) {
 }
 
 std::vector<Weight> weights_of(const LlmcModel& model) {
-  return model.family == LlmcFamily::kGpt2 ? gpt2_weights(model) : llama3_weights(model);
+  return model.model == kGpt2 ? gpt2_weights(model) : llama3_weights(model);
 }
 
 // Nothing if it overflows.
@@ -96,7 +98,7 @@ DType dtype_of(int32_t version, std::string_view name) {
 }
 
 LlmcModel gpt2_model(std::span<const int32_t> header, std::string_view name) {
-  LlmcModel m{.family = LlmcFamily::kGpt2, .dtype = dtype_of(header[1], name)};
+  LlmcModel m{.model = kGpt2, .dtype = dtype_of(header[1], name)};
   m.max_seq_len = positive(header, 2, "max_seq_len", name);
   m.vocab_size = positive(header, 3, "vocab_size", name);
   m.num_layers = positive(header, 4, "num_layers", name);
@@ -122,7 +124,7 @@ int64_t ffn_hidden_of(LlmcModel model, int64_t bytes) {
 }
 
 LlmcModel llama3_model(std::span<const int32_t> header, int64_t bytes, std::string_view name) {
-  LlmcModel m{.family = LlmcFamily::kLlama3, .dtype = dtype_of(header[1], name)};
+  LlmcModel m{.model = kLlama3, .dtype = dtype_of(header[1], name)};
   m.max_seq_len = positive(header, 2, "block_size", name);
   m.vocab_size = m.padded_vocab_size = positive(header, 3, "vocab_size", name);
   m.num_layers = positive(header, 4, "n_layer", name);
@@ -141,7 +143,7 @@ LlmcModel llama3_model(std::span<const int32_t> header, int64_t bytes, std::stri
 }
 
 std::string prefixed(const LlmcModel& model, const Weight& weight, int64_t layer) {
-  const bool is_gpt2 = model.family == LlmcFamily::kGpt2;
+  const bool is_gpt2 = model.model == kGpt2;
   if (!weight.per_layer) return (is_gpt2 ? "transformer." : "") + std::string(weight.name);
   return fmt::format("{}{}.{}", is_gpt2 ? "transformer.h." : "model.layers.", layer, weight.name);
 }

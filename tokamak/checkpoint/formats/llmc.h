@@ -13,11 +13,9 @@
 
 namespace tokamak {
 
-enum class LlmcFamily { kGpt2, kLlama3 };
-
-/// What the header says. The fields after `channels` that a family lacks are 0.
+/// What the header says or implies.
 struct LlmcModel {
-  LlmcFamily family = LlmcFamily::kGpt2;
+  std::string_view model;  ///< "gpt2" or "llama3", as `model.name` has it
   DType dtype = DType::kF32;
   int64_t max_seq_len = 0;
   int64_t vocab_size = 0;
@@ -28,11 +26,11 @@ struct LlmcModel {
   int64_t channels = 0;
   /// Llama 3: found from the size of the file, since the header stores its factors truncated.
   int64_t ffn_hidden = 0;
-  int64_t rope_theta = 0;
+  int64_t rope_theta = 0;  ///< 0 where positions are learned
   bool use_scaled_rope = false;
 };
 
-/// Whether the file begins with the magic number of one of the two families.
+/// Whether the file begins with the magic number of one of the two formats.
 bool is_llmc_model(const std::filesystem::path& path);
 
 /// Reads and checks the header at the front of a file of `file_bytes` bytes that the user knows as

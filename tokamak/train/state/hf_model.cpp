@@ -18,19 +18,20 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kParts{"q_proj", "k_proj", "v_proj"};
 
-bool ends_with(std::string_view text, std::string_view tail) {
-  return text.size() >= tail.size() && text.substr(text.size() - tail.size()) == tail;
-}
-
 std::string replaced(const std::string& text, std::string_view what, std::string_view by) {
   const auto at = text.find(what);
   return text.substr(0, at) + std::string(by) + text.substr(at + what.size());
 }
 
-// Conv1D weights of GPT-2's blocks: stored [in, out] by transformers.
-bool is_conv1d(std::string_view name) {
-  return ends_with(name, "c_attn.weight") || ends_with(name, "c_proj.weight") ||
-         ends_with(name, "c_fc.weight");
+// Stored [in, out] there.
+bool is_transposed(const WeightLayout& layout, const TensorSource& tensor) {
+  return tensor.dims.size() == 2 &&
+         std::any_of(layout.transposed.begin(), layout.transposed.end(),
+                     [&](std::string_view tail) { return tensor.name.ends_with(tail); });
+}
+
+bool is_of(const TensorSource& tensor, std::string_view module) {
+  return !module.empty() && tensor.name.find(fmt::format(".{}.", module)) != std::string::npos;
 }
 
 // Tensors stacked along their outermost dim.
@@ -81,20 +82,23 @@ std::vector<TensorSource> open_checkpoint(const std::filesystem::path& path) {
 
 std::vector<TensorSource> parameters_from_hf(const ModelSpec& config,
                                              std::span<const TensorSource> tensors) {
-  if (config.family != Family::kGpt2) return {tensors.begin(), tensors.end()};
+  const WeightLayout& layout = weight_layout(config);
+  const int64_t q = config.num_heads * config.head_dim;
+  const int64_t kv = config.num_kv_heads * config.head_dim;
   std::vector<TensorSource> ours;
   for (const TensorSource& tensor : tensors) {
-    const TensorSource t =
-        is_conv1d(tensor.name) && tensor.dims.size() == 2 ? transposed(tensor) : tensor;
-    if (t.name.find(".c_attn.") == std::string::npos) {
+    const TensorSource t = is_transposed(layout, tensor) ? transposed(tensor) : tensor;
+    if (!is_of(t, layout.joined)) {
       ours.push_back(t);
       continue;
     }
-    TOK_REQUIRE(!t.dims.empty() && t.dims[0] == 3 * config.dim, "{}: wanted {} outputs, got {}",
-                t.name, 3 * config.dim, to_string(t.dims));
-    for (size_t part = 0; part < kParts.size(); ++part) {
-      ours.push_back(renamed(rows_of(t, static_cast<int64_t>(part) * config.dim, config.dim),
-                             replaced(t.name, "c_attn", kParts[part])));
+    TOK_REQUIRE(!t.dims.empty() && t.dims[0] == q + 2 * kv, "{}: wanted {} outputs, got {}", t.name,
+                q + 2 * kv, to_string(t.dims));
+    int64_t first = 0;
+    for (const std::string_view part : kParts) {
+      const int64_t rows = part == kParts[0] ? q : kv;
+      ours.push_back(renamed(rows_of(t, first, rows), replaced(t.name, layout.joined, part)));
+      first += rows;
     }
   }
   return ours;
@@ -102,26 +106,23 @@ std::vector<TensorSource> parameters_from_hf(const ModelSpec& config,
 
 std::vector<TensorSource> parameters_to_hf(const ModelSpec& config,
                                            std::span<const TensorSource> parameters) {
-  std::vector<TensorSource> out;
+  const WeightLayout& layout = weight_layout(config);
   std::map<std::string, const TensorSource*> by_name;
   for (const TensorSource& p : parameters) by_name[p.name] = &p;
+  std::vector<TensorSource> out;
   for (const TensorSource& p : parameters) {
-    if (config.family != Family::kGpt2) {
-      out.push_back(p);
-      continue;
-    }
-    if (p.name.find(".k_proj.") != std::string::npos ||
-        p.name.find(".v_proj.") != std::string::npos)
-      continue;
     TensorSource t = p;
-    if (p.name.find(".q_proj.") != std::string::npos) {
-      std::vector<TensorSource> parts;
-      parts.reserve(kParts.size());
-      for (const std::string_view part : kParts)
-        parts.push_back(*by_name.at(replaced(p.name, "q_proj", part)));
-      t = joined_rows(std::move(parts), replaced(p.name, "q_proj", "c_attn"));
+    if (!layout.joined.empty()) {
+      if (is_of(p, kParts[1]) || is_of(p, kParts[2])) continue;
+      if (is_of(p, kParts[0])) {
+        std::vector<TensorSource> parts;
+        parts.reserve(kParts.size());
+        for (const std::string_view part : kParts)
+          parts.push_back(*by_name.at(replaced(p.name, kParts[0], part)));
+        t = joined_rows(std::move(parts), replaced(p.name, kParts[0], layout.joined));
+      }
     }
-    out.push_back(is_conv1d(t.name) ? transposed(t) : t);
+    out.push_back(is_transposed(layout, t) ? transposed(t) : t);
   }
   return out;
 }

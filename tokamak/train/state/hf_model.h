@@ -1,5 +1,6 @@
-// Weights between Hugging Face's tensors and our parameters, streaming: names are the same but for
-// GPT-2, whose c_attn we keep in its three parts and whose Conv1D weights we keep as [out, in].
+// Weights between Hugging Face's tensors and our parameters, streaming: names are the same but
+// where the family's WeightLayout says otherwise (GPT-2's c_attn, which we keep in its three
+// parts).
 #pragma once
 
 #include <filesystem>

@@ -1,0 +1,112 @@
+#include "tokamak/models/family.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tokamak/core/error.h"
+
+namespace tokamak {
+namespace {
+
+struct Found {
+  const Family* family = nullptr;
+  const NamedModel* model = nullptr;
+};
+
+Found find_model(std::string_view name) {
+  for (const Family* family : kFamilies) {
+    for (const NamedModel& model : family->models) {
+      if (model.name == name) return {family, &model};
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::vector<std::string> model_names() {
+  std::vector<std::string> names;
+  for (const Family* family : kFamilies) {
+    for (const NamedModel& model : family->models) names.emplace_back(model.name);
+  }
+  return names;
+}
+
+std::vector<std::string> flavors_of(std::string_view model_name) {
+  std::vector<std::string> names;
+  const NamedModel* model = find_model(model_name).model;
+  if (model == nullptr) return names;
+  for (const ModelSizes& row : model->flavors) names.emplace_back(row.flavor);
+  return names;
+}
+
+const Family& family_of(std::string_view model_name) {
+  const Family* family = find_model(model_name).family;
+  TOK_REQUIRE(family != nullptr, "model.name = \"{}\": no such model; there are {}", model_name,
+              fmt::join(model_names(), ", "));
+  return *family;
+}
+
+ModelSpec flavor_spec(std::string_view model_name, std::string_view flavor) {
+  ModelSpec c{.family = &family_of(model_name),
+              .name = std::string(model_name),
+              .flavor = std::string(flavor)};
+  const NamedModel& model = *find_model(model_name).model;
+  const auto row = std::find_if(model.flavors.begin(), model.flavors.end(),
+                                [&](const ModelSizes& r) { return r.flavor == flavor; });
+  TOK_REQUIRE(row != model.flavors.end(), "model.flavor = \"{}\": {} has {}", flavor, model_name,
+              fmt::join(flavors_of(model_name), ", "));
+  c.vocab_size = row->vocab;
+  c.dim = row->dim;
+  c.num_layers = row->layers;
+  c.num_heads = row->heads;
+  c.num_kv_heads = row->kv_heads;
+  c.head_dim = row->dim / row->heads;
+  c.mlp_dim = row->mlp;
+  c.tied = row->tied;
+  model.complete(c);
+  return c;
+}
+
+int64_t learned_positions(const ModelSpec& spec) {
+  return spec.family->learns_positions ? spec.max_seq_len : 0;
+}
+
+const WeightLayout& weight_layout(const ModelSpec& spec) {
+  return spec.family->weights;
+}
+
+ModelOutputs build_model(Graph& graph, Parameters& parameters, const ModelSpec& config,
+                         const ModelInputs& inputs, uint64_t seed) {
+  return config.family->build(graph, parameters, config, inputs, seed);
+}
+
+ParameterCount count_parameters(const ModelSpec& config) {
+  StateTable states;
+  Graph graph(states);
+  const auto input = [&](const char* name) {
+    return graph.read(states.declare(
+        {.name = name, .type = {.dtype = DType::kI32, .dims = {1, 1}}, .kind = StateKind::kInput}));
+  };
+  // All blocks are alike, so one is built.
+  ModelSpec one = config;
+  one.num_layers = 1;
+  Parameters parameters(graph, DType::kF32, DType::kF32);
+  const ModelInputs inputs{.tokens = input("tokens"), .positions = input("positions")};
+  const ModelOutputs out = build_model(graph, parameters, one, inputs, 0);
+  ParameterCount count;
+  for (const Parameter& parameter : parameters.all()) {
+    const StateDecl& decl = states[parameter.state];
+    const bool is_of_block = decl.block >= 0;
+    const int64_t numel = decl.type.numel() * (is_of_block ? config.num_layers : 1);
+    count.total += numel;
+    if (is_of_block && decl.type.dims.size() == 2) count.block_matrices += numel;
+    // A tied table is multiplied by in the head, so it stays in the count of work.
+    if (decl.module == 0 && parameter.compute != out.head) count.embedding += numel;
+  }
+  return count;
+}
+
+}  // namespace tokamak

@@ -1,0 +1,50 @@
+// A family of models describes itself: whatever the program asks of one is a field here. For the
+// sources of models/ alone; others ask the functions of model_spec.h, model.h and hf_config.h.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "tokamak/core/json.h"
+#include "tokamak/models/model.h"
+
+namespace tokamak {
+
+class HfFields;
+
+/// One flavor.
+struct ModelSizes {
+  std::string_view flavor;
+  int64_t dim, layers, heads, kv_heads, mlp, vocab;
+  bool tied;
+};
+
+/// A value of `model.name`: its flavors, smallest first, and what they have in common.
+struct NamedModel {
+  std::string_view name;
+  std::span<const ModelSizes> flavors;
+  void (*complete)(ModelSpec&);
+};
+
+struct Family {
+  std::string_view architecture;  ///< first of "architectures" in config.json
+  std::string_view model_type;    ///< of config.json, where it names no architecture
+  std::span<const NamedModel> models;
+  ModelOutputs (*build)(Graph&, Parameters&, const ModelSpec&, const ModelInputs&, uint64_t seed);
+  /// Fills what config.json says; throws Error on maths that the builder does not have.
+  void (*read_config)(const HfFields&, ModelSpec&);
+  /// The members of config.json that only this family has.
+  OrderedJson (*config_json)(const ModelSpec&);
+  bool learns_positions = false;  ///< there are max_seq_len of them
+  WeightLayout weights;
+};
+
+// Each is defined in the file of its name.
+extern const Family kLlama;
+extern const Family kGpt2;
+
+inline constexpr std::array kFamilies{&kLlama, &kGpt2};
+
+}  // namespace tokamak
