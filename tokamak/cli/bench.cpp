@@ -55,7 +55,8 @@ DeviceRates rates_now(const Backend& backend, DType compute, std::optional<doubl
 // Data sheets of GPUs speak of bf16 alone.
 std::optional<double> gemm_peak(const Backend& backend, DType compute) {
   if (!is_gpu(backend)) return cpu::measure_gemm_peak(compute);
-  return compute == DType::kBF16 ? peak_flops(backend, compute) : std::nullopt;
+  const auto peak = compute == DType::kBF16 ? peak_flops(backend, compute) : std::nullopt;
+  return peak ? std::optional(peak->per_s) : std::nullopt;
 }
 
 int run_bench_model(Args args) {

@@ -8,6 +8,7 @@
 #include "tokamak/gpu/backend.h"
 #include "tokamak/gpu/device_info.h"
 #include "tokamak/gpu/nccl/nccl_world.h"
+#include "tokamak/price/machine/device_names.h"
 #include "tokamak/train/bench/machine_file.h"
 #include "tokamak/train/together.h"
 
@@ -88,15 +89,25 @@ PlanTarget plan_target(const DeviceChoice& choice) {
                               static_cast<double>(info.memory_bytes) / kGiB)};
 }
 
-std::optional<double> peak_flops(const Backend& backend, DType compute) {
-  if (is_gpu(backend)) return device_peak_flops(device_text(backend));
+std::optional<PeakFlops> peak_flops(const Backend& backend, DType compute) {
+  if (is_gpu(backend)) return gpu_peak_flops(device_text(backend));
   const auto machine = load_machine_file(backend.target().threads);
   if (!machine) return std::nullopt;
-  return machine->gemm_flops(compute);
+  return PeakFlops{.per_s = machine->gemm_flops(compute), .of = "measured by tokamak doctor"};
+}
+
+std::optional<PeakFlops> gpu_peak_flops(std::string_view driver_name) {
+  const auto device = price::device_of_driver(driver_name);
+  if (!device) return std::nullopt;
+  return PeakFlops{.per_s = device->peak_flops[price::Precision::kBf16], .of = device->name};
 }
 
 DeviceRates rates_of(const Backend& backend) {
-  if (is_gpu(backend)) return device_rates(device_text(backend));
+  if (is_gpu(backend)) {
+    const auto device = price::device_of_driver(device_text(backend));
+    if (!device) return {};
+    return {.gemm_flops_bf16 = device->floor_flops_bf16, .bytes_per_s = device->floor_bytes_per_s};
+  }
   const auto machine = load_machine_file(backend.target().threads);
   if (!machine) return {};
   return {.gemm_flops_bf16 = machine->gemm_flops_bf16,

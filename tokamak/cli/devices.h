@@ -4,12 +4,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "tokamak/comm/communicator.h"
 #include "tokamak/comm/launch_environment.h"
 #include "tokamak/core/dtype.h"
 #include "tokamak/exec/backend.h"
-#include "tokamak/run/device_peak.h"
+#include "tokamak/run/op_table.h"
 #include "tokamak/train/report/memory_use.h"
 
 namespace tokamak::cli {
@@ -54,12 +55,20 @@ struct PlanTarget {
 /// sm_90 with all libraries.
 PlanTarget plan_target(const DeviceChoice& choice);
 
-/// Of one device, for mfu: a GPU's data sheet, or what doctor has measured of this CPU; nothing
-/// where neither is known.
-std::optional<double> peak_flops(const Backend& backend, DType compute);
+struct PeakFlops {
+  double per_s = 0.0;
+  std::string of;  ///< "NVIDIA H200 SXM 141 GB"
+};
 
-/// What its products and copies reach: of a GPU known by name, or what doctor has measured of this
-/// CPU; all 0 where neither is known.
+/// Of one device, for mfu: a GPU's in bf16 by its file in machines/devices, or what doctor has
+/// measured of this CPU; nothing where neither is known.
+std::optional<PeakFlops> peak_flops(const Backend& backend, DType compute);
+
+/// The same of a GPU by the name that its driver gives.
+std::optional<PeakFlops> gpu_peak_flops(std::string_view driver_name);
+
+/// What its products and copies reach: of a GPU by the same file, or what doctor has measured of
+/// this CPU; all 0 where neither is known.
 DeviceRates rates_of(const Backend& backend);
 
 /// The driver's figures of a GPU; the process' own on a CPU.

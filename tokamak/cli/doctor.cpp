@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "tokamak/cli/devices.h"
 #include "tokamak/cli/words.h"
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
@@ -16,7 +17,6 @@
 #include "tokamak/cpu/peak.h"
 #include "tokamak/gpu/backend.h"
 #include "tokamak/gpu/device_info.h"
-#include "tokamak/run/device_peak.h"
 #include "tokamak/train/bench/machine_file.h"
 #include "tokamak/train/report/memory_use.h"
 
@@ -64,11 +64,11 @@ void print_gpus() {
   if (count == 0) fmt::print("gpu            none: {}\n", gpu::why_none());
   for (int i = 0; i < count; ++i) {
     const gpu::DeviceInfo info = gpu::describe_device(i);
-    const auto peak = device_peak_flops(info.name);
+    const auto peak = gpu_peak_flops(info.name);
     fmt::print("gpu {:<10} {} at {}, {}, {:.1f} GiB, {} multiprocessors, {}\n", i, info.name,
                info.bus, info.arch, static_cast<double>(info.memory_bytes) / kGiB,
                info.num_multiprocessors,
-               peak ? fmt::format("{:.1f} TFLOP/s bfloat16 by its data sheet", 1e-12 * *peak)
+               peak ? fmt::format("{:.1f} TFLOP/s bfloat16, {}", 1e-12 * peak->per_s, peak->of)
                     : "no peak known, so no mfu");
   }
   for (const auto& [what, version] : gpu::library_versions())

@@ -109,7 +109,12 @@ void train_on(World& world, const LaunchEnvironment& launched, Args args) {
                            launched);
     return std::string();
   });
-  options.logging.peak_flops = peak_flops(*backend, options.shape.training.compute);
+  if (const auto peak = peak_flops(*backend, options.shape.training.compute)) {
+    options.logging.peak_flops = peak->per_s;
+    if (world.rank() == 0)
+      print_log("INFO", fmt::format("Peak FLOPS used for computing MFU: {:.3e} ({})", peak->per_s,
+                                    peak->of));
+  }
   options.profiling.rates = rates_of(*backend);
   options.logging.memory = [&] { return memory_use(*backend); };
   std::unique_ptr<World> of_gpus;

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "tokamak/core/names.h"
+#include "tokamak/price/machine/device_names.h"
 
 namespace tokamak {
 namespace {
@@ -95,16 +96,26 @@ bool counts_active(std::string_view word) {
 class Spelling {
  public:
   explicit Spelling(std::string_view text) {
-    for (const std::string& word : words_of(text)) {
+    constexpr std::string_view kLink = "nvlink";  // no board of another form, as NVL is
+    for (std::string& word : words_of(text)) {
+      if (const size_t at = word.find(kLink); at != std::string::npos) word.erase(at, kLink.size());
       begins_.push_back(plain_.size());
       plain_ += word;
     }
     begins_.push_back(plain_.size());
   }
 
-  bool has(std::string_view part) const { return plain_.find(part) != std::string::npos; }
+  /// Holds the first word of an alias, and has the others anywhere.
+  bool is(std::string_view alias) const {
+    const std::vector<std::string> words = words_of(alias);
+    return holds(words[0]) &&
+           std::all_of(words.begin() + 1, words.end(), [&](const std::string& word) {
+             return plain_.find(word) != std::string::npos;
+           });
+  }
 
-  /// As words of its own, or with a form, a memory or a count written together with it.
+ private:
+  // As words of its own, or with a form, a memory or a count written together with it.
   bool holds(std::string_view name) const {
     for (size_t at = plain_.find(name); at != std::string::npos; at = plain_.find(name, at + 1)) {
       const size_t end = at + name.size();
@@ -117,7 +128,6 @@ class Spelling {
     return false;
   }
 
- private:
   static bool may_precede(std::string_view text) {
     constexpr std::array<std::string_view, 7> kMakers = {"",    "nvidia", "amd",     "dgx",
                                                          "hgx", "tesla",  "instinct"};
@@ -187,35 +197,17 @@ std::string plain_word(std::string_view text) {
 
 std::string machine_of_gpu(std::string_view gpu) {
   const Spelling name(gpu);
-  // Boards of other links and clocks than those of the files.
-  const bool is_board = name.has("pcie") || (name.has("nvl") && !name.has("nvlink"));
-  const bool is_a100 = name.holds("a100");
-  const bool is_h100 = name.holds("h100");
-  if (is_board && (is_a100 || is_h100 || name.holds("h200"))) return "";
-  if (is_a100) return name.has("40g") ? "a100-40" : "a100-80";
-  const bool is_larger = name.has("hbm2e") || name.has("96g") || name.has("95g") || name.has("94g");
-  if (is_h100 && is_larger) return "h100-96";
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 15> kMachines = {{
-      {"gb300", "gb300"},
-      {"gb200", "gb200"},
-      {"b300", "b300"},
-      {"b200", "b200"},
-      {"h200", "h200"},
-      {"h100", "h100"},
-      {"mi355x", "mi355x"},
-      {"mi350x", "mi350x"},
-      {"mi325x", "mi325x"},
-      {"mi300x", "mi300x"},
-      {"mi250x", "frontier"},
-      {"l40s", "l40s"},
-      {"rtxpro6000", "rtx-pro-6000"},
-      {"rtx4090", "rtx4090"},
-      {"geforce4090", "rtx4090"},
-  }};
-  for (const auto& [word, machine] : kMachines) {
-    if (name.holds(word)) return std::string(machine);
+  size_t longest = 0;
+  std::string machine;
+  for (const price::DeviceNames& device : price::device_names()) {
+    for (const std::string& alias : device.aliases) {
+      if (!name.is(alias)) continue;
+      if (device.machine.empty()) return "";
+      if (alias.size() > longest) machine = device.machine;
+      longest = std::max(longest, alias.size());
+    }
   }
-  return "";
+  return machine;
 }
 
 std::optional<price::Precision> precision_named(std::string_view text) {

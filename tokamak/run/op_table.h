@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "tokamak/plan/task_span.h"
-#include "tokamak/run/device_peak.h"
 
 namespace tokamak {
 
@@ -29,6 +28,19 @@ struct OpTime {
 
   /// 0 where the floor is not known.
   double share_of_floor() const { return seconds > 0.0 ? floor_s / seconds : 0.0; }
+};
+
+/// The best that products and copies reach on a device; 0 = not known.
+struct DeviceRates {
+  double gemm_flops_bf16 = 0.0;
+  double gemm_flops_f32 = 0.0;
+  double bytes_per_s = 0.0;  ///< read and written both counted
+
+  /// Of products of operands of this type.
+  double gemm_flops(DType dtype) const {
+    if (dtype == DType::kBF16) return gemm_flops_bf16;
+    return dtype == DType::kF32 ? gemm_flops_f32 : 0.0;
+  }
 };
 
 /// The larger of flops and bytes (with what an output that always accumulates held before) over the

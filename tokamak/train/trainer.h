@@ -11,7 +11,7 @@
 #include "tokamak/comm/agreement.h"
 #include "tokamak/comm/communicator.h"
 #include "tokamak/data/loader.h"
-#include "tokamak/run/device_peak.h"
+#include "tokamak/run/op_table.h"
 #include "tokamak/run/planned_run.h"
 #include "tokamak/train/lr_schedule.h"
 #include "tokamak/train/report/run_log.h"

@@ -20,12 +20,6 @@ std::span<const EmbeddedFile> software_files();
 
 namespace {
 
-constexpr std::string_view kExtension = ".toml";
-
-std::string stem_of(std::string_view file) {
-  return std::string(file.substr(0, file.size() - kExtension.size()));
-}
-
 void add_stems(std::span<const EmbeddedFile> files, std::vector<std::string>& out) {
   for (const EmbeddedFile& file : files) out.push_back(stem_of(file.name));
 }

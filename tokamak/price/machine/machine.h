@@ -77,6 +77,10 @@ struct Device {
   double memory_half_bytes = 2e6;   ///< bytes at which half of that is reached
   double launch_s = 2e-6;           ///< between two kernels of a stream
   double reserve_bytes = 0.0;       ///< context, libraries: outside the plan
+  /// The best that large products and copies reach, from which tables of ops count floors; 0 = not
+  /// known.
+  double floor_flops_bf16 = 0.0;
+  double floor_bytes_per_s = 0.0;
   double to_host_bytes_per_s = 0.0;
   double from_host_bytes_per_s = 0.0;
 };

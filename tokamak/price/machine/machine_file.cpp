@@ -15,6 +15,7 @@ namespace tokamak::price {
 
 namespace {
 
+constexpr std::string_view kExtension = ".toml";
 constexpr int kMaxDepth = 8;
 constexpr int kMaxFiles = 64;
 constexpr size_t kMaxNumbers = 4096;
@@ -28,13 +29,6 @@ struct Written {
   std::optional<std::string> source;
 };
 
-bool is_file_name(std::string_view name) {
-  constexpr std::string_view kExtension = ".toml";
-  const bool has_extension =
-      name.size() > kExtension.size() && name.substr(name.size() - kExtension.size()) == kExtension;
-  return has_extension || name.find('/') != std::string_view::npos;
-}
-
 std::string text_value(const Entry& entry) {
   const auto* text = std::get_if<std::string>(&entry.value);
   TOK_REQUIRE(text != nullptr, "{}: {}: wanted a text, got {}", entry.origin, printable(entry.name),
@@ -42,9 +36,14 @@ std::string text_value(const Entry& entry) {
   return *text;
 }
 
-std::vector<std::string> text_values(const Entry& entry) {
-  if (const auto* list = std::get_if<std::vector<std::string>>(&entry.value)) return *list;
-  return {text_value(entry)};
+// What device_names() reads, of the file itself and not of its bases.
+bool is_of_names(std::string_view key) {
+  return key == "device.driver_names" || key == "device.aliases" || key == "device.machine";
+}
+
+bool is_file_name(std::string_view name) {
+  return (name.size() > kExtension.size() && name.ends_with(kExtension)) ||
+         name.find('/') != std::string_view::npos;
 }
 
 double number_value(const Entry& entry, std::string_view name) {
@@ -129,7 +128,8 @@ class MachineReader {
         }
       } else if (entry.name == "levels") {
         levels.push_back(&entry);
-      } else if (entry.name != "name" && entry.name != "about" && entry.name != "device.name") {
+      } else if (entry.name != "name" && entry.name != "about" && entry.name != "device.name" &&
+                 !is_of_names(entry.name)) {
         add_part(entry, numbers);
       }
     }
@@ -205,6 +205,21 @@ void validate(const Machine& m) {
                 "{}: {}.switch_reduce_bytes_per_s is missing", name, level.name);
     inner = level.num_devices;
   }
+}
+
+std::string stem_of(std::string_view file) {
+  return std::string(file.substr(0, file.size() - kExtension.size()));
+}
+
+std::vector<std::string> text_values(const Entry& entry) {
+  if (const auto* list = std::get_if<std::vector<std::string>>(&entry.value)) return *list;
+  return {text_value(entry)};
+}
+
+Machine read_machine_part(const std::string& name) {
+  Machine machine;
+  MachineReader(machine, false).read_name(name, "", "");
+  return machine;
 }
 
 Machine load_machine(const std::string& names) {

@@ -122,6 +122,8 @@ void add_device(std::vector<MachineKey>& out) {
   keys.add<&Device::memory_half_bytes>("memory_half_bytes", kBytes, 0, kMaxBytes);
   keys.add<&Device::launch_s>("launch_s", kSeconds, 0, kMaxShort);
   keys.add<&Device::reserve_bytes>("reserve_bytes", kBytes, 0, kMaxBytes);
+  keys.add<&Device::floor_flops_bf16>("floor_flops_bf16", kFlopsPerSecond, 0, kMaxFlops);
+  keys.add<&Device::floor_bytes_per_s>("floor_bytes_per_s", kBytesPerSecond, 0, kMaxRate);
   keys.add<&Device::to_host_bytes_per_s>("to_host_bytes_per_s", kBytesPerSecond, 1, kMaxRate);
   keys.add<&Device::from_host_bytes_per_s>("from_host_bytes_per_s", kBytesPerSecond, 1, kMaxRate);
 }
