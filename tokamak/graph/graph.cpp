@@ -83,30 +83,8 @@ void Graph::accumulate(Value value, Value into, AccumulateMode mode) {
   mutable_node(value.node).accumulations.push_back({.out = value.out, .into = into, .mode = mode});
 }
 
-std::vector<Value> no_gradient(const Node& node) {
+std::vector<Value> no_gradient(const void*, Graph&, const Node& node, std::span<const Value>) {
   TOK_CHECK(false, "{} has no gradient", node.rules->name);
-}
-
-std::string to_text(const Graph& graph) {
-  const auto show = [](Value v) {
-    return v.valid() ? fmt::format("%{}.{}", v.node, v.out) : std::string("-");
-  };
-  std::string text;
-  for (int32_t i = 0; i < graph.size(); ++i) {
-    const Node& n = graph.node(i);
-    std::vector<std::string> in;
-    for (const Value v : n.in) in.push_back(show(v));
-    for (const Accumulation& a : n.accumulations)
-      in.push_back(fmt::format("{}+={}", a.out, show(a.into)));
-    std::vector<std::string> out;
-    for (const TensorType& t : n.out) out.push_back(to_string(t));
-    text += fmt::format(
-        "%{} = {}({}){} : {} [{} block {}]\n", i,
-        n.is_leaf() ? "state " + graph.states()[n.state].name : std::string(n.rules->name),
-        fmt::join(in, ", "), n.is_leaf() ? "" : n.rules->describe(n.op.get()), fmt::join(out, ", "),
-        name_of(n.label.phase), n.label.block);
-  }
-  return text;
 }
 
 }  // namespace tokamak

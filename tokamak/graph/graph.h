@@ -185,10 +185,4 @@ class LabelScope {
   Label saved_;
 };
 
-/// For the gradient rule of an op that has none on purpose: throws Bug naming the op.
-std::vector<Value> no_gradient(const Node& node);
-
-/// The graph as text, one node a line.
-std::string to_text(const Graph& graph);
-
 }  // namespace tokamak

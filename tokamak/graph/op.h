@@ -113,6 +113,9 @@ struct LocalContext {
   std::vector<std::vector<Range>> in_ranges, out_ranges;
 };
 
+/// The gradient rule of an op without one: throws Bug naming the op.
+std::vector<Value> no_gradient(const void*, Graph&, const Node& node, std::span<const Value>);
+
 /// An op's rules, type-erased; the address is the op's identity.
 struct OpRules {
   std::string_view name;
@@ -124,7 +127,7 @@ struct OpRules {
   Types (*infer)(const void*, std::span<const TensorType>) = nullptr;
   std::vector<Strategy> (*place)(const void*, std::span<const TensorType>) = nullptr;
   std::vector<Value> (*gradient)(const void*, Graph&, const Node&,
-                                 std::span<const Value>) = nullptr;
+                                 std::span<const Value>) = no_gradient;
   Cost (*cost)(const void*, std::span<const TensorType>, std::span<const TensorType>) = nullptr;
   std::span<const Variant> (*variants)() = nullptr;
   std::vector<Alias> (*aliases)(const void*) = nullptr;
@@ -140,22 +143,21 @@ struct OpRules {
   std::optional<AnyOp> (*after)(const void*, const AnyOp& producer) = nullptr;
 };
 
-/// The contract of an op. Optional members, found by name: `aliases()`, `accumulates()` (outputs
-/// that can add into their destination), `view(layout)` (makes it a view: no kernel), `expand(g,
-/// node)` (makes it a composite: no kernel), `describe()` (attributes as text), `localize(context)`
-/// (the op of a shard: a changed copy, or another op), `group` (a CommGroup member: makes it a
-/// communication op, which has no kernel and is run by comm/), `kHasSideEffect` (never dead). For
-/// fusing: `kIsSum`, `emitting(forward)` (of a gradient whose first inputs are those of `forward`:
-/// itself with one more output, what `forward` yields, bit for bit), `after(producer)` (of an op
-/// whose first input is the first output of `producer`: both as one; it reads what the producer
-/// reads, then the op's other inputs, and yields the outputs of both).
+/// The contract of an op. Optional members, found by name: `gradient(g, node, dy)`, `aliases()`,
+/// `accumulates()` (outputs that can add into their destination), `view(layout)` (makes it a view:
+/// no kernel), `expand(g, node)` (makes it a composite: no kernel), `describe()` (attributes as
+/// text), `localize(context)` (the op of a shard: a changed copy, or another op), `group` (a
+/// CommGroup member: makes it a communication op, which has no kernel and is run by comm/),
+/// `kHasSideEffect` (never dead). For fusing: `kIsSum`, `emitting(forward)` (of a gradient whose
+/// first inputs are those of `forward`: itself with one more output, what `forward` yields, bit for
+/// bit), `after(producer)` (of an op whose first input is the first output of `producer`: both as
+/// one; it reads what the producer reads, then the op's other inputs, and yields the outputs of
+/// both).
 template <class T>
-concept Op = requires(const T op, Graph& g, const Node& n, std::span<const TensorType> types,
-                      std::span<const Value> values) {
+concept Op = requires(const T op, std::span<const TensorType> types) {
   { T::kName } -> std::convertible_to<std::string_view>;
   { op.infer(types) } -> std::same_as<Types>;
   { op.place(types) } -> std::same_as<std::vector<Strategy>>;
-  { op.gradient(g, n, values) } -> std::same_as<std::vector<Value>>;
   { op.cost(types, types) } -> std::same_as<Cost>;
   { T::variants() } -> std::same_as<std::span<const Variant>>;
 };
@@ -173,9 +175,13 @@ constexpr OpRules rules_of() {
   OpRules rules{.name = T::kName};
   rules.infer = [](const void* op, Span in) { return as<T>(op).infer(in); };
   rules.place = [](const void* op, Span in) { return as<T>(op).place(in); };
-  rules.gradient = [](const void* op, Graph& g, const Node& n, std::span<const Value> dy) {
-    return as<T>(op).gradient(g, n, dy);
-  };
+  if constexpr (requires(const T op, Graph& g, const Node& n, std::span<const Value> dy) {
+                  op.gradient(g, n, dy);
+                }) {
+    rules.gradient = [](const void* op, Graph& g, const Node& n, std::span<const Value> dy) {
+      return as<T>(op).gradient(g, n, dy);
+    };
+  }
   rules.cost = [](const void* op, Span in, Span out) { return as<T>(op).cost(in, out); };
   rules.variants = [] { return T::variants(); };
   rules.aliases = [](const void* op) -> std::vector<Alias> {

@@ -25,7 +25,7 @@ struct OpCase {
   std::shared_ptr<const void> op;
   Types in;                      ///< floats as kF32; tests run them as kF64 and kBF16 too
   std::vector<Fill> fill;        ///< by input; the default where shorter
-  bool check_gradient = true;    ///< false for ops whose gradient rule is no_gradient
+  bool check_gradient = true;    ///< false for ops without a gradient rule
   std::vector<int> gradient_of;  ///< inputs to check; empty = every float input
   double flops = -1.0;           ///< exact count where a closed form exists
   bool writes_part = false;      ///< of its first output, where that takes an input's storage

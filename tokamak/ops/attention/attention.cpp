@@ -359,10 +359,6 @@ std::optional<AnyOp> AttentionGrad::localize(const LocalContext& where) const {
   return any_op(ContextAttentionGrad{.attention = forward, .group = where.group});
 }
 
-std::vector<Value> AttentionGrad::gradient(Graph&, const Node& n, std::span<const Value>) const {
-  return no_gradient(n);
-}
-
 Cost AttentionGrad::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
   return attention_cost(forward.shape(in), 5.0, forward.causal, in, out);
 }

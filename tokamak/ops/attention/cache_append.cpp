@@ -23,10 +23,6 @@ std::vector<Strategy> CacheAppend::place(std::span<const TensorType>) const {
   return all;
 }
 
-std::vector<Value> CacheAppend::gradient(Graph&, const Node& n, std::span<const Value>) const {
-  return no_gradient(n);
-}
-
 Cost CacheAppend::cost(std::span<const TensorType> in, std::span<const TensorType>) const {
   return memory_cost(in.subspan(1), in.subspan(1, 1), 0.0);
 }

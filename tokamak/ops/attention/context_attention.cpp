@@ -44,10 +44,6 @@ std::vector<Strategy> ContextAttention::place(std::span<const TensorType> in) co
   return {replicate(in.size(), 2)};
 }
 
-std::vector<Value> ContextAttention::gradient(Graph&, const Node& n, std::span<const Value>) const {
-  return no_gradient(n);
-}
-
 Cost ContextAttention::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
   return share(attention.cost(in, out), group, in[0].dims[1]);
 }
@@ -79,11 +75,6 @@ Types ContextAttentionGrad::infer(std::span<const TensorType> in) const {
 
 std::vector<Strategy> ContextAttentionGrad::place(std::span<const TensorType> in) const {
   return {replicate(in.size(), 3)};
-}
-
-std::vector<Value> ContextAttentionGrad::gradient(Graph&, const Node& n,
-                                                  std::span<const Value>) const {
-  return no_gradient(n);
 }
 
 Cost ContextAttentionGrad::cost(std::span<const TensorType> in,
@@ -141,10 +132,6 @@ std::vector<Strategy> MergeAttention::place(std::span<const TensorType>) const {
     return Strategy{.in = {o, lse, o, lse}, .out = {o, lse}};
   };
   return {replicate(4, 2), alike(cut(0), cut(0)), alike(cut(2), cut(1))};
-}
-
-std::vector<Value> MergeAttention::gradient(Graph&, const Node& n, std::span<const Value>) const {
-  return no_gradient(n);
 }
 
 Cost MergeAttention::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {

@@ -111,10 +111,6 @@ std::vector<Strategy> RopeConcat::place(std::span<const TensorType> in) const {
   return all;
 }
 
-std::vector<Value> RopeConcat::gradient(Graph&, const Node& n, std::span<const Value>) const {
-  return no_gradient(n);
-}
-
 Cost RopeConcat::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
   Cost cost = memory_cost(in, out, 0.0);
   for (const TensorType& x : in.first(num_turned))

@@ -76,10 +76,6 @@ std::vector<Strategy> AllGather::place(std::span<const TensorType>) const {
   return {replicate(1, 1)};
 }
 
-std::vector<Value> AllGather::gradient(Graph&, const Node& n, std::span<const Value>) const {
-  return no_gradient(n);
-}
-
 Cost AllGather::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
   return collective_cost(group, others(group) * bytes_of(in[0]), in.first(1), out);
 }
@@ -107,10 +103,6 @@ std::vector<Strategy> ReduceScatter::place(std::span<const TensorType>) const {
   return {replicate(1, 1)};
 }
 
-std::vector<Value> ReduceScatter::gradient(Graph&, const Node& n, std::span<const Value>) const {
-  return no_gradient(n);
-}
-
 Cost ReduceScatter::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
   Cost cost = collective_cost(group, others(group) * bytes_of(out[0]), in, out);
   cost.flops = others(group) * static_cast<double>(out[0].numel());
@@ -130,10 +122,6 @@ Types AllReduce::infer(std::span<const TensorType> in) const {
 
 std::vector<Strategy> AllReduce::place(std::span<const TensorType>) const {
   return {replicate(1, 1)};
-}
-
-std::vector<Value> AllReduce::gradient(Graph&, const Node& n, std::span<const Value>) const {
-  return no_gradient(n);
 }
 
 Cost AllReduce::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
@@ -157,10 +145,6 @@ std::vector<Strategy> AllToAll::place(std::span<const TensorType>) const {
   return {replicate(1, 1)};
 }
 
-std::vector<Value> AllToAll::gradient(Graph&, const Node& n, std::span<const Value>) const {
-  return no_gradient(n);
-}
-
 Cost AllToAll::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
   return collective_cost(group, others(group) * bytes_of(without_rows(in[0])), in, out);
 }
@@ -177,10 +161,6 @@ Types Shift::infer(std::span<const TensorType> in) const {
 
 std::vector<Strategy> Shift::place(std::span<const TensorType>) const {
   return {replicate(1, 1)};
-}
-
-std::vector<Value> Shift::gradient(Graph&, const Node& n, std::span<const Value>) const {
-  return no_gradient(n);
 }
 
 Cost Shift::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
@@ -202,10 +182,6 @@ std::vector<Strategy> Send::place(std::span<const TensorType>) const {
   return {replicate(1, 0)};
 }
 
-std::vector<Value> Send::gradient(Graph&, const Node& n, std::span<const Value>) const {
-  return no_gradient(n);
-}
-
 Cost Send::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
   return collective_cost(group, bytes_of(in[0]), in, out);
 }
@@ -222,10 +198,6 @@ Types Recv::infer(std::span<const TensorType> in) const {
 
 std::vector<Strategy> Recv::place(std::span<const TensorType>) const {
   return {replicate(0, 1)};
-}
-
-std::vector<Value> Recv::gradient(Graph&, const Node& n, std::span<const Value>) const {
-  return no_gradient(n);
 }
 
 Cost Recv::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {

@@ -34,10 +34,6 @@ std::vector<Strategy> GeluGrad::place(std::span<const TensorType> in) const {
   return place_elementwise(in, emits_y ? 2 : 1);
 }
 
-std::vector<Value> GeluGrad::gradient(Graph&, const Node& n, std::span<const Value>) const {
-  return no_gradient(n);
-}
-
 Cost GeluGrad::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
   return memory_cost(in, out, emits_y ? 17.0 : 16.0);
 }

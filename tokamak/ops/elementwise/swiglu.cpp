@@ -79,10 +79,6 @@ std::vector<Strategy> SwigluGrad::place(std::span<const TensorType> in) const {
   return tokamak::place(in, (packed ? 1 : 2) + (emits_y ? 1 : 0), packed);
 }
 
-std::vector<Value> SwigluGrad::gradient(Graph&, const Node& n, std::span<const Value>) const {
-  return no_gradient(n);
-}
-
 Cost SwigluGrad::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
   return gate_cost(in, out, packed, emits_y ? 12.0 : 11.0);
 }

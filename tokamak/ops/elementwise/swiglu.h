@@ -33,7 +33,6 @@ struct SwigluGrad {
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
-  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
   std::vector<Alias> aliases() const;
   std::optional<AnyOp> emitting(const AnyOp& forward) const;

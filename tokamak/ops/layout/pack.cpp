@@ -140,10 +140,6 @@ std::vector<Strategy> SliceDim::place(std::span<const TensorType> in) const {
   return all;
 }
 
-std::vector<Value> SliceDim::gradient(Graph&, const Node& n, std::span<const Value>) const {
-  return no_gradient(n);
-}
-
 Cost SliceDim::cost(std::span<const TensorType>, std::span<const TensorType> out) const {
   return memory_cost(out, out, 0.0);
 }
@@ -215,10 +211,6 @@ std::vector<Strategy> SumSlices::place(std::span<const TensorType> in) const {
   std::vector<Strategy> all = place_other_dims(in[0], dim, in.size());
   all.push_back({.in = std::vector<Shard>(in.size(), kPartialSum), .out = {kPartialSum}});
   return all;
-}
-
-std::vector<Value> SumSlices::gradient(Graph&, const Node& n, std::span<const Value>) const {
-  return no_gradient(n);
 }
 
 Cost SumSlices::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {

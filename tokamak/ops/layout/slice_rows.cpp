@@ -21,10 +21,6 @@ std::vector<Strategy> SliceRows::place(std::span<const TensorType> in) const {
   return all;
 }
 
-std::vector<Value> SliceRows::gradient(Graph&, const Node& n, std::span<const Value>) const {
-  return no_gradient(n);
-}
-
 Cost SliceRows::cost(std::span<const TensorType>, std::span<const TensorType>) const {
   return {};
 }

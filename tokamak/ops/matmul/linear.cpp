@@ -147,10 +147,6 @@ std::vector<Strategy> LinearGradInput::place(std::span<const TensorType> in) con
   return all;
 }
 
-std::vector<Value> LinearGradInput::gradient(Graph&, const Node& n, std::span<const Value>) const {
-  return no_gradient(n);
-}
-
 Cost LinearGradInput::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
   return gemm_cost(rows_of(in[0]), in[1].dims[1], in[1].dims[0], in, out);
 }
@@ -175,10 +171,6 @@ std::vector<Strategy> LinearGradWeight::place(std::span<const TensorType> in) co
   return all;
 }
 
-std::vector<Value> LinearGradWeight::gradient(Graph&, const Node& n, std::span<const Value>) const {
-  return no_gradient(n);
-}
-
 Cost LinearGradWeight::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
   return gemm_cost(in[1].dims.back(), in[0].dims.back(), rows_of(in[0]), in, out);
 }
@@ -198,10 +190,6 @@ std::vector<Strategy> LinearGradBias::place(std::span<const TensorType> in) cons
   add_token_cuts(all, last_dim(in[0]), {true}, true);
   all.push_back({.in = {cut(last_dim(in[0]))}, .out = {cut(0)}});
   return all;
-}
-
-std::vector<Value> LinearGradBias::gradient(Graph&, const Node& n, std::span<const Value>) const {
-  return no_gradient(n);
 }
 
 Cost LinearGradBias::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {

@@ -91,10 +91,6 @@ std::vector<Strategy> LayerNormGrad::place(std::span<const TensorType> in) const
   return place_rows(in[0], {true, false, true}, {true, false, false});
 }
 
-std::vector<Value> LayerNormGrad::gradient(Graph&, const Node& n, std::span<const Value>) const {
-  return no_gradient(n);
-}
-
 Cost LayerNormGrad::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
   return memory_cost(in, out, 19.0);
 }

@@ -88,10 +88,6 @@ std::vector<Strategy> RmsNormGrad::place(std::span<const TensorType> in) const {
   return place_rows(in[0], {true, false, true}, out_by_row);
 }
 
-std::vector<Value> RmsNormGrad::gradient(Graph&, const Node& n, std::span<const Value>) const {
-  return no_gradient(n);
-}
-
 Cost RmsNormGrad::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
   return memory_cost(in, out, emits_y ? 14.0 : 12.0);
 }

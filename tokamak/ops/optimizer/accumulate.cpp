@@ -15,10 +15,6 @@ std::vector<Strategy> Accumulate::place(std::span<const TensorType> in) const {
   return all;
 }
 
-std::vector<Value> Accumulate::gradient(Graph&, const Node& n, std::span<const Value>) const {
-  return no_gradient(n);
-}
-
 Cost Accumulate::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
   return memory_cost(in, out, 1.0);
 }

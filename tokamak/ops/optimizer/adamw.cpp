@@ -40,10 +40,6 @@ std::vector<Strategy> AdamW::place(std::span<const TensorType> in) const {
   return all;
 }
 
-std::vector<Value> AdamW::gradient(Graph&, const Node& n, std::span<const Value>) const {
-  return no_gradient(n);
-}
-
 Cost AdamW::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
   return memory_cost(in.first(6), out, 14.0);  // the old copy is not read
 }

@@ -48,10 +48,6 @@ std::vector<Strategy> SumSquares::place(std::span<const TensorType> in) const {
   return all;
 }
 
-std::vector<Value> SumSquares::gradient(Graph&, const Node& n, std::span<const Value>) const {
-  return no_gradient(n);
-}
-
 Cost SumSquares::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
   Cost cost = memory_cost(in, out, 0.0);
   cost.flops = 2.0 * static_cast<double>(in[0].numel());
@@ -83,10 +79,6 @@ Types ClipFactor::infer(std::span<const TensorType> in) const {
 
 std::vector<Strategy> ClipFactor::place(std::span<const TensorType> in) const {
   return {replicate(in.size(), 2)};
-}
-
-std::vector<Value> ClipFactor::gradient(Graph&, const Node& n, std::span<const Value>) const {
-  return no_gradient(n);
 }
 
 Cost ClipFactor::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {

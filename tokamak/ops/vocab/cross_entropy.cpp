@@ -61,10 +61,6 @@ std::vector<Strategy> SoftmaxStats::place(std::span<const TensorType>) const {
   return {replicate(2, 1), {.in = {cut(0), cut(0)}, .out = {cut(0)}}};
 }
 
-std::vector<Value> SoftmaxStats::gradient(Graph&, const Node& n, std::span<const Value>) const {
-  return no_gradient(n);
-}
-
 Cost SoftmaxStats::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
   Cost cost = memory_cost(in, out, 0.0);
   cost.flops = 4.0 * static_cast<double>(in[0].numel());
@@ -91,10 +87,6 @@ std::vector<Strategy> CombineStats::place(std::span<const TensorType>) const {
   return {replicate(1, 1), {.in = {cut(1)}, .out = {cut(0)}}};
 }
 
-std::vector<Value> CombineStats::gradient(Graph&, const Node& n, std::span<const Value>) const {
-  return no_gradient(n);
-}
-
 Cost CombineStats::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
   Cost cost = memory_cost(in, out, 0.0);
   cost.flops = 2.0 * static_cast<double>(in[0].numel());
@@ -111,10 +103,6 @@ Types Nll::infer(std::span<const TensorType> in) const {
 
 std::vector<Strategy> Nll::place(std::span<const TensorType>) const {
   return {replicate(3, 1), {.in = {cut(0), cut(0), kReplicated}, .out = {kPartialSum}}};
-}
-
-std::vector<Value> Nll::gradient(Graph&, const Node& n, std::span<const Value>) const {
-  return no_gradient(n);
 }
 
 Cost Nll::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
@@ -137,10 +125,6 @@ Types CrossEntropyGrad::infer(std::span<const TensorType> in) const {
 
 std::vector<Strategy> CrossEntropyGrad::place(std::span<const TensorType>) const {
   return {replicate(4, 1), {.in = {cut(0), cut(0), cut(0), kReplicated}, .out = {cut(0)}}};
-}
-
-std::vector<Value> CrossEntropyGrad::gradient(Graph&, const Node& n, std::span<const Value>) const {
-  return no_gradient(n);
 }
 
 Cost CrossEntropyGrad::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {

@@ -81,10 +81,6 @@ std::vector<Strategy> EmbeddingGrad::place(std::span<const TensorType> in) const
   return all;
 }
 
-std::vector<Value> EmbeddingGrad::gradient(Graph&, const Node& n, std::span<const Value>) const {
-  return no_gradient(n);
-}
-
 Cost EmbeddingGrad::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
   Cost cost = memory_cost(in, out, 0.0);
   cost.flops = static_cast<double>(in[1].numel());
