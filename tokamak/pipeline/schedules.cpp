@@ -5,6 +5,7 @@
 #include <cctype>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "tokamak/core/error.h"
 
@@ -235,59 +236,8 @@ std::vector<PipelineAction> dual_pipe_v_list(int p, int r, int num_microbatches)
   return list.take();
 }
 
-std::string lower_case(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
-}
-
-const std::vector<ScheduleKind>& kinds() {
-  static const std::vector<ScheduleKind> kKinds = {
-      {"GPipe", 1, true, StageOrder::kLoop, true},
-      {"1F1B", 1, true, StageOrder::kLoop},
-      {"Interleaved1F1B", 2, false, StageOrder::kLoop},
-      {"LoopedBFS", 2, false, StageOrder::kLoop, true},
-      {"InterleavedZeroBubble", 2, false, StageOrder::kLoop},
-      {"ZBVZeroBubble", 2, true, StageOrder::kV},
-      {"DualPipeV", 2, true, StageOrder::kV},
-      {"VHalf", 2, true, StageOrder::kV},
-      {"VMin", 2, true, StageOrder::kV},
-  };
-  return kKinds;
-}
-
-}  // namespace
-
-ScheduleKind schedule_kind(const std::string& name) {
-  std::string names;
-  for (const ScheduleKind& kind : kinds()) {
-    if (lower_case(kind.name) == lower_case(name)) return kind;
-    names += (names.empty() ? "" : ", ") + kind.name;
-  }
-  fail("parallelism.pipeline_parallel_schedule: wanted one of {}, got {}", names, name);
-}
-
-PipelineSchedule make_schedule(const std::string& name, int num_ranks, int stages_per_rank,
-                               int num_microbatches) {
-  const ScheduleKind kind = schedule_kind(name);
-  const int wanted = kind.default_stages_per_rank;
-  TOK_REQUIRE(!kind.fixed_stages_per_rank || stages_per_rank == wanted,
-              "parallelism.pipeline_parallel_schedule = {}: wanted {} a rank ({} x {} ranks = {} "
-              "stages), got {} ({} stages){}",
-              kind.name, wanted == 1 ? "1 stage" : "2 stages", wanted, num_ranks,
-              wanted * num_ranks, stages_per_rank, stages_per_rank * num_ranks,
-              wanted == 1 ? "; Interleaved1F1B and LoopedBFS take any number" : "");
-  if (kind.name == "GPipe" || kind.name == "LoopedBFS")
-    return looped_bfs(num_ranks, stages_per_rank, num_microbatches);
-  if (kind.name == "InterleavedZeroBubble")
-    return interleaved_zero_bubble(num_ranks, stages_per_rank, num_microbatches);
-  if (kind.name == "ZBVZeroBubble") return zbv_zero_bubble(num_ranks, num_microbatches);
-  if (kind.name == "DualPipeV") return dual_pipe_v(num_ranks, num_microbatches);
-  if (kind.name == "VHalf") return v_half(num_ranks, num_microbatches);
-  if (kind.name == "VMin") return v_min(num_ranks, num_microbatches);
-  return interleaved_1f1b(num_ranks, stages_per_rank, num_microbatches);
-}
-
+// All forwards of a chunk, then the next chunk; backward the same in reverse. With one stage a
+// rank it is GPipe.
 PipelineSchedule looped_bfs(int num_ranks, int stages_per_rank, int num_microbatches) {
   PipelineSchedule s = empty_schedule(stages_per_rank == 1 ? "GPipe" : "LoopedBFS", num_ranks,
                                       stages_per_rank, num_microbatches, StageOrder::kLoop);
@@ -304,24 +254,14 @@ PipelineSchedule looped_bfs(int num_ranks, int stages_per_rank, int num_microbat
   return s;
 }
 
-PipelineSchedule interleaved_1f1b(int num_ranks, int stages_per_rank, int num_microbatches,
-                                  int group_size) {
-  PipelineSchedule s = empty_schedule(stages_per_rank == 1 ? "1F1B" : "Interleaved1F1B", num_ranks,
-                                      stages_per_rank, num_microbatches, StageOrder::kLoop);
-  const auto groups = group_sizes(num_microbatches, std::max(group_size, num_ranks));
-  const auto steps = grouped_steps(stages_per_rank, groups);
-  for (int rank = 0; rank < num_ranks; ++rank) {
-    // Interleaved ranks have other chunks to run while a microbatch goes to the last rank and back.
-    const int after = num_ranks - 1 - rank;
-    const int lead = stages_per_rank == 1 ? after : 2 * after + (stages_per_rank - 1) * groups[0];
-    s.actions[rank] =
-        OneForwardOneBackward{
-            .num_ranks = num_ranks, .rank = rank, .num_chunks = stages_per_rank, .lead = lead}
-            .list(steps);
-  }
-  return s;
+PipelineSchedule interleaved_1f1b(int num_ranks, int stages_per_rank, int num_microbatches) {
+  return grouped_1f1b(num_ranks, stages_per_rank, num_microbatches, num_ranks);
 }
 
+// Interleaved 1F1B with half the lead of early ranks and weight gradients set off: rank r runs W r
+// chunks late and fills the drain with them. Bubble (p-1)(F+I-W) where W <= F, and p *
+// stages_per_rank chunks in flight on every rank (arXiv 2401.10241, with one stage a rank it is
+// ZB-H1).
 PipelineSchedule interleaved_zero_bubble(int num_ranks, int stages_per_rank, int num_microbatches) {
   PipelineSchedule s = empty_schedule("InterleavedZeroBubble", num_ranks, stages_per_rank,
                                       num_microbatches, StageOrder::kLoop);
@@ -340,7 +280,9 @@ PipelineSchedule interleaved_zero_bubble(int num_ranks, int stages_per_rank, int
   return s;
 }
 
-PipelineSchedule zbv_zero_bubble(int num_ranks, int num_microbatches) {
+// ZB-V (arXiv 2405.15362): two stages a rank in a V; with F = I = W no rank waits between its
+// first and last item, at 2p chunks in flight.
+PipelineSchedule zbv_zero_bubble(int num_ranks, int, int num_microbatches) {
   PipelineSchedule s =
       empty_schedule("ZBVZeroBubble", num_ranks, 2, num_microbatches, StageOrder::kV);
   for (int rank = 0; rank < num_ranks; ++rank)
@@ -348,10 +290,79 @@ PipelineSchedule zbv_zero_bubble(int num_ranks, int num_microbatches) {
   return s;
 }
 
-PipelineSchedule dual_pipe_v(int num_ranks, int num_microbatches) {
+// DualPipeV: the V with overlapped forward-backward pairs; 2p + 1 chunks in flight.
+PipelineSchedule dual_pipe_v(int num_ranks, int, int num_microbatches) {
   PipelineSchedule s = empty_schedule("DualPipeV", num_ranks, 2, num_microbatches, StageOrder::kV);
   for (int rank = 0; rank < num_ranks; ++rank)
     s.actions[rank] = dual_pipe_v_list(num_ranks, rank, num_microbatches);
+  return s;
+}
+
+std::string lower_case(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
+const std::vector<ScheduleKind>& kinds() {
+  static const std::vector<ScheduleKind> kKinds = {
+      {"GPipe", 1, true, StageOrder::kLoop, true, looped_bfs},
+      {"1F1B", 1, true, StageOrder::kLoop, false, interleaved_1f1b},
+      {"Interleaved1F1B", 2, false, StageOrder::kLoop, false, interleaved_1f1b},
+      {"LoopedBFS", 2, false, StageOrder::kLoop, true, looped_bfs},
+      {"InterleavedZeroBubble", 2, false, StageOrder::kLoop, false, interleaved_zero_bubble},
+      {"ZBVZeroBubble", 2, true, StageOrder::kV, false, zbv_zero_bubble},
+      {"DualPipeV", 2, true, StageOrder::kV, false, dual_pipe_v},
+      {"VHalf", 2, true, StageOrder::kV, false, v_half},
+      {"VMin", 2, true, StageOrder::kV, false, v_min},
+  };
+  return kKinds;
+}
+
+}  // namespace
+
+std::vector<std::string> schedule_names() {
+  std::vector<std::string> names;
+  for (const ScheduleKind& kind : kinds()) names.push_back(kind.name);
+  return names;
+}
+
+ScheduleKind schedule_kind(const std::string& name) {
+  for (const ScheduleKind& kind : kinds()) {
+    if (lower_case(kind.name) == lower_case(name)) return kind;
+  }
+  fail("parallelism.pipeline_parallel_schedule: wanted one of {}, got {}",
+       fmt::join(schedule_names(), ", "), name);
+}
+
+PipelineSchedule make_schedule(const std::string& name, int num_ranks, int stages_per_rank,
+                               int num_microbatches) {
+  const ScheduleKind kind = schedule_kind(name);
+  const int wanted = kind.default_stages_per_rank;
+  TOK_REQUIRE(!kind.fixed_stages_per_rank || stages_per_rank == wanted,
+              "parallelism.pipeline_parallel_schedule = {}: wanted {} a rank ({} x {} ranks = {} "
+              "stages), got {} ({} stages){}",
+              kind.name, wanted == 1 ? "1 stage" : "2 stages", wanted, num_ranks,
+              wanted * num_ranks, stages_per_rank, stages_per_rank * num_ranks,
+              wanted == 1 ? "; Interleaved1F1B and LoopedBFS take any number" : "");
+  return kind.make(num_ranks, stages_per_rank, num_microbatches);
+}
+
+PipelineSchedule grouped_1f1b(int num_ranks, int stages_per_rank, int num_microbatches,
+                              int group_size) {
+  PipelineSchedule s = empty_schedule(stages_per_rank == 1 ? "1F1B" : "Interleaved1F1B", num_ranks,
+                                      stages_per_rank, num_microbatches, StageOrder::kLoop);
+  const auto groups = group_sizes(num_microbatches, std::max(group_size, num_ranks));
+  const auto steps = grouped_steps(stages_per_rank, groups);
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    // Interleaved ranks have other chunks to run while a microbatch goes to the last rank and back.
+    const int after = num_ranks - 1 - rank;
+    const int lead = stages_per_rank == 1 ? after : 2 * after + (stages_per_rank - 1) * groups[0];
+    s.actions[rank] =
+        OneForwardOneBackward{
+            .num_ranks = num_ranks, .rank = rank, .num_chunks = stages_per_rank, .lead = lead}
+            .list(steps);
+  }
   return s;
 }
 

@@ -65,11 +65,11 @@ PipelineSchedule of_pattern(const std::string& name, int num_ranks, int num_micr
 
 }  // namespace
 
-PipelineSchedule v_half(int num_ranks, int num_microbatches) {
+PipelineSchedule v_half(int num_ranks, int, int num_microbatches) {
   return of_pattern("VHalf", num_ranks, num_microbatches, v_half_offsets);
 }
 
-PipelineSchedule v_min(int num_ranks, int num_microbatches) {
+PipelineSchedule v_min(int num_ranks, int, int num_microbatches) {
   return of_pattern("VMin", num_ranks, num_microbatches, v_min_offsets);
 }
 
