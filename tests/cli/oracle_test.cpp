@@ -88,6 +88,22 @@ class Oracle : public ::testing::TestWithParam<const char*> {
   Json facts_;
 };
 
+// Every State of `kind`.
+std::vector<TensorSource> state_sources(const StateAccess& access, StateKind kind) {
+  std::vector<TensorSource> sources;
+  for (const StateId id : access.states().of_kind(kind)) {
+    const StateDecl& decl = access.states()[id];
+    const int64_t size = size_of(decl.type.dtype);
+    sources.push_back({.name = decl.name,
+                       .dtype = decl.type.dtype,
+                       .dims = decl.type.dims,
+                       .read = [access, id, size](int64_t first, std::span<std::byte> out) {
+                         access.read_at(id, first * size, out);
+                       }});
+  }
+  return sources;
+}
+
 TEST_P(Oracle, ten_steps_equal_pytorch) {
   const auto backend = cpu::make_backend();
   const PlannedRun run(config_, shape(), backend->target());

@@ -151,7 +151,7 @@ TEST(MeshTrainer, ASignalOnOneRankStopsAllAfterTheSameStep) {
   train_on(c, [&](int rank, Config&, TrainerOptions& options) {
     if (rank == 2) options.stop_signal = [&] { return ++asked >= 3 ? 15 : 0; };
   });
-  const NewestCheckpoint newest = newest_complete(scratch.path() / "checkpoint");
+  const auto newest = testing::newest_complete(scratch.path() / "checkpoint");
   ASSERT_TRUE(newest.entry.has_value());
   EXPECT_EQ(newest.entry->step, 3);
   EXPECT_EQ(lines_of(scratch.path() / "metrics.jsonl").size(), 3U);
@@ -212,7 +212,7 @@ TEST(MeshTrainer, ExportsAreThoseOfOneRank) {
     const HfWeights got(exported("mesh", degrees));
     EXPECT_EQ(got.sources().size(), want.sources().size());
     for (const TensorSource& w : want.sources()) {
-      const auto a = testing::values_of(source_of(got.at(w.name)));
+      const auto a = testing::values_of(source_of(*got.find(w.name)));
       const auto b = testing::values_of(w);
       ASSERT_EQ(a.size(), b.size()) << w.name;
       for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 2e-3) << w.name;

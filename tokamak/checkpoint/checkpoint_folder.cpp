@@ -67,24 +67,6 @@ std::vector<CheckpointEntry> list_checkpoints(const fs::path& folder) {
   return entries;
 }
 
-NewestCheckpoint newest_complete(const fs::path& folder, VerifyDepth depth) {
-  NewestCheckpoint newest;
-  auto entries = list_checkpoints(folder);
-  for (; !entries.empty(); entries.pop_back()) {
-    CheckpointEntry& entry = entries.back();
-    try {
-      if (entry.kind == CheckpointKind::kUnusable) throw Error(entry.problem);
-      if (entry.kind != CheckpointKind::kResumable) continue;
-      if (depth == VerifyDepth::kContents) CheckpointReader(entry.path).verify();
-      newest.entry = std::move(entry);
-      return newest;
-    } catch (const std::runtime_error& error) {
-      newest.skipped.emplace_back(error.what());
-    }
-  }
-  return newest;
-}
-
 std::vector<fs::path> purge(const fs::path& folder, int keep_latest_k, int64_t just_written) {
   std::vector<fs::path> removed;
   if (keep_latest_k <= 0) return removed;

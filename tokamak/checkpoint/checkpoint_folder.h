@@ -29,25 +29,6 @@ struct CheckpointEntry {
 /// the folder does not exist.
 std::vector<CheckpointEntry> list_checkpoints(const std::filesystem::path& folder);
 
-struct NewestCheckpoint {
-  std::optional<CheckpointEntry> entry;
-  /// One line for each newer folder that cannot be used, to be shown to the user.
-  std::vector<std::string> skipped;
-};
-
-enum class VerifyDepth {
-  /// Seal of the manifest and sizes of the shards; for many ranks, each of which hashes what it
-  /// reads.
-  kManifest,
-  /// Every byte.
-  kContents,
-};
-
-/// The newest checkpoint a run can go on from; damaged ones are skipped and reported, model-only
-/// ones are passed over.
-NewestCheckpoint newest_complete(const std::filesystem::path& folder,
-                                 VerifyDepth depth = VerifyDepth::kContents);
-
 /// Removes the oldest complete checkpoints beyond the newest `keep_latest_k` (0 keeps all), never
 /// step `just_written`, and returns what was removed. Unusable folders neither count nor go.
 std::vector<std::filesystem::path> purge(const std::filesystem::path& folder, int keep_latest_k,

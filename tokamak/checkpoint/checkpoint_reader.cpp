@@ -51,12 +51,6 @@ const TensorType& CheckpointReader::type_of(const std::string& tensor) const {
   return *type;
 }
 
-void CheckpointReader::expect(const std::string& tensor, const TensorType& wanted) const {
-  const TensorType& got = type_of(tensor);
-  TOK_REQUIRE(got == wanted, "{}: tensor {}: wanted {}, the checkpoint holds {}", folder_.string(),
-              shown(tensor), to_string(wanted), to_string(got));
-}
-
 const std::string& CheckpointReader::section(const std::string& name) const {
   const auto it = manifest_.info.sections.find(name);
   TOK_REQUIRE(it != manifest_.info.sections.end(), "{}: the checkpoint has no section {}",

@@ -29,19 +29,12 @@ class CheckpointReader {
   /// Null if there is no such tensor.
   const TensorType* find(const std::string& tensor) const;
 
-  /// Throws Error unless the tensor is there with this type.
-  void expect(const std::string& tensor, const TensorType& wanted) const;
-
   /// The named section; throws Error if there is none.
   const std::string& section(const std::string& name) const;
 
   /// Fills `out` with the slice's elements in order. Throws Error naming tensor, or shard and
   /// offset of a chunk whose hash is wrong.
   void read(const std::string& tensor, const Slice& slice, std::span<std::byte> out) const;
-
-  void read_box(const std::string& tensor, const Box& box, std::span<std::byte> out) const {
-    read(tensor, slice_of(box), out);
-  }
 
   /// The whole tensor as a source that must not outlive the reader.
   TensorSource source(const std::string& tensor) const;

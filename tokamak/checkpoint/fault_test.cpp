@@ -198,7 +198,7 @@ bool survives(Fault fault, int k, const std::function<void()>& call) {
 }
 
 int64_t newest_verified(const fs::path& folder) {
-  const NewestCheckpoint newest = newest_complete(folder);
+  const auto newest = testing::newest_complete(folder);
   EXPECT_TRUE(newest.skipped.empty()) << newest.skipped[0];
   if (!newest.entry) return -1;
   const CheckpointReader reader(newest.entry->path);
@@ -310,7 +310,7 @@ TEST(Fault, a_disk_full_while_weights_are_exported_keeps_the_old_export) {
     }
     injector.fault = Fault::kNone;
     const HfWeights weights(folder.path());
-    const auto got = read_all(source_of(weights.at("w")));
+    const auto got = read_all(source_of(*weights.find("w")));
     ASSERT_TRUE(got == read_all(state(1)[0]) || got == read_all(state(2)[0])) << k;
     if (done) return;
   }

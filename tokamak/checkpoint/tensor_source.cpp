@@ -17,13 +17,6 @@ TensorSource source_of(const TensorView& view) {
   return {.name = view.name, .dtype = view.dtype, .dims = view.dims, .read = read};
 }
 
-std::vector<TensorSource> sources_of(std::span<const TensorView> views) {
-  std::vector<TensorSource> sources;
-  sources.reserve(views.size());
-  for (const TensorView& view : views) sources.push_back(source_of(view));
-  return sources;
-}
-
 void stream(const TensorSource& tensor,
             const std::function<void(std::span<const std::byte>)>& sink) {
   const int64_t width = size_of(tensor.dtype);

@@ -42,7 +42,6 @@ inline constexpr int64_t kStreamBytes = int64_t{4} << 20;
 
 /// Reads from memory that must outlive the source.
 TensorSource source_of(const TensorView& view);
-std::vector<TensorSource> sources_of(std::span<const TensorView> views);
 
 /// Passes the whole tensor to `sink` in order, at most kStreamBytes at a time.
 void stream(const TensorSource& tensor,

@@ -3,12 +3,15 @@
 
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "tokamak/checkpoint/checkpoint_folder.h"
+#include "tokamak/checkpoint/checkpoint_reader.h"
 #include "tokamak/checkpoint/tensor_source.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
@@ -67,6 +70,48 @@ inline std::vector<float> values_of(const TensorSource& tensor) {
   std::vector<float> values(bytes.size() / sizeof(float));
   if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
   return values;
+}
+
+inline std::vector<TensorSource> sources_of(std::span<const TensorView> views) {
+  std::vector<TensorSource> sources;
+  sources.reserve(views.size());
+  for (const TensorView& view : views) sources.push_back(source_of(view));
+  return sources;
+}
+
+struct NewestCheckpoint {
+  std::optional<CheckpointEntry> entry;
+  /// One line for each newer folder that cannot be used, to be shown to the user.
+  std::vector<std::string> skipped;
+};
+
+enum class VerifyDepth {
+  /// Seal of the manifest and sizes of the shards; for many ranks, each of which hashes what it
+  /// reads.
+  kManifest,
+  /// Every byte.
+  kContents,
+};
+
+/// The newest checkpoint a run can go on from; damaged ones are skipped and reported, model-only
+/// ones are passed over.
+inline NewestCheckpoint newest_complete(const std::filesystem::path& folder,
+                                        VerifyDepth depth = VerifyDepth::kContents) {
+  NewestCheckpoint newest;
+  auto entries = list_checkpoints(folder);
+  for (; !entries.empty(); entries.pop_back()) {
+    CheckpointEntry& entry = entries.back();
+    try {
+      if (entry.kind == CheckpointKind::kUnusable) throw Error(entry.problem);
+      if (entry.kind != CheckpointKind::kResumable) continue;
+      if (depth == VerifyDepth::kContents) CheckpointReader(entry.path).verify();
+      newest.entry = std::move(entry);
+      return newest;
+    } catch (const std::runtime_error& error) {
+      newest.skipped.emplace_back(error.what());
+    }
+  }
+  return newest;
 }
 
 /// The text of the Error that `call` throws, or "" if it throws none.

@@ -137,12 +137,4 @@ TensorSource neighbours_to_halves(const TensorSource& tensor, int64_t num_heads)
   });
 }
 
-TensorSource halves_to_neighbours(const TensorSource& tensor, int64_t num_heads) {
-  const int64_t half = half_head(tensor, num_heads);
-  return reordered(tensor, [half](int64_t row) {
-    const int64_t in_head = row % (2 * half);
-    return row - in_head + in_head % 2 * half + in_head / 2;
-  });
-}
-
 }  // namespace tokamak

@@ -26,7 +26,4 @@ TensorSource rows_of(const TensorSource& tensor, int64_t first, int64_t count);
 /// Error naming the tensor if its rows are not whole heads.
 TensorSource neighbours_to_halves(const TensorSource& tensor, int64_t num_heads);
 
-/// The inverse.
-TensorSource halves_to_neighbours(const TensorSource& tensor, int64_t num_heads);
-
 }  // namespace tokamak

@@ -17,13 +17,6 @@ std::span<const OpRules* const> all_rules() {
   return kAll;
 }
 
-const OpRules* find_rules(std::string_view name) {
-  for (const OpRules* rules : kAll) {
-    if (rules->name == name) return rules;
-  }
-  return nullptr;
-}
-
 DType gradient_dtype(DType compute) {
   return compute == DType::kF64 ? DType::kF64 : DType::kF32;
 }

@@ -12,9 +12,6 @@ namespace tokamak {
 /// Every op of ops.def, in its order.
 std::span<const OpRules* const> all_rules();
 
-/// The op of this name, or null.
-const OpRules* find_rules(std::string_view name);
-
 /// The dtype of gradients of parameters and of sums over tokens: fp32, or fp64 where everything is
 /// fp64 (tests).
 DType gradient_dtype(DType compute);

@@ -177,40 +177,4 @@ void check_items(const PipelineSchedule& schedule, const std::vector<Items>& ite
   ItemRun(schedule, items, blocking_receives).run();
 }
 
-SlotAssignment slots_between(const Items& items, PipelinePoint first, PipelinePoint last) {
-  const auto matches = [](const PipelineItem& item, PipelinePoint point) {
-    const bool also_full = point.kind == PipelineItemKind::kBackwardInput ||
-                           point.kind == PipelineItemKind::kBackwardWeight;
-    return item.stage == point.stage &&
-           (item.kind == point.kind || (also_full && item.kind == PipelineItemKind::kBackward));
-  };
-  int num_microbatches = 0;
-  for (const PipelineItem& item : items)
-    num_microbatches = std::max(num_microbatches, item.microbatch + 1);
-  std::vector<std::ptrdiff_t> begin(num_microbatches, -1);
-  std::vector<std::ptrdiff_t> end = begin;
-  for (size_t i = 0; i < items.size(); ++i) {
-    if (matches(items[i], first)) begin[items[i].microbatch] = static_cast<std::ptrdiff_t>(i);
-    if (matches(items[i], last)) end[items[i].microbatch] = static_cast<std::ptrdiff_t>(i);
-  }
-  SlotAssignment slots;
-  slots.slot_of_microbatch.assign(num_microbatches, -1);
-  std::set<int> free;
-  for (size_t i = 0; i < items.size(); ++i) {
-    const int m = items[i].microbatch;
-    if (begin[m] < 0 || end[m] < 0) continue;
-    TOK_CHECK(begin[m] <= end[m], "{} precedes {}", to_string(items[end[m]]),
-              to_string(items[begin[m]]));
-    const auto here = static_cast<std::ptrdiff_t>(i);
-    int& slot = slots.slot_of_microbatch[m];
-    if (here == begin[m]) {
-      if (free.empty()) free.insert(slots.count++);
-      slot = *free.begin();
-      free.erase(free.begin());
-    }
-    if (here == end[m]) free.insert(slot);
-  }
-  return slots;
-}
-
 }  // namespace tokamak

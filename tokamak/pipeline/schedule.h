@@ -121,16 +121,4 @@ struct PipelinePoint {
   auto operator<=>(const PipelinePoint&) const = default;
 };
 
-/// Slots of one class of values, one value for each microbatch.
-struct SlotAssignment {
-  int count = 0;
-  std::vector<int> slot_of_microbatch;  ///< -1 for a microbatch without both points
-};
-
-/// The fewest slots such that no two microbatches that live at once, from item `first` up to item
-/// `last` both included, share one. Takes the lowest free slot. Throws Bug if a last precedes its
-/// first.
-SlotAssignment slots_between(const std::vector<PipelineItem>& items, PipelinePoint first,
-                             PipelinePoint last);
-
 }  // namespace tokamak

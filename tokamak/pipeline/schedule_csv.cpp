@@ -169,23 +169,4 @@ PipelineSchedule parse_schedule_csv(std::string_view text, const std::string& na
   return Reader(name).read(text);
 }
 
-std::string to_csv(const PipelineSchedule& schedule) {
-  std::string text;
-  for (const auto& list : schedule.actions) {
-    std::string row;
-    for (size_t i = 0; i < list.size(); ++i) {
-      const bool pair = i + 1 < list.size() && list[i + 1].overlaps_previous;
-      if (!row.empty()) row += ',';
-      if (pair) {
-        row += fmt::format("({};{}){}", to_string(list[i]), to_string(list[i + 1]), kPair);
-        ++i;
-      } else {
-        row += to_string(list[i]);
-      }
-    }
-    text += row + '\n';
-  }
-  return text;
-}
-
 }  // namespace tokamak

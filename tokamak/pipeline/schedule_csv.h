@@ -16,7 +16,4 @@ namespace tokamak {
 /// check_schedule().
 PipelineSchedule parse_schedule_csv(std::string_view text, const std::string& name);
 
-/// The same schedule as a file's text.
-std::string to_csv(const PipelineSchedule& schedule);
-
 }  // namespace tokamak

@@ -1,5 +1,6 @@
 #include "tokamak/pipeline/schedule_csv.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tokamak/core/error.h"
@@ -17,7 +18,26 @@ std::string error_of(std::string_view text) {
   return "";
 }
 
-TEST(ScheduleCsv, ReadsWhatItWrites) {
+std::string to_csv(const PipelineSchedule& schedule) {
+  std::string text;
+  for (const auto& list : schedule.actions) {
+    std::string row;
+    for (size_t i = 0; i < list.size(); ++i) {
+      const bool pair = i + 1 < list.size() && list[i + 1].overlaps_previous;
+      if (!row.empty()) row += ',';
+      if (pair) {
+        row += fmt::format("({};{})OVERLAP_F_B", to_string(list[i]), to_string(list[i + 1]));
+        ++i;
+      } else {
+        row += to_string(list[i]);
+      }
+    }
+    text += row + '\n';
+  }
+  return text;
+}
+
+TEST(ScheduleCsv, ReadsWhatIsWritten) {
   for (const char* name : {"GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS", "ZBVZeroBubble",
                            "InterleavedZeroBubble", "DualPipeV"}) {
     const PipelineSchedule wanted =

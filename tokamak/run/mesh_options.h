@@ -35,9 +35,6 @@ struct BatchSizes {
   int64_t microbatch = 1;        ///< of one rank and microbatch
   int64_t num_microbatches = 1;  ///< of one rank and step
   int64_t dp = 1;                ///< ranks that read different data
-
-  /// Sequences of one microbatch over all data-parallel ranks: the batch of the global graph.
-  int64_t graph_batch() const { return microbatch * dp; }
 };
 
 /// Of the keys parallelism.data_parallel_type and training.grad_store.

@@ -122,7 +122,7 @@ TEST(MeshOptions, KeysBecomeOptions) {
   const BatchSizes sizes = batch_sizes(config, degrees);
   EXPECT_EQ(sizes.microbatch, 2);
   EXPECT_EQ(sizes.num_microbatches, 8);
-  EXPECT_EQ(sizes.graph_batch(), 8);
+  EXPECT_EQ(sizes.microbatch * sizes.dp, 8);
   EXPECT_EQ(batch_sizes(config, resolve_degrees(p, 8)).dp, 4);
   EXPECT_TRUE(o.head_and_tail);
   p.context_parallel_load_balancer = std::nullopt;
@@ -200,7 +200,7 @@ TEST(MeshOptions, AccumulationSumsOverTheRanksRows) {
   const Degrees degrees = resolve_degrees(config.parallelism, 2);
   const BatchSizes sizes = batch_sizes(config, degrees);
   EXPECT_EQ(sizes.num_microbatches, 3);
-  EXPECT_EQ(sizes.graph_batch(), 8);
+  EXPECT_EQ(sizes.microbatch * sizes.dp, 8);
   config.training.global_batch_size = -1;
   EXPECT_EQ(batch_sizes(config, degrees).global, 8);
 }

@@ -107,7 +107,7 @@ TEST(CheckpointSaver, ASaveThatIsGivenUpLeavesTheOneBefore) {
     saver.save(rank.access(), rank.pieces(), {.step = 2, .loader = "{}"}, {});
     world.barrier();
   });
-  const NewestCheckpoint newest = newest_complete(scratch.path());
+  const auto newest = testing::newest_complete(scratch.path());
   ASSERT_TRUE(newest.entry.has_value());
   EXPECT_EQ(newest.entry->step, 1);
   EXPECT_EQ(list_checkpoints(scratch.path()).size(), 1U);

@@ -121,12 +121,6 @@ const TensorView* HfWeights::find(std::string_view name) const {
   return it == index_.end() ? nullptr : it->second;
 }
 
-const TensorView& HfWeights::at(std::string_view name) const {
-  const TensorView* view = find(name);
-  TOK_REQUIRE(view != nullptr, "{}: there is no tensor {}", path_.string(), shown(name));
-  return *view;
-}
-
 void save_hf_weights(const fs::path& folder, std::span<const TensorSource> tensors,
                      const SaveOptions& options) {
   make_folders(folder);

@@ -29,9 +29,6 @@ class HfWeights {
   /// Null if there is no such tensor.
   const TensorView* find(std::string_view name) const;
 
-  /// Throws Error naming path and tensor if there is none.
-  const TensorView& at(std::string_view name) const;
-
  private:
   void open_index(const std::filesystem::path& index);
 

@@ -11,6 +11,7 @@ namespace {
 using testing::oracle;
 using testing::pattern;
 using testing::ScratchFolder;
+using testing::sources_of;
 
 std::string framed(const std::string& json, size_t data_bytes = 0) {
   const uint64_t length = json.size();

@@ -33,30 +33,6 @@ constexpr std::array kLayerNames{
     NamePair{"ffn_norm.weight", "post_attention_layernorm.weight"},
 };
 
-constexpr std::string_view kMetaLayers = "layers.";
-constexpr std::string_view kHfLayers = "model.layers.";
-
-// Swaps the two spellings of a name: `from` and `to` pick the column, prefixes begin a layer.
-std::optional<std::string> translated(std::string_view name, std::string_view NamePair::*from,
-                                      std::string_view from_layers, std::string_view NamePair::*to,
-                                      std::string_view to_layers) {
-  for (const NamePair& pair : kModelNames) {
-    if (pair.*from == name) return std::string(pair.*to);
-  }
-  if (!name.starts_with(from_layers)) return std::nullopt;
-  const std::string_view rest = name.substr(from_layers.size());
-  const size_t dot = rest.find('.');
-  const std::string_view index = rest.substr(0, dot);
-  const bool is_index = dot != std::string_view::npos && !index.empty() &&
-                        index.find_first_not_of("0123456789") == std::string_view::npos;
-  if (!is_index) return std::nullopt;
-  for (const NamePair& pair : kLayerNames) {
-    if (pair.*from == rest.substr(dot + 1))
-      return fmt::format("{}{}.{}", to_layers, index, pair.*to);
-  }
-  return std::nullopt;
-}
-
 bool is_buffer(std::string_view name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
          name.ends_with("rotary_emb.inv_freq") || name == "rope.freqs" || name == "freqs_cis";
@@ -76,11 +52,21 @@ int64_t heads_in(std::string_view hf_name, const HeadCounts& heads) {
 }  // namespace
 
 std::optional<std::string> hf_name_of_meta(std::string_view name) {
-  return translated(name, &NamePair::meta, kMetaLayers, &NamePair::hf, kHfLayers);
-}
-
-std::optional<std::string> meta_name_of_hf(std::string_view name) {
-  return translated(name, &NamePair::hf, kHfLayers, &NamePair::meta, kMetaLayers);
+  constexpr std::string_view kLayers = "layers.";
+  for (const NamePair& pair : kModelNames) {
+    if (pair.meta == name) return std::string(pair.hf);
+  }
+  if (!name.starts_with(kLayers)) return std::nullopt;
+  const std::string_view rest = name.substr(kLayers.size());
+  const size_t dot = rest.find('.');
+  const std::string_view index = rest.substr(0, dot);
+  const bool is_index = dot != std::string_view::npos && !index.empty() &&
+                        index.find_first_not_of("0123456789") == std::string_view::npos;
+  if (!is_index) return std::nullopt;
+  for (const NamePair& pair : kLayerNames) {
+    if (pair.meta == rest.substr(dot + 1)) return fmt::format("model.layers.{}.{}", index, pair.hf);
+  }
+  return std::nullopt;
 }
 
 bool has_meta_names(std::span<const TensorSource> tensors) {
@@ -105,20 +91,6 @@ std::vector<TensorSource> to_hf_weights(std::span<const TensorSource> tensors,
                 shown(tensor.name));
     const int64_t count = heads_in(*name, heads);
     out.push_back(renamed(count > 0 ? neighbours_to_halves(tensor, count) : tensor, *name));
-  }
-  return out;
-}
-
-std::vector<TensorSource> to_meta_weights(std::span<const TensorSource> tensors,
-                                          const HeadCounts& heads) {
-  std::vector<TensorSource> out;
-  for (const TensorSource& tensor : tensors) {
-    if (is_buffer(tensor.name)) continue;
-    const auto name = meta_name_of_hf(tensor.name);
-    TOK_REQUIRE(name.has_value(), "tensor {} is none of a Llama; only those have Meta names",
-                shown(tensor.name));
-    const int64_t count = heads_in(tensor.name, heads);
-    out.push_back(renamed(count > 0 ? halves_to_neighbours(tensor, count) : tensor, *name));
   }
   return out;
 }

@@ -22,9 +22,6 @@ struct HeadCounts {
 /// that is not Meta's.
 std::optional<std::string> hf_name_of_meta(std::string_view name);
 
-/// The inverse; nothing for a name that is not of a Hugging Face Llama.
-std::optional<std::string> meta_name_of_hf(std::string_view name);
-
 /// Whether the tensors are named as in Meta's consolidated files and torchtitan.
 bool has_meta_names(std::span<const TensorSource> tensors);
 
@@ -34,9 +31,5 @@ bool has_meta_names(std::span<const TensorSource> tensors);
 /// with a name of no Llama.
 std::vector<TensorSource> to_hf_weights(std::span<const TensorSource> tensors,
                                         const HeadCounts& heads);
-
-/// Hugging Face Llama weights under Meta's names and row order; throws Error on any other name.
-std::vector<TensorSource> to_meta_weights(std::span<const TensorSource> tensors,
-                                          const HeadCounts& heads);
 
 }  // namespace tokamak

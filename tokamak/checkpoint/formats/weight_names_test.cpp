@@ -1,5 +1,6 @@
 #include "tokamak/checkpoint/formats/weight_names.h"
 
+#include <cstring>
 #include <numeric>
 
 #include <gtest/gtest.h>
@@ -14,6 +15,7 @@ namespace {
 using testing::floats;
 using testing::oracle;
 using testing::pattern;
+using testing::sources_of;
 using testing::values_of;
 
 std::vector<float> counting(int64_t count) {
@@ -57,6 +59,50 @@ TEST(Transform, cuts_rows_and_casts) {
                "tensor \"ids\": cannot convert");
 }
 
+// The inverse of neighbours_to_halves.
+TensorSource halves_to_neighbours(const TensorSource& tensor, int64_t num_heads) {
+  const std::vector<std::byte> rows = read_all(tensor);
+  const int64_t row_bytes = std::ssize(rows) / tensor.dims[0];
+  const int64_t half = tensor.dims[0] / num_heads / 2;
+  std::vector<std::byte> turned(rows.size());
+  for (int64_t row = 0; row < tensor.dims[0]; ++row) {
+    const int64_t in_head = row % (2 * half);
+    const int64_t from = row - in_head + in_head % 2 * half + in_head / 2;
+    std::memcpy(turned.data() + row * row_bytes, rows.data() + from * row_bytes,
+                static_cast<size_t>(row_bytes));
+  }
+  TensorSource out = tensor;
+  out.read = [turned, size = size_of(tensor.dtype)](int64_t first, std::span<std::byte> bytes) {
+    if (!bytes.empty()) std::memcpy(bytes.data(), turned.data() + first * size, bytes.size());
+  };
+  return out;
+}
+
+// A tensor of a Hugging Face Llama as Meta has it.
+TensorSource to_meta(const TensorSource& tensor, const HeadCounts& heads) {
+  constexpr std::pair<std::string_view, std::string_view> kParts[] = {
+      {"model.layers", "layers"},
+      {"model.embed_tokens", "tok_embeddings"},
+      {"model.norm", "norm"},
+      {"lm_head", "output"},
+      {"self_attn.q_proj", "attention.wq"},
+      {"self_attn.k_proj", "attention.wk"},
+      {"self_attn.v_proj", "attention.wv"},
+      {"self_attn.o_proj", "attention.wo"},
+      {"mlp.gate_proj", "feed_forward.w1"},
+      {"mlp.down_proj", "feed_forward.w2"},
+      {"mlp.up_proj", "feed_forward.w3"},
+      {"input_layernorm", "attention_norm"},
+      {"post_attention_layernorm", "ffn_norm"}};
+  std::string name = tensor.name;
+  for (const auto& [hf, meta] : kParts) {
+    if (const size_t at = name.find(hf); at != std::string::npos) name.replace(at, hf.size(), meta);
+  }
+  const bool is_q = name.find(".wq.") != std::string::npos;
+  if (!is_q && name.find(".wk.") == std::string::npos) return renamed(tensor, name);
+  return renamed(halves_to_neighbours(tensor, is_q ? heads.num_heads : heads.num_kv_heads), name);
+}
+
 TEST(Transform, rope_rows_follow_the_formula) {
   // view(heads, head/2, 2, in).transpose(1, 2) with 2 heads of 4 rows.
   const TensorSource meta = floats("wq", {8, 1}, counting(8));
@@ -76,8 +122,8 @@ TEST(WeightNames, meta_and_hugging_face_names_are_one_to_one) {
   EXPECT_FALSE(hf_name_of_meta("layers.x.attention.wq.weight"));
   EXPECT_FALSE(hf_name_of_meta("layers.1"));
   EXPECT_FALSE(hf_name_of_meta("model.norm.weight"));
-  EXPECT_EQ(meta_name_of_hf("model.layers.0.input_layernorm.weight"),
-            "layers.0.attention_norm.weight");
+  EXPECT_EQ(hf_name_of_meta("layers.0.attention_norm.weight"),
+            "model.layers.0.input_layernorm.weight");
 }
 
 TEST(WeightNames, a_model_survives_the_trip_to_meta_and_back) {
@@ -85,7 +131,8 @@ TEST(WeightNames, a_model_survives_the_trip_to_meta_and_back) {
   const SafetensorsFile file(oracle("llama_tiny") / "model.safetensors");
   const auto hf = sources_of(file.tensors());
   const HeadCounts heads{.num_heads = 4, .num_kv_heads = 2};
-  const auto meta = to_meta_weights(hf, heads);
+  std::vector<TensorSource> meta;
+  for (const TensorSource& tensor : hf) meta.push_back(to_meta(tensor, heads));
   EXPECT_TRUE(has_meta_names(meta));
   EXPECT_FALSE(has_meta_names(hf));
   const auto back = to_hf_weights(meta, heads);
@@ -115,7 +162,6 @@ TEST(WeightNames, strangers_are_refused) {
                                         pattern("layers.0.attention.wq.bias", DType::kF32, {2}),
                                         pattern("rope.freqs", DType::kF32, {2})};
   EXPECT_ERROR(to_hf_weights(mixed, heads), "\"layers.0.attention.wq.bias\" is none of a Llama");
-  EXPECT_ERROR(to_meta_weights(mixed, heads), "only those have Meta names");
 }
 
 }  // namespace

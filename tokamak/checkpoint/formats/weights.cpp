@@ -27,8 +27,4 @@ std::vector<TensorSource> Weights::sources(const HeadCounts& heads) const {
   return all;
 }
 
-bool Weights::needs_heads() const {
-  return hf_ && has_meta_names(hf_->sources());
-}
-
 }  // namespace tokamak

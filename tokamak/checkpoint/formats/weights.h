@@ -26,12 +26,6 @@ class Weights {
   /// All weights under Hugging Face's names and layouts. `heads` is used only for Meta's.
   std::vector<TensorSource> sources(const HeadCounts& heads) const;
 
-  /// Whether sources() needs the head counts.
-  bool needs_heads() const;
-
-  /// The header of an llm.c model, null for other kinds.
-  const LlmcModel* llmc_model() const { return llmc_ ? &llmc_->model() : nullptr; }
-
  private:
   std::optional<HfWeights> hf_;
   std::optional<LlmcFile> llmc_;

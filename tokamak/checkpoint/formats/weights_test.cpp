@@ -19,7 +19,6 @@ TEST(Weights, open_every_kind) {
       pattern("layers.0.attention.wq.weight", DType::kF32, {8, 8})};
   write_safetensors(folder.path() / "consolidated.safetensors", meta);
   const Weights from_meta(folder.path());
-  EXPECT_TRUE(from_meta.needs_heads());
   const auto hf = from_meta.sources({.num_heads = 2, .num_kv_heads = 1});
   ASSERT_EQ(hf.size(), 2U);
   EXPECT_EQ(hf[0].name, "model.layers.0.self_attn.q_proj.weight");
@@ -31,8 +30,6 @@ TEST(Weights, open_every_kind) {
   const auto step = writer.commit(
       std::vector{shard}, {.step = 3, .resumable = true, .config_digest = "", .sections = {}});
   const Weights from_checkpoint(step);
-  EXPECT_FALSE(from_checkpoint.needs_heads());
-  EXPECT_EQ(from_checkpoint.llmc_model(), nullptr);
   const auto again = from_checkpoint.sources({});
   ASSERT_EQ(again.size(), 2U);
   for (size_t i = 0; i < hf.size(); ++i) EXPECT_EQ(read_all(again[i]), read_all(hf[i]));

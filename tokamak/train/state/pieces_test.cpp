@@ -298,7 +298,7 @@ TEST(ShardedSave, ARankThatCannotWriteFailsTheSaveOnAllAlike) {
   for (int bad = 0; bad < 4; ++bad) {
     for (const std::string& error : failing_save(scratch.path(), 4, bad))
       EXPECT_EQ(error, fmt::format("rank {}: No space left", bad));
-    const NewestCheckpoint newest = newest_complete(scratch.path());
+    const auto newest = testing::newest_complete(scratch.path());
     ASSERT_TRUE(newest.entry.has_value());
     EXPECT_EQ(newest.entry->step, 7);
     EXPECT_EQ(std::distance(fs::directory_iterator(scratch.path()), fs::directory_iterator()), 1);

@@ -39,21 +39,6 @@ void load_from(const CheckpointReader& reader, const StateAccess& access,
 
 }  // namespace
 
-std::vector<TensorSource> state_sources(const StateAccess& access, StateKind kind) {
-  std::vector<TensorSource> sources;
-  for (const StateId id : access.states().of_kind(kind)) {
-    const StateDecl& decl = access.states()[id];
-    const int64_t size = size_of(decl.type.dtype);
-    sources.push_back({.name = decl.name,
-                       .dtype = decl.type.dtype,
-                       .dims = decl.type.dims,
-                       .read = [access, id, size](int64_t first, std::span<std::byte> out) {
-                         access.read_at(id, first * size, out);
-                       }});
-  }
-  return sources;
-}
-
 std::vector<PieceSource> pieces_to_save(const StateAccess& access,
                                         std::span<const TensorPiece> pieces, bool resumable) {
   auto saved = read_pieces(access, pieces, StateKind::kParameter, true);

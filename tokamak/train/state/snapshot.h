@@ -24,9 +24,6 @@ struct TrainState {
   std::string loader;  ///< LoaderState as JSON
 };
 
-/// Every State of `kind` as a source that reads the device piece by piece.
-std::vector<TensorSource> state_sources(const StateAccess& access, StateKind kind);
-
 /// What one checkpoint holds: parameters and, if `resumable`, moments and the train state. A
 /// model-only checkpoint casts parameters to `export_dtype`.
 struct SnapshotOptions {
