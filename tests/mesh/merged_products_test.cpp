@@ -21,7 +21,7 @@ namespace {
 constexpr int64_t kLayers = 3;
 
 ModelSpec small_llama() {
-  return {.family = Family::kLlama,
+  return {.family = &family_of("llama3"),
           .name = "test",
           .flavor = "small",
           .vocab_size = 64,
@@ -35,7 +35,7 @@ ModelSpec small_llama() {
 
 // Its biases of 64 elements are no multiples of 128, where matrices begin.
 ModelSpec small_gpt2() {
-  return {.family = Family::kGpt2,
+  return {.family = &family_of("gpt2"),
           .name = "test",
           .flavor = "small",
           .vocab_size = 64,

@@ -16,7 +16,7 @@ namespace {
 
 ModelSpec draw_model(Draw& draw) {
   if (draw.flip()) {
-    return {.family = Family::kLlama,
+    return {.family = &family_of("llama3"),
             .name = "llama",
             .flavor = "test",
             .vocab_size = draw.one_of<int64_t>({61, 64}),
@@ -29,7 +29,7 @@ ModelSpec draw_model(Draw& draw) {
             .tied = draw.below(4) == 0};
   }
   const double dropout = draw.below(3) == 0 ? 0.1 : 0.0;
-  return {.family = Family::kGpt2,
+  return {.family = &family_of("gpt2"),
           .name = "gpt2",
           .flavor = "test",
           .vocab_size = 61,

@@ -7,7 +7,7 @@ namespace tokamak {
 namespace {
 
 ModelSpec small_gpt2() {
-  return {.family = Family::kGpt2,
+  return {.family = &family_of("gpt2"),
           .name = "test",
           .flavor = "small",
           .vocab_size = 61,
