@@ -79,6 +79,8 @@ void reduce_in_order(std::span<const std::byte* const> parts, std::byte* out, in
     case DType::kU32:
       return reduce_as<uint32_t>(parts, out, count, op);
     case DType::kBool:
+    case DType::kE4M3:
+    case DType::kE5M2:
       break;
   }
   TOK_CHECK(false, "no sum or maximum of {}", name_of(dtype));

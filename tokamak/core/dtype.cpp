@@ -19,6 +19,8 @@ constexpr std::array kNames{
     std::pair{DType::kU16, std::string_view("uint16")},
     std::pair{DType::kU32, std::string_view("uint32")},
     std::pair{DType::kBool, std::string_view("bool")},
+    std::pair{DType::kE4M3, std::string_view("float8_e4m3fn")},
+    std::pair{DType::kE5M2, std::string_view("float8_e5m2")},
 };
 
 }  // namespace

@@ -7,7 +7,20 @@
 
 namespace tokamak {
 
-enum class DType : uint8_t { kF32, kF64, kBF16, kF16, kI32, kI64, kU8, kU16, kU32, kBool };
+enum class DType : uint8_t {
+  kF32,
+  kF64,
+  kBF16,
+  kF16,
+  kI32,
+  kI64,
+  kU8,
+  kU16,
+  kU32,
+  kBool,
+  kE4M3,
+  kE5M2
+};
 
 /// Bytes of one element.
 constexpr int64_t size_of(DType dtype) {
@@ -25,11 +38,19 @@ constexpr int64_t size_of(DType dtype) {
       return 2;
     case DType::kU8:
     case DType::kBool:
+    case DType::kE4M3:
+    case DType::kE5M2:
       return 1;
   }
   return 0;
 }
 
+/// Codes of scaled values (core/float8.h).
+constexpr bool is_float8(DType dtype) {
+  return dtype == DType::kE4M3 || dtype == DType::kE5M2;
+}
+
+/// A float that ops compute with as it is, which 8-bit codes are not.
 constexpr bool is_float(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kBF16 ||
          dtype == DType::kF16;

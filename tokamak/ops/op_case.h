@@ -28,7 +28,9 @@ struct OpCase {
   bool check_gradient = true;    ///< false for ops without a gradient rule
   std::vector<int> gradient_of;  ///< inputs to check; empty = every float input
   double flops = -1.0;           ///< exact count where a closed form exists
-  bool writes_part = false;      ///< of its first output, where that takes an input's storage
+  double library_bound =
+      0.0;  ///< of a GPU's library, which sums in fewer bits; 0: as everything else
+  bool writes_part = false;  ///< of its first output, where that takes an input's storage
   std::vector<int>
       float_stays;  ///< float inputs that keep their dtype in every run (fp32 scalars and the like)
 };

@@ -8,6 +8,7 @@
 
 #include "tokamak/comm/communicator.h"
 #include "tokamak/core/error.h"
+#include "tokamak/core/float8.h"
 #include "tokamak/core/random.h"
 #include "tokamak/cpu/backend.h"
 #include "tokamak/exec/executor.h"
@@ -33,8 +34,8 @@ std::vector<std::byte> pack_as(const Numbers& values) {
   std::vector<std::byte> bytes(values.size() * sizeof(T));
   for (size_t i = 0; i < values.size(); ++i) {
     T x{};
-    if constexpr (std::is_same_v<T, BF16>) {
-      x = BF16(static_cast<float>(values[i]));
+    if constexpr (std::is_class_v<T>) {
+      x = T(static_cast<float>(values[i]));
     } else {
       x = static_cast<T>(values[i]);
     }
@@ -55,6 +56,10 @@ std::vector<std::byte> pack_values(DType dtype, const Numbers& values) {
       return pack_as<int32_t>(values);
     case DType::kI64:
       return pack_as<int64_t>(values);
+    case DType::kE4M3:
+      return pack_as<E4M3>(values);
+    case DType::kE5M2:
+      return pack_as<E5M2>(values);
     default:
       TOK_CHECK(false, "{}", name_of(dtype));
   }
@@ -215,6 +220,9 @@ std::vector<Numbers> fill_inputs(const OpCase& c, DType dtype) {
         if (dtype == DType::kBF16)
           values[k] = static_cast<double>(static_cast<float>(BF16(static_cast<float>(values[k]))));
         if (dtype == DType::kF32) values[k] = static_cast<double>(static_cast<float>(values[k]));
+      } else if (is_float8(c.in[i].dtype)) {
+        const auto value = static_cast<float>(64.0 * normal_quantile(to_uniform(word)));
+        values[k] = static_cast<double>(static_cast<float>(E5M2(value)));  // an E4M3 too
       } else {
         values[k] = static_cast<double>(word % static_cast<uint64_t>(fill.limit));
       }

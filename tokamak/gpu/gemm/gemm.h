@@ -4,17 +4,28 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "tokamak/core/dtype.h"
 #include "tokamak/gpu/device.h"
+#include "tokamak/ops/float8/grid.h"
 
 namespace tokamak::gpu {
 
+/// How a product of 8-bit codes differs from others. Devices take codes that are dense along k:
+/// transpose_b alone.
+struct ScaledGemm {
+  DType in_b = DType::kE4M3;  ///< B's format; A's is GemmShape::in
+  ScaleGrid a_grid = ScaleGrid::kTensor;
+  ScaleGrid b_grid = ScaleGrid::kTensor;
+  bool fast_accumulation = false;
+};
+
 /// C[m, n] (+)= op(A)[m, k] op(B)[k, n] (+ bias[n]), all row-major and dense, on 16-byte addresses
 /// and with rows of whole 16-byte words. A is stored [k, m] if transpose_a, B is stored [n, k] if
-/// transpose_b. Inputs and bias are `in`, fp32 or bf16; sums are fp32 (never TF32); the result is
-/// `out`.
+/// transpose_b. Inputs are `in`, fp32, bf16, or 8-bit codes that are multiplied by inverse scales;
+/// sums are fp32 (never TF32); the result is `out`. The bias is `in`, or bf16 for codes.
 struct GemmShape {
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false;
@@ -23,9 +34,27 @@ struct GemmShape {
   DType out = DType::kF32;
   bool bias = false;
   int64_t workspace_bytes = 0;  ///< that `run` is given
+  std::optional<ScaledGemm> scaled = std::nullopt;
+
+  DType in_b() const { return scaled ? scaled->in_b : in; }
+
+  DType bias_type() const { return scaled ? DType::kBF16 : in; }
 };
 
-/// As in "4096x14336x16384 tn bfloat16 to float32".
+/// What a product reads and writes.
+struct GemmOperands {
+  const void* a = nullptr;
+  const void* b = nullptr;
+  const float* a_scales = nullptr;  ///< of codes
+  const float* b_scales = nullptr;
+  const void* bias = nullptr;
+  void* c = nullptr;
+  void* workspace = nullptr;
+  bool accumulate = false;
+};
+
+/// As in "4096x14336x16384 tn bfloat16 to float32" or "16384x6144x4096 nt float8_e4m3fn, rows, by
+/// float8_e4m3fn, rows, to bfloat16 fast".
 std::string to_string(const GemmShape& shape);
 
 /// "12.8.4", or "" where this program was built without a library of products.
@@ -38,8 +67,14 @@ class Gemm {
   /// dim is 0; `device` outlives the product.
   Gemm(const GemmShape& shape, Device& device);
 
+  void run(const GemmOperands& operands, DeviceStream stream) const;
+
+  /// The same of values, which have no scales.
   void run(const void* a, const void* b, const void* bias, void* c, bool accumulate,
-           void* workspace, DeviceStream stream) const;
+           void* workspace, DeviceStream stream) const {
+    run({.a = a, .b = b, .bias = bias, .c = c, .workspace = workspace, .accumulate = accumulate},
+        stream);
+  }
 
  private:
   struct Impl;

@@ -114,15 +114,14 @@ struct Gemm::Impl {
 Gemm::Gemm(const GemmShape& shape, Device& device)
     : impl_(std::make_shared<const Impl>(shape, device)) {}
 
-void Gemm::run(const void* a, const void* b, const void* bias, void* c, bool accumulate,
-               void* workspace, DeviceStream stream) const {
+void Gemm::run(const GemmOperands& o, DeviceStream stream) const {
   // Made anew: the bias lies in it, and several threads may run a product.
-  const Operation operation = make_operation(impl_->shape, bias);
+  const Operation operation = make_operation(impl_->shape, o.bias);
   const float alpha = 1.0F;
-  const float beta = accumulate ? 1.0F : 0.0F;
+  const float beta = o.accumulate ? 1.0F : 0.0F;
   TOK_HIPBLAS(hipblasLtMatmul(
-      impl_->handle, operation.get(), &alpha, b, impl_->first.get(), a, impl_->second.get(), &beta,
-      c, impl_->result.get(), c, impl_->result.get(), &impl_->algo, workspace,
+      impl_->handle, operation.get(), &alpha, o.b, impl_->first.get(), o.a, impl_->second.get(),
+      &beta, o.c, impl_->result.get(), o.c, impl_->result.get(), &impl_->algo, o.workspace,
       static_cast<size_t>(impl_->shape.workspace_bytes), as_stream(stream)));
 }
 

@@ -13,6 +13,6 @@ Gemm::Gemm(const GemmShape&, Device&) {
   TOK_CHECK(false, "built without a library of products");
 }
 
-void Gemm::run(const void*, const void*, const void*, void*, bool, void*, DeviceStream) const {}
+void Gemm::run(const GemmOperands&, DeviceStream) const {}
 
 }  // namespace tokamak::gpu

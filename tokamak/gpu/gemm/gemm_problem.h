@@ -19,16 +19,8 @@ struct GemmProblem {
   int64_t workspace_bytes = 0;
 };
 
-struct GemmOperands {
-  const void* a = nullptr;
-  const void* b = nullptr;
-  const void* bias = nullptr;
-  void* c = nullptr;
-  void* workspace = nullptr;
-  bool accumulate = false;
-};
-
-/// By value, as cuBLASLt wants descriptors that it may write and the bias lies in one.
+/// By value, as cuBLASLt wants descriptors that it may write, and bias and scales lie in
+/// one.
 cublasStatus_t run(GemmProblem problem, cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algo,
                    const GemmOperands& operands, cudaStream_t stream);
 

@@ -5,9 +5,14 @@
 namespace tokamak::gpu {
 
 std::string to_string(const GemmShape& s) {
-  return fmt::format("{}x{}x{} {}{} {} to {}{}", s.m, s.n, s.k, s.transpose_a ? 't' : 'n',
-                     s.transpose_b ? 't' : 'n', name_of(s.in), name_of(s.out),
-                     s.bias ? " with bias" : "");
+  const std::string scaling = s.scaled
+                                  ? fmt::format(", {}, by {}, {},", name_of(s.scaled->a_grid),
+                                                name_of(s.scaled->in_b), name_of(s.scaled->b_grid))
+                                  : "";
+  return fmt::format("{}x{}x{} {}{} {}{} to {}{}{}", s.m, s.n, s.k, s.transpose_a ? 't' : 'n',
+                     s.transpose_b ? 't' : 'n', name_of(s.in), scaling, name_of(s.out),
+                     s.bias ? " with bias" : "",
+                     s.scaled && s.scaled->fast_accumulation ? " fast" : "");
 }
 
 }  // namespace tokamak::gpu

@@ -5,12 +5,14 @@
 #include <bit>
 #include <cmath>
 #include <filesystem>
+#include <set>
 #include <vector>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tokamak/core/file.h"
+#include "tokamak/core/float8.h"
 #include "tokamak/core/random.h"
 #include "tokamak/gpu/backend.h"
 #include "tokamak/gpu/check.h"
@@ -45,13 +47,21 @@ class DeviceBytes {
   std::byte* data_ = nullptr;
 };
 
+// Numbers of bf16, or of a coarser type.
+template <class T = BF16>
 std::vector<double> numbers(uint64_t stream, int64_t n) {
   std::vector<double> values(n);
   for (size_t i = 0; i < values.size(); ++i) {
     const auto x = static_cast<float>(normal_quantile(to_uniform(random_u32(3, stream, i))));
-    values[i] = static_cast<double>(static_cast<float>(BF16(x)));
+    values[i] = static_cast<double>(static_cast<float>(T(x)));
   }
   return values;
+}
+
+std::vector<double> numbers(uint64_t stream, int64_t n, DType dtype) {
+  if (dtype == DType::kE4M3) return numbers<E4M3>(stream, n);
+  if (dtype == DType::kE5M2) return numbers<E5M2>(stream, n);
+  return numbers(stream, n);
 }
 
 template <class T>
@@ -63,6 +73,8 @@ void upload_as(const DeviceBytes& to, const std::vector<double>& values) {
 }
 
 void upload(const DeviceBytes& to, DType dtype, const std::vector<double>& values) {
+  if (dtype == DType::kE4M3) return upload_as<E4M3>(to, values);
+  if (dtype == DType::kE5M2) return upload_as<E5M2>(to, values);
   dtype == DType::kBF16 ? upload_as<BF16>(to, values) : upload_as<float>(to, values);
 }
 
@@ -82,13 +94,31 @@ std::vector<double> download(const DeviceBytes& from, DType dtype, int64_t n) {
 
 struct Operands {
   std::vector<double> a, b, bias, c;
+  std::vector<double> a_scales, b_scales;
 };
 
+// Scales that differ, none at all for values.
+std::vector<double> scales_of(const GemmShape& s, ScaleGrid grid, int64_t rows) {
+  std::vector<double> scales(TensorType{.dims = scale_dims(grid, rows, s.k)}.numel());
+  for (size_t i = 0; i < scales.size(); ++i) scales[i] = 0.25 * static_cast<double>(i % 7 + 1);
+  return scales;
+}
+
 Operands operands_of(const GemmShape& s) {
-  return {.a = numbers(1, s.m * s.k),
-          .b = numbers(2, s.k * s.n),
-          .bias = numbers(3, s.n),
-          .c = numbers(4, s.m * s.n)};
+  Operands x{.a = numbers(1, s.m * s.k, s.in),
+             .b = numbers(2, s.k * s.n, s.in_b()),
+             .bias = numbers(3, s.n),
+             .c = numbers(4, s.m * s.n)};
+  if (s.scaled) {
+    x.a_scales = scales_of(s, s.scaled->a_grid, s.m);
+    x.b_scales = scales_of(s, s.scaled->b_grid, s.n);
+  }
+  return x;
+}
+
+double scale_at(const GemmShape& s, const std::vector<double>& scales, ScaleGrid grid, int64_t rows,
+                int64_t row, int64_t k) {
+  return scales[scale_index(grid, rows, s.k, row, k)];
 }
 
 std::vector<double> product_on_host(const GemmShape& s, const Operands& x, bool accumulate) {
@@ -98,9 +128,14 @@ std::vector<double> product_on_host(const GemmShape& s, const Operands& x, bool 
     for (int64_t n = 0; n < s.n; ++n) {
       double sum = accumulate ? at(x.c, m * s.n + n) : 0.0;
       if (s.bias) sum += at(x.bias, n);
-      for (int64_t k = 0; k < s.k; ++k)
-        sum += at(x.a, s.transpose_a ? k * s.m + m : m * s.k + k) *
-               at(x.b, s.transpose_b ? n * s.k + k : k * s.n + n);
+      for (int64_t k = 0; k < s.k; ++k) {
+        double product = at(x.a, s.transpose_a ? k * s.m + m : m * s.k + k) *
+                         at(x.b, s.transpose_b ? n * s.k + k : k * s.n + n);
+        if (s.scaled)
+          product *= scale_at(s, x.a_scales, s.scaled->a_grid, s.m, m, k) *
+                     scale_at(s, x.b_scales, s.scaled->b_grid, s.n, n, k);
+        sum += product;
+      }
       c[m * s.n + n] = sum;
     }
   }
@@ -110,16 +145,27 @@ std::vector<double> product_on_host(const GemmShape& s, const Operands& x, bool 
 std::vector<double> product_on_device(const Gemm& gemm, const GemmShape& s, const Operands& x,
                                       bool accumulate) {
   const DeviceBytes a(s.m * s.k * size_of(s.in));
-  const DeviceBytes b(s.k * s.n * size_of(s.in));
-  const DeviceBytes bias(s.n * size_of(s.in));
+  const DeviceBytes b(s.k * s.n * size_of(s.in_b()));
+  const DeviceBytes a_scales(std::ssize(x.a_scales) * size_of(DType::kF32));
+  const DeviceBytes b_scales(std::ssize(x.b_scales) * size_of(DType::kF32));
+  const DeviceBytes bias(s.n * size_of(s.bias_type()));
   const DeviceBytes c(s.m * s.n * size_of(s.out));
   const DeviceBytes workspace(kWorkspace);
   upload(a, s.in, x.a);
-  upload(b, s.in, x.b);
-  upload(bias, s.in, x.bias);
+  upload(b, s.in_b(), x.b);
+  upload(a_scales, DType::kF32, x.a_scales);
+  upload(b_scales, DType::kF32, x.b_scales);
+  upload(bias, s.bias_type(), x.bias);
   upload(c, s.out, x.c);
-  gemm.run(a.data(), b.data(), s.bias ? bias.data() : nullptr, c.data(), accumulate,
-           workspace.data(), device().stream(0));
+  gemm.run({.a = a.data(),
+            .b = b.data(),
+            .a_scales = reinterpret_cast<const float*>(a_scales.data()),
+            .b_scales = reinterpret_cast<const float*>(b_scales.data()),
+            .bias = s.bias ? bias.data() : nullptr,
+            .c = c.data(),
+            .workspace = workspace.data(),
+            .accumulate = accumulate},
+           device().stream(0));
   return download(c, s.out, s.m * s.n);
 }
 
@@ -178,6 +224,65 @@ TEST(GpuGemm, equals_sums_in_double) {
           << to_string(shape) << (accumulate ? ", adds" : "");
     }
   }
+}
+
+// All pairs of formats and grids that products of training have.
+std::vector<GemmShape> scaled_shapes() {
+  using enum ScaleGrid;
+  constexpr DType kE4M3 = DType::kE4M3;
+  std::vector<GemmShape> all;
+  for (const bool fast : {false, true}) {
+    for (const DType out : {DType::kBF16, DType::kF32}) {
+      const auto add = [&](DType in, const ScaledGemm& scaled, bool bias = false) {
+        all.push_back({.m = 272,
+                       .n = 144,
+                       .k = 400,
+                       .transpose_b = true,
+                       .in = in,
+                       .out = out,
+                       .bias = bias,
+                       .workspace_bytes = kWorkspace,
+                       .scaled = scaled});
+      };
+      if (out == DType::kBF16) add(kE4M3, {.fast_accumulation = fast}, true);
+      add(kE4M3, {.fast_accumulation = fast});
+      add(DType::kE5M2, {.fast_accumulation = fast});
+      add(kE4M3, {.a_grid = kRows, .b_grid = kRows, .fast_accumulation = fast});
+      if (fast) continue;
+      add(kE4M3, {.a_grid = kSegments, .b_grid = kBlocks});
+      add(kE4M3, {.a_grid = kSegments, .b_grid = kSegments});
+    }
+  }
+  return all;
+}
+
+// Hopper sums 8-bit products in fewer bits than fp32 has.
+TEST(GpuGemm, scaled_codes_equal_sums_in_double) {
+  if (num_devices() == 0) GTEST_SKIP() << why_none();
+  if (device().arch() < 90) GTEST_SKIP() << "no products of 8-bit codes by all grids";
+  for (const GemmShape& shape : scaled_shapes()) {
+    SCOPED_TRACE(to_string(shape));
+    const Operands x = operands_of(shape);
+    const Gemm gemm(shape, device());
+    for (const bool accumulate : {false, true}) {
+      const double bound = shape.scaled->fast_accumulation ? 1e-2
+                           : shape.out == DType::kF32      ? 1e-3
+                                                           : 4e-3;
+      EXPECT_LT(relative_error(product_on_device(gemm, shape, x, accumulate),
+                               product_on_host(shape, x, accumulate)),
+                bound)
+          << (accumulate ? "adds" : "");
+    }
+  }
+}
+
+TEST(GpuGemm, names_of_scaled_shapes_differ) {
+  std::set<std::string> names;
+  const std::vector<GemmShape> all = scaled_shapes();
+  for (const GemmShape& shape : all) names.insert(to_string(shape));
+  EXPECT_EQ(names.size(), all.size());
+  EXPECT_EQ(to_string({.m = 1, .n = 2, .k = 3, .in = DType::kBF16, .out = DType::kF32}),
+            "1x2x3 nn bfloat16 to float32");
 }
 
 TEST(GpuGemm, same_cache_same_algorithm) {

@@ -11,6 +11,18 @@ int64_t round_up(int64_t bytes) {
   return (bytes + 511) / 512 * 512;
 }
 
+int64_t scale_bytes(ScaleGrid grid, int64_t rows, int64_t columns) {
+  const TensorType scales{.dtype = DType::kF32, .dims = scale_dims(grid, rows, columns)};
+  return round_up(scales.numel() * size_of(scales.dtype));
+}
+
+void fill_ones(std::byte* memory, int64_t bytes, cudaStream_t stream) {
+  const std::vector<float> ones(static_cast<size_t>(bytes) / sizeof(float), 1.0F);
+  TOK_CUDA(cudaMemcpyAsync(memory, ones.data(), static_cast<size_t>(bytes), cudaMemcpyHostToDevice,
+                           stream));
+  TOK_CUDA(cudaStreamSynchronize(stream));
+}
+
 }  // namespace
 
 GemmTimer::GemmTimer(Device& device, cublasLtHandle_t handle, const GemmShape& shape,
@@ -20,26 +32,40 @@ GemmTimer::GemmTimer(Device& device, cublasLtHandle_t handle, const GemmShape& s
       stream_(as_stream(device.stream(0))),
       flush_bytes_(2 * static_cast<size_t>(device.l2_bytes())) {
   const int64_t a = round_up(shape.m * shape.k * size_of(shape.in));
-  const int64_t b = round_up(shape.k * shape.n * size_of(shape.in));
-  const int64_t bias = shape.bias ? round_up(shape.n * size_of(shape.in)) : 0;
+  const int64_t b = round_up(shape.k * shape.n * size_of(shape.in_b()));
+  const int64_t bias = shape.bias ? round_up(shape.n * size_of(shape.bias_type())) : 0;
   const int64_t c = round_up(shape.m * shape.n * size_of(shape.out));
   const int64_t filled = a + b + bias + c;
+  const auto& scaled = shape.scaled;
+  const int64_t a_scales = scaled ? scale_bytes(scaled->a_grid, shape.m, shape.k) : 0;
+  const int64_t b_scales = scaled ? scale_bytes(scaled->b_grid, shape.n, shape.k) : 0;
+  const int64_t scales = a_scales + b_scales;
   const int64_t workspace = round_up(shape.workspace_bytes);
   void* memory = nullptr;
-  if (cudaMalloc(&memory, static_cast<size_t>(filled + workspace) + flush_bytes_) != cudaSuccess) {
+  if (cudaMalloc(&memory, static_cast<size_t>(filled + scales + workspace) + flush_bytes_) !=
+      cudaSuccess) {
     cudaGetLastError();  // forgets it
     return;
   }
   memory_ = static_cast<std::byte*>(memory);
-  flushed_ = memory_ + filled + workspace;
+  flushed_ = memory_ + filled + scales + workspace;
   // Gradients of weights, which are the products of another type, mostly add.
   operands_ = {.a = memory_,
                .b = memory_ + a,
                .bias = shape.bias ? memory_ + a + b : nullptr,
                .c = memory_ + a + b + bias,
-               .workspace = memory_ + filled,
-               .accumulate = shape.in != shape.out};
-  fill_random(memory_, filled, shape.in, stream_);
+               .workspace = memory_ + filled + scales,
+               .accumulate = scaled ? shape.out == DType::kF32 : shape.in != shape.out};
+  if (!scaled) {
+    fill_random(memory_, filled, shape.in, stream_);
+    return;
+  }
+  fill_random(memory_, a, shape.in, stream_);
+  fill_random(memory_ + a, b, shape.in_b(), stream_);
+  fill_random(memory_ + a + b, bias + c, DType::kBF16, stream_);
+  fill_ones(memory_ + filled, scales, stream_);
+  operands_.a_scales = reinterpret_cast<const float*>(memory_ + filled);
+  operands_.b_scales = reinterpret_cast<const float*>(memory_ + filled + a_scales);
 }
 
 GemmTimer::~GemmTimer() {

@@ -6,6 +6,7 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/core/float8.h"
 #include "tokamak/core/random.h"
 #include "tokamak/gpu/check.h"
 
@@ -15,11 +16,17 @@ namespace {
 constexpr size_t kNumRandom = 65537;  // a prime: rows of a matrix differ
 
 template <class T>
-std::vector<T> random_values() {
+std::vector<T> random_values(float deviation = 1.0F) {
   std::vector<T> values(kNumRandom);
   for (size_t i = 0; i < values.size(); ++i)
-    values[i] = T(static_cast<float>(normal_quantile(to_uniform(random_u32(0, 0, i)))));
+    values[i] = T(deviation * static_cast<float>(normal_quantile(to_uniform(random_u32(0, 0, i)))));
   return values;
+}
+
+// As scales make codes of normal numbers, the greatest of which is some six deviations.
+template <class T>
+std::vector<T> random_codes() {
+  return random_values<T>(T::kLargest / 6.0F);
 }
 
 }  // namespace
@@ -47,8 +54,10 @@ void fill_random(std::byte* memory, int64_t bytes, DType dtype, cudaStream_t str
     TOK_CUDA(cudaStreamSynchronize(stream));
     return static_cast<int64_t>(n);
   };
-  int64_t done =
-      dtype == DType::kBF16 ? upload(random_values<BF16>()) : upload(random_values<float>());
+  int64_t done = dtype == DType::kE4M3   ? upload(random_codes<E4M3>())
+                 : dtype == DType::kE5M2 ? upload(random_codes<E5M2>())
+                 : dtype == DType::kBF16 ? upload(random_values<BF16>())
+                                         : upload(random_values<float>());
   while (done < bytes) {
     const int64_t n = std::min(done, bytes - done);
     TOK_CUDA(cudaMemcpyAsync(memory + done, memory, n, cudaMemcpyDeviceToDevice, stream));

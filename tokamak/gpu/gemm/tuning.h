@@ -25,9 +25,9 @@ TunerOptions read_tuner_options(std::string_view name);
 /// What an algorithm of a `library` (its name and version) holds for.
 std::string describe_machine(const Device& device, std::string_view library);
 
-/// Fills device memory with normal numbers, fp32 or bf16; the numbers of bf16 are numbers of fp32
-/// too. Complete on return but for copies on `stream`. With the values of training a multiplier
-/// takes more power, and the clock is lower, than with zeros.
+/// Fills device memory with normal numbers, fp32 or bf16, or with codes of such; the numbers of
+/// bf16 are numbers of fp32 too. Complete on return but for copies on `stream`. With the values of
+/// training a multiplier takes more power, and the clock is lower, than with zeros.
 void fill_random(std::byte* memory, int64_t bytes, DType dtype, cudaStream_t stream);
 
 /// REQUIRES: !times.empty().

@@ -28,6 +28,8 @@ ncclDataType_t nccl_type(DType dtype) {
       return ncclInt32;
     case DType::kI64:
       return ncclInt64;
+    case DType::kE4M3:  // gathered as bytes
+    case DType::kE5M2:
     case DType::kU8:
       return ncclUint8;
     case DType::kU32:

@@ -15,6 +15,7 @@ inline constexpr int64_t kCublasWorkspace = int64_t{32} << 20U;
 struct Linear {
   static constexpr std::string_view kName = "linear";
   bool adds_bias = true;  ///< false: a third input is left out
+  bool float8 = false;    ///< quantize_matmuls() makes a matmul of 8-bit codes of it
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
@@ -28,6 +29,7 @@ struct Linear {
 /// dx[.., i] (+)= sum_o dy[.., o] w[o, i]; rounded once.
 struct LinearGradInput {
   static constexpr std::string_view kName = "linear_grad_input";
+  bool float8 = false;  ///< as Linear::float8
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
@@ -41,6 +43,7 @@ struct LinearGradInput {
 /// dw[o, i] (+)= sum_n dy[n, o] x[n, i]; inputs x, dy; fp32 (fp64 from fp64).
 struct LinearGradWeight {
   static constexpr std::string_view kName = "linear_grad_weight";
+  bool float8 = false;  ///< as Linear::float8
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;

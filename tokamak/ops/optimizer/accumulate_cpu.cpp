@@ -1,10 +1,23 @@
+#include "tokamak/core/float8.h"
 #include "tokamak/cpu/dispatch.h"
 #include "tokamak/ops/optimizer/accumulate.h"
 
 namespace tokamak::cpu {
 
+namespace {
+
+// Codes are decoded as they are.
+template <class Make>
+Kernel by_element(DType dtype, Make&& make) {
+  if (dtype == DType::kE4M3) return make.template operator()<E4M3>();
+  if (dtype == DType::kE5M2) return make.template operator()<E5M2>();
+  return by_number(dtype, make);
+}
+
+}  // namespace
+
 Kernel prepare(const Accumulate&, const KernelTypes& types, std::string_view) {
-  return by_number(types.in[0].dtype, [&]<class In>() {
+  return by_element(types.in[0].dtype, [&]<class In>() {
     return by_float(types.out[0].dtype, [&]<class Out>() -> Kernel {
       return [](const KernelArgs& a) {
         const In* x = a.in[0].as<In>();

@@ -1,3 +1,5 @@
+#include <cuda_fp8.h>
+
 #include "tokamak/gpu/dispatch.cuh"
 #include "tokamak/ops/optimizer/accumulate.h"
 
@@ -33,10 +35,18 @@ void run(const KernelArgs& args) {
   launch_vectors(args.out[0].numel(), args.stream, add, add.x, add.y);
 }
 
+// Codes are decoded as they are.
+template <class Make>
+Kernel by_element(DType dtype, Make&& make) {
+  if (dtype == DType::kE4M3) return make.template operator()<__nv_fp8_e4m3>();
+  if (dtype == DType::kE5M2) return make.template operator()<__nv_fp8_e5m2>();
+  return by_number(dtype, make);
+}
+
 }  // namespace
 
 Kernel prepare(const Accumulate&, const KernelTypes& types, const Setup&) {
-  return by_number(types.in[0].dtype, [&]<class From>() -> Kernel {
+  return by_element(types.in[0].dtype, [&]<class From>() -> Kernel {
     return by_float(types.out[0].dtype, []<class To>() -> Kernel {
       return [](const KernelArgs& args) {
         args.accumulate[0] ? run<From, To, true>(args) : run<From, To, false>(args);

@@ -1,0 +1,124 @@
+#include "tokamak/ops/float8/quantize.h"
+
+#include <fmt/format.h>
+
+#include "tokamak/core/float8.h"
+
+namespace tokamak {
+namespace {
+
+int64_t blocks_of(int64_t n) {
+  return (n + kScaleBlock - 1) / kScaleBlock;
+}
+
+// Rows and columns of the codes of `x`, as it lies or transposed.
+Dims code_dims(const TensorType& x, bool transposed) {
+  const Dims dims{rows_of(x), x.dims.back()};
+  return transposed ? Dims{dims[1], padded_tokens(dims[0])} : dims;
+}
+
+TensorType scales_of(const TensorType& x, ScaleGrid grid, bool transposed) {
+  const Dims codes = code_dims(x, transposed);
+  return {.dtype = DType::kF32, .dims = scale_dims(grid, codes[0], codes[1])};
+}
+
+void require_values(std::string_view op, const TensorType& x) {
+  TOK_REQUIRE(!x.dims.empty() && is_float(x.dtype), "{}: wanted floats with a last dim, got {}", op,
+              to_string(x));
+}
+
+std::string_view name_of(Quantize::Layout layout) {
+  switch (layout) {
+    case Quantize::Layout::kRows:
+      return "as it lies";
+    case Quantize::Layout::kTransposed:
+      return "transposed";
+    case Quantize::Layout::kBoth:
+      return "both ways";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string_view name_of(ScaleGrid grid) {
+  switch (grid) {
+    case ScaleGrid::kTensor:
+      return "tensor";
+    case ScaleGrid::kRows:
+      return "rows";
+    case ScaleGrid::kSegments:
+      return "1x128";
+    case ScaleGrid::kBlocks:
+      return "128x128";
+  }
+  return "";
+}
+
+Dims scale_dims(ScaleGrid grid, int64_t rows, int64_t columns) {
+  switch (grid) {
+    case ScaleGrid::kTensor:
+      return {1};
+    case ScaleGrid::kRows:
+      return {rows};
+    case ScaleGrid::kSegments:
+      return {blocks_of(columns), rows};
+    case ScaleGrid::kBlocks:
+      return {blocks_of(rows), (blocks_of(columns) + 3) / 4 * 4};
+  }
+  return {};
+}
+
+Types Amax::infer(std::span<const TensorType> in) const {
+  require_inputs(kName, in, 1, 2);
+  require_values(kName, in[0]);
+  const TensorType out = scales_of(in[0], grid, transposed);
+  TOK_REQUIRE(in.size() < 2 || in[1] == out, "amax: maxima so far want {}, got {}", to_string(out),
+              to_string(in[1]));
+  return {out};
+}
+
+std::vector<Strategy> Amax::place(std::span<const TensorType> in) const {
+  return {replicate(in.size(), 1)};
+}
+
+Cost Amax::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
+  return memory_cost(in, out, 0.0);
+}
+
+std::string Amax::describe() const {
+  return fmt::format("{}{}{}", name_of(grid), transposed ? " transposed" : "",
+                     rounds_to == DType::kBF16 ? " of bfloat16" : "");
+}
+
+Types Quantize::infer(std::span<const TensorType> in) const {
+  require_inputs(kName, in, 2, 2);
+  require_values(kName, in[0]);
+  TOK_REQUIRE(is_float8(format), "quantize: {} is no 8-bit float", name_of(format));
+  TOK_REQUIRE(layout != Layout::kBoth || grid == ScaleGrid::kTensor,
+              "quantize: codes both ways want one scale, not {}", name_of(grid));
+  const TensorType scales = scales_of(in[0], grid, layout == Layout::kTransposed);
+  TOK_REQUIRE(in[1] == scales, "quantize: maxima want {}, got {}", to_string(scales),
+              to_string(in[1]));
+  Types out;
+  if (layout != Layout::kTransposed) out.push_back({.dtype = format, .dims = in[0].dims});
+  if (layout != Layout::kRows) out.push_back({.dtype = format, .dims = code_dims(in[0], true)});
+  out.push_back(scales);
+  return out;
+}
+
+std::vector<Strategy> Quantize::place(std::span<const TensorType> in) const {
+  return {replicate(in.size(), layout == Layout::kBoth ? 3 : 2)};
+}
+
+Cost Quantize::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
+  return memory_cost(in, out, 0.0);
+}
+
+std::string Quantize::describe() const {
+  return fmt::format("{} {} {}{}{}", name_of(format), name_of(grid), name_of(layout),
+                     power_of_two ? ", powers of two" : "",
+                     rounds_to == DType::kBF16 ? ", of bfloat16" : "");
+}
+
+}  // namespace tokamak

@@ -1,0 +1,114 @@
+#include <bit>
+
+#include "tokamak/core/float8.h"
+#include "tokamak/cpu/dispatch.h"
+#include "tokamak/ops/float8/quantize.h"
+
+namespace tokamak::cpu {
+namespace {
+
+// A matrix of codes over the values x [M, K]: as they lie, or transposed and padded.
+struct Matrix {
+  int64_t M, K;
+  ScaleGrid grid;
+  bool transposed;
+
+  Matrix(const TensorType& x, ScaleGrid g, bool t)
+      : M(rows_of(x)), K(x.dims.back()), grid(g), transposed(t) {}
+
+  int64_t rows() const { return transposed ? K : M; }
+
+  int64_t columns() const { return transposed ? padded_tokens(M) : K; }
+
+  bool is_padding(int64_t column) const { return transposed && column >= M; }
+
+  int64_t value_at(int64_t row, int64_t column) const {
+    return transposed ? column * K + row : row * K + column;
+  }
+
+  int64_t scale_at(int64_t row, int64_t column) const {
+    return scale_index(grid, rows(), columns(), row, column);
+  }
+};
+
+template <class T>
+float rounded(T x, bool to_bf16) {
+  const auto value = static_cast<float>(static_cast<Accum<T>>(x));
+  return to_bf16 ? static_cast<float>(BF16(value)) : value;
+}
+
+// As integers: they order magnitudes, and NaN is above all.
+uint32_t magnitude_of(float x) {
+  return std::bit_cast<uint32_t>(x) & 0x7FFFFFFFU;
+}
+
+template <class Format>
+void encode(const Matrix& m, bool power_of_two, const auto& value, const float* amax, Format* codes,
+            float* inverse) {
+  const Dims scales = scale_dims(m.grid, m.rows(), m.columns());
+  const auto scale_of = [&](float a) { return float8_scale(a, Format::kLargest, power_of_two); };
+  for (int64_t i = 0; i < TensorType{.dims = scales}.numel(); ++i)
+    inverse[i] = 1.0F / scale_of(amax[i]);
+  parallel_rows(m.rows(), [&](int64_t row) {
+    int64_t at = -1;
+    float scale = 0.0F;
+    for (int64_t column = 0; column < m.columns(); ++column) {
+      Format& code = codes[row * m.columns() + column];
+      if (m.is_padding(column)) {
+        code = Format();
+        continue;
+      }
+      if (const int64_t here = m.scale_at(row, column); here != at)
+        scale = scale_of(amax[at = here]);
+      code = Format(value(m.value_at(row, column)) * scale);
+    }
+  });
+}
+
+}  // namespace
+
+Kernel prepare(const Amax& op, const KernelTypes& types, std::string_view) {
+  const Matrix m(types.in[0], op.grid, op.transposed);
+  const bool has_so_far = types.in.size() == 2;
+  return by_float(types.in[0].dtype, [&]<class T>() -> Kernel {
+    return [=, to_bf16 = op.rounds_to == DType::kBF16](const KernelArgs& a) {
+      const T* x = a.in[0].as<T>();
+      float* maxima = a.out[0].as<float>();
+      for (int64_t i = 0; i < a.out[0].numel(); ++i)
+        maxima[i] = has_so_far ? a.in[1].as<float>()[i] : 0.0F;
+      for (int64_t row = 0; row < m.M; ++row) {
+        for (int64_t k = 0; k < m.K; ++k) {
+          float& most = maxima[m.transposed ? m.scale_at(k, row) : m.scale_at(row, k)];
+          const uint32_t mine = magnitude_of(rounded(x[row * m.K + k], to_bf16));
+          most = std::bit_cast<float>(std::max(std::bit_cast<uint32_t>(most), mine));
+        }
+      }
+    };
+  });
+}
+
+Kernel prepare(const Quantize& op, const KernelTypes& types, std::string_view) {
+  using Layout = Quantize::Layout;
+  return by_float(types.in[0].dtype, [&]<class T>() -> Kernel {
+    return [op, type = types.in[0]](const KernelArgs& a) {
+      const T* x = a.in[0].as<T>();
+      const bool to_bf16 = op.rounds_to == DType::kBF16;
+      const auto value = [=](int64_t i) { return rounded(x[i], to_bf16); };
+      const auto* amax = a.in[1].as<float>();
+      auto* inverse = a.out[a.out.size() - 1].as<float>();
+      size_t out = 0;
+      for (const bool transposed : {false, true}) {
+        if (op.layout == (transposed ? Layout::kRows : Layout::kTransposed)) continue;
+        const Matrix m(type, op.grid, transposed);
+        const Tensor& codes = a.out[out++];
+        if (op.format == DType::kE4M3) {
+          encode(m, op.power_of_two, value, amax, codes.as<E4M3>(), inverse);
+        } else {
+          encode(m, op.power_of_two, value, amax, codes.as<E5M2>(), inverse);
+        }
+      }
+    };
+  });
+}
+
+}  // namespace tokamak::cpu

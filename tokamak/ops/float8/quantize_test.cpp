@@ -1,0 +1,69 @@
+#include "tokamak/ops/float8/quantize.h"
+
+#include <array>
+
+#include "tokamak/ops/op_case.h"
+
+namespace tokamak {
+namespace {
+
+constexpr std::array kGrids{ScaleGrid::kTensor, ScaleGrid::kRows, ScaleGrid::kSegments,
+                            ScaleGrid::kBlocks};
+
+TensorType maxima(int64_t rows, int64_t columns, ScaleGrid grid, bool transposed) {
+  if (transposed) return f32(scale_dims(grid, columns, padded_tokens(rows)));
+  return f32(scale_dims(grid, rows, columns));
+}
+
+}  // namespace
+
+template <>
+OpCases cases_of<Amax>() {
+  CasesOf<Amax> c;
+  for (const ScaleGrid grid : kGrids) {
+    for (const bool transposed : {false, true}) {
+      const Amax op{.grid = grid, .transposed = transposed};
+      const std::string name = op.describe();
+      c.good(name + ", odd", op, {f32({2, 37, 150})}).check_gradient = false;
+      c.good(name + ", whole words", op, {f32({256, 384})}).check_gradient = false;
+      auto& more = c.good(name + ", so far", op, {f32({33, 48}), maxima(33, 48, grid, transposed)});
+      more.check_gradient = false;
+      more.fill = {{}, {.scale = 0.1, .shift = 3.0}};
+      more.float_stays = {1};
+    }
+  }
+  c.good("of bfloat16", {.rounds_to = DType::kBF16}, {f32({64, 64})}).check_gradient = false;
+  c.bad("codes", {}, {{.dtype = DType::kE4M3, .dims = {4, 4}}});
+  c.bad("maxima of another grid", {.grid = ScaleGrid::kRows}, {f32({4, 5}), f32({5})});
+  return c.cases;
+}
+
+template <>
+OpCases cases_of<Quantize>() {
+  CasesOf<Quantize> c;
+  const auto add = [&](const std::string& name, const Quantize& op, int64_t rows, int64_t columns) {
+    const TensorType amax =
+        maxima(rows, columns, op.grid, op.layout == Quantize::Layout::kTransposed);
+    auto& one = c.good(op.describe() + name, op, {f32({rows, columns}), amax});
+    one.check_gradient = false;
+    one.fill = {{}, {.scale = 0.3, .shift = 3.0}};
+    one.float_stays = {1};
+  };
+  for (const ScaleGrid grid : kGrids) {
+    for (const Quantize::Layout layout :
+         {Quantize::Layout::kRows, Quantize::Layout::kTransposed, Quantize::Layout::kBoth}) {
+      if (layout == Quantize::Layout::kBoth && grid != ScaleGrid::kTensor) continue;
+      add(", odd", {.grid = grid, .layout = layout}, 37, 150);
+      add(", whole words", {.grid = grid, .layout = layout, .power_of_two = true}, 192, 256);
+    }
+  }
+  add("", {.format = DType::kE5M2, .layout = Quantize::Layout::kBoth}, 64, 80);
+  add("", {.layout = Quantize::Layout::kBoth, .rounds_to = DType::kBF16}, 64, 80);
+  c.bad("no format", {.format = DType::kBF16}, {f32({4, 4}), f32({1})});
+  c.bad("rows both ways", {.grid = ScaleGrid::kRows, .layout = Quantize::Layout::kBoth},
+        {f32({4, 4}), f32({4})});
+  c.bad("maxima of another grid", {}, {f32({4, 4}), f32({4})});
+  return c.cases;
+}
+
+}  // namespace tokamak

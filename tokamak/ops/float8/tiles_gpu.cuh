@@ -1,0 +1,98 @@
+// Tiles in which kernels take maxima and make codes of a matrix of values.
+#pragma once
+
+#include "tokamak/gpu/dispatch.cuh"
+#include "tokamak/ops/float8/quantize.h"
+
+namespace tokamak::gpu {
+
+/// x in tiles of 128 x 128, the edge of a block of scales: a tile has one scale, or one for each of
+/// its rows or columns. A thread takes 8 neighbours of every 16th row.
+constexpr int kTile = static_cast<int>(kScaleBlock);
+constexpr int kEach = 8;
+constexpr int kRowThreads = kTile / kEach;
+constexpr int kRowsAtOnce = kThreads / kRowThreads;
+constexpr int kRounds = kTile / kRowsAtOnce;
+constexpr int kRoundsAtOnce = 4;  ///< whose values are on their way to a thread
+
+enum class ScaleAxis : uint8_t { kTile, kRow, kColumn };
+
+/// Where the scales of the tiles of x are.
+struct TileScales {
+  ScaleAxis axis = ScaleAxis::kTile;
+  int64_t per_tile_row = 0;
+  int64_t per_tile_column = 0;
+
+  __device__ int64_t first_of(int64_t tile_row, int64_t tile_column) const {
+    return tile_row * per_tile_row + tile_column * per_tile_column;
+  }
+
+  /// Whether this is the first of the tiles that share scales.
+  __device__ bool is_first(int64_t tile_row, int64_t tile_column) const {
+    return (per_tile_row != 0 || tile_row == 0) && (per_tile_column != 0 || tile_column == 0);
+  }
+};
+
+inline TileScales scales_of(ScaleGrid grid, bool transposed, int64_t M, int64_t K) {
+  if (grid == ScaleGrid::kTensor) return {};
+  const int64_t rows = transposed ? K : M;
+  const int64_t columns = transposed ? padded_tokens(M) : K;
+  TileScales scales;
+  if (grid != ScaleGrid::kBlocks) scales.axis = transposed ? ScaleAxis::kColumn : ScaleAxis::kRow;
+  const int64_t down = scale_index(grid, rows, columns, kTile, 0);
+  const int64_t right = scale_index(grid, rows, columns, 0, kTile);
+  scales.per_tile_row = transposed ? right : down;
+  scales.per_tile_column = transposed ? down : right;
+  return scales;
+}
+
+inline int64_t tiles_of(int64_t n) {
+  return (n + kTile - 1) / kTile;
+}
+
+template <class T>
+struct Values {
+  const T* x;
+  int64_t M, K;
+  bool to_bf16;
+};
+
+template <class T>
+__device__ inline float value_of(T x, bool to_bf16) {
+  const float value = to<float>(x);
+  return to_bf16 && sizeof(T) > 2 ? to<float>(to<__nv_bfloat16>(value)) : value;
+}
+
+/// As integers: they order magnitudes, and NaN is above all.
+__device__ inline uint32_t magnitude_of(float x) {
+  return __float_as_uint(x) & 0x7FFFFFFFU;
+}
+
+__device__ inline uint32_t warp_max(uint32_t x, int lanes) {
+  for (int d = lanes / 2; d > 0; d /= 2) x = max(x, __shfl_xor_sync(0xFFFFFFFFU, x, d));
+  return x;
+}
+
+/// The values of one round of a thread's tile, 0 outside of x; with kWhole accesses are of 16
+/// bytes.
+template <bool kWhole, class T>
+__device__ inline void load_round(const Values<T>& v, int64_t row, int64_t column,
+                                  T (&into)[kEach]) {
+  if constexpr (kWhole) {
+    if (row < v.M && column < v.K) return load<kEach>(v.x + row * v.K + column, into);
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) into[j] = T(0.0F);
+  } else {
+#pragma unroll
+    for (int j = 0; j < kEach; ++j)
+      into[j] = row < v.M && column + j < v.K ? v.x[row * v.K + column + j] : T(0.0F);
+  }
+}
+
+/// Whether rows of x start on 16-byte addresses.
+template <class T>
+bool has_whole_rows(const T* x, int64_t K) {
+  return K % kEach == 0 && detail::is_aligned(x);
+}
+
+}  // namespace tokamak::gpu
