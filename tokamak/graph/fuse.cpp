@@ -78,6 +78,27 @@ class Order {
     return true;
   }
 
+  // Node `i` and what reads what it makes, in order, if it shall run just after the later node
+  // `last`; nothing where something else or `last` itself would have to wait too, or `may_wait` is
+  // false.
+  template <class F>
+  std::vector<int32_t> waiting_for(int32_t i, int32_t last, const F& may_wait) const {
+    std::vector<int32_t> waiting{i};
+    for (int32_t j = i + 1; j <= last; ++j) {
+      if (graph_.node(j).is_leaf()) continue;
+      const bool waits =
+          std::any_of(waiting.begin(), waiting.end(), [&](int32_t k) { return conflict(k, j); });
+      if (!waits) continue;
+      const std::vector<Value>& in = graph_.node(j).in;
+      const bool reads = std::any_of(in.begin(), in.end(), [&](Value v) {
+        return std::find(waiting.begin(), waiting.end(), v.node) != waiting.end();
+      });
+      if (j == last || !reads || !may_wait(j)) return {};
+      waiting.push_back(j);
+    }
+    return waiting;
+  }
+
  private:
   struct Use {
     Value storage;
@@ -170,26 +191,32 @@ class Emitter {
   // Where all that the backward wants `value` for can wait for `gradient`.
   bool emit(Value value, int32_t gradient, const AnyOp& op) {
     const Node& node = graph_.node(gradient);
+    const auto may_wait = [&](int32_t i) {
+      const Node& user = graph_.node(i);
+      return !user.rules->is_communication && !user.rules->has_side_effect &&
+             user.stream == node.stream && user.when == node.when &&
+             user.label.stage == node.label.stage && user.label.phase != Phase::kUpdate;
+    };
     std::vector<int32_t> users;
+    std::set<int32_t> waiting;
     for (const int32_t i : readers_[value]) {
       const Node& user = graph_.node(i);
       if (user.label.phase == Phase::kForward) continue;
       const bool reads = std::find(user.in.begin(), user.in.end(), value) != user.in.end();
-      if (!reads || is_view(user) || user.rules->is_communication || user.rules->has_side_effect ||
-          user.stream != node.stream || user.when != node.when ||
-          user.label.stage != node.label.stage || user.label.phase == Phase::kUpdate ||
-          !order_.may_run_after(i, gradient))
-        return false;
+      if (!reads || is_view(user) || !may_wait(i)) return false;
       users.push_back(i);
+      if (i > gradient) continue;
+      const std::vector<int32_t> with = order_.waiting_for(i, gradient, may_wait);
+      if (with.empty()) return false;
+      waiting.insert(with.begin(), with.end());
     }
     if (users.empty()) return false;
     emitting_[gradient] = op;
-    for (const int32_t i : users) {
+    for (const int32_t i : users)
       made_again_[{i, value}] = {gradient, static_cast<int32_t>(node.out.size())};
-      if (i < gradient) {
-        int32_t& last = runs_after_[i];
-        last = std::max(last, gradient);
-      }
+    for (const int32_t i : waiting) {
+      int32_t& last = runs_after_[i];
+      last = std::max(last, gradient);
     }
     return true;
   }

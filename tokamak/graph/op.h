@@ -124,6 +124,7 @@ struct OpRules {
   bool is_communication = false;
   bool has_side_effect = false;  ///< runs although nothing reads what it yields
   bool is_sum = false;           ///< yields the sum of its two inputs
+  bool is_kept = false;          ///< kept for the backward whatever a recompute policy says
   Types (*infer)(const void*, std::span<const TensorType>) = nullptr;
   std::vector<Strategy> (*place)(const void*, std::span<const TensorType>) = nullptr;
   std::vector<Value> (*gradient)(const void*, Graph&, const Node&,
@@ -148,11 +149,11 @@ struct OpRules {
 /// no kernel), `expand(g, node)` (makes it a composite: no kernel), `describe()` (attributes as
 /// text), `localize(context)` (the op of a shard: a changed copy, or another op), `group` (a
 /// CommGroup member: makes it a communication op, which has no kernel and is run by comm/),
-/// `kHasSideEffect` (never dead). For fusing: `kIsSum`, `emitting(forward)` (of a gradient whose
-/// first inputs are those of `forward`: itself with one more output, what `forward` yields, bit for
-/// bit), `after(producer)` (of an op whose first input is the first output of `producer`: both as
-/// one; it reads what the producer reads, then the op's other inputs, and yields the outputs of
-/// both).
+/// `kHasSideEffect` (never dead), `kIsKept` (never recomputed). For fusing: `kIsSum`,
+/// `emitting(forward)` (of a gradient whose first inputs are those of `forward`: itself with one
+/// more output, what `forward` yields, bit for bit), `after(producer)` (of an op whose first input
+/// is the first output of `producer`: both as one; it reads what the producer reads, then the op's
+/// other inputs, and yields the outputs of both).
 template <class T>
 concept Op = requires(const T op, std::span<const TensorType> types) {
   { T::kName } -> std::convertible_to<std::string_view>;
@@ -224,6 +225,7 @@ constexpr OpRules rules_of() {
   }
   if constexpr (requires { T::kHasSideEffect; }) rules.has_side_effect = T::kHasSideEffect;
   if constexpr (requires { T::kIsSum; }) rules.is_sum = T::kIsSum;
+  if constexpr (requires { T::kIsKept; }) rules.is_kept = T::kIsKept;
   rules.emitting = [](const void* op, const AnyOp& forward) -> std::optional<AnyOp> {
     if constexpr (requires { as<T>(op).emitting(forward); }) return as<T>(op).emitting(forward);
     return std::nullopt;

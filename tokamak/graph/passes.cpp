@@ -71,7 +71,8 @@ std::vector<bool> kept_nodes(const Graph& graph, const RecomputePolicy& policy) 
   for (int32_t i = 0; i < graph.size(); ++i) {
     const Node& node = graph.node(i);
     const bool in_block = node.label.phase == Phase::kForward && node.label.block >= 0;
-    if (node.is_leaf() || node.is_dropped || !in_block || policy.mode == Mode::kNone || acts(node))
+    if (node.is_leaf() || node.is_dropped || !in_block || policy.mode == Mode::kNone ||
+        acts(node) || node.rules->is_kept)
       continue;
     bool keep = false;
     if (policy.mode == Mode::kSelectiveLayers) {
