@@ -19,7 +19,7 @@ MAY_SEE = {  # layer: layers that it may include; itself is implied
     "gpu": "core graph ops plan comm exec",
     "models": "core graph ops",
     "parallel": "core graph ops pipeline",
-    "run": "core config graph ops pipeline plan models parallel",
+    "run": "core config checkpoint graph ops pipeline plan models parallel",
     "price": "core config graph ops pipeline plan models parallel run",
     "search": "core config graph ops pipeline plan models parallel run price",
     "evidence": "core config graph ops pipeline plan models parallel run price",

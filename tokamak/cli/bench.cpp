@@ -9,13 +9,14 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/json.h"
 #include "tokamak/cpu/peak.h"
+#include "tokamak/run/float8_options.h"
 #include "tokamak/train/bench/benchmark.h"
 
 namespace tokamak::cli {
 namespace {
 
 void print(const StepBenchmark& b, const ModelSpec& model, const std::string& dtype,
-           std::optional<double> gemm_peak) {
+           const std::string& float8, std::optional<double> gemm_peak) {
   const double wall_s = b.summary.wall_s;
   double gemm_flops = 0.0;
   for (const OpTime& op : b.ops) gemm_flops += op.kind == Cost::Kind::kGemm ? op.flops : 0.0;
@@ -31,6 +32,7 @@ void print(const StepBenchmark& b, const ModelSpec& model, const std::string& dt
   Json line{{"bench", "model"},
             {"parameters", count_parameters(model).total},
             {"dtype", dtype},
+            {"float8", float8},
             {"tokens_per_step", b.tokens_per_step},
             {"step_s", b.median_step_s()},
             {"host_s", b.median_host_s()},
@@ -59,10 +61,23 @@ std::optional<double> gemm_peak(const Backend& backend, DType compute) {
   return peak ? std::optional(peak->per_s) : std::nullopt;
 }
 
+// All matmuls of blocks that can be; "" leaves them in the compute dtype.
+std::optional<Float8Options> float8_of_word(const std::string& recipe) {
+  if (recipe.empty()) return std::nullopt;
+  TOK_REQUIRE(find_float8_recipe(recipe),
+              "--float8 \"{}\": wanted tensorwise, rowwise, rowwise_with_gw_hp or blockwise",
+              recipe);
+  Config config;
+  config.model.converters = {"quantize.linear.float8"};
+  config.quantize.linear.float8.recipe_name = recipe;
+  return float8_of(config);
+}
+
 int run_bench_model(Args args) {
   CLI::App app("Times a training step on random tokens.", "tokamak bench model");
   std::string flavor;
   std::string dtype = "both";
+  std::string float8;
   std::string mode = "none";
   ModelSpec c = flavor_spec("llama2", "271M");
   c.dim = 768;
@@ -88,6 +103,8 @@ int run_bench_model(Args args) {
   app.add_option("--batch", batch, "")->capture_default_str();
   app.add_option("--seq-len", seq_len, "")->capture_default_str();
   app.add_option("--dtype", dtype, "float32, bfloat16 or both")->capture_default_str();
+  app.add_option("--float8", float8,
+                 "matmuls of blocks in fp8: tensorwise, rowwise, rowwise_with_gw_hp or blockwise");
   app.add_option("--recompute", mode, "none or full")->capture_default_str();
   app.add_option("--warmup", warmup, "")->capture_default_str();
   app.add_option("--steps", steps, "")->capture_default_str();
@@ -115,7 +132,8 @@ int run_bench_model(Args args) {
     if (dtype != "both" && dtype != one) continue;
     RunShape shape{.training = {.batch = batch,
                                 .seq_len = seq_len,
-                                .compute = dtype_from_name(one, "--dtype")}};
+                                .compute = dtype_from_name(one, "--dtype")},
+                   .float8 = float8_of_word(float8)};
     if (mode == "full") shape.recompute.mode = RecomputePolicy::Mode::kFull;
     const PlannedRun run(c, shape, backend->target());
     fmt::print("{} parameters, {}, batch {} x {}, {}, {:.2f} GiB planned\n",
@@ -125,7 +143,7 @@ int run_bench_model(Args args) {
     const StepBenchmark b = benchmark_step(run, warmup, steps, *backend,
                                            rates_now(*backend, shape.training.compute, peak),
                                            by_shape ? OpGrouping::kByShape : OpGrouping::kByOp);
-    print(b, c, one, peak);
+    print(b, c, one, float8, peak);
   }
   return 0;
 }

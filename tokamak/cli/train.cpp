@@ -14,6 +14,7 @@
 #include "tokamak/config/describe.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/run/float8_options.h"
 #include "tokamak/train/options.h"
 #include "tokamak/train/together.h"
 
@@ -46,7 +47,9 @@ void dry_run(const RunConfig& run) {
                                            .threads = static_cast<int>(run.config.training.threads),
                                            .deterministic = run.config.debug.deterministic});
   const ModelSpec spec = spec_of(run.config);
-  const PlannedRun planned(spec, shape_of(run.config, spec, run.place), made_for.target);
+  RunShape shape = shape_of(run.config, spec, run.place);
+  shape.float8 = float8_of(run.config);
+  const PlannedRun planned(spec, shape, made_for.target);
   fmt::print("{}", made_for.note);
   fmt::print("model {} {}: {} parameters\n", planned.config().name, planned.config().flavor,
              count_parameters(planned.config()).total);

@@ -41,6 +41,9 @@ int64_t global_batch_size(const Config& config, const Degrees& degrees);
 /// Throws Error, one line for each rule that keys break between them.
 void validate(const Config& config, int64_t world_size);
 
+/// Whether model.converters name float8 linear layers.
+bool has_float8(const Config& config);
+
 /// What a build can do; later features flip a bit.
 struct Capabilities {
   bool data_parallel = false;

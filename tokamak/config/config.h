@@ -174,6 +174,7 @@ struct Float8LinearConfig {
   std::optional<std::string> recipe_name;
   Strings filter_fqns;
   bool emulate = false;
+  std::string round_scales_to_power_of_2 = "auto";
 };
 
 struct MxLinearConfig {

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "tokamak/config/check.h"
 #include "tokamak/config/key_table.h"
 #include "tokamak/config/nearest.h"
 #include "tokamak/core/error.h"
@@ -139,7 +140,8 @@ void Merge::apply(LoadedConfig& loaded) {
       continue;
     if (key.behaviour == Behaviour::kNoted) {
       note(fmt::format("{}: accepted without effect: {}", name, key.help));
-    } else if (key.behaviour == Behaviour::kDormant) {
+    } else if (key.behaviour == Behaviour::kDormant &&
+               !(name.starts_with("quantize.linear.float8.") && has_float8(loaded.config))) {
       note(fmt::format("{}: no effect in this run: {}", name, key.help));
     }
   }

@@ -95,12 +95,20 @@ void parallelism(const Config& config, const Capabilities& can, Collector& out) 
              "parallelism.expert_tensor_parallel_degree", reason);
 }
 
+}  // namespace
+
+bool has_float8(const Config& config) {
+  return contains(config.model.converters, "float8") ||
+         contains(config.model.converters, "quantize.linear.float8");
+}
+
+namespace {
+
 void quantization(const Config& config, const Capabilities& can, Collector& out) {
   for (const std::string& name : config.model.converters) {
-    const bool is_float8 = name.find("float8") != std::string::npos;
-    if (!(is_float8 ? can.float8 : can.mx)) {
+    const bool is_linear = name == "float8" || name == "quantize.linear.float8";
+    if (!(is_linear ? can.float8 : can.mx))
       return out.add("model.converters", fmt::format("{} is not built yet", name));
-    }
   }
 }
 

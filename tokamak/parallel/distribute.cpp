@@ -267,6 +267,11 @@ CommGroup Distributor::norm_group() const {
   return context_->degree(kAxes) == 1 ? CommGroup{} : context_->group(kAxes);
 }
 
+CommGroup Distributor::tensor_group() const {
+  const AxisSet tp{MeshAxis::kTp};
+  return options_.float8 && context_->degree(tp) > 1 ? context_->group(tp) : CommGroup{};
+}
+
 std::vector<TensorPiece> Distributor::pieces() const {
   return buckets_->pieces();
 }

@@ -46,6 +46,8 @@ struct DistributeOptions {
   bool merge_products = true;        ///< of one input (merge_products.h)
   bool sequence_parallel = true;     ///< ranks of tp cut the sequence between blocks
   bool keep_copies = true;  ///< of weights gathered at most once a step: updates write them
+  /// Matmuls of blocks are of 8-bit codes: no compute copies of blocks are kept from step to step.
+  bool float8 = false;
 };
 
 /// Whether a rank sums gradients of all that it computes with, not of its slices alone.
@@ -99,6 +101,9 @@ class Distributor {
 
   /// The group over which squares of gradients are summed.
   CommGroup norm_group() const;
+
+  /// The ranks that hold other parts of the same weights; one rank without tensor parallelism.
+  CommGroup tensor_group() const;
 
   std::vector<TensorPiece> pieces() const;
 

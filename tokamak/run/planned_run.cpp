@@ -71,7 +71,32 @@ TrainingGraphOptions for_gpu(TrainingGraphOptions o) {
   return o;
 }
 
+// REQUIRES of a GPU what 8-bit matmuls want.
+void require_float8(const RunShape& shape, const Target& target) {
+  constexpr int kFirstArch = 89;
+  if (!shape.float8 || shape.float8->recipe.emulate || target.backend != "gpu") return;
+  TOK_REQUIRE(target.arch >= kFirstArch,
+              "model.converters: fp8 matmuls want sm_{} or newer, this is sm_{}; "
+              "quantize.linear.float8.emulate = true computes them in fp32",
+              kFirstArch, target.arch);
+}
+
+// Marks what is quantized, and says what is not.
+void mark(Graph& graph, const RunShape& shape, std::vector<std::string>* notes) {
+  if (!shape.float8) return;
+  const int marked = mark_float8(graph, shape.float8->filter, notes);
+  TOK_REQUIRE(marked > 0,
+              "model.converters: no matmul of this model is float8: filters or dims leave "
+              "none");
+  if (notes != nullptr) {
+    notes->push_back(fmt::format("float8: {}, {} weights of blocks; the head is in {}",
+                                 shape.float8->recipe.name, marked,
+                                 name_of(shape.training.compute)));
+  }
+}
+
 RunShape shape_for(RunShape shape, const Target& target) {
+  shape.distribute.float8 = shape.float8.has_value();
   if (target.backend != "gpu") return shape;
   shape.training = for_gpu(shape.training);
   if (shape.validation) shape.validation = for_gpu(*shape.validation);
@@ -103,14 +128,17 @@ WholeGraphs::WholeGraphs(const ModelSpec& config, const RunShape& given, const T
   const RunShape shape = shape_for(given, target);
   const DistributeOptions& o = shape.distribute;
   build_gradient_graph(training_, config, of_all_ranks(shape.training, o.mesh));
+  mark(training_, shape, &notes_);
   training_placements_ = decide_placements(training_, o.mesh, axes_of(config), o.sequence_parallel);
   if (!shape.validation) return;
   validation_.emplace(states_);
   build_validation_graph(*validation_, config, of_all_ranks(*shape.validation, o.mesh));
+  mark(*validation_, shape, nullptr);
 }
 
 PlannedRun::PlannedRun(const ModelSpec& config, const RunShape& shape, const Target& target)
     : config_(config), shape_(shape_for(shape, target)) {
+  require_float8(shape, target);
   if (mesh().size() == 1 && target.backend != "gpu") {
     plan_one_rank(target);
   } else {
@@ -133,21 +161,29 @@ void PlannedRun::finish(const Target& target) {
     validation_plan_->device_graphs = wants_graphs(shape_.device_graphs, *validation_plan_);
 }
 
+Graph PlannedRun::quantized(const Graph& graph, const CommGroup& tp) const {
+  return shape_.float8 ? quantize_matmuls(graph, shape_.float8->recipe, tp) : graph;
+}
+
 void PlannedRun::plan_one_rank(const Target& target) {
-  shape_.training.has_copies = shape_.distribute.keep_copies;
+  shape_.training.has_copies = shape_.distribute.keep_copies && !shape_.float8;
   Graph training(states_);
   const GradientGraph parts = build_gradient_graph(training, config_, shape_.training);
+  mark(training, shape_, &notes_);
   build_update(training, parts.units, parts.loss, parts.state, shape_.training.optimizer, {});
   step_ = parts.state;
   Graph validation(states_);
   if (shape_.validation) {
-    shape_.validation->has_copies = shape_.distribute.keep_copies;
+    shape_.validation->has_copies = shape_.training.has_copies;
     validation_step_ = build_validation_graph(validation, config_, *shape_.validation);
+    mark(validation, shape_, nullptr);
   }
   layout_ = lay_out(states_);
   pieces_ = whole_pieces(states_);
-  plan_ = compile(training, layout_, {.recompute = shape_.recompute, .target = target});
-  if (shape_.validation) validation_plan_ = compile(validation, layout_, {.target = target});
+  plan_ =
+      compile(quantized(training, {}), layout_, {.recompute = shape_.recompute, .target = target});
+  if (shape_.validation)
+    validation_plan_ = compile(quantized(validation, {}), layout_, {.target = target});
   plan_copies(parts.units, target);
 }
 
@@ -178,15 +214,17 @@ void PlannedRun::plan_of_mesh(const Target& target, const WholeGraphs& whole) {
   }
   layout_ = lay_out(states_);
   pieces_ = distributor.pieces();
-  notes_ = distributor.notes();
-  plan_ = compile(training, layout_,
+  notes_ = whole.notes();
+  notes_.insert(notes_.end(), distributor.notes().begin(), distributor.notes().end());
+  const CommGroup tp = distributor.tensor_group();
+  plan_ = compile(quantized(training, tp), layout_,
                   {.recompute = shape_.recompute,
                    .target = target,
                    .pipeline = training_items(o),
                    .groups = distributor.groups()});
   if (validation) {
     validation_plan_ = compile(
-        *validation, layout_,
+        quantized(*validation, tp), layout_,
         {.target = target, .pipeline = validation_items(o), .groups = distributor.groups()});
   }
   std::vector<Plan*> plans{&*plan_};

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "tokamak/parallel/matmuls/quantize_matmuls.h"
 #include "tokamak/plan/compile.h"
 #include "tokamak/run/training_graph.h"
 
@@ -14,12 +15,19 @@ namespace tokamak {
 /// Whether plans replay device graphs; kAuto: where they are launch_bound().
 enum class DeviceGraphs : uint8_t { kNever, kAuto, kAlways };
 
+/// Matmuls of blocks in 8-bit floats.
+struct Float8Options {
+  Float8Recipe recipe;
+  Float8Filter filter;
+};
+
 struct RunShape {
   TrainingGraphOptions training;
   std::optional<TrainingGraphOptions>
       validation;  ///< its batch and seq_len; absent = no validation
   RecomputePolicy recompute;
   DeviceGraphs device_graphs = DeviceGraphs::kNever;  ///< of a GPU
+  std::optional<Float8Options> float8;
   DistributeOptions distribute;  ///< batches above are this rank's rows of a microbatch
 };
 
@@ -42,11 +50,15 @@ class WholeGraphs {
 
   const Graph* validation() const { return validation_ ? &*validation_ : nullptr; }
 
+  /// What was decided of matmuls, for people.
+  const std::vector<std::string>& notes() const { return notes_; }
+
  private:
   StateTable states_;
   Graph training_;
   std::vector<NodePlacement> training_placements_;
   std::optional<Graph> validation_;
+  std::vector<std::string> notes_;
 };
 
 /// Graphs refer to the State table, so the whole stands still in memory.
@@ -95,6 +107,7 @@ class PlannedRun {
   int64_t peak_bytes() const;
 
  private:
+  Graph quantized(const Graph& graph, const CommGroup& tp) const;
   void plan_one_rank(const Target& target);
   void plan_of_mesh(const Target& target, const WholeGraphs& whole);
   void plan_copies(const std::vector<UpdateUnit>& units, const Target& target);

@@ -21,7 +21,9 @@ RecomputePolicy recompute_of(const ActivationCheckpointConfig& c) {
   if (c.mode != "selective") return {};
   if (c.selective_ac_option == "op") {
     // torchtitan keeps attention and every second matrix product.
-    return {.mode = Mode::kSelectiveOps, .saved_ops = {"attention"}, .halved_ops = {"linear"}};
+    return {.mode = Mode::kSelectiveOps,
+            .saved_ops = {"attention"},
+            .halved_ops = {"linear", "scaled_matmul"}};
   }
   return {.mode = Mode::kSelectiveLayers, .every_nth_block = std::stoi(c.selective_ac_option)};
 }

@@ -69,6 +69,18 @@ std::optional<std::string> hf_name_of_meta(std::string_view name) {
   return std::nullopt;
 }
 
+std::string meta_name_in_layer(std::string_view name) {
+  constexpr std::string_view kLayers = "model.layers.";
+  if (!name.starts_with(kLayers)) return {};
+  for (const NamePair& pair : kLayerNames) {
+    if (!name.ends_with(pair.hf)) continue;
+    name.remove_prefix(kLayers.size());
+    name.remove_suffix(pair.hf.size());
+    return fmt::format("layers.{}{}", name, pair.meta);
+  }
+  return {};
+}
+
 bool has_meta_names(std::span<const TensorSource> tensors) {
   return std::any_of(tensors.begin(), tensors.end(), [](const TensorSource& tensor) {
     return hf_name_of_meta(tensor.name).has_value();

@@ -160,8 +160,9 @@ Buckets::Gathers Buckets::gathers(const Bucket& bucket) const {
 // Where it lives all through the step. A copy of slices that are gathered more often would be
 // memory that a cast saves.
 bool Buckets::keeps_copy(const Bucket& bucket) const {
-  return context_.options->keep_copies && layout_.compute != bucket.tensors[0].local.dtype &&
-         gathers(bucket) == Gathers::kOnce;
+  const DistributeOptions& o = *context_.options;
+  return o.keep_copies && !(o.float8 && bucket.block >= 0) &&
+         layout_.compute != bucket.tensors[0].local.dtype && gathers(bucket) == Gathers::kOnce;
 }
 
 Value Buckets::weight(Graph& g, StateId global, int stage) {
@@ -182,6 +183,8 @@ void Buckets::gather(Graph& g, Bucket& bucket) {
                              .stage = bucket.stage});
   const int32_t first = g.size();
   Value flat = g.read(bucket.copy.valid() ? bucket.copy : bucket.master);
+  const bool has_codes = context_.options->float8 && bucket.block >= 0 && when == Gathers::kOnce;
+  if (has_codes && context_.degree(kShardAxes) == 1) return cast_parts(g, bucket, flat);
   if (layout_.compute != g.type(flat).dtype) flat = g.apply(Cast{.dtype = layout_.compute}, {flat});
   if (const int owners = context_.degree(kShardAxes); owners > 1) {
     const AllGather all{.group = context_.group(kShardAxes, GroupPurpose::kGather),
@@ -198,10 +201,26 @@ void Buckets::gather(Graph& g, Bucket& bucket) {
   for (const BucketTensor& t : bucket.tensors) {
     const Value part =
         g.apply(SliceRows{.begin = t.begin, .end = t.begin + t.local.numel()}, {flat});
-    bucket.weights.push_back(g.apply(Reshape{.dims = t.local.dims}, {part}));
+    Value weight = g.apply(Reshape{.dims = t.local.dims}, {part});
+    // A copy, so that what was gathered may go once the matrices are quantized.
+    if (has_codes && t.local.dims.size() < 2)
+      weight = g.apply(Cast{.dtype = layout_.compute}, {weight});
+    bucket.weights.push_back(weight);
   }
   for (int32_t i = first; when == Gathers::kTwice && i < g.size(); ++i)
     g.mutable_node(i).is_dropped = true;
+}
+
+// Of matrices that are quantized nobody reads the cast.
+void Buckets::cast_parts(Graph& g, Bucket& bucket, Value flat) {
+  for (const BucketTensor& t : bucket.tensors) {
+    const Value rows =
+        g.apply(SliceRows{.begin = t.begin, .end = t.begin + t.local.numel()}, {flat});
+    Value weight = g.apply(Reshape{.dims = t.local.dims}, {rows});
+    if (layout_.compute != g.type(weight).dtype)
+      weight = g.apply(Cast{.dtype = layout_.compute}, {weight});
+    bucket.weights.push_back(weight);
+  }
 }
 
 Buckets::Destination Buckets::destination(Graph& g, StateId global_gradient, int stage) {

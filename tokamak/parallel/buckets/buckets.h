@@ -51,6 +51,7 @@ class Buckets {
   void declare_copy(Bucket& bucket);
   void declare_rings();
   void gather(Graph& g, Bucket& bucket);
+  void cast_parts(Graph& g, Bucket& bucket, Value flat);
   void reduce(Graph& g, Bucket& bucket);
   void sum_over_tp(Graph& g, const Bucket& bucket, When when);
   enum class Gathers : uint8_t { kOnce, kEachMicrobatch, kTwice };

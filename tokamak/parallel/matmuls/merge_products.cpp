@@ -7,6 +7,7 @@
 #include "tokamak/graph/rewriter.h"
 #include "tokamak/ops/attention/attention.h"
 #include "tokamak/ops/elementwise/add.h"
+#include "tokamak/ops/elementwise/cast.h"
 #include "tokamak/ops/elementwise/swiglu.h"
 #include "tokamak/ops/layout/reshape.h"
 #include "tokamak/ops/layout/slice_rows.h"
@@ -116,13 +117,15 @@ class Merger {
     dims[0] = -1;
     const Value rows =
         to.apply(SliceRows{.begin = first.begin, .end = last.end}, {rewriter_(first.bucket)});
-    const Value joint = to.apply(Reshape{.dims = dims}, {rows});
-    (part.which == &ProductMember::weight ? merged_[part.group].weight : merged_[part.group].bias) =
-        joint;
+    Value joint = to.apply(Reshape{.dims = dims}, {rows});
     for (const Value v : {rows, joint}) {
       to.mutable_node(v.node).is_dropped = graph_.node(like).is_dropped;
       to.mutable_node(v.node).stream = graph_.node(like).stream;
     }
+    if (const auto* cast = graph_.producer(first.value).as<Cast>())
+      joint = to.apply(*cast, {joint});
+    (part.which == &ProductMember::weight ? merged_[part.group].weight : merged_[part.group].bias) =
+        joint;
   }
 
   Value grads(size_t g) {
@@ -138,7 +141,8 @@ class Merger {
   void put_product(size_t g) {
     Merged& m = merged_[g];
     const Value x = graph_.node(groups_[g].products[0]).in[0];
-    m.product = rewriter_.to.apply(Linear{}, {rewriter_(x), m.weight, m.bias});
+    const bool float8 = graph_.node(groups_[g].products[0]).as<Linear>()->float8;
+    m.product = rewriter_.to.apply(Linear{.float8 = float8}, {rewriter_(x), m.weight, m.bias});
   }
 
   void put_activation(int32_t i, size_t g) {
@@ -189,7 +193,8 @@ class Merger {
   }
 
   void put_grad_input(size_t g) {
-    merged_[g].dx = rewriter_.to.apply(LinearGradInput{}, {grads(g), merged_[g].weight});
+    const Node& one = graph_.node(groups_[g].members[0].grad_input);
+    merged_[g].dx = rewriter_.to.apply(*one.as<LinearGradInput>(), {grads(g), merged_[g].weight});
   }
 
   // Of the joint weight or bias.
@@ -199,8 +204,9 @@ class Merger {
     const ProductTensor& first = group.members.front().*part.which;
     const ProductTensor& last = group.members.back().*part.which;
     Graph& to = rewriter_.to;
-    const Value grad = part.which == &ProductMember::weight
-                           ? to.apply(LinearGradWeight{}, {rewriter_(one.in[0]), grads(part.group)})
+    const auto* of_weight = one.as<LinearGradWeight>();
+    const Value grad = of_weight != nullptr
+                           ? to.apply(*of_weight, {rewriter_(one.in[0]), grads(part.group)})
                            : to.apply(LinearGradBias{}, {grads(part.group)});
     StateDecl joint = graph_.states()[first.gradient];
     joint.name += ".." + graph_.states()[last.gradient].name;

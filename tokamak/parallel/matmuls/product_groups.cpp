@@ -8,6 +8,7 @@
 
 #include "tokamak/ops/attention/rope.h"
 #include "tokamak/ops/elementwise/add.h"
+#include "tokamak/ops/elementwise/cast.h"
 #include "tokamak/ops/elementwise/swiglu.h"
 #include "tokamak/ops/layout/reshape.h"
 #include "tokamak/ops/layout/slice_rows.h"
@@ -84,7 +85,10 @@ class Finder {
   }
 
   bool lies_in_bucket(ProductTensor& t) const {
-    const Node& n = graph_.producer(t.value);
+    // A part may be cast by itself, after it was cut out.
+    const Node* part = &graph_.producer(t.value);
+    if (part->as<Cast>() != nullptr) part = &graph_.producer(part->in[0]);
+    const Node& n = *part;
     const auto* rows = n.as<Reshape>() ? graph_.producer(n.in[0]).as<SliceRows>() : nullptr;
     if (rows == nullptr) return false;
     t.bucket = graph_.producer(n.in[0]).in[0];
@@ -120,6 +124,8 @@ class Finder {
   bool are_neighbours(const ProductMember& a, const ProductMember& b) const {
     const bool have_biases = a.bias.grad >= 0;
     return a.weight.bucket == b.weight.bucket && a.weight.end == b.weight.begin &&
+           graph_.node(a.grad_input).as<LinearGradInput>()->float8 ==
+               graph_.node(b.grad_input).as<LinearGradInput>()->float8 &&
            graph_.node(a.weight.grad).in[0] == graph_.node(b.weight.grad).in[0] &&
            graph_.type(a.weight.value).dims[1] == graph_.type(b.weight.value).dims[1] &&
            have_neighbouring_gradients(a.weight, b.weight) && have_biases == (b.bias.grad >= 0) &&

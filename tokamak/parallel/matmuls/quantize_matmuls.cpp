@@ -1,0 +1,348 @@
+#include "tokamak/parallel/matmuls/quantize_matmuls.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include "tokamak/graph/rewriter.h"
+#include "tokamak/ops/comm/collective.h"
+#include "tokamak/ops/elementwise/cast.h"
+#include "tokamak/ops/float8/quantize.h"
+#include "tokamak/ops/float8/scaled_matmul.h"
+#include "tokamak/ops/matmul/linear.h"
+
+namespace tokamak {
+namespace {
+
+constexpr std::string_view kCopyPrefix = "copy.";
+const std::string kGradPrefix = "grad.";
+
+template <class T>
+void set_float8(Node& node) {
+  T op = *node.as<T>();
+  op.float8 = true;
+  node.op = std::make_shared<const T>(std::move(op));
+}
+
+// The parameter that `weight` is, or is the cast of; else an invalid State.
+StateId parameter_of(const Graph& g, Value weight) {
+  const Node* node = &g.producer(weight);
+  if (node->as<Cast>() != nullptr) node = &g.producer(node->in[0]);
+  return node->is_leaf() ? node->state : StateId{};
+}
+
+template <class T>
+bool is_float8(const Node& node) {
+  const T* op = node.as<T>();
+  return op != nullptr && op->float8;
+}
+
+// Codes as a matmul reads them, and their inverse scales.
+struct Codes {
+  Value codes, inverse;
+};
+
+// Matmuls of one input, or gradients of these, whose weights share scales.
+struct Group {
+  std::vector<Value> weights;
+  std::vector<int32_t> grad_inputs;
+  int32_t last = -1;
+};
+
+using Layout = Quantize::Layout;
+
+class Quantizer {
+ public:
+  Quantizer(const Graph& graph, const Float8Recipe& recipe, const CommGroup& tp)
+      : graph_(graph), recipe_(recipe), tp_(tp), rewriter_(graph), to_(rewriter_.to) {
+    find_forward();
+    find_backward();
+  }
+
+  Graph run() {
+    for (int32_t i = 0; i < graph_.size(); ++i) {
+      if (const auto at = runs_at_.find(i); at == runs_at_.end() || at->second == i) put(i);
+      if (const auto at = waiting_.find(i); at != waiting_.end()) {
+        for (const int32_t j : at->second) put(j);
+      }
+    }
+    return rewriter_.finish();
+  }
+
+ private:
+  void find_forward() {
+    std::map<std::pair<Value, int>, std::vector<Value>> by_input;  // and phase
+    for (int32_t i = 0; i < graph_.size(); ++i) {
+      const Node& n = graph_.node(i);
+      if (!is_float8<Linear>(n)) continue;
+      check_dims(n);
+      by_input[{n.in[0], static_cast<int>(n.label.phase)}].push_back(n.in[1]);
+    }
+    for (const auto& [input, weights] : by_input) {
+      for (const Value w : weights) weights_of_.emplace(w, weights);
+    }
+  }
+
+  void check_dims(const Node& n) const {
+    const Dims& dims = graph_.type(n.in[1]).dims;
+    const int64_t multiple = recipe_.multiple();
+    TOK_REQUIRE(dims[0] % multiple == 0 && dims[1] % multiple == 0,
+                "float8: layer {}: a matmul has {} x {} weights on a rank, wanted multiples of {}; "
+                "lower parallelism.tensor_parallel_degree or name it in "
+                "quantize.linear.float8.filter_fqns",
+                n.label.block, dims[0], dims[1], multiple);
+  }
+
+  // Output gradients of weights that share scales share theirs: what needs them waits for the last.
+  void find_backward() {
+    std::map<std::pair<Value, int>, Group> groups;  // by first weight and label
+    std::map<Value, std::vector<int32_t>> users;
+    for (int32_t i = 0; i < graph_.size(); ++i)
+      for_each_use(graph_.node(i), [&](Value v) { users[v].push_back(i); });
+    for (int32_t i = 0; i < graph_.size(); ++i) {
+      const Node& n = graph_.node(i);
+      if (!is_float8<LinearGradInput>(n)) continue;
+      weights_of_dx_.insert(n.in[1]);
+      const auto all = weights_of_.find(n.in[1]);
+      if (all == weights_of_.end()) continue;
+      Group& group = groups[{all->second[0], static_cast<int>(n.label.phase)}];
+      group.weights = all->second;
+      group.grad_inputs.push_back(i);
+      group.last = i;
+    }
+    for (const auto& [key, group] : groups) share_scales(group, users);
+  }
+
+  void share_scales(const Group& group, std::map<Value, std::vector<int32_t>>& users) {
+    if (group.grad_inputs.size() < 2) return;
+    std::set<int32_t> waiting;
+    std::set<Value> weights;
+    for (const int32_t i : group.grad_inputs) {
+      weights.insert(graph_.node(i).in[1]);
+      for (const int32_t j : users[graph_.node(i).in[0]]) {
+        if (j < group.last && (j == i || is_float8<LinearGradWeight>(graph_.node(j))))
+          waiting.insert(j);
+      }
+    }
+    // Chunks of one weight come one after the other.
+    if (weights.size() != group.grad_inputs.size()) return;
+    const bool can_wait = std::all_of(waiting.begin(), waiting.end(), [&](int32_t j) {
+      const std::vector<int32_t>& of = users[{j, 0}];
+      return std::all_of(of.begin(), of.end(),
+                         [&](int32_t user) { return user > group.last || waiting.contains(user); });
+    });
+    if (!can_wait) return;
+    std::vector<Value> gradients;
+    for (const int32_t i : group.grad_inputs) gradients.push_back(graph_.node(i).in[0]);
+    for (const Value g : gradients) gradients_of_[g] = gradients;
+    for (const int32_t j : waiting) {
+      runs_at_[j] = group.last;
+      waiting_[group.last].push_back(j);
+    }
+    // The last itself runs after those that waited for it.
+    waiting_[group.last].push_back(group.last);
+    runs_at_[group.last] = -1;
+  }
+
+  void put(int32_t i) {
+    const Node& n = graph_.node(i);
+    if (n.is_leaf()) return rewriter_.copy(i);
+    const LabelScope scope(to_, n.label);
+    if (is_float8<Linear>(n)) return put_product(i);
+    if (is_float8<LinearGradInput>(n)) return put_grad_input(i);
+    if (is_float8<LinearGradWeight>(n) && recipe_.has_dw) return put_grad_weight(i);
+    rewriter_.copy(i);
+  }
+
+  void put_product(int32_t i) {
+    const Node& n = graph_.node(i);
+    const Codes x = codes_of(n.in[0], recipe_.x_of_y, Layout::kRows, DType::kE4M3);
+    const Codes w = weight_codes(n.in[1], recipe_.w_of_y, false);
+    std::vector<Value> in{x.codes, x.inverse, w.codes, w.inverse};
+    if (n.in.size() == 3 && n.as<Linear>()->adds_bias) in.push_back(rewriter_(n.in[2]));
+    multiply(i, recipe_.x_of_y, recipe_.w_of_y, recipe_.fast_accumulation, in);
+  }
+
+  void put_grad_input(int32_t i) {
+    const Node& n = graph_.node(i);
+    const bool both = recipe_.has_dw && recipe_.g_of_dx == ScaleGrid::kTensor &&
+                      recipe_.of_dw == ScaleGrid::kTensor;
+    const Codes g =
+        codes_of(n.in[0], recipe_.g_of_dx, both ? Layout::kBoth : Layout::kRows, recipe_.gradient);
+    const Codes w = weight_codes(n.in[1], recipe_.w_of_dx, true);
+    multiply(i, recipe_.g_of_dx, recipe_.w_of_dx, false, {g.codes, g.inverse, w.codes, w.inverse});
+  }
+
+  void put_grad_weight(int32_t i) {
+    const Node& n = graph_.node(i);
+    const Codes g = codes_of(n.in[1], recipe_.of_dw, Layout::kTransposed, recipe_.gradient);
+    const Codes x = codes_of(n.in[0], recipe_.of_dw, Layout::kTransposed, DType::kE4M3);
+    multiply(i, recipe_.of_dw, recipe_.of_dw, false, {g.codes, g.inverse, x.codes, x.inverse});
+  }
+
+  // In the place of node `i`, into what it adds to.
+  void multiply(int32_t i, ScaleGrid a, ScaleGrid b, bool fast, std::vector<Value> in) {
+    const Node& old = graph_.node(i);
+    const ScaledMatmul op{.out = old.out[0].dtype,
+                          .a_grid = a,
+                          .b_grid = b,
+                          .fast_accumulation = fast,
+                          .is_gradient = old.as<Linear>() == nullptr,
+                          .emulate = recipe_.emulate};
+    const Value c = to_.apply(op, std::move(in));
+    Node& made = to_.mutable_node(c.node);
+    made.accumulations = rewriter_.moved(old).accumulations;
+    made.when = old.when;
+    made.stream = old.stream;
+    made.is_dropped = old.is_dropped;
+    rewriter_.map({i, 0}, c);
+  }
+
+  // Of an activation or an output gradient.
+  Codes codes_of(Value v, ScaleGrid grid, Layout layout, DType format) {
+    const bool transposed = layout == Layout::kTransposed;
+    if (const auto made = codes_.find({v, grid, transposed}); made != codes_.end())
+      return made->second;
+    return quantize(v, rewriter_(v), amax_of(v, grid, transposed),
+                    {.format = format, .grid = grid, .layout = layout});
+  }
+
+  Value amax_of(Value v, ScaleGrid grid, bool transposed) {
+    const Amax op{.grid = grid, .transposed = transposed && grid != ScaleGrid::kTensor};
+    // Scales of whole rows of the joint output gradient are of all its parts.
+    std::vector<Value> members{v};
+    if (const auto all = gradients_of_.find(v);
+        all != gradients_of_.end() && !op.transposed && is_one_for_many(grid))
+      members = all->second;
+    return amax_of_all(op, members, [&](Value m) { return rewriter_(m); });
+  }
+
+  static bool is_one_for_many(ScaleGrid grid) {
+    return grid == ScaleGrid::kTensor || grid == ScaleGrid::kRows;
+  }
+
+  template <class Source>
+  Value amax_of_all(const Amax& op, const std::vector<Value>& members, const Source& source) {
+    Value& made = amax_[{members[0], op.grid, op.transposed}];
+    if (made.valid()) return made;
+    Value amax;
+    for (const Value m : members) {
+      std::vector<Value> in{source(m)};
+      if (amax.valid()) in.push_back(amax);
+      amax = to_.apply(op, std::move(in));
+    }
+    return made = amax;
+  }
+
+  Codes quantize(Value key, Value x, Value amax, Quantize op) {
+    op.power_of_two = recipe_.power_of_two;
+    const std::vector<Value> out = to_.add(op, {x, amax});
+    if (op.layout != Layout::kTransposed)
+      codes_[{key, op.grid, false}] = {.codes = out[0], .inverse = out.back()};
+    if (op.layout != Layout::kRows)
+      codes_[{key, op.grid, true}] = {.codes = out[out.size() - 2], .inverse = out.back()};
+    return codes_[{key, op.grid, op.layout == Layout::kTransposed}];
+  }
+
+  bool is_made_once(Value w) const {
+    return graph_.producer(w).is_leaf() || graph_.producer(w).label.phase == Phase::kUnshard;
+  }
+
+  // What a weight is quantized from, and what it is rounded to before: a master whose cast nobody
+  // else needs, or the value itself.
+  std::pair<Value, DType> source_of(Value w) const {
+    const Node& n = graph_.producer(w);
+    if (n.as<Cast>() == nullptr || n.label.phase != Phase::kUnshard ||
+        graph_.type(n.in[0]).dtype != DType::kF32)
+      return {w, DType::kF32};
+    return {n.in[0], recipe_.from_master ? DType::kF32 : n.out[0].dtype};
+  }
+
+  Codes weight_codes(Value w, ScaleGrid grid, bool transposed) {
+    if (const auto made = codes_.find({w, grid, transposed}); made != codes_.end())
+      return made->second;
+    Label label = to_.label;
+    if (is_made_once(w)) label.phase = Phase::kUnshard;
+    const LabelScope scope(to_, label);
+    const DType rounds_to = source_of(w).second;
+    const auto source = [&](Value m) { return rewriter_(source_of(m).first); };
+    const Amax op{.grid = grid,
+                  .transposed = transposed && grid != ScaleGrid::kTensor,
+                  .rounds_to = rounds_to};
+    const bool is_shared = grid == ScaleGrid::kTensor || (grid == ScaleGrid::kRows && transposed);
+    // A weight that the backward alone merges is the whole by itself.
+    const auto all = weights_of_.find(w);
+    const bool has_others = is_shared && all != weights_of_.end();
+    Value amax = amax_of_all(op, has_others ? all->second : std::vector{w}, source);
+    if (grid == ScaleGrid::kTensor && tp_.size > 1) amax = over_tp(amax);
+    const bool wants_both = is_made_once(w) && weights_of_dx_.contains(w) &&
+                            grid == ScaleGrid::kTensor && recipe_.w_of_y == recipe_.w_of_dx;
+    const Layout one = transposed ? Layout::kTransposed : Layout::kRows;
+    return quantize(w, source(w), amax,
+                    {.format = DType::kE4M3,
+                     .grid = grid,
+                     .layout = wants_both ? Layout::kBoth : one,
+                     .rounds_to = rounds_to});
+  }
+
+  Value over_tp(Value amax) {
+    Value& whole = over_tp_[amax];
+    if (!whole.valid()) whole = to_.apply(AllReduce{.group = tp_, .op = ReduceOp::kMax}, {amax});
+    return whole;
+  }
+
+  const Graph& graph_;
+  const Float8Recipe& recipe_;
+  const CommGroup& tp_;
+  Rewriter rewriter_;
+  Graph& to_;
+  std::map<Value, std::vector<Value>> weights_of_;    // by weight: those of the same input
+  std::map<Value, std::vector<Value>> gradients_of_;  // by output gradient: those that share scales
+  std::map<int32_t, int32_t> runs_at_;
+  std::map<int32_t, std::vector<int32_t>> waiting_;
+  std::set<Value> weights_of_dx_;
+  std::map<Value, Value> over_tp_;
+  std::map<std::tuple<Value, ScaleGrid, bool>, Value> amax_;
+  std::map<std::tuple<Value, ScaleGrid, bool>, Codes> codes_;
+};
+
+}  // namespace
+
+int mark_float8(Graph& graph, const Float8Filter& filter, std::vector<std::string>* notes) {
+  std::map<Value, bool> is_marked;  // by weight
+  std::set<std::string> gradients;  // State
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    Node& n = graph.mutable_node(i);
+    if (n.is_leaf() || n.label.block < 0) continue;
+    if (n.as<Linear>() != nullptr) {
+      const auto [at, is_new] = is_marked.emplace(n.in[1], false);
+      if (is_new) {
+        const StateDecl& weight = graph.states()[parameter_of(graph, n.in[1])];
+        std::string name = weight.name;
+        if (name.starts_with(kCopyPrefix)) name.erase(0, kCopyPrefix.size());
+        const std::string why = filter(name, weight.type.dims);
+        at->second = why.empty();
+        if (why.empty()) gradients.insert(kGradPrefix + name);
+        if (!why.empty() && notes != nullptr)
+          notes->push_back(fmt::format("float8: {} stays in the compute dtype: {}", name, why));
+      }
+      if (at->second) set_float8<Linear>(n);
+    } else if (n.as<LinearGradInput>() != nullptr) {
+      if (is_marked[n.in[1]]) set_float8<LinearGradInput>(n);
+    } else if (n.as<LinearGradWeight>() != nullptr && !n.accumulations.empty()) {
+      const Node& into = graph.producer(n.accumulations[0].into);
+      if (into.is_leaf() && gradients.contains(graph.states()[into.state].name))
+        set_float8<LinearGradWeight>(n);
+    }
+  }
+  return static_cast<int>(gradients.size());
+}
+
+Graph quantize_matmuls(const Graph& graph, const Float8Recipe& recipe, const CommGroup& tp) {
+  return Quantizer(graph, recipe, tp).run();
+}
+
+}  // namespace tokamak

@@ -1,0 +1,74 @@
+#include "tokamak/run/float8_options.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "tokamak/checkpoint/formats/weight_names.h"
+#include "tokamak/config/check.h"
+#include "tokamak/core/error.h"
+
+namespace tokamak {
+namespace {
+
+constexpr std::string_view kAutoFilter = "auto_filter_small_kn";
+
+// The first of `filters` that is a part of a weight's name, in Hugging Face's spelling or
+// torchtitan's.
+std::string matching_filter(const Strings& filters, const std::string& name) {
+  const std::string meta = meta_name_in_layer(name);
+  for (const std::string& filter : filters) {
+    if (filter != kAutoFilter &&
+        (name.find(filter) != std::string::npos || meta.find(filter) != std::string::npos))
+      return filter;
+  }
+  return {};
+}
+
+Float8Filter filter_of(const Strings& filters, const Float8Recipe& recipe) {
+  const bool is_auto = std::find(filters.begin(), filters.end(), kAutoFilter) != filters.end();
+  return [=](const std::string& name, const Dims& dims) -> std::string {
+    if (const std::string filter = matching_filter(filters, name); !filter.empty())
+      return fmt::format("quantize.linear.float8.filter_fqns has \"{}\"", filter);
+    const int64_t multiple = recipe.multiple();
+    if (dims[0] % multiple != 0 || dims[1] % multiple != 0)
+      return fmt::format("{} x {} are no multiples of {}", dims[0], dims[1], multiple);
+    return is_auto ? why_too_small(recipe, dims[0], dims[1]) : "";
+  };
+}
+
+}  // namespace
+
+std::string why_too_small(const Float8Recipe& recipe, int64_t n, int64_t k) {
+  const bool is_small = recipe.name == "tensorwise"
+                            ? k <= 4096 && n <= 1024
+                            : n <= 2048 || k <= 1024 || (n <= 4096 && k <= 2048);
+  return is_small ? fmt::format("auto_filter_small_kn: {} x {} gain nothing", n, k) : "";
+}
+
+std::optional<Float8Options> float8_of(const Config& c) {
+  if (!has_float8(c)) return std::nullopt;
+  const Float8LinearConfig& f = c.quantize.linear.float8;
+  const std::string name = f.recipe_name.value_or("tensorwise");
+  auto recipe = find_float8_recipe(name);
+  TOK_REQUIRE(recipe.has_value(),
+              "quantize.linear.float8.recipe_name = {}: there is no such recipe", name);
+  const bool is_tensorwise = name == "tensorwise";
+  TOK_REQUIRE(is_tensorwise || !f.enable_fsdp_float8_all_gather,
+              "quantize.linear.float8.enable_fsdp_float8_all_gather: recipe {} quantizes rows and "
+              "columns, which are gathered in the compute dtype; leave it out",
+              name);
+  const bool is_auto =
+      std::find(f.filter_fqns.begin(), f.filter_fqns.end(), kAutoFilter) != f.filter_fqns.end();
+  TOK_REQUIRE(!is_auto || is_tensorwise || name == "rowwise",
+              "quantize.linear.float8.filter_fqns: auto_filter_small_kn knows no sizes for recipe "
+              "{}; name the layers",
+              name);
+  if (f.round_scales_to_power_of_2 != "auto")
+    recipe->power_of_two = f.round_scales_to_power_of_2 == "always";
+  recipe->from_master = f.enable_fsdp_float8_all_gather;
+  recipe->emulate = f.emulate;
+  return Float8Options{.recipe = *recipe, .filter = filter_of(f.filter_fqns, *recipe)};
+}
+
+}  // namespace tokamak
