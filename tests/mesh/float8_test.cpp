@@ -1,0 +1,194 @@
+// Matmuls in 8-bit floats: meshes against one rank, recompute modes against each other, what is
+// refused.
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include <gtest/gtest.h>
+
+#include "tokamak/core/error.h"
+#include "tokamak/ops/float8/scaled_matmul.h"
+#include "tokamak/ops/matmul/linear.h"
+
+#include "tests/fixtures/mesh_expect.h"
+
+namespace tokamak {
+namespace {
+
+struct Place {
+  const char* name;
+  MeshCoordinates degrees;
+  Sharding sharding = Sharding::kFsdp;
+  int64_t microbatches = 1;
+  bool async_tp = false;
+  ContextMethod context = ContextMethod::kAllGather;
+  const char* schedule = "1F1B";
+  int chunks = 1;
+};
+
+constexpr Place kPlaces[] = {
+    {"replicas", {1, 2, 1, 1, 1}},
+    {"shards", {1, 1, 2, 1, 1}},
+    {"four_shards", {1, 1, 4, 1, 1}},
+    {"hybrid", {1, 2, 2, 1, 1}},
+    {"zero1", {1, 1, 2, 1, 1}, Sharding::kZero1, 2},
+    {"zero2", {1, 1, 2, 1, 1}, Sharding::kZero2, 2},
+    {"accumulated", {1, 1, 2, 1, 1}, Sharding::kFsdp, 4},
+    {"tensor", {1, 1, 1, 1, 2}},
+    {"tensor_async", {1, 1, 1, 1, 2}, Sharding::kFsdp, 1, true},
+    {"shards_and_tensor", {1, 1, 2, 1, 2}},
+    {"context", {1, 1, 1, 2, 1}},
+    {"context_ring", {1, 1, 1, 2, 1}, Sharding::kFsdp, 1, false, ContextMethod::kRing},
+    {"context_and_tensor", {1, 1, 1, 2, 2}},
+    {"pipeline", {2, 1, 1, 1, 1}, Sharding::kFsdp, 4},
+    {"interleaved", {2, 1, 1, 1, 1}, Sharding::kFsdp, 4, false, {}, "Interleaved1F1B", 2},
+    {"zero_bubble", {2, 1, 1, 1, 1}, Sharding::kFsdp, 4, false, {}, "ZBVZeroBubble", 2},
+    {"pipeline_of_all", {2, 1, 2, 1, 2}, Sharding::kFsdp, 4},
+};
+
+// NOLINTNEXTLINE(readability-identifier-naming)
+void PrintTo(const Place& p, std::ostream* os) {
+  *os << p.name;
+}
+
+Float8Recipe recipe_of(const std::string& name) {
+  Float8Recipe recipe = *find_float8_recipe(name == "powers_of_two" ? "tensorwise" : name);
+  // They absorb noise of sums in another order.
+  if (name != "tensorwise") recipe.power_of_two = true;
+  return recipe;
+}
+
+MeshCase mesh_case(const std::string& recipe, const Place& place) {
+  const bool wants_blocks = recipe == "blockwise";
+  MeshCase c{.model = small_llama(),
+             .seq_len = 32,
+             .global_batch = 8,
+             .num_microbatches = place.microbatches,
+             .steps = 3};
+  c.model.num_layers = 4;
+  c.model.dim = wants_blocks ? 128 : 64;
+  c.model.num_kv_heads = wants_blocks ? 4 : 2;
+  c.model.head_dim = wants_blocks ? 64 : 16;
+  c.model.mlp_dim = wants_blocks ? 256 : 96;
+  c.distribute.mesh.degrees = place.degrees;
+  c.distribute.sharding = place.sharding;
+  c.distribute.async_tp = place.async_tp;
+  c.distribute.context = place.context;
+  if (place.degrees[0] > 1) set_pipeline(c, place.schedule, place.chunks);
+  c.float8 = {.recipe = recipe_of(recipe), .filter = [](const auto&, const auto&) { return ""; }};
+  return c;
+}
+
+const MeshResult& of_one_rank(const std::string& recipe, int64_t microbatches) {
+  static std::map<std::pair<std::string, int64_t>, MeshResult> known;
+  const auto [at, is_new] = known.try_emplace({recipe, microbatches});
+  if (is_new) {
+    at->second = run_mesh(mesh_case(recipe, {"", {1, 1, 1, 1, 1}, Sharding::kFsdp, microbatches}));
+  }
+  return at->second;
+}
+
+class Float8Mesh : public ::testing::TestWithParam<std::tuple<Place, const char*>> {};
+
+// Maxima are of a rank's own rows, so codes differ a little: docs/float8.md.
+TEST_P(Float8Mesh, is_near_one_rank) {
+  const auto& [place, recipe] = GetParam();
+  const MeshResult one = of_one_rank(recipe, place.microbatches);
+  const MeshResult mesh = run_mesh(mesh_case(recipe, place));
+  EXPECT_NEAR(mesh.loss[0], one.loss[0], 1e-3 * one.loss[0]);
+  EXPECT_NEAR(mesh.grad_norm[0], one.grad_norm[0], 2e-2 * one.grad_norm[0]);
+  for (size_t t = 1; t < one.loss.size(); ++t)
+    EXPECT_NEAR(mesh.loss[t], one.loss[t], 1e-2 * one.loss[t]) << "step " << t + 1;
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, Float8Mesh,
+                         ::testing::Combine(::testing::ValuesIn(kPlaces),
+                                            ::testing::Values("powers_of_two", "rowwise",
+                                                              "rowwise_with_gw_hp", "blockwise")),
+                         [](const auto& of) {
+                           return std::string(std::get<0>(of.param).name) + "_" +
+                                  std::get<1>(of.param);
+                         });
+
+class Float8Recompute : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Float8Recompute, has_the_same_bits_in_all_modes) {
+  using Mode = RecomputePolicy::Mode;
+  const std::vector<RecomputePolicy> policies{
+      {.emit_on_backward = false},
+      {.mode = Mode::kFull},
+      {.mode = Mode::kSelectiveOps,
+       .saved_ops = {"attention"},
+       .halved_ops = {"linear", "scaled_matmul"}},
+      {.mode = Mode::kSelectiveLayers, .every_nth_block = 2},
+      {.mode = Mode::kSelectiveLayers, .every_nth_block = 4, .emit_on_backward = false}};
+  for (const Place& place : {Place{"one", {1, 1, 1, 1, 1}}, kPlaces[1], kPlaces[9]}) {
+    MeshCase c = mesh_case(GetParam(), place);
+    const MeshResult saved = run_mesh(c);
+    for (const RecomputePolicy& policy : policies) {
+      c.recompute = policy;
+      const MeshResult again = run_mesh(c);
+      EXPECT_EQ(again.loss, saved.loss) << place.name;
+      EXPECT_EQ(again.grad_norm, saved.grad_norm) << place.name;
+      EXPECT_EQ(again.parameters, saved.parameters) << place.name;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, Float8Recompute,
+                         ::testing::Values("tensorwise", "rowwise", "rowwise_with_gw_hp",
+                                           "blockwise"),
+                         [](const auto& of) { return std::string(of.param); });
+
+template <class T>
+int64_t count_tasks(const Plan& plan) {
+  int64_t count = 0;
+  for (const Segment& segment : plan.segments) {
+    count += std::count_if(segment.tasks.begin(), segment.tasks.end(),
+                           [](const Task& t) { return t.rules == &kRules<T>; });
+  }
+  return count;
+}
+
+TEST(Float8Plan, replaces_every_matmul_of_blocks) {
+  const MeshCase c = mesh_case("tensorwise", {"", {1, 1, 1, 1, 1}});
+  const PlannedRun run(c.model, shape_of(c, 0), {});
+  const auto layers = c.model.num_layers;
+  EXPECT_EQ(count_tasks<ScaledMatmul>(run.plan()), 3 * 7 * layers);
+  MeshCase some = c;
+  some.float8->recipe = recipe_of("rowwise_with_gw_hp");
+  some.float8->filter = [](const std::string& name, const Dims&) {
+    return name.find("mlp") == std::string::npos ? "attention" : "";
+  };
+  const PlannedRun part(some.model, shape_of(some, 0), {});
+  EXPECT_EQ(count_tasks<ScaledMatmul>(part.plan()), 2 * 3 * layers);
+}
+
+TEST(Float8Plan, names_what_does_not_fit) {
+  const auto message = [](const MeshCase& c, const Target& target) -> std::string {
+    try {
+      const PlannedRun run(c.model, shape_of(c, 0), target);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  MeshCase narrow = mesh_case("tensorwise", {"", {1, 1, 1, 1, 2}});
+  narrow.model.mlp_dim = 80;
+  EXPECT_NE(message(narrow, {})
+                .find("layer 0: a matmul has 64 x 40 weights on a rank, wanted "
+                      "multiples of 16"),
+            std::string::npos)
+      << message(narrow, {});
+  const MeshCase old = mesh_case("tensorwise", {"", {1, 1, 1, 1, 1}});
+  EXPECT_EQ(message(old, {.backend = "gpu", .arch = 80}),
+            "model.converters: fp8 matmuls want sm_89 or newer, this is sm_80; "
+            "quantize.linear.float8.emulate = true computes them in fp32");
+  MeshCase none = old;
+  none.float8->filter = [](const auto&, const auto&) { return "not this one"; };
+  EXPECT_EQ(message(none, {}),
+            "model.converters: no matmul of this model is float8: filters or dims leave none");
+}
+
+}  // namespace
+}  // namespace tokamak
