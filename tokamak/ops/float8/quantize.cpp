@@ -92,14 +92,14 @@ std::string Amax::describe() const {
 }
 
 Types Quantize::infer(std::span<const TensorType> in) const {
-  require_inputs(kName, in, 2, 2);
+  require_inputs(kName, in, takes_maxima() ? 1 : 2, 2);
   require_values(kName, in[0]);
   TOK_REQUIRE(is_float8(format), "quantize: {} is no 8-bit float", name_of(format));
   TOK_REQUIRE(layout != Layout::kBoth || grid == ScaleGrid::kTensor,
               "quantize: codes both ways want one scale, not {}", name_of(grid));
   const TensorType scales = scales_of(in[0], grid, layout == Layout::kTransposed);
-  TOK_REQUIRE(in[1] == scales, "quantize: maxima want {}, got {}", to_string(scales),
-              to_string(in[1]));
+  TOK_REQUIRE(in.size() < 2 || in[1] == scales, "quantize: maxima want {}, got {}",
+              to_string(scales), to_string(in[1]));
   Types out;
   if (layout != Layout::kTransposed) out.push_back({.dtype = format, .dims = in[0].dims});
   if (layout != Layout::kRows) out.push_back({.dtype = format, .dims = code_dims(in[0], true)});

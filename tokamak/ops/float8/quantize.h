@@ -34,9 +34,10 @@ struct Amax {
 };
 
 /// codes = rne(clamp(x scale)) with scale = largest / amax (core/float8.h), and 1 / scale by which
-/// matmuls multiply. Inputs: x, its maxima. Outputs: codes as x lies, or transposed, or both, which
-/// needs a grid that transposition leaves alone; then the inverse scales, fp32, in the dims of the
-/// maxima. Source: torchao 0.17, float8/float8_training_tensor.py.
+/// matmuls multiply. Inputs: x, its maxima, which may be left out where takes_maxima(). Outputs:
+/// codes as x lies, or transposed, or both, which needs a grid that transposition leaves alone;
+/// then the inverse scales, fp32, in the dims of the maxima. Source: torchao 0.17,
+/// float8/float8_training_tensor.py.
 struct Quantize {
   static constexpr std::string_view kName = "quantize";
 
@@ -47,6 +48,12 @@ struct Quantize {
   Layout layout = Layout::kRows;
   bool power_of_two = false;
   DType rounds_to = DType::kF32;  ///< as Amax::rounds_to
+
+  /// Whether what shares a scale lies so near that one pass takes its maximum and makes its codes.
+  bool takes_maxima() const {
+    return grid == ScaleGrid::kSegments || grid == ScaleGrid::kBlocks ||
+           (grid == ScaleGrid::kRows && layout == Layout::kRows);
+  }
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;

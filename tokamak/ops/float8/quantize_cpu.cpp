@@ -1,4 +1,5 @@
 #include <bit>
+#include <vector>
 
 #include "tokamak/core/float8.h"
 #include "tokamak/cpu/dispatch.h"
@@ -65,6 +66,18 @@ void encode(const Matrix& m, bool power_of_two, const auto& value, const float* 
   });
 }
 
+// maxima = max(maxima, |x|) under each scale.
+template <class T>
+void take_maxima(const Matrix& m, const T* x, bool to_bf16, float* maxima) {
+  for (int64_t row = 0; row < m.M; ++row) {
+    for (int64_t k = 0; k < m.K; ++k) {
+      float& most = maxima[m.transposed ? m.scale_at(k, row) : m.scale_at(row, k)];
+      const uint32_t mine = magnitude_of(rounded(x[row * m.K + k], to_bf16));
+      most = std::bit_cast<float>(std::max(std::bit_cast<uint32_t>(most), mine));
+    }
+  }
+}
+
 }  // namespace
 
 Kernel prepare(const Amax& op, const KernelTypes& types, std::string_view) {
@@ -72,17 +85,10 @@ Kernel prepare(const Amax& op, const KernelTypes& types, std::string_view) {
   const bool has_so_far = types.in.size() == 2;
   return by_float(types.in[0].dtype, [&]<class T>() -> Kernel {
     return [=, to_bf16 = op.rounds_to == DType::kBF16](const KernelArgs& a) {
-      const T* x = a.in[0].as<T>();
       float* maxima = a.out[0].as<float>();
       for (int64_t i = 0; i < a.out[0].numel(); ++i)
         maxima[i] = has_so_far ? a.in[1].as<float>()[i] : 0.0F;
-      for (int64_t row = 0; row < m.M; ++row) {
-        for (int64_t k = 0; k < m.K; ++k) {
-          float& most = maxima[m.transposed ? m.scale_at(k, row) : m.scale_at(row, k)];
-          const uint32_t mine = magnitude_of(rounded(x[row * m.K + k], to_bf16));
-          most = std::bit_cast<float>(std::max(std::bit_cast<uint32_t>(most), mine));
-        }
-      }
+      take_maxima(m, a.in[0].as<T>(), to_bf16, maxima);
     };
   });
 }
@@ -94,8 +100,15 @@ Kernel prepare(const Quantize& op, const KernelTypes& types, std::string_view) {
       const T* x = a.in[0].as<T>();
       const bool to_bf16 = op.rounds_to == DType::kBF16;
       const auto value = [=](int64_t i) { return rounded(x[i], to_bf16); };
-      const auto* amax = a.in[1].as<float>();
-      auto* inverse = a.out[a.out.size() - 1].as<float>();
+      const Tensor& inverse_scales = a.out[a.out.size() - 1];
+      auto* inverse = inverse_scales.as<float>();
+      std::vector<float> own;
+      if (!a.has(1)) {
+        own.resize(inverse_scales.numel());
+        take_maxima(Matrix(type, op.grid, op.layout == Layout::kTransposed), x, to_bf16,
+                    own.data());
+      }
+      const float* amax = a.has(1) ? a.in[1].as<float>() : own.data();
       size_t out = 0;
       for (const bool transposed : {false, true}) {
         if (op.layout == (transposed ? Layout::kRows : Layout::kTransposed)) continue;

@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include <fmt/format.h>
+
 #include "tokamak/ops/op_case.h"
 
 namespace tokamak {
@@ -48,6 +50,9 @@ OpCases cases_of<Quantize>() {
     one.check_gradient = false;
     one.fill = {{}, {.scale = 0.3, .shift = 3.0}};
     one.float_stays = {1};
+    if (op.takes_maxima())
+      c.good(op.describe() + name + ", own maxima", op, {f32({rows, columns})}).check_gradient =
+          false;
   };
   for (const ScaleGrid grid : kGrids) {
     for (const Quantize::Layout layout :
@@ -59,6 +64,10 @@ OpCases cases_of<Quantize>() {
   }
   add("", {.format = DType::kE5M2, .layout = Quantize::Layout::kBoth}, 64, 80);
   add("", {.layout = Quantize::Layout::kBoth, .rounds_to = DType::kBF16}, 64, 80);
+  add(", of bfloat16", {.grid = ScaleGrid::kBlocks, .rounds_to = DType::kBF16}, 130, 264);
+  for (const int64_t columns : {3072, 4160})
+    add(fmt::format(", rows of {}", columns), {.grid = ScaleGrid::kRows}, 11, columns);
+  c.bad("no maxima of a whole tensor", {}, {f32({4, 4})});
   c.bad("no format", {.format = DType::kBF16}, {f32({4, 4}), f32({1})});
   c.bad("rows both ways", {.grid = ScaleGrid::kRows, .layout = Quantize::Layout::kBoth},
         {f32({4, 4}), f32({4})});

@@ -12,6 +12,7 @@
 #include "tokamak/ops/elementwise/cast.h"
 #include "tokamak/ops/float8/quantize.h"
 #include "tokamak/ops/float8/scaled_matmul.h"
+#include "tokamak/ops/float8/transpose_codes.h"
 #include "tokamak/ops/matmul/linear.h"
 
 namespace tokamak {
@@ -105,7 +106,6 @@ class Quantizer {
     for (int32_t i = 0; i < graph_.size(); ++i) {
       const Node& n = graph_.node(i);
       if (!is_float8<LinearGradInput>(n)) continue;
-      weights_of_dx_.insert(n.in[1]);
       const auto all = weights_of_.find(n.in[1]);
       if (all == weights_of_.end()) continue;
       Group& group = groups[{all->second[0], static_cast<int>(n.label.phase)}];
@@ -206,22 +206,19 @@ class Quantizer {
     const bool transposed = layout == Layout::kTransposed;
     if (const auto made = codes_.find({v, grid, transposed}); made != codes_.end())
       return made->second;
-    return quantize(v, rewriter_(v), amax_of(v, grid, transposed),
-                    {.format = format, .grid = grid, .layout = layout});
-  }
-
-  Value amax_of(Value v, ScaleGrid grid, bool transposed) {
-    const Amax op{.grid = grid, .transposed = transposed && grid != ScaleGrid::kTensor};
-    // Scales of whole rows of the joint output gradient are of all its parts.
+    const Quantize op{.format = format, .grid = grid, .layout = layout};
+    // Scales of a whole tensor, or of whole rows of the joint output gradient, are of all its
+    // parts.
     std::vector<Value> members{v};
-    if (const auto all = gradients_of_.find(v);
-        all != gradients_of_.end() && !op.transposed && is_one_for_many(grid))
+    const bool is_of_all = grid == ScaleGrid::kTensor || (grid == ScaleGrid::kRows && !transposed);
+    if (const auto all = gradients_of_.find(v); all != gradients_of_.end() && is_of_all)
       members = all->second;
-    return amax_of_all(op, members, [&](Value m) { return rewriter_(m); });
-  }
-
-  static bool is_one_for_many(ScaleGrid grid) {
-    return grid == ScaleGrid::kTensor || grid == ScaleGrid::kRows;
+    Value amax;
+    if (!op.takes_maxima() || members.size() > 1) {
+      amax = amax_of_all({.grid = grid, .transposed = transposed && grid != ScaleGrid::kTensor},
+                         members, [&](Value m) { return rewriter_(m); });
+    }
+    return quantize(v, rewriter_(v), amax, op);
   }
 
   template <class Source>
@@ -239,7 +236,9 @@ class Quantizer {
 
   Codes quantize(Value key, Value x, Value amax, Quantize op) {
     op.power_of_two = recipe_.power_of_two;
-    const std::vector<Value> out = to_.add(op, {x, amax});
+    std::vector<Value> in{x};
+    if (amax.valid()) in.push_back(amax);
+    const std::vector<Value> out = to_.add(op, std::move(in));
     if (op.layout != Layout::kTransposed)
       codes_[{key, op.grid, false}] = {.codes = out[0], .inverse = out.back()};
     if (op.layout != Layout::kRows)
@@ -264,28 +263,33 @@ class Quantizer {
   Codes weight_codes(Value w, ScaleGrid grid, bool transposed) {
     if (const auto made = codes_.find({w, grid, transposed}); made != codes_.end())
       return made->second;
+    // Two bytes moved for each code, and none of memory but while a block is computed.
+    const bool is_one_quantization =
+        recipe_.w_of_y == recipe_.w_of_dx && recipe_.w_of_y != ScaleGrid::kRows;
+    if (transposed && is_made_once(w) && is_one_quantization) {
+      const Codes rows = weight_codes(w, grid, false);
+      std::vector<Value> in{rows.codes};
+      if (grid == ScaleGrid::kBlocks) in.push_back(rows.inverse);
+      const std::vector<Value> out = to_.add(TransposeCodes{.grid = grid}, std::move(in));
+      return codes_[{w, grid, true}] = {.codes = out[0],
+                                        .inverse = out.size() > 1 ? out[1] : rows.inverse};
+    }
     Label label = to_.label;
     if (is_made_once(w)) label.phase = Phase::kUnshard;
     const LabelScope scope(to_, label);
     const DType rounds_to = source_of(w).second;
     const auto source = [&](Value m) { return rewriter_(source_of(m).first); };
-    const Amax op{.grid = grid,
-                  .transposed = transposed && grid != ScaleGrid::kTensor,
-                  .rounds_to = rounds_to};
-    const bool is_shared = grid == ScaleGrid::kTensor || (grid == ScaleGrid::kRows && transposed);
+    const Layout one = transposed ? Layout::kTransposed : Layout::kRows;
+    Quantize op{.format = DType::kE4M3, .grid = grid, .layout = one, .rounds_to = rounds_to};
+    if (op.takes_maxima()) return quantize(w, source(w), {}, op);
     // A weight that the backward alone merges is the whole by itself.
     const auto all = weights_of_.find(w);
-    const bool has_others = is_shared && all != weights_of_.end();
-    Value amax = amax_of_all(op, has_others ? all->second : std::vector{w}, source);
+    Value amax = amax_of_all({.grid = grid,
+                              .transposed = transposed && grid != ScaleGrid::kTensor,
+                              .rounds_to = rounds_to},
+                             all != weights_of_.end() ? all->second : std::vector{w}, source);
     if (grid == ScaleGrid::kTensor && tp_.size > 1) amax = over_tp(amax);
-    const bool wants_both = is_made_once(w) && weights_of_dx_.contains(w) &&
-                            grid == ScaleGrid::kTensor && recipe_.w_of_y == recipe_.w_of_dx;
-    const Layout one = transposed ? Layout::kTransposed : Layout::kRows;
-    return quantize(w, source(w), amax,
-                    {.format = DType::kE4M3,
-                     .grid = grid,
-                     .layout = wants_both ? Layout::kBoth : one,
-                     .rounds_to = rounds_to});
+    return quantize(w, source(w), amax, op);
   }
 
   Value over_tp(Value amax) {
@@ -303,7 +307,6 @@ class Quantizer {
   std::map<Value, std::vector<Value>> gradients_of_;  // by output gradient: those that share scales
   std::map<int32_t, int32_t> runs_at_;
   std::map<int32_t, std::vector<int32_t>> waiting_;
-  std::set<Value> weights_of_dx_;
   std::map<Value, Value> over_tp_;
   std::map<std::tuple<Value, ScaleGrid, bool>, Value> amax_;
   std::map<std::tuple<Value, ScaleGrid, bool>, Codes> codes_;

@@ -1,0 +1,350 @@
+// Kernels that make codes of tiles and of rows.
+#pragma once
+
+#include "tokamak/gpu/float8.cuh"
+#include "tokamak/ops/float8/tiles_gpu.cuh"
+
+namespace tokamak::gpu {
+
+// float8_scale of core/float8.h. Division in fp32 has its bits: a quotient of floats that is
+// rounded to double first rounds to the same float.
+template <class Format>
+__device__ inline float scale_of(float amax, bool power_of_two) {
+  constexpr auto kMost = static_cast<float>(static_cast<double>(Format::kLargest) / 1e-12);
+  // NaN is not less, and stays one.
+  const float scale = static_cast<double>(amax) < 1e-12 ? kMost : Format::kLargest / amax;
+  return power_of_two ? __uint_as_float(__float_as_uint(scale) & 0xFF800000U) : scale;
+}
+
+template <class T>
+struct TileCodes {
+  Values<T> values;
+  TileScales scales;
+  const float* amax;
+  float* inverse;  // null where another kernel makes them
+  bool power_of_two;
+  uint8_t* rows;        // as x lies, or null
+  uint8_t* transposed;  // or null
+};
+
+// Words of 4 codes of a row of a tile in shared memory. The padding after each 16 rows lets 8
+// threads that read rows 16 apart, 4 neighbouring words each, meet all banks.
+constexpr int kRowWords = kTile / 4;
+constexpr int kTileWords = kTile * kRowWords + kTile / 16 * 4;
+
+__device__ inline int word_at(int row, int word) {
+  return row * kRowWords + row / 16 * 4 + word;
+}
+
+// Words [r] of four rows become words of four columns.
+__device__ inline void transpose_bytes(uint32_t (&w)[4]) {
+  const uint32_t low_01 = __byte_perm(w[0], w[1], 0x5140);
+  const uint32_t high_01 = __byte_perm(w[0], w[1], 0x7362);
+  const uint32_t low_23 = __byte_perm(w[2], w[3], 0x5140);
+  const uint32_t high_23 = __byte_perm(w[2], w[3], 0x7362);
+  w[0] = __byte_perm(low_01, low_23, 0x5410);
+  w[1] = __byte_perm(low_01, low_23, 0x7632);
+  w[2] = __byte_perm(high_01, high_23, 0x5410);
+  w[3] = __byte_perm(high_01, high_23, 0x7632);
+}
+
+// A thread's 4 columns of 16 rows of the tile, 16 bytes a store.
+__device__ inline void store_transposed(const uint32_t* tile, int64_t row, int64_t column,
+                                        int64_t M16, int64_t K, uint8_t* codes) {
+  const int rows = static_cast<int>(threadIdx.x) % (kTile / 16) * 16;
+  const int word = static_cast<int>(threadIdx.x) / (kTile / 16);
+  if (row + rows >= M16) return;
+  uint32_t columns[4][4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    uint32_t words[4];
+#pragma unroll
+    for (int r = 0; r < 4; ++r) words[r] = tile[word_at(rows + i * 4 + r, word)];
+    transpose_bytes(words);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) columns[j][i] = words[j];
+  }
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const int64_t k = column + word * 4 + j;
+    if (k < K) store<4>(reinterpret_cast<uint32_t*>(codes + k * M16 + row + rows), columns[j]);
+  }
+}
+
+// Maxima of the tile's rows, columns or of all of it, as integers; `most` is zero before.
+template <class T>
+__device__ void take_maxima(const T (&values)[kRounds][kEach], ScaleAxis axis, bool to_bf16,
+                            uint32_t (&most)[kTile]) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const auto magnitude = [&](int i, int j) {
+    return magnitude_of(value_of(values[i][j], to_bf16));
+  };
+  if (axis == ScaleAxis::kColumn) {
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      uint32_t mine = 0;
+#pragma unroll
+      for (int i = 0; i < kRounds; ++i) mine = max(mine, magnitude(i, j));
+      // The other row of the warp has the same columns.
+      mine = max(mine, __shfl_xor_sync(0xFFFFFFFFU, mine, kRowThreads));
+      if (thread % 32 < kRowThreads) atomicMax(&most[thread % kRowThreads * kEach + j], mine);
+    }
+    return;
+  }
+  uint32_t of_all = 0;
+#pragma unroll
+  for (int i = 0; i < kRounds; ++i) {
+    uint32_t mine = 0;
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) mine = max(mine, magnitude(i, j));
+    mine = warp_max(mine, kRowThreads);
+    of_all = max(of_all, mine);
+    if (axis == ScaleAxis::kRow && thread % kRowThreads == 0)
+      most[i * kRowsAtOnce + thread / kRowThreads] = mine;
+  }
+  if (axis == ScaleAxis::kTile && thread % kRowThreads == 0) atomicMax(&most[0], of_all);
+}
+
+// The scales of a tile, and their inverses.
+template <class Format, class T>
+__device__ void make_scales(const TileCodes<T>& c, int64_t tile_row, int64_t tile_column,
+                            const uint32_t* own, float (&scales)[kTile]) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const ScaleAxis axis = c.scales.axis;
+  const int64_t left =
+      axis == ScaleAxis::kRow ? c.values.M - tile_row * kTile : c.values.K - tile_column * kTile;
+  if (thread >= kTile || (axis != ScaleAxis::kTile && thread >= left)) return;
+  const int place = axis == ScaleAxis::kTile ? 0 : thread;
+  const int64_t at = c.scales.first_of(tile_row, tile_column) + place;
+  const float amax = own != nullptr ? __uint_as_float(own[place]) : c.amax[at];
+  scales[thread] = scale_of<Format>(amax, c.power_of_two);
+  if (c.inverse != nullptr && place == thread && c.scales.is_first(tile_row, tile_column))
+    c.inverse[at] = 1.0F / scales[thread];
+}
+
+// A block for each tile of x, whose codes reach the transposed matrix through shared memory. With
+// kOwn it takes the maxima of its scales too, and holds the whole tile for that.
+template <bool kWhole, bool kOwn, class Format, class T>
+__global__ void __launch_bounds__(kThreads, kOwn ? 2 : 3) encode_tiles(TileCodes<T> c) {
+  constexpr int kHeld = kOwn ? kRounds : kRoundsAtOnce;
+  __shared__ __align__(16) uint32_t tile[kTileWords];
+  __shared__ uint32_t most[kOwn ? kTile : 1];
+  __shared__ __align__(16) float scales[kTile];
+  const Values<T>& v = c.values;
+  const int thread = static_cast<int>(threadIdx.x);
+  const auto tiles = static_cast<unsigned>((v.K + kTile - 1) / kTile);
+  const int64_t row = static_cast<int64_t>(blockIdx.x / tiles) * kTile;
+  const int64_t column = static_cast<int64_t>(blockIdx.x % tiles) * kTile;
+  const int own_row = thread / kRowThreads;
+  const int own_column = thread % kRowThreads * kEach;
+  const ScaleAxis axis = c.scales.axis;
+  float scale[kEach];
+#pragma unroll
+  for (int round = 0; round < kRounds; round += kHeld) {
+    T values[kHeld][kEach];
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i)
+      load_round<kWhole>(v, row + (round + i) * kRowsAtOnce + own_row, column + own_column,
+                         values[i]);
+    if constexpr (kOwn) {
+      if (thread < kTile) most[thread] = 0;
+      __syncthreads();
+      take_maxima(values, axis, v.to_bf16, most);
+      __syncthreads();
+    }
+    if (round == 0) {
+      make_scales<Format>(c, row / kTile, column / kTile, kOwn ? most : nullptr, scales);
+      __syncthreads();
+      load<kEach>(&scales[own_column], scale);
+    }
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      const int r = (round + i) * kRowsAtOnce + own_row;
+      const bool is_inside = row + r < v.M;
+      if (axis == ScaleAxis::kRow) {
+#pragma unroll
+        for (int j = 0; j < kEach; ++j) scale[j] = scales[r];
+      }
+      const auto at = [&](int j) { return value_of(values[i][j], v.to_bf16) * scale[j]; };
+      uint2 words{encode_float8<Format>(at(0), at(1), at(2), at(3)),
+                  encode_float8<Format>(at(4), at(5), at(6), at(7))};
+      if (!is_inside) words = uint2{};  // zeros, though a scale may be NaN
+      if (c.transposed != nullptr)
+        *reinterpret_cast<uint2*>(&tile[word_at(r, own_column / 4)]) = words;
+      if (c.rows == nullptr || !is_inside) continue;
+      uint8_t* const into = c.rows + (row + r) * v.K + column + own_column;
+      if constexpr (kWhole) {
+        if (column + own_column < v.K) *reinterpret_cast<uint2*>(into) = words;
+      } else {
+#pragma unroll
+        for (int j = 0; j < kEach; ++j) {
+          if (column + own_column + j < v.K)
+            into[j] = static_cast<uint8_t>((j < 4 ? words.x : words.y) >> (j % 4 * 8));
+        }
+      }
+    }
+  }
+  if (c.transposed == nullptr) return;
+  __syncthreads();
+  store_transposed(tile, row, column, (v.M + 15) / 16 * 16, v.K, c.transposed);
+}
+
+// Codes of segments along rows under scales of their own, which need no shared memory: 16 threads
+// hold a segment.
+template <bool kWhole, class Format, class T>
+__global__ void __launch_bounds__(kThreads)
+    encode_segments(Values<T> v, bool power_of_two, uint8_t* codes, float* inverse) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const auto segments = static_cast<unsigned>((v.K + kTile - 1) / kTile);
+  const int64_t segment = blockIdx.x % segments;
+  const int64_t row = static_cast<int64_t>(blockIdx.x / segments) * kTile + thread / kRowThreads;
+  const int64_t column = segment * kTile + thread % kRowThreads * kEach;
+#pragma unroll
+  for (int round = 0; round < kRounds; round += kRoundsAtOnce) {
+    T values[kRoundsAtOnce][kEach];
+#pragma unroll
+    for (int i = 0; i < kRoundsAtOnce; ++i)
+      load_round<kWhole>(v, row + (round + i) * kRowsAtOnce, column, values[i]);
+#pragma unroll
+    for (int i = 0; i < kRoundsAtOnce; ++i) {
+      const int64_t r = row + (round + i) * kRowsAtOnce;
+      uint32_t most = 0;
+#pragma unroll
+      for (int j = 0; j < kEach; ++j)
+        most = max(most, magnitude_of(value_of(values[i][j], v.to_bf16)));
+      most = warp_max(most, kRowThreads);
+      if (r >= v.M) continue;
+      const float scale = scale_of<Format>(__uint_as_float(most), power_of_two);
+      if (thread % kRowThreads == 0) inverse[segment * v.M + r] = 1.0F / scale;
+      const auto at = [&](int j) { return value_of(values[i][j], v.to_bf16) * scale; };
+      const uint2 words{encode_float8<Format>(at(0), at(1), at(2), at(3)),
+                        encode_float8<Format>(at(4), at(5), at(6), at(7))};
+      uint8_t* const into = codes + r * v.K + column;
+      if constexpr (kWhole) {
+        if (column < v.K) *reinterpret_cast<uint2*>(into) = words;
+      } else {
+#pragma unroll
+        for (int j = 0; j < kEach; ++j) {
+          if (column + j < v.K)
+            into[j] = static_cast<uint8_t>((j < 4 ? words.x : words.y) >> (j % 4 * 8));
+        }
+      }
+    }
+  }
+}
+
+template <class Format, class T>
+void launch_segments(const Values<T>& v, bool power_of_two, uint8_t* codes, float* inverse,
+                     cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(tiles_of(v.M) * tiles_of(v.K));
+  if (has_whole_rows(v.x, v.K) && detail::is_aligned(codes)) {
+    encode_segments<true, Format><<<blocks, kThreads, 0, stream>>>(v, power_of_two, codes, inverse);
+  } else {
+    encode_segments<false, Format>
+        <<<blocks, kThreads, 0, stream>>>(v, power_of_two, codes, inverse);
+  }
+  TOK_CUDA_LAUNCHED();
+}
+
+template <bool kOwn, class Format, class T>
+void launch_tiles(const TileCodes<T>& c, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(tiles_of(c.values.M) * tiles_of(c.values.K));
+  if (has_whole_rows(c.values.x, c.values.K) && detail::is_aligned(c.rows)) {
+    encode_tiles<true, kOwn, Format><<<blocks, kThreads, 0, stream>>>(c);
+  } else {
+    encode_tiles<false, kOwn, Format><<<blocks, kThreads, 0, stream>>>(c);
+  }
+  TOK_CUDA_LAUNCHED();
+}
+
+// Codes of rows under scales of their own: a block reads its row twice, the second time from the
+// cache.
+template <int K, class Format, class T>
+__global__ void __launch_bounds__(kThreads)
+    encode_rows(Values<T> v, bool power_of_two, uint8_t* codes, float* inverse) {
+  __shared__ uint32_t parts[kThreads / 32];
+  const int thread = static_cast<int>(threadIdx.x);
+  const T* x = v.x + static_cast<int64_t>(blockIdx.x) * v.K;
+  uint8_t* into = codes + static_cast<int64_t>(blockIdx.x) * v.K;
+  uint32_t most = 0;
+  for (int64_t k = thread * K; k < v.K; k += kThreads * K) {
+    T values[K];
+    load<K>(x + k, values);
+#pragma unroll
+    for (int j = 0; j < K; ++j) most = max(most, magnitude_of(value_of(values[j], v.to_bf16)));
+  }
+  most = warp_max(most, 32);
+  if (thread % 32 == 0) parts[thread / 32] = most;
+  __syncthreads();
+#pragma unroll
+  for (int w = 0; w < kThreads / 32; ++w) most = max(most, parts[w]);
+  const float scale = scale_of<Format>(__uint_as_float(most), power_of_two);
+  if (thread == 0) inverse[blockIdx.x] = 1.0F / scale;
+  for (int64_t k = thread * K; k < v.K; k += kThreads * K) {
+    T values[K];
+    load<K>(x + k, values);
+    const auto at = [&](int j) { return value_of(values[j], v.to_bf16) * scale; };
+    if constexpr (K == 1) {
+      into[k] = static_cast<uint8_t>(encode_float8<Format>(at(0)));
+    } else {
+      const uint2 words{encode_float8<Format>(at(0), at(1), at(2), at(3)),
+                        encode_float8<Format>(at(4), at(5), at(6), at(7))};
+      *reinterpret_cast<uint2*>(into + k) = words;
+    }
+  }
+}
+
+// The same for rows of up to kPacks accesses a lane: a warp holds its row.
+template <int kPacks, class Format, class T>
+__global__ void __launch_bounds__(kThreads)
+    encode_held_rows(Values<T> v, bool power_of_two, uint8_t* codes, float* inverse) {
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
+  if (row >= v.M) return;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  T values[kPacks][kEach];
+  uint32_t most = 0;
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p)
+    load_round<true>(v, row, (static_cast<int64_t>(p) * 32 + lane) * kEach, values[p]);
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+#pragma unroll
+    for (int j = 0; j < kEach; ++j)
+      most = max(most, magnitude_of(value_of(values[p][j], v.to_bf16)));
+  }
+  most = warp_max(most, 32);
+  const float scale = scale_of<Format>(__uint_as_float(most), power_of_two);
+  if (lane == 0) inverse[row] = 1.0F / scale;
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    const int64_t k = (static_cast<int64_t>(p) * 32 + lane) * kEach;
+    if (k >= v.K) continue;
+    const auto at = [&](int j) { return value_of(values[p][j], v.to_bf16) * scale; };
+    const uint2 words{encode_float8<Format>(at(0), at(1), at(2), at(3)),
+                      encode_float8<Format>(at(4), at(5), at(6), at(7))};
+    *reinterpret_cast<uint2*>(codes + row * v.K + k) = words;
+  }
+}
+
+template <class Format, class T>
+void launch_rows(const Values<T>& v, bool power_of_two, uint8_t* codes, float* inverse,
+                 cudaStream_t stream) {
+  constexpr int64_t kLane = 32 * kEach;
+  constexpr int kFew = 8;
+  constexpr int kMost = sizeof(T) == 2 ? 16 : 8;  // that registers hold
+  const bool is_whole = has_whole_rows(v.x, v.K) && detail::is_aligned(codes);
+  const auto held = static_cast<unsigned>((v.M + kThreads / 32 - 1) / (kThreads / 32));
+  const auto rows = static_cast<unsigned>(v.M);
+  if (is_whole && v.K <= kFew * kLane) {
+    encode_held_rows<kFew, Format><<<held, kThreads, 0, stream>>>(v, power_of_two, codes, inverse);
+  } else if (is_whole && v.K <= kMost * kLane) {
+    encode_held_rows<kMost, Format><<<held, kThreads, 0, stream>>>(v, power_of_two, codes, inverse);
+  } else if (is_whole) {
+    encode_rows<kEach, Format><<<rows, kThreads, 0, stream>>>(v, power_of_two, codes, inverse);
+  } else {
+    encode_rows<1, Format><<<rows, kThreads, 0, stream>>>(v, power_of_two, codes, inverse);
+  }
+  TOK_CUDA_LAUNCHED();
+}
+
+}  // namespace tokamak::gpu

@@ -1,0 +1,35 @@
+#include "tokamak/ops/float8/transpose_codes.h"
+
+namespace tokamak {
+
+Types TransposeCodes::infer(std::span<const TensorType> in) const {
+  const bool has_blocks = grid == ScaleGrid::kBlocks;
+  require_inputs(kName, in, has_blocks ? 2 : 1, has_blocks ? 2 : 1);
+  TOK_REQUIRE(is_float8(in[0].dtype) && in[0].dims.size() == 2 && in[0].dims[0] % 16 == 0,
+              "transpose_codes: wanted a matrix of codes with a multiple of 16 rows, got {}",
+              to_string(in[0]));
+  TOK_REQUIRE(has_blocks || grid == ScaleGrid::kTensor,
+              "transpose_codes: scales by {} are others after it", name_of(grid));
+  const int64_t rows = in[0].dims[0];
+  const int64_t columns = in[0].dims[1];
+  const TensorType codes{.dtype = in[0].dtype, .dims = {columns, rows}};
+  if (!has_blocks) return {codes};
+  const TensorType scales{.dtype = DType::kF32, .dims = scale_dims(grid, rows, columns)};
+  TOK_REQUIRE(in[1] == scales, "transpose_codes: scales want {}, got {}", to_string(scales),
+              to_string(in[1]));
+  return {codes, {.dtype = DType::kF32, .dims = scale_dims(grid, columns, rows)}};
+}
+
+std::vector<Strategy> TransposeCodes::place(std::span<const TensorType> in) const {
+  return {replicate(in.size(), in.size())};
+}
+
+Cost TransposeCodes::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
+  return memory_cost(in, out, 0.0);
+}
+
+std::string TransposeCodes::describe() const {
+  return std::string(name_of(grid));
+}
+
+}  // namespace tokamak

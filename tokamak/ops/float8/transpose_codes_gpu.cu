@@ -1,0 +1,84 @@
+#include "tokamak/ops/float8/encode_gpu.cuh"
+#include "tokamak/ops/float8/transpose_codes.h"
+
+namespace tokamak::gpu {
+namespace {
+
+constexpr int kAccess = 16;  // codes
+constexpr int kLanes = kTile / kAccess;
+
+// A block for each 128 x 128 codes, which pass through shared memory; 16 bytes an access.
+template <bool kWhole>
+__global__ void __launch_bounds__(kThreads)
+    transpose_tiles(int64_t R, int64_t K, const uint8_t* codes, uint8_t* into) {
+  __shared__ __align__(16) uint32_t tile[kTileWords];
+  const int thread = static_cast<int>(threadIdx.x);
+  const auto tiles = static_cast<unsigned>((K + kTile - 1) / kTile);
+  const int64_t row = static_cast<int64_t>(blockIdx.x / tiles) * kTile;
+  const int64_t column = static_cast<int64_t>(blockIdx.x % tiles) * kTile;
+  const int own_column = thread % kLanes * kAccess;
+  constexpr int kRowsEach = kThreads / kLanes;
+#pragma unroll
+  for (int first = 0; first < kTile; first += kRowsEach) {
+    const int r = first + thread / kLanes;
+    const int64_t left = row + r < R ? K - column - own_column : 0;
+    const uint8_t* from = codes + (row + r) * K + column + own_column;
+    __align__(16) uint8_t own[kAccess] = {};
+    if constexpr (kWhole) {
+      if (left > 0) load<kAccess>(from, own);
+    } else {
+#pragma unroll
+      for (int j = 0; j < kAccess; ++j) {
+        if (j < left) own[j] = from[j];
+      }
+    }
+    store<kAccess>(reinterpret_cast<uint8_t*>(&tile[word_at(r, own_column / 4)]), own);
+  }
+  __syncthreads();
+  store_transposed(tile, row, column, R, K, into);
+}
+
+// Scales of blocks at (row, column) of the transposed matrix, 0 in its padding.
+struct TransposeScales {
+  const float* scales;
+  float* into;
+  int64_t rows, columns;      // of blocks, of the matrix as it was
+  int64_t width, width_into;  // with padding
+
+  __device__ void operator()(int64_t i) const {
+    const int64_t row = i / width_into;
+    const int64_t column = i % width_into;
+    into[i] = row < columns && column < rows ? scales[column * width + row] : 0.0F;
+  }
+};
+
+}  // namespace
+
+Kernel prepare(const TransposeCodes& op, const KernelTypes& types, const Setup&) {
+  const int64_t R = types.in[0].dims[0];
+  const int64_t K = types.in[0].dims[1];
+  const bool has_blocks = op.grid == ScaleGrid::kBlocks;
+  return [=](const KernelArgs& args) {
+    if (R == 0 || K == 0) return;
+    const auto* codes = args.in[0].as<uint8_t>();
+    auto* into = args.out[0].as<uint8_t>();
+    const cudaStream_t stream = as_stream(args.stream);
+    const auto blocks = static_cast<unsigned>(tiles_of(R) * tiles_of(K));
+    if (K % kAccess == 0 && detail::is_aligned(codes)) {
+      transpose_tiles<true><<<blocks, kThreads, 0, stream>>>(R, K, codes, into);
+    } else {
+      transpose_tiles<false><<<blocks, kThreads, 0, stream>>>(R, K, codes, into);
+    }
+    TOK_CUDA_LAUNCHED();
+    if (!has_blocks) return;
+    launch_for(args.out[1].numel(), args.stream,
+               TransposeScales{.scales = args.in[1].as<float>(),
+                               .into = args.out[1].as<float>(),
+                               .rows = tiles_of(R),
+                               .columns = tiles_of(K),
+                               .width = args.in[1].dim(-1),
+                               .width_into = args.out[1].dim(-1)});
+  };
+}
+
+}  // namespace tokamak::gpu
