@@ -123,12 +123,12 @@ __device__ void make_scales(const TileCodes<T>& c, int64_t tile_row, int64_t til
 }
 
 // A block for each tile of x, whose codes reach the transposed matrix through shared memory. With
-// kOwn it takes the maxima of its scales too, and holds the whole tile for that.
-template <bool kWhole, bool kOwn, class Format, class T>
-__global__ void __launch_bounds__(kThreads, kOwn ? 2 : 3) encode_tiles(TileCodes<T> c) {
-  constexpr int kHeld = kOwn ? kRounds : kRoundsAtOnce;
+// kTakesMaxima it takes the maxima of its scales too, and holds the whole tile for that.
+template <bool kWhole, bool kTakesMaxima, class Format, class T>
+__global__ void __launch_bounds__(kThreads, kTakesMaxima ? 2 : 3) encode_tiles(TileCodes<T> c) {
+  constexpr int kHeld = kTakesMaxima ? kRounds : kRoundsAtOnce;
   __shared__ __align__(16) uint32_t tile[kTileWords];
-  __shared__ uint32_t most[kOwn ? kTile : 1];
+  __shared__ uint32_t most[kTakesMaxima ? kTile : 1];
   __shared__ __align__(16) float scales[kTile];
   const Values<T>& v = c.values;
   const int thread = static_cast<int>(threadIdx.x);
@@ -146,14 +146,14 @@ __global__ void __launch_bounds__(kThreads, kOwn ? 2 : 3) encode_tiles(TileCodes
     for (int i = 0; i < kHeld; ++i)
       load_round<kWhole>(v, row + (round + i) * kRowsAtOnce + own_row, column + own_column,
                          values[i]);
-    if constexpr (kOwn) {
+    if constexpr (kTakesMaxima) {
       if (thread < kTile) most[thread] = 0;
       __syncthreads();
       take_maxima(values, axis, v.to_bf16, most);
       __syncthreads();
     }
     if (round == 0) {
-      make_scales<Format>(c, row / kTile, column / kTile, kOwn ? most : nullptr, scales);
+      make_scales<Format>(c, row / kTile, column / kTile, kTakesMaxima ? most : nullptr, scales);
       __syncthreads();
       load<kEach>(&scales[own_column], scale);
     }
@@ -246,13 +246,13 @@ void launch_segments(const Values<T>& v, bool power_of_two, uint8_t* codes, floa
   TOK_CUDA_LAUNCHED();
 }
 
-template <bool kOwn, class Format, class T>
+template <bool kTakesMaxima, class Format, class T>
 void launch_tiles(const TileCodes<T>& c, cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>(tiles_of(c.values.M) * tiles_of(c.values.K));
   if (has_whole_rows(c.values.x, c.values.K) && detail::is_aligned(c.rows)) {
-    encode_tiles<true, kOwn, Format><<<blocks, kThreads, 0, stream>>>(c);
+    encode_tiles<true, kTakesMaxima, Format><<<blocks, kThreads, 0, stream>>>(c);
   } else {
-    encode_tiles<false, kOwn, Format><<<blocks, kThreads, 0, stream>>>(c);
+    encode_tiles<false, kTakesMaxima, Format><<<blocks, kThreads, 0, stream>>>(c);
   }
   TOK_CUDA_LAUNCHED();
 }
