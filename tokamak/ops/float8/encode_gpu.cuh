@@ -48,61 +48,48 @@ __device__ inline void transpose_bytes(uint32_t (&w)[4]) {
   w[3] = __byte_perm(high_01, high_23, 0x7632);
 }
 
-// A thread's 4 columns of 16 rows of the tile, 16 bytes a store.
-__device__ inline void store_transposed(const uint32_t* tile, int64_t row, int64_t column,
-                                        int64_t M16, int64_t K, uint8_t* codes) {
-  const int rows = static_cast<int>(threadIdx.x) % (kTile / 16) * 16;
-  const int word = static_cast<int>(threadIdx.x) / (kTile / 16);
-  if (row + rows >= M16) return;
+// 4 columns of 16 rows, 16 bytes a store; word(r) has row r of them.
+template <class Word>
+__device__ void store_columns(const Word& word, int64_t column, int64_t row, int64_t M16, int64_t K,
+                              uint8_t* codes) {
   uint32_t columns[4][4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     uint32_t words[4];
 #pragma unroll
-    for (int r = 0; r < 4; ++r) words[r] = tile[word_at(rows + i * 4 + r, word)];
+    for (int r = 0; r < 4; ++r) words[r] = word(i * 4 + r);
     transpose_bytes(words);
 #pragma unroll
     for (int j = 0; j < 4; ++j) columns[j][i] = words[j];
   }
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
-    const int64_t k = column + word * 4 + j;
-    if (k < K) store<4>(reinterpret_cast<uint32_t*>(codes + k * M16 + row + rows), columns[j]);
+    if (column + j < K)
+      store<4>(reinterpret_cast<uint32_t*>(codes + (column + j) * M16 + row), columns[j]);
   }
 }
 
-// Maxima of the tile's rows, columns or of all of it, as integers; `most` is zero before.
+// A thread's part of a tile.
+__device__ inline void store_transposed(const uint32_t* tile, int64_t row, int64_t column,
+                                        int64_t M16, int64_t K, uint8_t* codes) {
+  const int rows = static_cast<int>(threadIdx.x) % (kTile / 16) * 16;
+  const int word = static_cast<int>(threadIdx.x) / (kTile / 16);
+  if (row + rows >= M16) return;
+  store_columns([&](int r) { return tile[word_at(rows + r, word)]; }, column + word * 4, row + rows,
+                M16, K, codes);
+}
+
+// The maximum of the tile, as an integer; `most` is zero before.
 template <class T>
-__device__ void take_maxima(const T (&values)[kRounds][kEach], ScaleAxis axis, bool to_bf16,
-                            uint32_t (&most)[kTile]) {
-  const int thread = static_cast<int>(threadIdx.x);
-  const auto magnitude = [&](int i, int j) {
-    return magnitude_of(value_of(values[i][j], to_bf16));
-  };
-  if (axis == ScaleAxis::kColumn) {
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      uint32_t mine = 0;
-#pragma unroll
-      for (int i = 0; i < kRounds; ++i) mine = max(mine, magnitude(i, j));
-      // The other row of the warp has the same columns.
-      mine = max(mine, __shfl_xor_sync(0xFFFFFFFFU, mine, kRowThreads));
-      if (thread % 32 < kRowThreads) atomicMax(&most[thread % kRowThreads * kEach + j], mine);
-    }
-    return;
-  }
-  uint32_t of_all = 0;
+__device__ void take_maximum(const T (&values)[kRounds][kEach], bool to_bf16, uint32_t* most) {
+  uint32_t mine = 0;
 #pragma unroll
   for (int i = 0; i < kRounds; ++i) {
-    uint32_t mine = 0;
 #pragma unroll
-    for (int j = 0; j < kEach; ++j) mine = max(mine, magnitude(i, j));
-    mine = warp_max(mine, kRowThreads);
-    of_all = max(of_all, mine);
-    if (axis == ScaleAxis::kRow && thread % kRowThreads == 0)
-      most[i * kRowsAtOnce + thread / kRowThreads] = mine;
+    for (int j = 0; j < kEach; ++j) mine = max(mine, magnitude_of(value_of(values[i][j], to_bf16)));
   }
-  if (axis == ScaleAxis::kTile && thread % kRowThreads == 0) atomicMax(&most[0], of_all);
+  mine = warp_max(mine, 32);
+  if (threadIdx.x % 32 == 0) atomicMax(most, mine);
 }
 
 // The scales of a tile, and their inverses.
@@ -116,19 +103,19 @@ __device__ void make_scales(const TileCodes<T>& c, int64_t tile_row, int64_t til
   if (thread >= kTile || (axis != ScaleAxis::kTile && thread >= left)) return;
   const int place = axis == ScaleAxis::kTile ? 0 : thread;
   const int64_t at = c.scales.first_of(tile_row, tile_column) + place;
-  const float amax = own != nullptr ? __uint_as_float(own[place]) : c.amax[at];
+  const float amax = own != nullptr ? __uint_as_float(*own) : c.amax[at];
   scales[thread] = scale_of<Format>(amax, c.power_of_two);
   if (c.inverse != nullptr && place == thread && c.scales.is_first(tile_row, tile_column))
     c.inverse[at] = 1.0F / scales[thread];
 }
 
 // A block for each tile of x, whose codes reach the transposed matrix through shared memory. With
-// kTakesMaxima it takes the maxima of its scales too, and holds the whole tile for that.
+// kTakesMaxima its one scale is of the maximum that it takes, and it holds the whole tile for that.
 template <bool kWhole, bool kTakesMaxima, class Format, class T>
 __global__ void __launch_bounds__(kThreads, kTakesMaxima ? 2 : 3) encode_tiles(TileCodes<T> c) {
   constexpr int kHeld = kTakesMaxima ? kRounds : kRoundsAtOnce;
   __shared__ __align__(16) uint32_t tile[kTileWords];
-  __shared__ uint32_t most[kTakesMaxima ? kTile : 1];
+  __shared__ uint32_t most;
   __shared__ __align__(16) float scales[kTile];
   const Values<T>& v = c.values;
   const int thread = static_cast<int>(threadIdx.x);
@@ -147,13 +134,13 @@ __global__ void __launch_bounds__(kThreads, kTakesMaxima ? 2 : 3) encode_tiles(T
       load_round<kWhole>(v, row + (round + i) * kRowsAtOnce + own_row, column + own_column,
                          values[i]);
     if constexpr (kTakesMaxima) {
-      if (thread < kTile) most[thread] = 0;
+      if (thread == 0) most = 0;
       __syncthreads();
-      take_maxima(values, axis, v.to_bf16, most);
+      take_maximum(values, v.to_bf16, &most);
       __syncthreads();
     }
     if (round == 0) {
-      make_scales<Format>(c, row / kTile, column / kTile, kTakesMaxima ? most : nullptr, scales);
+      make_scales<Format>(c, row / kTile, column / kTile, kTakesMaxima ? &most : nullptr, scales);
       __syncthreads();
       load<kEach>(&scales[own_column], scale);
     }
@@ -242,6 +229,87 @@ void launch_segments(const Values<T>& v, bool power_of_two, uint8_t* codes, floa
   } else {
     encode_segments<false, Format>
         <<<blocks, kThreads, 0, stream>>>(v, power_of_two, codes, inverse);
+  }
+  TOK_CUDA_LAUNCHED();
+}
+
+// Half a tile's columns: what shares a scale is held by a block, and more blocks hide its barriers.
+constexpr int kColumns = kTile / 2;
+constexpr int kColumnThreads = kColumns / kEach;
+constexpr int kColumnRows = kThreads / kColumnThreads;
+constexpr int kColumnRounds = kTile / kColumnRows;
+
+__device__ inline int column_word_at(int row, int word) {
+  return row * (kColumns / 4) + row / 16 * 4 + word;
+}
+
+// Transposed codes of segments of columns under scales of their own.
+template <bool kWhole, class Format, class T>
+__global__ void __launch_bounds__(kThreads)
+    encode_columns(Values<T> v, bool power_of_two, uint8_t* codes, float* inverse) {
+  __shared__ __align__(16) uint32_t tile[kTile * kColumns / 4 + kTile / 16 * 4];
+  __shared__ uint32_t most[kColumns];
+  __shared__ __align__(16) float scales[kColumns];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int own_row = thread / kColumnThreads;
+  const int own_column = thread % kColumnThreads * kEach;
+  const auto parts = static_cast<unsigned>((v.K + kColumns - 1) / kColumns);
+  const int64_t segment = blockIdx.x / parts;
+  const int64_t row = segment * kTile;
+  const int64_t column = static_cast<int64_t>(blockIdx.x % parts) * kColumns;
+  T values[kColumnRounds][kEach];
+#pragma unroll
+  for (int i = 0; i < kColumnRounds; ++i)
+    load_round<kWhole>(v, row + i * kColumnRows + own_row, column + own_column, values[i]);
+  if (thread < kColumns) most[thread] = 0;
+  __syncthreads();
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    uint32_t mine = 0;
+#pragma unroll
+    for (int i = 0; i < kColumnRounds; ++i)
+      mine = max(mine, magnitude_of(value_of(values[i][j], v.to_bf16)));
+      // The rows of a warp have the same columns.
+#pragma unroll
+    for (int d = kColumnThreads; d < 32; d *= 2)
+      mine = max(mine, __shfl_xor_sync(0xFFFFFFFFU, mine, d));
+    if (thread % 32 < kColumnThreads) atomicMax(&most[own_column + j], mine);
+  }
+  __syncthreads();
+  if (thread < kColumns) {
+    scales[thread] = scale_of<Format>(__uint_as_float(most[thread]), power_of_two);
+    if (column + thread < v.K) inverse[segment * v.K + column + thread] = 1.0F / scales[thread];
+  }
+  __syncthreads();
+  float scale[kEach];
+  load<kEach>(&scales[own_column], scale);
+#pragma unroll
+  for (int i = 0; i < kColumnRounds; ++i) {
+    const int r = i * kColumnRows + own_row;
+    const auto at = [&](int j) { return value_of(values[i][j], v.to_bf16) * scale[j]; };
+    uint2 words{encode_float8<Format>(at(0), at(1), at(2), at(3)),
+                encode_float8<Format>(at(4), at(5), at(6), at(7))};
+    if (row + r >= v.M) words = uint2{};  // zeros, though a scale may be NaN
+    *reinterpret_cast<uint2*>(&tile[column_word_at(r, own_column / 4)]) = words;
+  }
+  __syncthreads();
+  const int64_t M16 = (v.M + 15) / 16 * 16;
+  const int rows = thread % (kTile / 16) * 16;
+  const int word = thread / (kTile / 16);
+  if (word < kColumns / 4 && row + rows < M16) {
+    store_columns([&](int r) { return tile[column_word_at(rows + r, word)]; }, column + word * 4,
+                  row + rows, M16, v.K, codes);
+  }
+}
+
+template <class Format, class T>
+void launch_columns(const Values<T>& v, bool power_of_two, uint8_t* codes, float* inverse,
+                    cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(tiles_of(v.M) * ((v.K + kColumns - 1) / kColumns));
+  if (has_whole_rows(v.x, v.K)) {
+    encode_columns<true, Format><<<blocks, kThreads, 0, stream>>>(v, power_of_two, codes, inverse);
+  } else {
+    encode_columns<false, Format><<<blocks, kThreads, 0, stream>>>(v, power_of_two, codes, inverse);
   }
   TOK_CUDA_LAUNCHED();
 }

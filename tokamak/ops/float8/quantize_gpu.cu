@@ -205,6 +205,10 @@ void quantize(const Quantize& op, int64_t M, int64_t K, const KernelArgs& args) 
     return launch_segments<Format>(Values<T>{x, M, K, to_bf16}, op.power_of_two, codes,
                                    inverse.inverse, stream);
   }
+  if (takes_maxima && op.grid == ScaleGrid::kSegments) {
+    return launch_columns<Format>(Values<T>{x, M, K, to_bf16}, op.power_of_two, codes,
+                                  inverse.inverse, stream);
+  }
   if (takes_maxima && op.grid == ScaleGrid::kRows) {
     return launch_rows<Format>(Values<T>{x, M, K, to_bf16}, op.power_of_two, codes, inverse.inverse,
                                stream);
