@@ -1,0 +1,71 @@
+// Checkpoints of 8-bit training hold masters and moments alone: the same bits on the same mesh, and
+// any mesh, recipe or precision after them.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tests/fixtures/training_run.h"
+
+namespace tokamak {
+namespace {
+
+const Words kFloat8{"--model.converters=quantize.linear.float8"};
+const Words kRowwise = kFloat8 + Words{"--quantize.linear.float8.recipe_name=rowwise"};
+
+class Float8Resume : public ::testing::Test {
+ protected:
+  // Losses of the steps that this run took, on so many ranks.
+  std::vector<double> train(const std::string& folder, int64_t steps, const Words& more,
+                            int ranks = 1) {
+    const auto dump = scratch.path() / folder;
+    Words words = train_words("llama_float8_tensorwise", dump,
+                              {"--checkpoint.enable", "--checkpoint.interval=3",
+                               "--checkpoint.last_save_model_only=false",
+                               fmt::format("--training.steps={}", steps)}) +
+                  more;
+    if (ranks > 1) words.insert(words.begin() + 1, {"launch", "-n", std::to_string(ranks), "--"});
+    const auto result = run_program(words, scratch.path());
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    std::vector<double> losses;
+    for (const Json& line : read_json_lines(dump / "metrics.jsonl"))
+      losses.push_back(line["loss"].get<double>());
+    return losses;
+  }
+
+  const ScratchFolder scratch;
+};
+
+TEST_F(Float8Resume, HasTheBitsOfAnUninterruptedRun) {
+  for (const Words& recipe : {kFloat8, kRowwise}) {
+    const std::string name = recipe.back();
+    const auto whole = train(name + ".whole", 6, recipe);
+    train(name + ".parts", 3, recipe);
+    EXPECT_EQ(train(name + ".parts", 6, recipe), whole);
+    ASSERT_EQ(whole.size(), 6U);
+  }
+}
+
+TEST_F(Float8Resume, GoesOnInAnotherPrecisionRecipeOrMesh) {
+  const Words shards{"--parallelism.data_parallel_shard_degree=2", "--training.global_batch_size=2",
+                     "--training.local_batch_size=1"};
+  const Words stages{"--parallelism.data_parallel_shard_degree=1",
+                     "--parallelism.pipeline_parallel_degree=2",
+                     "--parallelism.pipeline_parallel_microbatch_size=1"};
+  const auto plain = train("plain", 6, {});
+  ASSERT_EQ(plain.size(), 6U);
+  const auto expect_near = [&](const std::string& folder, const std::vector<double>& got) {
+    ASSERT_EQ(got.size(), plain.size()) << folder;
+    for (size_t i = 0; i < plain.size(); ++i)
+      EXPECT_NEAR(got[i], plain[i], 0.02 * plain[i]) << folder << " step " << i + 1;
+  };
+  train("to_float8", 3, {});
+  expect_near("to_float8", train("to_float8", 6, kFloat8));
+  train("to_plain", 3, kFloat8);
+  expect_near("to_plain", train("to_plain", 6, {}));
+  train("to_rowwise", 3, kFloat8);
+  expect_near("to_rowwise", train("to_rowwise", 6, kRowwise));
+  train("to_stages", 3, kFloat8 + shards, 2);
+  expect_near("to_stages", train("to_stages", 6, kFloat8 + stages, 2));
+}
+
+}  // namespace
+}  // namespace tokamak
