@@ -75,6 +75,10 @@ void announce(const Config& c, const ModelSpec& model, const LaunchEnvironment& 
   if (launched.world_size > 1) print_log("INFO", fmt::format("{} ranks", launched.world_size));
   print_log("INFO", fmt::format("Model {} {} size: {:L} total parameters", model.name, model.flavor,
                                 count_parameters(model).total));
+  if (const auto float8 = float8_of(c)) {
+    print_log("INFO", fmt::format("Float8: matmuls of blocks are {}, the head is in {}",
+                                  float8->recipe.name, c.training.mixed_precision_param));
+  }
 }
 
 void train_on(World& world, const LaunchEnvironment& launched, Args args) {
