@@ -1,6 +1,5 @@
-#include <cuda_fp8.h>
-
 #include "tokamak/gpu/dispatch.cuh"
+#include "tokamak/gpu/float8.cuh"
 #include "tokamak/ops/optimizer/accumulate.h"
 
 namespace tokamak::gpu {
@@ -35,11 +34,22 @@ void run(const KernelArgs& args) {
   launch_vectors(args.out[0].numel(), args.stream, add, add.x, add.y);
 }
 
+// A code as an element.
+template <class Format>
+struct Code {
+  uint8_t bits;
+
+  template <class A>
+  __device__ explicit operator A() const {
+    return static_cast<A>(decode_float8<Format>(bits));
+  }
+};
+
 // Codes are decoded as they are.
 template <class Make>
 Kernel by_element(DType dtype, Make&& make) {
-  if (dtype == DType::kE4M3) return make.template operator()<__nv_fp8_e4m3>();
-  if (dtype == DType::kE5M2) return make.template operator()<__nv_fp8_e5m2>();
+  if (dtype == DType::kE4M3) return make.template operator()<Code<Float8E4M3>>();
+  if (dtype == DType::kE5M2) return make.template operator()<Code<Float8E5M2>>();
   return by_number(dtype, make);
 }
 
