@@ -2,13 +2,13 @@
 // refused.
 #include <cmath>
 #include <csignal>
-#include <thread>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tokamak/core/file.h"
 
+#include "tests/fixtures/processes.h"
 #include "tests/fixtures/training_run.h"
 
 namespace tokamak {
@@ -62,16 +62,12 @@ TEST(LaunchTrain, ASignalSavesAndExits0) {
   const ScratchFolder scratch;
   const fs::path& dump = scratch.path();
   RunningProgram run(launched(2, small(dump, {"--training.steps=1000000"})));
-  for (int i = 0; i < 3000; ++i) {
-    if (path_exists(dump / "metrics.jsonl") && count_lines(read_file(dump / "metrics.jsonl")) >= 3)
-      break;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
+  await([&] { return steps_logged(dump) >= 3; }, "three steps");
   run.send(SIGTERM);
   const auto result = run.wait();
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(result.out.find("Stopped by signal 15"), std::string::npos) << result.out;
-  const auto steps = count_lines(read_file(dump / "metrics.jsonl"));
+  const auto steps = steps_logged(dump);
   EXPECT_TRUE(path_exists(dump / fmt::format("checkpoint/step-{}/manifest.json", steps)));
 }
 

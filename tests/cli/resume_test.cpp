@@ -1,14 +1,13 @@
 // A run that stops and goes on gives the bits of the run that never stopped.
-#include <chrono>
 #include <csignal>
 #include <fstream>
-#include <thread>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tokamak/core/file.h"
 
+#include "tests/fixtures/processes.h"
 #include "tests/fixtures/training_run.h"
 
 namespace tokamak {
@@ -136,12 +135,7 @@ TEST(Signal, TerminateSavesAResumableCheckpointAndExits0) {
   const Words common{"--checkpoint.enable", "--checkpoint.last_save_in_hf", "--model.dropout=0.1"};
   {
     RunningProgram run(train_words("gpt2_tiny", parts, common + Words{"--training.steps=1000000"}));
-    for (int i = 0; i < 3000; ++i) {
-      if (path_exists(parts / "metrics.jsonl") &&
-          count_lines(read_file(parts / "metrics.jsonl")) >= 3)
-        break;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
+    await([&] { return steps_logged(parts) >= 3; }, "three steps");
     run.send(SIGTERM);
     const auto result = run.wait();
     EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -149,7 +143,7 @@ TEST(Signal, TerminateSavesAResumableCheckpointAndExits0) {
   }
   const int64_t step = saved_step(parts / "checkpoint");
   ASSERT_GE(step, 3);
-  EXPECT_EQ(count_lines(read_file(parts / "metrics.jsonl")), step);
+  EXPECT_EQ(steps_logged(parts), step);
   const Words steps{fmt::format("--training.steps={}", step + 3)};
   run_ok(train_words("gpt2_tiny", parts, common + steps));
   run_ok(train_words("gpt2_tiny", whole, common + steps));

@@ -148,7 +148,7 @@ TEST(MeshFault, AKilledRankIsResumed) {
   Words launch = on_ranks(2, run.sharded(150));
   launch.insert(launch.begin() + 2, {"--max-restarts", "1"});
   RunningProgram program(launch);
-  await([&] { return path_exists(run.parts / "checkpoint/step-20"); }, "a checkpoint", 60);
+  await([&] { return path_exists(run.parts / "checkpoint/step-20"); }, "a checkpoint");
   const auto ranks = training_processes(run.parts);
   ASSERT_EQ(ranks.size(), 2U);
   ASSERT_EQ(kill(ranks[1].id, SIGKILL), 0);
@@ -163,7 +163,7 @@ TEST(MeshFault, AKilledRankIsResumed) {
 TEST(MeshFault, TerminateSavesOnAllRanks) {
   const TwoRanks run;
   RunningProgram program(on_ranks(2, run.sharded(1000000)));
-  await([&] { return read_curve(run.parts).loss.size() >= 3; }, "three steps", 60);
+  await([&] { return read_curve(run.parts).loss.size() >= 3; }, "three steps");
   program.send(SIGTERM);
   const auto result = program.wait();
   EXPECT_EQ(result.exit_code, 0) << result.err;
