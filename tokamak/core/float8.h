@@ -1,5 +1,5 @@
-// The 8-bit floats of the Open Compute Project (OFP8 1.0), whose codes scaled values become, and
-// the scales.
+// The 8-bit floats of the Open Compute Project (OFP8 1.0), and the scales that values are
+// multiplied by before they become codes.
 #pragma once
 
 #include <algorithm>
@@ -12,75 +12,58 @@
 
 namespace tokamak {
 
-namespace detail {
+/// A float of a sign and so many bits: E4M3 (float8_e4m3fn) has no infinities, NaN is 0x7F and
+/// 0xFF; E5M2 has IEEE's, which are decoded and never made.
+template <int kExponent, int kMantissa>
+struct Float8 {
+  static constexpr int kExponentBits = kExponent;
+  static constexpr int kMantissaBits = kMantissa;
+  static constexpr int kBias = (1 << (kExponent - 1)) - 1;
+  static constexpr float kLargest = kExponent == 4 ? 448.0F : 57344.0F;
 
-/// The code of `x` for a format of so many bits: clamped to +-largest, rounded to nearest even,
-/// subnormals kept; NaN becomes the last code.
-template <int kExponentBits, int kMantissaBits>
-uint8_t encode_float8(float x, float largest) {
-  constexpr int kBias = (1 << (kExponentBits - 1)) - 1;
-  const auto u = std::bit_cast<uint32_t>(x);
-  const uint32_t sign = (u >> 24U) & 0x80U;
-  if (std::isnan(x)) return static_cast<uint8_t>(sign | 0x7FU);
-  const float magnitude = std::min(std::abs(x), largest);
-  const float least_normal = std::ldexp(1.0F, 1 - kBias);
-  if (magnitude < least_normal) {
-    const float steps = std::nearbyint(std::ldexp(magnitude, kBias - 1 + kMantissaBits));
-    return static_cast<uint8_t>(sign | static_cast<uint32_t>(steps));
-  }
-  constexpr uint32_t kDropped = 23 - kMantissaBits;
-  const auto bits = std::bit_cast<uint32_t>(magnitude);
-  const uint32_t odd = (bits >> kDropped) & 1U;
-  const uint32_t rounded = (bits + (1U << (kDropped - 1U)) - 1U + odd) >> kDropped;
-  return static_cast<uint8_t>(sign | (rounded - (uint32_t{127 - kBias} << kMantissaBits)));
-}
-
-template <int kExponentBits, int kMantissaBits>
-float decode_float8(uint8_t bits) {
-  constexpr int kBias = (1 << (kExponentBits - 1)) - 1;
-  const int exponent = (bits & 0x7F) >> kMantissaBits;
-  const int mantissa = bits & ((1 << kMantissaBits) - 1);
-  const float magnitude = exponent == 0
-                              ? std::ldexp(static_cast<float>(mantissa), 1 - kBias - kMantissaBits)
-                              : std::ldexp(static_cast<float>((1 << kMantissaBits) + mantissa),
-                                           exponent - kBias - kMantissaBits);
-  return (bits & 0x80) != 0 ? -magnitude : magnitude;
-}
-
-}  // namespace detail
-
-/// float8_e4m3fn: no infinities, NaN is 0x7F and 0xFF.
-struct E4M3 {
-  static constexpr float kLargest = 448.0F;
   uint8_t bits = 0;
 
-  E4M3() = default;
+  Float8() = default;
 
-  explicit E4M3(float x) : bits(detail::encode_float8<4, 3>(x, kLargest)) {}
+  /// Clamped to +-kLargest and rounded to nearest even; subnormals are kept.
+  explicit Float8(float x) {
+    const auto u = std::bit_cast<uint32_t>(x);
+    const uint32_t sign = (u >> 24U) & 0x80U;
+    const float magnitude = std::min(std::abs(x), kLargest);
+    uint32_t code = 0x7FU;
+    if (std::isnan(x)) {
+      // stays one
+    } else if (magnitude < std::ldexp(1.0F, 1 - kBias)) {
+      code =
+          static_cast<uint32_t>(std::nearbyint(std::ldexp(magnitude, kBias - 1 + kMantissaBits)));
+    } else {
+      constexpr uint32_t kDropped = 23 - kMantissaBits;
+      const auto whole = std::bit_cast<uint32_t>(magnitude);
+      const uint32_t odd = (whole >> kDropped) & 1U;
+      code = ((whole + (1U << (kDropped - 1U)) - 1U + odd) >> kDropped) -
+             (uint32_t{127 - kBias} << kMantissaBits);
+    }
+    bits = static_cast<uint8_t>(sign | code);
+  }
 
   explicit operator float() const {
-    if ((bits & 0x7F) == 0x7F) return std::numeric_limits<float>::quiet_NaN();
-    return detail::decode_float8<4, 3>(bits);
+    const int exponent = (bits & 0x7F) >> kMantissaBits;
+    const int mantissa = bits & ((1 << kMantissaBits) - 1);
+    float magnitude = 0.0F;
+    if (kExponentBits == 4 ? (bits & 0x7F) == 0x7F : exponent == 31) {
+      using Limits = std::numeric_limits<float>;
+      magnitude = kExponentBits == 5 && mantissa == 0 ? Limits::infinity() : Limits::quiet_NaN();
+    } else {
+      const int whole = exponent == 0 ? mantissa : (1 << kMantissaBits) + mantissa;
+      magnitude =
+          std::ldexp(static_cast<float>(whole), std::max(exponent, 1) - kBias - kMantissaBits);
+    }
+    return (bits & 0x80) != 0 ? -magnitude : magnitude;
   }
 };
 
-/// float8_e5m2: infinities are decoded and never made.
-struct E5M2 {
-  static constexpr float kLargest = 57344.0F;
-  uint8_t bits = 0;
-
-  E5M2() = default;
-
-  explicit E5M2(float x) : bits(detail::encode_float8<5, 2>(x, kLargest)) {}
-
-  explicit operator float() const {
-    const int magnitude = bits & 0x7F;
-    if (magnitude > 0x7C) return std::numeric_limits<float>::quiet_NaN();
-    if (magnitude < 0x7C) return detail::decode_float8<5, 2>(bits);
-    const float infinity = std::numeric_limits<float>::infinity();
-    return (bits & 0x80) != 0 ? -infinity : infinity;
-  }
-};
+using E4M3 = Float8<4, 3>;
+using E5M2 = Float8<5, 2>;
 
 template <>
 inline constexpr DType kDTypeOf<E4M3> = DType::kE4M3;
@@ -92,9 +75,9 @@ constexpr float largest_of(DType dtype) {
   return dtype == DType::kE4M3 ? E4M3::kLargest : E5M2::kLargest;
 }
 
-/// What values of greatest magnitude `amax` are multiplied by, so that they fill a format. A power
-/// of two is rounded down, so that nothing saturates; a NaN then becomes infinity. Infinity becomes
-/// 0. Source: torchao 0.17, float8/float8_utils.py.
+/// Returns the scale that maps values of magnitude up to `amax` onto a format's whole range. A
+/// power of two is rounded down, so that nothing saturates; a NaN then becomes infinity. An
+/// infinite `amax` gives 0. Source: torchao 0.17, float8/float8_utils.py.
 inline float float8_scale(float amax, float largest, bool power_of_two) {
   const double least = 1e-12;
   const auto scale =

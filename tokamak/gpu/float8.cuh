@@ -1,7 +1,7 @@
 // 8-bit floats (core/float8.h) on a device.
 #pragma once
 
-#include "tokamak/core/dtype.h"
+#include "tokamak/core/float8.h"
 #include "tokamak/gpu/vendor.h"
 
 #ifndef TOK_HIP
@@ -10,23 +10,11 @@
 
 namespace tokamak::gpu {
 
-/// E4M3 or E5M2 by its bits. Codes are bytes.
-template <int kExponent, int kMantissa>
-struct Float8 {
-  static constexpr int kExponentBits = kExponent;
-  static constexpr int kMantissaBits = kMantissa;
-  static constexpr int kBias = (1 << (kExponent - 1)) - 1;
-  static constexpr float kLargest = kExponent == 4 ? 448.0F : 57344.0F;
-};
-
-using Float8E4M3 = Float8<4, 3>;
-using Float8E5M2 = Float8<5, 2>;
-
 /// Calls `f.operator()<Format>()` for the 8-bit float `dtype`.
 template <class F>
 auto by_float8(DType dtype, F&& f) {
-  if (dtype == DType::kE4M3) return f.template operator()<Float8E4M3>();
-  return f.template operator()<Float8E5M2>();
+  if (dtype == DType::kE4M3) return f.template operator()<E4M3>();
+  return f.template operator()<E5M2>();
 }
 
 #ifdef TOK_HIP

@@ -1,19 +1,14 @@
 #include "tokamak/gpu/dispatch.cuh"
 #include "tokamak/gpu/float8.cuh"
 #include "tokamak/gpu/gemm/gemm.h"
+#include "tokamak/gpu/product_tile.cuh"
 #include "tokamak/ops/float8/scaled_matmul.h"
 #include "tokamak/ops/matmul/linear.h"
 
 namespace tokamak::gpu {
 namespace {
 
-constexpr int kTile = 64;
-constexpr int kTileK = 16;
-constexpr int kEach = 4;  // a thread's rows and columns of a tile
-constexpr int kPad = 4;   // keeps rows of a tile on 16-byte addresses in other banks
-
-static_assert(kTile / kEach * (kTile / kEach) == kThreads);
-static_assert(kScaleBlock % kTileK == 0);
+static_assert(kScaleBlock % kProductDepth == 0);
 
 // Codes of R rows, and where the inverse scale of row r in part k / 128 is.
 struct Operand {
@@ -50,12 +45,12 @@ struct Product {
 
 // tile[k][r] = the code at (r0 + r, k0 + k), 0 outside.
 template <class Format>
-__device__ void load_tile(float (&tile)[kTileK][kTile + kPad], const Operand& from, int64_t K,
-                          int64_t r0, int64_t k0) {
+__device__ void load_tile(ProductTile<float>& tile, const Operand& from, int64_t K, int64_t r0,
+                          int64_t k0) {
 #pragma unroll
-  for (int i = static_cast<int>(threadIdx.x); i < kTile * kTileK; i += kThreads) {
-    const int k = i % kTileK;
-    const int r = i / kTileK;
+  for (int i = static_cast<int>(threadIdx.x); i < kProductTile * kProductDepth; i += kThreads) {
+    const int k = i % kProductDepth;
+    const int r = i / kProductDepth;
     const bool is_inside = r0 + r < from.R && k0 + k < K;
     tile[k][r] = is_inside ? decode_float8<Format>(from.codes[(r0 + r) * K + k0 + k]) : 0.0F;
   }
@@ -63,12 +58,13 @@ __device__ void load_tile(float (&tile)[kTileK][kTile + kPad], const Operand& fr
 
 // total += sum scaled, and sum = 0.
 __device__ void add_part(const Operand& a, const Operand& b, int64_t m0, int64_t n0, int64_t part,
-                         float (&sum)[kEach][kEach], float (&total)[kEach][kEach]) {
+                         float (&sum)[kProductEach][kProductEach],
+                         float (&total)[kProductEach][kProductEach]) {
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) {
+  for (int i = 0; i < kProductEach; ++i) {
     const float x = m0 + i < a.R ? a.scale_at(m0 + i, part) : 0.0F;
 #pragma unroll
-    for (int j = 0; j < kEach; ++j) {
+    for (int j = 0; j < kProductEach; ++j) {
       const float y = n0 + j < b.R ? b.scale_at(n0 + j, part) : 0.0F;
       total[i][j] += sum[i][j] * x * y;
       sum[i][j] = 0.0F;
@@ -76,53 +72,27 @@ __device__ void add_part(const Operand& a, const Operand& b, int64_t m0, int64_t
   }
 }
 
-// C[m, n] (+)= sum_k A[m, k] B[n, k] (+ bias[n]). A block makes 64 x 64 of C from tiles 16 deep in
-// shared memory, a thread 4 x 4 of them in registers.
+// C[m, n] (+)= sum_k A[m, k] B[n, k] (+ bias[n]).
 template <class FormatA, class FormatB, class Out>
 __global__ void __launch_bounds__(kThreads) multiply(Product<Out> p) {
-  __shared__ __align__(16) float tile_a[kTileK][kTile + kPad];
-  __shared__ __align__(16) float tile_b[kTileK][kTile + kPad];
-  const int64_t m0 = static_cast<int64_t>(blockIdx.x) * kTile;
-  const int64_t n0 = static_cast<int64_t>(blockIdx.y) * kTile;
-  const int m_own = static_cast<int>(threadIdx.x) / (kTile / kEach) * kEach;
-  const int n_own = static_cast<int>(threadIdx.x) % (kTile / kEach) * kEach;
-  float sum[kEach][kEach] = {};
-  float total[kEach][kEach] = {};
-  for (int64_t k0 = 0; k0 < p.K; k0 += kTileK) {
+  __shared__ __align__(16) ProductTile<float> tile_a;
+  __shared__ __align__(16) ProductTile<float> tile_b;
+  const int64_t m0 = static_cast<int64_t>(blockIdx.x) * kProductTile;
+  const int64_t n0 = static_cast<int64_t>(blockIdx.y) * kProductTile;
+  float sum[kProductEach][kProductEach] = {};
+  float total[kProductEach][kProductEach] = {};
+  for (int64_t k0 = 0; k0 < p.K; k0 += kProductDepth) {
     load_tile<FormatA>(tile_a, p.a, p.K, m0, k0);
     load_tile<FormatB>(tile_b, p.b, p.K, n0, k0);
     __syncthreads();
-#pragma unroll
-    for (int k = 0; k < kTileK; ++k) {
-      float x[kEach];
-      float y[kEach];
-      load<kEach>(&tile_a[k][m_own], x);
-      load<kEach>(&tile_b[k][n_own], y);
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-#pragma unroll
-        for (int j = 0; j < kEach; ++j) sum[i][j] += x[i] * y[j];
-      }
-    }
+    multiply_tiles<float>(tile_a, tile_b, sum);
     __syncthreads();
-    const int64_t end = min(k0 + kTileK, p.K);
+    const int64_t end = min(k0 + kProductDepth, p.K);
     if (end % p.part == 0 || end == p.K)
-      add_part(p.a, p.b, m0 + m_own, n0 + n_own, k0 / p.part, sum, total);
+      add_part(p.a, p.b, m0 + own_product_row(), n0 + own_product_column(), k0 / p.part, sum,
+               total);
   }
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      const int64_t m = m0 + m_own + i;
-      const int64_t n = n0 + n_own + j;
-      if (m >= p.a.R || n >= p.b.R) continue;
-      Out& c = p.c[m * p.b.R + n];
-      float value = total[i][j];
-      if (p.bias != nullptr) value += to<float>(p.bias[n]);
-      if (p.accumulate) value += to<float>(c);
-      c = to<Out>(value);
-    }
-  }
+  store_product(total, m0, n0, p.a.R, p.b.R, p.bias, p.c, p.accumulate);
 }
 
 template <class Out>
@@ -156,9 +126,7 @@ Kernel portable_product(const ScaledMatmul& op, const KernelTypes& types) {
                                .bias = args.has(4) ? args.in[4].as<Out>() : nullptr,
                                .c = args.out[0].as<Out>(),
                                .accumulate = args.accumulate[0]};
-    const dim3 blocks(static_cast<unsigned>((M + kTile - 1) / kTile),
-                      static_cast<unsigned>((N + kTile - 1) / kTile));
-    kernel<<<blocks, kThreads, 0, as_stream(args.stream)>>>(product);
+    kernel<<<product_blocks(M, N), kThreads, 0, as_stream(args.stream)>>>(product);
     TOK_CUDA_LAUNCHED();
   };
 }

@@ -4,18 +4,12 @@
 #include "tokamak/gpu/dependent.cuh"
 #include "tokamak/gpu/dispatch.cuh"
 #include "tokamak/gpu/gemm/gemm.h"
+#include "tokamak/gpu/product_tile.cuh"
 #include "tokamak/ops/column_sums.h"
 #include "tokamak/ops/matmul/linear.h"
 
 namespace tokamak::gpu {
 namespace {
-
-constexpr int kTile = 64;
-constexpr int kTileK = 16;
-constexpr int kEach = 4;  // a thread's rows and columns of a tile
-constexpr int kPad = 4;   // keeps rows of a tile on 16-byte addresses in other banks
-
-static_assert(kTile / kEach * (kTile / kEach) == kThreads);
 
 // op(A) or op(B) as rows r by the inner k.
 template <class T>
@@ -38,13 +32,13 @@ struct Product {
 // tile[k][r] = factor(r0 + r, k0 + k), 0 outside; neighbouring threads read along the dim that is
 // dense.
 template <class T, class A>
-__device__ void load_tile(A (&tile)[kTileK][kTile + kPad], const Factor<T>& factor, int64_t R,
-                          int64_t K, int64_t r0, int64_t k0) {
+__device__ void load_tile(ProductTile<A>& tile, const Factor<T>& factor, int64_t R, int64_t K,
+                          int64_t r0, int64_t k0) {
   const bool is_along_k = factor.stride_k == 1;
 #pragma unroll
-  for (int i = static_cast<int>(threadIdx.x); i < kTile * kTileK; i += kThreads) {
-    const int k = is_along_k ? i % kTileK : i / kTile;
-    const int r = is_along_k ? i / kTileK : i % kTile;
+  for (int i = static_cast<int>(threadIdx.x); i < kProductTile * kProductDepth; i += kThreads) {
+    const int k = is_along_k ? i % kProductDepth : i / kProductTile;
+    const int r = is_along_k ? i / kProductDepth : i % kProductTile;
     const bool is_inside = r0 + r < R && k0 + k < K;
     tile[k][r] = is_inside
                      ? to<A>(factor.data[(r0 + r) * factor.stride_r + (k0 + k) * factor.stride_k])
@@ -52,51 +46,24 @@ __device__ void load_tile(A (&tile)[kTileK][kTile + kPad], const Factor<T>& fact
   }
 }
 
-// C[m, n] (+)= sum_k A(m, k) B(k, n) (+ bias[n]). A block makes 64 x 64 of C from tiles 16 deep in
-// shared memory, a thread 4 x 4 of them in registers; A and B are read once for each 64 columns or
-// rows of C.
+// C[m, n] (+)= sum_k A(m, k) B(k, n) (+ bias[n]). A and B are read once for each 64 columns or rows
+// of C.
 template <class In, class Out>
 __global__ void __launch_bounds__(kThreads) multiply(Product<In, Out> p) {
   using A = Accum<Out>;
-  __shared__ __align__(16) A tile_a[kTileK][kTile + kPad];
-  __shared__ __align__(16) A tile_b[kTileK][kTile + kPad];
-  const int64_t m0 = static_cast<int64_t>(blockIdx.x) * kTile;
-  const int64_t n0 = static_cast<int64_t>(blockIdx.y) * kTile;
-  const int m_own = static_cast<int>(threadIdx.x) / (kTile / kEach) * kEach;
-  const int n_own = static_cast<int>(threadIdx.x) % (kTile / kEach) * kEach;
-  A sum[kEach][kEach] = {};
-  for (int64_t k0 = 0; k0 < p.K; k0 += kTileK) {
-    load_tile(tile_a, p.a, p.M, p.K, m0, k0);
-    load_tile(tile_b, p.b, p.N, p.K, n0, k0);
+  __shared__ __align__(16) ProductTile<A> tile_a;
+  __shared__ __align__(16) ProductTile<A> tile_b;
+  const int64_t m0 = static_cast<int64_t>(blockIdx.x) * kProductTile;
+  const int64_t n0 = static_cast<int64_t>(blockIdx.y) * kProductTile;
+  A sum[kProductEach][kProductEach] = {};
+  for (int64_t k0 = 0; k0 < p.K; k0 += kProductDepth) {
+    load_tile<In, A>(tile_a, p.a, p.M, p.K, m0, k0);
+    load_tile<In, A>(tile_b, p.b, p.N, p.K, n0, k0);
     __syncthreads();
-#pragma unroll
-    for (int k = 0; k < kTileK; ++k) {
-      A x[kEach];
-      A y[kEach];
-      load<kEach>(&tile_a[k][m_own], x);
-      load<kEach>(&tile_b[k][n_own], y);
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-#pragma unroll
-        for (int j = 0; j < kEach; ++j) sum[i][j] += x[i] * y[j];
-      }
-    }
+    multiply_tiles<A>(tile_a, tile_b, sum);
     __syncthreads();
   }
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      const int64_t m = m0 + m_own + i;
-      const int64_t n = n0 + n_own + j;
-      if (m >= p.M || n >= p.N) continue;
-      Out& c = p.c[m * p.N + n];
-      A value = sum[i][j];
-      if (p.bias != nullptr) value += to<A>(p.bias[n]);
-      if (p.accumulate) value += to<A>(c);
-      c = to<Out>(value);
-    }
-  }
+  store_product(sum, m0, n0, p.M, p.N, p.bias, p.c, p.accumulate);
 }
 
 // Which inputs of an op are A and B; the bias is the third.
@@ -118,9 +85,7 @@ Kernel portable_product(const GemmShape& s, Roles roles) {
         .bias = s.bias ? args.in[2].as<In>() : nullptr,
         .c = args.out[0].as<Out>(),
         .accumulate = args.accumulate[0]};
-    const dim3 blocks(static_cast<unsigned>((s.m + kTile - 1) / kTile),
-                      static_cast<unsigned>((s.n + kTile - 1) / kTile));
-    multiply<<<blocks, kThreads, 0, as_stream(args.stream)>>>(product);
+    multiply<<<product_blocks(s.m, s.n), kThreads, 0, as_stream(args.stream)>>>(product);
     TOK_CUDA_LAUNCHED();
   };
 }

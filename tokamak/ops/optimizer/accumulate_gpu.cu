@@ -48,8 +48,8 @@ struct Code {
 // Codes are decoded as they are.
 template <class Make>
 Kernel by_element(DType dtype, Make&& make) {
-  if (dtype == DType::kE4M3) return make.template operator()<Code<Float8E4M3>>();
-  if (dtype == DType::kE5M2) return make.template operator()<Code<Float8E5M2>>();
+  if (dtype == DType::kE4M3) return make.template operator()<Code<E4M3>>();
+  if (dtype == DType::kE5M2) return make.template operator()<Code<E5M2>>();
   return by_number(dtype, make);
 }
 
