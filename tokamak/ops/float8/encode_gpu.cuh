@@ -16,6 +16,36 @@ __device__ inline float scale_of(float amax, bool power_of_two) {
   return power_of_two ? __uint_as_float(__float_as_uint(scale) & 0xFF800000U) : scale;
 }
 
+/// The greatest magnitude of a thread's neighbours, as an integer.
+template <class T>
+__device__ inline uint32_t greatest(const T (&x)[kEach], bool to_bf16) {
+  uint32_t most = 0;
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) most = max(most, magnitude_of(value_of(x[j], to_bf16)));
+  return most;
+}
+
+/// The codes of a thread's neighbours; scale(j) is that of the j-th.
+template <class Format, class T, class Scale>
+__device__ inline uint2 encode_each(const T (&x)[kEach], bool to_bf16, const Scale& scale) {
+  const auto at = [&](int j) { return value_of(x[j], to_bf16) * scale(j); };
+  return {encode_float8<Format>(at(0), at(1), at(2), at(3)),
+          encode_float8<Format>(at(4), at(5), at(6), at(7))};
+}
+
+/// Stores the codes that lie within the `left` that a row still has.
+template <bool kWhole>
+__device__ inline void store_each(uint2 words, uint8_t* into, int64_t left) {
+  if constexpr (kWhole) {
+    if (left > 0) *reinterpret_cast<uint2*>(into) = words;
+  } else {
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      if (j < left) into[j] = static_cast<uint8_t>((j < 4 ? words.x : words.y) >> (j % 4 * 8));
+    }
+  }
+}
+
 template <class T>
 struct TileCodes {
   Values<T> values;
@@ -84,10 +114,7 @@ template <class T>
 __device__ void take_maximum(const T (&values)[kRounds][kEach], bool to_bf16, uint32_t* most) {
   uint32_t mine = 0;
 #pragma unroll
-  for (int i = 0; i < kRounds; ++i) {
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) mine = max(mine, magnitude_of(value_of(values[i][j], to_bf16)));
-  }
+  for (int i = 0; i < kRounds; ++i) mine = max(mine, greatest(values[i], to_bf16));
   mine = warp_max(mine, 32);
   if (threadIdx.x % 32 == 0) atomicMax(most, mine);
 }
@@ -152,23 +179,13 @@ __global__ void __launch_bounds__(kThreads, kTakesMaxima ? 2 : 3) encode_tiles(T
 #pragma unroll
         for (int j = 0; j < kEach; ++j) scale[j] = scales[r];
       }
-      const auto at = [&](int j) { return value_of(values[i][j], v.to_bf16) * scale[j]; };
-      uint2 words{encode_float8<Format>(at(0), at(1), at(2), at(3)),
-                  encode_float8<Format>(at(4), at(5), at(6), at(7))};
+      uint2 words = encode_each<Format>(values[i], v.to_bf16, [&](int j) { return scale[j]; });
       if (!is_inside) words = uint2{};  // zeros, though a scale may be NaN
       if (c.transposed != nullptr)
         *reinterpret_cast<uint2*>(&tile[word_at(r, own_column / 4)]) = words;
       if (c.rows == nullptr || !is_inside) continue;
-      uint8_t* const into = c.rows + (row + r) * v.K + column + own_column;
-      if constexpr (kWhole) {
-        if (column + own_column < v.K) *reinterpret_cast<uint2*>(into) = words;
-      } else {
-#pragma unroll
-        for (int j = 0; j < kEach; ++j) {
-          if (column + own_column + j < v.K)
-            into[j] = static_cast<uint8_t>((j < 4 ? words.x : words.y) >> (j % 4 * 8));
-        }
-      }
+      store_each<kWhole>(words, c.rows + (row + r) * v.K + column + own_column,
+                         v.K - column - own_column);
     }
   }
   if (c.transposed == nullptr) return;
@@ -195,27 +212,12 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int i = 0; i < kRoundsAtOnce; ++i) {
       const int64_t r = row + (round + i) * kRowsAtOnce;
-      uint32_t most = 0;
-#pragma unroll
-      for (int j = 0; j < kEach; ++j)
-        most = max(most, magnitude_of(value_of(values[i][j], v.to_bf16)));
-      most = warp_max(most, kRowThreads);
+      const uint32_t most = warp_max(greatest(values[i], v.to_bf16), kRowThreads);
       if (r >= v.M) continue;
       const float scale = scale_of<Format>(__uint_as_float(most), power_of_two);
       if (thread % kRowThreads == 0) inverse[segment * v.M + r] = 1.0F / scale;
-      const auto at = [&](int j) { return value_of(values[i][j], v.to_bf16) * scale; };
-      const uint2 words{encode_float8<Format>(at(0), at(1), at(2), at(3)),
-                        encode_float8<Format>(at(4), at(5), at(6), at(7))};
-      uint8_t* const into = codes + r * v.K + column;
-      if constexpr (kWhole) {
-        if (column < v.K) *reinterpret_cast<uint2*>(into) = words;
-      } else {
-#pragma unroll
-        for (int j = 0; j < kEach; ++j) {
-          if (column + j < v.K)
-            into[j] = static_cast<uint8_t>((j < 4 ? words.x : words.y) >> (j % 4 * 8));
-        }
-      }
+      store_each<kWhole>(encode_each<Format>(values[i], v.to_bf16, [&](int) { return scale; }),
+                         codes + r * v.K + column, v.K - column);
     }
   }
 }
@@ -286,9 +288,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int i = 0; i < kColumnRounds; ++i) {
     const int r = i * kColumnRows + own_row;
-    const auto at = [&](int j) { return value_of(values[i][j], v.to_bf16) * scale[j]; };
-    uint2 words{encode_float8<Format>(at(0), at(1), at(2), at(3)),
-                encode_float8<Format>(at(4), at(5), at(6), at(7))};
+    uint2 words = encode_each<Format>(values[i], v.to_bf16, [&](int j) { return scale[j]; });
     if (row + r >= v.M) words = uint2{};  // zeros, though a scale may be NaN
     *reinterpret_cast<uint2*>(&tile[column_word_at(r, own_column / 4)]) = words;
   }
@@ -327,19 +327,17 @@ void launch_tiles(const TileCodes<T>& c, cudaStream_t stream) {
 
 // Codes of rows under scales of their own: a block reads its row twice, the second time from the
 // cache.
-template <int K, class Format, class T>
+template <bool kWhole, class Format, class T>
 __global__ void __launch_bounds__(kThreads)
     encode_rows(Values<T> v, bool power_of_two, uint8_t* codes, float* inverse) {
   __shared__ uint32_t parts[kThreads / 32];
   const int thread = static_cast<int>(threadIdx.x);
-  const T* x = v.x + static_cast<int64_t>(blockIdx.x) * v.K;
-  uint8_t* into = codes + static_cast<int64_t>(blockIdx.x) * v.K;
+  const int64_t row = blockIdx.x;
   uint32_t most = 0;
-  for (int64_t k = thread * K; k < v.K; k += kThreads * K) {
-    T values[K];
-    load<K>(x + k, values);
-#pragma unroll
-    for (int j = 0; j < K; ++j) most = max(most, magnitude_of(value_of(values[j], v.to_bf16)));
+  for (int64_t k = thread * kEach; k < v.K; k += kThreads * kEach) {
+    T values[kEach];
+    load_round<kWhole>(v, row, k, values);
+    most = max(most, greatest(values, v.to_bf16));
   }
   most = warp_max(most, 32);
   if (thread % 32 == 0) parts[thread / 32] = most;
@@ -347,70 +345,23 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int w = 0; w < kThreads / 32; ++w) most = max(most, parts[w]);
   const float scale = scale_of<Format>(__uint_as_float(most), power_of_two);
-  if (thread == 0) inverse[blockIdx.x] = 1.0F / scale;
-  for (int64_t k = thread * K; k < v.K; k += kThreads * K) {
-    T values[K];
-    load<K>(x + k, values);
-    const auto at = [&](int j) { return value_of(values[j], v.to_bf16) * scale; };
-    if constexpr (K == 1) {
-      into[k] = static_cast<uint8_t>(encode_float8<Format>(at(0)));
-    } else {
-      const uint2 words{encode_float8<Format>(at(0), at(1), at(2), at(3)),
-                        encode_float8<Format>(at(4), at(5), at(6), at(7))};
-      *reinterpret_cast<uint2*>(into + k) = words;
-    }
-  }
-}
-
-// The same for rows of up to kPacks accesses a lane: a warp holds its row.
-template <int kPacks, class Format, class T>
-__global__ void __launch_bounds__(kThreads)
-    encode_held_rows(Values<T> v, bool power_of_two, uint8_t* codes, float* inverse) {
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
-  if (row >= v.M) return;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  T values[kPacks][kEach];
-  uint32_t most = 0;
-#pragma unroll
-  for (int p = 0; p < kPacks; ++p)
-    load_round<true>(v, row, (static_cast<int64_t>(p) * 32 + lane) * kEach, values[p]);
-#pragma unroll
-  for (int p = 0; p < kPacks; ++p) {
-#pragma unroll
-    for (int j = 0; j < kEach; ++j)
-      most = max(most, magnitude_of(value_of(values[p][j], v.to_bf16)));
-  }
-  most = warp_max(most, 32);
-  const float scale = scale_of<Format>(__uint_as_float(most), power_of_two);
-  if (lane == 0) inverse[row] = 1.0F / scale;
-#pragma unroll
-  for (int p = 0; p < kPacks; ++p) {
-    const int64_t k = (static_cast<int64_t>(p) * 32 + lane) * kEach;
-    if (k >= v.K) continue;
-    const auto at = [&](int j) { return value_of(values[p][j], v.to_bf16) * scale; };
-    const uint2 words{encode_float8<Format>(at(0), at(1), at(2), at(3)),
-                      encode_float8<Format>(at(4), at(5), at(6), at(7))};
-    *reinterpret_cast<uint2*>(codes + row * v.K + k) = words;
+  if (thread == 0) inverse[row] = 1.0F / scale;
+  for (int64_t k = thread * kEach; k < v.K; k += kThreads * kEach) {
+    T values[kEach];
+    load_round<kWhole>(v, row, k, values);
+    store_each<kWhole>(encode_each<Format>(values, v.to_bf16, [&](int) { return scale; }),
+                       codes + row * v.K + k, v.K - k);
   }
 }
 
 template <class Format, class T>
 void launch_rows(const Values<T>& v, bool power_of_two, uint8_t* codes, float* inverse,
                  cudaStream_t stream) {
-  constexpr int64_t kLane = 32 * kEach;
-  constexpr int kFew = 8;
-  constexpr int kMost = sizeof(T) == 2 ? 16 : 8;  // that registers hold
-  const bool is_whole = has_whole_rows(v.x, v.K) && detail::is_aligned(codes);
-  const auto held = static_cast<unsigned>((v.M + kThreads / 32 - 1) / (kThreads / 32));
   const auto rows = static_cast<unsigned>(v.M);
-  if (is_whole && v.K <= kFew * kLane) {
-    encode_held_rows<kFew, Format><<<held, kThreads, 0, stream>>>(v, power_of_two, codes, inverse);
-  } else if (is_whole && v.K <= kMost * kLane) {
-    encode_held_rows<kMost, Format><<<held, kThreads, 0, stream>>>(v, power_of_two, codes, inverse);
-  } else if (is_whole) {
-    encode_rows<kEach, Format><<<rows, kThreads, 0, stream>>>(v, power_of_two, codes, inverse);
+  if (has_whole_rows(v.x, v.K) && detail::is_aligned(codes)) {
+    encode_rows<true, Format><<<rows, kThreads, 0, stream>>>(v, power_of_two, codes, inverse);
   } else {
-    encode_rows<1, Format><<<rows, kThreads, 0, stream>>>(v, power_of_two, codes, inverse);
+    encode_rows<false, Format><<<rows, kThreads, 0, stream>>>(v, power_of_two, codes, inverse);
   }
   TOK_CUDA_LAUNCHED();
 }

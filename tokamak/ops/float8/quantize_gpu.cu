@@ -195,28 +195,23 @@ void quantize(const Quantize& op, int64_t M, int64_t K, const KernelArgs& args) 
                                args.out[num_codes].as<float>(), op.power_of_two};
   const bool is_tensor = op.grid == ScaleGrid::kTensor;
   const bool is_empty = M * K == 0;
-  // Blocks have padding.
+  // Blocks have padding, whose scales are of no values.
   const bool inverts_apart = op.grid == ScaleGrid::kBlocks || is_empty;
-  if (inverts_apart && !takes_maxima) launch_for(args.out[num_codes].numel(), args.stream, inverse);
+  if (inverts_apart) launch_for(args.out[num_codes].numel(), args.stream, inverse);
   if (is_empty) return;
   auto* codes = args.out[0].as<uint8_t>();
   const cudaStream_t stream = as_stream(args.stream);
-  if (takes_maxima && op.grid == ScaleGrid::kSegments && op.layout == Layout::kRows) {
-    return launch_segments<Format>(Values<T>{x, M, K, to_bf16}, op.power_of_two, codes,
-                                   inverse.inverse, stream);
-  }
-  if (takes_maxima && op.grid == ScaleGrid::kSegments) {
-    return launch_columns<Format>(Values<T>{x, M, K, to_bf16}, op.power_of_two, codes,
-                                  inverse.inverse, stream);
-  }
-  if (takes_maxima && op.grid == ScaleGrid::kRows) {
-    return launch_rows<Format>(Values<T>{x, M, K, to_bf16}, op.power_of_two, codes, inverse.inverse,
-                               stream);
+  const Values<T> values{x, M, K, to_bf16};
+  if (takes_maxima && op.grid != ScaleGrid::kBlocks) {
+    const auto launch = op.grid == ScaleGrid::kRows  ? launch_rows<Format, T>
+                        : op.layout == Layout::kRows ? launch_segments<Format, T>
+                                                     : launch_columns<Format, T>;
+    return launch(values, op.power_of_two, codes, inverse.inverse, stream);
   }
   if (is_tensor && op.layout == Layout::kRows)
     return launch_flat(EncodeFlat<Format, T>{x, codes, inverse, to_bf16}, M * K, args.stream);
   const TileCodes<T> tiles{
-      .values = {x, M, K, to_bf16},
+      .values = values,
       .scales = scales_of(op.grid, op.layout == Layout::kTransposed, M, K),
       .amax = inverse.amax,
       .inverse = inverts_apart && !takes_maxima ? nullptr : inverse.inverse,
@@ -252,8 +247,8 @@ Kernel prepare(const Quantize& op, const KernelTypes& types, const Setup&) {
   const int64_t K = types.in[0].dims.back();
   return by_float(types.in[0].dtype, [&]<class T>() -> Kernel {
     return [=](const KernelArgs& args) {
-      op.format == DType::kE4M3 ? quantize<Float8E4M3, T>(op, M, K, args)
-                                : quantize<Float8E5M2, T>(op, M, K, args);
+      op.format == DType::kE4M3 ? quantize<E4M3, T>(op, M, K, args)
+                                : quantize<E5M2, T>(op, M, K, args);
     };
   });
 }
