@@ -1,5 +1,5 @@
-// Checkpoints of 8-bit training hold masters and moments alone: the same bits on the same mesh, and
-// any mesh, recipe or precision after them.
+// Checkpoints of 8-bit training hold masters and moments alone. A resumed run has the same bits on
+// the same mesh, and it may change its mesh, its recipe or its precision.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -65,6 +65,22 @@ TEST_F(Float8Resume, GoesOnInAnotherPrecisionRecipeOrMesh) {
   expect_near("to_rowwise", train("to_rowwise", 6, kRowwise));
   train("to_stages", 3, kFloat8 + shards, 2);
   expect_near("to_stages", train("to_stages", 6, kFloat8 + stages, 2));
+}
+
+TEST_F(Float8Resume, ValidatesWithTheSameMatmuls) {
+  const Words validated{"--validation.enable",     "--validation.dataset=synthetic",
+                        "--validation.steps=1",    "--validation.freq=3",
+                        "--validation.seq_len=32", "--validation.local_batch_size=2"};
+  const auto loss_of = [&](const std::string& folder, const Words& more) {
+    train(folder, 3, validated + more);
+    const auto lines = read_json_lines(scratch.path() / folder / "validation.jsonl");
+    EXPECT_FALSE(lines.empty()) << folder;
+    return lines.empty() ? 0.0 : lines.back()["loss"].get<double>();
+  };
+  const double plain = loss_of("plain", {});
+  const double float8 = loss_of("float8", kFloat8);
+  EXPECT_NEAR(float8, plain, 0.02 * plain);
+  EXPECT_NE(float8, plain);
 }
 
 }  // namespace

@@ -176,7 +176,7 @@ TEST(Float8Plan, names_what_does_not_fit) {
   MeshCase narrow = mesh_case("tensorwise", {"", {1, 1, 1, 1, 2}});
   narrow.model.mlp_dim = 80;
   EXPECT_NE(message(narrow, {})
-                .find("layer 0: a matmul has 64 x 40 weights on a rank, wanted "
+                .find("layer 0: a float8 matmul has 64 x 40 weights on a rank, wanted "
                       "multiples of 16"),
             std::string::npos)
       << message(narrow, {});
@@ -187,7 +187,8 @@ TEST(Float8Plan, names_what_does_not_fit) {
   MeshCase none = old;
   none.float8->filter = [](const auto&, const auto&) { return "not this one"; };
   EXPECT_EQ(message(none, {}),
-            "model.converters: no matmul of this model is float8: filters or dims leave none");
+            "model.converters: no matmul of this model is in float8; float8: "
+            "model.layers.0.self_attn.q_proj.weight stays in the compute dtype: not this one");
 }
 
 }  // namespace

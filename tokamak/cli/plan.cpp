@@ -10,7 +10,6 @@
 #include "tokamak/cli/run_config.h"
 #include "tokamak/core/file.h"
 #include "tokamak/pipeline/schedule_picture.h"
-#include "tokamak/run/float8_options.h"
 #include "tokamak/run/mesh_options.h"
 #include "tokamak/run/presets.h"
 #include "tokamak/run/run_of_config.h"
@@ -90,9 +89,7 @@ int run_plan(Args args) {
                    .threads = static_cast<int>(run->config.training.threads),
                    .deterministic = run->config.debug.deterministic});
   const ModelSpec spec = spec_of(run->config);
-  RunShape shape = shape_of(run->config, spec, run->place);
-  shape.float8 = float8_of(run->config);
-  const PlannedRun planned(spec, shape, made_for.target);
+  const PlannedRun planned(spec, shape_of(run->config, spec, run->place), made_for.target);
   const Plan& plan = planned.plan();
   if (run->print) fmt::print("{}", to_text(plan));
   if (run->why) {

@@ -47,9 +47,7 @@ void dry_run(const RunConfig& run) {
                                            .threads = static_cast<int>(run.config.training.threads),
                                            .deterministic = run.config.debug.deterministic});
   const ModelSpec spec = spec_of(run.config);
-  RunShape shape = shape_of(run.config, spec, run.place);
-  shape.float8 = float8_of(run.config);
-  const PlannedRun planned(spec, shape, made_for.target);
+  const PlannedRun planned(spec, shape_of(run.config, spec, run.place), made_for.target);
   fmt::print("{}", made_for.note);
   fmt::print("model {} {}: {} parameters\n", planned.config().name, planned.config().flavor,
              count_parameters(planned.config()).total);

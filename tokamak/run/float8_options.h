@@ -1,4 +1,4 @@
-// Which matmuls of a run are in 8-bit floats, from its configuration.
+// Reads from a configuration which matmuls are computed in 8-bit floats.
 #pragma once
 
 #include <optional>
@@ -8,12 +8,12 @@
 
 namespace tokamak {
 
-/// Of a configuration whose model.converters name quantize.linear.float8; nothing else. Throws
-/// Error naming the key where keys exclude each other.
+/// Returns the options of a run whose model.converters name quantize.linear.float8, or nothing.
+/// Throws Error that names the key if keys exclude each other.
 std::optional<Float8Options> float8_of(const Config& config);
 
-/// Why auto_filter_small_kn leaves a matmul of N out and K in features alone, or "". Source:
-/// torchao 0.17, float8/float8_linear_utils.py.
+/// Returns why auto_filter_small_kn leaves out a matmul of N output and K input features, or "".
+/// Source: torchao 0.17, float8/float8_linear_utils.py.
 std::string why_too_small(const Float8Recipe& recipe, int64_t n, int64_t k);
 
 }  // namespace tokamak

@@ -82,17 +82,15 @@ void require_float8(const RunShape& shape, const Target& target) {
 }
 
 // Marks what is quantized, and says what is not.
-void mark(Graph& graph, const RunShape& shape, std::vector<std::string>* notes) {
-  if (!shape.float8) return;
+std::vector<std::string> mark(Graph& graph, const RunShape& shape) {
+  std::vector<std::string> notes;
+  if (!shape.float8) return notes;
   const int marked = mark_float8(graph, shape.float8->filter, notes);
-  TOK_REQUIRE(marked > 0,
-              "model.converters: no matmul of this model is float8: filters or dims leave "
-              "none");
-  if (notes != nullptr) {
-    notes->push_back(fmt::format("float8: {}, {} weights of blocks; the head is in {}",
-                                 shape.float8->recipe.name, marked,
-                                 name_of(shape.training.compute)));
-  }
+  TOK_REQUIRE(marked > 0, "model.converters: no matmul of this model is in float8; {}",
+              notes.empty() ? "it has none in blocks" : notes.front());
+  notes.push_back(fmt::format("float8: {}, {} weights of blocks; the head is in {}",
+                              shape.float8->recipe.name, marked, name_of(shape.training.compute)));
+  return notes;
 }
 
 RunShape shape_for(RunShape shape, const Target& target) {
@@ -128,12 +126,12 @@ WholeGraphs::WholeGraphs(const ModelSpec& config, const RunShape& given, const T
   const RunShape shape = shape_for(given, target);
   const DistributeOptions& o = shape.distribute;
   build_gradient_graph(training_, config, of_all_ranks(shape.training, o.mesh));
-  mark(training_, shape, &notes_);
+  notes_ = mark(training_, shape);
   training_placements_ = decide_placements(training_, o.mesh, axes_of(config), o.sequence_parallel);
   if (!shape.validation) return;
   validation_.emplace(states_);
   build_validation_graph(*validation_, config, of_all_ranks(*shape.validation, o.mesh));
-  mark(*validation_, shape, nullptr);
+  mark(*validation_, shape);
 }
 
 PlannedRun::PlannedRun(const ModelSpec& config, const RunShape& shape, const Target& target)
@@ -169,14 +167,14 @@ void PlannedRun::plan_one_rank(const Target& target) {
   shape_.training.has_copies = shape_.distribute.keep_copies && !shape_.float8;
   Graph training(states_);
   const GradientGraph parts = build_gradient_graph(training, config_, shape_.training);
-  mark(training, shape_, &notes_);
+  notes_ = mark(training, shape_);
   build_update(training, parts.units, parts.loss, parts.state, shape_.training.optimizer, {});
   step_ = parts.state;
   Graph validation(states_);
   if (shape_.validation) {
     shape_.validation->has_copies = shape_.training.has_copies;
     validation_step_ = build_validation_graph(validation, config_, *shape_.validation);
-    mark(validation, shape_, nullptr);
+    mark(validation, shape_);
   }
   layout_ = lay_out(states_);
   pieces_ = whole_pieces(states_);

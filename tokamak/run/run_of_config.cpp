@@ -8,6 +8,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/models/hf_config.h"
+#include "tokamak/run/float8_options.h"
 #include "tokamak/run/mesh_options.h"
 
 namespace tokamak {
@@ -111,6 +112,7 @@ RunShape shape_of(const Config& c, const ModelSpec& spec, const MeshPlace& place
                  .max_norm = c.training.max_norm,
                  .no_decay = c.optimizer.no_decay};
   shape.device_graphs = device_graphs_of(c.job.cuda_graphs);
+  shape.float8 = float8_of(c);
   shape.recompute = recompute_of(c.activation_checkpoint);
   shape.recompute.emit_on_backward = c.activation_checkpoint.emit_on_backward;
   if (c.validation.enable) {

@@ -12,6 +12,7 @@
 #include "tokamak/core/in_parallel.h"
 #include "tokamak/price/machine/device_spread.h"
 #include "tokamak/price/run/price_options.h"
+#include "tokamak/price/run/priced_run.h"
 #include "tokamak/price/run/stage_probe.h"
 #include "tokamak/run/run_of_config.h"
 #include "tokamak/search/mesh_spread.h"
@@ -75,7 +76,7 @@ class Scorer {
         model_(spec_of(request.config)),
         num_wanted_(num_wanted),
         bytes_(element_bytes(
-            shape_of(config_of({}, request.config, 1), model_, {.degrees = {}}).training)),
+            priced_shape(config_of({}, request.config, 1), model_, {.degrees = {}}).training)),
         work_(causal_work(distribute_options(request.config, {}, 0))),
         limit_(memory_limit(request.machine)),
         shapes_(static_cast<int>(model_.num_layers)) {}
@@ -248,8 +249,8 @@ class Scorer {
     const Config config =
         config_of(first, request_.config, request_.config.training.global_batch_size);
     const price::FlatCosts costs =
-        probe_flat(model_, shape_of(config, model_, {.degrees = first.degrees}), target(), machine_,
-                   price_options(config, model_, first.degrees, machine_, first.linear));
+        probe_flat(model_, priced_shape(config, model_, {.degrees = first.degrees}), target(),
+                   machine_, price_options(config, model_, first.degrees, machine_, first.linear));
     const ClosedForm form = price::closed_form(costs, static_cast<int>(model_.num_layers));
     std::vector<Scored> scored = points;
     for (Scored& s : scored) s.form = form;
@@ -304,8 +305,8 @@ class Scorer {
     SearchPoint flat = point;
     flat.degrees = {.cp = point.degrees.cp, .tp = point.degrees.tp};
     const Config one = config_of(flat, request_.config, flat.microbatch);
-    return probe_stages(model_, shape_of(one, model_, {.degrees = flat.degrees}), split, target(),
-                        machine_, {.linear = point.linear}, request_.num_gpus);
+    return probe_stages(model_, priced_shape(one, model_, {.degrees = flat.degrees}), split,
+                        target(), machine_, {.linear = point.linear}, request_.num_gpus);
   }
 
   const SearchRequest& request_;

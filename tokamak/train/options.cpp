@@ -9,7 +9,6 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/data/self/self.h"
-#include "tokamak/run/float8_options.h"
 #include "tokamak/train/mesh_batch.h"
 
 namespace tokamak {
@@ -152,7 +151,6 @@ std::vector<Need> missing_files(const Config& c) {
 TrainerOptions options_of(const Config& c, const Tokenizer* tokenizer, const MeshPlace& place) {
   TrainerOptions o{.model = spec_of(c)};
   o.shape = shape_of(c, o.model, place);
-  o.shape.float8 = float8_of(c);
   o.data = data_of(c, o.model, tokenizer, place);
   o.steps = c.training.steps;
   o.lr = c.optimizer.lr;

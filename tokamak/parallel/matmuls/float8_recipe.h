@@ -1,4 +1,4 @@
-// What a recipe of 8-bit training quantizes, how, and under which scales.
+// A recipe of 8-bit training: which operands are quantized, in which formats, under which scales.
 #pragma once
 
 #include <optional>
@@ -9,30 +9,31 @@
 
 namespace tokamak {
 
-/// Of y = x w^T, dx = g w and dw = g^T x, where g is the gradient of y. Grids lie over codes that
-/// are dense along the dim over which the matmul sums. Sources: torchao 0.17, float8/config.py; Liu
-/// et al., DeepSeek-V3, arXiv 2412.19437, section 3.3.
+/// Describes y = x w^T, dx = g w and dw = g^T x, where g is the gradient of y. Each grid lies over
+/// codes that are dense along the dim over which the matmul sums. Sources: torchao 0.17,
+/// float8/config.py; Liu et al., DeepSeek-V3, arXiv 2412.19437, section 3.3.
 struct Float8Recipe {
   std::string_view name;
   ScaleGrid x_of_y = ScaleGrid::kTensor;
   ScaleGrid w_of_y = ScaleGrid::kTensor;
   ScaleGrid g_of_dx = ScaleGrid::kTensor;
   ScaleGrid w_of_dx = ScaleGrid::kTensor;
-  ScaleGrid of_dw = ScaleGrid::kTensor;  ///< g and x
-  DType gradient = DType::kE5M2;         ///< format of g
-  bool has_dw = true;                    ///< false: dw is a matmul of the compute dtype
+  ScaleGrid of_dw = ScaleGrid::kTensor;  ///< of both g and x
+  DType gradient = DType::kE5M2;         ///< the format of g
+  bool has_dw = true;                    ///< false: dw is computed in the compute dtype
   bool power_of_two = false;             ///< scales are rounded down to powers of two
-  bool fast_accumulation = true;         ///< of y
+  bool fast_accumulation = true;         ///< for y alone
 
   // What a run chooses beside the recipe.
-  bool from_master = false;  ///< weights are quantized from masters, else from the compute dtype
-  bool emulate = false;      ///< matmuls in fp32 of the same codes, on any device
+  bool from_master = false;  ///< weights are quantized from masters instead of compute copies
+  bool emulate = false;      ///< the same codes are multiplied in fp32, on any device
 
-  /// Both dims of a weight are multiples of this.
+  /// Both dims of a quantized weight must be multiples of this.
   int64_t multiple() const { return w_of_y == ScaleGrid::kBlocks ? kScaleBlock : 16; }
 };
 
-/// "tensorwise", "rowwise", "rowwise_with_gw_hp" or "blockwise"; nothing for another name.
+/// Finds "tensorwise", "rowwise", "rowwise_with_gw_hp" or "blockwise"; returns nothing for other
+/// names.
 std::optional<Float8Recipe> find_float8_recipe(std::string_view name);
 
 }  // namespace tokamak

@@ -18,9 +18,6 @@
 namespace tokamak {
 namespace {
 
-constexpr std::string_view kCopyPrefix = "copy.";
-const std::string kGradPrefix = "grad.";
-
 template <class T>
 void set_float8(Node& node) {
   T op = *node.as<T>();
@@ -46,13 +43,6 @@ struct Codes {
   Value codes, inverse;
 };
 
-// Matmuls of one input, or gradients of these, whose weights share scales.
-struct Group {
-  std::vector<Value> weights;
-  std::vector<int32_t> grad_inputs;
-  int32_t last = -1;
-};
-
 using Layout = Quantize::Layout;
 
 class Quantizer {
@@ -65,22 +55,22 @@ class Quantizer {
 
   Graph run() {
     for (int32_t i = 0; i < graph_.size(); ++i) {
-      if (const auto at = runs_at_.find(i); at == runs_at_.end() || at->second == i) put(i);
-      if (const auto at = waiting_.find(i); at != waiting_.end()) {
-        for (const int32_t j : at->second) put(j);
+      if (const auto last = waiting_.find(i); last != waiting_.end()) {
+        for (const int32_t j : last->second) put(j);
       }
+      if (!waits_.contains(i)) put(i);
     }
     return rewriter_.finish();
   }
 
  private:
   void find_forward() {
-    std::map<std::pair<Value, int>, std::vector<Value>> by_input;  // and phase
+    std::map<Value, std::vector<Value>> by_input;
     for (int32_t i = 0; i < graph_.size(); ++i) {
       const Node& n = graph_.node(i);
       if (!is_float8<Linear>(n)) continue;
       check_dims(n);
-      by_input[{n.in[0], static_cast<int>(n.label.phase)}].push_back(n.in[1]);
+      by_input[n.in[0]].push_back(n.in[1]);
     }
     for (const auto& [input, weights] : by_input) {
       for (const Value w : weights) weights_of_.emplace(w, weights);
@@ -91,7 +81,8 @@ class Quantizer {
     const Dims& dims = graph_.type(n.in[1]).dims;
     const int64_t multiple = recipe_.multiple();
     TOK_REQUIRE(dims[0] % multiple == 0 && dims[1] % multiple == 0,
-                "float8: layer {}: a matmul has {} x {} weights on a rank, wanted multiples of {}; "
+                "model.converters: layer {}: a float8 matmul has {} x {} weights on a rank, wanted "
+                "multiples of {}; "
                 "lower parallelism.tensor_parallel_degree or name it in "
                 "quantize.linear.float8.filter_fqns",
                 n.label.block, dims[0], dims[1], multiple);
@@ -99,7 +90,7 @@ class Quantizer {
 
   // Output gradients of weights that share scales share theirs: what needs them waits for the last.
   void find_backward() {
-    std::map<std::pair<Value, int>, Group> groups;  // by first weight and label
+    std::map<Value, std::vector<int32_t>> grad_inputs;  // by the first of weights that share
     std::map<Value, std::vector<int32_t>> users;
     for (int32_t i = 0; i < graph_.size(); ++i)
       for_each_use(graph_.node(i), [&](Value v) { users[v].push_back(i); });
@@ -107,44 +98,37 @@ class Quantizer {
       const Node& n = graph_.node(i);
       if (!is_float8<LinearGradInput>(n)) continue;
       const auto all = weights_of_.find(n.in[1]);
-      if (all == weights_of_.end()) continue;
-      Group& group = groups[{all->second[0], static_cast<int>(n.label.phase)}];
-      group.weights = all->second;
-      group.grad_inputs.push_back(i);
-      group.last = i;
+      if (all != weights_of_.end()) grad_inputs[all->second[0]].push_back(i);
     }
-    for (const auto& [key, group] : groups) share_scales(group, users);
+    for (const auto& [weight, nodes] : grad_inputs) {
+      if (nodes.size() > 1) share_scales(nodes, users);
+    }
   }
 
-  void share_scales(const Group& group, std::map<Value, std::vector<int32_t>>& users) {
-    if (group.grad_inputs.size() < 2) return;
+  void share_scales(const std::vector<int32_t>& grad_inputs,
+                    std::map<Value, std::vector<int32_t>>& users) {
+    const int32_t last = grad_inputs.back();
     std::set<int32_t> waiting;
     std::set<Value> weights;
-    for (const int32_t i : group.grad_inputs) {
+    for (const int32_t i : grad_inputs) {
       weights.insert(graph_.node(i).in[1]);
       for (const int32_t j : users[graph_.node(i).in[0]]) {
-        if (j < group.last && (j == i || is_float8<LinearGradWeight>(graph_.node(j))))
-          waiting.insert(j);
+        if (j < last && (j == i || is_float8<LinearGradWeight>(graph_.node(j)))) waiting.insert(j);
       }
     }
     // Chunks of one weight come one after the other.
-    if (weights.size() != group.grad_inputs.size()) return;
+    if (weights.size() != grad_inputs.size()) return;
     const bool can_wait = std::all_of(waiting.begin(), waiting.end(), [&](int32_t j) {
       const std::vector<int32_t>& of = users[{j, 0}];
       return std::all_of(of.begin(), of.end(),
-                         [&](int32_t user) { return user > group.last || waiting.contains(user); });
+                         [&](int32_t user) { return user > last || waiting.contains(user); });
     });
     if (!can_wait) return;
     std::vector<Value> gradients;
-    for (const int32_t i : group.grad_inputs) gradients.push_back(graph_.node(i).in[0]);
+    for (const int32_t i : grad_inputs) gradients.push_back(graph_.node(i).in[0]);
     for (const Value g : gradients) gradients_of_[g] = gradients;
-    for (const int32_t j : waiting) {
-      runs_at_[j] = group.last;
-      waiting_[group.last].push_back(j);
-    }
-    // The last itself runs after those that waited for it.
-    waiting_[group.last].push_back(group.last);
-    runs_at_[group.last] = -1;
+    waits_.insert(waiting.begin(), waiting.end());
+    waiting_[last] = std::move(waiting);
   }
 
   void put(int32_t i) {
@@ -305,8 +289,8 @@ class Quantizer {
   Graph& to_;
   std::map<Value, std::vector<Value>> weights_of_;    // by weight: those of the same input
   std::map<Value, std::vector<Value>> gradients_of_;  // by output gradient: those that share scales
-  std::map<int32_t, int32_t> runs_at_;
-  std::map<int32_t, std::vector<int32_t>> waiting_;
+  std::set<int32_t> waits_;
+  std::map<int32_t, std::set<int32_t>> waiting_;  // by the node just before which they run
   std::map<Value, Value> over_tp_;
   std::map<std::tuple<Value, ScaleGrid, bool>, Value> amax_;
   std::map<std::tuple<Value, ScaleGrid, bool>, Codes> codes_;
@@ -314,7 +298,7 @@ class Quantizer {
 
 }  // namespace
 
-int mark_float8(Graph& graph, const Float8Filter& filter, std::vector<std::string>* notes) {
+int mark_float8(Graph& graph, const Float8Filter& filter, std::vector<std::string>& notes) {
   std::map<Value, bool> is_marked;  // by weight
   std::set<std::string> gradients;  // State
   for (int32_t i = 0; i < graph.size(); ++i) {
@@ -324,13 +308,14 @@ int mark_float8(Graph& graph, const Float8Filter& filter, std::vector<std::strin
       const auto [at, is_new] = is_marked.emplace(n.in[1], false);
       if (is_new) {
         const StateDecl& weight = graph.states()[parameter_of(graph, n.in[1])];
-        std::string name = weight.name;
-        if (name.starts_with(kCopyPrefix)) name.erase(0, kCopyPrefix.size());
-        const std::string why = filter(name, weight.type.dims);
+        const std::string why = filter(weight.name, weight.type.dims);
         at->second = why.empty();
-        if (why.empty()) gradients.insert(kGradPrefix + name);
-        if (!why.empty() && notes != nullptr)
-          notes->push_back(fmt::format("float8: {} stays in the compute dtype: {}", name, why));
+        if (why.empty()) {
+          gradients.insert("grad." + weight.name);
+        } else {
+          notes.push_back(
+              fmt::format("float8: {} stays in the compute dtype: {}", weight.name, why));
+        }
       }
       if (at->second) set_float8<Linear>(n);
     } else if (n.as<LinearGradInput>() != nullptr) {

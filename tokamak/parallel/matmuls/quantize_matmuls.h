@@ -10,21 +10,20 @@
 
 namespace tokamak {
 
-/// Why the matmuls of a weight of this name and these dims stay in the compute dtype; "" where they
-/// do not.
+/// Returns why the matmuls of a weight of this name and these dims stay in the compute dtype, or ""
+/// if they are quantized.
 using Float8Filter = std::function<std::string(const std::string& name, const Dims& dims)>;
 
 /// Sets `float8` of the linear ops of blocks, and of their gradients, in a graph of global shapes:
 /// what merge_products() keeps apart and quantize_matmuls() replaces. Returns the number of
-/// weights. Each weight that stays in the compute dtype is told with its reason in `notes`, if
-/// given.
-int mark_float8(Graph& graph, const Float8Filter& filter, std::vector<std::string>* notes);
+/// weights. Appends each weight that stays in the compute dtype, with its reason, to `notes`.
+int mark_float8(Graph& graph, const Float8Filter& filter, std::vector<std::string>& notes);
 
-/// `graph`, of one rank, with the ops that mark_float8() has marked as quantize and scaled_matmul
-/// nodes. Weights of one input share their scales, as one matmul of all would have it, and so do
-/// their output gradients. Weights that are gathered once a step are quantized then, else in each
-/// forward and backward. Scales of whole weights are of the whole over `tp`. Throws Error where a
-/// dim is no multiple of what a recipe takes.
+/// Returns the graph of one rank with quantize and scaled_matmul nodes in place of the ops that
+/// mark_float8() has marked. Weights that read the same input share their scales, as one joint
+/// matmul would, and so do their output gradients. Weights that are gathered once per step are
+/// quantized then; others are quantized in each forward and backward. The scale of a whole weight
+/// covers all ranks of `tp`. Throws Error if a dim is not a multiple of what the recipe takes.
 Graph quantize_matmuls(const Graph& graph, const Float8Recipe& recipe, const CommGroup& tp);
 
 }  // namespace tokamak

@@ -18,6 +18,12 @@ constexpr const char* kMx = "quantize.linear.mx";
 
 }  // namespace
 
+RunShape priced_shape(const Config& config, const ModelSpec& model, const MeshPlace& place) {
+  RunShape shape = shape_of(config, model, place);
+  shape.float8.reset();
+  return shape;
+}
+
 bool PricedRun::fits() const {
   return static_cast<double>(planned.fullest().peak_bytes()) <= memory_limit_bytes;
 }
@@ -32,7 +38,7 @@ PricedRun price_run(const PriceRequest& request) {
                       : request.wants_spans ? Which::kOwnStages
                                             : Which::kStages;
   const ModelSpec model = spec_of(config);
-  const RunShape shape = shape_of(config, model, {.degrees = request.degrees});
+  const RunShape shape = priced_shape(config, model, {.degrees = request.degrees});
   const int place = request.all_ranks ? 0 : slowest_place(shape.distribute, request.machine);
   PricedRun priced{.model = model,
                    .batch = batch_sizes(config, request.degrees),

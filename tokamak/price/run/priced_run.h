@@ -35,6 +35,10 @@ struct PricedRun {
   bool fits() const;
 };
 
+/// The run as it is planned for its price: in the compute dtype, since low_precision_flow() adds
+/// the casts of 8-bit matmuls.
+RunShape priced_shape(const Config& config, const ModelSpec& model, const MeshPlace& place);
+
 /// Throws Error where a stage cannot be planned or the machine lacks a rate that the plan needs.
 PricedRun price_run(const PriceRequest& request);
 

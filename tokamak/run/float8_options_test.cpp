@@ -1,0 +1,95 @@
+#include "tokamak/run/float8_options.h"
+
+#include <gtest/gtest.h>
+
+#include "tokamak/config/load.h"
+#include "tokamak/core/error.h"
+
+namespace tokamak {
+namespace {
+
+const std::string kKey = "--quantize.linear.float8.";
+
+Config config_of(std::vector<std::string> words) {
+  words.emplace_back("--model.converters=quantize.linear.float8");
+  return load_config(std::nullopt, words).config;
+}
+
+std::string error_of(const std::vector<std::string>& words) {
+  try {
+    float8_of(config_of(words));
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Float8Options, AreNoneWithoutTheConverter) {
+  const std::vector<std::string> words{kKey + "recipe_name=rowwise"};
+  EXPECT_FALSE(float8_of(load_config(std::nullopt, words).config));
+}
+
+TEST(Float8Options, FollowTheKeys) {
+  const auto plain = float8_of(config_of({}));
+  ASSERT_TRUE(plain);
+  EXPECT_EQ(plain->recipe.name, "tensorwise");
+  EXPECT_FALSE(plain->recipe.power_of_two || plain->recipe.from_master || plain->recipe.emulate);
+  const auto all = float8_of(config_of({kKey + "enable_fsdp_float8_all_gather", kKey + "emulate",
+                                        kKey + "round_scales_to_power_of_2=always"}));
+  EXPECT_TRUE(all->recipe.power_of_two && all->recipe.from_master && all->recipe.emulate);
+  EXPECT_TRUE(float8_of(config_of({kKey + "recipe_name=rowwise"}))->recipe.power_of_two);
+  EXPECT_FALSE(float8_of(config_of({kKey + "recipe_name=rowwise",
+                                    kKey + "round_scales_to_power_of_2=never"}))
+                   ->recipe.power_of_two);
+}
+
+TEST(Float8Options, FilterByBothSpellingsAndByDims) {
+  const auto filter =
+      float8_of(config_of({kKey + "filter_fqns=attention.wk,layers.1.,up_proj"}))->filter;
+  const auto name = [](int layer, const std::string& module) {
+    return "model.layers." + std::to_string(layer) + "." + module + ".weight";
+  };
+  EXPECT_EQ(filter(name(0, "self_attn.q_proj"), {64, 64}), "");
+  EXPECT_EQ(filter(name(0, "self_attn.k_proj"), {64, 64}),
+            "quantize.linear.float8.filter_fqns has \"attention.wk\"");
+  EXPECT_EQ(filter(name(1, "self_attn.q_proj"), {64, 64}),
+            "quantize.linear.float8.filter_fqns has \"layers.1.\"");
+  EXPECT_EQ(filter(name(0, "mlp.up_proj"), {64, 64}),
+            "quantize.linear.float8.filter_fqns has \"up_proj\"");
+  EXPECT_EQ(filter(name(0, "mlp.down_proj"), {64, 40}), "64 x 40 are no multiples of 16");
+  const auto blocks = float8_of(config_of({kKey + "recipe_name=blockwise"}))->filter;
+  EXPECT_EQ(blocks(name(0, "mlp.down_proj"), {256, 64}), "256 x 64 are no multiples of 128");
+  EXPECT_EQ(blocks("transformer.h.0.mlp.c_fc.weight", {256, 128}), "");
+}
+
+// torchao's table, N out and K in features.
+TEST(Float8Options, LeaveOutSmallMatmulsOnRequest) {
+  const auto is_small = [](const char* recipe, int64_t n, int64_t k) {
+    return !why_too_small(*find_float8_recipe(recipe), n, k).empty();
+  };
+  EXPECT_TRUE(is_small("tensorwise", 1024, 4096));
+  EXPECT_FALSE(is_small("tensorwise", 1040, 4096));
+  EXPECT_FALSE(is_small("tensorwise", 1024, 4112));
+  EXPECT_TRUE(is_small("rowwise", 2048, 8192));
+  EXPECT_TRUE(is_small("rowwise", 8192, 1024));
+  EXPECT_TRUE(is_small("rowwise", 4096, 2048));
+  EXPECT_FALSE(is_small("rowwise", 4096, 4096));
+  const auto filter = float8_of(config_of({kKey + "filter_fqns=auto_filter_small_kn"}))->filter;
+  EXPECT_EQ(filter("model.layers.0.self_attn.k_proj.weight", {1024, 4096}),
+            "auto_filter_small_kn: 1024 x 4096 gain nothing");
+}
+
+TEST(Float8Options, NameKeysThatExcludeEachOther) {
+  EXPECT_EQ(
+      error_of({kKey + "recipe_name=rowwise", kKey + "enable_fsdp_float8_all_gather"}),
+      "quantize.linear.float8.enable_fsdp_float8_all_gather: recipe rowwise quantizes rows and "
+      "columns, which are gathered in the compute dtype; leave it out");
+  EXPECT_EQ(error_of({kKey + "recipe_name=blockwise", kKey + "filter_fqns=auto_filter_small_kn"}),
+            "quantize.linear.float8.filter_fqns: auto_filter_small_kn knows no sizes for recipe "
+            "blockwise; name the layers");
+  EXPECT_EQ(error_of({kKey + "recipe_name=delayed"}),
+            "quantize.linear.float8.recipe_name = delayed: there is no such recipe");
+}
+
+}  // namespace
+}  // namespace tokamak
