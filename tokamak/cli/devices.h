@@ -60,15 +60,15 @@ struct PeakFlops {
   std::string of;  ///< "NVIDIA H200 SXM 141 GB"
 };
 
-/// Of one device, for mfu: a GPU's in bf16 by its file in machines/devices, or what doctor has
-/// measured of this CPU; nothing where neither is known.
+/// Returns the peak that MFU divides by: a GPU's bf16 peak from its file in machines/devices, or
+/// the rate that doctor measured on this CPU. Returns nothing if neither is known.
 std::optional<PeakFlops> peak_flops(const Backend& backend, DType compute);
 
-/// The same of a GPU by the name that its driver gives.
+/// Returns the same for a GPU, which is looked up by its driver name.
 std::optional<PeakFlops> gpu_peak_flops(std::string_view driver_name);
 
-/// What its products and copies reach: of a GPU by the same file, or what doctor has measured of
-/// this CPU; all 0 where neither is known.
+/// Returns the rates that matmuls and copies reach: a GPU's from the same file, or those that
+/// doctor measured on this CPU. All are 0 if neither is known.
 DeviceRates rates_of(const Backend& backend);
 
 /// The driver's figures of a GPU; the process' own on a CPU.

@@ -19,8 +19,8 @@ ModelSpec spec_of_row(const MeasuredRow& row);
 /// REQUIRES: row.skipped is empty. Throws Error where no plan of ours has this shape.
 RunShape shape_of_row(const MeasuredRow& row, int pp_rank);
 
-/// What other trainers do unlike this program, so that a row is priced as what ran: the one place
-/// that decides it; runs that are no rows keep the defaults of RunShape.
+/// How another trainer differs from this program. A published row is priced with these differences;
+/// every other run keeps the defaults of RunShape.
 struct Imitation {
   bool tied = false;             ///< embedding and head are one weight
   bool merge_products = true;    ///< one weight for q, k and v, and one for gate and up
@@ -29,7 +29,7 @@ struct Imitation {
   bool keep_copies = false;      ///< updates write bf16 copies, rather than a pass after them
 };
 
-/// By the row's software, and by its recompute column for the sequences.
+/// Decides by the row's software; `whole_sequences` also depends on its recompute column.
 Imitation imitation_of(const MeasuredRow& row);
 
 /// Name of the machine file of row.gpu; empty if there is none.

@@ -13,7 +13,7 @@
 
 namespace tokamak {
 
-/// What the header says or implies.
+/// The sizes in the header, and those that follow from them.
 struct LlmcModel {
   std::string_view model;  ///< "gpt2" or "llama3", as `model.name` has it
   DType dtype = DType::kF32;

@@ -22,8 +22,8 @@ struct HeadCounts {
 /// that is not Meta's.
 std::optional<std::string> hf_name_of_meta(std::string_view name);
 
-/// Of a weight of a Llama's layer, "model.layers.3.self_attn.q_proj.weight", the name that
-/// torchtitan gives it; "" for any other.
+/// Translates "model.layers.3.self_attn.q_proj.weight" to "layers.3.attention.wq.weight", which is
+/// torchtitan's name of that weight; returns "" for a name that is not of a Llama's layer.
 std::string meta_name_in_layer(std::string_view name);
 
 /// Whether the tensors are named as in Meta's consolidated files and torchtitan.

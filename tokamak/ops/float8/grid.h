@@ -7,24 +7,25 @@
 
 namespace tokamak {
 
-/// Which codes share a scale. Codes are a matrix [R, K] whose rows are dense along the dim over
-/// which a matmul sums.
+/// States which codes share a scale. Codes form a matrix [R, K] whose rows are dense along the dim
+/// over which the matmul sums.
 enum class ScaleGrid : uint8_t {
-  kTensor,    ///< all: scales [1]
-  kRows,      ///< a row: scales [R]
-  kSegments,  ///< 128 neighbours of a row: scales [ceil(K / 128), R]
-  kBlocks,    ///< 128 x 128: scales [ceil(R / 128), ceil(K / 128) rounded up to a multiple of 4]
+  kTensor,    ///< all codes share one: scales [1]
+  kRows,      ///< each row has one: scales [R]
+  kSegments,  ///< each 128 neighbours of a row have one: scales [ceil(K / 128), R]
+  kBlocks,    ///< each 128 x 128 have one: scales [ceil(R / 128), ceil(K / 128) rounded up to a
+              ///< multiple of 4]
 };
 
-/// Edge of a block, and length of a segment.
+/// The edge of a block and the length of a segment.
 inline constexpr int64_t kScaleBlock = 128;
 
 std::string_view name_of(ScaleGrid grid);
 
-/// Dims of the scales of `rows` x `columns` codes; cuBLASLt reads them as they lie.
+/// Returns the dims of the scales of `rows` x `columns` codes, in the layout that cuBLASLt reads.
 Dims scale_dims(ScaleGrid grid, int64_t rows, int64_t columns);
 
-/// Where in these dims the scale of the code at (row, column) is.
+/// Returns the index, within those dims, of the scale of the code at (row, column).
 constexpr int64_t scale_index(ScaleGrid grid, int64_t rows, int64_t columns, int64_t row,
                               int64_t column) {
   switch (grid) {

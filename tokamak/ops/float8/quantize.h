@@ -7,23 +7,23 @@
 namespace tokamak {
 
 // x is a matrix of M rows (all its leading dims) and K columns. Codes are dense along the dim over
-// which a matmul sums: as x lies where that is K, else transposed, [K, M16], where M16 is M rounded
-// up to a multiple of 16 and the padding is zeros.
+// which the matmul sums. They lie as x does if that dim is K; otherwise they are transposed to
+// [K, M16], where M16 is M rounded up to a multiple of 16 and the padding is zeros.
 
-/// Rows of x are so many columns of its transposed codes.
+/// Returns M16 for M rows of x.
 constexpr int64_t padded_tokens(int64_t rows) {
   return (rows + 15) / 16 * 16;
 }
 
-/// The greatest magnitude under each scale of `grid`, fp32, exact in any order; NaN is greatest.
-/// The second input, if given, holds maxima of other values under the same scales. Source: torchao
-/// 0.17, float8/float8_utils.py, tensor_to_amax.
+/// Yields the greatest magnitude under each scale of `grid`, in fp32. The result is exact in any
+/// order, and NaN counts as greatest. An optional second input holds maxima of other values under
+/// the same scales. Source: torchao 0.17, float8/float8_utils.py, tensor_to_amax.
 struct Amax {
   static constexpr std::string_view kName = "amax";
-  static constexpr bool kIsKept = true;  ///< a few bytes that save reading x again
+  static constexpr bool kIsKept = true;  ///< a few bytes save another pass over x
   ScaleGrid grid = ScaleGrid::kTensor;
   bool transposed = false;
-  DType rounds_to = DType::kF32;  ///< x is rounded to it first: what a compute copy would hold
+  DType rounds_to = DType::kF32;  ///< x is rounded to it first, as a compute copy would be
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
@@ -33,11 +33,10 @@ struct Amax {
   static std::span<const Variant> variants() { return one_kernel(); }
 };
 
-/// codes = rne(clamp(x scale)) with scale = largest / amax (core/float8.h), and 1 / scale by which
-/// matmuls multiply. Inputs: x, its maxima, which may be left out where takes_maxima(). Outputs:
-/// codes as x lies, or transposed, or both, which needs a grid that transposition leaves alone;
-/// then the inverse scales, fp32, in the dims of the maxima. Source: torchao 0.17,
-/// float8/float8_training_tensor.py.
+/// codes = rne(clamp(x scale)), where scale = largest / amax (core/float8.h). The inputs are x and
+/// its maxima, which may be left out if takes_maxima(). The outputs are the codes as x lies, or
+/// transposed, or both (kTensor only), and then the inverse scales in fp32, which have the dims of
+/// the maxima. Source: torchao 0.17, float8/float8_training_tensor.py.
 struct Quantize {
   static constexpr std::string_view kName = "quantize";
 
@@ -47,9 +46,10 @@ struct Quantize {
   ScaleGrid grid = ScaleGrid::kTensor;
   Layout layout = Layout::kRows;
   bool power_of_two = false;
-  DType rounds_to = DType::kF32;  ///< as Amax::rounds_to
+  DType rounds_to = DType::kF32;  ///< see Amax::rounds_to
 
-  /// Whether what shares a scale lies so near that one pass takes its maximum and makes its codes.
+  /// Whether codes that share a scale lie close enough together for one pass to take their maximum
+  /// and then encode them.
   bool takes_maxima() const {
     return grid == ScaleGrid::kSegments || grid == ScaleGrid::kBlocks ||
            (grid == ScaleGrid::kRows && layout == Layout::kRows);

@@ -6,19 +6,20 @@
 
 namespace tokamak {
 
-/// C[m, n] (+)= sum_k a[m, k] b[n, k] with a and b decoded and multiplied by their inverse scales;
-/// sums are fp32. Inputs: codes of A [.., k], their inverse scales, codes of B [n, k], their
-/// inverse scales, and a bias [n] of C's type that may be left out. C is [.., n]. Source:
+/// C[m, n] (+)= sum_k a[m, k] b[n, k], where a and b are codes times their inverse scales; sums are
+/// fp32. The inputs are the codes of A [.., k] and their inverse scales, the codes of B [n, k] and
+/// their inverse scales, and optionally a bias [n] of C's type. C has the dims [.., n]. Source:
 /// Micikevicius et al., FP8 Formats for Deep Learning, 2022.
 struct ScaledMatmul {
   static constexpr std::string_view kName = "scaled_matmul";
   DType out = DType::kF32;
   ScaleGrid a_grid = ScaleGrid::kTensor;
   ScaleGrid b_grid = ScaleGrid::kTensor;
-  bool fast_accumulation = false;  ///< GPU: sums stay in the tensor cores' accumulators
-  bool is_gradient =
-      false;             ///< C can add; a y that did would be rounded otherwise where it is kept
-  bool emulate = false;  ///< GPU: this project's kernel, in fp32, on any device
+  bool fast_accumulation = false;  ///< GPU: sums stay in the tensor cores
+  /// C is a gradient, which can add to what is there. An output y must not, since its rounding
+  /// would depend on whether the other term is kept for the backward.
+  bool is_gradient = false;
+  bool emulate = false;  ///< GPU: fp32 in this project's kernel, on any device
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
@@ -32,7 +33,8 @@ struct ScaledMatmul {
   static std::span<const Variant> variants();
 };
 
-/// Bytes of the fp32 operands of variant "onednn", and of its sums where C is narrower.
+/// Returns the workspace of variant "onednn": operands decoded to fp32, and fp32 sums if C is
+/// narrower.
 int64_t decoded_bytes(const KernelTypes& types);
 
 }  // namespace tokamak

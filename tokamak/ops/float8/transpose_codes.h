@@ -6,10 +6,9 @@
 
 namespace tokamak {
 
-/// Codes [R, K] as [K, R], bit for bit what quantizing the transposed values makes; R is a multiple
-/// of
-/// 16. With kTensor the inverse scale stays. With kBlocks those of the blocks are a second input,
-/// and transposed a second output.
+/// Transposes codes [R, K] to [K, R]; the result equals quantizing the transposed values. R is a
+/// multiple of 16. With kTensor the one inverse scale stays valid. With kBlocks the inverse scales
+/// are a second input, and a second output holds them transposed.
 struct TransposeCodes {
   static constexpr std::string_view kName = "transpose_codes";
   ScaleGrid grid = ScaleGrid::kTensor;
