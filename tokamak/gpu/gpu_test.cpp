@@ -9,7 +9,7 @@
 #include "tokamak/core/random.h"
 #include "tokamak/gpu/backend.h"
 #include "tokamak/gpu/nccl/nccl_world.h"
-#include "tokamak/ops/norm/rms_norm.h"
+#include "tokamak/ops/norm/norm.h"
 #include "tokamak/ops/op_runner.h"
 
 namespace tokamak::testing {

@@ -11,8 +11,7 @@
 #include "tokamak/ops/elementwise/add.h"
 #include "tokamak/ops/elementwise/swiglu.h"
 #include "tokamak/ops/matmul/linear.h"
-#include "tokamak/ops/norm/layer_norm.h"
-#include "tokamak/ops/norm/rms_norm.h"
+#include "tokamak/ops/norm/norm.h"
 #include "tokamak/ops/optimizer/accumulate.h"
 #include "tokamak/plan/compile.h"
 

@@ -4,7 +4,7 @@
 
 #include "tokamak/models/builder.h"
 #include "tokamak/ops/elementwise/swiglu.h"
-#include "tokamak/ops/norm/rms_norm.h"
+#include "tokamak/ops/norm/norm.h"
 #include "tokamak/ops/vocab/embedding.h"
 
 namespace tokamak {

@@ -5,7 +5,7 @@
 #include "tokamak/models/builder.h"
 #include "tokamak/models/family.h"
 #include "tokamak/models/hf_fields.h"
-#include "tokamak/ops/norm/layer_norm.h"
+#include "tokamak/ops/norm/norm.h"
 #include "tokamak/ops/vocab/embedding.h"
 
 namespace tokamak {

@@ -1,0 +1,233 @@
+#include <cstring>
+
+#include "tokamak/ops/norm/norm.h"
+#include "tokamak/ops/norm/norm_rows_gpu.cuh"
+
+namespace tokamak::gpu {
+namespace {
+
+// N rows, D embed.
+
+// What a norm reads and writes: y of x or, with a branch, of sum = T(x + branch), which may lie on
+// either. An RMS norm has no b.
+template <class T>
+struct Operands {
+  const T* x;
+  const T* branch;
+  const T* w;
+  const T* b;
+  T* sum;
+  T* y;
+};
+
+// A group of threads holds a row, P accesses each; x (and branch) is read once, y (and sum) written
+// once.
+template <int P, int kMostThreads, bool kAdds, class Row>
+__global__ void __launch_bounds__(kMostThreads)
+    norm_of_held(Operands<typename Row::Element> o, int64_t N, int D, int group,
+                 typename Row::A eps) {
+  using T = typename Row::Element;
+  using A = typename Row::A;
+  constexpr int K = Pack<T>::kSize;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int member = thread % group;
+  const int64_t rows = blockDim.x / group;
+  const int64_t n = static_cast<int64_t>(blockIdx.x) * rows + thread / group;
+  uint4 row[P];
+  uint4 branch[P];
+#pragma unroll
+  for (int p = 0; p < P; ++p) {
+    const int d = (p * group + member) * K;
+    row[p] = branch[p] = uint4{};
+    if (n >= N || d >= D) continue;
+    row[p] = *reinterpret_cast<const uint4*>(o.x + n * D + d);
+    if constexpr (kAdds) branch[p] = *reinterpret_cast<const uint4*>(o.branch + n * D + d);
+  }
+  A first{0};
+  if constexpr (Row::kReadsFirst) {
+    if (n < N) {
+      first = to<A>(o.x[n * D]);
+      if constexpr (kAdds) first = to<A>(to<T>(first + to<A>(o.branch[n * D])));
+    }
+  }
+  if constexpr (kAdds) {
+#pragma unroll
+    for (int p = 0; p < P; ++p) {
+      T v[K];
+      T u[K];
+      memcpy(v, &row[p], sizeof(v));
+      memcpy(u, &branch[p], sizeof(u));
+#pragma unroll
+      for (int k = 0; k < K; ++k) v[k] = to<T>(to<A>(v[k]) + to<A>(u[k]));
+      memcpy(&row[p], v, sizeof(v));
+      // What begins the row waits until all threads have read it as `first`.
+      const int d = (p * group + member) * K;
+      if (n < N && d < D && !(Row::kReadsFirst && d == 0)) store<K>(o.sum + n * D + d, v);
+    }
+  }
+  const auto statistics = Row::of_held(Held<P, T>{row, first, D, group}, eps);
+#pragma unroll
+  for (int p = 0; p < P; ++p) {
+    const int d = (p * group + member) * K;
+    if (n >= N || d >= D) continue;
+    T v[K];
+    T weight[K];
+    T bias[K] = {};
+    memcpy(v, &row[p], sizeof(v));
+    if (kAdds && Row::kReadsFirst && d == 0) store<K>(o.sum + n * D, v);
+    load<K>(o.w + d, weight);
+    if constexpr (Row::kHasBias) load<K>(o.b + d, bias);
+#pragma unroll
+    for (int k = 0; k < K; ++k) v[k] = Row::apply(statistics, v[k], weight[k], bias[k]);
+    store<K>(o.y + n * D + d, v);
+  }
+}
+
+// The same for any row: a block for each row, which is read two or three times.
+template <bool kAdds, class Row>
+__global__ void __launch_bounds__(kThreads)
+    norm_of_any(Operands<typename Row::Element> o, int D, typename Row::A eps) {
+  using T = typename Row::Element;
+  using A = typename Row::A;
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * D;
+  const T* x = (kAdds ? o.sum : o.x) + at;  // a thread reads what it has written
+  const auto element = [&](int d) {
+    if constexpr (kAdds) o.sum[at + d] = to<T>(to<A>(o.x[at + d]) + to<A>(o.branch[at + d]));
+    return x[d];
+  };
+  const auto statistics = Row::of_any(element, x, D, eps);
+  for (int d = static_cast<int>(threadIdx.x); d < D; d += kThreads)
+    o.y[at + d] = Row::apply(statistics, x[d], o.w[d], Row::kHasBias ? o.b[d] : T{});
+}
+
+constexpr int kMany = 4;
+
+// A kernel and how many threads hold a row.
+template <class T>
+struct Chosen {
+  RowGroups to;
+  void (*kernel)(Operands<T>, int64_t, int, int, Accum<T>);
+};
+
+// As the gradient holds rows, whose y has to have the same bits; longer ones with more accesses.
+template <bool kAdds, class T>
+Chosen<T> choose(RmsRow<T>, int64_t packs) {
+  using Row = RmsRow<T>;
+  HeldRows held = held_rows_of(packs);
+  if (held.to.threads() == 0) held = {.to = row_groups(packs, kMany, 128), .each = kMany};
+  if (held.each == 1) return {held.to, norm_of_held<1, 1024, kAdds, Row>};
+  if (held.each == kMany) return {held.to, norm_of_held<kMany, 1024, kAdds, Row>};
+  if (held.to.threads() > kFewThreads) return {held.to, norm_of_held<2, 1024, kAdds, Row>};
+  return {held.to, norm_of_held<2, kFewThreads, kAdds, Row>};
+}
+
+template <bool kAdds, class T>
+Chosen<T> choose(LayerRow<T>, int64_t packs) {
+  using Row = LayerRow<T>;
+  if (packs <= 32) return {row_groups(packs, 1, 128), norm_of_held<1, 128, kAdds, Row>};
+  const RowGroups to = row_groups(packs, kMany, 128);
+  if (to.threads() > 256) return {to, norm_of_held<kMany, 1024, kAdds, Row>};
+  return {to, norm_of_held<kMany, 256, kAdds, Row>};
+}
+
+template <class Row, bool kAdds, class T>
+void launch(const Operands<T>& o, int64_t N, int64_t D, Accum<T> eps, cudaStream_t stream) {
+  if (N == 0 || D == 0) return;
+  const int width = static_cast<int>(D);
+  const int64_t packs = D / Pack<T>::kSize;
+  if (!is_packed<T>(D, o.x, o.branch, o.w, o.b, o.sum, o.y) || packs > 1024 * kMany) {
+    norm_of_any<kAdds, Row><<<static_cast<unsigned>(N), kThreads, 0, stream>>>(o, width, eps);
+  } else {
+    const Chosen<T> chosen = choose<kAdds>(Row{}, packs);
+    const auto blocks = static_cast<unsigned>((N + chosen.to.rows - 1) / chosen.to.rows);
+    chosen.kernel<<<blocks, chosen.to.threads(), 0, stream>>>(o, N, width, chosen.to.group, eps);
+  }
+  TOK_CUDA_LAUNCHED();
+}
+
+// The kernels of one kind's rows.
+template <template <class> class Row>
+Kernel norm_kernel(float eps, const KernelTypes& types) {
+  const int64_t N = rows_of(types.in[0]);
+  const int64_t D = types.in[0].dims.back();
+  return by_float(types.out[0].dtype, [=]<class T>() -> Kernel {
+    return [=](const KernelArgs& args) {
+      const Operands<T> o{.x = args.in[0].as<T>(),
+                          .branch = nullptr,
+                          .w = args.in[1].as<T>(),
+                          .b = args.has(2) ? args.in[2].as<T>() : nullptr,
+                          .sum = nullptr,
+                          .y = args.out[0].as<T>()};
+      launch<Row<T>, false>(o, N, D, eps, as_stream(args.stream));
+    };
+  });
+}
+
+template <template <class> class Row>
+Kernel add_norm_kernel(float eps, const KernelTypes& types) {
+  const int64_t N = rows_of(types.in[0]);
+  const int64_t D = types.in[0].dims.back();
+  return by_float(types.out[0].dtype, [=]<class T>() -> Kernel {
+    return [=](const KernelArgs& args) {
+      const Operands<T> o{.x = args.in[0].as<T>(),
+                          .branch = args.in[1].as<T>(),
+                          .w = args.in[2].as<T>(),
+                          .b = args.has(3) ? args.in[3].as<T>() : nullptr,
+                          .sum = args.out[0].as<T>(),
+                          .y = args.out[1].as<T>()};
+      launch<Row<T>, true>(o, N, D, eps, as_stream(args.stream));
+    };
+  });
+}
+
+}  // namespace
+
+Kernel prepare(const RmsNorm& op, const KernelTypes& types, const Setup&) {
+  return norm_kernel<RmsRow>(op.eps, types);
+}
+
+Kernel prepare(const AddRmsNorm& op, const KernelTypes& types, const Setup&) {
+  return add_norm_kernel<RmsRow>(op.eps, types);
+}
+
+// Where the rows' kernel does not make y, the forward's does.
+Kernel prepare(const RmsNormGrad& op, const KernelTypes& types, const Setup& setup) {
+  const int64_t N = rows_of(types.in[0]);
+  const int64_t D = types.in[0].dims.back();
+  const bool waits = can_wait_for_previous(setup);
+  return by_float(types.out[0].dtype, [=, eps = op.eps, emits_y = op.emits_y]<class T>() -> Kernel {
+    return [=](const KernelArgs& args) {
+      T* const y = emits_y ? args.out[2].as<T>() : nullptr;
+      const RmsGradient<T> gradient{static_cast<Accum<T>>(eps)};
+      if (launch_row_sums(gradient, N, D, args, waits, false, y) || !emits_y) return;
+      const Operands<T> o{.x = args.in[0].as<T>(),
+                          .branch = nullptr,
+                          .w = args.in[1].as<T>(),
+                          .b = nullptr,
+                          .sum = nullptr,
+                          .y = y};
+      launch<RmsRow<T>, false>(o, N, D, eps, as_stream(args.stream));
+    };
+  });
+}
+
+Kernel prepare(const LayerNorm& op, const KernelTypes& types, const Setup&) {
+  return norm_kernel<LayerRow>(op.eps, types);
+}
+
+Kernel prepare(const AddLayerNorm& op, const KernelTypes& types, const Setup&) {
+  return add_norm_kernel<LayerRow>(op.eps, types);
+}
+
+Kernel prepare(const LayerNormGrad& op, const KernelTypes& types, const Setup& setup) {
+  const int64_t N = rows_of(types.in[0]);
+  const int64_t D = types.in[0].dims.back();
+  return by_float(types.out[0].dtype, [&, eps = op.eps]<class T>() -> Kernel {
+    const bool streams = prepare_stream<LayerGradient<T>>(D, *setup.device);
+    return [=, waits = can_wait_for_previous(setup)](const KernelArgs& args) {
+      launch_row_sums(LayerGradient<T>{static_cast<Accum<T>>(eps)}, N, D, args, waits, streams);
+    };
+  });
+}
+
+}  // namespace tokamak::gpu
