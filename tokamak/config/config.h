@@ -48,7 +48,6 @@ struct ModelConfig {
   std::string hf_assets_path = "./tests/assets/tokenizer";
   std::optional<std::string> tokenizer_path;
   Strings converters;
-  bool print_after_conversion = false;
   std::string norm_type = "rmsnorm";
   std::optional<double> dropout;
 };
@@ -60,7 +59,6 @@ struct OptimizerConfig {
   double beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.1;
-  std::string implementation = "fused";
   bool early_step_in_backward = false;
   Strings no_decay;
 };
@@ -71,13 +69,6 @@ struct LrSchedulerConfig {
   std::optional<double> decay_ratio;
   std::string decay_type = "linear";
   double min_lr_factor = 0.0;
-};
-
-struct DataloaderConfig {
-  int64_t num_workers = 0;
-  bool persistent_workers = false;
-  bool pin_memory = false;
-  std::optional<int64_t> prefetch_factor;
 };
 
 struct TrainingConfig {
@@ -92,9 +83,6 @@ struct TrainingConfig {
   std::string dtype = "float32";
   std::string mixed_precision_param = "bfloat16";
   std::string mixed_precision_reduce = "float32";
-  int64_t gc_freq = 50;
-  bool gc_debug = false;
-  DataloaderConfig dataloader;
   std::optional<int64_t> shuffle_seed;
   int64_t threads = 0;
   std::string grad_store = "auto";
@@ -154,23 +142,11 @@ struct ActivationCheckpointConfig {
   bool emit_on_backward = true;
   bool gather_again = false;
   Strings per_op_sac_force_recompute_mm_shapes_by_fqns = {"moe.router.gate"};
-  bool early_stop = false;
   double memory_budget = 0.5;
-  bool visualize_memory_budget_pareto = false;
-  bool preserve_rng_state = true;
-  std::string determinism_check = "default";
-  bool debug = false;
-};
-
-struct CompileConfig {
-  bool enable = false;
-  Strings components = {"model", "loss"};
-  std::string backend = "inductor";
 };
 
 struct Float8LinearConfig {
   bool enable_fsdp_float8_all_gather = false;
-  bool precompute_float8_dynamic_scale_for_fsdp = false;
   std::optional<std::string> recipe_name;
   Strings filter_fqns;
   bool emulate = false;
@@ -178,7 +154,6 @@ struct Float8LinearConfig {
 };
 
 struct MxLinearConfig {
-  std::string mxfp8_dim1_cast_kernel_choice = "triton";
   std::string recipe_name = "mxfp8_cublas";
   Strings filter_fqns = {"output"};
 };
@@ -218,7 +193,6 @@ struct CommConfig {
 
 struct MemoryEstimationConfig {
   bool enable = false;
-  bool disable_fake_mode = false;
 };
 
 struct FaultToleranceConfig {
@@ -250,13 +224,11 @@ struct ValidationConfig {
   int64_t seq_len = 2048;
   int64_t freq = 10;
   int64_t steps = -1;
-  DataloaderConfig dataloader;
 };
 
 struct DebugConfig {
   std::optional<int64_t> seed;
   bool deterministic = false;
-  bool deterministic_warn_only = false;
   bool moe_force_load_balance = false;
 };
 
@@ -271,7 +243,6 @@ struct Config {
   ParallelismConfig parallelism;
   CheckpointConfig checkpoint;
   ActivationCheckpointConfig activation_checkpoint;
-  CompileConfig compile;
   QuantizeConfig quantize;
   CommConfig comm;
   MemoryEstimationConfig memory_estimation;

@@ -143,7 +143,6 @@ TEST(Load, TakesTorchtitansTraps) {
   EXPECT_EQ(load("[float8]\nenable_float8_linear = true\n").config.model.converters, float8);
   EXPECT_EQ(load("[training]\nfp8_linear = ''\n").config.model.converters, Strings());
   EXPECT_EQ(load("[optimizer]\nlr = 1\n").config.optimizer.lr, 1.0);
-  EXPECT_EQ(load("[optimizer]\nfused = false\n").config.optimizer.implementation, "foreach");
   EXPECT_TRUE(
       load("[metrics]\nenable_color_printing = false\n").config.metrics.disable_color_printing);
   const Config mixed =
@@ -160,15 +159,16 @@ TEST(Load, TakesTorchtitansTraps) {
 }
 
 TEST(Load, NotesWhatHasNoEffect) {
-  const LoadedConfig loaded =
-      load("[training]\ngc_freq = 10\ncompile = true\n[job]\nuse_for_integration_test = true\n");
+  const LoadedConfig loaded = load(
+      "[training]\ngc_freq = 10\ncompile = true\ngc_debug = false\n"
+      "[job]\nuse_for_integration_test = true\n[compile]\ncomponents = ['loss']\n",
+      {"--optimizer.no_fused"});
   const Strings want = {
-      "training.compile is now compile.enable",
-      "job.use_for_integration_test: accepted without effect: marked files for torchtitan's own "
+      "compile.components, training.compile: accepted without effect: everything is compiled ahead "
+      "of time",
+      "job.use_for_integration_test: accepted without effect: it marked files for torchtitan's own "
       "tests",
-      "compile.enable: accepted without effect: Everything is compiled ahead of time.",
-      "training.gc_freq: accepted without effect: Period of Python's garbage collector; there is "
-      "none."};
+      "training.gc_freq: accepted without effect: there is no Python"};
   EXPECT_EQ(loaded.notes, want);
 }
 
@@ -190,7 +190,6 @@ TEST(Overrides, EverySpelling) {
   EXPECT_FALSE(c.metrics.enable_tensorboard);
   EXPECT_EQ(c.checkpoint.exclude_from_loading, (Strings{"optimizer", "dataloader"}));
   EXPECT_TRUE(c.quantize.linear.float8.emulate);
-  EXPECT_EQ(c.training.dataloader.num_workers, 2);
   EXPECT_EQ(c.training.local_batch_size, 4);
   EXPECT_FALSE(c.parallelism.context_parallel_load_balancer.has_value());
   EXPECT_EQ(c.optimizer.no_decay, (Strings{"norm", "bias"}));

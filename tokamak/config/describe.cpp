@@ -64,8 +64,6 @@ std::string_view behaviour_text(Behaviour behaviour) {
   switch (behaviour) {
     case Behaviour::kHonoured:
       return "honoured";
-    case Behaviour::kNoted:
-      return "accepted without effect";
     case Behaviour::kDormant:
       return "accepted; no effect on one rank without the feature it belongs to";
     case Behaviour::kFeature:
@@ -81,8 +79,8 @@ std::string live_help(const Key& key) {
 }
 
 std::string retired_help(const RetiredKey& key) {
-  std::string text = fmt::format("{}\n  retired", key.name);
-  if (key.fate == Fate::kDrop) text += "; accepted without effect";
+  const char* now = key.fate == Fate::kDrop ? "accepted without effect" : "retired";
+  std::string text = fmt::format("{}\n  {}", key.name, now);
   if (!key.successor.empty()) {
     text += fmt::format("; now {}{}", key.fate == Fate::kInvert ? "not " : "", key.successor);
   }

@@ -44,7 +44,6 @@ const Key kKeys[] = {
   TOK_KEY(model.hf_assets_path, kHonoured, "", "Folder with tokenizer.json and, for flavor hf, config.json."),
   TOK_KEY(model.tokenizer_path, kHonoured, "", "Deprecated alias of model.hf_assets_path; may name a tokenizer.model file."),
   TOK_KEY(model.converters, kFeature, "float8|mx|quantize.linear.float8|quantize.grouped_mm.float8|quantize.linear.mx|quantize.grouped_mm.mx", "Quantizations to apply, in order."),
-  TOK_KEY(model.print_after_conversion, kNoted, "", "Prints the module tree after conversion; there is no module tree (see tokamak plan --print)."),
   TOK_KEY(model.norm_type, kFeature, "~rmsnorm|fused_rmsnorm|compiled_rmsnorm", "Norm of Llama models; the three spellings are one thing."),
   TOK_KEY(model.dropout, kHonoured, "0..1", "Overrides every dropout probability of the model (ours)."),
 
@@ -54,7 +53,6 @@ const Key kKeys[] = {
   TOK_KEY(optimizer.beta2, kHonoured, "0..1", "Decay of the second moment."),
   TOK_KEY(optimizer.eps, kHonoured, ">=0", "Added to the root of the second moment after bias correction."),
   TOK_KEY(optimizer.weight_decay, kHonoured, ">=0", "Decoupled decay (AdamW) or L2 (Adam), on every parameter but optimizer.no_decay."),
-  TOK_KEY(optimizer.implementation, kNoted, "for-loop|foreach|fused", "PyTorch's choice of loop; there is one kernel here, of the same arithmetic."),
   TOK_KEY(optimizer.early_step_in_backward, kFeature, "", "Update each parameter inside the backward pass, without clipping."),
   TOK_KEY(optimizer.no_decay, kHonoured, "", "Parameters whose name contains one of these texts are not decayed (ours)."),
 
@@ -75,12 +73,6 @@ const Key kKeys[] = {
   TOK_KEY(training.dtype, kFeature, "float32|bfloat16", "Type of the master weights; bfloat16 keeps no fp32 copy."),
   TOK_KEY(training.mixed_precision_param, kHonoured, "bfloat16|float32", "Type of the computation."),
   TOK_KEY(training.mixed_precision_reduce, kFeature, "~float32", "Type of the gradient reduction."),
-  TOK_KEY(training.gc_freq, kNoted, "", "Period of Python's garbage collector; there is none."),
-  TOK_KEY(training.gc_debug, kNoted, "", "Debugging of Python's garbage collector; there is none."),
-  TOK_KEY(training.dataloader.num_workers, kNoted, ">=0", "Loader processes; one prefetch thread reads ahead instead."),
-  TOK_KEY(training.dataloader.persistent_workers, kNoted, "", "Keeps loader processes alive; there are none."),
-  TOK_KEY(training.dataloader.pin_memory, kNoted, "", "Page-locked batches; the memory plan decides."),
-  TOK_KEY(training.dataloader.prefetch_factor, kNoted, ">=1", "Batches read ahead by each worker; the prefetch thread decides."),
   TOK_KEY(training.shuffle_seed, kHonoured, "", "Shuffles the data by this seed; none: stored order (ours)."),
   TOK_KEY(training.threads, kHonoured, ">=0", "CPU threads of a rank; 0: all cores it may use (ours)."),
   TOK_KEY(training.grad_store, kHonoured, "auto|sharded|full", "Gradients reduced every microbatch into a slice, or accumulated in full (ours)."),
@@ -134,24 +126,14 @@ const Key kKeys[] = {
   TOK_KEY(activation_checkpoint.gather_again, kHonoured, "", "The backward gathers inputs of tensor parallel products again instead of keeping them; bits stay (ours)."),
   TOK_KEY(activation_checkpoint.emit_on_backward, kHonoured, "", "Gradient kernels make again what only weight gradients read, so that it is not saved; bits stay (ours)."),
   TOK_KEY(activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns, kDormant, "", "Linear layers whose results are never saved in op mode."),
-  TOK_KEY(activation_checkpoint.early_stop, kNoted, "", "Stop recomputing when nothing is missing; the plan never computes an unused value."),
   TOK_KEY(activation_checkpoint.memory_budget, kHonoured, "0..1", "Share of the activations kept in memory_budget mode."),
-  TOK_KEY(activation_checkpoint.visualize_memory_budget_pareto, kNoted, "", "Draws PyTorch's trade-off; tokamak plan prints ours."),
-  TOK_KEY(activation_checkpoint.preserve_rng_state, kNoted, "", "Random numbers are counter-based: recomputation always sees the same ones."),
-  TOK_KEY(activation_checkpoint.determinism_check, kNoted, "", "Compares recomputed shapes; the plan fixes them."),
-  TOK_KEY(activation_checkpoint.debug, kNoted, "", "Debugging of PyTorch's recomputation."),
 
-  TOK_KEY(compile.enable, kNoted, "", "Everything is compiled ahead of time."),
-  TOK_KEY(compile.components, kNoted, "model|loss", "Everything is compiled ahead of time."),
-  TOK_KEY(compile.backend, kNoted, "", "Everything is compiled ahead of time."),
 
   TOK_KEY(quantize.linear.float8.enable_fsdp_float8_all_gather, kDormant, "", "Quantize weights from their masters, not from compute copies; with the float8 converter."),
-  TOK_KEY(quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp, kNoted, "", "Maxima of weights that stay are made once a step in any case."),
   TOK_KEY(quantize.linear.float8.recipe_name, kFeature, "~tensorwise|rowwise|rowwise_with_gw_hp|blockwise", "Scaling recipe; none: tensorwise."),
   TOK_KEY(quantize.linear.float8.filter_fqns, kDormant, "", "Layers whose name contains one of these are left alone, in torchtitan's or Hugging Face's spelling; auto_filter_small_kn skips small ones."),
   TOK_KEY(quantize.linear.float8.emulate, kDormant, "", "Compute fp8 in fp32 where there is no hardware for it."),
   TOK_KEY(quantize.linear.float8.round_scales_to_power_of_2, kDormant, "auto|always|never", "Whether scales are rounded down to powers of two; auto: as the recipe has it. A key of ours."),
-  TOK_KEY(quantize.linear.mx.mxfp8_dim1_cast_kernel_choice, kNoted, "triton|cuda|torch", "PyTorch's choice of cast kernel; ours is compiled ahead of time."),
   TOK_KEY(quantize.linear.mx.recipe_name, kDormant, "", "MX recipe; with the mx converter."),
   TOK_KEY(quantize.linear.mx.filter_fqns, kDormant, "", "Layers that the mx converter leaves alone."),
   TOK_KEY(quantize.grouped_mm.float8.fqns, kDormant, "", "Expert modules for the grouped float8 converter."),
@@ -166,7 +148,6 @@ const Key kKeys[] = {
   TOK_KEY(comm.mode, kFeature, "default|fake_backend|local_tensor", "Run without peers; tokamak plan does this for any world size."),
 
   TOK_KEY(memory_estimation.enable, kFeature, "", "Estimate memory instead of training; --dry-run and tokamak plan do."),
-  TOK_KEY(memory_estimation.disable_fake_mode, kNoted, "", "Estimates on real tensors; the plan needs none."),
 
   TOK_KEY(fault_tolerance.enable, kFeature, "", "Replica groups that come and go."),
   TOK_KEY(fault_tolerance.process_group, kDormant, "gloo|nccl", "Transport between replica groups."),
@@ -192,14 +173,9 @@ const Key kKeys[] = {
   TOK_KEY(validation.seq_len, kHonoured, ">=1", "Tokens of one sequence."),
   TOK_KEY(validation.freq, kHonoured, ">=1", "Steps between validations; also at step 1."),
   TOK_KEY(validation.steps, kHonoured, ">=1 or -1", "Batches of a validation; -1: the whole set."),
-  TOK_KEY(validation.dataloader.num_workers, kNoted, ">=0", "Loader processes; one prefetch thread reads ahead instead."),
-  TOK_KEY(validation.dataloader.persistent_workers, kNoted, "", "Keeps loader processes alive; there are none."),
-  TOK_KEY(validation.dataloader.pin_memory, kNoted, "", "Page-locked batches; the memory plan decides."),
-  TOK_KEY(validation.dataloader.prefetch_factor, kNoted, ">=1", "Batches read ahead by each worker; the prefetch thread decides."),
 
   TOK_KEY(debug.seed, kHonoured, "", "Seed of initialization, dropout and sampling; none: 0."),
   TOK_KEY(debug.deterministic, kHonoured, "", "The same bits from every run; a CPU run always is."),
-  TOK_KEY(debug.deterministic_warn_only, kNoted, "", "Warns about PyTorch operations that are not deterministic; none are used."),
   TOK_KEY(debug.moe_force_load_balance, kHonoured, "", "Round-robin routing of experts, for benchmarks."),
 };
 // clang-format on

@@ -17,7 +17,6 @@ namespace tokamak {
 /// What happens with a key.
 enum class Behaviour {
   kHonoured,  ///< It does what its help says.
-  kNoted,     ///< Accepted without effect; a note says why.
   kDormant,   ///< Accepted; it matters only with what this build lacks, and a note says so.
   kFeature    ///< A value other than the default may ask for what a build lacks (needs()).
 };

@@ -107,7 +107,7 @@ void Merge::add(const Entry& entry, Source source) {
   const std::string successor(retired->successor);
   switch (retired->fate) {
     case Fate::kDrop:
-      note(fmt::format("{}: accepted without effect: {}", entry.name, retired->note));
+      drop(entry, retired->note);
       return;
     case Fate::kTranslate:
       deferred_.push_back({retired, entry, source});
@@ -130,6 +130,12 @@ void Merge::add(const Entry& entry, Source source) {
                    successor, retired->note.empty() ? "" : ": ", retired->note));
 }
 
+// A flag that is off asks for nothing in any case.
+void Merge::drop(const Entry& entry, std::string_view reason) {
+  const bool* flag = std::get_if<bool>(&entry.value);
+  if (flag == nullptr || *flag) dropped_[std::string(reason)].insert(entry.name);
+}
+
 void Merge::apply(LoadedConfig& loaded) {
   const Config defaults;
   for (const auto& [name, slot] : slots_) {
@@ -138,10 +144,8 @@ void Merge::apply(LoadedConfig& loaded) {
     if (!text.empty()) error(slot.entry, slot.source, text);
     if (!text.empty() || same_value(get_value(loaded.config, key), get_value(defaults, key)))
       continue;
-    if (key.behaviour == Behaviour::kNoted) {
-      note(fmt::format("{}: accepted without effect: {}", name, key.help));
-    } else if (key.behaviour == Behaviour::kDormant &&
-               !(name.starts_with("quantize.linear.float8.") && has_float8(loaded.config))) {
+    if (key.behaviour == Behaviour::kDormant &&
+        !(name.starts_with("quantize.linear.float8.") && has_float8(loaded.config))) {
       note(fmt::format("{}: no effect in this run: {}", name, key.help));
     }
   }
@@ -176,6 +180,8 @@ LoadedConfig Merge::finish(std::vector<std::string> earlier) {
   for (const Failure& failure : failures_) earlier.push_back(failure.text);
   if (!earlier.empty()) throw Error(fmt::format("{}", fmt::join(earlier, "\n")));
   use_canonical_names(loaded.config);
+  for (const auto& [reason, names] : dropped_)
+    note(fmt::format("{}: accepted without effect: {}", fmt::join(names, ", "), reason));
   loaded.notes = std::move(notes_);
   loaded.needs = std::move(needs_);
   return loaded;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,7 @@ class Merge {
   };
 
   void note(std::string text);
+  void drop(const Entry& entry, std::string_view reason);
   void split_old_pipeline();
   void apply(LoadedConfig& loaded);
 
@@ -61,6 +63,7 @@ class Merge {
   std::vector<Deferred> deferred_;
   std::vector<Failure> failures_;
   std::vector<std::string> notes_;
+  std::map<std::string, std::set<std::string>> dropped_;  ///< names, by why they have no effect
   std::vector<Need> needs_;
   int num_unknown_ = 0;
 };

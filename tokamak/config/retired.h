@@ -1,4 +1,5 @@
-// torchtitan's retired keys and what they become today.
+// Names that are accepted though no key of Config has them: torchtitan's retired names and what
+// they become today, and names that ask for nothing in this program.
 #pragma once
 
 #include <span>
@@ -24,10 +25,10 @@ struct RetiredKey {
   bool is_flag = false;
 };
 
-/// All retired keys, sorted by name.
+/// All such names, sorted.
 std::span<const RetiredKey> all_retired_keys();
 
-/// The retired key of that full name, or null.
+/// The one of that full name, or null.
 const RetiredKey* find_retired_key(std::string_view name);
 
 }  // namespace tokamak

@@ -60,10 +60,6 @@ void estimate_memory(const Job& job) {
   job.set(text != nullptr ? Value(!text->empty()) : job.entry.value);
 }
 
-void estimate_mode(const Job& job) {
-  if (const auto* text = job.get<std::string>("\"fake\" or \"full\"")) job.set(*text != "fake");
-}
-
 void float8_linear(const Job& job) {
   const auto* text = std::get_if<std::string>(&job.entry.value);
   const bool* flag = std::get_if<bool>(&job.entry.value);
@@ -94,14 +90,6 @@ void scaling_type(const Job& job) {
     job.refuse("\"dynamic\" (delayed and static scaling are not supported; see " +
                std::string(job.key.successor) + ")");
   }
-}
-
-void cast_kernel(const Job& job) {
-  if (const bool* flag = job.get<bool>("true or false")) job.set(*flag ? "triton" : "torch");
-}
-
-void fused_optimizer(const Job& job) {
-  if (const bool* flag = job.get<bool>("true or false")) job.set(*flag ? "fused" : "foreach");
 }
 
 void checkpoint_folder(const Job& job) {
@@ -173,7 +161,6 @@ const std::map<std::string_view, Translator>& translators() {
       {"checkpoint.interval_type", interval_type},
       {"comm.timeout_seconds", comm_timeout},
       {"estimate.memory", estimate_memory},
-      {"estimate.mode", estimate_mode},
       {"experimental.pipeline_parallel_microbatches", microbatches},
       {"float8.enable_float8_linear", float8_linear},
       {"float8.scaling_type_grad_output", scaling_type},
@@ -181,8 +168,6 @@ const std::map<std::string_view, Translator>& translators() {
       {"float8.scaling_type_weight", scaling_type},
       {"model.attn_mask_type", mask_type},
       {"model.use_flex_attn", flex_attention},
-      {"mx.use_fp8_dim1_cast_triton_kernel", cast_kernel},
-      {"optimizer.fused", fused_optimizer},
       {"parallelism.pipeline_parallel_microbatches", microbatches},
       {"training.checkpoint_folder", checkpoint_folder},
       {"training.checkpoint_interval_type", interval_type},
