@@ -149,7 +149,8 @@ TEST(MeshTrainer, ASignalOnOneRankStopsAllAfterTheSameStep) {
   c.training.steps = 1000;
   std::atomic<int> asked = 0;
   train_on(c, [&](int rank, Config&, TrainerOptions& options) {
-    if (rank == 2) options.stop_signal = [&] { return ++asked >= 3 ? 15 : 0; };
+    if (rank == 2)
+      options.stop_signal = [&] { return ++asked >= 4 ? 15 : 0; };  // once before the steps
   });
   const auto newest = testing::newest_complete(scratch.path() / "checkpoint");
   ASSERT_TRUE(newest.entry.has_value());
@@ -167,7 +168,7 @@ TEST(MeshTrainer, ASignalEndsALongValidationBetweenBatches) {
   c.validation.steps = 1'000'000'000;
   std::atomic<int> asked = 0;
   train_on(c, [&](int rank, Config&, TrainerOptions& options) {
-    if (rank == 1) options.stop_signal = [&] { return ++asked >= 5 ? 15 : 0; };
+    if (rank == 1) options.stop_signal = [&] { return ++asked >= 6 ? 15 : 0; };
   });
   EXPECT_TRUE(path_exists(scratch.path() / "checkpoint/step-1/manifest.json"));
   EXPECT_TRUE(read_file(scratch.path() / "validation.jsonl").empty());

@@ -16,6 +16,7 @@
 #include "tokamak/core/file.h"
 #include "tokamak/run/float8_options.h"
 #include "tokamak/train/options.h"
+#include "tokamak/train/stop_signal.h"
 #include "tokamak/train/together.h"
 
 namespace tokamak::cli {
@@ -79,7 +80,7 @@ void announce(const Config& c, const ModelSpec& model, const LaunchEnvironment& 
   }
 }
 
-void train_on(World& world, const LaunchEnvironment& launched, Args args) {
+void train_on(World& world, const LaunchEnvironment& launched, Args args, const StopSignal& stop) {
   std::optional<RunConfig> run;
   std::unique_ptr<Tokenizer> tokenizer;
   TrainerOptions options;
@@ -102,6 +103,7 @@ void train_on(World& world, const LaunchEnvironment& launched, Args args) {
     return std::string();
   });
   if (run->dry_run) return;
+  options.stop_signal = [&stop] { return stop.received(); };
   options.logging.print = print_log;
   std::unique_ptr<Backend> backend;
   const bool copy_engine =
@@ -131,10 +133,11 @@ void train_on(World& world, const LaunchEnvironment& launched, Args args) {
 }  // namespace
 
 int run_train(Args args) {
+  const StopSignal stop;  // before MPI and OpenMP start threads
   const LaunchEnvironment launched = read_launch_environment();
   const auto world = make_world(launched);
   try {
-    train_on(*world, launched, args);
+    train_on(*world, launched, args, stop);
     return 0;
   } catch (const AgreedFailure& failure) {
     // All ranks end here, so one of them speaks for all.

@@ -1,28 +1,40 @@
+#include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <unistd.h>
 
 #include "tokamak/train/report/memory_use.h"
 #include "tokamak/train/stop_signal.h"
 
+#include "tests/fixtures/processes.h"
+
 namespace tokamak {
 namespace {
+
+// Sends a signal to the process and waits until `stop` has it.
+void send(const StopSignal& stop, int signal) {
+  ASSERT_EQ(kill(getpid(), signal), 0);
+  await([&] { return stop.received() != 0; }, "the signal");
+}
 
 TEST(StopSignal, FirstSignalOnlySetsTheFlag) {
   const StopSignal stop;
   EXPECT_EQ(stop.received(), 0);
-  std::raise(SIGTERM);
+  send(stop, SIGTERM);
   EXPECT_EQ(stop.received(), SIGTERM);
-  std::raise(SIGINT);
+  send(stop, SIGINT);
   EXPECT_EQ(stop.received(), SIGTERM);
 }
 
 TEST(StopSignal, ANewOneStartsUnset) {
   {
     const StopSignal stop;
-    std::raise(SIGINT);
+    send(stop, SIGINT);
     EXPECT_EQ(stop.received(), SIGINT);
   }
   EXPECT_EQ(StopSignal().received(), 0);
@@ -31,10 +43,34 @@ TEST(StopSignal, ANewOneStartsUnset) {
 TEST(StopSignal, TheSecondOfAKindEndsTheProcess) {
   const auto twice = [] {
     const StopSignal stop;
-    std::raise(SIGTERM);
-    std::raise(SIGTERM);
+    send(stop, SIGTERM);
+    kill(getpid(), SIGTERM);
+    std::this_thread::sleep_for(std::chrono::minutes(1));
   };
   EXPECT_EXIT(twice(), testing::KilledBySignal(SIGTERM), "");
+}
+
+TEST(StopSignal, EndsAProcessThatDoesNotAsk) {
+  const auto once = [] {
+    const StopSignal stop;
+    kill(getpid(), SIGTERM);
+    std::this_thread::sleep_for(std::chrono::minutes(1));
+  };
+  EXPECT_EXIT(once(), testing::KilledBySignal(SIGTERM), "");
+}
+
+// oneDNN's kernels move the stack pointer: where a signal were handled by a thread that computes,
+// the handler's frame would lie in the operands.
+TEST(StopSignal, InterruptsNoThreadThatComputes) {
+  const StopSignal stop;
+  sigset_t here;
+  sigset_t there;
+  pthread_sigmask(SIG_SETMASK, nullptr, &here);
+  std::thread([&] { pthread_sigmask(SIG_SETMASK, nullptr, &there); }).join();
+  for (const int signal : {SIGTERM, SIGINT}) {
+    EXPECT_EQ(sigismember(&here, signal), 1);
+    EXPECT_EQ(sigismember(&there, signal), 1);
+  }
 }
 
 TEST(MemoryUse, PeakGrowsWithWhatIsTouchedAndStaysBelowTheMachine) {

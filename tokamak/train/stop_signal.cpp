@@ -1,47 +1,60 @@
 #include "tokamak/train/stop_signal.h"
 
-#include <atomic>
-#include <csignal>
+#include <pthread.h>
 
 #include "tokamak/core/error.h"
 
 namespace tokamak {
 namespace {
 
-// A signal handler has no other way to speak to the program.
-std::atomic<int> g_received{0};
-static_assert(std::atomic<int>::is_always_lock_free);
-
-void on_signal(int signal) {
-  int none = 0;
-  g_received.compare_exchange_strong(none, signal);
+sigset_t signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGINT);
+  return set;
 }
 
-void install(int signal) {
-  struct sigaction action {};
-
-  action.sa_handler = on_signal;
-  // SA_RESETHAND gives the second signal its default action: the end.
-  action.sa_flags = static_cast<int>(SA_RESTART | SA_RESETHAND);
-  sigemptyset(&action.sa_mask);
-  if (sigaction(signal, &action, nullptr) != 0) throw_errno("sigaction");
+void end_by(int signal) {
+  std::signal(signal, SIG_DFL);
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, signal);
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  std::raise(signal);
 }
 
 }  // namespace
 
 StopSignal::StopSignal() {
-  g_received = 0;
-  install(SIGTERM);
-  install(SIGINT);
+  const sigset_t set = signals();
+  const int code = pthread_sigmask(SIG_BLOCK, &set, &mask_before_);
+  TOK_CHECK(code == 0, "pthread_sigmask: {}", code);
+  receiver_ = std::thread([this] { receive(); });
 }
 
 StopSignal::~StopSignal() {
-  std::signal(SIGTERM, SIG_DFL);
-  std::signal(SIGINT, SIG_DFL);
+  is_ending_ = true;
+  pthread_kill(receiver_.native_handle(), SIGTERM);
+  receiver_.join();
+  pthread_sigmask(SIG_SETMASK, &mask_before_, nullptr);
 }
 
 int StopSignal::received() const {
-  return g_received;
+  is_asked_ = true;
+  return received_;
+}
+
+void StopSignal::receive() {
+  const sigset_t set = signals();
+  sigset_t seen;
+  sigemptyset(&seen);
+  for (int signal = 0; sigwait(&set, &signal) == 0 && !is_ending_;) {
+    if (!is_asked_ || sigismember(&seen, signal) == 1) end_by(signal);
+    sigaddset(&seen, signal);
+    int none = 0;
+    received_.compare_exchange_strong(none, signal);
+  }
 }
 
 }  // namespace tokamak

@@ -1,12 +1,22 @@
 // SIGTERM and SIGINT as a flag: the loop finishes its step, saves and exits.
 #pragma once
 
+#include <atomic>
+#include <csignal>
+#include <thread>
+
 namespace tokamak {
 
-/// Handles SIGTERM and SIGINT while it lives, then gives them back their default action. The first
-/// signal of a kind only sets the flag; a second one of the same kind ends the process at once
-/// (Ctrl-C under a launcher arrives as one SIGINT and one SIGTERM: that is still one wish).
-/// REQUIRES: one at a time.
+/// Receives SIGTERM and SIGINT on a thread of its own while it lives: this thread and all that it
+/// starts block them. A handler would run on the stack of whichever thread it interrupts, and
+/// oneDNN's matmul kernels point the stack pointer into their operands, so that the frame of a
+/// handler overwrites memory.
+///
+/// Until `received` is called for the first time a signal has its default action, which ends the
+/// process. From then on the first signal of a kind only sets the flag, and a second one of the
+/// same kind ends the process at once (Ctrl-C under a launcher arrives as one SIGINT and one
+/// SIGTERM: that is still one wish).
+/// REQUIRES: one at a time, made before the process has other threads.
 class StopSignal {
  public:
   StopSignal();
@@ -16,6 +26,15 @@ class StopSignal {
 
   /// The first signal received, or 0. Any thread may ask.
   int received() const;
+
+ private:
+  void receive();
+
+  sigset_t mask_before_{};
+  mutable std::atomic<bool> is_asked_{false};
+  std::atomic<bool> is_ending_{false};
+  std::atomic<int> received_{0};
+  std::thread receiver_;
 };
 
 }  // namespace tokamak

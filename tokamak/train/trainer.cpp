@@ -18,7 +18,6 @@
 #include "tokamak/run/op_table.h"
 #include "tokamak/run/profile_trace.h"
 #include "tokamak/train/state/initialize.h"
-#include "tokamak/train/stop_signal.h"
 #include "tokamak/train/together.h"
 
 namespace tokamak {
@@ -190,9 +189,8 @@ class Trainer {
   }
 
   void train_all() {
-    std::optional<StopSignal> process;
-    if (!o_.stop_signal) process.emplace();
-    const StopQuestion stop = [&] { return process ? process->received() : o_.stop_signal(); };
+    const StopQuestion stop = o_.stop_signal ? o_.stop_signal : [] { return 0; };
+    stop();  // from here on a signal lets a step end
     while (state_.step < o_.steps && signal_ == 0) {
       step();
       look_around(stop);

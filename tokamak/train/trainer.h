@@ -42,7 +42,8 @@ struct TrainerOptions {
   std::string config_digest;
   /// What all ranks must have in common before they begin.
   std::vector<AgreementItem> agreement;
-  /// The signal that asks this rank to stop, or 0; absent: SIGTERM and SIGINT of the process.
+  /// The signal that asks this rank to stop, or 0, asked before the first step and after each;
+  /// absent: nothing stops it.
   std::function<int()> stop_signal;
   /// Longest wait for a peer while training; start and saves take the world's own.
   std::chrono::seconds init_timeout{300};
