@@ -52,7 +52,12 @@ void PrintTo(const Place& p, std::ostream* os) {
 }
 
 Float8Recipe recipe_of(const std::string& name) {
-  Float8Recipe recipe = *find_float8_recipe(name == "powers_of_two" ? "tensorwise" : name);
+  const bool is_own = name == "powers_of_two" || name == "by_module";
+  Float8Recipe recipe = *find_float8_recipe(is_own ? "tensorwise" : name);
+  if (name == "by_module") {
+    recipe.shares_scales = false;
+    recipe.gradient = DType::kE4M3;
+  }
   // They absorb noise of sums in another order.
   if (name != "tensorwise") recipe.power_of_two = true;
   return recipe;
@@ -75,7 +80,8 @@ MeshCase mesh_case(const std::string& recipe, const Place& place) {
   c.distribute.async_tp = place.async_tp;
   c.distribute.context = place.context;
   if (place.degrees[0] > 1) set_pipeline(c, place.schedule, place.chunks);
-  c.float8 = {.recipe = recipe_of(recipe), .filter = [](const auto&, const auto&) { return ""; }};
+  c.float8 = {.recipe = recipe_of(recipe),
+              .layers = {.filter = [](const auto&, const auto&) { return ""; }}};
   return c;
 }
 
@@ -103,8 +109,9 @@ TEST_P(Float8Mesh, is_near_one_rank) {
 
 INSTANTIATE_TEST_SUITE_P(Recipes, Float8Mesh,
                          ::testing::Combine(::testing::ValuesIn(kPlaces),
-                                            ::testing::Values("powers_of_two", "rowwise",
-                                                              "rowwise_with_gw_hp", "blockwise")),
+                                            ::testing::Values("powers_of_two", "by_module",
+                                                              "rowwise", "rowwise_with_gw_hp",
+                                                              "blockwise")),
                          [](const auto& of) {
                            return std::string(std::get<0>(of.param).name) + "_" +
                                   std::get<1>(of.param);
@@ -136,8 +143,8 @@ TEST_P(Float8Recompute, has_the_same_bits_in_all_modes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Recipes, Float8Recompute,
-                         ::testing::Values("tensorwise", "rowwise", "rowwise_with_gw_hp",
-                                           "blockwise"),
+                         ::testing::Values("tensorwise", "by_module", "rowwise",
+                                           "rowwise_with_gw_hp", "blockwise"),
                          [](const auto& of) { return std::string(of.param); });
 
 template <class T>
@@ -157,11 +164,16 @@ TEST(Float8Plan, replaces_every_matmul_of_blocks) {
   EXPECT_EQ(count_tasks<ScaledMatmul>(run.plan()), 3 * 7 * layers);
   MeshCase some = c;
   some.float8->recipe = recipe_of("rowwise_with_gw_hp");
-  some.float8->filter = [](const std::string& name, const Dims&) {
+  some.float8->layers.filter = [](const std::string& name, const Dims&) {
     return name.find("mlp") == std::string::npos ? "attention" : "";
   };
   const PlannedRun part(some.model, shape_of(some, 0), {});
   EXPECT_EQ(count_tasks<ScaledMatmul>(part.plan()), 2 * 3 * layers);
+  MeshCase inner = c;
+  inner.float8->layers.bf16_at_start = 1;
+  inner.float8->layers.bf16_at_end = 2;
+  const PlannedRun inside(inner.model, shape_of(inner, 0), {});
+  EXPECT_EQ(count_tasks<ScaledMatmul>(inside.plan()), 3 * 7 * (layers - 3));
 }
 
 TEST(Float8Plan, names_what_does_not_fit) {
@@ -185,7 +197,7 @@ TEST(Float8Plan, names_what_does_not_fit) {
             "model.converters: fp8 matmuls want sm_89 or newer, this is sm_80; "
             "quantize.linear.float8.emulate = true computes them in fp32");
   MeshCase none = old;
-  none.float8->filter = [](const auto&, const auto&) { return "not this one"; };
+  none.float8->layers.filter = [](const auto&, const auto&) { return "not this one"; };
   EXPECT_EQ(message(none, {}),
             "model.converters: no matmul of this model is in float8; float8: "
             "model.layers.0.self_attn.q_proj.weight stays in the compute dtype: not this one");

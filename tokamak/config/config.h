@@ -151,6 +151,11 @@ struct Float8LinearConfig {
   Strings filter_fqns;
   bool emulate = false;
   std::string round_scales_to_power_of_2 = "auto";
+  std::string scales_per = "product";
+  Strings fast_accum = {"output"};
+  std::optional<std::string> grad_dtype;
+  int64_t bf16_layers_at_start = 0;
+  int64_t bf16_layers_at_end = 0;
 };
 
 struct MxLinearConfig {

@@ -37,6 +37,28 @@ Float8Filter filter_of(const Strings& filters, const Float8Recipe& recipe) {
   };
 }
 
+// Sets what the recipe leaves to the run.
+void choose_matmuls(const Float8LinearConfig& f, Float8Recipe& recipe) {
+  const auto is_fast = [&](std::string_view matmul) {
+    return std::find(f.fast_accum.begin(), f.fast_accum.end(), matmul) != f.fast_accum.end();
+  };
+  const bool is_default = f.fast_accum == Float8LinearConfig().fast_accum;
+  TOK_REQUIRE(is_default || recipe.fast_y,
+              "quantize.linear.float8.fast_accum: recipe {} adds in fp32; leave it out",
+              recipe.name);
+  TOK_REQUIRE(recipe.has_dw || !is_fast("grad_weight"),
+              "quantize.linear.float8.fast_accum: recipe {} computes grad_weight in the compute "
+              "dtype; leave it out",
+              recipe.name);
+  if (recipe.fast_y) {
+    recipe.fast_y = is_fast("output");
+    recipe.fast_dx = is_fast("grad_input");
+    recipe.fast_dw = is_fast("grad_weight");
+  }
+  if (f.grad_dtype) recipe.gradient = *f.grad_dtype == "float8_e5m2" ? DType::kE5M2 : DType::kE4M3;
+  recipe.shares_scales = f.scales_per == "product";
+}
+
 }  // namespace
 
 std::string why_too_small(const Float8Recipe& recipe, int64_t n, int64_t k) {
@@ -66,9 +88,13 @@ std::optional<Float8Options> float8_of(const Config& c) {
               name);
   if (f.round_scales_to_power_of_2 != "auto")
     recipe->power_of_two = f.round_scales_to_power_of_2 == "always";
+  choose_matmuls(f, *recipe);
   recipe->from_master = f.enable_fsdp_float8_all_gather;
   recipe->emulate = f.emulate;
-  return Float8Options{.recipe = *recipe, .filter = filter_of(f.filter_fqns, *recipe)};
+  return Float8Options{.recipe = *recipe,
+                       .layers = {.filter = filter_of(f.filter_fqns, *recipe),
+                                  .bf16_at_start = f.bf16_layers_at_start,
+                                  .bf16_at_end = f.bf16_layers_at_end}};
 }
 
 }  // namespace tokamak

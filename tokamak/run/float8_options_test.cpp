@@ -43,9 +43,30 @@ TEST(Float8Options, FollowTheKeys) {
                    ->recipe.power_of_two);
 }
 
+TEST(Float8Options, ChooseWhatARecipeLeavesOpen) {
+  const auto plain = float8_of(config_of({}))->recipe;
+  EXPECT_TRUE(plain.fast_y && !plain.fast_dx && !plain.fast_dw && plain.shares_scales);
+  EXPECT_EQ(plain.gradient, DType::kE5M2);
+  const auto chosen =
+      float8_of(config_of({kKey + "fast_accum=grad_input,grad_weight",
+                           kKey + "grad_dtype=float8_e4m3fn", kKey + "scales_per=module"}))
+          ->recipe;
+  EXPECT_TRUE(!chosen.fast_y && chosen.fast_dx && chosen.fast_dw && !chosen.shares_scales);
+  EXPECT_EQ(chosen.gradient, DType::kE4M3);
+  const auto rows =
+      float8_of(config_of({kKey + "recipe_name=rowwise", kKey + "grad_dtype=float8_e5m2"}));
+  EXPECT_EQ(rows->recipe.gradient, DType::kE5M2);
+  EXPECT_FALSE(float8_of(config_of({kKey + "recipe_name=blockwise"}))->recipe.fast_y);
+  const auto layers =
+      float8_of(config_of({kKey + "bf16_layers_at_start=1", kKey + "bf16_layers_at_end=2"}))
+          ->layers;
+  EXPECT_EQ(layers.bf16_at_start, 1);
+  EXPECT_EQ(layers.bf16_at_end, 2);
+}
+
 TEST(Float8Options, FilterByBothSpellingsAndByDims) {
   const auto filter =
-      float8_of(config_of({kKey + "filter_fqns=attention.wk,layers.1.,up_proj"}))->filter;
+      float8_of(config_of({kKey + "filter_fqns=attention.wk,layers.1.,up_proj"}))->layers.filter;
   const auto name = [](int layer, const std::string& module) {
     return "model.layers." + std::to_string(layer) + "." + module + ".weight";
   };
@@ -57,7 +78,7 @@ TEST(Float8Options, FilterByBothSpellingsAndByDims) {
   EXPECT_EQ(filter(name(0, "mlp.up_proj"), {64, 64}),
             "quantize.linear.float8.filter_fqns has \"up_proj\"");
   EXPECT_EQ(filter(name(0, "mlp.down_proj"), {64, 40}), "64 x 40 are no multiples of 16");
-  const auto blocks = float8_of(config_of({kKey + "recipe_name=blockwise"}))->filter;
+  const auto blocks = float8_of(config_of({kKey + "recipe_name=blockwise"}))->layers.filter;
   EXPECT_EQ(blocks(name(0, "mlp.down_proj"), {256, 64}), "256 x 64 are no multiples of 128");
   EXPECT_EQ(blocks("transformer.h.0.mlp.c_fc.weight", {256, 128}), "");
 }
@@ -74,7 +95,8 @@ TEST(Float8Options, LeaveOutSmallMatmulsOnRequest) {
   EXPECT_TRUE(is_small("rowwise", 8192, 1024));
   EXPECT_TRUE(is_small("rowwise", 4096, 2048));
   EXPECT_FALSE(is_small("rowwise", 4096, 4096));
-  const auto filter = float8_of(config_of({kKey + "filter_fqns=auto_filter_small_kn"}))->filter;
+  const auto filter =
+      float8_of(config_of({kKey + "filter_fqns=auto_filter_small_kn"}))->layers.filter;
   EXPECT_EQ(filter("model.layers.0.self_attn.k_proj.weight", {1024, 4096}),
             "auto_filter_small_kn: 1024 x 4096 gain nothing");
 }
@@ -87,6 +109,12 @@ TEST(Float8Options, NameKeysThatExcludeEachOther) {
   EXPECT_EQ(error_of({kKey + "recipe_name=blockwise", kKey + "filter_fqns=auto_filter_small_kn"}),
             "quantize.linear.float8.filter_fqns: auto_filter_small_kn knows no sizes for recipe "
             "blockwise; name the layers");
+  EXPECT_EQ(error_of({kKey + "recipe_name=blockwise", kKey + "fast_accum=grad_input"}),
+            "quantize.linear.float8.fast_accum: recipe blockwise adds in fp32; leave it out");
+  EXPECT_EQ(
+      error_of({kKey + "recipe_name=rowwise_with_gw_hp", kKey + "fast_accum=output,grad_weight"}),
+      "quantize.linear.float8.fast_accum: recipe rowwise_with_gw_hp computes grad_weight in the "
+      "compute dtype; leave it out");
   EXPECT_EQ(error_of({kKey + "recipe_name=delayed"}),
             "quantize.linear.float8.recipe_name = delayed: there is no such recipe");
 }

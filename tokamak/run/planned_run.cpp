@@ -85,7 +85,7 @@ void require_float8(const RunShape& shape, const Target& target) {
 std::vector<std::string> mark(Graph& graph, const RunShape& shape) {
   std::vector<std::string> notes;
   if (!shape.float8) return notes;
-  const int marked = mark_float8(graph, shape.float8->filter, notes);
+  const int marked = mark_float8(graph, shape.float8->layers, notes);
   TOK_REQUIRE(marked > 0, "model.converters: no matmul of this model is in float8; {}",
               notes.empty() ? "it has none in blocks" : notes.front());
   notes.push_back(fmt::format("float8: {}, {} weights of blocks; the head is in {}",
@@ -95,6 +95,7 @@ std::vector<std::string> mark(Graph& graph, const RunShape& shape) {
 
 RunShape shape_for(RunShape shape, const Target& target) {
   shape.distribute.float8 = shape.float8.has_value();
+  if (shape.float8 && !shape.float8->recipe.shares_scales) shape.distribute.merge_products = false;
   if (target.backend != "gpu") return shape;
   shape.training = for_gpu(shape.training);
   if (shape.validation) shape.validation = for_gpu(*shape.validation);

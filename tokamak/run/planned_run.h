@@ -18,7 +18,7 @@ enum class DeviceGraphs : uint8_t { kNever, kAuto, kAlways };
 /// Matmuls of blocks in 8-bit floats.
 struct Float8Options {
   Float8Recipe recipe;
-  Float8Filter filter;
+  Float8Layers layers;
 };
 
 struct RunShape {

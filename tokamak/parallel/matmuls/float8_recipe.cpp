@@ -31,7 +31,7 @@ std::optional<Float8Recipe> find_float8_recipe(std::string_view name) {
                    .w_of_dx = kBlocks,
                    .of_dw = kSegments,
                    .gradient = DType::kE4M3,
-                   .fast_accumulation = false},
+                   .fast_y = false},
   };
   const auto* const found = std::find_if(kRecipes.begin(), kRecipes.end(),
                                          [&](const Float8Recipe& r) { return r.name == name; });

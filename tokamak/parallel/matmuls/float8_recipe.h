@@ -22,11 +22,14 @@ struct Float8Recipe {
   DType gradient = DType::kE5M2;         ///< the format of g
   bool has_dw = true;                    ///< false: dw is computed in the compute dtype
   bool power_of_two = false;             ///< scales are rounded down to powers of two
-  bool fast_accumulation = true;         ///< for y alone
+  bool fast_y = true;                    ///< adds in the tensor cores' own precision
 
   // What a run chooses beside the recipe.
   bool from_master = false;  ///< weights are quantized from masters instead of compute copies
-  bool emulate = false;      ///< the same codes are multiplied in fp32, on any device
+  bool fast_dx = false;
+  bool fast_dw = false;
+  bool shares_scales = true;  ///< among weights of one input, and among their output gradients
+  bool emulate = false;       ///< the same codes are multiplied in fp32, on any device
 
   /// Both dims of a quantized weight must be multiples of this.
   int64_t multiple() const { return w_of_y == ScaleGrid::kBlocks ? kScaleBlock : 16; }

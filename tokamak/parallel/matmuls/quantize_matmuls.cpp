@@ -73,7 +73,8 @@ class Quantizer {
       by_input[n.in[0]].push_back(n.in[1]);
     }
     for (const auto& [input, weights] : by_input) {
-      for (const Value w : weights) weights_of_.emplace(w, weights);
+      for (const Value w : weights)
+        weights_of_.emplace(w, recipe_.shares_scales ? weights : std::vector{w});
     }
   }
 
@@ -147,7 +148,7 @@ class Quantizer {
     const Codes w = weight_codes(n.in[1], recipe_.w_of_y, false);
     std::vector<Value> in{x.codes, x.inverse, w.codes, w.inverse};
     if (n.in.size() == 3 && n.as<Linear>()->adds_bias) in.push_back(rewriter_(n.in[2]));
-    multiply(i, recipe_.x_of_y, recipe_.w_of_y, recipe_.fast_accumulation, in);
+    multiply(i, recipe_.x_of_y, recipe_.w_of_y, recipe_.fast_y, in);
   }
 
   void put_grad_input(int32_t i) {
@@ -157,14 +158,16 @@ class Quantizer {
     const Codes g =
         codes_of(n.in[0], recipe_.g_of_dx, both ? Layout::kBoth : Layout::kRows, recipe_.gradient);
     const Codes w = weight_codes(n.in[1], recipe_.w_of_dx, true);
-    multiply(i, recipe_.g_of_dx, recipe_.w_of_dx, false, {g.codes, g.inverse, w.codes, w.inverse});
+    multiply(i, recipe_.g_of_dx, recipe_.w_of_dx, recipe_.fast_dx,
+             {g.codes, g.inverse, w.codes, w.inverse});
   }
 
   void put_grad_weight(int32_t i) {
     const Node& n = graph_.node(i);
     const Codes g = codes_of(n.in[1], recipe_.of_dw, Layout::kTransposed, recipe_.gradient);
     const Codes x = codes_of(n.in[0], recipe_.of_dw, Layout::kTransposed, DType::kE4M3);
-    multiply(i, recipe_.of_dw, recipe_.of_dw, false, {g.codes, g.inverse, x.codes, x.inverse});
+    multiply(i, recipe_.of_dw, recipe_.of_dw, recipe_.fast_dw,
+             {g.codes, g.inverse, x.codes, x.inverse});
   }
 
   // In the place of node `i`, into what it adds to.
@@ -296,9 +299,21 @@ class Quantizer {
   std::map<std::tuple<Value, ScaleGrid, bool>, Codes> codes_;
 };
 
+std::string why_not(const Float8Layers& layers, const StateDecl& weight, int block,
+                    int num_blocks) {
+  if (block < layers.bf16_at_start)
+    return fmt::format("quantize.linear.float8.bf16_layers_at_start = {}", layers.bf16_at_start);
+  if (block >= num_blocks - layers.bf16_at_end)
+    return fmt::format("quantize.linear.float8.bf16_layers_at_end = {}", layers.bf16_at_end);
+  return layers.filter(weight.name, weight.type.dims);
+}
+
 }  // namespace
 
-int mark_float8(Graph& graph, const Float8Filter& filter, std::vector<std::string>& notes) {
+int mark_float8(Graph& graph, const Float8Layers& layers, std::vector<std::string>& notes) {
+  int num_blocks = 0;
+  for (int32_t i = 0; i < graph.size(); ++i)
+    num_blocks = std::max(num_blocks, graph.node(i).label.block + 1);
   std::map<Value, bool> is_marked;  // by weight
   std::set<std::string> gradients;  // State
   for (int32_t i = 0; i < graph.size(); ++i) {
@@ -308,7 +323,7 @@ int mark_float8(Graph& graph, const Float8Filter& filter, std::vector<std::strin
       const auto [at, is_new] = is_marked.emplace(n.in[1], false);
       if (is_new) {
         const StateDecl& weight = graph.states()[parameter_of(graph, n.in[1])];
-        const std::string why = filter(weight.name, weight.type.dims);
+        const std::string why = why_not(layers, weight, n.label.block, num_blocks);
         at->second = why.empty();
         if (why.empty()) {
           gradients.insert("grad." + weight.name);
