@@ -1,5 +1,7 @@
 #include "tokamak/train/stop_signal.h"
 
+#include <ctime>
+
 #include <pthread.h>
 
 #include "tokamak/core/error.h"
@@ -37,6 +39,11 @@ StopSignal::~StopSignal() {
   is_ending_ = true;
   pthread_kill(receiver_.native_handle(), SIGTERM);
   receiver_.join();
+  // What has arrived by now asks for what is happening: the end of the run.
+  const sigset_t set = signals();
+  const timespec none{};
+  while (sigtimedwait(&set, nullptr, &none) > 0) {
+  }
   pthread_sigmask(SIG_SETMASK, &mask_before_, nullptr);
 }
 
