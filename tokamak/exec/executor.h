@@ -19,9 +19,9 @@ using PhaseTimes = EnumArray<Phase, double, 5>;  // by Phase
 
 class RunLoop;
 
-/// A plan bound to memory. On a CPU stream 0 runs on the calling thread, each other one on a thread
-/// of its own; on a device all streams are the device's and `run` returns when the work is
-/// enqueued. The plan must outlive it.
+/// A plan bound to memory. On a CPU (host_executor.cpp) stream 0 runs on the calling thread, each
+/// other one on a thread of its own; on a device (device_executor.cpp) all streams are the device's
+/// and `run` returns when the work is enqueued. The plan must outlive it.
 class Executor {
  public:
   /// `groups`: a communicator for each entry of plan.groups, which must outlive it too. `world` is

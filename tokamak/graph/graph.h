@@ -9,7 +9,7 @@
 // value is a view, only its bytes are written. Labels say which block, stage and phase a node
 // belongs to.
 //
-// Checked (buffers.cpp): no node reads bytes of a value that an earlier node has written over. A
+// Checked (place_values.h): no node reads bytes of a value that an earlier node has written over. A
 // State and its windows are different States to this check: what a leaf over common bytes reads is
 // what the nodes before it have left there.
 #pragma once
