@@ -6,7 +6,7 @@ namespace tokamak {
 
 Cost memory_cost(std::span<const TensorType> in, std::span<const TensorType> out,
                  double flops_per_element) {
-  Cost cost;
+  Cost cost{.kind = Cost::Kind::kMemory};
   for (const TensorType& type : in) cost.bytes_read += static_cast<double>(type.bytes());
   for (const TensorType& type : out) cost.bytes_written += static_cast<double>(type.bytes());
   if (!out.empty()) cost.flops = flops_per_element * static_cast<double>(out[0].numel());

@@ -2,6 +2,7 @@
 // rules by address.
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <cstdint>
 #include <memory>
@@ -29,17 +30,58 @@ struct KernelTypes {
   std::span<const TensorType> out;
 };
 
-/// What a task costs on any machine: counts only, never rates.
+/// What a task costs on any machine: counts only, never rates. A price asks nothing else of an op,
+/// so each op states its kind and what is said of that kind below (the generic test of ops wants
+/// it).
 struct Cost {
-  enum class Kind : uint8_t { kMemory, kGemm, kAttention, kCollective };
+  enum class Kind : uint8_t {
+    kUnstated,  ///< of views, which never run; no task with it has a price
+    kMemory,
+    kGemm,
+    kAttention,
+    kCollective
+  };
+  /// What a matmul yields, of a layer y = x w: x w, dy w, or dy x.
+  enum class Product : uint8_t { kOutput, kInputGradient, kWeightGradient };
+  enum class Collective : uint8_t {
+    kAllGather,
+    kReduceScatter,
+    kAllReduce,
+    kAllToAll,
+    kBroadcast,
+    kSendRecv
+  };
 
-  Kind kind = Kind::kMemory;
+  /// kAttention: what each of `heads` computes.
+  struct Attention {
+    int64_t heads = 0;  ///< of all samples
+    int64_t queries = 0;
+    int64_t keys = 0;
+    int64_t head_dim = 0;
+    double pairs = 0.0;  ///< (query, key) that a head looks at
+    bool causal = false;
+    bool is_backward = false;
+  };
+
+  Kind kind = Kind::kUnstated;
+  DType dtype = DType::kF32;    ///< but of kMemory: in which products are made, or messages travel
   int64_t m = 0, n = 0, k = 0;  ///< kGemm: one [m, k] x [k, n] product
-  int group_size = 1;           ///< kCollective: ranks that take part
-  double bytes_sent = 0.0;      ///< kCollective: by this rank, as Communicator::Traffic counts
-  double flops = 0.0;           ///< multiply and add count two
+  int64_t row_widths = 0;       ///< kGemm: elements of the rows of all three in memory, or'ed
+  std::optional<Product> product;        ///< kGemm
+  std::optional<Attention> attention;    ///< kAttention
+  std::optional<Collective> collective;  ///< kCollective
+  bool is_message = false;               ///< kCollective: from one pipeline stage to the next
+  int group_size = 1;                    ///< kCollective: ranks that take part
+  double bytes_sent = 0.0;  ///< kCollective: by this rank, as Communicator::Traffic counts
+  double flops = 0.0;       ///< multiply and add count two
   double bytes_read = 0.0;
   double bytes_written = 0.0;
+  /// kMemory: of how many logits it makes the loss; 0 where a kernel that makes the loss of logits
+  /// could make this too.
+  std::optional<int64_t> logits;
+
+  /// kCollective: the whole buffer, gathered or before it is reduced.
+  double buffer_bytes() const { return std::max(bytes_read, bytes_written); }
 };
 
 /// Every operand once, `flops_per_element` for each element of the first output.

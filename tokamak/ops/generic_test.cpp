@@ -94,10 +94,30 @@ TEST_P(Ops, gradient_rule_equals_central_differences) {
   }
 }
 
+// What a price asks of a kind of work: an op that forgets it would be priced as other work.
+void expect_stated(const OpRules& rules, const Cost& cost) {
+  EXPECT_EQ(cost.kind == Cost::Kind::kUnstated, rules.is_view);
+  EXPECT_EQ(cost.kind == Cost::Kind::kCollective, rules.is_communication);
+  if (rules.is_composite) return;  // its parts have prices, it has none
+  EXPECT_EQ(cost.kind == Cost::Kind::kGemm, cost.product.has_value());
+  EXPECT_EQ(cost.kind == Cost::Kind::kAttention, cost.attention.has_value());
+  EXPECT_EQ(cost.kind == Cost::Kind::kCollective, cost.collective.has_value());
+  if (cost.kind == Cost::Kind::kGemm) {
+    EXPECT_EQ(cost.flops, 2.0 * static_cast<double>(cost.m * cost.n * cost.k));
+    EXPECT_EQ(cost.row_widths & cost.n, cost.n) << "elements of the result's rows";
+  }
+  if (cost.attention) {
+    EXPECT_GT(cost.attention->heads * cost.attention->head_dim, 0);
+    EXPECT_LE(cost.attention->pairs,
+              static_cast<double>(cost.attention->queries * cost.attention->keys));
+  }
+}
+
 TEST_P(Ops, price_is_sane) {
   const Types in = c().in;
   const Types out = c().rules->infer(c().op.get(), in);
   const Cost cost = c().rules->cost(c().op.get(), in, out);
+  expect_stated(*c().rules, cost);
   EXPECT_GE(cost.flops, 0.0);
   if (c().flops >= 0.0) {
     EXPECT_EQ(cost.flops, c().flops);

@@ -46,7 +46,7 @@ double bytes_moved(const Cost& cost) {
 double floor_of(const Task& task, const Cost& cost, const DeviceRates& rates) {
   if (cost.kind == Cost::Kind::kCollective) return 0.0;
   const double flops_rate = task.in.empty() ? 0.0 : rates.gemm_flops(task.in[0].type.dtype);
-  const bool is_product = cost.kind != Cost::Kind::kMemory;
+  const bool is_product = cost.kind == Cost::Kind::kGemm || cost.kind == Cost::Kind::kAttention;
   if (rates.bytes_per_s <= 0.0 || (is_product && flops_rate <= 0.0)) return 0.0;
   return std::max(is_product ? cost.flops / flops_rate : 0.0,
                   bytes_of(task, cost) / rates.bytes_per_s);

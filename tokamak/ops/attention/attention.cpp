@@ -74,10 +74,19 @@ void require_lse(std::string_view op, std::string_view name, const TensorType& t
               to_string(t));
 }
 
-Cost attention_cost(const AttentionShape& s, double products, bool causal,
+Cost attention_cost(const AttentionShape& s, bool causal, bool is_backward,
                     std::span<const TensorType> in, std::span<const TensorType> out) {
   Cost cost = memory_cost(in, out, 0.0);
   cost.kind = Cost::Kind::kAttention;
+  cost.dtype = in[0].dtype;
+  cost.attention = Cost::Attention{.heads = s.B * s.H,
+                                   .queries = s.S,
+                                   .keys = s.T,
+                                   .head_dim = s.D,
+                                   .pairs = s.pairs(causal),
+                                   .causal = causal,
+                                   .is_backward = is_backward};
+  const double products = is_backward ? 5.0 : 2.0;
   cost.flops = 2.0 * products * static_cast<double>(s.B * s.H * s.D) * s.pairs(causal);
   return cost;
 }
@@ -300,7 +309,7 @@ std::vector<Value> Attention::gradient(Graph& g, const Node& n, std::span<const 
 }
 
 Cost Attention::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
-  return attention_cost(shape(in), 2.0, causal, in, out);
+  return attention_cost(shape(in), causal, false, in, out);
 }
 
 std::string Attention::describe() const {
@@ -360,7 +369,7 @@ std::optional<AnyOp> AttentionGrad::localize(const LocalContext& where) const {
 }
 
 Cost AttentionGrad::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
-  return attention_cost(forward.shape(in), 5.0, forward.causal, in, out);
+  return attention_cost(forward.shape(in), forward.causal, true, in, out);
 }
 
 std::string AttentionGrad::describe() const {

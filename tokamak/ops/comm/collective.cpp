@@ -40,12 +40,21 @@ TensorType without_rows(const TensorType& type) {
   return {.dtype = type.dtype, .dims = Dims(type.dims.begin() + 1, type.dims.end())};
 }
 
-Cost collective_cost(const CommGroup& group, double bytes_sent, std::span<const TensorType> in,
-                     std::span<const TensorType> out) {
+Cost collective_cost(Cost::Collective kind, const CommGroup& group, double bytes_sent,
+                     std::span<const TensorType> in, std::span<const TensorType> out) {
   Cost cost = memory_cost(in, out, 0.0);
   cost.kind = Cost::Kind::kCollective;
+  cost.collective = kind;
+  cost.dtype = in.empty() ? out[0].dtype : in[0].dtype;
   cost.group_size = group.size;
   cost.bytes_sent = bytes_sent;
+  return cost;
+}
+
+Cost message_cost(const CommGroup& group, double bytes_sent, std::span<const TensorType> in,
+                  std::span<const TensorType> out) {
+  Cost cost = collective_cost(Cost::Collective::kSendRecv, group, bytes_sent, in, out);
+  cost.is_message = true;
   return cost;
 }
 
@@ -77,7 +86,8 @@ std::vector<Strategy> AllGather::place(std::span<const TensorType>) const {
 }
 
 Cost AllGather::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
-  return collective_cost(group, others(group) * bytes_of(in[0]), in.first(1), out);
+  return collective_cost(Cost::Collective::kAllGather, group, others(group) * bytes_of(in[0]),
+                         in.first(1), out);
 }
 
 std::string AllGather::describe() const {
@@ -104,7 +114,8 @@ std::vector<Strategy> ReduceScatter::place(std::span<const TensorType>) const {
 }
 
 Cost ReduceScatter::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
-  Cost cost = collective_cost(group, others(group) * bytes_of(out[0]), in, out);
+  Cost cost = collective_cost(Cost::Collective::kReduceScatter, group,
+                              others(group) * bytes_of(out[0]), in, out);
   cost.flops = others(group) * static_cast<double>(out[0].numel());
   return cost;
 }
@@ -126,7 +137,8 @@ std::vector<Strategy> AllReduce::place(std::span<const TensorType>) const {
 
 Cost AllReduce::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
   const double share = 2.0 * others(group) / static_cast<double>(group.size);
-  Cost cost = collective_cost(group, share * bytes_of(in[0]), in, out);
+  Cost cost =
+      collective_cost(Cost::Collective::kAllReduce, group, share * bytes_of(in[0]), in, out);
   cost.flops = others(group) * static_cast<double>(in[0].numel());
   return cost;
 }
@@ -146,7 +158,8 @@ std::vector<Strategy> AllToAll::place(std::span<const TensorType>) const {
 }
 
 Cost AllToAll::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
-  return collective_cost(group, others(group) * bytes_of(without_rows(in[0])), in, out);
+  return collective_cost(Cost::Collective::kAllToAll, group,
+                         others(group) * bytes_of(without_rows(in[0])), in, out);
 }
 
 std::string AllToAll::describe() const {
@@ -165,7 +178,8 @@ std::vector<Strategy> Shift::place(std::span<const TensorType>) const {
 
 Cost Shift::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
   const bool stays = offset % group.size == 0;
-  return collective_cost(group, stays ? 0.0 : bytes_of(in[0]), in, out);
+  return collective_cost(Cost::Collective::kSendRecv, group, stays ? 0.0 : bytes_of(in[0]), in,
+                         out);
 }
 
 std::string Shift::describe() const {
@@ -183,7 +197,7 @@ std::vector<Strategy> Send::place(std::span<const TensorType>) const {
 }
 
 Cost Send::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
-  return collective_cost(group, bytes_of(in[0]), in, out);
+  return message_cost(group, bytes_of(in[0]), in, out);
 }
 
 std::string Send::describe() const {
@@ -201,7 +215,7 @@ std::vector<Strategy> Recv::place(std::span<const TensorType>) const {
 }
 
 Cost Recv::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
-  return collective_cost(group, 0.0, in, out);
+  return message_cost(group, 0.0, in, out);
 }
 
 std::string Recv::describe() const {

@@ -84,6 +84,9 @@ std::vector<Strategy> ScaledMatmul::place(std::span<const TensorType> in) const 
 Cost ScaledMatmul::cost(std::span<const TensorType> in, std::span<const TensorType> yields) const {
   Cost cost = memory_cost(in, yields, 0.0);
   cost.kind = Cost::Kind::kGemm;
+  cost.product = Cost::Product::kOutput;
+  cost.dtype = in[0].dtype;
+  cost.row_widths = in[0].dims.back() | in[2].dims[0] | in[2].dims[1];
   cost.m = rows_of(in[0]);
   cost.n = in[2].dims[0];
   cost.k = in[2].dims[1];

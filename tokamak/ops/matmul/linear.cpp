@@ -38,10 +38,13 @@ std::span<const Variant> gemm_variants() {
   return kVariants;
 }
 
-Cost gemm_cost(int64_t m, int64_t n, int64_t k, std::span<const TensorType> in,
-               std::span<const TensorType> out) {
+Cost gemm_cost(Cost::Product product, int64_t m, int64_t n, int64_t k,
+               std::span<const TensorType> in, std::span<const TensorType> out) {
   Cost cost = memory_cost(in, out, 0.0);
   cost.kind = Cost::Kind::kGemm;
+  cost.product = product;
+  cost.dtype = in[0].dtype;
+  cost.row_widths = n | in[0].dims.back() | in[1].dims.back();
   cost.m = m;
   cost.n = n;
   cost.k = k;
@@ -123,7 +126,7 @@ std::vector<Value> Linear::gradient(Graph& g, const Node& n, std::span<const Val
 }
 
 Cost Linear::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
-  return gemm_cost(rows_of(in[0]), in[1].dims[0], in[1].dims[1], in, out);
+  return gemm_cost(Cost::Product::kOutput, rows_of(in[0]), in[1].dims[0], in[1].dims[1], in, out);
 }
 
 std::span<const Variant> Linear::variants() {
@@ -148,7 +151,8 @@ std::vector<Strategy> LinearGradInput::place(std::span<const TensorType> in) con
 }
 
 Cost LinearGradInput::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
-  return gemm_cost(rows_of(in[0]), in[1].dims[1], in[1].dims[0], in, out);
+  return gemm_cost(Cost::Product::kInputGradient, rows_of(in[0]), in[1].dims[1], in[1].dims[0], in,
+                   out);
 }
 
 std::span<const Variant> LinearGradInput::variants() {
@@ -172,7 +176,8 @@ std::vector<Strategy> LinearGradWeight::place(std::span<const TensorType> in) co
 }
 
 Cost LinearGradWeight::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
-  return gemm_cost(in[1].dims.back(), in[0].dims.back(), rows_of(in[0]), in, out);
+  return gemm_cost(Cost::Product::kWeightGradient, in[1].dims.back(), in[0].dims.back(),
+                   rows_of(in[0]), in, out);
 }
 
 std::span<const Variant> LinearGradWeight::variants() {

@@ -64,6 +64,7 @@ std::vector<Strategy> SoftmaxStats::place(std::span<const TensorType>) const {
 Cost SoftmaxStats::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
   Cost cost = memory_cost(in, out, 0.0);
   cost.flops = 4.0 * static_cast<double>(in[0].numel());
+  cost.logits = in[0].numel();
   return cost;
 }
 
@@ -128,7 +129,9 @@ std::vector<Strategy> CrossEntropyGrad::place(std::span<const TensorType>) const
 }
 
 Cost CrossEntropyGrad::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
-  return memory_cost(in, out, 4.0);
+  Cost cost = memory_cost(in, out, 4.0);
+  cost.logits = 0;
+  return cost;
 }
 
 std::string CrossEntropyGrad::describe() const {

@@ -42,7 +42,7 @@ const std::vector<Cost>& SegmentPrices::costs(size_t segment) {
 
 const LowPrecisionFlow& SegmentPrices::flow(size_t segment) {
   LowPrecisionFlow& flow = flows_[segment];
-  if (flow.casts.empty()) flow = low_precision_flow(plan_.segments[segment].tasks);
+  if (flow.casts.empty()) flow = low_precision_flow(plan_.segments[segment].tasks, costs(segment));
   return flow;
 }
 

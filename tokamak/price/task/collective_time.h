@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "tokamak/graph/op.h"
 #include "tokamak/price/machine/machine.h"
 
 namespace tokamak::price {
@@ -28,14 +29,7 @@ GroupLayout layout_of(std::span<const int> ranks, const Machine& machine);
 /// Of `size` ranks `stride` apart, from rank `first` on.
 GroupLayout strided_layout(int size, int stride, const Machine& machine, int first = 0);
 
-enum class Collective : uint8_t {
-  kAllGather,
-  kReduceScatter,
-  kAllReduce,
-  kAllToAll,
-  kBroadcast,
-  kSendRecv
-};
+using Collective = Cost::Collective;
 
 /// `bytes` is the whole buffer: gathered, or before it is reduced; what one rank sends in an
 /// all-to-all or a message. A message between more than two is one to each next of a ring.

@@ -4,8 +4,7 @@
 #include <set>
 #include <tuple>
 
-#include "tokamak/ops/comm/collective.h"
-#include "tokamak/ops/matmul/linear.h"
+#include "tokamak/core/error.h"
 
 namespace tokamak::price {
 namespace {
@@ -16,19 +15,21 @@ Place place_of(const Operand& o) {
   return {o.arena, o.slot_class, o.offset};
 }
 
-bool gathers(const Task& task) {
-  return task.rules == &kRules<AllGather> || task.rules == &kRules<Shift>;
+// At once, or part by part around a ring.
+bool gathers(const Cost& cost) {
+  return cost.collective == Cost::Collective::kAllGather ||
+         (cost.collective == Cost::Collective::kSendRecv && !cost.is_message);
 }
 
 }  // namespace
 
-bool is_block_product(const Task& task) {
-  const bool is_product = task.rules == &kRules<Linear> || task.rules == &kRules<LinearGradInput> ||
-                          task.rules == &kRules<LinearGradWeight>;
-  return is_product && task.label.block >= 0 && task.label.phase != Phase::kUpdate;
+bool is_block_product(const Task& task, const Cost& cost) {
+  return cost.kind == Cost::Kind::kGemm && task.label.block >= 0 &&
+         task.label.phase != Phase::kUpdate;
 }
 
-LowPrecisionFlow low_precision_flow(std::span<const Task> tasks) {
+LowPrecisionFlow low_precision_flow(std::span<const Task> tasks, std::span<const Cost> costs) {
+  TOK_CHECK(tasks.size() == costs.size(), "{} costs of {} tasks", costs.size(), tasks.size());
   LowPrecisionFlow flow{.casts = std::vector<uint8_t>(tasks.size(), 0),
                         .casts_weights = std::vector<uint8_t>(tasks.size(), 0),
                         .is_low = std::vector<uint8_t>(tasks.size(), 0)};
@@ -41,13 +42,14 @@ LowPrecisionFlow low_precision_flow(std::span<const Task> tasks) {
   };
   for (int t = 0; t < std::ssize(tasks); ++t) {
     const Task& task = tasks[t];
-    if (is_block_product(task)) {
-      if (task.rules == &kRules<Linear> && cast_weights.insert(place_of(task.in[1])).second)
+    if (is_block_product(task, costs[t])) {
+      const auto product = costs[t].product;
+      if (product == Cost::Product::kOutput && cast_weights.insert(place_of(task.in[1])).second)
         flow.casts_weights[t] = 1;
-      const bool is_weight_gradient = task.rules == &kRules<LinearGradWeight>;
+      const bool is_weight_gradient = product == Cost::Product::kWeightGradient;
       for (size_t k = 0; k < (is_weight_gradient ? 2U : 1U); ++k) {
         const int from = written_by(task.in[k]);
-        if (from >= 0 && gathers(tasks[from])) {
+        if (from >= 0 && gathers(costs[from])) {
           flow.is_low[from] = 1;
         } else if (!is_weight_gradient && is_cast.emplace(place_of(task.in[k]), from).second) {
           flow.casts[t] = 1;

@@ -20,9 +20,10 @@ struct LowPrecisionFlow {
   std::vector<uint8_t> is_low;
 };
 
-LowPrecisionFlow low_precision_flow(std::span<const Task> tasks);
+/// `costs`: of the tasks.
+LowPrecisionFlow low_precision_flow(std::span<const Task> tasks, std::span<const Cost> costs);
 
 /// Whether a product is one that a low precision is asked for: of a block, forward or backward.
-bool is_block_product(const Task& task);
+bool is_block_product(const Task& task, const Cost& cost);
 
 }  // namespace tokamak::price

@@ -5,10 +5,6 @@
 #include <cmath>
 
 #include "tokamak/core/error.h"
-#include "tokamak/ops/attention/attention.h"
-#include "tokamak/ops/comm/collective.h"
-#include "tokamak/ops/matmul/linear.h"
-#include "tokamak/ops/vocab/cross_entropy.h"
 #include "tokamak/price/task/low_precision.h"
 
 namespace tokamak::price {
@@ -114,6 +110,7 @@ double bytes_of(const Task& task, const Cost& cost, bool is_first) {
 }
 
 Precision precision_of(DType dtype) {
+  if (is_float8(dtype)) return Precision::kFp8;
   return dtype == DType::kBF16 ? Precision::kBf16 : Precision::kFp32;
 }
 
@@ -216,7 +213,7 @@ TaskTimes::TaskTimes(const GroupTable& groups, const Machine& machine, const Pri
 }
 
 double TaskTimes::seconds(const Task& task, const Cost& cost, const TaskRun& run) const {
-  if (task.rules->is_communication) return task_communication_seconds(task, run.is_low);
+  if (task.rules->is_communication) return task_communication_seconds(task, cost, run.is_low);
   return compute_seconds(task, cost, run) + machine_.device.launch_s;
 }
 
@@ -229,25 +226,28 @@ double TaskTimes::compute_seconds(const Task& task, const Cost& cost, const Task
   const double bytes = bytes_of(task, cost, run.is_first);
   switch (cost.kind) {
     case Cost::Kind::kGemm:
+      TOK_CHECK(cost.product, "{} does not state what it yields", task.rules->name);
       return product_seconds(task, cost, bytes, run);
     case Cost::Kind::kAttention:
-      return attention_seconds(task, cost, bytes, run.held_sms);
-    default: {
+      TOK_CHECK(cost.attention, "{} states no attention", task.rules->name);
+      return attention_seconds(cost, bytes, run.held_sms);
+    case Cost::Kind::kMemory: {
       const double logit_bytes = machine_.software.logit_bytes;
-      if (logit_bytes > 0.0 && task.rules == &kRules<CrossEntropyGrad>) return 0.0;
-      if (logit_bytes > 0.0 && task.rules == &kRules<SoftmaxStats>)
-        return memory_seconds(logit_bytes * static_cast<double>(task.in[0].type.numel()), machine_);
+      if (logit_bytes > 0.0 && cost.logits)
+        return memory_seconds(logit_bytes * static_cast<double>(*cost.logits), machine_);
       const bool is_update = task.label.phase == Phase::kUpdate;
       return memory_seconds(bytes * (is_update ? 1.0 : machine_.software.elementwise_traffic),
                             machine_);
     }
+    default:
+      TOK_CHECK(false, "{} states no kind of work", task.rules->name);
   }
 }
 
-Precision TaskTimes::computes_in(const Task& task) const {
-  const Precision planned = precision_of(task.in[0].type.dtype);
+Precision TaskTimes::computes_in(const Task& task, const Cost& cost) const {
+  const Precision planned = precision_of(cost.dtype);
   const bool is_lowered =
-      planned == Precision::kBf16 && is_block_product(task) && is_low(options_.linear);
+      planned == Precision::kBf16 && is_block_product(task, cost) && is_low(options_.linear);
   return is_lowered ? options_.linear : planned;
 }
 
@@ -255,10 +255,9 @@ double TaskTimes::product_seconds(const Task& task, const Cost& cost, double byt
                                   const TaskRun& run) const {
   ProductRun how{.rate = std::pow(clock_, machine_.device.gemm_clock_exponent),
                  .held_sms = run.held_sms,
-                 .row_widths = cost.n};
-  for (const size_t operand : {0, 1}) how.row_widths |= task.in[operand].type.dims.back();
-  const Precision planned = precision_of(task.in[0].type.dtype);
-  const bool is_lowered = computes_in(task) != planned;
+                 .row_widths = cost.row_widths};
+  const Precision planned = precision_of(cost.dtype);
+  const bool is_lowered = computes_in(task, cost) != planned;
   if (!is_lowered) return gemm_seconds(cost.m, cost.n, cost.k, bytes, planned, machine_, how);
   // In few bits both operands are read along the sum, of which weights' gradients make rows of
   // tokens.
@@ -266,35 +265,30 @@ double TaskTimes::product_seconds(const Task& task, const Cost& cost, double byt
   const double width = element_bytes(options_.linear);
   bytes -= (1.0 - width / kPlannedBytes) * (bytes_of(task.in[0]) + bytes_of(task.in[1]));
   return gemm_seconds(cost.m, cost.n, cost.k, bytes, options_.linear, machine_, how) +
-         cast_seconds(task, run);
+         cast_seconds(task, cost, run);
 }
 
 // Beside a product in few bits. Each element is read, and written as it lies and transposed.
-double TaskTimes::cast_seconds(const Task& task, const TaskRun& run) const {
-  if (!is_low(computes_in(task))) return 0.0;
+double TaskTimes::cast_seconds(const Task& task, const Cost& cost, const TaskRun& run) const {
+  if (computes_in(task, cost) == precision_of(cost.dtype)) return 0.0;
   const double bytes = kPlannedBytes + 2.0 * element_bytes(options_.linear);
   return memory_seconds(bytes * cast_elements(task, run), machine_);
 }
 
-double TaskTimes::attention_seconds(const Task& task, const Cost& cost, double bytes,
-                                    int held_sms) const {
+double TaskTimes::attention_seconds(const Cost& cost, double bytes, int held_sms) const {
   const Device& d = machine_.device;
-  const Precision precision = precision_of(task.in[0].type.dtype);
-  const bool is_backward = task.rules == &kRules<AttentionGrad>;
-  const Attention& attention = is_backward
-                                   ? static_cast<const AttentionGrad*>(task.op.get())->forward
-                                   : *static_cast<const Attention*>(task.op.get());
-  Types in;
-  for (const Operand& operand : task.in) in.push_back(operand.type);
-  const AttentionShape s = attention.shape(in);
-  const bool causal = attention.causal;
-  const auto queries = static_cast<double>(s.S);
+  const Precision precision = precision_of(cost.dtype);
+  const Cost::Attention& s = *cost.attention;
+  const bool is_backward = s.is_backward;
+  const bool causal = s.causal;
+  const auto queries = static_cast<double>(s.queries);
+  const auto heads = static_cast<double>(s.heads);
   const Software& software = machine_.software;
   const bool is_fused = software.attention_pair_bytes <= 0.0;
-  const double pairs = s.pairs(causal);
-  const double all_pairs = queries * static_cast<double>(s.T);
+  const double pairs = s.pairs;
+  const double all_pairs = queries * static_cast<double>(s.keys);
   // A forward's tiles are rows of queries, a backward's columns of keys.
-  const auto rows = static_cast<double>(is_backward ? s.T : s.S);
+  const auto rows = static_cast<double>(is_backward ? s.keys : s.queries);
   const double overhead =
       is_backward ? d.attention_backward_overhead : d.attention_forward_overhead;
   // Tiles on the diagonal are computed whole.
@@ -302,14 +296,13 @@ double TaskTimes::attention_seconds(const Task& task, const Cost& cost, double b
       std::min(pairs + (causal ? 0.5 * kAttentionTile * queries : 0.0), all_pairs);
   const double whole = is_fused ? computed + overhead * rows : all_pairs;
   const double flops = pairs > 0.0 ? cost.flops * whole / pairs : 0.0;
-  const int64_t padded_dim = (s.D + kHeadDimStep - 1) / kHeadDimStep * kHeadDimStep;
+  const int64_t padded_dim = (s.head_dim + kHeadDimStep - 1) / kHeadDimStep * kHeadDimStep;
   const auto padded = static_cast<double>(padded_dim);
   const double columns =
       is_backward ? d.attention_backward_softmax_columns : d.attention_softmax_columns;
-  const double head_share =
-      static_cast<double>(s.D) / (padded + columns) * (kRatedHeadDim + columns) / kRatedHeadDim;
-  const double tiles = static_cast<double>(s.B * s.H) * std::ceil(rows / kAttentionTile) /
-                       std::max(1, d.num_sms - held_sms);
+  const double head_share = static_cast<double>(s.head_dim) / (padded + columns) *
+                            (kRatedHeadDim + columns) / kRatedHeadDim;
+  const double tiles = heads * std::ceil(rows / kAttentionTile) / std::max(1, d.num_sms - held_sms);
   const double tail = is_backward ? d.attention_backward_tail : d.attention_forward_tail;
   const bool is_even = !is_fused || !causal || computed >= all_pairs;
   const double unevenness = is_even || pairs <= 0.0 ? 0.0 : all_pairs / pairs - 1.0;
@@ -322,12 +315,12 @@ double TaskTimes::attention_seconds(const Task& task, const Cost& cost, double b
   TOK_REQUIRE(peak > 0.0, "{}: {} has no rate of attention in {}", machine_.name, d.name,
               name_of(precision));
   // Scores and their product with values, as batched products.
-  const bool is_vectorized = is_fused || s.D % kVectorElements == 0;
+  const bool is_vectorized = is_fused || s.head_dim % kVectorElements == 0;
   const double rate = !is_vectorized ? product_rate(machine_, Precision::kFp32)
                                      : peak * rated * software.attention_share *
                                            software.power_derate * head_share * occupancy;
-  const double pair_bytes = (is_backward ? 2.0 : 1.0) * software.attention_pair_bytes * all_pairs *
-                            static_cast<double>(s.B * s.H);
+  const double pair_bytes =
+      (is_backward ? 2.0 : 1.0) * software.attention_pair_bytes * all_pairs * heads;
   return std::max(flops / (rate * clock_), memory_seconds(bytes, machine_)) +
          memory_seconds(pair_bytes, machine_);
 }
@@ -341,21 +334,21 @@ void TaskTimes::add_power(const Task& task, const Cost& cost, const TaskRun& run
     return;
   }
   if (cost.kind == Cost::Kind::kGemm) {
-    const Precision precision = computes_in(task);
+    const Precision precision = computes_in(task, cost);
     const double peak = d.peak_flops[precision];
     // Alone they settle at gemm_sustained_efficiency, where they draw what is allowed.
     const double cold = d.gemm_efficiency[precision];
     const double settled = std::min(1.0, d.gemm_sustained_efficiency / cold);
-    const double cast_s = cast_seconds(task, run);
+    const double cast_s = cast_seconds(task, cost, run);
     use.products_s += runs * (seconds - cast_s);
     use.memory_s += runs * cast_s;
     use.drawn_s +=
         runs * cost.flops / (peak * cold) * std::pow(settled, -1.0 - 1.0 / d.gemm_clock_exponent);
   } else if (cost.kind == Cost::Kind::kAttention) {
-    const bool is_backward = task.rules == &kRules<AttentionGrad>;
+    const bool is_backward = cost.attention->is_backward;
     const double rated =
         is_backward ? d.attention_backward_efficiency : d.attention_forward_efficiency;
-    const double peak = d.peak_flops[precision_of(task.in[0].type.dtype)] * rated;
+    const double peak = d.peak_flops[precision_of(cost.dtype)] * rated;
     use.attention_s += runs * seconds;
     use.drawn_s += runs * d.attention_power * cost.flops / peak;
   } else {
@@ -372,32 +365,24 @@ double TaskTimes::message_seconds(double bytes, const GroupLayout& group) const 
   return sent(bytes / tp.size) + collective_seconds(Collective::kAllGather, bytes, tp, machine_);
 }
 
-double TaskTimes::task_communication_seconds(const Task& task, bool is_low_message) const {
+double TaskTimes::task_communication_seconds(const Task& task, const Cost& cost,
+                                             bool is_low_message) const {
   const int id = task.rules->group(task.op.get()).id;
   TOK_CHECK(id >= 0 && id < std::ssize(layouts_), "{} names group {}", task.rules->name, id);
+  TOK_CHECK(cost.collective, "{} states no collective", task.rules->name);
   const GroupLayout& group = layouts_[id];
-  const double exposed = exposed_[id];
-  const double share = is_low_message && is_low(options_.linear)
-                           ? element_bytes(options_.linear) / kPlannedBytes
-                           : 1.0;
-  const auto priced = [&](Collective kind, const Operand& whole) {
-    return communication_seconds(
-        {.kind = kind, .bytes = bytes_of(whole) * share, .exposed = exposed}, group, machine_);
-  };
-  const auto summed = [&](Collective kind, const Operand& whole) {
-    const bool is_gradient = sums_gradients_[id] && whole.type.dtype == DType::kF32;
-    return communication_seconds(
-        {.kind = kind, .bytes = bytes_of(whole), .sums_gradients = is_gradient, .exposed = exposed},
-        group, machine_);
-  };
-  if (task.rules == &kRules<AllGather>) return priced(Collective::kAllGather, task.out[0]);
-  if (task.rules == &kRules<ReduceScatter>) return summed(Collective::kReduceScatter, task.in[0]);
-  if (task.rules == &kRules<AllReduce>) return summed(Collective::kAllReduce, task.in[0]);
-  if (task.rules == &kRules<AllToAll>) return priced(Collective::kAllToAll, task.in[0]);
-  if (task.rules == &kRules<Recv>) return message_seconds(bytes_of(task.out[0]) * share, group);
-  if (task.rules == &kRules<Send>) return message_seconds(bytes_of(task.in[0]) * share, group);
-  TOK_CHECK(task.rules == &kRules<Shift>, "no price of {}", task.rules->name);
-  return priced(Collective::kSendRecv, task.in[0]);
+  const bool is_sum =
+      cost.collective == Collective::kReduceScatter || cost.collective == Collective::kAllReduce;
+  const bool is_fewer_bytes = is_low_message && is_low(options_.linear) && !is_sum;
+  const double bytes =
+      cost.buffer_bytes() * (is_fewer_bytes ? element_bytes(options_.linear) / kPlannedBytes : 1.0);
+  if (cost.is_message) return message_seconds(bytes, group);
+  return communication_seconds(
+      {.kind = *cost.collective,
+       .bytes = bytes,
+       .sums_gradients = is_sum && sums_gradients_[id] && cost.dtype == DType::kF32,
+       .exposed = exposed_[id]},
+      group, machine_);
 }
 
 }  // namespace tokamak::price

@@ -87,13 +87,13 @@ class TaskTimes {
   void set_clock(double clock) { clock_ = clock; }
 
  private:
-  Precision computes_in(const Task& task) const;
+  Precision computes_in(const Task& task, const Cost& cost) const;
   double compute_seconds(const Task& task, const Cost& cost, const TaskRun& run) const;
   double product_seconds(const Task& task, const Cost& cost, double bytes,
                          const TaskRun& run) const;
-  double cast_seconds(const Task& task, const TaskRun& run) const;
-  double attention_seconds(const Task& task, const Cost& cost, double bytes, int held_sms) const;
-  double task_communication_seconds(const Task& task, bool is_low) const;
+  double cast_seconds(const Task& task, const Cost& cost, const TaskRun& run) const;
+  double attention_seconds(const Cost& cost, double bytes, int held_sms) const;
+  double task_communication_seconds(const Task& task, const Cost& cost, bool is_low) const;
   double message_seconds(double bytes, const GroupLayout& group) const;
 
   const Machine& machine_;

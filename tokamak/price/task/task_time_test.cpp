@@ -1,5 +1,6 @@
 #include "tokamak/price/task/task_time.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <gtest/gtest.h>
@@ -400,6 +401,22 @@ TEST(TaskTime, CastsDrawThePowerOfMemory) {
   EXPECT_EQ(use_in(Precision::kBf16).memory_s, 0.0);
 }
 
+TEST(TaskTime, WorkThatIsNotStatedHasNoPrice) {
+  GroupTable groups;
+  const CommGroup pair = group_of(groups, {0, 1}, {MeshAxis::kDpShard});
+  const Machine machine = clockwork();
+  const PriceOptions options;
+  const TaskTimes times(groups, machine, options);
+  const Operand x = bf16({64, 64});
+  const Task product = task_of(Linear{}, {x, x}, {x});
+  const Task gather = task_of(AllGather{.group = pair}, {x}, {bf16({128, 64})});
+  for (const auto kind : {Cost::Kind::kUnstated, Cost::Kind::kGemm, Cost::Kind::kAttention})
+    EXPECT_THROW(times.seconds(product, {.kind = kind}, {}), Bug) << static_cast<int>(kind);
+  EXPECT_THROW(times.seconds(gather, {.kind = Cost::Kind::kCollective}, {}), Bug);
+  EXPECT_GT(times.seconds(product, cost_of(product), {}), 0.0);
+  EXPECT_GT(times.seconds(gather, cost_of(gather), {}), 0.0);
+}
+
 TEST(TaskTime, InputsAreCastOnce) {
   const auto at = [](Operand o, int64_t offset) {
     o.offset = offset;
@@ -411,12 +428,15 @@ TEST(TaskTime, InputsAreCastOnce) {
   const Task key = task_of(Linear{}, {x, at(bf16({64, 64}), 2 << 20)}, {at(bf16({64, 64}), 16384)});
   const CommGroup group{.id = 0, .size = 2};
   const Task gather = task_of(AllGather{.group = group}, {at(bf16({32, 64}), 32768)}, {x});
-  const std::vector<Task> alone = {query, key, query};
-  const LowPrecisionFlow flow = low_precision_flow(alone);
+  const auto flow_of = [](const std::vector<Task>& tasks) {
+    std::vector<Cost> costs(tasks.size());
+    std::transform(tasks.begin(), tasks.end(), costs.begin(), cost_of);
+    return low_precision_flow(tasks, costs);
+  };
+  const LowPrecisionFlow flow = flow_of({query, key, query});
   EXPECT_EQ(flow.casts, (std::vector<uint8_t>{1, 0, 0}));
   EXPECT_EQ(flow.casts_weights, (std::vector<uint8_t>{1, 1, 0}));
-  const std::vector<Task> gathered = {query, gather, key};
-  const LowPrecisionFlow sent = low_precision_flow(gathered);
+  const LowPrecisionFlow sent = flow_of({query, gather, key});
   EXPECT_EQ(sent.casts, (std::vector<uint8_t>{1, 0, 0})) << "what is gathered was cast before";
   EXPECT_EQ(sent.is_low, (std::vector<uint8_t>{0, 1, 0}));
 }
