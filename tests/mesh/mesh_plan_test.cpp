@@ -269,18 +269,22 @@ TEST(FsdpPlan, recompute_keeps_no_gathered_weights) {
   }
 }
 
-// By group name, where each rank gathers beside compute.
-std::vector<std::map<std::string, uint64_t>> gather_layouts(const MeshCase& c) {
+// By group name, where each rank gathers beside compute. The groups are known to be `carrier`'s.
+std::vector<std::map<std::string, uint64_t>> gather_layouts(const MeshCase& c, Carrier carrier) {
+  const Target target{.backend = "gpu", .arch = 90, .devices_per_host = c.distribute.mesh.size()};
   std::vector<std::map<std::string, uint64_t>> layouts;
   for (int rank = 0; rank < c.distribute.mesh.size(); ++rank) {
-    const PlannedRun run(c.model, shape_of(c, rank), {});
+    RunShape shape = shape_of(c, rank);
+    shape.copy_engines = CopyEngines::kAuto;
+    const PlannedRun run(c.model, shape, target);
     const auto backend = cpu::make_backend({.threads = 1});
     const std::array plans{&run.plan()};
     const auto found = gathered_memory(plans, Memory(*backend, plans));
     layouts.emplace_back();
     for (size_t id = 0; id < found.size(); ++id) {
-      if (found[id].base != nullptr)
-        layouts.back()[run.plan().groups.entries[id].name] = found[id].layout;
+      if (found[id].base == nullptr) continue;
+      layouts.back()[run.plan().groups.entries[id].name] = found[id].layout;
+      EXPECT_EQ(run.plan().carriers[id], carrier);
     }
   }
   return layouts;
@@ -289,7 +293,7 @@ std::vector<std::map<std::string, uint64_t>> gather_layouts(const MeshCase& c) {
 TEST(GatheredMemory, is_one_layout_where_ranks_plan_alike) {
   MeshCase c = traffic_case();
   c.distribute.mesh.degrees = {1, 1, 2, 1, 2};
-  const auto ranks = gather_layouts(c);
+  const auto ranks = gather_layouts(c, Carrier::kCopyEngines);
   ASSERT_EQ(ranks[0].size(), 1U);
   EXPECT_EQ(ranks[0].begin()->first, "dp_shard x cp gather");
   for (const auto& layouts : ranks) EXPECT_EQ(layouts, ranks[0]);
@@ -301,7 +305,7 @@ TEST(GatheredMemory, differs_where_context_parallel_ranks_do) {
   c.distribute.mesh.degrees = {1, 1, 1, 2, 1};
   c.distribute.context = ContextMethod::kAllGather;
   c.seq_len = 4096;
-  const auto ranks = gather_layouts(c);
+  const auto ranks = gather_layouts(c, Carrier::kCopyEnginesIfAlike);
   ASSERT_EQ(ranks[0].size(), 1U);
   EXPECT_EQ(ranks[0].begin()->first, "dp_shard x cp gather");
   EXPECT_NE(ranks[0], ranks[1]);
@@ -314,7 +318,8 @@ TEST(GatheredMemory, differs_where_a_vocabulary_does_not_divide) {
   c.distribute.gather_again = true;
   for (const bool is_even : {true, false}) {
     c.model.vocab_size = is_even ? 8192 : 8193;
-    const auto ranks = gather_layouts(c);
+    const auto ranks =
+        gather_layouts(c, is_even ? Carrier::kCopyEngines : Carrier::kCopyEnginesIfAlike);
     ASSERT_EQ(ranks[0].size(), 1U);
     EXPECT_EQ(ranks[0].begin()->first, "tp again");
     EXPECT_EQ(ranks[0] == ranks[1], is_even);

@@ -57,6 +57,7 @@ std::unique_ptr<Backend> open_backend(const DeviceChoice& choice,
   TOK_REQUIRE(count > 0, "device = cuda: {}", gpu::why_none());
   return gpu::make_backend({.device = launched.local_rank % count,
                             .symmetric = choice.copy_engine,
+                            .devices_per_host = launched.local_size,
                             .deterministic = choice.deterministic});
 }
 
@@ -82,7 +83,7 @@ PlanTarget plan_target(const DeviceChoice& choice) {
         .target = {.backend = "gpu", .arch = kUnseenArch, .deterministic = choice.deterministic},
         .note = fmt::format("planned for sm_{}; no GPU here: {}\n", kUnseenArch, gpu::why_none())};
   }
-  const auto backend = open_backend(choice);
+  const auto backend = open_backend(choice, {.local_size = gpu::num_devices()});
   const gpu::DeviceInfo info = gpu::describe_device(gpu::current_device());
   return {.target = backend->target(),
           .note = fmt::format("planned for {}: {}, {:.1f} GiB\n", info.arch, info.name,

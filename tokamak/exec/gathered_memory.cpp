@@ -1,6 +1,6 @@
 #include "tokamak/exec/gathered_memory.h"
 
-#include "tokamak/plan/gather_groups.h"
+#include "tokamak/plan/carriers.h"
 
 namespace tokamak {
 namespace {
@@ -32,17 +32,18 @@ void add(const Task& task, std::vector<Digest>& digests) {
 
 std::vector<GatheredMemory> gathered_memory(std::span<const Plan* const> plans,
                                             const Memory& memory) {
-  const std::vector<bool> gathers = gather_groups(plans);
-  std::vector<Digest> digests(gathers.size());
+  const std::vector<Carrier>& carriers = plans[0]->carriers;
+  if (carriers.empty()) return {};
+  std::vector<Digest> digests(carriers.size());
   for (const Plan* plan : plans) {
     for (const Segment& segment : plan->segments) {
       for (const Task& task : segment.tasks) add(task, digests);
     }
   }
   const int64_t bytes = memory.bytes(ArenaKind::kScratch);
-  std::vector<GatheredMemory> found(gathers.size());
+  std::vector<GatheredMemory> found(carriers.size());
   for (size_t id = 0; id < found.size(); ++id) {
-    if (!gathers[id]) continue;
+    if (carriers[id] == Carrier::kKernels) continue;
     digests[id].add(bytes);
     found[id] = {
         .base = memory.base(ArenaKind::kScratch), .bytes = bytes, .layout = digests[id].value()};

@@ -10,8 +10,8 @@
 
 namespace tokamak {
 
-/// By group id of `plans`, which share their groups: the scratch arena, where all that a group does
-/// is to gather beside compute (plan/gather_groups.h); else none.
+/// By group id of `plans`, which share their groups: the scratch arena, of those that gather by
+/// copy engines or may (Plan::carriers); else none.
 std::vector<GatheredMemory> gathered_memory(std::span<const Plan* const> plans,
                                             const Memory& memory);
 

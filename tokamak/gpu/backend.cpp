@@ -86,12 +86,14 @@ class GpuBackend final : public Backend {
       : device_(options.device),
         reference_only_(options.reference_only),
         symmetric_(options.symmetric),
+        devices_per_host_(has_copy_engine_gathers() ? options.devices_per_host : 0),
         deterministic_(options.deterministic) {}
 
   Target target() const override {
     Target target{.backend = "gpu",
                   .arch = device_.arch(),
                   .reference_only = reference_only_,
+                  .devices_per_host = devices_per_host_,
                   .deterministic = deterministic_};
     if (gemm_library_version().empty()) target.lacks.push_back("cublaslt");
     if (cudnn_version().empty()) target.lacks.push_back("cudnn");
@@ -142,6 +144,7 @@ class GpuBackend final : public Backend {
   Device device_;
   bool reference_only_;
   bool symmetric_;
+  int devices_per_host_;
   bool deterministic_;
   std::shared_ptr<int64_t> total_ = std::make_shared<int64_t>(0);
 };

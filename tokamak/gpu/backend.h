@@ -12,6 +12,7 @@ struct Options {
   int device = 0;
   bool reference_only = false;  ///< only this project's own portable kernels
   bool symmetric = false;       ///< memory that NCCL can register for the copy engines of its peers
+  int devices_per_host = 0;     ///< ranks of this run on this host, for Target
   bool deterministic = false;   ///< the same bits from every run, also by libraries
 };
 

@@ -94,6 +94,7 @@ struct Target {
   int arch = 0;                         ///< GPU: 90 for sm_90; CPU: 0
   int threads = 1;                      ///< CPU worker threads; sizes workspaces
   bool reference_only = false;          ///< CPU: only `reference`; GPU: only `kernel`
+  int devices_per_host = 0;             ///< GPUs of a host, where copy engines can gather; else 0
   bool deterministic = false;           ///< sums in a fixed order, also by a GPU's libraries
   std::vector<std::string_view> lacks;  ///< libraries that variants want and this machine has not
 };

@@ -74,6 +74,11 @@ int64_t Plan::peak_bytes() const {
   return std::accumulate(arena_bytes.begin(), arena_bytes.end(), int64_t{0});
 }
 
+Carrier Plan::carrier_of(const Task& task) const {
+  if (carriers.empty() || !task.rules->is_communication) return Carrier::kKernels;
+  return carriers.at(static_cast<size_t>(task.rules->group(task.op.get()).id));
+}
+
 namespace {
 
 std::string show(const Operand& o) {

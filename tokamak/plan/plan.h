@@ -129,6 +129,15 @@ struct ScheduleItem {
   std::vector<int> slots;  ///< by slot class: the slot that this microbatch holds; -1 = none
 };
 
+/// What moves the bytes of a group's calls.
+enum class Carrier : uint8_t {
+  kKernels,
+  kCopyEngines,
+  /// Copy engines where the ranks, once bound, find that they laid out their memory alike; a price
+  /// takes kernels.
+  kCopyEnginesIfAlike
+};
+
 /// The row of the memory table that holds the slot arena.
 inline constexpr std::string_view kSavedActivationsRow = "saved activations";
 
@@ -144,6 +153,7 @@ struct Plan {
   std::vector<MemoryRow> memory;  ///< sums to the arena bytes
   std::vector<SlotClass> slots;
   GroupTable groups;                ///< that its communication tasks name
+  std::vector<Carrier> carriers;    ///< by group (plan/carriers.h); empty = kernels carry all
   std::vector<ScheduleItem> items;  ///< one step, where a pipeline schedule was planned
   bool device_graphs = false;       ///< a device records stretches of tasks once and replays them
 
@@ -152,6 +162,9 @@ struct Plan {
   std::vector<ScheduleItem> schedule(int num_microbatches) const;
 
   int64_t peak_bytes() const;
+
+  /// Of a task's group; kKernels of one that does not communicate.
+  Carrier carrier_of(const Task& task) const;
 };
 
 /// The end of what its tasks have in scratch.
@@ -160,14 +173,15 @@ int64_t scratch_bytes(const Segment& segment);
 /// One line a task, for people, diffs and tests.
 std::string to_text(const Plan& plan);
 
-/// Throws Bug unless any two tasks that touch common bytes, one of them writing, are ordered by
-/// streams and waits (vector clocks), in one segment and between the items of the plan's schedule;
-/// every operand lies inside its arena or slot; and each communication group is used by one stream.
+/// Throws Bug (check_plan.cpp) unless any two tasks that touch common bytes, one of them writing,
+/// are ordered by streams and waits (vector clocks), in one segment and between the items of the
+/// plan's schedule; every operand lies inside its arena or slot; and each communication group is
+/// used by one stream.
 void check_plan(const Plan& plan);
 
-/// Throws Bug unless a step of all ranks together, `plans` by rank, comes to its end, with
-/// collectives that hold a stream until all members are there: members of a group enter the same
-/// ones in the same order, and no two ranks wait for each other.
+/// Throws Bug (check_ranks.cpp) unless a step of all ranks together, `plans` by rank, comes to its
+/// end, with collectives that hold a stream until all members are there: members of a group enter
+/// the same ones in the same order, and no two ranks wait for each other.
 void check_ranks(std::span<const Plan* const> plans, int num_microbatches);
 
 }  // namespace tokamak

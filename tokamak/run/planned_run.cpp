@@ -37,6 +37,15 @@ bool wants_graphs(DeviceGraphs choice, const Plan& plan) {
          (choice == DeviceGraphs::kAuto && is_launch_bound(plan));
 }
 
+// Axes whose ranks may lay out their memory differently: those of cp attend to parts of different
+// lengths, those of tp may have shares of a vocabulary that are not equal.
+AxisSet unlike_axes(const ModelSpec& model, const Mesh& mesh) {
+  AxisSet unlike;
+  if (mesh.degree(MeshAxis::kCp) > 1) unlike.add(MeshAxis::kCp);
+  if (model.vocab_size % mesh.degree(MeshAxis::kTp) != 0) unlike.add(MeshAxis::kTp);
+  return unlike;
+}
+
 int pipeline_rank(const DistributeOptions& o) {
   return o.mesh.coordinates(o.rank)[MeshAxis::kPp];
 }
@@ -158,6 +167,18 @@ void PlannedRun::finish(const Target& target) {
   plan_->device_graphs = wants_graphs(shape_.device_graphs, *plan_);
   if (validation_plan_)
     validation_plan_->device_graphs = wants_graphs(shape_.device_graphs, *validation_plan_);
+  std::vector<Plan*> plans{&*plan_};
+  if (validation_plan_) plans.push_back(&*validation_plan_);
+  choose_carriers(plans, target,
+                  {.choice = shape_.copy_engines,
+                   .num_ranks = mesh().size(),
+                   .unlike = unlike_axes(config_, mesh())});
+  for (size_t id = 0; id < plan_->carriers.size(); ++id) {
+    if (plan_->carriers[id] == Carrier::kKernels) continue;
+    const bool is_sure = plan_->carriers[id] == Carrier::kCopyEngines;
+    notes_.push_back(fmt::format("copy engines carry \"{}\"{}", plan_->groups.entries[id].name,
+                                 is_sure ? "" : " where its ranks lay out their memory alike"));
+  }
 }
 
 Graph PlannedRun::quantized(const Graph& graph, const CommGroup& tp) const {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "tokamak/parallel/matmuls/quantize_matmuls.h"
+#include "tokamak/plan/carriers.h"
 #include "tokamak/plan/compile.h"
 #include "tokamak/run/training_graph.h"
 
@@ -28,6 +29,7 @@ struct RunShape {
   RecomputePolicy recompute;
   DeviceGraphs device_graphs = DeviceGraphs::kNever;  ///< of a GPU
   std::optional<Float8Options> float8;
+  CopyEngines copy_engines = CopyEngines::kNever;  ///< of GPUs
   DistributeOptions distribute;  ///< batches above are this rank's rows of a microbatch
 };
 

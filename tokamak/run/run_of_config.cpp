@@ -34,6 +34,11 @@ DeviceGraphs device_graphs_of(const std::string& choice) {
   return choice == "auto" ? DeviceGraphs::kAuto : DeviceGraphs::kNever;
 }
 
+CopyEngines copy_engines_of(const std::string& choice) {
+  if (choice == "always") return CopyEngines::kAlways;
+  return choice == "auto" ? CopyEngines::kAuto : CopyEngines::kNever;
+}
+
 }  // namespace
 
 bool has_hf_config(const Config& config) {
@@ -113,6 +118,7 @@ RunShape shape_of(const Config& c, const ModelSpec& spec, const MeshPlace& place
                  .no_decay = c.optimizer.no_decay};
   shape.device_graphs = device_graphs_of(c.job.cuda_graphs);
   shape.float8 = float8_of(c);
+  shape.copy_engines = copy_engines_of(c.parallelism.copy_engine_all_gather);
   shape.recompute = recompute_of(c.activation_checkpoint);
   shape.recompute.emit_on_backward = c.activation_checkpoint.emit_on_backward;
   if (c.validation.enable) {

@@ -9,7 +9,6 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/price/machine/device_spread.h"
-#include "tokamak/price/run/price_options.h"
 #include "tokamak/price/run/priced_run.h"
 #include "tokamak/price/run/stage_probe.h"
 #include "tokamak/run/run_of_config.h"
@@ -61,10 +60,11 @@ Drawn draw(std::mt19937& random, Scale scale = Scale::kSmall, const char* dtype 
 price::ClosedForm closed_form_of(const Drawn& drawn, const price::Machine& typical) {
   const Degrees& d = drawn.point.degrees;
   const price::Machine machine = price::slowest_of(typical, d.world());
-  const Target target{.backend = "gpu", .arch = machine.device.arch};
+  const Target target{.backend = "gpu",
+                      .arch = machine.device.arch,
+                      .devices_per_host = machine.storage.devices_per_node};
   const RunShape shape = shape_of(drawn.config, drawn.model, {.degrees = d});
-  const price::PriceOptions options =
-      price_options(drawn.config, drawn.model, d, machine, price::Precision::kBf16);
+  const price::PriceOptions options;
   const auto layers = static_cast<int>(drawn.model.num_layers);
   if (d.pp == 1)
     return price::closed_form(probe_flat(drawn.model, shape, target, machine, options), layers);

@@ -11,7 +11,6 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/in_parallel.h"
 #include "tokamak/price/machine/device_spread.h"
-#include "tokamak/price/run/price_options.h"
 #include "tokamak/price/run/priced_run.h"
 #include "tokamak/price/run/stage_probe.h"
 #include "tokamak/run/run_of_config.h"
@@ -250,7 +249,7 @@ class Scorer {
         config_of(first, request_.config, request_.config.training.global_batch_size);
     const price::FlatCosts costs =
         probe_flat(model_, priced_shape(config, model_, {.degrees = first.degrees}), target(),
-                   machine_, price_options(config, model_, first.degrees, machine_, first.linear));
+                   machine_, {.linear = first.linear});
     const ClosedForm form = price::closed_form(costs, static_cast<int>(model_.num_layers));
     std::vector<Scored> scored = points;
     for (Scored& s : scored) s.form = form;
@@ -297,6 +296,7 @@ class Scorer {
   Target target() const {
     return {.backend = "gpu",
             .arch = machine_.device.arch,
+            .devices_per_host = machine_.storage.devices_per_node,
             .deterministic = request_.config.debug.deterministic};
   }
 

@@ -6,7 +6,6 @@
 #include <fmt/ranges.h>
 
 #include "tokamak/price/machine/device_spread.h"
-#include "tokamak/price/run/price_options.h"
 #include "tokamak/price/run/slowest_place.h"
 #include "tokamak/run/run_of_config.h"
 
@@ -32,6 +31,7 @@ PricedRun price_run(const PriceRequest& request) {
   const Config& config = request.config;
   const Target target{.backend = "gpu",
                       .arch = request.machine.device.arch,
+                      .devices_per_host = request.machine.storage.devices_per_node,
                       .deterministic = config.debug.deterministic};
   using Which = PlannedRanks::Which;
   const Which which = request.all_ranks     ? (request.wants_spans ? Which::kOwnAll : Which::kAll)
@@ -46,8 +46,7 @@ PricedRun price_run(const PriceRequest& request) {
   std::vector<price::PricedRank> ranks;
   for (const PlannedRanks::Rank& r : priced.planned.ranks())
     ranks.push_back({.plan = r.plan, .rank = r.rank, .groups = r.groups});
-  priced.options = price_options(config, model, request.degrees, request.machine, request.linear);
-  priced.options.device_graphs = ranks[0].plan->device_graphs;
+  priced.options = {.linear = request.linear, .device_graphs = ranks[0].plan->device_graphs};
   const price::Machine machine = price::slowest_of(request.machine, request.degrees.world());
   priced.step = price::price_step(ranks, static_cast<int>(priced.batch.num_microbatches), machine,
                                   priced.options, request.wants_spans ? &priced.spans : nullptr,

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <set>
 
-#include "tokamak/plan/gather_groups.h"
-
 namespace tokamak::price {
 
 bool runs(const Task& task, bool is_last) {
@@ -26,10 +24,6 @@ SegmentPrices::SegmentPrices(const Plan& plan, const GroupTable& groups, const M
     for (const Task& task : segment.tasks)
       streams_.emplace(task.stream, static_cast<int>(streams_.size()));
   }
-  const Plan* const plans[] = {&plan};
-  if (options.copy_engines) copied_ = gather_groups(plans);
-  for (size_t g = 0; g < copied_.size(); ++g)
-    copied_[g] = copied_[g] && !groups.entries[g].axes.meets(options.unlike);
 }
 
 const std::vector<Cost>& SegmentPrices::costs(size_t segment) {
@@ -68,8 +62,7 @@ void SegmentPrices::add_power(int segment, double runs, double block_weight, Pow
 }
 
 bool SegmentPrices::is_by_copy_engine(const Task& task) const {
-  if (copied_.empty() || !task.rules->is_communication) return false;
-  return copied_[task.rules->group(task.op.get()).id];
+  return plan_.carrier_of(task) == Carrier::kCopyEngines;
 }
 
 double SegmentPrices::task_seconds(const SegmentRun& run, size_t t) {

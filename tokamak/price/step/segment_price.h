@@ -77,7 +77,6 @@ class SegmentPrices {
   const PriceOptions& options_;
   TaskTimes times_;
   std::map<int, int> streams_;
-  std::vector<bool> copied_;                                 // groups by copy engines; empty = none
   std::vector<std::vector<Cost>> costs_;                     // by segment, task
   std::vector<LowPrecisionFlow> flows_;                      // by segment
   std::vector<std::array<std::vector<double>, 2>> seconds_;  // by segment, is_first, task

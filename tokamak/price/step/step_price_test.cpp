@@ -213,6 +213,27 @@ TEST(SegmentPrices, MessagesSlowKernelsAndNotCollectives) {
               1e-12);
 }
 
+TEST(SegmentPrices, ReadByWhatThePlanGathers) {
+  Machine machine = clockwork();
+  machine.levels[0].bytes_per_s = 1.0;
+  machine.software.compute_slowdown = 1.5;
+  machine.software.copy_engine_slowdown = 1.25;
+  Plan plan;
+  const CommGroup pair = plan.groups.add({.name = "pair", .ranks = {0, 1}}, 0);
+  plan.segments = {
+      {.name = "work", .tasks = {copy_of(3), communication(AllGather{.group = pair}, 64, 128, 1)}}};
+  const auto copy_s = [&](const std::vector<Carrier>& carriers) {
+    plan.carriers = carriers;
+    const PriceOptions options;
+    SegmentPrices prices(plan, machine, options);
+    return prices.price({}).end_s[0];
+  };
+  EXPECT_NEAR(copy_s({}), 3.0 * 1.5, 1e-12);
+  EXPECT_NEAR(copy_s({Carrier::kKernels}), 3.0 * 1.5, 1e-12);
+  EXPECT_NEAR(copy_s({Carrier::kCopyEngines}), 3.0 * 1.25, 1e-12);
+  EXPECT_NEAR(copy_s({Carrier::kCopyEnginesIfAlike}), 3.0 * 1.5, 1e-12);
+}
+
 TEST(StepPrice, SpansFillTheStepInOrder) {
   std::vector<PricedSpan> spans;
   const StepPrice price =

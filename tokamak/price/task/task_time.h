@@ -19,10 +19,6 @@ struct PriceOptions {
   bool splits_messages = false;
   /// Blocks of the model for one of the plan's: power limits clocks in the step of the whole model.
   double block_weight = 1.0;
-  /// Groups that do nothing but gather beside compute do it by copy engines, but for those along
-  /// `unlike`: axes whose ranks lay out their memory differently.
-  bool copy_engines = false;
-  AxisSet unlike;
 };
 
 enum class Category : uint8_t {

@@ -1,0 +1,48 @@
+#include "tokamak/plan/carriers.h"
+
+#include "tokamak/core/error.h"
+#include "tokamak/ops/comm/collective.h"
+
+namespace tokamak {
+namespace {
+
+bool wants_copy_engines(const Target& target, const CarrierOptions& options) {
+  if (target.backend != "gpu") return false;
+  return options.choice == CopyEngines::kAlways ||
+         (options.choice == CopyEngines::kAuto && options.num_ranks <= target.devices_per_host);
+}
+
+}  // namespace
+
+bool gathers_beside_compute(const Task& task) {
+  return task.rules == &kRules<AllGather> && task.stream != 0 &&
+         task.in[0].arena == ArenaKind::kScratch && task.out[0].arena == ArenaKind::kScratch;
+}
+
+void choose_carriers(std::span<Plan* const> plans, const Target& target,
+                     const CarrierOptions& options) {
+  if (!wants_copy_engines(target, options)) return;
+  const GroupTable& groups = plans[0]->groups;
+  const size_t num_groups = groups.entries.size();
+  std::vector<bool> gathers(num_groups);
+  std::vector<bool> does_else(num_groups);
+  for (const Plan* plan : plans) {
+    TOK_CHECK(plan->groups.entries == groups.entries, "plans of other groups");
+    for (const Segment& segment : plan->segments) {
+      for (const Task& task : segment.tasks) {
+        if (!task.rules->is_communication) continue;
+        const auto id = static_cast<size_t>(task.rules->group(task.op.get()).id);
+        (gathers_beside_compute(task) ? gathers : does_else).at(id) = true;
+      }
+    }
+  }
+  std::vector<Carrier> carriers(num_groups, Carrier::kKernels);
+  for (size_t id = 0; id < num_groups; ++id) {
+    if (!gathers[id] || does_else[id]) continue;
+    carriers[id] = groups.entries[id].axes.meets(options.unlike) ? Carrier::kCopyEnginesIfAlike
+                                                                 : Carrier::kCopyEngines;
+  }
+  for (Plan* plan : plans) plan->carriers = carriers;
+}
+
+}  // namespace tokamak

@@ -1,0 +1,113 @@
+#include "tokamak/plan/carriers.h"
+
+#include <gtest/gtest.h>
+
+#include "tokamak/core/error.h"
+#include "tokamak/ops/comm/collective.h"
+
+namespace tokamak {
+namespace {
+
+constexpr AxisSet kOwners{MeshAxis::kDpShard, MeshAxis::kCp};
+
+Operand in_arena(ArenaKind arena, int64_t elements) {
+  return {.arena = arena, .type = {.dtype = DType::kF32, .dims = {elements}}, .strides = {1}};
+}
+
+// The groups are of the same two ranks.
+struct Groups {
+  Plan plan{.segments = std::vector<Segment>(1)};
+
+  CommGroup add(const std::string& name, AxisSet axes = kOwners) {
+    return plan.groups.add({.name = name, .ranks = {0, 1}, .axes = axes}, 0);
+  }
+
+  template <class T>
+  void call(const T& op, int stream, ArenaKind from = ArenaKind::kScratch) {
+    plan.segments[0].tasks.push_back({.rules = &kRules<T>,
+                                      .op = std::make_shared<const T>(op),
+                                      .variant = &kCommunication,
+                                      .in = {in_arena(from, 4)},
+                                      .out = {in_arena(ArenaKind::kScratch, 8)},
+                                      .accumulate = {std::nullopt},
+                                      .stream = stream});
+  }
+};
+
+std::vector<Carrier> carriers_of(Plan plan, const Target& target, const CarrierOptions& options) {
+  Plan* const plans[] = {&plan};
+  choose_carriers(plans, target, options);
+  return plan.carriers;
+}
+
+const Target kEightGpus{.backend = "gpu", .arch = 90, .devices_per_host = 8};
+constexpr CarrierOptions kOneHost{.choice = CopyEngines::kAuto, .num_ranks = 8};
+const std::vector<Carrier> kCopied{Carrier::kCopyEngines};
+
+TEST(Carriers, CopyEnginesCarryGroupsThatOnlyGatherBesideCompute) {
+  Groups g;
+  const CommGroup beside = g.add("gathers beside compute");
+  const CommGroup sums = g.add("sums too");
+  const CommGroup foreground = g.add("gathers in the foreground");
+  const CommGroup slots = g.add("gathers from slots");
+  g.add("has no calls");
+  g.call(AllGather{.group = beside}, 1);
+  g.call(AllGather{.group = beside}, 2);
+  g.call(AllGather{.group = sums}, 1);
+  g.call(AllReduce{.group = sums}, 1);
+  g.call(AllGather{.group = foreground}, 0);
+  g.call(AllGather{.group = slots}, 1, ArenaKind::kSlot);
+  std::vector<Carrier> want(5, Carrier::kKernels);
+  want[static_cast<size_t>(beside.id)] = Carrier::kCopyEngines;
+  EXPECT_EQ(carriers_of(g.plan, kEightGpus, kOneHost), want);
+}
+
+TEST(Carriers, CopyEnginesAreOfGpusOfOneHost) {
+  Groups g;
+  g.call(AllGather{.group = g.add("gathers")}, 1);
+  const auto of = [&](const Target& target, CopyEngines choice, int num_ranks) {
+    return carriers_of(g.plan, target, {.choice = choice, .num_ranks = num_ranks});
+  };
+  using enum CopyEngines;
+  const std::vector<Carrier> none;
+  EXPECT_EQ(of(kEightGpus, kAuto, 8), kCopied);
+  EXPECT_EQ(of(kEightGpus, kAuto, 16), none) << "two hosts";
+  EXPECT_EQ(of(kEightGpus, kAlways, 16), kCopied);
+  EXPECT_EQ(of(kEightGpus, kNever, 8), none);
+  EXPECT_EQ(of({.backend = "gpu", .arch = 90}, kAuto, 8), none) << "no copy engines that gather";
+  EXPECT_EQ(of({}, kAuto, 8), none) << "a CPU";
+  EXPECT_EQ(of({}, kAlways, 8), none) << "a CPU";
+}
+
+TEST(Carriers, RanksThatMayDifferInMemoryDecideWhenBound) {
+  Groups g;
+  g.call(AllGather{.group = g.add("owners")}, 1);
+  g.call(AllGather{.group = g.add("tp again", {MeshAxis::kTp})}, 1);
+  CarrierOptions options = kOneHost;
+  options.unlike = {MeshAxis::kCp};
+  EXPECT_EQ(carriers_of(g.plan, kEightGpus, options),
+            (std::vector{Carrier::kCopyEnginesIfAlike, Carrier::kCopyEngines}));
+}
+
+// Communicators are shared by the plans that a rank binds.
+TEST(Carriers, AreChosenForAllPlansOfARank) {
+  Groups training;
+  const CommGroup group = training.add("owners");
+  training.call(AllGather{.group = group}, 1);
+  Groups validation;
+  validation.add("owners");
+  Plan* const both[] = {&training.plan, &validation.plan};
+  choose_carriers(both, kEightGpus, kOneHost);
+  EXPECT_EQ(training.plan.carriers, kCopied);
+  EXPECT_EQ(validation.plan.carriers, kCopied);
+  EXPECT_EQ(training.plan.carrier_of(training.plan.segments[0].tasks[0]), Carrier::kCopyEngines);
+
+  validation.call(AllReduce{.group = group}, 0);
+  choose_carriers(both, kEightGpus, kOneHost);
+  EXPECT_EQ(training.plan.carriers, std::vector{Carrier::kKernels});
+  validation.add("another");
+  EXPECT_THROW(choose_carriers(both, kEightGpus, kOneHost), Bug);
+}
+
+}  // namespace
+}  // namespace tokamak
