@@ -54,7 +54,7 @@ std::vector<Constant> constants_to_fit() {
 }
 
 struct FitRow {
-  const MeasuredRow* row = nullptr;
+  const MeasuredRun* row = nullptr;
   const PlannedRow* plan = nullptr;
   std::string machine;
   double weight = 1.0;
@@ -69,21 +69,20 @@ bool has_part(const std::string& machine, const std::vector<std::string>& parts)
 
 class Fit {
  public:
-  Fit(const std::vector<MeasuredRow>& rows, std::vector<Constant> constants)
+  Fit(const std::vector<MeasuredRun>& rows, std::vector<Constant> constants)
       : constants_(std::move(constants)) {
     std::map<std::string, int> family_size;
-    for (const MeasuredRow& row : rows) {
-      if (!row.skipped.empty() || !may_calibrate(row)) continue;
+    for (const MeasuredRun& row : rows) {
+      if (!row.skipped.empty() || !row.calibrates) continue;
       const std::string key = plan_key(row);
       if (!plans_.contains(key)) plans_.emplace(key, std::make_unique<PlannedRow>(row));
-      rows_.push_back(
-          {.row = &row, .plan = plans_.at(key).get(), .machine = machine_names_of_row(row)});
-      ++family_size[family_of(row)];
+      rows_.push_back({.row = &row, .plan = plans_.at(key).get(), .machine = row.machine});
+      ++family_size[row.family];
       if (!machines_.contains(rows_.back().machine))
         machines_.emplace(rows_.back().machine, price::load_machine(rows_.back().machine));
     }
     // A family of many alike rows does not outweigh all others.
-    for (FitRow& row : rows_) row.weight = 1.0 / std::sqrt(family_size.at(family_of(*row.row)));
+    for (FitRow& row : rows_) row.weight = 1.0 / std::sqrt(family_size.at(row.row->family));
     for (Constant& c : constants_) {
       for (const auto& [name, machine] : machines_) {
         if (has_part(name, c.parts)) c.value = price::get_number(machine, c.key);
@@ -170,8 +169,8 @@ class Fit {
 };
 
 int fit(const std::string& folder, int rounds, std::span<const std::string> words) {
-  std::vector<MeasuredRow> rows = read_measured_rows(folder + "/training_runs.csv");
-  const std::vector<MeasuredRow> vtrain = read_measured_rows(folder + "/vtrain_single_node.csv");
+  std::vector<MeasuredRun> rows = read_measured_rows(folder + "/training_runs.csv");
+  const std::vector<MeasuredRun> vtrain = read_measured_rows(folder + "/vtrain_single_node.csv");
   for (size_t i = 0; i < vtrain.size(); i += kNthOfVTrain) rows.push_back(vtrain[i]);
   Fit fit(rows, constants_to_fit());
   fmt::print("start: mean loss {:.4f}\n", fit.total());

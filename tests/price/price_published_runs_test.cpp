@@ -21,7 +21,7 @@ fs::path folder() {
   return fs::path(TOK_SOURCE_DIR) / ".." / "shared" / "measured";
 }
 
-std::vector<MeasuredRow> published_runs() {
+std::vector<MeasuredRun> published_runs() {
   return read_measured_rows(fs::path(TOK_SOURCE_DIR) / "tests/measured/published_runs.csv");
 }
 
@@ -29,13 +29,13 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-ErrorSummary errors_of(const std::vector<MeasuredRow>& rows) {
+ErrorSummary errors_of(const std::vector<MeasuredRun>& rows) {
   std::vector<double> errors;
   std::string text;
   for (const PricedRow& p : price_rows(rows, {})) {
-    EXPECT_EQ(p.skipped, "") << p.row.line;
+    EXPECT_EQ(p.skipped, "") << p.run.line;
     errors.push_back(p.error());
-    text += fmt::format("{}: {:+.1f} %\n", p.row.line, 100.0 * p.error());
+    text += fmt::format("{}: {:+.1f} %\n", p.run.line, 100.0 * p.error());
   }
   const ErrorSummary s = summarize(errors);
   fmt::print("{}{} rows: mean {:.2f} %, median {:.2f} %, p90 {:.2f} %, worst {:.2f} %\n", text,
@@ -43,7 +43,7 @@ ErrorSummary errors_of(const std::vector<MeasuredRow>& rows) {
   return s;
 }
 
-double seconds_of(const MeasuredRow& row) {
+double seconds_of(const MeasuredRun& row) {
   const PricedRow priced = price_rows({row}, {})[0];
   EXPECT_EQ(priced.skipped, "") << row.line;
   return priced.step.seconds;
@@ -55,17 +55,17 @@ class RowAccuracy : public testing::Test {
     if (!fs::exists(folder())) GTEST_SKIP() << folder() << " is absent";
   }
 
-  static std::vector<MeasuredRow> rows_of(const std::string& file,
-                                          const std::function<bool(const MeasuredRow&)>& wanted) {
-    std::vector<MeasuredRow> rows;
-    for (const MeasuredRow& row : read_measured_rows(folder() / file)) {
+  static std::vector<MeasuredRun> rows_of(const std::string& file,
+                                          const std::function<bool(const MeasuredRun&)>& wanted) {
+    std::vector<MeasuredRun> rows;
+    for (const MeasuredRun& row : read_measured_rows(folder() / file)) {
       if (row.skipped.empty() && wanted(row)) rows.push_back(row);
     }
     return rows;
   }
 
-  static MeasuredRow line(int number) {
-    for (const MeasuredRow& row : read_measured_rows(folder() / "training_runs.csv")) {
+  static MeasuredRun line(int number) {
+    for (const MeasuredRun& row : read_measured_rows(folder() / "training_runs.csv")) {
       if (row.line == number) return row;
     }
     return {};
@@ -74,7 +74,7 @@ class RowAccuracy : public testing::Test {
 
 TEST_F(RowAccuracy, TwelveRowsOfNemo405B) {
   const ErrorSummary s = errors_of(rows_of(
-      "training_runs.csv", [](const MeasuredRow& r) { return contains(r.source, "seed 004"); }));
+      "training_runs.csv", [](const MeasuredRun& r) { return contains(r.source, "seed 004"); }));
   EXPECT_EQ(s.count, 12);
   EXPECT_LE(s.mean, 0.05);
   EXPECT_LE(s.worst, 0.10);
@@ -82,14 +82,14 @@ TEST_F(RowAccuracy, TwelveRowsOfNemo405B) {
 
 TEST_F(RowAccuracy, TorchtitanOnGb200) {
   const ErrorSummary s = errors_of(rows_of(
-      "training_runs.csv", [](const MeasuredRow& r) { return contains(r.source, "seed 002"); }));
+      "training_runs.csv", [](const MeasuredRun& r) { return contains(r.source, "seed 002"); }));
   EXPECT_EQ(s.count, 3);
   EXPECT_LE(s.worst, 0.08);
 }
 
 TEST_F(RowAccuracy, RowsThatDoNotCalibrate) {
-  const ErrorSummary s = errors_of(
-      rows_of("training_runs.csv", [](const MeasuredRow& r) { return !may_calibrate(r); }));
+  const ErrorSummary s =
+      errors_of(rows_of("training_runs.csv", [](const MeasuredRun& r) { return !r.calibrates; }));
   EXPECT_EQ(s.count, 145);
   EXPECT_LE(s.median, 0.04);
   EXPECT_LE(s.p90, 0.12);
@@ -97,7 +97,7 @@ TEST_F(RowAccuracy, RowsThatDoNotCalibrate) {
 
 TEST_F(RowAccuracy, VTrainOnManyNodes) {
   const ErrorSummary s =
-      errors_of(rows_of("vtrain_multi_node.csv", [](const MeasuredRow&) { return true; }));
+      errors_of(rows_of("vtrain_multi_node.csv", [](const MeasuredRun&) { return true; }));
   EXPECT_EQ(s.count, 55);
   EXPECT_LE(s.mean, 0.08);
 }
@@ -105,13 +105,13 @@ TEST_F(RowAccuracy, VTrainOnManyNodes) {
 // Every 20th row, from the first on, may calibrate; the others are tested.
 TEST_F(RowAccuracy, VTrainOnOneNode) {
   const ErrorSummary s = errors_of(rows_of(
-      "vtrain_single_node.csv", [](const MeasuredRow& r) { return (r.line - 2) % 20 != 0; }));
+      "vtrain_single_node.csv", [](const MeasuredRun& r) { return (r.line - 2) % 20 != 0; }));
   EXPECT_EQ(s.count, 912);
   EXPECT_LE(s.mean, 0.08);
 }
 
 // A row as measured, with what its source leaves unsaid filled in.
-MeasuredRow filled(MeasuredRow row, int64_t layers) {
+MeasuredRun filled(MeasuredRun row, int64_t layers) {
   row.skipped.clear();
   if (row.num_layers == 0) row.num_layers = layers;
   if (row.vocab == 0) row.vocab = 250880;  // "about 250k"
@@ -121,7 +121,7 @@ MeasuredRow filled(MeasuredRow row, int64_t layers) {
 }
 
 // Products of layers a second and GPU, recompute counted, as BLOOM's study counts.
-double rate_of(const MeasuredRow& row, double seconds) {
+double rate_of(const MeasuredRun& row, double seconds) {
   const auto h = static_cast<double>(row.hidden);
   return 96.0 * static_cast<double>(row.num_layers * row.global_batch * row.seq_len) * h * h /
          seconds / static_cast<double>(row.num_gpus);
@@ -135,15 +135,15 @@ void expect_effect(const char* name, double measured, double predicted) {
 }
 
 TEST_F(RowAccuracy, AlignmentOfTheHiddenSize) {
-  const MeasuredRow odd = filled(line(566), 77);   // 14400: 191B
-  const MeasuredRow even = filled(line(574), 80);  // 13824: 187B
+  const MeasuredRun odd = filled(line(566), 77);   // 14400: 191B
+  const MeasuredRun even = filled(line(574), 80);  // 13824: 187B
   expect_effect("hidden 14400 to 13824", 120.05 / 94.20 - 1.0,
                 rate_of(even, seconds_of(even)) / rate_of(odd, seconds_of(odd)) - 1.0);
 }
 
 TEST_F(RowAccuracy, BatchRamp) {
-  const MeasuredRow small = filled(line(616), 78);
-  const MeasuredRow large = filled(line(609), 78);
+  const MeasuredRun small = filled(line(616), 78);
+  const MeasuredRun large = filled(line(609), 78);
   expect_effect("global batch 512 to 2048", 151.64 / 113.52 - 1.0,
                 rate_of(large, seconds_of(large)) / rate_of(small, seconds_of(small)) - 1.0);
 }
@@ -169,14 +169,14 @@ TEST_F(RowAccuracy, From512To8192) {
 
 // Runs that were found after the constants were fitted. The bounds are what is reached, rounded up.
 TEST(PublishedRuns, ArePredicted) {
-  const std::vector<MeasuredRow> rows = published_runs();
-  const auto chosen = [&](const std::function<bool(const MeasuredRow&)>& wanted) {
-    std::vector<MeasuredRow> some;
+  const std::vector<MeasuredRun> rows = published_runs();
+  const auto chosen = [&](const std::function<bool(const MeasuredRun&)>& wanted) {
+    std::vector<MeasuredRun> some;
     std::copy_if(rows.begin(), rows.end(), std::back_inserter(some), wanted);
     return errors_of(some);
   };
-  const ErrorSummary few = chosen([](const MeasuredRow& r) { return r.num_gpus <= 64; });
-  const ErrorSummary many = chosen([](const MeasuredRow& r) { return r.num_gpus > 64; });
+  const ErrorSummary few = chosen([](const MeasuredRun& r) { return r.num_gpus <= 64; });
+  const ErrorSummary many = chosen([](const MeasuredRun& r) { return r.num_gpus > 64; });
   EXPECT_EQ(few.count + many.count, 384);
   EXPECT_LE(few.mean, 0.049);
   EXPECT_LE(few.median, 0.033);
@@ -189,8 +189,8 @@ TEST(PublishedRuns, ArePredicted) {
 // The same pipeline of 12 each time, tried on one day; of tp 4 the first row, the faster
 // microbatch.
 TEST(PublishedRuns, OrderOfTensorParallel) {
-  std::map<int64_t, MeasuredRow> of_tp;
-  for (const MeasuredRow& row : published_runs()) {
+  std::map<int64_t, MeasuredRun> of_tp;
+  for (const MeasuredRun& row : published_runs()) {
     if (contains(row.source, "bigscience") && row.pp == 12) of_tp.emplace(row.tp, row);
   }
   ASSERT_EQ(of_tp.size(), 3u);

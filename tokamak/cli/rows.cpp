@@ -40,7 +40,7 @@ std::optional<RowsWords> find_rows_words(Args args) {
 }
 
 int print_rows(const RowsWords& words) {
-  const std::vector<MeasuredRow> rows = read_measured_rows(words.file);
+  const std::vector<MeasuredRun> rows = read_measured_rows(words.file);
   const std::vector<PricedRow> priced = price_rows(rows, {.assignments = words.sets});
   if (!words.json) {
     fmt::print("{}", to_table(priced));

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
+#include <cctype>
 #include <cmath>
-#include <map>
-#include <span>
 
 #include <fmt/format.h>
 
@@ -15,14 +13,54 @@
 #include "tokamak/core/names.h"
 #include "tokamak/evidence/csv_reader.h"
 #include "tokamak/evidence/row_time.h"
-#include "tokamak/evidence/row_words.h"
 
 namespace tokamak {
 namespace {
 
+// Beyond what any system has had, and planned within seconds.
+constexpr int64_t kMostGpus = int64_t{1} << 20;
+constexpr int64_t kMostSequences = int64_t{1} << 26;
+constexpr int64_t kMostLogits = int64_t{1} << 40;
+constexpr double kShortestStep = 1e-6;
+constexpr double kLongestStep = 1e9;
+
+constexpr int64_t kMostCalibrated = 64;  // GPUs of a run that constants may be fitted on
+
+struct Count {
+  const char* column;
+  int64_t MeasuredRun::*size;
+  int64_t most;
+  bool is_needed = true;
+  bool may_be_zero = false;  ///< which says that there is none
+};
+
+constexpr auto kCounts = std::to_array<Count>({
+    {"n_gpus", &MeasuredRun::num_gpus, kMostGpus},
+    {"n_layers", &MeasuredRun::num_layers, 1024},
+    {"hidden", &MeasuredRun::hidden, int64_t{1} << 18},
+    {"ffn", &MeasuredRun::ffn, int64_t{1} << 20},
+    {"heads", &MeasuredRun::heads, int64_t{1} << 14},
+    {"kv_heads", &MeasuredRun::kv_heads, int64_t{1} << 14, false},
+    {"vocab", &MeasuredRun::vocab, int64_t{1} << 20},
+    {"seq", &MeasuredRun::seq_len, kMostTokens},
+    {"gbs", &MeasuredRun::global_batch, kMostSequences},
+    {"mbs", &MeasuredRun::microbatch, kMostSequences},
+    {"tp", &MeasuredRun::tp, 256},
+    {"pp", &MeasuredRun::pp, 256},
+    {"cp", &MeasuredRun::cp, 128},
+    {"dp", &MeasuredRun::dp, kMostGpus},
+    {"vp", &MeasuredRun::chunks_per_stage, 256, false, true},
+});
+
+constexpr const char* kMilliseconds = "step_time_ms";
+constexpr std::array kTimes = {"step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct"};
+
 // "NA" where a number would stand.
-bool is_blank(const std::string& value) {
-  const std::string word = plain_word(value);
+bool is_blank(std::string_view value) {
+  std::string word;
+  for (const char c : lower_case(value)) {
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0) word += c;
+  }
   return word.empty() || word == "na" || word == "nan" || word == "none" || word == "null";
 }
 
@@ -30,349 +68,301 @@ bool is_empty(const std::string& field) {
   return trimmed(field).empty();
 }
 
-// One line by column name; a number that is not one makes the row unusable, with its column.
-class Line {
+// A column as the file names it.
+std::string name_in(const RowShape& shape, const std::string& column) {
+  const std::string& name = text_in(shape.columns, column);
+  return name.empty() ? column : name;
+}
+
+bool has(const CsvFields& header, const std::string& name) {
+  return std::find(header.begin(), header.end(), name) != header.end();
+}
+
+// The shape that a header is meant to have.
+RowShape shape_of(const CsvFields& header) {
+  for (const RowShape& shape : RowRules::built_in().shapes()) {
+    const bool has_either =
+        has(header, name_in(shape, "n_gpus")) || has(header, name_in(shape, kMilliseconds));
+    if (has_either && !has(header, "gpu")) return shape;
+  }
+  return {};
+}
+
+std::vector<std::string> times_of(const RowShape& shape) {
+  if (shape.columns.contains(kMilliseconds)) return {name_in(shape, kMilliseconds)};
+  return {kTimes.begin(), kTimes.end()};
+}
+
+RowTexts texts_of(const RowShape& shape, const CsvFields& header, const CsvFields& fields) {
+  RowTexts texts;
+  for (size_t i = 0; i < std::min(header.size(), fields.size()); ++i)
+    texts[header[i]] = trimmed(fields[i]);
+  for (const auto& [column, name] : shape.columns) texts[column] = text_in(texts, name);
+  RowRules::built_in().fill(texts, shape);
+  return texts;
+}
+
+// The needed columns that are blank, as the file names them.
+std::vector<std::string> missing_of(const RowShape& shape, const RowTexts& texts) {
+  std::vector<std::string> missing;
+  const auto need = [&](const char* column) {
+    if (is_blank(text_in(texts, column)) && !shape.texts.contains(column))
+      missing.push_back(name_in(shape, column));
+  };
+  need("gpu");
+  for (const Count& count : kCounts) {
+    if (count.is_needed) need(count.column);
+  }
+  need("precision");
+  return missing;
+}
+
+std::string wanted_columns() {
+  std::string wanted = "the columns of training_runs.csv (gpu, ..., step_time_s)";
+  for (const RowShape& shape : RowRules::built_in().shapes()) {
+    wanted += fmt::format(" or of {} ({}, ..., {})", shape.name, name_in(shape, "n_gpus"),
+                          times_of(shape).front());
+  }
+  return wanted;
+}
+
+void require_known(const RowShape& shape, const CsvFields& header, const std::string& file) {
+  for (auto name = header.begin(); name != header.end(); ++name) {
+    const bool is_new = std::find(header.begin(), name, *name) == name;
+    TOK_REQUIRE(is_new || name->empty(), "{}:1: column {} twice", file, printable(*name));
+  }
+  const std::vector<std::string> times = times_of(shape);
+  const bool has_time = std::any_of(times.begin(), times.end(),
+                                    [&](const std::string& time) { return has(header, time); });
+  const char* first = shape.texts.contains("gpu") ? "n_gpus" : "gpu";
+  if (has_time && has(header, name_in(shape, first))) return;
+  std::vector<std::string> missing =
+      missing_of(shape, texts_of(shape, header, CsvFields(header.size(), "1")));
+  if (!has_time) missing.push_back(fmt::format("{}", fmt::join(times, " or ")));
+  fail("{}: no column {}: wanted {}, got {}", file, fmt::join(missing, ", "), wanted_columns(),
+       printable(fmt::format("{}", fmt::join(header, ", "))));
+}
+
+// Numbers of one row; one that is none makes the row unusable, with its column.
+class Numbers {
  public:
-  Line(const CsvFields& header, const CsvFields& fields) {
-    for (size_t i = 0; i < std::min(header.size(), fields.size()); ++i)
-      by_name_[std::string(trimmed(header[i]))] = trimmed(fields[i]);
-  }
+  Numbers(const RowShape& shape, const RowTexts& texts) : shape_(shape), texts_(texts) {}
 
-  std::string text(const std::string& column) const {
-    const auto it = by_name_.find(column);
-    return it == by_name_.end() ? "" : it->second;
-  }
-
-  /// A number that need not be there: 0 where it cannot be read.
-  double optional_number(const std::string& column) const {
-    double number = 0.0;
-    return reads(text(column), number) && number >= 0.0 ? number : 0.0;
-  }
-
+  /// 0 where it is blank, or cannot be read.
   double number(const std::string& column) {
-    const std::string value = text(column);
-    if (is_blank(value)) return 0.0;
-    double number = 0.0;
-    if (reads(value, number) && number >= 0.0 && number <= 1e15) return number;
-    return refuse(column, "a number");
+    const std::string& text = text_in(texts_, column);
+    if (is_blank(text)) return 0.0;
+    const double number = number_of(text).value_or(-1.0);
+    return number >= 0.0 && number <= 1e15 ? number : refuse(column, "a number");
   }
 
-  /// A whole number from 1 to `most`; 0 where there is none.
-  int64_t count(const std::string& column, int64_t most) {
-    const std::string value = text(column);
-    if (is_blank(value)) return 0;
-    double number = 0.0;
-    if (!reads(value, number)) return refuse(column, "a number");
-    if (number != std::floor(number)) return refuse(column, "a whole number");
-    if (number < 1.0) return refuse(column, "a whole number of at least 1");
-    if (number > static_cast<double>(most))
-      return refuse(column, fmt::format("a whole number from 1 to {}", most));
-    return static_cast<int64_t>(number);
+  /// A whole number from 1 to the most; 0 where there is none.
+  int64_t count(const Count& c) {
+    const std::string& text = text_in(texts_, c.column);
+    if (is_blank(text)) return 0;
+    const auto number = number_of(text);
+    if (!number) return refuse(c.column, "a number");
+    if (*number == 0.0 && c.may_be_zero) return 0;
+    if (*number != std::floor(*number)) return refuse(c.column, "a whole number");
+    if (*number < 1.0) return refuse(c.column, "a whole number of at least 1");
+    if (*number > static_cast<double>(c.most))
+      return refuse(c.column, fmt::format("a whole number from 1 to {}", c.most));
+    return static_cast<int64_t>(*number);
   }
 
-  /// The same, where 0 says that there is none.
-  int64_t count_or_zero(const std::string& column, int64_t most) {
-    double number = 0.0;
-    return reads(text(column), number) && number == 0.0 ? 0 : count(column, most);
+  /// 0 where it cannot be read, which does not matter.
+  double rate(const std::string& column) const {
+    return std::max(number_of(text_in(texts_, column)).value_or(0.0), 0.0);
   }
 
   const std::string& bad() const { return bad_; }
 
  private:
-  static bool reads(const std::string& value, double& number) {
-    const auto [end, code] = std::from_chars(value.data(), value.data() + value.size(), number);
-    return code == std::errc() && end == value.data() + value.size() && std::isfinite(number);
-  }
-
   int refuse(const std::string& column, std::string_view wanted) {
     if (bad_.empty())
-      bad_ = fmt::format("{} = {}: wanted {}", column, printable(text(column)), wanted);
+      bad_ = fmt::format("{} = {}: wanted {}", name_in(shape_, column),
+                         printable(text_in(texts_, column)), wanted);
     return 0;
   }
 
-  std::map<std::string, std::string> by_name_;
+  const RowShape& shape_;
+  const RowTexts& texts_;
   std::string bad_;
 };
 
-// Beyond what any system has had, and planned within seconds.
-constexpr int64_t kMostGpus = int64_t{1} << 20;
-constexpr int64_t kMostLayers = 1024;
-constexpr int64_t kMostContextRanks = 128;
-constexpr int64_t kMostOtherRanks = 256;  // tensor parallel, of a pipeline; and virtual stages
-constexpr int64_t kMostHidden = int64_t{1} << 18;
-constexpr int64_t kMostFfn = int64_t{1} << 20;
-constexpr int64_t kMostHeads = int64_t{1} << 14;
-constexpr int64_t kMostWords = int64_t{1} << 20;
-constexpr int64_t kMostLogits = int64_t{1} << 40;
-constexpr int64_t kMostSequences = int64_t{1} << 26;
-constexpr double kShortestStep = 1e-6;
-constexpr double kLongestStep = 1e9;
+RecomputePolicy recompute_of(const RowTexts& texts) {
+  using Mode = RecomputePolicy::Mode;
+  const std::string& mode = text_in(texts, "recompute_mode");
+  if (mode == "full") return {.mode = Mode::kFull};
+  if (mode == "selective-layers") return {.mode = Mode::kSelectiveLayers, .every_nth_block = 2};
+  if (mode == "selective" && text_in(texts, "recomputes_ops") == "yes")
+    return {.mode = Mode::kSelectiveOps, .saved_ops = {"attention"}, .halved_ops = {"linear"}};
+  return {};
+}
 
-constexpr std::array kNeeded = {"gpu",   "n_gpus", "n_layers", "hidden", "ffn",
-                                "heads", "vocab",  "seq",      "gbs",    "mbs",
-                                "tp",    "pp",     "cp",       "dp",     "precision"};
-
-constexpr std::array kTimes = {"step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct"};
-
-constexpr const char* kVTrainTime = "iteration time (ms)";
-constexpr std::array kVTrainNeeded = {"# GPUs",           "global batch",
-                                      "micro batch",      "hidden size",
-                                      "attention heads",  "# layers",
-                                      "sequence length",  "tensor parallelism",
-                                      "data parallelism", "pipeline parallelism"};
-
-std::string missing_column(const Line& line, std::span<const char* const> needed) {
-  for (const char* column : needed) {
-    if (is_blank(line.text(column))) return column;
+template <class T>
+T one_of(const std::string& text, std::initializer_list<std::pair<std::string_view, T>> values,
+         T other) {
+  for (const auto& [name, value] : values) {
+    if (text == name) return value;
   }
+  return other;
+}
+
+// All but sizes and times.
+MeasuredRun run_of(const RowTexts& texts) {
+  const auto text = [&](std::string_view column) { return text_in(texts, column); };
+  const auto is = [&](std::string_view column) { return text_in(texts, column) == "yes"; };
+  using price::Precision;
+  MeasuredRun run{
+      .source = text("source"),
+      .gpu = text("gpu"),
+      .model = text("model"),
+      .stated_precision = text("precision"),
+      .notes = text("notes"),
+      .software = text("software"),
+      .machine = text("machine_names"),
+      .family = text("family"),
+      .calibrates = is("calibrates"),
+      .one_layer_chunks = is("one_layer_chunks"),
+      .shard_ranks = static_cast<int64_t>(number_of(text("shard_ranks")).value_or(0.0)),
+      .precision = one_of(text("products"), {{"fp4", Precision::kFp4}, {"fp8", Precision::kFp8}},
+                          Precision::kBf16),
+      .recompute = recompute_of(texts),
+      .sharding =
+          one_of(text("sharding"),
+                 {{"ddp", Sharding::kDdp}, {"zero2", Sharding::kZero2}, {"fsdp", Sharding::kFsdp}},
+                 Sharding::kZero1),
+      .keeps_gathered = is("keeps_gathered"),
+      .async_tp = is("async_tp"),
+      .tied = is("tied"),
+      .merged_products = is("merged_products"),
+      .pads_logits = is("pads_logits"),
+      .whole_sequences = is("whole_sequences"),
+      .even_racks = is("even_racks")};
+  if (run.family.empty()) {
+    std::string gpu = text("family_gpu");
+    std::transform(gpu.begin(), gpu.end(), gpu.begin(),
+                   [](unsigned char c) { return std::toupper(c); });
+    run.family = fmt::format("{} {} {}", run.software, gpu, price::name_of(run.precision));
+  }
+  return run;
+}
+
+// Why no plan has a row's sizes; empty: one may.
+std::string fault_of(const MeasuredRun& run, const RowTexts& texts) {
+  if (run.hidden % run.heads != 0)
+    return fmt::format("hidden = {}, heads = {}: wanted hidden that is a multiple of heads",
+                       run.hidden, run.heads);
+  if (run.heads % run.kv_heads != 0)
+    return fmt::format("heads = {}, kv_heads = {}: wanted heads that are a multiple of kv_heads",
+                       run.heads, run.kv_heads);
+  if (run.microbatch > kMostTokens / run.seq_len)
+    return fmt::format("mbs = {}, seq = {}: wanted at most {} tokens in a microbatch",
+                       run.microbatch, run.seq_len, kMostTokens);
+  if (run.microbatch * run.seq_len > kMostLogits / run.vocab)
+    return fmt::format("mbs = {}, seq = {}, vocab = {}: wanted a product of at most {}",
+                       run.microbatch, run.seq_len, run.vocab, kMostLogits);
+  if (text_in(texts, "products") == "unknown")
+    return fmt::format("precision = {}: wanted bf16, fp16, fp8 or fp4, which are priced",
+                       printable(run.stated_precision));
+  if (text_in(texts, "recompute_mode") == "unknown")
+    return fmt::format("recompute = {}: wanted none, full, selective, selective-layer or core_attn",
+                       printable(text_in(texts, "recompute")));
+  if (run.tp * run.pp * run.cp * run.dp != run.num_gpus)
+    return fmt::format("tp {} x pp {} x cp {} x dp {} is not n_gpus {}", run.tp, run.pp, run.cp,
+                       run.dp, run.num_gpus);
+  if (run.step_time_s < kShortestStep || run.step_time_s > kLongestStep)
+    return fmt::format("{}: a step of {:.3g} s: wanted {} to {} s", run.measured_as,
+                       run.step_time_s, kShortestStep, kLongestStep);
+  if (run.global_batch % (run.dp * run.microbatch) != 0)
+    return fmt::format("gbs {} is not a multiple of dp {} x mbs {}", run.global_batch, run.dp,
+                       run.microbatch);
+  if (run.num_microbatches() > kMostMicrobatches)
+    return fmt::format("gbs {} are {} microbatches of dp {} x mbs {}: wanted at most {}",
+                       run.global_batch, run.num_microbatches(), run.dp, run.microbatch,
+                       kMostMicrobatches);
   return "";
 }
 
-constexpr const char* kMixture = "a mixture of experts, which no model here is";
-
-MeasuredRow training_run(Line line) {
-  MeasuredRow row{.source = line.text("source"),
-                  .gpu = line.text("gpu"),
-                  .machine = line.text("machine"),
-                  .model = line.text("model"),
-                  .sharding = line.text("zero_stage_or_fsdp"),
-                  .precision = line.text("precision"),
-                  .recompute = line.text("recompute"),
-                  .notes = line.text("notes"),
-                  .num_gpus = line.count("n_gpus", kMostGpus),
-                  .num_layers = line.count("n_layers", kMostLayers),
-                  .hidden = line.count("hidden", kMostHidden),
-                  .ffn = line.count("ffn", kMostFfn),
-                  .heads = line.count("heads", kMostHeads),
-                  .kv_heads = line.count("kv_heads", kMostHeads),
-                  .vocab = line.count("vocab", kMostWords),
-                  .seq_len = line.count("seq", kMostTokens),
-                  .global_batch = line.count("gbs", kMostSequences),
-                  .microbatch = line.count("mbs", kMostSequences),
-                  .tp = line.count("tp", kMostOtherRanks),
-                  .pp = line.count("pp", kMostOtherRanks),
-                  .cp = line.count("cp", kMostContextRanks),
-                  .dp = line.count("dp", kMostGpus),
-                  .chunks_per_stage = line.count_or_zero("vp", kMostOtherRanks),
-                  .stated_mfu = 0.01 * line.optional_number("mfu_pct")};
-  if (row.kv_heads == 0) row.kv_heads = row.heads;
-  const std::string missing = missing_column(line, kNeeded);
-  const bool is_mixture = notes_experts(row.notes) || (missing.empty() && names_experts(row.model));
-  if (is_mixture || !missing.empty()) {
-    row.skipped = is_mixture ? std::string(kMixture) : missing;
-  } else {
-    set_step_time(row, {.step_s = line.number("step_time_s"),
-                        .tokens_per_s = line.optional_number("tokens_per_s_per_gpu"),
-                        .flops_per_s = 1e12 * line.optional_number("tflops_per_gpu")});
-    if (row.step_time_s == 0.0) {
-      for (const char* time : kTimes) line.number(time);
-      if (row.skipped.empty()) row.skipped = "step_time_s";
-    }
-  }
-  if (!line.bad().empty()) row.skipped = line.bad();
-  return row;
+// Sets the time and its column, or says why there is none.
+void set_time(MeasuredRun& run, Numbers& numbers, const RowShape& shape, const RowTexts& texts) {
+  const bool is_ms = shape.columns.contains(kMilliseconds);
+  const std::string column = times_of(shape).front();
+  const auto is = [&](std::string_view c) { return text_in(texts, c) == "yes"; };
+  run.stated_mfu = 0.01 * numbers.rate("mfu_pct");
+  set_step_time(
+      run, {.step_s = is_ms ? 1e-3 * numbers.number(kMilliseconds) : numbers.number("step_time_s"),
+            .step_column = column,
+            .tokens_per_s = numbers.rate("tokens_per_s_per_gpu"),
+            .flops_per_s = 1e12 * numbers.rate("tflops_per_gpu"),
+            .mfu_peak_flops = number_of(text_in(texts, "stated_peak")).value_or(0.0),
+            .rounds_tokens = is("rounded_tokens"),
+            .hardware_flops = is("hardware_flops")});
+  if (run.step_time_s > 0.0) return;
+  for (const char* time : kTimes) numbers.number(time);
+  if (run.skipped.empty()) run.skipped = column;
 }
 
-// vTrain (arXiv 2312.12391) measured GPT models of Megatron-DeepSpeed on A100s: MLP 4 hidden, fp16.
-// On several nodes all activations are recomputed and the vocabulary is padded. On one node
-// neither: a rank has the integer share of 50,257 words (VIA-Research/vTrain f8dda84 src/config.py,
-// src/model/gpt_modeling.py), without tensor parallelism an odd number, whose products reach a
-// third of their rate; and layers take the time of three passes, not four.
-MeasuredRow vtrain_run(Line line) {
-  constexpr int64_t kVocab = 50257;
-  constexpr int64_t kPaddedVocab = 51200;
-  constexpr int64_t kNode = 8;
-  MeasuredRow row{.source = "vTrain",
-                  .gpu = "A100-80GB",
-                  .precision = "fp16",
-                  .num_gpus = line.count("# GPUs", kMostGpus),
-                  .num_layers = line.count("# layers", kMostLayers),
-                  .hidden = line.count("hidden size", kMostHidden),
-                  .ffn = 4 * line.count("hidden size", kMostHidden),
-                  .heads = line.count("attention heads", kMostHeads),
-                  .kv_heads = line.count("attention heads", kMostHeads),
-                  .seq_len = line.count("sequence length", kMostTokens),
-                  .global_batch = line.count("global batch", kMostSequences),
-                  .microbatch = line.count("micro batch", kMostSequences),
-                  .tp = line.count("tensor parallelism", kMostOtherRanks),
-                  .pp = line.count("pipeline parallelism", kMostOtherRanks),
-                  .cp = 1,
-                  .dp = line.count("data parallelism", kMostGpus),
-                  .chunks_per_stage = 1,
-                  .step_time_s = 1e-3 * line.number(kVTrainTime),
-                  .measured_as = kVTrainTime};
-  row.model = fmt::format("GPT {}x{}", row.num_layers, row.hidden);
-  const bool is_one_node = row.num_gpus <= kNode;
-  row.recompute = is_one_node ? "none" : "full";
-  row.vocab = is_one_node ? kVocab - kVocab % std::max<int64_t>(row.tp, 1) : kPaddedVocab;
-  row.skipped = missing_column(line, kVTrainNeeded);
-  if (row.skipped.empty() && !(row.step_time_s > 0.0)) row.skipped = kVTrainTime;
-  if (!line.bad().empty()) row.skipped = line.bad();
-  return row;
+MeasuredRun read_run(const RowShape& shape, const RowTexts& texts) {
+  Numbers numbers(shape, texts);
+  MeasuredRun run = run_of(texts);
+  for (const Count& count : kCounts) run.*count.size = numbers.count(count);
+  run.calibrates = run.calibrates && run.num_gpus <= kMostCalibrated;
+  if (run.kv_heads == 0) run.kv_heads = run.heads;
+  if (text_in(texts, "whole_vocab_shares") == "yes")
+    run.vocab -= run.vocab % std::max<int64_t>(run.tp, 1);
+  const std::string& gated = text_in(texts, "gated_mlp");
+  run.gated_mlp = gated.empty() ? run.ffn != 4 * run.hidden : gated == "yes";
+  const std::string& mixture = text_in(texts, "mixture");
+  const std::vector<std::string> missing = missing_of(shape, texts);
+  if (mixture == "noted" || (missing.empty() && !mixture.empty())) {
+    run.skipped = "a mixture of experts, which no model here is";
+  } else if (!missing.empty()) {
+    run.skipped = missing.front();
+  } else if (numbers.bad().empty()) {
+    set_time(run, numbers, shape, texts);
+    if (numbers.bad().empty() && run.skipped.empty()) run.skipped = fault_of(run, texts);
+  }
+  if (!numbers.bad().empty()) run.skipped = numbers.bad();
+  return run;
 }
-
-void check_sizes(MeasuredRow& row) {
-  if (!row.skipped.empty()) return;
-  const std::array sizes = {row.num_gpus,     row.num_layers, row.hidden,  row.ffn, row.heads,
-                            row.kv_heads,     row.vocab,      row.seq_len, row.tp,  row.pp,
-                            row.global_batch, row.microbatch, row.cp,      row.dp};
-  if (std::any_of(sizes.begin(), sizes.end(), [](int64_t n) { return n < 1; })) {
-    row.skipped = "a size of 0";
-  } else if (row.hidden % row.heads != 0) {
-    row.skipped = fmt::format("hidden = {}, heads = {}: wanted hidden that is a multiple of heads",
-                              row.hidden, row.heads);
-  } else if (row.heads % row.kv_heads != 0) {
-    row.skipped =
-        fmt::format("heads = {}, kv_heads = {}: wanted heads that are a multiple of kv_heads",
-                    row.heads, row.kv_heads);
-  } else if (row.microbatch > kMostTokens / row.seq_len) {
-    row.skipped = fmt::format("mbs = {}, seq = {}: wanted at most {} tokens in a microbatch",
-                              row.microbatch, row.seq_len, kMostTokens);
-  } else if (row.microbatch * row.seq_len > kMostLogits / row.vocab) {
-    row.skipped = fmt::format("mbs = {}, seq = {}, vocab = {}: wanted a product of at most {}",
-                              row.microbatch, row.seq_len, row.vocab, kMostLogits);
-  } else if (!precision_named(row.precision)) {
-    row.skipped = unpriced_precision(row.precision);
-  } else if (!recompute_named(row.recompute)) {
-    row.skipped =
-        fmt::format("recompute = {}: wanted none, full, selective, selective-layer or core_attn",
-                    printable(row.recompute));
-  } else if (row.tp * row.pp * row.cp * row.dp != row.num_gpus) {
-    row.skipped = fmt::format("tp {} x pp {} x cp {} x dp {} is not n_gpus {}", row.tp, row.pp,
-                              row.cp, row.dp, row.num_gpus);
-  } else if (row.step_time_s < kShortestStep || row.step_time_s > kLongestStep) {
-    row.skipped = fmt::format("{}: a step of {:.3g} s: wanted {} to {} s", row.measured_as,
-                              row.step_time_s, kShortestStep, kLongestStep);
-  } else if (row.global_batch % (row.dp * row.microbatch) != 0) {
-    row.skipped = fmt::format("gbs {} is not a multiple of dp {} x mbs {}", row.global_batch,
-                              row.dp, row.microbatch);
-  } else if (row.num_microbatches() > kMostMicrobatches) {
-    row.skipped = fmt::format("gbs {} are {} microbatches of dp {} x mbs {}: wanted at most {}",
-                              row.global_batch, row.num_microbatches(), row.dp, row.microbatch,
-                              kMostMicrobatches);
-  }
-}
-
-constexpr const char* kWantedColumns =
-    "the columns of training_runs.csv (gpu, ..., step_time_s) or of vTrain (# GPUs, ..., iteration "
-    "time (ms))";
-
-// What the header's columns say of the file.
-class Columns {
- public:
-  explicit Columns(const CsvFields& header) : names_(header) {
-    for (std::string& name : names_) name = trimmed(name);
-  }
-
-  bool has(std::string_view column) const {
-    return std::find(names_.begin(), names_.end(), column) != names_.end();
-  }
-
-  bool is_vtrain() const { return has(kVTrainTime) && has("# GPUs"); }
-
-  bool has_time() const {
-    return std::any_of(kTimes.begin(), kTimes.end(), [&](const char* time) { return has(time); });
-  }
-
-  void require_known(const std::string& file) const {
-    for (auto name = names_.begin(); name != names_.end(); ++name) {
-      const bool is_new = std::find(names_.begin(), name, *name) == name;
-      TOK_REQUIRE(is_new || name->empty(), "{}:1: column {} twice", file, printable(*name));
-    }
-    TOK_REQUIRE(is_vtrain() || (has("gpu") && has_time()), "{}: no column {}: wanted {}, got {}",
-                file, fmt::join(missing(), ", "), kWantedColumns,
-                printable(fmt::format("{}", fmt::join(names_, ", "))));
-  }
-
- private:
-  std::vector<std::string> missing() const {
-    std::vector<std::string> out;
-    const auto add = [&](const char* column) {
-      if (!has(column)) out.emplace_back(column);
-    };
-    if (has(kVTrainTime) || has("# GPUs")) {
-      std::for_each(kVTrainNeeded.begin(), kVTrainNeeded.end(), add);
-      add(kVTrainTime);
-      return out;
-    }
-    std::for_each(kNeeded.begin(), kNeeded.end(), add);
-    if (!has_time()) out.push_back(fmt::format("{}", fmt::join(kTimes, " or ")));
-    return out;
-  }
-
-  CsvFields names_;
-};
 
 }  // namespace
 
-std::vector<MeasuredRow> parse_measured_rows(const std::string& text, const std::string& name) {
+std::vector<MeasuredRun> parse_measured_rows(const std::string& text, const std::string& name) {
   CsvReader csv(text);
-  TOK_REQUIRE(!csv.at_end(), "{}: an empty file: wanted {}", name, kWantedColumns);
-  TOK_REQUIRE(mentions(text, "\n") || !mentions(text, "\r"),
+  TOK_REQUIRE(!csv.at_end(), "{}: an empty file: wanted {}", name, wanted_columns());
+  TOK_REQUIRE(text.find('\n') != std::string::npos || text.find('\r') == std::string::npos,
               "{}: lines end in CR alone: wanted LF or CR LF", name);
-  const CsvFields header = csv.next();
+  CsvFields header = csv.next();
   TOK_REQUIRE(!csv.is_cut(), "{}:1: a quote that does not end", name);
-  const Columns columns(header);
-  columns.require_known(name);
-  std::vector<MeasuredRow> rows;
+  for (std::string& column : header) column = trimmed(column);
+  const RowShape shape = shape_of(header);
+  require_known(shape, header, name);
+  std::vector<MeasuredRun> runs;
   while (!csv.at_end()) {
     const int line = csv.line();
     const CsvFields fields = csv.next();
     TOK_REQUIRE(!csv.is_cut(), "{}:{}: a quote that does not end", name, line);
     if (std::all_of(fields.begin(), fields.end(), is_empty)) continue;
-    const Line values(header, fields);
-    rows.push_back(columns.is_vtrain() ? vtrain_run(values) : training_run(values));
-    rows.back().line = line;
-    rows.back().number = static_cast<int>(rows.size());
-    check_sizes(rows.back());
+    MeasuredRun& run = runs.emplace_back(read_run(shape, texts_of(shape, header, fields)));
+    run.line = line;
+    run.number = static_cast<int>(runs.size());
     const auto surplus =
         fields.begin() + static_cast<std::ptrdiff_t>(std::min(header.size(), fields.size()));
     if (!std::all_of(surplus, fields.end(), is_empty)) {
-      rows.back().skipped =
+      run.skipped =
           fmt::format("{} fields, the header has {}: text that has a comma stands in quotes",
                       fields.size(), header.size());
     }
   }
-  TOK_REQUIRE(!rows.empty(), "{}: no row below the header", name);
-  return rows;
+  TOK_REQUIRE(!runs.empty(), "{}: no row below the header", name);
+  return runs;
 }
 
-std::vector<MeasuredRow> read_measured_rows(const std::filesystem::path& file) {
+std::vector<MeasuredRun> read_measured_rows(const std::filesystem::path& file) {
   return parse_measured_rows(read_file(file), file.string());
-}
-
-bool has_gated_mlp(const MeasuredRow& row) {
-  const std::string model = plain_word(row.model);
-  const auto is_named = [&](std::string_view part) { return mentions(model, part); };
-  constexpr std::array<std::string_view, 9> kWithout = {
-      "gpt", "mpt", "bloom", "nemotron", "opt", "pythia", "falcon", "mtnlg", "starcoder"};
-  constexpr std::array<std::string_view, 11> kWith = {"llama",  "qwen",     "mistral",  "mixtral",
-                                                      "gemma",  "internlm", "baichuan", "olmo",
-                                                      "smollm", "deepseek", "yi"};
-  if (std::any_of(kWith.begin(), kWith.end(), is_named)) return true;
-  if (std::any_of(kWithout.begin(), kWithout.end(), is_named)) return false;
-  return row.ffn != 4 * row.hidden;
-}
-
-std::string software_of(const MeasuredRow& row) {
-  if (row.source == "vTrain") return "vtrain";
-  const std::string source = plain_word(row.source);
-  const auto is_of = [&](auto... names) { return (mentions(source, names) || ...); };
-  if (is_of("mosaicml", "llmfoundry", "composer")) return "mosaic";
-  if (is_of("tokamak")) return "tokamak";
-  if (is_of("llmc", "llmq")) return "llm.c";
-  const bool is_torchtitan = is_of("torchtitan");
-  const std::string machine = machine_of_gpu(row.gpu);
-  const bool is_of_2021 = is_of("210404473", "220505198", "bigscience");
-  const bool is_deepspeed = is_of("deepspeed", "gptneox") && machine.starts_with("a100");
-  if (is_of_2021 || (is_deepspeed && !mentions(row.notes, "flash"))) return "megatron";
-  if (!is_torchtitan &&
-      is_of("nvidia", "megatron", "mlcommons", "mlperf", "nemo", "primus", "deepspeed", "gptneox"))
-    return "nemo";
-  const std::string& notes = row.notes;
-  const bool is_compiled = mentions(notes, "compile=yes") || mentions(notes, "compile;") ||
-                           mentions(notes, "torch.compile") || notes.ends_with("compile");
-  return is_compiled ? "torchtitan-compiled" : "torchtitan";  // and any other trainer of PyTorch
 }
 
 }  // namespace tokamak

@@ -20,14 +20,14 @@ const std::string kHeader =
     "zero_stage_or_fsdp,precision,recompute,step_time_s,tokens_per_s_per_gpu,tflops_per_gpu,"
     "mfu_pct,notes\n";
 
-MeasuredRow only_row(const std::string& line) {
-  const std::vector<MeasuredRow> rows = parse_measured_rows(kHeader + line, "rows.csv");
+MeasuredRun only_row(const std::string& line) {
+  const std::vector<MeasuredRun> rows = parse_measured_rows(kHeader + line, "rows.csv");
   EXPECT_EQ(rows.size(), 1U);
   return rows.at(0);
 }
 
 TEST(MeasuredRows, ReadsQuotedFieldsAndStepTime) {
-  const MeasuredRow row = only_row(
+  const MeasuredRun row = only_row(
       "NVIDIA x,H100,16,Llama3-8B,32,4096,14336,32,8,128256,8192,256,1,1,1,,2,8,dist-opt,bf16,none,"
       "13.00,10082.44,,58.96,\"a, \"\"b\"\"\"\n");
   EXPECT_EQ(row.skipped, "");
@@ -36,12 +36,12 @@ TEST(MeasuredRows, ReadsQuotedFieldsAndStepTime) {
   EXPECT_DOUBLE_EQ(row.step_time_s, 13.0);
   EXPECT_EQ(row.measured_as, "step_time_s");
   EXPECT_EQ(row.num_microbatches(), 32);
-  EXPECT_EQ(software_of(row), "nemo");
+  EXPECT_EQ(row.software, "nemo");
 }
 
 // Of groups of six every other one lies in two nodes of eight; none does in nodes of twelve.
 TEST(MeasuredRows, ArePricedWhereGroupsLieWorst) {
-  const MeasuredRow row = only_row(
+  const MeasuredRun row = only_row(
       "ours,H100,48,Llama3-8B,32,4096,14336,32,8,128256,8192,8,1,1,1,,6,8,FSDP,bf16,none,2,,,,\n");
   const PricedRow worst = price_rows({row}, {}).at(0);
   ASSERT_EQ(worst.skipped, "");
@@ -51,7 +51,7 @@ TEST(MeasuredRows, ArePricedWhereGroupsLieWorst) {
 
 TEST(MeasuredRows, ArePricedWithTheirRecompute) {
   const auto seconds = [](const std::string& source, const std::string& recompute) {
-    const MeasuredRow row = only_row(
+    const MeasuredRun row = only_row(
         source + ",H100,8,Llama3-8B,32,4096,14336,32,8,128256,8192,8,1,1,1,,1,8,FSDP,bf16," +
         recompute + ",2,,,,\n");
     return price_rows({row}, {}).at(0).step.seconds;
@@ -68,14 +68,14 @@ TEST(MeasuredRows, ArePricedWithTheirRecompute) {
 }
 
 TEST(MeasuredRows, TurnsRatesIntoTime) {
-  const MeasuredRow tokens = only_row(
+  const MeasuredRun tokens = only_row(
       "seed 002 "
       "(torchtitan),GB200,12,Llama3-8B,32,4096,14336,32,8,128256,8192,60,5,1,1,,1,12,FSDP2,"
       "bf16,selective-op,,18284,1058.93,47.06,compile off\n");
   EXPECT_NEAR(tokens.step_time_s, 60.0 * 8192.0 / (18284.0 * 12.0), 1e-9);
   // 57.915 GFLOP is the source's own, with attention not halved; halved it is 51.5.
   EXPECT_NEAR(causal_flops_per_token(tokens), 51.5e9, 0.1e9);
-  const MeasuredRow rounded = only_row(
+  const MeasuredRun rounded = only_row(
       "NVIDIA-NeMo/Megatron-Bridge docs [26.04.01 NeMo "
       "Container],GB200,64,Llama3-70B,80,8192,28672,"
       "64,8,128256,8192,256,2,1,1,,1,64,FSDP64,fp8,,,4224,1892,,\n");
@@ -188,7 +188,7 @@ TEST(MeasuredRows, UnreadableRatesMatterWhereThereIsNoTime) {
 TEST(MeasuredRows, TurnsAnMfuIntoTime) {
   const std::string run =
       "NVIDIA x,H100,16,Llama3-8B,32,4096,14336,32,8,128256,8192,256,1,1,1,,2,8,dist-opt,bf16,none";
-  const MeasuredRow row = only_row(run + ",,,,58.96,\n");
+  const MeasuredRun row = only_row(run + ",,,,58.96,\n");
   EXPECT_EQ(row.skipped, "");
   EXPECT_EQ(row.measured_as, "mfu_pct");
   EXPECT_NEAR(row.step_time_s, 13.0, 0.02 * 13.0);
@@ -239,7 +239,7 @@ TEST(MeasuredRows, NeedsATimeOrARate) {
 }
 
 TEST(MeasuredRows, BoundsWhatAPipelineRuns) {
-  const MeasuredRow row = only_row(
+  const MeasuredRun row = only_row(
       "NVIDIA "
       "x,H100,64,Llama,128,256,512,8,4,1024,128,16384,1,1,64,1,1,1,dist-opt,bf16,none,1,,,,\n");
   ASSERT_EQ(row.skipped, "");
@@ -249,16 +249,16 @@ TEST(MeasuredRows, BoundsWhatAPipelineRuns) {
 }
 
 TEST(MeasuredRows, RepliesInUtf8) {
-  MeasuredRow row;
+  MeasuredRun row;
   row.model = "Caf\xe9-7B";
-  const PricedRow priced{.row = row, .skipped = "a size of 0"};
+  const PricedRow priced{.run = row, .skipped = "a size of 0"};
   EXPECT_NE(to_json(priced).find("Caf\xef\xbf\xbd-7B"), std::string::npos) << to_json(priced);
 }
 
 TEST(MeasuredRows, RefusesAssignmentsThatNoMachineTakes) {
-  const MeasuredRow row = only_row(
+  const MeasuredRun row = only_row(
       "NVIDIA x,H100,16,Llama,4,256,512,8,4,1024,128,8,1,2,2,2,2,2,dist-opt,fp8,none,1,,,,\n");
-  MeasuredRow skipped = row;
+  MeasuredRun skipped = row;
   skipped.skipped = "mbs";
   EXPECT_THROW(price_rows({row}, {.assignments = {"device.banana=1"}}), Error);
   EXPECT_THROW(price_rows({skipped}, {.assignments = {"device.banana=1"}}), Error);
@@ -281,9 +281,14 @@ TEST(MeasuredRows, ReadsVTrain) {
   EXPECT_EQ(rows[0].skipped, "");
   EXPECT_NEAR(rows[0].step_time_s, 0.219732754, 1e-12);
   EXPECT_EQ(rows[0].ffn, 4096);
-  EXPECT_EQ(rows[0].recompute, "none");
+  EXPECT_EQ(rows[0].recompute.mode, RecomputePolicy::Mode::kNone);
+  EXPECT_EQ(rows[0].machine, "a100-80-cloud+vtrain");
+  EXPECT_EQ(rows[0].source, "vTrain");
+  EXPECT_EQ(rows[0].model, "GPT 24x1024");
+  EXPECT_FALSE(rows[0].gated_mlp);
+  EXPECT_EQ(rows[0].measured_as, "iteration time (ms)");
   EXPECT_EQ(rows[0].vocab, 50256) << "whole shares of two ranks";
-  EXPECT_EQ(rows[1].recompute, "full");
+  EXPECT_EQ(rows[1].recompute.mode, RecomputePolicy::Mode::kFull);
   EXPECT_EQ(rows[1].vocab, 51200);
 }
 
@@ -314,32 +319,23 @@ TEST(MeasuredRows, RefusesOtherFiles) {
 }
 
 TEST(MeasuredRows, PlansARow) {
-  const MeasuredRow row = only_row(
+  const MeasuredRun row = only_row(
       "NVIDIA x,H100,16,Llama,4,256,512,8,4,1024,128,8,1,2,2,2,2,2,dist-opt,fp8,none,1,,,,\n");
   ASSERT_EQ(row.skipped, "");
   const PlannedRow planned(row);
   ASSERT_EQ(planned.ranks().size(), 2U);
   EXPECT_EQ(planned.ranks()[1].rank, 8);
-  EXPECT_EQ(precision_of_row(row), price::Precision::kFp8);
-  EXPECT_EQ(machine_of_row(row), "h100");
-}
-
-// The second names the first's repository for its mesh only.
-TEST(MeasuredRows, KnowsTheNetworkOfBloom) {
-  MeasuredRow row;
-  row.gpu = "A100-80GB";
-  row.source = "bigscience-workshop/bigscience train/tr11-176B-ml/chronicles-prequel.md";
-  EXPECT_EQ(machine_of_row(row), "a100-80-opa");
-  row.source = "arXiv 2104.04473 Table 1 (split from bigscience jz/frameworks/megatron-lm.md)";
-  EXPECT_EQ(machine_of_row(row), "a100-80");
+  EXPECT_EQ(row.precision, price::Precision::kFp8);
+  EXPECT_EQ(row.machine, "h100-published+nemo+nemo-hopper");
+  EXPECT_EQ(row.family, "nemo H100 fp8");
 }
 
 TEST(MeasuredRows, TwinsOfStagesPriceAsTheirPlans) {
-  const MeasuredRow row = only_row(
+  const MeasuredRun row = only_row(
       "NVIDIA x,H100,32,Llama,16,256,512,8,4,1024,128,32,1,2,4,2,2,2,dist-opt,bf16,none,1,,,,\n");
   ASSERT_EQ(row.skipped, "");
-  const price::Machine machine = price::load_machine(machine_names_of_row(row));
-  const price::Machine slowest = price::slowest_of(filled_as_of_row(row, machine), row.num_gpus);
+  const price::Machine machine = price::load_machine(row.machine);
+  const price::Machine slowest = price::slowest_of(filled_as_of_run(row, machine), row.num_gpus);
   const Target target{.backend = "gpu", .arch = 90};
   std::vector<std::unique_ptr<PlannedRun>> runs;
   std::vector<price::PricedRank> ranks;
@@ -348,10 +344,9 @@ TEST(MeasuredRows, TwinsOfStagesPriceAsTheirPlans) {
     runs.push_back(std::make_unique<PlannedRun>(spec_of_row(row), shape, target));
     ranks.push_back({.plan = &runs.back()->plan(), .rank = shape.distribute.rank});
   }
-  const double planned =
-      price::price_step(ranks, static_cast<int>(row.num_microbatches()), slowest,
-                        {.linear = precision_of_row(row), .device_graphs = false})
-          .seconds;
+  const double planned = price::price_step(ranks, static_cast<int>(row.num_microbatches()), slowest,
+                                           {.linear = row.precision, .device_graphs = false})
+                             .seconds;
   const double twins = price_planned_row(row, PlannedRow(row), machine).seconds;
   EXPECT_EQ(twins, planned);
 }
@@ -367,18 +362,24 @@ TEST(MeasuredRows, SummarizesErrors) {
 }
 
 TEST(MeasuredRows, NvidiaTakesAsManyNodesOfEveryRack) {
-  MeasuredRow row{.source = "NVIDIA/dgxc-benchmarking", .gpu = "GB200"};
+  MeasuredRun row{.even_racks = true};
   const auto rack = [&](int64_t num_gpus) {
     row.num_gpus = num_gpus;
-    return filled_as_of_row(row, price::load_machine("gb200")).levels[0].num_devices;
+    return filled_as_of_run(row, price::load_machine("gb200")).levels[0].num_devices;
   };
   EXPECT_EQ(rack(64), 72);
   EXPECT_EQ(rack(72), 72);
   EXPECT_EQ(rack(128), 64);
   EXPECT_EQ(rack(144), 72);
   EXPECT_EQ(rack(80), 40);
-  row.source = "torchtitan";
+  row.even_racks = false;
   EXPECT_EQ(rack(128), 72);
+  const auto is_even = [](const std::string& source) {
+    return only_row(source + ",GB200,16,M,32,4096,1,32,8,51200,8192,256,1,1,1,,1,16,,bf16,,1,,,,\n")
+        .even_racks;
+  };
+  EXPECT_TRUE(is_even("NVIDIA/dgxc-benchmarking"));
+  EXPECT_FALSE(is_even("torchtitan"));
 }
 
 // The folder of measurements lies beside a checkout, or does not.
@@ -386,9 +387,9 @@ TEST(MeasuredRows, ReadsTheFilesBesideTheCheckout) {
   const std::filesystem::path folder =
       std::filesystem::path(TOK_SOURCE_DIR) / ".." / "shared" / "measured";
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << folder << " is absent";
-  const auto count = [](const std::vector<MeasuredRow>& rows) {
-    return std::count_if(rows.begin(), rows.end(), [](const MeasuredRow& r) {
-      return r.skipped.empty() && !machine_of_row(r).empty();
+  const auto count = [](const std::vector<MeasuredRun>& rows) {
+    return std::count_if(rows.begin(), rows.end(), [](const MeasuredRun& r) {
+      return r.skipped.empty() && !r.machine.empty();
     });
   };
   const auto runs = read_measured_rows(folder / "training_runs.csv");

@@ -1,7 +1,6 @@
 #include "tokamak/evidence/row_price.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <memory>
 #include <set>
@@ -12,29 +11,22 @@
 #include "tokamak/core/json.h"
 #include "tokamak/core/names.h"
 #include "tokamak/evidence/row_time.h"
-#include "tokamak/evidence/row_words.h"
 #include "tokamak/price/machine/device_spread.h"
 #include "tokamak/price/run/slowest_place.h"
 
 namespace tokamak {
 namespace {
 
-constexpr int64_t kMostCalibrated = 64;
-
-bool is_nemo_405b(const MeasuredRow& row) {
-  return mentions(row.source, "seed 004");
-}
-
 // The last plans made: rows of one shape stand together in files.
 class LastPlans {
  public:
-  const PlannedRow& of(const MeasuredRow& row, int place) {
-    std::string key = fmt::format("{} {}", plan_key(row), place);
+  const PlannedRow& of(const MeasuredRun& run, int place) {
+    std::string key = fmt::format("{} {}", plan_key(run), place);
     const auto found = std::find_if(kept_.begin(), kept_.end(),
                                     [&](const auto& kept) { return kept.first == key; });
     if (found != kept_.end()) return *found->second;
     if (kept_.size() == kMost) kept_.erase(kept_.begin());
-    kept_.emplace_back(std::move(key), std::make_unique<PlannedRow>(row, place));
+    kept_.emplace_back(std::move(key), std::make_unique<PlannedRow>(run, place));
     return *kept_.back().second;
   }
 
@@ -62,12 +54,11 @@ std::string text_of(const OrderedJson& json) {
 }
 
 // That some machine of the rows takes the assignments; of those that do not, each row says so.
-void require_assignments(const std::vector<MeasuredRow>& rows, const RowPriceOptions& options) {
+void require_assignments(const std::vector<MeasuredRun>& runs, const RowPriceOptions& options) {
   if (options.assignments.empty()) return;
   std::set<std::string> names;
-  for (const MeasuredRow& row : rows) {
-    if (row.skipped.empty() && !machine_of_row(row).empty())
-      names.insert(machine_names_of_row(row));
+  for (const MeasuredRun& run : runs) {
+    if (run.skipped.empty() && !run.machine.empty()) names.insert(run.machine);
   }
   if (names.empty()) {
     for (const std::string& name : price::machine_names()) names.insert(name);
@@ -91,85 +82,46 @@ void require_assignments(const std::vector<MeasuredRow>& rows, const RowPriceOpt
 
 }  // namespace
 
-std::string machine_names_of_row(const MeasuredRow& row) {
-  const std::string software = software_of(row);
-  std::string machine = machine_of_row(row);
-  if (software == "tokamak") return machine;
-  if (machine == "h100" && row.machine.empty()) machine += "-published";
-  if (software == "llm.c") return machine;
-  std::string names = fmt::format("{}+{}", machine, software);
-  const bool is_hopper = machine.starts_with("h100") || machine.starts_with("h200");
-  if (is_hopper && software != "megatron" && software != "vtrain")
-    names += fmt::format("+{}-hopper", software.substr(0, software.find('-')));
-  // Composer's precisions: "amp_bf16", and "bf16" for all of it.
-  if (software == "mosaic" && mentions(row.notes, "amp_")) names += "+mosaic-amp";
-  return names;
+price::Machine filled_as_of_run(const MeasuredRun& run, price::Machine machine) {
+  if (!run.even_racks) return machine;
+  return price::with_equal_domains(std::move(machine), run.num_gpus);
 }
 
-price::Machine filled_as_of_row(const MeasuredRow& row, price::Machine machine) {
-  if (!software_of(row).starts_with("nemo")) return machine;
-  return price::with_equal_domains(std::move(machine), row.num_gpus);
-}
-
-price::StepPrice price_planned_row(const MeasuredRow& row, const PlannedRow& planned,
+price::StepPrice price_planned_row(const MeasuredRun& run, const PlannedRow& planned,
                                    const price::Machine& machine) {
-  return price::price_step(planned.ranks(), static_cast<int>(row.num_microbatches()),
-                           price::slowest_of(filled_as_of_row(row, machine), row.num_gpus),
-                           {.linear = precision_of_row(row),
-                            .device_graphs = false,
-                            .splits_messages = imitation_of(row).whole_sequences});
+  return price::price_step(
+      planned.ranks(), static_cast<int>(run.num_microbatches()),
+      price::slowest_of(filled_as_of_run(run, machine), run.num_gpus),
+      {.linear = run.precision, .device_graphs = false, .splits_messages = run.whole_sequences});
 }
 
-std::vector<PricedRow> price_rows(const std::vector<MeasuredRow>& rows,
+std::vector<PricedRow> price_rows(const std::vector<MeasuredRun>& runs,
                                   const RowPriceOptions& options) {
-  require_assignments(rows, options);
+  require_assignments(runs, options);
   LastPlans plans;
   std::map<std::string, price::Machine> machines;
   std::vector<PricedRow> priced;
-  for (const MeasuredRow& row : rows) {
-    PricedRow& p = priced.emplace_back();
-    p.row = row;
-    p.skipped = row.skipped;
-    if (p.skipped.empty() && machine_of_row(row).empty())
-      p.skipped = fmt::format("no machine file of gpu {}", printable(row.gpu));
+  for (const MeasuredRun& run : runs) {
+    PricedRow& p = priced.emplace_back(PricedRow{.run = run, .skipped = run.skipped});
+    if (p.skipped.empty() && run.machine.empty())
+      p.skipped = fmt::format("no machine file of gpu {}", printable(run.gpu));
     if (!p.skipped.empty()) continue;
-    p.machine = machine_names_of_row(row);
     try {
-      if (!machines.contains(p.machine)) {
-        price::Machine loaded = price::load_machine(p.machine);
+      if (!machines.contains(run.machine)) {
+        price::Machine loaded = price::load_machine(run.machine);
         set_numbers(loaded, options);
-        machines.emplace(p.machine, std::move(loaded));
+        machines.emplace(run.machine, std::move(loaded));
       }
-      const price::Machine& machine = machines.at(p.machine);
-      p.peak_flops = machine.device.peak_flops[precision_of_row(row)];
+      const price::Machine& machine = machines.at(run.machine);
+      p.peak_flops = machine.device.peak_flops[run.precision];
       const int place =
-          slowest_place(shape_of_row(row, 0).distribute, filled_as_of_row(row, machine));
-      p.step = price_planned_row(row, plans.of(row, place), machine);
+          slowest_place(shape_of_row(run, 0).distribute, filled_as_of_run(run, machine));
+      p.step = price_planned_row(run, plans.of(run, place), machine);
     } catch (const Error& e) {
       p.skipped = e.what();
     }
   }
   return priced;
-}
-
-std::string family_of(const MeasuredRow& row) {
-  if (is_nemo_405b(row)) return fmt::format("NeMo 405B (12 rows) {}", row.precision);
-  if (mentions(row.source, "seed 002")) return "GB200 torchtitan (3 rows)";
-  const std::string software = software_of(row);
-  if (software == "vtrain") return row.num_gpus > 8 ? "vTrain multi-node" : "vTrain single-node";
-  std::string gpu = machine_of_gpu(row.gpu);
-  if (gpu == "frontier") gpu = "mi250x-gcd";
-  const bool is_500_w = gpu == "h100-96";
-  gpu = gpu.substr(0, gpu.find('-'));
-  std::transform(gpu.begin(), gpu.end(), gpu.begin(),
-                 [](unsigned char c) { return std::toupper(c); });
-  if (is_500_w) gpu += "-500W";
-  const std::string_view precision = price::name_of(precision_of_row(row));
-  return fmt::format("{} {} {}", software, gpu, precision);
-}
-
-bool may_calibrate(const MeasuredRow& row) {
-  return row.num_gpus <= kMostCalibrated && !is_nemo_405b(row);
 }
 
 ErrorSummary summarize(std::vector<double> errors) {
@@ -189,33 +141,36 @@ ErrorSummary summarize(std::vector<double> errors) {
 }
 
 double restated_mfu(const PricedRow& p, double seconds) {
-  const double tokens = static_cast<double>(p.row.global_batch * p.row.seq_len);
-  return causal_flops_per_token(p.row) * tokens /
-         (seconds * p.peak_flops * static_cast<double>(p.row.num_gpus));
+  const double tokens = static_cast<double>(p.run.global_batch * p.run.seq_len);
+  return causal_flops_per_token(p.run) * tokens /
+         (seconds * p.peak_flops * static_cast<double>(p.run.num_gpus));
 }
 
 std::string to_json(const PricedRow& p) {
-  OrderedJson json = {{"row", p.row.number},         {"line", p.row.line},
-                      {"source", p.row.source},      {"gpu", p.row.gpu},
-                      {"n_gpus", p.row.num_gpus},    {"model", p.row.model},
-                      {"precision", p.row.precision}};
+  OrderedJson json = {{"row", p.run.number},
+                      {"line", p.run.line},
+                      {"source", p.run.source},
+                      {"gpu", p.run.gpu},
+                      {"n_gpus", p.run.num_gpus},
+                      {"model", p.run.model},
+                      {"precision", p.run.stated_precision}};
   if (!p.skipped.empty()) {
     json["skipped"] = p.skipped;
     return text_of(json);
   }
-  json["machine"] = p.machine;
-  json["family"] = family_of(p.row);
-  json["calibrates"] = may_calibrate(p.row);
+  json["machine"] = p.run.machine;
+  json["family"] = p.run.family;
+  json["calibrates"] = p.run.calibrates;
   json["predicted_step_time_s"] = p.step.seconds;
-  json["measured_step_time_s"] = p.row.step_time_s;
-  json["measured_as"] = p.row.measured_as;
+  json["measured_step_time_s"] = p.run.step_time_s;
+  json["measured_as"] = p.run.measured_as;
   json["error"] = p.error();
-  json["restated_mfu"] = restated_mfu(p, p.row.step_time_s);
+  json["restated_mfu"] = restated_mfu(p, p.run.step_time_s);
   json["predicted_restated_mfu"] = restated_mfu(p, p.step.seconds);
-  if (p.row.stated_mfu > 0.0) {
+  if (p.run.stated_mfu > 0.0) {
     // The source's own formula, and the same with the predicted time.
-    json["stated_mfu"] = p.row.stated_mfu;
-    json["predicted_stated_mfu"] = p.row.stated_mfu * p.row.step_time_s / p.step.seconds;
+    json["stated_mfu"] = p.run.stated_mfu;
+    json["predicted_stated_mfu"] = p.run.stated_mfu * p.run.step_time_s / p.step.seconds;
   }
   return text_of(json);
 }
@@ -233,12 +188,12 @@ std::string to_table(const std::vector<PricedRow>& rows) {
       ++skipped[p.skipped];
       continue;
     }
-    text += fmt::format("{:>5} {:<22}{:>6} {:<22}{:<16}{:>10.4g}{:>10.4g}{:>+7.1f}%\n", p.row.line,
-                        p.machine, p.row.num_gpus, printable(p.row.model).substr(0, 21),
-                        printable(p.row.precision).substr(0, 15), p.row.step_time_s, p.step.seconds,
-                        100.0 * p.error());
-    families[family_of(p.row)].push_back(p.error());
-    (may_calibrate(p.row) ? calibrated : tested).push_back(p.error());
+    text += fmt::format("{:>5} {:<22}{:>6} {:<22}{:<16}{:>10.4g}{:>10.4g}{:>+7.1f}%\n", p.run.line,
+                        p.run.machine, p.run.num_gpus, printable(p.run.model).substr(0, 21),
+                        printable(p.run.stated_precision).substr(0, 15), p.run.step_time_s,
+                        p.step.seconds, 100.0 * p.error());
+    families[p.run.family].push_back(p.error());
+    (p.run.calibrates ? calibrated : tested).push_back(p.error());
   }
   for (const auto& [why, count] : skipped) text += fmt::format("skipped {}: {}\n", count, why);
   text += fmt::format("\n{:<34}{:>5}{:>8}{:>8}{:>8}{:>8}{:>8}\n", "error of step time in %", "rows",

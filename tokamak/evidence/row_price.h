@@ -11,40 +11,29 @@
 namespace tokamak {
 
 struct PricedRow {
-  MeasuredRow row;
-  std::string machine;  ///< "h100+nemo": names of machine files, the later over the earlier
+  MeasuredRun run;
   std::string skipped;  ///< as in the row, or why no plan has its shape
   price::StepPrice step;
   double peak_flops = 0.0;  ///< of one device in the precision of the row's products
 
   /// Predicted over measured, less one.
-  double error() const { return step.seconds / row.step_time_s - 1.0; }
+  double error() const { return step.seconds / run.step_time_s - 1.0; }
 };
 
 struct RowPriceOptions {
   std::vector<std::string> assignments;  ///< for every machine: "software.step_overhead_s=10 ms"
 };
 
-/// The row's machine file and the part that says what its software does.
-std::string machine_names_of_row(const MeasuredRow& row);
+/// With racks that are filled as the run's launcher fills them.
+price::Machine filled_as_of_run(const MeasuredRun& run, price::Machine machine);
 
-/// NVIDIA's launchers take as many nodes of every rack (Megatron-Bridge
-/// scripts/performance/utils/executors.py, NeMo's executors.py); of other runs nothing is known.
-price::Machine filled_as_of_row(const MeasuredRow& row, price::Machine machine);
-
-price::StepPrice price_planned_row(const MeasuredRow& row, const PlannedRow& planned,
+price::StepPrice price_planned_row(const MeasuredRun& run, const PlannedRow& planned,
                                    const price::Machine& machine);
 
 /// All rows in order; rows that run the same plans are planned once. Throws Error where no machine
 /// of the rows takes the assignments.
-std::vector<PricedRow> price_rows(const std::vector<MeasuredRow>& rows,
+std::vector<PricedRow> price_rows(const std::vector<MeasuredRun>& runs,
                                   const RowPriceOptions& options);
-
-/// "nemo H100 bf16": rows that are judged together.
-std::string family_of(const MeasuredRow& row);
-
-/// Whether constants may be fitted on it: at most 64 GPUs, and none of the 12 rows of NeMo's 405B.
-bool may_calibrate(const MeasuredRow& row);
 
 struct ErrorSummary {
   int count = 0;

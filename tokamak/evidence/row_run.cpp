@@ -1,25 +1,24 @@
 #include "tokamak/evidence/row_run.h"
 
 #include <algorithm>
+#include <array>
 
 #include <fmt/format.h>
 
 #include "tokamak/core/error.h"
-#include "tokamak/evidence/row_words.h"
 #include "tokamak/pipeline/schedules.h"
 #include "tokamak/pipeline/stage_split.h"
 
 namespace tokamak {
 namespace {
 
-// Stages of one rank. Where a source of Megatron's family states none beside a pipeline, it is the
-// most that the layers allow, as in the recipes of those sources that do state it.
-int64_t chunks_of(const MeasuredRow& row) {
-  if (row.pp == 1) return 1;
-  if (row.chunks_per_stage > 0) return row.chunks_per_stage;
-  if (software_of(row) != "nemo") return 1;
-  const int64_t even = row.num_layers % row.pp == 0 ? row.num_layers : row.num_layers + 2;
-  return std::max<int64_t>(even / row.pp, 1);
+// Stages of one rank.
+int64_t chunks_of(const MeasuredRun& run) {
+  if (run.pp == 1) return 1;
+  if (run.chunks_per_stage > 0 || !run.one_layer_chunks)
+    return std::max<int64_t>(run.chunks_per_stage, 1);
+  const int64_t even = run.num_layers % run.pp == 0 ? run.num_layers : run.num_layers + 2;
+  return std::max<int64_t>(even / run.pp, 1);
 }
 
 struct DataMesh {
@@ -28,137 +27,95 @@ struct DataMesh {
 };
 
 // All shard over all ranks of dp that do not say it of fewer.
-DataMesh data_mesh(const MeasuredRow& row) {
-  const int64_t shard = sharding_named(row.sharding).ranks;
-  if (shard == 0 || shard >= row.dp) return {.shard = row.dp};
-  TOK_REQUIRE(row.dp % shard == 0, "{}: does not divide dp {}", row.sharding, row.dp);
-  return {.replicate = row.dp / shard, .shard = shard};
+DataMesh data_mesh(const MeasuredRun& run) {
+  const int64_t shard = run.shard_ranks;
+  if (shard == 0 || shard >= run.dp) return {.shard = run.dp};
+  TOK_REQUIRE(run.dp % shard == 0, "shards of {} ranks do not divide dp {}", shard, run.dp);
+  return {.replicate = run.dp / shard, .shard = shard};
 }
 
-// Unstated: Megatron-LM before its distributed optimizer sums gradients alone.
-Sharding sharding_of(const MeasuredRow& row) {
-  const std::string software = software_of(row);
-  const bool is_old = software == "megatron" || software == "vtrain";
-  return sharding_named(row.sharding).sharding.value_or(is_old ? Sharding::kDdp : Sharding::kZero1);
-}
-
-RecomputePolicy recompute_of(const MeasuredRow& row) {
-  using Mode = RecomputePolicy::Mode;
-  const RecomputeWord word = recompute_named(row.recompute).value_or(RecomputeWord::kNone);
-  if (word == RecomputeWord::kFull) return {.mode = Mode::kFull};
-  if (word == RecomputeWord::kSelectiveLayers)
-    return {.mode = Mode::kSelectiveLayers, .every_nth_block = 2};
-  const std::string software = software_of(row);
-  if (!mentions(software, "torchtitan") && software != "tokamak")
-    return {};  // attention alone, which no backward keeps
-  if (word == RecomputeWord::kSelective)
-    return {.mode = Mode::kSelectiveOps, .saved_ops = {"attention"}, .halved_ops = {"linear"}};
-  return {};
-}
-
-void add_pipeline(const MeasuredRow& row, DistributeOptions& d) {
-  const auto ranks = static_cast<int>(row.pp);
-  const auto chunks = static_cast<int>(chunks_of(row));
+void add_pipeline(const MeasuredRun& run, DistributeOptions& d) {
+  const auto ranks = static_cast<int>(run.pp);
+  const auto chunks = static_cast<int>(chunks_of(run));
   constexpr int64_t kMostPassages = int64_t{1} << 17;  // planned within seconds
-  TOK_REQUIRE(row.num_microbatches() <= kMostPassages / (ranks * chunks),
+  TOK_REQUIRE(run.num_microbatches() <= kMostPassages / (ranks * chunks),
               "pp {} x vp {} x {} microbatches: wanted a product of at most {}", ranks, chunks,
-              row.num_microbatches(), kMostPassages);
+              run.num_microbatches(), kMostPassages);
   const std::string schedule = chunks > 1 ? "Interleaved1F1B" : "1F1B";
   // Embedding and head count as a layer each where the layers alone do not deal out evenly.
-  const int less = row.num_layers % (row.pp * chunks) == 0 ? 0 : 1;
-  const StageSplit split = split_stages({.num_layers = static_cast<int>(row.num_layers),
+  const int less = run.num_layers % (run.pp * chunks) == 0 ? 0 : 1;
+  const StageSplit split = split_stages({.num_layers = static_cast<int>(run.num_layers),
                                          .num_ranks = ranks,
                                          .schedule = schedule,
                                          .num_stages = ranks * chunks,
                                          .first_stage_less_layers = less,
                                          .last_stage_less_layers = less});
   d.stage_of_module = stage_of_module(split);
-  d.pipeline = make_schedule(schedule, ranks, chunks, static_cast<int>(row.num_microbatches()));
+  d.pipeline = make_schedule(schedule, ranks, chunks, static_cast<int>(run.num_microbatches()));
 }
 
 }  // namespace
 
-ModelSpec spec_of_row(const MeasuredRow& row) {
-  const std::string name = has_gated_mlp(row) ? "llama" : "gpt2";
+ModelSpec spec_of_row(const MeasuredRun& run) {
+  const std::string name = run.gated_mlp ? "llama" : "gpt2";
   return {.family = &family_of(name),
           .name = name,
-          .flavor = row.model,
-          .vocab_size = row.vocab,
-          .dim = row.hidden,
-          .num_layers = row.num_layers,
-          .num_heads = row.heads,
-          .num_kv_heads = row.kv_heads,
-          .head_dim = row.hidden / row.heads,
-          .mlp_dim = row.ffn,
-          .max_seq_len = row.seq_len,
-          .tied = imitation_of(row).tied};
+          .flavor = run.model,
+          .vocab_size = run.vocab,
+          .dim = run.hidden,
+          .num_layers = run.num_layers,
+          .num_heads = run.heads,
+          .num_kv_heads = run.kv_heads,
+          .head_dim = run.hidden / run.heads,
+          .mlp_dim = run.ffn,
+          .max_seq_len = run.seq_len,
+          .tied = run.tied};
 }
 
-RunShape shape_of_row(const MeasuredRow& row, int pp_rank) {
-  TOK_CHECK(row.skipped.empty(), "line {}: {}", row.line, row.skipped);
-  const DataMesh data = data_mesh(row);
+RunShape shape_of_row(const MeasuredRun& run, int pp_rank) {
+  TOK_CHECK(run.skipped.empty(), "line {}: {}", run.line, run.skipped);
+  const DataMesh data = data_mesh(run);
   RunShape shape;
-  shape.training.batch = row.microbatch;
-  shape.training.seq_len = row.seq_len;
+  shape.training.batch = run.microbatch;
+  shape.training.seq_len = run.seq_len;
   shape.training.compute = DType::kBF16;
-  shape.recompute = recompute_of(row);
+  shape.training.pads_logits = run.pads_logits;
+  shape.recompute = run.recompute;
   DistributeOptions& d = shape.distribute;
-  d.mesh.degrees = {static_cast<int>(row.pp), static_cast<int>(data.replicate),
-                    static_cast<int>(data.shard), static_cast<int>(row.cp),
-                    static_cast<int>(row.tp)};
-  d.rank = pp_rank * static_cast<int>(row.num_gpus / row.pp);
-  d.num_microbatches = row.num_microbatches();
-  d.sharding = sharding_of(row);
-  if (mentions(plain_word(row.sharding), "shardgradop")) d.reshard = Reshard::kNever;
-  d.async_tp = row.tp > 1 && mentions(row.notes, "asyncTP=yes");
+  d.mesh.degrees = {static_cast<int>(run.pp), static_cast<int>(data.replicate),
+                    static_cast<int>(data.shard), static_cast<int>(run.cp),
+                    static_cast<int>(run.tp)};
+  d.rank = pp_rank * static_cast<int>(run.num_gpus / run.pp);
+  d.num_microbatches = run.num_microbatches();
+  d.sharding = run.sharding;
+  if (run.keeps_gathered) d.reshard = Reshard::kNever;
+  d.async_tp = run.tp > 1 && run.async_tp;
   d.context = ContextMethod::kRing;
-  const Imitation imitation = imitation_of(row);
-  d.merge_products = imitation.merge_products;
-  d.sequence_parallel = !imitation.whole_sequences;
-  d.keep_copies = imitation.keep_copies;
-  shape.training.pads_logits = imitation.pads_logits;
-  if (row.pp > 1) add_pipeline(row, d);
+  d.merge_products = run.merged_products;
+  d.sequence_parallel = !run.whole_sequences;
+  d.keep_copies = false;  // other trainers write bf16 copies of weights in a pass of its own
+  if (run.pp > 1) add_pipeline(run, d);
   return shape;
 }
 
-Imitation imitation_of(const MeasuredRow& row) {
-  const std::string software = software_of(row);
-  const bool is_vtrain = software == "vtrain";
-  const bool is_megatron = software == "megatron";
-  return {.tied = is_vtrain || is_megatron || software == "mosaic",
-          .merge_products = !mentions(software, "torchtitan"),
-          .pads_logits = !is_vtrain,
-          .whole_sequences =
-              is_vtrain || (is_megatron && !mentions(row.recompute, "sequence-parallel"))};
+std::string plan_key(const MeasuredRun& run) {
+  const std::array<int64_t, 16> sizes = {run.num_layers,  run.hidden,
+                                         run.ffn,         run.heads,
+                                         run.kv_heads,    run.vocab,
+                                         run.seq_len,     run.microbatch,
+                                         run.dp,          run.cp,
+                                         run.tp,          run.pp,
+                                         chunks_of(run),  run.num_microbatches(),
+                                         run.shard_ranks, run.recompute.every_nth_block};
+  return fmt::format("{} {} {} {} {} {} {} {} {} {} {}", fmt::join(sizes, " "),
+                     static_cast<int>(run.recompute.mode), run.recompute.saved_ops.size(),
+                     static_cast<int>(run.sharding), run.keeps_gathered, run.async_tp,
+                     run.gated_mlp, run.tied, run.merged_products, run.pads_logits,
+                     run.whole_sequences);
 }
 
-std::string machine_of_row(const MeasuredRow& row) {
-  if (!row.machine.empty()) return row.machine;
-  if (row.source == "vTrain") return "a100-80-cloud";  // 12.5 GB/s of network, in its own config
-  if (row.source.starts_with("bigscience-")) return "a100-80-opa";  // its jz/hpc-specs.md
-  return machine_of_gpu(row.gpu);
-}
-
-price::Precision precision_of_row(const MeasuredRow& row) {
-  return precision_named(row.precision).value_or(price::Precision::kBf16);
-}
-
-std::string plan_key(const MeasuredRow& row) {
-  const ModelSpec spec = spec_of_row(row);
-  const RunShape shape = shape_of_row(row, 0);
-  return fmt::format("{} {} {} {} {} {} {} {} | {} {} {} | {} | {} {} {} {} | {} {} {} {} | {} {}",
-                     spec.name, spec.vocab_size, spec.dim, spec.num_layers, spec.num_heads,
-                     spec.num_kv_heads, spec.mlp_dim, spec.tied, row.microbatch, row.seq_len,
-                     row.num_microbatches(), fmt::join(shape.distribute.mesh.degrees, " "),
-                     chunks_of(row), static_cast<int>(shape.distribute.sharding),
-                     static_cast<int>(shape.distribute.reshard), shape.distribute.async_tp,
-                     static_cast<int>(shape.recompute.mode), shape.recompute.every_nth_block,
-                     shape.recompute.saved_ops.size(), shape.recompute.halved_ops.size(),
-                     software_of(row), shape.distribute.sequence_parallel);
-}
-
-PlannedRow::PlannedRow(const MeasuredRow& row, int place)
-    : planned_(spec_of_row(row), shape_of_row(row, 0), {.backend = "gpu", .arch = 90},
+PlannedRow::PlannedRow(const MeasuredRun& run, int place)
+    : planned_(spec_of_row(run), shape_of_row(run, 0), {.backend = "gpu", .arch = 90},
                PlannedRanks::Which::kStages, place) {
   for (const PlannedRanks::Rank& r : planned_.ranks())
     ranks_.push_back({.plan = r.plan, .rank = r.rank});

@@ -1,0 +1,73 @@
+// How texts of measured rows become columns of known values: the rules of
+// machines/evidence/words.toml, whose head says how they are read.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <regex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tokamak {
+
+struct Entry;
+
+/// Trimmed texts of a row by column: those of its file, then those that rules fill.
+using RowTexts = std::map<std::string, std::string, std::less<>>;
+
+/// Blank where there is none.
+const std::string& text_in(const RowTexts& texts, std::string_view column);
+
+/// `text` as a number; nothing where it is none, or is not finite.
+std::optional<double> number_of(std::string_view text);
+
+/// A file whose header spells columns in its own way.
+struct RowShape {
+  std::string name;
+  RowTexts columns;  ///< by our name, the file's
+  RowTexts texts;    ///< of every row; "{hidden}" in them as in rules
+};
+
+class RowRules {
+ public:
+  /// Throws Error "NAME:LINE: ..." on an unknown column or value and on what is no regular
+  /// expression.
+  RowRules(std::string_view toml, const std::string& name);
+
+  /// Of machines/evidence, with the aliases of machines/devices.
+  static const RowRules& built_in();
+
+  /// Fills the columns of a row of this shape that are blank.
+  void fill(RowTexts& texts, const RowShape& shape = {}) const;
+
+  const std::vector<RowShape>& shapes() const { return shapes_; }
+
+ private:
+  struct Condition {
+    std::string column;
+    std::regex pattern;
+    bool is_found = true;  ///< rather than not found
+  };
+
+  struct Rule {
+    std::string origin;
+    std::string column;
+    std::string name;
+    std::string value;
+    std::vector<Condition> conditions;
+  };
+
+  void add(const Entry& entry);
+  void add_to_shape(const Entry& entry);
+  void add_device_aliases();
+  Condition condition(const std::string& origin, std::string_view column,
+                      std::string_view text) const;
+  std::string with_words(const std::string& origin, std::string text) const;
+
+  RowTexts words_;
+  std::vector<Rule> rules_;
+  std::vector<RowShape> shapes_;
+};
+
+}  // namespace tokamak
