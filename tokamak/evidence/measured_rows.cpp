@@ -12,7 +12,6 @@
 #include "tokamak/core/file.h"
 #include "tokamak/core/names.h"
 #include "tokamak/evidence/csv_reader.h"
-#include "tokamak/evidence/row_time.h"
 
 namespace tokamak {
 namespace {
@@ -68,85 +67,89 @@ bool is_empty(const std::string& field) {
   return trimmed(field).empty();
 }
 
-// A column as the file names it.
-std::string name_in(const RowShape& shape, const std::string& column) {
-  const std::string& name = text_in(shape.columns, column);
-  return name.empty() ? column : name;
-}
+// What a file's header says: its shape, and its columns by our names.
+struct Header {
+  RowShape shape;
+  CsvFields columns = {};
 
-bool has(const CsvFields& header, const std::string& name) {
-  return std::find(header.begin(), header.end(), name) != header.end();
-}
-
-// The shape that a header is meant to have.
-RowShape shape_of(const CsvFields& header) {
-  for (const RowShape& shape : RowRules::built_in().shapes()) {
-    const bool has_either =
-        has(header, name_in(shape, "n_gpus")) || has(header, name_in(shape, kMilliseconds));
-    if (has_either && !has(header, "gpu")) return shape;
+  /// As the file names it.
+  std::string name_of(const std::string& column) const {
+    const std::string& name = text_in(shape.columns, column);
+    return name.empty() ? column : name;
   }
-  return {};
-}
 
-std::vector<std::string> times_of(const RowShape& shape) {
-  if (shape.columns.contains(kMilliseconds)) return {name_in(shape, kMilliseconds)};
-  return {kTimes.begin(), kTimes.end()};
-}
-
-RowTexts texts_of(const RowShape& shape, const CsvFields& header, const CsvFields& fields) {
-  RowTexts texts;
-  for (size_t i = 0; i < std::min(header.size(), fields.size()); ++i)
-    texts[header[i]] = trimmed(fields[i]);
-  for (const auto& [column, name] : shape.columns) texts[column] = text_in(texts, name);
-  RowRules::built_in().fill(texts, shape);
-  return texts;
-}
-
-// The needed columns that are blank, as the file names them.
-std::vector<std::string> missing_of(const RowShape& shape, const RowTexts& texts) {
-  std::vector<std::string> missing;
-  const auto need = [&](const char* column) {
-    if (is_blank(text_in(texts, column)) && !shape.texts.contains(column))
-      missing.push_back(name_in(shape, column));
-  };
-  need("gpu");
-  for (const Count& count : kCounts) {
-    if (count.is_needed) need(count.column);
+  std::vector<std::string> times() const {
+    if (shape.columns.contains(kMilliseconds)) return {kMilliseconds};
+    return {kTimes.begin(), kTimes.end()};
   }
-  need("precision");
-  return missing;
-}
+
+  RowTexts texts_of(const CsvFields& fields) const {
+    RowTexts texts;
+    for (size_t i = 0; i < std::min(columns.size(), fields.size()); ++i) {
+      if (RowRules::is_of_files(columns[i])) texts[columns[i]] = trimmed(fields[i]);
+    }
+    RowRules::built_in().fill(texts, shape);
+    return texts;
+  }
+
+  /// The needed columns that a row's texts leave blank.
+  std::vector<std::string> missing(const RowTexts& texts) const {
+    std::vector<std::string> needed = {"gpu"};
+    for (const Count& count : kCounts) {
+      if (count.is_needed) needed.emplace_back(count.column);
+    }
+    needed.emplace_back("precision");
+    std::erase_if(needed, [&](const std::string& column) {
+      return shape.texts.contains(column) || !is_blank(text_in(texts, column));
+    });
+    return needed;
+  }
+};
 
 std::string wanted_columns() {
   std::string wanted = "the columns of training_runs.csv (gpu, ..., step_time_s)";
   for (const RowShape& shape : RowRules::built_in().shapes()) {
-    wanted += fmt::format(" or of {} ({}, ..., {})", shape.name, name_in(shape, "n_gpus"),
-                          times_of(shape).front());
+    const Header header{.shape = shape};
+    wanted += fmt::format(" or of {} ({}, ..., {})", shape.name, header.name_of("n_gpus"),
+                          header.name_of(header.times().front()));
   }
   return wanted;
 }
 
-void require_known(const RowShape& shape, const CsvFields& header, const std::string& file) {
-  for (auto name = header.begin(); name != header.end(); ++name) {
-    const bool is_new = std::find(header.begin(), name, *name) == name;
+Header header_of(const CsvFields& names, const std::string& file) {
+  for (auto name = names.begin(); name != names.end(); ++name) {
+    const bool is_new = std::find(names.begin(), name, *name) == name;
     TOK_REQUIRE(is_new || name->empty(), "{}:1: column {} twice", file, printable(*name));
   }
-  const std::vector<std::string> times = times_of(shape);
-  const bool has_time = std::any_of(times.begin(), times.end(),
-                                    [&](const std::string& time) { return has(header, time); });
-  const char* first = shape.texts.contains("gpu") ? "n_gpus" : "gpu";
-  if (has_time && has(header, name_in(shape, first))) return;
-  std::vector<std::string> missing =
-      missing_of(shape, texts_of(shape, header, CsvFields(header.size(), "1")));
-  if (!has_time) missing.push_back(fmt::format("{}", fmt::join(times, " or ")));
+  const auto has = [](const CsvFields& columns, const std::string& column) {
+    return std::find(columns.begin(), columns.end(), column) != columns.end();
+  };
+  Header header{.columns = names};
+  for (const RowShape& shape : RowRules::built_in().shapes()) {
+    CsvFields columns = names;
+    for (const auto& [column, name] : shape.columns)
+      std::replace(columns.begin(), columns.end(), name, column);
+    if (columns != names && !has(names, "gpu")) header = {.shape = shape, .columns = columns};
+  }
+  const std::vector<std::string> times = header.times();
+  const bool has_time = std::any_of(times.begin(), times.end(), [&](const std::string& time) {
+    return has(header.columns, time);
+  });
+  if (has_time && has(header.columns, header.shape.texts.contains("gpu") ? "n_gpus" : "gpu"))
+    return header;
+  std::vector<std::string> missing = header.missing(header.texts_of(CsvFields(names.size(), "1")));
+  for (std::string& column : missing) column = header.name_of(column);
+  if (!has_time)
+    missing.push_back(times.size() > 1 ? fmt::format("{}", fmt::join(times, " or "))
+                                       : header.name_of(times[0]));
   fail("{}: no column {}: wanted {}, got {}", file, fmt::join(missing, ", "), wanted_columns(),
-       printable(fmt::format("{}", fmt::join(header, ", "))));
+       printable(fmt::format("{}", fmt::join(names, ", "))));
 }
 
 // Numbers of one row; one that is none makes the row unusable, with its column.
 class Numbers {
  public:
-  Numbers(const RowShape& shape, const RowTexts& texts) : shape_(shape), texts_(texts) {}
+  Numbers(const Header& header, const RowTexts& texts) : header_(header), texts_(texts) {}
 
   /// 0 where it is blank, or cannot be read.
   double number(const std::string& column) {
@@ -180,12 +183,12 @@ class Numbers {
  private:
   int refuse(const std::string& column, std::string_view wanted) {
     if (bad_.empty())
-      bad_ = fmt::format("{} = {}: wanted {}", name_in(shape_, column),
+      bad_ = fmt::format("{} = {}: wanted {}", header_.name_of(column),
                          printable(text_in(texts_, column)), wanted);
     return 0;
   }
 
-  const RowShape& shape_;
+  const Header& header_;
   const RowTexts& texts_;
   std::string bad_;
 };
@@ -285,29 +288,70 @@ std::string fault_of(const MeasuredRun& run, const RowTexts& texts) {
   return "";
 }
 
-// Sets the time and its column, or says why there is none.
-void set_time(MeasuredRun& run, Numbers& numbers, const RowShape& shape, const RowTexts& texts) {
-  const bool is_ms = shape.columns.contains(kMilliseconds);
-  const std::string column = times_of(shape).front();
-  const auto is = [&](std::string_view c) { return text_in(texts, c) == "yes"; };
-  run.stated_mfu = 0.01 * numbers.rate("mfu_pct");
-  set_step_time(
-      run, {.step_s = is_ms ? 1e-3 * numbers.number(kMilliseconds) : numbers.number("step_time_s"),
-            .step_column = column,
-            .tokens_per_s = numbers.rate("tokens_per_s_per_gpu"),
-            .flops_per_s = 1e12 * numbers.rate("tflops_per_gpu"),
-            .mfu_peak_flops = number_of(text_in(texts, "stated_peak")).value_or(0.0),
-            .rounds_tokens = is("rounded_tokens"),
-            .hardware_flops = is("hardware_flops")});
-  if (run.step_time_s > 0.0) return;
-  for (const char* time : kTimes) numbers.number(time);
-  if (run.skipped.empty()) run.skipped = column;
+// Recompute counted, non-causal, one gateless MLP of 4 hidden.
+double hardware_flops_per_step(const MeasuredRun& run) {
+  const auto h = static_cast<double>(run.hidden);
+  const auto s = static_cast<double>(run.seq_len);
+  const auto layers = static_cast<double>(run.num_layers);
+  return 96.0 * static_cast<double>(run.global_batch) * s * layers * h * h *
+         (1.0 + s / (6.0 * h) + static_cast<double>(run.vocab) / (16.0 * layers * h));
 }
 
-MeasuredRun read_run(const RowShape& shape, const RowTexts& texts) {
-  Numbers numbers(shape, texts);
+// The peak that an MFU is a share of, by that in bf16 where one is stated. Throws Error where there
+// is none.
+double peak_of_mfu(const MeasuredRun& run, std::optional<double> stated_bf16) {
+  TOK_REQUIRE(run.stated_mfu <= 1.0, "mfu_pct = {}: wanted at most 100", 100.0 * run.stated_mfu);
+  TOK_REQUIRE(!run.machine.empty(), "no machine file of gpu {}", printable(run.gpu));
+  const auto peaks = price::load_machine(run.machine).device.peak_flops;
+  const double peak = peaks[run.precision];
+  return stated_bf16 ? peak / peaks[price::Precision::kBf16] * *stated_bf16 : peak;
+}
+
+// Sets the time and its column by the first of the time, a rate and the MFU, or says why there is
+// none.
+void set_time(MeasuredRun& run, Numbers& numbers, const Header& header, const RowTexts& texts) {
+  const auto is = [&](std::string_view column) { return text_in(texts, column) == "yes"; };
+  const auto gpus = static_cast<double>(run.num_gpus);
+  const double tokens = static_cast<double>(run.global_batch * run.seq_len);
+  const auto flops = [&](double per_token) {
+    return is("hardware_flops") ? hardware_flops_per_step(run) : per_token * tokens;
+  };
+  const std::string time = header.times().front();
+  const double stated_s = (time == kMilliseconds ? 1e-3 : 1.0) * numbers.number(time);
+  const double tokens_per_s = numbers.rate("tokens_per_s_per_gpu");
+  const double flops_per_s = 1e12 * numbers.rate("tflops_per_gpu");
+  const auto set = [&](const std::string& column, double seconds) {
+    run.step_time_s = seconds;
+    run.measured_as = header.name_of(column);
+  };
+  if (stated_s > 0.0) {
+    set(time, stated_s);
+  } else if (tokens_per_s > 0.0 && !(flops_per_s > 0.0 && is("rounded_tokens"))) {
+    set("tokens_per_s_per_gpu", tokens / (tokens_per_s * gpus));
+  } else if (flops_per_s > 0.0) {
+    set("tflops_per_gpu", flops(causal_flops_per_token(run)) / (flops_per_s * gpus));
+  } else if (run.stated_mfu > 0.0) {
+    try {
+      const double peak = peak_of_mfu(run, number_of(text_in(texts, "stated_peak")));
+      // Attention without its mask, as all sources that state an MFU beside a time count it.
+      const double masked = 6.0 * static_cast<double>(run.num_layers) *
+                            static_cast<double>(run.seq_len) * static_cast<double>(run.hidden);
+      const double whole = flops(causal_flops_per_token(run) + masked);
+      if (peak > 0.0) set("mfu_pct", whole / (run.stated_mfu * peak * gpus));
+    } catch (const Error& error) {
+      run.skipped = error.what();
+    }
+  }
+  if (run.step_time_s > 0.0 || !run.skipped.empty()) return;
+  for (const char* column : kTimes) numbers.number(column);
+  run.skipped = header.name_of(time);
+}
+
+MeasuredRun read_run(const Header& header, const RowTexts& texts) {
+  Numbers numbers(header, texts);
   MeasuredRun run = run_of(texts);
   for (const Count& count : kCounts) run.*count.size = numbers.count(count);
+  run.stated_mfu = 0.01 * numbers.rate("mfu_pct");
   run.calibrates = run.calibrates && run.num_gpus <= kMostCalibrated;
   if (run.kv_heads == 0) run.kv_heads = run.heads;
   if (text_in(texts, "whole_vocab_shares") == "yes")
@@ -315,14 +359,14 @@ MeasuredRun read_run(const RowShape& shape, const RowTexts& texts) {
   const std::string& gated = text_in(texts, "gated_mlp");
   run.gated_mlp = gated.empty() ? run.ffn != 4 * run.hidden : gated == "yes";
   const std::string& mixture = text_in(texts, "mixture");
-  const std::vector<std::string> missing = missing_of(shape, texts);
+  const std::vector<std::string> missing = header.missing(texts);
   if (mixture == "noted" || (missing.empty() && !mixture.empty())) {
     run.skipped = "a mixture of experts, which no model here is";
   } else if (!missing.empty()) {
-    run.skipped = missing.front();
+    run.skipped = header.name_of(missing.front());
   } else if (numbers.bad().empty()) {
-    set_time(run, numbers, shape, texts);
-    if (numbers.bad().empty() && run.skipped.empty()) run.skipped = fault_of(run, texts);
+    set_time(run, numbers, header, texts);
+    if (run.skipped.empty()) run.skipped = fault_of(run, texts);
   }
   if (!numbers.bad().empty()) run.skipped = numbers.bad();
   return run;
@@ -335,30 +379,38 @@ std::vector<MeasuredRun> parse_measured_rows(const std::string& text, const std:
   TOK_REQUIRE(!csv.at_end(), "{}: an empty file: wanted {}", name, wanted_columns());
   TOK_REQUIRE(text.find('\n') != std::string::npos || text.find('\r') == std::string::npos,
               "{}: lines end in CR alone: wanted LF or CR LF", name);
-  CsvFields header = csv.next();
+  CsvFields names = csv.next();
   TOK_REQUIRE(!csv.is_cut(), "{}:1: a quote that does not end", name);
-  for (std::string& column : header) column = trimmed(column);
-  const RowShape shape = shape_of(header);
-  require_known(shape, header, name);
+  for (std::string& column : names) column = trimmed(column);
+  const Header header = header_of(names, name);
   std::vector<MeasuredRun> runs;
   while (!csv.at_end()) {
     const int line = csv.line();
     const CsvFields fields = csv.next();
     TOK_REQUIRE(!csv.is_cut(), "{}:{}: a quote that does not end", name, line);
     if (std::all_of(fields.begin(), fields.end(), is_empty)) continue;
-    MeasuredRun& run = runs.emplace_back(read_run(shape, texts_of(shape, header, fields)));
+    MeasuredRun& run = runs.emplace_back(read_run(header, header.texts_of(fields)));
     run.line = line;
     run.number = static_cast<int>(runs.size());
     const auto surplus =
-        fields.begin() + static_cast<std::ptrdiff_t>(std::min(header.size(), fields.size()));
+        fields.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), fields.size()));
     if (!std::all_of(surplus, fields.end(), is_empty)) {
       run.skipped =
           fmt::format("{} fields, the header has {}: text that has a comma stands in quotes",
-                      fields.size(), header.size());
+                      fields.size(), names.size());
     }
   }
   TOK_REQUIRE(!runs.empty(), "{}: no row below the header", name);
   return runs;
+}
+
+double causal_flops_per_token(const MeasuredRun& run) {
+  const auto h = static_cast<double>(run.hidden);
+  const double kv = h * static_cast<double>(run.kv_heads) / static_cast<double>(run.heads);
+  const double mlp = (run.gated_mlp ? 3.0 : 2.0) * h * static_cast<double>(run.ffn);
+  const auto layers = static_cast<double>(run.num_layers);
+  const double products = layers * (2.0 * h * (h + kv) + mlp) + h * static_cast<double>(run.vocab);
+  return 6.0 * products + 6.0 * layers * static_cast<double>(run.seq_len) * h;
 }
 
 std::vector<MeasuredRun> read_measured_rows(const std::filesystem::path& file) {

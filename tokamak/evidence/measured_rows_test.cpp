@@ -9,7 +9,6 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/evidence/row_price.h"
-#include "tokamak/evidence/row_time.h"
 #include "tokamak/price/machine/device_spread.h"
 
 namespace tokamak {

@@ -10,7 +10,6 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/json.h"
 #include "tokamak/core/names.h"
-#include "tokamak/evidence/row_time.h"
 #include "tokamak/price/machine/device_spread.h"
 #include "tokamak/price/run/slowest_place.h"
 

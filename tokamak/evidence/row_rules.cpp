@@ -20,13 +20,14 @@ std::span<const EmbeddedFile> evidence_files();
 
 namespace {
 
-// The values of columns; blank: any text.
+// The values of columns; blank: any text. The first are those of files.
 constexpr auto kColumns = std::to_array<std::pair<std::string_view, std::string_view>>(
     {{"",
-      "shape source gpu machine model zero_stage_or_fsdp precision recompute notes n_gpus n_layers "
+      "source gpu machine model zero_stage_or_fsdp precision recompute notes n_gpus n_layers "
       "hidden ffn heads kv_heads vocab seq gbs mbs tp pp vp cp dp step_time_s step_time_ms "
       "tokens_per_s_per_gpu tflops_per_gpu mfu_pct"},
-     {"", "device software family family_gpu shard_ranks stated_peak machine_file machine_names"},
+     {"",
+      "shape device software family family_gpu shard_ranks stated_peak machine_file machine_names"},
      {"yes, no",
       "whole_vocab_shares recomputes_ops keeps_gathered async_tp gated_mlp tied merged_products "
       "pads_logits whole_sequences one_layer_chunks even_racks rounded_tokens hardware_flops "
@@ -213,6 +214,10 @@ void RowRules::add_device_aliases() {
   });
   rules_.insert(rules_.begin(), std::make_move_iterator(rules.begin()),
                 std::make_move_iterator(rules.end()));
+}
+
+bool RowRules::is_of_files(std::string_view column) {
+  return lists(kColumns.front().second, ' ', column);
 }
 
 void RowRules::fill(RowTexts& texts, const RowShape& shape) const {

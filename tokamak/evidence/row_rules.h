@@ -41,6 +41,9 @@ class RowRules {
   /// Fills the columns of a row of this shape that are blank.
   void fill(RowTexts& texts, const RowShape& shape = {}) const;
 
+  /// Whether a file may have the column; others only rules fill.
+  static bool is_of_files(std::string_view column);
+
   const std::vector<RowShape>& shapes() const { return shapes_; }
 
  private:
