@@ -67,7 +67,7 @@ bool is_empty(const std::string& field) {
   return trimmed(field).empty();
 }
 
-// What a file's header says: its shape, and its columns by our names.
+// What a file's header says: its shape, and its columns by our names; others are blank.
 struct Header {
   RowShape shape;
   CsvFields columns = {};
@@ -85,9 +85,8 @@ struct Header {
 
   RowTexts texts_of(const CsvFields& fields) const {
     RowTexts texts;
-    for (size_t i = 0; i < std::min(columns.size(), fields.size()); ++i) {
-      if (RowRules::is_of_files(columns[i])) texts[columns[i]] = trimmed(fields[i]);
-    }
+    for (size_t i = 0; i < std::min(columns.size(), fields.size()); ++i)
+      texts[columns[i]] = trimmed(fields[i]);
     RowRules::built_in().fill(texts, shape);
     return texts;
   }
@@ -130,6 +129,9 @@ Header header_of(const CsvFields& names, const std::string& file) {
     for (const auto& [column, name] : shape.columns)
       std::replace(columns.begin(), columns.end(), name, column);
     if (columns != names && !has(names, "gpu")) header = {.shape = shape, .columns = columns};
+  }
+  for (std::string& column : header.columns) {
+    if (!RowRules::is_of_files(column)) column.clear();
   }
   const std::vector<std::string> times = header.times();
   const bool has_time = std::any_of(times.begin(), times.end(), [&](const std::string& time) {

@@ -237,6 +237,18 @@ TEST(MeasuredRows, NeedsATimeOrARate) {
   EXPECT_NEAR(rows.at(0).step_time_s, 256.0 * 8192.0 / 160000.0, 1e-9);
 }
 
+// Columns that rules fill are no columns of files.
+TEST(MeasuredRows, LeavesOtherColumnsAlone) {
+  std::string header = kHeader;
+  header.insert(header.size() - 1, ",software,family,shape");
+  const auto rows = parse_measured_rows(
+      header + "NVIDIA x,H100,16,M,32,4096,1,32,8,51200,8192,256,1,1,1,,1,16,,bf16,,2,,,,,a,b,c\n",
+      "x.csv");
+  EXPECT_EQ(rows.at(0).skipped, "");
+  EXPECT_EQ(rows.at(0).software, "nemo");
+  EXPECT_EQ(rows.at(0).family, "nemo H100 bf16");
+}
+
 TEST(MeasuredRows, BoundsWhatAPipelineRuns) {
   const MeasuredRun row = only_row(
       "NVIDIA "

@@ -34,11 +34,6 @@ class LastPlans {
   std::vector<std::pair<std::string, std::unique_ptr<PlannedRow>>> kept_;
 };
 
-void set_numbers(price::Machine& machine, const RowPriceOptions& options) {
-  for (const std::string& assignment : options.assignments) price::set_number(machine, assignment);
-  price::validate(machine);
-}
-
 std::string summary_line(std::string_view name, const std::vector<double>& errors) {
   if (errors.empty()) return "";
   const ErrorSummary s = summarize(errors);
@@ -52,31 +47,42 @@ std::string text_of(const OrderedJson& json) {
   return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
-// That some machine of the rows takes the assignments; of those that do not, each row says so.
-void require_assignments(const std::vector<MeasuredRun>& runs, const RowPriceOptions& options) {
-  if (options.assignments.empty()) return;
+// Machines by name, and why there is none for other names.
+struct Machines {
+  std::map<std::string, price::Machine> loaded;
+  std::map<std::string, std::string> errors;
+};
+
+// Throws Error where no machine of the runs takes the assignments; without such runs, no machine.
+Machines load_machines(const std::vector<MeasuredRun>& runs, const RowPriceOptions& options) {
   std::set<std::string> names;
   for (const MeasuredRun& run : runs) {
     if (run.skipped.empty() && !run.machine.empty()) names.insert(run.machine);
   }
-  if (names.empty()) {
+  if (names.empty() && !options.assignments.empty()) {
     for (const std::string& name : price::machine_names()) names.insert(name);
   }
-  std::string first_error;
+  Machines machines;
+  std::string refusal;
   for (const std::string& name : names) {
     try {
       price::Machine machine = price::load_machine(name);
       try {
-        set_numbers(machine, options);
-        return;
+        for (const std::string& assignment : options.assignments)
+          price::set_number(machine, assignment);
+        price::validate(machine);
       } catch (const Error& e) {
-        if (first_error.empty()) first_error = e.what();
+        if (refusal.empty()) refusal = e.what();
+        throw;
       }
-    } catch (const Error&) {
-      continue;  // its rows are skipped
+      machines.loaded.emplace(name, std::move(machine));
+    } catch (const Error& e) {
+      machines.errors[name] = e.what();
     }
   }
-  if (!first_error.empty()) throw Error(first_error);
+  if (machines.loaded.empty() && !options.assignments.empty() && !refusal.empty())
+    throw Error(refusal);
+  return machines;
 }
 
 }  // namespace
@@ -96,22 +102,19 @@ price::StepPrice price_planned_row(const MeasuredRun& run, const PlannedRow& pla
 
 std::vector<PricedRow> price_rows(const std::vector<MeasuredRun>& runs,
                                   const RowPriceOptions& options) {
-  require_assignments(runs, options);
+  const Machines machines = load_machines(runs, options);
   LastPlans plans;
-  std::map<std::string, price::Machine> machines;
   std::vector<PricedRow> priced;
   for (const MeasuredRun& run : runs) {
     PricedRow& p = priced.emplace_back(PricedRow{.run = run, .skipped = run.skipped});
     if (p.skipped.empty() && run.machine.empty())
       p.skipped = fmt::format("no machine file of gpu {}", printable(run.gpu));
+    if (const auto error = machines.errors.find(run.machine);
+        p.skipped.empty() && error != machines.errors.end())
+      p.skipped = error->second;
     if (!p.skipped.empty()) continue;
+    const price::Machine& machine = machines.loaded.at(run.machine);
     try {
-      if (!machines.contains(run.machine)) {
-        price::Machine loaded = price::load_machine(run.machine);
-        set_numbers(loaded, options);
-        machines.emplace(run.machine, std::move(loaded));
-      }
-      const price::Machine& machine = machines.at(run.machine);
       p.peak_flops = machine.device.peak_flops[run.precision];
       const int place =
           slowest_place(shape_of_row(run, 0).distribute, filled_as_of_run(run, machine));
