@@ -12,6 +12,7 @@
 #include "tokamak/core/file.h"
 #include "tokamak/core/names.h"
 #include "tokamak/evidence/csv_reader.h"
+#include "tokamak/evidence/row_run.h"
 
 namespace tokamak {
 namespace {
@@ -91,7 +92,7 @@ struct Header {
     return texts;
   }
 
-  /// The needed columns that a row's texts leave blank.
+  /// The needed columns that a row's texts leave blank, as the file names them.
   std::vector<std::string> missing(const RowTexts& texts) const {
     std::vector<std::string> needed = {"gpu"};
     for (const Count& count : kCounts) {
@@ -101,6 +102,7 @@ struct Header {
     std::erase_if(needed, [&](const std::string& column) {
       return shape.texts.contains(column) || !is_blank(text_in(texts, column));
     });
+    for (std::string& column : needed) column = name_of(column);
     return needed;
   }
 };
@@ -140,7 +142,6 @@ Header header_of(const CsvFields& names, const std::string& file) {
   if (has_time && has(header.columns, header.shape.texts.contains("gpu") ? "n_gpus" : "gpu"))
     return header;
   std::vector<std::string> missing = header.missing(header.texts_of(CsvFields(names.size(), "1")));
-  for (std::string& column : missing) column = header.name_of(column);
   if (!has_time)
     missing.push_back(times.size() > 1 ? fmt::format("{}", fmt::join(times, " or "))
                                        : header.name_of(times[0]));
@@ -219,7 +220,7 @@ MeasuredRun run_of(const RowTexts& texts) {
   const auto text = [&](std::string_view column) { return text_in(texts, column); };
   const auto is = [&](std::string_view column) { return text_in(texts, column) == "yes"; };
   using price::Precision;
-  MeasuredRun run{
+  return {
       .source = text("source"),
       .gpu = text("gpu"),
       .model = text("model"),
@@ -245,13 +246,6 @@ MeasuredRun run_of(const RowTexts& texts) {
       .pads_logits = is("pads_logits"),
       .whole_sequences = is("whole_sequences"),
       .even_racks = is("even_racks")};
-  if (run.family.empty()) {
-    std::string gpu = text("family_gpu");
-    std::transform(gpu.begin(), gpu.end(), gpu.begin(),
-                   [](unsigned char c) { return std::toupper(c); });
-    run.family = fmt::format("{} {} {}", run.software, gpu, price::name_of(run.precision));
-  }
-  return run;
 }
 
 // Why no plan has a row's sizes; empty: one may.
@@ -288,15 +282,6 @@ std::string fault_of(const MeasuredRun& run, const RowTexts& texts) {
                        run.global_batch, run.num_microbatches(), run.dp, run.microbatch,
                        kMostMicrobatches);
   return "";
-}
-
-// Recompute counted, non-causal, one gateless MLP of 4 hidden.
-double hardware_flops_per_step(const MeasuredRun& run) {
-  const auto h = static_cast<double>(run.hidden);
-  const auto s = static_cast<double>(run.seq_len);
-  const auto layers = static_cast<double>(run.num_layers);
-  return 96.0 * static_cast<double>(run.global_batch) * s * layers * h * h *
-         (1.0 + s / (6.0 * h) + static_cast<double>(run.vocab) / (16.0 * layers * h));
 }
 
 // The peak that an MFU is a share of, by that in bf16 where one is stated. Throws Error where there
@@ -365,7 +350,7 @@ MeasuredRun read_run(const Header& header, const RowTexts& texts) {
   if (mixture == "noted" || (missing.empty() && !mixture.empty())) {
     run.skipped = "a mixture of experts, which no model here is";
   } else if (!missing.empty()) {
-    run.skipped = header.name_of(missing.front());
+    run.skipped = missing.front();
   } else if (numbers.bad().empty()) {
     set_time(run, numbers, header, texts);
     if (run.skipped.empty()) run.skipped = fault_of(run, texts);
@@ -404,15 +389,6 @@ std::vector<MeasuredRun> parse_measured_rows(const std::string& text, const std:
   }
   TOK_REQUIRE(!runs.empty(), "{}: no row below the header", name);
   return runs;
-}
-
-double causal_flops_per_token(const MeasuredRun& run) {
-  const auto h = static_cast<double>(run.hidden);
-  const double kv = h * static_cast<double>(run.kv_heads) / static_cast<double>(run.heads);
-  const double mlp = (run.gated_mlp ? 3.0 : 2.0) * h * static_cast<double>(run.ffn);
-  const auto layers = static_cast<double>(run.num_layers);
-  const double products = layers * (2.0 * h * (h + kv) + mlp) + h * static_cast<double>(run.vocab);
-  return 6.0 * products + 6.0 * layers * static_cast<double>(run.seq_len) * h;
 }
 
 std::vector<MeasuredRun> read_measured_rows(const std::filesystem::path& file) {

@@ -58,8 +58,4 @@ std::vector<MeasuredRun> read_measured_rows(const std::filesystem::path& file);
 /// The same from text; `name` for errors.
 std::vector<MeasuredRun> parse_measured_rows(const std::string& text, const std::string& name);
 
-/// Model FLOP of one token, forward and backward: 6 times the parameters of products, the head's
-/// included, and causal attention.
-double causal_flops_per_token(const MeasuredRun& run);
-
 }  // namespace tokamak

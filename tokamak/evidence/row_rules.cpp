@@ -56,6 +56,12 @@ const std::string& text_of(const Entry& entry) {
   return *text;
 }
 
+std::string capitals(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return std::toupper(c); });
+  return text;
+}
+
 // What expressions see. std::regex recurses over the text, so that it is cut.
 std::string seen(std::string_view text) {
   constexpr size_t kMost = 1024;
@@ -77,9 +83,11 @@ std::string replaced(std::string text, F value_of) {
   return text;
 }
 
-// With texts for "{hidden}", and "{4*hidden}", which is blank where there is no number.
+// With texts for "{hidden}", in capitals for "{device^}", and for "{4*hidden}", which is blank
+// where there is no number.
 std::string filled(const std::string& text, const RowTexts& texts) {
   return replaced(text, [&](const std::string& name) -> std::optional<std::string> {
+    if (name.ends_with('^')) return capitals(text_in(texts, name.substr(0, name.size() - 1)));
     const size_t times = name.find('*');
     if (times == std::string::npos) return text_in(texts, name);
     const auto factor = number_of(name.substr(0, times));

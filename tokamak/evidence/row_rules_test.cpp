@@ -207,7 +207,7 @@ TEST(RowRules, HoldInOrderAndFillOnlyWhatIsBlank) {
 [words]
 size = '\d+b'
 [family]
-big = { model = '(\w+) {size}', notes = '!old', is = '$1 of {n_layers} layers, {4*hidden} wide' }
+big = { model = '(\w+) {size}', notes = '!old', is = '$1 {gpu^} of {n_layers} layers, {4*hidden} wide' }
 old = { model = '{size}' }
 other = { is = 'of {model}' }
 )",
@@ -216,8 +216,8 @@ other = { is = 'of {model}' }
     rules.fill(texts);
     return text_in(texts, "family");
   };
-  EXPECT_EQ(family({{"model", "Llama_70B"}, {"n_layers", "80"}, {"hidden", "64"}}),
-            "llama of 80 layers, 256 wide");
+  EXPECT_EQ(family({{"model", "Llama_70B"}, {"gpu", "h100"}, {"n_layers", "80"}, {"hidden", "64"}}),
+            "llama H100 of 80 layers, 256 wide");
   EXPECT_EQ(family({{"model", "Llama 70B"}, {"notes", "OLD"}}), "old");
   EXPECT_EQ(family({{"model", "Llama"}}), "of Llama");
   EXPECT_EQ(family({{"model", "Llama"}, {"family", "mine"}}), "mine");

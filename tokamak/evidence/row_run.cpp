@@ -98,6 +98,24 @@ RunShape shape_of_row(const MeasuredRun& run, int pp_rank) {
   return shape;
 }
 
+double causal_flops_per_token(const MeasuredRun& run) {
+  const auto h = static_cast<double>(run.hidden);
+  const double kv = h * static_cast<double>(run.kv_heads) / static_cast<double>(run.heads);
+  const double mlp = (run.gated_mlp ? 3.0 : 2.0) * h * static_cast<double>(run.ffn);
+  const auto layers = static_cast<double>(run.num_layers);
+  const double products = layers * (2.0 * h * (h + kv) + mlp) + h * static_cast<double>(run.vocab);
+  return 6.0 * products + 6.0 * layers * static_cast<double>(run.seq_len) * h;
+}
+
+// Recompute counted, non-causal, one gateless MLP of 4 hidden.
+double hardware_flops_per_step(const MeasuredRun& run) {
+  const auto h = static_cast<double>(run.hidden);
+  const auto s = static_cast<double>(run.seq_len);
+  const auto layers = static_cast<double>(run.num_layers);
+  return 96.0 * static_cast<double>(run.global_batch) * s * layers * h * h *
+         (1.0 + s / (6.0 * h) + static_cast<double>(run.vocab) / (16.0 * layers * h));
+}
+
 std::string plan_key(const MeasuredRun& run) {
   const std::array<int64_t, 16> sizes = {run.num_layers,  run.hidden,
                                          run.ffn,         run.heads,

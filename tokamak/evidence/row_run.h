@@ -19,6 +19,13 @@ ModelSpec spec_of_row(const MeasuredRun& run);
 /// REQUIRES: run.skipped is empty. Throws Error where no plan of ours has this shape.
 RunShape shape_of_row(const MeasuredRun& run, int pp_rank);
 
+/// Model FLOP of one token, forward and backward: 6 times the parameters of products, the head's
+/// included, and causal attention.
+double causal_flops_per_token(const MeasuredRun& run);
+
+/// The same of a step by the formula of a GPT with recompute and without a causal mask.
+double hardware_flops_per_step(const MeasuredRun& run);
+
 /// Rows with equal keys run the same plans.
 std::string plan_key(const MeasuredRun& run);
 
