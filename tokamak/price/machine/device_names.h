@@ -14,7 +14,8 @@ namespace tokamak::price {
 struct DeviceNames {
   std::string part;                       ///< of a machine: "h100-sxm"
   std::vector<std::string> driver_names;  ///< parts of the names that drivers give: "H100"
-  /// Of published runs, in small letters: a name, then what is written beside it: "h100 96g".
+  /// Of published runs, expressions in small letters: a name, then what is written beside it:
+  /// "h\W?100 hbm2e".
   std::vector<std::string> aliases;
   std::string machine;  ///< that such runs are taken to be of; empty: none of ours
 };
