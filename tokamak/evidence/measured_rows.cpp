@@ -73,14 +73,20 @@ struct Header {
   RowShape shape;
   CsvFields columns = {};
 
+  /// Where the file names a column in its own way; the end: nowhere.
+  auto place_of(const std::string& column) const {
+    return std::find_if(shape.columns.begin(), shape.columns.end(),
+                        [&](const auto& named) { return named.first == column; });
+  }
+
   /// As the file names it.
   std::string name_of(const std::string& column) const {
-    const std::string& name = text_in(shape.columns, column);
-    return name.empty() ? column : name;
+    const auto place = place_of(column);
+    return place == shape.columns.end() ? column : place->second;
   }
 
   std::vector<std::string> times() const {
-    if (shape.columns.contains(kMilliseconds)) return {kMilliseconds};
+    if (place_of(kMilliseconds) != shape.columns.end()) return {kMilliseconds};
     return {kTimes.begin(), kTimes.end()};
   }
 
@@ -92,7 +98,7 @@ struct Header {
     return texts;
   }
 
-  /// The needed columns that a row's texts leave blank, as the file names them.
+  /// The needed columns that a row's texts leave blank, by the file's names, in its order.
   std::vector<std::string> missing(const RowTexts& texts) const {
     std::vector<std::string> needed = {"gpu"};
     for (const Count& count : kCounts) {
@@ -102,6 +108,8 @@ struct Header {
     std::erase_if(needed, [&](const std::string& column) {
       return shape.texts.contains(column) || !is_blank(text_in(texts, column));
     });
+    std::stable_sort(needed.begin(), needed.end(),
+                     [&](const auto& a, const auto& b) { return place_of(a) < place_of(b); });
     for (std::string& column : needed) column = name_of(column);
     return needed;
   }

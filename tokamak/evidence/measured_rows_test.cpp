@@ -283,7 +283,7 @@ const std::string kVTrainColumns =
 TEST(MeasuredRows, ReadsVTrain) {
   const auto rows = parse_measured_rows(kVTrainColumns +
                                             "\n"
-                                            "8,32,4,1024,16,24,1024,2,2,2,219.732754\n"
+                                            "8.0,32,4,1024,16,24,1024,2,2,2,219.732754\n"
                                             "64,512,8,3072,32,30,2048,2,32,1,3975.2\n",
                                         "vtrain.csv");
   ASSERT_EQ(rows.size(), 2U);

@@ -173,7 +173,11 @@ void RowRules::add_to_shape(const Entry& entry) {
               printable(entry.name));
   values_of(fmt::format("{}: {}", entry.origin, printable(entry.name)), parts[3]);
   if (shapes_.empty() || shapes_.back().name != parts[1]) shapes_.push_back({.name = parts[1]});
-  (parts[2] == "texts" ? shapes_.back().texts : shapes_.back().columns)[parts[3]] = text_of(entry);
+  if (parts[2] == "texts") {
+    shapes_.back().texts[parts[3]] = text_of(entry);
+  } else {
+    shapes_.back().columns.emplace_back(parts[3], text_of(entry));
+  }
 }
 
 RowRules::Condition RowRules::condition(const std::string& origin, std::string_view column,

@@ -7,6 +7,7 @@
 #include <regex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tokamak {
@@ -25,8 +26,8 @@ std::optional<double> number_of(std::string_view text);
 /// A file whose header spells columns in its own way.
 struct RowShape {
   std::string name;
-  RowTexts columns;  ///< by our name, the file's
-  RowTexts texts;    ///< of every row; "{hidden}" in them as in rules
+  std::vector<std::pair<std::string, std::string>> columns;  ///< our name and the file's
+  RowTexts texts;  ///< of every row; "{hidden}" in them as in rules
 };
 
 class RowRules {
