@@ -1,19 +1,11 @@
 #include "tokamak/search/mesh_spread.h"
 
 #include <algorithm>
-#include <map>
 
 namespace tokamak {
 namespace {
 
 using price::DataSpread;
-
-// Between two stages.
-double message_s(const price::StageCosts& costs, const price::GroupLayout& ends,
-                 const price::Machine& machine) {
-  return price::communication_seconds(
-      {.kind = price::Collective::kSendRecv, .bytes = costs.hop_bytes}, ends, machine);
-}
 
 // Whether the groups of all stages lie alike: each domain holds whole stages, or stages whole
 // domains.
@@ -24,16 +16,13 @@ bool is_alike(int ranks_per_stage, const price::Machine& machine) {
   });
 }
 
-// Fills `groups` and `groups_of`.
-void find_groups(const Degrees& d, const price::StageCosts& costs, const price::Machine& machine,
-                 CausalWork work, DataSpread& spread) {
+// Fills `groups` and `groups_of`. `place` is that of the rank among those of its stage.
+void find_groups(const Degrees& d, const price::Machine& machine, int place, DataSpread& spread) {
   const auto tp = static_cast<int>(d.tp);
   const int ranks_per_stage = tp * spread.owners * spread.replicas;
-  const int place = slowest_place(mesh_of(d), machine, work);
   const int shard = place / (tp * spread.owners) * tp * spread.owners;
   const auto groups_at = [&](int first_rank) {
     return DataSpread::Groups{
-        .place = costs.place(first_rank + place),
         .shard = price::strided_layout(spread.owners, tp, machine, first_rank + shard + place % tp),
         .replica = price::strided_layout(spread.replicas, tp * spread.owners, machine,
                                          first_rank + place - shard)};
@@ -51,50 +40,26 @@ void find_groups(const Degrees& d, const price::StageCosts& costs, const price::
 
 }  // namespace
 
-DataSpread spread_without_groups(const Degrees& d, const price::StageCosts& costs,
-                                 const price::Machine& machine) {
-  const auto tp = static_cast<int>(d.tp);
-  const auto owners = static_cast<int>(d.dp_shard * d.cp);
-  const auto replicas = static_cast<int>(d.dp_replicate);
-  const price::GroupLayout all = price::strided_layout(static_cast<int>(d.world()), 1, machine);
-  DataSpread spread{
-      .owners = owners,
-      .replicas = replicas,
-      .norm_s = price::communication_seconds(
-          {.kind = price::Collective::kAllReduce, .bytes = sizeof(double)}, all, machine)};
-  if (d.pp > 1) {
-    const int stride = tp * owners * replicas;
-    spread.hop_s = message_s(costs, price::strided_layout(2, stride, machine), machine);
-    spread.ends = price::strided_layout(2, static_cast<int>(d.pp - 1) * stride, machine);
-  }
-  return spread;
-}
-
 DataSpread spread_of(const Degrees& d, const price::StageCosts& costs,
                      const price::Machine& machine, CausalWork work) {
-  DataSpread spread = spread_without_groups(d, costs, machine);
-  find_groups(d, costs, machine, work, spread);
-  return spread;
-}
-
-price::PipelineRanks pipeline_ranks(const Degrees& d, const price::StageCosts& costs,
-                                    const price::Machine& machine, CausalWork work) {
+  const price::GroupLayout all = price::strided_layout(static_cast<int>(d.world()), 1, machine);
+  DataSpread spread{
+      .owners = static_cast<int>(d.dp_shard * d.cp),
+      .replicas = static_cast<int>(d.dp_replicate),
+      .norm_s = price::communication_seconds(
+          {.kind = price::Collective::kAllReduce, .bytes = sizeof(double)}, all, machine)};
+  const int place = slowest_place(mesh_of(d), machine, work);
+  find_groups(d, machine, place, spread);
   const auto pp = static_cast<int>(d.pp);
   const auto stride = static_cast<int>(d.world()) / pp;
-  const int place = slowest_place(mesh_of(d), machine, work);
-  std::map<std::vector<int>, double> by_layout;
-  price::PipelineRanks ranks;
-  for (int r = 0; r < pp; ++r) {
-    ranks.places.push_back(costs.place(r * stride + place));
-    for (const int peer : {(r + 1) % pp, (r + pp - 1) % pp}) {
-      const int ends[] = {r * stride + place, peer * stride + place};
-      const price::GroupLayout layout = price::layout_of(ends, machine);
-      const auto [at, is_new] = by_layout.try_emplace(layout.members);
-      if (is_new) at->second = message_s(costs, layout, machine);
-      ranks.hops_s.push_back(at->second);
-    }
+  for (int rank = 0; pp > 1 && rank < pp; ++rank) {
+    spread.places.push_back(costs.place(rank * stride + place));
+    const int ends[] = {rank * stride + place, (rank + 1) % pp * stride + place};
+    spread.hops_s.push_back(price::communication_seconds(
+        {.kind = price::Collective::kSendRecv, .bytes = costs.hop_bytes},
+        price::layout_of(ends, machine), machine));
   }
-  return ranks;
+  return spread;
 }
 
 }  // namespace tokamak

@@ -3,16 +3,37 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <optional>
+#include <set>
+#include <tuple>
 
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/in_parallel.h"
 #include "tokamak/run/flops.h"
 #include "tokamak/run/run_of_config.h"
-#include "tokamak/search/plan_scores.h"
+#include "tokamak/search/point_estimates.h"
 
 namespace tokamak {
 namespace {
+
+// Plans of a kind differ in little: a table shall show choices.
+using PlanKind =
+    std::tuple<int64_t, int64_t, int64_t, std::string, int64_t, RecomputeChoice, price::Precision>;
+
+PlanKind plan_kind(const SearchPoint& p) {
+  const Degrees& d = p.degrees;
+  return {d.pp,         d.cp,        d.tp,    d.pp > 1 ? p.schedule : sharding_text(p),
+          p.microbatch, p.recompute, p.linear};
+}
+
+// Such plans take as much more memory than is certain as each other.
+using MemoryKind = std::tuple<PlanKind, int, int>;
+
+MemoryKind memory_kind(const SearchPoint& p) {
+  return {plan_kind(p), p.layers_per_stage, p.ends_weigh};
+}
 
 class Search {
  public:
@@ -34,10 +55,7 @@ class Search {
     result_.tokens_per_step = static_cast<double>(bounds.global_batch) * seq_len;
     result_.flops_per_token = flops_per_token(flops_shape(model_, bounds.seq_len));
     result_.memory_limit_bytes = memory_limit(machine_);
-    const Scores scores = score_points(request_, points, num_finalists());
-    result_.num_fitting = std::ssize(scores.fitting);
-    result_.num_probes = scores.num_probes;
-    price_finalists(scores);
+    find(points);
     return std::move(result_);
   }
 
@@ -70,60 +88,120 @@ class Search {
     return std::min(largest, kMost);
   }
 
-  // Closed forms err by a few percent, so some more than are asked for are priced.
-  size_t num_finalists() const { return static_cast<size_t>(request_.num_best) + 2; }
-
-  FoundPlan priced(const Scored& scored) const {
-    const SearchPoint& point = *scored.point;
-    FoundPlan found{.point = point, .predicted = scored.form};
+  // Null where a stage cannot be planned.
+  std::optional<FoundPlan> priced(const SearchPoint& point) const {
+    FoundPlan found{.point = point};
     found.config = config_of(point, request_.config, request_.config.training.global_batch_size);
-    const PricedRun run = price_run({.config = found.config,
-                                     .degrees = point.degrees,
-                                     .machine = machine_,
-                                     .linear = point.linear});
-    found.step = run.step;
-    found.peak_bytes = run.planned.fullest().peak_bytes();
+    try {
+      const PricedRun run = price_run({.config = found.config,
+                                       .degrees = point.degrees,
+                                       .machine = machine_,
+                                       .linear = point.linear});
+      found.step = run.step;
+      found.peak_bytes = run.planned.fullest().peak_bytes();
+    } catch (const Error&) {
+      return std::nullopt;
+    }
     return found;
   }
 
-  void price_finalists(const Scores& scores) {
-    const std::vector<const Scored*> all = leaders(scores.fitting);
-    const auto require_one = [&](bool fits, double least_bytes) {
-      TOK_REQUIRE(fits,
-                  "--search: the smallest of {} plans takes at least {:.1f} GiB of a device, which "
-                  "has {:.1f}: "
-                  "wanted more --gpus or a smaller model",
-                  result_.num_points, least_bytes / kGiB, result_.memory_limit_bytes / kGiB);
-    };
-    TOK_REQUIRE(std::isfinite(scores.least_bytes), "--search: none of {} meshes has a plan",
-                result_.num_points);
-    require_one(!all.empty(), scores.least_bytes);
-    double least_bytes = std::numeric_limits<double>::infinity();
-    for (size_t begin = 0; begin < all.size();) {
-      const size_t end = std::min(all.size(), begin + num_finalists() - result_.best.size());
-      std::vector<FoundPlan> found(end - begin);
-      in_parallel(found.size(), request_.num_threads,
-                  [&](size_t i) { found[i] = priced(*all[begin + i]); });
-      result_.num_priced += static_cast<int>(found.size());
-      for (FoundPlan& f : found) {
-        const auto bytes = static_cast<double>(f.peak_bytes);
-        least_bytes = std::min(least_bytes, bytes);
-        if (bytes <= result_.memory_limit_bytes) result_.best.push_back(std::move(f));
+  // The step that a plan has to beat. Estimates err by a few percent, so some more than are asked
+  // for are found.
+  double enough() const {
+    const auto num_wanted = static_cast<size_t>(request_.num_best) + 2;
+    if (result_.best.size() < num_wanted) return std::numeric_limits<double>::infinity();
+    return result_.best[num_wanted - 1].step.seconds;
+  }
+
+  // Looks at the most promising point more closely, until none that is left can be among the best:
+  // estimates what a bound is known of, and prices the plan of what was estimated.
+  void find(const std::vector<SearchPoint>& points) {
+    PointEstimates estimates(request_);
+    for (const PointEstimate& bound : estimates.bounds(points)) left_.insert(bound);
+    result_.num_fitting = estimates.num_fitting();
+    for (auto batch = next(); !batch.empty(); batch = next()) {
+      std::vector<std::vector<PointEstimate>> closer(batch.size());
+      std::vector<std::optional<FoundPlan>> found(batch.size());
+      in_parallel(batch.size(), request_.num_threads, [&](size_t i) {
+        if (batch[i].grain == Grain::kStep) {
+          found[i] = priced(*batch[i].point);
+        } else {
+          closer[i] = estimates.look_closer(batch[i]);
+        }
+      });
+      for (size_t i = 0; i < batch.size(); ++i) {
+        for (const PointEstimate& e : closer[i]) {
+          left_.insert(e);
+          result_.num_estimated += e.grain == Grain::kStep ? 1 : 0;
+        }
+        if (found[i]) keep(batch[i], std::move(*found[i]));
       }
-      begin = end;
-      if (std::ssize(result_.best) >= request_.num_best) break;
     }
-    require_one(!result_.best.empty(), least_bytes);
-    std::stable_sort(
-        result_.best.begin(), result_.best.end(),
+    result_.num_probes = estimates.num_probes();
+    finish(std::min(least_bytes_, estimates.least_bytes()));
+  }
+
+  // A batch has a fixed size, so that the result does not depend on the number of threads. Of plans
+  // that differ in little one is priced.
+  std::vector<PointEstimate> next() {
+    constexpr size_t kBatch = 16;
+    std::vector<PointEstimate> batch;
+    std::set<PlanKind> kinds = found_kinds_;
+    const double enough_s = enough();
+    for (auto at = left_.begin(); at != left_.end() && batch.size() < kBatch;) {
+      if (at->seconds > enough_s) break;
+      const PlanKind kind = plan_kind(*at->point);
+      const auto more = more_bytes_.find(memory_kind(*at->point));
+      const double bytes = at->least_bytes + (more == more_bytes_.end() ? 0.0 : more->second);
+      if (found_kinds_.count(kind) > 0 || bytes > result_.memory_limit_bytes) {
+        at = left_.erase(at);
+      } else if (at->grain == Grain::kStep && !kinds.insert(kind).second) {
+        ++at;
+      } else {
+        batch.push_back(*at);
+        at = left_.erase(at);
+      }
+    }
+    return batch;
+  }
+
+  void keep(const PointEstimate& estimate, FoundPlan found) {
+    ++result_.num_priced;
+    const auto bytes = static_cast<double>(found.peak_bytes);
+    least_bytes_ = std::min(least_bytes_, bytes);
+    more_bytes_[memory_kind(*estimate.point)] = bytes - estimate.least_bytes;
+    if (bytes > result_.memory_limit_bytes) return;
+    found_kinds_.insert(plan_kind(*estimate.point));
+    const auto at = std::upper_bound(
+        result_.best.begin(), result_.best.end(), found,
         [](const FoundPlan& a, const FoundPlan& b) { return a.step.seconds < b.step.seconds; });
+    result_.best.insert(at, std::move(found));
+  }
+
+  void finish(double least_bytes) {
+    TOK_REQUIRE(std::isfinite(least_bytes), "--search: none of {} meshes has a plan",
+                result_.num_points);
+    TOK_REQUIRE(!result_.best.empty(),
+                "--search: the smallest of {} plans takes at least {:.1f} GiB of a device, which "
+                "has {:.1f}: wanted more --gpus or a smaller model",
+                result_.num_points, least_bytes / kGiB, result_.memory_limit_bytes / kGiB);
     if (std::ssize(result_.best) > request_.num_best) result_.best.resize(request_.num_best);
   }
+
+  struct IsFaster {
+    bool operator()(const PointEstimate& a, const PointEstimate& b) const {
+      return std::tie(a.seconds, a.point) < std::tie(b.seconds, b.point);
+    }
+  };
 
   const SearchRequest& request_;
   const price::Machine& machine_;
   ModelSpec model_;
   SearchResult result_;
+  std::set<PointEstimate, IsFaster> left_;  // points to be looked at, fastest first
+  std::set<PlanKind> found_kinds_;
+  std::map<MemoryKind, double> more_bytes_;  // than the least, of those that were priced
+  double least_bytes_ = std::numeric_limits<double>::infinity();  // of those that were priced
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The fastest plans for a model and a batch on so many devices: closed forms prune, plan pricing
+// The fastest plans for a model and a batch on so many devices: estimates order them, plan pricing
 // decides (docs/pricing.md).
 #pragma once
 
@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "tokamak/price/run/priced_run.h"
-#include "tokamak/price/step/closed_form.h"
 #include "tokamak/search/search_space.h"
 
 namespace tokamak {
@@ -25,15 +24,15 @@ struct FoundPlan {
   SearchPoint point;
   Config config;
   price::StepPrice step;
-  int64_t peak_bytes = 0;       ///< of the fullest device
-  price::ClosedForm predicted;  ///< that let it in
+  int64_t peak_bytes = 0;  ///< of the fullest device
 };
 
 struct SearchResult {
   std::vector<FoundPlan> best;  ///< fastest first
   int64_t num_points = 0;
-  int64_t num_fitting = 0;  ///< by closed form, of those that may be among the best
+  int64_t num_fitting = 0;  ///< that may fit
   int num_probes = 0;       ///< small relatives that were planned
+  int num_estimated = 0;
   int num_priced = 0;
   double tokens_per_step = 0.0;
   double flops_per_token = 0.0;  ///< as torchtitan counts

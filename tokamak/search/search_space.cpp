@@ -266,7 +266,7 @@ const price::PipelineShape* PipelineShapes::outline(const SearchPoint& point) {
 
 const price::PipelineShape& PipelineShapes::scheduled(const SearchPoint& point) {
   Entry& e = entry(point);
-  std::call_once(e.scheduled, [&] { price::add_schedule(e.shape); });
+  std::call_once(e.scheduled, [&] { add_items(e.shape); });
   return e.shape;
 }
 

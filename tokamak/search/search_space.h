@@ -68,7 +68,7 @@ class PipelineShapes {
   /// REQUIRES: a pipeline.
   const price::PipelineShape* outline(const SearchPoint& point);
 
-  /// With its schedule. REQUIRES: outline() is not null.
+  /// With add_items(). REQUIRES: outline() is not null.
   const price::PipelineShape& scheduled(const SearchPoint& point);
 
  private:

@@ -1,5 +1,6 @@
 #include "tokamak/search/search.h"
 
+#include <algorithm>
 #include <set>
 
 #include <gtest/gtest.h>
@@ -52,11 +53,42 @@ TEST(Search, PutsTheFastestFirstAndSaysWhy) {
   EXPECT_NE(search_text(request, result).find("% faster than the next: "), std::string::npos);
 }
 
+// Of every plan that there is: for each kind of plan the search prices the one that it estimates to
+// be the fastest of those that may fit.
+TEST(Search, FindsTheFastestOfAllPlans) {
+  SearchRequest request = small_search();
+  request.num_gpus = 4;
+  request.config.training.global_batch_size = 4;
+  for (const char* machine : {"h100", "a100-40"}) {
+    request.machine = price::load_machine(machine);
+    const SearchResult result = search_plans(request);
+    std::vector<double> fitting;
+    for (const SearchPoint& point :
+         search_points(spec_of(request.config), {.num_gpus = 4,
+                                                .global_batch = 4,
+                                                .seq_len = request.config.training.seq_len,
+                                                .largest_tp = 4})) {
+      try {
+        const PricedRun run = price_run({.config = config_of(point, request.config, 4),
+                                         .degrees = point.degrees,
+                                         .machine = request.machine});
+        if (run.fits()) fitting.push_back(run.step.seconds);
+      } catch (const Error&) {
+        // a stage that cannot be planned
+      }
+    }
+    ASSERT_GT(fitting.size(), 100U);
+    EXPECT_EQ(result.best[0].step.seconds, *std::min_element(fitting.begin(), fitting.end()))
+        << machine << ", of " << fitting.size();
+  }
+}
+
 TEST(Search, SaysTheSameAsJson) {
   const SearchResult& result = small_result();
   const Json json = parse_json(search_json(small_search(), result), "search");
   EXPECT_EQ(json.at("gpus"), 8);
   EXPECT_EQ(json.at("points"), result.num_points);
+  EXPECT_EQ(json.at("estimated"), result.num_estimated);
   EXPECT_EQ(json.at("priced"), result.num_priced);
   const Json& best = json.at("best");
   ASSERT_EQ(best.size(), result.best.size());

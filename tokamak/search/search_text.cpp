@@ -89,11 +89,11 @@ std::string reason_text(const FoundPlan& better, const FoundPlan& other) {
 
 std::string search_text(const SearchRequest& request, const SearchResult& result) {
   std::string text = fmt::format(
-      "{} plans for {} x {}, {} sequences a step; {} that may be among the best fit in {:.1f} GiB "
-      "by closed form ({} probes), {} priced by their plans; MFU as torchtitan counts\n",
+      "{} plans for {} x {}, {} sequences a step; {} may fit in {:.1f} GiB ({} probes), {} "
+      "estimated, {} priced by their plans; MFU as torchtitan counts\n",
       result.num_points, request.num_gpus, request.machine.name,
       request.config.training.global_batch_size, result.num_fitting,
-      result.memory_limit_bytes / kGiB, result.num_probes, result.num_priced);
+      result.memory_limit_bytes / kGiB, result.num_probes, result.num_estimated, result.num_priced);
   const std::string taken = price::taken_text(request.machine);
   if (!taken.empty()) text += taken + "\n";
   for (size_t i = 0; i < result.best.size(); ++i) {
@@ -126,6 +126,7 @@ std::string search_json(const SearchRequest& request, const SearchResult& result
                             {"points", result.num_points},
                             {"fitting", result.num_fitting},
                             {"probes", result.num_probes},
+                            {"estimated", result.num_estimated},
                             {"priced", result.num_priced},
                             {"best", best}};
   return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";

@@ -1,22 +1,56 @@
 #include "tokamak/price/run/stage_probe.h"
 
 #include <algorithm>
-#include <memory>
+#include <map>
+#include <numeric>
 
-#include "tokamak/core/error.h"
-#include "tokamak/parallel/buckets/bucket_layout.h"
-#include "tokamak/price/run/probe_stages.h"
 #include "tokamak/price/run/slowest_place.h"
+#include "tokamak/price/step/segment_price.h"
 #include "tokamak/price/step/step_price.h"
-#include "tokamak/run/planned_ranks.h"
 
 namespace tokamak {
 namespace {
 
-using price::FlatCosts;
-using price::LayerLine;
 using price::StageCosts;
 using price::StageSum;
+
+// Stages of the probed rank: with embedding, two inner ones of different depth, with head. Another
+// rank has a stage between any two, so that all values travel.
+constexpr int kFirstStage = 0;
+constexpr int kShortStage = 2;
+constexpr int kLongStage = 4;
+constexpr int kLastStage = 6;
+constexpr int kNumProbeStages = 7;
+constexpr int kNumMicrobatches = 2;
+// Of a step whose power sets the clocks: the more there are, the less its ends matter.
+constexpr int64_t kMicrobatchesOfClock = 16;
+
+// Layers of the stages, in multiples of the period in which the recompute policy repeats.
+struct Depths {
+  int few = 2;
+  int many = 4;
+};
+
+// Values of the four stages, as a sum over modules.
+class ByStage {
+ public:
+  explicit ByStage(const Depths& depths) : depths_(depths) {}
+
+  double& operator[](int stage) { return values_[stage]; }
+
+  StageSum sum() {
+    StageSum sum;
+    sum.layer = (values_[kLongStage] - values_[kShortStage]) / (depths_.many - depths_.few);
+    sum.base = values_[kShortStage] - depths_.few * sum.layer;
+    sum.embedding = values_[kFirstStage] - values_[kShortStage];
+    sum.head = values_[kLastStage] - values_[kShortStage];
+    return sum;
+  }
+
+ private:
+  Depths depths_;
+  std::map<int, double> values_;
+};
 
 Depths depths_of(const RecomputePolicy& policy) {
   const bool has_period = policy.mode == RecomputePolicy::Mode::kSelectiveLayers;
@@ -25,47 +59,25 @@ Depths depths_of(const RecomputePolicy& policy) {
   return {.few = few, .many = 2 * few};
 }
 
-// Alone, gathers ahead and reductions behind make the first layers odd ones.
-Depths flat_depths_of(const RecomputePolicy& policy) {
-  const Depths depths = depths_of(policy);
-  return {.few = depths.many, .many = depths.many + std::max(depths.few, 2)};
-}
-
-// Temporaries are as large in any depth, but for gaps that packing leaves by chance.
-constexpr double kPackingShare = 1.05;
-
-// One microbatch through all stages of two ranks and back.
+// Two microbatches through all stages of two ranks and back, so that gradients add up.
 PipelineSchedule there_and_back(bool split) {
-  PipelineSchedule s{.name = "probe", .num_ranks = 2};
+  PipelineSchedule s{.name = "probe", .num_ranks = 2, .num_microbatches = kNumMicrobatches};
   s.actions.resize(2);
-  for (int stage = 0; stage < kNumProbeStages; ++stage) {
-    s.rank_of_stage.push_back(stage % 2);
-    s.actions[stage % 2].push_back({PipelineOp::kForward, stage, 0});
-  }
-  for (int stage = kNumProbeStages - 1; stage >= 0; --stage) {
-    auto& actions = s.actions[stage % 2];
-    if (!split) {
-      actions.push_back({PipelineOp::kBackward, stage, 0});
-    } else {
-      actions.push_back({PipelineOp::kBackwardInput, stage, 0});
-      actions.push_back({PipelineOp::kBackwardWeight, stage, 0});
+  for (int stage = 0; stage < kNumProbeStages; ++stage) s.rank_of_stage.push_back(stage % 2);
+  for (int m = 0; m < kNumMicrobatches; ++m) {
+    for (int stage = 0; stage < kNumProbeStages; ++stage)
+      s.actions[stage % 2].push_back({PipelineOp::kForward, stage, m});
+    for (int stage = kNumProbeStages - 1; stage >= 0; --stage) {
+      auto& actions = s.actions[stage % 2];
+      if (!split) {
+        actions.push_back({PipelineOp::kBackward, stage, m});
+      } else {
+        actions.push_back({PipelineOp::kBackwardInput, stage, m});
+        actions.push_back({PipelineOp::kBackwardWeight, stage, m});
+      }
     }
   }
   return s;
-}
-
-// To what this plan needs too.
-void raise_scratch(const Plan& plan, const Depths& depths, StageCosts& costs) {
-  ByStage scratch(depths);
-  for (const Segment& segment : plan.segments) {
-    if (!segment.point) continue;
-    double& most = scratch[segment.point->stage];
-    most = std::max(most, static_cast<double>(scratch_bytes(segment)));
-  }
-  const StageSum sum = scratch.sum();
-  for (double StageSum::*part :
-       {&StageSum::base, &StageSum::layer, &StageSum::embedding, &StageSum::head})
-    costs.scratch.*part = std::max(costs.scratch.*part, sum.*part);
 }
 
 void read_memory(const PlannedRun& run, const Depths& depths, StageCosts& costs) {
@@ -80,15 +92,18 @@ void read_memory(const PlannedRun& run, const Depths& depths, StageCosts& costs)
     if (at == held.end()) at = held.insert(at, {kind, ByStage(depths)});
     const auto size = static_cast<double>(slots.value_bytes);
     at->second[first.stage] += size;
-    const auto index = static_cast<int>(at - held.begin());
-    if (first.stage == kFirstStage) costs.held_order[0].push_back(index);
-    if (first.stage == kShortStage) costs.held_order[1].push_back(index);
-    if (first.stage == kLastStage) costs.held_order[2].push_back(index);
     // More than the message where a stage saves other values in the same slots.
     if (kind.from == PipelineItemKind::kRecvForward)
       costs.hop_bytes = costs.hop_bytes == 0.0 ? size : std::min(costs.hop_bytes, size);
   }
   for (auto& [kind, bytes] : held) costs.held.emplace_back(kind, bytes.sum());
+  ByStage scratch(depths);
+  for (const Segment& segment : plan.segments) {
+    if (!segment.point) continue;
+    double& most = scratch[segment.point->stage];
+    most = std::max(most, static_cast<double>(scratch_bytes(segment)));
+  }
+  costs.scratch = scratch.sum();
 }
 
 void read_parameters(const PlannedRun& run, const Depths& depths, StageCosts& costs) {
@@ -107,50 +122,92 @@ void read_parameters(const PlannedRun& run, const Depths& depths, StageCosts& co
   }
   costs.elements = elements.sum();
   costs.bytes = element_bytes(run.shape().training);
-  costs.slice_unit = static_cast<double>(kBucketAlignment);
   // Here both ends are one rank's, which has the table once.
   costs.elements.head += costs.tied_elements;
 }
 
-void read_update(const PlannedRun& run, const price::Machine& machine,
-                 const price::PriceOptions& options, StageCosts& costs) {
-  double owned = 0.0;
-  int num_buckets = 0;
-  for (int32_t i = 0; i < run.states().size(); ++i) {
-    const StateDecl& decl = run.states()[{i}];
-    if (decl.is_absent || decl.kind != StateKind::kParameter) continue;
-    owned += static_cast<double>(decl.type.numel());
-    ++num_buckets;
+// Seconds of a kind of item.
+class PassByStage {
+ public:
+  explicit PassByStage(const Depths& depths) : all_(depths), communication_(depths) {}
+
+  void set(int stage, const price::SegmentPrice& price) {
+    all_[stage] = price.seconds;
+    communication_[stage] = price.by_category[price::Category::kExposedComm];
+    if (stage == kLongStage) held_factor_ = price.held_factor;
   }
-  const Plan& plan = run.plan();
-  const price::TaskTimes times(plan.groups, machine, options);
-  int kernels = 0;
-  for (const Segment& segment : plan.segments) {
-    if (segment.runs != Segment::Runs::kOnceAfter) continue;
-    for (const Task& task : segment.tasks) {
-      if (task.rules->is_communication) continue;
-      costs.update_s += times.seconds(task, cost_of(task), {});
-      ++kernels;
-    }
+
+  price::PassSeconds sum() {
+    return {.all = all_.sum(), .communication = communication_.sum(), .held_factor = held_factor_};
   }
-  TOK_CHECK(num_buckets > 0, "a probe without parameters");
-  costs.update_s = (costs.update_s - kernels * machine.device.launch_s) / owned;
-  costs.update_kernels = kernels / num_buckets;
+
+ private:
+  ByStage all_;
+  ByStage communication_;
+  double held_factor_ = 1.0;
+};
+
+// At the clocks of a rank with as much of the model as `block_weight` of the options says.
+price::StageSeconds read_seconds(const Plan& plan, const GroupTable& groups, const Depths& depths,
+                                 const price::Machine& machine,
+                                 const price::PriceOptions& options) {
+  price::SegmentPrices prices(plan, groups, machine, options);
+  std::vector<int64_t> runs;
+  for (const Segment& segment : plan.segments)
+    runs.push_back(segment.runs == Segment::Runs::kPerMicrobatch ? kMicrobatchesOfClock : 1);
+  prices.settle_clock(runs);
+  PassByStage forward(depths);
+  PassByStage backward(depths);
+  PassByStage weight(depths);
+  for (int s = 0; s < std::ssize(plan.segments); ++s) {
+    const Segment& segment = plan.segments[s];
+    if (!segment.point || segment.is_background) continue;
+    const auto [kind, stage] = *segment.point;
+    PassByStage& pass = kind == PipelineItemKind::kForward          ? forward
+                        : kind == PipelineItemKind::kBackwardWeight ? weight
+                                                                    : backward;
+    pass.set(stage, prices.price({.segment = s, .is_first = false, .is_last = false}));
+  }
+  return {.forward = forward.sum(), .backward = backward.sum(), .weight = weight.sum()};
 }
 
-// Of a probe's mesh: the shape's own rank, then one that may need more scratch.
-std::vector<std::unique_ptr<PlannedRun>> probe_runs(const ModelSpec& spec, RunShape shape,
-                                                    const Target& target) {
-  const WholeGraphs whole(spec, shape, target);
-  std::vector<std::unique_ptr<PlannedRun>> runs;
-  const auto plan = [&](int rank) {
-    shape.distribute.rank = rank;
-    runs.push_back(std::make_unique<PlannedRun>(spec, shape, target, whole));
-  };
-  plan(shape.distribute.rank);
-  const Mesh mesh = shape.distribute.mesh;
-  if (const std::optional<int> uneven = uneven_tp_rank(spec, mesh)) plan(*uneven);
-  return runs;
+// Of first ranks that are multiples of `span`, from how many on the ways in which such stages lie
+// in the fabric repeat themselves.
+int64_t period_of_places(int span, const price::Machine& machine) {
+  int64_t period = span;
+  for (const price::Level& level : machine.levels) {
+    // Else all of a stage lies in one domain, or begins one.
+    if (level.num_devices > 0 && level.num_devices % span != 0 && span % level.num_devices != 0)
+      period = std::lcm<int64_t>(period, level.num_devices);
+  }
+  return period / span;
+}
+
+// Fills `places` and `place_of`.
+void read_places(const Plan& plan, const Depths& depths, const price::Machine& machine,
+                 const price::PriceOptions& options, int64_t num_gpus, StageCosts& costs) {
+  std::vector<std::vector<price::GroupLayout>> known;
+  const int64_t period =
+      std::max<int64_t>(1, std::min(period_of_places(costs.span, machine), num_gpus / costs.span));
+  costs.places.clear();
+  costs.place_of.clear();
+  for (int64_t i = 0; i < period; ++i) {
+    const auto first_rank = static_cast<int>(i * costs.span);
+    GroupTable groups = plan.groups;
+    std::vector<price::GroupLayout> layouts;  // of groups inside the stage
+    for (GroupTable::Entry& group : groups.entries) {
+      for (int& rank : group.ranks) rank += first_rank;
+      if (!group.axes.contains(MeshAxis::kPp))
+        layouts.push_back(price::layout_of(group.ranks, machine));
+    }
+    const auto at = std::find(known.begin(), known.end(), layouts);
+    costs.place_of.push_back(static_cast<int>(at - known.begin()));
+    if (at != known.end()) continue;
+    known.push_back(std::move(layouts));
+    costs.places.push_back(read_seconds(plan, groups, depths, machine, options));
+    costs.places.back().link =
+        price::link_of(price::strided_layout(costs.span, 1, machine, first_rank));
+  }
 }
 
 // A probe's second rank may lie beyond the machine; nothing is read of messages to it.
@@ -158,13 +215,6 @@ price::Machine with_room(price::Machine machine) {
   if (machine.levels.empty()) machine.levels.push_back({.bytes_per_s = 1.0});
   machine.levels.back().num_devices = 0;
   return machine;
-}
-
-double saved_bytes(const Plan& plan) {
-  double bytes = 0.0;
-  for (const MemoryRow& row : plan.memory)
-    bytes += row.owner == kSavedActivationsRow ? static_cast<double>(row.bytes) : 0.0;
-  return bytes;
 }
 
 }  // namespace
@@ -189,7 +239,7 @@ StageCosts probe_stages(const ModelSpec& model, const RunShape& base, bool split
   d.mesh.degrees[MeshAxis::kPp] = 2;
   d.mesh.degrees[MeshAxis::kDpReplicate] = 1;
   d.mesh.degrees[MeshAxis::kDpShard] = 1;
-  d.num_microbatches = 1;
+  d.num_microbatches = kNumMicrobatches;
   d.pipeline = there_and_back(split);
   d.rank = first_of_busiest(d.mesh, causal_work(d));
   d.stage_of_module = {kFirstStage};
@@ -201,65 +251,41 @@ StageCosts probe_stages(const ModelSpec& model, const RunShape& base, bool split
     d.stage_of_module.insert(d.stage_of_module.end(), static_cast<size_t>(layers[stage]), stage);
   }
   d.stage_of_module.insert(d.stage_of_module.end(), 2, kLastStage);
-  const auto runs = probe_runs(spec, shape, target);
-  const PlannedRun& run = *runs.front();
+  const PlannedRun run(spec, shape, target);
   price::PriceOptions how = options;
   how.device_graphs = run.plan().device_graphs;
-  StageCosts costs{.is_split = split};
-  costs.span = d.mesh.degree({MeshAxis::kCp, MeshAxis::kTp});
+  how.block_weight = static_cast<double>(model.num_layers) / planned_layers;
+  StageCosts costs{.span = d.mesh.degree({MeshAxis::kCp, MeshAxis::kTp})};
   read_memory(run, depths, costs);
   read_parameters(run, depths, costs);
   const price::Machine roomy = with_room(machine);
-  read_update(run, roomy, how, costs);
-  how.block_weight = static_cast<double>(model.num_layers) / planned_layers;
-  read_times(run.plan(), depths, {roomy, how, num_gpus}, costs);
-  for (const auto& planned : runs) raise_scratch(planned->plan(), depths, costs);
+  read_places(run.plan(), depths, roomy, how, num_gpus, costs);
   return costs;
 }
 
-FlatCosts probe_flat(const ModelSpec& model, const RunShape& base, const Target& target,
-                     const price::Machine& machine, const price::PriceOptions& options) {
-  const Depths depths = flat_depths_of(base.recompute);
-  FlatCosts costs;
-  const int counts[] = {depths.few, depths.many};
-  double held[2] = {};
-  double scratch[2] = {};
-  double saved[2] = {};
-  double step_s[2] = {};
-  for (size_t i = 0; i < 2; ++i) {
+double flat_seconds(const ModelSpec& model, const RunShape& base, const Target& target,
+                    const price::Machine& machine, const price::PriceOptions& options) {
+  const Depths depths = depths_of(base.recompute);
+  const auto num_microbatches = static_cast<int>(base.distribute.num_microbatches);
+  // Gathers ahead and reductions behind make the first layers odd ones.
+  const int few = depths.many;
+  const int many = few + depths.few;
+  const auto seconds_of = [&](int layers) {
     ModelSpec spec = model;
-    spec.num_layers = counts[i];
+    spec.num_layers = layers;
     RunShape shape = base;
     shape.validation.reset();
     shape.distribute.rank = slowest_place(shape.distribute, machine);
-    const auto runs = probe_runs(spec, shape, target);
-    const Plan& plan = runs.front()->plan();
-    const auto scratch_arena = static_cast<size_t>(ArenaKind::kScratch);
-    held[i] = static_cast<double>(runs.front()->peak_bytes() - plan.arena_bytes[scratch_arena]);
-    saved[i] = saved_bytes(plan);
+    const PlannedRun run(spec, shape, target);
     price::PriceOptions how = options;
-    how.device_graphs = plan.device_graphs;
-    how.block_weight = static_cast<double>(model.num_layers) / counts[i];
-    const price::PricedRank rank{.plan = &plan};
-    const auto num_microbatches = static_cast<int>(base.distribute.num_microbatches);
-    step_s[i] = price::price_step({&rank, 1}, num_microbatches, machine, how).seconds;
-    for (const auto& planned : runs) {
-      for (const Segment& segment : planned->plan().segments) {
-        const bool is_once = segment.runs != Segment::Runs::kPerMicrobatch;
-        double& most = is_once ? costs.unshard_scratch : scratch[i];
-        most = std::max(most, static_cast<double>(scratch_bytes(segment)));
-      }
-    }
-  }
-  const auto line = [&](double few, double many) {
-    const double layer = (many - few) / (depths.many - depths.few);
-    return LayerLine{.base = few - layer * depths.few, .layer = layer};
+    how.device_graphs = run.plan().device_graphs;
+    how.block_weight = static_cast<double>(model.num_layers) / layers;
+    const price::PricedRank rank{.plan = &run.plan()};
+    return price::price_step({&rank, 1}, num_microbatches, machine, how).seconds;
   };
-  costs.held = line(held[0], held[1]);
-  costs.scratch = line(saved[0], saved[1]);
-  costs.scratch.base += kPackingShare * std::max(scratch[0] - saved[0], scratch[1] - saved[1]);
-  costs.step_s = line(step_s[0], step_s[1]);
-  return costs;
+  const double few_s = seconds_of(few);
+  const double layer_s = (seconds_of(many) - few_s) / (many - few);
+  return few_s + layer_s * (static_cast<double>(model.num_layers) - few);
 }
 
 }  // namespace tokamak

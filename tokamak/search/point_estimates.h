@@ -1,0 +1,100 @@
+// How long the plans of a search take: what none of them is shorter than, and estimates of those
+// that may be among the best. docs/pricing.md, "Search".
+#pragma once
+
+#include <limits>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "tokamak/price/run/slowest_place.h"
+#include "tokamak/price/step/stage_costs.h"
+#include "tokamak/search/search.h"
+
+namespace tokamak {
+
+/// How closely a point was looked at.
+enum class Grain : uint8_t {
+  kBound,  ///< no plan is shorter; stands for all points that share a pipeline
+  kItems,  ///< the pipeline's items alone were run
+  kStep,   ///< estimated
+};
+
+struct PointEstimate {
+  const SearchPoint* point = nullptr;
+  double seconds = 0.0;
+  double least_bytes = 0.0;  ///< of the fullest device
+  Grain grain = Grain::kBound;
+};
+
+class PointEstimates {
+ public:
+  explicit PointEstimates(const SearchRequest& request);
+
+  /// What the points take at least, of those that may fit; the same for any number of threads.
+  /// Throws Error where no point's weights fit, or none has a plan.
+  std::vector<PointEstimate> bounds(const std::vector<SearchPoint>& points);
+
+  /// The next grain, of each point that may fit and has a plan. For any number of threads.
+  /// REQUIRES: not yet kStep.
+  std::vector<PointEstimate> look_closer(const PointEstimate& estimate);
+
+  /// That may fit, as far as their bounds say.
+  int64_t num_fitting() const { return num_fitting_; }
+
+  /// Small relatives that were planned.
+  int num_probes() const;
+
+  /// Of points that do not fit.
+  double least_bytes() const { return least_bytes_; }
+
+ private:
+  // What a stage costs depends on these alone.
+  using StageKey = std::tuple<int64_t, int64_t, int64_t, RecomputeChoice, price::Precision>;
+
+  struct Probes {
+    std::optional<price::StageCosts> whole;
+    std::once_flag once;
+    std::optional<price::StageCosts> split;  // of stages that split their backwards
+    std::string error;                       // why there is none, or empty
+  };
+
+  static StageKey stage_key(const SearchPoint& point);
+
+  double weight_bytes(const SearchPoint& point) const;
+  // Points that share all but how they cut data parallelism; the first stands for them.
+  using Group = std::vector<const SearchPoint*>;
+
+  // At points that share a stage's costs.
+  struct StageBounds {
+    std::vector<PointEstimate> bounds;
+    std::map<const SearchPoint*, Group> groups;
+    int64_t num_fitting = 0;
+    double least_bytes = std::numeric_limits<double>::infinity();  // of those that do not fit
+  };
+
+  StageBounds bounds_of_stage(const std::vector<const SearchPoint*>& points);
+  std::vector<PointEstimate> run_items(const SearchPoint& point);
+  double flat_seconds(const SearchPoint& point) const;
+  price::StageCosts probe(const SearchPoint& point, bool split) const;
+  const price::StageCosts& costs_of(const SearchPoint& point, bool split);
+  Target target() const;
+
+  const SearchRequest& request_;
+  const price::Machine machine_;  // as the slowest of all devices
+  ModelSpec model_;
+  price::StageModules all_;
+  price::ElementBytes bytes_;
+  CausalWork work_;
+  double limit_;
+  double least_bytes_ = std::numeric_limits<double>::infinity();
+  PipelineShapes shapes_;
+  std::map<StageKey, Probes> probes_;
+  std::map<const SearchPoint*, Group> groups_;  // of pipelines, by the first
+  int64_t num_fitting_ = 0;
+};
+
+}  // namespace tokamak
