@@ -53,33 +53,36 @@ TEST(Search, PutsTheFastestFirstAndSaysWhy) {
   EXPECT_NE(search_text(request, result).find("% faster than the next: "), std::string::npos);
 }
 
-// Of every plan that there is: for each kind of plan the search prices the one that it estimates to
-// be the fastest of those that may fit.
+// Of all plans that there are, where memory is plenty and where it is not.
 TEST(Search, FindsTheFastestOfAllPlans) {
   SearchRequest request = small_search();
   request.num_gpus = 4;
   request.config.training.global_batch_size = 4;
-  for (const char* machine : {"h100", "a100-40"}) {
-    request.machine = price::load_machine(machine);
-    const SearchResult result = search_plans(request);
-    std::vector<double> fitting;
-    for (const SearchPoint& point :
-         search_points(spec_of(request.config), {.num_gpus = 4,
-                                                .global_batch = 4,
-                                                .seq_len = request.config.training.seq_len,
-                                                .largest_tp = 4})) {
-      try {
-        const PricedRun run = price_run({.config = config_of(point, request.config, 4),
-                                         .degrees = point.degrees,
-                                         .machine = request.machine});
-        if (run.fits()) fitting.push_back(run.step.seconds);
-      } catch (const Error&) {
-        // a stage that cannot be planned
-      }
+  std::vector<std::pair<double, int64_t>> all;  // seconds, bytes
+  for (const SearchPoint& point :
+       search_points(spec_of(request.config), {.num_gpus = 4,
+                                              .global_batch = 4,
+                                              .seq_len = request.config.training.seq_len,
+                                              .largest_tp = 4})) {
+    try {
+      const PricedRun run = price_run({.config = config_of(point, request.config, 4),
+                                       .degrees = point.degrees,
+                                       .machine = request.machine});
+      all.emplace_back(run.step.seconds, run.planned.fullest().peak_bytes());
+    } catch (const Error&) {
+      // a stage that cannot be planned
     }
-    ASSERT_GT(fitting.size(), 100U);
-    EXPECT_EQ(result.best[0].step.seconds, *std::min_element(fitting.begin(), fitting.end()))
-        << machine << ", of " << fitting.size();
+  }
+  std::sort(all.begin(), all.end());
+  for (const double memory : {80e9, 16e9, 11e9}) {
+    price::set_number(request.machine, "device.memory_bytes", memory);
+    const double limit = memory_limit(request.machine);
+    const auto fits = [&](const auto& plan) { return static_cast<double>(plan.second) <= limit; };
+    EXPECT_GT(std::count_if(all.begin(), all.end(), fits), 20) << memory;
+    const auto best = std::find_if(all.begin(), all.end(), fits);
+    ASSERT_NE(best, all.end()) << memory;
+    EXPECT_EQ(search_plans(request).best[0].step.seconds, best->first)
+        << memory << ", the best of " << all.size() << " is the " << best - all.begin();
   }
 }
 
