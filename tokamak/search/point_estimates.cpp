@@ -171,16 +171,17 @@ std::vector<PointEstimate> PointEstimates::run_items(const SearchPoint& first) {
   const price::StageCosts& costs = costs_of(first, shape.is_split);
   const std::vector<double> held = price::held_bytes(costs, shape);
   std::vector<PointEstimate> closer;
-  double items_s = 0.0;
+  std::optional<double> items_s;
   for (const SearchPoint* p : groups_.at(&first)) {
-    const double bytes = price::least_bytes(costs, shape, held, owners_of(*p));
-    if (bytes > limit_) continue;
-    const price::DataSpread spread = spread_of(p->degrees, costs, machine_, work_);
-    if (closer.empty()) items_s = price::estimate_items(costs, shape, spread, machine_);
-    closer.push_back({.point = p,
-                      .seconds = items_s + price::least_of_ends(costs, shape, spread, machine_),
-                      .least_bytes = bytes,
-                      .grain = Grain::kItems});
+    PointEstimate estimate{.point = p,
+                           .least_bytes = price::least_bytes(costs, shape, held, owners_of(*p)),
+                           .grain = Grain::kItems};
+    if (estimate.least_bytes <= limit_) {
+      const price::DataSpread spread = spread_of(p->degrees, costs, machine_, work_);
+      if (!items_s) items_s = price::estimate_items(costs, shape, spread, machine_);
+      estimate.seconds = *items_s + price::least_of_ends(costs, shape, spread, machine_);
+    }
+    closer.push_back(estimate);
   }
   return closer;
 }

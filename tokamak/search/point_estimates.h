@@ -38,8 +38,8 @@ class PointEstimates {
   /// Throws Error where no point's weights fit, or none has a plan.
   std::vector<PointEstimate> bounds(const std::vector<SearchPoint>& points);
 
-  /// The next grain, of each point that may fit and has a plan. For any number of threads.
-  /// REQUIRES: not yet kStep.
+  /// The next grain, of each point that has a plan; of no time where it does not fit. For any
+  /// number of threads. REQUIRES: not yet kStep.
   std::vector<PointEstimate> look_closer(const PointEstimate& estimate);
 
   /// That may fit, as far as their bounds say.

@@ -131,8 +131,12 @@ class Search {
       });
       for (size_t i = 0; i < batch.size(); ++i) {
         for (const PointEstimate& e : closer[i]) {
-          left_.insert(e);
           result_.num_estimated += e.grain == Grain::kStep ? 1 : 0;
+          if (e.least_bytes <= result_.memory_limit_bytes) {
+            left_.insert(e);
+          } else {
+            least_bytes_ = std::min(least_bytes_, e.least_bytes);
+          }
         }
         if (found[i]) keep(batch[i], std::move(*found[i]));
       }
@@ -201,7 +205,8 @@ class Search {
   std::set<PointEstimate, IsFaster> left_;  // points to be looked at, fastest first
   std::set<PlanKind> found_kinds_;
   std::map<MemoryKind, double> more_bytes_;  // than the least, of those that were priced
-  double least_bytes_ = std::numeric_limits<double>::infinity();  // of those that were priced
+  // Of those that were priced, and of those whose items do not fit.
+  double least_bytes_ = std::numeric_limits<double>::infinity();
 };
 
 }  // namespace

@@ -241,6 +241,10 @@ TEST(Search, SaysWhatIsWrong) {
     const size_t wanted = error.rfind(' ', at - 2);
     EXPECT_GT(std::stod(error.substr(wanted)), std::stod(error.substr(at + 27))) << error;
   }
+  // Weights fit, and what items hold does not.
+  request = small_search();
+  price::set_number(request.machine, "device.memory_bytes", 4.5e9);
+  EXPECT_NE(error_of(request).find("the smallest of"), std::string::npos) << error_of(request);
   request = small_search();
   request.precisions.push_back(price::Precision::kFp8);
   request.machine = price::load_machine("a100-80");
