@@ -23,7 +23,7 @@ struct SweepLine {
 /// REQUIRES: of all that follows, that one of them has a report.
 std::string sweep_text(std::span<const Sweep> sweeps, std::span<const SweepLine> lines);
 
-/// One row a line; without a report its cells are empty, but for the last, the reason.
+/// One row for each line; without a report its cells are empty, but for the last, the reason.
 std::string sweep_csv(std::span<const Sweep> sweeps, std::span<const SweepLine> lines);
 
 /// An array: each report with the values it is of, or the reason why there is none.

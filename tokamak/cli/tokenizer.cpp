@@ -114,7 +114,7 @@ int run_cache(Args args) {
   app.add_option("--tokenizer", tokenizer_path, "folder or file; bytes; self")->required();
   app.add_option("--cache", cache, "where caches live: DUMP_FOLDER/token_cache of the run")
       ->capture_default_str();
-  app.add_option("--threads", threads, "0 = one a core")->capture_default_str();
+  app.add_option("--threads", threads, "0 = one for each core")->capture_default_str();
   if (!parse(app, args)) return 0;
   const auto tokenizer = open_tokenizer(tokenizer_path, {});
   data.tokenizer = tokenizer.get();

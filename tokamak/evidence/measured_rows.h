@@ -1,4 +1,4 @@
-// Published measurements of training runs, one a row of a CSV file. Rules
+// Published measurements of training runs, one in each row of a CSV file. Rules
 // (tokamak/evidence/row_rules.h) say what its texts mean (docs/pricing-accuracy.md).
 #pragma once
 

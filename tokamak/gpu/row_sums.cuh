@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(kMost, kMost < 512 ? 2 : 1)
   store_sums(sums, group, D, partial + blockIdx.x * static_cast<int64_t>(F::kSums) * D);
 }
 
-// The same for any row: a block a row, which is read twice; the sums are in `partial`.
+// The same for any row: a block for each row, which is read twice; the sums are in `partial`.
 template <class T, class F>
 __global__ void __launch_bounds__(kThreads)
     read_rows(F f, const T* x, const T* w, const T* dy, T* dx, bool adds, Accum<T>* partial,

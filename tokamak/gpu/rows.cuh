@@ -7,8 +7,8 @@
 
 namespace tokamak::gpu {
 
-/// How rows of `packs` 16-byte accesses lie over threads: `group` threads a row, a power of two up
-/// to a warp or whole warps; `rows` groups a block.
+/// How rows of `packs` 16-byte accesses lie over threads: `group` threads per row, a power of two
+/// up to a warp or whole warps; `rows` groups a block.
 struct RowGroups {
   int group = 0;
   int rows = 0;

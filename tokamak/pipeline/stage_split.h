@@ -35,8 +35,8 @@ struct StageSplit {
 /// embedding and norm with head count as `first_stage_less_layers` and `last_stage_less_layers`;
 /// earlier stages take what is left over. The first and the last stage may be without layers, no
 /// other. The number of stages is that of `num_stages`, or follows from `layers_per_stage` (at
-/// most so many on a stage), or from the schedule: its default, or one a rank where the layers are
-/// too few for two. One rank is one stage, whatever the keys say.
+/// most so many on a stage), or from the schedule: its default, or one per rank where the layers
+/// are too few for two. One rank is one stage, whatever the keys say.
 ///
 /// Throws Error with the key, what was wanted and what was got. Where the stages lie is up to the
 /// schedule: PipelineSchedule::rank_of_stage.

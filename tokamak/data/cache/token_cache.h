@@ -38,7 +38,7 @@ struct CacheProgress {
 };
 
 /// Makes the token caches of all text in `options` complete, with `threads` tokenizing (0: one a
-/// core). Calls `progress` about ten times a second; it may throw to stop. What was done stays.
+/// core). Calls `progress` about ten times per second; it may throw to stop. What was done stays.
 void build_token_cache(const DataOptions& options, int threads,
                        const std::function<void(const CacheProgress&)>& progress);
 

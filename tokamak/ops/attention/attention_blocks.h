@@ -12,8 +12,8 @@ constexpr int64_t round_up(int64_t n, int64_t unit) {
   return (n + unit - 1) / unit * unit;
 }
 
-/// Words of 4 bytes a thread needs, whatever the element type. Keys are kept for one key-value head
-/// at a time, in the layouts that the products read.
+/// The words of 4 bytes that a thread needs, whatever the element type. Keys are kept for one
+/// key-value head at a time, in the layouts that the products read.
 struct AttentionWorkspace {
   int64_t keys = 0;     ///< one copy of the keys (or values, or a gradient of them) of a head
   int64_t queries = 0;  ///< one block of queries

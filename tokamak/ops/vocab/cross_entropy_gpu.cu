@@ -43,8 +43,8 @@ __device__ A block_max(A x) {
   return x;
 }
 
-// stats[n] = (max, sum of exp(x - max), logit of the label): a block a row, which is read once. The
-// maximum so far starts with a finite number, so that entries of -infinity count 0.
+// stats[n] = (max, sum of exp(x - max), logit of the label): a block per row, which is read once.
+// The maximum so far starts with a finite number, so that entries of -infinity count 0.
 template <class T>
 __global__ void __launch_bounds__(kRowThreads, 2)
     softmax_stats(const T* x, const int32_t* labels, Accum<T>* stats, int width, int V,
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kRowThreads, 2)
   stats[3 * n + 2] = label >= 0 && label < V ? to<A>(row[label]) : A{0};
 }
 
-// One thread a token.
+// One thread for each token.
 template <class T>
 struct Combine {
   using A = Accum<T>;
@@ -143,7 +143,7 @@ struct Probability {
   }
 };
 
-// dx = scale * exp(x - max) / sum, less scale at the label: a block a row; x is read once, dx
+// dx = scale * exp(x - max) / sum, less scale at the label: a block per row; x is read once, dx
 // written once, 0 from column V on. dx may be x.
 template <class T, class S>
 __global__ void __launch_bounds__(kRowThreads, sizeof(T) == 8 ? 1 : 3)
