@@ -34,6 +34,13 @@ TEST(Cli, VersionAndHelpGoToStdout) {
   }
 }
 
+TEST(Cli, HelpOfTheFlavorListsWhatEachModelHas) {
+  const auto run = run_program({TOK_PROGRAM, "help", "model.flavor"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_NE(run.out.find("\n  llama3: debugmodel, "), std::string::npos) << run.out;
+  EXPECT_NE(run.out.find("\n  gpt2: 124M, 355M, 774M, 1.5B, hf\n"), std::string::npos) << run.out;
+}
+
 TEST(Cli, AUsersMistakeIsOneLineAndExitCode2) {
   const auto verb = run_program({TOK_PROGRAM, "trian"});
   EXPECT_EQ(verb.exit_code, 2);
