@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -111,6 +112,27 @@ TEST(Cli, BenchOpMeasuresEveryOpAndOneOfThem) {
     EXPECT_EQ(run.exit_code, 2) << run.err;
     EXPECT_EQ(lines_in(run.err), 1) << run.err;
   }
+}
+
+TEST(Cli, BenchOpTimesMatmulsIn8Bits) {
+  const std::vector<std::string> call{TOK_PROGRAM, "bench", "op",        "float8",
+                                      "--device",  "cpu",   "--seconds", "0.001"};
+  const auto run = run_program(call);
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  std::set<std::string> ops;
+  std::istringstream text(run.out);
+  for (std::string line; std::getline(text, line);) {
+    if (line.empty() || line[0] != '{') continue;
+    const Json json = parse_json(line, "line");
+    ops.insert(json.at("op").get<std::string>());
+  }
+  EXPECT_EQ(ops, (std::set<std::string>{"amax", "quantize", "transpose_codes", "scaled_matmul"}));
+  for (const char* scales : {"tensor both ways", "rows transposed", "1x128", "128x128"})
+    EXPECT_NE(run.out.find(scales), std::string::npos) << scales << run.out;
+  // What machine files say of matmuls is of the compute dtype.
+  auto calibrated = call;
+  calibrated.insert(calibrated.end(), {"--calibration", "codes.toml"});
+  EXPECT_EQ(run_program(calibrated).exit_code, 2);
 }
 
 TEST(Cli, BenchModelTimesAStepOrMore) {

@@ -17,7 +17,8 @@ enum class OpGrouping : uint8_t { kByOp, kByShape };
 struct OpTime {
   std::string op;
   std::string variant;  ///< by shape; so the next
-  std::string shape;    ///< "m x n x k" of a product, else dims of the largest operand
+  std::string shape;    ///< "m x n x k" of a matmul, else dims of the largest operand; of 8-bit
+                        ///< codes their scales and layout too
   Cost::Kind kind = Cost::Kind::kMemory;
   int64_t calls = 0;
   double seconds = 0.0;

@@ -20,6 +20,8 @@ struct OpScene {
   std::vector<Dims> of_llama;  ///< those of Llama-3-8B, two sequences of 8192
   std::vector<Dims> small;     ///< that a CPU does at once
   void (*build)(SceneBuilder& b, const Dims& dims) = nullptr;
+  /// It wants a GPU of sm_89 or newer, or a CPU. "all" and machine files leave it out.
+  bool is_float8 = false;
 };
 
 const std::vector<OpScene>& op_scenes();

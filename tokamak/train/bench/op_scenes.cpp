@@ -8,6 +8,9 @@
 #include "tokamak/ops/elementwise/cast.h"
 #include "tokamak/ops/elementwise/gelu.h"
 #include "tokamak/ops/elementwise/swiglu.h"
+#include "tokamak/ops/float8/quantize.h"
+#include "tokamak/ops/float8/scaled_matmul.h"
+#include "tokamak/ops/float8/transpose_codes.h"
 #include "tokamak/ops/matmul/linear.h"
 #include "tokamak/ops/norm/norm.h"
 #include "tokamak/ops/optimizer/accumulate.h"
@@ -15,6 +18,7 @@
 #include "tokamak/ops/optimizer/grad_norm.h"
 #include "tokamak/ops/vocab/cross_entropy.h"
 #include "tokamak/ops/vocab/embedding.h"
+#include "tokamak/parallel/matmuls/float8_recipe.h"
 #include "tokamak/train/bench/op_benchmark.h"
 
 namespace tokamak {
@@ -139,6 +143,87 @@ void build_sum_squares(SceneBuilder& b, const Dims& d) {
   b.run(SumSquares{}, {b.f32(d)});
 }
 
+// A linear layer and its gradients in 8-bit floats.
+class Float8Scene {
+ public:
+  // dims: tokens, out, in
+  Float8Scene(SceneBuilder& b, const Dims& d) : b_(b), d_(d) {}
+
+  void build(const Float8Recipe& recipe) {
+    const Value x = b_.normal({d_[0], d_[2]});
+    const Value w = b_.normal({d_[1], d_[2]});
+    const Value g = b_.normal({d_[0], d_[1]});
+    const Codes codes_of_x = codes(x, recipe.x_of_y, DType::kE4M3, Layout::kRows);
+    const Codes codes_of_w = codes(w, recipe.w_of_y, DType::kE4M3, Layout::kRows);
+    multiply({.out = b_.dtype(), .fast_accumulation = recipe.fast_y}, recipe.x_of_y, codes_of_x,
+             recipe.w_of_y, codes_of_w);
+    const bool both = recipe.of_dw == ScaleGrid::kTensor;  // in one pass
+    const std::vector<Value> g_both =
+        quantize(g, recipe.g_of_dx, recipe.gradient, both ? Layout::kBoth : Layout::kRows);
+    multiply({.out = b_.dtype(), .is_gradient = true}, recipe.g_of_dx, {g_both[0], g_both.back()},
+             recipe.w_of_dx, transpose(w, codes_of_w, recipe.w_of_dx));
+    const Codes g_transposed = both ? Codes{g_both[1], g_both[2]}
+                                    : codes(g, recipe.of_dw, recipe.gradient, Layout::kTransposed);
+    b_.accumulate(multiply({.is_gradient = true}, recipe.of_dw, g_transposed, recipe.of_dw,
+                           codes(x, recipe.of_dw, DType::kE4M3, Layout::kTransposed)));
+  }
+
+ private:
+  using Layout = Quantize::Layout;
+
+  struct Codes {
+    Value codes, inverse;
+  };
+
+  std::vector<Value> quantize(Value v, ScaleGrid grid, DType format, Layout layout) {
+    const Quantize op{.format = format, .grid = grid, .layout = layout};
+    std::vector<Value> in{v};
+    if (!op.takes_maxima()) {
+      const bool of_columns = layout == Layout::kTransposed && grid != ScaleGrid::kTensor;
+      in.push_back(b_.run(Amax{.grid = grid, .transposed = of_columns}, {v})[0]);
+    }
+    return b_.run(op, in);
+  }
+
+  Codes codes(Value v, ScaleGrid grid, DType format, Layout layout) {
+    const std::vector<Value> out = quantize(v, grid, format, layout);
+    return {out[0], out[1]};
+  }
+
+  Codes transpose(Value w, const Codes& rows, ScaleGrid grid) {
+    if (grid == ScaleGrid::kRows) return codes(w, grid, DType::kE4M3, Layout::kTransposed);
+    std::vector<Value> in{rows.codes};
+    if (grid == ScaleGrid::kBlocks) in.push_back(rows.inverse);
+    const std::vector<Value> out = b_.run(TransposeCodes{.grid = grid}, in);
+    return {out[0], out.size() > 1 ? out[1] : rows.inverse};
+  }
+
+  Value multiply(ScaledMatmul op, ScaleGrid a_grid, const Codes& a, ScaleGrid b_grid,
+                 const Codes& b) {
+    op.a_grid = a_grid;
+    op.b_grid = b_grid;
+    return b_.run(op, {a.codes, a.inverse, b.codes, b.inverse})[0];
+  }
+
+  SceneBuilder& b_;
+  const Dims& d_;
+};
+
+void build_tensorwise(SceneBuilder& b, const Dims& d) {
+  Float8Scene(b, d).build(*find_float8_recipe("tensorwise"));
+}
+
+void build_rowwise(SceneBuilder& b, const Dims& d) {
+  Float8Scene(b, d).build(*find_float8_recipe("rowwise"));
+}
+
+void build_blockwise(SceneBuilder& b, const Dims& d) {
+  Float8Scene(b, d).build(*find_float8_recipe("blockwise"));
+}
+
+constexpr std::string_view kTensorwise[] = {"amax", "quantize", "transpose_codes", "scaled_matmul"};
+constexpr std::string_view kRowwise[] = {"amax", "quantize", "scaled_matmul"};
+constexpr std::string_view kBlockwise[] = {"quantize", "transpose_codes", "scaled_matmul"};
 constexpr std::string_view kLinearGradBias[] = {"linear_grad_bias"};
 constexpr std::string_view kLinear[] = {"linear", "linear_grad_input", "linear_grad_weight"};
 constexpr std::string_view kAttention[] = {"attention", "attention_grad"};
@@ -170,6 +255,9 @@ void SceneBuilder::accumulate(Value value) {
 }
 
 const std::vector<OpScene>& op_scenes() {
+  static const std::vector<Dims> kFloat8Dims{
+      {16384, 4096, 4096}, {16384, 14336, 4096}, {32768, 8192, 2048}};  // the last one 1B's
+  static const std::vector<Dims> kFewCodes{{256, 128, 256}};
   static const std::vector<OpScene> kScenes{
       {"linear",
        kLinear,
@@ -236,6 +324,12 @@ const std::vector<OpScene>& op_scenes() {
        build_cross_entropy},
       {"adamw", kAdamW, "parameters", {{58720256}}, {{196608}}, build_adamw},
       {"sum_squares", kSumSquares, "parameters", {{58720256}}, {{196608}}, build_sum_squares},
+      {"float8_tensorwise", kTensorwise, "tokens x out x in", kFloat8Dims, kFewCodes,
+       build_tensorwise, true},
+      {"float8_rowwise", kRowwise, "tokens x out x in", kFloat8Dims, kFewCodes, build_rowwise,
+       true},
+      {"float8_blockwise", kBlockwise, "tokens x out x in", kFloat8Dims, kFewCodes, build_blockwise,
+       true},
   };
   return kScenes;
 }
