@@ -37,7 +37,7 @@ StopSignal::StopSignal() {
 
 StopSignal::~StopSignal() {
   is_ending_ = true;
-  pthread_kill(receiver_.native_handle(), SIGTERM);
+  pthread_kill(receiver_.native_handle(), SIGINT);
   receiver_.join();
   // What has arrived by now asks for what is happening: the end of the run.
   const sigset_t set = signals();

@@ -17,7 +17,8 @@ void require_context(std::string_view op, const Attention& a, const CommGroup& g
   const AttentionShape s = AttentionShape::of(in[0], in[1]);
   TOK_REQUIRE(a.causal && !a.has_length && s.S == s.T,
               "{}: wanted causal self-attention, got {} queries over {} keys", op, s.S, s.T);
-  TOK_REQUIRE(!a.zigzag || s.S % 2 == 0, "{}: {} tokens on a rank are not two equal chunks", op, s.S);
+  TOK_REQUIRE(!a.zigzag || s.S % 2 == 0, "{}: {} tokens on a rank are not two equal chunks", op,
+              s.S);
   TOK_REQUIRE(a.context != ContextMethod::kUlysses || group.size <= s.H,
               "{}: context_parallel_degree = {}: Ulysses wants at most one rank for each of {} "
               "query heads; use allgather or alltoall rotation",
