@@ -46,7 +46,7 @@ TEST(Guide, EveryCommandWorks) {
       run_program({"env", "PATH=" + fs::path(TOK_PROGRAM).parent_path().string() + ":" + path,
                    "TOKAMAK_CACHE=" + (scratch.path() / "cache").string(),
                    // The guide waits for a file, which a run that fails would never write.
-                   "timeout", "--kill-after=5", "120", "bash", "-x", script.string()},
+                   "timeout", "--kill-after=5", "280", "bash", "-x", script.string()},
                   here);
   ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
 
