@@ -22,7 +22,7 @@ enum class DType : uint8_t {
   kE5M2
 };
 
-/// Bytes of one element.
+/// Returns the bytes per element.
 constexpr int64_t size_of(DType dtype) {
   switch (dtype) {
     case DType::kF64:
@@ -45,24 +45,24 @@ constexpr int64_t size_of(DType dtype) {
   return 0;
 }
 
-/// Codes of scaled values (core/float8.h).
+/// Whether elements are 8-bit codes of scaled values (core/float8.h).
 constexpr bool is_float8(DType dtype) {
   return dtype == DType::kE4M3 || dtype == DType::kE5M2;
 }
 
-/// A float that ops compute with as it is, which 8-bit codes are not.
+/// Whether ops compute with the elements directly, as they cannot with 8-bit codes.
 constexpr bool is_float(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kBF16 ||
          dtype == DType::kF16;
 }
 
-/// "float32", "bfloat16", ...: the spelling of PyTorch, of configs and of our messages.
+/// Returns "float32", "bfloat16", ..., as PyTorch, configs and our messages spell them.
 std::string_view name_of(DType dtype);
 
 /// The inverse of name_of; throws Error naming `what` if there is no such type.
 DType dtype_from_name(std::string_view name, std::string_view what);
 
-/// Brain float: the upper half of a float, rounded to nearest even.
+/// Brain float, the upper half of a float, rounded to nearest even.
 struct BF16 {
   uint16_t bits = 0;
 

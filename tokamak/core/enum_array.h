@@ -6,7 +6,7 @@
 
 namespace tokamak {
 
-/// `N` values of `T`, by the values 0 to N - 1 of `Enum` or by plain indices.
+/// Holds `N` values of `T`, indexed by the values 0 to N - 1 of `Enum` or by plain indices.
 template <typename Enum, typename T, size_t N>
 struct EnumArray : std::array<T, N> {
   using std::array<T, N>::operator[];

@@ -18,7 +18,7 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Training diverged (NaN or Inf loss or gradient norm), found before the update. Exit 3.
+/// Training diverged (NaN or Inf loss or gradient norm); this is found before the update. Exit 3.
 class Diverged : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -30,7 +30,8 @@ class Bug : public std::logic_error {
   using std::logic_error::logic_error;
 };
 
-/// The machine failed (disk full, unreadable device): the call, its code, the host. Exit 75.
+/// The machine failed (disk full, unreadable device); names the call, its code and the host.
+/// Exit 75.
 class SystemError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -52,13 +53,13 @@ namespace detail {
 
 }  // namespace tokamak
 
-/// A user's mistake unless `condition` holds.
+/// Throws Error, for a user's mistake, unless `condition` holds.
 #define TOK_REQUIRE(condition, ...)                                       \
   do {                                                                    \
     if (!(condition)) throw ::tokamak::Error(::fmt::format(__VA_ARGS__)); \
   } while (false)
 
-/// A bug of ours unless `condition` holds; always on.
+/// Throws Bug unless `condition` holds; release builds check it too.
 #define TOK_CHECK(condition, ...)                                                                  \
   do {                                                                                             \
     if (!(condition)) {                                                                            \

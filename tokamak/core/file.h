@@ -1,4 +1,5 @@
-// Files that are never half written: write aside, sync, rename. Reading by mapping.
+// Files are written aside, synced and renamed, so that none is ever half written; reading maps
+// them.
 #pragma once
 
 #include <cstddef>
@@ -32,11 +33,11 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-/// The whole file as text; throws Error naming the path.
+/// Returns the whole file as text; throws Error naming the path.
 std::string read_file(const std::filesystem::path& path);
 
-/// A file descriptor that writes everything or throws SystemError (disk full, I/O error); Error
-/// where the path itself cannot be created (no folder, no permission).
+/// A file descriptor that writes everything or throws SystemError (disk full, I/O error). It throws
+/// Error where the path itself cannot be created (no folder, no permission).
 class FileWriter {
  public:
   enum class Mode { kTruncate, kAppend };
@@ -50,11 +51,11 @@ class FileWriter {
 
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
 
-  /// Asks the filesystem for room for a file of `bytes` bytes, so that a full disk is known before
-  /// the first byte; throws SystemError if there is none, nothing where this is not supported.
+  /// Asks the filesystem for space for a file of `bytes` bytes, so that a full disk is known before
+  /// the first byte. Throws SystemError if there is none; does nothing where this is not supported.
   void reserve(int64_t bytes);
 
-  /// fsync, then close. A writer that is only destroyed gives no promise.
+  /// Calls fsync, then close. A writer that is only destroyed promises nothing.
   void sync_and_close();
 
  private:
@@ -62,21 +63,21 @@ class FileWriter {
   int fd_ = -1;
 };
 
-/// Throws Error naming the path where write_file_atomic() could not put a file: no folder, or
-/// something there that is no regular file.
+/// Throws Error naming the path where write_file_atomic() could not put a file, because the folder
+/// is missing or the path is something other than a regular file.
 void check_can_write(const std::filesystem::path& path);
 
 /// Writes `text` to `path` + ".tmp", syncs, renames over `path`, syncs the folder. A link stays
-/// one: what it names is written. On failure nothing is left behind.
+/// a link; the file that it names is written. On failure nothing is left behind.
 void write_file_atomic(const std::filesystem::path& path, std::string_view text);
 
-/// rename, then sync of the new folder. Throws SystemError.
+/// Renames, then syncs the new folder. Throws SystemError.
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
 
 /// Makes a rename or creation inside `folder` durable.
 void sync_folder(const std::filesystem::path& folder);
 
-/// What is in the folder, sorted by path; throws Error naming it where it cannot be listed.
+/// Returns the folder's entries, sorted by path; throws Error naming it if it cannot be listed.
 std::vector<std::filesystem::path> list_folder(const std::filesystem::path& folder);
 
 /// Whether the path names something that can be reached; never throws.
@@ -88,8 +89,8 @@ bool is_folder(const std::filesystem::path& path);
 /// Creates the folder and its parents; throws Error naming the path and the reason.
 void make_folders(const std::filesystem::path& folder);
 
-/// For what was measured of this machine: $TOKAMAK_CACHE, else $XDG_CACHE_HOME/tokamak, else
-/// ~/.cache/tokamak. It need not exist.
+/// Returns the folder for measurements of this machine: $TOKAMAK_CACHE, else
+/// $XDG_CACHE_HOME/tokamak, else ~/.cache/tokamak. It need not exist.
 std::filesystem::path cache_folder();
 
 }  // namespace tokamak

@@ -12,8 +12,8 @@
 
 namespace tokamak {
 
-/// A float of a sign and so many bits: E4M3 (float8_e4m3fn) has no infinities, NaN is 0x7F and
-/// 0xFF; E5M2 has IEEE's, which are decoded and never made.
+/// A float of a sign and the given numbers of bits. E4M3 (float8_e4m3fn) has no infinities, and its
+/// NaNs are 0x7F and 0xFF; E5M2 has IEEE's infinities, which are decoded but never produced.
 template <int kExponent, int kMantissa>
 struct Float8 {
   static constexpr int kExponentBits = kExponent;
@@ -25,14 +25,14 @@ struct Float8 {
 
   Float8() = default;
 
-  /// Clamped to +-kLargest and rounded to nearest even; subnormals are kept.
+  /// Clamps to +-kLargest and rounds to nearest even; keeps subnormals.
   explicit Float8(float x) {
     const auto u = std::bit_cast<uint32_t>(x);
     const uint32_t sign = (u >> 24U) & 0x80U;
     const float magnitude = std::min(std::abs(x), kLargest);
     uint32_t code = 0x7FU;
     if (std::isnan(x)) {
-      // stays one
+      // A NaN stays one.
     } else if (magnitude < std::ldexp(1.0F, 1 - kBias)) {
       code =
           static_cast<uint32_t>(std::nearbyint(std::ldexp(magnitude, kBias - 1 + kMantissaBits)));

@@ -1,5 +1,5 @@
-// JSON from outside: bounded depth, no duplicate keys, errors that name the file. Include in .cpp
-// files only.
+// Parses JSON from outside with bounded depth, no duplicate keys and errors that name the file.
+// Include it in .cpp files only.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace tokamak {
 
 using Json = nlohmann::json;
 
-/// Keeps the order of keys, for files that people read.
+/// It keeps the order of keys, for files that people read.
 using OrderedJson = nlohmann::ordered_json;
 
 struct JsonLimits {
@@ -24,12 +24,12 @@ Json parse_json(std::string_view text, std::string_view what, JsonLimits limits 
 OrderedJson parse_ordered_json(std::string_view text, std::string_view what,
                                JsonLimits limits = {});
 
-/// The member `key` as T; throws Error "WHAT: KEY: wanted a ..., got ..." if absent or of another
-/// type.
+/// Returns the member `key` as T; throws Error "WHAT: KEY: wanted a ..., got ..." if it is absent
+/// or of another type.
 template <class T>
 T json_member(const Json& object, const std::string& key, std::string_view what);
 
-/// The same with a default where the key is absent or null.
+/// Does the same, but returns `fallback` where the key is absent or null.
 template <class T>
 T json_member_or(const Json& object, const std::string& key, T fallback, std::string_view what);
 

@@ -1,4 +1,4 @@
-// Names that a user wrote, for messages: how far from a known one, and how to print them.
+// For messages: how far a name that a user wrote is from a known one, and how it is printed.
 #pragma once
 
 #include <cstddef>
@@ -7,17 +7,17 @@
 
 namespace tokamak {
 
-/// Grows with the edits that lead from `wanted` to `known`. Dots part a name, and a right last part
-/// in a wrong section is nearer than a like last part in the right one.
+/// Grows with the edits that lead from `wanted` to `known`. Dots separate the parts of a name; the
+/// right last part in a wrong section is nearer than a similar last part in the right section.
 size_t name_distance(std::string_view wanted, std::string_view known);
 
-/// Without the spaces and tabs around it.
+/// Returns the text without the spaces and tabs around it.
 std::string_view trimmed(std::string_view text);
 
-/// With ASCII capitals as small letters.
+/// Returns the text with its ASCII capitals in lower case.
 std::string lower_case(std::string_view text);
 
-/// The name itself if it is plain ASCII of bearable length, else an escaped, shortened form.
+/// Returns the name itself if it is short plain ASCII, else an escaped, shortened form.
 std::string printable(std::string_view name);
 
 }  // namespace tokamak

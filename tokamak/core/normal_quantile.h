@@ -1,5 +1,5 @@
-// The arithmetic of random.h's normal_quantile, for random.cpp and for a GPU's kernel: additions,
-// products, quotients and roots only. Whoever includes it must be compiled without fused
+// The arithmetic of random.h's normal_quantile, for random.cpp and for a GPU kernel. It only adds,
+// multiplies, divides and takes roots. Code that includes it must be compiled without fused
 // multiply-add, or the bits differ.
 #pragma once
 
@@ -16,8 +16,8 @@
 
 namespace tokamak::fixed {
 
-// Natural logarithm from the exponent and an atanh series of the mantissa in [1/sqrt2, sqrt2): adds
-// and multiplies only.
+// Computes the natural logarithm from the exponent and an atanh series of the mantissa in
+// [1/sqrt2, sqrt2).
 TOK_HOST_DEVICE inline double fixed_log(double x) {
   auto bits = std::bit_cast<uint64_t>(x);
   auto exponent = static_cast<int>(bits >> 52U) - 1023;

@@ -1,4 +1,4 @@
-// How far a long work is, for whoever waits for it.
+// Reports how far a long computation has come.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,8 @@
 
 namespace tokamak {
 
-/// Told now and then what is done of how much: ("ranks planned", 3, 576). Empty where nobody asks.
+/// Called now and then with what is done of the total, as in ("ranks planned", 3, 576). It is empty
+/// where nobody asks.
 using Progress = std::function<void(std::string_view what, int64_t done, int64_t total)>;
 
 }  // namespace tokamak

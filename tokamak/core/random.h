@@ -9,7 +9,7 @@
 
 namespace tokamak {
 
-/// Four 32-bit words for one (key, counter) pair.
+/// Returns four 32-bit words for one (key, counter) pair.
 constexpr std::array<uint32_t, 4> philox(uint64_t key, uint64_t counter_low,
                                          uint64_t counter_high) {
   auto k0 = static_cast<uint32_t>(key);
@@ -28,7 +28,7 @@ constexpr std::array<uint32_t, 4> philox(uint64_t key, uint64_t counter_low,
   return c;
 }
 
-/// FNV-1a with a final mix: the stream of a name, the same in every build.
+/// Returns the stream of a name, which is the same in every build: FNV-1a with a final mix.
 constexpr uint64_t stream_of(std::string_view name) {
   uint64_t h = 0xCBF29CE484222325U;
   for (const char c : name) h = (h ^ static_cast<uint8_t>(c)) * 0x100000001B3U;
@@ -36,30 +36,31 @@ constexpr uint64_t stream_of(std::string_view name) {
   return h * 0x9E3779B97F4A7C15U;
 }
 
-/// One 32-bit word for element `element` of `stream` under `seed`.
+/// Returns one 32-bit word for element `element` of `stream` under `seed`.
 constexpr uint32_t random_u32(uint64_t seed, uint64_t stream, uint64_t element) {
   return philox(seed, element / 4, stream)[element % 4];
 }
 
-/// 64 bits, for shuffles and sampling.
+/// Returns 64 bits for one element, for shuffles and sampling.
 constexpr uint64_t random_u64(uint64_t seed, uint64_t stream, uint64_t element) {
   const auto word = philox(seed, element, stream);
   return (uint64_t{word[1]} << 32U) | word[0];
 }
 
-/// Uniform in (0, 1), never an end point: (w + 1/2) / 2^32.
+/// Maps a word to (0, 1), never to an end point: (w + 1/2) / 2^32.
 constexpr double to_uniform(uint32_t word) {
   return (static_cast<double>(word) + 0.5) * 0x1p-32;
 }
 
-/// The quantile of the standard normal distribution, by fixed polynomials only (Wichura, AS 241,
-/// with our own log), so that every platform gives the same bits. REQUIRES: 0 < p < 1.
+/// Returns the quantile of the standard normal distribution. It uses fixed polynomials only
+/// (Wichura, AS 241, with our own log), so that every platform gives the same bits.
+/// REQUIRES: 0 < p < 1.
 double normal_quantile(double p);
 
-/// P(Z < z) for the standard normal; used once per tensor for truncation bounds.
+/// Returns P(Z < z) for the standard normal; used once per tensor for truncation bounds.
 double normal_cdf(double z);
 
-/// Element of N(0, 1) cut to [low, high] standard deviations.
+/// Maps a random word to an element of N(0, 1) truncated to [low, high] standard deviations.
 struct TruncatedNormal {
   double p_low = 0.0;
   double p_high = 1.0;

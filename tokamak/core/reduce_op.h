@@ -1,4 +1,4 @@
-// How elements of several ranks become one.
+// How the elements of several ranks are reduced to one.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// A tensor's element type and extents. Global in the graph, local after `localize`.
+// A tensor's element type and extents, which are global in the graph and local after `localize`.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace tokamak {
 
-/// Extents, outermost first; row-major unless strides say otherwise.
+/// Extents, outermost first. The layout is row-major unless strides say otherwise.
 using Dims = std::vector<int64_t>;
 
 struct TensorType {
@@ -26,7 +26,7 @@ struct TensorType {
   int64_t bytes() const { return numel() * size_of(dtype); }
 };
 
-/// Row-major strides of `dims`, in elements.
+/// Returns the row-major strides of `dims`, in elements.
 Dims row_major(const Dims& dims);
 
 /// "[2048, 4096]"

@@ -4,8 +4,8 @@
 
 #include "tokamak/core/error.h"
 
-// toml++ 3.3 asserts on some malformed text ("[" and a line break), and in release builds takes the
-// assertion for granted. Here, and only in this header-only copy, it throws in every build.
+// toml++ 3.3 asserts on some malformed text ("[" and a line break), and release builds assume that
+// the assertion holds. In this header-only copy alone, it throws in every build.
 namespace tokamak::detail {
 struct TomlAssertion {};
 
@@ -19,7 +19,7 @@ struct TomlAssertion {};
   ((holds) ? static_cast<void>(0) : ::tokamak::detail::throw_toml_assertion())
 #define TOML_HEADER_ONLY 1
 
-// Its tables of Unicode classes reach "unreachable" code for letters such as U+018D: they are in no
+// The Unicode tables of toml++ reach "unreachable" code for letters such as U+018D, which are in no
 // class.
 // clang-format off: the order matters
 #include <toml++/impl/preprocessor.h>
@@ -40,9 +40,8 @@ constexpr size_t kMaxBytes = 1 << 20;
 constexpr int kMaxDots = 8;
 constexpr int kMaxBrackets = 16;
 
-// toml++ recurses over nested values and over dotted keys, and frees them recursively: depth is
-// bounded before it sees the text. std::vector<std::string> and comments are skipped as TOML reads
-// them.
+// toml++ recurses over nested values and over dotted keys, and frees them recursively, so the depth
+// is bounded before it sees the text. Strings and comments are skipped as TOML reads them.
 class DepthScanner {
  public:
   DepthScanner(std::string_view text, const std::string& name) : text_(text), name_(name) {}
@@ -179,7 +178,8 @@ bool asserts(std::string_view text) {
   return false;
 }
 
-// An assertion has no line of its own: the fewest lines that still lead to it end there.
+// An assertion carries no line number; the shortest prefix of lines that raises it ends at its
+// line.
 size_t assertion_line(std::string_view text) {
   std::vector<size_t> ends;
   for (size_t at = 0; at < text.size(); ++at) {

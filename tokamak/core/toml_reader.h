@@ -1,4 +1,4 @@
-// TOML text to a flat list of entries. The only user of toml++.
+// Reads TOML text into a flat list of entries. Only toml_reader.cpp uses toml++.
 #pragma once
 
 #include <string>

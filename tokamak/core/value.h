@@ -9,12 +9,12 @@
 
 namespace tokamak {
 
-/// Anything that no key takes: a date, a mixed list, a table; `what` describes it.
+/// A value that no key takes, such as a date, a mixed list or a table; `what` describes it.
 struct OddValue {
   std::string what;
 };
 
-/// monostate is null: only overrides can write it, as "none".
+/// monostate is null, which only overrides can write, as "none".
 using Value =
     std::variant<std::monostate, bool, int64_t, double, std::string, std::vector<std::string>,
                  std::vector<std::vector<std::string>>, OddValue>;
@@ -24,17 +24,17 @@ struct Entry {
   std::string name;
   Value value;
   std::string origin;
-  /// Where it stands among its like: line of a file, index of an override.
+  /// The line in its file, or the index among the overrides.
   int64_t order = 0;
 };
 
-/// The value as a user would write it, e.g. true, 0.001, "text", ["a", "b"].
+/// Returns the value as a user would write it, e.g. true, 0.001, "text", ["a", "b"].
 std::string value_text(const Value& value);
 
-/// The value with its type, e.g. the string "text", for "got ..." in messages.
+/// Returns the value with its type, e.g. the string "text", for "got ..." in messages.
 std::string value_description(const Value& value);
 
-/// Shortest text that reads back to the same double and looks like one.
+/// Returns the shortest text that reads back to the same double and looks like one.
 std::string double_text(double value);
 
 /// Splits at `separator` and trims blanks; an empty text gives an empty list.
