@@ -1,4 +1,4 @@
-// What is wrong with a Config (errors), and what only this build or world lacks (needs lines).
+// Finds what is wrong with a Config (errors) and what only this build or world lacks (needs lines).
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace tokamak {
 
-/// Beyond these nothing is planned: tokens of a microbatch, microbatches of a step.
+/// Limits beyond which nothing is planned: tokens per microbatch, microbatches per step.
 inline constexpr int64_t kMostTokens = int64_t{1} << 26;
 inline constexpr int64_t kMostMicrobatches = int64_t{1} << 16;
 
@@ -29,22 +29,24 @@ struct Degrees {
   int64_t world() const { return pp * dp_replicate * dp_shard * cp * tp; }
 };
 
-/// The product of the degrees, -1 counting as 1: the world size where no launcher tells it.
+/// Returns the product of the degrees, with -1 counted as 1, which is the world size where no
+/// launcher gives it.
 int64_t default_world_size(const Config& config);
 
-/// The mesh over `world_size` ranks; throws Error naming the keys if the degrees do not multiply.
+/// Returns the mesh over `world_size` ranks. Throws Error naming the keys if the product of the
+/// degrees is another.
 Degrees resolve_degrees(const ParallelismConfig& parallelism, int64_t world_size);
 
-/// Sequences of one optimizer step over the whole mesh.
+/// Returns the sequences per optimizer step over the whole mesh.
 int64_t global_batch_size(const Config& config, const Degrees& degrees);
 
-/// Throws Error, one line for each rule that keys break between them.
+/// Throws Error with one line for each rule that the keys break together.
 void validate(const Config& config, int64_t world_size);
 
 /// Whether model.converters name float8 linear layers.
 bool has_float8(const Config& config);
 
-/// What a build can do; later features flip a bit.
+/// What a build can do; each later feature sets its flag.
 struct Capabilities {
   bool data_parallel = false;
   bool tensor_parallel = false;
@@ -62,14 +64,14 @@ struct Capabilities {
   bool memory_snapshot = false;
   bool wandb = false;
   bool fault_tolerance = false;
-  std::string why_no_cuda = "built without CUDA";  ///< empty: there is a GPU
-  /// Each family of models with its flavors; empty: not checked here.
+  std::string why_no_cuda = "built without CUDA";  ///< empty if there is a GPU
+  /// Each family of models with its flavors. If it is empty, models are not checked here.
   std::vector<std::pair<std::string, Strings>> models;
   Strings datasets = {"self", "c4", "c4_test", "c4_validation", "text", "tokens", "synthetic"};
 };
 
-/// One entry for every value that asks for what `capabilities` lacks, in the order of the keys;
-/// files and memory are the caller's to check.
+/// Returns one entry for every value that asks for what `capabilities` lacks, in the order of the
+/// keys. The caller checks files and memory.
 std::vector<Need> needs(const Config& config, const Capabilities& capabilities);
 
 }  // namespace tokamak

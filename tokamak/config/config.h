@@ -257,12 +257,12 @@ struct Config {
   DebugConfig debug;
 };
 
-/// The folder or file of the tokenizer: the deprecated model.tokenizer_path where it is given.
+/// Returns the tokenizer's folder or file: model.tokenizer_path (deprecated) where it is given.
 inline const std::string& assets_path(const Config& config) {
   return config.model.tokenizer_path ? *config.model.tokenizer_path : config.model.hf_assets_path;
 }
 
-/// The seed of initialization, dropout and sampling; an absent debug.seed means 0.
+/// Returns the seed of initialization, dropout and sampling; an absent debug.seed means 0.
 inline int64_t seed_of(const Config& config) {
   return config.debug.seed.value_or(0);
 }

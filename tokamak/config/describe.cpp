@@ -34,7 +34,7 @@ OrderedJson nested_json(const Config& config) {
   return root;
 }
 
-// TOML writes as JSON does, but for DEL.
+// TOML writes values as JSON does, except for DEL.
 std::string toml_text(std::string_view key, const OrderedJson& value) {
   if (value.is_null()) return "\"none\"";
   std::string text;
@@ -49,7 +49,7 @@ std::string toml_text(std::string_view key, const OrderedJson& value) {
   return text;
 }
 
-// What names places or people, or only changes what is printed.
+// Keys that name places or people, or that only change what is printed.
 constexpr std::array kOutsideDigest = {"job.config_file",      "job.dump_folder",
                                        "job.description",      "job.print_config",
                                        "job.save_config_file", "metrics.disable_color_printing"};

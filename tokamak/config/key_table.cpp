@@ -1,6 +1,6 @@
 #include "tokamak/config/key_table.h"
 
-// One line for each key; its type and default are those of the Config field of the same name.
+// Each key has one line; its type and default are those of the Config field of the same name.
 #define TOK_KEY(path, behaviour, allowed, help)                                     \
   Key {                                                                             \
 #path, [](Config & c) -> FieldRef { return &c.path; }, behaviour, allowed, help \

@@ -1,5 +1,5 @@
-// The table of every live key: type and default come from the Config field, the rest is written in
-// one line of key_table.cpp. Files, overrides, help, JSON and checks are all driven by it.
+// The table of every live key. A key's type and default come from its Config field, the rest from
+// one line of key_table.cpp. The table drives files, overrides, help, JSON and checks.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@ namespace tokamak {
 /// What happens with a key.
 enum class Behaviour {
   kHonoured,  ///< It does what its help says.
-  kDormant,   ///< Accepted; it matters only with what this build lacks, and a note says so.
+  kDormant,   ///< It is accepted but matters only with what this build lacks; a note says so.
   kFeature    ///< A value other than the default may ask for what a build lacks (needs()).
 };
 
@@ -30,40 +30,40 @@ struct Key {
   std::string_view name;
   FieldRef (*field)(Config&);
   Behaviour behaviour;
-  /// "" for anything; "a|b" a closed list; "~a|b" a list where others become needs lines; ">=1",
-  /// ">0", "0..1", and ">=1 or -1" for numbers.
+  /// "" allows anything, "a|b" is a closed list, "~a|b" is a list whose other values become needs
+  /// lines, and ">=1", ">0", "0..1" and ">=1 or -1" bound numbers.
   std::string_view allowed;
   std::string_view help;
 };
 
-/// All live keys, in the order of Config.
+/// Returns all live keys, in the order of Config.
 std::span<const Key> all_keys();
 
-/// The key of that full name, or null.
+/// Returns the key with this full name, or null.
 const Key* find_key(std::string_view name);
 
-/// "bool", "int", "float", "string", "list of strings", "list of lists of strings".
+/// Returns "bool", "int", "float", "string", "list of strings" or "list of lists of strings".
 std::string_view type_name(const Key& key);
 
-/// True where the field may be null ("none" on the command line, absence in a file).
+/// Whether the field may be null ("none" on the command line, absence in a file).
 bool is_nullable(const Key& key);
 
-/// The field's value.
+/// Returns the field's value.
 Value get_value(const Config& config, const Key& key);
 
-/// The default as a user would write it.
+/// Returns the default as a user would write it.
 std::string default_text(const Key& key);
 
-/// Assigns after checking type and allowed values; returns "" or "wanted ..., got ...".
+/// Checks type and allowed values, then assigns; returns "" or "wanted ..., got ...".
 std::string set_value(Config& config, const Key& key, const Value& value);
 
-/// Text of an override as the key's type; strings that do not fit stay strings.
+/// Reads the text of an override as the key's type; text that does not fit stays a string.
 Value parse_text(const Key& key, std::string_view text);
 
-/// True for an open list ("~a|b") that does not hold the current value.
+/// Whether the key has an open list ("~a|b") that does not hold the current value.
 bool is_foreign_value(const Config& config, const Key& key);
 
-/// The listed values of `allowed`, empty where it is no list.
+/// Returns the listed values of `allowed`, or nothing where it is not a list.
 std::vector<std::string> allowed_list(const Key& key);
 
 }  // namespace tokamak

@@ -158,7 +158,7 @@ std::optional<T> parse_number(std::string_view text) {
   return value;
 }
 
-// Of a key that may be null: TOML has no word for that.
+// A key that may be null also takes "none", because TOML has no null.
 bool is_none(const Value& value) {
   const std::string* text = std::get_if<std::string>(&value);
   return std::holds_alternative<std::monostate>(value) || (text != nullptr && *text == "none");

@@ -1,4 +1,4 @@
-// From a TOML file and command-line overrides to a Config. Every bad key is reported, none ignored.
+// Makes a Config of a TOML file and command-line overrides. Every bad key is reported.
 #pragma once
 
 #include <filesystem>
@@ -12,30 +12,30 @@
 
 namespace tokamak {
 
-/// What this build lacks for one value; printed as "needs: key = value: reason".
+/// What this build lacks for one value.
 struct Need {
   std::string key;
   std::string value;
   std::string reason;
 };
 
-/// "needs: key = value: reason".
+/// Returns "needs: key = value: reason".
 std::string needs_line(const Need& need);
 
 struct LoadedConfig {
   Config config;
-  /// One line each: keys accepted without effect, retired names and what they became.
+  /// One line for each key accepted without effect and each retired name with what it became.
   std::vector<std::string> notes;
   /// What retired keys ask for and no field can hold; needs() adds the rest.
   std::vector<Need> needs;
 };
 
-/// Defaults, then the file (or `--job.config_file`), then the overrides. Throws Error with one line
-/// for every offending key: "FILE:LINE: section.key: wanted ..., got ...".
+/// Applies the file (or `--job.config_file`) to the defaults, then the overrides. Throws Error with
+/// one line for every offending key: "FILE:LINE: section.key: wanted ..., got ...".
 LoadedConfig load_config(const std::optional<std::filesystem::path>& toml,
                          std::span<const std::string> overrides);
 
-/// The same from TOML text; safe on any bytes. `name` stands for the file in messages.
+/// Does the same from TOML text and is safe on any bytes. `name` stands for the file in messages.
 LoadedConfig parse_toml_text(std::string_view text, const std::string& name,
                              std::span<const std::string> overrides = {});
 

@@ -15,21 +15,21 @@ namespace tokamak {
 
 namespace {
 
-// Suggestions cost a pass over the table; a hostile file must not buy a million of them.
+// Each suggestion costs a pass over the table, so a hostile file must not cause a million of them.
 constexpr int kMaxSuggestions = 200;
 
 bool same_value(const Value& a, const Value& b) {
   return value_description(a) == value_description(b);
 }
 
-// Lists that published files also write as one string.
+// Published files also write these lists as one string.
 bool may_be_bare(std::string_view name) {
   const std::string_view last = name.substr(name.rfind('.') + 1);
   return last == "converters" || last == "fqns" || last == "filter_fqns" ||
          last == "pipeline_parallel_split_points";
 }
 
-// Values that torchtitan or its users write in another type than the key's.
+// Converts values that torchtitan or its users write in another type than the key's.
 Value tolerated(const Key& key, const Value& value) {
   if (key.name == "activation_checkpoint.selective_ac_option") {
     const int64_t* number = std::get_if<int64_t>(&value);
@@ -130,7 +130,7 @@ void Merge::add(const Entry& entry, Source source) {
                    successor, retired->note.empty() ? "" : ": ", retired->note));
 }
 
-// A flag that is off asks for nothing in any case.
+// A flag that is off asks for nothing, so it needs no note.
 void Merge::drop(const Entry& entry, std::string_view reason) {
   const bool* flag = std::get_if<bool>(&entry.value);
   if (flag == nullptr || *flag) dropped_[std::string(reason)].insert(entry.name);
@@ -151,7 +151,7 @@ void Merge::apply(LoadedConfig& loaded) {
   }
 }
 
-// Files of that time had as many microbatches as pipeline ranks unless they said otherwise.
+// Files with the old key had as many microbatches as pipeline ranks unless they said otherwise.
 void Merge::split_old_pipeline() {
   const auto at = slots_.find("parallelism.pipeline_parallel_degree");
   if (at == slots_.end() || at->second.entry.name != "experimental.pipeline_parallel_degree")

@@ -1,5 +1,5 @@
-// Entries of a file and of overrides, merged into values of live keys. Overrides win over the file;
-// within one source two names of one key must agree.
+// Merges the entries of a file and of overrides into values of live keys. Overrides win over the
+// file; within one source, two names of one key must agree.
 #pragma once
 
 #include <map>
@@ -17,7 +17,7 @@ enum class Source { kFile, kOverride };
 
 class Merge {
  public:
-  /// Sorts out one entry: a live key, a retired one, or an error.
+  /// Takes one entry as a live key, a retired one or an error.
   void add(const Entry& entry, Source source);
 
   /// Sets a live key on behalf of `entry`, unless an override has set it before.
@@ -28,7 +28,7 @@ class Merge {
 
   void need(Need need) { needs_.push_back(std::move(need)); }
 
-  /// The value given for a live key, or null.
+  /// Returns the value given for a live key, or null.
   const Value* given(const std::string& key) const;
 
   /// Applies everything to the defaults. Throws Error with one line for each error, `earlier` ones

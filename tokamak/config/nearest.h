@@ -1,4 +1,4 @@
-// "Did you mean": the known name nearest to an unknown one.
+// Finds the known name nearest to an unknown one, for "Did you mean".
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace tokamak {
 
-/// The nearest live or retired key, a retired one with what it became: "a.b" or "a.b (now c.d)".
+/// Returns the nearest live or retired key as "a.b", or "a.b (now c.d)" if it became another.
 std::string nearest_key(std::string_view name);
 
 }  // namespace tokamak

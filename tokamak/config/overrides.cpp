@@ -13,7 +13,8 @@ namespace tokamak {
 
 namespace {
 
-// The live key whose type the text has; null for unknown names and values that are translated.
+// Returns the live key that gives the text its type, or null for names that are unknown or whose
+// values are translated.
 const Key* typing_key(const std::string& name) {
   if (const Key* key = find_key(name)) return key;
   const RetiredKey* retired = find_retired_key(name);
@@ -28,7 +29,7 @@ bool is_flag(const std::string& name) {
   return retired != nullptr && retired->is_flag;
 }
 
-// "a.no_b" where a.b is a flag: "a.b".
+// Returns "a.b" for "a.no_b" where a.b is a flag.
 std::optional<std::string> negated_flag(const std::string& name) {
   const size_t dot = name.rfind('.');
   if (dot == std::string::npos || name.compare(dot + 1, 3, "no_") != 0) return {};

@@ -10,8 +10,8 @@
 
 namespace tokamak {
 
-/// Entries in the order written, typed by the key they name; what cannot be read goes to `errors`,
-/// one line each. Unknown names are kept: resolving finds them.
+/// Returns the entries in the order written, typed by the key they name. Arguments that cannot be
+/// read add a line each to `errors`. Unknown names are kept, for Merge to report.
 std::vector<Entry> parse_overrides(std::span<const std::string> args,
                                    std::vector<std::string>& errors);
 

@@ -1,5 +1,5 @@
-// Names that are accepted though no key of Config has them: torchtitan's retired names and what
-// they become today, and names that ask for nothing in this program.
+// Names that are accepted though Config has no such key: torchtitan's retired names with what they
+// become today, and names that ask for nothing in this program.
 #pragma once
 
 #include <span>
@@ -10,7 +10,7 @@ namespace tokamak {
 enum class Fate {
   kRename,     ///< The successor takes the value as it is.
   kInvert,     ///< The successor takes the opposite boolean.
-  kDrop,       ///< Accepted without effect; `note` says why.
+  kDrop,       ///< The name is accepted without effect; `note` says why.
   kTranslate,  ///< translate.cpp turns the value into one or more live keys.
 };
 
@@ -18,17 +18,17 @@ enum class Fate {
 struct RetiredKey {
   std::string_view name;
   Fate fate;
-  /// The live key, "" for dropped ones; of kTranslate the one to recommend.
+  /// The live key, "" for dropped names; for kTranslate, the key to recommend.
   std::string_view successor;
   std::string_view note;
-  /// True where `--section.name` alone means true.
+  /// Whether `--section.name` alone means true.
   bool is_flag = false;
 };
 
-/// All such names, sorted.
+/// Returns all retired keys, sorted by name.
 std::span<const RetiredKey> all_retired_keys();
 
-/// The one of that full name, or null.
+/// Returns the retired key with this full name, or null.
 const RetiredKey* find_retired_key(std::string_view name);
 
 }  // namespace tokamak

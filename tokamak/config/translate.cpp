@@ -28,7 +28,7 @@ struct Job {
                 fmt::format("wanted {}, got {}", wanted, value_description(entry.value)));
   }
 
-  // The value as T; an error and null where it has another type.
+  // Returns the value as T; where it has another type, records an error and returns null.
   template <class T>
   const T* get(std::string_view wanted) const {
     const T* value = std::get_if<T>(&entry.value);
@@ -78,7 +78,7 @@ void float8_linear(const Job& job) {
     if (name == "float8" || name == "quantize.linear.float8") return;
   }
   names.push_back("quantize.linear.float8");
-  // Adding to a list that another key gave is no conflict: this is that key's own assignment.
+  // Adding to the list of another key is no conflict, so it counts as that key's own assignment.
   Entry entry = job.entry;
   if (given != nullptr) entry.name = "model.converters";
   job.merge.assign("model.converters", names, entry, job.source);

@@ -9,7 +9,7 @@ namespace tokamak {
 
 namespace {
 
-// Larger meshes than any that could exist; products of such degrees stay far from overflow.
+// The limit exceeds any mesh that could exist and keeps products of degrees far from overflow.
 constexpr int64_t kMaxRanks = int64_t{1} << 24;
 
 int64_t capped_product(std::initializer_list<int64_t> degrees) {
@@ -109,7 +109,7 @@ void check_rest(const Config& c, const Degrees& d, Rules& rules) {
                 d.tp, expert_tp);
 }
 
-// Degrees of 1 go without saying.
+// Degrees of 1 are left out, except the sharding degree.
 std::string product_text(const ParallelismConfig& p) {
   std::string text;
   const auto add = [&](const char* axis, int64_t degree, bool is_said) {
@@ -125,7 +125,7 @@ std::string product_text(const ParallelismConfig& p) {
   return text;
 }
 
-// `others` is the product of all degrees but the sharding one.
+// `others` is the product of all degrees except the sharding one.
 std::string remedy(int64_t others, int64_t world_size) {
   if (world_size % others != 0) return "";
   return fmt::format("; with parallelism.data_parallel_shard_degree {} (or -1, the rest) they fit",
