@@ -15,7 +15,7 @@ std::string config_json(const Config& config);
 
 /// Returns the text of a file that load_config() reads back to the same Config: the keys that
 /// differ from their defaults, in the order of the table, without job.config_file. Throws Error
-/// where a key is null but its default is not, which a file cannot express.
+/// naming a key whose text is not UTF-8.
 std::string config_toml(const Config& config);
 
 /// Returns every live key and its value as text, in the order of the table.

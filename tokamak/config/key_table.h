@@ -45,7 +45,7 @@ const Key* find_key(std::string_view name);
 /// Returns "bool", "int", "float", "string", "list of strings" or "list of lists of strings".
 std::string_view type_name(const Key& key);
 
-/// Whether the field may be null ("none" on the command line, absence in a file).
+/// Whether the field may be null, which overrides and files write as "none".
 bool is_nullable(const Key& key);
 
 /// Returns the field's value.

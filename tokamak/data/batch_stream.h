@@ -1,4 +1,4 @@
-// Batches by number: the pure function behind Loader.
+// The pure function from a batch's number to the batch, on which Loader is built.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,20 @@
 
 namespace tokamak {
 
-/// read() is for one thread at a time, the rest for any.
+/// One thread at a time may call read(); any thread may call the rest.
 class BatchStream {
  public:
   /// Opens and checks everything; fills in the options' zeros.
   explicit BatchStream(DataOptions options);
 
-  /// Batch `batch` of this rank, counted from the global batch that begins at `first_window`.
+  /// Reads this rank's batch `batch`, counted from the global batch that begins at `first_window`.
   Batch read(int64_t first_window, int64_t batch, const std::stop_token& stop);
 
   int64_t batches_per_step() const { return options_.num_rows / options_.rows_per_batch; }
 
   const DataOptions& options() const { return options_; }
 
-  /// The state of a stream whose next global batch begins at `window`.
+  /// Returns the state of a stream whose next global batch begins at `window`.
   LoaderState state_at(int64_t window) const;
 
   /// Throws Error unless `state` belongs to these sources and options.

@@ -1,4 +1,4 @@
-// Files read from the front, unpacked on the way: .gz, .zst, or as they are.
+// Reads files from the front and unpacks .gz and .zst files on the way.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +13,11 @@ class ByteStream {
  public:
   virtual ~ByteStream() = default;
 
-  /// Fills at most out.size() bytes; 0 at the end only. Throws Error naming the file if it is cut
-  /// or not what its name says.
+  /// Fills and returns at most out.size() bytes, 0 at the end only. Throws Error naming the file if
+  /// it is truncated or is not what its name says.
   virtual size_t read(std::span<char> out) = 0;
 
-  /// Passes over `count` bytes of content; throws Error if the file ends before.
+  /// Skips `count` bytes of content; throws Error if the file ends before.
   virtual void skip(int64_t count);
 };
 

@@ -1,4 +1,4 @@
-// MB/s of text and tokens/s of windows. Files are made in the temporary folder.
+// Measures MB/s of text and tokens/s of windows on files that it makes in the temporary folder.
 
 #include <filesystem>
 #include <fstream>

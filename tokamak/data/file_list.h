@@ -1,4 +1,4 @@
-// Which files a dataset path stands for, and a digest that changes when they do.
+// Finds the files that a dataset path stands for, and a digest that changes when they do.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +16,16 @@ struct SourceFile {
   int64_t size = 0;
 };
 
-/// The file `path`, or every file under the folder whose name `wanted` takes (dot files never), in
-/// the order of their names. Throws Error naming what cannot be read.
+/// Returns the file `path`, or every file under the folder whose name `wanted` accepts (never dot
+/// files), in the order of their names. Throws Error naming what cannot be read.
 std::vector<SourceFile> list_files(const std::filesystem::path& path,
                                    const std::function<bool(const std::string&)>& wanted);
 
-/// Names, sizes and contents; files above 1 MiB by their first and last 64 KiB. The same on any
-/// machine.
+/// Hashes names, sizes and contents, of files above 1 MiB only the first and last 64 KiB. The hash
+/// is the same on any machine.
 uint64_t hash_files(const std::vector<SourceFile>& files);
 
-/// A digest of the modification times of files above 1 MiB, for caches on this machine only.
+/// Hashes the modification times of files above 1 MiB, for caches on this machine only.
 uint64_t hash_times(const std::vector<SourceFile>& files);
 
 }  // namespace tokamak

@@ -1,4 +1,4 @@
-// The `text` field of one JSON line.
+// Reads the `text` field of one JSON line.
 #pragma once
 
 #include <cstddef>
@@ -10,14 +10,14 @@ namespace tokamak {
 
 class JsonTextParser {
  public:
-  /// Bytes that must be readable behind a line.
+  /// Bytes that must be readable after a line.
   static const size_t kPadding;
 
   JsonTextParser();
   ~JsonTextParser();
 
-  /// The field `text` of the object `line`, valid until the next call. Throws Error "WHERE: ...".
-  /// REQUIRES: kPadding readable bytes behind `line`.
+  /// Returns the field `text` of the object `line`, valid until the next call. Throws Error
+  /// "WHERE: ...". REQUIRES: kPadding readable bytes after `line`.
   std::string_view text_of(std::string_view line, const std::string& where);
 
  private:

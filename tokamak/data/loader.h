@@ -1,5 +1,5 @@
-// The stream of training windows: which tokens row r of global batch t holds is a pure function of
-// the options and the window's index, whatever the mesh or accumulation. docs/data.md says it all.
+// The stream of training windows. The tokens in row r of global batch t are a pure function of the
+// options and the window's index, whatever the mesh or accumulation (docs/data.md).
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace tokamak {
 
-/// A label that the loss leaves out.
+/// The loss leaves out positions with this label.
 inline constexpr int32_t kIgnoreIndex = -100;
 
 struct DataOptions {
@@ -23,42 +23,42 @@ struct DataOptions {
   /// A file or folder, or a weighted mix "0.7 A 0.3 B"; unused by synthetic and self.
   std::string path = {};
   int64_t seq_len = 0;
-  /// Windows of one optimizer step, all ranks and microbatches together.
+  /// Windows per optimizer step, over all ranks and microbatches.
   int64_t global_batch_size = 1;
-  /// This rank's rows of each global batch; 0 rows stands for all of them.
+  /// This rank's rows of each global batch; num_rows 0 stands for all rows.
   int64_t first_row = 0;
   int64_t num_rows = 0;
-  /// Rows that one next() returns; divides this rank's rows; 0 stands for all of them.
+  /// Rows that one next() returns, a divisor of this rank's rows; 0 stands for all of them.
   int64_t rows_per_batch = 0;
-  /// Absent: windows come in the order of the files.
+  /// If it is absent, windows come in the order of the files.
   std::optional<uint64_t> shuffle_seed = std::nullopt;
-  /// debug.seed: keys synthetic tokens and the order of mixes.
+  /// debug.seed, which keys synthetic tokens and the order of mixes.
   uint64_t seed = 0;
-  /// Token caches of text live here, one folder each.
+  /// Holds the token caches of text, each in its own folder.
   std::filesystem::path cache_folder = {};
-  /// Needed by c4 and text only; must outlive the loader.
+  /// Only c4 and text need it; it must outlive the loader.
   const Tokenizer* tokenizer = nullptr;
-  /// The model's; every id is checked against it.
+  /// The model's vocabulary size, against which every id is checked.
   int64_t vocab_size = 0;
-  /// false: one pass, then an empty batch (validation).
+  /// If false, the stream makes one pass and then gives empty batches (validation).
   bool infinite = true;
   /// Batches prepared ahead by the loader's thread.
   int64_t prefetch = 2;
 };
 
-/// Rows of seq_len tokens; labels[i] is the token after tokens[i], or kIgnoreIndex.
+/// Holds rows of seq_len tokens; labels[i] is the token after tokens[i], or kIgnoreIndex.
 struct Batch {
   std::vector<int32_t> tokens;
   std::vector<int32_t> labels;
   int64_t rows = 0;
   int64_t seq_len = 0;
-  /// Rows that hold data; the last batch of a finite pass is filled up with ignored labels.
+  /// Rows that hold data; kIgnoreIndex labels fill the rest of a finite pass's last batch.
   int64_t valid_rows = 0;
 
   bool empty() const { return rows == 0; }
 };
 
-/// Where a stream stands: the next global batch begins at `window`.
+/// The position of a stream, whose next global batch begins at `window`.
 struct LoaderState {
   struct Source {
     std::string name;
@@ -75,18 +75,18 @@ struct LoaderState {
 
   bool operator==(const LoaderState&) const = default;
 
-  /// One line of JSON.
+  /// Returns one line of JSON.
   std::string to_json() const;
 
   /// The inverse of to_json; throws Error that begins with `name`.
   static LoaderState from_json(std::string_view text, std::string_view name);
 };
 
-/// One rank's share of the stream, prepared ahead by a thread.
-/// All functions are called from one thread.
+/// One rank's share of the stream, which a thread prepares ahead.
+/// All functions must be called from one thread.
 class Loader {
  public:
-  /// Opens and checks all sources; throws Error on anything that a user can mend.
+  /// Opens and checks all sources; throws Error on anything that a user can fix.
   explicit Loader(DataOptions options);
   ~Loader();
   Loader(const Loader&) = delete;
@@ -95,8 +95,8 @@ class Loader {
   /// Begins to prepare batches now rather than at the first next().
   void start();
 
-  /// The next rows_per_batch rows of this rank. Empty at the end of a finite stream, on all ranks
-  /// alike. Throws what the prefetching thread met.
+  /// Returns this rank's next rows_per_batch rows, or an empty batch at the end of a finite stream,
+  /// on all ranks alike. Rethrows the prefetching thread's error.
   Batch next();
 
   /// REQUIRES: all batches of the current global batch were taken.
@@ -106,10 +106,10 @@ class Loader {
   /// another shuffle seed. The global batch size and the ranks may differ.
   void restore(const LoaderState& state);
 
-  /// Back to the first window.
+  /// Returns to the first window.
   void rewind();
 
-  /// Seconds that next() has waited for data since construction.
+  /// Returns the seconds that next() has waited for data since construction.
   double wait_s() const;
 
  private:
@@ -117,8 +117,8 @@ class Loader {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Why the data of `options` cannot be used here ("no such file or folder: ..."), or nothing.
-/// Cheap: looks at names only.
+/// Returns why the data of `options` cannot be used here ("no such file or folder: ..."), or
+/// nothing. It is cheap because it looks at names only.
 std::optional<std::string> missing_data(const DataOptions& options);
 
 }  // namespace tokamak

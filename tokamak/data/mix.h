@@ -1,4 +1,4 @@
-// Weighted mixes: which source serves window i, and which of its windows that is.
+// Weighted mixes determine which source serves window i, and with which of its own windows.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@ struct WeightedPath {
   int64_t weight = 1;
 };
 
-/// "0.7 A 0.3 B", or one plain path. Weights are decimals with up to six digits after the point.
-/// Throws Error.
+/// Parses "0.7 A 0.3 B", or one plain path. Weights are decimals with up to six digits after the
+/// point. Throws Error.
 std::vector<WeightedPath> parse_mix(const std::string& text);
 
-/// Deals windows to sources. After every block the count of each source is its exact share,
-/// rounded; inside a block its windows lie evenly spread, with a phase drawn from (seed, block).
+/// Deals windows to sources. After every block each source has served its exact share, rounded;
+/// inside a block its windows are evenly spread, with a phase drawn from (seed, block).
 class Mix {
  public:
   struct Place {
@@ -29,13 +29,13 @@ class Mix {
 
   Mix(std::vector<int64_t> weights, uint64_t seed);
 
-  /// The source of window `window` and the count of earlier windows from that source.
+  /// Returns the source of window `window` and the count of earlier windows from that source.
   Place at(int64_t window);
 
-  /// The window that serves `index` of `source`: the inverse of at().
+  /// Returns the window that serves window `index` of `source`, as the inverse of at().
   int64_t window_of(size_t source, int64_t index) const;
 
-  /// Windows of `source` among the first `window` ones; may be called from any thread.
+  /// Counts the windows of `source` among the first `window` ones; any thread may call it.
   int64_t served_before(size_t source, int64_t window) const;
 
  private:

@@ -1,4 +1,4 @@
-// From the names in a config to sources.
+// Opens the sources that a config names.
 #pragma once
 
 #include <memory>
@@ -9,10 +9,10 @@
 
 namespace tokamak {
 
-/// The source of one path of `options.dataset`; throws Error.
+/// Opens the source of one path of `options.dataset`; throws Error.
 std::unique_ptr<TokenSource> open_source(const DataOptions& options, const std::string& path);
 
-/// False for synthetic and self.
+/// Whether the dataset needs a path, as all but synthetic and self do.
 bool needs_path(const std::string& dataset);
 
 }  // namespace tokamak

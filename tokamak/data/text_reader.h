@@ -1,4 +1,4 @@
-// Documents of text files and of JSON lines, one after another, from any earlier position.
+// Reads documents of text files and of JSON lines in order, from any earlier position.
 #pragma once
 
 #include <cstdint>
@@ -15,31 +15,31 @@ namespace tokamak {
 
 enum class TextFormat : uint8_t { kPlain, kJsonLines };
 
-/// The files of the datasets c4, c4_test, c4_validation and text under `path`. Throws Error.
+/// Lists the files under `path` of dataset c4, c4_test, c4_validation or text. Throws Error.
 std::vector<SourceFile> list_text_files(const std::string& dataset,
                                         const std::filesystem::path& path);
 
-/// Where the next piece begins: file, byte of its unpacked content, lines before it.
+/// Where the next piece begins: the file, the byte of its unpacked content, the lines before it.
 struct TextPosition {
   int64_t file = 0;
   int64_t offset = 0;
   int64_t line = 0;
 };
 
-/// A document, or a part of a long plain file that was cut where no tokenizer joins text: after a
-/// line end that no white space follows.
+/// A document, or a part of a long plain file that was cut where no tokenizer joins text, which is
+/// after a line end that no white space follows.
 struct TextPiece {
   std::string text;
   bool begins = true;
   bool ends = true;
 };
 
-/// Holds about a megabyte, whatever the size of a file. One thread.
+/// Holds about a megabyte, whatever the size of a file. It is for one thread.
 class TextReader {
  public:
   TextReader(TextFormat format, std::vector<SourceFile> files, TextPosition start = {});
 
-  /// False after the last document. Throws Error naming file and line.
+  /// Reads the next piece; returns false after the last. Throws Error naming file and line.
   bool next(TextPiece& piece);
 
   TextPosition position() const { return at_; }

@@ -8,8 +8,8 @@
 
 namespace tokamak {
 
-/// All token files under `path` in the order of their names, as one stream; a Megatron pair may be
-/// named without its extension. Throws Error naming the file.
+/// Opens all token files under `path` in the order of their names as one stream. A Megatron pair
+/// may be named without its extension. Throws Error naming the file.
 std::unique_ptr<TokenSource> open_token_files(const std::string& path);
 
 }  // namespace tokamak

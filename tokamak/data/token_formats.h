@@ -1,4 +1,4 @@
-// Headers of token files made by others. Nothing here trusts a declared size.
+// Parses headers of token files that others made. Nothing here trusts a declared size.
 #pragma once
 
 #include <cstddef>
@@ -9,12 +9,12 @@
 
 namespace tokamak {
 
-/// Element of a token file, little-endian.
+/// The element type of a token file, little-endian.
 enum class TokenType : uint8_t { kU8, kI8, kU16, kI16, kU32, kI32, kI64 };
 
 int64_t size_of(TokenType type);
 
-/// Element `index` of `bytes`. REQUIRES: it is inside.
+/// Returns element `index` of `bytes`. REQUIRES: the element lies inside `bytes`.
 int64_t token_at(TokenType type, std::span<const std::byte> bytes, int64_t index);
 
 /// Converts out.size() elements from `first_byte` on; ids beyond int32 become -1.
@@ -27,29 +27,29 @@ struct TokenRun {
   int64_t num_tokens = 0;
 };
 
-/// A Megatron .idx file: where the sequences lie in the .bin file beside it.
+/// A Megatron .idx file, which says where the sequences lie in the .bin file beside it.
 struct MegatronIndex {
   TokenType type = TokenType::kU16;
   int64_t num_sequences = 0;
   int64_t num_documents = 0;
   int64_t num_tokens = 0;
-  /// Bytes that the .bin file must hold at least.
+  /// The least size of the .bin file.
   int64_t bytes_needed = 0;
-  /// Neighbouring sequences are joined.
+  /// Runs of sequences; neighbouring sequences are joined.
   std::vector<TokenRun> runs;
 };
 
 /// Throws Error that begins with `name` if the header, the counts or the positions are not sound.
 MegatronIndex parse_megatron_index(std::span<const std::byte> bytes, std::string_view name);
 
-/// An llm.c data shard: 256 int32 of header, then tokens.
+/// The header of an llm.c data shard: 256 int32, followed by tokens.
 struct LlmcHeader {
   static constexpr int64_t kBytes = 1024;
   TokenType type = TokenType::kU16;
   int64_t num_tokens = 0;
 };
 
-/// True if `bytes` begins with a magic number of llm.c's data files.
+/// Whether `bytes` begins with a magic number of llm.c's data files.
 bool is_llmc_data(std::span<const std::byte> bytes);
 
 /// `bytes` is the whole file; throws Error that begins with `name`.

@@ -1,4 +1,4 @@
-// Windows of seq_len + 1 tokens over one source: epochs, tails, shuffling.
+// Windows of seq_len + 1 tokens over one source, with epochs, tails and shuffling.
 #pragma once
 
 #include <cstdint>
@@ -12,30 +12,30 @@
 namespace tokamak {
 
 struct WindowOptions {
-  /// Tokens of a window: seq_len + 1.
+  /// Tokens per window, which is seq_len + 1.
   int64_t window_size = 0;
   int64_t vocab_size = 0;
   std::optional<uint64_t> shuffle_seed;
   bool infinite = true;
 };
 
-/// Window i holds tokens [i * window_size, (i + 1) * window_size) of the source repeated for ever;
-/// sources that drop their tail, and all under a shuffle, repeat whole windows only.
+/// Window i holds tokens [i * window_size, (i + 1) * window_size) of the endlessly repeated source.
+/// Sources that drop their tail, and all shuffled sources, repeat whole windows only.
 class Windows {
  public:
   /// Throws Error if a complete source is smaller than a window, or if a shuffle is wanted over an
   /// incomplete one.
   Windows(std::unique_ptr<TokenSource> source, WindowOptions options);
 
-  /// Fills `out`; false past the end of a finite stream. Throws Error naming file and place of an
-  /// id outside the vocabulary, and Stopped.
+  /// Fills `out`; returns false past the end of a finite stream. Throws Error naming file and place
+  /// of an id outside the vocabulary, or Stopped.
   bool read(int64_t window, std::span<int32_t> out, const std::stop_token& stop);
 
-  /// Windows of a finite pass; waits until the source is complete. Throws Stopped.
+  /// Waits until the source is complete; returns the windows of a finite pass. Throws Stopped.
   int64_t wait_for_count(const std::stop_token& stop);
 
-  /// The pass over the source that `window` begins in; 0 while the first one is incomplete. Any
-  /// thread.
+  /// Returns the pass over the source in which `window` begins, or 0 while the first pass is
+  /// incomplete. Any thread may call it.
   int64_t epoch_of(int64_t window) const;
 
   const TokenSource& source() const { return *source_; }

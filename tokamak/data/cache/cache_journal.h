@@ -3,11 +3,11 @@
 //   tokens.u16 | tokens.u32   ids, appended
 //   documents.u64             for each document the number of tokens up to its end, appended
 //   journal                   64-byte records, appended after the bytes that they vouch for
-//   lock, demand              who writes; how far readers want it to be
+//   lock, demand              held by the writer; the number of tokens that readers want
 //
-// A record holds the sums so far, where in the text to go on, a hash of the tokens since the record
-// before, and a hash of itself. A killed writer leaves whole records; after a power failure the
-// hashes since the last synced record find what was lost.
+// A record holds the totals so far, the position at which to go on in the text, a hash of the
+// tokens since the previous record, and a hash of itself. A killed writer leaves whole records;
+// after a power failure the hashes since the last synced record show what was lost.
 #pragma once
 
 #include <cstdint>
@@ -70,20 +70,20 @@ class CacheFolder {
 
   std::filesystem::path journal_path() const { return folder_ / "journal"; }
 
-  /// The last sound record, or nothing.
+  /// Returns the last sound record, or nothing.
   std::optional<CacheRecord> last_record() const;
 
-  /// For read_tokens.
+  /// Opens the token file for read_tokens().
   OwnedFd open_tokens() const;
 
-  /// The raw ids from token `first` on; throws Error if the file is shorter.
+  /// Reads the raw ids from token `first` on; throws Error if the file is shorter.
   void read_tokens(const OwnedFd& file, int64_t first, std::span<std::byte> out) const;
 
   /// Tells the writer, in whatever process it is, that `tokens` are wanted.
   void set_demand(int64_t tokens) const;
   int64_t demand() const;
 
-  /// A new writer forgets what earlier readers wanted.
+  /// Lets a new writer forget what earlier readers wanted.
   void clear_demand() const;
 
  private:
@@ -91,20 +91,21 @@ class CacheFolder {
   int64_t token_bytes_;
 };
 
-/// The one writer of a cache folder: holds its lock, mends what a power failure broke, appends.
+/// The one writer of a cache folder. It holds the lock, repairs what a power failure broke, and
+/// appends.
 class CacheAppender {
  public:
-  /// Nothing if another process or thread has the lock. Throws Error if the folder cannot be
-  /// written or its filesystem has no locks.
+  /// Returns nothing if another process or thread has the lock. Throws Error if the folder cannot
+  /// be written or its filesystem has no locks.
   static std::unique_ptr<CacheAppender> try_open(const CacheFolder& folder);
 
-  /// Where to go on.
+  /// Returns the record at which to go on.
   const CacheRecord& last() const { return last_; }
 
   /// Adds tokens; `ends` closes the document.
   void append(std::span<const int32_t> ids, bool ends);
 
-  /// Tokens appended since the last commit.
+  /// Returns the number of tokens appended since the last commit.
   int64_t uncommitted() const { return tokens_ - last_.tokens; }
 
   /// Makes what was appended visible to readers; the text goes on at `text`.

@@ -15,15 +15,15 @@
 
 namespace tokamak {
 
-/// Runs until the text ends, an error, or destruction; then the cache's lock is free again.
+/// Runs until the text ends, an error occurs or it is destroyed; then it frees the cache's lock.
 class CacheWriter {
  public:
-  /// Takes the lock, or gives nothing if another has it.
+  /// Takes the lock, or returns nothing if another writer has it.
   static std::unique_ptr<CacheWriter> try_start(const CacheFolder& folder, TextFormat format,
                                                 const std::vector<SourceFile>& files,
                                                 const Tokenizer& tokenizer, int threads);
 
-  /// Readers of this process want `tokens`.
+  /// Says that readers of this process want `tokens`.
   void want(int64_t tokens);
 
   /// Rethrows what stopped the thread.

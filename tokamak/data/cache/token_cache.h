@@ -1,4 +1,4 @@
-// Text as a source of tokens: tokenized once into a cache folder, read behind the one that writes.
+// Text as a source of tokens. It is tokenized once into a cache folder and read behind the writer.
 #pragma once
 
 #include <filesystem>
@@ -20,25 +20,25 @@ struct TextSource {
   std::vector<SourceFile> files;
 };
 
-/// The text of one path of the datasets c4, c4_test, c4_validation and text. Throws Error.
+/// Returns the text of one path of dataset c4, c4_test, c4_validation or text. Throws Error.
 TextSource text_source(const std::string& dataset, const std::string& path);
 
-/// The cache of `text` in its own folder under `cache_folder`; while tokens are missing, this
-/// object's thread writes them unless another process does. The writer keeps a few million tokens
-/// ahead of the readers. Throws Error.
+/// Opens the cache of `text` in its own folder under `cache_folder`. While tokens are missing, a
+/// thread of the source writes them unless another process does. The writer keeps a few million
+/// tokens ahead of the readers. Throws Error.
 std::unique_ptr<TokenSource> open_token_cache(TextSource text, const Tokenizer& tokenizer,
                                               const std::filesystem::path& cache_folder,
                                               int threads = 1);
 
 struct CacheProgress {
-  /// The path of the mix that is being done.
+  /// The path of the mix that is being tokenized.
   std::string source;
   int64_t tokens = 0;
   bool complete = false;
 };
 
-/// Makes the token caches of all text in `options` complete, with `threads` tokenizing (0: one a
-/// core). Calls `progress` about ten times per second; it may throw to stop. What was done stays.
+/// Completes the token caches of all text in `options` with `threads` threads (0 means one per
+/// core). Calls `progress` about ten times per second; it may throw to stop. Finished work stays.
 void build_token_cache(const DataOptions& options, int threads,
                        const std::function<void(const CacheProgress&)>& progress);
 

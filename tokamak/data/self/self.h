@@ -9,14 +9,14 @@
 
 namespace tokamak {
 
-/// The tokenizer of dataset `self`: byte-level BPE of at most 2,048 ids, learned from the same text
-/// when the program was built.
+/// Returns the tokenizer of dataset `self`: byte-level BPE of at most 2,048 ids, learned from the
+/// same text when the program was built.
 std::unique_ptr<Tokenizer> self_tokenizer();
 
-/// The same as files, for exports.
+/// Returns the same tokenizer as files, for exports.
 TokenizerFiles self_tokenizer_files();
 
-/// The tokens of dataset `self`; the tail of one epoch is followed by the beginning of the next.
+/// Returns the tokens of dataset `self`; the next epoch's beginning follows the tail of each epoch.
 std::unique_ptr<TokenSource> self_tokens();
 
 }  // namespace tokamak

@@ -6,7 +6,7 @@
 
 namespace tokamak {
 
-/// The packed corpus that self_corpus_main.cpp wrote.
+/// Returns the packed corpus that self_corpus_main.cpp wrote.
 std::span<const std::byte> self_blob();
 
 }  // namespace tokamak

@@ -1,6 +1,6 @@
-// The embedded default dataset: this repository's own text, tokenized at build time.
+// The embedded default dataset is this repository's own text, tokenized at build time.
 //
-// Packed form: zstd over kMagic, four u64 counts (bytes of tokenizer.json, bytes of
+// Its packed form is zstd over kMagic, four u64 counts (bytes of tokenizer.json, bytes of
 // tokenizer_config.json, tokens, documents), the two texts, then u16 ids.
 #pragma once
 
@@ -22,7 +22,7 @@ struct SelfCorpus {
 
 std::string pack_self_corpus(const SelfCorpus& corpus);
 
-/// The inverse; a damaged corpus is a Bug, for it is part of the program.
+/// The inverse of pack_self_corpus(). A damaged corpus is a Bug, for it is part of the program.
 SelfCorpus unpack_self_corpus(std::span<const std::byte> packed);
 
 }  // namespace tokamak
