@@ -8,7 +8,7 @@
 namespace tokamak {
 namespace {
 
-/// The start of the last character of `text`. REQUIRES: not empty.
+/// Returns the start of the last character of `text`. REQUIRES: `text` is not empty.
 size_t last_char(std::string_view text) {
   const size_t lowest = text.size() > 4 ? text.size() - 4 : 0;
   for (size_t at = text.size(); at-- > lowest;) {

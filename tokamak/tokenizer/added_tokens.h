@@ -1,4 +1,4 @@
-// Tokens that are found in text before it is cut into words: <|begin_of_text|> and the like.
+// Finds tokens such as <|begin_of_text|> in text before it is cut into words.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace tokamak {
 
-/// One entry of `added_tokens`, with the meanings of Hugging Face.
+/// One entry of `added_tokens`, whose fields mean what they mean to Hugging Face.
 struct AddedToken {
   std::string content;
   int32_t id = 0;
@@ -21,7 +21,7 @@ struct AddedToken {
   bool special = false;
 };
 
-/// Finds added tokens in a text, the leftmost and there the longest first. Immutable.
+/// Finds added tokens in a text: the leftmost first, and the longest at one place. It is immutable.
 class AddedTokenFinder {
  public:
   /// Tokens with empty content are never found.
@@ -29,7 +29,7 @@ class AddedTokenFinder {
 
   bool empty() const { return tokens_.empty(); }
 
-  /// Calls `on_text(string_view)` and `on_token(id)` for the parts of `text`, in order; stripped
+  /// Calls `on_text(string_view)` and `on_token(id)` for the parts of `text` in order. Stripped
   /// spaces belong to their token.
   template <class OnText, class OnToken>
   void split(std::string_view text, OnText&& on_text, OnToken&& on_token) const {

@@ -17,7 +17,7 @@ uint64_t load(const char* p) {
   return word;
 }
 
-/// The last 1 to 8 bytes of `bytes`, which may overlap those before.
+/// Returns the last 1 to 8 bytes of `bytes`, which may overlap the bytes read before.
 uint64_t tail_of(std::string_view bytes) {
   const size_t n = bytes.size();
   const char* p = bytes.data();
@@ -138,7 +138,7 @@ void Bpe::to_symbols(std::string_view word, std::vector<int32_t>& symbols) const
   }
 }
 
-// Scans for the lowest rank again after each merge: quadratic, and fastest while words are short.
+// Scans for the lowest rank again after each merge. This is quadratic but fastest on short words.
 void Bpe::merge_short(BpeScratch& scratch) const {
   std::vector<int32_t>& symbols = scratch.symbols;
   size_t n = symbols.size();
@@ -158,7 +158,7 @@ void Bpe::merge_short(BpeScratch& scratch) const {
   symbols.resize(n);
 }
 
-// A queue of (rank, position) over a linked list: n log n.
+// Uses a queue of (rank, position) over a linked list, which takes n log n time.
 void Bpe::merge_long(BpeScratch& scratch) const {
   std::vector<int32_t>& symbols = scratch.symbols;
   const auto n = static_cast<int32_t>(symbols.size());

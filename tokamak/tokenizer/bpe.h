@@ -1,4 +1,4 @@
-// Byte-pair merging over bytes: the vocabulary, the merges, and the search for a word's ids.
+// Byte-pair merging over bytes: holds the vocabulary and the merges, and finds a word's ids.
 #pragma once
 
 #include <array>
@@ -15,35 +15,35 @@
 
 namespace tokamak {
 
-/// Token bytes by id and ids by token bytes. Ids may have holes.
+/// Maps ids to token bytes and token bytes to ids. Ids may have holes.
 class Vocabulary {
  public:
-  /// Makes room for `tokens` tokens of `bytes` bytes in all; ids above max_id() are then too
-  /// sparse.
+  /// Allocates memory for `tokens` tokens of `bytes` bytes in all, and sets max_id(), above which
+  /// ids are too sparse.
   void reserve(size_t tokens, size_t bytes);
 
-  /// The largest id that add() takes: holes are allowed, tables of holes are not.
+  /// Returns the largest id that add() accepts; it allows holes, but not tables made of holes.
   int64_t max_id() const { return max_id_; }
 
-  /// False if the id is taken, or the bytes are. REQUIRES: 0 <= id <= max_id().
+  /// Returns false if the id or the bytes are taken. REQUIRES: 0 <= id <= max_id().
   bool add(std::string_view bytes, int32_t id);
 
-  /// The same for a token that find() does not see and that may repeat the bytes of another one.
+  /// Adds a token that find() does not see and that may repeat the bytes of another token.
   bool add_hidden(std::string_view bytes, int32_t id);
 
-  /// The id of `bytes`, or -1.
+  /// Returns the id of `bytes`, or -1.
   int32_t find(std::string_view bytes) const;
 
   bool has(int32_t id) const { return id >= 0 && id < end_id() && slots_[id].begin != kHole; }
 
-  /// The bytes of `id`; empty for a hole. REQUIRES: 0 <= id < end_id().
+  /// Returns the bytes of `id`, or none for a hole. REQUIRES: 0 <= id < end_id().
   std::string_view bytes_of(int32_t id) const {
     const Slot& slot = slots_[id];
     return slot.begin == kHole ? std::string_view()
                                : std::string_view(bytes_).substr(slot.begin, slot.size);
   }
 
-  /// The largest id plus one.
+  /// Returns the largest id plus one.
   int32_t end_id() const { return static_cast<int32_t>(slots_.size()); }
 
   size_t size() const { return size_; }
@@ -74,7 +74,7 @@ class Vocabulary {
   int64_t max_id_ = kIdSlack;
 };
 
-/// Buffers of one encoding thread.
+/// Holds the buffers of one encoding thread.
 struct BpeScratch {
   std::vector<int32_t> symbols;
   std::vector<uint32_t> ranks;
@@ -83,17 +83,18 @@ struct BpeScratch {
   MergeQueue queue;
 };
 
-/// Merges, lowest rank first and leftmost first. Immutable once filled.
+/// Merges the lowest rank first, and the leftmost pair of one rank first. It is immutable once
+/// filled.
 struct Bpe {
   Vocabulary vocabulary;
   PairMap merges;
   /// The id of each byte, -1 where the vocabulary lacks it.
   std::array<int32_t, 256> byte_ids{};
-  /// Stands for bytes without an id; without it they are dropped.
+  /// The id of bytes that have none; if it is absent, they are dropped.
   std::optional<int32_t> unknown;
-  /// Neighbouring unknown bytes become one.
+  /// Whether neighbouring unknown bytes become one.
   bool fuse_unknown = false;
-  /// A word that is itself a token is not merged.
+  /// Whether a word that is itself a token is taken whole, without merging.
   bool whole_words_first = false;
 
   /// Sets byte_ids from the vocabulary.

@@ -8,7 +8,7 @@
 namespace tokamak {
 namespace {
 
-/// Buffers for longer words are given back to the system after use.
+/// Buffers for longer words are freed after use.
 constexpr size_t kMaxKeptWord = size_t{1} << 21U;
 
 struct Scratch {
@@ -38,20 +38,20 @@ class ScratchPool {
   std::vector<std::unique_ptr<Scratch>> free_;
 };
 
-/// Makes room for `more` ids without losing amortised growth.
+/// Reserves capacity for `more` ids and keeps growth amortised.
 void grow(std::vector<int32_t>& ids, size_t more) {
   if (ids.capacity() - ids.size() < more) {
     ids.reserve(std::max(ids.size() + more, ids.capacity() * 2));
   }
 }
 
-/// Turns words into ids at the end of `ids`.
+/// Appends the ids of words to `ids`.
 class WordSink {
  public:
   WordSink(const Bpe& bpe, Scratch& scratch, std::vector<int32_t>& ids)
       : bpe_(bpe), scratch_(scratch), ids_(ids) {}
 
-  /// The words to come lie in `text`.
+  /// Says that the next words lie in `text`.
   void set_text(std::string_view text) { end_ = text.data() + text.size(); }
 
   const char* text_end() const { return end_; }

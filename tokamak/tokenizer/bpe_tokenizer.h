@@ -1,4 +1,5 @@
-// The tokenizer behind both file formats: added tokens, word rules, then byte-pair merging.
+// The tokenizer for both file formats. It finds added tokens, applies word rules, then merges
+// pairs.
 #pragma once
 
 #include <memory>
@@ -16,12 +17,12 @@
 
 namespace tokamak {
 
-/// One of the two known rules; max_digits as WordSplitter's.
+/// One of the two known rules; max_digits is that of WordSplitter.
 struct KnownRule {
   int max_digits = 0;
 };
 
-/// Matches of a pattern and what lies between them are words, where kept.
+/// The kept ones of a pattern's matches and of the gaps between them are words.
 struct PatternRule {
   RegexSplitter splitter;
   bool keep_matches = true;
@@ -39,7 +40,7 @@ struct PrefixSpaceRule {};
 /// Rules are applied one after another, each to the words of the one before.
 using WordRule = std::variant<KnownRule, PatternRule, DigitsRule, PrefixSpaceRule>;
 
-/// What a file says.
+/// The contents of a tokenizer file.
 struct BpeDefinition {
   Bpe bpe;
   std::vector<AddedToken> added_tokens;
@@ -50,7 +51,7 @@ struct BpeDefinition {
   std::string name;
 };
 
-/// REQUIRES: ids of added tokens are in the vocabulary.
+/// REQUIRES: the ids of added tokens are in the vocabulary.
 std::unique_ptr<Tokenizer> make_bpe_tokenizer(BpeDefinition definition);
 
 }  // namespace tokamak

@@ -1,5 +1,5 @@
-// The byte-level alphabet of GPT-2: each byte is written as one printable character, so that tokens
-// are text in JSON.
+// The byte-level alphabet of GPT-2 writes each byte as one printable character, so that tokens are
+// text in JSON.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace tokamak {
 
-/// The code point that stands for `byte`.
+/// Returns the code point that stands for `byte`.
 uint32_t byte_level_char(uint8_t byte);
 
-/// Replaces `bytes` by the bytes that the characters of `token` stand for; false (and `bytes`
-/// undefined) if one of them stands for none.
+/// Replaces `bytes` by the bytes that the characters of `token` stand for. If a character stands
+/// for none, returns false and leaves `bytes` undefined.
 bool from_byte_level(std::string_view token, std::string& bytes);
 
 /// The inverse of from_byte_level().

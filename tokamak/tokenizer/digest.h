@@ -6,7 +6,7 @@
 
 namespace tokamak {
 
-/// XXH3 of `bytes`: the same in every process and on every machine.
+/// Returns the XXH3 hash of `bytes`, which is the same in every process and on every machine.
 uint64_t digest(std::string_view bytes, uint64_t seed = 0);
 
 }  // namespace tokamak

@@ -1,5 +1,5 @@
-// A simdjson element that knows where it is, for errors that name the place. Include in .cpp files
-// only.
+// A simdjson element that knows where it is, for errors that name the place. Include this header in
+// .cpp files only.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ class JsonNode {
 
   simdjson::dom::object object() const { return get<simdjson::dom::object>("an object"); }
 
-  /// The member, or nothing where it is absent or null; throws Error if the key is repeated.
+  /// Returns the member, or nothing where it is absent or null; throws Error on a repeated key.
   std::optional<JsonNode> find(std::string_view key) const {
     std::optional<JsonNode> found;
     bool seen = false;
@@ -51,7 +51,7 @@ class JsonNode {
     return found;
   }
 
-  /// The member; throws Error where it is absent or null.
+  /// Returns the member; throws Error where it is absent or null.
   JsonNode at(std::string_view key) const {
     std::optional<JsonNode> found = find(key);
     TOK_REQUIRE(found, "{}: wanted a key {}, found none", where_, key);

@@ -1,4 +1,4 @@
-// The order of merges in a long word: a priority queue for keys that mostly come in rising runs.
+// Orders the merges in a long word by a priority queue for keys that mostly come in rising runs.
 #pragma once
 
 #include <array>
@@ -10,8 +10,8 @@
 
 namespace tokamak {
 
-/// A min-queue of 64-bit keys. Keys above all of the present run are kept aside unsorted and become
-/// the next run, so that a million equal neighbours cost sorting, not a heap of a million.
+/// A min-queue of 64-bit keys. Keys above the whole current run are kept aside unsorted and become
+/// the next run, so that a million equal neighbours cost a sort rather than a heap of a million.
 class MergeQueue {
  public:
   void clear() {
@@ -29,7 +29,7 @@ class MergeQueue {
     }
   }
 
-  /// Removes the smallest key; false if there is none.
+  /// Removes the smallest key; returns false if there is none.
   bool pop(uint64_t& key) {
     if (at_ == run_.size() && heap_.empty()) start_next_run();
     const bool from_run = at_ < run_.size();
@@ -50,7 +50,7 @@ class MergeQueue {
     radix_sort();
   }
 
-  /// Byte by byte from the lowest, leaving out bytes that all keys share.
+  /// Sorts byte by byte from the lowest and skips bytes that all keys share.
   void radix_sort() {
     for (uint32_t shift = 0; shift < 64; shift += 8) {
       std::array<size_t, 256> begin{};

@@ -1,4 +1,4 @@
-// The inner loop of training: words as ids, pairs with their counts, the most frequent pair first.
+// The inner loop of training, which keeps words as ids and yields the most frequent pair first.
 #pragma once
 
 #include <cstdint>
@@ -9,20 +9,21 @@
 
 namespace tokamak {
 
-/// Counts of neighbouring ids over a set of words, kept up to date while pairs are joined.
+/// Counts pairs of neighbouring ids over a set of words and keeps the counts while pairs are
+/// joined.
 class PairCounts {
  public:
   /// Adds a word that occurs `count` times. REQUIRES: before the first pop().
   void add_word(const std::vector<int32_t>& ids, int64_t count);
 
-  /// The two ids that stand side by side most often, the smallest of equals.
+  /// The two ids that are neighbours most often; among equal counts, the smallest.
   struct Pair {
     int32_t left;
     int32_t right;
     int64_t count;
   };
 
-  /// Takes the next pair; false if none occurs at least `min_count` times.
+  /// Takes the next pair; returns false if none occurs at least `min_count` times.
   bool pop(int64_t min_count, Pair& pair);
 
   /// Joins every occurrence of `pair` into `id`. REQUIRES: pair was popped last.
@@ -39,7 +40,7 @@ class PairCounts {
     int32_t left;
     int32_t right;
     int64_t count = 0;
-    std::vector<uint32_t> words;  // each at least once, some twice, some no more
+    std::vector<uint32_t> words;  // may repeat words and hold words that lost the pair
     bool touched = false;
   };
 

@@ -1,4 +1,4 @@
-// From a pair of neighbouring ids to the merge that joins them.
+// Maps a pair of neighbouring ids to the merge that joins them.
 #pragma once
 
 #include <bit>
@@ -16,7 +16,7 @@ struct Merge {
   int32_t id = -1;
 };
 
-/// Open addressing with linear probing; 16 bytes a slot, at most half full.
+/// Uses open addressing with linear probing; a slot has 16 bytes, and at most half are full.
 class PairMap {
  public:
   PairMap() { reserve(8); }
@@ -28,7 +28,7 @@ class PairMap {
 
   size_t size() const { return size_; }
 
-  /// The merge of the pair, or one of rank Merge::kNone.
+  /// Returns the merge of the pair, or one of rank Merge::kNone.
   Merge find(int32_t left, int32_t right) const {
     const uint64_t key = key_of(left, right);
     for (size_t at = slot_of(key);; at = (at + 1) & mask_) {

@@ -20,7 +20,7 @@ std::string message_of(int code) {
 constexpr std::string_view kSpaces =
     R"(\t-\r\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 
-/// Spells \s and \S out as White_Space: PCRE2's own \s has U+180E too.
+/// Spells \s and \S out as White_Space, because PCRE2's own \s also has U+180E.
 std::string with_plain_spaces(std::string_view pattern) {
   std::string out;
   bool in_class = false;
@@ -50,7 +50,7 @@ struct Free {
   }
 };
 
-/// What one thread needs to match; made on its first search with a pattern.
+/// What one thread needs for matching; it is made on the thread's first search with a pattern.
 struct Workspace {
   std::unique_ptr<pcre2_match_data, Free<pcre2_match_data_free>> data{
       pcre2_match_data_create(1, nullptr)};

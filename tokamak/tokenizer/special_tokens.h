@@ -1,4 +1,4 @@
-// Which tokens open and close a document, from the small files beside tokenizer.json.
+// Finds the tokens that open and close a document in the small files beside tokenizer.json.
 #pragma once
 
 #include <functional>
@@ -14,9 +14,9 @@ struct DocumentEnds {
   std::optional<int32_t> eos;
 };
 
-/// In this order: tokenizer_config.json, special_tokens_map.json (a null there means none), what
-/// the post-processor adds, well-known names. `id_of` gives -1 for unknown tokens, which count as
-/// none.
+/// Looks in this order: tokenizer_config.json, special_tokens_map.json (where null means none), the
+/// tokens that the post-processor adds, well-known names. `id_of` returns -1 for unknown tokens,
+/// which count as none.
 DocumentEnds find_document_ends(const TokenizerSideFiles& side, std::string_view name,
                                 const DocumentEnds& added_by_post_processor,
                                 const std::function<int32_t(std::string_view)>& id_of);

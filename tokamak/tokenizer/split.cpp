@@ -2,7 +2,7 @@
 
 namespace tokamak {
 
-// Under (?i) the long s (U+017F) folds to s; no other letter of the contractions has a third form.
+// Under (?i) the long s (U+017F) folds to s. No other letter of the contractions has a third form.
 const char* WordSplitter::contraction_end(const char* p, bool any_case) const {
   const auto lower = [&](ptrdiff_t i) -> char {
     if (i >= end_ - p) return 0;
@@ -27,7 +27,7 @@ const char* WordSplitter::contraction_end(const char* p, bool any_case) const {
   }
 }
 
-// \s+(?!\S)|\s+, with \s*[\r\n]+ before it where `newline_ends`.
+// Matches \s+(?!\S)|\s+, preceded by \s*[\r\n]+ where `newline_ends`.
 const char* WordSplitter::space_end(const char* p, bool newline_ends) const {
   const char* last = p;
   const char* after_newline = nullptr;

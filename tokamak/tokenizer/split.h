@@ -1,5 +1,5 @@
-// Cutting text into words before byte-pair merging. The rules of GPT-2 and Llama 3 are written by
-// hand, linear in the text; any other pattern goes to PCRE2.
+// Cuts text into words before byte-pair merging. The rules of GPT-2 and Llama 3 are written by hand
+// and take time linear in the text; any other pattern goes to PCRE2.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,8 @@
 
 namespace tokamak {
 
-/// The patterns that kGpt2 and kLlama3 stand for; the Llama 3 family differs in the longest number.
+/// The patterns of GPT-2, Llama 3 and Qwen 2. Qwen 2 differs from Llama 3 in the longest number
+/// only.
 inline constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 inline constexpr std::string_view kLlama3Pattern =
@@ -20,14 +21,14 @@ inline constexpr std::string_view kLlama3Pattern =
 inline constexpr std::string_view kQwen2Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-/// Ends words in `text` by one of the two rules; a value, cheap to make.
+/// Cuts `text` into words by one of the two rules. It is a value that is cheap to make.
 class WordSplitter {
  public:
-  /// `max_digits` 0 is GPT-2's rule, else Llama 3's with numbers of at most that many digits.
+  /// `max_digits` 0 selects GPT-2's rule; otherwise it is the longest number in Llama 3's rule.
   WordSplitter(std::string_view text, int max_digits)
       : begin_(text.data()), end_(text.data() + text.size()), max_digits_(max_digits) {}
 
-  /// The next word, empty at the end of the text. Words cover the text.
+  /// Returns the next word, or nothing at the end of the text. The words cover the text.
   std::string_view next() {
     if (begin_ == end_) return {};
     const char* stop = max_digits_ == 0 ? gpt2_end(begin_) : llama3_end(begin_);
@@ -49,7 +50,7 @@ class WordSplitter {
     return {flags_[code.value], code.bytes};
   }
 
-  /// The end of the run of characters whose flags under `mask` are `want`.
+  /// Returns the end of the run of characters whose flags under `mask` are `want`.
   const char* skip(const char* p, uint8_t mask, uint8_t want) const {
     while (p < end_) {
       const Char c = at(p);
@@ -77,7 +78,7 @@ class WordSplitter {
   const uint8_t* flags_ = unicode_flags();
 };
 
-/// A compiled pattern; finds matches one after another. Thread-safe.
+/// A compiled pattern that finds matches one after another. It is thread-safe.
 class RegexSplitter {
  public:
   /// Throws Error "WHAT: ..." if PCRE2 cannot compile the pattern.
@@ -86,13 +87,13 @@ class RegexSplitter {
   RegexSplitter& operator=(RegexSplitter&&) noexcept;
   ~RegexSplitter();
 
-  /// Where a search stands; starts at {0, 0}.
+  /// The position of a search, which starts at {0, 0}.
   struct Match {
     size_t begin = 0;
     size_t end = 0;
   };
 
-  /// Moves to the next non-empty match after `match`; false if there is none.
+  /// Moves to the next non-empty match after `match`; returns false if there is none.
   bool next(std::string_view text, Match& match) const;
 
  private:

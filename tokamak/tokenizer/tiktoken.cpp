@@ -12,7 +12,7 @@ constexpr size_t kMaxTokenBytes = 1024;
 constexpr int kNumSpecialTokens = 256;
 constexpr int kLlama3Digits = 3;
 
-/// The 256 special tokens of Llama 3, in the order of their ids.
+/// Returns the 256 special tokens of Llama 3, in the order of their ids.
 std::vector<std::string> llama3_special_tokens() {
   std::vector<std::string> tokens = {"<|begin_of_text|>",
                                      "<|end_of_text|>",
@@ -96,7 +96,7 @@ void read_ranks(std::string_view text, std::string_view name, Vocabulary& vocabu
   });
 }
 
-/// A token is made from any two tokens that it is the concatenation of.
+/// Adds a merge for every two tokens whose concatenation is a token.
 void make_merges(const Vocabulary& vocabulary, PairMap& merges) {
   merges.reserve(vocabulary.size() * 3);
   for (int32_t id = 0; id < vocabulary.end_id(); ++id) {

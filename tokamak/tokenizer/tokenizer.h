@@ -1,5 +1,6 @@
-// Text to token ids and back: Hugging Face tokenizer.json (byte-level BPE), tiktoken
-// tokenizer.model, and plain bytes. docs/tokenizers.md says which parts of the formats are read.
+// Converts text to token ids and back with a Hugging Face tokenizer.json (byte-level BPE), a
+// tiktoken tokenizer.model or plain bytes. docs/tokenizers.md says which parts of the formats are
+// read.
 #pragma once
 
 #include <cstdint>
@@ -13,30 +14,31 @@
 
 namespace tokamak {
 
-/// A vocabulary with its rules. Immutable after loading; every function may be called from any
-/// thread.
+/// A vocabulary with its rules. It is immutable after loading, and any thread may call any
+/// function.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  /// Appends the ids of `text`: added tokens in the text are recognised, BOS and EOS are not added.
-  /// Any bytes are accepted, UTF-8 or not.
+  /// Appends the ids of `text`. It recognises added tokens in the text, adds no BOS or EOS, and
+  /// accepts any bytes, UTF-8 or not.
   virtual void encode(std::string_view text, std::vector<int32_t>& ids) const = 0;
 
-  /// The bytes of `ids`, special tokens as they are written; cut characters stay cut. Throws Error
-  /// on an id outside the vocabulary.
+  /// Returns the bytes of `ids`, with special tokens as they are written; cut characters stay cut.
+  /// Throws Error on an id outside the vocabulary.
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
 
-  /// The largest id plus one; ids in between may be unused.
+  /// Returns the largest id plus one; smaller ids may be unused.
   virtual int64_t vocab_size() const = 0;
 
-  /// The id that opens a document, if the tokenizer has one.
+  /// Returns the id that opens a document, if the tokenizer has one.
   virtual std::optional<int32_t> bos() const = 0;
 
-  /// The id that closes a document, if the tokenizer has one.
+  /// Returns the id that closes a document, if the tokenizer has one.
   virtual std::optional<int32_t> eos() const = 0;
 
-  /// A digest of everything that changes ids, the same in every process: keys token caches.
+  /// Returns a digest of everything that changes ids. It is the same in every process and keys
+  /// token caches.
   virtual uint64_t hash() const = 0;
 };
 
@@ -48,18 +50,18 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder_or
 /// Ids 0-255 are the bytes, 256 is BOS, 257 is EOS; both decode to nothing.
 std::unique_ptr<Tokenizer> byte_tokenizer();
 
-/// Text of the files beside a tokenizer.json; empty where absent.
+/// The text of the files beside a tokenizer.json, empty where a file is absent.
 struct TokenizerSideFiles {
   std::string_view config;
   std::string_view special_tokens_map;
 };
 
-/// A Hugging Face tokenizer.json; throws Error that begins with `name`.
+/// Parses a Hugging Face tokenizer.json; throws Error that begins with `name`.
 std::unique_ptr<Tokenizer> parse_tokenizer_json(std::string_view text, std::string_view name,
                                                 const TokenizerSideFiles& side = {});
 
-/// tiktoken's base64 rank lines, with the split rule and special tokens of Llama 3; throws Error
-/// that begins with `name` and the line.
+/// Parses tiktoken's base64 rank lines, with the split rule and special tokens of Llama 3. Throws
+/// Error that begins with `name` and the line.
 std::unique_ptr<Tokenizer> parse_tiktoken(std::string_view text, std::string_view name);
 
 }  // namespace tokamak

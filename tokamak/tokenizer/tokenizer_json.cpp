@@ -22,7 +22,7 @@ std::string shown(std::string_view token) {
              : fmt::format("{}... ({} bytes)", token.substr(0, kShown), token.size());
 }
 
-/// Tokens by the text that the file writes, over a vocabulary of bytes.
+/// Finds tokens by their text in the file, over a vocabulary of bytes.
 class TokenNames {
  public:
   explicit TokenNames(Vocabulary& vocabulary) : vocabulary_(vocabulary) {}
@@ -36,13 +36,13 @@ class TokenNames {
     return it == others_.end() ? -1 : it->second;
   }
 
-  /// A token of the model: merging can make it if it is in the byte-level alphabet.
+  /// Adds a token of the model, which merging can make if it is in the byte-level alphabet.
   bool add(std::string_view token, int32_t id) {
     if (from_byte_level(token, bytes_)) return vocabulary_.add(bytes_, id);
     return others_.emplace(token, id).second && vocabulary_.add_hidden(token, id);
   }
 
-  /// A token that only its text makes.
+  /// Adds a token that is only found as text, never made by merging.
   bool add_outside_model(std::string_view token, int32_t id) {
     if (!others_.emplace(token, id).second) return false;
     return vocabulary_.add_hidden(from_byte_level(token, bytes_) ? bytes_ : token, id);
@@ -83,7 +83,7 @@ void read_vocabulary(const JsonNode& node, size_t added_tokens, Vocabulary& voca
   }
 }
 
-/// One merge: "left right" or ["left", "right"].
+/// Reads one merge, "left right" or ["left", "right"].
 std::pair<std::string_view, std::string_view> read_pair(const JsonNode& merges,
                                                         simdjson::dom::element entry,
                                                         size_t index) {
@@ -225,7 +225,7 @@ WordRule read_split(const JsonNode& node) {
                      .keep_gaps = keep_gaps};
 }
 
-/// Appends the rules of `node`; true once the text is in the byte-level alphabet.
+/// Appends the rules of `node`; returns whether the text is then in the byte-level alphabet.
 bool read_pre_tokenizer(const JsonNode& node, std::vector<WordRule>& rules) {
   const std::string_view type = node.at("type").text();
   if (type == "Sequence") {
@@ -304,14 +304,15 @@ simdjson::dom::element parse(simdjson::dom::parser& parser, std::string_view tex
   simdjson::error_code error = parser.allocate(text.size(), kMaxDepth);
   if (error == simdjson::SUCCESS) error = parser.parse(text.data(), text.size()).get(root);
   if (error == simdjson::SUCCESS) return root;
-  // simdjson does not say where; the slow parser does.
+  // simdjson does not report the position of an error; the slow parser does.
   parse_json(text, name, {.max_depth = kMaxDepth});
   fail("{}: {}", name, simdjson::error_message(error));
 }
 
 }  // namespace
 
-// simdjson, not nlohmann-json: 9 MB of vocabulary must not be felt at start-up.
+// simdjson parses 9 MB of vocabulary without a noticeable delay at start-up; nlohmann-json does
+// not.
 std::unique_ptr<Tokenizer> parse_tokenizer_json(std::string_view text, std::string_view name,
                                                 const TokenizerSideFiles& side) {
   simdjson::dom::parser parser;

@@ -25,13 +25,13 @@ struct StringHash {
   size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
 };
 
-/// What training finds: tokens in the order of their ids, merges in the order of their ranks.
+/// The result of training: tokens in the order of their ids, merges in the order of their ranks.
 struct Learned {
   std::vector<std::string> tokens;
   std::vector<std::pair<std::string, std::string>> merges;
 };
 
-/// Bytes in the order of their byte-level characters, as Hugging Face numbers them.
+/// Returns the bytes in the order of their byte-level characters, as Hugging Face numbers them.
 std::vector<uint8_t> bytes_by_char() {
   std::vector<uint8_t> bytes(256);
   for (size_t i = 0; i < 256; ++i) bytes[i] = static_cast<uint8_t>(i);
@@ -74,7 +74,7 @@ OrderedJson post_processor_json(const TrainOptions& options) {
 
 OrderedJson model_json(const Learned& learned) {
   OrderedJson vocab = OrderedJson::object();
-  // Names are distinct; emplace() would compare each with all before it.
+  // Names are distinct, so this avoids emplace(), which compares each with all earlier ones.
   for (size_t id = 0; id < learned.tokens.size(); ++id) {
     vocab.get_ref<OrderedJson::object_t&>().push_back({learned.tokens[id], id});
   }
@@ -150,7 +150,7 @@ struct BpeTrainer::Words {
     }
   }
 
-  /// By bytes, so that ids do not depend on the order of a hash table.
+  /// Sorts by bytes, so that ids do not depend on the order of a hash table.
   std::vector<std::pair<std::string_view, int64_t>> sorted() const {
     std::vector<std::pair<std::string_view, int64_t>> words(counts.begin(), counts.end());
     std::sort(words.begin(), words.end());

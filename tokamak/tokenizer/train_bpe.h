@@ -17,12 +17,12 @@ namespace tokamak {
 enum class SplitRule : uint8_t { kGpt2, kLlama3 };
 
 struct TrainOptions {
-  /// At most this many ids, special tokens included.
+  /// The limit on ids, special tokens included.
   int64_t vocab_size = 32768;
   SplitRule split = SplitRule::kLlama3;
-  /// The first ids, in this order; may be empty.
+  /// The tokens that get the first ids, in this order; may be empty.
   std::vector<std::string> special_tokens = {"<|begin_of_text|>", "<|end_of_text|>"};
-  /// Which special tokens open and close a document; empty for none.
+  /// The special tokens that open and close a document; empty for none.
   std::string bos = "<|begin_of_text|>";
   std::string eos = "<|end_of_text|>";
 };
@@ -32,7 +32,7 @@ struct TokenizerFiles {
   std::string tokenizer_json;
   std::string tokenizer_config;
 
-  /// The tokenizer itself; `name` begins its errors.
+  /// Returns the tokenizer itself; `name` begins its errors.
   std::unique_ptr<Tokenizer> parse(std::string_view name) const;
 
   /// Writes tokenizer.json and tokenizer_config.json.
@@ -49,11 +49,11 @@ class BpeTrainer {
   BpeTrainer& operator=(BpeTrainer&&) noexcept;
   ~BpeTrainer();
 
-  /// Adds one document, or any piece that ends where a word ends.
+  /// Adds one document, or any piece of one that ends where a word ends.
   void add(std::string_view document);
 
-  /// Joins the most frequent pair again and again; ties go to the smaller ids, so the same text
-  /// gives the same files. Stops early when no pair occurs twice.
+  /// Joins the most frequent pair repeatedly. Ties go to the smaller ids, so the same text gives
+  /// the same files. It stops early when no pair occurs twice.
   TokenizerFiles train() const;
 
  private:
@@ -62,7 +62,7 @@ class BpeTrainer {
   std::unique_ptr<Words> words_;
 };
 
-/// All of it for text in memory.
+/// Trains on text in memory.
 TokenizerFiles train_bpe(std::span<const std::string_view> documents, TrainOptions options);
 
 }  // namespace tokamak

@@ -1,4 +1,4 @@
-// Just enough Unicode for splitting words: UTF-8 decoding and four character classes.
+// The part of Unicode that splitting words needs: UTF-8 decoding and four character classes.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ inline constexpr uint8_t kNumber = 2;
 inline constexpr uint8_t kSpace = 4;
 inline constexpr uint8_t kWordChar = 8;
 
-/// What decode_utf8() gives for a byte that begins no valid sequence; it has no flags.
+/// decode_utf8() returns it for a byte that begins no valid sequence; it has no flags.
 inline constexpr uint32_t kInvalidCodePoint = 0x110000;
 
 struct CodePoint {
@@ -21,7 +21,7 @@ struct CodePoint {
   uint32_t bytes;
 };
 
-/// The character at `p`, or {kInvalidCodePoint, 1}. REQUIRES: p < end.
+/// Returns the character at `p`, or {kInvalidCodePoint, 1}. REQUIRES: p < end.
 inline CodePoint decode_utf8(const char* p, const char* end) {
   const auto byte = [p](int i) { return static_cast<uint32_t>(static_cast<uint8_t>(p[i])); };
   const auto tail = [&](int i) { return (byte(i) & 0xC0U) == 0x80U; };
@@ -42,10 +42,10 @@ inline CodePoint decode_utf8(const char* p, const char* end) {
   return {kInvalidCodePoint, 1};
 }
 
-/// Appends `code` as UTF-8. REQUIRES: a valid code point.
+/// Appends `code` as UTF-8. REQUIRES: `code` is a valid code point.
 void append_utf8(uint32_t code, std::string& out);
 
-/// Flags by code point, kInvalidCodePoint + 1 entries; built on first use.
+/// Returns kInvalidCodePoint + 1 flags by code point, which are built on first use.
 const uint8_t* unicode_flags();
 
 }  // namespace tokamak

@@ -1,4 +1,4 @@
-// Ids of words seen lately. Most words of real text are found here, without merging.
+// Caches the ids of recent words. Most words of real text are found here without merging.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace tokamak {
 
-/// Direct-mapped, one cache line a word; words above 16 bytes or kMaxIds ids are not kept. Not
-/// thread-safe.
+/// A direct-mapped cache with one cache line per word. It does not keep words above 16 bytes or
+/// kMaxIds ids, and it is not thread-safe.
 class WordCache {
  public:
   static constexpr size_t kMaxBytes = 16;
@@ -26,8 +26,8 @@ class WordCache {
 
   WordCache() : entries_(size_t{1} << kBits) {}
 
-  /// The entry where `word` is or may be put; it holds the word if `hit`. `end` is the end of the
-  /// readable bytes around the word. REQUIRES: 0 < word.size() <= kMaxBytes.
+  /// Returns the entry where `word` is or may be put; it holds the word if `hit`. The bytes up to
+  /// `end` must be readable. REQUIRES: 0 < word.size() <= kMaxBytes.
   Entry& find(std::string_view word, const char* end, bool& hit) {
     uint64_t low = 0;
     uint64_t high = 0;
@@ -38,7 +38,7 @@ class WordCache {
     return entry;
   }
 
-  /// Gives the entry of the last missed find() its word. REQUIRES: count <= kMaxIds.
+  /// Puts the word of the last missed find() into its entry. REQUIRES: count <= kMaxIds.
   void put(Entry& entry, size_t word_bytes, const int32_t* ids, size_t count) {
     entry.low = key_.low;
     entry.high = key_.high;
