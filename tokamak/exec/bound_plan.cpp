@@ -114,7 +114,7 @@ void BoundPlan::bind_slots(int segment, BoundSegment& bound) {
   for (const ScheduleItem& item : plan_.items) {
     if (item.segment == segment) wanted[own(bound.slot_classes, item)] = &item;
   }
-  // Calls of a task whose own slots are the same are one.
+  // Bindings in which a task's own slots are the same share its call.
   std::vector<std::map<std::vector<int>, const BoundCall*>> calls(bound.tasks.size());
   for (const auto& [slots, item] : wanted) {
     BoundSegment::Binding binding{.slots = slots};

@@ -16,7 +16,7 @@ namespace tokamak {
 struct BoundCall {
   std::vector<Tensor> in;
   std::vector<Tensor> out;
-  std::array<KernelArgs, 2> args;  ///< the segment's first item of a step, later ones
+  std::array<KernelArgs, 2> args;  ///< for a step's first item of the segment, and for later ones
 };
 
 /// The `count`-th task, from 1, of a stream (by number) in its segment.
@@ -33,7 +33,7 @@ struct BoundTask {
   bool last_microbatch_only = false;
   size_t stream = 0;        ///< its stream's number
   int64_t count = 0;        ///< its place in its stream
-  bool is_awaited = false;  ///< tasks of other streams wait for it
+  bool is_awaited = false;  ///< whether tasks of other streams wait for it
   std::vector<StreamPoint> waits;
 };
 
@@ -45,18 +45,18 @@ struct BoundSegment {
   };
 
   bool is_background = false;
-  std::vector<bool> outlives;                  ///< by number of the stream: an item's end does not
+  std::vector<bool> outlives;                  ///< by stream number: whether an item's end does not
                                                ///< wait for it
   std::vector<BoundTask> tasks;                ///< in issue order
-  std::vector<std::vector<size_t>> by_stream;  ///< tasks, by number of the stream
-  std::vector<int> slot_classes;               ///< that operands lie in
+  std::vector<std::vector<size_t>> by_stream;  ///< tasks, by stream number
+  std::vector<int> slot_classes;               ///< classes that operands lie in
   std::vector<Binding> bindings;               ///< sorted by slots
 
-  /// Throws Bug if the item's slots are none of the plan's.
+  /// Throws Bug if no item of the plan has this item's slots.
   const Binding& binding(const ScheduleItem& item) const;
 };
 
-/// The plan and the communicators must outlive it. Not copyable: calls point into it.
+/// The plan and the communicators must outlive it. It is not copyable: calls point into it.
 class BoundPlan {
  public:
   BoundPlan(const Plan& plan, const Memory& memory, std::span<Communicator* const> groups);

@@ -10,7 +10,7 @@
 namespace tokamak {
 namespace {
 
-// Pieces before `dim`, each cut on its own; one where whole values become rows.
+// The number of slices before `dim`, each cut on its own; 1 where whole values become rows.
 int64_t slices_of(const Dims& dims, int dim) {
   return std::accumulate(dims.begin(), dims.begin() + std::max(dim, 0), int64_t{1},
                          std::multiplies<>());

@@ -7,8 +7,8 @@
 
 namespace tokamak {
 
-/// The kernel of a task of communication over its group's member of `groups` (a communicator for
-/// each group id, which must outlive it). Operands are dense.
+/// Returns the kernel of a communication task, which uses its group's entry in `groups` (by group
+/// id; the communicators must outlive it). Operands are dense.
 Kernel communication_kernel(const Task& task, std::span<Communicator* const> groups);
 
 }  // namespace tokamak

@@ -14,8 +14,8 @@ class Communicators {
  public:
   /// Makes a communicator for each of `groups`. Collective over the world: each member of a group
   /// has it in its table. All ranks go through their groups in one order (by ranks, then by name),
-  /// so that no two of them wait for each other. The world must outlive it. `gathered`: by group
-  /// id, or of none.
+  /// so that no two of them wait for each other. The world must outlive it. `gathered` is indexed
+  /// by group id, or empty.
   Communicators(World& world, const GroupTable& groups,
                 std::span<const GatheredMemory> gathered = {});
 

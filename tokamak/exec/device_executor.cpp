@@ -26,7 +26,7 @@ std::string kernel_name(const Task& task) {
   return name;
 }
 
-// Times of the device's streams, read some items after they were taken.
+// Takes times on the device's streams and reads them some items later.
 class DeviceClock {
  public:
   explicit DeviceClock(DeviceStreams& streams) : streams_(streams) {}
@@ -71,7 +71,7 @@ class DeviceClock {
     pending_.push_back(interval);
   }
 
-  // What has ended by now; with `all`, waits for the rest.
+  // Reads the intervals that have ended by now; with `all`, waits for the rest.
   void read(bool all) {
     while (!pending_.empty()) {
       const Interval interval = pending_.front();
@@ -83,7 +83,7 @@ class DeviceClock {
     }
   }
 
-  // Device times are told from here on as times of the host's clock.
+  // From here on device times are reported as times of the host's clock.
   void set_origin() {
     if (origin_ == nullptr) origin_ = streams_.make_event(true);
     streams_.record(origin_, streams_.stream(0));
@@ -168,11 +168,11 @@ class DeviceExecutor final : public RunLoop {
   DeviceExecutor(const DeviceExecutor&) = delete;
   DeviceExecutor& operator=(const DeviceExecutor&) = delete;
 
-  // Nothing may free what work in flight uses.
+  // Memory that work in flight uses must not be freed.
   ~DeviceExecutor() override {
     try {
       settle();
-    } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it was told where it arose
+    } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it was reported where it arose
     }
   }
 
@@ -227,12 +227,12 @@ class DeviceExecutor final : public RunLoop {
     return !segment.by_stream[stream].empty();
   }
 
-  // Whether an item's end leaves the stream's tasks to run on.
+  // Whether the stream's tasks may still run after the item's end.
   static bool leaves_work(const BoundSegment& segment, size_t stream) {
     return uses(segment, stream) && (segment.is_background || segment.outlives[stream]);
   }
 
-  // Items whose tasks in the background, or that outlive them, must have ended.
+  // Waits for the background and outliving tasks of the items that must have ended.
   void await_background(size_t stream) {
     for (const int w : cursor_.waits()) {
       for (const DeviceEvent event : background_ends_[w]) {
@@ -243,7 +243,7 @@ class DeviceExecutor final : public RunLoop {
     }
   }
 
-  // Other streams begin after all that stream 0 was given before: earlier items have ended there.
+  // Other streams begin after all earlier work of stream 0: earlier items have ended there.
   void begin(const BoundSegment& segment) {
     bool is_recorded = false;
     for (size_t s = 1; s < bound_.num_streams(); ++s) {
@@ -259,7 +259,7 @@ class DeviceExecutor final : public RunLoop {
     Replays& replays = replays_[item.segment];
     for (size_t k = 0; k < replays.stretches().size(); ++k) {
       const Stretch stretch = replays.stretches()[k];
-      // Spans are taken around each task.
+      // Spans are taken around each task, so that nothing is replayed then.
       const Replays::Recording* made =
           clock_.spans == nullptr ? replays.find(k, binding, item) : nullptr;
       if (made == nullptr || *made == nullptr) {
@@ -352,7 +352,7 @@ class DeviceExecutor final : public RunLoop {
     }
   }
 
-  // Stream 0 goes on after all of stream `s`.
+  // Makes stream 0 continue after all work of stream `s`.
   void join(size_t s) {
     streams_.record(stream_ends_[s], streams_.stream(s));
     clock_.expose([&] { streams_.wait(streams_.stream(0), stream_ends_[s]); });

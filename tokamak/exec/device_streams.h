@@ -11,7 +11,7 @@ namespace tokamak {
 
 using DeviceEvent = void*;  // cudaEvent_t
 
-/// Work of one stream, recorded once and given again as a whole.
+/// Work of one stream, recorded once and launched as a whole.
 class DeviceGraph {
  public:
   virtual ~DeviceGraph() = default;
@@ -19,39 +19,40 @@ class DeviceGraph {
   virtual void launch(DeviceStream stream) = 0;
 };
 
-/// Work on one stream runs in order; between streams only events order it. Calls return at once but
-/// `synchronize`. Each throws SystemError where the device reports an error, also of earlier work.
+/// Work on one stream runs in order; between streams only events order it. All calls except
+/// `synchronize` return at once. Each throws SystemError if the device reports an error, which may
+/// come from earlier work.
 class DeviceStreams {
  public:
   virtual ~DeviceStreams() = default;
 
-  /// Stream `n` of this device, made at first use; 0 computes, others go before it where both have
-  /// work.
+  /// Returns stream `n` of this device, made at first use; stream 0 computes, and the others have
+  /// priority over it.
   virtual DeviceStream stream(size_t n) = 0;
 
-  /// Lives as long as the device.
+  /// Returns an event that lives as long as the device.
   virtual DeviceEvent make_event(bool is_timed) = 0;
 
   virtual void record(DeviceEvent event, DeviceStream stream) = 0;
 
-  /// Later work of `stream` begins after `event`.
+  /// Makes later work of `stream` begin after `event`.
   virtual void wait(DeviceStream stream, DeviceEvent event) = 0;
 
   virtual bool has_happened(DeviceEvent event) = 0;
 
-  /// What `work` gives to `stream`, without running it; may wait for the device, so that launching
-  /// it does not. REQUIRES: it speaks to no other stream and
-  /// to no event, and its host code and memory do the same at each later launch.
+  /// Records what `work` enqueues on `stream` without running it; may wait for the device, so that
+  /// launching the graph does not. REQUIRES: `work` uses no other stream and no event, and its host
+  /// code and memory would do the same at each later launch.
   virtual std::unique_ptr<DeviceGraph> capture(DeviceStream stream,
                                                const std::function<void()>& work) = 0;
 
-  /// Blocks the host until `event`.
+  /// Blocks the host until `event` has happened.
   virtual void synchronize(DeviceEvent event) = 0;
 
   /// Host memory that the device copies into by itself; lives as long as the device.
   virtual void* make_pinned(size_t bytes) = 0;
 
-  /// In order with stream 0.
+  /// Copies in order with stream 0.
   virtual void copy_to_pinned(void* pinned, const std::byte* device, size_t bytes) = 0;
 
   /// REQUIRES: both are timed and have happened.

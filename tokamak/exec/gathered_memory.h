@@ -1,4 +1,4 @@
-// Where the groups of a run gather beside compute.
+// The memory in which the groups of a run gather beside compute.
 #pragma once
 
 #include <span>
@@ -10,8 +10,8 @@
 
 namespace tokamak {
 
-/// By group id of `plans`, which share their groups: the scratch arena, of those that gather by
-/// copy engines or may (Plan::carriers); else none.
+/// Returns, by group id of `plans` (which share their groups), the scratch arena for each group
+/// that gathers by copy engines or may do so (Plan::carriers), and nothing for the others.
 std::vector<GatheredMemory> gathered_memory(std::span<const Plan* const> plans,
                                             const Memory& memory);
 

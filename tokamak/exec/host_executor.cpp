@@ -16,7 +16,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Background items in flight on one stream; more make the loop wait.
+// Background items that may be in flight on one stream; the loop waits rather than add more.
 constexpr size_t kQueueCapacity = 64;
 
 // How long other streams may take to see a failure before the whole job is aborted.
@@ -53,7 +53,7 @@ std::string text_of(const std::exception_ptr& error) {
   }
 }
 
-// Seconds of stream 0 by phase; exposed communication apart.
+// Measures stream 0's seconds by phase, and exposed communication apart.
 class Stopwatch {
  public:
   PhaseTimes* phases = nullptr;
@@ -123,7 +123,7 @@ class HostExecutor final : public RunLoop {
   void run(const ScheduleItem& item) override {
     TOK_CHECK(!has_thrown_, "an executor runs on after an error");
     try {
-      // What outlived its item may have failed since the last one.
+      // Tasks that outlived their item may have failed since the last item.
       if (has_failed_) throw Stopped{};
       run_item(item);
       return;
@@ -184,7 +184,7 @@ class HostExecutor final : public RunLoop {
     if (!is_in_background_) collect_spans();
   }
 
-  // What the item waits for.
+  // Finds what the item waits for.
   void find_waits() {
     for (const int w : cursor_.waits()) {
       const auto& before = bound_.segments()[plan_.items[w].segment];
@@ -203,7 +203,7 @@ class HostExecutor final : public RunLoop {
     }
   }
 
-  // Stream 0 waits for another one.
+  // Makes stream 0 wait for another stream.
   void wait(const StreamPoint& point) {
     watch_.expose([&] { wait_for(point); });
   }
@@ -251,7 +251,7 @@ class HostExecutor final : public RunLoop {
     spans_by_stream_[work.stream].push_back(span);
   }
 
-  // The thread of another stream than 0.
+  // Runs on the thread of a stream other than 0.
   void serve(size_t stream, Backend& backend) {
     backend.enter_stream_thread();
     StreamQueue& queue = *queues_[stream - 1];
@@ -266,7 +266,7 @@ class HostExecutor final : public RunLoop {
     }
   }
 
-  // The first error stands; nobody waits any more.
+  // Keeps the first error and wakes all waiters.
   void fail(const std::exception_ptr& error) {
     {
       const std::lock_guard lock(mutex_);
@@ -288,7 +288,7 @@ class HostExecutor final : public RunLoop {
     return true;
   }
 
-  // After a failure: peers that this rank will never join must not hold a stream for ever.
+  // After a failure, a stream must not wait for ever for peers that this rank will never join.
   void stop_streams() {
     bool stopped = true;
     for (const auto& queue : queues_) stopped = queue->wait_idle(kPatience) && stopped;
@@ -296,7 +296,7 @@ class HostExecutor final : public RunLoop {
     try {
       world_->abort(static_cast<int>(exit_code_of(error())), text_of(error()));
     } catch (const SystemError&) {
-      // Ranks that are threads of one process: the streams wake with this error.
+      // Where ranks are threads of one process, abort throws; the streams wake with this error.
     }
   }
 

@@ -1,4 +1,4 @@
-// Which item of its plan's schedule a loop is at.
+// A loop's position in its plan's schedule.
 #pragma once
 
 #include <span>
@@ -8,7 +8,7 @@
 
 namespace tokamak {
 
-/// Goes round plan.items, a step each time; does nothing for a plan without them.
+/// Goes round plan.items once per step; does nothing for a plan without items.
 class ItemCursor {
  public:
   /// The plan must outlive it.
@@ -27,8 +27,8 @@ class ItemCursor {
               planned.microbatch);
   }
 
-  /// Of the item that the loop is at: its index, the earlier ones that must have ended, and whether
-  /// it ends the step.
+  /// The current item: its index, the earlier items that must have ended, and whether it ends the
+  /// step.
   size_t index() const { return index_; }
 
   std::span<const int> waits() const {

@@ -1,5 +1,5 @@
-// What a kernel is: prepared once for an op, its types and a variant; then run on operands, without
-// any decision.
+// Kernels: each is prepared once for an op, its types and a variant, and then runs on operands
+// without any decision.
 #pragma once
 
 #include <array>
@@ -36,8 +36,8 @@ struct KernelArgs {
   std::span<const Tensor> in;
   std::span<const Tensor> out;
   void* workspace = nullptr;
-  std::array<bool, 4> accumulate{};  ///< output k adds to what it holds
-  DeviceStream stream = nullptr;     ///< where a device's kernel puts its work
+  std::array<bool, 4> accumulate{};  ///< whether output k adds to what it holds
+  DeviceStream stream = nullptr;     ///< where a device's kernel enqueues its work
 
   bool has(size_t i) const { return i < in.size(); }
 };

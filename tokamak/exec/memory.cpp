@@ -7,7 +7,7 @@
 namespace tokamak {
 namespace {
 
-// What a device's libraries find out by measuring wants memory that the arenas will take.
+// A device's libraries tune by measuring, which needs memory that the arenas will take.
 void prepare_once(Backend& backend, const Plan& plan) {
   for (const Segment& segment : plan.segments) {
     for (const Task& task : segment.tasks) {

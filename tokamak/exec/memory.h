@@ -12,8 +12,9 @@
 
 namespace tokamak {
 
-/// The arenas of a run: exactly the bytes that its plans ask for. Plans of one run share them (they
-/// never run at the same time): state is common, the others are as large as the largest plan needs.
+/// The arenas of a run: exactly the bytes that its plans ask for. Plans of one run share them,
+/// since they never run at the same time: the state arena is common, each other arena is as large
+/// as the largest plan needs.
 class Memory {
  public:
   Memory(Backend& backend, std::span<const Plan* const> plans);
@@ -40,7 +41,7 @@ class StateAccess {
 
   const StateTable& states() const { return *states_; }
 
-  /// REQUIRES: `bytes` of the State's exact size.
+  /// REQUIRES: `bytes` has the State's exact size.
   void write(StateId id, std::span<const std::byte> bytes) const;
   void read(StateId id, std::span<std::byte> bytes) const;
 
@@ -50,13 +51,13 @@ class StateAccess {
 
   void clear_at(StateId id, int64_t offset, int64_t bytes) const;
 
-  /// Backend::draw from `offset` on.
+  /// Calls Backend::draw for the bytes from `offset` on.
   bool draw_at(StateId id, int64_t offset, const RandomRange& range) const;
 
-  /// In the device's memory.
+  /// Returns the State's address in the device's memory.
   std::byte* address(StateId id) const { return data(id, 0, 0); }
 
-  /// Of the device, or null.
+  /// Returns the device's streams, or null.
   DeviceStreams* streams() const { return memory_->backend().streams(); }
 
   template <class T>

@@ -1,4 +1,4 @@
-// What the host reads of a step: copied in the device's own order, looked at some steps later.
+// Scalars of a step for the host: copied in the device's order, read some steps later.
 #pragma once
 
 #include <chrono>
@@ -9,7 +9,7 @@
 
 namespace tokamak {
 
-/// Scalars of State (f64 [1]) as they were after a step, and when that was.
+/// Scalars of State (f64 [1]) as they were after a step, and when that step ended.
 struct StepScalars {
   std::vector<double> values;
   std::chrono::steady_clock::time_point at;
@@ -17,13 +17,13 @@ struct StepScalars {
 
 class ResultRing {
  public:
-  /// At most `capacity` steps are kept that were pushed and not popped.
+  /// Keeps at most `capacity` steps that were pushed and not yet popped.
   ResultRing(const StateAccess& access, std::vector<StateId> scalars, size_t capacity);
 
-  /// Enqueues a copy of the scalars behind all work given so far. REQUIRES: size() < capacity.
+  /// Enqueues a copy of the scalars after all work enqueued so far. REQUIRES: size() < capacity.
   void push();
 
-  /// The oldest step's, in the scalars' order; waits for them. REQUIRES: size() > 0.
+  /// Returns the oldest step's values, in the scalars' order; waits for them. REQUIRES: size() > 0.
   StepScalars pop();
 
   size_t size() const { return size_; }

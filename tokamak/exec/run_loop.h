@@ -1,11 +1,11 @@
-// What runs a bound plan: threads on a CPU, streams on a device.
+// The loops that run a bound plan: threads on a CPU, streams on a device.
 #pragma once
 
 #include "tokamak/exec/executor.h"
 
 namespace tokamak {
 
-/// As Executor says.
+/// Executor documents these functions.
 class RunLoop {
  public:
   virtual ~RunLoop() = default;
@@ -19,11 +19,12 @@ class RunLoop {
   virtual void trace(std::vector<TaskSpan>* spans) = 0;
 };
 
-/// Stream 0 on the calling thread, each other one on a thread of its own.
+/// Runs stream 0 on the calling thread and each other stream on its own thread.
 std::unique_ptr<RunLoop> make_host_loop(const Plan& plan, const Memory& memory,
                                         std::span<Communicator* const> groups, World* world);
 
-/// All from the calling thread, ordered by the device's events. REQUIRES: the backend has streams.
+/// Runs all streams from the calling thread, ordered by device events. REQUIRES: the backend has
+/// streams.
 std::unique_ptr<RunLoop> make_device_loop(const Plan& plan, const Memory& memory,
                                           std::span<Communicator* const> groups);
 

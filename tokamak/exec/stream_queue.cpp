@@ -5,7 +5,7 @@
 namespace tokamak {
 
 void Progress::reach(int64_t count) {
-  // After a failure the count stays beyond all others.
+  // After a failure the count stays above any other.
   int64_t before = count_.load(std::memory_order_relaxed);
   while (before < count && !count_.compare_exchange_weak(before, count)) {
   }

@@ -1,4 +1,4 @@
-// How threads that run streams meet: a counter that others wait for, and a queue of work.
+// How threads that run streams synchronize: a counter that others wait for, and a queue of work.
 #pragma once
 
 #include <atomic>
@@ -12,29 +12,30 @@
 
 namespace tokamak {
 
-/// How many tasks of a stream have ended. One thread counts, others wait.
+/// Counts the tasks of a stream that have ended. One thread counts, others wait.
 class Progress {
  public:
-  /// REQUIRES: not less than before; one thread calls it.
+  /// REQUIRES: `count` is not less than before; only one thread calls it.
   void reach(int64_t count);
 
-  /// Returns once `count` tasks have ended, or with false once `fail` was called.
+  /// Returns true once `count` tasks have ended, false once `fail` was called.
   bool wait(int64_t count) const;
 
   bool has(int64_t count) const { return count_.load(std::memory_order_acquire) >= count; }
 
-  /// From now on nobody waits.
+  /// Wakes all waiters; from now on `wait` returns at once.
   void fail();
 
  private:
-  // With sequentially consistent order either the waiter sees the count or the counter the waiter.
+  // In sequentially consistent order, either the waiter sees the count or the counting thread sees
+  // the waiter.
   std::atomic<int64_t> count_{0};
   mutable std::atomic<int> num_waiting_{0};
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
 };
 
-/// One item's work of one stream.
+/// One item's work on one stream.
 struct StreamWork {
   const BoundSegment* segment = nullptr;
   const BoundSegment::Binding* binding = nullptr;
@@ -43,11 +44,11 @@ struct StreamWork {
   bool is_last = true;
   bool is_traced = false;
   std::vector<int64_t> issued;     ///< by stream: tasks issued before this item
-  std::vector<StreamPoint> waits;  ///< counted since the executor began: what comes before it
+  std::vector<StreamPoint> waits;  ///< what comes before it, counted since the executor began
 };
 
-/// First in, first out; one thread takes. Allocates nothing once the vectors of its entries have
-/// grown.
+/// A first-in, first-out queue that one thread takes from. It allocates nothing once the vectors of
+/// its entries have grown.
 class StreamQueue {
  public:
   explicit StreamQueue(size_t capacity) : ring_(capacity) {}
@@ -55,13 +56,13 @@ class StreamQueue {
   /// Waits while the queue is full.
   void push(const StreamWork& work);
 
-  /// The oldest, which stays until pop; null once closed and empty.
+  /// Returns the oldest entry, which stays until pop; null once closed and empty.
   const StreamWork* front();
   void pop();
 
   void close();
 
-  /// Returns once all work is done, or with false after `patience`.
+  /// Returns true once all work is done, false after `patience`.
   bool wait_idle(std::chrono::milliseconds patience) const;
 
  private:

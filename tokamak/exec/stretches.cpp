@@ -7,7 +7,7 @@ bool is_plain(const BoundTask& task) {
   return task.stream == 0 && !task.is_communication;
 }
 
-// Whether the host need not come between the two.
+// Whether the host need not act between the two.
 bool follows(const BoundTask& task, const BoundTask& before) {
   return is_plain(task) && is_plain(before) && task.phase == before.phase && task.waits.empty() &&
          !before.is_awaited;

@@ -1,4 +1,4 @@
-// What a device loop may record once and replay: tasks that the host need not come between.
+// Runs of tasks that a device loop may record once and replay, as the host need not act in between.
 #pragma once
 
 #include <array>
@@ -13,18 +13,18 @@ namespace tokamak {
 struct Stretch {
   size_t begin = 0;
   size_t end = 0;
-  bool is_whole = false;  ///< only kernels of stream 0 of one phase: waits at its first task, its
-                          ///< last may be awaited
+  bool is_whole = false;  ///< has only kernels of stream 0 and one phase; its first task may wait,
+                          ///< its last may be awaited
 };
 
-/// The segment's tasks, each whole stretch as long as it can be, any other task by itself.
+/// Cuts the segment's tasks into whole stretches, each as long as possible, and single other tasks.
 std::vector<Stretch> cut_stretches(const BoundSegment& segment);
 
 /// The recorded stretches of a segment.
 class Replays {
  public:
-  /// Stretches are worth a graph, whose launch costs as much as that of a few kernels, from so many
-  /// tasks on.
+  /// Least number of tasks for which a graph pays: its launch costs as much as that of a few
+  /// kernels.
   static constexpr size_t kLeastTasks = 4;
 
   explicit Replays(const BoundSegment& segment);
@@ -33,9 +33,9 @@ class Replays {
 
   using Recording = std::unique_ptr<DeviceGraph>;
 
-  /// Of the `k`-th stretch as the item runs it, to be made where it is empty; null where the
-  /// stretch is launched task by task. What differs between items (slots, accumulation, tasks of
-  /// the last microbatch) has a recording each.
+  /// Returns the recording of the `k`-th stretch as the item runs it, which the caller makes if it
+  /// is empty; null where the stretch is launched task by task. Items that differ in slots,
+  /// accumulation or tasks of the last microbatch have separate recordings.
   Recording* find(size_t k, const BoundSegment::Binding& binding, const ScheduleItem& item);
 
  private:

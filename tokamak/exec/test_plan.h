@@ -15,7 +15,7 @@
 
 namespace tokamak::testing {
 
-// Memory of this machine, kernels of a test: each task runs a function.
+// A backend with this machine's memory and a test's kernels: each task runs a function.
 class TestBackend final : public Backend {
  public:
   std::map<const void*, Kernel> kernels;  // by op
