@@ -1,4 +1,4 @@
-// The inner parts of products on AMX: packing of operands into tiles, and a block of sums.
+// The inner parts of matmuls on AMX: packing of operands into tiles, and a block of sums.
 // Layouts: Intel 64 and IA-32 Architectures Optimization Reference Manual, chapter on AMX.
 #pragma once
 
@@ -17,9 +17,9 @@
 namespace tokamak::cpu::amx {
 
 inline constexpr int64_t kTile = 16;                // rows of a tile, and its fp32 columns
-inline constexpr int64_t kPanel = 2 * kTile;        // rows of A or columns of B of a block of sums
-inline constexpr int64_t kDepth = 32;               // inner elements of a step
-inline constexpr int64_t kStep = kPanel * kDepth;   // elements of a panel's step: two tiles
+inline constexpr int64_t kPanel = 2 * kTile;        // rows of A or columns of B per block of sums
+inline constexpr int64_t kDepth = 32;               // inner elements per step
+inline constexpr int64_t kStep = kPanel * kDepth;   // elements per step of a panel: two tiles
 inline constexpr int64_t kBlock = kPanel * kPanel;  // sums
 
 struct alignas(64) TileConfig {
@@ -30,7 +30,7 @@ struct alignas(64) TileConfig {
   std::array<uint8_t, 16> rows{};
 };
 
-/// Eight full tiles for the calling thread, while it lives.
+/// Configures eight full tiles for the calling thread while the object lives.
 class TileScope {
  public:
   TileScope() {
@@ -46,7 +46,7 @@ class TileScope {
   ~TileScope() { _tile_release(); }
 };
 
-/// A row-major bf16 matrix of lanes and inner elements k, a lane being a row of A or a column of B.
+/// A row-major bf16 matrix of lanes and inner elements k; a lane is a row of A or a column of B.
 struct Operand {
   const uint16_t* data;
   int64_t ld;  // elements from one row of the matrix to the next
@@ -66,7 +66,7 @@ struct TileRows {
   __m512i row[kTile];  // NOLINT(modernize-avoid-c-arrays)
 };
 
-/// Row i: the 16 pairs of inner elements from k on of lane + i; zero beyond `lanes` and `depth`.
+/// Row i holds 16 pairs of inner elements of lane + i from k on; zero beyond `lanes` and `depth`.
 inline TileRows load_lanes(const Operand& x, int64_t lane, int64_t lanes, int64_t k,
                            int64_t depth) {
   TileRows rows;
@@ -78,7 +78,7 @@ inline TileRows load_lanes(const Operand& x, int64_t lane, int64_t lanes, int64_
   return rows;
 }
 
-/// Row i: the pairs of inner elements k + 2 i and k + 2 i + 1 of 16 lanes; zero beyond.
+/// Row i holds the pairs of inner elements k + 2 i and k + 2 i + 1 of 16 lanes; zero beyond.
 inline TileRows load_pairs(const Operand& x, int64_t lane, int64_t lanes, int64_t k,
                            int64_t depth) {
   const __mmask16 mask = mask16(lanes);
@@ -92,7 +92,7 @@ inline TileRows load_pairs(const Operand& x, int64_t lane, int64_t lanes, int64_
   return rows;
 }
 
-/// Of 16 x 16 elements of 32 bits.
+/// Transposes 16 x 16 elements of 32 bits.
 inline TileRows transpose(const TileRows& in) {
   TileRows a;
   TileRows b;
@@ -119,8 +119,8 @@ inline TileRows transpose(const TileRows& in) {
   return b;
 }
 
-/// One step of a panel, from (lane, k) on: two tiles whose rows are lanes (of A) or pairs of inner
-/// elements (of B); zero beyond the operand's `lanes` and `depth` from there.
+/// Packs one step of a panel, from (lane, k) on: two tiles whose rows are lanes (of A) or pairs of
+/// inner elements (of B); zero beyond the operand's `lanes` and `depth` from there.
 inline void pack_step(const Operand& x, int64_t lane, int64_t lanes, int64_t k, int64_t depth,
                       bool rows_are_lanes, uint16_t* out) {
   for (int64_t half = 0; half < kPanel; half += kTile) {
@@ -134,8 +134,8 @@ inline void pack_step(const Operand& x, int64_t lane, int64_t lanes, int64_t k, 
   }
 }
 
-/// A panel of A from (lane, k) on whose lanes are rows: the same tiles by copies along the rows,
-/// which the caches prefetch.
+/// Packs a panel of A whose lanes are rows, from (lane, k) on: makes the same tiles by copies along
+/// the rows, which the caches prefetch.
 inline void copy_panel(const Operand& x, int64_t lane, int64_t lanes, int64_t k, int64_t depth,
                        uint16_t* out) {
   constexpr int64_t kGroup = 8 * kDepth;
@@ -152,7 +152,7 @@ inline void copy_panel(const Operand& x, int64_t lane, int64_t lanes, int64_t k,
   }
 }
 
-/// sums[32, 32] (+)= `steps` steps of a panel of A times those of a panel of B; rows of sums are
+/// sums[32, 32] (+)= `steps` steps of a panel of A times those of a panel of B; rows of `sums` are
 /// `ld` elements apart.
 inline void multiply(const uint16_t* a, const uint16_t* b, int64_t steps, float* sums, int64_t ld,
                      bool add) {
@@ -196,7 +196,7 @@ inline __m512 load_row(const float* c, __mmask16 mask) {
   return _mm512_maskz_loadu_ps(mask, c);
 }
 
-/// 16 sums, plus a bias and what C held where those are not null.
+/// Returns 16 sums, plus a bias and C's old values where these are not null.
 template <class Out>
 __m512 finish(const float* sums, const uint16_t* bias, const Out* before, __mmask16 mask) {
   __m512 x = _mm512_load_ps(sums);

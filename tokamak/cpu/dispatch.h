@@ -1,4 +1,4 @@
-// From element types at run time to templates, and loops over elements on the worker threads.
+// Dispatch from element types at run time to templates.
 #pragma once
 
 #include <string_view>
@@ -33,7 +33,7 @@ struct AccumOf<int64_t> {
 
 }  // namespace detail
 
-/// What elements of T are computed in: double for double and integers, else float.
+/// The type that elements of T are computed in: double for double and integers, else float.
 template <class T>
 using Accum = typename detail::AccumOf<T>::Type;
 
@@ -52,7 +52,7 @@ Kernel by_float(DType dtype, Make&& make) {
   }
 }
 
-/// The same for float types, int32 and int64.
+/// Does the same for float types, int32 and int64.
 template <class Make>
 Kernel by_number(DType dtype, Make&& make) {
   if (dtype == DType::kI32) return make.template operator()<int32_t>();

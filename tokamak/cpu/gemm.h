@@ -1,5 +1,5 @@
-// Dense matrix products at the machine's rate, behind a plain interface: oneDNN where built in, our
-// own for bf16 gradients on AMX.
+// Dense matmuls at the machine's rate, behind a plain interface: oneDNN's where built in, our own
+// for bf16 gradients on AMX.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@
 namespace tokamak::cpu {
 
 /// C[m, n] (+)= op(A)[m, k] op(B)[k, n] (+ bias[n]), all row-major and dense. A is stored [k, m] if
-/// transpose_a, B is stored [n, k] if transpose_b. Inputs and bias are `in`; sums are fp32; the
-/// result is `out`.
+/// transpose_a, B is stored [n, k] if transpose_b. Inputs and bias have type `in`, the result has
+/// type `out`; sums are fp32.
 struct GemmShape {
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false;
@@ -20,7 +20,7 @@ struct GemmShape {
   bool bias = false;
 };
 
-/// A product prepared once; copies share it. Thread-safe to run.
+/// A matmul prepared once, which copies share. `run` is thread-safe.
 class Gemm {
  public:
   explicit Gemm(const GemmShape& shape);

@@ -19,13 +19,13 @@ namespace {
 using namespace amx;
 
 // Operands are packed in pieces of at most so many rows, columns and inner elements, which bounds
-// the workspace; a packed element serves as many multiply-adds as the piece of the other is wide.
+// the workspace; each packed element is used once per row or column of the other operand's piece.
 constexpr int64_t kMaxRows = 2048;
 constexpr int64_t kMaxCols = 2048;
 constexpr int64_t kMaxInner = 2048;
-// Of B for all rows in turn, out of the 2 MiB of a core's second-level cache.
+// Bytes of B that all rows use in turn, out of the 2 MiB of a core's second-level cache.
 constexpr int64_t kCachedBytes = 1280 << 10;
-// Of a panel of A for all of those columns in turn: 24 of the 48 KiB of the first-level cache.
+// Steps of a panel of A that all those columns use in turn: 24 of 48 KiB of the first-level cache.
 constexpr int64_t kCachedSteps = 12;
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) {
@@ -70,7 +70,7 @@ class Workspace {
   int64_t size_ = 0;
 };
 
-// Of a thread that calls: ranks may be threads that multiply side by side.
+// One per calling thread: ranks may be threads that multiply side by side.
 struct Workspaces {
   Workspace<uint16_t> a, b;
   Workspace<float> sums;
@@ -127,8 +127,8 @@ class Product {
     sums_ = workspaces.sums.take(strips * col_panels() * kBlock);
   }
 
-  // Work is shared out by what lies together in memory: a panel, or a step of all panels. Rows of A
-  // that are contiguous are packed by their user, a panel at a time.
+  // The unit of work is what lies together in memory: a panel, or a step of all panels. Contiguous
+  // rows of A are packed by the thread that uses them, a panel at a time.
   void pack() const {
     const int64_t a_parts = a_.lanes_are_rows ? 0 : steps();
     const int64_t b_parts = b_.lanes_are_rows ? col_panels() : steps();
@@ -182,7 +182,7 @@ class Product {
     return mine;
   }
 
-  // One panel of A times panels [begin, end) of B.
+  // Multiplies one panel of A by panels [begin, end) of B.
   void multiply_strip(int64_t i, int64_t begin, int64_t end, const uint16_t* a_panel,
                       float* strip) const {
     const int64_t pieces = ceil_div(steps(), kCachedSteps);
@@ -228,7 +228,7 @@ class Product {
   const uint16_t* bias_;
   void* c_;
   bool accumulate_;
-  int64_t row_ = 0, col_ = 0, k_ = 0;  // of the piece at hand
+  int64_t row_ = 0, col_ = 0, k_ = 0;  // begin of the current piece
   int64_t rows_ = 0, cols_ = 0, inner_ = 0;
   int64_t row_parts_ = 1, col_parts_ = 1;  // for the threads
   uint16_t* packed_a_ = nullptr;           // [panel, step] of two tiles each
@@ -239,7 +239,7 @@ class Product {
 }  // namespace
 
 bool is_for_amx(const GemmShape& s) {
-  constexpr int64_t kLeastRows = 512;  // for which packing a plain B pays
+  constexpr int64_t kLeastRows = 512;  // from which packing a plain B pays
   constexpr int64_t kLeast = 64;
   if (s.in != DType::kBF16 || std::min({s.m, s.n, s.k}) < kLeast) return false;
   return (s.transpose_a || (!s.transpose_b && s.m >= kLeastRows)) && has_tiles();

@@ -9,7 +9,7 @@
 #include "tokamak/cpu/gemm_amx.h"
 #include "tokamak/cpu/gemm_widened.h"
 
-// The bf16 call behind oneDNN's own inner products, exported but in no header: null where missing.
+// The bf16 call behind oneDNN's inner products, exported but in no header; null where missing.
 extern "C" __attribute__((weak)) dnnl_status_t dnnl_gemm_bf16bf16f32(
     char transa, char transb, dnnl_dim_t m, dnnl_dim_t n, dnnl_dim_t k, float alpha, const void* a,
     dnnl_dim_t lda, const void* b, dnnl_dim_t ldb, float beta, float* c, dnnl_dim_t ldc);
@@ -33,7 +33,7 @@ dnnl::memory::desc matrix(int64_t rows, int64_t cols, bool transposed, DType dty
   return {{rows, cols}, type_of(dtype), strides};
 }
 
-// Empty where the library has no such product for this CPU: bf16 without AVX-512.
+// A primitive is empty where the library has none for this CPU: bf16 without AVX-512.
 constexpr bool kMayBeEmpty = true;
 
 dnnl::matmul::primitive_desc describe(const GemmShape& s, bool accumulate) {
@@ -74,14 +74,14 @@ struct Matmul {
       : description(overwrites), overwrite(overwrites), add(adds) {}
 };
 
-// A bf16 weight gradient is faster by that call than by matmul, most of all where it adds; only an
-// overwritten result much larger than the inputs is slower.
+// A bf16 weight gradient is faster by that call than by matmul, most of all where it accumulates;
+// only an overwritten result much larger than the inputs is slower.
 bool is_for_bf16_gemm(const GemmShape& s, bool accumulate) {
   return s.in == DType::kBF16 && s.out == DType::kF32 && s.transpose_a && !s.transpose_b &&
          !s.bias && (accumulate || std::max(s.m, s.n) <= 4 * s.k);
 }
 
-// Whether the library had the call and took it.
+// Returns whether the library has the call and accepted it.
 bool run_bf16_gemm(const GemmShape& s, const void* a, const void* b, void* c, bool accumulate) {
   return dnnl_gemm_bf16bf16f32 != nullptr &&
          dnnl_gemm_bf16bf16f32('T', 'N', s.m, s.n, s.k, 1.0F, a, s.m, b, s.n,

@@ -11,7 +11,7 @@
 namespace tokamak::cpu {
 namespace {
 
-// Blocks of A, B and C stay in a second-level cache; widening is a hundredth of the product.
+// Blocks of A, B and C stay in a second-level cache; widening takes a hundredth of the matmul.
 constexpr int64_t kRows = 128;
 constexpr int64_t kColumns = 256;
 constexpr int64_t kDepth = 512;
@@ -26,7 +26,7 @@ Span block(int64_t index, int64_t step, int64_t whole) {
   return {.begin = begin, .size = std::min(step, whole - begin)};
 }
 
-// A matrix as it is stored, `stride` elements a row.
+// A matrix as it is stored, with `stride` elements per row.
 struct Matrix {
   const BF16* data = nullptr;
   int64_t stride = 0;
@@ -42,7 +42,7 @@ struct Matrix {
   }
 };
 
-// What one thread works in.
+// The memory that one thread works in.
 struct Blocks {
   std::vector<float> a, b, c;
 };
@@ -90,7 +90,7 @@ void run_widened(const GemmShape& s, const void* a, const void* b, const void* b
   const int64_t across = (s.n + kColumns - 1) / kColumns;
   const int64_t count = across * ((s.m + kRows - 1) / kRows);
   std::vector<dnnl::status> statuses(count, dnnl::status::success);
-  // Inside the region sgemm takes one thread, so that its sums are in one order.
+  // Inside the parallel region sgemm uses one thread, so that the order of its sums is fixed.
 #pragma omp parallel for schedule(static)
   for (int64_t tile = 0; tile < count; ++tile) {
     thread_local Blocks blocks;

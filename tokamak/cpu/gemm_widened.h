@@ -1,12 +1,12 @@
-// Products of bf16 for CPUs without instructions for it, for which oneDNN has none: in fp32.
+// Matmuls of bf16, computed in fp32, for CPUs without bf16 instructions: oneDNN has none for them.
 #pragma once
 
 #include "tokamak/cpu/gemm.h"
 
 namespace tokamak::cpu {
 
-/// As Gemm::run, for inputs of bf16: blocks of A and B are widened to fp32 and multiplied by
-/// oneDNN's sgemm. Takes about 1 MiB a thread. The bits do not depend on the number of threads.
+/// Does what Gemm::run does, for bf16 inputs: oneDNN's sgemm multiplies blocks of A and B widened
+/// to fp32. Takes about 1 MiB per thread. The bits do not depend on the number of threads.
 void run_widened(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c,
                  bool accumulate);
 

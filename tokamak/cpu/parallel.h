@@ -19,8 +19,8 @@ inline int num_threads() {
 #endif
 }
 
-/// body(begin, end, part) for `num_threads()` contiguous parts of [0, n), or one part where n <
-/// `grain`.
+/// Calls body(begin, end, part) for `num_threads()` contiguous parts of [0, n), or for one part
+/// where n < `grain`.
 template <class Body>
 void parallel_ranges(int64_t n, int64_t grain, Body&& body) {
   const int64_t parts = std::clamp<int64_t>(n / std::max<int64_t>(grain, 1), 1, num_threads());
@@ -34,8 +34,8 @@ void parallel_ranges(int64_t n, int64_t grain, Body&& body) {
   }
 }
 
-/// body(i) for each i in [0, n), in any order and in vector lanes: for cheap elementwise bodies. An
-/// output may be an input's storage.
+/// Calls body(i) for each i in [0, n), in any order and in vector lanes: for cheap elementwise
+/// bodies. An output may share an input's storage.
 template <class Body>
 void parallel_for(int64_t n, Body&& body) {
   parallel_ranges(n, 8192, [body](int64_t begin, int64_t end, int) {
@@ -44,7 +44,7 @@ void parallel_for(int64_t n, Body&& body) {
   });
 }
 
-/// body(row) for each row: for bodies that do a row's worth of work.
+/// Calls body(row) for each row: for bodies that do a row's worth of work.
 template <class Body>
 void parallel_rows(int64_t rows, Body&& body) {
   parallel_ranges(rows, 1, [&](int64_t begin, int64_t end, int) {

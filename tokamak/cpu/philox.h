@@ -1,4 +1,4 @@
-// Many words of core/random.h's generator at once.
+// The generator of core/random.h, many words at once.
 #pragma once
 
 #include <array>

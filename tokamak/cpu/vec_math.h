@@ -46,7 +46,7 @@ inline float limit(float x, float low, float high) {
 /// e^x; 0 below -104, infinity above 88.8, NaN for NaN.
 inline float exp(float x) {
   const auto [fraction, exponent] = detail::exp_parts(detail::limit(x, -105.0F, 89.0F));
-  // In two factors, so that neither leaves the exponent's range.
+  // 2^exponent is applied in two factors, so that neither leaves the exponent's range.
   const int32_t half = exponent >> 1;
   return fraction * detail::power_of_two(half) * detail::power_of_two(exponent - half);
 }
@@ -100,7 +100,7 @@ struct SinCos {
   A sin, cos;
 };
 
-/// Sine and cosine of a float angle up to 10^8 in magnitude, exact to the last bit of a float.
+/// Sine and cosine of a float angle up to 10^8 in magnitude, exact to a float's last bit.
 inline SinCos<float> sincos(float angle) {
   constexpr double kRound = 0x1.8p52;
   constexpr double kHalfPiHigh = 0x1.921fb54400000p0;
@@ -135,14 +135,14 @@ inline SinCos<double> sincos(double angle) {
   return {std::sin(angle), std::cos(angle)};
 }
 
-/// f(i) for each i in [0, n), in lanes and in any order.
+/// Calls f(i) for each i in [0, n), in lanes and in any order.
 template <class F>
 [[gnu::always_inline]] inline void loop(int64_t n, F f) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) f(i);
 }
 
-/// Sum of f(i) over [0, n), in two chains of lanes; the order depends on n and the build only.
+/// Sums f(i) over [0, n), in two chains of lanes; the order depends on n and the build only.
 template <class A, class F>
 [[gnu::always_inline]] inline A sum(int64_t n, F f) {
   const int64_t half = n / 2;
