@@ -27,10 +27,11 @@ bool is_compute(PipelineItemKind kind) {
   return !is_send(kind) && !is_recv(kind);
 }
 
-// What becomes there: a stage's output, its input gradient, or either's copy on another rank.
+// What becomes available: a stage's output, its input gradient, or a copy of either on another
+// rank.
 using Value = std::tuple<PipelineItemKind, int, int>;  // kind, stage, microbatch
 
-// Runs all ranks' lists: in-order ranks, rendezvous sends, in-order pairs of ranks.
+// Runs all ranks' lists in order, with rendezvous sends and in-order messages between two ranks.
 class ItemRun {
  public:
   ItemRun(const PipelineSchedule& schedule, const std::vector<Items>& items, bool blocking)
@@ -69,7 +70,7 @@ class ItemRun {
     if (is_send(item.kind)) {
       if (!send(rank, item)) return false;
     } else {
-      // Both of an overlapped pair need their inputs before the first begins.
+      // Both actions of an overlapped pair need their inputs before the first begins.
       const size_t count = pair_follows(rank) ? 2 : 1;
       for (size_t i = 0; i < count; ++i) {
         if (!has_inputs(rank, items_[rank][next_[rank] + i])) return false;

@@ -58,8 +58,8 @@ std::optional<Transfer> transfer_after(const PipelineSchedule& s, const Pipeline
                            .peer_rank = from_rank}};
 }
 
-// An item between the computations of a rank. Transfers have one order for all ranks: the end of
-// what is sent, its rank, its index there.
+// An item between the computations of a rank. All ranks order transfers alike: by the end of the
+// action that makes the value, then by its rank and its index there.
 struct PlacedItem {
   size_t before = 0;  // index of the rank's action that follows
   std::tuple<double, int, size_t> order;
@@ -78,18 +78,19 @@ class RankStarts {
     first_.push_back(list.size());
   }
 
-  /// The first action that begins at `time` or later, or one so many starts earlier.
+  /// Returns the first action that begins at `time` or later, or the one `starts_earlier` before
+  /// it.
   size_t first_after(double time, int starts_earlier) const {
     const auto start = std::lower_bound(begin_.begin(), begin_.end(), time) - begin_.begin();
     return first_[std::max<std::ptrdiff_t>(start - starts_earlier, 0)];
   }
 
  private:
-  std::vector<double> begin_;  // of each start, an overlapped pair once
+  std::vector<double> begin_;  // of each start; an overlapped pair has one
   std::vector<size_t> first_;  // index of the action that starts; at last the number of actions
 };
 
-// By rank; of `only`, unless that is negative.
+// Returns items by rank: of rank `only` alone, or of all ranks if it is negative.
 std::vector<std::vector<PlacedItem>> place_transfers(const PipelineSchedule& schedule, int only,
                                                      int receives_ahead) {
   const Timeline timeline = simulate_schedule(schedule, {});

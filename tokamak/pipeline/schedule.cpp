@@ -120,7 +120,7 @@ void check_pairs(const PipelineSchedule& s, int rank, const Progress& progress) 
   }
 }
 
-// +1 where a chunk's activations begin to be held, -1 after the item that frees them.
+// Returns +1 where a rank begins to hold a chunk's activations, -1 after the item that frees them.
 int change_of(PipelineOp op) {
   switch (op) {
     case PipelineOp::kForward:
@@ -166,7 +166,8 @@ void check_schedule(const PipelineSchedule& schedule) {
     check_pairs(schedule, rank, progress);
   }
   progress.check_complete();
-  // A run in any times proves an order of all actions, from which lower_schedule() cuts transfers.
+  // A run with any durations proves that an order of all actions exists; lower_schedule() cuts
+  // transfers from it.
   simulate_schedule(schedule, {});
 }
 

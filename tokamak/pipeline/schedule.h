@@ -1,6 +1,6 @@
 // Pipeline schedules as data: which stage computes what for which microbatch, in what order, on
-// each pipeline rank; and the list that one rank runs, with its sends and receives. Generators are
-// in parallel/; docs/parallelism.md has the rules.
+// each pipeline rank; and the list that one rank runs, with its sends and receives. schedules.h
+// generates them; docs/parallelism.md has the rules.
 #pragma once
 
 #include <compare>
@@ -51,11 +51,12 @@ struct PipelineSchedule {
 /// ranks can follow without a deadlock.
 void check_schedule(const PipelineSchedule& schedule);
 
-/// For each stage the greatest number of microbatches whose forward has begun and whose last
-/// backward item has not ended: slots of saved activations.
+/// Returns for each stage the greatest number of microbatches whose forward has begun and whose
+/// last backward item has not ended: it needs so many slots of saved activations.
 std::vector<int> slots_of(const PipelineSchedule& schedule);
 
-/// For each rank the same over all its stages at once: the activations of so many chunks.
+/// Returns the same for each rank over all its stages at once: it holds activations of so many
+/// chunks.
 std::vector<int> chunks_in_flight(const PipelineSchedule& schedule);
 
 enum class PipelineItemKind : uint8_t {
@@ -83,31 +84,30 @@ struct PipelineItem {
 /// "2F0", "2SEND_F0 to 3".
 std::string to_string(const PipelineItem& item);
 
-/// What `rank` runs, in order: the schedule's actions with sends right after what they send (after
-/// the second of an overlapped pair) and receives before what they feed (before the first of a
-/// pair).
+/// Returns what `rank` runs, in order: the schedule's actions with each send right after the action
+/// that makes its value (after the second of an overlapped pair) and each receive before the action
+/// that reads it (before the first of a pair).
 ///
 /// All ranks' lists are cut from one order of all computations and transfers, the order of a run
-/// in unit times. So messages of two ranks are received in the order of their sends, whether each
+/// in unit times. So two ranks receive messages in the order of their sends, whether each
 /// direction or each kind has its own communicator or all share one, and with `receives_ahead` = 0
 /// nothing can deadlock even where sends and receives both block the rank until the peer comes.
-/// With n > 0 receives stand up to n computations earlier, to run under them: for receives that
-/// are posted and waited for by what they feed; sends may still block. It costs slots.
+/// With n > 0 receives stand up to n computations earlier, to run under them. Such receives must be
+/// posted, and only the actions they feed may wait for them; sends may still block. It costs slots.
 ///
 /// A planner may run a kBackward as an input-gradient and a weight-gradient segment with the send
 /// between. REQUIRES: check_schedule() passed.
 std::vector<PipelineItem> lower_schedule(const PipelineSchedule& schedule, int rank,
                                          int receives_ahead);
 
-/// The same for all ranks.
+/// Returns the same for all ranks.
 std::vector<std::vector<PipelineItem>> lower_schedules(const PipelineSchedule& schedule,
                                                        int receives_ahead);
 
 /// Throws Error unless `items` (by rank) hold the schedule's actions in order, every message is
-/// sent and received once, before its use, and all ranks come to their ends: with sends that wait
-/// until the peer's receive is posted, matched in order between two ranks, and receives that block
-/// too
-/// (`blocking_receives`) or are waited for where they are used.
+/// sent and received once, before its use, and all ranks finish. Sends wait until the peer posts
+/// its receive, and match in order between two ranks; receives block too (`blocking_receives`), or
+/// ranks wait for them at their first use.
 void check_items(const PipelineSchedule& schedule,
                  const std::vector<std::vector<PipelineItem>>& items, bool blocking_receives);
 

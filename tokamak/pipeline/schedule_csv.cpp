@@ -34,7 +34,7 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   }
 }
 
-// Takes a number off the front of `text`; larger ones than any pipeline has are none.
+// Takes a number off the front of `text`; returns nothing for one larger than any pipeline has.
 std::optional<int> take_number(std::string_view& text) {
   int number = 0;
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);

@@ -7,13 +7,13 @@
 
 namespace tokamak {
 
-/// A row for each rank, a cell for each unit of time. Actions are named as in a schedule's file
-/// ("2F0"), or without the stage where each rank has one ("F0"); dots are idle time, dashes go on
-/// with the action before them. Then what each rank holds and how long it is idle.
+/// Returns a row for each rank with a cell for each unit of time. Actions are named as in a
+/// schedule's file ("2F0"), or without the stage where each rank has one ("F0"); dots are idle
+/// time, dashes continue the action before them. Below are what each rank holds and its idle time.
 std::string schedule_text(const PipelineSchedule& schedule);
 
-/// The same as an SVG picture: a color for each kind of action, darker for later chunks of a rank,
-/// microbatches as numbers.
+/// Returns the same as an SVG picture: each kind of action has a color, which is darker for later
+/// chunks of a rank, and numbers are microbatches.
 std::string schedule_svg(const PipelineSchedule& schedule);
 
 }  // namespace tokamak

@@ -28,13 +28,14 @@ PipelineSchedule empty_schedule(std::string name, int num_ranks, int stages_per_
   return s;
 }
 
-// A microbatch of one of a rank's chunks.
+// One microbatch of one chunk of a rank.
 struct ChunkStep {
   int chunk = 0;
   int microbatch = 0;
 };
 
-// At least `group_size` each where there are so many, as equal as can be, larger ones first.
+// Each group has at least `group_size` microbatches where there are so many. Sizes are as equal as
+// they can be, larger ones first.
 std::vector<int> group_sizes(int num_microbatches, int group_size) {
   const int num_groups = std::max(1, num_microbatches / group_size);
   std::vector<int> sizes(num_groups, num_microbatches / num_groups);
@@ -55,8 +56,8 @@ std::vector<ChunkStep> grouped_steps(int num_chunks, const std::vector<int>& gro
   return steps;
 }
 
-// One rank of the 1F1B family: `lead` forwards, then forward and backward in turns, then the rest
-// of the backwards.
+// One rank of the 1F1B family runs `lead` forwards, then forward and backward in turns, then the
+// rest of the backwards.
 struct OneForwardOneBackward {
   int num_ranks = 1;
   int rank = 0;
@@ -92,7 +93,7 @@ struct OneForwardOneBackward {
   int stage(int chunk) const { return chunk * num_ranks + rank; }
 };
 
-// Appends to the list of one rank of a V; each stage's microbatches count up by themselves.
+// Appends to the list of one rank of a V and counts each stage's microbatches.
 class VList {
  public:
   VList(int num_ranks, int rank, int num_microbatches)
@@ -102,13 +103,13 @@ class VList {
 
   void backward(int leg) { add(PipelineOp::kBackward, leg, backwards_[leg]++); }
 
-  /// The input gradient; its weight gradient waits for weight().
+  /// Appends an input gradient; its weight gradient waits for weight().
   void backward_input(int leg) {
     pending_.push_back({leg, backwards_[leg]});
     add(PipelineOp::kBackwardInput, leg, backwards_[leg]++);
   }
 
-  /// The oldest weight gradient, or the oldest of one leg, that waits.
+  /// Appends the oldest weight gradient that waits, or the oldest of one leg.
   void weight(int only_leg = -1) {
     const auto found = std::find_if(pending_.begin(), pending_.end(), [&](const ChunkStep& w) {
       return only_leg < 0 || w.chunk == only_leg;
@@ -137,7 +138,7 @@ class VList {
   std::vector<PipelineAction> take() { return std::move(actions_); }
 
  private:
-  // Both schedules need so many microbatches; those that do not exist leave gaps that close.
+  // Both schedules assume enough microbatches; those that do not exist leave gaps, which close.
   void add(PipelineOp op, int leg, int microbatch) {
     if (microbatch < num_microbatches_) actions_.push_back({op, stage_[leg], microbatch});
   }
@@ -177,7 +178,8 @@ std::vector<PipelineAction> zbv_list(int p, int r, int num_microbatches) {
     list.forward(1);
     backward(1);
   }
-  // The drain: input gradients that other ranks wait for first, weight gradients in their gaps.
+  // The drain runs input gradients first, since other ranks wait for them, and fills the gaps with
+  // weight gradients.
   repeat(r, [&](int) {
     list.backward_input(0);
     list.backward_input(1);
@@ -236,8 +238,8 @@ std::vector<PipelineAction> dual_pipe_v_list(int p, int r, int num_microbatches)
   return list.take();
 }
 
-// All forwards of a chunk, then the next chunk; backward the same in reverse. With one stage a
-// rank it is GPipe.
+// Runs all forwards of a chunk, then the next chunk, and backwards in reverse order. With one stage
+// per rank it is GPipe.
 PipelineSchedule looped_bfs(int num_ranks, int stages_per_rank, int num_microbatches) {
   PipelineSchedule s = empty_schedule(stages_per_rank == 1 ? "GPipe" : "LoopedBFS", num_ranks,
                                       stages_per_rank, num_microbatches, StageOrder::kLoop);
@@ -258,9 +260,9 @@ PipelineSchedule interleaved_1f1b(int num_ranks, int stages_per_rank, int num_mi
   return grouped_1f1b(num_ranks, stages_per_rank, num_microbatches, num_ranks);
 }
 
-// Interleaved 1F1B with half the lead of early ranks and weight gradients set off: rank r runs W r
-// chunks late and fills the drain with them. Bubble (p-1)(F+I-W) where W <= F, and p *
-// stages_per_rank chunks in flight on every rank (arXiv 2401.10241, with one stage a rank it is
+// Interleaved 1F1B with half the lead of early ranks and with weight gradients delayed: rank r runs
+// W r chunks late and fills the drain with them. The bubble is (p-1)(F+I-W) where W <= F, and every
+// rank has p * stages_per_rank chunks in flight (arXiv 2401.10241; with one stage per rank it is
 // ZB-H1).
 PipelineSchedule interleaved_zero_bubble(int num_ranks, int stages_per_rank, int num_microbatches) {
   PipelineSchedule s = empty_schedule("InterleavedZeroBubble", num_ranks, stages_per_rank,
@@ -280,7 +282,7 @@ PipelineSchedule interleaved_zero_bubble(int num_ranks, int stages_per_rank, int
   return s;
 }
 
-// ZB-V (arXiv 2405.15362): two stages a rank in a V; with F = I = W no rank waits between its
+// ZB-V (arXiv 2405.15362) has two stages per rank in a V; with F = I = W no rank waits between its
 // first and last item, at 2p chunks in flight.
 PipelineSchedule zbv_zero_bubble(int num_ranks, int, int num_microbatches) {
   PipelineSchedule s =
@@ -290,7 +292,7 @@ PipelineSchedule zbv_zero_bubble(int num_ranks, int, int num_microbatches) {
   return s;
 }
 
-// DualPipeV: the V with overlapped forward-backward pairs; 2p + 1 chunks in flight.
+// DualPipeV is the V with overlapped forward-backward pairs and 2p + 1 chunks in flight.
 PipelineSchedule dual_pipe_v(int num_ranks, int, int num_microbatches) {
   PipelineSchedule s = empty_schedule("DualPipeV", num_ranks, 2, num_microbatches, StageOrder::kV);
   for (int rank = 0; rank < num_ranks; ++rank)

@@ -11,7 +11,7 @@ namespace {
 constexpr int kPeriod = 6;  // a forward, an input and a weight gradient of two chunks
 
 // When the first microbatch's forward runs on the way down and up the V, then its input gradients,
-// in times of a chunk; distinct modulo the period.
+// in units of one chunk's time. Offsets differ modulo the period.
 using Offsets = std::array<int, 4>;
 
 Offsets v_min_offsets(int p, int r) {
@@ -24,7 +24,7 @@ Offsets v_half_offsets(int p, int r) {
   return {2 * r, 3 * p - r - 2, 3 * p + k + 2 * r - 1, 6 * p + k - r - 2};
 }
 
-// The pattern in time; weight gradients, oldest first, where it leaves a gap.
+// Returns the pattern in time, with weight gradients, oldest first, in its gaps.
 std::vector<PipelineAction> pattern_list(int p, int r, int num_microbatches,
                                          const Offsets& offsets) {
   const int down = r;

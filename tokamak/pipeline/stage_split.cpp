@@ -136,10 +136,10 @@ StageSplit split_by_points(const std::vector<std::string>& points, const ModuleO
   return split_of(stage_of_place, order, static_cast<int>(points.size()) + 1);
 }
 
-// The layers of each stage. REQUIRES: num_layers >= num_stages - 2.
+// Returns the number of layers of each stage. REQUIRES: num_layers >= num_stages - 2.
 std::vector<int> deal_layers(const SplitRequest& r, int num_stages) {
   if (num_stages == 1) return {r.num_layers};
-  // Where there are not enough layers for all, the ends go without, whatever they weigh.
+  // Where there are not enough layers for all, the end stages get none, whatever they weigh.
   const int least = r.num_layers < num_stages ? 1 : 0;
   const int first_weight = std::max(r.first_stage_less_layers, least);
   const int last_weight = std::max(r.last_stage_less_layers, least);

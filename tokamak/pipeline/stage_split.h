@@ -7,7 +7,7 @@
 
 namespace tokamak {
 
-/// The parallelism.* keys of the same names, and what they are about.
+/// The parallelism.* keys of the same names, and the model and ranks that they split.
 struct SplitRequest {
   int num_layers = 1;
   int num_ranks = 1;  ///< pipeline_parallel_degree
@@ -30,22 +30,22 @@ struct StageSplit {
   bool operator==(const StageSplit&) const = default;
 };
 
-/// Parts and split points are taken as written (torchtitan's module names or Hugging Face's), the
-/// parts first. Else the layers are dealt evenly in model order over the stages, where the
-/// embedding and norm with head count as `first_stage_less_layers` and `last_stage_less_layers`;
-/// earlier stages take what is left over. The first and the last stage may be without layers, no
-/// other. The number of stages is that of `num_stages`, or follows from `layers_per_stage` (at
-/// most so many on a stage), or from the schedule: its default, or one per rank where the layers
-/// are too few for two. One rank is one stage, whatever the keys say.
+/// Takes parts, or else split points, as written (torchtitan's module names or Hugging Face's).
+/// Without either it deals the layers evenly in model order over the stages, where the embedding
+/// counts as `first_stage_less_layers` and norm with head as `last_stage_less_layers`; earlier
+/// stages take the remainder. Only the first and the last stage may have no layers. The number of
+/// stages is `num_stages`, or follows from `layers_per_stage` (at most so many per stage), or from
+/// the schedule: its default, or one per rank where the layers are too few for two. One rank is
+/// one stage, whatever the keys say.
 ///
-/// Throws Error with the key, what was wanted and what was got. Where the stages lie is up to the
-/// schedule: PipelineSchedule::rank_of_stage.
+/// Throws Error with the key, what was wanted and what was got. The schedule decides which rank has
+/// which stage: PipelineSchedule::rank_of_stage.
 StageSplit split_stages(const SplitRequest& request);
 
-/// A line for each stage: "stage 0 on rank 0: tok_embeddings, layers 0 to 7".
+/// Returns a line for each stage: "stage 0 on rank 0: tok_embeddings, layers 0 to 7".
 std::string split_text(const StageSplit& split, const std::vector<int>& rank_of_stage);
 
-/// The same by Label::module: embedding, layers, norm, head.
+/// Returns the stage of each Label::module: embedding, layers, norm, head.
 std::vector<int> stage_of_module(const StageSplit& split);
 
 }  // namespace tokamak

@@ -44,7 +44,7 @@ class Simulation {
     return size_t{1} * stage * schedule_.num_microbatches + microbatch;
   }
 
-  // The time at which the inputs of an action are on its rank, or what it waits for.
+  // The time at which an action's inputs are on its rank, or the input that it still waits for.
   struct Inputs {
     double ready = 0.0;
     std::optional<PipelineAction> missing;

@@ -1,4 +1,4 @@
-// A schedule in time: when each action begins and ends, given durations. No machine, no plan.
+// A schedule in time: when each action begins and ends, given durations, without a machine or plan.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace tokamak {
 
-/// In any one unit of time. A kBackward takes backward_input + backward_weight.
+/// Durations are in any one unit of time. A kBackward takes backward_input + backward_weight.
 struct StageDurations {
   double forward = 1.0;
   double backward_input = 1.0;
@@ -37,7 +37,7 @@ struct Timeline {
   double bubble_fraction() const;
 };
 
-/// Every rank runs its list in order, each action as soon as what it needs is there. Throws Error
+/// Every rank runs its list in order, each action as soon as its inputs are there. Throws Error
 /// that names ranks and actions if that ends in a deadlock. REQUIRES: each action occurs once and
 /// its stage and microbatch exist.
 Timeline simulate_schedule(const PipelineSchedule& schedule, const PipelineDurations& durations);
