@@ -23,7 +23,7 @@ int slot_class(Buffers& b, int32_t first, int32_t last) {
   return static_cast<int>(slots.size()) - 1;
 }
 
-// Uses as if no two storages shared bytes; State is one space, for it has windows.
+// Returns uses as if no two storages shared bytes. State is one space, because it has windows.
 std::vector<ByteUse> storage_uses(const Buffers& b, const std::vector<int32_t>& nodes) {
   std::vector<ByteUse> uses;
   for (size_t t = 0; t < nodes.size(); ++t) {
@@ -185,7 +185,7 @@ void pack_arenas(Buffers& b) {
     slots.offset = bytes[ArenaKind::kSlot];
     bytes[ArenaKind::kSlot] += slots.bytes;
   }
-  // What runs in the background has scratch of its own, after that of all others.
+  // Each background segment has its own scratch, after that of all others.
   int64_t& scratch = bytes[ArenaKind::kScratch];
   for (size_t g = 0; g < b.segments.size(); ++g) {
     if (!b.segments[g].is_background)

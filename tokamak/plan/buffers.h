@@ -10,7 +10,7 @@
 
 namespace tokamak {
 
-/// Nodes of one segment, by index in the graph, in order. Segments come in an order in which one
+/// The nodes of one segment, by index in the graph, in order. Segments are in an order in which one
 /// microbatch may run.
 struct SegmentNodes {
   std::string name;
@@ -24,12 +24,12 @@ struct SegmentNodes {
 using ChosenVariants = std::vector<const Variant*>;
 
 /// Assigns every operand, the arenas and slot classes (one slot each) of the plan and its waits.
-/// Throws Bug if bytes of a value are read after a later node has written over them, or a value of
-/// a microbatch is read once a step.
+/// Throws Bug if bytes of a value are read after a later node has written over them, or if a
+/// once-a-step segment reads a value of a microbatch.
 ///
-/// Operands of another stream's task are kept from reuse, so that compute does not wait for them,
-/// up to the first task of stream 0 that knows it to have ended, and at most until its stream comes
-/// to the second next task of the same op: two of a kind in flight, as double buffering has it.
+/// So that compute does not wait for a task of another stream, that task's operands are not reused
+/// before the first task of stream 0 that knows it to have ended. They are kept at most until its
+/// stream reaches the second next task of the same op: as in double buffering, two are in flight.
 Plan assign_buffers(const Graph& graph, const StateLayout& layout,
                     const std::vector<SegmentNodes>& segments, const ChosenVariants& variants,
                     const Target& target);

@@ -8,24 +8,24 @@
 
 namespace tokamak {
 
-/// Whether gathers beside compute go by copy engines; kAuto: where all ranks are of one host.
+/// Whether gathers beside compute use copy engines; kAuto: they do where all ranks share one host.
 enum class CopyEngines : uint8_t { kNever, kAuto, kAlways };
 
 struct CarrierOptions {
   CopyEngines choice = CopyEngines::kNever;
   int num_ranks = 1;  ///< of the mesh
-  /// Axes whose ranks may lay out their memory differently; a copy engine takes a peer's part from
-  /// where its own rank has its own.
+  /// Axes whose ranks may lay out their memory differently. A copy engine reads a peer's part at
+  /// the offset that the part has on its own rank.
   AxisSet unlike;
 };
 
-/// Whether it gathers from scratch to scratch on another stream than the first.
+/// Whether `task` gathers from scratch to scratch on another stream than the first.
 bool gathers_beside_compute(const Task& task);
 
-/// Sets the carriers of `plans`, all that one rank binds together, which share their groups. On a
-/// GPU where `options` want it, copy engines carry those groups that have calls, all of which
-/// gather beside compute; kernels carry the others. On a CPU, and where nothing is wanted, `plans`
-/// stay as they are.
+/// Sets the carriers of `plans`, which are all that one rank binds together and share their groups.
+/// On a GPU, where `options` ask for it, copy engines carry each group that has calls if all of
+/// them gather beside compute; kernels carry the others. On a CPU, or where `options` do not ask,
+/// `plans` stay as they are.
 void choose_carriers(std::span<Plan* const> plans, const Target& target,
                      const CarrierOptions& options);
 

@@ -25,7 +25,7 @@ bool touch(const ByteUse& a, const ByteUse& b) {
   return a.space == b.space && a.begin < b.end && b.begin < a.end && (a.writes || b.writes);
 }
 
-// Nothing but State is touched beyond an item's end, and that in its segment's last item only.
+// Outliving tasks may touch only State, and run only in their segment's last item.
 void check_outliving_streams(const Segment& segment, const std::vector<ByteUse>& uses) {
   TOK_CHECK(!segment.outlives(0), "{}: compute outlives its item", segment.name);
   for (const ByteUse& use : uses) {
@@ -92,7 +92,7 @@ void check_groups(const Plan& plan) {
   }
 }
 
-// Classes have slots of their own or the very same ones.
+// Two classes have either disjoint slots or exactly the same ones.
 void check_classes(const Plan& plan) {
   for (const SlotClass& a : plan.slots) {
     TOK_CHECK(a.offset >= 0 && a.offset_of(a.count) <= plan.arena_bytes[ArenaKind::kSlot],
@@ -105,7 +105,7 @@ void check_classes(const Plan& plan) {
   }
 }
 
-// Items that run at the same time, and the slots that microbatches in flight hold.
+// Checks items that run at the same time, and the slots that microbatches in flight hold.
 class ScheduleCheck {
  public:
   ScheduleCheck(const Plan& plan, const std::vector<std::vector<ByteUse>>& uses)
@@ -184,7 +184,7 @@ class ScheduleCheck {
                 segment(i).name, j, segment(j).name);
   }
 
-  // Slots of different microbatches are different bytes, or check_slots has refused them.
+  // Slots of different microbatches are different bytes, else check_slots has refused them.
   bool conflict(int i, int j) {
     const bool same = item(i).microbatch == item(j).microbatch;
     const size_t key = (static_cast<size_t>(item(i).segment) * plan_.segments.size() +
@@ -207,7 +207,7 @@ class ScheduleCheck {
     return false;
   }
 
-  // Of a foreground item what outlives it.
+  // Of a foreground item only the tasks that outlive it may run beside others.
   bool may_run_beside(int i, int task) const {
     return segment(i).is_background || segment(i).outlives(segment(i).tasks[task].stream);
   }

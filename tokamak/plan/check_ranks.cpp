@@ -32,7 +32,7 @@ struct RankRun {
   }
 };
 
-// The last event of each stream of an item: of all, and of those that its end waits for.
+// The last event on each stream of an item: on all streams, and on those that its end waits for.
 struct Ends {
   std::vector<int> all;
   std::vector<int> joined;
@@ -94,7 +94,7 @@ std::string show(const Task& task) {
   return fmt::format("{} of {}", task.rules->name, to_string(o.type));
 }
 
-// What the other members must enter.
+// Returns the op that the other members must enter.
 std::string_view partner_of(std::string_view op) {
   if (op == "send") return "recv";
   return op == "recv" ? "send" : op;
@@ -162,7 +162,7 @@ class World {
     return true;
   }
 
-  // Whether all members have come.
+  // Returns whether all members have come.
   bool arrive(int rank, int event, const Task& task) {
     const GroupTable& groups = ranks_[rank].plan->groups;
     const int id = task.rules->group(task.op.get()).id;

@@ -24,7 +24,7 @@ bool is_plain(const Variant& variant) {
   return variant.name == kCpuReference.name || variant.name == kGpuKernel.name;
 }
 
-// Why not, or "".
+// Returns why the target cannot run the variant, or "".
 std::string missing(const Variant& variant, const Target& target) {
   if (variant.backend == kCommunication.backend) return {};
   if (variant.backend != target.backend) return fmt::format("for {}", variant.backend);

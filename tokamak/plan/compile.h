@@ -16,8 +16,8 @@ struct CompileOptions {
   Target target;
   bool split_backward =
       false;  ///< forward and backward as two segments, as pipeline stages need them
-  /// What this rank runs of a pipeline, in order; empty = no pipeline. Segments are then those of
-  /// each stage, and the plan has items.
+  /// What this rank runs of a pipeline, in order; empty = no pipeline. With a pipeline each stage
+  /// has its own segments, and the plan has items.
   std::vector<PipelineItem> pipeline;
   GroupTable groups;  ///< that communication ops of the graph name
   std::function<void(const std::string& pass, const Graph&)> log;  ///< the graph after each pass
@@ -27,7 +27,7 @@ struct CompileOptions {
 /// Throws Bug on an illegal graph (a donated value read later), Error where no variant accepts.
 Plan compile(const Graph& graph, const StateLayout& layout, const CompileOptions& options);
 
-/// Why each variant of a task's op was or was not taken: "linear: onednn: ok", one line each.
+/// Says in one line each why a variant of a task's op was or was not taken: "linear: onednn: ok".
 std::vector<std::string> explain_variants(const Node& node, const KernelTypes& types,
                                           const Target& target);
 

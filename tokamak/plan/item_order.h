@@ -1,4 +1,4 @@
-// What a schedule of items knows: which have ended where another begins.
+// What is known in a schedule: which items have ended when another begins.
 #pragma once
 
 #include <vector>
@@ -10,28 +10,31 @@ namespace tokamak {
 /// Which earlier items are known to have ended when an item begins.
 class ItemOrder {
  public:
-  /// Throws Bug if an item waits for one that is not an earlier one with tasks in the background or
-  /// such that outlive it.
+  /// Throws Bug if an item waits for another that is not earlier, or that has neither background
+  /// tasks nor tasks that outlive it.
   ItemOrder(const Plan& plan, const std::vector<ScheduleItem>& items);
 
-  /// Whether `earlier` has ended before `item` begins; what outlives it may still run.
+  /// Whether `earlier` has ended before `item` begins; tasks that outlive it may still run.
   /// REQUIRES: earlier < item.
   bool has_ended(int earlier, int item) const;
 
-  /// Whether what outlives `earlier` has ended too. REQUIRES: earlier < item.
+  /// Whether the tasks that outlive `earlier` have ended too. REQUIRES: earlier < item.
   bool has_ended_wholly(int earlier, int item) const;
 
-  /// Whether the foreground knows when item `at` comes that `item` has ended. REQUIRES: item < at.
+  /// Whether the foreground knows, when it reaches item `at`, that `item` has ended.
+  /// REQUIRES: item < at.
   bool is_known(int item, int at) const;
 
-  /// The first item from which on, in the foreground, `item` is known to have ended; the number of
-  /// items if none. Grows with `from`, where the search begins. REQUIRES: from > item.
+  /// Returns the first item from which on the foreground knows `item` to have ended, or the number
+  /// of items if there is none. The search begins at `from`; the result grows with it.
+  /// REQUIRES: from > item.
   int known_from(int item, int from) const;
 
  private:
   size_t segment_of(int item) const { return static_cast<size_t>(segment_of_[item]); }
 
-  // By stream: the last item whose tasks of it have ended; num_streams_ of them from `clocks` on.
+  // `clocks` has num_streams_ entries per item: for each stream, the last item whose tasks on it
+  // have ended.
   bool covers(const std::vector<int>& clocks, int at, int item,
               const std::vector<size_t>& streams) const;
 

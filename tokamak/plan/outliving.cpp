@@ -29,10 +29,10 @@ std::vector<int> streams_that_may_outlive(const Segment& segment) {
   return streams;
 }
 
-// Bytes [first, second) of State, in order and apart.
+// Bytes [first, second) of State, sorted and disjoint.
 using Ranges = std::vector<std::pair<int64_t, int64_t>>;
 
-// Of the segment's tasks, or of those that outlive its items.
+// Returns the ranges that the segment's tasks touch, or only those that outlive its items.
 Ranges state_ranges(const Segment& segment, bool of_outliving) {
   Ranges all;
   for (const ByteUse& use : byte_uses(segment)) {

@@ -1,17 +1,17 @@
-// Streams that run on after their item: gradients are reduced beside what the pipeline does next.
+// Streams that outlive their item: gradients are reduced beside what the pipeline does next.
 #pragma once
 
 #include "tokamak/plan/plan.h"
 
 namespace tokamak {
 
-/// Lets streams outlive the items of their segments where they may: all their tasks run in the last
-/// microbatch only and touch State alone, so nothing else in an arena has to live longer for them.
+/// Lets streams outlive the items of their segments where all their tasks run in the last
+/// microbatch only and touch only State, so nothing else in an arena has to live longer for them.
 /// REQUIRES: the plan has items.
 void let_reductions_outlive(Plan& plan);
 
-/// Adds waits for what outlives an item to the later items that touch the same bytes, up to the
-/// first of the foreground.
+/// Makes later items that touch the same bytes as an item's outliving tasks wait for them, up to
+/// the first such item of the foreground.
 void wait_for_outliving(Plan& plan);
 
 }  // namespace tokamak

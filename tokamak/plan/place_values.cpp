@@ -67,7 +67,7 @@ Layout layout_over(const Buffers& b, Value taken, const TensorType& type, std::s
   return over;
 }
 
-// No value of this storage is read after node i, through whatever view.
+// Whether no value of this storage is read after node i, through any view.
 bool is_last_use(const Buffers& b, int32_t storage, int32_t i) {
   const auto& members = b.members.at(static_cast<size_t>(storage));
   return std::none_of(members.begin(), members.end(), [&](Value v) {
@@ -84,7 +84,7 @@ bool may_donate(const Buffers& b, int32_t i, Value in, const TensorType& out,
   if (b.placed(in).layout.offset != 0 ||
       b.placed(in).layout.strides != row_major(b.placed(in).layout.dims))
     return false;
-  // It would wait for the other stream's reader.
+  // The node would have to wait for the other stream's reader.
   if (s.read_by_stream != b.node(i).stream) return false;
   const auto shares = [&](Value v) {
     return v.valid() && b.placed(v).storage == b.placed(in).storage;
@@ -95,7 +95,7 @@ bool may_donate(const Buffers& b, int32_t i, Value in, const TensorType& out,
   return uses_here == 1 && is_last_use(b, b.placed(in).storage, i);
 }
 
-// By output: the value whose bytes it takes.
+// Returns for each output the value whose bytes it takes.
 std::vector<Value> taken_by(const Buffers& b, int32_t i) {
   const Node& n = b.node(i);
   std::vector<Value> takes(n.out.size());

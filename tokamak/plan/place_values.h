@@ -1,4 +1,4 @@
-// Which values share storage: views see that of another value, donations take it over.
+// Which values share storage: a view uses the storage of another value, a donation takes it over.
 #pragma once
 
 #include "tokamak/plan/storages.h"
@@ -11,8 +11,8 @@ void number_nodes(Buffers& b);
 /// Finds the last use of each value in task order, looking through views.
 void find_last_uses(Buffers& b);
 
-/// Gives every value a storage, of its own or one that it takes over. Throws Bug if bytes of a
-/// value are read after a later node has written over them.
+/// Gives every value a storage, new or taken over. Throws Bug if bytes of a value are read after a
+/// later node has written over them.
 void place_values(Buffers& b);
 
 }  // namespace tokamak

@@ -10,10 +10,10 @@
 //            pipeline stage);
 //   scratch  lives within one segment run; reused by every segment and every plan.
 // Tasks of one stream run in issue order. A foreground item begins when all earlier foreground
-// items have ended, all their streams included but those that outlive it
-// (Segment::outliving_streams); a background item (Segment::is_background) when those issued before
-// it have. What runs in the background or outlives its item has ended for an item that waits for
-// that item or comes after such an item.
+// items have ended, on all streams except those that outlive their item
+// (Segment::outliving_streams). A background item (Segment::is_background) begins when the
+// foreground items issued before it have ended. An item may rely on the end of background and
+// outliving tasks only if it waits for their item or follows an item that does.
 #pragma once
 
 #include <algorithm>
@@ -71,7 +71,7 @@ struct Task {
   When when = When::kEvery;
 };
 
-/// The types of a task's operands; must outlive what kernel_types gives.
+/// The types of a task's operands; must outlive the result of kernel_types().
 struct TaskTypes {
   explicit TaskTypes(const Task& task);
 
@@ -81,23 +81,22 @@ struct TaskTypes {
   Types out;
 };
 
-/// What the task costs, by its op's rule on its operands.
+/// Returns what the task costs, by its op's rule on its operands.
 Cost cost_of(const Task& task);
 
 struct Segment {
-  /// In a step: once before all microbatches, in each, or once after all.
+  /// When a step runs it: once before all microbatches, in each, or once after all.
   enum class Runs : uint8_t { kOnceBefore, kPerMicrobatch, kOnceAfter };
 
   std::string name;  ///< for people
   Runs runs = Runs::kOnceBefore;
-  std::optional<PipelinePoint> point;  ///< where it is a pipeline's
+  std::optional<PipelinePoint> point;  ///< if it belongs to a pipeline
   std::vector<Task> tasks;
-  /// Pipeline sends and receives: the loop goes on while it runs; items that need it wait for it.
-  /// No task is of stream 0.
+  /// Set for pipeline sends and receives: the loop goes on while the segment runs, and items that
+  /// need it wait for it. None of its tasks is on stream 0.
   bool is_background = false;
-  /// Streams that an item's end does not wait for, in the foreground: reductions of gradients,
-  /// beside which the pipeline goes on. Their tasks run in the last microbatch only and touch State
-  /// alone.
+  /// Streams that the end of a foreground item does not wait for: they reduce gradients while the
+  /// pipeline goes on. Their tasks run in the last microbatch only and touch only State.
   std::vector<int> outliving_streams;
 
   bool outlives(int stream) const {
@@ -106,16 +105,16 @@ struct Segment {
   }
 };
 
-/// Slots for what one segment saves for another. A microbatch holds one slot from the item of
-/// `first_segment` to that of `last_segment` (or the end of what runs in the background and uses
-/// it). Slot k begins at offset + k * bytes of the slot arena; classes may share their slots.
+/// Slots for values that one segment saves for another. A microbatch holds one slot from the item
+/// of `first_segment` to that of `last_segment` (or to the end of background tasks that use it).
+/// Slot k begins at offset + k * bytes of the slot arena; classes may share their slots.
 struct SlotClass {
   int first_segment = 0;
   int last_segment = 0;
   int64_t bytes = 0;  ///< of one slot
   int count = 1;
   int64_t offset = 0;
-  int64_t value_bytes = 0;  ///< of what is saved, where the slot is larger for another class
+  int64_t value_bytes = 0;  ///< of the saved values; the slot may be larger for another class
 
   int64_t offset_of(int slot) const { return offset + slot * bytes; }
 };
@@ -133,8 +132,8 @@ struct ScheduleItem {
 enum class Carrier : uint8_t {
   kKernels,
   kCopyEngines,
-  /// Copy engines where the ranks, once bound, find that they laid out their memory alike; a price
-  /// takes kernels.
+  /// Copy engines if the ranks, once bound, find that they laid out their memory alike, else
+  /// kernels; a price assumes kernels.
   kCopyEnginesIfAlike
 };
 
@@ -152,36 +151,36 @@ struct Plan {
   EnumArray<ArenaKind, int64_t, kNumArenas> arena_bytes{};
   std::vector<MemoryRow> memory;  ///< sums to the arena bytes
   std::vector<SlotClass> slots;
-  GroupTable groups;                ///< that its communication tasks name
+  GroupTable groups;                ///< named by its communication tasks
   std::vector<Carrier> carriers;    ///< by group (plan/carriers.h); empty = kernels carry all
   std::vector<ScheduleItem> items;  ///< one step, where a pipeline schedule was planned
   bool device_graphs = false;       ///< a device records stretches of tasks once and replays them
 
-  /// The order in which segments run in a step of `num_microbatches`: `items`, or once-a-step
-  /// segments around the microbatches.
+  /// Returns the order in which segments run in a step of `num_microbatches`: `items`, or
+  /// once-a-step segments around the microbatches.
   std::vector<ScheduleItem> schedule(int num_microbatches) const;
 
   int64_t peak_bytes() const;
 
-  /// Of a task's group; kKernels of one that does not communicate.
+  /// Returns the carrier of a task's group, kKernels for a task that does not communicate.
   Carrier carrier_of(const Task& task) const;
 };
 
-/// The end of what its tasks have in scratch.
+/// Returns the scratch bytes of a segment: the highest end of what its tasks have there.
 int64_t scratch_bytes(const Segment& segment);
 
-/// One line a task, for people, diffs and tests.
+/// Returns one line per task, for people, diffs and tests.
 std::string to_text(const Plan& plan);
 
-/// Throws Bug (check_plan.cpp) unless any two tasks that touch common bytes, one of them writing,
-/// are ordered by streams and waits (vector clocks), in one segment and between the items of the
-/// plan's schedule; every operand lies inside its arena or slot; and each communication group is
-/// used by one stream.
+/// Throws Bug (check_plan.cpp) unless streams and waits (vector clocks) order any two tasks that
+/// touch common bytes, one of them writing, in one segment and between the items of the plan's
+/// schedule; every operand lies inside its arena or slot; and one stream uses each communication
+/// group.
 void check_plan(const Plan& plan);
 
-/// Throws Bug (check_ranks.cpp) unless a step of all ranks together, `plans` by rank, comes to its
-/// end, with collectives that hold a stream until all members are there: members of a group enter
-/// the same ones in the same order, and no two ranks wait for each other.
+/// Throws Bug (check_ranks.cpp) unless a step of all ranks together, `plans` by rank, finishes when
+/// a collective holds its stream until all members have come: members of a group must enter the
+/// same collectives in the same order, and no two ranks may wait for each other.
 void check_ranks(std::span<const Plan* const> plans, int num_microbatches);
 
 }  // namespace tokamak

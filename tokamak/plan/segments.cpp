@@ -14,7 +14,7 @@ namespace {
 using Kind = PipelineItemKind;
 using Runs = Segment::Runs;
 
-// Communication without inputs receives, without outputs sends.
+// Communication without inputs receives; communication without outputs sends.
 Kind kind_of(const Node& node) {
   const bool is_message = node.rules->is_communication && node.rules->has_side_effect;
   if (is_message && node.label.phase == Phase::kForward)

@@ -66,8 +66,8 @@ std::vector<Hold> holds_of(const Plan& plan, const std::vector<std::vector<int>>
   return list;
 }
 
-// Gives the holds of `classes` slots of one pool, the lowest free one each: as many as are held at
-// once.
+// Gives each hold of `classes` the lowest free slot of one pool, which takes as many slots as are
+// held at once.
 void deal(std::vector<Hold>& holds, const std::vector<int>& classes) {
   std::vector<int> free_from;  // by slot: the item from which on it is free
   for (Hold& hold : holds) {
@@ -92,7 +92,7 @@ int most_of(const std::vector<int>& held) {
   return held.empty() ? 0 : *std::max_element(held.begin(), held.end());
 }
 
-// Holds of two lists together, each in its order of items.
+// Adds the holds of two lists item by item.
 void add_held(std::vector<int>& to, const std::vector<int>& other) {
   for (size_t i = 0; i < to.size(); ++i) to[i] += other[i];
 }
@@ -104,8 +104,8 @@ void join(HeldPool& to, const HeldPool& other) {
   to.count = most_of(to.held);
 }
 
-// A microbatch is in one stage at a time, so the values that all stages of a rank save share with
-// profit even where no two of them do. From the largest on, joins as many as save the most.
+// A microbatch is in one stage at a time, so sharing among all stages of a rank can save bytes even
+// where no pair of them saves any. Joins as many pools, from the largest on, as save the most.
 void join_from_the_largest(std::vector<HeldPool>& pools) {
   std::stable_sort(pools.begin(), pools.end(), [](const HeldPool& a, const HeldPool& b) {
     return a.slot_bytes > b.slot_bytes;
@@ -131,7 +131,7 @@ void join_from_the_largest(std::vector<HeldPool>& pools) {
   pools = std::move(kept);
 }
 
-// The most slots that two pools together hold.
+// Returns the most slots that two pools together hold.
 int count_of_both(const HeldPool& a, const HeldPool& b) {
   int most = 0;
   for (size_t i = 0; i < a.held.size(); ++i) most = std::max(most, a.held[i] + b.held[i]);
@@ -165,7 +165,7 @@ std::vector<SlotNeed> needs_of(const Plan& plan, const std::vector<Hold>& holds)
     needs[c].bytes = plan.slots[c].bytes;
     needs[c].held.assign(plan.items.size() + 1, 0);
   }
-  // Where holds begin and end, then the sums of these.
+  // Marks where holds begin and end, then sums the marks.
   for (const Hold& hold : holds) {
     std::vector<int>& held = needs[hold.slot_class].held;
     ++held[hold.first];
@@ -191,9 +191,9 @@ void set_slot_bytes(Plan& plan, int64_t bytes) {
 
 }  // namespace
 
-// What reads a slot in the background is waited for before its maker has run twice more, so that
-// two slots do instead of one for each microbatch. A send may block its rank at once
-// (lower_schedule), so it may do so later.
+// The second next run of a slot's maker waits for the slot's background readers, so that two slots
+// suffice instead of one per microbatch. A send may block its rank at once (lower_schedule),
+// so it may do so later.
 void wait_for_readers(Plan& plan) {
   const auto classes = classes_by_segment(plan);
   constexpr int kInFlight = 2;
@@ -223,9 +223,8 @@ std::vector<SlotNeed> slot_needs(const Plan& plan) {
   return needs_of(plan, holds_of(plan, classes_by_segment(plan)));
 }
 
-// One pool for each class; pools are joined where that saves bytes: pair by pair, which leaves to
-// each stage the slots of its schedule, or else from the largest on, where that saves more than a
-// fiftieth.
+// Begins with one pool per class and joins pools where that saves bytes: pair by pair, which leaves
+// each stage the slots of its schedule, or from the largest on if that saves more than a fiftieth.
 std::vector<SlotPool> share_slots(std::span<const SlotNeed> needs) {
   std::vector<HeldPool> pools;
   for (size_t c = 0; c < needs.size(); ++c) {

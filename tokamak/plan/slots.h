@@ -1,4 +1,4 @@
-// Slots for what one segment saves for another, as a schedule of items holds them.
+// Slots for values that one segment saves for another, as a schedule of items holds them.
 #pragma once
 
 #include <span>
@@ -8,7 +8,7 @@
 
 namespace tokamak {
 
-/// Adds waits for what reads a slot in the background, so that two slots do instead of one for each
+/// Adds waits for background tasks that read a slot, so that two slots suffice instead of one per
 /// microbatch.
 void wait_for_readers(Plan& plan);
 
@@ -18,8 +18,8 @@ struct SlotNeed {
   std::vector<int> held;
 };
 
-/// By slot class of `plan`, whose items have all their waits. Throws Bug where a once-a-step
-/// segment reads a slot.
+/// Returns needs by slot class of `plan`, whose items must have all their waits. Throws Bug where a
+/// once-a-step segment reads a slot.
 std::vector<SlotNeed> slot_needs(const Plan& plan);
 
 /// Classes that share their slots.
@@ -31,12 +31,12 @@ struct SlotPool {
   int64_t bytes() const { return slot_bytes * count; }
 };
 
-/// Pools of all classes, shared where that takes fewer bytes.
+/// Returns pools of all classes, which share slots where that takes fewer bytes.
 std::vector<SlotPool> share_slots(std::span<const SlotNeed> needs);
 
-/// Slots for the microbatches in flight of `plan.items`: counts and offsets of the classes, the
-/// slot of each item, the slot arena and its row in the memory table; and the waits that items
-/// lack. Throws Bug as slot_needs().
+/// Assigns slots to the microbatches in flight of `plan.items`: counts and offsets of the classes,
+/// the slot of each item, the slot arena and its row in the memory table. Adds the waits that items
+/// lack. Throws Bug as slot_needs() does.
 void assign_slots(Plan& plan);
 
 }  // namespace tokamak

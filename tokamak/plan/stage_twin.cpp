@@ -9,7 +9,7 @@
 namespace tokamak {
 namespace {
 
-// Groups of all pipeline ranks stay.
+// Returns the group with its ranks moved; groups of all pipeline ranks stay as they are.
 GroupTable::Entry moved(GroupTable::Entry group, const TwinRequest& r) {
   using enum GroupPurpose;
   TOK_CHECK(group.purpose != kTied, "group {}", group.name);
@@ -22,7 +22,7 @@ GroupTable::Entry moved(GroupTable::Entry group, const TwinRequest& r) {
   return group;
 }
 
-// Each does for a stage of rank `to` what it does for the one in its place.
+// Makes each segment do for a stage of rank `to` what it does for the one in its place.
 void move_stages(std::vector<Segment>& segments, const TwinRequest& r) {
   for (Segment& segment : segments) {
     if (!segment.point) continue;

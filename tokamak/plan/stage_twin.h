@@ -1,4 +1,4 @@
-// The plan of one pipeline rank, from that of another whose stages do the same work, without
+// The plan of one pipeline rank, made from that of another whose stages do the same work, without
 // planning the model again.
 #pragma once
 
@@ -12,16 +12,15 @@ namespace tokamak {
 struct TwinRequest {
   int from = 0;                  ///< pipeline rank of the plan
   int to = 0;                    ///< pipeline rank that is wanted
-  int ranks_per_stage = 1;       ///< of the world: rank numbers differ by so many a pipeline rank
+  int ranks_per_stage = 1;       ///< step of world rank numbers from one pipeline rank to the next
   std::vector<int> stages_from;  ///< of rank `from`, in model order
-  std::vector<int> stages_to;    ///< of rank `to`: each does what the one in its place does
+  std::vector<int> stages_to;    ///< of rank `to`; each does the work of its entry in stages_from
   std::vector<PipelineItem> items;  ///< what rank `to` runs: lower_schedule()
 };
 
-/// All but the tasks is that of rank `to`, so time and memory are; tasks have the labels of `plan`,
-/// so it is for pricing, not for running.
-/// REQUIRES: the neighbours of either rank lie on its two sides, so neither is the first or the
-/// last.
+/// Returns a plan whose time and memory are those of rank `to`. Its tasks keep the labels of
+/// `plan`, so it is for pricing, not for running.
+/// REQUIRES: both ranks have a neighbour on either side, so neither is the first or the last.
 Plan twin_of(const Plan& plan, const TwinRequest& request);
 
 }  // namespace tokamak

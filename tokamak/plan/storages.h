@@ -13,7 +13,7 @@ inline int64_t align(int64_t bytes) {
   return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
 }
 
-/// Half-open lifetime [first, last] in task order and size; `offset` is the result.
+/// A lifetime [first, last] in task order, and a size; `offset` is the result.
 struct Lifetime {
   int32_t first = 0;
   int32_t last = 0;
@@ -47,7 +47,8 @@ struct Storage {
   bool from_forward = false;
 };
 
-/// A value: the bytes that `layout` selects, as they were after the first `version` writes.
+/// Where a value lies: the bytes that `layout` selects, as they are after the first `version`
+/// writes.
 struct Placed {
   int32_t storage = -1;
   size_t version = 0;
@@ -70,7 +71,7 @@ struct Buffers {
 
   int32_t segment_of(int32_t i) const { return segment_of_node[i]; }
 
-  /// The bytes of a value in its storage.
+  /// Returns the bytes of a value in its storage.
   Write bytes_of(Value v) const;
 
   std::string name_of_producer(int32_t i) const;
@@ -89,7 +90,7 @@ struct Buffers {
   std::vector<std::vector<Value>> members = {};  ///< values by storage
   std::map<Value, int32_t> last_use = {};
   std::map<int32_t, int64_t> workspace_offset = {};
-  std::map<int32_t, int32_t> held_until = {};  ///< by node of another stream, in task order
+  std::map<int32_t, int32_t> held_until = {};  ///< task order, by node of another stream
   int64_t activation_bytes = 0;
   Plan plan = {};
 };

@@ -39,7 +39,8 @@ void StreamClocks::issue(int task, std::span<const int> waits) {
 
 namespace {
 
-// The latest tasks of each stream: one of every microbatch and, after it, one of the last one only.
+// The latest tasks of each stream: one that runs in every microbatch and, after it, one that runs
+// in the last microbatch only.
 struct Latest {
   struct Entry {
     StreamTask task;
@@ -57,7 +58,7 @@ struct Latest {
   }
 };
 
-// Who may have written some bytes last, and who has read them since.
+// Which tasks may have written some bytes last, and which have read them since.
 struct Cell {
   int64_t end = 0;
   Latest writers;
@@ -84,7 +85,7 @@ class Space {
       }
       (use.writes ? cell.writers : cell.readers).note(task, use.task);
     }
-    // Who follows this write follows all before it, unless the write is left out.
+    // A task that follows this write follows all before it, unless the write is left out.
     if (!use.writes || task.when == When::kLastMicrobatch) return;
     cells_.erase(cells_.lower_bound(use.begin), cells_.lower_bound(use.end));
     Cell& cell = cells_.emplace(use.begin, Cell{.end = use.end}).first->second;
@@ -119,7 +120,7 @@ std::vector<std::vector<int>> derive_waits(std::span<const StreamTask> tasks,
                                            std::span<const ByteUse> uses) {
   std::vector<std::vector<int>> waits(tasks.size());
   if (has_one_stream(tasks)) return waits;
-  // What a task that runs in every microbatch may rely on does not come from one that does not.
+  // A task that runs in every microbatch may not rely on one that does not.
   StreamClocks every(tasks, false);
   StreamClocks last(tasks, true);
   std::unordered_map<int64_t, Space> spaces;
@@ -135,7 +136,7 @@ std::vector<std::vector<int>> derive_waits(std::span<const StreamTask> tasks,
     StreamClocks::Clock known_every =
         task.when == When::kLastMicrobatch ? known_last : every.before(t);
     std::vector<int>& list = waits[t];
-    // The latest first: it may know of the others, never they of it.
+    // The latest comes first: it may know of the others, but they never know of it.
     for (const int e : earlier) {
       const StreamTask& other = tasks[e];
       const bool both_every = task.when == When::kEvery && other.when == When::kEvery;

@@ -1,5 +1,5 @@
-// Order between streams: what is known to have ended when a task begins, and the waits that make
-// any two tasks which touch common bytes follow each other.
+// Order between streams: which tasks are known to have ended when a task begins, and the waits that
+// order any two tasks which touch common bytes.
 #pragma once
 
 #include <cstdint>
@@ -19,28 +19,28 @@ struct ByteUse {
   int64_t end = 0;
 };
 
-/// What order asks of a task.
+/// What the order between streams depends on, for one task.
 struct StreamTask {
   int stream = 0;
   When when = When::kEvery;
 };
 
 /// Vector clocks over tasks in issue order. Without `last_microbatch`, tasks of
-/// When::kLastMicrobatch do not run: others learn nothing from their waits.
+/// When::kLastMicrobatch do not run, and other tasks learn nothing from waits for them.
 class StreamClocks {
  public:
-  /// By stream: the last task that is known to have ended; -1 = none.
+  /// The last task of each stream that is known to have ended; -1 = none.
   using Clock = std::vector<int>;
 
   StreamClocks(std::span<const StreamTask> tasks, bool last_microbatch);
 
-  /// What is known where the next task of `task`'s stream begins, before its own waits.
+  /// Returns what is known where the next task of `task`'s stream begins, before its own waits.
   const Clock& before(int task) const { return at_stream_[stream(task)]; }
 
-  /// What is known once `task` has ended. REQUIRES: issued.
+  /// Returns what is known once `task` has ended. REQUIRES: it was issued.
   const Clock& after(int task) const { return after_[task]; }
 
-  /// The next task in issue order, which begins after `waits`.
+  /// Adds the next task in issue order, which begins after `waits`.
   void issue(int task, std::span<const int> waits);
 
   bool has(const Clock& clock, int task) const { return clock[stream(task)] >= task; }
@@ -55,18 +55,19 @@ class StreamClocks {
   std::vector<Clock> after_;
 };
 
-/// For each task the earlier tasks of other streams that it must wait for, so that tasks which
-/// touch common bytes, one of them writing, run in issue order; none that follows from the others.
-/// `uses` come by task.
+/// Returns for each task the earlier tasks of other streams that it must wait for, so that tasks
+/// which touch common bytes, one of them writing, run in issue order. It leaves out waits that
+/// follow from the others. `uses` are sorted by task.
 std::vector<std::vector<int>> derive_waits(std::span<const StreamTask> tasks,
                                            std::span<const ByteUse> uses);
 
-/// For each task of another stream than 0 the first task of stream 0 that begins after it has
-/// ended; tasks.size() if none does, and for tasks of stream 0.
+/// Returns for each task of another stream than 0 the first task of stream 0 that begins after it
+/// has ended; tasks.size() if none does, and for tasks of stream 0.
 std::vector<int> first_known(std::span<const StreamTask> tasks,
                              const std::vector<std::vector<int>>& waits);
 
-/// Uses of a task's operands and workspace: a space for each arena, and for each slot class.
+/// Returns the uses of all tasks' operands and workspaces, with a space for each arena and for each
+/// slot class.
 std::vector<ByteUse> byte_uses(const Segment& segment);
 
 /// Sets the waits of every task from its operands.

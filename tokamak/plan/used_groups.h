@@ -7,8 +7,8 @@
 
 namespace tokamak {
 
-/// Drops of the groups that `plans` share those that no task names, which would cost their ranks a
-/// communicator, and numbers the others anew.
+/// Drops those groups that `plans` share but no task names, since each would cost its ranks a
+/// communicator, and renumbers the others.
 void drop_unused_groups(std::span<Plan* const> plans);
 
 }  // namespace tokamak
