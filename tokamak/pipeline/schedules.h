@@ -21,11 +21,11 @@ struct ScheduleKind {
   PipelineSchedule (*make)(int num_ranks, int stages_per_rank, int num_microbatches) = nullptr;
 };
 
-/// Of all schedules.
+/// Returns the names of all schedules.
 std::vector<std::string> schedule_names();
 
-/// The schedule that parallelism.pipeline_parallel_schedule names, in any case of letters. Throws
-/// Error that lists them.
+/// Returns the schedule that parallelism.pipeline_parallel_schedule names; letter case does not
+/// matter. Throws Error that lists all names.
 ScheduleKind schedule_kind(const std::string& name);
 
 /// Throws Error that names the key where a schedule has another number of stages per rank.
