@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kNever = 1e30;
 
-// Which logical axes a placement axis may cut: of parameters and inputs, and of activations.
+// Whether a placement axis may cut this logical axis: of parameters and inputs, and of activations.
 bool cuts_input(PlacementAxis axis, LogicalAxis what) {
   using enum LogicalAxis;
   switch (axis) {
@@ -55,7 +55,7 @@ class Decider {
  private:
   struct Known {
     Axes axes;      // logical, by dim
-    Placement now;  // a pending sum is replaced by what it was first resharded to
+    Placement now;  // for a pending sum, what it was first resharded to
     bool is_parameter = false;
     std::array<std::vector<AxisPlacement>, kNumPlacementAxes> also;  // resharded before
   };
@@ -126,7 +126,7 @@ class Decider {
     return axes;
   }
 
-  // The State that an output accumulates into, looking through earlier contributions.
+  // Returns the State that an output accumulates into, looking through earlier contributions.
   std::optional<Value> destination(const Node& n, int out) const {
     auto a = n.accumulation(out);
     while (a && !g_.producer(a->into).is_leaf()) a = g_.producer(a->into).accumulation(a->into.out);
@@ -182,8 +182,8 @@ class Decider {
     return *best;
   }
 
-  // The ranges of a cut that an operand gets: its own, those of another operand that is cut along a
-  // dim of this extent, or the even ones.
+  // Returns the ranges of a cut that an operand gets: its own, those of another operand that is cut
+  // along a dim of this extent, or even ones.
   std::shared_ptr<const Ranges> shared_ranges(const Node& n, const Strategy& s, size_t a,
                                               int64_t extent, size_t out) {
     std::shared_ptr<const Ranges> scaled;
@@ -233,7 +233,7 @@ class Decider {
     }
   }
 
-  // What the strategy wants of input k; remembers that it will be there.
+  // Returns the placement that the strategy wants for input k; remembers that it will be there.
   AxisPlacement take(const Node& n, const Strategy& s, size_t a, size_t k) {
     Known& v = known(n.in[k]);
     if (v.now[a].shard == s.in[k]) return v.now[a];
@@ -253,7 +253,7 @@ class Decider {
     return want;
   }
 
-  // Compute copies are parameters too: gathering them is the buckets' work.
+  // Compute copies count as parameters too, since buckets gather them.
   bool is_copy_of_parameter(const Node& n) {
     return n.in.size() == 1 && n.label.phase == Phase::kUnshard && known(n.in[0]).is_parameter;
   }

@@ -11,16 +11,16 @@
 
 namespace tokamak {
 
-/// Axes that place values. dp is dp_replicate x dp_shard: both cut the batch.
+/// The axes that place values. dp is dp_replicate x dp_shard: both cut the batch.
 enum class PlacementAxis : uint8_t { kDp, kCp, kTp };
 inline constexpr size_t kNumPlacementAxes = 3;
 
-/// What the mesh axes of one placement axis are.
+/// Returns the mesh axes of one placement axis.
 AxisSet mesh_axes(PlacementAxis axis);
 
 using Placement = EnumArray<PlacementAxis, AxisPlacement, kNumPlacementAxes>;
 
-/// Extents that cannot be read off shapes.
+/// Extents that shapes do not show.
 struct ModelAxes {
   int64_t num_heads = 1;
   int64_t num_kv_heads = 1;
@@ -32,10 +32,10 @@ struct NodePlacement {
   std::vector<Placement> out;
 };
 
-/// By node of the graph. Tensor parallel ranks cut the sequence between blocks, or with
-/// `sequence_parallel` false each hold all of it. Throws Error naming the op and the axis where no
-/// strategy fits, and where an axis leaves a rank without a part of a parameter: "tp 8 is more than
-/// the model's 4 heads".
+/// Returns placements by node of the graph. Tensor-parallel ranks cut the sequence between blocks,
+/// or each hold all of it if `sequence_parallel` is false. Throws Error naming the op and the axis
+/// where no strategy fits, and where an axis leaves a rank without a part of a parameter: "tp 8 is
+/// more than the model's 4 heads".
 std::vector<NodePlacement> decide_placements(const Graph& graph, const Mesh& mesh,
                                              const ModelAxes& model, bool sequence_parallel = true);
 

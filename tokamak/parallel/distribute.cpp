@@ -61,7 +61,7 @@ class Localizer {
     return n.is_leaf() ? n.state : global_.producer(n.in[0]).state;
   }
 
-  // The op as this rank runs it.
+  // Returns the op as this rank runs it.
   AnyOp localized(int32_t i) const {
     const Node& n = global_.node(i);
     const NodePlacement& p = placement_of(i);
@@ -142,7 +142,7 @@ class Localizer {
     for (size_t k = 0; k < out.size(); ++k) made(gathered.nodes[k], {out[k]});
   }
 
-  // What node `i` has become.
+  // Records what node `i` has become.
   void made(int32_t i, const std::vector<Value>& out) {
     const Node& n = global_.node(i);
     const NodePlacement& p = placement_of(i);
@@ -178,7 +178,7 @@ class Localizer {
         {.out = mine.out, .into = g_.read(here), .mode = a.mode});
   }
 
-  // A result of which ranks hold terms gets State of its own; the total is made later.
+  // A result whose terms are on several ranks gets its own State; the total is made later.
   StateId result_state(StateId global, const Placement& p) {
     StateDecl decl = global_.states()[global];
     bool is_partial = context_.options->mesh.degree(MeshAxis::kPp) > 1;

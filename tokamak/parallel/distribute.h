@@ -14,16 +14,16 @@
 
 namespace tokamak {
 
-/// When compute copies of weights are thrown away after the forward and gathered again. kDefault:
-/// always, but never under pipeline parallelism, and not for norm and head, which the backward
+/// When compute copies of weights are dropped after the forward and gathered again. kDefault means
+/// always, except under pipeline parallelism, and except for norm and head, which the backward
 /// needs at once.
 enum class Reshard : uint8_t { kDefault, kAlways, kNever };
 
 /// kZero1 and kZero2 gather weights once a step; kZero2 reduces gradients in every microbatch.
 enum class Sharding : uint8_t { kDdp, kZero1, kZero2, kFsdp };
 
-/// Where gradients of several microbatches are summed: in full, reduced once a step, or in the
-/// owner's slice, reduced in every microbatch. kAuto: in slices where there is one microbatch.
+/// Where gradients of several microbatches are summed: in full and reduced once a step, or in the
+/// owner's slice and reduced in every microbatch. kAuto sums in slices if there is one microbatch.
 enum class GradStore : uint8_t { kAuto, kFull, kSharded };
 
 struct DistributeOptions {
@@ -35,22 +35,22 @@ struct DistributeOptions {
   GradStore grad_store = GradStore::kAuto;
   ModelAxes model;
   bool loss_parallel = true;
-  bool async_tp = false;  ///< gathers and scatters of tp in chunks beside the products
-  /// What is gathered over tp in the forward of a block is not kept: the backward gathers it again,
-  /// beside its products (Korthikanti et al., arXiv 2205.05198, section 4.2.2).
+  bool async_tp = false;  ///< gathers and scatters of tp in chunks beside the matmuls
+  /// Does not keep what the forward of a block gathers over tp: the backward gathers it again,
+  /// beside its matmuls (Korthikanti et al., arXiv 2205.05198, section 4.2.2).
   bool gather_again = false;
   ContextMethod context = ContextMethod::kAllGather;
   bool head_and_tail = true;         ///< context parallel ranks hold chunks r and 2n-1-r
   std::vector<int> stage_of_module;  ///< by Label::module; empty = one stage
   PipelineSchedule pipeline;         ///< which rank runs which stage, and when
-  bool merge_products = true;        ///< of one input (merge_products.h)
+  bool merge_products = true;        ///< merge matmuls of one input (merge_products.h)
   bool sequence_parallel = true;     ///< ranks of tp cut the sequence between blocks
   bool keep_copies = true;  ///< of weights gathered at most once a step: updates write them
-  /// Matmuls of blocks are of 8-bit codes: no compute copies of blocks are kept from step to step.
+  /// Blocks multiply 8-bit codes, so no compute copies of blocks are kept from step to step.
   bool float8 = false;
 };
 
-/// Whether a rank sums gradients of all that it computes with, not of its slices alone.
+/// Whether a rank sums gradients of all weights that it computes with, not only of its slices.
 bool keeps_full_gradients(const DistributeOptions& o);
 
 /// A part of a flat slice that belongs to one tensor.
@@ -58,7 +58,7 @@ struct TensorRange {
   std::string tensor;
   int64_t begin = 0;  ///< in the slice
   int64_t end = 0;
-  double norm_weight = 1.0;  ///< one over the ranks that hold the same elements and count them
+  double norm_weight = 1.0;  ///< 1 / number of ranks that hold and count the same elements
 };
 
 /// Parameters that one optimizer node updates: a bucket's slice, or one whole parameter.
@@ -67,7 +67,7 @@ struct UpdateUnit {
   StateId master;
   StateId first_moment;
   StateId second_moment;
-  StateId copy;  ///< in the compute dtype, as the update leaves it; invalid where there is none
+  StateId copy;  ///< in the compute dtype, written by the update; invalid where there is none
   Value gradient;
   std::vector<TensorRange> tensors;
 };
@@ -75,7 +75,7 @@ struct UpdateUnit {
 struct RankContext;
 class Buckets;
 
-/// What State holds once everything issued before has written it.
+/// Returns what `state` holds after every write issued before.
 Value read_final(Graph& graph, StateId state);
 
 /// Localizes the graphs of one rank: first the training graph, which decides how parameters lie in
@@ -93,23 +93,24 @@ class Distributor {
   /// ranks. Throws Error where the mesh leaves a rank without a head, a row or a token.
   Graph localize(const Graph& global);
 
-  /// The same with what decide_placements() has said of `global`.
+  /// Does the same with the result of decide_placements() for `global`.
   Graph localize(const Graph& global, const std::vector<NodePlacement>& placements);
 
-  /// Of the training graph: what the optimizer updates on this rank.
+  /// Returns what the optimizer updates on this rank. `graph` is the training graph.
   std::vector<UpdateUnit> units(Graph& graph) const;
 
-  /// The group over which squares of gradients are summed.
+  /// Returns the group over which squares of gradients are summed.
   CommGroup norm_group() const;
 
-  /// The ranks that hold other parts of the same weights; one rank without tensor parallelism.
+  /// Returns the ranks that hold parts of the same weights; one rank without tensor parallelism or
+  /// without float8.
   CommGroup tensor_group() const;
 
   std::vector<TensorPiece> pieces() const;
 
   const GroupTable& groups() const { return groups_; }
 
-  /// What was decided of the training graph, for people.
+  /// Says for people what was decided about the training graph.
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:
@@ -123,7 +124,7 @@ class Distributor {
   std::vector<std::string> notes_;
 };
 
-/// "optimizer.m.NAME": what a parameter's first ('m') or second ('v') moment is called.
+/// Returns the name of a parameter's first ('m') or second ('v') moment: "optimizer.m.NAME".
 std::string moment_name(char which, std::string_view parameter);
 
 }  // namespace tokamak

@@ -8,7 +8,7 @@
 namespace tokamak {
 namespace {
 
-// Of gathers for the backward, beside its products.
+// Gathers for the backward run on this stream, beside its matmuls.
 constexpr int kGatherAgainStream = 1002;
 
 bool is_parameter_leaf(const Graph& global, Value v) {
@@ -129,7 +129,7 @@ Value LocalValues::leaf(Value v) {
   return g_.read(g_.states().declare_once(mine));
 }
 
-// `purpose`: of the groups that communicate.
+// `purpose` is that of the groups that communicate.
 LocalValue LocalValues::resharded(Value v, LocalValue from, const Placement& want, int stage,
                                   GroupPurpose purpose) {
   from.stage = stage;
@@ -144,7 +144,7 @@ LocalValue LocalValues::resharded(Value v, LocalValue from, const Placement& wan
   return from;
 }
 
-// A pending sum is a message as large as the whole value; its cut sum takes its place.
+// A pending sum would be a message as large as the whole value, so its cut sum is sent instead.
 void LocalValues::sum_before_it_crosses(Value v, const Placement& want,
                                         std::vector<LocalValue>& have) {
   LocalValue& itself = have.front();

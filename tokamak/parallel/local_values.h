@@ -1,4 +1,4 @@
-// What values of the global graph have become on one rank: parts and terms of them, and reshards.
+// What a rank has of each value of the global graph: parts, terms of sums, and reshards of them.
 #pragma once
 
 #include <map>
@@ -10,13 +10,13 @@
 
 namespace tokamak {
 
-/// A parameter, or its compute copy.
+/// Whether `v` is a parameter or its compute copy.
 bool is_weight(const Graph& global, Value v);
 
 /// A value as this rank has it in one placement.
 struct LocalValue {
   Placement placement;
-  int stage = 0;  ///< where it is; -1: of State, in all
+  int stage = 0;  ///< that has it; -1: all, since it is State
   Value value;
   bool is_for_backward = false;
 };
@@ -28,21 +28,22 @@ class LocalValues {
               const RankContext& context, Graph& local)
       : global_(global), placements_(placements), context_(context), g_(local) {}
 
-  /// The value as `want` says, for `stage`; reshards what there is and keeps it for the next.
+  /// Returns the value placed as `want`, for `stage`; reshards it if needed and keeps the result.
   Value get(Value v, const Placement& want, int stage);
 
-  /// Enters what was made of `v`. The first is the value itself, which may cross stages; others
-  /// belong to theirs.
+  /// Enters what was made of `v`. The first is the value itself, which may cross stages; each other
+  /// belongs to its stage.
   void add(Value v, const LocalValue& made) { values_[v].push_back(made); }
 
-  /// What there is of `v`; null before it is made.
+  /// Returns what there is of `v`; null before it is made.
   const std::vector<LocalValue>* find(Value v) const;
 
-  /// Where the backward has a gather of its own in place of one that is emitted now, adds that one
-  /// too. REQUIRES: before the other is added, so that the backward finds it first.
+  /// If the backward does not reuse the gather that is emitted now, adds its own gather too.
+  /// REQUIRES: called before the forward's gather is added, so that the backward finds its own
+  /// first.
   void gather_again(Value v, const LocalValue& from, const Placement& want, int stage);
 
-  /// This rank's range of a dim that `axis` cuts; empty where it does not.
+  /// Returns this rank's range of a dim that `axis` cuts; empty where it cuts none.
   Range range_of(const AxisPlacement& p, PlacementAxis axis) const;
 
   /// Cuts nest in the order of the axes; a dim that several axes cut is cut evenly.

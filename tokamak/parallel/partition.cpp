@@ -35,7 +35,7 @@ HeadRanges split_heads(int64_t num_heads, int64_t num_kv_heads, int n) {
       split.heads.push_back({.begin = kv.begin * group, .end = kv.end * group});
     return split;
   }
-  // Each key-value head gets some ranks, which share out its group of query heads.
+  // Each key-value head gets some ranks, which split its group of query heads.
   const auto num = static_cast<int>(num_kv_heads);
   const Ranges ranks = split_evenly(n, num, 1);
   for (int64_t kv = 0; kv < num_kv_heads; ++kv) {

@@ -6,7 +6,8 @@
 namespace tokamak {
 namespace {
 
-// Those that have these coordinates on `axis` and else those of the context's rank.
+// Returns the ranks that have these coordinates on `axis` and otherwise those of the context's
+// rank.
 std::vector<int> ranks_along(const RankContext& context, MeshAxis axis,
                              std::span<const int> coordinates) {
   std::vector<int> members;

@@ -7,9 +7,9 @@
 
 namespace tokamak {
 
-/// Emits what makes `x`, this rank's part of a value of type `whole` that lies as `from` over
-/// `group`, lie as `to`: all-reduce, reduce-scatter, slice, all-gather. Ranges are those of the
-/// whole dim; where other axes cut it too they are scaled to what is here. REQUIRES: `to` is no
+/// Moves `x`, this rank's part of a value of type `whole`, from placement `from` over `group` to
+/// `to`: emits an all-reduce, reduce-scatter, slice or all-gather. Ranges are those of the whole
+/// dim; if other axes cut it too, they are scaled to this rank's extent. REQUIRES: `to` is no
 /// pending sum unless `from` is; cuts that are gathered are even.
 Value reshard(Graph& g, Value x, const CommGroup& group, const AxisPlacement& from,
               const AxisPlacement& to, const TensorType& whole);

@@ -9,7 +9,7 @@
 namespace tokamak {
 namespace {
 
-// After compute, gathers and reductions.
+// Streams of messages come after those of compute, gathers and reductions.
 constexpr int kFirstMessageStream = 3;
 
 class Keeper {
@@ -36,7 +36,7 @@ class Keeper {
     return n.label.phase == Phase::kUpdate || context_.runs_stage(n.label.stage);
   }
 
-  // Stages on other ranks that read a value of this rank's.
+  // Finds stages on other ranks that read a value of this rank.
   void find_readers() {
     for (int32_t i = 0; i < graph_.size(); ++i) {
       const Node& reader = graph_.node(i);
@@ -48,12 +48,12 @@ class Keeper {
     }
   }
 
-  // The head's forward makes gradients too, so phases do not tell.
+  // Phases do not show the direction, because the head's forward makes gradients too.
   static Phase direction(int from, int to) {
     return from < to ? Phase::kForward : Phase::kBackward;
   }
 
-  // Messages of one pair and direction keep their order; others pass them by.
+  // Messages of one pair and direction keep their order; other messages may overtake them.
   static int message_stream(const CommGroup& group) { return kFirstMessageStream + group.id; }
 
   void copy(int32_t i) {

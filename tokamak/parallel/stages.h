@@ -6,9 +6,9 @@
 
 namespace tokamak {
 
-/// Drops nodes of stages that other ranks run (update nodes are everybody's) and puts a `send`
-/// after what another rank's stage reads and a `recv` before what this rank reads of another's.
-/// One group of two for each pair of ranks and direction.
+/// Drops nodes of stages that other ranks run (every rank keeps update nodes). Puts a `send` after
+/// each value that another rank's stage reads and a `recv` before each value that this rank reads
+/// from another. Each pair of ranks and direction has one group of two.
 Graph keep_stages(const Graph& graph, const RankContext& context);
 
 }  // namespace tokamak

@@ -1,5 +1,5 @@
-// The part of a named tensor that a rank holds: what initial values, checkpoints and Hugging Face
-// files see of buckets and shards.
+// The part of a named tensor that a rank holds, as initial values, checkpoints and Hugging Face
+// files see buckets and shards.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct TensorPiece {
   int64_t numel() const { return end - begin; }
 };
 
-/// Every checkpointed State as one whole piece: a run of one rank.
+/// Returns every checkpointed State as one whole piece, as in a run of one rank.
 std::vector<TensorPiece> whole_pieces(const StateTable& states);
 
 }  // namespace tokamak

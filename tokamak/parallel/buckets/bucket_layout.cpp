@@ -11,8 +11,8 @@
 namespace tokamak {
 namespace {
 
-// Vectors after a vector begin at multiples of 16 bytes in bf16: then the biases of several
-// products are one.
+// Vectors after a vector begin at multiples of 16 bytes in bf16, so that the biases of several
+// matmuls can be one.
 constexpr int64_t kVectorAlignment = 8;
 
 constexpr auto kTpIndex = static_cast<size_t>(PlacementAxis::kTp);
@@ -61,8 +61,8 @@ class LayoutMaker {
   }
 
  private:
-  // A bucket for each (stage, module); norm and head of one stage share one, and a weight that
-  // stages share has one of its own on each of their ranks.
+  // Makes a bucket for each (stage, module); norm and head of one stage share one, and a weight
+  // that stages share has its own on each of their ranks.
   void find_tensors() {
     int32_t last_module = 0;
     std::map<int32_t, int32_t> leaf_of;  // state -> node
@@ -137,7 +137,7 @@ class LayoutMaker {
     return here;
   }
 
-  // How many contributions each bucket's gradients get, and which are sums pending over tp.
+  // Finds how many contributions each bucket's gradients get, and which are sums pending over tp.
   void find_contributions() {
     for (int32_t i = 0; i < global_.states().size(); ++i) {
       const StateDecl& decl = global_.states()[{i}];
@@ -174,8 +174,8 @@ class LayoutMaker {
     }
   }
 
-  // Of each kind of gradient matrices come first, so that neither their neighbours nor those of
-  // vectors lie between others.
+  // Within each kind of gradient matrices come first, so that matrices stay neighbours and vectors
+  // do too.
   void lay_out(Bucket& bucket) {
     const auto section = [](const BucketTensor& t) {
       return std::pair(t.gradient, t.local.dims.size() == 1);

@@ -1,4 +1,4 @@
-// How weights lie in flat buckets: what shares one, in which order, and what of it a rank owns.
+// How weights lie in flat buckets: which share one, in which order, and which slice a rank owns.
 #pragma once
 
 #include <map>
@@ -12,7 +12,7 @@ namespace tokamak {
 
 /// How the gradient of a tensor is spread over tp, which decides where in the bucket it lies.
 enum class TpGradient : uint8_t {
-  kAlone,     ///< the tensor is cut and nobody else has this part
+  kAlone,     ///< the tensor is cut and no other rank has this part
   kWhole,     ///< every rank has the whole gradient
   kReplicas,  ///< cut, but some ranks share the part and each has a term of its gradient
   kPartial,   ///< every rank has a term of the gradient
@@ -30,7 +30,7 @@ struct BucketTensor {
   int64_t begin = 0;          ///< in the bucket
   StateId grad_window;
   Value grad_sum;           ///< the contributions so far
-  std::vector<int> stages;  ///< on this bucket's rank, that use it
+  std::vector<int> stages;  ///< stages on this bucket's rank that use it
 };
 
 struct Bucket {
@@ -39,12 +39,12 @@ struct Bucket {
   int32_t module = 0;
   int stage = 0;
   bool is_here = true;         ///< this rank runs the stage
-  std::vector<int> tie_ranks;  ///< pp coordinates that hold a copy of what stages share, if they do
+  std::vector<int> tie_ranks;  ///< pp coordinates that hold a copy, if stages share the weight
   std::vector<BucketTensor> tensors;
   int64_t numel = 0;  ///< padded: a multiple of 128 for each owner
   int64_t slice = 0;  ///< what one owner has
   StateId master, first_moment, second_moment;
-  StateId full_copy;      ///< numel: the compute copy from step to step; invalid where it is none
+  StateId full_copy;      ///< numel: the compute copy kept from step to step; invalid if none is
   StateId copy;           ///< this rank's slice of it, which the update writes
   StateId full_gradient;  ///< numel; a window of a ring where gradients are stored in slices
   StateId gradient;       ///< slice
@@ -57,20 +57,20 @@ struct Bucket {
 /// Tensors and slices of a bucket begin at multiples of this many elements.
 inline constexpr int64_t kBucketAlignment = 128;
 
-/// Axes whose ranks own slices of one bucket.
+/// The axes whose ranks own slices of one bucket.
 inline constexpr AxisSet kShardAxes{MeshAxis::kDpShard, MeshAxis::kCp};
 
 struct BucketLayout {
   std::vector<Bucket> buckets;  ///< in order of stage, then module; without State
   DType compute = DType::kF32;
   DType gradient = DType::kF32;
-  /// (parameter, stage) to (bucket, tensor in it).
+  /// Maps (parameter, stage) to (bucket, tensor in it).
   std::map<std::pair<int32_t, int>, std::pair<size_t, size_t>> where;
   std::map<int32_t, StateId> parameter_of_gradient;  ///< by gradient State
 };
 
-/// From the placed training graph: a bucket for each (stage, module), norm and head of one stage
-/// together, and one for each weight that stages share, on each of their ranks.
+/// Makes from the placed training graph a bucket for each (stage, module), with norm and head of
+/// one stage together, and one for each weight that stages share, on each of their ranks.
 BucketLayout lay_out_buckets(const Graph& global, const std::vector<NodePlacement>& placements,
                              const RankContext& context);
 

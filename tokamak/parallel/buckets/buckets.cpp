@@ -18,7 +18,7 @@ namespace {
 constexpr int kGatherStream = 1;
 constexpr int kReduceStream = 2;
 
-// Emits on a stream and in certain microbatches.
+// Makes an emitted node run on `stream`, in the microbatches that `when` says.
 Value emitted(Graph& g, Value v, int stream, When when = When::kEvery) {
   Node& node = g.mutable_node(v.node);
   node.stream = stream;
@@ -85,7 +85,7 @@ void Buckets::declare(Bucket& bucket) {
                                    bucket.full_gradient, at * bucket.slice, bucket);
 }
 
-// Of the whole bucket; others' slices come by a gather, once a step.
+// Declares a copy of the whole bucket; a gather brings the other ranks' slices once a step.
 void Buckets::declare_copy(Bucket& bucket) {
   bucket.full_copy = declare_state("copy", layout_.compute, bucket.numel, StateKind::kCopy, bucket);
   bucket.copy = bucket.full_copy;
@@ -95,7 +95,7 @@ void Buckets::declare_copy(Bucket& bucket) {
                                context_.index_in(kShardAxes) * bucket.slice, bucket);
 }
 
-// Buffers that buckets take turns in, and windows for each tensor's gradient.
+// Declares buffers that buckets use in turn, and windows for each tensor's gradient.
 void Buckets::declare_rings() {
   if (!keeps_full_gradients(*context_.options)) {
     struct Ring {
@@ -112,7 +112,7 @@ void Buckets::declare_rings() {
       return a->first_contribution < b->first_contribution;
     });
     for (Bucket* b : order) {
-      // The one that is free for longest: its reduction has had time.
+      // Take the one that is free for longest, since its reduction has had the most time.
       auto ring = std::min_element(rings.begin(), rings.end(), [](const Ring& x, const Ring& y) {
         return x.busy_until < y.busy_until;
       });
@@ -148,7 +148,8 @@ void Buckets::declare_rings() {
   }
 }
 
-// Once a step, once a microbatch, or for forward and backward apart.
+// Returns whether it gathers once per step, once per microbatch, or separately for forward and
+// backward.
 Buckets::Gathers Buckets::gathers(const Bucket& bucket) const {
   const DistributeOptions& o = *context_.options;
   if (context_.degree(kShardAxes) == 1 || o.sharding != Sharding::kFsdp) return Gathers::kOnce;
@@ -157,8 +158,8 @@ Buckets::Gathers Buckets::gathers(const Bucket& bucket) const {
   return bucket.block >= 0 ? Gathers::kTwice : Gathers::kEachMicrobatch;
 }
 
-// Where it lives all through the step. A copy of slices that are gathered more often would be
-// memory that a cast saves.
+// A bucket keeps its copy if that lives through the whole step. For slices that are gathered more
+// often a cast saves the memory of a copy.
 bool Buckets::keeps_copy(const Bucket& bucket) const {
   const DistributeOptions& o = *context_.options;
   return o.keep_copies && !(o.float8 && bucket.block >= 0) &&
@@ -168,7 +169,7 @@ bool Buckets::keeps_copy(const Bucket& bucket) const {
 Value Buckets::weight(Graph& g, StateId global, int stage) {
   const auto [b, t] = layout_.where.at({global.index, stage});
   if (layout_.buckets[b].weights.empty()) gather(g, layout_.buckets[b]);
-  // One bucket ahead, so that its gather runs beside this one's blocks.
+  // Gather one bucket ahead, so that its gather runs beside this one's blocks.
   if (b + 1 < layout_.buckets.size() && layout_.buckets[b + 1].stage == stage &&
       layout_.buckets[b + 1].weights.empty())
     gather(g, layout_.buckets[b + 1]);
@@ -202,7 +203,7 @@ void Buckets::gather(Graph& g, Bucket& bucket) {
     const Value part =
         g.apply(SliceRows{.begin = t.begin, .end = t.begin + t.local.numel()}, {flat});
     Value weight = g.apply(Reshape{.dims = t.local.dims}, {part});
-    // A copy, so that what was gathered may go once the matrices are quantized.
+    // Copy vectors, so that the gathered bucket may be freed once the matrices are quantized.
     if (has_codes && t.local.dims.size() < 2)
       weight = g.apply(Cast{.dtype = layout_.compute}, {weight});
     bucket.weights.push_back(weight);
@@ -211,7 +212,7 @@ void Buckets::gather(Graph& g, Bucket& bucket) {
     g.mutable_node(i).is_dropped = true;
 }
 
-// Of matrices that are quantized nobody reads the cast.
+// Casts each tensor's part; nobody reads the casts of matrices that are quantized.
 void Buckets::cast_parts(Graph& g, Bucket& bucket, Value flat) {
   for (const BucketTensor& t : bucket.tensors) {
     const Value rows =
@@ -241,7 +242,7 @@ void Buckets::contributed(Graph& g, const Destination& to, Value sum) {
   if (--to.bucket->contributions_left == 0) reduce(g, *to.bucket);
 }
 
-// Tensors of one kind lie together: one all-reduce sums them.
+// Tensors of one kind lie together, so one all-reduce sums them.
 void Buckets::sum_over_tp(Graph& g, const Bucket& bucket, When when) {
   for (const TpGradient which : {TpGradient::kPartial, TpGradient::kReplicas}) {
     const auto is_such = [&](const BucketTensor& t) { return t.gradient == which; };

@@ -14,36 +14,37 @@ class Buckets {
  public:
   Buckets(BucketLayout layout, StateTable& local, const RankContext& context);
 
-  /// Another graph over the same parameters follows: forgets what was gathered.
+  /// Forgets what was gathered, since another graph over the same parameters follows.
   void begin_graph() {
     for (Bucket& b : layout_.buckets) b.weights.clear();
   }
 
-  /// The compute copy of a parameter as `stage` uses it; emits its bucket's gather if that is new.
+  /// Returns the compute copy of a parameter for `stage`; emits its bucket's gather if there is
+  /// none.
   Value weight(Graph& g, StateId global, int stage);
 
-  /// Where a gradient leaf of the global graph accumulates in `stage`, and how.
+  /// Where and how a gradient leaf of the global graph accumulates in `stage`.
   struct Destination {
     Bucket* bucket = nullptr;
     size_t tensor = 0;
-    Value into;  ///< its State, or the contribution before
+    Value into;  ///< its State, or the previous contribution
     AccumulateMode mode = AccumulateMode::kAlways;
   };
 
   Destination destination(Graph& g, StateId global_gradient, int stage);
 
-  /// `sum` is what the destination holds now; after the bucket's last contribution emits the
-  /// reduction.
+  /// Records that the destination now holds `sum`; emits the reduction after the bucket's last
+  /// contribution.
   void contributed(Graph& g, const Destination& to, Value sum);
 
-  /// What happens to gradients once a step after all microbatches: sums over stages that share
-  /// weights.
+  /// Emits what happens to gradients once a step after all microbatches: sums over stages that
+  /// share weights.
   void finish(Graph& g);
 
   std::vector<TensorPiece> pieces() const;
   std::vector<UpdateUnit> units(Graph& g) const;
 
-  /// What becomes of compute copies, for people; "" where the masters are in the compute dtype.
+  /// Says for people what becomes of compute copies; "" where the masters are in the compute dtype.
   std::string copies_note() const;
 
  private:

@@ -63,7 +63,7 @@ std::vector<Value> AsyncProducts::multiply(const Gathered& gathered,
     }
   });
   const ConcatDim concat{.dim = gathered.ring.dim};
-  // For who comes later, such as weight gradients.
+  // Later readers, such as weight gradients, use the whole input.
   values_.gather_again(x, mine, whole, g_.label.stage);
   values_.add(x, {.placement = whole, .stage = g_.label.stage, .value = g_.apply(concat, parts)});
   std::vector<Value> made;
@@ -104,8 +104,8 @@ void AsyncProducts::settle(Value v, const Placement& want) {
   values_.add(v, local);
 }
 
-// The ring between a value's rows, cut over tp, and `other`, which is whole or partial over tp and
-// else alike; none where the chunks are not rows of one size.
+// Returns the ring between a value's rows, cut over tp, and `other`, which is whole or partial over
+// tp and otherwise alike; nothing if the chunks are not rows of one size.
 std::optional<TensorRing> AsyncProducts::ring_between(const Placement& cut, const Placement& other,
                                                       const TensorType& whole) const {
   for (size_t a = 0; a < kNumPlacementAxes; ++a) {
@@ -122,7 +122,7 @@ std::optional<TensorRing> AsyncProducts::ring_between(const Placement& cut, cons
                     .chunk = values_.local_type(whole, cut).dims[shard.dim]};
 }
 
-// Some rows of a deferred value; all without `rows`.
+// Emits some rows of a deferred value; all without `rows`.
 Value AsyncProducts::emit_rows(Value v, const std::optional<SliceDim>& rows) {
   const LocalOp& d = deferred_.at(v);
   std::vector<Value> in = d.in;

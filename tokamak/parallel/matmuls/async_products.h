@@ -1,5 +1,5 @@
-// Async tensor parallelism: products that run by chunks of rows on a ring of shifts, as what they
-// read arrives or what they make leaves.
+// Async tensor parallelism: matmuls run by chunks of rows on a ring of shifts, while their input
+// arrives or their output leaves.
 #pragma once
 
 #include <map>
@@ -14,43 +14,43 @@
 
 namespace tokamak {
 
-/// Of the first input's rows: what may run by chunks of them.
+/// Whether `n` may run by chunks of its first input's rows.
 bool is_product(const Node& n);
 
 class AsyncProducts {
  public:
-  /// Emits into `local`. All must outlive it. Without async_tp no product runs by chunks.
+  /// Emits into `local`. All must outlive it. Without async_tp no matmul runs by chunks.
   AsyncProducts(const Graph& global, const std::vector<NodePlacement>& placements,
                 const RankContext& context, LocalValues& values, Graph& local);
 
-  /// Products of one input that is gathered for them, which share a ring.
+  /// Matmuls of one gathered input, which share a ring.
   struct Gathered {
     TensorRing ring;
     std::vector<int32_t> nodes;
   };
 
-  /// Those from node `i` on, where its input has not been gathered yet.
+  /// Returns the matmuls from node `i` on that share its input, if that is not gathered yet.
   std::optional<Gathered> gathered(int32_t i) const;
 
-  /// A node as this rank runs it; of a gathered product without its first input.
+  /// A node as this rank runs it; a gathered matmul lacks its first input.
   struct LocalOp {
     AnyOp op;
     std::vector<Value> in;
   };
 
-  /// Multiplies each chunk as it arrives; the products' outputs, whole.
+  /// Multiplies each chunk as it arrives; returns the matmuls' whole outputs.
   std::vector<Value> multiply(const Gathered& gathered, std::vector<LocalOp> products);
 
-  /// Whether node `i` waits for its first user to say if its partial sums are scattered: products,
-  /// and sums of them alone.
+  /// Whether node `i` waits until its first user says if its partial sums are scattered. Matmuls
+  /// do, and sums of nothing but matmuls.
   bool defers(int32_t i) const;
 
-  /// A product with its inputs; a sum of deferred values has none.
+  /// Defers a matmul with its inputs, or a sum of deferred values, which has none.
   void defer(int32_t i, LocalOp op) { deferred_[{i, 0}] = std::move(op); }
 
   bool is_deferred(Value v) const { return deferred_.contains(v); }
 
-  /// Makes a deferred value: in chunks on a ring if it is wanted cut, else whole.
+  /// Makes a deferred value: in chunks on a ring if `want` cuts it, else whole.
   void settle(Value v, const Placement& want);
 
  private:

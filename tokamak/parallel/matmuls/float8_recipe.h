@@ -24,7 +24,7 @@ struct Float8Recipe {
   bool power_of_two = false;             ///< scales are rounded down to powers of two
   bool fast_y = true;                    ///< adds in the tensor cores' own precision
 
-  // What a run chooses beside the recipe.
+  // A run chooses these beside the recipe.
   bool from_master = false;  ///< weights are quantized from masters instead of compute copies
   bool fast_dx = false;
   bool fast_dw = false;

@@ -57,7 +57,7 @@ class Merger {
     for (const auto& [root, sum] : sums_) is_gone_.insert(sum.inside.begin(), sum.inside.end());
   }
 
-  // The joint tensor comes after its last part, its gradient in the place of the last of theirs.
+  // The joint tensor comes after its last part, its gradient in place of the last part's gradient.
   void index_tensors(size_t g, ProductTensor ProductMember::*which) {
     int32_t last_grad = -1;
     int32_t last_slice = -1;
@@ -106,7 +106,8 @@ class Merger {
     }
   }
 
-  // Weights as one matrix or biases as one vector, thrown away and gathered again as the parts are.
+  // Emits weights as one matrix or biases as one vector, dropped and gathered again as the parts
+  // are.
   void put_tensor(int32_t like, const Part& part) {
     const std::vector<ProductMember>& members = groups_[part.group].members;
     const ProductTensor& first = members.front().*part.which;
@@ -154,7 +155,7 @@ class Merger {
                                        {merged_[g].product, rewriter_(graph_.node(i).in[2])});
   }
 
-  // The product, its heads, their rotation and attention.
+  // Emits the matmul, its heads, their rotation and attention.
   void put_attention(int32_t i, size_t g) {
     const Node& n = graph_.node(i);
     Graph& to = rewriter_.to;
@@ -181,7 +182,7 @@ class Merger {
     merged_[g].dy = to.apply(Reshape{.dims = {0, 0, -1}}, {rotated(to.apply(op, in), g, true)});
   }
 
-  // The heads of queries and keys turned, or turned back.
+  // Returns the heads of queries and keys rotated, or rotated back.
   Value rotated(Value packed, size_t g, bool inverse) {
     const PackedHeads& heads = *groups_[g].heads;
     if (!heads.rope) return packed;
@@ -197,7 +198,7 @@ class Merger {
     merged_[g].dx = rewriter_.to.apply(*one.as<LinearGradInput>(), {grads(g), merged_[g].weight});
   }
 
-  // Of the joint weight or bias.
+  // Emits the gradient of the joint weight or bias.
   void put_grad(int32_t i, const Part& part) {
     const ProductGroup& group = groups_[part.group];
     const Node& one = graph_.node(i);
@@ -215,7 +216,7 @@ class Merger {
     to.mutable_node(grad.node).when = one.when;
   }
 
-  // What is left of a sum.
+  // Emits what remains of a sum.
   void put_sum(int32_t root, const ProductSum& sum) {
     Value total;
     std::set<size_t> added;
@@ -238,7 +239,7 @@ class Merger {
   std::vector<Merged> merged_;  // by group
   Rewriter rewriter_;
   std::map<int32_t, size_t> group_of_;  // by input gradient
-  // By the node in whose place a merged one comes:
+  // By the node that the merged one replaces:
   std::map<int32_t, size_t> grad_input_at_, product_at_, activation_at_, packed_grad_at_;
   std::map<int32_t, Part> grad_at_;
   std::map<int32_t, std::vector<Part>> tensor_at_;

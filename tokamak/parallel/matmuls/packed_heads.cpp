@@ -6,7 +6,7 @@
 namespace tokamak {
 namespace {
 
-// From a value back to the one that it is, but for its dims and a rotation.
+// Leads from a value back to one that differs only by its dims and a rotation.
 struct Path {
   Value from;
   const Node* rope = nullptr;
@@ -17,14 +17,15 @@ class PathFinder {
  public:
   PathFinder(const Graph& graph, const ValueReaders& readers) : graph_(graph), readers_(readers) {}
 
-  // To what attention's operand `v` is of a product, whose heads come before the rotation.
+  // Leads from attention's operand `v` to a matmul's output, which is split into heads before the
+  // rotation.
   std::optional<Path> to_product(Value v) const {
     Path path{.from = v};
     if (!pass_rope(path) || !pass_heads(path, 3)) return std::nullopt;
     return path;
   }
 
-  // To the gradient of attention's operand, for an output gradient.
+  // Leads from an output gradient to the gradient of attention's operand.
   std::optional<Path> to_gradient(Value v) const {
     Path path{.from = v};
     if (!pass_heads(path, 4) || !pass_rope(path)) return std::nullopt;
@@ -32,7 +33,7 @@ class PathFinder {
   }
 
  private:
-  // Nothing else may read what lies before the producer.
+  // Goes back through the producer; returns whether nothing else reads the producer's input.
   bool step(Path& path) const {
     const Node& n = graph_.producer(path.from);
     path.nodes.push_back(path.from.node);
@@ -48,7 +49,8 @@ class PathFinder {
     return step(path);
   }
 
-  // Over [B, S, H D] and [B, S, H, D], the one before with so many dims.
+  // Goes back over a reshape between [B, S, H D] and [B, S, H, D] whose input has `dims_before`
+  // dims.
   bool pass_heads(Path& path, size_t dims_before) const {
     const Node& n = graph_.producer(path.from);
     if (n.as<Reshape>() == nullptr) return false;
@@ -62,7 +64,7 @@ class PathFinder {
   const ValueReaders& readers_;
 };
 
-// Whether the rotations of queries and keys, forward or backward, are one and values have none.
+// Whether queries and keys have the same rotation, forward or backward, and values have none.
 bool rotate_alike(const std::vector<Path>& paths) {
   const Node* q = paths[0].rope;
   const Node* k = paths[1].rope;

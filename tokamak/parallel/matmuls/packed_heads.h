@@ -1,4 +1,4 @@
-// Attention that reads what three products make, and may read it as one.
+// Finds attention that reads the outputs of three matmuls and may read them as one.
 #pragma once
 
 #include <map>
@@ -19,12 +19,12 @@ struct PackedHeads {
   int32_t gradient = -1;
   std::optional<Rope> rope;  ///< of the heads of queries and keys
   Value positions;
-  std::vector<int32_t> inside;  ///< nodes between products and attention, both ways
+  std::vector<int32_t> inside;  ///< nodes between matmuls and attention, forward and backward
 };
 
-/// Where the output gradients `dy` of three products are those of the queries, keys and values of
-/// one attention, which alone reads the products, its place; `products` are then their nodes, in
-/// that order. Else nothing, and `why` not.
+/// Returns the attention whose gradients of queries, keys and values are the output gradients `dy`
+/// of three matmuls that only it reads, and sets `products` to their nodes, in that order. Else
+/// returns nothing and says `why`.
 std::optional<PackedHeads> find_packed_heads(const Graph& graph, const ValueReaders& readers,
                                              const std::vector<Value>& dy,
                                              std::vector<int32_t>& products, std::string& why);

@@ -47,7 +47,7 @@ class Finder {
     return n.as<Add>() != nullptr && n.accumulations.empty() && n.stream == 0;
   }
 
-  // A sum that is part of no other of the same label.
+  // Whether node `i` is a sum that is part of no other sum of the same label.
   bool is_root(int32_t i) const {
     if (!is_plain_sum(i)) return false;
     const auto& of = readers({i, 0});
@@ -64,7 +64,7 @@ class Finder {
     }
   }
 
-  // Why `term` of a sum cannot be merged with others, or "" and its member.
+  // Returns why `term` of a sum cannot be merged with others, or "" and sets `member`.
   std::string member_of(Value term, const Label& label, ProductMember& member) const {
     const Node& product = graph_.producer(term);
     member = {.grad_input = term.node, .dy = product.in[0], .weight = {.value = product.in[1]}};
@@ -109,7 +109,7 @@ class Finder {
 
   const StateDecl& state(StateId id) const { return graph_.states()[id]; }
 
-  // Whether b comes right after a, where their gradients are concerned.
+  // Whether b's gradient comes right after a's.
   bool have_neighbouring_gradients(const ProductTensor& a, const ProductTensor& b) const {
     const Node& da = graph_.node(a.grad);
     const Node& db = graph_.node(b.grad);
@@ -193,7 +193,7 @@ class Finder {
       notes_.push_back(std::move(text));
   }
 
-  // The gradients of gate and up.
+  // Packs the gradients of gate and up.
   bool pack_gates(ProductGroup& group) const {
     const Value dgate = group.members[0].dy;
     const Node& grad = graph_.producer(dgate);
@@ -218,7 +218,7 @@ class Finder {
     return true;
   }
 
-  // Whether these products of the members' weights, in order, can be one.
+  // Whether these matmuls of the members' weights, in order, can be merged into one.
   bool merge_forward(ProductGroup& group, const std::vector<int32_t>& products) const {
     std::vector<ProductTensor> biases;
     const Node& first = graph_.node(products[0]);
@@ -245,7 +245,7 @@ class Finder {
     return true;
   }
 
-  // Queries, keys and values, where one attention reads all three.
+  // Packs queries, keys and values if one attention reads all three.
   bool pack_attention(ProductGroup& group, std::string& why) const {
     std::vector<Value> dy;
     for (const ProductMember& m : group.members) dy.push_back(m.dy);
@@ -260,7 +260,7 @@ class Finder {
     return true;
   }
 
-  // Heads of [B, S, H, D] that only lose their dims, some after the same rotation.
+  // Packs heads of [B, S, H, D] that are only reshaped, some after the same rotation.
   bool pack_heads(ProductGroup& group) const {
     constexpr size_t kMost = 4;
     if (group.members.size() > kMost) return false;
@@ -287,7 +287,7 @@ class Finder {
       }
       group.packer_in.push_back(heads);
     }
-    // Without a rotation this would be a copy of all.
+    // Without a rotation this would copy everything.
     if (op.num_turned == 0) return false;
     group.packer_in.push_back(positions);
     group.packer = any_op(op);

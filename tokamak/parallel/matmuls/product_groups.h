@@ -1,4 +1,4 @@
-// Which products of one input can be one.
+// Which matmuls of one input can be merged into one.
 #pragma once
 
 #include <map>
@@ -14,31 +14,31 @@ namespace tokamak {
 /// A weight or bias where it lies, and the node that makes its gradient.
 struct ProductTensor {
   Value value;
-  Value bucket;       ///< that holds it, flat
-  int64_t begin = 0;  ///< of it in the bucket
+  Value bucket;       ///< its flat bucket
+  int64_t begin = 0;  ///< in the bucket
   int64_t end = 0;
   int32_t grad = -1;  ///< node
-  StateId gradient;   ///< a window, to which that node adds
+  StateId gradient;   ///< a window, to which node `grad` adds
 };
 
-/// One weight's part in a merged product.
+/// One weight's part in a merged matmul.
 struct ProductMember {
   int32_t grad_input = -1;  ///< node
   Value dy;
   ProductTensor weight;
-  ProductTensor bias;  ///< without a node: there is none
+  ProductTensor bias;  ///< has no node if there is none
 };
 
 /// Members in the order in which their weights lie, without gaps.
 struct ProductGroup {
   std::vector<ProductMember> members;
-  /// Side by side the output gradients are yielded by this op, by node `packed_grad` once it is
-  /// packed, or by the attention's gradient.
+  /// This op yields the output gradients side by side, or node `packed_grad` does once it is
+  /// packed, or the attention's gradient.
   AnyOp packer;
   std::vector<Value> packer_in;
   int32_t packed_grad = -1;
   std::optional<PackedHeads> heads;
-  std::vector<int32_t> products;  ///< of the forward, merged too
+  std::vector<int32_t> products;  ///< forward matmuls, merged too
   int32_t activation = -1;        ///< the node that reads them
 };
 
@@ -50,10 +50,10 @@ struct ProductSum {
 
 struct ProductGroups {
   std::vector<ProductGroup> groups;
-  std::map<int32_t, ProductSum> sums;  ///< that have merged terms, by the node of the whole
+  std::map<int32_t, ProductSum> sums;  ///< with merged terms, by the node of the whole sum
 };
 
-/// Of a graph of one rank; see merge_products.h.
+/// Finds the groups in a graph of one rank; see merge_products.h.
 ProductGroups find_product_groups(const Graph& graph, std::vector<std::string>& notes);
 
 }  // namespace tokamak

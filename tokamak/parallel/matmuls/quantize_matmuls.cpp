@@ -25,7 +25,7 @@ void set_float8(Node& node) {
   node.op = std::make_shared<const T>(std::move(op));
 }
 
-// The parameter that `weight` is, or is the cast of; else an invalid State.
+// Returns the parameter that `weight` is, or is the cast of; else an invalid State.
 StateId parameter_of(const Graph& g, Value weight) {
   const Node* node = &g.producer(weight);
   if (node->as<Cast>() != nullptr) node = &g.producer(node->in[0]);
@@ -89,7 +89,8 @@ class Quantizer {
                 n.label.block, dims[0], dims[1], multiple);
   }
 
-  // Output gradients of weights that share scales share theirs: what needs them waits for the last.
+  // Output gradients of weights that share scales share theirs too: nodes that need such scales
+  // wait for the last gradient.
   void find_backward() {
     std::map<Value, std::vector<int32_t>> grad_inputs;  // by the first of weights that share
     std::map<Value, std::vector<int32_t>> users;
@@ -117,7 +118,7 @@ class Quantizer {
         if (j < last && (j == i || is_float8<LinearGradWeight>(graph_.node(j)))) waiting.insert(j);
       }
     }
-    // Chunks of one weight come one after the other.
+    // Chunks of one weight are multiplied one after the other.
     if (weights.size() != grad_inputs.size()) return;
     const bool can_wait = std::all_of(waiting.begin(), waiting.end(), [&](int32_t j) {
       const std::vector<int32_t>& of = users[{j, 0}];
@@ -170,7 +171,7 @@ class Quantizer {
              {g.codes, g.inverse, x.codes, x.inverse});
   }
 
-  // In the place of node `i`, into what it adds to.
+  // Multiplies codes in place of node `i`, and adds to what it adds to.
   void multiply(int32_t i, ScaleGrid a, ScaleGrid b, bool fast, std::vector<Value> in) {
     const Node& old = graph_.node(i);
     const ScaledMatmul op{.out = old.out[0].dtype,
@@ -188,14 +189,13 @@ class Quantizer {
     rewriter_.map({i, 0}, c);
   }
 
-  // Of an activation or an output gradient.
+  // Returns the codes of an activation or an output gradient.
   Codes codes_of(Value v, ScaleGrid grid, Layout layout, DType format) {
     const bool transposed = layout == Layout::kTransposed;
     if (const auto made = codes_.find({v, grid, transposed}); made != codes_.end())
       return made->second;
     const Quantize op{.format = format, .grid = grid, .layout = layout};
-    // Scales of a whole tensor, or of whole rows of the joint output gradient, are of all its
-    // parts.
+    // Scales of a whole tensor, or of whole rows of the joint output gradient, cover all its parts.
     std::vector<Value> members{v};
     const bool is_of_all = grid == ScaleGrid::kTensor || (grid == ScaleGrid::kRows && !transposed);
     if (const auto all = gradients_of_.find(v); all != gradients_of_.end() && is_of_all)
@@ -237,8 +237,8 @@ class Quantizer {
     return graph_.producer(w).is_leaf() || graph_.producer(w).label.phase == Phase::kUnshard;
   }
 
-  // What a weight is quantized from, and what it is rounded to before: a master whose cast nobody
-  // else needs, or the value itself.
+  // Returns what a weight is quantized from, and the dtype that it is rounded to first: a master
+  // whose cast nobody else needs, or the value itself.
   std::pair<Value, DType> source_of(Value w) const {
     const Node& n = graph_.producer(w);
     if (n.as<Cast>() == nullptr || n.label.phase != Phase::kUnshard ||
@@ -250,7 +250,7 @@ class Quantizer {
   Codes weight_codes(Value w, ScaleGrid grid, bool transposed) {
     if (const auto made = codes_.find({w, grid, transposed}); made != codes_.end())
       return made->second;
-    // Two bytes moved for each code, and none of memory but while a block is computed.
+    // This moves two bytes per code, and takes memory only while a block is computed.
     const bool is_one_quantization =
         recipe_.w_of_y == recipe_.w_of_dx && recipe_.w_of_y != ScaleGrid::kRows;
     if (transposed && is_made_once(w) && is_one_quantization) {
@@ -269,7 +269,7 @@ class Quantizer {
     const Layout one = transposed ? Layout::kTransposed : Layout::kRows;
     Quantize op{.format = DType::kE4M3, .grid = grid, .layout = one, .rounds_to = rounds_to};
     if (op.takes_maxima()) return quantize(w, source(w), {}, op);
-    // A weight that the backward alone merges is the whole by itself.
+    // A weight that only the backward merges is a whole by itself.
     const auto all = weights_of_.find(w);
     Value amax = amax_of_all({.grid = grid,
                               .transposed = transposed && grid != ScaleGrid::kTensor,

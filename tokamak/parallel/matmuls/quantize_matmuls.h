@@ -22,8 +22,8 @@ struct Float8Layers {
 };
 
 /// Sets `float8` of the linear ops of blocks, and of their gradients, in a graph of global shapes:
-/// what merge_products() keeps apart and quantize_matmuls() replaces. Returns the number of
-/// weights. Appends each weight that stays in the compute dtype, with its reason, to `notes`.
+/// merge_products() keeps such ops apart and quantize_matmuls() replaces them. Returns the number
+/// of weights. Appends each weight that stays in the compute dtype, with its reason, to `notes`.
 int mark_float8(Graph& graph, const Float8Layers& layers, std::vector<std::string>& notes);
 
 /// Returns the graph of one rank with quantize and scaled_matmul nodes in place of the ops that

@@ -7,7 +7,7 @@
 namespace tokamak {
 namespace {
 
-// Beside compute, and apart from other communication, whose order is another.
+// Rings run beside compute, and apart from other communication, which has another order.
 constexpr int kTensorRingStream = 1001;
 
 Value shift(Graph& g, const TensorRing& ring, Value x) {
@@ -16,7 +16,7 @@ Value shift(Graph& g, const TensorRing& ring, Value x) {
   return moved;
 }
 
-// Of the rank that is `steps` places down the ring.
+// Returns the rank that is `steps` places before this one on the ring.
 int rank_before(const TensorRing& ring, int steps) {
   return (ring.group.rank + ring.group.size - steps) % ring.group.size;
 }
@@ -43,7 +43,7 @@ std::vector<Value> ring_gather(Graph& g, const TensorRing& ring, Value mine,
   return by_rank(ring, arrived);
 }
 
-// The chunk of rank r begins at rank r + 1 and is at home after size - 1 steps.
+// The sum for rank r begins at rank r + 1 and reaches r after size - 1 steps.
 Value ring_reduce_scatter(Graph& g, const TensorRing& ring,
                           const std::function<Value(int64_t begin, int64_t end)>& partial) {
   Value sum;
