@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kNever = 1e30;
 
-// Whether a placement axis may cut this logical axis: of parameters and inputs, and of activations.
+// Whether a placement axis may cut this logical axis of parameters, inputs and activations.
 bool cuts_input(PlacementAxis axis, LogicalAxis what) {
   using enum LogicalAxis;
   switch (axis) {
