@@ -7,8 +7,8 @@ namespace {
 
 using price::DataSpread;
 
-// Whether the groups of all stages lie alike: each domain holds whole stages, or stages whole
-// domains.
+// Whether the groups of all stages lie alike: each domain holds whole stages, or each stage holds
+// whole domains.
 bool is_alike(int ranks_per_stage, const price::Machine& machine) {
   return std::all_of(machine.levels.begin(), machine.levels.end(), [&](const price::Level& level) {
     return level.num_devices == 0 || level.num_devices % ranks_per_stage == 0 ||
@@ -16,7 +16,7 @@ bool is_alike(int ranks_per_stage, const price::Machine& machine) {
   });
 }
 
-// Fills `groups` and `groups_of`. `place` is that of the rank among those of its stage.
+// Fills `groups` and `groups_of`. `place` is the rank's place among those of its stage.
 void find_groups(const Degrees& d, const price::Machine& machine, int place, DataSpread& spread) {
   const auto tp = static_cast<int>(d.tp);
   const int ranks_per_stage = tp * spread.owners * spread.replicas;

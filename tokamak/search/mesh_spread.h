@@ -1,4 +1,4 @@
-// Where a mesh puts what its stages hold and send, for estimates of its step
+// How a mesh spreads the parameters and messages of its stages, for estimates of its step
 // (price/step/step_estimate.h).
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace tokamak {
 
-/// How a mesh spreads parameters and messages of such stages, as their slowest ranks have it.
+/// Returns how a mesh spreads parameters and messages of such stages, for their slowest ranks.
 price::DataSpread spread_of(const Degrees& degrees, const price::StageCosts& costs,
                             const price::Machine& machine, CausalWork work);
 

@@ -15,7 +15,7 @@
 namespace tokamak {
 namespace {
 
-// Of what stages save for their backward, one rank alone may hold less.
+// A rank may hold less of what stages save for their backward; the bound counts this share.
 constexpr double kSurelySaved = 0.8;
 
 int owners_of(const SearchPoint& point) {
@@ -82,7 +82,7 @@ std::vector<PointEstimate> PointEstimates::bounds(const std::vector<SearchPoint>
   return all;
 }
 
-// Weights, gradients and optimizer alone, of the stages' mean.
+// Returns bytes of weights, gradients and optimizer state only, as the mean over stages.
 double PointEstimates::weight_bytes(const SearchPoint& p) const {
   const Degrees& d = p.degrees;
   const double elements =
@@ -206,7 +206,8 @@ const price::StageCosts& PointEstimates::costs_of(const SearchPoint& point, bool
   return *probes.split;
 }
 
-// One microbatch on a mesh without pipeline or data parallelism: the probe cuts its own.
+// Plans one microbatch on a mesh without pipeline or data parallelism; the probe makes its own
+// split.
 price::StageCosts PointEstimates::probe(const SearchPoint& point, bool split) const {
   SearchPoint flat = point;
   flat.degrees = {.cp = point.degrees.cp, .tp = point.degrees.tp};

@@ -1,5 +1,5 @@
-// How long the plans of a search take: what none of them is shorter than, and estimates of those
-// that may be among the best. docs/pricing.md, "Search".
+// How long the plans of a search take: lower bounds of all, and estimates of those that may be
+// among the best. docs/pricing.md, "Search".
 #pragma once
 
 #include <limits>
@@ -18,8 +18,8 @@ namespace tokamak {
 
 /// How closely a point was looked at.
 enum class Grain : uint8_t {
-  kBound,  ///< no plan is shorter; stands for all points that share a pipeline
-  kItems,  ///< the pipeline's items alone were run
+  kBound,  ///< a lower bound for all points that share a pipeline
+  kItems,  ///< only the pipeline's items were run
   kStep,   ///< estimated
 };
 
@@ -34,25 +34,25 @@ class PointEstimates {
  public:
   explicit PointEstimates(const SearchRequest& request);
 
-  /// What the points take at least, of those that may fit; the same for any number of threads.
-  /// Throws Error where no point's weights fit, or none has a plan.
+  /// Returns lower bounds of the points that may fit; the same for any number of threads. Throws
+  /// Error if no point's weights fit, or none has a plan.
   std::vector<PointEstimate> bounds(const std::vector<SearchPoint>& points);
 
-  /// The next grain, of each point that has a plan; of no time where it does not fit. For any
-  /// number of threads. REQUIRES: not yet kStep.
+  /// Returns the next grain of each point that has a plan; the time is 0 where it does not fit. Any
+  /// number of threads may call it. REQUIRES: not yet kStep.
   std::vector<PointEstimate> look_closer(const PointEstimate& estimate);
 
-  /// That may fit, as far as their bounds say.
+  /// Returns the number of points that may fit, by their bounds.
   int64_t num_fitting() const { return num_fitting_; }
 
-  /// Small relatives that were planned.
+  /// Returns the number of small relatives that were planned.
   int num_probes() const;
 
-  /// Of points that do not fit.
+  /// Returns the least bytes among points that do not fit.
   double least_bytes() const { return least_bytes_; }
 
  private:
-  // What a stage costs depends on these alone.
+  // The costs of a stage depend on these only.
   using StageKey = std::tuple<int64_t, int64_t, int64_t, RecomputeChoice, price::Precision>;
 
   struct Probes {
@@ -68,7 +68,7 @@ class PointEstimates {
   // Points that share all but how they cut data parallelism; the first stands for them.
   using Group = std::vector<const SearchPoint*>;
 
-  // At points that share a stage's costs.
+  // The bounds of points that share a stage's costs.
   struct StageBounds {
     std::vector<PointEstimate> bounds;
     std::map<const SearchPoint*, Group> groups;

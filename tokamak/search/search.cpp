@@ -18,7 +18,7 @@
 namespace tokamak {
 namespace {
 
-// Plans of a kind differ in little: a table shall show choices.
+// Plans of one kind differ in little. The table shows one of each kind, so that it shows choices.
 using PlanKind =
     std::tuple<int64_t, int64_t, int64_t, std::string, int64_t, RecomputeChoice, price::Precision>;
 
@@ -28,7 +28,7 @@ PlanKind plan_kind(const SearchPoint& p) {
           p.microbatch, p.recompute, p.linear};
 }
 
-// Such plans take as much more memory than is certain as each other.
+// Plans of one such kind exceed their certain memory by the same amount.
 using MemoryKind = std::tuple<PlanKind, int, int>;
 
 MemoryKind memory_kind(const SearchPoint& p) {
@@ -72,8 +72,8 @@ class Search {
             .precisions = request_.precisions};
   }
 
-  // Tensor parallelism waits for each of its messages: it stays where a device has at least twice
-  // the bandwidth that it has to the whole fabric.
+  // Tensor parallelism waits for each of its messages, so it stays within levels where a device has
+  // at least twice the bandwidth that it has to the whole fabric.
   int64_t largest_tp() const {
     constexpr int64_t kMost = 16;
     if (machine_.levels.empty()) return 1;
@@ -88,7 +88,7 @@ class Search {
     return std::min(largest, kMost);
   }
 
-  // Null where a stage cannot be planned.
+  // Returns nothing if a stage cannot be planned.
   std::optional<FoundPlan> priced(const SearchPoint& point) const {
     FoundPlan found{.point = point};
     found.config = config_of(point, request_.config, request_.config.training.global_batch_size);
@@ -105,16 +105,16 @@ class Search {
     return found;
   }
 
-  // The step that a plan has to beat. Estimates err by a few percent, so some more than are asked
-  // for are found.
+  // Returns the step time that a plan has to beat. Estimates err by a few percent, so the search
+  // finds some more plans than were asked for.
   double enough() const {
     const auto num_wanted = static_cast<size_t>(request_.num_best) + 2;
     if (result_.best.size() < num_wanted) return std::numeric_limits<double>::infinity();
     return result_.best[num_wanted - 1].step.seconds;
   }
 
-  // Looks at the most promising point more closely, until none that is left can be among the best:
-  // estimates what a bound is known of, and prices the plan of what was estimated.
+  // Looks at the most promising points more closely until none that is left can be among the best:
+  // estimates points with a bound, and prices the plans of points with an estimate.
   void find(const std::vector<SearchPoint>& points) {
     PointEstimates estimates(request_);
     for (const PointEstimate& bound : estimates.bounds(points)) left_.insert(bound);
@@ -145,8 +145,8 @@ class Search {
     finish(std::min(least_bytes_, estimates.least_bytes()));
   }
 
-  // A batch has a fixed size, so that the result does not depend on the number of threads. Of plans
-  // that differ in little one is priced.
+  // A batch has a fixed size, so that the result does not depend on the number of threads. Only one
+  // of several plans that differ in little is priced.
   std::vector<PointEstimate> next() {
     constexpr size_t kBatch = 16;
     std::vector<PointEstimate> batch;
@@ -204,8 +204,8 @@ class Search {
   SearchResult result_;
   std::set<PointEstimate, IsFaster> left_;  // points to be looked at, fastest first
   std::set<PlanKind> found_kinds_;
-  std::map<MemoryKind, double> more_bytes_;  // than the least, of those that were priced
-  // Of those that were priced, and of those whose items do not fit.
+  std::map<MemoryKind, double> more_bytes_;  // than the least, among priced plans
+  // The least bytes of plans that were priced or whose items do not fit.
   double least_bytes_ = std::numeric_limits<double>::infinity();
 };
 

@@ -11,7 +11,7 @@
 namespace tokamak {
 
 struct SearchRequest {
-  Config config;  ///< its mesh, schedule, microbatch, recompute and sharding are the search's
+  Config config;  ///< the search chooses mesh, schedule, microbatch, recompute and sharding
   int64_t num_gpus = 1;
   price::Machine machine;
   std::vector<price::Precision> precisions{price::Precision::kBf16};
@@ -39,17 +39,17 @@ struct SearchResult {
   double memory_limit_bytes = 0.0;
 };
 
-/// The same for any number of threads. Throws Error where the batch is not given, or where nothing
-/// fits: the line says how much memory the smallest plan wants.
+/// The result is the same for any number of threads. Throws Error if the batch is not given, or if
+/// nothing fits: the line says how much memory the smallest plan needs.
 SearchResult search_plans(const SearchRequest& request);
 
-/// Why `better` takes less time than `other`: the category that differs most.
+/// Says why `better` takes less time than `other`: the category that differs most.
 std::string reason_text(const FoundPlan& better, const FoundPlan& other);
 
-/// The table of the best, with the reason why each beats the next.
+/// Returns the table of the best plans, with the reason why each beats the next.
 std::string search_text(const SearchRequest& request, const SearchResult& result);
 
-/// The same as one object; seconds, bytes, FLOP/s.
+/// Returns the same as one JSON object in seconds, bytes and FLOP/s.
 std::string search_json(const SearchRequest& request, const SearchResult& result);
 
 }  // namespace tokamak

@@ -39,7 +39,7 @@ struct Schedule {
   int layers_per_stage = 0;
 };
 
-// Those whose stages differ.
+// Returns the schedules, interleaved ones only where their stages differ.
 std::vector<Schedule> schedules_for(int64_t num_layers, int64_t pp, int ends) {
   const auto total = static_cast<int>(num_layers) + 2 * ends;
   const auto p = static_cast<int>(pp);
@@ -111,7 +111,7 @@ class Space {
     }
   }
 
-  // With one microbatch zero1 takes the time of zero2, in more memory.
+  // With one microbatch zero1 takes as long as zero2 and more memory.
   void add_shardings(SearchPoint point) {
     const auto add = [&](const char* sharding, const char* grad_store) {
       point.sharding = sharding;

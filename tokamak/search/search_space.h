@@ -1,5 +1,4 @@
-// The plans among which a search chooses: every way that a step's batch can be cut over so many
-// devices.
+// The plans among which a search chooses: every way to split a step's batch over so many devices.
 #pragma once
 
 #include <cstdint>
@@ -44,31 +43,31 @@ struct SearchBounds {
   std::vector<price::Precision> precisions{price::Precision::kBf16};
 };
 
-/// In a fixed order.
+/// Returns all points in a fixed order.
 std::vector<SearchPoint> search_points(const ModelSpec& model, const SearchBounds& bounds);
 
-/// The keys of a configuration that are the search's to choose, products' precision apart.
+/// Returns the keys of a configuration that the search chooses, besides the precision of matmuls.
 std::span<const std::string_view> chosen_keys();
 
-/// The configuration that runs a point: `base` with other values of chosen_keys().
+/// Returns the configuration that runs a point: `base` with other values of chosen_keys().
 Config config_of(const SearchPoint& point, const Config& base, int64_t global_batch);
 
-/// "fsdp, gradients sharded".
+/// Returns text such as "fsdp, gradients sharded".
 std::string sharding_text(const SearchPoint& point);
 
-/// "Interleaved1F1B of 4 stages a rank, 16 x 1 sequences".
+/// Returns text such as "Interleaved1F1B of 4 stages a rank, 16 x 1 sequences".
 std::string schedule_text(const SearchPoint& point, int num_layers);
 
-/// Shapes of pipelines, each made once; for any number of threads.
+/// Shapes of pipelines, each made once. Any number of threads may ask for them.
 class PipelineShapes {
  public:
   explicit PipelineShapes(int num_layers) : num_layers_(num_layers) {}
 
-  /// Null where the schedule has no such stages of so many layers, or refuses the microbatches.
-  /// REQUIRES: a pipeline.
+  /// Returns null if the schedule cannot have such stages of so many layers, or refuses the
+  /// microbatches. REQUIRES: `point` has a pipeline.
   const price::PipelineShape* outline(const SearchPoint& point);
 
-  /// With add_items(). REQUIRES: outline() is not null.
+  /// Returns the shape after add_items(). REQUIRES: outline() is not null.
   const price::PipelineShape& scheduled(const SearchPoint& point);
 
  private:
