@@ -11,15 +11,15 @@ namespace tokamak {
 
 using CsvFields = std::vector<std::string>;
 
-/// RFC 4180: fields in quotes may hold commas, line ends and doubled quotes. A quote within a field
-/// that begins without one is text. The text outlives it.
+/// Follows RFC 4180: fields in quotes may hold commas, line ends and doubled quotes. A quote within
+/// a field that begins without one is text. The text must outlive the reader.
 class CsvReader {
  public:
   explicit CsvReader(const std::string& text) : text_(text), at_(text.starts_with(kMark) ? 3 : 0) {}
 
   bool at_end() const { return at_ >= text_.size(); }
 
-  /// Of what next() reads; from 1.
+  /// Returns the line that next() reads, from 1.
   int line() const { return line_; }
 
   /// REQUIRES: not at_end().

@@ -17,7 +17,7 @@
 namespace tokamak {
 namespace {
 
-// Beyond what any system has had, and planned within seconds.
+// Limits beyond what any system has had, which still plan within seconds.
 constexpr int64_t kMostGpus = int64_t{1} << 20;
 constexpr int64_t kMostSequences = int64_t{1} << 26;
 constexpr int64_t kMostLogits = int64_t{1} << 40;
@@ -31,7 +31,7 @@ struct Count {
   int64_t MeasuredRun::*size;
   int64_t most;
   bool is_needed = true;
-  bool may_be_zero = false;  ///< which says that there is none
+  bool may_be_zero = false;  ///< zero means that there is none
 };
 
 constexpr auto kCounts = std::to_array<Count>({
@@ -55,7 +55,7 @@ constexpr auto kCounts = std::to_array<Count>({
 constexpr const char* kMilliseconds = "step_time_ms";
 constexpr std::array kTimes = {"step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct"};
 
-// "NA" where a number would stand.
+// Whether the text is blank or "NA" where a number would stand.
 bool is_blank(std::string_view value) {
   std::string word;
   for (const char c : lower_case(value)) {
@@ -73,13 +73,13 @@ struct Header {
   RowShape shape;
   CsvFields columns = {};
 
-  /// Where the file names a column in its own way; the end: nowhere.
+  /// Finds where the file has its own name for a column; the end if it has none.
   auto place_of(const std::string& column) const {
     return std::find_if(shape.columns.begin(), shape.columns.end(),
                         [&](const auto& named) { return named.first == column; });
   }
 
-  /// As the file names it.
+  /// Returns the file's name for a column.
   std::string name_of(const std::string& column) const {
     const auto place = place_of(column);
     return place == shape.columns.end() ? column : place->second;
@@ -98,7 +98,7 @@ struct Header {
     return texts;
   }
 
-  /// The needed columns that a row's texts leave blank, by the file's names, in its order.
+  /// Returns the needed columns that a row's texts leave blank, by the file's names, in its order.
   std::vector<std::string> missing(const RowTexts& texts) const {
     std::vector<std::string> needed = {"gpu"};
     for (const Count& count : kCounts) {
@@ -157,12 +157,12 @@ Header header_of(const CsvFields& names, const std::string& file) {
        printable(fmt::format("{}", fmt::join(names, ", "))));
 }
 
-// Numbers of one row; one that is none makes the row unusable, with its column.
+// Reads numbers of one row. An invalid one makes the row unusable; the fault names its column.
 class Numbers {
  public:
   Numbers(const Header& header, const RowTexts& texts) : header_(header), texts_(texts) {}
 
-  /// 0 where it is blank, or cannot be read.
+  /// Returns 0 if the text is blank or cannot be read.
   double number(const std::string& column) {
     const std::string& text = text_in(texts_, column);
     if (is_blank(text)) return 0.0;
@@ -170,7 +170,7 @@ class Numbers {
     return number >= 0.0 && number <= 1e15 ? number : refuse(column, "a number");
   }
 
-  /// A whole number from 1 to the most; 0 where there is none.
+  /// Returns a whole number from 1 to the most; 0 if there is none.
   int64_t count(const Count& c) {
     const std::string& text = text_in(texts_, c.column);
     if (is_blank(text)) return 0;
@@ -184,7 +184,7 @@ class Numbers {
     return static_cast<int64_t>(*number);
   }
 
-  /// 0 where it cannot be read, which does not matter.
+  /// Returns 0 if the text cannot be read, which does not matter.
   double rate(const std::string& column) const {
     return std::max(number_of(text_in(texts_, column)).value_or(0.0), 0.0);
   }
@@ -223,7 +223,7 @@ T one_of(const std::string& text, std::initializer_list<std::pair<std::string_vi
   return other;
 }
 
-// All but sizes and times.
+// Returns a run with all columns except sizes and times.
 MeasuredRun run_of(const RowTexts& texts) {
   const auto text = [&](std::string_view column) { return text_in(texts, column); };
   const auto is = [&](std::string_view column) { return text_in(texts, column) == "yes"; };
@@ -256,7 +256,7 @@ MeasuredRun run_of(const RowTexts& texts) {
       .even_racks = is("even_racks")};
 }
 
-// Why no plan has a row's sizes; empty: one may.
+// Returns why no plan can have a row's sizes; empty if one may.
 std::string fault_of(const MeasuredRun& run, const RowTexts& texts) {
   if (run.hidden % run.heads != 0)
     return fmt::format("hidden = {}, heads = {}: wanted hidden that is a multiple of heads",
@@ -292,8 +292,8 @@ std::string fault_of(const MeasuredRun& run, const RowTexts& texts) {
   return "";
 }
 
-// The peak that an MFU is a share of, by that in bf16 where one is stated. Throws Error where there
-// is none.
+// Returns the peak that an MFU is a share of, scaled from the bf16 peak if one is stated. Throws
+// Error if there is none.
 double peak_of_mfu(const MeasuredRun& run, std::optional<double> stated_bf16) {
   TOK_REQUIRE(run.stated_mfu <= 1.0, "mfu_pct = {}: wanted at most 100", 100.0 * run.stated_mfu);
   TOK_REQUIRE(!run.machine.empty(), "no machine file of gpu {}", printable(run.gpu));
@@ -302,8 +302,8 @@ double peak_of_mfu(const MeasuredRun& run, std::optional<double> stated_bf16) {
   return stated_bf16 ? peak / peaks[price::Precision::kBf16] * *stated_bf16 : peak;
 }
 
-// Sets the time and its column by the first of the time, a rate and the MFU, or says why there is
-// none.
+// Sets the time and its column from the first that is given of time, rate and MFU, or says why
+// there is none.
 void set_time(MeasuredRun& run, Numbers& numbers, const Header& header, const RowTexts& texts) {
   const auto is = [&](std::string_view column) { return text_in(texts, column) == "yes"; };
   const auto gpus = static_cast<double>(run.num_gpus);
@@ -328,7 +328,7 @@ void set_time(MeasuredRun& run, Numbers& numbers, const Header& header, const Ro
   } else if (run.stated_mfu > 0.0) {
     try {
       const double peak = peak_of_mfu(run, number_of(text_in(texts, "stated_peak")));
-      // Attention without its mask, as all sources that state an MFU beside a time count it.
+      // All sources that state an MFU beside a time count attention without its mask.
       const double masked = 6.0 * static_cast<double>(run.num_layers) *
                             static_cast<double>(run.seq_len) * static_cast<double>(run.hidden);
       const double whole = flops(causal_flops_per_token(run) + masked);

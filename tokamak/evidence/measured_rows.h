@@ -1,5 +1,5 @@
 // Published measurements of training runs, one in each row of a CSV file. Rules
-// (tokamak/evidence/row_rules.h) say what its texts mean (docs/pricing-accuracy.md).
+// (tokamak/evidence/row_rules.h) say what the file's texts mean (docs/pricing-accuracy.md).
 #pragma once
 
 #include <cstdint>
@@ -14,25 +14,25 @@
 
 namespace tokamak {
 
-/// One run in columns of known values. Numbers that are absent are 0.
+/// One run in columns of known values. Absent numbers are 0.
 struct MeasuredRun {
   int line = 0;    ///< of the file; the header is 1
   int number = 0;  ///< among the rows, from 1
-  // As the source spells them.
+  // Texts as the source spells them.
   std::string source, gpu, model, stated_precision, notes;
   std::string software;     ///< by whose rules it is priced: "nemo", "torchtitan-compiled"
   std::string machine;      ///< "h100-published+nemo": names of machine files; empty: there is none
-  std::string family;       ///< "nemo H100 bf16": of rows that are judged together
+  std::string family;       ///< "nemo H100 bf16"; rows of one family are judged together
   bool calibrates = false;  ///< constants may be fitted on it
 
   int64_t num_gpus = 0, num_layers = 0, hidden = 0, ffn = 0, heads = 0, kv_heads = 0, vocab = 0;
   int64_t seq_len = 0, global_batch = 0, microbatch = 0;  ///< batches in sequences
   int64_t tp = 0, pp = 0, cp = 0, dp = 0;
   int64_t chunks_per_stage = 0;   ///< virtual pipeline; 0 = not stated
-  bool one_layer_chunks = false;  ///< where none are stated
-  int64_t shard_ranks = 0;        ///< that share a copy; 0 = all of dp
+  bool one_layer_chunks = false;  ///< if chunks_per_stage is not stated
+  int64_t shard_ranks = 0;        ///< ranks that share a copy; 0 = all of dp
 
-  price::Precision precision = price::Precision::kBf16;  ///< of the products of its blocks
+  price::Precision precision = price::Precision::kBf16;  ///< of the matmuls of its blocks
   RecomputePolicy recompute;
   Sharding sharding = Sharding::kZero1;
   bool keeps_gathered = false;  ///< weights, from forward to backward
@@ -41,7 +41,7 @@ struct MeasuredRun {
   bool tied = false;             ///< embedding and head are one weight
   bool merged_products = true;   ///< one weight for q, k and v, and one for gate and up
   bool pads_logits = true;       ///< of an odd vocabulary
-  bool whole_sequences = false;  ///< each tp rank holds them between blocks
+  bool whole_sequences = false;  ///< each tp rank holds whole sequences between blocks
   bool even_racks = false;       ///< as many nodes of every rack
 
   double step_time_s = 0.0;
@@ -52,10 +52,10 @@ struct MeasuredRun {
   int64_t num_microbatches() const { return global_batch / (dp * microbatch); }
 };
 
-/// Throws Error: a file that cannot be read, or has none of the known headers.
+/// Throws Error if the file cannot be read or has none of the known headers.
 std::vector<MeasuredRun> read_measured_rows(const std::filesystem::path& file);
 
-/// The same from text; `name` for errors.
+/// Does the same from text; `name` is for errors.
 std::vector<MeasuredRun> parse_measured_rows(const std::string& text, const std::string& name);
 
 }  // namespace tokamak

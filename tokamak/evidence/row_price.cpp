@@ -16,7 +16,7 @@
 namespace tokamak {
 namespace {
 
-// The last plans made: rows of one shape stand together in files.
+// Keeps the last plans made, since rows of one shape stand together in files.
 class LastPlans {
  public:
   const PlannedRow& of(const MeasuredRun& run, int place) {
@@ -42,18 +42,19 @@ std::string summary_line(std::string_view name, const std::vector<double>& error
                      100.0 * s.bias);
 }
 
-// Sources spell names in any encoding: bytes that are not UTF-8 are replaced.
+// Sources may use any encoding, so bytes that are not UTF-8 are replaced.
 std::string text_of(const OrderedJson& json) {
   return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
-// Machines by name, and why there is none for other names.
+// Machines by name, and for other names the reason why there is none.
 struct Machines {
   std::map<std::string, price::Machine> loaded;
   std::map<std::string, std::string> errors;
 };
 
-// Throws Error where no machine of the runs takes the assignments; without such runs, no machine.
+// Throws Error if no machine of the runs takes the assignments, or, without such runs, no machine
+// at all does.
 Machines load_machines(const std::vector<MeasuredRun>& runs, const RowPriceOptions& options) {
   std::set<std::string> names;
   for (const MeasuredRun& run : runs) {

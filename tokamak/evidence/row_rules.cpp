@@ -20,7 +20,7 @@ std::span<const EmbeddedFile> evidence_files();
 
 namespace {
 
-// The values of columns; blank: any text. The first are those of files.
+// The allowed values of each column; blank means any text. Columns of files come first.
 constexpr auto kColumns = std::to_array<std::pair<std::string_view, std::string_view>>(
     {{"",
       "source gpu machine model zero_stage_or_fsdp precision recompute notes n_gpus n_layers "
@@ -62,7 +62,7 @@ std::string capitals(std::string text) {
   return text;
 }
 
-// What expressions see. std::regex recurses over the text, so that it is cut.
+// Returns what expressions see. The text is cut, because std::regex recurses over it.
 std::string seen(std::string_view text) {
   constexpr size_t kMost = 1024;
   std::string lower = lower_case(text.substr(0, kMost));
@@ -70,7 +70,7 @@ std::string seen(std::string_view text) {
   return lower;
 }
 
-// The text with `value_of(NAME)` for each "{NAME}" of which there is one.
+// Returns the text with `value_of(NAME)` in place of each "{NAME}" that has a value.
 template <class F>
 std::string replaced(std::string text, F value_of) {
   for (size_t at = text.find('{'); at != std::string::npos; at = text.find('{', at)) {
@@ -83,8 +83,8 @@ std::string replaced(std::string text, F value_of) {
   return text;
 }
 
-// With texts for "{hidden}", in capitals for "{device^}", and for "{4*hidden}", which is blank
-// where there is no number.
+// Replaces "{hidden}" by its text, "{device^}" by its text in capitals, and "{4*hidden}" by the
+// product, which is blank if there is no number.
 std::string filled(const std::string& text, const RowTexts& texts) {
   return replaced(text, [&](const std::string& name) -> std::optional<std::string> {
     if (name.ends_with('^')) return capitals(text_in(texts, name.substr(0, name.size() - 1)));
@@ -135,8 +135,8 @@ const RowRules& RowRules::built_in() {
   return kRules;
 }
 
-// "words.NAME", "shape.NAME.PART.COLUMN", "COLUMN.RULE.COLUMN", "COLUMN.RULE" of a rule that always
-// holds. Rules may have dots in their names.
+// Keys are "words.NAME", "shape.NAME.PART.COLUMN", "COLUMN.RULE.COLUMN", or "COLUMN.RULE" for a
+// rule that always holds. Rules may have dots in their names.
 void RowRules::add(const Entry& entry) {
   const bool holds_always = std::holds_alternative<std::monostate>(entry.value);
   const size_t first = entry.name.find('.');
@@ -202,9 +202,9 @@ std::string RowRules::with_words(const std::string& origin, std::string text) co
   });
 }
 
-// An alias is expressions with blanks between them: the first stands as a name, the others
-// anywhere. Devices without a machine go before the others, and aliases of more parts before
-// shorter ones.
+// An alias is a list of expressions with blanks between them: the first must match a name, the
+// others may match anywhere. Devices without a machine come before others, and aliases of more
+// parts before shorter ones.
 void RowRules::add_device_aliases() {
   std::vector<Rule> rules;
   for (const price::DeviceNames& device : price::device_names()) {

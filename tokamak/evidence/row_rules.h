@@ -1,4 +1,4 @@
-// How texts of measured rows become columns of known values: the rules of
+// How texts of measured rows become columns of known values: by the rules of
 // machines/evidence/words.toml, whose head says how they are read.
 #pragma once
 
@@ -14,16 +14,16 @@ namespace tokamak {
 
 struct Entry;
 
-/// Trimmed texts of a row by column: those of its file, then those that rules fill.
+/// Trimmed texts of a row by column: texts of its file, then texts that rules fill.
 using RowTexts = std::map<std::string, std::string, std::less<>>;
 
-/// Blank where there is none.
+/// Returns the column's text, blank if there is none.
 const std::string& text_in(const RowTexts& texts, std::string_view column);
 
-/// `text` as a number; nothing where it is none, or is not finite.
+/// Returns `text` as a number, or nothing if it is none or is not finite.
 std::optional<double> number_of(std::string_view text);
 
-/// A file whose header spells columns in its own way.
+/// A kind of file whose header has its own spellings of columns.
 struct RowShape {
   std::string name;
   std::vector<std::pair<std::string, std::string>> columns;  ///< our name and the file's
@@ -32,17 +32,17 @@ struct RowShape {
 
 class RowRules {
  public:
-  /// Throws Error "NAME:LINE: ..." on an unknown column or value and on what is no regular
+  /// Throws Error "NAME:LINE: ..." on an unknown column or value and on an invalid regular
   /// expression.
   RowRules(std::string_view toml, const std::string& name);
 
-  /// Of machines/evidence, with the aliases of machines/devices.
+  /// Returns the rules of machines/evidence, with the aliases of machines/devices.
   static const RowRules& built_in();
 
   /// Fills the columns of a row of this shape that are blank.
   void fill(RowTexts& texts, const RowShape& shape = {}) const;
 
-  /// Whether a file may have the column; others only rules fill.
+  /// Whether a file may have the column; only rules fill the others.
   static bool is_of_files(std::string_view column);
 
   const std::vector<RowShape>& shapes() const { return shapes_; }

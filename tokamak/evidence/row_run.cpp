@@ -12,7 +12,7 @@
 namespace tokamak {
 namespace {
 
-// Stages of one rank.
+// Returns the number of stages per rank.
 int64_t chunks_of(const MeasuredRun& run) {
   if (run.pp == 1) return 1;
   if (run.chunks_per_stage > 0 || !run.one_layer_chunks)
@@ -26,7 +26,7 @@ struct DataMesh {
   int64_t shard = 1;
 };
 
-// All shard over all ranks of dp that do not say it of fewer.
+// Runs shard over all ranks of dp unless they state fewer.
 DataMesh data_mesh(const MeasuredRun& run) {
   const int64_t shard = run.shard_ranks;
   if (shard == 0 || shard >= run.dp) return {.shard = run.dp};
@@ -42,7 +42,7 @@ void add_pipeline(const MeasuredRun& run, DistributeOptions& d) {
               "pp {} x vp {} x {} microbatches: wanted a product of at most {}", ranks, chunks,
               run.num_microbatches(), kMostPassages);
   const std::string schedule = chunks > 1 ? "Interleaved1F1B" : "1F1B";
-  // Embedding and head count as a layer each where the layers alone do not deal out evenly.
+  // Embedding and head count as one layer each if the layers alone do not split evenly.
   const int less = run.num_layers % (run.pp * chunks) == 0 ? 0 : 1;
   const StageSplit split = split_stages({.num_layers = static_cast<int>(run.num_layers),
                                          .num_ranks = ranks,
@@ -107,7 +107,7 @@ double causal_flops_per_token(const MeasuredRun& run) {
   return 6.0 * products + 6.0 * layers * static_cast<double>(run.seq_len) * h;
 }
 
-// Recompute counted, non-causal, one gateless MLP of 4 hidden.
+// Counts recompute, attention without a mask and one MLP of 4 hidden without a gate.
 double hardware_flops_per_step(const MeasuredRun& run) {
   const auto h = static_cast<double>(run.hidden);
   const auto s = static_cast<double>(run.seq_len);
