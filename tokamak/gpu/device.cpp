@@ -102,8 +102,9 @@ DeviceStream Device::stream(size_t n) {
     int least = 0;
     int greatest = 0;
     TOK_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-    TOK_CUDA(cudaStreamCreateWithPriority(&streams_.emplace_back(), cudaStreamNonBlocking,
-                                          streams_.empty() ? least : greatest));
+    const int priority = streams_.empty() ? least : greatest;  // stream 0 gives way to the others
+    TOK_CUDA(
+        cudaStreamCreateWithPriority(&streams_.emplace_back(), cudaStreamNonBlocking, priority));
   }
   return streams_[n];
 }
