@@ -1,4 +1,4 @@
-// A folder that is there whole or not at all, whenever the process may die.
+// A folder that exists whole or not at all, whenever the process may die.
 #pragma once
 
 #include <filesystem>
@@ -7,20 +7,21 @@
 namespace tokamak {
 
 /// A folder under a temporary name, TARGET.tmp-TOKEN, that becomes TARGET in one step. Several
-/// processes may hold the same one; one of them commits.
+/// processes may hold the same folder; one of them commits.
 class AtomicFolder {
  public:
-  /// Creates the temporary folder and the parents of `target`. `token` is a file name's part:
-  /// unique to this attempt and the same in all processes that share the folder; empty makes one.
+  /// Creates the temporary folder and the parents of `target`. `token` is part of a file name; it
+  /// is unique to this attempt and the same in all processes that share the folder. If it is empty,
+  /// the constructor makes one.
   AtomicFolder(const std::filesystem::path& target, const std::string& token);
 
-  /// Where to write until the commit.
+  /// Returns the folder to write to until the commit.
   const std::filesystem::path& path() const { return path_; }
 
   const std::filesystem::path& target() const { return target_; }
 
-  /// Makes every file durable, then the name; a folder that had the name is swapped out in the
-  /// same step (two steps where the filesystem cannot swap) and removed. Throws SystemError.
+  /// Makes every file durable, then the name. A folder that had the name is swapped out in the same
+  /// step (two steps where the filesystem cannot swap) and removed. Throws SystemError.
   void commit();
 
   /// Removes the temporary folder with all in it; never throws.
@@ -32,7 +33,7 @@ class AtomicFolder {
 };
 
 /// Cleans up after processes that died: removes the temporary folders of `parent`, except those of
-/// `keep_token`, and puts a folder back that was moved out of the way and never replaced.
+/// `keep_token`, and restores a folder that was moved away and never replaced.
 /// REQUIRES: no other job writes under `parent`.
 void sweep_stale_folders(const std::filesystem::path& parent, const std::string& keep_token = "");
 

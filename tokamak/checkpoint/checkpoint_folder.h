@@ -14,7 +14,7 @@ enum class CheckpointKind {
   kModelOnly,
   /// An exported Hugging Face folder.
   kHuggingFace,
-  /// Incomplete, damaged, or another program's; `problem` says which.
+  /// Incomplete, damaged, or written by another program; `problem` says which.
   kUnusable,
 };
 
@@ -25,12 +25,13 @@ struct CheckpointEntry {
   std::string problem;
 };
 
-/// All step-N folders, in the order of their steps, judged by manifest and file sizes. Empty where
-/// the folder does not exist.
+/// Lists all step-N folders in the order of their steps, judged by manifest and file sizes. The
+/// list is empty where the folder does not exist.
 std::vector<CheckpointEntry> list_checkpoints(const std::filesystem::path& folder);
 
-/// Removes the oldest complete checkpoints beyond the newest `keep_latest_k` (0 keeps all), never
-/// step `just_written`, and returns what was removed. Unusable folders neither count nor go.
+/// Removes the oldest complete checkpoints beyond the newest `keep_latest_k` (0 keeps all), but
+/// never step `just_written`, and returns the removed ones. Unusable folders are neither counted
+/// nor removed.
 std::vector<std::filesystem::path> purge(const std::filesystem::path& folder, int keep_latest_k,
                                          int64_t just_written);
 

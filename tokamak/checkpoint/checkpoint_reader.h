@@ -1,5 +1,5 @@
-// Reading a checkpoint onto any mesh: any slice of any tensor, put together from the pieces that
-// hold it. No byte is handed out that was not hashed.
+// Reads a checkpoint onto any mesh: any slice of any tensor is assembled from the pieces that hold
+// it. Every byte is hashed before it is returned.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@
 
 namespace tokamak {
 
-/// A complete checkpoint folder. Reading is thread-safe.
+/// Reads a complete checkpoint folder. Reading is thread-safe.
 class CheckpointReader {
  public:
   /// Checks the manifest and the size of every shard; throws Error naming file and fault.
@@ -26,27 +26,27 @@ class CheckpointReader {
 
   const Manifest& manifest() const { return manifest_; }
 
-  /// Null if there is no such tensor.
+  /// Returns null if there is no such tensor.
   const TensorType* find(const std::string& tensor) const;
 
-  /// The named section; throws Error if there is none.
+  /// Returns the named section; throws Error if there is none.
   const std::string& section(const std::string& name) const;
 
   /// Fills `out` with the slice's elements in order. Throws Error naming tensor, or shard and
   /// offset of a chunk whose hash is wrong.
   void read(const std::string& tensor, const Slice& slice, std::span<std::byte> out) const;
 
-  /// The whole tensor as a source that must not outlive the reader.
+  /// Returns the whole tensor as a source that must not outlive the reader.
   TensorSource source(const std::string& tensor) const;
 
-  /// Hashes everything, or this member's share of the shards where `members` divide them among
-  /// themselves; throws Error at the first damaged chunk.
+  /// Hashes everything, or this member's share of the shards where `members` divide them. Throws
+  /// Error at the first damaged chunk.
   void verify(int member = 0, int members = 1) const;
 
  private:
   struct Shard {
     MappedFile file;
-    /// One flag a chunk, set once its hash was found right.
+    /// One flag per chunk, set once its hash was found right.
     std::vector<std::atomic<bool>> verified;
   };
 

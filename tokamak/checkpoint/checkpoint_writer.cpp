@@ -16,7 +16,7 @@ std::string shard_name(int rank) {
   return fmt::format("shard-{:05}.safetensors", rank);
 }
 
-// "w" for a whole tensor, "w[0,4:8,8]" for a box, "w[0,4:8,8]{16:24}" for a range of it.
+// Returns "w" for a whole tensor, "w[0,4:8,8]" for a box, "w[0,4:8,8]{16:24}" for a range of it.
 std::string entry_name(const std::string& name, const Slice& slice, const Dims& dims) {
   std::string text = name;
   if (slice.box != whole_box(dims)) {

@@ -1,4 +1,4 @@
-// Writing a checkpoint: every rank writes one shard, one rank commits. A process killed at any
+// Writes a checkpoint: every rank writes one shard, and one rank commits. A process killed at any
 // moment leaves the previous checkpoint or the new one.
 #pragma once
 
@@ -15,9 +15,9 @@
 namespace tokamak {
 
 struct CheckpointWriterOptions {
-  /// Rank 0 cleans up what dead jobs left and must be made before the other ranks.
+  /// Rank 0's writer cleans up what dead jobs left and must be made before those of other ranks.
   int rank = 0;
-  /// Unique to this attempt and equal on all ranks; one rank alone may leave it empty.
+  /// It is unique to this attempt and equal on all ranks; a single rank may leave it empty.
   std::string token;
   /// The unit of verification on load.
   int64_t chunk_bytes = int64_t{4} << 20;
@@ -32,23 +32,23 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  /// Rank 0 removes what was not committed, of all ranks: none of them may write any more.
+  /// Rank 0 removes what all ranks wrote and did not commit, so no rank may write after that.
   ~CheckpointWriter();
 
-  /// A whole tensor, which must live until finish_shard().
+  /// Adds a whole tensor, which must live until finish_shard().
   void add(TensorSource tensor);
 
-  /// A slice of the tensor `name` of type `global`; `elements` are those of the slice, in order,
-  /// whatever their own name and dims. Each element of a tensor is added by exactly one rank.
+  /// Adds a slice of the tensor `name` of type `global`. `elements` are those of the slice, in
+  /// order, whatever their own name and dims. Exactly one rank adds each element of a tensor.
   void add(const std::string& name, const TensorType& global, const Slice& slice,
            TensorSource elements);
 
   /// Writes, hashes and syncs this rank's shard, once. Throws SystemError (disk full, I/O error).
-  /// A rank that holds nothing writes no shard: the summary then names no file.
+  /// A rank that holds nothing writes no shard, and its summary names no file.
   ShardSummary finish_shard();
 
-  /// Called by rank 0 with all ranks' summaries once all shards are finished: writes the manifest
-  /// and gives the folder its name, which is returned.
+  /// Writes the manifest, gives the folder its name and returns that. Rank 0 calls it with all
+  /// ranks' summaries once all shards are finished.
   std::filesystem::path commit(std::span<const ShardSummary> shards, const CheckpointInfo& info);
 
  private:
@@ -66,7 +66,7 @@ class CheckpointWriter {
   bool committed_ = false;
 };
 
-/// "step-20"
+/// Returns "step-20" for step 20.
 std::string step_folder_name(int64_t step);
 
 }  // namespace tokamak

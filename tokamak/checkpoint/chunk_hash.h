@@ -1,5 +1,5 @@
-// xxHash64 over fixed chunks of a file, so that damage is found where it is and only what is used
-// need be checked.
+// xxHash64 over fixed chunks of a file, so that damage is located and only the chunks in use need
+// be checked.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ class ChunkHasher {
 
   void update(std::span<const std::byte> bytes);
 
-  /// One hash a chunk; the last chunk may be short.
+  /// Returns one hash per chunk; the last chunk may be short.
   std::vector<uint64_t> finish();
 
  private:

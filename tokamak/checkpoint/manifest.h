@@ -1,5 +1,6 @@
-// manifest.json of a checkpoint (docs/formats.md): what the tensors are and which bytes of which
-// shard hold which part of them. Its first member seals the text, so that any flipped bit shows.
+// manifest.json of a checkpoint (docs/formats.md) says what the tensors are and which bytes of
+// which shard hold which part of them. Its first member seals the text, so that any flipped bit
+// shows.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +17,14 @@ namespace tokamak {
 inline constexpr std::string_view kManifestFile = "manifest.json";
 inline constexpr int kManifestVersion = 1;
 
-/// Elements of a tensor and the byte of the shard where they begin.
+/// A tensor's elements and the byte of the shard where they begin.
 struct ShardPiece {
   std::string tensor;
   Slice slice;
   int64_t offset = 0;
 };
 
-/// What one rank wrote; its text form travels to the rank that commits.
+/// What one rank wrote; it is sent as text to the rank that commits.
 struct ShardSummary {
   std::string file;
   int64_t file_bytes = 0;
@@ -34,10 +35,10 @@ struct ShardSummary {
   std::vector<ShardPiece> pieces;
 };
 
-/// What a checkpoint says beside its tensors.
+/// What a checkpoint holds besides its tensors.
 struct CheckpointInfo {
   int64_t step = 0;
-  /// Holds all that a run needs to go on, not only the model.
+  /// Whether it holds all that a run needs to go on, not only the model.
   bool resumable = true;
   /// Digest of the resolved configuration that trained it.
   std::string config_digest;
@@ -51,8 +52,8 @@ struct Manifest {
   std::vector<ShardSummary> shards;
 };
 
-/// Joins what the ranks wrote. Bug unless every tensor is covered exactly once and all ranks agree
-/// on its type.
+/// Joins what the ranks wrote. Throws Bug unless every tensor is covered exactly once and all ranks
+/// agree on its type.
 Manifest make_manifest(const CheckpointInfo& info, std::vector<ShardSummary> shards);
 
 std::string to_text(const Manifest& manifest);
@@ -60,10 +61,10 @@ std::string to_text(const Manifest& manifest);
 /// Throws Error naming `what` unless the seal holds and every number is consistent.
 Manifest parse_manifest(std::string_view text, std::string_view what);
 
-/// Writes the right seal into a text whose seal member has any 16 digits; for fuzzing.
+/// Writes the right seal into a text whose seal member has any 16 digits, for fuzzing.
 std::string sealed(std::string text);
 
-/// The text that carries one rank's summary to another; empty for a summary without a file.
+/// Returns the text that carries one rank's summary to another, empty for one without a file.
 std::string to_text(const ShardSummary& summary);
 ShardSummary parse_shard_summary(std::string_view text, std::string_view what);
 

@@ -9,7 +9,7 @@
 namespace tokamak {
 namespace {
 
-// Boxes of one tensor are compared pair by pair.
+// The limit exists because boxes of one tensor are compared pair by pair.
 constexpr size_t kMostBoxes = 8192;
 
 Box intersection(const Box& a, const Box& b) {
@@ -28,7 +28,7 @@ bool is_empty(const Box& box) {
   return false;
 }
 
-// Rows of the outermost dim that the slice's range touches.
+// Narrows the box to the rows of the outermost dim that the slice's range touches.
 void narrow_rows(Box& box, const Slice& slice, int64_t row_elements) {
   const int64_t base = slice.box.begin[0];
   const int64_t last_row = (slice.end + row_elements - 1) / row_elements;
@@ -42,7 +42,7 @@ int64_t position(const Dims& index, const Box& box, const Dims& strides) {
   return at;
 }
 
-// The first dim of the longest suffix over which `shared` is contiguous in both boxes.
+// Returns the first dim of the longest suffix over which `shared` is contiguous in both boxes.
 size_t first_run_dim(const Dims& shared, const Dims& from, const Dims& to) {
   size_t dim = shared.size() - 1;
   while (dim > 0 && shared[dim] == from[dim] && shared[dim] == to[dim]) --dim;

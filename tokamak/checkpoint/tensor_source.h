@@ -1,5 +1,5 @@
 // A tensor that is read piece by piece, so that a model is converted or written without ever being
-// in memory as a whole. Every importer yields these and every writer takes them.
+// in memory as a whole. Every importer yields such tensors and every writer takes them.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@
 
 namespace tokamak {
 
-/// A named tensor whose row-major little-endian bytes lie in memory that someone else owns (a
-/// mapped file, mostly). `data` may lie at any alignment.
+/// A named tensor whose row-major little-endian bytes lie in memory that someone else owns (mostly
+/// a mapped file). `data` may have any alignment.
 struct TensorView {
   std::string name;
   DType dtype = DType::kF32;
@@ -30,14 +30,14 @@ struct TensorSource {
   std::string name;
   DType dtype = DType::kF32;
   Dims dims;
-  /// Fills `out` with the elements `first`, `first` + 1, ... in row-major order. REQUIRES: whole
-  /// elements inside the tensor.
+  /// Fills `out` with the elements `first`, `first` + 1, ... in row-major order. REQUIRES: `out`
+  /// holds whole elements inside the tensor.
   std::function<void(int64_t first, std::span<std::byte> out)> read;
 
   TensorType type() const { return {.dtype = dtype, .dims = dims}; }
 };
 
-/// Bytes that one step of a streaming copy holds in memory.
+/// Bytes held in memory per step of a streaming copy.
 inline constexpr int64_t kStreamBytes = int64_t{4} << 20;
 
 /// Reads from memory that must outlive the source.
@@ -47,10 +47,10 @@ TensorSource source_of(const TensorView& view);
 void stream(const TensorSource& tensor,
             const std::function<void(std::span<const std::byte>)>& sink);
 
-/// The whole tensor in memory.
+/// Reads the whole tensor into memory.
 std::vector<std::byte> read_all(const TensorSource& tensor);
 
-/// dims times the size of an element, or nothing if that overflows. REQUIRES: no negative extent.
+/// Returns the bytes of a tensor, or nothing if they overflow. REQUIRES: no extent is negative.
 std::optional<int64_t> checked_bytes(DType dtype, const Dims& dims);
 
 }  // namespace tokamak

@@ -17,7 +17,7 @@ int64_t row_elements(const TensorSource& tensor) {
   return count;
 }
 
-// out[i] = column[i * stride], elements of `width` bytes.
+// Sets out[i] = column[i * stride] for elements of `width` bytes.
 void gather(const std::byte* column, int64_t count, int64_t stride, int64_t width, std::byte* out) {
   const auto copy = [&]<class T>(T) {
     for (int64_t i = 0; i < count; ++i) {
@@ -30,8 +30,8 @@ void gather(const std::byte* column, int64_t count, int64_t stride, int64_t widt
   copy(uint8_t{});
 }
 
-// Elements [first, first + out) of the transpose of `in`, which is [rows, columns]. A strip of rows
-// at a time, so that what is written is a cache line and not an element.
+// Reads elements [first, first + out) of the transpose of `in`, which is [rows, columns]. It reads
+// a strip of rows at a time, so that each write fills a cache line rather than one element.
 void read_transposed(const TensorSource& in, int64_t first, std::span<std::byte> out) {
   constexpr int64_t kStrip = 32;
   const int64_t rows = in.dims[0];

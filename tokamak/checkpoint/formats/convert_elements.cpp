@@ -11,7 +11,7 @@
 namespace tokamak {
 namespace {
 
-// A fixed trip count and no branches, so that compilers vectorize every loop over a block.
+// The trip count is fixed and there are no branches, so that compilers vectorize the block loops.
 constexpr size_t kBlock = 1024;
 using Floats = std::array<float, kBlock>;
 

@@ -19,7 +19,7 @@ bool has_pickle_suffix(const fs::path& path) {
          suffix == ".pkl";
 }
 
-// torch.save writes a zip archive, before 1.6 a bare pickle.
+// torch.save writes a zip archive; before 1.6 it wrote a bare pickle.
 bool holds_pickle(const fs::path& path) {
   std::array<char, 4> front{};
   std::ifstream file(path, std::ios::binary);

@@ -1,4 +1,4 @@
-// Checkpoints of other programs that hold Python pickles: recognised, never opened.
+// Recognises, but never opens, checkpoints of other programs that hold Python pickles.
 #pragma once
 
 #include <filesystem>

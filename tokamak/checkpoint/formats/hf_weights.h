@@ -14,8 +14,8 @@
 
 namespace tokamak {
 
-/// All weights found at a path, mapped and read only where they are used. Sources and views live
-/// as long as the object.
+/// All weights found at a path, which are mapped and read only where they are used. Sources and
+/// views live as long as the object.
 class HfWeights {
  public:
   /// `path` is a safetensors file, or a folder with model.safetensors, with
@@ -23,10 +23,10 @@ class HfWeights {
   /// naming the file where a shard is absent, a tensor is missing, or one is given twice.
   explicit HfWeights(const std::filesystem::path& path);
 
-  /// File by file.
+  /// Returns the weights file by file.
   std::vector<TensorSource> sources() const;
 
-  /// Null if there is no such tensor.
+  /// Returns null if there is no such tensor.
   const TensorView* find(std::string_view name) const;
 
  private:
@@ -37,12 +37,12 @@ class HfWeights {
   std::unordered_map<std::string, const TensorView*> index_;
 };
 
-/// Parsed model.safetensors.index.json: tensor to file, both in the order of their names. Throws
-/// Error naming `what` unless every file is a plain name.
+/// Parses model.safetensors.index.json into a map from tensor to file. Throws Error naming `what`
+/// unless every file is a plain name.
 std::map<std::string, std::string> parse_weight_index(std::string_view text, std::string_view what);
 
 struct SaveOptions {
-  /// A file holds at most this many bytes of tensors, unless one tensor alone is larger.
+  /// The most bytes of tensors per file, unless one tensor alone is larger.
   int64_t max_file_bytes = 5'000'000'000;
   SafetensorsMetadata metadata = {{"format", "pt"}};
 };

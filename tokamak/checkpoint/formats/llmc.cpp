@@ -19,12 +19,12 @@ constexpr int32_t kLlama3Magic = 20240803;
 constexpr int64_t kHeaderInts = 256;
 constexpr int64_t kHeaderBytes = kHeaderInts * 4;
 
-// One kind of weight: once, or for every layer one after another.
+// One kind of weight, which is stored once, or once per layer one after another.
 struct Weight {
   std::string_view name;
   Dims dims;
   bool per_layer = false;
-  /// Stored [out, in] where Hugging Face's Conv1D has [in, out].
+  /// Whether it is stored as [out, in] where Hugging Face's Conv1D has [in, out].
   bool is_transposed = false;
 };
 
@@ -68,7 +68,7 @@ std::vector<Weight> weights_of(const LlmcModel& model) {
   return model.model == kGpt2 ? gpt2_weights(model) : llama3_weights(model);
 }
 
-// Nothing if it overflows.
+// Returns nothing if the size overflows.
 std::optional<int64_t> data_bytes(const LlmcModel& model) {
   int64_t total = 0;
   for (const Weight& weight : weights_of(model)) {
@@ -112,7 +112,7 @@ LlmcModel gpt2_model(std::span<const int32_t> header, std::string_view name) {
   return m;
 }
 
-// 0 where the file's size fits no hidden size.
+// Returns 0 where no hidden size fits the file's size.
 int64_t ffn_hidden_of(LlmcModel model, int64_t bytes) {
   model.ffn_hidden = 0;
   const auto fixed = data_bytes(model);

@@ -13,7 +13,7 @@
 
 namespace tokamak {
 
-/// The sizes in the header, and those that follow from them.
+/// The sizes in the header, and the sizes that follow from them.
 struct LlmcModel {
   std::string_view model;  ///< "gpt2" or "llama3", as `model.name` has it
   DType dtype = DType::kF32;
@@ -24,7 +24,7 @@ struct LlmcModel {
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;
   int64_t channels = 0;
-  /// Llama 3: found from the size of the file, since the header stores its factors truncated.
+  /// For Llama 3, it is found from the size of the file, since the header truncates its factors.
   int64_t ffn_hidden = 0;
   int64_t rope_theta = 0;  ///< 0 where positions are learned
   bool use_scaled_rope = false;
@@ -45,8 +45,8 @@ class LlmcFile {
 
   const LlmcModel& model() const { return model_; }
 
-  /// All weights under Hugging Face's names and layouts, without vocabulary padding; they live as
-  /// long as the object.
+  /// Returns all weights under Hugging Face's names and layouts, without vocabulary padding. They
+  /// live as long as the object.
   std::vector<TensorSource> sources() const;
 
  private:

@@ -1,4 +1,4 @@
-// Names that come from files and may hold anything.
+// Handles names that come from files and may hold anything.
 #pragma once
 
 #include <string>
@@ -6,10 +6,10 @@
 
 namespace tokamak {
 
-/// Quoted for a one-line message: control characters escaped, length bounded.
+/// Quotes the name for a one-line message; escapes control characters and bounds the length.
 std::string shown(std::string_view name);
 
-/// Whether `name` can only be a file of the same folder: no separator, not "." or "..".
+/// Whether `name` can only be a file of the same folder, with no separator and not "." or "..".
 bool is_plain_file_name(std::string_view name);
 
 }  // namespace tokamak

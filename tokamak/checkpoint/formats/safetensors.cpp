@@ -15,7 +15,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian");
 
-// The reference implementation's limit.
+// The limit that the reference implementation sets.
 constexpr uint64_t kLargestHeader = 100'000'000;
 constexpr int64_t kLengthBytes = 8;
 constexpr size_t kMostDims = 64;

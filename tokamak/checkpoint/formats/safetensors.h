@@ -1,5 +1,5 @@
 // The safetensors file format (docs/formats.md): 8 bytes of header length, a JSON header, the data.
-// The reader trusts nothing that the header says until it was checked against the file.
+// The reader trusts nothing in the header until it was checked against the file.
 #pragma once
 
 #include <cstddef>
@@ -30,12 +30,12 @@ struct SafetensorsEntry {
 };
 
 struct SafetensorsHeader {
-  /// In the order of their data.
+  /// The entries in the order of their data.
   std::vector<SafetensorsEntry> entries;
   SafetensorsMetadata metadata;
 };
 
-/// Reads and checks a header: `bytes` is the front of a file of `file_bytes` bytes that the user
+/// Reads and checks a header. `bytes` is the front of a file of `file_bytes` bytes that the user
 /// knows as `name`. Throws Error unless lengths, names, types, shapes and offsets agree and the
 /// tensors fill the file without gap or overlap, as the reference implementation demands.
 SafetensorsHeader parse_safetensors_header(std::span<const std::byte> bytes, int64_t file_bytes,
@@ -49,12 +49,12 @@ class SafetensorsFile {
 
   const std::filesystem::path& path() const { return path_; }
 
-  /// All tensors in the order of their data.
+  /// Returns all tensors in the order of their data.
   std::span<const TensorView> tensors() const { return tensors_; }
 
   const SafetensorsMetadata& metadata() const { return metadata_; }
 
-  /// Null if there is no such tensor.
+  /// Returns null if there is no such tensor.
   const TensorView* find(std::string_view name) const;
 
   /// Throws Error naming file and tensor if there is none.
@@ -68,7 +68,7 @@ class SafetensorsFile {
   SafetensorsMetadata metadata_;
 };
 
-/// Where everything goes in a file to be written.
+/// The layout of a file to be written.
 struct SafetensorsLayout {
   /// The length and the header, padded so that data starts at a multiple of 8.
   std::string head;

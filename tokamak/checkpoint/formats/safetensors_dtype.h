@@ -1,4 +1,4 @@
-// The element types that safetensors and this project share. Include in .cpp files only.
+// The element types that safetensors and this project share. Include it in .cpp files only.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 
 namespace tokamak {
 
-/// Type and its spelling, in the order in which the reference implementation writes data.
+/// Each type and its spelling, in the order in which the reference implementation writes data.
 inline constexpr std::array kSafetensorsDTypes{
     std::pair{DType::kI64, std::string_view("I64")},
     std::pair{DType::kF64, std::string_view("F64")},

@@ -1,5 +1,5 @@
-// Names of weights. Inside, weights have the names and layouts of Hugging Face's models; Meta's and
-// torchtitan's Llama and bare GPT-2 names are brought to them on the way in.
+// Names of weights. Internally, weights have the names and layouts of Hugging Face's models. The
+// Llama names of Meta and torchtitan and bare GPT-2 names are translated to them on import.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ struct HeadCounts {
   int64_t num_kv_heads = 0;
 };
 
-/// "layers.3.attention.wq.weight" to "model.layers.3.self_attn.q_proj.weight"; nothing for a name
-/// that is not Meta's.
+/// Translates "layers.3.attention.wq.weight" to "model.layers.3.self_attn.q_proj.weight"; returns
+/// nothing for a name that is not Meta's.
 std::optional<std::string> hf_name_of_meta(std::string_view name);
 
 /// Translates "model.layers.3.self_attn.q_proj.weight" to "layers.3.attention.wq.weight", which is
@@ -29,10 +29,10 @@ std::string meta_name_in_layer(std::string_view name);
 /// Whether the tensors are named as in Meta's consolidated files and torchtitan.
 bool has_meta_names(std::span<const TensorSource> tensors);
 
-/// Brings tensors of any known naming to Hugging Face's: Meta's are renamed and the rows of wq and
-/// wk permuted, bare GPT-2 names get "transformer.", buffers (masks, rotary frequencies) are
-/// dropped, other names stay. `heads` is used only for Meta's. Throws Error on a Meta-named set
-/// with a name of no Llama.
+/// Brings tensors of any known naming to Hugging Face's. Meta's tensors are renamed and the rows of
+/// wq and wk permuted, bare GPT-2 names get "transformer.", buffers (masks, rotary frequencies) are
+/// dropped, and other names stay. `heads` is used only for Meta's tensors. Throws Error if a set of
+/// Meta's names has one that no Llama has.
 std::vector<TensorSource> to_hf_weights(std::span<const TensorSource> tensors,
                                         const HeadCounts& heads);
 

@@ -1,4 +1,4 @@
-// Weights wherever they come from: one way in for `convert`, `generate` and initial_load_path.
+// Opens weights of any kind, for `convert`, `generate` and initial_load_path.
 #pragma once
 
 #include <filesystem>
@@ -13,17 +13,17 @@
 
 namespace tokamak {
 
-/// In our checkpoints, names of state that is not the model's begin with this.
+/// In our checkpoints, names of state that does not belong to the model begin with this prefix.
 inline constexpr std::string_view kOptimizerPrefix = "optimizer.";
 
-/// The weights at a path: a Hugging Face or Meta folder or file, an llm.c model, or one of our
-/// checkpoints (the step folder). Sources live as long as the object.
+/// The weights at a path, which is a Hugging Face or Meta folder or file, an llm.c model, or one of
+/// our checkpoints (the step folder). Sources live as long as the object.
 class Weights {
  public:
   /// Throws Error naming the path and what is wrong; pickles are refused with the remedy.
   explicit Weights(const std::filesystem::path& path);
 
-  /// All weights under Hugging Face's names and layouts. `heads` is used only for Meta's.
+  /// Returns all weights under Hugging Face's names and layouts. `heads` is used only for Meta's.
   std::vector<TensorSource> sources(const HeadCounts& heads) const;
 
  private:
