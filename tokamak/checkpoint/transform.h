@@ -12,8 +12,7 @@ namespace tokamak {
 /// Returns the same elements under another name.
 TensorSource renamed(TensorSource tensor, std::string name);
 
-/// Returns the elements converted to `dtype`; throws Error naming the tensor unless both are
-/// floats.
+/// Returns the elements as `dtype`; throws Error naming the tensor where a conversion needs floats.
 TensorSource cast(const TensorSource& tensor, DType dtype);
 
 /// Returns [rows, columns] as [columns, rows]. REQUIRES: the tensor has two dims.

@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kMaxKeysShown = 10;
 
-/// Keys and values, each ended by a zero byte.
+/// Joins keys and values, each ended by a zero byte.
 std::string pack(std::span<const AgreementItem> items) {
   std::string text;
   for (const AgreementItem& item : items) {
@@ -34,14 +34,14 @@ std::vector<AgreementItem> unpack(const std::string& text) {
   return items;
 }
 
-/// FNV-1a.
+/// Returns the FNV-1a hash.
 uint64_t hash_of(const std::string& text) {
   uint64_t hash = 14695981039346656037U;
   for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211U;
   return hash;
 }
 
-/// "rank 3", "ranks 0-2, 5".
+/// Returns "rank 3" or "ranks 0-2, 5".
 std::string to_string(const std::vector<int>& ranks) {
   std::vector<std::string> runs;
   for (size_t i = 0; i < ranks.size();) {
@@ -54,7 +54,7 @@ std::string to_string(const std::vector<int>& ranks) {
   return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(runs, ", "));
 }
 
-/// The ranks that give a key each of its values; values in order of their first rank.
+/// A key's values, each with the ranks that give it, in order of their first rank.
 using Opinions = std::vector<std::pair<std::string, std::vector<int>>>;
 
 std::string describe(const std::string& key, const Opinions& opinions) {

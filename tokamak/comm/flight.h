@@ -1,6 +1,6 @@
-// The flight record of a rank: which collective it has entered last in each of its groups, so that
-// a hang or a death can be told by name. Plain memory that its rank writes and anybody may read at
-// any moment: another thread, or another process through a mapped file.
+// The flight record of a rank says which collective it has entered last in each of its groups, so
+// that a hang or a death can be reported by name. It is plain memory that its rank writes and that
+// another thread, or another process through a mapped file, may read at any moment.
 #pragma once
 
 #include <atomic>
@@ -23,10 +23,10 @@ enum class CollectiveKind : uint8_t {
   kBarrier,
 };
 
-/// "all_gather", "send_recv", ...
+/// Returns "all_gather", "send_recv", ...
 std::string_view name_of(CollectiveKind kind);
 
-/// One group of one rank. Written by the thread that uses the group's communicator.
+/// The record of one group of one rank. The thread that uses the group's communicator writes it.
 struct FlightLane {
   char group[47] = {};
   std::atomic<CollectiveKind> kind{};
@@ -41,18 +41,18 @@ struct FlightLane {
 
   void finish() { calls_finished.store(calls_entered.load(), std::memory_order_release); }
 
-  /// The next `calls` of those entered: for calls that run on after they were entered.
+  /// Marks the next `calls` entered calls as finished, for calls that outlast their entry.
   void finish(uint64_t calls) { calls_finished.fetch_add(calls, std::memory_order_release); }
 };
 
-/// How far a rank has come.
+/// How far a rank has got.
 enum class RankPhase : uint8_t {
   kRunning,
-  kLeaving,  ///< done, and waiting for the others' end
+  kLeaving,  ///< done, and waiting for the others to finish
   kFailed,   ///< an error is on its way to the user
 };
 
-/// All groups of one rank. Zero bytes are an empty page, so it may lie in a fresh file.
+/// The record of all groups of one rank. Zero bytes are an empty page, so it may be a fresh file.
 struct FlightPage {
   /// Groups beyond these share the last lane.
   static constexpr uint32_t kMaxLanes = 256;
@@ -64,13 +64,14 @@ struct FlightPage {
   std::atomic<uint64_t> num_calls{0};
   FlightLane lanes[kMaxLanes];
 
-  /// A lane for a new group. Called from one thread of the rank.
+  /// Returns a lane for a new group. One thread of the rank calls it.
   FlightLane* add_lane(std::string_view group);
 };
 
-/// "rank 2 (node7): in all_reduce 17 of \"tp\" (1024 float32)", one "in ..." for each group with a
-/// call under way, which names the last one entered and, where several are, how many have ended;
-/// "left ..." of the last call where none is, "has entered no collective" before the first.
+/// Returns "rank 2 (node7): in all_reduce 17 of \"tp\" (1024 float32)", with one "in ..." for each
+/// group with a call in progress. It names the last call entered and, where several are in
+/// progress, how many have ended. If none is, the text says "left ..." of the last call, or "has
+/// entered no collective" before the first.
 std::string describe(const FlightPage& page);
 
 }  // namespace tokamak

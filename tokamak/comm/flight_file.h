@@ -1,5 +1,5 @@
-// A flight page in a file of its own, so that other processes of the host can read it, also after
-// the death of its rank.
+// A flight page in its own file, so that other processes of the host can read it, even after its
+// rank has died.
 #pragma once
 
 #include <filesystem>
@@ -12,10 +12,10 @@ namespace tokamak {
 
 class FlightFile {
  public:
-  /// This rank's own file FOLDER/rank-N, locked while the process lives.
+  /// Creates this rank's own file FOLDER/rank-N, which is locked while the process lives.
   static FlightFile create(const std::filesystem::path& folder, int rank);
 
-  /// Another rank's file; throws SystemError where there is none.
+  /// Opens another rank's file; throws SystemError where there is none.
   static FlightFile open(const std::filesystem::path& folder, int rank);
 
   FlightFile(FlightFile&& other) noexcept;
@@ -26,7 +26,7 @@ class FlightFile {
 
   FlightPage& page() const { return *page_; }
 
-  /// Whether the process that created the file is alive. For files that were opened.
+  /// Whether the process that created the file is alive. It is for files from open().
   bool is_owner_alive() const;
 
  private:
@@ -36,10 +36,10 @@ class FlightFile {
   FlightPage* page_ = nullptr;
 };
 
-/// Where the ranks of a job keep their files if the launcher says so.
+/// The environment variable by which a launcher sets the folder of a job's flight files.
 inline constexpr const char* kFlightFolderVariable = "TOKAMAK_FLIGHT_DIR";
 
-/// One line for each rank below `world_size` that has a file in `folder`.
+/// Returns one line for each rank below `world_size` that has a file in `folder`.
 std::vector<std::string> describe_flights(const std::filesystem::path& folder, int world_size);
 
 }  // namespace tokamak

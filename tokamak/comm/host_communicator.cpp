@@ -11,7 +11,7 @@ namespace {
 
 /// Payloads up to this size travel in one message with their call.
 constexpr int64_t kInlineBytes = 4096;
-/// Room for other members' elements while they are added up.
+/// The staging memory for other members' elements while they are reduced.
 constexpr int64_t kStagingBytes = int64_t{8} << 20;
 
 const std::byte* bytes_of(const void* data) {
@@ -142,7 +142,7 @@ int64_t HostCommunicator::slices_at_once(int64_t slices, int64_t slice_bytes) co
   return std::clamp(room, int64_t{1}, slices);
 }
 
-// A slice alone goes where it belongs; several from one member come as one message, by staging.
+// A single slice is received in place; several from one member come as one message through staging.
 void HostCommunicator::all_gather_slices(const void* in, void* out, int64_t slices, int64_t count,
                                          DType dtype, CommStream) {
   const CallRecord record(*page_, *lane_, CollectiveKind::kAllGather, dtype, slices * count);
@@ -189,7 +189,7 @@ void HostCommunicator::reduce_pieces(const Call& call, const std::byte* in,
       std::clamp(kStagingBytes / width / size(), int64_t{1}, std::max(longest, int64_t{1}));
   staging_.resize(std::max(staging_.size(), static_cast<size_t>(chunk * width * (size() - 1))));
   std::vector<const std::byte*> parts(size());
-  // At least one round, so that calls of no elements are checked too.
+  // There is at least one round, so that calls without elements are checked too.
   for (int64_t first = 0; first == 0 || first < longest; first += chunk) {
     const auto count_of = [&](int member) {
       return std::clamp(pieces[member].count - first, int64_t{0}, chunk);
@@ -215,7 +215,7 @@ void HostCommunicator::reduce_pieces(const Call& call, const std::byte* in,
   }
 }
 
-// Several slices are packed by member.
+// If there are several slices, they are packed by member.
 void HostCommunicator::reduce_scatter_slices(const void* in, void* out, int64_t slices,
                                              int64_t count, DType dtype, CommStream) {
   const CallRecord record(*page_, *lane_, CollectiveKind::kReduceScatter, dtype, slices * count);

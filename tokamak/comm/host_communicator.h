@@ -1,4 +1,4 @@
-// Collectives on host memory over a transport that only moves bytes. All sums are made here, so
+// Collectives on host memory over a transport that only moves bytes. All sums are computed here, so
 // that threads and MPI agree bit for bit.
 #pragma once
 
@@ -15,7 +15,7 @@
 namespace tokamak {
 
 /// Moves bytes between the members of one group; messages from one member to another arrive in the
-/// order sent. Used by one thread at a time.
+/// order sent. One thread at a time uses it.
 class ByteTransport {
  public:
   struct Send {
@@ -24,7 +24,7 @@ class ByteTransport {
     int64_t bytes = 0;
   };
 
-  /// `bytes` is the room; a message may be shorter.
+  /// `bytes` is the capacity; a message may be shorter.
   struct Receive {
     int from = 0;
     std::byte* data = nullptr;
@@ -33,20 +33,21 @@ class ByteTransport {
 
   virtual ~ByteTransport() = default;
 
-  /// Called with the index of a receive as soon as its message is there; may throw.
+  /// It is called with the index of a receive as soon as the message has arrived; it may throw.
   using Arrival = std::function<void(size_t)>;
 
-  /// Starts all of them and returns when all are done: what was sent may be overwritten. At most
-  /// one send to and one receive from each other member, none with itself. Throws SystemError when
-  /// a peer has died or left, the job has failed, or the time-out has passed.
+  /// Starts all sends and receives and returns when all are done; then sent data may be
+  /// overwritten. There is at most one send to and one receive from each other member, and none
+  /// with itself. Throws SystemError when a peer has died or left, the job has failed, or the
+  /// time-out has passed.
   virtual void exchange(std::span<const Send> sends, std::span<const Receive> receives,
                         const Arrival& arrived) = 0;
 
-  /// Ends the job for all ranks because of what this one found, and throws SystemError(why).
+  /// Ends the job for all ranks because of a fault that this rank found; throws SystemError(why).
   [[noreturn]] virtual void fail(const std::string& why) = 0;
 };
 
-/// A group as its communicator needs it.
+/// The members of a group and this rank's place among them.
 struct HostGroup {
   std::string name;
   std::vector<int> world_ranks;  ///< by member
@@ -55,7 +56,7 @@ struct HostGroup {
 
 class HostCommunicator final : public Communicator {
  public:
-  /// `transport` may be null for one member; the lane outlives the communicator.
+  /// `transport` may be null for one member; `page` must outlive the communicator.
   HostCommunicator(HostGroup group, std::unique_ptr<ByteTransport> transport, FlightPage& page);
 
   int rank() const override { return group_.rank; }
@@ -80,7 +81,7 @@ class HostCommunicator final : public Communicator {
   using Send = ByteTransport::Send;
   using Receive = ByteTransport::Receive;
 
-  /// What every member must say alike. Travels before the first bytes of each call.
+  /// What all members must agree on. It is sent before the first bytes of each call.
   struct Call {
     CollectiveKind kind{};
     DType dtype{};
@@ -102,21 +103,21 @@ class HostCommunicator final : public Communicator {
   class CallRecord;
 
   Call next_call(CollectiveKind kind, int64_t count, DType dtype);
-  /// The first exchange of a call: with each message goes `call`, and each that comes must carry
-  /// the same.
+  /// Makes the first exchange of a call: `call` goes with each message sent, and each message
+  /// received must carry the same.
   void exchange_checked(const Call& call, std::span<const Send> sends,
                         std::span<const Receive> receives);
   void check_same(const Call& mine, const Call& theirs, int member);
   std::string describe(const Call& call) const;
 
-  /// Adds up the members' ranges of this rank's `mine` elements; `pieces` are where each member's
-  /// range begins in `in`.
+  /// Reduces all members' elements of this rank's piece into `out`; `pieces` holds each member's
+  /// range of `in`.
   void reduce_pieces(const Call& call, const std::byte* in, std::span<const Slice> pieces,
                      std::byte* out);
   void all_reduce_whole(const Call& call, const std::byte* in, std::byte* out);
-  /// Of `slices` pieces from every member, as many as staging has room for: they go together.
+  /// Returns how many of `slices` pieces per member fit into staging and so are sent together.
   int64_t slices_at_once(int64_t slices, int64_t slice_bytes) const;
-  /// The n-1 other members, nearest above first.
+  /// Returns the n-1 other members, nearest above first.
   std::vector<int> others() const;
   void count_traffic(Traffic& traffic, int64_t bytes);
 

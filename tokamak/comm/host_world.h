@@ -1,5 +1,5 @@
-// What worlds on host memory share: groups are HostCommunicators, and the control plane is one
-// communicator over all ranks.
+// The common base of worlds on host memory: groups are HostCommunicators, and the control plane is
+// one communicator over all ranks.
 #pragma once
 
 #include <memory>
@@ -33,19 +33,19 @@ class HostWorld : public World {
   /// The page outlives the world and all its communicators.
   HostWorld(int rank, int size, FlightPage& page);
 
-  /// A way between the members of a new group of two or more; `member` is this rank's place in it.
+  /// Connects the members of a new group of two or more; `member` is this rank's place in it.
   virtual std::unique_ptr<ByteTransport> make_transport(const std::string& name,
                                                         std::span<const int> ranks, int member) = 0;
 
   FlightPage& page() const { return *page_; }
 
-  /// Ends the use of the control plane before what its transport stands on goes.
+  /// Ends the use of the control plane before the things that its transport uses are destroyed.
   void close_control() { control_.reset(); }
 
  private:
   std::unique_ptr<HostCommunicator> make_host_group(const std::string& name,
                                                     std::span<const int> ranks);
-  /// The control plane, made when it is first asked for: a constructor cannot call make_transport.
+  /// Returns the control plane, made on first use because a constructor cannot call make_transport.
   HostCommunicator& control();
 
   int rank_;

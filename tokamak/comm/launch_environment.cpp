@@ -36,7 +36,7 @@ constexpr Names kOpenMpi{.source = "Open MPI",
                          .world_size = "OMPI_COMM_WORLD_SIZE",
                          .local_rank = "OMPI_COMM_WORLD_LOCAL_RANK",
                          .local_size = "OMPI_COMM_WORLD_LOCAL_SIZE"};
-// SLURM_STEP_NUM_TASKS is set by srun alone; the others also in a batch script.
+// Only srun sets SLURM_STEP_NUM_TASKS; the others are also set in a batch script.
 constexpr Names kSlurm{.source = "Slurm",
                        .rank = "SLURM_PROCID",
                        .world_size = "SLURM_STEP_NUM_TASKS",
@@ -48,7 +48,7 @@ constexpr Names kPmi{.source = "PMI",
                      .local_rank = "MPI_LOCALRANKID",
                      .local_size = "MPI_LOCALNRANKS"};
 
-/// The entry of host `host_index` in Slurm's list of tasks per node: "4(x2),3" is 4, 4, 3.
+/// Returns the entry of host `host_index` in Slurm's tasks per node, where "4(x2),3" is 4, 4, 3.
 std::optional<int> slurm_tasks_of(const char* list, int host_index) {
   const char* end = list + std::strlen(list);
   for (const char* at = list; at < end;) {

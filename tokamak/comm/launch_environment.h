@@ -1,4 +1,4 @@
-// What the program that started this process says about ranks: mpirun, srun or another PMI.
+// Reads what mpirun, srun or another PMI launcher says about the ranks of the job.
 #pragma once
 
 #include <functional>
@@ -15,19 +15,19 @@ struct LaunchEnvironment {
   std::string source;  ///< "Open MPI", "Slurm", "PMI"; "none" for a process started by itself
 };
 
-/// The value of an environment variable, or null.
+/// Returns the value of an environment variable, or null.
 using EnvironmentReader = std::function<const char*(const char* name)>;
 
 /// Reads Open MPI's OMPI_COMM_WORLD_*, Slurm's SLURM_* inside an srun step (a batch script alone is
 /// no rank), and PMI_RANK, PMI_SIZE with MPI_LOCALRANKID, MPI_LOCALNRANKS, in this order. Throws
-/// Error naming the variable where one is missing or no number in range, and where torchrun started
-/// the process: MPI cannot connect its ranks.
+/// Error naming the variable where one is missing or not a number in range, and where torchrun
+/// started the process, because MPI cannot connect its ranks.
 LaunchEnvironment read_launch_environment(const EnvironmentReader& read);
 
-/// The same from this process' environment.
+/// Reads the same from this process' environment.
 LaunchEnvironment read_launch_environment();
 
-/// "rank 3 of 8, local rank 1 of 2 on node4 (Slurm)".
+/// Returns "rank 3 of 8, local rank 1 of 2 on node4 (Slurm)".
 std::string to_string(const LaunchEnvironment& environment);
 
 }  // namespace tokamak

@@ -22,14 +22,14 @@ using namespace std::chrono_literals;
 constexpr int kDataTag = 1;
 constexpr int kGroupTag = 2;
 constexpr int kHelloTag = 3;
-/// MPI counts are int; longer messages go in pieces.
+/// MPI counts are int, so longer messages are sent in pieces.
 constexpr int64_t kPieceBytes = int64_t{1} << 30;
-/// How long a wait goes on after it has become hopeless, so that the rank at fault speaks first.
+/// How long a hopeless wait goes on, so that the rank at fault reports first.
 constexpr auto kGrace = 2s;
 
 }  // namespace
 
-/// A wait for peers: spins briefly, then yields, then sleeps, and knows when to look around.
+/// A wait for peers that spins briefly, then yields, then sleeps, and knows when to look around.
 struct MpiSession::Waiting {
   const std::string& group;
   bool is_crowded = false;
@@ -60,13 +60,13 @@ struct MpiSession::Waiting {
   }
 };
 
-/// The requests of one exchange: receives first.
+/// The requests of one exchange, receives first.
 class MpiSession::Pending {
  public:
   std::vector<MPI_Request> requests;
   std::vector<int> peers;        ///< by request, in the group
   std::vector<size_t> receives;  ///< by request, for those that receive
-  std::vector<int> done;         ///< room for MPI_Testsome
+  std::vector<int> done;         ///< the output of MPI_Testsome
   int num_open = 0;
 
   template <class Start>
@@ -82,7 +82,7 @@ class MpiSession::Pending {
     } while (first < bytes);
   }
 
-  /// Members whose requests are open.
+  /// Returns the members whose requests are open.
   std::vector<int> open_peers() const {
     std::vector<int> open;
     for (size_t i = 0; i < requests.size(); ++i) {
@@ -158,7 +158,7 @@ void MpiSession::open_flights() {
   for (const int rank : local_ranks) {
     if (rank != rank_) neighbours_.emplace(rank, FlightFile::open(folder.data(), rank));
   }
-  // Open files do not need their names; a launcher that gave the folder reads them after the end.
+  // Open files do not need their names. A launcher that gave the folder reads it after the end.
   check(MPI_Barrier(host), "MPI_Barrier");
   if (given == nullptr && local_rank == 0) std::filesystem::remove_all(folder.data());
   check(MPI_Comm_free(&host), "MPI_Comm_free");
@@ -316,7 +316,7 @@ void MpiSession::check_hellos(const Channel& channel) {
 
 MpiSession::Channel MpiSession::open_channel(const std::string& group, std::span<const int> ranks) {
   Channel channel{.tag = kDataTag, .group = group, .world_ranks = {ranks.begin(), ranks.end()}};
-  // MPI_Comm_create_group blocks, so all say first that they come.
+  // MPI_Comm_create_group blocks, so all members first announce themselves.
   check_hellos(channel);
   const std::lock_guard lock(mutex_);
   check_running();

@@ -1,5 +1,5 @@
-// MPI as this program uses it: bytes between pairs of ranks, non-blocking calls only, each under
-// one lock. Including mpi.h is left to the sources.
+// MPI as this program uses it: it moves bytes between pairs of ranks by non-blocking calls only,
+// each under one lock. Only .cpp files include this header, as it includes mpi.h.
 #pragma once
 
 #include <atomic>
@@ -19,9 +19,10 @@
 
 namespace tokamak {
 
-/// A rank's connection with all others. Threads may use it at once: MPI is asked for
-/// MPI_THREAD_SERIALIZED, which every MPI offers, and one lock serves the calls, all of them short.
-/// Whoever waits drives the progress of all, so no thread of MPI's own competes with kernels.
+/// A rank's connection with all others. Threads may use it concurrently: MPI is asked for
+/// MPI_THREAD_SERIALIZED, which every MPI offers, and one lock guards the calls, all of them short.
+/// A waiting thread drives everyone's progress, so that MPI needs no thread that competes with
+/// kernels.
 class MpiSession {
  public:
   MpiSession(const LaunchEnvironment& environment, WorldOptions options);
@@ -36,7 +37,7 @@ class MpiSession {
 
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
 
-  /// Members of a communicator and what they say to each other on it.
+  /// A communicator's members and the tag under which they exchange messages.
   struct Channel {
     MPI_Comm comm = MPI_COMM_NULL;
     int tag = 0;
@@ -44,27 +45,28 @@ class MpiSession {
     std::vector<int> world_ranks;  ///< by member
   };
 
-  /// A channel over `ranks`, after a bounded check that all of them ask for the same.
+  /// Opens a channel over `ranks` after a bounded check that all of them ask for the same one.
   Channel open_channel(const std::string& group, std::span<const int> ranks);
   void close_channel(Channel& channel);
 
-  /// ByteTransport::exchange between the members of `channel`.
+  /// Does ByteTransport::exchange() between the members of `channel`.
   void exchange(const Channel& channel, std::span<const ByteTransport::Send> sends,
                 std::span<const ByteTransport::Receive> receives,
                 const ByteTransport::Arrival& arrived);
 
-  /// After this no thread of the process calls MPI any more. Throws SystemError(why).
+  /// Stops all threads of the process from calling MPI again and throws SystemError(why).
   [[noreturn]] void fail(const std::string& why);
 
   bool has_failed() const { return has_failed_; }
 
-  /// Why no rank of this host, or none of `peers`, will answer; "" if they may. From any thread.
+  /// Returns why a rank of this host, or one of `peers`, will not answer, or "". Any thread may
+  /// call it.
   std::string find_fault(std::span<const int> peers) const;
 
-  /// What the ranks of this host have entered last. From any thread.
+  /// Describes what the ranks of this host have entered last. Any thread may call it.
   std::string describe_flights() const;
 
-  /// Ends MPI. REQUIRES: all ranks have come to their ends.
+  /// Ends MPI. REQUIRES: all ranks have finished.
   void finalize();
 
  private:
@@ -80,10 +82,10 @@ class MpiSession {
   void check_hellos(const Channel& channel);
   void start(const Channel& channel, std::span<const ByteTransport::Send> sends,
              std::span<const ByteTransport::Receive> receives, Pending& pending);
-  /// Requests that have ended since the last call.
+  /// Returns the requests that have ended since the last call.
   std::span<const int> test(Pending& pending);
-  /// Throws if this wait for `peers` cannot end well: a rank of this host is dead, a peer is
-  /// leaving, or time is up.
+  /// Throws if this wait for `peers` cannot succeed because a rank of this host is dead, a peer is
+  /// leaving, or the time is up.
   void look_around(Waiting& waiting, std::span<const int> peers);
 
   std::mutex mutex_;
@@ -94,7 +96,7 @@ class MpiSession {
   std::atomic<bool> has_failed_ = false;
   std::atomic<std::chrono::milliseconds> timeout_;
   std::optional<FlightFile> own_file_;
-  std::map<int, FlightFile> neighbours_;  ///< by world rank; this host's others
+  std::map<int, FlightFile> neighbours_;  ///< by world rank; the other ranks of this host
 };
 
 }  // namespace tokamak

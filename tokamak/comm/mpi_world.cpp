@@ -43,7 +43,7 @@ class MpiWorld final : public HostWorld {
   MpiWorld& operator=(const MpiWorld&) = delete;
 
   ~MpiWorld() override {
-    // A launcher ends the other ranks when one exits without MPI_Finalize.
+    // A launcher ends the other ranks when one rank exits without MPI_Finalize.
     if (std::uncaught_exceptions() > errors_ || session_->has_failed()) {
       page().phase = RankPhase::kFailed;
     } else {

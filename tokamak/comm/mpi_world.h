@@ -1,4 +1,4 @@
-// Ranks as processes that MPI connects.
+// A world whose ranks are processes that MPI connects.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@ namespace tokamak {
 /// Whether this program was built with MPI.
 bool has_mpi();
 
-/// The world of two or more ranks; see make_world().
+/// Makes the world of two or more ranks; see make_world().
 std::unique_ptr<World> make_mpi_world(const LaunchEnvironment& environment, WorldOptions options);
 
 }  // namespace tokamak

@@ -18,10 +18,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// How often a waiting rank looks whether the job has failed.
+/// How often a waiting rank checks whether the job has failed.
 constexpr std::chrono::milliseconds kLook{10};
 
-/// What a group's members share: one place for a message from each member to each other.
+/// The state that a group's members share: one slot for a message from each member to each other.
 struct ThreadGroup {
   struct Message {
     const std::byte* data = nullptr;
@@ -41,12 +41,12 @@ struct ThreadGroup {
 
   const std::string name;
   std::mutex mutex;
-  std::vector<std::condition_variable> wake;  ///< by member; of what came to it and was taken
+  std::vector<std::condition_variable> wake;  ///< by member: a message came to it or was taken
   std::vector<Message> messages;
   int num_joined = 0;  ///< guarded by the job's mutex
 };
 
-/// What all ranks share.
+/// The state that all ranks share.
 class ThreadJob {
  public:
   ThreadJob(int size, ThreadWorldOptions options)
@@ -62,7 +62,7 @@ class ThreadJob {
 
   void leave(int rank) { has_left_[rank] = true; }
 
-  /// The first failure is kept.
+  /// Keeps the first failure.
   void fail(const std::string& why, std::exception_ptr error) {
     const std::lock_guard lock(mutex_);
     if (has_failed_) return;
@@ -88,7 +88,7 @@ class ThreadJob {
     return text;
   }
 
-  /// The same group for the k-th call of each member with these ranks.
+  /// Returns one group to the k-th call of every member with these ranks.
   std::shared_ptr<ThreadGroup> join(const std::string& name, std::vector<int> ranks, int call) {
     const std::lock_guard lock(mutex_);
     const auto size = static_cast<int>(ranks.size());
@@ -101,7 +101,7 @@ class ThreadJob {
   }
 
  private:
-  std::atomic<std::chrono::milliseconds> timeout_;  ///< of all ranks
+  std::atomic<std::chrono::milliseconds> timeout_;  ///< for all ranks
   std::vector<FlightPage> pages_;
   std::vector<std::atomic<bool>> has_left_;
   std::atomic<bool> has_failed_ = false;
@@ -159,7 +159,7 @@ class ThreadTransport final : public ByteTransport {
     }
   }
 
-  /// After a failure nobody may read this rank's buffers any more.
+  /// Withdraws the sends after a failure, so that nobody reads this rank's buffers any more.
   void take_back(std::unique_lock<std::mutex>& lock, std::span<const Send> sends) {
     for (const Send& send : sends) {
       auto& message = group_->message(member_, send.to);
@@ -168,7 +168,7 @@ class ThreadTransport final : public ByteTransport {
     }
   }
 
-  /// Leaves in `open` the indices of what has not come yet.
+  /// Leaves in `open` the indices of receives that have not arrived yet.
   void receive_what_is_there(std::unique_lock<std::mutex>& lock, std::span<const Receive> receives,
                              std::vector<size_t>& open, const Arrival& arrived) {
     for (size_t i = 0; i < open.size();) {
@@ -194,7 +194,7 @@ class ThreadTransport final : public ByteTransport {
     }
   }
 
-  /// Until something may have changed. `peer` is a member that this rank waits for.
+  /// Waits until something may have changed. `peer` is a member that this rank waits for.
   void wait(std::unique_lock<std::mutex>& lock, Clock::time_point deadline, int peer) {
     const int rank = world_ranks_[member_];
     const int peer_rank = world_ranks_[peer];
@@ -250,7 +250,7 @@ class ThreadWorld final : public HostWorld {
   }
 
   ThreadJob* job_;
-  std::map<std::vector<int>, int> calls_;  ///< of make_group, by its ranks
+  std::map<std::vector<int>, int> calls_;  ///< calls of make_group, by its ranks
 };
 
 void run_rank(ThreadJob& job, int rank, int size, const std::function<void(World&)>& body) {

@@ -1,5 +1,5 @@
-// Ranks as threads of one process: a test tool, so that many-rank meshes run under sanitizers.
-// Sends are rendezvous: a send returns when its bytes have been received.
+// A test tool that runs ranks as threads of one process, so that many-rank meshes run under
+// sanitizers. Sends are rendezvous: a send returns when its bytes have been received.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,7 @@ struct ThreadWorldOptions {
 
 /// Runs `body` on `num_ranks` threads, each with its World, and joins them. When a rank throws,
 /// enters another call than its group, waits for a rank that has returned, or waits too long, all
-/// others that wait or begin to are woken with a SystemError; what is rethrown is the first error.
+/// others that wait or begin to wait are woken with a SystemError. The first error is rethrown.
 void run_ranks(int num_ranks, const std::function<void(World& world)>& body,
                ThreadWorldOptions options = {});
 

@@ -11,21 +11,21 @@
 namespace tokamak {
 
 struct WorldOptions {
-  /// Longest wait for a peer; World::set_timeout changes it.
+  /// The longest wait for a peer; World::set_timeout changes it.
   std::chrono::milliseconds timeout{300'000};
 };
 
-/// Connects this process with its peers. The world of one rank touches no MPI. Collective over all
-/// ranks; once a process; the world outlives its communicators. Throws Error where there are more
-/// ranks and this program was built without MPI, or where MPI sees another number of ranks than the
-/// environment tells.
+/// Connects this process with its peers; the world of one rank does not use MPI. The call is
+/// collective over all ranks and made once per process; the world must outlive its communicators.
+/// Throws Error where there are more ranks and this program was built without MPI, or where MPI
+/// sees another number of ranks than the environment gives.
 std::unique_ptr<World> make_world(const LaunchEnvironment& environment, WorldOptions options = {});
 
-/// "rank 3 on node4: " if this process is one of several that MPI has connected, else "".
+/// Returns "rank 3 on node4: " if this process is one of several that MPI has connected, else "".
 std::string connected_rank();
 
 /// Ends all ranks with exit code `code` if this process is one of several that MPI has connected;
-/// else returns. For the end of a program that an error stops.
+/// else returns. A program that an error stops calls it at its end.
 void abort_ranks(int code);
 
 }  // namespace tokamak
