@@ -1,4 +1,4 @@
-// The parts that the builders of model families are made of.
+// The parts from which the builders of model families are made.
 #pragma once
 
 #include <array>
@@ -20,10 +20,10 @@
 
 namespace tokamak {
 
-// B batch, S sequence, D embed, H heads, K kv heads, F mlp, V vocabulary
+// B batch, S sequence, D embed, H heads, K kv heads, F mlp, V vocabulary.
 using enum LogicalAxis;
 
-/// What builders share: the scope of names, dropout, and attention over heads.
+/// The code that builders share: projections, initialization, dropout, and attention over heads.
 class Builder {
  public:
   Builder(Graph& graph, Parameters& parameters, const ModelSpec& config, const ModelInputs& inputs,
@@ -45,8 +45,8 @@ class Builder {
     return c_.init == InitRecipe::kTorchtitan ? truncated(0.02) : normal(c_.initializer_range);
   }
 
-  // Of a residual projection in block `layer`: torchtitan's recipe scales it down with depth, in
-  // others the family chooses `std`.
+  // Returns the Init of a residual projection in block `layer`. torchtitan's recipe scales it down
+  // with depth; in others the family chooses `std`.
   Init residual_init(int64_t layer, double std) const {
     if (c_.init != InitRecipe::kTorchtitan) return normal(std);
     return truncated(0.02 / std::sqrt(2.0 * static_cast<double>(layer + 1)));
@@ -60,7 +60,7 @@ class Builder {
     return g_.apply(Linear{}, {x, w, b});
   }
 
-  // Queries, keys and values of h, by heads.
+  // Returns the queries, keys and values of h, by heads.
   std::array<Value, 3> projected_heads(const std::string& name, Value h, bool bias) {
     const int64_t q_dim = c_.num_heads * c_.head_dim;
     const int64_t kv_dim = c_.num_kv_heads * c_.head_dim;
@@ -109,10 +109,10 @@ class Builder {
     return label;
   }
 
-  // Of what follows the blocks.
+  // Returns the label of the final norm, which follows the blocks.
   Label norm_label() const { return module_label(c_.num_layers + 1); }
 
-  // With the embedding's table where that is the head too.
+  // Uses the embedding's table as the head where they are tied.
   ModelOutputs with_head(Value hidden, Value table, Init init) {
     if (c_.tied) return {.hidden = hidden, .head = table};
     const LabelScope scope(g_, module_label(head_module(c_)));

@@ -90,7 +90,7 @@ ParameterCount count_parameters(const ModelSpec& config) {
     return graph.read(states.declare(
         {.name = name, .type = {.dtype = DType::kI32, .dims = {1, 1}}, .kind = StateKind::kInput}));
   };
-  // All blocks are alike, so one is built.
+  // All blocks are alike, so only one is built.
   ModelSpec one = config;
   one.num_layers = 1;
   Parameters parameters(graph, DType::kF32, DType::kF32);

@@ -1,5 +1,6 @@
-// A family of models describes itself: whatever the program asks of one is a field here. For the
-// sources of models/ alone; others ask the functions of model_spec.h, model.h and hf_config.h.
+// A family of models describes itself: all that the program asks of a family is a field here. Only
+// the sources of models/ use it; others call the functions of model_spec.h, model.h and
+// hf_config.h.
 #pragma once
 
 #include <array>
@@ -21,7 +22,7 @@ struct ModelSizes {
   bool tied;
 };
 
-/// A value of `model.name`: its flavors, smallest first, and what they have in common.
+/// A value of `model.name`, with its flavors, smallest first, and what they have in common.
 struct NamedModel {
   std::string_view name;
   std::span<const ModelSizes> flavors;
@@ -30,14 +31,14 @@ struct NamedModel {
 
 struct Family {
   std::string_view architecture;  ///< first of "architectures" in config.json
-  std::string_view model_type;    ///< of config.json, where it names no architecture
+  std::string_view model_type;    ///< in a config.json that names no architecture
   std::span<const NamedModel> models;
   ModelOutputs (*build)(Graph&, Parameters&, const ModelSpec&, const ModelInputs&, uint64_t seed);
-  /// Fills what config.json says; throws Error on maths that the builder does not have.
+  /// Fills in what config.json says; throws Error on maths that the builder does not support.
   void (*read_config)(const HfFields&, ModelSpec&);
   /// The members of config.json that only this family has.
   OrderedJson (*config_json)(const ModelSpec&);
-  bool learns_positions = false;  ///< there are max_seq_len of them
+  bool learns_positions = false;  ///< max_seq_len of them
   WeightLayout weights;
 };
 

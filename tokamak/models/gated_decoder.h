@@ -1,12 +1,12 @@
-// Llama's kind of decoder: RMSNorm before each branch, rotary positions, grouped-query attention,
-// SwiGLU. Names of parameters are those of transformers' LlamaForCausalLM.
+// Llama's kind of decoder has RMSNorm before each branch, rotary positions, grouped-query attention
+// and SwiGLU. Parameters have the names of transformers' LlamaForCausalLM.
 #pragma once
 
 #include "tokamak/models/model.h"
 
 namespace tokamak {
 
-/// Family::build of Llama and of whatever differs from it only by fields of ModelSpec.
+/// Implements Family::build for Llama and for models that differ only in fields of ModelSpec.
 ModelOutputs build_gated_decoder(Graph& graph, Parameters& parameters, const ModelSpec& config,
                                  const ModelInputs& inputs, uint64_t seed);
 

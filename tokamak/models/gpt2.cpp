@@ -34,8 +34,9 @@ constexpr std::array kModels{
     NamedModel{"gpt3", kGpt3Sizes, [](ModelSpec& c) { complete(c, 2048); }},
 };
 
-// GPT-2: LayerNorm, learned positions, biases, GELU. Names as transformers' GPT2LMHeadModel, with
-// c_attn in its three parts (q_proj, k_proj, v_proj) and weights stored [out, in].
+// GPT-2 has LayerNorm, learned positions, biases and GELU. Parameters have the names of
+// transformers' GPT2LMHeadModel, with c_attn in three parts (q_proj, k_proj, v_proj) and weights
+// stored [out, in].
 class Gpt2 : public Builder {
  public:
   using Builder::Builder;

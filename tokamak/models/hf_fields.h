@@ -1,4 +1,4 @@
-// Members of a config.json. Include in .cpp files only.
+// Reads members of a config.json. Include it in .cpp files only.
 #pragma once
 
 #include <string>
@@ -43,7 +43,7 @@ class HfFields {
 
   bool has(const std::string& key) const { return json_.contains(key) && !json_[key].is_null(); }
 
-  // A field that must have one value, since any other changes the maths.
+  // Requires a field to have one value, since any other changes the maths.
   void must_be(const std::string& key, const Json& only) const {
     if (!has(key)) return;
     TOK_REQUIRE(json_[key] == only, "{}: \"{}\": {} is not supported, only {}", what_, key,

@@ -8,9 +8,9 @@
 namespace tokamak {
 namespace {
 
-// Sources: Meta's releases as torchtitan's TOML-era tables give them; -4L, -7L ... keep the layer
-// and cut the depth (the proxies of published benchmarks); -nemo is what NeMo 24.09's recipe ran:
-// 16 key-value heads and GPT-2's vocabulary, padded.
+// The source is Meta's releases as torchtitan's TOML-era tables give them. -4L, -7L ... keep the
+// layer and cut the depth (the proxies of published benchmarks); -nemo is the model of NeMo 24.09's
+// recipe, with 16 key-value heads and GPT-2's padded vocabulary.
 constexpr std::array kLlama3Sizes{
     ModelSizes{"debugmodel", 256, 6, 16, 16, 768, 2048, false},
     ModelSizes{"1B", 2048, 16, 32, 8, 8192, 128256, true},

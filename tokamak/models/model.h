@@ -1,5 +1,5 @@
-// A model's forward graph over global shapes: no device, no parallelism, no precision but the
-// parameters'.
+// A model's forward graph over global shapes. It knows no device, no parallelism, and no precision
+// except that of the parameters.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace tokamak {
 
-/// Generation keeps keys and values of all earlier positions: one pair of State for each layer.
+/// Generation keeps the keys and values of all earlier positions in one pair of State per layer.
 struct KvCache {
   std::vector<StateId> keys;  ///< [B, capacity, kv_heads, head_dim]
   std::vector<StateId> values;
@@ -21,12 +21,11 @@ struct KvCache {
 struct ModelInputs {
   Value tokens;     ///< i32 [B, S]
   Value positions;  ///< i32 [B, S]
-  Value rows;  ///< i64 [B]: index of each sequence in the run, keys dropout; invalid = no dropout
+  Value rows;  ///< i64 [B]: each sequence's index in the run, keys dropout; invalid = no dropout
   const KvCache* cache = nullptr;
 };
 
-/// What the head multiplies: hidden states after the last norm [B, S, D] and the head's weight [V,
-/// D].
+/// The head's operands: hidden states after the last norm [B, S, D] and its weight [V, D].
 struct ModelOutputs {
   Value hidden;
   Value head;

@@ -1,4 +1,4 @@
-// The sizes and choices that define a model; flavors by name, or read from a Hugging Face
+// The sizes and choices that define a model. They come from a named flavor or from a Hugging Face
 // config.json (hf_config.h).
 #pragma once
 
@@ -48,32 +48,33 @@ struct ModelSpec {
   std::string hf_config;  ///< config.json as found, for export; empty for flavors
 };
 
-/// Label::module of the head: after embedding, blocks and final norm.
+/// Returns Label::module of the head, which comes after embedding, blocks and final norm.
 inline int32_t head_module(const ModelSpec& spec) {
   return static_cast<int32_t>(spec.num_layers) + 2;
 }
 
-/// Whose builder makes `model_name`; throws Error naming `model.name` and what there is.
+/// Returns the family that builds `model_name`; throws Error naming `model.name` and the choices.
 const Family& family_of(std::string_view model_name);
 
-/// The flavors of `model_name` ("llama3", "llama2", "llama", "gpt2"), smallest first; empty if
-/// there is no such model.
+/// Returns the flavors of `model_name` ("llama3", "llama2", "llama", "gpt2"), smallest first, or
+/// none if there is no such model.
 std::vector<std::string> flavors_of(std::string_view model_name);
 
-/// Models with flavors.
+/// Returns the names of models with flavors.
 std::vector<std::string> model_names();
 
-/// The config of a flavor; throws Error naming `model.name` or `model.flavor` and what there is.
+/// Returns the spec of a flavor; throws Error naming `model.name` or `model.flavor` and the
+/// choices.
 ModelSpec flavor_spec(std::string_view model_name, std::string_view flavor);
 
-/// Rows of the table of learned positions, which bound the sequence; 0: positions are not learned.
+/// Returns the rows of the learned position table, which bound the sequence, or 0 if it has none.
 int64_t learned_positions(const ModelSpec& spec);
 
-/// Where Hugging Face's tensors are laid out otherwise than our parameters.
+/// Where Hugging Face's tensors have another layout than our parameters.
 struct WeightLayout {
-  /// Module whose rows are those of q_proj, k_proj and v_proj; empty: they are apart there too.
+  /// The module whose rows are those of q_proj, k_proj and v_proj; empty if these are separate too.
   std::string_view joined;
-  std::span<const std::string_view> transposed;  ///< ends of names of matrices stored [in, out]
+  std::span<const std::string_view> transposed;  ///< name suffixes of matrices stored [in, out]
 };
 
 const WeightLayout& weight_layout(const ModelSpec& spec);
@@ -81,8 +82,8 @@ const WeightLayout& weight_layout(const ModelSpec& spec);
 /// Counts that follow from the config alone. A tied embedding counts once.
 struct ParameterCount {
   int64_t total = 0;
-  int64_t block_matrices = 0;  ///< elements of all matrices in blocks: what products are made with
-  /// Token (and position) tables that are only looked up: what MFU formulas leave out.
+  int64_t block_matrices = 0;  ///< elements of all matrices in blocks, which matmuls read
+  /// Elements of token (and position) tables that are only looked up, which MFU formulas leave out.
   int64_t embedding = 0;
 };
 

@@ -1,4 +1,4 @@
-// Parameters of one graph: declares master weights as State and hands out their compute copies.
+// The parameters of one graph: declares master weights as State and returns their compute copies.
 #pragma once
 
 #include <map>
@@ -12,17 +12,17 @@ namespace tokamak {
 /// One parameter as a graph uses it.
 struct Parameter {
   StateId state;
-  StateId copy;   ///< invalid where `compute` is none
-  Value compute;  ///< the master itself, or what it is in the compute dtype: a cast, or a copy
+  StateId copy;   ///< invalid where `compute` is not a copy
+  Value compute;  ///< the master itself, or its cast or copy in the compute dtype
 };
 
 class Parameters {
  public:
-  /// Masters in another dtype are cast once a step, or have copies as State ("copy.NAME").
+  /// Masters in another dtype are cast once per step, or have copies as State ("copy.NAME").
   Parameters(Graph& graph, DType master, DType compute, bool has_copies = false)
       : graph_(graph), master_(master), compute_(compute), has_copies_(has_copies) {}
 
-  /// Asking twice for a name gives the same value: that is how weights are tied.
+  /// Asking twice for a name gives the same value, which is how weights are tied.
   Value weight(const std::string& name, Dims dims, Axes axes, Init init);
 
   const std::vector<Parameter>& all() const { return all_; }
