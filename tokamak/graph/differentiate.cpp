@@ -8,7 +8,7 @@
 namespace tokamak {
 namespace {
 
-// Which nodes lie on a path from `wrt` to a seed: only these are differentiated.
+// Returns which nodes depend on `wrt`; only those are differentiated.
 std::vector<bool> reached_from(const Graph& graph, std::span<const Value> wrt) {
   std::vector<bool> reached(graph.size(), false);
   std::set<Value> starts(wrt.begin(), wrt.end());
@@ -20,8 +20,8 @@ std::vector<bool> reached_from(const Graph& graph, std::span<const Value> wrt) {
   return reached;
 }
 
-// Contributions are summed in the module that makes the last of them, so that one value crosses
-// to the module before.
+// Contributions are summed in the module that makes the last of them, so that only one value
+// crosses to the previous module.
 const Label& label_of_sum(const Graph& graph, Value a, Value b) {
   const Label& x = graph.producer(a).label;
   const Label& y = graph.producer(b).label;

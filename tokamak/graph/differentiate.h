@@ -1,4 +1,4 @@
-// Reverse mode, graph to graph: every op's gradient rule emits ordinary nodes.
+// Reverse-mode differentiation, graph to graph: every op's gradient rule emits ordinary nodes.
 #pragma once
 
 #include <functional>
@@ -18,9 +18,9 @@ struct Seed {
   Value cotangent;
 };
 
-/// For each of `wrt` its cotangent contributions in the order the backward makes them (empty if
-/// none): not summed, so that each can accumulate into the gradient's storage. All other cotangents
-/// are summed with `sum`. New nodes carry the block and stage of the forward node they
+/// Returns each of `wrt`'s cotangent contributions in the order the backward makes them (empty if
+/// none). They are not summed, so that each can accumulate into the gradient's storage. All other
+/// cotangents are summed with `sum`. New nodes carry the block and stage of the forward node they
 /// differentiate and phase kBackward.
 std::vector<std::vector<Value>> differentiate(Graph& graph, std::span<const Seed> seeds,
                                               std::span<const Value> wrt, const SumRule& sum);

@@ -16,7 +16,7 @@ bool is_view(const Node& node) {
   return !node.is_leaf() && node.rules->is_view;
 }
 
-// By value: the nodes that read it, themselves or through a view, or add into it; in order.
+// Maps each value to the nodes, in order, that read it directly or through a view, or add into it.
 Readers readers_of(const Graph& graph) {
   Readers readers;
   for (int32_t i = graph.size(); i-- > 0;) {
@@ -38,7 +38,7 @@ Readers readers_of(const Graph& graph) {
   return readers;
 }
 
-// The value that first held the storage of `v`.
+// Returns the value that first held the storage of `v`.
 Value storage_of(const Graph& graph, Value v) {
   while (true) {
     const Node& node = graph.producer(v);
@@ -59,18 +59,18 @@ Value storage_of(const Graph& graph, Value v) {
   }
 }
 
-// Same segment under every way to cut segments, same stream.
+// Whether both nodes are on one stream and in one segment, however segments are cut.
 bool runs_with(const Node& a, const Node& b) {
   return a.label.phase == b.label.phase && a.label.stage == b.label.stage && a.stream == b.stream &&
          a.when == b.when;
 }
 
-// What keeps nodes from changing places.
+// Finds the conflicts that keep nodes from changing places.
 class Order {
  public:
   Order(const Graph& graph, const StateLayout& layout) : graph_(graph), layout_(layout) {}
 
-  // Whether node `i` may run just after the later node `last` as well.
+  // Whether node `i` may also run just after the later node `last`.
   bool may_run_after(int32_t i, int32_t last) const {
     for (int32_t j = i + 1; j <= last; ++j) {
       if (!graph_.node(j).is_leaf() && conflict(i, j)) return false;
@@ -78,9 +78,9 @@ class Order {
     return true;
   }
 
-  // Node `i` and what reads what it makes, in order, if it shall run just after the later node
-  // `last`; nothing where something else or `last` itself would have to wait too, or `may_wait` is
-  // false.
+  // Returns node `i` and the nodes that read its results, in order, if they can run just after the
+  // later node `last`. Returns nothing where `last` or a node that does not read them would have to
+  // wait too, or where `may_wait` is false.
   template <class F>
   std::vector<int32_t> waiting_for(int32_t i, int32_t last, const F& may_wait) const {
     std::vector<int32_t> waiting{i};
@@ -141,7 +141,7 @@ class Order {
 
 namespace {
 
-// Finds what gradient nodes can make again, then writes the graph in its new order.
+// Finds the values that gradient nodes can recompute, then writes the graph in its new order.
 class Emitter {
  public:
   Emitter(const Graph& graph, const StateLayout& layout)
@@ -176,7 +176,7 @@ class Emitter {
     }
   }
 
-  // Whether one is the other or made again from the same (weights gathered a second time).
+  // Whether one is the other or its recomputation from the same inputs (weights gathered again).
   bool is_same(Value a, Value b) const {
     if (a == b) return true;
     const Node& x = graph_.producer(a);
@@ -188,7 +188,7 @@ class Emitter {
                       [&](Value v, Value w) { return is_same(v, w); });
   }
 
-  // Where all that the backward wants `value` for can wait for `gradient`.
+  // Lets `gradient` emit `value` if all backward nodes that read it can wait for `gradient`.
   bool emit(Value value, int32_t gradient, const AnyOp& op) {
     const Node& node = graph_.node(gradient);
     const auto may_wait = [&](int32_t i) {
@@ -314,7 +314,7 @@ class SumAccumulator {
            readers_[v] == std::vector<int32_t>{sum};
   }
 
-  // Whether node `adder` may write over `v`, which the sum knows as `read`.
+  // Whether node `adder` may write over `v`, which the sum reads as `read`.
   bool can_take(Value v, Value read, int32_t adder, int32_t sum) {
     const Node& node = graph_.producer(v);
     const bool receives = !node.is_leaf() && node.rules->is_communication;
@@ -329,7 +329,7 @@ class SumAccumulator {
   const Graph& graph_;
   Readers readers_;
   std::map<Value, Value> become_;  // by sum
-  std::map<Value, Value> into_;    // by what adds
+  std::map<Value, Value> into_;    // by adding value
 };
 
 }  // namespace

@@ -1,17 +1,16 @@
 // The one static training graph: SSA over global shapes.
 //
-// Semantics. A node applies an op to values and yields values; nodes stand in an order that
-// respects uses. Leaves read named State (graph/state.h). Nothing is written except by donation: an
-// op whose rules declare a `must` alias consumes that input's storage, so an update of State is an
-// op whose output must alias a State leaf, and no later node may read the old value. An output that
-// *accumulates* goes to another value's storage: it overwrites (kNever), overwrites in the first
-// microbatch of a step and adds in the others (kFirstMicrobatch), or adds (kAlways). Where that
-// value is a view, only its bytes are written. Labels say which block, stage and phase a node
-// belongs to.
+// A node applies an op to values and yields values, and every node stands before its uses. Leaves
+// read named State (graph/state.h). Storage is written only by donation: an op whose rules declare
+// a `must` alias consumes that input's storage, so an update of State is an op whose output must
+// alias a State leaf, and no later node may read the old value. An output that *accumulates* goes
+// to another value's storage: it overwrites (kNever), overwrites in the first microbatch of a step
+// and adds in the others (kFirstMicrobatch), or adds (kAlways). Where that value is a view, only
+// its bytes are written. Labels say which block, stage and phase a node belongs to.
 //
-// Checked (place_values.h): no node reads bytes of a value that an earlier node has written over. A
-// State and its windows are different States to this check: what a leaf over common bytes reads is
-// what the nodes before it have left there.
+// place_values.h checks that no node reads bytes of a value that an earlier node has overwritten. A
+// State and its windows are different States to this check, so a leaf over common bytes reads what
+// earlier nodes have left there.
 #pragma once
 
 #include <deque>
@@ -26,7 +25,7 @@
 
 namespace tokamak {
 
-/// Output `out` of node `node`; invalid by default (no gradient, optional input).
+/// Output `out` of node `node`. It is invalid by default (no gradient, optional input).
 struct Value {
   int32_t node = -1;
   int32_t out = 0;
@@ -38,12 +37,12 @@ struct Value {
 
 /// When a node runs within an optimizer step.
 enum class Phase : uint8_t {
-  kUnshard,         ///< once a step, before the first microbatch: compute copies of parameters
+  kUnshard,         ///< once per step, before the first microbatch: compute copies of parameters
   kForward,         ///< each microbatch
   kBackward,        ///< each microbatch
   kWeightGradient,  ///< each microbatch: what no other backward node needs, where a schedule runs
-                    ///< it apart
-  kUpdate,          ///< once a step, after the last microbatch
+                    ///< it separately
+  kUpdate,          ///< once per step, after the last microbatch
 };
 
 std::string_view name_of(Phase phase);
@@ -63,7 +62,7 @@ enum class AccumulateMode : uint8_t {
   kAlways,
 };
 
-/// In which microbatches a node of a per-microbatch phase runs.
+/// The microbatches in which a node of a per-microbatch phase runs.
 enum class When : uint8_t { kEvery, kLastMicrobatch };
 
 /// Output `out` adds into the storage of `into`.
@@ -82,10 +81,11 @@ struct Node {
   StateId state;  ///< of a leaf
   std::vector<Accumulation> accumulations;
   bool is_clone = false;  ///< made by recompute
-  /// Forward: never kept for the backward, made again there (resharded weights, gathered inputs).
+  /// In the forward: never kept but recomputed in the backward (resharded weights, gathered
+  /// inputs).
   bool is_dropped = false;
   When when = When::kEvery;
-  int stream = 0;  ///< 0 computes; others carry communication that may run beside it
+  int stream = 0;  ///< 0 computes; others carry communication that may run concurrently
 
   bool is_leaf() const { return rules == nullptr; }
 
@@ -97,7 +97,7 @@ struct Node {
   }
 };
 
-/// All values a node reads, accumulators included.
+/// Calls `use` for all values that a node reads, accumulators included.
 template <class F>
 void for_each_use(const Node& node, F&& use) {
   for (const Value v : node.in) {
@@ -106,20 +106,21 @@ void for_each_use(const Node& node, F&& use) {
   for (const Accumulation& a : node.accumulations) use(a.into);
 }
 
-/// Owns its nodes; refers to the State table it was made over, which must outlive it. Copyable.
+/// A graph owns its nodes and refers to the State table it was made over, which must outlive it. It
+/// is copyable.
 class Graph {
  public:
   explicit Graph(StateTable& states) : states_(&states) {}
 
   /// Applies `op`; throws Error naming the op if the types do not fit. An invalid Value stands for
-  /// an absent optional input and reaches `infer` as nothing: optional inputs come last.
+  /// an absent optional input; `infer` does not get it, so optional inputs come last.
   template <Op T>
   std::vector<Value> add(T op,
                          std::vector<Value> in) {  // NOLINT(performance-unnecessary-value-param)
     return add_node(&kRules<T>, std::make_shared<const T>(std::move(op)), std::move(in));
   }
 
-  /// The same for an op with one output.
+  /// Applies an op with one output.
   template <Op T>
   Value apply(T op, std::vector<Value> in) {
     return add(std::move(op), std::move(in)).front();
@@ -128,18 +129,18 @@ class Graph {
   std::vector<Value> add_node(const OpRules* rules, std::shared_ptr<const void> op,
                               std::vector<Value> in);
 
-  /// Copies `node` as it is (types, label, accumulations), with other inputs. For passes.
+  /// Appends `node` as it is (types, label, accumulations), for passes that copy nodes.
   int32_t append(Node node);
 
-  /// The value of State at entry; one leaf for each State.
+  /// Returns the value of State at entry, which is one leaf per State.
   Value read(StateId state);
 
-  /// Whether the producer of `value` can add into a destination; ops/optimizer/accumulate.h has the
-  /// way for all others.
+  /// Whether the producer of `value` can add into a destination; ops/optimizer/accumulate.h handles
+  /// all other values.
   bool can_accumulate(Value value) const;
 
-  /// From now on `value` is what `into` becomes. REQUIRES: can_accumulate(value), equal types, no
-  /// use of `value` yet.
+  /// Makes `value` accumulate into `into`. REQUIRES: can_accumulate(value), the types are equal,
+  /// and nothing uses `value` yet.
   void accumulate(Value value, Value into, AccumulateMode mode);
 
   const TensorType& type(Value v) const { return nodes_[index(v.node)].out[index(v.out)]; }
@@ -154,8 +155,8 @@ class Graph {
 
   StateTable& states() const { return *states_; }
 
-  /// Values that must survive although no node uses them (results the host reads are State; this is
-  /// for tests).
+  /// Values that must survive although no node uses them. They are for tests, since results that
+  /// the host reads are State.
   std::vector<Value> roots;
 
   /// The label that new nodes get.

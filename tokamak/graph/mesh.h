@@ -1,5 +1,5 @@
-// The device mesh: pp x dp_replicate x dp_shard x cp x tp, outermost first (tp neighbours share a
-// node), and groups of ranks that communicate.
+// The device mesh, pp x dp_replicate x dp_shard x cp x tp, outermost first (tp neighbours share a
+// node), and the groups of ranks that communicate.
 #pragma once
 
 #include <array>
@@ -16,10 +16,10 @@ namespace tokamak {
 enum class MeshAxis : uint8_t { kPp, kDpReplicate, kDpShard, kCp, kTp };
 inline constexpr size_t kNumMeshAxes = 5;
 
-/// "pp", "dp_replicate", "dp_shard", "cp", "tp".
+/// Returns "pp", "dp_replicate", "dp_shard", "cp" or "tp".
 std::string_view name_of(MeshAxis axis);
 
-/// A set of mesh axes: the ranks that differ in these axes only form one group.
+/// A set of mesh axes. Ranks that differ only in these axes form one group.
 struct AxisSet {
   uint8_t bits = 0;
 
@@ -42,7 +42,7 @@ struct AxisSet {
   bool operator==(const AxisSet&) const = default;
 };
 
-/// "dp_shard x cp".
+/// Returns a text such as "dp_shard x cp".
 std::string to_string(AxisSet axes);
 
 using MeshCoordinates = EnumArray<MeshAxis, int, kNumMeshAxes>;
@@ -59,48 +59,47 @@ struct Mesh {
   MeshCoordinates coordinates(int rank) const;
   int rank_of(const MeshCoordinates& at) const;
 
-  /// The ranks that differ from `rank` in `axes` only, itself included, in rank order.
+  /// Returns `rank` and the ranks that differ from it only in `axes`, in rank order.
   std::vector<int> group_of(int rank, AxisSet axes) const;
 };
 
-/// How attention sees keys and values of other ranks where cp cuts the sequence.
+/// How attention gets keys and values of other ranks where cp cuts the sequence.
 enum class ContextMethod : uint8_t { kAllGather, kRing, kUlysses };
 
-/// A group as a communication op names it. `id` counts the groups of one rank's plan.
+/// A group as a communication op refers to it. `id` counts the groups of one rank's plan.
 struct CommGroup {
   int id = -1;
   int size = 1;
-  int rank = 0;  ///< of this rank in the group
+  int rank = 0;  ///< this rank's place in the group
 
   bool operator==(const CommGroup&) const = default;
 };
 
-/// What a group moves. Groups of the same ranks are kept apart by it, each with a stream of its
-/// own.
+/// What a group moves. It separates groups of the same ranks, each of which has its own stream.
 enum class GroupPurpose : uint8_t {
   kGeneral,   ///< "tp"
   kAgain,     ///< "tp again": what the backward gathers a second time
-  kRing,      ///< "tp ring": chunks of what products read or make
+  kRing,      ///< "tp ring": chunks of what matmuls read or write
   kGather,    ///< "dp_shard x cp gather": weights
   kReduce,    ///< "dp_shard x cp reduce": gradients
-  kReplicas,  ///< "tp replicas reduce": gradients of what not all of the axis share
+  kReplicas,  ///< "tp replicas reduce": gradients of what some ranks of the axis replicate
   kTied,      ///< "pp tied weights": gradients of what stages share
   kMessage,   ///< "pp 3 to 4": values between stages
 };
 
-/// What people call a group; not of a message.
+/// Returns the name of a group that is not for a message.
 std::string group_name(AxisSet axes, GroupPurpose purpose);
 
-/// The same of messages between two pipeline ranks.
+/// Returns the name of the group for messages between two pipeline ranks.
 std::string message_name(int from, int to);
 
-/// The groups of one rank's plan, by id. Ranks of the world, in group order; all members list the
-/// same ranks under the same name.
+/// The groups of one rank's plan, by id. Each lists world ranks in group order; all members list
+/// the same ranks under the same name.
 struct GroupTable {
   struct Entry {
     std::string name;
     std::vector<int> ranks;
-    AxisSet axes;  ///< in which they differ
+    AxisSet axes;  ///< axes in which the ranks differ
     GroupPurpose purpose = GroupPurpose::kGeneral;
 
     bool operator==(const Entry&) const = default;
@@ -108,7 +107,7 @@ struct GroupTable {
 
   std::vector<Entry> entries;
 
-  /// The id of this group, added if it is new; `rank` must be a member.
+  /// Returns the group as an op refers to it, and adds it if it is new; `rank` must be a member.
   CommGroup add(const Entry& group, int rank);
 };
 

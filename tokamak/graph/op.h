@@ -1,5 +1,5 @@
-// What an op is: a struct of attributes with pure rules. The graph knows no op by name; it holds
-// rules by address.
+// An op is a struct of attributes with pure rules. The graph knows no op by name; it holds rules by
+// address.
 #pragma once
 
 #include <algorithm>
@@ -24,24 +24,24 @@ struct Value;
 
 using Types = std::vector<TensorType>;
 
-/// The local types a kernel is prepared for.
+/// The local types for which a kernel is prepared.
 struct KernelTypes {
   std::span<const TensorType> in;
   std::span<const TensorType> out;
 };
 
-/// What a task costs on any machine: counts only, never rates. A price asks nothing else of an op,
-/// so each op states its kind and what is said of that kind below (the generic test of ops wants
+/// What a task costs on any machine, in counts and never rates. A price asks nothing else of an op,
+/// so each op states its kind and the fields of that kind below (the generic test of ops checks
 /// it).
 struct Cost {
   enum class Kind : uint8_t {
-    kUnstated,  ///< of views, which never run; no task with it has a price
+    kUnstated,  ///< for views, which never run; no task with it has a price
     kMemory,
     kGemm,
     kAttention,
     kCollective
   };
-  /// What a matmul yields, of a layer y = x w: x w, dy w, or dy x.
+  /// What a matmul of a layer y = x w yields: x w, dy w, or dy x.
   enum class Product : uint8_t { kOutput, kInputGradient, kWeightGradient };
   enum class Collective : uint8_t {
     kAllGather,
@@ -52,58 +52,58 @@ struct Cost {
     kSendRecv
   };
 
-  /// kAttention: what each of `heads` computes.
+  /// What each of `heads` computes, for kAttention.
   struct Attention {
-    int64_t heads = 0;  ///< of all samples
+    int64_t heads = 0;  ///< over all samples
     int64_t queries = 0;
     int64_t keys = 0;
     int64_t head_dim = 0;
-    double pairs = 0.0;  ///< (query, key) that a head looks at
+    double pairs = 0.0;  ///< (query, key) pairs per head
     bool causal = false;
     bool is_backward = false;
   };
 
   Kind kind = Kind::kUnstated;
-  DType dtype = DType::kF32;    ///< but of kMemory: in which products are made, or messages travel
-  int64_t m = 0, n = 0, k = 0;  ///< kGemm: one [m, k] x [k, n] product
-  int64_t row_widths = 0;       ///< kGemm: elements of the rows of all three in memory, or'ed
+  DType dtype = DType::kF32;    ///< not kMemory: dtype of the matmuls or messages
+  int64_t m = 0, n = 0, k = 0;  ///< kGemm: one [m, k] x [k, n] matmul
+  int64_t row_widths = 0;       ///< kGemm: bitwise or of the row widths of all three, in elements
   std::optional<Product> product;        ///< kGemm
   std::optional<Attention> attention;    ///< kAttention
   std::optional<Collective> collective;  ///< kCollective
   bool is_message = false;               ///< kCollective: from one pipeline stage to the next
   int group_size = 1;                    ///< kCollective: ranks that take part
   double bytes_sent = 0.0;  ///< kCollective: by this rank, as Communicator::Traffic counts
-  double flops = 0.0;       ///< multiply and add count two
+  double flops = 0.0;       ///< a multiply and an add count as two
   double bytes_read = 0.0;
   double bytes_written = 0.0;
-  /// kMemory: of how many logits it makes the loss; 0 where a kernel that makes the loss of logits
-  /// could make this too.
+  /// For kMemory, the number of logits of which it computes the loss; 0 where a kernel that
+  /// computes the loss could compute this too.
   std::optional<int64_t> logits;
 
-  /// kCollective: the whole buffer, gathered or before it is reduced.
+  /// Returns, for kCollective, the bytes of the whole buffer, gathered or before it is reduced.
   double buffer_bytes() const { return std::max(bytes_read, bytes_written); }
 };
 
-/// Every operand once, `flops_per_element` for each element of the first output.
+/// Counts every operand once and `flops_per_element` for each element of the first output.
 Cost memory_cost(std::span<const TensorType> in, std::span<const TensorType> out,
                  double flops_per_element);
 
-/// The machine a plan is made for: read off this machine (train) or off its file (plan).
+/// The machine for which a plan is made, read from the machine itself (train) or its file (plan).
 struct Target {
   std::string backend = "cpu";
   int arch = 0;                         ///< GPU: 90 for sm_90; CPU: 0
   int threads = 1;                      ///< CPU worker threads; sizes workspaces
   bool reference_only = false;          ///< CPU: only `reference`; GPU: only `kernel`
-  int devices_per_host = 0;             ///< GPUs of a host, where copy engines can gather; else 0
-  bool deterministic = false;           ///< sums in a fixed order, also by a GPU's libraries
-  std::vector<std::string_view> lacks;  ///< libraries that variants want and this machine has not
+  int devices_per_host = 0;             ///< GPUs per host where copy engines can gather, else 0
+  bool deterministic = false;           ///< sums in a fixed order, also in a GPU's libraries
+  std::vector<std::string_view> lacks;  ///< libraries that variants need but this machine lacks
 };
 
-/// One implementation of an op on one backend, as data: a pass picks the first that accepts.
+/// One implementation of an op on one backend, as data; a pass picks the first that accepts.
 struct Variant {
   std::string_view name;
   std::string_view backend;
-  std::string_view library = {};  ///< that the machine must have; see Target::lacks
+  std::string_view library = {};  ///< library that the machine must have; see Target::lacks
   std::string (*accepts)(const void* op,
                          const KernelTypes& types) = nullptr;  ///< empty = yes, else the reason
   int64_t (*workspace)(const void* op, const KernelTypes& types,
@@ -113,21 +113,21 @@ struct Variant {
 /// The plain loops that specify an op; every op has it.
 inline constexpr Variant kCpuReference{.name = "reference", .backend = "cpu"};
 
-/// This project's own portable kernel on a GPU; every op has one, or a library's product.
+/// This project's own portable kernel on a GPU; every op has one, or a library's matmul.
 inline constexpr Variant kGpuKernel{.name = "kernel", .backend = "gpu"};
 
-/// The one way to run a communication op: comm/, on any backend.
+/// The only variant of a communication op, which comm/ runs on any backend.
 inline constexpr Variant kCommunication{.name = "comm", .backend = "any"};
 
-/// Output `out` reuses the bytes of input `in`: always (`must`, the input is consumed) or where its
-/// life ends here.
+/// Output `out` reuses the bytes of input `in`, always (`must`: the input is consumed) or where the
+/// input's life ends here.
 struct Alias {
   int out = 0;
   int in = 0;
   bool must = false;
 };
 
-/// How a view op sees its input's storage, in elements.
+/// How a view op addresses its input's storage, in elements.
 struct Layout {
   Dims dims;
   Dims strides;
@@ -148,15 +148,15 @@ struct AnyOp {
 /// What `localize` learns about one mesh axis of size > 1 over which its node is not replicated.
 struct LocalContext {
   MeshAxis axis = MeshAxis::kTp;
-  CommGroup group;         ///< of the axis, with this rank's place in it
-  Strategy strategy;       ///< the chosen one
+  CommGroup group;         ///< group of the axis, with this rank's place in it
+  Strategy strategy;       ///< the chosen strategy
   std::vector<Range> in;   ///< by input: this rank's range of the cut dim, in global elements
   std::vector<Range> out;  ///< by output
   /// By input and output: every member's range, by its place in the group; empty if it is not cut.
   std::vector<std::vector<Range>> in_ranges, out_ranges;
 };
 
-/// The gradient rule of an op without one: throws Bug naming the op.
+/// The gradient rule of an op that has none; throws Bug naming the op.
 std::vector<Value> no_gradient(const void*, Graph&, const Node& node, std::span<const Value>);
 
 /// An op's rules, type-erased; the address is the op's identity.
@@ -165,7 +165,7 @@ struct OpRules {
   bool is_view = false;
   bool is_composite = false;
   bool is_communication = false;
-  bool has_side_effect = false;  ///< runs although nothing reads what it yields
+  bool has_side_effect = false;  ///< runs although nothing reads its outputs
   bool is_sum = false;           ///< yields the sum of its two inputs
   bool is_kept = false;          ///< kept for the backward whatever a recompute policy says
   Types (*infer)(const void*, std::span<const TensorType>) = nullptr;
@@ -181,22 +181,22 @@ struct OpRules {
   std::string (*describe)(const void*) = nullptr;
   std::optional<AnyOp> (*localize)(const void*, const LocalContext&) = nullptr;
   const CommGroup& (*group)(const void*) = nullptr;  ///< of a communication op
-  /// A communication op as another group runs it.
+  /// Returns a communication op as another group runs it.
   std::shared_ptr<const void> (*in_group)(const void*, const CommGroup&) = nullptr;
   std::optional<AnyOp> (*emitting)(const void*, const AnyOp& forward) = nullptr;
   std::optional<AnyOp> (*after)(const void*, const AnyOp& producer) = nullptr;
 };
 
-/// The contract of an op. Optional members, found by name: `gradient(g, node, dy)`, `aliases()`,
-/// `accumulates()` (outputs that can add into their destination), `view(layout)` (makes it a view:
-/// no kernel), `expand(g, node)` (makes it a composite: no kernel), `describe()` (attributes as
-/// text), `localize(context)` (the op of a shard: a changed copy, or another op), `group` (a
-/// CommGroup member: makes it a communication op, which has no kernel and is run by comm/),
-/// `kHasSideEffect` (never dead), `kIsKept` (never recomputed). For fusing: `kIsSum`,
-/// `emitting(forward)` (of a gradient whose first inputs are those of `forward`: itself with one
-/// more output, what `forward` yields, bit for bit), `after(producer)` (of an op whose first input
-/// is the first output of `producer`: both as one; it reads what the producer reads, then the op's
-/// other inputs, and yields the outputs of both).
+/// The contract of an op. These optional members are found by name: `gradient(g, node, dy)`,
+/// `aliases()`, `accumulates()` (outputs that can add into their destination), `view(layout)`
+/// (makes it a view, without a kernel), `expand(g, node)` (makes it a composite, without a kernel),
+/// `describe()` (attributes as text), `localize(context)` (the op of a shard: a changed copy, or
+/// another op), `group` (a CommGroup member, makes it a communication op, which has no kernel and
+/// is run by comm/), `kHasSideEffect` (never dead), `kIsKept` (never recomputed). Fusion uses
+/// `kIsSum`, `emitting(forward)` (turns a gradient whose first inputs are those of `forward` into
+/// one that also outputs what `forward` yields, bit for bit), and `after(producer)` (joins an op
+/// with the `producer` whose first output is its first input; the joint op reads what the producer
+/// reads, then the op's other inputs, and yields the outputs of both).
 template <class T>
 concept Op = requires(const T op, std::span<const TensorType> types) {
   { T::kName } -> std::convertible_to<std::string_view>;
@@ -290,16 +290,16 @@ const T* AnyOp::as() const {
   return rules == &kRules<T> ? static_cast<const T*>(op.get()) : nullptr;
 }
 
-/// For rules that name another op.
+/// Type-erases an op, for rules that name another op.
 template <Op T>
 AnyOp any_op(T op) {
   return {.rules = &kRules<T>, .op = std::make_shared<const T>(std::move(op))};
 }
 
-/// The reference on a CPU and one kernel on a GPU.
+/// Returns the reference on a CPU and one kernel on a GPU.
 std::span<const Variant> one_kernel();
 
-/// Only kCommunication.
+/// Returns only kCommunication.
 std::span<const Variant> communication_only();
 
 }  // namespace tokamak

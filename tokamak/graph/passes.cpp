@@ -9,7 +9,7 @@
 namespace tokamak {
 namespace {
 
-// Writes State or speaks to another rank.
+// Whether the node writes State or communicates with another rank.
 bool acts(const Node& node) {
   if (node.is_leaf()) return false;
   if (!node.accumulations.empty() || node.rules->has_side_effect) return true;
@@ -85,7 +85,7 @@ std::vector<bool> kept_nodes(const Graph& graph, const RecomputePolicy& policy) 
     }
     kept[i] = keep;
   }
-  // What the next block (or what follows the blocks) reads is a block's input: always kept.
+  // A value that the next block (or a node after the blocks) reads is a block's input, always kept.
   for (int32_t i = 0; i < graph.size(); ++i) {
     const Node& user = graph.node(i);
     if (user.label.phase != Phase::kForward) continue;
@@ -96,8 +96,8 @@ std::vector<bool> kept_nodes(const Graph& graph, const RecomputePolicy& policy) 
   return kept;
 }
 
-// Clones on demand, memoized: one clone of a forward node at most. What communication makes is
-// cloned ahead, so that it arrives while something else is computed.
+// Clones forward nodes on demand, each at most once. Results of communication are cloned ahead, so
+// that they arrive while something else is computed.
 class Recomputer {
  public:
   Recomputer(const Graph& graph, const RecomputePolicy& policy)
@@ -121,7 +121,7 @@ class Recomputer {
         rewriter_.copy(i);
         continue;
       }
-      // One module ahead, so that its gather runs beside this one's backward.
+      // Weights are gathered one module ahead, so that the gather overlaps this module's backward.
       for (const int32_t module : {node.label.module, node.label.module - 1})
         make_weights_again(node.label.stage, module);
       make_activations_again(i);
@@ -134,7 +134,7 @@ class Recomputer {
   }
 
  private:
-  // Dropped, not of State, and read by the backward from node `first_read` on.
+  // A dropped node that is not made of State alone; the backward reads it from `first_read` on.
   struct Activation {
     int32_t node = 0;
     int32_t first_read = 0;
@@ -149,8 +149,8 @@ class Recomputer {
 
   bool is_activation(int32_t i) const { return graph_.node(i).is_dropped && !is_of_state_[i]; }
 
-  // Those whose clones need no other clones, in the order in which they are read; others have a
-  // twin that is cloned with what they need, if there is one.
+  // Finds activations whose clones need no other clones, in the order in which they are read.
+  // Others get a twin, if there is one, which is cloned with what they need.
   void find_activations() {
     bool has_any = false;
     for (int32_t i = 0; i < graph_.size() && !has_any; ++i) has_any = is_activation(i);
@@ -179,7 +179,8 @@ class Recomputer {
     }
   }
 
-  // The same for what makes the same of the same, whichever group communicates.
+  // Returns equal keys for nodes that apply equal rules to equal inputs, whichever group
+  // communicates.
   Key key_of(const Node& node) const {
     std::vector<Value> in = node.in;
     for (Value& v : in) {
@@ -195,8 +196,9 @@ class Recomputer {
     weights_.erase(it);
   }
 
-  // One ahead: beside the first product of its block that comes after the one before it is read. It
-  // begins with that product, not beside communication before it, which takes the same links.
+  // Makes activations one ahead, concurrently with the first matmul of the block after the previous
+  // activation is read. Each begins with that matmul rather than with earlier communication, which
+  // uses the same links.
   void make_activations_again(int32_t at) {
     const auto is_due = [&] {
       if (next_ == activations_.size()) return false;
@@ -207,7 +209,7 @@ class Recomputer {
     while (is_due()) for_backward({activations_[next_++].node, 0}, last_input(at));
   }
 
-  // The latest of what node `at` reads from the backward.
+  // Returns the latest backward value that node `at` reads.
   Value last_input(int32_t at) {
     Value last;
     for (const Value v : graph_.node(at).in) {
@@ -226,7 +228,7 @@ class Recomputer {
     return node.rules->cost(node.op.get(), in, node.out).kind == Cost::Kind::kGemm;
   }
 
-  // Communication begins once `after` is there.
+  // Returns the clone of `v` for the backward; its communication begins once `after` is available.
   Value for_backward(Value v, Value after = {}) {
     if (!v.valid() || kept_[v.node]) return rewriter_(v);
     if (const auto it = clones_.find(v.node); it != clones_.end()) return {it->second, v.out};
@@ -265,19 +267,20 @@ Graph recompute(const Graph& graph, const RecomputePolicy& policy) {
 }
 
 Graph split_weight_gradients(const Graph& graph) {
-  // Whether something else reads a node's outputs; destinations of sums are no reads.
+  // Whether something else reads a node's outputs; the destination of a sum does not count as a
+  // read.
   std::vector<bool> is_read(graph.size(), false);
   std::vector<bool> is_read_at_once = is_read;  // by the backward itself
   std::vector<bool> is_apart(graph.size(), false);
   for (int32_t i = graph.size(); i-- > 0;) {
     const Node& node = graph.node(i);
     if (node.is_leaf()) continue;
-    // Communication of gradient storage, as opposed to that of values.
+    // This is communication of gradient storage rather than of values.
     const bool reduces = node.rules->is_communication && !node.is_clone && !node.in.empty() &&
                          node.label.phase == Phase::kBackward &&
                          std::all_of(node.in.begin(), node.in.end(),
                                      [&](Value v) { return graph.producer(v).is_leaf(); });
-    // What is gathered again for weight gradients alone is gathered where they run.
+    // A value that is gathered again only for weight gradients is gathered where they run.
     const bool waits = node.is_clone && node.is_dropped && !is_read_at_once[i];
     is_apart[i] = node.label.phase == Phase::kBackward && !node.rules->has_side_effect &&
                   (reduces || waits || (acts(node) && !is_read[i]));

@@ -1,5 +1,5 @@
-// Graph to graph. Each pass returns a new graph in which every node stands before its uses; tests
-// print before and after.
+// Passes from graph to graph. Each returns a new graph in which every node stands before its uses;
+// tests print the graphs before and after.
 #pragma once
 
 #include <set>
@@ -13,12 +13,12 @@ namespace tokamak {
 /// Replaces each composite by the nodes its `expand` emits.
 Graph expand_composites(const Graph& graph);
 
-/// Drops nodes that neither write State (directly or by accumulating) nor reach one that does, nor
-/// a root.
+/// Drops nodes that do not write State (directly or by accumulating) and reach neither a node that
+/// does nor a root.
 Graph eliminate_dead(const Graph& graph);
 
-/// Which forward values the backward may keep; all others are made again from those. torchtitan's
-/// modes.
+/// Which forward values are kept for the backward; all others are recomputed from them. The modes
+/// are torchtitan's.
 struct RecomputePolicy {
   enum class Mode : uint8_t { kNone, kFull, kSelectiveOps, kSelectiveLayers };
 
@@ -29,14 +29,14 @@ struct RecomputePolicy {
   std::set<std::string, std::less<>>
       halved_ops;  ///< kSelectiveOps: every second one in a block is kept (matmuls)
   bool emit_on_backward =
-      true;  ///< gradient nodes make again what they can (fuse.h), whatever the mode
+      true;  ///< gradient nodes recompute what they can (fuse.h), whatever the mode
 };
 
-/// Clones forward nodes of blocks into the backward, just before their first use there. Same ops on
-/// the same inputs, so gradients keep their bits.
+/// Clones forward nodes of blocks into the backward, just before their first use there. The clones
+/// are the same ops on the same inputs, so gradients keep their bits.
 Graph recompute(const Graph& graph, const RecomputePolicy& policy);
 
-/// Puts backward nodes that nothing but gradient storage needs, and what reduces them, into
+/// Puts backward nodes that only gradient storage needs, and the nodes that reduce them, into
 /// Phase::kWeightGradient, so that a schedule can run them later.
 Graph split_weight_gradients(const Graph& graph);
 

@@ -1,4 +1,4 @@
-// Placement: what one mesh axis does to one value. A value's full placement is one Shard for each
+// Placement is what one mesh axis does to one value. A value's full placement is one Shard per
 // axis.
 #pragma once
 
@@ -12,8 +12,8 @@
 
 namespace tokamak {
 
-/// Names a model gives to dims; parallel/ maps them to mesh axes. A model says nothing else about
-/// devices.
+/// Names that a model gives to dims. parallel/ maps them to mesh axes; a model says nothing else
+/// about devices.
 enum class LogicalAxis : uint8_t {
   kNone,
   kBatch,
@@ -46,7 +46,7 @@ constexpr Shard cut(int dim) {
   return Shard{static_cast<int8_t>(dim)};
 }
 
-/// Elements `begin` up to `end` of a dim.
+/// The elements `begin` up to `end` of a dim.
 struct Range {
   int64_t begin = 0;
   int64_t end = 0;
@@ -57,18 +57,18 @@ struct Range {
 };
 
 /// One way to run an op on one axis: these input placements give these output placements, with the
-/// same kernel or, where they say so, with what `localize` makes of the op.
+/// same kernel or with that of the op that `localize` returns.
 struct Strategy {
   std::vector<Shard> in;
   std::vector<Shard> out;
-  std::optional<MeshAxis> only = std::nullopt;  ///< not for other axes
+  std::optional<MeshAxis> only = std::nullopt;  ///< the only axis it is for, if any
 };
 
-/// Everything replicated: always correct, listed first by every op.
+/// Replicates everything, which is always correct; every op lists it first.
 Strategy replicate(size_t num_in, size_t num_out);
 
-/// Replicate, then one strategy for each dim of the first input in which all operands of the same
-/// rank are cut alike: the rule of elementwise ops.
+/// Returns the strategies of elementwise ops: replicate, then one for each dim of the first input,
+/// in which all operands of the same rank are cut alike.
 std::vector<Strategy> place_elementwise(std::span<const TensorType> in, size_t num_out);
 
 }  // namespace tokamak

@@ -1,4 +1,4 @@
-// How a pass makes its new graph.
+// The means by which a pass makes its new graph.
 #pragma once
 
 #include <map>
@@ -14,7 +14,7 @@ class Rewriter {
  public:
   explicit Rewriter(const Graph& from) : from_(from), to(from.states()) {}
 
-  /// `node` with the inputs that its own have become.
+  /// Returns `node` with its inputs replaced by what they have become.
   Node moved(const Node& node) {
     Node copy = node;
     for (Value& v : copy.in) v = (*this)(v);

@@ -1,4 +1,4 @@
-// State: the named values that outlive a step. A checkpoint is all State; nothing else survives.
+// State is the named values that outlive a step; nothing else survives.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ enum class StateKind : uint8_t {
   kBuffer,     ///< communication buffers: gradients on their way
 };
 
-/// How a parameter starts. Elements are counter-based: keyed by (seed, name, element), the same on
-/// any mesh.
+/// How a parameter is initialized. Elements are random numbers keyed by (seed, name, element), so
+/// they are the same on any mesh.
 struct Init {
   enum class Kind : uint8_t { kZeros, kOnes, kNormal };
 
@@ -47,21 +47,21 @@ struct StateDecl {
   Axes axes;
   Init init;
   int32_t block = -1;    ///< bucket: parameters of one block lie together
-  int32_t module = 0;    ///< as Label::module, of the first node that asks for it
-  int32_t stage = 0;     ///< of a bucket: as Label::stage
-  bool is_tied = false;  ///< of a bucket: stages share what is in it
-  /// A window: these bytes are those of `window_of` from element `window_begin` of its dtype on.
+  int32_t module = 0;    ///< Label::module of the first node that asks for it
+  int32_t stage = 0;     ///< Label::stage, for a bucket
+  bool is_tied = false;  ///< whether stages share a bucket's contents
+  /// A window has the bytes of `window_of` from element `window_begin` of its dtype on.
   StateId window_of;
   int64_t window_begin = 0;
-  bool is_absent = false;  ///< of another rank's stage: takes no bytes and is never touched
+  bool is_absent = false;  ///< belongs to another rank's stage; takes no bytes, is never touched
 
-  /// Parameters and moments; all else is made of them, or anew in each step.
+  /// True for parameters and moments; all else is made from them, or anew in each step.
   bool is_checkpointed() const {
     return kind == StateKind::kParameter || kind == StateKind::kMoment;
   }
 };
 
-/// Shared by the graphs of one run (training, validation, generation).
+/// The table of State that the graphs of one run share (training, validation, generation).
 class StateTable {
  public:
   /// Throws Bug if the name is taken.
@@ -69,7 +69,8 @@ class StateTable {
 
   StateId find(std::string_view name) const;
 
-  /// Declares, or returns what the same declaration made before; a different type is a Bug.
+  /// Declares, or returns the State that the same declaration made before; a different type is a
+  /// Bug.
   StateId declare_once(const StateDecl& decl);
 
   const StateDecl& operator[](StateId id) const { return decls_[id.index]; }

@@ -1,4 +1,4 @@
-// Where State lies in memory, once for all plans of a run.
+// Where State lies in memory; one layout serves all plans of a run.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@ namespace tokamak {
 /// Offsets are multiples of this many bytes, so that any vector load is aligned.
 inline constexpr int64_t kArenaAlignment = 512;
 
-/// Where each State lives: kinds together, blocks together, in declaration order. A window lies in
-/// its parent; an absent State nowhere.
+/// Where each State lies: kinds together, blocks together, in declaration order. A window lies in
+/// its parent, an absent State nowhere.
 struct StateLayout {
   static constexpr int64_t kNowhere = -1;
 
