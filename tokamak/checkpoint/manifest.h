@@ -1,6 +1,5 @@
 // manifest.json of a checkpoint (docs/formats.md) says what the tensors are and which bytes of
-// which shard hold which part of them. Its first member seals the text, so that any flipped bit
-// shows.
+// which shard hold which part of them. Its first member seals the text, so any flipped bit shows.
 #pragma once
 
 #include <cstdint>

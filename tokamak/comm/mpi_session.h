@@ -21,8 +21,7 @@ namespace tokamak {
 
 /// A rank's connection with all others. Threads may use it concurrently: MPI is asked for
 /// MPI_THREAD_SERIALIZED, which every MPI offers, and one lock guards the calls, all of them short.
-/// A waiting thread drives everyone's progress, so that MPI needs no thread that competes with
-/// kernels.
+/// A waiting thread drives everyone's progress, so no MPI thread competes with kernels.
 class MpiSession {
  public:
   MpiSession(const LaunchEnvironment& environment, WorldOptions options);

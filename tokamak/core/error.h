@@ -30,8 +30,7 @@ class Bug : public std::logic_error {
   using std::logic_error::logic_error;
 };
 
-/// The machine failed (disk full, unreadable device); names the call, its code and the host.
-/// Exit 75.
+/// The machine failed (disk full, unreadable device); names the call, its code, the host. Exit 75.
 class SystemError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -1,5 +1,4 @@
-// Files are written aside, synced and renamed, so that none is ever half written; reading maps
-// them.
+// Files are written aside, synced and renamed, so none is ever half written; reading maps them.
 #pragma once
 
 #include <cstddef>

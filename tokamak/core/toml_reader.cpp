@@ -178,8 +178,7 @@ bool asserts(std::string_view text) {
   return false;
 }
 
-// An assertion carries no line number; the shortest prefix of lines that raises it ends at its
-// line.
+// An assertion has no line number; the shortest prefix of lines that raises it ends at its line.
 size_t assertion_line(std::string_view text) {
   std::vector<size_t> ends;
   for (size_t at = 0; at < text.size(); ++at) {

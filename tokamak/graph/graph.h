@@ -81,8 +81,7 @@ struct Node {
   StateId state;  ///< of a leaf
   std::vector<Accumulation> accumulations;
   bool is_clone = false;  ///< made by recompute
-  /// In the forward: never kept but recomputed in the backward (resharded weights, gathered
-  /// inputs).
+  /// A forward node that the backward recomputes, never keeps (resharded weights, gathered inputs).
   bool is_dropped = false;
   When when = When::kEvery;
   int stream = 0;  ///< 0 computes; others carry communication that may run concurrently
@@ -106,8 +105,7 @@ void for_each_use(const Node& node, F&& use) {
   for (const Accumulation& a : node.accumulations) use(a.into);
 }
 
-/// A graph owns its nodes and refers to the State table it was made over, which must outlive it. It
-/// is copyable.
+/// A copyable graph, which owns its nodes. The State table it was made over must outlive it.
 class Graph {
  public:
   explicit Graph(StateTable& states) : states_(&states) {}

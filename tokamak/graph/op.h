@@ -31,8 +31,7 @@ struct KernelTypes {
 };
 
 /// What a task costs on any machine, in counts and never rates. A price asks nothing else of an op,
-/// so each op states its kind and the fields of that kind below (the generic test of ops checks
-/// it).
+/// so each op states its kind and the fields of that kind (the generic test of ops checks it).
 struct Cost {
   enum class Kind : uint8_t {
     kUnstated,  ///< for views, which never run; no task with it has a price

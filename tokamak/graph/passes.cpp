@@ -179,8 +179,7 @@ class Recomputer {
     }
   }
 
-  // Returns equal keys for nodes that apply equal rules to equal inputs, whichever group
-  // communicates.
+  // Returns equal keys for equal rules on equal inputs, whichever group communicates.
   Key key_of(const Node& node) const {
     std::vector<Value> in = node.in;
     for (Value& v : in) {
@@ -267,8 +266,7 @@ Graph recompute(const Graph& graph, const RecomputePolicy& policy) {
 }
 
 Graph split_weight_gradients(const Graph& graph) {
-  // Whether something else reads a node's outputs; the destination of a sum does not count as a
-  // read.
+  // Whether something else reads a node's outputs, as a sum does not read its destination.
   std::vector<bool> is_read(graph.size(), false);
   std::vector<bool> is_read_at_once = is_read;  // by the backward itself
   std::vector<bool> is_apart(graph.size(), false);

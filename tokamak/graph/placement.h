@@ -1,5 +1,4 @@
-// Placement is what one mesh axis does to one value. A value's full placement is one Shard per
-// axis.
+// Placement is what one mesh axis does to a value. A full placement is one Shard per axis.
 #pragma once
 
 #include <cstdint>

@@ -69,8 +69,7 @@ class StateTable {
 
   StateId find(std::string_view name) const;
 
-  /// Declares, or returns the State that the same declaration made before; a different type is a
-  /// Bug.
+  /// Declares, or returns what the same declaration made before; a different type is a Bug.
   StateId declare_once(const StateDecl& decl);
 
   const StateDecl& operator[](StateId id) const { return decls_[id.index]; }

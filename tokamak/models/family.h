@@ -1,6 +1,5 @@
 // A family of models describes itself: all that the program asks of a family is a field here. Only
-// the sources of models/ use it; others call the functions of model_spec.h, model.h and
-// hf_config.h.
+// the sources of models/ use it; others call model_spec.h, model.h and hf_config.h.
 #pragma once
 
 #include <array>

@@ -63,8 +63,7 @@ std::vector<std::string> flavors_of(std::string_view model_name);
 /// Returns the names of models with flavors.
 std::vector<std::string> model_names();
 
-/// Returns the spec of a flavor; throws Error naming `model.name` or `model.flavor` and the
-/// choices.
+/// Returns a flavor's spec; throws Error naming `model.name` or `model.flavor` and the choices.
 ModelSpec flavor_spec(std::string_view model_name, std::string_view flavor);
 
 /// Returns the rows of the learned position table, which bound the sequence, or 0 if it has none.

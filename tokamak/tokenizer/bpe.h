@@ -83,8 +83,7 @@ struct BpeScratch {
   MergeQueue queue;
 };
 
-/// Merges the lowest rank first, and the leftmost pair of one rank first. It is immutable once
-/// filled.
+/// Merges the lowest rank first, then the leftmost pair of a rank. It is immutable once filled.
 struct Bpe {
   Vocabulary vocabulary;
   PairMap merges;

@@ -1,5 +1,4 @@
-// The tokenizer for both file formats. It finds added tokens, applies word rules, then merges
-// pairs.
+// The tokenizer for both file formats finds added tokens, applies word rules, then merges pairs.
 #pragma once
 
 #include <memory>

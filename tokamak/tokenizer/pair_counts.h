@@ -9,8 +9,7 @@
 
 namespace tokamak {
 
-/// Counts pairs of neighbouring ids over a set of words and keeps the counts while pairs are
-/// joined.
+/// Counts neighbouring ids over a set of words and keeps the counts current while pairs are joined.
 class PairCounts {
  public:
   /// Adds a word that occurs `count` times. REQUIRES: before the first pop().

@@ -12,8 +12,7 @@
 
 namespace tokamak {
 
-/// The patterns of GPT-2, Llama 3 and Qwen 2. Qwen 2 differs from Llama 3 in the longest number
-/// only.
+/// The patterns of GPT-2, Llama 3 and Qwen 2, which differs from Llama 3 in the longest number.
 inline constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 inline constexpr std::string_view kLlama3Pattern =

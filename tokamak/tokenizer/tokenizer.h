@@ -14,8 +14,7 @@
 
 namespace tokamak {
 
-/// A vocabulary with its rules. It is immutable after loading, and any thread may call any
-/// function.
+/// A vocabulary with its rules. It is immutable after loading; any thread may call any function.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
