@@ -20,5 +20,5 @@ inline void check(cudaError_t status, const char* call) {
 
 #define TOK_CUDA(call) ::tokamak::gpu::check((call), #call)
 
-/// After a kernel launch.
+/// Throws SystemError if the kernel launch before it failed.
 #define TOK_CUDA_LAUNCHED() ::tokamak::gpu::check(cudaGetLastError(), "kernel launch")

@@ -1,4 +1,4 @@
-// Copies between strided places, many in one launch, in the widest accesses that all allow.
+// Strided copies, many in one launch, by the widest accesses that all of them allow.
 #pragma once
 
 #include <vector>
@@ -23,8 +23,8 @@ inline uint64_t address(const void* p) {
   return reinterpret_cast<uintptr_t>(p);
 }
 
-/// `count` runs of `bytes` from in[`in`] to the output; places and strides in bytes. With in < 0,
-/// zeros.
+/// Copies `count` runs of `bytes` from in[`in`] to the output, or zeros if in < 0; offsets and
+/// strides are in bytes.
 struct Copy {
   int in = 0;
   int64_t count = 1;
@@ -37,7 +37,7 @@ namespace detail {
 
 constexpr int kMoves = 4;
 
-/// Words of a thread: f.load(i) and then f.store(i, word) for kMoves of i in [0, n).
+/// Moves one thread's words: f.load(i) and then f.store(i, word) for kMoves of i in [0, n).
 template <class W, class F>
 __device__ inline void move_words(int64_t n, const F& f) {
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kMoves * kThreads + threadIdx.x;
@@ -57,12 +57,12 @@ __global__ void __launch_bounds__(kThreads) move(int64_t n, F f) {
   move_words<W>(n, f);
 }
 
-/// Blocks that give each of n words one of a thread's kMoves.
+/// Returns how many blocks move n words, kMoves per thread.
 inline unsigned blocks_to_move(int64_t n) {
   return blocks_for((n + kMoves - 1) / kMoves);
 }
 
-// A Copy in words.
+// A Copy in units of words.
 template <class W>
 struct Strided {
   const W* from;
@@ -90,7 +90,7 @@ struct Batch {
   Strided<W> copies[kCopies];
 };
 
-// Copy blockIdx.y, kMoves words a thread; each byte read once and written once.
+// Makes copy blockIdx.y, kMoves words per thread; reads and writes each byte once.
 template <class W>
 __global__ void __launch_bounds__(kThreads) copy_batch(const __grid_constant__ Batch<W> batch) {
   const Strided<W>& copy = batch.copies[blockIdx.y];
@@ -120,7 +120,7 @@ void launch_batch(const Copy* copies, int num, const KernelArgs& args) {
 
 }  // namespace detail
 
-/// f.load(i) and f.store(i, word) for each word i in [0, n).
+/// Calls f.load(i) and f.store(i, word) for each word i in [0, n).
 template <class W, class F>
 void launch_moves(int64_t n, DeviceStream stream, const F& f) {
   if (n == 0) return;
@@ -128,7 +128,7 @@ void launch_moves(int64_t n, DeviceStream stream, const F& f) {
   TOK_CUDA_LAUNCHED();
 }
 
-/// A kernel that makes all `copies` to its only output, whose order does not matter.
+/// Returns a kernel that makes all `copies`, in any order, to its only output.
 inline Kernel copy_kernel(std::vector<Copy> copies) {
   std::erase_if(copies, [](const Copy& c) { return c.count == 0 || c.bytes == 0; });
   uint64_t bits = 0;

@@ -1,4 +1,4 @@
-// A kernel whose blocks come to the device while those of the kernel before it still run, so that
+// Launches of a kernel whose blocks start while those of the kernel before it still run, so that
 // two passes of one op have no gap between them.
 #pragma once
 
@@ -7,8 +7,8 @@
 
 namespace tokamak::gpu {
 
-/// What a kernel launched by launch_dependent calls in every thread before it touches memory: the
-/// kernel before it in the stream has ended then.
+/// Returns once the previous kernel of the stream has ended. A kernel launched by launch_dependent
+/// calls it in every thread before it touches memory.
 __device__ inline void wait_for_previous() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   cudaGridDependencySynchronize();
@@ -20,7 +20,7 @@ inline bool can_wait_for_previous(const Setup& setup) {
   return setup.device->arch() >= 90;
 }
 
-/// Launches `kernel`, early with `waits` (can_wait_for_previous), else after the kernel before it.
+/// Launches `kernel`, early if `waits` (can_wait_for_previous), else after the previous kernel.
 template <class... P, class... A>
 void launch_dependent([[maybe_unused]] bool waits, void (*kernel)(P...), unsigned blocks,
                       int threads, cudaStream_t stream, const A&... args) {

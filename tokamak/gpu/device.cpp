@@ -35,11 +35,11 @@ class CapturedGraph final : public DeviceGraph {
   cudaGraphExec_t executable_ = nullptr;
 };
 
-// Ends the stream's capture also where the work throws: later work of the stream must run.
+// Ends the stream's capture even if the work throws: later work of the stream must run.
 class Capture {
  public:
   explicit Capture(cudaStream_t stream) : stream_(stream) {
-    // Relaxed: other threads ask for their events meanwhile, and libraries may load code.
+    // Relaxed, as other threads query their events meanwhile and libraries may load code.
     TOK_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed));
   }
 
@@ -48,7 +48,7 @@ class Capture {
 
   ~Capture() {
     if (graph_ == nullptr && cudaStreamEndCapture(stream_, &graph_) != cudaSuccess)
-      cudaGetLastError();  // or the next launch is told of it
+      cudaGetLastError();  // or the next launch reports it
     if (graph_ != nullptr) cudaGraphDestroy(graph_);
   }
 
@@ -126,7 +126,7 @@ void Device::wait(DeviceStream stream, DeviceEvent event) {
 bool Device::has_happened(DeviceEvent event) {
   const cudaError_t status = cudaEventQuery(as_event(event));
   if (status == cudaErrorNotReady) {
-    cudaGetLastError();  // or the next launch is told of it
+    cudaGetLastError();  // or the next launch reports it
     return false;
   }
   TOK_CUDA(status);
@@ -183,7 +183,7 @@ void Device::clear(std::byte* device, int64_t bytes) {
 
 void Device::download(std::byte* host, const std::byte* device, int64_t bytes) {
   const cudaStream_t compute = as_stream(stream(0));
-  // One copy stays in flight while the one before it is taken.
+  // One copy stays in flight while the host reads the previous one.
   const auto fetch = [&](int64_t at) -> const Stage* {
     const auto n = static_cast<size_t>(std::min(kStageBytes, bytes - at));
     const Stage& stage = next_stage();

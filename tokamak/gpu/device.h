@@ -14,7 +14,7 @@
 
 namespace tokamak::gpu {
 
-/// What a kernel of this backend finds in KernelArgs::stream.
+/// Returns the CUDA stream that a kernel of this backend finds in KernelArgs::stream.
 inline cudaStream_t as_stream(DeviceStream stream) {
   return static_cast<cudaStream_t>(stream);
 }
@@ -28,7 +28,7 @@ class Device final : public DeviceStreams {
 
   int index() const { return index_; }
 
-  /// 90 for sm_90.
+  /// Returns 90 for sm_90.
   int arch() const { return arch_; }
 
   int num_multiprocessors() const { return num_multiprocessors_; }
@@ -49,18 +49,18 @@ class Device final : public DeviceStreams {
   void copy_to_pinned(void* pinned, const std::byte* device, size_t bytes) override;
   double seconds_between(DeviceEvent begin, DeviceEvent end) override;
 
-  /// What products and attention by a library keep for this device; empty until first used.
+  /// The state that matmul and attention libraries keep for this device; empty until first used.
   std::shared_ptr<void>& gemm_library() { return gemm_library_; }
 
   std::shared_ptr<void>& attention_library() { return attention_library_; }
 
-  /// In order with stream 0; `host` is free on return.
+  /// Uploads in order with stream 0; `host` may be reused on return.
   void upload(std::byte* device, const std::byte* host, int64_t bytes);
 
   /// Zeroes, in order with stream 0.
   void clear(std::byte* device, int64_t bytes);
 
-  /// After what stream 0 has been given; complete on return.
+  /// Downloads after all work enqueued on stream 0; complete on return.
   void download(std::byte* host, const std::byte* device, int64_t bytes);
 
  private:

@@ -1,4 +1,4 @@
-// What there is to know of this host's GPUs before one is used.
+// Facts about this host's GPUs that are known before one is used.
 #pragma once
 
 #include <cstdint>
@@ -19,21 +19,21 @@ struct DeviceInfo {
 /// REQUIRES: 0 <= device < num_devices().
 DeviceInfo describe_device(int device);
 
-/// The calling thread's, which the last backend that it made has set.
+/// Returns the calling thread's device, set by the last backend that the thread made.
 int current_device();
 
 struct MemoryInUse {
-  int64_t used_bytes = 0;  ///< by all processes, with what the driver and libraries keep
+  int64_t used_bytes = 0;  ///< by all processes, the driver and libraries
   int64_t total_bytes = 0;
 };
 
-/// The driver's own figures of the calling thread's device.
+/// Returns the driver's figures for the calling thread's device.
 MemoryInUse memory_in_use();
 
-/// "12.8.4" of 120804, as cuBLASLt, cuDNN and NCCL count.
+/// Returns "12.8.4" for 120804, a version as cuBLASLt, cuDNN and NCCL encode it.
 std::string dotted_version(size_t version);
 
-/// {"driver", "13.0"}, ...: the driver and the libraries that this program was built with.
+/// Returns {"driver", "13.0"}, ...: the driver and the libraries that this program was built with.
 std::vector<std::pair<std::string, std::string>> library_versions();
 
 }  // namespace tokamak::gpu

@@ -1,4 +1,4 @@
-// From element types at run time to templates, 16-byte accesses, and loops over elements.
+// Dispatch from element types at run time to templates, 16-byte accesses, and loops over elements.
 #pragma once
 
 #include <algorithm>
@@ -34,11 +34,11 @@ struct AccumOf<int64_t> {
 
 }  // namespace detail
 
-/// What elements of T are computed in: double for double and integers, else float.
+/// The type that elements of T are computed in: double for double and integers, else float.
 template <class T>
 using Accum = typename detail::AccumOf<T>::Type;
 
-/// Conversion with rounding to nearest even.
+/// Converts x, rounding to nearest even.
 template <class To, class From>
 __host__ __device__ inline To to(From x) {
   return static_cast<To>(x);
@@ -69,7 +69,7 @@ Kernel by_float(DType dtype, Make&& make) {
   }
 }
 
-/// The same for float types, int32 and int64.
+/// Does the same for float types, int32 and int64.
 template <class Make>
 Kernel by_number(DType dtype, Make&& make) {
   if (dtype == DType::kI32) return make.template operator()<int32_t>();
@@ -77,7 +77,7 @@ Kernel by_number(DType dtype, Make&& make) {
   return by_float(dtype, make);
 }
 
-/// As many elements as one access takes.
+/// The elements of one access.
 template <class T, int kBytes = 16>
 struct alignas(kBytes) Pack {
   static constexpr int kSize = kBytes / static_cast<int>(sizeof(T));
@@ -86,7 +86,7 @@ struct alignas(kBytes) Pack {
 
 inline constexpr int kThreads = 256;
 
-/// Blocks of kThreads for n items, one item a thread.
+/// Returns the number of blocks of kThreads for n items, one item per thread.
 inline unsigned blocks_for(int64_t n) {
   return static_cast<unsigned>(std::max<int64_t>(1, (n + kThreads - 1) / kThreads));
 }
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kThreads) for_each(int64_t n, F f) {
 
 }  // namespace detail
 
-/// f(i) for i in [0, n), one thread each; F is a struct with a __device__ operator().
+/// Calls f(i) for i in [0, n), in one thread each; F is a struct with a __device__ operator().
 template <class F>
 void launch_for(int64_t n, DeviceStream stream, const F& f) {
   if (n == 0) return;
@@ -109,8 +109,8 @@ void launch_for(int64_t n, DeviceStream stream, const F& f) {
   TOK_CUDA_LAUNCHED();
 }
 
-/// f.template operator()<K>(i): elements [i, i + K); K is a 16-byte access of F::Element where n
-/// and all `pointers` allow it, else 1.
+/// Calls f.template operator()<K>(i) for elements [i, i + K), where K is a 16-byte access of
+/// F::Element if n and all `pointers` allow it, else 1.
 template <class F, class... P>
 void launch_vectors(int64_t n, DeviceStream stream, const F& f, const P*... pointers);
 
@@ -139,7 +139,7 @@ void launch_vectors(int64_t n, DeviceStream stream, const F& f, const P*... poin
   }
 }
 
-/// The K elements from p on; K = 1 or a whole number of 16-byte accesses.
+/// Loads the K elements from p on; K is 1 or makes a whole number of 16-byte accesses.
 template <int K, class T>
 __device__ inline void load(const T* p, T (&into)[K]) {
   if constexpr (K * sizeof(T) % 16 == 0) {
@@ -163,7 +163,7 @@ __device__ inline void store(T* p, const T (&from)[K]) {
       Pack<T> pack;
 #pragma unroll
       for (int j = 0; j < Pack<T>::kSize; ++j) pack.v[j] = from[k + j];
-      // As one word: of a struct the compiler may store the parts.
+      // It is stored as one word: the compiler may store a struct's parts separately.
       unsigned __int128 word;
       memcpy(&word, &pack, sizeof word);
       *reinterpret_cast<unsigned __int128*>(p + k) = word;
@@ -174,8 +174,8 @@ __device__ inline void store(T* p, const T (&from)[K]) {
   }
 }
 
-/// The sum over the block's threads, in a fixed order, known to all of them. REQUIRES: blockDim.x
-/// is a multiple of 32, all threads call it.
+/// Returns to each thread the sum over the block's threads, in a fixed order. REQUIRES: blockDim.x
+/// is a multiple of 32 and all threads call it.
 template <class T>
 __device__ inline T block_sum(T x) {
   __shared__ T parts[32];

@@ -7,7 +7,7 @@
 
 namespace tokamak::gpu {
 
-/// n / d by a multiplication where n < 2^31 (Granlund and Montgomery, PLDI 1994).
+/// Computes n / d by a multiplication where n < 2^31 (Granlund and Montgomery, PLDI 1994).
 class Divisor {
  public:
   Divisor() = default;

@@ -5,7 +5,7 @@
 namespace tokamak::gpu {
 namespace {
 
-// One element a thread; about a hundred double operations each.
+// Each thread draws one element, in about a hundred double operations.
 template <class T>
 struct Draw {
   RandomRange range;

@@ -5,8 +5,8 @@
 
 namespace tokamak::gpu {
 
-/// Backend::draw; the same bits as the host's. Throws Bug for types other than float32, float64 and
-/// bfloat16.
+/// Implements Backend::draw with the same bits as on the host. Throws Bug for types other than
+/// float32, float64 and bfloat16.
 void draw(std::byte* device, const RandomRange& range, DeviceStream stream);
 
 }  // namespace tokamak::gpu

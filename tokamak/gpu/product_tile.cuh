@@ -1,5 +1,5 @@
-// What this project's matmul kernels share. A block computes 64 x 64 of C from tiles 16 deep
-// in shared memory, a thread 4 x 4 of them in registers.
+// The tiles that this project's matmul kernels share. A block computes 64 x 64 of C from tiles 16
+// deep in shared memory; each thread sums 4 x 4 of them in registers.
 #pragma once
 
 #include "tokamak/gpu/dispatch.cuh"
@@ -13,7 +13,7 @@ constexpr int kProductPad = 4;   ///< keeps rows of a tile on 16-byte addresses 
 
 static_assert(kProductTile / kProductEach * (kProductTile / kProductEach) == kThreads);
 
-/// [k][r], r a row of A or a column of B.
+/// Element [k][r], where r is a row of A or a column of B.
 template <class A>
 using ProductTile = A[kProductDepth][kProductTile + kProductPad];
 

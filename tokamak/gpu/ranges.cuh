@@ -1,4 +1,4 @@
-// Ranges of a flat tensor that a kernel's blocks share, given to it by value.
+// Ranges of a flat tensor that a kernel's blocks share out, passed to it by value.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace tokamak::gpu {
 
-/// Elements [begin, end) and what goes with them, for blocks from `first_block` on.
+/// Elements [begin, end) and their value, for blocks from `first_block` on.
 struct BlockRange {
   int64_t begin = 0;
   int64_t end = 0;
@@ -15,13 +15,14 @@ struct BlockRange {
   int64_t first_block = 0;
 };
 
-/// As many as fit in a kernel's parameters anywhere (4 KB).
+/// As many ranges as fit in a kernel's parameters on every device (4 KB).
 struct BlockRanges {
   static constexpr int kMost = 96;
   BlockRange all[kMost];
   int count = 0;
 
-  /// REQUIRES: block >= all[0].first_block, and each range has a block.
+  /// Returns the index of `block`'s range. REQUIRES: block >= all[0].first_block; each range has
+  /// blocks.
   __device__ int range_of(int64_t block) const {
     int low = 0;
     int high = count;
@@ -33,8 +34,8 @@ struct BlockRanges {
   }
 };
 
-/// The first of `count(range)` blocks of each range is set, then launch(ranges, first block,
-/// blocks) is called for groups of at most kMost ranges. Ranges without a block are left out.
+/// Gives each range count(range) blocks by setting its first one, and calls launch(ranges, first
+/// block, blocks) for groups of at most kMost ranges. Ranges without a block are left out.
 template <class Count, class Launch>
 void for_range_groups(const std::vector<BlockRange>& ranges, Count&& count, Launch&& launch) {
   int64_t blocks = 0;

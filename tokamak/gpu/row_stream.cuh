@@ -1,5 +1,5 @@
-// Rows that stream through shared memory: bulk copies, which need no registers, run some rows ahead
-// of the threads that work on them. For sm_90 and later.
+// Rows that stream through shared memory, on sm_90 and later: bulk copies, which need no registers,
+// run some rows ahead of the threads that work on them.
 #pragma once
 
 #include "tokamak/gpu/rows.cuh"
@@ -7,10 +7,10 @@
 
 namespace tokamak::gpu {
 
-/// Threads of a block at most; two blocks a multiprocessor.
+/// Most threads of a block; two blocks run on each multiprocessor.
 inline constexpr int kStreamThreads = 256;
 
-/// Rounds of a block whose rows lie in its shared memory or are on their way there.
+/// Rounds of a block whose rows are in its shared memory or in flight to it.
 inline constexpr int kStages = 3;
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -19,7 +19,7 @@ inline constexpr int kStages = 3;
 
 #ifdef TOK_HAS_BULK_COPIES
 
-/// Counts the bytes that copies into shared memory bring; one thread announces them.
+/// Counts the bytes that copies into shared memory deliver; one thread announces them.
 class CopyBarrier {
  public:
   __device__ void init() {
@@ -37,7 +37,7 @@ class CopyBarrier {
                  : "memory");
   }
 
-  /// Starts a copy of a multiple of 16 bytes.
+  /// Starts a copy. REQUIRES: `bytes` is a multiple of 16.
   __device__ void copy(void* into, const void* from, uint32_t bytes) {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
@@ -71,16 +71,16 @@ class CopyBarrier {
 
 namespace detail {
 
-/// Each of x summed over the warps [first, first + warps) of this thread's group, in a fixed order
-/// and known to the group; eight warps at most in a block, M a power of two. `parity` must
-/// alternate from call to call. One barrier.
+/// Sums each of x over the warps [first, first + warps) of this thread's group, in a fixed order;
+/// every thread of the group gets the sums. A block has at most eight warps, M is a power of two,
+/// and `parity` must alternate from call to call. Takes one barrier.
 template <int M, class A>
 __device__ inline void sums_of_few_warps(A (&x)[M], int first, int warps, int parity) {
   constexpr int kMostWarps = kStreamThreads / 32;
   __shared__ A parts[2][kMostWarps * M];
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const auto from = [](A value, int d) { return __shfl_xor_sync(0xFFFFFFFFU, value, d); };
-  // Lanes [32 m / M, 32 (m + 1) / M) get to hold sum m: half of what is left goes to other lanes.
+  // Lanes [32 m / M, 32 (m + 1) / M) come to hold sum m: each pass sends half of the rest away.
 #pragma unroll
   for (int d = 16, left = M / 2; left > 0; d /= 2, left /= 2) {
     const bool is_upper = (lane & d) != 0;
@@ -104,7 +104,7 @@ __device__ inline void sums_of_few_warps(A (&x)[M], int first, int warps, int pa
   for (int m = 0; m < M; ++m) x[m] = __shfl_sync(0xFFFFFFFFU, own, m);
 }
 
-// Whether rows of F's elements can: those of bf16 whose sums take one pass.
+// Whether rows of F's elements can stream: those of bf16 whose sums take one pass.
 template <class F>
 inline constexpr bool kCanStream = !kIsHip && sizeof(typename F::Element) == 2 && requires {
   F::kRowSums;
@@ -121,9 +121,9 @@ struct RowOperands {
   int D;
 };
 
-// Block b takes the b-th group of rows of each gridDim.x, a row for each group of threads, which
-// are whole warps with P accesses each. A row is read twice from shared memory, which costs less
-// than its registers; the sums over rows stay in registers.
+// Block b takes the b-th group of rows out of each gridDim.x, one row per group of threads; a group
+// is whole warps with P accesses per thread. A row is read twice from shared memory, which costs
+// less than registers for it; the sums over rows stay in registers.
 template <int P, bool kAdds, class T, class F>
 __global__ void __launch_bounds__(kStreamThreads, 2)
     streamed_rows(F f, RowOperands<T> o, int group) {
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(kStreamThreads, 2)
   const int64_t step = static_cast<int64_t>(gridDim.x) * rows;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * rows;
   const int rounds = static_cast<int>((o.N - first + step - 1) / step);
-  const int size = rows * D;  // of the rows of x or dy
+  const int size = rows * D;  // elements of a round's rows of x or dy
   const auto start = [&](int round, int stage) {
     const int64_t n = first + round * step;
     const auto bytes = static_cast<uint32_t>(min(static_cast<int64_t>(rows), o.N - n) * D *
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(kStreamThreads, 2)
         f.add(totals, start_of_row, to<A>(v[k]), to<A>(w[k]), to<A>(g[k]));
     }
     sums_of_few_warps(totals, row * warps, warps, round % 2);
-    // All threads have left the stage before this one.
+    // All threads have left the previous stage.
     if (thread == 0 && round > 0 && round - 1 + kStages < rounds)
       start(round - 1 + kStages, stage == 0 ? kStages - 1 : stage - 1);
     const auto statistics = f.finish(totals, start_of_row, D);
@@ -232,14 +232,14 @@ __global__ void __launch_bounds__(kStreamThreads, 2)
 
 inline constexpr int kStreamAccesses = 2;  // P
 
-// How rows of D elements lie over threads; no threads where they would not fit.
+// Spreads rows of D elements over threads; returns no threads where they would not fit.
 template <class T>
 RowGroups stream_groups(int64_t D) {
   const RowGroups to = row_groups(D / Pack<T>::kSize, kStreamAccesses, kStreamThreads);
   return to.threads() <= kStreamThreads && to.group % 32 == 0 ? to : RowGroups{};
 }
 
-// Of the rows, and of the sums that store_sums puts in their place.
+// Bytes of shared memory for the rows, or for the sums that store_sums puts in their place.
 template <class T>
 size_t stream_bytes(const RowGroups& to, int64_t D) {
   const auto rows = static_cast<size_t>(kStages * 2 * to.rows * D) * sizeof(T);
@@ -262,8 +262,8 @@ int64_t stream_rows(const F& f, const RowOperands<T>& o, bool adds, cudaStream_t
 
 }  // namespace detail
 
-/// Whether rows of D elements go through shared memory on `device`; lets the kernels of F take what
-/// they want of it then, at most 48 KiB.
+/// Returns whether rows of D elements stream through shared memory on `device`; if so, lets the
+/// kernels of F use as much of it as they need, at most 48 KiB.
 template <class F>
 bool prepare_stream(int64_t D, const Device& device) {
   if constexpr (detail::kCanStream<F>) {

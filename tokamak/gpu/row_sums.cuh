@@ -11,22 +11,21 @@
 
 namespace tokamak::gpu {
 
-/// dx (+)= and F::kSums sums over rows, inputs x, w, dy. `f.statistics(row, D)` reads a row by
-/// `row.each(function of x, w, dy)`, knows its first x and adds over its threads by
-/// `row.sum(array)`;
-/// `f.apply(statistics, x, w, dy, sums)` adds an element to its column's sums and returns dx, not
-/// yet rounded. Reads x and dy (and dx) and writes dx once; blocks' sums are added in a second
-/// kernel. `waits`: can_wait_for_previous(). `streams`: what prepare_stream<F>() has returned, if
-/// it was asked. With `y`, which F::emit then makes, returns whether it has been written: not where
-/// rows are too long or odd.
+/// Computes dx (+)= and F::kSums sums over rows from x, w and dy. `f.statistics(row, D)` reads a
+/// row by `row.each(function of x, w, dy)`, uses its first x and adds over its threads by
+/// `row.sum(array)`; `f.apply(statistics, x, w, dy, sums)` adds an element to its column's sums and
+/// returns dx before rounding. Reads x and dy (and dx) and writes dx once; a second kernel adds the
+/// blocks' sums. `waits` is can_wait_for_previous(); `streams` is the result of prepare_stream<F>()
+/// if the caller has called it. With `y`, which F::emit then makes, returns whether y was written:
+/// it is not where rows are too long or odd.
 template <class F>
 bool launch_row_sums(const F& f, int64_t N, int64_t D, const KernelArgs& args, bool waits,
                      bool streams = false, typename F::Element* y = nullptr);
 
 namespace detail {
 
-// x, dy and what dx holds of one thread's part of a row. Whole registers: elements of 2 bytes would
-// take one each.
+// x, dy and the old dx of one thread's part of a row, in whole registers: each element of 2 bytes
+// would take one.
 template <int P>
 struct RowPart {
   uint4 x[P];
@@ -101,8 +100,8 @@ struct ReadRow {
   }
 };
 
-// Block b takes the b-th group of rows of each kGpuRowBlocks, one row for each group of threads.
-// The next row is on its way while one is worked on (kAhead), the sums stay in registers.
+// Block b takes the b-th group of rows out of each kGpuRowBlocks, one row per group of threads. The
+// next row is in flight while one is worked on (kAhead); the sums stay in registers.
 template <int P, int kAhead, bool kAdds, bool kEmits, int kMost, class T, class F>
 __global__ void __launch_bounds__(kMost, kMost < 512 ? 2 : 1)
     held_rows(F f, const T* x, const T* w, const T* dy, T* dx, T* y, Accum<T>* partial, int64_t N,
@@ -174,7 +173,7 @@ __global__ void __launch_bounds__(kMost, kMost < 512 ? 2 : 1)
   store_sums(sums, group, D, partial + blockIdx.x * static_cast<int64_t>(F::kSums) * D);
 }
 
-// The same for any row: a block for each row, which is read twice; the sums are in `partial`.
+// Does the same for any row: one block per row, which it reads twice; the sums are in `partial`.
 template <class T, class F>
 __global__ void __launch_bounds__(kThreads)
     read_rows(F f, const T* x, const T* w, const T* dy, T* dx, bool adds, Accum<T>* partial,
@@ -233,14 +232,14 @@ __global__ void __launch_bounds__(1024)
   }
 }
 
-// Whether F makes its forward's y again.
+// Whether F can recompute its forward's y.
 template <class F>
 inline constexpr bool kCanEmit = requires(const F& f, typename F::Statistics s,
                                           typename F::Element x) {
   f.emit(s, x, x);
 };
 
-// Returns the number of blocks, each of which has written its sums; `y` null: none is wanted.
+// Returns the number of blocks, each of which has written its sums; `y` is null if not wanted.
 template <class F, class T = typename F::Element>
 int64_t hold_rows(const F& f, const RowOperands<T>& o, const HeldRows& held, bool adds, T* y,
                   cudaStream_t stream) {

@@ -1,4 +1,4 @@
-// Rows that lie in the registers of a group of threads, and sums over such groups.
+// Rows held in the registers of a group of threads, and sums over such groups.
 #pragma once
 
 #include <bit>
@@ -7,8 +7,8 @@
 
 namespace tokamak::gpu {
 
-/// How rows of `packs` 16-byte accesses lie over threads: `group` threads per row, a power of two
-/// up to a warp or whole warps; `rows` groups a block.
+/// How rows of `packs` 16-byte accesses lie over threads: `group` threads per row (a power of two
+/// up to a warp, or whole warps) and `rows` groups per block.
 struct RowGroups {
   int group = 0;
   int rows = 0;
@@ -16,7 +16,8 @@ struct RowGroups {
   int threads() const { return group * rows; }
 };
 
-/// Groups of threads with `each` accesses of a row of `packs`; blocks have about `threads` threads.
+/// Returns groups of threads, each with `each` accesses to a row of `packs`; blocks have about
+/// `threads` threads.
 inline RowGroups row_groups(int64_t packs, int64_t each, int64_t threads) {
   const int64_t wanted = (packs + each - 1) / each;
   const int64_t group = wanted > 32 ? (wanted + 31) / 32 * 32
@@ -26,12 +27,12 @@ inline RowGroups row_groups(int64_t packs, int64_t each, int64_t threads) {
           .rows = static_cast<int>(std::max<int64_t>(1, threads / group))};
 }
 
-/// How a kernel that keeps sums over rows holds them: two accesses a thread, so that two blocks of
-/// few threads fit a multiprocessor and nothing lies in local memory; longer rows take as many
-/// threads as a block has. No threads for rows of more than 2048 accesses.
+/// How a kernel that keeps sums over rows holds them: two accesses per thread, so that two blocks
+/// of few threads fit a multiprocessor and nothing spills to local memory; longer rows take as many
+/// threads as a block has. Rows of more than 2048 accesses get no threads.
 struct HeldRows {
   RowGroups to;
-  int each = 2;  ///< accesses a thread: 1 or 2
+  int each = 2;  ///< accesses per thread: 1 or 2
 };
 
 inline constexpr int kFewThreads = 256;
@@ -48,9 +49,9 @@ bool is_packed(int64_t D, const P*... pointers) {
   return D % Pack<T>::kSize == 0 && (detail::is_aligned(pointers) && ...);
 }
 
-/// Each of x summed over the groups of `group` threads as `row_groups` makes them, in a fixed order
-/// and known to the group. All threads of the block call it; `parity` must alternate from call to
-/// call, for the barrier that this saves.
+/// Sums each of x over each group of `group` threads (see row_groups), in a fixed order; every
+/// thread of the group gets the sums. All threads of the block call it; `parity` must alternate
+/// from call to call, which saves a barrier.
 template <int S, class A>
 __device__ inline void group_sums(A (&x)[S], int group, int parity) {
   __shared__ A parts[2][S][32];
@@ -77,8 +78,8 @@ __device__ inline void group_sums(A (&x)[S], int group, int parity) {
   }
 }
 
-/// The same of four sums of groups of whole warps. Eight lanes end up with one sum each, so that 13
-/// shuffles do for what takes 40 there.
+/// Does the same for four sums over groups of whole warps. Each sum ends up in eight lanes, so that
+/// 13 shuffles do what takes 40 in group_sums.
 template <class A>
 __device__ inline void sums_of_warps(A (&x)[4], int group, int parity) {
   __shared__ A parts[2][32][4];
@@ -108,7 +109,7 @@ __device__ inline void sums_of_warps(A (&x)[4], int group, int parity) {
 
 namespace detail {
 
-// K neighbouring elements, by 16-byte accesses.
+// Stores sum s of K neighbouring elements, by 16-byte accesses.
 template <int K, int S, class A>
 __device__ void store_sum(A* into, const A (&sums)[K][S], int s) {
   A own[K];

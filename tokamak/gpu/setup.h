@@ -1,4 +1,4 @@
-// What the kernels of this backend are prepared with.
+// The device and options that the kernels of this backend are prepared with.
 #pragma once
 
 #include <string_view>
@@ -7,11 +7,11 @@
 
 namespace tokamak::gpu {
 
-/// What `prepare` may use besides the op and its types.
+/// The inputs of `prepare` besides the op and its types.
 struct Setup {
   std::string_view variant;
   Device* device = nullptr;
-  bool deterministic = false;  ///< sums in a fixed order, also by libraries
+  bool deterministic = false;  ///< sums have a fixed order, also in libraries
 };
 
 }  // namespace tokamak::gpu

@@ -1,4 +1,4 @@
-// Walks of one block over contiguous elements by 16-byte accesses, from any element on.
+// Loops of one block over contiguous elements by 16-byte accesses, from any element on.
 #pragma once
 
 #include <cstring>
@@ -25,9 +25,8 @@ struct Span {
   }
 };
 
-/// body(values) over the n elements from p on, in arrays of one element or of kUnroll accesses that
-/// are on their way together; `none` stands where there are no more. The block's threads share the
-/// elements.
+/// Calls body(values) for the n elements from p on, in arrays of one element or of kUnroll accesses
+/// in flight together; `none` fills places past the end. The block's threads share the elements.
 template <int kUnroll, class T, class Body>
 __device__ inline void for_values(const T* p, int n, T none, Body&& body) {
   constexpr int K = Pack<T>::kSize;

@@ -72,12 +72,12 @@
 #define __nv_bfloat16 hip_bfloat16
 #define __trap __builtin_trap
 
-// HIP 5.2 has none: a graph's first launch may wait for the device.
+// HIP 5.2 has no such call, so that a graph's first launch may wait for the device.
 inline hipError_t cudaGraphUpload(hipGraphExec_t, hipStream_t) {
   return hipSuccess;
 }
 
-// A warp is 32 lanes here too: half a wavefront of 64, which no shuffle leaves.
+// A warp is 32 lanes here too: half a wavefront of 64, and no shuffle crosses its bounds.
 #define __shfl_sync(mask, x, lane) __shfl(x, lane, 32)
 #define __shfl_up_sync(mask, x, d) __shfl_up(x, d, 32)
 #define __shfl_xor_sync(mask, x, d) __shfl_xor(x, d, 32)
@@ -96,7 +96,7 @@ inline constexpr int kMajorVersion = 10'000'000;
 inline constexpr int kMinorVersion = 100'000;
 inline constexpr int kSharedBytes = 64 << 10;
 
-/// "gfx90a" of "gfx90a:sramecc+:xnack-".
+/// Returns "gfx90a" for "gfx90a:sramecc+:xnack-".
 inline std::string arch_name(const cudaDeviceProp& device) {
   const std::string_view all = device.gcnArchName;
   return std::string(all.substr(0, all.find(':')));
@@ -107,14 +107,14 @@ inline std::string arch_name(const cudaDeviceProp& device) {
 inline constexpr bool kIsHip = false;
 inline constexpr const char* kRuntimeName = "CUDA";
 
-/// What a runtime's version counts for each major and each minor version.
+/// The factors of a runtime's version number for its major and its minor version.
 inline constexpr int kMajorVersion = 1000;
 inline constexpr int kMinorVersion = 10;
 
 /// Shared memory that a block may have at most, on Hopper.
 inline constexpr int kSharedBytes = 227 << 10;
 
-/// "sm_90".
+/// Returns "sm_90" or the like.
 inline std::string arch_name(const cudaDeviceProp& device) {
   return "sm_" + std::to_string(device.major * 10 + device.minor);
 }

@@ -11,7 +11,7 @@
 namespace tokamak::gpu {
 namespace {
 
-constexpr int64_t kSampleBytes = int64_t{1} << 20U;  // of an output's begin, and of its end
+constexpr int64_t kSampleBytes = int64_t{1} << 20U;  // from an output's begin, and from its end
 
 int64_t round_up_512(int64_t bytes) {
   return (bytes + 511) / 512 * 512;
@@ -51,7 +51,7 @@ AttentionTimer::AttentionTimer(Device& device, const CudnnAttention& problem,
   const int64_t workspace = round_up_512(workspace_bytes);
   void* memory = nullptr;
   if (cudaMalloc(&memory, static_cast<size_t>(filled + workspace) + flush_bytes_) != cudaSuccess) {
-    cudaGetLastError();  // forgets it
+    cudaGetLastError();  // clears the error
     return;
   }
   memory_ = static_cast<std::byte*>(memory);
@@ -99,7 +99,7 @@ std::vector<std::vector<float>> AttentionTimer::results(const Run& run) {
 }
 
 double AttentionTimer::time(const Run& run) {
-  // Besides emptying the cache this keeps the device busy until the kernels have been enqueued.
+  // Besides flushing the cache, this keeps the device busy until the kernels have been enqueued.
   TOK_CUDA(cudaMemsetAsync(flushed_, 0, flush_bytes_, stream_));
   TOK_CUDA(cudaEventRecord(begin_, stream_));
   const bool has_run = run_once(run);

@@ -1,4 +1,4 @@
-// Times kernels of one attention problem on random operands of its real sizes.
+// Timing of kernels of one attention problem on random operands of its real sizes.
 #pragma once
 
 #include <functional>
@@ -11,10 +11,10 @@ namespace tokamak::gpu {
 
 class AttentionTimer {
  public:
-  /// False where the kernel was refused.
+  /// Returns false where the kernel was refused.
   using Run = std::function<bool(std::span<void*> operands, void* workspace, cudaStream_t stream)>;
 
-  /// Takes device memory for as long as it lives, if there is enough.
+  /// Takes device memory for as long as the timer lives, if there is enough.
   AttentionTimer(Device& device, const CudnnAttention& problem, int64_t workspace_bytes);
   AttentionTimer(const AttentionTimer&) = delete;
   AttentionTimer& operator=(const AttentionTimer&) = delete;
@@ -22,11 +22,11 @@ class AttentionTimer {
 
   bool has_memory() const { return memory_ != nullptr; }
 
-  /// Parts of each output after one run on outputs that were NaN; nothing if refused.
+  /// Returns parts of each output after one run on outputs that were NaN; nothing if refused.
   /// REQUIRES: has_memory().
   std::vector<std::vector<float>> results(const Run& run);
 
-  /// Seconds of one run; infinity if refused. REQUIRES: has_memory().
+  /// Returns the seconds of one run; infinity if refused. REQUIRES: has_memory().
   double time(const Run& run);
 
  private:
@@ -49,7 +49,7 @@ class AttentionTimer {
   cudaEvent_t end_ = nullptr;
 };
 
-/// The largest relative difference of an output, by the norm; infinity where one has a NaN.
+/// Returns the largest relative difference of an output, by the norm; infinity where one has a NaN.
 double difference(const std::vector<std::vector<float>>& got,
                   const std::vector<std::vector<float>>& want);
 

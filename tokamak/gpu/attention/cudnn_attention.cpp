@@ -21,14 +21,14 @@ namespace {
 
 namespace fe = cudnn_frontend;
 
-constexpr double kLeastFlops = 1e10;  // of a problem worth timing: some 20 microseconds
+constexpr double kLeastFlops = 1e10;  // least problem worth timing: some 20 microseconds
 constexpr double kBuildSeconds = 10.0;
 constexpr double kBuildAllSeconds = 60.0;  // where every setting is tried
 constexpr size_t kMostFinalists = 6;
-constexpr double kFinalistsWithin = 1.1;  // of the first round's best time
+constexpr double kFinalistsWithin = 1.1;  // times the first round's best time
 constexpr int kRounds = 7;
-constexpr double kNoise = 1.005;      // within it the library's order decides
-constexpr double kTolerance = 0.015;  // between two plans' results in bf16
+constexpr double kNoise = 1.005;      // within this factor the library's order decides
+constexpr double kTolerance = 0.015;  // relative, between two plans' results in bf16
 
 double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -50,7 +50,7 @@ class PlanTimer {
 
   bool has_memory() const { return timer_.has_memory(); }
 
-  // Builds the plans, in their order and for so long, and times those that are usable.
+  // Builds the plans in order, for at most `build_seconds`, and times those that are usable.
   void try_plans(FeGraph& graph, std::span<const int64_t> plans, double build_seconds) {
     const auto begin = std::chrono::steady_clock::now();
     for (const int64_t plan : plans) {
@@ -69,7 +69,7 @@ class PlanTimer {
     double seconds = 0.0;
   };
 
-  // Those that did well take turns, so that the device's clock is the same for all of them.
+  // The finalists take turns, so that the device's clock is the same for all of them.
   std::optional<Timed> fastest() {
     const std::vector<Timed> finalists = choose_finalists();
     if (finalists.empty()) return std::nullopt;
@@ -122,7 +122,7 @@ class PlanTimer {
     }
   }
 
-  // Why a plan may not be taken. The first one that runs is what the others are held against.
+  // Returns why a plan may not be taken, or "". Results are compared with the first plan that runs.
   std::string unfit(int64_t plan, int64_t bytes) {
     if (bytes > workspace_bytes_) return fmt::format("wants {} bytes of workspace", bytes);
     const auto results = timer_.results(runner(plan));
@@ -160,8 +160,8 @@ class PlanTimer {
   std::vector<std::vector<float>> wanted_results_;
 };
 
-// A handle, and the plans made with it. All calls are made under its lock: a handle has one stream
-// at a time.
+// A handle, and the plans made with it. All calls are made under a lock: a handle has one stream at
+// a time.
 class Library {
  public:
   explicit Library(Device& device)
@@ -177,7 +177,7 @@ class Library {
 
   ~Library() { cudnnDestroy(handle_); }
 
-  // Null where cuDNN has none. Its own first choice may want more workspace.
+  // Returns null where cuDNN has no plan. Its own first choice may want more workspace.
   const FeGraph* plan(const CudnnAttention& wanted, int64_t workspace_bytes) {
     const std::lock_guard lock(mutex_);
     const auto [at, is_new] = plans_.try_emplace(wanted);
@@ -221,7 +221,7 @@ class Library {
     return nullptr;
   }
 
-  // Null where timing is off, not worth it or impossible.
+  // Returns null where timing is off, not worth it or impossible.
   std::shared_ptr<FeGraph> build_tuned(const CudnnAttention& wanted, int64_t workspace_bytes) {
     if (!options_.is_on || (flops(wanted) < kLeastFlops && !options_.lists)) return nullptr;
     if (!options_.lists) {
@@ -239,7 +239,7 @@ class Library {
     return to_string(wanted) + (tries_all ? " of all settings" : "");
   }
 
-  // Before any plan of it is made.
+  // Returns the graph before any plan of it is made.
   std::shared_ptr<FeGraph> lower(const CudnnAttention& wanted) {
     auto graph = graph_of(wanted);
     require(graph->validate(), "attention by cuDNN");
@@ -262,7 +262,7 @@ class Library {
     if (graph->create_execution_plans({HeurMode_t::A, HeurMode_t::B, HeurMode_t::FALLBACK})
             .is_bad())
       return std::nullopt;
-    // What the order of sums depends on, cuDNN knows of its own suggestions alone.
+    // Only for its own suggestions does cuDNN say whether the order of sums is fixed.
     const bool tries_all = options_.tries_all && !wanted.deterministic;
     if (tries_all) append_all_settings(*graph);
     const std::vector<int64_t> plans = distinct_plans(*graph);

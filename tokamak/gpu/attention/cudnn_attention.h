@@ -12,23 +12,23 @@ namespace tokamak::gpu {
 /// "9.10.2", or "" where this program was built without cuDNN.
 std::string cudnn_version();
 
-/// What tells one of cuDNN's graphs from another: bf16 operands, dense or packed; fp32 statistics.
+/// Identifies one of cuDNN's graphs; its operands are bf16, dense or packed, its statistics fp32.
 struct CudnnAttention {
   AttentionShape shape;
   float scale = 1.0F;
   bool causal = true;
   bool backward = false;
-  bool deterministic = false;  ///< of the backward; the forward always is
-  int64_t kv_tokens = 0;       ///< of k and v in memory, of which T of each sample take part; 0: T
+  bool deterministic = false;  ///< whether backward is; forward always is
+  int64_t kv_tokens = 0;       ///< tokens of k and v in memory, T of them used per sample; 0: T
 
   friend auto operator<=>(const CudnnAttention&, const CudnnAttention&) = default;
 };
 
-/// The kernel for operands as Attention's or, backward, AttentionGrad's. Equal graphs of one device
-/// share a plan; a new one takes up to seconds, and ten more where its candidates are timed: the
-/// fastest is kept on disk, as products are (TunerOptions, attention.json). Empty where cuDNN has
-/// no plan, and a line on stderr says so, once for each graph. Throws SystemError where cuDNN
-/// fails, and where its plan wants more than the `workspace_bytes` that the caller has for it.
+/// Returns the kernel for the operands of Attention or, if backward, of AttentionGrad. Equal graphs
+/// of one device share a plan; a new one takes up to seconds, and ten more where its candidates are
+/// timed: the fastest is kept on disk, as for matmuls (TunerOptions, attention.json). Returns an
+/// empty kernel where cuDNN has no plan, which a line on stderr reports once per graph. Throws
+/// SystemError if cuDNN fails or if its plan wants more than `workspace_bytes`.
 Kernel prepare_cudnn_attention(const CudnnAttention& wanted, int64_t workspace_bytes,
                                Device& device);
 

@@ -13,14 +13,14 @@ using FeTensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
 constexpr auto kBF16 = fe::DataType_t::BFLOAT16;
 constexpr auto kF32 = fe::DataType_t::FLOAT;
-constexpr size_t kMostSettings = 1024;  // of an engine
+constexpr size_t kMostSettings = 1024;  // per engine
 
 // Dims in cuDNN's order [batch, head, token, head dim] and where their elements lie.
 struct Layout {
   std::vector<int64_t> dims, strides;
 };
 
-// Of H heads a token, whose heads lie `step` elements from those of the one before.
+// Tokens of H heads each, which lie `step` elements from those of the previous token.
 Layout tokens(int64_t B, int64_t S, int64_t H, int64_t D, int64_t step) {
   return {.dims = {B, H, S, D}, .strides = {S * step, D, step, 1}};
 }
@@ -44,7 +44,7 @@ Layout statistics(const AttentionShape& s) {
   return {.dims = {s.B, s.H, s.S, 1}, .strides = {s.H * s.S, s.S, 1, 1}};
 }
 
-// Numbers operands as they come.
+// Builds a graph and numbers its operands in the order in which they are made.
 class GraphBuilder {
  public:
   GraphBuilder() {
@@ -74,7 +74,7 @@ class GraphBuilder {
   int64_t next_ = 1;
 };
 
-// A single query sees all keys, which cuDNN would rather hear as no mask.
+// A single query sees all keys, for which cuDNN prefers no mask to a causal one.
 template <class Attributes>
 Attributes attributes_of(const CudnnAttention& a) {
   Attributes attributes;
@@ -125,7 +125,7 @@ std::shared_ptr<FeGraph> backward_graph(const CudnnAttention& a) {
   return b.graph();
 }
 
-// All values of all knobs; of further knobs, once there are too many, one at a time.
+// Tries all values of all knobs together; once these are too many, further knobs one at a time.
 std::vector<Setting> settings_near(const Setting& base, const std::vector<fe::Knob>& knobs) {
   std::vector<Setting> all{base};
   for (const fe::Knob& knob : knobs) {

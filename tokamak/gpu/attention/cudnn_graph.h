@@ -1,4 +1,4 @@
-// cuDNN's graphs of attention, and what their plans are made of: for the files that call cuDNN.
+// cuDNN's graphs of attention and the settings of their plans, for the files that call cuDNN.
 #pragma once
 
 #include <array>
@@ -19,23 +19,23 @@ namespace tokamak::gpu {
 
 using FeGraph = cudnn_frontend::graph::Graph;
 
-/// As in "attention backward [batch 2, queries 8192, ..]"; with cuDNN's version.
+/// Returns "attention backward [batch 2, queries 8192, ..]" or the like, with cuDNN's version.
 std::string to_string(const CudnnAttention& a);
 std::string describe(const CudnnAttention& a);
 
 double flops(const CudnnAttention& a);
 
-/// SystemError that says what failed.
+/// Throws SystemError that says what failed.
 [[noreturn]] void fail_cudnn(const std::string& what, const std::string& text);
 void require(cudnn_frontend::error_t status, const char* what);
 void check(cudnnStatus_t status, const char* call);
 
-/// The graph, not yet validated. Operands have the uids 1, 2, .. in the order of the kernel's
-/// inputs, then its outputs.
+/// Returns the graph, not yet validated. Operands have the uids 1, 2, .. in the order of the
+/// kernel's inputs, then its outputs.
 std::shared_ptr<FeGraph> graph_of(const CudnnAttention& a);
 
-/// The operands in the order of uids, of those of the op: where they are packed, slices of one
-/// stand for q, k, v, and backward of another for their gradients.
+/// The op's operands in the order of uids. Where they are packed, q, k and v are slices of one
+/// operand and, in the backward, their gradients are slices of another.
 class Operands {
  public:
   Operands(const CudnnAttention& a, std::span<void* const> of_op);
@@ -47,7 +47,7 @@ class Operands {
   size_t count_ = 0;
 };
 
-/// What a plan is made of, and can be made of again.
+/// The engine and knobs of a plan, from which it can be made again.
 struct Setting {
   int64_t engine = -1;
   std::map<cudnn_frontend::KnobType_t, int64_t> knobs;
@@ -55,19 +55,19 @@ struct Setting {
   friend auto operator<=>(const Setting&, const Setting&) = default;
 };
 
-/// A word for the engine, then one for each knob. Nothing where they do not fit.
+/// Returns a word for the engine, then one for each knob; nothing where they do not fit.
 std::optional<TunedChoice> to_choice(const Setting& setting, double seconds);
 Setting to_setting(const TunedChoice& choice);
 
 std::optional<Setting> setting_of_plan(const FeGraph& graph, int64_t plan);
 
-/// Appends a plan yet to be built; false where the engine does not take the setting.
+/// Appends a plan yet to be built; returns false where the engine does not take the setting.
 bool append_plan(FeGraph& graph, const Setting& setting);
 
-/// Of every engine that takes the graph, plans of the settings near its first suggested one.
+/// Appends, for every engine that takes the graph, plans of the settings near its first suggestion.
 void append_all_settings(FeGraph& graph);
 
-/// The first plan of each setting.
+/// Returns the first plan of each setting.
 std::vector<int64_t> distinct_plans(const FeGraph& graph);
 
 }  // namespace tokamak::gpu

@@ -49,7 +49,7 @@ int32_t scale_mode(ScaleGrid grid) {
   return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
 }
 
-// Algorithms are looked for with an address of the alignment that every later one has.
+// Algorithms are searched with an address of the alignment that every later address has.
 constexpr uintptr_t kSomeAddress = 16;
 
 void set_scaling(cublasLtMatmulDescOpaque_t& operation, const ScaledGemm& s) {

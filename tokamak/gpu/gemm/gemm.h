@@ -1,5 +1,5 @@
-// Dense matrix products through cuBLASLt, each with the algorithm that was fastest on this machine,
-// or through hipBLASLt.
+// Dense matmuls through cuBLASLt, each with the algorithm that was fastest on this machine, or
+// through hipBLASLt.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace tokamak::gpu {
 
-/// How a product of 8-bit codes differs from others. Devices take codes that are dense along k:
-/// transpose_b alone.
+/// How a matmul of 8-bit codes differs from others. Devices take only codes that are dense along k:
+/// transpose_b must be the only transpose.
 struct ScaledGemm {
   DType in_b = DType::kE4M3;  ///< B's format; A's is GemmShape::in
   ScaleGrid a_grid = ScaleGrid::kTensor;
@@ -24,8 +24,8 @@ struct ScaledGemm {
 
 /// C[m, n] (+)= op(A)[m, k] op(B)[k, n] (+ bias[n]), all row-major and dense, on 16-byte addresses
 /// and with rows of whole 16-byte words. A is stored [k, m] if transpose_a, B is stored [n, k] if
-/// transpose_b. Inputs are `in`, fp32, bf16, or 8-bit codes that are multiplied by inverse scales;
-/// sums are fp32 (never TF32); the result is `out`. The bias is `in`, or bf16 for codes.
+/// transpose_b. Inputs have type `in`: fp32, bf16, or 8-bit codes that are multiplied by inverse
+/// scales. Sums are fp32 (never TF32), the result is `out`, the bias is `in`, or bf16 for codes.
 struct GemmShape {
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false;
@@ -33,7 +33,7 @@ struct GemmShape {
   DType in = DType::kF32;
   DType out = DType::kF32;
   bool bias = false;
-  int64_t workspace_bytes = 0;  ///< that `run` is given
+  int64_t workspace_bytes = 0;  ///< bytes of workspace given to `run`
   std::optional<ScaledGemm> scaled = std::nullopt;
 
   DType in_b() const { return scaled ? scaled->in_b : in; }
@@ -41,7 +41,7 @@ struct GemmShape {
   DType bias_type() const { return scaled ? DType::kBF16 : in; }
 };
 
-/// What a product reads and writes.
+/// The operands that a matmul reads and writes.
 struct GemmOperands {
   const void* a = nullptr;
   const void* b = nullptr;
@@ -53,23 +53,23 @@ struct GemmOperands {
   bool accumulate = false;
 };
 
-/// As in "4096x14336x16384 tn bfloat16 to float32" or "16384x6144x4096 nt float8_e4m3fn, rows, by
-/// float8_e4m3fn, rows, to bfloat16 fast".
+/// Returns "4096x14336x16384 tn bfloat16 to float32" or "16384x6144x4096 nt float8_e4m3fn, rows, by
+/// float8_e4m3fn, rows, to bfloat16 fast" or the like.
 std::string to_string(const GemmShape& shape);
 
-/// "12.8.4", or "" where this program was built without a library of products.
+/// Returns "12.8.4" or the like, or "" where this program was built without a matmul library.
 std::string gemm_library_version();
 
-/// A product prepared once; copies share it. Thread-safe to run.
+/// A matmul prepared once, which copies share. `run` is thread-safe.
 class Gemm {
  public:
   /// Times algorithms where this shape is new to the machine (GemmTuner). REQUIRES: no
-  /// dim is 0; `device` outlives the product.
+  /// dim is 0; `device` outlives the matmul.
   Gemm(const GemmShape& shape, Device& device);
 
   void run(const GemmOperands& operands, DeviceStream stream) const;
 
-  /// The same of values, which have no scales.
+  /// Does the same for operands without scales.
   void run(const void* a, const void* b, const void* bias, void* c, bool accumulate,
            void* workspace, DeviceStream stream) const {
     run({.a = a, .b = b, .bias = bias, .c = c, .workspace = workspace, .accumulate = accumulate},

@@ -34,7 +34,7 @@ hipDataType data_type(DType dtype) {
   return HIP_R_32F;
 }
 
-// Matrices are taken column by column: row-major C = A B is given as C^T = B^T A^T.
+// The library takes column-major matrices: row-major C = A B is given as C^T = B^T A^T.
 Layout row_major(DType dtype, int64_t rows, int64_t columns) {
   hipblasLtMatrixLayout_t made = nullptr;
   TOK_HIPBLAS(hipblasLtMatrixLayoutCreate(&made, data_type(dtype), static_cast<uint64_t>(columns),
@@ -115,7 +115,7 @@ Gemm::Gemm(const GemmShape& shape, Device& device)
     : impl_(std::make_shared<const Impl>(shape, device)) {}
 
 void Gemm::run(const GemmOperands& o, DeviceStream stream) const {
-  // Made anew: the bias lies in it, and several threads may run a product.
+  // Made anew for each run: the bias lies in it, and several threads may run one matmul.
   const Operation operation = make_operation(impl_->shape, o.bias);
   const float alpha = 1.0F;
   const float beta = o.accumulate ? 1.0F : 0.0F;

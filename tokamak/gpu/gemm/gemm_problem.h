@@ -1,5 +1,5 @@
-// A product in cuBLASLt's terms. It takes matrices column by column, so row-major C = A B is given
-// to it as C^T = B^T A^T: B is its first operand.
+// A matmul in cuBLASLt's terms. The library takes column-major matrices, so row-major C = A B is
+// given to it as C^T = B^T A^T: B is its first operand.
 #pragma once
 
 #include <cublasLt.h>
@@ -19,8 +19,7 @@ struct GemmProblem {
   int64_t workspace_bytes = 0;
 };
 
-/// By value, as cuBLASLt wants descriptors that it may write, and bias and scales lie in
-/// one.
+/// Takes `problem` by value: cuBLASLt wants writable descriptors, and bias and scales lie in one.
 cublasStatus_t run(GemmProblem problem, cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algo,
                    const GemmOperands& operands, cudaStream_t stream);
 

@@ -44,12 +44,12 @@ GemmTimer::GemmTimer(Device& device, cublasLtHandle_t handle, const GemmShape& s
   void* memory = nullptr;
   if (cudaMalloc(&memory, static_cast<size_t>(filled + scales + workspace) + flush_bytes_) !=
       cudaSuccess) {
-    cudaGetLastError();  // forgets it
+    cudaGetLastError();  // clears the error
     return;
   }
   memory_ = static_cast<std::byte*>(memory);
   flushed_ = memory_ + filled + scales + workspace;
-  // Gradients of weights, which are the products of another type, mostly add.
+  // Gradients of weights, the matmuls whose result has another type, mostly accumulate.
   operands_ = {.a = memory_,
                .b = memory_ + a,
                .bias = shape.bias ? memory_ + a + b : nullptr,
@@ -85,7 +85,7 @@ cudaEvent_t GemmTimer::event(size_t n) {
 std::vector<double> GemmTimer::times(std::span<const cublasLtMatmulAlgo_t> algos) {
   std::vector<bool> has_run(algos.size());
   for (size_t i = 0; i < algos.size(); ++i) {
-    // Besides emptying the cache this keeps the device busy until the product has been enqueued.
+    // Besides flushing the cache, this keeps the device busy until the matmul has been enqueued.
     TOK_CUDA(cudaMemsetAsync(flushed_, 0, flush_bytes_, stream_));
     TOK_CUDA(cudaEventRecord(event(2 * i), stream_));
     has_run[i] = run(problem_, handle_, algos[i], operands_, stream_) == CUBLAS_STATUS_SUCCESS;

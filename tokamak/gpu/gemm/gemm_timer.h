@@ -1,4 +1,4 @@
-// Times cuBLASLt algorithms on random operands of a product's real sizes, with a cold L2 cache.
+// Timing of cuBLASLt algorithms on random operands of a matmul's real sizes, with a cold L2 cache.
 #pragma once
 
 #include <span>
@@ -10,7 +10,7 @@ namespace tokamak::gpu {
 
 class GemmTimer {
  public:
-  /// Takes device memory for as long as it lives, if there is enough.
+  /// Takes device memory for as long as the timer lives, if there is enough.
   GemmTimer(Device& device, cublasLtHandle_t handle, const GemmShape& shape,
             const GemmProblem& problem);
   GemmTimer(const GemmTimer&) = delete;
@@ -19,7 +19,7 @@ class GemmTimer {
 
   bool has_memory() const { return memory_ != nullptr; }
 
-  /// Seconds of one run of each algorithm, one after the other; infinity where cuBLASLt refuses it.
+  /// Returns seconds of one run of each algorithm, run in turn; infinity where cuBLASLt refuses it.
   /// REQUIRES: has_memory().
   std::vector<double> times(std::span<const cublasLtMatmulAlgo_t> algos);
 

@@ -18,8 +18,8 @@ constexpr int kCandidates = 32;
 constexpr double kBudgetSeconds = 0.15;  // for each of the two rounds
 constexpr size_t kLeastCandidates = 8;
 constexpr size_t kMostFinalists = 4;
-constexpr double kFinalistsWithin = 1.1;  // of the first round's best time
-constexpr double kNoise = 1.005;          // within it the library's order decides
+constexpr double kFinalistsWithin = 1.1;  // times the first round's best time
+constexpr double kNoise = 1.005;          // within this factor the library's order decides
 
 using Algo = cublasLtMatmulAlgo_t;
 
@@ -31,13 +31,13 @@ void set(cublasLtMatmulPreferenceOpaque_t& preference, cublasLtMatmulPreferenceA
   TOK_CUBLAS(cublasLtMatmulPreferenceSetAttribute(&preference, name, &value, sizeof(value)));
 }
 
-// The library's candidates, what it takes for the fastest first.
+// Returns the library's candidates, sorted from what it deems fastest.
 std::vector<Algo> candidates_for(cublasLtHandle_t handle, GemmProblem problem) {
   cublasLtMatmulPreferenceOpaque_t preference{};
   TOK_CUBLAS(cublasLtMatmulPreferenceInit(&preference));
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
       static_cast<uint64_t>(problem.workspace_bytes));
-  // Split sums are added in fp32, whatever the result's type.
+  // Split sums are added in fp32 whatever the result's type.
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
   for (const auto operand :

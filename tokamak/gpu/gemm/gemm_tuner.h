@@ -1,4 +1,4 @@
-// Which cuBLASLt algorithm a product takes: what the machine's cache holds, else the fastest of
+// The choice of a matmul's cuBLASLt algorithm: the one in the machine's cache, else the fastest of
 // many candidates, timed here.
 #pragma once
 
@@ -13,7 +13,7 @@ namespace tokamak::gpu {
 
 class GemmTuner {
  public:
-  /// `device` outlives it.
+  /// `device` must outlive the tuner.
   explicit GemmTuner(Device& device, TunerOptions options = read_tuner_options("gemm.json"));
   GemmTuner(const GemmTuner&) = delete;
   GemmTuner& operator=(const GemmTuner&) = delete;
@@ -21,9 +21,9 @@ class GemmTuner {
 
   cublasLtHandle_t handle() const { return handle_; }
 
-  /// An algorithm within the shape's workspace; the same one at every call. Timing takes device
-  /// memory of the operands' size for a while: where there is none, the library's first choice is
-  /// taken and not kept on disk. Throws SystemError where cuBLASLt has no algorithm.
+  /// Returns an algorithm within the shape's workspace, the same one at every call. Timing takes
+  /// device memory of the operands' size for a while: where there is none, the library's first
+  /// choice is taken and not kept on disk. Throws SystemError where cuBLASLt has no algorithm.
   cublasLtMatmulAlgo_t choose(const GemmShape& shape, const GemmProblem& problem);
 
  private:

@@ -23,7 +23,7 @@ std::vector<T> random_values(float deviation = 1.0F) {
   return values;
 }
 
-// As scales make codes of normal numbers, the greatest of which is some six deviations.
+// Encodes normal numbers as scales would, the greatest of which is some six deviations.
 template <class T>
 std::vector<T> random_codes() {
   return random_values<T>(T::kLargest / 6.0F);

@@ -14,7 +14,7 @@
 namespace tokamak::gpu {
 namespace {
 
-// Holds PATH.lock while it lives. Where files cannot be locked the last writer wins.
+// Holds PATH.lock for its lifetime. Where files cannot be locked, the last writer wins.
 class FileLock {
  public:
   explicit FileLock(const std::filesystem::path& path)

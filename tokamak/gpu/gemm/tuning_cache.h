@@ -1,4 +1,4 @@
-// The algorithms of libraries that were timed on this machine, kept between runs.
+// Library algorithms that were timed on this machine, kept between runs.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 
 namespace tokamak::gpu {
 
-/// An algorithm as the bytes that its library lets one store, and what it took.
+/// An algorithm as the bytes that its library lets one store, and its measured time.
 struct TunedChoice {
   std::array<uint64_t, 8> algo{};
   double microseconds = 0.0;
@@ -17,8 +17,8 @@ struct TunedChoice {
   bool operator==(const TunedChoice&) const = default;
 };
 
-/// A JSON file that processes may read and extend at once. Where it is damaged it counts as empty,
-/// where it cannot be written nothing is kept, both with a note on stderr.
+/// A JSON file that processes may read and extend at once. A damaged file counts as empty, and if
+/// it cannot be written nothing is kept; either gives a note on stderr.
 class TuningCache {
  public:
   /// `machine` names what the algorithms hold for: device, library, driver. An empty path keeps
@@ -27,7 +27,7 @@ class TuningCache {
 
   std::optional<TunedChoice> find(const std::string& shape) const;
 
-  /// What the file has for `shape` then: `choice`, or what another process put there before.
+  /// Returns the file's entry for `shape` afterwards: `choice`, or another process's earlier one.
   TunedChoice add(const std::string& shape, const TunedChoice& choice);
 
  private:

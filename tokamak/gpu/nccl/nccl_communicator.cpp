@@ -61,7 +61,7 @@ NcclCommunicator::NcclCommunicator(HostGroup group, ncclComm_t comm, FlightPage&
   for (cudaEvent_t& end : ends_) TOK_CUDA(cudaEventCreateWithFlags(&end, cudaEventDisableTiming));
 }
 
-// An error on its way may have left calls that peers will never join.
+// An error in flight may have left calls that peers will never join.
 NcclCommunicator::~NcclCommunicator() {
   if (at_end_) at_end_();
   if (comm_ == nullptr) return;
@@ -99,7 +99,7 @@ void NcclCommunicator::call(CollectiveKind kind, DType dtype, int64_t count, Com
 NcclCommunicator::Progress NcclCommunicator::poll() {
   const uint64_t before = ended_;
   const uint64_t recorded = recorded_.load(std::memory_order_acquire);
-  // Events may be recorded anew meanwhile: for later calls, so that none is taken for ended early.
+  // Events may be reused meanwhile, but for later calls, so that no call counts as ended too early.
   uint64_t next = std::max(ended_ + 1, recorded > kEvents ? recorded - kEvents + 1 : 1);
   while (next <= recorded && cudaEventQuery(ends_[next % kEvents]) == cudaSuccess) ended_ = next++;
   if (ended_ > before) lane_->finish(ended_ - before);

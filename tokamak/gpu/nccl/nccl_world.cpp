@@ -21,11 +21,11 @@ using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 constexpr auto kLook = 200ms;
-// How long a wait goes on after a peer's fault is seen, so that the rank at fault speaks first.
+// How long a wait goes on after a peer's fault is seen, so that the rank at fault reports first.
 constexpr auto kGrace = 2s;
 
-// Looks after the calls under way: the thread that makes them may be blocked, in a full launch
-// queue or in a wait for the device.
+// Watches the calls in flight: the thread that makes them may be blocked in a full launch queue or
+// in a wait for the device.
 class Watchdog {
  public:
   Watchdog(World& control, int device) : control_(control), device_(device) {
@@ -92,7 +92,7 @@ class Watchdog {
                        seconds);
   }
 
-  // Where ranks are processes this ends them; in one process the others' kernels must end first.
+  // Ends the ranks where they are processes; in one process the others' kernels must end first.
   void end_job(const std::string& why) {
     try {
       control_.abort(static_cast<int>(ExitCode::kTryAgain), "machine: " + why);
@@ -110,7 +110,7 @@ class Watchdog {
   std::optional<std::string> opening_;
   std::optional<Clock::time_point> fault_since_;
   Clock::time_point last_move_ = Clock::now();
-  std::jthread thread_;  // last: it uses the others
+  std::jthread thread_;  // last member: it uses the others
 };
 
 class NcclWorld final : public World {
@@ -157,7 +157,7 @@ class NcclWorld final : public World {
   std::string find_fault() const override { return control_.find_fault(); }
 
  private:
-  // `memory`: to gather in by copy engines; null = by kernels.
+  // The group gathers in `memory` by copy engines, or by kernels if it is null.
   std::unique_ptr<Communicator> make(const std::string& name, std::span<const int> ranks,
                                      const GatheredMemory* memory) {
     const auto me = std::find(ranks.begin(), ranks.end(), rank());
@@ -178,7 +178,7 @@ class NcclWorld final : public World {
     ncclUniqueId id{};
     if (group.rank == 0) TOK_NCCL(ncclGetUniqueId(&id));
     host->broadcast(&id, sizeof id, DType::kU8, 0, nullptr);
-    // A copy engine takes a peer's part from where its own rank has its own.
+    // A copy engine reads a peer's part at the offset where its own rank has its part.
     if (memory != nullptr && !is_common(memory->layout, *host)) memory = nullptr;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 1;
@@ -211,8 +211,8 @@ class NcclWorld final : public World {
     return std::all_of(all.begin(), all.end(), [&](uint64_t x) { return x == mine; });
   }
 
-  // NCCL connects a pair at its first message and the host waits for the peer's host, which may
-  // wait for its device, which waits for this one's next message. So they say hello here.
+  // NCCL connects a pair at its first message: the host waits for the peer's host, which may wait
+  // for its device, which waits for this rank's next message. So a pair exchanges a message here.
   static void connect_pair(ncclComm_t comm, int peer) {
     void* bytes = nullptr;
     cudaStream_t stream = nullptr;
