@@ -1,5 +1,5 @@
 // How a GPU sums the columns of a matrix [N, O]: rows are cut into groups that depend on the shape
-// only, each group sums into its own row of the workspace, the groups are added in order.
+// only, each group sums into its own row of the workspace, and the groups are added in order.
 #pragma once
 
 #include <algorithm>
@@ -8,13 +8,13 @@
 
 namespace tokamak {
 
-/// Columns that one warp reads with 16 bytes a lane.
+/// Returns the number of columns that one warp reads with 16 bytes per lane.
 constexpr int64_t column_strip(int64_t element_bytes) {
   return 32 * 16 / element_bytes;
 }
 
-/// Groups of rows; group g is rows [N g / groups, N (g + 1) / groups). With the strips they make
-/// no more blocks than two on each of 132 multiprocessors, and few less.
+/// Returns the number of row groups; group g is rows [N g / groups, N (g + 1) / groups). With the
+/// strips they make at most two blocks on each of 132 multiprocessors, and few less than that.
 constexpr int64_t column_row_groups(int64_t N, int64_t O, int64_t element_bytes) {
   const int64_t columns = column_strip(element_bytes);
   const int64_t strips = std::max<int64_t>(1, (O + columns - 1) / columns);

@@ -13,7 +13,7 @@ struct AttentionShape {
   int64_t B = 0, S = 0, T = 0, H = 0, K = 0, D = 0;
   bool is_packed = false;  ///< q, k and v are heads of one operand [B, S, H + 2 K, D]
 
-  /// Of q [B, S, H, D] and k [B, T, K, D].
+  /// Returns the shape for q [B, S, H, D] and k [B, T, K, D].
   static AttentionShape of(const TensorType& q, const TensorType& k);
 
   int64_t group() const { return H / K; }
@@ -23,31 +23,31 @@ struct AttentionShape {
 
   int64_t kv_step() const { return (is_packed ? H + 2 * K : K) * D; }
 
-  /// Where q, k and v (0, 1, 2) begin in a packed operand.
+  /// Returns where q, k or v (0, 1, 2) begins in a packed operand.
   int64_t packed_begin(size_t which) const {
     return which == 0 ? 0 : (H + (which == 2 ? K : 0)) * D;
   }
 
-  /// q, k or v, or their gradients, among operands that begin with them.
+  /// Finds q, k or v, or their gradients, among operands that begin with them.
   template <class T, class Operands>
   T* part(const Operands& operands, size_t which) const {
     if (!is_packed) return operands[which].template as<T>();
     return operands[0].template as<T>() + packed_begin(which);
   }
 
-  /// The index of the i-th operand after them.
+  /// Returns the index of the i-th operand after them.
   size_t after_parts(size_t i) const { return (is_packed ? 1 : 3) + i; }
 
   friend auto operator<=>(const AttentionShape&, const AttentionShape&) = default;
 
-  /// (query, key) pairs that a head looks at.
+  /// Returns the number of (query, key) pairs that a head uses.
   double pairs(bool causal) const;
 };
 
-/// The most that cuDNN's plans ask for as scratch.
+/// Returns the most bytes that cuDNN's plans ask for as scratch.
 int64_t cudnn_attention_bytes(const AttentionShape& shape, bool backward, bool deterministic);
 
-/// Counts (head, query, key) for dropout, whatever the extents: below 2^16 heads and 2^24 tokens.
+/// Numbers (head, query, key) for dropout whatever the extents, below 2^16 heads and 2^24 tokens.
 constexpr uint64_t attention_element(int64_t h, int64_t s, int64_t t) {
   return (static_cast<uint64_t>(h) << 48U) | (static_cast<uint64_t>(s) << 24U) |
          static_cast<uint64_t>(t);
@@ -55,16 +55,16 @@ constexpr uint64_t attention_element(int64_t h, int64_t s, int64_t t) {
 
 /// o[b, s, h] = sum_t P[s, t] v[b, t], P = softmax(scale q . k), lse[b, h, s] = log of the sum.
 ///
-/// Inputs q [B, S, H, D], k and v [B, T, K, D]; then, where `has_length`, i32 [1] or [B]: how many
-/// of the T slots are valid, read at each run; where `dropout_p` > 0, i64 [B]: each sample's index
-/// in the run. Outputs o as q, lse [B, H, S] (fp32; fp64 from fp64). With L valid keys (T without a
-/// length), query s stands at L - S + s, and a causal one sees the keys up to its own place; a
+/// Inputs q [B, S, H, D], k and v [B, T, K, D]; then, if `has_length`, i32 [1] or [B]: how many
+/// of the T slots are valid, read at each run; if `dropout_p` > 0, i64 [B]: each sample's index
+/// in the run. Outputs o like q, lse [B, H, S] (fp32; fp64 from fp64). With L valid keys (T without
+/// a length), query s has position L - S + s, and if causal it sees the keys up to its position; a
 /// query that sees none gives o = 0, lse = -inf. Dropout keeps P where the sample's element
 /// attention_element(first_head + h, s, t) is kept (ops/elementwise/dropout.h) and divides by 1 -
 /// p; lse ignores it.
 ///
 /// With `packed_kv_heads` = K > 0 one input [B, S, H + 2 K, D] takes the place of q, k and v: its
-/// heads are those of q, then of k, then of v, as one product for all three makes them.
+/// heads are those of q, then of k, then of v, as one matmul for all three makes them.
 struct Attention {
   static constexpr std::string_view kName = "attention";
   float scale = 0.0F;  ///< 0: 1 / sqrt(D)
@@ -72,8 +72,8 @@ struct Attention {
   bool has_length = false;
   double dropout_p = 0.0;
   uint64_t seed = 0;
-  uint64_t stream = 0;     ///< tells apart the sites of a model
-  int64_t first_head = 0;  ///< of this shard, for the mask; so the next two
+  uint64_t stream = 0;     ///< differs between the sites of a model
+  int64_t first_head = 0;  ///< of this shard, for the mask, as are the next two
   int64_t first_query = 0;
   int64_t first_key = 0;
   ContextMethod context = ContextMethod::kAllGather;
@@ -91,9 +91,9 @@ struct Attention {
   static std::span<const Variant> variants();
 };
 
-/// dq, dk, dv of the `forward` op without a length, from q, k, v, o, lse, do, then rows where it
-/// has dropout, then the cotangent of lse where `has_dlse`. P is made again from lse. Packed as
-/// `forward` is, q, k, v are one input and dq, dk, dv one output.
+/// dq, dk, dv of the `forward` op without a length, from q, k, v, o, lse, do, then rows if it has
+/// dropout, then the cotangent of lse if `has_dlse`. P is recomputed from lse. If `forward` is
+/// packed, q, k, v are one input and dq, dk, dv one output.
 struct AttentionGrad {
   static constexpr std::string_view kName = "attention_grad";
   Attention forward;

@@ -1,4 +1,4 @@
-// The blocks that the fast attention kernels work in, and what they need of workspace.
+// The blocks that the fast attention kernels work in, and the workspace that these need.
 #pragma once
 
 #include "tokamak/ops/attention/attention.h"
@@ -13,7 +13,7 @@ constexpr int64_t round_up(int64_t n, int64_t unit) {
 }
 
 /// The words of 4 bytes that a thread needs, whatever the element type. Keys are kept for one
-/// key-value head at a time, in the layouts that the products read.
+/// key-value head at a time, in the layouts that the matmuls read.
 struct AttentionWorkspace {
   int64_t keys = 0;     ///< one copy of the keys (or values, or a gradient of them) of a head
   int64_t queries = 0;  ///< one block of queries

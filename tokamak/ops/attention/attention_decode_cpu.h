@@ -1,4 +1,4 @@
-// Attention of few queries over a long cache: every key and value is read once, for all query heads
+// Attention of few queries over a long cache: every key and value is read once for all query heads
 // that share it.
 #pragma once
 
@@ -6,12 +6,12 @@
 
 namespace tokamak::cpu::fast {
 
-/// Whether the queries that read one key-value head are so few that they fit one block.
+/// Whether the queries that read one key-value head fit one block.
 inline bool is_decode(const AttentionSetup& u) {
   return u.s.S <= 4 && u.s.S * u.s.group() <= kQueryBlock && u.op.dropout_p == 0.0;
 }
 
-/// One call on one thread.
+/// Runs one call on one thread.
 template <class T>
 class Decode {
  public:
@@ -29,7 +29,7 @@ class Decode {
     softmax_.width = width_;
   }
 
-  /// Query heads [begin, end), which read key-value head `kv`.
+  /// Runs query heads [begin, end), which read key-value head `kv`.
   void run(int64_t b, int64_t kv, int64_t begin, int64_t end) {
     const AttentionShape& s = u_.s;
     const int64_t length = u_.length(a_, b);

@@ -1,5 +1,5 @@
-// Attention in blocks of queries and keys that stay in the cache: P is never stored, and is made
-// again from lse for the gradient. A thread owns whole key-value heads, so sums keep their order.
+// Attention in blocks of queries and keys that stay in the cache: P is never stored, but recomputed
+// from lse for the gradient. A thread owns whole key-value heads, so sums keep their order.
 #pragma once
 
 #include <algorithm>
@@ -26,8 +26,8 @@ inline constexpr float kNone = -1e30F;
 inline constexpr double kLog2E = 1.4426950408889634;
 inline constexpr int64_t kVectors = kKeyBlock / kLanes;
 
-/// Calls f(first row, rows, keys) for groups of a block's M rows: so many of its keys, rounded up
-/// to vectors, are seen by the last of them.
+/// Calls f(first row, rows, keys) for groups of a block's M rows; `keys` is how many of the block's
+/// keys the group's last row sees, rounded up to vectors.
 template <class F>
 void by_rows(const AttentionSetup& u, int64_t length, int64_t i0, int64_t M, int64_t j0, F&& f) {
   if (u.end(length, i0) - j0 >= kKeyBlock) {
@@ -58,7 +58,7 @@ class Scratch {
   uint32_t* next_;
 };
 
-/// What dropout multiplies a block's row of P by: element (h, i, j0 ..) of sample `row`.
+/// Fills in dropout's factors for a block's row of P: elements (h, i, j0 ..) of sample `row`.
 inline void dropout_row(const AttentionSetup& u, int64_t row, int64_t h, int64_t i, int64_t j0,
                         float* kept) {
   static_assert(kKeyBlock + 4 <= kPhiloxWords);
@@ -71,10 +71,10 @@ inline void dropout_row(const AttentionSetup& u, int64_t row, int64_t h, int64_t
   for (int64_t j = 0; j < kKeyBlock; ++j) kept[j] = word[j] >= u.threshold ? scale : 0.0F;
 }
 
-/// Online softmax of a block of queries.
+/// The online softmax of a block of queries.
 struct Softmax {
   float* max = nullptr;   ///< of log2(P), kNone before the first key
-  float* sums = nullptr;  ///< a vector for each row
+  float* sums = nullptr;  ///< one vector per row
   float* o = nullptr;
   int64_t width = 0;
 
@@ -124,7 +124,7 @@ struct Softmax {
   }
 };
 
-/// A block's rows of P as the left operand of a product over keys; float rows stay where they are.
+/// Returns a block's rows of P as the left operand of a matmul over keys; float rows stay in place.
 template <class E>
 Strided<E> as_left(const float* p, int64_t rows, E* space) {
   if constexpr (std::is_same_v<E, tile::Pair>) {
@@ -141,7 +141,7 @@ Strided<E> as_left(const float* p, int64_t rows, E* space) {
   }
 }
 
-/// The same, transposed: the left operand of a product over queries. Rows are even in number.
+/// Returns them transposed, for a matmul over queries. REQUIRES: the number of rows is even.
 template <class E>
 Strided<E> as_left_transposed(const float* p, int64_t rows, E* space) {
   if constexpr (std::is_same_v<E, tile::Pair>) {
@@ -158,7 +158,7 @@ Strided<E> as_left_transposed(const float* p, int64_t rows, E* space) {
   }
 }
 
-/// Keys or values of one head in the layouts that products read, a block after another.
+/// Keys or values of one head in the layouts that matmuls read, block after block.
 template <class T>
 struct Head {
   using E = Element<T>;
@@ -192,7 +192,7 @@ struct Head {
   }
 };
 
-/// One call's forward pass on one thread.
+/// Runs one call's forward pass on one thread.
 template <class T>
 class Forward {
  public:
@@ -213,7 +213,7 @@ class Forward {
     softmax_.width = width_;
   }
 
-  /// Query blocks `first`, first + step, .. of the heads that read key-value head `kv`.
+  /// Runs query blocks `first`, first + step, .. of the heads that read key-value head `kv`.
   void run(int64_t b, int64_t kv, int64_t first, int64_t step) {
     const AttentionShape& s = u_.s;
     const int64_t length = u_.length(a_, b);

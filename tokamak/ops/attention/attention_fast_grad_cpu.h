@@ -1,11 +1,11 @@
-// The gradient of attention in blocks: five products a block pair.
+// The gradient of attention in blocks: five matmuls per pair of blocks.
 #pragma once
 
 #include "tokamak/ops/attention/attention_fast_cpu.h"
 
 namespace tokamak::cpu::fast {
 
-/// One call's backward pass on one thread.
+/// Runs one call's backward pass on one thread.
 template <class T>
 class Backward {
  public:
@@ -93,7 +93,7 @@ class Backward {
     }
   }
 
-  // Scores to P (with dropout), dP to dS, of the first `count` keys.
+  // Turns scores into P (with dropout) and dP into dS for the first `count` keys.
   void score_row(int64_t i, float scale, int64_t count, const float* kept) {
     float* p_row = p_ + i * kKeyBlock;
     float* ds_row = ds_ + i * kKeyBlock;
@@ -132,7 +132,7 @@ class Backward {
     }
   }
 
-  // dK and dV of a block, by groups of keys that the same queries see.
+  // Adds to dK and dV of a block, by groups of keys that the same queries see.
   void add_to_keys(int64_t i0, int64_t M, int64_t j0) {
     const AttentionShape& s = u_.s;
     const int64_t W = width_;

@@ -1,4 +1,4 @@
-// What the attention kernels share, fast or plain.
+// The setup that fast and plain attention kernels share.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace tokamak::cpu {
 
-/// What both directions know about one call; the length is read when it runs.
+/// One call's constants, for both directions; the length is read when it runs.
 struct AttentionSetup {
   AttentionShape s;
   Attention op;
@@ -31,12 +31,12 @@ struct AttentionSetup {
     return std::clamp<int64_t>(a.in[3].as<int32_t>()[a.in[3].numel() == 1 ? 0 : b], 0, s.T);
   }
 
-  // Query i sees the keys before this one.
+  // Returns the first key that query i does not see.
   int64_t end(int64_t length, int64_t i) const {
     return op.causal ? std::clamp<int64_t>(length - s.S + i + 1, 0, length) : length;
   }
 
-  // What dropout multiplies P by.
+  // Returns the factor that dropout multiplies P by.
   double kept(int64_t row, int64_t h, int64_t i, int64_t j) const {
     if (op.dropout_p == 0.0) return 1.0;
     const bool keeps =
@@ -45,17 +45,17 @@ struct AttentionSetup {
     return keeps ? 1.0 / (1.0 - op.dropout_p) : 0.0;
   }
 
-  // In q and its gradient.
+  // Returns the offset in q and its gradient.
   int64_t q_at(int64_t b, int64_t i, int64_t h) const {
     return (b * s.S + i) * s.q_step() + h * s.D;
   }
 
-  // In k, v and their gradients.
+  // Returns the offset in k, v and their gradients.
   int64_t k_at(int64_t b, int64_t j, int64_t kv) const {
     return (b * s.T + j) * s.kv_step() + kv * s.D;
   }
 
-  // In o and its gradient.
+  // Returns the offset in o and its gradient.
   int64_t o_at(int64_t b, int64_t i, int64_t h) const { return ((b * s.S + i) * s.H + h) * s.D; }
 
   // The dropout rows of the samples.

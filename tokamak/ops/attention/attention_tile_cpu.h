@@ -1,6 +1,6 @@
-// Vectors, register-blocked products and the layouts they read, for the fast attention kernels.
-// One source for every width: the compiler's vector types, and the bfloat16 dot product of AVX-512
-// where the build has it.
+// Vectors, register-blocked matmuls and the layouts they read, for the fast attention kernels. One
+// source serves every width: it uses the compiler's vector types, and AVX-512's bfloat16 dot
+// product where the build has it.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ using Halves [[gnu::vector_size(kLanes * 2)]] = uint16_t;
 using Words [[gnu::vector_size(kLanes * 4)]] = uint32_t;
 using Quad [[gnu::vector_size(16)]] = float;
 
-/// Two neighbours along the summed dim of a product as bfloat16, the first in the low half.
+/// Two neighbours along the summed dim of a matmul as bfloat16, the first in the low half.
 struct Pair {
   uint32_t bits;
 };
@@ -47,11 +47,11 @@ inline constexpr bool kHasPairs = true;
 inline constexpr bool kHasPairs = false;
 #endif
 
-/// What products of T are made of.
+/// The operand type of matmuls of T.
 template <class T>
 using Element = std::conditional_t<std::is_same_v<T, BF16> && kHasPairs, Pair, float>;
 
-/// Values of the summed dim in one Element.
+/// The number of values along the summed dim in one Element.
 template <class E>
 inline constexpr int64_t kPack = std::is_same_v<E, Pair> ? 2 : 1;
 
@@ -92,7 +92,7 @@ inline Vec load(const BF16* p) {
   return v;
 }
 
-/// Rounded as BF16 rounds, NaN apart: it stays one.
+/// Rounds as BF16 does, except that NaN only stays some NaN.
 inline void store(BF16* p, Vec v) {
   Words w;
   std::memcpy(&w, &v, sizeof(v));
@@ -129,7 +129,7 @@ inline Ints iota() {
   return v;
 }
 
-/// The lanes of `v` whose index is below `count`, the others from `other`.
+/// Takes the lanes of `v` whose index is below `count`, and the others from `other`.
 inline Vec first(Vec v, int64_t count, Vec other) {
   const Ints bound = static_cast<int32_t>(count) - Ints{};
   return iota() < bound ? v : other;
@@ -140,7 +140,7 @@ Vec rotate(Vec v, std::index_sequence<kIndex...>) {
   return __builtin_shufflevector(v, v, ((kIndex + kBy) % kLanes)...);
 }
 
-/// All lanes folded by `f`, which must not care for order beyond this fixed one.
+/// Folds all lanes by `f`, in one fixed order.
 template <size_t kHalf = kLanes / 2, class Fold>
 float fold(Vec v, Fold&& f) {
   v = f(v, rotate<kHalf>(v, std::make_index_sequence<kLanes>()));
@@ -214,13 +214,13 @@ inline Vec multiply_add(Vec sum, Pair a, const Pair* b) {
   return _mm512_dpbf16_ps(sum, (__m512bh)words_of(a), (__m512bh)row);
 }
 
-/// 32 floats as bfloat16.
+/// Stores 32 floats as bfloat16.
 inline void store_bf16(Pair* to, Vec low, Vec high) {
   const __m512bh v = _mm512_cvtne2ps_pbh(high, low);
   std::memcpy(to, &v, sizeof(v));
 }
 
-/// Pairs (a[i], b[i]).
+/// Stores pairs (a[i], b[i]).
 inline void store_pairs(Pair* to, Vec a, Vec b) {
   const Words v = words_of_bf16(a) | (words_of_bf16(b) << 16);
   std::memcpy(to, &v, sizeof(v));

@@ -1,4 +1,4 @@
-// Writing new keys or values into a cache of them.
+// Writes of new keys or values into their cache.
 #pragma once
 
 #include "tokamak/ops/rules.h"

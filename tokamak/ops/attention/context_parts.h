@@ -5,8 +5,8 @@
 
 namespace tokamak {
 
-/// What all methods know: `attention` over a sequence of which each of the group's ranks has `S`
-/// tokens.
+/// The setup of every method: `attention` over a sequence of which each of the group's ranks has
+/// `S` tokens.
 struct Context {
   Attention attention;
   CommGroup group;
@@ -14,13 +14,13 @@ struct Context {
 
   int64_t chunk() const { return attention.zigzag ? S / 2 : S; }
 
-  /// The chunks of the whole sequence that member `rank` holds, in its order.
+  /// Returns the chunks of the whole sequence that member `rank` holds, in its order.
   std::vector<int> chunks(int rank) const {
     if (!attention.zigzag) return {rank};
     return {rank, 2 * group.size - 1 - rank};
   }
 
-  /// Of Split and Join: from the members' tokens end to end to natural order.
+  /// Returns the order for Split and Join between the members' tokens end to end and natural order.
   std::vector<int> order() const;
 
   std::vector<int64_t> sizes() const { return std::vector<int64_t>(group.size, S); }
@@ -41,7 +41,7 @@ Value slice(Graph& g, Value x, int dim, int64_t begin, int64_t end);
 Value concat(Graph& g, int dim, std::vector<Value> parts);
 Value cast(Graph& g, Value x, DType dtype);
 
-/// {o, lse} and {dq, dk, dv}. The ring wants zigzag.
+/// These return {o, lse} and {dq, dk, dv}. The ring needs zigzag.
 std::vector<Value> gathered_attention(Graph& g, const Context& c, const Operands& x);
 std::vector<Value> gathered_attention_grad(Graph& g, const Context& c, const Operands& x);
 std::vector<Value> ring_attention(Graph& g, const Context& c, const Operands& x);

@@ -19,17 +19,17 @@ struct RopeScaling {
   bool operator==(const RopeScaling&) const = default;
 };
 
-/// Radians a position for each of the head_dim / 2 pairs: theta^(-2 i / head_dim), scaled. With
-/// llama3 scaling, wavelengths above original / low_freq_factor are divided in frequency by
+/// Returns radians per position of the head_dim / 2 pairs: theta^(-2 i / head_dim), scaled. With
+/// llama3 scaling, frequencies of wavelengths above original / low_freq_factor are divided by
 /// `factor`, those under original / high_freq_factor stay, those between are interpolated.
 std::vector<double> rope_frequencies(int64_t head_dim, double theta, const RopeScaling& scaling);
 
 // B batch, S sequence, H heads, D head_dim.
 
 /// Rotates pairs (i, i + head_dim / 2) of x [B, S, H, head_dim] by positions i32 [B, S] times the
-/// frequency, the angle rounded to fp32 as Hugging Face does; backwards if `inverse`. Of more heads
-/// than `num_turned`, where that is not 0, those after the first so many stay as they are. y may
-/// take the storage of x, and those heads are then not touched.
+/// frequency, the angle rounded to fp32 as Hugging Face does; backwards if `inverse`. If
+/// `num_turned` is not 0, heads after the first `num_turned` stay as they are. y may take the
+/// storage of x, and those heads are then not touched.
 struct Rope {
   static constexpr std::string_view kName = "rope";
   double theta = 10000.0;
@@ -50,8 +50,8 @@ struct Rope {
   static std::span<const Variant> variants() { return one_kernel(); }
 };
 
-/// y [B, S, (H_0 + H_1 + ..) D]: the heads of up to four x_i [B, S, H_i, D] side by side, those of
-/// the first `num_turned` rotated as `rope` rotates. Inputs x_0, x_1, .., positions.
+/// y [B, S, (H_0 + H_1 + ..) D]: the heads of up to four x_i [B, S, H_i, D] side by side; those of
+/// the first `num_turned` x_i are rotated as `rope` rotates. Inputs x_0, x_1, .., positions.
 struct RopeConcat {
   static constexpr std::string_view kName = "rope_concat";
   Rope rope;

@@ -7,10 +7,10 @@
 
 namespace tokamak {
 
-/// x [..] -> [n, ..]: row r is member r's x. With `dim`, the members' x one after the other along
-/// that dim, which becomes n times as long. With `overwrites`, y may go to given storage, x being
-/// its row of this rank (AccumulateMode::kNever only). A second input is not read: the gather
-/// begins once it is there.
+/// x [..] -> [n, ..]: row r is member r's x. With `dim`, the members' x follow each other along
+/// that dim, which becomes n times as long. With `overwrites`, y may go to given storage, of which
+/// x is this rank's row (AccumulateMode::kNever only). A second input is not read: the gather only
+/// waits for it.
 struct AllGather {
   static constexpr std::string_view kName = "all_gather";
   CommGroup group;
@@ -28,9 +28,9 @@ struct AllGather {
   static std::span<const Variant> variants() { return communication_only(); }
 };
 
-/// x [n, ..] -> [..]: the sum over members of the row of this rank's place in the group. With
-/// `dim`, of its n-th part along that dim. With `overwrites`, y may go to given storage, over what
-/// is there: no transport can add (AccumulateMode::kNever only).
+/// x [n, ..] -> [..]: the sum over members of the row at this rank's place in the group; with
+/// `dim`, of this rank's part (of n) along that dim. With `overwrites`, y may go to given storage,
+/// whose content it replaces: no transport can add (AccumulateMode::kNever only).
 struct ReduceScatter {
   static constexpr std::string_view kName = "reduce_scatter";
   CommGroup group;
@@ -48,8 +48,8 @@ struct ReduceScatter {
   static std::span<const Variant> variants() { return communication_only(); }
 };
 
-/// y = sum or maximum over members of x, which y may replace; `in_place` it must, so that State can
-/// hold the total.
+/// y = sum or maximum over members of x, which y may replace; with `in_place` y must replace it, so
+/// that State can hold the total.
 struct AllReduce {
   static constexpr std::string_view kName = "all_reduce";
   CommGroup group;
@@ -67,7 +67,7 @@ struct AllReduce {
   static std::span<const Variant> variants() { return communication_only(); }
 };
 
-/// x [n, ..] -> [n, ..]: row r is the row of member r's x that bears this rank's place.
+/// x [n, ..] -> [n, ..]: row r is the row of member r's x at this rank's place in the group.
 struct AllToAll {
   static constexpr std::string_view kName = "all_to_all";
   CommGroup group;
@@ -94,7 +94,7 @@ struct Shift {
   static std::span<const Variant> variants() { return communication_only(); }
 };
 
-/// x -> nothing here; the other member of a group of two gets it by its Recv.
+/// Takes x and has no output; the other member of a group of two gets x by its Recv.
 struct Send {
   static constexpr std::string_view kName = "send";
   static constexpr bool kHasSideEffect = true;
@@ -108,7 +108,7 @@ struct Send {
   static std::span<const Variant> variants() { return communication_only(); }
 };
 
-/// -> y of `type`, what the other member of a group of two sends.
+/// Has no input; y of `type` is what the other member of a group of two sends.
 struct Recv {
   static constexpr std::string_view kName = "recv";
   static constexpr bool kHasSideEffect = true;
