@@ -1,4 +1,4 @@
-// Test cases of ops: a stem's _test.cpp lists them, the generic tests run every one of them.
+// Test cases of ops: a stem's _test.cpp lists them, and the generic tests run every one of them.
 #pragma once
 
 #include <memory>
@@ -29,13 +29,14 @@ struct OpCase {
   std::vector<int> gradient_of;  ///< inputs to check; empty = every float input
   double flops = -1.0;           ///< exact count where a closed form exists
   double library_bound =
-      0.0;  ///< of a GPU's library, which sums in fewer bits; 0: as everything else
-  bool writes_part = false;  ///< of its first output, where that takes an input's storage
+      0.0;  ///< error allowed to a GPU's library, which sums in fewer bits; 0: as to others
+  bool writes_part =
+      false;  ///< whether only a part of output 0 is written if it takes an input's storage
   std::vector<int>
       float_stays;  ///< float inputs that keep their dtype in every run (fp32 scalars and the like)
 };
 
-/// For GoogleTest's messages, hence the name.
+/// GoogleTest's messages use this, hence the name.
 // NOLINTNEXTLINE(readability-identifier-naming)
 inline void PrintTo(const OpCase& c, std::ostream* os) {
   *os << c.rules->name << " " << c.name;
@@ -91,7 +92,7 @@ inline TensorType i64(Dims dims) {
   return {.dtype = DType::kI64, .dims = std::move(dims)};
 }
 
-/// Defined by each op's _test.cpp: the cases of op T. A forgotten one does not link.
+/// Returns the cases of op T. Each op's _test.cpp defines it; a forgotten one does not link.
 template <class T>
 OpCases cases_of();
 

@@ -1,4 +1,4 @@
-// Runs one op alone on a backend, for the generic tests.
+// Runs of one op alone on a backend, for the generic tests.
 #pragma once
 
 #include <span>
@@ -20,9 +20,9 @@ struct RunOptions {
   bool accumulate = false;     ///< outputs that can accumulate do
   int repeats = 1;             ///< runs on the same memory; only the first is microbatch 0
   bool device_graphs = false;  ///< a device records what the repeats run and replays it
-  int threads = 0;             ///< of kernels; 0: as many as there are
-  Backend* backend = nullptr;  ///< absent: a CPU's, as above
-  std::span<Communicator* const> groups;  ///< by id; where empty, one of a rank alone
+  int threads = 0;             ///< of kernels; 0: all
+  Backend* backend = nullptr;  ///< null: a CPU's, with the options above
+  std::span<Communicator* const> groups;  ///< by id; if empty, groups of one rank
 };
 
 /// The cases of every op.
@@ -34,20 +34,20 @@ std::string test_name(const OpRules* rules, const std::string& name);
 /// |got - want| / |want|
 double relative_error(const Numbers& got, const Numbers& want);
 
-/// How near three sums of an output stored in `dtype` must be: bf16 is rounded at each.
+/// Returns the error allowed after three sums into an output of `dtype`: bf16 is rounded at each.
 double accumulation_bound(DType dtype);
 
 /// The case's input types with floats as `dtype`.
 Types types_as(const OpCase& c, DType dtype);
 
-/// The case's inputs, reproducible, rounded to what `dtype` can hold.
+/// Returns the case's inputs, reproducible and rounded to `dtype`.
 std::vector<Numbers> fill_inputs(const OpCase& c, DType dtype);
 
 /// The op's outputs for these inputs.
 std::vector<Numbers> run_op(const OpCase& c, const Types& in, const std::vector<Numbers>& values,
                             const RunOptions& options = {});
 
-/// d(sum of dy . out)/d(in) by the gradient rule; empty where there is none.
+/// Returns d(sum of dy . out)/d(in) by the gradient rule; empty where there is none.
 std::vector<Numbers> run_gradient(const OpCase& c, const Types& in,
                                   const std::vector<Numbers>& values,
                                   const std::vector<Numbers>& dy);

@@ -1,4 +1,4 @@
-// All ops' rules, and helpers that rule files share.
+// The rules of all ops, and helpers that rule files share.
 #pragma once
 
 #include <span>
@@ -9,14 +9,14 @@
 
 namespace tokamak {
 
-/// Every op of ops.def, in its order.
+/// Returns the rules of every op of ops.def, in its order.
 std::span<const OpRules* const> all_rules();
 
-/// The dtype of gradients of parameters and of sums over tokens: fp32, or fp64 where everything is
-/// fp64 (tests).
+/// Returns the dtype of gradients of parameters and of sums over tokens: fp32, or fp64 where
+/// everything is fp64 (tests).
 DType gradient_dtype(DType compute);
 
-/// Product of all dims but the last: the rows of a token matrix.
+/// Returns the product of all dims except the last: the rows of a token matrix.
 int64_t rows_of(const TensorType& type);
 
 /// Throws Error "OP: wanted A to B inputs, got N".
@@ -31,9 +31,9 @@ void require_same_dims(std::string_view op, std::string_view a_name, const Tenso
 void require_same_type(std::string_view op, std::string_view a_name, const TensorType& a,
                        std::string_view b_name, const TensorType& b);
 
-/// Strategies of ops that treat rows alike: everything replicated; then for each dim of `rows` but
-/// its last, the marked inputs and outputs cut there, the other inputs replicated and the other
-/// outputs partial sums.
+/// Returns the strategies of ops that treat rows alike: first everything replicated; then, for each
+/// dim of `rows` except its last, the marked inputs and outputs cut there, the other inputs
+/// replicated and the other outputs partial sums.
 std::vector<Strategy> place_rows(const TensorType& rows, const std::vector<bool>& in_by_row,
                                  const std::vector<bool>& out_by_row);
 

@@ -1,4 +1,4 @@
-// Change of element type.
+// The change of an element type.
 #pragma once
 
 #include "tokamak/ops/rules.h"

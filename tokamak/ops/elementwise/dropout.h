@@ -13,7 +13,7 @@ constexpr uint64_t dropout_key(uint64_t seed, uint64_t stream) {
   return (uint64_t{word[1]} << 32U) | word[0];
 }
 
-/// The least word that is kept: to_uniform(word) >= p. REQUIRES: 0 <= p < 1.
+/// Returns the least word that is kept: to_uniform(word) >= p. REQUIRES: 0 <= p < 1.
 constexpr uint32_t dropout_threshold(double p) {
   auto word = static_cast<uint32_t>(p * 0x1p32);
   while (word > 0 && to_uniform(word - 1) >= p) --word;
@@ -26,8 +26,8 @@ constexpr bool dropout_keeps(uint64_t key, uint32_t threshold, uint64_t row, uin
   return philox(key, e / 4, row)[e % 4] >= threshold;
 }
 
-/// y = x / (1 - p) where kept, else 0; inputs x [B, ..], rows i64 [B]: the index of each sample
-/// among all of the run, which no two steps share. Elements are counted within a sample; with a
+/// y = x / (1 - p) where kept, else 0; inputs x [B, ..], rows i64 [B]: each sample's index in the
+/// run, which no two steps share. Elements are counted within a sample; with a
 /// third input, positions i32 [B, S] of x [B, S, D], element (s, d) counts as positions[s] *
 /// columns + first_column + d, so that a mask does not depend on how a sample is cut. y may take
 /// the storage of x.
@@ -35,7 +35,7 @@ struct Dropout {
   static constexpr std::string_view kName = "dropout";
   double p = 0.0;
   uint64_t seed = 0;
-  uint64_t stream = 0;       ///< tells apart the sites of a model
+  uint64_t stream = 0;       ///< differs between the sites of a model
   int64_t columns = 0;       ///< of the whole x; 0: all that x has
   int64_t first_column = 0;  ///< of this shard
 

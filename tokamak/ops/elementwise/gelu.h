@@ -28,8 +28,8 @@ struct Gelu {
   static std::span<const Variant> variants() { return one_kernel(); }
 };
 
-/// dx = dy gelu'(x), and Gelu's y again if asked for; inputs x, dy; each may take the storage of
-/// either.
+/// dx = dy gelu'(x) and, if asked for, Gelu's y again; inputs x, dy; each output may take the
+/// storage of either.
 struct GeluGrad {
   static constexpr std::string_view kName = "gelu_grad";
   GeluKind kind = GeluKind::kTanh;

@@ -5,14 +5,14 @@
 
 namespace tokamak {
 
-// F columns of gate and as many of up; "packed": both are one value [.., 2 F], gate's columns
+// Gate and up have F columns each; "packed" means that both are one value [.., 2 F], gate's columns
 // first.
 
-/// y = silu(gate) * up with silu(x) = x / (1 + exp(-x)); rounded once. y may take the storage of
+/// y = silu(gate) * up with silu(x) = x / (1 + exp(-x)), rounded once. y may take the storage of
 /// either.
 struct Swiglu {
   static constexpr std::string_view kName = "swiglu";
-  bool packed = false;  ///< the one input is gate and up
+  bool packed = false;  ///< gate and up are one input
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
@@ -24,8 +24,8 @@ struct Swiglu {
   static std::span<const Variant> variants() { return one_kernel(); }
 };
 
-/// dgate, dup from gate, up, dy, and Swiglu's y again if asked for; each may take the storage of
-/// any input of its size.
+/// dgate, dup and, if asked for, Swiglu's y again, from gate, up, dy; each output may take the
+/// storage of any input of its size.
 struct SwigluGrad {
   static constexpr std::string_view kName = "swiglu_grad";
   bool emits_y = false;  ///< a last output

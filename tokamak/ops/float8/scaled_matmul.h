@@ -1,4 +1,4 @@
-// The matrix product of 8-bit codes.
+// The matmul of 8-bit codes.
 #pragma once
 
 #include "tokamak/ops/float8/grid.h"

@@ -1,4 +1,4 @@
-// Packing of dims for communication: cut pieces as rows of equal length, and back.
+// Packing of dims for communication: pieces of a dim become rows of equal length, and back.
 #pragma once
 
 #include "tokamak/ops/rules.h"
@@ -10,9 +10,9 @@ struct Split {
   static constexpr std::string_view kName = "split";
   int dim = 0;
   std::vector<int64_t> sizes;  ///< of the pieces along `dim`; they add up to its extent
-  int64_t row_numel = 0;       ///< m; 0: as the longest piece has
-  /// Where given, `dim` is order.size() equal chunks, none in two pieces, and chunk j of x is chunk
-  /// order[j] of the pieces laid end to end.
+  int64_t row_numel = 0;       ///< m; 0: that of the longest piece
+  /// If given, `dim` consists of order.size() equal chunks, none in two pieces, and chunk j of x is
+  /// chunk order[j] of the pieces laid end to end.
   std::vector<int> order;
 
   Types infer(std::span<const TensorType> in) const;
@@ -41,7 +41,7 @@ struct Join {
   static std::span<const Variant> variants() { return one_kernel(); }
 };
 
-/// y = x from `begin` up to `end` along `dim`, then `zeros` more: a dense copy.
+/// y = x from `begin` up to `end` along `dim`, then `zeros` zeros: a dense copy.
 struct SliceDim {
   static constexpr std::string_view kName = "slice_dim";
   int dim = 0;
@@ -57,7 +57,7 @@ struct SliceDim {
   static std::span<const Variant> variants() { return one_kernel(); }
 };
 
-/// The inputs one after the other along `dim`; they agree in dtype and all other dims.
+/// y = the inputs one after the other along `dim`; they agree in dtype and all other dims.
 struct ConcatDim {
   static constexpr std::string_view kName = "concat_dim";
   int dim = 0;
@@ -71,8 +71,8 @@ struct ConcatDim {
   static std::span<const Variant> variants() { return one_kernel(); }
 };
 
-/// y = the sum of the inputs, each from its place in `begins` on along `dim`, which has `extent`; 0
-/// where none is. fp32 (fp64 from fp64); y may take the storage of the first.
+/// y = the sum of the inputs, each from its entry of `begins` on along `dim`, which has `extent`; 0
+/// where there is no input. fp32 (fp64 from fp64); y may take the storage of the first.
 struct SumSlices {
   static constexpr std::string_view kName = "sum_slices";
   int dim = 0;

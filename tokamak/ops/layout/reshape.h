@@ -6,7 +6,7 @@
 namespace tokamak {
 
 /// y = x with other dims; a view, so x must be dense. A dim of 0 keeps the input's dim at that
-/// place, one dim may be -1: what is left; so the same op serves a shard.
+/// place, and one dim may be -1, which takes what is left; so the same op serves a shard.
 struct Reshape {
   static constexpr std::string_view kName = "reshape";
   Dims dims;

@@ -1,4 +1,4 @@
-// The matrix product and its three gradients.
+// The matmul of a linear layer and its three gradients.
 #pragma once
 
 #include "tokamak/ops/rules.h"
@@ -7,15 +7,15 @@ namespace tokamak {
 
 // N tokens (all leading dims), I in features, O out features.
 
-/// Bytes of workspace of variant "cublaslt": what NVIDIA advises for Hopper.
+/// Bytes of workspace of variant "cublaslt", as NVIDIA advises for Hopper.
 inline constexpr int64_t kCublasWorkspace = int64_t{32} << 20U;
 
 /// y[.., o] = sum_i x[.., i] w[o, i] (+ b[o]); bias is an optional third input. Where in features
 /// are cut, y is a partial sum to which one rank adds the bias.
 struct Linear {
   static constexpr std::string_view kName = "linear";
-  bool adds_bias = true;  ///< false: a third input is left out
-  bool float8 = false;    ///< quantize_matmuls() makes a matmul of 8-bit codes of it
+  bool adds_bias = true;  ///< false: the third input is ignored
+  bool float8 = false;    ///< quantize_matmuls() turns it into a matmul of 8-bit codes
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;

@@ -7,14 +7,14 @@ namespace tokamak {
 
 enum class NormKind { kRms, kLayer };
 
-// D embed. A row of x is normalised to h and meets the parameters p, one element each for each of
-// its D:
+// D embed. A row of x is normalised to h, to which the parameters p, of D elements each, are
+// applied:
 //   kRms    h = x / sqrt(mean_d(x^2) + eps), y = w h, p = {w}. The statistic is fp32 (fp64 from
-//           fp64), and h is rounded to x's dtype before it meets w, as Hugging Face does.
+//           fp64), and h is rounded to x's dtype before it is multiplied, as Hugging Face does.
 //   kLayer  h = (x - mean_d(x)) / sqrt(variance_d(x) + eps), y = w h + b, p = {w, b}; computed in
 //           fp32 (fp64 from fp64) and rounded once.
 
-/// y of inputs x, p.
+/// y from inputs x, p.
 template <NormKind kKind>
 struct Norm {
   static constexpr std::string_view kName = kKind == NormKind::kRms ? "rms_norm" : "layer_norm";
@@ -33,8 +33,8 @@ struct Norm {
   static std::span<const Variant> variants() { return one_kernel(); }
 };
 
-/// sum = x + branch, rounded, and y of sum, inputs x, branch, p. sum may take the storage of
-/// either.
+/// sum = x + branch, rounded, and y from sum; inputs x, branch, p. sum may take the storage of x or
+/// branch.
 template <NormKind kKind>
 struct AddNorm {
   static constexpr std::string_view kName =
@@ -53,14 +53,14 @@ struct AddNorm {
   static std::span<const Variant> variants() { return one_kernel(); }
 };
 
-/// dx (+)= and dp (+)= of each parameter, inputs x, w, dy; dx is rounded once and may take the
+/// dx (+)= and dp (+)= for each parameter; inputs x, w, dy. dx is rounded once and may take the
 /// storage of dy; dp is fp32 (fp64 from fp64). kRms also makes y again if asked for.
 template <NormKind kKind>
 struct NormGrad {
   static constexpr std::string_view kName =
       kKind == NormKind::kRms ? "rms_norm_grad" : "layer_norm_grad";
   float eps = 1e-5F;
-  bool emits_y = false;  ///< a last output, of kRms alone
+  bool emits_y = false;  ///< a last output, of kRms only
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;

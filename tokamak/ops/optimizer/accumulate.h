@@ -1,11 +1,11 @@
-// Adding a value into storage where its producer cannot.
+// Adds a value into storage where its producer cannot.
 #pragma once
 
 #include "tokamak/ops/rules.h"
 
 namespace tokamak {
 
-/// y = x, cast to `dtype`; its output can accumulate, which is what it is for.
+/// y = x, cast to `dtype`; its output can accumulate, which is its purpose.
 struct Accumulate {
   static constexpr std::string_view kName = "accumulate";
   DType dtype = DType::kF32;

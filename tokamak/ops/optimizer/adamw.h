@@ -9,9 +9,9 @@ namespace tokamak {
 /// place. With g *= factor: w *= 1 - lr * weight_decay (or, not decoupled, g += weight_decay * w);
 /// m += (1 - beta1) (g - m); v = beta2 v + (1 - beta2) g^2; w -= lr / scalars[1] * m / (sqrt(v) /
 /// sqrt(scalars[2]) + eps). Moments have the dtype of w; sums are fp32 (fp64 from fp64). Nothing is
-/// written where the factor is not finite: a step that diverged changes no State. `ranges` of a
-/// flat w have a decay each; elements in none of them stay as they are. With `has_copy` the last
-/// operand is a copy of w in another float type, which becomes the new w rounded as Cast rounds it.
+/// written where the factor is not finite: a step that diverged changes no State. Each of `ranges`
+/// of a flat w has its decay; elements outside all ranges stay as they are. With `has_copy` the
+/// last operand is a copy of w in another float type, set to the new w as Cast rounds it.
 struct AdamW {
   static constexpr std::string_view kName = "adamw";
 

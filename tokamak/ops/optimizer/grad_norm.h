@@ -1,4 +1,4 @@
-// Global norm of gradients and the factor that clips it.
+// The global norm of gradients and the factor that clips it.
 #pragma once
 
 #include "tokamak/ops/rules.h"
@@ -6,7 +6,7 @@
 namespace tokamak {
 
 /// x -> f64 [1] (+)= sum of weight * x^2, in double over fixed blocks: the same bits at any thread
-/// count. `ranges` of a flat x have a weight each, what lies in none of them has 0.
+/// count. Each of `ranges` of a flat x has its weight; elements outside all ranges have weight 0.
 struct SumSquares {
   static constexpr std::string_view kName = "sum_squares";
   static constexpr int64_t kBlock = 16384;
@@ -19,7 +19,7 @@ struct SumSquares {
 
   std::vector<WeightRange> ranges;  ///< empty: all of x, with weight 1
 
-  /// The blocks that are summed by themselves, each within one range.
+  /// Returns the blocks that are summed separately, each within one range.
   std::vector<WeightRange> blocks(int64_t numel) const;
   int64_t num_blocks(int64_t numel) const;
 

@@ -7,9 +7,9 @@
 namespace tokamak {
 
 // N tokens, V vocabulary entries: those from `first_column` on of a vocabulary that may be cut. A
-// row's statistics are (max, sum of exp(x - max), logit of the label); the last is 0 where the
-// label is outside. fp32 (fp64 from fp64). Where `valid_columns` is given, the columns from there
-// on are padding: they count nowhere, and their gradient is 0.
+// row's statistics are (max, sum of exp(x - max), logit of the label), in fp32 (fp64 from fp64);
+// the last is 0 where the label is outside. If `valid_columns` is given, the columns from there on
+// are padding: they count nowhere, and their gradient is 0.
 
 /// logits [N, V], labels i32 [N] -> stats [N, 3]
 struct SoftmaxStats {

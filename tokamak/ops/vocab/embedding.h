@@ -1,4 +1,4 @@
-// Rows of a table by token id, and the gradient of the table.
+// The lookup of rows of a table by token id, and the gradient of the table.
 #pragma once
 
 #include "tokamak/ops/rules.h"
@@ -8,8 +8,8 @@ namespace tokamak {
 // V vocabulary, D embed.
 
 /// y[.., :] = table[tokens[..] - first_row, :]; inputs tokens i32 [..], table [V, D]; y has the
-/// table's dtype. An id outside the table yields a row of zeros: another rank has its row (what no
-/// rank has, the loader refuses).
+/// table's dtype. An id outside the table yields a row of zeros: another rank has its row (the
+/// loader refuses ids that no rank has).
 struct Embedding {
   static constexpr std::string_view kName = "embedding";
   int64_t first_row = 0;

@@ -5,11 +5,11 @@
 
 namespace tokamak {
 
-/// A table row's tokens are summed in pieces of this many, each by itself; then the pieces.
+/// A table row's tokens are summed in pieces of this many, and then the pieces are summed.
 inline constexpr int64_t kEmbeddingPiece = 64;
 
-/// Offsets in bytes for N tokens, V rows of D sums of `sum_bytes` each; all but the last part are
-/// int32.
+/// Offsets in bytes for N tokens, V rows of D sums of `sum_bytes` each; all parts except the last
+/// are int32.
 struct EmbeddingGradLayout {
   int64_t counts = 0;   ///< [V]: tokens of each row
   int64_t cursors = 0;  ///< [8]: lengths of the lists below; zeroed with `counts`

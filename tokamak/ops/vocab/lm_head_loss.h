@@ -14,11 +14,10 @@ namespace tokamak {
 /// cut over `group`, w holds the rows from `first_column` on; ranks exchange the statistics of
 /// tokens, or the logits of a chunk where `gather_logits`, and dx is this rank's term of a sum over
 /// the group. GEMM libraries want rows of whole 16-byte words: where a rank's logits have no such
-/// rows and `column_multiple` is given, zero rows after w make up their columns to a multiple of
-/// it.
+/// rows and `column_multiple` is given, zero rows after w pad their columns to a multiple of it.
 struct LmHeadLoss {
   static constexpr std::string_view kName = "lm_head_loss";
-  int64_t chunk_rows = 0;  ///< tokens of a chunk; 0: as many as chunk_bytes of logits hold
+  int64_t chunk_rows = 0;  ///< tokens per chunk; 0: as many as chunk_bytes of logits hold
   int64_t chunk_bytes = int64_t{32} << 20U;
   int32_t ignore_index = -100;
   int64_t column_multiple = 1;
