@@ -9,7 +9,7 @@
 namespace tokamak {
 namespace {
 
-// Of q, k and v, or of what they are packed in.
+// Checks q, k and v, or the operand that they are packed in.
 void require_heads(std::string_view op, const Attention& a, std::span<const TensorType> in) {
   if (a.packed_kv_heads > 0) {
     const int64_t K = a.packed_kv_heads;
@@ -36,7 +36,7 @@ void require_heads(std::string_view op, const Attention& a, std::span<const Tens
               "{}: {} query heads are not a multiple of {} key-value heads", op, q[2], k[2]);
 }
 
-// What attention_element tells apart.
+// The number of tokens that attention_element can distinguish.
 constexpr int64_t kMostTokens = int64_t{1} << 24U;
 
 void require_attributes(std::string_view op, const Attention& a, const AttentionShape& s) {
@@ -61,7 +61,7 @@ TensorType output_type(const AttentionShape& s, DType dtype) {
   return {.dtype = dtype, .dims = {s.B, s.S, s.H, s.D}};
 }
 
-// Operands that are q, k and v.
+// The number of operands that hold q, k and v.
 size_t num_parts(const Attention& a) {
   return a.packed_kv_heads > 0 ? 1 : 3;
 }
@@ -91,7 +91,7 @@ Cost attention_cost(const AttentionShape& s, bool causal, bool is_backward,
   return cost;
 }
 
-// The heads of one rank, if heads are cut.
+// Returns the op for the heads of one rank, if heads are cut.
 std::optional<Attention> shard_of_heads(const Attention& a, const LocalContext& where) {
   if (where.strategy.in[0] != cut(2)) return std::nullopt;
   Attention shard = a;
@@ -204,7 +204,7 @@ std::span<const Variant> attention_variants() {
                 return D <= 256 ? "" : fmt::format("head dim {}: wanted at most 256", D);
               },
               .workspace = [](const void* op, const KernelTypes& types, const Target&) -> int64_t {
-                // Sums of dO O, a number for each query of each head.
+                // Sums of dO O, one number for each query of each head.
                 if constexpr (!kBackward) return 0;
                 const AttentionShape s = shape_of<kBackward>(op, types);
                 return s.B * s.H * s.S * size_of(gradient_dtype(types.in[0].dtype));
@@ -223,9 +223,9 @@ AttentionShape AttentionShape::of(const TensorType& q, const TensorType& k) {
           .D = q.dims[3]};
 }
 
-// Backward: the sums of dO O and dQ in fp32, dK and dV of every query head in bfloat16; where the
-// order of the sums is fixed, dS in bfloat16 takes dQ's place. Tokens in whole tiles; some to
-// spare.
+// Backward needs the sums of dO O and dQ in fp32, dK and dV of every query head in bfloat16; where
+// the order of the sums is fixed, dS in bfloat16 takes dQ's place. Tokens count in whole tiles,
+// with some to spare.
 int64_t cudnn_attention_bytes(const AttentionShape& s, bool backward, bool deterministic) {
   const int64_t spare = int64_t{16} << 20U;
   if (!backward) return spare;

@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kTileThreads)
   }
 }
 
-// delta = sum_d o dy - dlse, a warp for each of the `rows` (b, s, h); o and dy are read once.
+// delta = sum_d o dy - dlse, one warp for each of the `rows` (b, s, h); o and dy are read once.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     attention_delta(const Problem p, int64_t rows, const T* o, const T* dy, const Statistics dlse,
@@ -202,9 +202,9 @@ int64_t bytes_of(const CudnnAttention& a) {
   return cudnn_attention_bytes(a.shape, a.backward, a.deterministic);
 }
 
-// cuDNN's backward computes the pairs behind the mask too where queries do not begin at the first
-// key: so the earlier keys without a mask, then the square on the diagonal. Their gradients of keys
-// lie apart, those of queries are summed. Empty where it is not worth it.
+// Where queries do not begin at the first key, cuDNN's backward computes masked pairs too. So this
+// runs the earlier keys without a mask, then the square on the diagonal: the two write gradients of
+// different keys, and those of queries are summed. Returns an empty kernel if it does not pay.
 Kernel prepare_in_pieces(const CudnnAttention& whole, const Setup& setup) {
   constexpr int64_t kLeastQueries = 512;
   constexpr int64_t kAlignment = 1024;
@@ -215,10 +215,10 @@ Kernel prepare_in_pieces(const CudnnAttention& whole, const Setup& setup) {
   earlier.causal = false;
   CudnnAttention square = whole;
   square.shape.T = s.S;
-  // A single sample's keys lie as if there were no others.
+  // A single sample's keys lie in memory as if there were no others.
   if (s.B > 1) earlier.kv_tokens = square.kv_tokens = s.T;
   const TensorType dq_type{.dtype = DType::kBF16, .dims = {s.B, s.S, s.H, s.D}};
-  // Of the square's dq, behind what its kernel works in.
+  // The offset of the square's dq, after its kernel's workspace.
   const int64_t dq_at = (bytes_of(whole) - dq_type.bytes()) / kAlignment * kAlignment;
   if (std::max(bytes_of(earlier), bytes_of(square)) > dq_at) return {};
   const Kernel of_earlier = prepare_cudnn_attention(earlier, dq_at, *setup.device);
@@ -277,7 +277,7 @@ void allow_shared(F* kernel, int bytes) {
                                 cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
 }
 
-// A block for each of `tiles` tiles of each key-value head of each sample.
+// Launches a block for each of `tiles` tiles of each key-value head of each sample.
 template <class F, class... P>
 void launch_tiles(F* kernel, const Problem& p, int64_t tiles, int shared, DeviceStream stream,
                   const P&... parameters) {

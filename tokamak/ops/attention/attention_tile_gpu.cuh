@@ -1,5 +1,5 @@
-// Tiles of queries and keys in shared memory, their products and their softmax, for the attention
-// kernels: plain arithmetic that every GPU has, in the types of Accum.
+// Tiles of queries and keys in shared memory, their matmuls and their softmax, for the attention
+// kernels, by plain arithmetic that every GPU has, in the types of Accum.
 #pragma once
 
 #include "tokamak/gpu/dispatch.cuh"
@@ -8,9 +8,9 @@
 
 namespace tokamak::gpu {
 
-/// Letters as in attention.h; G query heads read one key-value head, and the S G of them that do
-/// are called rows: row r is query r / G of head r % G of the group, so that a tile of rows shares
-/// keys.
+/// Letters are those of attention.h. G query heads read one key-value head, with S G queries in
+/// all, which are called rows: row r is query r / G of head r % G of the group, so that a tile of
+/// rows shares keys.
 struct Problem {
   int64_t B = 0, S = 0, T = 0, H = 0, K = 0, D = 0, G = 0;
   int64_t q_step = 0, kv_step = 0;  ///< elements from one token's heads to the next's
@@ -19,20 +19,20 @@ struct Problem {
   bool drops = false;
   uint64_t key = 0;
   uint32_t threshold = 0;
-  double kept = 1.0;  ///< what dropout multiplies by where it keeps
+  double kept = 1.0;  ///< dropout's factor for kept elements
   int64_t first_head = 0, first_query = 0, first_key = 0;
   const int32_t* lengths = nullptr;  ///< null: all keys are valid
   bool one_length = false;
   const int64_t* samples = nullptr;
 
-  /// Valid keys of sample b.
+  /// Returns the number of valid keys of sample b.
   __device__ int64_t length(int64_t b) const {
     if (lengths == nullptr) return T;
     const int64_t n = lengths[one_length ? 0 : b];
     return n < 0 ? 0 : (n < T ? n : T);
   }
 
-  /// Query i sees the keys before this one.
+  /// Returns the first key that query i does not see.
   __device__ int64_t end(int64_t length, int64_t i) const {
     if (!is_causal) return length;
     const int64_t n = length - S + i + 1;
@@ -40,7 +40,7 @@ struct Problem {
   }
 };
 
-/// [B, H, S], float or double whatever the operands are.
+/// Values [B, H, S], float or double whatever the operands are.
 struct Statistics {
   const void* data = nullptr;
   bool is_double = false;
@@ -52,8 +52,8 @@ struct Statistics {
   }
 };
 
-// A block's threads stand in 8 rows of 16. Of a product's result, thread (y, x) has rows y, y + 8,
-// .. and columns x, x + 16, .. (keys), or the 16-byte accesses x, x + 16, .. (head dims).
+// A block's threads form 8 rows of 16. Of a matmul's result, thread (y, x) has rows y, y + 8, ..
+// and columns x, x + 16, .. (keys), or the 16-byte accesses x, x + 16, .. (head dims).
 inline constexpr int kTileRows = 8;
 inline constexpr int kTileColumns = 16;
 inline constexpr int kTileThreads = kTileRows * kTileColumns;
@@ -66,7 +66,7 @@ inline constexpr int kVec = 16 / static_cast<int>(sizeof(A));
 template <class A, int kD>
 inline constexpr int kTokenStride = kD + kVec<A>;
 
-/// From one row of scores to the next: two rows meet all banks.
+/// Elements from one row of scores to the next: two rows meet all banks.
 template <int kN>
 inline constexpr int kScoreStride = kN % 32 == 0 ? kN + 16 : kN;
 
@@ -82,8 +82,8 @@ inline constexpr int kForwardBytes = static_cast<int>(sizeof(A)) *
 template <class A, int kD, int kN>
 inline constexpr int kBackwardBytes = 2 * kForwardBytes<A, kD, kN>;
 
-/// The most of 64, 32 and 16 up to `wanted` rows and keys, `sets` times of which a block of this
-/// vendor's GPUs can hold beside Rows; 0 where it can none.
+/// Returns the most of 64, 32 and 16, up to `wanted`, rows and keys of which a block on this
+/// vendor's GPUs can hold `sets` sets beside Rows; 0 if it can hold none.
 template <class A, int kD>
 constexpr int tile_that_fits(int wanted, int sets) {
   constexpr int kBytes = kSharedBytes - 4096;
@@ -92,7 +92,7 @@ constexpr int tile_that_fits(int wanted, int sets) {
   return sets * kForwardBytes<A, kD, 16> <= kBytes ? 16 : 0;
 }
 
-/// Rows and keys of a tile.
+/// The number of rows, and of keys, of a tile.
 template <class A, int kD>
 inline constexpr int kForwardTile =
     tile_that_fits<A, kD>(kD * sizeof(A) <= 512 ? 64 : (kD * sizeof(A) <= 1024 ? 32 : 16), 1);
@@ -125,7 +125,7 @@ __device__ inline double log_of(double x) {
   return log(x);
 }
 
-// Over the 16 threads of a row, known to all of them.
+// Returns the maximum over the 16 threads of a row to all of them.
 template <class A>
 __device__ inline A row_max(A x) {
 #pragma unroll
@@ -143,7 +143,7 @@ __device__ inline A row_sum(A x) {
   return x;
 }
 
-// Which sample, key-value head and tile a block has: all of one tile first, then the next tile's.
+// A block's sample, key-value head and tile: all blocks of one tile come before the next tile's.
 struct Place {
   int64_t b, kv, tile;
 
@@ -156,13 +156,13 @@ struct Place {
   }
 };
 
-// What a tile's rows are, in shared memory. REQUIRES: kN <= kTileThreads.
+// The rows of a tile, described in shared memory. REQUIRES: kN <= kTileThreads.
 template <class A, int kN>
 struct Rows {
   int64_t q_at[kN];       // of its first element in q
   int64_t o_at[kN];       // of its first element in o
-  int64_t statistic[kN];  // its place in lse
-  int64_t end[kN];        // sees the keys before this one; 0 past the last row
+  int64_t statistic[kN];  // of its statistic in lse
+  int64_t end[kN];        // first key that it does not see; 0 past the last row
   uint64_t element[kN];   // attention_element of key 0
   A lse[kN];              // backward only, as delta
   A delta[kN];
@@ -205,14 +205,14 @@ __device__ inline void load_tokens(const T* x, int64_t D, int64_t count, A* into
   }
 }
 
-// Rows from `first` on; their places are those in q or in o.
+// Loads rows from `first` on; `at` is their offsets in q or in o.
 template <int kD, int kN, class T, class A>
 __device__ inline void load_rows(const T* x, const Problem& p, const int64_t (&at)[kN],
                                  int64_t first, A* into) {
   load_tokens<kD, kN>(x, p.D, p.S * p.G - first, into, [&](int n) { return at[n]; });
 }
 
-// Keys from `first` to before `end`.
+// Loads keys from `first` to before `end`.
 template <int kD, int kN, class T, class A>
 __device__ inline void load_keys(const T* x, const Problem& p, const Place& where, int64_t first,
                                  int64_t end, A* into) {
@@ -251,7 +251,7 @@ __device__ inline void dot_products(const A* a, const A* b,
   }
 }
 
-// A thread's part of [kN, kD]: sums over the tokens of a tile.
+// A thread's part of [kN, kD] sums over the tokens of a tile.
 template <class A, int kD, int kN>
 struct Sums {
   static constexpr int kParts = kD / (kTileColumns * kVec<A>);
@@ -287,7 +287,7 @@ struct Sums {
     }
   }
 
-  // Row i to the D elements at `to_row`.
+  // Stores row i to the D elements at `to_row`.
   template <class T>
   __device__ void store(int i, int64_t D, T* to_row) const {
 #pragma unroll
@@ -301,7 +301,7 @@ struct Sums {
   }
 };
 
-// What dropout multiplies P by.
+// Returns the factor that dropout multiplies P by.
 template <class A>
 __device__ inline A kept(const Problem& p, uint64_t sample, uint64_t row_element, int64_t key) {
   const uint64_t e = row_element | static_cast<uint64_t>(p.first_key + key);
@@ -373,15 +373,15 @@ struct Softmax {
     }
   }
 
-  // Takes up the scaled scores x of row i's next keys, -inf where not seen, and leaves their
-  // weights in x. Returns what earlier weights are to be multiplied by.
+  // Takes the scaled scores x of row i's next keys, -inf where not seen, and leaves their weights
+  // in x. Returns the factor that earlier weights must be multiplied by.
   __device__ A add(int i, A (&x)[kN / kTileColumns]) {
     A most = x[0];
 #pragma unroll
     for (int j = 1; j < kN / kTileColumns; ++j) most = x[j] > most ? x[j] : most;
     most = row_max(most);
     most = largest[i] > most ? largest[i] : most;
-    // All threads of a warp must come to row_sum, also those of rows that see no key yet.
+    // All threads of a warp must reach row_sum, also those of rows that see no key yet.
     const A base = most == -std::numeric_limits<A>::infinity() ? A{0} : most;
     const A factor = exp_of(largest[i] - base);
     A sum{0};

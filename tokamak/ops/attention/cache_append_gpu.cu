@@ -6,8 +6,8 @@ namespace {
 
 // B samples, T slots, S new tokens.
 
-// cache[b, position + s] = added[b, s]; each byte of `added` read and written once. A position that
-// leaves the cache stops the program.
+// cache[b, position + s] = added[b, s]; each byte of `added` is read and written once. A position
+// outside the cache stops the program.
 template <class W>
 struct Append {
   const W* added;

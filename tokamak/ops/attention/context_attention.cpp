@@ -25,7 +25,7 @@ void require_context(std::string_view op, const Attention& a, const CommGroup& g
               op, group.size, s.H);
 }
 
-// One rank's share of the pairs of the whole sequence.
+// Returns the cost of one rank's share of the pairs of the whole sequence.
 Cost share(Cost cost, const CommGroup& group, int64_t S) {
   const double local = static_cast<double>(S) * static_cast<double>(S + 1);
   const double whole = static_cast<double>(S) * static_cast<double>(group.size * S + 1);

@@ -8,7 +8,7 @@
 namespace tokamak::cpu {
 namespace {
 
-// What the two parts of a softmax count for in their sum.
+// The weights of the two parts of a softmax in their sum.
 template <class A>
 struct Weights {
   A lse, first, second;

@@ -7,7 +7,7 @@
 namespace tokamak::gpu {
 namespace {
 
-// What the two parts of a softmax count for in their sum.
+// The weights of the two parts of a softmax in their sum.
 template <class A>
 struct Weights {
   A lse, first, second;
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kThreads)
   const int member = thread % group;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * (kThreads / group) + thread / group;
   const bool inside = row < B * P * H;
-  // Divisions of 32 bits: as many rows as these do not count fill no memory.
+  // Divisions of 32 bits suffice: no memory holds more rows than they can count.
   const auto query = static_cast<uint32_t>(row) / static_cast<uint32_t>(H);
   const int64_t h = static_cast<uint32_t>(row) % static_cast<uint32_t>(H);
   const int64_t p = query % static_cast<uint32_t>(P);

@@ -29,7 +29,7 @@ Value scatter_sequence(Graph& g, const Context& c, Value x) {
 // One of this rank's chunks of queries, over the keys up to its end.
 struct Prefix {
   Attention attention;
-  int64_t begin = 0;  // of the queries here
+  int64_t begin = 0;  // of the queries, in this rank's
   int64_t end = 0;
   int64_t keys = 0;
 };

@@ -6,7 +6,7 @@
 namespace tokamak {
 namespace {
 
-// Queries of this rank that take keys of one source.
+// Queries of this rank, and the keys of one source that they take.
 struct Block {
   Attention attention;
   int64_t query = 0;
@@ -15,7 +15,7 @@ struct Block {
   int64_t key_end = 0;
 };
 
-// Dropout counts queries and keys in natural order, so it needs each chunk by itself.
+// Dropout counts queries and keys in natural order, so it needs a block for each pair of chunks.
 void add_block(const Context& c, int source, const Block& block, std::vector<Block>& blocks) {
   if (c.attention.dropout_p == 0.0) {
     blocks.push_back(block);
@@ -56,7 +56,7 @@ int source_at(const Context& c, int step) {
   return (c.group.rank + c.group.size - step) % c.group.size;
 }
 
-// Beside compute, and apart from other communication, whose order is another.
+// Shifts run beside compute, and apart from other communication, whose order differs.
 constexpr int kRingStream = 1000;
 
 Value shift(Graph& g, const Context& c, Value x) {

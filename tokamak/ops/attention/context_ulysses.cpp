@@ -11,7 +11,7 @@ namespace {
 // Which heads each member takes: query heads in contiguous parts, each with its key-value heads.
 struct HeadShares {
   std::vector<int64_t> q, kv;       // counts, by member
-  std::vector<int64_t> kv_sources;  // with fewer key-value heads than members: the one of each
+  std::vector<int64_t> kv_sources;  // each member's key-value head, if they are fewer than members
 
   HeadShares(int64_t H, int64_t K, int64_t n) {
     for (int64_t j = 0; j < n; ++j) {
@@ -32,7 +32,7 @@ struct HeadShares {
   }
 };
 
-// Which dims of an operand are its heads and its tokens.
+// The dims of an operand that are its heads and its tokens.
 struct HeadDims {
   int heads = 2;
   int tokens = 1;
@@ -40,7 +40,7 @@ struct HeadDims {
 
 constexpr HeadDims kLseDims{.heads = 1, .tokens = 2};
 
-// Elements of the longest row that members exchange: their tokens of the most heads.
+// Returns the elements of the longest row that members exchange: S tokens of the most heads.
 int64_t row_numel(const Graph& g, const Context& c, Value x, const std::vector<int64_t>& heads,
                   HeadDims dims) {
   TensorType row = g.type(x);
@@ -62,7 +62,7 @@ Value send_heads(Graph& g, const Context& c, Value x, const std::vector<int64_t>
                  {rows});
 }
 
-// The way back.
+// Does the reverse of send_heads.
 Value return_heads(Graph& g, const Context& c, Value x, const std::vector<int64_t>& heads,
                    HeadDims dims = {}) {
   Dims mine = g.type(x).dims;
@@ -76,7 +76,7 @@ Value return_heads(Graph& g, const Context& c, Value x, const std::vector<int64_
   return g.apply(Join{.dim = dims.heads, .sizes = heads, .dims = mine}, {rows});
 }
 
-// Key-value heads, once for each member that takes them.
+// Repeats key-value heads, once for each member that takes them.
 Value repeat_heads(Graph& g, const HeadShares& shares, Value x) {
   if (shares.kv_sources.empty()) return x;
   std::vector<Value> heads;

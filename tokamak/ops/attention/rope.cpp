@@ -69,7 +69,7 @@ std::vector<Value> Rope::gradient(Graph& g, const Node& n, std::span<const Value
   return {g.apply(back, {dy[0], n.in[1]})};
 }
 
-// In place: the heads that are turned.
+// This is the cost in place, where only the heads that are turned count.
 Cost Rope::cost(std::span<const TensorType> in, std::span<const TensorType>) const {
   TensorType x = in[0];
   if (num_turned > 0) x.dims[2] = num_turned;

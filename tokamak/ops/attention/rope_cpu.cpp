@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kPairs = 64;
 
-// One token's heads, pairs [begin, end): (a, b) -> (a cos - b sin, b cos + a sin).
+// Rotates pairs [begin, end) of one token's heads: (a, b) -> (a cos - b sin, b cos + a sin).
 template <class T, class A = Accum<T>>
 void rotate(const T* x, T* y, int64_t H, int64_t half, int64_t begin, int64_t end,
             const std::array<A, kPairs>& sine, const std::array<A, kPairs>& cosine) {
@@ -37,7 +37,7 @@ std::vector<float> frequencies_of(const Rope& op, int64_t head_dim) {
   return frequencies;
 }
 
-// Sines and cosines of a token's angles, so many pairs at a time.
+// Sines and cosines of a token's angles, for a limited number of pairs at a time.
 template <class A>
 struct Angles {
   std::array<A, kPairs> sine{};
@@ -52,7 +52,7 @@ struct Angles {
   }
 };
 
-// The first `turned` of H heads of x rotated, the others as they are.
+// Rotates the first `turned` of H heads of x and leaves the others as they are.
 template <class T>
 void rotate_some(const T* x, int64_t turned, int64_t H, const int32_t* positions, int64_t N,
                  const std::vector<float>& frequency, T* y) {
@@ -72,7 +72,7 @@ void rotate_some(const T* x, int64_t turned, int64_t H, const int32_t* positions
   });
 }
 
-// Heads of each of `parts`, the first `turned` rotated, one after the other in each token's row of
+// Puts the heads of `parts`, the first `turned` parts rotated, side by side in each token's row of
 // y.
 template <class T>
 void rotate_parts(std::span<const Tensor> parts, size_t turned, const int32_t* positions, int64_t N,

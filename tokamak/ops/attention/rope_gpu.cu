@@ -7,7 +7,7 @@
 namespace tokamak::gpu {
 namespace {
 
-// N tokens, H heads, `half` pairs a head.
+// N tokens, H heads, `half` pairs per head.
 
 constexpr int kMaxPairs = 128;
 constexpr int kAngles = 1024;
@@ -23,25 +23,25 @@ __device__ inline void sine_and_cosine(double angle, double* s, double* c) {
 
 constexpr int kMostParts = 4;
 
-// Heads of up to kMostParts inputs, one after the other in each token's row of y.
+// Puts the heads of up to kMostParts inputs side by side in each token's row of y.
 template <class T>
 struct Rotation {
   const T* x[kMostParts] = {};
   int end[kMostParts] = {};  // heads up to the end of each input
-  int H = 0;                 // that a launch writes
-  int turned = 0;            // the first of them; the others are copied
+  int H = 0;                 // heads that a launch writes
+  int turned = 0;            // the first heads, which are turned; the others are copied
   int row = 0;               // heads from a token to the next in y, and in a lone input
   const int32_t* positions = nullptr;
   T* y = nullptr;
   int64_t N = 0;
   int half = 0;
-  int begin = 0;  // of the pairs that a launch turns
+  int begin = 0;  // first pair that a launch turns
   int pairs = 0;
-  int tokens = 0;  // of a block
+  int tokens = 0;  // per block
   float frequency[kMaxPairs] = {};
 };
 
-// Where pair 0 of head `h` of token `n` is.
+// Returns the address of pair 0 of head `h` of token `n`.
 template <class T, int kParts>
 __device__ inline const T* head_of(const Rotation<T>& r, int64_t n, int h) {
   if (kParts == 1) return r.x[0] + (n * r.row + h) * 2 * r.half;
@@ -60,7 +60,7 @@ __device__ inline const T* head_of(const Rotation<T>& r, int64_t n, int h) {
 
 // (a, b) -> (a cos - b sin, b cos + a sin) for a = x[n, h, i], b = x[n, h, i + half]. A block takes
 // `tokens` tokens: it puts the sine and cosine of their angles into shared memory, then turns all
-// their heads, K pairs a thread at a time. Two accesses an element.
+// their heads, K pairs per thread at a time. It makes two accesses per element.
 template <class T, int K, int kParts>
 __global__ void __launch_bounds__(kThreads) rotate(const __grid_constant__ Rotation<T> r) {
   using A = Accum<T>;
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kThreads) rotate(const __grid_constant__ Rotat
   for (int i = static_cast<int>(threadIdx.x); i < tokens * r.pairs; i += kThreads) {
     const int token = i / r.pairs;
     const auto position = static_cast<float>(r.positions[first + token]);
-    // Rounded here, to fp32: the angle is part of the model.
+    // Rounds to fp32 here, as the angle is part of the model.
     const float angle = __fmul_rn(position, r.frequency[i - token * r.pairs]);
     sine_and_cosine(static_cast<A>(angle), sines + i, cosines + i);
   }
@@ -108,8 +108,8 @@ __global__ void __launch_bounds__(kThreads) rotate(const __grid_constant__ Rotat
   }
 }
 
-// Enough for a thread to turn a few packs with each angle, few enough to keep all multiprocessors
-// busy.
+// Returns enough tokens for a thread to turn a few packs with each angle, and few enough to keep
+// all multiprocessors busy.
 int tokens_a_block(int64_t N, int H, int pairs, int pack, int num_multiprocessors) {
   const int64_t items = std::max<int64_t>(1, int64_t{H} * pairs / pack);
   const int64_t wanted = std::min(kItems / items, N / (4 * num_multiprocessors));
@@ -127,7 +127,7 @@ void launch(Rotation<T> r, int num_multiprocessors, DeviceStream stream) {
   TOK_CUDA_LAUNCHED();
 }
 
-// The first `turned` inputs are turned, or of a lone one so many heads as the op says.
+// Turns the first `turned` inputs, or op.num_turned heads of a lone input.
 Kernel prepare_parts(const Rope& op, int turned, const KernelTypes& types, const Setup& setup) {
   const int64_t N = types.in.back().numel();
   const auto half = static_cast<int>(types.in[0].dims[3] / 2);
@@ -155,7 +155,7 @@ Kernel prepare_parts(const Rope& op, int turned, const KernelTypes& types, const
       }
       r.row = r.H;
       if (num_turned > 0) r.turned = num_turned;
-      // Where they lie already, the others need no copy.
+      // In place, the other heads need no copy.
       if (num_turned > 0 && r.x[0] == r.y) r.H = num_turned;
       for (r.begin = 0; r.begin < half; r.begin += kMaxPairs) {
         r.pairs = std::min(kMaxPairs, half - r.begin);

@@ -21,7 +21,7 @@ void require_pair(std::string_view op, const CommGroup& group) {
   TOK_REQUIRE(group.size == 2, "{}: wanted a group of two ranks, got {}", op, group.size);
 }
 
-// A row for each member.
+// Requires a row for each member.
 void require_rows(std::string_view op, const CommGroup& group, std::span<const TensorType> in) {
   require_inputs(op, in, 1, 1);
   require_group(op, group);

@@ -10,7 +10,7 @@
 namespace tokamak {
 namespace {
 
-// Each slice before the dim is a call of its own to NCCL: many short ones cost more than a copy.
+// Each slice before the dim is a separate call to NCCL: many short calls cost more than a copy.
 constexpr int64_t kMostSlices = 16;
 
 bool has_few_slices(const Dims& dims, int dim) {

@@ -4,7 +4,7 @@
 namespace tokamak::gpu {
 namespace {
 
-// y = a + b; three accesses an element.
+// y = a + b; three accesses per element.
 template <class T>
 struct Sum {
   using Element = T;

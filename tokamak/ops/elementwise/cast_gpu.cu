@@ -4,7 +4,7 @@
 namespace tokamak::gpu {
 namespace {
 
-// y = x in another type; one access of each.
+// y = x in another type; one access to each.
 template <class From, class To>
 struct Convert {
   using Element = From;

@@ -21,7 +21,7 @@ Types Dropout::infer(std::span<const TensorType> in) const {
   return {in[0]};
 }
 
-// Without positions, a cut within a sample would count its elements anew.
+// Without positions, a cut within a sample would restart the count of its elements.
 std::vector<Strategy> Dropout::place(std::span<const TensorType> in) const {
   std::vector<Strategy> all{replicate(in.size(), 1)};
   all.push_back({.in = std::vector<Shard>(in.size(), cut(0)), .out = {cut(0)}});

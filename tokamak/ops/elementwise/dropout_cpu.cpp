@@ -9,7 +9,7 @@ namespace tokamak::cpu {
 
 namespace {
 
-// `count` elements of one sample, counted from `first`.
+// Drops among `count` elements of one sample, counted from `first`.
 template <class T>
 void drop(uint64_t key, uint64_t row, int64_t first, int64_t count, uint32_t threshold,
           Accum<T> scale, const T* x, T* y) {
@@ -29,7 +29,7 @@ void drop(uint64_t key, uint64_t row, int64_t first, int64_t count, uint32_t thr
 
 }  // namespace
 
-// B samples, R runs of C elements that are counted one after the other in each.
+// B samples, each of R runs of C elements that are counted one after the other.
 
 Kernel prepare(const Dropout& op, const KernelTypes& types, std::string_view) {
   const bool by_position = types.in.size() > 2;

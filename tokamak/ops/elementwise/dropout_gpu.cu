@@ -5,8 +5,8 @@
 namespace tokamak::gpu {
 namespace {
 
-// How the elements of x are counted: runs of C, R of them in each sample. Run r of all is of sample
-// r / R and counts from 0, or by position from positions[r] columns + first_column.
+// How the elements of x are counted: in runs of C, R of them per sample. Run r of all belongs to
+// sample r / R and counts from 0, or by position from positions[r] columns + first_column.
 struct Mask {
   const int64_t* rows;
   const int32_t* positions;
@@ -19,7 +19,7 @@ struct Mask {
 };
 
 // y = x scale where word[element % 4] of philox(key, element / 4, row) reaches the threshold, else
-// 0; two accesses and a quarter of a philox block an element.
+// 0; two accesses and a quarter of a philox block per element.
 template <class T>
 struct Drop {
   using Element = T;
@@ -28,7 +28,7 @@ struct Drop {
   Accum<T> scale;
   Mask mask;
 
-  // Elements of one run; where K is a multiple of 4, from the first word of a block on.
+  // Handles K elements of one run; if K is a multiple of 4, from the first word of a block on.
   template <int K>
   __device__ void operator()(int64_t i) const {
     T v[K];

@@ -34,7 +34,7 @@ struct Exact {
   }
 };
 
-// y = x gate(x); two accesses an element.
+// y = x gate(x); two accesses per element.
 template <class T, class Form>
 struct Activate {
   using Element = T;
@@ -54,7 +54,7 @@ struct Activate {
   }
 };
 
-// dx = dy slope(x), and y as Activate makes it; three accesses an element, four with y.
+// dx = dy slope(x), and y as Activate makes it; three accesses per element, four with y.
 template <class T, class Form, bool kEmitsY>
 struct Differentiate {
   using Element = T;

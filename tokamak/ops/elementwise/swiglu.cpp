@@ -3,7 +3,7 @@
 namespace tokamak {
 namespace {
 
-// Of gate, up and what is in their place.
+// Checks gate and up, or the operand in their place.
 void require_gates(std::string_view op, std::span<const TensorType> in, bool packed) {
   if (packed) {
     TOK_REQUIRE(!in[0].dims.empty() && in[0].dims.back() % 2 == 0,
@@ -19,7 +19,7 @@ TensorType product_type(const TensorType& first, bool packed) {
   return y;
 }
 
-// Columns of gate and up are not to be parted.
+// A column of gate must stay with its column of up.
 std::vector<Strategy> place(std::span<const TensorType> in, size_t num_out, bool packed) {
   if (!packed) return place_elementwise(in, num_out);
   return place_rows(in[0], std::vector<bool>(in.size(), true), std::vector<bool>(num_out, true));

@@ -5,7 +5,7 @@
 namespace tokamak::cpu {
 namespace {
 
-// What the kernels see: gate and up as they lie, and as many elements of dy and y.
+// The kernels' operands: gate and up as they lie, and as many elements of dy and y.
 template <class T>
 struct Gates {
   const T* gate = nullptr;
@@ -49,7 +49,7 @@ void gate_grad(const Gates<T>& of, int64_t begin, int64_t end) {
 
 constexpr int64_t kGrain = 8192;
 
-// body(gates, begin, end) over all elements, in pieces that are rows where gate and up are packed.
+// Calls body(gates, begin, end) over all elements, row by row where gate and up are packed.
 template <class T, class Body>
 void for_pieces(const Gates<T>& all, int64_t numel, int64_t columns, bool packed, Body body) {
   if (!packed) {

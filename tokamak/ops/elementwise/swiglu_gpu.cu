@@ -5,7 +5,7 @@
 namespace tokamak::gpu {
 namespace {
 
-// How far into gate, up and their gradients element i of y is. Packed rows hold twice y's columns:
+// The offset of y's element i in gate, up and their gradients. Packed rows hold twice y's columns:
 // row r begins r F later there.
 struct Apart {
   __device__ int64_t operator()(int64_t i) const { return i; }
@@ -19,7 +19,7 @@ struct Packed {
   }
 };
 
-// y = g sigmoid(g) u; three accesses an element.
+// y = g sigmoid(g) u; three accesses per element.
 template <class T, class Place>
 struct Gate {
   using Element = T;
@@ -45,7 +45,7 @@ struct Gate {
 };
 
 // With s = sigmoid(g): dg = dy u s (1 + g (1 - s)), du = dy g s, and y = g s u as Gate makes it;
-// five accesses an element, six with y. All inputs are read first: outputs may lie on any of them.
+// five accesses per element, six with y. All inputs are read first: outputs may lie on any of them.
 template <class T, bool kEmitsY, class Place>
 struct GateGrad {
   using Element = T;
