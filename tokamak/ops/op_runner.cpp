@@ -65,7 +65,7 @@ std::vector<std::byte> pack_values(DType dtype, const Numbers& values) {
   }
 }
 
-// One op between State leaves and fp64 result State.
+// Runs one op between State leaves and fp64 result State.
 class Bench {
  public:
   Bench(const OpCase& c, const Types& in) : case_(c), in_(in), graph_(states_) {
@@ -82,7 +82,7 @@ class Bench {
     return graph_.read(states_.declare({.name = name, .type = type, .kind = StateKind::kInput}));
   }
 
-  // So many tasks that a stretch of them and the op's is worth a graph.
+  // Adds so many tasks that a graph pays for a stretch of them and the op's.
   void pad() {
     const Value x = leaf("pad", {.dtype = DType::kF32, .dims = {1}});
     for (int i = 0; i < 4; ++i) {
@@ -222,7 +222,8 @@ std::vector<Numbers> fill_inputs(const OpCase& c, DType dtype) {
         if (dtype == DType::kF32) values[k] = static_cast<double>(static_cast<float>(values[k]));
       } else if (is_float8(c.in[i].dtype)) {
         const auto value = static_cast<float>(64.0 * normal_quantile(to_uniform(word)));
-        values[k] = static_cast<double>(static_cast<float>(E5M2(value)));  // an E4M3 too
+        values[k] =
+            static_cast<double>(static_cast<float>(E5M2(value)));  // it is an E4M3 number too
       } else {
         values[k] = static_cast<double>(word % static_cast<uint64_t>(fill.limit));
       }

@@ -11,12 +11,12 @@ namespace tokamak::gpu {
 template <class Format>
 __device__ inline float scale_of(float amax, bool power_of_two) {
   constexpr auto kMost = static_cast<float>(static_cast<double>(Format::kLargest) / 1e-12);
-  // NaN is not less, and stays one.
+  // NaN compares as not less, and stays NaN.
   const float scale = static_cast<double>(amax) < 1e-12 ? kMost : Format::kLargest / amax;
   return power_of_two ? __uint_as_float(__float_as_uint(scale) & 0xFF800000U) : scale;
 }
 
-/// The greatest magnitude of a thread's neighbours, as an integer.
+/// Returns the greatest magnitude of a thread's neighbours, as an integer.
 template <class T>
 __device__ inline uint32_t greatest(const T (&x)[kEach], bool to_bf16) {
   uint32_t most = 0;
@@ -25,7 +25,7 @@ __device__ inline uint32_t greatest(const T (&x)[kEach], bool to_bf16) {
   return most;
 }
 
-/// The codes of a thread's neighbours; scale(j) is that of the j-th.
+/// Returns the codes of a thread's neighbours; scale(j) is the scale of the j-th.
 template <class Format, class T, class Scale>
 __device__ inline uint2 encode_each(const T (&x)[kEach], bool to_bf16, const Scale& scale) {
   const auto at = [&](int j) { return value_of(x[j], to_bf16) * scale(j); };
@@ -51,7 +51,7 @@ struct TileCodes {
   Values<T> values;
   TileScales scales;
   const float* amax;
-  float* inverse;  // null where another kernel makes them
+  float* inverse;  // null if another kernel makes them
   bool power_of_two;
   uint8_t* rows;        // as x lies, or null
   uint8_t* transposed;  // or null
@@ -66,7 +66,7 @@ __device__ inline int word_at(int row, int word) {
   return row * kRowWords + row / 16 * 4 + word;
 }
 
-// Words [r] of four rows become words of four columns.
+// Turns words [r] of four rows into words of four columns.
 __device__ inline void transpose_bytes(uint32_t (&w)[4]) {
   const uint32_t low_01 = __byte_perm(w[0], w[1], 0x5140);
   const uint32_t high_01 = __byte_perm(w[0], w[1], 0x7362);
@@ -78,7 +78,7 @@ __device__ inline void transpose_bytes(uint32_t (&w)[4]) {
   w[3] = __byte_perm(high_01, high_23, 0x7632);
 }
 
-// 4 columns of 16 rows, 16 bytes a store; word(r) has row r of them.
+// Stores 4 columns of 16 rows, 16 bytes per store; word(r) has row r of them.
 template <class Word>
 __device__ void store_columns(const Word& word, int64_t column, int64_t row, int64_t M16, int64_t K,
                               uint8_t* codes) {
@@ -99,7 +99,7 @@ __device__ void store_columns(const Word& word, int64_t column, int64_t row, int
   }
 }
 
-// A thread's part of a tile.
+// Stores a thread's part of a tile.
 __device__ inline void store_transposed(const uint32_t* tile, int64_t row, int64_t column,
                                         int64_t M16, int64_t K, uint8_t* codes) {
   const int rows = static_cast<int>(threadIdx.x) % (kTile / 16) * 16;
@@ -109,7 +109,7 @@ __device__ inline void store_transposed(const uint32_t* tile, int64_t row, int64
                 M16, K, codes);
 }
 
-// The maximum of the tile, as an integer; `most` is zero before.
+// Takes the maximum of the tile, as an integer. REQUIRES: `most` is zero.
 template <class T>
 __device__ void take_maximum(const T (&values)[kRounds][kEach], bool to_bf16, uint32_t* most) {
   uint32_t mine = 0;
@@ -119,7 +119,7 @@ __device__ void take_maximum(const T (&values)[kRounds][kEach], bool to_bf16, ui
   if (threadIdx.x % 32 == 0) atomicMax(most, mine);
 }
 
-// The scales of a tile, and their inverses.
+// Makes the scales of a tile, and their inverses.
 template <class Format, class T>
 __device__ void make_scales(const TileCodes<T>& c, int64_t tile_row, int64_t tile_column,
                             const uint32_t* own, float (&scales)[kTile]) {
@@ -136,8 +136,8 @@ __device__ void make_scales(const TileCodes<T>& c, int64_t tile_row, int64_t til
     c.inverse[at] = 1.0F / scales[thread];
 }
 
-// A block for each tile of x, whose codes reach the transposed matrix through shared memory. With
-// kTakesMaxima its one scale is of the maximum that it takes, and it holds the whole tile for that.
+// Each block encodes a tile of x, whose codes reach the transposed matrix through shared memory.
+// With kTakesMaxima the block holds the whole tile, to take its maximum and make its one scale.
 template <bool kWhole, bool kTakesMaxima, class Format, class T>
 __global__ void __launch_bounds__(kThreads, kTakesMaxima ? 2 : 3) encode_tiles(TileCodes<T> c) {
   constexpr int kHeld = kTakesMaxima ? kRounds : kRoundsAtOnce;
@@ -193,8 +193,8 @@ __global__ void __launch_bounds__(kThreads, kTakesMaxima ? 2 : 3) encode_tiles(T
   store_transposed(tile, row, column, (v.M + 15) / 16 * 16, v.K, c.transposed);
 }
 
-// Codes of segments along rows under scales of their own, which need no shared memory: 16 threads
-// hold a segment.
+// Encodes segments along rows, each under its own scale, without shared memory: 16 threads hold a
+// segment.
 template <bool kWhole, class Format, class T>
 __global__ void __launch_bounds__(kThreads)
     encode_segments(Values<T> v, bool power_of_two, uint8_t* codes, float* inverse) {
@@ -235,7 +235,7 @@ void launch_segments(const Values<T>& v, bool power_of_two, uint8_t* codes, floa
   TOK_CUDA_LAUNCHED();
 }
 
-// Half a tile's columns: what shares a scale is held by a block, and more blocks hide its barriers.
+// Half a tile's columns: a block holds all values of a scale, and more blocks hide its barriers.
 constexpr int kColumns = kTile / 2;
 constexpr int kColumnThreads = kColumns / kEach;
 constexpr int kColumnRows = kThreads / kColumnThreads;
@@ -245,7 +245,7 @@ __device__ inline int column_word_at(int row, int word) {
   return row * (kColumns / 4) + row / 16 * 4 + word;
 }
 
-// Transposed codes of segments of columns under scales of their own.
+// Makes transposed codes of segments of columns, each under its own scale.
 template <bool kWhole, class Format, class T>
 __global__ void __launch_bounds__(kThreads)
     encode_columns(Values<T> v, bool power_of_two, uint8_t* codes, float* inverse) {
@@ -325,7 +325,7 @@ void launch_tiles(const TileCodes<T>& c, cudaStream_t stream) {
   TOK_CUDA_LAUNCHED();
 }
 
-// Codes of rows under scales of their own: a block reads its row twice, the second time from the
+// Encodes rows, each under its own scale: a block reads its row twice, the second time from the
 // cache.
 template <bool kWhole, class Format, class T>
 __global__ void __launch_bounds__(kThreads)

@@ -38,7 +38,7 @@ float rounded(T x, bool to_bf16) {
   return to_bf16 ? static_cast<float>(BF16(value)) : value;
 }
 
-// As integers: they order magnitudes, and NaN is above all.
+// Returns |x| as an integer: integers order magnitudes, and NaN is above all.
 uint32_t magnitude_of(float x) {
   return std::bit_cast<uint32_t>(x) & 0x7FFFFFFFU;
 }

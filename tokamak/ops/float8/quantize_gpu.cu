@@ -5,7 +5,7 @@
 namespace tokamak::gpu {
 namespace {
 
-// most[0] = max(most[0], |x|): a block strides over x, K elements an access.
+// most[0] = max(most[0], |x|): blocks stride over x, K elements per access.
 template <int K, class T>
 __global__ void __launch_bounds__(kThreads)
     tensor_amax(int64_t n, const T* x, bool to_bf16, uint32_t* most) {
@@ -47,7 +47,7 @@ void launch_tensor_amax(const Values<T>& v, unsigned most_blocks, uint32_t* most
   TOK_CUDA_LAUNCHED();
 }
 
-// A block for each tile of x.
+// Each block takes the maxima of a tile of x.
 template <bool kWhole, class T>
 __global__ void __launch_bounds__(kThreads)
     tile_amax(Values<T> v, TileScales scales, uint32_t* most) {
@@ -113,7 +113,7 @@ void launch_tile_amax(const Values<T>& v, const TileScales& scales, uint32_t* mo
   TOK_CUDA_LAUNCHED();
 }
 
-// The maxima of values that are still to come: those so far, or none.
+// Sets the maxima before any value of x: to those of the second input, or to none.
 void start_maxima(const KernelArgs& args, cudaStream_t stream) {
   const auto bytes = static_cast<size_t>(args.out[0].numel()) * sizeof(float);
   if (!args.has(1)) {
@@ -124,7 +124,7 @@ void start_maxima(const KernelArgs& args, cudaStream_t stream) {
   }
 }
 
-// inverse = 1 / scale, in one thread each; without maxima they are 0.
+// inverse = 1 / scale, one per thread; maxima that are not given count as 0.
 template <class Format>
 struct Invert {
   const float* amax;
@@ -136,7 +136,7 @@ struct Invert {
   }
 };
 
-// Codes under one scale, as x lies; the first thread yields the inverse scale.
+// Makes codes under one scale, as x lies; the first thread yields the inverse scale.
 template <class Format, class T>
 struct EncodeFlat {
   static constexpr int kSize = 16;
@@ -195,7 +195,7 @@ void quantize(const Quantize& op, int64_t M, int64_t K, const KernelArgs& args) 
                                args.out[num_codes].as<float>(), op.power_of_two};
   const bool is_tensor = op.grid == ScaleGrid::kTensor;
   const bool is_empty = M * K == 0;
-  // Blocks have padding, whose scales are of no values.
+  // With kBlocks there is padding, whose scales belong to no values.
   const bool inverts_apart = op.grid == ScaleGrid::kBlocks || is_empty;
   if (inverts_apart) launch_for(args.out[num_codes].numel(), args.stream, inverse);
   if (is_empty) return;

@@ -18,7 +18,7 @@ struct Operand {
 
   int64_t columns() const { return type.dims.back(); }
 
-  // All values, by rows.
+  // Decodes all values, by rows.
   void decode(const void* codes, const float* inverse, float* values) const {
     if (type.dtype == DType::kE4M3) {
       decode_as(static_cast<const E4M3*>(codes), inverse, values);

@@ -10,7 +10,7 @@ namespace {
 
 static_assert(kScaleBlock % kProductDepth == 0);
 
-// Codes of R rows, and where the inverse scale of row r in part k / 128 is.
+// Codes of R rows, and the place of the inverse scale of row r in part k / 128.
 struct Operand {
   const uint8_t* codes;
   const float* inverse;
@@ -37,7 +37,7 @@ template <class Out>
 struct Product {
   Operand a, b;
   int64_t K;
-  int64_t part;  // how much of k has one scale in each row of A and B
+  int64_t part;  // length along k with one scale in each row of A and B
   const Out* bias;
   Out* c;
   bool accumulate;
@@ -146,8 +146,8 @@ struct AddBias {
   __device__ void operator()(int64_t i) const { c[i] += bias[i % N]; }
 };
 
-// cuBLASLt takes scales of rows only for both operands: one scale is spread over rows then, behind
-// the library's part of the workspace. It adds biases of bf16 only.
+// cuBLASLt takes scales of rows only for both operands: then a single scale is spread over rows,
+// after the library's part of the workspace. It adds only biases of bf16.
 Kernel library_product(const ScaledMatmul& op, const KernelTypes& types, const Setup& setup) {
   const bool spreads_a = op.a_grid == ScaleGrid::kTensor && op.b_grid == ScaleGrid::kRows;
   const bool spreads_b = op.b_grid == ScaleGrid::kTensor && op.a_grid == ScaleGrid::kRows;
@@ -191,7 +191,7 @@ Kernel library_product(const ScaledMatmul& op, const KernelTypes& types, const S
 
 Kernel prepare(const ScaledMatmul& op, const KernelTypes& types, const Setup& setup) {
   const bool is_empty = types.in[0].numel() == 0 || types.in[2].numel() == 0;
-  // hipBLASLt multiplies other formats than these.
+  // hipBLASLt does not multiply these formats.
   const bool is_own = setup.variant == kGpuKernel.name || is_empty || kIsHip;
   if (!is_own) return library_product(op, types, setup);
   return op.out == DType::kBF16 ? portable_product<__nv_bfloat16>(op, types)

@@ -1,4 +1,4 @@
-// Tiles in which kernels take maxima and make codes of a matrix of values.
+// Tiles of a matrix of values, in which kernels take maxima and make codes.
 #pragma once
 
 #include "tokamak/gpu/dispatch.cuh"
@@ -13,11 +13,11 @@ constexpr int kEach = 8;
 constexpr int kRowThreads = kTile / kEach;
 constexpr int kRowsAtOnce = kThreads / kRowThreads;
 constexpr int kRounds = kTile / kRowsAtOnce;
-constexpr int kRoundsAtOnce = 4;  ///< whose values are on their way to a thread
+constexpr int kRoundsAtOnce = 4;  ///< whose values are in flight to a thread
 
 enum class ScaleAxis : uint8_t { kTile, kRow, kColumn };
 
-/// Where the scales of the tiles of x are.
+/// The places of the scales of x's tiles.
 struct TileScales {
   ScaleAxis axis = ScaleAxis::kTile;
   int64_t per_tile_row = 0;
@@ -63,7 +63,7 @@ __device__ inline float value_of(T x, bool to_bf16) {
   return to_bf16 && sizeof(T) > 2 ? to<float>(to<__nv_bfloat16>(value)) : value;
 }
 
-/// As integers: they order magnitudes, and NaN is above all.
+/// Returns |x| as an integer: integers order magnitudes, and NaN is above all.
 __device__ inline uint32_t magnitude_of(float x) {
   return __float_as_uint(x) & 0x7FFFFFFFU;
 }
@@ -73,7 +73,7 @@ __device__ inline uint32_t warp_max(uint32_t x, int lanes) {
   return x;
 }
 
-/// The values of one round of a thread's tile, 0 outside of x; with kWhole accesses are of 16
+/// Loads the values of one round of a thread's tile, 0 outside of x; with kWhole by accesses of 16
 /// bytes.
 template <bool kWhole, class T>
 __device__ inline void load_round(const Values<T>& v, int64_t row, int64_t column,

@@ -7,7 +7,7 @@ namespace {
 constexpr int kAccess = 16;  // codes
 constexpr int kLanes = kTile / kAccess;
 
-// A block for each 128 x 128 codes, which pass through shared memory; 16 bytes an access.
+// Each block transposes 128 x 128 codes through shared memory, 16 bytes per access.
 template <bool kWhole>
 __global__ void __launch_bounds__(kThreads)
     transpose_tiles(int64_t R, int64_t K, const uint8_t* codes, uint8_t* into) {
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads)
 struct TransposeScales {
   const float* scales;
   float* into;
-  int64_t rows, columns;      // of blocks, of the matrix as it was
+  int64_t rows, columns;      // of blocks, in the matrix before the transpose
   int64_t width, width_into;  // with padding
 
   __device__ void operator()(int64_t i) const {

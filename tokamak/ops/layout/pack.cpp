@@ -12,7 +12,7 @@ bool has_dim(const TensorType& type, int dim) {
   return dim >= 0 && dim < static_cast<int>(type.dims.size());
 }
 
-// Each chunk once, in one piece.
+// Whether `order` has each chunk once, in one piece.
 bool is_order(const std::vector<int>& order, const std::vector<int64_t>& sizes, int64_t extent) {
   if (order.empty()) return true;
   const auto n = static_cast<int64_t>(order.size());
@@ -37,14 +37,14 @@ void require_pieces(std::string_view op, int dim, const std::vector<int64_t>& si
               fmt::join(order, ", "), fmt::join(sizes, ", "));
 }
 
-// Elements of the longest piece.
+// Returns the elements of the longest piece.
 int64_t longest(int dim, const std::vector<int64_t>& sizes, const TensorType& whole) {
   Dims dims = whole.dims;
   dims[dim] = *std::max_element(sizes.begin(), sizes.end());
   return TensorType{.dtype = whole.dtype, .dims = dims}.numel();
 }
 
-// Everything alike but the dim itself.
+// Places all operands alike along every dim except `dim`.
 std::vector<Strategy> place_other_dims(const TensorType& x, int dim, size_t num_in) {
   std::vector<Strategy> all{replicate(num_in, 1)};
   for (int d = 0; d < static_cast<int>(x.dims.size()); ++d) {

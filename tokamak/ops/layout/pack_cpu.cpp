@@ -7,7 +7,7 @@
 namespace tokamak::cpu {
 namespace {
 
-// Runs of bytes that lie together: a tensor seen as [outer, extent, inner bytes] around `dim`.
+// Runs of contiguous bytes: a tensor seen as [outer, extent, inner bytes] around `dim`.
 struct Runs {
   int64_t outer = 1;
   int64_t extent = 0;
@@ -21,7 +21,7 @@ struct Runs {
   }
 };
 
-// `count` runs of `bytes` from strided places to strided places.
+// Copies `count` runs of `bytes` from strided places to strided places.
 struct Copy {
   int64_t count = 0;
   int64_t bytes = 0;
@@ -39,7 +39,7 @@ struct Copy {
   }
 };
 
-// Piece k of a cut dim as the row k of rows of `row_bytes`, chunk by chunk.
+// Returns copies, chunk by chunk, that make piece k of a cut dim row k of rows of `row_bytes`.
 std::vector<Copy> piece_copies(const Runs& runs, const std::vector<int64_t>& sizes,
                                std::vector<int> order, int64_t row_bytes) {
   // Where chunk j of the pieces laid end to end lies in the whole.

@@ -17,7 +17,7 @@ struct Runs {
   }
 };
 
-// Piece k of a cut dim as row k of rows of `row_bytes`, chunk by chunk; from the whole to the rows.
+// Returns copies, chunk by chunk, that make piece k of a cut dim row k of rows of `row_bytes`.
 std::vector<Copy> piece_copies(const TensorType& whole, int dim, const std::vector<int64_t>& sizes,
                                const std::vector<int>& order, int64_t row_bytes) {
   const Runs runs(whole, dim);
@@ -63,8 +63,8 @@ __device__ inline void add_elements(const Part& part, int64_t i, A (&sum)[K]) {
   for (int k = 0; k < K; ++k) sum[k] += static_cast<A>(to<Accum<T>>(x[k]));
 }
 
-// y = the sum, in order, of what the parts have at its place, and y itself where kAdd. Reads each
-// part once, writes y once; y may lie on the first part, whose elements are read before.
+// y = the sum, in order, of the parts that reach each element, and of y itself if kAdd. Reads each
+// part once and writes y once; y may lie on the first part, whose elements are read before.
 template <class A, bool kAdd>
 struct SumParts {
   using Element = A;
@@ -97,7 +97,7 @@ struct SumParts {
 
 template <class A, bool kAdd>
 void sum_parts(const std::vector<Part>& parts, size_t first, int64_t run, const KernelArgs& args) {
-  // Whole accesses of bf16, too.
+  // This makes whole 16-byte accesses of bf16 too.
   constexpr int kSize = 8;
   SumParts<A, kAdd> f{.y = args.out[0].as<A>(), .run = Divisor(run), .num = 0, .parts = {}};
   auto bits = static_cast<uint64_t>(run);

@@ -65,8 +65,8 @@ int last_dim(const TensorType& type) {
   return static_cast<int>(type.dims.size()) - 1;
 }
 
-// Cuts along each leading (token) dim: x and y alike, weights replicated; `reduced` becomes a
-// partial sum.
+// Adds cuts along each leading (token) dim: x and y are cut alike, weights are replicated, and if
+// `sums_tokens` the output becomes a partial sum.
 void add_token_cuts(std::vector<Strategy>& strategies, int leading,
                     const std::vector<bool>& token_in, bool sums_tokens) {
   for (int d = 0; d < leading; ++d) {

@@ -6,7 +6,7 @@ namespace tokamak::cpu {
 namespace {
 
 // C[m, n] (+)= sum_k A(m, k) B(k, n) with A and B read through strides: the specification of every
-// product here.
+// matmul here.
 template <class In, class Out, class A = Accum<Out>>
 void plain_product(int64_t M, int64_t N, int64_t K, const In* a, int64_t a_m, int64_t a_k,
                    const In* b, int64_t b_k, int64_t b_n, Out* c, bool add) {

@@ -11,7 +11,7 @@
 namespace tokamak::gpu {
 namespace {
 
-// op(A) or op(B) as rows r by the inner k.
+// op(A) or op(B), with rows r and inner index k.
 template <class T>
 struct Factor {
   const T* data;
@@ -29,8 +29,7 @@ struct Product {
   bool accumulate;
 };
 
-// tile[k][r] = factor(r0 + r, k0 + k), 0 outside; neighbouring threads read along the dim that is
-// dense.
+// tile[k][r] = factor(r0 + r, k0 + k), 0 outside; neighbouring threads read along the dense dim.
 template <class T, class A>
 __device__ void load_tile(ProductTile<A>& tile, const Factor<T>& factor, int64_t R, int64_t K,
                           int64_t r0, int64_t k0) {
@@ -66,7 +65,7 @@ __global__ void __launch_bounds__(kThreads) multiply(Product<In, Out> p) {
   store_product(sum, m0, n0, p.M, p.N, p.bias, p.c, p.accumulate);
 }
 
-// Which inputs of an op are A and B; the bias is the third.
+// The inputs of an op that are A and B; the bias is the third.
 struct Roles {
   size_t a;
   size_t b;
@@ -109,8 +108,8 @@ Kernel prepare_product(GemmShape shape, Roles roles, const KernelTypes& types, c
 }
 
 // partial[g, o] = sum over the rows n of group g of dy[n, o]: the first pass of db. A block takes
-// kColumns columns a lane of one group, its warps every eighth row, four at a time; one access of
-// dy.
+// kColumns columns per lane of one group, and each of its warps every eighth row, four at a time;
+// dy is read once.
 template <class T, int kColumns>
 __global__ void __launch_bounds__(kThreads, kColumns == 1 ? 4 : 2)
     sum_rows(int64_t N, int64_t O, const T* dy, Accum<T>* partial) {
@@ -159,7 +158,7 @@ __global__ void __launch_bounds__(kThreads, kColumns == 1 ? 4 : 2)
 
 constexpr int kGroupThreads = 256;
 
-// db[o] (+)= sum_g partial[g, o]: a block takes 32 columns, its warps every eighth group.
+// db[o] (+)= sum_g partial[g, o]: a block takes 32 columns, and each warp every eighth group.
 template <class A>
 __global__ void __launch_bounds__(kGroupThreads)
     sum_groups(int64_t O, int groups, const A* partial, A* db, bool accumulate) {

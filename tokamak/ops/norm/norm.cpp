@@ -13,7 +13,7 @@ constexpr int parameters_of(NormKind kind) {
   return kind == NormKind::kRms ? 1 : 2;
 }
 
-// Operations for each element of x.
+// Returns the operations per element of x.
 constexpr double norm_work(NormKind kind) {
   return kind == NormKind::kRms ? 4.0 : 7.0;
 }
@@ -32,7 +32,7 @@ void require_parameters(std::string_view op, const TensorType& x, std::span<cons
   }
 }
 
-// `by_row` values that are cut by rows, then `whole` ones.
+// Marks `by_row` values that are cut by rows, then `whole` values that are not.
 std::vector<bool> rows_then_whole(int by_row, int whole) {
   std::vector<bool> cut(by_row, true);
   cut.resize(by_row + whole, false);

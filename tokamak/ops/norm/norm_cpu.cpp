@@ -21,11 +21,11 @@ A mean_of(const T* x, int64_t D) {
   return vec::sum<A>(D, [=](int64_t d) { return static_cast<A>(x[d]); }) / static_cast<A>(D);
 }
 
-// What all rows of a norm share.
+// The parameters that all rows of a norm share.
 template <class T>
 struct Parameters {
   const T* w;
-  const T* b;  // of LayerRow::norm alone
+  const T* b;  // for LayerRow::norm only
   int64_t D;
   Accum<T> eps;
 };
@@ -128,7 +128,7 @@ struct LayerRow {
 template <NormKind kKind, class T>
 using Row = std::conditional_t<kKind == NormKind::kRms, RmsRow<T>, LayerRow<T>>;
 
-// Of a norm or the sum before it, whose parameters follow `first`.
+// Returns a norm's parameters, which are the inputs from index `first` on.
 template <class T>
 Parameters<T> parameters_from(const KernelArgs& args, size_t first, int64_t D, float eps) {
   return {.w = args.in[first].as<T>(),

@@ -8,8 +8,8 @@ namespace {
 
 // N rows, D embed.
 
-// What a norm reads and writes: y of x or, with a branch, of sum = T(x + branch), which may lie on
-// either. An RMS norm has no b.
+// The operands of a norm: y from x or, with a branch, from sum = T(x + branch), which may lie on x
+// or branch. An RMS norm has no b.
 template <class T>
 struct Operands {
   const T* x;
@@ -20,8 +20,8 @@ struct Operands {
   T* y;
 };
 
-// A group of threads holds a row, P accesses each; x (and branch) is read once, y (and sum) written
-// once.
+// A group of threads holds a row, P accesses per thread; x (and branch) is read once, y (and sum)
+// written once.
 template <int P, int kMostThreads, bool kAdds, class Row>
 __global__ void __launch_bounds__(kMostThreads)
     norm_of_held(Operands<typename Row::Element> o, int64_t N, int D, int group,
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kMostThreads)
 #pragma unroll
       for (int k = 0; k < K; ++k) v[k] = to<T>(to<A>(v[k]) + to<A>(u[k]));
       memcpy(&row[p], v, sizeof(v));
-      // What begins the row waits until all threads have read it as `first`.
+      // The start of the row is not written until all threads have read it as `first`.
       const int d = (p * group + member) * K;
       if (n < N && d < D && !(Row::kReadsFirst && d == 0)) store<K>(o.sum + n * D + d, v);
     }
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kMostThreads)
   }
 }
 
-// The same for any row: a block for each row, which is read two or three times.
+// Does the same for any row: one block per row, which it reads two or three times.
 template <bool kAdds, class Row>
 __global__ void __launch_bounds__(kThreads)
     norm_of_any(Operands<typename Row::Element> o, int D, typename Row::A eps) {
@@ -102,14 +102,14 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr int kMany = 4;
 
-// A kernel and how many threads hold a row.
+// A kernel, and the groups of threads that hold a row.
 template <class T>
 struct Chosen {
   RowGroups to;
   void (*kernel)(Operands<T>, int64_t, int, int, Accum<T>);
 };
 
-// As the gradient holds rows, whose y has to have the same bits; longer ones with more accesses.
+// Holds rows as the gradient does, whose y must have the same bits; longer rows take more accesses.
 template <bool kAdds, class T>
 Chosen<T> choose(RmsRow<T>, int64_t packs) {
   using Row = RmsRow<T>;
@@ -145,7 +145,7 @@ void launch(const Operands<T>& o, int64_t N, int64_t D, Accum<T> eps, cudaStream
   TOK_CUDA_LAUNCHED();
 }
 
-// The kernels of one kind's rows.
+// Returns the kernel of one kind of norm.
 template <template <class> class Row>
 Kernel norm_kernel(float eps, const KernelTypes& types) {
   const int64_t N = rows_of(types.in[0]);
@@ -190,7 +190,7 @@ Kernel prepare(const AddRmsNorm& op, const KernelTypes& types, const Setup&) {
   return add_norm_kernel<RmsRow>(op.eps, types);
 }
 
-// Where the rows' kernel does not make y, the forward's does.
+// Where the gradient's kernel does not make y, the forward's kernel does.
 Kernel prepare(const RmsNormGrad& op, const KernelTypes& types, const Setup& setup) {
   const int64_t N = rows_of(types.in[0]);
   const int64_t D = types.in[0].dims.back();

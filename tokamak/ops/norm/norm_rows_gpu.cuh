@@ -1,4 +1,4 @@
-// How both kinds of norm reduce a row on a GPU and what they make of its elements.
+// How both kinds of norm reduce a row on a GPU and compute its elements.
 #pragma once
 
 #include <cstring>
@@ -15,8 +15,8 @@ __device__ A reciprocal_root(A squares, int D, A eps) {
   return A{1} / sqrt(squares / static_cast<A>(D) + eps);
 }
 
-// A row of D of which `group` threads hold P accesses each, in whole registers: elements of 2 bytes
-// would take one each.
+// A row of D elements, of which `group` threads hold P accesses each, in whole registers: each
+// element of 2 bytes would take one.
 template <int P, class T>
 struct Held {
   using A = Accum<T>;
@@ -26,7 +26,7 @@ struct Held {
   int D;
   int group;
 
-  // f(x) of each element that this thread holds.
+  // Calls f(x) for each element that this thread holds.
   template <class F>
   __device__ void each(const F& f) const {
     const int member = static_cast<int>(threadIdx.x) % group;
@@ -60,7 +60,7 @@ struct RmsRow {
     return {reciprocal_root(squares[0], held.D, eps)};
   }
 
-  // `element(d)` makes what `x` holds after it.
+  // `element(d)` returns x[d], which is valid only afterwards.
   template <class F>
   static __device__ Statistics of_any(const F& element, const T*, int D, A eps) {
     A squares{0};
@@ -115,8 +115,8 @@ struct LayerRow {
   }
 
  private:
-  // Of v = x - the row's first element: whatever the mean, the sum of v^2 is at most D + 1 times
-  // that of (x - mean)^2, which follows from it with all digits that bf16 has.
+  // Sums are over v = x - the row's first element: whatever the mean, the sum of v^2 is at most
+  // D + 1 times that of (x - mean)^2, which follows from it with all digits that bf16 has.
   template <int P>
   static __device__ Statistics in_one_pass(const Held<P, T>& held, A eps) {
     A sums[2] = {A{0}, A{0}};
@@ -209,7 +209,7 @@ struct LayerGradient {
     }
   }
 
-  // In one pass, as LayerRow.
+  // Adds up in one pass, as LayerRow does.
   __device__ void add(A (&sums)[kRowSums], A first, A x, A w, A dy) const {
     const A v = x - first;
     const A g = w * dy;

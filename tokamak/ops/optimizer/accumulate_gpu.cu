@@ -5,7 +5,7 @@
 namespace tokamak::gpu {
 namespace {
 
-// y (+)= x; one access of x, one or two of y.
+// y (+)= x; one access to x, one or two to y.
 template <class From, class To, bool kAdd>
 struct AddInto {
   using Element = From;
@@ -34,7 +34,7 @@ void run(const KernelArgs& args) {
   launch_vectors(args.out[0].numel(), args.stream, add, add.x, add.y);
 }
 
-// A code as an element.
+// A code used as an element.
 template <class Format>
 struct Code {
   uint8_t bits;
@@ -45,7 +45,7 @@ struct Code {
   }
 };
 
-// Codes are decoded as they are.
+// Codes are decoded without a scale.
 template <class Make>
 Kernel by_element(DType dtype, Make&& make) {
   if (dtype == DType::kE4M3) return make.template operator()<Code<E4M3>>();

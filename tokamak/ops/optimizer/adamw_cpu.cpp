@@ -26,7 +26,7 @@ struct Coefficients {
         factor(static_cast<A>(clip)) {}
 };
 
-// Reads and writes 28 bytes (fp32) or 16 bytes (bf16 with fp32 gradients) for each element.
+// Reads and writes 28 bytes (fp32) or 16 bytes (bf16 with fp32 gradients) per element.
 template <class T, class G, class A = Accum<T>>
 void update(const Coefficients<A> c, T* w, T* m, T* v, const G* gradient, int64_t n) {
   const bool near = c.rate1 < A{0.5};
@@ -50,10 +50,10 @@ void round_to(const T* w, C* copy, int64_t n) {
   });
 }
 
-// Elements whose new w is in the caches still when it is copied.
+// So few elements that their new w is still in the caches when it is copied.
 constexpr int64_t kBlock = 8192;
 
-// With copies of type C.
+// Returns the kernel with copies of type C.
 template <class T, class G, class C>
 Kernel kernel_of(const AdamW& op, const KernelTypes& types) {
   std::vector<AdamW::DecayRange> ranges = op.ranges;

@@ -4,7 +4,7 @@
 namespace tokamak::gpu {
 namespace {
 
-// What a step has of the op; the rest is on the device.
+// A step's constants from the op; its other scalars are on the device.
 struct Constants {
   double beta1, beta2, eps;
   bool decoupled;
@@ -78,11 +78,11 @@ struct State {
   }
 };
 
-// Elements a block takes; blocks begin at multiples of it, so that they are aligned.
+// Elements per block; blocks begin at multiples of it, so that they are aligned.
 constexpr int64_t kBlock = 8192;
 
-// A thread takes K elements of each array at a time, 16 bytes of each or more: 28 bytes (fp32) or
-// 16 bytes (bf16 with fp32 gradients) are moved for each, and its copy.
+// A thread takes K elements of each array at a time, 16 bytes or more of each array. It moves 28
+// bytes (fp32) or 16 bytes (bf16 with fp32 gradients) per element, and its copy.
 template <int K, class T, class G, class C>
 __global__ void __launch_bounds__(kThreads)
     adamw(const __grid_constant__ BlockRanges ranges, int64_t first, const Constants op,
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = aligned_begin + thread * K; i < aligned_end; i += kThreads * K)
     state.template update<K>(c, i);
   if constexpr (K > 1) {
-    // Fewer than K elements before and after.
+    // Fewer than K elements lie before the aligned part and after it.
     const int64_t before = aligned_begin < end ? aligned_begin : end;
     if (begin + thread < before) state.template update<1>(c, begin + thread);
     const int64_t after = aligned_end > before ? aligned_end : before;
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class T, class G>
 constexpr int kWidth = std::max(Pack<T>::kSize, Pack<G>::kSize);
 
-// With copies of type C.
+// Returns the kernel with copies of type C.
 template <class T, class G, class C>
 Kernel kernel_of(const AdamW& op, const KernelTypes& types) {
   std::vector<BlockRange> ranges;

@@ -55,7 +55,7 @@ Cost SumSquares::cost(std::span<const TensorType> in, std::span<const TensorType
 }
 
 std::span<const Variant> SumSquares::variants() {
-  // One double for each block.
+  // The workspace holds one double per block.
   constexpr auto kPartialSums = [](const void* op, const KernelTypes& types,
                                    const Target&) -> int64_t {
     const auto& self = *static_cast<const SumSquares*>(op);

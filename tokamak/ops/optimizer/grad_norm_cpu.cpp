@@ -9,7 +9,7 @@
 namespace tokamak::cpu {
 namespace {
 
-// Lanes make the order of the sum explicit and vectors of it possible.
+// Lanes make the order of the sum explicit and allow vector instructions.
 template <class T>
 double sum_squares(const T* x, int64_t n) {
   constexpr int64_t kLanes = 32;

@@ -34,7 +34,7 @@ struct Plain {
   }
 };
 
-// The same in vector lanes.
+// Does the same in vector lanes.
 struct Fast {
   template <class A>
   static A exp(A x) {
@@ -93,7 +93,7 @@ Kernel stats_kernel(int64_t N, Columns columns, int64_t first) {
   };
 }
 
-// dx = scale * exp(x - max) / sum, then scale less at the label. dx may be x.
+// dx = scale * exp(x - max) / sum, less scale at the label. dx may be x.
 template <class Way, class T, class A = Accum<T>>
 void grad_row(int64_t V, const T* x, int64_t label, A max, A sum, A scale, T* dx) {
   const A factor = scale / sum;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kRowThreads = 512;
 
-// For bf16 the hardware's 2^x, which takes subnormal results for 0: __expf spends three more
+// bf16 uses the hardware's 2^x, which flushes subnormal results to 0: __expf spends three more
 // instructions on them, and the statistics have ten to spare.
 template <class T>
 __device__ float exp_of(float x) {
@@ -43,8 +43,8 @@ __device__ A block_max(A x) {
   return x;
 }
 
-// stats[n] = (max, sum of exp(x - max), logit of the label): a block per row, which is read once.
-// The maximum so far starts with a finite number, so that entries of -infinity count 0.
+// stats[n] = (max, sum of exp(x - max), logit of the label): one block per row, which it reads
+// once. The running maximum starts with a finite number, so that entries of -infinity count 0.
 template <class T>
 __global__ void __launch_bounds__(kRowThreads, 2)
     softmax_stats(const T* x, const int32_t* labels, Accum<T>* stats, int width, int V,
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kRowThreads, 2)
   stats[3 * n + 2] = label >= 0 && label < V ? to<A>(row[label]) : A{0};
 }
 
-// One thread for each token.
+// Each thread combines one token's statistics.
 template <class T>
 struct Combine {
   using A = Accum<T>;
@@ -143,8 +143,8 @@ struct Probability {
   }
 };
 
-// dx = scale * exp(x - max) / sum, less scale at the label: a block per row; x is read once, dx
-// written once, 0 from column V on. dx may be x.
+// dx = scale * exp(x - max) / sum, less scale at the label, and 0 from column V on: one block per
+// row; x is read once, dx is written once. dx may be x.
 template <class T, class S>
 __global__ void __launch_bounds__(kRowThreads, sizeof(T) == 8 ? 1 : 3)
     cross_entropy_grad(const T* x, const int32_t* labels, const S* stats, const float* scale, T* dx,

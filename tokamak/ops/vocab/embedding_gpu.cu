@@ -7,7 +7,7 @@ namespace {
 
 // N tokens, V vocabulary, D embed.
 
-// y[n] = table[tokens[n] - first_row], or 0; a word a move, each read once and written once.
+// y[n] = table[tokens[n] - first_row], or 0, word by word; each word is read and written once.
 template <class W>
 struct Gather {
   const int32_t* tokens;
@@ -40,15 +40,15 @@ struct HeavyRow {
   int32_t unused;
 };
 
-// How many of each list there are. The two that most rows raise share a word.
+// The lengths of the lists. The two counts that most rows increase share a word.
 struct Cursors {
   unsigned long long members_and_pieces;  // members below bit 32
   int32_t sums;
   int32_t heavy;
 };
 
-// Which tokens each row of the table has. Rows take their places in the lists in any order; within
-// a row, tokens are in theirs, and no sum depends on more.
+// The tokens of each row of the table. Rows take places in the lists in any order, but within a row
+// tokens are in order, and no sum depends on more than that.
 struct Lists {
   const int32_t* tokens;
   int64_t N;
@@ -63,7 +63,7 @@ struct Lists {
   Piece* pieces;
   HeavyRow* heavy;
 
-  // The row of token n, or -1 if it is not of this table.
+  // Returns the row of token n, or -1 if it is not in this table.
   __device__ int64_t row_of(int64_t n) const {
     const int64_t row = tokens[n] - first_row;
     return row >= 0 && row < V ? row : -1;
@@ -93,7 +93,7 @@ __device__ inline void add_pieces(const Lists& lists, int64_t row, int32_t count
   }
 }
 
-// A thread for each row: places for its tokens and pieces, for a warp's rows at once.
+// Each thread allocates places for a row's tokens and pieces, for all rows of a warp at once.
 __global__ void __launch_bounds__(kThreads) allocate(Lists lists) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -125,7 +125,7 @@ struct Place {
   }
 };
 
-// A warp for each token: its place in its row is the number of the row's tokens before it.
+// Each warp places one token: its place in its row is the number of the row's tokens before it.
 __global__ void __launch_bounds__(kThreads) sort(Lists lists) {
   const int64_t n = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(kThreads) sort(Lists lists) {
   if (lane == 0) lists.order[start + before] = static_cast<int32_t>(n);
 }
 
-// Zeros in rows that have no token; one store an element of them.
+// Zeroes rows that have no token; one store per element.
 struct ClearUnused {
   const int32_t* counts;
   uint4* table;
@@ -188,9 +188,9 @@ __device__ inline void put(A* to, bool adds, A (&sum)[K]) {
   store<K>(to, sum);
 }
 
-// The sum of a piece's rows of dy, in token order: into the table where it is all of a row, else
-// into the workspace. Blocks of one blockIdx.y share columns and take every gridDim.x-th piece; a
-// thread takes K columns. Each row of dy is read once, each row of the table written once.
+// Sums a piece's rows of dy in token order, into the table if the piece is all of a row, else into
+// the workspace. Blocks of one blockIdx.y share columns and take every gridDim.x-th piece; a thread
+// takes K columns. Each row of dy is read once, each row of the table is written once.
 template <class T, int K>
 __global__ void __launch_bounds__(kThreads) sum_pieces(Sums<T> s) {
   using A = Accum<T>;
@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(kThreads) sum_pieces(Sums<T> s) {
   }
 }
 
-// The pieces of heavy rows, added in their order; one column a thread.
+// Adds the pieces of heavy rows in order; one column per thread.
 template <class T>
 __global__ void __launch_bounds__(kThreads) add_heavy(Sums<T> s) {
   using A = Accum<T>;

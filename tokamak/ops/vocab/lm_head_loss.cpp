@@ -40,20 +40,20 @@ class Sum {
   Value total_;
 };
 
-// Of the logits that the widest rank holds: chunks are the same on all ranks.
+// Returns the columns of logits that the widest rank holds: chunks are the same on all ranks.
 int64_t logits_columns(const LmHeadLoss& op, int64_t own) {
   if (op.columns.empty()) return own;
   if (op.gather_logits) return std::accumulate(op.columns.begin(), op.columns.end(), int64_t{0});
   return *std::max_element(op.columns.begin(), op.columns.end());
 }
 
-// Columns of the logits of `columns` rows of w.
+// Returns the columns of the logits of `columns` rows of w.
 int64_t padded_columns(const LmHeadLoss& op, int64_t columns, DType dtype) {
   if (columns * size_of(dtype) % 16 == 0) return columns;
   return (columns + op.column_multiple - 1) / op.column_multiple * op.column_multiple;
 }
 
-// The first `rows` of `sum` as output `out` of n.
+// Returns the first `rows` of `sum` as output `out` of n.
 Value leading_rows(Graph& g, const Node& n, int out, Value sum, int64_t rows) {
   const Value valid = g.apply(SliceRows{.begin = 0, .end = rows}, {sum});
   const Value result = g.apply(Accumulate{.dtype = g.type(sum).dtype}, {valid});
@@ -61,7 +61,7 @@ Value leading_rows(Graph& g, const Node& n, int out, Value sum, int64_t rows) {
   return result;
 }
 
-// What a chunk's logits give: this rank's own columns of their gradient are made from these.
+// The results of a chunk's logits, from which this rank's columns of their gradient are made.
 struct ChunkLoss {
   Value logits;
   Value stats;
@@ -98,7 +98,7 @@ ChunkLoss chunk_loss(Graph& g, const LmHeadLoss& op, Value logits, Value labels,
       .logits = logits, .stats = stats, .first_column = op.first_column, .valid_columns = valid};
 }
 
-// d loss / d logits, this rank's columns of it and 0 in those of its padding.
+// Returns this rank's columns of d loss / d logits, with 0 in the columns of padding.
 Value chunk_gradient(Graph& g, const LmHeadLoss& op, const ChunkLoss& chunk, Value labels,
                      Value scale, int64_t own_columns, int64_t width) {
   const CrossEntropyGrad grad{.ignore_index = op.ignore_index,
@@ -193,7 +193,7 @@ std::vector<Value> LmHeadLoss::expand(Graph& g, const Node& n) const {
   const int64_t most = padded_columns(*this, logits_columns(*this, V), x_type.dtype);
   const int64_t row_bytes = most * size_of(x_type.dtype);
   TOK_CHECK(row_bytes > 0, "lm_head_loss: {} columns", most);
-  // Whole tiles of products.
+  // Chunks are whole tiles of matmuls.
   const int64_t fitting = chunk_bytes / row_bytes / kLeastRows * kLeastRows;
   const int64_t rows = chunk_rows > 0 ? chunk_rows : std::max(kLeastRows, fitting);
   const Value x = g.apply(Reshape{.dims = {-1, D}}, {n.in[0]});
