@@ -222,8 +222,7 @@ std::vector<Numbers> fill_inputs(const OpCase& c, DType dtype) {
         if (dtype == DType::kF32) values[k] = static_cast<double>(static_cast<float>(values[k]));
       } else if (is_float8(c.in[i].dtype)) {
         const auto value = static_cast<float>(64.0 * normal_quantile(to_uniform(word)));
-        values[k] =
-            static_cast<double>(static_cast<float>(E5M2(value)));  // it is an E4M3 number too
+        values[k] = static_cast<double>(static_cast<float>(E5M2(value)));  // exact in E4M3 too
       } else {
         values[k] = static_cast<double>(word % static_cast<uint64_t>(fill.limit));
       }

@@ -311,7 +311,7 @@ struct Rows {
   int64_t D = 0;
 };
 
-/// to[r][D / kPack<E>]: the left operand of a product over D.
+/// to[r][D / kPack<E>]: the left operand of a matmul over D.
 template <class T, class E>
 void copy_rows(const Rows<T>& from, E* to) {
   for (int64_t r = 0; r < from.count; ++r) {
@@ -324,7 +324,7 @@ void copy_rows(const Rows<T>& from, E* to) {
   }
 }
 
-/// to[r / kPack<E>][width]: the right operand of a product over rows; zeros up to `rows` and
+/// to[r / kPack<E>][width]: the right operand of a matmul over rows; zeros up to `rows` and
 /// `width`.
 template <class T, class E>
 void stack_rows(const Rows<T>& from, int64_t rows, int64_t width, E* to) {
