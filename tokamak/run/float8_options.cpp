@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kAutoFilter = "auto_filter_small_kn";
 
-// The first of `filters` that is a part of a weight's name, in Hugging Face's spelling or
+// Returns the first of `filters` that is a part of a weight's name, in Hugging Face's spelling or
 // torchtitan's.
 std::string matching_filter(const Strings& filters, const std::string& name) {
   const std::string meta = meta_name_in_layer(name);
@@ -37,7 +37,7 @@ Float8Filter filter_of(const Strings& filters, const Float8Recipe& recipe) {
   };
 }
 
-// Sets what the recipe leaves to the run.
+// Sets what the recipe leaves for the run to choose.
 void choose_matmuls(const Float8LinearConfig& f, Float8Recipe& recipe) {
   const auto is_fast = [&](std::string_view matmul) {
     return std::find(f.fast_accum.begin(), f.fast_accum.end(), matmul) != f.fast_accum.end();

@@ -10,7 +10,7 @@ double flops_with_keys(const FlopsShape& shape, double keys) {
   return 6.0 * matmul + 6.0 * pair * keys;
 }
 
-// Forward and backward of all products of one token.
+// Returns the FLOPs of all matmuls of one token, forward and backward.
 double product_flops(const ModelSpec& m, double keys) {
   const auto matrices =
       static_cast<double>(count_parameters(m).block_matrices + m.dim * m.vocab_size);

@@ -1,4 +1,4 @@
-// Model FLOPs per trained token, the numerator of tflops and mfu. Everyone counts in another way.
+// Model FLOPs per trained token, the numerator of tflops and mfu. Every project counts differently.
 #pragma once
 
 #include <cstdint>
@@ -22,18 +22,18 @@ struct FlopsShape {
 
 FlopsShape flops_shape(const ModelSpec& model, int64_t seq_len);
 
-/// Forward and backward, every query against every key, as torchtitan counts:
+/// Counts forward and backward, every query against every key, as torchtitan does:
 /// 6 (N - N_lookup) + 6 L H (d_qk + d_v) T.
 double flops_per_token(const FlopsShape& shape);
 
-/// The same with only the keys that a causal query sees: (T + 1) / 2 on average in place of T.
+/// Counts only the keys that a causal query sees: (T + 1) / 2 on average in place of T.
 double causal_flops_per_token(const FlopsShape& shape);
 
-/// What NeMo 24.09 prints, products alone and every query against every key:
-/// 12 L h^2 (1 + g / a + T / h) + 6 c L h f + 6 h V with c = 3 products of a gated MLP, else 2.
+/// Counts as NeMo 24.09 prints, only matmuls and every query against every key:
+/// 12 L h^2 (1 + g / a + T / h) + 6 c L h f + 6 h V with c = 3 matmuls of a gated MLP, else 2.
 double nemo_flops_per_token(const ModelSpec& model, int64_t seq_len);
 
-/// Megatron-LM's num_floating_point_operations: the same with half the keys.
+/// Counts as Megatron-LM's num_floating_point_operations: the same with half the keys.
 double megatron_flops_per_token(const ModelSpec& model, int64_t seq_len);
 
 }  // namespace tokamak

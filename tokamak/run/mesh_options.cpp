@@ -119,7 +119,7 @@ PipelinePlan pipeline_plan(const Config& config, const Degrees& degrees, int64_t
   if (csv.empty() || num_ranks == 1) {
     plan.split = split_stages(request);
     const std::string name = num_ranks == 1 ? "1F1B" : p.pipeline_parallel_schedule;
-    // What holds all microbatches at once runs those of a local batch, then the next local batch.
+    // A schedule that holds all microbatches at once runs one local batch, then the next.
     const int rounds = schedule_kind(name).holds_all ? std::max(accumulation, 1) : 1;
     plan.schedule = repeat_schedule(
         make_schedule(name, num_ranks, plan.split.num_stages / num_ranks, count / rounds), rounds);

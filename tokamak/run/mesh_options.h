@@ -1,5 +1,4 @@
-// From the configuration to the mesh: degrees, what is sharded, and how rows and microbatches are
-// dealt.
+// From the configuration to the mesh: degrees, sharding, and how rows and microbatches are dealt.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +22,9 @@ Mesh mesh_of(const Degrees& degrees);
 /// "pp 16 x dp_replicate 4 x dp_shard 32 x tp 8", or "one rank".
 std::string mesh_text(const Degrees& degrees);
 
-/// What `parallelism` and `training` say of one rank's graph; the pipeline schedule, which needs
-/// the model, is pipeline_plan()'s. As in torchtitan, replicas that shard nothing are DDP.
+/// Returns what `parallelism` and `training` say about one rank's graph, without the pipeline
+/// schedule, which needs the model: see pipeline_plan(). As in torchtitan, replicas that shard
+/// nothing are DDP.
 DistributeOptions distribute_options(const Config& config, const Degrees& degrees, int rank);
 
 /// How the sequences of one optimizer step are dealt. With a pipeline, a rank's
@@ -37,22 +37,22 @@ struct BatchSizes {
   int64_t dp = 1;                ///< ranks that read different data
 };
 
-/// Of the keys parallelism.data_parallel_type and training.grad_store.
+/// Does the same from the keys parallelism.data_parallel_type and training.grad_store.
 bool keeps_full_gradients(const std::string& data_parallel_type, const std::string& grad_store,
                           const Degrees& degrees, int64_t num_microbatches);
 
 /// REQUIRES: validate() passed.
 BatchSizes batch_sizes(const Config& config, const Degrees& degrees);
 
-/// Which stage owns what, which rank runs it and when.
+/// Which stage owns which modules, which rank runs it and when.
 struct PipelinePlan {
   StageSplit split;
   PipelineSchedule schedule;
 };
 
-/// What `parallelism.pipeline_parallel_*` and module_fqns_per_model_part ask for. A schedule from
-/// a CSV file, GPipe and LoopedBFS are run again for the microbatches of accumulation. Throws Error
-/// with the key.
+/// Returns what `parallelism.pipeline_parallel_*` and module_fqns_per_model_part ask for. A
+/// schedule from a CSV file, GPipe and LoopedBFS run again for the microbatches of accumulation.
+/// Throws Error with the key.
 PipelinePlan pipeline_plan(const Config& config, const Degrees& degrees, int64_t num_layers,
                            int64_t num_microbatches);
 

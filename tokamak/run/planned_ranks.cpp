@@ -11,9 +11,9 @@
 namespace tokamak {
 namespace {
 
-// What tells ranks between others apart: how much each stage holds, where in the period of the
-// recompute policy it begins, and whether it is next to one of the ends, which may hold no layer
-// and hand over the embedding's partial sums where no cut sums are wanted.
+// Returns what distinguishes inner ranks: how much each stage holds, where in the period of the
+// recompute policy it begins, and whether it is next to the first or last stage, which may hold no
+// layer and pass on the embedding's partial sums where no cut sums are wanted.
 std::vector<int> kind_of(const RunShape& shape, const std::vector<int>& stages) {
   const DistributeOptions& d = shape.distribute;
   const bool has_period = shape.recompute.mode == RecomputePolicy::Mode::kSelectiveLayers;
@@ -29,7 +29,7 @@ std::vector<int> kind_of(const RunShape& shape, const std::vector<int>& stages) 
   return kind;
 }
 
-// Whether ranks of tp have equal parts of all that is cut.
+// Whether ranks of tp have equal parts of everything that tp cuts.
 bool cuts_evenly(const ModelSpec& model, int tp) {
   const auto divides = [&](int64_t n) { return n % tp == 0; };
   return divides(model.num_heads) && divides(model.num_kv_heads) && divides(model.vocab_size) &&
@@ -52,7 +52,8 @@ bool cost_the_same(const Task& a, const Task& b) {
          a.rules->group(a.op.get()).id == b.rules->group(b.op.get()).id;
 }
 
-// Of two ranks of a stage with equal batches: whatever their ops' places in buckets and groups.
+// Whether two ranks of a stage with equal batches cost the same, wherever their ops' operands lie
+// in buckets and groups.
 bool cost_the_same(const Plan& a, const Plan& b) {
   return a.arena_bytes == b.arena_bytes &&
          std::equal(a.segments.begin(), a.segments.end(), b.segments.begin(), b.segments.end(),
@@ -63,8 +64,9 @@ bool cost_the_same(const Plan& a, const Plan& b) {
                     });
 }
 
-// The groups of rank `from` as those of `to`, which does the same: where members differ they stay,
-// else they are where `to` is. Nothing where a group is of a part of an axis on which both differ.
+// Returns the groups of rank `from` moved to `to`, which does the same: coordinates in which a
+// group's members differ stay, the others become those of `to`. Returns nothing if a group covers
+// only a part of an axis on which the two ranks differ.
 std::optional<GroupTable> moved_groups(GroupTable groups, const Mesh& mesh, int from, int to) {
   const MeshCoordinates at_from = mesh.coordinates(from);
   const MeshCoordinates at_to = mesh.coordinates(to);
@@ -85,8 +87,8 @@ std::optional<GroupTable> moved_groups(GroupTable groups, const Mesh& mesh, int 
   return groups;
 }
 
-// The gradient norm's partial sums take a few bytes more where a rank's slices begin within
-// tensors: scratch that is far from the plan's peak, else ranks have plans of their own.
+// The gradient norm's partial sums take a few more bytes where a rank's slices begin within
+// tensors. If that scratch is near the plan's peak, ranks need their own plans.
 bool may_differ_in_memory(const Plan& plan) {
   int64_t most = 0;
   for (const Segment& segment : plan.segments) {
@@ -144,7 +146,8 @@ class PlannedRanks::Planner {
             .groups = &plan.groups};
   }
 
-  // The rank at a place of a stage: by itself, or the twin of the same place in another stage.
+  // Returns the rank at a place of a stage: planned itself, or the twin of the same place in
+  // another stage.
   Rank at_place(int at, int place) {
     tell();
     const int rank = at * ranks_per_stage_ + place;
@@ -157,8 +160,9 @@ class PlannedRanks::Planner {
         .first->second.rank;
   }
 
-  // All ranks of a stage. Those that differ in dp_shard own other slices of the same buckets, of
-  // which the last may have nothing but padding: what two do the same, those between them do too.
+  // Returns all ranks of a stage. Ranks that differ in dp_shard own other slices of the same
+  // buckets, and the last slices may be only padding: if two ranks do the same, those between them
+  // do too.
   std::vector<Rank> all_of(int at) {
     std::vector<std::optional<Rank>> ranks(ranks_per_stage_);
     for (int place = 0; place < ranks_per_stage_; ++place) {
@@ -182,7 +186,7 @@ class PlannedRanks::Planner {
  private:
   static constexpr auto kShard = static_cast<size_t>(MeshAxis::kDpShard);
 
-  // The first that is planned of its kind.
+  // The first planned rank of its kind.
   struct First {
     int at = 0;
     Rank rank;
@@ -196,8 +200,8 @@ class PlannedRanks::Planner {
     if (request_.progress) request_.progress("ranks planned", ++num_done_, request_.num_wanted);
   }
 
-  // The first place whose rank does the same whatever it owns: replicas do, and ranks of tp where
-  // all is cut evenly; those of cp have attention of other shapes.
+  // Returns the first place whose rank does the same whatever it owns: replicas do, and ranks of tp
+  // where everything is cut evenly; ranks of cp have attention of other shapes.
   int like_place(int place) const {
     if (!request_.takes_twins) return place;
     MeshCoordinates at = mesh().coordinates(place);
@@ -222,7 +226,7 @@ class PlannedRanks::Planner {
       of(place) = shared(*of(line.front()), at, place);
   }
 
-  // The rank at `place` with the plan of one that does the same.
+  // Returns the rank at `place` with the plan of a rank that does the same.
   Rank shared(const Rank& from, int at, int place) {
     const int rank = at * ranks_per_stage_ + place;
     std::optional<GroupTable> groups;

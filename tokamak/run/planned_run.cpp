@@ -14,7 +14,7 @@ namespace tokamak {
 
 namespace {
 
-// The same State in the table of one rank: inputs and results keep their names.
+// Finds the same State in the table of one rank: inputs and results keep their names.
 StepState find_step_state(const StateTable& states, const std::string& prefix) {
   const auto find = [&](const char* name) { return states.find(prefix + name); };
   return {.tokens = find("tokens"),
@@ -27,9 +27,10 @@ StepState find_step_state(const StateTable& states, const std::string& prefix) {
           .grad_norm = find("grad_norm")};
 }
 
-// Enough rows of a vocabulary of 128k for products at full rate, and dw rewritten seldom.
+// This is enough rows of a vocabulary of 128k that matmuls run at full rate and dw is rewritten
+// seldom.
 constexpr int64_t kGpuLogitsBytes = int64_t{1} << 30U;
-// A tile of the products.
+// One tile of the matmuls.
 constexpr int64_t kGpuLogitsMultiple = 128;
 
 bool wants_graphs(DeviceGraphs choice, const Plan& plan) {
@@ -37,8 +38,8 @@ bool wants_graphs(DeviceGraphs choice, const Plan& plan) {
          (choice == DeviceGraphs::kAuto && is_launch_bound(plan));
 }
 
-// Axes whose ranks may lay out their memory differently: those of cp attend to parts of different
-// lengths, those of tp may have shares of a vocabulary that are not equal.
+// Returns the axes whose ranks may lay out their memory differently: ranks of cp attend to parts of
+// different lengths, and ranks of tp may have unequal shares of a vocabulary.
 AxisSet unlike_axes(const ModelSpec& model, const Mesh& mesh) {
   AxisSet unlike;
   if (mesh.degree(MeshAxis::kCp) > 1) unlike.add(MeshAxis::kCp);
@@ -55,7 +56,7 @@ std::vector<PipelineItem> training_items(const DistributeOptions& o) {
   return lower_schedule(o.pipeline, pipeline_rank(o), 1);
 }
 
-// One microbatch forward through the stages.
+// Returns items that run one microbatch forward through the stages.
 std::vector<PipelineItem> validation_items(const DistributeOptions& o) {
   if (o.mesh.degree(MeshAxis::kPp) == 1) return {};
   const std::vector<int>& rank_of = o.pipeline.rank_of_stage;
@@ -80,7 +81,7 @@ TrainingGraphOptions for_gpu(TrainingGraphOptions o) {
   return o;
 }
 
-// REQUIRES of a GPU what 8-bit matmuls want.
+// Throws Error if a GPU lacks what 8-bit matmuls need.
 void require_float8(const RunShape& shape, const Target& target) {
   constexpr int kFirstArch = 89;
   if (!shape.float8 || shape.float8->recipe.emulate || target.backend != "gpu") return;
@@ -90,7 +91,7 @@ void require_float8(const RunShape& shape, const Target& target) {
               kFirstArch, target.arch);
 }
 
-// Marks what is quantized, and says what is not.
+// Marks matmuls that are quantized, and returns notes on those that are not.
 std::vector<std::string> mark(Graph& graph, const RunShape& shape) {
   std::vector<std::string> notes;
   if (!shape.float8) return notes;

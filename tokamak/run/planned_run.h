@@ -1,5 +1,5 @@
-// A run decided but not yet allocated: graphs, layout and plans. What --dry-run prints and what a
-// trainer binds.
+// A run decided but not yet allocated: graphs, layout and plans. --dry-run prints it and a trainer
+// binds it.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@
 
 namespace tokamak {
 
-/// Whether plans replay device graphs; kAuto: where they are launch_bound().
+/// Whether plans replay device graphs; kAuto: those do for which is_launch_bound() holds.
 enum class DeviceGraphs : uint8_t { kNever, kAuto, kAlways };
 
 /// Matmuls of blocks in 8-bit floats.
@@ -33,7 +33,7 @@ struct RunShape {
   DistributeOptions distribute;  ///< batches above are this rank's rows of a microbatch
 };
 
-/// `seq_len` rounded up so that cp and tp cut it evenly; the tail is padding.
+/// Returns `seq_len` rounded up so that cp and tp cut it evenly; the tail is padding.
 int64_t padded_seq_len(int64_t seq_len, const Mesh& mesh);
 
 /// The graphs of a mesh as a whole, before ranks take their parts.
@@ -52,7 +52,7 @@ class WholeGraphs {
 
   const Graph* validation() const { return validation_ ? &*validation_ : nullptr; }
 
-  /// What was decided of matmuls, for people.
+  /// Says for people what was decided about matmuls.
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:
@@ -63,12 +63,12 @@ class WholeGraphs {
   std::vector<std::string> notes_;
 };
 
-/// Graphs refer to the State table, so the whole stands still in memory.
+/// One rank's run. It cannot be moved, because graphs refer to the State table.
 class PlannedRun {
  public:
   PlannedRun(const ModelSpec& config, const RunShape& shape, const Target& target);
 
-  /// The same from graphs that ranks share. REQUIRES: `whole` is of this model, mesh and target.
+  /// Plans from graphs that ranks share. REQUIRES: `whole` is of this model, mesh and target.
   PlannedRun(const ModelSpec& config, const RunShape& shape, const Target& target,
              const WholeGraphs& whole);
   PlannedRun(const PlannedRun&) = delete;
@@ -86,7 +86,7 @@ class PlannedRun {
 
   const Plan& plan() const { return *plan_; }
 
-  /// What was decided besides the plan's variants, for people.
+  /// Says for people what was decided besides the plan's variants.
   const std::vector<std::string>& notes() const { return notes_; }
 
   /// REQUIRES: the shape has validation.
@@ -94,18 +94,18 @@ class PlannedRun {
 
   const Plan* validation_plan() const { return validation_plan_ ? &*validation_plan_ : nullptr; }
 
-  /// Makes the compute copies that the other plans read and updates keep, from the masters: for
-  /// whenever these were written from outside. Null where there are none.
+  /// Returns the plan that makes compute copies from the masters, for whenever these were written
+  /// from outside; later updates maintain the copies. Null where there are none.
   const Plan* copies_plan() const { return copies_plan_ ? &*copies_plan_ : nullptr; }
 
-  /// What of which tensors this rank holds.
+  /// Returns the parts of tensors that this rank holds.
   const std::vector<TensorPiece>& pieces() const { return pieces_; }
 
   const Mesh& mesh() const { return shape_.distribute.mesh; }
 
   int rank() const { return shape_.distribute.rank; }
 
-  /// Bytes that binding allocates.
+  /// Returns the bytes that binding allocates.
   int64_t peak_bytes() const;
 
  private:
@@ -128,11 +128,11 @@ class PlannedRun {
   std::vector<std::string> notes_;
 };
 
-/// Bytes that binding a rank's plans allocates, `validation` being null where there is none: plans
-/// share their arenas.
+/// Returns the bytes that binding a rank's plans allocates; they share their arenas. `validation`
+/// may be null.
 int64_t peak_bytes(const Plan& plan, const Plan* validation);
 
-/// "memory by owner" as a table for people, in GiB and bytes, with its sum.
+/// Returns "memory by owner" as a table for people, in GiB and bytes, with its sum.
 std::string memory_table(const PlannedRun& run);
 
 }  // namespace tokamak

@@ -75,7 +75,7 @@ std::vector<Preset> read_catalog() {
     const size_t dot = entry.name.rfind('.');
     TOK_REQUIRE(dot != std::string::npos, "{}: {}: outside any preset", entry.origin, entry.name);
     std::string name = entry.name.substr(0, dot);
-    // A bare key with a dot in it is written with quotes.
+    // A TOML key that contains a dot is in quotes.
     std::erase(name, '"');
     if (presets.empty() || presets.back().name != name) presets.push_back({.name = name});
     set_field(presets.back(), entry.name.substr(dot + 1), entry);

@@ -26,19 +26,19 @@ struct Preset {
   std::optional<double> mfu;     ///< percent, likewise
 };
 
-/// In the catalog's order.
+/// Returns all presets in the catalog's order.
 const std::vector<Preset>& all_presets();
 
-/// Throws Error that names the nearest.
+/// Throws Error that names the nearest preset if there is none of this name.
 const Preset& find_preset(const std::string& name);
 
-/// Its configuration, with `overrides` ("--section.key=value") after its own.
+/// Returns its configuration, with `overrides` ("--section.key=value") after its own.
 LoadedConfig load_preset(const Preset& preset, std::span<const std::string> overrides = {});
 
-/// A line each: name and title.
+/// Returns one line per preset: name and title.
 std::string presets_text();
 
-/// "published: 17.20 s a step, MFU 55.78 %  (source; note)\n".
+/// Returns text such as "published: 17.20 s a step, MFU 55.78 %  (source; note)\n".
 std::string published_text(const Preset& preset);
 
 }  // namespace tokamak

@@ -23,7 +23,7 @@ std::string_view verb_of(std::string_view op) {
   return op == "recv" ? "receive" : op;
 }
 
-// "gather tp"; of a group whose name says it already, the name.
+// Returns "gather tp", or the group's name alone if that says so already.
 std::string lane_part(const Task& task, const GroupTable& groups) {
   const std::string_view verb = verb_of(task.rules->name);
   const auto id = static_cast<size_t>(task.rules->group(task.op.get()).id);
@@ -32,7 +32,7 @@ std::string lane_part(const Task& task, const GroupTable& groups) {
   return name.find(verb) == std::string::npos ? fmt::format("{} {}", verb, name) : name;
 }
 
-// By stream: "gather tp, reduce tp".
+// Returns names by stream: "gather tp, reduce tp".
 std::map<int, std::string> lane_names(std::span<const TaskSpan> spans, const GroupTable& groups) {
   std::map<int, std::set<std::string>> parts;
   for (const TaskSpan& s : spans) {

@@ -1,4 +1,4 @@
-// What ran when: Chrome/Perfetto traces.
+// Chrome/Perfetto traces of what ran when.
 #pragma once
 
 #include <span>
@@ -8,11 +8,11 @@
 
 namespace tokamak {
 
-/// Trace-event JSON of the tasks of one step of one rank: a lane for compute and one for each other
-/// stream, named after what its tasks do among which groups ("gather dp_shard"), and a counter of
-/// the memory that the plan has in use as compute goes on: arenas as planned, scratch as its tasks
-/// use it. Times are those of the machine's steady clock, so traces of ranks on one host line up.
-/// REQUIRES: the spans' tasks are of `plan`.
+/// Returns trace-event JSON of the tasks of one rank's step. It has a lane for compute and one for
+/// each other stream, named after the ops and groups of its tasks ("gather dp_shard"), and a
+/// counter of the memory in use as compute goes on: arenas as planned, scratch as its tasks use it.
+/// Times are those of the machine's steady clock, so traces of ranks on one host line up. REQUIRES:
+/// the spans' tasks are of `plan`.
 std::string chrome_trace(std::span<const TaskSpan> spans, const Plan& plan, int rank = 0);
 
 /// One rank's part of a trace of several.
@@ -22,7 +22,7 @@ struct RankSpans {
   int rank = 0;
 };
 
-/// The same of several ranks, a process each.
+/// Returns the same of several ranks, each as one process.
 std::string chrome_trace(std::span<const RankSpans> ranks);
 
 }  // namespace tokamak

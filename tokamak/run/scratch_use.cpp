@@ -26,7 +26,7 @@ std::vector<Life> ranges_of(std::span<const Operand> operands, int64_t task) {
   return ranges;
 }
 
-// Takes what a task writes out of the lives that it ends.
+// Cuts the bytes that a task writes out of the open lives, which end there.
 void overwrite(std::vector<Life>& open, const Life& written, std::vector<Life>& closed) {
   std::vector<Life> kept;
   const auto keep = [&](Life life, int64_t begin, int64_t end) {

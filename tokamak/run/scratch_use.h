@@ -8,8 +8,8 @@
 
 namespace tokamak {
 
-/// For each task the scratch bytes that hold something which it or a later one reads, its outputs
-/// and its workspace.
+/// Returns for each task the scratch bytes that hold something which it or a later task reads, or
+/// its outputs or workspace.
 std::vector<int64_t> scratch_in_use(const Segment& segment);
 
 }  // namespace tokamak

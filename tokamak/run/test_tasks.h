@@ -8,7 +8,7 @@
 
 namespace tokamak {
 
-/// Operands one after the other from `offset` of the scratch arena on: inputs, then outputs.
+/// Places operands one after the other from `offset` of the scratch arena on: inputs, then outputs.
 template <Op T>
 Task make_task(T op, const Types& in, int stream = 0, int64_t offset = 0) {
   Task task{.rules = &kRules<T>, .variant = &T::variants().front(), .stream = stream};

@@ -41,7 +41,7 @@ struct Forward {
   std::vector<Parameter> parameters;
 };
 
-// The model and its loss, which accumulates over microbatches into State.
+// Builds the model and its loss, which accumulates over microbatches into State.
 Forward build_forward(Graph& g, const ModelSpec& config, const TrainingGraphOptions& o,
                       const StepState& state, bool with_gradient) {
   Parameters parameters(g, o.master, o.compute, o.has_copies);
@@ -67,7 +67,7 @@ bool has_dropout(const ModelSpec& c) {
   return c.embedding_dropout > 0.0 || c.attention_dropout > 0.0 || c.residual_dropout > 0.0;
 }
 
-// Every parameter's gradient, accumulated in State of its own.
+// Builds every parameter's gradient, each accumulated in its own State.
 std::vector<Value> build_gradients(Graph& g, const Forward& forward,
                                    const std::vector<Value>& storage) {
   const auto sum = [](Graph& graph, Value a, Value b) { return graph.apply(Add{}, {a, b}); };
@@ -91,13 +91,14 @@ std::vector<Value> build_gradients(Graph& g, const Forward& forward,
   return gradients;
 }
 
-// One tensor that this rank has all of and nobody else counts: of any shape, without ranges.
+// Whether the unit is one tensor that this rank holds in full and no other rank counts. It may have
+// any shape and needs no ranges.
 bool is_whole(const Graph& g, const UpdateUnit& unit) {
   return unit.tensors.size() == 1 && unit.tensors[0].norm_weight == 1.0 &&
          unit.tensors[0].end - unit.tensors[0].begin == g.type(unit.gradient).numel();
 }
 
-// The sum over units of squares, each tensor by its weight, over all ranks that hold others.
+// Returns the sum of squares over units, each tensor times its weight, over all ranks of `group`.
 Value sum_of_squares(Graph& g, std::span<const UpdateUnit> units, const CommGroup& group) {
   Value sum = g.read(declare(g, "grad_sum", DType::kF64, {1}, StateKind::kResult));
   auto mode = AccumulateMode::kFirstMicrobatch;

@@ -26,7 +26,7 @@ struct TrainingGraphOptions {
   int64_t seq_len = 0;
   DType master = DType::kF32;
   DType compute = DType::kF32;
-  bool has_copies = false;  ///< what masters are in the compute dtype is State, else a cast
+  bool has_copies = false;  ///< compute copies of masters are State instead of casts
   uint64_t seed = 0;
   int64_t logits_bytes = int64_t{32} << 20U;  ///< of a chunk of the loss
   int64_t logits_multiple = 1;                ///< LmHeadLoss::column_multiple
@@ -34,7 +34,7 @@ struct TrainingGraphOptions {
   OptimizerOptions optimizer;
 };
 
-/// Host-written and host-read State of the graphs, by name.
+/// The State of the graphs that the host writes or reads, by name.
 struct StepState {
   StateId tokens;      ///< i32 [B, S]
   StateId labels;      ///< i32 [B, S]; -100 = no label
@@ -46,7 +46,7 @@ struct StepState {
   StateId grad_norm;   ///< f64 [1], before clipping
 };
 
-/// Forward and backward of a microbatch over global shapes: what `distribute` takes. Gradients
+/// Forward and backward of a microbatch over global shapes, as Distributor takes them. Gradients
 /// accumulate in State "grad.NAME".
 struct GradientGraph {
   StepState state;
@@ -57,18 +57,18 @@ struct GradientGraph {
 GradientGraph build_gradient_graph(Graph& graph, const ModelSpec& config,
                                    const TrainingGraphOptions& options);
 
-/// What a step does after its microbatches: norm, clipping, AdamW. `loss` may be absent where this
-/// rank has none; squares are summed over `norm_group`. Where the loss or the gradient norm is not
-/// finite every parameter and moment stays as it was.
+/// Builds what a step does after its microbatches: norm, clipping, AdamW. `loss` may be absent
+/// where this rank has none; squares are summed over `norm_group`. If the loss or the gradient norm
+/// is not finite, every parameter and moment stays as it was.
 void build_update(Graph& graph, std::span<const UpdateUnit> units, Value loss,
                   const StepState& state, const OptimizerOptions& options,
                   const CommGroup& norm_group);
 
-/// The units' compute copies from their masters: what updates keep once it has been made.
+/// Builds the units' compute copies from their masters; updates maintain these once they exist.
 void build_copies(Graph& graph, std::span<const UpdateUnit> units);
 
-/// Loss only, no dropout; its own batch shape, `options.batch` and `options.seq_len`, in State
-/// named "validation.*".
+/// Builds the loss without gradients or dropout, for its own batch shape, `options.batch` and
+/// `options.seq_len`, in State named "validation.*".
 StepState build_validation_graph(Graph& graph, const ModelSpec& config,
                                  const TrainingGraphOptions& options);
 
