@@ -30,7 +30,7 @@ struct AppendStep {
   int64_t length = 0;
 };
 
-// Compute copies of the weights.
+// Whether the item makes compute copies of the weights.
 bool makes_copies(const Plan& plan, const ScheduleItem& item) {
   return plan.segments[item.segment].runs == Segment::Runs::kOnceBefore;
 }

@@ -1,4 +1,4 @@
-// Text generation with a KV cache: the same model text, compiled for one new token and for a chunk
+// Text generation with a KV cache: the same model code, compiled for one new token and for a chunk
 // of a prompt.
 #pragma once
 
@@ -22,20 +22,19 @@ struct SamplingOptions {
   uint64_t seed = 0;
 };
 
-/// The next token from logits: a pure function of (logits, options, index of the token).
+/// Returns the next token from logits: a pure function of (logits, options, index of the token).
 int32_t sample(std::span<const float> logits, const SamplingOptions& options, int64_t index);
 
 /// A model ready to continue texts of up to `capacity` tokens.
 class Generator {
  public:
-  /// Throws Error where `parameters` do not fit the model or `capacity` exceeds its learned
-  /// positions.
+  /// Throws Error if `parameters` do not fit the model or `capacity` exceeds its learned positions.
   Generator(const ModelSpec& config, std::span<const TensorSource> parameters, DType compute,
             int64_t capacity, Backend& backend);
   ~Generator();
 
-  /// Logits after the whole of `tokens`, which begin a new text or, with `from` > 0, go on at that
-  /// position.
+  /// Returns the logits after all of `tokens`, which begin a new text or, with `from` > 0, continue
+  /// at that position.
   std::vector<float> logits_after(std::span<const int32_t> tokens, int64_t from = 0);
 
   /// Samples up to options.max_new_tokens, passing each to `emit` as it is made; ends early at

@@ -9,7 +9,7 @@
 
 namespace tokamak {
 
-/// The rank's place among those that read different data: dp_replicate * dp_shard degree +
+/// Returns the rank's place among those that read different data: dp_replicate * dp_shard degree +
 /// dp_shard.
 int64_t dp_index(const Mesh& mesh, int rank);
 
@@ -32,20 +32,20 @@ struct SequenceShare {
   int rank = 0;
   /// Rank r of n takes chunks r and 2n-1-r of 2n; false: chunk r of n.
   bool head_and_tail = true;
-  /// Positions of padding stay below it where the model has a table of them; 0 = no table.
+  /// Positions of padding stay below this if the model has a table of positions; 0 = no table.
   int64_t num_positions = 0;
 
   int64_t local_len() const { return padded_len / num_ranks; }
 
-  /// Where in the padded sequence the rank's token `i` lies.
+  /// Returns the place of the rank's token `i` in the padded sequence.
   int64_t position(int64_t i) const;
 };
 
-/// REQUIRES: n = the context-parallel degree divides padded_len, 2n where head and tail are dealt.
+/// REQUIRES: the context-parallel degree n divides padded_len; with `head_and_tail` 2n does.
 SequenceShare sequence_share(const Mesh& mesh, int rank, int64_t seq_len, int64_t padded_len,
                              bool head_and_tail);
 
-/// What a rank's inputs are, row by row: [rows, local_len()].
+/// A rank's inputs, row by row: [rows, local_len()].
 struct LocalBatch {
   std::vector<int32_t> tokens;     ///< 0 in the padding
   std::vector<int32_t> labels;     ///< kIgnoreIndex in the padding
@@ -54,10 +54,10 @@ struct LocalBatch {
 
 LocalBatch local_batch(const Batch& batch, const SequenceShare& share);
 
-/// Labels of the batch that the loss counts.
+/// Returns the number of labels of the batch that the loss counts.
 int64_t count_labels(const Batch& batch);
 
-/// Whether this rank's count is summed over the job: one rank of each that read the same rows.
+/// Whether this rank's count enters the job's sum: that of one among ranks that read the same rows.
 bool counts_rows(const Mesh& mesh, int rank);
 
 }  // namespace tokamak

@@ -20,13 +20,13 @@ bool is_text(const std::string& dataset) {
   return dataset == "text" || dataset.rfind("c4", 0) == 0;
 }
 
-// torchtitan's datasets of its own repository have a place there.
+// Datasets in torchtitan's own repository have a default path there.
 std::string data_path(const std::string& dataset, const std::optional<std::string>& path) {
   if (path) return *path;
   return dataset == "c4_test" ? "tests/assets/c4_test" : "";
 }
 
-// The rows of a rank, `microbatch` at a time.
+// Sets the rows of a rank, `microbatch` at a time.
 void deal_rows(DataOptions& data, const MeshPlace& place, int64_t global, int64_t microbatch) {
   const RowShare rows = row_share(mesh_of(place.degrees), place.rank, global);
   data.global_batch_size = global;
@@ -115,7 +115,7 @@ std::vector<Need> missing_files(const Config& c) {
   const auto check_data = [&](const std::string& section, const std::string& dataset,
                               const std::optional<std::string>& path) {
     const std::string at = data_path(dataset, path);
-    // A dataset that names no path is among the needs of the config itself.
+    // A dataset without a path is reported among the needs of the config itself.
     if (dataset == "self" || dataset == "synthetic" || at.empty()) return;
     const auto reason = missing_data({.dataset = dataset, .path = at});
     if (reason)

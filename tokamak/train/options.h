@@ -13,13 +13,13 @@
 
 namespace tokamak {
 
-/// What of the outside world is not there: data, tokenizer, weights, config.json.
+/// Returns which files of the run are missing: data, tokenizer, weights, config.json.
 std::vector<Need> missing_files(const Config& config);
 
-/// Everything a trainer on one rank needs; `tokenizer` (may be null) must outlive the result.
+/// Returns everything a trainer on one rank needs; `tokenizer` (may be null) must outlive it.
 TrainerOptions options_of(const Config& config, const Tokenizer* tokenizer, const MeshPlace& place);
 
-/// The tokenizer of the run, or null where its data needs none.
+/// Returns the tokenizer of the run, or null if its data needs none.
 std::unique_ptr<Tokenizer> tokenizer_of(const Config& config);
 
 }  // namespace tokamak

@@ -12,17 +12,17 @@ namespace tokamak {
 
 class StepInputs {
  public:
-  /// `state` may name State that this rank does not hold: it is left out.
+  /// `state` may name State that this rank does not hold, which is left out.
   StepInputs(const StateAccess& access, const StepState& state, const SequenceShare& share)
       : access_(access), state_(state), share_(share) {}
 
-  /// Learning rate and bias corrections of step `step` (from 1).
+  /// Writes the learning rate and bias corrections of step `step` (from 1).
   void write_scalars(double lr, int64_t step, const OptimizerOptions& optimizer) const;
 
-  /// The loss of a step is its sum over tokens times this.
+  /// Writes the factor by which the sum over tokens becomes the loss of a step.
   void write_loss_scale(float scale) const;
 
-  /// This rank's share of the batch, whose first row is the `first_row`-th of the run.
+  /// Writes this rank's share of the batch, whose first row is the `first_row`-th of the run.
   void write_batch(const Batch& batch, int64_t first_row) const;
 
  private:

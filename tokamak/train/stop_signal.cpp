@@ -39,7 +39,7 @@ StopSignal::~StopSignal() {
   is_ending_ = true;
   pthread_kill(receiver_.native_handle(), SIGINT);
   receiver_.join();
-  // What has arrived by now asks for what is happening: the end of the run.
+  // Signals that have arrived by now ask for what is happening already: the end of the run.
   const sigset_t set = signals();
   const timespec none{};
   while (sigtimedwait(&set, nullptr, &none) > 0) {

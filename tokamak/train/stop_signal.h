@@ -7,16 +7,16 @@
 
 namespace tokamak {
 
-/// Receives SIGTERM and SIGINT on a thread of its own while it lives: this thread and all that it
-/// starts block them. A handler would run on the stack of whichever thread it interrupts, and
-/// oneDNN's matmul kernels point the stack pointer into their operands, so that the frame of a
-/// handler overwrites memory.
+/// Receives SIGTERM and SIGINT on its own thread while it lives; the thread that makes it and all
+/// threads started from that block them. A handler would run on the stack of whichever thread it
+/// interrupts, and oneDNN's matmul kernels point the stack pointer into their operands, so that the
+/// frame of a handler would overwrite memory.
 ///
 /// Until `received` is called for the first time a signal has its default action, which ends the
 /// process. From then on the first signal of a kind only sets the flag, and a second one of the
 /// same kind ends the process at once (Ctrl-C under a launcher arrives as one SIGINT and one
 /// SIGTERM: that is still one wish).
-/// REQUIRES: one at a time, made before the process has other threads.
+/// REQUIRES: only one exists at a time, made before the process has other threads.
 class StopSignal {
  public:
   StopSignal();
@@ -24,7 +24,7 @@ class StopSignal {
   StopSignal& operator=(const StopSignal&) = delete;
   ~StopSignal();
 
-  /// The first signal received, or 0. Any thread may ask.
+  /// Returns the first signal received, or 0. Any thread may call it.
   int received() const;
 
  private:

@@ -1,4 +1,4 @@
-// What all ranks of a job do, or fail at, together: no rank goes on alone after another one failed.
+// What all ranks of a job do, or fail at, together: no rank goes on alone after another failed.
 #pragma once
 
 #include <functional>
@@ -10,8 +10,8 @@
 
 namespace tokamak {
 
-/// An error that every rank throws alike, also as Error, Diverged, SystemError or Bug: one of them
-/// may speak for all.
+/// An error that every rank throws alike, also as Error, Diverged, SystemError or Bug, so that one
+/// rank may report it for all.
 class AgreedFailure {
  public:
   explicit AgreedFailure(ExitCode code) : code_(code) {}
@@ -24,13 +24,12 @@ class AgreedFailure {
   ExitCode code_;
 };
 
-/// Runs `work`, which throws on all ranks alike or on none: what it throws becomes an
-/// AgreedFailure.
+/// Runs `work`, which throws on all ranks alike or on none. Its exception becomes an AgreedFailure.
 void fail_together(const World& world, const std::function<void()>& work);
 
-/// Runs `work` on every rank; returns every rank's text, by rank. Where it throws on any rank,
-/// every rank throws what the first of those threw, of the same kind (Error, SystemError,
-/// Diverged, Bug), with that rank's number before the text unless all met the same. Collective;
+/// Runs `work` on every rank; returns every rank's text, by rank. If it throws on any rank, every
+/// rank throws what the first such rank threw, of the same kind (Error, SystemError, Diverged,
+/// Bug), with that rank's number before the text unless all ranks threw the same. Collective;
 /// `work` itself is not.
 std::vector<std::string> all_together(World& world, const std::function<std::string()>& work);
 

@@ -29,7 +29,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Without the sign that some operations leave on a NaN.
+// Removes the sign that some operations leave on a NaN.
 double unsigned_nan(double value) {
   return std::isnan(value) ? std::abs(value) : value;
 }
@@ -38,7 +38,7 @@ std::string digest_of(std::string_view text) {
   return fmt::format("{:016x}", hash_of(std::as_bytes(std::span(text))));
 }
 
-// What a rank plans and opens by itself, before it meets the others.
+// What a rank plans and opens by itself, before any collective.
 struct RankParts {
   RankParts(const TrainerOptions& o, Backend& backend)
       : run(o.model, o.shape, backend.target()),
@@ -50,7 +50,7 @@ struct RankParts {
     if (o.validation) validation_loader = std::make_unique<Loader>(o.validation->data);
   }
 
-  // Throws Error with the plan's table where the device has less than it wants.
+  // Throws Error with the plan's table if the device has less memory than the plan needs.
   std::vector<const Plan*> plans_that_fit(const Backend& backend) const {
     const auto free = backend.free_bytes();
     TOK_REQUIRE(
@@ -76,7 +76,8 @@ struct RankParts {
   std::unique_ptr<Loader> validation_loader;
 };
 
-// Ranks that differ would compute nonsense together, or wait for each other for ever.
+// Checks that ranks agree: ranks that differ would compute nonsense, or wait for each other
+// forever.
 void agree_on(const TrainerOptions& o, const RankParts& parts, World& world) {
   if (world.size() == 1) return;
   std::vector<AgreementItem> items = o.agreement;
@@ -101,7 +102,7 @@ std::unique_ptr<RankParts> make_parts(const TrainerOptions& o, World& world, Bac
 
 using StopQuestion = std::function<int()>;
 
-// Steps that a device may be behind the host; a CPU is never.
+// How many steps a device may be behind the host; a CPU never is.
 constexpr size_t kStepsBehind = 2;
 
 // A step that was issued and whose loss is not yet known.
@@ -169,7 +170,7 @@ class Trainer {
   }
 
  private:
-  // Of the rank that holds most. Texts sort by the bytes that they begin with.
+  // Reports the rank that holds most. Texts sort by the bytes that they begin with.
   void say_memory() {
     const int64_t planned = run_.peak_bytes();
     const int64_t allocated = parts_->memory.backend().allocated_bytes();
@@ -190,7 +191,7 @@ class Trainer {
 
   void train_all() {
     const StopQuestion stop = o_.stop_signal ? o_.stop_signal : [] { return 0; };
-    stop();  // from here on a signal lets a step end
+    stop();  // from here on a step ends before a signal stops the run
     while (state_.step < o_.steps && signal_ == 0) {
       step();
       look_around(stop);
@@ -212,7 +213,7 @@ class Trainer {
     take_results(0);
   }
 
-  // What one rank knows and all must act on: a signal received, a shard written.
+  // Shares what one rank knows and all must act on: a signal received, a shard written.
   void look_around(const StopQuestion& stop) {
     CheckpointSaver& saver = checkpoints_.saver();
     bool all_written = saver.has_written();
@@ -298,15 +299,15 @@ class Trainer {
       executor_.run(item);
     }
     if (traced) {
-      executor_.trace(nullptr);  // which waits for the spans
+      executor_.trace(nullptr);  // waits for the spans
       write_trace(spans);
     }
     if (!o_.profiling.memory_folder.empty() && (state_.step + 1) % o_.profiling.freq == 0)
       write_memory();
   }
 
-  // The kernels leave State alone where the norm is no number, so it does not matter that the host
-  // learns of it some steps later.
+  // Kernels leave State unchanged if the norm is not finite, so it does not matter that the host
+  // learns of this some steps later.
   void check_finite(const IssuedStep& issued, double loss, double norm) {
     if (std::isfinite(loss) && std::isfinite(norm)) return;
     fail_together(world_, [&] {
@@ -337,7 +338,7 @@ class Trainer {
     log_.say(fmt::format("Wrote the trace {}", path.string()));
   }
 
-  // The plan is what is allocated, so its table is the snapshot.
+  // The run allocates exactly its plan, so the plan's table is the snapshot.
   void write_memory() {
     const auto path = profile_path(o_.profiling.memory_folder, "memory.txt");
     write_file_atomic(path, memory_table(run_));

@@ -40,12 +40,12 @@ struct TrainerOptions {
   LoggingOptions logging;
   ProfilingOptions profiling;
   std::string config_digest;
-  /// What all ranks must have in common before they begin.
+  /// Items that must be the same on all ranks before they begin.
   std::vector<AgreementItem> agreement;
-  /// The signal that asks this rank to stop, or 0, asked before the first step and after each;
-  /// absent: nothing stops it.
+  /// Returns the signal that asks this rank to stop, or 0. It is called before the first step and
+  /// after each; if it is absent, nothing stops the rank.
   std::function<int()> stop_signal;
-  /// Longest wait for a peer while training; start and saves take the world's own.
+  /// Longest wait for a peer while training; start and saves use the world's own timeout.
   std::chrono::seconds init_timeout{300};
   std::chrono::seconds train_timeout{100};
 
@@ -54,8 +54,8 @@ struct TrainerOptions {
   int64_t num_microbatches() const { return data.num_rows / data.rows_per_batch; }
 };
 
-/// Trains until `steps`, a stop signal on any rank, or a loss or norm that is no number (throws
-/// Diverged; the last checkpoint stays). A run that finds checkpoints goes on from the newest.
+/// Trains until `steps`, a stop signal on any rank, or a loss or norm that is not finite (throws
+/// Diverged; the last checkpoint stays). A run that finds checkpoints resumes from the newest.
 /// Collective over `world`, whose size is the mesh's.
 void train(const TrainerOptions& options, World& world, Backend& backend);
 

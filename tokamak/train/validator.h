@@ -1,4 +1,4 @@
-// The loss on other data, from time to time.
+// Measures the loss on validation data from time to time.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ class Validator {
 
   bool is_due(int64_t step) const { return step == 1 || step % o_.freq == 0; }
 
-  /// Measures the loss after `step` and logs it, unless `stop`, which is asked on all ranks
-  /// between batches and answers alike, ends it. Collective.
+  /// Measures the loss after `step` and logs it, unless `stop` ends it: all ranks call `stop`
+  /// between batches, and it must return the same on all. Collective.
   void run(int64_t step, const std::function<bool()>& stop, RunLog& log);
 
  private:

@@ -11,11 +11,11 @@
 namespace tokamak {
 
 struct StepBenchmark {
-  std::vector<double> step_s;  ///< one entry a measured step, after warm-up
+  std::vector<double> step_s;  ///< one entry per measured step, after warm-up
   std::vector<double>
-      host_s;               ///< of it, until the loop had handed out all work: a CPU does it then
+      host_s;               ///< of it, until the loop had issued all work; a CPU does the work then
   std::vector<OpTime> ops;  ///< one traced step, slowest first
-  StepSummary summary;      ///< of the same
+  StepSummary summary;      ///< of the same step
   int64_t tokens_per_step = 0;
   double flops_per_step = 0.0;  ///< of all tasks, as priced
   int64_t peak_bytes = 0;

@@ -21,17 +21,17 @@ struct MachineFile {
   }
 };
 
-/// machine.json of cache_folder().
+/// Returns machine.json in cache_folder().
 std::filesystem::path machine_file_path();
 
 /// Returns the path written.
 std::filesystem::path save_machine_file(const MachineFile& machine);
 
-/// The model of this machine's CPU, by /proc/cpuinfo, or "unknown".
+/// Returns the model of this machine's CPU from /proc/cpuinfo, or "unknown".
 std::string cpu_name();
 
-/// Nothing where doctor has not run, or ran on another CPU (several machines may share a home) or
-/// with another number of threads, or the file is damaged.
+/// Returns nothing if doctor has not run, or ran on another CPU (several machines may share a home)
+/// or with another number of threads, or if the file is damaged.
 std::optional<MachineFile> load_machine_file(int threads);
 
 }  // namespace tokamak

@@ -21,11 +21,11 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kMinRuns = 5;
 constexpr int64_t kMaxRuns = 200;
 constexpr int64_t kMaxSets = 16;
-// Elements drawn for an operand, which they fill again and again: a prime, so that no two rows are
-// the same.
+// How many elements are drawn for an operand and repeated: a prime, so that no two rows are the
+// same.
 constexpr int64_t kDrawn = 1048573;
 
-// Operands of all sets together: several times what caches hold.
+// Returns the bytes of all sets of operands together: several times what caches hold.
 int64_t bytes_wanted(const Backend& backend) {
   return (backend.target().backend == "gpu" ? int64_t{512} : int64_t{16}) << 20U;
 }
@@ -96,7 +96,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Rows of one call, in the order of their first.
+// Returns rows of one call, in the order of their first spans.
 std::vector<OpTime> median_rows(std::span<const TaskSpan> spans, const DeviceRates& rates) {
   std::vector<OpTime> rows;
   std::vector<std::vector<double>> seconds;

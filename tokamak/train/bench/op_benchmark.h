@@ -12,13 +12,13 @@ namespace tokamak {
 
 class SceneBuilder;
 
-/// Ops that one set of sizes fixes: a product and its gradients, say.
+/// Ops whose shapes follow from one set of sizes, such as a matmul and its gradients.
 struct OpScene {
   std::string_view name;
   std::span<const std::string_view> ops;
   std::string_view sizes;      ///< what the dims are: "tokens x out x in"
-  std::vector<Dims> of_llama;  ///< those of Llama-3-8B, two sequences of 8192
-  std::vector<Dims> small;     ///< that a CPU does at once
+  std::vector<Dims> of_llama;  ///< of Llama-3-8B, two sequences of 8192
+  std::vector<Dims> small;     ///< quick on a CPU
   void (*build)(SceneBuilder& b, const Dims& dims) = nullptr;
   /// It wants a GPU of sm_89 or newer, or a CPU. "all" and machine files leave it out.
   bool is_float8 = false;
@@ -27,9 +27,9 @@ struct OpScene {
 const std::vector<OpScene>& op_scenes();
 
 /// Runs the scene on random operands, enough sets of them that none stays in a cache, for about
-/// `budget_s`. A row for each op, variant and shape: seconds of one call (the median; on a device
-/// by its events), with its flops, bytes and floor; `calls` were measured. Throws Error where
-/// `dims` do not fit.
+/// `budget_s`. Returns a row for each op, variant and shape: seconds of one call (the median; on a
+/// device by its events), with its flops, bytes and floor, and the number of measured `calls`.
+/// Throws Error if `dims` do not fit.
 std::vector<OpTime> benchmark_scene(const OpScene& scene, const Dims& dims, DType dtype,
                                     Backend& backend, const DeviceRates& rates, double budget_s);
 

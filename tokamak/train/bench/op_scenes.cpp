@@ -113,8 +113,8 @@ void build_accumulate(SceneBuilder& b, const Dims& d) {
   b.accumulate(b.run(Accumulate{}, {b.normal(d)})[0]);
 }
 
-// dims: tokens, dim, vocabulary. The gradient overwrites: adding would touch the tokens' rows
-// alone.
+// dims: tokens, dim, vocabulary. The gradient overwrites, since adding would touch only the tokens'
+// rows.
 void build_embedding(SceneBuilder& b, const Dims& d) {
   const Value tokens = b.i32({d[0]}, Kind::kBelow, d[2]);
   b.run(Embedding{}, {tokens, b.normal({d[2], d[1]})});
@@ -131,7 +131,7 @@ void build_cross_entropy(SceneBuilder& b, const Dims& d) {
   b.run(CrossEntropyGrad{}, {logits, labels, stats, scale});
 }
 
-// dims of this and the next: parameters. With their compute copy.
+// dims of this and the next: parameters. This one updates their compute copy too.
 void build_adamw(SceneBuilder& b, const Dims& d) {
   const Value scalars = b.operand({.dtype = DType::kF64, .dims = {3}}, OperandFill::Kind::kOnes);
   const Value copy = b.operand({.dtype = DType::kBF16, .dims = d}, OperandFill::Kind::kOnes);

@@ -23,13 +23,13 @@ struct OperandFill {
   int64_t limit = 1;
 };
 
-/// Adds copies of a scene to a graph, each with operands of its own.
+/// Adds copies of a scene to a graph, each with its own operands.
 class SceneBuilder {
  public:
   SceneBuilder(StateTable& states, Graph& graph, DType dtype)
       : states_(states), graph_(graph), dtype_(dtype) {}
 
-  /// Operands of the scene's dtype, of fp32, and of i32.
+  /// These make operands of the scene's dtype, of fp32, and of i32.
   Value normal(const Dims& dims) { return operand({.dtype = dtype_, .dims = dims}); }
 
   Value f32(const Dims& dims, OperandFill::Kind kind = OperandFill::Kind::kNormal) {
@@ -43,7 +43,7 @@ class SceneBuilder {
   Value operand(const TensorType& type, OperandFill::Kind kind = OperandFill::Kind::kNormal,
                 int64_t limit = 1);
 
-  /// The op's outputs, kept.
+  /// Returns the op's outputs, which are kept.
   template <Op T>
   std::vector<Value> run(T op, std::vector<Value> in) {
     std::vector<Value> out = graph_.add(std::move(op), std::move(in));
@@ -51,7 +51,8 @@ class SceneBuilder {
     return out;
   }
 
-  /// `value` adds into an operand, as gradients of parameters do. REQUIRES: can_accumulate(value).
+  /// Makes `value` add into an operand, as gradients of parameters do.
+  /// REQUIRES: can_accumulate(value).
   void accumulate(Value value);
 
   DType dtype() const { return dtype_; }

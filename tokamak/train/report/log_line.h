@@ -13,15 +13,16 @@ namespace tokamak {
 /// `metrics.disable_color_printing` chooses kPlain.
 enum class LogColor { kPlain, kAnsi };
 
-/// "[titan] YYYY-MM-DD HH:MM:SS,mmm - root - LEVEL - ", local time. `level` is INFO or WARNING.
+/// Returns "[titan] YYYY-MM-DD HH:MM:SS,mmm - root - LEVEL - " in local time. `level` is INFO or
+/// WARNING.
 std::string log_prefix(std::chrono::system_clock::time_point now, std::string_view level = "INFO");
 
-/// "step:  1  loss: ...  mfu: ...%", then "  mfu_causal: ...%" where known and the seconds of
-/// "data" and "exposed_comm" where measured. A field that is unknown reads N/A: mfu on a CPU whose
+/// Returns "step:  1  loss: ...  mfu: ...%", then "  mfu_causal: ...%" if known and the seconds of
+/// "data" and "exposed_comm" if measured. An unknown field reads N/A, such as mfu on a CPU whose
 /// peak `doctor` has not measured.
 std::string step_line(const StepMetrics& metrics, LogColor color);
 
-/// "validate step:  1  loss: ...  memory: ...  tps: ...".
+/// Returns "validate step:  1  loss: ...  memory: ...  tps: ...".
 std::string validation_line(const ValidationMetrics& metrics, LogColor color);
 
 }  // namespace tokamak

@@ -1,14 +1,15 @@
-// What this process took from the machine's memory, for the log line.
+// How much of the machine's memory this process has taken, for the log line.
 #pragma once
 
 #include <cstdint>
 
 namespace tokamak {
 
-/// The largest resident set that this process has had, in bytes.
+/// Returns the largest resident set that this process has had, in bytes.
 int64_t peak_resident_bytes();
 
-/// Memory that this process may use, in bytes: RAM, or its control group's limit where smaller.
+/// Returns the memory that this process may use, in bytes: RAM, or its control group's limit if
+/// that is smaller.
 int64_t usable_memory_bytes();
 
 struct MemoryUse {
@@ -16,7 +17,7 @@ struct MemoryUse {
   int64_t of_bytes = 0;
 };
 
-/// The two above.
+/// Returns the two above.
 MemoryUse process_memory_use();
 
 }  // namespace tokamak

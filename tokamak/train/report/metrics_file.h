@@ -1,4 +1,4 @@
-// metrics.jsonl and validation.jsonl: one JSON object a line, one writer a job.
+// metrics.jsonl and validation.jsonl: one JSON object per line, one writer per job.
 // Each line goes out in one write; numbers are the shortest text that reads back to the same
 // double; unknown, NaN and infinite values are null.
 #pragma once
@@ -13,14 +13,14 @@
 
 namespace tokamak {
 
-/// One line of metrics.jsonl, with its newline. Phases are data_s, forward_s, backward_s,
+/// Returns one line of metrics.jsonl, with its newline. Phases are data_s, forward_s, backward_s,
 /// exposed_comm_s, optimizer_s and checkpoint_s.
 std::string to_json_line(const StepMetrics& metrics);
 
-/// One line of validation.jsonl, with its newline.
+/// Returns one line of validation.jsonl, with its newline.
 std::string to_json_line(const ValidationMetrics& metrics);
 
-/// The lines of `text` whose "step" is at most `last_step`. A torn or foreign line is dropped.
+/// Returns the lines of `text` whose "step" is at most `last_step`. Drops a torn or foreign line.
 std::string cut_to_step(std::string_view text, int64_t last_step);
 
 /// Appends lines to a file that always ends in a whole line.

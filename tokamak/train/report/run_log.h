@@ -1,5 +1,5 @@
-// What a run tells its user: log lines, metrics.jsonl, validation.jsonl, TensorBoard. Rank 0 speaks
-// for all; on other ranks every function but the sums does nothing.
+// What a run reports to its user: log lines, metrics.jsonl, validation.jsonl, TensorBoard. Rank 0
+// reports for all; on other ranks every function but the sums does nothing.
 #pragma once
 
 #include <chrono>
@@ -48,7 +48,7 @@ class RunLog {
 
   void say(const std::string& text, const std::string& level = "INFO") const;
 
-  /// Opens the files of a run that goes on after `resumed_step`. Throws Error where they cannot be
+  /// Opens the files of a run that goes on after `resumed_step`. Throws Error if they cannot be
   /// written.
   void open(int64_t resumed_step, bool with_validation);
 
@@ -67,11 +67,11 @@ class RunLog {
   /// Adds a step of `tokens` tokens of all ranks, and writes its line if one is due.
   void add_step(const StepResult& result, int64_t tokens);
 
-  /// `tokens` of all ranks took `seconds`, which the steps' times leave out.
+  /// Logs a validation whose `tokens` of all ranks took `seconds`; step times leave these out.
   void add_validation(int64_t step, double loss, int64_t tokens, double seconds);
 
  private:
-  // What is summed between two logged steps.
+  // The sums between two logged steps.
   struct Window {
     std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
     int64_t steps = 0;

@@ -1,4 +1,4 @@
-// What one logged step says, in one struct: the log line, metrics.jsonl and TensorBoard show it.
+// The metrics of one logged step: the log line, metrics.jsonl and TensorBoard show them.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,9 @@ struct StepMetrics {
   double grad_norm = 0.0;
   double lr = 0.0;
   int64_t tokens_seen = 0;
-  /// Tokens a second and device since the last logged step.
+  /// Tokens per second and device since the last logged step.
   std::optional<double> tps = std::nullopt;
-  /// Model TFLOP/s and device, causality not discounted.
+  /// Model TFLOP/s per device, causality not discounted.
   std::optional<double> tflops = std::nullopt;
   /// Percent of the device's peak; absent where no peak is known.
   std::optional<double> mfu = std::nullopt;

@@ -19,17 +19,18 @@ struct Scalar {
   double value = 0.0;
 };
 
-/// The scalars of a step under torchtitan's names; unknown ones are left out.
+/// Returns the scalars of a step under torchtitan's names; unknown ones are left out.
 std::vector<Scalar> to_scalars(const StepMetrics& metrics);
 std::vector<Scalar> to_scalars(const ValidationMetrics& metrics);
 
 /// CRC-32C (Castagnoli).
 uint32_t crc32c(std::string_view bytes);
 
-/// One record of a TFRecord file: length, masked crc of the length, bytes, masked crc of the bytes.
+/// Returns one record of a TFRecord file: length, masked crc of the length, bytes, masked crc of
+/// the bytes.
 std::string tf_record(std::string_view bytes);
 
-/// `<dump_folder>/<save_tb_folder>/YYYYMMDD-HHMM`, local time.
+/// Returns `<dump_folder>/<save_tb_folder>/YYYYMMDD-HHMM` in local time.
 std::filesystem::path tensorboard_folder(const std::filesystem::path& dump_folder,
                                          const std::filesystem::path& save_tb_folder,
                                          std::chrono::system_clock::time_point start);
@@ -37,8 +38,7 @@ std::filesystem::path tensorboard_folder(const std::filesystem::path& dump_folde
 /// One events.out.tfevents.* file. Each event is written whole, so that a viewer can follow it.
 class EventFile {
  public:
-  /// Makes `folder` and a file in it whose name no other process takes; throws Error where it
-  /// cannot.
+  /// Makes `folder` and a file in it whose name no other process takes; throws Error if it cannot.
   EventFile(const std::filesystem::path& folder, std::chrono::system_clock::time_point now);
 
   /// Throws SystemError (disk full).

@@ -16,7 +16,7 @@ struct CheckpointSaver::Pending {
   CheckpointInfo info;
   ShardedSave save;
   std::atomic<bool> written = false;
-  std::jthread thread;  // last: it ends before what it writes goes
+  std::jthread thread;  // last, so that it ends before what it writes is destroyed
 };
 
 CheckpointSaver::CheckpointSaver(World& world, CheckpointSaverOptions options)

@@ -21,8 +21,8 @@ struct CheckpointSaverOptions {
   std::function<void(const std::string& text)> say;  ///< on rank 0
 };
 
-/// All functions are collective but the questions, whose answers differ between ranks where said
-/// so; a failed save throws alike on all ranks, from the function that ends it.
+/// All functions except is_saving() and has_written() are collective. A failed save throws alike on
+/// all ranks, from the function that ends it.
 class CheckpointSaver {
  public:
   CheckpointSaver(World& world, CheckpointSaverOptions options);
@@ -31,19 +31,19 @@ class CheckpointSaver {
   /// Gives up a save that has not ended.
   ~CheckpointSaver();
 
-  /// Begins a save, and ends it unless it goes on in the background; first ends the one before.
-  /// State may change once it returns.
+  /// Ends the save before, begins a save, and ends it too unless it goes on in the background.
+  /// State may change once this returns.
   void save(const StateAccess& access, std::span<const TensorPiece> pieces, const TrainState& state,
             const SnapshotOptions& options);
 
   /// Whether a save goes on in the background.
   bool is_saving() const { return pending_ != nullptr; }
 
-  /// Whether this rank's shard of that save is written, or has failed: if so on all ranks, finish()
-  /// does not wait.
+  /// Whether this rank's shard of that save is written, or has failed; ranks may differ. If it is
+  /// so on all ranks, finish() does not wait.
   bool has_written() const;
 
-  /// Waits for the save in the background, if any, and gives it its name.
+  /// Waits for the save in the background, if any, and gives the checkpoint its name.
   void finish();
 
  private:

@@ -23,7 +23,7 @@ std::string replaced(const std::string& text, std::string_view what, std::string
   return text.substr(0, at) + std::string(by) + text.substr(at + what.size());
 }
 
-// Stored [in, out] there.
+// Whether Hugging Face stores the tensor as [in, out].
 bool is_transposed(const WeightLayout& layout, const TensorSource& tensor) {
   return tensor.dims.size() == 2 &&
          std::any_of(layout.transposed.begin(), layout.transposed.end(),
@@ -34,7 +34,7 @@ bool is_of(const TensorSource& tensor, std::string_view module) {
   return !module.empty() && tensor.name.find(fmt::format(".{}.", module)) != std::string::npos;
 }
 
-// Tensors stacked along their outermost dim.
+// Stacks tensors along their outermost dim.
 TensorSource joined_rows(std::vector<TensorSource> parts, std::string name) {
   TensorSource whole{.name = std::move(name), .dtype = parts[0].dtype, .dims = parts[0].dims};
   for (size_t i = 1; i < parts.size(); ++i) whole.dims[0] += parts[i].dims[0];
@@ -67,8 +67,8 @@ std::vector<TensorSource> keep_open(std::shared_ptr<Owner> owner,
   return sources;
 }
 
-// A checkpoint of ours holds our own names and layouts, and the moments of the optimizer, which are
-// no weights.
+// A Tokamak checkpoint has our own names and layouts. It also holds optimizer moments, which are
+// not weights.
 std::vector<TensorSource> open_checkpoint(const std::filesystem::path& path) {
   const auto reader = std::make_shared<CheckpointReader>(path);
   std::vector<TensorSource> sources;

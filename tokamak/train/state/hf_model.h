@@ -1,4 +1,4 @@
-// Weights between Hugging Face's tensors and our parameters, streaming: names are the same but
+// Streams weights between Hugging Face's tensors and our parameters. Names are the same except
 // where the family's WeightLayout says otherwise (GPT-2's c_attn, which we keep in its three
 // parts).
 #pragma once
@@ -14,31 +14,31 @@
 
 namespace tokamak {
 
-/// Our parameters from tensors with Hugging Face names and layouts. Left-over tensors are ignored.
+/// Returns our parameters from tensors with Hugging Face names and layouts. Ignores other tensors.
 std::vector<TensorSource> parameters_from_hf(const ModelSpec& config,
                                              std::span<const TensorSource> tensors);
 
-/// The tensors that save_pretrained would write, from our parameters (a tied head is not among
-/// them).
+/// Returns the tensors that save_pretrained would write, from our parameters (a tied head is not
+/// among them).
 std::vector<TensorSource> parameters_to_hf(const ModelSpec& config,
                                            std::span<const TensorSource> parameters);
 
-/// The parameters found at `path`: a Hugging Face folder or safetensors file (also with Meta's
-/// names), an llm.c model, or a checkpoint of ours. The sources keep what they read from open.
+/// Returns the parameters found at `path`: a Hugging Face folder or safetensors file (also with
+/// Meta's names), an llm.c model, or a Tokamak checkpoint. The sources keep their files open.
 /// Throws Error; pickles are refused with the remedy.
 std::vector<TensorSource> open_weights(const ModelSpec& config, const std::filesystem::path& path);
 
 /// Files that lie beside weights (tokenizer.json, ...): contents by name.
 using AssetFiles = std::map<std::string, std::string>;
 
-/// The tokenizer files found in `folder`.
+/// Returns the tokenizer files found in `folder`.
 AssetFiles tokenizer_files_in(const std::filesystem::path& folder);
 
-/// generation_config.json of a Hugging Face folder, if there is one: exports keep it as found.
+/// Returns generation_config.json of a Hugging Face folder, if there is one; exports keep it as is.
 AssetFiles generation_config_in(const std::filesystem::path& folder);
 
 /// Writes a folder that transformers loads: config.json, generation_config.json, `assets`, and the
-/// weights as `dtype`. Complete or not there.
+/// weights as `dtype`. The folder is complete or does not exist.
 void export_hf_folder(const std::filesystem::path& folder, const ModelSpec& config,
                       std::span<const TensorSource> parameters, DType dtype, const SpecialIds& ids,
                       const AssetFiles& assets);

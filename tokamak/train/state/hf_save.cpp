@@ -26,7 +26,8 @@ std::vector<TensorSource> whole_tensors(std::span<const PieceSource> pieces) {
   return tensors;
 }
 
-// In the order of the model, which decides what goes into which file of a large one.
+// Returns tensors in the order of the model, which decides the file of each tensor of a large
+// model.
 std::vector<TensorSource> tensors_of(const CheckpointReader& reader, const StateTable& states) {
   std::vector<TensorSource> tensors;
   for (const auto& [name, type] : reader.manifest().tensors) tensors.push_back(reader.source(name));
@@ -54,7 +55,7 @@ std::filesystem::path save_hf_folder(World& world, const StateAccess& access,
     export_to(path, whole_tensors(owned), options);
     return path;
   }
-  // A name that the next save sweeps away if this one dies.
+  // The next save deletes folders of this name if this save dies.
   const auto aside = folder / (step_folder_name(step) + ".tmp-pieces");
   ShardedSave save(world, aside, step);
   const SnapshotOptions model_only{.resumable = false, .export_dtype = options.dtype};

@@ -20,8 +20,8 @@ struct HfExportOptions {
 };
 
 /// Writes FOLDER/step-STEP as export_hf_folder() does and returns its path. Ranks of a mesh write
-/// their pieces to a temporary folder, from which rank 0 puts the tensors together as they stream:
-/// no rank ever holds a whole tensor. Collective; throws alike on all ranks.
+/// their pieces to a temporary folder, from which rank 0 assembles the tensors as a stream: no rank
+/// ever holds a whole tensor. Collective; throws alike on all ranks.
 std::filesystem::path save_hf_folder(World& world, const StateAccess& access,
                                      std::span<const TensorPiece> pieces,
                                      const std::filesystem::path& folder, int64_t step,

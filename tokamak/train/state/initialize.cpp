@@ -28,7 +28,7 @@ void fill_range(const TensorPiece& piece, const InitialValues& values, int64_t f
                       });
 }
 
-// A box that cuts the last dim and a range of the first: the others are whole.
+// The box may cut the first and the last dim; all others are whole.
 bool draw_piece(const StateAccess& access, const TensorPiece& piece, uint64_t seed) {
   const Dims& dims = piece.type.dims;
   if (piece.init.kind != Init::Kind::kNormal || dims.empty() || dims.size() > 2) return false;

@@ -1,4 +1,4 @@
-// How parameters start.
+// Initial values of parameters.
 #pragma once
 
 #include <cstddef>
@@ -37,8 +37,8 @@ class InitialValues {
 /// Writes the initial values of every parameter's pieces; moments begin at zero.
 void initialize(const StateAccess& access, std::span<const TensorPiece> pieces, uint64_t seed);
 
-/// Makes the run's compute copies from its master weights, where plans read such: after the weights
-/// were drawn or loaded, before the first step.
+/// Makes the run's compute copies from its master weights, if plans read copies. Call it after the
+/// weights were drawn or loaded, before the first step.
 void make_copies(const PlannedRun& run, const Memory& memory);
 
 }  // namespace tokamak

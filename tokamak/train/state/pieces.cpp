@@ -20,7 +20,7 @@ void check_place(const StateAccess& access, const TensorPiece& piece) {
   TOK_CHECK(problem.empty(), "{}: {}", piece.tensor, problem);
 }
 
-// Elements of one index of the outermost dim.
+// Returns the number of elements per index of the outermost dim.
 int64_t row_elements(const Dims& dims) {
   int64_t count = 1;
   for (size_t i = 1; i < dims.size(); ++i) count *= dims[i];
@@ -95,7 +95,7 @@ void load_piece(const StateAccess& access, const TensorPiece& piece, const Tenso
   const int64_t first_row = dims.empty() ? 0 : piece.box_begin[0] + piece.begin / box_row;
   const int64_t end_row =
       dims.empty() ? 1 : piece.box_begin[0] + (piece.end + box_row - 1) / box_row;
-  // Whole rows of the tensor, but of a piece of full rows only what it holds.
+  // Read whole rows of the tensor, but for a piece of full rows only the elements it holds.
   int64_t at = first_row * row;
   int64_t end = end_row * row;
   if (box_row == row) {

@@ -1,5 +1,5 @@
-// Pieces of tensors as streams of elements: what initial values, checkpoints and weight files write
-// to a rank's State and read from it.
+// Pieces of tensors as streams of elements, as initial values, checkpoints and weight files write
+// them to a rank's State and read them from it.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace tokamak {
 
-/// Which elements of its tensor the piece holds.
+/// Returns which elements of its tensor the piece holds.
 Slice slice_of(const TensorPiece& piece);
 
 /// A piece and its elements in order (one dim, of the tensor's dtype).
@@ -23,11 +23,11 @@ struct PieceSource {
   TensorSource elements;
 };
 
-/// Every piece of `kind`, read from the device part by part; `owned_only` leaves replicas out.
+/// Reads every piece of `kind` from the device part by part; `owned_only` leaves replicas out.
 std::vector<PieceSource> read_pieces(const StateAccess& access, std::span<const TensorPiece> pieces,
                                      StateKind kind, bool owned_only);
 
-/// The same elements copied to host memory, which the results share.
+/// Copies the elements to host memory, which the results share.
 std::vector<PieceSource> staged(std::span<const PieceSource> pieces);
 
 /// Writes the piece's elements from `first` on, counted from the piece's first.

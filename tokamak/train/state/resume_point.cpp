@@ -13,7 +13,7 @@
 namespace tokamak {
 namespace {
 
-// What rank 0 finds, newest first: [path, problem or "", resumable].
+// Returns what rank 0 finds, newest first: [path, problem or "", resumable].
 Json listed(World& world, const std::filesystem::path& folder) {
   const std::string text = on_rank_zero(world, [&] {
     Json list = Json::array();
@@ -28,7 +28,7 @@ Json listed(World& world, const std::filesystem::path& folder) {
   return list;
 }
 
-// "" if every byte of the checkpoint is right, else the first fault that a rank found.
+// Returns "" if every byte of the checkpoint is right, else the first fault that a rank found.
 std::string damage_of(World& world, const std::filesystem::path& path) {
   std::string mine;
   try {

@@ -1,4 +1,4 @@
-// Which checkpoint a job goes on from: one choice for all ranks.
+// Which checkpoint a job resumes from: one choice for all ranks.
 #pragma once
 
 #include <filesystem>
@@ -19,11 +19,11 @@ struct ResumePoint {
   std::filesystem::path newest_of_any_kind;
 };
 
-/// Rank 0 looks, and all ranks hash a share of the shards each. Collective.
+/// Rank 0 lists the checkpoints, and each rank hashes a share of the shards. Collective.
 ResumePoint find_resume_point(World& world, const std::filesystem::path& folder);
 
-/// The last step that any usable checkpoint in `folder`, resumable or not, has done; 0 without one.
-/// Collective.
+/// Returns the last step that any usable checkpoint in `folder`, resumable or not, has done; 0
+/// without one. Collective.
 int64_t last_saved_step(World& world, const std::filesystem::path& folder);
 
 }  // namespace tokamak

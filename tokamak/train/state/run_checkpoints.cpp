@@ -9,7 +9,8 @@
 namespace tokamak {
 namespace {
 
-// Checkpoints that cannot be resumed are somebody's work: never begin anew on top of them.
+// Checkpoints that cannot be resumed are somebody's work, so a run never begins anew on top of
+// them.
 void require_no_checkpoints(const ResumePoint& point, const std::filesystem::path& folder) {
   TOK_REQUIRE(point.skipped.empty(),
               "{}; {} holds nothing that can be resumed: move it away to begin anew",
@@ -118,7 +119,7 @@ void RunCheckpoints::load_weights() {
   });
 }
 
-// Beside the checkpoints, so that `generate` and `convert` can read them by themselves.
+// Writes the model's files beside the checkpoints, so that `generate` and `convert` need no others.
 void RunCheckpoints::describe_model() const {
   on_rank_zero(world_, [&] {
     make_folders(o_.folder);

@@ -1,4 +1,4 @@
-// A run's checkpoints: where it starts from and what it leaves behind.
+// A run's checkpoints: those it starts from and those it writes.
 #pragma once
 
 #include <cstdint>
@@ -42,14 +42,15 @@ class RunCheckpoints {
                  const std::string& config_digest, World& world, const StateAccess& access,
                  std::span<const TensorPiece> pieces, const RunLog& log);
 
-  /// Whether the run's checkpoints say that it has done `steps` already: the last may hold the
-  /// model only, but that is enough to know.
+  /// Whether the run's checkpoints show that it has done `steps` already. The last may hold the
+  /// model only, which is enough to know.
   bool has_done(int64_t steps);
 
-  /// Fills parameters and moments: from the run's newest checkpoint, from given weights, or anew.
+  /// Fills parameters and moments from the run's newest checkpoint, or else from given weights or
+  /// initial values.
   TrainState begin(uint64_t seed, Loader& loader);
 
-  /// Whether step `state.step` of `steps` is to be saved, by the options or as the run is
+  /// Whether step `state.step` of `steps` must be saved, by the options or because the run is
   /// `stopping`.
   bool is_due(const TrainState& state, int64_t steps, bool stopping) const;
 
@@ -64,7 +65,7 @@ class RunCheckpoints {
  private:
   bool writes() const { return o_.enable && !o_.load_only; }
 
-  /// The folder step-N to go on from; empty = none.
+  /// Returns the folder step-N to resume from; empty = none.
   std::filesystem::path find() const;
   TrainState load(const std::filesystem::path& path, uint64_t seed, Loader& loader);
   void load_weights();

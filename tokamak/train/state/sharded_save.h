@@ -1,5 +1,5 @@
-// One checkpoint written by all ranks of a job: there whole or not at all, whichever rank fails or
-// dies at whatever moment.
+// One checkpoint written by all ranks of a job: it is complete or does not exist, whichever rank
+// fails or dies at any moment.
 #pragma once
 
 #include <exception>
@@ -18,22 +18,22 @@ namespace tokamak {
 class ShardedSave {
  public:
   /// Prepares FOLDER/step-STEP under a temporary name that all ranks share. Throws Error, on all
-  /// ranks alike, where rank 0 cannot write there.
+  /// ranks alike, if rank 0 cannot write there.
   ShardedSave(World& world, const std::filesystem::path& folder, int64_t step);
 
-  /// A slice of the tensor `name` of type `global`; see CheckpointWriter. REQUIRES: called in
+  /// Adds a slice of the tensor `name` of type `global`; see CheckpointWriter. REQUIRES: called in
   /// attempt().
   void add(const std::string& name, const TensorType& global, const Slice& slice,
            TensorSource elements);
 
-  /// Runs a part of this rank's work, as adding its slices; what it throws is kept for commit().
+  /// Runs a part of this rank's work, such as adding slices, and keeps its exception for commit().
   void attempt(const std::function<void()>& work) noexcept;
 
-  /// Writes this rank's shard. What fails is kept for commit().
+  /// Writes this rank's shard. Keeps a failure for commit().
   void write() noexcept;
 
-  /// Gives the checkpoint its name, which is returned, if every rank has written its shard; else
-  /// throws on every rank what the first of them met, and nothing is left. REQUIRES: write() has
+  /// Gives the checkpoint its name and returns it, if every rank has written its shard; else throws
+  /// the first rank's failure on every rank and leaves nothing behind. REQUIRES: write() has
   /// returned.
   std::filesystem::path commit(const CheckpointInfo& info);
 

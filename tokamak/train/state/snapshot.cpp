@@ -11,7 +11,7 @@
 namespace tokamak {
 namespace {
 
-// Fills a piece with what the shards of any mesh hold of it.
+// Fills a piece from the shards that any mesh wrote.
 void load_from(const CheckpointReader& reader, const StateAccess& access,
                const TensorPiece& piece) {
   const DType saved = reader.find(piece.tensor)->dtype;

@@ -16,7 +16,7 @@
 
 namespace tokamak {
 
-/// What a checkpoint says beside tensors.
+/// What a checkpoint holds beside tensors.
 struct TrainState {
   int64_t step = 0;  ///< finished steps
   int64_t tokens_seen = 0;
@@ -32,11 +32,11 @@ struct SnapshotOptions {
   DType export_dtype = DType::kF32;
 };
 
-/// The pieces that this rank writes.
+/// Returns the pieces that this rank writes.
 std::vector<PieceSource> pieces_to_save(const StateAccess& access,
                                         std::span<const TensorPiece> pieces, bool resumable);
 
-/// Adds what pieces_to_save() gave, or a staged copy of it.
+/// Adds the result of pieces_to_save(), or a staged copy of it.
 void add_pieces(ShardedSave& save, std::span<const PieceSource> pieces,
                 const SnapshotOptions& options);
 
@@ -53,15 +53,16 @@ std::filesystem::path save_checkpoint(World& world, const StateAccess& access,
 void load_parameters(const StateAccess& access, std::span<const TensorPiece> pieces,
                      std::span<const TensorSource> sources);
 
-/// What of a checkpoint is loaded: torchtitan's `checkpoint.exclude_from_loading` leaves parts out.
+/// Which parts of a checkpoint are loaded: torchtitan's `checkpoint.exclude_from_loading` excludes
+/// parts.
 struct LoadParts {
   bool optimizer = true;
   bool loader = true;
   bool train_state = true;
 };
 
-/// Loads a resumable checkpoint that any mesh wrote, reading what the pieces need and no more.
-/// Throws Error on a model-only one and on other shapes.
+/// Loads a resumable checkpoint that any mesh wrote, reading only what the pieces need. Throws
+/// Error for a model-only checkpoint and for other shapes.
 TrainState load_checkpoint(const StateAccess& access, std::span<const TensorPiece> pieces,
                            const std::filesystem::path& folder, const LoadParts& parts);
 
