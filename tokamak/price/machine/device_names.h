@@ -1,4 +1,4 @@
-// Names of devices: what drivers call them and what people write, as machines/devices/*.toml say.
+// Names of devices, as drivers give them and as people write them, from machines/devices/*.toml.
 #pragma once
 
 #include <optional>
@@ -14,17 +14,17 @@ namespace tokamak::price {
 struct DeviceNames {
   std::string part;                       ///< of a machine: "h100-sxm"
   std::vector<std::string> driver_names;  ///< parts of the names that drivers give: "H100"
-  /// Of published runs, expressions in small letters: a name, then what is written beside it:
-  /// "h\W?100 hbm2e".
+  /// Expressions in small letters for texts of published runs: a name, then what is written beside
+  /// it: "h\W?100 hbm2e".
   std::vector<std::string> aliases;
-  std::string machine;  ///< that such runs are taken to be of; empty: none of ours
+  std::string machine;  ///< assumed for such runs; empty: we have none
 };
 
-/// Those of every device that the program carries.
+/// Returns the names of every built-in device.
 std::span<const DeviceNames> device_names();
 
-/// The device whose driver gives this name ("NVIDIA H200"), one die where the driver shows dies;
-/// nothing for a name that is not known. Of some devices only the peak is known.
+/// Returns the device whose driver gives this name ("NVIDIA H200"), one die if the driver shows
+/// dies; nothing for an unknown name. Some devices have only a known peak.
 std::optional<Device> device_of_driver(std::string_view name);
 
 }  // namespace tokamak::price

@@ -31,7 +31,8 @@ Machine slowest_of(Machine machine, int64_t num_devices) {
   const double slower = 1.0 + slowest_lag(d, num_devices);
   d.gemm_sustained_efficiency /= slower;
   if (d.memory_power > 0.0) {
-    // A device that sustains less draws more at the same clocks, whatever it computes.
+    // A device that sustains a lower rate draws more power at the same clocks, whatever it
+    // computes.
     d.attention_power *= std::pow(slower, 1.0 + 1.0 / d.gemm_clock_exponent);
   } else {
     machine.software.power_derate /= slower;

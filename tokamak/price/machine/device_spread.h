@@ -8,15 +8,16 @@
 
 namespace tokamak::price {
 
-/// The expected greatest of n independent standard normal numbers: 0 for one, 2.3 for 64, 3.4 for
-/// 2,048 (Blom 1958, within 0.03).
+/// Returns the expected greatest of n independent standard normal numbers: 0 for one, 2.3 for 64,
+/// 3.4 for 2,048 (Blom 1958, within 0.03).
 double expected_greatest(int64_t n);
 
-/// By how much the slowest of `num_devices` is expected to be slower than their mean where power is
-/// short: 0.024 for 2.4 %. REQUIRES: num_devices > 0.
+/// Returns by how much the slowest of `num_devices` is expected to be slower than their mean where
+/// power is short: 0.024 for 2.4 %. REQUIRES: num_devices > 0.
 double slowest_lag(const Device& device, int64_t num_devices);
 
-/// The machine as the slowest of `num_devices` is expected to run. REQUIRES: num_devices > 0.
+/// Returns the machine as the slowest of `num_devices` is expected to run.
+/// REQUIRES: num_devices > 0.
 Machine slowest_of(Machine machine, int64_t num_devices);
 
 }  // namespace tokamak::price

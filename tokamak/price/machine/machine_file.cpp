@@ -36,7 +36,7 @@ std::string text_value(const Entry& entry) {
   return *text;
 }
 
-// What device_names() reads, of the file itself and not of its bases.
+// Whether device_names() reads the key, from the file itself and not from its bases.
 bool is_of_names(std::string_view key) {
   return key == "device.driver_names" || key == "device.aliases" || key == "device.machine";
 }

@@ -11,16 +11,16 @@
 
 namespace tokamak::price {
 
-/// A file's name without ".toml".
+/// Returns a file's name without ".toml".
 std::string stem_of(std::string_view file);
 
-/// A text or a list of them; throws Error on anything else.
+/// Returns a text or a list of texts; throws Error on anything else.
 std::vector<std::string> text_values(const Entry& entry);
 
-/// The numbers of one part that the program carries, and of its bases; the rest is 0.
+/// Reads the numbers of one built-in part and of its bases; all others are 0.
 Machine read_machine_part(const std::string& name);
 
-/// The text of a machine, device or fabric that the program carries.
+/// Returns the text of a built-in machine, device or fabric.
 std::optional<std::string_view> built_in_machine_file(std::string_view name);
 
 }  // namespace tokamak::price

@@ -190,7 +190,7 @@ void add_level(const Machine& m, size_t level, std::vector<MachineKey>& out) {
   add.operator()<&Level::oversubscription>("oversubscription", kNone, 1.0, 1e3);
 }
 
-// "device.tile_256x128"
+// Reads the tile of a key such as "device.tile_256x128".
 std::optional<GemmTile> tile_of(std::string_view name) {
   if (name.substr(0, kTilePrefix.size()) != kTilePrefix) return std::nullopt;
   GemmTile tile;
@@ -204,7 +204,7 @@ std::optional<GemmTile> tile_of(std::string_view name) {
   return tile;
 }
 
-// Times are quotients by rates and efficiencies, of which 0 says that there is none.
+// Times are divided by rates and efficiencies, so only those may be 0 for which 0 means "none".
 double least_of(const MachineKey& key) {
   if (key.dimension == kBytesPerSecond || key.dimension == kFlopsPerSecond) return 1.0;
   return key.name.find("efficiency") != std::string::npos ? 1e-6 : 0.0;

@@ -1,5 +1,5 @@
-// The table of every number of a machine: its key, unit, range and field. The reader, --set, sweeps
-// and printing are driven by it.
+// The table of every number of a machine: its key, unit, range and field. It drives the reader,
+// --set, sweeps and printing.
 #pragma once
 
 #include <string>
@@ -25,13 +25,13 @@ struct MachineKey {
   double value(const Machine& machine) const { return get(machine, at); }
 };
 
-/// All of them, levels and tiles after what every machine has.
+/// Returns all keys; those of levels and tiles come after those of every machine.
 std::vector<MachineKey> all_keys(const Machine& machine);
 
-/// Throws Error in one line that begins with `who` and has the nearest key.
+/// Throws Error in one line that begins with `who` and names the nearest key.
 MachineKey find_key(const Machine& machine, std::string_view name, std::string_view who);
 
-/// If `name` is the key of a tile that the machine has not, adds it.
+/// Adds the tile if `name` is the key of one that the machine does not have.
 void add_tile(Machine& machine, std::string_view name);
 
 /// Writes the number and its source; throws Error that begins with `who` if it is out of range.

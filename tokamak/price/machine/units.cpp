@@ -15,7 +15,7 @@ struct Unit {
   double si;
 };
 
-// Of one dimension from small to large: text_of takes the largest that leaves 1 or more.
+// Units of one dimension go from small to large: text_of takes the largest that leaves 1 or more.
 constexpr Unit kUnits[] = {
     {Dimension::kNone, "1", 1.0},
     {Dimension::kNone, "%", 1e-2},
@@ -50,7 +50,7 @@ constexpr Unit kUnits[] = {
     {Dimension::kPerSecond, "1/s", 1.0},
 };
 
-// Those that text_of does not write.
+// Whether text_of never writes the unit.
 bool is_only_read(std::string_view unit) {
   return unit == "%" || unit == "kB" || unit.find("iB") == 1 || unit == "min" || unit == "h" ||
          unit == "d" || unit == "s/sqrt(MiB)" || unit == "1/year";

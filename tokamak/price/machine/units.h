@@ -17,11 +17,11 @@ enum class Dimension : uint8_t {
   kPerSecond
 };
 
-/// What one `unit` is in SI units. Throws Error in one line that begins with `who` if the dimension
-/// has no such unit; the empty unit is that of plain numbers alone.
+/// Returns one `unit` in SI units. Throws Error in one line that begins with `who` if the dimension
+/// has no such unit; only plain numbers have the empty unit.
 double si_per_unit(Dimension dimension, std::string_view unit, std::string_view who);
 
-/// "3.35 TB/s": reads back to the same ten digits.
+/// Returns text such as "3.35 TB/s", which reads back to the same ten digits.
 std::string text_of(double in_si, Dimension dimension);
 
 }  // namespace tokamak::price

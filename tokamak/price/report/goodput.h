@@ -5,10 +5,10 @@
 
 namespace tokamak::price {
 
-/// Seconds; rate in failures a second of the whole job.
+/// Times in seconds; the rate counts failures per second of the whole job.
 struct FailureModel {
   double failures_per_s = 0.0;
-  double stall_s = 0.0;  ///< a checkpoint holds the step up so long
+  double stall_s = 0.0;  ///< delay of a step by a checkpoint
   double detect_s = 0.0;
   double restart_s = 0.0;  ///< schedule, start and load
   double durable_s = 0.0;  ///< from the stall to a checkpoint that survives
@@ -16,14 +16,14 @@ struct FailureModel {
   double recovery_s() const { return detect_s + restart_s + durable_s; }
 };
 
-/// Useful over all time, with a checkpoint after every `interval_s` of useful work.
+/// Returns useful over all time, with a checkpoint after every `interval_s` of useful work.
 double goodput(const FailureModel& model, double interval_s);
 
-/// The interval with the greatest goodput; at least `durable_s` and a second.
+/// Returns the interval with the greatest goodput; it is at least `durable_s` and one second.
 double best_interval_s(const FailureModel& model);
 
-/// A training state and who holds it: each rank a share, which the first of every `num_replicas`
-/// blocks of `block_ranks` ranks writes and all of them load.
+/// A training state and who holds it: each rank has a share, which the first of every
+/// `num_replicas` blocks of `block_ranks` ranks writes and all of them load.
 struct SavedState {
   double bytes = 0.0;
   int num_ranks = 1;
@@ -35,19 +35,19 @@ struct SavedState {
 struct CheckpointCost {
   double rank_bytes = 0.0;  ///< of one rank
   double copy_s = 0.0;      ///< from device to host
-  double stall_s = 0.0;     ///< what of the copy no other work hides
+  double stall_s = 0.0;     ///< part of the copy that no other work hides
   double durable_s = 0.0;   ///< until it is on storage
   double load_s = 0.0;
-  bool has_storage = false;  ///< else nothing is known of it, and these two are the copy's alone
+  bool has_storage = false;  ///< else storage is unknown and these two count only the copy
 };
 
 /// `hidden_s` = until the optimizer next writes what is being copied.
 CheckpointCost checkpoint_cost(const SavedState& state, double hidden_s, const Machine& machine);
 
-/// Of a job of so many devices that saves at this cost.
+/// Returns the model of a job of so many devices that saves at this cost.
 FailureModel failure_model(int num_ranks, const CheckpointCost& cost, const Machine& machine);
 
-/// The fewest spare nodes that are enough 99 times in 100, where each of `num_nodes` is down with
+/// Returns the fewest spare nodes that suffice 99 times in 100, if each of `num_nodes` is down with
 /// probability `down`.
 int num_spares(int num_nodes, double down);
 

@@ -33,7 +33,7 @@ constexpr EnumArray<ArenaKind, std::string_view, kNumArenas> kArenaColors = {"#4
 constexpr std::array<std::string_view, 7> kCurveColors = {
     "#4f86c6", "#e07a6a", "#7bb274", "#8c6bb1", "#e0b04c", "#555555", "#3aa6a0"};
 
-// What arenas hold, for people.
+// Names of arenas' contents, for people.
 constexpr EnumArray<ArenaKind, std::string_view, kNumArenas> kArenaNames = {
     "weights, gradients, moments", "compute weights", "saved activations of the pipeline",
     "activations and temporaries of a microbatch"};
@@ -58,7 +58,7 @@ std::string text(double x, double y, const std::string& words, std::string_view 
                      words);
 }
 
-// Of a name with its color.
+// Returns the width of a name with its color.
 double legend_width(std::string_view name) {
   return 30.0 + kCharacter * static_cast<double>(name.size());
 }
@@ -133,7 +133,7 @@ std::string time_axis(double y, double step_s) {
   return svg;
 }
 
-// Lines and labels of a plot from 0 to `top`, in `unit`.
+// Draws lines and labels of a plot from 0 to `top`, in `unit`.
 std::string value_axis(double top, double unit, const std::string& name) {
   constexpr int kTicks = 4;
   const double about = top / unit / kTicks;
@@ -148,14 +148,14 @@ std::string value_axis(double top, double unit, const std::string& name) {
   return svg + text(0.0, kHeight + 20.0, name);
 }
 
-// A line across a plot with what it says at its right end, `lower` than the line.
+// Draws a line across a plot with `words` at its right end, `lower` below the line.
 std::string marked_line(double y, std::string_view color, const std::string& words,
                         double lower = 0.0) {
   return rect(kLeft, y - 0.5, kWidth, 1.0, color) +
          text(kLeft + kWidth + 4.0, y + 4.0 + lower, words);
 }
 
-// One area of a stack, from the sum of the arenas below it up.
+// Draws one area of a stack, on top of the arenas below it.
 std::string area(std::span<const MemoryPoint> points, size_t arena, double step_s, double top) {
   std::string path;
   const auto x = [&](const MemoryPoint& p) { return kLeft + p.time_s / step_s * kWidth; };
@@ -193,7 +193,7 @@ struct SweepAxes {
   double cross_y = 0.0;  // of what has no rate
 };
 
-// A line breaks at what has no rate: a cross says why.
+// The line breaks at a point without a rate, where a cross says why.
 std::string curve_svg(const SweepCurve& curve, std::string_view color, const SweepAxes& axes,
                       bool has_numbers) {
   std::string svg;
@@ -274,7 +274,7 @@ std::string memory_svg(std::span<const MemoryPoint> points, double step_s, doubl
   std::string svg = svg_begin(kHeight + 50.0);
   svg += value_axis(top, kGiB, "GiB");
   for (size_t a = 0; a < kNumArenas; ++a) svg += area(points, a, step_s, top);
-  // Where lines are close, the words of the lower one lie below the other's.
+  // If lines are close, the words of the lower line go below those of the other.
   const double apart = kHeight * std::abs(limit_bytes - planned_bytes) / top;
   const double room = std::max(0.0, kTextRow - apart);
   const auto line = [&](double bytes, double other, std::string_view color, std::string_view name) {
@@ -313,7 +313,7 @@ std::string sweep_svg(const std::string& key, std::span<const std::string> value
   const auto x_of = [&](size_t i) {
     return kLeft + 30.0 + (kWidth - 60.0) * static_cast<double>(i) / count;
   };
-  // Long values take turns in several rows.
+  // Long values alternate between several rows.
   size_t longest = 1;
   for (const std::string& value : values) longest = std::max(longest, value.size());
   const double width = kCharacter * static_cast<double>(longest + 1);

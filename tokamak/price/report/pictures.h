@@ -1,4 +1,4 @@
-// Pictures of prices as SVG, and pages that hold them: no script, nothing from elsewhere.
+// Pictures of prices as SVG, and pages with them, which have no script and load nothing.
 #pragma once
 
 #include <array>
@@ -23,15 +23,15 @@ struct Block {
   double end_s = 0.0;
 };
 
-/// A rank's streams: what computes, above what communicates beside it.
+/// A rank's streams: compute above, and below it communication beside compute.
 struct TimelineRow {
   std::string name;
   std::vector<Block> compute;
   std::vector<Block> communication;
 };
 
-/// Rows of the spans of a step, in the order of ranks; neighbours of one kind and microbatch, and
-/// what is too short to be seen, are one block.
+/// Returns rows of the spans of a step, in the order of ranks. Neighbours of one kind and
+/// microbatch, and spans too short to be seen, become one block.
 std::vector<TimelineRow> timeline_rows(std::span<const PricedSpan> spans,
                                        std::span<const int> ranks, double step_s);
 
@@ -43,8 +43,8 @@ struct MemoryPoint {
   EnumArray<ArenaKind, double, kNumArenas> bytes{};
 };
 
-/// What is in use, under the lines of what is planned (slots that wait for their next microbatch
-/// are) and of what a device has.
+/// Draws the bytes in use, under lines for planned bytes (which include slots that wait for their
+/// next microbatch) and for the memory of a device.
 std::string memory_svg(std::span<const MemoryPoint> points, double step_s, double planned_bytes,
                        double limit_bytes);
 
@@ -61,7 +61,8 @@ struct SweepCurve {
   std::vector<SweepPoint> points;
 };
 
-/// tokens/s/GPU by value. REQUIRES: as many points as values in each curve, a rate in one of them.
+/// Draws tokens/s/GPU by value. REQUIRES: each curve has as many points as there are values, and
+/// one point has a rate.
 std::string sweep_svg(const std::string& key, std::span<const std::string> values,
                       std::span<const SweepCurve> curves);
 
@@ -71,11 +72,11 @@ struct MemoryInStep {
   std::vector<MemoryPoint> points;
 };
 
-/// A page with the report's table and pictures.
+/// Returns a page with the report's table and pictures.
 std::string step_page(const Report& report, std::span<const TimelineRow> rows,
                       const MemoryInStep& memory);
 
-/// A page with a sweep's table, as text, and its curves.
+/// Returns a page with a sweep's table, as text, and its curves.
 std::string sweep_page(const std::string& title, const std::string& table, const std::string& svg);
 
 }  // namespace tokamak::price

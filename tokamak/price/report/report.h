@@ -1,4 +1,4 @@
-// A priced step for people and programs: table and JSON. Pictures are in pictures.h.
+// A priced step as a table for people and as JSON for programs. Pictures are in pictures.h.
 #pragma once
 
 #include <optional>
@@ -10,13 +10,13 @@
 
 namespace tokamak::price {
 
-/// One way to count a model's work.
+/// One method to count a model's FLOPs.
 struct FlopsCount {
   std::string name;  ///< "torchtitan"
   double per_token = 0.0;
 };
 
-/// What saving and losing work costs a run.
+/// The cost of saving and losing work in a run.
 struct Reliability {
   CheckpointCost checkpoint;
   FailureModel failures;
@@ -60,17 +60,18 @@ struct Report {
 
   bool fits() const { return memory_bytes() <= memory_limit_bytes; }
 
-  /// Seconds to `tokens`, failures left out.
+  /// Returns seconds to `tokens`, without failures.
   double seconds_to_tokens() const { return tokens / tokens_per_s(); }
 };
 
-/// Of a job of the state's ranks with steps like `step`, whose optimizer hides no copy.
+/// Returns that of a job of the state's ranks with steps like `step`, whose optimizer hides no
+/// copy.
 Reliability reliability_of(const SavedState& state, const StepPrice& step, const Machine& machine);
 
-/// The table for people.
+/// Returns the table for people.
 std::string to_text(const Report& report);
 
-/// One object, its keys in the table's order; seconds, bytes, FLOP/s.
+/// Returns one object with its keys in the table's order, in seconds, bytes and FLOP/s.
 std::string to_json(const Report& report);
 
 }  // namespace tokamak::price

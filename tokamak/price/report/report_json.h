@@ -6,13 +6,13 @@
 
 namespace tokamak::price {
 
-/// One object, its keys in the table's order; seconds, bytes, FLOP/s.
+/// Returns one object with its keys in the table's order, in seconds, bytes and FLOP/s.
 OrderedJson report_json(const Report& report);
 
-/// Seconds of a step by category.
+/// Returns seconds of a step by category.
 OrderedJson time_json(const StepPrice& step);
 
-/// What a device with this rate and peak does, as `count` counts.
+/// Returns what a device with this rate and peak does, as `count` counts.
 OrderedJson flops_json(const FlopsCount& count, double device_tokens_per_s, double peak_flops);
 
 }  // namespace tokamak::price

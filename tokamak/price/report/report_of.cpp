@@ -26,7 +26,7 @@ std::string schedule_text(const PriceRequest& request, const PricedRun& run) {
                      config.training.seq_len, config.activation_checkpoint.mode);
 }
 
-// The spans of one priced rank.
+// Returns the spans of one priced rank.
 std::span<const price::PricedSpan> spans_of(const PricedRun& run, int rank) {
   const auto begin =
       std::partition_point(run.spans.begin(), run.spans.end(),
@@ -36,7 +36,7 @@ std::span<const price::PricedSpan> spans_of(const PricedRun& run, int rank) {
   return {begin, end};
 }
 
-// What a plan has in use as its priced step goes on.
+// The memory that a plan has in use as its priced step goes on.
 class MemoryInTime {
  public:
   explicit MemoryInTime(const Plan& plan) : plan_(plan) {
@@ -100,7 +100,7 @@ class MemoryInTime {
   double held_ = 0.0;
 };
 
-// The greatest of each stretch, so that a picture stays small.
+// Keeps the greatest point of each stretch, so that a picture stays small.
 std::vector<price::MemoryPoint> thinned(const std::vector<price::MemoryPoint>& points) {
   constexpr size_t kMost = 2000;
   const size_t stretch = points.size() / kMost + 1;
@@ -155,7 +155,7 @@ price::Report report_of(const PriceRequest& request, const PricedRun& run, doubl
         {.owner = "validation beyond training", .bytes = fullest.peak_bytes() - listed});
   }
   if (!report.fits()) report.memory_advice = memory_advice(run, request.config, request.degrees);
-  // Masters and two moments; copies for compute are made of them again.
+  // Saves masters and two moments; compute copies are made from masters again.
   const Degrees& degrees = request.degrees;
   report.reliability = price::reliability_of(
       {.bytes =
@@ -184,7 +184,7 @@ std::string page_of(const PricedRun& run, const price::Report& report) {
   std::vector<int> ranks;
   ranks.reserve(planned.size());
   for (const PlannedRanks::Rank& rank : planned) ranks.push_back(rank.rank);
-  // The report's may be a rank that is planned for its memory alone, without times.
+  // The report's fullest rank may be one that is planned only for its memory, without times.
   const auto fullest = std::max_element(
       planned.begin(), planned.end(),
       [](const auto& a, const auto& b) { return a.peak_bytes() < b.peak_bytes(); });

@@ -6,13 +6,13 @@
 
 namespace tokamak {
 
-/// `tokens` to train for.
+/// Makes the report; `tokens` is the number to train for.
 price::Report report_of(const PriceRequest& request, const PricedRun& run, double tokens);
 
-/// A Chrome trace of the priced step, all ranks. REQUIRES: the run has spans.
+/// Returns a Chrome trace of the priced step of all ranks. REQUIRES: the run has spans.
 std::string trace_of(const PricedRun& run);
 
-/// A page with pictures of it. REQUIRES: as above.
+/// Returns a page with the report and its pictures. REQUIRES: the run has spans.
 std::string page_of(const PricedRun& run, const price::Report& report);
 
 }  // namespace tokamak

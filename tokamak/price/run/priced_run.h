@@ -15,9 +15,9 @@ struct PriceRequest {
   Config config;  ///< REQUIRES: validate() passed for the mesh
   Degrees degrees;
   price::Machine machine;
-  price::Precision linear = price::Precision::kBf16;  ///< of products inside blocks
+  price::Precision linear = price::Precision::kBf16;  ///< of matmuls inside blocks
   bool all_ranks = false;    ///< else the first rank of each pipeline stage
-  bool wants_spans = false;  ///< then every rank is planned by itself, for its labels
+  bool wants_spans = false;  ///< if so, plan every rank by itself, for its labels
   Progress progress;
 };
 
@@ -35,26 +35,26 @@ struct PricedRun {
   bool fits() const;
 };
 
-/// The run as it is planned for its price: in the compute dtype, since low_precision_flow() adds
-/// the casts of 8-bit matmuls.
+/// Returns the run as it is planned for its price: in the compute dtype, since low_precision_flow()
+/// adds the casts of 8-bit matmuls.
 RunShape priced_shape(const Config& config, const ModelSpec& model, const MeshPlace& place);
 
-/// Throws Error where a stage cannot be planned or the machine lacks a rate that the plan needs.
+/// Throws Error if a stage cannot be planned or the machine lacks a rate that the plan needs.
 PricedRun price_run(const PriceRequest& request);
 
-/// Bytes of a device that a plan may have.
+/// Returns the bytes of a device that a plan may take.
 double memory_limit(const price::Machine& machine);
 
-/// What model.converters let products inside blocks compute in.
+/// Returns the precision that model.converters choose for matmuls inside blocks.
 price::Precision linear_precision(const Config& config);
 
-/// What products compute in where those inside blocks are in `linear` if the run has a low one.
+/// Returns the precision of matmuls: fp32 if the run computes in fp32, else `linear`.
 price::Precision products_precision(const Config& config, price::Precision linear);
 
-/// Makes model.converters say so; of fp4 they have no name.
+/// Makes model.converters choose `precision`; they have no name for fp4.
 void set_linear_precision(Config& config, price::Precision precision);
 
-/// What would make a plan smaller, most telling first; one line.
+/// Returns in one line what would make a plan smaller, the most effective first.
 std::string memory_advice(const PricedRun& run, const Config& config, const Degrees& degrees);
 
 }  // namespace tokamak

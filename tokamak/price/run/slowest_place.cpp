@@ -15,7 +15,7 @@ double gather_s(const price::GroupLayout& group, const price::Machine& machine) 
   return price::collective_seconds(price::Collective::kAllGather, kBytes, group, machine);
 }
 
-// What a group of `size` ranks, `stride` apart, takes by where its first rank lies.
+// Seconds of a group of `size` ranks, `stride` apart, by the place of its first rank.
 class GroupSeconds {
  public:
   GroupSeconds(int size, int stride, int period, const price::Machine& machine)
@@ -39,7 +39,7 @@ class GroupSeconds {
   std::vector<double> seconds_;
 };
 
-// The groups of a mesh in the fabric, where ranks lie after `period` of them as before.
+// The groups of a mesh in the fabric, where positions of ranks repeat after `period` ranks.
 struct MeshGroups {
   MeshGroups(const Mesh& mesh, int period, const price::Machine& machine)
       : tp(mesh.degree(MeshAxis::kTp)),
@@ -53,7 +53,8 @@ struct MeshGroups {
         shard(owners, tp, period, machine),
         replica(replicas, tp * owners, period, machine) {}
 
-  // Of its tensor- and context-parallel group, for which stages wait one after the other.
+  // Returns seconds of its tensor- and context-parallel groups, for which stages wait one after the
+  // other.
   double model_s(int place) {
     double sum = 0.0;
     double most = 0.0;
@@ -67,7 +68,8 @@ struct MeshGroups {
     return sum + num_stages * most;
   }
 
-  // Of its owners and replicas, among which a replica's share is one owner's, in the worst stage.
+  // Returns seconds of its owners and replicas in the worst stage; replicas share one owner's
+  // slice.
   double data_s(int place) {
     const int block = tp * owners;
     double most = 0.0;

@@ -14,24 +14,24 @@ namespace {
 using price::StageCosts;
 using price::StageSum;
 
-// Stages of the probed rank: with embedding, two inner ones of different depth, with head. Another
-// rank has a stage between any two, so that all values travel.
+// The probed rank has a stage with the embedding, two inner ones of different depth, and one with
+// the head. Another rank has a stage between any two, so that all values travel.
 constexpr int kFirstStage = 0;
 constexpr int kShortStage = 2;
 constexpr int kLongStage = 4;
 constexpr int kLastStage = 6;
 constexpr int kNumProbeStages = 7;
 constexpr int kNumMicrobatches = 2;
-// Of a step whose power sets the clocks: the more there are, the less its ends matter.
+// Microbatches of a step whose power sets the clocks: with more of them its ends matter less.
 constexpr int64_t kMicrobatchesOfClock = 16;
 
-// Layers of the stages, in multiples of the period in which the recompute policy repeats.
+// The layers of stages, in multiples of the period in which the recompute policy repeats.
 struct Depths {
   int few = 2;
   int many = 4;
 };
 
-// Values of the four stages, as a sum over modules.
+// Collects values of the four stages, and gives them as a sum over modules.
 class ByStage {
  public:
   explicit ByStage(const Depths& depths) : depths_(depths) {}
@@ -59,7 +59,7 @@ Depths depths_of(const RecomputePolicy& policy) {
   return {.few = few, .many = 2 * few};
 }
 
-// Two microbatches through all stages of two ranks and back, so that gradients add up.
+// Runs two microbatches through all stages of two ranks and back, so that gradients accumulate.
 PipelineSchedule there_and_back(bool split) {
   PipelineSchedule s{.name = "probe", .num_ranks = 2, .num_microbatches = kNumMicrobatches};
   s.actions.resize(2);
@@ -92,7 +92,7 @@ void read_memory(const PlannedRun& run, const Depths& depths, StageCosts& costs)
     if (at == held.end()) at = held.insert(at, {kind, ByStage(depths)});
     const auto size = static_cast<double>(slots.value_bytes);
     at->second[first.stage] += size;
-    // More than the message where a stage saves other values in the same slots.
+    // The size exceeds the message if a stage saves other values in the same slots.
     if (kind.from == PipelineItemKind::kRecvForward)
       costs.hop_bytes = costs.hop_bytes == 0.0 ? size : std::min(costs.hop_bytes, size);
   }
@@ -122,11 +122,11 @@ void read_parameters(const PlannedRun& run, const Depths& depths, StageCosts& co
   }
   costs.elements = elements.sum();
   costs.bytes = element_bytes(run.shape().training);
-  // Here both ends are one rank's, which has the table once.
+  // Here one rank has both ends, and so has the table once.
   costs.elements.head += costs.tied_elements;
 }
 
-// Seconds of a kind of item.
+// Collects seconds of one kind of item.
 class PassByStage {
  public:
   explicit PassByStage(const Depths& depths) : all_(depths), communication_(depths) {}
@@ -147,7 +147,8 @@ class PassByStage {
   double held_factor_ = 1.0;
 };
 
-// At the clocks of a rank with as much of the model as `block_weight` of the options says.
+// Reads seconds at the clocks of a rank with as much of the model as the options' `block_weight`
+// says.
 price::StageSeconds read_seconds(const Plan& plan, const GroupTable& groups, const Depths& depths,
                                  const price::Machine& machine,
                                  const price::PriceOptions& options) {
@@ -171,12 +172,12 @@ price::StageSeconds read_seconds(const Plan& plan, const GroupTable& groups, con
   return {.forward = forward.sum(), .backward = backward.sum(), .weight = weight.sum()};
 }
 
-// Of first ranks that are multiples of `span`, from how many on the ways in which such stages lie
-// in the fabric repeat themselves.
+// Returns after how many stages, whose first ranks are multiples of `span`, their positions in the
+// fabric repeat.
 int64_t period_of_places(int span, const price::Machine& machine) {
   int64_t period = span;
   for (const price::Level& level : machine.levels) {
-    // Else all of a stage lies in one domain, or begins one.
+    // Otherwise a stage lies within one domain, or begins one.
     if (level.num_devices > 0 && level.num_devices % span != 0 && span % level.num_devices != 0)
       period = std::lcm<int64_t>(period, level.num_devices);
   }
@@ -210,7 +211,7 @@ void read_places(const Plan& plan, const Depths& depths, const price::Machine& m
   }
 }
 
-// A probe's second rank may lie beyond the machine; nothing is read of messages to it.
+// A probe's second rank may lie beyond the machine; the times of messages to it are not read.
 price::Machine with_room(price::Machine machine) {
   if (machine.levels.empty()) machine.levels.push_back({.bytes_per_s = 1.0});
   machine.levels.back().num_devices = 0;
@@ -267,7 +268,7 @@ double flat_seconds(const ModelSpec& model, const RunShape& base, const Target& 
                     const price::Machine& machine, const price::PriceOptions& options) {
   const Depths depths = depths_of(base.recompute);
   const auto num_microbatches = static_cast<int>(base.distribute.num_microbatches);
-  // Gathers ahead and reductions behind make the first layers odd ones.
+  // Gathers ahead and reductions behind make the first layers differ from the others.
   const int few = depths.many;
   const int many = few + depths.few;
   const auto seconds_of = [&](int layers) {

@@ -1,4 +1,4 @@
-// For tests: price requests from words of the command line.
+// Price requests from words of the command line, for tests.
 #pragma once
 
 #include <optional>

@@ -7,7 +7,8 @@
 namespace tokamak::price {
 namespace {
 
-// Beyond so many microbatches a schedule only repeats itself: for each rank, and at least.
+// Beyond so many microbatches per rank, and beyond the least number, a schedule only repeats
+// itself.
 constexpr int kRepeatsAfter = 3;
 constexpr int kLeastRepeatsAfter = 48;
 

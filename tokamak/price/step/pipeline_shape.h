@@ -1,5 +1,5 @@
-// A pipeline schedule and its stages as estimates of its step read them. Depends on neither model
-// nor machine; docs/pricing.md.
+// A pipeline schedule and its stages as estimates of its step read them. The shape depends on
+// neither model nor machine; docs/pricing.md.
 #pragma once
 
 #include <string>
@@ -33,13 +33,13 @@ struct PipelineShape {
   bool is_split = false;
   std::vector<int> in_flight;  ///< by rank: microbatches of any of its stages, forward to the end
 
-  /// From add_items(): of all microbatches, or of so many that more only repeat themselves, and
-  /// then also of one round less.
+  /// Set by add_items(): the items of all microbatches, or of so many that more only repeat, and
+  /// then also those of one round less.
   ItemLists items;
   ItemLists shorter;
 };
 
-/// REQUIRES: stages in model order, as many as `name` wants on so many ranks.
+/// REQUIRES: stages are in model order, as many as the schedule `name` has on so many ranks.
 PipelineShape pipeline_outline(const std::string& name, int num_ranks,
                                std::vector<StageModules> stages, int num_microbatches);
 

@@ -55,7 +55,7 @@ void SegmentPrices::add_power(int segment, double runs, double block_weight, Pow
   const LowPrecisionFlow& flow = this->flow(s);
   for (size_t t = 0; t < tasks.size(); ++t) {
     const double weight = tasks[t].label.block >= 0 ? block_weight : 1.0;
-    // Weights are cast in the first microbatch alone.
+    // Weights are cast only in the first microbatch.
     const TaskRun how{.casts = flow.casts[t] != 0, .is_low = flow.is_low[t] != 0};
     times_.add_power(tasks[t], costs(s)[t], how, runs * weight, use);
   }
@@ -122,7 +122,7 @@ void SegmentPrices::add_works(const SegmentRun& run, std::span<const int> begin,
   }
 }
 
-// Of what takes `seconds` alone: only kernels are slower.
+// Returns the factor on a run that takes `seconds` without messages, which slow only its kernels.
 double SegmentPrices::held_factor(const SegmentRun& run, double seconds) const {
   const auto s = static_cast<size_t>(run.segment);
   const std::vector<Task>& tasks = plan_.segments[s].tasks;
@@ -134,8 +134,8 @@ double SegmentPrices::held_factor(const SegmentRun& run, double seconds) const {
   return seconds > 0.0 ? 1.0 + longer_s / seconds : 1.0;
 }
 
-// What launching takes beyond the kernels: of the whole segment where the host runs ahead, else of
-// each block.
+// Returns the time of launches beyond that of kernels: of the whole segment if the host runs ahead,
+// else of each block.
 double SegmentPrices::host_seconds(const SegmentRun& run, const RankTimes& times) const {
   const std::vector<Task>& tasks = plan_.segments[run.segment].tasks;
   const Software& software = machine_.software;

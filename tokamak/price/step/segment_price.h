@@ -1,4 +1,4 @@
-// One run of a segment by one rank, priced apart from all others.
+// One run of a segment by one rank, priced by itself.
 #pragma once
 
 #include <map>
@@ -16,12 +16,12 @@ struct SegmentPrice {
   EnumArray<Category, double, kNumCategories> by_category{};  ///< sums to `seconds`
   double hidden_comm_s = 0.0;
   double held_factor = 1.0;     ///< on its seconds beside a pipeline's message
-  double host_s = 0.0;          ///< by which the host is late; in `seconds`
+  double host_s = 0.0;          ///< delay by the host; part of `seconds`
   std::vector<double> begin_s;  ///< by task
   std::vector<double> end_s;
 };
 
-/// Which of a segment's runs: they differ in what accumulates and in what the last one also does.
+/// Which run of a segment: runs differ in what accumulates and in what the last one adds.
 struct SegmentRun {
   int segment = 0;
   bool is_first = true;
@@ -33,19 +33,19 @@ struct SegmentRun {
 /// Prices the segments of one plan, each run once.
 class SegmentPrices {
  public:
-  /// All must outlive it; `groups` are those of the plan, or of another rank that has it.
+  /// All must outlive it; `groups` are those of the plan, or of another rank that shares the plan.
   SegmentPrices(const Plan& plan, const GroupTable& groups, const Machine& machine,
                 const PriceOptions& options);
 
   SegmentPrices(const Plan& plan, const Machine& machine, const PriceOptions& options)
       : SegmentPrices(plan, plan.groups, machine, options) {}
 
-  /// Where power is a matter of the whole step: sets the clocks of a step that runs each segment
-  /// so often, tasks of blocks `block_weight` of the options times as often. REQUIRES: nothing is
-  /// priced yet.
+  /// If the power limit holds for the whole step, sets the clocks of a step that runs each segment
+  /// so often, and tasks of blocks `block_weight` (of the options) times as often. REQUIRES:
+  /// nothing is priced yet.
   void settle_clock(std::span<const int64_t> runs_of_segment);
 
-  /// The same with clocks known. REQUIRES: nothing is priced yet.
+  /// Sets known clocks. REQUIRES: nothing is priced yet.
   void set_clock(double clock) { times_.set_clock(clock); }
 
   /// Counts `runs` runs of a segment, at the highest clocks. REQUIRES: no clock is set yet.
@@ -53,13 +53,13 @@ class SegmentPrices {
 
   const SegmentPrice& price(const SegmentRun& run);
 
-  /// Works of the segment's tasks, one for each, which wait for each other as the plan says; the
-  /// first of each stream other than 0 for `begin` too, and the first of a block for the work that
-  /// `gathered` has of it. Streams are those of works. Tasks that do not run take no time.
+  /// Adds one Work for each of the segment's tasks, which wait for each other as the plan says. The
+  /// first on each stream other than 0 also waits for `begin`, and the first of a block for that
+  /// block's entry in `gathered`. Streams have stream_number(). Tasks that do not run take no time.
   void add_works(const SegmentRun& run, std::span<const int> begin,
                  const std::map<int, int>& gathered, RankWorks& works);
 
-  /// The number that stands for a stream of the plan.
+  /// Returns the number that stands for a stream of the plan.
   int stream_number(int stream) const { return streams_.at(stream); }
 
   int64_t num_events() const { return num_events_; }

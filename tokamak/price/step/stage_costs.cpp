@@ -33,26 +33,27 @@ BucketSeconds bucket_seconds(double elements, const StageCosts& costs, const Dat
 }
 
 double held_bytes(const HeldKind& kind, const StageSum& size, const StageModules& stage) {
-  // What a layer keeps of the embedding before it; the embedding keeps nothing, as it reads tokens.
+  // A layer keeps what it reads from the embedding before it; the embedding keeps nothing, because
+  // it reads tokens.
   const bool is_embedding_alone = stage.layers == 0 && stage.has_embedding && !stage.has_head;
   const bool is_kept =
       kind.from == PipelineItemKind::kForward && kind.to != PipelineItemKind::kSendForward;
   return is_embedding_alone && is_kept ? 0.0 : size(stage);
 }
 
-// All but what is held for later items.
+// Returns the bytes of a rank without those that are held for later items.
 double rank_bytes(const StageCosts& c, const PipelineShape& shape, int owners, int rank) {
   const auto at = static_cast<size_t>(rank);
   const StageModules& all = shape.modules_of[at];
   double elements = c.elements(all);
-  // A tied table is there once.
+  // A tied table counts once.
   if (all.has_embedding && all.has_head) elements -= c.tied_elements;
   double scratch = 0.0;
   for (const int s : shape.stages_of[at]) scratch = std::max(scratch, c.scratch(shape.stages[s]));
   return state_bytes(elements, c.bytes, {.owners = owners}) + c.input_bytes + scratch;
 }
 
-// What the items of a rank hold for later ones, one after the other.
+// Follows what the items of a rank hold for later ones, item by item.
 class HeldByItems {
  public:
   HeldByItems(const StageCosts& costs, const PipelineShape& shape, int rank) {
@@ -77,7 +78,7 @@ class HeldByItems {
   double most() const { return most_; }
 
  private:
-  // Between two stages of one rank nothing is sent.
+  // Two stages of one rank need no message between them.
   static bool has_item(PipelineItemKind kind, int stage, int rank, const PipelineShape& shape) {
     using enum PipelineItemKind;
     const auto is_elsewhere = [&](int other) {
@@ -124,7 +125,7 @@ double least_seconds(const StageCosts& costs, const PipelineShape& shape) {
       work += seconds.forward(stage) + seconds.backward(stage) + seconds.weight(stage);
     }
     const auto begin = static_cast<size_t>(stages.front());
-    // Weight gradients may be all that is left when the last microbatch comes by.
+    // Only weight gradients may be left when the last microbatch passes.
     const double back = shape.is_split ? 0.0 : after[begin];
     least = std::max(least, before[begin] + shape.num_microbatches * work + back);
   }

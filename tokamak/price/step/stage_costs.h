@@ -1,5 +1,5 @@
-// What a layer, the embedding and the head cost one rank, and what no step of them is shorter or
-// smaller than. No graph, no event loop.
+// What a layer, the embedding and the head cost one rank, and lower bounds of a step's time and
+// memory. These need no graph and no event loop.
 #pragma once
 
 #include <utility>
@@ -23,25 +23,25 @@ struct StageSum {
   }
 };
 
-/// Of an element of a parameter, in memory.
+/// Bytes of one element of a parameter in memory.
 struct ElementBytes {
   double master = 4.0;  ///< and each of its two moments
   double compute = 2.0;
   double gradient = 4.0;
 };
 
-/// What of its parameters a rank keeps in slices.
+/// How a rank's parameters are sliced over their owners.
 struct Slices {
   int owners = 1;
   bool of_gradients = false;
-  bool of_copies = false;  ///< for compute: weights are gathered whenever they are used
+  bool of_copies = false;  ///< compute copies too: weights are gathered whenever they are used
 };
 
-/// Bytes of so many parameters' masters, moments, gradients and copies for compute.
+/// Returns the bytes of masters, moments, gradients and compute copies of so many parameters.
 double state_bytes(double elements, const ElementBytes& bytes, const Slices& slices);
 
-/// From which item of a stage to which its values are held; kBackwardInput stands for a backward
-/// that is not split.
+/// The items of a stage from and up to which its values are held; kBackwardInput stands for a
+/// backward that is not split.
 struct HeldKind {
   PipelineItemKind from = PipelineItemKind::kForward;
   PipelineItemKind to = PipelineItemKind::kBackward;
@@ -58,20 +58,21 @@ struct PassSeconds {
   double operator()(const StageModules& stage) const { return all(stage); }
 };
 
-/// Of a stage whose ranks lie in one way in the fabric.
+/// Seconds of a stage for one position of its ranks in the fabric.
 struct StageSeconds {
   PassSeconds forward;
   PassSeconds backward;  ///< of input gradients only, where backwards are split
-  PassSeconds weight;    ///< 0 where they are not
-  int link = 0;          ///< of the fabric, that collectives inside the stage take
+  PassSeconds weight;    ///< 0 if they are not split
+  int link = 0;          ///< level of the fabric that collectives inside the stage take
 };
 
-/// What a stage costs: seconds, bytes, elements; independent of data parallelism, whose work stands
-/// beside it.
+/// What a stage costs in seconds, bytes and elements, without the work of data parallelism.
 struct StageCosts {
-  /// Those that differ; the first of rank 0, which begins a domain of each level.
+  /// Positions in the fabric that differ; the first is that of rank 0, which begins a domain of
+  /// each level.
   std::vector<StageSeconds> places = std::vector<StageSeconds>(1);
-  /// Into `places`, of stages whose first rank is 0, 1, 2, ... times `span`; then repeats itself.
+  /// Indices into `places` of stages whose first rank is 0, 1, 2, ... times `span`; then they
+  /// repeat.
   std::vector<int> place_of{0};
   int span = 1;                                     ///< tp x cp
   std::vector<std::pair<HeldKind, StageSum>> held;  ///< bytes
@@ -82,7 +83,7 @@ struct StageCosts {
   double input_bytes = 0.0;    ///< tokens, labels, results
   ElementBytes bytes;
 
-  /// Into `places`, of the stage whose ranks begin there.
+  /// Returns the index into `places` of the stage whose ranks begin at `first_rank`.
   int place(int first_rank) const {
     return place_of[static_cast<size_t>(first_rank / span) % place_of.size()];
   }
@@ -90,7 +91,7 @@ struct StageCosts {
 
 /// How a mesh spreads parameters and messages.
 struct DataSpread {
-  /// Groups of a rank.
+  /// The groups of one rank.
   struct Groups {
     GroupLayout shard;    ///< the owners
     GroupLayout replica;  ///< the replicas
@@ -109,7 +110,7 @@ struct DataSpread {
   size_t groups_at(int rank) const { return groups_of.empty() ? 0 : groups_of[rank]; }
 };
 
-/// What the parameters of a layer, the embedding or the head cost beside a step's work.
+/// What gathers and reductions of a layer, the embedding or the head cost in a step.
 struct BucketSeconds {
   double gather_s = 0.0;
   double scatter_s = 0.0;  ///< of gradients, to their owners
@@ -133,25 +134,25 @@ struct Buckets {
 Buckets buckets_of(const StageCosts& costs, const DataSpread& spread,
                    const DataSpread::Groups& groups, const Machine& machine);
 
-/// No step of a pipeline is shorter: the way to the busiest rank, its work and the way back.
-/// Backwards may be split or whole.
+/// Returns a lower bound of a pipeline's step: the path to the busiest rank, its work and the path
+/// back. Backwards may be split or whole.
 double least_seconds(const StageCosts& costs, const PipelineShape& shape);
 
-/// No step without a pipeline is shorter where weights and gradients are sliced: the first forward
-/// waits for gathers, and reductions for the last one.
+/// Returns a lower bound of a step without a pipeline if weights and gradients are sliced: the
+/// first forward waits for gathers, and reductions wait for the last backward.
 double least_flat_seconds(const StageCosts& costs, const StageModules& model, int num_microbatches,
                           const Buckets& buckets);
 
-/// Bytes that each rank's items hold for later ones at once, at least. With costs of whole
-/// backwards where the schedule does not split them. Needs no lists of items, and says less than
-/// those.
+/// Returns a lower bound of the bytes that each rank's items hold for later ones at once. `costs`
+/// have whole backwards if the schedule does not split them. It needs no lists of items, and bounds
+/// less tightly than held_bytes().
 std::vector<double> least_held_bytes(const StageCosts& costs, const PipelineShape& shape);
 
-/// The same, from the lists. `costs` are of stages that split their backwards as the schedule does.
-/// REQUIRES: add_items() was called.
+/// Returns these bytes from the lists. `costs` are of stages that split their backwards as the
+/// schedule does. REQUIRES: add_items() was called.
 std::vector<double> held_bytes(const StageCosts& costs, const PipelineShape& shape);
 
-/// No rank that fits takes less. `held` is by rank.
+/// Returns a lower bound of the fullest rank's bytes. `held` is by rank.
 double least_bytes(const StageCosts& costs, const PipelineShape& shape,
                    const std::vector<double>& held, int owners);
 

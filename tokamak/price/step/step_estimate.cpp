@@ -18,7 +18,7 @@ struct Part {
   const BucketSeconds* bucket = nullptr;
 };
 
-// In the order of a forward.
+// Returns parts in the order of a forward.
 std::vector<Part> parts_of(const StageModules& stage, const Buckets& buckets) {
   std::vector<Part> parts;
   if (stage.has_embedding) parts.push_back({{.has_embedding = true}, &buckets.embedding});
@@ -27,7 +27,7 @@ std::vector<Part> parts_of(const StageModules& stage, const Buckets& buckets) {
   return parts;
 }
 
-// One rank's works.
+// Adds one rank's Works.
 class Works {
  public:
   Works(int stage_link, const Buckets& buckets, const Software& software)
@@ -55,7 +55,7 @@ class Works {
 
   void wait_for(const std::vector<int>& works) { add({.stream = kCompute}, works); }
 
-  // Kernels and collectives of one part, a few times in turn.
+  // Adds kernels and collectives of one part, alternating a few times.
   void add_part(const Part& part, bool is_first, const PassSeconds& pass, std::vector<int> after) {
     constexpr int kTurns = 4;
     const auto of = [&](const StageSum& sum) {
@@ -64,7 +64,7 @@ class Works {
     const double all_s = of(pass.all);
     const double communication_s = of(pass.communication);
     const double kernels_s = all_s - communication_s;
-    // Messages slow kernels alone.
+    // Messages slow only kernels.
     const double held = kernels_s > 0.0 ? (pass.held_factor - 1.0) * all_s / kernels_s : 0.0;
     for (int turn = 0; turn < kTurns; ++turn) {
       add({.seconds = kernels_s / kTurns,
@@ -82,7 +82,7 @@ class Works {
     }
   }
 
-  // Of the part that was added last.
+  // Adds the reductions of the part that was added last.
   void add_reductions(const Part& part) {
     const auto add_one = [&](double seconds, int link) {
       if (seconds <= 0.0) return;
@@ -97,12 +97,12 @@ class Works {
     add_one(part.bucket->replica_s, buckets_.replica_link);
   }
 
-  // The next item waits for reductions that do not outlive theirs.
+  // Makes the next item wait for reductions that do not outlive their item.
   void end_item() {
     if (software_.reduction_overlap == 0 && reduced_ >= 0) wait_for({reduced_});
   }
 
-  // The norm of all gradients, then the optimizer.
+  // Adds the norm of all gradients, then the optimizer.
   void add_update(const StageModules& all, double norm_s, int meeting, std::vector<int> after) {
     if (reduced_ >= 0) after.push_back(reduced_);
     add({.seconds = norm_s,
@@ -128,7 +128,8 @@ class Works {
   int reduced_ = -1;     // the last reduction
 };
 
-// Numbers of meetings: of the messages of each direction, stage and microbatch, then of all ranks.
+// Numbers meetings: those of the messages of each direction, stage and microbatch, then of all
+// ranks.
 class Meetings {
  public:
   Meetings(const PipelineShape& shape, const ItemLists& lists)
@@ -152,7 +153,7 @@ class Meetings {
   std::vector<int> sizes_;
 };
 
-// The items of one rank, and what data parallelism adds at both ends of the step.
+// Adds the items of one rank, and what data parallelism does at both ends of the step.
 class RankItems {
  public:
   RankItems(const StageSeconds& seconds, const PipelineShape& shape, const DataSpread& spread,
@@ -197,7 +198,7 @@ class RankItems {
     return is_send(kind) || kind == Kind::kRecvForward || kind == Kind::kRecvBackward;
   }
 
-  // Weights, once a step: before all items or beside them.
+  // Gathers weights once a step, before all items or beside them.
   void gather() {
     if (spread_.owners == 1) return;
     std::vector<int> all;

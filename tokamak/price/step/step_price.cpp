@@ -18,7 +18,7 @@ const GroupTable& groups_of(const PricedRank& rank) {
   return rank.groups != nullptr ? *rank.groups : rank.plan->groups;
 }
 
-// Which communication of which ranks meets which.
+// Which communication tasks of different ranks meet.
 class Meetings {
  public:
   explicit Meetings(std::span<const PricedRank> ranks) {
@@ -43,7 +43,7 @@ class Meetings {
     return task.rules->is_communication && members_[group_of(rank, task)] > 1;
   }
 
-  /// The meeting of this rank's next run of `task`. REQUIRES: is_shared().
+  /// Returns the meeting of this rank's next run of `task`. REQUIRES: is_shared().
   int next(size_t rank, const Task& task) {
     const size_t group = group_of(rank, task);
     const auto n = static_cast<size_t>(counts_[rank][group]++);
@@ -69,7 +69,7 @@ class Meetings {
   std::vector<int> sizes_;                // by meeting
 };
 
-// One rank's step as works. A foreground item that meets no other rank is one work.
+// One rank's step as Works. A foreground item that meets no other rank is one Work.
 class RankStep {
  public:
   RankStep(const PricedRank& rank, size_t index, int num_microbatches, const Machine& machine,
@@ -94,11 +94,11 @@ class RankStep {
 
   RankWorks works;
 
-  /// Works of segments priced apart.
+  /// Returns the number of Works in segments that were priced by themselves.
   int64_t num_events() const { return prices_.num_events(); }
 
-  /// What all whole items together were spent on: `took_s`, with what messages beside their
-  /// computing added to it.
+  /// Adds what all whole items together were spent on. They took `took_s`, which includes the delay
+  /// by messages beside their compute.
   void add_whole_items(double took_s, EnumArray<Category, double, kNumCategories>& by_category,
                        double& hidden_s) {
     EnumArray<Category, double, kNumCategories> alone{};
@@ -155,13 +155,13 @@ class RankStep {
     bool is_whole = false;
   };
 
-  // Of a whole item's tasks, by the messages beside it.
+  // Returns the factor by which messages beside a whole item stretch its tasks.
   static double stretch(const RankTimes& times, size_t work, const SegmentPrice& alone) {
     const double took_s = times.end_s[work] - times.begin_s[work];
     return alone.seconds > 0.0 ? took_s / alone.seconds : 1.0;
   }
 
-  // An item's last works: before its end, and those that may come after it.
+  // An item's last Works: those before its end, and those that may outlive it.
   struct Ends {
     std::vector<int> joined;
     std::vector<int> outliving;
@@ -208,12 +208,12 @@ class RankStep {
     return segment.tasks.empty() ? Phase::kForward : segment.tasks[0].label.phase;
   }
 
-  // Beside which the rank goes on until an item waits for it.
+  // Whether the rank goes on beside the task until an item waits for it.
   bool is_outliving(const Segment& segment, const Task& task) const {
     return software_.reduction_overlap != 0 && segment.outlives(task.stream);
   }
 
-  // The same until a block's first forward.
+  // Whether the rank goes on beside the task until a block's first forward.
   bool is_free_gather(const Task& task) const {
     return software_.gather_overlap != 0 && task.rules->is_communication &&
            task.label.phase == Phase::kUnshard;

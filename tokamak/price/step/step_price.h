@@ -14,11 +14,11 @@
 
 namespace tokamak::price {
 
-/// One rank that stands for all that do the same: one of each pipeline stage, or all.
+/// A rank that stands for all that do the same: either one of each stage is priced, or all are.
 struct PricedRank {
   const Plan* plan = nullptr;
   int rank = 0;                        ///< of the world
-  const GroupTable* groups = nullptr;  ///< in place of the plan's, where ranks share a plan
+  const GroupTable* groups = nullptr;  ///< replaces the plan's, if ranks share a plan
 };
 
 struct PricedSpan {
@@ -39,12 +39,11 @@ struct StepPrice {
   double hidden_comm_s = 0.0;    ///< under compute, of the same rank
   double bubble_fraction = 0.0;  ///< mean over ranks of idle over the step
   std::vector<double> bubble_s;  ///< by priced rank
-  int64_t events = 0;            ///< works that the event loop ended
+  int64_t events = 0;            ///< number of Works that the event loop ended
 };
 
-/// `num_microbatches` counts where the plans have no items of their own. `spans`, where given, gets
-/// every task of the step in order of rank and begin. Throws Bug where the plans wait for each
-/// other for ever.
+/// `num_microbatches` matters only if the plans have no items. `spans`, if given, gets every task
+/// of the step in order of rank and begin. Throws Bug if the plans wait for each other forever.
 StepPrice price_step(std::span<const PricedRank> ranks, int num_microbatches,
                      const Machine& machine, const PriceOptions& options,
                      std::vector<PricedSpan>* spans = nullptr, const Progress& progress = {});

@@ -15,7 +15,7 @@ bool is_communication(const Work& work) {
   return work.category == Category::kExposedComm;
 }
 
-// Ranks that must come before a work begins.
+// The ranks that must come before a Work begins.
 struct Meeting {
   struct Member {
     int rank = 0;
@@ -51,10 +51,10 @@ class RankLoop {
 
   RankTimes times;
 
-  /// The next end of a running work.
+  /// Returns the next time at which a running Work ends.
   double next_s() const { return next_s_; }
 
-  /// Ends what ends at `now`.
+  /// Ends the Works that end at `now`.
   void end_works(double now) {
     account(now);
     for (Stream& stream : streams_) {
@@ -63,7 +63,7 @@ class RankLoop {
     }
   }
 
-  /// The stream of a head that can begin now, or -1.
+  /// Returns a stream whose head can begin now, or -1.
   int startable(size_t from) {
     for (size_t s = from; s < streams_.size(); ++s) {
       Stream& stream = streams_[s];
@@ -92,7 +92,7 @@ class RankLoop {
     if (seconds == 0.0) finish(stream, now);
   }
 
-  /// After works have begun or ended.
+  /// Updates rates after Works have begun or ended.
   void settle(double now) {
     const bool contends = shared_compute_ > 0 && shared_comm_ > 0;
     next_s_ = kNever;
@@ -136,7 +136,7 @@ class RankLoop {
     bool has_arrived = false;
     double finish_s = 0.0;
     double factor = 1.0;
-    Work head;           // works[order_[next]]: of many ranks, none is near when its time comes
+    Work head;           // a copy of works[order_[next]], which may be far away in memory
     int num_met = 0;     // of the head's waits
     int blocked_by = 0;  // the first that is not known to have ended
   };
@@ -197,7 +197,7 @@ class RankLoop {
     load_head(stream);
   }
 
-  // What the time since the last change was spent on.
+  // Accounts for the time since the last change.
   void account(double now) {
     const double seconds = now - now_s_;
     now_s_ = now;
@@ -256,7 +256,7 @@ class Loop {
       const Event event = events_.top();
       events_.pop();
       RankLoop& loop = loops_[event.rank];
-      if (event.time_s != loop.next_s()) continue;  // it has changed since
+      if (event.time_s != loop.next_s()) continue;  // the end has changed since
       told_[event.rank] = kNever;
       loop.end_works(event.time_s);
       touch(event.rank);
@@ -299,7 +299,7 @@ class Loop {
     dirty_.push_back(rank);
   }
 
-  // Begins what can begin on a rank, and on those it lets go on.
+  // Begins the Works that can begin on a rank, and on ranks that these unblock.
   void start(int first, double now) {
     touch(first);
     to_start_.push_back(first);
@@ -311,7 +311,7 @@ class Loop {
         const Work work = loop.head(s);  // begin() may go on to the next
         if (work.meeting < 0) {
           loop.begin(s, work.seconds, now);
-          // A point in time may let another stream go on.
+          // A point in time may unblock another stream.
           s = loop.startable(work.seconds == 0.0 ? 0 : static_cast<size_t>(s) + 1);
         } else {
           const bool is_here = meet(rank, s, work, now);
@@ -321,7 +321,7 @@ class Loop {
     }
   }
 
-  // Whether it began.
+  // Returns whether the Work began.
   bool meet(int rank, int stream, const Work& work, double now) {
     Meeting& meeting = meetings_[work.meeting];
     loops_[rank].arrive(stream, now);

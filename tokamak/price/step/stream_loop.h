@@ -1,4 +1,4 @@
-// The event loop of prices: ranks whose streams run works in order, with waits between streams and
+// The event loop of prices: the streams of ranks run Works in order, with waits between streams and
 // meetings between ranks.
 #pragma once
 
@@ -13,36 +13,37 @@
 
 namespace tokamak::price {
 
-/// What a stream does next: a task, a whole item, or nothing (0 seconds) but be a point in time.
+/// What a stream does next: a task, a whole item, or a point in time, which takes 0 seconds.
 struct Work {
   double seconds = 0.0;
   Category category = Category::kMemoryBound;  ///< kExposedComm: communication
-  /// Whether the other kind beside it slows it and is slowed by it, and communication over the same
-  /// link halves its rate: a task of its own.
+  /// Whether this is a single task, which the other kind beside it slows and is slowed by, and
+  /// whose rate other communication over the same link halves.
   bool is_shared = false;
   bool is_whole_item = false;      ///< the caller knows its categories
   bool is_by_copy_engine = false;  ///< of communication
-  /// A message, whose kernel holds multiprocessors from its arrival at the meeting on.
+  /// Whether it is a message, whose kernel holds multiprocessors from its arrival at the meeting
+  /// on.
   bool holds = false;
-  double held_factor = 1.0;  ///< on the seconds of compute beside such a message
+  double held_factor = 1.0;  ///< multiplies the seconds of compute beside such a message
   int stream = 0;            ///< of this rank, counted from 0
-  int link = 0;              ///< of communication: the outermost level of the fabric that it takes
+  int link = 0;              ///< the outermost level of the fabric that communication takes
   int meeting = -1;          ///< begins when all its members have come
   int first_wait = 0;        ///< RankWorks::waits[first_wait .. first_wait + num_waits)
   int num_waits = 0;
 };
 
-/// One rank's works in issue order.
+/// One rank's Works in issue order.
 struct RankWorks {
   std::vector<Work> works;
-  std::vector<int> waits;  ///< earlier works of this rank
+  std::vector<int> waits;  ///< indices of earlier Works of this rank
   int num_streams = 1;
 
-  /// The index of the added work, which waits for `after`.
+  /// Adds a Work that waits for `after`; returns its index.
   int add(Work work, std::span<const int> after);
 };
 
-/// Factors on the seconds of works that run beside the other kind.
+/// Factors on the seconds of each kind of Work while it runs beside the other kind.
 struct Slowdown {
   double compute = 1.0;
   double compute_beside_copy_engine = 1.0;  ///< beside no other communication
@@ -53,7 +54,7 @@ struct RankTimes {
   std::vector<double> begin_s;  ///< by work
   std::vector<double> end_s;
   double last_s = 0.0;  ///< the end of all
-  /// Whole items left out: compute by its category, else communication that has met.
+  /// Seconds without whole items: compute by its category, else communication that has met.
   EnumArray<Category, double, kNumCategories> by_category{};
   double whole_items_s = 0.0;
   double hidden_comm_s = 0.0;  ///< beside compute or whole items
@@ -61,8 +62,8 @@ struct RankTimes {
 
 Slowdown slowdown_of(const Software& software);
 
-/// Runs all ranks together. `meetings`: members by meeting. Throws Bug where ranks wait for each
-/// other for ever.
+/// Runs all ranks together. `meetings` has the number of members of each meeting. Throws Bug if
+/// ranks wait for each other forever.
 std::vector<RankTimes> run_streams(std::span<const RankWorks> ranks, std::span<const int> meetings,
                                    const Slowdown& slowdown, const Progress& progress = {});
 

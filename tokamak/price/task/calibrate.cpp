@@ -22,7 +22,8 @@ double best_rate(std::span<const TimedOp> ops, Cost::Kind kind, bool is_gradient
   return best;
 }
 
-// All ops of a kind together: what lasts, where the fastest one tells what a cold device can.
+// Returns the rate of all ops of a kind together. This rate lasts, while the fastest op shows what
+// a cold device reaches.
 double total_rate(std::span<const TimedOp> ops, Cost::Kind kind) {
   double amount = 0.0;
   double seconds = 0.0;
@@ -34,7 +35,7 @@ double total_rate(std::span<const TimedOp> ops, Cost::Kind kind) {
   return seconds > 0.0 ? amount / seconds : 0.0;
 }
 
-// "key = { value = 1.5, unit = "GB/s", source = "..." }"
+// Returns "key = { value = 1.5, unit = "GB/s", source = "..." }".
 std::string line_of(const std::string& key, double in_si, Dimension dimension,
                     const std::string& source) {
   const std::string text = text_of(in_si, dimension);
@@ -45,13 +46,13 @@ std::string line_of(const std::string& key, double in_si, Dimension dimension,
                      source);
 }
 
-// `alone` names the file where it refines nothing.
+// `alone` names the file if it refines no base.
 std::string head_of(const std::string& base, std::string_view alone) {
   if (base.empty()) return fmt::format("# Read by tokamak plan --cluster {}\n", alone);
   return fmt::format("# Refines {0}: tokamak plan --cluster {0}+THIS.toml\n", base);
 }
 
-// In quotes of a TOML text.
+// Makes `text` safe between the quotes of a TOML text.
 std::string plain(std::string text) {
   for (char& c : text) {
     if (c == '"' || c == '\\' || static_cast<unsigned char>(c) < 0x20) c = ' ';
@@ -59,7 +60,7 @@ std::string plain(std::string text) {
   return text;
 }
 
-// Too long by half is as wrong as too short by half: noise must not pull times to nothing.
+// The logarithm makes twice too long as wrong as twice too short, so noise cannot pull times to 0.
 double mean_log_error(const Machine& machine, const GroupLayout& group,
                       std::span<const TimedCollective> timed) {
   double sum = 0.0;
@@ -105,7 +106,7 @@ std::string device_toml(const std::string& base, const std::string& device, doub
     add(fmt::format("peak_flops_{}", suffix), product, Dimension::kFlopsPerSecond);
     add("memory_bytes", memory_bytes, Dimension::kBytes);
     add("memory_bytes_per_s", memory, Dimension::kBytesPerSecond);
-    // Products of any shape at their best rate, all of the device at once.
+    // Matmuls of any shape run at their best rate, on the whole device at once.
     add("num_sms", 1.0, Dimension::kNone);
     add("tile_1x1", 1.0, Dimension::kNone);
   } else {
@@ -152,7 +153,7 @@ double fit_level(Machine& machine, size_t level, int num_ranks,
     parameters.push_back({&l.switch_reduce_base_s, 1.0});
     parameters.push_back({&l.switch_reduce_bytes_per_s, 1e15});
   }
-  // Times may start at nothing, from where no factor leads away.
+  // A time of 0 could never change, because the fit multiplies by factors.
   for (double* seconds : {&l.base_s, &l.sqrt_s}) *seconds = std::max(*seconds, 1e-7);
   double best = mean_log_error(machine, group, timed);
   for (double step = 2.0; step > 1.001;) {

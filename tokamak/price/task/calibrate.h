@@ -26,21 +26,21 @@ struct TimedCollective {
   double seconds = 0.0;
 };
 
-/// TOML for `base`+FILE: the shares of base's peaks that the fastest product, attention and its
-/// gradient reached, over its power derate, and all products and all memory-bound ops together;
-/// of a base whose power is a matter of the whole step only the latter two, since its other shares
-/// are those of cold clocks. With an empty base a
-/// device of its own, whose peaks they are. Throws Error if nothing was timed that tells a rate.
+/// Returns TOML for `base`+FILE: the shares of base's peaks that the fastest matmul, attention and
+/// its gradient reached, over base's power derate, and those of all matmuls and of all memory-bound
+/// ops together. If base's power limit holds for the whole step, only the latter two are written,
+/// since its other shares are those of cold clocks. With an empty base FILE is a device whose peaks
+/// are these rates. Throws Error if no timing shows a rate.
 std::string device_toml(const std::string& base, const std::string& device, double memory_bytes,
                         Precision precision, std::span<const TimedOp> ops);
 
-/// TOML for `base`+FILE: start, root and rate of the level that connects the ranks, fitted. With an
-/// empty base a fabric of one level, "host".
+/// Returns TOML for `base`+FILE: fitted start, root and rate of the level that connects the ranks.
+/// With an empty base FILE is a fabric of one level, "host".
 std::string fabric_toml(const std::string& base, int num_ranks,
                         std::span<const TimedCollective> timed);
 
-/// Fits base_s, sqrt_s, efficiency and, where the switch reduces, its rate and start, of one level;
-/// returns the mean error, as a factor less 1.
+/// Fits base_s, sqrt_s and efficiency of one level and, if the switch reduces, its rate and start.
+/// Returns the mean error, as a factor less 1.
 double fit_level(Machine& machine, size_t level, int num_ranks,
                  std::span<const TimedCollective> timed);
 

@@ -17,7 +17,7 @@ constexpr double kMib = 1024.0 * 1024.0;
 constexpr double kOverlapNorm = 1.6;
 // A tree's share of a ring's rate (NVIDIA/nccl src/graph/tuning.cc).
 constexpr double kTreeShare = 0.92;
-// Messages of an all-to-all that a device has under way at once (NCCL's batch of sends).
+// Messages of an all-to-all that a device has in flight at once (NCCL's batch of sends).
 constexpr double kMessagesAtOnce = 8.0;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
@@ -43,7 +43,7 @@ double size_cost(const Level& level, double bytes) {
   return level.sqrt_s * std::sqrt(bytes / kMib);
 }
 
-// Where every pair has a link of its own, a few members reach few links.
+// If every pair has its own link, few members use few links.
 double rate_of(const Level& level, double peers) {
   double rate = level.bytes_per_s;
   if (level.pair_bytes_per_s > 0.0) rate = std::min(rate, level.pair_bytes_per_s * peers);
@@ -61,7 +61,7 @@ std::vector<Stage> stages_of(const GroupLayout& group, const Machine& machine) {
     const double domains = group.domains[l];
     if (domains >= below) continue;
     const double count = std::max(std::ceil(members / inner), std::ceil(below / domains));
-    // A domain of one has nobody to send to.
+    // A domain of one has no other member to send to.
     const double least = std::ceil(fewest / inner);
     const Level& level = machine.levels[l];
     stages.push_back({.level = &level,
@@ -80,14 +80,14 @@ std::vector<Stage> stages_of(const GroupLayout& group, const Machine& machine) {
   return stages;
 }
 
-// What a device gets from its last neighbour it stores and passes to nobody: its links stand.
+// A device stores what its last neighbour sends and passes it on to none, so its links are idle.
 double ring_end(const Stage& s, double bytes) {
   const double rate = s.level->ring_end_bytes_per_s;
   return rate > 0.0 ? bytes / s.count / rate : 0.0;
 }
 
-// One pass of a ring, but its end: all-gather or reduce-scatter of `bytes` over the stage's
-// domains.
+// Returns seconds of one pass of a ring without its end: all-gather or reduce-scatter of `bytes`
+// over the stage's domains.
 double ring_pass(const Stage& s, double bytes) {
   const double hops = s.count - 1.0;
   const double moving = size_cost(*s.level, bytes) + hops / s.count * bytes / s.rate;
@@ -115,7 +115,7 @@ double switch_all_reduce(const Stage& s, double bytes) {
          bytes / level.switch_reduce_bytes_per_s;
 }
 
-// `passes`: 1 = all-gather or reduce-scatter, 2 = all-reduce.
+// `passes` is 1 for all-gather or reduce-scatter, 2 for all-reduce.
 double stage_seconds(const Stage& s, double bytes, double passes) {
   const double ring = passes * ring_pass(s, bytes) + ring_end(s, bytes);
   if (passes == 1.0) return ring;
@@ -130,9 +130,9 @@ double hierarchical(const std::vector<Stage>& stages, double bytes, double passe
   return seconds;
 }
 
-// One ring through all members; each level carries it on the links of all members of a domain, and
-// each domain all of it: NCCL takes the channels of the node that has the fewest (NVIDIA/nccl
-// src/init.cc, initTransportsRank).
+// One ring goes through all members. Each level carries it on the links of all members of a domain,
+// and each domain carries all of it: NCCL takes the channels of the node that has the fewest
+// (NVIDIA/nccl src/init.cc, initTransportsRank).
 double flat_ring(const std::vector<Stage>& stages, double size, double bytes, double passes) {
   double rate = kNever;
   double base_s = 0.0;
@@ -145,7 +145,8 @@ double flat_ring(const std::vector<Stage>& stages, double size, double bytes, do
   return passes * (base_s + seconds + (size - 1.0) / size * bytes / rate);
 }
 
-// A tree between the outermost domains, a chain in each: up and down, every link carries all of it.
+// A tree connects the outermost domains and a chain goes through each; every link carries all of it
+// up and down.
 double tree_of_chains(const std::vector<Stage>& stages, double bytes) {
   double rate = kNever;
   double base_s = 0.0;
@@ -225,7 +226,7 @@ Spread spread_of(int size, int stride, int first, int domain) {
   const int head = (domain - first % domain + stride - 1) / stride;
   const int tail = last % domain / stride + 1;
   Spread out{.most = std::max(head, tail), .fewest = std::min(head, tail), .domains = domains};
-  // Of those between, which are few or of two kinds.
+  // Domains between the first and the last are few or of two kinds.
   const int least = domain / stride;
   const int most = (domain + stride - 1) / stride;
   for (int i = head; i < size - tail && (out.most < most || out.fewest > least);) {

@@ -1,4 +1,4 @@
-// Seconds of a collective, from where its members are in the fabric (docs/pricing.md).
+// Seconds of a collective, from its members' places in the fabric (docs/pricing.md).
 #pragma once
 
 #include <cstdint>
@@ -13,26 +13,28 @@ namespace tokamak::price {
 /// How a group's members lie in the fabric, by level.
 struct GroupLayout {
   std::vector<int> members;  ///< of the domain with the most; the last is the group's size
-  std::vector<int> fewest;   ///< of the domain with the fewest, of those with any
-  std::vector<int> domains;  ///< with any
+  std::vector<int> fewest;   ///< of the domain with the fewest, but at least one
+  std::vector<int> domains;  ///< number of domains with members
   int size = 1;
 
   bool operator==(const GroupLayout&) const = default;
 };
 
-/// The outermost level of the fabric that a collective of the group takes; 0 of one member.
+/// Returns the outermost level of the fabric that a collective of the group takes; 0 for one
+/// member.
 int link_of(const GroupLayout& group);
 
 /// Throws Error if the machine connects fewer devices than the ranks need.
 GroupLayout layout_of(std::span<const int> ranks, const Machine& machine);
 
-/// Of `size` ranks `stride` apart, from rank `first` on.
+/// Returns the layout of `size` ranks `stride` apart, from rank `first` on.
 GroupLayout strided_layout(int size, int stride, const Machine& machine, int first = 0);
 
 using Collective = Cost::Collective;
 
-/// `bytes` is the whole buffer: gathered, or before it is reduced; what one rank sends in an
-/// all-to-all or a message. A message between more than two is one to each next of a ring.
+/// `bytes` counts the whole buffer, gathered or before it is reduced; for an all-to-all or a
+/// message it counts what one rank sends. A message in a group of more than two goes from each rank
+/// to the next of a ring.
 double collective_seconds(Collective kind, double bytes, const GroupLayout& group,
                           const Machine& machine);
 
@@ -44,7 +46,7 @@ struct Communication {
   double exposed = 1.0;         ///< share of its time that nothing hides
 };
 
-/// With its launch and the software's call.
+/// Returns seconds with the launch and the software's call.
 double communication_seconds(const Communication& communication, const GroupLayout& group,
                              const Machine& machine);
 

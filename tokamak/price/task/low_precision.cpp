@@ -15,7 +15,7 @@ Place place_of(const Operand& o) {
   return {o.arena, o.slot_class, o.offset};
 }
 
-// At once, or part by part around a ring.
+// Whether it gathers, at once or part by part around a ring.
 bool gathers(const Cost& cost) {
   return cost.collective == Cost::Collective::kAllGather ||
          (cost.collective == Cost::Collective::kSendRecv && !cost.is_message);

@@ -1,5 +1,5 @@
-// What of a segment moves and is converted otherwise where products compute in fewer bits than the
-// plan was made in.
+// What a segment converts, and sends differently, if matmuls compute in fewer bits than the plan
+// was made in.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,19 @@
 namespace tokamak::price {
 
 struct LowPrecisionFlow {
-  /// By task: a product that brings its first input to few bits. One that reads what an earlier
-  /// product has brought there, or what was sent so, does not.
+  /// By task: whether a matmul casts its first input to few bits. It does not if an earlier matmul
+  /// has cast that input, or if it was sent in few bits.
   std::vector<uint8_t> casts;
-  /// By task: the first product of the segment that reads these weights forward.
+  /// By task: whether it is the first matmul of the segment that reads these weights forward.
   std::vector<uint8_t> casts_weights;
-  /// By task: communication of what products read, which is sent in few bits.
+  /// By task: whether it communicates inputs of matmuls, which are sent in few bits.
   std::vector<uint8_t> is_low;
 };
 
-/// `costs`: of the tasks.
+/// `costs` are those of the tasks.
 LowPrecisionFlow low_precision_flow(std::span<const Task> tasks, std::span<const Cost> costs);
 
-/// Whether a product is one that a low precision is asked for: of a block, forward or backward.
+/// Whether a low precision applies to a matmul: it must be in a block, forward or backward.
 bool is_block_product(const Task& task, const Cost& cost);
 
 }  // namespace tokamak::price

@@ -1,5 +1,5 @@
-// Clocks under a limit of power, which holds for a step as a whole: the device's controller is
-// slower than kernels, so products run faster beside cooler ones. docs/pricing.md, "The step".
+// Clocks under a power limit, which holds for a step as a whole: the device's controller is slower
+// than kernels, so matmuls run faster beside cooler kernels. docs/pricing.md, "The step".
 #pragma once
 
 #include "tokamak/price/machine/machine.h"
@@ -15,9 +15,9 @@ struct PowerUse {
   double drawn_s = 0.0;       ///< the energy of products and attention over the limit of power
 };
 
-/// The clocks over the highest: the greatest at which the mean power stays within the limit, if the
-/// energy of an operation goes with the clocks, and all else draws the device's `memory_power` and
-/// `collective_power` of the limit. REQUIRES: device.memory_power > 0.
+/// Returns the clocks over the highest clocks: the greatest at which the mean power stays within
+/// the limit, if an operation's energy is proportional to the clocks and the rest draws the
+/// device's `memory_power` and `collective_power` of the limit. REQUIRES: device.memory_power > 0.
 double step_clock(const PowerUse& use, const Device& device);
 
 }  // namespace tokamak::price

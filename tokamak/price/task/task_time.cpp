@@ -13,18 +13,18 @@ namespace {
 constexpr int kMostSplits = 8;
 // Rows that begin at whole lines of this many bytes are read at full rate.
 constexpr int64_t kLineBytes = 128;
-// Of a copy from global to shared memory that runs beside the products (PTX: cp.async).
+// The least size of a copy from global to shared memory beside the matmuls (PTX: cp.async).
 constexpr double kLeastCopyBytes = 4.0;
-// Rows of batched products on tensor cores begin at whole vectors of this many elements of 2 bytes
+// Rows of batched matmuls on tensor cores begin at whole vectors of this many elements of 2 bytes
 // (NVIDIA, Matrix Multiplication Background, "Tensor Core Requirements").
 constexpr int64_t kVectorElements = 8;
 // Queries and keys of one tile of attention.
 constexpr double kAttentionTile = 128.0;
-// The rates of a machine file are those of heads of this.
+// The rates of a machine file hold for this head dim.
 constexpr double kRatedHeadDim = 128.0;
 // Head dims are padded to whole steps of this.
 constexpr int64_t kHeadDimStep = 64;
-// Of the operands in a plan that is made in bf16.
+// Bytes per element of the operands in a plan that is made in bf16.
 constexpr double kPlannedBytes = 2.0;
 
 double element_bytes(Precision precision) {
@@ -48,7 +48,8 @@ double product_rate(const Machine& machine, Precision precision) {
   return d.peak_flops[p] * d.gemm_efficiency[p] * machine.software.power_derate;
 }
 
-// What is left of the rate where rows do not begin at whole lines: a share for each halving.
+// Returns the share of the rate that is left if rows do not begin at whole lines: a factor for each
+// halving of their alignment.
 double alignment_share(int64_t row_widths, Precision precision, const Device& d) {
   const auto unaligned = static_cast<uint64_t>(row_widths);
   if (unaligned == 0) return 1.0;
@@ -58,8 +59,8 @@ double alignment_share(int64_t row_widths, Precision precision, const Device& d)
   return halvings <= 0.0 ? 1.0 : std::pow(d.gemm_alignment_share, halvings);
 }
 
-// Tiles' and kernels' begin and end are stated as depth of bf16 and do not shrink with the
-// precision: how much more depth of this one they are.
+// The begin and end of tiles and kernels are stated as depth of bf16 and do not shrink with the
+// precision. Returns how much more depth of this precision they are.
 double depth_of_bf16(const Device& d, Precision precision) {
   const auto rate = [&](Precision p) { return d.peak_flops[p] * d.gemm_efficiency[p]; };
   const double bf16 = rate(Precision::kBf16);
@@ -77,7 +78,7 @@ double tile_seconds(const GemmTile& tile, int64_t m, int64_t n, int64_t k, int s
   return work * d.num_sms / (rate * tile.efficiency);
 }
 
-// What writing the partial sums of a split product takes, in fp32.
+// Returns the seconds to write the partial sums of a split matmul in fp32.
 double split_seconds(int64_t m, int64_t n, int splits, const Machine& machine) {
   if (splits == 1) return 0.0;
   const Device& d = machine.device;
@@ -85,7 +86,7 @@ double split_seconds(int64_t m, int64_t n, int splits, const Machine& machine) {
          (d.memory_bytes_per_s * d.memory_efficiency);
 }
 
-// What a product's energy takes at the device's power.
+// Returns the seconds that a matmul's energy takes at the device's power.
 double sustained_seconds(int64_t m, int64_t n, int64_t k, Precision precision, const Device& d) {
   const double flops =
       2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
@@ -118,8 +119,8 @@ bool is_low(Precision precision) {
   return precision == Precision::kFp8 || precision == Precision::kFp4;
 }
 
-// Whether a group moves what tensor parallel products read or write; gradients that ranks of tp sum
-// once a step feed none.
+// Whether a group moves what tensor-parallel matmuls read or write; gradients that ranks of tp sum
+// once a step feed no matmul.
 bool is_beside_products(const GroupTable::Entry& group) {
   using enum GroupPurpose;
   return group.axes == AxisSet{MeshAxis::kTp} && group.purpose != kReduce &&
@@ -131,8 +132,8 @@ bool sums_gradients(const GroupTable::Entry& group) {
   return group.purpose == kReduce || group.purpose == kReplicas || group.purpose == kTied;
 }
 
-// Elements that are brought to a low precision for this product: what enters a layer, the cotangent
-// of what leaves it, and weights once a step.
+// Returns the number of elements that are cast to a low precision for this matmul: a layer's input,
+// its output gradient, and weights once a step.
 double cast_elements(const Task& task, const TaskRun& run) {
   const auto elements = [&](size_t k) { return static_cast<double>(task.in[k].type.numel()); };
   return (run.casts ? elements(0) : 0.0) + (run.casts_weights && run.is_first ? elements(1) : 0.0);
@@ -174,7 +175,7 @@ double gemm_seconds(int64_t m, int64_t n, int64_t k, double bytes, Precision pre
       product_rate(machine, precision) * alignment_share(run.row_widths, precision, d);
   const double overhead_scale = depth_of_bf16(d, precision);
   const int free_sms = std::max(1, d.num_sms - run.held_sms);
-  // Tiles are chosen for the whole device, whoever holds a part of it.
+  // Tiles are chosen for the whole device, even if a message holds a part of it.
   double best = HUGE_VAL;
   double taken = HUGE_VAL;
   for (const GemmTile& tile : d.tiles) {
@@ -259,8 +260,8 @@ double TaskTimes::product_seconds(const Task& task, const Cost& cost, double byt
   const Precision planned = precision_of(cost.dtype);
   const bool is_lowered = computes_in(task, cost) != planned;
   if (!is_lowered) return gemm_seconds(cost.m, cost.n, cost.k, bytes, planned, machine_, how);
-  // In few bits both operands are read along the sum, of which weights' gradients make rows of
-  // tokens.
+  // In few bits both operands are read along the dim that is summed; for weight gradients these
+  // rows are tokens.
   how.row_widths |= cost.k;
   const double width = element_bytes(options_.linear);
   bytes -= (1.0 - width / kPlannedBytes) * (bytes_of(task.in[0]) + bytes_of(task.in[1]));
@@ -268,7 +269,8 @@ double TaskTimes::product_seconds(const Task& task, const Cost& cost, double byt
          cast_seconds(task, cost, run);
 }
 
-// Beside a product in few bits. Each element is read, and written as it lies and transposed.
+// Returns the seconds of casts for a matmul in few bits. Each element is read, and written both as
+// it lies and transposed.
 double TaskTimes::cast_seconds(const Task& task, const Cost& cost, const TaskRun& run) const {
   if (computes_in(task, cost) == precision_of(cost.dtype)) return 0.0;
   const double bytes = kPlannedBytes + 2.0 * element_bytes(options_.linear);
@@ -287,7 +289,7 @@ double TaskTimes::attention_seconds(const Cost& cost, double bytes, int held_sms
   const bool is_fused = software.attention_pair_bytes <= 0.0;
   const double pairs = s.pairs;
   const double all_pairs = queries * static_cast<double>(s.keys);
-  // A forward's tiles are rows of queries, a backward's columns of keys.
+  // Tiles of a forward are rows of queries, those of a backward columns of keys.
   const auto rows = static_cast<double>(is_backward ? s.keys : s.queries);
   const double overhead =
       is_backward ? d.attention_backward_overhead : d.attention_forward_overhead;
@@ -314,7 +316,7 @@ double TaskTimes::attention_seconds(const Cost& cost, double bytes, int held_sms
   const double peak = d.peak_flops[precision];
   TOK_REQUIRE(peak > 0.0, "{}: {} has no rate of attention in {}", machine_.name, d.name,
               name_of(precision));
-  // Scores and their product with values, as batched products.
+  // Scores and their product with values are batched matmuls.
   const bool is_vectorized = is_fused || s.head_dim % kVectorElements == 0;
   const double rate = !is_vectorized ? product_rate(machine_, Precision::kFp32)
                                      : peak * rated * software.attention_share *
@@ -336,7 +338,7 @@ void TaskTimes::add_power(const Task& task, const Cost& cost, const TaskRun& run
   if (cost.kind == Cost::Kind::kGemm) {
     const Precision precision = computes_in(task, cost);
     const double peak = d.peak_flops[precision];
-    // Alone they settle at gemm_sustained_efficiency, where they draw what is allowed.
+    // Alone, matmuls settle at gemm_sustained_efficiency, where they draw the power limit.
     const double cold = d.gemm_efficiency[precision];
     const double settled = std::min(1.0, d.gemm_sustained_efficiency / cold);
     const double cast_s = cast_seconds(task, cost, run);

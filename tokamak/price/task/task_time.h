@@ -10,14 +10,14 @@
 
 namespace tokamak::price {
 
-/// What a price may change about a plan that is not made yet.
+/// How a price may differ from the plan that is priced.
 struct PriceOptions {
-  Precision linear = Precision::kBf16;  ///< of products inside blocks
+  Precision linear = Precision::kBf16;  ///< of matmuls inside blocks
   bool device_graphs = true;            ///< kernels are launched by captured graphs
-  /// Tensor parallel ranks that all hold what a pipeline's message says each send a part of it, and
+  /// Tensor-parallel ranks that all hold the same pipeline message each send a part of it, and
   /// gather the rest.
   bool splits_messages = false;
-  /// Blocks of the model for one of the plan's: power limits clocks in the step of the whole model.
+  /// Blocks of the model per block of the plan: power limits clocks in the step of the whole model.
   double block_weight = 1.0;
 };
 
@@ -32,34 +32,35 @@ enum class Category : uint8_t {
 };
 inline constexpr size_t kNumCategories = 7;
 
-/// "GEMM", "attention", "memory-bound", "exposed communication", "host", "bubble", "optimizer".
+/// Returns "GEMM", "attention", "memory-bound", "exposed communication", "host", "bubble" or
+/// "optimizer".
 std::string_view name_of(Category category);
 
-/// What a task's time counts as where nothing hides it.
+/// Returns the category of a task's time if nothing hides it.
 Category category_of(const Task& task, const Cost& cost);
 
-/// What a product's time depends on besides its shape.
+/// What a matmul's time depends on besides its shape.
 struct ProductRun {
-  double rate = 1.0;  ///< over that at the highest clocks
+  double rate = 1.0;  ///< over the rate at the highest clocks
   int held_sms = 0;   ///< multiprocessors that others hold
   /// Elements of the operands' and the result's rows in memory, or'ed; 0 = whole lines.
   int64_t row_widths = 0;
 };
 
-/// One product [m, k] x [k, n] with `bytes` moved at least, without its launch. Throws Error where
-/// the device has no such rate.
+/// Returns seconds of one matmul [m, k] x [k, n] that moves at least `bytes`, without its launch.
+/// Throws Error if the device has no such rate.
 double gemm_seconds(int64_t m, int64_t n, int64_t k, double bytes, Precision precision,
                     const Machine& machine, const ProductRun& run = {});
 
-/// Of reading and writing `bytes` in one kernel, without its launch.
+/// Returns seconds of reading and writing `bytes` in one kernel, without its launch.
 double memory_seconds(double bytes, const Machine& machine);
 
 /// What a task's time depends on besides its operands.
 struct TaskRun {
   bool is_first = true;        ///< what accumulates from the first microbatch on overwrites
-  bool casts = true;           ///< a product of few bits brings its first input there
+  bool casts = true;           ///< a matmul of few bits casts its first input
   bool casts_weights = false;  ///< and its weights, in the first microbatch
-  bool is_low = false;         ///< communication of what such products read
+  bool is_low = false;         ///< communication of inputs of such matmuls
   int held_sms = 0;            ///< multiprocessors that a message holds
 };
 
@@ -69,17 +70,17 @@ class TaskTimes {
   /// All must outlive it.
   TaskTimes(const GroupTable& groups, const Machine& machine, const PriceOptions& options);
 
-  /// Of a compute task or a collective, with its launch.
+  /// Returns seconds of a compute task or a collective, with its launch.
   double seconds(const Task& task, const Cost& cost, const TaskRun& run) const;
 
-  /// The outermost level of the fabric that a collective takes; 0 for a compute task.
+  /// Returns the outermost level of the fabric that a collective takes; 0 for a compute task.
   int link(const Task& task) const;
 
   /// Counts `runs` runs of a task at the highest clocks. REQUIRES: no clock is set yet.
   void add_power(const Task& task, const Cost& cost, const TaskRun& run, double runs,
                  PowerUse& use) const;
 
-  /// The clocks from now on, over the highest, at which tasks are timed at first.
+  /// Sets the clocks from now on, over the highest clocks; before, tasks are timed at the highest.
   void set_clock(double clock) { clock_ = clock; }
 
  private:
