@@ -46,7 +46,7 @@ void print(const StepBenchmark& b, const ModelSpec& model, const std::string& dt
   fmt::print("{}\n", line.dump());
 }
 
-// What floors are counted from: on a CPU with the product's rate of this moment.
+// Returns the rates that floors are computed from; on a CPU the matmul rate is that of this moment.
 DeviceRates rates_now(const Backend& backend, DType compute, std::optional<double> gemm_peak) {
   DeviceRates rates = rates_of(backend);
   if (is_gpu(backend) || !gemm_peak) return rates;
@@ -54,14 +54,14 @@ DeviceRates rates_now(const Backend& backend, DType compute, std::optional<doubl
   return rates;
 }
 
-// Data sheets of GPUs speak of bf16 alone.
+// Data sheets of GPUs give only bf16.
 std::optional<double> gemm_peak(const Backend& backend, DType compute) {
   if (!is_gpu(backend)) return cpu::measure_gemm_peak(compute);
   const auto peak = compute == DType::kBF16 ? peak_flops(backend, compute) : std::nullopt;
   return peak ? std::optional(peak->per_s) : std::nullopt;
 }
 
-// All matmuls of blocks that can be; "" leaves them in the compute dtype.
+// Quantizes all matmuls of blocks that can be; "" leaves them in the compute dtype.
 std::optional<Float8Options> float8_of_word(const std::string& recipe) {
   if (recipe.empty()) return std::nullopt;
   TOK_REQUIRE(find_float8_recipe(recipe),

@@ -23,7 +23,7 @@ namespace {
 
 constexpr DType kDType = DType::kF32;
 
-// Where ranks talk: their groups, their memory, and the device's queue if there is one.
+// What ranks communicate with: their groups, their memory, and the device's queue if there is one.
 struct Bench {
   Backend& backend;
   Communicator& comm;
@@ -75,14 +75,14 @@ constexpr Collective kCollectives[] = {
      }},
 };
 
-// Until the device has done what it was given.
+// Waits until the device has done what it was given.
 void await(const Bench& b, DeviceEvent end) {
   if (end == nullptr) return;
   b.backend.streams()->record(end, b.stream());
   b.backend.streams()->synchronize(end);
 }
 
-/// Mean over `repeats` calls of the slowest rank.
+/// Returns the mean over `repeats` calls of the slowest rank.
 double seconds_of(const Bench& b, DeviceEvent end, const std::function<void()>& call,
                   int64_t repeats) {
   double seconds = 0;
@@ -99,7 +99,8 @@ double seconds_of(const Bench& b, DeviceEvent end, const std::function<void()>& 
   return seconds;
 }
 
-/// Prints a line of the table, adds it to `timed` and returns the same as JSON; on rank 0.
+/// Times a collective. Rank 0 prints a line of the table, adds it to `timed` and returns it as
+/// JSON.
 std::string measure(const Bench& b, DeviceEvent end, const Collective& collective, int64_t count,
                     double budget_s, std::vector<price::TimedCollective>& timed) {
   const auto call = [&] { collective.run(b, count); };
@@ -128,7 +129,7 @@ std::string measure(const Bench& b, DeviceEvent end, const Collective& collectiv
   return line.dump() + "\n";
 }
 
-// Every rank's share of a buffer is whole.
+// Returns a number of elements that ranks share evenly.
 int64_t elements_of(int64_t bytes, int num_ranks) {
   return std::max<int64_t>(bytes / size_of(kDType) / num_ranks, 1) * num_ranks;
 }

@@ -1,4 +1,4 @@
-// `tokamak bench comm`: how fast this machine's ranks talk to each other.
+// `tokamak bench comm`: how fast this machine's ranks communicate.
 #pragma once
 
 #include "tokamak/cli/verbs.h"

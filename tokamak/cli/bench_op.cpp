@@ -21,7 +21,7 @@
 namespace tokamak::cli {
 namespace {
 
-// "16384x4096"
+// Reads dims such as "16384x4096".
 Dims dims_of(const std::string& text) {
   Dims dims;
   const char* at = text.data();
@@ -89,7 +89,7 @@ std::string json_of(const OpTime& t, const std::string& device, const std::strin
   return line.dump();
 }
 
-// Of the host.
+// Returns the memory of the host.
 double memory_bytes() {
   return static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
          static_cast<double>(::sysconf(_SC_PAGE_SIZE));

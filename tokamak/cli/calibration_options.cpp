@@ -12,7 +12,7 @@ namespace tokamak::cli {
 
 namespace {
 
-// Ranks are taken to lie as plans have them, node by node.
+// Calibration assumes that ranks fill nodes one after the other, as plans do.
 void require_full_node(const price::Machine& machine, const LaunchEnvironment& launched) {
   if (machine.levels.empty() || launched.rank != 0) return;
   const int domain = machine.levels[0].num_devices;

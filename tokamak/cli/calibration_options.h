@@ -11,12 +11,13 @@ namespace tokamak::cli {
 
 struct CalibrationOptions {
   std::string file;     ///< to write; empty = none
-  std::string machine;  ///< that it refines; empty = one of its own
+  std::string machine;  ///< refined by the file; empty = none
 
   void add_to(CLI::App& app);
 
-  /// Throws Error if the machine is unknown, or missing though devices are GPUs, or if it does not
-  /// connect these ranks, of which the first fill a node and the first of all can write the file.
+  /// Throws Error if the machine is unknown, or missing though devices are GPUs, or does not
+  /// connect these ranks, or if the first ranks do not fill a node, or if rank 0 cannot write the
+  /// file.
   void check(bool on_gpus, const LaunchEnvironment& launched = {}) const;
 };
 

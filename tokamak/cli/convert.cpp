@@ -12,7 +12,8 @@
 namespace tokamak::cli {
 namespace {
 
-// A model-only checkpoint in TO/step-0, with the config.json that makes it readable by itself.
+// Writes a model-only checkpoint in TO/step-0, and the config.json that makes it readable by
+// itself.
 void to_checkpoint(const ModelFiles& files, const std::filesystem::path& to, DType dtype,
                    const AssetFiles& assets) {
   CheckpointWriter writer(to, 0);

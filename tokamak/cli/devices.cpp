@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kUnseenArch = 90;
 
-// Each rank tells its host and its GPU's place there.
+// Each rank sends its host and its GPU's index there.
 void require_own_gpus(World& world, const LaunchEnvironment& launched) {
   const std::string mine =
       fmt::format("{} {}", launched.host, gpu::describe_device(gpu::current_device()).bus);

@@ -18,31 +18,31 @@ namespace tokamak::cli {
 /// The help text of a verb's --device.
 inline constexpr const char* kDeviceHelp = "auto, cpu or cuda; auto = a GPU if there is one";
 
-/// Whether `device` means a GPU here: auto does where one is built in and visible. Throws Error at
-/// another word.
+/// Whether `device` means a GPU here: auto does if GPU support is built in and a GPU is visible.
+/// Throws Error for an unknown word.
 bool means_gpu(const std::string& device);
 
 struct DeviceChoice {
   std::string device = "auto";
   int threads = 0;             ///< of a CPU; 0 = all
-  bool deterministic = false;  ///< a GPU's libraries too add in a fixed order
+  bool deterministic = false;  ///< a GPU's libraries add in a fixed order too
   bool copy_engine = false;    ///< a GPU's memory can be gathered by copy engines
 };
 
-/// What `choice` (auto, never or always) means for ranks started so: auto is for several of one
-/// host, with an NCCL that can.
+/// Returns what `choice` (auto, never or always) means for ranks started like this: auto means yes
+/// for several ranks of one host with an NCCL that supports it.
 bool wants_copy_engine(const std::string& choice, const LaunchEnvironment& launched);
 
-/// A GPU, that of the local rank, or the CPU. Throws Error where cuda is asked for and there is
+/// Opens the GPU of the local rank, or the CPU. Throws Error if cuda is asked for and there is
 /// none.
 std::unique_ptr<Backend> open_backend(const DeviceChoice& choice,
                                       const LaunchEnvironment& launched = {});
 
 bool is_gpu(const Backend& backend);
 
-/// The world that the groups of `backend` are made in: `control` itself, or one of NCCL's over it,
-/// which is then kept in `owned`; with `copy_engine` (as the backend's) parameters are gathered
-/// without kernels. Throws on all ranks where two have the same GPU. Collective.
+/// Returns the world in which groups of `backend` are made: `control` itself, or one of NCCL over
+/// it, which `owned` then keeps. With `copy_engine` (as for the backend) parameters are gathered
+/// without kernels. Throws on all ranks if two have the same GPU. Collective.
 World& device_world(World& control, Backend& backend, const LaunchEnvironment& launched,
                     bool copy_engine, std::unique_ptr<World>& owned);
 
@@ -51,8 +51,8 @@ struct PlanTarget {
   std::string note;  ///< "planned for sm_90 (...)\n"; "" for a CPU
 };
 
-/// What a plan is made for: this machine's device or, where cuda is asked for and none is visible,
-/// sm_90 with all libraries.
+/// Returns the target of a plan: this machine's device or, if cuda is asked for and no GPU is
+/// visible, sm_90 with all libraries.
 PlanTarget plan_target(const DeviceChoice& choice);
 
 struct PeakFlops {
@@ -71,10 +71,10 @@ std::optional<PeakFlops> gpu_peak_flops(std::string_view driver_name);
 /// doctor measured on this CPU. All are 0 if neither is known.
 DeviceRates rates_of(const Backend& backend);
 
-/// The driver's figures of a GPU; the process' own on a CPU.
+/// Returns the driver's figures of a GPU, or the process's own on a CPU.
 MemoryUse memory_use(const Backend& backend);
 
-/// "NVIDIA H200" or "8 threads".
+/// Returns text such as "NVIDIA H200" or "8 threads".
 std::string device_text(const Backend& backend);
 
 }  // namespace tokamak::cli

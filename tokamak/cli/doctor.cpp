@@ -23,8 +23,8 @@
 namespace tokamak::cli {
 namespace {
 
-// Bytes a second of a copy between two large arrays, read and written both counted; best of
-// several.
+// Returns bytes per second of a copy between two large arrays, read and written both counted; the
+// best of several runs counts.
 double measure_copy_rate(int threads) {
   constexpr size_t kBytes = size_t{256} << 20U;
   std::vector<char> from(kBytes, 1);
@@ -47,7 +47,7 @@ double measure_copy_rate(int threads) {
   return best;
 }
 
-// Whether this folder takes a synced write and a rename, which checkpoints need.
+// Checks that this folder takes a synced write and a rename, which checkpoints need.
 std::string check_folder(const std::filesystem::path& folder) {
   try {
     make_folders(folder);

@@ -101,7 +101,7 @@ int main(int argc, char** argv) {
     return cli::report(ExitCode::kDiverged, "", error.what());
   } catch (const SystemError& error) {
     return cli::report(ExitCode::kTryAgain, "machine: ", error.what());
-  } catch (const std::system_error& error) {  // of a path, or of an output that is full
+  } catch (const std::system_error& error) {  // from a path, or from an output that is full
     return cli::report(ExitCode::kUserError, "", error.what());
   } catch (const std::bad_alloc&) {
     return cli::report(ExitCode::kTryAgain, "machine: ", "out of host memory");

@@ -1,4 +1,4 @@
-// Opening a trained model from whatever the user points at.
+// Opens a trained model from whatever the user points at.
 #pragma once
 
 #include <filesystem>
@@ -12,7 +12,7 @@
 
 namespace tokamak::cli {
 
-/// The flavor of a --model word such as llama3:8B; throws Error.
+/// Returns the flavor of a --model word such as llama3:8B; throws Error.
 ModelSpec spec_of_word(const std::string& word);
 
 struct ModelFiles {
@@ -21,12 +21,12 @@ struct ModelFiles {
   std::filesystem::path folder;  ///< where config and tokenizer were found
 };
 
-/// A Hugging Face folder, a checkpoint (its model is in the config.json that training leaves beside
-/// it), an llm.c model, or, with `flavor` ("llama3:8B"), bare weights. Throws Error.
+/// Opens a Hugging Face folder, a checkpoint (its model is in the config.json that training writes
+/// beside it), an llm.c model, or, with `flavor` ("llama3:8B"), bare weights. Throws Error.
 ModelFiles open_model(const std::filesystem::path& path, const std::string& flavor);
 
-/// The tokenizer at `path`, or where `path` is empty the one that lies beside the model; "bytes"
-/// and "self" by name.
+/// Opens the tokenizer at `path`, or the one beside the model if `path` is empty; "bytes" and
+/// "self" are names of tokenizers.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path,
                                           const std::filesystem::path& model_folder);
 

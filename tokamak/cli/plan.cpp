@@ -17,7 +17,7 @@
 namespace tokamak::cli {
 namespace {
 
-// Each op once, with what was said of its variants.
+// Prints each op once, with the reasons about its variants.
 void print_why(const Plan& plan, const Target& target) {
   std::set<std::string> seen;
   for (const Segment& segment : plan.segments) {
@@ -43,7 +43,7 @@ double total_flops(const Plan& plan) {
   return flops;
 }
 
-// The pipeline needs no plan of the model: this answers at once for any mesh.
+// The schedule needs no plan of the model, so this answers at once for any mesh.
 void show_schedule(const RunConfig& run) {
   const Degrees& degrees = run.place.degrees;
   const PipelinePlan pipeline = pipeline_plan(run.config, degrees, spec_of(run.config).num_layers,
@@ -56,7 +56,7 @@ void show_schedule(const RunConfig& run) {
   if (run.schedule_svg) write_file_atomic(*run.schedule_svg, schedule_svg(pipeline.schedule));
 }
 
-// The flags came before the verbs, and scripts have them. Returns `code`.
+// Names the verb that replaces a flag: flags are older, and scripts use them. Returns `code`.
 int name_verb(std::string_view verb, std::string_view flag, int code) {
   fmt::print(stderr, "note: plan {} is also `tokamak {}`\n", flag, verb);
   return code;

@@ -16,7 +16,7 @@
 namespace tokamak::cli {
 namespace {
 
-// A line on stderr every two seconds.
+// Prints a line on stderr every two seconds.
 Progress progress_on_stderr() {
   using Clock = std::chrono::steady_clock;
   return [last = Clock::now()](std::string_view what, int64_t done, int64_t total) mutable {
@@ -41,7 +41,7 @@ void print_machines() {
   fmt::print("parts, to be joined by +: {}\n", fmt::join(price::machine_part_names(), ", "));
 }
 
-// What a source states; what it does not is null.
+// Returns what a source states; unstated figures are null.
 OrderedJson published_json(const Preset& p) {
   const auto stated = [](const std::optional<double>& figure) {
     return figure ? OrderedJson(*figure) : OrderedJson();

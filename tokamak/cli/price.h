@@ -14,14 +14,14 @@
 
 namespace tokamak::cli {
 
-/// Values of one thing that plans differ in: a number of the machine, a key of the configuration,
+/// Values of one thing in which plans differ: a number of the machine, a key of the configuration,
 /// "cluster", "precision" or "gpus".
 struct Sweep {
   std::string key;
   std::vector<std::string> values;
-  std::vector<price::Precision> precisions;  ///< the same, where the key is "precision"
-  std::vector<int64_t> gpus;                 ///< the same, where the key is "gpus"
-  bool is_weak = true;                       ///< of gpus: the batch grows with them
+  std::vector<price::Precision> precisions;  ///< the values, if the key is "precision"
+  std::vector<int64_t> gpus;                 ///< the values, if the key is "gpus"
+  bool is_weak = true;                       ///< for gpus: the batch grows with them
 };
 
 /// The words that ask for a price.
@@ -33,12 +33,12 @@ struct PriceWords {
   double tokens = 1e12;
   bool json = false;
   bool all_ranks = false;
-  bool numbers = false;  ///< print the machine's instead
+  bool numbers = false;  ///< print the machine's numbers instead
   std::optional<std::string> trace;
   std::optional<std::string> html;
   std::optional<std::string> csv;
-  std::vector<Sweep> sweeps;  ///< of different keys; every value of one with every one of the other
-  std::optional<std::string> preset;  ///< also among `rest`; gives what is not said of the above
+  std::vector<Sweep> sweeps;  ///< of different keys; every value of one meets all of the other
+  std::optional<std::string> preset;  ///< also among `rest`; supplies what the words leave open
   bool search = false;
   std::optional<std::string> write;  ///< where the configuration goes
   std::vector<std::string> rest;     ///< configuration and overrides
@@ -47,41 +47,41 @@ struct PriceWords {
 /// Whether `args` have --preset list.
 bool asks_for_presets(Args args);
 
-/// Nothing where neither --cluster nor --preset is among `args`. Throws Error naming the word.
+/// Returns nothing if neither --cluster nor --preset is among `args`. Throws Error naming the word.
 std::optional<PriceWords> find_price_words(Args args);
 
-/// Prices what the words ask for and prints it: a step, a sweep, a search, the machines or their
+/// Prices and prints what the words ask for: a step, a sweep, a search, the machines or their
 /// numbers.
 int print_price(const PriceWords& words);
 
-/// What one price is asked of.
+/// What one price is asked for.
 struct PricePoint {
   price::Machine machine;
   int64_t num_gpus = 1;
   std::string gpus_word;                      ///< "--gpus 8", for messages
   std::optional<price::Precision> precision;  ///< else that of the words
-  std::vector<std::string> overrides;         ///< after those of the command line
+  std::vector<std::string> overrides;         ///< apply after those of the command line
 };
 
-/// Nothing where help was asked, and printed.
+/// Returns nothing if help was asked for and printed.
 std::optional<PriceRequest> request_of(const PriceWords& words, const PricePoint& point);
 
-/// Throws Error where `precision` is below 16 bits and all products are in fp32.
+/// Throws Error if `precision` is below 16 bits and all matmuls are in fp32.
 void require_low_products(const Config& config, price::Precision precision);
 
-/// This machine with the numbers that --set gives.
+/// Returns this machine with the numbers that --set gives.
 price::Machine machine_of(const PriceWords& words, const std::string& cluster);
 
-/// A line for everything that the price of `config` leaves out.
+/// Returns a line for everything that the price of `config` leaves out.
 std::vector<std::string> unpriced_lines(const Config& config);
 
-/// The key that a word "--a.b-c=value" or a sweep of "a.b_c" is for: "a.b_c".
+/// Returns the key of a word "--a.b-c=value" or of a sweep of "a.b_c": "a.b_c".
 std::string key_of(std::string_view word);
 
-/// What is said of a configuration that is written.
+/// Returns the message about a configuration that was written.
 std::string wrote_text(std::string_view what, const std::string& path, price::Precision linear);
 
-/// The parts of print_price() for sweeps and for searches.
+/// These are the parts of print_price() for sweeps and for searches.
 int print_sweep(const PriceWords& words);
 int print_search(const PriceWords& words, const price::Machine& machine);
 

@@ -1,5 +1,5 @@
-// The verbs price, search, sweep and rows: short words for one thing each. What a run is comes from
-// the same file and keys as those of `train`.
+// The verbs price, search, sweep and rows: each has short words for one task. They read a run from
+// the same file and keys as `train`.
 #include <algorithm>
 #include <string>
 #include <string_view>

@@ -43,7 +43,7 @@ double parse_tokens(const std::string& text) {
   return tokens;
 }
 
-// "gpus=8,16,32", perhaps followed by ",weak" or ",strong".
+// Parses "gpus=8,16,32", perhaps followed by ",weak" or ",strong".
 Sweep parse_sweep(const std::string& text) {
   const size_t equals = text.find('=');
   TOK_REQUIRE(equals != std::string::npos && equals > 0, "--sweep {}: wanted key=a,b,c", text);
@@ -86,7 +86,7 @@ const Sweep* find_sweep(const PriceWords& words, std::string_view key) {
   return found == words.sweeps.end() ? nullptr : &*found;
 }
 
-// What the words leave open.
+// Takes from the preset what the words leave open.
 void apply_preset(PriceWords& words) {
   const Preset& preset = find_preset(*words.preset);
   words.rest.push_back("--preset=" + preset.name);
@@ -95,7 +95,7 @@ void apply_preset(PriceWords& words) {
   if (!words.precision) words.precision = parse_precision("--precision ", preset.precision);
 }
 
-// A sweep of GPUs gives the mesh its own.
+// A sweep of GPUs sets the shard degree itself.
 void refuse_shard_degree(const PriceWords& words) {
   constexpr std::string_view kKey = "parallelism.data_parallel_shard_degree";
   const std::string grows = ": not with --sweep gpus=..., whose mesh grows in it";
@@ -121,7 +121,7 @@ void check_outputs(const std::vector<std::pair<std::string, std::optional<std::s
   }
 }
 
-// Machines are listed and their numbers printed without a price.
+// Listing machines or printing their numbers makes no price, so other words are refused.
 void require_alone(const PriceWords& words, const std::vector<std::string>& given) {
   const std::string what = words.numbers ? "--numbers" : "--cluster list";
   constexpr std::string_view kOfMachine[] = {"--cluster", "--gpus", "--numbers", "--preset",

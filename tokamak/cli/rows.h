@@ -15,7 +15,7 @@ struct RowsWords {
   std::vector<std::string> sets;  ///< "key=value" of every machine
 };
 
-/// Nothing where there is no --rows among `args`. Throws Error naming the word.
+/// Returns nothing if there is no --rows among `args`. Throws Error naming the word.
 std::optional<RowsWords> find_rows_words(Args args);
 
 /// Prices the rows and prints the table, or JSON lines.

@@ -17,7 +17,7 @@
 namespace tokamak::cli {
 namespace {
 
-// A CPU has its optimizer state where offloading would put it.
+// A CPU already has its optimizer state where offloading would put it.
 Capabilities capabilities(const std::string& device) {
   Capabilities can{.data_parallel = true,
                    .tensor_parallel = true,
@@ -69,7 +69,7 @@ int64_t parse_world_size(const std::string& text) {
   return n;
 }
 
-// There is no run, not even a planned one, of a model nobody knows.
+// An unknown model can be neither run nor planned.
 void refuse_unknown_models(const std::vector<Need>& needs) {
   std::vector<std::string> lines;
   for (const Need& need : needs) {
@@ -80,7 +80,7 @@ void refuse_unknown_models(const std::vector<Need>& needs) {
   TOK_REQUIRE(lines.empty(), "{}", fmt::join(lines, "\n"));
 }
 
-// A line for each degree that asks for ranks which nobody has started.
+// Returns a line for each degree that asks for ranks which were not started.
 std::vector<Need> missing_ranks(const ParallelismConfig& p, int64_t wanted, int64_t here) {
   const std::string reason = fmt::format(
       "{} ranks, {} here: start them by tokamak launch -n {} -- train ..., mpirun or srun", wanted,
@@ -104,7 +104,7 @@ std::vector<Need> missing_ranks(const ParallelismConfig& p, int64_t wanted, int6
 
 // The words, before anything is read.
 struct RunWords {
-  RunConfig run;  // what flags say of it
+  RunConfig run;  // as far as flags set it
   std::optional<std::string> preset;
   std::optional<std::filesystem::path> file;
   std::optional<int64_t> world_size;

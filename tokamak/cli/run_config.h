@@ -1,4 +1,4 @@
-// What `train` and `plan` share: words into a checked configuration and what is missing for it.
+// Turns words into a checked configuration and what is missing for it, for `train` and `plan`.
 #pragma once
 
 #include <optional>
@@ -16,7 +16,7 @@ struct RunConfig {
   Config config;
   std::vector<std::string> notes;
   std::vector<Need> needs;
-  MeshPlace place;  ///< of this rank, or rank 0 where no launcher has started ranks
+  MeshPlace place;  ///< of this rank, or of rank 0 if no launcher has started ranks
   bool dry_run = false;
   bool print = false;                       ///< plan --print
   bool why = false;                         ///< plan --why
@@ -25,16 +25,17 @@ struct RunConfig {
 };
 
 /// Parses `[FILE.toml] [overrides] [--dry-run] [--world-size=N]`; prints help and returns nothing
-/// if that was asked. The mesh has the ranks that the launcher has started or, without one, as many
-/// as its degrees make. Throws Error with every config error.
+/// if that was asked. The mesh has the ranks that the launcher has started or, without a launcher,
+/// as many as its degrees make. Throws Error with every config error.
 std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
                                          const LaunchEnvironment& launched);
 
-/// Throws Error where load_run_config() would for a key or a value by itself, whatever the mesh and
+/// Throws Error if load_run_config() would for a key or a value by itself, whatever the mesh and
 /// the other keys.
 void check_run_keys(Args args, const std::string& verb);
 
-/// What a price of the step leaves out, since no plan of ours has it. Low precision is priced.
+/// Returns what a price of the step leaves out, because no Tokamak plan has it. Low precision is
+/// priced.
 std::vector<Need> unpriced(const Config& config);
 
 }  // namespace tokamak::cli

@@ -23,8 +23,8 @@ std::optional<RunConfig> load(const PriceWords& words, std::vector<std::string> 
   return load_run_config(args, "plan", {.source = "none"});
 }
 
-// Words of the command line for what the search chooses itself; a batch of all ranks that is not
-// given follows from some.
+// Reports words of the command line for keys that the search chooses itself. If the global batch is
+// not given, it follows from some of them.
 void say_chosen(const PriceWords& words, bool is_batch_given, int64_t global_batch) {
   const std::span<const std::string_view> chosen = chosen_keys();
   for (const std::string& word : words.rest) {
@@ -41,7 +41,7 @@ void say_chosen(const PriceWords& words, bool is_batch_given, int64_t global_bat
   }
 }
 
-// The configuration without its mesh, which is the search's to choose.
+// Returns the configuration without its mesh, which the search chooses.
 std::optional<Config> base_config(const PriceWords& words) {
   auto alone =
       load(words,

@@ -48,7 +48,7 @@ std::vector<Choice> choices_of(const std::vector<Sweep>& sweeps) {
   return all;
 }
 
-// A number that no machine takes is a mistake; that one of several refuses it is its line's reason.
+// A number that no machine takes is a mistake; if only some refuse it, their lines give the reason.
 void require_one_takes(const std::vector<price::Machine>& machines, const std::string& assignment,
                        std::string_view option) {
   std::optional<Error> first;
@@ -64,7 +64,7 @@ void require_one_takes(const std::vector<price::Machine>& machines, const std::s
 
 class SweepPoints {
  public:
-  // Throws Error for what is wrong whatever the mesh: keys, values that cannot be read.
+  // Throws Error for faults that do not depend on the mesh: keys, values that cannot be read.
   explicit SweepPoints(const PriceWords& words) : words_(words) {
     std::vector<std::string> clusters{words.cluster};
     for (const Sweep& sweep : words.sweeps) {
@@ -79,7 +79,7 @@ class SweepPoints {
     }
   }
 
-  // Throws Error where this machine, this mesh or this batch cannot be.
+  // Throws Error if this machine, this mesh or this batch is impossible.
   PriceRequest request_at(const Choice& choice) const {
     const Chosen* cluster = find(choice, "cluster");
     const Chosen* precision = find(choice, "precision");
@@ -133,8 +133,8 @@ class SweepPoints {
     point.gpus_word = fmt::format("{}{}", word, num_gpus);
   }
 
-  // The plan of --gpus or, without it, of the first number of GPUs that makes a mesh. Where there
-  // is none, what is wrong with `num_gpus`.
+  // Returns the plan for --gpus or, without it, for the first number of GPUs that makes a mesh. If
+  // there is none, throws what is wrong with `num_gpus`.
   PriceRequest base_of(const Sweep& sweep, int64_t num_gpus, const PricePoint& point) const {
     std::optional<Error> why;
     PricePoint base = point;
@@ -175,7 +175,7 @@ std::string one_line(std::string text) {
   return text;
 }
 
-// Every line's reason is the same, or the first one's stands for all.
+// Throws the reason that all lines share, or else that of the first.
 [[noreturn]] void fail_without_price(const std::vector<Sweep>& sweeps,
                                      const std::vector<SweepLine>& lines) {
   const SweepLine& first = lines[0];

@@ -1,4 +1,4 @@
-// What `tokamak plan --sweep` prints and writes.
+// The output of `tokamak plan --sweep`.
 #pragma once
 
 #include <optional>
@@ -19,17 +19,19 @@ struct SweepLine {
   std::string reason;  ///< why there is none, in one line
 };
 
-/// Lines in the order of the first sweep's values, each with all values of the second.
-/// REQUIRES: of all that follows, that one of them has a report.
+/// Returns lines in the order of the first sweep's values, each with all values of the second.
+/// REQUIRES: one line has a report; this holds for all functions below.
 std::string sweep_text(std::span<const Sweep> sweeps, std::span<const SweepLine> lines);
 
-/// One row for each line; without a report its cells are empty, but for the last, the reason.
+/// Returns one row per line; without a report all cells but the last are empty, which has the
+/// reason.
 std::string sweep_csv(std::span<const Sweep> sweeps, std::span<const SweepLine> lines);
 
-/// An array: each report with the values it is of, or the reason why there is none.
+/// Returns an array of all reports with their values, or the reason why there is no report.
 std::string sweep_json(std::span<const Sweep> sweeps, std::span<const SweepLine> lines);
 
-/// A page with the table and a curve over the last sweep for each value of the one before it.
+/// Returns a page with the table and a curve over the last sweep for each value of the one before
+/// it.
 std::string sweep_html(std::span<const Sweep> sweeps, std::span<const SweepLine> lines);
 
 }  // namespace tokamak::cli

@@ -24,7 +24,7 @@ double mfu(const Report& r) {
   return r.device_flops(r.flops[0]) / r.peak_flops;
 }
 
-// What all reports have in common, or `otherwise`.
+// Returns what all reports have in common, or `otherwise`.
 template <class Get>
 std::string common(std::span<const SweepLine> lines, const Get& get, const std::string& otherwise) {
   const auto first = get(first_report(lines));
@@ -42,7 +42,7 @@ std::string title(std::span<const SweepLine> lines) {
                          lines, [](const Report& r) { return r.machine; }, "several machines"));
 }
 
-// How jobs take racks, each way once.
+// Returns how jobs take racks, each text once.
 std::set<std::string> taken_texts(std::span<const SweepLine> lines) {
   std::set<std::string> texts;
   for (const SweepLine& line : lines) {
@@ -93,7 +93,7 @@ std::string csv_cell(const std::string& text) {
   return cell + "\"";
 }
 
-// Of lines that have all but the last value in common.
+// Returns the name of a curve whose lines have all but the last value in common.
 std::string curve_name(std::span<const Sweep> sweeps, const SweepLine& line) {
   std::vector<std::string> parts;
   for (size_t s = 0; s + 1 < sweeps.size(); ++s)

@@ -14,7 +14,7 @@
 namespace tokamak::cli {
 namespace {
 
-// One JSON object a line with "text" in, one with "ids" and "decoded" out.
+// Reads one JSON object per line with "text", and writes one with "ids" and "decoded".
 int run_encode(Args args) {
   CLI::App app(
       "Reads one JSON object a line with \"text\" and writes {\"ids\", \"decoded\"} a line.",

@@ -27,7 +27,7 @@ void print_log(const std::string& level, const std::string& text) {
   std::fflush(stdout);
 }
 
-// Ranks of one host share its cores, unless the launcher has dealt them out.
+// Ranks of one host share its cores, unless the launcher has assigned them.
 int threads_of(const Config& config, const LaunchEnvironment& launched) {
   const bool is_told = std::getenv("OMP_NUM_THREADS") != nullptr;
   if (config.training.threads > 0 || launched.local_size == 1 || is_told)
@@ -62,7 +62,7 @@ void require_nothing_missing(const RunConfig& run) {
   TOK_REQUIRE(lines.empty(), "{}", fmt::join(lines, "\n"));
 }
 
-// What rank 0 says and leaves behind before training.
+// Prints and writes what rank 0 reports before training.
 void announce(const Config& c, const ModelSpec& model, const LaunchEnvironment& launched) {
   print_log("INFO", fmt::format("Starting job: {}", c.job.description));
   if (c.job.print_config) fmt::print("{}\n", config_json(c));
@@ -140,7 +140,7 @@ int run_train(Args args) {
     train_on(*world, launched, args, stop);
     return 0;
   } catch (const AgreedFailure& failure) {
-    // All ranks end here, so one of them speaks for all.
+    // All ranks end here, so one of them reports for all.
     if (world->rank() == 0) {
       std::fflush(stdout);
       const auto* error = dynamic_cast<const std::exception*>(&failure);

@@ -1,4 +1,4 @@
-// Command words of the small verbs, by CLI11.
+// Parses command words of the small verbs with CLI11.
 #pragma once
 
 #include <string>

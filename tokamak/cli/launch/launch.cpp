@@ -10,7 +10,7 @@
 namespace tokamak::cli {
 namespace {
 
-/// Whether another try may go better: the machine failed, or a rank died.
+/// Whether another try may succeed, because the machine failed or a rank died.
 bool may_restart(const LaunchResult& result) {
   return !result.was_stopped &&
          (result.exit_code == static_cast<int>(ExitCode::kTryAgain) || result.exit_code > 128);

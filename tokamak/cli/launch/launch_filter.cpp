@@ -27,7 +27,7 @@ bool is_rule(const std::string& line) {
   return line.size() > 70 && line.find_first_not_of('-') == line.size() - 1;
 }
 
-/// What a line of ours says, whichever rank said it.
+/// Returns what a line of Tokamak says, without the rank that wrote it.
 std::optional<std::string> statement(const std::string& line) {
   constexpr std::string_view kOurs = "tokamak: ";
   if (line.rfind(kOurs, 0) != 0) return std::nullopt;
@@ -73,7 +73,7 @@ std::string LaunchFilter::pass_line(const std::string& line) {
     return "";
   }
   if (has_any(line, kKnownLines)) return "";
-  // What is indented belongs to the statement above.
+  // An indented line belongs to the statement above.
   if (is_repeated_ && line.rfind("  ", 0) == 0) return "";
   const auto what = statement(line);
   is_repeated_ = what && !said_.insert(*what).second;

@@ -1,4 +1,4 @@
-// What ranks and mpirun write on stderr, without the part that says nothing.
+// Filters what ranks and mpirun write on stderr.
 #pragma once
 
 #include <set>
@@ -7,14 +7,14 @@
 
 namespace tokamak::cli {
 
-/// Leaves out mpirun's banners about ranks that ended early (the launcher says it better) and lines
-/// of ours that another rank has said before.
+/// Leaves out mpirun's banners about ranks that ended early (the launcher reports that better) and
+/// Tokamak's lines that another rank has written before.
 class LaunchFilter {
  public:
-  /// What of the whole lines so far should be shown now; keeps an unfinished line for later.
+  /// Returns what should be shown of the whole lines so far; keeps an unfinished line for later.
   std::string pass(std::string_view text);
 
-  /// The rest at the end of the stream.
+  /// Returns the rest at the end of the stream.
   std::string finish();
 
  private:

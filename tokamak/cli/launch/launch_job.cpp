@@ -56,7 +56,7 @@ class StopSignals {
   struct sigaction before_[3] = {};
 };
 
-/// A folder for the records of one attempt, gone with it.
+/// A folder for the records of one attempt, which is removed with this object.
 class JobFolder {
  public:
   JobFolder() {
@@ -133,7 +133,8 @@ std::vector<std::string> argv_of(const LaunchJob& job, const std::filesystem::pa
   return argv;
 }
 
-/// Inside an allocation mpirun would start ranks on its hosts; without a hostfile they belong here.
+/// Inside a Slurm allocation mpirun would start ranks on the allocation's hosts; without a hostfile
+/// they must start on this one.
 void forget_slurm() {
   std::vector<std::string> names;
   for (char** variable = environ; *variable != nullptr; ++variable) {
@@ -145,10 +146,10 @@ void forget_slurm() {
 
 struct Started {
   pid_t process = 0;
-  int output = -1;  ///< the end to read of the stream that we filter
+  int output = -1;  ///< read end of the stream that we filter
 };
 
-/// `stream` of the new process is what we read; it gets no terminal, from which it may not read.
+/// We read `stream` of the new process, which gets no terminal because it may not read from one.
 Started start(const std::vector<std::string>& words, int stream, bool is_local,
               const sigset_t& mask) {
   std::vector<char*> argv;
@@ -175,7 +176,7 @@ Started start(const std::vector<std::string>& words, int stream, bool is_local,
   return {.process = child, .output = pipe_ends[0]};
 }
 
-/// Reads the stream to its end; hands stop signals on.
+/// Reads the stream to its end and passes stop signals on.
 template <class Take>
 void attend(const Started& job, const StopSignals& signals, const Take& take) {
   int num_passed_on = 0;
@@ -220,7 +221,7 @@ struct WorstRank {
   RankEnd end;
 };
 
-/// Among the ranks of this host that ended by themselves.
+/// Returns the worst among the ranks of this host that ended by themselves.
 std::optional<WorstRank> find_worst(const std::filesystem::path& folder, int64_t num_ranks) {
   std::optional<WorstRank> worst;
   for (int64_t rank = 0; rank < num_ranks; ++rank) {
@@ -231,8 +232,8 @@ std::optional<WorstRank> find_worst(const std::filesystem::path& folder, int64_t
   return worst;
 }
 
-/// mpirun's own code is that of the first rank to fail, also on another host; codes that are not
-/// ours are mpirun's trouble with the machine.
+/// mpirun's own code is that of the first rank to fail, also on another host; codes that Tokamak
+/// does not use mean that mpirun had trouble with the machine.
 int exit_code_of(const std::optional<WorstRank>& worst, int mpirun_code) {
   if (mpirun_code == 0) return worst ? worst->end.exit_code : 0;
   if (worst && worst->end.exit_code != 0) return worst->end.exit_code;
@@ -242,7 +243,8 @@ int exit_code_of(const std::optional<WorstRank>& worst, int mpirun_code) {
   return is_of_rank ? mpirun_code : static_cast<int>(ExitCode::kTryAgain);
 }
 
-/// The job's exit code, after a line about the rank at fault where that rank may not have said it.
+/// Returns the job's exit code, after a line about the rank at fault if that rank may not have
+/// reported it.
 int judge(const LaunchJob& job, const std::filesystem::path& folder, int mpirun_code) {
   const auto worst = find_worst(folder, job.num_ranks);
   const int code = exit_code_of(worst, mpirun_code);
@@ -264,7 +266,7 @@ void write_all(int fd, std::string_view text) {
   }
 }
 
-/// Lines of ranks in rank order.
+/// Returns lines of ranks in rank order.
 std::string sort_by_rank(const std::string& text) {
   std::vector<std::string> lines;
   for (size_t first = 0; first < text.size();) {

@@ -31,14 +31,15 @@ int count_cores() {
   return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
 }
 
-/// This host's cores are shared out among its ranks unless the user has decided.
+/// Splits this host's cores among its ranks unless the user has decided.
 void share_threads(const LaunchEnvironment& environment) {
   const int threads = std::max(1, count_cores() / environment.local_size);
   setenv("OMP_NUM_THREADS", std::to_string(threads).c_str(), 0);
 }
 
 [[noreturn]] void become_rank(Args words, pid_t watcher, const sigset_t& mask) {
-  // A group of its own: mpirun signals its child's whole group, and the watcher passes signals on.
+  // The rank gets its own process group, because mpirun signals its child's whole group and the
+  // watcher passes signals on.
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != watcher) _exit(kCannotStart);
@@ -54,7 +55,7 @@ void share_threads(const LaunchEnvironment& environment) {
   _exit(is_program ? static_cast<int>(ExitCode::kUserError) : kCannotStart);
 }
 
-/// Passes signals on to the rank until it has ended. mpirun hands on SIGUSR1, which stands for a
+/// Passes signals on to the rank until it has ended. mpirun forwards SIGUSR1, which stands for a
 /// SIGTERM that the user sent; its own SIGTERM means that the job is lost.
 RankEnd watch(pid_t rank, const sigset_t& signals) {
   const pid_t parent = getppid();
@@ -80,7 +81,7 @@ std::filesystem::path end_path(const std::filesystem::path& folder, int64_t rank
   return folder / fmt::format("end-{}", rank);
 }
 
-/// On the launcher's host the end goes to the job's folder; elsewhere it is said.
+/// On the launcher's host the end goes to the job's folder; elsewhere it is printed.
 void report_end(const RankEnd& end, const LaunchEnvironment& environment,
                 const std::filesystem::path& folder, const std::string& launch_host) {
   if (environment.host == launch_host) {

@@ -16,10 +16,11 @@ struct RankEnd {
   std::string host;
 };
 
-/// What the watcher of `rank` has written in the job's folder, if it came to that.
+/// Returns what the watcher of `rank` has written in the job's folder, if anything.
 std::optional<RankEnd> read_rank_end(const std::filesystem::path& folder, int64_t rank);
 
-/// Words for mpirun that start watchers in the job's `folder` on `host`; a rank's own words follow.
+/// Returns words for mpirun that start watchers in the job's `folder` on `host`; the rank's own
+/// words follow.
 std::vector<std::string> watcher_words(const std::filesystem::path& folder, const std::string& host,
                                        bool print_environment);
 
