@@ -204,7 +204,8 @@ std::optional<GemmTile> tile_of(std::string_view name) {
   return tile;
 }
 
-// Times are divided by rates and efficiencies, so only those may be 0 for which 0 means "none".
+// Returns the least value of a number besides 0, which means none: times are divided by rates and
+// efficiencies.
 double least_of(const MachineKey& key) {
   if (key.dimension == kBytesPerSecond || key.dimension == kFlopsPerSecond) return 1.0;
   return key.name.find("efficiency") != std::string::npos ? 1e-6 : 0.0;
