@@ -93,7 +93,7 @@ RunShape shape_of_row(const MeasuredRun& run, int pp_rank) {
   d.context = ContextMethod::kRing;
   d.merge_products = run.merged_products;
   d.sequence_parallel = !run.whole_sequences;
-  d.keep_copies = false;  // other trainers write bf16 copies of weights in a pass of its own
+  d.keep_copies = false;  // other trainers write bf16 copies of weights in a separate pass
   if (run.pp > 1) add_pipeline(run, d);
   return shape;
 }

@@ -21,7 +21,7 @@ RecomputePolicy recompute_of(const ActivationCheckpointConfig& c) {
   if (c.mode == "full") return {.mode = Mode::kFull};
   if (c.mode != "selective") return {};
   if (c.selective_ac_option == "op") {
-    // torchtitan keeps attention and every second matrix product.
+    // torchtitan keeps attention and every second matmul.
     return {.mode = Mode::kSelectiveOps,
             .saved_ops = {"attention"},
             .halved_ops = {"linear", "scaled_matmul"}};

@@ -111,7 +111,7 @@ class Space {
     }
   }
 
-  // With one microbatch zero1 takes as long as zero2 and more memory.
+  // With one microbatch zero1 takes as long as zero2, but more memory.
   void add_shardings(SearchPoint point) {
     const auto add = [&](const char* sharding, const char* grad_store) {
       point.sharding = sharding;

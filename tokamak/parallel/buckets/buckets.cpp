@@ -212,7 +212,7 @@ void Buckets::gather(Graph& g, Bucket& bucket) {
     g.mutable_node(i).is_dropped = true;
 }
 
-// Casts each tensor's part; nobody reads the casts of matrices that are quantized.
+// Casts each tensor's part; no op reads the casts of matrices that are quantized.
 void Buckets::cast_parts(Graph& g, Bucket& bucket, Value flat) {
   for (const BucketTensor& t : bucket.tensors) {
     const Value rows =

@@ -238,7 +238,7 @@ class Quantizer {
   }
 
   // Returns what a weight is quantized from, and the dtype that it is rounded to first: a master
-  // whose cast nobody else needs, or the value itself.
+  // whose cast no other node needs, or the value itself.
   std::pair<Value, DType> source_of(Value w) const {
     const Node& n = graph_.producer(w);
     if (n.as<Cast>() == nullptr || n.label.phase != Phase::kUnshard ||

@@ -34,7 +34,7 @@ struct Device {
   std::string name;
   int arch = 0;                                                    ///< 90 for sm_90
   EnumArray<Precision, double, kNumPrecisions> peak_flops{};       ///< dense, by Precision
-  EnumArray<Precision, double, kNumPrecisions> gemm_efficiency{};  ///< best large product over peak
+  EnumArray<Precision, double, kNumPrecisions> gemm_efficiency{};  ///< best large matmul over peak
   /// The rate that power sustains, over the peak: a matmul takes at least its FLOPs at that rate. A
   /// kernel that leaves multiprocessors idle at cold clocks is not slowed. 1 = power is never
   /// short.

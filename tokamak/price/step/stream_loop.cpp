@@ -230,7 +230,7 @@ class RankLoop {
   int comm_ = 0, compute_ = 0, whole_items_ = 0, shared_comm_ = 0, shared_compute_ = 0;
   int by_copy_engine_ = 0;                 // of shared_comm_
   int held_ = 0;                           // messages that have arrived and not ended
-  std::array<int, kMaxLevels> on_link_{};  // communication of its own that runs
+  std::array<int, kMaxLevels> on_link_{};  // single communication tasks that run
 };
 
 class Loop {

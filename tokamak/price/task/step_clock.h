@@ -12,7 +12,7 @@ struct PowerUse {
   double attention_s = 0.0;   ///< whose rate goes with the clocks
   double memory_s = 0.0;      ///< of kernels bound by memory, which do not care
   double collective_s = 0.0;  ///< of collectives between kernels, which do not care either
-  double drawn_s = 0.0;       ///< the energy of products and attention over the limit of power
+  double drawn_s = 0.0;       ///< the energy of matmuls and attention over the power limit
 };
 
 /// Returns the clocks over the highest clocks: the greatest at which the mean power stays within
