@@ -129,7 +129,7 @@ TEST(Cli, BenchOpTimesMatmulsIn8Bits) {
   EXPECT_EQ(ops, (std::set<std::string>{"amax", "quantize", "transpose_codes", "scaled_matmul"}));
   for (const char* scales : {"tensor both ways", "rows transposed", "1x128", "128x128"})
     EXPECT_NE(run.out.find(scales), std::string::npos) << scales << run.out;
-  // What machine files say of matmuls is of the compute dtype.
+  // Machine files state rates of matmuls in the compute dtype.
   auto calibrated = call;
   calibrated.insert(calibrated.end(), {"--calibration", "codes.toml"});
   EXPECT_EQ(run_program(calibrated).exit_code, 2);

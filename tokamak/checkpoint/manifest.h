@@ -23,7 +23,7 @@ struct ShardPiece {
   int64_t offset = 0;
 };
 
-/// What one rank wrote; it is sent as text to the rank that commits.
+/// The files that one rank wrote, sent as text to the rank that commits.
 struct ShardSummary {
   std::string file;
   int64_t file_bytes = 0;
@@ -34,7 +34,7 @@ struct ShardSummary {
   std::vector<ShardPiece> pieces;
 };
 
-/// What a checkpoint holds besides its tensors.
+/// The part of a checkpoint besides its tensors.
 struct CheckpointInfo {
   int64_t step = 0;
   /// Whether it holds all that a run needs to go on, not only the model.

@@ -23,7 +23,7 @@ namespace {
 
 constexpr DType kDType = DType::kF32;
 
-// What ranks communicate with: their groups, their memory, and the device's queue if there is one.
+// The means by which ranks communicate: groups, memory, and the device's queue if there is one.
 struct Bench {
   Backend& backend;
   Communicator& comm;

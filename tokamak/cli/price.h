@@ -54,7 +54,7 @@ std::optional<PriceWords> find_price_words(Args args);
 /// numbers.
 int print_price(const PriceWords& words);
 
-/// What one price is asked for.
+/// A request for one price.
 struct PricePoint {
   price::Machine machine;
   int64_t num_gpus = 1;

@@ -81,7 +81,7 @@ class HostCommunicator final : public Communicator {
   using Send = ByteTransport::Send;
   using Receive = ByteTransport::Receive;
 
-  /// What all members must agree on. It is sent before the first bytes of each call.
+  /// The terms that all members must agree on, sent before the first bytes of each call.
   struct Call {
     CollectiveKind kind{};
     DType dtype{};

@@ -46,7 +46,7 @@ void validate(const Config& config, int64_t world_size);
 /// Whether model.converters name float8 linear layers.
 bool has_float8(const Config& config);
 
-/// What a build can do; each later feature sets its flag.
+/// The features of a build.
 struct Capabilities {
   bool data_parallel = false;
   bool tensor_parallel = false;

@@ -12,7 +12,7 @@
 
 namespace tokamak {
 
-/// What this build lacks for one value.
+/// A value that asks for a feature that this build lacks.
 struct Need {
   std::string key;
   std::string value;

@@ -68,7 +68,7 @@ bool is_empty(const std::string& field) {
   return trimmed(field).empty();
 }
 
-// What a file's header says: its shape, and its columns by our names; others are blank.
+// A file's shape, and our names of its columns, blank for unknown ones.
 struct Header {
   RowShape shape;
   CsvFields columns = {};

@@ -46,7 +46,7 @@ std::string software_of(const std::string& source, const std::string& notes = ""
   return filled("software", {{"source", source}, {"gpu", gpu}, {"notes", notes}});
 }
 
-// What is said of a file of rules.
+// Returns the error that a file of rules causes.
 std::string error_of(const std::string& toml) {
   try {
     const RowRules rules(toml, "words.toml");

@@ -75,7 +75,7 @@ struct CommGroup {
   bool operator==(const CommGroup&) const = default;
 };
 
-/// What a group moves. It separates groups of the same ranks, each of which has its own stream.
+/// The traffic of a group; it separates groups of the same ranks, each with its own stream.
 enum class GroupPurpose : uint8_t {
   kGeneral,   ///< "tp"
   kAgain,     ///< "tp again": what the backward gathers a second time

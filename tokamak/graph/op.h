@@ -30,8 +30,8 @@ struct KernelTypes {
   std::span<const TensorType> out;
 };
 
-/// What a task costs on any machine, in counts and never rates. A price asks nothing else of an op,
-/// so each op states its kind and the fields of that kind (the generic test of ops checks it).
+/// The cost of a task on any machine, in counts and never in rates. Prices depend on nothing else
+/// of an op, so each op states its kind and the fields of that kind (the generic test checks it).
 struct Cost {
   enum class Kind : uint8_t {
     kUnstated,  ///< for views, which never run; no task with it has a price
@@ -40,7 +40,7 @@ struct Cost {
     kAttention,
     kCollective
   };
-  /// What a matmul of a layer y = x w yields: x w, dy w, or dy x.
+  /// The result of a matmul of a layer y = x w: x w, dy w, or dy x.
   enum class Product : uint8_t { kOutput, kInputGradient, kWeightGradient };
   enum class Collective : uint8_t {
     kAllGather,
@@ -51,7 +51,7 @@ struct Cost {
     kSendRecv
   };
 
-  /// What each of `heads` computes, for kAttention.
+  /// The work of each of `heads`, for kAttention.
   struct Attention {
     int64_t heads = 0;  ///< over all samples
     int64_t queries = 0;

@@ -94,7 +94,8 @@ TEST_P(Ops, gradient_rule_equals_central_differences) {
   }
 }
 
-// What a price asks of a kind of work: an op that forgets it would be priced as other work.
+// Prices read these fields of each kind of work: an op that forgot one would be priced as other
+// work.
 void expect_stated(const OpRules& rules, const Cost& cost) {
   EXPECT_EQ(cost.kind == Cost::Kind::kUnstated, rules.is_view);
   EXPECT_EQ(cost.kind == Cost::Kind::kCollective, rules.is_communication);

@@ -1,4 +1,4 @@
-// What a rank has of each value of the global graph: parts, terms of sums, and reshards of them.
+// A rank's share of each value of the global graph: parts, terms of sums, and reshards of them.
 #pragma once
 
 #include <map>

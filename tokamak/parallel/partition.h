@@ -35,7 +35,7 @@ HeadRanges split_heads(int64_t num_heads, int64_t num_kv_heads, int n);
 /// Returns the coordinates that hold the same range as `at`, itself included.
 std::vector<int> replicas_of(const Ranges& ranges, int at);
 
-/// What one mesh axis does to one value. Only cuts have ranges, in elements of the whole dim.
+/// The effect of one mesh axis on one value. Only cuts have ranges, in elements of the whole dim.
 struct AxisPlacement {
   Shard shard = kReplicated;
   std::shared_ptr<const Ranges> ranges;

@@ -1,4 +1,4 @@
-// What is known in a schedule: which items have ended when another begins.
+// The order that a schedule proves: which items have ended when another begins.
 #pragma once
 
 #include <vector>

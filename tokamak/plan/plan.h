@@ -128,7 +128,7 @@ struct ScheduleItem {
   std::vector<int> slots;  ///< by slot class: the slot that this microbatch holds; -1 = none
 };
 
-/// What moves the bytes of a group's calls.
+/// The engine that moves the bytes of a group's calls.
 enum class Carrier : uint8_t {
   kKernels,
   kCopyEngines,

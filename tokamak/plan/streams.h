@@ -19,7 +19,7 @@ struct ByteUse {
   int64_t end = 0;
 };
 
-/// What the order between streams depends on, for one task.
+/// The facts about one task that decide the order between streams.
 struct StreamTask {
   int stream = 0;
   When when = When::kEvery;

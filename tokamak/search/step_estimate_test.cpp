@@ -1,4 +1,4 @@
-// What a search knows of a plan before it prices it, against the price of the plan.
+// Bounds and estimates of a search against the prices of the plans.
 #include <cmath>
 #include <cstdlib>
 #include <optional>

@@ -50,7 +50,7 @@ struct Free {
   }
 };
 
-/// What one thread needs for matching; it is made on the thread's first search with a pattern.
+/// The buffers with which one thread matches, made on its first search with a pattern.
 struct Workspace {
   std::unique_ptr<pcre2_match_data, Free<pcre2_match_data_free>> data{
       pcre2_match_data_create(1, nullptr)};

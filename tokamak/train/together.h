@@ -1,4 +1,4 @@
-// What all ranks of a job do, or fail at, together: no rank goes on alone after another failed.
+// Steps that all ranks of a job take, or fail at, together: no rank goes on after another failed.
 #pragma once
 
 #include <functional>

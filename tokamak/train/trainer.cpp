@@ -38,7 +38,7 @@ std::string digest_of(std::string_view text) {
   return fmt::format("{:016x}", hash_of(std::as_bytes(std::span(text))));
 }
 
-// What a rank plans and opens by itself, before any collective.
+// The parts that a rank plans and opens by itself, before any collective.
 struct RankParts {
   RankParts(const TrainerOptions& o, Backend& backend)
       : run(o.model, o.shape, backend.target()),

@@ -110,7 +110,7 @@ struct Level {
   int whole_devices = 0;  ///< of a domain, if the job takes only num_devices; 0 = it takes all
 };
 
-/// What the software of a run costs beyond the plan's kernels, or does differently from the plan.
+/// The costs of a run's software beyond the plan's kernels, and its differences from the plan.
 struct Software {
   double host_launch_s = 8e-6;  ///< to launch one kernel, without captured graphs
   /// Seconds to launch the kernels of a block's forward, however many our plan has; a backward

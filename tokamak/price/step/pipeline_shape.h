@@ -16,7 +16,7 @@ struct StageModules {
   bool has_head = false;  ///< with the last norm
 };
 
-/// What the ranks of a pipeline run for so many microbatches.
+/// The items of a pipeline's ranks for a number of microbatches.
 struct ItemLists {
   int num_microbatches = 0;
   std::vector<std::vector<PipelineItem>> of_rank;

@@ -66,7 +66,7 @@ struct StageSeconds {
   int link = 0;          ///< level of the fabric that collectives inside the stage take
 };
 
-/// What a stage costs in seconds, bytes and elements, without the work of data parallelism.
+/// The cost of a stage in seconds, bytes and elements, without the work of data parallelism.
 struct StageCosts {
   /// Positions in the fabric that differ; the first is that of rank 0, which begins a domain of
   /// each level.
@@ -110,7 +110,7 @@ struct DataSpread {
   size_t groups_at(int rank) const { return groups_of.empty() ? 0 : groups_of[rank]; }
 };
 
-/// What gathers and reductions of a layer, the embedding or the head cost in a step.
+/// The seconds of gathers and reductions of a layer, the embedding or the head in a step.
 struct BucketSeconds {
   double gather_s = 0.0;
   double scatter_s = 0.0;  ///< of gradients, to their owners

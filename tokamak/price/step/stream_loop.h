@@ -13,7 +13,7 @@
 
 namespace tokamak::price {
 
-/// What a stream does next: a task, a whole item, or a point in time, which takes 0 seconds.
+/// The next action of a stream: a task, a whole item, or a point in time, which takes 0 seconds.
 struct Work {
   double seconds = 0.0;
   Category category = Category::kMemoryBound;  ///< kExposedComm: communication

@@ -39,7 +39,7 @@ std::string_view name_of(Category category);
 /// Returns the category of a task's time if nothing hides it.
 Category category_of(const Task& task, const Cost& cost);
 
-/// What a matmul's time depends on besides its shape.
+/// The conditions besides its shape that a matmul's time depends on.
 struct ProductRun {
   double rate = 1.0;  ///< over the rate at the highest clocks
   int held_sms = 0;   ///< multiprocessors that others hold

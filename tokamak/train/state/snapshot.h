@@ -16,7 +16,7 @@
 
 namespace tokamak {
 
-/// What a checkpoint holds beside tensors.
+/// The part of a checkpoint besides its tensors.
 struct TrainState {
   int64_t step = 0;  ///< finished steps
   int64_t tokens_seen = 0;
