@@ -15,16 +15,8 @@ namespace {
 
 using Items = std::vector<PipelineItem>;
 
-bool is_send(PipelineItemKind kind) {
-  return kind == PipelineItemKind::kSendForward || kind == PipelineItemKind::kSendBackward;
-}
-
-bool is_recv(PipelineItemKind kind) {
-  return kind == PipelineItemKind::kRecvForward || kind == PipelineItemKind::kRecvBackward;
-}
-
 bool is_compute(PipelineItemKind kind) {
-  return !is_send(kind) && !is_recv(kind);
+  return !is_message(kind);
 }
 
 // What becomes available: a stage's output, its input gradient, or a copy of either on another

@@ -25,14 +25,6 @@ PipelineItemKind kind_of(PipelineOp op) {
   return PipelineItemKind::kForward;
 }
 
-bool is_send(PipelineItemKind kind) {
-  return kind == PipelineItemKind::kSendForward || kind == PipelineItemKind::kSendBackward;
-}
-
-bool is_recv(PipelineItemKind kind) {
-  return kind == PipelineItemKind::kRecvForward || kind == PipelineItemKind::kRecvBackward;
-}
-
 // A value that goes from one rank to another when an action ends.
 struct Transfer {
   PipelineItem send;

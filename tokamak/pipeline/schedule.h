@@ -70,6 +70,19 @@ enum class PipelineItemKind : uint8_t {
   kRecvBackward,  ///< the output gradient of `stage` from the rank of stage + 1
 };
 
+constexpr bool is_send(PipelineItemKind kind) {
+  return kind == PipelineItemKind::kSendForward || kind == PipelineItemKind::kSendBackward;
+}
+
+constexpr bool is_recv(PipelineItemKind kind) {
+  return kind == PipelineItemKind::kRecvForward || kind == PipelineItemKind::kRecvBackward;
+}
+
+/// Whether the item is a message, and so runs in the background.
+constexpr bool is_message(PipelineItemKind kind) {
+  return is_send(kind) || is_recv(kind);
+}
+
 /// One entry of the list that a rank runs. Values between two stages of one rank need no items.
 struct PipelineItem {
   PipelineItemKind kind = PipelineItemKind::kForward;

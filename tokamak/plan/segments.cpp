@@ -164,11 +164,6 @@ std::string segment_name(const PipelinePoint& point) {
   return fmt::format("{} {}", name_of(point.kind), point.stage);
 }
 
-bool is_message(PipelineItemKind kind) {
-  return kind == Kind::kSendForward || kind == Kind::kRecvForward || kind == Kind::kSendBackward ||
-         kind == Kind::kRecvBackward;
-}
-
 bool splits_backward(const std::vector<PipelineItem>& items) {
   return std::any_of(items.begin(), items.end(),
                      [](const PipelineItem& item) { return item.kind == Kind::kBackwardWeight; });

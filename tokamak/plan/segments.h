@@ -21,9 +21,6 @@ std::vector<SegmentNodes> cut_stages(const Graph& graph);
 /// Returns, for example, "send forward 3".
 std::string segment_name(const PipelinePoint& point);
 
-/// Whether the item is a message, and so runs in the background.
-bool is_message(PipelineItemKind kind);
-
 bool splits_backward(const std::vector<PipelineItem>& items);
 
 /// Returns the items of one step: those that run once before, the pipeline's, those that run once

@@ -48,14 +48,6 @@ class PlanMaker {
   Plan plan;
 
  private:
-  static bool is_send(Kind kind) {
-    return kind == Kind::kSendForward || kind == Kind::kSendBackward;
-  }
-
-  static bool is_message(Kind kind) {
-    return is_send(kind) || kind == Kind::kRecvForward || kind == Kind::kRecvBackward;
-  }
-
   void add(const PipelineItem& item) {
     ScheduleItem next{.segment = segment_of(item), .microbatch = item.microbatch};
     const bool is_forward = item.kind == Kind::kForward || item.kind == Kind::kRecvForward;
