@@ -51,14 +51,21 @@ DataSpread spread_of(const Degrees& d, const price::StageCosts& costs,
   const int place = slowest_place(mesh_of(d), machine, work);
   find_groups(d, machine, place, spread);
   const auto pp = static_cast<int>(d.pp);
+  if (pp == 1) return spread;
   const auto stride = static_cast<int>(d.world()) / pp;
-  for (int rank = 0; pp > 1 && rank < pp; ++rank) {
+  const auto between = [&](int rank, int other, price::Collective kind, double bytes) {
+    const int ends[] = {rank * stride + place, other * stride + place};
+    return price::communication_seconds({.kind = kind, .bytes = bytes},
+                                        price::layout_of(ends, machine), machine);
+  };
+  for (int rank = 0; rank < pp; ++rank) {
     spread.places.push_back(costs.place(rank * stride + place));
-    const int ends[] = {rank * stride + place, (rank + 1) % pp * stride + place};
-    spread.hops_s.push_back(price::communication_seconds(
-        {.kind = price::Collective::kSendRecv, .bytes = costs.hop_bytes},
-        price::layout_of(ends, machine), machine));
+    spread.hops_s.push_back(
+        between(rank, (rank + 1) % pp, price::Collective::kSendRecv, costs.hop_bytes));
   }
+  if (costs.tied_elements > 0.0)
+    spread.tie_s = between(0, pp - 1, price::Collective::kAllReduce,
+                           costs.tied_elements / spread.owners * costs.bytes.gradient);
   return spread;
 }
 

@@ -22,20 +22,12 @@ int owners_of(const SearchPoint& point) {
   return static_cast<int>(point.degrees.dp_shard * point.degrees.cp);
 }
 
-double held_for_backward(const price::StageCosts& costs, const price::StageModules& stage) {
-  double bytes = 0.0;
-  for (const auto& [kind, size] : costs.held) {
-    if (kind.from == PipelineItemKind::kForward && kind.to == PipelineItemKind::kBackwardInput)
-      bytes += size(stage);
-  }
-  return bytes;
-}
-
 }  // namespace
 
 PointEstimates::PointEstimates(const SearchRequest& request)
     : request_(request),
       machine_(price::slowest_of(request.machine, request.num_gpus)),
+      target_(priced_target(request.config, machine_)),
       model_(spec_of(request.config)),
       all_{.layers = static_cast<int>(model_.num_layers), .has_embedding = true, .has_head = true},
       bytes_(element_bytes(
@@ -88,11 +80,10 @@ double PointEstimates::weight_bytes(const SearchPoint& p) const {
   const double elements =
       static_cast<double>(count_parameters(model_).total) / static_cast<double>(d.pp * d.tp);
   const bool is_full = keeps_full_gradients(p.sharding, p.grad_store, d, p.num_microbatches);
-  return price::state_bytes(
-      elements, bytes_,
-      {.owners = p.sharding == "ddp" ? 1 : static_cast<int>(d.dp_shard * d.cp),
-       .of_gradients = !is_full,
-       .of_copies = p.sharding == "fsdp"});
+  return price::state_bytes(elements, bytes_,
+                            {.owners = p.sharding == "ddp" ? 1 : owners_of(p),
+                             .of_gradients = !is_full,
+                             .of_copies = p.sharding == "fsdp"});
 }
 
 PointEstimates::StageBounds PointEstimates::bounds_of_stage(
@@ -118,7 +109,7 @@ PointEstimates::StageBounds PointEstimates::bounds_of_stage(
             costs, *shape, price::least_held_bytes(costs, *shape), owners_of(*p));
       }
     } else {
-      bound.least_bytes += kSurelySaved * held_for_backward(costs, all_);
+      bound.least_bytes += kSurelySaved * price::saved_bytes(costs, all_);
     }
     if (bound.least_bytes > limit_) {
       stage.least_bytes = std::min(stage.least_bytes, bound.least_bytes);
@@ -190,7 +181,7 @@ double PointEstimates::flat_seconds(const SearchPoint& point) const {
   const Config config =
       config_of(point, request_.config, request_.config.training.global_batch_size);
   return tokamak::flat_seconds(model_, priced_shape(config, model_, {.degrees = point.degrees}),
-                               target(), machine_, {.linear = point.linear});
+                               target_, machine_, {.linear = point.linear});
 }
 
 int PointEstimates::num_probes() const {
@@ -212,15 +203,8 @@ price::StageCosts PointEstimates::probe(const SearchPoint& point, bool split) co
   SearchPoint flat = point;
   flat.degrees = {.cp = point.degrees.cp, .tp = point.degrees.tp};
   const Config one = config_of(flat, request_.config, flat.microbatch);
-  return probe_stages(model_, priced_shape(one, model_, {.degrees = flat.degrees}), split, target(),
+  return probe_stages(model_, priced_shape(one, model_, {.degrees = flat.degrees}), split, target_,
                       machine_, {.linear = point.linear}, request_.num_gpus);
-}
-
-Target PointEstimates::target() const {
-  return {.backend = "gpu",
-          .arch = machine_.device.arch,
-          .devices_per_host = machine_.storage.devices_per_node,
-          .deterministic = request_.config.debug.deterministic};
 }
 
 }  // namespace tokamak

@@ -81,10 +81,10 @@ class PointEstimates {
   double flat_seconds(const SearchPoint& point) const;
   price::StageCosts probe(const SearchPoint& point, bool split) const;
   const price::StageCosts& costs_of(const SearchPoint& point, bool split);
-  Target target() const;
 
   const SearchRequest& request_;
   const price::Machine machine_;  // as the slowest of all devices
+  const Target target_;
   ModelSpec model_;
   price::StageModules all_;
   price::ElementBytes bytes_;

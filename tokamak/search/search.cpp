@@ -159,7 +159,7 @@ class Search {
       const double bytes = at->least_bytes + (more == more_bytes_.end() ? 0.0 : more->second);
       if (found_kinds_.count(kind) > 0 || bytes > result_.memory_limit_bytes) {
         at = left_.erase(at);
-      } else if (at->grain == Grain::kStep && !kinds.insert(kind).second) {
+      } else if (!kinds.insert(kind).second && at->grain == Grain::kStep) {
         ++at;
       } else {
         batch.push_back(*at);
@@ -173,7 +173,9 @@ class Search {
     ++result_.num_priced;
     const auto bytes = static_cast<double>(found.peak_bytes);
     least_bytes_ = std::min(least_bytes_, bytes);
-    more_bytes_[memory_kind(*estimate.point)] = bytes - estimate.least_bytes;
+    const double more = bytes - estimate.least_bytes;
+    double& least_more = more_bytes_.try_emplace(memory_kind(*estimate.point), more).first->second;
+    least_more = std::min(least_more, more);
     if (bytes > result_.memory_limit_bytes) return;
     found_kinds_.insert(plan_kind(*estimate.point));
     const auto at = std::upper_bound(

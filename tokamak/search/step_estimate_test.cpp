@@ -30,24 +30,44 @@ T one_of(std::mt19937& random, std::initializer_list<T> values) {
 
 enum class Scale : uint8_t { kSmall, kLarge };
 
+struct Draws {
+  uint64_t seed = 2026;  ///< or TOK_ESTIMATE_SEED
+  uint64_t count = 200;  ///< or TOK_ESTIMATE_COUNT
+  Scale scale = Scale::kSmall;
+  const char* dtype = "float32";  ///< of masters
+  bool gathers_again = false;     ///< meshes with tp alone, which gather for their backward
+  double most_off = 0.03;         ///< of the time
+  bool tied = false;              ///< models whose head is their embedding
+  price::Precision precision = price::Precision::kBf16;
+  bool in_order = false;  ///< meshes with cp alone, whose last rank attends most
+};
+
 // Of the space that a search looks through.
-Drawn draw(std::mt19937& random, Scale scale = Scale::kSmall, const char* dtype = "float32") {
-  const bool is_large = scale == Scale::kLarge;
+Drawn draw(std::mt19937& random, const Draws& draws = {}) {
+  const bool is_large = draws.scale == Scale::kLarge;
   Drawn drawn;
   Config& c = drawn.config;
   c.training.dataset = "synthetic";
-  c.training.dtype = dtype;
+  c.training.dtype = draws.dtype;
   c.model.name = one_of(random, {"llama3", "llama3", "llama2", "gpt3"});
   c.model.flavor = c.model.name == "llama3"   ? is_large ? one_of(random, {"8B", "70B", "405B"})
                                                          : one_of(random, {"8B", "70B"})
                      : c.model.name == "llama2" ? one_of(random, {"7B", "13B"})
                                               : "22B";
-  c.training.seq_len = c.model.name == "llama3" ? one_of(random, {2048, 4096, 8192}) : 2048;
+  if (draws.tied) {
+    c.model.name = one_of(random, {"llama3", "gpt2"});
+    c.model.flavor = c.model.name == "llama3" ? one_of(random, {"1B", "3B"})
+                                              : one_of(random, {"124M", "355M", "1.5B"});
+  }
+  c.training.seq_len = c.model.name == "gpt2"     ? 1024
+                       : c.model.name == "llama3" ? one_of(random, {2048, 4096, 8192})
+                                                  : 2048;
   drawn.model = spec_of(c);
   SearchBounds bounds{.num_gpus = is_large ? one_of(random, {256, 512, 1024, 4096})
                                            : one_of(random, {8, 16, 32, 64, 128})};
   bounds.global_batch = bounds.num_gpus * one_of(random, {2, 4, 8});
   bounds.seq_len = c.training.seq_len;
+  bounds.precisions = {draws.precision};
   const std::vector<SearchPoint> points = search_points(drawn.model, bounds);
   drawn.point = points[random() % points.size()];
   c = config_of(drawn.point, c, bounds.global_batch);
@@ -87,7 +107,10 @@ std::vector<PointEstimate> estimates_of(const Drawn& drawn, price::Machine machi
 
 std::optional<PricedRun> priced(const Drawn& drawn, const price::Machine& machine) {
   try {
-    return price_run({.config = drawn.config, .degrees = drawn.point.degrees, .machine = machine});
+    return price_run({.config = drawn.config,
+                      .degrees = drawn.point.degrees,
+                      .machine = machine,
+                      .linear = drawn.point.linear});
   } catch (const Error&) {
     return std::nullopt;
   }
@@ -115,16 +138,7 @@ class Skips {
   int num_ = 0;
 };
 
-struct Draws {
-  uint64_t seed = 2026;  ///< or TOK_ESTIMATE_SEED
-  uint64_t count = 200;  ///< or TOK_ESTIMATE_COUNT
-  Scale scale = Scale::kSmall;
-  const char* dtype = "float32";  ///< of masters
-  bool gathers_again = false;     ///< meshes with tp alone, which gather for their backward
-  bool in_order = false;          ///< meshes with cp alone, whose last rank attends most
-};
-
-// Within 3 % of the price, with bounds of time and memory that no plan goes below.
+// Near the price, with bounds of time and memory that no plan goes below.
 void expect_agreement(const price::Machine& machine, const Draws& draws) {
   const auto count = static_cast<int>(number_from("TOK_ESTIMATE_COUNT", draws.count));
   std::mt19937 random(number_from("TOK_ESTIMATE_SEED", draws.seed));
@@ -134,7 +148,7 @@ void expect_agreement(const price::Machine& machine, const Draws& draws) {
   double sum_bytes = 0.0;
   Skips skips(count);
   for (int i = 0; i < count;) {
-    Drawn drawn = draw(random, draws.scale, draws.dtype);
+    Drawn drawn = draw(random, draws);
     if (drawn.point.num_microbatches > 64) continue;
     if (draws.gathers_again && drawn.point.degrees.tp == 1) continue;
     if (draws.in_order && drawn.point.degrees.cp == 1) continue;
@@ -146,7 +160,7 @@ void expect_agreement(const price::Machine& machine, const Draws& draws) {
     const double off = grains.back().seconds / run->step.seconds - 1.0;
     const double bytes =
         grains.back().least_bytes / static_cast<double>(run->planned.fullest().peak_bytes());
-    EXPECT_TRUE(std::abs(off) <= 0.03 && bytes <= 1.0)
+    EXPECT_TRUE(std::abs(off) <= draws.most_off && bytes <= 1.0)
         << 1.0 + off << " of the time and " << bytes << " of the memory of " << text_of(drawn);
     EXPECT_LE(grains[0].seconds, run->step.seconds) << text_of(drawn);
     for (size_t g = 1; g < grains.size(); ++g) {
@@ -164,7 +178,7 @@ void expect_agreement(const price::Machine& machine, const Draws& draws) {
       "of %d: time off by %.2f %% at most and %.2f %% in the mean; least memory %.4f at most and "
       "%.3f in the mean; skipped: %d\n",
       count, 100.0 * worst_s, 100.0 * sum_s / count, most_bytes, sum_bytes / count, skips.num());
-  EXPECT_GE(sum_bytes / count, 0.85);
+  EXPECT_GE(sum_bytes / count, 0.93);
 }
 
 price::Machine machine_of_draws() {
@@ -222,6 +236,18 @@ TEST(StepEstimate, AgreesWithPlansThatMessagesSlow) {
   expect_agreement(machine, {.count = 60});
 }
 
+// Gradients of a tied table are summed over the first and the last stage. An estimate gives all
+// stages the clocks of the mean, and the head of a small model makes its own rank slower.
+TEST(StepEstimate, AgreesWithPlansOfTiedTables) {
+  expect_agreement(price::load_machine("h100"), {.count = 60, .most_off = 0.05, .tied = true});
+}
+
+TEST(StepEstimate, AgreesWithPlansInFp8) {
+  for (const char* machine : {"h100", "h200"})
+    expect_agreement(price::load_machine(machine),
+                     {.count = 30, .most_off = 0.04, .precision = price::Precision::kFp8});
+}
+
 // A search leaves points out by their bounds.
 void expect_bounds(uint64_t seed, int count, bool (*is_wanted)(const SearchPoint&)) {
   std::mt19937 random(seed);
@@ -244,8 +270,7 @@ void expect_bounds(uint64_t seed, int count, bool (*is_wanted)(const SearchPoint
 }
 
 TEST(StepEstimate, NoPlanOfOneStageIsFasterThanItsBound) {
-  expect_bounds(7, 25,
-                [](const SearchPoint& p) { return p.degrees.pp == 1 && p.sharding != "ddp"; });
+  expect_bounds(7, 25, [](const SearchPoint& p) { return p.degrees.pp == 1; });
 }
 
 TEST(StepEstimate, NoSplitPipelineIsFasterThanItsBound) {

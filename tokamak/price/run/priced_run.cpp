@@ -27,12 +27,16 @@ bool PricedRun::fits() const {
   return static_cast<double>(planned.fullest().peak_bytes()) <= memory_limit_bytes;
 }
 
+Target priced_target(const Config& config, const price::Machine& machine) {
+  return {.backend = "gpu",
+          .arch = machine.device.arch,
+          .devices_per_host = machine.storage.devices_per_node,
+          .deterministic = config.debug.deterministic};
+}
+
 PricedRun price_run(const PriceRequest& request) {
   const Config& config = request.config;
-  const Target target{.backend = "gpu",
-                      .arch = request.machine.device.arch,
-                      .devices_per_host = request.machine.storage.devices_per_node,
-                      .deterministic = config.debug.deterministic};
+  const Target target = priced_target(config, request.machine);
   using Which = PlannedRanks::Which;
   const Which which = request.all_ranks     ? (request.wants_spans ? Which::kOwnAll : Which::kAll)
                       : request.wants_spans ? Which::kOwnStages

@@ -39,6 +39,9 @@ struct PricedRun {
 /// adds the casts of 8-bit matmuls.
 RunShape priced_shape(const Config& config, const ModelSpec& model, const MeshPlace& place);
 
+/// Returns the target for which such plans are made.
+Target priced_target(const Config& config, const price::Machine& machine);
+
 /// Throws Error if a stage cannot be planned or the machine lacks a rate that the plan needs.
 PricedRun price_run(const PriceRequest& request);
 

@@ -129,20 +129,26 @@ void read_parameters(const PlannedRun& run, const Depths& depths, StageCosts& co
 // Collects seconds of one kind of item.
 class PassByStage {
  public:
-  explicit PassByStage(const Depths& depths) : all_(depths), communication_(depths) {}
+  explicit PassByStage(const Depths& depths)
+      : all_(depths), first_(depths), communication_(depths) {}
 
-  void set(int stage, const price::SegmentPrice& price) {
+  void set(int stage, const price::SegmentPrice& price, const price::SegmentPrice& first) {
     all_[stage] = price.seconds;
+    first_[stage] = first.seconds;
     communication_[stage] = price.by_category[price::Category::kExposedComm];
     if (stage == kLongStage) held_factor_ = price.held_factor;
   }
 
   price::PassSeconds sum() {
-    return {.all = all_.sum(), .communication = communication_.sum(), .held_factor = held_factor_};
+    return {.all = all_.sum(),
+            .first = first_.sum(),
+            .communication = communication_.sum(),
+            .held_factor = held_factor_};
   }
 
  private:
   ByStage all_;
+  ByStage first_;
   ByStage communication_;
   double held_factor_ = 1.0;
 };
@@ -167,7 +173,8 @@ price::StageSeconds read_seconds(const Plan& plan, const GroupTable& groups, con
     PassByStage& pass = kind == PipelineItemKind::kForward          ? forward
                         : kind == PipelineItemKind::kBackwardWeight ? weight
                                                                     : backward;
-    pass.set(stage, prices.price({.segment = s, .is_first = false, .is_last = false}));
+    pass.set(stage, prices.price({.segment = s, .is_first = false, .is_last = false}),
+             prices.price({.segment = s, .is_first = true, .is_last = false}));
   }
   return {.forward = forward.sum(), .backward = backward.sum(), .weight = weight.sum()};
 }

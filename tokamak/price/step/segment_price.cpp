@@ -44,17 +44,16 @@ void SegmentPrices::settle_clock(std::span<const int64_t> runs_of_segment) {
   if (machine_.device.memory_power <= 0.0) return;
   PowerUse use;
   for (size_t s = 0; s < plan_.segments.size(); ++s)
-    add_power(static_cast<int>(s), static_cast<double>(runs_of_segment[s]), options_.block_weight,
-              use);
+    add_power(static_cast<int>(s), static_cast<double>(runs_of_segment[s]), use);
   times_.set_clock(step_clock(use, machine_.device));
 }
 
-void SegmentPrices::add_power(int segment, double runs, double block_weight, PowerUse& use) {
+void SegmentPrices::add_power(int segment, double runs, PowerUse& use) {
   const auto s = static_cast<size_t>(segment);
   const std::vector<Task>& tasks = plan_.segments[s].tasks;
   const LowPrecisionFlow& flow = this->flow(s);
   for (size_t t = 0; t < tasks.size(); ++t) {
-    const double weight = tasks[t].label.block >= 0 ? block_weight : 1.0;
+    const double weight = tasks[t].label.block >= 0 ? options_.block_weight : 1.0;
     // Weights are cast only in the first microbatch.
     const TaskRun how{.casts = flow.casts[t] != 0, .is_low = flow.is_low[t] != 0};
     times_.add_power(tasks[t], costs(s)[t], how, runs * weight, use);

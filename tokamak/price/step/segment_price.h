@@ -45,11 +45,8 @@ class SegmentPrices {
   /// nothing is priced yet.
   void settle_clock(std::span<const int64_t> runs_of_segment);
 
-  /// Sets known clocks. REQUIRES: nothing is priced yet.
-  void set_clock(double clock) { times_.set_clock(clock); }
-
   /// Counts `runs` runs of a segment, at the highest clocks. REQUIRES: no clock is set yet.
-  void add_power(int segment, double runs, double block_weight, PowerUse& use);
+  void add_power(int segment, double runs, PowerUse& use);
 
   const SegmentPrice& price(const SegmentRun& run);
 

@@ -150,19 +150,21 @@ double state_bytes(double elements, const ElementBytes& bytes, const Slices& sli
          (has_copies ? elements * bytes.compute : 0.0);
 }
 
-std::vector<double> least_held_bytes(const StageCosts& costs, const PipelineShape& shape) {
+double saved_bytes(const StageCosts& costs, const StageModules& stage) {
   using enum PipelineItemKind;
+  double bytes = 0.0;
+  for (const auto& [kind, size] : costs.held) {
+    if (kind.from == kForward && kind.to == kBackwardInput) bytes += held_bytes(kind, size, stage);
+  }
+  return bytes;
+}
+
+std::vector<double> least_held_bytes(const StageCosts& costs, const PipelineShape& shape) {
   std::vector<double> held;
   for (int r = 0; r < shape.num_ranks; ++r) {
     double least = std::numeric_limits<double>::infinity();  // of a microbatch in flight
-    for (const int s : shape.stages_of[r]) {
-      double bytes = 0.0;
-      for (const auto& [kind, size] : costs.held) {
-        if (kind.from == kForward && kind.to == kBackwardInput)
-          bytes += held_bytes(kind, size, shape.stages[s]);
-      }
-      least = std::min(least, bytes);
-    }
+    for (const int s : shape.stages_of[r])
+      least = std::min(least, saved_bytes(costs, shape.stages[s]));
     held.push_back(shape.in_flight[r] * least);
   }
   return held;

@@ -52,10 +52,13 @@ struct HeldKind {
 /// Seconds of one microbatch with nothing beside it.
 struct PassSeconds {
   StageSum all;
+  StageSum first;            ///< `all` of a step's first microbatch, which casts weights
   StageSum communication;    ///< of `all`, beside no kernel
   double held_factor = 1.0;  ///< on `all` beside a pipeline's message
 
   double operator()(const StageModules& stage) const { return all(stage); }
+
+  const StageSum& of(bool is_first) const { return is_first ? first : all; }
 };
 
 /// Seconds of a stage for one position of its ranks in the fabric.
@@ -105,6 +108,7 @@ struct DataSpread {
   std::vector<int> groups_of;  ///< by pipeline rank; empty where all are alike
   std::vector<int> places;     ///< by pipeline rank, into StageCosts::places
   std::vector<double> hops_s;  ///< by pipeline rank: a message of hop_bytes to the next
+  double tie_s = 0.0;          ///< a tied table's gradients, summed over the first and last stage
   double norm_s = 0.0;         ///< a number summed over all ranks
 
   size_t groups_at(int rank) const { return groups_of.empty() ? 0 : groups_of[rank]; }
@@ -142,6 +146,9 @@ double least_seconds(const StageCosts& costs, const PipelineShape& shape);
 /// first forward waits for gathers, and reductions wait for the last backward.
 double least_flat_seconds(const StageCosts& costs, const StageModules& model, int num_microbatches,
                           const Buckets& buckets);
+
+/// Returns the bytes that a stage's forward saves for its backward, for one microbatch.
+double saved_bytes(const StageCosts& costs, const StageModules& stage);
 
 /// Returns a lower bound of the bytes that each rank's items hold for later ones at once. `costs`
 /// have whole backwards if the schedule does not split them. It needs no lists of items, and bounds

@@ -27,14 +27,20 @@ std::vector<Part> parts_of(const StageModules& stage, const Buckets& buckets) {
   return parts;
 }
 
+// Returns the seconds of the sums between the last reduction and the optimizer: the gradients of a
+// tied table whose ends lie on two ranks, and the norm.
+double sums_s(const PipelineShape& shape, const DataSpread& spread) {
+  const bool is_apart = shape.rank_of_stage.front() != shape.rank_of_stage.back();
+  return spread.norm_s + (is_apart ? spread.tie_s : 0.0);
+}
+
 // Adds one rank's Works.
 class Works {
  public:
   Works(int stage_link, const Buckets& buckets, const Software& software)
       : stage_link_(stage_link), buckets_(buckets), software_(software) {}
 
-  int add(Work work, std::vector<int> after = {}) {
-    if (work.stream == kCompute && foreground_ >= 0) after.push_back(foreground_);
+  int add(Work work, const std::vector<int>& after = {}) {
     const int w = works_.add(work, after);
     if (work.stream == kCompute) foreground_ = w;
     return w;
@@ -56,12 +62,13 @@ class Works {
   void wait_for(const std::vector<int>& works) { add({.stream = kCompute}, works); }
 
   // Adds kernels and collectives of one part, alternating a few times.
-  void add_part(const Part& part, bool is_first, const PassSeconds& pass, std::vector<int> after) {
+  void add_part(const Part& part, bool is_first, const StageSum& all, const PassSeconds& pass,
+                std::vector<int> after) {
     constexpr int kTurns = 4;
     const auto of = [&](const StageSum& sum) {
       return sum(part.modules) - (is_first ? 0.0 : sum.base);
     };
-    const double all_s = of(pass.all);
+    const double all_s = of(all);
     const double communication_s = of(pass.communication);
     const double kernels_s = all_s - communication_s;
     // Messages slow only kernels.
@@ -102,10 +109,10 @@ class Works {
     if (software_.reduction_overlap == 0 && reduced_ >= 0) wait_for({reduced_});
   }
 
-  // Adds the norm of all gradients, then the optimizer.
-  void add_update(const StageModules& all, double norm_s, int meeting, std::vector<int> after) {
+  // Adds what all ranks sum last, then the optimizer.
+  void add_update(const StageModules& all, double sums_s, int meeting, std::vector<int> after) {
     if (reduced_ >= 0) after.push_back(reduced_);
-    add({.seconds = norm_s,
+    add({.seconds = sums_s,
          .category = Category::kExposedComm,
          .stream = kCompute,
          .meeting = meeting},
@@ -185,19 +192,12 @@ class RankItems {
     std::vector<int> gathers;
     for (const auto& [stage, works] : gathered_)
       gathers.insert(gathers.end(), works.begin(), works.end());
-    works_.add_update(shape_.modules_of[rank_], spread_.norm_s, meetings_.of_all(), gathers);
+    works_.add_update(shape_.modules_of[rank_], sums_s(shape_, spread_), meetings_.of_all(),
+                      gathers);
     return works_.take();
   }
 
  private:
-  static bool is_send(Kind kind) {
-    return kind == Kind::kSendForward || kind == Kind::kSendBackward;
-  }
-
-  static bool is_message(Kind kind) {
-    return is_send(kind) || kind == Kind::kRecvForward || kind == Kind::kRecvBackward;
-  }
-
   // Gathers weights once a step, before all items or beside them.
   void gather() {
     if (spread_.owners == 1) return;
@@ -237,6 +237,7 @@ class RankItems {
 
   void add_computation(const PipelineItem& item, bool is_last) {
     const bool is_forward = item.kind == Kind::kForward;
+    const bool is_first = item.microbatch == 0;
     const PassSeconds& pass = is_forward                           ? seconds_.forward
                               : item.kind == Kind::kBackwardWeight ? seconds_.weight
                                                                    : seconds_.backward;
@@ -249,13 +250,14 @@ class RankItems {
     const StageModules& stage = shape_.stages[item.stage];
     const bool reduces = is_last && (spread_.owners > 1 || spread_.replicas > 1);
     const auto gathered = gathered_.find(item.stage);
-    const bool waits = is_forward && item.microbatch == 0 && gathered != gathered_.end();
-    if (!waits && !reduces) return works_.add_whole(pass(stage), pass.held_factor, after);
+    const bool waits = is_forward && is_first && gathered != gathered_.end();
+    const StageSum& all = pass.of(is_first);
+    if (!waits && !reduces) return works_.add_whole(all(stage), pass.held_factor, after);
     std::vector<Part> parts = parts_of(stage, buckets_);
     if (reduces) std::reverse(parts.begin(), parts.end());
     for (size_t i = 0; i < parts.size(); ++i) {
       if (waits) after.push_back(gathered->second[i]);
-      works_.add_part(parts[i], i == 0, pass, after);
+      works_.add_part(parts[i], i == 0, all, pass, after);
       after.clear();
       if (reduces) works_.add_reductions(parts[i]);
     }
@@ -339,7 +341,7 @@ double least_of_ends(const StageCosts& costs, const PipelineShape& shape, const 
     for (const BucketSeconds* part : {&b.layer, &b.embedding, &b.head})
       reduce_s = std::min(reduce_s, part->scatter_s + part->replica_s);
   }
-  return gather_s + reduce_s + spread.norm_s + update_s;
+  return gather_s + reduce_s + sums_s(shape, spread) + update_s;
 }
 
 }  // namespace tokamak::price

@@ -391,7 +391,7 @@ TEST(TaskTime, CastsDrawThePowerOfMemory) {
   const auto use_in = [&](Precision precision) {
     const PriceOptions options{.linear = precision};
     PowerUse use;
-    SegmentPrices(plan, machine, options).add_power(0, 3.0, 1.0, use);
+    SegmentPrices(plan, machine, options).add_power(0, 3.0, use);
     return use;
   };
   const PowerUse fp8 = use_in(Precision::kFp8);
