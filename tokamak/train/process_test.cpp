@@ -18,6 +18,7 @@ namespace {
 
 // Sends a signal to the process and waits until `stop` has it.
 void send(const StopSignal& stop, int signal) {
+  stop.received();  // before it is asked, a signal ends the process
   ASSERT_EQ(kill(getpid(), signal), 0);
   await([&] { return stop.received() != 0; }, "the signal");
 }
