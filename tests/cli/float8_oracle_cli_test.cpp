@@ -32,6 +32,7 @@ class Float8OracleCli : public ::testing::TestWithParam<Recipe> {
     words.insert(words.end(), more.begin(), more.end());
     const auto result = run_program(train_words(GetParam().oracle, dump, words), scratch.path());
     ASSERT_EQ(result.exit_code, 0) << result.err;
+    out = result.out;
     lines = read_json_lines(dump / "metrics.jsonl");
     ASSERT_EQ(lines.size(), facts["steps"].size());
   }
@@ -48,11 +49,16 @@ class Float8OracleCli : public ::testing::TestWithParam<Recipe> {
   const std::filesystem::path dump = scratch.path() / "out";
   const Json facts = parse_json(read_file(folder / "oracle.json"), "oracle.json");
   const std::map<std::string, std::string> oracle = read_tensors(folder);
+  std::string out;
   std::vector<Json> lines;
 };
 
 TEST_P(Float8OracleCli, StepsEqualTorchao) {
   ASSERT_NO_FATAL_FAILURE(run(quantized("float32")));
+  const bool has_head = facts["fp8"].value("lm_head_in_fp8", false);
+  EXPECT_NE(out.find(has_head ? "products, head in float8;" : "products, head in float32;"),
+            std::string::npos)
+      << out;
   for (size_t i = 0; i < lines.size(); ++i) {
     const Json& want = facts["steps"][i];
     EXPECT_NEAR(lines[i]["loss"].get<double>(), want["loss"].get<double>(), 2e-5) << i;
@@ -92,21 +98,25 @@ TEST_P(Float8OracleCli, StepsInBf16StayNear) {
 }
 
 const std::string kKey = "--quantize.linear.float8.";
+const std::string kBlocks = kKey + "filter_fqns=output";
 
 INSTANTIATE_TEST_SUITE_P(
     Torchao, Float8OracleCli,
     ::testing::Values(
         Recipe{.oracle = "llama_float8_tensorwise",
+               .words = {kBlocks, kKey + "enable_fsdp_float8_all_gather"}},
+        Recipe{.oracle = "llama_float8_tensorwise_head",
                .words = {kKey + "enable_fsdp_float8_all_gather"}},
         Recipe{.oracle = "llama_float8_tensorwise_pow2",
-               .words = {kKey + "round_scales_to_power_of_2=always"}},
+               .words = {kBlocks, kKey + "round_scales_to_power_of_2=always"}},
         Recipe{.oracle = "llama_float8_tensorwise_module",
-               .words = {kKey + "enable_fsdp_float8_all_gather", kKey + "scales_per=module"}},
+               .words = {kKey + "filter_fqns=lm_head", kKey + "enable_fsdp_float8_all_gather",
+                         kKey + "scales_per=module"}},
         Recipe{.oracle = "llama_float8_rowwise_module",
-               .words = {kKey + "recipe_name=rowwise", kKey + "scales_per=module"}},
-        Recipe{.oracle = "llama_float8_rowwise", .words = {kKey + "recipe_name=rowwise"}},
+               .words = {kBlocks, kKey + "recipe_name=rowwise", kKey + "scales_per=module"}},
+        Recipe{.oracle = "llama_float8_rowwise", .words = {kBlocks, kKey + "recipe_name=rowwise"}},
         Recipe{.oracle = "llama_float8_rowwise_with_gw_hp",
-               .words = {kKey + "recipe_name=rowwise_with_gw_hp"}},
+               .words = {kBlocks, kKey + "recipe_name=rowwise_with_gw_hp"}},
         Recipe{.oracle = "llama_float8_blockwise",
                .words = {kKey + "recipe_name=blockwise", kKey + "round_scales_to_power_of_2=always",
                          kKey + "filter_fqns=attention.wk,v_proj"}}),

@@ -54,7 +54,7 @@ void PrintTo(const Place& p, std::ostream* os) {
 Float8Recipe recipe_of(const std::string& name) {
   const bool is_own = name == "powers_of_two" || name == "by_module";
   Float8Recipe recipe = *find_float8_recipe(is_own ? "tensorwise" : name);
-  if (name == "by_module") {
+  if (name == "by_module") {  // the head is left out, too
     recipe.shares_scales = false;
     recipe.gradient = DType::kE4M3;
   }
@@ -75,13 +75,17 @@ MeshCase mesh_case(const std::string& recipe, const Place& place) {
   c.model.num_kv_heads = wants_blocks ? 4 : 2;
   c.model.head_dim = wants_blocks ? 64 : 16;
   c.model.mlp_dim = wants_blocks ? 256 : 96;
+  c.model.vocab_size = wants_blocks ? 256 : 64;
   c.distribute.mesh.degrees = place.degrees;
   c.distribute.sharding = place.sharding;
   c.distribute.async_tp = place.async_tp;
   c.distribute.context = place.context;
   if (place.degrees[0] > 1) set_pipeline(c, place.schedule, place.chunks);
+  const bool has_head = recipe != "by_module";
   c.float8 = {.recipe = recipe_of(recipe),
-              .layers = {.filter = [](const auto&, const auto&) { return ""; }}};
+              .layers = {.filter = [has_head](const std::string& name, const Dims&) {
+                return has_head || name != kHeadWeight ? "" : "bf16";
+              }}};
   return c;
 }
 
@@ -157,11 +161,14 @@ int64_t count_tasks(const Plan& plan) {
   return count;
 }
 
-TEST(Float8Plan, replaces_every_matmul_of_blocks) {
+TEST(Float8Plan, replaces_every_matmul_of_blocks_and_head) {
   const MeshCase c = mesh_case("tensorwise", {"", {1, 1, 1, 1, 1}});
   const PlannedRun run(c.model, shape_of(c, 0), {});
   const auto layers = c.model.num_layers;
-  EXPECT_EQ(count_tasks<ScaledMatmul>(run.plan()), 3 * 7 * layers);
+  constexpr int64_t kOfHead = 3 * 2;  // 256 tokens in chunks of 128
+  EXPECT_EQ(count_tasks<ScaledMatmul>(run.plan()), 3 * 7 * layers + kOfHead);
+  EXPECT_EQ(run.float8_line(),
+            "float8: tensorwise, 16 products, head in float8; scales per product");
   MeshCase some = c;
   some.float8->recipe = recipe_of("rowwise_with_gw_hp");
   some.float8->layers.filter = [](const std::string& name, const Dims&) {
@@ -169,11 +176,13 @@ TEST(Float8Plan, replaces_every_matmul_of_blocks) {
   };
   const PlannedRun part(some.model, shape_of(some, 0), {});
   EXPECT_EQ(count_tasks<ScaledMatmul>(part.plan()), 2 * 3 * layers);
+  EXPECT_EQ(part.float8_line(),
+            "float8: rowwise_with_gw_hp, 8 products, head in float32; scales per product");
   MeshCase inner = c;
   inner.float8->layers.bf16_at_start = 1;
   inner.float8->layers.bf16_at_end = 2;
   const PlannedRun inside(inner.model, shape_of(inner, 0), {});
-  EXPECT_EQ(count_tasks<ScaledMatmul>(inside.plan()), 3 * 7 * (layers - 3));
+  EXPECT_EQ(count_tasks<ScaledMatmul>(inside.plan()), 3 * 7 * (layers - 3) + kOfHead);
 }
 
 TEST(Float8Plan, names_what_does_not_fit) {
@@ -192,6 +201,12 @@ TEST(Float8Plan, names_what_does_not_fit) {
                       "multiples of 16"),
             std::string::npos)
       << message(narrow, {});
+  MeshCase short_head = mesh_case("tensorwise", {"", {1, 1, 1, 1, 2}});
+  short_head.model.vocab_size = 48;
+  EXPECT_EQ(message(short_head, {}),
+            "model.converters: the head: a float8 matmul has 24 x 64 weights on a rank, wanted "
+            "multiples of 16; lower parallelism.tensor_parallel_degree or name \"output\" in "
+            "quantize.linear.float8.filter_fqns");
   const MeshCase old = mesh_case("tensorwise", {"", {1, 1, 1, 1, 1}});
   EXPECT_EQ(message(old, {.backend = "gpu", .arch = 80}),
             "model.converters: fp8 matmuls want sm_89 or newer, this is sm_80; "

@@ -14,7 +14,6 @@
 #include "tokamak/config/describe.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
-#include "tokamak/run/float8_options.h"
 #include "tokamak/train/options.h"
 #include "tokamak/train/stop_signal.h"
 #include "tokamak/train/together.h"
@@ -74,10 +73,6 @@ void announce(const Config& c, const ModelSpec& model, const LaunchEnvironment& 
   if (launched.world_size > 1) print_log("INFO", fmt::format("{} ranks", launched.world_size));
   print_log("INFO", fmt::format("Model {} {} size: {:L} total parameters", model.name, model.flavor,
                                 count_parameters(model).total));
-  if (const auto float8 = float8_of(c)) {
-    print_log("INFO", fmt::format("Float8: matmuls of blocks are {}, the head is in {}",
-                                  float8->recipe.name, c.training.mixed_precision_param));
-  }
 }
 
 void train_on(World& world, const LaunchEnvironment& launched, Args args, const StopSignal& stop) {

@@ -11,6 +11,7 @@
 #include "tokamak/parallel/buckets/buckets.h"
 #include "tokamak/parallel/local_values.h"
 #include "tokamak/parallel/matmuls/async_products.h"
+#include "tokamak/parallel/matmuls/mark_float8.h"
 #include "tokamak/parallel/matmuls/merge_products.h"
 #include "tokamak/parallel/stages.h"
 
@@ -104,7 +105,11 @@ class Localizer {
   Value input(int32_t i, size_t k) {
     const Value v = global_.node(i).in[k];
     const int stage = context_.stage_of(global_.node(i).label.module);
-    if (is_weight(global_, v)) return buckets_.weight(g_, state_of_weight(v), stage);
+    if (is_weight(global_, v)) {
+      const StateId state = state_of_weight(v);
+      return multiplies_codes(global_.node(i), k) ? buckets_.weight_for_codes(g_, state, stage)
+                                                  : buckets_.weight(g_, state, stage);
+    }
     const Placement& want = placement_of(i).in[k];
     if (async_.is_deferred(v)) async_.settle(v, want);
     return values_.get(v, want, stage);

@@ -16,7 +16,7 @@ constexpr std::string_view kAutoFilter = "auto_filter_small_kn";
 // Returns the first of `filters` that is a part of a weight's name, in Hugging Face's spelling or
 // torchtitan's.
 std::string matching_filter(const Strings& filters, const std::string& name) {
-  const std::string meta = meta_name_in_layer(name);
+  const std::string meta = meta_name_of_hf(name);
   for (const std::string& filter : filters) {
     if (filter != kAutoFilter &&
         (name.find(filter) != std::string::npos || meta.find(filter) != std::string::npos))

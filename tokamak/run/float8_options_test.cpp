@@ -78,6 +78,14 @@ TEST(Float8Options, FilterByBothSpellingsAndByDims) {
   EXPECT_EQ(filter(name(0, "mlp.up_proj"), {64, 64}),
             "quantize.linear.float8.filter_fqns has \"up_proj\"");
   EXPECT_EQ(filter(name(0, "mlp.down_proj"), {64, 40}), "64 x 40 are no multiples of 16");
+  EXPECT_EQ(filter("lm_head.weight", {256, 64}), "");
+  EXPECT_EQ(filter("lm_head.weight", {50257, 64}), "50257 x 64 are no multiples of 16");
+  for (const std::string word : {"output", "lm_head"}) {
+    const auto heads = float8_of(config_of({kKey + "filter_fqns=" + word}))->layers.filter;
+    EXPECT_EQ(heads("lm_head.weight", {256, 64}),
+              "quantize.linear.float8.filter_fqns has \"" + word + "\"");
+    EXPECT_EQ(heads(name(0, "self_attn.o_proj"), {64, 64}), "");
+  }
   const auto blocks = float8_of(config_of({kKey + "recipe_name=blockwise"}))->layers.filter;
   EXPECT_EQ(blocks(name(0, "mlp.down_proj"), {256, 64}), "256 x 64 are no multiples of 128");
   EXPECT_EQ(blocks("transformer.h.0.mlp.c_fc.weight", {256, 128}), "");

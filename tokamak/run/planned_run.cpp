@@ -7,6 +7,7 @@
 
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
+#include "tokamak/parallel/matmuls/quantize_matmuls.h"
 #include "tokamak/plan/used_groups.h"
 #include "tokamak/run/op_table.h"
 
@@ -91,16 +92,42 @@ void require_float8(const RunShape& shape, const Target& target) {
               kFirstArch, target.arch);
 }
 
-// Marks matmuls that are quantized, and returns notes on those that are not.
-std::vector<std::string> mark(Graph& graph, const RunShape& shape) {
+// What a run says of its matmuls in 8-bit floats.
+struct Float8Notes {
   std::vector<std::string> notes;
-  if (!shape.float8) return notes;
-  const int marked = mark_float8(graph, shape.float8->layers, notes);
-  TOK_REQUIRE(marked > 0, "model.converters: no matmul of this model is in float8; {}",
-              notes.empty() ? "it has none in blocks" : notes.front());
-  notes.push_back(fmt::format("float8: {}, {} weights of blocks; the head is in {}",
-                              shape.float8->recipe.name, marked, name_of(shape.training.compute)));
-  return notes;
+  std::string line;
+};
+
+std::string float8_line_of(const Float8Marks& marks, const RunShape& shape) {
+  const Float8Recipe& recipe = shape.float8->recipe;
+  const std::string_view compute = name_of(shape.training.compute);
+  std::string line =
+      fmt::format("float8: {}, {} products, head in {}; scales per {}", recipe.name,
+                  recipe.shares_scales ? marks.products : marks.weights,
+                  marks.head ? "float8" : compute, recipe.shares_scales ? "product" : "module");
+  if (shape.distribute.mesh.degree({MeshAxis::kDpShard, MeshAxis::kCp}) > 1)
+    line += fmt::format("; weights travel in {}", compute);
+  return line;
+}
+
+// Marks matmuls that are quantized, and says which are not.
+Float8Notes mark(Graph& graph, const RunShape& shape) {
+  Float8Notes out;
+  if (!shape.float8) return out;
+  const Float8Recipe& recipe = shape.float8->recipe;
+  const Float8Marks marks = mark_float8(graph, shape.float8->layers, out.notes);
+  TOK_REQUIRE(marks.weights > 0 || marks.head,
+              "model.converters: no matmul of this model is in float8; {}", out.notes.front());
+  const bool loses_tail = recipe.gradient == DType::kE4M3 && recipe.g_of_dx != ScaleGrid::kSegments;
+  if (marks.head && loses_tail) {
+    out.notes.push_back(
+        fmt::format("float8: {} loses small gradients of logits in E4M3; \"output\" in "
+                    "quantize.linear.float8.filter_fqns leaves the head in {}",
+                    recipe.name, name_of(shape.training.compute)));
+  }
+  out.line = float8_line_of(marks, shape);
+  out.notes.push_back(out.line);
+  return out;
 }
 
 RunShape shape_for(RunShape shape, const Target& target) {
@@ -137,7 +164,9 @@ WholeGraphs::WholeGraphs(const ModelSpec& config, const RunShape& given, const T
   const RunShape shape = shape_for(given, target);
   const DistributeOptions& o = shape.distribute;
   build_gradient_graph(training_, config, of_all_ranks(shape.training, o.mesh));
-  notes_ = mark(training_, shape);
+  Float8Notes marked = mark(training_, shape);
+  notes_ = std::move(marked.notes);
+  float8_line_ = std::move(marked.line);
   training_placements_ = decide_placements(training_, o.mesh, axes_of(config), o.sequence_parallel);
   if (!shape.validation) return;
   validation_.emplace(states_);
@@ -190,7 +219,9 @@ void PlannedRun::plan_one_rank(const Target& target) {
   shape_.training.has_copies = shape_.distribute.keep_copies && !shape_.float8;
   Graph training(states_);
   const GradientGraph parts = build_gradient_graph(training, config_, shape_.training);
-  notes_ = mark(training, shape_);
+  Float8Notes marked = mark(training, shape_);
+  notes_ = std::move(marked.notes);
+  float8_line_ = std::move(marked.line);
   build_update(training, parts.units, parts.loss, parts.state, shape_.training.optimizer, {});
   step_ = parts.state;
   Graph validation(states_);
@@ -236,6 +267,7 @@ void PlannedRun::plan_of_mesh(const Target& target, const WholeGraphs& whole) {
   layout_ = lay_out(states_);
   pieces_ = distributor.pieces();
   notes_ = whole.notes();
+  float8_line_ = whole.float8_line();
   notes_.insert(notes_.end(), distributor.notes().begin(), distributor.notes().end());
   const CommGroup tp = distributor.tensor_group();
   plan_ = compile(quantized(training, tp), layout_,

@@ -6,7 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "tokamak/parallel/matmuls/quantize_matmuls.h"
+#include "tokamak/parallel/matmuls/float8_recipe.h"
+#include "tokamak/parallel/matmuls/mark_float8.h"
 #include "tokamak/plan/carriers.h"
 #include "tokamak/plan/compile.h"
 #include "tokamak/run/training_graph.h"
@@ -16,7 +17,7 @@ namespace tokamak {
 /// Whether plans replay device graphs; kAuto: those do for which is_launch_bound() holds.
 enum class DeviceGraphs : uint8_t { kNever, kAuto, kAlways };
 
-/// Matmuls of blocks in 8-bit floats.
+/// Matmuls of blocks and of the head in 8-bit floats.
 struct Float8Options {
   Float8Recipe recipe;
   Float8Layers layers;
@@ -55,12 +56,16 @@ class WholeGraphs {
   /// Says for people what was decided about matmuls.
   const std::vector<std::string>& notes() const { return notes_; }
 
+  /// See PlannedRun::float8_line().
+  const std::string& float8_line() const { return float8_line_; }
+
  private:
   StateTable states_;
   Graph training_;
   std::vector<NodePlacement> training_placements_;
   std::optional<Graph> validation_;
   std::vector<std::string> notes_;
+  std::string float8_line_;
 };
 
 /// One rank's run. It cannot be moved, because graphs refer to the State table.
@@ -88,6 +93,9 @@ class PlannedRun {
 
   /// Says for people what was decided besides the plan's variants.
   const std::vector<std::string>& notes() const { return notes_; }
+
+  /// Sums up for people what is in 8-bit floats; "" if nothing is.
+  const std::string& float8_line() const { return float8_line_; }
 
   /// REQUIRES: the shape has validation.
   const StepState& validation_step() const { return validation_step_; }
@@ -126,6 +134,7 @@ class PlannedRun {
   std::optional<Plan> validation_plan_;
   std::optional<Plan> copies_plan_;
   std::vector<std::string> notes_;
+  std::string float8_line_;
 };
 
 /// Returns the bytes that binding a rank's plans allocates; they share their arenas. `validation`

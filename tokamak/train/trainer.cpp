@@ -159,6 +159,7 @@ class Trainer {
       return log_.say(fmt::format("Training already completed: step {} of training.steps = {}",
                                   state_.step, o_.steps));
     }
+    say_float8();
     say_memory();
     log_.say(fmt::format("Training starts at step {}", state_.step + 1));
     log_.restart();
@@ -170,6 +171,10 @@ class Trainer {
   }
 
  private:
+  void say_float8() {
+    if (!run_.float8_line().empty()) log_.say(run_.float8_line());
+  }
+
   // Reports the rank that holds most. Texts sort by the bytes that they begin with.
   void say_memory() {
     const int64_t planned = run_.peak_bytes();

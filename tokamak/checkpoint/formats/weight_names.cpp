@@ -69,8 +69,11 @@ std::optional<std::string> hf_name_of_meta(std::string_view name) {
   return std::nullopt;
 }
 
-std::string meta_name_in_layer(std::string_view name) {
+std::string meta_name_of_hf(std::string_view name) {
   constexpr std::string_view kLayers = "model.layers.";
+  for (const NamePair& pair : kModelNames) {
+    if (pair.hf == name) return std::string(pair.meta);
+  }
   if (!name.starts_with(kLayers)) return {};
   for (const NamePair& pair : kLayerNames) {
     if (!name.ends_with(pair.hf)) continue;

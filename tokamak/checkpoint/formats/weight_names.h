@@ -23,8 +23,8 @@ struct HeadCounts {
 std::optional<std::string> hf_name_of_meta(std::string_view name);
 
 /// Translates "model.layers.3.self_attn.q_proj.weight" to "layers.3.attention.wq.weight", which is
-/// torchtitan's name of that weight; returns "" for a name that is not of a Llama's layer.
-std::string meta_name_in_layer(std::string_view name);
+/// torchtitan's name of that weight; returns "" for a name that no Llama has.
+std::string meta_name_of_hf(std::string_view name);
 
 /// Whether the tensors are named as in Meta's consolidated files and torchtitan.
 bool has_meta_names(std::span<const TensorSource> tensors);

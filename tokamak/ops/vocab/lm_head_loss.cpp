@@ -40,17 +40,36 @@ class Sum {
   Value total_;
 };
 
+// Returns the columns of w's product on the widest rank.
+int64_t product_columns(const LmHeadLoss& op, int64_t own) {
+  return op.columns.empty() ? own : *std::max_element(op.columns.begin(), op.columns.end());
+}
+
 // Returns the columns of logits that the widest rank holds: chunks are the same on all ranks.
 int64_t logits_columns(const LmHeadLoss& op, int64_t own) {
   if (op.columns.empty()) return own;
   if (op.gather_logits) return std::accumulate(op.columns.begin(), op.columns.end(), int64_t{0});
-  return *std::max_element(op.columns.begin(), op.columns.end());
+  return product_columns(op, own);
 }
 
 // Returns the columns of the logits of `columns` rows of w.
 int64_t padded_columns(const LmHeadLoss& op, int64_t columns, DType dtype) {
   if (columns * size_of(dtype) % 16 == 0) return columns;
   return (columns + op.column_multiple - 1) / op.column_multiple * op.column_multiple;
+}
+
+// Returns the rows of each chunk of `tokens`, if a row of logits takes `row_bytes` and the codes
+// beside it take `codes` more.
+int64_t rows_of_chunk(const LmHeadLoss& op, int64_t tokens, int64_t row_bytes, int64_t codes) {
+  if (op.chunk_rows > 0) return op.chunk_rows;
+  // Chunks are whole tiles of matmuls.
+  const auto tiles = [](int64_t rows) { return rows / kLeastRows * kLeastRows; };
+  const int64_t fitting = std::max(kLeastRows, tiles(op.chunk_bytes / row_bytes));
+  if (codes == 0) return fitting;
+  const int64_t bytes = std::min(fitting, tokens) * row_bytes;
+  const int64_t rows = std::max(kLeastRows, tiles(bytes / (row_bytes + codes)));
+  const int64_t chunks = (tokens + rows - 1) / rows;
+  return tiles((tokens + chunks - 1) / chunks + kLeastRows - 1);
 }
 
 // Returns the first `rows` of `sum` as output `out` of n.
@@ -157,9 +176,11 @@ std::optional<AnyOp> LmHeadLoss::localize(const LocalContext& context) const {
 }
 
 std::string LmHeadLoss::describe() const {
-  if (group.size == 1) return "";
-  return fmt::format("columns from {}, group {}, {} of {}{}", first_column, group.id, group.rank,
-                     group.size, gather_logits ? ", logits gathered" : "");
+  const std::string codes = float8 ? "float8" : "";
+  if (group.size == 1) return codes;
+  return fmt::format("{}columns from {}, group {}, {} of {}{}", codes + (float8 ? ", " : ""),
+                     first_column, group.id, group.rank, group.size,
+                     gather_logits ? ", logits gathered" : "");
 }
 
 std::vector<Value> LmHeadLoss::gradient(Graph& g, const Node& n, std::span<const Value>) const {
@@ -193,9 +214,9 @@ std::vector<Value> LmHeadLoss::expand(Graph& g, const Node& n) const {
   const int64_t most = padded_columns(*this, logits_columns(*this, V), x_type.dtype);
   const int64_t row_bytes = most * size_of(x_type.dtype);
   TOK_CHECK(row_bytes > 0, "lm_head_loss: {} columns", most);
-  // Chunks are whole tiles of matmuls.
-  const int64_t fitting = chunk_bytes / row_bytes / kLeastRows * kLeastRows;
-  const int64_t rows = chunk_rows > 0 ? chunk_rows : std::max(kLeastRows, fitting);
+  // Codes of the gradient of logits and of x, with a scale for each 128 at most.
+  const int64_t codes = with_gradient ? (product_columns(*this, V) + D) * 33 / 32 : 0;
+  const int64_t rows = rows_of_chunk(*this, N, row_bytes, float8 ? codes : 0);
   const Value x = g.apply(Reshape{.dims = {-1, D}}, {n.in[0]});
   const Value labels = g.apply(Reshape{.dims = {-1}}, {n.in[2]});
   const SliceDim pad{.dim = 0, .begin = 0, .end = V, .zeros = width - V};
@@ -208,13 +229,13 @@ std::vector<Value> LmHeadLoss::expand(Graph& g, const Node& n) const {
     const SliceRows slice{.begin = begin, .end = std::min(N, begin + rows)};
     const Value x_part = g.apply(slice, {x});
     const Value labels_part = g.apply(slice, {labels});
-    const Value logits = g.apply(Linear{}, {x_part, w});
+    const Value logits = g.apply(Linear{.float8 = float8}, {x_part, w});
     const ChunkLoss chunk = chunk_loss(g, *this, logits, labels_part, V);
     loss.add(g.apply(Nll{.ignore_index = ignore_index}, {chunk.stats, labels_part, scale}));
     if (!with_gradient) continue;
     const Value dlogits = chunk_gradient(g, *this, chunk, labels_part, scale, V, width);
-    dx.push_back(g.apply(LinearGradInput{}, {dlogits, w}));
-    dw.add(g.apply(LinearGradWeight{}, {x_part, dlogits}));
+    dx.push_back(g.apply(LinearGradInput{.float8 = float8}, {dlogits, w}));
+    dw.add(g.apply(LinearGradWeight{.float8 = float8}, {x_part, dlogits}));
   }
   if (!with_gradient) return {loss.total()};
   const Value all = dx.size() == 1 ? dx[0] : g.apply(ConcatRows{}, dx);

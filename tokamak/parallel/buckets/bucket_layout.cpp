@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/parallel/matmuls/mark_float8.h"
 
 namespace tokamak {
 namespace {
@@ -72,7 +73,8 @@ class LayoutMaker {
       const Node& n = global_.node(i);
       last_module = std::max(last_module, n.label.module);
       if (n.is_leaf()) leaf_of[n.state.index] = i;
-      for (const Value v : n.in) {
+      for (size_t k = 0; k < n.in.size(); ++k) {
+        const Value v = n.in[k];
         const Node& from = global_.producer(v);
         int32_t state = -1;
         if (from.is_leaf() && global_.states()[from.state].kind == StateKind::kParameter)
@@ -83,7 +85,9 @@ class LayoutMaker {
           copy_of[i] = state;
           out_.compute = n.out[0].dtype;
         } else {
-          uses[state].insert(context_.stage_of(n.label.module));
+          const int stage = context_.stage_of(n.label.module);
+          uses[state].insert(stage);
+          if (!multiplies_codes(n, k)) reads_values_.insert({state, context_.pp_of(stage)});
           if (copy_of.empty()) out_.compute = from.out[0].dtype;
         }
       }
@@ -119,10 +123,13 @@ class LayoutMaker {
                                                     : TpGradient::kAlone,
              .init = decl.init,
              .is_tied_copy = context_.pp_of(*stages.begin()) != pp,
+             .is_quantized = !reads_values_.contains({state, pp}),
              .stages = stages_on(stages, pp)});
       }
     }
     for (auto& [key, bucket] : made) {
+      bucket.has_codes = std::any_of(bucket.tensors.begin(), bucket.tensors.end(),
+                                     [](const BucketTensor& t) { return t.is_quantized; });
       bucket.name = fmt::format("s{}.m{}{}", bucket.stage, bucket.module,
                                 std::get<2>(key) >= 0 ? ".tied" : "");
       out_.buckets.push_back(std::move(bucket));
@@ -199,6 +206,7 @@ class LayoutMaker {
   const Graph& global_;
   const std::vector<NodePlacement>& placements_;
   const RankContext& context_;
+  std::set<std::pair<int32_t, int>> reads_values_;  // (state, pp) of other ops than marked matmuls
   BucketLayout out_;
 };
 

@@ -27,6 +27,7 @@ struct BucketTensor {
   TpGradient gradient = TpGradient::kAlone;
   Init init;
   bool is_tied_copy = false;  ///< an earlier stage on another rank owns it
+  bool is_quantized = false;  ///< matmuls read its 8-bit codes and nothing reads its values
   int64_t begin = 0;          ///< in the bucket
   StateId grad_window;
   Value grad_sum;           ///< the contributions so far
@@ -44,10 +45,11 @@ struct Bucket {
   int64_t numel = 0;  ///< padded: a multiple of 128 for each owner
   int64_t slice = 0;  ///< what one owner has
   StateId master, first_moment, second_moment;
-  StateId full_copy;      ///< numel: the compute copy kept from step to step; invalid if none is
-  StateId copy;           ///< this rank's slice of it, which the update writes
-  StateId full_gradient;  ///< numel; a window of a ring where gradients are stored in slices
-  StateId gradient;       ///< slice
+  StateId full_copy;       ///< numel: the compute copy kept from step to step; invalid if none is
+  StateId copy;            ///< this rank's slice of it, which the update writes
+  StateId full_gradient;   ///< numel; a window of a ring where gradients are stored in slices
+  StateId gradient;        ///< slice
+  bool has_codes = false;  ///< a tensor of it is quantized
   int contributions_left = 0;
   int32_t first_contribution = 0;  ///< nodes of the global graph
   int32_t last_contribution = 0;

@@ -162,8 +162,8 @@ Buckets::Gathers Buckets::gathers(const Bucket& bucket) const {
 // often a cast saves the memory of a copy.
 bool Buckets::keeps_copy(const Bucket& bucket) const {
   const DistributeOptions& o = *context_.options;
-  return o.keep_copies && !(o.float8 && bucket.block >= 0) &&
-         layout_.compute != bucket.tensors[0].local.dtype && gathers(bucket) == Gathers::kOnce;
+  return o.keep_copies && !bucket.has_codes && layout_.compute != bucket.tensors[0].local.dtype &&
+         gathers(bucket) == Gathers::kOnce;
 }
 
 Value Buckets::weight(Graph& g, StateId global, int stage) {
@@ -176,6 +176,23 @@ Value Buckets::weight(Graph& g, StateId global, int stage) {
   return layout_.buckets[b].weights[t];
 }
 
+Value Buckets::weight_for_codes(Graph& g, StateId global, int stage) {
+  const auto [b, t] = layout_.where.at({global.index, stage});
+  const Bucket& bucket = layout_.buckets[b];
+  if (!bucket.copy.valid() || bucket.slice != bucket.numel) return weight(g, global, stage);
+  const LabelScope scope(g, {.phase = Phase::kUnshard,
+                             .block = bucket.block,
+                             .module = bucket.module,
+                             .stage = bucket.stage});
+  return g.apply(Cast{.dtype = layout_.compute},
+                 {part_of(g, bucket.tensors[t], g.read(bucket.master))});
+}
+
+Value Buckets::part_of(Graph& g, const BucketTensor& t, Value flat) const {
+  const SliceRows slice{.begin = t.begin, .end = t.begin + t.local.numel()};
+  return g.apply(Reshape{.dims = t.local.dims}, {g.apply(slice, {flat})});
+}
+
 void Buckets::gather(Graph& g, Bucket& bucket) {
   const Gathers when = gathers(bucket);
   const LabelScope scope(g, {.phase = when == Gathers::kOnce ? Phase::kUnshard : Phase::kForward,
@@ -184,7 +201,7 @@ void Buckets::gather(Graph& g, Bucket& bucket) {
                              .stage = bucket.stage});
   const int32_t first = g.size();
   Value flat = g.read(bucket.copy.valid() ? bucket.copy : bucket.master);
-  const bool has_codes = context_.options->float8 && bucket.block >= 0 && when == Gathers::kOnce;
+  const bool has_codes = bucket.has_codes && when != Gathers::kTwice;
   if (has_codes && context_.degree(kShardAxes) == 1) return cast_parts(g, bucket, flat);
   if (layout_.compute != g.type(flat).dtype) flat = g.apply(Cast{.dtype = layout_.compute}, {flat});
   if (const int owners = context_.degree(kShardAxes); owners > 1) {
@@ -200,12 +217,9 @@ void Buckets::gather(Graph& g, Bucket& bucket) {
     flat = g.apply(Reshape{.dims = {-1}}, {flat});
   }
   for (const BucketTensor& t : bucket.tensors) {
-    const Value part =
-        g.apply(SliceRows{.begin = t.begin, .end = t.begin + t.local.numel()}, {flat});
-    Value weight = g.apply(Reshape{.dims = t.local.dims}, {part});
-    // Copy vectors, so that the gathered bucket may be freed once the matrices are quantized.
-    if (has_codes && t.local.dims.size() < 2)
-      weight = g.apply(Cast{.dtype = layout_.compute}, {weight});
+    Value weight = part_of(g, t, flat);
+    // Copied, so that the gathered bucket may be freed once the others are quantized.
+    if (has_codes && !t.is_quantized) weight = g.apply(Cast{.dtype = layout_.compute}, {weight});
     bucket.weights.push_back(weight);
   }
   for (int32_t i = first; when == Gathers::kTwice && i < g.size(); ++i)
@@ -215,9 +229,7 @@ void Buckets::gather(Graph& g, Bucket& bucket) {
 // Casts each tensor's part; no op reads the casts of matrices that are quantized.
 void Buckets::cast_parts(Graph& g, Bucket& bucket, Value flat) {
   for (const BucketTensor& t : bucket.tensors) {
-    const Value rows =
-        g.apply(SliceRows{.begin = t.begin, .end = t.begin + t.local.numel()}, {flat});
-    Value weight = g.apply(Reshape{.dims = t.local.dims}, {rows});
+    Value weight = part_of(g, t, flat);
     if (layout_.compute != g.type(weight).dtype)
       weight = g.apply(Cast{.dtype = layout_.compute}, {weight});
     bucket.weights.push_back(weight);

@@ -23,6 +23,10 @@ class Buckets {
   /// none.
   Value weight(Graph& g, StateId global, int stage);
 
+  /// Returns the same, or the cast of the master where this rank has all of both: what
+  /// quantize_matmuls() may then quantize in its place.
+  Value weight_for_codes(Graph& g, StateId global, int stage);
+
   /// Where and how a gradient leaf of the global graph accumulates in `stage`.
   struct Destination {
     Bucket* bucket = nullptr;
@@ -53,6 +57,7 @@ class Buckets {
   void declare_rings();
   void gather(Graph& g, Bucket& bucket);
   void cast_parts(Graph& g, Bucket& bucket, Value flat);
+  Value part_of(Graph& g, const BucketTensor& t, Value flat) const;
   void reduce(Graph& g, Bucket& bucket);
   void sum_over_tp(Graph& g, const Bucket& bucket, When when);
   enum class Gathers : uint8_t { kOnce, kEachMicrobatch, kTwice };

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "tokamak/graph/passes.h"
 #include "tokamak/graph/rewriter.h"
 #include "tokamak/ops/comm/collective.h"
 #include "tokamak/ops/elementwise/cast.h"
@@ -19,23 +20,13 @@ namespace tokamak {
 namespace {
 
 template <class T>
-void set_float8(Node& node) {
-  T op = *node.as<T>();
-  op.float8 = true;
-  node.op = std::make_shared<const T>(std::move(op));
-}
-
-// Returns the parameter that `weight` is, or is the cast of; else an invalid State.
-StateId parameter_of(const Graph& g, Value weight) {
-  const Node* node = &g.producer(weight);
-  if (node->as<Cast>() != nullptr) node = &g.producer(node->in[0]);
-  return node->is_leaf() ? node->state : StateId{};
-}
-
-template <class T>
 bool is_float8(const Node& node) {
   const T* op = node.as<T>();
   return op != nullptr && op->float8;
+}
+
+bool is_of_head(const Label& label) {
+  return label.block < 0;
 }
 
 // Codes as a matmul reads them, and their inverse scales.
@@ -47,8 +38,8 @@ using Layout = Quantize::Layout;
 
 class Quantizer {
  public:
-  Quantizer(const Graph& graph, const Float8Recipe& recipe, const CommGroup& tp)
-      : graph_(graph), recipe_(recipe), tp_(tp), rewriter_(graph), to_(rewriter_.to) {
+  Quantizer(Graph graph, const Float8Recipe& recipe, const CommGroup& tp)
+      : graph_(std::move(graph)), recipe_(recipe), tp_(tp), rewriter_(graph_), to_(rewriter_.to) {
     find_forward();
     find_backward();
   }
@@ -81,12 +72,14 @@ class Quantizer {
   void check_dims(const Node& n) const {
     const Dims& dims = graph_.type(n.in[1]).dims;
     const int64_t multiple = recipe_.multiple();
+    const bool is_head = is_of_head(n.label);
     TOK_REQUIRE(dims[0] % multiple == 0 && dims[1] % multiple == 0,
-                "model.converters: layer {}: a float8 matmul has {} x {} weights on a rank, wanted "
+                "model.converters: {}: a float8 matmul has {} x {} weights on a rank, wanted "
                 "multiples of {}; "
-                "lower parallelism.tensor_parallel_degree or name it in "
+                "lower parallelism.tensor_parallel_degree or name {} in "
                 "quantize.linear.float8.filter_fqns",
-                n.label.block, dims[0], dims[1], multiple);
+                is_head ? "the head" : fmt::format("layer {}", n.label.block), dims[0], dims[1],
+                multiple, is_head ? "\"output\"" : "it");
   }
 
   // Output gradients of weights that share scales share theirs too: nodes that need such scales
@@ -99,6 +92,7 @@ class Quantizer {
     for (int32_t i = 0; i < graph_.size(); ++i) {
       const Node& n = graph_.node(i);
       if (!is_float8<LinearGradInput>(n)) continue;
+      if (is_of_head(n.label)) heads_.insert(n.in[1]);
       const auto all = weights_of_.find(n.in[1]);
       if (all != weights_of_.end()) grad_inputs[all->second[0]].push_back(i);
     }
@@ -147,6 +141,8 @@ class Quantizer {
     const Node& n = graph_.node(i);
     const Codes x = codes_of(n.in[0], recipe_.x_of_y, Layout::kRows, DType::kE4M3);
     const Codes w = weight_codes(n.in[1], recipe_.w_of_y, false);
+    // Before there are logits, so that a gathered weight is freed.
+    if (heads_.contains(n.in[1])) weight_codes(n.in[1], recipe_.w_of_dx, true);
     std::vector<Value> in{x.codes, x.inverse, w.codes, w.inverse};
     if (n.in.size() == 3 && n.as<Linear>()->adds_bias) in.push_back(rewriter_(n.in[2]));
     multiply(i, recipe_.x_of_y, recipe_.w_of_y, recipe_.fast_y, in);
@@ -154,8 +150,7 @@ class Quantizer {
 
   void put_grad_input(int32_t i) {
     const Node& n = graph_.node(i);
-    const bool both = recipe_.has_dw && recipe_.g_of_dx == ScaleGrid::kTensor &&
-                      recipe_.of_dw == ScaleGrid::kTensor;
+    const bool both = recipe_.has_dw && has_one_gradient() && !is_of_head(n.label);
     const Codes g =
         codes_of(n.in[0], recipe_.g_of_dx, both ? Layout::kBoth : Layout::kRows, recipe_.gradient);
     const Codes w = weight_codes(n.in[1], recipe_.w_of_dx, true);
@@ -165,10 +160,25 @@ class Quantizer {
 
   void put_grad_weight(int32_t i) {
     const Node& n = graph_.node(i);
-    const Codes g = codes_of(n.in[1], recipe_.of_dw, Layout::kTransposed, recipe_.gradient);
+    const Codes g = is_of_head(n.label)
+                        ? gradient_of_logits(n.in[1])
+                        : codes_of(n.in[1], recipe_.of_dw, Layout::kTransposed, recipe_.gradient);
     const Codes x = codes_of(n.in[0], recipe_.of_dw, Layout::kTransposed, DType::kE4M3);
     multiply(i, recipe_.of_dw, recipe_.of_dw, recipe_.fast_dw,
              {g.codes, g.inverse, x.codes, x.inverse});
+  }
+
+  // Whether dx and dw multiply the same codes of g.
+  bool has_one_gradient() const {
+    return recipe_.g_of_dx == ScaleGrid::kTensor && recipe_.of_dw == ScaleGrid::kTensor;
+  }
+
+  // Logits take so much memory that only one layout of their gradient's codes is made beside them.
+  Codes gradient_of_logits(Value v) {
+    if (!has_one_gradient() || graph_.type(v).dims[0] % 16 != 0)
+      return codes_of(v, recipe_.of_dw, Layout::kTransposed, recipe_.gradient);
+    const Codes rows = codes_of(v, ScaleGrid::kTensor, Layout::kRows, recipe_.gradient);
+    return {.codes = to_.apply(TransposeCodes{}, {rows.codes}), .inverse = rows.inverse};
   }
 
   // Multiplies codes in place of node `i`, and adds to what it adds to.
@@ -253,7 +263,7 @@ class Quantizer {
     // This moves two bytes per code, and takes memory only while a block is computed.
     const bool is_one_quantization =
         recipe_.w_of_y == recipe_.w_of_dx && recipe_.w_of_y != ScaleGrid::kRows;
-    if (transposed && is_made_once(w) && is_one_quantization) {
+    if (transposed && is_one_quantization && (is_made_once(w) || is_of_head(to_.label))) {
       const Codes rows = weight_codes(w, grid, false);
       std::vector<Value> in{rows.codes};
       if (grid == ScaleGrid::kBlocks) in.push_back(rows.inverse);
@@ -285,13 +295,14 @@ class Quantizer {
     return whole;
   }
 
-  const Graph& graph_;
+  const Graph graph_;
   const Float8Recipe& recipe_;
   const CommGroup& tp_;
   Rewriter rewriter_;
   Graph& to_;
   std::map<Value, std::vector<Value>> weights_of_;    // by weight: those of the same input
   std::map<Value, std::vector<Value>> gradients_of_;  // by output gradient: those that share scales
+  std::set<Value> heads_;                             // weights with gradients
   std::set<int32_t> waits_;
   std::map<int32_t, std::set<int32_t>> waiting_;  // by the node just before which they run
   std::map<Value, Value> over_tp_;
@@ -299,53 +310,10 @@ class Quantizer {
   std::map<std::tuple<Value, ScaleGrid, bool>, Codes> codes_;
 };
 
-std::string why_not(const Float8Layers& layers, const StateDecl& weight, int block,
-                    int num_blocks) {
-  if (block < layers.bf16_at_start)
-    return fmt::format("quantize.linear.float8.bf16_layers_at_start = {}", layers.bf16_at_start);
-  if (block >= num_blocks - layers.bf16_at_end)
-    return fmt::format("quantize.linear.float8.bf16_layers_at_end = {}", layers.bf16_at_end);
-  return layers.filter(weight.name, weight.type.dims);
-}
-
 }  // namespace
 
-int mark_float8(Graph& graph, const Float8Layers& layers, std::vector<std::string>& notes) {
-  int num_blocks = 0;
-  for (int32_t i = 0; i < graph.size(); ++i)
-    num_blocks = std::max(num_blocks, graph.node(i).label.block + 1);
-  std::map<Value, bool> is_marked;  // by weight
-  std::set<std::string> gradients;  // State
-  for (int32_t i = 0; i < graph.size(); ++i) {
-    Node& n = graph.mutable_node(i);
-    if (n.is_leaf() || n.label.block < 0) continue;
-    if (n.as<Linear>() != nullptr) {
-      const auto [at, is_new] = is_marked.emplace(n.in[1], false);
-      if (is_new) {
-        const StateDecl& weight = graph.states()[parameter_of(graph, n.in[1])];
-        const std::string why = why_not(layers, weight, n.label.block, num_blocks);
-        at->second = why.empty();
-        if (why.empty()) {
-          gradients.insert("grad." + weight.name);
-        } else {
-          notes.push_back(
-              fmt::format("float8: {} stays in the compute dtype: {}", weight.name, why));
-        }
-      }
-      if (at->second) set_float8<Linear>(n);
-    } else if (n.as<LinearGradInput>() != nullptr) {
-      if (is_marked[n.in[1]]) set_float8<LinearGradInput>(n);
-    } else if (n.as<LinearGradWeight>() != nullptr && !n.accumulations.empty()) {
-      const Node& into = graph.producer(n.accumulations[0].into);
-      if (into.is_leaf() && gradients.contains(graph.states()[into.state].name))
-        set_float8<LinearGradWeight>(n);
-    }
-  }
-  return static_cast<int>(gradients.size());
-}
-
 Graph quantize_matmuls(const Graph& graph, const Float8Recipe& recipe, const CommGroup& tp) {
-  return Quantizer(graph, recipe, tp).run();
+  return Quantizer(expand_composites(graph), recipe, tp).run();
 }
 
 }  // namespace tokamak
