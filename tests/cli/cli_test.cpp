@@ -150,6 +150,57 @@ TEST(Cli, BenchModelTimesAStepOrMore) {
   }
 }
 
+TEST(Cli, BenchModelTakesTheHeadIn8BitsOnRequest) {
+  std::vector<std::string> call{TOK_PROGRAM, "bench",    "model",     "--device", "cpu", "--layers",
+                                "1",         "--dim",    "64",        "--heads",  "4",   "--mlp",
+                                "128",       "--vocab",  "256",       "--steps",  "1",   "--dtype",
+                                "float32",   "--float8", "tensorwise"};
+  const auto blocks = run_program(call);
+  EXPECT_EQ(blocks.exit_code, 0) << blocks.err;
+  EXPECT_NE(blocks.out.find("\nlinear "), std::string::npos) << blocks.out;
+  EXPECT_NE(blocks.out.find("\"float8_head\":false"), std::string::npos) << blocks.out;
+  call.emplace_back("--float8-head");
+  const auto all = run_program(call);
+  EXPECT_EQ(all.exit_code, 0) << all.err;
+  EXPECT_EQ(all.out.find("\nlinear"), std::string::npos) << all.out;
+  EXPECT_NE(all.out.find("\"float8_head\":true"), std::string::npos) << all.out;
+  const auto alone = run_program({TOK_PROGRAM, "bench", "model", "--float8-head"});
+  EXPECT_EQ(alone.exit_code, 2);
+  EXPECT_EQ(alone.err, "tokamak: --float8-head: wanted --float8 RECIPE with it\n");
+}
+
+TEST(Cli, PlanSaysWhichMatmulsAreIn8Bits) {
+  const auto plan = [](const std::vector<std::string>& words) {
+    std::vector<std::string> call{TOK_PROGRAM,
+                                  "plan",
+                                  "--why",
+                                  "--model.flavor=debugmodel",
+                                  "--training.dataset=synthetic",
+                                  "--model.converters=quantize.linear.float8"};
+    call.insert(call.end(), words.begin(), words.end());
+    return run_program(call).out;
+  };
+  const std::string key = "--quantize.linear.float8.";
+  const auto expect_line = [](const std::string& out, const std::string& line) {
+    EXPECT_NE(out.find(line + "\n"), std::string::npos) << line << "\n" << out;
+  };
+  expect_line(plan({}), "float8: tensorwise, 24 products, head in float8; scales per product");
+  const std::string filtered = plan({key + "filter_fqns=output,layers.1.feed_forward"});
+  expect_line(filtered,
+              "float8: lm_head.weight stays in the compute dtype: quantize.linear.float8."
+              "filter_fqns has \"output\"");
+  expect_line(filtered, "float8: tensorwise, 22 products, head in bfloat16; scales per product");
+  const std::string rowwise = plan({key + "recipe_name=rowwise", "--world-size=2"});
+  expect_line(rowwise,
+              "float8: rowwise loses small gradients of logits in E4M3; \"output\" in "
+              "quantize.linear.float8.filter_fqns leaves the head in bfloat16");
+  expect_line(rowwise,
+              "float8: rowwise, 24 products, head in float8; scales per product; weights travel in "
+              "bfloat16");
+  const std::string modules = plan({key + "scales_per=module", key + "filter_fqns=lm_head"});
+  expect_line(modules, "float8: tensorwise, 42 products, head in bfloat16; scales per module");
+}
+
 TEST(Cli, BenchOpWritesAMachineFile) {
   const auto file = std::filesystem::temp_directory_path() /
                     fmt::format("tokamak_calibration_{}.toml", static_cast<int>(getpid()));

@@ -16,7 +16,7 @@ namespace tokamak::cli {
 namespace {
 
 void print(const StepBenchmark& b, const ModelSpec& model, const std::string& dtype,
-           const std::string& float8, std::optional<double> gemm_peak) {
+           const std::string& float8, bool float8_head, std::optional<double> gemm_peak) {
   const double wall_s = b.summary.wall_s;
   double gemm_flops = 0.0;
   for (const OpTime& op : b.ops) gemm_flops += op.kind == Cost::Kind::kGemm ? op.flops : 0.0;
@@ -33,6 +33,7 @@ void print(const StepBenchmark& b, const ModelSpec& model, const std::string& dt
             {"parameters", count_parameters(model).total},
             {"dtype", dtype},
             {"float8", float8},
+            {"float8_head", float8_head},
             {"tokens_per_step", b.tokens_per_step},
             {"step_s", b.median_step_s()},
             {"host_s", b.median_host_s()},
@@ -61,8 +62,10 @@ std::optional<double> gemm_peak(const Backend& backend, DType compute) {
   return peak ? std::optional(peak->per_s) : std::nullopt;
 }
 
-// Quantizes all matmuls of blocks that can be; "" leaves them in the compute dtype.
-std::optional<Float8Options> float8_of_word(const std::string& recipe) {
+// Quantizes all matmuls of blocks that can be, and the head on request; "" leaves them in the
+// compute dtype.
+std::optional<Float8Options> float8_of_words(const std::string& recipe, bool with_head) {
+  TOK_REQUIRE(!recipe.empty() || !with_head, "--float8-head: wanted --float8 RECIPE with it");
   if (recipe.empty()) return std::nullopt;
   TOK_REQUIRE(find_float8_recipe(recipe),
               "--float8 \"{}\": wanted tensorwise, rowwise, rowwise_with_gw_hp or blockwise",
@@ -70,6 +73,7 @@ std::optional<Float8Options> float8_of_word(const std::string& recipe) {
   Config config;
   config.model.converters = {"quantize.linear.float8"};
   config.quantize.linear.float8.recipe_name = recipe;
+  if (!with_head) config.quantize.linear.float8.filter_fqns = {"output"};
   return float8_of(config);
 }
 
@@ -78,6 +82,7 @@ int run_bench_model(Args args) {
   std::string flavor;
   std::string dtype = "both";
   std::string float8;
+  bool float8_head = false;
   std::string mode = "none";
   ModelSpec c = flavor_spec("llama2", "271M");
   c.dim = 768;
@@ -105,6 +110,7 @@ int run_bench_model(Args args) {
   app.add_option("--dtype", dtype, "float32, bfloat16 or both")->capture_default_str();
   app.add_option("--float8", float8,
                  "matmuls of blocks in fp8: tensorwise, rowwise, rowwise_with_gw_hp or blockwise");
+  app.add_flag("--float8-head", float8_head, "the head in fp8 too");
   app.add_option("--recompute", mode, "none or full")->capture_default_str();
   app.add_option("--warmup", warmup, "")->capture_default_str();
   app.add_option("--steps", steps, "")->capture_default_str();
@@ -133,7 +139,7 @@ int run_bench_model(Args args) {
     RunShape shape{.training = {.batch = batch,
                                 .seq_len = seq_len,
                                 .compute = dtype_from_name(one, "--dtype")},
-                   .float8 = float8_of_word(float8)};
+                   .float8 = float8_of_words(float8, float8_head)};
     if (mode == "full") shape.recompute.mode = RecomputePolicy::Mode::kFull;
     const PlannedRun run(c, shape, backend->target());
     fmt::print("{} parameters, {}, batch {} x {}, {}, {:.2f} GiB planned\n",
@@ -143,7 +149,7 @@ int run_bench_model(Args args) {
     const StepBenchmark b = benchmark_step(run, warmup, steps, *backend,
                                            rates_now(*backend, shape.training.compute, peak),
                                            by_shape ? OpGrouping::kByShape : OpGrouping::kByOp);
-    print(b, c, one, float8, peak);
+    print(b, c, one, float8, float8_head, peak);
   }
   return 0;
 }
