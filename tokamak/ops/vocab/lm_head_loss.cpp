@@ -176,9 +176,8 @@ std::optional<AnyOp> LmHeadLoss::localize(const LocalContext& context) const {
 }
 
 std::string LmHeadLoss::describe() const {
-  const std::string codes = float8 ? "float8" : "";
-  if (group.size == 1) return codes;
-  return fmt::format("{}columns from {}, group {}, {} of {}{}", codes + (float8 ? ", " : ""),
+  if (group.size == 1) return float8 ? "float8" : "";
+  return fmt::format("{}columns from {}, group {}, {} of {}{}", float8 ? "float8, " : "",
                      first_column, group.id, group.rank, group.size,
                      gather_logits ? ", logits gathered" : "");
 }
