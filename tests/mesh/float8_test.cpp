@@ -121,6 +121,28 @@ INSTANTIATE_TEST_SUITE_P(Recipes, Float8Mesh,
                                   std::get<1>(of.param);
                          });
 
+// A gathered bucket is freed once its weights are quantized; those that are not outlive it.
+TEST(Float8Buckets, gather_weights_of_which_some_weights_are_left_out) {
+  for (const Sharding sharding : {Sharding::kZero1, Sharding::kFsdp}) {
+    MeshCase c = mesh_case("powers_of_two", {"", {1, 1, 2, 1, 1}, sharding, 2});
+    c.compute = DType::kBF16;
+    c.distribute.reshard = Reshard::kNever;
+    c.float8->layers.filter = [](const std::string& name, const Dims&) {
+      return name.find("k_proj") != std::string::npos || name.find("up_proj") != std::string::npos
+                 ? "bf16"
+                 : "";
+    };
+    MeshCase alone = c;
+    alone.distribute = {};
+    const MeshResult one = run_mesh(alone);
+    const MeshResult mesh = run_mesh(c);
+    EXPECT_NEAR(mesh.loss[0], one.loss[0], 1e-3 * one.loss[0]);
+    EXPECT_NEAR(mesh.grad_norm[0], one.grad_norm[0], 2e-2 * one.grad_norm[0]);
+    for (size_t t = 1; t < one.loss.size(); ++t)
+      EXPECT_NEAR(mesh.loss[t], one.loss[t], 1e-2 * one.loss[t]) << "step " << t + 1;
+  }
+}
+
 class Float8Recompute : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Float8Recompute, has_the_same_bits_in_all_modes) {
