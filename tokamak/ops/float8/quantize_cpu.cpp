@@ -2,8 +2,8 @@
 #include <vector>
 
 #include "tokamak/core/float8.h"
-#include "tokamak/cpu/dispatch.h"
 #include "tokamak/ops/float8/quantize.h"
+#include "tokamak/ops/float8/values_cpu.h"
 
 namespace tokamak::cpu {
 namespace {
@@ -31,17 +31,6 @@ struct Matrix {
     return scale_index(grid, rows(), columns(), row, column);
   }
 };
-
-template <class T>
-float rounded(T x, bool to_bf16) {
-  const auto value = static_cast<float>(static_cast<Accum<T>>(x));
-  return to_bf16 ? static_cast<float>(BF16(value)) : value;
-}
-
-// Returns |x| as an integer: integers order magnitudes, and NaN is above all.
-uint32_t magnitude_of(float x) {
-  return std::bit_cast<uint32_t>(x) & 0x7FFFFFFFU;
-}
 
 template <class Format>
 void encode(const Matrix& m, bool power_of_two, const auto& value, const float* amax, Format* codes,

@@ -1,0 +1,63 @@
+#include <algorithm>
+#include <bit>
+
+#include "tokamak/core/float8.h"
+#include "tokamak/ops/float8/quantize_ranges.h"
+#include "tokamak/ops/float8/values_cpu.h"
+
+namespace tokamak::cpu {
+namespace {
+
+template <class Format, class T>
+void encode(const QuantizeRanges& op, const KernelArgs& a) {
+  const T* x = a.in[0].as<T>();
+  const float* maxima = a.in[1].as<float>();
+  auto* codes = a.out[0].as<Format>();
+  auto* inverse = a.out[1].as<float>();
+  const auto scale_of = [&](int64_t site) {
+    return float8_scale(maxima[site], Format::kLargest, op.power_of_two);
+  };
+  for (int64_t site = 0; site < a.out[1].numel(); ++site) inverse[site] = 1.0F / scale_of(site);
+  int64_t end = 0;
+  for (const CodeRange& r : op.ranges) {
+    std::fill(codes + end, codes + r.begin, Format());
+    const float scale = scale_of(r.site);
+    const bool to_bf16 = op.rounds_to == DType::kBF16;
+    parallel_ranges(r.end - r.begin, 8192, [&](int64_t first, int64_t last, int) {
+      for (int64_t i = r.begin + first; i < r.begin + last; ++i)
+        codes[i] = Format(rounded(x[i], to_bf16) * scale);
+    });
+    end = r.end;
+  }
+  std::fill(codes + end, codes + a.out[0].numel(), Format());
+}
+
+}  // namespace
+
+Kernel prepare(const AmaxRanges& op, const KernelTypes& types, std::string_view) {
+  const bool has_so_far = types.in.size() == 2;
+  return by_float(types.in[0].dtype, [&]<class T>() -> Kernel {
+    return [=](const KernelArgs& a) {
+      const T* x = a.in[0].as<T>();
+      float* maxima = a.out[0].as<float>();
+      for (int64_t site = 0; site < op.num_sites; ++site)
+        maxima[site] = has_so_far ? a.in[1].as<float>()[site] : 0.0F;
+      for (const CodeRange& r : op.ranges) {
+        auto most = std::bit_cast<uint32_t>(maxima[r.site]);
+        for (int64_t i = r.begin; i < r.end; ++i)
+          most = std::max(most, magnitude_of(rounded(x[i], op.rounds_to == DType::kBF16)));
+        maxima[r.site] = std::bit_cast<float>(most);
+      }
+    };
+  });
+}
+
+Kernel prepare(const QuantizeRanges& op, const KernelTypes& types, std::string_view) {
+  return by_float(types.in[0].dtype, [&]<class T>() -> Kernel {
+    return [op](const KernelArgs& a) {
+      op.format == DType::kE4M3 ? encode<E4M3, T>(op, a) : encode<E5M2, T>(op, a);
+    };
+  });
+}
+
+}  // namespace tokamak::cpu

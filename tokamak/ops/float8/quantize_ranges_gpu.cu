@@ -1,0 +1,175 @@
+#include "tokamak/gpu/ranges.cuh"
+#include "tokamak/ops/float8/encode_gpu.cuh"
+#include "tokamak/ops/float8/quantize_ranges.h"
+
+namespace tokamak::gpu {
+namespace {
+
+// Elements per block; a range's blocks count from its begin.
+constexpr int64_t kBlock = 16384;
+
+// Codes that a thread stores at once.
+constexpr int kCodes = 16;
+
+// most[site] = max(most[site], |x|) over the block's elements, K per access.
+template <int K, class T>
+__global__ void __launch_bounds__(kThreads)
+    amax_ranges(const __grid_constant__ BlockRanges ranges, int64_t first, const T* x, bool to_bf16,
+                uint32_t* most) {
+  constexpr int kAtOnce = K == 1 ? 1 : 4;
+  __shared__ uint32_t parts[kThreads / 32];
+  const int64_t block = first + blockIdx.x;
+  const BlockRange& range = ranges.all[ranges.range_of(block)];
+  const int64_t begin = range.begin + (block - range.first_block) * kBlock;
+  const int64_t end = min(begin + kBlock, range.end);
+  uint32_t mine = 0;
+  for (int64_t i = begin + threadIdx.x * K; i < end; i += kAtOnce * kThreads * K) {
+    T values[kAtOnce][K];
+#pragma unroll
+    for (int a = 0; a < kAtOnce; ++a) load<K>(x + min(i + a * kThreads * K, end - K), values[a]);
+#pragma unroll
+    for (int a = 0; a < kAtOnce; ++a) {
+#pragma unroll
+      for (int k = 0; k < K; ++k) mine = max(mine, magnitude_of(value_of(values[a][k], to_bf16)));
+    }
+  }
+  mine = warp_max(mine, 32);
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = mine;
+  __syncthreads();
+  if (threadIdx.x >= 32) return;
+  mine = warp_max(threadIdx.x < kThreads / 32 ? parts[threadIdx.x] : 0, 32);
+  if (threadIdx.x == 0) atomicMax(most + static_cast<int64_t>(range.value), mine);
+}
+
+// Encodes the block's elements, K per store; a negative site's become 0.
+template <class Format, int K, class T>
+__global__ void __launch_bounds__(kThreads)
+    quantize_ranges(const __grid_constant__ BlockRanges ranges, int64_t first, const T* x,
+                    bool to_bf16, const float* maxima, bool power_of_two, uint8_t* codes) {
+  const int64_t block = first + blockIdx.x;
+  const BlockRange& range = ranges.all[ranges.range_of(block)];
+  const auto site = static_cast<int64_t>(range.value);
+  const float scale = site < 0 ? 0.0F : scale_of<Format>(maxima[site], power_of_two);
+  const int64_t begin = range.begin + (block - range.first_block) * kBlock;
+  const int64_t end = min(begin + kBlock, range.end);
+  for (int64_t i = begin + threadIdx.x * K; i < end; i += kThreads * K) {
+    T values[K];
+    if (site < 0) {
+#pragma unroll
+      for (int k = 0; k < K; ++k) values[k] = T(0.0F);
+    } else {
+      load<K>(x + i, values);
+    }
+    const auto at = [&](int k) { return value_of(values[k], to_bf16) * scale; };
+    if constexpr (K == 1) {
+      codes[i] = static_cast<uint8_t>(encode_float8<Format>(at(0)));
+    } else {
+      uint32_t words[K / 4];
+#pragma unroll
+      for (int k = 0; k < K; k += 4)
+        words[k / 4] = encode_float8<Format>(at(k), at(k + 1), at(k + 2), at(k + 3));
+      store<K / 4>(reinterpret_cast<uint32_t*>(codes + i), words);
+    }
+  }
+}
+
+template <class Format>
+struct InvertSites {
+  const float* maxima;
+  float* inverse;
+  bool power_of_two;
+
+  __device__ void operator()(int64_t site) const {
+    inverse[site] = 1.0F / scale_of<Format>(maxima[site], power_of_two);
+  }
+};
+
+int64_t blocks_of(const BlockRange& r) {
+  return (r.end - r.begin + kBlock - 1) / kBlock;
+}
+
+// Whether every range is whole accesses of `size` elements.
+bool are_whole(const std::vector<BlockRange>& ranges, int64_t size) {
+  int64_t bits = 0;
+  for (const BlockRange& r : ranges) bits |= r.begin | r.end;
+  return bits % size == 0;
+}
+
+std::vector<BlockRange> ranges_of(const std::vector<CodeRange>& ranges) {
+  std::vector<BlockRange> all;
+  for (const CodeRange& r : ranges)
+    all.push_back({.begin = r.begin, .end = r.end, .value = static_cast<double>(r.site)});
+  return all;
+}
+
+// Adds what lies between ranges, under site -1.
+std::vector<BlockRange> with_gaps(const std::vector<CodeRange>& ranges, int64_t n) {
+  std::vector<BlockRange> all;
+  int64_t end = 0;
+  const auto add_gap = [&](int64_t begin) {
+    if (end < begin) all.push_back({.begin = end, .end = begin, .value = -1.0});
+  };
+  for (const BlockRange& r : ranges_of(ranges)) {
+    add_gap(r.begin);
+    all.push_back(r);
+    end = r.end;
+  }
+  add_gap(n);
+  return all;
+}
+
+template <class Format, class T>
+Kernel encoder(const QuantizeRanges& op, const KernelTypes& types) {
+  const std::vector<BlockRange> ranges = with_gaps(op.ranges, types.in[0].numel());
+  const bool whole = are_whole(ranges, kCodes);
+  return [=, to_bf16 = op.rounds_to == DType::kBF16, power_of_two = op.power_of_two,
+          num_sites = types.in[1].numel()](const KernelArgs& args) {
+    const T* x = args.in[0].as<T>();
+    const auto* maxima = args.in[1].as<float>();
+    auto* codes = args.out[0].as<uint8_t>();
+    launch_for(num_sites, args.stream,
+               InvertSites<Format>{maxima, args.out[1].as<float>(), power_of_two});
+    const bool is_wide = whole && detail::is_aligned(x) && detail::is_aligned(codes);
+    const auto kernel =
+        is_wide ? quantize_ranges<Format, kCodes, T> : quantize_ranges<Format, 1, T>;
+    for_range_groups(ranges, blocks_of, [&](const BlockRanges& group, int64_t first, int64_t n) {
+      kernel<<<static_cast<unsigned>(n), kThreads, 0, as_stream(args.stream)>>>(
+          group, first, x, to_bf16, maxima, power_of_two, codes);
+      TOK_CUDA_LAUNCHED();
+    });
+  };
+}
+
+}  // namespace
+
+Kernel prepare(const AmaxRanges& op, const KernelTypes& types, const Setup&) {
+  const bool has_so_far = types.in.size() == 2;
+  return by_float(types.in[0].dtype, [&]<class T>() -> Kernel {
+    constexpr int kSize = Pack<T>::kSize;
+    return [=, ranges = ranges_of(op.ranges), to_bf16 = op.rounds_to == DType::kBF16,
+            bytes = static_cast<size_t>(op.num_sites) * sizeof(float)](const KernelArgs& args) {
+      const cudaStream_t stream = as_stream(args.stream);
+      const T* x = args.in[0].as<T>();
+      auto* most = args.out[0].as<uint32_t>();
+      if (!has_so_far) {
+        TOK_CUDA(cudaMemsetAsync(most, 0, bytes, stream));
+      } else {
+        TOK_CUDA(cudaMemcpyAsync(most, args.in[1].data, bytes, cudaMemcpyDeviceToDevice, stream));
+      }
+      const bool is_wide = are_whole(ranges, kSize) && detail::is_aligned(x);
+      const auto kernel = is_wide ? amax_ranges<kSize, T> : amax_ranges<1, T>;
+      for_range_groups(ranges, blocks_of, [&](const BlockRanges& group, int64_t first, int64_t n) {
+        kernel<<<static_cast<unsigned>(n), kThreads, 0, stream>>>(group, first, x, to_bf16, most);
+        TOK_CUDA_LAUNCHED();
+      });
+    };
+  });
+}
+
+Kernel prepare(const QuantizeRanges& op, const KernelTypes& types, const Setup&) {
+  return by_float(types.in[0].dtype, [&]<class T>() -> Kernel {
+    return by_float8(op.format, [&]<class Format>() { return encoder<Format, T>(op, types); });
+  });
+}
+
+}  // namespace tokamak::gpu

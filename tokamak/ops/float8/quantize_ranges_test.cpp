@@ -1,0 +1,58 @@
+#include "tokamak/ops/float8/quantize_ranges.h"
+
+#include "tokamak/ops/op_case.h"
+
+namespace tokamak {
+namespace {
+
+const std::vector<CodeRange> kAligned{{0, 256, 1}, {256, 1280, 0}, {1408, 9728, 1}};
+const std::vector<CodeRange> kOdd{{3, 17, 0}, {17, 18, 2}, {40, 20001, 0}, {20500, 20500, 1}};
+
+}  // namespace
+
+template <>
+OpCases cases_of<AmaxRanges>() {
+  CasesOf<AmaxRanges> c;
+  const auto add = [&](const std::string& name, const AmaxRanges& op, int64_t n) {
+    // Without ranges it would read nothing.
+    if (!op.ranges.empty()) c.good(name, op, {f32({n})}).check_gradient = false;
+    auto& more = c.good(name + ", so far", op, {f32({n}), f32({op.num_sites})});
+    more.check_gradient = false;
+    more.fill = {{}, {.scale = 0.1, .shift = 3.0}};
+    more.float_stays = {1};
+  };
+  add("whole words", {.ranges = kAligned, .num_sites = 3}, 9728);
+  add("odd", {.ranges = kOdd, .num_sites = 3}, 20503);
+  add("of bfloat16", {.ranges = kAligned, .num_sites = 2, .rounds_to = DType::kBF16}, 9856);
+  add("without ranges", {.num_sites = 2}, 128);
+  c.bad("a matrix", {.num_sites = 1}, {f32({4, 4})});
+  c.bad("codes", {.num_sites = 1}, {{.dtype = DType::kE4M3, .dims = {4}}});
+  c.bad("a range past the end", {.ranges = {{0, 5, 0}}, .num_sites = 1}, {f32({4})});
+  c.bad("ranges that overlap", {.ranges = {{0, 3, 0}, {2, 4, 0}}, .num_sites = 1}, {f32({4})});
+  c.bad("no such site", {.ranges = {{0, 3, 1}}, .num_sites = 1}, {f32({4})});
+  c.bad("maxima of other sites", {.num_sites = 2}, {f32({4}), f32({3})});
+  return c.cases;
+}
+
+template <>
+OpCases cases_of<QuantizeRanges>() {
+  CasesOf<QuantizeRanges> c;
+  const auto add = [&](const std::string& name, const QuantizeRanges& op, int64_t n) {
+    auto& one = c.good(name, op, {f32({n}), f32({3})});
+    one.check_gradient = false;
+    one.fill = {{}, {.scale = 0.3, .shift = 3.0}};
+    one.float_stays = {1};
+  };
+  add("whole words", {.ranges = kAligned}, 9728);
+  add("powers of two, of bfloat16",
+      {.ranges = kAligned, .power_of_two = true, .rounds_to = DType::kBF16}, 9856);
+  add("e5m2", {.ranges = kAligned, .format = DType::kE5M2}, 9728);
+  add("odd", {.ranges = kOdd}, 20503);
+  add("without ranges", {}, 128);
+  c.bad("no format", {.format = DType::kBF16}, {f32({4}), f32({1})});
+  c.bad("no maxima", {}, {f32({4})});
+  c.bad("no such site", {.ranges = {{0, 4, 1}}}, {f32({4}), f32({1})});
+  return c.cases;
+}
+
+}  // namespace tokamak
