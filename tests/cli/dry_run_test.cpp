@@ -64,23 +64,18 @@ TEST(DryRun, PlansForAGpuAlsoWhereThereIsNone) {
   EXPECT_EQ(on_cpu.out.find("planned for"), std::string::npos) << on_cpu.out;
 }
 
-TEST(DryRun, SaysThatFloat8CodesDoNotTravelBetweenShards) {
-  const std::vector<std::string> words{TOK_PROGRAM,
-                                       "train",
-                                       "--dry-run",
-                                       "--model.converters=quantize.linear.float8",
-                                       "--quantize.linear.float8.enable_fsdp_float8_all_gather",
-                                       "--training.dataset=synthetic"};
-  const auto one = run_program(words);
-  EXPECT_EQ(one.exit_code, 0) << one.err;
-  EXPECT_EQ(one.out.find("needs:"), std::string::npos) << one.out;
-  auto shards = words;
-  shards.emplace_back("--world-size=2");
-  EXPECT_NE(
-      run_program(shards).out.find(
-          "needs: quantize.linear.float8.enable_fsdp_float8_all_gather = true: weights travel "
-          "in the compute dtype over several shards"),
-      std::string::npos);
+TEST(DryRun, SaysInWhatWeightsTravelBetweenShards) {
+  const auto plan = [](const std::string& word) {
+    return run_program({TOK_PROGRAM, "plan", "--why", "--world-size=2",
+                        "--model.converters=quantize.linear.float8", "--training.dataset=synthetic",
+                        "--quantize.linear.float8." + word})
+        .out;
+  };
+  const std::string codes = plan("enable_fsdp_float8_all_gather");
+  EXPECT_NE(codes.find("; weights travel in fp8"), std::string::npos) << codes;
+  EXPECT_EQ(codes.find("needs: quantize"), std::string::npos) << codes;
+  const std::string rows = plan("recipe_name=rowwise");
+  EXPECT_NE(rows.find("; weights travel in bfloat16"), std::string::npos) << rows;
 }
 
 TEST(DryRun, LargeModelsArePlannedAtOnce) {

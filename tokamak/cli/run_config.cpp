@@ -184,13 +184,6 @@ std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
     run.needs.push_back(std::move(need));
   refuse_unknown_models(run.needs);
   for (Need& need : missing_files(run.config)) run.needs.push_back(std::move(need));
-  const Degrees& d = run.place.degrees;
-  const auto& float8 = run.config.quantize.linear.float8;
-  if (has_float8(run.config) && float8.enable_fsdp_float8_all_gather && d.dp_shard * d.cp > 1) {
-    run.needs.push_back({.key = "quantize.linear.float8.enable_fsdp_float8_all_gather",
-                         .value = "true",
-                         .reason = "weights travel in the compute dtype over several shards"});
-  }
   if (world != launched.world_size) {
     for (Need& need : missing_ranks(run.config.parallelism, world, launched.world_size))
       run.needs.push_back(std::move(need));

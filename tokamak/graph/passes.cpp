@@ -107,7 +107,8 @@ class Recomputer {
         rewriter_(graph) {
     for (int32_t i = 0; i < graph.size(); ++i) {
       const Node& node = graph.node(i);
-      is_of_state_[i] = node.is_leaf() || (node.is_dropped && all_in(node, is_of_state_));
+      is_of_state_[i] = node.is_leaf() || node.label.phase == Phase::kUnshard ||
+                        (node.is_dropped && all_in(node, is_of_state_));
       if (node.is_dropped && is_of_state_[i])
         weights_[{node.label.stage, node.label.module}].push_back(i);
     }
@@ -245,7 +246,7 @@ class Recomputer {
 
   const Graph& graph_;
   std::vector<bool> kept_;
-  std::vector<bool> is_of_state_;  // dropped, and made of State alone, or State
+  std::vector<bool> is_of_state_;  // State, made of it once a step, or dropped and made of these
   Rewriter rewriter_;
   std::map<int32_t, int32_t> clones_;
   std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>> weights_;  // by stage, module

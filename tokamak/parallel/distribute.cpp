@@ -277,6 +277,12 @@ CommGroup Distributor::tensor_group() const {
   return options_.float8 && context_->degree(tp) > 1 ? context_->group(tp) : CommGroup{};
 }
 
+CommGroup Distributor::owner_group() const {
+  const bool has_owners = options_.gathers_codes && context_->degree(kShardAxes) > 1;
+  return has_owners ? context_->group({MeshAxis::kDpShard, MeshAxis::kCp, MeshAxis::kTp})
+                    : CommGroup{};
+}
+
 std::vector<TensorPiece> Distributor::pieces() const {
   return buckets_->pieces();
 }

@@ -48,6 +48,7 @@ struct DistributeOptions {
   bool keep_copies = true;  ///< of weights gathered at most once a step: updates write them
   /// Blocks multiply 8-bit codes, so no compute copies of blocks are kept from step to step.
   bool float8 = false;
+  bool gathers_codes = false;  ///< of blocks, in place of weights in the compute dtype
 };
 
 /// Whether a rank sums gradients of all weights that it computes with, not only of its slices.
@@ -102,9 +103,12 @@ class Distributor {
   /// Returns the group over which squares of gradients are summed.
   CommGroup norm_group() const;
 
-  /// Returns the ranks that hold parts of the same weights; one rank without tensor parallelism or
-  /// without float8.
+  /// Returns the ranks that hold parts of the same weights' matrices; one rank without tensor
+  /// parallelism or without float8.
   CommGroup tensor_group() const;
+
+  /// Returns the ranks that hold parts of the same weights; one rank unless codes are gathered.
+  CommGroup owner_group() const;
 
   std::vector<TensorPiece> pieces() const;
 

@@ -98,6 +98,11 @@ struct Float8Notes {
   std::string line;
 };
 
+// Whether several ranks own parts of one weight.
+bool has_owners(const RunShape& shape) {
+  return shape.distribute.mesh.degree({MeshAxis::kDpShard, MeshAxis::kCp}) > 1;
+}
+
 std::string float8_line_of(const Float8Marks& marks, const RunShape& shape) {
   const Float8Recipe& recipe = shape.float8->recipe;
   const std::string_view compute = name_of(shape.training.compute);
@@ -105,8 +110,8 @@ std::string float8_line_of(const Float8Marks& marks, const RunShape& shape) {
       fmt::format("float8: {}, {} products, head in {}; scales per {}", recipe.name,
                   recipe.shares_scales ? marks.products : marks.weights,
                   marks.head ? "float8" : compute, recipe.shares_scales ? "product" : "module");
-  if (shape.distribute.mesh.degree({MeshAxis::kDpShard, MeshAxis::kCp}) > 1)
-    line += fmt::format("; weights travel in {}", compute);
+  if (has_owners(shape))
+    line += fmt::format("; weights travel in {}", recipe.gathers_codes() ? "fp8" : compute);
   return line;
 }
 
@@ -125,6 +130,11 @@ Float8Notes mark(Graph& graph, const RunShape& shape) {
                     "quantize.linear.float8.filter_fqns leaves the head in {}",
                     recipe.name, name_of(shape.training.compute)));
   }
+  if (has_owners(shape) && !recipe.gathers_codes()) {
+    out.notes.push_back(fmt::format(
+        "float8: weights travel in {}: {} has scales of which an owner's slice has a part",
+        name_of(shape.training.compute), recipe.name));
+  }
   out.line = float8_line_of(marks, shape);
   out.notes.push_back(out.line);
   return out;
@@ -132,6 +142,7 @@ Float8Notes mark(Graph& graph, const RunShape& shape) {
 
 RunShape shape_for(RunShape shape, const Target& target) {
   shape.distribute.float8 = shape.float8.has_value();
+  shape.distribute.gathers_codes = shape.float8 && shape.float8->recipe.gathers_codes();
   if (shape.float8 && !shape.float8->recipe.shares_scales) shape.distribute.merge_products = false;
   if (target.backend != "gpu") return shape;
   shape.training = for_gpu(shape.training);
@@ -211,8 +222,8 @@ void PlannedRun::finish(const Target& target) {
   }
 }
 
-Graph PlannedRun::quantized(const Graph& graph, const CommGroup& tp) const {
-  return shape_.float8 ? quantize_matmuls(graph, shape_.float8->recipe, tp) : graph;
+Graph PlannedRun::quantized(const Graph& graph, const Float8Groups& groups) const {
+  return shape_.float8 ? quantize_matmuls(graph, shape_.float8->recipe, groups) : graph;
 }
 
 void PlannedRun::plan_one_rank(const Target& target) {
@@ -269,15 +280,15 @@ void PlannedRun::plan_of_mesh(const Target& target, const WholeGraphs& whole) {
   notes_ = whole.notes();
   float8_line_ = whole.float8_line();
   notes_.insert(notes_.end(), distributor.notes().begin(), distributor.notes().end());
-  const CommGroup tp = distributor.tensor_group();
-  plan_ = compile(quantized(training, tp), layout_,
+  const Float8Groups groups{.tp = distributor.tensor_group(), .owners = distributor.owner_group()};
+  plan_ = compile(quantized(training, groups), layout_,
                   {.recompute = shape_.recompute,
                    .target = target,
                    .pipeline = training_items(o),
                    .groups = distributor.groups()});
   if (validation) {
     validation_plan_ = compile(
-        quantized(*validation, tp), layout_,
+        quantized(*validation, groups), layout_,
         {.target = target, .pipeline = validation_items(o), .groups = distributor.groups()});
   }
   std::vector<Plan*> plans{&*plan_};

@@ -14,6 +14,8 @@
 
 namespace tokamak {
 
+struct Float8Groups;
+
 /// Whether plans replay device graphs; kAuto: those do for which is_launch_bound() holds.
 enum class DeviceGraphs : uint8_t { kNever, kAuto, kAlways };
 
@@ -117,7 +119,7 @@ class PlannedRun {
   int64_t peak_bytes() const;
 
  private:
-  Graph quantized(const Graph& graph, const CommGroup& tp) const;
+  Graph quantized(const Graph& graph, const Float8Groups& groups) const;
   void plan_one_rank(const Target& target);
   void plan_of_mesh(const Target& target, const WholeGraphs& whole);
   void plan_copies(const std::vector<UpdateUnit>& units, const Target& target);

@@ -93,7 +93,9 @@ class LayoutMaker {
       }
     }
 
-    using Key = std::tuple<int, int32_t, int32_t>;  // stage, module, tied state
+    // Stage, module, tied state, whether quantized tensors lie here, apart from others.
+    using Key = std::tuple<int, int32_t, int32_t, bool>;
+    const bool splits = context_.options->gathers_codes && context_.degree(kShardAxes) > 1;
     std::map<Key, Bucket> made;
     for (const auto& [state, stages] : uses) {
       const StateDecl& decl = global_.states()[{state}];
@@ -104,7 +106,9 @@ class LayoutMaker {
       for (const auto& [pp, stage] : first_stage_on) {
         // Norm and head need their weights at the same time.
         const int32_t module = std::min(decl.module, last_module - 1);
-        Bucket& bucket = made[{stage, module, is_tied ? state : -1}];
+        const bool is_quantized = !reads_values_.contains({state, pp});
+        Bucket& bucket = made[{stage, module, is_tied ? state : -1, splits && is_quantized}];
+        bucket.has_codes = bucket.has_codes || is_quantized;
         bucket.block = decl.block;
         bucket.module = module;
         bucket.stage = stage;
@@ -123,15 +127,15 @@ class LayoutMaker {
                                                     : TpGradient::kAlone,
              .init = decl.init,
              .is_tied_copy = context_.pp_of(*stages.begin()) != pp,
-             .is_quantized = !reads_values_.contains({state, pp}),
+             .is_quantized = is_quantized,
              .stages = stages_on(stages, pp)});
       }
     }
     for (auto& [key, bucket] : made) {
-      bucket.has_codes = std::any_of(bucket.tensors.begin(), bucket.tensors.end(),
-                                     [](const BucketTensor& t) { return t.is_quantized; });
-      bucket.name = fmt::format("s{}.m{}{}", bucket.stage, bucket.module,
-                                std::get<2>(key) >= 0 ? ".tied" : "");
+      const auto& [stage, module, tied, is_apart] = key;
+      bucket.name = fmt::format("s{}.m{}{}{}", stage, module, tied >= 0 ? ".tied" : "",
+                                is_apart ? ".codes" : "");
+      bucket.is_rest = splits && !is_apart && made.contains({stage, module, tied, true});
       out_.buckets.push_back(std::move(bucket));
     }
   }
@@ -169,6 +173,10 @@ class LayoutMaker {
         }
         if (p[kTpIndex].shard == kPartialSum) tensor.gradient = TpGradient::kPartial;
       }
+    }
+    for (Bucket& bucket : out_.buckets) {
+      if (const Bucket* other = other_half(out_.buckets, bucket))
+        bucket.last_contribution = std::max(bucket.last_contribution, other->last_contribution);
     }
   }
 
@@ -211,6 +219,12 @@ class LayoutMaker {
 };
 
 }  // namespace
+
+Bucket* other_half(std::vector<Bucket>& buckets, Bucket& bucket) {
+  const auto at = static_cast<size_t>(&bucket - buckets.data());
+  if (bucket.is_rest) return &buckets[at + 1];
+  return at > 0 && buckets[at - 1].is_rest ? &buckets[at - 1] : nullptr;
+}
 
 BucketLayout lay_out_buckets(const Graph& global, const std::vector<NodePlacement>& placements,
                              const RankContext& context) {

@@ -50,10 +50,11 @@ struct Bucket {
   StateId full_gradient;   ///< numel; a window of a ring where gradients are stored in slices
   StateId gradient;        ///< slice
   bool has_codes = false;  ///< a tensor of it is quantized
+  bool is_rest = false;    ///< what remains of a module whose quantized tensors lie apart
   int contributions_left = 0;
   int32_t first_contribution = 0;  ///< nodes of the global graph
-  int32_t last_contribution = 0;
-  std::vector<Value> weights;  ///< compute copies by tensor, once gathered
+  int32_t last_contribution = 0;   ///< to either half of a module
+  std::vector<Value> weights;      ///< compute copies by tensor, once gathered
 };
 
 /// Tensors and slices of a bucket begin at multiples of this many elements.
@@ -61,6 +62,10 @@ inline constexpr int64_t kBucketAlignment = 128;
 
 /// The axes whose ranks own slices of one bucket.
 inline constexpr AxisSet kShardAxes{MeshAxis::kDpShard, MeshAxis::kCp};
+
+/// Returns the bucket of the other tensors of a module whose quantized ones lie apart, or of these;
+/// null if one bucket has all. The rest of a module comes right before its quantized tensors.
+Bucket* other_half(std::vector<Bucket>& buckets, Bucket& bucket);
 
 struct BucketLayout {
   std::vector<Bucket> buckets;  ///< in order of stage, then module; without State
@@ -72,7 +77,9 @@ struct BucketLayout {
 };
 
 /// Makes from the placed training graph a bucket for each (stage, module), with norm and head of
-/// one stage together, and one for each weight that stages share, on each of their ranks.
+/// one stage together, and one for each weight that stages share, on each of their ranks. With
+/// DistributeOptions::gathers_codes the quantized tensors of a module have a bucket of their own,
+/// after that of the others.
 BucketLayout lay_out_buckets(const Graph& global, const std::vector<NodePlacement>& placements,
                              const RankContext& context);
 

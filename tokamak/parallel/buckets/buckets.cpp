@@ -95,59 +95,6 @@ void Buckets::declare_copy(Bucket& bucket) {
                                context_.index_in(kShardAxes) * bucket.slice, bucket);
 }
 
-// Declares buffers that buckets use in turn, and windows for each tensor's gradient.
-void Buckets::declare_rings() {
-  if (!keeps_full_gradients(*context_.options)) {
-    struct Ring {
-      int32_t busy_until = -1;
-      std::vector<Bucket*> users;
-    };
-
-    std::vector<Ring> rings(2);
-    std::vector<Bucket*> order;
-    for (Bucket& b : layout_.buckets) {
-      if (b.is_here) order.push_back(&b);
-    }
-    std::sort(order.begin(), order.end(), [](const Bucket* a, const Bucket* b) {
-      return a->first_contribution < b->first_contribution;
-    });
-    for (Bucket* b : order) {
-      // Take the one that is free for longest, since its reduction has had the most time.
-      auto ring = std::min_element(rings.begin(), rings.end(), [](const Ring& x, const Ring& y) {
-        return x.busy_until < y.busy_until;
-      });
-      if (ring->busy_until >= b->first_contribution) ring = rings.insert(rings.end(), Ring{});
-      ring->busy_until = b->last_contribution;
-      ring->users.push_back(b);
-    }
-    for (size_t k = 0; k < rings.size(); ++k) {
-      int64_t most = 0;
-      for (const Bucket* b : rings[k].users) most = std::max(most, b->numel);
-      if (most == 0) continue;
-      const StateId ring = local_.declare_once({.name = fmt::format("gradient_ring.{}", k),
-                                                .type = {.dtype = layout_.gradient, .dims = {most}},
-                                                .kind = StateKind::kBuffer});
-      for (Bucket* b : rings[k].users) {
-        b->full_gradient =
-            declare_window("gradient_full." + b->name,
-                           {.dtype = layout_.gradient, .dims = {b->numel}}, ring, 0, *b);
-      }
-    }
-  }
-  for (Bucket& b : layout_.buckets) {
-    if (!b.is_here) {
-      if (!b.full_gradient.valid())
-        b.full_gradient =
-            declare_state("gradient_full", layout_.gradient, b.numel, StateKind::kBuffer, b);
-    }
-    for (BucketTensor& t : b.tensors) {
-      t.grad_window = declare_window(fmt::format("grad.{}.s{}", t.name, b.stage),
-                                     {.dtype = layout_.gradient, .dims = t.local.dims},
-                                     b.full_gradient, t.begin, b);
-    }
-  }
-}
-
 // Returns whether it gathers once per step, once per microbatch, or separately for forward and
 // backward.
 Buckets::Gathers Buckets::gathers(const Bucket& bucket) const {
@@ -168,12 +115,24 @@ bool Buckets::keeps_copy(const Bucket& bucket) const {
 
 Value Buckets::weight(Graph& g, StateId global, int stage) {
   const auto [b, t] = layout_.where.at({global.index, stage});
-  if (layout_.buckets[b].weights.empty()) gather(g, layout_.buckets[b]);
-  // Gather one bucket ahead, so that its gather runs beside this one's blocks.
-  if (b + 1 < layout_.buckets.size() && layout_.buckets[b + 1].stage == stage &&
-      layout_.buckets[b + 1].weights.empty())
-    gather(g, layout_.buckets[b + 1]);
+  const size_t next = gather_module(g, b);
+  // Gather one module ahead, so that its gather runs beside this one's blocks.
+  if (next < layout_.buckets.size() && layout_.buckets[next].stage == stage) gather_module(g, next);
   return layout_.buckets[b].weights[t];
+}
+
+// Gathers what is not gathered yet of the module of bucket `b`; returns the bucket after it.
+size_t Buckets::gather_module(Graph& g, size_t b) {
+  const auto is_beside = [&](size_t other) {
+    const Bucket& bucket = layout_.buckets[other];
+    return bucket.stage == layout_.buckets[b].stage && bucket.module == layout_.buckets[b].module;
+  };
+  size_t k = b;
+  while (k > 0 && is_beside(k - 1)) --k;
+  for (; k < layout_.buckets.size() && is_beside(k); ++k) {
+    if (layout_.buckets[k].weights.empty()) gather(g, layout_.buckets[k]);
+  }
+  return k;
 }
 
 Value Buckets::weight_for_codes(Graph& g, StateId global, int stage) {
@@ -251,7 +210,14 @@ Buckets::Destination Buckets::destination(Graph& g, StateId global_gradient, int
 
 void Buckets::contributed(Graph& g, const Destination& to, Value sum) {
   to.bucket->tensors[to.tensor].grad_sum = sum;
-  if (--to.bucket->contributions_left == 0) reduce(g, *to.bucket);
+  Bucket* const other = other_half(layout_.buckets, *to.bucket);
+  if (--to.bucket->contributions_left > 0) return;
+  if (other == nullptr) return reduce(g, *to.bucket);
+  // Both are reduced after the last gradient of either, which may be a norm's that weight gradients
+  // wait for.
+  if (other->contributions_left > 0) return;
+  reduce(g, other->is_rest ? *other : *to.bucket);
+  reduce(g, other->is_rest ? *to.bucket : *other);
 }
 
 // Tensors of one kind lie together, so one all-reduce sums them.
@@ -412,6 +378,7 @@ std::string Buckets::copies_note() const {
   bool any_kept = false;
   for (const Bucket& bucket : layout_.buckets) {
     if (!bucket.is_here || layout_.compute == bucket.tensors[0].local.dtype) continue;
+    if (bucket.has_codes && context_.options->gathers_codes) continue;
     if (!bucket.copy.valid()) cast += bucket.slice * size_of(layout_.compute);
     any_kept = any_kept || bucket.copy.valid();
   }

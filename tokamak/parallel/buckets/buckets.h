@@ -55,6 +55,8 @@ class Buckets {
   void declare(Bucket& bucket);
   void declare_copy(Bucket& bucket);
   void declare_rings();
+  size_t declare_rings(bool of_rests, size_t first);
+  size_t gather_module(Graph& g, size_t b);
   void gather(Graph& g, Bucket& bucket);
   void cast_parts(Graph& g, Bucket& bucket, Value flat);
   Value part_of(Graph& g, const BucketTensor& t, Value flat) const;

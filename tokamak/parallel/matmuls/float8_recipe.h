@@ -31,6 +31,11 @@ struct Float8Recipe {
   bool shares_scales = true;  ///< among weights of one input, and among their output gradients
   bool emulate = false;       ///< the same codes are multiplied in fp32, on any device
 
+  /// Whether a weight has one scale, so that owners of its parts can quantize these.
+  bool gathers_codes() const {
+    return w_of_y == ScaleGrid::kTensor && w_of_dx == ScaleGrid::kTensor;
+  }
+
   /// Both dims of a quantized weight must be multiples of this.
   int64_t multiple() const { return w_of_y == ScaleGrid::kBlocks ? kScaleBlock : 16; }
 };

@@ -231,7 +231,7 @@ class Finder {
         return false;
       if (n.in.size() < 3) continue;
       ProductTensor& bias = biases.emplace_back(ProductTensor{.value = n.in[2]});
-      if (!lies_in_bucket(bias) || bias.bucket != group.members[0].weight.bucket ||
+      if (!lies_in_bucket(bias) || bias.bucket != biases[0].bucket ||
           (k > 0 && biases[k - 1].end != bias.begin))
         return false;
     }

@@ -14,7 +14,10 @@
 #include "tokamak/ops/float8/quantize.h"
 #include "tokamak/ops/float8/scaled_matmul.h"
 #include "tokamak/ops/float8/transpose_codes.h"
+#include "tokamak/ops/layout/reshape.h"
+#include "tokamak/ops/layout/slice_rows.h"
 #include "tokamak/ops/matmul/linear.h"
+#include "tokamak/parallel/matmuls/code_gathers.h"
 
 namespace tokamak {
 namespace {
@@ -29,18 +32,18 @@ bool is_of_head(const Label& label) {
   return label.block < 0;
 }
 
-// Codes as a matmul reads them, and their inverse scales.
-struct Codes {
-  Value codes, inverse;
-};
-
 using Layout = Quantize::Layout;
 
 class Quantizer {
  public:
-  Quantizer(Graph graph, const Float8Recipe& recipe, const CommGroup& tp)
-      : graph_(std::move(graph)), recipe_(recipe), tp_(tp), rewriter_(graph_), to_(rewriter_.to) {
-    find_forward();
+  Quantizer(Graph graph, const Float8Recipe& recipe, const Float8Groups& groups)
+      : graph_(std::move(graph)),
+        recipe_(recipe),
+        groups_(groups),
+        rewriter_(graph_),
+        to_(rewriter_.to),
+        weights_of_(shared_scales()),
+        gathers_(graph_, recipe, weights_of_, groups.owners, rewriter_) {
     find_backward();
   }
 
@@ -55,7 +58,7 @@ class Quantizer {
   }
 
  private:
-  void find_forward() {
+  SharedScales shared_scales() const {
     std::map<Value, std::vector<Value>> by_input;
     for (int32_t i = 0; i < graph_.size(); ++i) {
       const Node& n = graph_.node(i);
@@ -63,10 +66,12 @@ class Quantizer {
       check_dims(n);
       by_input[n.in[0]].push_back(n.in[1]);
     }
+    SharedScales shared;
     for (const auto& [input, weights] : by_input) {
       for (const Value w : weights)
-        weights_of_.emplace(w, recipe_.shares_scales ? weights : std::vector{w});
+        shared.emplace(w, recipe_.shares_scales ? weights : std::vector{w});
     }
+    return shared;
   }
 
   void check_dims(const Node& n) const {
@@ -134,6 +139,7 @@ class Quantizer {
     if (is_float8<Linear>(n)) return put_product(i);
     if (is_float8<LinearGradInput>(n)) return put_grad_input(i);
     if (is_float8<LinearGradWeight>(n) && recipe_.has_dw) return put_grad_weight(i);
+    if (gathers_.replaces(i)) return gathers_.put(i);
     rewriter_.copy(i);
   }
 
@@ -257,13 +263,36 @@ class Quantizer {
     return {n.in[0], recipe_.from_master ? DType::kF32 : n.out[0].dtype};
   }
 
+  // Returns the bucket in which a weight lies, and where.
+  std::optional<std::pair<Value, int64_t>> place_of(Value w) const {
+    const Node* n = &graph_.producer(w);
+    if (n->as<Cast>() != nullptr) n = &graph_.producer(n->in[0]);
+    if (n->as<Reshape>() != nullptr) n = &graph_.producer(n->in[0]);
+    const auto* rows = n->as<SliceRows>();
+    return rows != nullptr ? std::optional(std::pair(n->in[0], rows->begin)) : std::nullopt;
+  }
+
+  // A weight that only the backward merges has the scale of its parts, the first of which lies
+  // where it begins.
+  std::vector<Value> sharing_scale_of(Value w) const {
+    if (const auto all = weights_of_.find(w); all != weights_of_.end()) return all->second;
+    const auto place = place_of(w);
+    const auto part = std::find_if(
+        weights_of_.begin(), weights_of_.end(),
+        [&](const auto& forward) { return place && place_of(forward.first) == place; });
+    return part != weights_of_.end() ? part->second : std::vector{w};
+  }
+
   Codes weight_codes(Value w, ScaleGrid grid, bool transposed) {
     if (const auto made = codes_.find({w, grid, transposed}); made != codes_.end())
       return made->second;
+    const std::optional<Codes> gathered = gathers_.find(w);
+    if (gathered && !transposed) return *gathered;
     // This moves two bytes per code, and takes memory only while a block is computed.
     const bool is_one_quantization =
         recipe_.w_of_y == recipe_.w_of_dx && recipe_.w_of_y != ScaleGrid::kRows;
-    if (transposed && is_one_quantization && (is_made_once(w) || is_of_head(to_.label))) {
+    if (transposed && is_one_quantization &&
+        (gathered || is_made_once(w) || is_of_head(to_.label))) {
       const Codes rows = weight_codes(w, grid, false);
       std::vector<Value> in{rows.codes};
       if (grid == ScaleGrid::kBlocks) in.push_back(rows.inverse);
@@ -279,28 +308,28 @@ class Quantizer {
     const Layout one = transposed ? Layout::kTransposed : Layout::kRows;
     Quantize op{.format = DType::kE4M3, .grid = grid, .layout = one, .rounds_to = rounds_to};
     if (op.takes_maxima()) return quantize(w, source(w), {}, op);
-    // A weight that only the backward merges is a whole by itself.
-    const auto all = weights_of_.find(w);
     Value amax = amax_of_all({.grid = grid,
                               .transposed = transposed && grid != ScaleGrid::kTensor,
                               .rounds_to = rounds_to},
-                             all != weights_of_.end() ? all->second : std::vector{w}, source);
-    if (grid == ScaleGrid::kTensor && tp_.size > 1) amax = over_tp(amax);
+                             sharing_scale_of(w), source);
+    if (grid == ScaleGrid::kTensor && groups_.tp.size > 1) amax = over_tp(amax);
     return quantize(w, source(w), amax, op);
   }
 
   Value over_tp(Value amax) {
     Value& whole = over_tp_[amax];
-    if (!whole.valid()) whole = to_.apply(AllReduce{.group = tp_, .op = ReduceOp::kMax}, {amax});
+    if (!whole.valid())
+      whole = to_.apply(AllReduce{.group = groups_.tp, .op = ReduceOp::kMax}, {amax});
     return whole;
   }
 
   const Graph graph_;
   const Float8Recipe& recipe_;
-  const CommGroup& tp_;
+  const Float8Groups& groups_;
   Rewriter rewriter_;
   Graph& to_;
-  std::map<Value, std::vector<Value>> weights_of_;    // by weight: those of the same input
+  SharedScales weights_of_;
+  CodeGathers gathers_;
   std::map<Value, std::vector<Value>> gradients_of_;  // by output gradient: those that share scales
   std::set<Value> heads_;                             // weights with gradients
   std::set<int32_t> waits_;
@@ -312,8 +341,8 @@ class Quantizer {
 
 }  // namespace
 
-Graph quantize_matmuls(const Graph& graph, const Float8Recipe& recipe, const CommGroup& tp) {
-  return Quantizer(expand_composites(graph), recipe, tp).run();
+Graph quantize_matmuls(const Graph& graph, const Float8Recipe& recipe, const Float8Groups& groups) {
+  return Quantizer(expand_composites(graph), recipe, groups).run();
 }
 
 }  // namespace tokamak

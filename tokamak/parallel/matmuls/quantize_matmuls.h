@@ -6,13 +6,20 @@
 
 namespace tokamak {
 
+/// The ranks among which one rank's weights are spread.
+struct Float8Groups {
+  CommGroup tp;      ///< hold other parts of the same weights' matrices
+  CommGroup owners;  ///< hold other parts of the same weights, each of which is of one of `tp`
+};
+
 /// Returns the graph of one rank with quantize and scaled_matmul nodes in place of the ops that
 /// mark_float8() has marked. Weights that read the same input share their scales, as one joint
 /// matmul would, and so do their output gradients, unless the recipe keeps them apart. Weights that
-/// are gathered once per step are quantized then; others are quantized in each forward and
-/// backward. Composites are expanded first: each chunk of the head has scales of its own tokens,
-/// and all chunks multiply the same codes of its weight. The scale of a whole weight covers all
-/// ranks of `tp`. Throws Error if a dim is not a multiple of what the recipe takes.
-Graph quantize_matmuls(const Graph& graph, const Float8Recipe& recipe, const CommGroup& tp);
+/// stay for a whole step are quantized once a step, and those that travel as codes by their owners
+/// (code_gathers.h); others are quantized in each forward and backward. Composites are expanded
+/// first: each chunk of the head has scales of its own tokens, and all chunks multiply the same
+/// codes of its weight. The scale of a whole weight covers all ranks that have parts of it. Throws
+/// Error if a dim is not a multiple of what the recipe takes.
+Graph quantize_matmuls(const Graph& graph, const Float8Recipe& recipe, const Float8Groups& groups);
 
 }  // namespace tokamak

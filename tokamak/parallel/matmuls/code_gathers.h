@@ -1,0 +1,82 @@
+// Weights that travel between the ranks that own them as 8-bit codes.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "tokamak/graph/rewriter.h"
+#include "tokamak/ops/float8/quantize_ranges.h"
+#include "tokamak/parallel/matmuls/float8_recipe.h"
+
+namespace tokamak {
+
+/// Codes as a matmul reads them, and their inverse scales.
+struct Codes {
+  Value codes, inverse;
+};
+
+/// By weight of a forward matmul: the weights that share its scale.
+using SharedScales = std::map<Value, std::vector<Value>>;
+
+/// Rewrites the gathers of buckets of which matmuls of codes are the only readers. Each owner takes
+/// the maxima of its slices once a step, one all-reduce makes them those of whole weights, and a
+/// gather brings the codes of slices under them: the bits that one rank with the whole weight would
+/// make.
+class CodeGathers {
+ public:
+  /// `owners` are the ranks that hold parts of the same weights, those of tp included. All must
+  /// outlive it.
+  CodeGathers(const Graph& graph, const Float8Recipe& recipe, const SharedScales& weights_of,
+              const CommGroup& owners, Rewriter& rewriter);
+
+  /// Whether node `i` is such a gather, or a view of what it gathers.
+  bool replaces(int32_t i) const;
+
+  /// Emits what becomes of such a node, under the graph's label.
+  void put(int32_t i);
+
+  /// Returns the codes of `weight`, as it lies, if they were gathered.
+  std::optional<Codes> find(Value weight) const;
+
+ private:
+  struct Bucket {
+    int32_t gather = -1;  // node
+    Value master;
+    DType rounds_to = DType::kF32;
+    int64_t slice = 0;
+    bool is_refused = false;
+    std::map<int64_t, CodeRange> ranges;  // by begin, in the whole bucket
+    std::map<int64_t, Value> inverse;     // by site
+  };
+
+  // What a view of a gathered bucket covers of it.
+  struct Part {
+    size_t bucket = 0;
+    int64_t begin = 0;
+    int64_t end = 0;
+  };
+
+  void find_parts();
+  void refuse_other_readers();
+  void refuse_divided_scales(const SharedScales& weights_of);
+  void number_sites(const SharedScales& weights_of);
+  void refuse_divided_merges();
+  bool is_gathered(Value weight) const;
+  const CodeRange* range_at(const Part& part, int64_t at) const;
+  std::vector<CodeRange> ranges_of_slice(const Bucket& bucket) const;
+  void take_maxima();
+  void put_gather(Bucket& bucket);
+  Value emitted(Value v, const Node& like);
+
+  const Graph& graph_;
+  const Float8Recipe& recipe_;
+  const CommGroup& owners_;
+  Rewriter& rewriter_;
+  std::vector<Bucket> buckets_;
+  std::map<Value, Part> parts_;  // gathers, and their views
+  int64_t num_sites_ = 0;
+  Value maxima_;
+};
+
+}  // namespace tokamak
