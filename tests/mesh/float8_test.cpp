@@ -1,12 +1,14 @@
 // Matmuls in 8-bit floats: meshes against one rank, recompute modes against each other, what is
 // refused.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 
 #include <gtest/gtest.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/ops/float8/fused_float8.h"
 #include "tokamak/ops/float8/scaled_matmul.h"
 #include "tokamak/ops/matmul/linear.h"
 
@@ -168,6 +170,23 @@ TEST_P(Float8Recompute, has_the_same_bits_in_all_modes) {
   }
 }
 
+TEST_P(Float8Recompute, has_the_same_bits_fused_and_apart) {
+  using Mode = RecomputePolicy::Mode;
+  for (const Place& place : {Place{"one", {1, 1, 1, 1, 1}}, kPlaces[1], kPlaces[9], kPlaces[15]}) {
+    for (const Mode mode : {Mode::kNone, Mode::kFull}) {
+      MeshCase c = mesh_case(GetParam(), place);
+      c.compute = DType::kBF16;
+      c.recompute.mode = mode;
+      const MeshResult fused = run_mesh(c);
+      c.float8->recipe.fuses = false;
+      const MeshResult apart = run_mesh(c);
+      EXPECT_EQ(fused.loss, apart.loss) << place.name;
+      EXPECT_EQ(fused.grad_norm, apart.grad_norm) << place.name;
+      EXPECT_EQ(fused.parameters, apart.parameters) << place.name;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Recipes, Float8Recompute,
                          ::testing::Values("tensorwise", "by_module", "rowwise",
                                            "rowwise_with_gw_hp", "blockwise"),
@@ -205,6 +224,30 @@ TEST(Float8Plan, replaces_every_matmul_of_blocks_and_head) {
   inner.float8->layers.bf16_at_end = 2;
   const PlannedRun inside(inner.model, shape_of(inner, 0), {});
   EXPECT_EQ(count_tasks<ScaledMatmul>(inside.plan()), 3 * 7 * (layers - 3) + kOfHead);
+}
+
+// A rank with buckets has merged matmuls, whose inputs are packed. Maxima of weights and of what
+// attention yields stay apart.
+TEST(Float8Plan, takes_maxima_where_values_are_made) {
+  const auto tasks = [](const char* recipe, bool fuses) {
+    MeshCase c = mesh_case(recipe, kPlaces[1]);
+    c.float8->recipe.fuses = fuses;
+    const PlannedRun run(c.model, shape_of(c, 0), {});
+    EXPECT_LE(run.peak_bytes(), PlannedRun(c.model, shape_of(c, 0), {}).peak_bytes());
+    return std::array{count_tasks<Amax>(run.plan()), count_tasks<Quantize>(run.plan()),
+                      count_tasks<FusedFloat8>(run.plan())};
+  };
+  const int64_t layers = mesh_case("tensorwise", kPlaces[1]).model.num_layers;
+  const auto apart = tasks("tensorwise", false);
+  const auto fused = tasks("tensorwise", true);
+  EXPECT_EQ(apart[2], 0);
+  // Both norms, SwiGLU, its gradient, and the gradients that reach o, down and q, k and v.
+  EXPECT_EQ(apart[0] - fused[0], 7 * layers);
+  // The gradients of gate and up, and the product of which they are.
+  EXPECT_EQ(apart[1] - fused[1], 2 * layers);
+  EXPECT_EQ(fused[2], 8 * layers);
+  const auto rowwise = tasks("rowwise", true);
+  EXPECT_EQ(rowwise[2], 2 * layers);
 }
 
 TEST(Float8Plan, names_what_does_not_fit) {

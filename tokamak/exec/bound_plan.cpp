@@ -140,10 +140,10 @@ const BoundCall* BoundPlan::call(const Task& task, const ScheduleItem& item) {
       args.stream = streams->stream(streams_.at(task.stream));
     if (task.workspace_bytes > 0)
       args.workspace = memory_.base(ArenaKind::kScratch) + task.workspace_offset;
-    TOK_CHECK(task.out.size() <= args.accumulate.size(), "{}: {} outputs", task.rules->name,
-              task.out.size());
     for (size_t k = 0; k < task.out.size(); ++k) {
       const auto mode = task.accumulate[k];
+      if (!mode) continue;
+      TOK_CHECK(k < args.accumulate.size(), "{}: output {} accumulates", task.rules->name, k);
       args.accumulate[k] = mode && (*mode == AccumulateMode::kAlways ||
                                     (*mode == AccumulateMode::kFirstMicrobatch && later == 1));
     }

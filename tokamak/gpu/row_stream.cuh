@@ -2,6 +2,7 @@
 // run some rows ahead of the threads that work on them.
 #pragma once
 
+#include "tokamak/gpu/amax.cuh"
 #include "tokamak/gpu/rows.cuh"
 #include "tokamak/ops/row_sums.h"
 
@@ -119,6 +120,7 @@ struct RowOperands {
   Accum<T>* partial;
   int64_t N;
   int D;
+  uint32_t* most;  // the greatest magnitude of dx, if wanted
 };
 
 // Block b takes the b-th group of rows out of each gridDim.x, one row per group of threads; a group
@@ -169,6 +171,7 @@ __global__ void __launch_bounds__(kStreamThreads, 2)
   A sums[P][K][F::kSums] = {};
   int stage = 0;
   uint32_t lap = 0;
+  uint32_t most = 0;
   T* dx = o.dx + (first + row) * D + member * K;
   for (int round = 0; round < rounds; ++round, dx += step * D) {
     const T* const x = ring + stage * 2 * size + row * D + member * K;
@@ -219,6 +222,7 @@ __global__ void __launch_bounds__(kStreamThreads, 2)
         v[k] = to<T>(total);
       }
       store<K>(dx + p * group * K, v);
+      if (o.most != nullptr) most = max(most, magnitude_of(v));
     }
     if (++stage == kStages) {
       stage = 0;
@@ -227,6 +231,7 @@ __global__ void __launch_bounds__(kStreamThreads, 2)
   }
   __syncthreads();
   store_sums(sums, group, D, o.partial + blockIdx.x * static_cast<int64_t>(F::kSums) * D);
+  if (o.most != nullptr) block_max(most, o.most);
 #endif
 }
 

@@ -17,10 +17,12 @@ namespace tokamak::gpu {
 /// returns dx before rounding. Reads x and dy (and dx) and writes dx once; a second kernel adds the
 /// blocks' sums. `waits` is can_wait_for_previous(); `streams` is the result of prepare_stream<F>()
 /// if the caller has called it. With `y`, which F::emit then makes, returns whether y was written:
-/// it is not where rows are too long or odd.
+/// it is not where rows are too long or odd. With `most` it stores the greatest magnitude of dx
+/// there.
 template <class F>
 bool launch_row_sums(const F& f, int64_t N, int64_t D, const KernelArgs& args, bool waits,
-                     bool streams = false, typename F::Element* y = nullptr);
+                     bool streams = false, typename F::Element* y = nullptr,
+                     uint32_t* most = nullptr);
 
 namespace detail {
 
@@ -105,7 +107,7 @@ struct ReadRow {
 template <int P, int kAhead, bool kAdds, bool kEmits, int kMost, class T, class F>
 __global__ void __launch_bounds__(kMost, kMost < 512 ? 2 : 1)
     held_rows(F f, const T* x, const T* w, const T* dy, T* dx, T* y, Accum<T>* partial, int64_t N,
-              int D, int group) {
+              int D, int group, uint32_t* most_of_all) {
   using A = Accum<T>;
   constexpr int K = Pack<T>::kSize;
   const int member = static_cast<int>(threadIdx.x) % group;
@@ -135,6 +137,7 @@ __global__ void __launch_bounds__(kMost, kMost < 512 ? 2 : 1)
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) fetch(first + mine + i * step, parts[i]);
   int parity = 0;
+  uint32_t most = 0;
   for (int64_t base = first; base < N; base += step) {
     const int64_t n = base + mine;
     fetch(n + kAhead * step, parts[kAhead]);
@@ -166,20 +169,23 @@ __global__ void __launch_bounds__(kMost, kMost < 512 ? 2 : 1)
         v[k] = to<T>(total);
       }
       store<K>(dx + n * D + d, v);
+      if (most_of_all != nullptr) most = max(most, magnitude_of(v));
     }
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) parts[i] = parts[i + 1];
   }
   store_sums(sums, group, D, partial + blockIdx.x * static_cast<int64_t>(F::kSums) * D);
+  if (most_of_all != nullptr) block_max(most, most_of_all);
 }
 
 // Does the same for any row: one block per row, which it reads twice; the sums are in `partial`.
 template <class T, class F>
 __global__ void __launch_bounds__(kThreads)
     read_rows(F f, const T* x, const T* w, const T* dy, T* dx, bool adds, Accum<T>* partial,
-              int64_t N, int D) {
+              int64_t N, int D, uint32_t* most_of_all) {
   using A = Accum<T>;
   constexpr int S = F::kSums;
+  uint32_t most = 0;
   A* const own = partial + blockIdx.x * static_cast<int64_t>(S) * D;
   for (int64_t n = blockIdx.x; n < N; n += gridDim.x) {
     const int64_t at = n * D;
@@ -193,10 +199,12 @@ __global__ void __launch_bounds__(kThreads)
       A total = f.apply(statistics, to<A>(x[at + d]), to<A>(w[d]), to<A>(dy[at + d]), sums);
       if (adds) total += to<A>(dx[at + d]);
       dx[at + d] = to<T>(total);
+      if (most_of_all != nullptr) most = max(most, magnitude_of(to<float>(to<T>(total))));
 #pragma unroll
       for (int s = 0; s < S; ++s) own[s * static_cast<int64_t>(D) + d] = sums[s];
     }
   }
+  if (most_of_all != nullptr) block_max(most, most_of_all);
 }
 
 template <int S, class A>
@@ -254,7 +262,7 @@ int64_t hold_rows(const F& f, const RowOperands<T>& o, const HeldRows& held, boo
                         : to.threads() <= kFew ? held_rows<2, 1, kAdds, kEmits, kFew, T, F>
                                                : held_rows<2, 0, kAdds, kEmits, 1024, T, F>;
     kernel<<<static_cast<unsigned>(blocks), to.threads(), shared, stream>>>(
-        f, o.x, o.w, o.dy, o.dx, y, o.partial, o.N, o.D, to.group);
+        f, o.x, o.w, o.dy, o.dx, y, o.partial, o.N, o.D, to.group, o.most);
   };
   if constexpr (kCanEmit<F>) {
     if (y != nullptr)
@@ -270,7 +278,7 @@ template <class F, class T = typename F::Element>
 int64_t read_any_rows(const F& f, const RowOperands<T>& o, bool adds, cudaStream_t stream) {
   const int64_t blocks = std::min(kGpuRowBlocks, o.N);
   read_rows<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(f, o.x, o.w, o.dy, o.dx, adds,
-                                                                    o.partial, o.N, o.D);
+                                                                    o.partial, o.N, o.D, o.most);
   TOK_CUDA_LAUNCHED();
   return blocks;
 }
@@ -279,9 +287,10 @@ int64_t read_any_rows(const F& f, const RowOperands<T>& o, bool adds, cudaStream
 
 template <class F>
 bool launch_row_sums(const F& f, int64_t N, int64_t D, const KernelArgs& args, bool waits,
-                     bool streams, typename F::Element* y) {
+                     bool streams, typename F::Element* y, uint32_t* most) {
   using T = typename F::Element;
   constexpr int S = F::kSums;
+  clear_maxima(most, 1, args.stream);
   if (D == 0) return true;
   const detail::RowOperands<T> o{.x = args.in[0].as<T>(),
                                  .w = args.in[1].as<T>(),
@@ -289,7 +298,8 @@ bool launch_row_sums(const F& f, int64_t N, int64_t D, const KernelArgs& args, b
                                  .dx = args.out[0].as<T>(),
                                  .partial = static_cast<Accum<T>*>(args.workspace),
                                  .N = N,
-                                 .D = static_cast<int>(D)};
+                                 .D = static_cast<int>(D),
+                                 .most = most};
   const cudaStream_t stream = as_stream(args.stream);
   const bool adds = args.accumulate[0];
   const HeldRows held = held_rows_of(D / Pack<T>::kSize);

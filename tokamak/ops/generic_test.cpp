@@ -42,7 +42,7 @@ TEST_P(Ops, agrees_with_the_reference_in_double) {
           run_op(c(), types_as(c(), dtype), values, {.reference_only = reference_only});
       ASSERT_EQ(got.size(), want.size());
       for (size_t k = 0; k < got.size(); ++k) {
-        EXPECT_LT(relative_error(got[k], want[k]), bound)
+        EXPECT_LT(relative_error(got[k], want[k]), std::max(bound, c().bound))
             << name_of(dtype) << " output " << k << (reference_only ? " reference" : " chosen");
       }
     }
@@ -138,6 +138,19 @@ TEST_P(Ops, same_bits_twice) {
   const auto once = run_op(c(), types_as(c(), DType::kF32), values);
   const auto again = run_op(c(), types_as(c(), DType::kF32), values);
   EXPECT_EQ(once, again);
+}
+
+// The passes fuse again what is apart, or leave it so.
+TEST_P(Ops, fused_and_apart_give_the_same_bits) {
+  const auto parts = apart(c());
+  if (!parts) GTEST_SKIP() << "not fused";
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const auto values = fill_inputs(c(), dtype);
+    const Types in = types_as(c(), dtype);
+    const auto want = run_op(*parts, in, values, {.fuses_float8 = false});
+    EXPECT_EQ(run_op(c(), in, values), want) << name_of(dtype);
+    EXPECT_EQ(run_op(*parts, in, values), want) << name_of(dtype);
+  }
 }
 
 TEST_P(Ops, accumulates_over_microbatches) {

@@ -114,7 +114,7 @@ class Bench {
     Backend& backend = options.backend == nullptr ? *own : *options.backend;
     Target target = backend.target();
     target.reference_only = options.reference_only;
-    Plan plan = compile(graph_, layout, {.target = target});
+    Plan plan = compile(graph_, layout, {.fuse_float8 = options.fuses_float8, .target = target});
     plan.device_graphs = options.device_graphs;
     check_plan(plan);
     const Plan* plans[] = {&plan};
@@ -161,7 +161,53 @@ class Bench {
   std::vector<StateId> results_;
 };
 
+// A fused op as the ops that it is of.
+struct Apart {
+  static constexpr std::string_view kName = "apart";
+  FusedFloat8 op;
+
+  Types infer(std::span<const TensorType> in) const { return op.infer(in); }
+
+  std::vector<Strategy> place(std::span<const TensorType> in) const { return op.place(in); }
+
+  Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
+    return op.cost(in, out);
+  }
+
+  std::vector<Value> expand(Graph& g, const Node& n) const {
+    const auto num_in = static_cast<int64_t>(op.num_first_inputs(n.in.size()));
+    const std::vector<Value> values =
+        g.add_node(op.first.rules, op.first.op, {n.in.begin(), n.in.begin() + num_in});
+    std::vector<Value> all;
+    for (size_t k = 0; k < values.size(); ++k) {
+      if (op.stores[k]) all.push_back(values[k]);
+    }
+    auto maxima = n.in.begin() + num_in;
+    for (const Float8Reader& reader : op.readers) {
+      std::vector<Value> in{values[reader.of]};
+      if (reader.takes_maxima) in.push_back(*maxima++);
+      std::visit(
+          [&](const auto& made) {
+            const std::vector<Value> out = g.add(made, in);
+            all.insert(all.end(), out.begin(), out.end());
+          },
+          reader.op);
+    }
+    return all;
+  }
+
+  static std::span<const Variant> variants() { return {}; }
+};
+
 }  // namespace
+
+std::optional<OpCase> apart(const OpCase& c) {
+  if (c.rules != &kRules<FusedFloat8>) return std::nullopt;
+  OpCase made = c;
+  made.rules = &kRules<Apart>;
+  made.op = std::make_shared<const Apart>(Apart{*static_cast<const FusedFloat8*>(c.op.get())});
+  return made;
+}
 
 OpCases all_cases() {
   OpCases all;

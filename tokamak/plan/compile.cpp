@@ -6,6 +6,7 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/graph/fuse.h"
+#include "tokamak/ops/float8/fused_float8.h"
 #include "tokamak/plan/buffers.h"
 #include "tokamak/plan/outliving.h"
 #include "tokamak/plan/segments.h"
@@ -85,6 +86,7 @@ Plan compile(const Graph& graph, const StateLayout& layout, const CompileOptions
   log("recompute", g);
   if (options.recompute.emit_on_backward) g = eliminate_dead(emit_on_backward(g, layout));
   if (options.fuse) g = fuse_producers(accumulate_sums(g), layout);
+  if (options.fuse_float8) g = fuse_float8(g);
   log("fuse", g);
   const ChosenVariants variants = choose_variants(g, options.target);
   if (options.pipeline.empty()) {

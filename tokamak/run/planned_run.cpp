@@ -48,6 +48,10 @@ AxisSet unlike_axes(const ModelSpec& model, const Mesh& mesh) {
   return unlike;
 }
 
+bool fuses_float8(const RunShape& shape) {
+  return shape.float8 && shape.float8->recipe.fuses;
+}
+
 int pipeline_rank(const DistributeOptions& o) {
   return o.mesh.coordinates(o.rank)[MeshAxis::kPp];
 }
@@ -243,10 +247,13 @@ void PlannedRun::plan_one_rank(const Target& target) {
   }
   layout_ = lay_out(states_);
   pieces_ = whole_pieces(states_);
-  plan_ =
-      compile(quantized(training, {}), layout_, {.recompute = shape_.recompute, .target = target});
-  if (shape_.validation)
-    validation_plan_ = compile(quantized(validation, {}), layout_, {.target = target});
+  plan_ = compile(
+      quantized(training, {}), layout_,
+      {.recompute = shape_.recompute, .fuse_float8 = fuses_float8(shape_), .target = target});
+  if (shape_.validation) {
+    validation_plan_ = compile(quantized(validation, {}), layout_,
+                               {.fuse_float8 = fuses_float8(shape_), .target = target});
+  }
   plan_copies(parts.units, target);
 }
 
@@ -283,13 +290,16 @@ void PlannedRun::plan_of_mesh(const Target& target, const WholeGraphs& whole) {
   const Float8Groups groups{.tp = distributor.tensor_group(), .owners = distributor.owner_group()};
   plan_ = compile(quantized(training, groups), layout_,
                   {.recompute = shape_.recompute,
+                   .fuse_float8 = fuses_float8(shape_),
                    .target = target,
                    .pipeline = training_items(o),
                    .groups = distributor.groups()});
   if (validation) {
-    validation_plan_ = compile(
-        quantized(*validation, groups), layout_,
-        {.target = target, .pipeline = validation_items(o), .groups = distributor.groups()});
+    validation_plan_ = compile(quantized(*validation, groups), layout_,
+                               {.fuse_float8 = fuses_float8(shape_),
+                                .target = target,
+                                .pipeline = validation_items(o),
+                                .groups = distributor.groups()});
   }
   std::vector<Plan*> plans{&*plan_};
   if (validation_plan_) plans.push_back(&*validation_plan_);

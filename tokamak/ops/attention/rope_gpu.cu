@@ -1,8 +1,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "tokamak/gpu/dispatch.cuh"
-#include "tokamak/ops/attention/rope.h"
+#include "tokamak/ops/float8/fused_float8_gpu.cuh"
 
 namespace tokamak::gpu {
 namespace {
@@ -37,7 +36,8 @@ struct Rotation {
   int half = 0;
   int begin = 0;  // first pair that a launch turns
   int pairs = 0;
-  int tokens = 0;  // per block
+  int tokens = 0;            // per block
+  uint32_t* most = nullptr;  // the greatest magnitude of y, if wanted
   float frequency[kMaxPairs] = {};
 };
 
@@ -78,6 +78,7 @@ __global__ void __launch_bounds__(kThreads) rotate(const __grid_constant__ Rotat
   __syncthreads();
   const int packs = r.pairs / K;
   const int items = tokens * r.H * packs;
+  uint32_t most = 0;
 #pragma unroll 2
   for (int i = static_cast<int>(threadIdx.x); i < items; i += kThreads) {
     const int head = i / packs;
@@ -105,7 +106,9 @@ __global__ void __launch_bounds__(kThreads) rotate(const __grid_constant__ Rotat
     }
     store<K>(r.y + to, as);
     store<K>(r.y + to + r.half, bs);
+    if (r.most != nullptr) most = max(most, max(magnitude_of(as), magnitude_of(bs)));
   }
+  if (r.most != nullptr) block_max(most, r.most);
 }
 
 // Returns enough tokens for a thread to turn a few packs with each angle, and few enough to keep
@@ -128,7 +131,8 @@ void launch(Rotation<T> r, int num_multiprocessors, DeviceStream stream) {
 }
 
 // Turns the first `turned` inputs, or op.num_turned heads of a lone input.
-Kernel prepare_parts(const Rope& op, int turned, const KernelTypes& types, const Setup& setup) {
+Kernel prepare_parts(const Rope& op, int turned, const KernelTypes& types, const Setup& setup,
+                     bool takes_maximum) {
   const int64_t N = types.in.back().numel();
   const auto half = static_cast<int>(types.in[0].dims[3] / 2);
   const int num_multiprocessors = setup.device->num_multiprocessors();
@@ -138,11 +142,14 @@ Kernel prepare_parts(const Rope& op, int turned, const KernelTypes& types, const
     frequencies.push_back(static_cast<float>(op.inverse ? -f : f));
   return by_float(types.out[0].dtype, [&]<class T>() -> Kernel {
     return [=](const KernelArgs& args) {
+      uint32_t* const most = maximum_of(args, takes_maximum);
+      clear_maxima(most, 1, args.stream);
       if (args.out[0].numel() == 0) return;
       Rotation<T> r{.positions = args.in.back().as<int32_t>(),
                     .y = args.out[0].as<T>(),
                     .N = N,
-                    .half = half};
+                    .half = half,
+                    .most = most};
       bool is_even = half % Pack<T>::kSize == 0 && detail::is_aligned(r.y);
       for (size_t p = 0; p < kMostParts; ++p) {
         if (p + 1 < args.in.size()) {
@@ -155,8 +162,8 @@ Kernel prepare_parts(const Rope& op, int turned, const KernelTypes& types, const
       }
       r.row = r.H;
       if (num_turned > 0) r.turned = num_turned;
-      // In place, the other heads need no copy.
-      if (num_turned > 0 && r.x[0] == r.y) r.H = num_turned;
+      // In place, the other heads need no copy, though their maximum may be wanted.
+      if (num_turned > 0 && r.x[0] == r.y && !takes_maximum) r.H = num_turned;
       for (r.begin = 0; r.begin < half; r.begin += kMaxPairs) {
         r.pairs = std::min(kMaxPairs, half - r.begin);
         std::copy_n(frequencies.begin() + r.begin, r.pairs, r.frequency);
@@ -170,11 +177,19 @@ Kernel prepare_parts(const Rope& op, int turned, const KernelTypes& types, const
 }  // namespace
 
 Kernel prepare(const Rope& op, const KernelTypes& types, const Setup& setup) {
-  return prepare_parts(op, 1, types, setup);
+  return prepare_parts(op, 1, types, setup, false);
+}
+
+Kernel prepare_with_maximum(const Rope& op, const KernelTypes& types, const Setup& setup) {
+  return prepare_parts(op, 1, types, setup, true);
 }
 
 Kernel prepare(const RopeConcat& op, const KernelTypes& types, const Setup& setup) {
-  return prepare_parts(op.rope, op.num_turned, types, setup);
+  return prepare_parts(op.rope, op.num_turned, types, setup, false);
+}
+
+Kernel prepare_with_maximum(const RopeConcat& op, const KernelTypes& types, const Setup& setup) {
+  return prepare_parts(op.rope, op.num_turned, types, setup, true);
 }
 
 }  // namespace tokamak::gpu

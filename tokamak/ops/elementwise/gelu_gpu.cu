@@ -1,5 +1,5 @@
 #include "tokamak/gpu/math.cuh"
-#include "tokamak/ops/elementwise/gelu.h"
+#include "tokamak/ops/float8/fused_float8_gpu.cuh"
 
 namespace tokamak::gpu {
 namespace {
@@ -42,7 +42,7 @@ struct Activate {
   T* y;
 
   template <int K>
-  __device__ void operator()(int64_t i) const {
+  __device__ uint32_t operator()(int64_t i) const {
     T v[K];
     load<K>(x + i, v);
 #pragma unroll
@@ -51,6 +51,7 @@ struct Activate {
       v[k] = to<T>(a * Form::gate(a));
     }
     store<K>(y + i, v);
+    return magnitude_of(v);
   }
 };
 
@@ -64,7 +65,7 @@ struct Differentiate {
   T* y;
 
   template <int K>
-  __device__ void operator()(int64_t i) const {
+  __device__ uint32_t operator()(int64_t i) const {
     T v[K];
     T d[K];
     load<K>(x + i, v);
@@ -77,15 +78,22 @@ struct Differentiate {
     }
     store<K>(dx + i, v);
     if constexpr (kEmitsY) store<K>(y + i, d);
+    return magnitude_of(v);
   }
 };
 
+template <class T, class Form>
+void launch(const KernelArgs& args, uint32_t* most) {
+  const Activate<T, Form> f{args.in[0].as<T>(), args.out[0].as<T>()};
+  launch_vectors_max(args.out[0].numel(), args.stream, f, most, f.x, f.y);
+}
+
 template <class T, class Form, bool kEmitsY>
-void launch_grad(const KernelArgs& args) {
+void launch_grad(const KernelArgs& args, uint32_t* most) {
   const Differentiate<T, Form, kEmitsY> f{args.in[0].as<T>(), args.in[1].as<T>(),
                                           args.out[0].as<T>(),
                                           kEmitsY ? args.out[1].as<T>() : nullptr};
-  launch_vectors(args.out[0].numel(), args.stream, f, f.x, f.dy, f.dx, f.y);
+  launch_vectors_max(args.out[0].numel(), args.stream, f, most, f.x, f.dy, f.dx, f.y);
 }
 
 template <class Make>
@@ -94,25 +102,40 @@ Kernel by_kind(GeluKind kind, Make&& make) {
   return make.template operator()<Exact>();
 }
 
-}  // namespace
-
-Kernel prepare(const Gelu& op, const KernelTypes& types, const Setup&) {
+Kernel prepare_forward(const Gelu& op, const KernelTypes& types, bool takes_maximum) {
   return by_kind(op.kind, [&]<class Form>() -> Kernel {
-    return by_float(types.out[0].dtype, []<class T>() -> Kernel {
-      return [](const KernelArgs& args) {
-        const Activate<T, Form> f{args.in[0].as<T>(), args.out[0].as<T>()};
-        launch_vectors(args.out[0].numel(), args.stream, f, f.x, f.y);
-      };
+    return by_float(types.out[0].dtype, [&]<class T>() -> Kernel {
+      return
+          [=](const KernelArgs& args) { launch<T, Form>(args, maximum_of(args, takes_maximum)); };
     });
   });
 }
 
-Kernel prepare(const GeluGrad& op, const KernelTypes& types, const Setup&) {
+Kernel prepare_gradient(const GeluGrad& op, const KernelTypes& types, bool takes_maximum) {
   return by_kind(op.kind, [&]<class Form>() -> Kernel {
     return by_float(types.out[0].dtype, [&]<class T>() -> Kernel {
-      return op.emits_y ? launch_grad<T, Form, true> : launch_grad<T, Form, false>;
+      const auto launch = op.emits_y ? launch_grad<T, Form, true> : launch_grad<T, Form, false>;
+      return [=](const KernelArgs& args) { launch(args, maximum_of(args, takes_maximum)); };
     });
   });
+}
+
+}  // namespace
+
+Kernel prepare(const Gelu& op, const KernelTypes& types, const Setup&) {
+  return prepare_forward(op, types, false);
+}
+
+Kernel prepare_with_maximum(const Gelu& op, const KernelTypes& types, const Setup&) {
+  return prepare_forward(op, types, true);
+}
+
+Kernel prepare(const GeluGrad& op, const KernelTypes& types, const Setup&) {
+  return prepare_gradient(op, types, false);
+}
+
+Kernel prepare_with_maximum(const GeluGrad& op, const KernelTypes& types, const Setup&) {
+  return prepare_gradient(op, types, true);
 }
 
 }  // namespace tokamak::gpu

@@ -1,6 +1,6 @@
 #include "tokamak/gpu/divisor.cuh"
-#include "tokamak/gpu/math.cuh"
-#include "tokamak/ops/elementwise/swiglu.h"
+#include "tokamak/ops/elementwise/swiglu_gpu.cuh"
+#include "tokamak/ops/float8/fused_float8_gpu.cuh"
 
 namespace tokamak::gpu {
 namespace {
@@ -29,23 +29,20 @@ struct Gate {
   T* y;
 
   template <int K>
-  __device__ void operator()(int64_t i) const {
+  __device__ uint32_t operator()(int64_t i) const {
     const int64_t at = place(i);
     T g[K];
     T u[K];
     load<K>(gate + at, g);
     load<K>(up + at, u);
-#pragma unroll
-    for (int k = 0; k < K; ++k) {
-      const auto a = to<Accum<T>>(g[k]);
-      g[k] = to<T>(a * sigmoid(a) * to<Accum<T>>(u[k]));
-    }
+    apply_gates(g, u);
     store<K>(y + i, g);
+    return magnitude_of(g);
   }
 };
 
-// With s = sigmoid(g): dg = dy u s (1 + g (1 - s)), du = dy g s, and y = g s u as Gate makes it;
-// five accesses per element, six with y. All inputs are read first: outputs may lie on any of them.
+// See differentiate_gates; five accesses per element, six with y. All inputs are read first:
+// outputs may lie on any of them.
 template <class T, bool kEmitsY, class Place>
 struct GateGrad {
   using Element = T;
@@ -58,8 +55,7 @@ struct GateGrad {
   T* y;
 
   template <int K>
-  __device__ void operator()(int64_t i) const {
-    using A = Accum<T>;
+  __device__ uint32_t operator()(int64_t i) const {
     const int64_t at = place(i);
     T gs[K];
     T us[K];
@@ -67,44 +63,36 @@ struct GateGrad {
     load<K>(gate + at, gs);
     load<K>(up + at, us);
     load<K>(dy + i, ds);
-#pragma unroll
-    for (int k = 0; k < K; ++k) {
-      const A g = to<A>(gs[k]);
-      const A u = to<A>(us[k]);
-      const A d = to<A>(ds[k]);
-      const A s = sigmoid(g);
-      if constexpr (kEmitsY) ds[k] = to<T>(g * s * u);
-      gs[k] = to<T>(d * u * s * (A{1} + g * (A{1} - s)));
-      us[k] = to<T>(d * g * s);
-    }
+    differentiate_gates(gs, us, ds);
     store<K>(dgate + at, gs);
     store<K>(dup + at, us);
     if constexpr (kEmitsY) store<K>(y + i, ds);
+    return max(magnitude_of(gs), magnitude_of(us));
   }
 };
 
 template <class T>
-void launch_gate(const KernelArgs& args, bool packed) {
+void launch_gate(const KernelArgs& args, bool packed, uint32_t* most) {
   const Tensor& y = args.out[0];
   const T* gate = args.in[0].as<T>();
   if (packed) {
     const T* up = gate + y.dim(-1);
     const Gate<T, Packed> f{{Divisor(std::max<int64_t>(y.dim(-1), 1))}, gate, up, y.as<T>()};
-    launch_vectors(y.numel(), args.stream, f, gate, up, f.y);
+    launch_vectors_max(y.numel(), args.stream, f, most, gate, up, f.y);
   } else {
     const Gate<T, Apart> f{{}, gate, args.in[1].as<T>(), y.as<T>()};
-    launch_vectors(y.numel(), args.stream, f, gate, f.up, f.y);
+    launch_vectors_max(y.numel(), args.stream, f, most, gate, f.up, f.y);
   }
 }
 
 template <class T, bool kEmitsY>
-void launch_grad(const KernelArgs& args, bool packed) {
+void launch_grad(const KernelArgs& args, bool packed, uint32_t* most) {
   const Tensor& dy = args.in[packed ? 1 : 2];
   T* y = kEmitsY ? args.out[packed ? 1 : 2].as<T>() : nullptr;
   const T* gate = args.in[0].as<T>();
   T* dgate = args.out[0].as<T>();
   const auto launch = [&](const auto& f) {
-    launch_vectors(dy.numel(), args.stream, f, gate, f.up, f.dy, dgate, f.dup, y);
+    launch_vectors_max(dy.numel(), args.stream, f, most, gate, f.up, f.dy, dgate, f.dup, y);
   };
   if (packed) {
     const int64_t F = dy.dim(-1);
@@ -116,20 +104,39 @@ void launch_grad(const KernelArgs& args, bool packed) {
   }
 }
 
-}  // namespace
-
-Kernel prepare(const Swiglu& op, const KernelTypes& types, const Setup&) {
+Kernel forward(const Swiglu& op, const KernelTypes& types, bool takes_maximum) {
   return by_float(types.out[0].dtype, [&]<class T>() -> Kernel {
-    return [packed = op.packed](const KernelArgs& args) { launch_gate<T>(args, packed); };
+    return [=, packed = op.packed](const KernelArgs& args) {
+      launch_gate<T>(args, packed, maximum_of(args, takes_maximum));
+    };
   });
 }
 
-Kernel prepare(const SwigluGrad& op, const KernelTypes& types, const Setup&) {
+Kernel gradient(const SwigluGrad& op, const KernelTypes& types, bool takes_maximum) {
   return by_float(types.out[0].dtype, [&]<class T>() -> Kernel {
-    return [packed = op.packed, emits_y = op.emits_y](const KernelArgs& args) {
-      emits_y ? launch_grad<T, true>(args, packed) : launch_grad<T, false>(args, packed);
+    const auto launch = op.emits_y ? launch_grad<T, true> : launch_grad<T, false>;
+    return [=, packed = op.packed](const KernelArgs& args) {
+      launch(args, packed, maximum_of(args, takes_maximum));
     };
   });
+}
+
+}  // namespace
+
+Kernel prepare(const Swiglu& op, const KernelTypes& types, const Setup&) {
+  return forward(op, types, false);
+}
+
+Kernel prepare_with_maximum(const Swiglu& op, const KernelTypes& types, const Setup&) {
+  return forward(op, types, true);
+}
+
+Kernel prepare(const SwigluGrad& op, const KernelTypes& types, const Setup&) {
+  return gradient(op, types, false);
+}
+
+Kernel prepare_with_maximum(const SwigluGrad& op, const KernelTypes& types, const Setup&) {
+  return gradient(op, types, true);
 }
 
 }  // namespace tokamak::gpu

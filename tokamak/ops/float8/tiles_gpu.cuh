@@ -1,7 +1,7 @@
 // Tiles of a matrix of values, in which kernels take maxima and make codes.
 #pragma once
 
-#include "tokamak/gpu/dispatch.cuh"
+#include "tokamak/gpu/amax.cuh"
 #include "tokamak/ops/float8/quantize.h"
 
 namespace tokamak::gpu {
@@ -61,16 +61,6 @@ template <class T>
 __device__ inline float value_of(T x, bool to_bf16) {
   const float value = to<float>(x);
   return to_bf16 && sizeof(T) > 2 ? to<float>(to<__nv_bfloat16>(value)) : value;
-}
-
-/// Returns |x| as an integer: integers order magnitudes, and NaN is above all.
-__device__ inline uint32_t magnitude_of(float x) {
-  return __float_as_uint(x) & 0x7FFFFFFFU;
-}
-
-__device__ inline uint32_t warp_max(uint32_t x, int lanes) {
-  for (int d = lanes / 2; d > 0; d /= 2) x = max(x, __shfl_xor_sync(0xFFFFFFFFU, x, d));
-  return x;
 }
 
 /// Loads the values of one round of a thread's tile, 0 outside of x; with kWhole by accesses of 16

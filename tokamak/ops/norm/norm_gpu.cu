@@ -1,6 +1,6 @@
 #include <cstring>
 
-#include "tokamak/ops/norm/norm.h"
+#include "tokamak/ops/float8/fused_float8_gpu.cuh"
 #include "tokamak/ops/norm/norm_rows_gpu.cuh"
 
 namespace tokamak::gpu {
@@ -18,6 +18,7 @@ struct Operands {
   const T* b;
   T* sum;
   T* y;
+  uint32_t* most;  // the greatest magnitude of y, if wanted
 };
 
 // A group of threads holds a row, P accesses per thread; x (and branch) is read once, y (and sum)
@@ -66,6 +67,7 @@ __global__ void __launch_bounds__(kMostThreads)
     }
   }
   const auto statistics = Row::of_held(Held<P, T>{row, first, D, group}, eps);
+  uint32_t most = 0;
 #pragma unroll
   for (int p = 0; p < P; ++p) {
     const int d = (p * group + member) * K;
@@ -80,7 +82,9 @@ __global__ void __launch_bounds__(kMostThreads)
 #pragma unroll
     for (int k = 0; k < K; ++k) v[k] = Row::apply(statistics, v[k], weight[k], bias[k]);
     store<K>(o.y + n * D + d, v);
+    if (o.most != nullptr) most = max(most, magnitude_of(v));
   }
+  if (o.most != nullptr) block_max(most, o.most);
 }
 
 // Does the same for any row: one block per row, which it reads two or three times.
@@ -96,8 +100,13 @@ __global__ void __launch_bounds__(kThreads)
     return x[d];
   };
   const auto statistics = Row::of_any(element, x, D, eps);
-  for (int d = static_cast<int>(threadIdx.x); d < D; d += kThreads)
-    o.y[at + d] = Row::apply(statistics, x[d], o.w[d], Row::kHasBias ? o.b[d] : T{});
+  uint32_t most = 0;
+  for (int d = static_cast<int>(threadIdx.x); d < D; d += kThreads) {
+    const T y = Row::apply(statistics, x[d], o.w[d], Row::kHasBias ? o.b[d] : T{});
+    o.y[at + d] = y;
+    if (o.most != nullptr) most = max(most, magnitude_of(to<float>(y)));
+  }
+  if (o.most != nullptr) block_max(most, o.most);
 }
 
 constexpr int kMany = 4;
@@ -132,6 +141,7 @@ Chosen<T> choose(LayerRow<T>, int64_t packs) {
 
 template <class Row, bool kAdds, class T>
 void launch(const Operands<T>& o, int64_t N, int64_t D, Accum<T> eps, cudaStream_t stream) {
+  clear_maxima(o.most, 1, stream);
   if (N == 0 || D == 0) return;
   const int width = static_cast<int>(D);
   const int64_t packs = D / Pack<T>::kSize;
@@ -147,7 +157,7 @@ void launch(const Operands<T>& o, int64_t N, int64_t D, Accum<T> eps, cudaStream
 
 // Returns the kernel of one kind of norm.
 template <template <class> class Row>
-Kernel norm_kernel(float eps, const KernelTypes& types) {
+Kernel norm_kernel(float eps, const KernelTypes& types, bool takes_maximum) {
   const int64_t N = rows_of(types.in[0]);
   const int64_t D = types.in[0].dims.back();
   return by_float(types.out[0].dtype, [=]<class T>() -> Kernel {
@@ -157,14 +167,15 @@ Kernel norm_kernel(float eps, const KernelTypes& types) {
                           .w = args.in[1].as<T>(),
                           .b = args.has(2) ? args.in[2].as<T>() : nullptr,
                           .sum = nullptr,
-                          .y = args.out[0].as<T>()};
+                          .y = args.out[0].as<T>(),
+                          .most = maximum_of(args, takes_maximum)};
       launch<Row<T>, false>(o, N, D, eps, as_stream(args.stream));
     };
   });
 }
 
 template <template <class> class Row>
-Kernel add_norm_kernel(float eps, const KernelTypes& types) {
+Kernel add_norm_kernel(float eps, const KernelTypes& types, bool takes_maximum) {
   const int64_t N = rows_of(types.in[0]);
   const int64_t D = types.in[0].dims.back();
   return by_float(types.out[0].dtype, [=]<class T>() -> Kernel {
@@ -174,24 +185,16 @@ Kernel add_norm_kernel(float eps, const KernelTypes& types) {
                           .w = args.in[2].as<T>(),
                           .b = args.has(3) ? args.in[3].as<T>() : nullptr,
                           .sum = args.out[0].as<T>(),
-                          .y = args.out[1].as<T>()};
+                          .y = args.out[1].as<T>(),
+                          .most = maximum_of(args, takes_maximum)};
       launch<Row<T>, true>(o, N, D, eps, as_stream(args.stream));
     };
   });
 }
 
-}  // namespace
-
-Kernel prepare(const RmsNorm& op, const KernelTypes& types, const Setup&) {
-  return norm_kernel<RmsRow>(op.eps, types);
-}
-
-Kernel prepare(const AddRmsNorm& op, const KernelTypes& types, const Setup&) {
-  return add_norm_kernel<RmsRow>(op.eps, types);
-}
-
 // Where the gradient's kernel does not make y, the forward's kernel does.
-Kernel prepare(const RmsNormGrad& op, const KernelTypes& types, const Setup& setup) {
+Kernel rms_gradient(const RmsNormGrad& op, const KernelTypes& types, const Setup& setup,
+                    bool takes_maximum) {
   const int64_t N = rows_of(types.in[0]);
   const int64_t D = types.in[0].dims.back();
   const bool waits = can_wait_for_previous(setup);
@@ -199,35 +202,82 @@ Kernel prepare(const RmsNormGrad& op, const KernelTypes& types, const Setup& set
     return [=](const KernelArgs& args) {
       T* const y = emits_y ? args.out[2].as<T>() : nullptr;
       const RmsGradient<T> gradient{static_cast<Accum<T>>(eps)};
-      if (launch_row_sums(gradient, N, D, args, waits, false, y) || !emits_y) return;
+      const bool has_y =
+          launch_row_sums(gradient, N, D, args, waits, false, y, maximum_of(args, takes_maximum));
+      if (has_y || !emits_y) return;
       const Operands<T> o{.x = args.in[0].as<T>(),
                           .branch = nullptr,
                           .w = args.in[1].as<T>(),
                           .b = nullptr,
                           .sum = nullptr,
-                          .y = y};
+                          .y = y,
+                          .most = nullptr};
       launch<RmsRow<T>, false>(o, N, D, eps, as_stream(args.stream));
     };
   });
 }
 
-Kernel prepare(const LayerNorm& op, const KernelTypes& types, const Setup&) {
-  return norm_kernel<LayerRow>(op.eps, types);
-}
-
-Kernel prepare(const AddLayerNorm& op, const KernelTypes& types, const Setup&) {
-  return add_norm_kernel<LayerRow>(op.eps, types);
-}
-
-Kernel prepare(const LayerNormGrad& op, const KernelTypes& types, const Setup& setup) {
+Kernel layer_gradient(const LayerNormGrad& op, const KernelTypes& types, const Setup& setup,
+                      bool takes_maximum) {
   const int64_t N = rows_of(types.in[0]);
   const int64_t D = types.in[0].dims.back();
   return by_float(types.out[0].dtype, [&, eps = op.eps]<class T>() -> Kernel {
     const bool streams = prepare_stream<LayerGradient<T>>(D, *setup.device);
     return [=, waits = can_wait_for_previous(setup)](const KernelArgs& args) {
-      launch_row_sums(LayerGradient<T>{static_cast<Accum<T>>(eps)}, N, D, args, waits, streams);
+      launch_row_sums(LayerGradient<T>{static_cast<Accum<T>>(eps)}, N, D, args, waits, streams,
+                      static_cast<T*>(nullptr), maximum_of(args, takes_maximum));
     };
   });
+}
+
+}  // namespace
+
+Kernel prepare(const RmsNorm& op, const KernelTypes& types, const Setup&) {
+  return norm_kernel<RmsRow>(op.eps, types, false);
+}
+
+Kernel prepare_with_maximum(const RmsNorm& op, const KernelTypes& types, const Setup&) {
+  return norm_kernel<RmsRow>(op.eps, types, true);
+}
+
+Kernel prepare(const AddRmsNorm& op, const KernelTypes& types, const Setup&) {
+  return add_norm_kernel<RmsRow>(op.eps, types, false);
+}
+
+Kernel prepare_with_maximum(const AddRmsNorm& op, const KernelTypes& types, const Setup&) {
+  return add_norm_kernel<RmsRow>(op.eps, types, true);
+}
+
+Kernel prepare(const RmsNormGrad& op, const KernelTypes& types, const Setup& setup) {
+  return rms_gradient(op, types, setup, false);
+}
+
+Kernel prepare_with_maximum(const RmsNormGrad& op, const KernelTypes& types, const Setup& setup) {
+  return rms_gradient(op, types, setup, true);
+}
+
+Kernel prepare(const LayerNorm& op, const KernelTypes& types, const Setup&) {
+  return norm_kernel<LayerRow>(op.eps, types, false);
+}
+
+Kernel prepare_with_maximum(const LayerNorm& op, const KernelTypes& types, const Setup&) {
+  return norm_kernel<LayerRow>(op.eps, types, true);
+}
+
+Kernel prepare(const AddLayerNorm& op, const KernelTypes& types, const Setup&) {
+  return add_norm_kernel<LayerRow>(op.eps, types, false);
+}
+
+Kernel prepare_with_maximum(const AddLayerNorm& op, const KernelTypes& types, const Setup&) {
+  return add_norm_kernel<LayerRow>(op.eps, types, true);
+}
+
+Kernel prepare(const LayerNormGrad& op, const KernelTypes& types, const Setup& setup) {
+  return layer_gradient(op, types, setup, false);
+}
+
+Kernel prepare_with_maximum(const LayerNormGrad& op, const KernelTypes& types, const Setup& setup) {
+  return layer_gradient(op, types, setup, true);
 }
 
 }  // namespace tokamak::gpu

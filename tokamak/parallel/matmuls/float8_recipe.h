@@ -30,6 +30,7 @@ struct Float8Recipe {
   bool fast_dw = false;
   bool shares_scales = true;  ///< among weights of one input, and among their output gradients
   bool emulate = false;       ///< the same codes are multiplied in fp32, on any device
+  bool fuses = true;          ///< maxima and codes are made where values are (fused_float8.h)
 
   /// Whether a weight has one scale, so that owners of its parts can quantize these.
   bool gathers_codes() const {

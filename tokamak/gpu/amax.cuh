@@ -1,0 +1,77 @@
+// Maxima of magnitudes, taken by kernels of what they store. They are exact in any order, and NaN
+// counts as greatest.
+#pragma once
+
+#include "tokamak/gpu/dispatch.cuh"
+
+namespace tokamak::gpu {
+
+/// Returns |x| as an integer: integers order magnitudes, and NaN is above all.
+__device__ inline uint32_t magnitude_of(float x) {
+  return __float_as_uint(x) & 0x7FFFFFFFU;
+}
+
+/// Returns the greatest magnitude of K values.
+template <int K, class T>
+__device__ inline uint32_t magnitude_of(const T (&x)[K]) {
+  uint32_t most = 0;
+#pragma unroll
+  for (int k = 0; k < K; ++k) most = max(most, magnitude_of(to<float>(x[k])));
+  return most;
+}
+
+__device__ inline uint32_t warp_max(uint32_t x, int lanes) {
+  for (int d = lanes / 2; d > 0; d /= 2) x = max(x, __shfl_xor_sync(0xFFFFFFFFU, x, d));
+  return x;
+}
+
+/// most = max(most, the greatest of the block's). It first looks whether an atomic operation is
+/// needed. REQUIRES: blockDim.x is a multiple of 32 and all threads call it, once in a kernel.
+__device__ inline void block_max(uint32_t mine, uint32_t* most) {
+  __shared__ uint32_t parts[32];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  mine = warp_max(mine, 32);
+  if (lane == 0) parts[warp] = mine;
+  __syncthreads();
+  if (warp > 0) return;
+  mine = warp_max(lane < static_cast<int>(blockDim.x) / 32 ? parts[lane] : 0, 32);
+  if (lane == 0 && mine > *static_cast<volatile uint32_t*>(most)) atomicMax(most, mine);
+}
+
+/// Sets maxima before any value; null is nothing to set.
+inline void clear_maxima(uint32_t* most, int64_t count, DeviceStream stream) {
+  if (most == nullptr) return;
+  TOK_CUDA(
+      cudaMemsetAsync(most, 0, static_cast<size_t>(count) * sizeof(uint32_t), as_stream(stream)));
+}
+
+namespace detail {
+
+template <int K, class F>
+__global__ void __launch_bounds__(kThreads) for_each_max(int64_t n, F f, uint32_t* most) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  block_max(i < n ? f.template operator()<K>(i * K) : 0, most);
+}
+
+}  // namespace detail
+
+/// Does what launch_vectors does. If `most` is not null, stores the greatest magnitude that f
+/// returns there.
+template <class F, class... P>
+void launch_vectors_max(int64_t n, DeviceStream stream, const F& f, uint32_t* most,
+                        const P*... pointers) {
+  if (most == nullptr) return launch_vectors(n, stream, f, pointers...);
+  clear_maxima(most, 1, stream);
+  if (n == 0) return;
+  constexpr int kSize = Pack<typename F::Element>::kSize;
+  if (n % kSize == 0 && (detail::is_aligned(pointers) && ...)) {
+    detail::for_each_max<kSize>
+        <<<blocks_for(n / kSize), kThreads, 0, as_stream(stream)>>>(n / kSize, f, most);
+  } else {
+    detail::for_each_max<1><<<blocks_for(n), kThreads, 0, as_stream(stream)>>>(n, f, most);
+  }
+  TOK_CUDA_LAUNCHED();
+}
+
+}  // namespace tokamak::gpu

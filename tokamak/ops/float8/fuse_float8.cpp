@@ -1,0 +1,232 @@
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "tokamak/graph/rewriter.h"
+#include "tokamak/ops/float8/fused_float8.h"
+
+namespace tokamak {
+namespace {
+
+// One run of an op with readers, in its place; outputs of `node`s that it takes over.
+struct Pass {
+  FusedFloat8 op;
+  std::vector<Value> maxima;           // inputs of readers, values of the old graph
+  std::vector<int> own_maxima;         // by reader: the reader of the first pass, or -1
+  std::vector<std::vector<Value>> is;  // by reader: the old values that it makes
+};
+
+class Float8Fuser {
+ public:
+  explicit Float8Fuser(const Graph& graph)
+      : graph_(graph), users_(static_cast<size_t>(graph.size())), rewriter_(graph) {
+    for (int32_t i = 0; i < graph.size(); ++i)
+      for_each_use(graph.node(i), [&](Value v) { users_[v.node].emplace_back(v.out, i); });
+    for (const Value v : graph.roots) users_[v.node].emplace_back(v.out, -1);
+  }
+
+  Graph run() {
+    for (int32_t i = 0; i < graph_.size(); ++i) find(i);
+    if (passes_.empty()) return graph_;
+    for (int32_t i = 0; i < graph_.size(); ++i) {
+      if (gone_.contains(i)) continue;
+      const auto at = passes_.find(i);
+      if (at == passes_.end()) {
+        rewriter_.copy(i);
+      } else {
+        put(i, at->second);
+      }
+    }
+    return rewriter_.finish();
+  }
+
+ private:
+  void find(int32_t i) {
+    const Node& node = graph_.node(i);
+    if (node.is_leaf() || users_[i].empty()) return;
+    const AnyOp op{.rules = node.rules, .op = node.op};
+    if (makes_codes(op) && find_codes(i, op)) return;
+    if (const int out = output_with_maximum(op); out >= 0) find_maximum(i, op, out);
+  }
+
+  // Whether node `j` may run in the place of node `i`.
+  bool runs_with(int32_t i, int32_t j) const {
+    const Node& a = graph_.node(i);
+    const Node& b = graph_.node(j);
+    return a.label.phase == b.label.phase && a.label.stage == b.label.stage &&
+           a.stream == b.stream && a.when == b.when && b.accumulations.empty() &&
+           a.is_clone == b.is_clone && a.is_dropped == b.is_dropped;
+  }
+
+  bool is_plain_amax(int32_t j) const {
+    return graph_.node(j).as<Amax>() != nullptr && graph_.node(j).in.size() == 1;
+  }
+
+  // Returns the users of an output, those of views that show all of it too.
+  std::vector<int32_t> users_of_all(int32_t i, int out) const {
+    std::vector<int32_t> all;
+    for (const auto& [of, j] : users_[i]) {
+      if (of != out || j < 0) continue;
+      all.push_back(j);
+      const Node& user = graph_.node(j);
+      if (user.rules->is_view && user.out[0].numel() == graph_.node(i).out[out].numel()) {
+        for (const auto& [_, k] : users_[j]) all.push_back(k);
+      }
+    }
+    return all;
+  }
+
+  void find_maximum(int32_t i, const AnyOp& op, int out) {
+    for (const int32_t j : users_of_all(i, out)) {
+      if (j < 0 || !is_plain_amax(j) || !runs_with(i, j)) continue;
+      Pass pass{.op = {.first = op,
+                       .stores = std::vector<bool>(graph_.node(i).out.size(), true),
+                       .readers = {{.of = out, .op = *graph_.node(j).as<Amax>()}}},
+                .own_maxima = {-1},
+                .is = {{Value{j, 0}}}};
+      if (!why_not_fused(pass.op).empty()) continue;
+      gone_.insert(j);
+      passes_[i] = {std::move(pass)};
+      return;
+    }
+  }
+
+  // Makes codes of all outputs, if only codes and maxima of them are wanted.
+  bool find_codes(int32_t i, const AnyOp& op) {
+    const Node& node = graph_.node(i);
+    if (!node.accumulations.empty()) return false;
+    Pass maxima{.op = {.first = op, .stores = std::vector<bool>(node.out.size(), false)}};
+    Pass codes = maxima;
+    std::map<Value, int> made;  // by what was an amax: reader of the first pass
+    std::set<int32_t> readers;
+    for (const auto& [out, j] : users_[i]) {
+      if (j < 0 || !runs_with(i, j)) return false;
+      readers.insert(j);
+      if (!is_plain_amax(j)) continue;
+      made[{j, 0}] = static_cast<int>(maxima.op.readers.size());
+      maxima.op.readers.push_back({.of = out, .op = *graph_.node(j).as<Amax>()});
+      maxima.is.push_back({{j, 0}});
+    }
+    for (const auto& [out, j] : users_[i]) {
+      if (is_plain_amax(j)) continue;
+      const auto* quantize = graph_.node(j).as<Quantize>();
+      if (quantize == nullptr || !add_codes(i, out, j, *quantize, made, maxima, codes))
+        return false;
+    }
+    if (codes.op.readers.empty() || !why_not_fused(codes.op).empty() ||
+        (!maxima.op.readers.empty() && !why_not_fused(maxima.op).empty()))
+      return false;
+    std::vector<Pass> passes;
+    if (!maxima.op.readers.empty()) passes.push_back(std::move(maxima));
+    passes.push_back(std::move(codes));
+    if (!saves_bytes(i, readers, passes)) return false;
+    gone_.insert(readers.begin(), readers.end());
+    passes_[i] = std::move(passes);
+    return true;
+  }
+
+  bool add_codes(int32_t i, int out, int32_t j, const Quantize& quantize,
+                 const std::map<Value, int>& made, Pass& maxima, Pass& codes) const {
+    const Node& node = graph_.node(j);
+    int own = -1;
+    if (node.in.size() == 1) {
+      const bool transposed = quantize.layout == Quantize::Layout::kTransposed;
+      own = static_cast<int>(maxima.op.readers.size());
+      maxima.op.readers.push_back(
+          {.of = out,
+           .op = Amax{.grid = quantize.grid,
+                      .transposed = transposed && quantize.grid != ScaleGrid::kTensor,
+                      .rounds_to = quantize.rounds_to}});
+      maxima.is.emplace_back();
+    } else if (const auto at = made.find(node.in[1]); at != made.end()) {
+      own = at->second;
+    } else if (node.in[1].node > i) {
+      return false;
+    } else {
+      codes.maxima.push_back(node.in[1]);
+    }
+    codes.op.readers.push_back({.of = out, .op = quantize, .takes_maxima = true});
+    codes.own_maxima.push_back(own);
+    std::vector<Value>& is = codes.is.emplace_back();
+    for (int32_t k = 0; k < std::ssize(node.out); ++k) is.push_back({j, k});
+    return true;
+  }
+
+  Types types_of(const std::vector<Value>& values) const {
+    Types types;
+    for (const Value v : values) types.push_back(graph_.type(v));
+    return types;
+  }
+
+  static double bytes_of(const Cost& cost) { return cost.bytes_read + cost.bytes_written; }
+
+  double bytes_of(int32_t i) const {
+    const Node& node = graph_.node(i);
+    return bytes_of(node.rules->cost(node.op.get(), types_of(node.in), node.out));
+  }
+
+  bool saves_bytes(int32_t i, const std::set<int32_t>& readers,
+                   const std::vector<Pass>& passes) const {
+    double apart = bytes_of(i);
+    for (const int32_t j : readers) apart += bytes_of(j);
+    double fused = 0.0;
+    for (const Pass& pass : passes) {
+      Types in = types_of(graph_.node(i).in);
+      const Types values = graph_.node(i).out;
+      for (const Float8Reader& reader : pass.op.readers) {
+        if (!reader.takes_maxima) continue;
+        const auto& quantize = std::get<Quantize>(reader.op);
+        const Amax amax{.grid = quantize.grid,
+                        .transposed = quantize.layout == Quantize::Layout::kTransposed};
+        const Types of{values[reader.of]};
+        in.push_back(amax.infer(of)[0]);
+      }
+      fused += bytes_of(pass.op.cost(in, pass.op.infer(in)));
+    }
+    return fused < apart;
+  }
+
+  void put(int32_t i, const std::vector<Pass>& passes) {
+    const Node& old = graph_.node(i);
+    std::vector<Value> own;  // maxima of the first pass
+    for (const Pass& pass : passes) {
+      Node node = rewriter_.moved(old);
+      auto given = pass.maxima.begin();
+      for (size_t r = 0; r < pass.op.readers.size(); ++r) {
+        if (!pass.op.readers[r].takes_maxima) continue;
+        node.in.push_back(pass.own_maxima[r] >= 0 ? own[pass.own_maxima[r]] : rewriter_(*given++));
+      }
+      Types in;
+      for (const Value v : node.in) in.push_back(rewriter_.to.type(v));
+      node.rules = &kRules<FusedFloat8>;
+      node.op = std::make_shared<const FusedFloat8>(pass.op);
+      node.out = pass.op.infer(in);
+      const int32_t id = rewriter_.to.append(std::move(node));
+      int32_t next = 0;
+      for (int32_t k = 0; k < std::ssize(old.out); ++k) {
+        if (pass.op.stores[k]) rewriter_.map({i, k}, {id, next++});
+      }
+      for (size_t r = 0; r < pass.op.readers.size(); ++r) {
+        if (std::holds_alternative<Amax>(pass.op.readers[r].op)) own.push_back({id, next});
+        const bool has_place = !pass.is[r].empty();
+        for (const Value was : pass.is[r]) rewriter_.map(was, {id, next++});
+        if (!has_place) ++next;
+      }
+    }
+  }
+
+  const Graph& graph_;
+  std::vector<std::vector<std::pair<int, int32_t>>> users_;  // by node: output and user
+  Rewriter rewriter_;
+  std::map<int32_t, std::vector<Pass>> passes_;  // by node that they replace
+  std::set<int32_t> gone_;
+};
+
+}  // namespace
+
+Graph fuse_float8(const Graph& graph) {
+  return Float8Fuser(graph).run();
+}
+
+}  // namespace tokamak

@@ -1,0 +1,63 @@
+// Ops that take maxima of what they yield, or yield its codes, in the kernel that computes it.
+#pragma once
+
+#include <variant>
+#include <vector>
+
+#include "tokamak/ops/float8/quantize.h"
+
+namespace tokamak {
+
+/// What reads an output of another op in that op's kernel.
+struct Float8Reader {
+  int of = 0;  ///< the output
+  std::variant<Amax, Quantize> op;
+  bool takes_maxima = false;  ///< an input of its own: those of `quantize`
+};
+
+/// Computes `first` and the `readers` of its outputs. Each value is rounded as `first` rounds it
+/// before they read it, so all bits are those of the ops apart. The inputs are those of `first`,
+/// then the maxima that readers take; the outputs are those of `first` that are stored, then the
+/// readers', in order.
+struct FusedFloat8 {
+  static constexpr std::string_view kName = "fused_float8";
+  AnyOp first;
+  std::vector<bool> stores;  ///< by output of `first`
+  std::vector<Float8Reader> readers;
+
+  Types infer(std::span<const TensorType> in) const;
+  std::vector<Strategy> place(std::span<const TensorType> in) const;
+  Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+  std::vector<Alias> aliases() const;
+  std::vector<int> accumulates() const;
+  std::string describe() const;
+
+  static std::span<const Variant> variants();
+
+  /// Returns how many of the inputs are those of `first`.
+  size_t num_first_inputs(size_t num_inputs) const;
+
+  /// Returns the types of all outputs of `first`.
+  Types first_outputs(std::span<const TensorType> in) const;
+
+  /// Returns the one maximum of a whole tensor that is taken of values that are all stored, or
+  /// null if the readers are others.
+  const Amax* lone_maximum() const;
+};
+
+/// Returns the output of `op` whose maximum its kernels can take, or -1.
+int output_with_maximum(const AnyOp& op);
+
+/// Returns whether kernels of `op` can take maxima and make codes of all its outputs without
+/// storing them.
+bool makes_codes(const AnyOp& op);
+
+/// Returns why no backend but a CPU has a kernel for these readers, or "".
+std::string why_not_fused(const FusedFloat8& op);
+
+/// Replaces nodes and the `amax` and `quantize` nodes that read them by FusedFloat8, where that
+/// moves fewer bytes. Where codes need a maximum of the values themselves, the op runs twice: once
+/// for the maxima, once for the codes; its values are then never stored.
+Graph fuse_float8(const Graph& graph);
+
+}  // namespace tokamak

@@ -1,0 +1,149 @@
+#include "tokamak/ops/float8/fused_float8.h"
+
+#include "tokamak/ops/attention/rope.h"
+#include "tokamak/ops/elementwise/gelu.h"
+#include "tokamak/ops/elementwise/swiglu.h"
+#include "tokamak/ops/norm/norm.h"
+#include "tokamak/ops/op_case.h"
+
+namespace tokamak {
+namespace {
+
+using CodeLayout = Quantize::Layout;
+
+template <class T>
+FusedFloat8 with_maximum(T first, size_t outputs) {
+  FusedFloat8 op{.first = any_op(std::move(first)), .stores = std::vector<bool>(outputs, true)};
+  op.readers = {{.of = output_with_maximum(op.first), .op = Amax{}}};
+  return op;
+}
+
+SwigluGrad gates(bool emits_y) {
+  return {.emits_y = emits_y, .packed = true};
+}
+
+FusedFloat8 maxima_of_gates(bool emits_y, std::vector<Float8Reader> readers) {
+  return {.first = any_op(gates(emits_y)),
+          .stores = std::vector<bool>(emits_y ? 2 : 1, false),
+          .readers = std::move(readers)};
+}
+
+Float8Reader codes_of(int out, ScaleGrid grid, CodeLayout layout, DType format) {
+  return {.of = out,
+          .op = Quantize{.format = format,
+                         .grid = grid,
+                         .layout = layout,
+                         .power_of_two = grid == ScaleGrid::kRows},
+          .takes_maxima = true};
+}
+
+void add_norms(CasesOf<FusedFloat8>& c) {
+  for (const int64_t D : {33, 64, 2048, 2304, 9216}) {
+    const TensorType x = f32({21, D});
+    const TensorType p = f32({D});
+    const auto add = [&](const char* name, const FusedFloat8& op, const Types& in) {
+      c.good(fmt::format("{} of {}", name, D), op, in).check_gradient = false;
+    };
+    add("norm", with_maximum(RmsNorm{}, 1), {x, p});
+    add("sum and norm", with_maximum(AddRmsNorm{}, 2), {x, x, p});
+    add("gradient of a norm", with_maximum(RmsNormGrad{}, 2), {x, p, x});
+    add("gradient of a norm, with y", with_maximum(RmsNormGrad{.emits_y = true}, 3), {x, p, x});
+    add("layer norm", with_maximum(LayerNorm{}, 1), {x, p, p});
+    add("sum and layer norm", with_maximum(AddLayerNorm{}, 2), {x, x, p, p});
+    add("gradient of a layer norm", with_maximum(LayerNormGrad{}, 3), {x, p, x});
+  }
+}
+
+void add_maxima(CasesOf<FusedFloat8>& c) {
+  for (const int64_t F : {131, 1024}) {
+    const TensorType x = f32({19, F});
+    const TensorType both = f32({19, 2 * F});
+    const auto add = [&](const char* name, const FusedFloat8& op, const Types& in) {
+      c.good(fmt::format("{} of {}", name, F), op, in).check_gradient = false;
+    };
+    add("swiglu", with_maximum(Swiglu{}, 1), {x, x});
+    add("packed swiglu", with_maximum(Swiglu{.packed = true}, 1), {both});
+    add("gradient of swiglu", with_maximum(gates(false), 1), {both, x});
+    add("gradient of swiglu with y", with_maximum(gates(true), 2), {both, x});
+    add("gelu", with_maximum(Gelu{}, 1), {x});
+    add("gradient of gelu", with_maximum(GeluGrad{}, 1), {x, x});
+    add("gradient of gelu with y", with_maximum(GeluGrad{.emits_y = true}, 2), {x, x});
+  }
+  for (const int64_t dim : {6, 16, 272}) {
+    const TensorType heads = f32({2, 5, 6, dim});
+    const TensorType positions = i32({2, 5});
+    const auto add = [&](const char* name, const FusedFloat8& op, const Types& in) {
+      auto& made = c.good(fmt::format("{} of {}", name, dim), op, in);
+      made.check_gradient = false;
+      made.fill.resize(in.size());
+      made.fill.back().limit = 40;
+    };
+    add("rope", with_maximum(Rope{}, 1), {heads, positions});
+    add("rope of some heads", with_maximum(Rope{.inverse = true, .num_turned = 4}, 1),
+        {heads, positions});
+    add("rope side by side", with_maximum(RopeConcat{.num_turned = 2}, 1),
+        {heads, f32({2, 5, 2, dim}), f32({2, 5, 2, dim}), positions});
+  }
+}
+
+void add_tiles(CasesOf<FusedFloat8>& c, int64_t M, int64_t F) {
+  const Types in{f32({M, 2 * F}), f32({M, F})};
+  const std::string of = fmt::format(" of {} x {}", M, F);
+  const TensorType one = f32({1});
+  const Amax rows{.grid = ScaleGrid::kRows};
+  const Amax columns{.grid = ScaleGrid::kRows, .transposed = true};
+  const auto maxima = [&](const std::string& name, const FusedFloat8& op) {
+    c.good(name + of, op, in).check_gradient = false;
+  };
+  maxima("a maximum", maxima_of_gates(true, {{.of = 0, .op = Amax{}}}));
+  maxima("maxima of rows and columns", maxima_of_gates(true, {{.of = 0, .op = rows},
+                                                              {.of = 1, .op = columns},
+                                                              {.of = 0, .op = columns},
+                                                              {.of = 1, .op = Amax{}},
+                                                              {.of = 1, .op = rows}}));
+  const auto codes = [&](const std::string& name, const FusedFloat8& op, const Types& more) {
+    Types all = in;
+    all.insert(all.end(), more.begin(), more.end());
+    auto& made = c.good(name + of, op, all);
+    made.check_gradient = false;
+    made.bound = 0.05;
+    made.fill.resize(2);
+    made.fill.resize(all.size(), {.scale = 0.3, .shift = 3.0});
+    for (size_t i = 2; i < all.size(); ++i) made.float_stays.push_back(static_cast<int>(i));
+  };
+  codes("codes",
+        maxima_of_gates(true,
+                        {codes_of(0, ScaleGrid::kTensor, CodeLayout::kBoth, DType::kE5M2),
+                         codes_of(1, ScaleGrid::kTensor, CodeLayout::kTransposed, DType::kE4M3)}),
+        {one, one});
+  codes("codes without y",
+        maxima_of_gates(false, {codes_of(0, ScaleGrid::kTensor, CodeLayout::kRows, DType::kE4M3)}),
+        {one});
+  codes(
+      "codes of rows and columns",
+      maxima_of_gates(true, {codes_of(0, ScaleGrid::kRows, CodeLayout::kRows, DType::kE4M3),
+                             codes_of(0, ScaleGrid::kRows, CodeLayout::kTransposed, DType::kE4M3),
+                             codes_of(1, ScaleGrid::kRows, CodeLayout::kTransposed, DType::kE4M3)}),
+      {f32({M}), f32({2 * F}), f32({F})});
+}
+
+}  // namespace
+
+template <>
+OpCases cases_of<FusedFloat8>() {
+  CasesOf<FusedFloat8> c;
+  add_norms(c);
+  add_maxima(c);
+  add_tiles(c, 37, 75);
+  add_tiles(c, 192, 256);
+  add_tiles(c, 150, 136);
+  const TensorType x = f32({4, 8});
+  c.bad("a reader of no output", with_maximum(SwigluGrad{}, 2), {x, x, x});
+  c.bad("stores more than there is", with_maximum(RmsNorm{}, 2), {x, f32({8})});
+  c.bad("no maxima",
+        maxima_of_gates(false, {codes_of(0, ScaleGrid::kTensor, CodeLayout::kRows, DType::kE4M3)}),
+        {});
+  return c.cases;
+}
+
+}  // namespace tokamak
