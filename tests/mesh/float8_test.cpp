@@ -176,6 +176,7 @@ TEST_P(Float8Recompute, has_the_same_bits_fused_and_apart) {
     for (const Mode mode : {Mode::kNone, Mode::kFull}) {
       MeshCase c = mesh_case(GetParam(), place);
       c.compute = DType::kBF16;
+      c.model.vocab_size = 4096;  // so that codes are made where values are
       c.recompute.mode = mode;
       const MeshResult fused = run_mesh(c);
       c.float8->recipe.fuses = false;
@@ -231,11 +232,12 @@ TEST(Float8Plan, replaces_every_matmul_of_blocks_and_head) {
 TEST(Float8Plan, takes_maxima_where_values_are_made) {
   const auto tasks = [](const char* recipe, bool fuses) {
     MeshCase c = mesh_case(recipe, kPlaces[1]);
+    // The head needs most memory, so codes may take more than values.
+    c.model.vocab_size = 4096;
     c.float8->recipe.fuses = fuses;
-    const PlannedRun run(c.model, shape_of(c, 0), {});
-    EXPECT_LE(run.peak_bytes(), PlannedRun(c.model, shape_of(c, 0), {}).peak_bytes());
-    return std::array{count_tasks<Amax>(run.plan()), count_tasks<Quantize>(run.plan()),
-                      count_tasks<FusedFloat8>(run.plan())};
+    const Plan plan = PlannedRun(c.model, shape_of(c, 0), {}).plan();
+    return std::array{count_tasks<Amax>(plan), count_tasks<Quantize>(plan),
+                      count_tasks<FusedFloat8>(plan), plan.peak_bytes()};
   };
   const int64_t layers = mesh_case("tensorwise", kPlaces[1]).model.num_layers;
   const auto apart = tasks("tensorwise", false);
@@ -246,8 +248,9 @@ TEST(Float8Plan, takes_maxima_where_values_are_made) {
   // The gradients of gate and up, and the product of which they are.
   EXPECT_EQ(apart[1] - fused[1], 2 * layers);
   EXPECT_EQ(fused[2], 8 * layers);
-  const auto rowwise = tasks("rowwise", true);
-  EXPECT_EQ(rowwise[2], 2 * layers);
+  EXPECT_LE(fused[3], apart[3]);
+  const int64_t rowwise = tasks("rowwise", true)[2];
+  EXPECT_EQ(rowwise, 2 * layers);
 }
 
 TEST(Float8Plan, names_what_does_not_fit) {

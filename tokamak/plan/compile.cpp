@@ -57,6 +57,22 @@ ChosenVariants choose_variants(const Graph& graph, const Target& target) {
   return chosen;
 }
 
+Plan plan_of(const Graph& g, const StateLayout& layout, const CompileOptions& options) {
+  const ChosenVariants variants = choose_variants(g, options.target);
+  if (options.pipeline.empty()) {
+    Plan plan = assign_buffers(g, layout, cut_segments(g, options.split_backward), variants,
+                               options.target);
+    plan.groups = options.groups;
+    return plan;
+  }
+  Plan plan = assign_buffers(g, layout, cut_stages(g), variants, options.target);
+  plan.groups = options.groups;
+  plan.items = pipeline_items(plan.segments, options.pipeline);
+  let_reductions_outlive(plan);
+  assign_slots(plan);
+  return plan;
+}
+
 }  // namespace
 
 std::vector<std::string> explain_variants(const Node& node, const KernelTypes& types,
@@ -86,21 +102,17 @@ Plan compile(const Graph& graph, const StateLayout& layout, const CompileOptions
   log("recompute", g);
   if (options.recompute.emit_on_backward) g = eliminate_dead(emit_on_backward(g, layout));
   if (options.fuse) g = fuse_producers(accumulate_sums(g), layout);
-  if (options.fuse_float8) g = fuse_float8(g);
-  log("fuse", g);
-  const ChosenVariants variants = choose_variants(g, options.target);
-  if (options.pipeline.empty()) {
-    Plan plan = assign_buffers(g, layout, cut_segments(g, options.split_backward), variants,
-                               options.target);
-    plan.groups = options.groups;
-    return plan;
-  }
-  Plan plan = assign_buffers(g, layout, cut_stages(g), variants, options.target);
-  plan.groups = options.groups;
-  plan.items = pipeline_items(plan.segments, options.pipeline);
-  let_reductions_outlive(plan);
-  assign_slots(plan);
-  return plan;
+  const auto planned = [&](const Graph& fused) {
+    log("fuse", fused);
+    return plan_of(fused, layout, options);
+  };
+  if (!options.fuse_float8) return planned(g);
+  // Codes that are made where values are may need more memory than values.
+  Plan plan = planned(fuse_float8(g, false));
+  const Graph codes = fuse_float8(g, true);
+  if (!has_fused_codes(codes)) return plan;
+  Plan with_codes = planned(codes);
+  return with_codes.peak_bytes() <= plan.peak_bytes() ? with_codes : plan;
 }
 
 }  // namespace tokamak

@@ -12,8 +12,9 @@ namespace tokamak {
 
 struct CompileOptions {
   RecomputePolicy recompute;
-  bool fuse = true;         ///< sums and neighbours (fuse.h)
-  bool fuse_float8 = true;  ///< maxima and codes with what they are of (fused_float8.h)
+  bool fuse = true;  ///< sums and neighbours (fuse.h)
+  /// Maxima with what they are of, and codes too where the peak does not rise (fused_float8.h).
+  bool fuse_float8 = true;
   Target target;
   bool split_backward =
       false;  ///< forward and backward as two segments, as pipeline stages need them

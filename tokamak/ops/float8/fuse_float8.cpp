@@ -19,8 +19,11 @@ struct Pass {
 
 class Float8Fuser {
  public:
-  explicit Float8Fuser(const Graph& graph)
-      : graph_(graph), users_(static_cast<size_t>(graph.size())), rewriter_(graph) {
+  Float8Fuser(const Graph& graph, bool makes_codes)
+      : graph_(graph),
+        makes_codes_(makes_codes),
+        users_(static_cast<size_t>(graph.size())),
+        rewriter_(graph) {
     for (int32_t i = 0; i < graph.size(); ++i)
       for_each_use(graph.node(i), [&](Value v) { users_[v.node].emplace_back(v.out, i); });
     for (const Value v : graph.roots) users_[v.node].emplace_back(v.out, -1);
@@ -46,7 +49,7 @@ class Float8Fuser {
     const Node& node = graph_.node(i);
     if (node.is_leaf() || users_[i].empty()) return;
     const AnyOp op{.rules = node.rules, .op = node.op};
-    if (makes_codes(op) && find_codes(i, op)) return;
+    if (makes_codes_ && makes_codes(op) && find_codes(i, op)) return;
     if (const int out = output_with_maximum(op); out >= 0) find_maximum(i, op, out);
   }
 
@@ -217,6 +220,7 @@ class Float8Fuser {
   }
 
   const Graph& graph_;
+  const bool makes_codes_;
   std::vector<std::vector<std::pair<int, int32_t>>> users_;  // by node: output and user
   Rewriter rewriter_;
   std::map<int32_t, std::vector<Pass>> passes_;  // by node that they replace
@@ -225,8 +229,16 @@ class Float8Fuser {
 
 }  // namespace
 
-Graph fuse_float8(const Graph& graph) {
-  return Float8Fuser(graph).run();
+Graph fuse_float8(const Graph& graph, bool makes_codes) {
+  return Float8Fuser(graph, makes_codes).run();
+}
+
+bool has_fused_codes(const Graph& graph) {
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    const auto* op = graph.node(i).as<FusedFloat8>();
+    if (op != nullptr && op->lone_maximum() == nullptr) return true;
+  }
+  return false;
 }
 
 }  // namespace tokamak

@@ -57,7 +57,11 @@ std::string why_not_fused(const FusedFloat8& op);
 
 /// Replaces nodes and the `amax` and `quantize` nodes that read them by FusedFloat8, where that
 /// moves fewer bytes. Where codes need a maximum of the values themselves, the op runs twice: once
-/// for the maxima, once for the codes; its values are then never stored.
-Graph fuse_float8(const Graph& graph);
+/// for the maxima, once for the codes; its values are then never stored, but its inputs live as
+/// long as the codes are made. Without `makes_codes` only maxima are fused.
+Graph fuse_float8(const Graph& graph, bool makes_codes);
+
+/// Returns whether codes are made by a FusedFloat8.
+bool has_fused_codes(const Graph& graph);
 
 }  // namespace tokamak
