@@ -118,6 +118,55 @@ TEST(Float8Travel, takes_all_maxima_in_one_all_reduce) {
   }
 }
 
+// Counts of gathers of activations over tp in blocks, by dtype.
+std::map<DType, int> gathered_over_tp(const MeshCase& c) {
+  const PlannedRun run(c.model, shape_of(c, 0), {});
+  std::map<DType, int> count;
+  for_each_task<AllGather>(run.plan(), [&](const Task& task, const AllGather& op) {
+    const auto& group = run.plan().groups.entries[static_cast<size_t>(op.group.id)];
+    if (task.label.block >= 0 && group.purpose != GroupPurpose::kGather)
+      ++count[task.out[0].type.dtype];
+  });
+  return count;
+}
+
+TEST(Float8Travel, gathers_activations_over_tp_as_codes) {
+  MeshCase c = case_on({1, 1, 2, 1, 2});
+  const auto layers = static_cast<int>(c.model.num_layers);
+  const std::map<DType, int> both{{DType::kE4M3, 2 * layers}, {DType::kE5M2, 2 * layers}};
+  EXPECT_EQ(gathered_over_tp(c), both);
+  const PlannedRun run(c.model, shape_of(c, 0), {});
+  int maxima = 0;
+  for_each_task<AllReduce>(run.plan(), [&](const Task& task, const AllReduce& op) {
+    if (op.op == ReduceOp::kMax && task.label.block >= 0) ++maxima;
+  });
+  EXPECT_EQ(maxima, 4 * layers);
+  const MeshResult kept = run_mesh(c);
+  c.distribute.gather_again = true;
+  const std::map<DType, int> again{{DType::kE4M3, 4 * layers}, {DType::kE5M2, 2 * layers}};
+  EXPECT_EQ(gathered_over_tp(c), again);
+  const MeshResult dropped = run_mesh(c);
+  EXPECT_EQ(dropped.loss, kept.loss);
+  EXPECT_EQ(dropped.parameters, kept.parameters);
+  c.float8->recipe = *find_float8_recipe("rowwise");
+  c.distribute.gather_again = false;
+  EXPECT_EQ(gathered_over_tp(c), (std::map<DType, int>{{DType::kBF16, 4 * layers}}));
+}
+
+// Without sequence parallelism each rank quantizes the whole values by itself.
+TEST(Float8Travel, gives_codes_of_activations_the_bits_of_whole_values) {
+  for (const MeshCoordinates& degrees :
+       {MeshCoordinates{1, 1, 1, 1, 2}, {1, 1, 1, 1, 4}, {1, 1, 2, 1, 2}}) {
+    MeshCase c = case_on(degrees);
+    const MeshResult codes = run_mesh(c);
+    c.distribute.sequence_parallel = false;
+    EXPECT_EQ(gathered_over_tp(c).size(), 0U);
+    const MeshResult whole = run_mesh(c);
+    EXPECT_EQ(codes.loss[0], whole.loss[0]);
+    EXPECT_NEAR(codes.grad_norm[0], whole.grad_norm[0], 1e-6 * whole.grad_norm[0]);
+  }
+}
+
 struct Alike {
   const char* name;
   MeshCoordinates whole;   // whole weights on each rank

@@ -17,6 +17,7 @@
 #include "tokamak/ops/layout/reshape.h"
 #include "tokamak/ops/layout/slice_rows.h"
 #include "tokamak/ops/matmul/linear.h"
+#include "tokamak/parallel/matmuls/activation_gathers.h"
 #include "tokamak/parallel/matmuls/code_gathers.h"
 
 namespace tokamak {
@@ -45,6 +46,8 @@ class Quantizer {
         weights_of_(shared_scales()),
         gathers_(graph_, recipe, weights_of_, groups.owners, rewriter_) {
     find_backward();
+    gathered_ = find_code_gathers(graph_, recipe, groups.tp);
+    std::erase_if(gathered_, [&](const auto& g) { return gradients_of_.contains({g.first, 0}); });
   }
 
   Graph run() {
@@ -106,6 +109,25 @@ class Quantizer {
     }
   }
 
+  // Gathers codes of what every rank has, under the scale of the whole.
+  void put_gather_over_tp(int32_t i) {
+    const Node& n = graph_.node(i);
+    Codes& mine = sent_[n.in[0]];
+    if (!mine.codes.valid()) {
+      const Value x = rewriter_(n.in[0]);
+      const Value amax = over_tp(to_.apply(Amax{}, {x}));
+      const Quantize op{.format = gathered_.at(i), .power_of_two = recipe_.power_of_two};
+      const std::vector<Value> made = to_.add(op, {x, amax});
+      mine = {.codes = made[0], .inverse = made[1]};
+    }
+    const Value all = to_.apply(*n.as<AllGather>(), {mine.codes});
+    Node& made = to_.mutable_node(all.node);
+    made.is_dropped = n.is_dropped;
+    made.stream = n.stream;
+    made.when = n.when;
+    codes_[{{i, 0}, ScaleGrid::kTensor, false}] = {.codes = all, .inverse = mine.inverse};
+  }
+
   void share_scales(const std::vector<int32_t>& grad_inputs,
                     std::map<Value, std::vector<int32_t>>& users) {
     const int32_t last = grad_inputs.back();
@@ -140,6 +162,7 @@ class Quantizer {
     if (is_float8<LinearGradInput>(n)) return put_grad_input(i);
     if (is_float8<LinearGradWeight>(n) && recipe_.has_dw) return put_grad_weight(i);
     if (gathers_.replaces(i)) return gathers_.put(i);
+    if (gathered_.contains(i)) return put_gather_over_tp(i);
     rewriter_.copy(i);
   }
 
@@ -183,8 +206,16 @@ class Quantizer {
   Codes gradient_of_logits(Value v) {
     if (!has_one_gradient() || graph_.type(v).dims[0] % 16 != 0)
       return codes_of(v, recipe_.of_dw, Layout::kTransposed, recipe_.gradient);
-    const Codes rows = codes_of(v, ScaleGrid::kTensor, Layout::kRows, recipe_.gradient);
-    return {.codes = to_.apply(TransposeCodes{}, {rows.codes}), .inverse = rows.inverse};
+    codes_of(v, ScaleGrid::kTensor, Layout::kRows, recipe_.gradient);
+    return transposed_rows(v);
+  }
+
+  // Transposes codes that there are. REQUIRES: a multiple of 16 rows.
+  Codes transposed_rows(Value v) {
+    const Codes rows = codes_.at({v, ScaleGrid::kTensor, false});
+    const Reshape matrix{.dims = {-1, graph_.type(v).dims.back()}};
+    return {.codes = to_.apply(TransposeCodes{}, {to_.apply(matrix, {rows.codes})}),
+            .inverse = rows.inverse};
   }
 
   // Multiplies codes in place of node `i`, and adds to what it adds to.
@@ -198,7 +229,8 @@ class Quantizer {
                           .emulate = recipe_.emulate};
     const Value c = to_.apply(op, std::move(in));
     Node& made = to_.mutable_node(c.node);
-    made.accumulations = rewriter_.moved(old).accumulations;
+    made.accumulations = old.accumulations;
+    for (Accumulation& added : made.accumulations) added.into = rewriter_(added.into);
     made.when = old.when;
     made.stream = old.stream;
     made.is_dropped = old.is_dropped;
@@ -210,6 +242,7 @@ class Quantizer {
     const bool transposed = layout == Layout::kTransposed;
     if (const auto made = codes_.find({v, grid, transposed}); made != codes_.end())
       return made->second;
+    if (gathered_.contains(v.node)) return codes_[{v, grid, true}] = transposed_rows(v);
     const Quantize op{.format = format, .grid = grid, .layout = layout};
     // Scales of a whole tensor, or of whole rows of the joint output gradient, cover all its parts.
     std::vector<Value> members{v};
@@ -335,6 +368,8 @@ class Quantizer {
   std::set<int32_t> waits_;
   std::map<int32_t, std::set<int32_t>> waiting_;  // by the node just before which they run
   std::map<Value, Value> over_tp_;
+  std::map<int32_t, DType> gathered_;  // formats, by nodes that gather codes over tp
+  std::map<Value, Codes> sent_;        // what they gather
   std::map<std::tuple<Value, ScaleGrid, bool>, Value> amax_;
   std::map<std::tuple<Value, ScaleGrid, bool>, Codes> codes_;
 };
