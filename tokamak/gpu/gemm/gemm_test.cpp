@@ -1,4 +1,5 @@
-// Products through cuBLASLt against sums in double. Skips where no GPU is visible.
+// Products through cuBLASLt and by our own kernel against sums in double. Skips where no GPU is
+// visible.
 #include "tokamak/gpu/gemm/gemm.h"
 
 #include <array>
@@ -17,6 +18,7 @@
 #include "tokamak/gpu/backend.h"
 #include "tokamak/gpu/check.h"
 #include "tokamak/gpu/gemm/gemm_tuner.h"
+#include "tokamak/gpu/gemm/hopper_gemm.h"
 
 namespace tokamak::gpu {
 namespace {
@@ -142,7 +144,8 @@ std::vector<double> product_on_host(const GemmShape& s, const Operands& x, bool 
   return c;
 }
 
-std::vector<double> product_on_device(const Gemm& gemm, const GemmShape& s, const Operands& x,
+template <class G>
+std::vector<double> product_on_device(const G& gemm, const GemmShape& s, const Operands& x,
                                       bool accumulate) {
   const DeviceBytes a(s.m * s.k * size_of(s.in));
   const DeviceBytes b(s.k * s.n * size_of(s.in_b()));
@@ -272,6 +275,46 @@ TEST(GpuGemm, scaled_codes_equal_sums_in_double) {
                                product_on_host(shape, x, accumulate)),
                 bound)
           << (accumulate ? "adds" : "");
+    }
+  }
+}
+
+// Odd rows, a short last part, columns of an odd number of tiles, more tiles than multiprocessors.
+std::vector<GemmShape> hopper_shapes() {
+  std::vector<GemmShape> all;
+  const auto add = [&](int64_t m, int64_t n, int64_t k, DType in, DType out) {
+    all.push_back(
+        {.m = m,
+         .n = n,
+         .k = k,
+         .transpose_b = true,
+         .in = in,
+         .out = out,
+         .scaled = ScaledGemm{.a_grid = ScaleGrid::kSegments, .b_grid = ScaleGrid::kBlocks}});
+  };
+  for (const DType in : {DType::kE4M3, DType::kE5M2}) {
+    for (const DType out : {DType::kBF16, DType::kF32}) {
+      add(388, 144, 912, in, out);
+      add(4, 16, 16, in, out);
+    }
+  }
+  add(1540, 2336, 144, DType::kE4M3, DType::kBF16);
+  return all;
+}
+
+TEST(GpuGemm, own_kernel_for_hopper_equals_sums_in_double) {
+  if (num_devices() == 0) GTEST_SKIP() << why_none();
+  if (device().arch() != 90) GTEST_SKIP() << "for sm_90a";
+  for (const GemmShape& shape : hopper_shapes()) {
+    SCOPED_TRACE(to_string(shape));
+    const Operands x = operands_of(shape);
+    const HopperGemm gemm(shape, device());
+    for (const bool accumulate : {false, true}) {
+      const double bound = shape.out == DType::kF32 ? 1e-3 : 3e-3;
+      const std::vector<double> got = product_on_device(gemm, shape, x, accumulate);
+      EXPECT_LT(relative_error(got, product_on_host(shape, x, accumulate)), bound)
+          << (accumulate ? "adds" : "");
+      EXPECT_EQ(product_on_device(gemm, shape, x, accumulate), got) << "repeats its bits";
     }
   }
 }
