@@ -96,6 +96,7 @@ class GpuBackend final : public Backend {
                   .devices_per_host = devices_per_host_,
                   .deterministic = deterministic_};
     if (gemm_library_version().empty()) target.lacks.push_back("cublaslt");
+    if (kIsHip) target.lacks.push_back("sm_90a");  // gfx90a has the same number
     if (cudnn_version().empty()) target.lacks.push_back("cudnn");
     return target;
   }

@@ -102,7 +102,7 @@ struct Target {
 struct Variant {
   std::string_view name;
   std::string_view backend;
-  std::string_view library = {};  ///< library that the machine must have; see Target::lacks
+  std::string_view library = {};  ///< the machine must have it (Target::lacks) or, "sm_90a", be it
   std::string (*accepts)(const void* op,
                          const KernelTypes& types) = nullptr;  ///< empty = yes, else the reason
   int64_t (*workspace)(const void* op, const KernelTypes& types,

@@ -30,6 +30,9 @@ std::string missing(const Variant& variant, const Target& target) {
   if (variant.backend == kCommunication.backend) return {};
   if (variant.backend != target.backend) return fmt::format("for {}", variant.backend);
   if (target.reference_only && !is_plain(variant)) return "only reference kernels are asked for";
+  if (variant.library.substr(0, 3) == "sm_" &&
+      variant.library != fmt::format("sm_{}a", target.arch))
+    return fmt::format("for {}", variant.library);
   const auto& lacks = target.lacks;
   if (std::find(lacks.begin(), lacks.end(), variant.library) != lacks.end())
     return fmt::format("no {} here", variant.library);

@@ -21,26 +21,56 @@ constexpr Variant kOneDnn{.name = "onednn",
                           .workspace = [](const void*, const KernelTypes& types,
                                           const Target&) { return decoded_bytes(types); }};
 
+bool has_parts(ScaleGrid grid) {
+  return grid == ScaleGrid::kSegments || grid == ScaleGrid::kBlocks;
+}
+
+// Returns why devices do not multiply these codes, or "".
+std::string refused_by_devices(const ScaledMatmul& op, const KernelTypes& types) {
+  if (op.emulate) return "quantize.linear.float8.emulate is set";
+  if (types.in[0].dtype == DType::kE5M2 && types.in[2].dtype == DType::kE5M2)
+    return "no device multiplies E5M2 by E5M2";
+  if (types.in[0].dims.back() % 16 != 0 || types.in[2].dims[0] % 16 != 0)
+    return "dims are no multiples of 16";
+  if (!has_parts(op.a_grid) && !has_parts(op.b_grid)) return {};
+  if (op.a_grid != ScaleGrid::kSegments || !has_parts(op.b_grid))
+    return "no library has these grids together";
+  if (rows_of(types.in[0]) % 4 != 0 || types.in[2].dims[0] % 4 != 0)
+    return "scales are not rows of whole 16-byte words";
+  return {};
+}
+
+// Returns whether tiles of 192 x 256 keep the 66 pairs of multiprocessors of a Hopper GPU busy, of
+// which the last round may be short.
+bool fills_rounds(int64_t m, int64_t n) {
+  constexpr int64_t kPairs = 66;
+  const int64_t tiles = (m + 191) / 192 * ((n + 255) / 256);
+  const int64_t rounds = (tiles + kPairs - 1) / kPairs;
+  return rounds == 1 || 4 * tiles >= 3 * rounds * kPairs;
+}
+
+constexpr Variant kWgmma{
+    .name = "wgmma_fp8",
+    .backend = "gpu",
+    .library = "sm_90a",
+    .accepts = [](const void* op, const KernelTypes& types) -> std::string {
+      const auto& mine = *static_cast<const ScaledMatmul*>(op);
+      if (auto reason = refused_by_devices(mine, types); !reason.empty()) return reason;
+      if (mine.a_grid != ScaleGrid::kSegments || mine.b_grid != ScaleGrid::kBlocks)
+        return "is for segments by blocks";
+      if (types.in.size() == 5) return "adds no bias";
+      if (types.in[2].dtype != DType::kE4M3) return "wants b in E4M3";
+      if (!fills_rounds(rows_of(types.in[0]), types.in[2].dims[0]))
+        return "the last round of tiles would leave most multiprocessors idle";
+      return {};
+    }};
+
 constexpr Variant kCublas{
     .name = "cublaslt_fp8",
     .backend = "gpu",
     .library = "cublaslt",
     .accepts = [](const void* op, const KernelTypes& types) -> std::string {
-      const auto& mine = *static_cast<const ScaledMatmul*>(op);
-      if (mine.emulate) return "quantize.linear.float8.emulate is set";
-      if (types.in[0].dtype == DType::kE5M2 && types.in[2].dtype == DType::kE5M2)
-        return "no device multiplies E5M2 by E5M2";
-      if (types.in[0].dims.back() % 16 != 0 || types.in[2].dims[0] % 16 != 0)
-        return "dims are no multiples of 16";
-      const bool has_segments = mine.a_grid == ScaleGrid::kSegments;
-      const bool has_parts = has_segments || mine.a_grid == ScaleGrid::kBlocks ||
-                             mine.b_grid == ScaleGrid::kSegments ||
-                             mine.b_grid == ScaleGrid::kBlocks;
-      const bool b_fits = mine.b_grid == ScaleGrid::kSegments || mine.b_grid == ScaleGrid::kBlocks;
-      if (has_parts && !(has_segments && b_fits)) return "no library has these grids together";
-      if (has_parts && (rows_of(types.in[0]) % 4 != 0 || types.in[2].dims[0] % 4 != 0))
-        return "scales are not rows of whole 16-byte words";
-      return {};
+      return refused_by_devices(*static_cast<const ScaledMatmul*>(op), types);
     },
     .workspace = [](const void*, const KernelTypes&, const Target&) { return kCublasWorkspace; }};
 
@@ -101,7 +131,7 @@ std::string ScaledMatmul::describe() const {
 }
 
 std::span<const Variant> ScaledMatmul::variants() {
-  static constexpr std::array kVariants{kOneDnn, kCpuReference, kCublas, kGpuKernel};
+  static constexpr std::array kVariants{kOneDnn, kCpuReference, kWgmma, kCublas, kGpuKernel};
   return kVariants;
 }
 

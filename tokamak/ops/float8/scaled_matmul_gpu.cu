@@ -1,6 +1,7 @@
 #include "tokamak/gpu/dispatch.cuh"
 #include "tokamak/gpu/float8.cuh"
 #include "tokamak/gpu/gemm/gemm.h"
+#include "tokamak/gpu/gemm/hopper_gemm.h"
 #include "tokamak/gpu/product_tile.cuh"
 #include "tokamak/ops/float8/scaled_matmul.h"
 #include "tokamak/ops/matmul/linear.h"
@@ -187,12 +188,33 @@ Kernel library_product(const ScaledMatmul& op, const KernelTypes& types, const S
   };
 }
 
+Kernel hopper_product(const ScaledMatmul& op, const KernelTypes& types, const Setup& setup) {
+  const GemmShape shape{
+      .m = rows_of(types.in[0]),
+      .n = types.in[2].dims[0],
+      .k = types.in[2].dims[1],
+      .transpose_b = true,
+      .in = types.in[0].dtype,
+      .out = op.out,
+      .scaled = ScaledGemm{.in_b = types.in[2].dtype, .a_grid = op.a_grid, .b_grid = op.b_grid}};
+  return [gemm = HopperGemm(shape, *setup.device)](const KernelArgs& args) {
+    gemm.run({.a = args.in[0].data,
+              .b = args.in[2].data,
+              .a_scales = args.in[1].as<float>(),
+              .b_scales = args.in[3].as<float>(),
+              .c = args.out[0].data,
+              .accumulate = args.accumulate[0]},
+             args.stream);
+  };
+}
+
 }  // namespace
 
 Kernel prepare(const ScaledMatmul& op, const KernelTypes& types, const Setup& setup) {
   const bool is_empty = types.in[0].numel() == 0 || types.in[2].numel() == 0;
   // hipBLASLt does not multiply these formats.
   const bool is_own = setup.variant == kGpuKernel.name || is_empty || kIsHip;
+  if (!is_own && setup.variant == "wgmma_fp8") return hopper_product(op, types, setup);
   if (!is_own) return library_product(op, types, setup);
   return op.out == DType::kBF16 ? portable_product<__nv_bfloat16>(op, types)
                                 : portable_product<float>(op, types);
