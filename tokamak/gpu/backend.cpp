@@ -97,6 +97,7 @@ class GpuBackend final : public Backend {
                   .deterministic = deterministic_};
     if (gemm_library_version().empty()) target.lacks.push_back("cublaslt");
     if (kIsHip) target.lacks.push_back("sm_90a");  // gfx90a has the same number
+    if (gemm_library_version().empty() || target.arch < 100) target.lacks.push_back("cublaslt_mx");
     if (cudnn_version().empty()) target.lacks.push_back("cudnn");
     return target;
   }

@@ -56,6 +56,8 @@ std::vector<std::byte> pack_values(DType dtype, const Numbers& values) {
       return pack_as<int32_t>(values);
     case DType::kI64:
       return pack_as<int64_t>(values);
+    case DType::kU8:
+      return pack_as<uint8_t>(values);
     case DType::kE4M3:
       return pack_as<E4M3>(values);
     case DType::kE5M2:

@@ -33,6 +33,10 @@ int32_t scale_mode(ScaleGrid grid) {
   switch (grid) {
     case ScaleGrid::kTensor:
       break;
+#if CUBLAS_VERSION >= 120800
+    case ScaleGrid::kMx:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
+#endif
 #if CUBLAS_VERSION >= 120900
     case ScaleGrid::kRows:
       return CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;

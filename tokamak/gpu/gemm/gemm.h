@@ -45,8 +45,8 @@ struct GemmShape {
 struct GemmOperands {
   const void* a = nullptr;
   const void* b = nullptr;
-  const float* a_scales = nullptr;  ///< of codes
-  const float* b_scales = nullptr;
+  const void* a_scales = nullptr;  ///< of codes; of scale_type()
+  const void* b_scales = nullptr;
   const void* bias = nullptr;
   void* c = nullptr;
   void* workspace = nullptr;

@@ -12,7 +12,7 @@ int64_t round_up(int64_t bytes) {
 }
 
 int64_t scale_bytes(ScaleGrid grid, int64_t rows, int64_t columns) {
-  const TensorType scales{.dtype = DType::kF32, .dims = scale_dims(grid, rows, columns)};
+  const TensorType scales{.dtype = scale_type(grid), .dims = scale_dims(grid, rows, columns)};
   return round_up(scales.numel() * size_of(scales.dtype));
 }
 
@@ -63,9 +63,13 @@ GemmTimer::GemmTimer(Device& device, cublasLtHandle_t handle, const GemmShape& s
   fill_random(memory_, a, shape.in, stream_);
   fill_random(memory_ + a, b, shape.in_b(), stream_);
   fill_random(memory_ + a + b, bias + c, DType::kBF16, stream_);
-  fill_ones(memory_ + filled, scales, stream_);
-  operands_.a_scales = reinterpret_cast<const float*>(memory_ + filled);
-  operands_.b_scales = reinterpret_cast<const float*>(memory_ + filled + a_scales);
+  if (scaled->a_grid == ScaleGrid::kMx) {
+    TOK_CUDA(cudaMemsetAsync(memory_ + filled, 127, static_cast<size_t>(scales), stream_));
+  } else {
+    fill_ones(memory_ + filled, scales, stream_);
+  }
+  operands_.a_scales = memory_ + filled;
+  operands_.b_scales = memory_ + filled + a_scales;
 }
 
 GemmTimer::~GemmTimer() {

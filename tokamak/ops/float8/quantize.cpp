@@ -12,14 +12,14 @@ int64_t blocks_of(int64_t n) {
 }
 
 // Returns rows and columns of the codes of `x`, as it lies or transposed.
-Dims code_dims(const TensorType& x, bool transposed) {
+Dims code_dims(const TensorType& x, ScaleGrid grid, bool transposed) {
   const Dims dims{rows_of(x), x.dims.back()};
-  return transposed ? Dims{dims[1], padded_tokens(dims[0])} : dims;
+  return transposed ? Dims{dims[1], padded_tokens(dims[0], grid)} : dims;
 }
 
 TensorType scales_of(const TensorType& x, ScaleGrid grid, bool transposed) {
-  const Dims codes = code_dims(x, transposed);
-  return {.dtype = DType::kF32, .dims = scale_dims(grid, codes[0], codes[1])};
+  const Dims codes = code_dims(x, grid, transposed);
+  return {.dtype = scale_type(grid), .dims = scale_dims(grid, codes[0], codes[1])};
 }
 
 void require_values(std::string_view op, const TensorType& x) {
@@ -51,6 +51,8 @@ std::string_view name_of(ScaleGrid grid) {
       return "1x128";
     case ScaleGrid::kBlocks:
       return "128x128";
+    case ScaleGrid::kMx:
+      return "1x32";
   }
   return "";
 }
@@ -65,6 +67,8 @@ Dims scale_dims(ScaleGrid grid, int64_t rows, int64_t columns) {
       return {blocks_of(columns), rows};
     case ScaleGrid::kBlocks:
       return {blocks_of(rows), (blocks_of(columns) + 3) / 4 * 4};
+    case ScaleGrid::kMx:
+      return {blocks_of(rows), blocks_of(columns), 512};
   }
   return {};
 }
@@ -72,6 +76,8 @@ Dims scale_dims(ScaleGrid grid, int64_t rows, int64_t columns) {
 Types Amax::infer(std::span<const TensorType> in) const {
   require_inputs(kName, in, 1, 2);
   require_values(kName, in[0]);
+  TOK_REQUIRE(grid != ScaleGrid::kMx, "amax: maxima by {} are taken where codes are made",
+              name_of(grid));
   const TensorType out = scales_of(in[0], grid, transposed);
   TOK_REQUIRE(in.size() < 2 || in[1] == out, "amax: maxima so far want {}, got {}", to_string(out),
               to_string(in[1]));
@@ -92,7 +98,7 @@ std::string Amax::describe() const {
 }
 
 Types Quantize::infer(std::span<const TensorType> in) const {
-  require_inputs(kName, in, takes_maxima() ? 1 : 2, 2);
+  require_inputs(kName, in, takes_maxima() ? 1 : 2, grid == ScaleGrid::kMx ? 1 : 2);
   require_values(kName, in[0]);
   TOK_REQUIRE(is_float8(format), "quantize: {} is no 8-bit float", name_of(format));
   TOK_REQUIRE(layout != Layout::kBoth || grid == ScaleGrid::kTensor,
@@ -102,7 +108,8 @@ Types Quantize::infer(std::span<const TensorType> in) const {
               to_string(scales), to_string(in[1]));
   Types out;
   if (layout != Layout::kTransposed) out.push_back({.dtype = format, .dims = in[0].dims});
-  if (layout != Layout::kRows) out.push_back({.dtype = format, .dims = code_dims(in[0], true)});
+  if (layout != Layout::kRows)
+    out.push_back({.dtype = format, .dims = code_dims(in[0], grid, true)});
   out.push_back(scales);
   return out;
 }
@@ -116,8 +123,8 @@ Cost Quantize::cost(std::span<const TensorType> in, std::span<const TensorType> 
 }
 
 std::string Quantize::describe() const {
-  return fmt::format("{} {} {}{}{}", name_of(format), name_of(grid), name_of(layout),
-                     power_of_two ? ", powers of two" : "",
+  return fmt::format("{} {} {}{}{}{}", name_of(format), name_of(grid), name_of(layout),
+                     power_of_two ? ", powers of two" : "", rounds_up ? ", rounded up" : "",
                      rounds_to == DType::kBF16 ? ", of bfloat16" : "");
 }
 

@@ -8,16 +8,18 @@ namespace tokamak {
 
 // x is a matrix of M rows (all its leading dims) and K columns. Codes are dense along the dim over
 // which the matmul sums. They lie as x does if that dim is K; otherwise they are transposed to
-// [K, M16], where M16 is M rounded up to a multiple of 16 and the padding is zeros.
+// [K, M16], where M16 is M rounded up to a multiple of 16 (of 32 with kMx) and the padding is
+// zeros.
 
 /// Returns M16 for M rows of x.
-constexpr int64_t padded_tokens(int64_t rows) {
-  return (rows + 15) / 16 * 16;
+constexpr int64_t padded_tokens(int64_t rows, ScaleGrid grid = ScaleGrid::kTensor) {
+  const int64_t multiple = grid == ScaleGrid::kMx ? kMxBlock : 16;
+  return (rows + multiple - 1) / multiple * multiple;
 }
 
-/// Yields the greatest magnitude under each scale of `grid`, in fp32. The result is exact in any
-/// order, and NaN counts as greatest. An optional second input holds maxima of other values under
-/// the same scales. Source: torchao 0.17, float8/float8_utils.py, tensor_to_amax.
+/// Yields the greatest magnitude under each scale of `grid` (not kMx), in fp32. The result is exact
+/// in any order, and NaN counts as greatest. An optional second input holds maxima of other values
+/// under the same scales. Source: torchao 0.17, float8/float8_utils.py, tensor_to_amax.
 struct Amax {
   static constexpr std::string_view kName = "amax";
   static constexpr bool kIsKept = true;  ///< a few bytes save another pass over x
@@ -34,9 +36,10 @@ struct Amax {
 };
 
 /// codes = rne(clamp(x scale)), where scale = largest / amax (core/float8.h). The inputs are x and
-/// its maxima, which may be left out if takes_maxima(). The outputs are the codes as x lies, or
-/// transposed, or both (kTensor only), and then the inverse scales in fp32, which have the dims of
-/// the maxima. Source: torchao 0.17, float8/float8_training_tensor.py.
+/// its maxima, which may be left out if takes_maxima(), and must be with kMx, whose scales are
+/// those of core/mx.h. The outputs are the codes as x lies, or transposed, or both (kTensor only),
+/// and then the inverse scales, which have the dims of the maxima. Source: torchao 0.17,
+/// float8/float8_training_tensor.py.
 struct Quantize {
   static constexpr std::string_view kName = "quantize";
 
@@ -46,12 +49,13 @@ struct Quantize {
   ScaleGrid grid = ScaleGrid::kTensor;
   Layout layout = Layout::kRows;
   bool power_of_two = false;
+  bool rounds_up = false;         ///< kMx: see mx_scale()
   DType rounds_to = DType::kF32;  ///< see Amax::rounds_to
 
   /// Whether codes that share a scale lie close enough together for one pass to take their maximum
   /// and then encode them.
   bool takes_maxima() const {
-    return grid == ScaleGrid::kSegments || grid == ScaleGrid::kBlocks ||
+    return grid == ScaleGrid::kSegments || grid == ScaleGrid::kBlocks || grid == ScaleGrid::kMx ||
            (grid == ScaleGrid::kRows && layout == Layout::kRows);
   }
 

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "tokamak/core/float8.h"
+#include "tokamak/core/mx.h"
 #include "tokamak/ops/float8/quantize.h"
 #include "tokamak/ops/float8/values_cpu.h"
 
@@ -19,7 +20,7 @@ struct Matrix {
 
   int64_t rows() const { return transposed ? K : M; }
 
-  int64_t columns() const { return transposed ? padded_tokens(M) : K; }
+  int64_t columns() const { return transposed ? padded_tokens(M, grid) : K; }
 
   bool is_padding(int64_t column) const { return transposed && column >= M; }
 
@@ -55,6 +56,30 @@ void encode(const Matrix& m, bool power_of_two, const auto& value, const float* 
   });
 }
 
+// Takes the maximum of each 32 neighbours and encodes them.
+template <class Format>
+void encode_mx(const Matrix& m, bool rounds_up, const auto& value, Format* codes, uint8_t* scales) {
+  const Dims dims = scale_dims(m.grid, m.rows(), m.columns());
+  std::fill_n(scales, TensorType{.dims = dims}.numel(), uint8_t{0});
+  parallel_rows(m.rows(), [&](int64_t row) {
+    for (int64_t first = 0; first < m.columns(); first += kMxBlock) {
+      const int64_t end = std::min(first + kMxBlock, m.columns());
+      uint32_t most = 0;
+      for (int64_t column = first; column < end; ++column) {
+        if (!m.is_padding(column))
+          most = std::max(most, magnitude_of(value(m.value_at(row, column))));
+      }
+      const E8M0 scale = mx_scale<Format>(std::bit_cast<float>(most), rounds_up);
+      scales[m.scale_at(row, first)] = scale.bits;
+      for (int64_t column = first; column < end; ++column) {
+        codes[row * m.columns() + column] =
+            m.is_padding(column) ? Format()
+                                 : Format(value(m.value_at(row, column)) * mx_multiplier(scale));
+      }
+    }
+  });
+}
+
 // maxima = max(maxima, |x|) under each scale.
 template <class T>
 void take_maxima(const Matrix& m, const T* x, bool to_bf16, float* maxima) {
@@ -65,6 +90,20 @@ void take_maxima(const Matrix& m, const T* x, bool to_bf16, float* maxima) {
       most = std::bit_cast<float>(std::max(std::bit_cast<uint32_t>(most), mine));
     }
   }
+}
+
+Kernel prepare_mx(const Quantize& op, const KernelTypes& types) {
+  const Matrix m(types.in[0], op.grid, op.layout == Quantize::Layout::kTransposed);
+  return by_float(types.in[0].dtype, [&]<class T>() -> Kernel {
+    return [=](const KernelArgs& a) {
+      const T* x = a.in[0].as<T>();
+      const bool to_bf16 = op.rounds_to == DType::kBF16;
+      const auto value = [=](int64_t i) { return rounded(x[i], to_bf16); };
+      auto* scales = a.out[1].as<uint8_t>();
+      op.format == DType::kE4M3 ? encode_mx(m, op.rounds_up, value, a.out[0].as<E4M3>(), scales)
+                                : encode_mx(m, op.rounds_up, value, a.out[0].as<E5M2>(), scales);
+    };
+  });
 }
 
 }  // namespace
@@ -84,6 +123,7 @@ Kernel prepare(const Amax& op, const KernelTypes& types, std::string_view) {
 
 Kernel prepare(const Quantize& op, const KernelTypes& types, std::string_view) {
   using Layout = Quantize::Layout;
+  if (op.grid == ScaleGrid::kMx) return prepare_mx(op, types);
   return by_float(types.in[0].dtype, [&]<class T>() -> Kernel {
     return [op, type = types.in[0]](const KernelArgs& a) {
       const T* x = a.in[0].as<T>();

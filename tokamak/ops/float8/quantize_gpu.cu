@@ -1,5 +1,6 @@
 #include "tokamak/gpu/float8.cuh"
 #include "tokamak/ops/float8/encode_gpu.cuh"
+#include "tokamak/ops/float8/mx_gpu.cuh"
 #include "tokamak/ops/float8/quantize.h"
 
 namespace tokamak::gpu {
@@ -190,6 +191,11 @@ void quantize(const Quantize& op, int64_t M, int64_t K, const KernelArgs& args) 
   const bool to_bf16 = op.rounds_to == DType::kBF16;
   const auto num_codes = args.out.size() - 1;
   const T* x = args.in[0].as<T>();
+  if (op.grid == ScaleGrid::kMx) {
+    return launch_mx<Format>(Values<T>{x, M, K, to_bf16}, op.rounds_up,
+                             op.layout == Layout::kTransposed, args.out[0].as<uint8_t>(),
+                             args.out[1].as<uint8_t>(), as_stream(args.stream));
+  }
   const bool takes_maxima = !args.has(1);
   const Invert<Format> inverse{takes_maxima ? nullptr : args.in[1].as<float>(),
                                args.out[num_codes].as<float>(), op.power_of_two};

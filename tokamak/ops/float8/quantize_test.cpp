@@ -35,6 +35,7 @@ OpCases cases_of<Amax>() {
     }
   }
   c.good("of bfloat16", {.rounds_to = DType::kBF16}, {f32({64, 64})}).check_gradient = false;
+  c.bad("1x32", {.grid = ScaleGrid::kMx}, {f32({4, 32})});
   c.bad("codes", {}, {{.dtype = DType::kE4M3, .dims = {4, 4}}});
   c.bad("maxima of another grid", {.grid = ScaleGrid::kRows}, {f32({4, 5}), f32({5})});
   return c.cases;
@@ -67,6 +68,18 @@ OpCases cases_of<Quantize>() {
   add(", of bfloat16", {.grid = ScaleGrid::kBlocks, .rounds_to = DType::kBF16}, 130, 264);
   for (const int64_t columns : {3072, 4160})
     add(fmt::format(", rows of {}", columns), {.grid = ScaleGrid::kRows}, 11, columns);
+  for (const Quantize::Layout layout : {Quantize::Layout::kRows, Quantize::Layout::kTransposed}) {
+    for (const bool rounds_up : {false, true}) {
+      const Quantize op{.grid = ScaleGrid::kMx, .layout = layout, .rounds_up = rounds_up};
+      c.good(op.describe() + ", odd", op, {f32({3, 47, 150})}).check_gradient = false;
+      c.good(op.describe() + ", whole words", op, {f32({192, 256})}).check_gradient = false;
+    }
+    const Quantize wide{.format = DType::kE5M2, .grid = ScaleGrid::kMx, .layout = layout};
+    c.good(wide.describe(), wide, {f32({40, 72})}).check_gradient = false;
+    const Quantize narrow{.grid = ScaleGrid::kMx, .layout = layout, .rounds_to = DType::kBF16};
+    c.good(narrow.describe(), narrow, {f32({40, 72})}).check_gradient = false;
+  }
+  c.bad("maxima of 1x32", {.grid = ScaleGrid::kMx}, {f32({4, 32}), f32({1, 1, 512})});
   c.bad("no maxima of a whole tensor", {}, {f32({4, 4})});
   c.bad("no format", {.format = DType::kBF16}, {f32({4, 4}), f32({1})});
   c.bad("rows both ways", {.grid = ScaleGrid::kRows, .layout = Quantize::Layout::kBoth},

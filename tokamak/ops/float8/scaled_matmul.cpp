@@ -32,6 +32,7 @@ std::string refused_by_devices(const ScaledMatmul& op, const KernelTypes& types)
     return "no device multiplies E5M2 by E5M2";
   if (types.in[0].dims.back() % 16 != 0 || types.in[2].dims[0] % 16 != 0)
     return "dims are no multiples of 16";
+  if (op.a_grid == ScaleGrid::kMx) return "scales are by 1x32";
   if (!has_parts(op.a_grid) && !has_parts(op.b_grid)) return {};
   if (op.a_grid != ScaleGrid::kSegments || !has_parts(op.b_grid))
     return "no library has these grids together";
@@ -74,8 +75,25 @@ constexpr Variant kCublas{
     },
     .workspace = [](const void*, const KernelTypes&, const Target&) { return kCublasWorkspace; }};
 
+// Scales by 1x32 want tensor cores of sm_100 or newer; see Target::lacks.
+constexpr Variant kCublasMx{
+    .name = "cublaslt_mx",
+    .backend = "gpu",
+    .library = "cublaslt_mx",
+    .accepts = [](const void* op, const KernelTypes& types) -> std::string {
+      const auto& mine = *static_cast<const ScaledMatmul*>(op);
+      if (mine.emulate) return "quantize.linear.mx.emulate is set";
+      if (mine.a_grid != ScaleGrid::kMx) return "scales are not by 1x32";
+      if (types.in[0].dtype == DType::kE5M2 && types.in[2].dtype == DType::kE5M2)
+        return "no device multiplies E5M2 by E5M2";
+      if (types.in[0].dims.back() % kMxBlock != 0 || types.in[2].dims[0] % 16 != 0)
+        return "dims are no multiples of 32 and 16";
+      return {};
+    },
+    .workspace = [](const void*, const KernelTypes&, const Target&) { return kCublasWorkspace; }};
+
 void require_scales(const TensorType& scales, ScaleGrid grid, int64_t rows, int64_t columns) {
-  const TensorType want{.dtype = DType::kF32, .dims = scale_dims(grid, rows, columns)};
+  const TensorType want{.dtype = scale_type(grid), .dims = scale_dims(grid, rows, columns)};
   TOK_REQUIRE(scales == want, "scaled_matmul: scales by {} want {}, got {}", name_of(grid),
               to_string(want), to_string(scales));
 }
@@ -97,6 +115,9 @@ Types ScaledMatmul::infer(std::span<const TensorType> in) const {
               to_string(in[2].dims));
   TOK_REQUIRE(out == DType::kF32 || out == DType::kBF16,
               "scaled_matmul: yields float32 or bfloat16");
+  TOK_REQUIRE((a_grid == ScaleGrid::kMx) == (b_grid == ScaleGrid::kMx),
+              "scaled_matmul: scales by {} and by {} do not go together", name_of(a_grid),
+              name_of(b_grid));
   const int64_t n = in[2].dims[0];
   require_scales(in[1], a_grid, rows_of(in[0]), in[0].dims.back());
   require_scales(in[3], b_grid, n, in[2].dims[1]);
@@ -131,7 +152,8 @@ std::string ScaledMatmul::describe() const {
 }
 
 std::span<const Variant> ScaledMatmul::variants() {
-  static constexpr std::array kVariants{kOneDnn, kCpuReference, kWgmma, kCublas, kGpuKernel};
+  static constexpr std::array kVariants{kOneDnn, kCpuReference, kWgmma,
+                                        kCublas, kCublasMx,     kGpuKernel};
   return kVariants;
 }
 

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "tokamak/core/float8.h"
+#include "tokamak/core/mx.h"
 #include "tokamak/cpu/dispatch.h"
 #include "tokamak/cpu/gemm.h"
 #include "tokamak/ops/float8/scaled_matmul.h"
@@ -19,7 +20,7 @@ struct Operand {
   int64_t columns() const { return type.dims.back(); }
 
   // Decodes all values, by rows.
-  void decode(const void* codes, const float* inverse, float* values) const {
+  void decode(const void* codes, const Tensor& inverse, float* values) const {
     if (type.dtype == DType::kE4M3) {
       decode_as(static_cast<const E4M3*>(codes), inverse, values);
     } else {
@@ -29,7 +30,20 @@ struct Operand {
 
  private:
   template <class Format>
-  void decode_as(const Format* codes, const float* inverse, float* values) const {
+  void decode_as(const Format* codes, const Tensor& inverse, float* values) const {
+    if (grid == ScaleGrid::kMx) {
+      const auto* scales = inverse.as<uint8_t>();
+      decode_by(
+          codes, [=](int64_t i) { return static_cast<float>(E8M0{scales[i]}); }, values);
+    } else {
+      const auto* scales = inverse.as<float>();
+      decode_by(
+          codes, [=](int64_t i) { return scales[i]; }, values);
+    }
+  }
+
+  template <class Format>
+  void decode_by(const Format* codes, const auto& scale, float* values) const {
     std::array<float, 256> table{};
     for (size_t i = 0; i < table.size(); ++i) {
       Format code;
@@ -39,8 +53,7 @@ struct Operand {
     parallel_rows(rows(), [&](int64_t row) {
       for (int64_t column = 0; column < columns(); ++column) {
         const int64_t i = row * columns() + column;
-        values[i] =
-            table[codes[i].bits] * inverse[scale_index(grid, rows(), columns(), row, column)];
+        values[i] = table[codes[i].bits] * scale(scale_index(grid, rows(), columns(), row, column));
       }
     });
   }
@@ -73,8 +86,8 @@ Kernel prepare(const ScaledMatmul& op, const KernelTypes& types, std::string_vie
     return [=, out = op.out](const KernelArgs& args) {
       std::vector<float> values_a(M * K);
       std::vector<float> values_b(N * K);
-      a.decode(args.in[0].data, args.in[1].as<float>(), values_a.data());
-      b.decode(args.in[2].data, args.in[3].as<float>(), values_b.data());
+      a.decode(args.in[0].data, args.in[1], values_a.data());
+      b.decode(args.in[2].data, args.in[3], values_b.data());
       const auto run = [&]<class Out>() {
         multiply(M, N, K, values_a.data(), values_b.data(),
                  has_bias ? args.in[4].as<Out>() : nullptr, args.out[0].as<Out>(),
@@ -94,8 +107,8 @@ Kernel prepare(const ScaledMatmul& op, const KernelTypes& types, std::string_vie
   return [=](const KernelArgs& args) {
     auto* values_a = static_cast<float*>(args.workspace);
     float* values_b = values_a + M * K;
-    a.decode(args.in[0].data, args.in[1].as<float>(), values_a);
-    b.decode(args.in[2].data, args.in[3].as<float>(), values_b);
+    a.decode(args.in[0].data, args.in[1], values_a);
+    b.decode(args.in[2].data, args.in[3], values_b);
     if (!is_narrow) {
       return gemm.run(values_a, values_b, has_bias ? args.in[4].data : nullptr, args.out[0].data,
                       args.accumulate[0]);

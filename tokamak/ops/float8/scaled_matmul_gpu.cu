@@ -1,3 +1,4 @@
+#include "tokamak/core/mx.h"
 #include "tokamak/gpu/dispatch.cuh"
 #include "tokamak/gpu/float8.cuh"
 #include "tokamak/gpu/gemm/gemm.h"
@@ -9,22 +10,31 @@
 namespace tokamak::gpu {
 namespace {
 
-static_assert(kScaleBlock % kProductDepth == 0);
+static_assert(kScaleBlock % kProductDepth == 0 && kMxBlock % kProductDepth == 0);
 
-// Codes of R rows, and the place of the inverse scale of row r in part k / 128.
+// Codes of R rows, and the place of the inverse scale of row r in part k / 128, or k / 32 with kMx.
 struct Operand {
   const uint8_t* codes;
-  const float* inverse;
+  const float* inverse = nullptr;
   int64_t R;
-  int64_t per_row, per_block_row, per_part;
+  int64_t per_row = 0, per_block_row = 0, per_part = 0;
+  const uint8_t* exponents = nullptr;  // null but with kMx
+  int64_t K = 0;
 
   __device__ float scale_at(int64_t r, int64_t part) const {
+    if (exponents != nullptr) {
+      const int64_t at = scale_index(ScaleGrid::kMx, R, K, r, part * kMxBlock);
+      return static_cast<float>(E8M0{exponents[at]});
+    }
     return inverse[r * per_row + r / kScaleBlock * per_block_row + part * per_part];
   }
 };
 
 Operand operand_of(ScaleGrid grid, int64_t R, int64_t K, const Tensor& codes,
                    const Tensor& inverse) {
+  if (grid == ScaleGrid::kMx) {
+    return {.codes = codes.as<uint8_t>(), .R = R, .exponents = inverse.as<uint8_t>(), .K = K};
+  }
   const int64_t per_row = scale_index(grid, R, K, 1, 0);
   return {.codes = codes.as<uint8_t>(),
           .inverse = inverse.as<float>(),
@@ -116,14 +126,15 @@ Kernel portable_product(const ScaledMatmul& op, const KernelTypes& types) {
   const int64_t N = types.in[2].dims[0];
   const int64_t K = types.in[2].dims[1];
   const Multiply<Out> kernel = multiply_of<Out>(types.in[0].dtype, types.in[2].dtype);
+  const int64_t part = op.a_grid == ScaleGrid::kMx                      ? kMxBlock
+                       : is_by_part(op.a_grid) || is_by_part(op.b_grid) ? kScaleBlock
+                                                                        : std::max<int64_t>(K, 1);
   return [=](const KernelArgs& args) {
     if (M == 0 || N == 0) return;
     const Product<Out> product{.a = operand_of(op.a_grid, M, K, args.in[0], args.in[1]),
                                .b = operand_of(op.b_grid, N, K, args.in[2], args.in[3]),
                                .K = K,
-                               .part = is_by_part(op.a_grid) || is_by_part(op.b_grid)
-                                           ? kScaleBlock
-                                           : std::max<int64_t>(K, 1),
+                               .part = part,
                                .bias = args.has(4) ? args.in[4].as<Out>() : nullptr,
                                .c = args.out[0].as<Out>(),
                                .accumulate = args.accumulate[0]};
@@ -175,8 +186,8 @@ Kernel library_product(const ScaledMatmul& op, const KernelTypes& types, const S
     launch_for(spread, args.stream, Spread{args.in[spreads_a ? 1 : 3].as<float>(), scales});
     gemm.run({.a = args.in[0].data,
               .b = args.in[2].data,
-              .a_scales = spreads_a ? scales : args.in[1].as<float>(),
-              .b_scales = spreads_b ? scales : args.in[3].as<float>(),
+              .a_scales = spreads_a ? scales : args.in[1].data,
+              .b_scales = spreads_b ? scales : args.in[3].data,
               .bias = shape.bias ? args.in[4].data : nullptr,
               .c = args.out[0].data,
               .workspace = args.workspace,

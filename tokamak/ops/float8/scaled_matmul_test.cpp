@@ -20,13 +20,20 @@ OpCases cases_of<ScaledMatmul>() {
     const int64_t k = a.back();
     int64_t m = 1;
     for (size_t d = 0; d + 1 < a.size(); ++d) m *= a[d];
-    Types in{codes(std::move(a), format), f32(scale_dims(op.a_grid, m, k)), codes({n, k}),
-             f32(scale_dims(op.b_grid, n, k))};
+    const auto scales = [&](ScaleGrid grid, int64_t rows) {
+      return TensorType{.dtype = scale_type(grid), .dims = scale_dims(grid, rows, k)};
+    };
+    Types in{codes(std::move(a), format), scales(op.a_grid, m), codes({n, k}),
+             scales(op.b_grid, n)};
     if (bias) in.push_back({.dtype = op.out, .dims = {n}});
     auto& one = c.good(name, op, in);
     one.check_gradient = false;
     one.library_bound = 1e-3;  // Hopper's tensor cores keep 14 bits of sums of 8-bit products
     one.fill = {{}, {.scale = 0.001, .shift = 0.02}, {}, {.scale = 0.001, .shift = 0.03}};
+    if (op.a_grid == kMx) {
+      one.fill[1].values = {120, 121, 118, 122, 119};
+      one.fill[3].values = {119, 123, 120};
+    }
     one.float_stays = {1, 3, 4};
     one.flops = 2.0 * static_cast<double>(m * n * k);
   };
@@ -39,6 +46,10 @@ OpCases cases_of<ScaledMatmul>() {
   add("segments by segments", {.a_grid = kSegments, .b_grid = kSegments, .is_gradient = true},
       {128, 256}, 128);
   add("emulated", {.emulate = true}, {33, 32}, 32);
+  add("by 32", {.a_grid = kMx, .b_grid = kMx, .is_gradient = true}, {130, 160}, 48);
+  add("by 32 of E5M2, odd", {.a_grid = kMx, .b_grid = kMx}, {7, 50}, 20, DType::kE5M2, true);
+  c.bad("by 32 and by tensor", {.a_grid = kMx},
+        {codes({4, 32}), {.dtype = DType::kU8, .dims = {1, 1, 512}}, codes({4, 32}), f32({1})});
   c.bad("inner dims differ", {}, {codes({4, 16}), f32({1}), codes({4, 32}), f32({1})});
   c.bad("values", {}, {f32({4, 16}), f32({1}), codes({4, 16}), f32({1})});
   c.bad("scales of another grid", {.a_grid = kRows},

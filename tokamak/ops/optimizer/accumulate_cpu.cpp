@@ -11,6 +11,7 @@ template <class Make>
 Kernel by_element(DType dtype, Make&& make) {
   if (dtype == DType::kE4M3) return make.template operator()<E4M3>();
   if (dtype == DType::kE5M2) return make.template operator()<E5M2>();
+  if (dtype == DType::kU8) return make.template operator()<uint8_t>();
   return by_number(dtype, make);
 }
 
