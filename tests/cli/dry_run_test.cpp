@@ -87,6 +87,33 @@ TEST(DryRun, LargeModelsArePlannedAtOnce) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
 }
 
+TEST(DryRun, SaysWhichGpusMultiplyMxfp8) {
+  std::vector<std::string> words = {TOK_PROGRAM,
+                                    "train",
+                                    "--dry-run",
+                                    "--job.device=cpu",
+                                    "--model.converters=mx",
+                                    "--training.dataset=synthetic"};
+  const auto on_cpu = run_program(words);
+  EXPECT_EQ(on_cpu.exit_code, 0) << on_cpu.err;
+  EXPECT_EQ(on_cpu.out.find("needs:"), std::string::npos) << on_cpu.out;
+  words[3] = "--job.device=cuda";
+  const auto on_gpu = run_program(words);
+  EXPECT_EQ(on_gpu.exit_code, 0) << on_gpu.err;
+  if (on_gpu.out.find("sm_90") != std::string::npos) {
+    EXPECT_NE(on_gpu.out.find("needs: model.converters = [\"quantize.linear.mx\"]: mxfp8 matmuls "
+                              "want sm_100 or newer, this is sm_90; quantize.linear.mx.emulate = "
+                              "true computes them in fp32"),
+              std::string::npos)
+        << on_gpu.out;
+  }
+  words.emplace_back("--quantize.linear.mx.emulate");
+  const auto emulated = run_program(words);
+  EXPECT_EQ(emulated.exit_code, 0) << emulated.err;
+  EXPECT_EQ(emulated.out.find("want sm_100"), std::string::npos) << emulated.out;
+  EXPECT_NE(emulated.out.find("peak (planned = allocated)"), std::string::npos) << emulated.out;
+}
+
 TEST(DryRun, TheDemoNeedsNothing) {
   const auto result = dry_run(fs::path(TOK_SOURCE_DIR) / "configs/demo.toml");
   EXPECT_EQ(result.exit_code, 0) << result.err;

@@ -67,6 +67,7 @@ Float8Recipe recipe_of(const std::string& name) {
 
 MeshCase mesh_case(const std::string& recipe, const Place& place) {
   const bool wants_blocks = recipe == "blockwise";
+  const bool is_mx = recipe_of(recipe).is_mx();
   MeshCase c{.model = small_llama(),
              .seq_len = 32,
              .global_batch = 8,
@@ -74,9 +75,9 @@ MeshCase mesh_case(const std::string& recipe, const Place& place) {
              .steps = 3};
   c.model.num_layers = 4;
   c.model.dim = wants_blocks ? 128 : 64;
-  c.model.num_kv_heads = wants_blocks ? 4 : 2;
+  c.model.num_kv_heads = wants_blocks || is_mx ? 4 : 2;
   c.model.head_dim = wants_blocks ? 64 : 16;
-  c.model.mlp_dim = wants_blocks ? 256 : 96;
+  c.model.mlp_dim = wants_blocks ? 256 : is_mx ? 128 : 96;
   c.model.vocab_size = wants_blocks ? 256 : 64;
   c.distribute.mesh.degrees = place.degrees;
   c.distribute.sharding = place.sharding;
@@ -117,7 +118,7 @@ INSTANTIATE_TEST_SUITE_P(Recipes, Float8Mesh,
                          ::testing::Combine(::testing::ValuesIn(kPlaces),
                                             ::testing::Values("powers_of_two", "by_module",
                                                               "rowwise", "rowwise_with_gw_hp",
-                                                              "blockwise")),
+                                                              "blockwise", "mxfp8_cublas")),
                          [](const auto& of) {
                            return std::string(std::get<0>(of.param).name) + "_" +
                                   std::get<1>(of.param);
@@ -190,7 +191,7 @@ TEST_P(Float8Recompute, has_the_same_bits_fused_and_apart) {
 
 INSTANTIATE_TEST_SUITE_P(Recipes, Float8Recompute,
                          ::testing::Values("tensorwise", "by_module", "rowwise",
-                                           "rowwise_with_gw_hp", "blockwise"),
+                                           "rowwise_with_gw_hp", "blockwise", "mxfp8_rceil"),
                          [](const auto& of) { return std::string(of.param); });
 
 template <class T>

@@ -24,6 +24,7 @@ Capabilities capabilities(const std::string& device) {
                    .context_parallel = true,
                    .pipeline_parallel = true,
                    .float8 = true,
+                   .mx = true,
                    .cpu_offload = !means_gpu(device),
                    .bf16_master_weights = true,
                    .profiling = true,
@@ -198,7 +199,7 @@ void check_run_keys(Args args, const std::string& verb) {
 
 std::vector<Need> unpriced(const Config& config) {
   Capabilities can = capabilities("cuda");
-  can.float8 = can.mx = true;
+  can.grouped_mm = true;
   std::vector<Need> all = needs(config, can);
   const auto costs_nothing = [](const Need& need) {
     constexpr std::string_view kOfAStep[] = {"optimizer.", "activation_checkpoint.", "parallelism.",

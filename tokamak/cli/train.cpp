@@ -14,6 +14,8 @@
 #include "tokamak/config/describe.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/run/float8_options.h"
+#include "tokamak/run/run_of_config.h"
 #include "tokamak/train/options.h"
 #include "tokamak/train/stop_signal.h"
 #include "tokamak/train/together.h"
@@ -47,7 +49,13 @@ void dry_run(const RunConfig& run) {
                                            .threads = static_cast<int>(run.config.training.threads),
                                            .deterministic = run.config.debug.deterministic});
   const ModelSpec spec = spec_of(run.config);
-  const PlannedRun planned(spec, shape_of(run.config, spec, run.place), made_for.target);
+  const RunShape shape = shape_of(run.config, spec, run.place);
+  if (const std::string why = why_no_float8(shape.float8, made_for.target); !why.empty()) {
+    fmt::print("needs: model.converters = [\"{}\"]: {}\n{}",
+               fmt::join(run.config.model.converters, "\", \""), why, made_for.note);
+    return;
+  }
+  const PlannedRun planned(spec, shape, made_for.target);
   fmt::print("{}", made_for.note);
   fmt::print("model {} {}: {} parameters\n", planned.config().name, planned.config().flavor,
              count_parameters(planned.config()).total);

@@ -46,6 +46,9 @@ void validate(const Config& config, int64_t world_size);
 /// Whether model.converters name float8 linear layers.
 bool has_float8(const Config& config);
 
+/// Whether model.converters name linear layers of microscaling formats.
+bool has_mx(const Config& config);
+
 /// The features of a build.
 struct Capabilities {
   bool data_parallel = false;
@@ -55,6 +58,7 @@ struct Capabilities {
   bool expert_parallel = false;
   bool float8 = false;
   bool mx = false;
+  bool grouped_mm = false;  ///< quantized matmuls of experts
   bool cpu_offload = false;
   bool bf16_master_weights = false;
   bool bf16_reduce = false;

@@ -161,6 +161,7 @@ struct Float8LinearConfig {
 struct MxLinearConfig {
   std::string recipe_name = "mxfp8_cublas";
   Strings filter_fqns = {"output"};
+  bool emulate = false;
 };
 
 struct Float8GroupedConfig {

@@ -145,7 +145,8 @@ void Merge::apply(LoadedConfig& loaded) {
     if (!text.empty() || same_value(get_value(loaded.config, key), get_value(defaults, key)))
       continue;
     if (key.behaviour == Behaviour::kDormant &&
-        !(name.starts_with("quantize.linear.float8.") && has_float8(loaded.config))) {
+        !(name.starts_with("quantize.linear.float8.") && has_float8(loaded.config)) &&
+        !(name.starts_with("quantize.linear.mx.") && has_mx(loaded.config))) {
       note(fmt::format("{}: no effect in this run: {}", name, key.help));
     }
   }

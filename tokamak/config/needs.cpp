@@ -102,12 +102,19 @@ bool has_float8(const Config& config) {
          contains(config.model.converters, "quantize.linear.float8");
 }
 
+bool has_mx(const Config& config) {
+  return contains(config.model.converters, "mx") ||
+         contains(config.model.converters, "quantize.linear.mx");
+}
+
 namespace {
 
 void quantization(const Config& config, const Capabilities& can, Collector& out) {
   for (const std::string& name : config.model.converters) {
-    const bool is_linear = name == "float8" || name == "quantize.linear.float8";
-    if (!(is_linear ? can.float8 : can.mx))
+    const bool is_grouped = name.starts_with("quantize.grouped_mm.");
+    if (is_grouped && !can.grouped_mm)
+      return out.add("model.converters", fmt::format("{}: no model here has experts", name));
+    if (!is_grouped && !(name.ends_with("float8") ? can.float8 : can.mx))
       return out.add("model.converters", fmt::format("{} is not built yet", name));
   }
 }

@@ -29,7 +29,7 @@ Float8Filter filter_of(const Strings& filters, const Float8Recipe& recipe) {
   const bool is_auto = std::find(filters.begin(), filters.end(), kAutoFilter) != filters.end();
   return [=](const std::string& name, const Dims& dims) -> std::string {
     if (const std::string filter = matching_filter(filters, name); !filter.empty())
-      return fmt::format("quantize.linear.float8.filter_fqns has \"{}\"", filter);
+      return fmt::format("{}.filter_fqns has \"{}\"", recipe.section(), filter);
     const int64_t multiple = recipe.multiple();
     if (dims[0] % multiple != 0 || dims[1] % multiple != 0)
       return fmt::format("{} x {} are no multiples of {}", dims[0], dims[1], multiple);
@@ -59,7 +59,33 @@ void choose_matmuls(const Float8LinearConfig& f, Float8Recipe& recipe) {
   recipe.shares_scales = f.scales_per == "product";
 }
 
+Float8Options mx_of(const Config& c) {
+  TOK_REQUIRE(!has_float8(c),
+              "model.converters: quantize.linear.float8 and quantize.linear.mx convert the same "
+              "layers; name one of them");
+  const MxLinearConfig& mx = c.quantize.linear.mx;
+  TOK_REQUIRE(
+      std::find(mx.filter_fqns.begin(), mx.filter_fqns.end(), kAutoFilter) == mx.filter_fqns.end(),
+      "quantize.linear.mx.filter_fqns: {} knows no sizes for mxfp8; name the layers", kAutoFilter);
+  auto recipe = find_float8_recipe(mx.recipe_name == "mxfp8" ? "mxfp8_cublas" : mx.recipe_name);
+  TOK_REQUIRE(recipe && recipe->is_mx(),
+              "quantize.linear.mx.recipe_name = {}: there is no such recipe", mx.recipe_name);
+  recipe->emulate = recipe->emulate || mx.emulate;
+  return {.recipe = *recipe, .layers = {.filter = filter_of(mx.filter_fqns, *recipe)}};
+}
+
 }  // namespace
+
+std::string why_no_float8(const std::optional<Float8Options>& float8, const Target& target) {
+  if (!float8 || float8->recipe.emulate || target.backend != "gpu") return "";
+  const bool is_mx = float8->recipe.is_mx();
+  const int first_arch = is_mx ? 100 : 89;
+  if (target.arch >= first_arch) return "";
+  return fmt::format(
+      "{} matmuls want sm_{} or newer, this is sm_{}; {}.emulate = true computes "
+      "them in fp32",
+      is_mx ? "mxfp8" : "fp8", first_arch, target.arch, float8->recipe.section());
+}
 
 std::string why_too_small(const Float8Recipe& recipe, int64_t n, int64_t k) {
   const bool is_small = recipe.name == "tensorwise"
@@ -69,6 +95,7 @@ std::string why_too_small(const Float8Recipe& recipe, int64_t n, int64_t k) {
 }
 
 std::optional<Float8Options> float8_of(const Config& c) {
+  if (has_mx(c)) return mx_of(c);
   if (!has_float8(c)) return std::nullopt;
   const Float8LinearConfig& f = c.quantize.linear.float8;
   const std::string name = f.recipe_name.value_or("tensorwise");

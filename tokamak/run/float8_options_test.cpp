@@ -91,6 +91,46 @@ TEST(Float8Options, FilterByBothSpellingsAndByDims) {
   EXPECT_EQ(blocks("transformer.h.0.mlp.c_fc.weight", {256, 128}), "");
 }
 
+Config mx_config_of(std::vector<std::string> words) {
+  words.emplace_back("--model.converters=quantize.linear.mx");
+  return load_config(std::nullopt, words).config;
+}
+
+TEST(Float8Options, AreThoseOfMxWithItsConverter) {
+  const std::string key = "--quantize.linear.mx.";
+  const auto plain = float8_of(mx_config_of({}));
+  ASSERT_TRUE(plain);
+  EXPECT_TRUE(plain->recipe.is_mx() && !plain->recipe.rounds_up && !plain->recipe.emulate);
+  EXPECT_FALSE(plain->recipe.fast_y);
+  EXPECT_EQ(plain->recipe.gradient, DType::kE4M3);
+  EXPECT_EQ(plain->layers.filter("lm_head.weight", {256, 64}),
+            "quantize.linear.mx.filter_fqns has \"output\"");
+  EXPECT_EQ(plain->layers.filter("model.layers.0.mlp.up_proj.weight", {48, 64}),
+            "48 x 64 are no multiples of 32");
+  EXPECT_EQ(plain->layers.filter("model.layers.0.mlp.up_proj.weight", {96, 64}), "");
+  for (const std::string name : {"mxfp8_rceil", "mxfp8_cublas_rceil"})
+    EXPECT_TRUE(float8_of(mx_config_of({key + "recipe_name=" + name}))->recipe.rounds_up);
+  EXPECT_EQ(float8_of(mx_config_of({key + "recipe_name=mxfp8"}))->recipe.name, "mxfp8_cublas");
+  EXPECT_TRUE(float8_of(mx_config_of({key + "recipe_name=mxfp8_emulated"}))->recipe.emulate);
+  EXPECT_TRUE(float8_of(mx_config_of({key + "emulate"}))->recipe.emulate);
+  EXPECT_THROW(mx_config_of({key + "recipe_name=mxfp4_cutlass"}), Error);
+  EXPECT_THROW(float8_of(mx_config_of({key + "filter_fqns=auto_filter_small_kn"})), Error);
+  const std::vector<std::string> both{"--model.converters=quantize.linear.float8,mx"};
+  EXPECT_THROW(float8_of(load_config(std::nullopt, both).config), Error);
+}
+
+TEST(Float8Options, SayWhichGpusMultiplyTheCodes) {
+  const auto mx = float8_of(mx_config_of({}));
+  EXPECT_EQ(why_no_float8(mx, {.backend = "gpu", .arch = 90}),
+            "mxfp8 matmuls want sm_100 or newer, this is sm_90; quantize.linear.mx.emulate = true "
+            "computes them in fp32");
+  EXPECT_EQ(why_no_float8(mx, {.backend = "gpu", .arch = 100}), "");
+  EXPECT_EQ(why_no_float8(mx, {}), "");
+  const auto emulated = float8_of(mx_config_of({"--quantize.linear.mx.emulate"}));
+  EXPECT_EQ(why_no_float8(emulated, {.backend = "gpu", .arch = 80}), "");
+  EXPECT_EQ(why_no_float8(std::nullopt, {.backend = "gpu", .arch = 80}), "");
+}
+
 // torchao's table, N out and K in features.
 TEST(Float8Options, LeaveOutSmallMatmulsOnRequest) {
   const auto is_small = [](const char* recipe, int64_t n, int64_t k) {

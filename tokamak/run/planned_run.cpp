@@ -9,6 +9,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/parallel/matmuls/quantize_matmuls.h"
 #include "tokamak/plan/used_groups.h"
+#include "tokamak/run/float8_options.h"
 #include "tokamak/run/op_table.h"
 
 namespace tokamak {
@@ -86,16 +87,6 @@ TrainingGraphOptions for_gpu(TrainingGraphOptions o) {
   return o;
 }
 
-// Throws Error if a GPU lacks what 8-bit matmuls need.
-void require_float8(const RunShape& shape, const Target& target) {
-  constexpr int kFirstArch = 89;
-  if (!shape.float8 || shape.float8->recipe.emulate || target.backend != "gpu") return;
-  TOK_REQUIRE(target.arch >= kFirstArch,
-              "model.converters: fp8 matmuls want sm_{} or newer, this is sm_{}; "
-              "quantize.linear.float8.emulate = true computes them in fp32",
-              kFirstArch, target.arch);
-}
-
 // What a run says of its matmuls in 8-bit floats.
 struct Float8Notes {
   std::vector<std::string> notes;
@@ -127,7 +118,8 @@ Float8Notes mark(Graph& graph, const RunShape& shape) {
   const Float8Marks marks = mark_float8(graph, shape.float8->layers, out.notes);
   TOK_REQUIRE(marks.weights > 0 || marks.head,
               "model.converters: no matmul of this model is in float8; {}", out.notes.front());
-  const bool loses_tail = recipe.gradient == DType::kE4M3 && recipe.g_of_dx != ScaleGrid::kSegments;
+  const bool loses_tail =
+      recipe.gradient == DType::kE4M3 && recipe.g_of_dx != ScaleGrid::kSegments && !recipe.is_mx();
   if (marks.head && loses_tail) {
     out.notes.push_back(
         fmt::format("float8: {} loses small gradients of logits in E4M3; \"output\" in "
@@ -191,7 +183,8 @@ WholeGraphs::WholeGraphs(const ModelSpec& config, const RunShape& given, const T
 
 PlannedRun::PlannedRun(const ModelSpec& config, const RunShape& shape, const Target& target)
     : config_(config), shape_(shape_for(shape, target)) {
-  require_float8(shape, target);
+  const std::string why_no_codes = why_no_float8(shape.float8, target);
+  TOK_REQUIRE(why_no_codes.empty(), "model.converters: {}", why_no_codes);
   if (mesh().size() == 1 && target.backend != "gpu") {
     plan_one_rank(target);
   } else {

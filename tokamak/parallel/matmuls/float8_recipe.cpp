@@ -5,6 +5,25 @@
 
 namespace tokamak {
 
+namespace {
+
+// Sources: torchao 0.17, prototype/mx_formats/config.py; OCP Microscaling Formats 1.0.
+constexpr Float8Recipe mx_recipe(std::string_view name, bool rounds_up, bool emulate = false) {
+  using enum ScaleGrid;
+  return {.name = name,
+          .x_of_y = kMx,
+          .w_of_y = kMx,
+          .g_of_dx = kMx,
+          .w_of_dx = kMx,
+          .of_dw = kMx,
+          .gradient = DType::kE4M3,
+          .rounds_up = rounds_up,
+          .fast_y = false,
+          .emulate = emulate};
+}
+
+}  // namespace
+
 std::optional<Float8Recipe> find_float8_recipe(std::string_view name) {
   using enum ScaleGrid;
   static constexpr std::array kRecipes{
@@ -32,6 +51,10 @@ std::optional<Float8Recipe> find_float8_recipe(std::string_view name) {
                    .of_dw = kSegments,
                    .gradient = DType::kE4M3,
                    .fast_y = false},
+      mx_recipe("mxfp8_cublas", false),
+      mx_recipe("mxfp8_cublas_rceil", true),
+      mx_recipe("mxfp8_rceil", true),
+      mx_recipe("mxfp8_emulated", false, true),
   };
   const auto* const found = std::find_if(kRecipes.begin(), kRecipes.end(),
                                          [&](const Float8Recipe& r) { return r.name == name; });

@@ -22,6 +22,7 @@ struct Float8Recipe {
   DType gradient = DType::kE5M2;         ///< the format of g
   bool has_dw = true;                    ///< false: dw is computed in the compute dtype
   bool power_of_two = false;             ///< scales are rounded down to powers of two
+  bool rounds_up = false;                ///< scales of kMx, so that nothing saturates
   bool fast_y = true;                    ///< adds in the tensor cores' own precision
 
   // A run chooses these beside the recipe.
@@ -38,11 +39,22 @@ struct Float8Recipe {
   }
 
   /// Both dims of a quantized weight must be multiples of this.
-  int64_t multiple() const { return w_of_y == ScaleGrid::kBlocks ? kScaleBlock : 16; }
+  int64_t multiple() const {
+    return w_of_y == ScaleGrid::kBlocks ? kScaleBlock : is_mx() ? kMxBlock : 16;
+  }
+
+  /// Whether scales are those of microscaling formats, which want sm_100 or newer.
+  bool is_mx() const { return w_of_y == ScaleGrid::kMx; }
+
+  /// The section of the keys that choose it.
+  std::string_view section() const {
+    return is_mx() ? "quantize.linear.mx" : "quantize.linear.float8";
+  }
 };
 
-/// Finds "tensorwise", "rowwise", "rowwise_with_gw_hp" or "blockwise"; returns nothing for other
-/// names.
+/// Finds "tensorwise", "rowwise", "rowwise_with_gw_hp", "blockwise", or one of torchao's MX recipes
+/// "mxfp8_cublas", "mxfp8_cublas_rceil", "mxfp8_rceil" and "mxfp8_emulated"; returns nothing for
+/// other names.
 std::optional<Float8Recipe> find_float8_recipe(std::string_view name);
 
 }  // namespace tokamak

@@ -85,9 +85,9 @@ class Quantizer {
                 "model.converters: {}: a float8 matmul has {} x {} weights on a rank, wanted "
                 "multiples of {}; "
                 "lower parallelism.tensor_parallel_degree or name {} in "
-                "quantize.linear.float8.filter_fqns",
+                "{}.filter_fqns",
                 is_head ? "the head" : fmt::format("layer {}", n.label.block), dims[0], dims[1],
-                multiple, is_head ? "\"output\"" : "it");
+                multiple, is_head ? "\"output\"" : "it", recipe_.section());
   }
 
   // Output gradients of weights that share scales share theirs too: nodes that need such scales
@@ -272,6 +272,7 @@ class Quantizer {
 
   Codes quantize(Value key, Value x, Value amax, Quantize op) {
     op.power_of_two = recipe_.power_of_two;
+    op.rounds_up = recipe_.rounds_up;
     std::vector<Value> in{x};
     if (amax.valid()) in.push_back(amax);
     const std::vector<Value> out = to_.add(op, std::move(in));
@@ -323,7 +324,8 @@ class Quantizer {
     if (gathered && !transposed) return *gathered;
     // This moves two bytes per code, and takes memory only while a block is computed.
     const bool is_one_quantization =
-        recipe_.w_of_y == recipe_.w_of_dx && recipe_.w_of_y != ScaleGrid::kRows;
+        recipe_.w_of_y == recipe_.w_of_dx &&
+        (recipe_.w_of_y == ScaleGrid::kTensor || recipe_.w_of_y == ScaleGrid::kBlocks);
     if (transposed && is_one_quantization &&
         (gathered || is_made_once(w) || is_of_head(to_.label))) {
       const Codes rows = weight_codes(w, grid, false);
