@@ -58,7 +58,7 @@ ScaledProduct product_of(const GemmShape& s, const GemmOperands& operands) {
   return {.a = map_of(s.in, operands.a, s.m, s.k, kHalfM, kPart),
           .b = map_of(s.in_b(), operands.b, s.n, s.k, kTileN, kPart),
           .a_inverse = map_of(DType::kF32, operands.a_scales, parts, s.m, 1, kHalfM),
-          .b_inverse = operands.b_scales,
+          .b_inverse = static_cast<const float*>(operands.b_scales),
           .b_step = scale_index(ScaleGrid::kBlocks, s.n, s.k, kScaleBlock, 0),
           .c = operands.c,
           .M = static_cast<int>(s.m),
