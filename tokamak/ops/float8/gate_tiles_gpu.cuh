@@ -69,6 +69,11 @@ __device__ inline void load_gates(const Gates<T>& g, int64_t row, int64_t column
   }
 }
 
+// The place of a column in shared memory, where threads' own columns meet all banks.
+__device__ inline int column_at(int column) {
+  return column % kEach * kRowThreads + column / kEach;
+}
+
 // Takes the maxima of a tile of dgate and dup, and of y.
 template <bool kWhole, bool kHasAxes, class T>
 __global__ void __launch_bounds__(kThreads, kHasAxes ? 3 : 4)
@@ -121,7 +126,10 @@ __global__ void __launch_bounds__(kThreads, kHasAxes ? 3 : 4)
 #pragma unroll
     for (int p = 0; p < kGateParts; ++p) {
 #pragma unroll
-      for (int j = 0; j < kEach; ++j) atomicMax(&columns[p][own_column + j], own[p][j]);
+      for (int j = 0; j < kEach; ++j) {
+        const uint32_t both = max(own[p][j], __shfl_xor_sync(0xFFFFFFFFU, own[p][j], kRowThreads));
+        if (thread % 32 < kRowThreads) atomicMax(&columns[p][column_at(own_column + j)], both);
+      }
     }
     __syncthreads();
     const int64_t first = column - own_column;
@@ -130,7 +138,7 @@ __global__ void __launch_bounds__(kThreads, kHasAxes ? 3 : 4)
       const int64_t c = first + i % kTile;
       uint32_t* const into = p == 2 ? y.columns : d.columns;
       if (into != nullptr && c < g.F)
-        atomicMax(into + (p == 1 ? g.F : 0) + c, columns[p][i % kTile]);
+        atomicMax(into + (p == 1 ? g.F : 0) + c, columns[p][column_at(i % kTile)]);
     }
   }
   if (y.all != nullptr) {
@@ -138,6 +146,25 @@ __global__ void __launch_bounds__(kThreads, kHasAxes ? 3 : 4)
     if (thread % 32 == 0) atomicMax(y.all, of_warp);
   }
   if (d.all != nullptr) block_max(most[0], d.all);
+}
+
+// Makes the scales of a tile's rows and columns; one of each where scales are of tensors.
+template <bool kHasAxes, class Format, class T>
+__device__ void make_gate_scales(const Gates<T>& g, const TileLayouts& d, const TileLayouts& y,
+                                 int64_t first_row, int64_t first_column,
+                                 float (&of_rows)[2][kHasAxes ? kTile : 1],
+                                 float (&of_columns)[kGateParts][kHasAxes ? kTile : 1]) {
+  const int i = static_cast<int>(threadIdx.x);
+  if (i >= (kHasAxes ? kTile : 1)) return;
+  const int64_t row = min(first_row + i, g.M - 1);
+  const int64_t column = min(first_column + i, g.F - 1);
+  if (d.rows.codes != nullptr) of_rows[0][i] = d.rows.scale_at<Format>(row);
+  if (y.rows.codes != nullptr) of_rows[1][i] = y.rows.scale_at<E4M3>(row);
+  if (d.transposed.codes != nullptr) {
+    of_columns[0][i] = d.transposed.scale_at<Format>(column);
+    of_columns[1][i] = d.transposed.scale_at<Format>(g.F + column);
+  }
+  if (y.transposed.codes != nullptr) of_columns[2][i] = y.transposed.scale_at<E4M3>(column);
 }
 
 // Makes the codes of a tile of dgate and dup, and of y.
@@ -154,20 +181,12 @@ __global__ void __launch_bounds__(kThreads, 3)
   const int own_column = thread % kRowThreads * kEach;
   const int64_t column = first_column + own_column;
   const int64_t left = g.F - column;
-  float of_rows[2];
-  float of_columns[kGateParts][kHasAxes ? kEach : 1];
-  if (d.rows.codes != nullptr) of_rows[0] = d.rows.scale_at<Format>(0);
-  if (y.rows.codes != nullptr) of_rows[1] = y.rows.scale_at<E4M3>(0);
-#pragma unroll
-  for (int p = 0; p < kGateParts; ++p) {
-    const CodesUnderScales& of = p == 2 ? y.transposed : d.transposed;
-    if (of.codes == nullptr) continue;
-#pragma unroll
-    for (int j = 0; j < (kHasAxes ? kEach : 1); ++j) {
-      const int64_t c = min(column + j, g.F - 1) + (p == 1 ? g.F : 0);
-      of_columns[p][j] = p == 2 ? of.scale_at<E4M3>(c) : of.scale_at<Format>(c);
-    }
-  }
+  const bool encodes_once = !kHasAxes && d.rows.amax == d.transposed.amax &&
+                            d.rows.power_of_two == d.transposed.power_of_two;
+  __shared__ float of_rows[2][kHasAxes ? kTile : 1];
+  __shared__ __align__(16) float of_columns[kGateParts][kHasAxes ? kTile : 1];
+  make_gate_scales<kHasAxes, Format>(g, d, y, first_row, first_column, of_rows, of_columns);
+  __syncthreads();
 #pragma unroll 1
   for (int round = 0; round < kRounds; round += kAtOnce) {
     T values[kAtOnce][kGateParts][kEach];
@@ -181,11 +200,6 @@ __global__ void __launch_bounds__(kThreads, 3)
       const bool is_inside = row < g.M;
       T(&v)[kGateParts][kEach] = values[i];
       differentiate_gates(v[0], v[1], v[2]);
-      if constexpr (kHasAxes) {
-        const int64_t at = min(row, g.M - 1);
-        if (d.rows.codes != nullptr) of_rows[0] = d.rows.scale_at<Format>(at);
-        if (y.rows.codes != nullptr) of_rows[1] = y.rows.scale_at<E4M3>(at);
-      }
 #pragma unroll
       for (int p = 0; p < kGateParts; ++p) {
         const TileLayouts& of = p == 2 ? y : d;
@@ -194,14 +208,23 @@ __global__ void __launch_bounds__(kThreads, 3)
           return p == 2 ? encode_each<E4M3>(v[p], false, scale)
                         : encode_each<Own>(v[p], false, scale);
         };
-        if (of.rows.codes != nullptr && is_inside) {
-          const float scale = of_rows[p / 2];
+        uint2 made{};
+        if (of.rows.codes != nullptr) {
+          const float scale = of_rows[p / 2][kHasAxes ? r : 0];
           const int64_t width = p == 2 ? g.F : 2 * g.F;
-          store_each<kWhole>(encode([&](int) { return scale; }),
-                             of.rows.codes + row * width + (p == 1 ? g.F : 0) + column, left);
+          made = encode([&](int) { return scale; });
+          if (is_inside)
+            store_each<kWhole>(made, of.rows.codes + row * width + (p == 1 ? g.F : 0) + column,
+                               left);
         }
         if (of.transposed.codes == nullptr) continue;
-        uint2 made = encode([&](int j) { return of_columns[p][kHasAxes ? j : 0]; });
+        if constexpr (kHasAxes) {
+          float scales[kEach];
+          load<kEach>(&of_columns[p][own_column], scales);
+          made = encode([&](int j) { return scales[j]; });
+        } else if (p == 2 || !encodes_once) {
+          made = encode([&](int) { return of_columns[p][0]; });
+        }
         if (!is_inside) made = uint2{};  // zeros, though a scale may be NaN
         *reinterpret_cast<uint2*>(&words[p * kTileWords + word_at(r, own_column / 4)]) = made;
       }
