@@ -93,6 +93,21 @@ TEST(PriceCli, DrawsMemoryOfARankThatIsPriced) {
   EXPECT_NE(read_file(folder.path() / "a.html").find("Memory of rank 0<"), std::string::npos);
 }
 
+TEST(PriceCli, PricesMxfp8WhereTensorCoresMultiplyIt) {
+  const std::string mx = "--model.converters=quantize.linear.mx";
+  for (const std::string cluster : {"b200", "gb200"}) {
+    const auto result = plan({"--cluster", cluster, "--gpus=4", mx});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_NE(result.out.find("fp8"), std::string::npos) << result.out;
+  }
+  const auto hopper = plan({"--cluster=h200", "--gpus=4", mx});
+  EXPECT_EQ(hopper.exit_code, 2) << hopper.out;
+  EXPECT_NE(hopper.err.find("model.converters: mxfp8 matmuls want sm_100 or newer, this is sm_90"),
+            std::string::npos)
+      << hopper.err;
+  EXPECT_EQ(plan({"--cluster=h200", "--gpus=4", mx, "--precision=bf16"}).exit_code, 0);
+}
+
 TEST(PriceCli, SweepsNumbersKeysAndGpus) {
   const ScratchFolder folder;
   const auto gpus = plan(

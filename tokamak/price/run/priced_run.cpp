@@ -7,6 +7,7 @@
 
 #include "tokamak/price/machine/device_spread.h"
 #include "tokamak/price/run/slowest_place.h"
+#include "tokamak/run/float8_options.h"
 #include "tokamak/run/run_of_config.h"
 
 namespace tokamak {
@@ -34,9 +35,22 @@ Target priced_target(const Config& config, const price::Machine& machine) {
           .deterministic = config.debug.deterministic};
 }
 
+namespace {
+
+// Throws Error if the machine does not multiply the codes that the configuration names.
+void require_mx(const PriceRequest& request, const Target& target) {
+  const auto codes = float8_of(request.config);
+  if (!codes || !codes->recipe.is_mx() || request.linear == price::Precision::kBf16) return;
+  const std::string why = why_no_float8(codes, target);
+  TOK_REQUIRE(why.empty(), "model.converters: {}", why);
+}
+
+}  // namespace
+
 PricedRun price_run(const PriceRequest& request) {
   const Config& config = request.config;
   const Target target = priced_target(config, request.machine);
+  require_mx(request, target);
   using Which = PlannedRanks::Which;
   const Which which = request.all_ranks     ? (request.wants_spans ? Which::kOwnAll : Which::kAll)
                       : request.wants_spans ? Which::kOwnStages
