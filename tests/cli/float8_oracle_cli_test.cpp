@@ -114,6 +114,8 @@ INSTANTIATE_TEST_SUITE_P(
                          kKey + "scales_per=module"}},
         Recipe{.oracle = "llama_float8_rowwise_module",
                .words = {kBlocks, kKey + "recipe_name=rowwise", kKey + "scales_per=module"}},
+        Recipe{.oracle = "llama_float8_delayed",
+               .words = {kBlocks, kKey + "recipe_name=delayed", kKey + "amax_history_len=4"}},
         Recipe{.oracle = "llama_float8_rowwise", .words = {kBlocks, kKey + "recipe_name=rowwise"}},
         Recipe{.oracle = "llama_float8_rowwise_with_gw_hp",
                .words = {kBlocks, kKey + "recipe_name=rowwise_with_gw_hp"}},

@@ -1,5 +1,5 @@
-// Checkpoints of 8-bit training hold masters and moments alone. A resumed run has the same bits on
-// the same mesh, and it may change its mesh, its recipe or its precision.
+// Checkpoints of 8-bit training hold masters, moments and tables of delayed scales. A resumed run
+// has the same bits on the same mesh, and it may change its mesh, its recipe or its precision.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +9,8 @@ namespace tokamak {
 namespace {
 
 const Words kFloat8{"--model.converters=quantize.linear.float8"};
+const Words kDelayed = kFloat8 + Words{"--quantize.linear.float8.recipe_name=delayed",
+                                       "--quantize.linear.float8.amax_history_len=4"};
 const Words kRowwise = kFloat8 + Words{"--quantize.linear.float8.recipe_name=rowwise"};
 
 class Float8Resume : public ::testing::Test {
@@ -25,6 +27,7 @@ class Float8Resume : public ::testing::Test {
     if (ranks > 1) words.insert(words.begin() + 1, {"launch", "-n", std::to_string(ranks), "--"});
     const auto result = run_program(words, scratch.path());
     EXPECT_EQ(result.exit_code, 0) << result.err;
+    said = result.out + result.err;
     std::vector<double> losses;
     for (const Json& line : read_json_lines(dump / "metrics.jsonl"))
       losses.push_back(line["loss"].get<double>());
@@ -32,10 +35,11 @@ class Float8Resume : public ::testing::Test {
   }
 
   const ScratchFolder scratch;
+  std::string said;  // by the last run
 };
 
 TEST_F(Float8Resume, HasTheBitsOfAnUninterruptedRun) {
-  for (const Words& recipe : {kFloat8, kRowwise}) {
+  for (const Words& recipe : {kFloat8, kRowwise, kDelayed}) {
     const std::string name = recipe.back();
     const auto whole = train(name + ".whole", 6, recipe);
     train(name + ".parts", 3, recipe);
@@ -67,6 +71,57 @@ TEST_F(Float8Resume, GoesOnInAnotherPrecisionRecipeOrMesh) {
   expect_near("to_stages", train("to_stages", 6, kFloat8 + stages, 2));
 }
 
+TEST_F(Float8Resume, KeepsDelayedScalesWhereTheCheckpointHasThem) {
+  const std::string missing = "float8: the checkpoint has no delayed scales";
+  const Words shards{"--parallelism.data_parallel_shard_degree=2", "--training.global_batch_size=2",
+                     "--training.local_batch_size=1"};
+  const Words stages{"--parallelism.data_parallel_shard_degree=1",
+                     "--parallelism.pipeline_parallel_degree=2",
+                     "--parallelism.pipeline_parallel_microbatch_size=1"};
+  const auto plain = train("plain", 6, {});
+  const auto expect_near = [&](const std::string& folder, const std::vector<double>& got) {
+    ASSERT_EQ(got.size(), plain.size()) << folder;
+    for (size_t i = 0; i < plain.size(); ++i)
+      EXPECT_NEAR(got[i], plain[i], 0.02 * plain[i]) << folder << " step " << i + 1;
+  };
+  train("meshes", 3, kDelayed + shards, 2);
+  expect_near("meshes", train("meshes", 6, kDelayed + stages, 2));
+  EXPECT_EQ(said.find(missing), std::string::npos) << said;
+  train("from_plain", 3, {});
+  expect_near("from_plain", train("from_plain", 6, kDelayed));
+  EXPECT_NE(said.find(missing), std::string::npos) << said;
+  train("to_plain", 3, kDelayed);
+  expect_near("to_plain", train("to_plain", 6, {}));
+  train("to_tensorwise", 3, kDelayed);
+  expect_near("to_tensorwise", train("to_tensorwise", 6, kFloat8));
+}
+
+TEST_F(Float8Resume, RefusesAHistoryOfAnotherLength) {
+  train("lengths", 3, kDelayed);
+  const auto result = run_program(train_words("llama_float8_tensorwise", scratch.path() / "lengths",
+                                              {"--checkpoint.enable", "--training.steps=6"}) +
+                                      kFloat8 +
+                                      Words{"--quantize.linear.float8.recipe_name=delayed",
+                                            "--quantize.linear.float8.amax_history_len=16"},
+                                  scratch.path());
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.err.find("quantize.linear.float8.amax_history_len = 16: "), std::string::npos)
+      << result.err;
+  EXPECT_NE(result.err.find("has histories of 4"), std::string::npos) << result.err;
+}
+
+TEST_F(Float8Resume, CountsSitesThatSaturate) {
+  train("counted", 3, kDelayed);
+  const auto lines = read_json_lines(scratch.path() / "counted" / "metrics.jsonl");
+  ASSERT_EQ(lines.size(), 3U);
+  EXPECT_EQ(lines[0]["fp8_saturated_sites"].get<double>(), 0.0);  // each by its own maximum
+  EXPECT_GT(lines[1]["fp8_saturated_sites"].get<double>(), 0.0);
+  train("uncounted", 1, kFloat8);
+  EXPECT_TRUE(
+      read_json_lines(scratch.path() / "uncounted" / "metrics.jsonl")[0]["fp8_saturated_sites"]
+          .is_null());
+}
+
 TEST_F(Float8Resume, ValidatesWithTheSameMatmuls) {
   const Words validated{"--validation.enable",     "--validation.dataset=synthetic",
                         "--validation.steps=1",    "--validation.freq=3",
@@ -78,9 +133,11 @@ TEST_F(Float8Resume, ValidatesWithTheSameMatmuls) {
     return lines.empty() ? 0.0 : lines.back()["loss"].get<double>();
   };
   const double plain = loss_of("plain", {});
-  const double float8 = loss_of("float8", kFloat8);
-  EXPECT_NEAR(float8, plain, 0.02 * plain);
-  EXPECT_NE(float8, plain);
+  for (const Words& recipe : {kFloat8, kDelayed}) {
+    const double float8 = loss_of("float8." + recipe.back(), recipe);
+    EXPECT_NEAR(float8, plain, 0.02 * plain);
+    EXPECT_NE(float8, plain);
+  }
 }
 
 }  // namespace

@@ -105,7 +105,7 @@ TEST_P(Float8Head, is_near_one_rank) {
 
 INSTANTIATE_TEST_SUITE_P(Recipes, Float8Head,
                          ::testing::Combine(::testing::ValuesIn(kHeads),
-                                            ::testing::Values("tensorwise", "rowwise")),
+                                            ::testing::Values("tensorwise", "delayed", "rowwise")),
                          [](const auto& of) {
                            return std::string(std::get<0>(of.param).name) + "_" +
                                   std::get<1>(of.param);

@@ -117,7 +117,7 @@ TEST_P(Float8Mesh, is_near_one_rank) {
 INSTANTIATE_TEST_SUITE_P(Recipes, Float8Mesh,
                          ::testing::Combine(::testing::ValuesIn(kPlaces),
                                             ::testing::Values("powers_of_two", "by_module",
-                                                              "rowwise", "rowwise_with_gw_hp",
+                                                              "delayed", "rowwise", "rowwise_with_gw_hp",
                                                               "blockwise", "mxfp8_cublas")),
                          [](const auto& of) {
                            return std::string(std::get<0>(of.param).name) + "_" +
@@ -190,7 +190,7 @@ TEST_P(Float8Recompute, has_the_same_bits_fused_and_apart) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Recipes, Float8Recompute,
-                         ::testing::Values("tensorwise", "by_module", "rowwise",
+                         ::testing::Values("tensorwise", "by_module", "delayed", "rowwise",
                                            "rowwise_with_gw_hp", "blockwise", "mxfp8_rceil"),
                          [](const auto& of) { return std::string(of.param); });
 

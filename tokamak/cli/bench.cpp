@@ -67,9 +67,10 @@ std::optional<double> gemm_peak(const Backend& backend, DType compute) {
 std::optional<Float8Options> float8_of_words(const std::string& recipe, bool with_head) {
   TOK_REQUIRE(!recipe.empty() || !with_head, "--float8-head: wanted --float8 RECIPE with it");
   if (recipe.empty()) return std::nullopt;
-  TOK_REQUIRE(find_float8_recipe(recipe),
-              "--float8 \"{}\": wanted tensorwise, rowwise, rowwise_with_gw_hp or blockwise",
-              recipe);
+  TOK_REQUIRE(
+      find_float8_recipe(recipe),
+      "--float8 \"{}\": wanted tensorwise, delayed, rowwise, rowwise_with_gw_hp or blockwise",
+      recipe);
   Config config;
   config.model.converters = {"quantize.linear.float8"};
   config.quantize.linear.float8.recipe_name = recipe;
@@ -108,8 +109,9 @@ int run_bench_model(Args args) {
   app.add_option("--batch", batch, "")->capture_default_str();
   app.add_option("--seq-len", seq_len, "")->capture_default_str();
   app.add_option("--dtype", dtype, "float32, bfloat16 or both")->capture_default_str();
-  app.add_option("--float8", float8,
-                 "matmuls of blocks in fp8: tensorwise, rowwise, rowwise_with_gw_hp or blockwise");
+  app.add_option(
+      "--float8", float8,
+      "matmuls of blocks in fp8: tensorwise, delayed, rowwise, rowwise_with_gw_hp or blockwise");
   app.add_flag("--float8-head", float8_head, "the head in fp8 too");
   app.add_option("--recompute", mode, "none or full")->capture_default_str();
   app.add_option("--warmup", warmup, "")->capture_default_str();

@@ -154,6 +154,9 @@ struct Float8LinearConfig {
   std::string scales_per = "product";
   Strings fast_accum = {"output"};
   std::optional<std::string> grad_dtype;
+  int64_t amax_history_len = 1024;
+  std::string amax_compute_algo = "max";
+  int64_t margin = 0;
   int64_t bf16_layers_at_start = 0;
   int64_t bf16_layers_at_end = 0;
 };

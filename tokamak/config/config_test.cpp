@@ -142,6 +142,20 @@ TEST(Load, TakesTorchtitansTraps) {
   EXPECT_EQ(load("[model]\nconverters = 'float8'\n").config.model.converters, float8);
   EXPECT_EQ(load("[float8]\nenable_float8_linear = true\n").config.model.converters, float8);
   EXPECT_EQ(load("[training]\nfp8_linear = ''\n").config.model.converters, Strings());
+  const Float8LinearConfig delayed =
+      load(
+          "[float8]\nenable_float8_linear = true\nscaling_type_input = 'delayed'\n"
+          "scaling_type_weight = 'delayed'\nscaling_type_grad_output = 'delayed'\n")
+          .config.quantize.linear.float8;
+  EXPECT_EQ(delayed.recipe_name, "delayed");
+  EXPECT_EQ(delayed.amax_history_len, 16);
+  EXPECT_NE(
+      error_of("[float8]\nscaling_type_input = 'delayed'\n")
+          .find("\"delayed\" for all of float8.scaling_type_input, "
+                "float8.scaling_type_weight and float8.scaling_type_grad_output, or for none"),
+      std::string::npos);
+  EXPECT_NE(error_of("[float8]\nscaling_type_input = 'static'\n").find("scaling_type_input"),
+            std::string::npos);
   EXPECT_EQ(load("[optimizer]\nlr = 1\n").config.optimizer.lr, 1.0);
   EXPECT_TRUE(
       load("[metrics]\nenable_color_printing = false\n").config.metrics.disable_color_printing);

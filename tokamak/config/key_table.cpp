@@ -130,13 +130,16 @@ const Key kKeys[] = {
 
 
   TOK_KEY(quantize.linear.float8.enable_fsdp_float8_all_gather, kDormant, "", "Quantize weights from their masters, not from compute copies; with the float8 converter."),
-  TOK_KEY(quantize.linear.float8.recipe_name, kFeature, "~tensorwise|rowwise|rowwise_with_gw_hp|blockwise", "Scaling recipe; none: tensorwise."),
+  TOK_KEY(quantize.linear.float8.recipe_name, kFeature, "~tensorwise|rowwise|rowwise_with_gw_hp|delayed|blockwise", "Scaling recipe; none: tensorwise."),
   TOK_KEY(quantize.linear.float8.filter_fqns, kDormant, "", "Layers whose name contains one of these are left alone, in torchtitan's or Hugging Face's spelling; auto_filter_small_kn skips small ones."),
   TOK_KEY(quantize.linear.float8.emulate, kDormant, "", "Compute fp8 in fp32 where there is no hardware for it."),
   TOK_KEY(quantize.linear.float8.round_scales_to_power_of_2, kDormant, "auto|always|never", "Whether scales are rounded down to powers of two; auto: as the recipe has it. A key of ours."),
   TOK_KEY(quantize.linear.float8.scales_per, kDormant, "product|module", "Whether q, k and v, and gate and up, share the scales of one joint matmul (product) or have their own (module; they are then never merged). A key of ours."),
   TOK_KEY(quantize.linear.float8.fast_accum, kDormant, "output|grad_input|grad_weight", "Matmuls that add in the tensor cores' own precision. A key of ours."),
   TOK_KEY(quantize.linear.float8.grad_dtype, kDormant, "float8_e4m3fn|float8_e5m2", "Format of output gradients; none: the recipe's. A key of ours."),
+  TOK_KEY(quantize.linear.float8.amax_history_len, kDormant, ">=1", "Steps whose maxima delayed scales remember. A key of ours."),
+  TOK_KEY(quantize.linear.float8.amax_compute_algo, kDormant, "max|most_recent", "Whether delayed scales follow from the greatest or the newest of these maxima. A key of ours."),
+  TOK_KEY(quantize.linear.float8.margin, kDormant, "0..16", "Powers of two that delayed scales leave above that maximum. A key of ours."),
   TOK_KEY(quantize.linear.float8.bf16_layers_at_start, kDormant, ">=0", "Layers from the first on whose matmuls stay in the compute dtype. A key of ours."),
   TOK_KEY(quantize.linear.float8.bf16_layers_at_end, kDormant, ">=0", "Layers up to the last whose matmuls stay in the compute dtype. A key of ours."),
   TOK_KEY(quantize.linear.mx.recipe_name, kDormant, "mxfp8|mxfp8_cublas|mxfp8_cublas_rceil|mxfp8_rceil|mxfp8_emulated", "MX recipe; rceil rounds scales up, so that nothing saturates; mxfp8: mxfp8_cublas; mxfp8_emulated: mxfp8_cublas with emulate."),

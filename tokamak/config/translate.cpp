@@ -86,10 +86,27 @@ void float8_linear(const Job& job) {
 
 void scaling_type(const Job& job) {
   const auto* text = std::get_if<std::string>(&job.entry.value);
-  if (text == nullptr || *text != "dynamic") {
-    job.refuse("\"dynamic\" (delayed and static scaling are not supported; see " +
-               std::string(job.key.successor) + ")");
+  if (text != nullptr && *text == "dynamic") return;
+  if (text == nullptr || *text != "delayed")
+    return job.refuse("\"dynamic\" or \"delayed\" (static scaling is not supported; see " +
+                      std::string(job.key.successor) + ")");
+  constexpr std::string_view kPrefix = "scaling_type_";
+  const std::string& name = job.entry.name;
+  const std::string prefix = name.substr(0, name.find(kPrefix) + kPrefix.size());
+  for (const char* operand : {"input", "weight", "grad_output"}) {
+    const Value* value = job.merge.given(prefix + operand);
+    const auto* other = value == nullptr ? nullptr : std::get_if<std::string>(value);
+    if (other == nullptr || *other != "delayed")
+      return job.refuse(
+          fmt::format("\"delayed\" for all of {0}input, {0}weight and "
+                      "{0}grad_output, or for none",
+                      prefix));
   }
+  if (!name.ends_with("input")) return;
+  constexpr int64_t kLength = 16;
+  job.set("delayed");
+  if (job.merge.given("quantize.linear.float8.amax_history_len") == nullptr)
+    job.set("quantize.linear.float8.amax_history_len", kLength);
 }
 
 void checkpoint_folder(const Job& job) {

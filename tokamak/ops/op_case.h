@@ -33,7 +33,7 @@ struct OpCase {
   double bound = 0.0;  ///< error allowed to every kernel, as codes turn where values are rounded
                        ///< first; 0: as to others
   bool keeps_greater = false;  ///< outputs that accumulate keep what is greater, and add nothing
-  bool writes_part = false;  ///< only a part of output 0, if it takes an input's storage
+  bool writes_part = false;    ///< only a part of output 0, if it takes an input's storage
   std::vector<int>
       float_stays;  ///< float inputs that keep their dtype in every run (fp32 scalars and the like)
 };

@@ -283,6 +283,11 @@ CommGroup Distributor::owner_group() const {
                     : CommGroup{};
 }
 
+CommGroup Distributor::replica_group() const {
+  constexpr AxisSet kAxes{MeshAxis::kDpReplicate, MeshAxis::kDpShard, MeshAxis::kCp, MeshAxis::kTp};
+  return options_.float8 && context_->degree(kAxes) > 1 ? context_->group(kAxes) : CommGroup{};
+}
+
 std::vector<TensorPiece> Distributor::pieces() const {
   return buckets_->pieces();
 }

@@ -110,6 +110,9 @@ class Distributor {
   /// Returns the ranks that hold parts of the same weights; one rank unless codes are gathered.
   CommGroup owner_group() const;
 
+  /// Returns the ranks that run the same blocks; one rank without float8.
+  CommGroup replica_group() const;
+
   std::vector<TensorPiece> pieces() const;
 
   const GroupTable& groups() const { return groups_; }

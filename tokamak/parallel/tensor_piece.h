@@ -25,6 +25,8 @@ struct TensorPiece {
   int64_t offset = 0;
   /// Among ranks that hold the same elements exactly one owns them: it writes them to checkpoints.
   bool is_owner = true;
+  /// A row of a table of delayed scales: a checkpoint may lack it, and then it starts empty.
+  bool is_delayed_scale = false;
 
   int64_t numel() const { return end - begin; }
 };

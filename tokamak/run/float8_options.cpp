@@ -74,6 +74,25 @@ Float8Options mx_of(const Config& c) {
   return {.recipe = *recipe, .layers = {.filter = filter_of(mx.filter_fqns, *recipe)}};
 }
 
+// Sets how delayed scales follow from maxima.
+void choose_history(const Float8LinearConfig& f, Float8Recipe& recipe) {
+  const Float8LinearConfig defaults;
+  const bool is_delayed = recipe.history_len > 0;
+  const auto require_delayed = [&](std::string_view key, bool is_default) {
+    TOK_REQUIRE(is_delayed || is_default,
+                "quantize.linear.float8.{}: recipe {} keeps no history; leave it out, or set "
+                "quantize.linear.float8.recipe_name = delayed",
+                key, recipe.name);
+  };
+  require_delayed("amax_history_len", f.amax_history_len == defaults.amax_history_len);
+  require_delayed("amax_compute_algo", f.amax_compute_algo == defaults.amax_compute_algo);
+  require_delayed("margin", f.margin == defaults.margin);
+  if (!is_delayed) return;
+  recipe.history_len = f.amax_history_len;
+  recipe.most_recent = f.amax_compute_algo == "most_recent";
+  recipe.margin = static_cast<int>(f.margin);
+}
+
 }  // namespace
 
 std::string why_no_float8(const std::optional<Float8Options>& float8, const Target& target) {
@@ -88,7 +107,7 @@ std::string why_no_float8(const std::optional<Float8Options>& float8, const Targ
 }
 
 std::string why_too_small(const Float8Recipe& recipe, int64_t n, int64_t k) {
-  const bool is_small = recipe.name == "tensorwise"
+  const bool is_small = recipe.name == "tensorwise" || recipe.name == "delayed"
                             ? k <= 4096 && n <= 1024
                             : n <= 2048 || k <= 1024 || (n <= 4096 && k <= 2048);
   return is_small ? fmt::format("auto_filter_small_kn: {} x {} gain nothing", n, k) : "";
@@ -102,7 +121,7 @@ std::optional<Float8Options> float8_of(const Config& c) {
   auto recipe = find_float8_recipe(name);
   TOK_REQUIRE(recipe.has_value(),
               "quantize.linear.float8.recipe_name = {}: there is no such recipe", name);
-  const bool is_tensorwise = name == "tensorwise";
+  const bool is_tensorwise = name == "tensorwise" || name == "delayed";
   TOK_REQUIRE(is_tensorwise || !f.enable_fsdp_float8_all_gather,
               "quantize.linear.float8.enable_fsdp_float8_all_gather: recipe {} quantizes rows and "
               "columns, which are gathered in the compute dtype; leave it out",
@@ -116,6 +135,7 @@ std::optional<Float8Options> float8_of(const Config& c) {
   if (f.round_scales_to_power_of_2 != "auto")
     recipe->power_of_two = f.round_scales_to_power_of_2 == "always";
   choose_matmuls(f, *recipe);
+  choose_history(f, *recipe);
   recipe->from_master = f.enable_fsdp_float8_all_gather;
   recipe->emulate = f.emulate;
   return Float8Options{.recipe = *recipe,

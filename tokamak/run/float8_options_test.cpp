@@ -149,6 +149,24 @@ TEST(Float8Options, LeaveOutSmallMatmulsOnRequest) {
             "auto_filter_small_kn: 1024 x 4096 gain nothing");
 }
 
+TEST(Float8Options, ChooseHowDelayedScalesFollow) {
+  const Float8Recipe plain = float8_of(config_of({kKey + "recipe_name=delayed"}))->recipe;
+  EXPECT_EQ(plain.history_len, 1024);
+  EXPECT_EQ(plain.margin, 0);
+  EXPECT_FALSE(plain.most_recent);
+  const Float8Recipe recipe =
+      float8_of(config_of({kKey + "recipe_name=delayed", kKey + "amax_history_len=1",
+                           kKey + "amax_compute_algo=most_recent", kKey + "margin=2"}))
+          ->recipe;
+  EXPECT_EQ(recipe.history_len, 1);
+  EXPECT_EQ(recipe.margin, 2);
+  EXPECT_TRUE(recipe.most_recent);
+  for (const std::string key : {"amax_history_len=4", "amax_compute_algo=most_recent", "margin=1"})
+    EXPECT_EQ(error_of({kKey + key}), kKey.substr(2) + key.substr(0, key.find('=')) +
+                                          ": recipe tensorwise keeps no history; leave it out, or "
+                                          "set quantize.linear.float8.recipe_name = delayed");
+}
+
 TEST(Float8Options, NameKeysThatExcludeEachOther) {
   EXPECT_EQ(
       error_of({kKey + "recipe_name=rowwise", kKey + "enable_fsdp_float8_all_gather"}),

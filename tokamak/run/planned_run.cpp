@@ -7,6 +7,7 @@
 
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
+#include "tokamak/parallel/matmuls/float8_table.h"
 #include "tokamak/parallel/matmuls/quantize_matmuls.h"
 #include "tokamak/plan/used_groups.h"
 #include "tokamak/run/float8_options.h"
@@ -50,7 +51,8 @@ AxisSet unlike_axes(const ModelSpec& model, const Mesh& mesh) {
 }
 
 bool fuses_float8(const RunShape& shape) {
-  return shape.float8 && shape.float8->recipe.fuses;
+  // Fused kernels do not know delayed scales.
+  return shape.float8 && shape.float8->recipe.fuses && shape.float8->recipe.history_len == 0;
 }
 
 int pipeline_rank(const DistributeOptions& o) {
@@ -128,8 +130,9 @@ Float8Notes mark(Graph& graph, const RunShape& shape) {
   }
   if (has_owners(shape) && !recipe.gathers_codes()) {
     out.notes.push_back(fmt::format(
-        "float8: weights travel in {}: {} has scales of which an owner's slice has a part",
-        name_of(shape.training.compute), recipe.name));
+        "float8: weights travel in {}: {} {}", name_of(shape.training.compute), recipe.name,
+        recipe.history_len > 0 ? "quantizes them where they are used"
+                               : "has scales of which an owner's slice has a part"));
   }
   out.line = float8_line_of(marks, shape);
   out.notes.push_back(out.line);
@@ -238,16 +241,23 @@ void PlannedRun::plan_one_rank(const Target& target) {
     validation_step_ = build_validation_graph(validation, config_, *shape_.validation);
     mark(validation, shape_);
   }
+  const Graph quantized_training = quantized(training, {});
+  const Graph quantized_validation = quantized(validation, {});
   layout_ = lay_out(states_);
   pieces_ = whole_pieces(states_);
+  add_float8_pieces(true);
   plan_ = compile(
-      quantized(training, {}), layout_,
+      quantized_training, layout_,
       {.recompute = shape_.recompute, .fuse_float8 = fuses_float8(shape_), .target = target});
   if (shape_.validation) {
-    validation_plan_ = compile(quantized(validation, {}), layout_,
+    validation_plan_ = compile(quantized_validation, layout_,
                                {.fuse_float8 = fuses_float8(shape_), .target = target});
   }
   plan_copies(parts.units, target);
+}
+
+void PlannedRun::add_float8_pieces(bool is_owner) {
+  for (TensorPiece& piece : float8_pieces(states_, is_owner)) pieces_.push_back(std::move(piece));
 }
 
 void PlannedRun::plan_copies(const std::vector<UpdateUnit>& units, const Target& target) {
@@ -275,20 +285,26 @@ void PlannedRun::plan_of_mesh(const Target& target, const WholeGraphs& whole) {
     validation = distributor.localize(*whole.validation());
     validation_step_ = find_step_state(states_, "validation.");
   }
+  const Float8Groups groups{.tp = distributor.tensor_group(),
+                            .owners = distributor.owner_group(),
+                            .replicas = distributor.replica_group()};
+  const Graph quantized_training = quantized(training, groups);
+  std::optional<Graph> quantized_validation;
+  if (validation) quantized_validation.emplace(quantized(*validation, groups));
   layout_ = lay_out(states_);
   pieces_ = distributor.pieces();
+  add_float8_pieces(groups.replicas.rank == 0);
   notes_ = whole.notes();
   float8_line_ = whole.float8_line();
   notes_.insert(notes_.end(), distributor.notes().begin(), distributor.notes().end());
-  const Float8Groups groups{.tp = distributor.tensor_group(), .owners = distributor.owner_group()};
-  plan_ = compile(quantized(training, groups), layout_,
+  plan_ = compile(quantized_training, layout_,
                   {.recompute = shape_.recompute,
                    .fuse_float8 = fuses_float8(shape_),
                    .target = target,
                    .pipeline = training_items(o),
                    .groups = distributor.groups()});
   if (validation) {
-    validation_plan_ = compile(quantized(*validation, groups), layout_,
+    validation_plan_ = compile(*quantized_validation, layout_,
                                {.fuse_float8 = fuses_float8(shape_),
                                 .target = target,
                                 .pipeline = validation_items(o),

@@ -15,6 +15,7 @@
 #include "tokamak/exec/communicators.h"
 #include "tokamak/exec/gathered_memory.h"
 #include "tokamak/exec/result_ring.h"
+#include "tokamak/parallel/matmuls/float8_table.h"
 #include "tokamak/run/op_table.h"
 #include "tokamak/run/profile_trace.h"
 #include "tokamak/train/state/initialize.h"
@@ -113,6 +114,15 @@ struct IssuedStep {
   int64_t label_tokens = 0;
 };
 
+// Returns what the host reads of each step: the loss, the norm, and the count of sites if scales
+// are delayed.
+std::vector<StateId> results_of(const PlannedRun& run) {
+  std::vector<StateId> results{run.step().loss, run.step().grad_norm};
+  const StateId saturated = run.states().find(kFloat8Saturated);
+  if (saturated.valid()) results.push_back(saturated);
+  return results;
+}
+
 class Trainer {
  public:
   Trainer(const TrainerOptions& options, World& world, Backend& backend)
@@ -125,7 +135,7 @@ class Trainer {
         groups_(world, run_.plan().groups, gathered_memory(parts_->plans(), parts_->memory)),
         executor_(run_.plan(), parts_->memory, groups_.groups(), &world),
         inputs_(access_, run_.step(), share_of(o_.data.seq_len)),
-        results_(access_, {run_.step().loss, run_.step().grad_norm}, kStepsBehind + 1),
+        results_(access_, results_of(run_), kStepsBehind + 1),
         checkpoints_(options.checkpoint, options.model, options.shape.training.master,
                      options.config_digest, world, access_, run_.pieces(), log_) {
     if (run_.validation_plan() != nullptr) {
@@ -278,13 +288,16 @@ class Trainer {
       check_finite(issued, results.values[0], results.values[1]);
       log_.add_exposed_comm_time(executor_.exposed_comm_s() - exposed_comm_s_);
       exposed_comm_s_ = executor_.exposed_comm_s();
-      log_.add_step({.step = issued.step,
-                     .loss = results.values[0],
-                     .grad_norm = results.values[1],
-                     .lr = issued.lr,
-                     .tokens_seen = issued.tokens_seen,
-                     .at = results.at},
-                    tokens_per_step());
+      log_.add_step(
+          {.step = issued.step,
+           .loss = results.values[0],
+           .grad_norm = results.values[1],
+           .lr = issued.lr,
+           .tokens_seen = issued.tokens_seen,
+           .fp8_saturated_sites =
+               results.values.size() > 2 ? std::optional(results.values[2]) : std::nullopt,
+           .at = results.at},
+          tokens_per_step());
     }
   }
 

@@ -16,6 +16,30 @@ __device__ inline float scale_of(float amax, bool power_of_two) {
   return power_of_two ? __uint_as_float(__float_as_uint(scale) & 0xFF800000U) : scale;
 }
 
+/// A row of a table of delayed scales, and where the maximum goes; null if there is none.
+struct Delayed {
+  const float* row = nullptr;
+  uint32_t* most = nullptr;
+
+  __device__ bool has_scale() const { return row != nullptr && *row > 0.0F; }
+
+  template <class Format>
+  __device__ float scale_of(float amax, bool power_of_two) const {
+    return has_scale() ? *row : gpu::scale_of<Format>(amax, power_of_two);
+  }
+};
+
+/// Keeps the greater of `most` and the maximum of all threads of the block.
+__device__ inline void keep_block_maximum(uint32_t mine, uint32_t* most) {
+  __shared__ uint32_t parts[kThreads / 32];
+  mine = warp_max(mine, 32);
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = mine;
+  __syncthreads();
+  if (threadIdx.x >= 32) return;
+  mine = warp_max(threadIdx.x < kThreads / 32 ? parts[threadIdx.x] : 0, 32);
+  if (threadIdx.x == 0) atomicMax(most, mine);
+}
+
 /// Returns the greatest magnitude of a thread's neighbours, as an integer.
 template <class T>
 __device__ inline uint32_t greatest(const T (&x)[kEach], bool to_bf16) {
@@ -55,6 +79,7 @@ struct TileCodes {
   bool power_of_two;
   uint8_t* rows;        // as x lies, or null
   uint8_t* transposed;  // or null
+  Delayed delayed = {};
 };
 
 // Words of 4 codes of a row of a tile in shared memory. The padding after each 16 rows lets 8
@@ -131,7 +156,7 @@ __device__ void make_scales(const TileCodes<T>& c, int64_t tile_row, int64_t til
   const int place = axis == ScaleAxis::kTile ? 0 : thread;
   const int64_t at = c.scales.first_of(tile_row, tile_column) + place;
   const float amax = own != nullptr ? __uint_as_float(*own) : c.amax[at];
-  scales[thread] = scale_of<Format>(amax, c.power_of_two);
+  scales[thread] = c.delayed.template scale_of<Format>(amax, c.power_of_two);
   if (c.inverse != nullptr && place == thread && c.scales.is_first(tile_row, tile_column))
     c.inverse[at] = 1.0F / scales[thread];
 }
@@ -153,6 +178,7 @@ __global__ void __launch_bounds__(kThreads, kTakesMaxima ? 2 : 3) encode_tiles(T
   const int own_column = thread % kRowThreads * kEach;
   const ScaleAxis axis = c.scales.axis;
   float scale[kEach];
+  uint32_t seen = 0;  // of `delayed.most`
 #pragma unroll
   for (int round = 0; round < kRounds; round += kHeld) {
     T values[kHeld][kEach];
@@ -160,6 +186,10 @@ __global__ void __launch_bounds__(kThreads, kTakesMaxima ? 2 : 3) encode_tiles(T
     for (int i = 0; i < kHeld; ++i)
       load_round<kWhole>(v, row + (round + i) * kRowsAtOnce + own_row, column + own_column,
                          values[i]);
+    if (c.delayed.most != nullptr) {
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) seen = max(seen, greatest(values[i], v.to_bf16));
+    }
     if constexpr (kTakesMaxima) {
       if (thread == 0) most = 0;
       __syncthreads();
@@ -188,6 +218,7 @@ __global__ void __launch_bounds__(kThreads, kTakesMaxima ? 2 : 3) encode_tiles(T
                          v.K - column - own_column);
     }
   }
+  if (c.delayed.most != nullptr) keep_block_maximum(seen, c.delayed.most);
   if (c.transposed == nullptr) return;
   __syncthreads();
   store_transposed(tile, row, column, (v.M + 15) / 16 * 16, v.K, c.transposed);

@@ -27,6 +27,13 @@ void require_values(std::string_view op, const TensorType& x) {
               to_string(x));
 }
 
+void require_row(std::string_view op, ScaleGrid grid, const TensorType& row) {
+  TOK_REQUIRE(grid == ScaleGrid::kTensor, "{}: delayed scales are of whole tensors, not of {}", op,
+              name_of(grid));
+  TOK_REQUIRE(row.dtype == DType::kF32 && row.dims.size() == 1 && row.dims[0] >= 2,
+              "{}: a row of delayed scales is a float32[2 or more], got {}", op, to_string(row));
+}
+
 std::string_view name_of(Quantize::Layout layout) {
   switch (layout) {
     case Quantize::Layout::kRows:
@@ -74,6 +81,11 @@ Dims scale_dims(ScaleGrid grid, int64_t rows, int64_t columns) {
 }
 
 Types Amax::infer(std::span<const TensorType> in) const {
+  if (is_gated) {
+    require_inputs(kName, in, 2, 3);
+    require_row(kName, grid, in.back());
+    in = in.first(in.size() - 1);
+  }
   require_inputs(kName, in, 1, 2);
   require_values(kName, in[0]);
   TOK_REQUIRE(grid != ScaleGrid::kMx, "amax: maxima by {} are taken where codes are made",
@@ -89,17 +101,25 @@ std::vector<Strategy> Amax::place(std::span<const TensorType> in) const {
 }
 
 Cost Amax::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
-  return memory_cost(in, out, 0.0);
+  // A table has a scale in all steps but the first, so x is not read.
+  return memory_cost(is_gated ? in.subspan(1) : in, out, 0.0);
 }
 
 std::string Amax::describe() const {
-  return fmt::format("{}{}{}", name_of(grid), transposed ? " transposed" : "",
-                     rounds_to == DType::kBF16 ? " of bfloat16" : "");
+  return fmt::format("{}{}{}{}", name_of(grid), transposed ? " transposed" : "",
+                     rounds_to == DType::kBF16 ? " of bfloat16" : "",
+                     is_gated ? ", without a scale" : "");
 }
 
 Types Quantize::infer(std::span<const TensorType> in) const {
+  if (is_delayed) {
+    require_inputs(kName, in, 3, 3);
+    require_row(kName, grid, in[2]);
+    in = in.first(2);
+  }
   require_inputs(kName, in, takes_maxima() ? 1 : 2, grid == ScaleGrid::kMx ? 1 : 2);
   require_values(kName, in[0]);
+  TOK_REQUIRE(is_delayed || !has_amax, "quantize: only delayed scales want the maximum");
   TOK_REQUIRE(is_float8(format), "quantize: {} is no 8-bit float", name_of(format));
   TOK_REQUIRE(layout != Layout::kBoth || grid == ScaleGrid::kTensor,
               "quantize: codes both ways want one scale, not {}", name_of(grid));
@@ -111,11 +131,12 @@ Types Quantize::infer(std::span<const TensorType> in) const {
   if (layout != Layout::kRows)
     out.push_back({.dtype = format, .dims = code_dims(in[0], grid, true)});
   out.push_back(scales);
+  if (has_amax) out.push_back(scales);
   return out;
 }
 
 std::vector<Strategy> Quantize::place(std::span<const TensorType> in) const {
-  return {replicate(in.size(), layout == Layout::kBoth ? 3 : 2)};
+  return {replicate(in.size(), inverse_output() + (has_amax ? 2 : 1))};
 }
 
 Cost Quantize::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
@@ -123,9 +144,10 @@ Cost Quantize::cost(std::span<const TensorType> in, std::span<const TensorType> 
 }
 
 std::string Quantize::describe() const {
-  return fmt::format("{} {} {}{}{}{}", name_of(format), name_of(grid), name_of(layout),
+  return fmt::format("{} {} {}{}{}{}{}{}", name_of(format), name_of(grid), name_of(layout),
                      power_of_two ? ", powers of two" : "", rounds_up ? ", rounded up" : "",
-                     rounds_to == DType::kBF16 ? ", of bfloat16" : "");
+                     rounds_to == DType::kBF16 ? ", of bfloat16" : "",
+                     is_delayed ? ", delayed" : "", has_amax ? " with its maximum" : "");
 }
 
 }  // namespace tokamak

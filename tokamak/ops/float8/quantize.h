@@ -17,15 +17,18 @@ constexpr int64_t padded_tokens(int64_t rows, ScaleGrid grid = ScaleGrid::kTenso
   return (rows + multiple - 1) / multiple * multiple;
 }
 
-/// Yields the greatest magnitude under each scale of `grid` (not kMx), in fp32. The result is exact
-/// in any order, and NaN counts as greatest. An optional second input holds maxima of other values
-/// under the same scales. Source: torchao 0.17, float8/float8_utils.py, tensor_to_amax.
+/// Yields the greatest magnitude under each scale of `grid` (not kMx), in fp32. The result is exact in any
+/// order, and NaN counts as greatest. An optional second input holds maxima of other values under
+/// the same scales. With `is_gated` (kTensor only) the last input is a row of a table of delayed
+/// scales (amax_history.h): where it has a scale x is not read and counts as zeros. Source: torchao
+/// 0.17, float8/float8_utils.py, tensor_to_amax.
 struct Amax {
   static constexpr std::string_view kName = "amax";
   static constexpr bool kIsKept = true;  ///< a few bytes save another pass over x
   ScaleGrid grid = ScaleGrid::kTensor;
   bool transposed = false;
   DType rounds_to = DType::kF32;  ///< x is rounded to it first, as a compute copy would be
+  bool is_gated = false;
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
@@ -38,7 +41,9 @@ struct Amax {
 /// codes = rne(clamp(x scale)), where scale = largest / amax (core/float8.h). The inputs are x and
 /// its maxima, which may be left out if takes_maxima(), and must be with kMx, whose scales are
 /// those of core/mx.h. The outputs are the codes as x lies, or transposed, or both (kTensor only),
-/// and then the inverse scales, which have the dims of the maxima. Source: torchao 0.17,
+/// and then the inverse scales, which have the dims of the maxima. With `is_delayed` (kTensor only)
+/// a third input is a row of a table of delayed scales (amax_history.h), whose scale is taken if it
+/// has one; with `has_amax` the greatest magnitude of x is a last output. Source: torchao 0.17,
 /// float8/float8_training_tensor.py.
 struct Quantize {
   static constexpr std::string_view kName = "quantize";
@@ -51,6 +56,11 @@ struct Quantize {
   bool power_of_two = false;
   bool rounds_up = false;         ///< kMx: see mx_scale()
   DType rounds_to = DType::kF32;  ///< see Amax::rounds_to
+  bool is_delayed = false;
+  bool has_amax = false;  ///< only with is_delayed
+
+  /// The place of the inverse scales among the outputs.
+  int inverse_output() const { return layout == Layout::kBoth ? 2 : 1; }
 
   /// Whether codes that share a scale lie close enough together for one pass to take their maximum
   /// and then encode them.

@@ -34,10 +34,12 @@ struct Matrix {
 };
 
 template <class Format>
-void encode(const Matrix& m, bool power_of_two, const auto& value, const float* amax, Format* codes,
-            float* inverse) {
+void encode(const Matrix& m, bool power_of_two, const auto& value, const float* amax,
+            float delayed_scale, Format* codes, float* inverse) {
   const Dims scales = scale_dims(m.grid, m.rows(), m.columns());
-  const auto scale_of = [&](float a) { return float8_scale(a, Format::kLargest, power_of_two); };
+  const auto scale_of = [&](float a) {
+    return delayed_scale > 0.0F ? delayed_scale : float8_scale(a, Format::kLargest, power_of_two);
+  };
   for (int64_t i = 0; i < TensorType{.dims = scales}.numel(); ++i)
     inverse[i] = 1.0F / scale_of(amax[i]);
   parallel_rows(m.rows(), [&](int64_t row) {
@@ -110,14 +112,16 @@ Kernel prepare_mx(const Quantize& op, const KernelTypes& types) {
 
 Kernel prepare(const Amax& op, const KernelTypes& types, std::string_view) {
   const Matrix m(types.in[0], op.grid, op.transposed);
-  const bool has_so_far = types.in.size() == 2;
+  const bool has_so_far = types.in.size() == (op.is_gated ? 3 : 2);
   return by_float(types.in[0].dtype, [&]<class T>() -> Kernel {
-    return [=, to_bf16 = op.rounds_to == DType::kBF16](const KernelArgs& a) {
-      float* maxima = a.out[0].as<float>();
-      for (int64_t i = 0; i < a.out[0].numel(); ++i)
-        maxima[i] = has_so_far ? a.in[1].as<float>()[i] : 0.0F;
-      take_maxima(m, a.in[0].as<T>(), to_bf16, maxima);
-    };
+    return
+        [=, to_bf16 = op.rounds_to == DType::kBF16, is_gated = op.is_gated](const KernelArgs& a) {
+          float* maxima = a.out[0].as<float>();
+          for (int64_t i = 0; i < a.out[0].numel(); ++i)
+            maxima[i] = has_so_far ? a.in[1].as<float>()[i] : 0.0F;
+          if (is_gated && *a.in.back().as<float>() > 0.0F) return;
+          take_maxima(m, a.in[0].as<T>(), to_bf16, maxima);
+        };
   });
 }
 
@@ -129,7 +133,7 @@ Kernel prepare(const Quantize& op, const KernelTypes& types, std::string_view) {
       const T* x = a.in[0].as<T>();
       const bool to_bf16 = op.rounds_to == DType::kBF16;
       const auto value = [=](int64_t i) { return rounded(x[i], to_bf16); };
-      const Tensor& inverse_scales = a.out[a.out.size() - 1];
+      const Tensor& inverse_scales = a.out[static_cast<size_t>(op.inverse_output())];
       auto* inverse = inverse_scales.as<float>();
       std::vector<float> own;
       if (!a.has(1)) {
@@ -138,15 +142,21 @@ Kernel prepare(const Quantize& op, const KernelTypes& types, std::string_view) {
                     own.data());
       }
       const float* amax = a.has(1) ? a.in[1].as<float>() : own.data();
+      const float delayed = op.is_delayed ? *a.in[2].as<float>() : 0.0F;
+      if (op.has_amax) {
+        auto* most = a.out.back().as<float>();
+        *most = 0.0F;
+        take_maxima(Matrix(type, op.grid, false), x, to_bf16, most);
+      }
       size_t out = 0;
       for (const bool transposed : {false, true}) {
         if (op.layout == (transposed ? Layout::kRows : Layout::kTransposed)) continue;
         const Matrix m(type, op.grid, transposed);
         const Tensor& codes = a.out[out++];
         if (op.format == DType::kE4M3) {
-          encode(m, op.power_of_two, value, amax, codes.as<E4M3>(), inverse);
+          encode(m, op.power_of_two, value, amax, delayed, codes.as<E4M3>(), inverse);
         } else {
-          encode(m, op.power_of_two, value, amax, codes.as<E5M2>(), inverse);
+          encode(m, op.power_of_two, value, amax, delayed, codes.as<E5M2>(), inverse);
         }
       }
     };

@@ -9,9 +9,9 @@ namespace {
 // most[0] = max(most[0], |x|): blocks stride over x, K elements per access.
 template <int K, class T>
 __global__ void __launch_bounds__(kThreads)
-    tensor_amax(int64_t n, const T* x, bool to_bf16, uint32_t* most) {
+    tensor_amax(int64_t n, const T* x, bool to_bf16, Delayed delayed) {
   constexpr int kAtOnce = K == 1 ? 1 : 4;
-  __shared__ uint32_t parts[kThreads / 32];
+  if (delayed.has_scale()) return;
   const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
   uint32_t mine = 0;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n / K;
@@ -25,25 +25,20 @@ __global__ void __launch_bounds__(kThreads)
       for (int k = 0; k < K; ++k) mine = max(mine, magnitude_of(value_of(values[a][k], to_bf16)));
     }
   }
-  mine = warp_max(mine, 32);
-  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = mine;
-  __syncthreads();
-  if (threadIdx.x >= 32) return;
-  mine = warp_max(threadIdx.x < kThreads / 32 ? parts[threadIdx.x] : 0, 32);
-  if (threadIdx.x == 0) atomicMax(most, mine);
+  keep_block_maximum(mine, delayed.most);
 }
 
 template <class T>
-void launch_tensor_amax(const Values<T>& v, unsigned most_blocks, uint32_t* most,
+void launch_tensor_amax(const Values<T>& v, unsigned most_blocks, const Delayed& delayed,
                         cudaStream_t stream) {
   constexpr int kSize = Pack<T>::kSize;
   const int64_t n = v.M * v.K;
   if (n % kSize == 0 && detail::is_aligned(v.x)) {
     const unsigned blocks = std::min(most_blocks, blocks_for((n / kSize + 3) / 4));
-    tensor_amax<kSize><<<blocks, kThreads, 0, stream>>>(n, v.x, v.to_bf16, most);
+    tensor_amax<kSize><<<blocks, kThreads, 0, stream>>>(n, v.x, v.to_bf16, delayed);
   } else {
     const unsigned blocks = std::min(most_blocks, blocks_for(n));
-    tensor_amax<1><<<blocks, kThreads, 0, stream>>>(n, v.x, v.to_bf16, most);
+    tensor_amax<1><<<blocks, kThreads, 0, stream>>>(n, v.x, v.to_bf16, delayed);
   }
   TOK_CUDA_LAUNCHED();
 }
@@ -115,9 +110,9 @@ void launch_tile_amax(const Values<T>& v, const TileScales& scales, uint32_t* mo
 }
 
 // Sets the maxima before any value of x: to those of the second input, or to none.
-void start_maxima(const KernelArgs& args, cudaStream_t stream) {
+void start_maxima(const KernelArgs& args, bool has_so_far, cudaStream_t stream) {
   const auto bytes = static_cast<size_t>(args.out[0].numel()) * sizeof(float);
-  if (!args.has(1)) {
+  if (!has_so_far) {
     TOK_CUDA(cudaMemsetAsync(args.out[0].data, 0, bytes, stream));
   } else if (args.in[1].data != args.out[0].data) {
     TOK_CUDA(cudaMemcpyAsync(args.out[0].data, args.in[1].data, bytes, cudaMemcpyDeviceToDevice,
@@ -131,10 +126,13 @@ struct Invert {
   const float* amax;
   float* inverse;
   bool power_of_two;
+  Delayed delayed = {};
 
-  __device__ void operator()(int64_t i) const {
-    inverse[i] = 1.0F / scale_of<Format>(amax != nullptr ? amax[i] : 0.0F, power_of_two);
+  __device__ float scale(int64_t i) const {
+    return delayed.template scale_of<Format>(amax != nullptr ? amax[i] : 0.0F, power_of_two);
   }
+
+  __device__ void operator()(int64_t i) const { inverse[i] = 1.0F / scale(i); }
 };
 
 // Makes codes under one scale, as x lies; the first thread yields the inverse scale.
@@ -148,11 +146,12 @@ struct EncodeFlat {
 
   __device__ float scale_for(int64_t i) const {
     if (i == 0) scales(0);
-    return scale_of<Format>(*scales.amax, scales.power_of_two);
+    return scales.scale(0);
   }
 
+  // Returns the greatest magnitude of the K values.
   template <int K>
-  __device__ void encode(int64_t i) const {
+  __device__ uint32_t encode(int64_t i) const {
     T values[K];
     load<K>(x + i, values);
     const float scale = scale_for(i);
@@ -166,6 +165,10 @@ struct EncodeFlat {
         words[k / 4] = encode_float8<Format>(at(k), at(k + 1), at(k + 2), at(k + 3));
       store<K / 4>(reinterpret_cast<uint32_t*>(codes + i), words);
     }
+    uint32_t most = 0;
+#pragma unroll
+    for (int k = 0; k < K; ++k) most = max(most, magnitude_of(value_of(values[k], to_bf16)));
+    return most;
   }
 };
 
@@ -176,9 +179,32 @@ struct EncodeAt {
   __device__ void operator()(int64_t i) const { f.template encode<K>(i * K); }
 };
 
+// Blocks stride over the values, so that few of them meet at the maximum.
+template <int K, class F>
+__global__ void __launch_bounds__(kThreads) encode_with_maximum(int64_t n, F f) {
+  uint32_t most = 0;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n / K;
+       i += static_cast<int64_t>(gridDim.x) * kThreads)
+    most = max(most, f.template encode<K>(i * K));
+  keep_block_maximum(most, f.scales.delayed.most);
+}
+
+template <int K, class F>
+void launch_with_maximum(const F& f, int64_t n, DeviceStream stream) {
+  constexpr unsigned kMostBlocks = 4096;
+  const unsigned blocks = std::min(kMostBlocks, blocks_for(n / K));
+  encode_with_maximum<K><<<blocks, kThreads, 0, as_stream(stream)>>>(n, f);
+  TOK_CUDA_LAUNCHED();
+}
+
 template <class F>
 void launch_flat(const F& f, int64_t n, DeviceStream stream) {
-  if (n % F::kSize == 0 && detail::is_aligned(f.x) && detail::is_aligned(f.codes)) {
+  const bool is_wide = n % F::kSize == 0 && detail::is_aligned(f.x) && detail::is_aligned(f.codes);
+  if (f.scales.delayed.most != nullptr) {
+    is_wide ? launch_with_maximum<F::kSize>(f, n, stream) : launch_with_maximum<1>(f, n, stream);
+    return;
+  }
+  if (is_wide) {
     launch_for(n / F::kSize, stream, EncodeAt<F::kSize, F>{f});
   } else {
     launch_for(n, stream, EncodeAt<1, F>{f});
@@ -189,7 +215,7 @@ template <class Format, class T>
 void quantize(const Quantize& op, int64_t M, int64_t K, const KernelArgs& args) {
   using Layout = Quantize::Layout;
   const bool to_bf16 = op.rounds_to == DType::kBF16;
-  const auto num_codes = args.out.size() - 1;
+  const auto num_codes = static_cast<size_t>(op.inverse_output());
   const T* x = args.in[0].as<T>();
   if (op.grid == ScaleGrid::kMx) {
     return launch_mx<Format>(Values<T>{x, M, K, to_bf16}, op.rounds_up,
@@ -197,8 +223,12 @@ void quantize(const Quantize& op, int64_t M, int64_t K, const KernelArgs& args) 
                              args.out[1].as<uint8_t>(), as_stream(args.stream));
   }
   const bool takes_maxima = !args.has(1);
+  const Delayed delayed{.row = op.is_delayed ? args.in[2].as<float>() : nullptr,
+                        .most = op.has_amax ? args.out.back().as<uint32_t>() : nullptr};
+  const cudaStream_t stream = as_stream(args.stream);
+  if (op.has_amax) TOK_CUDA(cudaMemsetAsync(delayed.most, 0, sizeof(uint32_t), stream));
   const Invert<Format> inverse{takes_maxima ? nullptr : args.in[1].as<float>(),
-                               args.out[num_codes].as<float>(), op.power_of_two};
+                               args.out[num_codes].as<float>(), op.power_of_two, delayed};
   const bool is_tensor = op.grid == ScaleGrid::kTensor;
   const bool is_empty = M * K == 0;
   // With kBlocks there is padding, whose scales belong to no values.
@@ -206,7 +236,6 @@ void quantize(const Quantize& op, int64_t M, int64_t K, const KernelArgs& args) 
   if (inverts_apart) launch_for(args.out[num_codes].numel(), args.stream, inverse);
   if (is_empty) return;
   auto* codes = args.out[0].as<uint8_t>();
-  const cudaStream_t stream = as_stream(args.stream);
   const Values<T> values{x, M, K, to_bf16};
   if (takes_maxima && op.grid != ScaleGrid::kBlocks) {
     const auto launch = op.grid == ScaleGrid::kRows  ? launch_rows<Format, T>
@@ -223,7 +252,8 @@ void quantize(const Quantize& op, int64_t M, int64_t K, const KernelArgs& args) 
       .inverse = inverts_apart && !takes_maxima ? nullptr : inverse.inverse,
       .power_of_two = op.power_of_two,
       .rows = op.layout == Layout::kTransposed ? nullptr : codes,
-      .transposed = op.layout == Layout::kRows ? nullptr : args.out[num_codes - 1].as<uint8_t>()};
+      .transposed = op.layout == Layout::kRows ? nullptr : args.out[num_codes - 1].as<uint8_t>(),
+      .delayed = delayed};
   takes_maxima ? launch_tiles<true, Format>(tiles, stream)
                : launch_tiles<false, Format>(tiles, stream);
 }
@@ -235,14 +265,17 @@ Kernel prepare(const Amax& op, const KernelTypes& types, const Setup& setup) {
   const int64_t K = types.in[0].dims.back();
   const TileScales scales = scales_of(op.grid, op.transposed, M, K);
   const auto most_blocks = static_cast<unsigned>(8 * setup.device->num_multiprocessors());
+  const bool has_so_far = types.in.size() == (op.is_gated ? 3 : 2);
   return by_float(types.in[0].dtype, [&]<class T>() -> Kernel {
     return [=](const KernelArgs& args) {
       const cudaStream_t stream = as_stream(args.stream);
-      start_maxima(args, stream);
+      start_maxima(args, has_so_far, stream);
       if (M * K == 0) return;
       const Values<T> values{args.in[0].as<T>(), M, K, op.rounds_to == DType::kBF16};
       auto* most = args.out[0].as<uint32_t>();
-      op.grid == ScaleGrid::kTensor ? launch_tensor_amax(values, most_blocks, most, stream)
+      const Delayed delayed{.row = op.is_gated ? args.in.back().as<float>() : nullptr,
+                            .most = most};
+      op.grid == ScaleGrid::kTensor ? launch_tensor_amax(values, most_blocks, delayed, stream)
                                     : launch_tile_amax(values, scales, most, stream);
     };
   });

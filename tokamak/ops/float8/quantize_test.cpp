@@ -36,6 +36,15 @@ OpCases cases_of<Amax>() {
   }
   c.good("of bfloat16", {.rounds_to = DType::kBF16}, {f32({64, 64})}).check_gradient = false;
   c.bad("1x32", {.grid = ScaleGrid::kMx}, {f32({4, 32})});
+  for (const int64_t scale : {0, 3}) {
+    OpCase& gated = c.good(fmt::format("gated by {}", scale), {.is_gated = true},
+                           {f32({33, 64}), f32({1}), f32({5})});
+    gated.check_gradient = false;
+    gated.fill = {{}, {.values = {1}}, {.values = {scale, 7}}};
+    gated.float_stays = {1, 2};
+  }
+  c.bad("a gate of rows", {.grid = ScaleGrid::kRows, .is_gated = true}, {f32({4, 5}), f32({5})});
+  c.bad("a gate without history", {.is_gated = true}, {f32({4, 5}), f32({1})});
   c.bad("codes", {}, {{.dtype = DType::kE4M3, .dims = {4, 4}}});
   c.bad("maxima of another grid", {.grid = ScaleGrid::kRows}, {f32({4, 5}), f32({5})});
   return c.cases;
@@ -80,6 +89,28 @@ OpCases cases_of<Quantize>() {
     c.good(narrow.describe(), narrow, {f32({40, 72})}).check_gradient = false;
   }
   c.bad("maxima of 1x32", {.grid = ScaleGrid::kMx}, {f32({4, 32}), f32({1, 1, 512})});
+  for (const Quantize::Layout layout :
+       {Quantize::Layout::kRows, Quantize::Layout::kTransposed, Quantize::Layout::kBoth}) {
+    for (const bool has_amax : {false, true}) {
+      for (const int64_t scale : {0, 64}) {
+        const Quantize op{.format = has_amax ? DType::kE5M2 : DType::kE4M3,
+                          .layout = layout,
+                          .is_delayed = true,
+                          .has_amax = has_amax};
+        for (const int64_t columns : {150, 256}) {
+          OpCase& one = c.good(fmt::format("{} {} of {}", op.describe(), scale, columns), op,
+                               {f32({137, columns}), f32({1}), f32({5})});
+          one.check_gradient = false;
+          one.fill = {{}, {.values = {3}}, {.values = {scale, 7}}};
+          one.float_stays = {1, 2};
+        }
+      }
+    }
+  }
+  c.bad("delayed without a row", {.is_delayed = true}, {f32({4, 4}), f32({1})});
+  c.bad("a maximum without a row", {.has_amax = true}, {f32({4, 4}), f32({1})});
+  c.bad("delayed scales of rows", {.grid = ScaleGrid::kRows, .is_delayed = true},
+        {f32({4, 4}), f32({4}), f32({5})});
   c.bad("no maxima of a whole tensor", {}, {f32({4, 4})});
   c.bad("no format", {.format = DType::kBF16}, {f32({4, 4}), f32({1})});
   c.bad("rows both ways", {.grid = ScaleGrid::kRows, .layout = Quantize::Layout::kBoth},

@@ -16,6 +16,7 @@ struct Linear {
   static constexpr std::string_view kName = "linear";
   bool adds_bias = true;  ///< false: the third input is ignored
   bool float8 = false;    ///< quantize_matmuls() turns it into a matmul of 8-bit codes
+  std::string module;     ///< names its weight where float8
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
@@ -30,6 +31,7 @@ struct Linear {
 struct LinearGradInput {
   static constexpr std::string_view kName = "linear_grad_input";
   bool float8 = false;  ///< as Linear::float8
+  std::string module;   ///< as Linear::module
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
@@ -44,6 +46,7 @@ struct LinearGradInput {
 struct LinearGradWeight {
   static constexpr std::string_view kName = "linear_grad_weight";
   bool float8 = false;  ///< as Linear::float8
+  std::string module;   ///< as Linear::module
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;

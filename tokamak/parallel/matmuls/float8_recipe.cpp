@@ -28,6 +28,7 @@ std::optional<Float8Recipe> find_float8_recipe(std::string_view name) {
   using enum ScaleGrid;
   static constexpr std::array kRecipes{
       Float8Recipe{.name = "tensorwise"},
+      Float8Recipe{.name = "delayed", .history_len = 1024},
       Float8Recipe{.name = "rowwise",
                    .x_of_y = kRows,
                    .w_of_y = kRows,

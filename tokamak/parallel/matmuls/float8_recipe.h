@@ -11,7 +11,8 @@ namespace tokamak {
 
 /// Describes y = x w^T, dx = g w and dw = g^T x, where g is the gradient of y. Each grid lies over
 /// codes that are dense along the dim over which the matmul sums. Sources: torchao 0.17,
-/// float8/config.py; Liu et al., DeepSeek-V3, arXiv 2412.19437, section 3.3.
+/// float8/config.py; Transformer Engine, common/recipe (delayed); Liu et al., DeepSeek-V3, arXiv
+/// 2412.19437, section 3.3.
 struct Float8Recipe {
   std::string_view name;
   ScaleGrid x_of_y = ScaleGrid::kTensor;
@@ -30,12 +31,16 @@ struct Float8Recipe {
   bool fast_dx = false;
   bool fast_dw = false;
   bool shares_scales = true;  ///< among weights of one input, and among their output gradients
+  int64_t history_len = 0;    ///< maxima of which delayed scales follow; 0: scales are not delayed
+  int margin = 0;             ///< delayed scales leave so many powers of two above the maximum
+  bool most_recent = false;   ///< delayed scales follow from the newest maximum, not the greatest
   bool emulate = false;       ///< the same codes are multiplied in fp32, on any device
   bool fuses = true;          ///< maxima and codes are made where values are (fused_float8.h)
 
-  /// Whether a weight has one scale, so that owners of its parts can quantize these.
+  /// Whether a weight has one scale, so that owners of its parts can quantize these. Delayed scales
+  /// are taken where a whole weight is used.
   bool gathers_codes() const {
-    return w_of_y == ScaleGrid::kTensor && w_of_dx == ScaleGrid::kTensor;
+    return history_len == 0 && w_of_y == ScaleGrid::kTensor && w_of_dx == ScaleGrid::kTensor;
   }
 
   /// Both dims of a quantized weight must be multiples of this.
@@ -52,7 +57,7 @@ struct Float8Recipe {
   }
 };
 
-/// Finds "tensorwise", "rowwise", "rowwise_with_gw_hp", "blockwise", or one of torchao's MX recipes
+/// Finds "tensorwise", "delayed", "rowwise", "rowwise_with_gw_hp", "blockwise", or one of torchao's MX recipes
 /// "mxfp8_cublas", "mxfp8_cublas_rceil", "mxfp8_rceil" and "mxfp8_emulated"; returns nothing for
 /// other names.
 std::optional<Float8Recipe> find_float8_recipe(std::string_view name);

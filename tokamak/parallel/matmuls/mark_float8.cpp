@@ -10,14 +10,16 @@
 #include "tokamak/ops/elementwise/cast.h"
 #include "tokamak/ops/matmul/linear.h"
 #include "tokamak/ops/vocab/lm_head_loss.h"
+#include "tokamak/parallel/matmuls/float8_table.h"
 
 namespace tokamak {
 namespace {
 
 template <class T>
-void set_float8(Node& node) {
+void set_float8(Node& node, const std::string& weight) {
   T op = *node.as<T>();
   op.float8 = true;
+  op.module = float8_module(weight);
   node.op = std::make_shared<const T>(std::move(op));
 }
 
@@ -45,7 +47,8 @@ class Marker {
       if (n.as<LmHeadLoss>() != nullptr) mark_head(n);
       if (n.is_leaf() || n.label.block < 0) continue;
       if (n.as<Linear>() != nullptr) mark_product(n);
-      if (n.as<LinearGradInput>() != nullptr && is_marked_[n.in[1]]) set_float8<LinearGradInput>(n);
+      if (n.as<LinearGradInput>() != nullptr && is_marked_[n.in[1]])
+        set_float8<LinearGradInput>(n, name_of(n.in[1]));
       if (n.as<LinearGradWeight>() != nullptr && !n.accumulations.empty()) mark_grad_weight(n);
     }
     marks_.weights = static_cast<int>(gradients_.size());
@@ -58,13 +61,19 @@ class Marker {
     const std::string why = layers_.filter(kHeadWeight, graph_.type(n.in[1]).dims);
     marks_.head = why.empty();
     if (!marks_.head) return leave(kHeadWeight, why);
-    set_float8<LmHeadLoss>(n);
+    LmHeadLoss op = *n.as<LmHeadLoss>();
+    op.float8 = true;
+    n.op = std::make_shared<const LmHeadLoss>(std::move(op));
   }
 
   void mark_product(Node& n) {
     const auto [at, is_new] = is_marked_.emplace(n.in[1], false);
     if (is_new) at->second = takes(n);
-    if (at->second) set_float8<Linear>(n);
+    if (at->second) set_float8<Linear>(n, name_of(n.in[1]));
+  }
+
+  const std::string& name_of(Value weight) const {
+    return graph_.states()[parameter_of(graph_, weight)].name;
   }
 
   bool takes(const Node& n) {
@@ -74,15 +83,16 @@ class Marker {
       leave(weight.name, why);
       return false;
     }
-    gradients_.insert("grad." + weight.name);
+    gradients_.emplace("grad." + weight.name, weight.name);
     inputs_.insert(n.in[0]);
     return true;
   }
 
   void mark_grad_weight(Node& n) {
     const Node& into = graph_.producer(n.accumulations[0].into);
-    if (into.is_leaf() && gradients_.contains(graph_.states()[into.state].name))
-      set_float8<LinearGradWeight>(n);
+    if (!into.is_leaf()) return;
+    const auto weight = gradients_.find(graph_.states()[into.state].name);
+    if (weight != gradients_.end()) set_float8<LinearGradWeight>(n, weight->second);
   }
 
   std::string why_not(const StateDecl& weight, int block) const {
@@ -102,9 +112,9 @@ class Marker {
   std::vector<std::string>& notes_;
   const int num_blocks_;
   Float8Marks marks_;
-  std::map<Value, bool> is_marked_;  // by weight
-  std::set<Value> inputs_;           // of marked products
-  std::set<std::string> gradients_;  // State of marked weights
+  std::map<Value, bool> is_marked_;               // by weight
+  std::set<Value> inputs_;                        // of marked products
+  std::map<std::string, std::string> gradients_;  // State of gradients, and marked weights
 };
 
 template <class T>

@@ -142,8 +142,9 @@ class Merger {
   void put_product(size_t g) {
     Merged& m = merged_[g];
     const Value x = graph_.node(groups_[g].products[0]).in[0];
-    const bool float8 = graph_.node(groups_[g].products[0]).as<Linear>()->float8;
-    m.product = rewriter_.to.apply(Linear{.float8 = float8}, {rewriter_(x), m.weight, m.bias});
+    const auto* first = graph_.node(groups_[g].products[0]).as<Linear>();
+    m.product = rewriter_.to.apply(Linear{.float8 = first->float8, .module = first->module},
+                                   {rewriter_(x), m.weight, m.bias});
   }
 
   void put_activation(int32_t i, size_t g) {

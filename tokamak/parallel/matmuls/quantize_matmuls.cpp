@@ -17,8 +17,10 @@
 #include "tokamak/ops/layout/reshape.h"
 #include "tokamak/ops/layout/slice_rows.h"
 #include "tokamak/ops/matmul/linear.h"
+#include "tokamak/ops/optimizer/grad_norm.h"
 #include "tokamak/parallel/matmuls/activation_gathers.h"
 #include "tokamak/parallel/matmuls/code_gathers.h"
+#include "tokamak/parallel/matmuls/float8_table.h"
 
 namespace tokamak {
 namespace {
@@ -44,9 +46,10 @@ class Quantizer {
         rewriter_(graph_),
         to_(rewriter_.to),
         weights_of_(shared_scales()),
+        table_(graph_, recipe),
         gathers_(graph_, recipe, weights_of_, groups.owners, rewriter_) {
     find_backward();
-    gathered_ = find_code_gathers(graph_, recipe, groups.tp);
+    if (!is_delayed()) gathered_ = find_code_gathers(graph_, recipe, groups.tp);
     std::erase_if(gathered_, [&](const auto& g) { return gradients_of_.contains({g.first, 0}); });
   }
 
@@ -57,6 +60,7 @@ class Quantizer {
       }
       if (!waits_.contains(i)) put(i);
     }
+    if (table_.has_update()) table_.finish(to_, factor_, groups_.replicas);
     return rewriter_.finish();
   }
 
@@ -158,17 +162,21 @@ class Quantizer {
     const Node& n = graph_.node(i);
     if (n.is_leaf()) return rewriter_.copy(i);
     const LabelScope scope(to_, n.label);
+    table_.end_forward(to_, n.label);
     if (is_float8<Linear>(n)) return put_product(i);
     if (is_float8<LinearGradInput>(n)) return put_grad_input(i);
     if (is_float8<LinearGradWeight>(n) && recipe_.has_dw) return put_grad_weight(i);
     if (gathers_.replaces(i)) return gathers_.put(i);
     if (gathered_.contains(i)) return put_gather_over_tp(i);
     rewriter_.copy(i);
+    if (n.as<ClipFactor>() != nullptr) factor_ = rewriter_({i, 1});
   }
 
   void put_product(int32_t i) {
     const Node& n = graph_.node(i);
-    const Codes x = codes_of(n.in[0], recipe_.x_of_y, Layout::kRows, DType::kE4M3);
+    module_ = n.as<Linear>()->module;
+    is_product_ = true;
+    const Codes x = codes_of(n.in[0], recipe_.x_of_y, Layout::kRows, Float8Role::kX);
     const Codes w = weight_codes(n.in[1], recipe_.w_of_y, false);
     // Before there are logits, so that a gathered weight is freed.
     if (heads_.contains(n.in[1])) weight_codes(n.in[1], recipe_.w_of_dx, true);
@@ -180,8 +188,10 @@ class Quantizer {
   void put_grad_input(int32_t i) {
     const Node& n = graph_.node(i);
     const bool both = recipe_.has_dw && has_one_gradient() && !is_of_head(n.label);
+    module_ = n.as<LinearGradInput>()->module;
+    is_product_ = false;
     const Codes g =
-        codes_of(n.in[0], recipe_.g_of_dx, both ? Layout::kBoth : Layout::kRows, recipe_.gradient);
+        codes_of(n.in[0], recipe_.g_of_dx, both ? Layout::kBoth : Layout::kRows, Float8Role::kG);
     const Codes w = weight_codes(n.in[1], recipe_.w_of_dx, true);
     multiply(i, recipe_.g_of_dx, recipe_.w_of_dx, recipe_.fast_dx,
              {g.codes, g.inverse, w.codes, w.inverse});
@@ -189,10 +199,12 @@ class Quantizer {
 
   void put_grad_weight(int32_t i) {
     const Node& n = graph_.node(i);
+    module_ = n.as<LinearGradWeight>()->module;
+    is_product_ = false;
     const Codes g = is_of_head(n.label)
                         ? gradient_of_logits(n.in[1])
-                        : codes_of(n.in[1], recipe_.of_dw, Layout::kTransposed, recipe_.gradient);
-    const Codes x = codes_of(n.in[0], recipe_.of_dw, Layout::kTransposed, DType::kE4M3);
+                        : codes_of(n.in[1], recipe_.of_dw, Layout::kTransposed, Float8Role::kG);
+    const Codes x = codes_of(n.in[0], recipe_.of_dw, Layout::kTransposed, Float8Role::kX);
     multiply(i, recipe_.of_dw, recipe_.of_dw, recipe_.fast_dw,
              {g.codes, g.inverse, x.codes, x.inverse});
   }
@@ -205,8 +217,8 @@ class Quantizer {
   // Logits take so much memory that only one layout of their gradient's codes is made beside them.
   Codes gradient_of_logits(Value v) {
     if (!has_one_gradient() || graph_.type(v).dims[0] % 16 != 0)
-      return codes_of(v, recipe_.of_dw, Layout::kTransposed, recipe_.gradient);
-    codes_of(v, ScaleGrid::kTensor, Layout::kRows, recipe_.gradient);
+      return codes_of(v, recipe_.of_dw, Layout::kTransposed, Float8Role::kG);
+    codes_of(v, ScaleGrid::kTensor, Layout::kRows, Float8Role::kG);
     return transposed_rows(v);
   }
 
@@ -238,11 +250,12 @@ class Quantizer {
   }
 
   // Returns the codes of an activation or an output gradient.
-  Codes codes_of(Value v, ScaleGrid grid, Layout layout, DType format) {
+  Codes codes_of(Value v, ScaleGrid grid, Layout layout, Float8Role role) {
     const bool transposed = layout == Layout::kTransposed;
     if (const auto made = codes_.find({v, grid, transposed}); made != codes_.end())
       return made->second;
     if (gathered_.contains(v.node)) return codes_[{v, grid, true}] = transposed_rows(v);
+    const DType format = role == Float8Role::kG ? recipe_.gradient : DType::kE4M3;
     const Quantize op{.format = format, .grid = grid, .layout = layout};
     // Scales of a whole tensor, or of whole rows of the joint output gradient, cover all its parts.
     std::vector<Value> members{v};
@@ -252,36 +265,53 @@ class Quantizer {
     Value amax;
     if (!op.takes_maxima() || members.size() > 1) {
       amax = amax_of_all({.grid = grid, .transposed = transposed && grid != ScaleGrid::kTensor},
-                         members, [&](Value m) { return rewriter_(m); });
+                         members, role, [&](Value m) { return rewriter_(m); });
     }
-    return quantize(v, rewriter_(v), amax, op);
+    return quantize(v, rewriter_(v), amax, op, role);
   }
 
   template <class Source>
-  Value amax_of_all(const Amax& op, const std::vector<Value>& members, const Source& source) {
+  Value amax_of_all(Amax op, const std::vector<Value>& members, Float8Role role,
+                    const Source& source) {
     Value& made = amax_[{members[0], op.grid, op.transposed}];
     if (made.valid()) return made;
+    op.is_gated = is_delayed();
     Value amax;
     for (const Value m : members) {
       std::vector<Value> in{source(m)};
       if (amax.valid()) in.push_back(amax);
+      if (op.is_gated) in.push_back(table_.row(to_, module_, role));
       amax = to_.apply(op, std::move(in));
     }
     return made = amax;
   }
 
-  Codes quantize(Value key, Value x, Value amax, Quantize op) {
+  Codes quantize(Value key, Value x, Value amax, Quantize op, Float8Role role) {
     op.power_of_two = recipe_.power_of_two;
     op.rounds_up = recipe_.rounds_up;
     std::vector<Value> in{x};
     if (amax.valid()) in.push_back(amax);
+    if (is_delayed()) {
+      op.is_delayed = true;
+      op.has_amax = keeps_maximum(role) && staged_.insert(key).second;
+      in.push_back(table_.row(to_, module_, role));
+    }
     const std::vector<Value> out = to_.add(op, std::move(in));
+    if (op.has_amax) table_.stage(to_, module_, role, out.back());
+    const Value inverse = out[op.inverse_output()];
     if (op.layout != Layout::kTransposed)
-      codes_[{key, op.grid, false}] = {.codes = out[0], .inverse = out.back()};
+      codes_[{key, op.grid, false}] = {.codes = out[0], .inverse = inverse};
     if (op.layout != Layout::kRows)
-      codes_[{key, op.grid, true}] = {.codes = out[out.size() - 2], .inverse = out.back()};
+      codes_[{key, op.grid, true}] = {.codes = out[op.inverse_output() - 1], .inverse = inverse};
     return codes_[{key, op.grid, op.layout == Layout::kTransposed}];
   }
+
+  // The backward may have x and w in other parts than the forward, which has kept their maxima.
+  bool keeps_maximum(Float8Role role) const {
+    return table_.has_update() && (role == Float8Role::kG || is_product_);
+  }
+
+  bool is_delayed() const { return recipe_.history_len > 0; }
 
   bool is_made_once(Value w) const {
     return graph_.producer(w).is_leaf() || graph_.producer(w).label.phase == Phase::kUnshard;
@@ -342,13 +372,14 @@ class Quantizer {
     const auto source = [&](Value m) { return rewriter_(source_of(m).first); };
     const Layout one = transposed ? Layout::kTransposed : Layout::kRows;
     Quantize op{.format = DType::kE4M3, .grid = grid, .layout = one, .rounds_to = rounds_to};
-    if (op.takes_maxima()) return quantize(w, source(w), {}, op);
+    if (op.takes_maxima()) return quantize(w, source(w), {}, op, Float8Role::kW);
     Value amax = amax_of_all({.grid = grid,
                               .transposed = transposed && grid != ScaleGrid::kTensor,
                               .rounds_to = rounds_to},
-                             sharing_scale_of(w), source);
-    if (grid == ScaleGrid::kTensor && groups_.tp.size > 1) amax = over_tp(amax);
-    return quantize(w, source(w), amax, op);
+                             sharing_scale_of(w), Float8Role::kW, source);
+    // With delayed scales ranks communicate once a step, and not for the first one.
+    if (grid == ScaleGrid::kTensor && groups_.tp.size > 1 && !is_delayed()) amax = over_tp(amax);
+    return quantize(w, source(w), amax, op, Float8Role::kW);
   }
 
   Value over_tp(Value amax) {
@@ -364,6 +395,11 @@ class Quantizer {
   Rewriter rewriter_;
   Graph& to_;
   SharedScales weights_of_;
+  Float8Table table_;
+  std::string module_;      // of the matmul that is replaced
+  bool is_product_ = true;  // and not a gradient
+  Value factor_;            // of the optimizer
+  std::set<Value> staged_;  // whose maxima are kept
   CodeGathers gathers_;
   std::map<Value, std::vector<Value>> gradients_of_;  // by output gradient: those that share scales
   std::set<Value> heads_;                             // weights with gradients

@@ -6,10 +6,11 @@
 
 namespace tokamak {
 
-/// The ranks among which one rank's weights are spread.
+/// The ranks among which one rank's weights, and its scales, are spread.
 struct Float8Groups {
-  CommGroup tp;      ///< hold other parts of the same weights' matrices
-  CommGroup owners;  ///< hold other parts of the same weights, each of which is of one of `tp`
+  CommGroup tp;        ///< hold other parts of the same weights' matrices
+  CommGroup owners;    ///< hold other parts of the same weights, each of which is of one of `tp`
+  CommGroup replicas;  ///< run the same blocks: all axes but pp
 };
 
 /// Returns the graph of one rank with quantize and scaled_matmul nodes in place of the ops that
@@ -20,7 +21,8 @@ struct Float8Groups {
 /// first: each chunk of the head has scales of its own tokens, and all chunks multiply the same
 /// codes of its weight. The scale of a whole weight covers all ranks that have parts of it, and
 /// that of a value that travels over tp as codes (activation_gathers.h) covers the ranks of tp.
-/// Throws Error if a dim is not a multiple of what the recipe takes.
+/// Delayed scales come from a table (float8_table.h), which a graph with an update renews at its
+/// end. Throws Error if a dim is not a multiple of what the recipe takes.
 Graph quantize_matmuls(const Graph& graph, const Float8Recipe& recipe, const Float8Groups& groups);
 
 }  // namespace tokamak

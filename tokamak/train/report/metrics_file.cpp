@@ -70,6 +70,7 @@ std::string to_json_line(const StepMetrics& m) {
   add_number(line, "exposed_comm_s", m.seconds.exposed_comm);
   add_number(line, "optimizer_s", m.seconds.optimizer);
   add_number(line, "checkpoint_s", m.seconds.checkpoint);
+  add_number(line, "fp8_saturated_sites", m.fp8_saturated_sites);
   add_count(line, "world_size", m.world_size);
   return line + "}\n";
 }

@@ -69,6 +69,7 @@ StepMetrics RunLog::metrics_of(const StepResult& result) const {
                .exposed_comm = window_.exposed_comm_s / steps,
                .optimizer = phase(Phase::kUpdate),
                .checkpoint = window_.checkpoint_s / steps};
+  m.fp8_saturated_sites = result.fp8_saturated_sites;
   m.world_size = world_size_;
   return m;
 }

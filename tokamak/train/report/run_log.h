@@ -36,6 +36,7 @@ struct StepResult {
   double grad_norm = 0.0;
   double lr = 0.0;
   int64_t tokens_seen = 0;
+  std::optional<double> fp8_saturated_sites = std::nullopt;
   std::chrono::steady_clock::time_point at = std::chrono::steady_clock::now();  ///< its end
 };
 

@@ -42,6 +42,8 @@ struct StepMetrics {
   /// Mean seconds of a step since the last logged step.
   std::optional<double> step_time_s = std::nullopt;
   PhaseSeconds seconds = {};
+  /// Sites whose values exceeded their delayed scale, on this rank's pipeline stages.
+  std::optional<double> fp8_saturated_sites = std::nullopt;
   int64_t world_size = 1;
 };
 

@@ -103,6 +103,8 @@ TrainState RunCheckpoints::load(const std::filesystem::path& path, uint64_t seed
       loader.restore(LoaderState::from_json(state.loader, "the checkpoint's loader state"));
     return std::string();
   });
+  if (state.missing_scales > 0)
+    log_.say("float8: the checkpoint has no delayed scales, so the next step scales by its maxima");
   if (state.seed != seed) {
     log_.say(fmt::format("The checkpoint was trained with debug.seed = {}, this run has {}",
                          state.seed, seed),

@@ -37,6 +37,25 @@ void load_from(const CheckpointReader& reader, const StateAccess& access,
   }
 }
 
+// Fills a row of delayed scales, or clears it if the checkpoint has none.
+bool load_scale(const CheckpointReader& reader, const StateAccess& access, const TensorPiece& piece,
+                const TensorType* found) {
+  if (found == nullptr) {
+    const int64_t width = size_of(piece.type.dtype);
+    access.clear_at(piece.state, piece.offset * width, piece.numel() * width);
+    return false;
+  }
+  TOK_REQUIRE(found->dtype == piece.type.dtype && found->dims.size() == 1,
+              "{}: {} is {}, wanted {}", reader.folder().string(), piece.tensor, to_string(*found),
+              to_string(piece.type));
+  TOK_REQUIRE(found->dims == piece.type.dims,
+              "quantize.linear.float8.amax_history_len = {}: {} has histories of {}; set that, or "
+              "leave scales out with checkpoint.exclude_from_loading = [\"optimizer\"]",
+              piece.type.dims[0] - 1, reader.folder().string(), found->dims[0] - 1);
+  load_from(reader, access, piece);
+  return true;
+}
+
 }  // namespace
 
 std::vector<PieceSource> pieces_to_save(const StateAccess& access,
@@ -107,9 +126,14 @@ TrainState load_checkpoint(const StateAccess& access, std::span<const TensorPiec
               "checkpoint.initial_load_path of a new run, or "
               "save with checkpoint.last_save_model_only = false",
               folder.string());
+  TrainState state;
   for (const TensorPiece& piece : pieces) {
     if (piece.kind == StateKind::kMoment && !parts.optimizer) continue;
     const TensorType* found = reader.find(piece.tensor);
+    if (piece.is_delayed_scale) {
+      if (!load_scale(reader, access, piece, found)) ++state.missing_scales;
+      continue;
+    }
     TOK_REQUIRE(found != nullptr, "{} has no tensor {}", folder.string(), piece.tensor);
     TOK_REQUIRE(found->dims == piece.type.dims, "{}: {} is {}, the run wants {}", folder.string(),
                 piece.tensor, to_string(found->dims), to_string(piece.type.dims));
@@ -118,7 +142,6 @@ TrainState load_checkpoint(const StateAccess& access, std::span<const TensorPiec
     load_from(reader, access, piece);
   }
   const std::string what = folder.string() + ": train_state";
-  TrainState state;
   if (parts.train_state) {
     const Json json = parse_json(reader.section("train_state"), what);
     state.step = json_member<int64_t>(json, "step", what);

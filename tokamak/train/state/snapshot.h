@@ -20,8 +20,9 @@ namespace tokamak {
 struct TrainState {
   int64_t step = 0;  ///< finished steps
   int64_t tokens_seen = 0;
-  uint64_t seed = 0;   ///< all random numbers are functions of it and of the step
-  std::string loader;  ///< LoaderState as JSON
+  uint64_t seed = 0;           ///< all random numbers are functions of it and of the step
+  std::string loader;          ///< LoaderState as JSON
+  int64_t missing_scales = 0;  ///< delayed scales of this rank that the loaded checkpoint lacks
 };
 
 /// What one checkpoint holds: parameters and, if `resumable`, moments and the train state. A

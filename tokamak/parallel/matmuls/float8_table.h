@@ -1,0 +1,70 @@
+// The table of delayed scales of one rank's graph: its rows, the maxima of a step, its update.
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tokamak/graph/graph.h"
+#include "tokamak/parallel/matmuls/float8_recipe.h"
+#include "tokamak/parallel/tensor_piece.h"
+
+namespace tokamak {
+
+/// The State that counts the sites whose values saturated in a step, f64 [1], on one rank.
+inline constexpr std::string_view kFloat8Saturated = "fp8.saturated";
+
+/// The role of an operand in the three matmuls of a weight.
+enum class Float8Role : uint8_t { kX, kW, kG };
+
+/// Returns the part of a weight's name that names its matmul: "q_proj" of
+/// "model.layers.0.self_attn.q_proj.weight".
+std::string float8_module(std::string_view weight);
+
+/// Rows are named by block, matmul and role, as "fp8.layers.3.qkv.g" or "fp8.head.g"; matmuls of
+/// one input have one name ("qkv", "gate_up") where they share scales, and always for x. The rows
+/// are State "fp8.table", of which each row is a window.
+class Float8Table {
+ public:
+  /// `from` is the graph whose marked matmuls have the rows. A graph without an update, as that of
+  /// validation, reads rows that a training graph over the same State has declared.
+  Float8Table(const Graph& from, const Float8Recipe& recipe);
+
+  /// Returns the row of an operand of `module`'s matmuls in `to.label`'s block.
+  Value row(Graph& to, const std::string& module, Float8Role role) const;
+
+  /// Keeps the maximum of an operand for the end of the step; training graphs only.
+  void stage(Graph& to, const std::string& module, Float8Role role, Value amax);
+
+  /// Emits the nodes that gather maxima of the forward if `label` is of the backward.
+  void end_forward(Graph& to, const Label& label);
+
+  /// Emits the rest, and the update of the table with the maxima of all `replicas`. `factor` is
+  /// that of the optimizer.
+  void finish(Graph& to, Value factor, const CommGroup& replicas);
+
+  bool has_update() const { return has_update_; }
+
+ private:
+  struct Pending {
+    Label label;
+    std::map<int, std::vector<Value>> amax;  // by row
+  };
+
+  std::string name_of(int32_t block, const std::string& module, Float8Role role) const;
+  template <class Ends>
+  void flush_if(Graph& to, const Ends& ends);
+  void flush(Graph& to, Pending& pending);
+
+  Float8Recipe recipe_;
+  bool has_update_ = false;
+  std::vector<std::string> rows_;
+  std::map<std::string, int> row_of_;
+  std::vector<Pending> pending_;
+};
+
+/// Returns the rows of a table as parts of checkpoints. One of the ranks that hold them owns them.
+std::vector<TensorPiece> float8_pieces(const StateTable& states, bool is_owner);
+
+}  // namespace tokamak
