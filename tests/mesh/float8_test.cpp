@@ -114,15 +114,14 @@ TEST_P(Float8Mesh, is_near_one_rank) {
     EXPECT_NEAR(mesh.loss[t], one.loss[t], 1e-2 * one.loss[t]) << "step " << t + 1;
 }
 
-INSTANTIATE_TEST_SUITE_P(Recipes, Float8Mesh,
-                         ::testing::Combine(::testing::ValuesIn(kPlaces),
-                                            ::testing::Values("powers_of_two", "by_module",
-                                                              "delayed", "rowwise", "rowwise_with_gw_hp",
-                                                              "blockwise", "mxfp8_cublas")),
-                         [](const auto& of) {
-                           return std::string(std::get<0>(of.param).name) + "_" +
-                                  std::get<1>(of.param);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Recipes, Float8Mesh,
+    ::testing::Combine(::testing::ValuesIn(kPlaces),
+                       ::testing::Values("powers_of_two", "by_module", "delayed", "rowwise",
+                                         "rowwise_with_gw_hp", "blockwise", "mxfp8_cublas")),
+    [](const auto& of) {
+      return std::string(std::get<0>(of.param).name) + "_" + std::get<1>(of.param);
+    });
 
 // A gathered bucket is freed once its weights are quantized; those that are not outlive it.
 TEST(Float8Buckets, gather_weights_of_which_some_weights_are_left_out) {

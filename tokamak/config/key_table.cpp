@@ -139,7 +139,7 @@ const Key kKeys[] = {
   TOK_KEY(quantize.linear.float8.grad_dtype, kDormant, "float8_e4m3fn|float8_e5m2", "Format of output gradients; none: the recipe's. A key of ours."),
   TOK_KEY(quantize.linear.float8.amax_history_len, kDormant, ">=1", "Steps whose maxima delayed scales remember. A key of ours."),
   TOK_KEY(quantize.linear.float8.amax_compute_algo, kDormant, "max|most_recent", "Whether delayed scales follow from the greatest or the newest of these maxima. A key of ours."),
-  TOK_KEY(quantize.linear.float8.margin, kDormant, "0..16", "Powers of two that delayed scales leave above that maximum. A key of ours."),
+  TOK_KEY(quantize.linear.float8.margin, kDormant, ">=0", "Powers of two that delayed scales leave above that maximum. A key of ours."),
   TOK_KEY(quantize.linear.float8.bf16_layers_at_start, kDormant, ">=0", "Layers from the first on whose matmuls stay in the compute dtype. A key of ours."),
   TOK_KEY(quantize.linear.float8.bf16_layers_at_end, kDormant, ">=0", "Layers up to the last whose matmuls stay in the compute dtype. A key of ours."),
   TOK_KEY(quantize.linear.mx.recipe_name, kDormant, "mxfp8|mxfp8_cublas|mxfp8_cublas_rceil|mxfp8_rceil|mxfp8_emulated", "MX recipe; rceil rounds scales up, so that nothing saturates; mxfp8: mxfp8_cublas; mxfp8_emulated: mxfp8_cublas with emulate."),

@@ -73,6 +73,14 @@ const Value* Merge::given(const std::string& key) const {
   return at == slots_.end() ? nullptr : &at->second.value;
 }
 
+const Value* Merge::given_retired(const std::string& name) const {
+  const Value* last = nullptr;
+  for (const Deferred& d : deferred_) {
+    if (d.entry.name == name) last = &d.entry.value;
+  }
+  return last;
+}
+
 void Merge::assign(const std::string& key, const Value& value, const Entry& entry, Source source) {
   const auto at = slots_.find(key);
   if (at != slots_.end()) {
@@ -170,8 +178,7 @@ void Merge::split_old_pipeline() {
 
 LoadedConfig Merge::finish(std::vector<std::string> earlier) {
   // The microbatch size needs the local batch size, which other retired names may set.
-  for (const Deferred& d : std::exchange(deferred_, {}))
-    translate(*d.key, d.entry, d.source, *this);
+  for (const Deferred& d : deferred_) translate(*d.key, d.entry, d.source, *this);
   split_old_pipeline();
   LoadedConfig loaded;
   apply(loaded);

@@ -31,6 +31,9 @@ class Merge {
   /// Returns the value given for a live key, or null.
   const Value* given(const std::string& key) const;
 
+  /// Returns what a retired key of Fate::kTranslate was set to last, or null.
+  const Value* given_retired(const std::string& name) const;
+
   /// Applies everything to the defaults. Throws Error with one line for each error, `earlier` ones
   /// first.
   LoadedConfig finish(std::vector<std::string> earlier);

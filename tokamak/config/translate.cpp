@@ -94,7 +94,7 @@ void scaling_type(const Job& job) {
   const std::string& name = job.entry.name;
   const std::string prefix = name.substr(0, name.find(kPrefix) + kPrefix.size());
   for (const char* operand : {"input", "weight", "grad_output"}) {
-    const Value* value = job.merge.given(prefix + operand);
+    const Value* value = job.merge.given_retired(prefix + operand);
     const auto* other = value == nullptr ? nullptr : std::get_if<std::string>(value);
     if (other == nullptr || *other != "delayed")
       return job.refuse(

@@ -88,6 +88,10 @@ void choose_history(const Float8LinearConfig& f, Float8Recipe& recipe) {
   require_delayed("amax_compute_algo", f.amax_compute_algo == defaults.amax_compute_algo);
   require_delayed("margin", f.margin == defaults.margin);
   if (!is_delayed) return;
+  constexpr int64_t kMostMargin = 16;
+  TOK_REQUIRE(f.margin <= kMostMargin,
+              "quantize.linear.float8.margin = {}: wanted at most {} powers of two", f.margin,
+              kMostMargin);
   recipe.history_len = f.amax_history_len;
   recipe.most_recent = f.amax_compute_algo == "most_recent";
   recipe.margin = static_cast<int>(f.margin);

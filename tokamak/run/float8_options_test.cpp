@@ -181,8 +181,8 @@ TEST(Float8Options, NameKeysThatExcludeEachOther) {
       error_of({kKey + "recipe_name=rowwise_with_gw_hp", kKey + "fast_accum=output,grad_weight"}),
       "quantize.linear.float8.fast_accum: recipe rowwise_with_gw_hp computes grad_weight in the "
       "compute dtype; leave it out");
-  EXPECT_EQ(error_of({kKey + "recipe_name=delayed"}),
-            "quantize.linear.float8.recipe_name = delayed: there is no such recipe");
+  EXPECT_EQ(error_of({kKey + "recipe_name=delayed", kKey + "margin=17"}),
+            "quantize.linear.float8.margin = 17: wanted at most 16 powers of two");
 }
 
 }  // namespace

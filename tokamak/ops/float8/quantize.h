@@ -17,11 +17,11 @@ constexpr int64_t padded_tokens(int64_t rows, ScaleGrid grid = ScaleGrid::kTenso
   return (rows + multiple - 1) / multiple * multiple;
 }
 
-/// Yields the greatest magnitude under each scale of `grid` (not kMx), in fp32. The result is exact in any
-/// order, and NaN counts as greatest. An optional second input holds maxima of other values under
-/// the same scales. With `is_gated` (kTensor only) the last input is a row of a table of delayed
-/// scales (amax_history.h): where it has a scale x is not read and counts as zeros. Source: torchao
-/// 0.17, float8/float8_utils.py, tensor_to_amax.
+/// Yields the greatest magnitude under each scale of `grid` (not kMx), in fp32. The result is exact
+/// in any order, and NaN counts as greatest. An optional second input holds maxima of other values
+/// under the same scales. With `is_gated` (kTensor only) the last input is a row of a table of
+/// delayed scales (amax_history.h): where it has a scale x is not read and counts as zeros. Source:
+/// torchao 0.17, float8/float8_utils.py, tensor_to_amax.
 struct Amax {
   static constexpr std::string_view kName = "amax";
   static constexpr bool kIsKept = true;  ///< a few bytes save another pass over x

@@ -119,8 +119,9 @@ std::string Linear::describe() const {
 }
 
 std::vector<Value> Linear::gradient(Graph& g, const Node& n, std::span<const Value> dy) const {
-  std::vector<Value> dx{g.apply(LinearGradInput{.float8 = float8, .module = module}, {dy[0], n.in[1]}),
-                        g.apply(LinearGradWeight{.float8 = float8, .module = module}, {n.in[0], dy[0]})};
+  std::vector<Value> dx{
+      g.apply(LinearGradInput{.float8 = float8, .module = module}, {dy[0], n.in[1]}),
+      g.apply(LinearGradWeight{.float8 = float8, .module = module}, {n.in[0], dy[0]})};
   if (n.in.size() == 3) dx.push_back(g.apply(LinearGradBias{}, {dy[0]}));
   return dx;
 }

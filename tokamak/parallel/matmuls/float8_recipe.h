@@ -57,9 +57,9 @@ struct Float8Recipe {
   }
 };
 
-/// Finds "tensorwise", "delayed", "rowwise", "rowwise_with_gw_hp", "blockwise", or one of torchao's MX recipes
-/// "mxfp8_cublas", "mxfp8_cublas_rceil", "mxfp8_rceil" and "mxfp8_emulated"; returns nothing for
-/// other names.
+/// Finds "tensorwise", "delayed", "rowwise", "rowwise_with_gw_hp", "blockwise", or one of torchao's
+/// MX recipes "mxfp8_cublas", "mxfp8_cublas_rceil", "mxfp8_rceil" and "mxfp8_emulated"; returns
+/// nothing for other names.
 std::optional<Float8Recipe> find_float8_recipe(std::string_view name);
 
 }  // namespace tokamak
