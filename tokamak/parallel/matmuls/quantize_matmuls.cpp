@@ -107,6 +107,7 @@ class Quantizer {
       if (is_of_head(n.label)) heads_.insert(n.in[1]);
       const auto all = weights_of_.find(n.in[1]);
       if (all != weights_of_.end()) grad_inputs[all->second[0]].push_back(i);
+      if (all == weights_of_.end() && is_made_once(n.in[1])) of_backward_.insert(n.in[1]);
     }
     for (const auto& [weight, nodes] : grad_inputs) {
       if (nodes.size() > 1) share_scales(nodes, users);
@@ -170,6 +171,16 @@ class Quantizer {
     if (gathered_.contains(i)) return put_gather_over_tp(i);
     rewriter_.copy(i);
     if (n.as<ClipFactor>() != nullptr) factor_ = rewriter_({i, 1});
+    if (of_backward_.contains({i, 0})) put_codes_of_backward({i, 0});
+  }
+
+  // What is gathered for a weight that only the backward merges is needed no longer than its parts.
+  void put_codes_of_backward(Value w) { weight_codes(w, recipe_.w_of_dx, !is_one_quantization()); }
+
+  // Whether the codes of y are those of dx, transposed.
+  bool is_one_quantization() const {
+    return recipe_.w_of_y == recipe_.w_of_dx &&
+           (recipe_.w_of_y == ScaleGrid::kTensor || recipe_.w_of_y == ScaleGrid::kBlocks);
   }
 
   void put_product(int32_t i) {
@@ -353,10 +364,7 @@ class Quantizer {
     const std::optional<Codes> gathered = gathers_.find(w);
     if (gathered && !transposed) return *gathered;
     // This moves two bytes per code, and takes memory only while a block is computed.
-    const bool is_one_quantization =
-        recipe_.w_of_y == recipe_.w_of_dx &&
-        (recipe_.w_of_y == ScaleGrid::kTensor || recipe_.w_of_y == ScaleGrid::kBlocks);
-    if (transposed && is_one_quantization &&
+    if (transposed && is_one_quantization() &&
         (gathered || is_made_once(w) || is_of_head(to_.label))) {
       const Codes rows = weight_codes(w, grid, false);
       std::vector<Value> in{rows.codes};
@@ -401,6 +409,7 @@ class Quantizer {
   Value factor_;            // of the optimizer
   std::set<Value> staged_;  // whose maxima are kept
   CodeGathers gathers_;
+  std::set<Value> of_backward_;                       // weights that no forward reads
   std::map<Value, std::vector<Value>> gradients_of_;  // by output gradient: those that share scales
   std::set<Value> heads_;                             // weights with gradients
   std::set<int32_t> waits_;
