@@ -64,6 +64,20 @@ std::string_view name_of(ScaleGrid grid) {
   return "";
 }
 
+Cost::Scales cost_scales(ScaleGrid grid) {
+  switch (grid) {
+    case ScaleGrid::kTensor:
+      return Cost::Scales::kTensor;
+    case ScaleGrid::kRows:
+      return Cost::Scales::kRows;
+    case ScaleGrid::kSegments:
+    case ScaleGrid::kBlocks:
+    case ScaleGrid::kMx:
+      return Cost::Scales::kParts;
+  }
+  return Cost::Scales::kTensor;
+}
+
 Dims scale_dims(ScaleGrid grid, int64_t rows, int64_t columns) {
   switch (grid) {
     case ScaleGrid::kTensor:
@@ -140,7 +154,9 @@ std::vector<Strategy> Quantize::place(std::span<const TensorType> in) const {
 }
 
 Cost Quantize::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
-  return memory_cost(in, out, 0.0);
+  Cost cost = memory_cost(in, out, 0.0);
+  cost.scales = cost_scales(grid);
+  return cost;
 }
 
 std::string Quantize::describe() const {

@@ -17,6 +17,9 @@ constexpr int64_t padded_tokens(int64_t rows, ScaleGrid grid = ScaleGrid::kTenso
   return (rows + multiple - 1) / multiple * multiple;
 }
 
+/// Returns what a price asks of scales that lie so.
+Cost::Scales cost_scales(ScaleGrid grid);
+
 /// Yields the greatest magnitude under each scale of `grid` (not kMx), in fp32. The result is exact
 /// in any order, and NaN counts as greatest. An optional second input holds maxima of other values
 /// under the same scales. With `is_gated` (kTensor only) the last input is a row of a table of

@@ -1,9 +1,11 @@
 #include "tokamak/ops/float8/scaled_matmul.h"
 
+#include <algorithm>
 #include <array>
 
 #include <fmt/format.h>
 
+#include "tokamak/ops/float8/quantize.h"
 #include "tokamak/ops/matmul/linear.h"
 
 namespace tokamak {
@@ -136,7 +138,8 @@ Cost ScaledMatmul::cost(std::span<const TensorType> in, std::span<const TensorTy
   Cost cost = memory_cost(in, yields, 0.0);
   cost.kind = Cost::Kind::kGemm;
   cost.product = Cost::Product::kOutput;
-  cost.dtype = in[0].dtype;
+  cost.dtype = emulate ? DType::kF32 : in[0].dtype;
+  cost.scales = std::max(cost_scales(a_grid), cost_scales(b_grid));
   cost.row_widths = in[0].dims.back() | in[2].dims[0] | in[2].dims[1];
   cost.m = rows_of(in[0]);
   cost.n = in[2].dims[0];
