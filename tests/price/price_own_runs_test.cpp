@@ -63,8 +63,8 @@ HomeRun run_of(const std::string& machine, const CsvFields& fields) {
   *out << run.name;
 }
 
-std::vector<HomeRun> home_runs(const std::string& machine) {
-  const std::string text = read_file(fmt::format("{}{}_runs.csv", data_folder(), machine));
+std::vector<HomeRun> home_runs(const std::string& machine, const std::string& kind = "") {
+  const std::string text = read_file(fmt::format("{}{}{}_runs.csv", data_folder(), machine, kind));
   CsvReader csv(text);
   csv.next();  // names of columns
   std::vector<HomeRun> runs;
@@ -117,6 +117,23 @@ std::string index_of(const testing::TestParamInfo<HomeRun>& run) {
 
 INSTANTIATE_TEST_SUITE_P(H100, HomeRuns, testing::ValuesIn(home_runs("h100")), index_of);
 INSTANTIATE_TEST_SUITE_P(H200, HomeRuns, testing::ValuesIn(home_runs("h200")), index_of);
+
+// Whose plans have 8-bit codes. No op was measured for them by itself.
+class Float8Runs : public testing::TestWithParam<HomeRun> {};
+
+TEST_P(Float8Runs, ArePredicted) {
+  constexpr double kBoundPct = 5.0;
+  const HomeRun& run = GetParam();
+  const PricedRun priced = price(run, run.machine);
+  const double gib = static_cast<double>(priced.planned.fullest().peak_bytes()) / kGiB;
+  fmt::print("{:<40} {:+6.1f} %; GiB {:.2f}\n", run.name, error_pct(run, priced), gib);
+  EXPECT_LE(std::abs(error_pct(run, priced)), kBoundPct);
+  if (run.planned_gib > 0.0) {
+    EXPECT_NEAR(gib, run.planned_gib, run.rounding_gib);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(H200, Float8Runs, testing::ValuesIn(home_runs("h200", "_fp8")), index_of);
 
 struct Reached {
   double mean_pct;

@@ -12,6 +12,7 @@
 #include "tokamak/price/report/report_json.h"
 #include "tokamak/price/report/report_of.h"
 #include "tokamak/run/presets.h"
+#include "tokamak/run/run_of_config.h"
 
 namespace tokamak::cli {
 namespace {
@@ -84,8 +85,7 @@ price::Machine machine_of(const PriceWords& words, const std::string& cluster) {
 }
 
 void require_low_products(const Config& config, price::Precision precision) {
-  const bool is_fp32 = products_precision(config, precision) != precision;
-  TOK_REQUIRE(!is_fp32 || precision == price::Precision::kBf16,
+  TOK_REQUIRE(compute_type(config) != DType::kF32 || precision == price::Precision::kBf16,
               "--precision {}: training.mixed_precision_param = \"{}\": wanted bfloat16 with it",
               name_of(precision), config.training.mixed_precision_param);
 }
@@ -103,7 +103,7 @@ std::optional<PriceRequest> request_of(const PriceWords& words, const PricePoint
   return PriceRequest{.config = run->config,
                       .degrees = run->place.degrees,
                       .machine = price::with_equal_domains(point.machine, point.num_gpus),
-                      .linear = precision.value_or(linear_precision(run->config)),
+                      .linear = precision,
                       .all_ranks = words.all_ranks,
                       .wants_spans = words.sweeps.empty() && (words.trace || words.html),
                       .progress = words.all_ranks ? progress_on_stderr() : Progress()};
@@ -131,14 +131,14 @@ int print_price(const PriceWords& words) {
   const price::Report report = report_of(*request, run, words.tokens);
   if (words.write) {
     Config config = request->config;
-    set_linear_precision(config, request->linear);
+    set_linear_precision(config, request->precision());
     write_file_atomic(*words.write, config_toml(config));
   }
   if (words.trace) write_file_atomic(*words.trace, trace_of(run));
   if (words.html) write_file_atomic(*words.html, page_of(run, report));
   fmt::print("{}", words.json ? json_text(words, report) : to_text(report));
   if (words.write && !words.json)
-    fmt::print("{}", wrote_text("the configuration", *words.write, request->linear));
+    fmt::print("{}", wrote_text("the configuration", *words.write, request->precision()));
   if (words.preset && !words.json) fmt::print("{}", published_text(find_preset(*words.preset)));
   return 0;
 }

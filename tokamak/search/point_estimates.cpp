@@ -30,8 +30,7 @@ PointEstimates::PointEstimates(const SearchRequest& request)
       target_(priced_target(request.config, machine_)),
       model_(spec_of(request.config)),
       all_{.layers = static_cast<int>(model_.num_layers), .has_embedding = true, .has_head = true},
-      bytes_(element_bytes(
-          priced_shape(config_of({}, request.config, 1), model_, {.degrees = {}}).training)),
+      bytes_(element_bytes(shape_of(config_of({}, request.config, 1), model_, {.degrees = {}}))),
       work_(causal_work(distribute_options(request.config, {}, 0))),
       limit_(memory_limit(request.machine)),
       shapes_(all_.layers) {}
@@ -80,7 +79,9 @@ double PointEstimates::weight_bytes(const SearchPoint& p) const {
   const double elements =
       static_cast<double>(count_parameters(model_).total) / static_cast<double>(d.pp * d.tp);
   const bool is_full = keeps_full_gradients(p.sharding, p.grad_store, d, p.num_microbatches);
-  return price::state_bytes(elements, bytes_,
+  price::ElementBytes bytes = bytes_;
+  bytes.has_codes = plans_codes(p.linear, machine_);
+  return price::state_bytes(elements, bytes,
                             {.owners = p.sharding == "ddp" ? 1 : owners_of(p),
                              .of_gradients = !is_full,
                              .of_copies = p.sharding == "fsdp"});
@@ -180,8 +181,9 @@ std::vector<PointEstimate> PointEstimates::run_items(const SearchPoint& first) {
 double PointEstimates::flat_seconds(const SearchPoint& point) const {
   const Config config =
       config_of(point, request_.config, request_.config.training.global_batch_size);
-  return tokamak::flat_seconds(model_, priced_shape(config, model_, {.degrees = point.degrees}),
-                               target_, machine_, {.linear = point.linear});
+  return tokamak::flat_seconds(
+      model_, priced_shape(config, point.linear, machine_, model_, {.degrees = point.degrees}),
+      target_, machine_, price_options(point.linear, machine_));
 }
 
 int PointEstimates::num_probes() const {
@@ -203,8 +205,9 @@ price::StageCosts PointEstimates::probe(const SearchPoint& point, bool split) co
   SearchPoint flat = point;
   flat.degrees = {.cp = point.degrees.cp, .tp = point.degrees.tp};
   const Config one = config_of(flat, request_.config, flat.microbatch);
-  return probe_stages(model_, priced_shape(one, model_, {.degrees = flat.degrees}), split, target_,
-                      machine_, {.linear = point.linear}, request_.num_gpus);
+  return probe_stages(
+      model_, priced_shape(one, point.linear, machine_, model_, {.degrees = flat.degrees}), split,
+      target_, machine_, price_options(point.linear, machine_), request_.num_gpus);
 }
 
 }  // namespace tokamak

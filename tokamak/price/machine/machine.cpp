@@ -145,6 +145,10 @@ std::string taken_text(const Machine& machine) {
       domain.num_devices, domain.name, domain.whole_devices, nodes);
 }
 
+bool is_low(Precision precision) {
+  return precision == Precision::kFp8 || precision == Precision::kFp4;
+}
+
 void require_products(const Machine& machine, Precision precision) {
   TOK_REQUIRE(machine.device.peak_flops[precision] > 0.0, "{}: {} has no rate of products in {}",
               machine.name, machine.device.name, name_of(precision));

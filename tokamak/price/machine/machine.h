@@ -22,6 +22,9 @@ inline constexpr size_t kNumPrecisions = 4;
 
 std::string_view name_of(Precision precision);
 
+/// Whether it has fewer than 16 bits.
+bool is_low(Precision precision);
+
 /// A tile of a matmul kernel and its share of the best rate.
 struct GemmTile {
   int m = 0;
@@ -74,6 +77,15 @@ struct Device {
   /// Share of the rate where rows begin at odd elements: then no copy to shared memory runs beside
   /// the matmuls.
   double gemm_odd_share = 0.4;
+  /// Rates of matmuls of codes whose scales are of rows, and of parts of rows, over that with
+  /// scales of tensors.
+  double gemm_rows_share = 1.0;
+  double gemm_parts_share = 1.0;
+  /// Rates of kernels that make codes under such scales, over those of other kernels bound by
+  /// memory.
+  double encode_tensor_share = 1.0;
+  double encode_rows_share = 1.0;
+  double encode_parts_share = 1.0;
   double memory_bytes = 0.0;
   double memory_bytes_per_s = 0.0;  ///< of the data sheet
   double memory_efficiency = 0.85;  ///< large copies over it
@@ -130,7 +142,10 @@ struct Software {
   double step_overhead_s = 0.0;      ///< per step: data, logging, barriers
   double power_derate = 1.0;         ///< sustained over short-run rate of matmuls and attention
   double elementwise_traffic = 1.0;  ///< bytes of kernels bound by memory over the plan's
-  double attention_share = 1.0;      ///< rate of attention over the device's
+  /// 1 = matmuls in few bits cast as Transformer Engine does (task/low_precision.h), beside a plan
+  /// in the compute dtype; 0 = they are planned as matmuls of codes.
+  int own_casts = 0;
+  double attention_share = 1.0;  ///< rate of attention over the device's
   /// Bytes that the forward of an unfused attention moves per query, key and head; the backward
   /// moves twice that. 0 = it is fused. Unfused attention computes all pairs, causal or not.
   double attention_pair_bytes = 0.0;

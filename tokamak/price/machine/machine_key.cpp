@@ -116,6 +116,11 @@ void add_device(std::vector<MachineKey>& out) {
   keys.add<&Device::gemm_clock_exponent>("gemm_clock_exponent", kNone, 0.1, 1);
   keys.add<&Device::gemm_alignment_share>("gemm_alignment_share", kNone, 1e-3, 1);
   keys.add<&Device::gemm_odd_share>("gemm_odd_share", kNone, 1e-3, 1);
+  keys.add<&Device::gemm_rows_share>("gemm_rows_share", kNone, 1e-3, 1);
+  keys.add<&Device::gemm_parts_share>("gemm_parts_share", kNone, 1e-3, 1);
+  keys.add<&Device::encode_tensor_share>("encode_tensor_share", kNone, 1e-3, 1);
+  keys.add<&Device::encode_rows_share>("encode_rows_share", kNone, 1e-3, 1);
+  keys.add<&Device::encode_parts_share>("encode_parts_share", kNone, 1e-3, 1);
   keys.add<&Device::memory_bytes>("memory_bytes", kBytes, 1, kMaxBytes);
   keys.add<&Device::memory_bytes_per_s>("memory_bytes_per_s", kBytesPerSecond, 1, kMaxRate);
   keys.add<&Device::memory_efficiency>("memory_efficiency", kNone, 1e-6, 1);
@@ -133,6 +138,7 @@ void add_software(std::vector<MachineKey>& out) {
   keys.add<&Software::host_launch_s>("host_launch_s", kSeconds, 0, kMaxShort);
   keys.add<&Software::host_block_s>("host_block_s", kSeconds, 0, kMaxShort);
   keys.add<&Software::host_ahead>("host_ahead", kNone, 0, 1);
+  keys.add<&Software::own_casts>("own_casts", kNone, 0, 1);
   keys.add<&Software::collective_call_s>("collective_call_s", kSeconds, 0, kMaxShort);
   keys.add<&Software::compute_slowdown>("compute_slowdown", kNone, 1.0, 100);
   keys.add<&Software::collective_slowdown>("collective_slowdown", kNone, 1.0, 100);

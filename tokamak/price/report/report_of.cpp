@@ -126,7 +126,7 @@ price::Report report_of(const PriceRequest& request, const PricedRun& run, doubl
   const int64_t seq_len = request.config.training.seq_len;
   const FlopsShape shape = flops_shape(run.model, seq_len);
   const RunShape planned = shape_of(request.config, run.model, {.degrees = request.degrees});
-  const price::Precision products = products_precision(request.config, request.linear);
+  const price::Precision products = products_precision(request.config, request.precision());
   price::Report report{
       .model = fmt::format("{} {}", run.model.name, run.model.flavor),
       .machine = request.machine.name,
@@ -158,8 +158,7 @@ price::Report report_of(const PriceRequest& request, const PricedRun& run, doubl
   // Saves masters and two moments; compute copies are made from masters again.
   const Degrees& degrees = request.degrees;
   report.reliability = price::reliability_of(
-      {.bytes =
-           3.0 * element_bytes(planned.training).master * static_cast<double>(shape.parameters),
+      {.bytes = 3.0 * element_bytes(planned).master * static_cast<double>(shape.parameters),
        .num_ranks = static_cast<int>(degrees.world()),
        .num_replicas = static_cast<int>(degrees.dp_replicate),
        .block_ranks = static_cast<int>(degrees.dp_shard * degrees.cp * degrees.tp)},

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "tokamak/config/check.h"
 #include "tokamak/price/machine/device_spread.h"
 #include "tokamak/price/run/slowest_place.h"
 #include "tokamak/run/float8_options.h"
@@ -18,10 +19,26 @@ constexpr const char* kMx = "quantize.linear.mx";
 
 }  // namespace
 
-RunShape priced_shape(const Config& config, const ModelSpec& model, const MeshPlace& place) {
-  RunShape shape = shape_of(config, model, place);
-  shape.float8.reset();
-  return shape;
+bool plans_codes(price::Precision linear, const price::Machine& machine) {
+  return price::is_low(linear) && machine.software.own_casts == 0;
+}
+
+RunShape priced_shape(const Config& config, price::Precision linear, const price::Machine& machine,
+                      const ModelSpec& model, const MeshPlace& place) {
+  Config planned = config;
+  planned.model.converters.clear();
+  if (plans_codes(linear, machine)) planned.model.converters.emplace_back(kFloat8);
+  return shape_of(planned, model, place);
+}
+
+price::PriceOptions price_options(price::Precision linear, const price::Machine& machine) {
+  if (!price::is_low(linear)) return {};
+  if (plans_codes(linear, machine)) return {.codes = linear};
+  return {.linear = linear};
+}
+
+price::Precision PriceRequest::precision() const {
+  return linear.value_or(linear_precision(config));
 }
 
 bool PricedRun::fits() const {
@@ -56,7 +73,8 @@ PricedRun price_run(const PriceRequest& request) {
                       : request.wants_spans ? Which::kOwnStages
                                             : Which::kStages;
   const ModelSpec model = spec_of(config);
-  const RunShape shape = priced_shape(config, model, {.degrees = request.degrees});
+  const RunShape shape = priced_shape(config, request.precision(), request.machine, model,
+                                      {.degrees = request.degrees});
   const int place = request.all_ranks ? 0 : slowest_place(shape.distribute, request.machine);
   PricedRun priced{.model = model,
                    .batch = batch_sizes(config, request.degrees),
@@ -64,7 +82,8 @@ PricedRun price_run(const PriceRequest& request) {
   std::vector<price::PricedRank> ranks;
   for (const PlannedRanks::Rank& r : priced.planned.ranks())
     ranks.push_back({.plan = r.plan, .rank = r.rank, .groups = r.groups});
-  priced.options = {.linear = request.linear, .device_graphs = ranks[0].plan->device_graphs};
+  priced.options = price_options(request.precision(), request.machine);
+  priced.options.device_graphs = ranks[0].plan->device_graphs;
   const price::Machine machine = price::slowest_of(request.machine, request.degrees.world());
   priced.step = price::price_step(ranks, static_cast<int>(priced.batch.num_microbatches), machine,
                                   priced.options, request.wants_spans ? &priced.spans : nullptr,
@@ -81,20 +100,20 @@ double memory_limit(const price::Machine& machine) {
 
 price::Precision linear_precision(const Config& config) {
   const Strings& names = config.model.converters;
-  const bool is_low = std::any_of(names.begin(), names.end(), [](const std::string& name) {
-    return name == kFloat8 || name == kMx;
-  });
+  const bool is_low =
+      has_float8(config) || std::find(names.begin(), names.end(), kMx) != names.end();
   return is_low ? price::Precision::kFp8 : price::Precision::kBf16;
 }
 
 price::Precision products_precision(const Config& config, price::Precision linear) {
-  return compute_type(config) == DType::kF32 ? price::Precision::kFp32 : linear;
+  const bool is_fp32 = price::is_low(linear) ? config.quantize.linear.float8.emulate
+                                             : compute_type(config) == DType::kF32;
+  return is_fp32 ? price::Precision::kFp32 : linear;
 }
 
 void set_linear_precision(Config& config, price::Precision precision) {
   if (linear_precision(config) == precision) return;
-  std::erase(config.model.converters, kFloat8);
-  std::erase(config.model.converters, kMx);
+  config.model.converters.clear();
   if (precision == price::Precision::kFp8) config.model.converters.emplace_back(kFloat8);
 }
 

@@ -1,6 +1,7 @@
 // The plans that a mesh would run, priced for a machine that need not be here.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,10 +16,13 @@ struct PriceRequest {
   Config config;  ///< REQUIRES: validate() passed for the mesh
   Degrees degrees;
   price::Machine machine;
-  price::Precision linear = price::Precision::kBf16;  ///< of matmuls inside blocks
+  /// Of matmuls inside blocks; otherwise what the configuration says.
+  std::optional<price::Precision> linear;
   bool all_ranks = false;    ///< else the first rank of each pipeline stage
   bool wants_spans = false;  ///< if so, plan every rank by itself, for its labels
   Progress progress;
+
+  price::Precision precision() const;
 };
 
 struct PricedRun {
@@ -35,9 +39,17 @@ struct PricedRun {
   bool fits() const;
 };
 
-/// Returns the run as it is planned for its price: in the compute dtype, since low_precision_flow()
-/// adds the casts of 8-bit matmuls.
-RunShape priced_shape(const Config& config, const ModelSpec& model, const MeshPlace& place);
+/// Whether matmuls of `linear` are planned as matmuls of 8-bit codes. Otherwise the plan is in the
+/// compute dtype, and price_options() adds the casts of the machine's software.
+bool plans_codes(price::Precision linear, const price::Machine& machine);
+
+/// Returns the run as it is planned for its price. What the recipe of codes is, and which matmuls
+/// it leaves out, is up to the configuration.
+RunShape priced_shape(const Config& config, price::Precision linear, const price::Machine& machine,
+                      const ModelSpec& model, const MeshPlace& place);
+
+/// Returns the options with which such a plan is priced.
+price::PriceOptions price_options(price::Precision linear, const price::Machine& machine);
 
 /// Returns the target for which such plans are made.
 Target priced_target(const Config& config, const price::Machine& machine);
@@ -51,7 +63,8 @@ double memory_limit(const price::Machine& machine);
 /// Returns the precision that model.converters choose for matmuls inside blocks.
 price::Precision linear_precision(const Config& config);
 
-/// Returns the precision of matmuls: fp32 if the run computes in fp32, else `linear`.
+/// Returns the precision of matmuls of blocks: fp32 if codes are emulated in it or if the run
+/// computes in it without codes, else `linear`.
 price::Precision products_precision(const Config& config, price::Precision linear);
 
 /// Makes model.converters choose `precision`; they have no name for fp4.

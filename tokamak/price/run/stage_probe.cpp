@@ -29,6 +29,8 @@ constexpr int64_t kMicrobatchesOfClock = 16;
 struct Depths {
   int few = 2;
   int many = 4;
+
+  int planned_layers() const { return 3 * few + many; }
 };
 
 // Collects values of the four stages, and gives them as a sum over modules.
@@ -121,7 +123,7 @@ void read_parameters(const PlannedRun& run, const Depths& depths, StageCosts& co
     if (decl.is_tied) costs.tied_elements += numel;
   }
   costs.elements = elements.sum();
-  costs.bytes = element_bytes(run.shape().training);
+  costs.bytes = element_bytes(run.shape());
   // Here one rank has both ends, and so has the table once.
   costs.elements.head += costs.tied_elements;
 }
@@ -156,8 +158,8 @@ class PassByStage {
 // Reads seconds at the clocks of a rank with as much of the model as the options' `block_weight`
 // says.
 price::StageSeconds read_seconds(const Plan& plan, const GroupTable& groups, const Depths& depths,
-                                 const price::Machine& machine,
-                                 const price::PriceOptions& options) {
+                                 const price::Machine& machine, const price::PriceOptions& options,
+                                 bool has_codes) {
   price::SegmentPrices prices(plan, groups, machine, options);
   std::vector<int64_t> runs;
   for (const Segment& segment : plan.segments)
@@ -166,8 +168,11 @@ price::StageSeconds read_seconds(const Plan& plan, const GroupTable& groups, con
   PassByStage forward(depths);
   PassByStage backward(depths);
   PassByStage weight(depths);
+  StageSum encode;
   for (int s = 0; s < std::ssize(plan.segments); ++s) {
     const Segment& segment = plan.segments[s];
+    if (segment.runs == Segment::Runs::kOnceBefore)
+      encode.layer += prices.price({.segment = s}).seconds / depths.planned_layers();
     if (!segment.point || segment.is_background) continue;
     const auto [kind, stage] = *segment.point;
     PassByStage& pass = kind == PipelineItemKind::kForward          ? forward
@@ -176,7 +181,10 @@ price::StageSeconds read_seconds(const Plan& plan, const GroupTable& groups, con
     pass.set(stage, prices.price({.segment = s, .is_first = false, .is_last = false}),
              prices.price({.segment = s, .is_first = true, .is_last = false}));
   }
-  return {.forward = forward.sum(), .backward = backward.sum(), .weight = weight.sum()};
+  return {.forward = forward.sum(),
+          .backward = backward.sum(),
+          .weight = weight.sum(),
+          .encode = has_codes ? encode : StageSum()};
 }
 
 // Returns after how many stages, whose first ranks are multiples of `span`, their positions in the
@@ -212,7 +220,8 @@ void read_places(const Plan& plan, const Depths& depths, const price::Machine& m
     costs.place_of.push_back(static_cast<int>(at - known.begin()));
     if (at != known.end()) continue;
     known.push_back(std::move(layouts));
-    costs.places.push_back(read_seconds(plan, groups, depths, machine, options));
+    costs.places.push_back(
+        read_seconds(plan, groups, depths, machine, options, costs.bytes.has_codes));
     costs.places.back().link =
         price::link_of(price::strided_layout(costs.span, 1, machine, first_rank));
   }
@@ -227,11 +236,13 @@ price::Machine with_room(price::Machine machine) {
 
 }  // namespace
 
-price::ElementBytes element_bytes(const TrainingGraphOptions& training) {
+price::ElementBytes element_bytes(const RunShape& shape) {
+  const TrainingGraphOptions& training = shape.training;
   const auto size = [](DType dtype) { return static_cast<double>(size_of(dtype)); };
   return {.master = size(training.master),
           .compute = size(training.compute),
-          .gradient = size(gradient_dtype(training.compute))};
+          .gradient = size(gradient_dtype(training.compute)),
+          .has_codes = shape.float8.has_value()};
 }
 
 StageCosts probe_stages(const ModelSpec& model, const RunShape& base, bool split,
@@ -252,17 +263,15 @@ StageCosts probe_stages(const ModelSpec& model, const RunShape& base, bool split
   d.rank = first_of_busiest(d.mesh, causal_work(d));
   d.stage_of_module = {kFirstStage};
   spec.num_layers = 0;
-  int planned_layers = 0;
   for (int stage = 0; stage < kNumProbeStages; ++stage) {
     spec.num_layers += layers[stage];
-    if (d.pipeline.rank_of_stage[stage] == 0) planned_layers += layers[stage];
     d.stage_of_module.insert(d.stage_of_module.end(), static_cast<size_t>(layers[stage]), stage);
   }
   d.stage_of_module.insert(d.stage_of_module.end(), 2, kLastStage);
   const PlannedRun run(spec, shape, target);
   price::PriceOptions how = options;
   how.device_graphs = run.plan().device_graphs;
-  how.block_weight = static_cast<double>(model.num_layers) / planned_layers;
+  how.block_weight = static_cast<double>(model.num_layers) / depths.planned_layers();
   StageCosts costs{.span = d.mesh.degree({MeshAxis::kCp, MeshAxis::kTp})};
   read_memory(run, depths, costs);
   read_parameters(run, depths, costs);

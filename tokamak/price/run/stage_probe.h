@@ -10,7 +10,7 @@
 namespace tokamak {
 
 /// Returns the bytes of an element of parameters and of their moments, gradients and copies.
-price::ElementBytes element_bytes(const TrainingGraphOptions& training);
+price::ElementBytes element_bytes(const RunShape& shape);
 
 /// Returns the costs of a pipeline stage, for the microbatch, sequence, recompute policy and the cp
 /// and tp degrees of `shape`; other degrees and the schedule do not matter. With `split`, input and

@@ -27,7 +27,8 @@ BucketSeconds bucket_seconds(double elements, const StageCosts& costs, const Dat
   if (spread.replicas > 1) bucket.replica_s = sum(Collective::kAllReduce, slice, groups.replica);
   // Masters and moments are read and written, gradients read by the norm and by the optimizer.
   const Device& device = machine.device;
-  const double bytes = 6.0 * costs.bytes.master + 2.0 * costs.bytes.gradient + costs.bytes.compute;
+  const double copy = costs.bytes.has_codes ? 0.0 : costs.bytes.compute;
+  const double bytes = 6.0 * costs.bytes.master + 2.0 * costs.bytes.gradient + copy;
   bucket.update_s = slice * bytes / (device.memory_bytes_per_s * device.memory_efficiency);
   return bucket;
 }
@@ -145,9 +146,9 @@ double least_flat_seconds(const StageCosts& costs, const StageModules& model, in
 
 double state_bytes(double elements, const ElementBytes& bytes, const Slices& slices) {
   const double slice = elements / slices.owners;
-  const bool has_copies = !slices.of_copies && (slices.owners > 1 || bytes.compute != bytes.master);
+  const bool has_copies = !slices.of_copies && (slices.owners > 1 || bytes.kept() != bytes.master);
   return slice * 3.0 * bytes.master + (slices.of_gradients ? slice : elements) * bytes.gradient +
-         (has_copies ? elements * bytes.compute : 0.0);
+         (has_copies ? elements * bytes.kept() : 0.0);
 }
 
 double saved_bytes(const StageCosts& costs, const StageModules& stage) {

@@ -28,6 +28,10 @@ struct ElementBytes {
   double master = 4.0;  ///< and each of its two moments
   double compute = 2.0;
   double gradient = 4.0;
+  bool has_codes = false;  ///< weights of blocks are kept as 8-bit codes
+
+  /// Returns the least bytes that are kept for matmuls while a step lasts.
+  double kept() const { return has_codes ? 1.0 : compute; }
 };
 
 /// How a rank's parameters are sliced over their owners.
@@ -66,6 +70,7 @@ struct StageSeconds {
   PassSeconds forward;
   PassSeconds backward;  ///< of input gradients only, where backwards are split
   PassSeconds weight;    ///< 0 if they are not split
+  StageSum encode;       ///< of codes of weights, once a step
   int link = 0;          ///< level of the fabric that collectives inside the stage take
 };
 

@@ -59,6 +59,10 @@ class Works {
                 .link = buckets_.shard_link});
   }
 
+  void add_encoding(double seconds, const std::vector<int>& after) {
+    if (seconds > 0.0) add({.seconds = seconds, .is_shared = true, .stream = kCompute}, after);
+  }
+
   void wait_for(const std::vector<int>& works) { add({.stream = kCompute}, works); }
 
   // Adds kernels and collectives of one part, alternating a few times.
@@ -198,17 +202,21 @@ class RankItems {
   }
 
  private:
-  // Gathers weights once a step, before all items or beside them.
+  // Gathers weights once a step, before all items or beside them, and makes codes of them.
   void gather() {
-    if (spread_.owners == 1) return;
+    if (spread_.groups.empty()) return;  // of the items alone
+    const bool gathers = spread_.owners > 1;
     std::vector<int> all;
     for (const int stage : shape_.stages_of[rank_]) {
       for (const Part& part : parts_of(shape_.stages[stage], buckets_)) {
-        all.push_back(works_.add_gather(part));
-        if (software_.gather_overlap != 0) gathered_[stage].push_back(all.back());
+        std::vector<int> after;
+        if (gathers) all.push_back(works_.add_gather(part));
+        if (gathers) after.push_back(all.back());
+        if (gathers && software_.gather_overlap != 0) gathered_[stage].push_back(all.back());
+        works_.add_encoding(seconds_.encode(part.modules), after);
       }
     }
-    if (software_.gather_overlap == 0) works_.wait_for(all);
+    if (gathers && software_.gather_overlap == 0) works_.wait_for(all);
   }
 
   double hop_s(int peer) const {

@@ -93,7 +93,27 @@ double sustained_seconds(int64_t m, int64_t n, int64_t k, Precision precision, c
   return flops / (d.peak_flops[precision] * d.gemm_sustained_efficiency);
 }
 
-double bytes_of(const Operand& o) {
+// Returns the share of a matmul's rate that its scales leave.
+double gemm_share(const Cost& cost, const Device& d) {
+  if (!cost.scales || *cost.scales == Cost::Scales::kTensor) return 1.0;
+  return *cost.scales == Cost::Scales::kRows ? d.gemm_rows_share : d.gemm_parts_share;
+}
+
+// Returns the share of the memory's rate that a kernel reaches.
+double memory_share(const Cost& cost, const Device& d) {
+  if (!cost.scales) return 1.0;
+  switch (*cost.scales) {
+    case Cost::Scales::kTensor:
+      return d.encode_tensor_share;
+    case Cost::Scales::kRows:
+      return d.encode_rows_share;
+    case Cost::Scales::kParts:
+      return d.encode_parts_share;
+  }
+  return 1.0;
+}
+
+double operand_bytes(const Operand& o) {
   return static_cast<double>(o.type.bytes());
 }
 
@@ -102,21 +122,15 @@ bool reads_output(const Task& task, size_t out, bool is_first) {
   return mode == AccumulateMode::kAlways || (mode == AccumulateMode::kFirstMicrobatch && !is_first);
 }
 
-double bytes_of(const Task& task, const Cost& cost, bool is_first) {
-  double bytes = cost.bytes_read + cost.bytes_written;
-  for (size_t k = 0; k < task.accumulate.size(); ++k) {
-    if (reads_output(task, k, is_first)) bytes += bytes_of(task.out[k]);
+// Returns the bytes of the task's 8-bit codes.
+double bytes_of_codes(const Task& task) {
+  double bytes = 0.0;
+  for (const std::vector<Operand>* operands : {&task.in, &task.out}) {
+    for (const Operand& o : *operands) {
+      if (is_float8(o.type.dtype)) bytes += operand_bytes(o);
+    }
   }
   return bytes;
-}
-
-Precision precision_of(DType dtype) {
-  if (is_float8(dtype)) return Precision::kFp8;
-  return dtype == DType::kBF16 ? Precision::kBf16 : Precision::kFp32;
-}
-
-bool is_low(Precision precision) {
-  return precision == Precision::kFp8 || precision == Precision::kFp4;
 }
 
 // Whether a group moves what tensor-parallel matmuls read or write; gradients that ranks of tp sum
@@ -237,12 +251,25 @@ double TaskTimes::compute_seconds(const Task& task, const Cost& cost, const Task
       if (logit_bytes > 0.0 && cost.logits)
         return memory_seconds(logit_bytes * static_cast<double>(*cost.logits), machine_);
       const bool is_update = task.label.phase == Phase::kUpdate;
-      return memory_seconds(bytes * (is_update ? 1.0 : machine_.software.elementwise_traffic),
-                            machine_);
+      const double traffic = is_update ? 1.0 : machine_.software.elementwise_traffic;
+      return memory_seconds(bytes * traffic / memory_share(cost, machine_.device), machine_);
     }
     default:
       TOK_CHECK(false, "{} states no kind of work", task.rules->name);
   }
+}
+
+Precision TaskTimes::precision_of(DType dtype) const {
+  if (is_float8(dtype)) return options_.codes;
+  return dtype == DType::kBF16 ? Precision::kBf16 : Precision::kFp32;
+}
+
+double TaskTimes::bytes_of(const Task& task, const Cost& cost, bool is_first) const {
+  double bytes = cost.bytes_read + cost.bytes_written;
+  for (size_t k = 0; k < task.accumulate.size(); ++k) {
+    if (reads_output(task, k, is_first)) bytes += operand_bytes(task.out[k]);
+  }
+  return bytes - (1.0 - element_bytes(options_.codes)) * bytes_of_codes(task);
 }
 
 Precision TaskTimes::computes_in(const Task& task, const Cost& cost) const {
@@ -254,7 +281,8 @@ Precision TaskTimes::computes_in(const Task& task, const Cost& cost) const {
 
 double TaskTimes::product_seconds(const Task& task, const Cost& cost, double bytes,
                                   const TaskRun& run) const {
-  ProductRun how{.rate = std::pow(clock_, machine_.device.gemm_clock_exponent),
+  ProductRun how{.rate = std::pow(clock_, machine_.device.gemm_clock_exponent) *
+                         gemm_share(cost, machine_.device),
                  .held_sms = run.held_sms,
                  .row_widths = cost.row_widths};
   const Precision planned = precision_of(cost.dtype);
@@ -264,7 +292,7 @@ double TaskTimes::product_seconds(const Task& task, const Cost& cost, double byt
   // rows are tokens.
   how.row_widths |= cost.k;
   const double width = element_bytes(options_.linear);
-  bytes -= (1.0 - width / kPlannedBytes) * (bytes_of(task.in[0]) + bytes_of(task.in[1]));
+  bytes -= (1.0 - width / kPlannedBytes) * (operand_bytes(task.in[0]) + operand_bytes(task.in[1]));
   return gemm_seconds(cost.m, cost.n, cost.k, bytes, options_.linear, machine_, how) +
          cast_seconds(task, cost, run);
 }
@@ -376,8 +404,10 @@ double TaskTimes::task_communication_seconds(const Task& task, const Cost& cost,
   const bool is_sum =
       cost.collective == Collective::kReduceScatter || cost.collective == Collective::kAllReduce;
   const bool is_fewer_bytes = is_low_message && is_low(options_.linear) && !is_sum;
-  const double bytes =
-      cost.buffer_bytes() * (is_fewer_bytes ? element_bytes(options_.linear) / kPlannedBytes : 1.0);
+  const double width = is_fewer_bytes          ? element_bytes(options_.linear) / kPlannedBytes
+                       : is_float8(cost.dtype) ? element_bytes(options_.codes)
+                                               : 1.0;
+  const double bytes = cost.buffer_bytes() * width;
   if (cost.is_message) return message_seconds(bytes, group);
   return communication_seconds(
       {.kind = *cost.collective,

@@ -12,8 +12,11 @@ namespace tokamak::price {
 
 /// How a price may differ from the plan that is priced.
 struct PriceOptions {
-  Precision linear = Precision::kBf16;  ///< of matmuls inside blocks
-  bool device_graphs = true;            ///< kernels are launched by captured graphs
+  Precision codes = Precision::kFp8;  ///< what 8-bit codes of the plan are priced as
+  /// The precision of matmuls of blocks that the plan has in bf16; if it is lower, they cast
+  /// (low_precision.h). It describes software other than ours.
+  Precision linear = Precision::kBf16;
+  bool device_graphs = true;  ///< kernels are launched by captured graphs
   /// Tensor-parallel ranks that all hold the same pipeline message each send a part of it, and
   /// gather the rest.
   bool splits_messages = false;
@@ -84,7 +87,9 @@ class TaskTimes {
   void set_clock(double clock) { clock_ = clock; }
 
  private:
+  Precision precision_of(DType dtype) const;
   Precision computes_in(const Task& task, const Cost& cost) const;
+  double bytes_of(const Task& task, const Cost& cost, bool is_first) const;
   double compute_seconds(const Task& task, const Cost& cost, const TaskRun& run) const;
   double product_seconds(const Task& task, const Cost& cost, double bytes,
                          const TaskRun& run) const;
