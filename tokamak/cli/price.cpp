@@ -65,9 +65,9 @@ std::string json_text(const PriceWords& words, const price::Report& report) {
 
 }  // namespace
 
-std::vector<std::string> unpriced_lines(const Config& config) {
+std::vector<std::string> unpriced_lines(const Config& config, const price::Machine& machine) {
   std::vector<std::string> lines;
-  for (const Need& need : unpriced(config))
+  for (const Need& need : unpriced(config, plans_codes(price::Precision::kFp8, machine)))
     lines.push_back(fmt::format("not priced: {} = {}: {}", need.key, need.value, need.reason));
   return lines;
 }
@@ -127,7 +127,8 @@ int print_price(const PriceWords& words) {
                                           .gpus_word = fmt::format("--gpus {}", *words.num_gpus)});
   if (!request) return 0;
   const PricedRun run = price_run(*request);
-  for (const std::string& line : unpriced_lines(request->config)) fmt::print(stderr, "{}\n", line);
+  for (const std::string& line : unpriced_lines(request->config, request->machine))
+    fmt::print(stderr, "{}\n", line);
   const price::Report report = report_of(*request, run, words.tokens);
   if (words.write) {
     Config config = request->config;

@@ -72,8 +72,8 @@ void require_low_products(const Config& config, price::Precision precision);
 /// Returns this machine with the numbers that --set gives.
 price::Machine machine_of(const PriceWords& words, const std::string& cluster);
 
-/// Returns a line for everything that the price of `config` leaves out.
-std::vector<std::string> unpriced_lines(const Config& config);
+/// Returns a line for everything that the price of `config` on `machine` leaves out.
+std::vector<std::string> unpriced_lines(const Config& config, const price::Machine& machine);
 
 /// Returns the key of a word "--a.b-c=value" or of a sweep of "a.b_c": "a.b_c".
 std::string key_of(std::string_view word);

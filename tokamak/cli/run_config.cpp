@@ -197,7 +197,7 @@ void check_run_keys(Args args, const std::string& verb) {
   refuse_unknown_models(needs(config, capabilities(config.job.device)));
 }
 
-std::vector<Need> unpriced(const Config& config) {
+std::vector<Need> unpriced(const Config& config, bool plans_codes) {
   Capabilities can = capabilities("cuda");
   can.grouped_mm = true;
   std::vector<Need> all = needs(config, can);
@@ -209,7 +209,7 @@ std::vector<Need> unpriced(const Config& config) {
                         [&](std::string_view section) { return need.key.starts_with(section); });
   };
   std::erase_if(all, costs_nothing);
-  const bool is_low = !config.model.converters.empty();
+  const bool is_low = !config.model.converters.empty() && !plans_codes;
   Strings left_alone = config.quantize.linear.float8.filter_fqns;
   std::erase(left_alone, "output");  // outside blocks
   if (is_low && !left_alone.empty()) {

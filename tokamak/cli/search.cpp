@@ -65,7 +65,7 @@ std::optional<Config> base_config(const PriceWords& words) {
 int print_search(const PriceWords& words, const price::Machine& machine) {
   const auto config = base_config(words);
   if (!config) return 0;
-  for (const std::string& line : unpriced_lines(*config)) fmt::print(stderr, "{}\n", line);
+  for (const std::string& line : unpriced_lines(*config, machine)) fmt::print(stderr, "{}\n", line);
   SearchRequest request{
       .config = *config,
       .num_gpus = *words.num_gpus,

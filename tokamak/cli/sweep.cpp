@@ -210,7 +210,7 @@ int print_sweep(const PriceWords& words) {
     try {
       const PriceRequest request = points.request_at(choice);
       line.report = report_of(request, price_run(request), words.tokens);
-      for (const std::string& said : unpriced_lines(request.config)) {
+      for (const std::string& said : unpriced_lines(request.config, request.machine)) {
         if (std::find(unpriced.begin(), unpriced.end(), said) == unpriced.end())
           unpriced.push_back(said);
       }

@@ -293,6 +293,43 @@ TEST(PricedRun, FewerBitsAreFaster) {
   EXPECT_LT(seconds_of(request), fp8);
 }
 
+// With the software's own casts the plan is that of bf16.
+TEST(PricedRun, PlansCodes) {
+  PriceRequest request = request_of(
+      {"--model.flavor=1B", "--training.seq_len=8192", "--activation_checkpoint.mode=none"}, 1,
+      "h200");
+  const auto peak = [&] { return price_run(request).planned.fullest().peak_bytes(); };
+  const int64_t bf16 = peak();
+  request.linear = price::Precision::kFp8;
+  const int64_t fp8 = peak();
+  EXPECT_LT(fp8, bf16);
+  const double tensorwise = seconds_of(request);
+  request.config.quantize.linear.float8.recipe_name = "blockwise";
+  EXPECT_GT(seconds_of(request), tensorwise);
+  request.config.model.converters = {"quantize.linear.float8"};
+  request.config.quantize.linear.float8.recipe_name = "tensorwise";
+  request.linear.reset();
+  EXPECT_EQ(peak(), fp8);
+  EXPECT_EQ(seconds_of(request), tensorwise);
+  request.config.model.converters = {"quantize.linear.mx"};
+  EXPECT_EQ(seconds_of(request), tensorwise);
+  request.machine.software.own_casts = 1;
+  EXPECT_EQ(peak(), bf16);
+  request.linear = price::Precision::kBf16;
+  request.machine.software.own_casts = 0;
+  EXPECT_EQ(peak(), bf16);
+}
+
+TEST(PricedRun, EmulationIsPricedInFp32) {
+  PriceRequest request =
+      request_of({"--model.flavor=debugmodel", "--model.converters=quantize.linear.float8",
+                  "--quantize.linear.float8.emulate"},
+                 1, "a100-80");
+  EXPECT_EQ(report_of(request, price_run(request), 1e12).precision, price::Precision::kFp32);
+  request.config.quantize.linear.float8.emulate = false;
+  EXPECT_THROW(price_run(request), Error);
+}
+
 TEST(PricedRun, KnowsWhatDoesNotFit) {
   const PriceRequest small = request_of(
       {"--model.flavor=8B", "--training.seq_len=8192", "--training.local_batch_size=1"}, 8);

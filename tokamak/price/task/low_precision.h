@@ -1,5 +1,5 @@
-// What a segment converts, and sends differently, if matmuls compute in fewer bits than the plan
-// was made in.
+// What a segment converts, and sends differently, if software other than ours computes matmuls in
+// fewer bits than the plan was made in (Software::own_casts).
 #pragma once
 
 #include <cstdint>
