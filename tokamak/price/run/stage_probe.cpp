@@ -159,7 +159,7 @@ class PassByStage {
 // says.
 price::StageSeconds read_seconds(const Plan& plan, const GroupTable& groups, const Depths& depths,
                                  const price::Machine& machine, const price::PriceOptions& options,
-                                 bool has_codes) {
+                                 const price::ElementBytes& bytes) {
   price::SegmentPrices prices(plan, groups, machine, options);
   std::vector<int64_t> runs;
   for (const Segment& segment : plan.segments)
@@ -184,7 +184,8 @@ price::StageSeconds read_seconds(const Plan& plan, const GroupTable& groups, con
   return {.forward = forward.sum(),
           .backward = backward.sum(),
           .weight = weight.sum(),
-          .encode = has_codes ? encode : StageSum()};
+          .encode = bytes.has_codes ? encode : StageSum(),
+          .encodes_slices = bytes.gathered < bytes.compute};
 }
 
 // Returns after how many stages, whose first ranks are multiples of `span`, their positions in the
@@ -220,8 +221,7 @@ void read_places(const Plan& plan, const Depths& depths, const price::Machine& m
     costs.place_of.push_back(static_cast<int>(at - known.begin()));
     if (at != known.end()) continue;
     known.push_back(std::move(layouts));
-    costs.places.push_back(
-        read_seconds(plan, groups, depths, machine, options, costs.bytes.has_codes));
+    costs.places.push_back(read_seconds(plan, groups, depths, machine, options, costs.bytes));
     costs.places.back().link =
         price::link_of(price::strided_layout(costs.span, 1, machine, first_rank));
   }
@@ -239,9 +239,11 @@ price::Machine with_room(price::Machine machine) {
 price::ElementBytes element_bytes(const RunShape& shape) {
   const TrainingGraphOptions& training = shape.training;
   const auto size = [](DType dtype) { return static_cast<double>(size_of(dtype)); };
+  const bool gathers_codes = shape.float8 && shape.float8->recipe.gathers_codes();
   return {.master = size(training.master),
           .compute = size(training.compute),
           .gradient = size(gradient_dtype(training.compute)),
+          .gathered = gathers_codes ? 1.0 : size(training.compute),
           .has_codes = shape.float8.has_value()};
 }
 

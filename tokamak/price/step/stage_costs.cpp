@@ -7,8 +7,9 @@
 namespace tokamak::price {
 namespace {
 
-BucketSeconds bucket_seconds(double elements, const StageCosts& costs, const DataSpread& spread,
-                             const DataSpread::Groups& groups, const Machine& machine) {
+BucketSeconds bucket_seconds(double elements, double gathered_bytes, const StageCosts& costs,
+                             const DataSpread& spread, const DataSpread::Groups& groups,
+                             const Machine& machine) {
   BucketSeconds bucket;
   if (elements <= 0.0) return bucket;
   const auto sum = [&](Collective kind, double count, const GroupLayout& group) {
@@ -19,9 +20,9 @@ BucketSeconds bucket_seconds(double elements, const StageCosts& costs, const Dat
   };
   const double slice = elements / spread.owners;
   if (spread.owners > 1) {
-    bucket.gather_s = communication_seconds(
-        {.kind = Collective::kAllGather, .bytes = elements * costs.bytes.compute}, groups.shard,
-        machine);
+    bucket.gather_s =
+        communication_seconds({.kind = Collective::kAllGather, .bytes = elements * gathered_bytes},
+                              groups.shard, machine);
     bucket.scatter_s = sum(Collective::kReduceScatter, elements, groups.shard);
   }
   if (spread.replicas > 1) bucket.replica_s = sum(Collective::kAllReduce, slice, groups.replica);
@@ -100,12 +101,12 @@ class HeldByItems {
 
 Buckets buckets_of(const StageCosts& costs, const DataSpread& spread,
                    const DataSpread::Groups& groups, const Machine& machine) {
-  const auto bucket = [&](double elements) {
-    return bucket_seconds(elements, costs, spread, groups, machine);
+  const auto bucket = [&](double elements, double gathered_bytes) {
+    return bucket_seconds(elements, gathered_bytes, costs, spread, groups, machine);
   };
-  return {.layer = bucket(costs.elements.layer),
-          .embedding = bucket(costs.elements.embedding),
-          .head = bucket(costs.elements.head),
+  return {.layer = bucket(costs.elements.layer, costs.bytes.gathered),
+          .embedding = bucket(costs.elements.embedding, costs.bytes.compute),
+          .head = bucket(costs.elements.head, costs.bytes.compute),
           .shard_link = link_of(groups.shard),
           .replica_link = link_of(groups.replica)};
 }

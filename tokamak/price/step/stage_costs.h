@@ -28,6 +28,7 @@ struct ElementBytes {
   double master = 4.0;  ///< and each of its two moments
   double compute = 2.0;
   double gradient = 4.0;
+  double gathered = 2.0;   ///< while weights of blocks travel
   bool has_codes = false;  ///< weights of blocks are kept as 8-bit codes
 
   /// Returns the least bytes that are kept for matmuls while a step lasts.
@@ -68,10 +69,11 @@ struct PassSeconds {
 /// Seconds of a stage for one position of its ranks in the fabric.
 struct StageSeconds {
   PassSeconds forward;
-  PassSeconds backward;  ///< of input gradients only, where backwards are split
-  PassSeconds weight;    ///< 0 if they are not split
-  StageSum encode;       ///< of codes of weights, once a step
-  int link = 0;          ///< level of the fabric that collectives inside the stage take
+  PassSeconds backward;         ///< of input gradients only, where backwards are split
+  PassSeconds weight;           ///< 0 if they are not split
+  StageSum encode;              ///< of codes of whole weights, once a step
+  bool encodes_slices = false;  ///< owners encode their slices and gather codes
+  int link = 0;                 ///< level of the fabric that collectives inside the stage take
 };
 
 /// The cost of a stage in seconds, bytes and elements, without the work of data parallelism.

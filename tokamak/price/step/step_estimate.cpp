@@ -51,12 +51,13 @@ class Works {
         after);
   }
 
-  int add_gather(const Part& part) {
+  int add_gather(const Part& part, const std::vector<int>& after) {
     return add({.seconds = part.bucket->gather_s,
                 .category = Category::kExposedComm,
                 .is_shared = true,
                 .stream = kGather,
-                .link = buckets_.shard_link});
+                .link = buckets_.shard_link},
+               after);
   }
 
   void add_encoding(double seconds, const std::vector<int>& after) {
@@ -202,18 +203,27 @@ class RankItems {
   }
 
  private:
-  // Gathers weights once a step, before all items or beside them, and makes codes of them.
+  // Gathers weights once a step, before all items or beside them, and makes codes of them, before
+  // that of slices or after it of whole weights.
   void gather() {
     if (spread_.groups.empty()) return;  // of the items alone
     const bool gathers = spread_.owners > 1;
+    const bool of_slices = gathers && seconds_.encodes_slices;
+    std::vector<int> encoded;
+    if (of_slices) {
+      works_.add_encoding(seconds_.encode(shape_.modules_of[rank_]) / spread_.owners, {});
+      if (works_.foreground() >= 0) encoded.push_back(works_.foreground());
+    }
     std::vector<int> all;
     for (const int stage : shape_.stages_of[rank_]) {
       for (const Part& part : parts_of(shape_.stages[stage], buckets_)) {
         std::vector<int> after;
-        if (gathers) all.push_back(works_.add_gather(part));
-        if (gathers) after.push_back(all.back());
-        if (gathers && software_.gather_overlap != 0) gathered_[stage].push_back(all.back());
-        works_.add_encoding(seconds_.encode(part.modules), after);
+        if (gathers) {
+          all.push_back(works_.add_gather(part, encoded));
+          after.push_back(all.back());
+          if (software_.gather_overlap != 0) gathered_[stage].push_back(all.back());
+        }
+        if (!of_slices) works_.add_encoding(seconds_.encode(part.modules), after);
       }
     }
     if (gathers && software_.gather_overlap == 0) works_.wait_for(all);

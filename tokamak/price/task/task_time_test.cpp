@@ -7,8 +7,6 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/ops/attention/attention.h"
-#include "tokamak/ops/float8/quantize.h"
-#include "tokamak/ops/float8/scaled_matmul.h"
 #include "tokamak/ops/matmul/linear.h"
 #include "tokamak/ops/vocab/cross_entropy.h"
 #include "tokamak/price/machine/test_machine.h"
@@ -246,42 +244,6 @@ TEST(TaskTime, OtherPrecisionsAreForProductsInBlocks) {
   const double warm = seconds(product, machine, fp8, false);
   EXPECT_NEAR(cold - warm, cast, 1e-9 * cast);
   EXPECT_NEAR(warm, seconds(product, fast_memory(), fp8) + cast, 1e-6 * cast);
-}
-
-TEST(TaskTime, CodesArePricedByTheirScalesAndBits) {
-  Machine machine = fast_memory();
-  machine.device.gemm_rows_share = 0.8;
-  machine.device.gemm_parts_share = 0.5;
-  const auto codes = [](const Dims& dims) {
-    return Operand{.type = {.dtype = DType::kE4M3, .dims = dims}, .strides = row_major(dims)};
-  };
-  const auto scales = [](ScaleGrid grid, int64_t rows) {
-    const Dims dims = scale_dims(grid, rows, 4096);
-    return Operand{.type = {.dtype = DType::kF32, .dims = dims}, .strides = row_major(dims)};
-  };
-  const auto matmul = [&](ScaleGrid a, ScaleGrid b) {
-    return task_of(ScaledMatmul{.out = DType::kBF16, .a_grid = a, .b_grid = b},
-                   {codes({1280, 4096}), scales(a, 1280), codes({1280, 4096}), scales(b, 1280)},
-                   {bf16({1280, 1280})});
-  };
-  using enum ScaleGrid;
-  const double fp8 = gemm(machine, 1280, 1280, 4096, Precision::kFp8);
-  EXPECT_NEAR(seconds(matmul(kTensor, kTensor), machine), fp8, 1e-9 * fp8);
-  EXPECT_NEAR(seconds(matmul(kRows, kTensor), machine), fp8 / 0.8, 1e-9 * fp8);
-  EXPECT_NEAR(seconds(matmul(kSegments, kBlocks), machine), fp8 / 0.5, 1e-9 * fp8);
-  Task emulated = matmul(kTensor, kTensor);
-  emulated.op = std::make_shared<ScaledMatmul>(ScaledMatmul{.out = DType::kBF16, .emulate = true});
-  EXPECT_EQ(cost_of(emulated).dtype, DType::kF32);
-
-  machine = clockwork();
-  machine.device.encode_tensor_share = 0.5;
-  const Task encode = task_of(Quantize{}, {bf16({64, 64}), scales(kTensor, 64)},
-                              {codes({64, 64}), scales(kTensor, 64)});
-  const double elements = 64.0 * 64.0;
-  const double rate = machine.device.memory_bytes_per_s * machine.device.memory_efficiency;
-  EXPECT_NEAR(seconds(encode, machine), (3.0 * elements + 8.0) / rate / 0.5, 1e-6);
-  EXPECT_NEAR(seconds(encode, machine, {.codes = Precision::kFp4}),
-              (2.5 * elements + 8.0) / rate / 0.5, 1e-6);
 }
 
 TEST(TaskTime, AttentionFollowsHeadDimAndOccupancy) {
