@@ -104,6 +104,10 @@ Cost FusedFloat8::cost(std::span<const TensorType> in, std::span<const TensorTyp
   const Types values = first_outputs(in);
   const auto inputs = in.first(num_first_inputs(in.size()));
   cost.flops = first.rules->cost(first.op.get(), inputs, values).flops;
+  for (const Float8Reader& reader : readers) {
+    if (const auto* codes = std::get_if<Quantize>(&reader.op))
+      cost.scales = std::max(cost.scales, std::optional(cost_scales(codes->grid)));
+  }
   return cost;
 }
 

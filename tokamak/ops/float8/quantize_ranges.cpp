@@ -69,6 +69,7 @@ std::vector<Strategy> QuantizeRanges::place(std::span<const TensorType>) const {
 
 Cost QuantizeRanges::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
   Cost cost = memory_cost(in, out, 0.0);
+  cost.scales = Cost::Scales::kTensor;
   cost.bytes_read -=
       static_cast<double>((in[0].numel() - elements_of(ranges)) * size_of(in[0].dtype));
   return cost;
