@@ -118,6 +118,7 @@ void add_device(std::vector<MachineKey>& out) {
   keys.add<&Device::gemm_odd_share>("gemm_odd_share", kNone, 1e-3, 1);
   keys.add<&Device::gemm_rows_share>("gemm_rows_share", kNone, 1e-3, 1);
   keys.add<&Device::gemm_parts_share>("gemm_parts_share", kNone, 1e-3, 1);
+  keys.add<&Device::gemm_codes_power>("gemm_codes_power", kNone, 0, 2);
   keys.add<&Device::encode_tensor_share>("encode_tensor_share", kNone, 1e-3, 1);
   keys.add<&Device::encode_rows_share>("encode_rows_share", kNone, 1e-3, 1);
   keys.add<&Device::encode_parts_share>("encode_parts_share", kNone, 1e-3, 1);

@@ -27,7 +27,8 @@ RunShape priced_shape(const Config& config, price::Precision linear, const price
                       const ModelSpec& model, const MeshPlace& place) {
   Config planned = config;
   planned.model.converters.clear();
-  if (plans_codes(linear, machine)) planned.model.converters.emplace_back(kFloat8);
+  if (plans_codes(linear, machine))
+    planned.model.converters.emplace_back(has_mx(config) ? kMx : kFloat8);
   return shape_of(planned, model, place);
 }
 

@@ -113,6 +113,11 @@ double memory_share(const Cost& cost, const Device& d) {
   return 1.0;
 }
 
+// Whether a matmul's rate and power do not go with the clocks.
+bool is_of_fixed_power(const Cost& cost, const Device& d) {
+  return cost.scales && d.gemm_codes_power > 0.0;
+}
+
 double operand_bytes(const Operand& o) {
   return static_cast<double>(o.type.bytes());
 }
@@ -281,8 +286,9 @@ Precision TaskTimes::computes_in(const Task& task, const Cost& cost) const {
 
 double TaskTimes::product_seconds(const Task& task, const Cost& cost, double bytes,
                                   const TaskRun& run) const {
-  ProductRun how{.rate = std::pow(clock_, machine_.device.gemm_clock_exponent) *
-                         gemm_share(cost, machine_.device),
+  const Device& d = machine_.device;
+  const double clocks = is_of_fixed_power(cost, d) ? 1.0 : std::pow(clock_, d.gemm_clock_exponent);
+  ProductRun how{.rate = clocks * gemm_share(cost, d),
                  .held_sms = run.held_sms,
                  .row_widths = cost.row_widths};
   const Precision planned = precision_of(cost.dtype);
@@ -363,7 +369,9 @@ void TaskTimes::add_power(const Task& task, const Cost& cost, const TaskRun& run
     if (task.stream == 0) use.collective_s += runs * seconds;
     return;
   }
-  if (cost.kind == Cost::Kind::kGemm) {
+  if (cost.kind == Cost::Kind::kGemm && is_of_fixed_power(cost, d)) {
+    use.codes_s += runs * seconds;
+  } else if (cost.kind == Cost::Kind::kGemm) {
     const Precision precision = computes_in(task, cost);
     const double peak = d.peak_flops[precision];
     // Alone, matmuls settle at gemm_sustained_efficiency, where they draw the power limit.
