@@ -107,8 +107,9 @@ price::Precision linear_precision(const Config& config) {
 }
 
 price::Precision products_precision(const Config& config, price::Precision linear) {
-  const bool is_fp32 = price::is_low(linear) ? config.quantize.linear.float8.emulate
-                                             : compute_type(config) == DType::kF32;
+  const bool emulates =
+      has_mx(config) ? config.quantize.linear.mx.emulate : config.quantize.linear.float8.emulate;
+  const bool is_fp32 = price::is_low(linear) ? emulates : compute_type(config) == DType::kF32;
   return is_fp32 ? price::Precision::kFp32 : linear;
 }
 
