@@ -81,8 +81,8 @@ struct Device {
   /// scales of tensors.
   double gemm_rows_share = 1.0;
   double gemm_parts_share = 1.0;
-  /// The power that matmuls of codes draw at their rate, over the limit: then their rate does not go
-  /// with the clocks. 0: they are like other matmuls.
+  /// The power that matmuls of codes draw at their rate, over the limit: then their rate does not
+  /// go with the clocks. 0: they are like other matmuls.
   double gemm_codes_power = 0.0;
   /// Rates of kernels that make codes under such scales, over those of other kernels bound by
   /// memory.
