@@ -38,11 +38,13 @@ std::vector<Value> fold(Graph& g, const std::vector<Value>& values) {
 
 Value read_window(Graph& g, const std::string& name, Dims dims, std::string_view of,
                   int64_t begin) {
-  return g.read(g.states().declare_once({.name = name,
-                                         .type = {.dtype = DType::kF32, .dims = std::move(dims)},
-                                         .kind = g.states()[g.states().find(of)].kind,
-                                         .window_of = g.states().find(of),
-                                         .window_begin = begin}));
+  StateDecl window;
+  window.name = name;
+  window.kind = g.states()[g.states().find(of)].kind;
+  window.type = {.dtype = DType::kF32, .dims = std::move(dims)};
+  window.window_of = g.states().find(of);
+  window.window_begin = begin;
+  return g.read(g.states().declare_once(window));
 }
 
 }  // namespace
