@@ -8,7 +8,7 @@
 
 namespace tokamak {
 
-/// What reads an output of another op in that op's kernel.
+/// An op that reads an output of another op inside that op's kernel.
 struct Float8Reader {
   int of = 0;  ///< the output
   std::variant<Amax, Quantize> op;

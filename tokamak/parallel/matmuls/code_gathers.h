@@ -50,7 +50,7 @@ class CodeGathers {
     std::map<int64_t, Value> inverse;     // by site
   };
 
-  // What a view of a gathered bucket covers of it.
+  // The part of a gathered bucket that a view covers.
   struct Part {
     size_t bucket = 0;
     int64_t begin = 0;

@@ -23,7 +23,7 @@ struct Float8Layers {
   int64_t bf16_at_end = 0;
 };
 
-/// What mark_float8() has marked.
+/// The result of mark_float8().
 struct Float8Marks {
   int weights = 0;   ///< of blocks
   int products = 0;  ///< of blocks; weights of one input are one product

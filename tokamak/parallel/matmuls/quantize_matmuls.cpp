@@ -174,7 +174,8 @@ class Quantizer {
     if (of_backward_.contains({i, 0})) put_codes_of_backward({i, 0});
   }
 
-  // What is gathered for a weight that only the backward merges is needed no longer than its parts.
+  // A weight that only the backward merges is quantized as soon as its parts are, so that what was
+  // gathered for it can be freed with them.
   void put_codes_of_backward(Value w) { weight_codes(w, recipe_.w_of_dx, !is_one_quantization()); }
 
   // Whether the codes of y are those of dx, transposed.

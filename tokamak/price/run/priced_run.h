@@ -16,7 +16,7 @@ struct PriceRequest {
   Config config;  ///< REQUIRES: validate() passed for the mesh
   Degrees degrees;
   price::Machine machine;
-  /// Of matmuls inside blocks; otherwise what the configuration says.
+  /// The precision of matmuls inside blocks; if it is absent, the configuration states it.
   std::optional<price::Precision> linear;
   bool all_ranks = false;    ///< else the first rank of each pipeline stage
   bool wants_spans = false;  ///< if so, plan every rank by itself, for its labels

@@ -1,4 +1,4 @@
-// What 8-bit codes of a plan cost.
+// Tests the prices of plans with 8-bit codes.
 #include <gtest/gtest.h>
 
 #include "tokamak/ops/float8/quantize.h"
