@@ -13,6 +13,19 @@ const Words kDelayed = kFloat8 + Words{"--quantize.linear.float8.recipe_name=del
                                        "--quantize.linear.float8.amax_history_len=4"};
 const Words kRowwise = kFloat8 + Words{"--quantize.linear.float8.recipe_name=rowwise"};
 
+const Words kShards{"--parallelism.data_parallel_shard_degree=2", "--training.global_batch_size=2",
+                    "--training.local_batch_size=1"};
+const Words kStages{"--parallelism.data_parallel_shard_degree=1",
+                    "--parallelism.pipeline_parallel_degree=2",
+                    "--parallelism.pipeline_parallel_microbatch_size=1"};
+
+void expect_losses_near(const std::vector<double>& wanted, const std::vector<double>& got,
+                        const std::string& folder) {
+  ASSERT_EQ(got.size(), wanted.size()) << folder;
+  for (size_t i = 0; i < wanted.size(); ++i)
+    EXPECT_NEAR(got[i], wanted[i], 0.02 * wanted[i]) << folder << " step " << i + 1;
+}
+
 class Float8Resume : public ::testing::Test {
  protected:
   // Losses of the steps that this run took, on so many ranks.
@@ -49,17 +62,10 @@ TEST_F(Float8Resume, HasTheBitsOfAnUninterruptedRun) {
 }
 
 TEST_F(Float8Resume, GoesOnInAnotherPrecisionRecipeOrMesh) {
-  const Words shards{"--parallelism.data_parallel_shard_degree=2", "--training.global_batch_size=2",
-                     "--training.local_batch_size=1"};
-  const Words stages{"--parallelism.data_parallel_shard_degree=1",
-                     "--parallelism.pipeline_parallel_degree=2",
-                     "--parallelism.pipeline_parallel_microbatch_size=1"};
   const auto plain = train("plain", 6, {});
   ASSERT_EQ(plain.size(), 6U);
   const auto expect_near = [&](const std::string& folder, const std::vector<double>& got) {
-    ASSERT_EQ(got.size(), plain.size()) << folder;
-    for (size_t i = 0; i < plain.size(); ++i)
-      EXPECT_NEAR(got[i], plain[i], 0.02 * plain[i]) << folder << " step " << i + 1;
+    expect_losses_near(plain, got, folder);
   };
   train("to_float8", 3, {});
   expect_near("to_float8", train("to_float8", 6, kFloat8));
@@ -67,25 +73,18 @@ TEST_F(Float8Resume, GoesOnInAnotherPrecisionRecipeOrMesh) {
   expect_near("to_plain", train("to_plain", 6, {}));
   train("to_rowwise", 3, kFloat8);
   expect_near("to_rowwise", train("to_rowwise", 6, kRowwise));
-  train("to_stages", 3, kFloat8 + shards, 2);
-  expect_near("to_stages", train("to_stages", 6, kFloat8 + stages, 2));
+  train("to_stages", 3, kFloat8 + kShards, 2);
+  expect_near("to_stages", train("to_stages", 6, kFloat8 + kStages, 2));
 }
 
 TEST_F(Float8Resume, KeepsDelayedScalesWhereTheCheckpointHasThem) {
   const std::string missing = "float8: the checkpoint has no delayed scales";
-  const Words shards{"--parallelism.data_parallel_shard_degree=2", "--training.global_batch_size=2",
-                     "--training.local_batch_size=1"};
-  const Words stages{"--parallelism.data_parallel_shard_degree=1",
-                     "--parallelism.pipeline_parallel_degree=2",
-                     "--parallelism.pipeline_parallel_microbatch_size=1"};
   const auto plain = train("plain", 6, {});
   const auto expect_near = [&](const std::string& folder, const std::vector<double>& got) {
-    ASSERT_EQ(got.size(), plain.size()) << folder;
-    for (size_t i = 0; i < plain.size(); ++i)
-      EXPECT_NEAR(got[i], plain[i], 0.02 * plain[i]) << folder << " step " << i + 1;
+    expect_losses_near(plain, got, folder);
   };
-  train("meshes", 3, kDelayed + shards, 2);
-  expect_near("meshes", train("meshes", 6, kDelayed + stages, 2));
+  train("meshes", 3, kDelayed + kShards, 2);
+  expect_near("meshes", train("meshes", 6, kDelayed + kStages, 2));
   EXPECT_EQ(said.find(missing), std::string::npos) << said;
   train("from_plain", 3, {});
   expect_near("from_plain", train("from_plain", 6, kDelayed));

@@ -9,39 +9,11 @@
 #include "tokamak/ops/attention/attention.h"
 #include "tokamak/ops/matmul/linear.h"
 #include "tokamak/ops/vocab/cross_entropy.h"
-#include "tokamak/price/machine/test_machine.h"
 #include "tokamak/price/step/segment_price.h"
+#include "tokamak/price/task/test_tasks.h"
 
 namespace tokamak::price {
 namespace {
-
-// Memory that never bounds.
-Machine fast_memory() {
-  Machine machine = clockwork();
-  machine.device.memory_bytes_per_s = 1e30;
-  return machine;
-}
-
-double gemm(const Machine& machine, int64_t m, int64_t n, int64_t k,
-            Precision precision = Precision::kBf16) {
-  return gemm_seconds(m, n, k, 0.0, precision, machine, {.row_widths = m | n | k});
-}
-
-Operand bf16(const Dims& dims) {
-  return {.type = {.dtype = DType::kBF16, .dims = dims}, .strides = row_major(dims)};
-}
-
-template <class T>
-Task task_of(T op, const std::vector<Operand>& in, const std::vector<Operand>& out) {
-  Task task{.rules = &kRules<T>,
-            .op = std::make_shared<const T>(std::move(op)),
-            .variant = &kGpuKernel,
-            .in = in,
-            .out = out};
-  task.accumulate.resize(task.out.size());
-  task.label.block = 0;
-  return task;
-}
 
 double seconds(const Task& task, const Machine& machine, const PriceOptions& options = {},
                bool is_first = true) {
