@@ -3,6 +3,7 @@
 #pragma once
 
 #include "tokamak/gpu/amax.cuh"
+#include "tokamak/gpu/mbarrier.cuh"
 #include "tokamak/gpu/rows.cuh"
 #include "tokamak/ops/row_sums.h"
 
@@ -21,51 +22,18 @@ inline constexpr int kStages = 3;
 #ifdef TOK_HAS_BULK_COPIES
 
 /// Counts the bytes that copies into shared memory deliver; one thread announces them.
-class CopyBarrier {
+class CopyBarrier : public CountingBarrier {
  public:
-  __device__ void init() {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address_of(&word_)) : "memory");
-  }
-
-  /// Lets copies see what `init` has written.
-  static __device__ void publish() {
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  }
-
-  __device__ void expect(uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address_of(&word_)),
-                 "r"(bytes)
-                 : "memory");
-  }
+  __device__ void init() { CountingBarrier::init(1); }
 
   /// Starts a copy. REQUIRES: `bytes` is a multiple of 16.
   __device__ void copy(void* into, const void* from, uint32_t bytes) {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
-        "[%3];" ::"r"(address_of(into)),
-        "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(address_of(&word_))
+        "[%3];" ::"r"(shared_address(into)),
+        "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(address())
         : "memory");
   }
-
-  /// Returns once the round of this parity is complete; rounds count from 0.
-  __device__ void wait(uint32_t parity) {
-    asm volatile(
-        "{\n"
-        ".reg .pred is_done;\n"
-        "again:\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 is_done, [%0], %1;\n"
-        "@!is_done bra again;\n"
-        "}" ::"r"(address_of(&word_)),
-        "r"(parity)
-        : "memory");
-  }
-
- private:
-  static __device__ uint32_t address_of(const void* p) {
-    return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-  }
-
-  uint64_t word_;
 };
 
 #endif

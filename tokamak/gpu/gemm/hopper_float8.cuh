@@ -271,7 +271,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
       shared.full[stage].init(1);
       shared.empty[stage].init(4 * kGroups * kCluster);
     }
-    publish_barriers();
+    Barrier::publish();
   }
   synchronize_cluster();
   if (group == kGroups) {

@@ -6,31 +6,16 @@
 
 #include <cuda.h>
 
+#include "tokamak/gpu/mbarrier.cuh"
+
 namespace tokamak::gpu::hopper {
 
 /// Threads that multiply together: four warps, the first of which has an index that four divides.
 inline constexpr int kWarpGroup = 128;
 
-/// Returns the address of shared memory as instructions take it.
-__device__ inline uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-
-/// Counts arrivals and the bytes that copies deliver. Rounds count from 0.
-class Barrier {
+/// A barrier that other blocks of the cluster may arrive at.
+class Barrier : public CountingBarrier {
  public:
-  __device__ void init(int arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(arrivals)
-                 : "memory");
-  }
-
-  /// Arrives and announces bytes.
-  __device__ void expect(uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()),
-                 "r"(bytes)
-                 : "memory");
-  }
-
   /// Arrives at this barrier of the cluster's block `rank`.
   __device__ void arrive_at(uint32_t rank) {
     asm volatile(
@@ -42,30 +27,7 @@ class Barrier {
         "r"(rank)
         : "memory");
   }
-
-  /// Returns once the round of this parity is complete. Before round 0, that of parity 1 is.
-  __device__ void wait(uint32_t parity) {
-    asm volatile(
-        "{\n"
-        ".reg .pred is_done;\n"
-        "again:\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 is_done, [%0], %1;\n"
-        "@!is_done bra again;\n"
-        "}" ::"r"(address()),
-        "r"(parity)
-        : "memory");
-  }
-
-  __device__ uint32_t address() const { return shared_address(&word_); }
-
- private:
-  uint64_t word_;
 };
-
-/// Lets copies and other blocks see what Barrier::init has written.
-__device__ inline void publish_barriers() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
 
 __device__ inline uint32_t rank_in_cluster() {
   uint32_t rank = 0;
