@@ -3,9 +3,11 @@
 #pragma once
 
 #include "tokamak/gpu/amax.cuh"
-#include "tokamak/gpu/mbarrier.cuh"
 #include "tokamak/gpu/rows.cuh"
 #include "tokamak/ops/row_sums.h"
+#ifndef TOK_HIP
+#include "tokamak/gpu/mbarrier.cuh"
+#endif
 
 namespace tokamak::gpu {
 
