@@ -11,6 +11,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/gpu/backend.h"
 #include "tokamak/models/model_spec.h"
+#include "tokamak/run/input_paths.h"
 #include "tokamak/run/presets.h"
 #include "tokamak/train/options.h"
 
@@ -173,6 +174,7 @@ std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
   RunConfig run = std::move(words.run);
   run.config = std::move(loaded.config);
   run.notes = std::move(loaded.notes);
+  for (std::string& note : find_inputs(run.config)) run.notes.push_back(std::move(note));
   const bool is_launched = launched.source != "none";
   const int64_t world = words.world_size ? *words.world_size
                         : is_launched    ? launched.world_size

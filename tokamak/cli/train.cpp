@@ -81,6 +81,14 @@ void announce(const Config& c, const ModelSpec& model, const LaunchEnvironment& 
   if (launched.world_size > 1) print_log("INFO", fmt::format("{} ranks", launched.world_size));
   print_log("INFO", fmt::format("Model {} {} size: {:L} total parameters", model.name, model.flavor,
                                 count_parameters(model).total));
+  if (c.checkpoint.enable && !c.checkpoint.load_only) return;
+  print_log(
+      "WARNING",
+      fmt::format("This run saves nothing: {}; --checkpoint.enable writes {} every "
+                  "{} steps, at the end and when the run is stopped",
+                  c.checkpoint.enable ? "checkpoint.load_only = true" : "checkpoint.enable = false",
+                  (std::filesystem::path(c.job.dump_folder) / c.checkpoint.folder).string(),
+                  c.checkpoint.interval));
 }
 
 void train_on(World& world, const LaunchEnvironment& launched, Args args, const StopSignal& stop) {

@@ -20,12 +20,6 @@ bool is_text(const std::string& dataset) {
   return dataset == "text" || dataset.rfind("c4", 0) == 0;
 }
 
-// Datasets in torchtitan's own repository have a default path there.
-std::string data_path(const std::string& dataset, const std::optional<std::string>& path) {
-  if (path) return *path;
-  return dataset == "c4_test" ? "tests/assets/c4_test" : "";
-}
-
 // Sets the rows of a rank, `microbatch` at a time.
 void deal_rows(DataOptions& data, const MeshPlace& place, int64_t global, int64_t microbatch) {
   const RowShare rows = row_share(mesh_of(place.degrees), place.rank, global);
@@ -37,8 +31,7 @@ void deal_rows(DataOptions& data, const MeshPlace& place, int64_t global, int64_
 
 DataOptions data_of(const Config& c, const ModelSpec& spec, const Tokenizer* tokenizer,
                     const MeshPlace& place) {
-  DataOptions data{.dataset = c.training.dataset,
-                   .path = data_path(c.training.dataset, c.training.dataset_path)};
+  DataOptions data{.dataset = c.training.dataset, .path = c.training.dataset_path.value_or("")};
   data.seq_len = c.training.seq_len;
   const BatchSizes sizes = batch_sizes(c, place.degrees);
   deal_rows(data, place, sizes.global, sizes.microbatch);
@@ -59,7 +52,7 @@ std::optional<ValidationOptions> validation_of(const Config& c, const DataOption
               c.validation.steps);
   ValidationOptions v{.data = training, .freq = c.validation.freq, .steps = c.validation.steps};
   v.data.dataset = c.validation.dataset;
-  v.data.path = data_path(c.validation.dataset, c.validation.dataset_path);
+  v.data.path = c.validation.dataset_path.value_or("");
   v.data.seq_len = c.validation.seq_len;
   const int64_t rows = c.validation.local_batch_size;
   deal_rows(v.data, place, rows * place.degrees.dp(), rows);
@@ -114,14 +107,11 @@ std::vector<Need> missing_files(const Config& c) {
   std::vector<Need> needs;
   const auto check_data = [&](const std::string& section, const std::string& dataset,
                               const std::optional<std::string>& path) {
-    const std::string at = data_path(dataset, path);
+    const std::string at = path.value_or("");
     // A dataset without a path is reported among the needs of the config itself.
     if (dataset == "self" || dataset == "synthetic" || at.empty()) return;
     const auto reason = missing_data({.dataset = dataset, .path = at});
-    if (reason)
-      needs.push_back({.key = section + (path ? ".dataset_path" : ".dataset"),
-                       .value = path ? at : dataset,
-                       .reason = *reason});
+    if (reason) needs.push_back({.key = section + ".dataset_path", .value = at, .reason = *reason});
   };
   check_data("training", c.training.dataset, c.training.dataset_path);
   if (c.validation.enable)

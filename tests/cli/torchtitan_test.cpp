@@ -1,0 +1,169 @@
+// A torchtitan checkout as it is: its debug_model.toml names inputs relative to the checkout.
+#include <gtest/gtest.h>
+
+#include "tokamak/core/file.h"
+
+#include "tests/fixtures/training_run.h"
+
+namespace tokamak {
+namespace {
+
+namespace fs = std::filesystem;
+
+// As in torchtitan v0.2.2, torchtitan/models/llama3/train_configs/debug_model.toml.
+constexpr std::string_view kDebugModel = R"([job]
+dump_folder = "./outputs"
+description = "Llama 3 debug training"
+print_config = false
+
+[profiling]
+enable_profiling = false
+save_traces_folder = "profile_trace"
+profile_freq = 10
+enable_memory_snapshot = false
+save_memory_snapshot_folder = "memory_snapshot"
+
+[metrics]
+log_freq = 1
+disable_color_printing = false
+enable_tensorboard = false
+save_tb_folder = "tb"
+enable_wandb = false
+
+[model]
+name = "llama3"
+flavor = "debugmodel"
+hf_assets_path = "./tests/assets/tokenizer"
+
+[optimizer]
+name = "AdamW"
+lr = 8e-4
+eps = 1e-8
+
+[lr_scheduler]
+warmup_steps = 2
+decay_ratio = 0.8
+decay_type = "linear"
+min_lr_factor = 0.0
+
+[training]
+local_batch_size = 8
+seq_len = 2048
+max_norm = 1.0
+steps = 10
+dataset = "c4_test"
+
+[parallelism]
+data_parallel_replicate_degree = 1
+data_parallel_shard_degree = -1
+fsdp_reshard_after_forward = "default"
+tensor_parallel_degree = 1
+enable_async_tensor_parallel = false
+pipeline_parallel_degree = 1
+pipeline_parallel_schedule = "Interleaved1F1B"
+context_parallel_degree = 1
+
+[checkpoint]
+enable = false
+folder = "checkpoint"
+interval = 10
+last_save_model_only = false
+export_dtype = "float32"
+async_mode = "disabled"
+
+[activation_checkpoint]
+mode = "selective"
+selective_ac_option = '2'
+
+[compile]
+enable=false
+components = ["model", "loss"]
+
+[quantize.linear.float8]
+enable_fsdp_float8_all_gather = false
+precompute_float8_dynamic_scale_for_fsdp = false
+filter_fqns = ["output"]
+
+[validation]
+enable = false
+dataset = "c4_validation"
+freq = 5
+steps = 10
+)";
+
+// A checkout's configuration, tokenizer and a little C4.
+class Checkout {
+ public:
+  Checkout() {
+    make_folders(file().parent_path());
+    write_file_atomic(file(), kDebugModel);
+    const fs::path data = assets() / "c4_test";
+    make_folders(data);
+    std::string lines;
+    for (int i = 0; i < 40; ++i)
+      lines += "{\"text\": \"The quick brown fox jumps over " + std::to_string(i) +
+               " lazy dogs, and then it sleeps.\"}\n";
+    write_file_atomic(data / "data.json", lines);
+    const auto made = run_program({TOK_PROGRAM, "tokenizer", "train", (data / "data.json").string(),
+                                   "-o", (assets() / "tokenizer").string(), "--vocab-size", "300"});
+    EXPECT_EQ(made.exit_code, 0) << made.err;
+  }
+
+  fs::path file() const {
+    return root_.path() / "torchtitan/models/llama3/train_configs/debug_model.toml";
+  }
+
+  fs::path assets() const { return root_.path() / "tests/assets"; }
+
+  const fs::path& root() const { return root_.path(); }
+
+ private:
+  ScratchFolder root_;
+};
+
+const Words kSmall = {"--training.steps=2", "--training.seq_len=32",
+                      "--training.local_batch_size=2", "--job.device=cpu"};
+
+TEST(Torchtitan, DebugModelTrainsFromAnyFolder) {
+  const Checkout checkout;
+  const ScratchFolder elsewhere;
+  const auto result =
+      run_program(Words{TOK_PROGRAM, "train", checkout.file().string()} + kSmall, elsewhere.path());
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("Training completed"), std::string::npos) << result.out;
+  EXPECT_EQ(read_json_lines(elsewhere.path() / "outputs/metrics.jsonl").size(), 2);
+  const std::string taken = "note: training.dataset_path = tests/assets/c4_test: taken from ";
+  EXPECT_NE(result.err.find(taken + fs::absolute(checkout.assets() / "c4_test").string()),
+            std::string::npos)
+      << result.err;
+  EXPECT_NE(result.out.find("This run saves nothing: checkpoint.enable = false; "
+                            "--checkpoint.enable writes ./outputs/checkpoint every 10 steps"),
+            std::string::npos)
+      << result.out;
+}
+
+TEST(Torchtitan, TheWorkingFolderComesFirst) {
+  const Checkout checkout;
+  const auto result = run_program(
+      Words{TOK_PROGRAM, "train", checkout.file().string(), "--checkpoint.enable"} + kSmall,
+      checkout.root());
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err.find("taken from"), std::string::npos) << result.err;
+  EXPECT_EQ(result.out.find("saves nothing"), std::string::npos) << result.out;
+}
+
+TEST(Torchtitan, InputsThatAreNowhereAreNamed) {
+  const Checkout checkout;
+  fs::remove_all(checkout.assets() / "c4_test");
+  const ScratchFolder elsewhere;
+  const auto result =
+      run_program({TOK_PROGRAM, "train", checkout.file().string()}, elsewhere.path());
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.err.find("training.dataset_path = tests/assets/c4_test: no such file or folder"),
+            std::string::npos)
+      << result.err;
+  EXPECT_TRUE(list_folder(elsewhere.path()).empty());
+}
+
+}  // namespace
+}  // namespace tokamak

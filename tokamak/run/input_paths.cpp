@@ -1,0 +1,67 @@
+#include "tokamak/run/input_paths.h"
+
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "tokamak/core/file.h"
+
+namespace tokamak {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kPathOfC4Test = "tests/assets/c4_test";
+
+// Returns the nearest folder above `file` that has `path`, or "".
+fs::path folder_with(const fs::path& path, const fs::path& file) {
+  const fs::path start = fs::absolute(file).lexically_normal().parent_path();
+  for (fs::path folder = start;; folder = folder.parent_path()) {
+    if (path_exists(folder / path)) return folder;
+    if (folder == folder.parent_path()) return {};
+  }
+}
+
+class Finder {
+ public:
+  explicit Finder(const std::optional<std::string>& file) : file_(file) {}
+
+  void find(const char* key, std::string& path) {
+    if (!file_ || path.empty() || fs::path(path).is_absolute() || path_exists(path)) return;
+    const fs::path folder = folder_with(path, *file_);
+    if (folder.empty()) return;
+    std::string found = (folder / path).lexically_normal().string();
+    notes_.push_back(fmt::format("{} = {}: taken from {}", key, path, found));
+    path = std::move(found);
+  }
+
+  void find(const char* key, std::optional<std::string>& path) {
+    if (path) find(key, *path);
+  }
+
+  void find_data(const char* key, const std::string& dataset, std::optional<std::string>& path) {
+    if (dataset == "c4_test" && !path) path = kPathOfC4Test;
+    find(key, path);
+  }
+
+  std::vector<std::string> take_notes() { return std::move(notes_); }
+
+ private:
+  const std::optional<std::string>& file_;
+  std::vector<std::string> notes_;
+};
+
+}  // namespace
+
+std::vector<std::string> find_inputs(Config& c) {
+  Finder finder(c.job.config_file);
+  finder.find("model.hf_assets_path", c.model.hf_assets_path);
+  finder.find("model.tokenizer_path", c.model.tokenizer_path);
+  finder.find_data("training.dataset_path", c.training.dataset, c.training.dataset_path);
+  if (c.validation.enable)
+    finder.find_data("validation.dataset_path", c.validation.dataset, c.validation.dataset_path);
+  finder.find("checkpoint.initial_load_path", c.checkpoint.initial_load_path);
+  return finder.take_notes();
+}
+
+}  // namespace tokamak
