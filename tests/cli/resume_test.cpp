@@ -60,13 +60,6 @@ class Resume : public ::testing::TestWithParam<Case> {
 TEST_P(Resume, AfterACheckpointTheBitsAreTheSame) {
   const fs::path whole = scratch_.path() / "whole";
   const fs::path parts = scratch_.path() / "parts";
-  for (const fs::path& dump : {whole, parts}) {
-    for (const std::string& word : GetParam().words) {
-      if (word.rfind("--training.shuffle_seed", 0) != 0) continue;
-      run_ok({TOK_PROGRAM, "tokenizer", "cache", "text", (scratch_.path() / "a.txt").string(),
-              "--tokenizer", "bytes", "--cache", (dump / "token_cache").string()});
-    }
-  }
   run_ok(words(whole, {"--checkpoint.interval=100"}));
   run_ok(words(parts, {"--checkpoint.interval=4"}));
   fs::remove_all(parts / "checkpoint/step-6");

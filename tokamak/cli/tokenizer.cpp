@@ -103,7 +103,7 @@ int run_train_bpe(Args args) {
 }
 
 int run_cache(Args args) {
-  CLI::App app("Builds the complete token cache of a text dataset, which shuffling needs.",
+  CLI::App app("Builds the complete token cache of a text dataset before a run needs it.",
                "tokamak tokenizer cache");
   DataOptions data;
   std::string tokenizer_path;
@@ -122,7 +122,8 @@ int run_cache(Args args) {
   data.cache_folder = cache;
   data.seq_len = 1;
   build_token_cache(data, threads, [](const CacheProgress& p) {
-    fmt::print(stderr, "\r{}: {} tokens{}", p.source, p.tokens, p.complete ? ", complete\n" : "");
+    fmt::print(stderr, "\r{}: {} tokens, {:.0f} %{}", p.source, p.tokens, 100.0 * p.share,
+               p.complete ? ", complete\n" : "");
   });
   return 0;
 }

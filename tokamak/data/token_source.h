@@ -26,6 +26,10 @@ class TokenSource {
   /// Returns the number of tokens that are there now. Any thread may call it.
   virtual int64_t tokens_so_far() { return size().value_or(0); }
 
+  /// Returns which share of the epoch, 0 to 1, is there now, as far as it is known. Any thread may
+  /// call it.
+  virtual double share_so_far() { return size() ? 1.0 : 0.0; }
+
   /// Copies the tokens from `first` on. REQUIRES: wait_for() reported them.
   virtual void read(int64_t first, std::span<int32_t> out) = 0;
 

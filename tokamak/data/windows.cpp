@@ -15,8 +15,7 @@ Windows::Windows(std::unique_ptr<TokenSource> source, WindowOptions options)
   if (size) check_size(*size);
   TOK_REQUIRE(
       size || !options_.shuffle_seed,
-      "{}: shuffling wants the complete token cache: run `tokamak tokenizer cache` first, or "
-      "leave training.shuffle_seed out",
+      "{}: shuffling wants the complete token cache, which `tokamak tokenizer cache` builds",
       source_->name());
 }
 

@@ -12,6 +12,7 @@
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/data/cache/token_cache.h"
 #include "tokamak/exec/communicators.h"
 #include "tokamak/exec/gathered_memory.h"
 #include "tokamak/exec/result_ring.h"
@@ -382,11 +383,29 @@ class Trainer {
   double exposed_comm_s_ = 0.0;
 };
 
+// Shuffling deals the windows of a whole epoch, so its text is tokenized before the first step. The
+// ranks that share a cache folder have one writer; the others wait for it.
+void complete_token_cache(const TrainerOptions& o, World& world) {
+  constexpr double kSecondsPerLine = 5.0;
+  if (!o.data.shuffle_seed) return;
+  auto last = Clock::now();
+  all_together(world, [&] {
+    build_token_cache(o.data, 0, [&](const CacheProgress& p) {
+      if (world.rank() != 0 || seconds_since(last) < kSecondsPerLine || !o.logging.print) return;
+      last = Clock::now();
+      o.logging.print("INFO", fmt::format("Tokenizing {}: {:L} tokens, {:.0f} %", p.source,
+                                          p.tokens, 100.0 * p.share));
+    });
+    return std::string();
+  });
+}
+
 }  // namespace
 
 void train(const TrainerOptions& options, World& world, Backend& backend) {
   TOK_CHECK(options.mesh().size() == world.size(), "{} ranks for a mesh of {}", world.size(),
             options.mesh().size());
+  complete_token_cache(options, world);
   Trainer(options, world, backend).run();
 }
 

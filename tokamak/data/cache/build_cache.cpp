@@ -22,13 +22,16 @@ void complete(TokenSource& source, const std::function<void(const CacheProgress&
   });
   try {
     while (done.wait_for(kReport) != std::future_status::ready) {
-      progress({.source = source.name(), .tokens = source.tokens_so_far(), .complete = false});
+      progress({.source = source.name(),
+                .tokens = source.tokens_so_far(),
+                .share = source.share_so_far(),
+                .complete = false});
     }
   } catch (...) {
     stop.request_stop();
     throw;
   }
-  progress({.source = source.name(), .tokens = done.get(), .complete = true});
+  progress({.source = source.name(), .tokens = done.get(), .share = 1.0, .complete = true});
 }
 
 }  // namespace

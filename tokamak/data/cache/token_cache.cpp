@@ -59,6 +59,8 @@ class TokenCache final : public TokenSource {
 
   int64_t tokens_so_far() override { return tokens_; }
 
+  double share_so_far() override { return complete_ ? 1.0 : share_.load(); }
+
   void read(int64_t first, std::span<int32_t> out) override {
     if (tokens_file_.get() < 0) tokens_file_ = folder_.open_tokens();
     bytes_.resize(out.size() * static_cast<size_t>(folder_.token_bytes()));
@@ -84,7 +86,23 @@ class TokenCache final : public TokenSource {
     const std::optional<CacheRecord> record = folder_.last_record();
     if (!record) return;
     tokens_ = std::max<int64_t>(tokens_, record->tokens);
+    share_ = share_before(record->text);
     complete_ = record->complete;
+  }
+
+  // Counts bytes as files hold them, so a compressed file counts as far as its unpacked bytes
+  // would reach.
+  double share_before(const TextPosition& at) const {
+    int64_t read = 0;
+    int64_t all = 0;
+    for (size_t i = 0; i < text_.files.size(); ++i) {
+      const int64_t size = text_.files[i].size;
+      const auto file = static_cast<int64_t>(i);
+      if (file < at.file) read += size;
+      if (file == at.file) read += std::min(size, at.offset);
+      all += size;
+    }
+    return all > 0 ? static_cast<double>(read) / static_cast<double>(all) : 1.0;
   }
 
   void ask_for(int64_t end) {
@@ -102,6 +120,7 @@ class TokenCache final : public TokenSource {
   uint64_t hash_;
   CacheFolder folder_;
   std::atomic<int64_t> tokens_{0};
+  std::atomic<double> share_{0.0};
   std::atomic<bool> complete_{false};
   OwnedFd tokens_file_;
   std::vector<std::byte> bytes_;

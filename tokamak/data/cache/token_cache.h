@@ -34,11 +34,13 @@ struct CacheProgress {
   /// The path of the mix that is being tokenized.
   std::string source;
   int64_t tokens = 0;
+  /// The share of the text, 0 to 1, whose tokens are there.
+  double share = 0.0;
   bool complete = false;
 };
 
 /// Completes the token caches of all text in `options` with `threads` threads (0 means one per
-/// core). Calls `progress` about ten times per second; it may throw to stop. Finished work stays.
+/// core). Where another process is writing one, it waits for that. Calls `progress` about ten times per second; it may throw to stop. Finished work stays.
 void build_token_cache(const DataOptions& options, int threads,
                        const std::function<void(const CacheProgress&)>& progress);
 
