@@ -80,7 +80,9 @@ TEST_P(OracleCli, TenStepsInBf16StayNear) {
 }
 
 INSTANTIATE_TEST_SUITE_P(PyTorch, OracleCli,
-                         ::testing::Values("llama_tiny", "llama_tied", "gpt2_tiny"),
+                         ::testing::Values("llama_tiny", "llama_tied", "llama_biased", "gpt2_tiny",
+                                           "mistral_tiny", "qwen2_tiny", "qwen3_tiny",
+                                           "qwen3_biased"),
                          [](const auto& of) { return std::string(of.param); });
 
 }  // namespace

@@ -175,8 +175,30 @@ TEST_P(Oracle, logits_equal_pytorch) {
   EXPECT_LT(worst, 2e-5);
 }
 
+class GreedyOracle : public Oracle {};
+
+TEST_P(GreedyOracle, tokens_equal_pytorch) {
+  const auto prompt = facts_["greedy"]["prompt"].get<std::vector<int32_t>>();
+  const auto want = facts_["greedy"]["new"].get<std::vector<int32_t>>();
+  const auto count = static_cast<int64_t>(want.size());
+  const auto backend = cpu::make_backend();
+  Generator generator(config_, open_weights(config_, folder_), DType::kF32,
+                      static_cast<int64_t>(prompt.size()) + count, *backend);
+  std::vector<int32_t> got;
+  generator.generate(prompt, {.max_new_tokens = count, .temperature = 0.0}, std::nullopt,
+                     [&](int32_t id) { got.push_back(id); });
+  EXPECT_EQ(got, want);
+}
+
 INSTANTIATE_TEST_SUITE_P(PyTorch, Oracle,
-                         ::testing::Values("llama_tiny", "llama_tied", "gpt2_tiny"),
+                         ::testing::Values("llama_tiny", "llama_tied", "llama_biased", "gpt2_tiny",
+                                           "mistral_tiny", "qwen2_tiny", "qwen3_tiny",
+                                           "qwen3_biased"),
+                         [](const auto& of) { return std::string(of.param); });
+
+INSTANTIATE_TEST_SUITE_P(PyTorch, GreedyOracle,
+                         ::testing::Values("llama_biased", "mistral_tiny", "qwen2_tiny",
+                                           "qwen3_tiny", "qwen3_biased"),
                          [](const auto& of) { return std::string(of.param); });
 
 }  // namespace

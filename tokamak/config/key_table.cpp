@@ -39,7 +39,7 @@ const Key kKeys[] = {
   TOK_KEY(metrics.enable_wandb, kFeature, "", "Log to Weights & Biases."),
   TOK_KEY(metrics.causal_mfu, kHonoured, "", "Log the MFU that counts causal attention as half beside the usual one (ours)."),
 
-  TOK_KEY(model.name, kFeature, "", "Family of models, e.g. llama3, llama2, gpt2."),
+  TOK_KEY(model.name, kFeature, "", "Family of models, e.g. llama3, llama2, mistral, qwen2, qwen3, gpt2."),
   TOK_KEY(model.flavor, kFeature, "", "Row of that family's table of sizes, or hf for the config.json in hf_assets_path."),
   TOK_KEY(model.hf_assets_path, kHonoured, "", "Folder with tokenizer.json and, for flavor hf, config.json."),
   TOK_KEY(model.tokenizer_path, kHonoured, "", "Deprecated alias of model.hf_assets_path; may name a tokenizer.model file."),

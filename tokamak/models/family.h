@@ -41,10 +41,13 @@ struct Family {
   WeightLayout weights;
 };
 
-// Each is defined in the file of its name.
+// Each is defined in the file of its name; those of Qwen share one.
 extern const Family kLlama;
+extern const Family kMistral;
+extern const Family kQwen2;
+extern const Family kQwen3;
 extern const Family kGpt2;
 
-inline constexpr std::array kFamilies{&kLlama, &kGpt2};
+inline constexpr std::array kFamilies{&kLlama, &kMistral, &kQwen2, &kQwen3, &kGpt2};
 
 }  // namespace tokamak

@@ -44,7 +44,13 @@ class GatedDecoder : public Builder {
     return g_.apply(RmsNorm{.eps = static_cast<float>(c_.norm_eps)}, {x, w});
   }
 
-  Value rope(Value x) {
+  // Returns x [B, S, heads, head_dim] after the norm of `name`, if the model has one, and the
+  // rotation.
+  Value placed(const std::string& name, Value x) {
+    if (c_.qk_norm) {
+      const Value w = p_.weight(name + ".weight", {c_.head_dim}, {kNone}, kOnes);
+      x = g_.apply(RmsNorm{.eps = static_cast<float>(c_.norm_eps)}, {x, w});
+    }
     return g_.apply(Rope{.theta = c_.rope_theta, .scaling = c_.rope_scaling}, {x, in_.positions});
   }
 
@@ -52,11 +58,10 @@ class GatedDecoder : public Builder {
     const std::string name = fmt::format("model.layers.{}.", layer);
     const Value h = norm(name + "input_layernorm", x_BSD);
     const std::string attn = name + "self_attn.";
-    const bool bias = c_.attention_bias;
-    const auto [q, k, v] = projected_heads(attn, h, bias);
-    const Value o = attend(rope(q), rope(k), v, layer);
+    const auto [q, k, v] = projected_heads(attn, h, c_.attention_bias);
+    const Value o = attend(placed(attn + "q_norm", q), placed(attn + "k_norm", k), v, layer);
     const Value attended = project(attn + "o_proj", o, c_.dim, c_.num_heads * c_.head_dim,
-                                   {kEmbed, kHeads}, residual_init(layer), bias);
+                                   {kEmbed, kHeads}, residual_init(layer), c_.output_bias);
     x_BSD = residual(x_BSD, attended, name + "attention");
     return residual(x_BSD,
                     mlp(name + "mlp.", norm(name + "post_attention_layernorm", x_BSD), layer),

@@ -25,7 +25,7 @@ constexpr std::array kGpt3Sizes{
 
 void complete(ModelSpec& c, int64_t positions) {
   c.max_seq_len = positions;
-  c.attention_bias = c.mlp_bias = true;
+  c.attention_bias = c.output_bias = c.mlp_bias = true;
   c.init = InitRecipe::kHuggingFace;
 }
 
@@ -110,7 +110,7 @@ void read_config(const HfFields& f, ModelSpec& c) {
   c.max_seq_len = f.extent_or("n_positions", 1024);
   c.tied = f.flag_or("tie_word_embeddings", true);
   c.norm_eps = f.number_or("layer_norm_epsilon", 1e-5);
-  c.attention_bias = c.mlp_bias = true;
+  c.attention_bias = c.output_bias = c.mlp_bias = true;
   c.embedding_dropout = f.probability_or("embd_pdrop", 0.1);
   c.attention_dropout = f.probability_or("attn_pdrop", 0.1);
   c.residual_dropout = f.probability_or("resid_pdrop", 0.1);

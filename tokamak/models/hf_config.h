@@ -11,7 +11,7 @@
 
 namespace tokamak {
 
-/// Returns the model that a config.json describes (LlamaForCausalLM, GPT2LMHeadModel). Throws Error
+/// Returns the model that a config.json describes (of a family in family.h). Throws Error
 /// "WHAT: ..." naming any field that is missing, ill-typed, out of range, or changes the maths in
 /// an unsupported way.
 ModelSpec parse_hf_config(std::string_view text, std::string_view what);

@@ -1,9 +1,8 @@
 #include <array>
 
-#include "tokamak/core/error.h"
 #include "tokamak/models/family.h"
+#include "tokamak/models/gated_config.h"
 #include "tokamak/models/gated_decoder.h"
-#include "tokamak/models/hf_fields.h"
 
 namespace tokamak {
 namespace {
@@ -54,81 +53,18 @@ constexpr std::array kModels{
     NamedModel{"llama", kLlama2Sizes, complete_llama2},
 };
 
-void read_rope(const HfFields& f, ModelSpec& c) {
-  c.rope_theta = f.number_or("rope_theta", 10000.0);
-  const bool is_new = f.has("rope_parameters");
-  const char* key = is_new ? "rope_parameters" : "rope_scaling";
-  if (!f.has(key)) return;
-  const HfFields rope = f.inside(key);
-  c.rope_theta = rope.number_or("rope_theta", c.rope_theta);
-  const std::string type = rope.text_or("rope_type", rope.text_or("type", "default"));
-  if (type == "default") return;
-  TOK_REQUIRE(type == "llama3",
-              "{}: \"{}\": rope_type \"{}\" is not supported, only \"default\" and \"llama3\"",
-              f.what(), key, type);
-  c.rope_scaling = {.kind = RopeScaling::Kind::kLlama3,
-                    .factor = rope.number_or("factor", 8.0),
-                    .low_freq_factor = rope.number_or("low_freq_factor", 1.0),
-                    .high_freq_factor = rope.number_or("high_freq_factor", 4.0),
-                    .original_max_position_embeddings =
-                        rope.number_or("original_max_position_embeddings", 8192.0)};
-}
-
 void read_config(const HfFields& f, ModelSpec& c) {
-  c.vocab_size = f.extent("vocab_size");
-  c.dim = f.extent("hidden_size");
-  c.num_layers = f.extent("num_hidden_layers");
-  c.num_heads = f.extent("num_attention_heads");
-  c.num_kv_heads = f.extent_or("num_key_value_heads", c.num_heads);
-  TOK_REQUIRE(c.num_heads % c.num_kv_heads == 0,
-              "{}: \"num_key_value_heads\" = {} does not divide {} heads", f.what(), c.num_kv_heads,
-              c.num_heads);
-  TOK_REQUIRE(f.has("head_dim") || c.dim % c.num_heads == 0,
-              "{}: \"hidden_size\" = {} is no multiple of {} heads", f.what(), c.dim, c.num_heads);
-  c.head_dim = f.extent_or("head_dim", c.dim / c.num_heads);
-  TOK_REQUIRE(c.head_dim % 2 == 0, "{}: \"head_dim\" = {} is odd, rotary positions need pairs",
-              f.what(), c.head_dim);
-  c.mlp_dim = f.extent("intermediate_size");
-  c.max_seq_len = f.extent_or("max_position_embeddings", 2048);
-  c.tied = f.flag_or("tie_word_embeddings", false);
-  c.norm_eps = f.number_or("rms_norm_eps", 1e-6);
-  c.attention_bias = f.flag_or("attention_bias", false);
+  read_gated_config(f, c, {.max_positions = 2048});
+  c.attention_bias = c.output_bias = f.flag_or("attention_bias", false);
   c.mlp_bias = f.flag_or("mlp_bias", false);
-  c.attention_dropout = f.probability_or("attention_dropout", 0.0);
-  c.initializer_range = f.number_or("initializer_range", 0.02);
-  f.must_be("hidden_act", "silu");
-  f.must_be("partial_rotary_factor", 1.0);
   f.must_be_absent("sliding_window");
-  read_rope(f, c);
 }
 
 OrderedJson config_json(const ModelSpec& c) {
-  OrderedJson rope{{"rope_theta", c.rope_theta}, {"rope_type", "default"}};
-  if (c.rope_scaling.kind == RopeScaling::Kind::kLlama3) {
-    rope = {{"factor", c.rope_scaling.factor},
-            {"high_freq_factor", c.rope_scaling.high_freq_factor},
-            {"low_freq_factor", c.rope_scaling.low_freq_factor},
-            {"original_max_position_embeddings",
-             static_cast<int64_t>(c.rope_scaling.original_max_position_embeddings)},
-            {"rope_theta", c.rope_theta},
-            {"rope_type", "llama3"}};
-  }
-  return {{"architectures", {"LlamaForCausalLM"}},
-          {"attention_bias", c.attention_bias},
-          {"attention_dropout", c.attention_dropout},
-          {"head_dim", c.head_dim},
-          {"hidden_act", "silu"},
-          {"hidden_size", c.dim},
-          {"initializer_range", c.initializer_range},
-          {"intermediate_size", c.mlp_dim},
-          {"max_position_embeddings", c.max_seq_len},
-          {"mlp_bias", c.mlp_bias},
-          {"model_type", "llama"},
-          {"num_attention_heads", c.num_heads},
-          {"num_hidden_layers", c.num_layers},
-          {"num_key_value_heads", c.num_kv_heads},
-          {"rms_norm_eps", c.norm_eps},
-          {"rope_parameters", rope}};
+  OrderedJson json = gated_config_json(c, "LlamaForCausalLM", "llama");
+  json["attention_bias"] = c.attention_bias;
+  json["mlp_bias"] = c.mlp_bias;
+  return json;
 }
 
 }  // namespace

@@ -37,8 +37,10 @@ struct ModelSpec {
   double norm_eps = 1e-5;
   double rope_theta = 500000.0;
   RopeScaling rope_scaling;
-  bool attention_bias = false;  ///< Llama with biases on q, k, v, o; GPT-2 always has them
+  bool attention_bias = false;  ///< of the matmuls that make queries, keys and values
+  bool output_bias = false;     ///< of the matmul after attention
   bool mlp_bias = false;
+  bool qk_norm = false;  ///< each head of queries and keys is normed before it is rotated
   GeluKind gelu = GeluKind::kTanh;
   double embedding_dropout = 0.0;
   double attention_dropout = 0.0;

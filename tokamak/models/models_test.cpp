@@ -30,6 +30,22 @@ TEST(Flavors, llama3_has_the_published_parameter_counts) {
   }
 }
 
+// Counted by transformers on the same sizes.
+TEST(Flavors, other_families_have_the_published_parameter_counts) {
+  const std::tuple<const char*, const char*, int64_t> rows[] = {
+      {"mistral", "7B", 7'248'023'552},   {"mistral", "12B", 12'247'782'400},
+      {"mistral", "24B", 23'572'403'200}, {"qwen2", "0.5B", 494'032'768},
+      {"qwen2", "1.5B", 1'543'714'304},   {"qwen2", "3B", 3'085'938'688},
+      {"qwen2", "7B", 7'615'616'512},     {"qwen2", "14B", 14'770'033'664},
+      {"qwen2", "32B", 32'763'876'352},   {"qwen2", "72B", 72'706'203'648},
+      {"qwen3", "0.6B", 596'049'920},     {"qwen3", "1.7B", 1'720'574'976},
+      {"qwen3", "4B", 4'022'468'096},     {"qwen3", "8B", 8'190'735'360},
+      {"qwen3", "14B", 14'768'307'200},   {"qwen3", "32B", 32'762'123'264}};
+  for (const auto& [name, flavor, count] : rows) {
+    EXPECT_EQ(count_parameters(flavor_spec(name, flavor)).total, count) << name << " " << flavor;
+  }
+}
+
 TEST(Flavors, counts_equal_what_is_built) {
   for (const std::string& name : model_names()) {
     for (const std::string& flavor : flavors_of(name)) {
@@ -96,7 +112,8 @@ TEST(HfConfig, is_written_back_as_found) {
 
 TEST(HfConfig, a_flavor_survives_the_round_trip) {
   for (const auto& [name, flavor] :
-       {std::pair{"llama3", "8B"}, std::pair{"llama3", "1B"}, std::pair{"gpt2", "124M"}}) {
+       {std::pair{"llama3", "8B"}, std::pair{"llama3", "1B"}, std::pair{"gpt2", "124M"},
+        std::pair{"mistral", "12B"}, std::pair{"qwen2", "0.5B"}, std::pair{"qwen3", "8B"}}) {
     const ModelSpec spec = flavor_spec(name, flavor);
     const ModelSpec back =
         parse_hf_config(to_hf_config(spec, DType::kBF16, {.bos = 1, .eos = 2}), "c");

@@ -13,6 +13,7 @@
 #include "tokamak/ops/layout/reshape.h"
 #include "tokamak/ops/layout/slice_rows.h"
 #include "tokamak/ops/matmul/linear.h"
+#include "tokamak/ops/norm/norm.h"
 #include "tokamak/parallel/matmuls/packed_heads.h"
 
 namespace tokamak {
@@ -179,8 +180,18 @@ class Finder {
       out_.groups.push_back(std::move(group));
       return true;
     }
-    note(fmt::format("{}: nothing writes their output gradients side by side", which));
+    note(fmt::format("{}: {}", which,
+                     is_normed(group) ? "heads are normed between the matmuls and attention"
+                                      : "nothing writes their output gradients side by side"));
     return false;
+  }
+
+  // Whether a member's output gradient is that of a norm over heads.
+  bool is_normed(const ProductGroup& group) const {
+    return std::any_of(group.members.begin(), group.members.end(), [&](const ProductMember& m) {
+      const Node& flat = graph_.producer(m.dy);
+      return flat.as<Reshape>() != nullptr && graph_.producer(flat.in[0]).as<RmsNormGrad>();
+    });
   }
 
   std::string shape_of(const ProductMember& m) const {

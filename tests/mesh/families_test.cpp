@@ -1,0 +1,60 @@
+// Families of models whose blocks differ from Llama's: each axis of a mesh equals one rank.
+#include <gtest/gtest.h>
+
+#include "tests/fixtures/mesh_expect.h"
+
+namespace tokamak {
+namespace {
+
+ModelSpec model_of(const std::string& name) {
+  ModelSpec model = small_llama();
+  model.name = name;
+  if (name == "qwen2") model.attention_bias = true;
+  if (name == "qwen3") model.qk_norm = true;
+  return model;
+}
+
+struct AxisCase {
+  const char* name;
+  MeshCoordinates degrees;
+};
+
+class FamiliesOnMesh : public ::testing::TestWithParam<std::tuple<const char*, AxisCase>> {
+ protected:
+  static MeshCase mesh_case() {
+    const auto& [name, axis] = GetParam();
+    MeshCase c{.model = model_of(name), .seq_len = 16, .global_batch = 8, .num_microbatches = 2};
+    c.distribute.mesh.degrees = axis.degrees;
+    if (axis.degrees[0] > 1) set_pipeline(c, "1F1B", 1);
+    return c;
+  }
+};
+
+TEST_P(FamiliesOnMesh, train_as_one_rank) {
+  expect_as_one_rank(mesh_case());
+}
+
+TEST_P(FamiliesOnMesh, gradients_are_those_of_one_rank) {
+  expect_gradients_as_one_rank(mesh_case());
+}
+
+TEST_P(FamiliesOnMesh, recompute_changes_nothing) {
+  MeshCase c = mesh_case();
+  c.recompute = {.mode = RecomputePolicy::Mode::kFull};
+  expect_as_one_rank(c);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Each, FamiliesOnMesh,
+    ::testing::Combine(::testing::Values("qwen2", "qwen3"),
+                       ::testing::Values(AxisCase{"pp", {2, 1, 1, 1, 1}},
+                                         AxisCase{"fsdp", {1, 1, 2, 1, 1}},
+                                         AxisCase{"cp", {1, 1, 1, 2, 1}},
+                                         AxisCase{"tp", {1, 1, 1, 1, 2}},
+                                         AxisCase{"fsdp_cp_tp", {1, 1, 2, 2, 4}})),
+    [](const auto& test) {
+      return fmt::format("{}_{}", std::get<0>(test.param), std::get<1>(test.param).name);
+    });
+
+}  // namespace
+}  // namespace tokamak

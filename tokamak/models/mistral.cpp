@@ -1,0 +1,48 @@
+#include <array>
+
+#include "tokamak/models/family.h"
+#include "tokamak/models/gated_config.h"
+#include "tokamak/models/gated_decoder.h"
+
+namespace tokamak {
+namespace {
+
+// The sizes of Mistral AI's releases: Mistral-7B-v0.3, Mistral-Nemo-Base-2407 (named 12B) and
+// Mistral-Small-24B-Base-2501.
+constexpr std::array kSizes{
+    ModelSizes{"debugmodel", 256, 6, 16, 4, 768, 2048, false},
+    ModelSizes{"7B", 4096, 32, 32, 8, 14336, 32768, false},
+    ModelSizes{"12B", 5120, 40, 32, 8, 14336, 131072, false},
+    ModelSizes{"24B", 5120, 40, 32, 8, 32768, 131072, false},
+};
+
+void complete(ModelSpec& c) {
+  const bool is_small = c.dim < 5120;
+  if (!is_small) c.head_dim = 128;
+  c.max_seq_len = 32768;
+  c.rope_theta = is_small ? 1e6 : c.mlp_dim == 14336 ? 1e6 : 1e8;
+}
+
+constexpr std::array kModels{NamedModel{"mistral", kSizes, complete}};
+
+void read_config(const HfFields& f, ModelSpec& c) {
+  read_gated_config(f, c, {.kv_heads = 8, .max_positions = 131072});
+  f.must_be_absent("sliding_window");
+}
+
+OrderedJson config_json(const ModelSpec& c) {
+  OrderedJson json = gated_config_json(c, "MistralForCausalLM", "mistral");
+  json["sliding_window"] = nullptr;
+  return json;
+}
+
+}  // namespace
+
+const Family kMistral{.architecture = "MistralForCausalLM",
+                      .model_type = "mistral",
+                      .models = kModels,
+                      .build = build_gated_decoder,
+                      .read_config = read_config,
+                      .config_json = config_json};
+
+}  // namespace tokamak

@@ -1,0 +1,116 @@
+"""Make the oracles of tests/oracles with PyTorch on the CPU: ten AdamW steps in fp32, logits and greedy tokens.
+
+usage: make_oracles.py [NAME ...]   (needs torch, transformers, numpy, safetensors)
+
+Each oracle is a folder: what save_pretrained writes; oracle.json with the losses and gradient norms of ten steps and
+the tokens that greedy generation appends to a prompt; oracle.safetensors with the tokens, the logits of the first
+batch, its gradients and the parameters after the last step, by Hugging Face's names.
+"""
+import json
+import pathlib
+import sys
+
+import numpy as np
+import torch
+import transformers
+from safetensors.numpy import save_file
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+
+FOLDER = pathlib.Path(__file__).resolve().parent.parent / "tests/oracles"
+STEPS = 10
+LR = 1e-3
+LOGIT_ROWS = 2
+LOGIT_TOKENS = 24
+PROMPT = 9
+NEW_TOKENS = 24
+
+BASE = dict(vocab_size=131, hidden_size=32, intermediate_size=44, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=16, max_position_embeddings=96, rms_norm_eps=1e-5,
+            tie_word_embeddings=False, bos_token_id=1, eos_token_id=2)
+
+CASES = {  # name: config, batch, sequence length
+    "mistral_tiny": (MistralConfig(**BASE, sliding_window=None), 4, 37),
+    "qwen2_tiny": (Qwen2Config(**{**BASE, "num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 36,
+                                  "head_dim": 6, "tie_word_embeddings": True}), 2, 41),
+    "qwen3_tiny": (Qwen3Config(**{**BASE, "num_attention_heads": 3, "num_key_value_heads": 1, "hidden_size": 36,
+                                  "head_dim": 16, "tie_word_embeddings": True}), 4, 33),
+    "qwen3_biased": (Qwen3Config(**{**BASE, "num_key_value_heads": 4, "head_dim": 8}, attention_bias=True), 2, 29),
+    "llama_biased": (LlamaConfig(**{**BASE, "num_key_value_heads": 1, "hidden_size": 36, "head_dim": 10},
+                                 attention_bias=True, mlp_bias=True), 2, 31),
+}
+
+
+def make_model(config):
+    torch.manual_seed(7)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(p + 0.1 * torch.randn_like(p) if p.dim() == 1 else 3 * p)
+    return model.train()
+
+
+def parameters(model):
+    """The tensors that save_pretrained writes: a tied head is not among them."""
+    return dict(model.named_parameters())
+
+
+def train(model, tokens):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LR, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+    steps, facts = [], {}
+    for step, batch in enumerate(torch.tensor(tokens.astype(np.int64))):
+        logits = model(batch[:, :-1]).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if step == 0:
+            facts["logits.step0"] = logits.detach()[:LOGIT_ROWS, :LOGIT_TOKENS]
+            for name, p in parameters(model).items():
+                # As they were before clipping, which divides by the norm plus 1e-6.
+                clip = min(1.0, 1.0 / (norm.item() + 1e-6))
+                facts[f"grad.step0.{name}"] = p.grad / clip
+        optimizer.step()
+        steps.append({"step": step + 1, "loss": loss.item(), "grad_norm": norm.item()})
+    for name, p in parameters(model).items():
+        facts[f"param.final.{name}"] = p.detach()
+    return steps, {name: t.contiguous().numpy() for name, t in facts.items()}
+
+
+def greedy(model, prompt):
+    """The most likely tokens one by one, from the whole text each time, so that no cache is trusted."""
+    model.eval()
+    ids = torch.tensor(prompt.astype(np.int64))[None]
+    with torch.no_grad():
+        for _ in range(NEW_TOKENS):
+            ids = torch.cat([ids, model(ids, use_cache=False).logits[:, -1:].argmax(-1)], dim=1)
+    model.train()
+    return ids[0].tolist()
+
+
+def make(name):
+    config, batch, seq = CASES[name]
+    folder = FOLDER / name
+    model = make_model(config)
+    model.save_pretrained(folder)
+    tokens = np.random.default_rng(3).integers(0, config.vocab_size, (STEPS, batch, seq + 1)).astype(np.int32)
+    text = greedy(model, tokens[0, 0, :PROMPT])
+    steps, facts = train(model, tokens)
+    save_file({"tokens": tokens, **facts}, folder / "oracle.safetensors")
+    described = {"framework": f"torch {torch.__version__}, transformers {transformers.__version__}",
+                 "optimizer": {"name": "AdamW", "lr": LR, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1,
+                               "weight_decay_on": "every parameter", "clip_norm": 1.0},
+                 "batch": batch, "seq": seq, "labels": "tokens shifted by one", "loss": "mean over tokens",
+                 "greedy": {"prompt": text[:PROMPT], "new": text[PROMPT:]}, "steps": steps}
+    (folder / "oracle.json").write_text(json.dumps(described, indent=1) + "\n")
+    size = sum(f.stat().st_size for f in folder.iterdir())
+    print(f"{name:16} {size / 1024:5.0f} KiB  loss {steps[0]['loss']:.4f} to {steps[-1]['loss']:.4f}", flush=True)
+
+
+def main():
+    torch.set_num_threads(1)
+    for name in sys.argv[1:] or CASES:
+        make(name)
+
+
+if __name__ == "__main__":
+    main()
