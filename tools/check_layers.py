@@ -9,6 +9,7 @@ MAY_SEE = {  # layer: layers that it may include; itself is implied
     "tokenizer": "core",
     "data": "core tokenizer",
     "checkpoint": "core",
+    "hub": "core",
     "comm": "core",
     "graph": "core",
     "ops": "core graph",

@@ -9,8 +9,8 @@ set -eu
 cd "$(dirname "$0")/.."
 
 build="cmake ninja-build g++ pkg-config python3
-  libbenchmark-dev libcli11-dev libdnnl-dev libfmt-dev libgtest-dev libjemalloc-dev libopenmpi-dev libpcre2-dev
-  libprotobuf-dev libsimdjson-dev libtomlplusplus-dev libxxhash-dev libzstd-dev
+  libbenchmark-dev libcli11-dev libcurl4-openssl-dev libdnnl-dev libfmt-dev libgtest-dev libjemalloc-dev
+  libopenmpi-dev libpcre2-dev libprotobuf-dev libsimdjson-dev libssl-dev libtomlplusplus-dev libxxhash-dev libzstd-dev
   nlohmann-json3-dev ocl-icd-opencl-dev openmpi-bin protobuf-compiler zlib1g-dev"
 clang="clang-14 libclang-rt-14-dev"
 hip="hipcc libamdhip64-dev"

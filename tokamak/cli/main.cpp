@@ -35,6 +35,7 @@ constexpr std::array kVerbs{
     Verb{"generate", run_generate, "continue a text with a trained model"},
     Verb{"convert", run_convert,
          "weights between Hugging Face folders, checkpoints, llm.c and Meta files"},
+    Verb{"download", run_download, "fetch config, tokenizer and weights from a model hub"},
     Verb{"tokenizer", run_tokenizer, "encode, decode, train or cache"},
     Verb{"doctor", run_doctor, "check this machine and measure its peaks"},
     Verb{"launch", run_launch, "start ranks: tokamak launch -n 4 -- train ..."},

@@ -1,0 +1,140 @@
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "tokamak/cli/words.h"
+#include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
+#include "tokamak/hub/model_hub.h"
+
+namespace tokamak::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kEndpoint = "https://huggingface.co";
+constexpr double kMega = 1e6;
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+std::string trimmed(std::string text) {
+  text.erase(text.find_last_not_of(" \t\r\n") + 1);
+  text.erase(0, text.find_first_not_of(" \t\r\n"));
+  return text;
+}
+
+// As Hugging Face's own tools look for it: HF_TOKEN, then the file that their login writes.
+std::string token_of(const std::string& word) {
+  if (!word.empty()) return word;
+  if (const std::string token = trimmed(variable("HF_TOKEN")); !token.empty()) return token;
+  fs::path file = variable("HF_TOKEN_PATH");
+  if (file.empty()) {
+    const std::string home = variable("HF_HOME");
+    if (home.empty() && variable("HOME").empty()) return {};
+    file = (home.empty() ? fs::path(variable("HOME")) / ".cache/huggingface" : fs::path(home)) /
+           "token";
+  }
+  return path_exists(file) ? trimmed(read_file(file)) : "";
+}
+
+HubAssets assets_of(const std::vector<std::string>& words) {
+  HubAssets assets;
+  for (const std::string& word : words) {
+    TOK_REQUIRE(word == "config" || word == "tokenizer" || word == "weights" || word == "all",
+                "--assets {}: wanted config, tokenizer, weights or all", word);
+    assets.config = assets.config || word == "config" || word == "all";
+    assets.tokenizer = assets.tokenizer || word == "tokenizer" || word == "all";
+    assets.weights = assets.weights || word == "weights" || word == "all";
+  }
+  return assets;
+}
+
+// Shows how much of a file is there: a live line on a terminal, else a line for each file.
+class Display {
+ public:
+  Display(std::string path, int64_t size)
+      : path_(std::move(path)), size_(size), is_live_(isatty(STDERR_FILENO) != 0) {}
+
+  void show(int64_t bytes) {
+    if (first_ < 0) first_ = bytes;
+    const auto now = Clock::now();
+    if (!is_live_ || now - shown_ < std::chrono::milliseconds(100)) return;
+    shown_ = now;
+    const double seconds = std::chrono::duration<double>(now - start_).count();
+    const double rate = static_cast<double>(bytes - first_) / std::max(seconds, 1e-3);
+    fmt::print(stderr, "\r{}: {:.1f} of {:.1f} MB, {:.1f} MB/s   ", path_,
+               static_cast<double>(bytes) / kMega, static_cast<double>(size_) / kMega,
+               rate / kMega);
+  }
+
+  void end(bool is_new) const {
+    if (is_live_ && is_new) fmt::print(stderr, "\r\033[K");
+    fmt::print("{}: {:.1f} MB{}\n", path_, static_cast<double>(size_) / kMega,
+               is_new ? "" : ", already there");
+    std::fflush(stdout);
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  std::string path_;
+  int64_t size_;
+  bool is_live_;
+  int64_t first_ = -1;
+  Clock::time_point start_ = Clock::now();
+  Clock::time_point shown_;
+};
+
+}  // namespace
+
+int run_download(Args args) {
+  CLI::App app(
+      "Downloads config, tokenizer and weights of a model from Hugging Face's hub or one that\n"
+      "speaks its interface. A download that was cut goes on where it stopped; sizes and hashes\n"
+      "are checked. The token may also be in HF_TOKEN or where Hugging Face's login puts it.",
+      "tokamak download");
+  std::string repository;
+  std::string folder;
+  std::string revision = "main";
+  std::string token;
+  std::string endpoint = variable("HF_ENDPOINT");
+  if (endpoint.empty()) endpoint = kEndpoint;
+  std::vector<std::string> assets{"all"};
+  app.add_option("repository", repository, "OWNER/NAME")->required();
+  app.add_option("--output,-o", folder, "the folder to fill; default: assets/hf/NAME");
+  app.add_option("--revision", revision, "a branch, tag or commit")->capture_default_str();
+  app.add_option("--assets", assets, "config, tokenizer, weights or all")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--token", token, "of an account that may read the repository");
+  app.add_option("--endpoint", endpoint, "the hub's address; HF_ENDPOINT sets it too")
+      ->capture_default_str();
+  if (!parse(app, args)) return 0;
+  const size_t slash = repository.find('/');
+  TOK_REQUIRE(slash != std::string::npos && slash > 0 && slash + 1 < repository.size() &&
+                  repository.find('/', slash + 1) == std::string::npos &&
+                  repository.find("..") == std::string::npos,
+              "{}: wanted a repository OWNER/NAME", repository);
+  const fs::path to =
+      folder.empty() ? fs::path("assets/hf") / repository.substr(slash + 1) : fs::path(folder);
+
+  ModelHub hub(endpoint, token_of(token));
+  const HubSnapshot snapshot = hub.snapshot(repository, revision);
+  const std::vector<HubFile> files = choose_files(snapshot, assets_of(assets));
+  make_folders(to);
+  for (const HubFile& file : files) {
+    Display display(file.path, file.size);
+    display.end(hub.download(snapshot, file, to, [&](int64_t bytes) { display.show(bytes); }));
+  }
+  fmt::print("{} at {} is in {}\n", repository, snapshot.commit, to.string());
+  return 0;
+}
+
+}  // namespace tokamak::cli

@@ -1,0 +1,268 @@
+#include "tokamak/hub/model_hub.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <thread>
+
+#include <fmt/ranges.h>
+
+#include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
+#include "tokamak/core/json.h"
+#include "tokamak/hub/digest.h"
+
+namespace tokamak {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kTries = 5;
+constexpr auto kFirstPause = std::chrono::milliseconds(500);  // doubled each time
+
+bool may_pass(int status) {
+  return status == 0 || status == 408 || status == 429 || status >= 500;
+}
+
+std::string header(const HttpReply& reply, const char* name) {
+  const auto found = reply.headers.find(name);
+  return found == reply.headers.end() ? "" : found->second;
+}
+
+// Returns why a hub refuses, for the user to change.
+std::string refusal(const std::string& repository, const HttpReply& reply, bool has_token) {
+  const std::string code = header(reply, "x-error-code");
+  if (code == "GatedRepo" || reply.status == 403) {
+    return fmt::format("{}: access to it must be granted on its page first{}", repository,
+                       has_token ? ", to the account of this token"
+                                 : "; then give the account's token by --token or HF_TOKEN");
+  }
+  if (reply.status == 401) {
+    return has_token ? fmt::format(
+                           "{}: the hub does not take this token, or knows no such "
+                           "repository",
+                           repository)
+                     : fmt::format(
+                           "{}: there is no such repository, or it wants a token: give it "
+                           "by --token or HF_TOKEN",
+                           repository);
+  }
+  if (code == "RevisionNotFound") return repository + ": it has no such revision";
+  if (reply.status == 404) return repository + ": the hub has no such repository or file";
+  return fmt::format("{}: the hub answered {} {}", repository, reply.status,
+                     header(reply, "x-error-message"));
+}
+
+// Calls `request` until its reply is one that a repetition would not change.
+HttpReply with_patience(const std::string& url, const std::function<HttpReply()>& request) {
+  auto pause = kFirstPause;
+  for (int tries = 1;; ++tries) {
+    HttpReply reply = request();
+    if (!may_pass(reply.status)) return reply;
+    if (tries == kTries) {
+      throw SystemError(fmt::format(
+          "{}: {}, {} times", url,
+          reply.status == 0 ? reply.broken : fmt::format("the server answered {}", reply.status),
+          kTries));
+    }
+    std::this_thread::sleep_for(pause);
+    pause *= 2;
+  }
+}
+
+// Returns the URL of the next page: Link: <URL>; rel="next".
+std::string next_page(const HttpReply& reply) {
+  const std::string link = header(reply, "link");
+  const size_t begin = link.find('<');
+  const size_t end = link.find('>');
+  if (begin == std::string::npos || end == std::string::npos || end < begin) return {};
+  return link.find("rel=\"next\"", end) == std::string::npos
+             ? std::string()
+             : link.substr(begin + 1, end - begin - 1);
+}
+
+void check_path(const std::string& repository, const std::string& path) {
+  const fs::path p(path);
+  const bool stays = !path.empty() && p.is_relative() && path.find('\\') == std::string::npos &&
+                     std::none_of(p.begin(), p.end(), [](const fs::path& part) {
+                       return part == ".." || part == "." || part.empty();
+                     });
+  TOK_REQUIRE(stays, "{}: the hub lists a file \"{}\", which is not a path inside a folder",
+              repository, path);
+}
+
+HubFile file_of(const std::string& repository, const Json& row, const std::string& what) {
+  HubFile file{.path = json_member<std::string>(row, "path", what),
+               .size = json_member<int64_t>(row, "size", what),
+               .blob_id = json_member<std::string>(row, "oid", what)};
+  check_path(repository, file.path);
+  if (row.contains("lfs") && row["lfs"].is_object()) {
+    file.sha256 = json_member<std::string>(row["lfs"], "oid", what);
+    file.size = json_member<int64_t>(row["lfs"], "size", what);
+  }
+  TOK_REQUIRE(file.size >= 0, "{}: {} has a size of {}", repository, file.path, file.size);
+  return file;
+}
+
+bool is_whole(const fs::path& path, const HubFile& file) {
+  std::error_code error;
+  if (fs::file_size(path, error) != static_cast<uintmax_t>(file.size) || error) return false;
+  return file.sha256.empty() ? git_blob_id(path) == file.blob_id : sha256_of(path) == file.sha256;
+}
+
+// A file while it arrives, beside its place. Its name holds its hash, so that a part of another
+// version is not gone on with.
+class PartFile {
+ public:
+  PartFile(const fs::path& target, const HubFile& file) : path_(target) {
+    const std::string& id = file.sha256.empty() ? file.blob_id : file.sha256;
+    path_ += "." + id.substr(0, 12) + ".part";
+    std::error_code error;
+    const uintmax_t size = fs::file_size(path_, error);
+    if (!error && size <= static_cast<uintmax_t>(file.size)) here_ = static_cast<int64_t>(size);
+  }
+
+  int64_t here() const { return here_; }
+
+  const fs::path& path() const { return path_; }
+
+  void open(bool goes_on) {
+    if (!goes_on) here_ = 0;
+    writer_.emplace(path_, goes_on ? FileWriter::Mode::kAppend : FileWriter::Mode::kTruncate);
+  }
+
+  bool is_open() const { return writer_.has_value(); }
+
+  void write(std::span<const std::byte> bytes) {
+    writer_->write(bytes);
+    here_ += static_cast<int64_t>(bytes.size());
+  }
+
+  void close() {
+    if (writer_) writer_->sync_and_close();
+    writer_.reset();
+  }
+
+ private:
+  fs::path path_;
+  std::optional<FileWriter> writer_;
+  int64_t here_ = 0;
+};
+
+bool is_config(const std::string& path) {
+  return path == "config.json" || path == "generation_config.json";
+}
+
+bool is_tokenizer(const std::string& path) {
+  constexpr std::string_view kNames[] = {
+      "tokenizer.json", "tokenizer.model", "tokenizer_config.json",   "special_tokens_map.json",
+      "vocab.json",     "merges.txt",      "original/tokenizer.model"};
+  return std::find(std::begin(kNames), std::end(kNames), path) != std::end(kNames);
+}
+
+bool is_weights(const std::string& path) {
+  return path.find('/') == std::string::npos &&
+         (path.ends_with(".safetensors") || path == "model.safetensors.index.json");
+}
+
+}  // namespace
+
+ModelHub::ModelHub(std::string endpoint, const std::string& token)
+    : endpoint_(std::move(endpoint)), has_token_(!token.empty()), client_(token) {
+  TOK_REQUIRE(endpoint_.starts_with("https://") || endpoint_.starts_with("http://"),
+              "the hub's address {}: wanted https://HOST", endpoint_);
+  while (endpoint_.ends_with('/')) endpoint_.pop_back();
+}
+
+HttpReply ModelHub::get_json(const std::string& repository, const std::string& url) {
+  HttpReply reply = with_patience(url, [&] { return client_.get(url); });
+  TOK_REQUIRE(reply.status == 200, "{}", refusal(repository, reply, has_token_));
+  return reply;
+}
+
+HubSnapshot ModelHub::snapshot(const std::string& repository, const std::string& revision) {
+  const std::string base = fmt::format("{}/api/models/{}", endpoint_, url_path(repository));
+  std::string url = fmt::format("{}/revision/{}", base, url_path(revision));
+  HubSnapshot found{.repository = repository};
+  found.commit =
+      json_member<std::string>(parse_json(get_json(repository, url).body, url), "sha", url);
+  url = fmt::format("{}/tree/{}?recursive=true", base, url_path(found.commit));
+  while (!url.empty()) {
+    const HttpReply page = get_json(repository, url);
+    const Json rows = parse_json(page.body, url);
+    TOK_REQUIRE(rows.is_array(), "{}: wanted a list of files", url);
+    for (const Json& row : rows) {
+      if (json_member<std::string>(row, "type", url) == "file")
+        found.files.push_back(file_of(repository, row, url));
+    }
+    url = next_page(page);
+  }
+  return found;
+}
+
+bool ModelHub::download(const HubSnapshot& snapshot, const HubFile& file, const fs::path& folder,
+                        const std::function<void(int64_t)>& progress) {
+  const fs::path target = folder / file.path;
+  if (path_exists(target) && is_whole(target, file)) return false;
+  make_folders(target.parent_path());
+  const std::string url =
+      fmt::format("{}/{}/resolve/{}/{}", endpoint_, url_path(snapshot.repository),
+                  url_path(snapshot.commit), url_path(file.path));
+  PartFile part(target, file);
+  while (part.here() < file.size || !path_exists(part.path())) {
+    const int64_t before = part.here();
+    const HttpReply reply = with_patience(url, [&] {
+      HttpReply tried = client_.get(url, part.here(), [&](int status, auto bytes) {
+        if (!part.is_open()) part.open(status == 206);
+        TOK_REQUIRE(part.here() + static_cast<int64_t>(bytes.size()) <= file.size,
+                    "{}: {}: the server sends more than the {} bytes that it states",
+                    snapshot.repository, file.path, file.size);
+        part.write(bytes);
+        progress(part.here());
+      });
+      if (tried.status == 200 && file.size == 0) part.open(false);
+      part.close();
+      // A transfer that broke later than the last one is progress, and tried again at once.
+      if (tried.status == 0 && part.here() > before) tried.status = 206;
+      return tried;
+    });
+    TOK_REQUIRE(reply.status == 200 || reply.status == 206, "{}",
+                refusal(snapshot.repository, reply, has_token_));
+  }
+  if (!is_whole(part.path(), file)) {
+    fs::remove(part.path());
+    throw SystemError(fmt::format(
+        "{}: {}: its bytes do not have the hash that the hub states; the download was removed, "
+        "try again",
+        snapshot.repository, file.path));
+  }
+  rename_durably(part.path(), target);
+  return true;
+}
+
+std::vector<HubFile> choose_files(const HubSnapshot& snapshot, const HubAssets& assets) {
+  std::vector<HubFile> chosen;
+  const auto take = [&](bool wanted, const char* kind, const auto& is_of_kind) {
+    if (!wanted) return;
+    const size_t before = chosen.size();
+    for (const HubFile& file : snapshot.files) {
+      if (is_of_kind(file.path)) chosen.push_back(file);
+    }
+    if (chosen.size() > before) return;
+    const bool has_pickles =
+        std::any_of(snapshot.files.begin(), snapshot.files.end(), [](const HubFile& file) {
+          return file.path.ends_with(".bin") || file.path.ends_with(".pth");
+        });
+    TOK_REQUIRE(std::string_view(kind) != "weights" || !has_pickles,
+                "{}: its weights are pickled Python objects only, which are not read; look for a "
+                "revision with safetensors",
+                snapshot.repository);
+    fail("{}: it has no {} at {}", snapshot.repository, kind, snapshot.commit);
+  };
+  take(assets.config, "config.json", is_config);
+  take(assets.tokenizer, "tokenizer", is_tokenizer);
+  take(assets.weights, "weights", is_weights);
+  return chosen;
+}
+
+}  // namespace tokamak

@@ -1,0 +1,66 @@
+// Repositories of a model hub that speaks Hugging Face's HTTP interface, and their files.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tokamak/hub/http.h"
+
+namespace tokamak {
+
+struct HubFile {
+  std::string path;  ///< in the repository
+  int64_t size = 0;
+  std::string sha256;   ///< of a large file; "" of others
+  std::string blob_id;  ///< git's id of any other file
+};
+
+/// One commit of a repository.
+struct HubSnapshot {
+  std::string repository;
+  std::string commit;
+  std::vector<HubFile> files;
+};
+
+/// Throws Error for what the user can change (a name, a token, access), and SystemError where the
+/// hub cannot be reached or fails, after some tries.
+class ModelHub {
+ public:
+  /// `endpoint` is "https://HOST"; `token` may be empty.
+  ModelHub(std::string endpoint, const std::string& token);
+
+  /// Returns the files of what `revision` (a branch, tag or commit) means now. Throws Error for a
+  /// path that would leave the folder.
+  HubSnapshot snapshot(const std::string& repository, const std::string& revision);
+
+  /// Puts a file below `folder`, under its path in the repository. A part that an earlier call
+  /// left is gone on with. The file gets its name once its size and hash are right and it is
+  /// synced. Calls `progress` with the bytes that are there. Returns false, without a request, if
+  /// the file was there already.
+  bool download(const HubSnapshot& snapshot, const HubFile& file,
+                const std::filesystem::path& folder,
+                const std::function<void(int64_t bytes)>& progress);
+
+ private:
+  HttpReply get_json(const std::string& repository, const std::string& url);
+
+  std::string endpoint_;
+  bool has_token_;
+  HttpClient client_;
+};
+
+/// Which files of a repository this program can use.
+struct HubAssets {
+  bool config = false;
+  bool tokenizer = false;
+  bool weights = false;
+};
+
+/// Returns the files of these kinds. Throws Error naming the repository if it has none of a kind,
+/// or has weights in files that are not safetensors only.
+std::vector<HubFile> choose_files(const HubSnapshot& snapshot, const HubAssets& assets);
+
+}  // namespace tokamak
