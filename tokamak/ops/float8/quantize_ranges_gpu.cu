@@ -11,15 +11,32 @@ constexpr int64_t kBlock = 16384;
 // Codes that a thread stores at once.
 constexpr int kCodes = 16;
 
-// most[site] = max(most[site], |x|) over the block's elements, K per access.
+// Maxima by site, and the rows of a table of delayed scales, if there is one.
+struct Sites {
+  const float* maxima = nullptr;
+  const float* rows = nullptr;
+  int64_t columns = 0;
+
+  __device__ Delayed delayed(int64_t site) const {
+    return {.row = rows == nullptr ? nullptr : rows + site * columns};
+  }
+
+  template <class Format>
+  __device__ float scale_of(int64_t site, bool power_of_two) const {
+    return delayed(site).template scale_of<Format>(maxima[site], power_of_two);
+  }
+};
+
+// most[site] = max(most[site], |x|) over the block's elements, K per access, if it has no scale.
 template <int K, class T>
 __global__ void __launch_bounds__(kThreads)
     amax_ranges(const __grid_constant__ BlockRanges ranges, int64_t first, const T* x, bool to_bf16,
-                uint32_t* most) {
+                Sites sites, uint32_t* most) {
   constexpr int kAtOnce = K == 1 ? 1 : 4;
-  __shared__ uint32_t parts[kThreads / 32];
   const int64_t block = first + blockIdx.x;
   const BlockRange& range = ranges.all[ranges.range_of(block)];
+  const auto site = static_cast<int64_t>(range.value);
+  if (sites.delayed(site).has_scale()) return;
   const int64_t begin = range.begin + (block - range.first_block) * kBlock;
   const int64_t end = min(begin + kBlock, range.end);
   uint32_t mine = 0;
@@ -33,23 +50,20 @@ __global__ void __launch_bounds__(kThreads)
       for (int k = 0; k < K; ++k) mine = max(mine, magnitude_of(value_of(values[a][k], to_bf16)));
     }
   }
-  mine = warp_max(mine, 32);
-  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = mine;
-  __syncthreads();
-  if (threadIdx.x >= 32) return;
-  mine = warp_max(threadIdx.x < kThreads / 32 ? parts[threadIdx.x] : 0, 32);
-  if (threadIdx.x == 0) atomicMax(most + static_cast<int64_t>(range.value), mine);
+  keep_block_maximum(mine, most + site);
 }
 
-// Encodes the block's elements, K per store; a negative site's become 0.
-template <class Format, int K, class T>
+// Encodes the block's elements, K per store; a negative site's become 0. Raises most[site] to their
+// greatest magnitude.
+template <class Format, bool kHasAmax, int K, class T>
 __global__ void __launch_bounds__(kThreads)
     quantize_ranges(const __grid_constant__ BlockRanges ranges, int64_t first, const T* x,
-                    bool to_bf16, const float* maxima, bool power_of_two, uint8_t* codes) {
+                    bool to_bf16, Sites sites, bool power_of_two, uint8_t* codes, uint32_t* most) {
   const int64_t block = first + blockIdx.x;
   const BlockRange& range = ranges.all[ranges.range_of(block)];
   const auto site = static_cast<int64_t>(range.value);
-  const float scale = site < 0 ? 0.0F : scale_of<Format>(maxima[site], power_of_two);
+  const float scale = site < 0 ? 0.0F : sites.scale_of<Format>(site, power_of_two);
+  uint32_t mine = 0;
   const int64_t begin = range.begin + (block - range.first_block) * kBlock;
   const int64_t end = min(begin + kBlock, range.end);
   for (int64_t i = begin + threadIdx.x * K; i < end; i += kThreads * K) {
@@ -60,7 +74,11 @@ __global__ void __launch_bounds__(kThreads)
     } else {
       load<K>(x + i, values);
     }
-    const auto at = [&](int k) { return value_of(values[k], to_bf16) * scale; };
+    const auto at = [&](int k) {
+      const float value = value_of(values[k], to_bf16);
+      if constexpr (kHasAmax) mine = max(mine, magnitude_of(value));
+      return value * scale;
+    };
     if constexpr (K == 1) {
       codes[i] = static_cast<uint8_t>(encode_float8<Format>(at(0)));
     } else {
@@ -71,18 +89,29 @@ __global__ void __launch_bounds__(kThreads)
       store<K / 4>(reinterpret_cast<uint32_t*>(codes + i), words);
     }
   }
+  if constexpr (kHasAmax) {
+    if (site >= 0) keep_block_maximum(mine, most + site);
+  }
 }
 
 template <class Format>
 struct InvertSites {
-  const float* maxima;
+  Sites sites;
   float* inverse;
   bool power_of_two;
 
   __device__ void operator()(int64_t site) const {
-    inverse[site] = 1.0F / scale_of<Format>(maxima[site], power_of_two);
+    inverse[site] = 1.0F / sites.scale_of<Format>(site, power_of_two);
   }
 };
+
+Sites sites_of(const KernelArgs& args, bool is_delayed) {
+  Sites sites{.maxima = args.in[1].as<float>()};
+  if (!is_delayed) return sites;
+  sites.rows = args.in.back().as<float>();
+  sites.columns = args.in.back().dim(1);
+  return sites;
+}
 
 int64_t blocks_of(const BlockRange& r) {
   return (r.end - r.begin + kBlock - 1) / kBlock;
@@ -118,23 +147,28 @@ std::vector<BlockRange> with_gaps(const std::vector<CodeRange>& ranges, int64_t 
   return all;
 }
 
-template <class Format, class T>
+template <class Format, bool kHasAmax, class T>
 Kernel encoder(const QuantizeRanges& op, const KernelTypes& types) {
   const std::vector<BlockRange> ranges = with_gaps(op.ranges, types.in[0].numel());
   const bool whole = are_whole(ranges, kCodes);
   return [=, to_bf16 = op.rounds_to == DType::kBF16, power_of_two = op.power_of_two,
-          num_sites = types.in[1].numel()](const KernelArgs& args) {
+          is_delayed = op.is_delayed, num_sites = types.in[1].numel()](const KernelArgs& args) {
     const T* x = args.in[0].as<T>();
-    const auto* maxima = args.in[1].as<float>();
+    const Sites sites = sites_of(args, is_delayed);
     auto* codes = args.out[0].as<uint8_t>();
     launch_for(num_sites, args.stream,
-               InvertSites<Format>{maxima, args.out[1].as<float>(), power_of_two});
+               InvertSites<Format>{sites, args.out[1].as<float>(), power_of_two});
+    uint32_t* most = nullptr;
+    if constexpr (kHasAmax) {
+      most = args.out[2].as<uint32_t>();
+      clear_maxima(most, num_sites, args.stream);
+    }
     const bool is_wide = whole && detail::is_aligned(x) && detail::is_aligned(codes);
-    const auto kernel =
-        is_wide ? quantize_ranges<Format, kCodes, T> : quantize_ranges<Format, 1, T>;
+    const auto kernel = is_wide ? quantize_ranges<Format, kHasAmax, kCodes, T>
+                                : quantize_ranges<Format, kHasAmax, 1, T>;
     for_range_groups(ranges, blocks_of, [&](const BlockRanges& group, int64_t first, int64_t n) {
       kernel<<<static_cast<unsigned>(n), kThreads, 0, as_stream(args.stream)>>>(
-          group, first, x, to_bf16, maxima, power_of_two, codes);
+          group, first, x, to_bf16, sites, power_of_two, codes, most);
       TOK_CUDA_LAUNCHED();
     });
   };
@@ -143,13 +177,15 @@ Kernel encoder(const QuantizeRanges& op, const KernelTypes& types) {
 }  // namespace
 
 Kernel prepare(const AmaxRanges& op, const KernelTypes& types, const Setup&) {
-  const bool has_so_far = types.in.size() == 2;
+  const bool has_so_far = types.in.size() == (op.is_gated ? 3 : 2);
   return by_float(types.in[0].dtype, [&]<class T>() -> Kernel {
     constexpr int kSize = Pack<T>::kSize;
     return [=, ranges = ranges_of(op.ranges), to_bf16 = op.rounds_to == DType::kBF16,
+            is_gated = op.is_gated,
             bytes = static_cast<size_t>(op.num_sites) * sizeof(float)](const KernelArgs& args) {
       const cudaStream_t stream = as_stream(args.stream);
       const T* x = args.in[0].as<T>();
+      const Sites sites = is_gated ? sites_of(args, true) : Sites();
       auto* most = args.out[0].as<uint32_t>();
       if (!has_so_far) {
         TOK_CUDA(cudaMemsetAsync(most, 0, bytes, stream));
@@ -159,7 +195,8 @@ Kernel prepare(const AmaxRanges& op, const KernelTypes& types, const Setup&) {
       const bool is_wide = are_whole(ranges, kSize) && detail::is_aligned(x);
       const auto kernel = is_wide ? amax_ranges<kSize, T> : amax_ranges<1, T>;
       for_range_groups(ranges, blocks_of, [&](const BlockRanges& group, int64_t first, int64_t n) {
-        kernel<<<static_cast<unsigned>(n), kThreads, 0, stream>>>(group, first, x, to_bf16, most);
+        kernel<<<static_cast<unsigned>(n), kThreads, 0, stream>>>(group, first, x, to_bf16, sites,
+                                                                  most);
         TOK_CUDA_LAUNCHED();
       });
     };
@@ -168,7 +205,10 @@ Kernel prepare(const AmaxRanges& op, const KernelTypes& types, const Setup&) {
 
 Kernel prepare(const QuantizeRanges& op, const KernelTypes& types, const Setup&) {
   return by_float(types.in[0].dtype, [&]<class T>() -> Kernel {
-    return by_float8(op.format, [&]<class Format>() { return encoder<Format, T>(op, types); });
+    return by_float8(op.format, [&]<class Format>() {
+      return op.has_amax ? encoder<Format, true, T>(op, types)
+                         : encoder<Format, false, T>(op, types);
+    });
   });
 }
 

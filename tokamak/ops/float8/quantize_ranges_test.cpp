@@ -1,5 +1,7 @@
 #include "tokamak/ops/float8/quantize_ranges.h"
 
+#include <fmt/format.h>
+
 #include "tokamak/ops/op_case.h"
 
 namespace tokamak {
@@ -25,6 +27,15 @@ OpCases cases_of<AmaxRanges>() {
   add("odd", {.ranges = kOdd, .num_sites = 3}, 20503);
   add("of bfloat16", {.ranges = kAligned, .num_sites = 2, .rounds_to = DType::kBF16}, 9856);
   add("without ranges", {.num_sites = 2}, 128);
+  for (const float scale : {0.0F, 0.3F}) {
+    auto& gated = c.good(fmt::format("gated by scales near {}", scale),
+                         {.ranges = kOdd, .num_sites = 3, .is_gated = true},
+                         {f32({20503}), f32({3}), f32({3, 5})});
+    gated.check_gradient = false;
+    gated.fill = {{}, {.scale = 0.1, .shift = 3.0}, {.scale = 0.0, .shift = scale}};
+    gated.float_stays = {1, 2};
+  }
+  c.bad("a row without a history", {.num_sites = 1, .is_gated = true}, {f32({4}), f32({1, 1})});
   c.bad("a matrix", {.num_sites = 1}, {f32({4, 4})});
   c.bad("codes", {.num_sites = 1}, {{.dtype = DType::kE4M3, .dims = {4}}});
   c.bad("a range past the end", {.ranges = {{0, 5, 0}}, .num_sites = 1}, {f32({4})});
@@ -49,6 +60,19 @@ OpCases cases_of<QuantizeRanges>() {
   add("e5m2", {.ranges = kAligned, .format = DType::kE5M2}, 9728);
   add("odd", {.ranges = kOdd}, 20503);
   add("without ranges", {}, 128);
+  for (const float scale : {0.0F, 2.0F}) {
+    for (const std::vector<CodeRange>& ranges : {kAligned, kOdd}) {
+      auto& one = c.good(
+          fmt::format("{} ranges under delayed scales near {}", ranges.size(), scale),
+          {.ranges = ranges, .rounds_to = DType::kBF16, .is_delayed = true, .has_amax = true},
+          {f32({20503}), f32({3}), f32({3, 5})});
+      one.check_gradient = false;
+      one.fill = {{}, {.scale = 0.3, .shift = 3.0}, {.scale = 0.0, .shift = scale}};
+      one.float_stays = {1, 2};
+    }
+  }
+  c.bad("maxima without delayed scales", {.has_amax = true}, {f32({4}), f32({1})});
+  c.bad("rows of other sites", {.is_delayed = true}, {f32({4}), f32({1}), f32({2, 5})});
   c.bad("no format", {.format = DType::kBF16}, {f32({4}), f32({1})});
   c.bad("no maxima", {}, {f32({4})});
   c.bad("no such site", {.ranges = {{0, 4, 1}}}, {f32({4}), f32({1})});
