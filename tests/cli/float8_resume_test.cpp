@@ -125,8 +125,8 @@ TEST_F(Float8Resume, ValidatesWithTheSameMatmuls) {
   const Words validated{"--validation.enable",     "--validation.dataset=synthetic",
                         "--validation.steps=1",    "--validation.freq=3",
                         "--validation.seq_len=32", "--validation.local_batch_size=2"};
-  const auto loss_of = [&](const std::string& folder, const Words& more) {
-    train(folder, 3, validated + more);
+  const auto loss_of = [&](const std::string& folder, const Words& more, int ranks = 1) {
+    train(folder, 3, validated + more, ranks);
     const auto lines = read_json_lines(scratch.path() / folder / "validation.jsonl");
     EXPECT_FALSE(lines.empty()) << folder;
     return lines.empty() ? 0.0 : lines.back()["loss"].get<double>();
@@ -136,6 +136,7 @@ TEST_F(Float8Resume, ValidatesWithTheSameMatmuls) {
     const double float8 = loss_of("float8." + recipe.back(), recipe);
     EXPECT_NEAR(float8, plain, 0.02 * plain);
     EXPECT_NE(float8, plain);
+    EXPECT_NEAR(loss_of("shards." + recipe.back(), recipe + kShards, 2), float8, 0.02 * plain);
   }
 }
 

@@ -157,7 +157,7 @@ TEST_P(Float8Recompute, has_the_same_bits_in_all_modes) {
        .halved_ops = {"linear", "scaled_matmul"}},
       {.mode = Mode::kSelectiveLayers, .every_nth_block = 2},
       {.mode = Mode::kSelectiveLayers, .every_nth_block = 4, .emit_on_backward = false}};
-  for (const Place& place : {Place{"one", {1, 1, 1, 1, 1}}, kPlaces[1], kPlaces[9]}) {
+  for (const Place& place : {Place{"one", {1, 1, 1, 1, 1}}, kPlaces[1], kPlaces[8], kPlaces[9]}) {
     MeshCase c = mesh_case(GetParam(), place);
     const MeshResult saved = run_mesh(c);
     for (const RecomputePolicy& policy : policies) {

@@ -60,8 +60,13 @@ int64_t outside_blocks(const MeshCase& c) {
   return 2 * c.model.vocab_size * c.model.dim + c.model.dim;
 }
 
-TEST(Float8Travel, gathers_matrices_as_codes_and_the_rest_as_it_computes) {
-  MeshCase c = case_on({1, 1, 2, 1, 1});
+class Float8TravelAs : public ::testing::TestWithParam<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(Recipes, Float8TravelAs, ::testing::Values("tensorwise", "delayed"),
+                         [](const auto& of) { return std::string(of.param); });
+
+TEST_P(Float8TravelAs, gathers_matrices_as_codes_and_the_rest_as_it_computes) {
+  MeshCase c = case_on({1, 1, 2, 1, 1}, GetParam());
   const int64_t layers = c.model.num_layers;
   std::map<DType, int64_t> twice = gathered(c);
   EXPECT_EQ(twice[DType::kE4M3], 2 * layers * kMatrices);
@@ -91,8 +96,8 @@ TEST(Float8Travel, leaves_filtered_weights_in_the_compute_dtype) {
   EXPECT_EQ(some[DType::kBF16], all.at(DType::kBF16) + filtered);
 }
 
-TEST(Float8Travel, brings_codes_of_the_head) {
-  MeshCase c = case_on({1, 1, 2, 1, 1});
+TEST_P(Float8TravelAs, brings_codes_of_the_head) {
+  MeshCase c = case_on({1, 1, 2, 1, 1}, GetParam());
   std::map<DType, int64_t> without = gathered(c);
   c.float8->layers.filter = [](const auto&, const auto&) { return ""; };
   std::map<DType, int64_t> with = gathered(c);
@@ -104,10 +109,10 @@ TEST(Float8Travel, brings_codes_of_the_head) {
   EXPECT_EQ(run_mesh(c).loss[0], shards);
 }
 
-TEST(Float8Travel, takes_all_maxima_in_one_all_reduce) {
+TEST_P(Float8TravelAs, takes_all_maxima_in_one_all_reduce) {
   for (const MeshCoordinates& degrees :
        {MeshCoordinates{1, 1, 2, 1, 1}, {1, 2, 2, 1, 2}, {1, 1, 2, 2, 1}}) {
-    const MeshCase c = case_on(degrees);
+    const MeshCase c = case_on(degrees, GetParam());
     const PlannedRun run(c.model, shape_of(c, 0), {});
     std::vector<Dims> maxima;
     for_each_task<AllReduce>(run.plan(), [&](const Task& task, const AllReduce& op) {
@@ -130,8 +135,8 @@ std::map<DType, int> gathered_over_tp(const MeshCase& c) {
   return count;
 }
 
-TEST(Float8Travel, gathers_activations_over_tp_as_codes) {
-  MeshCase c = case_on({1, 1, 2, 1, 2});
+TEST_P(Float8TravelAs, gathers_activations_over_tp_as_codes) {
+  MeshCase c = case_on({1, 1, 2, 1, 2}, GetParam());
   const auto layers = static_cast<int>(c.model.num_layers);
   const std::map<DType, int> both{{DType::kE4M3, 2 * layers}, {DType::kE5M2, 2 * layers}};
   EXPECT_EQ(gathered_over_tp(c), both);
@@ -154,16 +159,43 @@ TEST(Float8Travel, gathers_activations_over_tp_as_codes) {
 }
 
 // Without sequence parallelism each rank quantizes the whole values by itself.
-TEST(Float8Travel, gives_codes_of_activations_the_bits_of_whole_values) {
+TEST_P(Float8TravelAs, gives_codes_of_activations_the_bits_of_whole_values) {
   for (const MeshCoordinates& degrees :
        {MeshCoordinates{1, 1, 1, 1, 2}, {1, 1, 1, 1, 4}, {1, 1, 2, 1, 2}}) {
-    MeshCase c = case_on(degrees);
+    MeshCase c = case_on(degrees, GetParam());
     const MeshResult codes = run_mesh(c);
     c.distribute.sequence_parallel = false;
     EXPECT_EQ(gathered_over_tp(c).size(), 0U);
     const MeshResult whole = run_mesh(c);
     EXPECT_EQ(codes.loss[0], whole.loss[0]);
     EXPECT_NEAR(codes.grad_norm[0], whole.grad_norm[0], 1e-6 * whole.grad_norm[0]);
+  }
+}
+
+// Dtypes of what is shifted round the rings of tp in blocks, and their counts.
+std::map<DType, int> shifted(const MeshCase& c) {
+  const PlannedRun run(c.model, shape_of(c, 0), {});
+  std::map<DType, int> count;
+  for_each_task<Shift>(run.plan(),
+                       [&](const Task& task, const Shift&) { ++count[task.out[0].type.dtype]; });
+  return count;
+}
+
+// Rings bring what gathers bring, under the same scales. Two ranks' sums have the same bits.
+TEST_P(Float8TravelAs, passes_codes_round_rings) {
+  for (const bool again : {false, true}) {
+    MeshCase c = case_on({1, 1, 1, 1, 2}, GetParam());
+    c.distribute.gather_again = again;
+    const MeshResult gathers = run_mesh(c);
+    c.distribute.async_tp = true;
+    const auto layers = static_cast<int>(c.model.num_layers);
+    // A partial sum goes with each gather.
+    EXPECT_EQ(shifted(c), (std::map<DType, int>{{DType::kBF16, 4 * layers},
+                                                {DType::kE4M3, 2 * layers},
+                                                {DType::kE5M2, 2 * layers}}));
+    const MeshResult rings = run_mesh(c);
+    EXPECT_EQ(rings.loss[0], gathers.loss[0]);
+    EXPECT_NEAR(rings.grad_norm[0], gathers.grad_norm[0], 1e-6 * gathers.grad_norm[0]);
   }
 }
 
@@ -183,16 +215,17 @@ void PrintTo(const Alike& a, std::ostream* os) {
   *os << a.name;
 }
 
-class Float8TravelBits : public ::testing::TestWithParam<Alike> {};
+class Float8TravelBits : public ::testing::TestWithParam<std::tuple<Alike, const char*>> {};
 
 // Ranks with whole weights quantize these themselves, so a code or a scale that differs turns the
 // first loss.
 TEST_P(Float8TravelBits, are_those_of_whole_weights) {
+  const auto& [meshes, recipe] = GetParam();
   for (const bool from_master : {false, true}) {
-    MeshCase c = case_on(GetParam().whole);
+    MeshCase c = case_on(meshes.whole, recipe);
     c.float8->recipe.from_master = from_master;
     const MeshResult whole = run_mesh(c);
-    c.distribute.mesh.degrees = GetParam().shards;
+    c.distribute.mesh.degrees = meshes.shards;
     const MeshResult shards = run_mesh(c);
     EXPECT_EQ(shards.loss, whole.loss);
     EXPECT_NEAR(shards.grad_norm[0], whole.grad_norm[0], 1e-6 * whole.grad_norm[0]);
@@ -209,8 +242,13 @@ TEST_P(Float8TravelBits, are_those_of_whole_weights) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Meshes, Float8TravelBits, ::testing::ValuesIn(kAlike),
-                         [](const auto& of) { return std::string(of.param.name); });
+INSTANTIATE_TEST_SUITE_P(Meshes, Float8TravelBits,
+                         ::testing::Combine(::testing::ValuesIn(kAlike),
+                                            ::testing::Values("tensorwise", "delayed")),
+                         [](const auto& of) {
+                           return std::string(std::get<0>(of.param).name) + "_" +
+                                  std::get<1>(of.param);
+                         });
 
 // Both paths of rounding are chosen by the recipe, on any mesh.
 TEST(Float8Travel, rounds_to_the_compute_dtype_only_without_fp8_all_gather) {

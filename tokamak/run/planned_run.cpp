@@ -129,10 +129,10 @@ Float8Notes mark(Graph& graph, const RunShape& shape) {
                     recipe.name, name_of(shape.training.compute)));
   }
   if (has_owners(shape) && !recipe.gathers_codes()) {
-    out.notes.push_back(fmt::format(
-        "float8: weights travel in {}: {} {}", name_of(shape.training.compute), recipe.name,
-        recipe.history_len > 0 ? "quantizes them where they are used"
-                               : "has scales of which an owner's slice has a part"));
+    out.notes.push_back(
+        fmt::format("float8: weights travel in {}: {} has scales of which an owner's slice has a "
+                    "part",
+                    name_of(shape.training.compute), recipe.name));
   }
   out.line = float8_line_of(marks, shape);
   out.notes.push_back(out.line);

@@ -22,8 +22,8 @@ bool is_code_operand(const Node& n, size_t k) {
 
 CodeGathers::CodeGathers(const Graph& graph, const Float8Recipe& recipe,
                          const SharedScales& weights_of, const CommGroup& owners,
-                         Rewriter& rewriter)
-    : graph_(graph), recipe_(recipe), owners_(owners), rewriter_(rewriter) {
+                         Float8Table& table, Rewriter& rewriter)
+    : graph_(graph), recipe_(recipe), owners_(owners), table_(table), rewriter_(rewriter) {
   if (!recipe.gathers_codes()) return;
   find_parts();
   refuse_other_readers();
@@ -58,6 +58,15 @@ void CodeGathers::find_parts() {
       parts_[{i, 0}] = parts_.at(n.in[0]);
     }
   }
+}
+
+std::map<Value, int32_t> CodeGathers::products_of_weights() const {
+  std::map<Value, int32_t> products;
+  for (int32_t i = 0; i < graph_.size(); ++i) {
+    const Node& n = graph_.node(i);
+    if (n.as<Linear>() != nullptr && is_code_operand(n, 1)) products.emplace(n.in[1], i);
+  }
+  return products;
 }
 
 void CodeGathers::refuse_other_readers() {
@@ -96,21 +105,30 @@ void CodeGathers::refuse_divided_scales(const SharedScales& weights_of) {
   }
 }
 
-// Numbers sites as they lie, which is in one order on all owners.
+// Numbers sites as the table has them, or as they lie, which is in one order on all owners.
 void CodeGathers::number_sites(const SharedScales& weights_of) {
   std::vector<std::map<int64_t, Value>> lying(buckets_.size());
   for (const auto& [weight, all] : weights_of) {
     if (is_gathered(weight)) lying[parts_.at(weight).bucket][parts_.at(weight).begin] = weight;
   }
+  const std::map<Value, int32_t> products = products_of_weights();
   std::map<Value, int64_t> site_of;  // by the first of weights that share it
   for (size_t b = 0; b < buckets_.size(); ++b) {
     for (const auto& [begin, weight] : lying[b]) {
+      const Node& product = graph_.node(products.at(weight));
+      const std::string& module = product.as<Linear>()->module;
       const auto [site, is_new] = site_of.emplace(weights_of.at(weight).front(), num_sites_);
-      if (is_new) ++num_sites_;
+      if (is_new && recipe_.is_delayed()) {
+        site->second = table_.weight_row(graph_, product.label.block, module);
+      } else if (is_new) {
+        ++num_sites_;
+      }
+      buckets_[b].modules.emplace(site->second, module);
       buckets_[b].ranges[begin] = {
           .begin = begin, .end = parts_.at(weight).end, .site = site->second};
     }
   }
+  if (recipe_.is_delayed()) num_sites_ = table_.num_weights();
 }
 
 const CodeRange* CodeGathers::range_at(const Part& part, int64_t at) const {
@@ -163,18 +181,25 @@ void CodeGathers::put_gather(Bucket& bucket) {
   Graph& to = rewriter_.to;
   const QuantizeRanges op{.ranges = ranges_of_slice(bucket),
                           .power_of_two = recipe_.power_of_two,
-                          .rounds_to = bucket.rounds_to};
-  const std::vector<Value> made = to.add(op, {rewriter_(bucket.master), maxima_});
+                          .rounds_to = bucket.rounds_to,
+                          .is_delayed = recipe_.is_delayed(),
+                          .has_amax = table_.has_update()};
+  std::vector<Value> in{rewriter_(bucket.master), maxima_};
+  if (op.is_delayed) in.push_back(table_.weight_rows(to));
+  const std::vector<Value> made = to.add(op, std::move(in));
   emitted(made[0], n);
-  for (const auto& [begin, range] : bucket.ranges) {
-    Value& inverse = bucket.inverse[range.site];
-    if (inverse.valid()) continue;
-    inverse =
-        emitted(to.apply(SliceRows{.begin = range.site, .end = range.site + 1}, {made[1]}), n);
+  for (const auto& [site, module] : bucket.modules) {
+    bucket.inverse[site] = one_of(made[1], site, n);
+    if (op.has_amax) table_.stage(to, module, Float8Role::kW, one_of(made[2], site, n));
   }
   const Value all = emitted(to.apply(*n.as<AllGather>(), {made[0]}), n);
   to.mutable_node(all.node).stream = n.stream;
   rewriter_.map({bucket.gather, 0}, all);
+}
+
+Value CodeGathers::one_of(Value by_site, int64_t site, const Node& like) {
+  const SliceRows one{.begin = site, .end = site + 1};
+  return emitted(rewriter_.to.apply(one, {by_site}), like);
 }
 
 void CodeGathers::take_maxima() {
@@ -183,10 +208,13 @@ void CodeGathers::take_maxima() {
   const LabelScope scope(to, {.phase = Phase::kUnshard, .stage = to.label.stage});
   for (const Bucket& bucket : buckets_) {
     if (bucket.is_refused) continue;
-    const AmaxRanges op{
-        .ranges = ranges_of_slice(bucket), .num_sites = num_sites_, .rounds_to = bucket.rounds_to};
+    const AmaxRanges op{.ranges = ranges_of_slice(bucket),
+                        .num_sites = num_sites_,
+                        .rounds_to = bucket.rounds_to,
+                        .is_gated = recipe_.is_delayed()};
     std::vector<Value> in{rewriter_(bucket.master)};
     if (maxima_.valid()) in.push_back(maxima_);
+    if (op.is_gated) in.push_back(table_.weight_rows(to));
     maxima_ = to.apply(op, std::move(in));
   }
   if (owners_.size > 1)

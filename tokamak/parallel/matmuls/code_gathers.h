@@ -7,7 +7,8 @@
 
 #include "tokamak/graph/rewriter.h"
 #include "tokamak/ops/float8/quantize_ranges.h"
-#include "tokamak/parallel/matmuls/float8_recipe.h"
+#include "tokamak/parallel/matmuls/float8_table.h"
+#include "tokamak/parallel/matmuls/shared_scales.h"
 
 namespace tokamak {
 
@@ -16,19 +17,16 @@ struct Codes {
   Value codes, inverse;
 };
 
-/// By weight of a forward matmul: the weights that share its scale.
-using SharedScales = std::map<Value, std::vector<Value>>;
-
 /// Rewrites the gathers of buckets of which matmuls of codes are the only readers. Each owner takes
 /// the maxima of its slices once a step, one all-reduce makes them those of whole weights, and a
 /// gather brings the codes of slices under them: the bits that one rank with the whole weight would
-/// make.
+/// make. Delayed scales come from `table`, and maxima only where it has none.
 class CodeGathers {
  public:
   /// `owners` are the ranks that hold parts of the same weights, those of tp included. All must
   /// outlive it.
   CodeGathers(const Graph& graph, const Float8Recipe& recipe, const SharedScales& weights_of,
-              const CommGroup& owners, Rewriter& rewriter);
+              const CommGroup& owners, Float8Table& table, Rewriter& rewriter);
 
   /// Whether node `i` is such a gather, or a view of what it gathers.
   bool replaces(int32_t i) const;
@@ -46,8 +44,9 @@ class CodeGathers {
     DType rounds_to = DType::kF32;
     int64_t slice = 0;
     bool is_refused = false;
-    std::map<int64_t, CodeRange> ranges;  // by begin, in the whole bucket
-    std::map<int64_t, Value> inverse;     // by site
+    std::map<int64_t, CodeRange> ranges;     // by begin, in the whole bucket
+    std::map<int64_t, Value> inverse;        // by site
+    std::map<int64_t, std::string> modules;  // by site
   };
 
   // The part of a gathered bucket that a view covers.
@@ -58,6 +57,7 @@ class CodeGathers {
   };
 
   void find_parts();
+  std::map<Value, int32_t> products_of_weights() const;
   void refuse_other_readers();
   void refuse_divided_scales(const SharedScales& weights_of);
   void number_sites(const SharedScales& weights_of);
@@ -67,11 +67,13 @@ class CodeGathers {
   std::vector<CodeRange> ranges_of_slice(const Bucket& bucket) const;
   void take_maxima();
   void put_gather(Bucket& bucket);
+  Value one_of(Value by_site, int64_t site, const Node& like);
   Value emitted(Value v, const Node& like);
 
   const Graph& graph_;
   const Float8Recipe& recipe_;
   const CommGroup& owners_;
+  Float8Table& table_;
   Rewriter& rewriter_;
   std::vector<Bucket> buckets_;
   std::map<Value, Part> parts_;  // gathers, and their views

@@ -37,11 +37,13 @@ struct Float8Recipe {
   bool emulate = false;       ///< the same codes are multiplied in fp32, on any device
   bool fuses = true;          ///< maxima and codes are made where values are (fused_float8.h)
 
-  /// Whether a weight has one scale, so that owners of its parts can quantize these. Delayed scales
-  /// are taken where a whole weight is used.
+  /// Whether a weight has one scale, so that owners of its parts can quantize these.
   bool gathers_codes() const {
-    return history_len == 0 && w_of_y == ScaleGrid::kTensor && w_of_dx == ScaleGrid::kTensor;
+    return w_of_y == ScaleGrid::kTensor && w_of_dx == ScaleGrid::kTensor;
   }
+
+  /// Whether scales follow from maxima of earlier steps.
+  bool is_delayed() const { return history_len > 0; }
 
   /// Both dims of a quantized weight must be multiples of this.
   int64_t multiple() const {

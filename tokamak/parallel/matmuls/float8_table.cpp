@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::string_view kTable = "fp8.table";
 constexpr std::string_view kMaxima = "fp8.maxima";
+constexpr std::string_view kWeights = "fp8.weights";
 
 std::string joint_name(const std::string& module) {
   if (module == "q_proj" || module == "k_proj" || module == "v_proj") return "qkv";
@@ -36,15 +37,15 @@ std::vector<Value> fold(Graph& g, const std::vector<Value>& values) {
   return folded;
 }
 
-Value read_window(Graph& g, const std::string& name, Dims dims, std::string_view of,
-                  int64_t begin) {
+StateId declare_window(const Graph& g, std::string_view name, Dims dims, std::string_view of,
+                       int64_t begin) {
   StateDecl window;
   window.name = name;
   window.kind = g.states()[g.states().find(of)].kind;
   window.type = {.dtype = DType::kF32, .dims = std::move(dims)};
   window.window_of = g.states().find(of);
   window.window_begin = begin;
-  return g.read(g.states().declare_once(window));
+  return g.states().declare_once(window);
 }
 
 }  // namespace
@@ -68,13 +69,17 @@ Float8Table::Float8Table(const Graph& from, const Float8Recipe& recipe) : recipe
     const auto* linear = n.as<Linear>();
     if (linear != nullptr && linear->float8) modules[n.label.block].push_back(linear->module);
   }
-  for (const auto& [block, names] : modules) {
-    for (const Float8Role role : {Float8Role::kX, Float8Role::kW, Float8Role::kG}) {
-      for (const std::string& module : names) {
-        const std::string name = name_of(block, module, role);
-        if (row_of_.emplace(name, std::ssize(rows_)).second) rows_.push_back(name);
-      }
+  const auto add_rows = [&](int32_t block, const std::vector<std::string>& names, Float8Role role) {
+    for (const std::string& module : names) {
+      const std::string name = name_of(block, module, role);
+      if (row_of_.emplace(name, std::ssize(rows_)).second) rows_.push_back(name);
     }
+  };
+  for (const auto& [block, names] : modules) add_rows(block, names, Float8Role::kW);
+  num_weights_ = std::ssize(rows_);
+  for (const auto& [block, names] : modules) {
+    add_rows(block, names, Float8Role::kX);
+    add_rows(block, names, Float8Role::kG);
   }
   if (!has_update_ || rows_.empty()) return;
   const auto sites = std::ssize(rows_);
@@ -95,13 +100,24 @@ std::string Float8Table::name_of(int32_t block, const std::string& module, Float
                      kRoles[static_cast<size_t>(role)]);
 }
 
-Value Float8Table::row(Graph& to, const std::string& module, Float8Role role) const {
-  const std::string name = name_of(to.label.block, module, role);
-  const StateId known = to.states().find(name);
-  if (known.valid()) return to.read(known);
+StateId Float8Table::window_of(const Graph& to, const std::string& name) const {
+  if (const StateId known = to.states().find(name); known.valid()) return known;
   TOK_CHECK(has_update_, "validation reads {}, which training has not", name);
   const int64_t columns = 1 + recipe_.history_len;
-  return read_window(to, name, {columns}, kTable, row_of_.at(name) * columns);
+  return declare_window(to, name, {columns}, kTable, row_of_.at(name) * columns);
+}
+
+Value Float8Table::row(Graph& to, const std::string& module, Float8Role role) const {
+  return to.read(window_of(to, name_of(to.label.block, module, role)));
+}
+
+Value Float8Table::weight_rows(Graph& to) const {
+  return to.read(declare_window(to, kWeights, {num_weights_, 1 + recipe_.history_len}, kTable, 0));
+}
+
+int64_t Float8Table::weight_row(const Graph& to, int32_t block, const std::string& module) const {
+  const StateId row = window_of(to, name_of(block, module, Float8Role::kW));
+  return to.states()[row].window_begin / (1 + recipe_.history_len);
 }
 
 void Float8Table::stage(Graph& to, const std::string& module, Float8Role role, Value amax) {
@@ -150,7 +166,7 @@ void Float8Table::flush(Graph& to, Pending& pending) {
     }
     const std::string name = fmt::format("{}.{}", kMaxima, first);
     TOK_CHECK(!to.states().find(name).valid(), "{} is staged twice", rows_[first]);
-    const Value into = read_window(to, name, {rows}, kMaxima, first);
+    const Value into = to.read(declare_window(to, name, {rows}, kMaxima, first));
     to.accumulate(to.apply(std::move(op), std::move(in)), into, AccumulateMode::kFirstMicrobatch);
   }
 }
@@ -179,7 +195,7 @@ std::vector<TensorPiece> float8_pieces(const StateTable& states, bool is_owner) 
   const StateId table = states.find(kTable);
   for (int32_t i = 0; table.valid() && i < states.size(); ++i) {
     const StateDecl& row = states[{i}];
-    if (row.window_of != table) continue;
+    if (row.window_of != table || row.type.dims.size() > 1) continue;
     pieces.push_back({.tensor = row.name,
                       .type = row.type,
                       .kind = StateKind::kMoment,

@@ -24,7 +24,7 @@ std::string float8_module(std::string_view weight);
 
 /// Rows are named by block, matmul and role, as "fp8.layers.3.qkv.g" or "fp8.head.g"; matmuls of
 /// one input have one name ("qkv", "gate_up") where they share scales, and always for x. The rows
-/// are State "fp8.table", of which each row is a window.
+/// are State "fp8.table", of which each row is a window; those of weights come first.
 class Float8Table {
  public:
   /// `from` is the graph whose marked matmuls have the rows. A graph without an update, as that of
@@ -33,6 +33,12 @@ class Float8Table {
 
   /// Returns the row of an operand of `module`'s matmuls in `to.label`'s block.
   Value row(Graph& to, const std::string& module, Float8Role role) const;
+
+  /// Returns the rows of all weights, f32 [num_weights, 1 + history_len].
+  Value weight_rows(Graph& to) const;
+
+  /// Returns the place among them of the row of `module`'s weight in `block`.
+  int64_t weight_row(const Graph& to, int32_t block, const std::string& module) const;
 
   /// Keeps the maximum of an operand for the end of the step; training graphs only.
   void stage(Graph& to, const std::string& module, Float8Role role, Value amax);
@@ -46,6 +52,8 @@ class Float8Table {
 
   bool has_update() const { return has_update_; }
 
+  int64_t num_weights() const { return num_weights_; }
+
  private:
   struct Pending {
     Label label;
@@ -53,12 +61,14 @@ class Float8Table {
   };
 
   std::string name_of(int32_t block, const std::string& module, Float8Role role) const;
+  StateId window_of(const Graph& to, const std::string& name) const;
   template <class Ends>
   void flush_if(Graph& to, const Ends& ends);
   void flush(Graph& to, Pending& pending);
 
   Float8Recipe recipe_;
   bool has_update_ = false;
+  int64_t num_weights_ = 0;
   std::vector<std::string> rows_;
   std::map<std::string, int> row_of_;
   std::vector<Pending> pending_;

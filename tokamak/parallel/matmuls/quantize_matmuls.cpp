@@ -18,7 +18,7 @@
 #include "tokamak/ops/layout/slice_rows.h"
 #include "tokamak/ops/matmul/linear.h"
 #include "tokamak/ops/optimizer/grad_norm.h"
-#include "tokamak/parallel/matmuls/activation_gathers.h"
+#include "tokamak/parallel/matmuls/code_carriers.h"
 #include "tokamak/parallel/matmuls/code_gathers.h"
 #include "tokamak/parallel/matmuls/float8_table.h"
 
@@ -45,42 +45,28 @@ class Quantizer {
         groups_(groups),
         rewriter_(graph_),
         to_(rewriter_.to),
-        weights_of_(shared_scales()),
+        weights_of_(find_shared_scales(graph_, recipe)),
         table_(graph_, recipe),
-        gathers_(graph_, recipe, weights_of_, groups.owners, rewriter_) {
-    find_backward();
-    if (!is_delayed()) gathered_ = find_code_gathers(graph_, recipe, groups.tp);
-    std::erase_if(gathered_, [&](const auto& g) { return gradients_of_.contains({g.first, 0}); });
+        gathers_(graph_, recipe, weights_of_, groups.owners, table_, rewriter_) {
+    for (int32_t i = 0; i < graph_.size(); ++i) {
+      if (is_float8<Linear>(graph_.node(i))) check_dims(graph_.node(i));
+    }
+    find_weights_of_backward();
+    find_carriers();
   }
 
   Graph run() {
     for (int32_t i = 0; i < graph_.size(); ++i) {
-      if (const auto last = waiting_.find(i); last != waiting_.end()) {
+      if (const auto last = gradients_.waiting.find(i); last != gradients_.waiting.end()) {
         for (const int32_t j : last->second) put(j);
       }
-      if (!waits_.contains(i)) put(i);
+      if (!gradients_.waits.contains(i)) put(i);
     }
     if (table_.has_update()) table_.finish(to_, factor_, groups_.replicas);
     return rewriter_.finish();
   }
 
  private:
-  SharedScales shared_scales() const {
-    std::map<Value, std::vector<Value>> by_input;
-    for (int32_t i = 0; i < graph_.size(); ++i) {
-      const Node& n = graph_.node(i);
-      if (!is_float8<Linear>(n)) continue;
-      check_dims(n);
-      by_input[n.in[0]].push_back(n.in[1]);
-    }
-    SharedScales shared;
-    for (const auto& [input, weights] : by_input) {
-      for (const Value w : weights)
-        shared.emplace(w, recipe_.shares_scales ? weights : std::vector{w});
-    }
-    return shared;
-  }
-
   void check_dims(const Node& n) const {
     const Dims& dims = graph_.type(n.in[1]).dims;
     const int64_t multiple = recipe_.multiple();
@@ -94,69 +80,49 @@ class Quantizer {
                 multiple, is_head ? "\"output\"" : "it", recipe_.section());
   }
 
-  // Output gradients of weights that share scales share theirs too: nodes that need such scales
-  // wait for the last gradient.
-  void find_backward() {
-    std::map<Value, std::vector<int32_t>> grad_inputs;  // by the first of weights that share
-    std::map<Value, std::vector<int32_t>> users;
-    for (int32_t i = 0; i < graph_.size(); ++i)
-      for_each_use(graph_.node(i), [&](Value v) { users[v].push_back(i); });
+  void find_weights_of_backward() {
     for (int32_t i = 0; i < graph_.size(); ++i) {
       const Node& n = graph_.node(i);
       if (!is_float8<LinearGradInput>(n)) continue;
       if (is_of_head(n.label)) heads_.insert(n.in[1]);
-      const auto all = weights_of_.find(n.in[1]);
-      if (all != weights_of_.end()) grad_inputs[all->second[0]].push_back(i);
-      if (all == weights_of_.end() && is_made_once(n.in[1])) of_backward_.insert(n.in[1]);
-    }
-    for (const auto& [weight, nodes] : grad_inputs) {
-      if (nodes.size() > 1) share_scales(nodes, users);
+      if (!weights_of_.contains(n.in[1]) && is_made_once(n.in[1]))
+        of_backward_.emplace(n.in[1], n.as<LinearGradInput>()->module);
     }
   }
 
-  // Gathers codes of what every rank has, under the scale of the whole.
-  void put_gather_over_tp(int32_t i) {
-    const Node& n = graph_.node(i);
-    Codes& mine = sent_[n.in[0]];
-    if (!mine.codes.valid()) {
-      const Value x = rewriter_(n.in[0]);
-      const Value amax = over_tp(to_.apply(Amax{}, {x}));
-      const Quantize op{.format = gathered_.at(i), .power_of_two = recipe_.power_of_two};
-      const std::vector<Value> made = to_.add(op, {x, amax});
-      mine = {.codes = made[0], .inverse = made[1]};
+  // Gradients that share scales have these on one rank, so they do not travel as codes.
+  void find_carriers() {
+    carriers_ = find_code_carriers(graph_, recipe_, groups_.tp);
+    gradients_ = find_shared_gradients(graph_, weights_of_, carriers_);
+    std::set<Value> stay;
+    for (const auto& [i, codes] : carriers_) {
+      if (!crosses_ranks(graph_.node(i))) continue;
+      const bool is_shared =
+          gradients_.all_of.contains({i, 0}) || gradients_.all_of.contains(codes.origin);
+      (is_shared ? stay : spread_).insert(codes.origin);
     }
-    const Value all = to_.apply(*n.as<AllGather>(), {mine.codes});
-    Node& made = to_.mutable_node(all.node);
+    std::erase_if(carriers_, [&](const auto& c) { return stay.contains(c.second.origin); });
+  }
+
+  // Moves codes in place of the values that node `i` moves.
+  void put_carrier(int32_t i) {
+    const Node& n = graph_.node(i);
+    const CarriedCodes& codes = carriers_.at(i);
+    module_ = codes.module;
+    is_product_ = n.label.phase != Phase::kBackward;
+    // What is whole on this rank is multiplied both ways.
+    const bool both = codes.role == Float8Role::kG && !spread_.contains(codes.origin);
+    const Codes whole = codes_of(codes.origin, ScaleGrid::kTensor,
+                                 both ? Layout::kBoth : Layout::kRows, codes.role);
+    std::vector<Value> parts;
+    for (const Value v : n.in)
+      parts.push_back(codes_of(v, ScaleGrid::kTensor, Layout::kRows, codes.role).codes);
+    const Value moved = to_.add_node(n.rules, n.op, std::move(parts))[0];
+    Node& made = to_.mutable_node(moved.node);
     made.is_dropped = n.is_dropped;
     made.stream = n.stream;
     made.when = n.when;
-    codes_[{{i, 0}, ScaleGrid::kTensor, false}] = {.codes = all, .inverse = mine.inverse};
-  }
-
-  void share_scales(const std::vector<int32_t>& grad_inputs,
-                    std::map<Value, std::vector<int32_t>>& users) {
-    const int32_t last = grad_inputs.back();
-    std::set<int32_t> waiting;
-    std::set<Value> weights;
-    for (const int32_t i : grad_inputs) {
-      weights.insert(graph_.node(i).in[1]);
-      for (const int32_t j : users[graph_.node(i).in[0]]) {
-        if (j < last && (j == i || is_float8<LinearGradWeight>(graph_.node(j)))) waiting.insert(j);
-      }
-    }
-    // Chunks of one weight are multiplied one after the other.
-    if (weights.size() != grad_inputs.size()) return;
-    const bool can_wait = std::all_of(waiting.begin(), waiting.end(), [&](int32_t j) {
-      const std::vector<int32_t>& of = users[{j, 0}];
-      return std::all_of(of.begin(), of.end(),
-                         [&](int32_t user) { return user > last || waiting.contains(user); });
-    });
-    if (!can_wait) return;
-    std::vector<Value> gradients;
-    for (const int32_t i : grad_inputs) gradients.push_back(graph_.node(i).in[0]);
-    for (const Value g : gradients) gradients_of_[g] = gradients;
-    waits_.insert(waiting.begin(), waiting.end());
-    waiting_[last] = std::move(waiting);
+    codes_[{{i, 0}, ScaleGrid::kTensor, false}] = {.codes = moved, .inverse = whole.inverse};
   }
 
   void put(int32_t i) {
@@ -168,15 +134,20 @@ class Quantizer {
     if (is_float8<LinearGradInput>(n)) return put_grad_input(i);
     if (is_float8<LinearGradWeight>(n) && recipe_.has_dw) return put_grad_weight(i);
     if (gathers_.replaces(i)) return gathers_.put(i);
-    if (gathered_.contains(i)) return put_gather_over_tp(i);
+    if (carriers_.contains(i)) return put_carrier(i);
     rewriter_.copy(i);
     if (n.as<ClipFactor>() != nullptr) factor_ = rewriter_({i, 1});
-    if (of_backward_.contains({i, 0})) put_codes_of_backward({i, 0});
+    if (const auto w = of_backward_.find({i, 0}); w != of_backward_.end())
+      put_codes_of_backward(w->first, w->second);
   }
 
   // A weight that only the backward merges is quantized as soon as its parts are, so that what was
   // gathered for it can be freed with them.
-  void put_codes_of_backward(Value w) { weight_codes(w, recipe_.w_of_dx, !is_one_quantization()); }
+  void put_codes_of_backward(Value w, const std::string& module) {
+    module_ = module;
+    is_product_ = false;
+    weight_codes(w, recipe_.w_of_dx, !is_one_quantization());
+  }
 
   // Whether the codes of y are those of dx, transposed.
   bool is_one_quantization() const {
@@ -266,19 +237,20 @@ class Quantizer {
     const bool transposed = layout == Layout::kTransposed;
     if (const auto made = codes_.find({v, grid, transposed}); made != codes_.end())
       return made->second;
-    if (gathered_.contains(v.node)) return codes_[{v, grid, true}] = transposed_rows(v);
+    if (carriers_.contains(v.node)) return codes_[{v, grid, true}] = transposed_rows(v);
     const DType format = role == Float8Role::kG ? recipe_.gradient : DType::kE4M3;
     const Quantize op{.format = format, .grid = grid, .layout = layout};
     // Scales of a whole tensor, or of whole rows of the joint output gradient, cover all its parts.
     std::vector<Value> members{v};
     const bool is_of_all = grid == ScaleGrid::kTensor || (grid == ScaleGrid::kRows && !transposed);
-    if (const auto all = gradients_of_.find(v); all != gradients_of_.end() && is_of_all)
+    if (const auto all = gradients_.all_of.find(v); all != gradients_.all_of.end() && is_of_all)
       members = all->second;
     Value amax;
     if (!op.takes_maxima() || members.size() > 1) {
       amax = amax_of_all({.grid = grid, .transposed = transposed && grid != ScaleGrid::kTensor},
                          members, role, [&](Value m) { return rewriter_(m); });
     }
+    if (spread_.contains(v)) amax = over_tp(amax);
     return quantize(v, rewriter_(v), amax, op, role);
   }
 
@@ -323,7 +295,7 @@ class Quantizer {
     return table_.has_update() && (role == Float8Role::kG || is_product_);
   }
 
-  bool is_delayed() const { return recipe_.history_len > 0; }
+  bool is_delayed() const { return recipe_.is_delayed(); }
 
   bool is_made_once(Value w) const {
     return graph_.producer(w).is_leaf() || graph_.producer(w).label.phase == Phase::kUnshard;
@@ -386,8 +358,7 @@ class Quantizer {
                               .transposed = transposed && grid != ScaleGrid::kTensor,
                               .rounds_to = rounds_to},
                              sharing_scale_of(w), Float8Role::kW, source);
-    // With delayed scales ranks communicate once a step, and not for the first one.
-    if (grid == ScaleGrid::kTensor && groups_.tp.size > 1 && !is_delayed()) amax = over_tp(amax);
+    if (grid == ScaleGrid::kTensor && groups_.tp.size > 1) amax = over_tp(amax);
     return quantize(w, source(w), amax, op, Float8Role::kW);
   }
 
@@ -410,14 +381,12 @@ class Quantizer {
   Value factor_;            // of the optimizer
   std::set<Value> staged_;  // whose maxima are kept
   CodeGathers gathers_;
-  std::set<Value> of_backward_;                       // weights that no forward reads
-  std::map<Value, std::vector<Value>> gradients_of_;  // by output gradient: those that share scales
-  std::set<Value> heads_;                             // weights with gradients
-  std::set<int32_t> waits_;
-  std::map<int32_t, std::set<int32_t>> waiting_;  // by the node just before which they run
+  std::map<Value, std::string> of_backward_;  // weights that no forward reads: modules
+  SharedGradients gradients_;
+  std::set<Value> heads_;  // weights with gradients
   std::map<Value, Value> over_tp_;
-  std::map<int32_t, DType> gathered_;  // formats, by nodes that gather codes over tp
-  std::map<Value, Codes> sent_;        // what they gather
+  std::map<int32_t, CarriedCodes> carriers_;
+  std::set<Value> spread_;  // of which other ranks of tp have parts, and get these as codes
   std::map<std::tuple<Value, ScaleGrid, bool>, Value> amax_;
   std::map<std::tuple<Value, ScaleGrid, bool>, Codes> codes_;
 };
@@ -425,7 +394,7 @@ class Quantizer {
 }  // namespace
 
 Graph quantize_matmuls(const Graph& graph, const Float8Recipe& recipe, const Float8Groups& groups) {
-  return Quantizer(expand_composites(graph), recipe, groups).run();
+  return Quantizer(eliminate_dead(expand_composites(graph)), recipe, groups).run();
 }
 
 }  // namespace tokamak

@@ -1,0 +1,112 @@
+#include "tokamak/parallel/matmuls/shared_scales.h"
+
+#include <algorithm>
+
+#include "tokamak/ops/matmul/linear.h"
+
+namespace tokamak {
+namespace {
+
+template <class T>
+bool is_float8(const Node& node) {
+  const T* op = node.as<T>();
+  return op != nullptr && op->float8;
+}
+
+class GradientFinder {
+ public:
+  GradientFinder(const Graph& graph, const SharedScales& weights_of,
+                 const std::map<int32_t, CarriedCodes>& carriers)
+      : graph_(graph), weights_of_(weights_of), carriers_(carriers) {
+    for (int32_t i = 0; i < graph.size(); ++i)
+      for_each_use(graph.node(i), [&](Value v) { users_[v].push_back(i); });
+  }
+
+  SharedGradients run() {
+    std::map<Value, std::vector<int32_t>> grad_inputs;  // by the first of weights that share
+    for (int32_t i = 0; i < graph_.size(); ++i) {
+      const Node& n = graph_.node(i);
+      if (!is_float8<LinearGradInput>(n)) continue;
+      if (const auto all = weights_of_.find(n.in[1]); all != weights_of_.end())
+        grad_inputs[all->second[0]].push_back(i);
+    }
+    for (const auto& [weight, nodes] : grad_inputs) {
+      if (nodes.size() > 1) share(nodes);
+    }
+    return std::move(found_);
+  }
+
+ private:
+  Value origin(Value v) const {
+    const auto carrier = carriers_.find(v.node);
+    return carrier == carriers_.end() ? v : carrier->second.origin;
+  }
+
+  // Whether `j` multiplies or moves codes of a gradient.
+  bool reads_codes(int32_t j) const {
+    const Node& n = graph_.node(j);
+    return is_float8<LinearGradInput>(n) || is_float8<LinearGradWeight>(n) || carriers_.contains(j);
+  }
+
+  void share(const std::vector<int32_t>& grad_inputs) {
+    std::vector<Value> gradients;
+    std::set<Value> weights;
+    int32_t last_made = 0;
+    for (const int32_t i : grad_inputs) {
+      const Value g = origin(graph_.node(i).in[0]);
+      weights.insert(graph_.node(i).in[1]);
+      last_made = std::max(last_made, g.node);
+      if (std::find(gradients.begin(), gradients.end(), g) == gradients.end())
+        gradients.push_back(g);
+    }
+    // Chunks of the head are multiplied by one weight, one after the other.
+    if (weights.size() != gradients.size() || weights.size() == 1) return;
+    const bool has_parts = gradients.size() < grad_inputs.size();
+    const int32_t last = has_parts ? last_made + 1 : grad_inputs.back();
+    std::set<int32_t> waiting;
+    for (const Value g : gradients) {
+      for (const int32_t j : users_[g]) {
+        if (j < last && reads_codes(j)) waiting.insert(j);
+      }
+    }
+    const bool can_wait = std::all_of(waiting.begin(), waiting.end(), [&](int32_t j) {
+      const std::vector<int32_t>& of = users_[{j, 0}];
+      return std::all_of(of.begin(), of.end(),
+                         [&](int32_t user) { return user >= last || waiting.contains(user); });
+    });
+    if (!can_wait) return;
+    for (const Value g : gradients) found_.all_of[g] = gradients;
+    if (waiting.empty()) return;
+    found_.waits.insert(waiting.begin(), waiting.end());
+    found_.waiting[last].merge(waiting);
+  }
+
+  const Graph& graph_;
+  const SharedScales& weights_of_;
+  const std::map<int32_t, CarriedCodes>& carriers_;
+  std::map<Value, std::vector<int32_t>> users_;
+  SharedGradients found_;
+};
+
+}  // namespace
+
+SharedScales find_shared_scales(const Graph& graph, const Float8Recipe& recipe) {
+  std::map<Value, std::vector<Value>> by_input;
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    const Node& n = graph.node(i);
+    if (is_float8<Linear>(n)) by_input[n.in[0]].push_back(n.in[1]);
+  }
+  SharedScales shared;
+  for (const auto& [input, weights] : by_input) {
+    for (const Value w : weights)
+      shared.emplace(w, recipe.shares_scales ? weights : std::vector{w});
+  }
+  return shared;
+}
+
+SharedGradients find_shared_gradients(const Graph& graph, const SharedScales& weights_of,
+                                      const std::map<int32_t, CarriedCodes>& carriers) {
+  return GradientFinder(graph, weights_of, carriers).run();
+}
+
+}  // namespace tokamak

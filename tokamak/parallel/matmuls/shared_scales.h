@@ -1,0 +1,30 @@
+// Which operands of matmuls of 8-bit codes share scales.
+#pragma once
+
+#include <map>
+#include <set>
+#include <vector>
+
+#include "tokamak/graph/graph.h"
+#include "tokamak/parallel/matmuls/code_carriers.h"
+
+namespace tokamak {
+
+/// By weight of a forward matmul: the weights that share its scale, which are those that read the
+/// same input.
+using SharedScales = std::map<Value, std::vector<Value>>;
+
+SharedScales find_shared_scales(const Graph& graph, const Float8Recipe& recipe);
+
+/// Output gradients that share scales, since the weights do by which they are multiplied.
+struct SharedGradients {
+  std::map<Value, std::vector<Value>> all_of;    ///< by such a gradient
+  std::set<int32_t> waits;                       ///< nodes that read one before all are made
+  std::map<int32_t, std::set<int32_t>> waiting;  ///< the same, by the node before which they run
+};
+
+/// Gradients of which parts are multiplied share scales too: `carriers` move those.
+SharedGradients find_shared_gradients(const Graph& graph, const SharedScales& weights_of,
+                                      const std::map<int32_t, CarriedCodes>& carriers);
+
+}  // namespace tokamak
