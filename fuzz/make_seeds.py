@@ -50,6 +50,15 @@ def llmc(magic, tokens, width):
     return header + bytes(tokens * width)
 
 
+def sentencepiece(pieces):
+    """A BPE model with byte fallback from (text, score, type)."""
+    def message(tag, content):
+        return bytes([tag, len(content)]) + content
+    model = b"".join(message(0x0A, message(0x0A, text.encode()) + b"\x15" + struct.pack("<f", score) + bytes([0x18, kind]))
+                     for text, score, kind in pieces)
+    return model + message(0x12, b"\x18\x02\x98\x02\x01") + message(0x1A, b"\x18\x01\x20\x00")
+
+
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True,
               "use_regex": True}
 SPLIT = {"type": "Sequence", "pretokenizers": [
@@ -93,6 +102,12 @@ SEEDS = {
         "length": struct.pack("<Q", 2**63) + b"{}",
         "empty": safetensors({}),
     },
+    "sentencepiece": {
+        "letters": sentencepiece([("<unk>", 0, 2), ("<s>", 0, 3), ("</s>", 0, 3)]
+                                 + [(f"<0x{b:02X}>", 0, 6) for b in range(256)]
+                                 + [("he", -1, 1), ("ll", -2, 1), ("hell", -2, 1), ("\u2581w", -3, 1)]
+                                 + [(c, -9, 1) for c in "\u2581helowrd"] + [("123", 0, 4)]),
+    },
     "tiktoken": {
         "letters": b"".join(base64.b64encode(token) + b" %d\n" % i for i, token in enumerate(
             [bytes([c]) for c in range(256)] + [b"he", b"ll", b"hell", b"hello"])),
@@ -108,6 +123,16 @@ SEEDS = {
     "tokenizer_json": {
         "byte_level": tokenizer_json(BYTE_LEVEL),
         "split": tokenizer_json(SPLIT),
+        "characters": json.dumps({
+            "added_tokens": [], "pre_tokenizer": {"type": "Metaspace", "prepend_scheme": "first", "split": True},
+            "normalizer": {"type": "Sequence", "normalizers": [
+                {"type": "NFKC"}, {"type": "Strip"}, {"type": "Prepend", "prepend": "\u2581"},
+                {"type": "Replace", "pattern": {"Regex": " +"}, "content": "\u2581"}]},
+            "decoder": {"type": "Sequence", "decoders": [
+                {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}, {"type": "ByteFallback"},
+                {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+            "model": {"type": "BPE", "byte_fallback": True, "unk_token": "a", "vocab": {
+                "a": 0, "b": 1, "ab": 2, "\u2581": 3, "<0xC3>": 4, "<0xB6>": 5}, "merges": ["a b"]}}).encode(),
     },
     "toml": {
         "live": b'[model]\nname = "llama3"\n[training]\nsteps = 10\ndataset = "c4"\n'

@@ -10,7 +10,8 @@ cd "$(dirname "$0")/.."
 
 build="cmake ninja-build g++ pkg-config python3
   libbenchmark-dev libcli11-dev libcurl4-openssl-dev libdnnl-dev libfmt-dev libgtest-dev libjemalloc-dev
-  libopenmpi-dev libpcre2-dev libprotobuf-dev libsimdjson-dev libssl-dev libtomlplusplus-dev libxxhash-dev libzstd-dev
+  libopenmpi-dev libpcre2-dev libprotobuf-dev libsimdjson-dev libssl-dev libtomlplusplus-dev libutf8proc-dev libxxhash-dev
+  libzstd-dev
   nlohmann-json3-dev ocl-icd-opencl-dev openmpi-bin protobuf-compiler zlib1g-dev"
 clang="clang-14 libclang-rt-14-dev"
 hip="hipcc libamdhip64-dev"

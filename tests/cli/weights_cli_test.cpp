@@ -157,6 +157,9 @@ TEST(Generate, MistakesAreOneLine) {
                  "128 learned positions");
   expect_refused({"generate", gpt2, "--tokenizer", "bytes", "-p", "x", "-t", "-1"},
                  "--temperature");
+  expect_refused(
+      {"generate", oracle_folder("qwen2_tiny").string(), "--tokenizer", "bytes", "-p", "x"},
+      "the tokenizer has 258 ids, the model's vocabulary 131");
 }
 
 TEST(TokenizerEncode, OracleCases) {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <iostream>
 #include <iterator>
 
@@ -50,6 +51,11 @@ int run_generate(Args args) {
 
   const ModelFiles files = open_model(path, model);
   const auto tokenizer = open_tokenizer(tokenizer_path, files.folder);
+  TOK_REQUIRE(tokenizer->vocab_size() <= files.config.vocab_size,
+              "{}: the tokenizer has {} ids, the model's vocabulary {}: name the model's own with "
+              "--tokenizer",
+              tokenizer_path.empty() ? files.folder.string() : tokenizer_path,
+              tokenizer->vocab_size(), files.config.vocab_size);
   std::vector<int32_t> ids;
   if (!no_bos && tokenizer->bos()) ids.push_back(*tokenizer->bos());
   tokenizer->encode(prompt, ids);
@@ -59,11 +65,17 @@ int run_generate(Args args) {
   Generator generator(files.config, files.parameters, dtype_from_name(dtype, "--dtype"),
                       seq_len > 0 ? seq_len : needed, *backend);
   if (!ids_only) fmt::print("{}", prompt);
+  // The text of a token may depend on those before it: a decoder may drop the first space.
+  std::vector<int32_t> text_ids = ids;
+  size_t printed = tokenizer->decode(ids).size();
   generator.generate(ids, sampling, tokenizer->eos(), [&](int32_t id) {
     if (ids_only) {
       fmt::print("{}\n", id);
     } else if (id < tokenizer->vocab_size()) {
-      fmt::print("{}", tokenizer->decode(std::span(&id, 1)));
+      text_ids.push_back(id);
+      const std::string text = tokenizer->decode(text_ids);
+      fmt::print("{}", std::string_view(text).substr(std::min(printed, text.size())));
+      printed = text.size();
     }
     std::fflush(stdout);
   });

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include <fmt/format.h>
+
 #include "tokamak/core/error.h"
+#include "tokamak/tokenizer/unicode.h"
 
 namespace tokamak {
 namespace {
@@ -108,6 +111,11 @@ void Bpe::find_byte_ids() {
   }
 }
 
+void Bpe::find_fallback_ids(bool has_fallback) {
+  for (size_t byte = 0; byte < 256; ++byte)
+    fallback_ids[byte] = has_fallback ? vocabulary.find(fmt::format("<0x{:02X}>", byte)) : -1;
+}
+
 void Bpe::encode_word(std::string_view word, BpeScratch& scratch, std::vector<int32_t>& ids) const {
   if (whole_words_first || word.size() == 1) {
     const int32_t id = vocabulary.find(word);
@@ -115,7 +123,7 @@ void Bpe::encode_word(std::string_view word, BpeScratch& scratch, std::vector<in
   }
   TOK_REQUIRE(word.size() < (size_t{1} << 30U), "a word of {} bytes: wanted less than 1 GiB",
               word.size());
-  to_symbols(word, scratch.symbols);
+  of_characters ? to_characters(word, scratch.symbols) : to_symbols(word, scratch.symbols);
   if (scratch.symbols.size() <= kShortWord) {
     merge_short(scratch);
   } else {
@@ -136,6 +144,42 @@ void Bpe::to_symbols(std::string_view word, std::vector<int32_t>& symbols) const
     }
     after_unknown = id < 0;
   }
+}
+
+bool Bpe::append_fallback(std::string_view character, std::vector<int32_t>& symbols) const {
+  const auto id_of = [&](char c) { return fallback_ids[static_cast<uint8_t>(c)]; };
+  for (const char c : character) {
+    if (id_of(c) < 0) return false;
+  }
+  for (const char c : character) symbols.push_back(id_of(c));
+  return true;
+}
+
+// Unknown characters that are not fused wait for the next known one, as they do at Hugging Face:
+// bytes overtake them.
+void Bpe::to_characters(std::string_view word, std::vector<int32_t>& symbols) const {
+  symbols.clear();
+  bool has_unknown = false;
+  const auto put_unknown = [&] {
+    if (has_unknown) symbols.push_back(*unknown);
+    has_unknown = false;
+  };
+  const char* end = word.data() + word.size();
+  for (const char* p = word.data(); p < end;) {
+    const size_t bytes = decode_utf8(p, end).bytes;
+    const std::string_view character(p, bytes);
+    p += bytes;
+    const int32_t id =
+        bytes == 1 ? byte_ids[static_cast<uint8_t>(character[0])] : vocabulary.find(character);
+    if (id >= 0) {
+      put_unknown();
+      symbols.push_back(id);
+    } else if (!append_fallback(character, symbols) && unknown) {
+      if (!fuse_unknown) put_unknown();
+      has_unknown = true;
+    }
+  }
+  put_unknown();
 }
 
 // Scans for the lowest rank again after each merge. This is quadratic but fastest on short words.

@@ -1,4 +1,5 @@
-// Byte-pair merging over bytes: holds the vocabulary and the merges, and finds a word's ids.
+// Byte-pair merging over bytes or characters: holds the vocabulary and the merges, and finds a
+// word's ids.
 #pragma once
 
 #include <array>
@@ -89,21 +90,30 @@ struct Bpe {
   PairMap merges;
   /// The id of each byte, -1 where the vocabulary lacks it.
   std::array<int32_t, 256> byte_ids{};
-  /// The id of bytes that have none; if it is absent, they are dropped.
+  /// The id of bytes or characters that have none; if it is absent, they are dropped.
   std::optional<int32_t> unknown;
-  /// Whether neighbouring unknown bytes become one.
+  /// Whether neighbouring unknown ones become one.
   bool fuse_unknown = false;
+  /// Whether words begin as characters instead of bytes. A character that is no token becomes its
+  /// bytes, if each of them has a fallback id.
+  bool of_characters = false;
+  std::array<int32_t, 256> fallback_ids{};  ///< of tokens such as <0x0A>, -1 where there is none
   /// Whether a word that is itself a token is taken whole, without merging.
   bool whole_words_first = false;
 
   /// Sets byte_ids from the vocabulary.
   void find_byte_ids();
 
+  /// Sets fallback_ids from the vocabulary if `has_fallback`, else to none.
+  void find_fallback_ids(bool has_fallback);
+
   /// Appends the ids of one word.
   void encode_word(std::string_view word, BpeScratch& scratch, std::vector<int32_t>& ids) const;
 
  private:
   void to_symbols(std::string_view word, std::vector<int32_t>& symbols) const;
+  void to_characters(std::string_view word, std::vector<int32_t>& symbols) const;
+  bool append_fallback(std::string_view character, std::vector<int32_t>& symbols) const;
   void merge_short(BpeScratch& scratch) const;
   void merge_long(BpeScratch& scratch) const;
 };

@@ -19,9 +19,15 @@ std::unique_ptr<Tokenizer> load_json(const fs::path& path) {
                               {.config = config, .special_tokens_map = map});
 }
 
-std::unique_ptr<Tokenizer> load_tiktoken(const fs::path& path) {
+// A SentencePiece model begins with its first piece: the tags of both are newlines.
+bool is_sentencepiece(std::string_view bytes) {
+  return bytes.size() > 2 && bytes[0] == '\n' && bytes[2] == '\n';
+}
+
+std::unique_ptr<Tokenizer> load_model(const fs::path& path) {
   const MappedFile file(path);
-  return parse_tiktoken(file.text(), path.string());
+  return is_sentencepiece(file.text()) ? parse_sentencepiece(file.text(), path.string())
+                                       : parse_tiktoken(file.text(), path.string());
 }
 
 }  // namespace
@@ -31,11 +37,11 @@ std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& folder_or_file) {
   if (path == "bytes") return byte_tokenizer();
   TOK_REQUIRE(path_exists(path), "{}: no such tokenizer folder or file", path.string());
   if (!is_folder(path)) {
-    return path.extension() == ".json" ? load_json(path) : load_tiktoken(path);
+    return path.extension() == ".json" ? load_json(path) : load_model(path);
   }
   if (path_exists(path / "tokenizer.json")) return load_json(path / "tokenizer.json");
   for (const fs::path& model : {path / "tokenizer.model", path / "original" / "tokenizer.model"}) {
-    if (path_exists(model)) return load_tiktoken(model);
+    if (path_exists(model)) return load_model(model);
   }
   fail("{}: wanted a folder with tokenizer.json or tokenizer.model, found neither", path.string());
 }

@@ -1,6 +1,6 @@
-// Converts text to token ids and back with a Hugging Face tokenizer.json (byte-level BPE), a
-// tiktoken tokenizer.model or plain bytes. docs/tokenizers.md says which parts of the formats are
-// read.
+// Converts text to token ids and back with a Hugging Face tokenizer.json (BPE), a tokenizer.model
+// of tiktoken or SentencePiece, or plain bytes. docs/tokenizers.md says which parts of the formats
+// are read.
 #pragma once
 
 #include <cstdint>
@@ -62,5 +62,9 @@ std::unique_ptr<Tokenizer> parse_tokenizer_json(std::string_view text, std::stri
 /// Parses tiktoken's base64 rank lines, with the split rule and special tokens of Llama 3. Throws
 /// Error that begins with `name` and the line.
 std::unique_ptr<Tokenizer> parse_tiktoken(std::string_view text, std::string_view name);
+
+/// Parses a SentencePiece model of type BPE, as Llama 2 and Mistral have; throws Error that begins
+/// with `name`.
+std::unique_ptr<Tokenizer> parse_sentencepiece(std::string_view bytes, std::string_view name);
 
 }  // namespace tokamak

@@ -1,4 +1,3 @@
-#include <cctype>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -6,8 +5,8 @@
 #include "tokamak/tokenizer/bpe_tokenizer.h"
 #include "tokamak/tokenizer/byte_level.h"
 #include "tokamak/tokenizer/digest.h"
-#include "tokamak/tokenizer/json_node.h"
-#include "tokamak/tokenizer/special_tokens.h"
+#include "tokamak/tokenizer/formats/json_rules.h"
+#include "tokamak/tokenizer/formats/special_tokens.h"
 
 namespace tokamak {
 namespace {
@@ -22,13 +21,15 @@ std::string shown(std::string_view token) {
              : fmt::format("{}... ({} bytes)", token.substr(0, kShown), token.size());
 }
 
-/// Finds tokens by their text in the file, over a vocabulary of bytes.
+/// Finds tokens by their text in the file, over a vocabulary of bytes. In a byte-level file each
+/// character of a token stands for a byte.
 class TokenNames {
  public:
-  explicit TokenNames(Vocabulary& vocabulary) : vocabulary_(vocabulary) {}
+  TokenNames(Vocabulary& vocabulary, bool is_byte_level)
+      : vocabulary_(vocabulary), is_byte_level_(is_byte_level) {}
 
   int32_t find(std::string_view token) {
-    if (from_byte_level(token, bytes_)) {
+    if (to_bytes(token)) {
       const int32_t id = vocabulary_.find(bytes_);
       if (id >= 0) return id;
     }
@@ -36,20 +37,28 @@ class TokenNames {
     return it == others_.end() ? -1 : it->second;
   }
 
-  /// Adds a token of the model, which merging can make if it is in the byte-level alphabet.
+  /// Adds a token of the model, which merging can make unless a byte-level file spells it
+  /// otherwise.
   bool add(std::string_view token, int32_t id) {
-    if (from_byte_level(token, bytes_)) return vocabulary_.add(bytes_, id);
+    if (to_bytes(token)) return vocabulary_.add(bytes_, id);
     return others_.emplace(token, id).second && vocabulary_.add_hidden(token, id);
   }
 
   /// Adds a token that is only found as text, never made by merging.
   bool add_outside_model(std::string_view token, int32_t id) {
     if (!others_.emplace(token, id).second) return false;
-    return vocabulary_.add_hidden(from_byte_level(token, bytes_) ? bytes_ : token, id);
+    return vocabulary_.add_hidden(to_bytes(token) ? bytes_ : token, id);
   }
 
  private:
+  bool to_bytes(std::string_view token) {
+    if (is_byte_level_) return from_byte_level(token, bytes_);
+    bytes_ = token;
+    return true;
+  }
+
   Vocabulary& vocabulary_;
+  bool is_byte_level_;
   std::unordered_map<std::string_view, int32_t> others_;
   std::string bytes_;
 };
@@ -135,13 +144,12 @@ void read_model(const JsonNode& model, size_t added_tokens, Bpe& bpe, TokenNames
   TOK_REQUIRE(type == "BPE", "{}.type: wanted BPE, got {}", model.where(), type);
   const auto dropout = model.find("dropout");
   TOK_REQUIRE(!dropout || dropout->number() == 0.0, "{}.dropout: is not supported", model.where());
-  TOK_REQUIRE(!model.boolean_or("byte_fallback", false),
-              "{}.byte_fallback: is not supported; wanted a byte-level BPE", model.where());
   refuse_unless_empty(model, "continuing_subword_prefix");
   refuse_unless_empty(model, "end_of_word_suffix");
   read_vocabulary(model.at("vocab"), added_tokens, bpe.vocabulary, names);
   read_merges(model.at("merges"), names, bpe.merges);
   bpe.find_byte_ids();
+  bpe.find_fallback_ids(model.boolean_or("byte_fallback", false));
   bpe.whole_words_first = model.boolean_or("ignore_merges", false);
   bpe.fuse_unknown = model.boolean_or("fuse_unk", false);
   if (const auto unknown = model.find("unk_token")) {
@@ -179,84 +187,6 @@ std::vector<AddedToken> read_added_tokens(const JsonNode& node, Vocabulary& voca
     if (seen.insert(added.id).second) tokens.push_back(std::move(added));
   }
   return tokens;
-}
-
-void read_normalizer(const JsonNode& node) {
-  const std::string_view type = node.at("type").text();
-  if (type == "Sequence") {
-    const JsonNode list = node.at("normalizers");
-    size_t index = 0;
-    for (const auto entry : list.array()) read_normalizer(list.element(entry, index++));
-    return;
-  }
-  fail("{}: the normalizer {} is not supported", node.where(), type);
-}
-
-int known_max_digits(std::string_view pattern) {
-  if (pattern == kGpt2Pattern) return 0;
-  if (pattern == kLlama3Pattern) return 3;
-  return pattern == kQwen2Pattern ? 1 : -1;
-}
-
-std::string quoted(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    const auto byte = static_cast<uint8_t>(c);
-    if (byte < 0x80 && std::isalnum(byte) == 0) out.push_back('\\');
-    out.push_back(c);
-  }
-  return out;
-}
-
-WordRule read_split(const JsonNode& node) {
-  const JsonNode pattern = node.at("pattern");
-  const std::string_view behavior = node.text_or("behavior", "Isolated");
-  const bool invert = node.boolean_or("invert", false);
-  TOK_REQUIRE(behavior == "Isolated" || behavior == "Removed",
-              "{}.behavior: wanted Isolated or Removed, got {}", node.where(), behavior);
-  const bool keep_matches = behavior == "Isolated" || invert;
-  const bool keep_gaps = behavior == "Isolated" || !invert;
-  const auto regex = pattern.find("Regex");
-  const int max_digits = regex ? known_max_digits(regex->text()) : -1;
-  if (max_digits >= 0 && keep_matches) return KnownRule{.max_digits = max_digits};
-  const std::string text = regex ? std::string(regex->text()) : quoted(pattern.at("String").text());
-  return PatternRule{.splitter = RegexSplitter(text, pattern.where()),
-                     .keep_matches = keep_matches,
-                     .keep_gaps = keep_gaps};
-}
-
-/// Appends the rules of `node`; returns whether the text is then in the byte-level alphabet.
-bool read_pre_tokenizer(const JsonNode& node, std::vector<WordRule>& rules) {
-  const std::string_view type = node.at("type").text();
-  if (type == "Sequence") {
-    const JsonNode list = node.at("pretokenizers");
-    bool done = false;
-    size_t index = 0;
-    for (const auto entry : list.array()) {
-      const JsonNode child = list.element(entry, index++);
-      TOK_REQUIRE(!done, "{}: a pre-tokenizer after ByteLevel is not supported", child.where());
-      done = read_pre_tokenizer(child, rules);
-    }
-    return done;
-  }
-  if (type == "ByteLevel") {
-    if (node.boolean_or("add_prefix_space", true)) rules.emplace_back(PrefixSpaceRule{});
-    if (node.boolean_or("use_regex", true)) rules.emplace_back(KnownRule{});
-    return true;
-  }
-  if (type == "Split") {
-    rules.push_back(read_split(node));
-  } else if (type == "Digits") {
-    rules.emplace_back(DigitsRule{.individual = node.boolean_or("individual_digits", false)});
-  } else {
-    fail("{}: the pre-tokenizer {} is not supported", node.where(), type);
-  }
-  return false;
-}
-
-void check_decoder(const JsonNode& node) {
-  const std::string_view type = node.at("type").text();
-  TOK_REQUIRE(type == "ByteLevel", "{}: wanted the decoder ByteLevel, got {}", node.where(), type);
 }
 
 void read_template(const JsonNode& node, TokenNames& names, DocumentEnds& ends) {
@@ -318,15 +248,22 @@ std::unique_ptr<Tokenizer> parse_tokenizer_json(std::string_view text, std::stri
   const JsonNode root(parse(parser, text, name), std::string(name), ": ");
   BpeDefinition definition;
   definition.name = name;
-  TokenNames names(definition.bpe.vocabulary);
+  const auto pre_tokenizer = root.find("pre_tokenizer");
+  const bool is_byte_level = pre_tokenizer && read_pre_tokenizer(*pre_tokenizer, definition.rules);
+  definition.bpe.of_characters = !is_byte_level;
+  TokenNames names(definition.bpe.vocabulary, is_byte_level);
   const auto added = root.find("added_tokens");
   read_model(root.at("model"), added ? added->array().size() : 0, definition.bpe, names);
   if (added) definition.added_tokens = read_added_tokens(*added, definition.bpe.vocabulary, names);
-  if (const auto normalizer = root.find("normalizer")) read_normalizer(*normalizer);
-  const auto pre_tokenizer = root.find("pre_tokenizer");
-  TOK_REQUIRE(pre_tokenizer && read_pre_tokenizer(*pre_tokenizer, definition.rules),
-              "{}: pre_tokenizer: wanted a byte-level BPE, found no ByteLevel", name);
-  if (const auto decoder = root.find("decoder")) check_decoder(*decoder);
+  if (const auto normalizer = root.find("normalizer"))
+    read_normalizer(*normalizer, definition.normalizer);
+  for (AddedToken& token : definition.added_tokens) {
+    if (!token.normalized) continue;
+    std::string found = definition.normalizer.apply(token.content);
+    if (found != token.content) definition.decoded[token.id] = found;
+    token.content = std::move(found);
+  }
+  definition.decoder = read_decoder(root.find("decoder"), is_byte_level);
   DocumentEnds added_ends;
   if (const auto post = root.find("post_processor")) read_post_processor(*post, names, added_ends);
   const DocumentEnds ends = find_document_ends(

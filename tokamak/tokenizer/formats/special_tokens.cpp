@@ -1,4 +1,4 @@
-#include "tokamak/tokenizer/special_tokens.h"
+#include "tokamak/tokenizer/formats/special_tokens.h"
 
 #include <span>
 
