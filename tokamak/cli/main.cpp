@@ -2,6 +2,7 @@
 #include <array>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -12,6 +13,7 @@
 #include "tokamak/cli/verbs.h"
 #include "tokamak/comm/world.h"
 #include "tokamak/core/error.h"
+#include "tokamak/core/machine_fault.h"
 
 namespace tokamak::cli {
 namespace {
@@ -103,6 +105,9 @@ int main(int argc, char** argv) {
   } catch (const SystemError& error) {
     return cli::report(ExitCode::kTryAgain, "machine: ", error.what());
   } catch (const std::system_error& error) {  // from a path, or from an output that is full
+    const bool is_path = dynamic_cast<const std::filesystem::filesystem_error*>(&error) != nullptr;
+    if (is_path && is_machine_fault(error.code().value()))
+      return cli::report(ExitCode::kTryAgain, "machine: ", error.what());
     return cli::report(ExitCode::kUserError, "", error.what());
   } catch (const std::bad_alloc&) {
     return cli::report(ExitCode::kTryAgain, "machine: ", "out of host memory");

@@ -1,3 +1,4 @@
+#include <cerrno>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -7,6 +8,7 @@
 #include "tokamak/core/dtype.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/core/machine_fault.h"
 #include "tokamak/core/tensor_type.h"
 
 namespace tokamak {
@@ -73,6 +75,17 @@ TEST(File, a_full_disk_is_a_machine_fault) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
   FileWriter file("/dev/full");
   EXPECT_THROW(file.write("x"), SystemError);
+}
+
+TEST(File, errno_says_whose_fault_a_path_is) {
+  for (const int code : {EIO, EROFS, ESTALE, EMFILE, ENFILE, ENOMEM, ENOSPC, EDQUOT}) {
+    errno = code;
+    EXPECT_THROW(throw_path_errno("cannot open x"), SystemError) << code;
+  }
+  for (const int code : {ENOENT, EACCES, EISDIR, ENOTDIR, ELOOP, ENAMETOOLONG}) {
+    errno = code;
+    EXPECT_THROW(throw_path_errno("cannot open x"), Error) << code;
+  }
 }
 
 TEST(File, the_cache_folder_is_the_users_choice_first) {

@@ -6,14 +6,18 @@
 
 #include <unistd.h>
 
+#include "tokamak/core/machine_fault.h"
+
 namespace tokamak {
 
 void throw_errno(const std::string& what) {
   const int code = errno;
   char host[256] = "";
   if (gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
-  throw SystemError(
-      fmt::format("{}: {} (errno {}, host {})", what, std::strerror(code), code, host));
+  const auto text =
+      fmt::format("{}: {} (errno {}, host {})", what, std::strerror(code), code, host);
+  if (code == ENOSPC || code == EDQUOT) throw DiskFull(text);
+  throw SystemError(text);
 }
 
 namespace detail {

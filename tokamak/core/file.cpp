@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/machine_fault.h"
 
 namespace tokamak {
 namespace {
@@ -29,17 +30,31 @@ struct Descriptor {
   }
 };
 
+Descriptor open_to_read(const std::filesystem::path& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) throw_path_errno("cannot open " + path.string());
+  return Descriptor(fd);
+}
+
+size_t size_of_regular(int fd, const std::filesystem::path& path) {
+  struct stat info {};
+
+  if (::fstat(fd, &info) != 0) throw_errno("fstat " + path.string());
+  TOK_REQUIRE(S_ISREG(info.st_mode), "cannot read {}: not a regular file", path.string());
+  return static_cast<size_t>(info.st_size);
+}
+
+void throw_if(const std::error_code& code, const std::string& what) {
+  if (!code) return;
+  errno = code.value();
+  throw_path_errno(what);
+}
+
 }  // namespace
 
 MappedFile::MappedFile(const std::filesystem::path& path) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  TOK_REQUIRE(file.fd >= 0, "cannot open {}: {}", path.string(), std::strerror(errno));
-
-  struct stat info {};
-
-  if (::fstat(file.fd, &info) != 0) throw_errno("fstat " + path.string());
-  TOK_REQUIRE(S_ISREG(info.st_mode), "cannot read {}: not a regular file", path.string());
-  size_ = static_cast<size_t>(info.st_size);
+  const Descriptor file = open_to_read(path);
+  size_ = size_of_regular(file.fd, path);
   if (size_ == 0) return;
   void* mapped = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
   if (mapped == MAP_FAILED) throw_errno("mmap " + path.string());
@@ -60,14 +75,22 @@ MappedFile::~MappedFile() {
 }
 
 std::string read_file(const std::filesystem::path& path) {
-  return std::string(MappedFile(path).text());
+  const Descriptor file = open_to_read(path);
+  std::string text(size_of_regular(file.fd, path), '\0');
+  for (size_t at = 0; at < text.size();) {
+    const ssize_t n = ::read(file.fd, text.data() + at, text.size() - at);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw_errno("read " + path.string());
+    if (n == 0) text.resize(at);
+    at += n;
+  }
+  return text;
 }
 
 FileWriter::FileWriter(const std::filesystem::path& path, Mode mode) : path_(path) {
   const int flags = O_WRONLY | O_CREAT | O_CLOEXEC | (mode == Mode::kTruncate ? O_TRUNC : O_APPEND);
   fd_ = ::open(path.c_str(), flags, 0644);
-  if (fd_ < 0 && errno == ENOSPC) throw_errno("create " + path.string());
-  TOK_REQUIRE(fd_ >= 0, "cannot write {}: {}", path.string(), std::strerror(errno));
+  if (fd_ < 0) throw_path_errno("cannot write " + path.string());
 }
 
 FileWriter::~FileWriter() {
@@ -145,7 +168,7 @@ std::vector<std::filesystem::path> list_folder(const std::filesystem::path& fold
   for (; !code && entry != std::filesystem::directory_iterator(); entry.increment(code)) {
     paths.push_back(entry->path());
   }
-  TOK_REQUIRE(!code, "cannot list folder {}: {}", folder.string(), code.message());
+  throw_if(code, "cannot list folder " + folder.string());
   std::sort(paths.begin(), paths.end());
   return paths;
 }
@@ -163,10 +186,9 @@ bool is_folder(const std::filesystem::path& path) {
 void make_folders(const std::filesystem::path& folder) {
   std::error_code code;
   std::filesystem::create_directories(folder, code);
-  if (code == std::errc::no_space_on_device)
-    throw SystemError(fmt::format("mkdir {}: {}", folder.string(), code.message()));
-  TOK_REQUIRE(!code && std::filesystem::is_directory(folder), "cannot create folder {}: {}",
-              folder.string(), code ? code.message() : "a file is in the way");
+  throw_if(code, "cannot create folder " + folder.string());
+  TOK_REQUIRE(std::filesystem::is_directory(folder),
+              "cannot create folder {}: a file is in the way", folder.string());
 }
 
 std::filesystem::path cache_folder() {

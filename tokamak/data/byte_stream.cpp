@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +13,7 @@
 #include <zstd.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/machine_fault.h"
 
 namespace tokamak {
 namespace {
@@ -22,7 +22,7 @@ class PlainStream final : public ByteStream {
  public:
   explicit PlainStream(std::string name)
       : name_(std::move(name)), fd_(::open(name_.c_str(), O_RDONLY | O_CLOEXEC)) {
-    TOK_REQUIRE(fd_ >= 0, "cannot open {}: {}", name_, std::strerror(errno));
+    if (fd_ < 0) throw_path_errno("cannot open " + name_);
   }
 
   PlainStream(const PlainStream&) = delete;
@@ -56,7 +56,7 @@ class GzipStream final : public ByteStream {
  public:
   explicit GzipStream(std::string name)
       : name_(std::move(name)), file_(gzopen(name_.c_str(), "rb")) {
-    TOK_REQUIRE(file_ != nullptr, "cannot open {}: {}", name_, std::strerror(errno));
+    if (file_ == nullptr) throw_path_errno("cannot open " + name_);
     gzbuffer(file_.get(), 1U << 17U);
     TOK_REQUIRE(gzdirect(file_.get()) == 0, "{}: wanted gzip data, got other bytes", name_);
   }

@@ -1,13 +1,12 @@
 #include "tokamak/data/file_list.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <fstream>
 
 #include <xxhash.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/machine_fault.h"
 
 namespace tokamak {
 namespace {
@@ -50,7 +49,7 @@ void add_part(Hash& hash, std::ifstream& in, const SourceFile& file, int64_t fir
 
 void add_contents(Hash& hash, const SourceFile& file) {
   std::ifstream in(file.path, std::ios::binary);
-  TOK_REQUIRE(in, "cannot open {}: {}", file.path.string(), std::strerror(errno));
+  if (!in) throw_path_errno("cannot open " + file.path.string());
   if (file.size <= kWholeBytes) return add_part(hash, in, file, 0, file.size);
   add_part(hash, in, file, 0, kEndBytes);
   add_part(hash, in, file, file.size - kEndBytes, kEndBytes);

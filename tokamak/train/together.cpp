@@ -5,6 +5,8 @@
 #include <new>
 #include <string_view>
 
+#include "tokamak/core/machine_fault.h"
+
 namespace tokamak {
 namespace {
 
@@ -12,6 +14,7 @@ namespace {
 constexpr char kFine = '+';
 constexpr char kUser = 'U';
 constexpr char kMachine = 'M';
+constexpr char kFull = 'F';
 constexpr char kDivergence = 'D';
 constexpr char kBug = 'B';
 
@@ -21,7 +24,9 @@ std::string outcome_of(const std::function<std::string()>& work) {
   } catch (const Error& error) {
     return std::string(1, kUser) + error.what();
   } catch (const std::filesystem::filesystem_error& error) {
-    return std::string(1, kUser) + error.what();
+    return std::string(1, is_machine_fault(error.code().value()) ? kMachine : kUser) + error.what();
+  } catch (const DiskFull& error) {
+    return kFull + std::string(error.what());
   } catch (const SystemError& error) {
     return std::string(1, kMachine) + error.what();
   } catch (const std::bad_alloc&) {
@@ -41,6 +46,7 @@ class Agreed : public E, public AgreedFailure {
 
 [[noreturn]] void throw_outcome(char kind, const std::string& text) {
   if (kind == kUser) throw Agreed<Error>(text, ExitCode::kUserError);
+  if (kind == kFull) throw Agreed<DiskFull>(text, ExitCode::kTryAgain);
   if (kind == kMachine) throw Agreed<SystemError>(text, ExitCode::kTryAgain);
   if (kind == kDivergence) throw Agreed<Diverged>(text, ExitCode::kDiverged);
   throw Agreed<Bug>(text, ExitCode::kBug);

@@ -13,6 +13,7 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/core/machine_fault.h"
 
 namespace tokamak {
 namespace {
@@ -96,7 +97,7 @@ void write_all(int fd, const void* in, size_t count, const fs::path& path) {
 
 int open_append(const fs::path& path) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  TOK_REQUIRE(fd >= 0, "cannot write {}: {}", path.string(), std::strerror(errno));
+  if (fd < 0) throw_path_errno("cannot write " + path.string());
   return fd;
 }
 
@@ -155,7 +156,7 @@ std::optional<CacheRecord> CacheFolder::last_record() const {
 
 OwnedFd CacheFolder::open_tokens() const {
   OwnedFd file(::open(tokens_path().c_str(), O_RDONLY | O_CLOEXEC));
-  TOK_REQUIRE(file.get() >= 0, "cannot open {}: {}", tokens_path().string(), std::strerror(errno));
+  if (file.get() < 0) throw_path_errno("cannot open " + tokens_path().string());
   return file;
 }
 
@@ -189,8 +190,7 @@ std::unique_ptr<CacheAppender> CacheAppender::try_open(const CacheFolder& folder
   make_folders(folder.path());
   const fs::path path = folder.path() / "lock";
   OwnedFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
-  TOK_REQUIRE(lock.get() >= 0, "cannot write token cache {}: {}", path.string(),
-              std::strerror(errno));
+  if (lock.get() < 0) throw_path_errno("cannot write token cache " + path.string());
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK || errno == EINTR) return nullptr;
     fail("{}: this filesystem has no file locks ({}); put the token cache on one that has",
