@@ -1,6 +1,7 @@
 #include "tokamak/checkpoint/atomic_folder.h"
 
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <string_view>
@@ -22,6 +23,18 @@ constexpr std::string_view kReplaced = ".replaced-";
 std::string made_token() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return fmt::format("{}-{}", ::getpid(), now / std::chrono::microseconds(1));
+}
+
+// Returns the number of the attempt that a token begins with, or 0.
+int64_t attempt_of(std::string_view token) {
+  int64_t attempt = 0;
+  if (token.starts_with('a'))
+    std::from_chars(token.data() + 1, token.data() + token.size(), attempt);
+  return attempt;
+}
+
+bool is_kept(std::string_view token, std::string_view keep_token) {
+  return token == keep_token || attempt_of(token) > attempt_of(keep_token);
 }
 
 fs::path with_suffix(fs::path path, std::string_view mark, std::string_view token) {
@@ -101,7 +114,7 @@ void sweep_stale_folders(const fs::path& parent, const std::string& keep_token) 
     }
     const auto temporary = name.find(kTemporary);
     const bool kept = !keep_token.empty() && temporary != std::string::npos &&
-                      name.substr(temporary + kTemporary.size()) == keep_token;
+                      is_kept(name.substr(temporary + kTemporary.size()), keep_token);
     if ((temporary != std::string::npos || replaced != std::string::npos) && !kept) {
       std::error_code ignored;
       fs::remove_all(path, ignored);

@@ -33,8 +33,9 @@ class AtomicFolder {
 };
 
 /// Cleans up after processes that died: removes the temporary folders of `parent`, except those of
-/// `keep_token`, and restores a folder that was moved away and never replaced.
-/// REQUIRES: no other job writes under `parent`.
+/// `keep_token`, and restores a folder that was moved away and never replaced. A token may begin
+/// with the number of an attempt ("a7-"); folders of later attempts than keep_token's are left
+/// alone. REQUIRES: no other job writes under `parent`.
 void sweep_stale_folders(const std::filesystem::path& parent, const std::string& keep_token = "");
 
 }  // namespace tokamak

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <stdexcept>
 #include <string_view>
 
 #include "tokamak/checkpoint/checkpoint_reader.h"
@@ -47,7 +46,7 @@ CheckpointEntry judge(const fs::path& path, int64_t step) {
                 path.string(), reader.manifest().info.step);
     entry.kind =
         reader.manifest().info.resumable ? CheckpointKind::kResumable : CheckpointKind::kModelOnly;
-  } catch (const std::runtime_error& error) {
+  } catch (const Error& error) {
     entry.problem = error.what();
   }
   return entry;

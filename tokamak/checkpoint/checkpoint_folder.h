@@ -26,7 +26,7 @@ struct CheckpointEntry {
 };
 
 /// Lists all step-N folders in the order of their steps, judged by manifest and file sizes. The
-/// list is empty where the folder does not exist.
+/// list is empty where the folder does not exist. Throws SystemError where the disk cannot be read.
 std::vector<CheckpointEntry> list_checkpoints(const std::filesystem::path& folder);
 
 /// Removes the oldest complete checkpoints beyond the newest `keep_latest_k` (0 keeps all), but

@@ -1,21 +1,66 @@
 #include "tokamak/checkpoint/checkpoint_reader.h"
 
+#include <algorithm>
+#include <cerrno>
 #include <cstring>
+#include <system_error>
+
+#include <fcntl.h>
+#include <unistd.h>
 
 #include "tokamak/checkpoint/chunk_hash.h"
 #include "tokamak/checkpoint/formats/outside_name.h"
 #include "tokamak/core/error.h"
+#include "tokamak/core/in_parallel.h"
+#include "tokamak/core/machine_fault.h"
 
 namespace tokamak {
 namespace fs = std::filesystem;
 
 namespace {
 
+// Reads part of a file. A mapping would end the process where the disk fails.
+std::vector<std::byte> bytes_at(const fs::path& path, int64_t first, size_t count) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) throw_path_errno("cannot open " + path.string());
+  std::vector<std::byte> bytes(count);
+  ssize_t n = 1;
+  for (size_t at = 0; at < count && n != 0;) {
+    n = ::pread(fd, bytes.data() + at, count - at, first + static_cast<int64_t>(at));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) break;
+    at += n;
+  }
+  const int code = errno;
+  ::close(fd);
+  errno = code;
+  if (n < 0 && errno != EIO) throw_errno("read " + path.string());
+  if (n <= 0) {
+    throw Damaged(fmt::format("{}: damaged: {} bytes at offset {} cannot be read: {}",
+                              path.string(), count, first,
+                              n < 0 ? std::strerror(errno) : "the file has shrunk"));
+  }
+  return bytes;
+}
+
 Manifest manifest_of(const fs::path& folder) {
   const fs::path path = folder / kManifestFile;
-  TOK_REQUIRE(path_exists(path), "{}: not a checkpoint: there is no {}", folder.string(),
-              kManifestFile);
-  return parse_manifest(MappedFile(path).text(), path.string());
+  std::error_code code;
+  const auto size = fs::file_size(path, code);
+  if (code == std::errc::no_such_file_or_directory) {
+    throw Damaged(
+        fmt::format("{}: not a checkpoint: there is no {}", folder.string(), kManifestFile));
+  }
+  if (code) {
+    errno = code.value();
+    throw_path_errno("cannot open " + path.string());
+  }
+  const auto text = bytes_at(path, 0, size);
+  try {
+    return parse_manifest({reinterpret_cast<const char*>(text.data()), text.size()}, path.string());
+  } catch (const Error& error) {
+    throw Damaged(error.what());
+  }
 }
 
 }  // namespace
@@ -24,11 +69,13 @@ CheckpointReader::CheckpointReader(const fs::path& folder)
     : folder_(folder), manifest_(manifest_of(folder)) {
   for (const ShardSummary& summary : manifest_.shards) {
     const fs::path path = folder / summary.file;
-    TOK_REQUIRE(path_exists(path), "{}: shard {} is absent", folder.string(), summary.file);
+    if (!path_exists(path))
+      throw Damaged(fmt::format("{}: shard {} is absent", folder.string(), summary.file));
     MappedFile file(path);
-    TOK_REQUIRE(std::ssize(file.bytes()) == summary.file_bytes,
-                "{}: damaged: {} bytes, the manifest says {}", path.string(), file.bytes().size(),
-                summary.file_bytes);
+    if (std::ssize(file.bytes()) != summary.file_bytes) {
+      throw Damaged(fmt::format("{}: damaged: {} bytes, the manifest says {}", path.string(),
+                                file.bytes().size(), summary.file_bytes));
+    }
     shards_.push_back({.file = std::move(file),
                        .verified = std::vector<std::atomic<bool>>(summary.hashes.size())});
   }
@@ -58,23 +105,38 @@ const std::string& CheckpointReader::section(const std::string& name) const {
   return it->second;
 }
 
+std::string CheckpointReader::tensors_in(size_t shard, int64_t begin, int64_t end) const {
+  std::vector<std::string> names;
+  for (const ShardPiece& piece : manifest_.shards[shard].pieces) {
+    const int64_t bytes = piece.slice.numel() * size_of(type_of(piece.tensor).dtype);
+    if (piece.offset < end && begin < piece.offset + bytes) names.push_back(shown(piece.tensor));
+  }
+  if (names.empty()) return "the file's header";
+  return names.size() == 1 ? names[0] : fmt::format("{} and {} more", names[0], names.size() - 1);
+}
+
+void CheckpointReader::check_chunk(size_t shard, int64_t chunk) const {
+  auto& verified = shards_[shard].verified[chunk];
+  if (verified.load(std::memory_order_relaxed)) return;
+  const ShardSummary& summary = manifest_.shards[shard];
+  const int64_t first = chunk * summary.chunk_bytes;
+  const int64_t count = std::min(summary.file_bytes - first, summary.chunk_bytes);
+  const fs::path path = folder_ / summary.file;
+  const auto content = bytes_at(path, first, static_cast<size_t>(count));
+  if (hash_of(content) != summary.hashes[chunk]) {
+    throw Damaged(fmt::format("{}: damaged: the hash of the {} bytes at offset {} is wrong ({})",
+                              path.string(), count, first,
+                              tensors_in(shard, first, first + count)));
+  }
+  verified.store(true, std::memory_order_relaxed);
+}
+
 std::span<const std::byte> CheckpointReader::checked_bytes_at(size_t shard, int64_t begin,
                                                               int64_t bytes) const {
-  const ShardSummary& summary = manifest_.shards[shard];
-  const auto all = shards_[shard].file.bytes();
-  const int64_t width = summary.chunk_bytes;
-  for (int64_t chunk = begin / width; chunk * width < begin + bytes; ++chunk) {
-    auto& verified = shards_[shard].verified[chunk];
-    if (verified.load(std::memory_order_relaxed)) continue;
-    const auto first = static_cast<size_t>(chunk * width);
-    const auto content =
-        all.subspan(first, std::min(all.size() - first, static_cast<size_t>(width)));
-    TOK_REQUIRE(hash_of(content) == summary.hashes[chunk],
-                "{}: damaged: the hash of the {} bytes at offset {} is wrong",
-                (folder_ / summary.file).string(), content.size(), first);
-    verified.store(true, std::memory_order_relaxed);
-  }
-  return all.subspan(begin, bytes);
+  const int64_t width = manifest_.shards[shard].chunk_bytes;
+  for (int64_t chunk = begin / width; chunk * width < begin + bytes; ++chunk)
+    check_chunk(shard, chunk);
+  return shards_[shard].file.bytes().subspan(begin, bytes);
 }
 
 void CheckpointReader::read(const std::string& tensor, const Slice& slice,
@@ -105,11 +167,20 @@ TensorSource CheckpointReader::source(const std::string& tensor) const {
   return {.name = tensor, .dtype = type.dtype, .dims = type.dims, .read = read_part};
 }
 
-void CheckpointReader::verify(int member, int members) const {
-  for (auto s = static_cast<size_t>(member); s < shards_.size();
-       s += static_cast<size_t>(members)) {
-    checked_bytes_at(s, 0, manifest_.shards[s].file_bytes);
+void CheckpointReader::verify(int member, int members, int num_threads) const {
+  constexpr int64_t kRun = 16;  // chunks that one member and one thread hash in a row
+  std::vector<std::pair<size_t, int64_t>> runs;
+  int64_t number = 0;
+  for (size_t s = 0; s < shards_.size(); ++s) {
+    for (int64_t chunk = 0; chunk < std::ssize(shards_[s].verified); chunk += kRun) {
+      if (number++ % members == member) runs.emplace_back(s, chunk);
+    }
   }
+  in_parallel(runs.size(), num_threads, [&](size_t r) {
+    const auto [shard, first] = runs[r];
+    const int64_t end = std::min<int64_t>(first + kRun, std::ssize(shards_[shard].verified));
+    for (int64_t chunk = first; chunk < end; ++chunk) check_chunk(shard, chunk);
+  });
 }
 
 }  // namespace tokamak

@@ -1,11 +1,16 @@
 #include "tokamak/checkpoint/checkpoint_writer.h"
 
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <numeric>
+
 #include <fmt/ranges.h>
 
 #include "tokamak/checkpoint/chunk_hash.h"
-#include "tokamak/checkpoint/formats/safetensors.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/core/in_parallel.h"
 
 namespace tokamak {
 namespace fs = std::filesystem;
@@ -24,6 +29,27 @@ std::string entry_name(const std::string& name, const Slice& slice, const Dims& 
   }
   if (slice != slice_of(slice.box)) text += fmt::format("{{{}:{}}}", slice.begin, slice.end);
   return text;
+}
+
+// Calls work(first byte, bytes, a buffer of the thread's own) for each block. Ends early if a call
+// throws, and throws the same.
+void for_each_block(int64_t file_bytes, int64_t block_bytes, int num_threads,
+                    const std::function<void(int64_t, int64_t, std::byte*)>& work) {
+  const int64_t num_blocks = (file_bytes + block_bytes - 1) / block_bytes;
+  const auto num = static_cast<size_t>(std::clamp<int64_t>(num_blocks, 1, num_threads));
+  std::atomic<int64_t> next{0};
+  in_parallel(num, static_cast<int>(num), [&](size_t) {
+    const BlockMemory buffer(std::min(file_bytes, block_bytes));
+    for (int64_t block = next++; block < num_blocks; block = next++) {
+      try {
+        const int64_t first = block * block_bytes;
+        work(first, std::min(block_bytes, file_bytes - first), buffer.data());
+      } catch (...) {
+        next = num_blocks;
+        throw;
+      }
+    }
+  });
 }
 
 fs::path swept(const fs::path& folder, const CheckpointWriterOptions& options) {
@@ -68,30 +94,58 @@ void CheckpointWriter::add(const std::string& name, const TensorType& global, co
   parts_.push_back({.global = global, .piece = {.tensor = name, .slice = slice, .offset = 0}});
 }
 
+// A block is whole chunks, so that the thread that writes it hashes them, and some megabytes, so
+// that a disk works on many of its pages at once.
+int64_t CheckpointWriter::block_bytes() const {
+  constexpr int64_t kLeast = int64_t{16} << 20;
+  const int64_t unit = std::lcm(options_.chunk_bytes, kBlockAlignment);
+  return unit * std::max<int64_t>(1, kLeast / unit);
+}
+
+void CheckpointWriter::close_entries() {
+  if (!contents_) contents_ = std::make_unique<ShardContents>(std::move(entries_));
+}
+
+void CheckpointWriter::copy_shard(BlockMemory& memory) {
+  TOK_CHECK(!finished_ && copy_ == nullptr);
+  if (parts_.empty()) return;
+  close_entries();
+  if (memory.bytes() < contents_->bytes()) memory = BlockMemory(contents_->bytes());
+  copy_ = memory.data();
+  for_each_block(contents_->bytes(), block_bytes(), options_.num_threads,
+                 [&](int64_t first, int64_t bytes, std::byte*) {
+                   contents_->read(first, {memory.data() + first, static_cast<size_t>(bytes)});
+                 });
+}
+
 ShardSummary CheckpointWriter::finish_shard() {
   TOK_CHECK(!finished_);
   finished_ = true;
-  if (entries_.empty()) return {};
-  const SafetensorsLayout layout = lay_out_safetensors(entries_, {{"format", "tokamak"}});
+  if (parts_.empty()) return {};
+  close_entries();
+  const int64_t width = options_.chunk_bytes;
   ShardSummary summary{.file = shard_name(options_.rank),
-                       .file_bytes = layout.file_bytes,
-                       .chunk_bytes = options_.chunk_bytes,
+                       .file_bytes = contents_->bytes(),
+                       .chunk_bytes = width,
                        .hashes = {},
                        .tensors = {},
                        .pieces = {}};
-  FileWriter file(folder_.path() / summary.file);
-  file.reserve(layout.file_bytes);
-  ChunkHasher hasher(options_.chunk_bytes);
-  stream_safetensors(layout, entries_, [&](std::span<const std::byte> bytes) {
-    hasher.update(bytes);
-    file.write(bytes);
-  });
+  summary.hashes.resize((summary.file_bytes + width - 1) / width);
+  BlockFile file(folder_.path() / summary.file, summary.file_bytes);
+  for_each_block(summary.file_bytes, block_bytes(), options_.num_threads,
+                 [&](int64_t first, int64_t bytes, std::byte* buffer) {
+                   std::span block(copy_ == nullptr ? buffer : copy_ + first, bytes);
+                   if (copy_ == nullptr) contents_->read(first, {buffer, block.size()});
+                   for (int64_t at = 0; at < bytes; at += width)
+                     summary.hashes[(first + at) / width] =
+                         hash_of(block.subspan(at, std::min(width, bytes - at)));
+                   file.write(first, block);
+                 });
   file.sync_and_close();
-  summary.hashes = hasher.finish();
   for (size_t i = 0; i < parts_.size(); ++i) {
     summary.tensors.emplace(parts_[i].piece.tensor, parts_[i].global);
     summary.pieces.push_back(parts_[i].piece);
-    summary.pieces.back().offset = layout.offsets[i];
+    summary.pieces.back().offset = contents_->offset(i);
   }
   return summary;
 }

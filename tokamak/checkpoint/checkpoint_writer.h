@@ -4,12 +4,15 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "tokamak/checkpoint/atomic_folder.h"
+#include "tokamak/checkpoint/block_file.h"
 #include "tokamak/checkpoint/manifest.h"
+#include "tokamak/checkpoint/shard_contents.h"
 #include "tokamak/checkpoint/tensor_source.h"
 
 namespace tokamak {
@@ -21,6 +24,9 @@ struct CheckpointWriterOptions {
   std::string token;
   /// The unit of verification on load.
   int64_t chunk_bytes = int64_t{4} << 20;
+  /// Threads that read, hash and write this rank's shard. If there are several, they call
+  /// TensorSource::read at once.
+  int num_threads = 1;
 };
 
 class CheckpointWriter {
@@ -43,6 +49,10 @@ class CheckpointWriter {
   void add(const std::string& name, const TensorType& global, const Slice& slice,
            TensorSource elements);
 
+  /// Copies the shard to host memory, from which finish_shard() writes it: what was added may
+  /// change once this returns. `memory` grows if it is too small, and must outlive the writer.
+  void copy_shard(BlockMemory& memory);
+
   /// Writes, hashes and syncs this rank's shard, once. Throws SystemError (disk full, I/O error).
   /// A rank that holds nothing writes no shard, and its summary names no file.
   ShardSummary finish_shard();
@@ -57,11 +67,16 @@ class CheckpointWriter {
     ShardPiece piece;
   };
 
+  int64_t block_bytes() const;
+  void close_entries();
+
   AtomicFolder folder_;
   int64_t step_;
   CheckpointWriterOptions options_;
   std::vector<TensorSource> entries_;
   std::vector<Part> parts_;
+  std::unique_ptr<ShardContents> contents_;  // once nothing is added any more
+  const std::byte* copy_ = nullptr;          // of the shard, in host memory
   bool finished_ = false;
   bool committed_ = false;
 };

@@ -84,6 +84,21 @@ ssize_t write(int fd, const void* data, size_t size) {
   return after(kNext(fd, data, size > 1 ? size / 2 : size));
 }
 
+ssize_t pwrite(int fd, const void* data, size_t size, off_t at) {
+  static const auto kNext = real<ssize_t (*)(int, const void*, size_t, off_t)>("pwrite");
+  const std::string path = injector.fault == Fault::kNone ? "" : path_of(fd);
+  if (!is_ours(path)) return kNext(fd, data, size, at);
+  if (fails(true)) return -1;
+  injector.unsynced.insert(path);
+  return after(kNext(fd, data, size > 1 ? size / 2 : size, at));
+}
+
+int ftruncate(int fd, off_t length) noexcept {
+  static const auto kNext = real<int (*)(int, off_t)>("ftruncate");
+  if (fails(true)) return -1;
+  return after(kNext(fd, length));
+}
+
 // Counted, never done: a killed process does not lose what the system holds.
 int fsync(int fd) {
   if (fails(true)) return -1;
