@@ -73,6 +73,22 @@ class Backend {
   virtual void upload(std::byte* device, const std::byte* host, int64_t bytes) = 0;
   virtual void clear(std::byte* device, int64_t bytes) = 0;  ///< to zeros
   virtual void download(std::byte* host, const std::byte* device, int64_t bytes) = 0;
+
+  /// Copy beside the work of all streams, and have ended on return; any threads may call them at
+  /// once. REQUIRES: no work in flight writes the device's bytes, or reads those that are written.
+  virtual void read_beside(std::byte* host, const std::byte* device, int64_t bytes) {
+    download(host, device, bytes);
+  }
+
+  virtual void write_beside(std::byte* device, const std::byte* host, int64_t bytes) {
+    upload(device, host, bytes);
+  }
+
+  /// Takes what so many threads need for that, so that their first copies are no slower.
+  virtual void prepare_copies(int /*num_threads*/) {}
+
+  /// Returns when all work enqueued on stream 0 has ended.
+  virtual void settle() {}
 };
 
 /// Prepares the task's kernel. REQUIRES: the task is no communication.

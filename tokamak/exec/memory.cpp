@@ -70,6 +70,16 @@ void StateAccess::read_at(StateId id, int64_t offset, std::span<std::byte> bytes
                               static_cast<int64_t>(bytes.size()));
 }
 
+void StateAccess::write_beside(StateId id, int64_t offset, std::span<const std::byte> bytes) const {
+  memory_->backend().write_beside(data(id, offset, bytes.size()), bytes.data(),
+                                  static_cast<int64_t>(bytes.size()));
+}
+
+void StateAccess::read_beside(StateId id, int64_t offset, std::span<std::byte> bytes) const {
+  memory_->backend().read_beside(bytes.data(), data(id, offset, bytes.size()),
+                                 static_cast<int64_t>(bytes.size()));
+}
+
 void StateAccess::clear_at(StateId id, int64_t offset, int64_t bytes) const {
   memory_->backend().clear(data(id, offset, static_cast<size_t>(bytes)), bytes);
 }

@@ -49,6 +49,12 @@ class StateAccess {
   void write_at(StateId id, int64_t offset, std::span<const std::byte> bytes) const;
   void read_at(StateId id, int64_t offset, std::span<std::byte> bytes) const;
 
+  /// The same beside the work of all streams, from any threads at once (Backend::read_beside).
+  void write_beside(StateId id, int64_t offset, std::span<const std::byte> bytes) const;
+  void read_beside(StateId id, int64_t offset, std::span<std::byte> bytes) const;
+
+  Backend& backend() const { return memory_->backend(); }
+
   void clear_at(StateId id, int64_t offset, int64_t bytes) const;
 
   /// Calls Backend::draw for the bytes from `offset` on.

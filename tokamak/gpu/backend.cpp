@@ -3,6 +3,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/gpu/attention/cudnn_attention.h"
 #include "tokamak/gpu/check.h"
+#include "tokamak/gpu/copy_lanes.h"
 #include "tokamak/gpu/device.h"
 #include "tokamak/gpu/draw.h"
 #include "tokamak/gpu/gemm/gemm.h"
@@ -84,6 +85,7 @@ class GpuBackend final : public Backend {
  public:
   explicit GpuBackend(const Options& options)
       : device_(options.device),
+        copies_(options.device),
         reference_only_(options.reference_only),
         symmetric_(options.symmetric),
         devices_per_host_(has_copy_engine_gathers() ? options.devices_per_host : 0),
@@ -142,8 +144,21 @@ class GpuBackend final : public Backend {
     device_.download(host, device, bytes);
   }
 
+  void read_beside(std::byte* host, const std::byte* device, int64_t bytes) override {
+    copies_.read(host, device, bytes);
+  }
+
+  void write_beside(std::byte* device, const std::byte* host, int64_t bytes) override {
+    copies_.write(device, host, bytes);
+  }
+
+  void prepare_copies(int num_threads) override { copies_.prepare(num_threads); }
+
+  void settle() override { TOK_CUDA(cudaStreamSynchronize(as_stream(device_.stream(0)))); }
+
  private:
   Device device_;
+  CopyLanes copies_;
   bool reference_only_;
   bool symmetric_;
   int devices_per_host_;
