@@ -17,6 +17,7 @@
 #include "tokamak/run/float8_options.h"
 #include "tokamak/run/run_of_config.h"
 #include "tokamak/train/options.h"
+#include "tokamak/train/run_folder.h"
 #include "tokamak/train/stop_signal.h"
 #include "tokamak/train/together.h"
 
@@ -37,6 +38,13 @@ int threads_of(const Config& config, const LaunchEnvironment& launched) {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   if (sched_getaffinity(0, sizeof mine, &mine) == 0 && CPU_COUNT(&mine) < cores) return 0;
   return std::max(1, cores / launched.local_size);
+}
+
+// How many threads of a rank copy, hash and write checkpoints: a few keep a disk busy on few cores,
+// and more than a dozen gain nothing.
+int storage_threads(const LaunchEnvironment& launched) {
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  return std::clamp(cores / launched.local_size, 2, 12);
 }
 
 void dry_run(const RunConfig& run) {
@@ -104,7 +112,9 @@ void train_on(World& world, const LaunchEnvironment& launched, Args args, const 
     return std::string();
   });
   if (!run) return;
+  std::optional<RunFolder> folder;  // held to the end, on rank 0
   on_rank_zero(world, [&] {
+    if (!run->dry_run) folder.emplace(run->config.job.dump_folder, this_process());
     for (const std::string& note : run->notes) fmt::print(stderr, "note: {}\n", note);
     if (run->dry_run) {
       dry_run(*run);
@@ -116,6 +126,12 @@ void train_on(World& world, const LaunchEnvironment& launched, Args args, const 
   if (run->dry_run) return;
   options.stop_signal = [&stop] { return stop.received(); };
   options.logging.print = print_log;
+  if (folder) {
+    options.logging.fence = options.checkpoint.fence = [&] { folder->check(); };
+    options.checkpoint.attempt = folder->attempt();
+  }
+  options.checkpoint.num_threads = storage_threads(launched);
+  options.checkpoint.ranks_of_host = launched.local_size;
   std::unique_ptr<Backend> backend;
   const bool copy_engine =
       wants_copy_engine(run->config.parallelism.copy_engine_all_gather, launched);

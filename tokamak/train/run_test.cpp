@@ -72,7 +72,8 @@ CheckpointSaverOptions saver_options(const fs::path& folder, bool in_background)
   return {.folder = folder,
           .keep_latest_k = 2,
           .in_background = in_background,
-          .say = [](const std::string&) {}};
+          .retry_after = std::chrono::duration<double>(0.0),
+          .say = [](const std::string&, const std::string&) {}};
 }
 
 TEST(CheckpointSaver, InTheBackgroundSavesWhatWasThereWhenItBegan) {
@@ -84,6 +85,8 @@ TEST(CheckpointSaver, InTheBackgroundSavesWhatWasThereWhenItBegan) {
       rank.fill(static_cast<float>(step));
       saver.save(rank.access(), rank.pieces(), {.step = step, .loader = "{}"}, {});
       EXPECT_TRUE(saver.is_saving());
+      EXPECT_EQ(saver.step(), step);
+      saver.await_copy();
       rank.fill(-1.0F);
     }
     saver.finish();
@@ -133,6 +136,42 @@ TEST(CheckpointSaver, AFailureInTheBackgroundIsToldWhenItEnds) {
   EXPECT_TRUE(fs::is_empty(scratch.path()));
 }
 
+TEST(CheckpointSaver, AFailedSaveLeavesTheRunGoingUntilTheyAreTooMany) {
+  const ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "checkpoint";
+  for (const bool in_background : {false, true}) {
+    std::ofstream(folder) << "in the way";
+    run_ranks(2, [&](World& world) {
+      const RowRank rank(world.rank(), 2);
+      CheckpointSaver saver(world, saver_options(folder, in_background));
+      saver.prepare(rank.access(), rank.pieces());
+      const auto save = [&](int64_t step) {
+        saver.save(rank.access(), rank.pieces(), {.step = step, .loader = "{}"}, {});
+        saver.finish();
+      };
+      save(1);
+      save(2);
+      EXPECT_EQ(saver.num_failed(), 2);
+      EXPECT_TRUE(saver.wants_retry());
+      world.barrier();
+      if (world.rank() == 0) fs::remove(folder);
+      world.barrier();
+      save(3);
+      EXPECT_EQ(saver.num_failed(), 0);
+      world.barrier();
+      if (world.rank() == 0) {
+        fs::remove_all(folder);
+        std::ofstream(folder) << "in the way";
+      }
+      world.barrier();
+      save(4);
+      save(5);
+      EXPECT_THROW(save(6), SystemError);
+    });
+    fs::remove(folder);
+  }
+}
+
 void save_rows(const fs::path& folder, int64_t step, int num_ranks, bool resumable = true) {
   run_ranks(num_ranks, [&](World& world) {
     const RowRank rank(world.rank(), num_ranks);
@@ -159,26 +198,45 @@ TEST(ResumePoint, DamageThatOnlyOneRankSeesPassesTheCheckpointOverOnAll) {
   fs::remove(folder / "step-2" / "shard-00000.safetensors");
   for (const int num_ranks : {1, 2, 4}) {
     run_ranks(num_ranks, [&](World& world) {
-      const ResumePoint point = find_resume_point(world, folder);
+      std::vector<std::string> skipped;
+      const ResumePoint point = find_resume_point(
+          world, folder,
+          [&](const fs::path& path) {
+            CheckpointReader(path).verify(world.rank(), world.size(), 2);
+          },
+          [&](const std::string& line) { skipped.push_back(line); });
       ASSERT_TRUE(point.path.has_value());
       EXPECT_EQ(*point.path, folder / "step-1");
-      ASSERT_EQ(point.skipped.size(), 2U);
-      EXPECT_NE(point.skipped[0].find("step-3/shard-00002.safetensors: damaged"),
-                std::string::npos);
-      EXPECT_NE(point.skipped[1].find("is absent"), std::string::npos);
+      ASSERT_EQ(skipped.size(), 2U);
+      EXPECT_NE(skipped[0].find("step-3/shard-00002.safetensors: damaged"), std::string::npos);
+      EXPECT_NE(skipped[0].find("(\"w\""), std::string::npos) << skipped[0];
+      EXPECT_NE(skipped[1].find("is absent"), std::string::npos);
       EXPECT_EQ(point.newest_of_any_kind, folder / "step-4");
-      EXPECT_EQ(last_saved_step(world, folder), 4);
+      EXPECT_EQ(find_finished_run(world, folder, 4).step, 4);
     });
   }
+}
+
+TEST(FinishedRun, ADamagedModelDoesNotCount) {
+  const ScratchFolder scratch;
+  save_rows(scratch.path(), 4, 3, false);
+  flip_last_byte(scratch.path() / "step-4" / "shard-00001.safetensors");
+  run_ranks(2, [&](World& world) {
+    const FinishedRun run = find_finished_run(world, scratch.path(), 4);
+    EXPECT_FALSE(run.step.has_value());
+    ASSERT_EQ(run.damaged.size(), 1U);
+    EXPECT_NE(run.damaged[0].find("shard-00001.safetensors: damaged"), std::string::npos);
+  });
 }
 
 TEST(ResumePoint, AnEmptyFolderHasNone) {
   const ScratchFolder scratch;
   run_ranks(2, [&](World& world) {
-    const ResumePoint point = find_resume_point(world, scratch.path() / "none");
+    const auto nothing = [](const auto&) {};
+    const ResumePoint point = find_resume_point(world, scratch.path() / "none", nothing, nothing);
     EXPECT_FALSE(point.path.has_value());
     EXPECT_TRUE(point.newest_of_any_kind.empty());
-    EXPECT_EQ(last_saved_step(world, scratch.path()), 0);
+    EXPECT_FALSE(find_finished_run(world, scratch.path(), 1).step.has_value());
   });
 }
 

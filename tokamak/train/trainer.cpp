@@ -135,6 +135,7 @@ class Trainer {
         access_(parts_->access),
         groups_(world, run_.plan().groups, gathered_memory(parts_->plans(), parts_->memory)),
         executor_(run_.plan(), parts_->memory, groups_.groups(), &world),
+        is_writing_saved_(segments_that_write(run_.plan(), run_.layout(), run_.pieces())),
         inputs_(access_, run_.step(), share_of(o_.data.seq_len)),
         results_(access_, results_of(run_), kStepsBehind + 1),
         checkpoints_(options.checkpoint, options.model, options.shape.training.master,
@@ -211,7 +212,7 @@ class Trainer {
     while (state_.step < o_.steps && signal_ == 0) {
       step();
       look_around(stop);
-      const bool is_saving = checkpoints_.is_due(state_, o_.steps, signal_ != 0);
+      const bool is_saving = checkpoints_.is_due(state_, o_.steps, signal_ != 0, is_retry_due_);
       const bool is_validating = validator_ && validator_->is_due(state_.step);
       if (is_saving || is_validating) take_results(0);
       if (validator_ && signal_ == 0 && validator_->is_due(state_.step)) {
@@ -222,24 +223,30 @@ class Trainer {
         validator_->run(state_.step, is_stopping, log_);
       }
       const auto start = Clock::now();
-      with_long_waits(
-          [&] { checkpoints_.save_if_due(state_, o_.steps, signal_ != 0, parts_->loader); });
+      with_long_waits([&] {
+        checkpoints_.save_if_due(state_, o_.steps, signal_ != 0, is_retry_due_, parts_->loader);
+      });
       log_.add_checkpoint_time(seconds_since(start));
+      log_.set_failed_saves(checkpoints_.saver().num_failed());
     }
     take_results(0);
   }
 
-  // Shares what one rank knows and all must act on: a signal received, a shard written.
+  // Shares what one rank knows and all must act on: a signal received, a shard written, and by rank
+  // 0's clock that a failed save is to be tried again.
   void look_around(const StopQuestion& stop) {
     CheckpointSaver& saver = checkpoints_.saver();
     bool all_written = saver.has_written();
     signal_ = stop();
+    is_retry_due_ = saver.wants_retry();
     if (world_.size() > 1) {
-      for (const std::string& text :
-           world_.all_gather_text(fmt::format("{} {}", signal_, all_written ? 1 : 0))) {
-        if (signal_ == 0) signal_ = std::stoi(text);
-        all_written = all_written && text.back() == '1';
+      const auto texts = world_.all_gather_text(
+          fmt::format("{}{} {}", all_written ? 'w' : '-', is_retry_due_ ? 'r' : '-', signal_));
+      for (const std::string& text : texts) {
+        if (signal_ == 0) signal_ = std::stoi(text.substr(3));
+        all_written = all_written && text[0] == 'w';
       }
+      is_retry_due_ = texts[0][1] == 'r';
     }
     if (saver.is_saving() && all_written) with_long_waits([&] { saver.finish(); });
   }
@@ -315,14 +322,22 @@ class Trainer {
         const Batch& batch = batches[loaded];
         inputs_.write_batch(batch, first_row + loaded * batch.rows);
       }
+      if (is_writing_saved_[item.segment]) await_copy();
       executor_.run(item);
     }
     if (traced) {
       executor_.trace(nullptr);  // waits for the spans
-      write_trace(spans);
+      write_report([&] { write_trace(spans); });
     }
     if (!o_.profiling.memory_folder.empty() && (state_.step + 1) % o_.profiling.freq == 0)
-      write_memory();
+      write_report([&] { write_memory(); });
+  }
+
+  // A save may still copy what the next item changes.
+  void await_copy() {
+    const auto start = Clock::now();
+    checkpoints_.saver().await_copy();
+    log_.add_checkpoint_time(seconds_since(start));
   }
 
   // Kernels leave State unchanged if the norm is not finite, so it does not matter that the host
@@ -349,6 +364,16 @@ class Trainer {
     return at / fmt::format("rank{}_{}", world_.rank(), what);
   }
 
+  // Runs `work`, which writes what is only looked at: a disk that cannot ends no training.
+  template <class F>
+  void write_report(F&& work) {
+    try {
+      work();
+    } catch (const SystemError& error) {
+      log_.say(fmt::format("A report is left out: {}", error.what()), "WARNING");
+    }
+  }
+
   void write_trace(const std::vector<TaskSpan>& spans) {
     const auto path = profile_path(o_.profiling.traces_folder, "trace.json");
     write_file_atomic(path, chrome_trace(spans, run_.plan(), world_.rank()));
@@ -372,6 +397,7 @@ class Trainer {
   StateAccess access_;
   Communicators groups_;
   Executor executor_;
+  std::vector<bool> is_writing_saved_;  // by segment
   StepInputs inputs_;
   ResultRing results_;
   std::deque<IssuedStep> issued_;
@@ -380,6 +406,7 @@ class Trainer {
   std::unique_ptr<Validator> validator_;
   TrainState state_;
   int signal_ = 0;
+  bool is_retry_due_ = false;
   double exposed_comm_s_ = 0.0;
 };
 

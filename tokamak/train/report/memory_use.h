@@ -12,6 +12,10 @@ int64_t peak_resident_bytes();
 /// that is smaller.
 int64_t usable_memory_bytes();
 
+/// Returns the memory that this process could still take without anything being swapped or killed,
+/// in bytes.
+int64_t free_host_bytes();
+
 struct MemoryUse {
   int64_t bytes = 0;
   int64_t of_bytes = 0;

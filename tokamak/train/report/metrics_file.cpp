@@ -71,6 +71,7 @@ std::string to_json_line(const StepMetrics& m) {
   add_number(line, "optimizer_s", m.seconds.optimizer);
   add_number(line, "checkpoint_s", m.seconds.checkpoint);
   add_number(line, "fp8_saturated_sites", m.fp8_saturated_sites);
+  add_count(line, "failed_saves", m.failed_saves);
   add_count(line, "world_size", m.world_size);
   return line + "}\n";
 }
@@ -103,10 +104,13 @@ MetricsFile::MetricsFile(std::filesystem::path path, int64_t resumed_step)
     : path_(std::move(path)), file_(prepare(path_, resumed_step), FileWriter::Mode::kAppend) {}
 
 void MetricsFile::append_line(std::string_view line) {
+  constexpr size_t kMostPending = size_t{1} << 20;
+  if (pending_.size() < kMostPending) pending_ += line;
   std::error_code code;
   const auto size = std::filesystem::file_size(path_, code);
   try {
-    file_.write(line);
+    file_.write(pending_);
+    pending_.clear();
   } catch (const SystemError&) {
     if (!code) std::filesystem::resize_file(path_, size, code);
     throw;

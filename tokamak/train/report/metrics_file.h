@@ -31,7 +31,8 @@ class MetricsFile {
   /// PATH.previous. Throws Error where the path cannot be written.
   MetricsFile(std::filesystem::path path, int64_t resumed_step);
 
-  /// Throws SystemError (disk full); the file then ends at the last whole line.
+  /// Throws SystemError (disk full); the file then ends at the last whole line, and the next call
+  /// writes this line too.
   void append(const StepMetrics& metrics) { append_line(to_json_line(metrics)); }
 
   void append(const ValidationMetrics& metrics) { append_line(to_json_line(metrics)); }
@@ -41,6 +42,7 @@ class MetricsFile {
 
   std::filesystem::path path_;
   FileWriter file_;
+  std::string pending_;
 };
 
 }  // namespace tokamak

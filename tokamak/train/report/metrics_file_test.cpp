@@ -62,7 +62,7 @@ TEST(MetricsLine, HoldsEveryField) {
             R"("tps": 100.25, "tflops": null, "mfu": null, "mfu_causal": null, "memory_gib": 0.5, )"
             R"("step_time_s": 20.4, "data_s": 0.25, "forward_s": 1.0, "backward_s": null, )"
             R"("exposed_comm_s": null, "optimizer_s": null, "checkpoint_s": 0.0, )"
-            R"("fp8_saturated_sites": 4.0, "world_size": 2})"
+            R"("fp8_saturated_sites": 4.0, "failed_saves": 0, "world_size": 2})"
             "\n");
 }
 

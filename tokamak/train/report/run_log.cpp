@@ -1,6 +1,7 @@
 #include "tokamak/train/report/run_log.h"
 
 #include "tokamak/core/bytes.h"
+#include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/run/flops.h"
 
@@ -70,8 +71,22 @@ StepMetrics RunLog::metrics_of(const StepResult& result) const {
                .optimizer = phase(Phase::kUpdate),
                .checkpoint = window_.checkpoint_s / steps};
   m.fp8_saturated_sites = result.fp8_saturated_sites;
+  m.failed_saves = failed_saves_;
   m.world_size = world_size_;
   return m;
+}
+
+void RunLog::write(const std::function<void()>& work) {
+  if (o_.fence) o_.fence();
+  try {
+    work();
+    if (is_failing_) say("Metrics are written again");
+    is_failing_ = false;
+  } catch (const SystemError& error) {
+    if (!is_failing_)
+      say(fmt::format("Metrics cannot be written, training goes on: {}", error.what()), "WARNING");
+    is_failing_ = true;
+  }
 }
 
 void RunLog::add_step(const StepResult& result, int64_t tokens) {
@@ -80,8 +95,10 @@ void RunLog::add_step(const StepResult& result, int64_t tokens) {
   if (result.step != 1 && result.step % o_.log_freq != 0) return;
   if (speaks()) {
     const StepMetrics m = metrics_of(result);
-    metrics_->append(m);
-    if (events_) events_->add(m.step, to_scalars(m), std::chrono::system_clock::now());
+    write([&] {
+      metrics_->append(m);
+      if (events_) events_->add(m.step, to_scalars(m), std::chrono::system_clock::now());
+    });
     say(step_line(m, o_.color));
   }
   restart(result.at);
@@ -96,8 +113,10 @@ void RunLog::add_validation(int64_t step, double loss, int64_t tokens, double se
   m.time_s = seconds;
   m.world_size = world_size_;
   fill_memory(memory_use(), m);
-  validation_metrics_->append(m);
-  if (events_) events_->add(m.step, to_scalars(m), std::chrono::system_clock::now());
+  write([&] {
+    validation_metrics_->append(m);
+    if (events_) events_->add(m.step, to_scalars(m), std::chrono::system_clock::now());
+  });
   say(validation_line(m, o_.color));
 }
 

@@ -27,6 +27,8 @@ struct LoggingOptions {
   std::function<MemoryUse()> memory;         ///< of the device; absent: of the process
   std::filesystem::path tensorboard_folder;  ///< empty = no event files
   std::function<void(const std::string& level, const std::string& text)> print;
+  /// Called before a file is written: throws where another process has taken the folder since.
+  std::function<void()> fence;
 };
 
 /// One step as the run sees it, the same on all ranks.
@@ -65,6 +67,8 @@ class RunLog {
 
   void add_checkpoint_time(double seconds) { window_.checkpoint_s += seconds; }
 
+  void set_failed_saves(int64_t in_a_row) { failed_saves_ = in_a_row; }
+
   /// Adds a step of `tokens` tokens of all ranks, and writes its line if one is due.
   void add_step(const StepResult& result, int64_t tokens);
 
@@ -87,6 +91,10 @@ class RunLog {
   void restart(std::chrono::steady_clock::time_point start);
   StepMetrics metrics_of(const StepResult& result) const;
 
+  /// Writes to files of metrics. Where the machine cannot, a line says so once, and training goes
+  /// on.
+  void write(const std::function<void()>& work);
+
   const LoggingOptions& o_;
   double flops_per_token_;
   double causal_flops_per_token_;
@@ -96,6 +104,8 @@ class RunLog {
   std::optional<MetricsFile> validation_metrics_;
   std::optional<EventFile> events_;
   Window window_;
+  int64_t failed_saves_ = 0;
+  bool is_failing_ = false;  // the last write did
 };
 
 }  // namespace tokamak

@@ -94,6 +94,7 @@ std::vector<Scalar> to_scalars(const StepMetrics& m) {
   list.add("time_metrics/exposed_comm(s)", m.seconds.exposed_comm);
   list.add("time_metrics/optimizer(s)", m.seconds.optimizer);
   list.add("time_metrics/checkpoint(s)", m.seconds.checkpoint);
+  list.add("checkpoint/failed_saves", static_cast<double>(m.failed_saves));
   list.add("memory/max_active(GiB)", m.memory_gib);
   list.add("memory/max_active(%)", m.memory_percent);
   list.add("memory/max_reserved(GiB)", m.memory_gib);

@@ -56,7 +56,7 @@ TEST(TensorBoard, UnknownScalarsAreLeftOut) {
   for (const Scalar& scalar : scalars) tags += std::string(scalar.tag) + " ";
   EXPECT_EQ(
       tags,
-      "loss_metrics/global_avg_loss loss_metrics/global_max_loss grad_norm n_tokens_seen lr ");
+      "loss_metrics/global_avg_loss loss_metrics/global_max_loss grad_norm n_tokens_seen lr checkpoint/failed_saves ");
 }
 
 TEST(TensorBoard, FileHoldsVersionThenSteps) {

@@ -1,6 +1,8 @@
-// Saves checkpoints of a job, at once or while training goes on.
+// Saves checkpoints of a job, at once or while training goes on. A save that fails leaves the run
+// going.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -8,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include "tokamak/checkpoint/block_file.h"
 #include "tokamak/comm/communicator.h"
 #include "tokamak/train/state/snapshot.h"
 
@@ -16,13 +19,25 @@ namespace tokamak {
 struct CheckpointSaverOptions {
   std::filesystem::path folder;  ///< holds step-N
   int keep_latest_k = 10;        ///< 0 = all
-  /// Shards are written by a thread from a copy in host memory.
+  /// Shards are written by threads from a copy in host memory.
   bool in_background = false;
-  std::function<void(const std::string& text)> say;  ///< on rank 0
+  int num_threads = 1;    ///< that copy, hash and write this rank's shard
+  int ranks_of_host = 1;  ///< that share its memory
+  /// Failed saves in a row after which the run ends.
+  int max_failed_saves = 3;
+  /// From a failed save to the next attempt; doubled with each further failure.
+  std::chrono::duration<double> retry_after{10.0};
+  int64_t attempt = 0;  ///< of the run at its folder (run_folder.h); 0 = not counted
+  /// On rank 0: throws where another process has taken the run's folder since.
+  std::function<void()> fence;
+  std::function<void(const std::string& text, const std::string& level)> say;
 };
 
-/// All functions except is_saving() and has_written() are collective. A failed save throws alike on
-/// all ranks, from the function that ends it.
+/// save() and finish() are collective; a failure is met alike on all ranks.
+///
+/// In the background a save has two parts. Threads first copy the shard to host memory, while
+/// forward and backward only read what they copy; the update waits for that (await_copy). Then they
+/// hash and write the copy.
 class CheckpointSaver {
  public:
   CheckpointSaver(World& world, CheckpointSaverOptions options);
@@ -31,13 +46,24 @@ class CheckpointSaver {
   /// Gives up a save that has not ended.
   ~CheckpointSaver();
 
+  /// Takes what a save in the background needs, so that the first one is as fast as later ones: the
+  /// pages of the copy are taken by a thread while training goes on. Without enough host memory
+  /// saves are not made in the background; rank 0 says so. Collective.
+  void prepare(const StateAccess& access, std::span<const TensorPiece> pieces);
+
   /// Ends the save before, begins a save, and ends it too unless it goes on in the background.
-  /// State may change once this returns.
+  /// A save that cannot be made is reported, and what it wrote is removed; the last failure in a
+  /// row that is allowed throws its cause. REQUIRES: await_copy() is called before State changes.
   void save(const StateAccess& access, std::span<const TensorPiece> pieces, const TrainState& state,
             const SnapshotOptions& options);
 
-  /// Whether a save goes on in the background.
+  /// Returns once State may change. Not collective.
+  void await_copy();
+
+  /// Whether a save goes on in the background, and of which step.
   bool is_saving() const { return pending_ != nullptr; }
+
+  int64_t step() const;
 
   /// Whether this rank's shard of that save is written, or has failed; ranks may differ. If it is
   /// so on all ranks, finish() does not wait.
@@ -46,12 +72,38 @@ class CheckpointSaver {
   /// Waits for the save in the background, if any, and gives the checkpoint its name.
   void finish();
 
+  /// Runs `work`, which is another way to save and throws alike on all ranks, with the same rules
+  /// for failures.
+  void attempt(int64_t step, const std::function<void()>& work);
+
+  /// Failed saves since the last good one.
+  int num_failed() const { return num_failed_; }
+
+  /// Whether a failed save should be tried again by now. Ranks' clocks differ.
+  bool wants_retry() const;
+
+  /// From now to the time for a retry.
+  std::chrono::duration<double> retry_wait() const;
+
  private:
   struct Pending;
+  using Clock = std::chrono::steady_clock;
+
+  void begin(const StateAccess& access, std::span<const TensorPiece> pieces,
+             const TrainState& state, const SnapshotOptions& options);
+  void check_fence();
+  void commit(Pending& ended);
+  void purge_old(int64_t step);
+  void make_room();
 
   World& world_;
   CheckpointSaverOptions o_;
+  BlockMemory copy_;
+  std::jthread page_taker_;
+  std::jthread purger_;
   std::unique_ptr<Pending> pending_;
+  int num_failed_ = 0;
+  Clock::time_point retry_at_;
 };
 
 }  // namespace tokamak

@@ -1,8 +1,8 @@
 #include "tokamak/train/state/pieces.h"
 
 #include <algorithm>
-#include <cstring>
-#include <memory>
+#include <iterator>
+#include <map>
 
 #include "tokamak/checkpoint/transform.h"
 #include "tokamak/core/error.h"
@@ -35,15 +35,38 @@ Slice slice_of(const TensorPiece& piece) {
           .end = piece.end};
 }
 
+std::vector<bool> segments_that_write(const Plan& plan, const StateLayout& layout,
+                                      std::span<const TensorPiece> pieces) {
+  std::map<int64_t, int64_t> ends;  // of the pieces' bytes in the arena, by their beginnings
+  for (const TensorPiece& piece : pieces) {
+    const int64_t width = size_of(piece.type.dtype);
+    const int64_t begin = layout[piece.state] + piece.offset * width;
+    if (piece.numel() > 0) ends[begin] = std::max(ends[begin], begin + piece.numel() * width);
+  }
+  const auto meets = [&](const Operand& out) {
+    if (out.arena != ArenaKind::kState) return false;
+    const auto after = ends.lower_bound(out.offset + out.extent_bytes());
+    return after != ends.begin() && std::prev(after)->second > out.offset;
+  };
+  std::vector<bool> write;
+  for (const Segment& segment : plan.segments) {
+    write.push_back(std::any_of(segment.tasks.begin(), segment.tasks.end(), [&](const Task& task) {
+      return std::any_of(task.out.begin(), task.out.end(), meets);
+    }));
+  }
+  return write;
+}
+
 std::vector<PieceSource> read_pieces(const StateAccess& access, std::span<const TensorPiece> pieces,
                                      StateKind kind, bool owned_only) {
+  access.backend().settle();
   std::vector<PieceSource> sources;
   for (const TensorPiece& piece : pieces) {
     if (piece.kind != kind || (owned_only && !piece.is_owner)) continue;
     check_place(access, piece);
     const auto read = [access, state = piece.state, offset = piece.offset,
                        width = size_of(piece.type.dtype)](int64_t first, std::span<std::byte> out) {
-      access.read_at(state, (offset + first) * width, out);
+      access.read_beside(state, (offset + first) * width, out);
     };
     sources.push_back({.piece = piece,
                        .elements = {.name = piece.tensor,
@@ -52,26 +75,6 @@ std::vector<PieceSource> read_pieces(const StateAccess& access, std::span<const 
                                     .read = read}});
   }
   return sources;
-}
-
-std::vector<PieceSource> staged(std::span<const PieceSource> pieces) {
-  size_t total = 0;
-  for (const PieceSource& p : pieces) total += static_cast<size_t>(p.elements.type().bytes());
-  const std::shared_ptr<std::byte[]> memory(new std::byte[total]);
-  std::vector<PieceSource> copies;
-  size_t at = 0;
-  for (const PieceSource& p : pieces) {
-    const auto bytes = static_cast<size_t>(p.elements.type().bytes());
-    const std::span<std::byte> place(memory.get() + at, bytes);
-    if (bytes > 0) p.elements.read(0, place);
-    at += bytes;
-    copies.push_back(p);
-    copies.back().elements.read = [memory, place, width = size_of(p.elements.dtype)](
-                                      int64_t first, std::span<std::byte> out) {
-      std::memcpy(out.data(), place.data() + first * width, out.size());
-    };
-  }
-  return copies;
 }
 
 void write_piece(const StateAccess& access, const TensorPiece& piece, int64_t first,

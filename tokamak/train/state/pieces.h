@@ -17,20 +17,24 @@ namespace tokamak {
 /// Returns which elements of its tensor the piece holds.
 Slice slice_of(const TensorPiece& piece);
 
+/// Returns, for each segment of the plan, whether it writes any byte of the pieces.
+std::vector<bool> segments_that_write(const Plan& plan, const StateLayout& layout,
+                                      std::span<const TensorPiece> pieces);
+
 /// A piece and its elements in order (one dim, of the tensor's dtype).
 struct PieceSource {
   TensorPiece piece;
   TensorSource elements;
 };
 
-/// Reads every piece of `kind` from the device part by part; `owned_only` leaves replicas out.
+/// Returns once all work enqueued has ended, and reads every piece of `kind` part by part when it
+/// is asked to, from any threads at once: nothing may change the State until then. `owned_only`
+/// leaves replicas out.
 std::vector<PieceSource> read_pieces(const StateAccess& access, std::span<const TensorPiece> pieces,
                                      StateKind kind, bool owned_only);
 
-/// Copies the elements to host memory, which the results share.
-std::vector<PieceSource> staged(std::span<const PieceSource> pieces);
-
-/// Writes the piece's elements from `first` on, counted from the piece's first.
+/// Writes the piece's elements from `first` on, counted from the piece's first, in order with the
+/// work of stream 0.
 void write_piece(const StateAccess& access, const TensorPiece& piece, int64_t first,
                  std::span<const std::byte> elements);
 

@@ -13,63 +13,91 @@
 namespace tokamak {
 namespace {
 
-// Returns what rank 0 finds, newest first: [path, problem or "", resumable].
-Json listed(World& world, const std::filesystem::path& folder) {
+using Load = std::function<void(const std::filesystem::path&)>;
+
+struct Found {
+  std::filesystem::path path;
+  std::string problem;
+  CheckpointKind kind = CheckpointKind::kUnusable;
+  int64_t step = 0;
+};
+
+// Returns what rank 0 finds, newest first.
+std::vector<Found> list_together(World& world, const std::filesystem::path& folder) {
   const std::string text = on_rank_zero(world, [&] {
     Json list = Json::array();
     for (const CheckpointEntry& entry : list_checkpoints(folder)) {
       list.push_back(
-          {entry.path.string(), entry.problem, entry.kind == CheckpointKind::kResumable});
+          {entry.path.string(), entry.problem, static_cast<int>(entry.kind), entry.step});
     }
     return list.dump(-1, ' ', false, Json::error_handler_t::replace);
   });
-  Json list = parse_json(text, "checkpoints");
-  std::reverse(list.begin(), list.end());
-  return list;
+  std::vector<Found> all;
+  for (const Json& entry : parse_json(text, "checkpoints")) {
+    all.push_back({.path = entry[0].get<std::string>(),
+                   .problem = entry[1].get<std::string>(),
+                   .kind = static_cast<CheckpointKind>(entry[2].get<int>()),
+                   .step = entry[3].get<int64_t>()});
+  }
+  std::reverse(all.begin(), all.end());
+  return all;
 }
 
-// Returns "" if every byte of the checkpoint is right, else the first fault that a rank found.
-std::string damage_of(World& world, const std::filesystem::path& path) {
-  std::string mine;
-  try {
-    CheckpointReader(path).verify(world.rank(), world.size());
-  } catch (const std::runtime_error& error) {
-    mine = error.what();
-  }
-  for (const std::string& fault : world.all_gather_text(mine)) {
-    if (!fault.empty()) return fault;
+// Returns "" if no rank finds the checkpoint damaged, else what the first one says of it.
+std::string damage_of(World& world, const std::filesystem::path& path, const Load& load) {
+  const auto texts = all_together(world, [&]() -> std::string {
+    try {
+      load(path);
+      return "";
+    } catch (const Damaged& error) {
+      return error.what();
+    }
+  });
+  for (const std::string& text : texts) {
+    if (!text.empty()) return text;
   }
   return "";
 }
 
 }  // namespace
 
-ResumePoint find_resume_point(World& world, const std::filesystem::path& folder) {
+ResumePoint find_resume_point(World& world, const std::filesystem::path& folder, const Load& load,
+                              const std::function<void(const std::string&)>& skip) {
   ResumePoint point;
-  for (const Json& entry : listed(world, folder)) {
-    const std::filesystem::path path = entry[0].get<std::string>();
-    if (point.newest_of_any_kind.empty()) point.newest_of_any_kind = path;
-    std::string problem = entry[1].get<std::string>();
-    const bool is_resumable = entry[2].get<bool>();
-    if (problem.empty() && !is_resumable) continue;
-    if (problem.empty()) problem = damage_of(world, path);
+  for (const Found& found : list_together(world, folder)) {
+    if (point.newest_of_any_kind.empty()) point.newest_of_any_kind = found.path;
+    std::string problem = found.problem;
+    if (problem.empty() && found.kind != CheckpointKind::kResumable) continue;
+    if (problem.empty()) problem = damage_of(world, found.path, load);
     if (problem.empty()) {
-      point.path = path;
+      point.path = found.path;
       return point;
     }
-    point.skipped.push_back(problem);
+    skip(problem);
+    if (point.problem.empty()) point.problem = problem;
   }
   return point;
 }
 
-int64_t last_saved_step(World& world, const std::filesystem::path& folder) {
-  return std::stoll(on_rank_zero(world, [&] {
-    int64_t step = 0;
-    for (const CheckpointEntry& entry : list_checkpoints(folder)) {
-      if (entry.kind != CheckpointKind::kUnusable) step = entry.step;
+FinishedRun find_finished_run(World& world, const std::filesystem::path& folder, int64_t steps,
+                              int num_threads) {
+  const auto hash_share = [&](const std::filesystem::path& path) {
+    CheckpointReader(path).verify(world.rank(), world.size(), num_threads);
+  };
+  FinishedRun run;
+  for (const Found& found : list_together(world, folder)) {
+    if (found.step < steps || found.step == 0) break;
+    std::string problem = found.problem;
+    // An exported folder has no hashes; its headers and sizes were right.
+    if (problem.empty() && found.kind != CheckpointKind::kHuggingFace)
+      problem = damage_of(world, found.path, hash_share);
+    if (problem.empty()) {
+      run.step = found.step;
+      return run;
     }
-    return fmt::format("{}", step);
-  }));
+    run.damaged.push_back(problem);
+  }
+  return run;
 }
 
 }  // namespace tokamak

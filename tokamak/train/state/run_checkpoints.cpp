@@ -1,5 +1,8 @@
 #include "tokamak/train/state/run_checkpoints.h"
 
+#include <thread>
+#include <utility>
+
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/train/state/initialize.h"
@@ -12,9 +15,9 @@ namespace {
 // Checkpoints that cannot be resumed are somebody's work, so a run never begins anew on top of
 // them.
 void require_no_checkpoints(const ResumePoint& point, const std::filesystem::path& folder) {
-  TOK_REQUIRE(point.skipped.empty(),
-              "{}; {} holds nothing that can be resumed: move it away to begin anew",
-              point.skipped.front(), folder.string());
+  TOK_REQUIRE(point.problem.empty(),
+              "{}; {} holds nothing that can be resumed: move it away to begin anew", point.problem,
+              folder.string());
   TOK_REQUIRE(point.newest_of_any_kind.empty(),
               "{} holds the model only and cannot be resumed; give it as "
               "checkpoint.initial_load_path of a run with another job.dump_folder, or move {} "
@@ -39,24 +42,33 @@ RunCheckpoints::RunCheckpoints(const CheckpointOptions& options, const ModelSpec
       saver_(world, {.folder = options.folder,
                      .keep_latest_k = options.keep_latest_k,
                      .in_background = options.in_background,
-                     .say = [&log](const std::string& text) { log.say(text); }}) {}
+                     .num_threads = options.num_threads,
+                     .ranks_of_host = options.ranks_of_host,
+                     .max_failed_saves = options.max_failed_saves,
+                     .retry_after = std::chrono::duration<double>(options.retry_s),
+                     .attempt = options.attempt,
+                     .fence = options.fence,
+                     .say = [&log](const std::string& text, const std::string& level) {
+                       log.say(text, level);
+                     }}) {}
 
 bool RunCheckpoints::has_done(int64_t steps) {
   if (!writes() || o_.create_seed || o_.load_step >= 0) return false;
-  const int64_t step = last_saved_step(world_, o_.folder);
-  if (step == 0 || step < steps) return false;
-  log_.say(fmt::format("Training already completed: step {} of training.steps = {}", step, steps));
+  const FinishedRun run = find_finished_run(world_, o_.folder, steps, o_.num_threads);
+  for (const std::string& line : run.damaged) log_.say(line, "WARNING");
+  if (!run.step) return false;
+  log_.say(
+      fmt::format("Training already completed: step {} of training.steps = {}", *run.step, steps));
   return true;
 }
 
 TrainState RunCheckpoints::begin(uint64_t seed, Loader& loader) {
   TrainState state{.seed = seed};
-  const std::filesystem::path path = find();
-  if (!path.empty()) {
+  if (auto resumed = resume()) {
     if (!o_.initial_load_path.empty())
       log_.say("checkpoint.initial_load_path is ignored: this run has checkpoints of its own");
-    log_.say(fmt::format("Loading the checkpoint {}", path.string()));
-    state = load(path, seed, loader);
+    state = std::move(*resumed);
+    take_over(state, seed, loader);
   } else {
     initialize(access_, pieces_, seed);
     if (!o_.initial_load_path.empty()) {
@@ -64,41 +76,62 @@ TrainState RunCheckpoints::begin(uint64_t seed, Loader& loader) {
       if (o_.initial_load_model_only) {
         load_weights();
       } else {
-        state = load(o_.initial_load_path, seed, loader);
+        all_together(world_, [&] {
+          state = load(o_.initial_load_path);
+          return std::string();
+        });
+        take_over(state, seed, loader);
       }
     }
   }
-  if (writes()) describe_model();
+  if (writes()) {
+    describe_model();
+    saver_.prepare(access_, pieces_);
+  }
   return state;
 }
 
-std::filesystem::path RunCheckpoints::find() const {
-  if (!o_.enable && !o_.load_only) return {};
+std::optional<TrainState> RunCheckpoints::resume() {
+  if (!o_.enable && !o_.load_only) return std::nullopt;
+  TrainState state;
   if (o_.load_step >= 0) {
-    auto path = o_.folder / step_folder_name(o_.load_step);
+    const auto path = o_.folder / step_folder_name(o_.load_step);
     on_rank_zero(world_, [&] {
       TOK_REQUIRE(path_exists(path), "checkpoint.load_step = {}: there is no {}", o_.load_step,
                   path.string());
       return std::string();
     });
-    return path;
+    log_.say(fmt::format("Loading the checkpoint {}", path.string()));
+    all_together(world_, [&] {
+      state = load(path);
+      return std::string();
+    });
+    return state;
   }
-  const ResumePoint point = find_resume_point(world_, o_.folder);
+  const ResumePoint point = find_resume_point(
+      world_, o_.folder,
+      [&](const std::filesystem::path& path) {
+        log_.say(fmt::format("Loading the checkpoint {}", path.string()));
+        state = load(path);
+      },
+      [&](const std::string& line) { log_.say(line, "WARNING"); });
   if (!point.path) {
     on_rank_zero(world_, [&] {
       require_no_checkpoints(point, o_.folder);
       return std::string();
     });
-    return {};
+    return std::nullopt;
   }
-  for (const std::string& line : point.skipped) log_.say(line, "WARNING");
-  return *point.path;
+  return state;
 }
 
-TrainState RunCheckpoints::load(const std::filesystem::path& path, uint64_t seed, Loader& loader) {
-  TrainState state;
+TrainState RunCheckpoints::load(const std::filesystem::path& path) const {
+  return load_checkpoint(access_, pieces_, path, o_.parts, o_.num_threads);
+}
+
+// Continues the loader of the run that was saved, and says what is not as it was there.
+void RunCheckpoints::take_over(TrainState& state, uint64_t seed, Loader& loader) const {
   all_together(world_, [&] {
-    state = load_checkpoint(access_, pieces_, path, o_.parts);
     if (!state.loader.empty())
       loader.restore(LoaderState::from_json(state.loader, "the checkpoint's loader state"));
     return std::string();
@@ -111,7 +144,6 @@ TrainState RunCheckpoints::load(const std::filesystem::path& path, uint64_t seed
              "WARNING");
     state.seed = seed;
   }
-  return state;
 }
 
 void RunCheckpoints::load_weights() {
@@ -131,20 +163,38 @@ void RunCheckpoints::describe_model() const {
   });
 }
 
-bool RunCheckpoints::is_due(const TrainState& state, int64_t steps, bool stopping) const {
+bool RunCheckpoints::is_due(const TrainState& state, int64_t steps, bool stopping,
+                            bool retry) const {
   if (!writes()) return false;
-  return stopping || state.step == steps || state.step % o_.interval == 0 ||
+  return stopping || retry || state.step == steps || state.step % o_.interval == 0 ||
          (o_.first_step && state.step == 1);
 }
 
-void RunCheckpoints::save_if_due(TrainState& state, int64_t steps, bool stopping,
+void RunCheckpoints::save_if_due(TrainState& state, int64_t steps, bool stopping, bool retry,
                                  const Loader& loader) {
-  if (!is_due(state, steps, stopping)) return;
-  const bool is_last = state.step == steps && !stopping;
-  if (is_last && o_.last_save_in_hf) {
-    save_in_hf(state);
-  } else {
-    save(state, !(is_last && o_.last_save_model_only), loader);
+  if (!is_due(state, steps, stopping, retry)) return;
+  if (stopping || state.step == steps) return save_last(state, stopping, loader);
+  if (saver_.is_saving()) {
+    log_.say(fmt::format("Step {} is not saved: step {} is still being written", state.step,
+                         saver_.step()),
+             "WARNING");
+    return;
+  }
+  save(state, true, loader);
+}
+
+void RunCheckpoints::save_last(TrainState& state, bool stopping, const Loader& loader) {
+  saver_.finish();
+  while (true) {
+    const int failed = saver_.num_failed();
+    if (!stopping && o_.last_save_in_hf) {
+      saver_.attempt(state.step, [&] { save_in_hf(state); });
+    } else {
+      save(state, stopping || !o_.last_save_model_only, loader);
+      saver_.finish();
+    }
+    if (saver_.num_failed() <= failed) return;
+    std::this_thread::sleep_for(saver_.retry_wait());
   }
 }
 
@@ -161,7 +211,6 @@ void RunCheckpoints::save(TrainState& state, bool resumable, const Loader& loade
 }
 
 void RunCheckpoints::save_in_hf(const TrainState& state) {
-  saver_.finish();
   const auto path = save_hf_folder(
       world_, access_, pieces_, o_.folder, state.step,
       {.model = model_, .dtype = o_.export_dtype, .ids = o_.ids, .assets = o_.assets});

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -30,7 +32,13 @@ struct CheckpointOptions {
   bool load_only = false;
   bool create_seed = false;  ///< write step-0 and end
   bool in_background = false;
-  AssetFiles assets;  ///< tokenizer files, for exports
+  int max_failed_saves = 3;
+  double retry_s = 10.0;
+  int64_t attempt = 0;          ///< of the run at its folder
+  std::function<void()> fence;  ///< CheckpointSaverOptions::fence
+  int num_threads = 1;          ///< of this rank, that read and write checkpoints
+  int ranks_of_host = 1;        ///< that share its memory
+  AssetFiles assets;            ///< tokenizer files, for exports
   SpecialIds ids;
 };
 
@@ -50,12 +58,14 @@ class RunCheckpoints {
   /// initial values.
   TrainState begin(uint64_t seed, Loader& loader);
 
-  /// Whether step `state.step` of `steps` must be saved, by the options or because the run is
-  /// `stopping`.
-  bool is_due(const TrainState& state, int64_t steps, bool stopping) const;
+  /// Whether step `state.step` of `steps` must be saved: by the options, because the run is
+  /// `stopping`, or because ranks agreed to `retry` a failed save.
+  bool is_due(const TrainState& state, int64_t steps, bool stopping, bool retry) const;
 
-  /// Saves if it is due.
-  void save_if_due(TrainState& state, int64_t steps, bool stopping, const Loader& loader);
+  /// Saves if it is due. A save that would wait for one that is still being written is left out
+  /// with a line. The last save of a run is tried until it is made or the failures are too many.
+  void save_if_due(TrainState& state, int64_t steps, bool stopping, bool retry,
+                   const Loader& loader);
 
   /// Writes step-0.
   void save_seed(TrainState& state, const Loader& loader);
@@ -65,12 +75,14 @@ class RunCheckpoints {
  private:
   bool writes() const { return o_.enable && !o_.load_only; }
 
-  /// Returns the folder step-N to resume from; empty = none.
-  std::filesystem::path find() const;
-  TrainState load(const std::filesystem::path& path, uint64_t seed, Loader& loader);
+  /// Loads the checkpoint to resume from, if there is one.
+  std::optional<TrainState> resume();
+  TrainState load(const std::filesystem::path& path) const;
+  void take_over(TrainState& state, uint64_t seed, Loader& loader) const;
   void load_weights();
   void describe_model() const;
   void save(TrainState& state, bool resumable, const Loader& loader);
+  void save_last(TrainState& state, bool stopping, const Loader& loader);
   void save_in_hf(const TrainState& state);
 
   const CheckpointOptions& o_;

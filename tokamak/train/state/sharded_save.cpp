@@ -10,15 +10,19 @@
 
 namespace tokamak {
 
-ShardedSave::ShardedSave(World& world, const std::filesystem::path& folder, int64_t step)
+ShardedSave::ShardedSave(World& world, const std::filesystem::path& folder, int64_t step,
+                         const ShardedSaveOptions& options)
     : world_(&world) {
   const auto open = [&](const std::string& token) {
     writer_ = std::make_unique<CheckpointWriter>(
-        folder, step, CheckpointWriterOptions{.rank = world.rank(), .token = token});
+        folder, step,
+        CheckpointWriterOptions{
+            .rank = world.rank(), .token = token, .num_threads = options.num_threads});
   };
   const std::string shared = on_rank_zero(world, [&] {
     const auto now = std::chrono::system_clock::now().time_since_epoch();
-    auto token = fmt::format("{}-{}", ::getpid(), now / std::chrono::microseconds(1));
+    auto token =
+        fmt::format("a{}-{}-{}", options.attempt, ::getpid(), now / std::chrono::microseconds(1));
     open(token);
     return token;
   });
@@ -37,6 +41,10 @@ void ShardedSave::attempt(const std::function<void()>& work) noexcept {
   } catch (...) {
     failure_ = std::current_exception();
   }
+}
+
+void ShardedSave::copy(BlockMemory& memory) noexcept {
+  attempt([&] { writer_->copy_shard(memory); });
 }
 
 void ShardedSave::write() noexcept {

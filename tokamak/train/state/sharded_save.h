@@ -2,6 +2,7 @@
 // fails or dies at any moment.
 #pragma once
 
+#include <cstdint>
 #include <exception>
 #include <filesystem>
 #include <functional>
@@ -13,13 +14,20 @@
 
 namespace tokamak {
 
+struct ShardedSaveOptions {
+  int num_threads = 1;  ///< of each rank
+  /// Of the run at its folder: the temporary folders of later attempts are left alone.
+  int64_t attempt = 0;
+};
+
 /// Construction and commit() are collective. Between them each rank adds what it owns and calls
 /// write(), on any thread; every element of every tensor is added by exactly one rank.
 class ShardedSave {
  public:
-  /// Prepares FOLDER/step-STEP under a temporary name that all ranks share. Throws Error, on all
-  /// ranks alike, if rank 0 cannot write there.
-  ShardedSave(World& world, const std::filesystem::path& folder, int64_t step);
+  /// Prepares FOLDER/step-STEP under a temporary name that all ranks share. Throws Error or
+  /// SystemError, on all ranks alike, if rank 0 cannot write there.
+  ShardedSave(World& world, const std::filesystem::path& folder, int64_t step,
+              const ShardedSaveOptions& options = {});
 
   /// Adds a slice of the tensor `name` of type `global`; see CheckpointWriter. REQUIRES: called in
   /// attempt().
@@ -28,6 +36,10 @@ class ShardedSave {
 
   /// Runs a part of this rank's work, such as adding slices, and keeps its exception for commit().
   void attempt(const std::function<void()>& work) noexcept;
+
+  /// Copies this rank's shard to `memory`, which must outlive the save: the State may change on
+  /// return. Keeps a failure for commit().
+  void copy(BlockMemory& memory) noexcept;
 
   /// Writes this rank's shard. Keeps a failure for commit().
   void write() noexcept;

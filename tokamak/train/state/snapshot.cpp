@@ -6,39 +6,54 @@
 #include "tokamak/checkpoint/formats/convert_elements.h"
 #include "tokamak/checkpoint/transform.h"
 #include "tokamak/core/error.h"
+#include "tokamak/core/in_parallel.h"
 #include "tokamak/core/json.h"
 
 namespace tokamak {
 namespace {
 
-// Fills a piece from the shards that any mesh wrote.
-void load_from(const CheckpointReader& reader, const StateAccess& access,
-               const TensorPiece& piece) {
+// Elements of a piece that one thread loads, from any mesh's shards.
+struct Part {
+  const TensorPiece* piece = nullptr;
+  int64_t first = 0;
+  int64_t count = 0;
+};
+
+constexpr int64_t kPartBytes = 8 * kStreamBytes;
+
+void add_parts(std::vector<Part>& parts, const TensorPiece& piece) {
+  const int64_t most = kPartBytes / size_of(piece.type.dtype);
+  for (int64_t at = 0; at < piece.numel(); at += most)
+    parts.push_back({.piece = &piece, .first = at, .count = std::min(most, piece.numel() - at)});
+}
+
+void load_part(const CheckpointReader& reader, const StateAccess& access, const Part& part) {
+  const TensorPiece& piece = *part.piece;
   const DType saved = reader.find(piece.tensor)->dtype;
   const DType dtype = piece.type.dtype;
   const int64_t step = kStreamBytes / std::max(size_of(saved), size_of(dtype));
-  const auto most = static_cast<size_t>(std::min(step, piece.numel()));
+  const auto most = static_cast<size_t>(std::min(step, part.count));
   std::vector<std::byte> read(most * static_cast<size_t>(size_of(saved)));
   std::vector<std::byte> converted(saved == dtype ? 0 : most * static_cast<size_t>(size_of(dtype)));
-  for (int64_t at = 0; at < piece.numel(); at += step) {
-    const int64_t count = std::min(step, piece.numel() - at);
-    const auto from = std::span(read).first(count * size_of(saved));
+  const int64_t end = part.first + part.count;
+  for (int64_t at = part.first; at < end; at += step) {
+    const int64_t count = std::min(step, end - at);
+    std::span elements = std::span(read).first(count * size_of(saved));
     reader.read(
         piece.tensor,
         {.box = slice_of(piece).box, .begin = piece.begin + at, .end = piece.begin + at + count},
-        from);
-    if (saved == dtype) {
-      write_piece(access, piece, at, from);
-      continue;
+        elements);
+    if (saved != dtype) {
+      const auto to = std::span(converted).first(count * size_of(dtype));
+      convert_elements(dtype, to, saved, elements);
+      elements = to;
     }
-    const auto to = std::span(converted).first(count * size_of(dtype));
-    convert_elements(dtype, to, saved, from);
-    write_piece(access, piece, at, to);
+    access.write_beside(piece.state, (piece.offset + at) * size_of(dtype), elements);
   }
 }
 
-// Fills a row of delayed scales, or clears it if the checkpoint has none.
-bool load_scale(const CheckpointReader& reader, const StateAccess& access, const TensorPiece& piece,
+// Clears a row of delayed scales if the checkpoint has none; returns whether it has one.
+bool find_scale(const CheckpointReader& reader, const StateAccess& access, const TensorPiece& piece,
                 const TensorType* found) {
   if (found == nullptr) {
     const int64_t width = size_of(piece.type.dtype);
@@ -52,7 +67,6 @@ bool load_scale(const CheckpointReader& reader, const StateAccess& access, const
               "quantize.linear.float8.amax_history_len = {}: {} has histories of {}; set that, or "
               "leave scales out with checkpoint.exclude_from_loading = [\"optimizer\"]",
               piece.type.dims[0] - 1, reader.folder().string(), found->dims[0] - 1);
-  load_from(reader, access, piece);
   return true;
 }
 
@@ -119,7 +133,8 @@ void load_parameters(const StateAccess& access, std::span<const TensorPiece> pie
 }
 
 TrainState load_checkpoint(const StateAccess& access, std::span<const TensorPiece> pieces,
-                           const std::filesystem::path& folder, const LoadParts& parts) {
+                           const std::filesystem::path& folder, const LoadParts& parts,
+                           int num_threads) {
   const CheckpointReader reader(folder);
   TOK_REQUIRE(reader.manifest().info.resumable,
               "{} holds the model only and cannot be resumed; give it as "
@@ -127,11 +142,16 @@ TrainState load_checkpoint(const StateAccess& access, std::span<const TensorPiec
               "save with checkpoint.last_save_model_only = false",
               folder.string());
   TrainState state;
+  std::vector<Part> wanted;
   for (const TensorPiece& piece : pieces) {
     if (piece.kind == StateKind::kMoment && !parts.optimizer) continue;
     const TensorType* found = reader.find(piece.tensor);
     if (piece.is_delayed_scale) {
-      if (!load_scale(reader, access, piece, found)) ++state.missing_scales;
+      if (find_scale(reader, access, piece, found)) {
+        add_parts(wanted, piece);
+      } else {
+        ++state.missing_scales;
+      }
       continue;
     }
     TOK_REQUIRE(found != nullptr, "{} has no tensor {}", folder.string(), piece.tensor);
@@ -139,8 +159,10 @@ TrainState load_checkpoint(const StateAccess& access, std::span<const TensorPiec
                 piece.tensor, to_string(found->dims), to_string(piece.type.dims));
     TOK_REQUIRE(can_convert(piece.type.dtype, found->dtype), "{}: {} is {}, the run wants {}",
                 folder.string(), piece.tensor, name_of(found->dtype), name_of(piece.type.dtype));
-    load_from(reader, access, piece);
+    add_parts(wanted, piece);
   }
+  access.backend().settle();
+  in_parallel(wanted.size(), num_threads, [&](size_t i) { load_part(reader, access, wanted[i]); });
   const std::string what = folder.string() + ": train_state";
   if (parts.train_state) {
     const Json json = parse_json(reader.section("train_state"), what);

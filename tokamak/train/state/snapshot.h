@@ -33,11 +33,11 @@ struct SnapshotOptions {
   DType export_dtype = DType::kF32;
 };
 
-/// Returns the pieces that this rank writes.
+/// Returns the pieces that this rank writes; see read_pieces().
 std::vector<PieceSource> pieces_to_save(const StateAccess& access,
                                         std::span<const TensorPiece> pieces, bool resumable);
 
-/// Adds the result of pieces_to_save(), or a staged copy of it.
+/// Adds the result of pieces_to_save().
 void add_pieces(ShardedSave& save, std::span<const PieceSource> pieces,
                 const SnapshotOptions& options);
 
@@ -62,9 +62,11 @@ struct LoadParts {
   bool train_state = true;
 };
 
-/// Loads a resumable checkpoint that any mesh wrote, reading only what the pieces need. Throws
-/// Error for a model-only checkpoint and for other shapes.
+/// Loads a resumable checkpoint that any mesh wrote by `num_threads` threads, reading and hashing
+/// only what the pieces need. Throws Damaged where a hash is wrong, and Error for a model-only
+/// checkpoint and for other shapes.
 TrainState load_checkpoint(const StateAccess& access, std::span<const TensorPiece> pieces,
-                           const std::filesystem::path& folder, const LoadParts& parts);
+                           const std::filesystem::path& folder, const LoadParts& parts,
+                           int num_threads = 1);
 
 }  // namespace tokamak

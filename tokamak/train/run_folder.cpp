@@ -1,0 +1,195 @@
+#include "tokamak/train/run_folder.h"
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tokamak/core/file.h"
+#include "tokamak/core/json.h"
+#include "tokamak/core/machine_fault.h"
+
+namespace tokamak {
+namespace fs = std::filesystem;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How long a process may take to end after it was killed.
+constexpr std::chrono::seconds kPatience{10};
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+std::string host_name() {
+  char host[256] = "";
+  return ::gethostname(host, sizeof host - 1) == 0 ? host : "";
+}
+
+// Returns who the lock file says has the folder; nothing where it cannot be read.
+std::optional<FolderHolder> holder_in(const fs::path& path) {
+  constexpr uintmax_t kMostBytes = 4096;
+  std::error_code code;
+  if (fs::file_size(path, code) > kMostBytes || code) return std::nullopt;
+  try {
+    return parse_holder(read_file(path));
+  } catch (const std::runtime_error&) {
+    return std::nullopt;
+  }
+}
+
+// Whether the process is of this host and has ended, or is about to: its lock will go.
+bool is_ending(const FolderHolder& holder) {
+  if (holder.host != host_name()) return false;
+  std::ifstream file(fmt::format("/proc/{}/stat", holder.pid));
+  std::string stat;
+  if (!std::getline(file, stat)) return true;
+  const auto name_end = stat.rfind(") ");
+  if (name_end == std::string::npos) return true;
+  std::istringstream words(stat.substr(name_end + 2));
+  char state = '?';
+  std::array<int64_t, 5> skipped{};
+  uint64_t flags = 0;
+  words >> state;
+  for (int64_t& word : skipped) words >> word;
+  words >> flags;
+  constexpr uint64_t kExiting = 4;  // PF_EXITING
+  return state == 'Z' || state == 'X' || (flags & kExiting) != 0;
+}
+
+std::string shown(const FolderHolder& holder) {
+  return fmt::format("process {} on {}{}{}, attempt {}", holder.pid, holder.host,
+                     holder.job.empty() ? "" : " of ", holder.job, holder.attempt);
+}
+
+}  // namespace
+
+std::string to_text(const FolderHolder& h) {
+  const OrderedJson json{{"attempt", h.attempt},
+                         {"pid", h.pid},
+                         {"host", h.host},
+                         {"job", h.job},
+                         {"restart", h.restart}};
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+}
+
+std::optional<FolderHolder> parse_holder(const std::string& text) {
+  const Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object()) return std::nullopt;
+  try {
+    return FolderHolder{.attempt = json.at("attempt").get<int64_t>(),
+                        .pid = json.at("pid").get<int64_t>(),
+                        .host = json.at("host").get<std::string>(),
+                        .job = json.at("job").get<std::string>(),
+                        .restart = json.at("restart").get<int64_t>()};
+  } catch (const Json::exception&) {
+    return std::nullopt;
+  }
+}
+
+FolderHolder this_process() {
+  FolderHolder me{.pid = ::getpid(), .host = host_name()};
+  const std::string slurm = variable("SLURM_JOB_ID");
+  std::string restart = variable("TOKAMAK_RESTART");
+  me.job = variable("TOKAMAK_JOB");
+  if (me.job.empty() && !slurm.empty()) {
+    me.job = "Slurm job " + slurm;
+    restart = variable("SLURM_RESTART_COUNT");
+  }
+  me.restart = std::atoll(restart.c_str());
+  return me;
+}
+
+RunFolder::RunFolder(const fs::path& folder, FolderHolder me)
+    : path_(folder / "run.lock"), me_(std::move(me)) {
+  make_folders(folder);
+  const auto end = Clock::now() + kPatience;
+  while (!take()) {
+    const auto holder = holder_in(path_);
+    // A lock without a text is that of a process that has just taken it.
+    const bool may_go = !holder || is_ending(*holder);
+    if (holder && !me_.job.empty() && me_.job == holder->job && me_.restart > holder->restart) {
+      supersede();
+      break;
+    }
+    TOK_REQUIRE(may_go && Clock::now() < end,
+                "job.dump_folder = {}: {} writes there; end that run, or give this one another "
+                "folder",
+                folder.string(), holder ? shown(*holder) : "another process");
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
+RunFolder::~RunFolder() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+// Returns false if another process has the lock.
+bool RunFolder::take() {
+  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+  fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd_ < 0) throw_path_errno("cannot write " + path_.string());
+  if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK || errno == EINTR) return false;
+    // Without locks only check() tells who has the folder.
+    if (errno != ENOLCK && errno != EOPNOTSUPP && errno != ENOSYS)
+      throw_errno("flock " + path_.string());
+  }
+
+  // A process that was superseded holds the lock of a file that has lost its name.
+  struct stat mine {};
+
+  struct stat named {};
+
+  if (::fstat(fd_, &mine) != 0 || ::stat(path_.c_str(), &named) != 0 || mine.st_ino != named.st_ino)
+    return false;
+  const auto before = holder_in(path_);
+  me_.attempt = before ? before->attempt + 1 : 1;
+  write(fd_);
+  return true;
+}
+
+// Puts a new file, which this process has locked, in the place of the other's.
+void RunFolder::supersede() {
+  const auto before = holder_in(path_);
+  me_.attempt = before ? before->attempt + 1 : 1;
+  fs::path aside = path_;
+  aside += fmt::format(".tmp-{}", me_.pid);
+  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+  fd_ = ::open(aside.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd_ < 0) throw_path_errno("cannot write " + aside.string());
+  ::flock(fd_, LOCK_EX | LOCK_NB);
+  write(fd_);
+  rename_durably(aside, path_);
+}
+
+void RunFolder::write(int fd) {
+  const std::string text = to_text(me_);
+  if (::ftruncate(fd, 0) != 0 || ::pwrite(fd, text.data(), text.size(), 0) != std::ssize(text))
+    throw_errno("write " + path_.string());
+  ::fsync(fd);
+}
+
+void RunFolder::check() const {
+  // A file that is gone or cannot be read says nothing of another process.
+  const auto holder = holder_in(path_);
+  TOK_REQUIRE(!holder || to_text(*holder) == to_text(me_),
+              "superseded: {} has taken {} since; this run, {}, ends and leaves the folder alone",
+              shown(*holder), path_.parent_path().string(), shown(me_));
+}
+
+}  // namespace tokamak
