@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/in_parallel.h"
 #include "tokamak/core/random.h"
 #include "tokamak/gpu/backend.h"
 #include "tokamak/gpu/nccl/nccl_world.h"
@@ -163,6 +164,22 @@ TEST(GpuBackend, moves_bytes_larger_than_its_staging_memory) {
   EXPECT_TRUE(std::all_of(back.begin(), back.end(), [](std::byte b) { return b == std::byte{0}; }));
   gpu_backend().upload(device->data(), sent.data(), kBytes);
   gpu_backend().download(back.data(), device->data(), kBytes);
+  EXPECT_EQ(sent, back);
+}
+
+TEST(GpuBackend, copies_beside_from_several_threads) {
+  if (gpu::num_devices() == 0) GTEST_SKIP() << gpu::why_none();
+  constexpr size_t kThreads = 20;  // more than there are lanes
+  constexpr int64_t kBytes = (int64_t{9} << 20U) + 5;
+  const auto device = gpu_backend().allocate(kThreads * kBytes);
+  std::vector<std::byte> sent(kThreads * kBytes);
+  for (size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<std::byte>(random_u32(3, 4, i));
+  std::vector<std::byte> back(sent.size());
+  gpu_backend().settle();
+  in_parallel(kThreads, kThreads, [&](size_t t) {
+    gpu_backend().write_beside(device->data() + t * kBytes, sent.data() + t * kBytes, kBytes);
+    gpu_backend().read_beside(back.data() + t * kBytes, device->data() + t * kBytes, kBytes);
+  });
   EXPECT_EQ(sent, back);
 }
 

@@ -61,7 +61,8 @@ TEST(RunFolder, TheLockGoesWithAKilledProcess) {
   const pid_t child = ::fork();
   if (child == 0) {
     const RunFolder held(scratch.path(), this_process());
-    ::write(ready[1], "x", 1) == 1 ? ::pause() : ::_exit(1);
+    if (::write(ready[1], "x", 1) == 1) ::pause();
+    ::_exit(1);
   }
   char byte = 0;
   ASSERT_EQ(::read(ready[0], &byte, 1), 1);

@@ -71,10 +71,15 @@ CheckpointCost checkpoint_cost(const SavedState& state, double hidden_s, const M
     return seconds(cost.rank_bytes * ranks, rate);
   };
   cost.copy_s = seconds(cost.rank_bytes, machine.device.to_host_bytes_per_s);
+  const double write_s =
+      storage_s(writers.num_nodes, writers.ranks_of_node, storage.write_bytes_per_s);
   cost.stall_s = std::max(0.0, cost.copy_s - hidden_s);
-  cost.durable_s = cost.copy_s +
-                   storage_s(writers.num_nodes, writers.ranks_of_node, storage.write_bytes_per_s) +
-                   storage.commit_s;
+  cost.durable_s = cost.copy_s + write_s + storage.commit_s;
+  if (!state.in_background) {
+    // Blocks are written while others are copied, and the step stands until all is safe.
+    cost.durable_s = std::max(cost.copy_s, write_s) + storage.commit_s;
+    cost.stall_s = cost.durable_s;
+  }
   const int node = std::min(state.num_ranks, storage.devices_per_node);
   const int num_nodes = (state.num_ranks + storage.devices_per_node - 1) / storage.devices_per_node;
   cost.load_s = storage_s(num_nodes, node, storage.read_bytes_per_s) +

@@ -29,13 +29,15 @@ struct SavedState {
   int num_ranks = 1;
   int num_replicas = 1;
   int block_ranks = 1;  ///< ranks of a pipeline stage that hold one replica
+  /// Whether training goes on while a copy in host memory is written.
+  bool in_background = true;
 };
 
 /// What saving and loading a training state costs.
 struct CheckpointCost {
   double rank_bytes = 0.0;  ///< of one rank
   double copy_s = 0.0;      ///< from device to host
-  double stall_s = 0.0;     ///< part of the copy that no other work hides
+  double stall_s = 0.0;     ///< the step's delay: what of copy and writing no other work hides
   double durable_s = 0.0;   ///< until it is on storage
   double load_s = 0.0;
   bool has_storage = false;  ///< else storage is unknown and these two count only the copy

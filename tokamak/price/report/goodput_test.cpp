@@ -114,6 +114,11 @@ TEST(Checkpoint, CostsWhatItsBytesTake) {
   EXPECT_DOUBLE_EQ(few.durable_s, 0.14 + 56.0 / 5.0 + 1.0);
   EXPECT_DOUBLE_EQ(few.load_s, 56.0 / 10.0 + 0.14);
   EXPECT_EQ(checkpoint_cost(on_two_nodes, 1.0, m).stall_s, 0.0);
+  SavedState at_once = on_two_nodes;
+  at_once.in_background = false;
+  const CheckpointCost standing = checkpoint_cost(at_once, 1.0, m);
+  EXPECT_EQ(standing.stall_s, standing.durable_s);
+  EXPECT_NEAR(standing.durable_s, few.durable_s - few.copy_s, 1e-9) << "writing takes longer";
   // 512 nodes share the file system: 112 GB at 100 GB/s.
   const CheckpointCost many =
       checkpoint_cost({.bytes = 112e9, .num_ranks = 4096, .block_ranks = 4096}, 1.0, m);

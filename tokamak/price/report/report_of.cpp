@@ -155,13 +155,16 @@ price::Report report_of(const PriceRequest& request, const PricedRun& run, doubl
         {.owner = "validation beyond training", .bytes = fullest.peak_bytes() - listed});
   }
   if (!report.fits()) report.memory_advice = memory_advice(run, request.config, request.degrees);
+  // A run that saves nothing is priced as if it saved in the background.
+  const CheckpointConfig& saves = request.config.checkpoint;
   // Saves masters and two moments; compute copies are made from masters again.
   const Degrees& degrees = request.degrees;
   report.reliability = price::reliability_of(
       {.bytes = 3.0 * element_bytes(planned).master * static_cast<double>(shape.parameters),
        .num_ranks = static_cast<int>(degrees.world()),
        .num_replicas = static_cast<int>(degrees.dp_replicate),
-       .block_ranks = static_cast<int>(degrees.dp_shard * degrees.cp * degrees.tp)},
+       .block_ranks = static_cast<int>(degrees.dp_shard * degrees.cp * degrees.tp),
+       .in_background = !saves.enable || saves.async_mode != "disabled"},
       run.step, request.machine);
   return report;
 }

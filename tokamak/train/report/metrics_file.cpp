@@ -43,9 +43,9 @@ const std::filesystem::path& prepare(const std::filesystem::path& path, int64_t 
     TOK_REQUIRE(!code, "cannot move {} aside: {}", path.string(), code.message());
     return path;
   }
-  const std::string text = read_file(path);
-  const std::string kept = cut_to_step(text, resumed_step);
-  if (kept != text) write_file_atomic(path, kept);
+  // A new file even where nothing is cut: a process that this run has superseded may still have a
+  // line to write to the old one.
+  write_file_atomic(path, cut_to_step(read_file(path), resumed_step));
   return path;
 }
 

@@ -54,9 +54,9 @@ TEST(TensorBoard, UnknownScalarsAreLeftOut) {
   const auto scalars = to_scalars(StepMetrics{.step = 1, .loss = 2.0});
   std::string tags;
   for (const Scalar& scalar : scalars) tags += std::string(scalar.tag) + " ";
-  EXPECT_EQ(
-      tags,
-      "loss_metrics/global_avg_loss loss_metrics/global_max_loss grad_norm n_tokens_seen lr checkpoint/failed_saves ");
+  EXPECT_EQ(tags,
+            "loss_metrics/global_avg_loss loss_metrics/global_max_loss grad_norm n_tokens_seen lr "
+            "checkpoint/failed_saves ");
 }
 
 TEST(TensorBoard, FileHoldsVersionThenSteps) {

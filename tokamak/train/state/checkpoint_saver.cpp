@@ -42,6 +42,16 @@ struct CheckpointSaver::Pending {
   }
 
   CheckpointInfo info;
+
+  // Writes the shard and keeps the time since the save began.
+  void write() {
+    save.write();
+    seconds = std::chrono::duration<double>(Clock::now() - begun).count();
+    is_written = true;
+  }
+
+  Clock::time_point begun = Clock::now();
+  double seconds = 0.0;
   ShardedSave save;
   std::atomic<bool> is_copied = false;
   std::atomic<bool> is_written = false;
@@ -94,7 +104,7 @@ void CheckpointSaver::begin(const StateAccess& access, std::span<const TensorPie
     add_pieces(pending_->save, pieces_to_save(access, pieces, options.resumable), options);
   });
   if (!o_.in_background) {
-    pending_->save.write();
+    pending_->write();
     pending_->is_copied = true;
     return;
   }
@@ -105,8 +115,7 @@ void CheckpointSaver::begin(const StateAccess& access, std::span<const TensorPie
     pending->is_copied = true;
     pending->is_copied.notify_all();
     give_way();
-    pending->save.write();
-    pending->is_written = true;
+    pending->write();
   });
 }
 
@@ -149,8 +158,9 @@ void CheckpointSaver::commit(Pending& ended) {
   const auto path = ended.save.commit(ended.info);
   num_failed_ = 0;
   if (world_.rank() == 0)
-    o_.say(fmt::format("Saved the checkpoint {}{}", path.string(),
-                       ended.info.resumable ? "" : " (model only)"),
+    o_.say(fmt::format("Saved the checkpoint {}{}: {:.3g} GB of rank 0 in {:.3g} s", path.string(),
+                       ended.info.resumable ? "" : " (model only)",
+                       static_cast<double>(ended.save.shard_bytes()) / 1e9, ended.seconds),
            "INFO");
   if (world_.rank() != 0) return;
   if (purger_.joinable()) purger_.join();

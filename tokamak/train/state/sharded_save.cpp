@@ -48,7 +48,11 @@ void ShardedSave::copy(BlockMemory& memory) noexcept {
 }
 
 void ShardedSave::write() noexcept {
-  attempt([&] { summary_ = to_text(writer_->finish_shard()); });
+  attempt([&] {
+    const ShardSummary shard = writer_->finish_shard();
+    shard_bytes_ = shard.file_bytes;
+    summary_ = to_text(shard);
+  });
 }
 
 std::filesystem::path ShardedSave::commit(const CheckpointInfo& info) {

@@ -44,6 +44,9 @@ class ShardedSave {
   /// Writes this rank's shard. Keeps a failure for commit().
   void write() noexcept;
 
+  /// Bytes of this rank's shard, once it is written.
+  int64_t shard_bytes() const { return shard_bytes_; }
+
   /// Gives the checkpoint its name and returns it, if every rank has written its shard; else throws
   /// the first rank's failure on every rank and leaves nothing behind. REQUIRES: write() has
   /// returned.
@@ -53,6 +56,7 @@ class ShardedSave {
   World* world_;
   std::unique_ptr<CheckpointWriter> writer_;
   std::string summary_;
+  int64_t shard_bytes_ = 0;
   std::exception_ptr failure_;
 };
 
