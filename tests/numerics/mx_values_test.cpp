@@ -1,16 +1,13 @@
-// Codes and scales of microscaling formats and of NVFP4 against torchao's, bit by bit.
+// Codes and scales of microscaling formats against torchao's, bit by bit.
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
-#include <utility>
 
 #include <gtest/gtest.h>
 
 #include "tokamak/core/float8.h"
 #include "tokamak/core/mx.h"
-#include "tokamak/core/nvfp4.h"
-#include "tokamak/core/random.h"
 #include "tokamak/ops/float8/scaled_matmul.h"
 
 #include "tests/numerics/float8_layer.h"
@@ -142,55 +139,6 @@ TEST(MxMatmul, is_near_the_matmul_of_the_values) {
   }
   EXPECT_GT(diff, 0.0);
   EXPECT_LT(std::sqrt(diff / norm), 0.06);  // E4M3 rounds by 1/16 at most
-}
-
-TEST(Nvfp4, rounds_to_the_nearest_code) {
-  constexpr float kValues[] = {0.0F, 0.5F, 1.0F, 1.5F, 2.0F, 3.0F, 4.0F, 6.0F};
-  for (uint8_t bits = 0; bits < 16; ++bits) {
-    const float want = bits < 8 ? kValues[bits] : -kValues[bits - 8];
-    EXPECT_EQ(decoded<E2M1>(bits), want);
-    EXPECT_EQ(E2M1(want).bits, bits);
-  }
-  constexpr std::pair<float, uint8_t> kTies[] = {{0.25F, 0}, {0.75F, 2}, {1.25F, 2}, {1.75F, 4},
-                                                 {2.5F, 4},  {3.5F, 6},  {5.0F, 6}};
-  for (const auto& [x, code] : kTies) {
-    EXPECT_EQ(E2M1(x).bits, code) << x;
-    EXPECT_EQ(E2M1(-x).bits, code | 8) << x;
-  }
-  EXPECT_EQ(E2M1(1e30F).bits, 7);
-  EXPECT_EQ(E2M1(-std::numeric_limits<float>::infinity()).bits, 15);
-  EXPECT_EQ(E2M1(std::numeric_limits<float>::quiet_NaN()).bits, 7);
-  for (uint32_t i = 0; i < 1000; ++i) {
-    const auto x = static_cast<float>(6.0 * to_uniform(random_u32(1, 2, i)));
-    const float error = std::abs(x - static_cast<float>(E2M1(x)));
-    for (const float other : kValues) EXPECT_LE(error, std::abs(x - other)) << x;
-  }
-}
-
-TEST(Nvfp4, has_torchaos_codes_and_scales) {
-  const SafetensorsFile file(kFile);
-  std::vector<float> x;
-  for (const uint16_t bits : values_of<uint16_t>(file, "x"))
-    x.push_back(std::bit_cast<float>(uint32_t{bits} << 16U));
-  const auto codes = values_of<uint8_t>(file, "nvfp4/x.y.codes");
-  const auto scales = values_of<uint8_t>(file, "nvfp4/x.y.scale");
-  ASSERT_EQ(codes.size(), x.size());
-  ASSERT_EQ(std::ssize(scales) * kNvfp4Block, std::ssize(x));
-  const auto greatest = [&](int64_t first, int64_t count) {
-    float most = 0.0F;
-    for (int64_t i = first; i < first + count; ++i) most = std::max(most, std::abs(x[i]));
-    return most;
-  };
-  const float tensor_scale = nvfp4_tensor_scale(greatest(0, std::ssize(x)));
-  EXPECT_EQ(tensor_scale, values_of<float>(file, "nvfp4/x.y.tensor_scale")[0]);
-  for (int64_t block = 0; block < std::ssize(scales); ++block) {
-    const int64_t first = block * kNvfp4Block;
-    const E4M3 scale = nvfp4_block_scale(greatest(first, kNvfp4Block), tensor_scale);
-    ASSERT_EQ(int{scale.bits}, int{scales[block]}) << block;
-    for (int64_t i = first; i < first + kNvfp4Block; ++i)
-      EXPECT_EQ(int{E2M1(x[i] * nvfp4_multiplier(tensor_scale, scale)).bits}, int{codes[i]}) << i;
-  }
-  EXPECT_EQ(E2M1(0.0F * nvfp4_multiplier(0.0F, nvfp4_block_scale(0.0F, 0.0F))).bits, 0);
 }
 
 }  // namespace

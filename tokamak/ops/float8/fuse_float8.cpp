@@ -63,7 +63,8 @@ class Float8Fuser {
   }
 
   bool is_plain_amax(int32_t j) const {
-    return graph_.node(j).as<Amax>() != nullptr && graph_.node(j).in.size() == 1;
+    const auto* amax = graph_.node(j).as<Amax>();
+    return amax != nullptr && !amax->hadamard && graph_.node(j).in.size() == 1;
   }
 
   // Returns the users of an output, those of views that show all of it too.
@@ -114,7 +115,8 @@ class Float8Fuser {
     for (const auto& [out, j] : users_[i]) {
       if (is_plain_amax(j)) continue;
       const auto* quantize = graph_.node(j).as<Quantize>();
-      if (quantize == nullptr || !add_codes(i, out, j, *quantize, made, maxima, codes))
+      if (quantize == nullptr || is_nvfp4(quantize->grid) ||
+          !add_codes(i, out, j, *quantize, made, maxima, codes))
         return false;
     }
     if (codes.op.readers.empty() || !why_not_fused(codes.op).empty() ||

@@ -1,6 +1,7 @@
 #include "tokamak/gpu/float8.cuh"
 #include "tokamak/ops/float8/encode_gpu.cuh"
 #include "tokamak/ops/float8/mx_gpu.cuh"
+#include "tokamak/ops/float8/nvfp4_gpu.cuh"
 #include "tokamak/ops/float8/quantize.h"
 
 namespace tokamak::gpu {
@@ -275,6 +276,7 @@ Kernel prepare(const Amax& op, const KernelTypes& types, const Setup& setup) {
       auto* most = args.out[0].as<uint32_t>();
       const Delayed delayed{.row = op.is_gated ? args.in.back().as<float>() : nullptr,
                             .most = most};
+      if (op.hadamard) return launch_turned_amax(values, most_blocks, most, stream);
       op.grid == ScaleGrid::kTensor ? launch_tensor_amax(values, most_blocks, delayed, stream)
                                     : launch_tile_amax(values, scales, most, stream);
     };
@@ -286,6 +288,10 @@ Kernel prepare(const Quantize& op, const KernelTypes& types, const Setup&) {
   const int64_t K = types.in[0].dims.back();
   return by_float(types.in[0].dtype, [&]<class T>() -> Kernel {
     return [=](const KernelArgs& args) {
+      if (is_nvfp4(op.grid)) {
+        const Values<T> values{args.in[0].as<T>(), M, K, op.rounds_to == DType::kBF16};
+        return launch_nvfp4(op, values, args);
+      }
       op.format == DType::kE4M3 ? quantize<E4M3, T>(op, M, K, args)
                                 : quantize<E5M2, T>(op, M, K, args);
     };
