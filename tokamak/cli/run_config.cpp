@@ -26,6 +26,7 @@ Capabilities capabilities(const std::string& device) {
                    .pipeline_parallel = true,
                    .float8 = true,
                    .mx = true,
+                   .nvfp4 = true,
                    .cpu_offload = !means_gpu(device),
                    .bf16_master_weights = true,
                    .profiling = true,

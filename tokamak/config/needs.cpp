@@ -107,6 +107,11 @@ bool has_mx(const Config& config) {
          contains(config.model.converters, "quantize.linear.mx");
 }
 
+bool has_nvfp4(const Config& config) {
+  return contains(config.model.converters, "nvfp4") ||
+         contains(config.model.converters, "quantize.linear.nvfp4");
+}
+
 namespace {
 
 void quantization(const Config& config, const Capabilities& can, Collector& out) {
@@ -114,7 +119,10 @@ void quantization(const Config& config, const Capabilities& can, Collector& out)
     const bool is_grouped = name.starts_with("quantize.grouped_mm.");
     if (is_grouped && !can.grouped_mm)
       return out.add("model.converters", fmt::format("{}: no model here has experts", name));
-    if (!is_grouped && !(name.ends_with("float8") ? can.float8 : can.mx))
+    const bool is_built = name.ends_with("float8") ? can.float8
+                          : name.ends_with("mx")   ? can.mx
+                                                   : can.nvfp4;
+    if (!is_grouped && !is_built)
       return out.add("model.converters", fmt::format("{} is not built yet", name));
   }
 }

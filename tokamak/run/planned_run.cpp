@@ -30,6 +30,15 @@ StepState find_step_state(const StateTable& states, const std::string& prefix) {
           .grad_norm = find("grad_norm")};
 }
 
+// Declares each sample's index, if gradients are rounded by it, and returns that State, if any.
+StateId declare_samples(StateTable& states, const RunShape& shape) {
+  const StateId known = states.find(kSampleRows);
+  if (known.valid() || !shape.float8 || !shape.float8->recipe.is_stochastic) return known;
+  return states.declare({.name = kSampleRows,
+                         .type = {.dtype = DType::kI64, .dims = {shape.training.batch}},
+                         .kind = StateKind::kInput});
+}
+
 // This is enough rows of a vocabulary of 128k that matmuls run at full rate and dw is rewritten
 // seldom.
 constexpr int64_t kGpuLogitsBytes = int64_t{1} << 30U;
@@ -103,10 +112,12 @@ bool has_owners(const RunShape& shape) {
 std::string float8_line_of(const Float8Marks& marks, const RunShape& shape) {
   const Float8Recipe& recipe = shape.float8->recipe;
   const std::string_view compute = name_of(shape.training.compute);
-  std::string line =
-      fmt::format("float8: {}, {} products, head in {}; scales per {}", recipe.name,
-                  recipe.shares_scales ? marks.products : marks.weights,
-                  marks.head ? "float8" : compute, recipe.shares_scales ? "product" : "module");
+  std::string line = fmt::format("float8: {}, {} products, head in {}; scales per {}", recipe.name,
+                                 recipe.shares_scales ? marks.products : marks.weights,
+                                 !marks.head         ? compute
+                                 : recipe.is_nvfp4() ? "float4"
+                                                     : "float8",
+                                 recipe.shares_scales ? "product" : "module");
   if (has_owners(shape))
     line += fmt::format("; weights travel in {}", recipe.gathers_codes() ? "fp8" : compute);
   return line;
@@ -120,8 +131,8 @@ Float8Notes mark(Graph& graph, const RunShape& shape) {
   const Float8Marks marks = mark_float8(graph, shape.float8->layers, out.notes);
   TOK_REQUIRE(marks.weights > 0 || marks.head,
               "model.converters: no matmul of this model is in float8; {}", out.notes.front());
-  const bool loses_tail =
-      recipe.gradient == DType::kE4M3 && recipe.g_of_dx != ScaleGrid::kSegments && !recipe.is_mx();
+  const bool loses_tail = recipe.gradient == DType::kE4M3 &&
+                          recipe.g_of_dx != ScaleGrid::kSegments && !recipe.wants_blackwell();
   if (marks.head && loses_tail) {
     out.notes.push_back(
         fmt::format("float8: {} loses small gradients of logits in E4M3; \"output\" in "
@@ -235,6 +246,7 @@ void PlannedRun::plan_one_rank(const Target& target) {
   float8_line_ = std::move(marked.line);
   build_update(training, parts.units, parts.loss, parts.state, shape_.training.optimizer, {});
   step_ = parts.state;
+  step_.rows = declare_samples(states_, shape_);
   Graph validation(states_);
   if (shape_.validation) {
     shape_.validation->has_copies = shape_.training.has_copies;
@@ -276,6 +288,7 @@ void PlannedRun::plan_of_mesh(const Target& target, const WholeGraphs& whole) {
   Graph training = distributor.localize(whole.training(), whole.training_placements());
   for (const char* name : {"grad_norm", "scalars"})
     states_.declare_once(whole.states()[whole.states().find(name)]);
+  declare_samples(states_, shape_);
   step_ = find_step_state(states_, "");
   const std::vector<UpdateUnit> units = distributor.units(training);
   build_update(training, units, read_final(training, step_.loss), step_, shape_.training.optimizer,

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "tokamak/core/random.h"
 #include "tokamak/graph/passes.h"
 #include "tokamak/graph/rewriter.h"
 #include "tokamak/ops/comm/collective.h"
@@ -239,16 +240,25 @@ class Quantizer {
       return made->second;
     if (carriers_.contains(v.node)) return codes_[{v, grid, true}] = transposed_rows(v);
     const DType format = role == Float8Role::kG ? recipe_.gradient : DType::kE4M3;
-    const Quantize op{.format = format, .grid = grid, .layout = layout};
+    const bool is_of_dw = transposed && is_nvfp4(grid);
+    const Quantize op{.format = format,
+                      .grid = grid,
+                      .layout = layout,
+                      .hadamard = recipe_.hadamard && is_of_dw,
+                      .is_stochastic = recipe_.is_stochastic && role == Float8Role::kG};
     // Scales of a whole tensor, or of whole rows of the joint output gradient, cover all its parts.
     std::vector<Value> members{v};
-    const bool is_of_all = grid == ScaleGrid::kTensor || (grid == ScaleGrid::kRows && !transposed);
+    const ScaleGrid of_maxima = maxima_grid(grid);
+    const bool is_of_all =
+        of_maxima == ScaleGrid::kTensor || (grid == ScaleGrid::kRows && !transposed);
     if (const auto all = gradients_.all_of.find(v); all != gradients_.all_of.end() && is_of_all)
       members = all->second;
     Value amax;
     if (!op.takes_maxima() || members.size() > 1) {
-      amax = amax_of_all({.grid = grid, .transposed = transposed && grid != ScaleGrid::kTensor},
-                         members, role, [&](Value m) { return rewriter_(m); });
+      const bool is_across = transposed && of_maxima != ScaleGrid::kTensor;
+      amax = amax_of_all(
+          {.grid = of_maxima, .transposed = is_across || op.hadamard, .hadamard = op.hadamard},
+          members, role, [&](Value m) { return rewriter_(m); });
     }
     if (spread_.contains(v)) amax = over_tp(amax);
     return quantize(v, rewriter_(v), amax, op, role);
@@ -279,6 +289,11 @@ class Quantizer {
       op.is_delayed = true;
       op.has_amax = keeps_maximum(role) && staged_.insert(key).second;
       in.push_back(table_.row(to_, module_, role));
+    }
+    if (op.is_stochastic) {
+      op.stream = stream_of(fmt::format("nvfp4.{}.{}.{}", to_.label.block, module_,
+                                        op.layout == Layout::kTransposed));
+      in.push_back(to_.read(to_.states().find(kSampleRows)));
     }
     const std::vector<Value> out = to_.add(op, std::move(in));
     if (op.has_amax) table_.stage(to_, module_, role, out.back());
@@ -354,11 +369,12 @@ class Quantizer {
     const Layout one = transposed ? Layout::kTransposed : Layout::kRows;
     Quantize op{.format = DType::kE4M3, .grid = grid, .layout = one, .rounds_to = rounds_to};
     if (op.takes_maxima()) return quantize(w, source(w), {}, op, Float8Role::kW);
-    Value amax = amax_of_all({.grid = grid,
-                              .transposed = transposed && grid != ScaleGrid::kTensor,
-                              .rounds_to = rounds_to},
-                             sharing_scale_of(w), Float8Role::kW, source);
-    if (grid == ScaleGrid::kTensor && groups_.tp.size > 1) amax = over_tp(amax);
+    const ScaleGrid of_maxima = maxima_grid(grid);
+    const bool is_tensor = of_maxima == ScaleGrid::kTensor;
+    Value amax = amax_of_all(
+        {.grid = of_maxima, .transposed = transposed && !is_tensor, .rounds_to = rounds_to},
+        sharing_scale_of(w), Float8Role::kW, source);
+    if (is_tensor && groups_.tp.size > 1) amax = over_tp(amax);
     return quantize(w, source(w), amax, op, Float8Role::kW);
   }
 
