@@ -93,19 +93,23 @@ TEST(PriceCli, DrawsMemoryOfARankThatIsPriced) {
   EXPECT_NE(read_file(folder.path() / "a.html").find("Memory of rank 0<"), std::string::npos);
 }
 
-TEST(PriceCli, PricesMxfp8WhereTensorCoresMultiplyIt) {
-  const std::string mx = "--model.converters=quantize.linear.mx";
-  for (const std::string cluster : {"b200", "gb200"}) {
-    const auto result = plan({"--cluster", cluster, "--gpus=4", mx});
-    EXPECT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_NE(result.out.find("fp8"), std::string::npos) << result.out;
+TEST(PriceCli, PricesMxfp8AndNvfp4WhereTensorCoresMultiplyThem) {
+  for (const auto& [name, format, precision] :
+       {std::tuple{"mx", "mxfp8", "fp8"}, std::tuple{"nvfp4", "nvfp4", "fp4"}}) {
+    const std::string converter = std::string("--model.converters=quantize.linear.") + name;
+    for (const std::string cluster : {"b200", "gb200"}) {
+      const auto result = plan({"--cluster", cluster, "--gpus=4", "--json", converter});
+      EXPECT_EQ(result.exit_code, 0) << result.err;
+      EXPECT_EQ(Json::parse(result.out).at("precision"), precision);
+    }
+    const auto hopper = plan({"--cluster=h200", "--gpus=4", converter});
+    EXPECT_EQ(hopper.exit_code, 2) << hopper.out;
+    EXPECT_NE(hopper.err.find(std::string("model.converters: ") + format +
+                              " matmuls want sm_100 or newer, this is sm_90"),
+              std::string::npos)
+        << hopper.err;
+    EXPECT_EQ(plan({"--cluster=h200", "--gpus=4", converter, "--precision=bf16"}).exit_code, 0);
   }
-  const auto hopper = plan({"--cluster=h200", "--gpus=4", mx});
-  EXPECT_EQ(hopper.exit_code, 2) << hopper.out;
-  EXPECT_NE(hopper.err.find("model.converters: mxfp8 matmuls want sm_100 or newer, this is sm_90"),
-            std::string::npos)
-      << hopper.err;
-  EXPECT_EQ(plan({"--cluster=h200", "--gpus=4", mx, "--precision=bf16"}).exit_code, 0);
 }
 
 TEST(PriceCli, SweepsNumbersKeysAndGpus) {
@@ -233,9 +237,14 @@ TEST(PriceCli, SaysHowToPriceWhatItWrites) {
                 folder.path())
         .out;
   };
-  EXPECT_NE(written("fp4").find("wrote the configuration to a.toml; price it with --precision fp4"),
-            std::string::npos);
-  EXPECT_NE(written("fp8").find("wrote the configuration to a.toml\n"), std::string::npos);
+  for (const auto& [precision, converter] :
+       {std::pair{"fp4", "quantize.linear.nvfp4"}, std::pair{"fp8", "quantize.linear.float8"}}) {
+    EXPECT_NE(written(precision).find("wrote the configuration to a.toml\n"), std::string::npos);
+    EXPECT_NE(read_file(folder.path() / "a.toml").find(converter), std::string::npos);
+    const auto again =
+        plan({"--cluster=b200", "--gpus=8", "--job.config_file=a.toml", "--json"}, folder.path());
+    EXPECT_EQ(Json::parse(again.out).at("precision"), precision);
+  }
 }
 
 TEST(PriceCli, ListsMachinesAndTheirNumbers) {

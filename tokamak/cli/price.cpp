@@ -72,11 +72,6 @@ std::vector<std::string> unpriced_lines(const Config& config, const price::Machi
   return lines;
 }
 
-std::string wrote_text(std::string_view what, const std::string& path, price::Precision linear) {
-  return fmt::format("wrote {} to {}{}\n", what, path,
-                     linear == price::Precision::kFp4 ? "; price it with --precision fp4" : "");
-}
-
 price::Machine machine_of(const PriceWords& words, const std::string& cluster) {
   price::Machine machine = price::load_machine(cluster);
   for (const std::string& set : words.sets) price::set_number(machine, set);
@@ -138,8 +133,7 @@ int print_price(const PriceWords& words) {
   if (words.trace) write_file_atomic(*words.trace, trace_of(run));
   if (words.html) write_file_atomic(*words.html, page_of(run, report));
   fmt::print("{}", words.json ? json_text(words, report) : to_text(report));
-  if (words.write && !words.json)
-    fmt::print("{}", wrote_text("the configuration", *words.write, request->precision()));
+  if (words.write && !words.json) fmt::print("wrote the configuration to {}\n", *words.write);
   if (words.preset && !words.json) fmt::print("{}", published_text(find_preset(*words.preset)));
   return 0;
 }

@@ -78,9 +78,6 @@ std::vector<std::string> unpriced_lines(const Config& config, const price::Machi
 /// Returns the key of a word "--a.b-c=value" or of a sweep of "a.b_c": "a.b_c".
 std::string key_of(std::string_view word);
 
-/// Returns the message about a configuration that was written.
-std::string wrote_text(std::string_view what, const std::string& path, price::Precision linear);
-
 /// These are the parts of print_price() for sweeps and for searches.
 int print_sweep(const PriceWords& words);
 int print_search(const PriceWords& words, const price::Machine& machine);

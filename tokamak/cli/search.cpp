@@ -78,8 +78,7 @@ int print_search(const PriceWords& words, const price::Machine& machine) {
   const SearchResult result = search_plans(request);
   if (words.write) write_file_atomic(*words.write, config_toml(result.best[0].config));
   fmt::print("{}", words.json ? search_json(request, result) : search_text(request, result));
-  if (words.write && !words.json)
-    fmt::print("{}", wrote_text("the first", *words.write, result.best[0].point.linear));
+  if (words.write && !words.json) fmt::print("wrote the first to {}\n", *words.write);
   return 0;
 }
 

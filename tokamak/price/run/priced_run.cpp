@@ -16,6 +16,13 @@ namespace {
 
 constexpr const char* kFloat8 = "quantize.linear.float8";
 constexpr const char* kMx = "quantize.linear.mx";
+constexpr const char* kNvfp4 = "quantize.linear.nvfp4";
+
+// Returns what model.converters name for matmuls of so few bits.
+const char* converter_of(const Config& config, price::Precision linear) {
+  if (linear == price::Precision::kFp4) return kNvfp4;
+  return has_mx(config) ? kMx : kFloat8;
+}
 
 }  // namespace
 
@@ -28,13 +35,12 @@ RunShape priced_shape(const Config& config, price::Precision linear, const price
   Config planned = config;
   planned.model.converters.clear();
   if (plans_codes(linear, machine))
-    planned.model.converters.emplace_back(has_mx(config) ? kMx : kFloat8);
+    planned.model.converters.emplace_back(converter_of(config, linear));
   return shape_of(planned, model, place);
 }
 
 price::PriceOptions price_options(price::Precision linear, const price::Machine& machine) {
-  if (!price::is_low(linear)) return {};
-  if (plans_codes(linear, machine)) return {.codes = linear};
+  if (!price::is_low(linear) || plans_codes(linear, machine)) return {};
   return {.linear = linear};
 }
 
@@ -56,9 +62,10 @@ Target priced_target(const Config& config, const price::Machine& machine) {
 namespace {
 
 // Throws Error if the machine does not multiply the codes that the configuration names.
-void require_mx(const PriceRequest& request, const Target& target) {
+void require_blackwell(const PriceRequest& request, const Target& target) {
   const auto codes = float8_of(request.config);
-  if (!codes || !codes->recipe.is_mx() || request.linear == price::Precision::kBf16) return;
+  if (!codes || !codes->recipe.wants_blackwell() || request.linear == price::Precision::kBf16)
+    return;
   const std::string why = why_no_float8(codes, target);
   TOK_REQUIRE(why.empty(), "model.converters: {}", why);
 }
@@ -68,7 +75,7 @@ void require_mx(const PriceRequest& request, const Target& target) {
 PricedRun price_run(const PriceRequest& request) {
   const Config& config = request.config;
   const Target target = priced_target(config, request.machine);
-  require_mx(request, target);
+  require_blackwell(request, target);
   using Which = PlannedRanks::Which;
   const Which which = request.all_ranks     ? (request.wants_spans ? Which::kOwnAll : Which::kAll)
                       : request.wants_spans ? Which::kOwnStages
@@ -100,15 +107,15 @@ double memory_limit(const price::Machine& machine) {
 }
 
 price::Precision linear_precision(const Config& config) {
-  const Strings& names = config.model.converters;
-  const bool is_low =
-      has_float8(config) || std::find(names.begin(), names.end(), kMx) != names.end();
-  return is_low ? price::Precision::kFp8 : price::Precision::kBf16;
+  if (has_nvfp4(config)) return price::Precision::kFp4;
+  return has_float8(config) || has_mx(config) ? price::Precision::kFp8 : price::Precision::kBf16;
 }
 
 price::Precision products_precision(const Config& config, price::Precision linear) {
-  const bool emulates =
-      has_mx(config) ? config.quantize.linear.mx.emulate : config.quantize.linear.float8.emulate;
+  const auto& keys = config.quantize.linear;
+  const bool emulates = has_nvfp4(config) ? keys.nvfp4.emulate
+                        : has_mx(config)  ? keys.mx.emulate
+                                          : keys.float8.emulate;
   const bool is_fp32 = price::is_low(linear) ? emulates : compute_type(config) == DType::kF32;
   return is_fp32 ? price::Precision::kFp32 : linear;
 }
@@ -116,7 +123,8 @@ price::Precision products_precision(const Config& config, price::Precision linea
 void set_linear_precision(Config& config, price::Precision precision) {
   if (linear_precision(config) == precision) return;
   config.model.converters.clear();
-  if (precision == price::Precision::kFp8) config.model.converters.emplace_back(kFloat8);
+  if (price::is_low(precision))
+    config.model.converters.emplace_back(converter_of(config, precision));
 }
 
 std::string memory_advice(const PricedRun& run, const Config& config, const Degrees& degrees) {

@@ -67,7 +67,7 @@ price::Precision linear_precision(const Config& config);
 /// computes in it without codes, else `linear`.
 price::Precision products_precision(const Config& config, price::Precision linear);
 
-/// Makes model.converters choose `precision`; they have no name for fp4.
+/// Makes model.converters choose `precision`.
 void set_linear_precision(Config& config, price::Precision precision);
 
 /// Returns in one line what would make a plan smaller, the most effective first.

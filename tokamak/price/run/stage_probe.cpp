@@ -256,6 +256,10 @@ StageCosts probe_stages(const ModelSpec& model, const RunShape& base, bool split
   ModelSpec spec = model;
   RunShape shape = base;
   shape.validation.reset();
+  if (shape.float8) {  // a probe has fewer layers than may be left out
+    shape.float8->layers.bf16_at_start = 0;
+    shape.float8->layers.bf16_at_end = 0;
+  }
   DistributeOptions& d = shape.distribute;
   d.mesh.degrees[MeshAxis::kPp] = 2;
   d.mesh.degrees[MeshAxis::kDpReplicate] = 1;

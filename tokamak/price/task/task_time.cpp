@@ -127,17 +127,6 @@ bool reads_output(const Task& task, size_t out, bool is_first) {
   return mode == AccumulateMode::kAlways || (mode == AccumulateMode::kFirstMicrobatch && !is_first);
 }
 
-// Returns the bytes of the task's 8-bit codes.
-double bytes_of_codes(const Task& task) {
-  double bytes = 0.0;
-  for (const std::vector<Operand>* operands : {&task.in, &task.out}) {
-    for (const Operand& o : *operands) {
-      if (is_float8(o.type.dtype)) bytes += operand_bytes(o);
-    }
-  }
-  return bytes;
-}
-
 // Whether a group moves what tensor-parallel matmuls read or write; gradients that ranks of tp sum
 // once a step feed no matmul.
 bool is_beside_products(const GroupTable::Entry& group) {
@@ -265,7 +254,8 @@ double TaskTimes::compute_seconds(const Task& task, const Cost& cost, const Task
 }
 
 Precision TaskTimes::precision_of(DType dtype) const {
-  if (is_float8(dtype)) return options_.codes;
+  if (dtype == DType::kU8) return Precision::kFp4;  // codes of 4 bits lie in bytes of two
+  if (is_float8(dtype)) return Precision::kFp8;
   return dtype == DType::kBF16 ? Precision::kBf16 : Precision::kFp32;
 }
 
@@ -274,7 +264,7 @@ double TaskTimes::bytes_of(const Task& task, const Cost& cost, bool is_first) co
   for (size_t k = 0; k < task.accumulate.size(); ++k) {
     if (reads_output(task, k, is_first)) bytes += operand_bytes(task.out[k]);
   }
-  return bytes - (1.0 - element_bytes(options_.codes)) * bytes_of_codes(task);
+  return bytes;
 }
 
 Precision TaskTimes::computes_in(const Task& task, const Cost& cost) const {
@@ -412,9 +402,7 @@ double TaskTimes::task_communication_seconds(const Task& task, const Cost& cost,
   const bool is_sum =
       cost.collective == Collective::kReduceScatter || cost.collective == Collective::kAllReduce;
   const bool is_fewer_bytes = is_low_message && is_low(options_.linear) && !is_sum;
-  const double width = is_fewer_bytes          ? element_bytes(options_.linear) / kPlannedBytes
-                       : is_float8(cost.dtype) ? element_bytes(options_.codes)
-                                               : 1.0;
+  const double width = is_fewer_bytes ? element_bytes(options_.linear) / kPlannedBytes : 1.0;
   const double bytes = cost.buffer_bytes() * width;
   if (cost.is_message) return message_seconds(bytes, group);
   return communication_seconds(

@@ -12,7 +12,6 @@ namespace tokamak::price {
 
 /// How a price may differ from the plan that is priced.
 struct PriceOptions {
-  Precision codes = Precision::kFp8;  ///< what 8-bit codes of the plan are priced as
   /// The precision of matmuls of blocks that the plan has in bf16; if it is lower, they cast
   /// (low_precision.h). It describes software other than ours.
   Precision linear = Precision::kBf16;
