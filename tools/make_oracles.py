@@ -33,7 +33,7 @@ CASES = {  # name: config, batch, sequence length
     "qwen2_tiny": (Qwen2Config(**{**BASE, "num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 36,
                                   "head_dim": 6, "tie_word_embeddings": True}), 2, 41),
     "qwen3_tiny": (Qwen3Config(**{**BASE, "num_attention_heads": 3, "num_key_value_heads": 1, "hidden_size": 36,
-                                  "head_dim": 16, "tie_word_embeddings": True}), 4, 33),
+                                  "head_dim": 16, "tie_word_embeddings": True}), 8, 33),
     "qwen3_biased": (Qwen3Config(**{**BASE, "num_key_value_heads": 4, "head_dim": 8}, attention_bias=True), 2, 29),
     "llama_biased": (LlamaConfig(**{**BASE, "num_key_value_heads": 1, "hidden_size": 36, "head_dim": 10},
                                  attention_bias=True, mlp_bias=True), 2, 31),
