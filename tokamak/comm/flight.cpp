@@ -36,6 +36,15 @@ void FlightLane::enter(CollectiveKind call, DType of, int64_t elements, uint64_t
   calls_entered.fetch_add(1, std::memory_order_release);
 }
 
+bool FlightPage::is_in_collective() const {
+  const uint32_t used = std::min(num_lanes.load(std::memory_order_acquire), kMaxLanes);
+  const auto all = std::span(lanes).first(used);
+  return std::any_of(all.begin(), all.end(), [](const FlightLane& lane) {
+    const uint64_t finished = lane.calls_finished.load(std::memory_order_acquire);
+    return lane.calls_entered.load(std::memory_order_acquire) > finished;
+  });
+}
+
 FlightLane* FlightPage::add_lane(std::string_view group) {
   const uint32_t used = num_lanes.load(std::memory_order_relaxed);
   if (used == kMaxLanes) return &lanes[kMaxLanes - 1];

@@ -52,6 +52,14 @@ enum class RankPhase : uint8_t {
   kFailed,   ///< an error is on its way to the user
 };
 
+/// What a rank does, as far as it matters for how long it may be silent.
+enum class RankActivity : uint8_t {
+  kStarting,
+  kComputing,
+  kFiles,  ///< it reads data, logs or saves
+  kEnding,
+};
+
 /// The record of all groups of one rank. Zero bytes are an empty page, so it may be a fresh file.
 struct FlightPage {
   /// Groups beyond these share the last lane.
@@ -62,10 +70,38 @@ struct FlightPage {
   std::atomic<RankPhase> phase{};
   std::atomic<uint32_t> num_lanes{0};
   std::atomic<uint64_t> num_calls{0};
+  std::atomic<RankActivity> activity{};
+  std::atomic<uint64_t> ticks{0};  ///< counted by the rank wherever it has got something done
+  std::atomic<int64_t> step{0};    ///< the last step done; 0 = none
+  std::atomic<uint64_t> beats{0};  ///< counted by the rank's watchdog while the process runs
   FlightLane lanes[kMaxLanes];
+
+  void tick() { ticks.fetch_add(1, std::memory_order_relaxed); }
+
+  /// Whether a collective has been entered and not finished.
+  bool is_in_collective() const;
 
   /// Returns a lane for a new group. One thread of the rank calls it.
   FlightLane* add_lane(std::string_view group);
+};
+
+/// Marks what a rank does while it lives, inside what it did before.
+class ActivityScope {
+ public:
+  ActivityScope(FlightPage& page, RankActivity activity)
+      : page_(page), before_(page.activity.exchange(activity)) {}
+
+  ActivityScope(const ActivityScope&) = delete;
+  ActivityScope& operator=(const ActivityScope&) = delete;
+
+  ~ActivityScope() {
+    page_.tick();
+    page_.activity = before_;
+  }
+
+ private:
+  FlightPage& page_;
+  RankActivity before_;
 };
 
 /// Returns "rank 2 (node7): in all_reduce 17 of \"tp\" (1024 float32)", with one "in ..." for each

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -25,7 +26,27 @@ constexpr int kHelloTag = 3;
 /// MPI counts are int, so longer messages are sent in pieces.
 constexpr int64_t kPieceBytes = int64_t{1} << 30;
 /// How long a hopeless wait goes on, so that the rank at fault reports first.
-constexpr auto kGrace = 2s;
+constexpr auto kGrace = 500ms;
+
+// MPI ends the process inside MPI_Init where it cannot connect the ranks, with a code of its own.
+std::atomic<bool> is_in_init = false;
+
+void end_in_init() {
+  if (!is_in_init) return;
+  fmt::print(stderr, "tokamak: machine: MPI_Init has failed; MPI says why above\n");
+  std::fflush(nullptr);
+  _exit(static_cast<int>(ExitCode::kTryAgain));
+}
+
+/// srun starts tasks also where nothing connects them.
+void require_connection(const LaunchEnvironment& environment) {
+  const bool is_offered = std::getenv("PMIX_RANK") != nullptr || std::getenv("PMI_RANK") != nullptr ||
+                          std::getenv("PMI_FD") != nullptr;
+  TOK_REQUIRE(environment.source != "Slurm" || is_offered,
+              "srun has started {} tasks without PMIx, so MPI cannot connect them: srun --mpi=pmix "
+              "(srun --mpi=list shows what there is), or start by mpirun",
+              environment.world_size);
+}
 
 }  // namespace
 
@@ -99,8 +120,13 @@ MpiSession::MpiSession(const LaunchEnvironment& environment, WorldOptions option
 }
 
 void MpiSession::connect(const LaunchEnvironment& environment) {
+  require_connection(environment);
+  static const bool has_handler = std::atexit(&end_in_init) == 0;
+  static_cast<void>(has_handler);
   int offered = 0;
+  is_in_init = true;
   check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &offered), "MPI_Init_thread");
+  is_in_init = false;
   TOK_REQUIRE(offered >= MPI_THREAD_SERIALIZED,
               "this MPI was built without threads; wanted MPI_THREAD_SERIALIZED");
   check(MPI_Comm_dup(MPI_COMM_WORLD, &world_), "MPI_Comm_dup");
@@ -108,14 +134,11 @@ void MpiSession::connect(const LaunchEnvironment& environment) {
   MPI_Comm_rank(world_, &rank_);
   MPI_Comm_size(world_, &size_);
   if (size_ != environment.world_size || rank_ != environment.rank) {
-    const int rank = rank_;
-    const int size = size_;
-    MPI_Finalize();
     throw Error(fmt::format(
         "{} started this process as rank {} of {}, but MPI sees rank {} of {}: the two cannot "
         "talk; "
         "under Slurm try srun --mpi=pmix (srun --mpi=list shows what there is), or start by mpirun",
-        environment.source, environment.rank, environment.world_size, rank, size));
+        environment.source, environment.rank, environment.world_size, rank_, size_));
   }
 }
 

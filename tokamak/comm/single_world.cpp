@@ -1,5 +1,10 @@
+#include <optional>
+
+#include "tokamak/comm/flight_file.h"
 #include "tokamak/comm/host_world.h"
+#include "tokamak/comm/world.h"
 #include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
 
 namespace tokamak {
 namespace {
@@ -8,6 +13,8 @@ class SingleWorld final : public HostWorld {
  public:
   explicit SingleWorld(std::unique_ptr<FlightPage> page)
       : HostWorld(0, 1, *page), page_(std::move(page)) {}
+
+  explicit SingleWorld(FlightFile file) : HostWorld(0, 1, file.page()), file_(std::move(file)) {}
 
   ~SingleWorld() override { close_control(); }
 
@@ -23,12 +30,18 @@ class SingleWorld final : public HostWorld {
   }
 
   std::unique_ptr<FlightPage> page_;
+  std::optional<FlightFile> file_;  ///< in place of `page_`
 };
 
 }  // namespace
 
 std::unique_ptr<World> make_single_world() {
   return std::make_unique<SingleWorld>(std::make_unique<FlightPage>());
+}
+
+std::unique_ptr<World> make_single_world(const std::filesystem::path& flight_folder) {
+  make_folders(flight_folder);
+  return std::make_unique<SingleWorld>(FlightFile::create(flight_folder, 0));
 }
 
 }  // namespace tokamak

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -20,6 +21,10 @@ struct WorldOptions {
 /// Throws Error where there are more ranks and this program was built without MPI, or where MPI
 /// sees another number of ranks than the environment gives.
 std::unique_ptr<World> make_world(const LaunchEnvironment& environment, WorldOptions options = {});
+
+/// Makes the world of one rank with its flight record in a file of `folder`, for a launcher to
+/// read.
+std::unique_ptr<World> make_single_world(const std::filesystem::path& folder);
 
 /// Returns "rank 3 on node4: " if this process is one of several that MPI has connected, else "".
 std::string connected_rank();

@@ -1,0 +1,157 @@
+#include "tokamak/comm/watchdog.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
+#include <unistd.h>
+
+#include "tokamak/comm/launch_environment.h"
+#include "tokamak/core/error.h"
+
+namespace tokamak {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+constexpr auto kLook = 500ms;
+/// A longer pause between two looks means that the whole process was stopped.
+constexpr SilenceRule::Seconds kLongestPause{2};
+/// Steps after which the longest silence of a run is known: the first ones load libraries.
+constexpr int64_t kFirstSteps = 3;
+
+const char* words_of(RankActivity activity) {
+  switch (activity) {
+    case RankActivity::kStarting:
+      return "while starting";
+    case RankActivity::kComputing:
+      return "in a step";
+    case RankActivity::kFiles:
+      return "in a call to the file system";
+    case RankActivity::kEnding:
+      return "at its end";
+  }
+  return "";
+}
+
+/// Returns the bytes of all write calls of this process that have returned; 0 if the kernel does
+/// not say.
+uint64_t bytes_written() {
+  std::ifstream file("/proc/self/io");
+  std::string key;
+  uint64_t value = 0;
+  while (file >> key >> value) {
+    if (key == "wchar:") return value;
+  }
+  return 0;
+}
+
+}  // namespace
+
+SilenceRule::Seconds SilenceRule::limit() const {
+  switch (last_.activity) {
+    case RankActivity::kStarting:
+      return limits_.start;
+    case RankActivity::kComputing:
+      if (last_.step < first_step_ + kFirstSteps) return limits_.start;
+      return std::min(limits_.progress, std::max(kLeast, kTimesLongest * longest_));
+    case RankActivity::kFiles:
+    case RankActivity::kEnding:
+      return limits_.progress;
+  }
+  return limits_.start;
+}
+
+std::string SilenceRule::look(const Sample& sample, Seconds passed) {
+  const bool is_same = sample.activity == last_.activity && sample.ticks == last_.ticks;
+  const bool has_written =
+      sample.activity == RankActivity::kFiles && sample.bytes_written != last_.bytes_written;
+  silence_ += passed;
+  if (!is_same && last_.activity == RankActivity::kComputing && !last_.is_in_collective) {
+    longest_ = std::max(longest_, silence_);
+  }
+  if (!is_same || has_written || sample.is_in_collective) silence_ = Seconds(0);
+  last_ = sample;
+  if (first_step_ < 0 && sample.activity == RankActivity::kComputing) first_step_ = sample.step;
+  if (silence_ <= limit()) return "";
+  return fmt::format("no progress for {:.0f} s {}{}", silence_.count(), words_of(sample.activity),
+                     sample.step > 0 ? fmt::format(", after step {}", sample.step) : "");
+}
+
+Watchdog::Watchdog(SilenceLimits limits) {
+  rule_.set_limits(limits);
+  thread_ = std::thread([this] { run(); });
+}
+
+Watchdog::~Watchdog() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_ending_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+void Watchdog::watch(World& world) {
+  const std::lock_guard lock(mutex_);
+  world_ = &world;
+}
+
+void Watchdog::set_limits(SilenceLimits limits) {
+  const std::lock_guard lock(mutex_);
+  rule_.set_limits(limits);
+}
+
+void Watchdog::leave() {
+  const std::lock_guard lock(mutex_);
+  if (world_ != nullptr) world_->flights().beats = 0;  // nobody counts from here on
+  world_ = nullptr;
+  has_left_ = true;
+}
+
+SilenceRule::Sample Watchdog::sample() const {
+  if (world_ == nullptr) return {};
+  FlightPage& page = world_->flights();
+  page.beats.fetch_add(1);
+  SilenceRule::Sample sample{.activity = page.activity,
+                             .ticks = page.ticks,
+                             .step = page.step,
+                             .is_in_collective = page.is_in_collective()};
+  if (sample.activity == RankActivity::kFiles) sample.bytes_written = bytes_written();
+  return sample;
+}
+
+void Watchdog::run() {
+  std::unique_lock lock(mutex_);
+  auto last = Clock::now();
+  while (!is_ending_) {
+    wake_.wait_for(lock, kLook);
+    if (is_ending_) return;
+    const auto now = Clock::now();
+    const auto passed = std::min<SilenceRule::Seconds>(now - last, kLongestPause);
+    last = now;
+    const std::string why = rule_.look(sample(), passed);
+    if (!why.empty()) end(why);
+  }
+}
+
+// The main thread may be inside MPI, which no other thread may call then.
+void Watchdog::end(const std::string& why) const {
+  if (world_ != nullptr) {
+    world_->flights().phase = RankPhase::kFailed;
+    fmt::print(stderr, "tokamak: machine: rank {}: {}; the last collectives:{}\n", world_->rank(),
+               why, world_->describe_flights());
+  } else {
+    const LaunchEnvironment launched = read_launch_environment();
+    fmt::print(stderr,
+               "tokamak: machine: rank {} of {} on {}: {} has not returned, so not all ranks are "
+               "there or they cannot reach each other (comm.init_timeout_seconds): {}\n",
+               launched.rank, launched.world_size, launched.host,
+               has_left_ ? "MPI_Finalize" : "MPI_Init", why);
+  }
+  _exit(static_cast<int>(ExitCode::kTryAgain));
+}
+
+}  // namespace tokamak
