@@ -58,14 +58,14 @@ TEST(LaunchTrain, FourProcessesTrainAndTwoOthersGoOn) {
   EXPECT_EQ(read_json_lines(mesh / "metrics.jsonl").back()["world_size"], 2);
 }
 
-TEST(LaunchTrain, ASignalSavesAndExits0) {
+TEST(LaunchTrain, ASignalSavesAndExits85) {
   const ScratchFolder scratch;
   const fs::path& dump = scratch.path();
   RunningProgram run(launched(2, small(dump, {"--training.steps=1000000"})));
   await([&] { return steps_logged(dump) >= 3; }, "three steps");
   run.send(SIGTERM);
   const auto result = run.wait();
-  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.exit_code, 85) << result.err;
   EXPECT_NE(result.out.find("Stopped by signal 15"), std::string::npos) << result.out;
   const auto steps = steps_logged(dump);
   EXPECT_TRUE(path_exists(dump / fmt::format("checkpoint/step-{}/manifest.json", steps)));

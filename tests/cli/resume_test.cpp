@@ -120,7 +120,7 @@ int64_t saved_step(const fs::path& checkpoints) {
   return step;
 }
 
-TEST(Signal, TerminateSavesAResumableCheckpointAndExits0) {
+TEST(Signal, TerminateSavesAResumableCheckpointAndExits85) {
   const ScratchFolder scratch;
   const fs::path whole = scratch.path() / "whole";
   const fs::path parts = scratch.path() / "parts";
@@ -131,7 +131,7 @@ TEST(Signal, TerminateSavesAResumableCheckpointAndExits0) {
     await([&] { return steps_logged(parts) >= 3; }, "three steps");
     run.send(SIGTERM);
     const auto result = run.wait();
-    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.exit_code, 85) << result.err;
     EXPECT_EQ(result.err, "");
   }
   const int64_t step = saved_step(parts / "checkpoint");

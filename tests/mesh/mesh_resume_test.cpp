@@ -166,7 +166,7 @@ TEST(MeshFault, TerminateSavesOnAllRanks) {
   await([&] { return read_curve(run.parts).loss.size() >= 3; }, "three steps");
   program.send(SIGTERM);
   const auto result = program.wait();
-  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.exit_code, 85) << result.err;
   EXPECT_EQ(result.err, "");
   const auto steps = static_cast<int64_t>(read_curve(run.parts).loss.size());
   EXPECT_TRUE(path_exists(run.parts / fmt::format("checkpoint/step-{}", steps)));

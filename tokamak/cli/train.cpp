@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <thread>
 
@@ -10,6 +11,7 @@
 #include "tokamak/cli/devices.h"
 #include "tokamak/cli/run_config.h"
 #include "tokamak/cli/verbs.h"
+#include "tokamak/comm/watchdog.h"
 #include "tokamak/comm/world.h"
 #include "tokamak/config/describe.h"
 #include "tokamak/core/error.h"
@@ -18,7 +20,7 @@
 #include "tokamak/run/run_of_config.h"
 #include "tokamak/train/options.h"
 #include "tokamak/train/run_folder.h"
-#include "tokamak/train/stop_signal.h"
+#include "tokamak/train/run_signals.h"
 #include "tokamak/train/together.h"
 
 namespace tokamak::cli {
@@ -99,7 +101,9 @@ void announce(const Config& c, const ModelSpec& model, const LaunchEnvironment& 
                   c.checkpoint.interval));
 }
 
-void train_on(World& world, const LaunchEnvironment& launched, Args args, const StopSignal& stop) {
+/// Returns whether a signal has stopped the run.
+bool train_on(World& world, const LaunchEnvironment& launched, Args args, const RunSignals& signals,
+              Watchdog& watchdog) {
   std::optional<RunConfig> run;
   std::unique_ptr<Tokenizer> tokenizer;
   TrainerOptions options;
@@ -111,7 +115,7 @@ void train_on(World& world, const LaunchEnvironment& launched, Args args, const 
     options = options_of(run->config, tokenizer.get(), run->place);
     return std::string();
   });
-  if (!run) return;
+  if (!run) return false;
   std::optional<RunFolder> folder;  // held to the end, on rank 0
   on_rank_zero(world, [&] {
     if (!run->dry_run) folder.emplace(run->config.job.dump_folder, this_process());
@@ -123,8 +127,9 @@ void train_on(World& world, const LaunchEnvironment& launched, Args args, const 
     }
     return std::string();
   });
-  if (run->dry_run) return;
-  options.stop_signal = [&stop] { return stop.received(); };
+  if (run->dry_run) return false;
+  options.stop_signal = [&signals] { return signals.stop(); };
+  options.save_asked = [&signals] { return signals.takes_save(); };
   options.logging.print = print_log;
   if (folder) {
     options.logging.fence = options.checkpoint.fence = [&] { folder->check(); };
@@ -154,18 +159,43 @@ void train_on(World& world, const LaunchEnvironment& launched, Args args, const 
   std::unique_ptr<World> of_gpus;
   World& ranks = device_world(world, *backend, launched, copy_engine, of_gpus);
   ranks.set_timeout(options.init_timeout);
-  train(options, ranks, *backend);
+  watchdog.set_limits({.start = options.init_timeout, .progress = options.train_timeout});
+  return train(options, ranks, *backend);
+}
+
+/// Tells the watchdog before the world ends.
+struct Leaving {
+  Watchdog& watchdog;
+
+  ~Leaving() { watchdog.leave(); }
+};
+
+/// Returns the limit of MPI_Init, which comes before the ranks read their configuration together.
+SilenceLimits limits_before_start(Args args, const LaunchEnvironment& launched) {
+  const bool wants_help = std::any_of(args.begin(), args.end(), [](const std::string& word) {
+    return word == "--help" || word == "-h";
+  });
+  if (launched.world_size == 1 || wants_help) return {};
+  try {
+    const auto run = load_run_config(args, "train", launched);
+    return {.start = std::chrono::seconds(run->config.comm.init_timeout_seconds)};
+  } catch (const std::exception&) {
+    return {};  // all ranks report it together
+  }
 }
 
 }  // namespace
 
 int run_train(Args args) {
-  const StopSignal stop;  // before MPI and OpenMP start threads
+  const RunSignals signals;       // before MPI and OpenMP start threads
+  std::signal(SIGPIPE, SIG_IGN);  // a reader of the log that goes, or a peer, ends no training
   const LaunchEnvironment launched = read_launch_environment();
+  Watchdog watchdog(limits_before_start(args, launched));
   const auto world = make_world(launched);
+  watchdog.watch(*world);
+  const Leaving leaving{watchdog};
   try {
-    train_on(*world, launched, args, stop);
-    return 0;
+    return train_on(*world, launched, args, signals, watchdog) ? kExitStopped : 0;
   } catch (const AgreedFailure& failure) {
     // All ranks end here, so one of them reports for all.
     if (world->rank() == 0) {

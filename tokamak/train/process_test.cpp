@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "tokamak/train/report/memory_use.h"
-#include "tokamak/train/stop_signal.h"
+#include "tokamak/train/run_signals.h"
 
 #include "tests/fixtures/processes.h"
 
@@ -17,33 +17,33 @@ namespace tokamak {
 namespace {
 
 // Sends a signal to the process and waits until `stop` has it.
-void send(const StopSignal& stop, int signal) {
-  stop.received();  // before it is asked, a signal ends the process
+void send(const RunSignals& stop, int signal) {
+  stop.stop();  // before it is asked, a signal ends the process
   ASSERT_EQ(kill(getpid(), signal), 0);
-  await([&] { return stop.received() != 0; }, "the signal");
+  await([&] { return stop.stop() != 0; }, "the signal");
 }
 
-TEST(StopSignal, FirstSignalOnlySetsTheFlag) {
-  const StopSignal stop;
-  EXPECT_EQ(stop.received(), 0);
+TEST(RunSignals, FirstSignalOnlySetsTheFlag) {
+  const RunSignals stop;
+  EXPECT_EQ(stop.stop(), 0);
   send(stop, SIGTERM);
-  EXPECT_EQ(stop.received(), SIGTERM);
+  EXPECT_EQ(stop.stop(), SIGTERM);
   send(stop, SIGINT);
-  EXPECT_EQ(stop.received(), SIGTERM);
+  EXPECT_EQ(stop.stop(), SIGTERM);
 }
 
-TEST(StopSignal, ANewOneStartsUnset) {
+TEST(RunSignals, ANewOneStartsUnset) {
   {
-    const StopSignal stop;
+    const RunSignals stop;
     send(stop, SIGINT);
-    EXPECT_EQ(stop.received(), SIGINT);
+    EXPECT_EQ(stop.stop(), SIGINT);
   }
-  EXPECT_EQ(StopSignal().received(), 0);
+  EXPECT_EQ(RunSignals().stop(), 0);
 }
 
-TEST(StopSignal, TheSecondOfAKindEndsTheProcess) {
+TEST(RunSignals, TheSecondOfAKindEndsTheProcess) {
   const auto twice = [] {
-    const StopSignal stop;
+    const RunSignals stop;
     send(stop, SIGTERM);
     kill(getpid(), SIGTERM);
     std::this_thread::sleep_for(std::chrono::minutes(1));
@@ -51,24 +51,35 @@ TEST(StopSignal, TheSecondOfAKindEndsTheProcess) {
   EXPECT_EXIT(twice(), testing::KilledBySignal(SIGTERM), "");
 }
 
-TEST(StopSignal, EndsAProcessThatDoesNotAsk) {
-  const auto once = [] {
-    const StopSignal stop;
-    kill(getpid(), SIGTERM);
-    std::this_thread::sleep_for(std::chrono::minutes(1));
-  };
-  EXPECT_EXIT(once(), testing::KilledBySignal(SIGTERM), "");
+TEST(RunSignals, EndsAProcessThatHasNothingToSave) {
+  for (const int signal : {SIGTERM, SIGHUP}) {
+    const auto once = [&] {
+      const RunSignals stop;
+      kill(getpid(), signal);
+      std::this_thread::sleep_for(std::chrono::minutes(1));
+    };
+    EXPECT_EXIT(once(), testing::ExitedWithCode(85), "before the first step");
+  }
+}
+
+TEST(RunSignals, AskToSaveOnce) {
+  const RunSignals signals;
+  EXPECT_FALSE(signals.takes_save());
+  ASSERT_EQ(kill(getpid(), SIGUSR1), 0);
+  await([&] { return signals.takes_save(); }, "the signal");
+  EXPECT_FALSE(signals.takes_save());
+  EXPECT_EQ(signals.stop(), 0);
 }
 
 // oneDNN's kernels move the stack pointer: where a signal were handled by a thread that computes,
 // the handler's frame would lie in the operands.
-TEST(StopSignal, InterruptsNoThreadThatComputes) {
-  const StopSignal stop;
+TEST(RunSignals, InterruptsNoThreadThatComputes) {
+  const RunSignals stop;
   sigset_t here;
   sigset_t there;
   pthread_sigmask(SIG_SETMASK, nullptr, &here);
   std::thread([&] { pthread_sigmask(SIG_SETMASK, nullptr, &there); }).join();
-  for (const int signal : {SIGTERM, SIGINT}) {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1}) {
     EXPECT_EQ(sigismember(&here, signal), 1);
     EXPECT_EQ(sigismember(&there, signal), 1);
   }

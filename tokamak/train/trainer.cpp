@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "tokamak/checkpoint/chunk_hash.h"
+#include "tokamak/comm/flight.h"
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
@@ -129,6 +130,7 @@ class Trainer {
   Trainer(const TrainerOptions& options, World& world, Backend& backend)
       : o_(options),
         world_(world),
+        page_(world.flights()),
         log_(options.logging, options.model, options.data.seq_len, world.rank(), world.size()),
         parts_(make_parts(options, world, backend)),
         run_(parts_->run),
@@ -155,8 +157,8 @@ class Trainer {
     executor_.time_phases(log_.phases());
   }
 
-  void run() {
-    if (checkpoints_.has_done(o_.steps)) return;
+  bool run() {
+    if (checkpoints_.has_done(o_.steps)) return false;
     state_ = checkpoints_.begin(o_.shape.training.seed, parts_->loader);
     make_copies(run_, parts_->memory);
     on_rank_zero(world_, [&] {
@@ -165,21 +167,24 @@ class Trainer {
     });
     if (o_.checkpoint.create_seed) {
       checkpoints_.save_seed(state_, parts_->loader);
-      return log_.say("Created seed checkpoint");
+      log_.say("Created seed checkpoint");
+      return false;
     }
     if (state_.step >= o_.steps) {
-      return log_.say(fmt::format("Training already completed: step {} of training.steps = {}",
-                                  state_.step, o_.steps));
+      log_.say(fmt::format("Training already completed: step {} of training.steps = {}",
+                           state_.step, o_.steps));
+      return false;
     }
     say_float8();
     say_memory();
     log_.say(fmt::format("Training starts at step {}", state_.step + 1));
     log_.restart();
     train_all();
+    const ActivityScope ending(page_, RankActivity::kFiles);
     checkpoints_.saver().finish();
-    log_.say(signal_ == 0
-                 ? "Training completed"
-                 : fmt::format("Stopped by signal {} after step {}", signal_, state_.step));
+    log_.say(is_stopping() ? fmt::format("Stopped by signal {} after step {}", signal_, state_.step)
+                           : "Training completed");
+    return is_stopping();
   }
 
  private:
@@ -206,13 +211,18 @@ class Trainer {
     return share;
   }
 
+  // A run that has done its last step is finished, whatever asked it to stop.
+  bool is_stopping() const { return signal_ != 0 && state_.step < o_.steps; }
+
   void train_all() {
     const StopQuestion stop = o_.stop_signal ? o_.stop_signal : [] { return 0; };
     stop();  // from here on a step ends before a signal stops the run
+    page_.step = state_.step;
+    const ActivityScope computing(page_, RankActivity::kComputing);
     while (state_.step < o_.steps && signal_ == 0) {
       step();
       look_around(stop);
-      const bool is_saving = checkpoints_.is_due(state_, o_.steps, signal_ != 0, is_retry_due_);
+      const bool is_saving = checkpoints_.is_due(state_, o_.steps, is_stopping(), wants_save());
       const bool is_validating = validator_ && validator_->is_due(state_.step);
       if (is_saving || is_validating) take_results(0);
       if (validator_ && signal_ == 0 && validator_->is_due(state_.step)) {
@@ -223,8 +233,9 @@ class Trainer {
         validator_->run(state_.step, is_stopping, log_);
       }
       const auto start = Clock::now();
+      const ActivityScope saving(page_, RankActivity::kFiles);
       with_long_waits([&] {
-        checkpoints_.save_if_due(state_, o_.steps, signal_ != 0, is_retry_due_, parts_->loader);
+        checkpoints_.save_if_due(state_, o_.steps, is_stopping(), wants_save(), parts_->loader);
       });
       log_.add_checkpoint_time(seconds_since(start));
       log_.set_failed_saves(checkpoints_.saver().num_failed());
@@ -232,22 +243,31 @@ class Trainer {
     take_results(0);
   }
 
+  // Whether a checkpoint is wanted out of turn.
+  bool wants_save() const { return is_retry_due_ || is_save_asked_; }
+
   // Shares what one rank knows and all must act on: a signal received, a shard written, and by rank
   // 0's clock that a failed save is to be tried again.
   void look_around(const StopQuestion& stop) {
+    page_.tick();
     CheckpointSaver& saver = checkpoints_.saver();
     bool all_written = saver.has_written();
     signal_ = stop();
     is_retry_due_ = saver.wants_retry();
+    is_save_asked_ = o_.save_asked && o_.save_asked();
     if (world_.size() > 1) {
-      const auto texts = world_.all_gather_text(
-          fmt::format("{}{} {}", all_written ? 'w' : '-', is_retry_due_ ? 'r' : '-', signal_));
+      const auto texts = world_.all_gather_text(fmt::format("{}{}{} {}", all_written ? 'w' : '-',
+                                                            is_retry_due_ ? 'r' : '-',
+                                                            is_save_asked_ ? 's' : '-', signal_));
       for (const std::string& text : texts) {
-        if (signal_ == 0) signal_ = std::stoi(text.substr(3));
+        if (signal_ == 0) signal_ = std::stoi(text.substr(4));
+        is_save_asked_ = is_save_asked_ || text[2] == 's';
         all_written = all_written && text[0] == 'w';
       }
       is_retry_due_ = texts[0][1] == 'r';
     }
+    if (is_save_asked_ && !o_.checkpoint.enable)
+      log_.say("Asked by signal 10 to save, but checkpoint.enable is false", "WARNING");
     if (saver.is_saving() && all_written) with_long_waits([&] { saver.finish(); });
   }
 
@@ -261,13 +281,9 @@ class Trainer {
 
   void step() {
     const auto data_start = Clock::now();
-    const int64_t num_microbatches = o_.num_microbatches();
-    std::vector<Batch> batches;
+    std::vector<Batch> batches = next_batches();
     int64_t label_tokens = 0;
-    for (int64_t m = 0; m < num_microbatches; ++m) {
-      batches.push_back(parts_->loader.next());
-      label_tokens += count_labels(batches.back());
-    }
+    for (const Batch& batch : batches) label_tokens += count_labels(batch);
     label_tokens = sum_over_rows(world_, o_.mesh(), label_tokens);
     log_.add_data_time(seconds_since(data_start));
     const double lr = o_.lr * lr_factor(o_.schedule, state_.step);
@@ -285,6 +301,13 @@ class Trainer {
     take_results(access_.streams() == nullptr ? 0 : kStepsBehind);
   }
 
+  std::vector<Batch> next_batches() {
+    const ActivityScope reading(page_, RankActivity::kFiles);
+    std::vector<Batch> batches;
+    for (int64_t m = 0; m < o_.num_microbatches(); ++m) batches.push_back(parts_->loader.next());
+    return batches;
+  }
+
   int64_t tokens_per_step() const { return o_.data.global_batch_size * o_.data.seq_len; }
 
   // Checks and logs the oldest steps until no more than `behind` are unknown.
@@ -296,6 +319,8 @@ class Trainer {
       check_finite(issued, results.values[0], results.values[1]);
       log_.add_exposed_comm_time(executor_.exposed_comm_s() - exposed_comm_s_);
       exposed_comm_s_ = executor_.exposed_comm_s();
+      page_.step = issued.step;
+      const ActivityScope logging(page_, RankActivity::kFiles);
       log_.add_step(
           {.step = issued.step,
            .loss = results.values[0],
@@ -324,6 +349,7 @@ class Trainer {
       }
       if (is_writing_saved_[item.segment]) await_copy();
       executor_.run(item);
+      page_.tick();
     }
     if (traced) {
       executor_.trace(nullptr);  // waits for the spans
@@ -391,6 +417,7 @@ class Trainer {
 
   const TrainerOptions& o_;
   World& world_;
+  FlightPage& page_;
   RunLog log_;
   std::unique_ptr<RankParts> parts_;
   const PlannedRun& run_;
@@ -407,6 +434,7 @@ class Trainer {
   TrainState state_;
   int signal_ = 0;
   bool is_retry_due_ = false;
+  bool is_save_asked_ = false;
   double exposed_comm_s_ = 0.0;
 };
 
@@ -418,6 +446,7 @@ void complete_token_cache(const TrainerOptions& o, World& world) {
   auto last = Clock::now();
   all_together(world, [&] {
     build_token_cache(o.data, 0, [&](const CacheProgress& p) {
+      world.flights().tick();
       if (world.rank() != 0 || seconds_since(last) < kSecondsPerLine || !o.logging.print) return;
       last = Clock::now();
       o.logging.print("INFO", fmt::format("Tokenizing {}: {:L} tokens, {:.0f} %", p.source,
@@ -429,11 +458,11 @@ void complete_token_cache(const TrainerOptions& o, World& world) {
 
 }  // namespace
 
-void train(const TrainerOptions& options, World& world, Backend& backend) {
+bool train(const TrainerOptions& options, World& world, Backend& backend) {
   TOK_CHECK(options.mesh().size() == world.size(), "{} ranks for a mesh of {}", world.size(),
             options.mesh().size());
   complete_token_cache(options, world);
-  Trainer(options, world, backend).run();
+  return Trainer(options, world, backend).run();
 }
 
 }  // namespace tokamak

@@ -45,6 +45,8 @@ struct TrainerOptions {
   /// Returns the signal that asks this rank to stop, or 0. It is called before the first step and
   /// after each; if it is absent, nothing stops the rank.
   std::function<int()> stop_signal;
+  /// Returns whether this rank was asked for a checkpoint since the last call; absent = never.
+  std::function<bool()> save_asked;
   /// Longest wait for a peer while training; start and saves use the world's own timeout.
   std::chrono::seconds init_timeout{300};
   std::chrono::seconds train_timeout{100};
@@ -56,7 +58,8 @@ struct TrainerOptions {
 
 /// Trains until `steps`, a stop signal on any rank, or a loss or norm that is not finite (throws
 /// Diverged; the last checkpoint stays). A run that finds checkpoints resumes from the newest.
-/// Collective over `world`, whose size is the mesh's.
-void train(const TrainerOptions& options, World& world, Backend& backend);
+/// Returns whether a signal ended the run before its last step. Collective over
+/// `world`, whose size is the mesh's.
+bool train(const TrainerOptions& options, World& world, Backend& backend);
 
 }  // namespace tokamak

@@ -1,27 +1,30 @@
 #include <algorithm>
-#include <filesystem>
+#include <csignal>
+#include <cstdlib>
 
-#include "tokamak/cli/launch/launch_job.h"
+#include "tokamak/cli/launch/supervisor.h"
 #include "tokamak/cli/words.h"
 #include "tokamak/comm/launch_environment.h"
 #include "tokamak/comm/mpi_world.h"
 #include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
 
 namespace tokamak::cli {
 namespace {
 
-/// Whether another try may succeed, because the machine failed or a rank died.
-bool may_restart(const LaunchResult& result) {
-  return !result.was_stopped &&
-         (result.exit_code == static_cast<int>(ExitCode::kTryAgain) || result.exit_code > 128);
-}
+struct LaunchOptions {
+  std::string hostfile;
+  int64_t max_restarts = 0;
+};
 
-void check(const LaunchJob& job, int64_t max_restarts) {
+void check(const LaunchJob& job, const LaunchOptions& options) {
   TOK_REQUIRE(job.num_ranks >= 1, "tokamak launch: -n {}: wanted one rank or more", job.num_ranks);
-  TOK_REQUIRE(max_restarts >= 0, "tokamak launch: --max-restarts {}: wanted 0 or more",
-              max_restarts);
-  TOK_REQUIRE(job.hostfile.empty() || std::filesystem::exists(job.hostfile),
-              "tokamak launch: --hostfile {}: no such file", job.hostfile);
+  TOK_REQUIRE(options.max_restarts >= 0, "tokamak launch: --max-restarts {}: wanted 0 or more",
+              options.max_restarts);
+  TOK_REQUIRE(job.start_seconds >= 1, "tokamak launch: --start-seconds {}: wanted 1 or more",
+              job.start_seconds);
+  TOK_REQUIRE(options.hostfile.empty() || path_exists(options.hostfile),
+              "tokamak launch: --hostfile {}: no such file", options.hostfile);
   TOK_REQUIRE(job.num_ranks == 1 || has_mpi(),
               "tokamak launch: -n {}: this program was built without MPI (cmake -DTOK_MPI=ON) and "
               "runs one rank",
@@ -42,32 +45,42 @@ void check(const LaunchJob& job, int64_t max_restarts) {
               "tokamak launch: no verb \"{}\" to launch; `tokamak --help` lists them", command);
 }
 
+/// Without a hostfile all ranks start here, which surprises in an allocation of several nodes.
+void say_where(const LaunchJob& job, const LaunchOptions& options) {
+  const char* const nodes = std::getenv("SLURM_JOB_NUM_NODES");
+  if (nodes == nullptr || std::atoi(nodes) <= 1 || !options.hostfile.empty()) return;
+  fmt::print(
+      stderr,
+      "tokamak launch: this node takes all {} ranks, though the Slurm job has {} nodes; srun "
+      "or --hostfile spreads them\n",
+      job.num_ranks, nodes);
+}
+
 }  // namespace
 
 int run_launch(Args args) {
   const auto dashes = std::find(args.begin(), args.end(), "--");
   CLI::App app("Starts ranks of a command: tokamak launch -n N -- train ...", "tokamak launch");
   LaunchJob job;
-  int64_t max_restarts = 0;
+  LaunchOptions options;
   app.add_option("-n", job.num_ranks, "ranks")->capture_default_str();
-  app.add_option("--hostfile", job.hostfile, "hosts as mpirun reads them: NAME slots=N a line");
-  app.add_option("--max-restarts", max_restarts,
+  app.add_option("--hostfile", options.hostfile, "hosts as mpirun reads them: NAME slots=N a line");
+  app.add_option("--max-restarts", options.max_restarts,
                  "how often to start again after a fault of the machine; train resumes")
+      ->capture_default_str();
+  app.add_option("--start-seconds", job.start_seconds,
+                 "how long hosts may take to start their ranks")
       ->capture_default_str();
   app.add_flag("--print-env", job.print_environment, "print what each rank sees and run nothing");
   if (!parse(app, Args(args.begin(), dashes))) return 0;
   if (dashes != args.end()) job.words.assign(dashes + 1, args.end());
-  check(job, max_restarts);
-
-  const bool is_plain = job.num_ranks == 1 && job.hostfile.empty() && max_restarts == 0 &&
-                        !job.print_environment && is_verb(job.words[0]);
-  if (is_plain) return run_verb(job.words);
-  LaunchResult result = run_job(job);
-  for (int64_t restart = 1; restart <= max_restarts && may_restart(result); ++restart) {
-    fmt::print(stderr, "tokamak launch: restart {} of {}\n", restart, max_restarts);
-    result = run_job(job);
-  }
-  return result.exit_code;
+  const LaunchSignals signals;    // a signal waits from here on
+  std::signal(SIGPIPE, SIG_IGN);  // a reader of the log that goes ends no job
+  check(job, options);
+  const Hosts hosts =
+      options.hostfile.empty() ? Hosts() : Hosts(read_file(options.hostfile), options.hostfile);
+  say_where(job, options);
+  return supervise(job, hosts, options.max_restarts, signals);
 }
 
 }  // namespace tokamak::cli

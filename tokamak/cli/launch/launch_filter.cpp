@@ -61,6 +61,10 @@ std::string LaunchFilter::finish() {
 }
 
 std::string LaunchFilter::pass_line(const std::string& line) {
+  if (const auto news = news_in(line)) {
+    if (take_news_) take_news_(*news);
+    return "";
+  }
   if (is_rule(line)) {
     banner_ += line;
     in_banner_ = !in_banner_;

@@ -2,29 +2,26 @@
 // their exit codes and signals are known and none is left behind.
 #pragma once
 
-#include <csignal>
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "tokamak/cli/launch/launch_signals.h"
+#include "tokamak/cli/launch/verdict.h"
 
 namespace tokamak::cli {
 
 struct LaunchJob {
   int64_t num_ranks = 1;
-  std::string hostfile;            ///< empty: this machine
+  std::vector<std::string> hosts;  ///< lines of a hostfile; empty: this machine
   std::vector<std::string> words;  ///< a verb, or a program with a slash in its name, and the rest
   bool print_environment = false;  ///< ranks print what they see instead of running `words`
+  int64_t start_seconds = 60;      ///< all hosts must have started their ranks by then
 };
 
-struct LaunchResult {
-  /// Exit code of the worst rank that ended by itself; a death by signal is 128 + signal.
-  int exit_code = 0;
-  bool was_stopped = false;  ///< SIGTERM or SIGINT came
-};
-
-/// Starts the ranks, passes their output on, hands SIGTERM and SIGINT to each of them (a second one
-/// kills the job), waits for all and reports a machine's fault with the last collective that each
-/// rank entered. Throws Error if mpirun is missing or not Open MPI's.
-LaunchResult run_job(const LaunchJob& job);
+/// Starts the ranks, passes their output on, and signals too (a second one to stop kills the job);
+/// waits for all, for a bounded time once one has ended, and reports a machine's fault with the
+/// last collective that each rank entered. Throws Error if mpirun is missing or not Open MPI's.
+Verdict run_job(const LaunchJob& job, const LaunchSignals& signals);
 
 }  // namespace tokamak::cli

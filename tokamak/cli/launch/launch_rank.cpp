@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <sstream>
+#include <optional>
 
 #include <fmt/format.h>
 #include <sched.h>
@@ -13,18 +14,33 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tokamak/cli/launch/job_folder.h"
+#include "tokamak/cli/launch/liveness.h"
+#include "tokamak/cli/launch/rank_end.h"
 #include "tokamak/cli/verbs.h"
 #include "tokamak/comm/flight_file.h"
 #include "tokamak/comm/launch_environment.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/train/run_signals.h"
 
 namespace tokamak::cli {
 namespace {
 
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
 constexpr std::string_view kVerb = "launch-rank";
 constexpr std::string_view kPrintEnvironment = "--print-env";
 constexpr int kCannotStart = 127;
+constexpr auto kLook = 250ms;
+/// How long a rank may go on to report its own error after mpirun has said that the job is lost.
+constexpr auto kLastWords = 300ms;
+/// How long a killed rank may take to be gone; one in an uninterruptible call may take for ever.
+constexpr auto kBurial = 3s;
+/// How often the first rank of each host tells the launcher that its host is there.
+constexpr auto kHeartbeat = 2s;
 
 int count_cores() {
   cpu_set_t cores;
@@ -43,7 +59,8 @@ void share_threads(const LaunchEnvironment& environment) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != watcher) _exit(kCannotStart);
-  sigprocmask(SIG_SETMASK, &mask, nullptr);
+  // A signal that comes before `train` has begun waits for it: no wish is lost, no rank dies of it.
+  if (words[0] != "train") sigprocmask(SIG_SETMASK, &mask, nullptr);
   const bool is_program = words[0].find('/') != std::string::npos;
   std::vector<char*> argv;
   std::string self = "tokamak";
@@ -55,92 +72,151 @@ void share_threads(const LaunchEnvironment& environment) {
   _exit(is_program ? static_cast<int>(ExitCode::kUserError) : kCannotStart);
 }
 
-/// Passes signals on to the rank until it has ended. mpirun forwards SIGUSR1, which stands for a
-/// SIGTERM that the user sent; its own SIGTERM means that the job is lost.
-RankEnd watch(pid_t rank, const sigset_t& signals) {
-  const pid_t parent = getppid();
-  RankEnd end;
-  while (true) {
-    const timespec patience{.tv_sec = 0, .tv_nsec = 300'000'000};
-    const int signal = sigtimedwait(&signals, nullptr, &patience);
-    int status = 0;
-    if (waitpid(rank, &status, WNOHANG) == rank) {
-      end.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-      return end;
-    }
-    if (getppid() != parent) kill(rank, SIGKILL);
-    if (signal == SIGUSR1) kill(rank, SIGTERM);
-    if (signal == SIGTERM || signal == SIGINT || signal == SIGHUP) {
-      end.was_told = true;
-      kill(rank, SIGTERM);
-    }
+/// Looks after one rank until it has ended, or cannot be ended.
+class Watch {
+ public:
+  Watch(pid_t rank, const LaunchEnvironment& environment, const fs::path& folder, bool is_remote)
+      : rank_(rank),
+        environment_(environment),
+        is_remote_(is_remote),
+        liveness_(rank, folder, environment.rank) {
+    end_.host = environment.host;
   }
-}
 
-std::filesystem::path end_path(const std::filesystem::path& folder, int64_t rank) {
-  return folder / fmt::format("end-{}", rank);
-}
+  RankEnd run(const sigset_t& signals) {
+    tell(RankNews::Kind::kBegan);
+    while (!has_ended()) {
+      siginfo_t info{};
+      const timespec patience{.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(kLook).count()};
+      const int signal = sigtimedwait(&signals, &info, &patience);
+      take(signal, info.si_pid);
+      if (has_ended()) break;
+      if (getppid() != parent_) end_rank("", Clock::now());
+      if (kill_at_ && Clock::now() >= *kill_at_) kill(rank_, SIGKILL);
+      if (const std::string why = liveness_.look(); !why.empty()) end_rank(why, Clock::now());
+      if (Clock::now() >= next_beat_) tell(RankNews::Kind::kAlive);
+    }
+    return end_;
+  }
+
+ private:
+  /// mpirun passes on SIGUSR2, by which the launcher says that the user wants the job to stop, and
+  /// SIGUSR1 as it came. SIGTERM from mpirun itself means that the job is lost; from anyone else it
+  /// is a wish to stop that others of the job have got as well.
+  void take(int signal, pid_t sender) {
+    if (signal == SIGUSR1) kill(rank_, SIGUSR1);
+    if (signal != SIGTERM && signal != SIGINT && signal != SIGHUP && signal != SIGUSR2) return;
+    if (signal != SIGUSR2 && sender == parent_) {
+      end_.was_told = true;
+      return end_rank("", Clock::now() + kLastWords);
+    }
+    if (!std::exchange(is_stopping_, true)) kill(rank_, SIGTERM);
+  }
+
+  void end_rank(const std::string& why, Clock::time_point when) {
+    if (kill_at_) return;
+    kill_at_ = when;
+    end_.reason = why;
+  }
+
+  bool has_ended() {
+    int status = 0;
+    if (waitpid(rank_, &status, WNOHANG) == rank_) {
+      end_.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    } else if (kill_at_ && Clock::now() > *kill_at_ + kBurial) {
+      end_.exit_code = 128 + SIGKILL;
+      end_.reason += " and cannot be killed";
+    } else {
+      return false;
+    }
+    if (!end_.reason.empty()) end_.exit_code = static_cast<int>(ExitCode::kTryAgain);
+    end_.at_ns = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
+    end_.step = liveness_.step();
+    return true;
+  }
+
+  /// From other hosts than the launcher's, and the heartbeat from one rank of each.
+  void tell(RankNews::Kind kind) {
+    next_beat_ = Clock::now() + kHeartbeat;
+    if (!is_remote_ || (kind == RankNews::Kind::kAlive && environment_.local_rank != 0)) return;
+    fmt::print(stderr, "{}", to_line({.kind = kind, .rank = environment_.rank, .end = end_}));
+  }
+
+  pid_t rank_;
+  const LaunchEnvironment& environment_;
+  bool is_remote_;
+  Liveness liveness_;
+  pid_t parent_ = getppid();
+  RankEnd end_;
+  bool is_stopping_ = false;
+  std::optional<Clock::time_point> kill_at_;
+  Clock::time_point next_beat_;
+};
 
 /// On the launcher's host the end goes to the job's folder; elsewhere it is printed.
-void report_end(const RankEnd& end, const LaunchEnvironment& environment,
-                const std::filesystem::path& folder, const std::string& launch_host) {
-  if (environment.host == launch_host) {
-    FileWriter file(end_path(folder, environment.rank));
-    file.write(fmt::format("{} {} {}", end.exit_code, end.was_told ? 1 : 0, environment.host));
-    return;
-  }
-  if (end.exit_code > 128 && !end.was_told) {
-    fmt::print(stderr, "tokamak: rank {} on {} died of signal {} ({})\n", environment.rank,
-               environment.host, end.exit_code - 128, strsignal(end.exit_code - 128));
-  }
+void report_end(const RankEnd& end, const LaunchEnvironment& environment, const fs::path& folder,
+                bool is_remote) {
+  if (!is_remote) return write_rank_end(folder, environment.rank, end);
   const auto flight = folder / fmt::format("rank-{}", environment.rank);
-  if (end.exit_code != 0 && path_exists(flight)) {
+  const bool is_fault = end.exit_code != 0 && end.exit_code != kExitStopped;
+  if (is_fault && path_exists(flight)) {
     fmt::print(stderr, "  {}\n", describe(FlightFile::open(folder, environment.rank).page()));
   }
-  std::error_code code;
-  std::filesystem::remove(flight, code);
-  std::filesystem::remove(folder, code);
+  fmt::print(stderr, "{}",
+             to_line({.kind = RankNews::Kind::kEnded, .rank = environment.rank, .end = end}));
+}
+
+/// A run that a signal has stopped ended in order; mpirun would take its code for a failure and
+/// kill the ranks that are a moment behind.
+int code_for_mpirun(int exit_code) {
+  return exit_code == kExitStopped ? 0 : exit_code;
 }
 
 }  // namespace
 
-std::optional<RankEnd> read_rank_end(const std::filesystem::path& folder, int64_t rank) {
-  const auto path = end_path(folder, rank);
-  if (!path_exists(path)) return std::nullopt;
-  RankEnd end;
-  std::istringstream(read_file(path)) >> end.exit_code >> end.was_told >> end.host;
-  return end;
-}
-
-std::vector<std::string> watcher_words(const std::filesystem::path& folder, const std::string& host,
+std::vector<std::string> watcher_words(const fs::path& folder, const std::string& host,
                                        bool print_environment) {
-  std::vector<std::string> words{std::filesystem::read_symlink("/proc/self/exe"),
-                                 std::string(kVerb), folder, host};
+  std::vector<std::string> words{fs::read_symlink("/proc/self/exe"), std::string(kVerb), folder,
+                                 host};
   if (print_environment) words.emplace_back(kPrintEnvironment);
   return words;
 }
 
 int run_launch_rank(Args args) {
   TOK_CHECK(args.size() >= 3, "tokamak {} is for tokamak launch", kVerb);
+  sigset_t signals;
+  sigset_t mask;
+  sigemptyset(&signals);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD})
+    sigaddset(&signals, signal);
+  sigprocmask(SIG_BLOCK, &signals, nullptr);
+  sigemptyset(&mask);
+  std::signal(SIGPIPE, SIG_IGN);
   const LaunchEnvironment environment = read_launch_environment();
   share_threads(environment);
   if (args[2] == kPrintEnvironment) {
     fmt::print("{}, OMP_NUM_THREADS={}\n", to_string(environment), std::getenv("OMP_NUM_THREADS"));
     return 0;
   }
-  setenv(kFlightFolderVariable, args[0].c_str(), 1);
-  sigset_t signals;
-  sigset_t mask;
-  sigemptyset(&signals);
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGCHLD}) sigaddset(&signals, signal);
-  sigprocmask(SIG_BLOCK, &signals, &mask);
+  const fs::path folder = args[0];
+  const bool is_remote = environment.host != args[1];
+  if (is_remote) {
+    if (environment.local_rank == 0) sweep_job_folders();
+    make_folders(folder);
+  }
+  setenv(kFlightFolderVariable, folder.c_str(), 1);
   const pid_t watcher = getpid();
-  const pid_t rank = fork();
-  if (rank < 0) throw_errno("fork");
-  if (rank == 0) become_rank(args.subspan(2), watcher, mask);
-  const RankEnd end = watch(rank, signals);
-  report_end(end, environment, args[0], args[1]);
-  return end.exit_code;
+  RankEnd end;
+  {
+    const FolderLock lock(folder);
+    const pid_t rank = fork();
+    if (rank < 0) throw_errno("fork");
+    if (rank == 0) become_rank(args.subspan(2), watcher, mask);
+    end = Watch(rank, environment, folder, is_remote).run(signals);
+    report_end(end, environment, folder, is_remote);
+  }
+  if (is_remote) remove_if_unused(folder);
+  return code_for_mpirun(end.exit_code);
 }
 
 }  // namespace tokamak::cli

@@ -1,0 +1,125 @@
+// The parts of `tokamak launch` that start nothing: blame, hosts, crash loops, news of watchers.
+#include <csignal>
+
+#include <gtest/gtest.h>
+
+#include "tokamak/cli/launch/hosts.h"
+#include "tokamak/cli/launch/rank_end.h"
+#include "tokamak/cli/launch/supervisor.h"
+#include "tokamak/cli/launch/verdict.h"
+#include "tokamak/core/error.h"
+#include "tokamak/train/run_signals.h"
+
+#include "tests/fixtures/program.h"
+
+namespace tokamak::cli {
+namespace {
+
+using Lines = std::vector<std::string>;
+
+RankEnd ended(int exit_code, int64_t at_ns = 0) {
+  return {.exit_code = exit_code, .at_ns = at_ns, .step = 7, .host = "n1"};
+}
+
+TEST(Verdict, BlamesTheDeadRankAndNotItsSurvivors) {
+  const Verdict verdict =
+      judge({.ranks = {{0, ended(75, 10)}, {1, ended(128 + SIGPIPE, 5)}, {2, ended(137, 20)}},
+             .code = 137});
+  EXPECT_EQ(verdict.exit_code, 137);
+  EXPECT_EQ(verdict.text, "rank 2 on n1 died of signal 9 (Killed)");
+  EXPECT_EQ(verdict.host, "n1");
+  EXPECT_EQ(verdict.step, 7);
+}
+
+TEST(Verdict, ARankThatReportsItsErrorComesBeforeThoseThatLostIt) {
+  EXPECT_EQ(judge({.ranks = {{0, ended(75, 1)}, {1, ended(3, 2)}}, .code = 75}).exit_code, 3);
+  EXPECT_EQ(judge({.ranks = {{0, ended(75, 1)}, {1, ended(2, 2)}}, .code = 75}).exit_code, 2);
+}
+
+TEST(Verdict, TellsStoppedFromFinishedAndFromFailed) {
+  EXPECT_EQ(judge({.ranks = {{0, ended(0)}, {1, ended(0)}}}).exit_code, 0);
+  EXPECT_EQ(judge({.ranks = {{0, ended(85)}, {1, ended(85)}}}).exit_code, kExitStopped);
+  EXPECT_EQ(judge({.ranks = {{0, ended(85)}, {1, ended(139)}}, .code = 139}).exit_code, 139);
+  EXPECT_EQ(judge({.code = 140, .was_stopped = true}).exit_code, kExitStopped)
+      << "mpirun itself was ended before it had started a rank";
+  RankEnd told = ended(137);
+  told.was_told = true;
+  EXPECT_EQ(judge({.ranks = {{0, ended(85)}, {1, told}}, .code = 1}).exit_code, kExitStopped);
+}
+
+TEST(Verdict, SaysWhyTheLauncherOrAWatcherEndedTheJob) {
+  RankEnd stopped = ended(75);
+  stopped.reason = "was stopped (SIGSTOP) for 5 s";
+  const Verdict watcher = judge({.ranks = {{0, ended(75)}, {1, stopped}}, .code = 75});
+  EXPECT_EQ(watcher.text, "rank 1 on n1 was stopped (SIGSTOP) for 5 s");
+  const Verdict host =
+      judge({.ranks = {{0, ended(75)}}, .code = 137, .reason = "n2 is silent", .host = "n2"});
+  EXPECT_EQ(host.exit_code, 75);
+  EXPECT_EQ(host.text, "n2 is silent");
+  EXPECT_EQ(host.host, "n2");
+  EXPECT_TRUE(host.host_is_lost);
+}
+
+TEST(Hosts, TakesTheFirstWithEnoughSlotsAndKeepsSpares) {
+  Hosts hosts("n1 slots=2 max_slots=2\n# spare:\nn2 slots=2\n\nn3 slots=2\n", "hosts");
+  EXPECT_EQ(hosts.choose(4), (Lines{"n1 slots=2 max_slots=2", "n2 slots=2"}));
+  EXPECT_FALSE(hosts.add_failure("n1.cluster"));
+  EXPECT_EQ(hosts.choose(4)->front(), "n1 slots=2 max_slots=2");
+  EXPECT_TRUE(hosts.add_failure("n1"));
+  EXPECT_FALSE(hosts.add_failure("n1")) << "already left out";
+  EXPECT_EQ(hosts.choose(4), (Lines{"n2 slots=2", "n3 slots=2"}));
+  EXPECT_TRUE(hosts.add_failure("n3", 2));
+  EXPECT_EQ(hosts.choose(4), std::nullopt);
+  EXPECT_EQ(hosts.choose(2), (Lines{"n2 slots=2"}));
+  EXPECT_EQ(hosts.excluded(), (Lines{"n1", "n3"}));
+  EXPECT_FALSE(hosts.add_failure("elsewhere", 5));
+}
+
+TEST(Hosts, WithoutNumbersOfSlotsAllAreTaken) {
+  const Hosts hosts("n1\nn2 slots=4\n", "hosts");
+  EXPECT_EQ(hosts.choose(1), (Lines{"n1", "n2 slots=4"}));
+  EXPECT_EQ(Hosts("n1 slots=1", "hosts").choose(4), (Lines{"n1 slots=1"})) << "oversubscribed";
+  EXPECT_EQ(Hosts().choose(4), Lines());
+}
+
+TEST(Hosts, RefusesWhatIsNoHostfile) {
+  for (const char* text : {"", "# nothing\n", "n1 slots=x\n", "n1 slots=0\n"}) {
+    EXPECT_THROW(Hosts(text, "hosts"), Error) << text;
+  }
+}
+
+TEST(CrashLoop, CountsEndsAlikeInARow) {
+  CrashLoop loop;
+  EXPECT_EQ(loop.add({.exit_code = 139, .step = 7}), 1);
+  EXPECT_EQ(loop.num_without_progress(), 1);
+  EXPECT_EQ(loop.add({.exit_code = 139, .step = 7}), 2);
+  EXPECT_EQ(loop.num_without_progress(), 2);
+  EXPECT_EQ(loop.add({.exit_code = 137, .step = 9}), 1);
+  EXPECT_EQ(loop.num_without_progress(), 1);
+  EXPECT_EQ(loop.add({.exit_code = 137, .step = 8}), 1);
+  EXPECT_EQ(loop.add({.exit_code = 137, .step = 8}), 2);
+  EXPECT_EQ(loop.add({.exit_code = 137, .step = 8}), 3);
+}
+
+TEST(RankNews, SurvivesItsLine) {
+  RankNews news{.kind = RankNews::Kind::kEnded, .rank = 12, .end = ended(137, 99)};
+  news.end.was_told = true;
+  news.end.reason = "did not run for 8 s";
+  const auto read = news_in(to_line(news));
+  ASSERT_TRUE(read);
+  EXPECT_EQ(to_line(*read), to_line(news));
+  EXPECT_EQ(read->rank, 12);
+  EXPECT_EQ(read->end.reason, news.end.reason);
+  const ScratchFolder folder;
+  write_rank_end(folder.path(), 12, news.end);
+  EXPECT_EQ(read_rank_end(folder.path(), 12)->exit_code, 137);
+  EXPECT_FALSE(read_rank_end(folder.path(), 13));
+  write_rank_end(folder.path() / "gone", 1, news.end);
+  for (const char* line : {"", "tokamak: x\n", "\x1etokamak-rank \n", "\x1etokamak-rank ended 1\n",
+                           "\x1etokamak-rank born 1 2 3 4 5 n1\n"}) {
+    EXPECT_FALSE(news_in(line)) << line;
+  }
+}
+
+}  // namespace
+}  // namespace tokamak::cli

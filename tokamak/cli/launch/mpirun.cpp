@@ -1,0 +1,162 @@
+#include "tokamak/cli/launch/mpirun.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tokamak/cli/launch/launch_job.h"
+#include "tokamak/cli/launch/launch_rank.h"
+#include "tokamak/comm/launch_environment.h"
+#include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
+
+namespace tokamak::cli {
+namespace {
+
+std::optional<std::string> find_on_path(const std::string& program) {
+  const char* const path = std::getenv("PATH");
+  std::string folders = path == nullptr ? "" : path;
+  for (size_t first = 0; first <= folders.size();) {
+    const size_t end = std::min(folders.find(':', first), folders.size());
+    const std::string file = folders.substr(first, end - first) + "/" + program;
+    if (access(file.c_str(), X_OK) == 0) return file;
+    first = end + 1;
+  }
+  return std::nullopt;
+}
+
+std::string output_of(const std::string& command) {
+  std::FILE* const pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) throw_errno(command);
+  std::string text(4096, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), pipe));
+  pclose(pipe);
+  return text;
+}
+
+std::string find_mpirun() {
+  const auto mpirun = find_on_path("mpirun");
+  TOK_REQUIRE(mpirun, "tokamak launch: no mpirun on PATH; install Open MPI (Debian: openmpi-bin)");
+  TOK_REQUIRE(
+      output_of("'" + *mpirun + "' --version 2>&1").find("Open MPI") != std::string::npos,
+      "tokamak launch: {} is not Open MPI's; start `tokamak train` by your MPI's own mpiexec",
+      *mpirun);
+  return *mpirun;
+}
+
+/// Sets one of Open MPI's parameters unless the user has.
+void add_setting(std::vector<std::string>& argv, const std::string& name,
+                 const std::string& value) {
+  if (std::getenv(("OMPI_MCA_" + name).c_str()) != nullptr) return;
+  argv.insert(argv.end(), {"--mca", name, value});
+}
+
+std::vector<std::string> mpirun_words(const LaunchJob& job, const std::filesystem::path& folder) {
+  std::vector<std::string> argv{
+      find_mpirun(), "-n",  std::to_string(job.num_ranks), "--allow-run-as-root", "--oversubscribe",
+      "--bind-to",   "none"};
+  // What would outlive a killed job goes with the job's folder.
+  add_setting(argv, "btl_vader_backing_directory", folder);
+  if (job.hosts.empty()) {
+    add_setting(argv, "orte_tmpdir_base", folder);
+    return argv;
+  }
+  add_setting(argv, "plm_rsh_args", "-o ConnectTimeout=10");
+  const auto hostfile = folder / "hosts";
+  std::string lines;
+  for (const std::string& host : job.hosts) lines += host + "\n";
+  FileWriter(hostfile).write(lines);
+  argv.insert(argv.end(), {"--hostfile", hostfile});
+  if (std::getenv("OMP_NUM_THREADS") != nullptr) {
+    argv.insert(argv.end(), {"-x", "OMP_NUM_THREADS"});
+  }
+  return argv;
+}
+
+/// Inside a Slurm allocation mpirun would start ranks on the allocation's hosts; without a hostfile
+/// they must start on this one.
+void forget_slurm() {
+  std::vector<std::string> names;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string entry = *variable;
+    if (entry.rfind("SLURM_", 0) == 0) names.push_back(entry.substr(0, entry.find('=')));
+  }
+  for (const std::string& name : names) unsetenv(name.c_str());
+}
+
+/// mpirun ends all ranks at once when it gets SIGTERM or SIGHUP, but a service manager sends these
+/// to every process of a job: the launcher alone decides what they mean.
+void set_job_mask() {
+  sigset_t blocked;
+  sigemptyset(&blocked);
+  sigaddset(&blocked, SIGTERM);
+  sigaddset(&blocked, SIGHUP);
+  sigprocmask(SIG_SETMASK, &blocked, nullptr);
+}
+
+}  // namespace
+
+std::vector<std::string> job_words(const LaunchJob& job, const std::filesystem::path& folder) {
+  std::vector<std::string> argv;
+  if (job.num_ranks > 1 || !job.hosts.empty()) argv = mpirun_words(job, folder);
+  const auto watcher = watcher_words(folder, read_launch_environment().host, job.print_environment);
+  argv.insert(argv.end(), watcher.begin(), watcher.end());
+  argv.insert(argv.end(), job.words.begin(), job.words.end());
+  return argv;
+}
+
+JobProcess::JobProcess(const std::vector<std::string>& words, int stream, bool is_local) {
+  std::vector<char*> argv;
+  argv.reserve(words.size() + 1);
+  for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  int pipe_ends[2];
+  if (pipe2(pipe_ends, O_CLOEXEC) != 0) throw_errno("pipe");
+  const pid_t launcher = getpid();
+  id_ = fork();
+  if (id_ < 0) throw_errno("fork");
+  if (id_ == 0) {
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != launcher) _exit(1);
+    for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGCHLD, SIGPIPE})
+      std::signal(signal, SIG_DFL);
+    set_job_mask();
+    dup2(pipe_ends[1], stream);
+    if (isatty(STDIN_FILENO) != 0) dup2(open("/dev/null", O_RDONLY), STDIN_FILENO);
+    if (is_local) forget_slurm();
+    execv(argv[0], argv.data());
+    _exit(1);
+  }
+  setpgid(id_, id_);
+  close(pipe_ends[1]);
+  output_ = pipe_ends[0];
+}
+
+JobProcess::~JobProcess() {
+  if (!ended()) kill_group();
+  close(output_);
+}
+
+void JobProcess::send(int signal) const {
+  if (!code_) kill(id_, signal);
+}
+
+void JobProcess::kill_group() const {
+  kill(-id_, SIGKILL);
+}
+
+std::optional<int> JobProcess::ended() {
+  int status = 0;
+  if (code_ || waitpid(id_, &status, WNOHANG) != id_) return code_;
+  code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return code_;
+}
+
+}  // namespace tokamak::cli

@@ -1,0 +1,81 @@
+#include "tokamak/cli/launch/supervisor.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tokamak/core/error.h"
+#include "tokamak/train/run_signals.h"
+
+namespace tokamak::cli {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int kMostAlike = 3;
+constexpr auto kLongestPause = 30s;
+
+/// Returns false if the user asks to stop meanwhile.
+bool pause_before_restart(int num_without_progress, const LaunchSignals& signals) {
+  std::chrono::milliseconds pause = 0s;
+  if (num_without_progress > 1) pause = 1s * (1 << std::min(num_without_progress - 2, 5));
+  const auto end =
+      std::chrono::steady_clock::now() + std::min<decltype(pause)>(pause, kLongestPause);
+  while (!signals.must_stop() && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(50ms);
+  }
+  return !signals.must_stop();
+}
+
+void leave_out(Hosts& hosts, const Verdict& verdict) {
+  if (verdict.host.empty() || !hosts.add_failure(verdict.host, verdict.host_is_lost ? 2 : 1))
+    return;
+  fmt::print(stderr, "tokamak launch: {} is left out from here on: {}\n", verdict.host,
+             verdict.host_is_lost ? "it does not answer" : "it has failed twice");
+}
+
+}  // namespace
+
+int CrashLoop::add(const Verdict& verdict) {
+  const bool is_alike = verdict.exit_code == code_ && verdict.step == step_;
+  num_alike_ = is_alike ? num_alike_ + 1 : 1;
+  num_without_progress_ = verdict.step > step_ ? 1 : num_without_progress_ + 1;
+  code_ = verdict.exit_code;
+  step_ = verdict.step;
+  return num_alike_;
+}
+
+int supervise(LaunchJob job, Hosts hosts, int64_t max_restarts, const LaunchSignals& signals) {
+  CrashLoop loop;
+  for (int64_t restart = 1;; ++restart) {
+    const auto chosen = hosts.choose(job.num_ranks);
+    if (!chosen) {
+      fmt::print(stderr, "tokamak launch: too few hosts are left for {} ranks without {}\n",
+                 job.num_ranks, fmt::join(hosts.excluded(), ", "));
+      return static_cast<int>(ExitCode::kTryAgain);
+    }
+    job.hosts = *chosen;
+    const Verdict verdict = run_job(job, signals);
+    if (!is_machine_fault(verdict.exit_code) || max_restarts == 0 || signals.must_stop())
+      return verdict.exit_code;
+    if (loop.add(verdict) == kMostAlike) {
+      fmt::print(
+          stderr,
+          "tokamak launch: the job has ended {} times with exit code {}{}; it is not started "
+          "again\n",
+          kMostAlike, verdict.exit_code,
+          verdict.step > 0 ? fmt::format(" after step {}", verdict.step)
+                           : " before its first step");
+      return kExitCrashLoop;
+    }
+    leave_out(hosts, verdict);
+    if (restart > max_restarts) return verdict.exit_code;
+    if (!pause_before_restart(loop.num_without_progress(), signals)) return kExitStopped;
+    fmt::print(stderr, "tokamak launch: restart {} of {}\n", restart, max_restarts);
+  }
+}
+
+}  // namespace tokamak::cli

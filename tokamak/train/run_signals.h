@@ -1,0 +1,50 @@
+// What signals ask of a run: to stop, or to save a checkpoint and go on.
+#pragma once
+
+#include <atomic>
+#include <csignal>
+#include <thread>
+
+namespace tokamak {
+
+/// The exit code of a run that a signal ended before its last step; started again, it goes on.
+inline constexpr int kExitStopped = 85;
+
+/// Receives SIGTERM, SIGINT and SIGHUP (stop) and SIGUSR1 (save and go on) on its own thread while
+/// it lives; the thread that makes it and all threads started from that block them. A handler would
+/// run on the stack of whichever thread it interrupts, and oneDNN's matmul kernels point the stack
+/// pointer into their operands, so that the frame of a handler would overwrite memory.
+///
+/// Until `stop` is called for the first time there is nothing to save: a signal to stop then ends
+/// the process with kExitStopped. From then on the first one only sets the flag, and a second
+/// one of the same kind from the same side ends the process at once. The sides are the parent
+/// process and all others: a service manager that signals every process of a job reaches a rank
+/// once itself and once through the launcher, and that is one wish. So are Ctrl-C's SIGINT and the
+/// launcher's SIGTERM.
+/// REQUIRES: only one exists at a time, made before the process has other threads.
+class RunSignals {
+ public:
+  RunSignals();
+  RunSignals(const RunSignals&) = delete;
+  RunSignals& operator=(const RunSignals&) = delete;
+  /// Leaves the signals blocked if one has asked to stop: the process is at its end.
+  ~RunSignals();
+
+  /// Returns the first signal that asked to stop, or 0. Any thread may call it.
+  int stop() const;
+
+  /// Whether SIGUSR1 has come since the last call. Any thread may call it.
+  bool takes_save() const { return save_.exchange(false); }
+
+ private:
+  void receive();
+
+  sigset_t mask_before_{};
+  mutable std::atomic<bool> is_asked_{false};
+  mutable std::atomic<bool> save_{false};
+  std::atomic<bool> is_ending_{false};
+  std::atomic<int> stop_{0};
+  std::thread receiver_;
+};
+
+}  // namespace tokamak
