@@ -17,7 +17,7 @@ else
   CUDA_FLAGS = -DTOK_CUDA=OFF
 endif
 
-.PHONY: build cuda-all hip demo test lint tidy fuzz sanitize clean help
+.PHONY: build cuda-all hip demo test faults lint tidy fuzz sanitize clean help
 .DEFAULT_GOAL := build
 
 ## build: the program, at build/release/bin/tokamak; CUDA=1 builds it with the GPU backend
@@ -49,6 +49,13 @@ test:
 	@cmake --preset dev -Wno-dev --log-level=WARNING
 	@cmake --build --preset dev
 	@ctest --preset dev
+
+## faults: all jobs under faults (dead ranks, hangs, disks, signals); CI draws some of them each day
+faults:
+	@tools/setup.sh build
+	@cmake --preset dev -Wno-dev --log-level=WARNING
+	@cmake --build --preset dev
+	@TOK_FAULTS=all ctest --preset dev -L faults
 
 ## lint: format, spelling, scripts, layers, sizes, clang-tidy within a time budget (TIDY_BUDGET_S)
 lint:

@@ -1,0 +1,147 @@
+// Jobs over several hosts that fail, vanish or fall silent. A host is a name of its own (a UTS
+// namespace) on this machine, entered by a stand-in for ssh; without the right to make one the
+// tests are skipped.
+#include <csignal>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tokamak/core/file.h"
+
+#include "tests/faults/fault_run.h"
+#include "tests/fixtures/processes.h"
+
+namespace tokamak {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kRemoteShell = R"(#!/bin/sh
+while [ "${1#-}" != "$1" ]; do shift $(( $([ "$1" = -o ] && echo 2 || echo 1) )); done
+host=$1; shift
+if [ -e "$(dirname "$0")/$host-is-down" ]; then exit 255; fi
+exec unshare --uts sh -c "hostname $host; exec /bin/sh -c \"\$0\"" "$*"
+)";
+
+bool can_make_hosts() {
+  return run_program({"unshare", "--uts", "hostname", "n1"}).exit_code == 0;
+}
+
+/// Three hosts with a slot each, and a job of two ranks.
+class HostFaults : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!can_make_hosts()) GTEST_SKIP() << "no right to make UTS namespaces";
+    const fs::path shell = scratch_.path() / "shell";
+    FileWriter(shell).write(std::string_view(kRemoteShell));
+    fs::permissions(shell, fs::perms::owner_all);
+    FileWriter(scratch_.path() / "hosts")
+        .write(std::string_view("n1 slots=1\nn2 slots=1\nn3 slots=1\n"));
+    setenv("OMPI_MCA_plm_rsh_agent", shell.c_str(), 1);
+    setenv("OMPI_MCA_oob_tcp_if_include", "lo", 1);
+    setenv("OMPI_MCA_btl_tcp_if_include", "lo", 1);
+  }
+
+  FaultyJob job() const {
+    return {.launch = {"--hostfile", (scratch_.path() / "hosts").string(), "--max-restarts", "3"},
+            .train = {"--training.steps=400", "--checkpoint.interval=10"}};
+  }
+
+  ScratchFolder scratch_;
+};
+
+std::string environment_of(pid_t process) {
+  return process_text(fmt::format("/proc/{}/environ", process));
+}
+
+fs::path host_of(pid_t process) {
+  std::error_code code;
+  return fs::read_symlink(fmt::format("/proc/{}/ns/uts", process), code);
+}
+
+/// The process of rank 1, or of its successor if it is not `old`; 0 where there is none.
+pid_t second_rank(const FaultRun& run, pid_t old = 0) {
+  for (const Process& process : training_processes(run.dump())) {
+    const bool is_second =
+        environment_of(process.id).find("OMPI_COMM_WORLD_RANK=1") != std::string::npos;
+    if (is_second && process.id != old) return process.id;
+  }
+  return 0;
+}
+
+void await_restart(const FaultRun& run, pid_t old) {
+  await([&] { return second_rank(run, old) != 0; }, "a restart", 30);
+}
+
+/// Sends `signal` to every process of the host where rank 1 runs, its daemon first.
+std::vector<pid_t> send_to_host(const FaultRun& run, int signal) {
+  const fs::path host = host_of(second_rank(run));
+  std::vector<pid_t> sent;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const pid_t process = std::atoi(entry.path().filename().c_str());
+    if (process <= 0 || host_of(process) != host) continue;
+    kill(process, signal);
+    sent.push_back(process);
+  }
+  return sent;
+}
+
+void await_steps(const FaultRun& run, int64_t more) {
+  const int64_t steps = steps_logged(run.dump());
+  await([&] { return steps_logged(run.dump()) >= steps + more; }, "steps");
+}
+
+TEST_F(HostFaults, AHostThatFailsTwiceIsLeftOut) {
+  if (!is_drawn("fails_twice", 3)) GTEST_SKIP() << "not drawn today";
+  FaultRun run(job());
+  for (int i = 0; i < 2; ++i) {
+    await_steps(run, 12);
+    const pid_t rank = second_rank(run);
+    ASSERT_GT(rank, 0);
+    kill(rank, SIGKILL);
+    await_restart(run, rank);
+  }
+  const auto result = run.expect_end(0, 120);
+  EXPECT_NE(result.err.find("n2 is left out from here on: it has failed twice"), std::string::npos)
+      << result.err;
+  run.expect_no_orphan();
+  run.expect_same_losses();
+}
+
+TEST_F(HostFaults, AHostThatLosesPowerIsReplaced) {
+  if (!is_drawn("loses_power", 3)) GTEST_SKIP() << "not drawn today";
+  FaultRun run(job());
+  await_steps(run, 12);
+  FileWriter(scratch_.path() / "n2-is-down").write(std::string_view("yes"));
+  const pid_t old = second_rank(run);
+  send_to_host(run, SIGKILL);
+  const double start = run.seconds();
+  await_restart(run, old);
+  EXPECT_LT(run.seconds() - start, 15);
+  const auto result = run.expect_end(0, 120);
+  EXPECT_NE(result.err.find("n2 is left out from here on"), std::string::npos) << result.err;
+  run.expect_no_orphan();
+  run.expect_same_losses();
+}
+
+// As behind a dead switch: nothing of the host answers, and nothing ends.
+TEST_F(HostFaults, AHostThatFallsSilentIsReplaced) {
+  if (!is_drawn("falls_silent", 3)) GTEST_SKIP() << "not drawn today";
+  FaultRun run(job());
+  await_steps(run, 12);
+  const pid_t old = second_rank(run);
+  const auto stopped = send_to_host(run, SIGSTOP);
+  const double start = run.seconds();
+  await_restart(run, old);
+  EXPECT_LT(run.seconds() - start, 20);
+  const auto result = run.expect_end(0, 120);
+  EXPECT_NE(result.err.find("n2 has not been heard of for"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("n2 is left out from here on: it does not answer"), std::string::npos)
+      << result.err;
+  for (const pid_t process : stopped) kill(process, SIGCONT);
+  run.expect_no_orphan();
+  run.expect_same_losses();
+}
+
+}  // namespace
+}  // namespace tokamak

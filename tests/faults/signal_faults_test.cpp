@@ -1,0 +1,158 @@
+// Signals to any part of a job, at any time: no wish is lost, nothing is left behind.
+#include <csignal>
+#include <filesystem>
+#include <thread>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tokamak/core/file.h"
+#include "tokamak/train/run_signals.h"
+
+#include "tests/faults/fault_run.h"
+#include "tests/fixtures/draw.h"
+#include "tests/fixtures/processes.h"
+
+namespace tokamak {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// So many steps that no machine comes to their end within a test.
+const Words kForEver{"--training.steps=1000000", "--checkpoint.interval=1000000"};
+
+void send_to_all(const FaultRun& run, int signal) {
+  for (const Process& process : processes_with(run.dump())) kill(process.id, signal);
+}
+
+void expect_last_step_saved(const FaultRun& run) {
+  const auto manifest = fmt::format("checkpoint/step-{}/manifest.json", steps_logged(run.dump()));
+  EXPECT_TRUE(path_exists(run.dump() / manifest)) << manifest;
+}
+
+bool is_launching(const FaultRun& run) {
+  for (const Process& process : processes_with(run.dump())) {
+    if (process.words.rfind(TOK_PROGRAM, 0) == 0) return true;
+  }
+  return false;
+}
+
+// The launcher, mpirun and the ranks get it in any of their first moments.
+TEST(Signal, InTheFirstSecondIsNotLost) {
+  const uint64_t seed = number_from("TOK_FAULTS_SEED", static_cast<uint64_t>(std::time(nullptr)));
+  const int num_tries = is_drawn("all_moments", 1 << 30) ? 60 : 4;
+  for (int i = 0; i < num_tries; ++i) {
+    const int delay_ms = Draw(seed, static_cast<uint64_t>(i)).below(900);
+    FaultRun run({.num_ranks = 1 + i % 2, .train = kForEver});
+    await([&] { return is_launching(run); }, "the launcher");
+    std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));
+    run.program().send(SIGTERM);
+    const auto result = run.program().wait();
+    // Before main() of the launcher has begun, the signal still ends it.
+    const bool is_early = result.exit_code == 128 + SIGTERM && delay_ms < 200;
+    EXPECT_TRUE(result.exit_code == kExitStopped || is_early)
+        << delay_ms << " ms, seed " << seed << ": " << result.exit_code << result.err;
+    EXPECT_LT(run.seconds(), 30) << delay_ms << " ms";
+    run.expect_no_orphan();
+    if (steps_logged(run.dump()) > 0) expect_last_step_saved(run);
+  }
+}
+
+class SignalToAll : public testing::TestWithParam<std::pair<const char*, int>> {};
+
+// As systemd and scancel do it.
+TEST_P(SignalToAll, SavesTheLastStep) {
+  if (!is_drawn(GetParam().first, 2)) GTEST_SKIP() << "not drawn today";
+  FaultRun run({.train = kForEver});
+  await([&] { return steps_logged(run.dump()) >= 3; }, "three steps");
+  send_to_all(run, GetParam().second);
+  run.expect_end(kExitStopped, run.seconds() + 30);
+  run.expect_no_orphan();
+  expect_last_step_saved(run);
+}
+
+INSTANTIATE_TEST_SUITE_P(Faults, SignalToAll,
+                         testing::Values(std::pair{"terminate", SIGTERM},
+                                         std::pair{"hang_up", SIGHUP}),
+                         [](const auto& signal) { return signal.param.first; });
+
+TEST(Signal, User1SavesAndGoesOn) {
+  FaultRun run({.train = {"--training.steps=1000000", "--checkpoint.interval=1000000"}});
+  await([&] { return steps_logged(run.dump()) >= 3; }, "three steps");
+  run.program().send(SIGUSR1);
+  const auto saves = [&] {
+    const auto folder = run.dump() / "checkpoint";
+    if (!path_exists(folder)) return false;
+    for (const fs::path& path : list_folder(folder)) {
+      if (path_exists(path / "manifest.json")) return true;
+    }
+    return false;
+  };
+  await(saves, "a checkpoint");
+  const auto steps = steps_logged(run.dump());
+  await([&] { return steps_logged(run.dump()) > steps; }, "a further step");
+  send_to_all(run, SIGUSR1);
+  run.program().send(SIGTERM);
+  run.expect_end(kExitStopped, run.seconds() + 30);
+  run.expect_no_orphan();
+}
+
+TEST(Signal, TheSecondKillsTheJob) {
+  FaultRun run(
+      {.train = kForEver, .faults = {"rank=1,call=write,path=.safetensors,do=sleep:3600"}});
+  await([&] { return steps_logged(run.dump()) >= 3; }, "three steps");
+  run.program().send(SIGTERM);
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  run.program().send(SIGTERM);
+  run.expect_end(128 + SIGTERM, run.seconds() + 10);
+  run.expect_no_orphan();
+}
+
+// A wish that comes while the last checkpoint is still being written.
+TEST(Signal, DuringTheLastSaveLosesNothing) {
+  const ScratchFolder marks;
+  const std::string mark = (marks.path() / "writing").string();
+  FaultRun run({.train = {"--checkpoint.async_mode=async", "--checkpoint.interval=100"},
+                .faults = {"rank=1,call=write,path=.safetensors,do=sleep:2,once=" + mark}});
+  await([&] { return path_exists(mark); }, "the last save");
+  run.program().send(SIGTERM);
+  run.expect_end(0, run.seconds() + 30);
+  EXPECT_TRUE(path_exists(run.dump() / "checkpoint/step-12/manifest.json"));
+  run.expect_no_orphan();
+  run.expect_same_losses();
+}
+
+/// The folder of a running job, which is among the words of its watchers.
+fs::path job_folder(const FaultRun& run) {
+  for (const Process& process : processes_with(run.dump())) {
+    const std::string verb = std::string("launch-rank") + '\0';
+    const auto at = process.words.find(verb);
+    if (at != std::string::npos) return process.words.substr(at + verb.size()).c_str();
+  }
+  return {};
+}
+
+TEST(Housekeeping, TheNextStartRemovesWhatAKilledLauncherLeft) {
+  const ScratchFolder temporary;
+  ASSERT_EQ(setenv("TMPDIR", temporary.path().c_str(), 1), 0);
+  fs::path left;
+  {
+    FaultRun run({.train = kForEver});
+    await([&] { return steps_logged(run.dump()) >= 3; }, "three steps");
+    left = job_folder(run);
+    run.program().send(SIGKILL);
+    run.program().wait();
+    run.expect_no_orphan();
+  }
+  ASSERT_FALSE(left.empty());
+  EXPECT_TRUE(path_exists(left));
+  fs::create_directory(temporary.path() / "tokamak-launch-old");
+  FaultRun next({});
+  next.expect_end(0, 60);
+  EXPECT_FALSE(path_exists(left));
+  EXPECT_FALSE(path_exists(temporary.path() / "tokamak-launch-old"));
+  unsetenv("TMPDIR");
+}
+
+}  // namespace
+}  // namespace tokamak
