@@ -197,6 +197,7 @@ int run_train(Args args) {
   try {
     return train_on(*world, launched, args, signals, watchdog) ? kExitStopped : 0;
   } catch (const AgreedFailure& failure) {
+    signals.stop();  // none changes the exit code from here on
     // All ranks end here, so one of them reports for all.
     if (world->rank() == 0) {
       std::fflush(stdout);

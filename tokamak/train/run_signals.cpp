@@ -1,5 +1,6 @@
 #include "tokamak/train/run_signals.h"
 
+#include <chrono>
 #include <ctime>
 
 #include <pthread.h>
@@ -9,6 +10,10 @@
 
 namespace tokamak {
 namespace {
+
+/// srun signals the other tasks of a job when one has failed; those that are about to fail alike
+/// must end with their own code.
+constexpr std::chrono::milliseconds kLastWords{500};
 
 sigset_t signals() {
   sigset_t set;
@@ -59,6 +64,14 @@ int RunSignals::stop() const {
   return stop_;
 }
 
+bool RunSignals::has_begun_soon() const {
+  const auto end = std::chrono::steady_clock::now() + kLastWords;
+  while (!is_asked_ && !is_ending_ && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return is_asked_;
+}
+
 void RunSignals::receive() {
   const sigset_t set = signals();
   sigset_t seen[2];
@@ -69,7 +82,10 @@ void RunSignals::receive() {
     if (is_ending_) return;
     if (signal == SIGUSR1) save_ = true;
     if (signal <= 0 || signal == SIGUSR1) continue;
-    if (!is_asked_) end_before_the_first_step(signal);
+    if (!is_asked_ && !has_begun_soon()) {
+      if (is_ending_) return;
+      end_before_the_first_step(signal);
+    }
     sigset_t& side = seen[info.si_pid == getppid() ? 1 : 0];
     if (sigismember(&side, signal) == 1) end_by(signal);
     sigaddset(&side, signal);

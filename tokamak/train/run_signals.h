@@ -38,6 +38,8 @@ class RunSignals {
 
  private:
   void receive();
+  /// Waits a moment for the steps to begin, or for the process to end by itself.
+  bool has_begun_soon() const;
 
   sigset_t mask_before_{};
   mutable std::atomic<bool> is_asked_{false};
