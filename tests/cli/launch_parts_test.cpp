@@ -29,6 +29,7 @@ TEST(Verdict, BlamesTheDeadRankAndNotItsSurvivors) {
   EXPECT_EQ(verdict.text, "rank 2 on n1 died of signal 9 (Killed)");
   EXPECT_EQ(verdict.host, "n1");
   EXPECT_EQ(verdict.step, 7);
+  EXPECT_EQ(judge({.ranks = {{0, ended(75)}}, .code = 75}).host, "") << "it lost a peer";
 }
 
 TEST(Verdict, ARankThatReportsItsErrorComesBeforeThoseThatLostIt) {

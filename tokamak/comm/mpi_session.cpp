@@ -38,10 +38,15 @@ void end_in_init() {
   _exit(static_cast<int>(ExitCode::kTryAgain));
 }
 
-/// srun starts tasks also where nothing connects them.
+/// srun starts tasks also where nothing connects them. Open MPI would end the process with pages of
+/// its own; one that was built for PMI2 has to be named by OMPI_MCA_pmix.
 void require_connection(const LaunchEnvironment& environment) {
-  const bool is_offered = std::getenv("PMIX_RANK") != nullptr || std::getenv("PMI_RANK") != nullptr ||
-                          std::getenv("PMI_FD") != nullptr;
+  const auto is_set = [](const char* name) { return std::getenv(name) != nullptr; };
+#ifdef OPEN_MPI
+  const bool is_offered = is_set("PMIX_RANK") || is_set("OMPI_MCA_pmix");
+#else
+  const bool is_offered = is_set("PMIX_RANK") || is_set("PMI_RANK") || is_set("PMI_FD");
+#endif
   TOK_REQUIRE(environment.source != "Slurm" || is_offered,
               "srun has started {} tasks without PMIx, so MPI cannot connect them: srun --mpi=pmix "
               "(srun --mpi=list shows what there is), or start by mpirun",

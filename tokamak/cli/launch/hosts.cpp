@@ -72,6 +72,14 @@ bool Hosts::add_failure(const std::string& host, int count) {
   return false;
 }
 
+std::vector<std::string> Hosts::names() const {
+  std::vector<std::string> names;
+  for (const Host& host : hosts_) {
+    if (host.failures < kMostFailures) names.push_back(host.name);
+  }
+  return names;
+}
+
 std::vector<std::string> Hosts::excluded() const {
   std::vector<std::string> names;
   for (const Host& host : hosts_) {

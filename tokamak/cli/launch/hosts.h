@@ -30,6 +30,9 @@ class Hosts {
 
   bool empty() const { return hosts_.empty(); }
 
+  /// Returns the names of hosts that are not excluded.
+  std::vector<std::string> names() const;
+
   /// Returns the names of excluded hosts.
   std::vector<std::string> excluded() const;
 

@@ -217,7 +217,9 @@ Verdict print_environments(Attendance& attendance) {
 void report(const Verdict& verdict, const LaunchJob& job, const std::filesystem::path& folder) {
   if (verdict.text.empty()) return;
   std::string text = verdict.text;
-  const auto flights = describe_flights(folder, static_cast<int>(job.num_ranks));
+  const int num_ranks = static_cast<int>(job.num_ranks);
+  const auto flights =
+      num_ranks > 1 ? describe_flights(folder, num_ranks) : std::vector<std::string>();
   if (!flights.empty()) text += "; the last collectives:";
   for (const std::string& line : flights) text += "\n  " + line;
   fmt::print(stderr, "tokamak launch: {}\n", text);

@@ -73,8 +73,8 @@ std::vector<std::string> mpirun_words(const LaunchJob& job, const std::filesyste
   for (const std::string& host : job.hosts) lines += host + "\n";
   FileWriter(hostfile).write(lines);
   argv.insert(argv.end(), {"--hostfile", hostfile});
-  if (std::getenv("OMP_NUM_THREADS") != nullptr) {
-    argv.insert(argv.end(), {"-x", "OMP_NUM_THREADS"});
+  for (const char* const variable : {"OMP_NUM_THREADS", "TOKAMAK_JOB", "TOKAMAK_RESTART"}) {
+    if (std::getenv(variable) != nullptr) argv.insert(argv.end(), {"-x", variable});
   }
   return argv;
 }

@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <thread>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
+#include "tokamak/cli/launch/reachable.h"
+#include "tokamak/comm/launch_environment.h"
 #include "tokamak/core/error.h"
 #include "tokamak/train/run_signals.h"
 
@@ -31,10 +35,32 @@ bool pause_before_restart(int num_without_progress, const LaunchSignals& signals
 }
 
 void leave_out(Hosts& hosts, const Verdict& verdict) {
-  if (verdict.host.empty() || !hosts.add_failure(verdict.host, verdict.host_is_lost ? 2 : 1))
-    return;
-  fmt::print(stderr, "tokamak launch: {} is left out from here on: {}\n", verdict.host,
-             verdict.host_is_lost ? "it does not answer" : "it has failed twice");
+  const auto add = [&](const std::string& host, bool is_lost) {
+    if (!hosts.add_failure(host, is_lost ? 2 : 1)) return;
+    fmt::print(stderr, "tokamak launch: {} is left out from here on: {}\n", host,
+               is_lost ? "it does not answer" : "it has failed twice");
+  };
+  if (!verdict.host.empty()) return add(verdict.host, verdict.host_is_lost);
+  // Slurm starts ranks without a shell, and takes nodes that are down out of the allocation itself.
+  if (hosts.empty() || std::getenv("SLURM_JOB_ID") != nullptr) return;
+  for (const std::string& host : unreachable_hosts(hosts.names())) add(host, true);
+}
+
+/// Tells ranks which attempt of which job they are, so that a process of an earlier one that still
+/// lives loses the run's folder to them.
+void name_attempt(int64_t restart) {
+  const char* const slurm = std::getenv("SLURM_JOB_ID");
+  const char* const requeues = std::getenv("SLURM_RESTART_COUNT");
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const std::string job =
+      slurm != nullptr ? fmt::format("Slurm job {}", slurm)
+                       : fmt::format("launcher {} of second {} on {}", getpid(),
+                                     std::chrono::duration_cast<std::chrono::seconds>(now).count(),
+                                     read_launch_environment().host);
+  const int64_t earlier = requeues == nullptr ? 0 : std::atoll(requeues);
+  constexpr int64_t kMostRestarts = 10'000;
+  if (restart == 0) setenv("TOKAMAK_JOB", job.c_str(), 0);
+  setenv("TOKAMAK_RESTART", std::to_string(earlier * kMostRestarts + restart).c_str(), 1);
 }
 
 }  // namespace
@@ -58,6 +84,7 @@ int supervise(LaunchJob job, Hosts hosts, int64_t max_restarts, const LaunchSign
       return static_cast<int>(ExitCode::kTryAgain);
     }
     job.hosts = *chosen;
+    name_attempt(restart - 1);
     const Verdict verdict = run_job(job, signals);
     if (!is_machine_fault(verdict.exit_code) || max_restarts == 0 || signals.must_stop())
       return verdict.exit_code;

@@ -82,7 +82,8 @@ Verdict judge(const JobEnd& job) {
   Verdict verdict{
       .exit_code = exit_code_of(job, worst), .host = job.host, .host_is_lost = !job.host.empty()};
   if (worst && order_of(*worst->end) < 4) {
-    if (job.host.empty()) verdict.host = worst->end->host;
+    // One that lost its peers says nothing about its own host.
+    if (job.host.empty() && order_of(*worst->end) == 0) verdict.host = worst->end->host;
     verdict.step = worst->end->step;
   }
   if (!is_machine_fault(verdict.exit_code) && verdict.exit_code != kBug) return verdict;
