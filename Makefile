@@ -17,7 +17,7 @@ else
   CUDA_FLAGS = -DTOK_CUDA=OFF
 endif
 
-.PHONY: build cuda-all hip demo test faults lint tidy fuzz sanitize clean help
+.PHONY: build cuda-all hip demo test faults slurm lint tidy fuzz sanitize clean help
 .DEFAULT_GOAL := build
 
 ## build: the program, at build/release/bin/tokamak; CUDA=1 builds it with the GPU backend
@@ -56,6 +56,13 @@ faults:
 	@cmake --preset dev -Wno-dev --log-level=WARNING
 	@cmake --build --preset dev
 	@TOK_FAULTS=all ctest --preset dev -L faults
+
+## slurm: the batch script of docs/launching.md under a Slurm on this machine (root); CASES="finished time_limit" for some
+slurm:
+	@tools/setup.sh build slurm
+	@cmake --preset dev -Wno-dev --log-level=WARNING
+	@cmake --build --preset dev --target tokamak
+	@tests/slurm/slurm_test.sh build/dev/bin/tokamak $(CASES)
 
 ## lint: format, spelling, scripts, layers, sizes, clang-tidy within a time budget (TIDY_BUDGET_S)
 lint:
