@@ -8,10 +8,12 @@
 #include <system_error>
 #include <vector>
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include "tokamak/cli/verbs.h"
 #include "tokamak/comm/world.h"
+#include "tokamak/core/bus_error.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/machine_fault.h"
 
@@ -80,6 +82,14 @@ int run_verb(Args args) {
 
 namespace {
 
+// Opens /dev/null where a standard stream is closed: the next file would get its number, and log
+// lines would be written into it.
+void open_standard_streams() {
+  for (int fd = 0; fd <= 2; ++fd) {
+    if (::fcntl(fd, F_GETFD) < 0) ::open("/dev/null", O_RDWR);
+  }
+}
+
 int report(ExitCode code, std::string_view kind, std::string_view text) {
   std::fflush(stdout);
   fmt::print(stderr, "tokamak: {}{}{}\n", connected_rank(), kind, text);
@@ -92,6 +102,8 @@ int report(ExitCode code, std::string_view kind, std::string_view text) {
 
 int main(int argc, char** argv) {
   using namespace tokamak;  // NOLINT(google-build-using-namespace): main lies outside
+  cli::open_standard_streams();
+  report_bus_errors();
   std::signal(SIGPIPE, SIG_DFL);
   try {
     const int code = cli::run_verb(std::vector<std::string>(argv + 1, argv + argc));

@@ -137,6 +137,7 @@ bool train_on(World& world, const LaunchEnvironment& launched, Args args, const 
   }
   options.checkpoint.num_threads = storage_threads(launched);
   options.checkpoint.ranks_of_host = launched.local_size;
+  options.ranks_per_host = launched.local_size;
   std::unique_ptr<Backend> backend;
   const bool copy_engine =
       wants_copy_engine(run->config.parallelism.copy_engine_all_gather, launched);

@@ -75,7 +75,7 @@ LoadedConfig load_config(const std::optional<std::filesystem::path>& toml,
     path = *given;
   }
   std::optional<std::string> text;
-  if (path) text = read_file(*path);
+  if (path) text = read_file(*path, kSmallFileBytes);
   LoadedConfig loaded = merge_all(text, path.value_or(""), entries, std::move(errors));
   if (path) loaded.config.job.config_file = path;
   return loaded;

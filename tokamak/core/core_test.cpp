@@ -4,10 +4,13 @@
 #include <filesystem>
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include "tokamak/core/bus_error.h"
 #include "tokamak/core/dtype.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/core/host_memory.h"
 #include "tokamak/core/machine_fault.h"
 #include "tokamak/core/tensor_type.h"
 
@@ -69,6 +72,66 @@ TEST(File, an_atomic_write_keeps_links_and_refuses_what_is_no_file) {
   EXPECT_FALSE(std::filesystem::is_regular_file("/dev/null"));
   EXPECT_EQ(list_folder(folder), (std::vector{folder / "link", folder / "sub"}));
   std::filesystem::remove_all(folder);
+}
+
+TEST(File, what_is_no_regular_file_is_refused_at_once) {
+  const auto folder = std::filesystem::temp_directory_path() / "tokamak_core_fifo_test";
+  std::filesystem::remove_all(folder);
+  make_folders(folder);
+  ASSERT_EQ(mkfifo((folder / "fifo").c_str(), 0600), 0);
+  for (const std::filesystem::path& path : {folder / "fifo", folder, {"/dev/zero"}}) {
+    EXPECT_THROW(MappedFile{path}, Error) << path;
+    EXPECT_THROW(read_file(path), Error) << path;
+    EXPECT_THROW(read_front(path, 4), Error) << path;
+  }
+  FileWriter(folder / "a").write("hello");
+  EXPECT_EQ(read_front(folder / "a", 4), "hell");
+  EXPECT_EQ(read_front(folder / "a", 9), "hello");
+  EXPECT_THROW(read_file(folder / "a", 4), Error);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(FileDeathTest, a_mapped_file_that_is_cut_gets_its_line) {
+  const auto path = std::filesystem::temp_directory_path() / "tokamak_core_cut_test";
+  FileWriter(path).write(std::string(20'000, 'x'));
+  const auto read_cut_file = [&] {
+    report_bus_errors();
+    const MappedFile file(path);
+    std::filesystem::resize_file(path, 100);
+    volatile char last = file.text().back();
+    static_cast<void>(last);
+  };
+  EXPECT_EXIT(read_cut_file(), ::testing::ExitedWithCode(75), "core_cut_test: the file was cut");
+  std::filesystem::remove(path);
+}
+
+TEST(HostMemory, the_tightest_of_ram_and_control_groups_counts) {
+  const auto root = std::filesystem::temp_directory_path() / "tokamak_core_memory_test";
+  std::filesystem::remove_all(root);
+  const auto put = [&](const std::string& name, const std::string& text) {
+    make_folders((root / name).parent_path());
+    FileWriter(root / name).write(text);
+  };
+  put("proc/meminfo", "MemTotal: 1000 kB\nMemFree: 5 kB\nMemAvailable: 600 kB\n");
+  EXPECT_EQ(host_memory(root).limit, 1000 * 1024);
+  EXPECT_EQ(host_memory(root).free, 600 * 1024);
+  EXPECT_EQ(host_memory(root).name, "RAM");
+  put("proc/self/cgroup", "0::/job/step\n");
+  put("sys/fs/cgroup/job/step/memory.max", "max\n");
+  put("sys/fs/cgroup/job/memory.max", "500000\n");
+  put("sys/fs/cgroup/job/memory.current", "400000\n");
+  put("sys/fs/cgroup/job/memory.stat", "anon 1\ninactive_file 100000\n");
+  EXPECT_EQ(host_memory(root).limit, 500'000);
+  EXPECT_EQ(host_memory(root).free, 200'000);
+  EXPECT_EQ(host_memory(root).name, (root / "sys/fs/cgroup/job/memory.max").string());
+  put("proc/self/cgroup", "12:cpu:/x\n4:memory:/job\n");
+  put("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "300000\n");
+  put("sys/fs/cgroup/memory/job/memory.usage_in_bytes", "300001\n");
+  EXPECT_EQ(host_memory(root).limit, 300'000);
+  EXPECT_EQ(host_memory(root).free, 0);
+  std::filesystem::remove_all(root);
+  EXPECT_THROW(require_host_memory(int64_t{1} << 60, 1, "plan"), Error);
+  EXPECT_NO_THROW(require_host_memory(1, 1, "plan"));
 }
 
 TEST(File, a_full_disk_is_a_machine_fault) {

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tokamak/core/bus_error.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/machine_fault.h"
 
@@ -31,7 +32,7 @@ struct Descriptor {
 };
 
 Descriptor open_to_read(const std::filesystem::path& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) throw_path_errno("cannot open " + path.string());
   return Descriptor(fd);
 }
@@ -44,6 +45,19 @@ size_t size_of_regular(int fd, const std::filesystem::path& path) {
   return static_cast<size_t>(info.st_size);
 }
 
+// Reads from the front, at most `bytes`.
+std::string read_some(int fd, size_t bytes, const std::filesystem::path& path) {
+  std::string text(bytes, '\0');
+  for (size_t at = 0; at < text.size();) {
+    const ssize_t n = ::read(fd, text.data() + at, text.size() - at);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw_errno("read " + path.string());
+    if (n == 0) text.resize(at);
+    at += n;
+  }
+  return text;
+}
+
 void throw_if(const std::error_code& code, const std::string& what) {
   if (!code) return;
   errno = code.value();
@@ -52,6 +66,12 @@ void throw_if(const std::error_code& code, const std::string& what) {
 
 }  // namespace
 
+int open_regular_file(const std::filesystem::path& path) {
+  Descriptor file = open_to_read(path);
+  size_of_regular(file.fd, path);
+  return std::exchange(file.fd, -1);
+}
+
 MappedFile::MappedFile(const std::filesystem::path& path) {
   const Descriptor file = open_to_read(path);
   size_ = size_of_regular(file.fd, path);
@@ -59,6 +79,7 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
   void* mapped = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
   if (mapped == MAP_FAILED) throw_errno("mmap " + path.string());
   data_ = static_cast<const std::byte*>(mapped);
+  remember_mapping(bytes(), path.c_str());
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
@@ -71,20 +92,22 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+  if (data_ == nullptr) return;
+  forget_mapping(bytes());
+  ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
-std::string read_file(const std::filesystem::path& path) {
+std::string read_file(const std::filesystem::path& path, int64_t most_bytes) {
   const Descriptor file = open_to_read(path);
-  std::string text(size_of_regular(file.fd, path), '\0');
-  for (size_t at = 0; at < text.size();) {
-    const ssize_t n = ::read(file.fd, text.data() + at, text.size() - at);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw_errno("read " + path.string());
-    if (n == 0) text.resize(at);
-    at += n;
-  }
-  return text;
+  const size_t size = size_of_regular(file.fd, path);
+  TOK_REQUIRE(static_cast<int64_t>(size) <= most_bytes, "{}: {} bytes, wanted at most {}",
+              path.string(), size, most_bytes);
+  return read_some(file.fd, size, path);
+}
+
+std::string read_front(const std::filesystem::path& path, int64_t bytes) {
+  const Descriptor file(open_regular_file(path));
+  return read_some(file.fd, static_cast<size_t>(bytes), path);
 }
 
 FileWriter::FileWriter(const std::filesystem::path& path, Mode mode) : path_(path) {

@@ -32,8 +32,20 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-/// Returns the whole file as text; throws Error naming the path.
-std::string read_file(const std::filesystem::path& path);
+/// Opens a regular file for reading and returns its descriptor, which closes itself upon exec.
+/// Throws Error naming the path if it cannot be opened or is something else; a pipe or a device
+/// would be waited for.
+int open_regular_file(const std::filesystem::path& path);
+
+/// The most bytes of a file that people write, as a configuration.
+inline constexpr int64_t kSmallFileBytes = int64_t{16} << 20;
+
+/// Returns the whole file as text; throws Error naming the path, also where the file has more than
+/// `most_bytes`.
+std::string read_file(const std::filesystem::path& path, int64_t most_bytes = INT64_MAX);
+
+/// Returns the first bytes of a regular file, at most `bytes`; throws Error naming the path.
+std::string read_front(const std::filesystem::path& path, int64_t bytes);
 
 /// A file descriptor that writes everything or throws SystemError (disk full, I/O error). It throws
 /// Error where the path itself cannot be created (no folder, no permission).

@@ -1,7 +1,7 @@
 #include "tokamak/core/json.h"
 
 #include <algorithm>
-#include <set>
+#include <unordered_set>
 #include <vector>
 
 #include "tokamak/core/error.h"
@@ -9,27 +9,79 @@
 namespace tokamak {
 namespace {
 
+// Checks what nlohmann's parser leaves unchecked. It runs on its own, because a callback of that
+// parser makes the end of each object cost as much as its parent has members.
+template <class J>
+class LimitsCheck final : public nlohmann::json_sax<J> {
+ public:
+  LimitsCheck(std::string_view what, JsonLimits limits) : what_(what), limits_(limits) {}
+
+  bool start_object(size_t) override {
+    keys_.emplace_back();
+    return enter();
+  }
+
+  bool key(std::string& key) override {
+    auto& keys = keys_.back();
+    TOK_REQUIRE(keys.insert(key).second, "{}: JSON key \"{}\" is given twice", what_, key);
+    TOK_REQUIRE(keys.size() <= limits_.max_members, "{}: a JSON object has more than {} members",
+                what_, limits_.max_members);
+    return true;
+  }
+
+  bool end_object() override {
+    keys_.pop_back();
+    return leave();
+  }
+
+  bool start_array(size_t) override { return enter(); }
+
+  bool end_array() override { return leave(); }
+
+  bool null() override { return true; }
+
+  bool boolean(bool) override { return true; }
+
+  bool number_integer(int64_t) override { return true; }
+
+  bool number_unsigned(uint64_t) override { return true; }
+
+  bool number_float(double, const std::string&) override { return true; }
+
+  bool string(std::string&) override { return true; }
+
+  bool binary(typename J::binary_t&) override { return true; }
+
+  // The parser itself reports these.
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override {
+    return false;
+  }
+
+ private:
+  bool enter() {
+    TOK_REQUIRE(depth_ < limits_.max_depth, "{}: JSON nested deeper than {} levels", what_,
+                limits_.max_depth);
+    ++depth_;
+    return true;
+  }
+
+  bool leave() {
+    --depth_;
+    return true;
+  }
+
+  std::string_view what_;
+  JsonLimits limits_;
+  int depth_ = 0;
+  std::vector<std::unordered_set<std::string>> keys_;
+};
+
 template <class J>
 J parse(std::string_view text, std::string_view what, JsonLimits limits) {
-  std::vector<std::set<std::string>> keys;
-  const auto check = [&](int depth, typename J::parse_event_t event, J& parsed) {
-    using Event = typename J::parse_event_t;
-    if (event == Event::object_start || event == Event::array_start) {
-      TOK_REQUIRE(depth < limits.max_depth, "{}: JSON nested deeper than {} levels", what,
-                  limits.max_depth);
-    }
-    if (event == Event::object_start) {
-      keys.emplace_back();
-    } else if (event == Event::object_end) {
-      keys.pop_back();
-    } else if (event == Event::key) {
-      const auto& key = parsed.template get_ref<const std::string&>();
-      TOK_REQUIRE(keys.back().insert(key).second, "{}: JSON key \"{}\" is given twice", what, key);
-    }
-    return true;
-  };
+  LimitsCheck<J> check(what, limits);
+  J::sax_parse(text.begin(), text.end(), &check);
   try {
-    return J::parse(text.begin(), text.end(), check);
+    return J::parse(text.begin(), text.end());
   } catch (const nlohmann::json::parse_error& error) {
     const auto stop = text.begin() + static_cast<std::ptrdiff_t>(std::min(text.size(), error.byte));
     const auto line = 1 + std::count(text.begin(), stop, '\n');

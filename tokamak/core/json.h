@@ -2,6 +2,8 @@
 // Include it in .cpp files only.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -16,13 +18,16 @@ using OrderedJson = nlohmann::ordered_json;
 
 struct JsonLimits {
   int max_depth = 64;
+  size_t max_members = SIZE_MAX;  ///< of one object
 };
 
-/// Parses UTF-8 JSON; throws Error "WHAT: line L: ..." on bad syntax, a repeated key, or nesting
-/// beyond the limit.
+/// Parses UTF-8 JSON in time linear in its length; throws Error "WHAT: line L: ..." on bad syntax,
+/// a repeated key, or what is beyond a limit.
 Json parse_json(std::string_view text, std::string_view what, JsonLimits limits = {});
+
+/// An ordered object is searched from its front, so its members are bounded.
 OrderedJson parse_ordered_json(std::string_view text, std::string_view what,
-                               JsonLimits limits = {});
+                               JsonLimits limits = {.max_members = 4096});
 
 /// Returns the member `key` as T; throws Error "WHAT: KEY: wanted a ..., got ..." if it is absent
 /// or of another type.

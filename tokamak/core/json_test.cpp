@@ -23,6 +23,18 @@ TEST(Json, refuses_bad_input_in_one_line) {
   EXPECT_EQ(error_of("[1e999]"), "a.json: a JSON number is beyond the range of a double");
   EXPECT_FALSE(error_of("").empty());
   EXPECT_FALSE(error_of("{\"a\": \"\xff\"}").empty());
+  EXPECT_EQ(error_of(R"({"a": [{"b": {"c": 1, "c": 2}}]})"),
+            "a.json: JSON key \"c\" is given twice");
+}
+
+TEST(Json, time_is_linear_in_the_number_of_members) {
+  std::string text = "{";
+  for (int i = 0; i < 100'000; ++i) {
+    text += fmt::format("{}\"{}\": {{\"a\": [{}]}}", i == 0 ? "" : ", ", i, i);
+  }
+  text += "}";
+  EXPECT_EQ(parse_json(text, "a.json").size(), 100'000U);  // hours where it is quadratic
+  EXPECT_THROW(parse_ordered_json(text, "a.json"), Error);
 }
 
 TEST(Json, members_are_typed) {

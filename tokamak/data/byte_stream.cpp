@@ -7,12 +7,12 @@
 #include <utility>
 #include <vector>
 
-#include <fcntl.h>
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
 #include "tokamak/core/machine_fault.h"
 
 namespace tokamak {
@@ -20,10 +20,7 @@ namespace {
 
 class PlainStream final : public ByteStream {
  public:
-  explicit PlainStream(std::string name)
-      : name_(std::move(name)), fd_(::open(name_.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (fd_ < 0) throw_path_errno("cannot open " + name_);
-  }
+  explicit PlainStream(std::string name) : name_(std::move(name)), fd_(open_regular_file(name_)) {}
 
   PlainStream(const PlainStream&) = delete;
   PlainStream& operator=(const PlainStream&) = delete;
@@ -48,6 +45,17 @@ class PlainStream final : public ByteStream {
   int fd_;
 };
 
+// Text packs 3 to 20 times; what unpacks to this many times its size is made to fill a disk or an
+// afternoon.
+constexpr int64_t kMostTimes = 200;
+constexpr int64_t kFreeBytes = int64_t{64} << 20;
+
+void refuse_bomb(const std::string& name, int64_t packed, int64_t unpacked) {
+  TOK_REQUIRE(unpacked <= kFreeBytes || unpacked / kMostTimes <= packed,
+              "{}: {} bytes unpack to {} and more, wanted at most {} times as many", name, packed,
+              unpacked, kMostTimes);
+}
+
 struct GzipCloser {
   void operator()(gzFile file) const { gzclose(file); }
 };
@@ -55,7 +63,7 @@ struct GzipCloser {
 class GzipStream final : public ByteStream {
  public:
   explicit GzipStream(std::string name)
-      : name_(std::move(name)), file_(gzopen(name_.c_str(), "rb")) {
+      : name_(std::move(name)), file_(gzdopen(open_regular_file(name_), "rb")) {
     if (file_ == nullptr) throw_path_errno("cannot open " + name_);
     gzbuffer(file_.get(), 1U << 17U);
     TOK_REQUIRE(gzdirect(file_.get()) == 0, "{}: wanted gzip data, got other bytes", name_);
@@ -69,12 +77,15 @@ class GzipStream final : public ByteStream {
     if (code == Z_ERRNO) throw_errno("read " + name_);
     TOK_REQUIRE(code != Z_BUF_ERROR, "{}: the gzip data end too early (a cut file?)", name_);
     TOK_REQUIRE(count >= 0 && code == Z_OK, "{}: broken gzip data: {}", name_, text);
+    unpacked_ += count;
+    refuse_bomb(name_, gzoffset(file_.get()), unpacked_);
     return static_cast<size_t>(count);
   }
 
  private:
   std::string name_;
   std::unique_ptr<gzFile_s, GzipCloser> file_;
+  int64_t unpacked_ = 0;
 };
 
 class ZstdStream final : public ByteStream {
@@ -99,12 +110,15 @@ class ZstdStream final : public ByteStream {
       frame_open_ = code != 0;
       more_inside_ = frame_open_ && unpacked.pos == unpacked.size;
     }
+    unpacked_bytes_ += static_cast<int64_t>(unpacked.pos);
+    refuse_bomb(name_, packed_bytes_, unpacked_bytes_);
     return unpacked.pos;
   }
 
  private:
   bool refill() {
     in_ = {packed_.data(), file_.read(packed_), 0};
+    packed_bytes_ += static_cast<int64_t>(in_.size);
     TOK_REQUIRE(in_.size > 0 || !frame_open_, "{}: the zstd data end too early (a cut file?)",
                 name_);
     return in_.size > 0;
@@ -115,6 +129,8 @@ class ZstdStream final : public ByteStream {
   ZSTD_DStream* stream_;
   std::vector<char> packed_;
   ZSTD_inBuffer in_{nullptr, 0, 0};
+  int64_t packed_bytes_ = 0;
+  int64_t unpacked_bytes_ = 0;
   bool frame_open_ = false;
   bool more_inside_ = false;
 };

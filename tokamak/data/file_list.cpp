@@ -15,6 +15,8 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kWholeBytes = int64_t{1} << 20;
 constexpr int64_t kEndBytes = int64_t{1} << 16;
+constexpr int64_t kSampleBytes = int64_t{1} << 12;
+constexpr int64_t kSamples = 64;  // between the ends
 
 class Hash {
  public:
@@ -52,6 +54,9 @@ void add_contents(Hash& hash, const SourceFile& file) {
   if (!in) throw_path_errno("cannot open " + file.path.string());
   if (file.size <= kWholeBytes) return add_part(hash, in, file, 0, file.size);
   add_part(hash, in, file, 0, kEndBytes);
+  for (int64_t i = 1; i <= kSamples; ++i) {
+    add_part(hash, in, file, (file.size - kSampleBytes) / (kSamples + 1) * i, kSampleBytes);
+  }
   add_part(hash, in, file, file.size - kEndBytes, kEndBytes);
 }
 

@@ -21,8 +21,8 @@ struct SourceFile {
 std::vector<SourceFile> list_files(const std::filesystem::path& path,
                                    const std::function<bool(const std::string&)>& wanted);
 
-/// Hashes names, sizes and contents, of files above 1 MiB only the first and last 64 KiB. The hash
-/// is the same on any machine.
+/// Hashes names, sizes and contents, of files above 1 MiB only 64 KiB at either end and 64
+/// samples of 4 KiB between them. The hash is the same on any machine.
 uint64_t hash_files(const std::vector<SourceFile>& files);
 
 /// Hashes the modification times of files above 1 MiB, for caches on this machine only.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tokamak/data/test_files.h"
+#include "tokamak/data/token_files.h"
 
 namespace tokamak {
 namespace {
@@ -172,6 +173,35 @@ TEST(Loader, EndsAFiniteMixWithItsFirstSource) {
   }
   EXPECT_EQ(batches[0], batches[1]);
   EXPECT_NEAR(static_cast<double>(rows), 20.0, 2.0);
+}
+
+TEST(TokenFiles, AFileThatChangesUnderTheRunIsRefused) {
+  const TestFolder folder;
+  const std::string path = folder.write("a.u16", bytes_of(counting<uint16_t>(1000)));
+  std::vector<int32_t> ids(10);
+  const auto source = open_token_files(path);
+  source->read(500, ids);
+  EXPECT_EQ(ids[9], 509);
+  std::filesystem::rename(folder.write("b.u16", bytes_of(counting<uint16_t>(7))), path);
+  source->read(990, ids);  // the file that was opened is still there
+  EXPECT_EQ(ids[9], 999);
+  const std::string second = folder.write("c.u16", bytes_of(counting<uint16_t>(1000)));
+  const auto other = open_token_files(second);
+  std::filesystem::resize_file(second, 1000);
+  EXPECT_ERROR(other->read(900, ids), "it had 2000 when the run began");
+  EXPECT_ERROR(other->read(0, ids), "it had 2000 when the run began");
+  const auto third = open_token_files(second);
+  std::filesystem::last_write_time(
+      second, std::filesystem::file_time_type::clock::now() + std::chrono::seconds(9));
+  EXPECT_ERROR(third->read(0, ids), "has been written to");
+}
+
+TEST(TokenFiles, TheHashSeesTheMiddleOfALargeFile) {
+  const TestFolder folder;
+  std::string bytes(3 << 20, '\1');
+  const uint64_t before = open_token_files(folder.write("a.u16", bytes))->hash();
+  bytes.replace(1 << 20, 1 << 17, std::string(1 << 17, '\2'));
+  EXPECT_NE(open_token_files(folder.write("a.u16", bytes))->hash(), before);
 }
 
 TEST(Loader, NamesBadInput) {

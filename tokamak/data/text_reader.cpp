@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 constexpr size_t kReadBytes = size_t{1} << 18;
 constexpr size_t kPieceBytes = size_t{1} << 20;
 constexpr size_t kLongestPiece = size_t{1} << 24;
-constexpr size_t kLongestLine = size_t{1} << 30;
+constexpr size_t kLongestLine = size_t{1} << 28;
 
 bool is_space(char c) {
   return c == ' ' || c == '\t' || c == '\r' || c == '\n' || c == '\v' || c == '\f';

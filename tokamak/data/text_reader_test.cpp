@@ -1,8 +1,10 @@
 #include "tokamak/data/text_reader.h"
 
+#include <sys/stat.h>
 #include <zlib.h>
 #include <zstd.h>
 
+#include "tokamak/data/byte_stream.h"
 #include "tokamak/data/test_files.h"
 
 namespace tokamak {
@@ -49,6 +51,19 @@ TEST(TextReader, ReadsJsonLinesPackedOrNot) {
                                                          gzip("{\"text\": \"two\"}\n"))),
             kTexts);
   EXPECT_EQ(read_all("c4", folder.write("a.jsonl.zst", zstd(kLines))), kTexts);
+}
+
+TEST(TextReader, BombsAndPipesAreRefused) {
+  const TestFolder folder;
+  const std::string blank(70 << 20, '\n');
+  for (const auto& [name, packed] :
+       {std::pair{"a.jsonl.gz", gzip(blank)}, std::pair{"a.jsonl.zst", zstd(blank)}}) {
+    const auto stream = open_bytes(folder.write(name, packed));
+    EXPECT_ERROR(stream->skip(std::ssize(blank)), "wanted at most 200 times");
+  }
+  ASSERT_EQ(mkfifo((folder / "fifo.jsonl").c_str(), 0600), 0);
+  EXPECT_THROW(read_all("c4", folder / "fifo.jsonl"), Error);
+  EXPECT_THROW(open_bytes(folder / "fifo.jsonl"), Error);
 }
 
 TEST(TextReader, PicksTheSplitOfAC4Folder) {

@@ -8,6 +8,7 @@
 #include "tokamak/core/file.h"
 #include "tokamak/data/file_list.h"
 #include "tokamak/data/token_formats.h"
+#include "tokamak/data/watched_file.h"
 
 namespace tokamak {
 namespace {
@@ -24,7 +25,7 @@ struct Segment {
 struct TokenFile {
   std::string name;
   TokenType type = TokenType::kU16;
-  MappedFile bytes;
+  WatchedFile bytes;
 };
 
 bool is_token_file(const std::string& name) {
@@ -64,8 +65,9 @@ class TokenFiles final : public TokenSource {
       const TokenFile& file = files_[segment.file];
       const int64_t skip = first - segment.first_token;
       const auto count = std::min(static_cast<int64_t>(out.size()), segment.num_tokens - skip);
-      copy_tokens(file.type, file.bytes.bytes(), segment.first_byte + skip * size_of(file.type),
-                  out.first(count));
+      bytes_.resize(static_cast<size_t>(count * size_of(file.type)));
+      file.bytes.read(segment.first_byte + skip * size_of(file.type), bytes_);
+      copy_tokens(file.type, bytes_, 0, out.first(count));
       out = out.subspan(count);
       first += count;
     }
@@ -76,9 +78,10 @@ class TokenFiles final : public TokenSource {
     const TokenFile& file = files_[segment.file];
     const int64_t skip = index - segment.first_token;
     const int64_t byte = segment.first_byte + skip * size_of(file.type);
-    const auto bytes = file.bytes.bytes().subspan(segment.first_byte);
+    std::vector<std::byte> bytes(static_cast<size_t>(size_of(file.type)));
+    file.bytes.read(byte, bytes);
     return fmt::format("{}: byte {} (token {} of the stream): id {}", file.name, byte, index,
-                       token_at(file.type, bytes, skip));
+                       token_at(file.type, bytes, 0));
   }
 
   bool carries_tail() const override { return false; }
@@ -96,9 +99,9 @@ class TokenFiles final : public TokenSource {
   }
 
   void open(const fs::path& path) {
-    files_.push_back({.name = path.string(), .bytes = MappedFile(path)});
+    files_.push_back({.name = path.string(), .bytes = WatchedFile(path)});
     TokenFile& file = files_.back();
-    const auto size = static_cast<int64_t>(file.bytes.bytes().size());
+    const int64_t size = file.bytes.size();
     const std::string extension = path.extension().string();
     if (extension == ".u16" || extension == ".u32") {
       file.type = extension == ".u16" ? TokenType::kU16 : TokenType::kU32;
@@ -109,11 +112,12 @@ class TokenFiles final : public TokenSource {
     }
     const fs::path index_path = with_extension(path, ".idx");
     if (path_exists(index_path)) return add_megatron(index_path);
-    TOK_REQUIRE(extension == ".bin" && is_llmc_data(file.bytes.bytes()),
+    const MappedFile whole(path);
+    TOK_REQUIRE(extension == ".bin" && is_llmc_data(whole.bytes()),
                 "{}: wanted *.u16, *.u32, a Megatron .bin with its .idx, or an llm.c .bin; a bare "
                 "stream of ids wants the extension .u16 or .u32",
                 file.name);
-    const LlmcHeader header = parse_llmc_header(file.bytes.bytes(), file.name);
+    const LlmcHeader header = parse_llmc_header(whole.bytes(), file.name);
     file.type = header.type;
     add(LlmcHeader::kBytes, header.num_tokens);
   }
@@ -122,7 +126,7 @@ class TokenFiles final : public TokenSource {
     TokenFile& file = files_.back();
     const MappedFile bytes(index_path);
     const MegatronIndex index = parse_megatron_index(bytes.bytes(), index_path.string());
-    const auto size = static_cast<int64_t>(file.bytes.bytes().size());
+    const int64_t size = file.bytes.size();
     TOK_REQUIRE(index.bytes_needed <= size, "{}: its index wants {} bytes, got {} (a cut file?)",
                 file.name, index.bytes_needed, size);
     file.type = index.type;
@@ -147,6 +151,7 @@ class TokenFiles final : public TokenSource {
 
   std::string name_;
   std::vector<TokenFile> files_;
+  std::vector<std::byte> bytes_;  // of one read
   std::vector<Segment> segments_;
   int64_t size_ = 0;
   uint64_t hash_ = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/host_memory.h"
 
 namespace tokamak {
 namespace {
@@ -22,10 +23,15 @@ Memory::Memory(Backend& backend, std::span<const Plan* const> plans) : backend_(
   if (backend.streams() != nullptr) {
     for (const Plan* plan : plans) prepare_once(backend, *plan);
   }
+  EnumArray<ArenaKind, int64_t, kNumArenas> needs{};
+  int64_t all = 0;
   for (size_t a = 0; a < kNumArenas; ++a) {
-    int64_t need = 0;
-    for (const Plan* plan : plans) need = std::max(need, plan->arena_bytes[a]);
-    if (need > 0) arenas_[a] = backend.allocate(need);
+    for (const Plan* plan : plans) needs[a] = std::max(needs[a], plan->arena_bytes[a]);
+    all += needs[a];
+  }
+  if (backend.streams() == nullptr) require_host_memory(all, 1, "not enough memory for the plan");
+  for (size_t a = 0; a < kNumArenas; ++a) {
+    if (needs[a] > 0) arenas_[a] = backend.allocate(needs[a]);
   }
 }
 

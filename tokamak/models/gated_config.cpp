@@ -6,23 +6,23 @@ namespace tokamak {
 namespace {
 
 void read_rope(const HfFields& f, ModelSpec& c) {
-  c.rope_theta = f.number_or("rope_theta", 10000.0);
+  c.rope_theta = f.positive_or("rope_theta", 10000.0);
   const bool is_new = f.has("rope_parameters");
   const char* key = is_new ? "rope_parameters" : "rope_scaling";
   if (!f.has(key)) return;
   const HfFields rope = f.inside(key);
-  c.rope_theta = rope.number_or("rope_theta", c.rope_theta);
+  c.rope_theta = rope.positive_or("rope_theta", c.rope_theta);
   const std::string type = rope.text_or("rope_type", rope.text_or("type", "default"));
   if (type == "default") return;
   TOK_REQUIRE(type == "llama3",
               "{}: \"{}\": rope_type \"{}\" is not supported, only \"default\" and \"llama3\"",
               f.what(), key, type);
   c.rope_scaling = {.kind = RopeScaling::Kind::kLlama3,
-                    .factor = rope.number_or("factor", 8.0),
-                    .low_freq_factor = rope.number_or("low_freq_factor", 1.0),
-                    .high_freq_factor = rope.number_or("high_freq_factor", 4.0),
+                    .factor = rope.positive_or("factor", 8.0),
+                    .low_freq_factor = rope.positive_or("low_freq_factor", 1.0),
+                    .high_freq_factor = rope.positive_or("high_freq_factor", 4.0),
                     .original_max_position_embeddings =
-                        rope.number_or("original_max_position_embeddings", 8192.0)};
+                        rope.positive_or("original_max_position_embeddings", 8192.0)};
 }
 
 OrderedJson rope_json(const ModelSpec& c) {
@@ -40,9 +40,9 @@ OrderedJson rope_json(const ModelSpec& c) {
 }  // namespace
 
 void read_gated_config(const HfFields& f, ModelSpec& c, const GatedDefaults& defaults) {
-  c.vocab_size = f.extent("vocab_size");
+  c.vocab_size = f.extent("vocab_size", kMostVocab);
   c.dim = f.extent("hidden_size");
-  c.num_layers = f.extent("num_hidden_layers");
+  c.num_layers = f.extent("num_hidden_layers", kMostLayers);
   c.num_heads = f.extent("num_attention_heads");
   c.num_kv_heads =
       f.extent_or("num_key_value_heads", defaults.kv_heads > 0 ? defaults.kv_heads : c.num_heads);
@@ -57,11 +57,11 @@ void read_gated_config(const HfFields& f, ModelSpec& c, const GatedDefaults& def
   TOK_REQUIRE(c.head_dim % 2 == 0, "{}: \"head_dim\" = {} is odd, rotary positions need pairs",
               f.what(), c.head_dim);
   c.mlp_dim = f.extent("intermediate_size");
-  c.max_seq_len = f.extent_or("max_position_embeddings", defaults.max_positions);
+  c.max_seq_len = f.extent_or("max_position_embeddings", defaults.max_positions, kMostPositions);
   c.tied = f.flag_or("tie_word_embeddings", false);
-  c.norm_eps = f.number_or("rms_norm_eps", 1e-6);
+  c.norm_eps = f.positive_or("rms_norm_eps", 1e-6);
   c.attention_dropout = f.probability_or("attention_dropout", 0.0);
-  c.initializer_range = f.number_or("initializer_range", 0.02);
+  c.initializer_range = f.positive_or("initializer_range", 0.02);
   f.must_be("hidden_act", "silu");
   f.must_be("partial_rotary_factor", 1.0);
   read_rope(f, c);

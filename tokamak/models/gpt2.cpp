@@ -98,23 +98,23 @@ ModelOutputs build(Graph& graph, Parameters& parameters, const ModelSpec& config
 }
 
 void read_config(const HfFields& f, ModelSpec& c) {
-  c.vocab_size = f.extent_or("vocab_size", 50257);
+  c.vocab_size = f.extent_or("vocab_size", 50257, kMostVocab);
   c.dim = f.extent_or("n_embd", 768);
-  c.num_layers = f.extent_or("n_layer", 12);
+  c.num_layers = f.extent_or("n_layer", 12, kMostLayers);
   c.num_heads = f.extent_or("n_head", 12);
   TOK_REQUIRE(c.dim % c.num_heads == 0, "{}: \"n_embd\" = {} is no multiple of {} heads", f.what(),
               c.dim, c.num_heads);
   c.num_kv_heads = c.num_heads;
   c.head_dim = c.dim / c.num_heads;
   c.mlp_dim = f.extent_or("n_inner", 4 * c.dim);
-  c.max_seq_len = f.extent_or("n_positions", 1024);
+  c.max_seq_len = f.extent_or("n_positions", 1024, kMostPositions);
   c.tied = f.flag_or("tie_word_embeddings", true);
-  c.norm_eps = f.number_or("layer_norm_epsilon", 1e-5);
+  c.norm_eps = f.positive_or("layer_norm_epsilon", 1e-5);
   c.attention_bias = c.output_bias = c.mlp_bias = true;
   c.embedding_dropout = f.probability_or("embd_pdrop", 0.1);
   c.attention_dropout = f.probability_or("attn_pdrop", 0.1);
   c.residual_dropout = f.probability_or("resid_pdrop", 0.1);
-  c.initializer_range = f.number_or("initializer_range", 0.02);
+  c.initializer_range = f.positive_or("initializer_range", 0.02);
   const std::string act = f.text_or("activation_function", "gelu_new");
   const bool is_tanh = act == "gelu_new" || act == "gelu_pytorch_tanh";
   TOK_REQUIRE(is_tanh || act == "gelu",

@@ -48,6 +48,9 @@ ModelSpec parse_hf_config(std::string_view text, std::string_view what) {
                    .flavor = "hf",
                    .init = InitRecipe::kHuggingFace};
   config.family->read_config(f, config);
+  TOK_REQUIRE(config.num_heads * config.head_dim <= kMostExtent,
+              "{}: {} heads of {} make {} outputs, wanted at most {}", what, config.num_heads,
+              config.head_dim, config.num_heads * config.head_dim, kMostExtent);
   config.hf_config = std::string(text);
   return config;
 }

@@ -1,6 +1,7 @@
 // Reads members of a config.json. Include it in .cpp files only.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -9,17 +10,29 @@
 
 namespace tokamak {
 
+// Bounds that keep counts of bytes within 64 bits, and a graph within memory.
+inline constexpr int64_t kMostExtent = int64_t{1} << 20U;
+inline constexpr int64_t kMostVocab = int64_t{1} << 24U;
+inline constexpr int64_t kMostPositions = int64_t{1} << 31U;
+inline constexpr int64_t kMostLayers = 4096;
+
 /// Reads members of one config.json with its name in every message.
 class HfFields {
  public:
   HfFields(const Json& json, std::string_view what) : json_(json), what_(what) {}
 
-  int64_t extent(const std::string& key) const {
-    return checked(key, json_member<int64_t>(json_, key, what_));
+  int64_t extent(const std::string& key, int64_t most = kMostExtent) const {
+    return checked(key, json_member<int64_t>(json_, key, what_), most);
   }
 
-  int64_t extent_or(const std::string& key, int64_t fallback) const {
-    return checked(key, json_member_or<int64_t>(json_, key, fallback, what_));
+  int64_t extent_or(const std::string& key, int64_t fallback, int64_t most = kMostExtent) const {
+    return checked(key, json_member_or<int64_t>(json_, key, fallback, what_), most);
+  }
+
+  double positive_or(const std::string& key, double fallback) const {
+    const double value = number_or(key, fallback);
+    TOK_REQUIRE(value > 0.0, "{}: \"{}\": wanted a positive number, got {}", what_, key, value);
+    return value;
   }
 
   double number_or(const std::string& key, double fallback) const {
@@ -62,9 +75,9 @@ class HfFields {
   std::string_view what() const { return what_; }
 
  private:
-  int64_t checked(const std::string& key, int64_t value) const {
-    TOK_REQUIRE(value > 0 && value < (int64_t{1} << 31U),
-                "{}: \"{}\": wanted a positive size, got {}", what_, key, value);
+  int64_t checked(const std::string& key, int64_t value, int64_t most) const {
+    TOK_REQUIRE(value > 0 && value <= most, "{}: \"{}\": wanted a size from 1 to {}, got {}", what_,
+                key, most, value);
     return value;
   }
 

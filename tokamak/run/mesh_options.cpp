@@ -125,7 +125,7 @@ PipelinePlan pipeline_plan(const Config& config, const Degrees& degrees, int64_t
         make_schedule(name, num_ranks, plan.split.num_stages / num_ranks, count / rounds), rounds);
     return plan;
   }
-  plan.schedule = parse_schedule_csv(read_file(csv), csv);
+  plan.schedule = parse_schedule_csv(read_file(csv, kSmallFileBytes), csv);
   const PipelineSchedule& s = plan.schedule;
   TOK_REQUIRE(s.num_ranks == num_ranks,
               "parallelism.pipeline_parallel_schedule_csv = {}: {} rows, but "

@@ -67,7 +67,7 @@ ModelSpec spec_of(const Config& c) {
                 "model.hf_assets_path = {}: there is no config.json, which model.flavor = \"hf\" "
                 "needs",
                 assets_path(c));
-    spec = parse_hf_config(read_file(file), file.string());
+    spec = parse_hf_config(read_file(file, kSmallFileBytes), file.string());
   } else {
     spec = flavor_spec(c.model.name, c.model.flavor);
   }

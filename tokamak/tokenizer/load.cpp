@@ -8,11 +8,20 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string read_if_there(const fs::path& path) {
-  return path_exists(path) ? read_file(path) : std::string();
+  return path_exists(path) ? read_file(path, kSmallFileBytes) : std::string();
+}
+
+// The largest in use have 35 MB.
+MappedFile map_tokenizer(const fs::path& path) {
+  constexpr int64_t kMostBytes = int64_t{128} << 20;
+  MappedFile file(path);
+  TOK_REQUIRE(std::ssize(file.bytes()) <= kMostBytes, "{}: {} bytes, wanted at most {}",
+              path.string(), file.bytes().size(), kMostBytes);
+  return file;
 }
 
 std::unique_ptr<Tokenizer> load_json(const fs::path& path) {
-  const MappedFile file(path);
+  const MappedFile file = map_tokenizer(path);
   const std::string config = read_if_there(path.parent_path() / "tokenizer_config.json");
   const std::string map = read_if_there(path.parent_path() / "special_tokens_map.json");
   return parse_tokenizer_json(file.text(), path.string(),
@@ -25,7 +34,7 @@ bool is_sentencepiece(std::string_view bytes) {
 }
 
 std::unique_ptr<Tokenizer> load_model(const fs::path& path) {
-  const MappedFile file(path);
+  const MappedFile file = map_tokenizer(path);
   return is_sentencepiece(file.text()) ? parse_sentencepiece(file.text(), path.string())
                                        : parse_tiktoken(file.text(), path.string());
 }

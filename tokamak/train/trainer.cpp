@@ -13,6 +13,7 @@
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/core/host_memory.h"
 #include "tokamak/data/cache/token_cache.h"
 #include "tokamak/exec/communicators.h"
 #include "tokamak/exec/gathered_memory.h"
@@ -44,7 +45,8 @@ std::string digest_of(std::string_view text) {
 // The parts that a rank plans and opens by itself, before any collective.
 struct RankParts {
   RankParts(const TrainerOptions& o, Backend& backend)
-      : run(o.model, o.shape, backend.target()),
+      : ranks_per_host(o.ranks_per_host),
+        run(o.model, o.shape, backend.target()),
         memory(backend, plans_that_fit(backend)),
         access(memory, run.states(), run.layout()),
         loader(o.data) {
@@ -63,6 +65,12 @@ struct RankParts {
         "(activation_checkpoint.mode) or more shards "
         "(parallelism.data_parallel_shard_degree)\n{}",
         run.peak_bytes(), *free, memory_table(run));
+    if (!free) {
+      require_host_memory(run.peak_bytes(), ranks_per_host,
+                          "not enough memory for the plan; use fewer sequences per microbatch "
+                          "(training.local_batch_size), more recompute "
+                          "(activation_checkpoint.mode) or more shards");
+    }
     return plans();
   }
 
@@ -72,6 +80,7 @@ struct RankParts {
     return all;
   }
 
+  int64_t ranks_per_host;
   PlannedRun run;
   Memory memory;
   StateAccess access;

@@ -50,6 +50,8 @@ struct TrainerOptions {
   /// Longest wait for a peer while training; start and saves use the world's own timeout.
   std::chrono::seconds init_timeout{300};
   std::chrono::seconds train_timeout{100};
+  /// Processes of this run that share the host's memory.
+  int64_t ranks_per_host = 1;
 
   const Mesh& mesh() const { return shape.distribute.mesh; }
 

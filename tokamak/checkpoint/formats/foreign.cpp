@@ -1,7 +1,5 @@
 #include "tokamak/checkpoint/formats/foreign.h"
 
-#include <array>
-#include <fstream>
 #include <string>
 #include <string_view>
 
@@ -21,10 +19,7 @@ bool has_pickle_suffix(const fs::path& path) {
 
 // torch.save writes a zip archive; before 1.6 it wrote a bare pickle.
 bool holds_pickle(const fs::path& path) {
-  std::array<char, 4> front{};
-  std::ifstream file(path, std::ios::binary);
-  file.read(front.data(), front.size());
-  const std::string_view text(front.data(), static_cast<size_t>(file.gcount()));
+  const std::string text = read_front(path, 4);
   const bool is_zip = text == "PK\x03\x04";
   const bool is_pickle = text.size() >= 2 && text[0] == '\x80' && text[1] >= 2 && text[1] <= 5;
   return is_zip || is_pickle;

@@ -91,20 +91,18 @@ HfWeights::HfWeights(const fs::path& path) : path_(path) {
 }
 
 void HfWeights::open_index(const fs::path& index) {
-  const auto listed = parse_weight_index(read_file(index), index.string());
+  const auto listed = parse_weight_index(read_file(index, kSmallFileBytes), index.string());
   std::set<std::string> names;
   for (const auto& [tensor, file] : listed) names.insert(file);
   for (const std::string& name : names) {
     TOK_REQUIRE(path_exists(path_ / name), "{}: shard {} is absent", index.string(), shown(name));
     files_.emplace_back(path_ / name);
   }
-  for (const SafetensorsFile& file : files_) {
-    const std::string name = file.path().filename().string();
-    for (const auto& [tensor, wanted] : listed) {
-      TOK_REQUIRE(wanted != name || file.find(tensor) != nullptr,
-                  "{}: tensor {} is not in its shard {}", index.string(), shown(tensor),
-                  shown(name));
-    }
+  std::map<std::string, const SafetensorsFile*> by_name;
+  for (const SafetensorsFile& file : files_) by_name[file.path().filename().string()] = &file;
+  for (const auto& [tensor, name] : listed) {
+    TOK_REQUIRE(by_name.at(name)->find(tensor) != nullptr, "{}: tensor {} is not in its shard {}",
+                index.string(), shown(tensor), shown(name));
   }
 }
 

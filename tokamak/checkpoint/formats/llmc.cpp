@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cstring>
-#include <fstream>
 #include <optional>
 #include <string>
 
@@ -170,9 +169,10 @@ void append(std::vector<TensorSource>& out, const LlmcModel& model, const Weight
 
 bool is_llmc_model(const std::filesystem::path& path) {
   int32_t magic = 0;
-  std::ifstream file(path, std::ios::binary);
-  file.read(reinterpret_cast<char*>(&magic), sizeof magic);
-  return file.gcount() == sizeof magic && (magic == kGpt2Magic || magic == kLlama3Magic);
+  const std::string front = read_front(path, sizeof magic);
+  if (front.size() < sizeof magic) return false;
+  std::memcpy(&magic, front.data(), sizeof magic);
+  return magic == kGpt2Magic || magic == kLlama3Magic;
 }
 
 LlmcModel parse_llmc_header(std::span<const std::byte> bytes, int64_t file_bytes,

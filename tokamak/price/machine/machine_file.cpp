@@ -111,7 +111,7 @@ class MachineReader {
     TOK_REQUIRE(may_read_files_, "{}\"{}\": wanted the name of a built-in machine or part", who,
                 printable(name));
     const std::filesystem::path path = folder / name;
-    read_text(read_file(path), path.string(), path.parent_path());
+    read_text(read_file(path, kSmallFileBytes), path.string(), path.parent_path());
   }
 
   void read_text(std::string_view text, const std::string& name,

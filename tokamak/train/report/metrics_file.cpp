@@ -37,6 +37,8 @@ std::filesystem::path with_suffix(std::filesystem::path path, std::string_view s
 const std::filesystem::path& prepare(const std::filesystem::path& path, int64_t resumed_step) {
   make_folders(path.has_parent_path() ? path.parent_path() : ".");
   std::error_code code;
+  TOK_REQUIRE(!std::filesystem::is_fifo(path, code), "cannot write {}: not a regular file",
+              path.string());
   if (std::filesystem::file_size(path, code) == 0 || code) return path;
   if (resumed_step == 0) {
     std::filesystem::rename(path, with_suffix(path, ".previous"), code);
