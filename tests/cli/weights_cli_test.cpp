@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "tokamak/core/file.h"
 
@@ -107,6 +108,105 @@ TEST(ConvertLlmc, TheModelFileOfLlmcBecomesTheSameFolder) {
   EXPECT_EQ(text.out, run_ok({"generate", out, "--tokenizer", "bytes", "-p", "ab", "-n", "4", "-t",
                               "0", "--ids"})
                           .out);
+}
+
+// A copy of llama_tiny in which one piece of a file's text is replaced.
+struct Changed {
+  Changed(const fs::path& folder, const std::string& file, const std::string& from,
+          const std::string& to)
+      : path(folder / "changed") {
+    fs::create_directories(path);
+    for (const char* name : {"config.json", "model.safetensors"}) {
+      std::string text = read_file(oracle_folder("llama_tiny") / name);
+      if (name == file) {
+        const size_t at = text.find(from);
+        EXPECT_NE(at, std::string::npos) << from;
+        text.replace(at, from.size(), to);
+      }
+      write_file_atomic(path / name, text);
+    }
+  }
+
+  fs::path path;
+};
+
+TEST(ConvertWrongModels, AreRefusedByNameBeforeAnythingIsWritten) {
+  const ScratchFolder scratch;
+  const fs::path to = scratch.path() / "to";
+  const auto refused = [&](const std::string& file, const std::string& from, const std::string& by,
+                           const std::string& part) {
+    const Changed changed(scratch.path(), file, from, by);
+    expect_refused({"convert", changed.path.string(), to.string()}, part);
+    EXPECT_FALSE(path_exists(to)) << part;
+  };
+  const std::string config = "config.json";
+  const std::string weights = "model.safetensors";
+  refused(config, "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3",
+          "missing, the first is \"model.layers.2.");
+  refused(config, "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1", "\"model.layers.1.");
+  refused(config, "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 100000", "from 1 to 1024");
+  refused(config, "\"rms_norm_eps\": ", "\"rms_norm_eps\": -", "rms_norm_eps");
+  refused(config, "\"vocab_size\": ", "\"vocab_size\": 1", "the configuration makes it [1512, 64]");
+  refused(weights, "\"model.norm.weight\"", "\"model.norm.weighs\"", "\"model.norm.weighs\"");
+}
+
+TEST(ConvertWrongModels, ATransposedOrInfiniteWeightIsNamed) {
+  const ScratchFolder scratch;
+  const fs::path to = scratch.path() / "to";
+  const std::string bytes = read_file(oracle_folder("llama_tiny") / "model.safetensors");
+  const std::string name = "\"model.layers.1.mlp.up_proj.weight\"";
+  const size_t open = bytes.find('[', bytes.find(name));
+  const size_t close = bytes.find(']', open);
+  const std::string shape = bytes.substr(open + 1, close - open - 1);
+  const size_t comma = shape.find(',');
+  const std::string turned = shape.substr(comma + 1) + "," + shape.substr(0, comma);
+  std::string other = bytes;
+  other.replace(open + 1, shape.size(), turned);
+  const Changed changed(scratch.path(), "", "", "");
+  write_file_atomic(changed.path / "model.safetensors", other);
+  expect_refused({"convert", changed.path.string(), to.string()}, "it is transposed");
+  other = bytes;
+  const float infinity = std::numeric_limits<float>::infinity();
+  std::memcpy(other.data() + other.size() - sizeof infinity, &infinity, sizeof infinity);
+  write_file_atomic(changed.path / "model.safetensors", other);
+  expect_refused({"convert", changed.path.string(), to.string()}, "is NaN or infinite");
+  EXPECT_FALSE(path_exists(to));
+}
+
+TEST(ConvertStep, ExportsTheModelAlone) {
+  const ScratchFolder scratch;
+  const fs::path dump = scratch.path() / "out";
+  const auto run = run_program(
+      train_words("llama_tiny", dump,
+                  {"--training.steps=2", "--checkpoint.enable", "--checkpoint.interval=1",
+                   "--checkpoint.last_save_model_only=false"}),
+      scratch.path());
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const fs::path to = scratch.path() / "to";
+  run_ok({"convert", (dump / "checkpoint/step-2").string(), to.string()});
+  const fs::path other = scratch.path() / "other";
+  run_ok({"convert", oracle_folder("llama_tiny").string(), other.string()});
+  std::vector<std::string> names;
+  std::vector<std::string> wanted;
+  for (const auto& [name, bytes] : read_tensors(to)) names.push_back(name);
+  for (const auto& [name, bytes] : read_tensors(other)) wanted.push_back(name);
+  EXPECT_EQ(names, wanted);
+}
+
+TEST(Inputs, PipesAndHugeFilesAreRefusedAtOnce) {
+  const ScratchFolder scratch;
+  const Changed changed(scratch.path(), "", "", "");
+  const fs::path to = scratch.path() / "to";
+  fs::resize_file(changed.path / "config.json", uintmax_t{3} << 30);
+  expect_refused({"convert", changed.path.string(), to.string()}, "wanted at most 16777216");
+  fs::copy_file(oracle_folder("llama_tiny") / "config.json", changed.path / "config.json",
+                fs::copy_options::overwrite_existing);
+  for (const char* name : {"model.safetensors", "config.json"}) {
+    fs::remove(changed.path / name);
+    ASSERT_EQ(mkfifo((changed.path / name).c_str(), 0600), 0);
+    expect_refused({"convert", changed.path.string(), to.string()}, "not a regular file");
+  }
+  expect_refused({"train", (changed.path / "config.json").string()}, "not a regular file");
 }
 
 TEST(ConvertForeign, PicklesAreRefusedWithTheRemedy) {

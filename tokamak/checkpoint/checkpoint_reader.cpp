@@ -10,6 +10,7 @@
 
 #include "tokamak/checkpoint/chunk_hash.h"
 #include "tokamak/checkpoint/formats/outside_name.h"
+#include "tokamak/checkpoint/shard_check.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/in_parallel.h"
 #include "tokamak/core/machine_fault.h"
@@ -181,6 +182,19 @@ void CheckpointReader::verify(int member, int members, int num_threads) const {
     const int64_t end = std::min<int64_t>(first + kRun, std::ssize(shards_[shard].verified));
     for (int64_t chunk = first; chunk < end; ++chunk) check_chunk(shard, chunk);
   });
+}
+
+void CheckpointReader::check_headers() const {
+  for (size_t s = 0; s < shards_.size(); ++s) {
+    const ShardSummary& shard = manifest_.shards[s];
+    uint64_t length = 0;
+    const auto front = checked_bytes_at(s, 0, std::min<int64_t>(shard.file_bytes, sizeof length));
+    std::memcpy(&length, front.data(), front.size());
+    const auto rest = static_cast<uint64_t>(shard.file_bytes) - front.size();
+    checked_bytes_at(s, 0, std::ssize(front) + static_cast<int64_t>(std::min(length, rest)));
+    check_pieces(shard, shards_[s].file.bytes(), manifest_.tensors,
+                 (folder_ / shard.file).string());
+  }
 }
 
 }  // namespace tokamak

@@ -52,6 +52,10 @@ class CheckpointReader {
   /// first damaged chunk.
   void verify(int member = 0, int members = 1, int num_threads = 1) const;
 
+  /// Hashes the shards' headers and checks all pieces against them. Throws Error naming shard and
+  /// piece.
+  void check_headers() const;
+
  private:
   struct Shard {
     MappedFile file;

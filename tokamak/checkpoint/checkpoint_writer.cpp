@@ -5,8 +5,6 @@
 #include <functional>
 #include <numeric>
 
-#include <fmt/ranges.h>
-
 #include "tokamak/checkpoint/chunk_hash.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
@@ -19,16 +17,6 @@ namespace {
 
 std::string shard_name(int rank) {
   return fmt::format("shard-{:05}.safetensors", rank);
-}
-
-// Returns "w" for a whole tensor, "w[0,4:8,8]" for a box, "w[0,4:8,8]{16:24}" for a range of it.
-std::string entry_name(const std::string& name, const Slice& slice, const Dims& dims) {
-  std::string text = name;
-  if (slice.box != whole_box(dims)) {
-    text += fmt::format("[{}:{}]", fmt::join(slice.box.begin, ","), fmt::join(slice.box.end, ","));
-  }
-  if (slice != slice_of(slice.box)) text += fmt::format("{{{}:{}}}", slice.begin, slice.end);
-  return text;
 }
 
 // Calls work(first byte, bytes, a buffer of the thread's own) for each block. Ends early if a call

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include <fmt/ranges.h>
+
 #include "tokamak/checkpoint/chunk_hash.h"
 #include "tokamak/checkpoint/formats/outside_name.h"
 #include "tokamak/checkpoint/tensor_source.h"
@@ -196,6 +198,15 @@ CheckpointInfo info_of(const Json& json, const std::string& what) {
 }
 
 }  // namespace
+
+std::string entry_name(const std::string& tensor, const Slice& slice, const Dims& dims) {
+  std::string text = tensor;
+  if (slice.box != whole_box(dims)) {
+    text += fmt::format("[{}:{}]", fmt::join(slice.box.begin, ","), fmt::join(slice.box.end, ","));
+  }
+  if (slice != slice_of(slice.box)) text += fmt::format("{{{}:{}}}", slice.begin, slice.end);
+  return text;
+}
 
 Manifest make_manifest(const CheckpointInfo& info, std::vector<ShardSummary> shards) {
   Manifest manifest{.info = info, .tensors = {}, .shards = std::move(shards)};

@@ -23,6 +23,10 @@ struct ShardPiece {
   int64_t offset = 0;
 };
 
+/// Returns the name of a piece in its shard's header: "w" for a whole tensor, "w[0,4:8,8]" for a
+/// box, "w[0,4:8,8]{16:24}" for a range of it.
+std::string entry_name(const std::string& tensor, const Slice& slice, const Dims& dims);
+
 /// The files that one rank wrote, sent as text to the rank that commits.
 struct ShardSummary {
   std::string file;

@@ -8,6 +8,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/train/state/hf_model.h"
+#include "tokamak/train/state/model_check.h"
 
 namespace tokamak::cli {
 namespace {
@@ -61,6 +62,7 @@ int run_convert(Args args) {
   AssetFiles assets =
       tokenizer_files_in(tokenizer.empty() ? files.folder : std::filesystem::path(tokenizer));
   assets.merge(generation_config_in(files.folder));
+  check_finite(files.parameters, type, from);
   if (format == "checkpoint") {
     to_checkpoint(files, to, type, assets);
     return 0;

@@ -8,6 +8,7 @@
 #include "tokamak/data/self/self.h"
 #include "tokamak/models/hf_config.h"
 #include "tokamak/train/state/hf_model.h"
+#include "tokamak/train/state/model_check.h"
 
 namespace tokamak::cli {
 namespace {
@@ -55,12 +56,12 @@ ModelFiles open_model(const std::filesystem::path& path, const std::string& flav
                 "{}: there is no config.json; name the model with --model NAME:FLAVOR",
                 path.string());
     const std::string file = (m.folder / "config.json").string();
-    m.config = parse_hf_config(read_file(file), file);
+    m.config = parse_hf_config(read_file(file, kSmallFileBytes), file);
   }
   const auto checkpoints = list_checkpoints(path);
   TOK_REQUIRE(checkpoints.empty(), "{} holds checkpoints: name one of them, as {}", path.string(),
               checkpoints.back().path.string());
-  m.parameters = open_weights(m.config, path);
+  m.parameters = parameters_of_model(m.config, open_weights(m.config, path), path.string());
   return m;
 }
 

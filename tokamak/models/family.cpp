@@ -83,30 +83,55 @@ ModelOutputs build_model(Graph& graph, Parameters& parameters, const ModelSpec& 
   return config.family->build(graph, parameters, config, inputs, seed);
 }
 
-ParameterCount count_parameters(const ModelSpec& config) {
-  StateTable states;
-  Graph graph(states);
-  const auto input = [&](const char* name) {
+namespace {
+
+// A forward graph that nobody runs, for what it declares.
+struct Declared {
+  explicit Declared(const ModelSpec& config) {
+    const ModelInputs inputs{.tokens = input("tokens"), .positions = input("positions")};
+    head = build_model(graph, parameters, config, inputs, 0).head;
+  }
+
+  Value input(const char* name) {
     return graph.read(states.declare(
         {.name = name, .type = {.dtype = DType::kI32, .dims = {1, 1}}, .kind = StateKind::kInput}));
-  };
+  }
+
+  StateTable states;
+  Graph graph{states};
+  Parameters parameters{graph, DType::kF32, DType::kF32};
+  Value head;
+};
+
+}  // namespace
+
+ParameterCount count_parameters(const ModelSpec& config) {
   // All blocks are alike, so only one is built.
   ModelSpec one = config;
   one.num_layers = 1;
-  Parameters parameters(graph, DType::kF32, DType::kF32);
-  const ModelInputs inputs{.tokens = input("tokens"), .positions = input("positions")};
-  const ModelOutputs out = build_model(graph, parameters, one, inputs, 0);
+  const Declared declared(one);
   ParameterCount count;
-  for (const Parameter& parameter : parameters.all()) {
-    const StateDecl& decl = states[parameter.state];
+  for (const Parameter& parameter : declared.parameters.all()) {
+    const StateDecl& decl = declared.states[parameter.state];
     const bool is_of_block = decl.block >= 0;
     const int64_t numel = decl.type.numel() * (is_of_block ? config.num_layers : 1);
     count.total += numel;
     if (is_of_block && decl.type.dims.size() == 2) count.block_matrices += numel;
     // A tied table is multiplied by in the head, so it stays in the count of work.
-    if (decl.module == 0 && parameter.compute != out.head) count.embedding += numel;
+    if (decl.module == 0 && parameter.compute != declared.head) count.embedding += numel;
   }
   return count;
+}
+
+ModelParameters model_parameters(const ModelSpec& config) {
+  const Declared declared(config);
+  ModelParameters model;
+  for (const Parameter& parameter : declared.parameters.all()) {
+    const StateDecl& decl = declared.states[parameter.state];
+    model.dims.emplace(decl.name, decl.type.dims);
+    if (parameter.compute == declared.head) model.head = decl.name;
+  }
+  return model;
 }
 
 }  // namespace tokamak

@@ -14,7 +14,7 @@ namespace tokamak {
 inline constexpr int64_t kMostExtent = int64_t{1} << 20U;
 inline constexpr int64_t kMostVocab = int64_t{1} << 24U;
 inline constexpr int64_t kMostPositions = int64_t{1} << 31U;
-inline constexpr int64_t kMostLayers = 4096;
+inline constexpr int64_t kMostLayers = 1024;
 
 /// Reads members of one config.json with its name in every message.
 class HfFields {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -89,5 +90,13 @@ struct ParameterCount {
 };
 
 ParameterCount count_parameters(const ModelSpec& config);
+
+/// The parameters of a model under their names in State, which are also those of its checkpoints.
+struct ModelParameters {
+  std::map<std::string, Dims> dims;
+  std::string head;  ///< the weight of the output head; of a tied one the token embedding
+};
+
+ModelParameters model_parameters(const ModelSpec& config);
 
 }  // namespace tokamak

@@ -5,6 +5,10 @@
 
 namespace tokamak {
 
+bool is_of_model(std::string_view name) {
+  return !name.starts_with("optimizer.") && !name.starts_with("fp8.");
+}
+
 Weights::Weights(const std::filesystem::path& path) {
   TOK_REQUIRE(path_exists(path), "there is no file or folder {}", path.string());
   refuse_foreign_checkpoint(path);
@@ -22,7 +26,7 @@ std::vector<TensorSource> Weights::sources(const HeadCounts& heads) const {
   if (llmc_) return llmc_->sources();
   std::vector<TensorSource> all;
   for (const auto& [name, type] : checkpoint_->manifest().tensors) {
-    if (!name.starts_with(kOptimizerPrefix)) all.push_back(checkpoint_->source(name));
+    if (is_of_model(name)) all.push_back(checkpoint_->source(name));
   }
   return all;
 }

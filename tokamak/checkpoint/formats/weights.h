@@ -13,8 +13,8 @@
 
 namespace tokamak {
 
-/// In our checkpoints, names of state that does not belong to the model begin with this prefix.
-inline constexpr std::string_view kOptimizerPrefix = "optimizer.";
+/// Whether a tensor of our checkpoints is a weight of the model: no moment and no scale.
+bool is_of_model(std::string_view name);
 
 /// The weights at a path, which is a Hugging Face or Meta folder or file, an llm.c model, or one of
 /// our checkpoints (the step folder). Sources live as long as the object.

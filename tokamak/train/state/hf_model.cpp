@@ -16,6 +16,9 @@
 namespace tokamak {
 namespace {
 
+// Of one file; the largest in use have 35 MB.
+constexpr int64_t kTokenizerBytes = int64_t{128} << 20;
+
 constexpr std::array<std::string_view, 3> kParts{"q_proj", "k_proj", "v_proj"};
 
 std::string replaced(const std::string& text, std::string_view what, std::string_view by) {
@@ -71,9 +74,10 @@ std::vector<TensorSource> keep_open(std::shared_ptr<Owner> owner,
 // not weights.
 std::vector<TensorSource> open_checkpoint(const std::filesystem::path& path) {
   const auto reader = std::make_shared<CheckpointReader>(path);
+  reader->check_headers();
   std::vector<TensorSource> sources;
   for (const auto& [name, type] : reader->manifest().tensors) {
-    if (!name.starts_with(kOptimizerPrefix)) sources.push_back(reader->source(name));
+    if (is_of_model(name)) sources.push_back(reader->source(name));
   }
   return keep_open(reader, std::move(sources));
 }
@@ -141,7 +145,7 @@ AssetFiles tokenizer_files_in(const std::filesystem::path& folder) {
        {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model",
         "vocab.json", "merges.txt", "added_tokens.json", "chat_template.jinja"}) {
     if (path_exists(folder / name) && !is_folder(folder / name))
-      files[name] = read_file(folder / name);
+      files[name] = read_file(folder / name, kTokenizerBytes);
   }
   return files;
 }
@@ -149,7 +153,7 @@ AssetFiles tokenizer_files_in(const std::filesystem::path& folder) {
 AssetFiles generation_config_in(const std::filesystem::path& folder) {
   constexpr const char* kName = "generation_config.json";
   AssetFiles files;
-  if (path_exists(folder / kName)) files[kName] = read_file(folder / kName);
+  if (path_exists(folder / kName)) files[kName] = read_file(folder / kName, kSmallFileBytes);
   return files;
 }
 
