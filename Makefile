@@ -17,7 +17,7 @@ else
   CUDA_FLAGS = -DTOK_CUDA=OFF
 endif
 
-.PHONY: build cuda-all hip demo test faults slurm lint tidy fuzz sanitize clean help
+.PHONY: build cuda-all hip demo test faults slurm lint tidy fuzz mutate sanitize clean help
 .DEFAULT_GOAL := build
 
 ## build: the program, at build/release/bin/tokamak; CUDA=1 builds it with the GPU backend
@@ -80,6 +80,11 @@ fuzz:
 	@cmake --preset fuzz -Wno-dev --log-level=WARNING
 	@cmake --build --preset fuzz --target fuzz_targets
 	@tools/fuzz.sh $(SECONDS)
+
+## mutate: COUNT damaged files through convert, generate and train --dry-run
+COUNT ?= 10000
+mutate: build
+	@python3 fuzz/mutate_inputs.py build/release/bin/tokamak --count $(COUNT)
 
 ## sanitize: graph, exec and the meshes of threads under TSan, then ASan and UBSan (TOK_MESH_SEED, TOK_MESH_COUNT draw others)
 SANITIZED := tokamak_graph_test tokamak_exec_test tokamak_mesh_test

@@ -1,0 +1,353 @@
+"""Feed the program damaged files: mutate_inputs.py PROGRAM [--count N] [--seed S] [--jobs J].
+
+Each case damages one input (safetensors, weight index, config.json, tokenizer.json, TOML, manifest
+or shard of a checkpoint) and gives it to `convert`, `generate` or `train --dry-run`. A case fails
+where the program ends by a signal or as a bug, takes over 10 s or 4 GiB, refuses in anything but
+one line, or accepts damage that a hash covers. Case N of seed S is always the same; a failed one is
+kept in FOLDER/failed-N with its command.
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import random
+import resource
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+MOST_SECONDS = 10
+MOST_BYTES = 4 << 30
+ORACLES = pathlib.Path(__file__).resolve().parent.parent / "tests" / "oracles"
+NUMBERS = [b"0", b"-1", b"1", b"2", b"65537", b"100000", b"2147483647", b"4294967296",
+           b"9223372036854775807", b"18446744073709551615", b"-9223372036854775808", b"1e308",
+           b"1e-320", b"0.5", b"null", b"true", b'"x"', b"[]", b"{}", b"1e999", b"NaN"]
+TOML = b"""[job]
+description = "a run"
+[model]
+name = "llama3"
+flavor = "debugmodel"
+[optimizer]
+name = "AdamW"
+lr = 8e-4
+eps = 1e-8
+[lr_scheduler]
+warmup_steps = 2
+decay_ratio = 0.8
+decay_type = "linear"
+min_lr_factor = 0.0
+[training]
+local_batch_size = 8
+seq_len = 256
+max_norm = 1.0
+steps = 10
+dataset = "self"
+[parallelism]
+data_parallel_replicate_degree = 1
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 1
+pipeline_parallel_degree = 1
+context_parallel_degree = 1
+[checkpoint]
+enable = false
+folder = "checkpoint"
+interval = 10
+export_dtype = "float32"
+async_mode = "disabled"
+[activation_checkpoint]
+mode = "selective"
+selective_ac_option = "2"
+"""
+
+
+def tokenizer_json():
+    letters = [chr(c) for c in range(ord("!"), ord("~") + 1)] + ["\u0120", "\u010a"]
+    vocab = {token: i for i, token in enumerate(letters + ["he", "ll", "hell", "hello"])}
+    return json.dumps({
+        "version": "1.0", "truncation": None, "padding": None,
+        "added_tokens": [{"id": 110, "content": "<|end|>", "special": True, "single_word": False,
+                          "lstrip": False, "rstrip": False, "normalized": False}],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": r"\p{L}+|\p{N}{1,3}|\s+(?!\S)|\s+"},
+             "behavior": "Isolated", "invert": False},
+            {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True,
+             "use_regex": False}]},
+        "post_processor": None, "decoder": {"type": "ByteLevel"},
+        "model": {"type": "BPE", "dropout": None, "unk_token": None, "fuse_unk": False,
+                  "byte_fallback": False, "vocab": vocab,
+                  "merges": ["h e", "l l", "he ll", "hell o"]},
+    }).encode()
+
+
+def numbers_in(text):
+    """The places of numbers: (begin, end) of each run of digits outside of words."""
+    spans, begin = [], None
+    for i, byte in enumerate(text + b" "):
+        is_digit = chr(byte) in "0123456789.eE+-"
+        if is_digit and begin is None and (i == 0 or chr(text[i - 1]) in " :[,=\n"):
+            begin = i
+        elif not is_digit and begin is not None:
+            if any(chr(b).isdigit() for b in text[begin:i]):
+                spans.append((begin, i))
+            begin = None
+    return spans
+
+
+def mutated_bytes(data, draw):
+    data = bytearray(data)
+    for _ in range(draw.choice([1, 1, 1, 2, 4, 16])):
+        if not data:
+            break
+        at = draw.randrange(len(data))
+        length = min(len(data) - at, draw.choice([1, 2, 8, 64, 4096]))
+        what = draw.randrange(7)
+        if what == 0:
+            data[at] ^= 1 << draw.randrange(8)
+        elif what == 1:
+            data[at] = draw.randrange(256)
+        elif what == 2:
+            del data[at:at + length]
+        elif what == 3:
+            data[at:at] = data[at:at + length]
+        elif what == 4:
+            data[at:at + length] = bytes(length)
+        elif what == 5:
+            other = draw.randrange(len(data))
+            data[at], data[other] = data[other], data[at]
+        else:
+            del data[at:]
+    return bytes(data)
+
+
+def mutated_text(text, draw):
+    """A text whose syntax mostly holds: a number, a name or a line changes."""
+    kind = draw.randrange(6)
+    if kind <= 2:
+        spans = numbers_in(text)
+        if spans:
+            begin, end = draw.choice(spans)
+            return text[:begin] + draw.choice(NUMBERS) + text[end:]
+    if kind == 3:
+        words = [i for i, byte in enumerate(text) if byte == ord('"')]
+        if len(words) >= 2:
+            at = draw.randrange(len(words) - 1)
+            new = draw.choice([b"", b"..", b"/etc/passwd", b"x" * 5000, b"\xff\xfe", b"../x",
+                               text[words[at - 1] + 1:words[at]][:200]])
+            return text[:words[at] + 1] + new + text[words[at + 1]:]
+    if kind == 4:
+        at, to = sorted(draw.randrange(len(text) + 1) for _ in range(2))
+        return text[:to] + text[at:to][:10000] * draw.choice([1, 2, 50]) + text[to:]
+    return mutated_bytes(text, draw)
+
+
+def mutated_safetensors(data, draw):
+    length = struct.unpack("<Q", data[:8])[0]
+    what = draw.randrange(4)
+    if what == 0:
+        return mutated_bytes(data, draw)
+    if what == 1:
+        wrong = draw.choice([0, 1, length - 1, length + 1, 2**31, 2**63, 2**64 - 1, len(data)])
+        return struct.pack("<Q", wrong) + data[8:]
+    header = mutated_text(data[8:8 + length], draw)
+    return struct.pack("<Q", len(header)) + header + data[8 + length:]
+
+
+class Inputs:
+    """The undamaged inputs, made once."""
+
+    def __init__(self, program, folder):
+        self.folder = folder
+        self.models = {name: ORACLES / name for name in ("llama_tiny", "llama_tied", "gpt2_tiny")}
+        run = [program, "train", f"--job.dump_folder={folder}/run", "--model.flavor=hf",
+               f"--model.hf_assets_path={ORACLES}/llama_tiny", "--training.dataset=synthetic",
+               "--training.seq_len=16", "--training.local_batch_size=2", "--training.steps=2",
+               "--checkpoint.enable", "--checkpoint.last_save_model_only=false",
+               "--job.device=cpu"]
+        subprocess.run(run, check=True, stdout=subprocess.DEVNULL)
+        self.checkpoint = folder / "run" / "checkpoint"
+        self.exported = folder / "exported"
+        subprocess.run([program, "convert", self.checkpoint / "step-2", self.exported], check=True,
+                       stdout=subprocess.DEVNULL)
+        self.sharded = folder / "sharded"
+        self.make_sharded()
+
+    def make_sharded(self):
+        self.sharded.mkdir()
+        data = (ORACLES / "llama_tiny" / "model.safetensors").read_bytes()
+        length = struct.unpack("<Q", data[:8])[0]
+        header = json.loads(data[8:8 + length])
+        header.pop("__metadata__", None)
+        names = sorted(header)
+        weight_map = {}
+        for half in (0, 1):
+            file = f"model-0000{half + 1}-of-00002.safetensors"
+            entries, body = {}, b""
+            for name in names[half::2]:
+                begin, end = header[name]["data_offsets"]
+                piece = data[8 + length + begin:8 + length + end]
+                entries[name] = {**header[name], "data_offsets": [len(body), len(body) + len(piece)]}
+                body += piece
+                weight_map[name] = file
+            text = json.dumps(entries).encode()
+            (self.sharded / file).write_bytes(struct.pack("<Q", len(text)) + text + body)
+        index = {"metadata": {"total_size": 1}, "weight_map": weight_map}
+        (self.sharded / "model.safetensors.index.json").write_text(json.dumps(index))
+        shutil.copy(ORACLES / "llama_tiny" / "config.json", self.sharded)
+
+
+def damage(path, mutate, draw):
+    path.write_bytes(mutate(path.read_bytes(), draw))
+
+
+def copy_of(folder, to):
+    """A copy whose files are links, but for those that are damaged afterwards."""
+    to.mkdir(parents=True)
+    for file in folder.iterdir():
+        if file.is_file():
+            shutil.copy(file, to / file.name)
+    return to
+
+
+class Case:
+    """One damaged input and the command that reads it."""
+
+    def __init__(self, number, seed, program, inputs, folder):
+        draw = random.Random(f"{seed}/{number}")
+        self.folder = folder
+        self.kind = draw.choice(["safetensors", "index", "config", "tokenizer", "toml", "manifest",
+                                 "shard"])
+        self.inputs = inputs
+        self.out = folder / "out"
+        model = folder / "model"
+        if self.kind == "toml":
+            file = folder / "run.toml"
+            file.write_bytes(mutated_text(TOML, draw))
+            self.command = [program, "train", str(file), "--dry-run", "--job.device=cpu"]
+            return
+        if self.kind in ("manifest", "shard"):
+            copy_of(inputs.checkpoint, folder / "checkpoint")
+            model = copy_of(inputs.checkpoint / "step-2", folder / "checkpoint" / "step-2")
+            name = "manifest.json" if self.kind == "manifest" else "shard-00000.safetensors"
+            damage(model / name, draw.choice([mutated_bytes, mutated_text])
+                   if self.kind == "manifest" else mutated_bytes, draw)
+            self.command = [program, "convert", str(model), str(self.out)]
+            return
+        source = inputs.sharded if self.kind == "index" else \
+            inputs.models[draw.choice(sorted(inputs.models))]
+        copy_of(source, model)
+        if self.kind == "safetensors":
+            damage(model / "model.safetensors", mutated_safetensors, draw)
+        elif self.kind == "index":
+            damage(model / "model.safetensors.index.json", mutated_text, draw)
+        elif self.kind == "config":
+            damage(model / "config.json", mutated_text, draw)
+        tokenizer = "bytes"
+        if self.kind == "tokenizer":
+            (model / "tokenizer.json").write_bytes(
+                draw.choice([mutated_text, mutated_text, mutated_bytes])(tokenizer_json(), draw))
+            tokenizer = str(model)
+        if self.kind == "config" and draw.randrange(2):
+            self.command = [program, "train", "--dry-run", "--job.device=cpu", "--model.flavor=hf",
+                            f"--model.hf_assets_path={model}", "--training.dataset=synthetic",
+                            "--training.seq_len=32", "--training.local_batch_size=1"]
+        elif self.kind == "tokenizer" or draw.randrange(2):
+            self.command = [program, "generate", str(model), "--tokenizer", tokenizer, "-p",
+                            "hello", "-n", "2", "--ids", "--device=cpu"]
+        else:
+            self.command = [program, "convert", str(model), str(self.out)]
+
+    def run(self):
+        """Returns what is wrong with the program's answer, or None, and what it took."""
+        start = time.monotonic()
+        with open(self.folder / "stdout", "wb") as out, open(self.folder / "stderr", "wb") as err:
+            child = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+                                     cwd=self.folder, env={**os.environ, "OMP_NUM_THREADS": "1"},
+                                     preexec_fn=limit)
+            killer = threading.Timer(6 * MOST_SECONDS, child.kill)
+            killer.start()
+            _, status, used = os.wait4(child.pid, 0)
+            killer.cancel()
+        child.returncode = os.waitstatus_to_exitcode(status)
+        seconds = min(used.ru_utime + used.ru_stime, time.monotonic() - start)
+        peak = used.ru_maxrss * 1024
+        text = (self.folder / "stderr").read_bytes().decode(errors="replace")
+        return self.verdict(child.returncode, text, seconds, peak), child.returncode, seconds, peak
+
+    def verdict(self, code, text, seconds, peak):
+        if code < 0:
+            return f"signal {-code}"
+        if code not in (0, 2, 75):
+            return f"exit {code}: {text[:300]}"
+        if seconds > MOST_SECONDS:
+            return f"{seconds:.1f} s"
+        if peak > MOST_BYTES or "out of host memory" in text:
+            return f"{peak / 2**30:.2f} GiB: {text[:300]}"
+        if code != 0 and self.kind != "toml" and text.count("\n") != 1:
+            return f"{text.count(chr(10))} lines: {text[:300]}"
+        if code != 0 and self.out.exists():
+            return "a refusal left its output"
+        if code == 0 and self.kind in ("manifest", "shard"):
+            got = (self.out / "model.safetensors").read_bytes()
+            if got != (self.inputs.exported / "model.safetensors").read_bytes():
+                return "damage was accepted"
+        return None
+
+
+def limit():
+    resource.setrlimit(resource.RLIMIT_AS, (4 * MOST_BYTES, 4 * MOST_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def main():
+    words = argparse.ArgumentParser()
+    words.add_argument("program", type=lambda path: str(pathlib.Path(path).resolve()))
+    words.add_argument("--count", type=int, default=10000)
+    words.add_argument("--first", type=int, default=0)
+    words.add_argument("--seed", default="1")
+    words.add_argument("--jobs", type=int, default=os.cpu_count())
+    words.add_argument("--folder", type=pathlib.Path)
+    args = words.parse_args()
+    root = args.folder or pathlib.Path(tempfile.mkdtemp(prefix="tokamak-mutated-"))
+    root.mkdir(parents=True, exist_ok=True)
+    inputs = Inputs(args.program, root)
+    counts, failed, slowest, largest = {}, [], 0.0, 0
+
+    def one(number):
+        folder = root / f"case-{number}"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        case = Case(number, args.seed, args.program, inputs, folder)
+        wrong, code, seconds, peak = case.run()
+        if wrong is None:
+            shutil.rmtree(folder)
+        else:
+            shutil.rmtree(root / f"failed-{number}", ignore_errors=True)
+            (folder / "command").write_text(" ".join(case.command) + "\n")
+            folder.rename(root / f"failed-{number}")
+        return number, case.kind, wrong, code, seconds, peak
+
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        for number, kind, wrong, code, seconds, peak in pool.map(
+                one, range(args.first, args.first + args.count)):
+            counts[kind, code] = counts.get((kind, code), 0) + 1
+            slowest, largest = max(slowest, seconds), max(largest, peak)
+            if wrong is not None:
+                failed.append(number)
+                print(f"case {number} ({kind}): {wrong}", flush=True)
+    for (kind, code), count in sorted(counts.items()):
+        print(f"{kind:12} exit {code:3}: {count}")
+    print(f"{args.count} cases, {len(failed)} failed; at most {slowest:.2f} s, "
+          f"{largest / 2**20:.0f} MiB")
+    if not args.folder and not failed:
+        shutil.rmtree(root)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
