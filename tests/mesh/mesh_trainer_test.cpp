@@ -15,71 +15,12 @@
 #include "tokamak/train/options.h"
 #include "tokamak/train/together.h"
 
+#include "tests/fixtures/mesh_training.h"
+
 namespace tokamak {
 namespace {
 
-namespace fs = std::filesystem;
 using testing::ScratchFolder;
-
-Config small_config(const fs::path& dump) {
-  Config c;
-  c.job.dump_folder = dump.string();
-  c.model.flavor = "hf";
-  c.model.hf_assets_path = std::string(TOK_SOURCE_DIR) + "/tests/oracles/llama_tiny";
-  c.training.dataset = "synthetic";
-  c.training.seq_len = 12;
-  c.training.global_batch_size = 8;
-  c.training.local_batch_size = 2;
-  c.training.steps = 6;
-  c.training.mixed_precision_param = "float32";
-  c.lr_scheduler.warmup_steps = 0;
-  c.lr_scheduler.min_lr_factor = 1.0;
-  c.metrics.log_freq = 1;
-  c.activation_checkpoint.mode = "none";
-  c.checkpoint.enable = true;
-  c.checkpoint.last_save_model_only = false;
-  return c;
-}
-
-// pp, dp_replicate, dp_shard, cp, tp
-Config on_mesh(Config c, const std::array<int64_t, 5>& degrees) {
-  ParallelismConfig& p = c.parallelism;
-  p.pipeline_parallel_degree = degrees[0];
-  p.data_parallel_replicate_degree = degrees[1];
-  p.data_parallel_shard_degree = degrees[2];
-  p.context_parallel_degree = degrees[3];
-  p.tensor_parallel_degree = degrees[4];
-  return c;
-}
-
-using Change = std::function<void(int rank, Config& config, TrainerOptions& options)>;
-
-void train_on(const Config& config, const Change& change = {}) {
-  const int64_t world_size = default_world_size(config);
-  validate(config, world_size);
-  const Degrees degrees = resolve_degrees(config.parallelism, world_size);
-  run_ranks(static_cast<int>(world_size), [&](World& world) {
-    const auto backend = cpu::make_backend({.threads = 1});
-    Config mine = config;
-    TrainerOptions none;
-    if (change) change(world.rank(), mine, none);
-    TrainerOptions options = options_of(mine, nullptr, {.degrees = degrees, .rank = world.rank()});
-    options.stop_signal = [] { return 0; };
-    if (change) change(world.rank(), mine, options);
-    train(options, world, *backend);
-  });
-}
-
-std::vector<Json> lines_of(const fs::path& path) {
-  std::vector<Json> lines;
-  std::string text = read_file(path);
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = text.find('\n', at);
-    lines.push_back(parse_json(text.substr(at, end - at), path.string()));
-    at = end + 1;
-  }
-  return lines;
-}
 
 void expect_same_losses(const fs::path& got, const fs::path& want, int64_t world_size) {
   const auto a = lines_of(got);

@@ -40,6 +40,8 @@ struct MetricsConfig {
   bool save_for_all_ranks = false;
   bool enable_wandb = false;
   bool causal_mfu = false;
+  double slow_rank_factor = 1.5;
+  int64_t slow_rank_lines = 3;
 };
 
 struct ModelConfig {
@@ -86,6 +88,11 @@ struct TrainingConfig {
   std::optional<int64_t> shuffle_seed;
   int64_t threads = 0;
   std::string grad_store = "auto";
+  std::string on_nonfinite = "stop";
+  std::string on_spike = "warn";
+  double spike_factor = 10.0;
+  int64_t check_replicas_every = 100;
+  std::string on_divergent_replicas = "stop";
 };
 
 struct ParallelismConfig {

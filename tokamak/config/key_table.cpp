@@ -37,6 +37,8 @@ const Key kKeys[] = {
   TOK_KEY(metrics.save_tb_folder, kHonoured, "", "Folder of TensorBoard files under dump_folder."),
   TOK_KEY(metrics.save_for_all_ranks, kDormant, "", "TensorBoard files from every rank, not only one."),
   TOK_KEY(metrics.enable_wandb, kFeature, "", "Log to Weights & Biases."),
+  TOK_KEY(metrics.slow_rank_factor, kHonoured, ">=0", "A rank is slow if it works this many times as long as the median of those with the same work; 0: none is (ours)."),
+  TOK_KEY(metrics.slow_rank_lines, kHonoured, ">=1", "Log lines in a row for which a rank is slow before it is named (ours)."),
   TOK_KEY(metrics.causal_mfu, kHonoured, "", "Log the MFU that counts causal attention as half beside the usual one (ours)."),
 
   TOK_KEY(model.name, kFeature, "", "Family of models, e.g. llama3, llama2, mistral, qwen2, qwen3, gpt2."),
@@ -76,6 +78,11 @@ const Key kKeys[] = {
   TOK_KEY(training.shuffle_seed, kHonoured, "", "Shuffles the data by this seed; none: stored order (ours)."),
   TOK_KEY(training.threads, kHonoured, ">=0", "CPU threads of a rank; 0: all cores it may use (ours)."),
   TOK_KEY(training.grad_store, kHonoured, "auto|sharded|full", "Gradients reduced every microbatch into a slice, or accumulated in full (ours)."),
+  TOK_KEY(training.on_nonfinite, kHonoured, "stop|skip|replay|rollback", "What is done about a step whose loss or gradient norm is not finite (ours)."),
+  TOK_KEY(training.on_spike, kHonoured, "off|warn|stop|skip|replay|rollback", "What is done about a step whose loss or gradient norm is far above those before (ours)."),
+  TOK_KEY(training.spike_factor, kHonoured, ">=0", "A spike exceeds the median of the last 100 steps by this many times their spread; 0: none does (ours)."),
+  TOK_KEY(training.check_replicas_every, kHonoured, ">=0", "Steps between comparisons of a share of what ranks hold alike, by hash; 0: never (ours)."),
+  TOK_KEY(training.on_divergent_replicas, kHonoured, "stop|rollback", "What is done where replicas of a parameter differ (ours)."),
 
   TOK_KEY(parallelism.data_parallel_replicate_degree, kFeature, ">=1", "Replicas of the model (DDP, or the outer degree of HSDP)."),
   TOK_KEY(parallelism.data_parallel_shard_degree, kFeature, ">=1 or -1", "Ranks that share one replica's state (FSDP); -1: what is left of the world."),

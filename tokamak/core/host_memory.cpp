@@ -18,8 +18,8 @@ namespace {
 namespace fs = std::filesystem;
 
 // Address space that is taken beside the plan: libraries, heaps and a stack for each thread.
-constexpr int64_t kProgramBytes = int64_t{512} << 20;
-constexpr int64_t kThreadBytes = int64_t{80} << 20;
+constexpr int64_t kProgramBytes = int64_t{128} << 20;
+constexpr int64_t kThreadBytes = int64_t{16} << 20;
 
 // Returns the number after `key` in lines of "KEY NUMBER".
 int64_t number_in(const fs::path& path, const std::string& key) {

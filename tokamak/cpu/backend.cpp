@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/cpu/gemm.h"
 #include "tokamak/cpu/parallel.h"
 #include "tokamak/ops/table.h"
 
@@ -72,6 +73,16 @@ class CpuBackend final : public Backend {
 
   Target target() const override {
     return {.backend = "cpu", .threads = num_threads(), .reference_only = reference_only_};
+  }
+
+  std::string arithmetic() const override {
+    std::string sets = "CPU with";
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx2")) sets += " avx2";
+    if (__builtin_cpu_supports("avx512f")) sets += " avx512f";
+    if (__builtin_cpu_supports("amx-bf16")) sets += " amx-bf16";
+#endif
+    return sets + ", oneDNN's matmuls with " + Gemm::instruction_set();
   }
 
   std::unique_ptr<Allocation> allocate(int64_t bytes) override {

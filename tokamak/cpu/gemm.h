@@ -30,6 +30,10 @@ class Gemm {
   /// Whether this build has oneDNN.
   static bool is_available();
 
+  /// Returns oneDNN's number of the instruction set that its matmuls use (ONEDNN_MAX_CPU_ISA
+  /// bounds it), or "none".
+  static std::string instruction_set();
+
  private:
   struct Impl;
   std::shared_ptr<const Impl> impl_;

@@ -15,4 +15,8 @@ bool Gemm::is_available() {
   return false;
 }
 
+std::string Gemm::instruction_set() {
+  return "none";
+}
+
 }  // namespace tokamak::cpu

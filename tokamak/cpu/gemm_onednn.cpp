@@ -112,7 +112,14 @@ struct Gemm::Impl {
   }
 };
 
-Gemm::Gemm(const GemmShape& shape) : impl_(std::make_shared<const Impl>(shape)) {}
+Gemm::Gemm(const GemmShape& shape) {
+  try {
+    impl_ = std::make_shared<const Impl>(shape);
+  } catch (const dnnl::error& error) {  // mostly for want of memory for its code
+    throw SystemError(fmt::format("oneDNN has made no matmul of {} x {} x {}: {}", shape.m, shape.n,
+                                  shape.k, error.message));
+  }
+}
 
 void Gemm::run(const void* a, const void* b, const void* bias, void* c, bool accumulate) const {
   const GemmShape& shape = impl_->shape;
@@ -136,6 +143,10 @@ void Gemm::run(const void* a, const void* b, const void* bias, void* c, bool acc
 
 bool Gemm::is_available() {
   return true;
+}
+
+std::string Gemm::instruction_set() {
+  return fmt::format("{:#x}", static_cast<int>(dnnl::get_effective_cpu_isa()));
 }
 
 }  // namespace tokamak::cpu

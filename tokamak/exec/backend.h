@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "tokamak/core/random.h"
@@ -42,6 +43,10 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual Target target() const = 0;
+
+  /// Returns what the bits of results depend on besides the program: the instruction sets of a
+  /// CPU, the model of a GPU.
+  virtual std::string arithmetic() const { return ""; }
 
   /// Returns zeroed device memory; throws Error with the bytes wanted and available if there are
   /// too few.

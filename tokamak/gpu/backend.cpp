@@ -104,6 +104,8 @@ class GpuBackend final : public Backend {
     return target;
   }
 
+  std::string arithmetic() const override { return device_.name(); }
+
   std::unique_ptr<Allocation> allocate(int64_t bytes) override {
     return std::make_unique<DeviceMemory>(bytes, symmetric_, total_);
   }

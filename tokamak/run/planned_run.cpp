@@ -27,7 +27,8 @@ StepState find_step_state(const StateTable& states, const std::string& prefix) {
           .loss_scale = find("loss_scale"),
           .scalars = find("scalars"),
           .loss = find("loss"),
-          .grad_norm = find("grad_norm")};
+          .grad_norm = find("grad_norm"),
+          .norm_limit = find("norm_limit")};
 }
 
 // Declares each sample's index, if gradients are rounded by it, and returns that State, if any.
@@ -286,8 +287,10 @@ void PlannedRun::plan_of_mesh(const Target& target, const WholeGraphs& whole) {
   o.model = axes_of(config_);
   Distributor distributor(states_, o);
   Graph training = distributor.localize(whole.training(), whole.training_placements());
-  for (const char* name : {"grad_norm", "scalars"})
-    states_.declare_once(whole.states()[whole.states().find(name)]);
+  for (const char* name : {"grad_norm", "scalars", "norm_limit"}) {
+    const StateId found = whole.states().find(name);
+    if (found.valid()) states_.declare_once(whole.states()[found]);
+  }
   declare_samples(states_, shape_);
   step_ = find_step_state(states_, "");
   const std::vector<UpdateUnit> units = distributor.units(training);

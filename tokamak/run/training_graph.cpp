@@ -141,7 +141,9 @@ void build_update(Graph& g, std::span<const UpdateUnit> units, Value loss, const
                   const OptimizerOptions& o, const CommGroup& norm_group) {
   const LabelScope scope(g, {.phase = Phase::kUpdate});
   const Value sum = sum_of_squares(g, units, norm_group);
-  const std::vector<Value> clip = g.add(ClipFactor{.max_norm = o.max_norm}, {sum, loss});
+  std::vector<Value> of_clip{sum, loss};
+  if (state.norm_limit.valid()) of_clip.push_back(g.read(state.norm_limit));
+  const std::vector<Value> clip = g.add(ClipFactor{.max_norm = o.max_norm}, std::move(of_clip));
   accumulate_into(g, clip[0], g.read(state.grad_norm), AccumulateMode::kFirstMicrobatch);
   const Value scalars = g.read(state.scalars);
   for (const UpdateUnit& unit : units) {
@@ -170,6 +172,8 @@ GradientGraph build_gradient_graph(Graph& g, const ModelSpec& config,
   StepState state = declare_inputs(g, "", o);
   state.scalars = declare(g, "scalars", DType::kF64, {3}, StateKind::kInput);
   state.grad_norm = declare(g, "grad_norm", DType::kF64, {1}, StateKind::kResult);
+  if (o.optimizer.limits_norm)
+    state.norm_limit = declare(g, "norm_limit", DType::kF64, {1}, StateKind::kInput);
   if (has_dropout(config))
     state.rows = declare(g, "rows", DType::kI64, {o.batch}, StateKind::kInput, {kBatch});
   const Forward forward = build_forward(g, config, o, state, true);

@@ -18,7 +18,8 @@ struct OptimizerOptions {
   double weight_decay = 0.1;
   double max_norm = 1.0;  ///< global gradient norm; <= 0: no clipping
   std::vector<std::string>
-      no_decay;  ///< parameters whose name contains one of these are not decayed
+      no_decay;              ///< parameters whose name contains one of these are not decayed
+  bool limits_norm = false;  ///< the host writes a limit of the norm for each step
 };
 
 struct TrainingGraphOptions {
@@ -44,6 +45,7 @@ struct StepState {
   StateId scalars;     ///< f64 [3]: learning rate, 1 - beta1^t, 1 - beta2^t
   StateId loss;        ///< f64 [1]
   StateId grad_norm;   ///< f64 [1], before clipping
+  StateId norm_limit;  ///< f64 [1]: above this norm nothing is updated; invalid without a limit
 };
 
 /// Forward and backward of a microbatch over global shapes, as Distributor takes them. Gradients

@@ -169,8 +169,16 @@ TrainerOptions options_of(const Config& c, const Tokenizer* tokenizer, const Mes
   o.profiling.freq = c.profiling.profile_freq;
   if (c.profiling.enable_memory_snapshot)
     o.profiling.memory_folder = dump / c.profiling.save_memory_snapshot_folder;
+  o.guard = {
+      .steps = {.on_nonfinite = bad_step_policy(c.training.on_nonfinite, "training.on_nonfinite"),
+                .on_spike = bad_step_policy(c.training.on_spike, "training.on_spike"),
+                .spike_factor = c.training.spike_factor},
+      .slow_ranks = {.factor = c.metrics.slow_rank_factor, .lines = c.metrics.slow_rank_lines},
+      .check_replicas_every = c.training.check_replicas_every,
+      .rolls_divergent_back = c.training.on_divergent_replicas == "rollback"};
   o.config_digest = config_digest(c);
   for (auto& [key, value] : key_values(c)) o.agreement.push_back({key, value});
+  o.checkpoint.keys = learning_keys(key_values(c));
   o.init_timeout = std::chrono::seconds(c.comm.init_timeout_seconds);
   o.train_timeout = std::chrono::seconds(c.comm.train_timeout_seconds);
   return o;

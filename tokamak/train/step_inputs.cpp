@@ -13,6 +13,11 @@ void StepInputs::write_scalars(double lr, int64_t step, const OptimizerOptions& 
   if (has(state_.scalars)) access_.write(state_.scalars, std::span<const double>(scalars));
 }
 
+void StepInputs::write_norm_limit(double limit) const {
+  const double values[] = {limit};
+  if (has(state_.norm_limit)) access_.write(state_.norm_limit, std::span<const double>(values));
+}
+
 void StepInputs::write_loss_scale(float scale) const {
   const float values[] = {scale};
   if (has(state_.loss_scale)) access_.write(state_.loss_scale, std::span<const float>(values));

@@ -19,6 +19,9 @@ class StepInputs {
   /// Writes the learning rate and bias corrections of step `step` (from 1).
   void write_scalars(double lr, int64_t step, const OptimizerOptions& optimizer) const;
 
+  /// Writes the gradient norm above which the step updates nothing, where the graph has a limit.
+  void write_norm_limit(double limit) const;
+
   /// Writes the factor by which the sum over tokens becomes the loss of a step.
   void write_loss_scale(float scale) const;
 

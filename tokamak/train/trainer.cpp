@@ -2,18 +2,15 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <deque>
 #include <memory>
 
 #include <fmt/format.h>
 
-#include "tokamak/checkpoint/chunk_hash.h"
 #include "tokamak/comm/flight.h"
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
-#include "tokamak/core/host_memory.h"
 #include "tokamak/data/cache/token_cache.h"
 #include "tokamak/exec/communicators.h"
 #include "tokamak/exec/gathered_memory.h"
@@ -21,6 +18,10 @@
 #include "tokamak/parallel/matmuls/float8_table.h"
 #include "tokamak/run/op_table.h"
 #include "tokamak/run/profile_trace.h"
+#include "tokamak/train/guard/bad_steps.h"
+#include "tokamak/train/guard/replica_check.h"
+#include "tokamak/train/guard/slow_ranks.h"
+#include "tokamak/train/rank_parts.h"
 #include "tokamak/train/state/initialize.h"
 #include "tokamak/train/together.h"
 
@@ -31,85 +32,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-// Removes the sign that some operations leave on a NaN.
-double unsigned_nan(double value) {
-  return std::isnan(value) ? std::abs(value) : value;
-}
-
-std::string digest_of(std::string_view text) {
-  return fmt::format("{:016x}", hash_of(std::as_bytes(std::span(text))));
-}
-
-// The parts that a rank plans and opens by itself, before any collective.
-struct RankParts {
-  RankParts(const TrainerOptions& o, Backend& backend)
-      : ranks_per_host(o.ranks_per_host),
-        run(o.model, o.shape, backend.target()),
-        memory(backend, plans_that_fit(backend)),
-        access(memory, run.states(), run.layout()),
-        loader(o.data) {
-    TOK_CHECK(memory.bytes() == run.peak_bytes(), "{} bytes for {}", memory.bytes(),
-              run.peak_bytes());
-    if (o.validation) validation_loader = std::make_unique<Loader>(o.validation->data);
-  }
-
-  // Throws Error with the plan's table if the device has less memory than the plan needs.
-  std::vector<const Plan*> plans_that_fit(const Backend& backend) const {
-    const auto free = backend.free_bytes();
-    TOK_REQUIRE(
-        !free || run.peak_bytes() <= *free,
-        "not enough GPU memory: the plan wants {} bytes, {} are free; use fewer sequences per "
-        "microbatch (training.local_batch_size), more recompute "
-        "(activation_checkpoint.mode) or more shards "
-        "(parallelism.data_parallel_shard_degree)\n{}",
-        run.peak_bytes(), *free, memory_table(run));
-    if (!free) {
-      require_host_memory(run.peak_bytes(), ranks_per_host,
-                          "not enough memory for the plan; use fewer sequences per microbatch "
-                          "(training.local_batch_size), more recompute "
-                          "(activation_checkpoint.mode) or more shards");
-    }
-    return plans();
-  }
-
-  std::vector<const Plan*> plans() const {
-    std::vector<const Plan*> all{&run.plan()};
-    if (run.validation_plan() != nullptr) all.push_back(run.validation_plan());
-    return all;
-  }
-
-  int64_t ranks_per_host;
-  PlannedRun run;
-  Memory memory;
-  StateAccess access;
-  Loader loader;
-  std::unique_ptr<Loader> validation_loader;
-};
-
-// Checks that ranks agree: ranks that differ would compute nonsense, or wait for each other
-// forever.
-void agree_on(const TrainerOptions& o, const RankParts& parts, World& world) {
-  if (world.size() == 1) return;
-  std::vector<AgreementItem> items = o.agreement;
-  items.push_back({"the model", digest_of(to_hf_config(o.model, o.shape.training.master, {}))});
-  items.push_back({"the program", digest_of(read_file("/proc/self/exe"))});
-  std::string sources;
-  for (const auto& source : parts.loader.state().sources)
-    sources += fmt::format("{:016x} ", source.hash);
-  items.push_back({"the data", digest_of(sources)});
-  fail_together(world, [&] { agree(world, items); });
-}
-
-std::unique_ptr<RankParts> make_parts(const TrainerOptions& o, World& world, Backend& backend) {
-  std::unique_ptr<RankParts> parts;
-  all_together(world, [&] {
-    parts = std::make_unique<RankParts>(o, backend);
-    return std::string();
-  });
-  agree_on(o, *parts, world);
-  return parts;
 }
 
 using StopQuestion = std::function<int()>;
@@ -123,7 +45,11 @@ struct IssuedStep {
   double lr = 0.0;
   int64_t tokens_seen = 0;
   int64_t label_tokens = 0;
+  double norm_limit = 0.0;
 };
+
+// Thrown by a step after which the run goes back to a checkpoint; never leaves this file.
+struct RollBack {};
 
 // Returns what the host reads of each step: the loss, the norm, and the count of sites if scales
 // are delayed.
@@ -150,7 +76,9 @@ class Trainer {
         inputs_(access_, run_.step(), share_of(o_.data.seq_len)),
         results_(access_, results_of(run_), kStepsBehind + 1),
         checkpoints_(options.checkpoint, options.model, options.shape.training.master,
-                     options.config_digest, world, access_, run_.pieces(), log_) {
+                     options.config_digest, world, access_, run_.pieces(), log_),
+        bad_steps_(options.guard.steps, world, log_),
+        slow_ranks_(world, options.mesh(), options.guard.slow_ranks) {
     if (run_.validation_plan() != nullptr) {
       const Plan& plan = *run_.validation_plan();
       validation_executor_ =
@@ -188,7 +116,8 @@ class Trainer {
     say_memory();
     log_.say(fmt::format("Training starts at step {}", state_.step + 1));
     log_.restart();
-    train_all();
+    if (o_.guard.check_replicas_every > 0) replicas_.emplace(world_, access_, run_.pieces());
+    while (!train_until_bad()) roll_back();
     const ActivityScope ending(page_, RankActivity::kFiles);
     checkpoints_.saver().finish();
     log_.say(is_stopping() ? fmt::format("Stopped by signal {} after step {}", signal_, state_.step)
@@ -223,6 +152,46 @@ class Trainer {
   // A run that has done its last step is finished, whatever asked it to stop.
   bool is_stopping() const { return signal_ != 0 && state_.step < o_.steps; }
 
+  // Returns false where a bad step or replicas that differ ask for a rollback.
+  bool train_until_bad() {
+    try {
+      train_all();
+      return true;
+    } catch (const RollBack&) {
+      return false;
+    }
+  }
+
+  void roll_back() {
+    const ActivityScope loading(page_, RankActivity::kFiles);
+    for (; !issued_.empty(); issued_.pop_front()) results_.pop();
+    executor_.settle();
+    with_long_waits([&] {
+      checkpoints_.saver().finish();
+      parts_->loader.rewind();
+      state_ = checkpoints_.begin(o_.shape.training.seed, parts_->loader);
+    });
+    make_copies(run_, parts_->memory);
+    on_rank_zero(world_, [&] {
+      log_.open(state_.step, validator_ != nullptr);
+      return std::string();
+    });
+    log_.restart();
+  }
+
+  void check_replicas() {
+    if (!replicas_ || state_.step % o_.guard.check_replicas_every != 0) return;
+    executor_.settle();
+    const std::string line = replicas_->check();
+    if (line.empty()) return;
+    const std::string what = fmt::format("step {}: {}", state_.step, line);
+    if (!o_.guard.rolls_divergent_back)
+      fail_together(world_, [&] { throw SystemError(what + "; the last checkpoint is kept"); });
+    log_.say(what + ": going back to the last checkpoint", "WARNING");
+    bad_steps_.count_rollback(what);
+    throw RollBack();
+  }
+
   void train_all() {
     const StopQuestion stop = o_.stop_signal ? o_.stop_signal : [] { return 0; };
     stop();  // from here on a step ends before a signal stops the run
@@ -230,10 +199,12 @@ class Trainer {
     const ActivityScope computing(page_, RankActivity::kComputing);
     while (state_.step < o_.steps && signal_ == 0) {
       step();
+      check_replicas();
       look_around(stop);
       const bool is_saving = checkpoints_.is_due(state_, o_.steps, is_stopping(), wants_save());
       const bool is_validating = validator_ && validator_->is_due(state_.step);
       if (is_saving || is_validating) take_results(0);
+      if (is_saving) bad_steps_.before_save(state_.step);
       if (validator_ && signal_ == 0 && validator_->is_due(state_.step)) {
         const auto is_stopping = [&] {
           look_around(stop);
@@ -295,19 +266,34 @@ class Trainer {
     for (const Batch& batch : batches) label_tokens += count_labels(batch);
     label_tokens = sum_over_rows(world_, o_.mesh(), label_tokens);
     log_.add_data_time(seconds_since(data_start));
+    if (bad_steps_.is_left_out(state_.step + 1)) return advance(1);
+    const bool waits = access_.streams() == nullptr || bad_steps_.may_replay();
+    do {
+      issue(batches, label_tokens);
+      take_results(waits ? 0 : kStepsBehind);
+    } while (std::exchange(must_replay_, false));
+  }
+
+  void issue(const std::vector<Batch>& batches, int64_t label_tokens) {
+    if (o_.before_step) o_.before_step(state_.step + 1, access_);
     const double lr = o_.lr * lr_factor(o_.schedule, state_.step);
+    const double norm_limit = bad_steps_.norm_limit();
     inputs_.write_scalars(lr, state_.step + 1, o_.shape.training.optimizer);
+    inputs_.write_norm_limit(norm_limit);
     inputs_.write_loss_scale(label_tokens > 0 ? 1.0F / static_cast<float>(label_tokens) : 0.0F);
     run_microbatches(batches);
-
-    state_.step += 1;
-    state_.tokens_seen += tokens_per_step();
+    advance(1);
     results_.push();
     issued_.push_back({.step = state_.step,
                        .lr = lr,
                        .tokens_seen = state_.tokens_seen,
-                       .label_tokens = label_tokens});
-    take_results(access_.streams() == nullptr ? 0 : kStepsBehind);
+                       .label_tokens = label_tokens,
+                       .norm_limit = norm_limit});
+  }
+
+  void advance(int64_t steps) {
+    state_.step += steps;
+    state_.tokens_seen += steps * tokens_per_step();
   }
 
   std::vector<Batch> next_batches() {
@@ -325,12 +311,12 @@ class Trainer {
       const IssuedStep issued = issued_.front();
       issued_.pop_front();
       const StepScalars results = results_.pop();
-      check_finite(issued, results.values[0], results.values[1]);
+      if (is_to_replay(issued, results)) return;
       log_.add_exposed_comm_time(executor_.exposed_comm_s() - exposed_comm_s_);
       exposed_comm_s_ = executor_.exposed_comm_s();
       page_.step = issued.step;
       const ActivityScope logging(page_, RankActivity::kFiles);
-      log_.add_step(
+      const auto logged = log_.add_step(
           {.step = issued.step,
            .loss = results.values[0],
            .grad_norm = results.values[1],
@@ -340,7 +326,23 @@ class Trainer {
                results.values.size() > 2 ? std::optional(results.values[2]) : std::nullopt,
            .at = results.at},
           tokens_per_step());
+      const std::string slow = logged ? slow_ranks_.add(*logged) : "";
+      if (!slow.empty()) log_.say(slow, "WARNING");
     }
+  }
+
+  // Kernels leave State unchanged if the norm is not finite or above its limit, so it does not
+  // matter that the host learns of this some steps later.
+  bool is_to_replay(const IssuedStep& issued, const StepScalars& results) {
+    const Verdict verdict = bad_steps_.judge({.step = issued.step,
+                                              .loss = results.values[0],
+                                              .grad_norm = results.values[1],
+                                              .norm_limit = issued.norm_limit,
+                                              .label_tokens = issued.label_tokens});
+    if (verdict == Verdict::kRollBack) throw RollBack();
+    must_replay_ = verdict == Verdict::kReplay;
+    if (must_replay_) advance(-1);
+    return must_replay_;
   }
 
   void run_microbatches(const std::vector<Batch>& batches) {
@@ -373,18 +375,6 @@ class Trainer {
     const auto start = Clock::now();
     checkpoints_.saver().await_copy();
     log_.add_checkpoint_time(seconds_since(start));
-  }
-
-  // Kernels leave State unchanged if the norm is not finite, so it does not matter that the host
-  // learns of this some steps later.
-  void check_finite(const IssuedStep& issued, double loss, double norm) {
-    if (std::isfinite(loss) && std::isfinite(norm)) return;
-    fail_together(world_, [&] {
-      throw Diverged(fmt::format(
-          "training diverged at step {}: loss {}, gradient norm {} ({} label tokens); nothing was "
-          "updated, the last checkpoint is kept; lower optimizer.lr or look at the data",
-          issued.step, unsigned_nan(loss), unsigned_nan(norm), issued.label_tokens));
-    });
   }
 
   bool is_traced(int64_t step) const {
@@ -438,12 +428,16 @@ class Trainer {
   ResultRing results_;
   std::deque<IssuedStep> issued_;
   RunCheckpoints checkpoints_;
+  BadSteps bad_steps_;
+  SlowRanks slow_ranks_;
+  std::optional<ReplicaCheck> replicas_;
   std::unique_ptr<Executor> validation_executor_;
   std::unique_ptr<Validator> validator_;
   TrainState state_;
   int signal_ = 0;
   bool is_retry_due_ = false;
   bool is_save_asked_ = false;
+  bool must_replay_ = false;
   double exposed_comm_s_ = 0.0;
 };
 

@@ -13,6 +13,8 @@
 #include "tokamak/data/loader.h"
 #include "tokamak/run/op_table.h"
 #include "tokamak/run/planned_run.h"
+#include "tokamak/train/guard/slow_ranks.h"
+#include "tokamak/train/guard/step_guard.h"
 #include "tokamak/train/lr_schedule.h"
 #include "tokamak/train/report/run_log.h"
 #include "tokamak/train/state/run_checkpoints.h"
@@ -28,6 +30,14 @@ struct ProfilingOptions {
   std::filesystem::path memory_folder;  ///< empty = no memory tables
 };
 
+/// What a run watches besides its loss.
+struct RunGuardOptions {
+  GuardOptions steps;
+  SlowRankOptions slow_ranks;
+  int64_t check_replicas_every = 0;  ///< steps; 0 = never
+  bool rolls_divergent_back = false;
+};
+
 struct TrainerOptions {
   ModelSpec model;
   RunShape shape;
@@ -38,6 +48,7 @@ struct TrainerOptions {
   std::optional<ValidationOptions> validation;
   CheckpointOptions checkpoint;
   LoggingOptions logging;
+  RunGuardOptions guard;
   ProfilingOptions profiling;
   std::string config_digest;
   /// Items that must be the same on all ranks before they begin.
@@ -47,6 +58,8 @@ struct TrainerOptions {
   std::function<int()> stop_signal;
   /// Returns whether this rank was asked for a checkpoint since the last call; absent = never.
   std::function<bool()> save_asked;
+  /// Called before each try of a step, for tests that damage State.
+  std::function<void(int64_t step, const StateAccess& access)> before_step;
   /// Longest wait for a peer while training; start and saves use the world's own timeout.
   std::chrono::seconds init_timeout{300};
   std::chrono::seconds train_timeout{100};

@@ -69,7 +69,7 @@ std::span<const Variant> SumSquares::variants() {
 }
 
 Types ClipFactor::infer(std::span<const TensorType> in) const {
-  require_inputs(kName, in, 1, 2);
+  require_inputs(kName, in, 1, 3);
   for (const TensorType& type : in) {
     TOK_REQUIRE(type.dtype == DType::kF64 && type.dims == Dims{1},
                 "clip_factor: wanted float64[1], got {}", to_string(type));

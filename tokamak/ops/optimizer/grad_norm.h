@@ -34,9 +34,10 @@ struct SumSquares {
   static std::span<const Variant> variants();
 };
 
-/// sum of squares f64 [1], and optionally the loss f64 [1] -> norm f64 [1] = sqrt(sum), factor f32
-/// [1] = min(1, max_norm / (norm + 1e-6)), or 1 where max_norm <= 0. The factor is NaN where the
-/// norm or the loss is not finite: then `adamw` leaves everything as it is.
+/// sum of squares f64 [1], and optionally the loss f64 [1] and a limit f64 [1] -> norm f64 [1] =
+/// sqrt(sum), factor f32 [1] = min(1, max_norm / (norm + 1e-6)), or 1 where max_norm <= 0. The
+/// factor is NaN where the norm or the loss is not finite, or the norm is above the limit: then
+/// `adamw` leaves everything as it is.
 struct ClipFactor {
   static constexpr std::string_view kName = "clip_factor";
   double max_norm = 1.0;

@@ -57,9 +57,10 @@ Kernel prepare(const ClipFactor& op, const KernelTypes&, std::string_view) {
     const double factor = max_norm > 0.0 ? max_norm / (norm + 1e-6) : 1.0;
     const bool is_finite =
         std::isfinite(norm) && (!a.has(1) || std::isfinite(*a.in[1].as<double>()));
+    const bool is_good = is_finite && (!a.has(2) || norm <= *a.in[2].as<double>());
     *a.out[0].as<double>() = norm;
-    *a.out[1].as<float>() = is_finite ? static_cast<float>(std::min(factor, 1.0))
-                                      : std::numeric_limits<float>::quiet_NaN();
+    *a.out[1].as<float>() = is_good ? static_cast<float>(std::min(factor, 1.0))
+                                    : std::numeric_limits<float>::quiet_NaN();
   };
 }
 

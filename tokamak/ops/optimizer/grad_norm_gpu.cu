@@ -43,14 +43,15 @@ __global__ void __launch_bounds__(kTotalThreads)
   if (threadIdx.x == 0) *y = add ? *y + total : total;
 }
 
-__global__ void clip(const double* sum, const double* loss, double max_norm, double* norm,
-                     float* factor) {
+__global__ void clip(const double* sum, const double* loss, const double* limit, double max_norm,
+                     double* norm, float* factor) {
   const double root = sqrt(*sum);
   const double wanted = max_norm > 0.0 ? max_norm / (root + 1e-6) : 1.0;
   const bool is_finite = isfinite(root) && (loss == nullptr || isfinite(*loss));
+  const bool is_good = is_finite && (limit == nullptr || root <= *limit);
   *norm = root;
   *factor =
-      is_finite ? static_cast<float>(fmin(wanted, 1.0)) : std::numeric_limits<float>::quiet_NaN();
+      is_good ? static_cast<float>(fmin(wanted, 1.0)) : std::numeric_limits<float>::quiet_NaN();
 }
 
 }  // namespace
@@ -84,7 +85,8 @@ Kernel prepare(const SumSquares& op, const KernelTypes& types, const Setup& setu
 Kernel prepare(const ClipFactor& op, const KernelTypes&, const Setup&) {
   return [max_norm = op.max_norm](const KernelArgs& a) {
     clip<<<1, 1, 0, as_stream(a.stream)>>>(a.in[0].as<double>(),
-                                           a.has(1) ? a.in[1].as<double>() : nullptr, max_norm,
+                                           a.has(1) ? a.in[1].as<double>() : nullptr,
+                                           a.has(2) ? a.in[2].as<double>() : nullptr, max_norm,
                                            a.out[0].as<double>(), a.out[1].as<float>());
     TOK_CUDA_LAUNCHED();
   };

@@ -64,6 +64,11 @@ OpCases cases_of<ClipFactor>() {
   OpCase& with_loss = c.good("with the loss", {.max_norm = 1.0}, {sum, sum});
   with_loss.check_gradient = false;
   with_loss.fill = {{.values = {4}}, {.values = {3}}};
+  for (const int64_t limit : {int64_t{1}, int64_t{2}}) {
+    OpCase& limited = c.good(fmt::format("limit {}", limit), {.max_norm = 1.0}, {sum, sum, sum});
+    limited.check_gradient = false;
+    limited.fill = {{.values = {4}}, {.values = {3}}, {.values = {limit}}};
+  }
   c.bad("of float32", {}, {f32({1})});
   return c.cases;
 }

@@ -47,6 +47,17 @@ void RunLog::restart(std::chrono::steady_clock::time_point start) {
   window_ = {.start = start};
 }
 
+PhaseSeconds RunLog::phase_seconds() const {
+  const auto steps = static_cast<double>(window_.steps);
+  const auto phase = [&](Phase p) { return window_.phases[p] / steps; };
+  return {.data = window_.data_s / steps,
+          .forward = phase(Phase::kUnshard) + phase(Phase::kForward),
+          .backward = phase(Phase::kBackward) + phase(Phase::kWeightGradient),
+          .exposed_comm = window_.exposed_comm_s / steps,
+          .optimizer = phase(Phase::kUpdate),
+          .checkpoint = window_.checkpoint_s / steps};
+}
+
 StepMetrics RunLog::metrics_of(const StepResult& result) const {
   const std::chrono::duration<double> elapsed = result.at - window_.start;
   const auto steps = static_cast<double>(window_.steps);
@@ -63,13 +74,7 @@ StepMetrics RunLog::metrics_of(const StepResult& result) const {
   }
   fill_memory(memory_use(), m);
   m.step_time_s = elapsed.count() / steps;
-  const auto phase = [&](Phase p) { return window_.phases[p] / steps; };
-  m.seconds = {.data = window_.data_s / steps,
-               .forward = phase(Phase::kUnshard) + phase(Phase::kForward),
-               .backward = phase(Phase::kBackward) + phase(Phase::kWeightGradient),
-               .exposed_comm = window_.exposed_comm_s / steps,
-               .optimizer = phase(Phase::kUpdate),
-               .checkpoint = window_.checkpoint_s / steps};
+  m.seconds = phase_seconds();
   m.fp8_saturated_sites = result.fp8_saturated_sites;
   m.failed_saves = failed_saves_;
   m.world_size = world_size_;
@@ -89,10 +94,11 @@ void RunLog::write(const std::function<void()>& work) {
   }
 }
 
-void RunLog::add_step(const StepResult& result, int64_t tokens) {
+std::optional<PhaseSeconds> RunLog::add_step(const StepResult& result, int64_t tokens) {
   window_.steps += 1;
   window_.tokens += tokens;
-  if (result.step != 1 && result.step % o_.log_freq != 0) return;
+  if (result.step != 1 && result.step % o_.log_freq != 0) return std::nullopt;
+  const PhaseSeconds seconds = phase_seconds();
   if (speaks()) {
     const StepMetrics m = metrics_of(result);
     write([&] {
@@ -102,6 +108,7 @@ void RunLog::add_step(const StepResult& result, int64_t tokens) {
     say(step_line(m, o_.color));
   }
   restart(result.at);
+  return seconds;
 }
 
 void RunLog::add_validation(int64_t step, double loss, int64_t tokens, double seconds) {

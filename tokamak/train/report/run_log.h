@@ -69,8 +69,9 @@ class RunLog {
 
   void set_failed_saves(int64_t in_a_row) { failed_saves_ = in_a_row; }
 
-  /// Adds a step of `tokens` tokens of all ranks, and writes its line if one is due.
-  void add_step(const StepResult& result, int64_t tokens);
+  /// Adds a step of `tokens` tokens of all ranks, and writes its line if one is due; returns this
+  /// rank's mean seconds since the last line, if one was due.
+  std::optional<PhaseSeconds> add_step(const StepResult& result, int64_t tokens);
 
   /// Logs a validation whose `tokens` of all ranks took `seconds`; step times leave these out.
   void add_validation(int64_t step, double loss, int64_t tokens, double seconds);
@@ -89,6 +90,7 @@ class RunLog {
 
   MemoryUse memory_use() const;
   void restart(std::chrono::steady_clock::time_point start);
+  PhaseSeconds phase_seconds() const;
   StepMetrics metrics_of(const StepResult& result) const;
 
   /// Writes to files of metrics. Where the machine cannot, a line says so once, and training goes

@@ -138,6 +138,11 @@ void RunCheckpoints::take_over(TrainState& state, uint64_t seed, Loader& loader)
   });
   if (state.missing_scales > 0)
     log_.say("float8: the checkpoint has no delayed scales, so the next step scales by its maxima");
+  if (!state.keys.empty()) {
+    const std::string changed = changed_keys(state.keys, o_.keys, "the checkpoint's keys");
+    if (!changed.empty())
+      log_.say(fmt::format("The checkpoint was trained with other keys: {}", changed), "WARNING");
+  }
   if (state.seed != seed) {
     log_.say(fmt::format("The checkpoint was trained with debug.seed = {}, this run has {}",
                          state.seed, seed),
@@ -205,9 +210,11 @@ void RunCheckpoints::save_seed(TrainState& state, const Loader& loader) {
 
 void RunCheckpoints::save(TrainState& state, bool resumable, const Loader& loader) {
   state.loader = loader.state().to_json();
-  saver_.save(
-      access_, pieces_, state,
-      {.config_digest = config_digest_, .resumable = resumable, .export_dtype = o_.export_dtype});
+  saver_.save(access_, pieces_, state,
+              {.config_digest = config_digest_,
+               .keys = to_json(o_.keys),
+               .resumable = resumable,
+               .export_dtype = o_.export_dtype});
 }
 
 void RunCheckpoints::save_in_hf(const TrainState& state) {

@@ -12,6 +12,7 @@
 #include "tokamak/train/report/run_log.h"
 #include "tokamak/train/state/checkpoint_saver.h"
 #include "tokamak/train/state/hf_save.h"
+#include "tokamak/train/state/saved_keys.h"
 #include "tokamak/train/state/snapshot.h"
 
 namespace tokamak {
@@ -40,6 +41,7 @@ struct CheckpointOptions {
   int ranks_of_host = 1;        ///< that share its memory
   AssetFiles assets;            ///< tokenizer files, for exports
   SpecialIds ids;
+  KeyValues keys;  ///< learning_keys() of the run
 };
 
 /// All functions are collective and throw alike on all ranks.

@@ -101,6 +101,7 @@ CheckpointInfo info_of(const TrainState& state, const SnapshotOptions& options) 
   if (options.resumable) {
     info.sections["loader"] = state.loader;
     info.sections["rng"] = Json{{"seed", state.seed}}.dump();
+    if (!options.keys.empty()) info.sections["keys"] = options.keys;
   }
   return info;
 }
@@ -172,6 +173,7 @@ TrainState load_checkpoint(const StateAccess& access, std::span<const TensorPiec
   const Json rng = parse_json(reader.section("rng"), folder.string() + ": rng");
   state.seed = rng.at("seed").get<uint64_t>();
   if (parts.loader) state.loader = reader.section("loader");
+  if (reader.manifest().info.sections.contains("keys")) state.keys = reader.section("keys");
   return state;
 }
 

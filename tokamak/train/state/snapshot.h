@@ -22,6 +22,7 @@ struct TrainState {
   int64_t tokens_seen = 0;
   uint64_t seed = 0;           ///< all random numbers are functions of it and of the step
   std::string loader;          ///< LoaderState as JSON
+  std::string keys;            ///< of a loaded checkpoint's configuration; empty in old ones
   int64_t missing_scales = 0;  ///< delayed scales of this rank that the loaded checkpoint lacks
 };
 
@@ -29,6 +30,7 @@ struct TrainState {
 /// model-only checkpoint casts parameters to `export_dtype`.
 struct SnapshotOptions {
   std::string config_digest;
+  std::string keys;  ///< of the configuration, by saved_keys.h
   bool resumable = true;
   DType export_dtype = DType::kF32;
 };

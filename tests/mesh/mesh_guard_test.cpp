@@ -1,0 +1,275 @@
+// What runs do about steps that go wrong, replicas that differ and ranks that are slow.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <mutex>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+
+#include "tokamak/checkpoint/test_tensors.h"
+#include "tokamak/train/guard/replica_check.h"
+#include "tokamak/train/guard/slow_ranks.h"
+#include "tokamak/train/guard/step_guard.h"
+#include "tokamak/train/state/saved_keys.h"
+#include "tokamak/train/together.h"
+
+#include "tests/fixtures/mesh_training.h"
+
+namespace tokamak {
+namespace {
+
+using testing::ScratchFolder;
+
+// The last parameter, which is the head or a bucket that begins with it: all logits read it.
+StateId last_parameter(const StateAccess& access) {
+  int32_t last = access.states().size() - 1;
+  while (access.states()[{last}].kind != StateKind::kParameter) --last;
+  return {last};
+}
+
+float element(const StateAccess& access) {
+  float value = 0.0F;
+  access.read_at(last_parameter(access), 0, std::as_writable_bytes(std::span(&value, 1)));
+  return value;
+}
+
+void set_element(const StateAccess& access, float value) {
+  access.write_at(last_parameter(access), 0, std::as_bytes(std::span(&value, 1)));
+}
+
+// A run of one mesh with its log, in which one try of one step may be damaged.
+struct GuardedRun {
+  explicit GuardedRun(const fs::path& dump, const std::array<int64_t, 5>& degrees = {1, 1, 1, 1, 1})
+      : config(on_mesh(small_config(dump), degrees)) {
+    config.checkpoint.interval = 2;
+    config.activation_checkpoint.mode = "none";
+  }
+
+  /// Sets a weight of `rank` (-1: of all) to `value` before the first try of `step`. With
+  /// `restores` it is set back before whatever runs next.
+  void damage(int64_t step, float value, bool restores, int rank = -1) {
+    before_step = [=](int here, int64_t at, const StateAccess& access, float& kept, int& tries) {
+      if (rank >= 0 && here != rank) return;
+      if (tries == 1 && restores) set_element(access, kept);
+      if (at == step && tries == 0) {
+        kept = element(access);
+        set_element(access, value);
+      }
+      if (tries > 0 || at == step) ++tries;
+    };
+  }
+
+  void run() {
+    train_on(config, [&](int rank, Config&, TrainerOptions& options) {
+      options.logging.print = [&](const std::string&, const std::string& text) {
+        const std::scoped_lock lock(mutex);
+        log += text + "\n";
+      };
+      if (!before_step) return;
+      options.before_step = [this, rank, kept = 0.0F, tries = 0](
+                                int64_t step, const StateAccess& access) mutable {
+        before_step(rank, step, access, kept, tries);
+      };
+    });
+  }
+
+  Config config;
+  std::function<void(int, int64_t, const StateAccess&, float&, int&)> before_step;
+  std::mutex mutex;
+  std::string log;
+};
+
+void expect_equal_losses(const fs::path& got, const fs::path& want) {
+  const auto a = lines_of(got / "metrics.jsonl");
+  const auto b = lines_of(want / "metrics.jsonl");
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    for (const char* key : {"step", "loss", "grad_norm"}) EXPECT_EQ(a[i][key], b[i][key]) << i;
+  }
+}
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+TEST(Guard, AStepThatIsNotFiniteStopsIsSkippedOrRunsAgain) {
+  const ScratchFolder scratch;
+  GuardedRun clean(scratch.path() / "clean");
+  clean.run();
+
+  GuardedRun stop(scratch.path() / "stop");
+  stop.damage(3, kNaN, true);
+  EXPECT_THROW(stop.run(), Diverged);
+
+  GuardedRun skip(scratch.path() / "skip");
+  skip.config.training.on_nonfinite = "skip";
+  skip.damage(3, kNaN, true);
+  skip.run();
+  EXPECT_NE(skip.log.find("step 3: loss nan, gradient norm nan: its update was left out"),
+            std::string::npos)
+      << skip.log;
+  const auto lines = lines_of(scratch.path() / "skip" / "metrics.jsonl");
+  ASSERT_EQ(lines.size(), 6U);
+  EXPECT_TRUE(lines[2]["loss"].is_null());
+  EXPECT_TRUE(lines[3]["loss"].is_number());
+
+  GuardedRun replay(scratch.path() / "replay");
+  replay.config.training.on_nonfinite = "replay";
+  replay.damage(3, kNaN, true);
+  replay.run();
+  EXPECT_NE(replay.log.find("step 3: loss nan, gradient norm nan: the step runs again"),
+            std::string::npos);
+  EXPECT_NE(replay.log.find("a fault of a device that has passed"), std::string::npos);
+  expect_equal_losses(scratch.path() / "replay", scratch.path() / "clean");
+}
+
+TEST(Guard, ARollbackGoesOnFromTheLastCheckpoint) {
+  const ScratchFolder scratch;
+  for (const auto& degrees : {std::array<int64_t, 5>{1, 1, 1, 1, 1}, {1, 1, 2, 1, 1}}) {
+    const std::string of = fmt::format("{}", degrees[2]);
+    GuardedRun clean(scratch.path() / ("clean" + of), degrees);
+    clean.run();
+    GuardedRun back(scratch.path() / ("back" + of), degrees);
+    back.config.training.on_nonfinite = "rollback";
+    back.damage(6, kNaN, false);
+    back.run();
+    EXPECT_NE(back.log.find("going back to the last checkpoint"), std::string::npos) << back.log;
+    EXPECT_NE(back.log.find("step-4"), std::string::npos) << back.log;
+    expect_equal_losses(scratch.path() / ("back" + of), scratch.path() / ("clean" + of));
+    GuardedRun anew(scratch.path() / ("anew" + of), degrees);
+    anew.config.training.on_nonfinite = "rollback";
+    anew.config.checkpoint.enable = false;
+    anew.damage(2, kNaN, false);
+    anew.run();
+    expect_equal_losses(scratch.path() / ("anew" + of), scratch.path() / ("clean" + of));
+  }
+}
+
+TEST(Guard, SpikesAreSaidLeftOutOrRolledBack) {
+  const ScratchFolder scratch;
+  const auto make = [&](const std::string& policy) {
+    auto run = std::make_unique<GuardedRun>(scratch.path() / policy);
+    run->config.training.steps = 26;
+    run->config.training.seq_len = 4;
+    run->config.training.on_spike = policy;
+    run->config.checkpoint.interval = 5;
+    run->config.optimizer.lr = 1e-4;
+    return run;
+  };
+  const auto clean = make("off");
+  clean->run();
+  for (const std::string policy : {"warn", "skip", "replay", "rollback"}) {
+    const auto run = make(policy);
+    run->damage(24, 1e4F, policy != "rollback");
+    run->run();
+    EXPECT_NE(run->log.find("step 24: gradient norm "), std::string::npos) << run->log;
+    EXPECT_EQ(run->log.find("its update was left out") != std::string::npos, policy == "skip");
+    if (policy == "replay" || policy == "rollback")
+      expect_equal_losses(scratch.path() / policy, scratch.path() / "off");
+    if (policy == "warn") {
+      EXPECT_NE(run->log.find("comes 1 steps after a bad one"), std::string::npos) << run->log;
+    }
+  }
+  const auto stop = make("stop");
+  stop->damage(24, 1e4F, true);
+  EXPECT_THROW(stop->run(), Diverged);
+}
+
+TEST(Guard, TheRankOfADivergentReplicaAndItsTensorAreNamed) {
+  const ScratchFolder scratch;
+  for (const int64_t replicas : {2, 4}) {
+    const std::array<int64_t, 5> degrees{1, replicas, 1, 1, 1};
+    const std::string of = fmt::format("{}", replicas);
+    GuardedRun clean(scratch.path() / ("clean" + of), degrees);
+    clean.config.training.check_replicas_every = 1;
+    clean.run();
+    EXPECT_EQ(clean.log.find("replicas differ"), std::string::npos);
+    GuardedRun stop(scratch.path() / ("stop" + of), degrees);
+    stop.config.training.check_replicas_every = 1;
+    stop.damage(3, 0.25F, false, 1);
+    try {
+      stop.run();
+      FAIL() << "nothing was noticed";
+    } catch (const SystemError& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find("step 3: replicas differ: "), std::string::npos) << text;
+      EXPECT_NE(text.find("lm_head.weight"), std::string::npos) << text;
+      EXPECT_NE(text.find(replicas == 2 ? "ranks 0, 1" : "of rank 1 "), std::string::npos) << text;
+    }
+    GuardedRun back(scratch.path() / ("back" + of), degrees);
+    back.config.training.check_replicas_every = 1;
+    back.config.training.on_divergent_replicas = "rollback";
+    back.damage(3, 0.25F, false, 1);
+    back.run();
+    expect_equal_losses(scratch.path() / ("back" + of), scratch.path() / ("clean" + of));
+  }
+}
+
+TEST(Guard, ReplicasOfEveryMeshAgree) {
+  const ScratchFolder scratch;
+  const std::vector<std::array<int64_t, 5>> meshes{
+      {1, 2, 2, 1, 1}, {1, 2, 1, 1, 2}, {1, 1, 2, 2, 1}, {2, 2, 1, 1, 1}, {1, 1, 1, 1, 4}};
+  for (const auto& degrees : meshes) {
+    for (const std::string type : {"fsdp", "zero1"}) {
+      GuardedRun run(scratch.path() / fmt::format("{}{}", type, fmt::join(degrees, "-")), degrees);
+      run.config.parallelism.data_parallel_type = type;
+      run.config.training.steps = 3;
+      run.config.training.check_replicas_every = 1;
+      EXPECT_NO_THROW(run.run()) << type << " " << fmt::format("{}", fmt::join(degrees, " "));
+    }
+  }
+}
+
+TEST(Guard, ASlowRankIsNamedWithItsPhase) {
+  const Mesh mesh{.degrees = {1, 1, 4, 1, 1}};
+  run_ranks(4, [&](World& world) {
+    SlowRanks slow(world, mesh, {.factor = 1.5, .lines = 2});
+    const auto add = [&](double backward) {
+      return slow.add({.data = 0.0,
+                       .forward = 1.0,
+                       .backward = world.rank() == 2 ? backward : 2.0,
+                       .optimizer = 0.1});
+    };
+    EXPECT_EQ(add(9.0), "");  // the first step of a run is no measure
+    EXPECT_EQ(add(3.5), "");
+    EXPECT_EQ(add(5.0), "");
+    EXPECT_NE(add(5.0).find("rank 2 on "), std::string::npos);
+    EXPECT_EQ(add(2.0), "");
+    EXPECT_EQ(add(5.0), "");
+    const std::string line = add(5.0);
+    EXPECT_NE(line.find("6.100 s of work in a step where the median is 3.100 s, most in backward"),
+              std::string::npos)
+        << line;
+  });
+}
+
+TEST(Guard, ASpikeIsFarAboveTheRecentValues) {
+  RecentValues values(10.0);
+  for (int i = 0; i < 19; ++i) values.add(2.0 + 0.01 * i);
+  EXPECT_TRUE(std::isinf(values.limit()));
+  for (int i = 19; i < 300; ++i) values.add(2.0 + 0.01 * (i % 20));
+  EXPECT_GT(values.limit(), 3.5);
+  EXPECT_LT(values.limit(), 4.5);
+  RecentValues never(0.0);
+  for (int i = 0; i < 100; ++i) never.add(1.0);
+  EXPECT_TRUE(std::isinf(never.limit()));
+}
+
+TEST(Guard, ChangedKeysAreSaidInOneLine) {
+  const ScratchFolder scratch;
+  GuardedRun first(scratch.path() / "run");
+  first.config.training.steps = 2;
+  first.run();
+  GuardedRun second(scratch.path() / "run");
+  second.config.training.steps = 4;
+  second.config.optimizer.beta2 = 0.5;
+  second.config.metrics.log_freq = 7;
+  second.run();
+  EXPECT_NE(second.log.find("The checkpoint was trained with other keys: optimizer.beta2 0.95 (now "
+                            "0.5), training.steps 2 (now 4)"),
+            std::string::npos)
+      << second.log;
+}
+
+}  // namespace
+}  // namespace tokamak

@@ -1,0 +1,95 @@
+#include "tokamak/train/rank_parts.h"
+
+#include <algorithm>
+
+#include "tokamak/checkpoint/chunk_hash.h"
+#include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
+#include "tokamak/core/host_memory.h"
+#include "tokamak/run/op_table.h"
+#include "tokamak/train/together.h"
+
+namespace tokamak {
+namespace {
+
+std::string digest_of(std::string_view text) {
+  return fmt::format("{:016x}", hash_of(std::as_bytes(std::span(text))));
+}
+
+std::vector<const Plan*> plans_of(const PlannedRun& run) {
+  std::vector<const Plan*> all{&run.plan()};
+  if (run.validation_plan() != nullptr) all.push_back(run.validation_plan());
+  return all;
+}
+
+std::vector<const Plan*> plans_that_fit(const PlannedRun& run, const Backend& backend,
+                                        int64_t ranks_per_host) {
+  const auto free = backend.free_bytes();
+  TOK_REQUIRE(
+      !free || run.peak_bytes() <= *free,
+      "not enough GPU memory: the plan wants {} bytes, {} are free; use fewer sequences per "
+      "microbatch (training.local_batch_size), more recompute "
+      "(activation_checkpoint.mode) or more shards "
+      "(parallelism.data_parallel_shard_degree)\n{}",
+      run.peak_bytes(), *free, memory_table(run));
+  if (!free) {
+    require_host_memory(run.peak_bytes(), ranks_per_host,
+                        "not enough memory for the plan; use fewer sequences per microbatch "
+                        "(training.local_batch_size), more recompute "
+                        "(activation_checkpoint.mode) or more shards");
+  }
+  return plans_of(run);
+}
+
+// Ranks that compute with other instructions get other bits: it then matters which rank does what.
+void compare_arithmetic(const TrainerOptions& o, World& world, const Backend& backend) {
+  const std::vector<std::string> all = world.all_gather_text(backend.arithmetic());
+  const auto other =
+      std::find_if(all.begin(), all.end(), [&](const std::string& text) { return text != all[0]; });
+  if (other == all.end() || world.rank() != 0 || !o.logging.print) return;
+  o.logging.print("WARNING",
+                  fmt::format("ranks compute on unlike devices, so that results depend on which "
+                              "rank does what: rank 0 is a {}, rank {} is a {}",
+                              all[0], other - all.begin(), *other));
+}
+
+void agree_on(const TrainerOptions& o, const RankParts& parts, World& world) {
+  if (world.size() == 1) return;
+  std::vector<AgreementItem> items = o.agreement;
+  items.push_back({"the model", digest_of(to_hf_config(o.model, o.shape.training.master, {}))});
+  items.push_back({"the program", digest_of(read_file("/proc/self/exe"))});
+  std::string sources;
+  for (const auto& source : parts.loader.state().sources)
+    sources += fmt::format("{:016x} ", source.hash);
+  items.push_back({"the data", digest_of(sources)});
+  fail_together(world, [&] { agree(world, items); });
+}
+
+}  // namespace
+
+RankParts::RankParts(const TrainerOptions& o, Backend& backend)
+    : run(o.model, o.shape, backend.target()),
+      memory(backend, plans_that_fit(run, backend, o.ranks_per_host)),
+      access(memory, run.states(), run.layout()),
+      loader(o.data) {
+  TOK_CHECK(memory.bytes() == run.peak_bytes(), "{} bytes for {}", memory.bytes(),
+            run.peak_bytes());
+  if (o.validation) validation_loader = std::make_unique<Loader>(o.validation->data);
+}
+
+std::vector<const Plan*> RankParts::plans() const {
+  return plans_of(run);
+}
+
+std::unique_ptr<RankParts> make_parts(const TrainerOptions& o, World& world, Backend& backend) {
+  std::unique_ptr<RankParts> parts;
+  all_together(world, [&] {
+    parts = std::make_unique<RankParts>(o, backend);
+    return std::string();
+  });
+  agree_on(o, *parts, world);
+  compare_arithmetic(o, world, backend);
+  return parts;
+}
+
+}  // namespace tokamak

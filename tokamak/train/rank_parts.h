@@ -1,0 +1,30 @@
+// What a rank plans, allocates and opens before the first step.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "tokamak/train/trainer.h"
+
+namespace tokamak {
+
+/// The parts that a rank makes by itself, before any collective.
+struct RankParts {
+  /// Throws Error with the plan's table if the device has less memory than the plan needs.
+  RankParts(const TrainerOptions& options, Backend& backend);
+
+  std::vector<const Plan*> plans() const;
+
+  PlannedRun run;
+  Memory memory;
+  StateAccess access;
+  Loader loader;
+  std::unique_ptr<Loader> validation_loader;
+};
+
+/// Makes the parts on all ranks, and checks that the ranks agree on what they run: otherwise they
+/// would compute nonsense, or wait for each other forever. Collective; throws alike on all ranks.
+std::unique_ptr<RankParts> make_parts(const TrainerOptions& options, World& world,
+                                      Backend& backend);
+
+}  // namespace tokamak
