@@ -79,6 +79,15 @@ void require_nothing_missing(const RunConfig& run) {
   TOK_REQUIRE(lines.empty(), "{}", fmt::join(lines, "\n"));
 }
 
+// Whether other users may delete what lies in the folder.
+bool others_may_write(const std::filesystem::path& folder) {
+  using std::filesystem::perms;
+  std::error_code code;
+  const perms mode = std::filesystem::status(folder, code).permissions();
+  return !code && (mode & perms::others_write) != perms::none &&
+         (mode & perms::sticky_bit) == perms::none;
+}
+
 // Prints and writes what rank 0 reports before training.
 void announce(const Config& c, const ModelSpec& model, const LaunchEnvironment& launched) {
   print_log("INFO", fmt::format("Starting job: {}", c.job.description));
@@ -87,6 +96,11 @@ void announce(const Config& c, const ModelSpec& model, const LaunchEnvironment& 
     make_folders(c.job.dump_folder);
     write_file_atomic(std::filesystem::path(c.job.dump_folder) / *c.job.save_config_file,
                       config_json(c));
+  }
+  if (others_may_write(c.job.dump_folder)) {
+    print_log("WARNING",
+              fmt::format("job.dump_folder {}: other users may replace what the run writes there",
+                          c.job.dump_folder));
   }
   if (launched.world_size > 1) print_log("INFO", fmt::format("{} ranks", launched.world_size));
   print_log("INFO", fmt::format("Model {} {} size: {:L} total parameters", model.name, model.flavor,
