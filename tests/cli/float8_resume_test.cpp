@@ -11,6 +11,7 @@ namespace {
 const Words kFloat8{"--model.converters=quantize.linear.float8"};
 const Words kDelayed = kFloat8 + Words{"--quantize.linear.float8.recipe_name=delayed",
                                        "--quantize.linear.float8.amax_history_len=4"};
+const Words kNvfp4{"--model.converters=quantize.linear.nvfp4"};
 const Words kRowwise = kFloat8 + Words{"--quantize.linear.float8.recipe_name=rowwise"};
 
 const Words kShards{"--parallelism.data_parallel_shard_degree=2", "--training.global_batch_size=2",
@@ -52,7 +53,7 @@ class Float8Resume : public ::testing::Test {
 };
 
 TEST_F(Float8Resume, HasTheBitsOfAnUninterruptedRun) {
-  for (const Words& recipe : {kFloat8, kRowwise, kDelayed}) {
+  for (const Words& recipe : {kFloat8, kRowwise, kDelayed, kNvfp4}) {
     const std::string name = recipe.back();
     const auto whole = train(name + ".whole", 6, recipe);
     train(name + ".parts", 3, recipe);
@@ -93,6 +94,47 @@ TEST_F(Float8Resume, KeepsDelayedScalesWhereTheCheckpointHasThem) {
   expect_near("to_plain", train("to_plain", 6, {}));
   train("to_tensorwise", 3, kDelayed);
   expect_near("to_tensorwise", train("to_tensorwise", 6, kFloat8));
+}
+
+// The rows of the table in a checkpoint of the run in `dump`.
+std::map<std::string, std::vector<float>> table_of(const std::filesystem::path& dump, int step) {
+  std::map<std::string, std::vector<float>> rows;
+  for (const auto& [name, bytes] : read_tensors(dump / fmt::format("checkpoint/step-{}", step))) {
+    if (const size_t at = name.find("fp8."); at != std::string::npos)
+      rows[name.substr(at)] = to_floats(bytes);
+  }
+  return rows;
+}
+
+// Three steps after a change of mesh, a history of four still begins with what the other mesh had.
+TEST_F(Float8Resume, TakesTheTableFromMeshToMesh) {
+  const Words recipe = kDelayed + Words{"--quantize.linear.float8.filter_fqns=mlp,output"};
+  const Words shards{"--parallelism.data_parallel_shard_degree=4", "--training.global_batch_size=4",
+                     "--training.local_batch_size=1"};
+  const Words tensor_and_stages{"--parallelism.data_parallel_shard_degree=1",
+                                "--parallelism.tensor_parallel_degree=2",
+                                "--parallelism.pipeline_parallel_degree=2",
+                                "--parallelism.pipeline_parallel_microbatch_size=1",
+                                "--training.global_batch_size=4",
+                                "--training.local_batch_size=4"};
+  const auto plain = train("plain", 9, {"--training.local_batch_size=4"});
+  std::vector<double> losses;
+  std::vector<std::map<std::string, std::vector<float>>> tables;
+  for (const Words& mesh : {shards, tensor_and_stages, shards}) {
+    const int steps = 3 * static_cast<int>(tables.size() + 1);
+    losses = train("chain", steps, recipe + mesh, 4);
+    tables.push_back(table_of(scratch.path() / "chain", steps));
+  }
+  expect_losses_near(plain, losses, "chain");
+  ASSERT_EQ(tables[0].size(), 2U * 2U * 3U);  // layers, qkv and o, x and w and g
+  for (size_t leg = 1; leg < tables.size(); ++leg) {
+    ASSERT_EQ(tables[leg].size(), tables[0].size());
+    for (const auto& [name, row] : tables[leg - 1]) {
+      ASSERT_EQ(row.size(), 1U + 4U);
+      EXPECT_GT(row[1], 0.0F) << name;
+      EXPECT_EQ(tables[leg].at(name)[4], row[1]) << name << " after leg " << leg;
+    }
+  }
 }
 
 TEST_F(Float8Resume, RefusesAHistoryOfAnotherLength) {
