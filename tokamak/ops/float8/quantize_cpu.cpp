@@ -116,12 +116,12 @@ void encode_nvfp4(const Matrix& m, const Quantize& op, const auto& value, float 
     const float multiplier = nvfp4_multiplier(tensor_scale, static_cast<float>(scale));
     const int64_t first = block * kNvfp4Block;
     scales[m.scale_at(row, first)] = scale.bits;
+    std::array<uint32_t, 4> words{};
     for (int64_t i = 0; i < kNvfp4Block && first + i < m.columns(); ++i) {
       const float x = values[i] * multiplier;
       const auto place = static_cast<uint64_t>((row * blocks + block) * kNvfp4Block + i);
-      const E2M1 code = op.is_stochastic
-                            ? E2M1::stochastic(x, philox(key, place / 4, first_sample)[place % 4])
-                            : E2M1(x);
+      if (op.is_stochastic && i % 4 == 0) words = philox(key, place / 4, first_sample);
+      const E2M1 code = op.is_stochastic ? E2M1::stochastic(x, words[i % 4]) : E2M1(x);
       uint8_t& byte = codes[(row * m.columns() + first + i) / 2];
       byte = static_cast<uint8_t>(i % 2 == 0 ? code.bits : byte | code.bits << 4U);
     }

@@ -153,7 +153,8 @@ class Quantizer {
   // Whether the codes of y are those of dx, transposed.
   bool is_one_quantization() const {
     return recipe_.w_of_y == recipe_.w_of_dx &&
-           (recipe_.w_of_y == ScaleGrid::kTensor || recipe_.w_of_y == ScaleGrid::kBlocks);
+           (recipe_.w_of_y == ScaleGrid::kTensor || recipe_.w_of_y == ScaleGrid::kBlocks ||
+            recipe_.w_of_y == ScaleGrid::kNvfp4Blocks);
   }
 
   void put_product(int32_t i) {
@@ -356,7 +357,7 @@ class Quantizer {
         (gathered || is_made_once(w) || is_of_head(to_.label))) {
       const Codes rows = weight_codes(w, grid, false);
       std::vector<Value> in{rows.codes};
-      if (grid == ScaleGrid::kBlocks) in.push_back(rows.inverse);
+      if (grid != ScaleGrid::kTensor) in.push_back(rows.inverse);
       const std::vector<Value> out = to_.add(TransposeCodes{.grid = grid}, std::move(in));
       return codes_[{w, grid, true}] = {.codes = out[0],
                                         .inverse = out.size() > 1 ? out[1] : rows.inverse};
