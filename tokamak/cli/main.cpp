@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "tokamak/cli/verbs.h"
+#include "tokamak/cli/waiting.h"
 #include "tokamak/comm/world.h"
 #include "tokamak/core/bus_error.h"
 #include "tokamak/core/error.h"
@@ -105,6 +106,7 @@ int main(int argc, char** argv) {
   cli::open_standard_streams();
   report_bus_errors();
   std::signal(SIGPIPE, SIG_DFL);
+  if (argc > 1) cli::bound_waiting(argv[1], argv);
   try {
     const int code = cli::run_verb(std::vector<std::string>(argv + 1, argv + argc));
     const bool is_written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
