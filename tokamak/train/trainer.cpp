@@ -17,7 +17,6 @@
 #include "tokamak/exec/result_ring.h"
 #include "tokamak/parallel/matmuls/float8_table.h"
 #include "tokamak/run/op_table.h"
-#include "tokamak/run/profile_trace.h"
 #include "tokamak/train/guard/bad_steps.h"
 #include "tokamak/train/guard/replica_check.h"
 #include "tokamak/train/guard/slow_ranks.h"
@@ -77,6 +76,7 @@ class Trainer {
         results_(access_, results_of(run_), kStepsBehind + 1),
         checkpoints_(options.checkpoint, options.model, options.shape.training.master,
                      options.config_digest, world, access_, run_.pieces(), log_),
+        profile_(options.profiling, run_, world.rank(), log_),
         bad_steps_(options.guard.steps, world, log_),
         slow_ranks_(world, options.mesh(), options.guard.slow_ranks) {
     if (run_.validation_plan() != nullptr) {
@@ -346,7 +346,7 @@ class Trainer {
   }
 
   void run_microbatches(const std::vector<Batch>& batches) {
-    const bool traced = is_traced(state_.step + 1);
+    const bool traced = profile_.is_traced(state_.step + 1);
     std::vector<TaskSpan> spans;
     executor_.trace(traced ? &spans : nullptr);
     const int64_t first_row = state_.step * o_.data.global_batch_size + o_.data.first_row;
@@ -364,10 +364,9 @@ class Trainer {
     }
     if (traced) {
       executor_.trace(nullptr);  // waits for the spans
-      write_report([&] { write_trace(spans); });
+      profile_.write_trace(state_.step + 1, spans);
     }
-    if (!o_.profiling.memory_folder.empty() && (state_.step + 1) % o_.profiling.freq == 0)
-      write_report([&] { write_memory(); });
+    profile_.write_memory(state_.step + 1);
   }
 
   // A save may still copy what the next item changes.
@@ -375,43 +374,6 @@ class Trainer {
     const auto start = Clock::now();
     checkpoints_.saver().await_copy();
     log_.add_checkpoint_time(seconds_since(start));
-  }
-
-  bool is_traced(int64_t step) const {
-    const ProfilingOptions& p = o_.profiling;
-    if (p.traces_folder.empty()) return false;
-    return (step - 1) % p.freq >= p.freq - p.active;
-  }
-
-  std::filesystem::path profile_path(const std::filesystem::path& folder, std::string_view what) {
-    const auto at = folder / fmt::format("iteration_{}", state_.step + 1);
-    make_folders(at);
-    return at / fmt::format("rank{}_{}", world_.rank(), what);
-  }
-
-  // Runs `work`, which writes what is only looked at: a disk that cannot ends no training.
-  template <class F>
-  void write_report(F&& work) {
-    try {
-      work();
-    } catch (const SystemError& error) {
-      log_.say(fmt::format("A report is left out: {}", error.what()), "WARNING");
-    }
-  }
-
-  void write_trace(const std::vector<TaskSpan>& spans) {
-    const auto path = profile_path(o_.profiling.traces_folder, "trace.json");
-    write_file_atomic(path, chrome_trace(spans, run_.plan(), world_.rank()));
-    write_file_atomic(profile_path(o_.profiling.traces_folder, "ops.txt"),
-                      op_report(spans, o_.profiling.rates, run_.plan().groups));
-    log_.say(fmt::format("Wrote the trace {}", path.string()));
-  }
-
-  // The run allocates exactly its plan, so the plan's table is the snapshot.
-  void write_memory() {
-    const auto path = profile_path(o_.profiling.memory_folder, "memory.txt");
-    write_file_atomic(path, memory_table(run_));
-    log_.say(fmt::format("Wrote the memory table {}", path.string()));
   }
 
   const TrainerOptions& o_;
@@ -428,6 +390,7 @@ class Trainer {
   ResultRing results_;
   std::deque<IssuedStep> issued_;
   RunCheckpoints checkpoints_;
+  StepProfile profile_;
   BadSteps bad_steps_;
   SlowRanks slow_ranks_;
   std::optional<ReplicaCheck> replicas_;

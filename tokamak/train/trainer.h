@@ -17,18 +17,11 @@
 #include "tokamak/train/guard/step_guard.h"
 #include "tokamak/train/lr_schedule.h"
 #include "tokamak/train/report/run_log.h"
+#include "tokamak/train/report/step_profile.h"
 #include "tokamak/train/state/run_checkpoints.h"
 #include "tokamak/train/validator.h"
 
 namespace tokamak {
-
-struct ProfilingOptions {
-  std::filesystem::path traces_folder;  ///< empty = no traces
-  DeviceRates rates;                    ///< of the device, for floors beside the traces
-  int64_t freq = 10;
-  int64_t active = 1;
-  std::filesystem::path memory_folder;  ///< empty = no memory tables
-};
 
 /// What a run watches besides its loss.
 struct RunGuardOptions {
