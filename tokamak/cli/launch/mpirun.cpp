@@ -65,6 +65,9 @@ std::vector<std::string> mpirun_words(const LaunchJob& job, const std::filesyste
   add_setting(argv, "btl_vader_backing_directory", folder);
   if (job.hosts.empty()) {
     add_setting(argv, "orte_tmpdir_base", folder);
+    // Ranks of one machine need no port that others could connect to.
+    add_setting(argv, "btl", "self,vader");
+    add_setting(argv, "oob_tcp_if_include", "lo");
     return argv;
   }
   add_setting(argv, "plm_rsh_args", "-o ConnectTimeout=10");
