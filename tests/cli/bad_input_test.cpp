@@ -118,6 +118,28 @@ TEST_F(BadInput, NumbersThatDoNotFit) {
       {"--model.hf_assets_path=" + oracle_folder("gpt2_tiny").string(), "--training.seq_len=129"});
 }
 
+TEST_F(BadInput, EnvironmentsAndLimitsThatCannotBe) {
+  const auto run_in = [&](const std::string& setting) {
+    std::string line = setting + "; exec";
+    for (const std::string& word : train_words("llama_tiny", dump(), {"--training.threads=0"}))
+      line += " '" + word + "'";
+    return run_program({"sh", "-c", line}, scratch_.path());
+  };
+  for (const auto& [setting, part] :
+       {std::pair{"export OMP_NUM_THREADS=100000", "OMP_NUM_THREADS asks for 100000 threads"},
+        std::pair{"export OMPI_COMM_WORLD_SIZE=99999999999", "OMPI_COMM_WORLD_SIZE"},
+        std::pair{"ulimit -v 150000", "ulimit -v"}}) {
+    const auto result = run_in(setting);
+    EXPECT_EQ(result.exit_code, 2) << setting << result.err;
+    EXPECT_EQ(count_lines(result.err), 1) << result.err;
+    EXPECT_NE(result.err.find(part), std::string::npos) << result.err;
+  }
+  // Without a standard output, log lines go nowhere, least of all into metrics.jsonl.
+  EXPECT_EQ(run_in("exec >&-").exit_code, 0);
+  EXPECT_EQ(read_file(dump() / "metrics.jsonl").substr(0, 8), "{\"step\"");
+  EXPECT_EQ(read_file(dump() / "metrics.jsonl").find("titan"), std::string::npos);
+}
+
 TEST_F(BadInput, WeightsOfAnotherModel) {
   for (const char* other : {"llama_tied", "gpt2_tiny"}) {
     expect_failure(

@@ -130,6 +130,9 @@ std::unique_ptr<Backend> make_backend(const Options& options) {
   constexpr int kMostThreads = 4096;
   TOK_REQUIRE(options.threads >= 0 && options.threads <= kMostThreads,
               "{} threads of a CPU: wanted 1 to {}, or 0 for all", options.threads, kMostThreads);
+  TOK_REQUIRE(options.threads > 0 || num_threads() <= kMostThreads,
+              "environment: OMP_NUM_THREADS asks for {} threads of a CPU, wanted at most {}",
+              num_threads(), kMostThreads);
   return std::make_unique<CpuBackend>(options);
 }
 
