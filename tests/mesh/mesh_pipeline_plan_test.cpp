@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include "tokamak/models/model_spec.h"
+#include "tokamak/parallel/matmuls/float8_recipe.h"
 #include "tokamak/plan/slots.h"
 #include "tokamak/run/planned_run.h"
+#include "tokamak/train/state/pieces.h"
 
 #include "tests/fixtures/mesh_expect.h"
 
@@ -120,6 +122,31 @@ TEST(MeshPlan, reductions_outlive_the_last_backward) {
         assign_slots(plan);
         EXPECT_EQ(plan.peak_bytes(), bytes) << schedule;
       }
+    }
+  }
+}
+
+// A checkpoint is copied beside forward and backward.
+TEST(MeshPlan, only_the_update_writes_what_is_saved) {
+  const MeshCase alone{.model = small_llama(), .seq_len = 32, .global_batch = 8};
+  MeshCase sharded = alone;
+  sharded.distribute.mesh.degrees = {1, 1, 2, 1, 2};
+  MeshCase delayed = sharded;
+  delayed.compute = DType::kBF16;
+  delayed.model.vocab_size = 64;
+  delayed.model.dim = 64;
+  delayed.model.num_kv_heads = 2;
+  delayed.model.head_dim = 16;
+  delayed.model.mlp_dim = 128;
+  delayed.float8 = {.recipe = *find_float8_recipe("delayed"),
+                    .layers = {.filter = [](const auto&, const auto&) { return ""; }}};
+  for (const MeshCase& c : {alone, sharded, delayed, pipeline_case("ZBVZeroBubble", 2)}) {
+    for (int rank = 0; rank < c.distribute.mesh.size(); ++rank) {
+      const PlannedRun run(c.model, shape_of(c, rank), {});
+      const auto writes = segments_that_write(run.plan(), run.layout(), run.pieces());
+      ASSERT_EQ(writes.size(), run.plan().segments.size());
+      for (size_t s = 0; s < writes.size(); ++s)
+        EXPECT_EQ(writes[s], run.plan().segments[s].name == "update") << rank << " " << s;
     }
   }
 }

@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 
 #include "tokamak/checkpoint/checkpoint_folder.h"
+#include "tokamak/core/in_parallel.h"
 #include "tokamak/core/machine_fault.h"
 #include "tokamak/train/report/memory_use.h"
 #include "tokamak/train/together.h"
@@ -92,8 +93,11 @@ void CheckpointSaver::prepare(const StateAccess& access, std::span<const TensorP
   page_taker_ = std::jthread([this](const std::stop_token& stop) {
     give_way();
     constexpr int64_t kPart = int64_t{32} << 20;
-    for (int64_t at = 0; at < copy_.bytes() && !stop.stop_requested(); at += kPart)
-      copy_.take_pages(at, std::min(kPart, copy_.bytes() - at));
+    const auto parts = static_cast<size_t>((copy_.bytes() + kPart - 1) / kPart);
+    in_parallel(parts, std::min(o_.num_threads, 4), [&](size_t i) {
+      const int64_t at = static_cast<int64_t>(i) * kPart;
+      if (!stop.stop_requested()) copy_.take_pages(at, std::min(kPart, copy_.bytes() - at));
+    });
   });
 }
 
