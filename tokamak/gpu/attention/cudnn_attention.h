@@ -17,6 +17,7 @@ struct CudnnAttention {
   AttentionShape shape;
   float scale = 1.0F;
   bool causal = true;
+  int64_t window = 0;  ///< the most keys that a query sees; 0: any number
   bool backward = false;
   bool deterministic = false;  ///< whether backward is; forward always is
   int64_t kv_tokens = 0;       ///< tokens of k and v in memory, T of them used per sample; 0: T

@@ -74,16 +74,17 @@ class GraphBuilder {
   int64_t next_ = 1;
 };
 
-// A single query sees all keys, for which cuDNN prefers no mask to a causal one.
+// A single query without a window sees all keys, for which cuDNN prefers no mask to a causal one.
 template <class Attributes>
 Attributes attributes_of(const CudnnAttention& a) {
   Attributes attributes;
   attributes.set_name("attention").set_attn_scale(a.scale);
-  if (a.causal && a.shape.S > 1) {
+  if (a.causal && (a.shape.S > 1 || a.window > 0)) {
     attributes
         .set_diagonal_alignment(a.shape.S == a.shape.T ? fe::DiagonalAlignment_t::TOP_LEFT
                                                        : fe::DiagonalAlignment_t::BOTTOM_RIGHT)
         .set_diagonal_band_right_bound(0);
+    if (a.window > 0) attributes.set_diagonal_band_left_bound(static_cast<int>(a.window));
   }
   return attributes;
 }
@@ -153,8 +154,10 @@ std::string to_string(const CudnnAttention& a) {
       "attention{} [batch {}, queries {}, keys {}{}, heads {} over {}, head dim {}, {}{}{}]",
       a.backward ? " backward" : "", s.B, s.S, s.T,
       a.kv_tokens > 0 ? fmt::format(" of {}", a.kv_tokens) : "", s.H, s.K, s.D,
-      a.causal ? "causal" : "full", a.deterministic ? ", deterministic" : "",
-      s.is_packed ? ", packed" : "");
+      a.window > 0 ? fmt::format("window {}", a.window)
+      : a.causal   ? "causal"
+                   : "full",
+      a.deterministic ? ", deterministic" : "", s.is_packed ? ", packed" : "");
 }
 
 std::string describe(const CudnnAttention& a) {
@@ -163,7 +166,8 @@ std::string describe(const CudnnAttention& a) {
 
 double flops(const CudnnAttention& a) {
   const AttentionShape& s = a.shape;
-  return (a.backward ? 10.0 : 4.0) * static_cast<double>(s.B * s.H * s.D) * s.pairs(a.causal);
+  return (a.backward ? 10.0 : 4.0) * static_cast<double>(s.B * s.H * s.D) *
+         s.pairs(a.causal, a.window);
 }
 
 [[noreturn]] void fail_cudnn(const std::string& what, const std::string& text) {

@@ -46,6 +46,9 @@ void require_attributes(std::string_view op, const Attention& a, const Attention
   TOK_REQUIRE(a.dropout_p == 0.0 || (s.S < kMostTokens && s.T < kMostTokens),
               "{}: dropout counts up to {} tokens, got {}", op, kMostTokens, std::max(s.S, s.T));
   TOK_REQUIRE(!a.causal || s.S <= s.T, "{}: {} causal queries over {} keys", op, s.S, s.T);
+  TOK_REQUIRE(a.window >= 0 && (a.causal || a.window == 0),
+              "{}: wanted a window of 0 (all keys) or more, and of causal attention, got {}{}", op,
+              a.window, a.causal ? "" : " without a causal mask");
 }
 
 void require_rows(std::string_view op, const TensorType& rows, int64_t B) {
@@ -74,8 +77,9 @@ void require_lse(std::string_view op, std::string_view name, const TensorType& t
               to_string(t));
 }
 
-Cost attention_cost(const AttentionShape& s, bool causal, bool is_backward,
+Cost attention_cost(const AttentionShape& s, const Attention& a, bool is_backward,
                     std::span<const TensorType> in, std::span<const TensorType> out) {
+  const double pairs = s.pairs(a.causal, a.window);
   Cost cost = memory_cost(in, out, 0.0);
   cost.kind = Cost::Kind::kAttention;
   cost.dtype = in[0].dtype;
@@ -83,11 +87,11 @@ Cost attention_cost(const AttentionShape& s, bool causal, bool is_backward,
                                    .queries = s.S,
                                    .keys = s.T,
                                    .head_dim = s.D,
-                                   .pairs = s.pairs(causal),
-                                   .causal = causal,
+                                   .pairs = pairs,
+                                   .causal = a.causal,
                                    .is_backward = is_backward};
   const double products = is_backward ? 5.0 : 2.0;
-  cost.flops = 2.0 * products * static_cast<double>(s.B * s.H * s.D) * s.pairs(causal);
+  cost.flops = 2.0 * products * static_cast<double>(s.B * s.H * s.D) * pairs;
   return cost;
 }
 
@@ -118,6 +122,7 @@ int32_t index_of(const Graph& g, const Node& n) {
 
 std::string describe_attention(const Attention& a) {
   std::string text = a.causal ? "causal" : "full";
+  if (a.window > 0) text += fmt::format(" window={}", a.window);
   if (a.scale != 0.0F) text += fmt::format(" scale={}", a.scale);
   if (a.packed_kv_heads > 0) text += fmt::format(" packed kv_heads={}", a.packed_kv_heads);
   if (a.has_length) text += " length";
@@ -236,10 +241,13 @@ int64_t cudnn_attention_bytes(const AttentionShape& s, bool backward, bool deter
   return heads * (S * 4 + (deterministic ? S * T * 2 : S * D * 4) + 2 * T * D * 2) + spare;
 }
 
-double AttentionShape::pairs(bool causal) const {
+double AttentionShape::pairs(bool causal, int64_t window) const {
   if (!causal) return static_cast<double>(S) * static_cast<double>(T);
-  return static_cast<double>(S) * static_cast<double>(T - S) +
-         static_cast<double>(S) * static_cast<double>(S + 1) / 2.0;
+  // The queries of which the window hides nothing, and the others.
+  const int64_t whole = window > 0 ? std::clamp<int64_t>(window - (T - S), 0, S) : S;
+  return static_cast<double>(whole) * static_cast<double>(T - S) +
+         static_cast<double>(whole) * static_cast<double>(whole + 1) / 2.0 +
+         static_cast<double>(S - whole) * static_cast<double>(window);
 }
 
 AttentionShape Attention::shape(std::span<const TensorType> in) const {
@@ -309,7 +317,7 @@ std::vector<Value> Attention::gradient(Graph& g, const Node& n, std::span<const 
 }
 
 Cost Attention::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
-  return attention_cost(shape(in), causal, false, in, out);
+  return attention_cost(shape(in), *this, false, in, out);
 }
 
 std::string Attention::describe() const {
@@ -369,7 +377,7 @@ std::optional<AnyOp> AttentionGrad::localize(const LocalContext& where) const {
 }
 
 Cost AttentionGrad::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
-  return attention_cost(forward.shape(in), forward.causal, true, in, out);
+  return attention_cost(forward.shape(in), forward, true, in, out);
 }
 
 std::string AttentionGrad::describe() const {

@@ -40,8 +40,8 @@ struct AttentionShape {
 
   friend auto operator<=>(const AttentionShape&, const AttentionShape&) = default;
 
-  /// Returns the number of (query, key) pairs that a head uses.
-  double pairs(bool causal) const;
+  /// Returns the number of (query, key) pairs that a head uses, with `window` as in Attention.
+  double pairs(bool causal, int64_t window) const;
 };
 
 /// Returns the most bytes that cuDNN's plans ask for as scratch.
@@ -58,10 +58,10 @@ constexpr uint64_t attention_element(int64_t h, int64_t s, int64_t t) {
 /// Inputs q [B, S, H, D], k and v [B, T, K, D]; then, if `has_length`, i32 [1] or [B]: how many
 /// of the T slots are valid, read at each run; if `dropout_p` > 0, i64 [B]: each sample's index
 /// in the run. Outputs o like q, lse [B, H, S] (fp32; fp64 from fp64). With L valid keys (T without
-/// a length), query s has position L - S + s, and if causal it sees the keys up to its position; a
-/// query that sees none gives o = 0, lse = -inf. Dropout keeps P where the sample's element
-/// attention_element(first_head + h, s, t) is kept (ops/elementwise/dropout.h) and divides by 1 -
-/// p; lse ignores it.
+/// a length), query s has position L - S + s, and if causal it sees the keys up to its position, of
+/// which a `window` > 0 leaves the last `window`; a query that sees none gives o = 0, lse = -inf.
+/// Dropout keeps P where the sample's element attention_element(first_head + h, s, t) is kept
+/// (ops/elementwise/dropout.h) and divides by 1 - p; lse ignores it.
 ///
 /// With `packed_kv_heads` = K > 0 one input [B, S, H + 2 K, D] takes the place of q, k and v: its
 /// heads are those of q, then of k, then of v, as one matmul for all three makes them.
@@ -69,6 +69,7 @@ struct Attention {
   static constexpr std::string_view kName = "attention";
   float scale = 0.0F;  ///< 0: 1 / sqrt(D)
   bool causal = true;
+  int64_t window = 0;  ///< 0: all keys up to a query's position
   bool has_length = false;
   double dropout_p = 0.0;
   uint64_t seed = 0;

@@ -23,6 +23,7 @@ template <class T>
 void reference_row(const AttentionSetup& u, const KernelArgs& a, int64_t b, int64_t h, int64_t i) {
   using A = Accum<T>;
   const AttentionShape& s = u.s;
+  const int64_t begin = u.begin(u.length(a, b), i);
   const int64_t end = u.end(u.length(a, b), i);
   const int64_t row = u.op.dropout_p > 0.0 ? u.rows(a, false)[b] : 0;
   const int64_t kv = h / s.group();
@@ -32,14 +33,14 @@ void reference_row(const AttentionSetup& u, const KernelArgs& a, int64_t b, int6
   std::vector<A> p(end);
   std::vector<A> o(s.D, A{0});
   A max = -std::numeric_limits<A>::infinity();
-  for (int64_t j = 0; j < end; ++j) {
+  for (int64_t j = begin; j < end; ++j) {
     A& x = p[j];
     x = static_cast<A>(u.scale) * dot<A>(q, k + u.k_at(b, j, kv), s.D);
     max = std::max(max, x);
   }
   A sum{0};
-  for (A& x : p) sum += (x = std::exp(x - max));
-  for (int64_t j = 0; j < end; ++j) {
+  for (int64_t j = begin; j < end; ++j) sum += (p[j] = std::exp(p[j] - max));
+  for (int64_t j = begin; j < end; ++j) {
     const A w = p[j] / sum * static_cast<A>(u.kept(row, h, i, j));
     const T* v_j = v + u.k_at(b, j, kv);
     for (int64_t d = 0; d < s.D; ++d) o[d] += w * static_cast<A>(v_j[d]);
@@ -75,7 +76,7 @@ void reference_grad_row(const AttentionSetup& u, const KernelArgs& a, int64_t b,
   A delta = dot<A>(a.in[s.after_parts(0)].as<T>() + at, dy, s.D);
   if (has_dlse) delta -= element<A>(a.in.back(), stat);
   std::vector<A> dq(s.D, A{0});
-  for (int64_t j = 0; j < u.end(s.T, i); ++j) {
+  for (int64_t j = u.begin(s.T, i); j < u.end(s.T, i); ++j) {
     const T* k = s.part<T>(a.in, 1) + u.k_at(b, j, kv);
     const T* v = s.part<T>(a.in, 2) + u.k_at(b, j, kv);
     const A scale = static_cast<A>(u.scale);

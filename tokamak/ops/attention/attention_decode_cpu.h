@@ -41,7 +41,7 @@ class Decode {
                        width_, queries_ + (h - begin) * s.S * width_);
     }
     softmax_.start(M);
-    for (int64_t j0 = 0; j0 < length; j0 += kKeyBlock) {
+    for (int64_t j0 = first_block(u_, length, 0); j0 < length; j0 += kKeyBlock) {
       const int64_t count = std::min(kKeyBlock, length - j0);
       const auto rows = [&](size_t i) {
         return Rows<T>{.data = s.part<T>(a_.in, i) + u_.k_at(b, j0, kv),
@@ -55,8 +55,10 @@ class Decode {
         for (int64_t r = 0; r < M; ++r)
           scores_[r * kKeyBlock + j] = tile::dot(queries_ + r * width_, keys_ + j * width_, width_);
       }
-      for (int64_t r = 0; r < M; ++r)
-        softmax_.row(r, scores_ + r * kKeyBlock, scale, u_.end(length, r % s.S) - j0);
+      for (int64_t r = 0; r < M; ++r) {
+        softmax_.row(r, scores_ + r * kKeyBlock, scale, u_.begin(length, r % s.S) - j0,
+                     u_.end(length, r % s.S) - j0);
+      }
       tile::product(M, width_, count,
                     Strided<float>{.data = scores_, .row = kKeyBlock, .column = 1}, values_, width_,
                     softmax_.o, width_, true);

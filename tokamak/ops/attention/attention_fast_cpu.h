@@ -41,6 +41,11 @@ void by_rows(const AttentionSetup& u, int64_t length, int64_t i0, int64_t M, int
   }
 }
 
+/// Returns where the first block of keys that query i sees begins.
+inline int64_t first_block(const AttentionSetup& u, int64_t length, int64_t i) {
+  return u.begin(length, i) / kKeyBlock * kKeyBlock;
+}
+
 /// A thread's workspace, handed out in pieces.
 class Scratch {
  public:
@@ -84,12 +89,14 @@ struct Softmax {
     std::fill(o, o + rows * width, 0.0F);
   }
 
-  /// Turns scores of the first `count` keys into P (zero after them), in place.
-  void row(int64_t r, float* scores, float scale, int64_t count) const {
+  /// Turns scores of keys from `begin` to before `end` into P (zero for the others), in place.
+  void row(int64_t r, float* scores, float scale, int64_t begin, int64_t end) const {
+    const Vec none = tile::broadcast(kNone);
     Vec x[kVectors];
     for (int64_t n = 0; n < kVectors; ++n) {
       x[n] = tile::load(scores + n * kLanes) * scale;
-      if (count < kKeyBlock) x[n] = tile::first(x[n], count - n * kLanes, tile::broadcast(kNone));
+      if (end < kKeyBlock) x[n] = tile::first(x[n], end - n * kLanes, none);
+      if (begin > 0) x[n] = tile::first(none, begin - n * kLanes, x[n]);
     }
     Vec top = x[0];
     for (int64_t n = 1; n < kVectors; ++n) top = tile::max(top, x[n]);
@@ -98,7 +105,8 @@ struct Softmax {
     Vec sum = tile::load(sums + r * kLanes);
     for (int64_t n = 0; n < kVectors; ++n) {
       Vec p = tile::exp2(x[n] - max[r]);
-      if (count < kKeyBlock) p = tile::first(p, count - n * kLanes, Vec{});
+      if (end < kKeyBlock) p = tile::first(p, end - n * kLanes, Vec{});
+      if (begin > 0) p = tile::first(Vec{}, begin - n * kLanes, p);
       sum += p;
       tile::store(scores + n * kLanes, p);
     }
@@ -238,7 +246,7 @@ class Forward {
     const auto scale = static_cast<float>(u_.scale * kLog2E);
     softmax_.start(M);
     const int64_t end = u_.end(length, i0 + M - 1);
-    for (int64_t j0 = 0; j0 < end; j0 += kKeyBlock) {
+    for (int64_t j0 = first_block(u_, length, i0); j0 < end; j0 += kKeyBlock) {
       const E* keys = keys_ + j0 / kKeyBlock * head.transposed_block();
       const E* values = values_ + j0 / kKeyBlock * head.stacked_block();
       by_rows(u_, length, i0, M, j0, [&](int64_t r, int64_t rows, int64_t n) {
@@ -246,7 +254,8 @@ class Forward {
                       kKeyBlock, scores_ + r * kKeyBlock, kKeyBlock, false);
       });
       for (int64_t i = 0; i < M; ++i)
-        softmax_.row(i, scores_ + i * kKeyBlock, scale, u_.end(length, i0 + i) - j0);
+        softmax_.row(i, scores_ + i * kKeyBlock, scale, u_.begin(length, i0 + i) - j0,
+                     u_.end(length, i0 + i) - j0);
       if (u_.op.dropout_p > 0.0) drop(b, h, i0, M, j0);
       const Strided<E> p = as_left(scores_, M, left_);
       by_rows(u_, length, i0, M, j0, [&](int64_t r, int64_t rows, int64_t n) {

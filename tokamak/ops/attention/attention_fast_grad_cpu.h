@@ -93,17 +93,19 @@ class Backward {
     }
   }
 
-  // Turns scores into P (with dropout) and dP into dS for the first `count` keys.
-  void score_row(int64_t i, float scale, int64_t count, const float* kept) {
+  // Turns scores into P (with dropout) and dP into dS for keys from `begin` to before `end`.
+  void score_row(int64_t i, float scale, int64_t begin, int64_t end, const float* kept) {
     float* p_row = p_ + i * kKeyBlock;
     float* ds_row = ds_ + i * kKeyBlock;
     for (int64_t n = 0; n < kKeyBlock; n += kLanes) {
       Vec p = tile::exp2(tile::load(p_row + n) * scale - lse_[i]);
-      if (count < kKeyBlock) p = tile::first(p, count - n, Vec{});
+      if (end < kKeyBlock) p = tile::first(p, end - n, Vec{});
+      if (begin > 0) p = tile::first(Vec{}, begin - n, p);
       Vec dp = tile::load(ds_row + n);
       if (kept != nullptr) dp *= tile::load(kept + n);
       Vec ds = p * (dp - delta_[i]);
-      if (count < kKeyBlock) ds = tile::first(ds, count - n, Vec{});
+      if (end < kKeyBlock) ds = tile::first(ds, end - n, Vec{});
+      if (begin > 0) ds = tile::first(Vec{}, begin - n, ds);
       tile::store(ds_row + n, ds);
       tile::store(p_row + n, kept != nullptr ? p * tile::load(kept + n) : p);
     }
@@ -124,7 +126,8 @@ class Backward {
     const bool drops = u_.op.dropout_p > 0.0;
     for (int64_t i = 0; i < M; ++i) {
       if (drops) dropout_row(u_, u_.rows(a_, true)[b], h, i0 + i, j0, kept);
-      score_row(i, scale, u_.end(u_.s.T, i0 + i) - j0, drops ? kept : nullptr);
+      score_row(i, scale, u_.begin(u_.s.T, i0 + i) - j0, u_.end(u_.s.T, i0 + i) - j0,
+                drops ? kept : nullptr);
     }
     if (M % 2 == 1) {
       std::fill(p_ + M * kKeyBlock, p_ + (M + 1) * kKeyBlock, 0.0F);
@@ -161,7 +164,7 @@ class Backward {
     const int64_t W = width_;
     load_queries(b, h, i0, M);
     const int64_t end = u_.end(s.T, i0 + M - 1);
-    for (int64_t j0 = 0; j0 < end; j0 += kKeyBlock) {
+    for (int64_t j0 = first_block(u_, s.T, i0); j0 < end; j0 += kKeyBlock) {
       make_scores(b, h, i0, M, j0, head);
       add_to_keys(i0, M, j0);
       const E* keys = keys_ + j0 / kKeyBlock * head.stacked_block();

@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kTileThreads)
   const uint64_t sample = sample_of(p, where.b);
   Sums<A, kD, kN> sums;
   Softmax<A, kN> softmax;
-  for (int64_t c = 0; c < end; c += kN) {
+  for (int64_t c = rows.begin[0]; c < end; c += kN) {
     load_keys<kD, kN>(k, p, where, c, end, kv_tile);
     __syncthreads();
     A s[kN / kTileRows][kN / kTileColumns];
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kTileThreads)
       const int row = tile_row() + i * kTileRows;
 #pragma unroll
       for (int j = 0; j < kN / kTileColumns; ++j) {
-        const bool sees = c + tile_column() + j * kTileColumns < rows.end[row];
+        const bool sees = rows.sees(row, c + tile_column() + j * kTileColumns);
         s[i][j] = sees ? s[i][j] * static_cast<A>(p.scale) : -std::numeric_limits<A>::infinity();
       }
       sums.scale(i, softmax.add(i, s[i]));
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kTileThreads)
   const int64_t end = rows.end[(all - first < kN ? all - first : kN) - 1];
   const uint64_t sample = sample_of(p, where.b);
   Sums<A, kD, kN> sums;
-  for (int64_t c = 0; c < end; c += kN) {
+  for (int64_t c = rows.begin[0]; c < end; c += kN) {
     load_keys<kD, kN>(k, p, where, c, end, tiles.k);
     load_keys<kD, kN>(v, p, where, c, end, tiles.v);
     __syncthreads();
@@ -149,10 +149,13 @@ __global__ void __launch_bounds__(kTileThreads)
   load_keys<kD, kN>(k, p, where, c, p.T, tiles.k);
   load_keys<kD, kN>(v, p, where, c, p.T, tiles.v);
   const int64_t hidden = p.is_causal ? c - (p.T - p.S) : 0;  // queries before the first that sees c
+  // Queries before the first that sees none of the tile's keys any more.
+  const int64_t seen = p.window > 0 ? c + kN - 1 + p.window - (p.T - p.S) : p.S;
+  const int64_t last_row = (seen < p.S ? seen : p.S) * p.G;
   const uint64_t sample = sample_of(p, where.b);
   Sums<A, kD, kN> dk_sums;
   Sums<A, kD, kN> dv_sums;
-  for (int64_t first = (hidden > 0 ? hidden : 0) * p.G; first < p.S * p.G; first += kN) {
+  for (int64_t first = (hidden > 0 ? hidden : 0) * p.G; first < last_row; first += kN) {
     rows.fill(p, where, first, lse, delta);
     __syncthreads();
     load_rows<kD, kN>(q, p, rows.q_at, first, tiles.q);
@@ -189,6 +192,7 @@ Problem problem_of(const Attention& op, const KernelTypes& types) {
           .kv_step = s.kv_step(),
           .scale = scale,
           .is_causal = op.causal,
+          .window = op.window,
           .drops = op.dropout_p > 0.0,
           .key = dropout_key(op.seed, op.stream),
           .threshold = dropout_threshold(op.dropout_p),
@@ -209,7 +213,8 @@ Kernel prepare_in_pieces(const CudnnAttention& whole, const Setup& setup) {
   constexpr int64_t kLeastQueries = 512;
   constexpr int64_t kAlignment = 1024;
   const AttentionShape& s = whole.shape;
-  if (!whole.backward || !whole.causal || s.T == s.S || s.S < kLeastQueries) return {};
+  if (!whole.backward || !whole.causal || whole.window > 0 || s.T == s.S || s.S < kLeastQueries)
+    return {};
   CudnnAttention earlier = whole;
   earlier.shape.T = s.T - s.S;
   earlier.causal = false;
@@ -251,6 +256,7 @@ Kernel prepare_cudnn(const Attention& op, const KernelTypes& types, const Setup&
   const CudnnAttention wanted{.shape = shape,
                               .scale = static_cast<float>(problem_of(op, types).scale),
                               .causal = op.causal,
+                              .window = op.window < shape.T ? op.window : 0,
                               .backward = backward,
                               .deterministic = backward && setup.deterministic};
   if (Kernel kernel = prepare_in_pieces(wanted, setup)) return kernel;

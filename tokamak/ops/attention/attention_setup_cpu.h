@@ -36,6 +36,11 @@ struct AttentionSetup {
     return op.causal ? std::clamp<int64_t>(length - s.S + i + 1, 0, length) : length;
   }
 
+  // Returns the first key that query i sees.
+  int64_t begin(int64_t length, int64_t i) const {
+    return op.window > 0 ? std::max<int64_t>(end(length, i) - op.window, 0) : 0;
+  }
+
   // Returns the factor that dropout multiplies P by.
   double kept(int64_t row, int64_t h, int64_t i, int64_t j) const {
     if (op.dropout_p == 0.0) return 1.0;

@@ -154,6 +154,24 @@ OpCases cases_of<Attention>() {
     good(c, fmt::format("context {} and dropout", static_cast<int>(method)), op,
          {2, 24, 24, 4, 2, 8});
   }
+  good(c, "window", {.window = 3}, {2, 9, 9, 4, 2, 8}).flops = 4.0 * 2 * 4 * 8 * (6 + 6 * 3);
+  good(c, "window of one key", {.window = 1}, {1, 5, 5, 2, 2, 8});
+  good(c, "window of all keys", {.window = 12}, {1, 12, 12, 2, 2, 8}).flops = 4.0 * 2 * 8 * 78;
+  good(c, "window over blocks", {.window = 70}, {1, 200, 200, 2, 1, 64}).gradient_of = {1};
+  good(c, "window, suffix", {.window = 20}, {1, 9, 90, 2, 1, 16}).flops = 4.0 * 2 * 16 * 9 * 20;
+  good(c, "window, odd head dim", {.window = 4}, {1, 11, 11, 3, 3, 7});
+  good(c, "window, dropout", {.window = 9, .dropout_p = 0.2, .seed = 5}, {2, 33, 33, 2, 1, 16});
+  good(c, "window, packed", {.window = 40, .packed_kv_heads = 2}, {2, 70, 70, 4, 2, 16})
+      .gradient_of = {0};
+  good(c, "window, decode", {.window = 30, .has_length = true}, {2, 1, 300, 6, 1, 128}, {300, 5});
+  good(c, "window, prefill", {.window = 50, .has_length = true}, {2, 70, 200, 4, 2, 64}, {175});
+  for (const ContextMethod method :
+       {ContextMethod::kAllGather, ContextMethod::kRing, ContextMethod::kUlysses}) {
+    good(c, fmt::format("window, context {}", static_cast<int>(method)),
+         {.window = 5, .context = method}, {2, 24, 24, 4, 2, 8});
+  }
+  c.bad("window without a causal mask", {.causal = false, .window = 3},
+        operands({1, 4, 4, 2, 2, 8}));
   c.bad("packed heads not divisible", {.packed_kv_heads = 3}, {f32({1, 4, 10, 8})});
   c.bad("packed without queries", {.packed_kv_heads = 3}, {f32({1, 4, 6, 8})});
   c.bad("heads not divisible", {}, operands({1, 4, 4, 4, 3, 8}));
@@ -197,6 +215,24 @@ OpCases cases_of<AttentionGrad>() {
             c, fmt::format("context {}{} {}", static_cast<int>(method), zigzag ? "" : " plain", p),
             {.forward = op}, {2, 24, 24, 4, zigzag ? 2 : 4, 8});
       }
+    }
+  }
+  good_grad(c, "window", {.forward = {.window = 3}}, {2, 12, 12, 6, 6, 8}).flops =
+      10.0 * 2 * 6 * 8 * (6 + 9 * 3);
+  good_grad(c, "window over blocks", {.forward = {.window = 70}}, {1, 200, 200, 2, 1, 64});
+  good_grad(c, "window, suffix", {.forward = {.window = 20}}, {1, 30, 90, 2, 1, 16});
+  good_grad(c, "window, odd head dim", {.forward = {.window = 4}}, {1, 11, 11, 3, 3, 7});
+  good_grad(c, "window, packed, dropout",
+            {.forward = {.window = 40, .dropout_p = 0.2, .seed = 5, .packed_kv_heads = 1}},
+            {2, 71, 71, 2, 1, 16});
+  for (const ContextMethod method :
+       {ContextMethod::kAllGather, ContextMethod::kRing, ContextMethod::kUlysses}) {
+    for (const bool zigzag : {true, false}) {
+      good_grad(
+          c, fmt::format("window, context {}{}", static_cast<int>(method), zigzag ? "" : " plain"),
+          {.forward =
+               {.window = 5, .dropout_p = 0.3, .seed = 4, .context = method, .zigzag = zigzag}},
+          {2, 24, 24, 4, 2, 8});
     }
   }
   c.bad("over a length", {.forward = {.has_length = true}}, operands({1, 4, 4, 2, 2, 8}));

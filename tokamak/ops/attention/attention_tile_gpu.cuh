@@ -16,6 +16,7 @@ struct Problem {
   int64_t q_step = 0, kv_step = 0;  ///< elements from one token's heads to the next's
   double scale = 1.0;
   bool is_causal = true;
+  int64_t window = 0;  ///< the most keys that a query sees; 0: any number
   bool drops = false;
   uint64_t key = 0;
   uint32_t threshold = 0;
@@ -39,6 +40,11 @@ struct Problem {
     return n < 0 ? 0 : (n < length ? n : length);
   }
 };
+
+/// Returns the first key that a query sees which does not see key `end`.
+__device__ inline int64_t begin_of(const Problem& p, int64_t end) {
+  return p.window > 0 && end > p.window ? end - p.window : 0;
+}
 
 /// Values [B, H, S], float or double whatever the operands are.
 struct Statistics {
@@ -162,10 +168,13 @@ struct Rows {
   int64_t q_at[kN];       // of its first element in q
   int64_t o_at[kN];       // of its first element in o
   int64_t statistic[kN];  // of its statistic in lse
+  int64_t begin[kN];      // first key that it sees
   int64_t end[kN];        // first key that it does not see; 0 past the last row
   uint64_t element[kN];   // attention_element of key 0
   A lse[kN];              // backward only, as delta
   A delta[kN];
+
+  __device__ bool sees(int row, int64_t key) const { return key >= begin[row] && key < end[row]; }
 
   __device__ void fill(const Problem& p, const Place& where, int64_t first) {
     const int n = static_cast<int>(threadIdx.x);
@@ -178,6 +187,7 @@ struct Rows {
     o_at[n] = ((where.b * p.S + i) * p.H + h) * p.D;
     statistic[n] = (where.b * p.H + h) * p.S + i;
     end[n] = is_row ? p.end(p.length(where.b), i) : 0;
+    begin[n] = begin_of(p, end[n]);
     element[n] = attention_element(p.first_head + h, p.first_query + i, 0);
   }
 
@@ -344,7 +354,7 @@ struct GradTiles {
         const int column = tile_column() + j * kTileColumns;
         A weight{0};
         A slope{0};
-        if (first_key + column < rows.end[row]) {
+        if (rows.sees(row, first_key + column)) {
           const A keep = problem.drops
                              ? kept<A>(problem, sample, rows.element[row], first_key + column)
                              : A{1};

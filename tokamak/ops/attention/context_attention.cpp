@@ -26,11 +26,18 @@ void require_context(std::string_view op, const Attention& a, const CommGroup& g
 }
 
 // Returns the cost of one rank's share of the pairs of the whole sequence.
-Cost share(Cost cost, const CommGroup& group, int64_t S) {
-  const double local = static_cast<double>(S) * static_cast<double>(S + 1);
-  const double whole = static_cast<double>(S) * static_cast<double>(group.size * S + 1);
-  cost.flops *= whole / local;
+Cost share(Cost cost, const CommGroup& group, int64_t S, int64_t window) {
+  const AttentionShape local{.S = S, .T = S};
+  const AttentionShape whole{.S = group.size * S, .T = group.size * S};
+  cost.flops *= whole.pairs(true, window) / group.size / local.pairs(true, window);
   return cost;
+}
+
+// Where a window leaves little to each query, as where ranks would wait for the last one, keys are
+// gathered instead of sent round.
+ContextMethod method_of(const Attention& a) {
+  const bool goes_round = a.zigzag && a.window == 0;
+  return a.context == ContextMethod::kRing && !goes_round ? ContextMethod::kAllGather : a.context;
 }
 
 }  // namespace
@@ -46,18 +53,18 @@ std::vector<Strategy> ContextAttention::place(std::span<const TensorType> in) co
 }
 
 Cost ContextAttention::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
-  return share(attention.cost(in, out), group, in[0].dims[1]);
+  return share(attention.cost(in, out), group, in[0].dims[1], attention.window);
 }
 
 std::vector<Value> ContextAttention::expand(Graph& g, const Node& n) const {
   const Operands x{
       .q = n.in[0], .k = n.in[1], .v = n.in[2], .rows = n.in.size() > 3 ? n.in[3] : Value{}};
   const Context context{.attention = attention, .group = group, .S = g.type(x.q).dims[1]};
-  switch (attention.context) {
+  switch (method_of(attention)) {
     case ContextMethod::kAllGather:
       return gathered_attention(g, context, x);
     case ContextMethod::kRing:
-      return attention.zigzag ? ring_attention(g, context, x) : gathered_attention(g, context, x);
+      return ring_attention(g, context, x);
     case ContextMethod::kUlysses:
       return ulysses_attention(g, context, x);
   }
@@ -80,7 +87,8 @@ std::vector<Strategy> ContextAttentionGrad::place(std::span<const TensorType> in
 
 Cost ContextAttentionGrad::cost(std::span<const TensorType> in,
                                 std::span<const TensorType> out) const {
-  return share(AttentionGrad{.forward = attention}.cost(in, out), group, in[0].dims[1]);
+  return share(AttentionGrad{.forward = attention}.cost(in, out), group, in[0].dims[1],
+               attention.window);
 }
 
 std::vector<Value> ContextAttentionGrad::expand(Graph& g, const Node& n) const {
@@ -92,12 +100,11 @@ std::vector<Value> ContextAttentionGrad::expand(Graph& g, const Node& n) const {
                    .lse = n.in[4],
                    .dy = n.in[5]};
   const Context context{.attention = attention, .group = group, .S = g.type(x.q).dims[1]};
-  switch (attention.context) {
+  switch (method_of(attention)) {
     case ContextMethod::kAllGather:
       return gathered_attention_grad(g, context, x);
     case ContextMethod::kRing:
-      return attention.zigzag ? ring_attention_grad(g, context, x)
-                              : gathered_attention_grad(g, context, x);
+      return ring_attention_grad(g, context, x);
     case ContextMethod::kUlysses:
       return ulysses_attention_grad(g, context, x);
   }

@@ -16,7 +16,8 @@ namespace tokamak {
 /// ring: keys and values go round, and MergeAttention merges each source's result. In zigzag rank r
 /// has chunks r and 2 n - 1 - r: all queries take the front chunk of a source before this rank; the
 /// back chunk of the queries takes both of a source after it. (Liu, Zaharia, Abbeel 2023.) Without
-/// zigzag, ranks would wait for the last one in every round, so keys are all-gathered.
+/// zigzag, ranks would wait for the last one in every round, and with a window they would send
+/// mostly keys that nobody sees, so keys are all-gathered in both cases.
 ///
 /// Ulysses: an all-to-all gives each rank the whole sequence of a part of the heads, another takes
 /// the result back. (Jacobs et al. 2023.) If ranks outnumber key-value heads, they share heads.

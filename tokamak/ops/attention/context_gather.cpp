@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "tokamak/ops/attention/context_parts.h"
 #include "tokamak/ops/comm/collective.h"
 #include "tokamak/ops/comm/collective_dim.h"
@@ -7,12 +9,20 @@
 namespace tokamak {
 namespace {
 
+// A group's messages share a stream: where layers without a window go round the ring, those with
+// one gather there too.
+Value on_stream_of_group(Graph& g, const Context& c, Value v) {
+  if (c.attention.context == ContextMethod::kRing && c.attention.zigzag)
+    g.mutable_node(v.node).stream = kRingStream;
+  return v;
+}
+
 // x [B, S, ..] of every member -> [B, n S, ..] in natural order.
 Value gather_sequence(Graph& g, const Context& c, Value x) {
   if (!c.attention.zigzag) return gather_dim(g, x, 1, c.group);
   Dims dims = g.type(x).dims;
   dims[1] *= c.group.size;
-  const Value rows = g.apply(AllGather{.group = c.group}, {x});
+  const Value rows = on_stream_of_group(g, c, g.apply(AllGather{.group = c.group}, {x}));
   return g.apply(Join{.dim = 1, .sizes = c.sizes(), .dims = dims, .order = c.order()},
                  {g.apply(Reshape{.dims = {c.group.size, -1}}, {rows})});
 }
@@ -23,15 +33,18 @@ Value scatter_sequence(Graph& g, const Context& c, Value x) {
   Dims dims = g.type(x).dims;
   dims[1] = c.S;
   const Value rows = g.apply(Split{.dim = 1, .sizes = c.sizes(), .order = c.order()}, {x});
-  return g.apply(Reshape{.dims = dims}, {g.apply(ReduceScatter{.group = c.group}, {rows})});
+  const Value mine = on_stream_of_group(g, c, g.apply(ReduceScatter{.group = c.group}, {rows}));
+  return g.apply(Reshape{.dims = dims}, {mine});
 }
 
-// One of this rank's chunks of queries, over the keys up to its end.
+// One of this rank's chunks of queries, and the keys that they see: up to the chunk's end, from
+// where its first query's window begins.
 struct Prefix {
   Attention attention;
   int64_t begin = 0;  // of the queries, in this rank's
   int64_t end = 0;
-  int64_t keys = 0;
+  int64_t first_key = 0;
+  int64_t end_key = 0;
 };
 
 std::vector<Prefix> prefixes(const Context& c) {
@@ -39,8 +52,11 @@ std::vector<Prefix> prefixes(const Context& c) {
   int64_t begin = 0;
   for (const int chunk : c.chunks(c.group.rank)) {
     Prefix p{.attention = c.attention, .begin = begin, .end = begin + c.chunk()};
-    p.attention.first_query += chunk * c.chunk();
-    p.keys = (chunk + 1) * c.chunk();
+    const int64_t first = chunk * c.chunk();
+    p.end_key = first + c.chunk();
+    if (c.attention.window > 0) p.first_key = std::max<int64_t>(first - c.attention.window + 1, 0);
+    p.attention.first_query += first;
+    p.attention.first_key += p.first_key;
     all.push_back(p);
     begin = p.end;
   }
@@ -56,8 +72,8 @@ std::vector<Value> gathered_attention(Graph& g, const Context& c, const Operands
   std::vector<Value> lse;
   for (const Prefix& p : prefixes(c)) {
     const Operands part{.q = slice(g, x.q, 1, p.begin, p.end),
-                        .k = slice(g, k, 1, 0, p.keys),
-                        .v = slice(g, v, 1, 0, p.keys),
+                        .k = slice(g, k, 1, p.first_key, p.end_key),
+                        .v = slice(g, v, 1, p.first_key, p.end_key),
                         .rows = x.rows};
     const auto out = g.add(p.attention, part.forward());
     o.push_back(out[0]);
@@ -72,10 +88,11 @@ std::vector<Value> gathered_attention_grad(Graph& g, const Context& c, const Ope
   std::vector<Value> dq;
   std::vector<Value> dk;
   std::vector<Value> dv;
+  std::vector<int64_t> begins;
   for (const Prefix& p : prefixes(c)) {
     const Operands part{.q = slice(g, x.q, 1, p.begin, p.end),
-                        .k = slice(g, k, 1, 0, p.keys),
-                        .v = slice(g, v, 1, 0, p.keys),
+                        .k = slice(g, k, 1, p.first_key, p.end_key),
+                        .v = slice(g, v, 1, p.first_key, p.end_key),
                         .rows = x.rows,
                         .o = slice(g, x.o, 1, p.begin, p.end),
                         .lse = slice(g, x.lse, 2, p.begin, p.end),
@@ -84,10 +101,10 @@ std::vector<Value> gathered_attention_grad(Graph& g, const Context& c, const Ope
     dq.push_back(out[0]);
     dk.push_back(out[1]);
     dv.push_back(out[2]);
+    begins.push_back(p.first_key);
   }
   const auto total = [&](const std::vector<Value>& parts) {
-    const SumSlices sum{
-        .dim = 1, .extent = g.type(k).dims[1], .begins = std::vector<int64_t>(parts.size(), 0)};
+    const SumSlices sum{.dim = 1, .extent = g.type(k).dims[1], .begins = begins};
     return cast(g, scatter_sequence(g, c, g.apply(sum, parts)), g.type(k).dtype);
   };
   const Value dk_total = total(dk);

@@ -26,6 +26,10 @@ struct Context {
   std::vector<int64_t> sizes() const { return std::vector<int64_t>(group.size, S); }
 };
 
+/// Where the ring's shifts run: beside compute, and apart from other communication, whose order
+/// differs.
+inline constexpr int kRingStream = 1000;
+
 /// q, k, v [B, S, heads, D]; rows where there is dropout; o, lse, do for a gradient.
 struct Operands {
   Value q, k, v;

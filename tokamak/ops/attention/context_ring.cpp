@@ -56,9 +56,6 @@ int source_at(const Context& c, int step) {
   return (c.group.rank + c.group.size - step) % c.group.size;
 }
 
-// Shifts run beside compute, and apart from other communication, whose order differs.
-constexpr int kRingStream = 1000;
-
 Value shift(Graph& g, const Context& c, Value x) {
   const Value moved = g.apply(Shift{.group = c.group}, {x});
   g.mutable_node(moved.node).stream = kRingStream;

@@ -317,9 +317,11 @@ double TaskTimes::attention_seconds(const Cost& cost, double bytes, int held_sms
   const auto rows = static_cast<double>(is_backward ? s.keys : s.queries);
   const double overhead =
       is_backward ? d.attention_backward_overhead : d.attention_forward_overhead;
-  // Tiles on the diagonal are computed whole.
-  const double computed =
-      std::min(pairs + (causal ? 0.5 * kAttentionTile * queries : 0.0), all_pairs);
+  // Tiles on the diagonal are computed whole, and so are those where a window begins.
+  const double causal_pairs = queries * (static_cast<double>(s.keys) - 0.5 * (queries - 1.0));
+  const bool has_window = causal && pairs < causal_pairs;
+  const double edges = (causal ? 0.5 : 0.0) + (has_window ? 0.5 : 0.0);
+  const double computed = std::min(pairs + edges * kAttentionTile * queries, all_pairs);
   const double whole = is_fused ? computed + overhead * rows : all_pairs;
   const double flops = pairs > 0.0 ? cost.flops * whole / pairs : 0.0;
   const int64_t padded_dim = (s.head_dim + kHeadDimStep - 1) / kHeadDimStep * kHeadDimStep;
@@ -330,7 +332,7 @@ double TaskTimes::attention_seconds(const Cost& cost, double bytes, int held_sms
                             (kRatedHeadDim + columns) / kRatedHeadDim;
   const double tiles = heads * std::ceil(rows / kAttentionTile) / std::max(1, d.num_sms - held_sms);
   const double tail = is_backward ? d.attention_backward_tail : d.attention_forward_tail;
-  const bool is_even = !is_fused || !causal || computed >= all_pairs;
+  const bool is_even = !is_fused || !causal || has_window || computed >= all_pairs;
   const double unevenness = is_even || pairs <= 0.0 ? 0.0 : all_pairs / pairs - 1.0;
   const double waves = std::max(std::ceil(tiles), tiles + tail * unevenness);
   const double free_share = std::max(1.0, 1.0 * d.num_sms - held_sms) / d.num_sms;

@@ -250,6 +250,21 @@ TEST(TaskTime, TilesOfAttentionCostAndEndUnevenly) {
   EXPECT_NEAR(seconds(task, machine), base * (10.0 + 2.0 * unevenness) / 10.0, 1e-9 * base);
 }
 
+TEST(TaskTime, AWindowLeavesItsPairsAndTheTilesOfBothEdges) {
+  const Machine machine = fast_memory();
+  const Dims dims{1, 1280, 100, 128};
+  const Operand stats{.type = {.dtype = DType::kF32, .dims = {1, 100, 1280}}, .strides = {}};
+  const auto forward = [&](int64_t window) {
+    return seconds(task_of(Attention{.window = window}, {bf16(dims), bf16(dims), bf16(dims)},
+                           {bf16(dims), stats}),
+                   machine);
+  };
+  const double all = 1280.0 * 1281.0 / 2.0 + 64.0 * 1280.0;
+  const double seen = 256.0 * 257.0 / 2.0 + 1024.0 * 256.0 + 128.0 * 1280.0;
+  EXPECT_NEAR(forward(256), forward(0) * seen / all, 1e-9 * forward(0));
+  EXPECT_EQ(forward(1280), forward(0));
+}
+
 TEST(TaskTime, AttentionThatIsNotFusedWantsHeadsOfWholeVectors) {
   Machine machine = fast_memory();
   machine.software.attention_pair_bytes = 1e-9;
