@@ -1,5 +1,6 @@
 #include "tokamak/ops/attention/rope.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace tokamak {
@@ -7,13 +8,102 @@ namespace {
 
 constexpr double kTwoPi = 6.283185307179586;
 
-double scaled(double frequency, const RopeScaling& s) {
-  if (s.kind == RopeScaling::Kind::kNone) return frequency;
+using Kind = RopeScaling::Kind;
+
+double scaled_as_llama3(double frequency, const RopeScaling& s) {
   const double turns = s.original_max_position_embeddings * frequency / kTwoPi;
   if (turns < s.low_freq_factor) return frequency / s.factor;
   if (turns > s.high_freq_factor) return frequency;
   const double smooth = (turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
   return (1.0 - smooth) * frequency / s.factor + smooth * frequency;
+}
+
+// Grows theta so that the slowest pair's wavelength grows with the length.
+double dynamic_theta(int64_t head_dim, double theta, const RopeScaling& s) {
+  const double original = s.original_max_position_embeddings;
+  const double length = std::max(static_cast<double>(s.length), original);
+  const auto dim = static_cast<double>(head_dim);
+  return theta * std::pow(s.factor * length / original - (s.factor - 1.0), dim / (dim - 2.0));
+}
+
+// How much each pair is interpolated, from 0 to 1.
+class YarnRamp {
+ public:
+  YarnRamp(int64_t head_dim, double theta, const RopeScaling& s) {
+    const auto dim = static_cast<double>(head_dim);
+    // The pair that turns so many times over the original context.
+    const auto pair_of = [&](double turns) {
+      return dim * std::log(s.original_max_position_embeddings / (turns * kTwoPi)) /
+             (2.0 * std::log(theta));
+    };
+    first_ = pair_of(s.beta_fast);
+    last_ = pair_of(s.beta_slow);
+    if (s.truncate) {
+      first_ = std::floor(first_);
+      last_ = std::ceil(last_);
+    }
+    first_ = std::max(first_, 0.0);
+    last_ = std::min(last_, dim - 1.0);
+    if (first_ == last_) last_ += 0.001;
+  }
+
+  double at(int64_t pair) const {
+    return std::clamp((static_cast<double>(pair) - first_) / (last_ - first_), 0.0, 1.0);
+  }
+
+ private:
+  double first_ = 0.0;
+  double last_ = 0.0;
+};
+
+void require_scaling(std::string_view op, const RopeScaling& s, int64_t head_dim) {
+  if (s.kind == Kind::kNone) return;
+  TOK_REQUIRE(
+      s.factor > 0.0 && s.original_max_position_embeddings > 0.0 && s.attention_factor > 0.0,
+      "{}: wanted factor {}, original_max_position_embeddings {} and attention_factor {} "
+      "above 0",
+      op, s.factor, s.original_max_position_embeddings, s.attention_factor);
+  if (s.kind == Kind::kLlama3) {
+    TOK_REQUIRE(s.high_freq_factor > s.low_freq_factor,
+                "{}: wanted high_freq_factor {} above low_freq_factor {}", op, s.high_freq_factor,
+                s.low_freq_factor);
+  } else if (s.kind == Kind::kDynamic) {
+    TOK_REQUIRE(head_dim > 2, "{}: dynamic scaling wants a head_dim above 2, got {}", op, head_dim);
+  } else if (s.kind == Kind::kYarn) {
+    TOK_REQUIRE(s.beta_slow > 0.0 && s.beta_fast > s.beta_slow,
+                "{}: wanted beta_fast {} above beta_slow {} above 0", op, s.beta_fast, s.beta_slow);
+  } else if (s.kind == Kind::kLongRope) {
+    for (const auto& [name, factors] :
+         {std::pair("short_factor", &s.short_factor), std::pair("long_factor", &s.long_factor)}) {
+      TOK_REQUIRE(static_cast<int64_t>(factors->size()) == head_dim / 2,
+                  "{}: wanted {} numbers in {}, one for each pair of a head, got {}", op,
+                  head_dim / 2, name, factors->size());
+      for (const double factor : *factors)
+        TOK_REQUIRE(factor > 0.0, "{}: wanted numbers above 0 in {}, got {}", op, name, factor);
+    }
+  }
+}
+
+std::string describe_scaling(const RopeScaling& s) {
+  const double original = s.original_max_position_embeddings;
+  switch (s.kind) {
+    case Kind::kNone:
+      return "";
+    case Kind::kLinear:
+      return fmt::format(" linear(factor={})", s.factor);
+    case Kind::kDynamic:
+      return fmt::format(" dynamic(factor={} original={} length={})", s.factor, original, s.length);
+    case Kind::kYarn:
+      return fmt::format(" yarn(factor={} original={} fast={} slow={} attention={})", s.factor,
+                         original, s.beta_fast, s.beta_slow, s.attention_factor);
+    case Kind::kLongRope:
+      return fmt::format(" longrope(original={} length={} attention={})", original, s.length,
+                         s.attention_factor);
+    case Kind::kLlama3:
+      return fmt::format(" llama3(factor={} low={} high={} original={})", s.factor,
+                         s.low_freq_factor, s.high_freq_factor, original);
+  }
+  return "";
 }
 
 void require_heads(std::string_view op, const Rope& rope, const TensorType& x,
@@ -25,24 +115,24 @@ void require_heads(std::string_view op, const Rope& rope, const TensorType& x,
               "{}: positions want int32[{}, {}], got {}", op, x.dims[0], x.dims[1],
               to_string(positions));
   TOK_REQUIRE(rope.theta > 0.0, "{}: theta is {}, wanted a positive number", op, rope.theta);
-  const RopeScaling& s = rope.scaling;
-  if (s.kind == RopeScaling::Kind::kLlama3) {
-    TOK_REQUIRE(s.factor > 0.0 && s.original_max_position_embeddings > 0.0 &&
-                    s.high_freq_factor > s.low_freq_factor,
-                "{}: wanted factor {} and original_max_position_embeddings {} above 0, "
-                "high_freq_factor {} above low_freq_factor {}",
-                op, s.factor, s.original_max_position_embeddings, s.high_freq_factor,
-                s.low_freq_factor);
-  }
+  require_scaling(op, rope.scaling, x.dims[3]);
 }
 
 }  // namespace
 
-std::vector<double> rope_frequencies(int64_t head_dim, double theta, const RopeScaling& scaling) {
+std::vector<double> rope_frequencies(int64_t head_dim, double theta, const RopeScaling& s) {
+  if (s.kind == Kind::kDynamic) theta = dynamic_theta(head_dim, theta, s);
+  const bool is_long = static_cast<double>(s.length) > s.original_max_position_embeddings;
+  const YarnRamp ramp(head_dim, theta, s);
   std::vector<double> frequencies;
   for (int64_t i = 0; i < head_dim / 2; ++i) {
     const double exponent = static_cast<double>(2 * i) / static_cast<double>(head_dim);
-    frequencies.push_back(scaled(std::pow(theta, -exponent), scaling));
+    double f = std::pow(theta, -exponent);
+    if (s.kind == Kind::kLinear) f /= s.factor;
+    if (s.kind == Kind::kYarn) f = f / s.factor * ramp.at(i) + f * (1.0 - ramp.at(i));
+    if (s.kind == Kind::kLongRope) f /= (is_long ? s.long_factor : s.short_factor)[i];
+    if (s.kind == Kind::kLlama3) f = scaled_as_llama3(f, s);
+    frequencies.push_back(f);
   }
   return frequencies;
 }
@@ -77,12 +167,7 @@ Cost Rope::cost(std::span<const TensorType> in, std::span<const TensorType>) con
 }
 
 std::string Rope::describe() const {
-  std::string text = fmt::format("theta={}", theta);
-  if (scaling.kind == RopeScaling::Kind::kLlama3) {
-    text += fmt::format(" llama3(factor={} low={} high={} original={})", scaling.factor,
-                        scaling.low_freq_factor, scaling.high_freq_factor,
-                        scaling.original_max_position_embeddings);
-  }
+  std::string text = fmt::format("theta={}", theta) + describe_scaling(scaling);
   if (num_turned > 0) text += fmt::format(" of the first {} heads", num_turned);
   return inverse ? text + " inverse" : text;
 }

@@ -5,29 +5,42 @@
 
 namespace tokamak {
 
-/// How frequencies are stretched beyond the original context; the fields are those of Hugging
-/// Face's "llama3" type and unused by kNone.
+/// How frequencies are stretched beyond the original context; kinds and fields are those of Hugging
+/// Face's `rope_parameters`.
 struct RopeScaling {
-  enum class Kind : uint8_t { kNone, kLlama3 };
+  enum class Kind : uint8_t { kNone, kLinear, kDynamic, kYarn, kLongRope, kLlama3 };
 
   Kind kind = Kind::kNone;
-  double factor = 8.0;
+  double factor = 8.0;  ///< of all kinds but kLongRope
   double low_freq_factor = 1.0;
   double high_freq_factor = 4.0;
   double original_max_position_embeddings = 8192.0;
+  double beta_fast = 32.0;
+  double beta_slow = 1.0;
+  bool truncate = true;
+  double attention_factor = 1.0;                  ///< multiplies sines and cosines
+  std::vector<double> short_factor, long_factor;  ///< one for each pair
+  int64_t length = 0;  ///< the longest sequence of the run, on which kDynamic and kLongRope depend
 
   bool operator==(const RopeScaling&) const = default;
 };
 
-/// Returns radians per position of the head_dim / 2 pairs: theta^(-2 i / head_dim), scaled. With
-/// llama3 scaling, frequencies of wavelengths above original / low_freq_factor are divided by
-/// `factor`, those under original / high_freq_factor stay, those between are interpolated.
+/// Returns radians per position of the head_dim / 2 pairs: f_i = theta^(-2 i / head_dim), scaled.
+///
+/// kLinear: f_i / factor. kDynamic: theta grows with length / original, where that is above 1.
+/// kYarn: f_i of pairs that turn more than beta_fast times over the original context stays, that of
+/// those that turn less than beta_slow times is divided by `factor`, and those between are
+/// interpolated by i. kLongRope: f_i over the pair's long factor if the length is above the
+/// original, else over its short one. kLlama3: frequencies of wavelengths above original /
+/// low_freq_factor are divided by `factor`, those under original / high_freq_factor stay, those
+/// between are interpolated.
 std::vector<double> rope_frequencies(int64_t head_dim, double theta, const RopeScaling& scaling);
 
 // B batch, S sequence, H heads, D head_dim.
 
 /// Rotates pairs (i, i + head_dim / 2) of x [B, S, H, head_dim] by positions i32 [B, S] times the
-/// frequency, the angle rounded to fp32 as Hugging Face does; backwards if `inverse`. If
+/// frequency, the angle rounded to fp32 as Hugging Face does, and multiplies by the scaling's
+/// attention_factor; backwards if `inverse`, which is the transpose. If
 /// `num_turned` is not 0, heads after the first `num_turned` stay as they are. y may take the
 /// storage of x, and those heads are then not touched.
 struct Rope {

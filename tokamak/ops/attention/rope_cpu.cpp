@@ -30,12 +30,18 @@ void rotate(const T* x, T* y, int64_t H, int64_t half, int64_t begin, int64_t en
   }
 }
 
-std::vector<float> frequencies_of(const Rope& op, int64_t head_dim) {
-  std::vector<float> frequencies;
-  for (const double f : rope_frequencies(head_dim, op.theta, op.scaling))
-    frequencies.push_back(static_cast<float>(op.inverse ? -f : f));
-  return frequencies;
-}
+// Radians per position of each pair, and what multiplies sines and cosines.
+struct Frequencies {
+  std::vector<float> of_pair;
+  double factor = 1.0;
+
+  Frequencies(const Rope& op, int64_t head_dim) : factor(op.scaling.attention_factor) {
+    for (const double f : rope_frequencies(head_dim, op.theta, op.scaling))
+      of_pair.push_back(static_cast<float>(op.inverse ? -f : f));
+  }
+
+  auto half() const { return static_cast<int64_t>(of_pair.size()); }
+};
 
 // Sines and cosines of a token's angles, for a limited number of pairs at a time.
 template <class A>
@@ -43,11 +49,13 @@ struct Angles {
   std::array<A, kPairs> sine{};
   std::array<A, kPairs> cosine{};
 
-  void set(float position, const float* frequency, int64_t count) {
+  void set(float position, const Frequencies& frequencies, int64_t begin, int64_t count) {
+    const float* frequency = frequencies.of_pair.data() + begin;
+    const auto factor = static_cast<A>(frequencies.factor);
     vec::loop(count, [=, s = sine.data(), c = cosine.data()](int64_t i) {
       const auto angle = vec::sincos(static_cast<A>(position * frequency[i]));
-      s[i] = angle.sin;
-      c[i] = angle.cos;
+      s[i] = angle.sin * factor;
+      c[i] = angle.cos * factor;
     });
   }
 };
@@ -55,15 +63,15 @@ struct Angles {
 // Rotates the first `turned` of H heads of x and leaves the others as they are.
 template <class T>
 void rotate_some(const T* x, int64_t turned, int64_t H, const int32_t* positions, int64_t N,
-                 const std::vector<float>& frequency, T* y) {
-  const auto half = static_cast<int64_t>(frequency.size());
+                 const Frequencies& frequency, T* y) {
+  const int64_t half = frequency.half();
   parallel_ranges(N, 8, [&](int64_t first, int64_t last, int) {
     Angles<Accum<T>> angles;
     for (int64_t n = first; n < last; ++n) {
       const int64_t at = n * H * 2 * half;
       for (int64_t begin = 0; begin < half; begin += kPairs) {
         const int64_t end = std::min(begin + kPairs, half);
-        angles.set(static_cast<float>(positions[n]), frequency.data() + begin, end - begin);
+        angles.set(static_cast<float>(positions[n]), frequency, begin, end - begin);
         rotate<T>(x + at, y + at, turned, half, begin, end, angles.sine, angles.cosine);
       }
       const int64_t rest = at + turned * 2 * half;
@@ -76,8 +84,8 @@ void rotate_some(const T* x, int64_t turned, int64_t H, const int32_t* positions
 // y.
 template <class T>
 void rotate_parts(std::span<const Tensor> parts, size_t turned, const int32_t* positions, int64_t N,
-                  const std::vector<float>& frequency, T* y) {
-  const auto half = static_cast<int64_t>(frequency.size());
+                  const Frequencies& frequency, T* y) {
+  const int64_t half = frequency.half();
   int64_t heads = 0;
   for (const Tensor& x : parts) heads += x.dim(2);
   parallel_ranges(N, 8, [&](int64_t first, int64_t last, int) {
@@ -85,7 +93,7 @@ void rotate_parts(std::span<const Tensor> parts, size_t turned, const int32_t* p
     for (int64_t n = first; n < last; ++n) {
       for (int64_t begin = 0; turned > 0 && begin < half; begin += kPairs) {
         const int64_t end = std::min(begin + kPairs, half);
-        angles.set(static_cast<float>(positions[n]), frequency.data() + begin, end - begin);
+        angles.set(static_cast<float>(positions[n]), frequency, begin, end - begin);
         T* to = y + n * heads * 2 * half;
         for (const Tensor& x : parts.first(turned)) {
           const int64_t width = x.dim(2) * 2 * half;
@@ -111,7 +119,7 @@ Kernel prepare(const Rope& op, const KernelTypes& types, std::string_view) {
   const int64_t H = types.in[0].dims[2];
   const int64_t turned = op.num_turned > 0 ? op.num_turned : H;
   return by_float(
-      types.out[0].dtype, [=, f = frequencies_of(op, types.in[0].dims[3])]<class T>() -> Kernel {
+      types.out[0].dtype, [=, f = Frequencies(op, types.in[0].dims[3])]<class T>() -> Kernel {
         return [=](const KernelArgs& a) {
           rotate_some<T>(a.in[0].as<T>(), turned, H, a.in[1].as<int32_t>(), N, f, a.out[0].as<T>());
         };
@@ -122,7 +130,7 @@ Kernel prepare(const RopeConcat& op, const KernelTypes& types, std::string_view)
   const int64_t N = types.in.back().numel();
   const auto turned = static_cast<size_t>(op.num_turned);
   return by_float(types.out[0].dtype,
-                  [=, f = frequencies_of(op.rope, types.in[0].dims[3])]<class T>() -> Kernel {
+                  [=, f = Frequencies(op.rope, types.in[0].dims[3])]<class T>() -> Kernel {
                     return [=](const KernelArgs& a) {
                       rotate_parts<T>(a.in.first(a.in.size() - 1), turned,
                                       a.in.back().as<int32_t>(), N, f, a.out[0].as<T>());

@@ -37,6 +37,7 @@ struct Rotation {
   int begin = 0;  // first pair that a launch turns
   int pairs = 0;
   int tokens = 0;            // per block
+  double factor = 1.0;       // multiplies sines and cosines
   uint32_t* most = nullptr;  // the greatest magnitude of y, if wanted
   float frequency[kMaxPairs] = {};
 };
@@ -74,6 +75,8 @@ __global__ void __launch_bounds__(kThreads) rotate(const __grid_constant__ Rotat
     // Rounds to fp32 here, as the angle is part of the model.
     const float angle = __fmul_rn(position, r.frequency[i - token * r.pairs]);
     sine_and_cosine(static_cast<A>(angle), sines + i, cosines + i);
+    sines[i] *= static_cast<A>(r.factor);
+    cosines[i] *= static_cast<A>(r.factor);
   }
   __syncthreads();
   const int packs = r.pairs / K;
@@ -137,6 +140,7 @@ Kernel prepare_parts(const Rope& op, int turned, const KernelTypes& types, const
   const auto half = static_cast<int>(types.in[0].dims[3] / 2);
   const int num_multiprocessors = setup.device->num_multiprocessors();
   const auto num_turned = static_cast<int>(op.num_turned);
+  const double factor = op.scaling.attention_factor;
   std::vector<float> frequencies;
   for (const double f : rope_frequencies(2 * half, op.theta, op.scaling))
     frequencies.push_back(static_cast<float>(op.inverse ? -f : f));
@@ -149,6 +153,7 @@ Kernel prepare_parts(const Rope& op, int turned, const KernelTypes& types, const
                     .y = args.out[0].as<T>(),
                     .N = N,
                     .half = half,
+                    .factor = factor,
                     .most = most};
       bool is_even = half % Pack<T>::kSize == 0 && detail::is_aligned(r.y);
       for (size_t p = 0; p < kMostParts; ++p) {

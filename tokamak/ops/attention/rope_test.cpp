@@ -9,7 +9,7 @@
 namespace tokamak {
 namespace {
 
-constexpr RopeScaling kLlama31{.kind = RopeScaling::Kind::kLlama3};
+const RopeScaling kLlama31{.kind = RopeScaling::Kind::kLlama3};
 
 TEST(RopeFrequencies, are_powers_of_theta) {
   const auto f = rope_frequencies(8, 10000.0, {});
@@ -58,6 +58,17 @@ OpCases cases_of<Rope>() {
   good("odd number of pairs", {.theta = 500.0}, {6, 2, 3, 22}, {.limit = 5000});
   good("many pairs", {}, {1, 3, 2, 150}, {.limit = 5000});
   good("far positions", {.theta = 5e5, .scaling = kLlama31}, {1, 6, 2, 64}, {.limit = 131072});
+  using Kind = RopeScaling::Kind;
+  const RopeScaling yarn{.kind = Kind::kYarn, .factor = 4.0, .attention_factor = 1.3};
+  good("yarn", {.scaling = yarn}, {1, 6, 2, 64}, {.limit = 131072});
+  good("yarn, inverse", {.scaling = yarn, .inverse = true}, {2, 3, 2, 22}, {.limit = 100});
+  good("longrope",
+       {.scaling = {.kind = Kind::kLongRope,
+                    .attention_factor = 1.1,
+                    .short_factor = {1.0, 2.0},
+                    .long_factor = {1.0, 4.0},
+                    .length = 9000}},
+       {1, 6, 2, 4}, {.limit = 9000});
   good("inverse", {.inverse = true}, {2, 3, 6, 8}, {.limit = 100});
   good("queries and keys of packed heads", {.num_turned = 5}, {2, 7, 6, 64}, {.limit = 100});
   good("odd pairs of some heads", {.inverse = true, .num_turned = 1}, {2, 3, 3, 22},
@@ -66,6 +77,11 @@ OpCases cases_of<Rope>() {
   c.bad("odd head_dim", {}, {f32({2, 3, 4, 7}), i32({2, 3})});
   c.bad("positions of another shape", {}, {f32({2, 3, 4, 8}), i32({3, 2})});
   c.bad("more turned than there are", {.num_turned = 5}, {f32({2, 3, 4, 8}), i32({2, 3})});
+  c.bad("longrope with too few factors",
+        {.scaling = {.kind = Kind::kLongRope, .short_factor = {1.0}, .long_factor = {1.0}}},
+        {f32({2, 3, 4, 8}), i32({2, 3})});
+  c.bad("a factor of zero", {.scaling = {.kind = Kind::kLinear, .factor = 0.0}},
+        {f32({2, 3, 4, 8}), i32({2, 3})});
   c.bad("theta of zero", {.theta = 0.0}, {f32({2, 3, 4, 8}), i32({2, 3})});
   return c.cases;
 }

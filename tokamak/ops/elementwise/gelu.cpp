@@ -1,9 +1,13 @@
 #include "tokamak/ops/elementwise/gelu.h"
 
+#include "tokamak/core/enum_array.h"
+
 namespace tokamak {
 
 std::string_view name_of(GeluKind kind) {
-  return kind == GeluKind::kTanh ? "tanh" : "exact";
+  constexpr EnumArray<GeluKind, std::string_view, 6> kNames{"tanh", "exact", "quick",
+                                                            "silu", "relu",  "hyperbolic"};
+  return kNames[kind];
 }
 
 Types Gelu::infer(std::span<const TensorType> in) const {

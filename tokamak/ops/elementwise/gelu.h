@@ -6,8 +6,10 @@
 namespace tokamak {
 
 /// kExact: x P(Z < x) for standard normal Z (Hugging Face's "gelu"). kTanh: its approximation
-/// x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) ("gelu_new", "gelu_pytorch_tanh").
-enum class GeluKind : uint8_t { kTanh, kExact };
+/// x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) ("gelu_new", "gelu_pytorch_tanh"). kQuick:
+/// x sigmoid(1.702 x). The others stand in its place in some models: kSilu x sigmoid(x), kRelu
+/// max(x, 0), kHyperbolic tanh(x).
+enum class GeluKind : uint8_t { kTanh, kExact, kQuick, kSilu, kRelu, kHyperbolic };
 
 std::string_view name_of(GeluKind kind);
 

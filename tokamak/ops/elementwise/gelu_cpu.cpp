@@ -21,12 +21,17 @@ struct Tanh {
     const A s = gate(x);
     return s + x * s * (A{1} - s) * A(kSqrt8OverPi) * (A{1} + A(3.0 * kCubic) * x * x);
   }
+
+  template <class A>
+  static A value(A x) {
+    return x * gate(x);
+  }
 };
 
 struct Exact {
   template <class A>
-  static A gate(A x) {
-    return vec::normal_cdf(x);
+  static A value(A x) {
+    return x * vec::normal_cdf(x);
   }
 
   template <class A>
@@ -35,10 +40,66 @@ struct Exact {
   }
 };
 
+// x sigmoid(kTimes x / 1000)
+template <int kTimes>
+struct Sigmoid {
+  static constexpr double kFactor = kTimes / 1000.0;
+
+  template <class A>
+  static A value(A x) {
+    return x * vec::sigmoid(A(kFactor) * x);
+  }
+
+  template <class A>
+  static A slope(A x) {
+    const A s = vec::sigmoid(A(kFactor) * x);
+    return s + A(kFactor) * x * s * (A{1} - s);
+  }
+};
+
+struct Relu {
+  template <class A>
+  static A value(A x) {
+    return x > A{0} ? x : A{0};
+  }
+
+  template <class A>
+  static A slope(A x) {
+    return x > A{0} ? A{1} : A{0};
+  }
+};
+
+// tanh x = 2 sigmoid(2 x) - 1
+struct Hyperbolic {
+  template <class A>
+  static A value(A x) {
+    return A{2} * vec::sigmoid(A{2} * x) - A{1};
+  }
+
+  template <class A>
+  static A slope(A x) {
+    const A y = value(x);
+    return A{1} - y * y;
+  }
+};
+
 template <class Make>
 Kernel by_kind(GeluKind kind, Make&& make) {
-  if (kind == GeluKind::kTanh) return make.template operator()<Tanh>();
-  return make.template operator()<Exact>();
+  switch (kind) {
+    case GeluKind::kTanh:
+      return make.template operator()<Tanh>();
+    case GeluKind::kExact:
+      return make.template operator()<Exact>();
+    case GeluKind::kQuick:
+      return make.template operator()<Sigmoid<1702>>();
+    case GeluKind::kSilu:
+      return make.template operator()<Sigmoid<1000>>();
+    case GeluKind::kRelu:
+      return make.template operator()<Relu>();
+    case GeluKind::kHyperbolic:
+      return make.template operator()<Hyperbolic>();
+  }
+  return {};
 }
 
 template <class Form, class T, bool kEmitsY>
@@ -51,7 +112,7 @@ void gelu_grad(const KernelArgs& args) {
   parallel_for(args.out[0].numel(), [=](int64_t i) {
     const A v = static_cast<A>(x[i]);
     dx[i] = static_cast<T>(static_cast<A>(dy[i]) * Form::slope(v));
-    if constexpr (kEmitsY) y[i] = static_cast<T>(v * Form::gate(v));
+    if constexpr (kEmitsY) y[i] = static_cast<T>(Form::value(v));
   });
 }
 
@@ -66,7 +127,7 @@ Kernel prepare(const Gelu& op, const KernelTypes& types, std::string_view) {
         using A = Accum<T>;
         parallel_for(args.out[0].numel(), [=](int64_t i) {
           const A v = static_cast<A>(x[i]);
-          y[i] = static_cast<T>(v * Form::gate(v));
+          y[i] = static_cast<T>(Form::value(v));
         });
       };
     });

@@ -20,12 +20,17 @@ struct Tanh {
     const A s = gate(x);
     return s + x * s * (A{1} - s) * A(kSqrt8OverPi) * (A{1} + A(3.0 * kCubic) * x * x);
   }
+
+  template <class A>
+  static __device__ A value(A x) {
+    return x * gate(x);
+  }
 };
 
 struct Exact {
   template <class A>
-  static __device__ A gate(A x) {
-    return normal_distribution(x);
+  static __device__ A value(A x) {
+    return x * normal_distribution(x);
   }
 
   template <class A>
@@ -34,7 +39,7 @@ struct Exact {
   }
 };
 
-// y = x gate(x); two accesses per element.
+// y = value(x); two accesses per element.
 template <class T, class Form>
 struct Activate {
   using Element = T;
@@ -48,7 +53,7 @@ struct Activate {
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       const auto a = to<Accum<T>>(v[k]);
-      v[k] = to<T>(a * Form::gate(a));
+      v[k] = to<T>(Form::value(a));
     }
     store<K>(y + i, v);
     return magnitude_of(v);
@@ -74,7 +79,7 @@ struct Differentiate {
     for (int k = 0; k < K; ++k) {
       const auto a = to<Accum<T>>(v[k]);
       v[k] = to<T>(to<Accum<T>>(d[k]) * Form::slope(a));
-      if constexpr (kEmitsY) d[k] = to<T>(a * Form::gate(a));
+      if constexpr (kEmitsY) d[k] = to<T>(Form::value(a));
     }
     store<K>(dx + i, v);
     if constexpr (kEmitsY) store<K>(y + i, d);
@@ -96,10 +101,66 @@ void launch_grad(const KernelArgs& args, uint32_t* most) {
   launch_vectors_max(args.out[0].numel(), args.stream, f, most, f.x, f.dy, f.dx, f.y);
 }
 
+// x sigmoid(kTimes x / 1000)
+template <int kTimes>
+struct Sigmoid {
+  static constexpr double kFactor = kTimes / 1000.0;
+
+  template <class A>
+  static __device__ A value(A x) {
+    return x * sigmoid(A(kFactor) * x);
+  }
+
+  template <class A>
+  static __device__ A slope(A x) {
+    const A s = sigmoid(A(kFactor) * x);
+    return s + A(kFactor) * x * s * (A{1} - s);
+  }
+};
+
+struct Relu {
+  template <class A>
+  static __device__ A value(A x) {
+    return x > A{0} ? x : A{0};
+  }
+
+  template <class A>
+  static __device__ A slope(A x) {
+    return x > A{0} ? A{1} : A{0};
+  }
+};
+
+// tanh x = 2 sigmoid(2 x) - 1
+struct Hyperbolic {
+  template <class A>
+  static __device__ A value(A x) {
+    return A{2} * sigmoid(A{2} * x) - A{1};
+  }
+
+  template <class A>
+  static __device__ A slope(A x) {
+    const A y = value(x);
+    return A{1} - y * y;
+  }
+};
+
 template <class Make>
 Kernel by_kind(GeluKind kind, Make&& make) {
-  if (kind == GeluKind::kTanh) return make.template operator()<Tanh>();
-  return make.template operator()<Exact>();
+  switch (kind) {
+    case GeluKind::kTanh:
+      return make.template operator()<Tanh>();
+    case GeluKind::kExact:
+      return make.template operator()<Exact>();
+    case GeluKind::kQuick:
+      return make.template operator()<Sigmoid<1702>>();
+    case GeluKind::kSilu:
+      return make.template operator()<Sigmoid<1000>>();
+    case GeluKind::kRelu:
+      return make.template operator()<Relu>();
+    case GeluKind::kHyperbolic:
+      return make.template operator()<Hyperbolic>();
+  }
+  return {};
 }
 
 Kernel prepare_forward(const Gelu& op, const KernelTypes& types, bool takes_maximum) {

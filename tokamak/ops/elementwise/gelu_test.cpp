@@ -3,11 +3,17 @@
 #include "tokamak/ops/op_case.h"
 
 namespace tokamak {
+namespace {
+
+constexpr GeluKind kKinds[] = {GeluKind::kTanh, GeluKind::kExact, GeluKind::kQuick,
+                               GeluKind::kSilu, GeluKind::kRelu,  GeluKind::kHyperbolic};
+
+}  // namespace
 
 template <>
 OpCases cases_of<Gelu>() {
   CasesOf<Gelu> c;
-  for (const GeluKind kind : {GeluKind::kTanh, GeluKind::kExact}) {
+  for (const GeluKind kind : kKinds) {
     const std::string name(name_of(kind));
     c.good(name + " small", {.kind = kind}, {f32({2, 6, 4})}).flops = 10.0 * 48;
     c.good(name + " odd width", {.kind = kind}, {f32({1, 131})});
@@ -20,7 +26,7 @@ OpCases cases_of<Gelu>() {
 template <>
 OpCases cases_of<GeluGrad>() {
   CasesOf<GeluGrad> c;
-  for (const GeluKind kind : {GeluKind::kTanh, GeluKind::kExact}) {
+  for (const GeluKind kind : kKinds) {
     const std::string name(name_of(kind));
     c.good(name + " small", {.kind = kind}, {f32({2, 6, 4}), f32({2, 6, 4})}).check_gradient =
         false;
