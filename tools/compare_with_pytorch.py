@@ -1,4 +1,5 @@
-"""Train small models of many shapes with PyTorch and with tokamak and compare: ten AdamW steps in fp32.
+"""Train small models of many shapes with PyTorch and with tokamak and compare: ten AdamW steps in fp32, the export as
+transformers loads it, and the greedy tokens of both from that export.
 
 usage: compare_with_pytorch.py PROGRAM [CASE ...]   (needs torch, transformers, numpy)
 """
@@ -10,20 +11,25 @@ import tempfile
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 STEPS = 10
 ROPE = dict(rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32)
 
 
-def llama(**fields):
-    base = dict(vocab_size=97, hidden_size=36, intermediate_size=50, num_hidden_layers=2, num_attention_heads=6,
+PROMPT = "To be, or not"
+NEW_TOKENS = 20
+BYTES_EOS = 257
+
+
+def llama(kind=LlamaConfig, **fields):
+    base = dict(vocab_size=263, hidden_size=36, intermediate_size=50, num_hidden_layers=2, num_attention_heads=6,
                 num_key_value_heads=2, max_position_embeddings=128, rms_norm_eps=1e-5, tie_word_embeddings=False)
-    return LlamaConfig(**{**base, **fields})
+    return kind(**{**base, **fields})
 
 
 def gpt2(**fields):
-    base = dict(vocab_size=101, n_embd=30, n_layer=2, n_head=3, n_positions=80, embd_pdrop=0.0, attn_pdrop=0.0,
+    base = dict(vocab_size=269, n_embd=30, n_layer=2, n_head=3, n_positions=80, embd_pdrop=0.0, attn_pdrop=0.0,
                 resid_pdrop=0.0, bos_token_id=100, eos_token_id=100)
     return GPT2Config(**{**base, **fields})
 
@@ -31,7 +37,7 @@ def gpt2(**fields):
 CASES = {  # name: config, batch, sequence length
     "grouped": (llama(), 3, 37),
     "odd_heads": (llama(num_attention_heads=9, num_key_value_heads=3, hidden_size=54, head_dim=6), 2, 33),
-    "narrow_heads": (llama(num_attention_heads=5, num_key_value_heads=5, hidden_size=32, head_dim=14), 2, 21),
+    "narrow_heads": (llama(num_attention_heads=5, num_key_value_heads=5, hidden_size=30, head_dim=14), 2, 21),
     "wide_heads": (llama(num_attention_heads=2, num_key_value_heads=1, hidden_size=24, head_dim=40), 1, 65),
     "one_kv_head": (llama(num_attention_heads=7, num_key_value_heads=1, hidden_size=28, head_dim=4), 5, 17),
     "tied_biased": (llama(tie_word_embeddings=True, attention_bias=True), 2, 19),
@@ -40,9 +46,27 @@ CASES = {  # name: config, batch, sequence length
     "prime_vocab": (llama(vocab_size=1031), 2, 100),
     "smallest": (llama(num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1, hidden_size=2, head_dim=2,
                        intermediate_size=3), 1, 5),
+    "linear_rope": (llama(rope_scaling=dict(rope_type="linear", factor=2.5)), 2, 40),
+    "dynamic_rope": (llama(rope_scaling=dict(rope_type="dynamic", factor=2.0), max_position_embeddings=50), 2, 70),
+    "yarn_rope": (llama(rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32,
+                                          beta_fast=16, mscale=1.2, mscale_all_dim=0.7)), 2, 61),
+    "longrope": (llama(rope_scaling=dict(rope_type="longrope", original_max_position_embeddings=48,
+                                         short_factor=[1.0, 1.1, 1.2], long_factor=[1.0, 2.0, 5.0])), 2, 61),
+    "mistral": (llama(MistralConfig, sliding_window=None, head_dim=10), 2, 40),
+    "mistral_window": (llama(MistralConfig, sliding_window=11, head_dim=8), 2, 90),
+    "window_of_one": (llama(MistralConfig, sliding_window=1), 2, 20),
+    "qwen2": (llama(Qwen2Config, tie_word_embeddings=True), 3, 37),
+    "qwen2_window": (llama(Qwen2Config, use_sliding_window=True, sliding_window=13, max_window_layers=1), 2, 70),
+    "qwen3": (llama(Qwen3Config, head_dim=14, num_key_value_heads=1), 2, 41),
+    "qwen3_window": (llama(Qwen3Config, head_dim=16, attention_bias=True, use_sliding_window=True, sliding_window=70,
+                           layer_types=["sliding_attention", "full_attention"], max_position_embeddings=256), 1, 200),
     "gpt2": (gpt2(), 3, 37),
     "gelu_inner": (gpt2(activation_function="gelu", n_inner=77), 2, 45),
     "gelu_tanh": (gpt2(activation_function="gelu_pytorch_tanh", n_inner=31, n_head=5, n_embd=35), 2, 80),
+    "relu": (gpt2(activation_function="relu", scale_attn_by_inverse_layer_idx=True), 2, 33),
+    "quick_gelu": (gpt2(activation_function="quick_gelu", scale_attn_weights=False), 2, 33),
+    "tanh": (gpt2(activation_function="tanh", reorder_and_upcast_attn=True), 2, 33),
+    "silu": (gpt2(activation_function="silu"), 2, 33),
     "untied": (gpt2(tie_word_embeddings=False, n_head=1), 2, 9),
 }
 
@@ -94,6 +118,20 @@ def weight_errors(model, other):
     return worst
 
 
+def greedy_tokens(program, model, folder):
+    """What transformers, from the whole text each time, and tokamak append to the bytes of a prompt, up to its EOS."""
+    ids = torch.tensor([list(PROMPT.encode())])
+    start = ids.shape[1]
+    with torch.no_grad():
+        while ids.shape[1] < start + NEW_TOKENS and ids[0, -1] != BYTES_EOS:
+            ids = torch.cat([ids, model(ids, use_cache=False).logits[:, -1:].argmax(-1)], dim=1)
+    want = [i for i in ids[0, start:].tolist() if i != BYTES_EOS]
+    words = ["generate", folder, "--tokenizer", "bytes", "--no-bos", "--ids", "-t", "0", "-n", str(NEW_TOKENS), "-p", PROMPT,
+             "--device", "cpu"]
+    done = subprocess.run([program, *words], check=True, capture_output=True, text=True)
+    return want, [int(line) for line in done.stdout.split()]
+
+
 def compare(program, name):
     config, batch, seq_len = CASES[name]
     with tempfile.TemporaryDirectory() as root:
@@ -107,9 +145,13 @@ def compare(program, name):
         got = train_tokamak(program, folder, batch, seq_len)
         loss = max(abs(g[0] - w[0]) for g, w in zip(got, want, strict=True))
         norm = max(abs(g[1] - w[1]) / w[1] for g, w in zip(got, want, strict=True))
-        weights = weight_errors(model, AutoModelForCausalLM.from_pretrained(folder / f"out/checkpoint/step-{STEPS}"))
-    good = loss < 2e-5 and norm < 1e-4 and weights < 1e-4
-    print(f"{'ok ' if good else 'BAD'} {name:14} loss {loss:.1e}  norm {norm:.1e}  weights {weights:.1e}", flush=True)
+        export = folder / f"out/checkpoint/step-{STEPS}"
+        loaded = AutoModelForCausalLM.from_pretrained(export, attn_implementation="eager")
+        weights = weight_errors(model, loaded)
+        theirs, ours = greedy_tokens(program, loaded, export)
+    good = loss < 2e-5 and norm < 1e-4 and weights < 1e-4 and theirs == ours
+    print(f"{'ok ' if good else 'BAD'} {name:14} loss {loss:.1e}  norm {norm:.1e}  weights {weights:.1e}  "
+          f"greedy {sum(a == b for a, b in zip(theirs, ours))} of {len(theirs)}", flush=True)
     return good
 
 

@@ -4,7 +4,8 @@ usage: make_oracles.py [NAME ...]   (needs torch, transformers, numpy, safetenso
 
 Each oracle is a folder: what save_pretrained writes; oracle.json with the losses and gradient norms of ten steps and
 the tokens that greedy generation appends to a prompt; oracle.safetensors with the tokens, the logits of the first
-batch, its gradients and the parameters after the last step, by Hugging Face's names.
+tokens of two texts, the first step's gradients and the parameters after the last one, by Hugging Face's names.
+Generation and logits stay below the lengths from which some rotary scalings change, training goes beyond them.
 """
 import json
 import pathlib
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 import transformers
 from safetensors.numpy import save_file
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "tests/oracles"
 STEPS = 10
@@ -22,11 +23,25 @@ LR = 1e-3
 LOGIT_ROWS = 2
 LOGIT_TOKENS = 24
 PROMPT = 9
-NEW_TOKENS = 24
+NEW_TOKENS = 14
 
 BASE = dict(vocab_size=131, hidden_size=32, intermediate_size=44, num_hidden_layers=2, num_attention_heads=4,
             num_key_value_heads=2, head_dim=16, max_position_embeddings=96, rms_norm_eps=1e-5,
             tie_word_embeddings=False, bos_token_id=1, eos_token_id=2)
+
+
+
+def rope_llama(max_position_embeddings=96, **rope):
+    return LlamaConfig(**{**BASE, "num_attention_heads": 2, "num_hidden_layers": 1, "num_key_value_heads": 1,
+                          "max_position_embeddings": max_position_embeddings},
+                       rope_parameters=dict(rope_theta=10000.0, **rope))
+
+
+def gpt2(**fields):
+    base = dict(vocab_size=131, n_embd=30, n_layer=2, n_head=3, n_positions=64, embd_pdrop=0.0, attn_pdrop=0.0,
+                resid_pdrop=0.0, bos_token_id=1, eos_token_id=2)
+    return GPT2Config(**{**base, **fields})
+
 
 CASES = {  # name: config, batch, sequence length
     "mistral_tiny": (MistralConfig(**BASE, sliding_window=None), 4, 37),
@@ -35,6 +50,22 @@ CASES = {  # name: config, batch, sequence length
     "qwen3_tiny": (Qwen3Config(**{**BASE, "num_attention_heads": 3, "num_key_value_heads": 1, "hidden_size": 36,
                                   "head_dim": 16, "tie_word_embeddings": True}), 8, 33),
     "qwen3_biased": (Qwen3Config(**{**BASE, "num_key_value_heads": 4, "head_dim": 8}, attention_bias=True), 2, 29),
+    "mistral_window": (MistralConfig(**BASE, sliding_window=7), 2, 45),
+    "qwen2_window": (Qwen2Config(**{**BASE, "hidden_size": 36, "head_dim": 12, "num_attention_heads": 3,
+                                    "num_key_value_heads": 1}, use_sliding_window=True, sliding_window=5,
+                                 max_window_layers=1), 2, 40),
+    "qwen3_window": (Qwen3Config(**{**BASE, "num_hidden_layers": 3, "intermediate_size": 36, "head_dim": 8},
+                                 use_sliding_window=True, sliding_window=6,
+                                 layer_types=["sliding_attention", "full_attention", "sliding_attention"]), 2, 30),
+    "llama_linear": (rope_llama(rope_type="linear", factor=3.0), 2, 40),
+    "llama_dynamic": (rope_llama(rope_type="dynamic", factor=2.0, max_position_embeddings=24), 2, 40),
+    "llama_yarn": (rope_llama(rope_type="yarn", factor=4.0, original_max_position_embeddings=24), 2, 40),
+    "llama_longrope": (rope_llama(rope_type="longrope", original_max_position_embeddings=32, factor=3.0,
+                                  short_factor=[1.0 + 0.1 * i for i in range(8)],
+                                  long_factor=[1.0 + 0.7 * i for i in range(8)]), 2, 40),
+    "gpt2_scaled": (gpt2(scale_attn_by_inverse_layer_idx=True, activation_function="relu", n_inner=60), 2, 37),
+    "gpt2_unscaled": (gpt2(scale_attn_weights=False, reorder_and_upcast_attn=True, activation_function="silu",
+                           tie_word_embeddings=False, vocab_size=133), 2, 29),
     "llama_biased": (LlamaConfig(**{**BASE, "num_key_value_heads": 1, "hidden_size": 36, "head_dim": 10},
                                  attention_bias=True, mlp_bias=True), 2, 31),
 }
@@ -64,7 +95,6 @@ def train(model, tokens):
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         if step == 0:
-            facts["logits.step0"] = logits.detach()[:LOGIT_ROWS, :LOGIT_TOKENS]
             for name, p in parameters(model).items():
                 # As they were before clipping, which divides by the norm plus 1e-6.
                 clip = min(1.0, 1.0 / (norm.item() + 1e-6))
@@ -94,7 +124,10 @@ def make(name):
     model.save_pretrained(folder)
     tokens = np.random.default_rng(3).integers(0, config.vocab_size, (STEPS, batch, seq + 1)).astype(np.int32)
     text = greedy(model, tokens[0, 0, :PROMPT])
+    with torch.no_grad():
+        logits = model(torch.tensor(tokens[0, :LOGIT_ROWS, :LOGIT_TOKENS].astype(np.int64))).logits
     steps, facts = train(model, tokens)
+    facts["logits.step0"] = logits.contiguous().numpy()
     save_file({"tokens": tokens, **facts}, folder / "oracle.safetensors")
     described = {"framework": f"torch {torch.__version__}, transformers {transformers.__version__}",
                  "optimizer": {"name": "AdamW", "lr": LR, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1,

@@ -11,6 +11,8 @@ ModelSpec model_of(const std::string& name) {
   model.name = name;
   if (name == "qwen2") model.attention_bias = true;
   if (name == "qwen3") model.qk_norm = true;
+  if (name == "mistral") model.windows.assign(model.num_layers, 5);
+  if (name == "mixed_windows") model.windows = {0, 7, 2};
   return model;
 }
 
@@ -44,9 +46,25 @@ TEST_P(FamiliesOnMesh, recompute_changes_nothing) {
   expect_as_one_rank(c);
 }
 
+// Every way of context parallelism. The ring gathers keys where there are windows, which must not
+// cross the messages of layers without one.
+TEST(WindowsOnMesh, every_context_method_equals_one_rank) {
+  for (const ContextMethod method :
+       {ContextMethod::kAllGather, ContextMethod::kRing, ContextMethod::kUlysses}) {
+    for (const int cp : {2, 4}) {
+      MeshCase c{.model = model_of("mixed_windows"), .seq_len = 32, .global_batch = 2};
+      c.distribute.mesh.degrees = {1, 1, 1, cp, 1};
+      c.distribute.context = method;
+      SCOPED_TRACE(describe(c));
+      expect_as_one_rank(c);
+      expect_gradients_as_one_rank(c);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Each, FamiliesOnMesh,
-    ::testing::Combine(::testing::Values("qwen2", "qwen3"),
+    ::testing::Combine(::testing::Values("qwen2", "qwen3", "mistral", "mixed_windows"),
                        ::testing::Values(AxisCase{"pp", {2, 1, 1, 1, 1}},
                                          AxisCase{"fsdp", {1, 1, 2, 1, 1}},
                                          AxisCase{"cp", {1, 1, 1, 2, 1}},

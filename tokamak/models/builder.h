@@ -74,7 +74,7 @@ class Builder {
   }
 
   Value attend(Value q_BSHd, Value k_BSKd, Value v_BSKd, int64_t layer) {
-    Attention op{.causal = true};
+    Attention op{.scale = attention_scale(layer), .causal = true, .window = window_of(c_, layer)};
     std::vector<Value> in{q_BSHd, k_BSKd, v_BSKd};
     if (in_.cache != nullptr) {
       const auto i = static_cast<size_t>(layer);
@@ -90,6 +90,14 @@ class Builder {
     }
     const Value o_BSHd = g_.add(op, in)[0];
     return g_.apply(Reshape{.dims = {0, 0, -1}}, {o_BSHd});
+  }
+
+  // Returns what scores are multiplied by; 0 stands for 1 / sqrt(head_dim).
+  float attention_scale(int64_t layer) const {
+    if (c_.scale_attention && !c_.scale_by_layer) return 0.0F;
+    const double by_dim =
+        c_.scale_attention ? 1.0 / std::sqrt(static_cast<double>(c_.head_dim)) : 1.0;
+    return static_cast<float>(c_.scale_by_layer ? by_dim / static_cast<double>(layer + 1) : by_dim);
   }
 
   Value dropout(Value x, double p, const std::string& where) {

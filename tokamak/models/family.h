@@ -38,6 +38,7 @@ struct Family {
   /// The members of config.json that only this family has.
   OrderedJson (*config_json)(const ModelSpec&);
   bool learns_positions = false;  ///< max_seq_len of them
+  bool has_windows = false;       ///< its config.json can say ModelSpec::windows
   WeightLayout weights;
 };
 

@@ -1,44 +1,9 @@
 #include "tokamak/models/gated_config.h"
 
 #include "tokamak/core/error.h"
+#include "tokamak/models/rope_config.h"
 
 namespace tokamak {
-namespace {
-
-void read_rope(const HfFields& f, ModelSpec& c) {
-  c.rope_theta = f.positive_or("rope_theta", 10000.0);
-  const bool is_new = f.has("rope_parameters");
-  const char* key = is_new ? "rope_parameters" : "rope_scaling";
-  if (!f.has(key)) return;
-  const HfFields rope = f.inside(key);
-  c.rope_theta = rope.positive_or("rope_theta", c.rope_theta);
-  const std::string type = rope.text_or("rope_type", rope.text_or("type", "default"));
-  if (type == "default") return;
-  TOK_REQUIRE(type == "llama3",
-              "{}: \"{}\": rope_type \"{}\" is not supported, only \"default\" and \"llama3\"",
-              f.what(), key, type);
-  c.rope_scaling = {.kind = RopeScaling::Kind::kLlama3,
-                    .factor = rope.positive_or("factor", 8.0),
-                    .low_freq_factor = rope.positive_or("low_freq_factor", 1.0),
-                    .high_freq_factor = rope.positive_or("high_freq_factor", 4.0),
-                    .original_max_position_embeddings =
-                        rope.positive_or("original_max_position_embeddings", 8192.0)};
-}
-
-OrderedJson rope_json(const ModelSpec& c) {
-  if (c.rope_scaling.kind != RopeScaling::Kind::kLlama3)
-    return {{"rope_theta", c.rope_theta}, {"rope_type", "default"}};
-  return {{"factor", c.rope_scaling.factor},
-          {"high_freq_factor", c.rope_scaling.high_freq_factor},
-          {"low_freq_factor", c.rope_scaling.low_freq_factor},
-          {"original_max_position_embeddings",
-           static_cast<int64_t>(c.rope_scaling.original_max_position_embeddings)},
-          {"rope_theta", c.rope_theta},
-          {"rope_type", "llama3"}};
-}
-
-}  // namespace
-
 void read_gated_config(const HfFields& f, ModelSpec& c, const GatedDefaults& defaults) {
   c.vocab_size = f.extent("vocab_size", kMostVocab);
   c.dim = f.extent("hidden_size");
@@ -63,7 +28,6 @@ void read_gated_config(const HfFields& f, ModelSpec& c, const GatedDefaults& def
   c.attention_dropout = f.probability_or("attention_dropout", 0.0);
   c.initializer_range = f.positive_or("initializer_range", 0.02);
   f.must_be("hidden_act", "silu");
-  f.must_be("partial_rotary_factor", 1.0);
   read_rope(f, c);
 }
 

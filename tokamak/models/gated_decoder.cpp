@@ -51,7 +51,18 @@ class GatedDecoder : public Builder {
       const Value w = p_.weight(name + ".weight", {c_.head_dim}, {kNone}, kOnes);
       x = g_.apply(RmsNorm{.eps = static_cast<float>(c_.norm_eps)}, {x, w});
     }
-    return g_.apply(Rope{.theta = c_.rope_theta, .scaling = c_.rope_scaling}, {x, in_.positions});
+    return g_.apply(Rope{.theta = c_.rope_theta, .scaling = rope_scaling()}, {x, in_.positions});
+  }
+
+  // Some scalings depend on the length of the run's sequences, or of the text that a cache holds.
+  RopeScaling rope_scaling() const {
+    RopeScaling scaling = c_.rope_scaling;
+    if (scaling.kind == RopeScaling::Kind::kDynamic ||
+        scaling.kind == RopeScaling::Kind::kLongRope) {
+      scaling.length = in_.cache == nullptr ? g_.type(in_.tokens).dims[1]
+                                            : g_.states()[in_.cache->keys[0]].type.dims[1];
+    }
+    return scaling;
   }
 
   Value block(Value x_BSD, int64_t layer) {

@@ -1,5 +1,8 @@
+#include <algorithm>
 #include <array>
 #include <cmath>
+
+#include <fmt/ranges.h>
 
 #include "tokamak/core/error.h"
 #include "tokamak/models/builder.h"
@@ -97,6 +100,37 @@ ModelOutputs build(Graph& graph, Parameters& parameters, const ModelSpec& config
   return Gpt2(graph, parameters, config, inputs, seed).build();
 }
 
+// Names that transformers knows, its favourite of each kind first. "gelu_fast" and the like are one
+// formula; reorder_and_upcast_attn changes rounding alone.
+constexpr std::array<std::pair<std::string_view, GeluKind>, 11> kActivations{
+    {{"gelu_new", GeluKind::kTanh},
+     {"gelu_pytorch_tanh", GeluKind::kTanh},
+     {"gelu_fast", GeluKind::kTanh},
+     {"gelu_accurate", GeluKind::kTanh},
+     {"gelu", GeluKind::kExact},
+     {"gelu_python", GeluKind::kExact},
+     {"quick_gelu", GeluKind::kQuick},
+     {"silu", GeluKind::kSilu},
+     {"swish", GeluKind::kSilu},
+     {"relu", GeluKind::kRelu},
+     {"tanh", GeluKind::kHyperbolic}}};
+
+GeluKind gelu_of(std::string_view name, std::string_view what) {
+  std::vector<std::string_view> names;
+  for (const auto& [known, kind] : kActivations) {
+    if (known == name) return kind;
+    names.push_back(known);
+  }
+  fail("{}: \"activation_function\": \"{}\" is not supported, only {}", what, name,
+       fmt::join(names, ", "));
+}
+
+std::string_view activation_name(GeluKind kind) {
+  return std::find_if(kActivations.begin(), kActivations.end(),
+                      [&](const auto& row) { return row.second == kind; })
+      ->first;
+}
+
 void read_config(const HfFields& f, ModelSpec& c) {
   c.vocab_size = f.extent_or("vocab_size", 50257, kMostVocab);
   c.dim = f.extent_or("n_embd", 768);
@@ -115,20 +149,14 @@ void read_config(const HfFields& f, ModelSpec& c) {
   c.attention_dropout = f.probability_or("attn_pdrop", 0.1);
   c.residual_dropout = f.probability_or("resid_pdrop", 0.1);
   c.initializer_range = f.positive_or("initializer_range", 0.02);
-  const std::string act = f.text_or("activation_function", "gelu_new");
-  const bool is_tanh = act == "gelu_new" || act == "gelu_pytorch_tanh";
-  TOK_REQUIRE(is_tanh || act == "gelu",
-              "{}: \"activation_function\": \"{}\" is not supported, only \"gelu_new\", "
-              "\"gelu_pytorch_tanh\" and \"gelu\"",
-              f.what(), act);
-  c.gelu = is_tanh ? GeluKind::kTanh : GeluKind::kExact;
-  f.must_be("scale_attn_weights", true);
-  f.must_be("scale_attn_by_inverse_layer_idx", false);
+  c.gelu = gelu_of(f.text_or("activation_function", "gelu_new"), f.what());
+  c.scale_attention = f.flag_or("scale_attn_weights", true);
+  c.scale_by_layer = f.flag_or("scale_attn_by_inverse_layer_idx", false);
   f.must_be("add_cross_attention", false);
 }
 
 OrderedJson config_json(const ModelSpec& c) {
-  return {{"activation_function", c.gelu == GeluKind::kTanh ? "gelu_new" : "gelu"},
+  return {{"activation_function", activation_name(c.gelu)},
           {"architectures", {"GPT2LMHeadModel"}},
           {"attn_pdrop", c.attention_dropout},
           {"embd_pdrop", c.embedding_dropout},
@@ -140,7 +168,9 @@ OrderedJson config_json(const ModelSpec& c) {
           {"n_inner", c.mlp_dim == 4 * c.dim ? OrderedJson(nullptr) : OrderedJson(c.mlp_dim)},
           {"n_layer", c.num_layers},
           {"n_positions", c.max_seq_len},
-          {"resid_pdrop", c.residual_dropout}};
+          {"resid_pdrop", c.residual_dropout},
+          {"scale_attn_by_inverse_layer_idx", c.scale_by_layer},
+          {"scale_attn_weights", c.scale_attention}};
 }
 
 // transformers stores its Conv1D weights [in, out].

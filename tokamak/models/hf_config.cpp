@@ -59,6 +59,9 @@ std::string to_hf_config(const ModelSpec& c, DType dtype, const SpecialIds& ids)
   if (!c.hf_config.empty()) {
     OrderedJson json = parse_ordered_json(c.hf_config, "config.json");
     json[json.contains("torch_dtype") ? "torch_dtype" : "dtype"] = name_of(dtype);
+    // transformers would put its own defaults in place of ids that are absent.
+    if (ids.bos && !json.contains("bos_token_id")) json["bos_token_id"] = *ids.bos;
+    if (ids.eos && !json.contains("eos_token_id")) json["eos_token_id"] = *ids.eos;
     return json.dump(2) + "\n";
   }
   OrderedJson json = c.family->config_json(c);

@@ -22,7 +22,8 @@ struct SpecialIds {
   std::optional<int32_t> eos;
 };
 
-/// Return config.json and generation_config.json for an export with weights of `dtype`.
+/// Return config.json and generation_config.json for an export with weights of `dtype`. Ids that a
+/// config.json was found with stay.
 std::string to_hf_config(const ModelSpec& config, DType dtype, const SpecialIds& ids);
 std::string to_hf_generation_config(const ModelSpec& config, const SpecialIds& ids);
 

@@ -1,9 +1,12 @@
 // Reads members of a config.json. Include it in .cpp files only.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <vector>
 
 #include "tokamak/core/error.h"
 #include "tokamak/core/json.h"
@@ -56,6 +59,15 @@ class HfFields {
 
   bool has(const std::string& key) const { return json_.contains(key) && !json_[key].is_null(); }
 
+  bool is_null(const std::string& key) const { return json_.contains(key) && json_[key].is_null(); }
+
+  // Returns the numbers of a list.
+  std::vector<double> numbers(const std::string& key) const { return list<double>(key, "numbers"); }
+
+  std::vector<std::string> texts(const std::string& key) const {
+    return list<std::string>(key, "texts");
+  }
+
   // Requires a field to have one value, since any other changes the maths.
   void must_be(const std::string& key, const Json& only) const {
     if (!has(key)) return;
@@ -75,6 +87,17 @@ class HfFields {
   std::string_view what() const { return what_; }
 
  private:
+  template <class T>
+  std::vector<T> list(const std::string& key, std::string_view of) const {
+    const auto fits = [](const Json& x) {
+      return std::is_same_v<T, double> ? x.is_number() : x.is_string();
+    };
+    TOK_REQUIRE(has(key) && json_[key].is_array() &&
+                    std::all_of(json_[key].begin(), json_[key].end(), fits),
+                "{}: \"{}\": wanted a list of {}", what_, key, of);
+    return json_[key].get<std::vector<T>>();
+  }
+
   int64_t checked(const std::string& key, int64_t value, int64_t most) const {
     TOK_REQUIRE(value > 0 && value <= most, "{}: \"{}\": wanted a size from 1 to {}, got {}", what_,
                 key, most, value);

@@ -16,6 +16,8 @@ constexpr std::array kSizes{
     ModelSizes{"24B", 5120, 40, 32, 8, 32768, 131072, false},
 };
 
+constexpr int64_t kDefaultWindow = 4096;  // that transformers assumes
+
 void complete(ModelSpec& c) {
   const bool is_small = c.dim < 5120;
   if (!is_small) c.head_dim = 128;
@@ -27,12 +29,13 @@ constexpr std::array kModels{NamedModel{"mistral", kSizes, complete}};
 
 void read_config(const HfFields& f, ModelSpec& c) {
   read_gated_config(f, c, {.kv_heads = 8, .max_positions = 131072});
-  f.must_be_absent("sliding_window");
+  if (!f.is_null("sliding_window"))
+    c.windows.assign(c.num_layers, f.extent_or("sliding_window", kDefaultWindow, kMostPositions));
 }
 
 OrderedJson config_json(const ModelSpec& c) {
   OrderedJson json = gated_config_json(c, "MistralForCausalLM", "mistral");
-  json["sliding_window"] = nullptr;
+  json["sliding_window"] = c.windows.empty() ? OrderedJson(nullptr) : OrderedJson(c.windows[0]);
   return json;
 }
 
@@ -43,6 +46,7 @@ const Family kMistral{.architecture = "MistralForCausalLM",
                       .models = kModels,
                       .build = build_gated_decoder,
                       .read_config = read_config,
-                      .config_json = config_json};
+                      .config_json = config_json,
+                      .has_windows = true};
 
 }  // namespace tokamak

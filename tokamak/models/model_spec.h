@@ -33,7 +33,7 @@ struct ModelSpec {
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
   int64_t mlp_dim = 0;
-  int64_t max_seq_len = 0;  ///< rows of learned positions (GPT-2); for Llama only exported
+  int64_t max_seq_len = 0;  ///< rows of learned positions (GPT-2); else only exported
   bool tied = false;        ///< the output head is the token embedding
   double norm_eps = 1e-5;
   double rope_theta = 500000.0;
@@ -42,6 +42,10 @@ struct ModelSpec {
   bool output_bias = false;     ///< of the matmul after attention
   bool mlp_bias = false;
   bool qk_norm = false;  ///< each head of queries and keys is normed before it is rotated
+  /// How many keys a query sees in each block, as Attention::window; empty: all in all of them.
+  std::vector<int64_t> windows;
+  bool scale_attention = true;  ///< scores are divided by sqrt(head_dim)
+  bool scale_by_layer = false;  ///< and by the layer's number, from 1
   GeluKind gelu = GeluKind::kTanh;
   double embedding_dropout = 0.0;
   double attention_dropout = 0.0;
@@ -50,6 +54,11 @@ struct ModelSpec {
   double initializer_range = 0.02;
   std::string hf_config;  ///< config.json as found, for export; empty for flavors
 };
+
+/// Returns how many keys a query of block `layer` sees, itself among them; 0: all before it.
+inline int64_t window_of(const ModelSpec& spec, int64_t layer) {
+  return spec.windows.empty() ? 0 : spec.windows[static_cast<size_t>(layer)];
+}
 
 /// Returns Label::module of the head, which comes after embedding, blocks and final norm.
 inline int32_t head_module(const ModelSpec& spec) {

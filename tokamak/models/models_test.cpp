@@ -3,6 +3,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/models/hf_config.h"
 #include "tokamak/models/model.h"
+#include "tokamak/models/own_sizes.h"
 
 namespace tokamak {
 namespace {
@@ -60,6 +61,43 @@ TEST(Flavors, an_unknown_name_is_refused_by_key) {
   EXPECT_THROW(flavor_spec("lama", "8B"), Error);
 }
 
+TEST(OwnSizes, follow_what_is_set) {
+  ModelSpec spec = flavor_spec("llama3", "8B");
+  apply_sizes({}, spec);
+  EXPECT_EQ(count_parameters(spec).total, 8'030'261'248);
+  apply_sizes({.layers = 12, .dim = 768, .heads = 12, .kv_heads = 4, .vocab_size = 32000}, spec);
+  EXPECT_EQ(spec.head_dim, 64);
+  EXPECT_EQ(spec.mlp_dim, 2688);
+  const ModelSpec back = parse_hf_config(to_hf_config(spec, DType::kF32, {}), "c");
+  EXPECT_EQ(count_parameters(back).total, count_parameters(spec).total);
+
+  ModelSpec windows = flavor_spec("mistral", "7B");
+  apply_sizes({.layers = 3, .window = 128}, windows);
+  EXPECT_EQ(windows.windows, std::vector<int64_t>(3, 128));
+  apply_sizes({.layers = 4}, windows);
+  EXPECT_EQ(windows.windows, std::vector<int64_t>(4, 128));
+  EXPECT_EQ(parse_hf_config(to_hf_config(windows, DType::kF32, {}), "c").windows, windows.windows);
+}
+
+TEST(OwnSizes, that_cannot_be_are_refused_by_key) {
+  const std::tuple<const char*, OwnSizes, const char*> cases[] = {
+      {"llama3", {.heads = 7}, "model.heads = 7: do not divide model.dim = 256"},
+      {"llama3", {.heads = 8, .kv_heads = 3}, "model.kv_heads = 3: wanted a divisor of the 8"},
+      {"llama3", {.head_dim = 15}, "model.head_dim = 15: is odd"},
+      {"llama3", {.layers = 2000}, "model.layers = 2000: wanted at most 1024"},
+      {"llama3", {.window = 4}, "model.window = 4: llama3 has no sliding window; mistral"},
+      {"gpt2", {.head_dim = 32}, "model.kv_heads and model.head_dim: gpt2"}};
+  for (const auto& [name, own, message] : cases) {
+    ModelSpec spec = flavor_spec(name, flavors_of(name).front());
+    try {
+      apply_sizes(own, spec);
+      ADD_FAILURE() << "no error, wanted " << message;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(message), std::string::npos) << error.what();
+    }
+  }
+}
+
 std::string error_of(const std::string& json) {
   try {
     parse_hf_config(json, "config.json");
@@ -88,7 +126,7 @@ TEST(HfConfig, reads_both_spellings_of_rope) {
 }
 
 TEST(HfConfig, refuses_other_maths_by_name) {
-  for (const char* extra : {R"("hidden_act": "gelu")", R"("rope_scaling": {"rope_type": "yarn"})",
+  for (const char* extra : {R"("hidden_act": "gelu")", R"("rope_scaling": {"rope_type": "su"})",
                             R"("sliding_window": 4096)", R"("quantization_config": {})",
                             R"("num_key_value_heads": 3)", R"("partial_rotary_factor": 0.5)"}) {
     const std::string text = extra;
@@ -100,6 +138,43 @@ TEST(HfConfig, refuses_other_maths_by_name) {
             std::string::npos);
   EXPECT_NE(error_of(R"({"model_type": "llama"})").find("vocab_size"), std::string::npos);
   EXPECT_NE(error_of(R"({"model_type": "llama", "vocab_size": -4})").find("-4"), std::string::npos);
+}
+
+std::vector<int64_t> windows_of(const std::string& type, const std::string& more) {
+  const std::string text = kLlama.substr(kLlama.find(',') + 1);
+  return parse_hf_config(fmt::format(R"({{"model_type": "{}",{}{}}})", type, text, more), "c")
+      .windows;
+}
+
+TEST(HfConfig, windows_are_those_of_transformers) {
+  using Windows = std::vector<int64_t>;
+  EXPECT_EQ(windows_of("mistral", R"(, "num_key_value_heads": 2)"), Windows(2, 4096));
+  EXPECT_EQ(windows_of("mistral", R"(, "num_key_value_heads": 2, "sliding_window": null)"),
+            Windows());
+  const std::string qwen =
+      R"(, "num_key_value_heads": 2, "use_sliding_window": true, "sliding_window": 9)";
+  EXPECT_EQ(windows_of("qwen2", qwen), Windows(2, 0));
+  EXPECT_EQ(windows_of("qwen2", qwen + R"(, "max_window_layers": 1)"), Windows({0, 9}));
+  EXPECT_EQ(
+      windows_of("qwen3", qwen + R"(, "layer_types": ["sliding_attention", "full_attention"])"),
+      Windows({9, 0}));
+  EXPECT_EQ(windows_of("qwen3", R"(, "num_key_value_heads": 2, "sliding_window": 9)"), Windows());
+  EXPECT_THROW(windows_of("qwen3", qwen + R"(, "layer_types": ["chunked_attention"])"), Error);
+}
+
+TEST(HfConfig, rope_scalings_survive_the_round_trip) {
+  for (
+      const char* rope :
+      {R"("rope_type": "linear", "factor": 3.0)", R"("rope_type": "dynamic", "factor": 2.0)",
+       R"("rope_type": "yarn", "factor": 4.0, "beta_fast": 16.0, "truncate": false)",
+       R"("rope_type": "longrope", "factor": 3.0, "short_factor": [1, 1.5, 1, 1, 1, 1, 1, 1], "long_factor": [2, 2, 2, 2, 2, 2, 2, 4])"}) {
+    ModelSpec spec = parse_hf_config(
+        fmt::format(R"({{{}, "rope_parameters": {{"rope_theta": 5e5, {}}}}})", kLlama, rope), "c");
+    spec.hf_config.clear();
+    const ModelSpec back = parse_hf_config(to_hf_config(spec, DType::kF32, {}), "c");
+    EXPECT_EQ(back.rope_scaling, spec.rope_scaling) << rope;
+    EXPECT_EQ(back.rope_theta, 5e5);
+  }
 }
 
 TEST(HfConfig, is_written_back_as_found) {

@@ -1,6 +1,8 @@
 // Qwen2 has biases on queries, keys and values alone; Qwen3 norms each head of queries and keys.
+#include <algorithm>
 #include <array>
 
+#include "tokamak/core/error.h"
 #include "tokamak/models/family.h"
 #include "tokamak/models/gated_config.h"
 #include "tokamak/models/gated_decoder.h"
@@ -46,29 +48,74 @@ void complete_qwen3(ModelSpec& c) {
 constexpr std::array kQwen2Models{NamedModel{"qwen2", kQwen2Sizes, complete_qwen2}};
 constexpr std::array kQwen3Models{NamedModel{"qwen3", kQwen3Sizes, complete_qwen3}};
 
+constexpr std::string_view kSliding = "sliding_attention";
+constexpr std::string_view kFull = "full_attention";
+constexpr int64_t kDefaultWindow = 4096;  // that transformers assumes
+constexpr int64_t kDefaultFullLayers = 28;
+
+// Reads which blocks have a window: those that layer_types names, else those from max_window_layers
+// on.
+void read_windows(const HfFields& f, ModelSpec& c) {
+  const bool slides = f.flag_or("use_sliding_window", false) && !f.is_null("sliding_window");
+  std::vector<std::string> types;
+  if (f.has("layer_types")) {
+    types = f.texts("layer_types");
+    TOK_REQUIRE(static_cast<int64_t>(types.size()) == c.num_layers,
+                "{}: \"layer_types\": wanted {}, one for each layer, got {}", f.what(),
+                c.num_layers, types.size());
+  } else {
+    const double full = f.number_or("max_window_layers", kDefaultFullLayers);
+    for (int64_t i = 0; i < c.num_layers; ++i)
+      types.emplace_back(slides && static_cast<double>(i) >= full ? kSliding : kFull);
+  }
+  for (const std::string& type : types) {
+    TOK_REQUIRE(type == kFull || type == kSliding,
+                "{}: \"layer_types\": \"{}\" is not supported, only \"{}\" and \"{}\"", f.what(),
+                type, kFull, kSliding);
+    TOK_REQUIRE(type == kFull || slides,
+                "{}: \"layer_types\" has \"{}\", but \"use_sliding_window\" is not set", f.what(),
+                kSliding);
+    c.windows.push_back(
+        type == kSliding ? f.extent_or("sliding_window", kDefaultWindow, kMostPositions) : 0);
+  }
+  if (!slides) c.windows.clear();
+}
+
+void write_windows(const ModelSpec& c, OrderedJson& json) {
+  std::vector<std::string_view> types;
+  int64_t window = 0;
+  for (int64_t i = 0; i < c.num_layers; ++i) {
+    types.push_back(window_of(c, i) > 0 ? kSliding : kFull);
+    window = std::max(window, window_of(c, i));
+  }
+  json["layer_types"] = types;
+  json["sliding_window"] = window > 0 ? OrderedJson(window) : OrderedJson(nullptr);
+  json["use_sliding_window"] = window > 0;
+}
+
 void read_qwen2(const HfFields& f, ModelSpec& c) {
   read_gated_config(f, c, {.kv_heads = 32, .max_positions = 32768});
-  f.must_be("use_sliding_window", false);
+  read_windows(f, c);
   c.attention_bias = true;
 }
 
 void read_qwen3(const HfFields& f, ModelSpec& c) {
   read_gated_config(f, c, {.kv_heads = 32, .head_dim = kQwen3HeadDim, .max_positions = 32768});
-  f.must_be("use_sliding_window", false);
+  read_windows(f, c);
   c.attention_bias = c.output_bias = f.flag_or("attention_bias", false);
   c.qk_norm = true;
 }
 
 OrderedJson qwen2_json(const ModelSpec& c) {
   OrderedJson json = gated_config_json(c, "Qwen2ForCausalLM", "qwen2");
-  json["use_sliding_window"] = false;
+  write_windows(c, json);
   return json;
 }
 
 OrderedJson qwen3_json(const ModelSpec& c) {
   OrderedJson json = gated_config_json(c, "Qwen3ForCausalLM", "qwen3");
   json["attention_bias"] = c.attention_bias;
-  json["use_sliding_window"] = false;
+  write_windows(c, json);
   return json;
 }
 
@@ -79,12 +126,14 @@ const Family kQwen2{.architecture = "Qwen2ForCausalLM",
                     .models = kQwen2Models,
                     .build = build_gated_decoder,
                     .read_config = read_qwen2,
-                    .config_json = qwen2_json};
+                    .config_json = qwen2_json,
+                    .has_windows = true};
 const Family kQwen3{.architecture = "Qwen3ForCausalLM",
                     .model_type = "qwen3",
                     .models = kQwen3Models,
                     .build = build_gated_decoder,
                     .read_config = read_qwen3,
-                    .config_json = qwen3_json};
+                    .config_json = qwen3_json,
+                    .has_windows = true};
 
 }  // namespace tokamak

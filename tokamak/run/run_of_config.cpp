@@ -8,6 +8,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/models/hf_config.h"
+#include "tokamak/models/own_sizes.h"
 #include "tokamak/run/float8_options.h"
 #include "tokamak/run/mesh_options.h"
 
@@ -71,6 +72,16 @@ ModelSpec spec_of(const Config& c) {
   } else {
     spec = flavor_spec(c.model.name, c.model.flavor);
   }
+  const ModelConfig& m = c.model;
+  apply_sizes({.layers = m.layers,
+               .dim = m.dim,
+               .heads = m.heads,
+               .kv_heads = m.kv_heads,
+               .head_dim = m.head_dim,
+               .mlp_dim = m.mlp_dim,
+               .vocab_size = m.vocab_size,
+               .window = m.window},
+              spec);
   if (c.model.dropout) {
     TOK_REQUIRE(*c.model.dropout >= 0.0 && *c.model.dropout < 1.0,
                 "model.dropout = {}: wanted 0 or more and below 1", *c.model.dropout);

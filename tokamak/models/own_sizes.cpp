@@ -1,0 +1,102 @@
+#include "tokamak/models/own_sizes.h"
+
+#include <algorithm>
+
+#include "tokamak/core/error.h"
+#include "tokamak/models/family.h"
+#include "tokamak/models/hf_fields.h"
+
+namespace tokamak {
+namespace {
+
+constexpr int64_t kMlpUnit = 64;
+
+// An MLP as wide, beside the model, as it was.
+int64_t scaled_mlp(int64_t mlp, int64_t from, int64_t to) {
+  const int64_t exact = (mlp * to + from / 2) / from;
+  return std::max((exact + kMlpUnit / 2) / kMlpUnit * kMlpUnit, kMlpUnit);
+}
+
+void set_width(const OwnSizes& own, ModelSpec& c) {
+  const int64_t old_dim = c.dim;
+  c.dim = own.dim.value_or(c.dim);
+  c.mlp_dim = own.mlp_dim.value_or(own.dim ? scaled_mlp(c.mlp_dim, old_dim, c.dim) : c.mlp_dim);
+}
+
+void set_heads(const OwnSizes& own, ModelSpec& c) {
+  c.num_heads = own.heads.value_or(c.num_heads);
+  if (own.head_dim) {
+    c.head_dim = *own.head_dim;
+  } else if (own.dim || own.heads) {
+    TOK_REQUIRE(c.dim % c.num_heads == 0,
+                "model.heads = {}: do not divide model.dim = {}; set model.head_dim", c.num_heads,
+                c.dim);
+    c.head_dim = c.dim / c.num_heads;
+  }
+  const bool has_pairs = learned_positions(c) == 0;
+  TOK_REQUIRE(!has_pairs || c.head_dim % 2 == 0,
+              "model.head_dim = {}: is odd, but rotary positions need pairs", c.head_dim);
+  c.num_kv_heads = own.kv_heads.value_or(
+      c.num_heads % c.num_kv_heads == 0 && !c.family->learns_positions ? c.num_kv_heads
+                                                                       : c.num_heads);
+  TOK_REQUIRE(c.num_heads % c.num_kv_heads == 0,
+              "model.kv_heads = {}: wanted a divisor of the {} heads", c.num_kv_heads, c.num_heads);
+  TOK_REQUIRE(
+      !c.family->learns_positions ||
+          (c.num_kv_heads == c.num_heads && c.head_dim * c.num_heads == c.dim),
+      "model.kv_heads and model.head_dim: {} has as many key-value heads as heads, of dim / heads",
+      c.name);
+}
+
+void set_windows(const OwnSizes& own, ModelSpec& c) {
+  if (own.window) {
+    TOK_REQUIRE(c.family->has_windows,
+                "model.window = {}: {} has no sliding window; mistral, qwen2 and qwen3 have one",
+                *own.window, c.name);
+    c.windows.assign(*own.window > 0 ? c.num_layers : 0, *own.window);
+    return;
+  }
+  if (c.windows.empty() || static_cast<int64_t>(c.windows.size()) == c.num_layers) return;
+  const bool is_same =
+      std::count(c.windows.begin(), c.windows.end(), c.windows[0]) == std::ssize(c.windows);
+  TOK_REQUIRE(is_same,
+              "model.layers = {}: the windows of {} layers differ; set model.window or write the "
+              "layer_types into config.json",
+              c.num_layers, c.windows.size());
+  c.windows.assign(c.num_layers, c.windows[0]);
+}
+
+void require_bounds(const OwnSizes& own) {
+  const auto require = [](const char* key, std::optional<int64_t> value, int64_t most) {
+    TOK_REQUIRE(value.value_or(1) <= most, "model.{} = {}: wanted at most {}", key, *value, most);
+  };
+  require("layers", own.layers, kMostLayers);
+  require("dim", own.dim, kMostExtent);
+  require("heads", own.heads, kMostExtent);
+  require("kv_heads", own.kv_heads, kMostExtent);
+  require("head_dim", own.head_dim, kMostExtent);
+  require("mlp_dim", own.mlp_dim, kMostExtent);
+  require("vocab_size", own.vocab_size, kMostVocab);
+  require("window", own.window, kMostPositions);
+}
+
+}  // namespace
+
+void apply_sizes(const OwnSizes& own, ModelSpec& spec) {
+  if (!own.any()) return;
+  require_bounds(own);
+  spec.num_layers = own.layers.value_or(spec.num_layers);
+  spec.vocab_size = own.vocab_size.value_or(spec.vocab_size);
+  set_width(own, spec);
+  set_heads(own, spec);
+  set_windows(own, spec);
+  const auto pairs = static_cast<size_t>(spec.head_dim / 2);
+  TOK_REQUIRE(spec.rope_scaling.kind != RopeScaling::Kind::kLongRope ||
+                  spec.rope_scaling.long_factor.size() == pairs,
+              "model.head_dim = {}: the longrope of config.json is for {} pairs of a head",
+              spec.head_dim, spec.rope_scaling.long_factor.size());
+  spec.flavor += ", own sizes";
+  spec.hf_config.clear();
+}
+
+}  // namespace tokamak
