@@ -7,6 +7,7 @@
 #include "tokamak/cli/words.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/tokenizer/tokenizer.h"
 #include "tokamak/train/state/hf_model.h"
 #include "tokamak/train/state/model_check.h"
 
@@ -27,6 +28,16 @@ void to_checkpoint(const ModelFiles& files, const std::filesystem::path& to, DTy
   write_file_atomic(to / "config.json", to_hf_config(files.config, dtype, {}));
   for (const auto& [name, text] : assets) write_file_atomic(to / name, text);
   fmt::print("wrote the checkpoint {}\n", folder.string());
+}
+
+// Returns the ids of the tokenizer in `folder`; none where there is none, or one that is not read.
+SpecialIds special_ids_in(const std::filesystem::path& folder) {
+  try {
+    const auto tokenizer = load_tokenizer(folder);
+    return {.bos = tokenizer->bos(), .eos = tokenizer->eos()};
+  } catch (const Error&) {
+    return {};
+  }
 }
 
 }  // namespace
@@ -59,15 +70,16 @@ int run_convert(Args args) {
   TOK_REQUIRE(!path_exists(to) || !path_exists(from) || !std::filesystem::equivalent(from, to),
               "convert: {} is both source and target", to);
   const ModelFiles files = open_model(from, model);
-  AssetFiles assets =
-      tokenizer_files_in(tokenizer.empty() ? files.folder : std::filesystem::path(tokenizer));
+  const std::filesystem::path beside =
+      tokenizer.empty() ? files.folder : std::filesystem::path(tokenizer);
+  AssetFiles assets = tokenizer_files_in(beside);
   assets.merge(generation_config_in(files.folder));
   check_finite(files.parameters, type, from);
   if (format == "checkpoint") {
     to_checkpoint(files, to, type, assets);
     return 0;
   }
-  export_hf_folder(to, files.config, files.parameters, type, {}, assets);
+  export_hf_folder(to, files.config, files.parameters, type, special_ids_in(beside), assets);
   fmt::print("wrote the Hugging Face folder {}\n", to);
   return 0;
 }

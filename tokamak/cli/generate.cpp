@@ -51,14 +51,16 @@ int run_generate(Args args) {
 
   const ModelFiles files = open_model(path, model);
   const auto tokenizer = open_tokenizer(tokenizer_path, files.folder);
-  TOK_REQUIRE(tokenizer->vocab_size() <= files.config.vocab_size,
-              "{}: the tokenizer has {} ids, the model's vocabulary {}: name the model's own with "
-              "--tokenizer",
-              tokenizer_path.empty() ? files.folder.string() : tokenizer_path,
-              tokenizer->vocab_size(), files.config.vocab_size);
   std::vector<int32_t> ids;
   if (!no_bos && tokenizer->bos()) ids.push_back(*tokenizer->bos());
   tokenizer->encode(prompt, ids);
+  const auto largest = std::max_element(ids.begin(), ids.end());
+  TOK_REQUIRE(
+      ids.empty() || *largest < files.config.vocab_size,
+      "{}: the tokenizer has {} ids and makes {} of the prompt, the model's vocabulary ends "
+      "at {}: name the model's own with --tokenizer",
+      tokenizer_path.empty() ? files.folder.string() : tokenizer_path, tokenizer->vocab_size(),
+      *largest, files.config.vocab_size);
   TOK_REQUIRE(!ids.empty(), "the prompt is empty and the tokenizer has no BOS: give --prompt");
   const auto needed = static_cast<int64_t>(ids.size()) + sampling.max_new_tokens;
   const auto backend = open_backend({.device = device});
