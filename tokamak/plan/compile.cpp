@@ -111,11 +111,17 @@ Plan compile(const Graph& graph, const StateLayout& layout, const CompileOptions
   };
   if (!options.fuse_float8) return planned(g);
   // Codes that are made where values are may need more memory than values.
-  Plan plan = planned(fuse_float8(g, false));
-  const Graph codes = fuse_float8(g, true);
-  if (!has_fused_codes(codes)) return plan;
-  Plan with_codes = planned(codes);
-  return with_codes.peak_bytes() <= plan.peak_bytes() ? with_codes : plan;
+  const Graph values = fuse_float8(g, false);
+  Plan plan = planned(values);
+  if (const Graph codes = fuse_float8(g, true); has_fused_codes(codes)) {
+    Plan with_codes = planned(codes);
+    if (with_codes.peak_bytes() <= plan.peak_bytes()) plan = std::move(with_codes);
+  }
+  if (options.peak_goal > 0 && plan.peak_bytes() > options.peak_goal) {
+    Plan apart = planned(make_layouts_apart(values));
+    if (apart.peak_bytes() < plan.peak_bytes()) plan = std::move(apart);
+  }
+  return plan;
 }
 
 }  // namespace tokamak

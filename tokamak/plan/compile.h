@@ -15,6 +15,9 @@ struct CompileOptions {
   bool fuse = true;  ///< sums and neighbours (fuse.h)
   /// Maxima with what they are of, and codes too where the peak does not rise (fused_float8.h).
   bool fuse_float8 = true;
+  /// The peak in bytes above which codes are made in a slower way if that needs less memory; 0 =
+  /// any peak will do.
+  int64_t peak_goal = 0;
   Target target;
   bool split_backward =
       false;  ///< forward and backward as two segments, as pipeline stages need them

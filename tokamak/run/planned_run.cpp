@@ -238,6 +238,14 @@ Graph PlannedRun::quantized(const Graph& graph, const Float8Groups& groups) cons
   return shape_.float8 ? quantize_matmuls(graph, shape_.float8->recipe, groups) : graph;
 }
 
+// A run needs no more memory than with all matmuls in the compute dtype, if a plan can be made so.
+void PlannedRun::set_float8(const Graph& training, CompileOptions& options) const {
+  options.fuse_float8 = false;
+  if (!shape_.float8) return;
+  options.peak_goal = compile(training, layout_, options).peak_bytes();
+  options.fuse_float8 = fuses_float8(shape_);
+}
+
 void PlannedRun::plan_one_rank(const Target& target) {
   shape_.training.has_copies = shape_.distribute.keep_copies && !shape_.float8;
   Graph training(states_);
@@ -259,9 +267,9 @@ void PlannedRun::plan_one_rank(const Target& target) {
   layout_ = lay_out(states_);
   pieces_ = whole_pieces(states_);
   add_float8_pieces(true);
-  plan_ = compile(
-      quantized_training, layout_,
-      {.recompute = shape_.recompute, .fuse_float8 = fuses_float8(shape_), .target = target});
+  CompileOptions options{.recompute = shape_.recompute, .target = target};
+  set_float8(training, options);
+  plan_ = compile(quantized_training, layout_, options);
   if (shape_.validation) {
     validation_plan_ = compile(quantized_validation, layout_,
                                {.fuse_float8 = fuses_float8(shape_), .target = target});
@@ -313,12 +321,12 @@ void PlannedRun::plan_of_mesh(const Target& target, const WholeGraphs& whole) {
   notes_ = whole.notes();
   float8_line_ = whole.float8_line();
   notes_.insert(notes_.end(), distributor.notes().begin(), distributor.notes().end());
-  plan_ = compile(quantized_training, layout_,
-                  {.recompute = shape_.recompute,
-                   .fuse_float8 = fuses_float8(shape_),
-                   .target = target,
-                   .pipeline = training_items(o),
-                   .groups = distributor.groups()});
+  CompileOptions options{.recompute = shape_.recompute,
+                         .target = target,
+                         .pipeline = training_items(o),
+                         .groups = distributor.groups()};
+  set_float8(training, options);
+  plan_ = compile(quantized_training, layout_, options);
   if (validation) {
     validation_plan_ = compile(*quantized_validation, layout_,
                                {.fuse_float8 = fuses_float8(shape_),

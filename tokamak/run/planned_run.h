@@ -121,6 +121,7 @@ class PlannedRun {
  private:
   Graph quantized(const Graph& graph, const Float8Groups& groups) const;
   void add_float8_pieces(bool is_owner);
+  void set_float8(const Graph& training, CompileOptions& options) const;
   void plan_one_rank(const Target& target);
   void plan_of_mesh(const Target& target, const WholeGraphs& whole);
   void plan_copies(const std::vector<UpdateUnit>& units, const Target& target);

@@ -61,6 +61,10 @@ std::string why_not_fused(const FusedFloat8& op);
 /// long as the codes are made. Without `makes_codes` only maxima are fused.
 Graph fuse_float8(const Graph& graph, bool makes_codes);
 
+/// Makes codes that lie transposed just before they are read, in a pass of their own, where nothing
+/// but maxima and codes is made of the values: less memory for more time.
+Graph make_layouts_apart(const Graph& graph);
+
 /// Returns whether codes are made by a FusedFloat8.
 bool has_fused_codes(const Graph& graph);
 

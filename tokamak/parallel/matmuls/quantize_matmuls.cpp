@@ -85,7 +85,7 @@ class Quantizer {
     for (int32_t i = 0; i < graph_.size(); ++i) {
       const Node& n = graph_.node(i);
       if (!is_float8<LinearGradInput>(n)) continue;
-      if (is_of_head(n.label)) heads_.insert(n.in[1]);
+      differentiated_.insert(n.in[1]);
       if (!weights_of_.contains(n.in[1]) && is_made_once(n.in[1]))
         of_backward_.emplace(n.in[1], n.as<LinearGradInput>()->module);
     }
@@ -163,11 +163,18 @@ class Quantizer {
     is_product_ = true;
     const Codes x = codes_of(n.in[0], recipe_.x_of_y, Layout::kRows, Float8Role::kX);
     const Codes w = weight_codes(n.in[1], recipe_.w_of_y, false);
-    // Before there are logits, so that a gathered weight is freed.
-    if (heads_.contains(n.in[1])) weight_codes(n.in[1], recipe_.w_of_dx, true);
+    if (makes_codes_of_dx_early(n)) weight_codes(n.in[1], recipe_.w_of_dx, true);
     std::vector<Value> in{x.codes, x.inverse, w.codes, w.inverse};
     if (n.in.size() == 3 && n.as<Linear>()->adds_bias) in.push_back(rewriter_(n.in[2]));
     multiply(i, recipe_.x_of_y, recipe_.w_of_y, recipe_.fast_y, in);
+  }
+
+  // Whether the codes of dx are made with those of y, so that a gathered weight is freed: before
+  // there are logits, and before the next weight that stays for a whole step is gathered.
+  bool makes_codes_of_dx_early(const Node& product) const {
+    const Value w = product.in[1];
+    return differentiated_.contains(w) &&
+           (is_of_head(product.label) || (is_made_once(w) && !is_one_quantization()));
   }
 
   void put_grad_input(int32_t i) {
@@ -400,7 +407,7 @@ class Quantizer {
   CodeGathers gathers_;
   std::map<Value, std::string> of_backward_;  // weights that no forward reads: modules
   SharedGradients gradients_;
-  std::set<Value> heads_;  // weights with gradients
+  std::set<Value> differentiated_;  // weights with gradients
   std::map<Value, Value> over_tp_;
   std::map<int32_t, CarriedCodes> carriers_;
   std::set<Value> spread_;  // of which other ranks of tp have parts, and get these as codes

@@ -1,0 +1,81 @@
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "tokamak/graph/rewriter.h"
+#include "tokamak/ops/float8/fused_float8.h"
+
+namespace tokamak {
+namespace {
+
+using Layout = Quantize::Layout;
+
+class LayoutSplitter {
+ public:
+  explicit LayoutSplitter(const Graph& graph) : graph_(graph), rewriter_(graph) {
+    for (int32_t i = 0; i < graph.size(); ++i)
+      for_each_use(graph.node(i), [&](Value v) { users_[v].insert(i); });
+  }
+
+  Graph run() {
+    for (int32_t i = 0; i < graph_.size(); ++i) {
+      if (makes_both(i)) first_reader_[*users_[{i, 1}].begin()].push_back(i);
+    }
+    for (int32_t i = 0; i < graph_.size(); ++i) {
+      for (const int32_t j : first_reader_[i]) put(j, Layout::kTransposed);
+      if (makes_both(i)) {
+        put(i, Layout::kRows);
+      } else {
+        rewriter_.copy(i);
+      }
+    }
+    return rewriter_.finish();
+  }
+
+ private:
+  bool makes_both(int32_t i) const {
+    const auto* op = graph_.node(i).as<Quantize>();
+    if (op == nullptr || op->layout != Layout::kBoth || !users_.contains({i, 1})) return false;
+    const Label& label = graph_.node(i).label;
+    const Label& used = graph_.node(*users_.at({i, 1}).begin()).label;
+    if (used.phase != label.phase || used.stage != label.stage) return false;
+    const std::set<int32_t>& readers = users_.at(graph_.node(i).in[0]);
+    return std::all_of(readers.begin(), readers.end(), [&](int32_t j) {
+      const Node& reader = graph_.node(j);
+      return reader.accumulations.empty() &&
+             (reader.as<Amax>() != nullptr || reader.as<Quantize>() != nullptr);
+    });
+  }
+
+  // Makes one of both layouts. The rows have what both share.
+  void put(int32_t i, Layout layout) {
+    Node node = rewriter_.moved(graph_.node(i));
+    Quantize op = *node.as<Quantize>();
+    const bool is_first = layout == Layout::kRows;
+    const std::vector<TensorType> both = node.out;
+    op.layout = layout;
+    op.has_amax = op.has_amax && is_first;
+    node.op = std::make_shared<const Quantize>(op);
+    node.out = {both[is_first ? 0 : 1], both[2]};
+    if (op.has_amax) node.out.push_back(both[3]);
+    const int32_t id = rewriter_.to.append(std::move(node));
+    rewriter_.map({i, is_first ? 0 : 1}, {id, 0});
+    if (is_first) {
+      rewriter_.map({i, 2}, {id, 1});
+      if (op.has_amax) rewriter_.map({i, 3}, {id, 2});
+    }
+  }
+
+  const Graph& graph_;
+  Rewriter rewriter_;
+  std::map<Value, std::set<int32_t>> users_;
+  std::map<int32_t, std::vector<int32_t>> first_reader_;  // nodes whose transposed codes it reads
+};
+
+}  // namespace
+
+Graph make_layouts_apart(const Graph& graph) {
+  return LayoutSplitter(graph).run();
+}
+
+}  // namespace tokamak
