@@ -2,6 +2,8 @@
 // counts as greatest.
 #pragma once
 
+#include <type_traits>
+
 #include "tokamak/gpu/dispatch.cuh"
 
 namespace tokamak::gpu {
@@ -11,18 +13,81 @@ __device__ inline uint32_t magnitude_of(float x) {
   return __float_as_uint(x) & 0x7FFFFFFFU;
 }
 
+// Whether magnitudes of two neighbours fit a word, which takes one instruction per maximum.
+template <class T>
+inline constexpr bool kPacksMagnitudes = !kIsHip && std::is_same_v<T, __nv_bfloat16>;
+
+/// Keeps the greater magnitudes of two bf16 neighbours, each as half a word.
+__device__ inline uint32_t pair_max(uint32_t most, uint32_t pair) {
+#ifdef TOK_HIP
+  return most;
+#else
+  return __vmaxu2(most, pair & 0x7FFF7FFFU);
+#endif
+}
+
 /// Returns the greatest magnitude of K values.
 template <int K, class T>
 __device__ inline uint32_t magnitude_of(const T (&x)[K]) {
+  if constexpr (kPacksMagnitudes<T> && K % 2 == 0) {
+    uint32_t pairs[K / 2];
+    memcpy(pairs, x, sizeof(pairs));
+    uint32_t most = 0;
+#pragma unroll
+    for (int k = 0; k < K / 2; ++k) most = pair_max(most, pairs[k]);
+    return max(most << 16U, most & 0xFFFF0000U);
+  }
   uint32_t most = 0;
 #pragma unroll
   for (int k = 0; k < K; ++k) most = max(most, magnitude_of(to<float>(x[k])));
   return most;
 }
 
+/// The greatest magnitudes of K columns.
+template <int K, class T>
+struct ColumnMaxima {
+  static constexpr bool kPacks = kPacksMagnitudes<T> && K % 2 == 0;
+  static constexpr int kWords = kPacks ? K / 2 : K;
+  uint32_t most[kWords] = {};
+
+  static __device__ uint32_t merge(uint32_t a, uint32_t b) {
+    if constexpr (kPacks) return pair_max(a, b);
+    return max(a, b);
+  }
+
+  __device__ void add(const T (&x)[K]) {
+    if constexpr (kPacks) {
+      uint32_t pairs[K / 2];
+      memcpy(pairs, x, sizeof(pairs));
+#pragma unroll
+      for (int k = 0; k < K / 2; ++k) most[k] = pair_max(most[k], pairs[k]);
+    } else {
+#pragma unroll
+      for (int k = 0; k < K; ++k) most[k] = max(most[k], magnitude_of(to<float>(x[k])));
+    }
+  }
+
+  __device__ uint32_t of(int k) const {
+    if constexpr (kPacks) {
+      return k % 2 == 0 ? most[k / 2] << 16U : most[k / 2] & 0xFFFF0000U;
+    } else {
+      return most[k];
+    }
+  }
+};
+
 __device__ inline uint32_t warp_max(uint32_t x, int lanes) {
   for (int d = lanes / 2; d > 0; d /= 2) x = max(x, __shfl_xor_sync(0xFFFFFFFFU, x, d));
   return x;
+}
+
+/// Returns the greatest of a warp's.
+__device__ inline uint32_t whole_warp_max(uint32_t x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  return __reduce_max_sync(0xFFFFFFFFU, x);
+#else
+  return warp_max(x, 32);
+#endif
 }
 
 /// most = max(most, the greatest of the block's). It first looks whether an atomic operation is

@@ -110,12 +110,13 @@ Plan compile(const Graph& graph, const StateLayout& layout, const CompileOptions
     return plan_of(fused, layout, options);
   };
   if (!options.fuse_float8) return planned(g);
-  // Codes that are made where values are may need more memory than values.
+  // Inputs of codes of tiles may need more memory than values.
   const Graph values = fuse_float8(g, false);
   Plan plan = planned(values);
-  if (const Graph codes = fuse_float8(g, true); has_fused_codes(codes)) {
+  if (const Graph codes = fuse_float8(g, true); has_codes_of_tiles(codes)) {
     Plan with_codes = planned(codes);
-    if (with_codes.peak_bytes() <= plan.peak_bytes()) plan = std::move(with_codes);
+    if (with_codes.peak_bytes() <= std::max(plan.peak_bytes(), options.peak_goal))
+      return with_codes;
   }
   if (options.peak_goal > 0 && plan.peak_bytes() > options.peak_goal) {
     Plan apart = planned(make_layouts_apart(values));

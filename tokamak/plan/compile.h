@@ -13,7 +13,8 @@ namespace tokamak {
 struct CompileOptions {
   RecomputePolicy recompute;
   bool fuse = true;  ///< sums and neighbours (fuse.h)
-  /// Maxima with what they are of, and codes too where the peak does not rise (fused_float8.h).
+  /// Maxima and codes with what they are of; codes of tiles only where the peak does not rise, or
+  /// not above the goal (fused_float8.h).
   bool fuse_float8 = true;
   /// The peak in bytes above which codes are made in a slower way if that needs less memory; 0 =
   /// any peak will do.

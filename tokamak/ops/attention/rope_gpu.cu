@@ -185,16 +185,18 @@ Kernel prepare(const Rope& op, const KernelTypes& types, const Setup& setup) {
   return prepare_parts(op, 1, types, setup, false);
 }
 
-Kernel prepare_with_maximum(const Rope& op, const KernelTypes& types, const Setup& setup) {
-  return prepare_parts(op, 1, types, setup, true);
+Kernel prepare_fused(const Rope& op, const KernelTypes& types, const FusedOutput& fused,
+                     const Setup& setup) {
+  return prepare_parts(op, 1, types, setup, fused.takes_maximum);
 }
 
 Kernel prepare(const RopeConcat& op, const KernelTypes& types, const Setup& setup) {
   return prepare_parts(op.rope, op.num_turned, types, setup, false);
 }
 
-Kernel prepare_with_maximum(const RopeConcat& op, const KernelTypes& types, const Setup& setup) {
-  return prepare_parts(op.rope, op.num_turned, types, setup, true);
+Kernel prepare_fused(const RopeConcat& op, const KernelTypes& types, const FusedOutput& fused,
+                     const Setup& setup) {
+  return prepare_parts(op.rope, op.num_turned, types, setup, fused.takes_maximum);
 }
 
 }  // namespace tokamak::gpu

@@ -39,7 +39,7 @@ struct Exact {
   }
 };
 
-// y = value(x); two accesses per element.
+// y = value(x); two accesses per element, one where only codes of y are stored.
 template <class T, class Form>
 struct Activate {
   using Element = T;
@@ -49,14 +49,26 @@ struct Activate {
   template <int K>
   __device__ uint32_t operator()(int64_t i) const {
     T v[K];
+    compute(i, v);
+    store<K>(y + i, v);
+    return magnitude_of(v);
+  }
+
+  template <int K>
+  __device__ void values(int64_t i, T (&v)[K]) const {
+    compute(i, v);
+    if (y != nullptr) store<K>(y + i, v);
+  }
+
+ private:
+  template <int K>
+  __device__ void compute(int64_t i, T (&v)[K]) const {
     load<K>(x + i, v);
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       const auto a = to<Accum<T>>(v[k]);
       v[k] = to<T>(Form::value(a));
     }
-    store<K>(y + i, v);
-    return magnitude_of(v);
   }
 };
 
@@ -88,9 +100,16 @@ struct Differentiate {
 };
 
 template <class T, class Form>
-void launch(const KernelArgs& args, uint32_t* most) {
-  const Activate<T, Form> f{args.in[0].as<T>(), args.out[0].as<T>()};
-  launch_vectors_max(args.out[0].numel(), args.stream, f, most, f.x, f.y);
+void launch(const KernelArgs& args, const FusedOutput& fused) {
+  const Tensor& x = args.in[0];
+  const Activate<T, Form> f{x.as<T>(), fused.stores ? args.out[0].as<T>() : nullptr};
+  if (fused.makes_codes) {
+    const int64_t D = x.dim(-1);
+    launch_codes_of_rows<E4M3>(f, D == 0 ? 0 : x.numel() / D, D, codes_of(args, fused), args.stream,
+                               f.x, f.y);
+  } else {
+    launch_vectors_max(x.numel(), args.stream, f, maximum_of(args, fused.takes_maximum), f.x, f.y);
+  }
 }
 
 template <class T, class Form, bool kEmitsY>
@@ -163,11 +182,10 @@ Kernel by_kind(GeluKind kind, Make&& make) {
   return {};
 }
 
-Kernel prepare_forward(const Gelu& op, const KernelTypes& types, bool takes_maximum) {
+Kernel prepare_forward(const Gelu& op, const KernelTypes& types, const FusedOutput& fused) {
   return by_kind(op.kind, [&]<class Form>() -> Kernel {
-    return by_float(types.out[0].dtype, [&]<class T>() -> Kernel {
-      return
-          [=](const KernelArgs& args) { launch<T, Form>(args, maximum_of(args, takes_maximum)); };
+    return by_float(types.in[0].dtype, [&]<class T>() -> Kernel {
+      return [=](const KernelArgs& args) { launch<T, Form>(args, fused); };
     });
   });
 }
@@ -184,19 +202,21 @@ Kernel prepare_gradient(const GeluGrad& op, const KernelTypes& types, bool takes
 }  // namespace
 
 Kernel prepare(const Gelu& op, const KernelTypes& types, const Setup&) {
-  return prepare_forward(op, types, false);
+  return prepare_forward(op, types, {});
 }
 
-Kernel prepare_with_maximum(const Gelu& op, const KernelTypes& types, const Setup&) {
-  return prepare_forward(op, types, true);
+Kernel prepare_fused(const Gelu& op, const KernelTypes& types, const FusedOutput& fused,
+                     const Setup&) {
+  return prepare_forward(op, types, fused);
 }
 
 Kernel prepare(const GeluGrad& op, const KernelTypes& types, const Setup&) {
   return prepare_gradient(op, types, false);
 }
 
-Kernel prepare_with_maximum(const GeluGrad& op, const KernelTypes& types, const Setup&) {
-  return prepare_gradient(op, types, true);
+Kernel prepare_fused(const GeluGrad& op, const KernelTypes& types, const FusedOutput& fused,
+                     const Setup&) {
+  return prepare_gradient(op, types, fused.takes_maximum);
 }
 
 }  // namespace tokamak::gpu

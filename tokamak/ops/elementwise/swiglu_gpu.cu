@@ -19,7 +19,7 @@ struct Packed {
   }
 };
 
-// y = g sigmoid(g) u; three accesses per element.
+// y = g sigmoid(g) u; three accesses per element, two where only codes of y are stored.
 template <class T, class Place>
 struct Gate {
   using Element = T;
@@ -30,14 +30,26 @@ struct Gate {
 
   template <int K>
   __device__ uint32_t operator()(int64_t i) const {
-    const int64_t at = place(i);
     T g[K];
+    compute(i, g);
+    store<K>(y + i, g);
+    return magnitude_of(g);
+  }
+
+  template <int K>
+  __device__ void values(int64_t i, T (&g)[K]) const {
+    compute(i, g);
+    if (y != nullptr) store<K>(y + i, g);
+  }
+
+ private:
+  template <int K>
+  __device__ void compute(int64_t i, T (&g)[K]) const {
+    const int64_t at = place(i);
     T u[K];
     load<K>(gate + at, g);
     load<K>(up + at, u);
     apply_gates(g, u);
-    store<K>(y + i, g);
-    return magnitude_of(g);
   }
 };
 
@@ -72,16 +84,25 @@ struct GateGrad {
 };
 
 template <class T>
-void launch_gate(const KernelArgs& args, bool packed, uint32_t* most) {
-  const Tensor& y = args.out[0];
-  const T* gate = args.in[0].as<T>();
+void launch_gate(const KernelArgs& args, bool packed, const FusedOutput& fused) {
+  const Tensor& x = args.in[0];
+  const int64_t F = packed ? x.dim(-1) / 2 : x.dim(-1);
+  const int64_t n = packed ? x.numel() / 2 : x.numel();
+  const T* gate = x.as<T>();
+  const T* up = packed ? gate + F : args.in[1].as<T>();
+  T* y = fused.stores ? args.out[0].as<T>() : nullptr;
+  const auto launch = [&](const auto& f) {
+    if (fused.makes_codes) {
+      launch_codes_of_rows<E4M3>(f, F == 0 ? 0 : n / F, F, codes_of(args, fused), args.stream, gate,
+                                 up, y);
+    } else {
+      launch_vectors_max(n, args.stream, f, maximum_of(args, fused.takes_maximum), gate, up, y);
+    }
+  };
   if (packed) {
-    const T* up = gate + y.dim(-1);
-    const Gate<T, Packed> f{{Divisor(std::max<int64_t>(y.dim(-1), 1))}, gate, up, y.as<T>()};
-    launch_vectors_max(y.numel(), args.stream, f, most, gate, up, f.y);
+    launch(Gate<T, Packed>{{Divisor(std::max<int64_t>(F, 1))}, gate, up, y});
   } else {
-    const Gate<T, Apart> f{{}, gate, args.in[1].as<T>(), y.as<T>()};
-    launch_vectors_max(y.numel(), args.stream, f, most, gate, f.up, f.y);
+    launch(Gate<T, Apart>{{}, gate, up, y});
   }
 }
 
@@ -104,11 +125,9 @@ void launch_grad(const KernelArgs& args, bool packed, uint32_t* most) {
   }
 }
 
-Kernel forward(const Swiglu& op, const KernelTypes& types, bool takes_maximum) {
-  return by_float(types.out[0].dtype, [&]<class T>() -> Kernel {
-    return [=, packed = op.packed](const KernelArgs& args) {
-      launch_gate<T>(args, packed, maximum_of(args, takes_maximum));
-    };
+Kernel forward(const Swiglu& op, const KernelTypes& types, const FusedOutput& fused) {
+  return by_float(types.in[0].dtype, [&]<class T>() -> Kernel {
+    return [=, packed = op.packed](const KernelArgs& args) { launch_gate<T>(args, packed, fused); };
   });
 }
 
@@ -124,19 +143,21 @@ Kernel gradient(const SwigluGrad& op, const KernelTypes& types, bool takes_maxim
 }  // namespace
 
 Kernel prepare(const Swiglu& op, const KernelTypes& types, const Setup&) {
-  return forward(op, types, false);
+  return forward(op, types, {});
 }
 
-Kernel prepare_with_maximum(const Swiglu& op, const KernelTypes& types, const Setup&) {
-  return forward(op, types, true);
+Kernel prepare_fused(const Swiglu& op, const KernelTypes& types, const FusedOutput& fused,
+                     const Setup&) {
+  return forward(op, types, fused);
 }
 
 Kernel prepare(const SwigluGrad& op, const KernelTypes& types, const Setup&) {
   return gradient(op, types, false);
 }
 
-Kernel prepare_with_maximum(const SwigluGrad& op, const KernelTypes& types, const Setup&) {
-  return gradient(op, types, true);
+Kernel prepare_fused(const SwigluGrad& op, const KernelTypes& types, const FusedOutput& fused,
+                     const Setup&) {
+  return gradient(op, types, fused.takes_maximum);
 }
 
 }  // namespace tokamak::gpu

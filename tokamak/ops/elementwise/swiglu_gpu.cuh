@@ -2,17 +2,41 @@
 // bits.
 #pragma once
 
+#include <type_traits>
+
 #include "tokamak/gpu/math.cuh"
 
 namespace tokamak::gpu {
 
+/// Stores x, rounded, at place k; two of bf16 by one conversion.
+template <int K, class T, class A, int kEach>
+__device__ inline void put_rounded(const A (&x)[kEach], T (&into)[K], int k) {
+#ifndef TOK_HIP
+  if constexpr (std::is_same_v<T, __nv_bfloat16> && kEach == 2) {
+    const __nv_bfloat162 both = __floats2bfloat162_rn(x[0], x[1]);
+    into[k] = both.x;
+    into[k + 1] = both.y;
+    return;
+  }
+#endif
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) into[k + i] = to<T>(x[i]);
+}
+
 /// Replaces g by y = g sigmoid(g) u.
 template <int K, class T>
 __device__ inline void apply_gates(T (&g)[K], const T (&u)[K]) {
+  using A = Accum<T>;
+  constexpr int kEach = K % 2 == 0 ? 2 : 1;
 #pragma unroll
-  for (int k = 0; k < K; ++k) {
-    const auto a = to<Accum<T>>(g[k]);
-    g[k] = to<T>(a * sigmoid(a) * to<Accum<T>>(u[k]));
+  for (int k = 0; k < K; k += kEach) {
+    A y[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const auto a = to<A>(g[k + i]);
+      y[i] = a * sigmoid(a) * to<A>(u[k + i]);
+    }
+    put_rounded(y, g, k);
   }
 }
 
@@ -21,15 +45,25 @@ __device__ inline void apply_gates(T (&g)[K], const T (&u)[K]) {
 template <int K, class T>
 __device__ inline void differentiate_gates(T (&gs)[K], T (&us)[K], T (&ds)[K]) {
   using A = Accum<T>;
+  constexpr int kEach = K % 2 == 0 ? 2 : 1;
 #pragma unroll
-  for (int k = 0; k < K; ++k) {
-    const A g = to<A>(gs[k]);
-    const A u = to<A>(us[k]);
-    const A d = to<A>(ds[k]);
-    const A s = sigmoid(g);
-    ds[k] = to<T>(g * s * u);
-    gs[k] = to<T>(d * u * s * (A{1} + g * (A{1} - s)));
-    us[k] = to<T>(d * g * s);
+  for (int k = 0; k < K; k += kEach) {
+    A y[kEach];
+    A dg[kEach];
+    A du[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const A g = to<A>(gs[k + i]);
+      const A u = to<A>(us[k + i]);
+      const A d = to<A>(ds[k + i]);
+      const A s = sigmoid(g);
+      y[i] = g * s * u;
+      dg[i] = d * u * s * (A{1} + g * (A{1} - s));
+      du[i] = d * g * s;
+    }
+    put_rounded(y, ds, k);
+    put_rounded(dg, gs, k);
+    put_rounded(du, us, k);
   }
 }
 

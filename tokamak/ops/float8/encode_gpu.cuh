@@ -7,12 +7,16 @@
 namespace tokamak::gpu {
 
 // float8_scale of core/float8.h. Division in fp32 has its bits: a quotient of floats that is
-// rounded to double first rounds to the same float.
+// rounded to double first rounds to the same float. So has a comparison with the least float that
+// is not below 1e-12.
 template <class Format>
 __device__ inline float scale_of(float amax, bool power_of_two) {
   constexpr auto kMost = static_cast<float>(static_cast<double>(Format::kLargest) / 1e-12);
+  constexpr float kLeast = 0x1.19799ap-40F;
+  static_assert(static_cast<double>(kLeast) >= 1e-12 &&
+                static_cast<double>(kLeast - 0x1p-63F) < 1e-12);
   // NaN compares as not less, and stays NaN.
-  const float scale = static_cast<double>(amax) < 1e-12 ? kMost : Format::kLargest / amax;
+  const float scale = amax < kLeast ? kMost : Format::kLargest / amax;
   return power_of_two ? __uint_as_float(__float_as_uint(scale) & 0xFF800000U) : scale;
 }
 
@@ -124,11 +128,12 @@ __device__ void store_columns(const Word& word, int64_t column, int64_t row, int
   }
 }
 
-// Stores a thread's part of a tile.
+// Stores one of the kThreads parts of a tile.
 __device__ inline void store_transposed(const uint32_t* tile, int64_t row, int64_t column,
-                                        int64_t M16, int64_t K, uint8_t* codes) {
-  const int rows = static_cast<int>(threadIdx.x) % (kTile / 16) * 16;
-  const int word = static_cast<int>(threadIdx.x) / (kTile / 16);
+                                        int64_t M16, int64_t K, uint8_t* codes,
+                                        int part = static_cast<int>(threadIdx.x)) {
+  const int rows = part % (kTile / 16) * 16;
+  const int word = part / (kTile / 16);
   if (row + rows >= M16) return;
   store_columns([&](int r) { return tile[word_at(rows + r, word)]; }, column + word * 4, row + rows,
                 M16, K, codes);
@@ -352,47 +357,6 @@ void launch_tiles(const TileCodes<T>& c, cudaStream_t stream) {
     encode_tiles<true, kTakesMaxima, Format><<<blocks, kThreads, 0, stream>>>(c);
   } else {
     encode_tiles<false, kTakesMaxima, Format><<<blocks, kThreads, 0, stream>>>(c);
-  }
-  TOK_CUDA_LAUNCHED();
-}
-
-// Encodes rows, each under its own scale: a block reads its row twice, the second time from the
-// cache.
-template <bool kWhole, class Format, class T>
-__global__ void __launch_bounds__(kThreads)
-    encode_rows(Values<T> v, bool power_of_two, uint8_t* codes, float* inverse) {
-  __shared__ uint32_t parts[kThreads / 32];
-  const int thread = static_cast<int>(threadIdx.x);
-  const int64_t row = blockIdx.x;
-  uint32_t most = 0;
-  for (int64_t k = thread * kEach; k < v.K; k += kThreads * kEach) {
-    T values[kEach];
-    load_round<kWhole>(v, row, k, values);
-    most = max(most, greatest(values, v.to_bf16));
-  }
-  most = warp_max(most, 32);
-  if (thread % 32 == 0) parts[thread / 32] = most;
-  __syncthreads();
-#pragma unroll
-  for (int w = 0; w < kThreads / 32; ++w) most = max(most, parts[w]);
-  const float scale = scale_of<Format>(__uint_as_float(most), power_of_two);
-  if (thread == 0) inverse[row] = 1.0F / scale;
-  for (int64_t k = thread * kEach; k < v.K; k += kThreads * kEach) {
-    T values[kEach];
-    load_round<kWhole>(v, row, k, values);
-    store_each<kWhole>(encode_each<Format>(values, v.to_bf16, [&](int) { return scale; }),
-                       codes + row * v.K + k, v.K - k);
-  }
-}
-
-template <class Format, class T>
-void launch_rows(const Values<T>& v, bool power_of_two, uint8_t* codes, float* inverse,
-                 cudaStream_t stream) {
-  const auto rows = static_cast<unsigned>(v.M);
-  if (has_whole_rows(v.x, v.K) && detail::is_aligned(codes)) {
-    encode_rows<true, Format><<<rows, kThreads, 0, stream>>>(v, power_of_two, codes, inverse);
-  } else {
-    encode_rows<false, Format><<<rows, kThreads, 0, stream>>>(v, power_of_two, codes, inverse);
   }
   TOK_CUDA_LAUNCHED();
 }

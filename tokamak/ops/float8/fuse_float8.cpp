@@ -19,9 +19,9 @@ struct Pass {
 
 class Float8Fuser {
  public:
-  Float8Fuser(const Graph& graph, bool makes_codes)
+  Float8Fuser(const Graph& graph, bool fuses_tiles)
       : graph_(graph),
-        makes_codes_(makes_codes),
+        fuses_tiles_(fuses_tiles),
         users_(static_cast<size_t>(graph.size())),
         rewriter_(graph) {
     for (int32_t i = 0; i < graph.size(); ++i)
@@ -49,7 +49,8 @@ class Float8Fuser {
     const Node& node = graph_.node(i);
     if (node.is_leaf() || users_[i].empty()) return;
     const AnyOp op{.rules = node.rules, .op = node.op};
-    if (makes_codes_ && makes_codes(op) && find_codes(i, op)) return;
+    if (fuses_tiles_ && makes_codes_of_tiles(op) && find_codes_of_tiles(i, op)) return;
+    if (makes_codes_of_rows(op) && find_codes_of_rows(i, op)) return;
     if (const int out = output_with_maximum(op); out >= 0) find_maximum(i, op, out);
   }
 
@@ -89,15 +90,41 @@ class Float8Fuser {
                        .readers = {{.of = out, .op = *graph_.node(j).as<Amax>()}}},
                 .own_maxima = {-1},
                 .is = {{Value{j, 0}}}};
-      if (!why_not_fused(pass.op).empty()) continue;
+      if (!why_not_fused(pass.op, types_of(graph_.node(i).in)).empty()) continue;
       gone_.insert(j);
       passes_[i] = {std::move(pass)};
       return;
     }
   }
 
+  // Makes codes of one output, and stores it only if something else reads it.
+  bool find_codes_of_rows(int32_t i, const AnyOp& op) {
+    const Node& node = graph_.node(i);
+    if (!node.accumulations.empty()) return false;
+    const int y = output_with_maximum(op);
+    for (const auto& [out, j] : users_[i]) {
+      if (out != y || j < 0 || !runs_with(i, j)) continue;
+      const auto* quantize = graph_.node(j).as<Quantize>();
+      if (quantize == nullptr || graph_.node(j).in.size() != 1) continue;
+      Pass pass{.op = {.first = op,
+                       .stores = std::vector<bool>(node.out.size(), true),
+                       .readers = {{.of = y, .op = *quantize}}},
+                .own_maxima = {-1},
+                .is = {{}}};
+      for (int32_t k = 0; k < std::ssize(graph_.node(j).out); ++k) pass.is[0].push_back({j, k});
+      pass.op.stores[y] = std::any_of(users_[i].begin(), users_[i].end(), [&](const auto& user) {
+        return user.first == y && user.second != j;
+      });
+      if (!why_not_fused(pass.op, types_of(graph_.node(i).in)).empty()) continue;
+      gone_.insert(j);
+      passes_[i] = {std::move(pass)};
+      return true;
+    }
+    return false;
+  }
+
   // Makes codes of all outputs, if only codes and maxima of them are wanted.
-  bool find_codes(int32_t i, const AnyOp& op) {
+  bool find_codes_of_tiles(int32_t i, const AnyOp& op) {
     const Node& node = graph_.node(i);
     if (!node.accumulations.empty()) return false;
     Pass maxima{.op = {.first = op, .stores = std::vector<bool>(node.out.size(), false)}};
@@ -119,8 +146,8 @@ class Float8Fuser {
           !add_codes(i, out, j, *quantize, made, maxima, codes))
         return false;
     }
-    if (codes.op.readers.empty() || !why_not_fused(codes.op).empty() ||
-        (!maxima.op.readers.empty() && !why_not_fused(maxima.op).empty()))
+    if (codes.op.readers.empty() || !why_not_fused(codes.op, types_of(node.in)).empty() ||
+        (!maxima.op.readers.empty() && !why_not_fused(maxima.op, types_of(node.in)).empty()))
       return false;
     std::vector<Pass> passes;
     if (!maxima.op.readers.empty()) passes.push_back(std::move(maxima));
@@ -131,19 +158,32 @@ class Float8Fuser {
     return true;
   }
 
-  bool add_codes(int32_t i, int out, int32_t j, const Quantize& quantize,
-                 const std::map<Value, int>& made, Pass& maxima, Pass& codes) const {
+  bool add_codes(int32_t i, int out, int32_t j, Quantize quantize, std::map<Value, int>& made,
+                 Pass& maxima, Pass& codes) const {
+    if (quantize.is_delayed) return false;
     const Node& node = graph_.node(j);
-    int own = -1;
-    if (node.in.size() == 1) {
-      const bool transposed = quantize.layout == Quantize::Layout::kTransposed;
-      own = static_cast<int>(maxima.op.readers.size());
+    // Adds a maximum to the first pass, which takes the place of `is`, and returns its reader.
+    const auto take = [&](bool transposed, std::vector<Value> is) {
       maxima.op.readers.push_back(
           {.of = out,
-           .op = Amax{.grid = quantize.grid,
-                      .transposed = transposed && quantize.grid != ScaleGrid::kTensor,
-                      .rounds_to = quantize.rounds_to}});
-      maxima.is.emplace_back();
+           .op = Amax{
+               .grid = quantize.grid, .transposed = transposed, .rounds_to = quantize.rounds_to}});
+      maxima.is.push_back(std::move(is));
+      return static_cast<int>(maxima.op.readers.size()) - 1;
+    };
+    const bool takes_own = node.in.size() == 1;
+    int own = -1;
+    if (takes_own && quantize.grid != ScaleGrid::kSegments) {
+      own = take(
+          quantize.layout == Quantize::Layout::kTransposed && quantize.grid != ScaleGrid::kTensor,
+          {});
+      if (quantize.has_amax) {
+        const Value columns{j, static_cast<int32_t>(node.out.size()) - 1};
+        made[columns] = take(true, {columns});
+        quantize.has_amax = false;
+      }
+    } else if (takes_own) {
+      // A tile has all values of a segment.
     } else if (const auto at = made.find(node.in[1]); at != made.end()) {
       own = at->second;
     } else if (node.in[1].node > i) {
@@ -151,10 +191,11 @@ class Float8Fuser {
     } else {
       codes.maxima.push_back(node.in[1]);
     }
-    codes.op.readers.push_back({.of = out, .op = quantize, .takes_maxima = true});
+    const bool takes_maxima = !takes_own || own >= 0;
+    codes.op.readers.push_back({.of = out, .op = quantize, .takes_maxima = takes_maxima});
     codes.own_maxima.push_back(own);
     std::vector<Value>& is = codes.is.emplace_back();
-    for (int32_t k = 0; k < std::ssize(node.out); ++k) is.push_back({j, k});
+    for (int32_t k = 0; k < quantize.num_codes_and_scales(); ++k) is.push_back({j, k});
     return true;
   }
 
@@ -222,7 +263,7 @@ class Float8Fuser {
   }
 
   const Graph& graph_;
-  const bool makes_codes_;
+  const bool fuses_tiles_;
   std::vector<std::vector<std::pair<int, int32_t>>> users_;  // by node: output and user
   Rewriter rewriter_;
   std::map<int32_t, std::vector<Pass>> passes_;  // by node that they replace
@@ -231,14 +272,15 @@ class Float8Fuser {
 
 }  // namespace
 
-Graph fuse_float8(const Graph& graph, bool makes_codes) {
-  return Float8Fuser(graph, makes_codes).run();
+Graph fuse_float8(const Graph& graph, bool fuses_tiles) {
+  return Float8Fuser(graph, fuses_tiles).run();
 }
 
-bool has_fused_codes(const Graph& graph) {
+bool has_codes_of_tiles(const Graph& graph) {
   for (int32_t i = 0; i < graph.size(); ++i) {
     const auto* op = graph.node(i).as<FusedFloat8>();
-    if (op != nullptr && op->lone_maximum() == nullptr) return true;
+    if (op != nullptr && op->lone_maximum() == nullptr && makes_codes_of_tiles(op->first))
+      return true;
   }
   return false;
 }

@@ -42,7 +42,7 @@ bool is_plain_maximum(const Float8Reader& reader) {
 
 // Whether tiles of values have the scales or maxima of this reader: those of a tensor, of rows or
 // of columns, which are known before.
-bool is_of_tiles(const Float8Reader& reader) {
+bool is_known_before(const Float8Reader& reader) {
   const auto fits = [](ScaleGrid grid) {
     return grid == ScaleGrid::kTensor || grid == ScaleGrid::kRows;
   };
@@ -52,7 +52,36 @@ bool is_of_tiles(const Float8Reader& reader) {
   return fits(quantize.grid) && quantize.rounds_to == DType::kF32 && reader.takes_maxima;
 }
 
+// Whether tiles of values hold those of each scale of this reader.
+bool is_of_segments(const Float8Reader& reader) {
+  const Quantize* codes = reader.codes_in_one_pass();
+  return codes != nullptr && codes->grid == ScaleGrid::kSegments;
+}
+
+std::string why_no_codes_of_rows(const FusedFloat8& op) {
+  const int y = output_with_maximum(op.first);
+  for (int k = 0; k < std::ssize(op.stores); ++k) {
+    if (k != y && !op.stores[k]) return fmt::format("output {} is stored", k);
+  }
+  if (op.readers.size() != 1 || op.readers[0].of != y)
+    return fmt::format("{} makes one set of codes, of output {}", op.first.rules->name, y);
+  const Quantize* codes = op.readers[0].codes_in_one_pass();
+  return codes != nullptr && codes->layout == Quantize::Layout::kRows &&
+                 codes->format == DType::kE4M3 &&
+                 (codes->grid == ScaleGrid::kRows || codes->grid == ScaleGrid::kSegments)
+             ? ""
+             : "rows have only scales of rows and of their segments";
+}
+
 }  // namespace
+
+const Quantize* Float8Reader::codes_in_one_pass() const {
+  const auto* codes = std::get_if<Quantize>(&op);
+  return codes != nullptr && !takes_maxima && codes->takes_maxima() && !codes->is_delayed &&
+                 codes->rounds_to == DType::kF32
+             ? codes
+             : nullptr;
+}
 
 size_t FusedFloat8::num_first_inputs(size_t num_inputs) const {
   return num_inputs - static_cast<size_t>(std::count_if(
@@ -113,14 +142,19 @@ Cost FusedFloat8::cost(std::span<const TensorType> in, std::span<const TensorTyp
 }
 
 std::vector<Alias> FusedFloat8::aliases() const {
+  // What codes are made of may be computed twice, from inputs that must still be there.
+  const auto is_encoded = [&](int out) {
+    return lone_maximum() == nullptr &&
+           (makes_codes_of_tiles(first) ||
+            std::any_of(readers.begin(), readers.end(),
+                        [&](const Float8Reader& reader) { return reader.of == out; }));
+  };
   std::vector<Alias> all;
   for (Alias alias : first.rules->aliases(first.op.get())) {
-    if (!stores[alias.out]) continue;
+    if (!stores[alias.out] || (!alias.must && is_encoded(alias.out))) continue;
     alias.out = static_cast<int>(std::count(stores.begin(), stores.begin() + alias.out, true));
     all.push_back(alias);
   }
-  // Codes that lie elsewhere than their values may not overwrite what other tiles still read.
-  if (lone_maximum() == nullptr) std::erase_if(all, [](const Alias& a) { return !a.must; });
   return all;
 }
 
@@ -164,7 +198,8 @@ std::span<const Variant> FusedFloat8::variants() {
       Variant{
           .name = kGpuKernel.name,
           .backend = kGpuKernel.backend,
-          .accepts = [](const void* op, const KernelTypes&) { return why_not_fused(as_fused(op)); },
+          .accepts = [](const void* op,
+                        const KernelTypes& types) { return why_not_fused(as_fused(op), types.in); },
           .workspace =
               [](const void* op, const KernelTypes& types, const Target& target) {
                 return workspace_of_first(as_fused(op), types, target, kGpuKernel.name);
@@ -183,23 +218,34 @@ int output_with_maximum(const AnyOp& op) {
   return gates != nullptr && gates->packed ? 0 : -1;
 }
 
-bool makes_codes(const AnyOp& op) {
+bool makes_codes_of_rows(const AnyOp& op) {
+  return op.as<RmsNorm>() != nullptr || op.as<AddRmsNorm>() != nullptr ||
+         op.as<LayerNorm>() != nullptr || op.as<AddLayerNorm>() != nullptr ||
+         op.as<Swiglu>() != nullptr || op.as<Gelu>() != nullptr;
+}
+
+bool makes_codes_of_tiles(const AnyOp& op) {
   const auto* gates = op.as<SwigluGrad>();
   return gates != nullptr && gates->packed;
 }
 
-std::string why_not_fused(const FusedFloat8& op) {
+std::string why_not_fused(const FusedFloat8& op, std::span<const TensorType> in) {
   if (op.lone_maximum() != nullptr) {
     return op.readers[0].of == output_with_maximum(op.first)
                ? ""
                : fmt::format("{} takes no maximum of output {}", op.first.rules->name,
                              op.readers[0].of);
   }
-  if (!makes_codes(op.first)) return fmt::format("{} makes no codes", op.first.rules->name);
+  if (makes_codes_of_rows(op.first)) return why_no_codes_of_rows(op);
+  if (!makes_codes_of_tiles(op.first))
+    return fmt::format("{} makes no codes", op.first.rules->name);
   if (std::any_of(op.stores.begin(), op.stores.end(), [](bool b) { return b; }))
     return "codes are made of values that are not stored";
-  if (!std::all_of(op.readers.begin(), op.readers.end(), is_of_tiles))
-    return "tiles have only scales of tensors, rows and columns";
+  if (!std::all_of(op.readers.begin(), op.readers.end(), is_known_before) &&
+      !std::all_of(op.readers.begin(), op.readers.end(), is_of_segments))
+    return "scales of tensors, rows and columns are known before, or all are of segments";
+  if (is_of_segments(op.readers[0]) && in[1].dims.back() % kScaleBlock != 0)
+    return fmt::format("segments of {} columns cross tiles", in[1].dims.back());
   const auto amaxes = std::count_if(op.readers.begin(), op.readers.end(), [](const auto& r) {
     return std::holds_alternative<Amax>(r.op);
   });

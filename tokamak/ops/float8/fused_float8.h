@@ -13,6 +13,10 @@ struct Float8Reader {
   int of = 0;  ///< the output
   std::variant<Amax, Quantize> op;
   bool takes_maxima = false;  ///< an input of its own: those of `quantize`
+
+  /// Returns the codes whose maxima are taken in the pass that makes them, or null if the reader is
+  /// another.
+  const Quantize* codes_in_one_pass() const;
 };
 
 /// Computes `first` and the `readers` of its outputs. Each value is rounded as `first` rounds it
@@ -48,24 +52,29 @@ struct FusedFloat8 {
 /// Returns the output of `op` whose maximum its kernels can take, or -1.
 int output_with_maximum(const AnyOp& op);
 
-/// Returns whether kernels of `op` can take maxima and make codes of all its outputs without
-/// storing them.
-bool makes_codes(const AnyOp& op);
+/// Returns whether kernels of `op` can make codes of the rows of output_with_maximum() in the pass
+/// that computes them, with or without storing it.
+bool makes_codes_of_rows(const AnyOp& op);
 
-/// Returns why no backend but a CPU has a kernel for these readers, or "".
-std::string why_not_fused(const FusedFloat8& op);
+/// Returns whether kernels of `op` can take maxima and make codes of all its outputs, tile by tile,
+/// without storing them.
+bool makes_codes_of_tiles(const AnyOp& op);
+
+/// Returns why no backend but a CPU has a kernel for these readers, or ""; `in` begins with the
+/// inputs of `first`.
+std::string why_not_fused(const FusedFloat8& op, std::span<const TensorType> in);
 
 /// Replaces nodes and the `amax` and `quantize` nodes that read them by FusedFloat8, where that
-/// moves fewer bytes. Where codes need a maximum of the values themselves, the op runs twice: once
-/// for the maxima, once for the codes; its values are then never stored, but its inputs live as
-/// long as the codes are made. Without `makes_codes` only maxima are fused.
-Graph fuse_float8(const Graph& graph, bool makes_codes);
+/// moves fewer bytes. Codes of tiles are made without storing values, whose inputs live as long as
+/// the codes are made: without `fuses_tiles` they are made apart. Where they need a maximum of the
+/// values themselves, the op runs twice: once for the maxima, once for the codes.
+Graph fuse_float8(const Graph& graph, bool fuses_tiles);
 
 /// Makes codes that lie transposed just before they are read, in a pass of their own, where nothing
 /// but maxima and codes is made of the values: less memory for more time.
 Graph make_layouts_apart(const Graph& graph);
 
-/// Returns whether codes are made by a FusedFloat8.
-bool has_fused_codes(const Graph& graph);
+/// Returns whether a FusedFloat8 makes codes of tiles.
+bool has_codes_of_tiles(const Graph& graph);
 
 }  // namespace tokamak

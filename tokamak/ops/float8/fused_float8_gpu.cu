@@ -1,17 +1,34 @@
 #include "tokamak/ops/float8/fused_float8_gpu.cuh"
 #include "tokamak/ops/float8/gate_tiles_gpu.cuh"
+#include "tokamak/ops/float8/tile_segments_gpu.cuh"
 
 namespace tokamak::gpu {
 namespace {
 
 template <class... Ops>
-Kernel prepare_one_of(const AnyOp& op, const KernelTypes& types, const Setup& setup) {
+Kernel prepare_one_of(const AnyOp& op, const KernelTypes& types, const FusedOutput& fused,
+                      const Setup& setup) {
   Kernel kernel;
   const auto prepare_as = [&](const auto* made) {
-    if (made != nullptr) kernel = prepare_with_maximum(*made, types, setup);
+    if (made != nullptr) kernel = prepare_fused(*made, types, fused, setup);
   };
   (prepare_as(op.as<Ops>()), ...);
   return kernel;
+}
+
+FusedOutput output_of(const FusedFloat8& op, const Setup& setup) {
+  const Float8Reader& reader = op.readers[0];
+  FusedOutput fused{.stores = op.stores[reader.of]};
+  if (const Quantize* codes = reader.codes_in_one_pass()) {
+    fused.makes_codes = true;
+    fused.of_segments = codes->grid == ScaleGrid::kSegments;
+    fused.power_of_two = codes->power_of_two;
+    fused.takes_columns = codes->has_amax;
+    fused.most_blocks = most_blocks_of_rows(setup);
+  } else {
+    fused.takes_maximum = true;
+  }
+  return fused;
 }
 
 template <class T>
@@ -106,10 +123,46 @@ Kernel codes_of_gates(const std::vector<Float8Reader>& readers) {
   });
 }
 
-Kernel prepare_codes(const FusedFloat8& fused, const KernelTypes& types) {
-  const bool takes_maxima = std::holds_alternative<Amax>(fused.readers[0].op);
+// Segments of tiles: codes and inverse scales of each reader.
+template <class T>
+Kernel segments_of_gates(const std::vector<Float8Reader>& readers) {
+  DType format = DType::kE4M3;
+  for (const Float8Reader& reader : readers) {
+    if (reader.of == 0) format = std::get<Quantize>(reader.op).format;
+  }
+  return by_float8(format, [&]<class Format>() -> Kernel {
+    const auto launch = prepare_segments_of_tiles<Format, GateSource<T>>();
+    return [=](const KernelArgs& args) {
+      const Gates<T> gates = gates_of<T>(args);
+      SegmentLayouts of[2];
+      size_t out = 0;
+      for (const Float8Reader& reader : readers) {
+        const auto& op = std::get<Quantize>(reader.op);
+        const auto codes = [&](bool transposed) {
+          const size_t scales = out + static_cast<size_t>(op.inverse_output(transposed));
+          const bool is_second = transposed && op.layout == Quantize::Layout::kBoth;
+          return SegmentCodes{.codes = args.out[out + (is_second ? 1 : 0)].as<uint8_t>(),
+                              .inverse = args.out[scales].as<float>(),
+                              .power_of_two = op.power_of_two};
+        };
+        SegmentLayouts& to = of[reader.of];
+        if (op.layout != Quantize::Layout::kTransposed) to.rows = codes(false);
+        if (op.layout != Quantize::Layout::kRows) to.transposed = codes(true);
+        out += static_cast<size_t>(op.num_codes_and_scales());
+      }
+      if (gates.M * gates.F == 0) return;
+      launch({gates}, has_whole_rows(gates), gates.M, gates.F,
+             {{{of[0], 2 * gates.F, 0}, {of[0], 2 * gates.F, gates.F}, {of[1], gates.F, 0}}},
+             as_stream(args.stream));
+    };
+  });
+}
+
+Kernel prepare_codes_of_tiles(const FusedFloat8& fused, const KernelTypes& types) {
+  const Float8Reader& first = fused.readers[0];
   return by_float(types.in[1].dtype, [&]<class T>() -> Kernel {
-    if (!takes_maxima) return codes_of_gates<T>(fused.readers);
+    if (first.codes_in_one_pass() != nullptr) return segments_of_gates<T>(fused.readers);
+    if (std::holds_alternative<Quantize>(first.op)) return codes_of_gates<T>(fused.readers);
     return [readers = fused.readers](const KernelArgs& args) { take_maxima<T>(readers, args); };
   });
 }
@@ -118,10 +171,11 @@ Kernel prepare_codes(const FusedFloat8& fused, const KernelTypes& types) {
 
 // The variant has refused all other ops and readers.
 Kernel prepare(const FusedFloat8& op, const KernelTypes& types, const Setup& setup) {
-  if (op.lone_maximum() == nullptr) return prepare_codes(op, types);
+  if (op.lone_maximum() == nullptr && makes_codes_of_tiles(op.first))
+    return prepare_codes_of_tiles(op, types);
   return prepare_one_of<RmsNorm, AddRmsNorm, RmsNormGrad, LayerNorm, AddLayerNorm, LayerNormGrad,
-                        Swiglu, SwigluGrad, Gelu, GeluGrad, Rope, RopeConcat>(op.first, types,
-                                                                              setup);
+                        Swiglu, SwigluGrad, Gelu, GeluGrad, Rope, RopeConcat>(
+      op.first, types, output_of(op, setup), setup);
 }
 
 }  // namespace tokamak::gpu

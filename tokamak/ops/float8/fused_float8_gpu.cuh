@@ -2,33 +2,68 @@
 // op's own.
 #pragma once
 
-#include "tokamak/gpu/amax.cuh"
 #include "tokamak/ops/attention/rope.h"
 #include "tokamak/ops/elementwise/gelu.h"
 #include "tokamak/ops/elementwise/swiglu.h"
 #include "tokamak/ops/float8/fused_float8.h"
+#include "tokamak/ops/float8/row_codes_gpu.cuh"
 #include "tokamak/ops/norm/norm.h"
 
 namespace tokamak::gpu {
 
-/// Prepare the kernel of an op that stores all its outputs and, after them, the maximum of
-/// output_with_maximum(). `types` has the op's own inputs.
-Kernel prepare_with_maximum(const RmsNorm& op, const KernelTypes& types, const Setup& setup);
-Kernel prepare_with_maximum(const AddRmsNorm& op, const KernelTypes& types, const Setup& setup);
-Kernel prepare_with_maximum(const RmsNormGrad& op, const KernelTypes& types, const Setup& setup);
-Kernel prepare_with_maximum(const LayerNorm& op, const KernelTypes& types, const Setup& setup);
-Kernel prepare_with_maximum(const AddLayerNorm& op, const KernelTypes& types, const Setup& setup);
-Kernel prepare_with_maximum(const LayerNormGrad& op, const KernelTypes& types, const Setup& setup);
-Kernel prepare_with_maximum(const Swiglu& op, const KernelTypes& types, const Setup& setup);
-Kernel prepare_with_maximum(const SwigluGrad& op, const KernelTypes& types, const Setup& setup);
-Kernel prepare_with_maximum(const Gelu& op, const KernelTypes& types, const Setup& setup);
-Kernel prepare_with_maximum(const GeluGrad& op, const KernelTypes& types, const Setup& setup);
-Kernel prepare_with_maximum(const Rope& op, const KernelTypes& types, const Setup& setup);
-Kernel prepare_with_maximum(const RopeConcat& op, const KernelTypes& types, const Setup& setup);
+/// What a kernel makes of output_with_maximum() besides what the op yields.
+struct FusedOutput {
+  bool stores = true;          ///< the output itself; only codes of rows may take its place
+  bool takes_maximum = false;  ///< the greatest magnitude, the op's last output
+  bool makes_codes = false;    ///< of rows: the op's last outputs are codes and inverse scales
+  bool of_segments = false;    ///< each 128 neighbours have a scale, not each row
+  bool power_of_two = false;   ///< scales are rounded down to powers of two
+  bool takes_columns = false;  ///< the op's last output holds maxima of columns
+  int most_blocks = 0;         ///< that take them
+};
+
+/// Prepare the kernel of an op with a fused output. `types` has the op's own inputs first; only
+/// those of makes_codes_of_rows() make codes.
+Kernel prepare_fused(const RmsNorm& op, const KernelTypes& types, const FusedOutput& fused,
+                     const Setup& setup);
+Kernel prepare_fused(const AddRmsNorm& op, const KernelTypes& types, const FusedOutput& fused,
+                     const Setup& setup);
+Kernel prepare_fused(const RmsNormGrad& op, const KernelTypes& types, const FusedOutput& fused,
+                     const Setup& setup);
+Kernel prepare_fused(const LayerNorm& op, const KernelTypes& types, const FusedOutput& fused,
+                     const Setup& setup);
+Kernel prepare_fused(const AddLayerNorm& op, const KernelTypes& types, const FusedOutput& fused,
+                     const Setup& setup);
+Kernel prepare_fused(const LayerNormGrad& op, const KernelTypes& types, const FusedOutput& fused,
+                     const Setup& setup);
+Kernel prepare_fused(const Swiglu& op, const KernelTypes& types, const FusedOutput& fused,
+                     const Setup& setup);
+Kernel prepare_fused(const SwigluGrad& op, const KernelTypes& types, const FusedOutput& fused,
+                     const Setup& setup);
+Kernel prepare_fused(const Gelu& op, const KernelTypes& types, const FusedOutput& fused,
+                     const Setup& setup);
+Kernel prepare_fused(const GeluGrad& op, const KernelTypes& types, const FusedOutput& fused,
+                     const Setup& setup);
+Kernel prepare_fused(const Rope& op, const KernelTypes& types, const FusedOutput& fused,
+                     const Setup& setup);
+Kernel prepare_fused(const RopeConcat& op, const KernelTypes& types, const FusedOutput& fused,
+                     const Setup& setup);
 
 /// Returns where the maximum goes that a kernel takes, or null if it takes none.
 inline uint32_t* maximum_of(const KernelArgs& args, bool takes_maximum) {
   return takes_maximum ? args.out[args.out.size() - 1].as<uint32_t>() : nullptr;
+}
+
+/// Returns where codes go that a kernel makes.
+inline RowCodes codes_of(const KernelArgs& args, const FusedOutput& fused) {
+  if (!fused.makes_codes) return {};
+  const size_t end = args.out.size() - (fused.takes_columns ? 1 : 0);
+  return {.codes = args.out[end - 2].as<uint8_t>(),
+          .inverse = args.out[end - 1].as<float>(),
+          .columns = fused.takes_columns ? args.out[end].as<uint32_t>() : nullptr,
+          .of_segments = fused.of_segments,
+          .power_of_two = fused.power_of_two,
+          .most_blocks = fused.most_blocks};
 }
 
 }  // namespace tokamak::gpu

@@ -37,6 +37,79 @@ Float8Reader codes_of(int out, ScaleGrid grid, CodeLayout layout, DType format) 
           .takes_maxima = true};
 }
 
+// Codes of rows of the last output of `first`, in its place or beside it.
+template <class T>
+FusedFloat8 with_codes(T first, size_t outputs, ScaleGrid grid, bool stores, bool power_of_two) {
+  FusedFloat8 op{.first = any_op(std::move(first)), .stores = std::vector<bool>(outputs, true)};
+  const int y = output_with_maximum(op.first);
+  op.stores[y] = stores;
+  op.readers = {{.of = y,
+                 .op = Quantize{.grid = grid,
+                                .power_of_two = power_of_two,
+                                .has_amax = stores && grid == ScaleGrid::kRows}}};
+  return op;
+}
+
+void add_codes_of_rows(CasesOf<FusedFloat8>& c) {
+  const auto add = [&](const std::string& name, const auto& first, size_t outputs,
+                       const Types& in) {
+    // Among many rows one has a maximum whose power of two turns where values are rounded.
+    const bool is_small = in[0].numel() < 6000;
+    for (const ScaleGrid grid : {ScaleGrid::kRows, ScaleGrid::kSegments}) {
+      for (const bool stores : {false, true}) {
+        auto& made = c.good(
+            fmt::format("{} with codes of {}{}", name, name_of(grid), stores ? " and values" : ""),
+            with_codes(first, outputs, grid, stores, stores && is_small), in);
+        made.check_gradient = false;
+        made.bound = 0.05;
+      }
+    }
+  };
+  for (const int64_t D : {33, 96, 384, 9216}) {
+    const TensorType x = f32({D > 1024 ? 5 : 21, D});
+    const TensorType p = f32({D});
+    add(fmt::format("norm of {}", D), RmsNorm{}, 1, {x, p});
+    add(fmt::format("sum and norm of {}", D), AddRmsNorm{}, 2, {x, x, p});
+    add(fmt::format("layer norm of {}", D), LayerNorm{}, 1, {x, p, p});
+    add(fmt::format("sum and layer norm of {}", D), AddLayerNorm{}, 2, {x, x, p, p});
+  }
+  for (const int64_t F : {131, 1024, 8320}) {
+    const int64_t rows = F > 1024 ? 1 : 7;
+    const TensorType x = f32({3, rows, F});
+    add(fmt::format("swiglu of {}", F), Swiglu{}, 1, {x, x});
+    add(fmt::format("packed swiglu of {}", F), Swiglu{.packed = true}, 1, {f32({3, rows, 2 * F})});
+    add(fmt::format("gelu of {}", F), Gelu{}, 1, {x});
+  }
+}
+
+void add_segments_of_tiles(CasesOf<FusedFloat8>& c, int64_t M, int64_t F) {
+  const auto segments = [](int out, CodeLayout layout, DType format, bool power_of_two = false) {
+    return Float8Reader{.of = out,
+                        .op = Quantize{.format = format,
+                                       .grid = ScaleGrid::kSegments,
+                                       .layout = layout,
+                                       .power_of_two = power_of_two}};
+  };
+  const auto add = [&](const char* name, const FusedFloat8& op) {
+    auto& made =
+        c.good(fmt::format("{} of {} x {}", name, M, F), op, {f32({M, 2 * F}), f32({M, F})});
+    made.check_gradient = false;
+    made.bound = 0.05;
+  };
+  add("codes of segments",
+      maxima_of_gates(true, {segments(0, CodeLayout::kRows, DType::kE4M3),
+                             segments(0, CodeLayout::kTransposed, DType::kE4M3),
+                             segments(1, CodeLayout::kTransposed, DType::kE4M3)}));
+  add("codes of segments of rows",
+      maxima_of_gates(true, {segments(1, CodeLayout::kRows, DType::kE4M3),
+                             segments(0, CodeLayout::kRows, DType::kE5M2)}));
+  add("codes of segments of columns",
+      maxima_of_gates(false, {segments(0, CodeLayout::kTransposed, DType::kE5M2, M == 192)}));
+  add("codes both ways of segments",
+      maxima_of_gates(true, {segments(0, CodeLayout::kBoth, DType::kE4M3),
+                             segments(1, CodeLayout::kBoth, DType::kE4M3)}));
+}
+
 void add_norms(CasesOf<FusedFloat8>& c) {
   for (const int64_t D : {33, 64, 2048, 2304, 9216}) {
     const TensorType x = f32({21, D});
@@ -137,6 +210,9 @@ OpCases cases_of<FusedFloat8>() {
   add_tiles(c, 37, 75);
   add_tiles(c, 192, 256);
   add_tiles(c, 150, 136);
+  add_codes_of_rows(c);
+  add_segments_of_tiles(c, 192, 256);
+  add_segments_of_tiles(c, 37, 128);
   const TensorType x = f32({4, 8});
   c.bad("a reader of no output", with_maximum(SwigluGrad{}, 2), {x, x, x});
   c.bad("stores more than there is", with_maximum(RmsNorm{}, 2), {x, f32({8})});

@@ -69,28 +69,19 @@ __device__ inline void load_gates(const Gates<T>& g, int64_t row, int64_t column
   }
 }
 
-// The place of a column in shared memory, where threads' own columns meet all banks.
-__device__ inline int column_at(int column) {
-  return column % kEach * kRowThreads + column / kEach;
-}
-
 // Takes the maxima of a tile of dgate and dup, and of y.
 template <bool kWhole, bool kHasAxes, class T>
 __global__ void __launch_bounds__(kThreads, kHasAxes ? 3 : 4)
     gate_maxima(Gates<T> g, TileMaxima d, TileMaxima y) {
   constexpr int kAtOnce = 2;
-  __shared__ uint32_t columns[kGateParts][kTile];
+  __shared__ TileColumns<kHasAxes ? kGateParts : 1, kThreads / 32, T> columns;
   const int thread = static_cast<int>(threadIdx.x);
   const auto tiles = static_cast<unsigned>((g.F + kTile - 1) / kTile);
   const int64_t row = static_cast<int64_t>(blockIdx.x / tiles) * kTile + thread / kRowThreads;
   const int own_column = thread % kRowThreads * kEach;
   const int64_t column = static_cast<int64_t>(blockIdx.x % tiles) * kTile + own_column;
-  if constexpr (kHasAxes) {
-    for (int i = thread; i < kGateParts * kTile; i += kThreads) columns[i / kTile][i % kTile] = 0;
-    __syncthreads();
-  }
   uint32_t most[2] = {};
-  uint32_t own[kGateParts][kHasAxes ? kEach : 1] = {};
+  ColumnMaxima<kEach, T> own[kGateParts];
 #pragma unroll 1
   for (int round = 0; round < kRounds; round += kAtOnce) {
     T values[kAtOnce][kGateParts][kEach];
@@ -107,11 +98,7 @@ __global__ void __launch_bounds__(kThreads, kHasAxes ? 3 : 4)
       most[1] = max(most[1], rows[1]);
       if constexpr (kHasAxes) {
 #pragma unroll
-        for (int p = 0; p < kGateParts; ++p) {
-#pragma unroll
-          for (int j = 0; j < kEach; ++j)
-            own[p][j] = max(own[p][j], magnitude_of(to<float>(v[p][j])));
-        }
+        for (int p = 0; p < kGateParts; ++p) own[p].add(v[p]);
         uint32_t* const into[2] = {d.rows, y.rows};
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
@@ -123,14 +110,7 @@ __global__ void __launch_bounds__(kThreads, kHasAxes ? 3 : 4)
     }
   }
   if constexpr (kHasAxes) {
-#pragma unroll
-    for (int p = 0; p < kGateParts; ++p) {
-#pragma unroll
-      for (int j = 0; j < kEach; ++j) {
-        const uint32_t both = max(own[p][j], __shfl_xor_sync(0xFFFFFFFFU, own[p][j], kRowThreads));
-        if (thread % 32 < kRowThreads) atomicMax(&columns[p][column_at(own_column + j)], both);
-      }
-    }
+    columns.put(own);
     __syncthreads();
     const int64_t first = column - own_column;
     for (int i = thread; i < kGateParts * kTile; i += kThreads) {
@@ -138,7 +118,7 @@ __global__ void __launch_bounds__(kThreads, kHasAxes ? 3 : 4)
       const int64_t c = first + i % kTile;
       uint32_t* const into = p == 2 ? y.columns : d.columns;
       if (into != nullptr && c < g.F)
-        atomicMax(into + (p == 1 ? g.F : 0) + c, columns[p][column_at(i % kTile)]);
+        atomicMax(into + (p == 1 ? g.F : 0) + c, columns.of(p, i % kTile));
     }
   }
   if (y.all != nullptr) {

@@ -52,18 +52,19 @@ class LayoutSplitter {
     Node node = rewriter_.moved(graph_.node(i));
     Quantize op = *node.as<Quantize>();
     const bool is_first = layout == Layout::kRows;
+    const int32_t codes = is_first ? 0 : 1;
+    const int32_t scales = op.inverse_output(!is_first);
+    const bool shares_scales = scales == op.inverse_output(false);
     const std::vector<TensorType> both = node.out;
     op.layout = layout;
     op.has_amax = op.has_amax && is_first;
     node.op = std::make_shared<const Quantize>(op);
-    node.out = {both[is_first ? 0 : 1], both[2]};
-    if (op.has_amax) node.out.push_back(both[3]);
+    node.out = {both[codes], both[scales]};
+    if (op.has_amax) node.out.push_back(both.back());
     const int32_t id = rewriter_.to.append(std::move(node));
-    rewriter_.map({i, is_first ? 0 : 1}, {id, 0});
-    if (is_first) {
-      rewriter_.map({i, 2}, {id, 1});
-      if (op.has_amax) rewriter_.map({i, 3}, {id, 2});
-    }
+    rewriter_.map({i, codes}, {id, 0});
+    if (is_first || !shares_scales) rewriter_.map({i, scales}, {id, 1});
+    if (op.has_amax) rewriter_.map({i, static_cast<int32_t>(both.size()) - 1}, {id, 2});
   }
 
   const Graph& graph_;

@@ -161,12 +161,16 @@ Types Quantize::infer(std::span<const TensorType> in) const {
   }
   require_inputs(kName, in, takes_maxima() ? 1 : 2, grid == ScaleGrid::kMx ? 1 : 2);
   require_values(kName, in[0]);
-  TOK_REQUIRE(is_delayed || !has_amax, "quantize: only delayed scales want the maximum");
+  const bool takes_columns = grid == ScaleGrid::kRows && layout == Layout::kRows && in.size() == 1;
+  TOK_REQUIRE(is_delayed || takes_columns || !has_amax,
+              "quantize: only delayed scales and those of rows want other maxima");
   TOK_REQUIRE(is_float8(format), "quantize: {} is no 8-bit float", name_of(format));
   TOK_REQUIRE(!hadamard || (grid == ScaleGrid::kNvfp4 && layout == Layout::kTransposed),
               "quantize: only codes by 1x16 across tokens are turned");
-  TOK_REQUIRE(layout != Layout::kBoth || grid == ScaleGrid::kTensor,
-              "quantize: codes both ways want one scale, not {}", name_of(grid));
+  TOK_REQUIRE(layout != Layout::kBoth || grid == ScaleGrid::kTensor ||
+                  (grid == ScaleGrid::kSegments && in.size() == 1),
+              "quantize: codes both ways want one scale or own maxima of segments, not {}",
+              name_of(grid));
   const TensorType scales = scales_of(in[0], grid, layout == Layout::kTransposed);
   const TensorType maxima = is_nvfp4(grid) ? TensorType{.dtype = DType::kF32, .dims = {1}} : scales;
   TOK_REQUIRE(in.size() < 2 || in[1] == maxima, "quantize: maxima want {}, got {}",
@@ -175,12 +179,14 @@ Types Quantize::infer(std::span<const TensorType> in) const {
   if (layout != Layout::kTransposed) out.push_back(codes_of(*this, in[0].dims));
   if (layout != Layout::kRows) out.push_back(codes_of(*this, code_dims(in[0], grid, true)));
   out.push_back(scales);
-  if (has_amax) out.push_back(scales);
+  if (layout == Layout::kBoth && grid == ScaleGrid::kSegments)
+    out.push_back(scales_of(in[0], grid, true));
+  if (has_amax) out.push_back(is_delayed ? scales : scales_of(in[0], grid, true));
   return out;
 }
 
 std::vector<Strategy> Quantize::place(std::span<const TensorType> in) const {
-  return {replicate(in.size(), inverse_output() + (has_amax ? 2 : 1))};
+  return {replicate(in.size(), num_codes_and_scales() + (has_amax ? 1 : 0))};
 }
 
 Cost Quantize::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
@@ -194,7 +200,10 @@ std::string Quantize::describe() const {
   return fmt::format("{} {} {}{}{}{}{}{}{}{}", codes, name_of(grid), name_of(layout),
                      power_of_two ? ", powers of two" : "", rounds_up ? ", rounded up" : "",
                      rounds_to == DType::kBF16 ? ", of bfloat16" : "",
-                     is_delayed ? ", delayed" : "", has_amax ? " with its maximum" : "",
+                     is_delayed ? ", delayed" : "",
+                     !has_amax                    ? ""
+                     : grid == ScaleGrid::kTensor ? " with its maximum"
+                                                  : " with maxima of columns",
                      hadamard ? ", turned" : "", is_stochastic ? ", rounded stochastically" : "");
 }
 

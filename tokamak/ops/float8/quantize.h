@@ -45,11 +45,13 @@ struct Amax {
 /// codes = rne(clamp(x scale)), where scale = largest / amax (core/float8.h). The inputs are x and
 /// its maxima, which may be left out if takes_maxima(), and must be with kMx, whose scales are
 /// those of core/mx.h. With kNvfp4 the maximum is that of the whole tensor, and scales and codes
-/// are those of core/nvfp4.h. The outputs are the codes as x lies, or transposed, or both (kTensor
-/// only), and then the inverse scales, which have the dims of the maxima. With `is_delayed`
-/// (kTensor only) a third input is a row of a table of delayed scales (amax_history.h), whose scale
-/// is taken if it has one; with `has_amax` the greatest magnitude of x is a last output. Source:
-/// torchao 0.17, float8/float8_training_tensor.py.
+/// are those of core/nvfp4.h. The outputs are the codes as x lies, or transposed, or both (kTensor,
+/// or kSegments with its own maxima), and then the inverse scales, which have the dims of the
+/// maxima; those of both layouts of kSegments. With `is_delayed` (kTensor only) a third input is a
+/// row of a table of delayed scales (amax_history.h), whose scale is taken if it has one. With
+/// `has_amax` a last output holds the greatest magnitude of x or, of kRows as x lies with its own
+/// maxima, those of its columns, as the transposed codes want them. Source: torchao 0.17,
+/// float8/float8_training_tensor.py.
 struct Quantize {
   static constexpr std::string_view kName = "quantize";
 
@@ -62,7 +64,7 @@ struct Quantize {
   bool rounds_up = false;         ///< kMx: see mx_scale()
   DType rounds_to = DType::kF32;  ///< see Amax::rounds_to
   bool is_delayed = false;
-  bool has_amax = false;  ///< only with is_delayed
+  bool has_amax = false;  ///< only with is_delayed or kRows
   bool hadamard = false;  ///< kNvfp4, transposed: each 16 tokens are turned (hadamard_transform())
   /// kNvfp4: codes are rounded up as often as values are near (E2M1::stochastic), by words that
   /// follow from `stream`, from the place of a code and from the last input, rows i64 [B]: each
@@ -71,7 +73,13 @@ struct Quantize {
   uint64_t stream = 0;
 
   /// The place of the inverse scales among the outputs.
-  int inverse_output() const { return layout == Layout::kBoth ? 2 : 1; }
+  int inverse_output(bool transposed = false) const {
+    if (layout != Layout::kBoth) return 1;
+    return transposed && grid == ScaleGrid::kSegments ? 3 : 2;
+  }
+
+  /// The number of codes and inverse scales, the first outputs.
+  int num_codes_and_scales() const { return inverse_output(true) + 1; }
 
   /// Whether codes that share a scale lie close enough together for one pass to take their maximum
   /// and then encode them.

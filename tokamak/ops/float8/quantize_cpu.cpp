@@ -223,26 +223,25 @@ Kernel prepare(const Quantize& op, const KernelTypes& types, std::string_view) {
       const T* x = a.in[0].as<T>();
       const bool to_bf16 = op.rounds_to == DType::kBF16;
       const auto value = [=](int64_t i) { return rounded(x[i], to_bf16); };
-      const Tensor& inverse_scales = a.out[static_cast<size_t>(op.inverse_output())];
-      auto* inverse = inverse_scales.as<float>();
-      std::vector<float> own;
-      if (!a.has(1)) {
-        own.resize(inverse_scales.numel());
-        take_maxima(Matrix(type, op.grid, op.layout == Layout::kTransposed), x, to_bf16,
-                    own.data());
-      }
-      const float* amax = a.has(1) ? a.in[1].as<float>() : own.data();
       const float delayed = op.is_delayed ? *a.in[2].as<float>() : 0.0F;
       if (op.has_amax) {
         auto* most = a.out.back().as<float>();
-        *most = 0.0F;
-        take_maxima(Matrix(type, op.grid, false), x, to_bf16, most);
+        std::fill_n(most, a.out.back().numel(), 0.0F);
+        take_maxima(Matrix(type, op.grid, !op.is_delayed), x, to_bf16, most);
       }
       size_t out = 0;
       for (const bool transposed : {false, true}) {
         if (op.layout == (transposed ? Layout::kRows : Layout::kTransposed)) continue;
         const Matrix m(type, op.grid, transposed);
         const Tensor& codes = a.out[out++];
+        const Tensor& inverse_scales = a.out[static_cast<size_t>(op.inverse_output(transposed))];
+        auto* inverse = inverse_scales.as<float>();
+        std::vector<float> own;
+        if (!a.has(1)) {
+          own.resize(inverse_scales.numel());
+          take_maxima(m, x, to_bf16, own.data());
+        }
+        const float* amax = a.has(1) ? a.in[1].as<float>() : own.data();
         if (op.format == DType::kE4M3) {
           encode(m, op.power_of_two, value, amax, delayed, codes.as<E4M3>(), inverse);
         } else {

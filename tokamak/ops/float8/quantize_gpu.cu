@@ -3,6 +3,8 @@
 #include "tokamak/ops/float8/mx_gpu.cuh"
 #include "tokamak/ops/float8/nvfp4_gpu.cuh"
 #include "tokamak/ops/float8/quantize.h"
+#include "tokamak/ops/float8/row_codes_gpu.cuh"
+#include "tokamak/ops/float8/tile_segments_gpu.cuh"
 
 namespace tokamak::gpu {
 namespace {
@@ -212,6 +214,52 @@ void launch_flat(const F& f, int64_t n, DeviceStream stream) {
   }
 }
 
+// Values of rows, to be encoded.
+template <class T>
+struct PlainRows {
+  using Element = T;
+  const T* x;
+  bool to_bf16;
+
+  template <int K>
+  __device__ void values(int64_t i, T (&v)[K]) const {
+    load<K>(x + i, v);
+    round_each(v, to_bf16);
+  }
+};
+
+// Codes of rows under their own maxima.
+template <class Format, class T>
+Kernel codes_of_rows(const Quantize& op, int64_t M, int64_t K, int most_blocks) {
+  return [=](const KernelArgs& args) {
+    const RowCodes to{.codes = args.out[0].as<uint8_t>(),
+                      .inverse = args.out[1].as<float>(),
+                      .columns = op.has_amax ? args.out[2].as<uint32_t>() : nullptr,
+                      .power_of_two = op.power_of_two,
+                      .most_blocks = most_blocks};
+    const PlainRows<T> rows{args.in[0].as<T>(), op.rounds_to == DType::kBF16};
+    launch_codes_of_rows<Format>(rows, M, K, to, args.stream, rows.x);
+  };
+}
+
+// Codes both ways of segments, under their own maxima.
+template <class Format, class T>
+Kernel segments_both_ways(const Quantize& op, int64_t M, int64_t K) {
+  const auto launch = prepare_segments_of_tiles<Format, PlainSource<T>>();
+  return [=](const KernelArgs& args) {
+    if (M * K == 0) return;
+    const Values<T> values{args.in[0].as<T>(), M, K, op.rounds_to == DType::kBF16};
+    const auto codes = [&](int out, bool transposed) {
+      return SegmentCodes{.codes = args.out[out].as<uint8_t>(),
+                          .inverse = args.out[op.inverse_output(transposed)].as<float>(),
+                          .power_of_two = op.power_of_two};
+    };
+    launch({values}, has_whole_rows(values.x, K), M, K,
+           {{{.of = {.rows = codes(0, false), .transposed = codes(1, true)}, .width = K}}},
+           as_stream(args.stream));
+  };
+}
+
 template <class Format, class T>
 void quantize(const Quantize& op, int64_t M, int64_t K, const KernelArgs& args) {
   using Layout = Quantize::Layout;
@@ -239,9 +287,8 @@ void quantize(const Quantize& op, int64_t M, int64_t K, const KernelArgs& args) 
   auto* codes = args.out[0].as<uint8_t>();
   const Values<T> values{x, M, K, to_bf16};
   if (takes_maxima && op.grid != ScaleGrid::kBlocks) {
-    const auto launch = op.grid == ScaleGrid::kRows  ? launch_rows<Format, T>
-                        : op.layout == Layout::kRows ? launch_segments<Format, T>
-                                                     : launch_columns<Format, T>;
+    const auto launch =
+        op.layout == Layout::kRows ? launch_segments<Format, T> : launch_columns<Format, T>;
     return launch(values, op.power_of_two, codes, inverse.inverse, stream);
   }
   if (is_tensor && op.layout == Layout::kRows)
@@ -283,10 +330,20 @@ Kernel prepare(const Amax& op, const KernelTypes& types, const Setup& setup) {
   });
 }
 
-Kernel prepare(const Quantize& op, const KernelTypes& types, const Setup&) {
+Kernel prepare(const Quantize& op, const KernelTypes& types, const Setup& setup) {
   const int64_t M = rows_of(types.in[0]);
   const int64_t K = types.in[0].dims.back();
   return by_float(types.in[0].dtype, [&]<class T>() -> Kernel {
+    if (op.grid == ScaleGrid::kSegments && op.layout == Quantize::Layout::kBoth) {
+      return by_float8(op.format, [&]<class Format>() -> Kernel {
+        return segments_both_ways<Format, T>(op, M, K);
+      });
+    }
+    if (op.grid == ScaleGrid::kRows && types.in.size() == 1 && K > 0) {
+      return by_float8(op.format, [&]<class Format>() -> Kernel {
+        return codes_of_rows<Format, T>(op, M, K, most_blocks_of_rows(setup));
+      });
+    }
     return [=](const KernelArgs& args) {
       if (is_nvfp4(op.grid)) {
         const Values<T> values{args.in[0].as<T>(), M, K, op.rounds_to == DType::kBF16};

@@ -116,6 +116,16 @@ OpCases cases_of<Quantize>() {
       c.good(op.describe() + name + ", own maxima", op, {f32({rows, columns})}).check_gradient =
           false;
   };
+  for (const auto& [rows, columns] : {std::pair{37, 150}, {192, 256}, {150, 200}}) {
+    for (const DType format : {DType::kE4M3, DType::kE5M2}) {
+      const Quantize op{.format = format,
+                        .grid = ScaleGrid::kSegments,
+                        .layout = Quantize::Layout::kBoth,
+                        .power_of_two = rows == 150};
+      c.good(fmt::format("{} of {}", op.describe(), rows), op, {f32({rows, columns})})
+          .check_gradient = false;
+    }
+  }
   for (const ScaleGrid grid : kGrids) {
     for (const Quantize::Layout layout :
          {Quantize::Layout::kRows, Quantize::Layout::kTransposed, Quantize::Layout::kBoth}) {
@@ -129,6 +139,11 @@ OpCases cases_of<Quantize>() {
   add(", of bfloat16", {.grid = ScaleGrid::kBlocks, .rounds_to = DType::kBF16}, 130, 264);
   for (const int64_t columns : {3072, 4160})
     add(fmt::format(", rows of {}", columns), {.grid = ScaleGrid::kRows}, 11, columns);
+  for (const auto& [rows, columns] : {std::pair{37, 150}, {11, 4160}, {700, 256}}) {
+    const Quantize op{.grid = ScaleGrid::kRows, .has_amax = true};
+    c.good(fmt::format("{} of {}", op.describe(), columns), op, {f32({rows, columns})})
+        .check_gradient = false;
+  }
   for (const Quantize::Layout layout : {Quantize::Layout::kRows, Quantize::Layout::kTransposed}) {
     for (const bool rounds_up : {false, true}) {
       const Quantize op{.grid = ScaleGrid::kMx, .layout = layout, .rounds_up = rounds_up};
@@ -160,6 +175,8 @@ OpCases cases_of<Quantize>() {
     }
   }
   c.bad("delayed without a row", {.is_delayed = true}, {f32({4, 4}), f32({1})});
+  c.bad("maxima of columns under given ones", {.grid = ScaleGrid::kRows, .has_amax = true},
+        {f32({4, 4}), f32({4})});
   c.bad("a maximum without a row", {.has_amax = true}, {f32({4, 4}), f32({1})});
   c.bad("delayed scales of rows", {.grid = ScaleGrid::kRows, .is_delayed = true},
         {f32({4, 4}), f32({4}), f32({5})});
@@ -167,6 +184,9 @@ OpCases cases_of<Quantize>() {
   c.bad("no format", {.format = DType::kBF16}, {f32({4, 4}), f32({1})});
   c.bad("rows both ways", {.grid = ScaleGrid::kRows, .layout = Quantize::Layout::kBoth},
         {f32({4, 4}), f32({4})});
+  c.bad("segments both ways under given maxima",
+        {.grid = ScaleGrid::kSegments, .layout = Quantize::Layout::kBoth},
+        {f32({4, 128}), f32({1, 4})});
   c.bad("maxima of another grid", {}, {f32({4, 4}), f32({4})});
   return c.cases;
 }

@@ -63,6 +63,15 @@ __device__ inline float value_of(T x, bool to_bf16) {
   return to_bf16 && sizeof(T) > 2 ? to<float>(to<__nv_bfloat16>(value)) : value;
 }
 
+/// Rounds values of more digits to bf16, if asked for.
+template <int K, class T>
+__device__ inline void round_each(T (&x)[K], bool to_bf16) {
+  if constexpr (sizeof(T) > 2) {
+#pragma unroll
+    for (int k = 0; k < K; ++k) x[k] = to<T>(value_of(x[k], to_bf16));
+  }
+}
+
 /// Loads the values of one round of a thread's tile, 0 outside of x; with kWhole by accesses of 16
 /// bytes.
 template <bool kWhole, class T>
@@ -84,5 +93,37 @@ template <class T>
 bool has_whole_rows(const T* x, int64_t K) {
   return K % kEach == 0 && detail::is_aligned(x);
 }
+
+/// Maxima of the columns of a tile of each part, which a block of kWarps warps takes.
+template <int kParts, int kWarps, class T>
+struct TileColumns {
+  using Own = ColumnMaxima<kEach, T>;
+  uint32_t words[kWarps][kParts][kRowThreads * Own::kWords];
+
+  /// Puts what a thread has taken there; between this and of() the kernel has a barrier.
+  __device__ void put(const Own (&own)[kParts]) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+#pragma unroll
+    for (int p = 0; p < kParts; ++p) {
+#pragma unroll
+      for (int w = 0; w < Own::kWords; ++w) {
+        const uint32_t other = __shfl_xor_sync(0xFFFFFFFFU, own[p].most[w], kRowThreads);
+        if (lane < kRowThreads)
+          words[warp][p][lane * Own::kWords + w] = Own::merge(own[p].most[w], other);
+      }
+    }
+  }
+
+  /// Returns the greatest magnitude of a column.
+  __device__ uint32_t of(int p, int column) const {
+    constexpr int kColumns = kEach / Own::kWords;  // of a word
+    uint32_t most = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) most = Own::merge(most, words[w][p][column / kColumns]);
+    if constexpr (!Own::kPacks) return most;
+    return column % 2 == 0 ? most << 16U : most & 0xFFFF0000U;
+  }
+};
 
 }  // namespace tokamak::gpu

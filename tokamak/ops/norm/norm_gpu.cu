@@ -1,6 +1,7 @@
 #include <cstring>
 
 #include "tokamak/ops/float8/fused_float8_gpu.cuh"
+#include "tokamak/ops/float8/row_codes_gpu.cuh"
 #include "tokamak/ops/norm/norm_rows_gpu.cuh"
 
 namespace tokamak::gpu {
@@ -17,13 +18,14 @@ struct Operands {
   const T* w;
   const T* b;
   T* sum;
-  T* y;
+  T* y;            // null if only its codes are wanted
   uint32_t* most;  // the greatest magnitude of y, if wanted
+  RowCodes codes;  // of y, if wanted
 };
 
 // A group of threads holds a row, P accesses per thread; x (and branch) is read once, y (and sum)
-// written once.
-template <int P, int kMostThreads, bool kAdds, class Row>
+// written once. Blocks that keep maxima of columns take every gridDim.x-th group of rows.
+template <int P, int kMostThreads, bool kAdds, bool kEncodes, class Row>
 __global__ void __launch_bounds__(kMostThreads)
     norm_of_held(Operands<typename Row::Element> o, int64_t N, int D, int group,
                  typename Row::A eps) {
@@ -33,64 +35,83 @@ __global__ void __launch_bounds__(kMostThreads)
   const int thread = static_cast<int>(threadIdx.x);
   const int member = thread % group;
   const int64_t rows = blockDim.x / group;
-  const int64_t n = static_cast<int64_t>(blockIdx.x) * rows + thread / group;
-  uint4 row[P];
-  uint4 branch[P];
-#pragma unroll
-  for (int p = 0; p < P; ++p) {
-    const int d = (p * group + member) * K;
-    row[p] = branch[p] = uint4{};
-    if (n >= N || d >= D) continue;
-    row[p] = *reinterpret_cast<const uint4*>(o.x + n * D + d);
-    if constexpr (kAdds) branch[p] = *reinterpret_cast<const uint4*>(o.branch + n * D + d);
-  }
-  A first{0};
-  if constexpr (Row::kReadsFirst) {
-    if (n < N) {
-      first = to<A>(o.x[n * D]);
-      if constexpr (kAdds) first = to<A>(to<T>(first + to<A>(o.branch[n * D])));
-    }
-  }
-  if constexpr (kAdds) {
+  int64_t n = static_cast<int64_t>(blockIdx.x) * rows + thread / group;
+  ColumnMaxima<K, T> columns[kEncodes ? P : 1];
+  uint32_t most = 0;
+  do {
+    uint4 row[P];
+    uint4 branch[P];
 #pragma unroll
     for (int p = 0; p < P; ++p) {
-      T v[K];
-      T u[K];
-      memcpy(v, &row[p], sizeof(v));
-      memcpy(u, &branch[p], sizeof(u));
-#pragma unroll
-      for (int k = 0; k < K; ++k) v[k] = to<T>(to<A>(v[k]) + to<A>(u[k]));
-      memcpy(&row[p], v, sizeof(v));
-      // The start of the row is not written until all threads have read it as `first`.
       const int d = (p * group + member) * K;
-      if (n < N && d < D && !(Row::kReadsFirst && d == 0)) store<K>(o.sum + n * D + d, v);
+      row[p] = branch[p] = uint4{};
+      if (n >= N || d >= D) continue;
+      row[p] = *reinterpret_cast<const uint4*>(o.x + n * D + d);
+      if constexpr (kAdds) branch[p] = *reinterpret_cast<const uint4*>(o.branch + n * D + d);
     }
-  }
-  const auto statistics = Row::of_held(Held<P, T>{row, first, D, group}, eps);
-  uint32_t most = 0;
+    A first{0};
+    if constexpr (Row::kReadsFirst) {
+      if (n < N) {
+        first = to<A>(o.x[n * D]);
+        if constexpr (kAdds) first = to<A>(to<T>(first + to<A>(o.branch[n * D])));
+      }
+    }
+    if constexpr (kAdds) {
 #pragma unroll
-  for (int p = 0; p < P; ++p) {
-    const int d = (p * group + member) * K;
-    if (n >= N || d >= D) continue;
-    T v[K];
-    T weight[K];
-    T bias[K] = {};
-    memcpy(v, &row[p], sizeof(v));
-    if (kAdds && Row::kReadsFirst && d == 0) store<K>(o.sum + n * D, v);
-    load<K>(o.w + d, weight);
-    if constexpr (Row::kHasBias) load<K>(o.b + d, bias);
+      for (int p = 0; p < P; ++p) {
+        T v[K];
+        T u[K];
+        memcpy(v, &row[p], sizeof(v));
+        memcpy(u, &branch[p], sizeof(u));
 #pragma unroll
-    for (int k = 0; k < K; ++k) v[k] = Row::apply(statistics, v[k], weight[k], bias[k]);
-    store<K>(o.y + n * D + d, v);
-    if (o.most != nullptr) most = max(most, magnitude_of(v));
+        for (int k = 0; k < K; ++k) v[k] = to<T>(to<A>(v[k]) + to<A>(u[k]));
+        memcpy(&row[p], v, sizeof(v));
+        // The start of the row is not written until all threads have read it as `first`.
+        const int d = (p * group + member) * K;
+        if (n < N && d < D && !(Row::kReadsFirst && d == 0)) store<K>(o.sum + n * D + d, v);
+      }
+    }
+    const auto statistics = Row::of_held(Held<P, T>{row, first, D, group}, eps);
+#pragma unroll
+    for (int p = 0; p < P; ++p) {
+      const int d = (p * group + member) * K;
+      if (n >= N || d >= D) continue;
+      T v[K];
+      T weight[K];
+      T bias[K] = {};
+      memcpy(v, &row[p], sizeof(v));
+      if (kAdds && Row::kReadsFirst && d == 0) store<K>(o.sum + n * D, v);
+      load<K>(o.w + d, weight);
+      if constexpr (Row::kHasBias) load<K>(o.b + d, bias);
+#pragma unroll
+      for (int k = 0; k < K; ++k) v[k] = Row::apply(statistics, v[k], weight[k], bias[k]);
+      if constexpr (kEncodes) {
+        if (o.y != nullptr) store<K>(o.y + n * D + d, v);
+        columns[p].add(v);
+        memcpy(&row[p], v, sizeof(v));
+        continue;
+      }
+      store<K>(o.y + n * D + d, v);
+      if (o.most != nullptr) most = max(most, magnitude_of(v));
+    }
+    if constexpr (kEncodes) {
+      encode_held<E4M3, P, T>(row, n, N, 0, D, RowPlace(group), o.codes);
+      __syncthreads();
+      n += gridDim.x * rows;
+    }
+  } while (kEncodes && n - thread / group < N);
+  if constexpr (kEncodes) {
+    if (o.codes.columns != nullptr)
+      keep_columns<kMostThreads>(columns, D, RowPlace(group), o.codes.columns);
+  } else if (o.most != nullptr) {
+    block_max(most, o.most);
   }
-  if (o.most != nullptr) block_max(most, o.most);
 }
 
 // Does the same for any row: one block per row, which it reads two or three times.
 template <bool kAdds, class Row>
 __global__ void __launch_bounds__(kThreads)
-    norm_of_any(Operands<typename Row::Element> o, int D, typename Row::A eps) {
+    norm_of_any(Operands<typename Row::Element> o, int64_t N, int D, typename Row::A eps) {
   using T = typename Row::Element;
   using A = typename Row::A;
   const int64_t at = static_cast<int64_t>(blockIdx.x) * D;
@@ -100,6 +121,14 @@ __global__ void __launch_bounds__(kThreads)
     return x[d];
   };
   const auto statistics = Row::of_any(element, x, D, eps);
+  if (o.codes.codes != nullptr) {
+    const auto value = [&](int64_t d) {
+      const T y = Row::apply(statistics, x[d], o.w[d], Row::kHasBias ? o.b[d] : T{});
+      if (o.y != nullptr) o.y[at + d] = y;
+      return y;
+    };
+    return encode_any<E4M3>(value, blockIdx.x, N, D, o.codes);
+  }
   uint32_t most = 0;
   for (int d = static_cast<int>(threadIdx.x); d < D; d += kThreads) {
     const T y = Row::apply(statistics, x[d], o.w[d], Row::kHasBias ? o.b[d] : T{});
@@ -115,78 +144,87 @@ constexpr int kMany = 4;
 template <class T>
 struct Chosen {
   RowGroups to;
-  void (*kernel)(Operands<T>, int64_t, int, int, Accum<T>);
+  void (*kernel)(Operands<T>, int64_t, int, int, Accum<T>) = nullptr;
 };
 
 // Holds rows as the gradient does, whose y must have the same bits; longer rows take more accesses.
-template <bool kAdds, class T>
+template <bool kAdds, bool kEncodes, class T>
 Chosen<T> choose(RmsRow<T>, int64_t packs) {
   using Row = RmsRow<T>;
   HeldRows held = held_rows_of(packs);
   if (held.to.threads() == 0) held = {.to = row_groups(packs, kMany, 128), .each = kMany};
-  if (held.each == 1) return {held.to, norm_of_held<1, 1024, kAdds, Row>};
-  if (held.each == kMany) return {held.to, norm_of_held<kMany, 1024, kAdds, Row>};
-  if (held.to.threads() > kFewThreads) return {held.to, norm_of_held<2, 1024, kAdds, Row>};
-  return {held.to, norm_of_held<2, kFewThreads, kAdds, Row>};
+  if (held.each == 1) return {held.to, norm_of_held<1, 1024, kAdds, kEncodes, Row>};
+  if (held.each == kMany) return {held.to, norm_of_held<kMany, 1024, kAdds, kEncodes, Row>};
+  if (held.to.threads() > kFewThreads)
+    return {held.to, norm_of_held<2, 1024, kAdds, kEncodes, Row>};
+  return {held.to, norm_of_held<2, kFewThreads, kAdds, kEncodes, Row>};
 }
 
-template <bool kAdds, class T>
+template <bool kAdds, bool kEncodes, class T>
 Chosen<T> choose(LayerRow<T>, int64_t packs) {
   using Row = LayerRow<T>;
-  if (packs <= 32) return {row_groups(packs, 1, 128), norm_of_held<1, 128, kAdds, Row>};
+  if (packs <= 32) return {row_groups(packs, 1, 128), norm_of_held<1, 128, kAdds, kEncodes, Row>};
   const RowGroups to = row_groups(packs, kMany, 128);
-  if (to.threads() > 256) return {to, norm_of_held<kMany, 1024, kAdds, Row>};
-  return {to, norm_of_held<kMany, 256, kAdds, Row>};
+  if (to.threads() > 256) return {to, norm_of_held<kMany, 1024, kAdds, kEncodes, Row>};
+  return {to, norm_of_held<kMany, 256, kAdds, kEncodes, Row>};
 }
 
 template <class Row, bool kAdds, class T>
 void launch(const Operands<T>& o, int64_t N, int64_t D, Accum<T> eps, cudaStream_t stream) {
   clear_maxima(o.most, 1, stream);
+  clear_maxima(o.codes.columns, D, stream);
   if (N == 0 || D == 0) return;
   const int width = static_cast<int>(D);
   const int64_t packs = D / Pack<T>::kSize;
-  if (!is_packed<T>(D, o.x, o.branch, o.w, o.b, o.sum, o.y) || packs > 1024 * kMany) {
-    norm_of_any<kAdds, Row><<<static_cast<unsigned>(N), kThreads, 0, stream>>>(o, width, eps);
+  const bool encodes = o.codes.codes != nullptr;
+  const bool is_short =
+      is_packed<T>(D, o.x, o.branch, o.w, o.b, o.sum, o.y) && packs <= 1024 * kMany;
+  const Chosen<T> chosen = !is_short ? Chosen<T>{}
+                           : encodes ? choose<kAdds, true>(Row{}, packs)
+                                     : choose<kAdds, false>(Row{}, packs);
+  if (!is_short || (encodes && !can_encode_held<T>(o.codes, D, chosen.to.group))) {
+    norm_of_any<kAdds, Row><<<static_cast<unsigned>(N), kThreads, 0, stream>>>(o, N, width, eps);
   } else {
-    const Chosen<T> chosen = choose<kAdds>(Row{}, packs);
-    const auto blocks = static_cast<unsigned>((N + chosen.to.rows - 1) / chosen.to.rows);
+    const unsigned blocks = o.codes.blocks_for((N + chosen.to.rows - 1) / chosen.to.rows);
     chosen.kernel<<<blocks, chosen.to.threads(), 0, stream>>>(o, N, width, chosen.to.group, eps);
   }
   TOK_CUDA_LAUNCHED();
 }
 
-// Returns the kernel of one kind of norm.
+// Returns the kernel of one kind of norm, which makes of y besides what `fused` wants.
 template <template <class> class Row>
-Kernel norm_kernel(float eps, const KernelTypes& types, bool takes_maximum) {
+Kernel norm_kernel(float eps, const KernelTypes& types, const FusedOutput& fused) {
   const int64_t N = rows_of(types.in[0]);
   const int64_t D = types.in[0].dims.back();
-  return by_float(types.out[0].dtype, [=]<class T>() -> Kernel {
+  return by_float(types.in[0].dtype, [=]<class T>() -> Kernel {
     return [=](const KernelArgs& args) {
       const Operands<T> o{.x = args.in[0].as<T>(),
                           .branch = nullptr,
                           .w = args.in[1].as<T>(),
                           .b = args.has(2) ? args.in[2].as<T>() : nullptr,
                           .sum = nullptr,
-                          .y = args.out[0].as<T>(),
-                          .most = maximum_of(args, takes_maximum)};
+                          .y = fused.stores ? args.out[0].as<T>() : nullptr,
+                          .most = maximum_of(args, fused.takes_maximum),
+                          .codes = codes_of(args, fused)};
       launch<Row<T>, false>(o, N, D, eps, as_stream(args.stream));
     };
   });
 }
 
 template <template <class> class Row>
-Kernel add_norm_kernel(float eps, const KernelTypes& types, bool takes_maximum) {
+Kernel add_norm_kernel(float eps, const KernelTypes& types, const FusedOutput& fused) {
   const int64_t N = rows_of(types.in[0]);
   const int64_t D = types.in[0].dims.back();
-  return by_float(types.out[0].dtype, [=]<class T>() -> Kernel {
+  return by_float(types.in[0].dtype, [=]<class T>() -> Kernel {
     return [=](const KernelArgs& args) {
       const Operands<T> o{.x = args.in[0].as<T>(),
                           .branch = args.in[1].as<T>(),
                           .w = args.in[2].as<T>(),
                           .b = args.has(3) ? args.in[3].as<T>() : nullptr,
                           .sum = args.out[0].as<T>(),
-                          .y = args.out[1].as<T>(),
-                          .most = maximum_of(args, takes_maximum)};
+                          .y = fused.stores ? args.out[1].as<T>() : nullptr,
+                          .most = maximum_of(args, fused.takes_maximum),
+                          .codes = codes_of(args, fused)};
       launch<Row<T>, true>(o, N, D, eps, as_stream(args.stream));
     };
   });
@@ -211,7 +249,8 @@ Kernel rms_gradient(const RmsNormGrad& op, const KernelTypes& types, const Setup
                           .b = nullptr,
                           .sum = nullptr,
                           .y = y,
-                          .most = nullptr};
+                          .most = nullptr,
+                          .codes = {}};
       launch<RmsRow<T>, false>(o, N, D, eps, as_stream(args.stream));
     };
   });
@@ -233,51 +272,57 @@ Kernel layer_gradient(const LayerNormGrad& op, const KernelTypes& types, const S
 }  // namespace
 
 Kernel prepare(const RmsNorm& op, const KernelTypes& types, const Setup&) {
-  return norm_kernel<RmsRow>(op.eps, types, false);
+  return norm_kernel<RmsRow>(op.eps, types, {});
 }
 
-Kernel prepare_with_maximum(const RmsNorm& op, const KernelTypes& types, const Setup&) {
-  return norm_kernel<RmsRow>(op.eps, types, true);
+Kernel prepare_fused(const RmsNorm& op, const KernelTypes& types, const FusedOutput& fused,
+                     const Setup&) {
+  return norm_kernel<RmsRow>(op.eps, types, fused);
 }
 
 Kernel prepare(const AddRmsNorm& op, const KernelTypes& types, const Setup&) {
-  return add_norm_kernel<RmsRow>(op.eps, types, false);
+  return add_norm_kernel<RmsRow>(op.eps, types, {});
 }
 
-Kernel prepare_with_maximum(const AddRmsNorm& op, const KernelTypes& types, const Setup&) {
-  return add_norm_kernel<RmsRow>(op.eps, types, true);
+Kernel prepare_fused(const AddRmsNorm& op, const KernelTypes& types, const FusedOutput& fused,
+                     const Setup&) {
+  return add_norm_kernel<RmsRow>(op.eps, types, fused);
 }
 
 Kernel prepare(const RmsNormGrad& op, const KernelTypes& types, const Setup& setup) {
   return rms_gradient(op, types, setup, false);
 }
 
-Kernel prepare_with_maximum(const RmsNormGrad& op, const KernelTypes& types, const Setup& setup) {
-  return rms_gradient(op, types, setup, true);
+Kernel prepare_fused(const RmsNormGrad& op, const KernelTypes& types, const FusedOutput& fused,
+                     const Setup& setup) {
+  return rms_gradient(op, types, setup, fused.takes_maximum);
 }
 
 Kernel prepare(const LayerNorm& op, const KernelTypes& types, const Setup&) {
-  return norm_kernel<LayerRow>(op.eps, types, false);
+  return norm_kernel<LayerRow>(op.eps, types, {});
 }
 
-Kernel prepare_with_maximum(const LayerNorm& op, const KernelTypes& types, const Setup&) {
-  return norm_kernel<LayerRow>(op.eps, types, true);
+Kernel prepare_fused(const LayerNorm& op, const KernelTypes& types, const FusedOutput& fused,
+                     const Setup&) {
+  return norm_kernel<LayerRow>(op.eps, types, fused);
 }
 
 Kernel prepare(const AddLayerNorm& op, const KernelTypes& types, const Setup&) {
-  return add_norm_kernel<LayerRow>(op.eps, types, false);
+  return add_norm_kernel<LayerRow>(op.eps, types, {});
 }
 
-Kernel prepare_with_maximum(const AddLayerNorm& op, const KernelTypes& types, const Setup&) {
-  return add_norm_kernel<LayerRow>(op.eps, types, true);
+Kernel prepare_fused(const AddLayerNorm& op, const KernelTypes& types, const FusedOutput& fused,
+                     const Setup&) {
+  return add_norm_kernel<LayerRow>(op.eps, types, fused);
 }
 
 Kernel prepare(const LayerNormGrad& op, const KernelTypes& types, const Setup& setup) {
   return layer_gradient(op, types, setup, false);
 }
 
-Kernel prepare_with_maximum(const LayerNormGrad& op, const KernelTypes& types, const Setup& setup) {
-  return layer_gradient(op, types, setup, true);
+Kernel prepare_fused(const LayerNormGrad& op, const KernelTypes& types, const FusedOutput& fused,
+                     const Setup& setup) {
+  return layer_gradient(op, types, setup, fused.takes_maximum);
 }
 
 }  // namespace tokamak::gpu

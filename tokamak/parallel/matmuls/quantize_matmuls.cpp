@@ -84,6 +84,9 @@ class Quantizer {
   void find_weights_of_backward() {
     for (int32_t i = 0; i < graph_.size(); ++i) {
       const Node& n = graph_.node(i);
+      if (is_float8<LinearGradWeight>(n) && recipe_.has_dw && recipe_.of_dw == ScaleGrid::kRows &&
+          !is_of_head(n.label))
+        wants_columns_.insert({n.in[0], n.in[1]});
       if (!is_float8<LinearGradInput>(n)) continue;
       differentiated_.insert(n.in[1]);
       if (!weights_of_.contains(n.in[1]) && is_made_once(n.in[1]))
@@ -174,12 +177,13 @@ class Quantizer {
   bool makes_codes_of_dx_early(const Node& product) const {
     const Value w = product.in[1];
     return differentiated_.contains(w) &&
-           (is_of_head(product.label) || (is_made_once(w) && !is_one_quantization()));
+           (is_of_head(product.label) ||
+            (is_made_once(w) && !is_one_quantization() && !stays(source_of(w).first)));
   }
 
   void put_grad_input(int32_t i) {
     const Node& n = graph_.node(i);
-    const bool both = recipe_.has_dw && has_one_gradient() && !is_of_head(n.label);
+    const bool both = recipe_.has_dw && makes_both_at_once() && !is_of_head(n.label);
     module_ = n.as<LinearGradInput>()->module;
     is_product_ = false;
     const Codes g =
@@ -204,6 +208,12 @@ class Quantizer {
   // Whether dx and dw multiply the same codes of g.
   bool has_one_gradient() const {
     return recipe_.g_of_dx == ScaleGrid::kTensor && recipe_.of_dw == ScaleGrid::kTensor;
+  }
+
+  // Whether one pass makes the codes of g for dx and dw.
+  bool makes_both_at_once() const {
+    return has_one_gradient() ||
+           (recipe_.g_of_dx == ScaleGrid::kSegments && recipe_.of_dw == ScaleGrid::kSegments);
   }
 
   // Logits take so much memory that only one layout of their gradient's codes is made beside them.
@@ -249,11 +259,11 @@ class Quantizer {
     if (carriers_.contains(v.node)) return codes_[{v, grid, true}] = transposed_rows(v);
     const DType format = role == Float8Role::kG ? recipe_.gradient : DType::kE4M3;
     const bool is_of_dw = transposed && is_nvfp4(grid);
-    const Quantize op{.format = format,
-                      .grid = grid,
-                      .layout = layout,
-                      .hadamard = recipe_.hadamard && is_of_dw,
-                      .is_stochastic = recipe_.is_stochastic && role == Float8Role::kG};
+    Quantize op{.format = format,
+                .grid = grid,
+                .layout = layout,
+                .hadamard = recipe_.hadamard && is_of_dw,
+                .is_stochastic = recipe_.is_stochastic && role == Float8Role::kG};
     // Scales of a whole tensor, or of whole rows of the joint output gradient, cover all its parts.
     std::vector<Value> members{v};
     const ScaleGrid of_maxima = maxima_grid(grid);
@@ -269,6 +279,8 @@ class Quantizer {
           members, role, [&](Value m) { return rewriter_(m); });
     }
     if (spread_.contains(v)) amax = over_tp(amax);
+    op.has_amax = wants_columns_.contains(v) && grid == ScaleGrid::kRows && !transposed &&
+                  !amax.valid() && !amax_.contains({v, grid, true});
     return quantize(v, rewriter_(v), amax, op, role);
   }
 
@@ -304,12 +316,13 @@ class Quantizer {
       in.push_back(to_.read(to_.states().find(kSampleRows)));
     }
     const std::vector<Value> out = to_.add(op, std::move(in));
-    if (op.has_amax) table_.stage(to_, module_, role, out.back());
-    const Value inverse = out[op.inverse_output()];
+    if (op.is_delayed && op.has_amax) table_.stage(to_, module_, role, out.back());
+    if (!op.is_delayed && op.has_amax) amax_[{key, op.grid, true}] = out.back();
     if (op.layout != Layout::kTransposed)
-      codes_[{key, op.grid, false}] = {.codes = out[0], .inverse = inverse};
+      codes_[{key, op.grid, false}] = {.codes = out[0], .inverse = out[op.inverse_output()]};
     if (op.layout != Layout::kRows)
-      codes_[{key, op.grid, true}] = {.codes = out[op.inverse_output() - 1], .inverse = inverse};
+      codes_[{key, op.grid, true}] = {.codes = out[op.inverse_output() - 1],
+                                      .inverse = out[op.inverse_output(true)]};
     return codes_[{key, op.grid, op.layout == Layout::kTransposed}];
   }
 
@@ -322,6 +335,12 @@ class Quantizer {
 
   bool is_made_once(Value w) const {
     return graph_.producer(w).is_leaf() || graph_.producer(w).label.phase == Phase::kUnshard;
+  }
+
+  // Whether a value lies in a State, where it is until the step's update.
+  bool stays(Value v) const {
+    const Node& n = graph_.producer(v);
+    return n.is_leaf() || (n.rules->is_view && stays(n.in[0]));
   }
 
   // Returns what a weight is quantized from, and the dtype that it is rounded to first: a master
@@ -369,20 +388,26 @@ class Quantizer {
       return codes_[{w, grid, true}] = {.codes = out[0],
                                         .inverse = out.size() > 1 ? out[1] : rows.inverse};
     }
-    Label label = to_.label;
+    const Label here = to_.label;
+    Label label = here;
     if (is_made_once(w)) label.phase = Phase::kUnshard;
     const LabelScope scope(to_, label);
+    // The same holds of codes made from what stays in memory, under maxima taken once a step.
+    const bool is_made_here = transposed && !is_of_head(here) && stays(source_of(w).first);
     const DType rounds_to = source_of(w).second;
     const auto source = [&](Value m) { return rewriter_(source_of(m).first); };
     const Layout one = transposed ? Layout::kTransposed : Layout::kRows;
     Quantize op{.format = DType::kE4M3, .grid = grid, .layout = one, .rounds_to = rounds_to};
-    if (op.takes_maxima()) return quantize(w, source(w), {}, op, Float8Role::kW);
-    const ScaleGrid of_maxima = maxima_grid(grid);
-    const bool is_tensor = of_maxima == ScaleGrid::kTensor;
-    Value amax = amax_of_all(
-        {.grid = of_maxima, .transposed = transposed && !is_tensor, .rounds_to = rounds_to},
-        sharing_scale_of(w), Float8Role::kW, source);
-    if (is_tensor && groups_.tp.size > 1) amax = over_tp(amax);
+    Value amax;
+    if (!op.takes_maxima()) {
+      const ScaleGrid of_maxima = maxima_grid(grid);
+      const bool is_tensor = of_maxima == ScaleGrid::kTensor;
+      amax = amax_of_all(
+          {.grid = of_maxima, .transposed = transposed && !is_tensor, .rounds_to = rounds_to},
+          sharing_scale_of(w), Float8Role::kW, source);
+      if (is_tensor && groups_.tp.size > 1) amax = over_tp(amax);
+    }
+    const LabelScope place(to_, is_made_here ? here : label);
     return quantize(w, source(w), amax, op, Float8Role::kW);
   }
 
@@ -408,6 +433,7 @@ class Quantizer {
   std::map<Value, std::string> of_backward_;  // weights that no forward reads: modules
   SharedGradients gradients_;
   std::set<Value> differentiated_;  // weights with gradients
+  std::set<Value> wants_columns_;   // of which weight gradients want maxima of columns
   std::map<Value, Value> over_tp_;
   std::map<int32_t, CarriedCodes> carriers_;
   std::set<Value> spread_;  // of which other ranks of tp have parts, and get these as codes

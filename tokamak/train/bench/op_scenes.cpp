@@ -1,5 +1,8 @@
 #include "tokamak/train/bench/op_scenes.h"
 
+#include <map>
+#include <set>
+
 #include <fmt/format.h>
 
 #include "tokamak/ops/attention/attention.h"
@@ -153,16 +156,19 @@ class Float8Scene {
     const Value x = b_.normal({d_[0], d_[2]});
     const Value w = b_.normal({d_[1], d_[2]});
     const Value g = b_.normal({d_[0], d_[1]});
+    keeps_columns_ = recipe.of_dw == ScaleGrid::kRows ? std::set<Value>{x, g} : std::set<Value>{};
     const Codes codes_of_x = codes(x, recipe.x_of_y, DType::kE4M3, Layout::kRows);
     const Codes codes_of_w = codes(w, recipe.w_of_y, DType::kE4M3, Layout::kRows);
     multiply({.out = b_.dtype(), .fast_accumulation = recipe.fast_y}, recipe.x_of_y, codes_of_x,
              recipe.w_of_y, codes_of_w);
-    const bool both = recipe.of_dw == ScaleGrid::kTensor;  // in one pass
+    const bool both =  // in one pass
+        recipe.of_dw == ScaleGrid::kTensor || recipe.of_dw == ScaleGrid::kSegments;
     const std::vector<Value> g_both =
         quantize(g, recipe.g_of_dx, recipe.gradient, both ? Layout::kBoth : Layout::kRows);
-    multiply({.out = b_.dtype(), .is_gradient = true}, recipe.g_of_dx, {g_both[0], g_both.back()},
+    const size_t inverse = both ? 2 : 1;
+    multiply({.out = b_.dtype(), .is_gradient = true}, recipe.g_of_dx, {g_both[0], g_both[inverse]},
              recipe.w_of_dx, transpose(w, codes_of_w, recipe.w_of_dx));
-    const Codes g_transposed = both ? Codes{g_both[1], g_both[2]}
+    const Codes g_transposed = both ? Codes{g_both[1], g_both.back()}
                                     : codes(g, recipe.of_dw, recipe.gradient, Layout::kTransposed);
     b_.accumulate(multiply({.is_gradient = true}, recipe.of_dw, g_transposed, recipe.of_dw,
                            codes(x, recipe.of_dw, DType::kE4M3, Layout::kTransposed)));
@@ -176,13 +182,19 @@ class Float8Scene {
   };
 
   std::vector<Value> quantize(Value v, ScaleGrid grid, DType format, Layout layout) {
-    const Quantize op{.format = format, .grid = grid, .layout = layout};
+    Quantize op{.format = format, .grid = grid, .layout = layout};
+    op.has_amax = layout == Layout::kRows && keeps_columns_.contains(v);
     std::vector<Value> in{v};
     if (!op.takes_maxima()) {
       const bool of_columns = layout == Layout::kTransposed && grid != ScaleGrid::kTensor;
-      in.push_back(b_.run(Amax{.grid = grid, .transposed = of_columns}, {v})[0]);
+      const auto known = columns_.find(v);
+      in.push_back(known != columns_.end()
+                       ? known->second
+                       : b_.run(Amax{.grid = grid, .transposed = of_columns}, {v})[0]);
     }
-    return b_.run(op, in);
+    const std::vector<Value> out = b_.run(op, in);
+    if (op.has_amax) columns_[v] = out.back();
+    return out;
   }
 
   Codes codes(Value v, ScaleGrid grid, DType format, Layout layout) {
@@ -205,6 +217,8 @@ class Float8Scene {
     return b_.run(op, {a.codes, a.inverse, b.codes, b.inverse})[0];
   }
 
+  std::set<Value> keeps_columns_;  // taken where codes of rows are made
+  std::map<Value, Value> columns_;
   SceneBuilder& b_;
   const Dims& d_;
 };
