@@ -144,6 +144,7 @@ bool train_on(World& world, const LaunchEnvironment& launched, Args args, const 
   if (run->dry_run) return false;
   options.stop_signal = [&signals] { return signals.stop(); };
   options.save_asked = [&signals] { return signals.takes_save(); };
+  options.before_last_save = [&signals] { signals.hold(); };
   options.logging.print = print_log;
   if (folder) {
     options.logging.fence = options.checkpoint.fence = [&] { folder->check(); };

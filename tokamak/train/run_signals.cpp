@@ -87,7 +87,10 @@ void RunSignals::receive() {
       end_before_the_first_step(signal);
     }
     sigset_t& side = seen[info.si_pid == getppid() ? 1 : 0];
-    if (sigismember(&side, signal) == 1) end_by(signal);
+    if (sigismember(&side, signal) == 1) {
+      if (is_held_ && signal != SIGINT) continue;
+      end_by(signal);
+    }
     sigaddset(&side, signal);
     int none = 0;
     stop_.compare_exchange_strong(none, signal);

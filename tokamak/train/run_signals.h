@@ -33,6 +33,10 @@ class RunSignals {
   /// Returns the first signal that asked to stop, or 0. Any thread may call it.
   int stop() const;
 
+  /// From now on a second SIGTERM or SIGHUP changes nothing: the last checkpoint of the run is
+  /// being written. Any thread may call it.
+  void hold() const { is_held_ = true; }
+
   /// Whether SIGUSR1 has come since the last call. Any thread may call it.
   bool takes_save() const { return save_.exchange(false); }
 
@@ -43,6 +47,7 @@ class RunSignals {
 
   sigset_t mask_before_{};
   mutable std::atomic<bool> is_asked_{false};
+  mutable std::atomic<bool> is_held_{false};
   mutable std::atomic<bool> save_{false};
   std::atomic<bool> is_ending_{false};
   std::atomic<int> stop_{0};

@@ -214,6 +214,8 @@ class Trainer {
       }
       const auto start = Clock::now();
       const ActivityScope saving(page_, RankActivity::kFiles);
+      const bool is_last = is_stopping() || state_.step == o_.steps;
+      if (is_last && o_.before_last_save) o_.before_last_save();
       with_long_waits([&] {
         checkpoints_.save_if_due(state_, o_.steps, is_stopping(), wants_save(), parts_->loader);
       });

@@ -53,6 +53,8 @@ struct TrainerOptions {
   std::function<bool()> save_asked;
   /// Called before each try of a step, for tests that damage State.
   std::function<void(int64_t step, const StateAccess& access)> before_step;
+  /// Called before the last checkpoint of the run is written: it is lost if the process ends now.
+  std::function<void()> before_last_save;
   /// Longest wait for a peer while training; start and saves use the world's own timeout.
   std::chrono::seconds init_timeout{300};
   std::chrono::seconds train_timeout{100};

@@ -66,7 +66,7 @@ CheckpointSaver::~CheckpointSaver() = default;
 
 void CheckpointSaver::prepare(const StateAccess& access, std::span<const TensorPiece> pieces) {
   access.backend().prepare_copies(o_.num_threads);
-  if (!o_.in_background) return;
+  if (!o_.in_background || copy_.bytes() > 0) return;
   const int64_t wanted = bytes_of_copy(pieces);
   const auto lacks = all_together(world_, [&]() -> std::string {
     const int64_t free = free_host_bytes() / o_.ranks_of_host;

@@ -48,7 +48,7 @@ class CheckpointSaver {
 
   /// Takes what a save in the background needs, so that the first one is as fast as later ones: the
   /// pages of the copy are taken by a thread while training goes on. Without enough host memory
-  /// saves are not made in the background; rank 0 says so. Collective.
+  /// saves are not made in the background; rank 0 says so. Does nothing again. Collective.
   void prepare(const StateAccess& access, std::span<const TensorPiece> pieces);
 
   /// Ends the save before, begins a save, and ends it too unless it goes on in the background.
