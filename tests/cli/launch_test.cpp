@@ -203,6 +203,8 @@ TEST(Launch, RefusesWhatCannotStart) {
       {launch({"-n", "2"}, {"trian"}), "no verb \"trian\" to launch"},
       {launch({"-n", "2", "--hostfile", "/nowhere"}, {"train"}), "--hostfile /nowhere: no such"},
       {launch({"-n", "2"}, {"/no/such/program"}), "cannot start /no/such/program"},
+      {run_program({"sh", "-c", "ulimit -n 24; exec \"$0\" launch -n 4 -- train", TOK_PROGRAM}),
+       "4 ranks want 52 open files, 24 are allowed"},
       {run_program({"env", "PATH=/nowhere", TOK_PROGRAM, "launch", "-n", "2", "--", "train"}),
        "no mpirun on PATH"},
       {run_program({"env", "OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_RANK=0", TOK_PROGRAM,

@@ -82,6 +82,22 @@ TEST(LaunchTrain, ErrorsAreSaidOnce) {
   EXPECT_EQ(count_lines(result.err), 1) << result.err;
 }
 
+TEST(LaunchTrain, TwoRanksOfOneNumberAreRefused) {
+  const ScratchFolder scratch;
+  const Words words = small(scratch.path(), {});
+  std::string command;
+  for (const std::string& word : words) command += word + " ";
+  FileWriter(scratch.path() / "rank.sh")
+      .write("#!/bin/sh\n[ $OMPI_COMM_WORLD_RANK != 2 ] || export OMPI_COMM_WORLD_RANK=1\nexec " +
+             command + "\n");
+  fs::permissions(scratch.path() / "rank.sh", fs::perms::owner_all);
+  const auto result =
+      run_program({TOK_PROGRAM, "launch", "-n", "3", "--", (scratch.path() / "rank.sh").string()});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.err.find("as rank 1 of 3, but MPI sees rank 2 of 3"), std::string::npos)
+      << result.err;
+}
+
 TEST(LaunchTrain, ADisagreementNamesKeyAndRanks) {
   const ScratchFolder scratch;
   Words words = small(scratch.path(), {});

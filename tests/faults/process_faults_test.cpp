@@ -47,5 +47,19 @@ INSTANTIATE_TEST_SUITE_P(
         DeathCase{"at_the_very_end", "rank=1,call=MPI_Finalize,do=kill"}),
     [](const auto& death) { return death.param.name; });
 
+// Whatever attempt it is, the job dies of its second checkpoint.
+TEST(CrashLoop, EndsAfterThreeEndsAlike) {
+  if (!is_drawn("crash_loop", 3)) GTEST_SKIP() << "not drawn today";
+  FaultRun run(
+      {.launch = {"--max-restarts", "10"}, .faults = {"rank=0,call=rename,path=step-8,do=kill"}});
+  const auto result = run.expect_end(76, 60);
+  EXPECT_NE(result.err.find("3 times with exit code 137 after step 8"), std::string::npos)
+      << result.err;
+  EXPECT_NE(result.err.find("restart 2 of 10"), std::string::npos) << result.err;
+  EXPECT_EQ(result.err.find("restart 3 of 10"), std::string::npos) << result.err;
+  EXPECT_TRUE(path_exists(run.dump() / "checkpoint/step-4/manifest.json"));
+  run.expect_no_orphan();
+}
+
 }  // namespace
 }  // namespace tokamak

@@ -2,6 +2,8 @@
 #include <csignal>
 #include <cstdlib>
 
+#include <sys/resource.h>
+
 #include "tokamak/cli/launch/supervisor.h"
 #include "tokamak/cli/words.h"
 #include "tokamak/comm/launch_environment.h"
@@ -45,6 +47,22 @@ void check(const LaunchJob& job, const LaunchOptions& options) {
               "tokamak launch: no verb \"{}\" to launch; `tokamak --help` lists them", command);
 }
 
+/// mpirun needs some pipes for each rank of this machine, and waits for ever where it gets none.
+void require_open_files(const LaunchJob& job, const LaunchOptions& options) {
+  constexpr int64_t kFilesOfMpirun = 32;
+  constexpr int64_t kFilesOfRank = 5;
+  if (!options.hostfile.empty() || job.num_ranks == 1) return;
+  const int64_t wanted = kFilesOfMpirun + kFilesOfRank * job.num_ranks;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= static_cast<rlim_t>(wanted))
+    return;
+  TOK_REQUIRE(limit.rlim_max >= static_cast<rlim_t>(wanted),
+              "tokamak launch: {} ranks want {} open files, {} are allowed; raise ulimit -n",
+              job.num_ranks, wanted, limit.rlim_max);
+  limit.rlim_cur = static_cast<rlim_t>(wanted);
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 /// Without a hostfile all ranks start here, which surprises in an allocation of several nodes.
 void say_where(const LaunchJob& job, const LaunchOptions& options) {
   const char* const nodes = std::getenv("SLURM_JOB_NUM_NODES");
@@ -79,6 +97,7 @@ int run_launch(Args args) {
   check(job, options);
   const Hosts hosts =
       options.hostfile.empty() ? Hosts() : Hosts(read_file(options.hostfile), options.hostfile);
+  require_open_files(job, options);
   say_where(job, options);
   return supervise(job, hosts, options.max_restarts, signals);
 }
