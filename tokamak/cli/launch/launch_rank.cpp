@@ -1,6 +1,7 @@
 #include "tokamak/cli/launch/launch_rank.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -166,6 +167,20 @@ void report_end(const RankEnd& end, const LaunchEnvironment& environment, const 
              to_line({.kind = RankNews::Kind::kEnded, .rank = environment.rank, .end = end}));
 }
 
+/// A library that loses its connection to mpirun ends a rank with a code of its own. Of a program
+/// that is not ours we know no codes.
+bool is_foreign(int exit_code, const std::string& word) {
+  const std::array known{static_cast<int>(ExitCode::kDone),
+                         static_cast<int>(ExitCode::kUserError),
+                         static_cast<int>(ExitCode::kDiverged),
+                         static_cast<int>(ExitCode::kBug),
+                         static_cast<int>(ExitCode::kTryAgain),
+                         kExitStopped,
+                         kCannotStart};
+  return word.find('/') == std::string::npos && exit_code <= 128 &&
+         std::find(known.begin(), known.end(), exit_code) == known.end();
+}
+
 /// A run that a signal has stopped ended in order; mpirun would take its code for a failure and
 /// kill the ranks that are a moment behind.
 int code_for_mpirun(int exit_code) {
@@ -213,6 +228,7 @@ int run_launch_rank(Args args) {
     if (rank < 0) throw_errno("fork");
     if (rank == 0) become_rank(args.subspan(2), watcher, mask);
     end = Watch(rank, environment, folder, is_remote).run(signals);
+    if (is_foreign(end.exit_code, args[2])) end.exit_code = static_cast<int>(ExitCode::kTryAgain);
     report_end(end, environment, folder, is_remote);
   }
   if (is_remote) remove_if_unused(folder);
