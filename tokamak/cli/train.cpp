@@ -175,7 +175,9 @@ bool train_on(World& world, const LaunchEnvironment& launched, Args args, const 
   std::unique_ptr<World> of_gpus;
   World& ranks = device_world(world, *backend, launched, copy_engine, of_gpus);
   ranks.set_timeout(options.init_timeout);
-  watchdog.set_limits({.start = options.init_timeout, .progress = options.train_timeout});
+  // A rank alone may load for longer than others would wait for it.
+  watchdog.set_limits({.start = options.init_timeout * (ranks.size() == 1 ? 10 : 1),
+                       .progress = options.train_timeout});
   return train(options, ranks, *backend);
 }
 
@@ -191,7 +193,8 @@ SilenceLimits limits_before_start(Args args, const LaunchEnvironment& launched) 
   const bool wants_help = std::any_of(args.begin(), args.end(), [](const std::string& word) {
     return word == "--help" || word == "-h";
   });
-  if (launched.world_size == 1 || wants_help) return {};
+  if (launched.world_size == 1) return {.start = std::chrono::hours(1)};
+  if (wants_help) return {};
   try {
     const auto run = load_run_config(args, "train", launched);
     return {.start = std::chrono::seconds(run->config.comm.init_timeout_seconds)};

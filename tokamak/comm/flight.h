@@ -56,6 +56,7 @@ enum class RankPhase : uint8_t {
 enum class RankActivity : uint8_t {
   kStarting,
   kComputing,
+  kValidating,
   kFiles,  ///< it reads data, logs or saves
   kEnding,
 };

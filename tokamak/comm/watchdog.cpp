@@ -28,6 +28,8 @@ const char* words_of(RankActivity activity) {
       return "while starting";
     case RankActivity::kComputing:
       return "in a step";
+    case RankActivity::kValidating:
+      return "in validation";
     case RankActivity::kFiles:
       return "in a call to the file system";
     case RankActivity::kEnding:
@@ -56,10 +58,12 @@ SilenceRule::Seconds SilenceRule::limit() const {
       return limits_.start;
     case RankActivity::kComputing:
       if (last_.step < first_step_ + kFirstSteps) return limits_.start;
-      return std::min(limits_.progress, std::max(kLeast, kTimesLongest * longest_));
+      return std::max(std::min(limits_.progress, std::max(kLeast, kTimesLongest * longest_)),
+                      kTimesLongestAtLeast * longest_);
+    case RankActivity::kValidating:
     case RankActivity::kFiles:
     case RankActivity::kEnding:
-      return limits_.progress;
+      return std::max(limits_.progress, kTimesLongest * longest_);
   }
   return limits_.start;
 }

@@ -47,6 +47,16 @@ TEST(SilenceRule, SlowStepsGetTenTimesAsLong) {
   Rank slower;
   slower.steps(5, 20.0);
   EXPECT_NEAR(slower.silence(), 100.5, 0.1) << "comm.train_timeout_seconds is the most";
+  Rank slowest;
+  slowest.steps(5, 90.0);
+  EXPECT_NEAR(slowest.silence(), 270.5, 0.1) << "where steps are quicker than that";
+}
+
+TEST(SilenceRule, ValidationIsJudgedByNoStep) {
+  Rank rank;
+  rank.steps(5, 0.5);
+  rank.sample.activity = RankActivity::kValidating;
+  EXPECT_NEAR(rank.silence(), 101.0, 0.6);
 }
 
 TEST(SilenceRule, TheFirstStepsAndTheStartHaveALimitOfTheirOwn) {

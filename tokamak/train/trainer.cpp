@@ -210,6 +210,7 @@ class Trainer {
           look_around(stop);
           return signal_ != 0;
         };
+        const ActivityScope validating(page_, RankActivity::kValidating);
         validator_->run(state_.step, is_stopping, log_);
       }
       const auto start = Clock::now();
