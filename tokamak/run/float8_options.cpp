@@ -145,8 +145,10 @@ std::optional<Float8Options> float8_of(const Config& c) {
   const Float8LinearConfig& f = c.quantize.linear.float8;
   const std::string name = f.recipe_name.value_or("tensorwise");
   auto recipe = find_float8_recipe(name);
-  TOK_REQUIRE(recipe.has_value(),
-              "quantize.linear.float8.recipe_name = {}: there is no such recipe", name);
+  TOK_REQUIRE(recipe && !recipe->wants_blackwell(),
+              "quantize.linear.float8.recipe_name = {}: wanted tensorwise, delayed, rowwise, "
+              "rowwise_with_gw_hp or blockwise",
+              name);
   const bool is_tensorwise = name == "tensorwise" || name == "delayed";
   TOK_REQUIRE(is_tensorwise || !f.enable_fsdp_float8_all_gather,
               "quantize.linear.float8.enable_fsdp_float8_all_gather: recipe {} quantizes rows and "

@@ -217,6 +217,10 @@ TEST(Float8Options, NameKeysThatExcludeEachOther) {
       error_of({kKey + "recipe_name=rowwise_with_gw_hp", kKey + "fast_accum=output,grad_weight"}),
       "quantize.linear.float8.fast_accum: recipe rowwise_with_gw_hp computes grad_weight in the "
       "compute dtype; leave it out");
+  for (const std::string name : {"rows", "mxfp8_cublas", "nvfp4"})
+    EXPECT_EQ(error_of({kKey + "recipe_name=" + name}),
+              "quantize.linear.float8.recipe_name = " + name +
+                  ": wanted tensorwise, delayed, rowwise, rowwise_with_gw_hp or blockwise");
   EXPECT_EQ(error_of({kKey + "recipe_name=delayed", kKey + "margin=17"}),
             "quantize.linear.float8.margin = 17: wanted at most 16 powers of two");
 }
