@@ -27,6 +27,7 @@ class SilenceRule {
   /// The least limit: what is quicker than a tenth of it may be ten times slower for once.
   static constexpr Seconds kLeast{8};
   static constexpr double kTimesLongest = 10.0;
+  static constexpr double kTimesLongestAtLeast = 3.0;
 
   /// What can be seen of a rank at one moment.
   struct Sample {
