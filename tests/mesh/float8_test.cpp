@@ -9,6 +9,8 @@
 #include <gtest/gtest.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/models/family.h"
+#include "tokamak/ops/elementwise/gelu.h"
 #include "tokamak/ops/float8/fused_float8.h"
 #include "tokamak/ops/float8/scaled_matmul.h"
 #include "tokamak/ops/matmul/linear.h"
@@ -256,6 +258,13 @@ TEST(Float8Plan, takes_maxima_where_values_are_made) {
   EXPECT_EQ(apart[1] - fused[1], 2 * layers);
   EXPECT_EQ(fused[2], 8 * layers);
   EXPECT_LE(fused[3], apart[3]);
+  // Both norms and SwiGLU make codes under the table's scale, after a pass that does nothing with
+  // one; so does the gradient of SwiGLU.
+  const auto delayed = tasks("delayed", true);
+  const auto delayed_apart = tasks("delayed", false);
+  EXPECT_EQ(delayed[2], 2 * 4 * layers);
+  EXPECT_EQ(delayed_apart[0] - delayed[0], 4 * layers);
+  EXPECT_EQ(delayed_apart[1] - delayed[1], 5 * layers);
   // Both norms and SwiGLU, and two passes of its gradient; one makes codes of segments.
   EXPECT_EQ(tasks("rowwise", true)[2], 5 * layers);
   EXPECT_EQ(tasks("blockwise", true)[2], 4 * layers);
@@ -298,6 +307,35 @@ TEST(Float8Plan, keeps_the_last_layers_of_4_bits_in_the_compute_dtype) {
   EXPECT_EQ(count() - of_four, 5 * of_layer);
   const PlannedRun run(c.model, shape_of(c, 0), {});
   EXPECT_EQ(run.float8_line(), "float8: nvfp4, 32 products, head in float4; scales per product");
+}
+
+// Biases read the gradient of GELU too, so its values are stored beside their codes.
+TEST(Float8Plan, makes_codes_of_the_gradient_of_gelu) {
+  for (const Place& place : {kPlaces[1], kPlaces[7]}) {
+    MeshCase c = mesh_case("delayed", place);
+    c.model.family = &family_of("gpt2");
+    c.model.num_kv_heads = 4;
+    c.model.max_seq_len = c.seq_len;
+    c.model.vocab_size = 4096;
+    c.compute = DType::kBF16;
+    const Plan plan = PlannedRun(c.model, shape_of(c, 0), {}).plan();
+    int codes = 0;
+    for (const Segment& segment : plan.segments) {
+      for (const Task& task : segment.tasks) {
+        if (task.rules != &kRules<FusedFloat8>) continue;
+        const auto& op = *static_cast<const FusedFloat8*>(task.op.get());
+        if (op.first.as<GeluGrad>() != nullptr && op.stores == std::vector<bool>{true, false})
+          ++codes;
+      }
+    }
+    EXPECT_EQ(codes, c.model.num_layers) << place.name;
+    const MeshResult fused = run_mesh(c);
+    c.float8->recipe.fuses = false;
+    const MeshResult apart = run_mesh(c);
+    EXPECT_EQ(fused.loss, apart.loss) << place.name;
+    EXPECT_EQ(fused.grad_norm, apart.grad_norm) << place.name;
+    EXPECT_EQ(fused.parameters, apart.parameters) << place.name;
+  }
 }
 
 TEST(Float8Plan, names_what_does_not_fit) {

@@ -184,10 +184,10 @@ struct Apart {
     for (size_t k = 0; k < values.size(); ++k) {
       if (op.stores[k]) all.push_back(values[k]);
     }
-    auto maxima = n.in.begin() + num_in;
+    auto own = n.in.begin() + num_in;
     for (const Float8Reader& reader : op.readers) {
       std::vector<Value> in{values[reader.of]};
-      if (reader.takes_maxima) in.push_back(*maxima++);
+      for (size_t k = 0; k < reader.num_inputs(); ++k) in.push_back(*own++);
       std::visit(
           [&](const auto& made) {
             const std::vector<Value> out = g.add(made, in);

@@ -61,8 +61,7 @@ AxisSet unlike_axes(const ModelSpec& model, const Mesh& mesh) {
 }
 
 bool fuses_float8(const RunShape& shape) {
-  // Fused kernels do not know delayed scales.
-  return shape.float8 && shape.float8->recipe.fuses && shape.float8->recipe.history_len == 0;
+  return shape.float8 && shape.float8->recipe.fuses;
 }
 
 int pipeline_rank(const DistributeOptions& o) {

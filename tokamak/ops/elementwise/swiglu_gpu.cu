@@ -28,11 +28,14 @@ struct Gate {
   const T* up;
   T* y;
 
+  DelayedCodes codes = {};
+
   template <int K>
   __device__ uint32_t operator()(int64_t i) const {
     T g[K];
     compute(i, g);
-    store<K>(y + i, g);
+    if (y != nullptr) store<K>(y + i, g);
+    if (codes.codes != nullptr) codes.store<E4M3>(i, g);
     return magnitude_of(g);
   }
 
@@ -91,18 +94,23 @@ void launch_gate(const KernelArgs& args, bool packed, const FusedOutput& fused) 
   const T* gate = x.as<T>();
   const T* up = packed ? gate + F : args.in[1].as<T>();
   T* y = fused.stores ? args.out[0].as<T>() : nullptr;
+  const DelayedCodes codes = delayed_codes_of(args, fused);
   const auto launch = [&](const auto& f) {
-    if (fused.makes_codes) {
+    if (fused.is_gated()) {
+      launch_gated_max(n, args.stream, f, gate_of(args, fused), gate, up);
+    } else if (fused.makes_codes_of_rows()) {
       launch_codes_of_rows<E4M3>(f, F == 0 ? 0 : n / F, F, codes_of(args, fused), args.stream, gate,
                                  up, y);
     } else {
-      launch_vectors_max(n, args.stream, f, maximum_of(args, fused.takes_maximum), gate, up, y);
+      launch_vectors_max(n, args.stream, f, maximum_of(args, fused.takes_maximum), gate, up, y,
+                         codes.codes);
+      if (n == 0) store_inverse_of_none<E4M3>(codes, args.stream);
     }
   };
   if (packed) {
-    launch(Gate<T, Packed>{{Divisor(std::max<int64_t>(F, 1))}, gate, up, y});
+    launch(Gate<T, Packed>{{Divisor(std::max<int64_t>(F, 1))}, gate, up, y, codes});
   } else {
-    launch(Gate<T, Apart>{{}, gate, up, y});
+    launch(Gate<T, Apart>{{}, gate, up, y, codes});
   }
 }
 

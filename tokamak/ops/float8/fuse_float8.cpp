@@ -4,6 +4,7 @@
 #include <set>
 
 #include "tokamak/graph/rewriter.h"
+#include "tokamak/ops/comm/collective.h"
 #include "tokamak/ops/float8/fused_float8.h"
 
 namespace tokamak {
@@ -12,9 +13,11 @@ namespace {
 // One run of an op with readers, in its place; outputs of `node`s that it takes over.
 struct Pass {
   FusedFloat8 op;
-  std::vector<Value> maxima;           // inputs of readers, values of the old graph
-  std::vector<int> own_maxima;         // by reader: the reader of the first pass, or -1
+  std::vector<Value> maxima;    // inputs of readers, values of the old graph
+  std::vector<Value> rows;      // by reader: that of a table of delayed scales, if it takes one
+  std::vector<int> own_maxima;  // by reader: the reader of the first pass, or -1
   std::vector<std::vector<Value>> is;  // by reader: the old values that it makes
+  int32_t reduced_by = -1;             // the node that reduces its one maximum over ranks
 };
 
 class Float8Fuser {
@@ -68,6 +71,12 @@ class Float8Fuser {
     return amax != nullptr && !amax->hadamard && graph_.node(j).in.size() == 1;
   }
 
+  // The same, taken for want of a delayed scale.
+  bool is_gated_amax(int32_t j) const {
+    const auto* amax = graph_.node(j).as<Amax>();
+    return amax != nullptr && amax->is_gated && graph_.node(j).in.size() == 2;
+  }
+
   // Returns the users of an output, those of views that show all of it too.
   std::vector<int32_t> users_of_all(int32_t i, int out) const {
     std::vector<int32_t> all;
@@ -105,7 +114,9 @@ class Float8Fuser {
     for (const auto& [out, j] : users_[i]) {
       if (out != y || j < 0 || !runs_with(i, j)) continue;
       const auto* quantize = graph_.node(j).as<Quantize>();
-      if (quantize == nullptr || graph_.node(j).in.size() != 1) continue;
+      if (quantize == nullptr) continue;
+      if (quantize->is_delayed && find_delayed_codes_of_rows(i, op, y, j)) return true;
+      if (graph_.node(j).in.size() != 1) continue;
       Pass pass{.op = {.first = op,
                        .stores = std::vector<bool>(node.out.size(), true),
                        .readers = {{.of = y, .op = *quantize}}},
@@ -123,7 +134,68 @@ class Float8Fuser {
     return false;
   }
 
-  // Makes codes of all outputs, if only codes and maxima of them are wanted.
+  // Makes codes of one output under a delayed scale. Before them its maximum is taken, for want of
+  // one, unless there is that of the node of which this is a clone.
+  bool find_delayed_codes_of_rows(int32_t i, const AnyOp& op, int y, int32_t j) {
+    const Node& node = graph_.node(i);
+    const Node& quantize = graph_.node(j);
+    Pass codes{.op = {.first = op,
+                      .stores = std::vector<bool>(node.out.size(), true),
+                      .readers = {{.of = y, .op = *quantize.as<Quantize>(), .takes_maxima = true}}},
+               .maxima = {quantize.in[1]},
+               .rows = {quantize.in[2]},
+               .own_maxima = {-1},
+               .is = {{}}};
+    for (int32_t k = 0; k < std::ssize(quantize.out); ++k) codes.is[0].push_back({j, k});
+    std::set<int32_t> readers{j};
+    std::vector<Pass> passes;
+    if (quantize.in[1].node > i) {
+      std::optional<Pass> maximum = maximum_for(i, op, y, quantize.in[1].node);
+      if (!maximum) return false;
+      codes.maxima.clear();
+      codes.own_maxima = {0};
+      readers.insert(maximum->is[0][0].node);
+      if (maximum->reduced_by >= 0) readers.insert(maximum->reduced_by);
+      passes.push_back(std::move(*maximum));
+    }
+    codes.op.stores[y] = std::any_of(users_[i].begin(), users_[i].end(), [&](const auto& user) {
+      return user.first == y && !readers.contains(user.second);
+    });
+    if (!why_not_fused(codes.op, types_of(node.in)).empty()) return false;
+    passes.push_back(std::move(codes));
+    gone_.insert(readers.begin(), readers.end());
+    passes_[i] = std::move(passes);
+    return true;
+  }
+
+  // Returns the pass that takes the maximum of output `y` of node `i` which node `j` yields, or
+  // reduces over ranks, if the op can.
+  std::optional<Pass> maximum_for(int32_t i, const AnyOp& op, int y, int32_t j) const {
+    const bool is_reduced = graph_.node(j).as<AllReduce>() != nullptr;
+    const int32_t taken = is_reduced ? graph_.node(j).in[0].node : j;
+    const Node& amax = graph_.node(taken);
+    if (!is_gated_amax(taken) || amax.in[0] != Value{i, y} || !runs_with(i, taken) ||
+        !runs_with(i, j) || (is_reduced && users_[taken].size() > 1))
+      return std::nullopt;
+    Pass pass{.op = {.first = op,
+                     .stores = std::vector<bool>(graph_.node(i).out.size(), false),
+                     .readers = {{.of = y, .op = *amax.as<Amax>()}}},
+              .rows = {amax.in[1]},
+              .own_maxima = {-1},
+              .is = {{Value{taken, 0}}},
+              .reduced_by = is_reduced ? j : -1};
+    if (!why_not_fused(pass.op, types_of(graph_.node(i).in)).empty()) return std::nullopt;
+    return pass;
+  }
+
+  // Whether node `j` takes maxima or makes codes in the place of node `i`.
+  bool makes_codes_of(int32_t i, int32_t j) const {
+    if (j < 0 || !runs_with(i, j)) return false;
+    return is_plain_amax(j) || is_gated_amax(j) || graph_.node(j).as<Quantize>() != nullptr;
+  }
+
+  // Makes codes of all outputs, if only codes and maxima of them are wanted, or if the op can store
+  // what is wanted besides.
   bool find_codes_of_tiles(int32_t i, const AnyOp& op) {
     const Node& node = graph_.node(i);
     if (!node.accumulations.empty()) return false;
@@ -132,18 +204,22 @@ class Float8Fuser {
     std::map<Value, int> made;  // by what was an amax: reader of the first pass
     std::set<int32_t> readers;
     for (const auto& [out, j] : users_[i]) {
-      if (j < 0 || !runs_with(i, j)) return false;
+      if (!makes_codes_of(i, j)) {
+        if (!stores_beside_tiles(op, out)) return false;
+        codes.op.stores[out] = true;
+        continue;
+      }
       readers.insert(j);
-      if (!is_plain_amax(j)) continue;
+      if (!is_plain_amax(j) && !is_gated_amax(j)) continue;
       made[{j, 0}] = static_cast<int>(maxima.op.readers.size());
       maxima.op.readers.push_back({.of = out, .op = *graph_.node(j).as<Amax>()});
       maxima.is.push_back({{j, 0}});
+      maxima.rows.push_back(is_gated_amax(j) ? graph_.node(j).in[1] : Value{});
     }
     for (const auto& [out, j] : users_[i]) {
-      if (is_plain_amax(j)) continue;
-      const auto* quantize = graph_.node(j).as<Quantize>();
-      if (quantize == nullptr || is_nvfp4(quantize->grid) ||
-          !add_codes(i, out, j, *quantize, made, maxima, codes))
+      if (!readers.contains(j) || is_plain_amax(j) || is_gated_amax(j)) continue;
+      const auto& quantize = *graph_.node(j).as<Quantize>();
+      if (is_nvfp4(quantize.grid) || !add_codes(i, out, j, quantize, made, maxima, codes))
         return false;
     }
     if (codes.op.readers.empty() || !why_not_fused(codes.op, types_of(node.in)).empty() ||
@@ -160,7 +236,6 @@ class Float8Fuser {
 
   bool add_codes(int32_t i, int out, int32_t j, Quantize quantize, std::map<Value, int>& made,
                  Pass& maxima, Pass& codes) const {
-    if (quantize.is_delayed) return false;
     const Node& node = graph_.node(j);
     // Adds a maximum to the first pass, which takes the place of `is`, and returns its reader.
     const auto take = [&](bool transposed, std::vector<Value> is) {
@@ -169,6 +244,7 @@ class Float8Fuser {
            .op = Amax{
                .grid = quantize.grid, .transposed = transposed, .rounds_to = quantize.rounds_to}});
       maxima.is.push_back(std::move(is));
+      maxima.rows.emplace_back();
       return static_cast<int>(maxima.op.readers.size()) - 1;
     };
     const bool takes_own = node.in.size() == 1;
@@ -194,8 +270,10 @@ class Float8Fuser {
     const bool takes_maxima = !takes_own || own >= 0;
     codes.op.readers.push_back({.of = out, .op = quantize, .takes_maxima = takes_maxima});
     codes.own_maxima.push_back(own);
+    codes.rows.push_back(quantize.is_delayed ? node.in[2] : Value{});
     std::vector<Value>& is = codes.is.emplace_back();
-    for (int32_t k = 0; k < quantize.num_codes_and_scales(); ++k) is.push_back({j, k});
+    const int num_made = quantize.num_codes_and_scales() + (quantize.has_amax ? 1 : 0);
+    for (int32_t k = 0; k < num_made; ++k) is.push_back({j, k});
     return true;
   }
 
@@ -220,13 +298,16 @@ class Float8Fuser {
     for (const Pass& pass : passes) {
       Types in = types_of(graph_.node(i).in);
       const Types values = graph_.node(i).out;
-      for (const Float8Reader& reader : pass.op.readers) {
-        if (!reader.takes_maxima) continue;
-        const auto& quantize = std::get<Quantize>(reader.op);
-        const Amax amax{.grid = quantize.grid,
-                        .transposed = quantize.layout == Quantize::Layout::kTransposed};
-        const Types of{values[reader.of]};
-        in.push_back(amax.infer(of)[0]);
+      for (size_t r = 0; r < pass.op.readers.size(); ++r) {
+        const Float8Reader& reader = pass.op.readers[r];
+        if (reader.takes_maxima) {
+          const auto& quantize = std::get<Quantize>(reader.op);
+          const Amax amax{.grid = quantize.grid,
+                          .transposed = quantize.layout == Quantize::Layout::kTransposed};
+          const Types of{values[reader.of]};
+          in.push_back(amax.infer(of)[0]);
+        }
+        if (reader.takes_row()) in.push_back(graph_.type(pass.rows[r]));
       }
       fused += bytes_of(pass.op.cost(in, pass.op.infer(in)));
     }
@@ -240,8 +321,10 @@ class Float8Fuser {
       Node node = rewriter_.moved(old);
       auto given = pass.maxima.begin();
       for (size_t r = 0; r < pass.op.readers.size(); ++r) {
-        if (!pass.op.readers[r].takes_maxima) continue;
-        node.in.push_back(pass.own_maxima[r] >= 0 ? own[pass.own_maxima[r]] : rewriter_(*given++));
+        if (pass.op.readers[r].takes_maxima)
+          node.in.push_back(pass.own_maxima[r] >= 0 ? own[pass.own_maxima[r]]
+                                                    : rewriter_(*given++));
+        if (pass.op.readers[r].takes_row()) node.in.push_back(rewriter_(pass.rows[r]));
       }
       Types in;
       for (const Value v : node.in) in.push_back(rewriter_.to.type(v));
@@ -259,6 +342,9 @@ class Float8Fuser {
         for (const Value was : pass.is[r]) rewriter_.map(was, {id, next++});
         if (!has_place) ++next;
       }
+      if (pass.reduced_by < 0) continue;
+      rewriter_.copy(pass.reduced_by);
+      own.back() = rewriter_({pass.reduced_by, 0});
     }
   }
 

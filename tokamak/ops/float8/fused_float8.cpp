@@ -37,7 +37,7 @@ Types infer_reader(const Float8Reader& reader, const Types& in) {
 bool is_plain_maximum(const Float8Reader& reader) {
   const auto* amax = std::get_if<Amax>(&reader.op);
   return amax != nullptr && amax->grid == ScaleGrid::kTensor && !amax->hadamard &&
-         amax->rounds_to == DType::kF32;
+         amax->rounds_to == DType::kF32 && !amax->is_gated;
 }
 
 // Whether tiles of values have the scales or maxima of this reader: those of a tensor, of rows or
@@ -60,11 +60,18 @@ bool is_of_segments(const Float8Reader& reader) {
 
 std::string why_no_codes_of_rows(const FusedFloat8& op) {
   const int y = output_with_maximum(op.first);
+  if (op.is_gated()) {
+    return op.readers.size() == 1 && op.readers[0].of == y
+               ? ""
+               : fmt::format("{} takes one maximum, of output {}", op.first.rules->name, y);
+  }
   for (int k = 0; k < std::ssize(op.stores); ++k) {
     if (k != y && !op.stores[k]) return fmt::format("output {} is stored", k);
   }
   if (op.readers.size() != 1 || op.readers[0].of != y)
     return fmt::format("{} makes one set of codes, of output {}", op.first.rules->name, y);
+  if (const Quantize* codes = op.readers[0].delayed_codes_of_rows())
+    return codes->format == DType::kE4M3 ? "" : "codes of rows are those of no gradient";
   const Quantize* codes = op.readers[0].codes_in_one_pass();
   return codes != nullptr && codes->layout == Quantize::Layout::kRows &&
                  codes->format == DType::kE4M3 &&
@@ -83,10 +90,30 @@ const Quantize* Float8Reader::codes_in_one_pass() const {
              : nullptr;
 }
 
+bool Float8Reader::takes_row() const {
+  if (const auto* amax = std::get_if<Amax>(&op)) return amax->is_gated;
+  return std::get<Quantize>(op).is_delayed;
+}
+
+const Quantize* Float8Reader::delayed_codes_of_rows() const {
+  const auto* codes = std::get_if<Quantize>(&op);
+  return codes != nullptr && codes->is_delayed && takes_maxima &&
+                 codes->layout == Quantize::Layout::kRows && codes->rounds_to == DType::kF32
+             ? codes
+             : nullptr;
+}
+
 size_t FusedFloat8::num_first_inputs(size_t num_inputs) const {
-  return num_inputs - static_cast<size_t>(std::count_if(
-                          readers.begin(), readers.end(),
-                          [](const Float8Reader& reader) { return reader.takes_maxima; }));
+  for (const Float8Reader& reader : readers) num_inputs -= reader.num_inputs();
+  return num_inputs;
+}
+
+bool FusedFloat8::is_gated() const {
+  return !readers.empty() && std::none_of(stores.begin(), stores.end(), [](bool b) { return b; }) &&
+         std::all_of(readers.begin(), readers.end(), [](const Float8Reader& reader) {
+           const auto* amax = std::get_if<Amax>(&reader.op);
+           return amax != nullptr && amax->is_gated;
+         });
 }
 
 Types FusedFloat8::first_outputs(std::span<const TensorType> in) const {
@@ -102,10 +129,10 @@ const Amax* FusedFloat8::lone_maximum() const {
 }
 
 Types FusedFloat8::infer(std::span<const TensorType> in) const {
-  const auto num_maxima = static_cast<size_t>(std::count_if(
-      readers.begin(), readers.end(), [](const Float8Reader& r) { return r.takes_maxima; }));
-  TOK_REQUIRE(in.size() > num_maxima, "{}: wanted inputs of {} and {} maxima, got {}", kName,
-              first.rules->name, num_maxima, in.size());
+  size_t own = 0;
+  for (const Float8Reader& reader : readers) own += reader.num_inputs();
+  TOK_REQUIRE(in.size() > own, "{}: wanted inputs of {} and {} of readers, got {}", kName,
+              first.rules->name, own, in.size());
   const Types values = first_outputs(in);
   TOK_REQUIRE(values.size() == stores.size(), "{}: {} has {} outputs, {} may be stored", kName,
               first.rules->name, values.size(), stores.size());
@@ -113,12 +140,12 @@ Types FusedFloat8::infer(std::span<const TensorType> in) const {
   for (size_t k = 0; k < values.size(); ++k) {
     if (stores[k]) out.push_back(values[k]);
   }
-  size_t next = in.size() - num_maxima;
+  size_t next = in.size() - own;
   for (const Float8Reader& reader : readers) {
     TOK_REQUIRE(reader.of >= 0 && reader.of < std::ssize(values), "{}: {} has no output {}", kName,
                 first.rules->name, reader.of);
     Types of{values[reader.of]};
-    if (reader.takes_maxima) of.push_back(in[next++]);
+    for (size_t k = 0; k < reader.num_inputs(); ++k) of.push_back(in[next++]);
     const Types made = infer_reader(reader, of);
     out.insert(out.end(), made.begin(), made.end());
   }
@@ -130,6 +157,8 @@ std::vector<Strategy> FusedFloat8::place(std::span<const TensorType> in) const {
 }
 
 Cost FusedFloat8::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
+  // Tables have scales in all steps but the first.
+  if (is_gated()) return memory_cost(in.subspan(num_first_inputs(in.size())), out, 0.0);
   Cost cost = memory_cost(in, out, 0.0);
   const Types values = first_outputs(in);
   const auto inputs = in.first(num_first_inputs(in.size()));
@@ -226,7 +255,13 @@ bool makes_codes_of_rows(const AnyOp& op) {
 
 bool makes_codes_of_tiles(const AnyOp& op) {
   const auto* gates = op.as<SwigluGrad>();
-  return gates != nullptr && gates->packed;
+  const auto* gelu = op.as<GeluGrad>();
+  return (gates != nullptr && gates->packed) ||
+         (gelu != nullptr && (gelu->kind == GeluKind::kTanh || gelu->kind == GeluKind::kExact));
+}
+
+bool stores_beside_tiles(const AnyOp& op, int out) {
+  return out == 0 && op.as<GeluGrad>() != nullptr;
 }
 
 std::string why_not_fused(const FusedFloat8& op, std::span<const TensorType> in) {
@@ -239,8 +274,14 @@ std::string why_not_fused(const FusedFloat8& op, std::span<const TensorType> in)
   if (makes_codes_of_rows(op.first)) return why_no_codes_of_rows(op);
   if (!makes_codes_of_tiles(op.first))
     return fmt::format("{} makes no codes", op.first.rules->name);
-  if (std::any_of(op.stores.begin(), op.stores.end(), [](bool b) { return b; }))
-    return "codes are made of values that are not stored";
+  for (int k = 0; k < std::ssize(op.stores); ++k) {
+    if (op.stores[k] && !stores_beside_tiles(op.first, k))
+      return "codes are made of values that are not stored";
+  }
+  if (op.first.as<GeluGrad>() != nullptr &&
+      !std::all_of(op.readers.begin(), op.readers.end(),
+                   [](const Float8Reader& reader) { return reader.takes_row(); }))
+    return "gelu_grad makes only codes under delayed scales";
   if (!std::all_of(op.readers.begin(), op.readers.end(), is_known_before) &&
       !std::all_of(op.readers.begin(), op.readers.end(), is_of_segments))
     return "scales of tensors, rows and columns are known before, or all are of segments";
@@ -250,6 +291,8 @@ std::string why_not_fused(const FusedFloat8& op, std::span<const TensorType> in)
     return std::holds_alternative<Amax>(r.op);
   });
   if (amaxes != 0 && amaxes != std::ssize(op.readers)) return "maxima or codes, not both";
+  if (amaxes != 0 && op.readers[0].takes_row() != op.is_gated())
+    return "maxima for want of a scale stand alone";
   for (size_t i = 0; i < op.readers.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
       const Float8Reader& a = op.readers[i];
@@ -267,6 +310,7 @@ std::string why_not_fused(const FusedFloat8& op, std::span<const TensorType> in)
           y.layout == Quantize::Layout::kBoth)
         return "one layout twice";
       if (x.format != y.format) return "one value in two formats";
+      if (x.has_amax && y.has_amax) return "one maximum twice";
     }
     if (amaxes == 0 && op.readers[i].of > 0 &&
         std::get<Quantize>(op.readers[i].op).format != DType::kE4M3)

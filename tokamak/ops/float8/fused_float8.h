@@ -14,6 +14,15 @@ struct Float8Reader {
   std::variant<Amax, Quantize> op;
   bool takes_maxima = false;  ///< an input of its own: those of `quantize`
 
+  /// Whether a row of a table of delayed scales is an input of its own, the last.
+  bool takes_row() const;
+
+  /// Returns the number of its own inputs.
+  size_t num_inputs() const { return (takes_maxima ? 1 : 0) + (takes_row() ? 1 : 0); }
+
+  /// Returns the codes of rows whose one scale is delayed, or null if the reader is another.
+  const Quantize* delayed_codes_of_rows() const;
+
   /// Returns the codes whose maxima are taken in the pass that makes them, or null if the reader is
   /// another.
   const Quantize* codes_in_one_pass() const;
@@ -21,8 +30,8 @@ struct Float8Reader {
 
 /// Computes `first` and the `readers` of its outputs. Each value is rounded as `first` rounds it
 /// before they read it, so all bits are those of the ops apart. The inputs are those of `first`,
-/// then the maxima that readers take; the outputs are those of `first` that are stored, then the
-/// readers', in order.
+/// then the readers' own; the outputs are those of `first` that are stored, then the readers', in
+/// order.
 struct FusedFloat8 {
   static constexpr std::string_view kName = "fused_float8";
   AnyOp first;
@@ -44,6 +53,9 @@ struct FusedFloat8 {
   /// Returns the types of all outputs of `first`.
   Types first_outputs(std::span<const TensorType> in) const;
 
+  /// Whether nothing is computed where tables have scales: only maxima are taken for want of these.
+  bool is_gated() const;
+
   /// Returns the one maximum of a whole tensor that is taken of values that are all stored, or
   /// null if the readers are others.
   const Amax* lone_maximum() const;
@@ -57,8 +69,11 @@ int output_with_maximum(const AnyOp& op);
 bool makes_codes_of_rows(const AnyOp& op);
 
 /// Returns whether kernels of `op` can take maxima and make codes of all its outputs, tile by tile,
-/// without storing them.
+/// without storing them; those of gelu_grad only where scales are delayed.
 bool makes_codes_of_tiles(const AnyOp& op);
+
+/// Returns whether those kernels can store output `out` beside its codes.
+bool stores_beside_tiles(const AnyOp& op, int out);
 
 /// Returns why no backend but a CPU has a kernel for these readers, or ""; `in` begins with the
 /// inputs of `first`.
@@ -67,7 +82,8 @@ std::string why_not_fused(const FusedFloat8& op, std::span<const TensorType> in)
 /// Replaces nodes and the `amax` and `quantize` nodes that read them by FusedFloat8, where that
 /// moves fewer bytes. Codes of tiles are made without storing values, whose inputs live as long as
 /// the codes are made: without `fuses_tiles` they are made apart. Where they need a maximum of the
-/// values themselves, the op runs twice: once for the maxima, once for the codes.
+/// values themselves, the op runs twice: once for the maxima, once for the codes. Delayed codes
+/// need it only for want of a scale: the first pass then does nothing in most steps.
 Graph fuse_float8(const Graph& graph, bool fuses_tiles);
 
 /// Makes codes that lie transposed just before they are read, in a pass of their own, where nothing

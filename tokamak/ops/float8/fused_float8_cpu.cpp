@@ -45,7 +45,8 @@ Kernel prepare_first(const AnyOp& op, const KernelTypes& types) {
 struct Reader {
   Kernel kernel;
   size_t of = 0;
-  size_t maxima = 0;  // an input, or 0
+  size_t first_in = 0;
+  size_t num_in = 0;
   size_t first_out = 0;
   size_t num_out = 0;
 };
@@ -68,19 +69,20 @@ Parts parts_of(const FusedFloat8& op, const KernelTypes& types) {
   auto out = static_cast<size_t>(std::count(op.stores.begin(), op.stores.end(), true));
   for (const Float8Reader& reader : op.readers) {
     Types in{parts.values[reader.of]};
-    if (reader.takes_maxima) in.push_back(types.in[input]);
+    for (size_t k = 0; k < reader.num_inputs(); ++k) in.push_back(types.in[input + k]);
     std::visit(
         [&](const auto& made) {
           const Types results = made.infer(in);
           parts.readers.push_back({.kernel = prepare(made, {.in = in, .out = results}, ""),
                                    .of = static_cast<size_t>(reader.of),
-                                   .maxima = reader.takes_maxima ? input : 0,
+                                   .first_in = input,
+                                   .num_in = reader.num_inputs(),
                                    .first_out = out,
                                    .num_out = results.size()});
           out += results.size();
         },
         reader.op);
-    if (reader.takes_maxima) ++input;
+    input += reader.num_inputs();
   }
   return parts;
 }
@@ -105,7 +107,7 @@ void run(const Parts& parts, const KernelArgs& args) {
   parts.first(first);
   for (const Reader& reader : parts.readers) {
     std::vector<Tensor> in{values[reader.of]};
-    if (reader.maxima != 0) in.push_back(args.in[reader.maxima]);
+    for (size_t k = 0; k < reader.num_in; ++k) in.push_back(args.in[reader.first_in + k]);
     reader.kernel({.in = in, .out = args.out.subspan(reader.first_out, reader.num_out)});
   }
 }

@@ -5,6 +5,7 @@
 #include "tokamak/ops/attention/rope.h"
 #include "tokamak/ops/elementwise/gelu.h"
 #include "tokamak/ops/elementwise/swiglu.h"
+#include "tokamak/ops/float8/delayed_codes_gpu.cuh"
 #include "tokamak/ops/float8/fused_float8.h"
 #include "tokamak/ops/float8/row_codes_gpu.cuh"
 #include "tokamak/ops/norm/norm.h"
@@ -14,12 +15,23 @@ namespace tokamak::gpu {
 /// What a kernel makes of output_with_maximum() besides what the op yields.
 struct FusedOutput {
   bool stores = true;          ///< the output itself; only codes of rows may take its place
+  bool stores_others = true;   ///< the other outputs
   bool takes_maximum = false;  ///< the greatest magnitude, the op's last output
   bool makes_codes = false;    ///< of rows: the op's last outputs are codes and inverse scales
   bool of_segments = false;    ///< each 128 neighbours have a scale, not each row
   bool power_of_two = false;   ///< scales are rounded down to powers of two
   bool takes_columns = false;  ///< the op's last output holds maxima of columns
   int most_blocks = 0;         ///< that take them
+  /// Codes have one delayed scale, and the op's last inputs are a maximum and a row of its table.
+  /// Without makes_codes a maximum is taken, and nothing stored, if the row, which is the op's last
+  /// input, has no scale.
+  bool is_delayed = false;
+
+  /// Whether codes of rows are made under scales of rows or segments.
+  bool makes_codes_of_rows() const { return makes_codes && !is_delayed; }
+
+  /// Whether nothing is done where a row has a scale.
+  bool is_gated() const { return is_delayed && !makes_codes; }
 };
 
 /// Prepare the kernel of an op with a fused output. `types` has the op's own inputs first; only
@@ -56,7 +68,7 @@ inline uint32_t* maximum_of(const KernelArgs& args, bool takes_maximum) {
 
 /// Returns where codes go that a kernel makes.
 inline RowCodes codes_of(const KernelArgs& args, const FusedOutput& fused) {
-  if (!fused.makes_codes) return {};
+  if (!fused.makes_codes_of_rows()) return {};
   const size_t end = args.out.size() - (fused.takes_columns ? 1 : 0);
   return {.codes = args.out[end - 2].as<uint8_t>(),
           .inverse = args.out[end - 1].as<float>(),
@@ -64,6 +76,24 @@ inline RowCodes codes_of(const KernelArgs& args, const FusedOutput& fused) {
           .of_segments = fused.of_segments,
           .power_of_two = fused.power_of_two,
           .most_blocks = fused.most_blocks};
+}
+
+/// Returns where codes go that a kernel makes under a delayed scale.
+inline DelayedCodes delayed_codes_of(const KernelArgs& args, const FusedOutput& fused) {
+  if (!fused.is_delayed || !fused.makes_codes) return {};
+  const size_t end = args.out.size() - (fused.takes_maximum ? 1 : 0);
+  return {.codes = args.out[end - 2].as<uint8_t>(),
+          .inverse = args.out[end - 1].as<float>(),
+          .amax = args.in[args.in.size() - 2].as<float>(),
+          .delayed = {.row = args.in.back().as<float>()},
+          .power_of_two = fused.power_of_two};
+}
+
+/// Returns the row that decides whether a maximum is taken, and where that goes; none if it always
+/// is.
+inline Delayed gate_of(const KernelArgs& args, const FusedOutput& fused) {
+  if (!fused.is_gated()) return {};
+  return {.row = args.in.back().as<float>(), .most = args.out.back().as<uint32_t>()};
 }
 
 }  // namespace tokamak::gpu

@@ -82,6 +82,102 @@ void add_codes_of_rows(CasesOf<FusedFloat8>& c) {
   }
 }
 
+// Runs with a scale in the table, and without one.
+void add_delayed_case(CasesOf<FusedFloat8>& c, const std::string& name, const FusedFloat8& op,
+                      const Types& in) {
+  Types all = in;
+  for (const Float8Reader& reader : op.readers) {
+    if (reader.takes_maxima) all.push_back(f32({1}));
+    all.push_back(f32({5}));
+  }
+  for (const int64_t scale : {0, 64}) {
+    auto& made = c.good(fmt::format("{} and {}", name, scale), op, all);
+    made.check_gradient = false;
+    made.bound = 0.05;
+    made.fill.resize(in.size());
+    for (const Float8Reader& reader : op.readers) {
+      if (reader.takes_maxima) made.fill.push_back({.values = {3}});
+      made.fill.push_back({.values = {scale, 7}});
+    }
+    for (size_t i = in.size(); i < all.size(); ++i) made.float_stays.push_back(static_cast<int>(i));
+  }
+}
+
+void add_delayed_codes_of_rows(CasesOf<FusedFloat8>& c) {
+  const auto add = [&](const std::string& name, const auto& first, size_t outputs,
+                       const Types& in) {
+    FusedFloat8 op{.first = any_op(first), .stores = std::vector<bool>(outputs, false)};
+    const int y = output_with_maximum(op.first);
+    op.readers = {{.of = y, .op = Amax{.is_gated = true}}};
+    add_delayed_case(c, name + ", maximum", op, in);
+    for (const bool stores : {false, true}) {
+      op.stores.assign(outputs, true);
+      op.stores[y] = stores;
+      op.readers = {
+          {.of = y,
+           .op = Quantize{.power_of_two = stores, .is_delayed = true, .has_amax = !stores},
+           .takes_maxima = true}};
+      add_delayed_case(c, name + (stores ? ", codes and values" : ", codes"), op, in);
+    }
+  };
+  for (const int64_t D : {33, 384}) {
+    const TensorType x = f32({21, D});
+    const TensorType p = f32({D});
+    add(fmt::format("norm of {}", D), RmsNorm{}, 1, {x, p});
+    add(fmt::format("sum and norm of {}", D), AddRmsNorm{}, 2, {x, x, p});
+    add(fmt::format("layer norm of {}", D), LayerNorm{}, 1, {x, p, p});
+    add(fmt::format("sum and layer norm of {}", D), AddLayerNorm{}, 2, {x, x, p, p});
+    add(fmt::format("swiglu of {}", D), Swiglu{}, 1, {x, x});
+    add(fmt::format("packed swiglu of {}", D), Swiglu{.packed = true}, 1, {f32({21, 2 * D})});
+    add(fmt::format("gelu of {}", D), Gelu{}, 1, {x});
+  }
+}
+
+void add_delayed_tiles(CasesOf<FusedFloat8>& c, int64_t M, int64_t F) {
+  const Types in{f32({M, 2 * F}), f32({M, F})};
+  const std::string of = fmt::format(" of {} x {}", M, F);
+  add_delayed_case(c, "a maximum" + of,
+                   maxima_of_gates(true, {{.of = 0, .op = Amax{.is_gated = true}}}), in);
+  const auto codes = [](int out, CodeLayout layout, DType format, bool has_amax) {
+    return Float8Reader{
+        .of = out,
+        .op =
+            Quantize{.format = format, .layout = layout, .is_delayed = true, .has_amax = has_amax},
+        .takes_maxima = true};
+  };
+  add_delayed_case(c, "codes" + of,
+                   maxima_of_gates(true, {codes(0, CodeLayout::kBoth, DType::kE5M2, true),
+                                          codes(1, CodeLayout::kTransposed, DType::kE4M3, false)}),
+                   in);
+  add_delayed_case(c, "codes with both maxima" + of,
+                   maxima_of_gates(true, {codes(0, CodeLayout::kRows, DType::kE4M3, true),
+                                          codes(1, CodeLayout::kBoth, DType::kE4M3, true)}),
+                   in);
+}
+
+void add_delayed_gelu(CasesOf<FusedFloat8>& c, int64_t M, int64_t F) {
+  for (const GeluKind kind : {GeluKind::kTanh, GeluKind::kExact}) {
+    FusedFloat8 op{.first = any_op(GeluGrad{.kind = kind, .emits_y = true}),
+                   .stores = {false, false},
+                   .readers = {{.of = 0, .op = Amax{.is_gated = true}}}};
+    const std::string of = fmt::format(" of {} of {} x {}", name_of(kind), M, F);
+    const Types in{f32({M, F}), f32({M, F})};
+    add_delayed_case(c, "a maximum" + of, op, in);
+    op.readers = {{.of = 0,
+                   .op = Quantize{.format = DType::kE5M2,
+                                  .layout = CodeLayout::kBoth,
+                                  .is_delayed = true,
+                                  .has_amax = true},
+                   .takes_maxima = true},
+                  {.of = 1,
+                   .op = Quantize{.layout = CodeLayout::kTransposed, .is_delayed = true},
+                   .takes_maxima = true}};
+    add_delayed_case(c, "codes" + of, op, in);
+    op.stores[0] = true;
+    add_delayed_case(c, "codes and values" + of, op, in);
+  }
+}
+
 void add_segments_of_tiles(CasesOf<FusedFloat8>& c, int64_t M, int64_t F) {
   const auto segments = [](int out, CodeLayout layout, DType format, bool power_of_two = false) {
     return Float8Reader{.of = out,
@@ -211,6 +307,11 @@ OpCases cases_of<FusedFloat8>() {
   add_tiles(c, 192, 256);
   add_tiles(c, 150, 136);
   add_codes_of_rows(c);
+  add_delayed_codes_of_rows(c);
+  add_delayed_gelu(c, 37, 75);
+  add_delayed_gelu(c, 192, 256);
+  add_delayed_tiles(c, 37, 75);
+  add_delayed_tiles(c, 192, 256);
   add_segments_of_tiles(c, 192, 256);
   add_segments_of_tiles(c, 37, 128);
   const TensorType x = f32({4, 8});

@@ -1,7 +1,8 @@
-// Maxima and codes of the gradients of packed gates and of the product of the gates, tile by tile,
-// of which no value is stored.
+// Maxima and codes of what the gradients of packed gates and of GELU yield, tile by tile, of which
+// no value needs to be stored.
 #pragma once
 
+#include "tokamak/ops/elementwise/gelu_gpu.cuh"
 #include "tokamak/ops/elementwise/swiglu_gpu.cuh"
 #include "tokamak/ops/float8/encode_gpu.cuh"
 
@@ -22,17 +23,19 @@ struct TileMaxima {
   uint32_t* columns = nullptr;
 };
 
-/// Codes of a matrix in one layout: under one scale, or under one for each row, or column.
+/// Codes of a matrix in one layout: under one scale, which may be a delayed one, or under one for
+/// each row, or column.
 struct CodesUnderScales {
   uint8_t* codes = nullptr;
   const float* amax = nullptr;
   float* inverse = nullptr;
   bool is_tensor = true;
   bool power_of_two = false;
+  Delayed delayed = {};
 
   template <class Format>
   __device__ float scale_at(int64_t i) const {
-    return scale_of<Format>(amax[is_tensor ? 0 : i], power_of_two);
+    return delayed.template scale_of<Format>(amax[is_tensor ? 0 : i], power_of_two);
   }
 
   template <class Format>
@@ -42,8 +45,10 @@ struct CodesUnderScales {
 };
 
 /// A matrix of values, of which codes lie as the values do and transposed; null codes are not made.
+/// `most` is where its greatest magnitude goes, if that is wanted.
 struct TileLayouts {
   CodesUnderScales rows, transposed;
+  uint32_t* most = nullptr;
 };
 
 // A thread's part of a round: 8 neighbours of gate, up and dy, then of dgate, dup and y.
@@ -69,42 +74,122 @@ __device__ inline void load_gates(const Gates<T>& g, int64_t row, int64_t column
   }
 }
 
-// Takes the maxima of a tile of dgate and dup, and of y.
-template <bool kWhole, bool kHasAxes, class T>
+/// dgate, dup and y of packed gates. Of a source, the last part is y and the others lie side by
+/// side.
+template <class T>
+struct GateSource {
+  using Element = T;
+  static constexpr int kParts = kGateParts;
+  static constexpr int kE4M3Part = 2;     ///< y, whatever the format of gradients
+  static constexpr bool kHasAxes = true;  ///< scales may be of rows and columns
+  Gates<T> g;
+
+  __device__ int64_t rows() const { return g.M; }
+
+  __device__ int64_t columns() const { return g.F; }
+
+  const __device__ T* input(int p, int64_t row, int64_t column) const {
+    return p == 2 ? g.dy + row * g.F + column : g.both + (row * 2 + p) * g.F + column;
+  }
+
+  template <bool kWhole>
+  __device__ void load(int64_t row, int64_t column, T (&into)[kParts][kEach]) const {
+    load_gates<kWhole>(g, row, column, into);
+  }
+
+  static __device__ void compute(T (&v)[kParts][kEach]) { differentiate_gates(v[0], v[1], v[2]); }
+
+  template <bool kWhole>
+  __device__ void store(const T (&)[kEach], int64_t, int64_t) const {}
+};
+
+/// dx and y of GELU. dx is stored where `dx` is not null.
+template <class T, class Form>
+struct GeluSource {
+  using Element = T;
+  static constexpr int kParts = 2;
+  static constexpr int kE4M3Part = 1;
+  static constexpr bool kHasAxes = false;
+  const T* x;
+  const T* dy;
+  T* dx;
+  int64_t M, F;
+
+  __device__ int64_t rows() const { return M; }
+
+  __device__ int64_t columns() const { return F; }
+
+  template <bool kWhole>
+  __device__ void load(int64_t row, int64_t column, T (&into)[kParts][kEach]) const {
+    load_round<kWhole>(Values<T>{x, M, F, false}, row, column, into[0]);
+    load_round<kWhole>(Values<T>{dy, M, F, false}, row, column, into[1]);
+  }
+
+  static __device__ void compute(T (&v)[kParts][kEach]) {
+    differentiate_gelu<true, Form>(v[0], v[1]);
+  }
+
+  template <bool kWhole>
+  __device__ void store(const T (&v)[kEach], int64_t row, int64_t column) const {
+    if (dx == nullptr || row >= M || column >= F) return;
+    if constexpr (kWhole) {
+      gpu::store<kEach>(dx + row * F + column, v);
+    } else {
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) {
+        if (column + j < F) dx[row * F + column + j] = v[j];
+      }
+    }
+  }
+};
+
+template <class Source, class T>
+__device__ inline uint32_t greatest_gradient(const T (&v)[Source::kParts][kEach]) {
+  uint32_t most = magnitude_of(v[0]);
+  if constexpr (Source::kParts > 2) most = max(most, magnitude_of(v[1]));
+  return most;
+}
+
+// Takes the maxima of a tile of the gradients, and of y.
+template <bool kWhole, bool kHasAxes, class Source>
 __global__ void __launch_bounds__(kThreads, kHasAxes ? 3 : 4)
-    gate_maxima(Gates<T> g, TileMaxima d, TileMaxima y) {
+    tile_maxima(Source source, TileMaxima d, TileMaxima y) {
+  using T = typename Source::Element;
+  constexpr int kParts = Source::kParts;
+  const int64_t M = source.rows();
+  const int64_t F = source.columns();
   constexpr int kAtOnce = 2;
-  __shared__ TileColumns<kHasAxes ? kGateParts : 1, kThreads / 32, T> columns;
+  __shared__ TileColumns<kHasAxes ? kParts : 1, kThreads / 32, T> columns;
   const int thread = static_cast<int>(threadIdx.x);
-  const auto tiles = static_cast<unsigned>((g.F + kTile - 1) / kTile);
+  const auto tiles = static_cast<unsigned>((F + kTile - 1) / kTile);
   const int64_t row = static_cast<int64_t>(blockIdx.x / tiles) * kTile + thread / kRowThreads;
   const int own_column = thread % kRowThreads * kEach;
   const int64_t column = static_cast<int64_t>(blockIdx.x % tiles) * kTile + own_column;
   uint32_t most[2] = {};
-  ColumnMaxima<kEach, T> own[kGateParts];
+  ColumnMaxima<kEach, T> own[kParts];
 #pragma unroll 1
   for (int round = 0; round < kRounds; round += kAtOnce) {
-    T values[kAtOnce][kGateParts][kEach];
+    T values[kAtOnce][kParts][kEach];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i)
-      load_gates<kWhole>(g, row + (round + i) * kRowsAtOnce, column, values[i]);
+      source.template load<kWhole>(row + (round + i) * kRowsAtOnce, column, values[i]);
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int64_t r = row + (round + i) * kRowsAtOnce;
-      T(&v)[kGateParts][kEach] = values[i];
-      differentiate_gates(v[0], v[1], v[2]);
-      const uint32_t rows[2] = {max(magnitude_of(v[0]), magnitude_of(v[1])), magnitude_of(v[2])};
+      T(&v)[kParts][kEach] = values[i];
+      Source::compute(v);
+      const uint32_t rows[2] = {greatest_gradient<Source>(v), magnitude_of(v[kParts - 1])};
       most[0] = max(most[0], rows[0]);
       most[1] = max(most[1], rows[1]);
       if constexpr (kHasAxes) {
 #pragma unroll
-        for (int p = 0; p < kGateParts; ++p) own[p].add(v[p]);
+        for (int p = 0; p < kParts; ++p) own[p].add(v[p]);
         uint32_t* const into[2] = {d.rows, y.rows};
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
           if (into[m] == nullptr) continue;
           const uint32_t of_row = warp_max(rows[m], kRowThreads);
-          if (thread % kRowThreads == 0 && r < g.M) atomicMax(into[m] + r, of_row);
+          if (thread % kRowThreads == 0 && r < M) atomicMax(into[m] + r, of_row);
         }
       }
     }
@@ -113,12 +198,12 @@ __global__ void __launch_bounds__(kThreads, kHasAxes ? 3 : 4)
     columns.put(own);
     __syncthreads();
     const int64_t first = column - own_column;
-    for (int i = thread; i < kGateParts * kTile; i += kThreads) {
+    for (int i = thread; i < kParts * kTile; i += kThreads) {
       const int p = i / kTile;
       const int64_t c = first + i % kTile;
-      uint32_t* const into = p == 2 ? y.columns : d.columns;
-      if (into != nullptr && c < g.F)
-        atomicMax(into + (p == 1 ? g.F : 0) + c, columns.of(p, i % kTile));
+      uint32_t* const into = p == kParts - 1 ? y.columns : d.columns;
+      if (into != nullptr && c < F)
+        atomicMax(into + (p == kParts - 1 ? 0 : p * F) + c, columns.of(p, i % kTile));
     }
   }
   if (y.all != nullptr) {
@@ -129,80 +214,93 @@ __global__ void __launch_bounds__(kThreads, kHasAxes ? 3 : 4)
 }
 
 // Makes the scales of a tile's rows and columns; one of each where scales are of tensors.
-template <bool kHasAxes, class Format, class T>
-__device__ void make_gate_scales(const Gates<T>& g, const TileLayouts& d, const TileLayouts& y,
+template <bool kHasAxes, class Format, class Source>
+__device__ void make_tile_scales(const Source& source, const TileLayouts& d, const TileLayouts& y,
                                  int64_t first_row, int64_t first_column,
                                  float (&of_rows)[2][kHasAxes ? kTile : 1],
-                                 float (&of_columns)[kGateParts][kHasAxes ? kTile : 1]) {
+                                 float (&of_columns)[Source::kParts][kHasAxes ? kTile : 1]) {
   const int i = static_cast<int>(threadIdx.x);
   if (i >= (kHasAxes ? kTile : 1)) return;
-  const int64_t row = min(first_row + i, g.M - 1);
-  const int64_t column = min(first_column + i, g.F - 1);
+  constexpr int kLast = Source::kParts - 1;
+  const int64_t F = source.columns();
+  const int64_t row = min(first_row + i, source.rows() - 1);
+  const int64_t column = min(first_column + i, F - 1);
   if (d.rows.codes != nullptr) of_rows[0][i] = d.rows.scale_at<Format>(row);
   if (y.rows.codes != nullptr) of_rows[1][i] = y.rows.scale_at<E4M3>(row);
   if (d.transposed.codes != nullptr) {
-    of_columns[0][i] = d.transposed.scale_at<Format>(column);
-    of_columns[1][i] = d.transposed.scale_at<Format>(g.F + column);
+#pragma unroll
+    for (int p = 0; p < kLast; ++p)
+      of_columns[p][i] = d.transposed.scale_at<Format>(p * F + column);
   }
-  if (y.transposed.codes != nullptr) of_columns[2][i] = y.transposed.scale_at<E4M3>(column);
+  if (y.transposed.codes != nullptr) of_columns[kLast][i] = y.transposed.scale_at<E4M3>(column);
 }
 
-// Makes the codes of a tile of dgate and dup, and of y.
-template <bool kWhole, bool kHasAxes, class Format, class T>
+// Makes the codes of a tile of the gradients, and of y.
+template <bool kWhole, bool kHasAxes, class Format, class Source>
 __global__ void __launch_bounds__(kThreads, 3)
-    gate_codes(Gates<T> g, TileLayouts d, TileLayouts y) {
+    tile_codes(Source source, TileLayouts d, TileLayouts y) {
+  using T = typename Source::Element;
+  constexpr int kParts = Source::kParts;
+  constexpr int kLast = kParts - 1;
+  const int64_t M = source.rows();
+  const int64_t F = source.columns();
   constexpr int kAtOnce = 2;
   extern __shared__ __align__(16) uint32_t words[];
   const int thread = static_cast<int>(threadIdx.x);
-  const auto tiles = static_cast<unsigned>((g.F + kTile - 1) / kTile);
+  const auto tiles = static_cast<unsigned>((F + kTile - 1) / kTile);
   const int64_t first_row = static_cast<int64_t>(blockIdx.x / tiles) * kTile;
   const int64_t first_column = static_cast<int64_t>(blockIdx.x % tiles) * kTile;
   const int own_row = thread / kRowThreads;
   const int own_column = thread % kRowThreads * kEach;
   const int64_t column = first_column + own_column;
-  const int64_t left = g.F - column;
+  const int64_t left = F - column;
   const bool encodes_once = !kHasAxes && d.rows.amax == d.transposed.amax &&
                             d.rows.power_of_two == d.transposed.power_of_two;
   __shared__ float of_rows[2][kHasAxes ? kTile : 1];
-  __shared__ __align__(16) float of_columns[kGateParts][kHasAxes ? kTile : 1];
-  make_gate_scales<kHasAxes, Format>(g, d, y, first_row, first_column, of_rows, of_columns);
+  __shared__ __align__(16) float of_columns[kParts][kHasAxes ? kTile : 1];
+  make_tile_scales<kHasAxes, Format>(source, d, y, first_row, first_column, of_rows, of_columns);
   __syncthreads();
+  uint32_t most[2] = {};
 #pragma unroll 1
   for (int round = 0; round < kRounds; round += kAtOnce) {
-    T values[kAtOnce][kGateParts][kEach];
+    T values[kAtOnce][kParts][kEach];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i)
-      load_gates<kWhole>(g, first_row + (round + i) * kRowsAtOnce + own_row, column, values[i]);
+      source.template load<kWhole>(first_row + (round + i) * kRowsAtOnce + own_row, column,
+                                   values[i]);
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int r = (round + i) * kRowsAtOnce + own_row;
       const int64_t row = first_row + r;
-      const bool is_inside = row < g.M;
-      T(&v)[kGateParts][kEach] = values[i];
-      differentiate_gates(v[0], v[1], v[2]);
+      const bool is_inside = row < M;
+      T(&v)[kParts][kEach] = values[i];
+      Source::compute(v);
+      source.template store<kWhole>(v[0], row, column);
+      if (d.most != nullptr) most[0] = max(most[0], greatest_gradient<Source>(v));
+      if (y.most != nullptr) most[1] = max(most[1], magnitude_of(v[kLast]));
 #pragma unroll
-      for (int p = 0; p < kGateParts; ++p) {
-        const TileLayouts& of = p == 2 ? y : d;
+      for (int p = 0; p < kParts; ++p) {
+        const TileLayouts& of = p == kLast ? y : d;
         using Own = Format;
         const auto encode = [&](const auto& scale) {
-          return p == 2 ? encode_each<E4M3>(v[p], false, scale)
-                        : encode_each<Own>(v[p], false, scale);
+          return p == kLast ? encode_each<E4M3>(v[p], false, scale)
+                            : encode_each<Own>(v[p], false, scale);
         };
         uint2 made{};
         if (of.rows.codes != nullptr) {
-          const float scale = of_rows[p / 2][kHasAxes ? r : 0];
-          const int64_t width = p == 2 ? g.F : 2 * g.F;
+          const float scale = of_rows[p / kLast][kHasAxes ? r : 0];
+          const int64_t width = p == kLast ? F : kLast * F;
           made = encode([&](int) { return scale; });
           if (is_inside)
-            store_each<kWhole>(made, of.rows.codes + row * width + (p == 1 ? g.F : 0) + column,
-                               left);
+            store_each<kWhole>(
+                made, of.rows.codes + row * width + (p == kLast ? 0 : p * F) + column, left);
         }
         if (of.transposed.codes == nullptr) continue;
         if constexpr (kHasAxes) {
           float scales[kEach];
           load<kEach>(&of_columns[p][own_column], scales);
           made = encode([&](int j) { return scales[j]; });
-        } else if (p == 2 || !encodes_once) {
+        } else if (p == kLast || !encodes_once) {
           made = encode([&](int) { return of_columns[p][0]; });
         }
         if (!is_inside) made = uint2{};  // zeros, though a scale may be NaN
@@ -214,63 +312,97 @@ __global__ void __launch_bounds__(kThreads, 3)
   if (thread < kTile) {
     const int64_t r = first_row + thread;
     const int64_t c = first_column + thread;
-    if (first_column == 0 && r < g.M) {
+    if (first_column == 0 && r < M) {
       if (d.rows.codes != nullptr) d.rows.store_inverse<Format>(r);
       if (y.rows.codes != nullptr) y.rows.store_inverse<E4M3>(r);
     }
-    if (first_row == 0 && c < g.F) {
+    if (first_row == 0 && c < F) {
       if (d.transposed.codes != nullptr) {
-        d.transposed.store_inverse<Format>(c);
-        d.transposed.store_inverse<Format>(g.F + c);
+#pragma unroll
+        for (int p = 0; p < kLast; ++p) d.transposed.store_inverse<Format>(p * F + c);
       }
       if (y.transposed.codes != nullptr) y.transposed.store_inverse<E4M3>(c);
     }
   }
+  if (y.most != nullptr) {
+    const uint32_t of_warp = warp_max(most[1], 32);
+    if (thread % 32 == 0) atomicMax(y.most, of_warp);
+  }
+  if (d.most != nullptr) block_max(most[0], d.most);
   __syncthreads();
-  const int64_t M16 = (g.M + 15) / 16 * 16;
+  const int64_t M16 = (M + 15) / 16 * 16;
 #pragma unroll
-  for (int p = 0; p < kGateParts; ++p) {
-    uint8_t* const codes = p == 2 ? y.transposed.codes : d.transposed.codes;
+  for (int p = 0; p < kParts; ++p) {
+    uint8_t* const codes = p == kLast ? y.transposed.codes : d.transposed.codes;
     if (codes == nullptr) continue;
-    store_transposed(words + p * kTileWords, first_row, first_column, M16, g.F,
-                     codes + (p == 1 ? g.F * M16 : 0));
+    store_transposed(words + p * kTileWords, first_row, first_column, M16, F,
+                     codes + (p == kLast ? 0 : p * F * M16));
   }
 }
 
-constexpr int kGateTileBytes = kGateParts * kTileWords * static_cast<int>(sizeof(uint32_t));
+template <class Source>
+constexpr int kTileBytes = Source::kParts* kTileWords* static_cast<int>(sizeof(uint32_t));
 
 template <class T>
 bool has_whole_rows(const Gates<T>& g) {
   return has_whole_rows(g.both, g.F) && detail::is_aligned(g.dy);
 }
 
-template <class T>
-void launch_gate_maxima(const Gates<T>& g, const TileMaxima& d, const TileMaxima& y,
-                        cudaStream_t stream) {
-  const auto blocks = static_cast<unsigned>(tiles_of(g.M) * tiles_of(g.F));
+// Elements of a source one by one, as launch_gated_max takes them.
+template <class Source>
+struct SourceMagnitudes {
+  using Element = typename Source::Element;
+  Source source;
+  bool of_y = false;  ///< and not of the gradients
+
+  template <int K>
+  __device__ uint32_t operator()(int64_t i) const {
+    constexpr int kParts = Source::kParts;
+    uint32_t most = 0;
+    for (int k = 0; k < K; ++k) {
+      Element v[kParts][kEach];
+      const int64_t row = (i + k) / source.columns();
+      source.template load<false>(row, i + k - row * source.columns(), v);
+      Source::compute(v);
+      const auto greatest = [&](int p) { return magnitude_of(to<float>(v[p][0])); };
+      if (of_y) {
+        most = max(most, greatest(kParts - 1));
+        continue;
+      }
+#pragma unroll
+      for (int p = 0; p + 1 < kParts; ++p) most = max(most, greatest(p));
+    }
+    return most;
+  }
+};
+
+template <class Source>
+void launch_tile_maxima(const Source& source, bool is_packed, int64_t M, int64_t F,
+                        const TileMaxima& d, const TileMaxima& y, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(tiles_of(M) * tiles_of(F));
   const bool has_axes =
       d.rows != nullptr || d.columns != nullptr || y.rows != nullptr || y.columns != nullptr;
-  const auto kernel = has_whole_rows(g)
-                          ? has_axes ? gate_maxima<true, true, T> : gate_maxima<true, false, T>
-                      : has_axes ? gate_maxima<false, true, T>
-                                 : gate_maxima<false, false, T>;
-  kernel<<<blocks, kThreads, 0, stream>>>(g, d, y);
+  const auto kernel =
+      is_packed  ? has_axes ? tile_maxima<true, true, Source> : tile_maxima<true, false, Source>
+       : has_axes ? tile_maxima<false, true, Source>
+                 : tile_maxima<false, false, Source>;
+  kernel<<<blocks, kThreads, 0, stream>>>(source, d, y);
   TOK_CUDA_LAUNCHED();
 }
 
-template <class T>
-using GateCodes = void (*)(Gates<T>, TileLayouts, TileLayouts);
+template <class Source>
+using TileEncoder = void (*)(Source, TileLayouts, TileLayouts);
 
 /// Returns the kernel for codes under scales of rows or columns, or only of tensors, which may use
 /// the shared memory that it needs.
-template <class Format, class T>
-GateCodes<T> gate_codes_of(bool is_whole, bool has_axes) {
-  const auto kernel =
-      is_whole   ? has_axes ? gate_codes<true, true, Format, T> : gate_codes<true, false, Format, T>
-        : has_axes ? gate_codes<false, true, Format, T>
-                 : gate_codes<false, false, Format, T>;
+template <class Format, class Source>
+TileEncoder<Source> tile_encoder_of(bool is_whole, bool has_axes) {
+  const auto kernel = is_whole   ? has_axes ? tile_codes<true, true, Format, Source>
+                                            : tile_codes<true, false, Format, Source>
+                        : has_axes ? tile_codes<false, true, Format, Source>
+                                 : tile_codes<false, false, Format, Source>;
   TOK_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                cudaFuncAttributeMaxDynamicSharedMemorySize, kGateTileBytes));
+                                cudaFuncAttributeMaxDynamicSharedMemorySize, kTileBytes<Source>));
   return kernel;
 }
 

@@ -50,30 +50,6 @@ struct PlainSource {
   static __device__ void compute(T (&)[kParts][kEach]) {}
 };
 
-/// dgate, dup and y of packed gates.
-template <class T>
-struct GateSource {
-  using Element = T;
-  static constexpr int kParts = kGateParts;
-  static constexpr int kE4M3Part = 2;  ///< y, whatever the format of gradients
-  Gates<T> g;
-
-  __device__ int64_t rows() const { return g.M; }
-
-  __device__ int64_t columns() const { return g.F; }
-
-  const __device__ T* input(int p, int64_t row, int64_t column) const {
-    return p == 2 ? g.dy + row * g.F + column : g.both + (row * 2 + p) * g.F + column;
-  }
-
-  template <bool kWhole>
-  __device__ void load(int64_t row, int64_t column, T (&into)[kParts][kEach]) const {
-    load_gates<kWhole>(g, row, column, into);
-  }
-
-  static __device__ void compute(T (&v)[kParts][kEach]) { differentiate_gates(v[0], v[1], v[2]); }
-};
-
 // A block takes a tile, with twice the threads of other kernels, so that they hold half as much.
 constexpr int kSegmentBlock = 2 * kThreads;
 constexpr int kSegmentRowsAtOnce = kSegmentBlock / kRowThreads;

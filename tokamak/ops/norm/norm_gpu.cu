@@ -17,10 +17,12 @@ struct Operands {
   const T* branch;
   const T* w;
   const T* b;
-  T* sum;
-  T* y;            // null if only its codes are wanted
-  uint32_t* most;  // the greatest magnitude of y, if wanted
-  RowCodes codes;  // of y, if wanted
+  T* sum;                // null if it is not wanted
+  T* y;                  // null if only its codes are wanted
+  uint32_t* most;        // the greatest magnitude of y, if wanted
+  RowCodes codes;        // of y, if wanted
+  DelayedCodes to = {};  // the same under a delayed scale
+  Delayed gate = {};     // nothing is done if it has a scale
 };
 
 // A group of threads holds a row, P accesses per thread; x (and branch) is read once, y (and sum)
@@ -32,6 +34,7 @@ __global__ void __launch_bounds__(kMostThreads)
   using T = typename Row::Element;
   using A = typename Row::A;
   constexpr int K = Pack<T>::kSize;
+  if (o.gate.has_scale()) return;
   const int thread = static_cast<int>(threadIdx.x);
   const int member = thread % group;
   const int64_t rows = blockDim.x / group;
@@ -68,7 +71,8 @@ __global__ void __launch_bounds__(kMostThreads)
         memcpy(&row[p], v, sizeof(v));
         // The start of the row is not written until all threads have read it as `first`.
         const int d = (p * group + member) * K;
-        if (n < N && d < D && !(Row::kReadsFirst && d == 0)) store<K>(o.sum + n * D + d, v);
+        if (n < N && d < D && !(Row::kReadsFirst && d == 0) && o.sum != nullptr)
+          store<K>(o.sum + n * D + d, v);
       }
     }
     const auto statistics = Row::of_held(Held<P, T>{row, first, D, group}, eps);
@@ -80,7 +84,7 @@ __global__ void __launch_bounds__(kMostThreads)
       T weight[K];
       T bias[K] = {};
       memcpy(v, &row[p], sizeof(v));
-      if (kAdds && Row::kReadsFirst && d == 0) store<K>(o.sum + n * D, v);
+      if (kAdds && Row::kReadsFirst && d == 0 && o.sum != nullptr) store<K>(o.sum + n * D, v);
       load<K>(o.w + d, weight);
       if constexpr (Row::kHasBias) load<K>(o.b + d, bias);
 #pragma unroll
@@ -91,15 +95,16 @@ __global__ void __launch_bounds__(kMostThreads)
         memcpy(&row[p], v, sizeof(v));
         continue;
       }
-      store<K>(o.y + n * D + d, v);
+      if (o.y != nullptr) store<K>(o.y + n * D + d, v);
+      if (o.to.codes != nullptr) o.to.template store<E4M3>(n * D + d, v);
       if (o.most != nullptr) most = max(most, magnitude_of(v));
     }
     if constexpr (kEncodes) {
       encode_held<E4M3, P, T>(row, n, N, 0, D, RowPlace(group), o.codes);
-      __syncthreads();
-      n += gridDim.x * rows;
     }
-  } while (kEncodes && n - thread / group < N);
+    if (kEncodes || o.gate.row != nullptr) __syncthreads();
+    n += gridDim.x * rows;
+  } while ((kEncodes || o.gate.row != nullptr) && n - thread / group < N);
   if constexpr (kEncodes) {
     if (o.codes.columns != nullptr)
       keep_columns<kMostThreads>(columns, D, RowPlace(group), o.codes.columns);
@@ -114,16 +119,26 @@ __global__ void __launch_bounds__(kThreads)
     norm_of_any(Operands<typename Row::Element> o, int64_t N, int D, typename Row::A eps) {
   using T = typename Row::Element;
   using A = typename Row::A;
+  if (o.gate.has_scale()) return;
   const int64_t at = static_cast<int64_t>(blockIdx.x) * D;
-  const T* x = (kAdds ? o.sum : o.x) + at;  // a thread reads what it has written
-  const auto element = [&](int d) {
-    if constexpr (kAdds) o.sum[at + d] = to<T>(to<A>(o.x[at + d]) + to<A>(o.branch[at + d]));
-    return x[d];
+  const auto sum_at = [&](int64_t d) {
+    return to<T>(to<A>(o.x[at + d]) + to<A>(o.branch[at + d]));
+  };
+  // A thread reads what it has written.
+  const auto x = [&](int64_t d) {
+    if constexpr (!kAdds) return o.x[at + d];
+    return o.sum == nullptr ? sum_at(d) : o.sum[at + d];
+  };
+  const auto element = [&](int64_t d) {
+    if constexpr (kAdds) {
+      if (o.sum != nullptr) o.sum[at + d] = sum_at(d);
+    }
+    return x(d);
   };
   const auto statistics = Row::of_any(element, x, D, eps);
   if (o.codes.codes != nullptr) {
     const auto value = [&](int64_t d) {
-      const T y = Row::apply(statistics, x[d], o.w[d], Row::kHasBias ? o.b[d] : T{});
+      const T y = Row::apply(statistics, x(d), o.w[d], Row::kHasBias ? o.b[d] : T{});
       if (o.y != nullptr) o.y[at + d] = y;
       return y;
     };
@@ -131,8 +146,12 @@ __global__ void __launch_bounds__(kThreads)
   }
   uint32_t most = 0;
   for (int d = static_cast<int>(threadIdx.x); d < D; d += kThreads) {
-    const T y = Row::apply(statistics, x[d], o.w[d], Row::kHasBias ? o.b[d] : T{});
-    o.y[at + d] = y;
+    const T y = Row::apply(statistics, x(d), o.w[d], Row::kHasBias ? o.b[d] : T{});
+    if (o.y != nullptr) o.y[at + d] = y;
+    if (o.to.codes != nullptr) {
+      const T v[1] = {y};
+      o.to.template store<E4M3>(at + d, v);
+    }
     if (o.most != nullptr) most = max(most, magnitude_of(to<float>(y)));
   }
   if (o.most != nullptr) block_max(most, o.most);
@@ -173,19 +192,20 @@ template <class Row, bool kAdds, class T>
 void launch(const Operands<T>& o, int64_t N, int64_t D, Accum<T> eps, cudaStream_t stream) {
   clear_maxima(o.most, 1, stream);
   clear_maxima(o.codes.columns, D, stream);
-  if (N == 0 || D == 0) return;
+  if (N == 0 || D == 0) return store_inverse_of_none<E4M3>(o.to, stream);
   const int width = static_cast<int>(D);
   const int64_t packs = D / Pack<T>::kSize;
   const bool encodes = o.codes.codes != nullptr;
   const bool is_short =
-      is_packed<T>(D, o.x, o.branch, o.w, o.b, o.sum, o.y) && packs <= 1024 * kMany;
+      is_packed<T>(D, o.x, o.branch, o.w, o.b, o.sum, o.y, o.to.codes) && packs <= 1024 * kMany;
   const Chosen<T> chosen = !is_short ? Chosen<T>{}
                            : encodes ? choose<kAdds, true>(Row{}, packs)
                                      : choose<kAdds, false>(Row{}, packs);
   if (!is_short || (encodes && !can_encode_held<T>(o.codes, D, chosen.to.group))) {
     norm_of_any<kAdds, Row><<<static_cast<unsigned>(N), kThreads, 0, stream>>>(o, N, width, eps);
   } else {
-    const unsigned blocks = o.codes.blocks_for((N + chosen.to.rows - 1) / chosen.to.rows);
+    unsigned blocks = o.codes.blocks_for((N + chosen.to.rows - 1) / chosen.to.rows);
+    if (o.gate.row != nullptr) blocks = std::min(blocks, kGatedBlocks);
     chosen.kernel<<<blocks, chosen.to.threads(), 0, stream>>>(o, N, width, chosen.to.group, eps);
   }
   TOK_CUDA_LAUNCHED();
@@ -205,7 +225,9 @@ Kernel norm_kernel(float eps, const KernelTypes& types, const FusedOutput& fused
                           .sum = nullptr,
                           .y = fused.stores ? args.out[0].as<T>() : nullptr,
                           .most = maximum_of(args, fused.takes_maximum),
-                          .codes = codes_of(args, fused)};
+                          .codes = codes_of(args, fused),
+                          .to = delayed_codes_of(args, fused),
+                          .gate = gate_of(args, fused)};
       launch<Row<T>, false>(o, N, D, eps, as_stream(args.stream));
     };
   });
@@ -221,10 +243,12 @@ Kernel add_norm_kernel(float eps, const KernelTypes& types, const FusedOutput& f
                           .branch = args.in[1].as<T>(),
                           .w = args.in[2].as<T>(),
                           .b = args.has(3) ? args.in[3].as<T>() : nullptr,
-                          .sum = args.out[0].as<T>(),
+                          .sum = fused.stores_others ? args.out[0].as<T>() : nullptr,
                           .y = fused.stores ? args.out[1].as<T>() : nullptr,
                           .most = maximum_of(args, fused.takes_maximum),
-                          .codes = codes_of(args, fused)};
+                          .codes = codes_of(args, fused),
+                          .to = delayed_codes_of(args, fused),
+                          .gate = gate_of(args, fused)};
       launch<Row<T>, true>(o, N, D, eps, as_stream(args.stream));
     };
   });

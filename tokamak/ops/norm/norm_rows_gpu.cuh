@@ -60,9 +60,9 @@ struct RmsRow {
     return {reciprocal_root(squares[0], held.D, eps)};
   }
 
-  // `element(d)` returns x[d], which is valid only afterwards.
-  template <class F>
-  static __device__ Statistics of_any(const F& element, const T*, int D, A eps) {
+  // `element(d)` returns x(d), which is valid only afterwards.
+  template <class F, class X>
+  static __device__ Statistics of_any(const F& element, const X&, int D, A eps) {
     A squares{0};
     for (int d = static_cast<int>(threadIdx.x); d < D; d += kThreads) {
       const A v = to<A>(element(d));
@@ -96,15 +96,15 @@ struct LayerRow {
     }
   }
 
-  template <class F>
-  static __device__ Statistics of_any(const F& element, const T* x, int D, A eps) {
+  template <class F, class X>
+  static __device__ Statistics of_any(const F& element, const X& x, int D, A eps) {
     const int first = static_cast<int>(threadIdx.x);
     A sum{0};
     for (int d = first; d < D; d += kThreads) sum += to<A>(element(d));
     const A mean = block_sum(sum) / static_cast<A>(D);
     A squares{0};
     for (int d = first; d < D; d += kThreads) {
-      const A centred = to<A>(x[d]) - mean;
+      const A centred = to<A>(x(d)) - mean;
       squares += centred * centred;
     }
     return {mean, reciprocal_root(block_sum(squares), D, eps)};
