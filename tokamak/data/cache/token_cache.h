@@ -40,7 +40,8 @@ struct CacheProgress {
 };
 
 /// Completes the token caches of all text in `options` with `threads` threads (0 means one per
-/// core). Where another process is writing one, it waits for that. Calls `progress` about ten times per second; it may throw to stop. Finished work stays.
+/// core). Where another process is writing one, it waits for that. Calls `progress` about ten times
+/// per second; it may throw to stop. Finished work stays.
 void build_token_cache(const DataOptions& options, int threads,
                        const std::function<void(const CacheProgress&)>& progress);
 
