@@ -176,7 +176,7 @@ TEST(Float8HeadPlan, quantizes_a_tied_master) {
 }
 
 // Few layers leave the head much of the memory: its chunks are shorter, so that codes fit.
-TEST(Float8HeadPlan, takes_no_memory_beyond_that_of_blocks_alone) {
+TEST(Float8HeadPlan, takes_no_memory_beyond_that_of_blocks_alone_or_of_bf16) {
   const Target gpu{.backend = "gpu", .arch = 90};
   for (const HeadCase& of : kHeads) {
     for (const char* recipe : {"tensorwise", "rowwise", "rowwise_with_gw_hp", "blockwise"}) {
@@ -195,13 +195,16 @@ TEST(Float8HeadPlan, takes_no_memory_beyond_that_of_blocks_alone) {
       c.float8->layers.filter = [](const std::string& name, const Dims&) {
         return name == kHeadWeight ? "bf16" : "";
       };
-      EXPECT_LE(with_head, bytes()) << of.name << " " << recipe;
+      const int64_t blocks_alone = bytes();
       c.float8->layers.filter = [](const std::string& name, const Dims&) {
         return name == kHeadWeight ? "" : "bf16";
       };
       const int64_t head_alone = bytes();
       c.float8.reset();
-      EXPECT_LE(head_alone, bytes()) << of.name << " " << recipe;
+      const int64_t without = bytes();
+      // Up to the memory in bf16, codes are made where values are.
+      EXPECT_LE(with_head, std::max(blocks_alone, without)) << of.name << " " << recipe;
+      EXPECT_LE(head_alone, without) << of.name << " " << recipe;
     }
   }
 }

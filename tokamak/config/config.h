@@ -52,7 +52,7 @@ struct ModelConfig {
   Strings converters;
   std::string norm_type = "rmsnorm";
   std::optional<double> dropout;
-  std::optional<int64_t> layers, dim, heads, kv_heads, head_dim, mlp_dim, vocab_size, window;
+  std::optional<int64_t> layers, dim, heads, kv_heads, head_dim, mlp_dim, vocab, window;
 };
 
 struct OptimizerConfig {

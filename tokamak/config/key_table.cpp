@@ -54,7 +54,7 @@ const Key kKeys[] = {
   TOK_KEY(model.kv_heads, kHonoured, ">=1", "Key-value heads, a divisor of the heads (ours)."),
   TOK_KEY(model.head_dim, kHonoured, ">=1", "Width of a head; none: model.dim over model.heads (ours)."),
   TOK_KEY(model.mlp_dim, kHonoured, ">=1", "Width of the MLP; none: as wide beside model.dim as the flavor's (ours)."),
-  TOK_KEY(model.vocab_size, kHonoured, ">=1", "Vocabulary in place of the flavor's (ours)."),
+  TOK_KEY(model.vocab, kHonoured, ">=1", "Vocabulary in place of the flavor's (ours)."),
   TOK_KEY(model.window, kHonoured, ">=0", "Sliding window of every layer, 0 = none; for mistral, qwen2 and qwen3 (ours)."),
 
   TOK_KEY(optimizer.name, kFeature, "~AdamW|Adam", "Optimizer."),

@@ -76,7 +76,7 @@ void require_bounds(const OwnSizes& own) {
   require("kv_heads", own.kv_heads, kMostExtent);
   require("head_dim", own.head_dim, kMostExtent);
   require("mlp_dim", own.mlp_dim, kMostExtent);
-  require("vocab_size", own.vocab_size, kMostVocab);
+  require("vocab", own.vocab_size, kMostVocab);
   require("window", own.window, kMostPositions);
 }
 

@@ -79,7 +79,7 @@ ModelSpec spec_of(const Config& c) {
                .kv_heads = m.kv_heads,
                .head_dim = m.head_dim,
                .mlp_dim = m.mlp_dim,
-               .vocab_size = m.vocab_size,
+               .vocab_size = m.vocab,
                .window = m.window},
               spec);
   if (c.model.dropout) {

@@ -68,8 +68,8 @@ TEST(RunFolder, TheLockGoesWithAKilledProcess) {
   ASSERT_EQ(::read(ready[0], &byte, 1), 1);
   EXPECT_THROW(RunFolder(scratch.path(), this_process()), Error);
   ::kill(child, SIGKILL);
-  EXPECT_EQ(RunFolder(scratch.path(), this_process()).attempt(), 2);
   ::waitpid(child, nullptr, 0);
+  EXPECT_EQ(RunFolder(scratch.path(), this_process()).attempt(), 2);
   ::close(ready[0]);
   ::close(ready[1]);
 }

@@ -16,11 +16,12 @@ __device__ inline void put_rounded(const A (&x)[kEach], T (&into)[K], int k) {
     const __nv_bfloat162 both = __floats2bfloat162_rn(x[0], x[1]);
     into[k] = both.x;
     into[k + 1] = both.y;
-    return;
-  }
+  } else
 #endif
+  {
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) into[k + i] = to<T>(x[i]);
+    for (int i = 0; i < kEach; ++i) into[k + i] = to<T>(x[i]);
+  }
 }
 
 /// Replaces g by y = g sigmoid(g) u.
