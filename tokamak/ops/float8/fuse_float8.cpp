@@ -123,9 +123,11 @@ class Float8Fuser {
                 .own_maxima = {-1},
                 .is = {{}}};
       for (int32_t k = 0; k < std::ssize(graph_.node(j).out); ++k) pass.is[0].push_back({j, k});
-      pass.op.stores[y] = std::any_of(users_[i].begin(), users_[i].end(), [&](const auto& user) {
-        return user.first == y && user.second != j;
-      });
+      // Clang 14 captures no structured binding by reference.
+      const auto is_other = [y, quantize_node = j](const auto& user) {
+        return user.first == y && user.second != quantize_node;
+      };
+      pass.op.stores[y] = std::any_of(users_[i].begin(), users_[i].end(), is_other);
       if (!why_not_fused(pass.op, types_of(graph_.node(i).in)).empty()) continue;
       gone_.insert(j);
       passes_[i] = {std::move(pass)};
