@@ -6,6 +6,7 @@
 #include "tokamak/core/file.h"
 
 #include "tests/fixtures/key_bias.h"
+#include "tests/fixtures/oracle_names.h"
 #include "tests/fixtures/training_run.h"
 
 namespace tokamak {
@@ -83,13 +84,7 @@ TEST_P(OracleCli, TenStepsInBf16StayNear) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(PyTorch, OracleCli,
-                         ::testing::Values("llama_tiny", "llama_tied", "llama_biased", "gpt2_tiny",
-                                           "mistral_tiny", "qwen2_tiny", "qwen3_tiny",
-                                           "qwen3_biased", "mistral_window", "qwen2_window",
-                                           "qwen3_window", "llama_linear", "llama_dynamic",
-                                           "llama_yarn", "llama_longrope", "gpt2_scaled",
-                                           "gpt2_unscaled"),
+INSTANTIATE_TEST_SUITE_P(PyTorch, OracleCli, oracle_names(),
                          [](const auto& of) { return std::string(of.param); });
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "tokamak/train/state/snapshot.h"
 
 #include "tests/fixtures/key_bias.h"
+#include "tests/fixtures/oracle_names.h"
 
 namespace tokamak {
 namespace {
@@ -194,13 +195,7 @@ TEST_P(GreedyOracle, tokens_equal_pytorch) {
   EXPECT_EQ(got, want);
 }
 
-INSTANTIATE_TEST_SUITE_P(PyTorch, Oracle,
-                         ::testing::Values("llama_tiny", "llama_tied", "llama_biased", "gpt2_tiny",
-                                           "mistral_tiny", "qwen2_tiny", "qwen3_tiny",
-                                           "qwen3_biased", "mistral_window", "qwen2_window",
-                                           "qwen3_window", "llama_linear", "llama_dynamic",
-                                           "llama_yarn", "llama_longrope", "gpt2_scaled",
-                                           "gpt2_unscaled"),
+INSTANTIATE_TEST_SUITE_P(PyTorch, Oracle, oracle_names(),
                          [](const auto& of) { return std::string(of.param); });
 
 INSTANTIATE_TEST_SUITE_P(PyTorch, GreedyOracle,

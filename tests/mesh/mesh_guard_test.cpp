@@ -1,4 +1,4 @@
-// What runs do about steps that go wrong, replicas that differ and ranks that are slow.
+// Runs find steps that go wrong, replicas that differ and ranks that are slow, and act on them.
 #include <algorithm>
 #include <cmath>
 #include <limits>

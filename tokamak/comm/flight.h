@@ -52,7 +52,7 @@ enum class RankPhase : uint8_t {
   kFailed,   ///< an error is on its way to the user
 };
 
-/// What a rank does, as far as it matters for how long it may be silent.
+/// Names the work of a rank; each kind has a limit of its own on how long the rank may be silent.
 enum class RankActivity : uint8_t {
   kStarting,
   kComputing,

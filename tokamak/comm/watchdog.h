@@ -29,7 +29,7 @@ class SilenceRule {
   static constexpr double kTimesLongest = 10.0;
   static constexpr double kTimesLongestAtLeast = 3.0;
 
-  /// What can be seen of a rank at one moment.
+  /// Describes a rank as its watcher sees it at one moment.
   struct Sample {
     RankActivity activity{};
     uint64_t ticks = 0;

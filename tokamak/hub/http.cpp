@@ -17,7 +17,7 @@ constexpr long kMostRedirects = 8;
 constexpr long kConnectSeconds = 20;
 constexpr long kStallSeconds = 30;  // without a byte
 
-// What is used of libcurl.
+// Holds the functions of libcurl that this file calls.
 struct Curl {
   decltype(&::curl_global_init) global_init;
   decltype(&::curl_easy_init) easy_init;

@@ -61,7 +61,7 @@ std::vector<std::string> mpirun_words(const LaunchJob& job, const std::filesyste
   std::vector<std::string> argv{
       find_mpirun(), "-n",  std::to_string(job.num_ranks), "--allow-run-as-root", "--oversubscribe",
       "--bind-to",   "none"};
-  // What would outlive a killed job goes with the job's folder.
+  // Open MPI keeps its files in the job's folder, so that they go with it after a kill.
   add_setting(argv, "btl_vader_backing_directory", folder);
   if (job.hosts.empty()) {
     add_setting(argv, "orte_tmpdir_base", folder);

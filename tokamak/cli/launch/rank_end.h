@@ -1,5 +1,5 @@
-// What watchers of ranks tell the launcher: on its host by files in the job's folder, from other
-// hosts by lines on stderr, which the launcher takes out of what it passes on.
+// How a rank ended. The watcher of a rank tells the launcher: on the launcher's host by a file in
+// the job's folder, from other hosts by a line on stderr, which the launcher does not pass on.
 #pragma once
 
 #include <cstdint>

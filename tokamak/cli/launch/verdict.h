@@ -10,7 +10,7 @@
 
 namespace tokamak::cli {
 
-/// What is known when a job is over.
+/// Holds all that the launcher knows of a job that is over.
 struct JobEnd {
   std::map<int64_t, RankEnd> ranks;  ///< the ends that became known
   int code = 0;                      ///< of mpirun, or of the watcher of a job without one

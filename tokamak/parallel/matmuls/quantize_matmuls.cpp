@@ -22,15 +22,10 @@
 #include "tokamak/parallel/matmuls/code_carriers.h"
 #include "tokamak/parallel/matmuls/code_gathers.h"
 #include "tokamak/parallel/matmuls/float8_table.h"
+#include "tokamak/parallel/matmuls/shared_scales.h"
 
 namespace tokamak {
 namespace {
-
-template <class T>
-bool is_float8(const Node& node) {
-  const T* op = node.as<T>();
-  return op != nullptr && op->float8;
-}
 
 bool is_of_head(const Label& label) {
   return label.block < 0;

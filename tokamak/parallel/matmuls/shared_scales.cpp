@@ -7,12 +7,6 @@
 namespace tokamak {
 namespace {
 
-template <class T>
-bool is_float8(const Node& node) {
-  const T* op = node.as<T>();
-  return op != nullptr && op->float8;
-}
-
 class GradientFinder {
  public:
   GradientFinder(const Graph& graph, const SharedScales& weights_of,
