@@ -11,6 +11,7 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/core/file_call.h"
 
 namespace tokamak {
 namespace fs = std::filesystem;
@@ -49,6 +50,7 @@ std::string token_of(const fs::path& temporary) {
 }
 
 void sync_file(const fs::path& path) {
+  const FileCall call("fsync", path);
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) throw_errno("open " + path.string());
   const int failed = ::fsync(fd);
@@ -70,6 +72,7 @@ void sync_tree(const fs::path& folder) {
 }
 
 bool swap_names(const fs::path& a, const fs::path& b) {
+  const FileCall call("rename", a);
   if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
   if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) return false;
   throw_errno(fmt::format("swap {} and {}", a.string(), b.string()));

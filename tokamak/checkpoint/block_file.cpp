@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/file_call.h"
 #include "tokamak/core/machine_fault.h"
 
 namespace tokamak {
@@ -56,6 +57,7 @@ void BlockMemory::take_pages(int64_t offset, int64_t bytes) const {
 BlockFile::BlockFile(std::filesystem::path path, int64_t bytes)
     : path_(std::move(path)), bytes_(bytes) {
   constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
+  const FileCall call("open", path_);
   if (bytes >= kLeastDirectBytes) {
     fd_ = ::open(path_.c_str(), kFlags | O_DIRECT, 0644);
     is_direct_ = fd_ >= 0;
@@ -99,6 +101,7 @@ void BlockFile::use_page_cache() {
 }
 
 void BlockFile::write(int64_t offset, std::span<const std::byte> block) {
+  const FileCall call("write", path_);
   const int64_t size = std::ssize(block);
   for (int64_t done = 0; done < size;) {
     const bool is_direct = is_direct_;
@@ -117,6 +120,7 @@ void BlockFile::write(int64_t offset, std::span<const std::byte> block) {
 }
 
 void BlockFile::sync_and_close() {
+  const FileCall call("fsync", path_);
   if (bytes_ % kBlockAlignment != 0 && ::ftruncate(fd_, bytes_) != 0)
     throw_errno("truncate " + path_.string());
   if (::fsync(fd_) != 0) throw_errno("fsync " + path_.string());

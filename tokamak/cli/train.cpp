@@ -177,7 +177,8 @@ bool train_on(World& world, const LaunchEnvironment& launched, Args args, const 
   ranks.set_timeout(options.init_timeout);
   // A rank alone may load for longer than others would wait for it.
   watchdog.set_limits({.start = options.init_timeout * (ranks.size() == 1 ? 10 : 1),
-                       .progress = options.train_timeout});
+                       .progress = options.train_timeout,
+                       .file_call = options.checkpoint.timeout});
   return train(options, ranks, *backend);
 }
 

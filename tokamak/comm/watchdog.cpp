@@ -68,7 +68,16 @@ SilenceRule::Seconds SilenceRule::limit() const {
   return limits_.start;
 }
 
+bool SilenceRule::is_call_stuck(const UnreturnedCall& call, Seconds passed) {
+  const bool is_same = call.number != 0 && call.number == last_.file_call.number;
+  in_call_ = is_same ? in_call_ + passed : Seconds(0);
+  return in_call_ > limits_.file_call;
+}
+
 std::string SilenceRule::look(const Sample& sample, Seconds passed) {
+  if (is_call_stuck(sample.file_call, passed))
+    return fmt::format("{} has not returned for {:.0f} s (checkpoint.timeout_seconds)",
+                       sample.file_call.text, in_call_.count());
   const bool is_same = sample.activity == last_.activity && sample.ticks == last_.ticks;
   const bool has_written =
       sample.activity == RankActivity::kFiles && sample.bytes_written != last_.bytes_written;
@@ -122,7 +131,8 @@ SilenceRule::Sample Watchdog::sample() const {
   SilenceRule::Sample sample{.activity = page.activity,
                              .ticks = page.ticks,
                              .step = page.step,
-                             .is_in_collective = page.is_in_collective()};
+                             .is_in_collective = page.is_in_collective(),
+                             .file_call = oldest_file_call()};
   if (sample.activity == RankActivity::kFiles) sample.bytes_written = bytes_written();
   return sample;
 }

@@ -11,12 +11,14 @@
 
 #include "tokamak/comm/communicator.h"
 #include "tokamak/comm/flight.h"
+#include "tokamak/core/file_call.h"
 
 namespace tokamak {
 
 struct SilenceLimits {
   std::chrono::duration<double> start{300};     ///< until the third step is done
-  std::chrono::duration<double> progress{100};  ///< of a call to a disk, and the most in a step
+  std::chrono::duration<double> progress{100};  ///< without a byte written, and the most in a step
+  std::chrono::duration<double> file_call{60};  ///< of one call to a file system, on any thread
 };
 
 /// How long a rank may go without a sign of progress.
@@ -36,6 +38,7 @@ class SilenceRule {
     int64_t step = 0;
     uint64_t bytes_written = 0;  ///< by the process, to files and sockets
     bool is_in_collective = false;
+    UnreturnedCall file_call;  ///< the oldest of all threads
   };
 
   void set_limits(SilenceLimits limits) { limits_ = limits; }
@@ -48,11 +51,13 @@ class SilenceRule {
 
  private:
   Seconds limit() const;
+  bool is_call_stuck(const UnreturnedCall& call, Seconds passed);
 
   SilenceLimits limits_;
   Sample last_;
   Seconds silence_{0};
   Seconds longest_{0};  ///< while computing
+  Seconds in_call_{0};  ///< since the oldest call to a file system was first seen
   int64_t first_step_ = -1;
 };
 

@@ -79,6 +79,19 @@ TEST(SilenceRule, ASaveMayTakeAsLongAsItWrites) {
   EXPECT_NEAR(rank.silence(), 100.5, 0.1);
 }
 
+TEST(SilenceRule, ACallThatDoesNotReturnIsNamedWhateverElseGoesOn) {
+  Rank rank;
+  rank.steps(5, 0.5);
+  rank.sample.file_call = {.number = 7, .text = "fsync of /runs/a"};
+  rank.steps(50, 1.0);
+  rank.sample.file_call = {.number = 8, .text = "fsync of /runs/b"};
+  rank.steps(59, 1.0);
+  rank.sample.is_in_collective = true;
+  EXPECT_LT(rank.silence(), 3.0);
+  EXPECT_NE(rank.rule.look(rank.sample, Seconds(0.5)).find("fsync of /runs/b has not returned"),
+            std::string::npos);
+}
+
 TEST(SilenceRule, WaitsForPeersAreNotItsConcern) {
   Rank rank;
   rank.steps(5, 0.5);

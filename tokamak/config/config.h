@@ -138,6 +138,7 @@ struct CheckpointConfig {
   std::string async_mode = "disabled";
   int64_t max_failed_saves = 3;
   double retry_seconds = 10.0;
+  int64_t timeout_seconds = 60;
   int64_t keep_latest_k = 10;
   int64_t load_step = -1;
   Strings exclude_from_loading;

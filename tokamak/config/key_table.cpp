@@ -131,6 +131,7 @@ const Key kKeys[] = {
   TOK_KEY(checkpoint.async_mode, kHonoured, "disabled|async|async_with_pinned_mem", "Save from a copy in host memory while training goes on."),
   TOK_KEY(checkpoint.max_failed_saves, kHonoured, ">=1", "Failed saves in a row after which the run ends with exit code 75 (ours)."),
   TOK_KEY(checkpoint.retry_seconds, kHonoured, ">=0", "Seconds from a failed save to the next attempt; doubled with each further failure (ours)."),
+  TOK_KEY(checkpoint.timeout_seconds, kHonoured, ">=1", "Longest that one call to the file system, as an fsync, may take before its rank ends with exit code 75 (ours)."),
   TOK_KEY(checkpoint.keep_latest_k, kHonoured, ">=0", "Checkpoints to keep; 0: all; 1 is not allowed."),
   TOK_KEY(checkpoint.load_step, kHonoured, ">=0 or -1", "Step to resume from; -1: the newest."),
   TOK_KEY(checkpoint.exclude_from_loading, kHonoured, "optimizer|lr_scheduler|dataloader|train_state", "Parts of a checkpoint to leave at their initial state."),

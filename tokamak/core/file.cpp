@@ -13,6 +13,7 @@
 
 #include "tokamak/core/bus_error.h"
 #include "tokamak/core/error.h"
+#include "tokamak/core/file_call.h"
 #include "tokamak/core/machine_fault.h"
 
 namespace tokamak {
@@ -111,6 +112,7 @@ std::string read_front(const std::filesystem::path& path, int64_t bytes) {
 }
 
 FileWriter::FileWriter(const std::filesystem::path& path, Mode mode) : path_(path) {
+  const FileCall call("open", path_);
   const int flags = O_WRONLY | O_CREAT | O_CLOEXEC | (mode == Mode::kTruncate ? O_TRUNC : O_APPEND);
   fd_ = ::open(path.c_str(), flags, 0644);
   if (fd_ < 0) throw_path_errno("cannot write " + path.string());
@@ -121,6 +123,7 @@ FileWriter::~FileWriter() {
 }
 
 void FileWriter::write(std::span<const std::byte> bytes) {
+  const FileCall call("write", path_);
   while (!bytes.empty()) {
     const ssize_t n = ::write(fd_, bytes.data(), bytes.size());
     if (n < 0 && errno == EINTR) continue;
@@ -137,6 +140,7 @@ void FileWriter::reserve(int64_t bytes) {
 }
 
 void FileWriter::sync_and_close() {
+  const FileCall call("fsync", path_);
   if (::fsync(fd_) != 0) throw_errno("fsync " + path_.string());
   if (::close(std::exchange(fd_, -1)) != 0) throw_errno("close " + path_.string());
 }
@@ -174,12 +178,16 @@ void write_file_atomic(const std::filesystem::path& path, std::string_view text)
 }
 
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to) {
-  if (::rename(from.c_str(), to.c_str()) != 0) throw_errno("rename " + from.string());
+  {
+    const FileCall call("rename", from);
+    if (::rename(from.c_str(), to.c_str()) != 0) throw_errno("rename " + from.string());
+  }
   sync_folder(to.parent_path());
 }
 
 void sync_folder(const std::filesystem::path& folder) {
   const std::filesystem::path shown = folder.empty() ? "." : folder;
+  const FileCall call("fsync", shown);
   const Descriptor file(::open(shown.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (file.fd < 0 || ::fsync(file.fd) != 0) throw_errno("fsync " + shown.string());
 }

@@ -83,6 +83,7 @@ CheckpointOptions checkpoint_of(const Config& c, const Tokenizer* tokenizer) {
   o.in_background = k.async_mode != "disabled";
   o.max_failed_saves = static_cast<int>(k.max_failed_saves);
   o.retry_s = k.retry_seconds;
+  o.timeout = std::chrono::seconds(k.timeout_seconds);
   if (tokenizer != nullptr) o.ids = {.bos = tokenizer->bos(), .eos = tokenizer->eos()};
   if (c.training.dataset == "self") {
     const TokenizerFiles files = self_tokenizer_files();

@@ -1,6 +1,7 @@
 // A run's checkpoints: those it starts from and those it writes.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -35,11 +36,12 @@ struct CheckpointOptions {
   bool in_background = false;
   int max_failed_saves = 3;
   double retry_s = 10.0;
-  int64_t attempt = 0;          ///< of the run at its folder
-  std::function<void()> fence;  ///< CheckpointSaverOptions::fence
-  int num_threads = 1;          ///< of this rank, that read and write checkpoints
-  int ranks_of_host = 1;        ///< that share its memory
-  AssetFiles assets;            ///< tokenizer files, for exports
+  std::chrono::seconds timeout{60};  ///< of one call to the file system
+  int64_t attempt = 0;               ///< of the run at its folder
+  std::function<void()> fence;       ///< CheckpointSaverOptions::fence
+  int num_threads = 1;               ///< of this rank, that read and write checkpoints
+  int ranks_of_host = 1;             ///< that share its memory
+  AssetFiles assets;                 ///< tokenizer files, for exports
   SpecialIds ids;
   KeyValues keys;  ///< learning_keys() of the run
 };

@@ -1,0 +1,43 @@
+#include "tokamak/core/file_call.h"
+
+#include <map>
+#include <mutex>
+
+#include "tokamak/core/error.h"
+
+namespace tokamak {
+namespace {
+
+// The calls of all threads, by number. A watcher thread reads them, so they are not any one's own.
+struct Calls {
+  std::mutex mutex;
+  uint64_t last = 0;
+  std::map<uint64_t, const FileCall*> open;
+};
+
+Calls& calls() {
+  static auto* const all = new Calls;  // threads may outlive main()
+  return *all;
+}
+
+}  // namespace
+
+FileCall::FileCall(const char* call, const std::filesystem::path& path) : call_(call), path_(path) {
+  const std::lock_guard lock(calls().mutex);
+  number_ = ++calls().last;
+  calls().open.emplace(number_, this);
+}
+
+FileCall::~FileCall() {
+  const std::lock_guard lock(calls().mutex);
+  calls().open.erase(number_);
+}
+
+UnreturnedCall oldest_file_call() {
+  const std::lock_guard lock(calls().mutex);
+  if (calls().open.empty()) return {};
+  const auto& [number, call] = *calls().open.begin();
+  return {.number = number, .text = fmt::format("{} of {}", call->call_, call->path_.string())};
+}
+
+}  // namespace tokamak
