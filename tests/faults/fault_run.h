@@ -8,8 +8,10 @@
 //   rank=R         only on this rank; else on all
 //   nth=N times=M  from the N-th such call on (1), M times (1; 0 = for ever)
 //   once=FILE      only if FILE is not there yet; it is made, so that restarts are spared
+//   after=FILE     only if FILE is there: the once=FILE of another rule
 //   in=ROLE        the process: train (a rank), launch, launch-rank, mpirun
-//   do=kill|stop|hang|spin|signal:NUMBER|sleep:SECONDS|exit:CODE|errno:EIO|clock:SECONDS
+//   do=kill|stop|hang|spin|signal:NUMBER|sleep:SECONDS|exit:CODE|errno:EIO
+//   do=clock:SECONDS   the wall clock jumps: at the call, or at the start where none is named
 #pragma once
 
 #include <chrono>

@@ -24,8 +24,9 @@ namespace {
 
 struct Rule {
   std::string call;
-  std::string path;  ///< a part of it; empty = any
-  std::string once;  ///< fires only if it makes this file
+  std::string path;   ///< a part of it; empty = any
+  std::string once;   ///< fires only if it makes this file
+  std::string after;  ///< fires only if this file is there
   std::string what = "kill";
   int number = 0;  ///< an errno, a signal, seconds or a code
   long first = 1;  ///< the first call that it is for
@@ -38,7 +39,7 @@ constexpr std::pair<const char*, int> kErrors[] = {
     {"EMFILE", EMFILE}, {"ENOMEM", ENOMEM}, {"EDQUOT", EDQUOT}, {"EACCES", EACCES}};
 
 std::vector<Rule*>* rules = nullptr;
-long clock_offset_s = 0;
+std::atomic<long> clock_offset_s{0};
 
 template <class F>
 F next(const char* name) {
@@ -84,12 +85,13 @@ void add_rule(const std::string& text, const std::string& role, const char* rank
     if (key == "call") rule->call = value;
     if (key == "path") rule->path = value;
     if (key == "once") rule->once = value;
+    if (key == "after") rule->after = value;
     if (key == "nth") rule->first = std::atol(value.c_str());
     if (key == "times") rule->times = std::atol(value.c_str());
     if (key == "do") set_action(*rule, value);
   }
   if (!is_for_me || role != wanted_role) return;
-  if (rule->what == "clock") clock_offset_s = rule->number;
+  if (rule->what == "clock" && rule->call.empty()) clock_offset_s = rule->number;
   rules->push_back(rule);
 }
 
@@ -120,6 +122,7 @@ bool fails(const char* call, const char* path) {
     if (!rule->path.empty() &&
         (path == nullptr || std::strstr(path, rule->path.c_str()) == nullptr))
       continue;
+    if (!rule->after.empty() && access(rule->after.c_str(), F_OK) != 0) continue;
     const long number = ++rule->calls;
     if (number < rule->first || (rule->times > 0 && number >= rule->first + rule->times)) continue;
     if (!is_first_time(*rule)) continue;
@@ -135,6 +138,7 @@ bool fails(const char* call, const char* path) {
       }
     }
     if (rule->what == "sleep") sleep(static_cast<unsigned>(rule->number));
+    if (rule->what == "clock") clock_offset_s += rule->number;
     if (rule->what == "errno") {
       errno = rule->number;
       return true;
