@@ -12,11 +12,13 @@
 #include <fmt/format.h>
 
 #include "tokamak/cli/verbs.h"
+#include "tokamak/cli/version.h"
 #include "tokamak/cli/waiting.h"
 #include "tokamak/comm/world.h"
 #include "tokamak/core/bus_error.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/machine_fault.h"
+#include "tokamak/core/names.h"
 
 namespace tokamak::cli {
 namespace {
@@ -49,14 +51,15 @@ constexpr std::array kVerbs{
 };
 
 int usage(std::FILE* to) {
-  fmt::print(
-      to,
-      "tokamak {}: pretrains Llama and GPT class language models\n\nusage: tokamak VERB ...\n\n",
-      TOK_VERSION);
+  fmt::print(to, "{}: pretrains Llama and GPT class language models\n\nusage: tokamak VERB ...\n\n",
+             version_line());
   for (const Verb& verb : kVerbs) {
     if (!verb.what.empty()) fmt::print(to, "  {:<10} {}\n", verb.name, verb.what);
   }
-  fmt::print(to, "\n`tokamak VERB --help` says more.\n");
+  fmt::print(
+      to,
+      "\n`tokamak VERB --help` says more, `tokamak help training.seq_len` explains a key, -V "
+      "prints the version.\n");
   return to == stdout ? 0 : static_cast<int>(ExitCode::kUserError);
 }
 
@@ -71,14 +74,17 @@ int run_verb(Args args) {
   if (args.empty()) return usage(stderr);
   if (args[0] == "--help" || args[0] == "-h" || (args[0] == "help" && args.size() == 1))
     return usage(stdout);
-  if (args[0] == "--version") {
-    fmt::print("tokamak {}\n", TOK_VERSION);
+  if (args[0] == "--version" || args[0] == "-V") {
+    fmt::print("{}", version_text());
     return 0;
   }
+  std::vector<std::string> names;
   for (const Verb& verb : kVerbs) {
     if (verb.name == args[0]) return verb.run(args.subspan(1));
+    if (!verb.what.empty()) names.emplace_back(verb.name);
   }
-  fail("no verb \"{}\"; `tokamak --help` lists them", args[0]);
+  fail("no verb \"{}\"{}; `tokamak --help` lists them", printable(args[0]),
+       nearest_hint(args[0], names));
 }
 
 namespace {

@@ -1,14 +1,18 @@
 #include "tokamak/cli/run_config.h"
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "tokamak/cli/devices.h"
+#include "tokamak/cli/words.h"
 #include "tokamak/config/check.h"
 #include "tokamak/config/describe.h"
 #include "tokamak/core/error.h"
+#include "tokamak/core/names.h"
 #include "tokamak/gpu/backend.h"
 #include "tokamak/models/model_spec.h"
 #include "tokamak/run/input_paths.h"
@@ -40,28 +44,70 @@ Capabilities capabilities(const std::string& device) {
   return can;
 }
 
+struct Flag {
+  std::string_view name;
+  std::string_view value;  ///< "" for a switch
+  std::string_view what;
+  std::string_view verb = "";  ///< the one that has it; "" = both
+};
+
+constexpr std::array kFlags{
+    Flag{"--dry-run", "",
+         "check everything, print what is missing and the memory table, train nothing", "train"},
+    Flag{"--color", "WHEN", "auto (on a terminal, unless NO_COLOR is set), always or never",
+         "train"},
+    Flag{"--log-format", "FORMAT", "plain, or torchtitan for its \"[titan] ...\" before each line",
+         "train"},
+    Flag{"--print", "", "every task with its kernel and operands", "plan"},
+    Flag{"--why", "", "why each kernel was chosen", "plan"},
+    Flag{"--print-schedule", "",
+         "draw the pipeline schedule, say what each stage holds, plan nothing", "plan"},
+    Flag{"--schedule-svg", "FILE", "write the same picture as SVG", "plan"},
+    Flag{"--preset", "NAME", "a known run in place of FILE.toml; `--preset list` names them"},
+    Flag{"--world-size", "N", "ranks, where no launcher tells"},
+    Flag{"--help", "", "print this and exit"},
+};
+
+bool has_flag(const Flag& flag, const std::string& verb) {
+  return flag.verb.empty() || flag.verb == verb;
+}
+
 void print_help(const std::string& verb) {
-  fmt::print("usage: tokamak {} [FILE.toml] [--section.key=value ...] [--world-size=N]{}\n\n", verb,
-             verb == "train" ? " [--dry-run]"
-                             : " [--print] [--why] [--print-schedule] [--schedule-svg FILE]");
-  if (verb == "train") {
-    fmt::print(
-        "  --dry-run       check everything, print what is missing and the memory table, train "
-        "nothing\n");
-  } else {
-    fmt::print(
-        "  --print         every task with its kernel and operands\n"
-        "  --why           why each kernel was chosen\n"
-        "  --print-schedule\n"
-        "                  draw the pipeline schedule, say what each stage holds, plan nothing\n"
-        "  --schedule-svg FILE\n"
-        "                  write the same picture as SVG\n"
-        "what a run would cost elsewhere: tokamak price, search, sweep, rows (--help of each)\n");
+  fmt::print("{}\n\nusage: tokamak {} [FILE.toml] [--section.key=value ...] [flags]\n\nflags:\n",
+             verb == "train" ? "Trains a model." : "Prints the plan of a run.", verb);
+  for (const Flag& flag : kFlags) {
+    if (!has_flag(flag, verb)) continue;
+    fmt::print("  {:<22} {}\n",
+               fmt::format("{}{}{}", flag.name, flag.value.empty() ? "" : "=", flag.value),
+               flag.what);
   }
   fmt::print(
-      "  --world-size=N  ranks, where no launcher tells\n\nkeys (`tokamak help section.key` says "
-      "more):\n{}",
-      all_keys_help());
+      "\nsections of keys; `tokamak help SECTION` lists its keys, `tokamak help all` all of them,\n"
+      "`tokamak help section.key` explains one:\n{}",
+      wrapped(fmt::format("  {}", fmt::join(sections(), ", ")), 2));
+  fmt::print("\nflavors of models (model.name and model.flavor; hf is any config.json):\n");
+  for (const std::string& name : model_names())
+    fmt::print("{}",
+               wrapped(fmt::format("  {:<9}{}, hf", name, fmt::join(flavors_of(name), ", ")), 11));
+  if (verb == "plan")
+    fmt::print(
+        "\nwhat a run would cost elsewhere: tokamak price, search, sweep, rows (--help of each)\n");
+}
+
+// Words with one dash, and flags that are no keys, would be taken for files and keys.
+void refuse_unknown_flag(const std::string& word, const std::string& verb) {
+  const std::string name = word.substr(0, word.find('='));
+  if (!name.starts_with("-") || name.find('.') != std::string::npos) return;
+  std::vector<std::string> flags;
+  for (const Flag& flag : kFlags) {
+    if (has_flag(flag, verb)) flags.emplace_back(flag.name);
+  }
+  std::string dashed = name;
+  std::replace(dashed.begin(), dashed.end(), '_', '-');
+  const auto nearest = nearest_name(dashed, flags);
+  TOK_REQUIRE(!nearest, "{}: no such flag; the nearest is {}", printable(name), *nearest);
+  TOK_REQUIRE(name.starts_with("--"), "{}: no such flag; `tokamak {} --help` lists them",
+              printable(name), verb);
 }
 
 int64_t parse_world_size(const std::string& text) {
@@ -105,6 +151,31 @@ std::vector<Need> missing_ranks(const ParallelismConfig& p, int64_t wanted, int6
   return needs;
 }
 
+// Takes --color=WHEN and --log-format=FORMAT.
+bool take_log_word(const std::string& word, LogStyle& style) {
+  const size_t equals = word.find('=');
+  const std::string name = word.substr(0, equals);
+  if (name != "--color" && name != "--log-format") return false;
+  const std::string value = equals == std::string::npos ? "" : word.substr(equals + 1);
+  if (name == "--color") {
+    const auto color = value == "auto"     ? std::optional(ColorWhen::kAuto)
+                       : value == "always" ? std::optional(ColorWhen::kAlways)
+                       : value == "never"  ? std::optional(ColorWhen::kNever)
+                                           : std::nullopt;
+    TOK_REQUIRE(color, "--color={}: wanted auto, always or never", printable(value));
+    style.color = *color;
+  } else {
+    TOK_REQUIRE(value == "plain" || value == "torchtitan",
+                "--log-format={}: wanted plain or torchtitan", printable(value));
+    style.format = value == "plain" ? LogFormat::kPlain : LogFormat::kTorchtitan;
+  }
+  return true;
+}
+
+bool is_flag(const std::string& word) {
+  return word.starts_with("-") && word.size() > 1;
+}
+
 // The words, before anything is read.
 struct RunWords {
   RunConfig run;  // as far as flags set it
@@ -146,9 +217,12 @@ RunWords parse_run_words(Args args, const std::string& verb) {
       words.world_size = parse_world_size(arg.substr(std::string("--world-size=").size()));
     } else if (arg == "--world-size" && i + 1 < args.size()) {
       words.world_size = parse_world_size(args[++i]);
-    } else if (arg.rfind("--", 0) != 0 && !words.file && words.overrides.empty()) {
+    } else if (verb == "train" && take_log_word(arg, run.log)) {
+      continue;
+    } else if (!is_flag(arg) && !words.file && words.overrides.empty()) {
       words.file = arg;
     } else {
+      if (is_flag(arg)) refuse_unknown_flag(arg, verb);
       words.overrides.push_back(arg);
     }
   }

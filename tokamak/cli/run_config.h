@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tokamak/cli/console.h"
 #include "tokamak/cli/verbs.h"
 #include "tokamak/comm/launch_environment.h"
 #include "tokamak/config/load.h"
@@ -18,6 +19,7 @@ struct RunConfig {
   std::vector<Need> needs;
   MeshPlace place;  ///< of this rank, or of rank 0 if no launcher has started ranks
   bool dry_run = false;
+  LogStyle log;                             ///< train --color, --log-format
   bool print = false;                       ///< plan --print
   bool why = false;                         ///< plan --why
   bool print_schedule = false;              ///< plan --print-schedule

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 #include <sched.h>
 
+#include "tokamak/cli/console.h"
 #include "tokamak/cli/devices.h"
 #include "tokamak/cli/run_config.h"
 #include "tokamak/cli/verbs.h"
@@ -25,11 +26,6 @@
 
 namespace tokamak::cli {
 namespace {
-
-void print_log(const std::string& level, const std::string& text) {
-  fmt::print("{}{}\n", log_prefix(std::chrono::system_clock::now(), level), text);
-  std::fflush(stdout);
-}
 
 // Ranks of one host share its cores, unless the launcher has assigned them.
 int threads_of(const Config& config, const LaunchEnvironment& launched) {
@@ -89,8 +85,9 @@ bool others_may_write(const std::filesystem::path& folder) {
 }
 
 // Prints and writes what rank 0 reports before training.
-void announce(const Config& c, const ModelSpec& model, const LaunchEnvironment& launched) {
-  print_log("INFO", fmt::format("Starting job: {}", c.job.description));
+void announce(const Config& c, const ModelSpec& model, const LaunchEnvironment& launched,
+              Console& console) {
+  console.print("INFO", fmt::format("Starting job: {}", c.job.description));
   if (c.job.print_config) fmt::print("{}\n", config_json(c));
   if (c.job.save_config_file) {
     make_folders(c.job.dump_folder);
@@ -98,15 +95,16 @@ void announce(const Config& c, const ModelSpec& model, const LaunchEnvironment& 
                       config_json(c));
   }
   if (others_may_write(c.job.dump_folder)) {
-    print_log("WARNING",
-              fmt::format("job.dump_folder {}: other users may replace what the run writes there",
-                          c.job.dump_folder));
+    console.print(
+        "WARNING",
+        fmt::format("job.dump_folder {}: other users may replace what the run writes there",
+                    c.job.dump_folder));
   }
-  if (launched.world_size > 1) print_log("INFO", fmt::format("{} ranks", launched.world_size));
-  print_log("INFO", fmt::format("Model {} {} size: {:L} total parameters", model.name, model.flavor,
-                                count_parameters(model).total));
+  if (launched.world_size > 1) console.print("INFO", fmt::format("{} ranks", launched.world_size));
+  console.print("INFO", fmt::format("Model {} {} size: {:L} total parameters", model.name,
+                                    model.flavor, count_parameters(model).total));
   if (c.checkpoint.enable && !c.checkpoint.load_only) return;
-  print_log(
+  console.print(
       "WARNING",
       fmt::format("This run saves nothing: {}; --checkpoint.enable writes {} every "
                   "{} steps, at the end and when the run is stopped",
@@ -130,6 +128,10 @@ bool train_on(World& world, const LaunchEnvironment& launched, Args args, const 
     return std::string();
   });
   if (!run) return false;
+  LogStyle style = run->log;
+  if (style.color == ColorWhen::kAuto && run->config.metrics.disable_color_printing)
+    style.color = ColorWhen::kNever;
+  Console console(style, launched.world_size > 1);
   std::optional<RunFolder> folder;  // held to the end, on rank 0
   on_rank_zero(world, [&] {
     if (!run->dry_run) folder.emplace(run->config.job.dump_folder, this_process());
@@ -137,7 +139,7 @@ bool train_on(World& world, const LaunchEnvironment& launched, Args args, const 
     if (run->dry_run) {
       dry_run(*run);
     } else {
-      announce(run->config, options.model, launched);
+      announce(run->config, options.model, launched, console);
     }
     return std::string();
   });
@@ -145,7 +147,12 @@ bool train_on(World& world, const LaunchEnvironment& launched, Args args, const 
   options.stop_signal = [&signals] { return signals.stop(); };
   options.save_asked = [&signals] { return signals.takes_save(); };
   options.before_last_save = [&signals] { signals.hold(); };
-  options.logging.print = print_log;
+  options.logging.color = console.color();
+  options.logging.print = [&](const std::string& level, const std::string& text) {
+    console.print(level, text);
+  };
+  if (console.is_live())
+    options.logging.show_progress = [&](const StepProgress& progress) { console.show(progress); };
   if (folder) {
     options.logging.fence = options.checkpoint.fence = [&] { folder->check(); };
     options.checkpoint.attempt = folder->attempt();
@@ -167,8 +174,8 @@ bool train_on(World& world, const LaunchEnvironment& launched, Args args, const 
   if (const auto peak = peak_flops(*backend, options.shape.training.compute)) {
     options.logging.peak_flops = peak->per_s;
     if (world.rank() == 0)
-      print_log("INFO", fmt::format("Peak FLOPS used for computing MFU: {:.3e} ({})", peak->per_s,
-                                    peak->of));
+      console.print("INFO", fmt::format("Peak FLOPS used for computing MFU: {:.3e} ({})",
+                                        peak->per_s, peak->of));
   }
   options.profiling.rates = rates_of(*backend);
   options.logging.memory = [&] { return memory_use(*backend); };

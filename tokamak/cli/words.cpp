@@ -5,8 +5,28 @@
 #include <fmt/format.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/names.h"
 
 namespace tokamak::cli {
+
+namespace {
+
+// Returns "; the nearest is --OPTION" for the first word that is no option but near one.
+std::string hint_of(const CLI::App& app, Args args) {
+  std::vector<std::string> known;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+  }
+  for (const std::string& word : args) {
+    const std::string name = word.substr(0, word.find('='));
+    if (name == "--") return "";
+    const bool is_known = std::find(known.begin(), known.end(), name) != known.end();
+    if (!is_known && name.starts_with("--")) return nearest_hint(name, known);
+  }
+  return "";
+}
+
+}  // namespace
 
 bool parse(CLI::App& app, Args args) {
   std::vector<std::string> words(args.begin(), args.end());
@@ -19,9 +39,22 @@ bool parse(CLI::App& app, Args args) {
   } catch (const CLI::ParseError& error) {
     std::string text = error.what();
     std::replace(text.begin(), text.end(), '\n', ' ');
-    fail("{}: {}", app.get_name().substr(std::string("tokamak ").size()), text);
+    fail("{}: {}{}", app.get_name().substr(std::string("tokamak ").size()), text,
+         hint_of(app, args));
   }
   return true;
+}
+
+std::string wrapped(std::string text, size_t indent) {
+  constexpr size_t kColumns = 100;
+  std::string lines;
+  while (text.size() > kColumns) {
+    const size_t comma = text.rfind(", ", kColumns - 2);
+    if (comma == std::string::npos || comma < indent) break;
+    lines += text.substr(0, comma + 1) + "\n";
+    text = std::string(indent, ' ') + text.substr(comma + 2);
+  }
+  return lines + text + "\n";
 }
 
 void check_budget(double seconds) {

@@ -13,6 +13,10 @@ namespace tokamak::cli {
 /// on bad words.
 bool parse(CLI::App& app, Args args);
 
+/// Returns `text` in lines of at most 100 columns that end in a newline, broken after commas; later
+/// lines begin with `indent` spaces.
+std::string wrapped(std::string text, size_t indent);
+
 /// Throws Error unless --seconds, for which something is timed, is from 0 to an hour.
 void check_budget(double seconds);
 

@@ -76,8 +76,13 @@ TEST(Load, NamesWhatIsWrong) {
        "training.batch_size (f.toml:2) sets it to 4: keep one of them"},
       {"training = 3\n", "f.toml:1: training: wanted a section, got the integer 3"},
       {"a = 1\nb = 2\n",
-       "f.toml:1: a: no such key; the nearest is optimizer.lr\nf.toml:2: b: no such key; the "
-       "nearest is optimizer.lr"},
+       "f.toml:1: a: no such key; `tokamak help all` lists the keys\n"
+       "f.toml:2: b: no such key; `tokamak help all` lists the keys"},
+      {"[optim]\nlr = 1\n", "f.toml:2: optim.lr: no such key; the nearest is optimizer.lr"},
+      {"[training]\nsetps = 1\n",
+       "f.toml:2: training.setps: no such key; the nearest is training.steps"},
+      {"[training]\nfancy_schedule = 1\n",
+       "f.toml:2: training.fancy_schedule: no such key; `tokamak help training` lists the keys"},
       {"[parallelism]\ncontext_parallel_load_balancer = ''\n",
        "f.toml:2: parallelism.context_parallel_load_balancer: wanted headtail or ptrr, got the "
        "string "
@@ -99,7 +104,7 @@ TEST(Load, NamesWhatIsWrong) {
 
 TEST(Load, ReportsEveryKeyInTheOrderOfTheFile) {
   EXPECT_EQ(error_of("[training]\nzz = 1\nsteps = 'a'\ndataset = []\n[checkpoint]\nenable = 0\n"),
-            "f.toml:2: training.zz: no such key; the nearest is optimizer.lr\n"
+            "f.toml:2: training.zz: no such key; `tokamak help training` lists the keys\n"
             "f.toml:3: training.steps: wanted an integer, got the string \"a\"\n"
             "f.toml:4: training.dataset: wanted a string, got the list []\n"
             "f.toml:6: checkpoint.enable: wanted true or false, got the integer 0");

@@ -92,6 +92,12 @@ std::string line_of(const Key& key) {
   return fmt::format("  --{}={}\n      {}\n", key.name, default_text(key), key.help);
 }
 
+std::string all_keys_help() {
+  std::string text;
+  for (const Key& key : all_keys()) text += line_of(key);
+  return text;
+}
+
 }  // namespace
 
 std::string config_json(const Config& config) {
@@ -143,21 +149,25 @@ std::string config_digest(const Config& config) {
 std::string key_help(std::string_view name) {
   std::string full(name);
   std::replace(full.begin(), full.end(), '-', '_');
+  if (full == "all") return all_keys_help();
   if (const Key* key = find_key(full)) return live_help(*key);
   if (const RetiredKey* key = find_retired_key(full)) return retired_help(*key);
   std::string section;
   for (const Key& key : all_keys()) {
     if (key.name.substr(0, full.size() + 1) == full + ".") section += line_of(key);
   }
-  TOK_REQUIRE(!section.empty(), "{}: no such key or section; the nearest is {}", printable(full),
-              nearest_key(full));
+  TOK_REQUIRE(!section.empty(), "{}: no such key or section{}", printable(full),
+              unknown_key_hint(full));
   return fmt::format("[{}]\n{}", full, section);
 }
 
-std::string all_keys_help() {
-  std::string text;
-  for (const Key& key : all_keys()) text += line_of(key);
-  return text;
+std::vector<std::string> sections() {
+  std::vector<std::string> names;
+  for (const Key& key : all_keys()) {
+    std::string section(key.name.substr(0, key.name.find('.')));
+    if (names.empty() || names.back() != section) names.push_back(std::move(section));
+  }
+  return names;
 }
 
 }  // namespace tokamak

@@ -26,10 +26,10 @@ std::vector<std::pair<std::string, std::string>> key_values(const Config& config
 std::string config_digest(const Config& config);
 
 /// Returns a key's type, default, allowed values and meaning, or what a retired key became, or all
-/// keys of a section. Throws Error with the nearest name for anything else.
+/// keys of a section, or of "all" sections. Throws Error with the nearest name for anything else.
 std::string key_help(std::string_view name);
 
-/// Returns one line for each key of every section, for `train --help`.
-std::string all_keys_help();
+/// Returns the names of all sections, in the order of the table.
+std::vector<std::string> sections();
 
 }  // namespace tokamak

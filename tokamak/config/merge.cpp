@@ -107,9 +107,7 @@ void Merge::add(const Entry& entry, Source source) {
   const RetiredKey* retired = find_retired_key(entry.name);
   if (retired == nullptr) {
     const bool suggest = ++num_unknown_ <= kMaxSuggestions;
-    error(entry, source,
-          suggest ? fmt::format("no such key; the nearest is {}", nearest_key(entry.name))
-                  : std::string("no such key"));
+    error(entry, source, fmt::format("no such key{}", suggest ? unknown_key_hint(entry.name) : ""));
     return;
   }
   const std::string successor(retired->successor);

@@ -7,24 +7,28 @@
 
 namespace tokamak {
 
-std::string nearest_key(std::string_view name) {
+std::string unknown_key_hint(std::string_view name) {
   std::string best;
   size_t best_distance = ~size_t{0};
+  const auto is_nearer = [&](std::string_view known) {
+    const size_t distance = name_distance(name, known);
+    if (distance >= best_distance || !is_near(name, known)) return false;
+    best_distance = distance;
+    return true;
+  };
+  std::string_view section;
   for (const Key& key : all_keys()) {
-    const size_t d = name_distance(name, key.name);
-    if (d < best_distance) {
-      best_distance = d;
-      best = key.name;
-    }
+    if (is_nearer(key.name)) best = key.name;
+    const std::string_view known(key.name);
+    const size_t dot = known.rfind('.');
+    if (name.substr(0, dot + 1) == known.substr(0, dot + 1)) section = known.substr(0, dot);
   }
   for (const RetiredKey& key : all_retired_keys()) {
-    const size_t d = name_distance(name, key.name);
-    if (d < best_distance && !key.successor.empty()) {
-      best_distance = d;
+    if (!key.successor.empty() && is_nearer(key.name))
       best = fmt::format("{} (now {})", key.name, key.successor);
-    }
   }
-  return best;
+  if (!best.empty()) return fmt::format("; the nearest is {}", best);
+  return fmt::format("; `tokamak help {}` lists the keys", section.empty() ? "all" : section);
 }
 
 }  // namespace tokamak

@@ -8,7 +8,8 @@
 
 namespace tokamak {
 
-/// Returns the nearest live or retired key as "a.b", or "a.b (now c.d)" if it became another.
-std::string nearest_key(std::string_view name);
+/// Returns "; the nearest is a.b", of live and retired keys, with " (now c.d)" if it became
+/// another; where none is near, where to find the keys of the section, or of all sections.
+std::string unknown_key_hint(std::string_view name);
 
 }  // namespace tokamak

@@ -5,6 +5,7 @@
 #include "tokamak/config/check.h"
 #include "tokamak/config/key_table.h"
 #include "tokamak/core/error.h"
+#include "tokamak/core/names.h"
 
 namespace tokamak {
 
@@ -59,11 +60,13 @@ void model(const Config& config, const Capabilities& can, Collector& out) {
   if (family == can.models.end()) {
     Strings names;
     for (const auto& row : can.models) names.push_back(row.first);
-    return out.add("model.name", fmt::format("not one of ours: {}", fmt::join(names, ", ")));
+    return out.add("model.name", fmt::format("not one of ours: {}{}", fmt::join(names, ", "),
+                                             nearest_hint(config.model.name, names)));
   }
   out.unless(
       contains(family->second, config.model.flavor), "model.flavor",
-      fmt::format("not a flavor of {}: {}", config.model.name, fmt::join(family->second, ", ")));
+      fmt::format("not a flavor of {}: {}{}", config.model.name, fmt::join(family->second, ", "),
+                  nearest_hint(config.model.flavor, family->second)));
 }
 
 void dataset(const std::string& section, const std::string& name, bool has_path,

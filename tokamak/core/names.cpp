@@ -12,16 +12,21 @@ namespace {
 
 constexpr size_t kMaxName = 100;
 
+// Letters that are inserted, deleted, changed or swapped with the next one.
 size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> before(b.size() + 1);
+  std::vector<size_t> above(b.size() + 1);
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
   for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
+    std::swap(before, above);
+    std::swap(above, row);
     row[0] = i;
     for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({changed, row[j] + 1, row[j - 1] + 1});
+      const size_t changed = above[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      row[j] = std::min({changed, above[j] + 1, row[j - 1] + 1});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        row[j] = std::min(row[j], before[j - 2] + 1);
     }
   }
   return row[b.size()];
@@ -38,6 +43,33 @@ size_t name_distance(std::string_view wanted, std::string_view known) {
   const size_t whole = edit_distance(wanted, known);
   const size_t last = edit_distance(last_part(wanted), last_part(known));
   return 2 * last + std::min(whole, last + size_t{6});
+}
+
+bool is_near(std::string_view wanted, std::string_view known) {
+  const std::string lower = lower_case(wanted.substr(0, kMaxName));
+  const std::string lower_known = lower_case(known);
+  const std::string_view last = last_part(lower);
+  const size_t distance = edit_distance(last, last_part(lower_known));
+  if (distance == 0) return !last.empty();
+  return distance <= last.size() / 3 && edit_distance(lower, lower_known) <= lower.size() / 3;
+}
+
+std::optional<std::string> nearest_name(std::string_view wanted,
+                                        std::span<const std::string> known) {
+  std::optional<std::string> best;
+  size_t best_distance = ~size_t{0};
+  for (const std::string& name : known) {
+    const size_t distance = name_distance(wanted, name);
+    if (distance >= best_distance || !is_near(wanted, name)) continue;
+    best_distance = distance;
+    best = name;
+  }
+  return best;
+}
+
+std::string nearest_hint(std::string_view wanted, std::span<const std::string> known) {
+  const auto best = nearest_name(wanted, known);
+  return best ? fmt::format("; the nearest is {}", *best) : "";
 }
 
 std::string_view trimmed(std::string_view text) {

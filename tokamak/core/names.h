@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -10,6 +12,17 @@ namespace tokamak {
 /// Grows with the edits that lead from `wanted` to `known`. Dots separate the parts of a name; the
 /// right last part in a wrong section is nearer than a similar last part in the right section.
 size_t name_distance(std::string_view wanted, std::string_view known);
+
+/// Whether a user may have meant `known` by `wanted`: at most a third of the letters of the last
+/// part differ and, unless that part is right, of the whole name too. Capitals do not count.
+bool is_near(std::string_view wanted, std::string_view known);
+
+/// Returns the nearest of `known` that is_near(), if any.
+std::optional<std::string> nearest_name(std::string_view wanted,
+                                        std::span<const std::string> known);
+
+/// Returns "; the nearest is NAME" or, where nothing is near, "".
+std::string nearest_hint(std::string_view wanted, std::span<const std::string> known);
 
 /// Returns the text without the spaces and tabs around it.
 std::string_view trimmed(std::string_view text);

@@ -95,11 +95,10 @@ const Preset& find_preset(const std::string& name) {
   for (const Preset& preset : all) {
     if (preset.name == name) return preset;
   }
-  const auto nearest = std::min_element(all.begin(), all.end(), [&](const auto& a, const auto& b) {
-    return name_distance(name, a.name) < name_distance(name, b.name);
-  });
-  throw Error(fmt::format("--preset {}: no such preset; the nearest is {}, --preset list has all",
-                          printable(name), nearest->name));
+  std::vector<std::string> names;
+  for (const Preset& preset : all) names.push_back(preset.name);
+  fail("--preset {}: no such preset{}; --preset list has all", printable(name),
+       nearest_hint(name, names));
 }
 
 LoadedConfig load_preset(const Preset& preset, std::span<const std::string> overrides) {

@@ -159,7 +159,7 @@ TrainerOptions options_of(const Config& c, const Tokenizer* tokenizer, const Mes
   o.checkpoint = checkpoint_of(c, tokenizer);
   o.logging.dump_folder = c.job.dump_folder;
   o.logging.log_freq = c.metrics.log_freq;
-  o.logging.color = c.metrics.disable_color_printing ? LogColor::kPlain : LogColor::kAnsi;
+  o.logging.num_steps = c.training.steps;
   o.logging.causal_mfu = c.metrics.causal_mfu;
   if (c.metrics.enable_tensorboard) o.logging.tensorboard_folder = c.metrics.save_tb_folder;
   const fs::path dump = c.job.dump_folder;

@@ -201,6 +201,10 @@ class Trainer {
       step();
       check_replicas();
       look_around(stop);
+      if (is_stopping()) {
+        take_results(0);
+        log_.finish();
+      }
       const bool is_saving = checkpoints_.is_due(state_, o_.steps, is_stopping(), wants_save());
       const bool is_validating = validator_ && validator_->is_due(state_.step);
       if (is_saving || is_validating) take_results(0);

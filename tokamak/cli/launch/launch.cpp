@@ -4,6 +4,7 @@
 
 #include <sys/resource.h>
 
+#include "tokamak/cli/console.h"
 #include "tokamak/cli/launch/supervisor.h"
 #include "tokamak/cli/words.h"
 #include "tokamak/comm/launch_environment.h"
@@ -99,6 +100,7 @@ int run_launch(Args args) {
       options.hostfile.empty() ? Hosts() : Hosts(read_file(options.hostfile), options.hostfile);
   require_open_files(job, options);
   say_where(job, options);
+  tell_terminal();
   return supervise(job, hosts, options.max_restarts, signals);
 }
 

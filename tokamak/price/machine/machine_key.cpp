@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <limits>
 #include <optional>
 
 #include "tokamak/core/error.h"
@@ -244,17 +243,12 @@ void add_tile(Machine& machine, std::string_view name) {
 }
 
 MachineKey find_key(const Machine& machine, std::string_view name, std::string_view who) {
-  std::string nearest;
-  size_t best = std::numeric_limits<size_t>::max();
+  std::vector<std::string> names;
   for (MachineKey& key : all_keys(machine)) {
     if (key.name == name) return key;
-    const size_t distance = name_distance(name, key.name);
-    if (distance < best) {
-      best = distance;
-      nearest = key.name;
-    }
+    names.push_back(key.name);
   }
-  fail("{}: unknown key {}; the nearest is {}", who, printable(name), nearest);
+  fail("{}: unknown key {}{}", who, printable(name), nearest_hint(name, names));
 }
 
 void assign(Machine& machine, const MachineKey& key, double in_si, std::string_view source,

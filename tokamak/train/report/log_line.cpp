@@ -1,7 +1,9 @@
 #include "tokamak/train/report/log_line.h"
 
 #include <cmath>
+#include <ctime>
 #include <optional>
+#include <vector>
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -54,6 +56,14 @@ std::string percent_text(std::optional<double> percent) {
   return percent ? fmt::format("{:.2f}%", *percent) : "N/A";
 }
 
+std::string duration_text(double seconds) {
+  const auto s = static_cast<int64_t>(seconds + 0.5);
+  if (s < 60) return fmt::format("{}s", s);
+  if (s < 3600) return fmt::format("{}m{:02}s", s / 60, s % 60);
+  if (s < 86400) return fmt::format("{}h{:02}m", s / 3600, s / 60 % 60);
+  return fmt::format("{}d{:02}h", s / 86400, s / 3600 % 24);
+}
+
 std::string added_fields(const StepMetrics& m) {
   std::string text;
   if (m.mfu_causal) text += fmt::format("  mfu_causal: {}", percent_text(m.mfu_causal));
@@ -66,11 +76,44 @@ std::string added_fields(const StepMetrics& m) {
 
 }  // namespace
 
-std::string log_prefix(std::chrono::system_clock::time_point now, std::string_view level) {
+std::string log_prefix(std::chrono::system_clock::time_point now, std::string_view level,
+                       LogFormat format, LogColor color) {
   const auto whole = std::chrono::floor<std::chrono::seconds>(now);
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(now - whole).count();
-  return fmt::format("[titan] {:%Y-%m-%d %H:%M:%S},{:03} - root - {} - ",
-                     fmt::localtime(std::chrono::system_clock::to_time_t(whole)), ms, level);
+  const std::tm local = fmt::localtime(std::chrono::system_clock::to_time_t(whole));
+  if (format == LogFormat::kTorchtitan)
+    return fmt::format("[titan] {:%Y-%m-%d %H:%M:%S},{:03} - root - {} - ", local, ms, level);
+  const std::string warning = level == "INFO" ? "" : fmt::format("{}: ", level);
+  if (color == LogColor::kPlain) return fmt::format("{:%Y-%m-%d %H:%M:%S} {}", local, warning);
+  return fmt::format("\033[2m{:%Y-%m-%d %H:%M:%S}\033[22m {}{}{}", local, kAnsiPalette.yellow,
+                     warning, kAnsiPalette.reset);
+}
+
+std::string progress_line(const StepProgress& p, LogColor color, int columns) {
+  const Palette& c = palette_of(color);
+
+  struct Field {
+    std::string_view color;
+    std::string text;
+  };
+
+  std::vector<Field> fields{
+      {c.red, fmt::format("step {}/{}", p.step, p.num_steps)},
+      {c.red, fmt::format("{:.0f}%", std::floor(100.0 * static_cast<double>(p.step) /
+                                                static_cast<double>(p.num_steps)))},
+      {c.green, fmt::format("loss {:.4f}", p.loss)},
+      {c.blue, rate_text(p.tps, 0) + " tok/s"}};
+  if (p.seconds_left) fields.push_back({c.yellow, duration_text(*p.seconds_left) + " left"});
+  fields.push_back({c.turquoise, fmt::format("{:.2f} GiB", p.memory_gib)});
+  std::string line;
+  int used = 0;
+  for (const Field& field : fields) {
+    const int width = static_cast<int>(field.text.size()) + (line.empty() ? 0 : 2);
+    if (used + width > columns) break;
+    line += fmt::format("{}{}{}", used == 0 ? "" : "  ", field.color, field.text);
+    used += width;
+  }
+  return line + std::string(c.reset);
 }
 
 std::string step_line(const StepMetrics& m, LogColor color) {

@@ -10,17 +10,27 @@
 
 namespace tokamak {
 
-/// `metrics.disable_color_printing` chooses kPlain.
 enum class LogColor { kPlain, kAnsi };
 
-/// Returns "[titan] YYYY-MM-DD HH:MM:SS,mmm - root - LEVEL - " in local time. `level` is INFO or
-/// WARNING.
-std::string log_prefix(std::chrono::system_clock::time_point now, std::string_view level = "INFO");
+/// What stands before each line.
+enum class LogFormat {
+  kPlain,       ///< "YYYY-MM-DD HH:MM:SS ", and "WARNING: " before warnings
+  kTorchtitan,  ///< "[titan] YYYY-MM-DD HH:MM:SS,mmm - root - LEVEL - "
+};
+
+/// Returns what stands before a line, with the local time. `level` is INFO or WARNING.
+std::string log_prefix(std::chrono::system_clock::time_point now, std::string_view level,
+                       LogFormat format, LogColor color = LogColor::kPlain);
 
 /// Returns "step:  1  loss: ...  mfu: ...%", then "  mfu_causal: ...%" if known and the seconds of
 /// "data" and "exposed_comm" if measured. An unknown field reads N/A, such as mfu on a CPU whose
 /// peak `doctor` has not measured.
 std::string step_line(const StepMetrics& metrics, LogColor color);
+
+/// Returns the line that a terminal shows while the run goes on, in at most `columns` columns:
+/// "step 120/240  50%  loss 4.829  4,451 tok/s  1m12s left  0.30 GiB". What does not fit is left
+/// out from its end.
+std::string progress_line(const StepProgress& progress, LogColor color, int columns);
 
 /// Returns "validate step:  1  loss: ...  memory: ...  tps: ...".
 std::string validation_line(const ValidationMetrics& metrics, LogColor color);

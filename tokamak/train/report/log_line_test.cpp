@@ -82,8 +82,42 @@ TEST(LogLine, Prefix) {
   local.tm_isdst = -1;
   const auto time = std::chrono::system_clock::from_time_t(std::mktime(&local)) +
                     std::chrono::milliseconds(7) + std::chrono::microseconds(999);
-  EXPECT_EQ(log_prefix(time), "[titan] 2025-02-03 04:05:06,007 - root - INFO - ");
-  EXPECT_EQ(log_prefix(time, "WARNING"), "[titan] 2025-02-03 04:05:06,007 - root - WARNING - ");
+  EXPECT_EQ(log_prefix(time, "INFO", LogFormat::kTorchtitan),
+            "[titan] 2025-02-03 04:05:06,007 - root - INFO - ");
+  EXPECT_EQ(log_prefix(time, "WARNING", LogFormat::kTorchtitan, LogColor::kAnsi),
+            "[titan] 2025-02-03 04:05:06,007 - root - WARNING - ");
+  EXPECT_EQ(log_prefix(time, "INFO", LogFormat::kPlain), "2025-02-03 04:05:06 ");
+  EXPECT_EQ(log_prefix(time, "WARNING", LogFormat::kPlain), "2025-02-03 04:05:06 WARNING: ");
+  EXPECT_EQ(log_prefix(time, "WARNING", LogFormat::kPlain, LogColor::kAnsi),
+            "\033[2m2025-02-03 04:05:06\033[22m \033[33mWARNING: \033[39m");
+}
+
+TEST(LogLine, ProgressFitsTheTerminal) {
+  const StepProgress p{.step = 120,
+                       .num_steps = 240,
+                       .loss = 4.8291,
+                       .tps = 4451.2,
+                       .seconds_left = 72.4,
+                       .memory_gib = 0.3};
+  const std::string whole = "step 120/240  50%  loss 4.8291  4,451 tok/s  1m12s left  0.30 GiB";
+  EXPECT_EQ(progress_line(p, LogColor::kPlain, 80), whole);
+  EXPECT_EQ(progress_line(p, LogColor::kPlain, static_cast<int>(whole.size())), whole);
+  EXPECT_EQ(progress_line(p, LogColor::kPlain, static_cast<int>(whole.size()) - 1),
+            "step 120/240  50%  loss 4.8291  4,451 tok/s  1m12s left");
+  EXPECT_EQ(progress_line(p, LogColor::kPlain, 5), "");
+  EXPECT_EQ(progress_line({.step = 1, .num_steps = 1000, .loss = 8.0}, LogColor::kPlain, 80),
+            "step 1/1000  0%  loss 8.0000  N/A tok/s  0.00 GiB");
+  const auto left = [&](double seconds) {
+    StepProgress at = p;
+    at.seconds_left = seconds;
+    const std::string line = progress_line(at, LogColor::kPlain, 80);
+    const size_t begin = line.find("tok/s") + 7;
+    return line.substr(begin, line.find(" left") - begin);
+  };
+  EXPECT_EQ(left(0.0), "0s");
+  EXPECT_EQ(left(59.6), "1m00s");
+  EXPECT_EQ(left(3725.0), "1h02m");
+  EXPECT_EQ(left(100000.0), "1d03h");
 }
 
 TEST(Flops, EqualsTorchtitansCount) {

@@ -97,7 +97,11 @@ void RunLog::write(const std::function<void()>& work) {
 std::optional<PhaseSeconds> RunLog::add_step(const StepResult& result, int64_t tokens) {
   window_.steps += 1;
   window_.tokens += tokens;
-  if (result.step != 1 && result.step % o_.log_freq != 0) return std::nullopt;
+  if (speaks() && o_.show_progress) show_progress(result, tokens);
+  unlogged_ = result;
+  if (result.step != 1 && result.step % o_.log_freq != 0 && result.step != o_.num_steps)
+    return std::nullopt;
+  unlogged_.reset();
   const PhaseSeconds seconds = phase_seconds();
   if (speaks()) {
     const StepMetrics m = metrics_of(result);
@@ -109,6 +113,29 @@ std::optional<PhaseSeconds> RunLog::add_step(const StepResult& result, int64_t t
   }
   restart(result.at);
   return seconds;
+}
+
+void RunLog::show_progress(const StepResult& result, int64_t tokens) {
+  constexpr size_t kSteps = 30;
+  constexpr std::chrono::milliseconds kBetween(100);
+  ends_.at.push_back(result.at);
+  if (ends_.at.size() > kSteps + 1) ends_.at.pop_front();
+  if (result.at - ends_.shown < kBetween && result.step != o_.num_steps) return;
+  ends_.shown = result.at;
+  StepProgress p{.step = result.step, .num_steps = o_.num_steps, .loss = result.loss};
+  const std::chrono::duration<double> elapsed = result.at - ends_.at.front();
+  if (ends_.at.size() > 1 && elapsed.count() > 0.0) {
+    const double step_s = elapsed.count() / static_cast<double>(ends_.at.size() - 1);
+    p.tps = static_cast<double>(tokens) / step_s / world_size_;
+    p.seconds_left = step_s * static_cast<double>(o_.num_steps - result.step);
+  }
+  p.memory_gib = static_cast<double>(memory_use().bytes) / kGiB;
+  o_.show_progress(p);
+}
+
+void RunLog::finish() {
+  if (unlogged_ && window_.steps > 0 && speaks()) say(step_line(metrics_of(*unlogged_), o_.color));
+  unlogged_.reset();
 }
 
 void RunLog::add_validation(int64_t step, double loss, int64_t tokens, double seconds) {

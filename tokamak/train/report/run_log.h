@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -21,12 +22,14 @@ namespace tokamak {
 struct LoggingOptions {
   std::filesystem::path dump_folder;
   int64_t log_freq = 10;
+  int64_t num_steps = 0;  ///< of the whole run; the last one is always logged
   LogColor color = LogColor::kPlain;
   bool causal_mfu = false;
   std::optional<double> peak_flops;          ///< of one device, for mfu
   std::function<MemoryUse()> memory;         ///< of the device; absent: of the process
   std::filesystem::path tensorboard_folder;  ///< empty = no event files
   std::function<void(const std::string& level, const std::string& text)> print;
+  std::function<void(const StepProgress&)> show_progress;  ///< at most ten times a second
   /// Called before a file is written: throws where another process has taken the folder since.
   std::function<void()> fence;
 };
@@ -56,7 +59,10 @@ class RunLog {
   void open(int64_t resumed_step, bool with_validation);
 
   /// Forgets the times and tokens since the last line.
-  void restart() { restart(std::chrono::steady_clock::now()); }
+  void restart() {
+    restart(std::chrono::steady_clock::now());
+    ends_.at.clear();
+  }
 
   /// Where an executor adds the seconds of its phases.
   PhaseTimes* phases() { return &window_.phases; }
@@ -73,6 +79,10 @@ class RunLog {
   /// rank's mean seconds since the last line, if one was due.
   std::optional<PhaseSeconds> add_step(const StepResult& result, int64_t tokens);
 
+  /// Says the line of the last step of a run that ends before its time, if it was not logged. The
+  /// files do not get it: the run that goes on writes them.
+  void finish();
+
   /// Logs a validation whose `tokens` of all ranks took `seconds`; step times leave these out.
   void add_validation(int64_t step, double loss, int64_t tokens, double seconds);
 
@@ -88,7 +98,14 @@ class RunLog {
     PhaseTimes phases{};
   };
 
+  // When the last steps ended, for the pace of the run.
+  struct Ends {
+    std::deque<std::chrono::steady_clock::time_point> at;
+    std::chrono::steady_clock::time_point shown;
+  };
+
   MemoryUse memory_use() const;
+  void show_progress(const StepResult& result, int64_t tokens);
   void restart(std::chrono::steady_clock::time_point start);
   PhaseSeconds phase_seconds() const;
   StepMetrics metrics_of(const StepResult& result) const;
@@ -106,6 +123,8 @@ class RunLog {
   std::optional<MetricsFile> validation_metrics_;
   std::optional<EventFile> events_;
   Window window_;
+  Ends ends_;
+  std::optional<StepResult> unlogged_;  // the last step
   int64_t failed_saves_ = 0;
   bool is_failing_ = false;  // the last write did
 };

@@ -49,6 +49,18 @@ struct StepMetrics {
   int64_t world_size = 1;
 };
 
+/// What a terminal shows of a run between its log lines.
+struct StepProgress {
+  int64_t step = 0;
+  int64_t num_steps = 0;
+  double loss = 0.0;
+  /// Tokens per second and device over the last steps.
+  std::optional<double> tps = std::nullopt;
+  /// Until the last step, at the pace of the last ones.
+  std::optional<double> seconds_left = std::nullopt;
+  double memory_gib = 0.0;
+};
+
 /// One validation pass, after `step` updates.
 struct ValidationMetrics {
   int64_t step = 0;
