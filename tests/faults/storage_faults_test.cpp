@@ -117,6 +117,24 @@ TEST(StorageFaults, AFullDiskIsClearedOfWhatThePolicyCanSpare) {
   run.expect_same_losses();
 }
 
+TEST(StorageFaults, ASlowCommitHoldsNoStep) {
+  const ScratchFolder marks;
+  const std::string mark = (marks.path() / "commits").string();
+  FaultRun run(
+      {.train = {"--checkpoint.async_mode=async", "--training.steps=1000000",
+                 "--checkpoint.interval=1000000", "--checkpoint.enable_first_step_checkpoint"},
+       .faults = {"rank=0,call=fsync,path=manifest,do=sleep:5,once=" + mark}});
+  await([&] { return path_exists(mark); }, "the commit");
+  const int64_t steps = steps_logged(run.dump());
+  await([&] { return steps_logged(run.dump()) > steps + 10; }, "ten steps");
+  EXPECT_FALSE(path_exists(run.dump() / "checkpoint/step-1"));
+  await([&] { return path_exists(run.dump() / "checkpoint/step-1"); }, "the end of the save");
+  run.program().send(SIGTERM);
+  run.expect_end(85, run.seconds() + 30);
+  expect_whole(run.dump() / "checkpoint/step-1");
+  run.expect_no_orphan();
+}
+
 TEST(StorageFaults, MetricsThatCannotBeWrittenComeLater) {
   FaultRun run({.faults = {"rank=0,call=write,path=metrics.jsonl,nth=3,times=4,do=errno:EIO"}});
   const auto result = run.expect_end(0, 60);

@@ -82,7 +82,10 @@ bool swap_names(const fs::path& a, const fs::path& b) {
 
 AtomicFolder::AtomicFolder(const fs::path& target, const std::string& token)
     : target_(target),
-      path_(with_suffix(target, kTemporary, token.empty() ? made_token() : token)) {
+      path_(with_suffix(target, kTemporary, token.empty() ? made_token() : token)) {}
+
+void AtomicFolder::make() const {
+  const FileCall call("mkdir", path_);
   make_folders(path_);
 }
 

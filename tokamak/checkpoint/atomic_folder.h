@@ -10,10 +10,12 @@ namespace tokamak {
 /// processes may hold the same folder; one of them commits.
 class AtomicFolder {
  public:
-  /// Creates the temporary folder and the parents of `target`. `token` is part of a file name; it
-  /// is unique to this attempt and the same in all processes that share the folder. If it is empty,
-  /// the constructor makes one.
+  /// `token` is part of a file name; it is unique to this attempt and the same in all processes
+  /// that share the folder. If it is empty, the constructor makes one. Touches no disk.
   AtomicFolder(const std::filesystem::path& target, const std::string& token);
+
+  /// Creates the temporary folder and the parents of the target.
+  void make() const;
 
   /// Returns the folder to write to until the commit.
   const std::filesystem::path& path() const { return path_; }

@@ -40,11 +40,6 @@ void for_each_block(int64_t file_bytes, int64_t block_bytes, int num_threads,
   });
 }
 
-fs::path swept(const fs::path& folder, const CheckpointWriterOptions& options) {
-  if (options.rank == 0) sweep_stale_folders(folder, options.token);
-  return folder;
-}
-
 }  // namespace
 
 std::string step_folder_name(int64_t step) {
@@ -53,9 +48,7 @@ std::string step_folder_name(int64_t step) {
 
 CheckpointWriter::CheckpointWriter(const fs::path& folder, int64_t step,
                                    const CheckpointWriterOptions& options)
-    : folder_(swept(folder, options) / step_folder_name(step), options.token),
-      step_(step),
-      options_(options) {
+    : folder_(folder / step_folder_name(step), options.token), step_(step), options_(options) {
   TOK_CHECK(options.rank == 0 || !options.token.empty(), "ranks must agree on a token");
 }
 
@@ -106,9 +99,16 @@ void CheckpointWriter::copy_shard(BlockMemory& memory) {
                  });
 }
 
+// Other ranks may come first: the sweep leaves the folders of this token alone.
+void CheckpointWriter::make_folder() const {
+  if (options_.rank == 0) sweep_stale_folders(folder_.target().parent_path(), options_.token);
+  folder_.make();
+}
+
 ShardSummary CheckpointWriter::finish_shard() {
   TOK_CHECK(!finished_);
   finished_ = true;
+  make_folder();
   if (parts_.empty()) return {};
   close_entries();
   const int64_t width = options_.chunk_bytes;

@@ -18,8 +18,7 @@
 namespace tokamak {
 
 struct CheckpointWriterOptions {
-  /// Rank 0's writer cleans up what dead jobs left and must be made before those of other ranks.
-  int rank = 0;
+  int rank = 0;  ///< rank 0's writer cleans up what dead jobs left
   /// It is unique to this attempt and equal on all ranks; a single rank may leave it empty.
   std::string token;
   /// The unit of verification on load.
@@ -31,8 +30,7 @@ struct CheckpointWriterOptions {
 
 class CheckpointWriter {
  public:
-  /// Prepares FOLDER/step-STEP under a temporary name. Throws Error where the folder cannot be
-  /// written.
+  /// Writes FOLDER/step-STEP, at first under a temporary name. Touches no disk.
   CheckpointWriter(const std::filesystem::path& folder, int64_t step,
                    const CheckpointWriterOptions& options = {});
   CheckpointWriter(const CheckpointWriter&) = delete;
@@ -53,8 +51,9 @@ class CheckpointWriter {
   /// change once this returns. `memory` grows if it is too small, and must outlive the writer.
   void copy_shard(BlockMemory& memory);
 
-  /// Writes, hashes and syncs this rank's shard, once. Throws SystemError (disk full, I/O error).
-  /// A rank that holds nothing writes no shard, and its summary names no file.
+  /// Writes, hashes and syncs this rank's shard, once. Throws Error where the folder cannot be
+  /// written, and SystemError (disk full, I/O error). A rank that holds nothing writes no shard,
+  /// and its summary names no file.
   ShardSummary finish_shard();
 
   /// Writes the manifest, gives the folder its name and returns that. Rank 0 calls it with all
@@ -69,6 +68,7 @@ class CheckpointWriter {
 
   int64_t block_bytes() const;
   void close_entries();
+  void make_folder() const;
 
   AtomicFolder folder_;
   int64_t step_;

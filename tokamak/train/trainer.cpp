@@ -233,29 +233,29 @@ class Trainer {
   // Whether a checkpoint is wanted out of turn.
   bool wants_save() const { return is_retry_due_ || is_save_asked_; }
 
-  // Shares what one rank knows and all must act on: a signal received, a shard written, and by rank
-  // 0's clock that a failed save is to be tried again.
+  // Shares what one rank knows and all must act on: a signal received, a part of a save done, and
+  // by rank 0's clock that a failed save is to be tried again.
   void look_around(const StopQuestion& stop) {
     page_.tick();
     CheckpointSaver& saver = checkpoints_.saver();
-    bool all_written = saver.has_written();
+    bool can_advance = saver.can_advance();
     signal_ = stop();
     is_retry_due_ = saver.wants_retry();
     is_save_asked_ = o_.save_asked && o_.save_asked();
     if (world_.size() > 1) {
-      const auto texts = world_.all_gather_text(fmt::format("{}{}{} {}", all_written ? 'w' : '-',
+      const auto texts = world_.all_gather_text(fmt::format("{}{}{} {}", can_advance ? 'w' : '-',
                                                             is_retry_due_ ? 'r' : '-',
                                                             is_save_asked_ ? 's' : '-', signal_));
       for (const std::string& text : texts) {
         if (signal_ == 0) signal_ = std::stoi(text.substr(4));
         is_save_asked_ = is_save_asked_ || text[2] == 's';
-        all_written = all_written && text[0] == 'w';
+        can_advance = can_advance && text[0] == 'w';
       }
       is_retry_due_ = texts[0][1] == 'r';
     }
     if (is_save_asked_ && !o_.checkpoint.enable)
       log_.say("Asked by signal 10 to save, but checkpoint.enable is false", "WARNING");
-    if (saver.is_saving() && all_written) with_long_waits([&] { saver.finish(); });
+    if (saver.is_saving() && can_advance) with_long_waits([&] { saver.advance(); });
   }
 
   // Ranks wait for the slowest disk longer than for the slowest step.

@@ -43,19 +43,13 @@ struct CheckpointSaver::Pending {
   }
 
   CheckpointInfo info;
-
-  // Writes the shard and keeps the time since the save began.
-  void write() {
-    save.write();
-    seconds = std::chrono::duration<double>(Clock::now() - begun).count();
-    is_written = true;
-  }
-
   Clock::time_point begun = Clock::now();
-  double seconds = 0.0;
+  double seconds = 0.0;  // until the shard was written
+  bool is_shared = false;
   ShardedSave save;
+  std::exception_ptr superseded;
   std::atomic<bool> is_copied = false;
-  std::atomic<bool> is_written = false;
+  std::atomic<bool> is_part_done = false;
   std::jthread thread;  // last, so that it ends before what it writes is destroyed
 };
 
@@ -104,62 +98,95 @@ void CheckpointSaver::prepare(const StateAccess& access, std::span<const TensorP
 void CheckpointSaver::begin(const StateAccess& access, std::span<const TensorPiece> pieces,
                             const TrainState& state, const SnapshotOptions& options) {
   pending_ = std::make_unique<Pending>(world_, o_, info_of(state, options));
-  pending_->save.attempt([&] {
-    add_pieces(pending_->save, pieces_to_save(access, pieces, options.resumable), options);
+  Pending& pending = *pending_;
+  pending.save.attempt([&] {
+    add_pieces(pending.save, pieces_to_save(access, pieces, options.resumable), options);
   });
-  if (!o_.in_background) {
-    pending_->write();
-    pending_->is_copied = true;
-    return;
-  }
   page_taker_.request_stop();
   if (page_taker_.joinable()) page_taker_.join();
-  pending_->thread = std::jthread([this, pending = pending_.get()] {
-    pending->save.copy(copy_);
-    pending->is_copied = true;
-    pending->is_copied.notify_all();
-    give_way();
-    pending->write();
+  run(pending, [this, &pending] {
+    if (o_.in_background) {
+      pending.save.copy(copy_);
+      pending.is_copied = true;
+      pending.is_copied.notify_all();
+      give_way();
+    }
+    if (!is_superseded(pending)) pending.save.write();
+    pending.seconds = std::chrono::duration<double>(Clock::now() - pending.begun).count();
   });
+}
+
+// Runs a part of a save, on a thread of its own if it goes on in the background.
+void CheckpointSaver::run(Pending& pending, std::function<void()> part) {
+  pending.is_part_done = false;
+  const auto work = [&pending, part = std::move(part)] {
+    part();
+    pending.is_part_done = true;
+  };
+  if (!o_.in_background) return work();
+  pending.thread = std::jthread(work);
 }
 
 void CheckpointSaver::save(const StateAccess& access, std::span<const TensorPiece> pieces,
                            const TrainState& state, const SnapshotOptions& options) {
   finish();
-  check_fence();
   attempt(state.step, [&] { begin(access, pieces, state, options); });
   if (!o_.in_background) finish();
 }
 
 void CheckpointSaver::await_copy() {
-  if (pending_) pending_->is_copied.wait(false);
+  if (pending_ && o_.in_background) pending_->is_copied.wait(false);
 }
 
 int64_t CheckpointSaver::step() const {
   return pending_ ? pending_->info.step : 0;
 }
 
-bool CheckpointSaver::has_written() const {
-  return pending_ != nullptr && pending_->is_written;
+bool CheckpointSaver::can_advance() const {
+  return pending_ != nullptr && pending_->is_part_done;
+}
+
+void CheckpointSaver::advance() {
+  auto part = std::exchange(pending_, nullptr);
+  if (part->thread.joinable()) part->thread.join();
+  check_fence(*part);
+  attempt(part->info.step, [&] {
+    if (part->is_shared) return end(*part);
+    part->save.share();
+    part->is_shared = true;
+    run(*part, [this, &part = *part] {
+      if (o_.in_background) give_way();
+      if (!is_superseded(part)) part.save.name(part.info);
+    });
+    pending_ = std::move(part);
+  });
 }
 
 void CheckpointSaver::finish() {
-  if (!pending_) return;
-  const auto ended = std::exchange(pending_, nullptr);
-  if (ended->thread.joinable()) ended->thread.join();
-  check_fence();
-  attempt(ended->info.step, [&] { commit(*ended); });
+  while (pending_) advance();
 }
 
-void CheckpointSaver::check_fence() {
+// Whether rank 0 may no longer write to the run's folder; keeps the reason for check_fence().
+bool CheckpointSaver::is_superseded(Pending& pending) {
+  try {
+    if (world_.rank() == 0 && o_.fence) o_.fence();
+    return false;
+  } catch (...) {
+    pending.superseded = std::current_exception();
+    return true;
+  }
+}
+
+// That is no failed save: the run ends.
+void CheckpointSaver::check_fence(Pending& pending) {
   on_rank_zero(world_, [&] {
-    if (o_.fence) o_.fence();
+    if (pending.superseded) std::rethrow_exception(pending.superseded);
     return std::string();
   });
 }
 
-void CheckpointSaver::commit(Pending& ended) {
-  const auto path = ended.save.commit(ended.info);
+void CheckpointSaver::end(Pending& ended) {
+  const auto path = ended.save.conclude();
   num_failed_ = 0;
   if (world_.rank() == 0)
     o_.say(fmt::format("Saved the checkpoint {}{}: {:.3g} GB of rank 0 in {:.3g} s", path.string(),

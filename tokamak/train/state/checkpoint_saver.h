@@ -35,9 +35,10 @@ struct CheckpointSaverOptions {
 
 /// save() and finish() are collective; a failure is met alike on all ranks.
 ///
-/// In the background a save has two parts. Threads first copy the shard to host memory, while
+/// In the background a save has three parts. Threads first copy the shard to host memory, while
 /// forward and backward only read what they copy; the update waits for that (await_copy). Then they
-/// hash and write the copy.
+/// hash and write the copy. Once all ranks have, a thread of rank 0 writes the manifest and gives
+/// the checkpoint its name. No call to a disk is made by the calling thread.
 class CheckpointSaver {
  public:
   CheckpointSaver(World& world, CheckpointSaverOptions options);
@@ -65,11 +66,14 @@ class CheckpointSaver {
 
   int64_t step() const;
 
-  /// Whether this rank's shard of that save is written, or has failed; ranks may differ. If it is
-  /// so on all ranks, finish() does not wait.
-  bool has_written() const;
+  /// Whether this rank's threads have done, or failed at, the part of the save that is under way;
+  /// ranks may differ. If it is so on all ranks, advance() does not wait.
+  bool can_advance() const;
 
-  /// Waits for the save in the background, if any, and gives the checkpoint its name.
+  /// Ends that part, and begins the next or ends the save. REQUIRES: is_saving().
+  void advance();
+
+  /// Waits for the end of the save in the background, if any.
   void finish();
 
   /// Runs `work`, which is another way to save and throws alike on all ranks, with the same rules
@@ -91,8 +95,10 @@ class CheckpointSaver {
 
   void begin(const StateAccess& access, std::span<const TensorPiece> pieces,
              const TrainState& state, const SnapshotOptions& options);
-  void check_fence();
-  void commit(Pending& ended);
+  void run(Pending& pending, std::function<void()> part);
+  bool is_superseded(Pending& pending);
+  void check_fence(Pending& pending);
+  void end(Pending& ended);
   void purge_old(int64_t step);
   void make_room();
 

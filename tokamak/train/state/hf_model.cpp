@@ -162,6 +162,7 @@ void export_hf_folder(const std::filesystem::path& folder, const ModelSpec& conf
                       const AssetFiles& assets) {
   AtomicFolder aside(folder, "");
   try {
+    aside.make();
     std::vector<TensorSource> tensors;
     for (const TensorSource& t : parameters_to_hf(config, parameters))
       tensors.push_back(cast(t, dtype));

@@ -329,7 +329,9 @@ TEST(ShardedSave, AFolderThatCannotBeMadeIsAnErrorOnAllRanks) {
   std::mutex mutex;
   run_ranks(3, [&](World& world) {
     try {
-      ShardedSave(world, scratch.path() / "file", 1);
+      ShardedSave save(world, scratch.path() / "file", 1);
+      save.write();
+      save.commit({.step = 1});
     } catch (const Error&) {
       const std::lock_guard lock(mutex);
       ++errors;

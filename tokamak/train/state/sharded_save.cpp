@@ -13,20 +13,15 @@ namespace tokamak {
 ShardedSave::ShardedSave(World& world, const std::filesystem::path& folder, int64_t step,
                          const ShardedSaveOptions& options)
     : world_(&world) {
-  const auto open = [&](const std::string& token) {
-    writer_ = std::make_unique<CheckpointWriter>(
-        folder, step,
-        CheckpointWriterOptions{
-            .rank = world.rank(), .token = token, .num_threads = options.num_threads});
-  };
-  const std::string shared = on_rank_zero(world, [&] {
+  const std::string token = on_rank_zero(world, [&] {
     const auto now = std::chrono::system_clock::now().time_since_epoch();
-    auto token =
-        fmt::format("a{}-{}-{}", options.attempt, ::getpid(), now / std::chrono::microseconds(1));
-    open(token);
-    return token;
+    return fmt::format("a{}-{}-{}", options.attempt, ::getpid(),
+                       now / std::chrono::microseconds(1));
   });
-  if (!writer_) attempt([&] { open(shared); });
+  writer_ = std::make_unique<CheckpointWriter>(
+      folder, step,
+      CheckpointWriterOptions{
+          .rank = world.rank(), .token = token, .num_threads = options.num_threads});
 }
 
 void ShardedSave::add(const std::string& name, const TensorType& global, const Slice& slice,
@@ -55,23 +50,40 @@ void ShardedSave::write() noexcept {
   });
 }
 
-std::filesystem::path ShardedSave::commit(const CheckpointInfo& info) {
+void ShardedSave::share() {
   try {
-    const auto summaries = all_together(*world_, [&] {
+    summaries_ = all_together(*world_, [&] {
       if (failure_) std::rethrow_exception(failure_);
       return summary_;
     });
-    const std::string path = on_rank_zero(*world_, [&] {
-      std::vector<ShardSummary> shards;
-      for (size_t rank = 0; rank < summaries.size(); ++rank)
-        shards.push_back(parse_shard_summary(summaries[rank], fmt::format("rank {}", rank)));
-      return writer_->commit(shards, info).string();
-    });
-    return path;
   } catch (...) {
     writer_.reset();
     throw;
   }
+}
+
+void ShardedSave::name(const CheckpointInfo& info) noexcept {
+  if (world_->rank() != 0) return;
+  attempt([&] {
+    std::vector<ShardSummary> shards;
+    for (size_t rank = 0; rank < summaries_.size(); ++rank)
+      shards.push_back(parse_shard_summary(summaries_[rank], fmt::format("rank {}", rank)));
+    path_ = writer_->commit(shards, info);
+  });
+  if (failure_) writer_.reset();
+}
+
+std::filesystem::path ShardedSave::conclude() {
+  return on_rank_zero(*world_, [&] {
+    if (failure_) std::rethrow_exception(failure_);
+    return path_.string();
+  });
+}
+
+std::filesystem::path ShardedSave::commit(const CheckpointInfo& info) {
+  share();
+  name(info);
+  return conclude();
 }
 
 }  // namespace tokamak

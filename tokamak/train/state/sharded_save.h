@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tokamak/checkpoint/checkpoint_writer.h"
 #include "tokamak/comm/communicator.h"
@@ -20,12 +21,12 @@ struct ShardedSaveOptions {
   int64_t attempt = 0;
 };
 
-/// Construction and commit() are collective. Between them each rank adds what it owns and calls
-/// write(), on any thread; every element of every tensor is added by exactly one rank.
+/// Construction, share() and conclude() are collective and touch no disk. In between each rank adds
+/// what it owns and calls write(), and later name(), on any thread; every element of every tensor
+/// is added by exactly one rank.
 class ShardedSave {
  public:
-  /// Prepares FOLDER/step-STEP under a temporary name that all ranks share. Throws Error or
-  /// SystemError, on all ranks alike, if rank 0 cannot write there.
+  /// Chooses the temporary name of FOLDER/step-STEP that all ranks share.
   ShardedSave(World& world, const std::filesystem::path& folder, int64_t step,
               const ShardedSaveOptions& options = {});
 
@@ -34,28 +35,40 @@ class ShardedSave {
   void add(const std::string& name, const TensorType& global, const Slice& slice,
            TensorSource elements);
 
-  /// Runs a part of this rank's work, such as adding slices, and keeps its exception for commit().
+  /// Runs a part of this rank's work, such as adding slices, and keeps its exception for share().
   void attempt(const std::function<void()>& work) noexcept;
 
   /// Copies this rank's shard to `memory`, which must outlive the save: the State may change on
-  /// return. Keeps a failure for commit().
+  /// return. Keeps a failure for share().
   void copy(BlockMemory& memory) noexcept;
 
-  /// Writes this rank's shard. Keeps a failure for commit().
+  /// Writes this rank's shard. Keeps a failure for share().
   void write() noexcept;
 
   /// Bytes of this rank's shard, once it is written.
   int64_t shard_bytes() const { return shard_bytes_; }
 
-  /// Gives the checkpoint its name and returns it, if every rank has written its shard; else throws
-  /// the first rank's failure on every rank and leaves nothing behind. REQUIRES: write() has
-  /// returned.
+  /// Tells rank 0 what every rank has written. Throws the first rank's failure on every rank and
+  /// leaves nothing behind. REQUIRES: write() has returned.
+  void share();
+
+  /// Gives the checkpoint its name, on rank 0; other ranks have nothing to do. Keeps a failure for
+  /// conclude(). REQUIRES: share() has returned.
+  void name(const CheckpointInfo& info) noexcept;
+
+  /// Returns the checkpoint's folder, or throws rank 0's failure on every rank. REQUIRES: name()
+  /// has returned.
+  std::filesystem::path conclude();
+
+  /// The three together.
   std::filesystem::path commit(const CheckpointInfo& info);
 
  private:
   World* world_;
   std::unique_ptr<CheckpointWriter> writer_;
   std::string summary_;
+  std::vector<std::string> summaries_;  ///< of all ranks
+  std::filesystem::path path_;
   int64_t shard_bytes_ = 0;
   std::exception_ptr failure_;
 };
