@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what is missing from the distribution: setup.sh [build|lint|fuzz|cuda|hip|slurm]...
+# Installs what is missing from the distribution: setup.sh [build|lint|fuzz|cuda|hip|slurm|demo]...
 # Silent and instant when all is there. Debian 12 names; needs root or sudo only to install.
 # cuda also unpacks the headers of cudnn-frontend, the one thing from elsewhere (PyPI); the CUDA
 # toolkit, cuDNN and NCCL are the machine's. hip takes the distribution's hipcc; where another one is
@@ -15,6 +15,7 @@ build="cmake ninja-build g++ pkg-config python3
   nlohmann-json3-dev ocl-icd-opencl-dev openmpi-bin protobuf-compiler zlib1g-dev"
 clang="clang-14 libclang-rt-14-dev"
 hip="hipcc libamdhip64-dev"
+demo="bible-kjv bible-kjv-text"
 slurm="munge slurm-wlm"
 lint="clang-format-14 clang-tidy-14 codespell shellcheck yamllint"
 
@@ -27,8 +28,9 @@ for set in "$@"; do
     fuzz) wanted="$wanted $clang" ;;
     cuda) with_cuda=yes ;;
     slurm) wanted="$wanted $slurm" ;;
+    demo) wanted=$demo ;;
     hip) command -v hipcc >/dev/null || [ -x /opt/rocm/bin/hipcc ] || wanted="$wanted $hip" ;;
-    *) echo "setup.sh: unknown set '$set': wanted build, lint, fuzz, cuda, hip or slurm" >&2; exit 2 ;;
+    *) echo "setup.sh: unknown set '$set': wanted build, lint, fuzz, cuda, hip, slurm or demo" >&2; exit 2 ;;
   esac
 done
 
