@@ -137,7 +137,7 @@ TEST_P(Oracle, ten_steps_equal_pytorch) {
     access.write(run.step().labels, std::span<const int32_t>(y));
     access.write(run.step().positions, std::span<const int32_t>(positions));
     const double t = static_cast<double>(step + 1);
-    const double scalars[] = {1e-3, 1.0 - std::pow(0.9, t), 1.0 - std::pow(0.95, t)};
+    const double scalars[] = {1e-3, 1.0 - std::pow(0.9, t), 1.0 - std::pow(0.95, t), 1.0 * t};
     access.write(run.step().scalars, std::span<const double>(scalars));
     for (const ScheduleItem& item : run.plan().schedule(1)) executor.run(item);
     if (step == 0) {

@@ -107,7 +107,10 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"bfloat16",
              "llama_tiny",
              {"--training.mixed_precision_param=bfloat16", "--training.threads=2"}},
-        Case{"adam", "gpt2_tiny", {"--optimizer.name=Adam", "--training.max_norm=0.1"}}),
+        Case{"adam", "gpt2_tiny", {"--optimizer.name=Adam", "--training.max_norm=0.1"}},
+        Case{"bf16_moments",
+             "llama_tied",
+             {"--optimizer.state_dtype=bfloat16", "--training.mixed_precision_param=bfloat16"}}),
     [](const auto& of) { return std::string(of.param.name); });
 
 // The number of steps of the only checkpoint there.
@@ -227,6 +230,27 @@ TEST(Checkpoint, PartsCanBeLeftOut) {
     ASSERT_EQ(now.size(), 6U) << part;
     EXPECT_EQ(now[4] == whole[4], std::string(part) != "dataloader") << part;
     EXPECT_EQ(now[5] == whole[5], std::string(part) == "lr_scheduler") << part;
+  }
+}
+
+// Moments go on in another dtype, with a line, and the run then saves that one.
+TEST(Checkpoint, MomentsChangeTheirDtype) {
+  const ScratchFolder scratch;
+  const std::string type = "--optimizer.state_dtype=";
+  for (const auto& [before, after, said] :
+       {std::tuple{"float32", "bfloat16", "moments are float32; they go on in bfloat16"},
+        std::tuple{"bfloat16", "float32", "moments are bfloat16; they go on in float32"}}) {
+    const fs::path dump = scratch.path() / before;
+    run_ok(train_words("llama_tiny", dump, kResumable + Words{type + before}));
+    const Words more{"--training.steps=9", type + after};
+    const auto resumed = run_ok(train_words("llama_tiny", dump, kResumable + more));
+    EXPECT_NE(resumed.out.find(said), std::string::npos) << resumed.out;
+    EXPECT_EQ(steps_logged(dump), 9);
+    const auto tensors = read_tensors(dump / "checkpoint/step-9");
+    const auto saved = read_tensors(dump / "checkpoint/step-6");
+    const std::string name = "optimizer.v.model.norm.weight";
+    const size_t wide = std::string(after) == "float32" ? 4 : 2;
+    EXPECT_EQ(tensors.at(name).size() / wide, saved.at(name).size() / (6 - wide));
   }
 }
 

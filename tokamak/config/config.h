@@ -64,6 +64,7 @@ struct OptimizerConfig {
   double weight_decay = 0.1;
   bool early_step_in_backward = false;
   Strings no_decay;
+  std::optional<std::string> state_dtype;
 };
 
 struct LrSchedulerConfig {

@@ -65,6 +65,7 @@ const Key kKeys[] = {
   TOK_KEY(optimizer.weight_decay, kHonoured, ">=0", "Decoupled decay (AdamW) or L2 (Adam), on every parameter but optimizer.no_decay."),
   TOK_KEY(optimizer.early_step_in_backward, kFeature, "", "Update each parameter inside the backward pass, without clipping."),
   TOK_KEY(optimizer.no_decay, kHonoured, "", "Parameters whose name contains one of these texts are not decayed (ours)."),
+  TOK_KEY(optimizer.state_dtype, kHonoured, "float32|bfloat16", "Type of the moments (ours); bfloat16 is rounded stochastically; none: training.dtype, rounded to nearest."),
 
   TOK_KEY(lr_scheduler.warmup_steps, kHonoured, ">=0", "Steps of linear warm-up, at most the total."),
   TOK_KEY(lr_scheduler.total_steps, kHonoured, ">=1", "Length of the schedule; none: training.steps."),

@@ -12,6 +12,7 @@
 #include "tokamak/gpu/nccl/nccl_world.h"
 #include "tokamak/ops/norm/norm.h"
 #include "tokamak/ops/op_runner.h"
+#include "tokamak/ops/optimizer/adamw.h"
 
 namespace tokamak::testing {
 namespace {
@@ -145,6 +146,20 @@ TEST(GpuBackend, a_gradient_emits_the_bits_of_the_norm) {
       };
       EXPECT_EQ(run(grad, values)[2], run(norm, {values[0], values[1]})[0])
           << name_of(dtype) << " " << D;
+    }
+  }
+}
+
+// No product is fused with a sum, and the random bits are the same ones.
+TEST(GpuBackend, adamw_has_the_bits_of_the_cpu) {
+  if (gpu::num_devices() == 0) GTEST_SKIP() << gpu::why_none();
+  for (const OpCase& c : all_cases().good) {
+    if (c.rules != &kRules<AdamW>) continue;
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const auto values = fill_inputs(c, dtype);
+      EXPECT_EQ(run_op(c, types_as(c, dtype), values, {.backend = &gpu_backend()}),
+                run_op(c, types_as(c, dtype), values))
+          << c.name << " " << name_of(dtype);
     }
   }
 }

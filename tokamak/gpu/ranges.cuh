@@ -15,10 +15,12 @@ struct BlockRange {
   int64_t first_block = 0;
 };
 
-/// As many ranges as fit in a kernel's parameters on every device (4 KB).
-struct BlockRanges {
-  static constexpr int kMost = 96;
-  BlockRange all[kMost];
+/// As many ranges as fit in a kernel's parameters on every device (4 KB). Range is a BlockRange or
+/// begins as one.
+template <class Range>
+struct RangeGroup {
+  static constexpr int kMost = static_cast<int>(3072 / sizeof(Range));
+  Range all[kMost];
   int count = 0;
 
   /// Returns the index of `block`'s range. REQUIRES: block >= all[0].first_block; each range has
@@ -34,22 +36,24 @@ struct BlockRanges {
   }
 };
 
+using BlockRanges = RangeGroup<BlockRange>;
+
 /// Gives each range count(range) blocks by setting its first one, and calls launch(ranges, first
 /// block, blocks) for groups of at most kMost ranges. Ranges without a block are left out.
-template <class Count, class Launch>
-void for_range_groups(const std::vector<BlockRange>& ranges, Count&& count, Launch&& launch) {
+template <class Range, class Count, class Launch>
+void for_range_groups(const std::vector<Range>& ranges, Count&& count, Launch&& launch) {
   int64_t blocks = 0;
   int64_t launched = 0;
-  BlockRanges group;
+  RangeGroup<Range> group;
   const auto flush = [&] {
     if (blocks > launched) launch(group, launched, blocks - launched);
     launched = blocks;
     group.count = 0;
   };
-  for (BlockRange range : ranges) {
+  for (Range range : ranges) {
     const int64_t n = count(range);
     if (n == 0) continue;
-    if (group.count == BlockRanges::kMost) flush();
+    if (group.count == group.kMost) flush();
     range.first_block = blocks;
     group.all[group.count++] = range;
     blocks += n;

@@ -8,6 +8,7 @@
 
 #include "tokamak/graph/graph.h"
 #include "tokamak/graph/mesh.h"
+#include "tokamak/ops/optimizer/stochastic_rounding.h"
 #include "tokamak/parallel/decide.h"
 #include "tokamak/parallel/tensor_piece.h"
 #include "tokamak/pipeline/schedule.h"
@@ -60,6 +61,7 @@ struct TensorRange {
   int64_t begin = 0;  ///< in the slice
   int64_t end = 0;
   double norm_weight = 1.0;  ///< 1 / number of ranks that hold and count the same elements
+  ElementPlaces places;      ///< in the whole tensor
 };
 
 /// Parameters that one optimizer node updates: a bucket's slice, or one whole parameter.

@@ -252,7 +252,8 @@ void PlannedRun::plan_one_rank(const Target& target) {
   Float8Notes marked = mark(training, shape_);
   notes_ = std::move(marked.notes);
   float8_line_ = std::move(marked.line);
-  build_update(training, parts.units, parts.loss, parts.state, shape_.training.optimizer, {});
+  build_update(training, parts.units, parts.loss, parts.state, shape_.training.optimizer,
+               shape_.training.seed, {});
   step_ = parts.state;
   step_.rows = declare_samples(states_, shape_);
   Graph validation(states_);
@@ -302,7 +303,7 @@ void PlannedRun::plan_of_mesh(const Target& target, const WholeGraphs& whole) {
   step_ = find_step_state(states_, "");
   const std::vector<UpdateUnit> units = distributor.units(training);
   build_update(training, units, read_final(training, step_.loss), step_, shape_.training.optimizer,
-               distributor.norm_group());
+               shape_.training.seed, distributor.norm_group());
   std::optional<Graph> validation;
   if (whole.validation() != nullptr) {
     validation = distributor.localize(*whole.validation());

@@ -128,6 +128,8 @@ RunShape shape_of(const Config& c, const ModelSpec& spec, const MeshPlace& place
                  .max_norm = c.training.max_norm,
                  .no_decay = c.optimizer.no_decay,
                  .limits_norm = c.training.on_spike == "skip" || c.training.on_spike == "replay"};
+  if (c.optimizer.state_dtype)
+    t.optimizer.state = dtype_from_name(*c.optimizer.state_dtype, "optimizer.state_dtype");
   shape.device_graphs = device_graphs_of(c.job.cuda_graphs);
   shape.float8 = float8_of(c);
   shape.copy_engines = copy_engines_of(c.parallelism.copy_engine_all_gather);

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/random.h"
 #include "tokamak/graph/differentiate.h"
 #include "tokamak/ops/comm/collective.h"
 #include "tokamak/ops/elementwise/add.h"
@@ -91,10 +92,11 @@ std::vector<Value> build_gradients(Graph& g, const Forward& forward,
   return gradients;
 }
 
-// Whether the unit is one tensor that this rank holds in full and no other rank counts. It may have
-// any shape and needs no ranges.
+// Whether the unit is one whole tensor that no other rank counts. It may have any shape and needs
+// no ranges.
 bool is_whole(const Graph& g, const UpdateUnit& unit) {
   return unit.tensors.size() == 1 && unit.tensors[0].norm_weight == 1.0 &&
+         unit.tensors[0].places == ElementPlaces{} &&
          unit.tensors[0].end - unit.tensors[0].begin == g.type(unit.gradient).numel();
 }
 
@@ -115,22 +117,28 @@ Value sum_of_squares(Graph& g, std::span<const UpdateUnit> units, const CommGrou
   return g.apply(AllReduce{.group = group, .op = ReduceOp::kSum}, {sum});
 }
 
-AdamW adamw_of(const Graph& g, const UpdateUnit& unit, const OptimizerOptions& o) {
+AdamW adamw_of(const Graph& g, const UpdateUnit& unit, const OptimizerOptions& o, uint64_t seed) {
   AdamW adam{.beta1 = o.beta1,
              .beta2 = o.beta2,
              .eps = o.eps,
              .weight_decay = o.weight_decay,
              .decoupled = o.decoupled_decay,
-             .has_copy = unit.copy.valid()};
+             .has_copy = unit.copy.valid(),
+             .is_stochastic = o.state == DType::kBF16,
+             .seed = seed};
   for (const TensorRange& t : unit.tensors) {
     const bool decays = std::none_of(
         o.no_decay.begin(), o.no_decay.end(),
         [&](const std::string& part) { return t.tensor.find(part) != std::string::npos; });
-    adam.ranges.push_back(
-        {.begin = t.begin, .end = t.end, .weight_decay = decays ? o.weight_decay : 0.0});
+    adam.ranges.push_back({.begin = t.begin,
+                           .end = t.end,
+                           .weight_decay = decays ? o.weight_decay : 0.0,
+                           .stream = stream_of(t.tensor),
+                           .places = t.places});
   }
   if (!is_whole(g, unit)) return adam;
   adam.weight_decay = adam.ranges[0].weight_decay;
+  adam.stream = adam.ranges[0].stream;
   adam.ranges.clear();
   return adam;
 }
@@ -138,7 +146,7 @@ AdamW adamw_of(const Graph& g, const UpdateUnit& unit, const OptimizerOptions& o
 }  // namespace
 
 void build_update(Graph& g, std::span<const UpdateUnit> units, Value loss, const StepState& state,
-                  const OptimizerOptions& o, const CommGroup& norm_group) {
+                  const OptimizerOptions& o, uint64_t seed, const CommGroup& norm_group) {
   const LabelScope scope(g, {.phase = Phase::kUpdate});
   const Value sum = sum_of_squares(g, units, norm_group);
   std::vector<Value> of_clip{sum, loss};
@@ -155,7 +163,7 @@ void build_update(Graph& g, std::span<const UpdateUnit> units, Value loss, const
                           scalars,
                           clip[1]};
     if (unit.copy.valid()) in.push_back(g.read(unit.copy));
-    g.add(adamw_of(g, unit, o), std::move(in));
+    g.add(adamw_of(g, unit, o, seed), std::move(in));
   }
 }
 
@@ -170,13 +178,14 @@ void build_copies(Graph& g, std::span<const UpdateUnit> units) {
 GradientGraph build_gradient_graph(Graph& g, const ModelSpec& config,
                                    const TrainingGraphOptions& o) {
   StepState state = declare_inputs(g, "", o);
-  state.scalars = declare(g, "scalars", DType::kF64, {3}, StateKind::kInput);
+  state.scalars = declare(g, "scalars", DType::kF64, {4}, StateKind::kInput);
   state.grad_norm = declare(g, "grad_norm", DType::kF64, {1}, StateKind::kResult);
   if (o.optimizer.limits_norm)
     state.norm_limit = declare(g, "norm_limit", DType::kF64, {1}, StateKind::kInput);
   if (has_dropout(config))
     state.rows = declare(g, "rows", DType::kI64, {o.batch}, StateKind::kInput, {kBatch});
   const Forward forward = build_forward(g, config, o, state, true);
+  const DType moments = o.optimizer.state.value_or(o.master);
   std::vector<Value> storage;
   std::vector<UpdateUnit> units;
   for (const Parameter& p : forward.parameters) {
@@ -194,8 +203,8 @@ GradientGraph build_gradient_graph(Graph& g, const ModelSpec& config,
     units.push_back(
         {.block = decl.block,
          .master = p.state,
-         .first_moment = like(moment_name('m', decl.name), decl.type.dtype, StateKind::kMoment),
-         .second_moment = like(moment_name('v', decl.name), decl.type.dtype, StateKind::kMoment),
+         .first_moment = like(moment_name('m', decl.name), moments, StateKind::kMoment),
+         .second_moment = like(moment_name('v', decl.name), moments, StateKind::kMoment),
          .copy = p.copy,
          .tensors = {{.tensor = decl.name, .end = decl.type.numel()}}});
   }

@@ -1,6 +1,7 @@
 // The graphs of a training run: one optimizer step (microbatches, then the update), and validation.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,6 +21,9 @@ struct OptimizerOptions {
   std::vector<std::string>
       no_decay;              ///< parameters whose name contains one of these are not decayed
   bool limits_norm = false;  ///< the host writes a limit of the norm for each step
+  /// Of the moments; absent: that of the masters. What is asked for as bf16 is rounded
+  /// stochastically (docs/numerics.md).
+  std::optional<DType> state;
 };
 
 struct TrainingGraphOptions {
@@ -42,7 +46,7 @@ struct StepState {
   StateId positions;   ///< i32 [B, S]: place of each token in its sequence
   StateId rows;        ///< i64 [B]: index of each sequence in the run; invalid without dropout
   StateId loss_scale;  ///< f32 [1]: 1 / label tokens of the global batch
-  StateId scalars;     ///< f64 [3]: learning rate, 1 - beta1^t, 1 - beta2^t
+  StateId scalars;     ///< f64 [4]: learning rate, 1 - beta1^t, 1 - beta2^t, step t
   StateId loss;        ///< f64 [1]
   StateId grad_norm;   ///< f64 [1], before clipping
   StateId norm_limit;  ///< f64 [1]: above this norm nothing is updated; invalid without a limit
@@ -61,9 +65,10 @@ GradientGraph build_gradient_graph(Graph& graph, const ModelSpec& config,
 
 /// Builds what a step does after its microbatches: norm, clipping, AdamW. `loss` may be absent
 /// where this rank has none; squares are summed over `norm_group`. If the loss or the gradient norm
-/// is not finite, every parameter and moment stays as it was.
+/// is not finite, every parameter and moment stays as it was. `seed` is of the random bits that
+/// round moments.
 void build_update(Graph& graph, std::span<const UpdateUnit> units, Value loss,
-                  const StepState& state, const OptimizerOptions& options,
+                  const StepState& state, const OptimizerOptions& options, uint64_t seed,
                   const CommGroup& norm_group);
 
 /// Builds the units' compute copies from their masters; updates maintain these once they exist.

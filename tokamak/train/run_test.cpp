@@ -259,7 +259,7 @@ TEST(StepInputs, LeaveOutWhatARankDoesNotHold) {
   const StepState state{.tokens = declare("tokens", DType::kI32, {2, 4}, false),
                         .labels = declare("labels", DType::kI32, {2, 4}, true),
                         .rows = declare("rows", DType::kI64, {2}, false),
-                        .scalars = declare("scalars", DType::kF64, {3}, false)};
+                        .scalars = declare("scalars", DType::kF64, {4}, false)};
   const StateLayout layout = lay_out(states);
   Plan plan;
   plan.arena_bytes[ArenaKind::kState] = layout.bytes;
@@ -276,7 +276,7 @@ TEST(StepInputs, LeaveOutWhatARankDoesNotHold) {
   inputs.write_scalars(0.5, 2, {.beta1 = 0.5, .beta2 = 0.25});
   EXPECT_EQ(access.read<int32_t>(state.tokens), (std::vector<int32_t>{3, 0, 0, 0, 6, 0, 0, 0}));
   EXPECT_EQ(access.read<int64_t>(state.rows), (std::vector<int64_t>{40, 41}));
-  EXPECT_EQ(access.read<double>(state.scalars), (std::vector<double>{0.5, 0.75, 0.9375}));
+  EXPECT_EQ(access.read<double>(state.scalars), (std::vector<double>{0.5, 0.75, 0.9375, 2.0}));
 }
 
 TEST(RunLog, RankZeroSpeaksForAll) {

@@ -9,7 +9,7 @@ namespace tokamak {
 void StepInputs::write_scalars(double lr, int64_t step, const OptimizerOptions& optimizer) const {
   const auto t = static_cast<double>(step);
   const double scalars[] = {lr, 1.0 - std::pow(optimizer.beta1, t),
-                            1.0 - std::pow(optimizer.beta2, t)};
+                            1.0 - std::pow(optimizer.beta2, t), t};
   if (has(state_.scalars)) access_.write(state_.scalars, std::span<const double>(scalars));
 }
 

@@ -8,12 +8,16 @@ Types AdamW::infer(std::span<const TensorType> in) const {
   require_same_dims(kName, "w", in[0], "m", in[1]);
   require_same_dims(kName, "w", in[0], "v", in[2]);
   require_same_dims(kName, "w", in[0], "g", in[3]);
-  TOK_REQUIRE(is_float(in[0].dtype) && in[1].dtype == in[0].dtype && in[2].dtype == in[0].dtype,
+  const DType moments = in[1].dtype;
+  TOK_REQUIRE(is_float(in[0].dtype) && moments == in[2].dtype &&
+                  (is_stochastic || moments == in[0].dtype || moments == DType::kF32),
               "adamw: w is {}, m is {}, v is {}", name_of(in[0].dtype), name_of(in[1].dtype),
               name_of(in[2].dtype));
+  TOK_REQUIRE(!is_stochastic || moments == DType::kBF16,
+              "adamw: stochastic rounding is to bfloat16, moments are {}", name_of(moments));
   TOK_REQUIRE(is_float(in[3].dtype), "adamw: g is {}", name_of(in[3].dtype));
-  TOK_REQUIRE(in[4].dtype == DType::kF64 && in[4].dims == Dims{3},
-              "adamw: scalars wants float64[3], got {}", to_string(in[4]));
+  TOK_REQUIRE(in[4].dtype == DType::kF64 && in[4].dims == Dims{4},
+              "adamw: scalars wants float64[4], got {}", to_string(in[4]));
   TOK_REQUIRE(in[5].dtype == DType::kF32 && in[5].dims == Dims{1},
               "adamw: factor wants float32[1], got {}", to_string(in[5]));
   for (const DecayRange& r : ranges) {
@@ -29,7 +33,7 @@ Types AdamW::infer(std::span<const TensorType> in) const {
 
 std::vector<Strategy> AdamW::place(std::span<const TensorType> in) const {
   std::vector<Strategy> all{has_copy ? replicate(7, 4) : replicate(6, 3)};
-  if (!ranges.empty()) return all;
+  if (!ranges.empty() || is_stochastic) return all;
   for (int d = 0; d < static_cast<int>(in[0].dims.size()); ++d) {
     const Shard s = cut(d);
     all.push_back({.in = {s, s, s, s, kReplicated, kReplicated}, .out = {s, s, s}});
@@ -41,7 +45,8 @@ std::vector<Strategy> AdamW::place(std::span<const TensorType> in) const {
 }
 
 Cost AdamW::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
-  return memory_cost(in.first(6), out, 14.0);  // the old copy is not read
+  // The old copy is not read. Ten rounds of Philox make words for four elements.
+  return memory_cost(in.first(6), out, is_stochastic ? 40.0 : 14.0);
 }
 
 std::vector<Alias> AdamW::aliases() const {
@@ -53,7 +58,9 @@ std::vector<Alias> AdamW::aliases() const {
 }
 
 std::string AdamW::describe() const {
-  return ranges.empty() ? "" : fmt::format("{} ranges", ranges.size());
+  std::string text = ranges.empty() ? "" : fmt::format("{} ranges", ranges.size());
+  if (is_stochastic) text += text.empty() ? "stochastic" : ", stochastic";
+  return text;
 }
 
 }  // namespace tokamak

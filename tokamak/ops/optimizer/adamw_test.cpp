@@ -1,5 +1,6 @@
 #include "tokamak/ops/optimizer/adamw.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <gtest/gtest.h>
@@ -11,7 +12,7 @@ namespace tokamak {
 namespace {
 
 Types adam_types(const Dims& dims) {
-  return {f32(dims), f32(dims), f32(dims), f32(dims), {.dtype = DType::kF64, .dims = {3}},
+  return {f32(dims), f32(dims), f32(dims), f32(dims), {.dtype = DType::kF64, .dims = {4}},
           f32({1})};
 }
 
@@ -22,6 +23,8 @@ const std::vector<Fill> kFill{{},
                               {.scale = 0.05, .shift = 0.5},
                               {.scale = 0.1, .shift = 0.5}};
 
+constexpr uint64_t kStream = 77;
+
 OpCase& add(CasesOf<AdamW>& c, const std::string& name, const AdamW& op, const Dims& dims) {
   Types in = adam_types(dims);
   if (op.has_copy) in.push_back(f32(dims));
@@ -29,6 +32,19 @@ OpCase& add(CasesOf<AdamW>& c, const std::string& name, const AdamW& op, const D
   added.fill = kFill;
   added.check_gradient = false;
   added.float_stays = {5};
+  return added;
+}
+
+// With moments in bfloat16, which are one of two neighbours by random bits. A value that was summed
+// in other bits lies on the other side of its threshold now and then.
+OpCase& add_stochastic(CasesOf<AdamW>& c, const std::string& name, AdamW op, const Dims& dims) {
+  op.is_stochastic = true;
+  op.seed = 3;
+  op.stream = kStream;
+  OpCase& added = add(c, name, op, dims);
+  added.in[1].dtype = added.in[2].dtype = DType::kBF16;
+  added.float_stays = {1, 2, 5};
+  added.bound = 3e-3;
   return added;
 }
 
@@ -53,17 +69,27 @@ OpCases cases_of<AdamW>() {
   many.has_copy = true;
   add(c, "copy of ranges", many, {150 * 150}).float_stays = master;
   add(c, "copy of bfloat16", {.has_copy = true}, {5, 8}).float_stays = {3, 5, 6};
+  add_stochastic(c, "stochastic", {}, {20003});
+  add_stochastic(c, "stochastic of a float32 gradient", {}, {6, 5}).float_stays = {1, 2, 3, 5};
+  AdamW placed{.has_copy = true};
+  // A box of columns, a part of a tensor that begins amid four elements, and a hole.
+  placed.ranges = {{0, 700, 0.1, 5, {.first = 30, .at = 11, .width = 50, .pitch = 90}},
+                   {704, 5000, 0.0, 6, {.at = 1001}}};
+  add_stochastic(c, "stochastic with places and a copy", placed, {5003}).float_stays = {0, 1, 2, 3,
+                                                                                        5};
+  add(c, "float32 moments", {}, {37, 8}).float_stays = {1, 2, 3, 5};
   c.bad("a range past the end", {.ranges = {{0, 7, 0.1}}}, adam_types({6}));
   c.bad("ranges of a matrix", {.ranges = {{0, 7, 0.1}}}, adam_types({2, 6}));
   Types in = adam_types({6, 5});
   in[1].dtype = DType::kBF16;
   c.bad("moments of another dtype", {}, in);
+  c.bad("stochastic float32", {.is_stochastic = true}, adam_types({6, 5}));
   in = adam_types({6, 5});
   in[3].dims = {5, 6};
   c.bad("gradient of another shape", {}, in);
   in = adam_types({6, 5});
-  in[4].dims = {2};
-  c.bad("two scalars", {}, in);
+  in[4].dims = {3};
+  c.bad("three scalars", {}, in);
   c.bad("no copy", {.has_copy = true}, adam_types({6, 5}));
   in = adam_types({6, 5});
   in.push_back({.dtype = DType::kBF16, .dims = {30}});
@@ -91,8 +117,8 @@ TEST(AdamW, two_steps_by_hand) {
     const double g = 0.5 * t;
     const double bias1 = 1.0 - std::pow(op.beta1, t);
     const double bias2 = 1.0 - std::pow(op.beta2, t);
-    const auto out =
-        run_op(one, types_as(one, DType::kF64), {w, m, v, {2.0 * g}, {lr, bias1, bias2}, {0.5}});
+    const auto out = run_op(one, types_as(one, DType::kF64),
+                            {w, m, v, {2.0 * g}, {lr, bias1, bias2, 1.0 * t}, {0.5}});
     want_w *= 1.0 - lr * 0.5;
     want_m = 0.9 * want_m + 0.1 * g;
     want_v = 0.99 * want_v + 0.01 * g * g;
@@ -123,6 +149,102 @@ TEST(AdamW, ranges_are_tensors_of_their_own) {
     std::copy(w.begin(), w.end(), want.begin() + r.begin);
   }
   EXPECT_EQ(got[0], want);
+}
+
+double as_bf16(double x) {
+  return static_cast<double>(static_cast<float>(BF16(static_cast<float>(x))));
+}
+
+// The same element many times: each moment is one of two neighbours, their mean is the moment, and
+// neither knows of the other. Another step, seed or tensor draws other bits.
+TEST(AdamW, stochastic_rounding_is_unbiased) {
+  constexpr int64_t kCount = 200000;
+  CasesOf<AdamW> c;
+  const AdamW op{.beta1 = 0.9, .beta2 = 0.999};
+  const OpCase& one = add_stochastic(c, "unbiased", op, {kCount});
+  const Types types = types_as(one, DType::kF32);
+  const auto run = [&](const OpCase& of, double step) {
+    const auto all = [&](double x) { return Numbers(kCount, x); };
+    return run_op(of, types,
+                  {all(1.0),
+                   all(as_bf16(0.37)),
+                   all(as_bf16(2.6e-9)),
+                   all(as_bf16(3e-5)),
+                   {0.1, 0.5, 0.5, step},
+                   {1.0}});
+  };
+  const auto got = run(one, 7.0);
+  const double want[] = {0.9 * as_bf16(0.37) + 0.1 * as_bf16(3e-5),
+                         0.999 * as_bf16(2.6e-9) + 0.001 * as_bf16(3e-5) * as_bf16(3e-5)};
+  std::vector<std::vector<bool>> ups;
+  for (size_t k = 0; k < 2; ++k) {
+    const Numbers& moments = got[k + 1];
+    const auto [low, high] = std::minmax_element(moments.begin(), moments.end());
+    EXPECT_LT(*low, want[k]);
+    EXPECT_GT(*high, want[k]);
+    EXPECT_NEAR(*high / *low, 1.0, 0.0079);
+    const double share = (want[k] - *low) / (*high - *low);
+    ups.emplace_back();
+    for (const double m : moments) {
+      ASSERT_TRUE(m == *low || m == *high);
+      ups.back().push_back(m == *high);
+    }
+    const auto up = static_cast<double>(std::count(ups[k].begin(), ups[k].end(), true));
+    // Five standard deviations, and the 2^-16 of a random number.
+    EXPECT_NEAR(up / kCount, share, 5.0 * std::sqrt(share * (1.0 - share) / kCount) + 1.6e-5);
+  }
+  double both = 0.0;
+  for (size_t i = 0; i < kCount; ++i) both += ups[0][i] && ups[1][i] ? 1.0 : 0.0;
+  const auto share = [&](size_t k) {
+    return static_cast<double>(std::count(ups[k].begin(), ups[k].end(), true)) / kCount;
+  };
+  EXPECT_NEAR(both / kCount, share(0) * share(1), 0.005);
+  EXPECT_EQ(run(one, 7.0), got);
+  const auto is_other = [&](const Numbers& m) {
+    double unequal = 0.0;
+    for (size_t i = 0; i < kCount; ++i) unequal += m[i] != got[1][i] ? 1.0 : 0.0;
+    EXPECT_NEAR(unequal / kCount, 2.0 * share(0) * (1.0 - share(0)), 0.01);
+  };
+  is_other(run(one, 8.0)[1]);
+  AdamW other = *static_cast<const AdamW*>(one.op.get());
+  other.seed = 4;
+  OpCase seeded = one;
+  seeded.op = std::make_shared<const AdamW>(other);
+  is_other(run(seeded, 7.0)[1]);
+  other.seed = 3;
+  other.stream = kStream + 1;
+  seeded.op = std::make_shared<const AdamW>(other);
+  is_other(run(seeded, 7.0)[1]);
+}
+
+// A tensor of 30 rows of 50, and two ranks' parts of it: boxes of columns, in flat slices.
+TEST(AdamW, parts_are_rounded_as_the_whole) {
+  CasesOf<AdamW> c;
+  const OpCase whole = add_stochastic(c, "whole", {}, {30, 50});
+  const Types types = types_as(whole, DType::kF32);
+  const auto values = fill_inputs(whole, DType::kF32);
+  const auto want = run_op(whole, types, values);
+  for (const auto& [first, width] : {std::pair<int64_t, int64_t>{0, 17}, {17, 33}}) {
+    for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 201}, {201, 30 * width}}) {
+      AdamW op;
+      op.ranges = {{3, 3 + end - begin, 0.01, kStream, {first, begin, width, 50}}};
+      const OpCase& part = add_stochastic(c, "part", op, {end - begin + 5});
+      auto of_part = values;
+      const auto index = [&, w = width, f = first, b = begin](int64_t i) {
+        return static_cast<size_t>((b + i) / w * 50 + f + (b + i) % w);
+      };
+      for (size_t k = 0; k < 4; ++k) {
+        of_part[k].assign(static_cast<size_t>(end - begin + 5), 0.0);
+        for (int64_t i = 0; i < end - begin; ++i)
+          of_part[k][static_cast<size_t>(i + 3)] = values[k][index(i)];
+      }
+      const auto got = run_op(part, types_as(part, DType::kF32), of_part);
+      for (size_t k = 0; k < 3; ++k) {
+        for (int64_t i = 0; i < end - begin; ++i)
+          ASSERT_EQ(got[k][static_cast<size_t>(i + 3)], want[k][index(i)]) << i;
+      }
+    }
+  }
 }
 
 // A copy has the bits of a cast of the new w, in ranges and, where nothing is updated, of before.

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/parallel/distribute.h"
 #include "tokamak/parallel/matmuls/mark_float8.h"
 
 namespace tokamak {
@@ -58,6 +59,7 @@ class LayoutMaker {
     find_contributions();
     for (Bucket& bucket : out_.buckets) lay_out(bucket);
     index_tensors();
+    find_moments();
     return std::move(out_);
   }
 
@@ -178,6 +180,14 @@ class LayoutMaker {
       if (const Bucket* other = other_half(out_.buckets, bucket))
         bucket.last_contribution = std::max(bucket.last_contribution, other->last_contribution);
     }
+  }
+
+  // A graph without an update has no moments.
+  void find_moments() {
+    if (out_.buckets.empty()) return;
+    const BucketTensor& any = out_.buckets[0].tensors[0];
+    const StateId moment = global_.states().find(moment_name('m', any.name));
+    out_.moments = moment.valid() ? global_.states()[moment].type.dtype : any.local.dtype;
   }
 
   void index_tensors() {

@@ -71,6 +71,7 @@ struct BucketLayout {
   std::vector<Bucket> buckets;  ///< in order of stage, then module; without State
   DType compute = DType::kF32;
   DType gradient = DType::kF32;
+  DType moments = DType::kF32;
   /// Maps (parameter, stage) to (bucket, tensor in it).
   std::map<std::pair<int32_t, int>, std::pair<size_t, size_t>> where;
   std::map<int32_t, StateId> parameter_of_gradient;  ///< by gradient State

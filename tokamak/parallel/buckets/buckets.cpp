@@ -67,10 +67,12 @@ StateId Buckets::declare_window(const std::string& name, TensorType type, StateI
 
 void Buckets::declare(Bucket& bucket) {
   const DType master = bucket.tensors[0].local.dtype;
+  const DType moments = layout_.moments;
   bucket.master = declare_state("weights", master, bucket.slice, StateKind::kParameter, bucket);
-  bucket.first_moment = declare_state("moment_m", master, bucket.slice, StateKind::kMoment, bucket);
+  bucket.first_moment =
+      declare_state("moment_m", moments, bucket.slice, StateKind::kMoment, bucket);
   bucket.second_moment =
-      declare_state("moment_v", master, bucket.slice, StateKind::kMoment, bucket);
+      declare_state("moment_v", moments, bucket.slice, StateKind::kMoment, bucket);
   if (keeps_copy(bucket)) declare_copy(bucket);
   if (!keeps_full_gradients(*context_.options)) {
     bucket.gradient =
@@ -300,6 +302,20 @@ double Buckets::norm_weight(const BucketTensor& t) const {
   return 1.0 / static_cast<double>(replicas_of(*t.tp.ranges, at).size());
 }
 
+// Returns where the elements of this rank's part of the tensor lie in it, from `at` on.
+ElementPlaces Buckets::places_of(const BucketTensor& t, int64_t at) const {
+  ElementPlaces places{.at = at};
+  if (!t.tp.shard.is_cut()) return places;
+  int64_t inner = 1;
+  for (size_t d = static_cast<size_t>(t.tp.shard.dim) + 1; d < t.whole.dims.size(); ++d)
+    inner *= t.whole.dims[d];
+  const Range& r = (*t.tp.ranges)[context_.coordinate(MeshAxis::kTp)];
+  places.first = r.begin * inner;
+  places.width = r.size() * inner;
+  places.pitch = t.whole.dims[t.tp.shard.dim] * inner;
+  return places;
+}
+
 bool Buckets::owns(const BucketTensor& t) const {
   if (t.is_tied_copy || context_.coordinate(MeshAxis::kDpReplicate) != 0) return false;
   const int at = context_.coordinate(MeshAxis::kTp);
@@ -339,6 +355,7 @@ std::vector<TensorPiece> Buckets::pieces() const {
         TensorPiece moment = piece;
         moment.tensor = moment_name(which, t.name);
         moment.kind = StateKind::kMoment;
+        moment.type.dtype = layout_.moments;
         moment.init = {};
         moment.state = which == 'm' ? bucket.first_moment : bucket.second_moment;
         all.push_back(std::move(moment));
@@ -364,8 +381,11 @@ std::vector<UpdateUnit> Buckets::units(Graph& g) const {
       const int64_t begin = std::max(t.begin - slice_begin, int64_t{0});
       const int64_t end = std::min(t.begin + t.local.numel() - slice_begin, bucket.slice);
       if (begin >= end) continue;
-      unit.tensors.push_back(
-          {.tensor = t.name, .begin = begin, .end = end, .norm_weight = norm_weight(t)});
+      unit.tensors.push_back({.tensor = t.name,
+                              .begin = begin,
+                              .end = end,
+                              .norm_weight = norm_weight(t),
+                              .places = places_of(t, begin + slice_begin - t.begin)});
     }
     if (!unit.tensors.empty()) all.push_back(std::move(unit));
   }

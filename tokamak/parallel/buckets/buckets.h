@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tokamak/graph/graph.h"
+#include "tokamak/ops/optimizer/stochastic_rounding.h"
 #include "tokamak/parallel/buckets/bucket_layout.h"
 
 namespace tokamak {
@@ -67,6 +68,7 @@ class Buckets {
   bool keeps_copy(const Bucket& bucket) const;
   double norm_weight(const BucketTensor& t) const;
   bool owns(const BucketTensor& t) const;
+  ElementPlaces places_of(const BucketTensor& t, int64_t at) const;
   StateId declare_state(const std::string& name, DType dtype, int64_t numel, StateKind kind,
                         const Bucket& bucket);
   StateId declare_window(const std::string& name, TensorType type, StateId parent, int64_t begin,

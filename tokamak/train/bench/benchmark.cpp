@@ -27,7 +27,7 @@ void write_random_inputs(const StateAccess& access, const StepState& s, const Mo
   access.write(s.positions, std::span<const int32_t>(positions));
   const float scale[] = {1.0F / static_cast<float>(tokens.size())};
   access.write(s.loss_scale, std::span<const float>(scale));
-  const double scalars[] = {1e-4, 0.1, 0.05};
+  const double scalars[] = {1e-4, 0.1, 0.05, 1.0};
   access.write(s.scalars, std::span<const double>(scalars));
 }
 

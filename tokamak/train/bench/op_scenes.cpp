@@ -136,7 +136,7 @@ void build_cross_entropy(SceneBuilder& b, const Dims& d) {
 
 // dims of this and the next: parameters. This one updates their compute copy too.
 void build_adamw(SceneBuilder& b, const Dims& d) {
-  const Value scalars = b.operand({.dtype = DType::kF64, .dims = {3}}, OperandFill::Kind::kOnes);
+  const Value scalars = b.operand({.dtype = DType::kF64, .dims = {4}}, OperandFill::Kind::kOnes);
   const Value copy = b.operand({.dtype = DType::kBF16, .dims = d}, OperandFill::Kind::kOnes);
   b.run(AdamW{.has_copy = true}, {b.f32(d), b.f32(d), b.f32(d, Kind::kPositive), b.f32(d), scalars,
                                   b.f32({1}, Kind::kOnes), copy});

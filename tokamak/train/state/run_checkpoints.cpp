@@ -1,5 +1,6 @@
 #include "tokamak/train/state/run_checkpoints.h"
 
+#include <algorithm>
 #include <thread>
 #include <utility>
 
@@ -138,6 +139,13 @@ void RunCheckpoints::take_over(TrainState& state, uint64_t seed, Loader& loader)
   });
   if (state.missing_scales > 0)
     log_.say("float8: the checkpoint has no delayed scales, so the next step scales by its maxima");
+  if (state.other_moments) {
+    const auto moment = std::find_if(pieces_.begin(), pieces_.end(), [](const TensorPiece& p) {
+      return p.kind == StateKind::kMoment && !p.is_delayed_scale;
+    });
+    log_.say(fmt::format("optimizer.state_dtype: the checkpoint's moments are {}; they go on in {}",
+                         name_of(*state.other_moments), name_of(moment->type.dtype)));
+  }
   if (!state.keys.empty()) {
     const std::string changed = changed_keys(state.keys, o_.keys, "the checkpoint's keys");
     if (!changed.empty())

@@ -160,6 +160,8 @@ TrainState load_checkpoint(const StateAccess& access, std::span<const TensorPiec
                 piece.tensor, to_string(found->dims), to_string(piece.type.dims));
     TOK_REQUIRE(can_convert(piece.type.dtype, found->dtype), "{}: {} is {}, the run wants {}",
                 folder.string(), piece.tensor, name_of(found->dtype), name_of(piece.type.dtype));
+    if (piece.kind == StateKind::kMoment && found->dtype != piece.type.dtype)
+      state.other_moments = found->dtype;
     add_parts(wanted, piece);
   }
   access.backend().settle();

@@ -24,6 +24,7 @@ struct TrainState {
   std::string loader;          ///< LoaderState as JSON
   std::string keys;            ///< of a loaded checkpoint's configuration; empty in old ones
   int64_t missing_scales = 0;  ///< delayed scales of this rank that the loaded checkpoint lacks
+  std::optional<DType> other_moments;  ///< dtype of the loaded moments where the run has another
 };
 
 /// What one checkpoint holds: parameters and, if `resumable`, moments and the train state. A
