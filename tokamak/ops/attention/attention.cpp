@@ -4,6 +4,7 @@
 #include <array>
 
 #include "tokamak/ops/attention/attention_blocks.h"
+#include "tokamak/ops/attention/attention_decode.h"
 #include "tokamak/ops/attention/context_attention.h"
 
 namespace tokamak {
@@ -172,6 +173,27 @@ std::string takes_cudnn(const Attention& a, const KernelTypes& types) {
   return {};
 }
 
+std::string takes_one_query(const void* op, const KernelTypes& types) {
+  const auto& a = *static_cast<const Attention*>(op);
+  const AttentionShape s = a.shape(types.in);
+  if (!a.has_length || s.S != 1) return "for one query over a cache";
+  if (types.in[0].dtype == DType::kF64) return "for float32 and bfloat16";
+  if (a.dropout_p > 0.0) return "has no dropout";
+  if (a.packed_kv_heads > 0) return "q, k and v are packed";
+  if (s.D > 256) return fmt::format("head dim {}: wanted at most 256", s.D);
+  if (is_empty(s)) return "nothing to do";
+  return {};
+}
+
+constexpr Variant kDecode{
+    .name = kDecodeVariant,
+    .backend = "gpu",
+    .accepts = takes_one_query,
+    .workspace = [](const void* op, const KernelTypes& types, const Target&) -> int64_t {
+      const AttentionShape s = shape_of<false>(op, types);
+      return s.B * s.H * decode_splits(s.T) * (s.D + 2) * size_of(DType::kF32);
+    }};
+
 template <bool kBackward>
 std::span<const Variant> attention_variants() {
   static constexpr std::array kVariants{
@@ -325,7 +347,13 @@ std::string Attention::describe() const {
 }
 
 std::span<const Variant> Attention::variants() {
-  return attention_variants<false>();
+  static const std::vector<Variant> kVariants = [] {
+    std::vector<Variant> all{kDecode};
+    const auto others = attention_variants<false>();
+    all.insert(all.end(), others.begin(), others.end());
+    return all;
+  }();
+  return kVariants;
 }
 
 Types AttentionGrad::infer(std::span<const TensorType> in) const {

@@ -2,9 +2,11 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "tokamak/gpu/attention/cudnn_attention.h"
+#include "tokamak/ops/attention/attention_decode_gpu.cuh"
 #include "tokamak/ops/attention/attention_tile_gpu.cuh"
 #include "tokamak/ops/elementwise/add.h"
 
@@ -355,6 +357,15 @@ Kernel make_backward(const AttentionGrad& op, const AttentionShape& shape, const
 }  // namespace
 
 Kernel prepare(const Attention& op, const KernelTypes& types, const Setup& setup) {
+  if (setup.variant == kDecodeVariant) {
+    const Problem problem = problem_of(op, types);
+    return by_float_and_dim(types.in[0].dtype, problem.D, [&]<class T, int kD>() -> Kernel {
+      if constexpr (std::is_same_v<T, double>)
+        fail_tile();
+      else
+        return make_decode<T, kD>(op.shape(types.in), problem, can_wait_for_previous(setup));
+    });
+  }
   if (setup.variant != kGpuKernel.name) {
     if (Kernel kernel = prepare_cudnn(op, types, setup, false)) return kernel;
   }

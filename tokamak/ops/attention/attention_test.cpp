@@ -137,6 +137,9 @@ OpCases cases_of<Attention>() {
   good(c, "packed, one token", {.packed_kv_heads = 2}, {3, 1, 1, 2, 2, 64});
   good(c, "decode", {.has_length = true}, {2, 1, 90, 4, 2, 64}, {71});
   good(c, "decode, lengths differ", {.has_length = true}, {2, 1, 300, 6, 1, 128}, {300, 5});
+  good(c, "decode, odd heads", {.has_length = true}, {2, 1, 700, 7, 1, 80}, {641, 700});
+  good(c, "decode, wide heads", {.has_length = true}, {1, 1, 140, 3, 1, 200}, {133});
+  good(c, "decode, a head each", {.has_length = true}, {1, 1, 520, 3, 3, 128}, {1});
   good(c, "prefill", {.has_length = true}, {2, 70, 100, 4, 2, 64}, {75});
   good(c, "context by all-gather", {}, {2, 24, 24, 4, 2, 8});
   good(c, "context by all-gather, plain", {.zigzag = false}, {2, 24, 24, 4, 2, 8});

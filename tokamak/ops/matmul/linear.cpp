@@ -2,7 +2,10 @@
 
 #include <array>
 
+#include <fmt/format.h>
+
 #include "tokamak/ops/column_sums.h"
+#include "tokamak/ops/matmul/few_rows.h"
 
 namespace tokamak {
 namespace {
@@ -32,6 +35,19 @@ constexpr Variant kCublas{
       return {};
     },
     .workspace = [](const void*, const KernelTypes&, const Target&) { return kCublasWorkspace; }};
+
+constexpr Variant kFewRows{.name = kFewRowsVariant,
+                           .backend = "gpu",
+                           .accepts = [](const void*, const KernelTypes& types) -> std::string {
+                             if (types.in[0].dtype == DType::kF64)
+                               return "for float32 and bfloat16";
+                             const int64_t rows = rows_of(types.in[0]);
+                             if (rows < 1 || rows > kMostFewRows)
+                               return fmt::format("{} tokens: wanted 1 to {}", rows, kMostFewRows);
+                             if (types.in[1].dims[1] * size_of(types.in[1].dtype) % 16 != 0)
+                               return "rows of w are not whole 16-byte words";
+                             return types.in[1].numel() > 0 ? "" : "nothing to do";
+                           }};
 
 std::span<const Variant> gemm_variants() {
   static constexpr std::array kVariants{kOneDnn, kCpuReference, kCublas, kGpuKernel};
@@ -131,7 +147,8 @@ Cost Linear::cost(std::span<const TensorType> in, std::span<const TensorType> ou
 }
 
 std::span<const Variant> Linear::variants() {
-  return gemm_variants();
+  static constexpr std::array kVariants{kOneDnn, kCpuReference, kFewRows, kCublas, kGpuKernel};
+  return kVariants;
 }
 
 Types LinearGradInput::infer(std::span<const TensorType> in) const {

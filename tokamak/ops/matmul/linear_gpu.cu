@@ -6,6 +6,7 @@
 #include "tokamak/gpu/gemm/gemm.h"
 #include "tokamak/gpu/product_tile.cuh"
 #include "tokamak/ops/column_sums.h"
+#include "tokamak/ops/matmul/few_rows.h"
 #include "tokamak/ops/matmul/linear.h"
 
 namespace tokamak::gpu {
@@ -87,6 +88,97 @@ Kernel portable_product(const GemmShape& s, Roles roles) {
     multiply<<<product_blocks(s.m, s.n), kThreads, 0, as_stream(args.stream)>>>(product);
     TOK_CUDA_LAUNCHED();
   };
+}
+
+// y[m, o] = sum_i x[m, i] w[o, i] (+ bias[o]) for kM rows of x. kSplit warps share a row of w, 512
+// bytes at a time in turns, so that small matrices have warps for all multiprocessors; w is read
+// once, x by each warp from the caches.
+template <class T, int kM, int kSplit>
+__global__ void __launch_bounds__(kThreads)
+    multiply_few_rows(int64_t O, int64_t I, const T* x, const T* w, const T* bias, T* y) {
+  constexpr int kEach = Pack<T>::kSize;
+  constexpr int kAtOnce = 4;
+  constexpr int kRows = kThreads / 32 / kSplit;
+  constexpr int64_t kStep = kSplit * 32 * kEach;
+  __shared__ float parts[kThreads / 32][kM];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int64_t o = static_cast<int64_t>(blockIdx.x) * kRows + warp / kSplit;
+  wait_for_previous();
+  float sum[kM] = {};
+  if (o < O) {
+    const T* row = w + o * I;
+    for (int64_t i = (warp % kSplit * 32 + lane) * kEach; i < I; i += kAtOnce * kStep) {
+      Pack<T> words[kAtOnce];
+#pragma unroll
+      for (int u = 0; u < kAtOnce; ++u) {
+        const int64_t at = i + u * kStep;
+        words[u] = *reinterpret_cast<const Pack<T>*>(row + (at < I ? at : i));
+      }
+#pragma unroll
+      for (int u = 0; u < kAtOnce; ++u) {
+        const int64_t at = i + u * kStep;
+        if (at >= I) break;
+#pragma unroll
+        for (int m = 0; m < kM; ++m) {
+          const auto from = *reinterpret_cast<const Pack<T>*>(x + m * I + at);
+#pragma unroll
+          for (int e = 0; e < kEach; ++e) sum[m] += to<float>(from.v[e]) * to<float>(words[u].v[e]);
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int d = 16; d > 0; d /= 2) sum[m] += __shfl_xor_sync(0xFFFFFFFFU, sum[m], d);
+    if (lane == 0) parts[warp][m] = sum[m];
+  }
+  __syncthreads();
+  const int r = static_cast<int>(threadIdx.x) / kM;
+  const int m = static_cast<int>(threadIdx.x) % kM;
+  const int64_t mine = static_cast<int64_t>(blockIdx.x) * kRows + r;
+  if (r >= kRows || mine >= O) return;
+  float total = bias == nullptr ? 0.0F : to<float>(bias[mine]);
+#pragma unroll
+  for (int s = 0; s < kSplit; ++s) total += parts[r * kSplit + s][m];
+  y[m * O + mine] = to<T>(total);
+}
+
+template <class T, int kM>
+Kernel few_rows(int64_t O, int64_t I, bool has_bias, bool waits) {
+  // A warp for each row of fewer would leave multiprocessors without enough reads under way.
+  constexpr int64_t kRowsForAll = 4096;
+  constexpr int kSplit = 4;
+  const bool splits = O < kRowsForAll;
+  const int64_t rows = kThreads / 32 / (splits ? kSplit : 1);
+  const auto blocks = static_cast<unsigned>((O + rows - 1) / rows);
+  return [=](const KernelArgs& args) {
+    launch_dependent(waits, splits ? multiply_few_rows<T, kM, kSplit> : multiply_few_rows<T, kM, 1>,
+                     blocks, kThreads, as_stream(args.stream), O, I, args.in[0].as<T>(),
+                     args.in[1].as<T>(), has_bias ? args.in[2].as<T>() : nullptr,
+                     args.out[0].as<T>());
+  };
+}
+
+Kernel prepare_few_rows(const GemmShape& s, DType dtype, bool waits) {
+  return by_float(dtype, [&]<class T>() -> Kernel {
+    if constexpr (!std::is_same_v<T, double>) {
+      switch (s.m) {
+        case 1:
+          return few_rows<T, 1>(s.n, s.k, s.bias, waits);
+        case 2:
+          return few_rows<T, 2>(s.n, s.k, s.bias, waits);
+        case 3:
+          return few_rows<T, 3>(s.n, s.k, s.bias, waits);
+        case kMostFewRows:
+          return few_rows<T, kMostFewRows>(s.n, s.k, s.bias, waits);
+        default:
+          break;
+      }
+    }
+    fail_call("linear", "not a matmul of few rows");
+  });
 }
 
 Kernel prepare_product(GemmShape shape, Roles roles, const KernelTypes& types, const Setup& setup) {
@@ -217,6 +309,8 @@ Kernel prepare(const Linear& op, const KernelTypes& types, const Setup& setup) {
                         .k = types.in[1].dims[1],
                         .transpose_b = true,
                         .bias = types.in.size() == 3 && op.adds_bias};
+  if (setup.variant == kFewRowsVariant)
+    return prepare_few_rows(shape, types.in[0].dtype, can_wait_for_previous(setup));
   return prepare_product(shape, {.a = 0, .b = 1}, types, setup);
 }
 

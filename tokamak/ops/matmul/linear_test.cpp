@@ -13,6 +13,9 @@ OpCases cases_of<Linear>() {
   c.good("rows of 16 bytes", {}, {f32({40, 24}), f32({72, 24})});
   c.good("rows of 16 bytes with bias", {}, {f32({3, 8}), f32({16, 8}), f32({16})});
   c.good("beyond a tile", {}, {f32({67, 19}), f32({70, 19}), f32({70})});
+  c.good("one long row", {}, {f32({1, 2072}), f32({33, 2072})}).check_gradient = false;
+  c.good("three rows of many outputs", {}, {f32({3, 40}), f32({4101, 40}), f32({4101})})
+      .check_gradient = false;
   c.bad("inner dims differ", {}, {f32({6, 5}), f32({4, 6})});
   c.bad("bias of another width", {}, {f32({6, 5}), f32({4, 5}), f32({5})});
   return c.cases;
