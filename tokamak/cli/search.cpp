@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <span>
 #include <string_view>
-#include <thread>
 
 #include <fmt/format.h>
 
@@ -13,6 +12,7 @@
 #include "tokamak/config/describe.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/core/usable_cores.h"
 
 namespace tokamak::cli {
 namespace {
@@ -66,11 +66,10 @@ int print_search(const PriceWords& words, const price::Machine& machine) {
   const auto config = base_config(words);
   if (!config) return 0;
   for (const std::string& line : unpriced_lines(*config, machine)) fmt::print(stderr, "{}\n", line);
-  SearchRequest request{
-      .config = *config,
-      .num_gpus = *words.num_gpus,
-      .machine = price::with_equal_domains(machine, *words.num_gpus),
-      .num_threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()))};
+  SearchRequest request{.config = *config,
+                        .num_gpus = *words.num_gpus,
+                        .machine = price::with_equal_domains(machine, *words.num_gpus),
+                        .num_threads = usable_cores()};
   if (words.precision) require_low_products(*config, *words.precision);
   const price::Precision precision = words.precision.value_or(linear_precision(*config));
   const bool is_low = products_precision(*config, precision) == precision;

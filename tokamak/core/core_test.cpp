@@ -13,6 +13,7 @@
 #include "tokamak/core/host_memory.h"
 #include "tokamak/core/machine_fault.h"
 #include "tokamak/core/tensor_type.h"
+#include "tokamak/core/usable_cores.h"
 
 namespace tokamak {
 namespace {
@@ -149,6 +150,32 @@ TEST(File, errno_says_whose_fault_a_path_is) {
     errno = code;
     EXPECT_THROW(throw_path_errno("cannot open x"), Error) << code;
   }
+}
+
+TEST(UsableCores, a_quota_of_control_groups_binds_those_inside) {
+  const auto root = std::filesystem::temp_directory_path() / "tokamak_core_cores_test";
+  std::filesystem::remove_all(root);
+  const auto put = [&](const std::string& name, const std::string& text) {
+    make_folders((root / name).parent_path());
+    FileWriter(root / name).write(text);
+  };
+  const int all = usable_cores(root);
+  EXPECT_GE(all, 1);
+  put("proc/self/cgroup", "0::/job/step\n");
+  put("sys/fs/cgroup/job/step/cpu.max", "max 100000\n");
+  EXPECT_EQ(usable_cores(root), all);
+  put("sys/fs/cgroup/job/cpu.max", "190000 100000\n");
+  EXPECT_EQ(usable_cores(root), 1);
+  put("sys/fs/cgroup/job/cpu.max", "5000 100000\n");
+  EXPECT_EQ(usable_cores(root), 1);
+  put("proc/self/cgroup", "4:cpu,cpuacct:/other\n");
+  EXPECT_EQ(usable_cores(root), all);
+  put("sys/fs/cgroup/cpu/other/cpu.cfs_quota_us", "-1\n");
+  put("sys/fs/cgroup/cpu/other/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(usable_cores(root), all);
+  put("sys/fs/cgroup/cpu/other/cpu.cfs_quota_us", "100000\n");
+  EXPECT_EQ(usable_cores(root), 1);
+  std::filesystem::remove_all(root);
 }
 
 TEST(File, the_cache_folder_is_the_users_choice_first) {

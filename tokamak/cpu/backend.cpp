@@ -1,11 +1,13 @@
 #include "tokamak/cpu/backend.h"
 
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 
 #include <sys/mman.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/usable_cores.h"
 #include "tokamak/cpu/gemm.h"
 #include "tokamak/cpu/parallel.h"
 #include "tokamak/ops/table.h"
@@ -67,7 +69,11 @@ class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(const Options& options) : reference_only_(options.reference_only) {
 #ifdef _OPENMP
-    if (options.threads > 0) omp_set_num_threads(options.threads);
+    if (options.threads > 0) {
+      omp_set_num_threads(options.threads);
+    } else if (std::getenv("OMP_NUM_THREADS") == nullptr) {
+      omp_set_num_threads(usable_cores());
+    }
 #endif
   }
 

@@ -10,7 +10,6 @@
 #include <optional>
 
 #include <fmt/format.h>
-#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,6 +22,7 @@
 #include "tokamak/comm/launch_environment.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/core/usable_cores.h"
 #include "tokamak/train/run_signals.h"
 
 namespace tokamak::cli {
@@ -43,14 +43,9 @@ constexpr auto kBurial = 3s;
 /// How often the first rank of each host tells the launcher that its host is there.
 constexpr auto kHeartbeat = 2s;
 
-int count_cores() {
-  cpu_set_t cores;
-  return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
-}
-
 /// Splits this host's cores among its ranks unless the user has decided.
 void share_threads(const LaunchEnvironment& environment) {
-  const int threads = std::max(1, count_cores() / environment.local_size);
+  const int threads = std::max(1, usable_cores() / environment.local_size);
   setenv("OMP_NUM_THREADS", std::to_string(threads).c_str(), 0);
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/usable_cores.h"
 #include "tokamak/train/state/pieces.h"
 
 namespace tokamak {
@@ -52,7 +53,7 @@ bool draw_piece(const StateAccess& access, const TensorPiece& piece, uint64_t se
 void initialize_piece(const StateAccess& access, const TensorPiece& piece, uint64_t seed) {
   const InitialValues values(piece.tensor, piece.type.dtype, piece.init, seed);
   const int64_t width = size_of(piece.type.dtype);
-  const int64_t cores = std::max(1U, std::thread::hardware_concurrency());
+  const int64_t cores = usable_cores();
   std::vector<std::byte> part(std::min(piece.numel(), kPartElements) * width);
   for (int64_t at = 0; at < piece.numel(); at += kPartElements) {
     const int64_t count = std::min(kPartElements, piece.numel() - at);
