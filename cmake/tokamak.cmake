@@ -50,7 +50,7 @@ function(tokamak_test name)
   target_link_libraries(tokamak_${name}_test PRIVATE ${arg_DEPS} ${arg_LINK} GTest::gtest GTest::gtest_main)
   target_compile_definitions(tokamak_${name}_test PRIVATE TOK_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   gtest_discover_tests(tokamak_${name}_test TEST_PREFIX ${name}/ DISCOVERY_TIMEOUT 60
-    PROPERTIES LABELS ${arg_LABEL} TIMEOUT 300)
+    PROPERTIES LABELS ${arg_LABEL} TIMEOUT 300 ENVIRONMENT TOKAMAK_CACHE=${PROJECT_BINARY_DIR}/test_cache)
 endfunction()
 
 # tokamak_bench(tokenizer SOURCES tokenizer_bench.cpp DEPS tokenizer): google benchmark, smoke-run by ctest.

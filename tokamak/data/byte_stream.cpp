@@ -14,6 +14,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/machine_fault.h"
+#include "tokamak/data/parquet_lines.h"
 
 namespace tokamak {
 namespace {
@@ -148,7 +149,12 @@ void ByteStream::skip(int64_t count) {
   }
 }
 
+bool is_parquet(const std::filesystem::path& path) {
+  return path.extension() == ".parquet";
+}
+
 std::unique_ptr<ByteStream> open_bytes(const std::filesystem::path& path) {
+  if (is_parquet(path)) return open_parquet_lines(path);
   const std::string extension = path.extension().string();
   if (extension == ".gz") return std::make_unique<GzipStream>(path.string());
   if (extension == ".zst" || extension == ".zstd") {

@@ -7,6 +7,7 @@
 #include "tokamak/core/file.h"
 #include "tokamak/data/cache/token_cache.h"
 #include "tokamak/data/mix.h"
+#include "tokamak/data/parquet_lines.h"
 #include "tokamak/data/self/self.h"
 #include "tokamak/data/synthetic.h"
 #include "tokamak/data/token_files.h"
@@ -25,6 +26,16 @@ bool is_dataset(std::string_view name) {
 
 bool exists(const DataOptions& options, const std::string& path) {
   return path_exists(path) || (options.dataset == "tokens" && path_exists(path + ".bin"));
+}
+
+// Whether a file, or the first file of a folder, is in Parquet's format.
+bool has_parquet(const fs::path& path) {
+  if (!is_folder(path)) return is_parquet(path);
+  std::error_code code;
+  for (const auto& entry : fs::recursive_directory_iterator(path, code)) {
+    if (is_parquet(entry.path())) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -55,6 +66,8 @@ std::optional<std::string> missing_data(const DataOptions& options) {
   }
   for (const WeightedPath& part : parse_mix(options.path)) {
     if (!exists(options, part.path)) return "no such file or folder: " + part.path;
+    if (options.dataset.starts_with("c4") && !why_no_parquet().empty() && has_parquet(part.path))
+      return part.path + ": " + why_no_parquet();
   }
   return std::nullopt;
 }

@@ -6,6 +6,7 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/data/parquet_lines.h"
 
 namespace tokamak {
 namespace {
@@ -23,6 +24,7 @@ bool is_space(char c) {
 
 bool is_json_lines(const std::string& name) {
   fs::path path(name);
+  if (is_parquet(path)) return true;
   const std::string packed = path.extension().string();
   if (packed == ".gz" || packed == ".zst" || packed == ".zstd") path = path.stem();
   const std::string extension = path.extension().string();
@@ -42,7 +44,7 @@ std::vector<SourceFile> list_c4(const std::string& dataset, const fs::path& path
   });
   if (split != files.begin()) files.erase(split, files.end());
   TOK_REQUIRE(!files.empty(),
-              "{}: no *.json, *.jsonl, *.json.gz or *.jsonl.zst files in this folder",
+              "{}: no *.json, *.jsonl, *.json.gz, *.jsonl.zst or *.parquet files in this folder",
               path.string());
   for (const SourceFile& file : files) {
     TOK_REQUIRE(file.size > 0, "{}: empty file, wanted JSON lines", file.path.string());

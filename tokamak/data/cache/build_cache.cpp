@@ -3,9 +3,12 @@
 #include <chrono>
 #include <future>
 #include <limits>
-#include <thread>
+
+#include <unistd.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
+#include "tokamak/core/usable_cores.h"
 #include "tokamak/data/cache/token_cache.h"
 #include "tokamak/data/mix.h"
 #include "tokamak/data/open_source.h"
@@ -36,18 +39,41 @@ void complete(TokenSource& source, const std::function<void(const CacheProgress&
 
 }  // namespace
 
+std::filesystem::path token_cache_folder(const std::filesystem::path& otherwise) {
+  const std::filesystem::path shared = cache_folder() / "tokens";
+  std::error_code code;
+  std::filesystem::create_directories(shared, code);
+  return !code && ::access(shared.c_str(), W_OK | X_OK) == 0 ? shared : otherwise;
+}
+
 void build_token_cache(const DataOptions& options, int threads,
                        const std::function<void(const CacheProgress&)>& progress) {
   if (const auto reason = missing_data(options)) throw Error("data: " + *reason);
   if (options.dataset == "tokens" || !needs_path(options.dataset)) return;
   TOK_REQUIRE(options.tokenizer != nullptr, "dataset \"{}\" wants a tokenizer", options.dataset);
-  const auto cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   for (const WeightedPath& part : parse_mix(options.path)) {
     const auto source =
         open_token_cache(text_source(options.dataset, part.path), *options.tokenizer,
-                         options.cache_folder, threads > 0 ? threads : cores);
+                         options.cache_folder, threads > 0 ? threads : usable_cores());
     complete(*source, progress);
   }
+}
+
+int64_t count_windows(const DataOptions& options, int threads,
+                      const std::function<void(const CacheProgress&)>& progress) {
+  TOK_REQUIRE(options.dataset != "synthetic",
+              "training.epochs: training.dataset \"synthetic\" has no end; give training.steps or "
+              "training.tokens");
+  TOK_REQUIRE(!needs_path(options.dataset) || parse_mix(options.path).size() == 1,
+              "training.epochs: a mix of data has no epoch of its own; give training.steps or "
+              "training.tokens");
+  build_token_cache(options, threads, progress);
+  const auto source = open_source(options, options.path);
+  const int64_t tokens = source->size().value_or(0);
+  const int64_t windows = tokens / (options.seq_len + 1);
+  TOK_REQUIRE(windows > 0, "training.epochs: {} has {} tokens, less than one window of {}",
+              source->name(), tokens, options.seq_len + 1);
+  return windows;
 }
 
 }  // namespace tokamak

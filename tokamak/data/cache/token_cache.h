@@ -30,6 +30,10 @@ std::unique_ptr<TokenSource> open_token_cache(TextSource text, const Tokenizer& 
                                               const std::filesystem::path& cache_folder,
                                               int threads = 1);
 
+/// Returns the folder that runs of this user share for token caches: "tokens" in cache_folder(), or
+/// `otherwise` where that cannot be written.
+std::filesystem::path token_cache_folder(const std::filesystem::path& otherwise);
+
 struct CacheProgress {
   /// The path of the mix that is being tokenized.
   std::string source;
@@ -44,5 +48,10 @@ struct CacheProgress {
 /// per second; it may throw to stop. Finished work stays.
 void build_token_cache(const DataOptions& options, int threads,
                        const std::function<void(const CacheProgress&)>& progress);
+
+/// Returns the windows of seq_len + 1 tokens in one epoch of the data; text is tokenized as by
+/// build_token_cache(). Throws Error where there is no such number: for synthetic tokens and mixes.
+int64_t count_windows(const DataOptions& options, int threads,
+                      const std::function<void(const CacheProgress&)>& progress);
 
 }  // namespace tokamak
