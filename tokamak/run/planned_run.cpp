@@ -216,21 +216,43 @@ PlannedRun::PlannedRun(const ModelSpec& config, const RunShape& shape, const Tar
 
 void PlannedRun::finish(const Target& target) {
   if (target.backend != "gpu") return;
-  plan_->device_graphs = wants_graphs(shape_.device_graphs, *plan_);
-  if (validation_plan_)
-    validation_plan_->device_graphs = wants_graphs(shape_.device_graphs, *validation_plan_);
-  std::vector<Plan*> plans{&*plan_};
-  if (validation_plan_) plans.push_back(&*validation_plan_);
+  const std::vector<Plan*> plans = made_plans();
+  for (Plan* plan : plans) plan->device_graphs = wants_graphs(shape_.device_graphs, *plan);
   choose_carriers(plans, target,
                   {.choice = shape_.copy_engines,
                    .num_ranks = mesh().size(),
                    .unlike = unlike_axes(config_, mesh())});
-  for (size_t id = 0; id < plan_->carriers.size(); ++id) {
-    if (plan_->carriers[id] == Carrier::kKernels) continue;
-    const bool is_sure = plan_->carriers[id] == Carrier::kCopyEngines;
-    notes_.push_back(fmt::format("copy engines carry \"{}\"{}", plan_->groups.entries[id].name,
+  const Plan& first = *plans.front();
+  for (size_t id = 0; id < first.carriers.size(); ++id) {
+    if (first.carriers[id] == Carrier::kKernels) continue;
+    const bool is_sure = first.carriers[id] == Carrier::kCopyEngines;
+    notes_.push_back(fmt::format("copy engines carry \"{}\"{}", first.groups.entries[id].name,
                                  is_sure ? "" : " where its ranks lay out their memory alike"));
   }
+}
+
+// Without training, State that only a step touches takes no bytes.
+void PlannedRun::lay_out_states() {
+  if (shape_.trains) {
+    layout_ = lay_out(states_);
+    return;
+  }
+  StateTable kept;
+  for (int32_t i = 0; i < states_.size(); ++i) {
+    StateDecl decl = states_[{i}];
+    decl.is_absent = decl.is_absent || decl.kind == StateKind::kMoment ||
+                     decl.kind == StateKind::kGradient || decl.kind == StateKind::kBuffer;
+    kept.declare(decl);
+  }
+  layout_ = lay_out(kept);
+}
+
+std::vector<Plan*> PlannedRun::made_plans() {
+  std::vector<Plan*> plans;
+  for (std::optional<Plan>* plan : {&plan_, &validation_plan_}) {
+    if (*plan) plans.push_back(&**plan);
+  }
+  return plans;
 }
 
 Graph PlannedRun::quantized(const Graph& graph, const Float8Groups& groups) const {
@@ -264,12 +286,14 @@ void PlannedRun::plan_one_rank(const Target& target) {
   }
   const Graph quantized_training = quantized(training, {});
   const Graph quantized_validation = quantized(validation, {});
-  layout_ = lay_out(states_);
+  lay_out_states();
   pieces_ = whole_pieces(states_);
   add_float8_pieces(true);
-  CompileOptions options{.recompute = shape_.recompute, .target = target};
-  set_float8(training, options);
-  plan_ = compile(quantized_training, layout_, options);
+  if (shape_.trains) {
+    CompileOptions options{.recompute = shape_.recompute, .target = target};
+    set_float8(training, options);
+    plan_ = compile(quantized_training, layout_, options);
+  }
   if (shape_.validation) {
     validation_plan_ = compile(quantized_validation, layout_,
                                {.fuse_float8 = fuses_float8(shape_), .target = target});
@@ -315,18 +339,20 @@ void PlannedRun::plan_of_mesh(const Target& target, const WholeGraphs& whole) {
   const Graph quantized_training = quantized(training, groups);
   std::optional<Graph> quantized_validation;
   if (validation) quantized_validation.emplace(quantized(*validation, groups));
-  layout_ = lay_out(states_);
+  lay_out_states();
   pieces_ = distributor.pieces();
   add_float8_pieces(groups.replicas.rank == 0);
   notes_ = whole.notes();
   float8_line_ = whole.float8_line();
   notes_.insert(notes_.end(), distributor.notes().begin(), distributor.notes().end());
-  CompileOptions options{.recompute = shape_.recompute,
-                         .target = target,
-                         .pipeline = training_items(o),
-                         .groups = distributor.groups()};
-  set_float8(training, options);
-  plan_ = compile(quantized_training, layout_, options);
+  if (shape_.trains) {
+    CompileOptions options{.recompute = shape_.recompute,
+                           .target = target,
+                           .pipeline = training_items(o),
+                           .groups = distributor.groups()};
+    set_float8(training, options);
+    plan_ = compile(quantized_training, layout_, options);
+  }
   if (validation) {
     validation_plan_ = compile(*quantized_validation, layout_,
                                {.fuse_float8 = fuses_float8(shape_),
@@ -334,14 +360,21 @@ void PlannedRun::plan_of_mesh(const Target& target, const WholeGraphs& whole) {
                                 .pipeline = validation_items(o),
                                 .groups = distributor.groups()});
   }
-  std::vector<Plan*> plans{&*plan_};
-  if (validation_plan_) plans.push_back(&*validation_plan_);
-  drop_unused_groups(plans);
+  drop_unused_groups(made_plans());
   plan_copies(units, target);
 }
 
+std::vector<const Plan*> PlannedRun::plans() const {
+  std::vector<const Plan*> plans;
+  for (const std::optional<Plan>* plan : {&plan_, &validation_plan_}) {
+    if (*plan) plans.push_back(&**plan);
+  }
+  return plans;
+}
+
 int64_t PlannedRun::peak_bytes() const {
-  return tokamak::peak_bytes(*plan_, validation_plan());
+  const std::vector<const Plan*> all = plans();
+  return tokamak::peak_bytes(*all.front(), all.back());
 }
 
 int64_t peak_bytes(const Plan& plan, const Plan* validation) {
@@ -358,7 +391,7 @@ std::string memory_table(const PlannedRun& run) {
                         static_cast<double>(bytes) / kGiB);
   };
   int64_t listed = 0;
-  for (const MemoryRow& row : run.plan().memory) {
+  for (const MemoryRow& row : run.plans().front()->memory) {
     line(row.owner, row.bytes);
     listed += row.bytes;
   }

@@ -29,6 +29,8 @@ struct RunShape {
   TrainingGraphOptions training;
   std::optional<TrainingGraphOptions>
       validation;  ///< its batch and seq_len; absent = no validation
+  /// False: only validation is planned, and gradients and moments take no memory.
+  bool trains = true;
   RecomputePolicy recompute;
   DeviceGraphs device_graphs = DeviceGraphs::kNever;  ///< of a GPU
   std::optional<Float8Options> float8;
@@ -91,6 +93,7 @@ class PlannedRun {
 
   const StepState& step() const { return step_; }
 
+  /// REQUIRES: the shape trains.
   const Plan& plan() const { return *plan_; }
 
   /// Says for people what was decided besides the plan's variants.
@@ -115,11 +118,16 @@ class PlannedRun {
 
   int rank() const { return shape_.distribute.rank; }
 
+  /// Returns the plans that a rank binds.
+  std::vector<const Plan*> plans() const;
+
   /// Returns the bytes that binding allocates.
   int64_t peak_bytes() const;
 
  private:
   Graph quantized(const Graph& graph, const Float8Groups& groups) const;
+  void lay_out_states();
+  std::vector<Plan*> made_plans();
   void add_float8_pieces(bool is_owner);
   void set_float8(const Graph& training, CompileOptions& options) const;
   void plan_one_rank(const Target& target);
