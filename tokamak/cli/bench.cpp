@@ -11,6 +11,7 @@
 #include "tokamak/cpu/peak.h"
 #include "tokamak/run/float8_options.h"
 #include "tokamak/train/bench/benchmark.h"
+#include "tokamak/train/bench/decode_benchmark.h"
 
 namespace tokamak::cli {
 namespace {
@@ -156,17 +157,54 @@ int run_bench_model(Args args) {
   return 0;
 }
 
+int run_bench_decode(Args args) {
+  CLI::App app("Times the making of one token after another, with random weights.",
+               "tokamak bench decode");
+  std::string flavor;
+  std::string dtype = "auto";
+  std::string device = "auto";
+  int64_t context = 1024;
+  int64_t tokens = 64;
+  int threads = 0;
+  app.add_option("model", flavor, "NAME:FLAVOR, as llama3:8B")->required();
+  app.add_option("--context", context, "tokens before those that are timed")->capture_default_str();
+  app.add_option("--tokens", tokens, "tokens to make")->capture_default_str();
+  app.add_option("--dtype", dtype, "float32 or bfloat16; auto = bfloat16 on a GPU")
+      ->capture_default_str();
+  app.add_option("--threads", threads, "of a CPU; 0 = all")->capture_default_str();
+  app.add_option("--device", device, kDeviceHelp)->capture_default_str();
+  if (!parse(app, args)) return 0;
+  TOK_REQUIRE(context >= 1 && tokens >= 2, "--context {} --tokens {}: wanted 1 and 2 or more",
+              context, tokens);
+  const ModelSpec model = spec_of_word(flavor);
+  const DType type = compute_dtype(dtype, device);
+  const auto backend = open_backend({.device = device, .threads = threads});
+  const DecodeBenchmark b = benchmark_decode(model, type, context, tokens, *backend);
+  const double rate = static_cast<double>(b.bytes) / b.seconds;
+  fmt::print("{} {}, {}, after {} tokens, {}\n", model.name, model.flavor, name_of(type), context,
+             device_text(*backend));
+  fmt::print("prompt   {:.3f} s\n", b.prompt_seconds);
+  fmt::print("token    {:.3f} ms = {:.1f} tokens/s\n", 1e3 * b.seconds, 1.0 / b.seconds);
+  fmt::print("reads    {:.3f} GB = {:.1f} GB/s", static_cast<double>(b.bytes) / 1e9, rate / 1e9);
+  if (const double floor = rates_of(*backend).bytes_per_s; floor > 0.0)
+    fmt::print(", {:.0f} % of the rate of its large copies", 100.0 * rate / floor);
+  fmt::print("\n");
+  return 0;
+}
+
 }  // namespace
 
 int run_bench(Args args) {
   const std::string what = args.empty() ? "--help" : args[0];
   if (what == "model") return run_bench_model(args.subspan(1));
+  if (what == "decode") return run_bench_decode(args.subspan(1));
   if (what == "op") return run_bench_op(args.subspan(1));
   if (what == "comm") return run_bench_comm(args.subspan(1));
   TOK_REQUIRE(what == "--help" || what == "-h",
-              "tokamak bench: no \"{}\"; there are model, op and comm", what);
+              "tokamak bench: no \"{}\"; there are model, decode, op and comm", what);
   fmt::print(
-      "usage: tokamak bench model|op|comm [options]; `tokamak bench model --help` says more\n");
+      "usage: tokamak bench model|decode|op|comm [options]; `tokamak bench model --help` says "
+      "more\n");
   return 0;
 }
 

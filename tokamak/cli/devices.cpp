@@ -1,9 +1,15 @@
 #include "tokamak/cli/devices.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <map>
+
+#include <sched.h>
+#include <unistd.h>
 
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
+#include "tokamak/core/usable_cores.h"
 #include "tokamak/cpu/backend.h"
 #include "tokamak/gpu/backend.h"
 #include "tokamak/gpu/device_info.h"
@@ -59,6 +65,23 @@ std::unique_ptr<Backend> open_backend(const DeviceChoice& choice,
                             .symmetric = choice.copy_engine,
                             .devices_per_host = launched.local_size,
                             .deterministic = choice.deterministic});
+}
+
+DType compute_dtype(const std::string& dtype, const std::string& device) {
+  if (dtype == "auto") return means_gpu(device) ? DType::kBF16 : DType::kF32;
+  const DType type = dtype_from_name(dtype, "--dtype");
+  TOK_REQUIRE(type == DType::kF32 || type == DType::kBF16,
+              "--dtype \"{}\": wanted float32 or bfloat16", dtype);
+  return type;
+}
+
+int threads_of(int64_t wanted, const LaunchEnvironment& launched) {
+  const bool is_told = std::getenv("OMP_NUM_THREADS") != nullptr;
+  if (wanted > 0 || launched.local_size == 1 || is_told) return static_cast<int>(wanted);
+  cpu_set_t mine;
+  const bool has_own = sched_getaffinity(0, sizeof mine, &mine) == 0 &&
+                       CPU_COUNT(&mine) < sysconf(_SC_NPROCESSORS_ONLN);
+  return has_own ? 0 : std::max(1, usable_cores() / launched.local_size);
 }
 
 bool is_gpu(const Backend& backend) {

@@ -38,6 +38,14 @@ bool wants_copy_engine(const std::string& choice, const LaunchEnvironment& launc
 std::unique_ptr<Backend> open_backend(const DeviceChoice& choice,
                                       const LaunchEnvironment& launched = {});
 
+/// Returns the dtype that --dtype means on `device`: float32, bfloat16, or auto, which is bfloat16
+/// on a GPU and float32 on a CPU. Throws Error for others.
+DType compute_dtype(const std::string& dtype, const std::string& device);
+
+/// Returns the CPU threads of a rank: `wanted`, or, where that is 0, its share of the host's cores;
+/// 0 stands for all that the process may use.
+int threads_of(int64_t wanted, const LaunchEnvironment& launched);
+
 bool is_gpu(const Backend& backend);
 
 /// Returns the world in which groups of `backend` are made: `control` itself, or one of NCCL over

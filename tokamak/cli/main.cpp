@@ -40,6 +40,7 @@ constexpr std::array kVerbs{
     Verb{"rows", run_rows, "price published measurements beside what was measured"},
     Verb{"bench", run_bench, "measure a model's step or single kernels on this machine"},
     Verb{"generate", run_generate, "continue a text with a trained model"},
+    Verb{"eval", run_eval, "loss, perplexity and bits per byte of a model on a text"},
     Verb{"convert", run_convert,
          "weights between Hugging Face folders, checkpoints, llm.c and Meta files"},
     Verb{"download", run_download, "fetch config, tokenizer and weights from a model hub"},

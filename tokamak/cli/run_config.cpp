@@ -257,6 +257,7 @@ std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
   validate(run.config, world);
   run.place = {.degrees = resolve_degrees(run.config.parallelism, world),
                .rank = launched.world_size == world ? launched.rank : 0};
+  set_steps(run.config, run.place.degrees);
   run.needs = std::move(loaded.needs);
   for (Need& need : needs(run.config, capabilities(run.config.job.device)))
     run.needs.push_back(std::move(need));

@@ -107,12 +107,12 @@ int run_cache(Args args) {
                "tokamak tokenizer cache");
   DataOptions data;
   std::string tokenizer_path;
-  std::string cache = "outputs/token_cache";
+  std::string cache = token_cache_folder("outputs/token_cache").string();
   int threads = 0;
   app.add_option("dataset", data.dataset, "c4 or text")->required();
   app.add_option("path", data.path, "file, folder, or mix \"0.7 A 0.3 B\"")->required();
   app.add_option("--tokenizer", tokenizer_path, "folder or file; bytes; self")->required();
-  app.add_option("--cache", cache, "where caches live: DUMP_FOLDER/token_cache of the run")
+  app.add_option("--cache", cache, "where caches live, which runs look into")
       ->capture_default_str();
   app.add_option("--threads", threads, "0 = one for each core")->capture_default_str();
   if (!parse(app, args)) return 0;

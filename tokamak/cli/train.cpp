@@ -1,12 +1,9 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
-#include <thread>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sched.h>
 
 #include "tokamak/cli/console.h"
 #include "tokamak/cli/devices.h"
@@ -17,6 +14,7 @@
 #include "tokamak/config/describe.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/core/usable_cores.h"
 #include "tokamak/run/float8_options.h"
 #include "tokamak/run/run_of_config.h"
 #include "tokamak/train/options.h"
@@ -27,21 +25,10 @@
 namespace tokamak::cli {
 namespace {
 
-// Ranks of one host share its cores, unless the launcher has assigned them.
-int threads_of(const Config& config, const LaunchEnvironment& launched) {
-  const bool is_told = std::getenv("OMP_NUM_THREADS") != nullptr;
-  if (config.training.threads > 0 || launched.local_size == 1 || is_told)
-    return static_cast<int>(config.training.threads);
-  cpu_set_t mine;
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  if (sched_getaffinity(0, sizeof mine, &mine) == 0 && CPU_COUNT(&mine) < cores) return 0;
-  return std::max(1, cores / launched.local_size);
-}
-
 // How many threads of a rank copy, hash and write checkpoints: a few keep a disk busy on few cores,
 // and more than a dozen gain nothing.
 int storage_threads(const LaunchEnvironment& launched) {
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int cores = usable_cores();
   return std::clamp(cores / launched.local_size, 2, 12);
 }
 
@@ -103,11 +90,18 @@ void announce(const Config& c, const ModelSpec& model, const LaunchEnvironment& 
   if (launched.world_size > 1) console.print("INFO", fmt::format("{} ranks", launched.world_size));
   console.print("INFO", fmt::format("Model {} {} size: {:L} total parameters", model.name,
                                     model.flavor, count_parameters(model).total));
+  if (c.metrics.enable_wandb) {
+    console.print("INFO",
+                  fmt::format("metrics.enable_wandb: tokamak convert metrics wandb {} writes a run "
+                              "that wandb sync uploads",
+                              c.job.dump_folder));
+  }
   if (c.checkpoint.enable && !c.checkpoint.load_only) return;
   console.print(
       "WARNING",
-      fmt::format("This run saves nothing: {}; --checkpoint.enable writes {} every "
-                  "{} steps, at the end and when the run is stopped",
+      fmt::format("This run saves nothing until it is stopped (then {}): {}; --checkpoint.enable "
+                  "writes {} every {} steps and at the end",
+                  (std::filesystem::path(c.job.dump_folder) / "stopped").string(),
                   c.checkpoint.enable ? "checkpoint.load_only = true" : "checkpoint.enable = false",
                   (std::filesystem::path(c.job.dump_folder) / c.checkpoint.folder).string(),
                   c.checkpoint.interval));
@@ -165,7 +159,7 @@ bool train_on(World& world, const LaunchEnvironment& launched, Args args, const 
       wants_copy_engine(run->config.parallelism.copy_engine_all_gather, launched);
   all_together(world, [&] {
     backend = open_backend({.device = run->config.job.device,
-                            .threads = threads_of(run->config, launched),
+                            .threads = threads_of(run->config.training.threads, launched),
                             .deterministic = run->config.debug.deterministic,
                             .copy_engine = copy_engine},
                            launched);
@@ -225,15 +219,7 @@ int run_train(Args args) {
     return train_on(*world, launched, args, signals, watchdog) ? kExitStopped : 0;
   } catch (const AgreedFailure& failure) {
     signals.stop();  // none changes the exit code from here on
-    // All ranks end here, so one of them reports for all.
-    if (world->rank() == 0) {
-      std::fflush(stdout);
-      const auto* error = dynamic_cast<const std::exception*>(&failure);
-      fmt::print(stderr, "tokamak: {}{}\n",
-                 failure.code() == ExitCode::kTryAgain ? "machine: " : "",
-                 error == nullptr ? "" : error->what());
-    }
-    return static_cast<int>(failure.code());
+    return report_once(failure, *world);
   }
 }
 

@@ -18,6 +18,7 @@ int run_sweep(Args args);
 int run_rows(Args args);
 int run_bench(Args args);
 int run_generate(Args args);
+int run_eval(Args args);
 int run_convert(Args args);
 int run_download(Args args);
 int run_tokenizer(Args args);

@@ -10,7 +10,8 @@
 namespace tokamak::cli {
 
 void bound_waiting(std::string_view verb, char** argv) {
-  constexpr std::string_view kComputing[] = {"train", "launch-rank", "generate", "bench", "doctor"};
+  constexpr std::string_view kComputing[] = {"train", "launch-rank", "generate",
+                                             "eval",  "bench",       "doctor"};
   // About as long as a futex takes to wake a thread.
   constexpr const char* kSpins = "300";
   if (std::find(std::begin(kComputing), std::end(kComputing), verb) == std::end(kComputing)) return;

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -40,6 +42,12 @@ Degrees resolve_degrees(const ParallelismConfig& parallelism, int64_t world_size
 /// Returns the sequences per optimizer step over the whole mesh.
 int64_t global_batch_size(const Config& config, const Degrees& degrees);
 
+/// Returns the number that `text` writes with k, M, B or T, as "1.5B", or nothing.
+std::optional<int64_t> parse_token_count(std::string_view text);
+
+/// Sets training.steps from training.tokens, if that is given. REQUIRES: validate() passed.
+void set_steps(Config& config, const Degrees& degrees);
+
 /// Throws Error with one line for each rule that the keys break together.
 void validate(const Config& config, int64_t world_size);
 
@@ -70,7 +78,6 @@ struct Capabilities {
   bool memory_budget = false;
   bool profiling = false;
   bool memory_snapshot = false;
-  bool wandb = false;
   bool fault_tolerance = false;
   std::string why_no_cuda = "built without CUDA";  ///< empty if there is a GPU
   /// Each family of models with its flavors. If it is empty, models are not checked here.

@@ -83,6 +83,8 @@ struct TrainingConfig {
   int64_t seq_len = 2048;
   double max_norm = 1.0;
   int64_t steps = 10000;
+  std::optional<std::string> tokens;
+  std::optional<double> epochs;
   bool enable_cpu_offload = false;
   std::string dtype = "float32";
   std::string mixed_precision_param = "bfloat16";
@@ -133,7 +135,7 @@ struct CheckpointConfig {
   bool initial_load_model_only = true;
   bool initial_load_in_hf = false;
   bool initial_load_in_hf_quantized = false;
-  bool last_save_model_only = true;
+  bool last_save_model_only = false;
   bool last_save_in_hf = false;
   std::string export_dtype = "float32";
   std::string async_mode = "disabled";

@@ -35,6 +35,10 @@ Value tolerated(const Key& key, const Value& value) {
     const int64_t* number = std::get_if<int64_t>(&value);
     if (number != nullptr) return fmt::format("{}", *number);
   }
+  if (key.name == "training.tokens") {
+    if (const int64_t* number = std::get_if<int64_t>(&value)) return fmt::format("{}", *number);
+    if (const double* number = std::get_if<double>(&value)) return fmt::format("{:.0f}", *number);
+  }
   const std::string* text = std::get_if<std::string>(&value);
   if (text != nullptr && may_be_bare(key.name)) return split_list(*text, ',');
   return value;
@@ -175,10 +179,52 @@ void Merge::split_old_pipeline() {
   assign(size_key, size / *degree, slot.entry, slot.source);
 }
 
+// Who asks for a Hugging Face folder asks for a last save of the weights alone.
+void Merge::imply_model_only() {
+  const auto at = slots_.find("checkpoint.last_save_in_hf");
+  if (at == slots_.end() || given("checkpoint.last_save_model_only") != nullptr) return;
+  const bool* flag = std::get_if<bool>(&at->second.value);
+  const Slot slot = at->second;
+  if (flag != nullptr && *flag)
+    assign("checkpoint.last_save_model_only", true, slot.entry, slot.source);
+}
+
+// Of steps, tokens and epochs an override replaces what the file says; one source gives one.
+void Merge::keep_one_length() {
+  constexpr const char* kLengths[] = {"training.steps", "training.tokens", "training.epochs"};
+  const auto is_none = [](const Slot& slot) {
+    const std::string* text = std::get_if<std::string>(&slot.value);
+    return std::holds_alternative<std::monostate>(slot.value) ||
+           (text != nullptr && *text == "none");
+  };
+  std::string kept;
+  for (const Source source : {Source::kOverride, Source::kFile}) {
+    for (const char* name : kLengths) {
+      const auto at = slots_.find(name);
+      if (at == slots_.end() || at->second.source != source || is_none(at->second)) continue;
+      if (kept.empty()) {
+        kept = name;
+        continue;
+      }
+      const Slot& first = slots_.at(kept);
+      if (first.source == source) {
+        error(at->second.entry, source,
+              fmt::format("{} ({}) says how long the run is too: keep one of them", kept,
+                          first.entry.origin));
+      } else {
+        note(fmt::format("{} replaces {} of the file", kept, name));
+        slots_.erase(at);
+      }
+    }
+  }
+}
+
 LoadedConfig Merge::finish(std::vector<std::string> earlier) {
   // The microbatch size needs the local batch size, which other retired names may set.
   for (const Deferred& d : deferred_) translate(*d.key, d.entry, d.source, *this);
   split_old_pipeline();
+  imply_model_only();
+  keep_one_length();
   LoadedConfig loaded;
   apply(loaded);
   std::stable_sort(failures_.begin(), failures_.end(), [](const Failure& a, const Failure& b) {

@@ -60,6 +60,8 @@ class Merge {
   void note(std::string text);
   void drop(const Entry& entry, std::string_view reason);
   void split_old_pipeline();
+  void imply_model_only();
+  void keep_one_length();
   void apply(LoadedConfig& loaded);
 
   std::map<std::string, Slot> slots_;

@@ -141,8 +141,6 @@ void features(const Config& c, const Capabilities& can, Collector& out) {
   out.unless(can.memory_snapshot || !c.profiling.enable_memory_snapshot,
              "profiling.enable_memory_snapshot",
              "not built yet (--dry-run prints the memory plan)");
-  out.unless(can.wandb || !c.metrics.enable_wandb, "metrics.enable_wandb",
-             "not built (metrics.jsonl and TensorBoard files are)");
   out.unless(can.early_step_in_backward || !c.optimizer.early_step_in_backward,
              "optimizer.early_step_in_backward", kNotBuilt);
   out.unless(can.cpu_offload || !c.training.enable_cpu_offload, "training.enable_cpu_offload",

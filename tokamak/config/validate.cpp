@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 
 #include <fmt/format.h>
 
@@ -65,6 +67,13 @@ void check_batches(const Config& c, const Degrees& d, Rules& rules) {
                 "parallelism.pipeline_parallel_microbatch_size: wanted a divisor of "
                 "training.local_batch_size = {}, got {}",
                 t.local_batch_size, microbatch);
+}
+
+void check_length(const TrainingConfig& t, Rules& rules) {
+  rules.require(!t.tokens || parse_token_count(*t.tokens),
+                "training.tokens: wanted a number of tokens such as 300M or 20B, got {}",
+                t.tokens.value_or(""));
+  rules.require(!t.epochs || *t.epochs > 0, "training.epochs: wanted more than 0, got 0");
 }
 
 void check_checkpoint(const CheckpointConfig& c, Rules& rules) {
@@ -171,6 +180,30 @@ int64_t global_batch_size(const Config& config, const Degrees& degrees) {
   return t.global_batch_size == -1 ? t.local_batch_size * degrees.dp() : t.global_batch_size;
 }
 
+std::optional<int64_t> parse_token_count(std::string_view text) {
+  constexpr double kMostRunTokens = 1e18;
+  double count = 0.0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), count);
+  if (code != std::errc()) return std::nullopt;
+  const std::string_view suffix = text.substr(static_cast<size_t>(end - text.data()));
+  constexpr std::pair<std::string_view, double> kUnits[] = {{"", 1.0},  {"k", 1e3}, {"K", 1e3},
+                                                            {"M", 1e6}, {"B", 1e9}, {"T", 1e12}};
+  for (const auto& [name, factor] : kUnits) {
+    if (name != suffix) continue;
+    const double tokens = std::nearbyint(count * factor);
+    if (!(tokens >= 1.0 && tokens <= kMostRunTokens)) return std::nullopt;
+    return static_cast<int64_t>(tokens);
+  }
+  return std::nullopt;
+}
+
+void set_steps(Config& config, const Degrees& degrees) {
+  TrainingConfig& t = config.training;
+  if (!t.tokens) return;
+  const int64_t per_step = global_batch_size(config, degrees) * t.seq_len;
+  t.steps = (*parse_token_count(*t.tokens) + per_step - 1) / per_step;
+}
+
 void validate(const Config& config, int64_t world_size) {
   Rules rules;
   Degrees degrees;
@@ -180,6 +213,7 @@ void validate(const Config& config, int64_t world_size) {
   } catch (const Error& error) {
     rules.add(error.what());
   }
+  check_length(config.training, rules);
   check_checkpoint(config.checkpoint, rules);
   degrees.tp = config.parallelism.tensor_parallel_degree;
   check_rest(config, degrees, rules);

@@ -1,19 +1,19 @@
 #include "tokamak/train/generator.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include <fmt/format.h>
 
 #include "tokamak/core/error.h"
-#include "tokamak/core/random.h"
+#include "tokamak/core/host_memory.h"
 #include "tokamak/exec/executor.h"
 #include "tokamak/ops/layout/reshape.h"
 #include "tokamak/ops/layout/slice_rows.h"
 #include "tokamak/ops/matmul/linear.h"
 #include "tokamak/ops/optimizer/accumulate.h"
 #include "tokamak/plan/compile.h"
+#include "tokamak/run/planned_run.h"
 #include "tokamak/train/state/snapshot.h"
 
 namespace tokamak {
@@ -29,6 +29,20 @@ struct AppendStep {
   std::unique_ptr<Executor> executor;
   int64_t length = 0;
 };
+
+void require_memory(const Plan& one, const Plan& other, const Backend& backend) {
+  const int64_t bytes = peak_bytes(one, &other);
+  const auto free = backend.free_bytes();
+  TOK_REQUIRE(!free || bytes <= *free,
+              "generate: not enough GPU memory: weights and cache want {} bytes, {} are free; use "
+              "--dtype bfloat16 or a smaller --seq-len",
+              bytes, *free);
+  if (!free) {
+    require_host_memory(bytes, 1,
+                        "generate: not enough memory for weights and cache; use --dtype bfloat16 "
+                        "or a smaller --seq-len");
+  }
+}
 
 // Whether the item makes compute copies of the weights.
 bool makes_copies(const Plan& plan, const ScheduleItem& item) {
@@ -78,7 +92,7 @@ struct Generator::Impl {
     KvCache here = cache;
     here.position = g.read(position);
     here.length = g.read(cached_length);
-    Parameters parameters(g, DType::kF32, compute);
+    Parameters parameters(g, compute, compute);
     const ModelInputs inputs{
         .tokens = g.read(step.tokens), .positions = g.read(step.positions), .cache = &here};
     const ModelOutputs out = build_model(g, parameters, config, inputs, 0);
@@ -104,36 +118,6 @@ struct Generator::Impl {
   }
 };
 
-int32_t sample(std::span<const float> logits, const SamplingOptions& options, int64_t index) {
-  const auto best = std::max_element(logits.begin(), logits.end());
-  if (options.temperature <= 0.0) return static_cast<int32_t>(best - logits.begin());
-  std::vector<int32_t> ids(logits.size());
-  std::iota(ids.begin(), ids.end(), 0);
-  const auto more_likely = [&](int32_t a, int32_t b) {
-    const float x = logits[a];
-    const float y = logits[b];
-    return x > y || (x == y && a < b);
-  };
-  if (options.top_k > 0 && options.top_k < static_cast<int64_t>(ids.size())) {
-    std::nth_element(ids.begin(), ids.begin() + options.top_k - 1, ids.end(), more_likely);
-    ids.resize(options.top_k);
-    std::sort(ids.begin(), ids.end(), more_likely);
-  }
-  std::vector<double> weights(ids.size());
-  for (size_t i = 0; i < ids.size(); ++i) {
-    weights[i] = std::exp((static_cast<double>(logits[ids[i]]) - static_cast<double>(*best)) /
-                          options.temperature);
-  }
-  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
-  double left = total * to_uniform(random_u32(options.seed, stream_of("sampling"),
-                                              static_cast<uint64_t>(index)));
-  for (size_t i = 0; i < ids.size(); ++i) {
-    left -= weights[i];
-    if (left <= 0.0) return ids[i];
-  }
-  return ids.back();
-}
-
 Generator::Generator(const ModelSpec& config, std::span<const TensorSource> parameters,
                      DType compute, int64_t capacity, Backend& backend)
     : impl_(std::make_unique<Impl>()) {
@@ -154,13 +138,18 @@ Generator::Generator(const ModelSpec& config, std::span<const TensorSource> para
   std::vector<const Plan*> plans;
   for (size_t i = 0; i < graphs.size(); ++i) {
     m.steps[i].plan = compile(graphs[i], m.layout, {.target = backend.target()});
+    // Kernels of one token take about as long as their launches.
+    m.steps[i].plan->device_graphs = backend.target().backend == "gpu";
     plans.push_back(&*m.steps[i].plan);
   }
+  require_memory(*plans[0], *plans[1], backend);
   m.memory.emplace(backend, plans);
   m.access.emplace(*m.memory, m.states, m.layout);
-  load_parameters(*m.access, whole_pieces(m.states), parameters);
-  for (AppendStep& step : m.steps)
+  for (AppendStep& step : m.steps) {
     step.executor = std::make_unique<Executor>(*step.plan, *m.memory);
+    step.executor->warm_up(step.plan->schedule(1));
+  }
+  load_parameters(*m.access, whole_pieces(m.states), parameters);
   // Both plans make the same compute copies in the same order, so the ones made here serve both.
   for (const ScheduleItem& item : m.steps[0].plan->schedule(1)) {
     if (makes_copies(*m.steps[0].plan, item)) m.steps[0].executor->run(item);
@@ -189,14 +178,22 @@ std::vector<float> Generator::logits_after(std::span<const int32_t> tokens, int6
   return m.access->read<float>(m.logits);
 }
 
+int64_t Generator::bytes_per_token(int64_t length) const {
+  const Impl& m = *impl_;
+  const ParameterCount count = count_parameters(m.config);
+  const int64_t cached =
+      2 * m.config.num_layers * m.config.num_kv_heads * m.config.head_dim * length;
+  return (count.total - count.embedding + cached) * size_of(m.compute);
+}
+
 void Generator::generate(std::span<const int32_t> prompt, const SamplingOptions& options,
-                         std::optional<int32_t> eos, const std::function<void(int32_t)>& emit) {
+                         std::optional<int32_t> eos, const std::function<bool(int32_t)>& emit) {
   std::vector<float> logits = logits_after(prompt);
   auto position = static_cast<int64_t>(prompt.size());
   for (int64_t i = 0; i < options.max_new_tokens; ++i) {
     const int32_t id = sample(logits, options, i);
     if (eos && id == *eos) return;
-    emit(id);
+    if (!emit(id)) return;
     if (i + 1 == options.max_new_tokens || position == impl_->capacity) return;
     logits = logits_after(std::span(&id, 1), position++);
   }

@@ -12,23 +12,15 @@
 #include "tokamak/checkpoint/tensor_source.h"
 #include "tokamak/exec/backend.h"
 #include "tokamak/models/model.h"
+#include "tokamak/train/sampling.h"
 
 namespace tokamak {
-
-struct SamplingOptions {
-  int64_t max_new_tokens = 100;
-  double temperature = 1.0;  ///< 0 = the most likely token
-  int64_t top_k = 0;         ///< 0 = all
-  uint64_t seed = 0;
-};
-
-/// Returns the next token from logits: a pure function of (logits, options, index of the token).
-int32_t sample(std::span<const float> logits, const SamplingOptions& options, int64_t index);
 
 /// A model ready to continue texts of up to `capacity` tokens.
 class Generator {
  public:
-  /// Throws Error if `parameters` do not fit the model or `capacity` exceeds its learned positions.
+  /// Weights and cache are kept in `compute`. Throws Error if `parameters` do not fit the model,
+  /// the device has too little memory or `capacity` exceeds the learned positions.
   Generator(const ModelSpec& config, std::span<const TensorSource> parameters, DType compute,
             int64_t capacity, Backend& backend);
   ~Generator();
@@ -38,9 +30,12 @@ class Generator {
   std::vector<float> logits_after(std::span<const int32_t> tokens, int64_t from = 0);
 
   /// Samples up to options.max_new_tokens, passing each to `emit` as it is made; ends early at
-  /// `eos` or at capacity.
+  /// `eos`, at capacity, or where `emit` returns false.
   void generate(std::span<const int32_t> prompt, const SamplingOptions& options,
-                std::optional<int32_t> eos, const std::function<void(int32_t)>& emit);
+                std::optional<int32_t> eos, const std::function<bool(int32_t)>& emit);
+
+  /// Returns the bytes that a step of one token after `length` others reads: weights and cache.
+  int64_t bytes_per_token(int64_t length) const;
 
  private:
   struct Impl;

@@ -8,6 +8,7 @@
 #include "tokamak/config/describe.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/data/cache/token_cache.h"
 #include "tokamak/data/self/self.h"
 #include "tokamak/train/mesh_batch.h"
 
@@ -37,7 +38,7 @@ DataOptions data_of(const Config& c, const ModelSpec& spec, const Tokenizer* tok
   deal_rows(data, place, sizes.global, sizes.microbatch);
   if (c.training.shuffle_seed) data.shuffle_seed = static_cast<uint64_t>(*c.training.shuffle_seed);
   data.seed = static_cast<uint64_t>(seed_of(c));
-  data.cache_folder = fs::path(c.job.dump_folder) / "token_cache";
+  data.cache_folder = token_cache_folder(fs::path(c.job.dump_folder) / "token_cache");
   data.tokenizer = tokenizer;
   data.vocab_size = spec.vocab_size;
   return data;
@@ -65,6 +66,7 @@ CheckpointOptions checkpoint_of(const Config& c, const Tokenizer* tokenizer) {
   const CheckpointConfig& k = c.checkpoint;
   CheckpointOptions o{
       .enable = k.enable, .folder = fs::path(c.job.dump_folder) / k.folder, .interval = k.interval};
+  o.stopped_folder = fs::path(c.job.dump_folder) / "stopped";
   o.keep_latest_k = static_cast<int>(k.keep_latest_k);
   o.load_step = k.load_step;
   for (const std::string& part : k.exclude_from_loading) {
@@ -146,10 +148,11 @@ TrainerOptions options_of(const Config& c, const Tokenizer* tokenizer, const Mes
   o.shape = shape_of(c, o.model, place);
   o.data = data_of(c, o.model, tokenizer, place);
   o.steps = c.training.steps;
+  o.epochs = c.training.epochs;
   o.lr = c.optimizer.lr;
   const LrSchedulerConfig& s = c.lr_scheduler;
   o.schedule = {.warmup_steps = s.warmup_steps,
-                .total_steps = s.total_steps.value_or(c.training.steps),
+                .total_steps = s.total_steps.value_or(c.training.epochs ? 0 : c.training.steps),
                 .decay_ratio = s.decay_ratio,
                 .decay_type = s.decay_type == "cosine" ? LrDecay::kCosine
                               : s.decay_type == "sqrt" ? LrDecay::kSqrt
@@ -161,6 +164,7 @@ TrainerOptions options_of(const Config& c, const Tokenizer* tokenizer, const Mes
   o.logging.log_freq = c.metrics.log_freq;
   o.logging.num_steps = c.training.steps;
   o.logging.causal_mfu = c.metrics.causal_mfu;
+  o.logging.of_all_ranks = c.metrics.save_for_all_ranks;
   if (c.metrics.enable_tensorboard) o.logging.tensorboard_folder = c.metrics.save_tb_folder;
   const fs::path dump = c.job.dump_folder;
   if (c.profiling.enable_profiling) {

@@ -287,7 +287,7 @@ TEST(RunLog, RankZeroSpeaksForAll) {
   options.print = [&](const std::string&, const std::string&) { ++lines; };
   for (const int rank : {1, 0}) {
     RunLog log(options, model, 16, rank, 4);
-    log.open(0, true);
+    log.open(0, true, std::chrono::system_clock::now());
     for (int64_t step = 1; step <= 4; ++step)
       log.add_step({.step = step, .loss = 1.5, .tokens_seen = 64 * step}, 64);
     log.add_validation(4, 2.5, 100, 1e-3);

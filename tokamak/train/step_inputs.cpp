@@ -6,6 +6,14 @@
 
 namespace tokamak {
 
+SequenceShare share_of(const PlannedRun& run, int64_t seq_len) {
+  SequenceShare share =
+      sequence_share(run.mesh(), run.rank(), seq_len, padded_seq_len(seq_len, run.mesh()),
+                     run.shape().distribute.head_and_tail);
+  share.num_positions = learned_positions(run.config());
+  return share;
+}
+
 void StepInputs::write_scalars(double lr, int64_t step, const OptimizerOptions& optimizer) const {
   const auto t = static_cast<double>(step);
   const double scalars[] = {lr, 1.0 - std::pow(optimizer.beta1, t),

@@ -5,10 +5,13 @@
 
 #include "tokamak/data/loader.h"
 #include "tokamak/exec/executor.h"
-#include "tokamak/run/training_graph.h"
+#include "tokamak/run/planned_run.h"
 #include "tokamak/train/mesh_batch.h"
 
 namespace tokamak {
+
+/// Returns which tokens of sequences of `seq_len` the run's rank holds.
+SequenceShare share_of(const PlannedRun& run, int64_t seq_len);
 
 class StepInputs {
  public:

@@ -1,6 +1,7 @@
 #include "tokamak/train/together.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <new>
 #include <string_view>
@@ -53,6 +54,16 @@ class Agreed : public E, public AgreedFailure {
 }
 
 }  // namespace
+
+int report_once(const AgreedFailure& failure, const World& world) {
+  if (world.rank() == 0) {
+    std::fflush(stdout);
+    const auto* error = dynamic_cast<const std::exception*>(&failure);
+    fmt::print(stderr, "tokamak: {}{}\n", failure.code() == ExitCode::kTryAgain ? "machine: " : "",
+               error == nullptr ? "" : error->what());
+  }
+  return static_cast<int>(failure.code());
+}
 
 void fail_together(const World& world, const std::function<void()>& work) {
   if (world.size() == 1) return work();

@@ -24,6 +24,9 @@ class AgreedFailure {
   ExitCode code_;
 };
 
+/// Prints the failure on rank 0, for all ranks; returns its exit code.
+int report_once(const AgreedFailure& failure, const World& world);
+
 /// Runs `work`, which throws on all ranks alike or on none. Its exception becomes an AgreedFailure.
 void fail_together(const World& world, const std::function<void()>& work);
 

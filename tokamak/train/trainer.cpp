@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <deque>
 #include <memory>
 
@@ -11,7 +12,6 @@
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
-#include "tokamak/data/cache/token_cache.h"
 #include "tokamak/exec/communicators.h"
 #include "tokamak/exec/gathered_memory.h"
 #include "tokamak/exec/result_ring.h"
@@ -21,6 +21,7 @@
 #include "tokamak/train/guard/replica_check.h"
 #include "tokamak/train/guard/slow_ranks.h"
 #include "tokamak/train/rank_parts.h"
+#include "tokamak/train/run_tokens.h"
 #include "tokamak/train/state/initialize.h"
 #include "tokamak/train/together.h"
 
@@ -72,7 +73,7 @@ class Trainer {
         groups_(world, run_.plan().groups, gathered_memory(parts_->plans(), parts_->memory)),
         executor_(run_.plan(), parts_->memory, groups_.groups(), &world),
         is_writing_saved_(segments_that_write(run_.plan(), run_.layout(), run_.pieces())),
-        inputs_(access_, run_.step(), share_of(o_.data.seq_len)),
+        inputs_(access_, run_.step(), share_of(run_, o_.data.seq_len)),
         results_(access_, results_of(run_), kStepsBehind + 1),
         checkpoints_(options.checkpoint, options.model, options.shape.training.master,
                      options.config_digest, world, access_, run_.pieces(), log_),
@@ -83,9 +84,8 @@ class Trainer {
       const Plan& plan = *run_.validation_plan();
       validation_executor_ =
           std::make_unique<Executor>(plan, parts_->memory, groups_.groups(), &world);
-      validator_ = std::make_unique<Validator>(
-          *o_.validation, run_, access_, *validation_executor_, *parts_->validation_loader,
-          share_of(o_.validation->data.seq_len), o_.mesh(), world_);
+      validator_ = std::make_unique<Validator>(*o_.validation, run_, access_, *validation_executor_,
+                                               *parts_->validation_loader, world_);
     }
     executor_.warm_up(run_.plan().schedule(static_cast<int>(o_.num_microbatches())));
     if (validation_executor_) {
@@ -95,16 +95,21 @@ class Trainer {
   }
 
   bool run() {
-    if (checkpoints_.has_done(o_.steps)) return false;
+    const bool only_validates = o_.steps == 0 && validator_ != nullptr;
+    if (!only_validates && checkpoints_.has_done(o_.steps)) return false;
     state_ = checkpoints_.begin(o_.shape.training.seed, parts_->loader);
     make_copies(run_, parts_->memory);
-    on_rank_zero(world_, [&] {
-      log_.open(state_.step, validator_ != nullptr);
-      return std::string();
-    });
+    open_log();
     if (o_.checkpoint.create_seed) {
       checkpoints_.save_seed(state_, parts_->loader);
       log_.say("Created seed checkpoint");
+      return false;
+    }
+    if (only_validates) {
+      const std::function<bool()> never = [] { return false; };
+      const double loss = *validator_->run(state_.step, never, log_);
+      log_.say(fmt::format("Validation after step {}: loss {:.6f}, perplexity {:.4f}", state_.step,
+                           loss, std::exp(loss)));
       return false;
     }
     if (state_.step >= o_.steps) {
@@ -126,6 +131,19 @@ class Trainer {
   }
 
  private:
+  // All ranks name their files by the time on rank 0.
+  void open_log() {
+    const std::string now = on_rank_zero(world_, [] {
+      return fmt::format("{}", std::chrono::system_clock::now().time_since_epoch().count());
+    });
+    all_together(world_, [&] {
+      log_.open(state_.step, validator_ != nullptr,
+                std::chrono::system_clock::time_point(
+                    std::chrono::system_clock::duration(std::stoll(now))));
+      return std::string();
+    });
+  }
+
   void say_float8() {
     if (!run_.float8_line().empty()) log_.say(run_.float8_line());
   }
@@ -139,14 +157,6 @@ class Trainer {
                     static_cast<double>(planned) / kGiB, static_cast<double>(allocated) / kGiB));
     const auto most = std::max_element(all.begin(), all.end());
     log_.say(fmt::format("Memory of rank {}: {}", most - all.begin(), most->substr(20)));
-  }
-
-  SequenceShare share_of(int64_t seq_len) const {
-    SequenceShare share =
-        sequence_share(o_.mesh(), world_.rank(), seq_len, padded_seq_len(seq_len, o_.mesh()),
-                       o_.shape.distribute.head_and_tail);
-    share.num_positions = learned_positions(o_.model);
-    return share;
   }
 
   // A run that has done its last step is finished, whatever asked it to stop.
@@ -172,10 +182,7 @@ class Trainer {
       state_ = checkpoints_.begin(o_.shape.training.seed, parts_->loader);
     });
     make_copies(run_, parts_->memory);
-    on_rank_zero(world_, [&] {
-      log_.open(state_.step, validator_ != nullptr);
-      return std::string();
-    });
+    open_log();
     log_.restart();
   }
 
@@ -411,31 +418,13 @@ class Trainer {
   double exposed_comm_s_ = 0.0;
 };
 
-// Shuffling deals the windows of a whole epoch, so its text is tokenized before the first step. The
-// ranks that share a cache folder have one writer; the others wait for it.
-void complete_token_cache(const TrainerOptions& o, World& world) {
-  constexpr double kSecondsPerLine = 5.0;
-  if (!o.data.shuffle_seed) return;
-  auto last = Clock::now();
-  all_together(world, [&] {
-    build_token_cache(o.data, 0, [&](const CacheProgress& p) {
-      world.flights().tick();
-      if (world.rank() != 0 || seconds_since(last) < kSecondsPerLine || !o.logging.print) return;
-      last = Clock::now();
-      o.logging.print("INFO", fmt::format("Tokenizing {}: {:L} tokens, {:.0f} %", p.source,
-                                          p.tokens, 100.0 * p.share));
-    });
-    return std::string();
-  });
-}
-
 }  // namespace
 
 bool train(const TrainerOptions& options, World& world, Backend& backend) {
   TOK_CHECK(options.mesh().size() == world.size(), "{} ranks for a mesh of {}", world.size(),
             options.mesh().size());
-  complete_token_cache(options, world);
-  return Trainer(options, world, backend).run();
+  const TrainerOptions ready = with_tokens(options, world);
+  return Trainer(ready, world, backend).run();
 }
 
 }  // namespace tokamak

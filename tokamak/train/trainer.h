@@ -36,6 +36,7 @@ struct TrainerOptions {
   RunShape shape;
   DataOptions data;  ///< this rank's rows; rows_per_batch is its microbatch
   int64_t steps = 0;
+  std::optional<double> epochs;  ///< in place of steps, and of the schedule's if that has none
   double lr = 0.0;
   LrSchedule schedule;
   std::optional<ValidationOptions> validation;

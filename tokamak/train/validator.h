@@ -3,13 +3,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 #include "tokamak/comm/communicator.h"
 #include "tokamak/data/loader.h"
 #include "tokamak/exec/executor.h"
 #include "tokamak/run/planned_run.h"
+#include "tokamak/train/loss_sum.h"
 #include "tokamak/train/report/run_log.h"
-#include "tokamak/train/step_inputs.h"
 
 namespace tokamak {
 
@@ -19,30 +20,23 @@ struct ValidationOptions {
   int64_t steps = -1;  ///< batches of one validation; -1 = the whole set
 };
 
-/// Sums a count over the ranks that read different data. Collective.
-int64_t sum_over_rows(World& world, const Mesh& mesh, int64_t mine);
-
 class Validator {
  public:
   /// Everything given must outlive it.
   Validator(const ValidationOptions& options, const PlannedRun& run, const StateAccess& access,
-            Executor& executor, Loader& loader, const SequenceShare& share, const Mesh& mesh,
-            World& world);
+            Executor& executor, Loader& loader, World& world);
 
   bool is_due(int64_t step) const { return step == 1 || step % o_.freq == 0; }
 
-  /// Measures the loss after `step` and logs it, unless `stop` ends it: all ranks call `stop`
-  /// between batches, and it must return the same on all. Collective.
-  void run(int64_t step, const std::function<bool()>& stop, RunLog& log);
+  /// Measures the loss after `step`, logs and returns it, unless `stop` ends it: all ranks call
+  /// `stop` between batches, and it must return the same on all. Collective.
+  std::optional<double> run(int64_t step, const std::function<bool()>& stop, RunLog& log);
 
  private:
   const ValidationOptions& o_;
-  const PlannedRun& run_;
-  StateAccess access_;
-  Executor& executor_;
-  Loader& loader_;
-  StepInputs inputs_;
   const Mesh& mesh_;
+  LossSum loss_;
+  Loader& loader_;
   World& world_;
 };
 

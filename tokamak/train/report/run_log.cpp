@@ -28,15 +28,18 @@ void RunLog::say(const std::string& text, const std::string& level) const {
   if (speaks() && o_.print) o_.print(level, text);
 }
 
-void RunLog::open(int64_t resumed_step, bool with_validation) {
-  if (!speaks()) return;
-  make_folders(o_.dump_folder);
-  metrics_.emplace(o_.dump_folder / "metrics.jsonl", resumed_step);
-  if (with_validation)
-    validation_metrics_.emplace(o_.dump_folder / "validation.jsonl", resumed_step);
+void RunLog::open(int64_t resumed_step, bool with_validation,
+                  std::chrono::system_clock::time_point now) {
+  if (!writes()) return;
+  const std::filesystem::path folder =
+      speaks() ? o_.dump_folder : o_.dump_folder / fmt::format("rank_{}", rank_);
+  make_folders(folder);
+  metrics_.emplace(folder / "metrics.jsonl", resumed_step);
+  if (with_validation) validation_metrics_.emplace(folder / "validation.jsonl", resumed_step);
   if (o_.tensorboard_folder.empty()) return;
-  const auto now = std::chrono::system_clock::now();
-  events_.emplace(tensorboard_folder(o_.dump_folder, o_.tensorboard_folder, now), now);
+  std::filesystem::path events = tensorboard_folder(o_.dump_folder, o_.tensorboard_folder, now);
+  if (o_.of_all_ranks) events /= fmt::format("rank_{}", rank_);
+  events_.emplace(events, now);
 }
 
 MemoryUse RunLog::memory_use() const {
@@ -103,7 +106,7 @@ std::optional<PhaseSeconds> RunLog::add_step(const StepResult& result, int64_t t
     return std::nullopt;
   unlogged_.reset();
   const PhaseSeconds seconds = phase_seconds();
-  if (speaks()) {
+  if (writes()) {
     const StepMetrics m = metrics_of(result);
     write([&] {
       metrics_->append(m);
@@ -141,7 +144,7 @@ void RunLog::finish() {
 void RunLog::add_validation(int64_t step, double loss, int64_t tokens, double seconds) {
   window_.start += std::chrono::duration_cast<std::chrono::steady_clock::duration>(
       std::chrono::duration<double>(seconds));
-  if (!speaks()) return;
+  if (!writes()) return;
   ValidationMetrics m{.step = step, .loss = loss};
   m.tps = static_cast<double>(tokens) / seconds / world_size_;
   m.time_s = seconds;

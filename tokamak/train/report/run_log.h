@@ -1,5 +1,6 @@
 // What a run reports to its user: log lines, metrics.jsonl, validation.jsonl, TensorBoard. Rank 0
-// reports for all; on other ranks every function but the sums does nothing.
+// reports for all; on other ranks every function but the sums does nothing, unless each rank is to
+// write files of its own.
 #pragma once
 
 #include <chrono>
@@ -28,6 +29,7 @@ struct LoggingOptions {
   std::optional<double> peak_flops;          ///< of one device, for mfu
   std::function<MemoryUse()> memory;         ///< of the device; absent: of the process
   std::filesystem::path tensorboard_folder;  ///< empty = no event files
+  bool of_all_ranks = false;                 ///< every rank writes files of its own
   std::function<void(const std::string& level, const std::string& text)> print;
   std::function<void(const StepProgress&)> show_progress;  ///< at most ten times a second
   /// Called before a file is written: throws where another process has taken the folder since.
@@ -52,11 +54,14 @@ class RunLog {
 
   bool speaks() const { return rank_ == 0; }
 
+  /// Whether this rank writes files: rank 0 in the run's folder, others where each has its own.
+  bool writes() const { return speaks() || o_.of_all_ranks; }
+
   void say(const std::string& text, const std::string& level = "INFO") const;
 
-  /// Opens the files of a run that goes on after `resumed_step`. Throws Error if they cannot be
-  /// written.
-  void open(int64_t resumed_step, bool with_validation);
+  /// Opens the files of a run that goes on after `resumed_step` at `now`. Throws Error if they
+  /// cannot be written.
+  void open(int64_t resumed_step, bool with_validation, std::chrono::system_clock::time_point now);
 
   /// Forgets the times and tokens since the last line.
   void restart() {

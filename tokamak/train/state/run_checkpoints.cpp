@@ -40,9 +40,9 @@ RunCheckpoints::RunCheckpoints(const CheckpointOptions& options, const ModelSpec
       access_(access),
       pieces_(pieces),
       log_(log),
-      saver_(world, {.folder = options.folder,
+      saver_(world, {.folder = folder_of_saves(),
                      .keep_latest_k = options.keep_latest_k,
-                     .in_background = options.in_background,
+                     .in_background = options.in_background && writes(),
                      .num_threads = options.num_threads,
                      .ranks_of_host = options.ranks_of_host,
                      .max_failed_saves = options.max_failed_saves,
@@ -169,16 +169,17 @@ void RunCheckpoints::load_weights() {
 // Writes the model's files beside the checkpoints, so that `generate` and `convert` need no others.
 void RunCheckpoints::describe_model() const {
   on_rank_zero(world_, [&] {
-    make_folders(o_.folder);
-    write_file_atomic(o_.folder / "config.json", to_hf_config(model_, master_, o_.ids));
-    for (const auto& [name, text] : o_.assets) write_file_atomic(o_.folder / name, text);
+    const std::filesystem::path& folder = folder_of_saves();
+    make_folders(folder);
+    write_file_atomic(folder / "config.json", to_hf_config(model_, master_, o_.ids));
+    for (const auto& [name, text] : o_.assets) write_file_atomic(folder / name, text);
     return std::string();
   });
 }
 
 bool RunCheckpoints::is_due(const TrainState& state, int64_t steps, bool stopping,
                             bool retry) const {
-  if (!writes()) return false;
+  if (!writes()) return stopping && !o_.stopped_folder.empty();
   return stopping || retry || state.step == steps || state.step % o_.interval == 0 ||
          (o_.first_step && state.step == 1);
 }
@@ -198,6 +199,14 @@ void RunCheckpoints::save_if_due(TrainState& state, int64_t steps, bool stopping
 
 void RunCheckpoints::save_last(TrainState& state, bool stopping, const Loader& loader) {
   saver_.finish();
+  if (!writes()) {
+    log_.say(
+        fmt::format("Stopping: saving {}, which --checkpoint.enable --checkpoint.folder={} "
+                    "goes on from; another Ctrl-C ends the run at once",
+                    (o_.stopped_folder / step_folder_name(state.step)).string(),
+                    o_.stopped_folder.filename().string()));
+    describe_model();
+  }
   while (true) {
     const int failed = saver_.num_failed();
     if (!stopping && o_.last_save_in_hf) {

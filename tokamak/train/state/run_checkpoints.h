@@ -21,13 +21,16 @@ namespace tokamak {
 struct CheckpointOptions {
   bool enable = false;
   std::filesystem::path folder;  ///< holds step-N
+  /// Takes the one checkpoint that a run which otherwise saves nothing leaves when it is stopped;
+  /// empty: it leaves none.
+  std::filesystem::path stopped_folder;
   int64_t interval = 500;
   int keep_latest_k = 10;
   int64_t load_step = -1;  ///< -1 = the newest that is complete
   LoadParts parts;
   std::filesystem::path initial_load_path;  ///< empty = new parameters
   bool initial_load_model_only = true;
-  bool last_save_model_only = true;
+  bool last_save_model_only = false;
   bool last_save_in_hf = false;
   DType export_dtype = DType::kF32;
   bool first_step = false;
@@ -78,6 +81,10 @@ class RunCheckpoints {
 
  private:
   bool writes() const { return o_.enable && !o_.load_only; }
+
+  const std::filesystem::path& folder_of_saves() const {
+    return writes() ? o_.folder : o_.stopped_folder;
+  }
 
   /// Loads the checkpoint to resume from, if there is one.
   std::optional<TrainState> resume();
