@@ -49,10 +49,11 @@ TEST_P(OracleMesh, TenLossesEqualPytorch) {
 
 INSTANTIATE_TEST_SUITE_P(
     PyTorch, OracleMesh,
-    ::testing::Combine(
-        ::testing::Values("mistral_window", "qwen2_tiny", "qwen3_window", "gpt2_scaled"),
-        ::testing::Values(Axis{"fsdp", {"data_parallel_shard"}}, Axis{"tp", {"tensor_parallel"}},
-                          Axis{"tp_pp", {"tensor_parallel", "pipeline_parallel"}})),
+    ::testing::Combine(::testing::Values("llama_biased", "mistral_window", "qwen2_tiny",
+                                         "qwen3_window", "gpt2_scaled"),
+                       ::testing::Values(Axis{"fsdp", {"data_parallel_shard"}},
+                                         Axis{"tp", {"tensor_parallel"}},
+                                         Axis{"tp_pp", {"tensor_parallel", "pipeline_parallel"}})),
     [](const auto& of) {
       return fmt::format("{}_{}", std::get<0>(of.param), std::get<1>(of.param).name);
     });

@@ -191,7 +191,10 @@ TEST_P(GreedyOracle, tokens_equal_pytorch) {
                       static_cast<int64_t>(prompt.size()) + count, *backend);
   std::vector<int32_t> got;
   generator.generate(prompt, {.max_new_tokens = count, .temperature = 0.0}, std::nullopt,
-                     [&](int32_t id) { got.push_back(id); });
+                     [&](int32_t id) {
+                       got.push_back(id);
+                       return true;
+                     });
   EXPECT_EQ(got, want);
 }
 

@@ -136,7 +136,8 @@ TEST(Torchtitan, DebugModelTrainsFromAnyFolder) {
   EXPECT_NE(result.err.find(taken + fs::absolute(checkout.assets() / "c4_test").string()),
             std::string::npos)
       << result.err;
-  EXPECT_NE(result.out.find("This run saves nothing: checkpoint.enable = false; "
+  EXPECT_NE(result.out.find("This run saves nothing until it is stopped (then ./outputs/stopped): "
+                            "checkpoint.enable = false; "
                             "--checkpoint.enable writes ./outputs/checkpoint every 10 steps"),
             std::string::npos)
       << result.out;
