@@ -1,5 +1,6 @@
 """Train small models of many shapes with PyTorch and with tokamak and compare: ten AdamW steps in fp32, the export as
-transformers loads it, and the greedy tokens of both from that export.
+transformers loads it (weights, and logits against those of PyTorch's own model), and from that export the log-likelihood
+of a text and greedy tokens of both programs.
 
 usage: compare_with_pytorch.py PROGRAM [CASE ...]   (needs torch, transformers, numpy)
 """
@@ -19,6 +20,8 @@ ROPE = dict(rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_facto
 
 PROMPT = "To be, or not"
 NEW_TOKENS = 20
+TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness."
+EVAL_LEN = 32  # below the lengths from which some rotary scalings change
 BYTES_EOS = 257
 
 
@@ -132,6 +135,32 @@ def greedy_tokens(program, model, folder):
     return want, [int(line) for line in done.stdout.split()]
 
 
+def logit_error(model, other, vocab):
+    """Relative error of all logits of some random texts."""
+    ids = torch.tensor(np.random.default_rng(5).integers(0, vocab, (3, EVAL_LEN)))
+    with torch.no_grad():
+        want, got = model(ids).logits, other(ids).logits
+    return ((got - want).norm() / want.norm()).item()
+
+
+def likelihood_error(program, model, folder):
+    """Relative difference of -ln p of a text, as transformers and `tokamak eval` have it from the same export."""
+    (folder / "text.txt").write_text(TEXT)
+    words = ["eval", folder, folder / "text.txt", "--tokenizer", "bytes", "--json", "--device", "cpu", "--seq-len", EVAL_LEN]
+    done = subprocess.run([program, *map(str, words)], check=True, capture_output=True, text=True)
+    got = json.loads(done.stdout)
+    ids, nats, done = [BYTES_EOS - 1, *TEXT.encode()], 0.0, 0
+    while done < len(ids) - 1:
+        end = min(done + EVAL_LEN, len(ids) - 1)
+        begin = max(0, end - EVAL_LEN)
+        with torch.no_grad():
+            log_p = model(torch.tensor([ids[begin:end]])).logits[0].double().log_softmax(-1)
+        nats -= sum(log_p[i - begin, ids[i + 1]].item() for i in range(done, end))
+        done = end
+    assert got["tokens"] == len(ids) - 1
+    return abs(got["loss"] * got["tokens"] - nats) / nats
+
+
 def compare(program, name):
     config, batch, seq_len = CASES[name]
     with tempfile.TemporaryDirectory() as root:
@@ -148,10 +177,13 @@ def compare(program, name):
         export = folder / f"out/checkpoint/step-{STEPS}"
         loaded = AutoModelForCausalLM.from_pretrained(export, attn_implementation="eager")
         weights = weight_errors(model, loaded)
+        loaded.eval()
+        logits = logit_error(model.eval(), loaded, config.vocab_size)
+        likelihood = likelihood_error(program, loaded, export)
         theirs, ours = greedy_tokens(program, loaded, export)
-    good = loss < 2e-5 and norm < 1e-4 and weights < 1e-4 and theirs == ours
+    good = loss < 2e-5 and norm < 1e-4 and weights < 1e-4 and logits < 1e-4 and likelihood < 2e-6 and theirs == ours
     print(f"{'ok ' if good else 'BAD'} {name:14} loss {loss:.1e}  norm {norm:.1e}  weights {weights:.1e}  "
-          f"greedy {sum(a == b for a, b in zip(theirs, ours))} of {len(theirs)}", flush=True)
+          f"logits {logits:.1e}  likelihood {likelihood:.1e}  greedy {sum(a == b for a, b in zip(theirs, ours))} of {len(theirs)}", flush=True)
     return good
 
 
