@@ -242,7 +242,7 @@ TEST_F(BadInput, CheckpointsThatCannotBeResumedAreNotOverwritten) {
   write("out/checkpoint/step-5/.metadata", "x");
   expect_failure(2, "distributed checkpoint", {"--checkpoint.enable"});
   fs::remove_all(dump());
-  const Words model_only{"--checkpoint.enable"};
+  const Words model_only{"--checkpoint.enable", "--checkpoint.last_save_model_only"};
   ASSERT_EQ(run_program(train_words("llama_tiny", dump(), model_only)).exit_code, 0);
   const auto again = run_program(train_words("llama_tiny", dump(), model_only));
   EXPECT_EQ(again.exit_code, 0);
