@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tokamak/core/file.h"
+#include "tokamak/data/parquet_lines.h"
 #include "tokamak/data/test_files.h"
 #include "tokamak/data/token_files.h"
 
@@ -228,6 +230,15 @@ TEST(Loader, NamesTheIdOutsideTheVocabulary) {
                "a.u32: byte 36 (token 9 of the stream): id 4000000000 is outside "
                "the model's vocabulary of 1000");
   EXPECT_ERROR(take(loader, 1), "id 4000000000");
+}
+
+TEST(MissingData, ParquetWantsABuildWithArrow) {
+  const auto file = std::filesystem::temp_directory_path() / "tokamak_loader_test.parquet";
+  FileWriter(file).write("PAR1");
+  const auto reason = missing_data({.dataset = "c4", .path = file.string()});
+  EXPECT_EQ(reason.has_value(), !why_no_parquet().empty());
+  EXPECT_TRUE(!reason || reason->find("TOK_PARQUET") != std::string::npos) << *reason;
+  std::filesystem::remove(file);
 }
 
 }  // namespace

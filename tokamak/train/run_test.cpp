@@ -1,4 +1,5 @@
 // The parts of a run that several ranks share, on ranks as threads.
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -313,6 +314,27 @@ TEST(Together, WhatAllMetIsToldOnce) {
     }
     fail_together(world, [] {});
   });
+}
+
+// The plain loops are chosen only where an op has no other kernel for a CPU.
+TEST(PlannedRun, Gpt2TakesTheFasterKernelOfEachOp) {
+  ModelSpec model = flavor_spec("gpt2", "124M");
+  model.num_layers = 2;
+  for (const DType compute : {DType::kF32, DType::kBF16}) {
+    const RunShape shape{.training = {.batch = 2, .seq_len = 64, .compute = compute}};
+    const PlannedRun run(model, shape, cpu::make_backend({.threads = 1})->target());
+    for (const Segment& segment : run.plan().segments) {
+      for (const Task& task : segment.tasks) {
+        const auto variants = task.rules->variants();
+        const bool has_other =
+            std::any_of(variants.begin(), variants.end(), [](const Variant& variant) {
+              return variant.backend == "cpu" && variant.name != kCpuReference.name;
+            });
+        EXPECT_TRUE(!has_other || task.variant->name != kCpuReference.name)
+            << task.rules->name << " in " << name_of(compute);
+      }
+    }
+  }
 }
 
 }  // namespace
