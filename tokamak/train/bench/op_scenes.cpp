@@ -134,12 +134,22 @@ void build_cross_entropy(SceneBuilder& b, const Dims& d) {
   b.run(CrossEntropyGrad{}, {logits, labels, stats, scale});
 }
 
-// dims of this and the next: parameters. This one updates their compute copy too.
-void build_adamw(SceneBuilder& b, const Dims& d) {
-  const Value scalars = b.operand({.dtype = DType::kF64, .dims = {4}}, OperandFill::Kind::kOnes);
-  const Value copy = b.operand({.dtype = DType::kBF16, .dims = d}, OperandFill::Kind::kOnes);
-  b.run(AdamW{.has_copy = true}, {b.f32(d), b.f32(d), b.f32(d, Kind::kPositive), b.f32(d), scalars,
-                                  b.f32({1}, Kind::kOnes), copy});
+// dims of these and the next: parameters. These update their compute copy too.
+void build_adamw(SceneBuilder& b, const AdamW& op, DType moments, const Dims& d) {
+  const Value scalars = b.operand({.dtype = DType::kF64, .dims = {4}}, Kind::kOnes);
+  const Value copy = b.operand({.dtype = DType::kBF16, .dims = d}, Kind::kOnes);
+  const TensorType of_moments{.dtype = moments, .dims = d};
+  const Value m = b.operand(of_moments, Kind::kNormal);
+  const Value v = b.operand(of_moments, Kind::kPositive);
+  b.run(op, {b.f32(d), m, v, b.f32(d), scalars, b.f32({1}, Kind::kOnes), copy});
+}
+
+void build_adamw_f32(SceneBuilder& b, const Dims& d) {
+  build_adamw(b, {.has_copy = true}, DType::kF32, d);
+}
+
+void build_adamw_bf16(SceneBuilder& b, const Dims& d) {
+  build_adamw(b, {.has_copy = true, .is_stochastic = true}, DType::kBF16, d);
 }
 
 void build_sum_squares(SceneBuilder& b, const Dims& d) {
@@ -336,7 +346,8 @@ const std::vector<OpScene>& op_scenes() {
        {{4096, 128256}},
        {{256, 4096}},
        build_cross_entropy},
-      {"adamw", kAdamW, "parameters", {{58720256}}, {{196608}}, build_adamw},
+      {"adamw", kAdamW, "parameters", {{58720256}}, {{196608}}, build_adamw_f32},
+      {"adamw_bf16_moments", kAdamW, "parameters", {{58720256}}, {{196608}}, build_adamw_bf16},
       {"sum_squares", kSumSquares, "parameters", {{58720256}}, {{196608}}, build_sum_squares},
       {"float8_tensorwise", kTensorwise, "tokens x out x in", kFloat8Dims, kFewCodes,
        build_tensorwise, true},
