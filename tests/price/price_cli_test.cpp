@@ -283,13 +283,13 @@ TEST(PriceCli, SaysWhatItLeavesOut) {
   const Words words{"--cluster", "h100", "--gpus", "8", "--json"};
   EXPECT_EQ(price(words).err, "");
   Words more = words;
-  more.insert(more.end(), {"--optimizer.name=Muon", "--training.enable_cpu_offload=true",
+  more.insert(more.end(), {"--optimizer.name=Muon", "--optimizer.early_step_in_backward",
                            "--model.converters=quantize.linear.float8"});
   const auto result = price(more);
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_EQ(result.err,
             "not priced: optimizer.name = \"Muon\": only AdamW, Adam are built\n"
-            "not priced: training.enable_cpu_offload = true: not built yet\n");
+            "not priced: optimizer.early_step_in_backward = true: not built yet\n");
 }
 
 TEST(PriceCli, EveryVerbIsAFlagOfPlan) {

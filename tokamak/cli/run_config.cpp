@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "tokamak/cli/devices.h"
 #include "tokamak/cli/words.h"
 #include "tokamak/config/check.h"
 #include "tokamak/config/describe.h"
@@ -22,8 +21,7 @@
 namespace tokamak::cli {
 namespace {
 
-// A CPU already has its optimizer state where offloading would put it.
-Capabilities capabilities(const std::string& device) {
+Capabilities capabilities() {
   Capabilities can{.data_parallel = true,
                    .tensor_parallel = true,
                    .context_parallel = true,
@@ -31,7 +29,6 @@ Capabilities capabilities(const std::string& device) {
                    .float8 = true,
                    .mx = true,
                    .nvfp4 = true,
-                   .cpu_offload = !means_gpu(device),
                    .bf16_master_weights = true,
                    .profiling = true,
                    .memory_snapshot = true,
@@ -259,8 +256,7 @@ std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
                .rank = launched.world_size == world ? launched.rank : 0};
   set_steps(run.config, run.place.degrees);
   run.needs = std::move(loaded.needs);
-  for (Need& need : needs(run.config, capabilities(run.config.job.device)))
-    run.needs.push_back(std::move(need));
+  for (Need& need : needs(run.config, capabilities())) run.needs.push_back(std::move(need));
   refuse_unknown_models(run.needs);
   for (Need& need : missing_files(run.config)) run.needs.push_back(std::move(need));
   if (world != launched.world_size) {
@@ -272,11 +268,11 @@ std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
 
 void check_run_keys(Args args, const std::string& verb) {
   const Config config = load(parse_run_words(args, verb)).config;
-  refuse_unknown_models(needs(config, capabilities(config.job.device)));
+  refuse_unknown_models(needs(config, capabilities()));
 }
 
 std::vector<Need> unpriced(const Config& config, bool plans_codes) {
-  Capabilities can = capabilities("cuda");
+  Capabilities can = capabilities();
   can.grouped_mm = true;
   std::vector<Need> all = needs(config, can);
   const auto costs_nothing = [](const Need& need) {

@@ -71,7 +71,6 @@ struct Capabilities {
   bool mx = false;
   bool nvfp4 = false;
   bool grouped_mm = false;  ///< quantized matmuls of experts
-  bool cpu_offload = false;
   bool bf16_master_weights = false;
   bool bf16_reduce = false;
   bool early_step_in_backward = false;

@@ -86,6 +86,7 @@ struct TrainingConfig {
   std::optional<std::string> tokens;
   std::optional<double> epochs;
   bool enable_cpu_offload = false;
+  double offload_above_gib = 0.0;
   std::string dtype = "float32";
   std::string mixed_precision_param = "bfloat16";
   std::string mixed_precision_reduce = "float32";

@@ -227,6 +227,17 @@ TEST(Overrides, NameWhatIsWrong) {
             "--checkpoint.enable: wanted true or false, got the string \"maybe\"");
 }
 
+TEST(Offload, WantsItsSwitchAndGiBOfADevice) {
+  const std::string limit = "--training.offload_above_gib=";
+  const std::string on = "--training.enable_cpu_offload";
+  EXPECT_EQ(error_of("", {on, limit + "134.5"}), "no error");
+  EXPECT_EQ(error_of("", {limit + "3"}),
+            "training.offload_above_gib = 3: nothing is offloaded without "
+            "training.enable_cpu_offload");
+  EXPECT_EQ(error_of("", {on, limit + "1e30"}),
+            "training.offload_above_gib = 1e+30: wanted GiB of one device, at most 1048576");
+}
+
 TEST(Degrees, ResolveOrRefuse) {
   Config c;
   c.parallelism.tensor_parallel_degree = 4;

@@ -143,8 +143,6 @@ void features(const Config& c, const Capabilities& can, Collector& out) {
              "not built yet (--dry-run prints the memory plan)");
   out.unless(can.early_step_in_backward || !c.optimizer.early_step_in_backward,
              "optimizer.early_step_in_backward", kNotBuilt);
-  out.unless(can.cpu_offload || !c.training.enable_cpu_offload, "training.enable_cpu_offload",
-             kNotBuilt);
   out.unless(can.bf16_master_weights || c.training.dtype == "float32", "training.dtype",
              "master weights are float32 (mixed_precision_param sets the type of the computation)");
   out.unless(c.activation_checkpoint.mode != "memory_budget" || can.memory_budget,

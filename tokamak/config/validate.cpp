@@ -98,6 +98,8 @@ bool is_positive_number(const std::string& text) {
   return digits && text.find_first_not_of('0') != std::string::npos;
 }
 
+constexpr double kMostGiB = 1 << 20;
+
 void check_rest(const Config& c, const Degrees& d, Rules& rules) {
   const std::string& option = c.activation_checkpoint.selective_ac_option;
   rules.require(
@@ -105,6 +107,13 @@ void check_rest(const Config& c, const Degrees& d, Rules& rules) {
       "activation_checkpoint.selective_ac_option: wanted \"op\" or a number of at least 1, "
       "got \"{}\"",
       option);
+  rules.require(c.training.offload_above_gib <= kMostGiB,
+                "training.offload_above_gib = {}: wanted GiB of one device, at most {}",
+                c.training.offload_above_gib, kMostGiB);
+  rules.require(c.training.offload_above_gib == 0.0 || c.training.enable_cpu_offload,
+                "training.offload_above_gib = {}: nothing is offloaded without "
+                "training.enable_cpu_offload",
+                c.training.offload_above_gib);
   rules.require(c.optimizer.beta1 < 1, "optimizer.beta1: wanted less than 1, got {}",
                 c.optimizer.beta1);
   rules.require(c.optimizer.beta2 < 1, "optimizer.beta2: wanted less than 1, got {}",

@@ -52,6 +52,10 @@ class Backend {
   /// too few.
   virtual std::unique_ptr<Allocation> allocate(int64_t bytes) = 0;
 
+  /// Returns zeroed host memory that kernels read and write, over the device's link where there is
+  /// one; throws like allocate().
+  virtual std::unique_ptr<Allocation> allocate_host(int64_t bytes) { return allocate(bytes); }
+
   /// Bytes that the device can still hand out; absent where memory is the host's.
   virtual std::optional<int64_t> free_bytes() const { return std::nullopt; }
 

@@ -27,11 +27,13 @@ Memory::Memory(Backend& backend, std::span<const Plan* const> plans) : backend_(
   int64_t all = 0;
   for (size_t a = 0; a < kNumArenas; ++a) {
     for (const Plan* plan : plans) needs[a] = std::max(needs[a], plan->arena_bytes[a]);
-    all += needs[a];
+    if (backend.streams() == nullptr || a == static_cast<size_t>(ArenaKind::kHost)) all += needs[a];
   }
-  if (backend.streams() == nullptr) require_host_memory(all, 1, "not enough memory for the plan");
+  if (all > 0) require_host_memory(all, 1, "not enough memory for the plan");
   for (size_t a = 0; a < kNumArenas; ++a) {
-    if (needs[a] > 0) arenas_[a] = backend.allocate(needs[a]);
+    if (needs[a] == 0) continue;
+    const bool is_host = a == static_cast<size_t>(ArenaKind::kHost);
+    arenas_[a] = is_host ? backend.allocate_host(needs[a]) : backend.allocate(needs[a]);
   }
 }
 
@@ -43,7 +45,7 @@ std::byte* Memory::base(ArenaKind arena) const {
 int64_t Memory::bytes() const {
   int64_t total = 0;
   for (const auto& allocation : arenas_) total += allocation == nullptr ? 0 : allocation->bytes();
-  return total;
+  return total - bytes(ArenaKind::kHost);
 }
 
 int64_t Memory::bytes(ArenaKind arena) const {
@@ -63,7 +65,8 @@ std::byte* StateAccess::data(StateId id, int64_t offset, size_t bytes) const {
             (*states_)[id].name);
   TOK_CHECK(offset >= 0 && offset + static_cast<int64_t>(bytes) <= size, "{}: {} bytes at {} of {}",
             (*states_)[id].name, bytes, offset, size);
-  return memory_->base(ArenaKind::kState) + (*layout_)[id] + offset;
+  const auto arena = layout_->is_in_host(id) ? ArenaKind::kHost : ArenaKind::kState;
+  return memory_->base(arena) + (*layout_)[id] + offset;
 }
 
 void StateAccess::write_at(StateId id, int64_t offset, std::span<const std::byte> bytes) const {

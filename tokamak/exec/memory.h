@@ -20,7 +20,7 @@ class Memory {
   Memory(Backend& backend, std::span<const Plan* const> plans);
 
   std::byte* base(ArenaKind arena) const;
-  int64_t bytes() const;
+  int64_t bytes() const;  ///< without arena kHost
   int64_t bytes(ArenaKind arena) const;
 
   /// Zeroes all arenas.

@@ -1,6 +1,10 @@
 #include "tokamak/gpu/backend.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include "tokamak/core/error.h"
+#include "tokamak/core/in_parallel.h"
 #include "tokamak/gpu/attention/cudnn_attention.h"
 #include "tokamak/gpu/check.h"
 #include "tokamak/gpu/copy_lanes.h"
@@ -81,6 +85,43 @@ class DeviceMemory final : public Allocation {
   std::shared_ptr<int64_t> total_;
 };
 
+// Pinned pages have one address for the host and for kernels.
+class PinnedMemory final : public Allocation {
+ public:
+  explicit PinnedMemory(int64_t bytes) : bytes_(bytes) {
+    const cudaError_t status = cudaMallocHost(&data_, bytes);
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      fail(
+          "not enough host memory that can be pinned: training.enable_cpu_offload wants {} bytes; "
+          "training.offload_above_gib keeps on the device what fits",
+          bytes);
+    }
+    check(status, "cudaMallocHost");
+    const auto part = [&](size_t i) {
+      const auto at = static_cast<int64_t>(i) * kPart;
+      std::memset(this->data() + at, 0, static_cast<size_t>(std::min(kPart, bytes_ - at)));
+    };
+    in_parallel(static_cast<size_t>((bytes_ + kPart - 1) / kPart), kThreads, part);
+  }
+
+  PinnedMemory(const PinnedMemory&) = delete;
+  PinnedMemory& operator=(const PinnedMemory&) = delete;
+
+  ~PinnedMemory() override { cudaFreeHost(data_); }
+
+  std::byte* data() const override { return static_cast<std::byte*>(data_); }
+
+  int64_t bytes() const override { return bytes_; }
+
+ private:
+  static constexpr int64_t kPart = int64_t{1} << 30U;
+  static constexpr int kThreads = 8;
+
+  void* data_ = nullptr;
+  int64_t bytes_;
+};
+
 class GpuBackend final : public Backend {
  public:
   explicit GpuBackend(const Options& options)
@@ -108,6 +149,10 @@ class GpuBackend final : public Backend {
 
   std::unique_ptr<Allocation> allocate(int64_t bytes) override {
     return std::make_unique<DeviceMemory>(bytes, symmetric_, total_);
+  }
+
+  std::unique_ptr<Allocation> allocate_host(int64_t bytes) override {
+    return std::make_unique<PinnedMemory>(bytes);
   }
 
   std::optional<int64_t> free_bytes() const override {

@@ -74,8 +74,8 @@ void CopyLanes::read(std::byte* host, const std::byte* device, int64_t bytes) {
   const auto begin = [&](int64_t at) {
     if (at >= bytes) return;
     const Part& part = lane->parts[at / kPartBytes % 2];
-    TOK_CUDA(cudaMemcpyAsync(part.pinned, device + at, size_at(at), cudaMemcpyDeviceToHost,
-                             lane->stream));
+    TOK_CUDA(
+        cudaMemcpyAsync(part.pinned, device + at, size_at(at), cudaMemcpyDefault, lane->stream));
     TOK_CUDA(cudaEventRecord(part.copied, lane->stream));
   };
   begin(0);
@@ -94,7 +94,7 @@ void CopyLanes::write(std::byte* device, const std::byte* host, int64_t bytes) {
     const Part& part = lane->parts[at / kPartBytes % 2];
     TOK_CUDA(cudaEventSynchronize(part.copied));
     std::memcpy(part.pinned, host + at, size);
-    TOK_CUDA(cudaMemcpyAsync(device + at, part.pinned, size, cudaMemcpyHostToDevice, lane->stream));
+    TOK_CUDA(cudaMemcpyAsync(device + at, part.pinned, size, cudaMemcpyDefault, lane->stream));
     TOK_CUDA(cudaEventRecord(part.copied, lane->stream));
   }
   TOK_CUDA(cudaStreamSynchronize(lane->stream));

@@ -172,7 +172,7 @@ void Device::upload(std::byte* device, const std::byte* host, int64_t bytes) {
     const auto n = static_cast<size_t>(std::min(kStageBytes, bytes - at));
     const Stage& stage = next_stage();
     std::memcpy(stage.data, host + at, n);
-    TOK_CUDA(cudaMemcpyAsync(device + at, stage.data, n, cudaMemcpyHostToDevice, compute));
+    TOK_CUDA(cudaMemcpyAsync(device + at, stage.data, n, cudaMemcpyDefault, compute));
     TOK_CUDA(cudaEventRecord(stage.done, compute));
   }
 }
@@ -187,7 +187,7 @@ void Device::download(std::byte* host, const std::byte* device, int64_t bytes) {
   const auto fetch = [&](int64_t at) -> const Stage* {
     const auto n = static_cast<size_t>(std::min(kStageBytes, bytes - at));
     const Stage& stage = next_stage();
-    TOK_CUDA(cudaMemcpyAsync(stage.data, device + at, n, cudaMemcpyDeviceToHost, compute));
+    TOK_CUDA(cudaMemcpyAsync(stage.data, device + at, n, cudaMemcpyDefault, compute));
     TOK_CUDA(cudaEventRecord(stage.done, compute));
     return &stage;
   };

@@ -29,12 +29,13 @@ std::vector<ByteUse> storage_uses(const Buffers& b, const std::vector<int32_t>& 
   for (size_t t = 0; t < nodes.size(); ++t) {
     const auto add = [&](Value v, bool writes) {
       const Storage& s = b.storage_of(v);
-      const bool is_state = s.arena == ArenaKind::kState;
+      const bool is_state = holds_state(s.arena);
       const Write bytes = b.bytes_of(v);
       const int64_t at = is_state ? s.offset : 0;
+      const int64_t space = s.arena == ArenaKind::kHost ? -2 : -1;
       uses.push_back({.task = static_cast<int>(t),
                       .writes = writes,
-                      .space = is_state ? -1 : b.placed(v).storage,
+                      .space = is_state ? space : b.placed(v).storage,
                       .begin = at + bytes.begin,
                       .end = at + bytes.end});
     };
@@ -155,7 +156,7 @@ int64_t pack(std::vector<Lifetime>& lifetimes) {
 
 void choose_arenas(Buffers& b) {
   for (Storage& s : b.storages) {
-    if (s.arena == ArenaKind::kState || (!s.is_kept && s.last_segment == s.segment)) continue;
+    if (holds_state(s.arena) || (!s.is_kept && s.last_segment == s.segment)) continue;
     if (runs_once(b, s.segment)) {
       s.arena = ArenaKind::kCarried;
       continue;
@@ -174,6 +175,7 @@ void hold_operands(Buffers& b) {
 void pack_arenas(Buffers& b) {
   auto& bytes = b.plan.arena_bytes;
   bytes[ArenaKind::kState] = b.layout.bytes;
+  bytes[ArenaKind::kHost] = b.layout.host_bytes;
   for (Storage& s : b.storages) {
     if (s.arena != ArenaKind::kCarried && s.arena != ArenaKind::kSlot) continue;
     int64_t& end = s.arena == ArenaKind::kCarried ? bytes[ArenaKind::kCarried]

@@ -54,16 +54,18 @@ void emit_tasks(Buffers& b) {
 
 void fill_memory_table(Buffers& b) {
   std::map<StateKind, int64_t> by_kind;
+  std::map<StateKind, int64_t> in_host;
   const StateTable& states = b.graph.states();
   for (int32_t i = 0; i < states.size(); ++i) {
     const StateDecl& decl = states[{i}];
-    if (!decl.is_absent && !decl.window_of.valid()) by_kind[decl.kind] += align(decl.type.bytes());
+    if (decl.is_absent || decl.window_of.valid()) continue;
+    (b.layout.is_in_host({i}) ? in_host : by_kind)[decl.kind] += align(decl.type.bytes());
   }
   const auto arena = [&](ArenaKind kind) { return b.plan.arena_bytes[kind]; };
   b.plan.memory = {
-      {"parameters", by_kind[StateKind::kParameter]},
+      {"parameters", by_kind[StateKind::kParameter], in_host[StateKind::kParameter]},
       {"gradients", by_kind[StateKind::kGradient]},
-      {"optimizer moments", by_kind[StateKind::kMoment]},
+      {"optimizer moments", by_kind[StateKind::kMoment], in_host[StateKind::kMoment]},
       {"compute weights", by_kind[StateKind::kCopy] + arena(ArenaKind::kCarried)},
       {std::string(kSavedActivationsRow), b.activation_bytes + arena(ArenaKind::kSlot)},
       {"temporaries and workspace", arena(ArenaKind::kScratch) - b.activation_bytes},
@@ -71,7 +73,8 @@ void fill_memory_table(Buffers& b) {
       {"communication buffers", by_kind[StateKind::kBuffer]},
       {"inputs and results", by_kind[StateKind::kInput] + by_kind[StateKind::kResult]},
   };
-  std::erase_if(b.plan.memory, [](const MemoryRow& row) { return row.bytes == 0; });
+  std::erase_if(b.plan.memory,
+                [](const MemoryRow& row) { return row.bytes + row.host_bytes == 0; });
 }
 
 }  // namespace

@@ -26,10 +26,11 @@ void place_leaf(Buffers& b, int32_t i) {
   const Node& n = b.node(i);
   b.placed_values[i].resize(n.out.size());
   if (!n.is_leaf()) return;
-  const int32_t s = new_storage(b, {.arena = ArenaKind::kState,
-                                    .state = n.state,
-                                    .bytes = n.out[0].bytes(),
-                                    .offset = b.layout[n.state]});
+  const int32_t s =
+      new_storage(b, {.arena = b.layout.is_in_host(n.state) ? ArenaKind::kHost : ArenaKind::kState,
+                      .state = n.state,
+                      .bytes = n.out[0].bytes(),
+                      .offset = b.layout[n.state]});
   put(b, {i, 0}, {.storage = s, .layout = contiguous(n.out[0])});
 }
 
@@ -37,7 +38,7 @@ void read(Buffers& b, Value v, int32_t reader) {
   TOK_CHECK(b.placed(v).storage >= 0, "{} reads a value of {} before it is made",
             b.node(reader).rules->name, b.name_of_producer(v.node));
   Storage& s = b.storage_of(v);
-  TOK_CHECK(s.arena != ArenaKind::kState || s.offset != StateLayout::kNowhere,
+  TOK_CHECK(!holds_state(s.arena) || s.offset != StateLayout::kNowhere,
             "{} uses {}, which is absent on this rank", b.node(reader).rules->name,
             b.name_of_producer(v.node));
   const Write here = b.bytes_of(v);
@@ -79,8 +80,7 @@ bool is_last_use(const Buffers& b, int32_t storage, int32_t i) {
 bool may_donate(const Buffers& b, int32_t i, Value in, const TensorType& out,
                 const std::vector<Value>& takes) {
   const Storage& s = b.storage_of(in);
-  if (s.arena == ArenaKind::kState || s.segment != b.segment_of(i) || s.bytes != out.bytes())
-    return false;
+  if (holds_state(s.arena) || s.segment != b.segment_of(i) || s.bytes != out.bytes()) return false;
   if (b.placed(in).layout.offset != 0 ||
       b.placed(in).layout.strides != row_major(b.placed(in).layout.dims))
     return false;

@@ -19,6 +19,8 @@ std::string_view name_of(ArenaKind arena) {
       return "slot";
     case ArenaKind::kScratch:
       return "scratch";
+    case ArenaKind::kHost:
+      return "host";
   }
   return "?";
 }
@@ -71,7 +73,7 @@ std::vector<ScheduleItem> Plan::schedule(int num_microbatches) const {
 }
 
 int64_t Plan::peak_bytes() const {
-  return std::accumulate(arena_bytes.begin(), arena_bytes.end(), int64_t{0});
+  return std::accumulate(arena_bytes.begin(), arena_bytes.end(), -arena_bytes[ArenaKind::kHost]);
 }
 
 Carrier Plan::carrier_of(const Task& task) const {

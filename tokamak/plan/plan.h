@@ -33,8 +33,14 @@
 
 namespace tokamak {
 
-enum class ArenaKind : uint8_t { kState, kCarried, kSlot, kScratch };
-inline constexpr size_t kNumArenas = 4;
+/// kHost is State in pinned host memory; all before it are the device's.
+enum class ArenaKind : uint8_t { kState, kCarried, kSlot, kScratch, kHost };
+inline constexpr size_t kNumArenas = 5;
+inline constexpr size_t kNumDeviceArenas = 4;
+
+constexpr bool holds_state(ArenaKind arena) {
+  return arena == ArenaKind::kState || arena == ArenaKind::kHost;
+}
 
 std::string_view name_of(ArenaKind arena);
 
@@ -143,7 +149,8 @@ inline constexpr std::string_view kSavedActivationsRow = "saved activations";
 /// One row of the memory table: who owns how many bytes.
 struct MemoryRow {
   std::string owner;
-  int64_t bytes = 0;
+  int64_t bytes = 0;       ///< of the device
+  int64_t host_bytes = 0;  ///< of pinned host memory
 };
 
 struct Plan {
@@ -160,7 +167,9 @@ struct Plan {
   /// once-a-step segments around the microbatches.
   std::vector<ScheduleItem> schedule(int num_microbatches) const;
 
-  int64_t peak_bytes() const;
+  int64_t peak_bytes() const;  ///< of the device
+
+  int64_t host_bytes() const { return arena_bytes[ArenaKind::kHost]; }
 
   /// Returns the carrier of a task's group, kKernels for a task that does not communicate.
   Carrier carrier_of(const Task& task) const;

@@ -232,9 +232,9 @@ void PlannedRun::finish(const Target& target) {
 }
 
 // Without training, State that only a step touches takes no bytes.
-void PlannedRun::lay_out_states() {
+void PlannedRun::lay_out_states(std::span<const StateId> in_host) {
   if (shape_.trains) {
-    layout_ = lay_out(states_);
+    layout_ = lay_out(states_, in_host);
     return;
   }
   StateTable kept;
@@ -267,6 +267,39 @@ void PlannedRun::set_float8(const Graph& training, CompileOptions& options) cons
   options.fuse_float8 = fuses_float8(shape_);
 }
 
+// Returns the state of as many units, from the first on, as hold so many bytes. Masters that others
+// read than the update and casts are not among it.
+std::vector<StateId> PlannedRun::offloaded(const std::vector<UpdateUnit>& units,
+                                           int64_t bytes) const {
+  const bool moves_masters = shape_.training.compute != shape_.training.master;
+  std::vector<StateId> in_host;
+  for (const UpdateUnit& unit : units) {
+    for (const StateId id : {unit.master, unit.first_moment, unit.second_moment}) {
+      if (bytes <= 0 || (id == unit.master && !moves_masters)) continue;
+      in_host.push_back(id);
+      bytes -= states_[id].type.bytes();
+    }
+  }
+  return in_host;
+}
+
+// Lays out State and plans `graph`, which is `training` with 8-bit floats, if there are any. What
+// lies in host memory changes no other arena, so the bytes that a first plan has too many are those
+// to move.
+void PlannedRun::plan_training(const Graph& graph, const Graph& training, CompileOptions options,
+                               const std::vector<UpdateUnit>& units) {
+  if (!shape_.trains) return lay_out_states();
+  const OffloadOptions& o = shape_.offload;
+  const auto plan = [&](int64_t bytes_in_host) {
+    lay_out_states(offloaded(units, bytes_in_host));
+    set_float8(training, options);
+    plan_ = compile(graph, layout_, options);
+  };
+  plan(o.enable && !o.device_bytes ? INT64_MAX : 0);
+  if (!o.enable || !o.device_bytes || plan_->peak_bytes() <= *o.device_bytes) return;
+  plan(plan_->peak_bytes() - *o.device_bytes);
+}
+
 void PlannedRun::plan_one_rank(const Target& target) {
   shape_.training.has_copies = shape_.distribute.keep_copies && !shape_.float8;
   Graph training(states_);
@@ -286,14 +319,10 @@ void PlannedRun::plan_one_rank(const Target& target) {
   }
   const Graph quantized_training = quantized(training, {});
   const Graph quantized_validation = quantized(validation, {});
-  lay_out_states();
+  plan_training(quantized_training, training, {.recompute = shape_.recompute, .target = target},
+                parts.units);
   pieces_ = whole_pieces(states_);
   add_float8_pieces(true);
-  if (shape_.trains) {
-    CompileOptions options{.recompute = shape_.recompute, .target = target};
-    set_float8(training, options);
-    plan_ = compile(quantized_training, layout_, options);
-  }
   if (shape_.validation) {
     validation_plan_ = compile(quantized_validation, layout_,
                                {.fuse_float8 = fuses_float8(shape_), .target = target});
@@ -339,20 +368,17 @@ void PlannedRun::plan_of_mesh(const Target& target, const WholeGraphs& whole) {
   const Graph quantized_training = quantized(training, groups);
   std::optional<Graph> quantized_validation;
   if (validation) quantized_validation.emplace(quantized(*validation, groups));
-  lay_out_states();
   pieces_ = distributor.pieces();
   add_float8_pieces(groups.replicas.rank == 0);
   notes_ = whole.notes();
   float8_line_ = whole.float8_line();
   notes_.insert(notes_.end(), distributor.notes().begin(), distributor.notes().end());
-  if (shape_.trains) {
-    CompileOptions options{.recompute = shape_.recompute,
-                           .target = target,
-                           .pipeline = training_items(o),
-                           .groups = distributor.groups()};
-    set_float8(training, options);
-    plan_ = compile(quantized_training, layout_, options);
-  }
+  plan_training(quantized_training, training,
+                {.recompute = shape_.recompute,
+                 .target = target,
+                 .pipeline = training_items(o),
+                 .groups = distributor.groups()},
+                units);
   if (validation) {
     validation_plan_ = compile(*quantized_validation, layout_,
                                {.fuse_float8 = fuses_float8(shape_),
@@ -379,24 +405,28 @@ int64_t PlannedRun::peak_bytes() const {
 
 int64_t peak_bytes(const Plan& plan, const Plan* validation) {
   int64_t total = 0;
-  for (size_t a = 0; a < kNumArenas; ++a)
+  for (size_t a = 0; a < kNumDeviceArenas; ++a)
     total += std::max(plan.arena_bytes[a], validation != nullptr ? validation->arena_bytes[a] : 0);
   return total;
 }
 
 std::string memory_table(const PlannedRun& run) {
+  const bool has_host = run.host_bytes() > 0;
   std::string text;
-  const auto line = [&](std::string_view owner, int64_t bytes) {
-    text += fmt::format("  {:<28}{:>16} bytes {:>10.3f} GiB\n", owner, bytes,
+  const auto line = [&](std::string_view owner, int64_t bytes, int64_t host_bytes) {
+    text += fmt::format("  {:<28}{:>16} bytes {:>10.3f} GiB", owner, bytes,
                         static_cast<double>(bytes) / kGiB);
+    if (has_host)
+      text += fmt::format("   host {:>10.3f} GiB", static_cast<double>(host_bytes) / kGiB);
+    text += "\n";
   };
   int64_t listed = 0;
   for (const MemoryRow& row : run.plans().front()->memory) {
-    line(row.owner, row.bytes);
+    line(row.owner, row.bytes, row.host_bytes);
     listed += row.bytes;
   }
-  if (run.peak_bytes() > listed) line("validation beyond training", run.peak_bytes() - listed);
-  line("peak (planned = allocated)", run.peak_bytes());
+  if (run.peak_bytes() > listed) line("validation beyond training", run.peak_bytes() - listed, 0);
+  line("peak (planned = allocated)", run.peak_bytes(), run.host_bytes());
   return text;
 }
 

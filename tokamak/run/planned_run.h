@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "tokamak/parallel/matmuls/float8_recipe.h"
@@ -25,6 +26,13 @@ struct Float8Options {
   Float8Layers layers;
 };
 
+/// Masters and moments in host memory, which updates read and write over the device's link.
+struct OffloadOptions {
+  bool enable = false;
+  /// With a limit only as many as keep the plan's device memory at or below it; else all.
+  std::optional<int64_t> device_bytes;
+};
+
 struct RunShape {
   TrainingGraphOptions training;
   std::optional<TrainingGraphOptions>
@@ -35,6 +43,7 @@ struct RunShape {
   DeviceGraphs device_graphs = DeviceGraphs::kNever;  ///< of a GPU
   std::optional<Float8Options> float8;
   CopyEngines copy_engines = CopyEngines::kNever;  ///< of GPUs
+  OffloadOptions offload;
   DistributeOptions distribute;  ///< batches above are this rank's rows of a microbatch
 };
 
@@ -121,15 +130,20 @@ class PlannedRun {
   /// Returns the plans that a rank binds.
   std::vector<const Plan*> plans() const;
 
-  /// Returns the bytes that binding allocates.
+  /// Returns the bytes of the device that binding allocates.
   int64_t peak_bytes() const;
+
+  int64_t host_bytes() const { return layout_.host_bytes; }
 
  private:
   Graph quantized(const Graph& graph, const Float8Groups& groups) const;
-  void lay_out_states();
+  void lay_out_states(std::span<const StateId> in_host = {});
   std::vector<Plan*> made_plans();
   void add_float8_pieces(bool is_owner);
   void set_float8(const Graph& training, CompileOptions& options) const;
+  void plan_training(const Graph& graph, const Graph& training, CompileOptions options,
+                     const std::vector<UpdateUnit>& units);
+  std::vector<StateId> offloaded(const std::vector<UpdateUnit>& units, int64_t bytes) const;
   void plan_one_rank(const Target& target);
   void plan_of_mesh(const Target& target, const WholeGraphs& whole);
   void plan_copies(const std::vector<UpdateUnit>& units, const Target& target);
@@ -149,8 +163,8 @@ class PlannedRun {
   std::string float8_line_;
 };
 
-/// Returns the bytes that binding a rank's plans allocates; they share their arenas. `validation`
-/// may be null.
+/// Returns the bytes of the device that binding a rank's plans allocates; they share their arenas.
+/// `validation` may be null.
 int64_t peak_bytes(const Plan& plan, const Plan* validation);
 
 /// Returns "memory by owner" as a table for people, in GiB and bytes, with its sum.

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "tokamak/config/describe.h"
+#include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/models/hf_config.h"
@@ -133,6 +134,9 @@ RunShape shape_of(const Config& c, const ModelSpec& spec, const MeshPlace& place
   shape.device_graphs = device_graphs_of(c.job.cuda_graphs);
   shape.float8 = float8_of(c);
   shape.copy_engines = copy_engines_of(c.parallelism.copy_engine_all_gather);
+  shape.offload.enable = c.training.enable_cpu_offload;
+  if (c.training.offload_above_gib > 0.0)
+    shape.offload.device_bytes = static_cast<int64_t>(c.training.offload_above_gib * kGiB);
   shape.recompute = recompute_of(c.activation_checkpoint);
   shape.recompute.emit_on_backward = c.activation_checkpoint.emit_on_backward;
   if (c.validation.enable) {

@@ -32,8 +32,14 @@ std::vector<const Plan*> plans_that_fit(const PlannedRun& run, const Backend& ba
       "(activation_checkpoint.mode) or more shards "
       "(parallelism.data_parallel_shard_degree)\n{}",
       run.peak_bytes(), *free, memory_table(run));
+  if (free && run.host_bytes() > 0) {
+    require_host_memory(run.host_bytes(), ranks_per_host,
+                        "not enough host memory for what training.enable_cpu_offload moves there; "
+                        "optimizer.state_dtype = \"bfloat16\" halves the moments, and "
+                        "training.offload_above_gib keeps on the device what fits");
+  }
   if (!free) {
-    require_host_memory(run.peak_bytes(), ranks_per_host,
+    require_host_memory(run.peak_bytes() + run.host_bytes(), ranks_per_host,
                         "not enough memory for the plan; use fewer sequences per microbatch "
                         "(training.local_batch_size), more recompute "
                         "(activation_checkpoint.mode) or more shards");

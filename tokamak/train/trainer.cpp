@@ -151,10 +151,17 @@ class Trainer {
   // Reports the rank that holds most. Texts sort by the bytes that they begin with.
   void say_memory() {
     const int64_t planned = run_.peak_bytes();
-    const int64_t allocated = parts_->memory.backend().allocated_bytes();
-    const auto all = world_.all_gather_text(
+    Backend& backend = parts_->memory.backend();
+    const bool is_host = backend.streams() == nullptr;
+    const int64_t allocated = backend.allocated_bytes() - (is_host ? run_.host_bytes() : 0);
+    std::string text =
         fmt::format("{:020}{:.2f} GiB planned, {:.2f} GiB allocated", planned,
-                    static_cast<double>(planned) / kGiB, static_cast<double>(allocated) / kGiB));
+                    static_cast<double>(planned) / kGiB, static_cast<double>(allocated) / kGiB);
+    if (run_.host_bytes() > 0) {
+      text += fmt::format("; {:.2f} GiB of the host's for what is offloaded",
+                          static_cast<double>(run_.host_bytes()) / kGiB);
+    }
+    const auto all = world_.all_gather_text(text);
     const auto most = std::max_element(all.begin(), all.end());
     log_.say(fmt::format("Memory of rank {}: {}", most - all.begin(), most->substr(20)));
   }

@@ -27,14 +27,14 @@ constexpr EnumArray<BlockKind, std::string_view, kNumBlockKinds> kBlockColors = 
     "#8ebef0", "#92d296", "#f4c878", "#c9a6dd", "#e07a6a"};
 constexpr EnumArray<Category, std::string_view, kNumCategories> kCategoryColors = {
     "#4f86c6", "#7bb274", "#e0b04c", "#e07a6a", "#8c6bb1", "#d9d9d9", "#c9a6dd"};
-constexpr EnumArray<ArenaKind, std::string_view, kNumArenas> kArenaColors = {"#4f86c6", "#8ebef0",
-                                                                             "#92d296", "#f4c878"};
+constexpr EnumArray<ArenaKind, std::string_view, kNumDeviceArenas> kArenaColors = {
+    "#4f86c6", "#8ebef0", "#92d296", "#f4c878"};
 
 constexpr std::array<std::string_view, 7> kCurveColors = {
     "#4f86c6", "#e07a6a", "#7bb274", "#8c6bb1", "#e0b04c", "#555555", "#3aa6a0"};
 
 // Names of arenas' contents, for people.
-constexpr EnumArray<ArenaKind, std::string_view, kNumArenas> kArenaNames = {
+constexpr EnumArray<ArenaKind, std::string_view, kNumDeviceArenas> kArenaNames = {
     "weights, gradients, moments", "compute weights", "saved activations of the pipeline",
     "activations and temporaries of a microbatch"};
 
@@ -273,7 +273,7 @@ std::string memory_svg(std::span<const MemoryPoint> points, double step_s, doubl
   const double top = 1.05 * most;
   std::string svg = svg_begin(kHeight + 50.0);
   svg += value_axis(top, kGiB, "GiB");
-  for (size_t a = 0; a < kNumArenas; ++a) svg += area(points, a, step_s, top);
+  for (size_t a = 0; a < kNumDeviceArenas; ++a) svg += area(points, a, step_s, top);
   // If lines are close, the words of the lower line go below those of the other.
   const double apart = kHeight * std::abs(limit_bytes - planned_bytes) / top;
   const double room = std::max(0.0, kTextRow - apart);

@@ -40,7 +40,7 @@ std::string timeline_svg(std::span<const TimelineRow> rows, double step_s);
 /// Bytes in use at a point in time, by what holds them.
 struct MemoryPoint {
   double time_s = 0.0;
-  EnumArray<ArenaKind, double, kNumArenas> bytes{};
+  EnumArray<ArenaKind, double, kNumDeviceArenas> bytes{};
 };
 
 /// Draws the bytes in use, under lines for planned bytes (which include slots that wait for their

@@ -65,8 +65,12 @@ std::string time_text(const Report& r) {
 std::string memory_text(const Report& r) {
   std::string text =
       fmt::format("{:<26}{:>12}\n", fmt::format("memory of rank {}", r.memory_rank), "GiB");
-  for (const MemoryRow& row : r.memory)
-    text += fmt::format("  {:<24}{:>12.3f}\n", row.owner, static_cast<double>(row.bytes) / kGiB);
+  for (const MemoryRow& row : r.memory) {
+    text += fmt::format("  {:<24}{:>12.3f}", row.owner, static_cast<double>(row.bytes) / kGiB);
+    if (row.host_bytes > 0)
+      text += fmt::format("  and {:.3f} of the host", static_cast<double>(row.host_bytes) / kGiB);
+    text += "\n";
+  }
   text += fmt::format("  {:<24}{:>12.3f}  of {:.3f}\n", "peak", r.memory_bytes() / kGiB,
                       r.memory_limit_bytes / kGiB);
   if (!r.fits()) {
@@ -112,8 +116,10 @@ OrderedJson all_flops_json(const Report& r) {
 
 OrderedJson memory_json(const Report& r) {
   OrderedJson rows = OrderedJson::array();
-  for (const MemoryRow& row : r.memory)
+  for (const MemoryRow& row : r.memory) {
     rows.push_back({{"owner", row.owner}, {"bytes", row.bytes}});
+    if (row.host_bytes > 0) rows.back()["host_bytes"] = row.host_bytes;
+  }
   OrderedJson json = {{"rank", r.memory_rank},
                       {"rows", rows},
                       {"peak_bytes", r.memory_bytes()},

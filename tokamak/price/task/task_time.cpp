@@ -240,17 +240,31 @@ double TaskTimes::compute_seconds(const Task& task, const Cost& cost, const Task
     case Cost::Kind::kAttention:
       TOK_CHECK(cost.attention, "{} states no attention", task.rules->name);
       return attention_seconds(cost, bytes, run.held_sms);
-    case Cost::Kind::kMemory: {
-      const double logit_bytes = machine_.software.logit_bytes;
-      if (logit_bytes > 0.0 && cost.logits)
-        return memory_seconds(logit_bytes * static_cast<double>(*cost.logits), machine_);
-      const bool is_update = task.label.phase == Phase::kUpdate;
-      const double traffic = is_update ? 1.0 : machine_.software.elementwise_traffic;
-      return memory_seconds(bytes * traffic / memory_share(cost, machine_.device), machine_);
-    }
+    case Cost::Kind::kMemory:
+      return memory_bound_seconds(task, cost, bytes);
     default:
       TOK_CHECK(false, "{} states no kind of work", task.rules->name);
   }
+}
+
+// A kernel reads and writes host memory over the link at once, beside the device's memory.
+double TaskTimes::memory_bound_seconds(const Task& task, const Cost& cost, double bytes) const {
+  const Device& d = machine_.device;
+  const double logit_bytes = machine_.software.logit_bytes;
+  if (logit_bytes > 0.0 && cost.logits)
+    return memory_seconds(logit_bytes * static_cast<double>(*cost.logits), machine_);
+  const auto in_host = [](const std::vector<Operand>& operands) {
+    double sum = 0.0;
+    for (const Operand& o : operands) sum += o.arena == ArenaKind::kHost ? operand_bytes(o) : 0.0;
+    return sum;
+  };
+  const double read = in_host(task.in);
+  const double written = in_host(task.out);
+  const bool is_update = task.label.phase == Phase::kUpdate;
+  const double traffic = is_update ? 1.0 : machine_.software.elementwise_traffic;
+  const double there =
+      memory_seconds((bytes - read - written) * traffic / memory_share(cost, d), machine_);
+  return std::max({there, read / d.from_host_bytes_per_s, written / d.to_host_bytes_per_s});
 }
 
 Precision TaskTimes::precision_of(DType dtype) const {

@@ -89,6 +89,7 @@ class TaskTimes {
   Precision precision_of(DType dtype) const;
   Precision computes_in(const Task& task, const Cost& cost) const;
   double bytes_of(const Task& task, const Cost& cost, bool is_first) const;
+  double memory_bound_seconds(const Task& task, const Cost& cost, double bytes) const;
   double compute_seconds(const Task& task, const Cost& cost, const TaskRun& run) const;
   double product_seconds(const Task& task, const Cost& cost, double bytes,
                          const TaskRun& run) const;

@@ -8,6 +8,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/ops/attention/attention.h"
 #include "tokamak/ops/matmul/linear.h"
+#include "tokamak/ops/optimizer/adamw.h"
 #include "tokamak/ops/vocab/cross_entropy.h"
 #include "tokamak/price/step/segment_price.h"
 #include "tokamak/price/task/test_tasks.h"
@@ -198,6 +199,30 @@ TEST(TaskTime, MemoryTakesHalfTheRateAtHalfBytes) {
   EXPECT_DOUBLE_EQ(memory_seconds(80.0, machine), 20.0);
   EXPECT_DOUBLE_EQ(memory_seconds(0.0, machine), 0.0);
   EXPECT_NEAR(memory_seconds(8e6, machine), 1e6, 11.0);
+}
+
+// Both directions at once, and what lies on the device beside them.
+TEST(TaskTime, HostMemoryIsReachedOverTheLink) {
+  Machine machine = fast_memory();
+  machine.device.launch_s = 0.0;
+  machine.device.from_host_bytes_per_s = 4.0;
+  machine.device.to_host_bytes_per_s = 2.0;
+  const AdamW op;
+  Task task{.rules = &kRules<AdamW>, .op = std::make_shared<const AdamW>(op)};
+  for (const auto& [dtype, dims] : {std::pair{DType::kF32, Dims{8}},
+                                    {DType::kF32, Dims{8}},
+                                    {DType::kF32, Dims{8}},
+                                    {DType::kF32, Dims{8}},
+                                    {DType::kF64, Dims{4}},
+                                    {DType::kF32, Dims{1}}})
+    task.in.push_back({.arena = ArenaKind::kState, .type = {.dtype = dtype, .dims = dims}});
+  for (size_t k = 0; k < 3; ++k) task.out.push_back(task.in[k]);
+  task.accumulate.resize(3);
+  EXPECT_LT(seconds(task, machine), 1e-9);
+  for (const size_t k : {1, 2}) task.in[k].arena = ArenaKind::kHost;
+  EXPECT_DOUBLE_EQ(seconds(task, machine), 64.0 / 4.0);
+  for (const size_t k : {1, 2}) task.out[k].arena = ArenaKind::kHost;
+  EXPECT_DOUBLE_EQ(seconds(task, machine), 64.0 / 2.0);
 }
 
 TEST(TaskTime, OtherPrecisionsAreForProductsInBlocks) {

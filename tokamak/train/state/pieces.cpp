@@ -37,14 +37,16 @@ Slice slice_of(const TensorPiece& piece) {
 
 std::vector<bool> segments_that_write(const Plan& plan, const StateLayout& layout,
                                       std::span<const TensorPiece> pieces) {
-  std::map<int64_t, int64_t> ends;  // of the pieces' bytes in the arena, by their beginnings
+  // Of the pieces' bytes in an arena, by their beginnings.
+  EnumArray<ArenaKind, std::map<int64_t, int64_t>, kNumArenas> all_ends;
   for (const TensorPiece& piece : pieces) {
     const int64_t width = size_of(piece.type.dtype);
     const int64_t begin = layout[piece.state] + piece.offset * width;
+    auto& ends = all_ends[layout.is_in_host(piece.state) ? ArenaKind::kHost : ArenaKind::kState];
     if (piece.numel() > 0) ends[begin] = std::max(ends[begin], begin + piece.numel() * width);
   }
   const auto meets = [&](const Operand& out) {
-    if (out.arena != ArenaKind::kState) return false;
+    const auto& ends = all_ends[out.arena];
     const auto after = ends.lower_bound(out.offset + out.extent_bytes());
     return after != ends.begin() && std::prev(after)->second > out.offset;
   };

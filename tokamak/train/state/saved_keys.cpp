@@ -12,13 +12,18 @@ namespace {
 constexpr std::array<std::string_view, 5> kSections{"model.", "optimizer.", "lr_scheduler.",
                                                     "training.", "quantize."};
 // Of these sections, those that name places, only bound time or memory, or guard.
-constexpr std::array<std::string_view, 11> kOthers{
-    "model.hf_assets_path",          "model.tokenizer_path",
-    "training.dataset_path",         "training.threads",
-    "training.grad_store",           "training.enable_cpu_offload",
-    "training.on_nonfinite",         "training.on_spike",
-    "training.spike_factor",         "training.check_replicas_every",
-    "training.on_divergent_replicas"};
+constexpr std::array<std::string_view, 12> kOthers{"model.hf_assets_path",
+                                                   "model.tokenizer_path",
+                                                   "training.dataset_path",
+                                                   "training.threads",
+                                                   "training.grad_store",
+                                                   "training.enable_cpu_offload",
+                                                   "training.offload_above_gib",
+                                                   "training.on_nonfinite",
+                                                   "training.on_spike",
+                                                   "training.spike_factor",
+                                                   "training.check_replicas_every",
+                                                   "training.on_divergent_replicas"};
 
 bool decides(const std::string& key) {
   const auto is_in = [&](std::string_view section) { return key.starts_with(section); };
