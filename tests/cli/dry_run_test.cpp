@@ -40,8 +40,11 @@ TEST(DryRun, ASampleOfPublishedFiles) {
   size_t planned = 0;
   for (size_t i = 0; i < files.size(); i += kEvery) {
     const auto result = dry_run(files[i]);
-    if (result.exit_code == 0) {
-      EXPECT_NE(result.out.find("peak (planned = allocated)"), std::string::npos) << files[i];
+    if (result.out.find("peak (planned = allocated)") != std::string::npos) {
+      EXPECT_TRUE(result.err.empty() || result.exit_code == 0) << files[i] << result.err;
+      EXPECT_EQ(result.exit_code == 2, result.out.find("needs:") != std::string::npos ||
+                                           result.out.find("does not fit") != std::string::npos)
+          << files[i] << result.out;
       ++planned;
     } else {
       EXPECT_EQ(result.exit_code, 2) << files[i] << result.err;
@@ -61,9 +64,44 @@ TEST(DryRun, PlansForAGpuAlsoWhereThereIsNone) {
   EXPECT_NE(result.out.find("peak (planned = allocated)"), std::string::npos) << result.out;
 
   words[3] = "--job.device=cpu";
+  words.emplace_back("--world-size=1");
   const auto on_cpu = run_program(words);
   EXPECT_EQ(on_cpu.exit_code, 0) << on_cpu.err;
   EXPECT_EQ(on_cpu.out.find("planned for"), std::string::npos) << on_cpu.out;
+}
+
+TEST(DryRun, SaysWhetherTheRunFitsHere) {
+  const ScratchFolder folder;
+  std::vector<std::string> words = {TOK_PROGRAM,
+                                    "train",
+                                    "--dry-run",
+                                    "--job.device=cpu",
+                                    "--training.dataset=synthetic",
+                                    "--training.seq_len=64",
+                                    "--checkpoint.enable",
+                                    "--job.dump_folder=" + (folder.path() / "not/yet").string()};
+  const auto small = run_program(words);
+  EXPECT_EQ(small.exit_code, 0) << small.out << small.err;
+  EXPECT_NE(small.out.find(" GiB free: fits\n"), std::string::npos) << small.out;
+  // 6,163,712 parameters and two moments each, all in fp32.
+  EXPECT_NE(small.out.find("checkpoints of 0.07 GiB, "), std::string::npos) << small.out;
+  EXPECT_TRUE(list_folder(folder.path()).empty());
+
+  words.emplace_back("--model.flavor=405B");
+  const auto large = run_program(words);
+  EXPECT_EQ(large.exit_code, 2) << large.out << large.err;
+  EXPECT_NE(large.out.find(" GiB free: does not fit\n"), std::string::npos) << large.out;
+  words.emplace_back("--world-size=1");
+  const auto elsewhere = run_program(words);
+  EXPECT_EQ(elsewhere.exit_code, 0) << elsewhere.out << elsewhere.err;
+  EXPECT_EQ(elsewhere.out.find("fit"), std::string::npos) << elsewhere.out;
+}
+
+TEST(DryRun, WhatIsMissingHereIsAUsersMistake) {
+  const auto missing = run_program({TOK_PROGRAM, "train", "--dry-run", "--job.device=cpu",
+                                    "--training.dataset=text", "--training.dataset_path=nowhere"});
+  EXPECT_EQ(missing.exit_code, 2) << missing.out;
+  EXPECT_NE(missing.out.find("needs: training.dataset_path"), std::string::npos) << missing.out;
 }
 
 TEST(DryRun, SaysInWhatWeightsTravelBetweenShards) {
@@ -83,7 +121,8 @@ TEST(DryRun, SaysInWhatWeightsTravelBetweenShards) {
 TEST(DryRun, LargeModelsArePlannedAtOnce) {
   const auto start = std::chrono::steady_clock::now();
   const auto result = run_program({TOK_PROGRAM, "train", "--dry-run", "--model.flavor=405B",
-                                   "--training.seq_len=8192", "--activation_checkpoint.mode=full"});
+                                   "--training.seq_len=8192", "--activation_checkpoint.mode=full",
+                                   "--world-size=1"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(result.out.find("405853388800 parameters"), std::string::npos) << result.out;
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));

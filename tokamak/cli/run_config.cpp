@@ -50,7 +50,7 @@ struct Flag {
 
 constexpr std::array kFlags{
     Flag{"--dry-run", "",
-         "check everything, print what is missing and the memory table, train nothing", "train"},
+         "say what is missing, what it takes and whether it fits here; train nothing", "train"},
     Flag{"--color", "WHEN", "auto (on a terminal, unless NO_COLOR is set), always or never",
          "train"},
     Flag{"--log-format", "FORMAT", "plain, or torchtitan for its \"[titan] ...\" before each line",
@@ -252,6 +252,8 @@ std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
                         : is_launched    ? launched.world_size
                                          : default_world_size(run.config);
   validate(run.config, world);
+  run.is_of_this_machine =
+      !words.world_size && (run.config.job.device != "cuda" || gpu::num_devices() > 0);
   run.place = {.degrees = resolve_degrees(run.config.parallelism, world),
                .rank = launched.world_size == world ? launched.rank : 0};
   set_steps(run.config, run.place.degrees);

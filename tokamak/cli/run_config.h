@@ -19,6 +19,7 @@ struct RunConfig {
   std::vector<Need> needs;
   MeshPlace place;  ///< of this rank, or of rank 0 if no launcher has started ranks
   bool dry_run = false;
+  bool is_of_this_machine = true;           ///< neither --world-size nor a device that is not here
   LogStyle log;                             ///< train --color, --log-format
   bool print = false;                       ///< plan --print
   bool why = false;                         ///< plan --why

@@ -7,6 +7,7 @@
 
 #include "tokamak/cli/console.h"
 #include "tokamak/cli/devices.h"
+#include "tokamak/cli/fit.h"
 #include "tokamak/cli/run_config.h"
 #include "tokamak/cli/verbs.h"
 #include "tokamak/comm/watchdog.h"
@@ -32,11 +33,14 @@ int storage_threads(const LaunchEnvironment& launched) {
   return std::clamp(cores / launched.local_size, 2, 12);
 }
 
-void dry_run(const RunConfig& run) {
+// Returns the exit code: a user's mistake where the run could not be trained here.
+int dry_run(const RunConfig& run, const LaunchEnvironment& launched) {
+  const int refused = static_cast<int>(ExitCode::kUserError);
+  const int missing = run.needs.empty() || !run.is_of_this_machine ? 0 : refused;
   for (const Need& need : run.needs) fmt::print("{}\n", needs_line(need));
   if (!has_model(run.config)) {
     fmt::print("no memory table: the model's config.json is not here\n");
-    return;
+    return missing;
   }
   const PlanTarget made_for = plan_target({.device = run.config.job.device,
                                            .threads = static_cast<int>(run.config.training.threads),
@@ -46,7 +50,7 @@ void dry_run(const RunConfig& run) {
   if (const std::string why = why_no_float8(shape.float8, made_for.target); !why.empty()) {
     fmt::print("needs: model.converters = [\"{}\"]: {}\n{}",
                fmt::join(run.config.model.converters, "\", \""), why, made_for.note);
-    return;
+    return run.is_of_this_machine ? refused : 0;
   }
   const PlannedRun planned(spec, shape, made_for.target);
   fmt::print("{}", made_for.note);
@@ -54,6 +58,10 @@ void dry_run(const RunConfig& run) {
              count_parameters(planned.config()).total);
   fmt::print("memory of one rank, batch {} x {}:\n{}", run.config.training.local_batch_size,
              run.config.training.seq_len, memory_table(planned));
+  if (!run.is_of_this_machine) return missing;
+  const Fit fit = fit_of(run, planned, made_for.target, launched);
+  fmt::print("{}", fit.text);
+  return fit.fits ? missing : refused;
 }
 
 void require_nothing_missing(const RunConfig& run) {
@@ -107,9 +115,9 @@ void announce(const Config& c, const ModelSpec& model, const LaunchEnvironment& 
                   c.checkpoint.interval));
 }
 
-/// Returns whether a signal has stopped the run.
-bool train_on(World& world, const LaunchEnvironment& launched, Args args, const RunSignals& signals,
-              Watchdog& watchdog) {
+/// Returns the exit code: kExitStopped where a signal has stopped the run.
+int train_on(World& world, const LaunchEnvironment& launched, Args args, const RunSignals& signals,
+             Watchdog& watchdog) {
   std::optional<RunConfig> run;
   std::unique_ptr<Tokenizer> tokenizer;
   TrainerOptions options;
@@ -121,23 +129,24 @@ bool train_on(World& world, const LaunchEnvironment& launched, Args args, const 
     options = options_of(run->config, tokenizer.get(), run->place);
     return std::string();
   });
-  if (!run) return false;
+  if (!run) return 0;
   LogStyle style = run->log;
   if (style.color == ColorWhen::kAuto && run->config.metrics.disable_color_printing)
     style.color = ColorWhen::kNever;
   Console console(style, launched.world_size > 1);
+  int exit_code = 0;
   std::optional<RunFolder> folder;  // held to the end, on rank 0
   on_rank_zero(world, [&] {
     if (!run->dry_run) folder.emplace(run->config.job.dump_folder, this_process());
     for (const std::string& note : run->notes) fmt::print(stderr, "note: {}\n", note);
     if (run->dry_run) {
-      dry_run(*run);
+      exit_code = dry_run(*run, launched);
     } else {
       announce(run->config, options.model, launched, console);
     }
     return std::string();
   });
-  if (run->dry_run) return false;
+  if (run->dry_run) return exit_code;
   options.stop_signal = [&signals] { return signals.stop(); };
   options.save_asked = [&signals] { return signals.takes_save(); };
   options.before_last_save = [&signals] { signals.hold(); };
@@ -180,7 +189,7 @@ bool train_on(World& world, const LaunchEnvironment& launched, Args args, const 
   watchdog.set_limits({.start = options.init_timeout * (ranks.size() == 1 ? 10 : 1),
                        .progress = options.train_timeout,
                        .file_call = options.checkpoint.timeout});
-  return train(options, ranks, *backend);
+  return train(options, ranks, *backend) ? kExitStopped : 0;
 }
 
 /// Tells the watchdog before the world ends.
@@ -216,7 +225,7 @@ int run_train(Args args) {
   watchdog.watch(*world);
   const Leaving leaving{watchdog};
   try {
-    return train_on(*world, launched, args, signals, watchdog) ? kExitStopped : 0;
+    return train_on(*world, launched, args, signals, watchdog);
   } catch (const AgreedFailure& failure) {
     signals.stop();  // none changes the exit code from here on
     return report_once(failure, *world);

@@ -1,0 +1,164 @@
+#include "tokamak/cli/fit.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "tokamak/core/bytes.h"
+#include "tokamak/core/error.h"
+#include "tokamak/gpu/backend.h"
+#include "tokamak/gpu/device_info.h"
+#include "tokamak/models/model.h"
+#include "tokamak/price/machine/device_names.h"
+#include "tokamak/price/run/priced_run.h"
+#include "tokamak/run/flops.h"
+#include "tokamak/train/bench/machine_file.h"
+#include "tokamak/train/report/memory_use.h"
+
+namespace tokamak::cli {
+namespace {
+
+double gib(int64_t bytes) {
+  return static_cast<double>(bytes) / kGiB;
+}
+
+class Fitting {
+ public:
+  void add(const std::string& what, bool fits) {
+    fit_.text += fmt::format("{}: {}\n", what, fits ? "fits" : "does not fit");
+    fit_.fits = fit_.fits && fits;
+  }
+
+  void say(const std::string& what) { fit_.text += what + "\n"; }
+
+  Fit take() { return std::move(fit_); }
+
+ private:
+  Fit fit_;
+};
+
+void fit_memory(bool on_gpu, int64_t planned, const LaunchEnvironment& launched, Fitting& out) {
+  if (on_gpu) {
+    const gpu::MemoryInUse memory = gpu::memory_in_use();
+    const int64_t free = memory.total_bytes - memory.used_bytes;
+    out.add(fmt::format("GPU memory: {:.2f} GiB planned, {:.2f} of {:.2f} GiB free", gib(planned),
+                        gib(free), gib(memory.total_bytes)),
+            planned <= free);
+    return;
+  }
+  const int64_t ranks = launched.local_size;
+  const int64_t free = free_host_bytes();
+  out.add(fmt::format("memory: {:.2f} GiB planned{}, {:.2f} of {:.2f} GiB free",
+                      gib(planned * ranks), ranks > 1 ? fmt::format(" for {} ranks", ranks) : "",
+                      gib(free), gib(usable_memory_bytes())),
+          planned * ranks <= free);
+}
+
+// The folder, or the nearest one above it that is there.
+std::filesystem::path existing(std::filesystem::path folder) {
+  std::error_code code;
+  folder = std::filesystem::absolute(folder, code);
+  while (!std::filesystem::exists(folder, code) && folder != folder.parent_path())
+    folder = folder.parent_path();
+  return folder;
+}
+
+void fit_disk(const Config& c, const PlannedRun& planned, Fitting& out) {
+  if (!c.checkpoint.enable || c.checkpoint.load_only) return;
+  const TrainingGraphOptions& training = planned.shape().training;
+  const int64_t parameters = count_parameters(planned.config()).total;
+  const auto master = static_cast<int64_t>(size_of(training.master));
+  const auto state =
+      static_cast<int64_t>(size_of(training.optimizer.state.value_or(training.master)));
+  const int64_t each = parameters * (master + 2 * state);
+  const int64_t interval = std::max<int64_t>(1, c.checkpoint.interval);
+  int64_t count = (c.training.steps + interval - 1) / interval;
+  // One more is written before the oldest is removed.
+  if (c.checkpoint.keep_latest_k > 0) count = std::min(count, c.checkpoint.keep_latest_k + 1);
+  const auto at = existing(std::filesystem::path(c.job.dump_folder) / c.checkpoint.folder);
+  std::error_code code;
+  const auto space = std::filesystem::space(at, code);
+  if (code) return out.say(fmt::format("disk: {}: {}", at.string(), code.message()));
+  const auto free = static_cast<int64_t>(space.available);
+  out.add(fmt::format("disk: {} checkpoint{} of {:.2f} GiB, {:.2f} GiB free in {}", count,
+                      count == 1 ? "" : "s", gib(each), gib(free), at.string()),
+          count * each <= free);
+}
+
+// A step's seconds where the machine is known, after a line that says whence.
+std::optional<double> price_of_gpus(const RunConfig& run, Fitting& out) {
+  const std::string name = gpu::describe_device(gpu::current_device()).name;
+  for (const price::DeviceNames& device : price::device_names()) {
+    const bool is_it =
+        std::any_of(device.driver_names.begin(), device.driver_names.end(),
+                    [&](const std::string& part) { return name.find(part) != name.npos; });
+    if (!is_it || device.machine.empty()) continue;
+    try {
+      const PricedRun priced = price_run({.config = run.config,
+                                          .degrees = run.place.degrees,
+                                          .machine = price::load_machine(device.machine)});
+      out.say(fmt::format("time of a step: {} by price on {}", time_text(priced.step.seconds),
+                          device.machine));
+      return priced.step.seconds;
+    } catch (const Error& error) {
+      out.say(fmt::format("time of a step: no price on {}: {}", device.machine, error.what()));
+      return std::nullopt;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<double> price_of_cpu(const RunConfig& run, const PlannedRun& planned,
+                                   const LaunchEnvironment& launched, int threads, Fitting& out) {
+  const auto machine = load_machine_file(threads);
+  if (!machine || launched.world_size > 1) return std::nullopt;
+  const Config& c = run.config;
+  const double tokens = static_cast<double>(batch_sizes(c, run.place.degrees).global) *
+                        static_cast<double>(c.training.seq_len);
+  const double flops = flops_per_token(flops_shape(planned.config(), c.training.seq_len)) * tokens;
+  const double seconds = flops / machine->gemm_flops(planned.shape().training.compute);
+  out.say(
+      fmt::format("time of a step: at least {} at the rate of matmuls that doctor measured here",
+                  time_text(seconds)));
+  return seconds;
+}
+
+void fit_time(double steps_s, const Config& c, Fitting& out) {
+  const char* end = std::getenv("SLURM_JOB_END_TIME");
+  if (end == nullptr) return;
+  const auto now = std::chrono::duration_cast<std::chrono::seconds>(
+                       std::chrono::system_clock::now().time_since_epoch())
+                       .count();
+  const double left = std::atof(end) - static_cast<double>(now);
+  out.add(fmt::format("time: {} for {} steps, {} left of the allocation", time_text(steps_s),
+                      c.training.steps, time_text(std::max(0.0, left))),
+          steps_s <= left);
+}
+
+}  // namespace
+
+std::string time_text(double seconds) {
+  if (seconds < 1.0) return fmt::format("{:.3g} ms", 1e3 * seconds);
+  if (seconds < 120.0) return fmt::format("{:.3g} s", seconds);
+  if (seconds < 7200.0) return fmt::format("{:.3g} min", seconds / 60.0);
+  if (seconds < 172800.0) return fmt::format("{:.3g} hours", seconds / 3600.0);
+  return fmt::format("{:.3g} days", seconds / 86400.0);
+}
+
+Fit fit_of(const RunConfig& run, const PlannedRun& planned, const Target& target,
+           const LaunchEnvironment& launched) {
+  Fitting out;
+  const bool on_gpu = means_gpu(run.config.job.device);
+  fit_memory(on_gpu, planned.peak_bytes(), launched, out);
+  fit_disk(run.config, planned, out);
+  const auto step_s =
+      on_gpu ? price_of_gpus(run, out) : price_of_cpu(run, planned, launched, target.threads, out);
+  if (step_s) fit_time(*step_s * static_cast<double>(run.config.training.steps), run.config, out);
+  return out.take();
+}
+
+}  // namespace tokamak::cli
