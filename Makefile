@@ -17,7 +17,7 @@ else
   CUDA_FLAGS = -DTOK_CUDA=OFF
 endif
 
-.PHONY: build cuda-all hip demo test faults slurm lint tidy fuzz mutate sanitize clean help
+.PHONY: build cuda-all hip demo install portable deb wheel test faults slurm lint tidy fuzz mutate sanitize clean help
 .DEFAULT_GOAL := build
 
 ## build: the program, at build/release/bin/tokamak; CUDA=1 builds it with the GPU backend
@@ -42,6 +42,30 @@ hip:
 ## demo: build, train a small Llama for about two minutes, print a sample of its text
 demo: build
 	@tools/demo.sh
+
+## install: the program, man pages, completion, machines and presets below PREFIX; PORTABLE=1 builds it for other CPUs too
+PREFIX ?= /usr/local
+PORTABLE ?= 0
+TREE = $(if $(filter-out 0,$(PORTABLE)),portable,release)
+install: $(if $(filter-out 0,$(PORTABLE)),portable,build)
+	@cmake --build --preset $(TREE) --target manual
+	@cmake --install build/$(TREE) --strip --prefix "$(DESTDIR)$(PREFIX)" >/dev/null
+	@echo "installed $(DESTDIR)$(PREFIX)/bin/tokamak"
+
+## portable: programs for x86-64-v2, v3, v4 and v4 with bf16 that need glibc and GCC's libraries alone, in build/portable
+portable:
+	@tools/setup.sh build
+	@cmake --preset portable -Wno-dev --log-level=WARNING
+	@cmake --build --preset portable --target tokamak manual
+
+## deb: build/portable/tokamak_VERSION_amd64.deb, for Debian 12 and 13 and Ubuntu 24.04
+deb: portable
+	@cd build/portable && cpack -G DEB >/dev/null && ls -sh tokamak_*.deb
+
+## wheel: build/portable/tokamak-VERSION-py3-none-manylinux_2_36_x86_64.whl; pip installs `tokamak` from it
+wheel: portable
+	@rm -rf build/portable/stage && cmake --install build/portable --strip --prefix build/portable/stage >/dev/null
+	@python3 tools/make_wheel.py build/portable/stage build/portable
 
 ## test: build the dev preset and run all its tests
 test:

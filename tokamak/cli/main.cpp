@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
+#include "tokamak/cli/best_build.h"
 #include "tokamak/cli/verbs.h"
 #include "tokamak/cli/version.h"
 #include "tokamak/cli/waiting.h"
@@ -109,6 +110,9 @@ int report(ExitCode code, std::string_view kind, std::string_view text) {
 }  // namespace tokamak::cli
 
 int main(int argc, char** argv) {
+#ifdef TOK_PORTABLE
+  tokamak::cli::run_best_build(argv);
+#endif
   using namespace tokamak;  // NOLINT(google-build-using-namespace): main lies outside
   cli::open_standard_streams();
   report_bus_errors();

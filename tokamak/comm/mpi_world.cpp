@@ -1,14 +1,32 @@
-#include "tokamak/comm/mpi_world.h"
-
 #include <cstdio>
 #include <exception>
 
 #include "tokamak/comm/host_world.h"
+#include "tokamak/comm/mpi_functions.h"
 #include "tokamak/comm/mpi_session.h"
 #include "tokamak/core/error.h"
 
 namespace tokamak {
 namespace {
+
+bool is_connected() {
+  int is_begun = 0;
+  int is_ended = 0;
+  MPI_Initialized(&is_begun);
+  MPI_Finalized(&is_ended);
+  return is_begun != 0 && is_ended == 0;
+}
+
+std::string rank_of_mpi() {
+  if (!is_connected()) return "";
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  return fmt::format("rank {} on {}: ", rank, read_launch_environment().host);
+}
+
+void abort_mpi(int code) {
+  if (is_connected()) MPI_Abort(MPI_COMM_WORLD, code);
+}
 
 class MpiTransport final : public ByteTransport {
  public:
@@ -60,9 +78,9 @@ class MpiWorld final : public HostWorld {
 
   void abort(int code, const std::string& why) override {
     page().phase = RankPhase::kFailed;
-    fmt::print(stderr, "tokamak: {}{}\n", connected_rank(), why);
+    fmt::print(stderr, "tokamak: {}{}\n", rank_of_mpi(), why);
     std::fflush(nullptr);
-    abort_ranks(code);
+    abort_mpi(code);
   }
 
  private:
@@ -86,37 +104,16 @@ class MpiWorld final : public HostWorld {
   int errors_;
 };
 
-}  // namespace
-
-bool has_mpi() {
-  return true;
-}
-
-std::unique_ptr<World> make_mpi_world(const LaunchEnvironment& environment, WorldOptions options) {
+std::unique_ptr<World> connect_world(const LaunchEnvironment& environment, WorldOptions options) {
   return std::make_unique<MpiWorld>(std::make_unique<MpiSession>(environment, options));
 }
 
-namespace {
-
-bool is_connected() {
-  int is_begun = 0;
-  int is_ended = 0;
-  MPI_Initialized(&is_begun);
-  MPI_Finalized(&is_ended);
-  return is_begun != 0 && is_ended == 0;
-}
-
 }  // namespace
-
-std::string connected_rank() {
-  if (!is_connected()) return "";
-  int rank = 0;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  return fmt::format("rank {} on {}: ", rank, read_launch_environment().host);
-}
-
-void abort_ranks(int code) {
-  if (is_connected()) MPI_Abort(MPI_COMM_WORLD, code);
-}
-
 }  // namespace tokamak
+
+const tokamak::MpiFunctions* tokamak_mpi_functions() {
+  static constexpr tokamak::MpiFunctions kFunctions{.make_world = tokamak::connect_world,
+                                                    .connected_rank = tokamak::rank_of_mpi,
+                                                    .abort_ranks = tokamak::abort_mpi};
+  return &kFunctions;
+}
