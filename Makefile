@@ -58,11 +58,11 @@ portable:
 	@cmake --preset portable -Wno-dev --log-level=WARNING
 	@cmake --build --preset portable --target tokamak manual
 
-## deb: build/portable/tokamak_VERSION_amd64.deb, for Debian 12 and 13 and Ubuntu 24.04
+## deb: build/portable/tokamak_VERSION_amd64.deb, for Debian 12 and 13
 deb: portable
 	@cd build/portable && cpack -G DEB >/dev/null && ls -sh tokamak_*.deb
 
-## wheel: build/portable/tokamak-VERSION-py3-none-manylinux_2_36_x86_64.whl; pip installs `tokamak` from it
+## wheel: build/portable/tokamak-VERSION-py3-none-manylinux_2_34_x86_64.whl; pip installs `tokamak` from it
 wheel: portable
 	@rm -rf build/portable/stage && cmake --install build/portable --strip --prefix build/portable/stage >/dev/null
 	@python3 tools/make_wheel.py build/portable/stage build/portable

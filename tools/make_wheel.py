@@ -27,6 +27,9 @@ def main():
     stage, out = Path(sys.argv[1]), Path(sys.argv[2])
     version = subprocess.run([stage / "bin/tokamak", "-V"], check=True, capture_output=True, text=True).stdout.split()[1]
     files = [p for p in sorted(stage.rglob("*")) if p.is_file()]
+    # A wheel has no links: of a library and the link by which it is found, the link's name stays.
+    linked = {p.resolve() for p in files if p.is_symlink()}
+    files = [p for p in files if p.is_symlink() or p.resolve() not in linked]
     tag = f"py3-none-manylinux_{glibc_of(p for p in files if p.read_bytes()[:4] == bytes([127]) + b'ELF')}_x86_64"
     name = f"tokamak-{version}"
     entries = []  # (path in the wheel, bytes, mode)
