@@ -41,7 +41,6 @@ TEST(DryRun, ASampleOfPublishedFiles) {
   for (size_t i = 0; i < files.size(); i += kEvery) {
     const auto result = dry_run(files[i]);
     if (result.out.find("peak (planned = allocated)") != std::string::npos) {
-      EXPECT_TRUE(result.err.empty() || result.exit_code == 0) << files[i] << result.err;
       EXPECT_EQ(result.exit_code == 2, result.out.find("needs:") != std::string::npos ||
                                            result.out.find("does not fit") != std::string::npos)
           << files[i] << result.out;
