@@ -228,7 +228,7 @@ class Case:
         if self.kind == "toml":
             file = folder / "run.toml"
             file.write_bytes(mutated_text(TOML, draw))
-            self.command = [program, "train", str(file), "--dry-run", "--job.device=cpu"]
+            self.command = [program, "train", str(file), "--dry-run", "--world-size=1", "--job.device=cpu"]
             return
         if self.kind in ("manifest", "shard"):
             copy_of(inputs.checkpoint, folder / "checkpoint")
@@ -253,7 +253,7 @@ class Case:
                 draw.choice([mutated_text, mutated_text, mutated_bytes])(tokenizer_json(), draw))
             tokenizer = str(model)
         if self.kind == "config" and draw.randrange(2):
-            self.command = [program, "train", "--dry-run", "--job.device=cpu", "--model.flavor=hf",
+            self.command = [program, "train", "--dry-run", "--world-size=1", "--job.device=cpu", "--model.flavor=hf",
                             f"--model.hf_assets_path={model}", "--training.dataset=synthetic",
                             "--training.seq_len=32", "--training.local_batch_size=1"]
         elif self.kind == "tokenizer" or draw.randrange(2):

@@ -220,7 +220,7 @@ TEST_F(BadInput, WhatThisMachineLacksIsNoConfigError) {
                      "--checkpoint.initial_load_path=nowhere_too", "--checkpoint.enable"};
   const Words words = train_words("llama_tiny", dump(), absent);
   const auto dry = run_program(words + Words{"--dry-run"}, scratch_.path());
-  EXPECT_EQ(dry.exit_code, 0) << dry.err;
+  EXPECT_EQ(dry.exit_code, 2) << dry.err;
   const auto real = run_program(words, scratch_.path());
   EXPECT_EQ(real.exit_code, 2);
   for (const char* line :
@@ -233,7 +233,7 @@ TEST_F(BadInput, WhatThisMachineLacksIsNoConfigError) {
   EXPECT_FALSE(path_exists(dump()));
   const auto no_model = run_program(
       train_words("llama_tiny", dump(), {"--model.hf_assets_path=nowhere", "--dry-run"}));
-  EXPECT_EQ(no_model.exit_code, 0);
+  EXPECT_EQ(no_model.exit_code, 2);
   EXPECT_NE(no_model.out.find("needs: model.hf_assets_path = nowhere"), std::string::npos);
 }
 
