@@ -156,6 +156,7 @@ int train_on(World& world, const LaunchEnvironment& launched, Args args, const R
   };
   if (console.is_live())
     options.logging.show_progress = [&](const StepProgress& progress) { console.show(progress); };
+  if (const char* const job = std::getenv("SLURM_JOB_ID")) options.logging.job = job;
   if (folder) {
     options.logging.fence = options.checkpoint.fence = [&] { folder->check(); };
     options.checkpoint.attempt = folder->attempt();

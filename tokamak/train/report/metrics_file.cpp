@@ -75,6 +75,7 @@ std::string to_json_line(const StepMetrics& m) {
   add_number(line, "fp8_saturated_sites", m.fp8_saturated_sites);
   add_count(line, "failed_saves", m.failed_saves);
   add_count(line, "world_size", m.world_size);
+  if (!m.job.empty()) line += fmt::format(", \"job\": {}", Json(m.job).dump());
   return line + "}\n";
 }
 

@@ -81,6 +81,7 @@ StepMetrics RunLog::metrics_of(const StepResult& result) const {
   m.fp8_saturated_sites = result.fp8_saturated_sites;
   m.failed_saves = failed_saves_;
   m.world_size = world_size_;
+  m.job = o_.job;
   return m;
 }
 

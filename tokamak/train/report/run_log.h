@@ -27,6 +27,7 @@ struct LoggingOptions {
   LogColor color = LogColor::kPlain;
   bool causal_mfu = false;
   std::optional<double> peak_flops;          ///< of one device, for mfu
+  std::string job;                           ///< the scheduler's id of the job, or empty
   std::function<MemoryUse()> memory;         ///< of the device; absent: of the process
   std::filesystem::path tensorboard_folder;  ///< empty = no event files
   bool of_all_ranks = false;                 ///< every rank writes files of its own

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 namespace tokamak {
 
@@ -47,6 +48,8 @@ struct StepMetrics {
   /// Saves that have failed since the last good one.
   int64_t failed_saves = 0;
   int64_t world_size = 1;
+  /// The id that the cluster's scheduler gives the job; empty where there is none.
+  std::string job = {};
 };
 
 /// What a terminal shows of a run between its log lines.
