@@ -81,7 +81,7 @@ faults:
 	@cmake --build --preset dev
 	@TOK_FAULTS=all ctest --preset dev -L faults
 
-## slurm: the batch script of docs/launching.md under a Slurm on this machine (root); CASES="finished time_limit" for some
+## slurm: `launch --slurm` and `doctor --cluster` under a Slurm on this machine (root); CASES="finished time_limit" for some
 slurm:
 	@tools/setup.sh build slurm
 	@cmake --preset dev -Wno-dev --log-level=WARNING

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The batch script of docs/launching.md under a real Slurm: two nodes on this machine (box.sh).
+# `tokamak launch --slurm` and `doctor --cluster` under a real Slurm: two nodes on this machine (box.sh).
 #
 #   slurm_test.sh PROGRAM [CASE...]
 #
@@ -30,23 +30,23 @@ fail() {
   exit 1
 }
 
-# write_script STEPS [OVERRIDE...]: the documented script for this box, with a small model.
-write_script() {
-  local steps=$1 overrides
+# begin STEPS [OVERRIDE...] [-- WORD...]: submits a small model's run; words of `launch --slurm` come after --.
+begin() {
+  local steps=$1 words=()
   shift
+  while [ $# -gt 0 ] && [ "$1" != -- ]; do words+=("$1"); shift; done
+  [ $# -eq 0 ] || shift
   mkdir -p "$work/$case"
-  overrides="--model.flavor=hf --model.hf_assets_path=$PWD/tests/oracles/llama_tiny --training.dataset=synthetic \
---training.mixed_precision_param=float32 --training.threads=1 --training.seq_len=16 --training.global_batch_size=4 \
---training.local_batch_size=1 --training.steps=$steps --metrics.log_freq=1 --checkpoint.enable \
---checkpoint.interval=1000000 --checkpoint.last_save_model_only=false $*"
-  awk '/^## Slurm/ {at = 1} at && /^```/ {at++; next} at == 2' docs/launching.md |
-    sed -e 's/--nodes=4/--nodes=2/; s/--ntasks-per-node=8/--ntasks-per-node=1/; s/--cpus-per-task=12/--cpus-per-task=1/' \
-      -e "s|tokamak train llama3_8b.toml --job.dump_folder=.*|$program train --job.dump_folder=$work/$case/run $overrides|" \
-      > "$work/$case/script"
-  grep -q "$program train" "$work/$case/script" || fail "docs/launching.md has no script"
+  overrides=(--model.flavor=hf "--model.hf_assets_path=$PWD/tests/oracles/llama_tiny" --training.dataset=synthetic
+    --training.mixed_precision_param=float32 --training.threads=1 --training.seq_len=16 --training.global_batch_size=4
+    --training.local_batch_size=1 "--training.steps=$steps" --metrics.log_freq=1 --checkpoint.enable
+    --checkpoint.interval=1000000 --checkpoint.last_save_model_only=false "${words[@]}")
+  job=$("$program" launch --slurm --no-follow --nodes=2 --ranks-per-node=1 --time=30 "$@" -- \
+    train --job.dump_folder="$work/$case/run" "${overrides[@]}") || fail "it was not submitted"
+  case "$job" in '' | *[!0-9]*) fail "no job id: $job" ;; esac
+  job_log=$work/$case/run/slurm-$job.log
+  rank_log=$work/$case/run/slurm-$job/rank-0.log
 }
-
-submit() { job=$(sbatch --parsable --output="$work/$case/job.log" "$work/$case/script"); }
 
 steps_done() { if [ -e "$work/$case/run/metrics.jsonl" ]; then wc -l < "$work/$case/run/metrics.jsonl"; else echo 0; fi; }
 
@@ -69,41 +69,67 @@ saved() { compgen -G "$work/$case/run/checkpoint/step-*/manifest.json" > /dev/nu
 expect() { "$@" || fail "expected: $*"; }
 losses() { sed 's/"lr".*//' "$1/metrics.jsonl"; }
 
-# The same run by one process on no cluster, for its losses.
+# The same run on no cluster, for its losses.
 expect_same_losses() {
-  local words
-  words=$(sed -n "s|.*$program train --job.dump_folder=[^ ]* ||p" "$work/$case/script")
-  # shellcheck disable=SC2086
-  OMP_NUM_THREADS=1 "$program" launch -n 2 -- train --job.dump_folder="$work/$case/whole" $words > "$work/$case/whole.log" 2>&1 ||
+  OMP_NUM_THREADS=1 "$program" launch -n 2 -- train --job.dump_folder="$work/$case/whole" "${overrides[@]}" > "$work/$case/whole.log" 2>&1 ||
     fail "the run that nobody touched"
   [ "$(losses "$work/$case/run")" = "$(losses "$work/$case/whole")" ] || fail "other losses than an untouched run"
 }
 
+# Submitted, checked, followed to the end.
 case_finished() {
-  write_script 30
-  submit
-  await 60 "the end" state_is COMPLETED
+  local folder=$work/$case/run
+  mkdir -p "$work/$case"
+  "$program" launch --slurm --nodes=2 --ranks-per-node=2 --time=30 -- train --job.dump_folder="$folder" --model.flavor=hf \
+    --model.hf_assets_path="$PWD/tests/oracles/llama_tiny" --training.dataset=synthetic --training.seq_len=16 \
+    --training.threads=1 --training.global_batch_size=4 --training.local_batch_size=1 --training.steps=30 --metrics.log_freq=1 \
+    --checkpoint.enable > "$work/$case/out.log" 2>&1 || fail "launch --slurm"
+  for text in "pmix starts 4 ranks on 2 nodes" "cluster: all 2 hosts are good" "Training completed" COMPLETED; do
+    grep -q "$text" "$work/$case/out.log" || fail "the follower has not printed: $text"
+  done
   expect [ "$(steps_done)" = 30 ]
+  job=$(sed -n 's/.*: job \([0-9]*\); its log.*/\1/p' "$work/$case/out.log")
+  expect [ "$(find "$folder/slurm-$job" -name 'rank-*.log' | wc -l)" = 4 ]
+  grep -q "\"job\": \"$job\"" "$folder/metrics.jsonl" || fail "no job id in metrics.jsonl"
+}
+
+# Ctrl-C ends the following, not the job.
+case_follower() {
+  begin 1000000 -- --no-check
+  await 60 "steps" has_steps 3
+  local first=$job
+  "$program" launch --slurm --nodes=2 --ranks-per-node=1 --no-check --dump-folder="$work/$case/other" -- doctor \
+    > "$work/$case/out.log" 2>&1 &
+  local follower=$!
+  await 30 "the second job" grep -q "tokamak launch: job" "$work/$case/out.log"
+  kill -INT $follower
+  local code=0
+  wait $follower || code=$?
+  expect [ $code = 130 ]
+  grep -q "goes on" "$work/$case/out.log" || fail "it does not say that the job goes on"
+  local second
+  second=$(sed -n 's/.*: job \([0-9]*\); its log.*/\1/p' "$work/$case/out.log")
+  expect [ "$(squeue -h -j "$second" | wc -l)" = 1 ]
+  scancel "$first" "$second"
+  await 30 "the end" state_is CANCELLED
 }
 
 # What --signal=TERM@300 sends five minutes before the time limit.
 case_time_limit() {
-  write_script 3000
-  submit
+  begin 3000
   await 60 "steps" has_steps 5
   scancel --signal=TERM "$job"
   await 60 "a requeue" has_restarted 1
   expect saved
-  grep -q "Stopped by signal 15" "$work/$case/job.log" || fail "it was not stopped in order"
+  grep -q "Stopped by signal 15" "$rank_log" || fail "it was not stopped in order"
   await 60 "more steps" has_steps "$(($(steps_done) + 5))"
-  grep -q "Stopped by signal 15" "$work/$case/job.log" || fail "the log was truncated"
+  grep -q "Stopped by signal 15" "$rank_log" || fail "the log was truncated"
   scancel "$job"
   await 30 "the end" state_is CANCELLED
 }
 
 case_cancelled() {
-  write_script 1000000
-  submit
+  begin 1000000 -- --no-check
   await 60 "steps" has_steps 5
   scancel "$job"
   await 30 "the end" state_is CANCELLED
@@ -111,17 +137,26 @@ case_cancelled() {
   expect [ "$(restarts)" = 0 ]
 }
 
+# A mistake is found before the job is submitted; one that only the nodes can find ends it.
 case_users_mistake() {
-  write_script 30 --training.no_such_key=1
-  submit
+  mkdir -p "$work/$case"
+  if "$program" launch --slurm --nodes=2 --ranks-per-node=1 -- train --training.no_such_key=1 2> "$work/$case/out.log"; then
+    fail "a wrong key was submitted"
+  fi
+  if "$program" launch --slurm --nodes=2 --ranks-per-node=1 --partition=none --dump-folder="$work/$case" -- doctor 2> "$work/$case/out.log"; then
+    fail "a job for no partition was submitted"
+  fi
+  grep -q "Slurm refuses the job" "$work/$case/out.log" || fail "it does not say that Slurm refuses the job"
+  expect [ -z "$(squeue -h)" ]
+  begin 30 --training.dataset=c4 --training.dataset_path=/no/such/folder -- --no-check
   await 60 "the end" state_is FAILED
   expect [ "$(exit_code)" = 2 ]
   expect [ "$(restarts)" = 0 ]
+  grep -q "/no/such/folder" "$job_log" || fail "the log does not name the mistake"
 }
 
 case_killed_rank() {
-  write_script 400 --checkpoint.interval=20
-  submit
+  begin 400 --checkpoint.interval=20 -- --no-check
   await 60 "steps" has_steps 25
   local rank
   rank=$(pgrep -n -f "^$program train --job.dump_folder=$work/$case/run") || fail "no rank to kill"
@@ -132,8 +167,7 @@ case_killed_rank() {
 }
 
 case_power_loss() {
-  write_script 400 --checkpoint.interval=20
-  submit
+  begin 400 --checkpoint.interval=20
   await 60 "steps" has_steps 25
   bash tests/slurm/box.sh node "$work/box" 2 down
   await 90 "a requeue" has_restarted 1
@@ -143,13 +177,13 @@ case_power_loss() {
 }
 
 case_one_folder() {
-  write_script 1000000
-  submit
+  begin 1000000 -- --no-check
   local first=$job
   await 60 "steps" has_steps 5
-  job=$(sbatch --parsable --output="$work/$case/second.log" "$work/$case/script")
+  begin 1000000 -- --no-check
   await 60 "the second job's end" state_is FAILED
   expect [ "$(exit_code)" = 2 ]
+  grep -q "process .* of Slurm job $first" "$job_log" || fail "it does not name the job that has the folder"
   local steps
   steps=$(steps_done)
   await 60 "steps of the first" has_steps $((steps + 5))
@@ -158,16 +192,32 @@ case_one_folder() {
   await 30 "the end" state_is CANCELLED
 }
 
+# Where Slurm has no PMIx, mpirun starts the ranks.
 case_no_pmix() {
-  write_script 30
-  sed -i 's/--mpi=pmix/--mpi=none/' "$work/$case/script"
-  submit
-  await 60 "the end" state_is FAILED
-  expect [ "$(exit_code)" = 2 ]
-  grep -q "srun --mpi=pmix" "$work/$case/job.log" || fail "it does not say what to do"
+  mkdir -p "$work/$case/run"
+  "$program" launch --slurm --dry-run --nodes=2 --ranks-per-node=1 -- doctor --cluster --dump-folder="$work/$case/run" |
+    sed "s|for mpi in pmix mpirun|for mpi in none mpirun|; s|^run=.*|run=$work/$case/run|; s|=outputs/slurm|=$work/$case/run/slurm|" > "$work/$case/script"
+  job=$(sbatch --parsable "$work/$case/script")
+  await 60 "the end" state_is COMPLETED
+  local log=$work/$case/run/slurm-$job.log
+  grep -q "srun --mpi=pmix" "$log" || fail "it does not say what was wrong"
+  grep -q "mpirun starts 2 ranks on 2 nodes" "$log" || fail "mpirun was not tried"
 }
 
-all=(finished time_limit cancelled users_mistake killed_rank one_folder no_pmix power_loss)
+# Three ends alike are no accident: 76, and no requeue. Here the run's folder is taken away from under it.
+case_crash_loop() {
+  begin 1000000 -- --no-check
+  await 60 "steps" has_steps 3
+  printf '137 7\n137 7\n' > "$work/$case/run/slurm-$job/ends"
+  echo '{"step":7}' > "$work/$case/metrics"
+  mv "$work/$case/metrics" "$work/$case/run/metrics.jsonl"
+  pkill -KILL -n -f "^$program train --job.dump_folder=$work/$case/run"
+  await 30 "the end" state_is FAILED
+  expect [ "$(exit_code)" = 76 ]
+  expect [ "$(restarts)" = 0 ]
+}
+
+all=(finished follower time_limit cancelled users_mistake killed_rank one_folder no_pmix crash_loop power_loss)
 [ $# -gt 0 ] || set -- "${all[@]}"
 for case in "$@"; do
   start=$SECONDS

@@ -1,11 +1,9 @@
-#include <algorithm>
-#include <chrono>
-#include <cstring>
-#include <thread>
-#include <vector>
+#include <filesystem>
 
 #include <fmt/format.h>
 
+#include "tokamak/cli/cluster/doctor_cluster.h"
+#include "tokamak/cli/cluster/rates.h"
 #include "tokamak/cli/devices.h"
 #include "tokamak/cli/words.h"
 #include "tokamak/core/bytes.h"
@@ -22,30 +20,6 @@
 
 namespace tokamak::cli {
 namespace {
-
-// Returns bytes per second of a copy between two large arrays, read and written both counted; the
-// best of several runs counts.
-double measure_copy_rate(int threads) {
-  constexpr size_t kBytes = size_t{256} << 20U;
-  std::vector<char> from(kBytes, 1);
-  std::vector<char> to(kBytes);
-  double best = 0.0;
-  for (int repeat = 0; repeat < 5; ++repeat) {
-    const auto start = std::chrono::steady_clock::now();
-    std::vector<std::jthread> workers;
-    for (int t = 0; t < threads; ++t) {
-      const size_t begin = kBytes * static_cast<size_t>(t) / static_cast<size_t>(threads);
-      const size_t end = kBytes * static_cast<size_t>(t + 1) / static_cast<size_t>(threads);
-      workers.emplace_back(
-          [&, begin, end] { std::memcpy(to.data() + begin, from.data() + begin, end - begin); });
-    }
-    workers.clear();
-    const double seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    best = std::max(best, 2.0 * static_cast<double>(kBytes) / seconds);
-  }
-  return best;
-}
 
 // Checks that this folder takes a synced write and a rename, which checkpoints need.
 std::string check_folder(const std::filesystem::path& folder) {
@@ -80,9 +54,19 @@ void print_gpus() {
 int run_doctor(Args args) {
   CLI::App app("Checks this machine and measures its peaks; training reads them for mfu.",
                "tokamak doctor");
-  std::string folder = "outputs";
+  ClusterWords cluster;
+  std::string& folder = cluster.folder;
+  bool checks_cluster = false;
   app.add_option("--dump-folder", folder, "the folder runs will write to")->capture_default_str();
+  app.add_flag("--cluster", checks_cluster,
+               "compare the hosts of all ranks: tokamak launch -n 4 -- doctor --cluster");
+  app.add_flag("--json", cluster.json, "with --cluster: a line for each rank, and the verdict");
+  app.add_option(
+      "--settings", cluster.settings,
+      "with --cluster: a file for a shell with the interface and the hosts to leave out");
+  app.add_option("--device", cluster.device, kDeviceHelp)->capture_default_str();
   if (!parse(app, args)) return 0;
+  if (checks_cluster) return run_doctor_cluster(cluster);
   const auto backend = cpu::make_backend();
   const int threads = backend->target().threads;
   fmt::print("cpu            {}, {} threads\n", cpu_name(), threads);
@@ -95,7 +79,7 @@ int run_doctor(Args args) {
   MachineFile machine{.cpu = cpu_name(), .threads = threads};
   machine.gemm_flops_f32 = cpu::measure_gemm_peak(DType::kF32);
   machine.gemm_flops_bf16 = cpu::measure_gemm_peak(DType::kBF16);
-  machine.copy_bytes_per_s = measure_copy_rate(threads);
+  machine.copy_bytes_per_s = measure_copy_rate(threads, size_t{256} << 20U);
   fmt::print(
       "gemm float32   {:.0f} GFLOP/s\ngemm bfloat16  {:.0f} GFLOP/s\ncopy           {:.1f} GB/s\n",
       1e-9 * machine.gemm_flops_f32, 1e-9 * machine.gemm_flops_bf16,

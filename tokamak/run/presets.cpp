@@ -42,7 +42,8 @@ std::string string_of(const Entry& entry) {
 void set_field(Preset& preset, const std::string& field, const Entry& entry) {
   const std::pair<const char*, std::string Preset::*> texts[] = {
       {"title", &Preset::title},         {"config", &Preset::config}, {"cluster", &Preset::cluster},
-      {"precision", &Preset::precision}, {"source", &Preset::source}, {"note", &Preset::note}};
+      {"precision", &Preset::precision}, {"source", &Preset::source}, {"note", &Preset::note},
+      {"site", &Preset::site},           {"time", &Preset::time}};
   for (const auto& [name, member] : texts) {
     if (field != name) continue;
     preset.*member = string_of(entry);

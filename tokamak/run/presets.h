@@ -16,6 +16,8 @@ struct Preset {
   std::string config;                  ///< a file of presets/
   std::vector<std::string> overrides;  ///< "section.key=value"
   std::string cluster;                 ///< a machine file
+  std::string site;                    ///< of `launch --slurm`; "" = none is known
+  std::string time;                    ///< limit for all steps, as sbatch takes it; "" = none
   int64_t num_gpus = 1;
   std::string precision;  ///< of the linear layers
   std::string source;

@@ -6,6 +6,7 @@
 
 #include "tokamak/cli/console.h"
 #include "tokamak/cli/launch/supervisor.h"
+#include "tokamak/cli/slurm/launch_slurm.h"
 #include "tokamak/cli/words.h"
 #include "tokamak/comm/launch_environment.h"
 #include "tokamak/comm/mpi_world.h"
@@ -78,8 +79,13 @@ void say_where(const LaunchJob& job, const LaunchOptions& options) {
 }  // namespace
 
 int run_launch(Args args) {
+  if (wants_slurm(args)) return run_launch_slurm(args);
   const auto dashes = std::find(args.begin(), args.end(), "--");
-  CLI::App app("Starts ranks of a command: tokamak launch -n N -- train ...", "tokamak launch");
+  CLI::App app(
+      "Starts ranks of a command: tokamak launch -n N -- train ...\n--slurm submits them as a "
+      "Slurm "
+      "job: tokamak launch --slurm --help",
+      "tokamak launch");
   LaunchJob job;
   LaunchOptions options;
   app.add_option("-n", job.num_ranks, "ranks")->capture_default_str();

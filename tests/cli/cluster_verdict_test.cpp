@@ -1,0 +1,141 @@
+// `tokamak doctor --cluster`: which hosts the reports of ranks speak against.
+#include <gtest/gtest.h>
+
+#include "tokamak/cli/cluster/cluster_check.h"
+#include "tokamak/cli/cluster/nvml.h"
+#include "tokamak/cli/cluster/verdict.h"
+#include "tokamak/core/error.h"
+
+namespace tokamak::cli {
+namespace {
+
+using Hosts = std::vector<std::string>;
+
+/// Reports of GPUs that are all alike.
+std::vector<RankReport> reports_of(int hosts, int ranks_per_host) {
+  std::vector<RankReport> reports;
+  for (int rank = 0; rank < hosts * ranks_per_host; ++rank) {
+    reports.push_back({.rank = rank,
+                       .local_rank = rank % ranks_per_host,
+                       .host = "n" + std::to_string(rank / ranks_per_host + 1),
+                       .is_gpu = true,
+                       .device = "NVIDIA H100",
+                       .memory_bytes = int64_t{80} << 30,
+                       .free_bytes = int64_t{79} << 30,
+                       .gemm_flops = 7e14,
+                       .copy_bytes_per_s = 2.5e12,
+                       .ring_bytes_per_s = 3e11,
+                       .pair_bytes_per_s = 4e10,
+                       .pair_rank = 0,
+                       .disk_bytes = int64_t{1} << 40,
+                       .clock_mhz = 1700,
+                       .most_clock_mhz = 1980,
+                       .ecc_errors = 0,
+                       .versions = {{"program", "1234"}, {"NCCL", "2.28"}}});
+  }
+  return reports;
+}
+
+Hosts left_out(const std::vector<RankReport>& reports) {
+  return hosts_to_leave_out(reports, findings_of(reports));
+}
+
+TEST(ClusterVerdict, AlikeHostsAreGood) {
+  const auto reports = reports_of(4, 2);
+  EXPECT_TRUE(findings_of(reports).empty());
+  EXPECT_EQ(to_verdict(reports, {}), "cluster: all 4 hosts are good\n");
+}
+
+TEST(ClusterVerdict, ASlowRankSpeaksAgainstItsHost) {
+  for (double RankReport::*rate : {&RankReport::gemm_flops, &RankReport::copy_bytes_per_s,
+                                   &RankReport::ring_bytes_per_s, &RankReport::pair_bytes_per_s}) {
+    auto reports = reports_of(4, 2);
+    reports[5].*rate *= 0.7;
+    EXPECT_EQ(left_out(reports), Hosts{"n3"});
+    reports[5].*rate *= 0.9 / 0.7;
+    EXPECT_EQ(left_out(reports), Hosts{});
+  }
+  auto two = reports_of(2, 1);
+  two[0].gemm_flops *= 0.5;
+  EXPECT_EQ(left_out(two), Hosts{"n1"}) << "of two hosts the better one is the measure";
+  auto one = reports_of(1, 4);
+  one[2].gemm_flops *= 0.5;
+  EXPECT_EQ(left_out(one), Hosts{}) << "a lone host has none to be compared with";
+}
+
+TEST(ClusterVerdict, FaultsCountOnALoneHostToo) {
+  const std::pair<void (*)(RankReport&), const char*> faults[] = {
+      {[](RankReport& r) { r.ecc_errors = 3; }, "3 memory errors that ECC could not correct"},
+      {[](RankReport& r) { r.faults = {"Xid 79: the GPU has fallen off the bus"}; }, "Xid 79"},
+      {[](RankReport& r) { r.free_bytes = int64_t{40} << 30; }, "others hold 40.0 of 80.0 GiB"},
+      {[](RankReport& r) { r.folder_error = "/runs: read-only"; }, "/runs: read-only"}};
+  for (const auto& [break_it, text] : faults) {
+    auto reports = reports_of(1, 1);
+    break_it(reports[0]);
+    EXPECT_EQ(left_out(reports), Hosts{"n1"});
+    EXPECT_NE(to_verdict(reports, findings_of(reports)).find(text), std::string::npos);
+  }
+}
+
+TEST(ClusterVerdict, AHostUnlikeTheOthersIsNamed) {
+  auto reports = reports_of(3, 2);
+  reports[2].versions["program"] = "5678";
+  EXPECT_EQ(to_verdict(reports, findings_of(reports)),
+            "fault: n2: program is 5678, most ranks have 1234\ncluster: leave out n2\n");
+  reports = reports_of(3, 2);
+  reports[4].device = "NVIDIA A100";
+  EXPECT_EQ(left_out(reports), Hosts{"n3"});
+  reports = reports_of(3, 2);
+  for (auto& report : reports) report.nvlink_domain = report.host == "n1" ? "aa.1" : "aa.0";
+  EXPECT_EQ(left_out(reports), Hosts{"n1"});
+  reports = reports_of(2, 2);
+  reports[2].shares_folder = false;
+  EXPECT_EQ(left_out(reports), Hosts{"n2"});
+}
+
+TEST(ClusterVerdict, AHostThatDiffersTwiceIsLeftOutOnce) {
+  auto reports = reports_of(3, 1);
+  reports[1].ecc_errors = 1;
+  reports[1].gemm_flops = 1e12;
+  EXPECT_EQ(left_out(reports), Hosts{"n2"});
+  for (auto& report : reports) report.ecc_errors = 1;
+  EXPECT_NE(to_verdict(reports, findings_of(reports)).find("cluster: no host is good\n"),
+            std::string::npos);
+}
+
+TEST(ClusterVerdict, TheTableShowsEveryBadHost) {
+  auto reports = reports_of(100, 1);
+  reports[90].ecc_errors = 1;
+  const std::string table = to_table(reports, findings_of(reports), 10);
+  EXPECT_NE(table.find("n91"), std::string::npos);
+  EXPECT_NE(table.find("89 more ranks are not shown"), std::string::npos);
+}
+
+TEST(RankReport, TravelsAsText) {
+  RankReport report = reports_of(1, 1)[0];
+  report.faults = {"a \"quoted\" fault"};
+  report.ecc_errors.reset();
+  EXPECT_EQ(to_json(report_of_json(to_json(report))), to_json(report));
+  EXPECT_THROW(report_of_json("{}"), Error);
+}
+
+TEST(Xid, OnlyFaultsOfHardwareOfThisGpu) {
+  const std::string log =
+      "4,1,1,-;NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has fallen off the bus.\n"
+      "4,1,1,-;NVRM: Xid (PCI:0000:1b:00): 79, again\n"
+      "4,1,1,-;NVRM: Xid (PCI:0000:1b:00): 31, pid=2, a program's own fault\n"
+      "4,1,1,-;NVRM: Xid (PCI:0000:5d:00): 48, another GPU\n";
+  EXPECT_EQ(xid_faults(log, "0000:1b:00.0"), Hosts{"Xid 79: the GPU has fallen off the bus"});
+  EXPECT_EQ(xid_faults("", "0000:1b:00.0"), Hosts{});
+}
+
+TEST(TimeLeft, IsReadFromSqueue) {
+  EXPECT_EQ(parse_time_left("4:59"), 299);
+  EXPECT_EQ(parse_time_left("1:00:00"), 3600);
+  EXPECT_EQ(parse_time_left("2-01:00:00"), 176400);
+  for (const char* text : {"", "UNLIMITED", "INVALID", "5", "1-2:3"})
+    EXPECT_FALSE(parse_time_left(text)) << text;
+}
+
+}  // namespace
+}  // namespace tokamak::cli

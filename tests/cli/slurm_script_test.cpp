@@ -1,0 +1,195 @@
+// `tokamak launch --slurm`: sites, presets, and the batch scripts made of them.
+#include <gtest/gtest.h>
+
+#include "tokamak/cli/slurm/batch_script.h"
+#include "tokamak/cli/slurm/site.h"
+#include "tokamak/cli/slurm/slurm_job.h"
+#include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
+
+#include "tests/fixtures/program.h"
+
+namespace tokamak::cli {
+namespace {
+
+using Words = std::vector<std::string>;
+
+ProgramResult launch(Words words) {
+  words.insert(words.begin(), {TOK_PROGRAM, "launch", "--slurm", "--dry-run"});
+  return run_program(words);
+}
+
+/// What `tokamak launch --slurm --dry-run` prints with these words.
+std::string script_of(const Words& words) {
+  const ProgramResult result = launch(words);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return result.out;
+}
+
+/// Its one line of complaint, without the program's name.
+std::string error_of(const Words& words) {
+  const ProgramResult result = launch(words);
+  const std::string front = "tokamak: ";
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.err.find('\n'), result.err.size() - 1) << result.err;
+  return result.err.substr(front.size(), result.err.size() - front.size() - 1);
+}
+
+void expect_line(const std::string& script, const std::string& line) {
+  EXPECT_NE(("\n" + script).find("\n" + line + "\n"), std::string::npos) << line << "\n" << script;
+}
+
+/// Bash reads the whole script without running it.
+void expect_bash_takes(const std::string& script) {
+  const ProgramResult result = run_program({"/bin/bash", "-n"}, ".", script);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
+TEST(SlurmScript, OfNemosJob) {
+  const std::string script = script_of({"--preset", "nemo-405b-576-bf16"});
+  for (const char* line :
+       {"#SBATCH --nodes=72", "#SBATCH --ntasks=576", "#SBATCH --ntasks-per-node=8",
+        "#SBATCH --cpus-per-task=14", "#SBATCH --time=00:30:00",
+        "#SBATCH --job-name=nemo-405b-576-bf16", "#SBATCH --exclusive",
+        "  start \"$logs/rank\" \"$program\" train --preset=nemo-405b-576-bf16"})
+    expect_line(script, line);
+  expect_bash_takes(script);
+}
+
+TEST(SlurmScript, OfFrontiersJob) {
+  const std::string script = script_of({"--preset=frontier-8b-832-nodes"});
+  for (const char* line :
+       {"#SBATCH --nodes=832", "#SBATCH --ntasks=6656", "#SBATCH --gpus-per-node=8",
+        "#SBATCH --time=02:00:00", "export NCCL_SOCKET_IFNAME=\"hsn0\"",
+        "export OMPI_MCA_btl_tcp_if_include=\"hsn0\"", "export NCCL_NET_GDR_LEVEL=\"3\""})
+    expect_line(script, line);
+  EXPECT_NE(script.find("AWS_OFI_RCCL"), std::string::npos);
+  EXPECT_NE(script.find("sbcast --force \"$program\""), std::string::npos);
+  expect_bash_takes(script);
+}
+
+TEST(SlurmScript, OfCrusoesJob) {
+  const std::string script = script_of({"--preset=gb200-8b-18-nodes"});
+  for (const char* line :
+       {"#SBATCH --nodes=18", "#SBATCH --ntasks=72", "#SBATCH --ntasks-per-node=4",
+        "#SBATCH --cpus-per-task=24", "#SBATCH --partition=batch",
+        "export LD_PRELOAD=\"/usr/lib/aarch64-linux-gnu/libnccl.so.2\"",
+        "export NCCL_MNNVL_ENABLE=\"1\"", "export NCCL_BUFFSIZE=\"2097152\""})
+    expect_line(script, line);
+  EXPECT_LT(script.find("dcgmi profile --pause"), script.find("dcgmi profile --resume"));
+  expect_bash_takes(script);
+}
+
+TEST(SlurmScript, WordsComeBeforeTheSiteAndKeepTheirSpelling) {
+  for (const char* site : {"frontier", "gb200-slurm", "dgx-h100"}) {
+    const std::string script = script_of({"--site", site, "--nodes=2", "--partition=mine",
+                                          "--sbatch=qos=debug", "--exclude=n1,n2", "--mpi=pmi2",
+                                          "--max-requeues=3", "--", "doctor", "it's", "$HOME"});
+    expect_line(script, "#SBATCH --partition=mine");
+    expect_line(script, "#SBATCH --qos=debug");
+    expect_line(script, "for mpi in pmi2; do");
+    EXPECT_NE(script.find("doctor 'it'\\''s' '$HOME'"), std::string::npos);
+    EXPECT_NE(script.find("-lt 3 ]"), std::string::npos);
+    EXPECT_NE(script.find("echo \"n1,n2,$leave_out\""), std::string::npos);
+    expect_bash_takes(script);
+  }
+}
+
+TEST(SlurmScript, TwoOfNodesRanksAndRanksPerNodeGiveTheThird) {
+  expect_line(script_of({"--nodes=2", "-n", "8", "--", "doctor"}), "#SBATCH --ntasks-per-node=4");
+  expect_line(script_of({"--ranks-per-node=4", "-n", "8", "--", "doctor"}), "#SBATCH --nodes=2");
+  EXPECT_EQ(error_of({"--nodes=3", "-n", "8", "--", "doctor"}),
+            "tokamak launch --slurm: 8 ranks are not 3 nodes of 2 ranks");
+  EXPECT_EQ(error_of({"--nodes=3", "--", "doctor"}),
+            "tokamak launch --slurm: wanted two of --nodes, -n and --ranks-per-node, or --site");
+}
+
+TEST(SlurmScript, MistakesCostNoTimeInAQueue) {
+  const Words shape{"--nodes=2", "--ranks-per-node=2"};
+  const auto with = [&](Words more) {
+    more.insert(more.begin(), shape.begin(), shape.end());
+    return error_of(more);
+  };
+  EXPECT_NE(with({"--", "train", "--training.no_such_key=1"}).find("training.no_such_key"),
+            std::string::npos);
+  EXPECT_NE(with({"--", "train", "missing.toml"}).find("missing.toml"), std::string::npos);
+  EXPECT_EQ(with({"--time=soon", "--", "doctor"}),
+            "--time soon: wanted minutes, H:M:S, D-H, D-H:M or D-H:M:S");
+  EXPECT_EQ(with({"--site=fronteer", "--", "doctor"}),
+            "--site fronteer: no such site; the nearest is frontier, --site list has all, and a "
+            "file needs a slash or .toml");
+  EXPECT_EQ(with({"--site=./none.toml", "--", "doctor"}), "--site ./none.toml: no such file");
+  EXPECT_NE(with({"--", "no-such-verb"}).find("no verb \"no-such-verb\""), std::string::npos);
+  EXPECT_NE(with({}).find("wanted a command after --"), std::string::npos);
+  EXPECT_NE(with({"--partition=a'b", "--", "doctor"}).find("--partition "), std::string::npos);
+  EXPECT_NE(with({"--sbatch=--qos=x", "--", "doctor"}).find("without dashes"), std::string::npos);
+  EXPECT_NE(with({"--max-requeues=-1", "--", "doctor"}).find("--max-requeues -1"),
+            std::string::npos);
+}
+
+TEST(SlurmTime, TakesSbatchsForms) {
+  for (const char* time : {"", "30", "30:00", "12:00:00", "1-12", "1-12:30", "1-12:30:15"})
+    EXPECT_NO_THROW(require_slurm_time(time)) << time;
+  for (const char* time : {"1h", "1:2:3:4", "-1", "1-", ":30", "1-2-3", " 30"})
+    EXPECT_THROW(require_slurm_time(time), Error) << time;
+}
+
+TEST(ShellWord, ReadsBack) {
+  for (const char* word : {"plain", "", "it's", "$HOME", "a b", "`ls`", "\"", "*", "new\nline"}) {
+    const ProgramResult result = run_program({"/bin/bash", "-c", "printf %s " + shell_word(word)});
+    EXPECT_EQ(result.out, word);
+  }
+}
+
+std::string site_error(const std::string& text) {
+  try {
+    parse_site(text, "mine.toml");
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Site, RefusesWhatItDoesNotKnowInOneLine) {
+  EXPECT_EQ(site_error("[job]\nranks_per_nod = { value = 8, why = \"x\" }"),
+            "mine.toml:2: job.ranks_per_nod: no such key of a site; the nearest is "
+            "job.ranks_per_node, and [sbatch], [srun] and [environment] take any name");
+  EXPECT_EQ(site_error("[environment]\nA = 1"),
+            "mine.toml:2: environment.A: wanted { value = ..., why = \"...\" }");
+  EXPECT_EQ(site_error("[environment]\nA = { value = 1 }"),
+            "mine.toml:2: environment.A: wanted { value = ..., why = \"...\" }");
+  EXPECT_NE(site_error("[environment]\nA = { value = 'a\"; rm', why = 'x' }").find("quotes"),
+            std::string::npos);
+  EXPECT_NE(site_error("[environment]\n\"A B\" = { value = 1, why = 'x' }").find("letters"),
+            std::string::npos);
+  EXPECT_NE(site_error("[job]\ncpus_per_rank = { value = 0, why = 'x' }").find("1 to 4096"),
+            std::string::npos);
+  EXPECT_NE(site_error("[job]\ncpus_per_rank = { value = true, why = 'x' }").find("got"),
+            std::string::npos);
+}
+
+TEST(Site, OfAFileReplacesNothingElse) {
+  const ScratchFolder folder;
+  const auto file = folder.path() / "mine.toml";
+  write_file_atomic(file,
+                    "about = 'mine'\n[job]\nranks_per_node = { value = 2, why = 'two sockets' }\n"
+                    "[srun]\ncpu-bind = { value = 'none', why = 'the pinning is ours' }\n");
+  const std::string script = script_of({"--site", file, "--nodes=3", "--", "doctor"});
+  expect_line(script, "#SBATCH --ntasks=6");
+  EXPECT_NE(script.find("--cpu-bind=\"none\""), std::string::npos);
+  EXPECT_EQ(script.find("--cpu-bind=\"cores\""), std::string::npos);
+}
+
+TEST(SlurmState, IsReadFromScontrol) {
+  const auto state = parse_state(
+      "JobId=7 JobName=x JobState=FAILED Reason=NonZeroExitCode Requeue=1 ExitCode=85:0 RunTime=0");
+  ASSERT_TRUE(state);
+  EXPECT_EQ(state->exit_code, 85);
+  EXPECT_TRUE(state->is_over);
+  EXPECT_EQ(parse_state("JobId=7 JobState=CANCELLED ExitCode=0:15 X=1")->exit_code, 143);
+  EXPECT_FALSE(parse_state("JobId=7 JobState=PENDING Reason=BeginTime ExitCode=0:0 ")->is_over);
+  EXPECT_FALSE(parse_state("slurm_load_jobs error: Invalid job id specified"));
+}
+
+}  // namespace
+}  // namespace tokamak::cli

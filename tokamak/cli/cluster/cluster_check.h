@@ -1,0 +1,31 @@
+// The check of all hosts of a job before it computes.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tokamak/cli/cluster/rank_report.h"
+#include "tokamak/comm/communicator.h"
+#include "tokamak/comm/launch_environment.h"
+#include "tokamak/exec/backend.h"
+
+namespace tokamak::cli {
+
+/// Measures every rank and what they say to each other, in some seconds. `folder` is where the run
+/// will write; `versions` must be alike on all ranks, beside those of the program and libraries.
+/// Returns the reports of all ranks on every rank, by rank. Collective.
+std::vector<RankReport> check_cluster(World& control, World& ranks, Backend& backend,
+                                      const LaunchEnvironment& launched,
+                                      const std::filesystem::path& folder,
+                                      std::map<std::string, std::string> versions = {});
+
+/// Returns the seconds until the Slurm job's time limit; nothing outside of one, or if unknown.
+std::optional<int64_t> seconds_of_allocation();
+
+/// Reads Slurm's %L: "MM:SS", "HH:MM:SS", "D-HH:MM:SS"; nothing where it is another text.
+std::optional<int64_t> parse_time_left(const std::string& text);
+
+}  // namespace tokamak::cli

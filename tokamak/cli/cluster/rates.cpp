@@ -1,0 +1,134 @@
+#include "tokamak/cli/cluster/rates.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <thread>
+
+#include "tokamak/cli/devices.h"
+#include "tokamak/cpu/peak.h"
+#include "tokamak/train/bench/op_benchmark.h"
+
+namespace tokamak::cli {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Runs the scene at `dims` for a short time; returns the row of `op`.
+OpTime time_op(const char* scene_name, const char* op, const Dims& dims, Backend& backend) {
+  constexpr double kSeconds = 0.2;
+  for (const OpScene& scene : op_scenes()) {
+    if (scene.name != scene_name) continue;
+    for (const OpTime& row : benchmark_scene(scene, dims, DType::kBF16, backend, {}, kSeconds)) {
+      if (row.op == op) return row;
+    }
+  }
+  return {};
+}
+
+double rate_of(double amount, const OpTime& time) {
+  return time.seconds > 0.0 ? amount / time.seconds : 0.0;
+}
+
+/// One exchange of all ranks at a time, each of `bytes`.
+class Exchange {
+ public:
+  Exchange(World& control, World& ranks, Backend& backend, int64_t bytes)
+      : control_(control), backend_(backend), bytes_(bytes) {
+    std::vector<int> all(ranks.size());
+    std::iota(all.begin(), all.end(), 0);
+    comm_ = ranks.make_group("preflight", all);
+    out_ = backend.allocate(bytes);
+    in_ = backend.allocate(bytes);
+    if (backend.streams() != nullptr) end_ = backend.streams()->make_event(false);
+  }
+
+  /// Returns bytes per second of the best of some exchanges; the first opens the connection.
+  double rate(int to, int from) {
+    constexpr int kRuns = 3;
+    double best = 0.0;
+    for (int run = 0; run <= kRuns; ++run) {
+      control_.barrier();
+      const auto start = std::chrono::steady_clock::now();
+      comm_->send_recv(out_->data(), to, in_->data(), from, bytes_ / 4, DType::kF32, stream());
+      wait();
+      if (run > 0) best = std::max(best, static_cast<double>(bytes_) / seconds_since(start));
+    }
+    return best;
+  }
+
+ private:
+  CommStream stream() const {
+    return backend_.streams() == nullptr ? nullptr : backend_.streams()->stream(0);
+  }
+
+  void wait() {
+    if (end_ == nullptr) return;
+    backend_.streams()->record(end_, stream());
+    backend_.streams()->synchronize(end_);
+  }
+
+  World& control_;
+  Backend& backend_;
+  int64_t bytes_;
+  std::unique_ptr<Communicator> comm_;
+  std::unique_ptr<Allocation> out_;
+  std::unique_ptr<Allocation> in_;
+  DeviceEvent end_ = nullptr;
+};
+
+}  // namespace
+
+double measure_copy_rate(int threads, size_t bytes) {
+  std::vector<char> from(bytes, 1);
+  std::vector<char> to(bytes);
+  double best = 0.0;
+  for (int repeat = 0; repeat < 5; ++repeat) {
+    const auto start = std::chrono::steady_clock::now();
+    std::vector<std::jthread> workers;
+    for (int t = 0; t < threads; ++t) {
+      const size_t begin = bytes * static_cast<size_t>(t) / static_cast<size_t>(threads);
+      const size_t end = bytes * static_cast<size_t>(t + 1) / static_cast<size_t>(threads);
+      workers.emplace_back(
+          [&, begin, end] { std::memcpy(to.data() + begin, from.data() + begin, end - begin); });
+    }
+    workers.clear();
+    best = std::max(best, 2.0 * static_cast<double>(bytes) / seconds_since(start));
+  }
+  return best;
+}
+
+void measure_device(Backend& backend, RankReport& report) {
+  if (is_gpu(backend)) {
+    const OpTime matmul = time_op("linear", "linear", {8192, 8192, 8192}, backend);
+    const OpTime copy = time_op("add", "add", {16384, 4096}, backend);
+    report.gemm_flops = rate_of(matmul.flops, matmul);
+    report.copy_bytes_per_s = rate_of(copy.bytes, copy);
+    return;
+  }
+  report.gemm_flops = cpu::measure_gemm_peak(DType::kF32);
+  report.copy_bytes_per_s = measure_copy_rate(backend.target().threads, size_t{64} << 20U);
+}
+
+void measure_network(World& control, World& ranks, Backend& backend, RankReport& report) {
+  const int n = control.size();
+  const int rank = control.rank();
+  if (n == 1) return;
+  Exchange exchange(control, ranks, backend, is_gpu(backend) ? 64 << 20 : 4 << 20);
+  report.ring_bytes_per_s = exchange.rate((rank + 1) % n, (rank + n - 1) % n);
+  constexpr int kFew = 8;
+  for (int distance = 1; distance < n || (n <= kFew && distance < kFew);
+       n <= kFew ? ++distance : distance *= 2) {
+    const int partner = (rank ^ distance) < n ? rank ^ distance : -1;
+    const double rate = exchange.rate(partner, partner);
+    if (partner < 0 || (report.pair_rank >= 0 && rate >= report.pair_bytes_per_s)) continue;
+    report.pair_bytes_per_s = rate;
+    report.pair_rank = partner;
+  }
+}
+
+}  // namespace tokamak::cli

@@ -1,0 +1,23 @@
+// Short measurements of a rank's device and of what ranks say to each other.
+#pragma once
+
+#include "tokamak/cli/cluster/rank_report.h"
+#include "tokamak/comm/communicator.h"
+#include "tokamak/exec/backend.h"
+
+namespace tokamak::cli {
+
+/// Returns bytes per second of a copy between two arrays of `bytes` by `threads`, read and written
+/// both counted; the best of several runs counts.
+double measure_copy_rate(int threads, size_t bytes);
+
+/// Fills in the rates of a matmul and of a copy; takes about a second.
+void measure_device(Backend& backend, RankReport& report);
+
+/// Fills in the rates at which this rank sends while all send to the next rank, and to its slowest
+/// partner: every other rank where there are at most 8, else those at distances 1, 2, 4 ... by
+/// number (XOR). Collective over `ranks`, the world of the device's groups; `control` keeps their
+/// clocks together.
+void measure_network(World& control, World& ranks, Backend& backend, RankReport& report);
+
+}  // namespace tokamak::cli

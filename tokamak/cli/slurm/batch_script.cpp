@@ -1,0 +1,232 @@
+#include "tokamak/cli/slurm/batch_script.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tokamak/core/error.h"
+
+namespace tokamak::cli {
+namespace {
+
+/// Adds or replaces a setting.
+void set(std::vector<SiteSetting>& settings, SiteSetting setting) {
+  const auto at = std::find_if(settings.begin(), settings.end(),
+                               [&](const SiteSetting& s) { return s.name == setting.name; });
+  if (at == settings.end()) {
+    settings.push_back(std::move(setting));
+  } else {
+    *at = std::move(setting);
+  }
+}
+
+std::vector<SiteSetting> sbatch_options(const BatchJob& job) {
+  std::vector<SiteSetting> options{
+      {.name = "job-name", .value = job.name},
+      {.name = "nodes", .value = std::to_string(job.nodes)},
+      {.name = "ntasks", .value = std::to_string(job.nodes * job.ranks_per_node)},
+      {.name = "ntasks-per-node", .value = std::to_string(job.ranks_per_node)},
+      {.name = "cpus-per-task", .value = std::to_string(job.cpus_per_rank)}};
+  if (!job.time.empty()) set(options, {.name = "time", .value = job.time});
+  for (const SiteSetting& setting : job.site.sbatch) set(options, setting);
+  const std::pair<const char*, const std::string*> own[] = {
+      {"partition", &job.partition}, {"account", &job.account}, {"exclude", &job.exclude}};
+  for (const auto& [name, value] : own) {
+    if (!value->empty()) set(options, {.name = name, .value = *value});
+  }
+  set(options, {.name = "signal",
+                .value = fmt::format("TERM@{}", job.save_seconds),
+                .why = fmt::format("To the ranks, {} s before the end: they save and exit 85.",
+                                   job.save_seconds)});
+  set(options, {.name = "requeue"});
+  set(options, {.name = "open-mode",
+                .value = "append",
+                .why = "A job that starts again goes on with the same logs."});
+  set(options, {.name = "output", .value = (job.folder / "slurm-%j.log").string()});
+  for (const std::string& word : job.sbatch) {
+    const size_t equals = word.find('=');
+    set(options, {.name = word.substr(0, equals),
+                  .value = equals == std::string::npos ? "" : word.substr(equals + 1)});
+  }
+  return options;
+}
+
+std::string sbatch_lines(const BatchJob& job) {
+  std::string text;
+  for (const SiteSetting& option : sbatch_options(job)) {
+    if (!option.why.empty()) text += fmt::format("# {}\n", option.why);
+    text += "#SBATCH --" + option.name;
+    if (!option.value.empty()) text += "=" + shell_word(option.value);
+    text += "\n";
+  }
+  return text;
+}
+
+std::string exports(const Site& site) {
+  std::string text;
+  for (const SiteSetting& variable : site.environment)
+    text += fmt::format("# {}\nexport {}=\"{}\"\n", variable.why, variable.name, variable.value);
+  return text;
+}
+
+std::string lines_of(const std::vector<SiteSetting>& settings) {
+  std::string text;
+  for (const SiteSetting& line : settings) text += fmt::format("# {}\n{}\n", line.why, line.value);
+  return text;
+}
+
+std::string broadcast(const Site& site) {
+  if (site.broadcast_to.value.empty()) return "";
+  return fmt::format("# {0}\nsbcast --force \"$program\" \"{1}\" && program=\"{1}\"\n",
+                     site.broadcast_to.why, site.broadcast_to.value);
+}
+
+std::string srun_words(const BatchJob& job) {
+  std::vector<SiteSetting> options{{.name = "cpus-per-task", .value = "$SLURM_CPUS_PER_TASK"},
+                                   {.name = "cpu-bind", .value = "cores"},
+                                   {.name = "kill-on-bad-exit", .value = "1"}};
+  for (const SiteSetting& setting : job.site.srun) set(options, setting);
+  std::string text;
+  for (const SiteSetting& option : options) {
+    text += " --" + option.name;
+    if (!option.value.empty()) text += fmt::format("=\"{}\"", option.value);
+  }
+  return text;
+}
+
+/// Open MPI's mpirun hands on what -x names.
+std::string mpirun_exports(const Site& site) {
+  std::string text = " -x OMP_NUM_THREADS";
+  for (const SiteSetting& variable : site.environment) text += " -x " + variable.name;
+  return text;
+}
+
+std::string start_function(const BatchJob& job) {
+  return fmt::format(R"sh(
+# Starts all ranks in the way that $mpi names; the output of rank R goes to the file $1-R.log.
+start() {{
+  local log=$1
+  shift
+  if [ "$mpi" = mpirun ]; then
+    mpirun -n "$SLURM_NTASKS" --map-by "ppr:$SLURM_NTASKS_PER_NODE:node:PE=$SLURM_CPUS_PER_TASK" --allow-run-as-root \
+     {} \
+      bash -c 'exec "$@" >> "$0-$OMPI_COMM_WORLD_RANK.log" 2>&1' "$log" "$@"
+  else
+    srun --mpi="$mpi" --output="$log-%t.log" --open-mode=append \
+     {} "$@"
+  fi
+}}
+)sh",
+                     mpirun_exports(job.site), srun_words(job));
+}
+
+std::string check_part(const BatchJob& job) {
+  return fmt::format(R"sh(
+# The first way that connects all ranks is taken. They check their hosts, choose the network interface, and name
+# hosts that should be left out.
+leave_out=
+rm -f "$logs/settings" "$logs"/check-*.log
+for mpi in {}; do
+  start "$logs/check" "$program" doctor --cluster --settings="$logs/settings" --dump-folder="$run"
+  code=$?
+  [ ! -e "$logs/settings" ] || break
+  echo "launch: $mpi does not connect the ranks"
+  cat "$logs"/check-*.log | sort -u | tail -n 5
+  rm -f "$logs"/check-*.log
+done
+if [ -e "$logs/settings" ]; then
+  cat "$logs/check-0.log"
+  . "$logs/settings"
+  echo "launch: $mpi starts $SLURM_NTASKS ranks on $SLURM_JOB_NUM_NODES nodes; their logs: $logs/rank-*.log"
+fi
+)sh",
+                     job.mpi == "auto" ? "pmix mpirun" : job.mpi);
+}
+
+std::string run_part(const BatchJob& job) {
+  std::string words;
+  for (const std::string& word : job.words) words += " " + shell_word(word);
+  const std::string run = fmt::format("start \"$logs/rank\" \"$program\"{}", words);
+  if (!job.checks_cluster) {
+    return fmt::format("\nmpi={}\nleave_out=\n{}\ncode=$?\n", job.mpi == "auto" ? "pmix" : job.mpi,
+                       run);
+  }
+  return fmt::format(R"sh(if [ -e "$logs/settings" ] && [ "$code" = 0 ]; then
+  export TOKAMAK_CHECKED=1
+  {}
+  code=$?
+fi
+)sh",
+                     run);
+}
+
+std::string end_part(const BatchJob& job) {
+  return fmt::format(R"sh(
+[ "$code" = 0 ] || tail -qn 20 "$logs"/rank-*.log 2> /dev/null | grep '^tokamak: ' | sort -u | head -n 20
+echo "launch: exit code $code"
+
+# 85: stopped with steps left; 75: a machine failed; above 128: a rank was killed. The job starts again, at most {0}
+# times, and resumes from its last checkpoint. 0 is finished; the rest would fail again, and so would a job that has
+# ended three times in a row with the same code after the same step (76).
+again=no
+case $code in 85 | 75 | 129 | 1[3-9]? | 2??) again=yes ;; esac
+echo "$code $(tail -qn 1 "$run/metrics.jsonl" 2> /dev/null | sed 's/.*"step": *\([0-9]*\).*/\1/')" >> "$logs/ends"
+if [ $again = yes ] && [ -n "$(tail -n 3 "$logs/ends" | uniq -c | awk '$1 == 3')" ]; then
+  echo "launch: the job has ended three times in a row with code $code and no further step; it is not started again"
+  again=no code=76
+fi
+if [ $again = yes ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {0} ]; then
+  trap '' TERM  # Slurm ends this script while it requeues the job
+  scontrol requeue "$SLURM_JOB_ID"
+  if [ -n "$leave_out" ]; then
+    echo "{1}$leave_out" >> "$logs/excluded"
+    scontrol update JobId="$SLURM_JOB_ID" ExcNodeList="$(sort -u "$logs/excluded" | paste -sd,)"
+  fi
+fi
+exit "$code"
+)sh",
+                     job.max_requeues, job.exclude.empty() ? "" : job.exclude + ",");
+}
+
+}  // namespace
+
+std::string shell_word(std::string_view word) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%^";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string_view::npos)
+    return std::string(word);
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+void require_slurm_time(const std::string& time) {
+  if (time.empty()) return;
+  std::string shape;
+  for (const char c : time) {
+    const bool is_digit = std::isdigit(static_cast<unsigned char>(c)) != 0;
+    if (!is_digit || shape.empty() || shape.back() != '0') shape += is_digit ? '0' : c;
+  }
+  const auto shapes = {"0", "0:0", "0:0:0", "0-0", "0-0:0", "0-0:0:0"};
+  TOK_REQUIRE(std::find(shapes.begin(), shapes.end(), shape) != shapes.end(),
+              "--time {}: wanted minutes, H:M:S, D-H, D-H:M or D-H:M:S", time);
+}
+
+std::string to_script(const BatchJob& job) {
+  std::string text = fmt::format("#!/bin/bash\n# Written by: {}\n", job.written_by);
+  if (!job.site.name.empty())
+    text += fmt::format("# Site {}: {}. The settings and their reasons are those of its file.\n",
+                        job.site.name, job.site.about);
+  text += sbatch_lines(job);
+  text += fmt::format(
+      "\nprogram={}\nrun={}\nlogs=$run/slurm-$SLURM_JOB_ID  # a file for each rank\n"
+      "mkdir -p \"$logs\"\nexport OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK\n",
+      shell_word(job.program.string()), shell_word(job.folder.string()));
+  text += exports(job.site) + broadcast(job.site) + lines_of(job.site.before) + start_function(job);
+  if (job.checks_cluster) text += check_part(job);
+  return text + run_part(job) + lines_of(job.site.after) + end_part(job);
+}
+
+}  // namespace tokamak::cli

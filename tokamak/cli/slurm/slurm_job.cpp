@@ -1,0 +1,132 @@
+#include "tokamak/cli/slurm/slurm_job.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <vector>
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include "tokamak/cli/launch/launch_signals.h"
+#include "tokamak/cli/slurm/command.h"
+#include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
+
+namespace tokamak::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Returns the word after "KEY=" in a line of scontrol's, or "".
+std::string field(const std::string& line, const std::string& key) {
+  const size_t at = line.find(" " + key + "=");
+  if (at == std::string::npos) return "";
+  const size_t first = at + key.size() + 2;
+  return line.substr(first, line.find(' ', first) - first);
+}
+
+/// Prints what is added to a file.
+class Tail {
+ public:
+  explicit Tail(fs::path file) : file_(std::move(file)) {}
+
+  void print() {
+    std::ifstream file(file_, std::ios::binary);
+    if (!file || !file.seekg(at_)) return;
+    char part[1 << 14];
+    while (file.read(part, sizeof part), file.gcount() > 0) {
+      std::fwrite(part, 1, static_cast<size_t>(file.gcount()), stdout);
+      at_ += file.gcount();
+    }
+    std::fflush(stdout);
+  }
+
+ private:
+  fs::path file_;
+  std::streamoff at_ = 0;
+};
+
+bool is_over(const std::string& state) {
+  const auto over = {"COMPLETED", "FAILED",    "CANCELLED",     "TIMEOUT",
+                     "DEADLINE",  "BOOT_FAIL", "OUT_OF_MEMORY", "PREEMPTED"};
+  return std::find(over.begin(), over.end(), state) != over.end();
+}
+
+int code_of(const SlurmState& state) {
+  constexpr int kSlurmEndedIt = static_cast<int>(ExitCode::kTryAgain);
+  if (state.state == "COMPLETED") return 0;
+  return state.exit_code != 0 ? state.exit_code : kSlurmEndedIt;
+}
+
+}  // namespace
+
+std::string submit(const BatchJob& job) {
+  TOK_REQUIRE(is_on_path("sbatch"),
+              "tokamak launch --slurm: no sbatch on PATH; --dry-run prints the script");
+  make_folders(job.folder);
+  const fs::path draft = job.folder / fmt::format("slurm-draft-{}.sh", getpid());
+  write_file_atomic(draft, to_script(job));
+  const CommandResult result = run_command({"sbatch", "--parsable"}, draft);
+  const std::string id = result.out.substr(0, result.out.find_first_of(";\n"));
+  const bool is_id = !id.empty() && id.find_first_not_of("0123456789") == std::string::npos;
+  if (result.exit_code != 0 || !is_id) {
+    fs::remove(draft);
+    std::string text = result.out;
+    std::replace(text.begin(), text.end(), '\n', ' ');
+    fail("tokamak launch --slurm: Slurm refuses the job: {}", text);
+  }
+  fs::rename(draft, job.folder / fmt::format("slurm-{}.sh", id));
+  return id;
+}
+
+std::optional<SlurmState> parse_state(const std::string& line) {
+  SlurmState state{.state = field(line, "JobState"), .reason = field(line, "Reason")};
+  if (state.state.empty()) return std::nullopt;
+  const std::string code = field(line, "ExitCode");
+  const size_t colon = std::min(code.find(':'), code.size());
+  state.exit_code = std::atoi(code.c_str());
+  const int signal = colon < code.size() ? std::atoi(code.c_str() + colon + 1) : 0;
+  if (state.exit_code == 0 && signal > 0) state.exit_code = 128 + signal;
+  state.is_over = is_over(state.state);
+  return state;
+}
+
+int follow(const std::string& id, const fs::path& folder) {
+  constexpr timespec kLook{.tv_sec = 0, .tv_nsec = 500'000'000};
+  constexpr int kStopped = 130;
+  const LaunchSignals signals;
+  Tail job_log(folder / fmt::format("slurm-{}.log", id));
+  Tail rank_log(folder / fmt::format("slurm-{}", id) / "rank-0.log");
+  std::string said;
+  SlurmState last;
+  for (int64_t look = 0;; ++look) {
+    // Slurm's controller is asked rarely; files are read often.
+    const bool asks = look % 4 == 0;
+    const auto state =
+        asks ? parse_state(run_command({"scontrol", "show", "job", id, "--oneliner"}).out)
+             : std::optional<SlurmState>(last);
+    job_log.print();
+    rank_log.print();
+    if (signals.must_stop()) {
+      fmt::print(stderr,
+                 "\ntokamak launch: this stops following; job {0} goes on. `scancel {0}` ends it, "
+                 "`tail -F {1}` follows it\n",
+                 id, (folder / fmt::format("slurm-{}", id) / "rank-0.log").string());
+      return kStopped;
+    }
+    if (state) last = *state;
+    const bool waits = last.state == "PENDING" && last.reason != "None";
+    const std::string says = waits ? last.state + ", " + last.reason : last.state;
+    if (says != said && !says.empty()) {
+      fmt::print(stderr, "tokamak launch: job {} {}\n", id, says);
+      said = says;
+    }
+    // Slurm forgets a job some minutes after its end.
+    if (last.is_over || (!state && !said.empty() && !is_on_path("scontrol"))) return code_of(last);
+    ppoll(nullptr, 0, &kLook, &signals.mask());
+  }
+}
+
+}  // namespace tokamak::cli
