@@ -74,12 +74,13 @@ test:
 	@cmake --build --preset dev
 	@ctest --preset dev
 
-## faults: all jobs under faults (dead ranks, hangs, disks, signals); CI draws some of them each day
+## faults: all jobs under faults (dead ranks, hangs, disks, signals), and COUNT=10 kills at random moments
 faults:
 	@tools/setup.sh build
 	@cmake --preset dev -Wno-dev --log-level=WARNING
 	@cmake --build --preset dev
 	@TOK_FAULTS=all ctest --preset dev -L faults
+	@python3 tests/faults/random_faults.py build/dev/bin/tokamak --count $(or $(COUNT),10)
 
 ## slurm: `launch --slurm` and `doctor --cluster` under a Slurm on this machine (root); CASES="finished time_limit" for some
 slurm:
