@@ -132,7 +132,7 @@ const Key kKeys[] = {
   TOK_KEY(checkpoint.last_save_model_only, kHonoured, "", "The last save holds only weights, and cannot be resumed from (true by itself with last_save_in_hf; torchtitan's default is true)."),
   TOK_KEY(checkpoint.last_save_in_hf, kHonoured, "", "The last save is a Hugging Face folder, which holds only weights."),
   TOK_KEY(checkpoint.export_dtype, kHonoured, "float16|bfloat16|float32", "Type of the weights of a model-only last save."),
-  TOK_KEY(checkpoint.async_mode, kHonoured, "disabled|async|async_with_pinned_mem", "Save from a copy in host memory while training goes on."),
+  TOK_KEY(checkpoint.async_mode, kHonoured, "disabled|async|async_with_pinned_mem", "Save from a copy in host memory while training goes on; pinned, the copy is made at the rate of the GPU's link."),
   TOK_KEY(checkpoint.max_failed_saves, kHonoured, ">=1", "Failed saves in a row after which the run ends with exit code 75 (ours)."),
   TOK_KEY(checkpoint.retry_seconds, kHonoured, ">=0", "Seconds from a failed save to the next attempt; doubled with each further failure (ours)."),
   TOK_KEY(checkpoint.timeout_seconds, kHonoured, ">=1", "Longest that one call to the file system, as an fsync, may take before its rank ends with exit code 75 (ours)."),

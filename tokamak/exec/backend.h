@@ -96,6 +96,12 @@ class Backend {
   /// Takes what so many threads need for that, so that their first copies are no slower.
   virtual void prepare_copies(int /*num_threads*/) {}
 
+  /// Lets the device write to host memory by itself, so that read_beside() there takes no core; any
+  /// thread may call it. Does nothing where it cannot. REQUIRES: unpin() before the memory goes.
+  virtual void pin(std::byte* /*host*/, int64_t /*bytes*/) {}
+
+  virtual void unpin(std::byte* /*host*/) {}
+
   /// Returns when all work enqueued on stream 0 has ended.
   virtual void settle() {}
 };

@@ -201,6 +201,10 @@ class GpuBackend final : public Backend {
 
   void prepare_copies(int num_threads) override { copies_.prepare(num_threads); }
 
+  void pin(std::byte* host, int64_t bytes) override { copies_.pin(host, bytes); }
+
+  void unpin(std::byte* host) override { copies_.unpin(host); }
+
   void settle() override { TOK_CUDA(cudaStreamSynchronize(as_stream(device_.stream(0)))); }
 
  private:

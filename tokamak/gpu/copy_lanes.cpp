@@ -66,8 +66,38 @@ void CopyLanes::prepare(int count) {
     free_.push_back(lanes_.emplace_back(std::make_unique<Lane>()).get());
 }
 
+void CopyLanes::pin(std::byte* host, int64_t bytes) {
+  TOK_CUDA(cudaSetDevice(device_));
+  if (cudaHostRegister(host, static_cast<size_t>(bytes), cudaHostRegisterDefault) != cudaSuccess) {
+    cudaGetLastError();  // it is no error of later calls
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  pinned_[host] = bytes;
+}
+
+void CopyLanes::unpin(std::byte* host) {
+  const std::lock_guard lock(mutex_);
+  if (pinned_.erase(host) > 0) cudaHostUnregister(host);
+}
+
+bool CopyLanes::is_pinned(const std::byte* host, int64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto after = pinned_.upper_bound(host);
+  if (after == pinned_.begin()) return false;
+  const auto& [begin, size] = *std::prev(after);
+  return host + bytes <= begin + size;
+}
+
 void CopyLanes::read(std::byte* host, const std::byte* device, int64_t bytes) {
+  const bool is_direct = is_pinned(host, bytes);
   const Taken lane(*this);
+  if (is_direct) {
+    TOK_CUDA(cudaMemcpyAsync(host, device, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost,
+                             lane->stream));
+    TOK_CUDA(cudaStreamSynchronize(lane->stream));
+    return;
+  }
   const auto size_at = [&](int64_t at) {
     return static_cast<size_t>(std::min(kPartBytes, bytes - at));
   };

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -26,6 +27,10 @@ class CopyLanes {
 
   /// Makes lanes until there are `count` of them, or kMost.
   void prepare(int count);
+
+  /// Lets the copy engine write to `host` itself; where the system refuses, reads go on as before.
+  void pin(std::byte* host, int64_t bytes);
+  void unpin(std::byte* host);
 
   /// Both have ended on return; throw SystemError.
   void read(std::byte* host, const std::byte* device, int64_t bytes);
@@ -53,11 +58,14 @@ class CopyLanes {
   // Gives the lane back at its end.
   class Taken;
 
+  bool is_pinned(const std::byte* host, int64_t bytes);
+
   int device_;
   std::mutex mutex_;
   std::condition_variable given_back_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<Lane*> free_;
+  std::map<const std::byte*, int64_t> pinned_;  ///< bytes, by address
 };
 
 }  // namespace tokamak::gpu

@@ -198,6 +198,22 @@ TEST(GpuBackend, copies_beside_from_several_threads) {
   EXPECT_EQ(sent, back);
 }
 
+TEST(GpuBackend, copies_beside_to_pinned_memory_and_across_its_ends) {
+  if (gpu::num_devices() == 0) GTEST_SKIP() << gpu::why_none();
+  constexpr int64_t kBytes = int64_t{3} << 20U;
+  const auto device = gpu_backend().allocate(kBytes);
+  std::vector<std::byte> sent(kBytes);
+  for (size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<std::byte>(random_u32(3, 4, i));
+  gpu_backend().write_beside(device->data(), sent.data(), kBytes);
+  std::vector<std::byte> back(kBytes);
+  gpu_backend().pin(back.data() + 100, kBytes / 2);
+  constexpr int64_t kPart = 777'777;
+  for (int64_t at = 0; at < kBytes; at += kPart)
+    gpu_backend().read_beside(back.data() + at, device->data() + at, std::min(kPart, kBytes - at));
+  gpu_backend().unpin(back.data() + 100);
+  EXPECT_EQ(sent, back);
+}
+
 TEST(GpuBackend, draws_the_bits_of_the_host) {
   if (gpu::num_devices() == 0) GTEST_SKIP() << gpu::why_none();
   const RandomRange range{.seed = 7,

@@ -83,6 +83,7 @@ CheckpointOptions checkpoint_of(const Config& c, const Tokenizer* tokenizer) {
   o.load_only = k.load_only;
   o.create_seed = k.create_seed_checkpoint;
   o.in_background = k.async_mode != "disabled";
+  o.pins_copy = k.async_mode == "async_with_pinned_mem";
   o.max_failed_saves = static_cast<int>(k.max_failed_saves);
   o.retry_s = k.retry_seconds;
   o.timeout = std::chrono::seconds(k.timeout_seconds);

@@ -27,6 +27,9 @@ int64_t bytes_of_copy(std::span<const TensorPiece> pieces) {
   return bytes;
 }
 
+// Of the copy, whose pages are taken and pinned part by part: whole blocks of a shard.
+constexpr int64_t kPartOfCopy = int64_t{32} << 20;
+
 // Makes the calling thread, and those it starts, leave the cores to the kernels.
 void give_way() {
   constexpr int kNice = 10;
@@ -56,7 +59,12 @@ struct CheckpointSaver::Pending {
 CheckpointSaver::CheckpointSaver(World& world, CheckpointSaverOptions options)
     : world_(world), o_(std::move(options)) {}
 
-CheckpointSaver::~CheckpointSaver() = default;
+CheckpointSaver::~CheckpointSaver() {
+  pending_.reset();
+  if (page_taker_.joinable()) page_taker_.join();
+  for (int64_t at = 0; pinned_by_ != nullptr && at < copy_.bytes(); at += kPartOfCopy)
+    pinned_by_->unpin(copy_.data() + at);
+}
 
 void CheckpointSaver::prepare(const StateAccess& access, std::span<const TensorPiece> pieces) {
   access.backend().prepare_copies(o_.num_threads);
@@ -84,13 +92,16 @@ void CheckpointSaver::prepare(const StateAccess& access, std::span<const TensorP
              "WARNING");
     return;
   }
+  if (o_.pins_copy) pinned_by_ = &access.backend();
   page_taker_ = std::jthread([this](const std::stop_token& stop) {
     give_way();
-    constexpr int64_t kPart = int64_t{32} << 20;
-    const auto parts = static_cast<size_t>((copy_.bytes() + kPart - 1) / kPart);
+    const auto parts = static_cast<size_t>((copy_.bytes() + kPartOfCopy - 1) / kPartOfCopy);
     in_parallel(parts, std::min(o_.num_threads, 4), [&](size_t i) {
-      const int64_t at = static_cast<int64_t>(i) * kPart;
-      if (!stop.stop_requested()) copy_.take_pages(at, std::min(kPart, copy_.bytes() - at));
+      const int64_t at = static_cast<int64_t>(i) * kPartOfCopy;
+      const int64_t bytes = std::min(kPartOfCopy, copy_.bytes() - at);
+      if (stop.stop_requested()) return;
+      copy_.take_pages(at, bytes);
+      if (pinned_by_ != nullptr) pinned_by_->pin(copy_.data() + at, bytes);
     });
   });
 }

@@ -21,6 +21,8 @@ struct CheckpointSaverOptions {
   int keep_latest_k = 10;        ///< 0 = all
   /// Shards are written by threads from a copy in host memory.
   bool in_background = false;
+  /// The device writes that copy itself, at the rate of its link.
+  bool pins_copy = false;
   int num_threads = 1;    ///< that copy, hash and write this rank's shard
   int ranks_of_host = 1;  ///< that share its memory
   /// Failed saves in a row after which the run ends.
@@ -105,6 +107,7 @@ class CheckpointSaver {
   World& world_;
   CheckpointSaverOptions o_;
   BlockMemory copy_;
+  Backend* pinned_by_ = nullptr;
   std::jthread page_taker_;
   std::jthread purger_;
   std::unique_ptr<Pending> pending_;

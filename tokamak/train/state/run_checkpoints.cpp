@@ -43,6 +43,7 @@ RunCheckpoints::RunCheckpoints(const CheckpointOptions& options, const ModelSpec
       saver_(world, {.folder = folder_of_saves(),
                      .keep_latest_k = options.keep_latest_k,
                      .in_background = options.in_background && writes(),
+                     .pins_copy = options.pins_copy,
                      .num_threads = options.num_threads,
                      .ranks_of_host = options.ranks_of_host,
                      .max_failed_saves = options.max_failed_saves,

@@ -37,6 +37,7 @@ struct CheckpointOptions {
   bool load_only = false;
   bool create_seed = false;  ///< write step-0 and end
   bool in_background = false;
+  bool pins_copy = false;  ///< CheckpointSaverOptions::pins_copy
   int max_failed_saves = 3;
   double retry_s = 10.0;
   std::chrono::seconds timeout{60};  ///< of one call to the file system
