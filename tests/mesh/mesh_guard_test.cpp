@@ -175,6 +175,23 @@ TEST(Guard, SpikesAreSaidLeftOutOrRolledBack) {
   EXPECT_THROW(stop->run(), Diverged);
 }
 
+TEST(Guard, TheRankWhoseLossIsNotFiniteIsNamed) {
+  const ScratchFolder scratch;
+  for (const auto& degrees : {std::array<int64_t, 5>{1, 2, 1, 1, 1}, {1, 1, 2, 1, 1}}) {
+    const bool is_replicated = degrees[1] == 2;  // a shard of a weight reaches all ranks
+    GuardedRun run(scratch.path() / (is_replicated ? "ddp" : "fsdp"), degrees);
+    run.config.training.on_nonfinite = "skip";
+    run.damage(3, kNaN, true, 1);
+    run.run();
+    const std::string_view whose = is_replicated ? "rank 1" : "every rank";
+    EXPECT_NE(
+        run.log.find(fmt::format("step 3: loss nan, gradient norm nan in the loss of {}", whose)),
+        std::string::npos)
+        << run.log;
+    EXPECT_EQ(run.log.find(" alone: its update was left out") != std::string::npos, is_replicated);
+  }
+}
+
 TEST(Guard, TheRankOfADivergentReplicaAndItsTensorAreNamed) {
   const ScratchFolder scratch;
   for (const int64_t replicas : {2, 4}) {

@@ -190,7 +190,7 @@ class Localizer {
     for (const AxisPlacement& axis : p) is_partial = is_partial || axis.shard == kPartialSum;
     if (!is_partial) return local_.declare_once(decl);
     const std::string total = decl.name;
-    decl.name += ".part";
+    decl.name += kOwnTerms;
     const StateId part = local_.declare_once(decl);
     const std::pair<StateId, std::string> entry{part, total};
     if (std::find(partial_results.begin(), partial_results.end(), entry) == partial_results.end())

@@ -52,6 +52,10 @@ struct DistributeOptions {
   bool gathers_codes = false;  ///< of blocks, in place of weights in the compute dtype
 };
 
+/// Ends the name of the State that holds this rank's terms of a result, where other ranks have
+/// terms.
+inline constexpr std::string_view kOwnTerms = ".part";
+
 /// Whether a rank sums gradients of all weights that it computes with, not only of its slices.
 bool keeps_full_gradients(const DistributeOptions& o);
 

@@ -15,6 +15,7 @@
 #include "tokamak/exec/communicators.h"
 #include "tokamak/exec/gathered_memory.h"
 #include "tokamak/exec/result_ring.h"
+#include "tokamak/parallel/distribute.h"
 #include "tokamak/parallel/matmuls/float8_table.h"
 #include "tokamak/run/op_table.h"
 #include "tokamak/train/guard/bad_steps.h"
@@ -51,14 +52,24 @@ struct IssuedStep {
 // Thrown by a step after which the run goes back to a checkpoint; never leaves this file.
 struct RollBack {};
 
-// Returns what the host reads of each step: the loss, the norm, and the count of sites if scales
-// are delayed.
-std::vector<StateId> results_of(const PlannedRun& run) {
-  std::vector<StateId> results{run.step().loss, run.step().grad_norm};
-  const StateId saturated = run.states().find(kFloat8Saturated);
-  if (saturated.valid()) results.push_back(saturated);
-  return results;
-}
+// What the host reads of each step, and where in a row of results it stands.
+struct ResultsOfStep {
+  explicit ResultsOfStep(const PlannedRun& run)
+      : states{run.step().loss, run.step().grad_norm},
+        own_loss(add(run.states().find(run.states()[states[0]].name + std::string(kOwnTerms)))),
+        saturated(add(run.states().find(kFloat8Saturated))) {}
+
+  // Returns nothing where the run has no such State.
+  std::optional<size_t> add(StateId state) {
+    if (!state.valid()) return std::nullopt;
+    states.push_back(state);
+    return states.size() - 1;
+  }
+
+  std::vector<StateId> states;
+  std::optional<size_t> own_loss;   // this rank's terms, if there are others
+  std::optional<size_t> saturated;  // the count of sites, if scales are delayed
+};
 
 class Trainer {
  public:
@@ -74,7 +85,8 @@ class Trainer {
         executor_(run_.plan(), parts_->memory, groups_.groups(), &world),
         is_writing_saved_(segments_that_write(run_.plan(), run_.layout(), run_.pieces())),
         inputs_(access_, run_.step(), share_of(run_, o_.data.seq_len)),
-        results_(access_, results_of(run_), kStepsBehind + 1),
+        of_step_(run_),
+        results_(access_, of_step_.states, kStepsBehind + 1),
         checkpoints_(options.checkpoint, options.model, options.shape.training.master,
                      options.config_digest, world, access_, run_.pieces(), log_),
         profile_(options.profiling, run_, world.rank(), log_),
@@ -337,16 +349,17 @@ class Trainer {
       exposed_comm_s_ = executor_.exposed_comm_s();
       page_.step = issued.step;
       const ActivityScope logging(page_, RankActivity::kFiles);
-      const auto logged = log_.add_step(
-          {.step = issued.step,
-           .loss = results.values[0],
-           .grad_norm = results.values[1],
-           .lr = issued.lr,
-           .tokens_seen = issued.tokens_seen,
-           .fp8_saturated_sites =
-               results.values.size() > 2 ? std::optional(results.values[2]) : std::nullopt,
-           .at = results.at},
-          tokens_per_step());
+      const auto logged =
+          log_.add_step({.step = issued.step,
+                         .loss = results.values[0],
+                         .grad_norm = results.values[1],
+                         .lr = issued.lr,
+                         .tokens_seen = issued.tokens_seen,
+                         .fp8_saturated_sites =
+                             of_step_.saturated ? std::optional(results.values[*of_step_.saturated])
+                                                : std::nullopt,
+                         .at = results.at},
+                        tokens_per_step());
       const std::string slow = logged ? slow_ranks_.add(*logged) : "";
       if (!slow.empty()) log_.say(slow, "WARNING");
     }
@@ -359,11 +372,19 @@ class Trainer {
                                               .loss = results.values[0],
                                               .grad_norm = results.values[1],
                                               .norm_limit = issued.norm_limit,
-                                              .label_tokens = issued.label_tokens});
+                                              .label_tokens = issued.label_tokens,
+                                              .where = where_not_finite(results.values)});
     if (verdict == Verdict::kRollBack) throw RollBack();
     must_replay_ = verdict == Verdict::kReplay;
     if (must_replay_) advance(-1);
     return must_replay_;
+  }
+
+  // Names the ranks whose own terms of the loss are not finite, if the whole is not. Collective
+  // then.
+  std::string where_not_finite(const std::vector<double>& values) {
+    if (!of_step_.own_loss || (std::isfinite(values[0]) && std::isfinite(values[1]))) return "";
+    return ranks_not_finite(world_, values[*of_step_.own_loss]);
   }
 
   void run_microbatches(const std::vector<Batch>& batches) {
@@ -408,6 +429,7 @@ class Trainer {
   Executor executor_;
   std::vector<bool> is_writing_saved_;  // by segment
   StepInputs inputs_;
+  ResultsOfStep of_step_;
   ResultRing results_;
   std::deque<IssuedStep> issued_;
   RunCheckpoints checkpoints_;

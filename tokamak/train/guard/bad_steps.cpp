@@ -1,5 +1,11 @@
 #include "tokamak/train/guard/bad_steps.h"
 
+#include <cmath>
+#include <vector>
+
+#include <fmt/ranges.h>
+
+#include "tokamak/comm/flight.h"
 #include "tokamak/core/error.h"
 #include "tokamak/train/together.h"
 
@@ -16,6 +22,20 @@ std::string_view key_of(StepFault fault) {
 }
 
 }  // namespace
+
+std::string ranks_not_finite(World& world, double own_loss) {
+  const std::string host = world.flights().host;
+  const auto hosts = world.all_gather_text(std::isfinite(own_loss) ? "" : "(" + host + ")");
+  std::vector<std::string> ranks;
+  for (size_t rank = 0; rank < hosts.size(); ++rank) {
+    if (!hosts[rank].empty())
+      ranks.push_back(fmt::format("{}{}", rank, hosts[rank] == "()" ? "" : " " + hosts[rank]));
+  }
+  if (ranks.empty()) return ", though every rank's own loss is finite";
+  if (ranks.size() == hosts.size()) return " in the loss of every rank";
+  return fmt::format(" in the loss of rank{} {} alone", ranks.size() == 1 ? "" : "s",
+                     fmt::join(ranks, ", "));
+}
 
 bool BadSteps::may_replay() const {
   const GuardOptions& o = guard_.options();
@@ -59,7 +79,7 @@ Verdict BadSteps::judge(const JudgedStep& s) {
     in_a_row_ = 0;
     return Verdict::kGoOn;
   }
-  const std::string text = guard_.describe(fault, s.loss, s.grad_norm);
+  const std::string text = guard_.describe(fault, s.loss, s.grad_norm) + s.where;
   const BadStepPolicy policy = guard_.policy(fault);
   const std::string what = fmt::format("step {}: {}", s.step, text);
   if (policy == BadStepPolicy::kReplay && !is_second_run) {

@@ -18,7 +18,12 @@ struct JudgedStep {
   double grad_norm = 0.0;
   double norm_limit = 0.0;  ///< above which the update was left out
   int64_t label_tokens = 0;
+  std::string where;  ///< ranks_not_finite()
 };
+
+/// Returns " in the loss of rank 1 (node4) alone", or which ranks' else; all ranks return the same.
+/// `own_loss` is the sum of this rank's terms. Collective.
+std::string ranks_not_finite(World& world, double own_loss);
 
 enum class Verdict : uint8_t { kGoOn, kReplay, kRollBack };
 
