@@ -27,6 +27,13 @@ bool can_make_hosts() {
   return run_program({"unshare", "--uts", "hostname", "n1"}).exit_code == 0;
 }
 
+/// As above, but the host has no network in common with this one.
+constexpr const char* kCutShell = R"(#!/bin/sh
+while [ "${1#-}" != "$1" ]; do shift $(( $([ "$1" = -o ] && echo 2 || echo 1) )); done
+host=$1; shift
+exec unshare --uts --net sh -c "hostname $host; exec /bin/sh -c \"\$0\"" "$*"
+)";
+
 /// Three hosts with a slot each, and a job of two ranks.
 class HostFaults : public testing::Test {
  protected:
@@ -139,6 +146,63 @@ TEST_F(HostFaults, AHostThatFallsSilentIsReplaced) {
   EXPECT_NE(result.err.find("n2 is left out from here on: it does not answer"), std::string::npos)
       << result.err;
   for (const pid_t process : stopped) kill(process, SIGCONT);
+  run.expect_no_orphan();
+  run.expect_same_losses();
+}
+
+/// A variable of the environment while it lives.
+struct Setting {
+  Setting(const char* variable, const std::string& value) : name(variable) {
+    setenv(variable, value.c_str(), 1);
+  }
+
+  Setting(const Setting&) = delete;
+  Setting& operator=(const Setting&) = delete;
+
+  ~Setting() { unsetenv(name); }
+
+  const char* name;
+};
+
+TEST_F(HostFaults, AnInterfaceThatIsNotThereEndsTheJobAtOnceByName) {
+  if (!is_drawn("wrong_interface", 3)) GTEST_SKIP() << "not drawn today";
+  const FaultyJob once{.launch = {"--hostfile", (scratch_.path() / "hosts").string()}};
+  const Setting transport("OMPI_MCA_btl", "self,tcp");
+  for (const char* const whose : {"OMPI_MCA_oob_tcp_if_include", "OMPI_MCA_btl_tcp_if_include"}) {
+    const Setting interface(whose, "dead0");
+    FaultRun run(once);
+    const auto result = run.expect_end(75, 20);
+    EXPECT_NE(result.err.find("dead0"), std::string::npos) << result.err;
+    run.expect_no_orphan();
+    setenv("OMPI_MCA_oob_tcp_if_include", "lo", 1);
+  }
+}
+
+TEST_F(HostFaults, AHostWithoutANetworkInCommonEndsTheJobAtOnceByName) {
+  if (!is_drawn("no_network", 3)) GTEST_SKIP() << "not drawn today";
+  if (run_program({"unshare", "--net", "true"}).exit_code != 0)
+    GTEST_SKIP() << "no right to make network namespaces";
+  FileWriter(scratch_.path() / "shell").write(std::string_view(kCutShell));
+  FaultRun run({.launch = {"--hostfile", (scratch_.path() / "hosts").string()}});
+  const auto result = run.expect_end(75, 80);
+  EXPECT_NE(result.err.find("n1"), std::string::npos) << result.err;
+  run.expect_no_orphan();
+}
+
+TEST_F(HostFaults, ASpareHostThatIsDeadIsPassedOver) {
+  if (!is_drawn("dead_spare", 3)) GTEST_SKIP() << "not drawn today";
+  FileWriter(scratch_.path() / "hosts")
+      .write(std::string_view("n1 slots=1\nn2 slots=1\nn3 slots=1\nn4 slots=1\n"));
+  FileWriter(scratch_.path() / "n3-is-down").write(std::string_view("yes"));
+  FaultRun run(job());
+  await_steps(run, 12);
+  FileWriter(scratch_.path() / "n2-is-down").write(std::string_view("yes"));
+  const pid_t old = second_rank(run);
+  send_to_host(run, SIGKILL);
+  await_restart(run, old);
+  const auto result = run.expect_end(0, 120);
+  EXPECT_NE(result.err.find("n3 is left out from here on: it does not answer"), std::string::npos)
+      << result.err;
   run.expect_no_orphan();
   run.expect_same_losses();
 }

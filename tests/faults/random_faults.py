@@ -182,7 +182,7 @@ def lap(options, draw, clean, is_enough, tally):
             break
         run.look()
         if code is not None:
-            if code not in RESTARTABLE and code != -signal.SIGKILL and code < 128:
+            if code not in RESTARTABLE and code not in (-signal.SIGKILL, -signal.SIGTERM) and code < 128:
                 raise AssertionError(f"{folder}: the launcher ended with code {code}")
             run.wait_for_no_process()
             run.start()
