@@ -61,9 +61,8 @@ int run_doctor(Args args) {
   app.add_flag("--cluster", checks_cluster,
                "compare the hosts of all ranks: tokamak launch -n 4 -- doctor --cluster");
   app.add_flag("--json", cluster.json, "with --cluster: a line for each rank, and the verdict");
-  app.add_option(
-      "--settings", cluster.settings,
-      "with --cluster: a file for a shell with the interface and the hosts to leave out");
+  app.add_option("--settings", cluster.settings,
+                 "with --cluster: a file for a shell with the hosts to leave out");
   app.add_option("--device", cluster.device, kDeviceHelp)->capture_default_str();
   if (!parse(app, args)) return 0;
   if (checks_cluster) return run_doctor_cluster(cluster);

@@ -10,7 +10,7 @@ namespace tokamak::cli {
 struct ClusterWords {
   std::string folder = "outputs";
   std::string device = "auto";
-  std::string settings;  ///< a file for shell scripts: the interface and the hosts to leave out
+  std::string settings;  ///< a file for shell scripts: the hosts to leave out
   bool json = false;
 };
 

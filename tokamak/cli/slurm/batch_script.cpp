@@ -124,8 +124,7 @@ start() {{
 
 std::string check_part(const BatchJob& job) {
   return fmt::format(R"sh(
-# The first way that connects all ranks is taken. They check their hosts, choose the network interface, and name
-# hosts that should be left out.
+# The first way that connects all ranks is taken. They check their hosts and name those that should be left out.
 leave_out=
 rm -f "$logs/settings" "$logs"/check-*.log
 for mpi in {}; do
@@ -154,7 +153,6 @@ std::string run_part(const BatchJob& job) {
                        run);
   }
   return fmt::format(R"sh(if [ -e "$logs/settings" ] && [ "$code" = 0 ]; then
-  export TOKAMAK_CHECKED=1
   {}
   code=$?
 fi

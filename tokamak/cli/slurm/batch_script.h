@@ -26,7 +26,7 @@ struct BatchJob {
   int64_t save_seconds = 300;       ///< before the time limit, in which ranks save
   int64_t max_requeues = 20;
   std::string mpi = "auto";    ///< of srun --mpi, or mpirun; auto: the first that connects
-  bool checks_cluster = true;  ///< `doctor --cluster` chooses nodes and interface
+  bool checks_cluster = true;  ///< `doctor --cluster` names hosts to leave out
   std::filesystem::path program;
   std::filesystem::path folder;    ///< the run's: job.dump_folder
   std::vector<std::string> words;  ///< a verb and the rest
