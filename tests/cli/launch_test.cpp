@@ -161,6 +161,14 @@ TEST(Launch, RestartsAfterAMachinesFault) {
   EXPECT_EQ(run.err.find("restart 2"), std::string::npos) << run.err;
 }
 
+TEST(Launch, AJobMayRunForLongerThanItsStart) {
+  for (const char* const ranks : {"1", "2"}) {
+    const auto run = launch({"-n", ranks, "--start-seconds", "1"}, {"/bin/sleep", "2"});
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_EQ(run.err, "");
+  }
+}
+
 TEST(Launch, RestartsOneRankAndGivesUp) {
   const auto run = launch({"-n", "1", "--max-restarts", "1"}, {TOK_WORKER, "die"});
   EXPECT_EQ(run.exit_code, 137) << run.err;

@@ -134,7 +134,10 @@ class Watch {
   /// From other hosts than the launcher's, and the heartbeat from one rank of each.
   void tell(RankNews::Kind kind) {
     next_beat_ = Clock::now() + kHeartbeat;
-    if (!is_remote_ || (kind == RankNews::Kind::kAlive && environment_.local_rank != 0)) return;
+    const bool is_begin =
+        kind == RankNews::Kind::kBegan;  // which the launcher awaits of every rank
+    if (!is_remote_ && !is_begin) return;
+    if (kind == RankNews::Kind::kAlive && environment_.local_rank != 0) return;
     fmt::print(stderr, "{}", to_line({.kind = kind, .rank = environment_.rank, .end = end_}));
   }
 
