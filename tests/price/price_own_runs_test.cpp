@@ -31,6 +31,7 @@ struct HomeRun {
   double planned_gib = 0.0;  // 0 = not logged
   double rounding_gib = 0.0;
   std::vector<std::string> words;
+  std::vector<std::string> numbers;  // of the program that ran, where the machine's differ by now
 };
 
 std::string data_folder() {
@@ -51,7 +52,12 @@ HomeRun run_of(const std::string& machine, const CsvFields& fields) {
                 "--training.mixed_precision_param=bfloat16", "--activation_checkpoint.mode=none"}};
   std::istringstream words(fields[4]);
   const std::string assets = "--model.hf_assets_path=";
+  const std::string set = "--set=";
   for (std::string word; words >> word;) {
+    if (word.starts_with(set)) {
+      run.numbers.push_back(word.substr(set.size()));
+      continue;
+    }
     const bool is_path = word.starts_with(assets);
     run.words.push_back(is_path ? assets + data_folder() + word.substr(assets.size()) : word);
   }
@@ -75,6 +81,7 @@ std::vector<HomeRun> home_runs(const std::string& machine, const std::string& ki
 PricedRun price(const HomeRun& run, const std::string& machine) {
   PriceRequest request{.config = load_config(std::nullopt, run.words).config,
                        .machine = price::load_machine(machine)};
+  for (const std::string& number : run.numbers) price::set_number(request.machine, number);
   validate(request.config, run.gpus);
   request.degrees = resolve_degrees(request.config.parallelism, run.gpus);
   return price_run(request);

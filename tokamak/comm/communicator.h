@@ -119,6 +119,13 @@ class World {
     return make_group(name, ranks);
   }
 
+  /// Does the same for a group whose calls are sends and receives that may wait for their peer
+  /// beside compute. A transport may leave them few of the device's multiprocessors.
+  virtual std::unique_ptr<Communicator> make_message_group(const std::string& name,
+                                                           std::span<const int> ranks) {
+    return make_group(name, ranks);
+  }
+
   virtual void barrier() = 0;
 
   /// Returns every rank's text, by rank.

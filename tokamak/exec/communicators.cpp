@@ -19,8 +19,13 @@ Communicators::Communicators(World& world, const GroupTable& groups,
   for (const size_t id : order) {
     const GroupTable::Entry& group = groups.entries[id];
     const bool gathers = !gathered.empty() && gathered[id].base != nullptr;
-    owned_.push_back(gathers ? world.make_gather_group(group.name, group.ranks, gathered[id])
-                             : world.make_group(group.name, group.ranks));
+    if (gathers) {
+      owned_.push_back(world.make_gather_group(group.name, group.ranks, gathered[id]));
+    } else if (group.purpose == GroupPurpose::kMessage) {
+      owned_.push_back(world.make_message_group(group.name, group.ranks));
+    } else {
+      owned_.push_back(world.make_group(group.name, group.ranks));
+    }
     groups_[id] = owned_.back().get();
   }
 }

@@ -124,13 +124,20 @@ class NcclWorld final : public World {
 
   std::unique_ptr<Communicator> make_group(const std::string& name,
                                            std::span<const int> ranks) override {
-    return make(name, ranks, nullptr);
+    return make(name, ranks, {.max_ctas = options_.max_ctas});
+  }
+
+  std::unique_ptr<Communicator> make_message_group(const std::string& name,
+                                                   std::span<const int> ranks) override {
+    return make(name, ranks, {.max_ctas = options_.max_ctas, .sends_messages = true});
   }
 
   std::unique_ptr<Communicator> make_gather_group(const std::string& name,
                                                   std::span<const int> ranks,
                                                   const GatheredMemory& memory) override {
-    return make(name, ranks, options_.copy_engine ? &memory : nullptr);
+    return make(
+        name, ranks,
+        {.max_ctas = options_.max_ctas, .memory = options_.copy_engine ? &memory : nullptr});
   }
 
   void barrier() override { control_.barrier(); }
@@ -157,32 +164,42 @@ class NcclWorld final : public World {
   std::string find_fault() const override { return control_.find_fault(); }
 
  private:
-  // The group gathers in `memory` by copy engines, or by kernels if it is null.
+  struct GroupUse {
+    int max_ctas = 0;
+    bool sends_messages = false;
+    const GatheredMemory* memory = nullptr;  // copy engines gather in it; null: kernels gather
+  };
+
   std::unique_ptr<Communicator> make(const std::string& name, std::span<const int> ranks,
-                                     const GatheredMemory* memory) {
+                                     const GroupUse& use) {
     const auto me = std::find(ranks.begin(), ranks.end(), rank());
     TOK_CHECK(me != ranks.end(), "rank {} is not in group \"{}\"", rank(), name);
     HostGroup group{.name = name,
                     .world_ranks = {ranks.begin(), ranks.end()},
                     .rank = static_cast<int>(me - ranks.begin())};
     TOK_CUDA(cudaSetDevice(device_));
-    ncclComm_t nccl = group.world_ranks.size() > 1 ? connect(group, memory) : nullptr;
+    ncclComm_t nccl = group.world_ranks.size() > 1 ? connect(group, use) : nullptr;
     auto comm = std::make_unique<NcclCommunicator>(std::move(group), nccl, flights());
     watchdog_.add(*comm);
     comm->at_end([this, c = comm.get()] { watchdog_.remove(*c); });
     return comm;
   }
 
-  ncclComm_t connect(const HostGroup& group, const GatheredMemory* memory) {
+  ncclComm_t connect(const HostGroup& group, GroupUse use) {
     const auto host = control_.make_group(group.name + " (setup)", group.world_ranks);
     ncclUniqueId id{};
     if (group.rank == 0) TOK_NCCL(ncclGetUniqueId(&id));
     host->broadcast(&id, sizeof id, DType::kU8, 0, nullptr);
     // A copy engine reads a peer's part at the offset where its own rank has its part.
+    const GatheredMemory* memory = use.memory;
     if (memory != nullptr && !is_common(memory->layout, *host)) memory = nullptr;
+    if (use.sends_messages && use.max_ctas == 0)
+      use.max_ctas = is_common(std::hash<std::string>{}(control_.flights().host), *host)
+                         ? options_.message_ctas
+                         : options_.network_message_ctas;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 1;
-    if (options_.max_ctas > 0) config.maxCTAs = options_.max_ctas;
+    if (use.max_ctas > 0) config.maxCTAs = use.max_ctas;
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
     if (memory != nullptr) config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
 #else

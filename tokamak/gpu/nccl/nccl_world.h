@@ -11,6 +11,12 @@ namespace tokamak::gpu {
 
 struct NcclOptions {
   int max_ctas = 0;  ///< most thread blocks of one collective; 0 = NCCL's choice
+  /// Most thread blocks of one message of World::make_message_group, between ranks of one host and
+  /// of several. A receive holds their multiprocessors until its peer sends, and what computes
+  /// beside it may need another wave. Links of a host want more blocks than a network adapter,
+  /// which reads and writes the device's memory itself.
+  int message_ctas = 4;
+  int network_message_ctas = 2;
   /// Groups of World::make_gather_group gather by the copy engines, which leaves the
   /// multiprocessors alone (NCCL 2.28, one host), where all their ranks gather at the same offsets.
   /// The memory must be allocated with Options::symmetric.
