@@ -53,6 +53,7 @@ std::vector<Schedule> schedules_for(int64_t num_layers, int64_t pp, int ends) {
     if (layers == before || layers < 1) continue;
     before = layers;
     all.push_back({"Interleaved1F1B", layers});
+    all.push_back({"InterleavedZeroBubble", layers});
   }
   if (2 * p - 2 <= num_layers) all.push_back({"ZBVZeroBubble"});
   return all;
