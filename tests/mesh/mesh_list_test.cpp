@@ -139,6 +139,7 @@ MeshCase draw_case(uint64_t seed, uint64_t index) {
   d.async_tp = draw.flip();
   if (draw.flip()) c.logits_multiple = 32;
   d.gather_again = draw.flip();
+  d.covers_collectives = draw.flip();
   c.seed = seed * 1000 + index;
   return c;
 }

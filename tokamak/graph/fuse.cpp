@@ -16,6 +16,30 @@ bool is_view(const Node& node) {
   return !node.is_leaf() && node.rules->is_view;
 }
 
+}  // namespace
+
+Value storage_of(const Graph& graph, Value v) {
+  while (true) {
+    const Node& node = graph.producer(v);
+    if (node.is_leaf()) return v;
+    if (is_view(node)) {
+      v = node.in[0];
+      continue;
+    }
+    if (const auto sum = node.accumulation(v.out)) {
+      v = sum->into;
+      continue;
+    }
+    const std::vector<Alias> aliases = node.rules->aliases(node.op.get());
+    const auto must = std::find_if(aliases.begin(), aliases.end(),
+                                   [&](const Alias& a) { return a.must && a.out == v.out; });
+    if (must == aliases.end()) return v;
+    v = node.in[must->in];
+  }
+}
+
+namespace {
+
 // Maps each value to the nodes, in order, that read it directly or through a view, or add into it.
 Readers readers_of(const Graph& graph) {
   Readers readers;
@@ -36,27 +60,6 @@ Readers readers_of(const Graph& graph) {
     all.erase(std::unique(all.begin(), all.end()), all.end());
   }
   return readers;
-}
-
-// Returns the value that first held the storage of `v`.
-Value storage_of(const Graph& graph, Value v) {
-  while (true) {
-    const Node& node = graph.producer(v);
-    if (node.is_leaf()) return v;
-    if (is_view(node)) {
-      v = node.in[0];
-      continue;
-    }
-    if (const auto sum = node.accumulation(v.out)) {
-      v = sum->into;
-      continue;
-    }
-    const std::vector<Alias> aliases = node.rules->aliases(node.op.get());
-    const auto must = std::find_if(aliases.begin(), aliases.end(),
-                                   [&](const Alias& a) { return a.must && a.out == v.out; });
-    if (must == aliases.end()) return v;
-    v = node.in[must->in];
-  }
 }
 
 // Whether both nodes are on one stream and in one segment, however segments are cut.
@@ -322,7 +325,19 @@ class SumAccumulator {
         storage_of(graph_, v) != v || !runs_with(node, graph_.node(adder)))
       return false;
     return std::all_of(readers_[read].begin(), readers_[read].end(), [&](int32_t reader) {
-      return reader == sum || (reader < adder && runs_with(graph_.node(reader), node));
+      return reader == sum ||
+             (reader < adder && (runs_with(graph_.node(reader), node) || has_ended(reader, adder)));
+    });
+  }
+
+  // Whether node `by` runs after another node of its stream that has waited for communication `i`.
+  bool has_ended(int32_t i, int32_t by) {
+    const Node& communication = graph_.node(i);
+    if (!communication.rules->is_communication || communication.out.empty()) return false;
+    const std::vector<int32_t>& readers = readers_[{i, 0}];
+    return std::any_of(readers.begin(), readers.end(), [&](int32_t reader) {
+      return reader < by && !is_view(graph_.node(reader)) &&
+             runs_with(graph_.node(reader), graph_.node(by));
     });
   }
 

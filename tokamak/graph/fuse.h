@@ -18,6 +18,9 @@ Graph emit_on_backward(const Graph& graph, const StateLayout& layout);
 /// reads the earlier value afterwards.
 Graph accumulate_sums(const Graph& graph);
 
+/// Returns the value that first held the storage of `v`: what it views, adds into or takes over.
+Value storage_of(const Graph& graph, Value v);
+
 /// Replaces an op and the producer of its first input by the one op that `after` gives.
 Graph fuse_producers(const Graph& graph, const StateLayout& layout);
 

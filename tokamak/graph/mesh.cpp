@@ -75,8 +75,8 @@ std::vector<int> Mesh::group_of(int rank, AxisSet axes) const {
 }
 
 std::string group_name(AxisSet axes, GroupPurpose purpose) {
-  constexpr std::array<std::string_view, 7> kWords{
-      "", " again", " ring", " gather", " reduce", " replicas reduce", " tied weights"};
+  constexpr std::array<std::string_view, 8> kWords{
+      "", " again", " covered", " ring", " gather", " reduce", " replicas reduce", " tied weights"};
   return to_string(axes).append(kWords.at(static_cast<size_t>(purpose)));
 }
 

@@ -78,7 +78,8 @@ struct CommGroup {
 /// The traffic of a group; it separates groups of the same ranks, each with its own stream.
 enum class GroupPurpose : uint8_t {
   kGeneral,   ///< "tp"
-  kAgain,     ///< "tp again": what the backward gathers a second time
+  kAgain,     ///< "tp again": what the backward gathers, some of it a second time
+  kCovered,   ///< "tp covered": what the backward sums beside weight gradients
   kRing,      ///< "tp ring": chunks of what matmuls read or write
   kGather,    ///< "dp_shard x cp gather": weights
   kReduce,    ///< "dp_shard x cp reduce": gradients

@@ -40,6 +40,9 @@ struct DistributeOptions {
   /// Does not keep what the forward of a block gathers over tp: the backward gathers it again,
   /// beside its matmuls (Korthikanti et al., arXiv 2205.05198, section 4.2.2).
   bool gather_again = false;
+  /// The backward gathers and sums over tp on a stream of its own, for weight gradients to cover
+  /// (cover_collectives.h). Not with async_tp, nor where weight gradients are apart.
+  bool covers_collectives = false;
   ContextMethod context = ContextMethod::kAllGather;
   bool head_and_tail = true;         ///< context parallel ranks hold chunks r and 2n-1-r
   std::vector<int> stage_of_module;  ///< by Label::module; empty = one stage

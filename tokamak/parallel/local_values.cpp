@@ -3,13 +3,11 @@
 #include <utility>
 
 #include "tokamak/core/error.h"
+#include "tokamak/graph/cover_collectives.h"
 #include "tokamak/parallel/reshard.h"
 
 namespace tokamak {
 namespace {
-
-// Gathers for the backward run on this stream, beside its matmuls.
-constexpr int kGatherAgainStream = 1002;
 
 bool is_parameter_leaf(const Graph& global, Value v) {
   const Node& n = global.producer(v);
@@ -98,7 +96,7 @@ void LocalValues::gather_again(Value v, const LocalValue& from, const Placement&
   for (int32_t i = first; i < g_.size(); ++i) {
     Node& node = g_.mutable_node(i);
     node.is_dropped = true;
-    if (node.rules->is_communication) node.stream = kGatherAgainStream;
+    if (node.rules->is_communication) node.stream = kCoveredGatherStream;
   }
   values_[v].push_back(again);
 }
@@ -137,11 +135,31 @@ LocalValue LocalValues::resharded(Value v, LocalValue from, const Placement& wan
     if (from.placement[a] == want[a]) continue;
     const auto axis = static_cast<PlacementAxis>(a);
     TOK_CHECK(axis != PlacementAxis::kDp, "activations move over dp");
-    from.value = reshard(g_, from.value, context_.group(mesh_axes(axis), purpose),
+    const bool is_covered = axis == PlacementAxis::kTp && purpose == GroupPurpose::kGeneral &&
+                            covers_collective(from.placement[a].shard, want[a].shard);
+    const bool is_sum = from.placement[a].shard == kPartialSum;
+    GroupPurpose traffic = purpose;
+    if (is_covered) traffic = is_sum ? GroupPurpose::kCovered : GroupPurpose::kAgain;
+    const int32_t first = g_.size();
+    from.value = reshard(g_, from.value, context_.group(mesh_axes(axis), traffic),
                          from.placement[a], want[a], global_.type(v));
+    for (int32_t i = first; is_covered && i < g_.size(); ++i) {
+      Node& node = g_.mutable_node(i);
+      if (node.rules->is_communication)
+        node.stream = is_sum ? kCoveredSumStream : kCoveredGatherStream;
+    }
     from.placement[a] = want[a];
   }
   return from;
+}
+
+// Whether weight gradients of a block can run beside the collective between these placements.
+bool LocalValues::covers_collective(Shard from, Shard to) const {
+  const DistributeOptions& o = *context_.options;
+  if (!o.covers_collectives || o.async_tp || g_.label.phase != Phase::kBackward ||
+      g_.label.block < 0 || splits_backward_)
+    return false;
+  return (from == kPartialSum && to.is_cut()) || (from.is_cut() && to == kReplicated);
 }
 
 // A pending sum would be a message as large as the whole value, so its cut sum is sent instead.

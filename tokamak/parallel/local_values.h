@@ -26,7 +26,11 @@ class LocalValues {
   /// Emits into `local`. All must outlive it.
   LocalValues(const Graph& global, const std::vector<NodePlacement>& placements,
               const RankContext& context, Graph& local)
-      : global_(global), placements_(placements), context_(context), g_(local) {}
+      : global_(global),
+        placements_(placements),
+        context_(context),
+        splits_backward_(context.options->pipeline.splits_backward()),
+        g_(local) {}
 
   /// Returns the value placed as `want`, for `stage`; reshards it if needed and keeps the result.
   Value get(Value v, const Placement& want, int stage);
@@ -53,11 +57,13 @@ class LocalValues {
   Value leaf(Value v);
   LocalValue resharded(Value v, LocalValue from, const Placement& want, int stage,
                        GroupPurpose purpose = GroupPurpose::kGeneral);
+  bool covers_collective(Shard from, Shard to) const;
   void sum_before_it_crosses(Value v, const Placement& want, std::vector<LocalValue>& have);
 
   const Graph& global_;
   const std::vector<NodePlacement>& placements_;
   const RankContext& context_;
+  bool splits_backward_;
   Graph& g_;
   std::map<Value, std::vector<LocalValue>> values_;
 };

@@ -1,15 +1,25 @@
 #include "tokamak/plan/carriers.h"
 
+#include <algorithm>
+
 #include "tokamak/core/error.h"
 #include "tokamak/ops/comm/collective.h"
 
 namespace tokamak {
 namespace {
 
-bool wants_copy_engines(const Target& target, const CarrierOptions& options) {
-  if (target.backend != "gpu") return false;
-  return options.choice == CopyEngines::kAlways ||
-         (options.choice == CopyEngines::kAuto && options.num_ranks <= target.devices_per_host);
+// Ranks fill hosts in order.
+bool is_of_one_host(const GroupTable::Entry& group, int devices_per_host) {
+  const auto host = [&](int rank) { return rank / devices_per_host; };
+  return std::all_of(group.ranks.begin(), group.ranks.end(),
+                     [&](int rank) { return host(rank) == host(group.ranks.front()); });
+}
+
+bool wants_copy_engines(const GroupTable::Entry& group, const Target& target,
+                        const CarrierOptions& options) {
+  if (options.choice == CopyEngines::kAlways) return true;
+  return options.num_ranks <= target.devices_per_host ||
+         (options.by_group && is_of_one_host(group, target.devices_per_host));
 }
 
 }  // namespace
@@ -21,7 +31,8 @@ bool gathers_beside_compute(const Task& task) {
 
 void choose_carriers(std::span<Plan* const> plans, const Target& target,
                      const CarrierOptions& options) {
-  if (!wants_copy_engines(target, options)) return;
+  if (target.backend != "gpu" || options.choice == CopyEngines::kNever) return;
+  if (options.choice == CopyEngines::kAuto && target.devices_per_host == 0) return;
   const GroupTable& groups = plans[0]->groups;
   const size_t num_groups = groups.entries.size();
   std::vector<bool> gathers(num_groups);
@@ -38,7 +49,8 @@ void choose_carriers(std::span<Plan* const> plans, const Target& target,
   }
   std::vector<Carrier> carriers(num_groups, Carrier::kKernels);
   for (size_t id = 0; id < num_groups; ++id) {
-    if (!gathers[id] || does_else[id]) continue;
+    if (!gathers[id] || does_else[id] || !wants_copy_engines(groups.entries[id], target, options))
+      continue;
     carriers[id] = groups.entries[id].axes.meets(options.unlike) ? Carrier::kCopyEnginesIfAlike
                                                                  : Carrier::kCopyEngines;
   }

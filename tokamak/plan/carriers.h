@@ -8,12 +8,14 @@
 
 namespace tokamak {
 
-/// Whether gathers beside compute use copy engines; kAuto: they do where all ranks share one host.
+/// Whether gathers beside compute use copy engines; kAuto: they do where ranks share one host.
 enum class CopyEngines : uint8_t { kNever, kAuto, kAlways };
 
 struct CarrierOptions {
   CopyEngines choice = CopyEngines::kNever;
   int num_ranks = 1;  ///< of the mesh
+  /// kAuto: in a mesh of several hosts, groups of one host use copy engines too.
+  bool by_group = false;
   /// Axes whose ranks may lay out their memory differently. A copy engine reads a peer's part at
   /// the offset that the part has on its own rank.
   AxisSet unlike;

@@ -71,12 +71,26 @@ TEST(Carriers, CopyEnginesAreOfGpusOfOneHost) {
   using enum CopyEngines;
   const std::vector<Carrier> none;
   EXPECT_EQ(of(kEightGpus, kAuto, 8), kCopied);
-  EXPECT_EQ(of(kEightGpus, kAuto, 16), none) << "two hosts";
+  EXPECT_EQ(of(kEightGpus, kAuto, 16), std::vector{Carrier::kKernels}) << "two hosts";
   EXPECT_EQ(of(kEightGpus, kAlways, 16), kCopied);
   EXPECT_EQ(of(kEightGpus, kNever, 8), none);
   EXPECT_EQ(of({.backend = "gpu", .arch = 90}, kAuto, 8), none) << "no copy engines that gather";
   EXPECT_EQ(of({}, kAuto, 8), none) << "a CPU";
   EXPECT_EQ(of({}, kAlways, 8), none) << "a CPU";
+}
+
+// Of two hosts of eight, the second group spans both.
+TEST(Carriers, GroupsOfOneHostUseThemInAMeshOfSeveral) {
+  Groups g;
+  for (const std::vector<int>& ranks : {std::vector{8, 9, 10, 11}, std::vector{7, 8}}) {
+    const CommGroup group = g.plan.groups.add({.name = "gathers", .ranks = ranks}, 8);
+    g.call(AllGather{.group = group}, 1);
+  }
+  CarrierOptions options{.choice = CopyEngines::kAuto, .num_ranks = 16};
+  EXPECT_EQ(carriers_of(g.plan, kEightGpus, options), std::vector(2, Carrier::kKernels));
+  options.by_group = true;
+  EXPECT_EQ(carriers_of(g.plan, kEightGpus, options),
+            (std::vector{Carrier::kCopyEngines, Carrier::kKernels}));
 }
 
 TEST(Carriers, RanksThatMayDifferInMemoryDecideWhenBound) {

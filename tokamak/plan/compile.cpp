@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/graph/cover_collectives.h"
 #include "tokamak/graph/fuse.h"
 #include "tokamak/ops/float8/fused_float8.h"
 #include "tokamak/plan/buffers.h"
@@ -107,7 +108,9 @@ Plan compile(const Graph& graph, const StateLayout& layout, const CompileOptions
   if (options.fuse) g = fuse_producers(accumulate_sums(g), layout);
   const auto planned = [&](const Graph& fused) {
     log("fuse", fused);
-    return plan_of(fused, layout, options);
+    const Graph ordered = cover_collectives(fused);
+    log("cover collectives", ordered);
+    return plan_of(ordered, layout, options);
   };
   if (!options.fuse_float8) return planned(g);
   // Inputs of codes of tiles may need more memory than values.

@@ -67,6 +67,7 @@ DistributeOptions distribute_options(const Config& config, const Degrees& degree
           .loss_parallel = !p.disable_loss_parallel,
           .async_tp = p.enable_async_tensor_parallel,
           .gather_again = config.activation_checkpoint.gather_again,
+          .covers_collectives = p.cover_tensor_parallel_collectives,
           .context = context_method_of(p.context_parallel_rotate_method),
           .head_and_tail = p.context_parallel_load_balancer.has_value()};
 }

@@ -221,6 +221,7 @@ void PlannedRun::finish(const Target& target) {
   choose_carriers(plans, target,
                   {.choice = shape_.copy_engines,
                    .num_ranks = mesh().size(),
+                   .by_group = shape_.distribute.covers_collectives,
                    .unlike = unlike_axes(config_, mesh())});
   const Plan& first = *plans.front();
   for (size_t id = 0; id < first.carriers.size(); ++id) {

@@ -158,6 +158,9 @@ struct Software {
   /// Share of tensor-parallel collectives' time hidden under the matmuls before or after them,
   /// where the plan runs one after the other.
   double tensor_parallel_overlap = 0.0;
+  /// 1 = plans cover tensor-parallel collectives of the backward with weight gradients, and gather
+  /// by copy engines where a group is of one host; 0 = plans of published runs do not.
+  int covers_collectives = 1;
   double gradient_bytes = 4.0;  ///< per element of the gradients that ranks sum
   /// 1 = gradients are reduced beside what the pipeline does next, where the plan says so
   /// (Segment::outliving_streams); 0 = an item ends after its reductions.

@@ -152,6 +152,7 @@ void add_software(std::vector<MachineKey>& out) {
   keys.add<&Software::attention_pair_bytes>("attention_pair_bytes", kBytes, 0, 1e3);
   keys.add<&Software::logit_bytes>("logit_bytes", kBytes, 0, 1e3);
   keys.add<&Software::tensor_parallel_overlap>("tensor_parallel_overlap", kNone, 0, 1);
+  keys.add<&Software::covers_collectives>("covers_collectives", kNone, 0, 1);
   keys.add<&Software::gradient_bytes>("gradient_bytes", kBytes, 0.5, 8);
   keys.add<&Software::reduction_overlap>("reduction_overlap", kNone, 0, 1);
   keys.add<&Software::gather_overlap>("gather_overlap", kNone, 0, 1);

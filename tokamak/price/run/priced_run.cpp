@@ -36,6 +36,8 @@ RunShape priced_shape(const Config& config, price::Precision linear, const price
   planned.model.converters.clear();
   if (plans_codes(linear, machine))
     planned.model.converters.emplace_back(converter_of(config, linear));
+  if (machine.software.covers_collectives == 0)
+    planned.parallelism.cover_tensor_parallel_collectives = false;
   return shape_of(planned, model, place);
 }
 

@@ -1,0 +1,154 @@
+// Collectives of the backward that weight gradients cover: same bits, and work beside them.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tokamak/models/model_spec.h"
+#include "tokamak/ops/comm/collective.h"
+#include "tokamak/ops/matmul/linear.h"
+#include "tokamak/run/planned_run.h"
+
+#include "tests/fixtures/mesh_expect.h"
+
+namespace tokamak {
+namespace {
+
+using Mode = RecomputePolicy::Mode;
+
+ModelSpec narrow_gpt2() {
+  return {.family = &family_of("gpt2"),
+          .name = "test",
+          .flavor = "narrow",
+          .vocab_size = 48,
+          .dim = 32,
+          .num_layers = 2,
+          .num_heads = 4,
+          .num_kv_heads = 4,
+          .head_dim = 8,
+          .mlp_dim = 64,
+          .max_seq_len = 32};
+}
+
+MeshCase small_case(const MeshCoordinates& degrees) {
+  MeshCase c{.model = small_llama(), .seq_len = 16, .global_batch = 8, .num_microbatches = 2};
+  c.distribute.mesh.degrees = degrees;
+  return c;
+}
+
+void expect_the_same_bits(MeshCase c) {
+  c.distribute.covers_collectives = false;
+  const MeshResult plain = run_mesh(c);
+  c.distribute.covers_collectives = true;
+  const MeshResult covered = run_mesh(c);
+  EXPECT_EQ(covered.loss, plain.loss) << describe(c);
+  EXPECT_EQ(covered.grad_norm, plain.grad_norm) << describe(c);
+  EXPECT_TRUE(covered.parameters == plain.parameters) << describe(c);
+}
+
+struct CoverCase {
+  const char* name;
+  MeshCoordinates degrees;
+};
+
+class CoverCollectives : public ::testing::TestWithParam<CoverCase> {};
+
+TEST_P(CoverCollectives, leaves_every_bit) {
+  for (const RecomputePolicy& recompute :
+       {RecomputePolicy{}, RecomputePolicy{.mode = Mode::kFull},
+        RecomputePolicy{
+            .mode = Mode::kSelectiveOps, .saved_ops = {"attention"}, .halved_ops = {"linear"}}}) {
+    MeshCase c = small_case(GetParam().degrees);
+    c.recompute = recompute;
+    expect_the_same_bits(c);
+    c.distribute.gather_again = true;
+    expect_the_same_bits(c);
+    c.compute = DType::kBF16;
+    expect_the_same_bits(c);
+  }
+  MeshCase gpt2 = small_case(GetParam().degrees);
+  gpt2.model = narrow_gpt2();
+  expect_the_same_bits(gpt2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, CoverCollectives,
+                         ::testing::Values(CoverCase{"tp2", {1, 1, 1, 1, 2}},
+                                           CoverCase{"tp4", {1, 1, 1, 1, 4}},
+                                           CoverCase{"fsdp_tp", {1, 1, 2, 1, 2}},
+                                           CoverCase{"cp_tp", {1, 1, 1, 2, 2}}),
+                         [](const auto& test) { return test.param.name; });
+
+TEST(CoverCollectivesPipeline, leaves_every_bit) {
+  for (const auto& [schedule, chunks] : {std::pair("1F1B", 1), {"Interleaved1F1B", 2}}) {
+    MeshCase c = small_case({2, 1, 1, 1, 2});
+    c.num_microbatches = 4;
+    c.model.num_layers = 4;
+    set_pipeline(c, schedule, chunks);
+    expect_the_same_bits(c);
+  }
+}
+
+// Where weight gradients run apart, the backward has none to cover a collective with.
+TEST(CoverCollectivesPlan, leaves_schedules_that_split_the_backward) {
+  MeshCase c = small_case({2, 1, 1, 1, 2});
+  c.num_microbatches = 4;
+  c.model.num_layers = 4;
+  set_pipeline(c, "ZBVZeroBubble", 2);
+  c.distribute.covers_collectives = true;
+  const PlannedRun run(c.model, shape_of(c, 1), {});
+  for (const GroupTable::Entry& group : run.plan().groups.entries)
+    EXPECT_NE(group.purpose, GroupPurpose::kCovered);
+}
+
+bool is_weight_gradient(const Task& task) {
+  Types in;
+  for (const Operand& o : task.in) in.push_back(o.type);
+  Types out;
+  for (const Operand& o : task.out) out.push_back(o.type);
+  return task.rules->cost(task.op.get(), in, out).product == Cost::Product::kWeightGradient;
+}
+
+// Of four collectives of a block's backward each has a weight gradient beside it, but for the first
+// gather of the last block, before which there is none.
+TEST(CoverCollectivesPlan, runs_weight_gradients_beside_them) {
+  MeshCase c{.model = flavor_spec("llama3", "405B"),
+             .compute = DType::kBF16,
+             .seq_len = 8192,
+             .global_batch = 1};
+  c.model.num_layers = 4;
+  c.distribute.mesh.degrees = {1, 1, 1, 1, 8};
+  c.distribute.covers_collectives = true;
+  const PlannedRun run(c.model, shape_of(c, 1), {});
+  int64_t collectives = 0;
+  int64_t covered = 0;
+  for (const Segment& segment : run.plan().segments) {
+    const std::vector<int> known = first_known(segment);
+    for (size_t i = 0; i < segment.tasks.size(); ++i) {
+      const Task& task = segment.tasks[i];
+      if (!task.rules->is_communication || task.stream == 0 || task.label.block < 0) continue;
+      if (task.rules != &kRules<AllGather> && task.rules != &kRules<ReduceScatter>) continue;
+      ++collectives;
+      const auto begin = segment.tasks.begin();
+      if (std::any_of(begin + static_cast<int64_t>(i), begin + known[i], is_weight_gradient))
+        ++covered;
+    }
+  }
+  EXPECT_EQ(collectives, 4 * c.model.num_layers);
+  EXPECT_GE(covered, collectives - 2);
+}
+
+// Delayed weight gradients keep few values longer.
+TEST(CoverCollectivesPlan, takes_little_memory) {
+  const ModelSpec model = flavor_spec("llama3", "8B");
+  MeshCase c{.model = model, .compute = DType::kBF16, .seq_len = 8192, .global_batch = 1};
+  c.distribute.mesh.degrees = {1, 1, 1, 1, 8};
+  const int64_t plain = PlannedRun(model, shape_of(c, 1), {}).peak_bytes();
+  c.distribute.covers_collectives = true;
+  const int64_t covered = PlannedRun(model, shape_of(c, 1), {}).peak_bytes();
+  const int64_t whole = c.seq_len * model.dim * 2;
+  EXPECT_LE(covered, plain + 4 * whole);
+}
+
+}  // namespace
+}  // namespace tokamak

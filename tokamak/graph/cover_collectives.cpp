@@ -1,0 +1,231 @@
+#include "tokamak/graph/cover_collectives.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <vector>
+
+#include "tokamak/graph/fuse.h"
+#include "tokamak/graph/rewriter.h"
+
+namespace tokamak {
+namespace {
+
+// Matmuls of so many operations take about as long as one byte on the links between GPUs of a host:
+// 700 TFLOP/s of an H100 beside 290 GB/s, and kernels beside a collective are slower.
+constexpr double kFlopsPerByte = 3000.0;
+// So much of a collective may stay bare: another weight gradient covers the next one instead.
+constexpr double kMostBare = 0.3;
+// No more weight gradients wait than are worth so many collectives: what they read lives on.
+constexpr double kMostWaiting = 9.0;
+
+// The elements of State that a leaf reads.
+struct Extent {
+  StateId whole;
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  bool meets(const Extent& other) const {
+    return whole == other.whole && begin < other.end && other.begin < end;
+  }
+};
+
+class Cover {
+ public:
+  explicit Cover(const Graph& graph)
+      : graph_(graph), rewriter_(graph), is_read_(static_cast<size_t>(graph.size())) {
+    for (int32_t i = 0; i < graph.size(); ++i) {
+      for (const Value v : graph.node(i).in) {
+        if (v.valid()) is_read_[v.node] = true;
+      }
+      const Node& node = graph.node(i);
+      if (is_covered(node)) largest_ = std::max(largest_, kFlopsPerByte * cost(node).bytes_sent);
+    }
+  }
+
+  bool has_work() const { return largest_ > 0.0; }
+
+  Graph run() {
+    for (int32_t i = 0; i < graph_.size(); ++i) {
+      const Node& node = graph_.node(i);
+      if (node.is_leaf()) continue;
+      if (!waiting_.empty() && !is_of_same_segment(node, graph_.node(waiting_.front().node)))
+        emit_all();
+      if (can_wait(i)) {
+        wait(i);
+        continue;
+      }
+      emit_what_meets(node);
+      cover(i);
+      emit(i);
+    }
+    emit_all();
+    return rewriter_.finish();
+  }
+
+ private:
+  struct Waiting {
+    int32_t node = 0;
+    double flops = 0.0;
+    std::vector<Value> reads;  // storages
+    std::vector<Value> writes;
+  };
+
+  struct Flight {
+    double flops = 0.0;  // operations that take as long
+    double until = 0.0;  // emitted operations after which it has ended
+  };
+
+  static bool is_of_same_segment(const Node& a, const Node& b) {
+    return a.label.phase == b.label.phase && a.label.stage == b.label.stage;
+  }
+
+  static bool is_covered(const Node& node) {
+    return !node.is_leaf() && node.rules->is_communication && !node.is_clone &&
+           node.label.phase == Phase::kBackward &&
+           (node.stream == kCoveredGatherStream || node.stream == kCoveredSumStream);
+  }
+
+  Cost cost(const Node& node) const {
+    Types in;
+    for (const Value v : node.in) {
+      if (v.valid()) in.push_back(graph_.type(v));
+    }
+    return node.rules->cost(node.op.get(), in, node.out);
+  }
+
+  Extent extent(StateId state) const {
+    const StateTable& states = graph_.states();
+    Extent e{.whole = state, .begin = 0, .end = states[state].type.numel()};
+    for (StateId up = states[e.whole].window_of; up.valid(); up = states[e.whole].window_of) {
+      e.begin += states[e.whole].window_begin;
+      e.end += states[e.whole].window_begin;
+      e.whole = up;
+    }
+    return e;
+  }
+
+  std::vector<Value> read_storages(const Node& node) const {
+    std::vector<Value> all;
+    for (const Value v : node.in) {
+      if (v.valid()) all.push_back(storage_of(graph_, v));
+    }
+    return all;
+  }
+
+  // Returns the storages into which the node adds, or which it takes over.
+  std::vector<Value> written_storages(const Node& node) const {
+    std::vector<Value> all;
+    for (const Accumulation& a : node.accumulations) all.push_back(storage_of(graph_, a.into));
+    for (const Alias& a : node.rules->aliases(node.op.get())) {
+      if (a.must) all.push_back(storage_of(graph_, node.in[a.in]));
+    }
+    return all;
+  }
+
+  // Whether the bytes of two storages meet.
+  bool meet(Value a, Value b) const {
+    const Node& x = graph_.producer(a);
+    const Node& y = graph_.producer(b);
+    if (x.is_leaf() && y.is_leaf()) return extent(x.state).meets(extent(y.state));
+    return a == b;
+  }
+
+  bool meet(const std::vector<Value>& some, const std::vector<Value>& others) const {
+    return std::any_of(some.begin(), some.end(), [&](Value a) {
+      return std::any_of(others.begin(), others.end(), [&](Value b) { return meet(a, b); });
+    });
+  }
+
+  // A weight gradient yields nothing but what it adds into gradient storage.
+  bool can_wait(int32_t i) const {
+    const Node& node = graph_.node(i);
+    const bool is_gradient = node.label.phase == Phase::kBackward && node.label.block >= 0 &&
+                             !node.accumulations.empty() && !node.rules->is_communication &&
+                             !node.rules->has_side_effect;
+    if (!is_gradient || node.accumulations.size() != node.out.size()) return false;
+    const Cost c = cost(node);
+    return c.kind == Cost::Kind::kGemm && c.product == Cost::Product::kWeightGradient &&
+           !is_read_[static_cast<size_t>(i)];
+  }
+
+  void wait(int32_t i) {
+    const Node& node = graph_.node(i);
+    waiting_.push_back({.node = i,
+                        .flops = cost(node).flops,
+                        .reads = read_storages(node),
+                        .writes = written_storages(node)});
+    waiting_flops_ += waiting_.back().flops;
+    while (waiting_flops_ - waiting_.front().flops >= kMostWaiting * largest_) emit_first();
+  }
+
+  // Emits the weight gradients that must precede `node`, and all that have waited longer.
+  void emit_what_meets(const Node& node) {
+    if (waiting_.empty()) return;
+    const std::vector<Value> reads = read_storages(node);
+    const std::vector<Value> writes = written_storages(node);
+    const auto meets = [&](const Waiting& w) {
+      return meet(w.writes, reads) || meet(w.writes, writes) || meet(w.reads, writes);
+    };
+    while (std::any_of(waiting_.begin(), waiting_.end(), meets)) emit_first();
+  }
+
+  // If node `i` reads what a collective brings, emits weight gradients that take about as long.
+  void cover(int32_t i) {
+    const Node& node = graph_.node(i);
+    for (const Value v : node.in) {
+      const auto it = flights_.find(v);
+      if (it == flights_.end()) continue;
+      const Flight flight = it->second;
+      if (node.rules->is_view) {
+        for (int32_t k = 0; k < std::ssize(node.out); ++k) flights_[{i, k}] = flight;
+        continue;
+      }
+      const auto is_bare = [&] { return flight.until - flops_ > kMostBare * flight.flops; };
+      while (!waiting_.empty() && is_bare()) emit_first();
+      flights_.erase(v);
+    }
+  }
+
+  void emit_first() {
+    const int32_t i = waiting_.front().node;
+    waiting_flops_ -= waiting_.front().flops;
+    waiting_.pop_front();
+    emit(i);
+  }
+
+  void emit_all() {
+    while (!waiting_.empty()) emit_first();
+    flights_.clear();
+  }
+
+  void emit(int32_t i) {
+    const Node& node = graph_.node(i);
+    rewriter_.copy(i);
+    if (node.rules->is_view) return;
+    const Cost c = cost(node);
+    flops_ += c.flops;
+    if (!is_covered(node)) return;
+    const double flops = kFlopsPerByte * c.bytes_sent;
+    for (int32_t k = 0; k < std::ssize(node.out); ++k)
+      flights_[{i, k}] = {.flops = flops, .until = flops_ + flops};
+  }
+
+  const Graph& graph_;
+  Rewriter rewriter_;
+  std::vector<bool> is_read_;
+  double largest_ = 0.0;  // operations that cover the largest collective
+  double flops_ = 0.0;    // emitted so far
+  double waiting_flops_ = 0.0;
+  std::deque<Waiting> waiting_;
+  std::map<Value, Flight> flights_;  // by what collectives yield
+};
+
+}  // namespace
+
+Graph cover_collectives(const Graph& graph) {
+  Cover cover(graph);
+  return cover.has_work() ? cover.run() : graph;
+}
+
+}  // namespace tokamak
