@@ -85,7 +85,8 @@ Types QuantizeRanges::infer(std::span<const TensorType> in) const {
   TOK_REQUIRE(is_float8(format), "quantize_ranges: {} is no 8-bit float", name_of(format));
   require_ranges(kName, in[0], ranges, in[1].dims[0]);
   if (is_delayed) require_rows(kName, in[2], in[1].dims[0]);
-  Types out{{.dtype = format, .dims = in[0].dims}, in[1]};
+  const TensorType inverse{.dtype = DType::kF32, .dims = {kStride * in[1].dims[0]}};
+  Types out{{.dtype = format, .dims = in[0].dims}, inverse};
   if (has_amax) out.push_back(in[1]);
   return out;
 }

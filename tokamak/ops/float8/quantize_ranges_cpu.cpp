@@ -35,7 +35,9 @@ void encode(const QuantizeRanges& op, const KernelArgs& a) {
     if (delayed > 0.0F) return delayed;
     return float8_scale(maxima[site], Format::kLargest, op.power_of_two);
   };
-  for (int64_t site = 0; site < a.out[1].numel(); ++site) inverse[site] = 1.0F / scale_of(site);
+  std::fill_n(inverse, a.out[1].numel(), 0.0F);
+  for (int64_t site = 0; site < a.in[1].numel(); ++site)
+    inverse[QuantizeRanges::kStride * site] = 1.0F / scale_of(site);
   int64_t end = 0;
   for (const CodeRange& r : op.ranges) {
     std::fill(codes + end, codes + r.begin, Format());

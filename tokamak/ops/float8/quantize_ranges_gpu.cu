@@ -100,8 +100,9 @@ struct InvertSites {
   float* inverse;
   bool power_of_two;
 
-  __device__ void operator()(int64_t site) const {
-    inverse[site] = 1.0F / sites.scale_of<Format>(site, power_of_two);
+  __device__ void operator()(int64_t i) const {
+    constexpr int64_t kStride = QuantizeRanges::kStride;
+    inverse[i] = i % kStride == 0 ? 1.0F / sites.scale_of<Format>(i / kStride, power_of_two) : 0.0F;
   }
 };
 
@@ -156,7 +157,7 @@ Kernel encoder(const QuantizeRanges& op, const KernelTypes& types) {
     const T* x = args.in[0].as<T>();
     const Sites sites = sites_of(args, is_delayed);
     auto* codes = args.out[0].as<uint8_t>();
-    launch_for(num_sites, args.stream,
+    launch_for(QuantizeRanges::kStride * num_sites, args.stream,
                InvertSites<Format>{sites, args.out[1].as<float>(), power_of_two});
     uint32_t* most = nullptr;
     if constexpr (kHasAmax) {

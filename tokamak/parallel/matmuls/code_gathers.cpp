@@ -189,7 +189,7 @@ void CodeGathers::put_gather(Bucket& bucket) {
   const std::vector<Value> made = to.add(op, std::move(in));
   emitted(made[0], n);
   for (const auto& [site, module] : bucket.modules) {
-    bucket.inverse[site] = one_of(made[1], site, n);
+    bucket.inverse[site] = one_of(made[1], QuantizeRanges::kStride * site, n);
     if (op.has_amax) table_.stage(to, module, Float8Role::kW, one_of(made[2], site, n));
   }
   const Value all = emitted(to.apply(*n.as<AllGather>(), {made[0]}), n);
@@ -197,9 +197,9 @@ void CodeGathers::put_gather(Bucket& bucket) {
   rewriter_.map({bucket.gather, 0}, all);
 }
 
-Value CodeGathers::one_of(Value by_site, int64_t site, const Node& like) {
-  const SliceRows one{.begin = site, .end = site + 1};
-  return emitted(rewriter_.to.apply(one, {by_site}), like);
+Value CodeGathers::one_of(Value values, int64_t at, const Node& like) {
+  const SliceRows one{.begin = at, .end = at + 1};
+  return emitted(rewriter_.to.apply(one, {values}), like);
 }
 
 void CodeGathers::take_maxima() {

@@ -67,7 +67,7 @@ class CodeGathers {
   std::vector<CodeRange> ranges_of_slice(const Bucket& bucket) const;
   void take_maxima();
   void put_gather(Bucket& bucket);
-  Value one_of(Value by_site, int64_t site, const Node& like);
+  Value one_of(Value values, int64_t at, const Node& like);
   Value emitted(Value v, const Node& like);
 
   const Graph& graph_;
