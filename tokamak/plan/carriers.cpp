@@ -19,7 +19,8 @@ bool wants_copy_engines(const GroupTable::Entry& group, const Target& target,
                         const CarrierOptions& options) {
   if (options.choice == CopyEngines::kAlways) return true;
   return options.num_ranks <= target.devices_per_host ||
-         (options.by_group && is_of_one_host(group, target.devices_per_host));
+         (options.by_group && group.axes == AxisSet{MeshAxis::kTp} &&
+          is_of_one_host(group, target.devices_per_host));
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ enum class CopyEngines : uint8_t { kNever, kAuto, kAlways };
 struct CarrierOptions {
   CopyEngines choice = CopyEngines::kNever;
   int num_ranks = 1;  ///< of the mesh
-  /// kAuto: in a mesh of several hosts, groups of one host use copy engines too.
+  /// kAuto: in a mesh of several hosts, groups of tp that lie in one host use copy engines too.
   bool by_group = false;
   /// Axes whose ranks may lay out their memory differently. A copy engine reads a peer's part at
   /// the offset that the part has on its own rank.

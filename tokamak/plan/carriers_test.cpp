@@ -83,7 +83,8 @@ TEST(Carriers, CopyEnginesAreOfGpusOfOneHost) {
 TEST(Carriers, GroupsOfOneHostUseThemInAMeshOfSeveral) {
   Groups g;
   for (const std::vector<int>& ranks : {std::vector{8, 9, 10, 11}, std::vector{7, 8}}) {
-    const CommGroup group = g.plan.groups.add({.name = "gathers", .ranks = ranks}, 8);
+    const CommGroup group =
+        g.plan.groups.add({.name = "gathers", .ranks = ranks, .axes = {MeshAxis::kTp}}, 8);
     g.call(AllGather{.group = group}, 1);
   }
   CarrierOptions options{.choice = CopyEngines::kAuto, .num_ranks = 16};
