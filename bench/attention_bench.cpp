@@ -1,5 +1,7 @@
 // Rates of attention by shape, beside the rate of dense products of the same machine: GFLOP/s
 // counts the op's own price (the causal half only).
+#include <algorithm>
+
 #include <benchmark/benchmark.h>
 
 #include "tokamak/core/random.h"
@@ -51,7 +53,9 @@ template <class T>
 void run(benchmark::State& state, const T& op, const Types& in) {
   const auto backend = cpu::make_backend();
   const Types out = op.infer(in);
-  const Variant& variant = T::variants().front();
+  const auto all = T::variants();
+  const Variant& variant = *std::find_if(
+      all.begin(), all.end(), [](const Variant& v) { return v.backend == kCpuReference.backend; });
   const KernelTypes types{.in = in, .out = out};
   const Kernel kernel = backend->prepare(kRules<T>, &op, types, variant.name);
   const Operands inputs(*backend, in);

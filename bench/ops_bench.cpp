@@ -123,7 +123,7 @@ void add_all(DType dtype) {
   add("cross_entropy_grad" + suffix, CrossEntropyGrad{}, {logits, labels, stats, one});
   add("sum_squares" + suffix, SumSquares{}, {table});
   add("adamw" + suffix, AdamW{},
-      {table, table, table, tensor(DType::kF32, table.dims), tensor(DType::kF64, {3}), one});
+      {table, table, table, tensor(DType::kF32, table.dims), tensor(DType::kF64, {4}), one});
 }
 
 }  // namespace

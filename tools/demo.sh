@@ -24,7 +24,8 @@ sparkline() {
   sed -n 's/.*"loss": *\([0-9.]*\).*/\1/p' $at/metrics.jsonl | awk '
     { loss[NR] = $1; if (NR == 1 || $1 < least) least = $1; if ($1 > most) most = $1 }
     END {
-      split("▁ ▂ ▃ ▄ ▅ ▆ ▇ █", bars, " ")
+      # Bars of one to eight eighths, U+2581 to U+2588 in UTF-8.
+      for (b = 1; b <= 8; ++b) bars[b] = sprintf("\342\226%c", 128 + b)
       for (i = 1; i <= NR; ++i) row = row bars[1 + int(7.99 * (loss[i] - least) / (most - least + 1e-9))]
       printf "loss %.2f %s %.2f\n", loss[1], row, loss[NR]
     }'
