@@ -86,7 +86,9 @@ class CpuBackend final : public Backend {
 #ifdef __x86_64__
     if (__builtin_cpu_supports("avx2")) sets += " avx2";
     if (__builtin_cpu_supports("avx512f")) sets += " avx512f";
+#ifndef __clang__  // clang 14 does not know the name
     if (__builtin_cpu_supports("amx-bf16")) sets += " amx-bf16";
+#endif
 #endif
     return sets + ", oneDNN's matmuls with " + Gemm::instruction_set();
   }
