@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -32,6 +33,22 @@ std::vector<int32_t> most_likely(std::span<const float> logits, int64_t count) {
   });
   ids.resize(std::min<size_t>(ids.size(), count));
   return ids;
+}
+
+// Returns where the largest lies, by two loops that compilers vectorize as they do not max_element.
+int32_t first_largest(std::span<const float> logits) {
+  constexpr size_t kAtOnce = 16;
+  float most[kAtOnce];
+  std::fill(std::begin(most), std::end(most), -std::numeric_limits<float>::infinity());
+  const size_t whole = logits.size() / kAtOnce * kAtOnce;
+  for (size_t i = 0; i < whole; i += kAtOnce) {
+    for (size_t k = 0; k < kAtOnce; ++k)
+      most[k] = logits[i + k] > most[k] ? logits[i + k] : most[k];
+  }
+  float best = *std::max_element(std::begin(most), std::end(most));
+  for (size_t i = whole; i < logits.size(); ++i) best = std::max(best, logits[i]);
+  const auto at = std::find(logits.begin(), logits.end(), best);
+  return at == logits.end() ? 0 : static_cast<int32_t>(at - logits.begin());
 }
 
 // e^x for x <= 0 within 4e-6 of it, in a form that compilers vectorize: 2^n times a polynomial.
@@ -133,8 +150,7 @@ class Sampler {
 }  // namespace
 
 int32_t sample(std::span<const float> logits, const SamplingOptions& options, int64_t index) {
-  if (options.temperature <= 0.0)
-    return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  if (options.temperature <= 0.0) return first_largest(logits);
   const Candidates from = Sampler(logits, options).candidates();
   double left = from.total * to_uniform(random_u32(options.seed, stream_of("sampling"),
                                                    static_cast<uint64_t>(index)));
