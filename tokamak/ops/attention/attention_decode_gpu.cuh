@@ -24,35 +24,37 @@ struct DecodeParts {
 
 namespace detail {
 
-// The kE elements from x + d on, 0 from D on.
-template <int kE, class T>
-__device__ inline void load_part(const T* x, int d, int64_t D, float (&into)[kE]) {
-  if (d + kE <= D && D % kE == 0) {
-    const auto pack = *reinterpret_cast<const Pack<T, kE* static_cast<int>(sizeof(T))>*>(x + d);
+// The kE elements from x + d on, 0 from D on; kWhole says that all lie below D. A load without a
+// condition can be under way beside others.
+template <int kE, bool kWhole, class T>
+__device__ inline Pack<T, kE* static_cast<int>(sizeof(T))> load_part(const T* x, int d, int64_t D) {
+  using Part = Pack<T, kE* static_cast<int>(sizeof(T))>;
+  if constexpr (kWhole) return *reinterpret_cast<const Part*>(x + d);
+  Part part;
 #pragma unroll
-    for (int e = 0; e < kE; ++e) into[e] = to<float>(pack.v[e]);
-    return;
-  }
-#pragma unroll
-  for (int e = 0; e < kE; ++e) into[e] = d + e < D ? to<float>(x[d + e]) : 0.0F;
+  for (int e = 0; e < kE; ++e) part.v[e] = d + e < D ? x[d + e] : T{};
+  return part;
 }
 
 }  // namespace detail
 
 // The parts of up to kG query heads of one key-value head, over one split of its keys. A lane has
 // kD / 32 elements of each token, a warp every fourth token of the split; K and V are read once.
-template <class T, int kD, int kG>
+template <class T, int kD, int kG, bool kWhole>
 __global__ void __launch_bounds__(32 * kDecodeWarps)
     attention_decode(const Problem p, const T* q, const T* k, const T* v, DecodeParts parts) {
   constexpr int kE = kD / 32;
   constexpr int kAtOnce = 4;
   __shared__ float sums[kDecodeWarps][kG][kD];
   __shared__ float statistics[kDecodeWarps][kG][2];
+  wait_for_previous();
+  let_next_start();
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int split = static_cast<int>(blockIdx.x) % parts.splits;
-  const int64_t kv = static_cast<int64_t>(blockIdx.x) / parts.splits % p.K;
-  const int64_t b = static_cast<int64_t>(blockIdx.x) / parts.splits / p.K;
+  const auto block = static_cast<int>(blockIdx.x);
+  const int split = block % parts.splits;
+  const int64_t kv = block / parts.splits % static_cast<int>(p.K);
+  const int64_t b = block / parts.splits / static_cast<int>(p.K);
   const int64_t first = static_cast<int64_t>(blockIdx.y) * kG;
   const int count = static_cast<int>(p.G - first < kG ? p.G - first : kG);
   const int64_t head = b * p.H + kv * p.G + first;
@@ -64,43 +66,66 @@ __global__ void __launch_bounds__(32 * kDecodeWarps)
   for (int g = 0; g < kG; ++g) {
     largest[g] = -std::numeric_limits<float>::infinity();
     const int at = g < count ? g : 0;
-    detail::load_part<kE>(q + b * p.q_step + (kv * p.G + first + at) * p.D, lane * kE, p.D,
-                          query[g]);
+    const auto part = detail::load_part<kE, kWhole>(
+        q + b * p.q_step + (kv * p.G + first + at) * p.D, lane * kE, p.D);
 #pragma unroll
-    for (int e = 0; e < kE; ++e) query[g][e] *= static_cast<float>(p.scale);
+    for (int e = 0; e < kE; ++e) query[g][e] = to<float>(part.v[e]) * static_cast<float>(p.scale);
   }
   const int64_t end = p.end(p.length(b), 0);
   const int64_t begin = begin_of(p, end);
-  const int64_t from = begin + (end - begin) * split / parts.splits;
-  const int64_t until = begin + (end - begin) * (split + 1) / parts.splits;
+  const int each = (static_cast<int>(end - begin) + parts.splits - 1) / parts.splits;
+  const int64_t from = begin + static_cast<int64_t>(each) * split;
+  const int64_t until = from + each < end ? from + each : end;
   const int64_t base = b * p.T * p.kv_step + kv * p.D;
   for (int64_t t = from + warp; t < until; t += kDecodeWarps * kAtOnce) {
-    float key[kAtOnce][kE];
-    float value[kAtOnce][kE];
+    Pack<T, kE* static_cast<int>(sizeof(T))> key[kAtOnce];
+    Pack<T, kE* static_cast<int>(sizeof(T))> value[kAtOnce];
 #pragma unroll
     for (int u = 0; u < kAtOnce; ++u) {
       const int64_t token = t + u * kDecodeWarps;
       const int64_t at = base + (token < until ? token : t) * p.kv_step;
-      detail::load_part<kE>(k + at, lane * kE, p.D, key[u]);
-      detail::load_part<kE>(v + at, lane * kE, p.D, value[u]);
+      key[u] = detail::load_part<kE, kWhole>(k + at, lane * kE, p.D);
+      value[u] = detail::load_part<kE, kWhole>(v + at, lane * kE, p.D);
+    }
+    // All scores are summed side by side: their chains of shuffles would take longer than the
+    // loads.
+    float score[kG][kAtOnce] = {};
+#pragma unroll
+    for (int g = 0; g < kG; ++g) {
+#pragma unroll
+      for (int u = 0; u < kAtOnce; ++u) {
+#pragma unroll
+        for (int e = 0; e < kE; ++e) score[g][u] += query[g][e] * to<float>(key[u].v[e]);
+      }
     }
 #pragma unroll
-    for (int u = 0; u < kAtOnce; ++u) {
-      if (t + u * kDecodeWarps >= until) break;
+    for (int d = 16; d > 0; d /= 2) {
 #pragma unroll
       for (int g = 0; g < kG; ++g) {
-        float score = 0.0F;
 #pragma unroll
-        for (int e = 0; e < kE; ++e) score += query[g][e] * key[u][e];
+        for (int u = 0; u < kAtOnce; ++u)
+          score[g][u] += __shfl_xor_sync(0xFFFFFFFFU, score[g][u], d);
+      }
+    }
 #pragma unroll
-        for (int d = 16; d > 0; d /= 2) score += __shfl_xor_sync(0xFFFFFFFFU, score, d);
-        const float most = score > largest[g] ? score : largest[g];
-        const float factor = detail::exp_of(largest[g] - most);
-        const float weight = detail::exp_of(score - most);
-        total[g] = total[g] * factor + weight;
-        largest[g] = most;
+    for (int g = 0; g < kG; ++g) {
+      float most = largest[g];
 #pragma unroll
-        for (int e = 0; e < kE; ++e) sum[g][e] = sum[g][e] * factor + weight * value[u][e];
+      for (int u = 0; u < kAtOnce; ++u) {
+        if (t + u * kDecodeWarps < until && score[g][u] > most) most = score[g][u];
+      }
+      const float factor = detail::exp_of(largest[g] - most);
+      total[g] *= factor;
+      largest[g] = most;
+#pragma unroll
+      for (int e = 0; e < kE; ++e) sum[g][e] *= factor;
+#pragma unroll
+      for (int u = 0; u < kAtOnce; ++u) {
+        const bool is_inside = t + u * kDecodeWarps < until;
+        const float weight = is_inside ? detail::exp_of(score[g][u] - most) : 0.0F;
+        total[g] += weight;
+#pragma unroll
+        for (int e = 0; e < kE; ++e) sum[g][e] += weight * to<float>(value[u].v[e]);
       }
     }
   }
@@ -145,21 +170,44 @@ __global__ void __launch_bounds__(32 * kDecodeWarps)
 template <class T>
 __global__ void __launch_bounds__(128)
     attention_join_parts(int64_t D, DecodeParts parts, T* o, float* lse) {
+  constexpr float kNothing = -std::numeric_limits<float>::infinity();
+  __shared__ float factors[kMostDecodeSplits];
   const int64_t head = blockIdx.x;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   wait_for_previous();
-  float most = -std::numeric_limits<float>::infinity();
-  for (int s = 0; s < parts.splits; ++s) {
-    const float x = parts.at(head, s)[D];
-    most = x > most ? x : most;
+  let_next_start();
+  // Each warp has the statistics of all parts, two per lane.
+  constexpr int kEach = kMostDecodeSplits / 32;
+  float largest[kEach];
+  float sums[kEach];
+  float most = kNothing;
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) {
+    const int s = lane + 32 * k;
+    largest[k] = s < parts.splits ? parts.at(head, s)[D] : kNothing;
+    sums[k] = s < parts.splits ? parts.at(head, s)[D + 1] : 0.0F;
+    most = largest[k] > most ? largest[k] : most;
   }
-  const bool sees = most != -std::numeric_limits<float>::infinity();
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) {
+    const float other = __shfl_xor_sync(0xFFFFFFFFU, most, d);
+    most = other > most ? other : most;
+  }
+  const bool sees = most != kNothing;
   float total = 0.0F;
-  for (int s = 0; sees && s < parts.splits; ++s)
-    total += detail::exp_of(parts.at(head, s)[D] - most) * parts.at(head, s)[D + 1];
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) {
+    const float factor = sees ? detail::exp_of(largest[k] - most) : 0.0F;
+    total += factor * sums[k];
+    if (threadIdx.x < 32) factors[lane + 32 * k] = factor;
+  }
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) total += __shfl_xor_sync(0xFFFFFFFFU, total, d);
+  __syncthreads();
   for (int64_t d = threadIdx.x; d < D; d += 128) {
     float sum = 0.0F;
-    for (int s = 0; sees && s < parts.splits; ++s)
-      sum += detail::exp_of(parts.at(head, s)[D] - most) * parts.at(head, s)[d];
+#pragma unroll 8
+    for (int s = 0; s < parts.splits; ++s) sum += factors[s] * parts.at(head, s)[d];
     o[head * D + d] = to<T>(sees ? sum / total : 0.0F);
   }
   if (threadIdx.x == 0) lse[head] = sees ? most + detail::log_of(total) : most;
@@ -177,9 +225,10 @@ Kernel make_decode(const AttentionShape& shape, const Problem& problem, bool wai
     const auto launch = [&]<int kG>() {
       const dim3 blocks(static_cast<unsigned>(p.B * p.K * parts.splits),
                         static_cast<unsigned>((p.G + kG - 1) / kG));
-      attention_decode<T, kD, kG><<<blocks, 32 * kDecodeWarps, 0, as_stream(a.stream)>>>(
-          p, a.in[0].as<T>(), a.in[1].as<T>(), a.in[2].as<T>(), parts);
-      TOK_CUDA_LAUNCHED();
+      launch_dependent(
+          waits, p.D == kD ? attention_decode<T, kD, kG, true> : attention_decode<T, kD, kG, false>,
+          blocks, 32 * kDecodeWarps, as_stream(a.stream), p, a.in[0].as<T>(), a.in[1].as<T>(),
+          a.in[2].as<T>(), parts);
     };
     if (p.G == 1) {
       launch.template operator()<1>();

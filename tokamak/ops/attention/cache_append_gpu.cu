@@ -1,4 +1,5 @@
 #include "tokamak/gpu/copy.cuh"
+#include "tokamak/gpu/dependent.cuh"
 #include "tokamak/ops/attention/cache_append.h"
 
 namespace tokamak::gpu {
@@ -25,15 +26,18 @@ struct Append {
     if (at < 0 || at + S > T) __trap();
     cache[of_sample.quotient(i) * (T - S) * slot + at * slot + i] = word;
   }
+
+  __device__ void operator()(int64_t i) const { store(i, load(i)); }
 };
 
 }  // namespace
 
-Kernel prepare(const CacheAppend&, const KernelTypes& types, const Setup&) {
+Kernel prepare(const CacheAppend&, const KernelTypes& types, const Setup& setup) {
   const int64_t T = types.in[0].dims[1];
   const int64_t S = types.in[1].dims[1];
   const int64_t slot_bytes = types.in[0].dims[2] * types.in[0].dims[3] * size_of(types.in[0].dtype);
   const int64_t bytes = types.in[1].bytes();
+  const bool waits = waits_for_few(setup, types.in[1].dims[0] * S);
   return [=](const KernelArgs& args) {
     if (bytes == 0) return;
     const void* added = args.in[1].data;
@@ -44,6 +48,7 @@ Kernel prepare(const CacheAppend&, const KernelTypes& types, const Setup&) {
       const Append<W> append{
           args.in[1].as<W>(), args.in[2].as<int32_t>(), args.out[0].as<W>(), T, S, slot,
           Divisor(S * slot)};
+      if (waits) return launch_for_few(bytes / kSize, args.stream, append);
       launch_moves<W>(bytes / kSize, args.stream, append);
     });
   };

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "tokamak/gpu/dependent.cuh"
 #include "tokamak/ops/float8/fused_float8_gpu.cuh"
 
 namespace tokamak::gpu {
@@ -65,6 +66,8 @@ __device__ inline const T* head_of(const Rotation<T>& r, int64_t n, int h) {
 template <class T, int K, int kParts>
 __global__ void __launch_bounds__(kThreads) rotate(const __grid_constant__ Rotation<T> r) {
   using A = Accum<T>;
+  wait_for_previous();
+  let_next_start();
   __shared__ __align__(16) A sines[kAngles];
   __shared__ __align__(16) A cosines[kAngles];
   const int64_t first = static_cast<int64_t>(blockIdx.x) * r.tokens;
@@ -123,14 +126,12 @@ int tokens_a_block(int64_t N, int H, int pairs, int pack, int num_multiprocessor
 }
 
 template <class T, int K>
-void launch(Rotation<T> r, int num_multiprocessors, DeviceStream stream) {
+void launch(Rotation<T> r, int num_multiprocessors, bool waits, DeviceStream stream) {
   r.tokens = tokens_a_block(r.N, r.H, r.pairs, K, num_multiprocessors);
   const auto blocks = static_cast<unsigned>((r.N + r.tokens - 1) / r.tokens);
-  if (r.H == r.turned && r.end[0] == r.end[kMostParts - 1])
-    rotate<T, K, 1><<<blocks, kThreads, 0, as_stream(stream)>>>(r);
-  else
-    rotate<T, K, kMostParts><<<blocks, kThreads, 0, as_stream(stream)>>>(r);
-  TOK_CUDA_LAUNCHED();
+  const bool is_one = r.H == r.turned && r.end[0] == r.end[kMostParts - 1];
+  launch_dependent(waits, is_one ? rotate<T, K, 1> : rotate<T, K, kMostParts>, blocks, kThreads,
+                   as_stream(stream), r);
 }
 
 // Turns the first `turned` inputs, or op.num_turned heads of a lone input.
@@ -139,6 +140,7 @@ Kernel prepare_parts(const Rope& op, int turned, const KernelTypes& types, const
   const int64_t N = types.in.back().numel();
   const auto half = static_cast<int>(types.in[0].dims[3] / 2);
   const int num_multiprocessors = setup.device->num_multiprocessors();
+  const bool waits = waits_for_few(setup, N);
   const auto num_turned = static_cast<int>(op.num_turned);
   const double factor = op.scaling.attention_factor;
   std::vector<float> frequencies;
@@ -172,8 +174,8 @@ Kernel prepare_parts(const Rope& op, int turned, const KernelTypes& types, const
       for (r.begin = 0; r.begin < half; r.begin += kMaxPairs) {
         r.pairs = std::min(kMaxPairs, half - r.begin);
         std::copy_n(frequencies.begin() + r.begin, r.pairs, r.frequency);
-        is_even ? launch<T, Pack<T>::kSize>(r, num_multiprocessors, args.stream)
-                : launch<T, 1>(r, num_multiprocessors, args.stream);
+        is_even ? launch<T, Pack<T>::kSize>(r, num_multiprocessors, waits, args.stream)
+                : launch<T, 1>(r, num_multiprocessors, waits, args.stream);
       }
     };
   });

@@ -1,3 +1,4 @@
+#include "tokamak/gpu/dependent.cuh"
 #include "tokamak/gpu/divisor.cuh"
 #include "tokamak/ops/elementwise/swiglu_gpu.cuh"
 #include "tokamak/ops/float8/fused_float8_gpu.cuh"
@@ -87,7 +88,7 @@ struct GateGrad {
 };
 
 template <class T>
-void launch_gate(const KernelArgs& args, bool packed, const FusedOutput& fused) {
+void launch_gate(const KernelArgs& args, bool packed, const FusedOutput& fused, bool waits) {
   const Tensor& x = args.in[0];
   const int64_t F = packed ? x.dim(-1) / 2 : x.dim(-1);
   const int64_t n = packed ? x.numel() / 2 : x.numel();
@@ -96,7 +97,9 @@ void launch_gate(const KernelArgs& args, bool packed, const FusedOutput& fused) 
   T* y = fused.stores ? args.out[0].as<T>() : nullptr;
   const DelayedCodes codes = delayed_codes_of(args, fused);
   const auto launch = [&](const auto& f) {
-    if (fused.is_gated()) {
+    if (waits) {
+      launch_vectors_for_few(n, args.stream, f, gate, up, y);
+    } else if (fused.is_gated()) {
       launch_gated_max(n, args.stream, f, gate_of(args, fused), gate, up);
     } else if (fused.makes_codes_of_rows()) {
       launch_codes_of_rows<E4M3>(f, F == 0 ? 0 : n / F, F, codes_of(args, fused), args.stream, gate,
@@ -133,9 +136,11 @@ void launch_grad(const KernelArgs& args, bool packed, uint32_t* most) {
   }
 }
 
-Kernel forward(const Swiglu& op, const KernelTypes& types, const FusedOutput& fused) {
+Kernel forward(const Swiglu& op, const KernelTypes& types, const FusedOutput& fused, bool waits) {
   return by_float(types.in[0].dtype, [&]<class T>() -> Kernel {
-    return [=, packed = op.packed](const KernelArgs& args) { launch_gate<T>(args, packed, fused); };
+    return [=, packed = op.packed](const KernelArgs& args) {
+      launch_gate<T>(args, packed, fused, waits);
+    };
   });
 }
 
@@ -150,13 +155,13 @@ Kernel gradient(const SwigluGrad& op, const KernelTypes& types, bool takes_maxim
 
 }  // namespace
 
-Kernel prepare(const Swiglu& op, const KernelTypes& types, const Setup&) {
-  return forward(op, types, {});
+Kernel prepare(const Swiglu& op, const KernelTypes& types, const Setup& setup) {
+  return forward(op, types, {}, waits_for_few(setup, rows_of(types.in[0])));
 }
 
 Kernel prepare_fused(const Swiglu& op, const KernelTypes& types, const FusedOutput& fused,
                      const Setup&) {
-  return forward(op, types, fused);
+  return forward(op, types, fused, false);
 }
 
 Kernel prepare(const SwigluGrad& op, const KernelTypes& types, const Setup&) {

@@ -10,4 +10,7 @@ namespace tokamak {
 inline constexpr std::string_view kFewRowsVariant = "few rows";
 inline constexpr int64_t kMostFewRows = 4;
 
+/// The outputs that are computed together.
+inline constexpr int64_t kFewestOutputs = 4;
+
 }  // namespace tokamak

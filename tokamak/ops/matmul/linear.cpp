@@ -46,6 +46,10 @@ constexpr Variant kFewRows{.name = kFewRowsVariant,
                                return fmt::format("{} tokens: wanted 1 to {}", rows, kMostFewRows);
                              if (types.in[1].dims[1] * size_of(types.in[1].dtype) % 16 != 0)
                                return "rows of w are not whole 16-byte words";
+                             if (types.in[1].dims[1] > INT32_MAX) return "rows of w are too long";
+                             if (types.in[1].dims[0] < kFewestOutputs)
+                               return fmt::format("{} outputs: wanted {} or more",
+                                                  types.in[1].dims[0], kFewestOutputs);
                              return types.in[1].numel() > 0 ? "" : "nothing to do";
                            }};
 

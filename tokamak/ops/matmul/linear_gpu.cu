@@ -90,74 +90,117 @@ Kernel portable_product(const GemmShape& s, Roles roles) {
   };
 }
 
-// y[m, o] = sum_i x[m, i] w[o, i] (+ bias[o]) for kM rows of x. kSplit warps share a row of w, 512
-// bytes at a time in turns, so that small matrices have warps for all multiprocessors; w is read
-// once, x by each warp from the caches.
+// Reads words of a weight that no other thread reads, and leaves the first cache to x. The load
+// stays ahead of wait_for_previous(), which one of constant memory (.nc) would not.
+__device__ inline uint4 read_once(const void* from) {
+#ifdef TOK_HIP
+  return *static_cast<const uint4*>(from);
+#else
+  uint4 word;
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)
+               : "l"(from)
+               : "memory");
+  return word;
+#endif
+}
+
+// y[m, o] = sum_i x[m, i] w[o, i] (+ bias[o]) for kM rows of x. kSplit warps share kFewestOutputs
+// rows of w and take 512 bytes of each in turns, two at a time. w is read once, x by each block
+// from the caches. The first words of w come while the previous kernel runs. The last rows overlap
+// those before them where O is no multiple of kFewestOutputs.
 template <class T, int kM, int kSplit>
-__global__ void __launch_bounds__(kThreads)
-    multiply_few_rows(int64_t O, int64_t I, const T* x, const T* w, const T* bias, T* y) {
+__global__ void __launch_bounds__(kThreads, kM == 1 ? 3 : 2)
+    multiply_few_rows(int64_t O, int I, const T* x, const T* w, const T* bias, T* y) {
   constexpr int kEach = Pack<T>::kSize;
-  constexpr int kAtOnce = 4;
-  constexpr int kRows = kThreads / 32 / kSplit;
-  constexpr int64_t kStep = kSplit * 32 * kEach;
-  __shared__ float parts[kThreads / 32][kM];
+  constexpr int kAtOnce = 2;
+  constexpr int kGroups = kThreads / 32 / kSplit;
+  constexpr int kStep = kSplit * 32 * kEach;
+  __shared__ float parts[kThreads / 32][kFewestOutputs][kM];
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int64_t o = static_cast<int64_t>(blockIdx.x) * kRows + warp / kSplit;
+  const auto first_of = [&](int group) {
+    const int64_t o = (static_cast<int64_t>(blockIdx.x) * kGroups + group) * kFewestOutputs;
+    return o < O - kFewestOutputs ? o : O - kFewestOutputs;
+  };
+  const T* const rows = w + first_of(warp / kSplit) * I;
+  int i = (warp % kSplit * 32 + lane) * kEach;
+  uint4 words[kFewestOutputs][kAtOnce];
+  // Loads without conditions are under way together; those past the end are not used.
+  const auto read = [&] {
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u) {
+      const int at = i + u * kStep;
+      const T* from = rows + (at < I ? at : 0);
+#pragma unroll
+      for (int r = 0; r < kFewestOutputs; ++r, from += I) words[r][u] = read_once(from);
+    }
+  };
+  let_next_start();
+  read();
   wait_for_previous();
-  float sum[kM] = {};
-  if (o < O) {
-    const T* row = w + o * I;
-    for (int64_t i = (warp % kSplit * 32 + lane) * kEach; i < I; i += kAtOnce * kStep) {
-      Pack<T> words[kAtOnce];
+  float sum[kFewestOutputs][kM] = {};
+  while (i < I) {
 #pragma unroll
-      for (int u = 0; u < kAtOnce; ++u) {
-        const int64_t at = i + u * kStep;
-        words[u] = *reinterpret_cast<const Pack<T>*>(row + (at < I ? at : i));
-      }
+    for (int u = 0; u < kAtOnce; ++u) {
+      const int at = i + u * kStep;
+      if (at >= I) break;
 #pragma unroll
-      for (int u = 0; u < kAtOnce; ++u) {
-        const int64_t at = i + u * kStep;
-        if (at >= I) break;
+      for (int m = 0; m < kM; ++m) {
+        const auto from = *reinterpret_cast<const Pack<T>*>(x + m * static_cast<int64_t>(I) + at);
 #pragma unroll
-        for (int m = 0; m < kM; ++m) {
-          const auto from = *reinterpret_cast<const Pack<T>*>(x + m * I + at);
+        for (int r = 0; r < kFewestOutputs; ++r) {
+          Pack<T> weight;
+          memcpy(&weight, &words[r][u], sizeof weight);
 #pragma unroll
-          for (int e = 0; e < kEach; ++e) sum[m] += to<float>(from.v[e]) * to<float>(words[u].v[e]);
+          for (int e = 0; e < kEach; ++e)
+            sum[r][m] += to<float>(from.v[e]) * to<float>(weight.v[e]);
         }
       }
     }
+    i += kAtOnce * kStep;
+    if (i < I) read();
   }
 #pragma unroll
-  for (int m = 0; m < kM; ++m) {
+  for (int r = 0; r < kFewestOutputs; ++r) {
 #pragma unroll
-    for (int d = 16; d > 0; d /= 2) sum[m] += __shfl_xor_sync(0xFFFFFFFFU, sum[m], d);
-    if (lane == 0) parts[warp][m] = sum[m];
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int d = 16; d > 0; d /= 2) sum[r][m] += __shfl_xor_sync(0xFFFFFFFFU, sum[r][m], d);
+      if (lane == 0) parts[warp][r][m] = sum[r][m];
+    }
   }
   __syncthreads();
-  const int r = static_cast<int>(threadIdx.x) / kM;
+  const int row = static_cast<int>(threadIdx.x) / kM;
   const int m = static_cast<int>(threadIdx.x) % kM;
-  const int64_t mine = static_cast<int64_t>(blockIdx.x) * kRows + r;
-  if (r >= kRows || mine >= O) return;
+  if (row >= kGroups * kFewestOutputs) return;
+  const int64_t mine = first_of(row / kFewestOutputs) + row % kFewestOutputs;
   float total = bias == nullptr ? 0.0F : to<float>(bias[mine]);
 #pragma unroll
-  for (int s = 0; s < kSplit; ++s) total += parts[r * kSplit + s][m];
+  for (int s = 0; s < kSplit; ++s)
+    total += parts[row / kFewestOutputs * kSplit + s][row % kFewestOutputs][m];
   y[m * O + mine] = to<T>(total);
 }
 
 template <class T, int kM>
 Kernel few_rows(int64_t O, int64_t I, bool has_bias, bool waits) {
-  // A warp for each row of fewer would leave multiprocessors without enough reads under way.
-  constexpr int64_t kRowsForAll = 4096;
-  constexpr int kSplit = 4;
-  const bool splits = O < kRowsForAll;
-  const int64_t rows = kThreads / 32 / (splits ? kSplit : 1);
-  const auto blocks = static_cast<unsigned>((O + rows - 1) / rows);
   return [=](const KernelArgs& args) {
-    launch_dependent(waits, splits ? multiply_few_rows<T, kM, kSplit> : multiply_few_rows<T, kM, 1>,
-                     blocks, kThreads, as_stream(args.stream), O, I, args.in[0].as<T>(),
-                     args.in[1].as<T>(), has_bias ? args.in[2].as<T>() : nullptr,
-                     args.out[0].as<T>());
+    const auto launch = [&]<int kSplit>() {
+      constexpr int64_t kRows = kThreads / 32 / kSplit * kFewestOutputs;
+      launch_dependent(
+          waits, multiply_few_rows<T, kM, kSplit>, static_cast<unsigned>((O + kRows - 1) / kRows),
+          kThreads, as_stream(args.stream), O, static_cast<int>(I), args.in[0].as<T>(),
+          args.in[1].as<T>(), has_bias ? args.in[2].as<T>() : nullptr, args.out[0].as<T>());
+    };
+    // As many warps share a row as have all of it under way at once.
+    const int64_t turns = I / (32 * Pack<T>::kSize);
+    if (turns >= 16) {
+      launch.template operator()<8>();
+    } else if (turns >= 8) {
+      launch.template operator()<4>();
+    } else {
+      launch.template operator()<1>();
+    }
   };
 }
 

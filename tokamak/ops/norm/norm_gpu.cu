@@ -1,5 +1,6 @@
 #include <cstring>
 
+#include "tokamak/gpu/dependent.cuh"
 #include "tokamak/ops/float8/fused_float8_gpu.cuh"
 #include "tokamak/ops/float8/row_codes_gpu.cuh"
 #include "tokamak/ops/norm/norm_rows_gpu.cuh"
@@ -34,9 +35,16 @@ __global__ void __launch_bounds__(kMostThreads)
   using T = typename Row::Element;
   using A = typename Row::A;
   constexpr int K = Pack<T>::kSize;
-  if (o.gate.has_scale()) return;
   const int thread = static_cast<int>(threadIdx.x);
   const int member = thread % group;
+#pragma unroll
+  for (int p = 0; p < P; ++p) {
+    const int d = (p * group + member) * K;
+    if (d < D) prefetch(o.w + d);
+  }
+  wait_for_previous();
+  let_next_start();
+  if (o.gate.has_scale()) return;
   const int64_t rows = blockDim.x / group;
   int64_t n = static_cast<int64_t>(blockIdx.x) * rows + thread / group;
   ColumnMaxima<K, T> columns[kEncodes ? P : 1];
@@ -189,7 +197,8 @@ Chosen<T> choose(LayerRow<T>, int64_t packs) {
 }
 
 template <class Row, bool kAdds, class T>
-void launch(const Operands<T>& o, int64_t N, int64_t D, Accum<T> eps, cudaStream_t stream) {
+void launch(const Operands<T>& o, int64_t N, int64_t D, Accum<T> eps, bool waits,
+            cudaStream_t stream) {
   clear_maxima(o.most, 1, stream);
   clear_maxima(o.codes.columns, D, stream);
   if (N == 0 || D == 0) return store_inverse_of_none<E4M3>(o.to, stream);
@@ -203,19 +212,22 @@ void launch(const Operands<T>& o, int64_t N, int64_t D, Accum<T> eps, cudaStream
                                      : choose<kAdds, false>(Row{}, packs);
   if (!is_short || (encodes && !can_encode_held<T>(o.codes, D, chosen.to.group))) {
     norm_of_any<kAdds, Row><<<static_cast<unsigned>(N), kThreads, 0, stream>>>(o, N, width, eps);
+    TOK_CUDA_LAUNCHED();
   } else {
     unsigned blocks = o.codes.blocks_for((N + chosen.to.rows - 1) / chosen.to.rows);
     if (o.gate.row != nullptr) blocks = std::min(blocks, kGatedBlocks);
-    chosen.kernel<<<blocks, chosen.to.threads(), 0, stream>>>(o, N, width, chosen.to.group, eps);
+    launch_dependent(waits, chosen.kernel, blocks, chosen.to.threads(), stream, o, N, width,
+                     chosen.to.group, eps);
   }
-  TOK_CUDA_LAUNCHED();
 }
 
 // Returns the kernel of one kind of norm, which makes of y besides what `fused` wants.
 template <template <class> class Row>
-Kernel norm_kernel(float eps, const KernelTypes& types, const FusedOutput& fused) {
+Kernel norm_kernel(float eps, const KernelTypes& types, const FusedOutput& fused,
+                   const Setup& setup) {
   const int64_t N = rows_of(types.in[0]);
   const int64_t D = types.in[0].dims.back();
+  const bool waits = waits_for_few(setup, N);
   return by_float(types.in[0].dtype, [=]<class T>() -> Kernel {
     return [=](const KernelArgs& args) {
       const Operands<T> o{.x = args.in[0].as<T>(),
@@ -228,15 +240,17 @@ Kernel norm_kernel(float eps, const KernelTypes& types, const FusedOutput& fused
                           .codes = codes_of(args, fused),
                           .to = delayed_codes_of(args, fused),
                           .gate = gate_of(args, fused)};
-      launch<Row<T>, false>(o, N, D, eps, as_stream(args.stream));
+      launch<Row<T>, false>(o, N, D, eps, waits, as_stream(args.stream));
     };
   });
 }
 
 template <template <class> class Row>
-Kernel add_norm_kernel(float eps, const KernelTypes& types, const FusedOutput& fused) {
+Kernel add_norm_kernel(float eps, const KernelTypes& types, const FusedOutput& fused,
+                       const Setup& setup) {
   const int64_t N = rows_of(types.in[0]);
   const int64_t D = types.in[0].dims.back();
+  const bool waits = waits_for_few(setup, N);
   return by_float(types.in[0].dtype, [=]<class T>() -> Kernel {
     return [=](const KernelArgs& args) {
       const Operands<T> o{.x = args.in[0].as<T>(),
@@ -249,7 +263,7 @@ Kernel add_norm_kernel(float eps, const KernelTypes& types, const FusedOutput& f
                           .codes = codes_of(args, fused),
                           .to = delayed_codes_of(args, fused),
                           .gate = gate_of(args, fused)};
-      launch<Row<T>, true>(o, N, D, eps, as_stream(args.stream));
+      launch<Row<T>, true>(o, N, D, eps, waits, as_stream(args.stream));
     };
   });
 }
@@ -275,7 +289,7 @@ Kernel rms_gradient(const RmsNormGrad& op, const KernelTypes& types, const Setup
                           .y = y,
                           .most = nullptr,
                           .codes = {}};
-      launch<RmsRow<T>, false>(o, N, D, eps, as_stream(args.stream));
+      launch<RmsRow<T>, false>(o, N, D, eps, false, as_stream(args.stream));
     };
   });
 }
@@ -295,22 +309,22 @@ Kernel layer_gradient(const LayerNormGrad& op, const KernelTypes& types, const S
 
 }  // namespace
 
-Kernel prepare(const RmsNorm& op, const KernelTypes& types, const Setup&) {
-  return norm_kernel<RmsRow>(op.eps, types, {});
+Kernel prepare(const RmsNorm& op, const KernelTypes& types, const Setup& setup) {
+  return norm_kernel<RmsRow>(op.eps, types, {}, setup);
 }
 
 Kernel prepare_fused(const RmsNorm& op, const KernelTypes& types, const FusedOutput& fused,
-                     const Setup&) {
-  return norm_kernel<RmsRow>(op.eps, types, fused);
+                     const Setup& setup) {
+  return norm_kernel<RmsRow>(op.eps, types, fused, setup);
 }
 
-Kernel prepare(const AddRmsNorm& op, const KernelTypes& types, const Setup&) {
-  return add_norm_kernel<RmsRow>(op.eps, types, {});
+Kernel prepare(const AddRmsNorm& op, const KernelTypes& types, const Setup& setup) {
+  return add_norm_kernel<RmsRow>(op.eps, types, {}, setup);
 }
 
 Kernel prepare_fused(const AddRmsNorm& op, const KernelTypes& types, const FusedOutput& fused,
-                     const Setup&) {
-  return add_norm_kernel<RmsRow>(op.eps, types, fused);
+                     const Setup& setup) {
+  return add_norm_kernel<RmsRow>(op.eps, types, fused, setup);
 }
 
 Kernel prepare(const RmsNormGrad& op, const KernelTypes& types, const Setup& setup) {
@@ -322,22 +336,22 @@ Kernel prepare_fused(const RmsNormGrad& op, const KernelTypes& types, const Fuse
   return rms_gradient(op, types, setup, fused.takes_maximum);
 }
 
-Kernel prepare(const LayerNorm& op, const KernelTypes& types, const Setup&) {
-  return norm_kernel<LayerRow>(op.eps, types, {});
+Kernel prepare(const LayerNorm& op, const KernelTypes& types, const Setup& setup) {
+  return norm_kernel<LayerRow>(op.eps, types, {}, setup);
 }
 
 Kernel prepare_fused(const LayerNorm& op, const KernelTypes& types, const FusedOutput& fused,
-                     const Setup&) {
-  return norm_kernel<LayerRow>(op.eps, types, fused);
+                     const Setup& setup) {
+  return norm_kernel<LayerRow>(op.eps, types, fused, setup);
 }
 
-Kernel prepare(const AddLayerNorm& op, const KernelTypes& types, const Setup&) {
-  return add_norm_kernel<LayerRow>(op.eps, types, {});
+Kernel prepare(const AddLayerNorm& op, const KernelTypes& types, const Setup& setup) {
+  return add_norm_kernel<LayerRow>(op.eps, types, {}, setup);
 }
 
 Kernel prepare_fused(const AddLayerNorm& op, const KernelTypes& types, const FusedOutput& fused,
-                     const Setup&) {
-  return add_norm_kernel<LayerRow>(op.eps, types, fused);
+                     const Setup& setup) {
+  return add_norm_kernel<LayerRow>(op.eps, types, fused, setup);
 }
 
 Kernel prepare(const LayerNormGrad& op, const KernelTypes& types, const Setup& setup) {
