@@ -12,35 +12,16 @@
 namespace tokamak {
 namespace {
 
-struct MomentCase {
-  const char* name;
-  MeshCoordinates degrees;  // pp, dp_replicate, dp_shard, cp, tp
-  Sharding sharding = Sharding::kFsdp;
-  int64_t microbatches = 1;
-};
-
-// NOLINTNEXTLINE(readability-identifier-naming)
-void PrintTo(const MomentCase& c, std::ostream* os) {
-  *os << c.name;
-}
-
-MeshCase mesh_case(const MomentCase& of) {
-  MeshCase c{.model = small_llama(),
-             .state = DType::kBF16,
-             .seq_len = 16,
-             .global_batch = 8,
-             .num_microbatches = of.microbatches,
-             .steps = 3,
-             .seed = 5};
-  c.distribute.mesh.degrees = of.degrees;
-  c.distribute.sharding = of.sharding;
-  if (of.degrees[0] > 1) set_pipeline(c, "1F1B", 1);
+MeshCase mesh_case(const NamedMesh& mesh) {
+  MeshCase c = small_case(mesh);
+  c.state = DType::kBF16;
+  c.seed = 5;
   return c;
 }
 
-class Bf16Moments : public ::testing::TestWithParam<MomentCase> {};
+class Bf16Moments : public ::testing::TestWithParam<NamedMesh> {};
 
-// What the update takes for an element's place is where the checkpoint puts it.
+// The update and the checkpoint agree on the place of each element.
 TEST_P(Bf16Moments, are_rounded_by_their_places_in_whole_tensors) {
   const MeshCase c = mesh_case(GetParam());
   for (int rank = 0; rank < c.distribute.mesh.size(); ++rank) {
@@ -106,16 +87,15 @@ TEST_P(Bf16Moments, are_those_of_one_rank) {
 
 INSTANTIATE_TEST_SUITE_P(
     Meshes, Bf16Moments,
-    ::testing::Values(MomentCase{"one_rank", {1, 1, 1, 1, 1}, Sharding::kFsdp, 2},
-                      MomentCase{"ddp", {1, 2, 1, 1, 1}},
-                      MomentCase{"fsdp", {1, 1, 4, 1, 1}, Sharding::kFsdp, 2},
-                      MomentCase{"zero1_tp", {1, 1, 2, 1, 2}, Sharding::kZero1},
-                      MomentCase{"shared_kv", {1, 1, 1, 1, 4}},
-                      MomentCase{"cp_tp", {1, 1, 1, 2, 2}},
-                      MomentCase{"pp_fsdp_tp", {2, 1, 2, 1, 2}, Sharding::kFsdp, 2}),
+    ::testing::Values(NamedMesh{"one_rank", {1, 1, 1, 1, 1}, Sharding::kFsdp, 2},
+                      NamedMesh{"ddp", {1, 2, 1, 1, 1}},
+                      NamedMesh{"fsdp", {1, 1, 4, 1, 1}, Sharding::kFsdp, 2},
+                      NamedMesh{"zero1_tp", {1, 1, 2, 1, 2}, Sharding::kZero1},
+                      NamedMesh{"shared_kv", {1, 1, 1, 1, 4}}, NamedMesh{"cp_tp", {1, 1, 1, 2, 2}},
+                      NamedMesh{"pp_fsdp_tp", {2, 1, 2, 1, 2}, Sharding::kFsdp, 2}),
     [](const auto& of) { return std::string(of.param.name); });
 
-// The same sums in the same order: sharding moves moments, and changes no bit.
+// Sharding moves moments between ranks, but all sums keep their order, so no bit changes.
 TEST(Bf16MomentBits, do_not_depend_on_who_holds_them) {
   MeshCase c = mesh_case({"ddp", {1, 2, 1, 1, 1}});
   c.compute = DType::kBF16;

@@ -13,34 +13,25 @@ namespace tokamak {
 namespace {
 
 struct CopyCase {
-  const char* name;
-  MeshCoordinates degrees;
-  Sharding sharding = Sharding::kFsdp;
+  NamedMesh mesh;
   Reshard reshard = Reshard::kDefault;
-  int64_t microbatches = 1;
 };
 
 // NOLINTNEXTLINE(readability-identifier-naming)
 void PrintTo(const CopyCase& c, std::ostream* os) {
-  *os << c.name;
+  PrintTo(c.mesh, os);
 }
 
 MeshCase mesh_case(const CopyCase& of) {
-  MeshCase c{.model = small_llama(),
-             .compute = DType::kBF16,
-             .seq_len = 16,
-             .global_batch = 8,
-             .num_microbatches = of.microbatches,
-             .steps = 3};
-  c.model.num_layers = 4;
-  c.distribute.mesh.degrees = of.degrees;
-  c.distribute.sharding = of.sharding;
+  ModelSpec model = small_llama();
+  model.num_layers = 4;
+  MeshCase c = small_case(of.mesh, model);
+  c.compute = DType::kBF16;
   c.distribute.reshard = of.reshard;
-  if (of.degrees[0] > 1) set_pipeline(c, "1F1B", 1);
   return c;
 }
 
-// Of the segment that makes compute copies.
+// Counts tasks of the segment that makes compute copies.
 template <class T>
 int64_t count_tasks(const Plan& plan) {
   int64_t count = 0;
@@ -103,21 +94,21 @@ TEST_P(KeptCopies, train_as_casts_do) {
 
 INSTANTIATE_TEST_SUITE_P(
     Meshes, KeptCopies,
-    ::testing::Values(CopyCase{"one_rank", {1, 1, 1, 1, 1}},
-                      CopyCase{"accumulated", {1, 1, 1, 1, 1}, {}, {}, 2},
-                      CopyCase{"replicas", {1, 2, 1, 1, 1}},
-                      CopyCase{"zero1", {1, 1, 2, 1, 1}, Sharding::kZero1, {}, 2},
-                      CopyCase{"zero2", {1, 1, 2, 1, 1}, Sharding::kZero2, {}, 2},
-                      CopyCase{"not_resharded", {1, 1, 2, 1, 1}, {}, Reshard::kNever},
-                      CopyCase{"context", {1, 1, 1, 2, 1}, Sharding::kZero1},
-                      CopyCase{"tensor", {1, 1, 1, 1, 2}},
-                      CopyCase{"pipeline", {2, 1, 1, 1, 1}, {}, {}, 4},
-                      CopyCase{"pipeline_of_shards", {2, 1, 2, 1, 1}, {}, {}, 4}),
-    [](const auto& of) { return std::string(of.param.name); });
+    ::testing::Values(CopyCase{{"one_rank", {1, 1, 1, 1, 1}}},
+                      CopyCase{{"accumulated", {1, 1, 1, 1, 1}, Sharding::kDdp, 2}},
+                      CopyCase{{"replicas", {1, 2, 1, 1, 1}}},
+                      CopyCase{{"zero1", {1, 1, 2, 1, 1}, Sharding::kZero1, 2}},
+                      CopyCase{{"zero2", {1, 1, 2, 1, 1}, Sharding::kZero2, 2}},
+                      CopyCase{{"not_resharded", {1, 1, 2, 1, 1}, Sharding::kDdp}, Reshard::kNever},
+                      CopyCase{{"context", {1, 1, 1, 2, 1}, Sharding::kZero1}},
+                      CopyCase{{"tensor", {1, 1, 1, 1, 2}}},
+                      CopyCase{{"pipeline", {2, 1, 1, 1, 1}, Sharding::kDdp, 4}},
+                      CopyCase{{"pipeline_of_shards", {2, 1, 2, 1, 1}, Sharding::kDdp, 4}}),
+    [](const auto& of) { return std::string(of.param.mesh.name); });
 
 // Slices that are gathered for each pass would take memory of their own.
 TEST(ComputeCopies, are_cast_where_weights_are_resharded) {
-  const MeshCase c = mesh_case({"", {1, 1, 2, 1, 1}});
+  const MeshCase c = mesh_case({{"", {1, 1, 2, 1, 1}}});
   const PlannedRun run(c.model, shape_of(c, 0), {});
   EXPECT_EQ(bytes_of(run).copies, 0);
   EXPECT_EQ(run.copies_plan(), nullptr);
@@ -129,7 +120,7 @@ TEST(ComputeCopies, are_cast_where_weights_are_resharded) {
 }
 
 TEST(ComputeCopies, are_none_in_the_masters_dtype) {
-  MeshCase c = mesh_case({"", {1, 1, 1, 1, 2}});
+  MeshCase c = mesh_case({{"", {1, 1, 1, 1, 2}}});
   c.compute = DType::kF32;
   const PlannedRun run(c.model, shape_of(c, 0), {});
   EXPECT_EQ(bytes_of(run).copies, 0);

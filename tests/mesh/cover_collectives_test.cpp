@@ -109,7 +109,7 @@ bool is_weight_gradient(const Task& task) {
   return task.rules->cost(task.op.get(), in, out).product == Cost::Product::kWeightGradient;
 }
 
-// Of four collectives of a block's backward each has a weight gradient beside it, but for the first
+// A block's backward has four collectives, and a weight gradient runs beside each but the first
 // gather of the last block, before which there is none.
 TEST(CoverCollectivesPlan, runs_weight_gradients_beside_them) {
   MeshCase c{.model = flavor_spec("llama3", "405B"),

@@ -7,29 +7,20 @@ namespace tokamak {
 namespace {
 
 struct OffloadCase {
-  const char* name;
-  MeshCoordinates degrees;  // pp, dp_replicate, dp_shard, cp, tp
-  Sharding sharding = Sharding::kFsdp;
+  NamedMesh mesh;
   DType compute = DType::kBF16;
   std::optional<DType> state;
 };
 
 // NOLINTNEXTLINE(readability-identifier-naming)
 void PrintTo(const OffloadCase& c, std::ostream* os) {
-  *os << c.name;
+  PrintTo(c.mesh, os);
 }
 
 MeshCase mesh_case(const OffloadCase& of) {
-  MeshCase c{.model = small_llama(),
-             .compute = of.compute,
-             .state = of.state,
-             .seq_len = 16,
-             .global_batch = 8,
-             .num_microbatches = 2,
-             .steps = 3};
-  c.distribute.mesh.degrees = of.degrees;
-  c.distribute.sharding = of.sharding;
-  if (of.degrees[0] > 1) set_pipeline(c, "1F1B", 1);
+  MeshCase c = small_case(of.mesh);
+  c.compute = of.compute;
+  c.state = of.state;
   return c;
 }
 
@@ -94,13 +85,14 @@ TEST_P(Offload, moves_what_lies_above_a_limit) {
 
 INSTANTIATE_TEST_SUITE_P(
     Meshes, Offload,
-    ::testing::Values(
-        OffloadCase{"one_rank", {1, 1, 1, 1, 1}},
-        OffloadCase{"fp32", {1, 1, 2, 1, 1}, Sharding::kFsdp, DType::kF32},
-        OffloadCase{
-            "zero1_bf16_moments", {1, 1, 2, 1, 1}, Sharding::kZero1, DType::kBF16, DType::kBF16},
-        OffloadCase{"fsdp_tp", {1, 1, 2, 1, 2}}, OffloadCase{"pp_tp", {2, 1, 1, 1, 2}}),
-    [](const auto& of) { return std::string(of.param.name); });
+    ::testing::Values(OffloadCase{{"one_rank", {1, 1, 1, 1, 1}, Sharding::kFsdp, 2}},
+                      OffloadCase{{"fp32", {1, 1, 2, 1, 1}, Sharding::kFsdp, 2}, DType::kF32},
+                      OffloadCase{{"zero1_bf16_moments", {1, 1, 2, 1, 1}, Sharding::kZero1, 2},
+                                  DType::kBF16,
+                                  DType::kBF16},
+                      OffloadCase{{"fsdp_tp", {1, 1, 2, 1, 2}, Sharding::kFsdp, 2}},
+                      OffloadCase{{"pp_tp", {2, 1, 1, 1, 2}, Sharding::kFsdp, 2}}),
+    [](const auto& of) { return std::string(of.param.mesh.name); });
 
 }  // namespace
 }  // namespace tokamak
