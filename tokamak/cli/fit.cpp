@@ -41,21 +41,28 @@ class Fitting {
   Fit fit_;
 };
 
-void fit_memory(bool on_gpu, int64_t planned, const LaunchEnvironment& launched, Fitting& out) {
-  if (on_gpu) {
-    const gpu::MemoryInUse memory = gpu::memory_in_use();
-    const int64_t free = memory.total_bytes - memory.used_bytes;
-    out.add(fmt::format("GPU memory: {:.2f} GiB planned, {:.2f} of {:.2f} GiB free", gib(planned),
-                        gib(free), gib(memory.total_bytes)),
-            planned <= free);
-    return;
-  }
+// Memory that the ranks of this host share.
+void fit_host_memory(const std::string& what, int64_t planned, const LaunchEnvironment& launched,
+                     Fitting& out) {
   const int64_t ranks = launched.local_size;
   const int64_t free = free_host_bytes();
-  out.add(fmt::format("memory: {:.2f} GiB planned{}, {:.2f} of {:.2f} GiB free",
+  out.add(fmt::format("{}: {:.2f} GiB planned{}, {:.2f} of {:.2f} GiB free", what,
                       gib(planned * ranks), ranks > 1 ? fmt::format(" for {} ranks", ranks) : "",
                       gib(free), gib(usable_memory_bytes())),
           planned * ranks <= free);
+}
+
+void fit_memory(bool on_gpu, const PlannedRun& planned, const LaunchEnvironment& launched,
+                Fitting& out) {
+  if (!on_gpu)
+    return fit_host_memory("memory", planned.peak_bytes() + planned.host_bytes(), launched, out);
+  const gpu::MemoryInUse memory = gpu::memory_in_use();
+  const int64_t free = memory.total_bytes - memory.used_bytes;
+  out.add(fmt::format("GPU memory: {:.2f} GiB planned, {:.2f} of {:.2f} GiB free",
+                      gib(planned.peak_bytes()), gib(free), gib(memory.total_bytes)),
+          planned.peak_bytes() <= free);
+  if (planned.host_bytes() > 0)
+    fit_host_memory("host memory of what is offloaded", planned.host_bytes(), launched, out);
 }
 
 // The folder, or the nearest one above it that is there.
@@ -153,7 +160,7 @@ Fit fit_of(const RunConfig& run, const PlannedRun& planned, const Target& target
            const LaunchEnvironment& launched) {
   Fitting out;
   const bool on_gpu = means_gpu(run.config.job.device);
-  fit_memory(on_gpu, planned.peak_bytes(), launched, out);
+  fit_memory(on_gpu, planned, launched, out);
   fit_disk(run.config, planned, out);
   const auto step_s =
       on_gpu ? price_of_gpus(run, out) : price_of_cpu(run, planned, launched, target.threads, out);
