@@ -160,7 +160,7 @@ TEST(DryRun, SaysWhichGpusMultiplyMxfp8AndNvfp4) {
   expect_blackwell("nvfp4", "nvfp4");
 }
 
-// As tools/demo.sh runs it where the package of the text is not to be had.
+// The demo runs as tools/demo.sh runs it on a machine that cannot get the package of the text.
 TEST(DryRun, TheDemoNeedsNothingWithTheRepositorysOwnText) {
   const auto result = dry_run(fs::path(TOK_SOURCE_DIR) / "configs/demo.toml",
                               {"--training.dataset=self", "--model.vocab=2048"});

@@ -19,7 +19,7 @@ ProgramResult launch(Words words) {
   return run_program(words);
 }
 
-/// What `tokamak launch --slurm --dry-run` prints with these words.
+/// Returns what `tokamak launch --slurm --dry-run` prints when it is given these words.
 std::string script_of(const Words& words) {
   const ProgramResult result = launch(words);
   EXPECT_EQ(result.exit_code, 0) << result.err;

@@ -1,4 +1,4 @@
-// What a run shows on a terminal, in a pipe, and where colours are not wanted.
+// These tests read what a run shows on a terminal, in a pipe, and without colours.
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>

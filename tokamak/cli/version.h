@@ -1,4 +1,4 @@
-// What this program is: its version, its commit, and what it was built with.
+// The program's version, its commit, and the libraries that it was built with.
 #pragma once
 
 #include <string>

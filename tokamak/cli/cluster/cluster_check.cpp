@@ -27,7 +27,7 @@ void describe_gpu(Backend& backend, RankReport& report) {
   const gpu::MemoryInUse memory = gpu::memory_in_use();
   report.is_gpu = true;
   report.memory_bytes = memory.total_bytes;
-  // What this process holds itself is the run's.
+  // Memory that this process holds already belongs to the run.
   report.free_bytes = memory.total_bytes - memory.used_bytes + backend.allocated_bytes();
   for (const auto& [what, version] : gpu::library_versions()) report.versions[what] = version;
   const auto health = gpu_health(info.bus);

@@ -1,4 +1,4 @@
-// What a rank knows and has measured of its host and device, for `doctor --cluster`.
+// A rank's report on its host and device, known and measured, for `doctor --cluster`.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,7 @@
 
 namespace tokamak::cli {
 
-/// What a batch script is rendered from.
+/// The values that a batch script is rendered from.
 struct BatchJob {
   std::string written_by;  ///< the user's command, for the script's first line
   std::string name;

@@ -1,4 +1,4 @@
-// What a cluster wants of a Slurm job, as data: sites/*.toml, or a file of the user's.
+// A site file says what a cluster wants of a Slurm job: sites/*.toml, or a file of the user's.
 #pragma once
 
 #include <cstdint>

@@ -13,7 +13,7 @@ namespace tokamak::cli {
 /// words where it refuses the job, or where it is missing.
 std::string submit(const BatchJob& job);
 
-/// What Slurm says of a job.
+/// A job as Slurm describes it.
 struct SlurmState {
   std::string state;   ///< "PENDING", "RUNNING", "COMPLETED" ...
   std::string reason;  ///< why it waits

@@ -12,7 +12,7 @@ namespace tokamak {
 
 enum class LogColor { kPlain, kAnsi };
 
-/// What stands before each line.
+/// The text before each line.
 enum class LogFormat {
   kPlain,       ///< "YYYY-MM-DD HH:MM:SS ", and "WARNING: " before warnings
   kTorchtitan,  ///< "[titan] YYYY-MM-DD HH:MM:SS,mmm - root - LEVEL - "

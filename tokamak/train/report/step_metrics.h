@@ -52,7 +52,7 @@ struct StepMetrics {
   std::string job = {};
 };
 
-/// What a terminal shows of a run between its log lines.
+/// The line that a terminal shows between log lines.
 struct StepProgress {
   int64_t step = 0;
   int64_t num_steps = 0;

@@ -37,7 +37,7 @@ Slice slice_of(const TensorPiece& piece) {
 
 std::vector<bool> segments_that_write(const Plan& plan, const StateLayout& layout,
                                       std::span<const TensorPiece> pieces) {
-  // Of the pieces' bytes in an arena, by their beginnings.
+  // The pieces' bytes in an arena, sorted by their beginnings.
   EnumArray<ArenaKind, std::map<int64_t, int64_t>, kNumArenas> all_ends;
   for (const TensorPiece& piece : pieces) {
     const int64_t width = size_of(piece.type.dtype);
