@@ -190,12 +190,60 @@ TEST_P(GreedyOracle, tokens_equal_pytorch) {
   Generator generator(config_, open_weights(config_, folder_), DType::kF32,
                       static_cast<int64_t>(prompt.size()) + count, *backend);
   std::vector<int32_t> got;
-  generator.generate(prompt, {.max_new_tokens = count, .temperature = 0.0}, std::nullopt,
-                     [&](int32_t id) {
-                       got.push_back(id);
-                       return true;
-                     });
+  const Prompt one{.tokens = prompt, .sampling = {.max_new_tokens = count, .temperature = 0.0}};
+  const auto on_token = [&](size_t, int32_t id) {
+    got.push_back(id);
+    return true;
+  };
+  generator.generate(std::span(&one, 1), std::nullopt, {.token = on_token});
   EXPECT_EQ(got, want);
+}
+
+// Texts of several lengths, of which some end while others go on, greedily and by drawing.
+TEST_P(Oracle, batches_make_the_tokens_of_one_by_one) {
+  const auto backend = cpu::make_backend();
+  const auto ids = tokens();
+  constexpr int64_t kCapacity = 48;
+  std::vector<Prompt> prompts;
+  for (const int64_t length : {9, 1, 30, 17, 2, 5, 40, 23}) {
+    const auto i = static_cast<int64_t>(prompts.size());
+    Prompt prompt{.tokens = {ids.begin() + i, ids.begin() + i + length}};
+    prompt.sampling = {.max_new_tokens = 4 + 5 * (i % 3),
+                       .temperature = i % 2 == 0 ? 0.0 : 1.0,
+                       .seed = static_cast<uint64_t>(i)};
+    prompts.push_back(prompt);
+  }
+  using Texts = std::vector<std::vector<int32_t>>;
+  const auto made_by = [&](int64_t batch, std::optional<int32_t> eos, std::vector<TextEnd>& ends) {
+    Generator generator(config_, open_weights(config_, folder_), DType::kF32, kCapacity, *backend,
+                        batch);
+    Texts texts(prompts.size());
+    ends.assign(prompts.size(), TextEnd::kStopped);
+    const TextEvents events{.token =
+                                [&](size_t text, int32_t id) {
+                                  texts[text].push_back(id);
+                                  return true;
+                                },
+                            .end = [&](size_t text, TextEnd why) { ends[text] = why; }};
+    const GenerationTimes times = generator.generate(prompts, eos, events);
+    EXPECT_EQ(times.prompt_tokens, 127);
+    return texts;
+  };
+  std::vector<TextEnd> want_ends;
+  const Texts want = made_by(1, std::nullopt, want_ends);
+  for (size_t i = 0; i < want.size(); ++i) {
+    const auto room = kCapacity - static_cast<int64_t>(prompts[i].tokens.size()) + 1;
+    EXPECT_EQ(want[i].size(), std::min(prompts[i].sampling.max_new_tokens, room));
+    EXPECT_EQ(want_ends[i], TextEnd::kLength);
+  }
+  std::vector<TextEnd> ends;
+  for (const int64_t batch : {3, 8}) EXPECT_EQ(made_by(batch, std::nullopt, ends), want);
+  const int32_t eos = want[0].back();
+  const Texts until_eos = made_by(1, eos, want_ends);
+  EXPECT_LT(until_eos[0].size(), want[0].size());
+  EXPECT_EQ(want_ends[0], TextEnd::kEos);
+  EXPECT_EQ(made_by(3, eos, ends), until_eos);
+  EXPECT_EQ(ends, want_ends);
 }
 
 INSTANTIATE_TEST_SUITE_P(PyTorch, Oracle, oracle_names(),

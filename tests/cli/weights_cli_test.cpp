@@ -237,6 +237,40 @@ TEST(Generate, TheSeedDecidesAndTemperature0TakesTheLikeliest) {
   EXPECT_EQ(count_lines(ids({})), 12);
 }
 
+TEST(Generate, AFileOfPromptsIsABatch) {
+  const ScratchFolder scratch;
+  const fs::path file = scratch.path() / "prompts.jsonl";
+  FileWriter(file).write(
+      "{\"prompt\": \"some text\"}\n\n{\"prompt\": \"a\"}\n \n{\"prompt\": \"a longer piece of "
+      "text\"}\n");
+  const Words base{
+      "generate", oracle_folder("llama_tiny").string(), "--tokenizer", "bytes", "--ids", "-n",
+      "12"};
+  const auto ids = [&](const Words& more) {
+    const auto result = run_ok(base + Words{"--prompts", file.string()} + more);
+    FileWriter(scratch.path() / "out.jsonl").write(result.out);
+    return read_json_lines(scratch.path() / "out.jsonl");
+  };
+  for (const Words& sampling : {Words{"-t", "0"}, Words{"-s", "3", "--top-p", "0.9"}}) {
+    const auto together = ids(sampling);
+    ASSERT_EQ(together.size(), 3U);
+    EXPECT_EQ(together, ids(sampling + Words{"--batch-size", "1"}));
+    EXPECT_EQ(together, ids(sampling + Words{"--batch-size", "2"}));
+    EXPECT_EQ(together[1]["prompt"], "a");
+    EXPECT_EQ(together[1]["end"], "length");
+    EXPECT_EQ(together[1]["tokens"], 12);
+  }
+  // Prompt i draws what it draws alone with the seed + i.
+  const auto alone = run_ok(base + Words{"-p", "a", "-s", "4"});
+  std::string lines;
+  const auto drawn = ids({"-s", "3"});
+  for (const auto& id : drawn[1]["ids"]) lines += fmt::format("{}\n", id.get<int>());
+  EXPECT_EQ(alone.out, lines);
+  FileWriter(file).write("{\"prompt\": \"x\"}\n\n\n{\"text\": \"y\"}\n");
+  expect_refused(base + Words{"--prompts", file.string()}, "prompts.jsonl:4");
+  expect_refused(base + Words{"--prompts", file.string(), "--batch-size", "0"}, "--batch-size 0");
+}
+
 TEST(Generate, ATrainedRunCanBeAsked) {
   const ScratchFolder scratch;
   const auto trained = run_program(

@@ -165,8 +165,10 @@ int run_bench_decode(Args args) {
   std::string device = "auto";
   int64_t context = 1024;
   int64_t tokens = 64;
+  int64_t batch = 1;
   int threads = 0;
   app.add_option("model", flavor, "NAME:FLAVOR, as llama3:8B")->required();
+  app.add_option("--batch", batch, "texts that grow at once")->capture_default_str();
   app.add_option("--context", context, "tokens before those that are timed")->capture_default_str();
   app.add_option("--tokens", tokens, "tokens to make")->capture_default_str();
   app.add_option("--dtype", dtype, "float32 or bfloat16; auto = bfloat16 on a GPU")
@@ -176,15 +178,17 @@ int run_bench_decode(Args args) {
   if (!parse(app, args)) return 0;
   TOK_REQUIRE(context >= 1 && tokens >= 2, "--context {} --tokens {}: wanted 1 and 2 or more",
               context, tokens);
+  TOK_REQUIRE(batch >= 1, "--batch {}: wanted 1 or more", batch);
   const ModelSpec model = spec_of_word(flavor);
   const DType type = compute_dtype(dtype, device);
   const auto backend = open_backend({.device = device, .threads = threads});
-  const DecodeBenchmark b = benchmark_decode(model, type, context, tokens, *backend);
+  const DecodeBenchmark b = benchmark_decode(model, type, context, tokens, batch, *backend);
   const double rate = static_cast<double>(b.bytes) / b.seconds;
-  fmt::print("{} {}, {}, after {} tokens, {}\n", model.name, model.flavor, name_of(type), context,
-             device_text(*backend));
+  fmt::print("{} {}, {}, after {} tokens, {} at once, {}\n", model.name, model.flavor,
+             name_of(type), context, batch, device_text(*backend));
   fmt::print("prompt   {:.3f} s\n", b.prompt_seconds);
-  fmt::print("token    {:.3f} ms = {:.1f} tokens/s\n", 1e3 * b.seconds, 1.0 / b.seconds);
+  fmt::print("step     {:.3f} ms = {:.1f} tokens/s\n", 1e3 * b.seconds,
+             static_cast<double>(batch) / b.seconds);
   fmt::print("reads    {:.3f} GB = {:.1f} GB/s", static_cast<double>(b.bytes) / 1e9, rate / 1e9);
   if (const double floor = rates_of(*backend).bytes_per_s; floor > 0.0)
     fmt::print(", {:.0f} % of the rate of its large copies", 100.0 * rate / floor);

@@ -1,7 +1,7 @@
 #include <algorithm>
-#include <chrono>
 #include <iostream>
 #include <iterator>
+#include <memory>
 
 #include <fmt/format.h>
 
@@ -17,8 +17,6 @@
 namespace tokamak::cli {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 struct GenerateWords {
   std::string path;
   std::string model;
@@ -29,6 +27,7 @@ struct GenerateWords {
   std::string device = "auto";
   std::vector<std::string> stops;
   int64_t seq_len = 0;
+  int64_t batch_size = 8;
   SamplingOptions sampling;
   bool ids_only = false;
   bool no_bos = false;
@@ -44,6 +43,9 @@ bool parse_words(Args args, GenerateWords& w) {
                  "file of prompts: a line each, or JSON lines with \"prompt\" (.jsonl); prints a "
                  "JSON line for each")
       ->excludes("--prompt");
+  app.add_option("--batch-size,-b", w.batch_size,
+                 "how many prompts of the file make tokens at once")
+      ->capture_default_str();
   app.add_option("--max-new-tokens,-n", w.sampling.max_new_tokens, "how many tokens to make")
       ->capture_default_str();
   app.add_option("--temperature,-t", w.sampling.temperature, "0 = the most likely token")
@@ -55,7 +57,9 @@ bool parse_words(Args args, GenerateWords& w) {
       ->capture_default_str();
   app.add_option("--stop", w.stops, "end before this text; may be given several times")
       ->allow_extra_args(false);
-  app.add_option("--seed,-s", w.sampling.seed, "the same seed gives the same text")
+  app.add_option(
+         "--seed,-s", w.sampling.seed,
+         "the same seed gives the same text; prompts of a file have seeds one after another")
       ->capture_default_str();
   app.add_option("--model", w.model, "NAME:FLAVOR where the weights have no config.json");
   app.add_option("--tokenizer", w.tokenizer, "folder or file; bytes; self");
@@ -71,6 +75,7 @@ bool parse_words(Args args, GenerateWords& w) {
   if (!parse(app, args)) return false;
   const SamplingOptions& s = w.sampling;
   TOK_REQUIRE(s.max_new_tokens > 0, "--max-new-tokens {}: wanted at least 1", s.max_new_tokens);
+  TOK_REQUIRE(w.batch_size > 0, "--batch-size {}: wanted at least 1", w.batch_size);
   TOK_REQUIRE(s.temperature >= 0.0, "--temperature {}: wanted 0 or more", s.temperature);
   TOK_REQUIRE(s.top_k >= 0, "--top-k {}: wanted 0 or more", s.top_k);
   TOK_REQUIRE(s.top_p > 0.0 && s.top_p <= 1.0, "--top-p {}: wanted more than 0, at most 1",
@@ -85,12 +90,14 @@ std::vector<std::string> read_prompts(const std::filesystem::path& path) {
   const std::string text = read_file(path, kSmallFileBytes);
   const bool is_json = path.extension() == ".jsonl" || path.extension() == ".ndjson";
   std::vector<std::string> prompts;
+  int64_t number = 0;
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
     std::string line = text.substr(at, end - at);
     at = end + 1;
-    if (is_json && line.empty()) continue;
-    const std::string where = fmt::format("{}:{}", path.string(), prompts.size() + 1);
+    ++number;
+    if (is_json && line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const std::string where = fmt::format("{}:{}", path.string(), number);
     prompts.push_back(is_json ? json_member<std::string>(parse_json(line, where), "prompt", where)
                               : std::move(line));
   }
@@ -114,94 +121,104 @@ std::vector<int32_t> encode(const GenerateWords& w, const ModelFiles& files,
   return ids;
 }
 
-// Seconds and tokens of all prompts.
-struct Speed {
-  int64_t prompt_tokens = 0;
-  int64_t new_tokens = 0;
-  double prompt_s = 0.0;
-  double new_s = 0.0;
-
-  void print() const {
-    fmt::print(stderr, "{} tokens of prompt in {:.3f} s, {} new tokens in {:.3f} s", prompt_tokens,
-               prompt_s, new_tokens, new_s);
-    // The first new token comes with the prompt.
-    if (new_s > 0.0) {
-      fmt::print(stderr, ": {:.1f} tokens/s", static_cast<double>(new_tokens) / new_s);
-    }
-    fmt::print(stderr, "\n");
+void print(const GenerationTimes& t) {
+  fmt::print(stderr, "{} tokens of prompt in {:.3f} s, {} new tokens in {:.3f} s", t.prompt_tokens,
+             t.prompt_s, t.new_tokens, t.new_s);
+  if (t.new_s > 0.0) {
+    fmt::print(stderr, ": {:.1f} tokens/s", static_cast<double>(t.new_tokens) / t.new_s);
+    if (t.new_tokens > t.steps)
+      fmt::print(stderr, ", {:.1f} texts at once",
+                 static_cast<double>(t.new_tokens) / static_cast<double>(t.steps));
   }
-};
-
-class Job {
- public:
-  Job(const GenerateWords& words, const Tokenizer& tokenizer, Generator& generator)
-      : w_(words), tokenizer_(tokenizer), generator_(generator) {}
-
-  // Continues one prompt; `show` gets ids and text as they are made. Returns why it ended.
-  std::string run(const std::vector<int32_t>& prompt, uint64_t seed,
-                  const std::function<void(int32_t, const std::string&)>& show) {
-    SamplingOptions sampling = w_.sampling;
-    sampling.seed = seed;
-    GeneratedText text(tokenizer_, prompt, w_.stops);
-    int64_t count = 0;
-    const auto begin = Clock::now();
-    auto first = begin;
-    generator_.generate(prompt, sampling, tokenizer_.eos(), [&](int32_t id) {
-      if (++count == 1) first = Clock::now();
-      show(id, text.add(id));
-      return !text.is_stopped();
-    });
-    if (const std::string rest = text.rest(); !rest.empty()) show(-1, rest);
-    if (count == 0) first = Clock::now();
-    speed_.prompt_tokens += static_cast<int64_t>(prompt.size());
-    speed_.new_tokens += std::max<int64_t>(0, count - 1);
-    speed_.prompt_s += std::chrono::duration<double>(first - begin).count();
-    speed_.new_s += std::chrono::duration<double>(Clock::now() - first).count();
-    if (text.is_stopped()) return "stop";
-    return count < sampling.max_new_tokens ? "eos" : "length";
-  }
-
-  const Speed& speed() const { return speed_; }
-
- private:
-  const GenerateWords& w_;
-  const Tokenizer& tokenizer_;
-  Generator& generator_;
-  Speed speed_;
-};
-
-void stream_one(const GenerateWords& w, const std::vector<int32_t>& ids, Job& job) {
-  if (!w.ids_only) fmt::print("{}", w.prompt);
-  std::fflush(stdout);
-  job.run(ids, w.sampling.seed, [&](int32_t id, const std::string& text) {
-    if (!w.ids_only) fmt::print("{}", text);
-    if (w.ids_only && id >= 0) fmt::print("{}\n", id);
-    std::fflush(stdout);
-  });
-  if (!w.ids_only) fmt::print("\n");
+  fmt::print(stderr, "\n");
 }
 
-void print_all(const GenerateWords& w, const std::vector<std::string>& prompts,
-               const std::vector<std::vector<int32_t>>& ids, Job& job) {
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    std::string text;
-    std::vector<int32_t> made;
-    const std::string end =
-        job.run(ids[i], w.sampling.seed + i, [&](int32_t id, const std::string& more) {
-          text += more;
-          if (id >= 0) made.push_back(id);
-        });
-    OrderedJson line{{"prompt", prompts[i]}};
-    if (w.ids_only) {
-      line["ids"] = made;
+GenerationTimes stream_one(const GenerateWords& w, const Tokenizer& tokenizer,
+                           const std::vector<int32_t>& ids, Generator& generator) {
+  if (!w.ids_only) fmt::print("{}", w.prompt);
+  std::fflush(stdout);
+  GeneratedText text(tokenizer, ids, w.stops);
+  const TextEvents events{.token = [&](size_t, int32_t id) {
+    const std::string more = text.add(id);
+    fmt::print("{}", w.ids_only ? fmt::format("{}\n", id) : more);
+    std::fflush(stdout);
+    return !text.is_stopped();
+  }};
+  const Prompt prompt{.tokens = ids, .sampling = w.sampling};
+  const GenerationTimes times = generator.generate(std::span(&prompt, 1), tokenizer.eos(), events);
+  if (!w.ids_only) fmt::print("{}\n", text.rest());
+  return times;
+}
+
+std::string_view name_of(TextEnd end) {
+  switch (end) {
+    case TextEnd::kEos:
+      return "eos";
+    case TextEnd::kLength:
+      return "length";
+    case TextEnd::kStopped:
+      return "stop";
+  }
+  return "";
+}
+
+// Texts that grow at the same time, printed as JSON lines in the order of their prompts.
+class Texts {
+ public:
+  Texts(const GenerateWords& words, const Tokenizer& tokenizer,
+        const std::vector<std::string>& prompts, const std::vector<Prompt>& ids)
+      : w_(words), tokenizer_(tokenizer), prompts_(prompts), ids_(ids), texts_(prompts.size()) {}
+
+  bool add(size_t i, int32_t id) {
+    Text& t = texts_[i];
+    if (!t.text) t.text = std::make_unique<GeneratedText>(tokenizer_, ids_[i].tokens, w_.stops);
+    t.ids.push_back(id);
+    t.made += t.text->add(id);
+    return !t.text->is_stopped();
+  }
+
+  void end(size_t i, TextEnd why) {
+    Text& t = texts_[i];
+    if (t.text) t.made += t.text->rest();
+    OrderedJson line{{"prompt", prompts_[i]}};
+    if (w_.ids_only) {
+      line["ids"] = t.ids;
     } else {
-      line["text"] = text;
+      line["text"] = t.made;
     }
-    line["tokens"] = made.size();
-    line["end"] = end;
-    fmt::print("{}\n", line.dump(-1, ' ', false, OrderedJson::error_handler_t::replace));
+    line["tokens"] = t.ids.size();
+    line["end"] = name_of(why);
+    t = {.line = line.dump(-1, ' ', false, OrderedJson::error_handler_t::replace)};
+    for (; printed_ < texts_.size() && !texts_[printed_].line.empty(); ++printed_) {
+      fmt::print("{}\n", texts_[printed_].line);
+      texts_[printed_] = {};
+    }
     std::fflush(stdout);
   }
+
+ private:
+  struct Text {
+    std::unique_ptr<GeneratedText> text;
+    std::vector<int32_t> ids;
+    std::string made;
+    std::string line;  // once it has ended
+  };
+
+  const GenerateWords& w_;
+  const Tokenizer& tokenizer_;
+  const std::vector<std::string>& prompts_;
+  const std::vector<Prompt>& ids_;
+  std::vector<Text> texts_;
+  size_t printed_ = 0;
+};
+
+GenerationTimes print_all(const GenerateWords& w, const Tokenizer& tokenizer,
+                          const std::vector<std::string>& prompts, const std::vector<Prompt>& ids,
+                          Generator& generator) {
+  Texts texts(w, tokenizer, prompts, ids);
+  return generator.generate(ids, tokenizer.eos(),
+                            {.token = [&](size_t i, int32_t id) { return texts.add(i, id); },
+                             .end = [&](size_t i, TextEnd why) { texts.end(i, why); }});
 }
 
 }  // namespace
@@ -214,23 +231,20 @@ int run_generate(Args args) {
       w.prompts.empty() ? std::vector<std::string>{w.prompt} : read_prompts(w.prompts);
   const ModelFiles files = open_model(w.path, w.model);
   const auto tokenizer = open_tokenizer(w.tokenizer, files.folder);
-  std::vector<std::vector<int32_t>> ids;
+  std::vector<Prompt> ids;
   size_t longest = 0;
   for (const std::string& prompt : prompts) {
-    ids.push_back(encode(w, files, *tokenizer, prompt));
-    longest = std::max(longest, ids.back().size());
+    ids.push_back({.tokens = encode(w, files, *tokenizer, prompt), .sampling = w.sampling});
+    ids.back().sampling.seed += ids.size() - 1;
+    longest = std::max(longest, ids.back().tokens.size());
   }
   const auto needed = static_cast<int64_t>(longest) + w.sampling.max_new_tokens;
   const auto backend = open_backend({.device = w.device});
   Generator generator(files.config, files.parameters, compute_dtype(w.dtype, w.device),
-                      w.seq_len > 0 ? w.seq_len : needed, *backend);
-  Job job(w, *tokenizer, generator);
-  if (w.prompts.empty()) {
-    stream_one(w, ids[0], job);
-  } else {
-    print_all(w, prompts, ids, job);
-  }
-  job.speed().print();
+                      w.seq_len > 0 ? w.seq_len : needed, *backend,
+                      std::min(w.batch_size, static_cast<int64_t>(prompts.size())));
+  print(w.prompts.empty() ? stream_one(w, *tokenizer, ids[0].tokens, generator)
+                          : print_all(w, *tokenizer, prompts, ids, generator));
   return 0;
 }
 

@@ -17,6 +17,7 @@
 #include "tokamak/ops/elementwise/dropout.h"
 #include "tokamak/ops/layout/reshape.h"
 #include "tokamak/ops/matmul/linear.h"
+#include "tokamak/ops/vocab/embedding.h"
 
 namespace tokamak {
 
@@ -78,8 +79,8 @@ class Builder {
     std::vector<Value> in{q_BSHd, k_BSKd, v_BSKd};
     if (in_.cache != nullptr) {
       const auto i = static_cast<size_t>(layer);
-      in[1] = g_.apply(CacheAppend{}, {g_.read(in_.cache->keys[i]), k_BSKd, in_.cache->position});
-      in[2] = g_.apply(CacheAppend{}, {g_.read(in_.cache->values[i]), v_BSKd, in_.cache->position});
+      in[1] = cached(in_.cache->keys[i], k_BSKd);
+      in[2] = cached(in_.cache->values[i], v_BSKd);
       op.has_length = true;
       in.push_back(in_.cache->length);
     } else if (c_.attention_dropout > 0.0 && in_.rows.valid()) {
@@ -90,6 +91,19 @@ class Builder {
     }
     const Value o_BSHd = g_.add(op, in)[0];
     return g_.apply(Reshape{.dims = {0, 0, -1}}, {o_BSHd});
+  }
+
+  // Returns what the cache holds with `added`, for the sequences that `added` continues.
+  Value cached(StateId state, Value added) {
+    const Value all = g_.read(state);
+    const KvCache& cache = *in_.cache;
+    if (!cache.row.valid()) return g_.apply(CacheAppend{}, {all, added, cache.position});
+    const Dims dims = g_.type(all).dims;  // [B, T, K, D]
+    const Value joined = g_.apply(Reshape{.dims = {1, dims[0] * dims[1], dims[2], dims[3]}}, {all});
+    const Value appended = g_.apply(CacheAppend{}, {joined, added, cache.position});
+    const Value texts = g_.apply(Reshape{.dims = {dims[0], -1}}, {appended});
+    const Value text = g_.apply(Embedding{}, {cache.row, texts});
+    return g_.apply(Reshape{.dims = {1, dims[1], dims[2], dims[3]}}, {text});
   }
 
   // Returns what scores are multiplied by; 0 stands for 1 / sqrt(head_dim).

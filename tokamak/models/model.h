@@ -14,8 +14,11 @@ namespace tokamak {
 struct KvCache {
   std::vector<StateId> keys;  ///< [B, capacity, kv_heads, head_dim]
   std::vector<StateId> values;
-  Value position;  ///< i32 [1]: where the new tokens go
-  Value length;    ///< i32 [1]: valid positions including the new ones
+  Value position;  ///< i32 [1] or [B]: where the new tokens go
+  Value length;    ///< i32 [1] or [B]: valid positions including the new ones
+  /// i32 [1]: which of the B texts one sequence continues, whose position counts through all of
+  /// them: row * capacity + place. Invalid: there are B sequences.
+  Value row;
 };
 
 struct ModelInputs {

@@ -11,15 +11,20 @@ Types CacheAppend::infer(std::span<const TensorType> in) const {
               "{}: cache is {}, new is {}", kName, to_string(in[0]), to_string(in[1]));
   TOK_REQUIRE(added[1] <= cache[1], "{}: {} new tokens for a cache of {}", kName, added[1],
               cache[1]);
-  TOK_REQUIRE(in[2].dtype == DType::kI32 && in[2].dims == Dims{1},
-              "{}: position wants int32[1], got {}", kName, to_string(in[2]));
+  const Dims& position = in[2].dims;
+  TOK_REQUIRE(in[2].dtype == DType::kI32 && (position == Dims{1} || position == Dims{cache[0]}),
+              "{}: position wants int32[1] or one for each sample, got {}", kName,
+              to_string(in[2]));
   return {in[0]};
 }
 
-std::vector<Strategy> CacheAppend::place(std::span<const TensorType>) const {
+std::vector<Strategy> CacheAppend::place(std::span<const TensorType> in) const {
   std::vector<Strategy> all{replicate(3, 1)};
-  for (const int dim : {0, 2, 3})
-    all.push_back({.in = {cut(dim), cut(dim), kReplicated}, .out = {cut(dim)}});
+  const Shard of_samples = in[2].dims == Dims{1} ? kReplicated : cut(0);
+  for (const int dim : {0, 2, 3}) {
+    all.push_back(
+        {.in = {cut(dim), cut(dim), dim == 0 ? of_samples : kReplicated}, .out = {cut(dim)}});
+  }
   return all;
 }
 

@@ -8,8 +8,9 @@ namespace tokamak {
 // B batch, T slots, S new tokens, K key-value heads, D head dim.
 
 /// The cache with slots position .. position + S - 1 overwritten: inputs cache [B, T, K, D], new
-/// [B, S, K, D], position i32 [1], read at each run. The output is the cache's own storage. A run
-/// with position < 0 or position + S > T is a Bug.
+/// [B, S, K, D], position i32 [1] or, where samples have places of their own, [B], read at each
+/// run. The output is the cache's own storage. A run with position < 0 or position + S > T is a
+/// Bug.
 struct CacheAppend {
   static constexpr std::string_view kName = "cache_append";
 

@@ -60,33 +60,37 @@ std::vector<TensorSource> random_parameters(const ModelSpec& model, DType dtype,
 }  // namespace
 
 DecodeBenchmark benchmark_decode(const ModelSpec& model, DType dtype, int64_t length,
-                                 int64_t tokens, Backend& backend) {
+                                 int64_t tokens, int64_t batch, Backend& backend) {
   using Clock = std::chrono::steady_clock;
   const std::vector<std::byte> block = random_block(dtype);
   Generator generator(model, random_parameters(model, dtype, block), dtype, length + tokens,
-                      backend);
-  std::vector<int32_t> prompt(length);
-  for (int64_t i = 0; i < length; ++i)
-    prompt[i] = static_cast<int32_t>((7919 * i + 13) % model.vocab_size);
+                      backend, batch);
+  std::vector<Prompt> prompts(batch, {.tokens = std::vector<int32_t>(length),
+                                      .sampling = {.max_new_tokens = tokens, .temperature = 0.0}});
+  for (int64_t b = 0; b < batch; ++b) {
+    for (int64_t i = 0; i < length; ++i)
+      prompts[b].tokens[i] = static_cast<int32_t>((7919 * i + 13 + 31 * b) % model.vocab_size);
+  }
   std::vector<double> seconds;
   double prompt_seconds = 0.0;
   auto before = Clock::now();
-  generator.generate(prompt, {.max_new_tokens = tokens, .temperature = 0.0}, std::nullopt,
-                     [&](int32_t) {
-                       const auto now = Clock::now();
-                       const double passed = std::chrono::duration<double>(now - before).count();
-                       before = now;
-                       if (prompt_seconds == 0.0) {
-                         prompt_seconds = passed;
-                       } else {
-                         seconds.push_back(passed);
-                       }
-                       return true;
-                     });
+  const auto on_token = [&](size_t text, int32_t) {
+    if (static_cast<int64_t>(text) + 1 < batch) return true;  // the last text's token ends a step
+    const auto now = Clock::now();
+    const double passed = std::chrono::duration<double>(now - before).count();
+    before = now;
+    if (prompt_seconds == 0.0) {
+      prompt_seconds = passed;
+    } else {
+      seconds.push_back(passed);
+    }
+    return true;
+  };
+  generator.generate(prompts, std::nullopt, {.token = on_token});
   std::nth_element(seconds.begin(), seconds.begin() + seconds.size() / 2, seconds.end());
   return {.seconds = seconds[seconds.size() / 2],
           .prompt_seconds = prompt_seconds,
-          .bytes = generator.bytes_per_token(length + tokens / 2)};
+          .bytes = generator.bytes_per_step(length + tokens / 2)};
 }
 
 }  // namespace tokamak
