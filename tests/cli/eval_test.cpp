@@ -52,6 +52,48 @@ TEST_P(EvalOracle, LossesEqualThoseOfTransformers) {
 INSTANTIATE_TEST_SUITE_P(Transformers, EvalOracle, ::testing::Values("eval_llama", "eval_gpt2"),
                          [](const auto& of) { return std::string(of.param); });
 
+// The bytes of a text are its tokens, so --by window of the text and of the token file agree.
+TEST(Eval, TokenFilesAreReadAsTextByWindow) {
+  const ScratchFolder scratch;
+  std::string text;
+  for (int i = 0; i < 700; ++i) text += fmt::format("{} ", i * 37 % 1013);
+  FileWriter(scratch.path() / "a.txt").write(text);
+  std::string ids("\0\1", 2);  // BOS 256
+  for (const char c : text) ids += {c, '\0'};
+  ids += {"\1\1", 2};  // EOS 257
+  FileWriter(scratch.path() / "a.u16").write(ids);
+  const auto eval = [&](const std::string& data, const Words& more) {
+    return Words{TOK_PROGRAM,
+                 "eval",
+                 oracle_folder("eval_llama").string(),
+                 (scratch.path() / data).string(),
+                 "--json",
+                 "--seq-len=30",
+                 "--stride=11",
+                 "--batch=2",
+                 "--device=cpu"} +
+           more;
+  };
+  const Json of_text = result_of(eval("a.txt", {"--by=window", "--tokenizer=bytes"}));
+  const Json of_tokens = result_of(eval("a.u16", {}));
+  EXPECT_EQ(of_tokens["by"], "window");
+  EXPECT_EQ(of_tokens["loss"], of_text["loss"]);
+  EXPECT_EQ(of_tokens["tokens"], of_text["tokens"]);
+  EXPECT_FALSE(of_tokens.contains("bits_per_byte"));
+  const Json on_two = result_of(on_ranks(2, eval("a.u16", {})));
+  EXPECT_EQ(on_two["tokens"], of_text["tokens"]);
+  EXPECT_NEAR(on_two["loss"].get<double>(), of_text["loss"].get<double>(), 1e-6);
+  ids += {"\2\1", 2};  // 258 is no id
+  FileWriter(scratch.path() / "a.u16").write(ids);
+  const auto outside = run_program(eval("a.u16", {}));
+  EXPECT_EQ(outside.exit_code, 2);
+  EXPECT_NE(outside.err.find("id 258, the model's vocabulary ends at 258"), std::string::npos)
+      << outside.err;
+  const auto by_document = run_program(eval("a.u16", {"--by=document"}));
+  EXPECT_EQ(by_document.exit_code, 2);
+  EXPECT_NE(by_document.err.find("holds tokens without documents"), std::string::npos);
+}
+
 TEST(Eval, MeshesGiveTheFigureOfOneRank) {
   const Words words = eval_words("eval_llama", {"--seq-len=30", "--stride=11", "--batch=2"});
   const Json one = result_of(words);

@@ -14,6 +14,8 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/json.h"
+#include "tokamak/data/text_reader.h"
+#include "tokamak/data/token_files.h"
 #include "tokamak/run/run_of_config.h"
 #include "tokamak/train/evaluator.h"
 #include "tokamak/train/together.h"
@@ -33,7 +35,7 @@ struct EvalWords {
   std::string dataset = "auto";
   std::string flavor;
   std::string tokenizer;
-  std::string by = "document";
+  std::string by;
   std::string dtype = "auto";
   std::string device = "auto";
   int64_t seq_len = 0;
@@ -79,17 +81,19 @@ std::optional<EvalWords> parse_words(Args given) {
                  "Hugging Face folder, checkpoint step-N, llm.c file or safetensors")
       ->required();
   app.add_option("data", w.data,
-                 "text file, file of JSON lines with \"text\", or folder of either; also .gz, .zst")
+                 "text file, file of JSON lines with \"text\", or folder of either, also .gz, "
+                 ".zst; or token "
+                 "files (.u16, .u32, .bin), as training reads them")
       ->required();
   app.add_option("--by", w.by,
                  "document: each by itself, its BOS given; window: all in one stream, as training "
-                 "reads them")
-      ->capture_default_str();
+                 "reads them; by default document, but window for token files");
   app.add_option("--seq-len", w.seq_len,
                  "tokens that the model sees at once; 0 = what it was made for, at most 2048");
   app.add_option("--stride", w.stride,
                  "tokens that each row predicts, those before them are context; 0 = --seq-len");
-  app.add_option("--dataset", w.dataset, "text, c4 (JSON lines), c4_validation; auto = by names")
+  app.add_option("--dataset", w.dataset,
+                 "text, c4 (JSON lines), c4_validation, tokens; auto = by names")
       ->capture_default_str();
   app.add_option("--batch", w.batch,
                  "rows that a rank computes at once; 0 = 1 on a CPU, 8 on a GPU");
@@ -101,33 +105,43 @@ std::optional<EvalWords> parse_words(Args given) {
   app.add_option("--model", w.flavor, "NAME:FLAVOR where the weights have no config.json");
   app.add_flag("--json", w.json, "print one JSON object");
   if (!parse(app, args)) return std::nullopt;
-  TOK_REQUIRE(w.by == "document" || w.by == "window", "--by \"{}\": wanted document or window",
-              w.by);
+  TOK_REQUIRE(w.by.empty() || w.by == "document" || w.by == "window",
+              "--by \"{}\": wanted document or window", w.by);
   TOK_REQUIRE(w.seq_len >= 0, "--seq-len {}: wanted 1 or more", w.seq_len);
   TOK_REQUIRE(w.batch >= 0, "--batch {}: wanted 1 or more", w.batch);
   return w;
 }
 
-bool holds_json_lines(const fs::path& path) {
-  std::string name = path.filename().string();
-  for (const std::string_view packed : {".gz", ".zst"}) {
-    if (name.ends_with(packed)) name.resize(name.size() - packed.size());
-  }
-  return name.ends_with(".json") || name.ends_with(".jsonl") || name.ends_with(".ndjson") ||
-         name.ends_with(".parquet");
+bool holds(const std::string& path, bool (*wanted)(const std::string& name)) {
+  return is_folder(path) ? !list_files(path, wanted).empty() : wanted(path);
 }
 
 std::string dataset_of(const EvalWords& w) {
   if (w.dataset != "auto") {
-    TOK_REQUIRE(w.dataset == "text" || w.dataset == "c4" || w.dataset == "c4_validation",
-                "--dataset \"{}\": wanted auto, text, c4 or c4_validation", w.dataset);
+    TOK_REQUIRE(w.dataset == "text" || w.dataset == "c4" || w.dataset == "c4_validation" ||
+                    w.dataset == "tokens",
+                "--dataset \"{}\": wanted auto, text, c4, c4_validation or tokens", w.dataset);
     return w.dataset;
   }
+  if (!path_exists(w.data) && path_exists(w.data + ".bin")) return "tokens";
   TOK_REQUIRE(path_exists(w.data), "eval: no such file or folder: {}", w.data);
-  const auto files =
-      list_files(w.data, [](const std::string& name) { return holds_json_lines(name); });
-  if (is_folder(w.data)) return files.empty() ? "text" : "c4";
-  return holds_json_lines(w.data) ? "c4" : "text";
+  if (holds(w.data, is_json_lines)) return "c4";
+  return holds(w.data, is_token_file) ? "tokens" : "text";
+}
+
+// Sets what is read, and how it is cut where that was not said.
+void find_data(EvaluationOptions& o, EvalWords& w) {
+  const std::string dataset = dataset_of(w);
+  if (dataset == "tokens") {
+    TOK_REQUIRE(w.by != "document",
+                "--by document: {} holds tokens without documents; leave it out, or give text",
+                w.data);
+    o.token_files = w.data;
+    w.by = "window";
+    return;
+  }
+  o.text = text_source(dataset, w.data);
+  if (w.by.empty()) w.by = "document";
 }
 
 // Fills in the rows, and the shape of one rank's share of the mesh.
@@ -160,17 +174,20 @@ void plan_rows(EvaluationOptions& o, const EvalWords& w, Config c,
 }
 
 OrderedJson to_json(const Evaluation& e, const EvaluationOptions& o, const EvalWords& w) {
-  return {{"loss", e.loss()},
-          {"perplexity", e.perplexity()},
-          {"bits_per_byte", e.bits_per_byte()},
-          {"tokens", e.counts.tokens},
-          {"bytes", e.counts.bytes},
-          {"documents", e.counts.documents},
-          {"by", w.by},
-          {"seq_len", o.scoring.seq_len},
-          {"stride", o.scoring.stride},
-          {"dtype", name_of(o.shape.training.compute)},
-          {"seconds", e.seconds}};
+  OrderedJson json{{"loss", e.loss()}, {"perplexity", e.perplexity()}};
+  const bool is_text = o.token_files.empty();
+  if (is_text) json["bits_per_byte"] = e.bits_per_byte();
+  json["tokens"] = e.counts.tokens;
+  if (is_text) {
+    json["bytes"] = e.counts.bytes;
+    json["documents"] = e.counts.documents;
+  }
+  json["by"] = w.by;
+  json["seq_len"] = o.scoring.seq_len;
+  json["stride"] = o.scoring.stride;
+  json["dtype"] = name_of(o.shape.training.compute);
+  json["seconds"] = e.seconds;
+  return json;
 }
 
 void print(const Evaluation& e, const EvaluationOptions& o, const EvalWords& w) {
@@ -180,10 +197,13 @@ void print(const Evaluation& e, const EvaluationOptions& o, const EvalWords& w) 
   }
   fmt::print("loss           {:.6f} nats per token\n", e.loss());
   fmt::print("perplexity     {:.4f}\n", e.perplexity());
-  fmt::print("bits per byte  {:.6f}\n", e.bits_per_byte());
-  fmt::print("{:L} tokens of {:L} bytes in {:L} documents, by {} of {} tokens, {:.0f} tokens/s\n",
-             e.counts.tokens, e.counts.bytes, e.counts.documents, w.by, o.scoring.seq_len,
-             static_cast<double>(e.counts.tokens) / std::max(e.seconds, 1e-9));
+  std::string of_text;
+  if (o.token_files.empty()) {
+    fmt::print("bits per byte  {:.6f}\n", e.bits_per_byte());
+    of_text = fmt::format(" of {:L} bytes in {:L} documents", e.counts.bytes, e.counts.documents);
+  }
+  fmt::print("{:L} tokens{}, by {} of {} tokens, {:.0f} tokens/s\n", e.counts.tokens, of_text, w.by,
+             o.scoring.seq_len, static_cast<double>(e.counts.tokens) / std::max(e.seconds, 1e-9));
 }
 
 int eval_on(World& world, const LaunchEnvironment& launched, Args args) {
@@ -200,8 +220,8 @@ int eval_on(World& world, const LaunchEnvironment& launched, Args args) {
     config = load_config(std::nullopt, words->overrides).config;
     files = open_model(words->model, words->flavor);
     options.model = files.config;
-    options.text = text_source(dataset_of(*words), words->data);
-    tokenizer = open_tokenizer(words->tokenizer, files.folder);
+    find_data(options, *words);
+    if (options.token_files.empty()) tokenizer = open_tokenizer(words->tokenizer, files.folder);
     options.tokenizer = tokenizer.get();
     options.ranks_per_host = launched.local_size;
     plan_rows(options, *words, config, launched);

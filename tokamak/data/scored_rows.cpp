@@ -1,6 +1,7 @@
 #include "tokamak/data/scored_rows.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "tokamak/core/error.h"
 
@@ -8,8 +9,17 @@ namespace tokamak {
 
 ScoredRows::ScoredRows(const TextSource& text, const Tokenizer& tokenizer,
                        const ScoringOptions& options)
-    : reader_(text.format, text.files), tokenizer_(tokenizer), options_(options), name_(text.name) {
+    : reader_(std::in_place, text.format, text.files),
+      tokenizer_(&tokenizer),
+      options_(options),
+      name_(text.name) {
   TOK_CHECK(options_.seq_len > 0 && options_.stride > 0 && options_.stride <= options_.seq_len);
+}
+
+ScoredRows::ScoredRows(std::unique_ptr<TokenSource> tokens, const ScoringOptions& options)
+    : tokens_(std::move(tokens)), options_(options), name_(tokens_->name()) {
+  TOK_CHECK(options_.seq_len > 0 && options_.stride > 0 && options_.stride <= options_.seq_len);
+  TOK_CHECK(options_.by == ScoreBy::kWindow && tokens_->size());
 }
 
 Batch ScoredRows::next(int64_t rows) {
@@ -34,21 +44,47 @@ void ScoredRows::push(int32_t id) {
   ids_.push_back(id);
 }
 
-// Adds the next piece of the text to the sequence, or ends the sequence.
+// Adds the next piece of the data to the sequence, or ends the sequence.
 void ScoredRows::read_piece() {
-  const bool by_document = options_.by == ScoreBy::kDocument;
-  if (!reader_.next(piece_)) {
+  if (tokens_ != nullptr) {
+    read_tokens();
+  } else {
+    read_text();
+  }
+}
+
+void ScoredRows::read_tokens() {
+  constexpr int64_t kPiece = 4096;
+  const int64_t count = std::min(kPiece, *tokens_->size() - tokens_read_);
+  if (count == 0) {
     is_done_ = at_end_ = true;
     return;
   }
-  const auto bos = tokenizer_.bos();
-  const auto eos = tokenizer_.eos();
+  piece_ids_.resize(count);
+  tokens_->read(tokens_read_, piece_ids_);
+  for (int64_t i = 0; i < count; ++i) {
+    const int32_t id = piece_ids_[i];
+    TOK_REQUIRE(id >= 0 && id < options_.vocab_size, "{}, the model's vocabulary ends at {}",
+                tokens_->describe(tokens_read_ + i), options_.vocab_size);
+    ids_.push_back(id);
+  }
+  tokens_read_ += count;
+}
+
+void ScoredRows::read_text() {
+  const bool by_document = options_.by == ScoreBy::kDocument;
+  if (!reader_->next(piece_)) {
+    is_done_ = at_end_ = true;
+    return;
+  }
+  const auto bos = tokenizer_->bos();
+  const auto eos = tokenizer_->eos();
   if (piece_.begins) {
     if (bos) push(*bos);
     if (!bos && by_document && eos) push(*eos);
   }
   piece_ids_.clear();
-  tokenizer_.encode(piece_.text, piece_ids_);
+  tokenizer_->encode(piece_.text, piece_ids_);
   for (const int32_t id : piece_ids_) push(id);
   counts_.bytes += static_cast<int64_t>(piece_.text.size());
   if (!piece_.ends) return;

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,6 +13,7 @@
 #include "tokamak/data/cache/token_cache.h"
 #include "tokamak/data/loader.h"
 #include "tokamak/data/text_reader.h"
+#include "tokamak/data/token_source.h"
 #include "tokamak/tokenizer/tokenizer.h"
 
 namespace tokamak {
@@ -31,9 +34,9 @@ struct ScoringOptions {
 };
 
 struct TextCounts {
-  int64_t documents = 0;
-  int64_t bytes = 0;   ///< of the text
-  int64_t tokens = 0;  ///< that are predicted
+  int64_t documents = 0;  ///< 0 where tokens are read instead of text
+  int64_t bytes = 0;      ///< of the text; 0 where it is not known
+  int64_t tokens = 0;     ///< that are predicted
 };
 
 /// One pass over a text. It holds about a row of tokens, whatever the size of a document.
@@ -41,6 +44,9 @@ class ScoredRows {
  public:
   /// `tokenizer` must outlive it.
   ScoredRows(const TextSource& text, const Tokenizer& tokenizer, const ScoringOptions& options);
+
+  /// Takes complete token files as one sequence. REQUIRES: ScoreBy::kWindow.
+  ScoredRows(std::unique_ptr<TokenSource> tokens, const ScoringOptions& options);
 
   /// Reads `rows` rows, the last of which are empty (all labels kIgnoreIndex) at the end of the
   /// text; returns an empty batch after it. Throws Error, also for an id outside the vocabulary.
@@ -53,15 +59,19 @@ class ScoredRows {
   bool next_row(std::span<int32_t> tokens, std::span<int32_t> labels);
   void fill(int64_t wanted);
   void read_piece();
+  void read_text();
+  void read_tokens();
   void push(int32_t id);
 
-  TextReader reader_;
-  const Tokenizer& tokenizer_;
+  std::optional<TextReader> reader_;  ///< or
+  std::unique_ptr<TokenSource> tokens_;
+  const Tokenizer* tokenizer_ = nullptr;
   ScoringOptions options_;
   std::string name_;
   TextCounts counts_;
   TextPiece piece_;
   std::vector<int32_t> piece_ids_;
+  int64_t tokens_read_ = 0;
   std::vector<int32_t> ids_;  ///< of the sequence, from its token `first_` on
   int64_t first_ = 0;
   int64_t scored_ = 0;    ///< the last token of the sequence that a row has predicted

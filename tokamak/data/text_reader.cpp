@@ -22,15 +22,6 @@ bool is_space(char c) {
   return c == ' ' || c == '\t' || c == '\r' || c == '\n' || c == '\v' || c == '\f';
 }
 
-bool is_json_lines(const std::string& name) {
-  fs::path path(name);
-  if (is_parquet(path)) return true;
-  const std::string packed = path.extension().string();
-  if (packed == ".gz" || packed == ".zst" || packed == ".zstd") path = path.stem();
-  const std::string extension = path.extension().string();
-  return extension == ".json" || extension == ".jsonl" || extension == ".ndjson";
-}
-
 bool is_validation(const SourceFile& file) {
   return file.path.filename().string().find("validation") != std::string::npos;
 }
@@ -66,6 +57,15 @@ size_t cut_between_characters(std::string_view text) {
 }
 
 }  // namespace
+
+bool is_json_lines(const std::string& name) {
+  fs::path path(name);
+  if (is_parquet(path)) return true;
+  const std::string packed = path.extension().string();
+  if (packed == ".gz" || packed == ".zst" || packed == ".zstd") path = path.stem();
+  const std::string extension = path.extension().string();
+  return extension == ".json" || extension == ".jsonl" || extension == ".ndjson";
+}
 
 std::vector<SourceFile> list_text_files(const std::string& dataset, const fs::path& path) {
   if (dataset != "text") return list_c4(dataset, path);

@@ -15,6 +15,10 @@ namespace tokamak {
 
 enum class TextFormat : uint8_t { kPlain, kJsonLines };
 
+/// Whether files of this name hold JSON lines, or Parquet's rows, which are read as such; they may
+/// be packed (.gz, .zst, .zstd).
+bool is_json_lines(const std::string& name);
+
 /// Lists the files under `path` of dataset c4, c4_test, c4_validation or text. Throws Error.
 std::vector<SourceFile> list_text_files(const std::string& dataset,
                                         const std::filesystem::path& path);

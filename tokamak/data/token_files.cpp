@@ -28,11 +28,6 @@ struct TokenFile {
   WatchedFile bytes;
 };
 
-bool is_token_file(const std::string& name) {
-  const std::string extension = fs::path(name).extension().string();
-  return extension == ".u16" || extension == ".u32" || extension == ".bin";
-}
-
 fs::path with_extension(fs::path path, const char* extension) {
   path.replace_extension(extension);
   return path;
@@ -158,6 +153,11 @@ class TokenFiles final : public TokenSource {
 };
 
 }  // namespace
+
+bool is_token_file(const std::string& name) {
+  const std::string extension = fs::path(name).extension().string();
+  return extension == ".u16" || extension == ".u32" || extension == ".bin";
+}
 
 std::unique_ptr<TokenSource> open_token_files(const std::string& path) {
   return std::make_unique<TokenFiles>(path);

@@ -8,6 +8,9 @@
 
 namespace tokamak {
 
+/// Whether the `tokens` dataset takes files of this name.
+bool is_token_file(const std::string& name);
+
 /// Opens all token files under `path` in the order of their names as one stream. A Megatron pair
 /// may be named without its extension. Throws Error naming the file.
 std::unique_ptr<TokenSource> open_token_files(const std::string& path);

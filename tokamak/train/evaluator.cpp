@@ -4,12 +4,14 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "tokamak/comm/agreement.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/host_memory.h"
+#include "tokamak/data/token_files.h"
 #include "tokamak/exec/communicators.h"
 #include "tokamak/exec/executor.h"
 #include "tokamak/exec/gathered_memory.h"
@@ -49,12 +51,13 @@ struct EvaluationParts {
 };
 
 // Ranks that read different texts would wait for each other for ever.
-void agree_on(const EvaluationOptions& o, World& world) {
+void agree_on(const EvaluationOptions& o, const TokenSource* tokens, World& world) {
   if (world.size() == 1) return;
+  const uint64_t data = tokens == nullptr ? hash_files(o.text.files) : tokens->hash();
   const AgreementItem items[] = {
       {"the model", to_hf_config(o.model, o.shape.training.master, {})},
-      {"the text", fmt::format("{:016x}", hash_files(o.text.files))},
-      {"the tokenizer", fmt::format("{:016x}", o.tokenizer->hash())},
+      {"the text", fmt::format("{:016x}", data)},
+      {"the tokenizer", tokens == nullptr ? fmt::format("{:016x}", o.tokenizer->hash()) : "none"},
       {"--by, --seq-len, --stride", fmt::format("{} {} {}", static_cast<int>(o.scoring.by),
                                                 o.scoring.seq_len, o.scoring.stride)}};
   fail_together(world, [&] { agree(world, items); });
@@ -79,11 +82,13 @@ Evaluation evaluate(const EvaluationOptions& o, std::span<const TensorSource> pa
                     World& world, Backend& backend) {
   TOK_CHECK(!o.shape.trains && o.shape.validation);
   std::unique_ptr<EvaluationParts> parts;
+  std::unique_ptr<TokenSource> tokens;
   all_together(world, [&] {
     parts = std::make_unique<EvaluationParts>(o, backend);
+    if (!o.token_files.empty()) tokens = open_token_files(o.token_files);
     return std::string();
   });
-  agree_on(o, world);
+  agree_on(o, tokens.get(), world);
   const PlannedRun& run = parts->run;
   const Plan& plan = *run.validation_plan();
   Communicators groups(world, plan.groups, gathered_memory(run.plans(), parts->memory));
@@ -97,7 +102,8 @@ Evaluation evaluate(const EvaluationOptions& o, std::span<const TensorSource> pa
   LossSum loss(run, parts->access, executor, o.scoring.seq_len);
   loss.restart();
 
-  ScoredRows rows(o.text, *o.tokenizer, o.scoring);
+  ScoredRows rows = tokens == nullptr ? ScoredRows(o.text, *o.tokenizer, o.scoring)
+                                      : ScoredRows(std::move(tokens), o.scoring);
   const int64_t all_rows =
       o.shape.validation->batch * run.mesh().degree({MeshAxis::kDpReplicate, MeshAxis::kDpShard});
   const RowShare mine = row_share(run.mesh(), run.rank(), all_rows);
@@ -129,7 +135,8 @@ Evaluation evaluate(const EvaluationOptions& o, std::span<const TensorSource> pa
     if (world.rank() == 0 && o.progress) o.progress(done);
   }
   fail_together(world, [&] {
-    TOK_REQUIRE(done.counts.tokens > 0, "eval: {} has no token to predict", o.text.name);
+    TOK_REQUIRE(done.counts.tokens > 0, "eval: {} has no token to predict",
+                o.token_files.empty() ? o.text.name : o.token_files);
   });
   return done;
 }

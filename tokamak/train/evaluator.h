@@ -32,6 +32,7 @@ struct EvaluationOptions {
   RunShape shape;  ///< does not train; its validation says how many rows a rank takes at once
   TextSource text;
   const Tokenizer* tokenizer = nullptr;
+  std::string token_files;  ///< a path as open_token_files() takes it; then there is no text
   ScoringOptions scoring;
   int64_t ranks_per_host = 1;
   /// Called on rank 0 after each batch with what is done so far; may be absent.
