@@ -22,8 +22,10 @@ class ParquetLines final : public ByteStream {
   explicit ParquetLines(std::string name) : name_(std::move(name)) {
     auto file = arrow::io::ReadableFile::Open(name_);
     require(file.status());
+    parquet::ReaderProperties properties;
+    properties.set_page_checksum_verification(true);  // where pages have one
     parquet::arrow::FileReaderBuilder builder;
-    require(builder.Open(*file));
+    require(builder.Open(*file, properties));
     auto made = builder.Build();
     require(made.status());
     reader_ = std::move(*made);
@@ -31,7 +33,8 @@ class ParquetLines final : public ByteStream {
     reader_->set_use_threads(false);
     const auto& columns = *reader_->parquet_reader()->metadata()->schema();
     const int column = columns.ColumnIndex("text");
-    TOK_REQUIRE(column >= 0, "{}: wanted a column \"text\"", name_);
+    TOK_REQUIRE(column >= 0, "{}: wanted a column \"text\" of strings, there are {}", name_,
+                names_of(columns));
     std::vector<int> groups(reader_->num_row_groups());
     for (size_t i = 0; i < groups.size(); ++i) groups[i] = static_cast<int>(i);
     auto batches = reader_->GetRecordBatchReader(groups, {column});
@@ -56,24 +59,51 @@ class ParquetLines final : public ByteStream {
 
  private:
   void require(const arrow::Status& status) const {
-    TOK_REQUIRE(status.ok(), "{}: {}", name_, status.message());
+    if (status.ok()) return;
+    const std::string& message = status.message();
+    fail("{}: {}", name_, message.substr(0, message.find('\n')));
   }
 
-  void add(const arrow::Array& texts) {
+  static std::string names_of(const parquet::SchemaDescriptor& columns) {
+    std::string names;
+    for (int i = 0; i < columns.group_node()->field_count(); ++i) {
+      if (i > 0) names += ", ";
+      names += columns.group_node()->field(i)->name();
+      if (columns.group_node()->field(i)->is_group()) names += " (nested)";
+    }
+    return names;
+  }
+
+  // Adds a line for each row of `texts`, or, where given, for each index of one.
+  void add(const arrow::Array& texts, const arrow::DictionaryArray* indices = nullptr) {
     switch (texts.type_id()) {
       case arrow::Type::STRING:
-        return add_all(static_cast<const arrow::StringArray&>(texts));
+      case arrow::Type::BINARY:
+        return add_all(static_cast<const arrow::BinaryArray&>(texts), indices);
       case arrow::Type::LARGE_STRING:
-        return add_all(static_cast<const arrow::LargeStringArray&>(texts));
+      case arrow::Type::LARGE_BINARY:
+        return add_all(static_cast<const arrow::LargeBinaryArray&>(texts), indices);
+      case arrow::Type::STRING_VIEW:
+      case arrow::Type::BINARY_VIEW:
+        return add_all(static_cast<const arrow::BinaryViewArray&>(texts), indices);
+      case arrow::Type::DICTIONARY: {
+        const auto& coded = static_cast<const arrow::DictionaryArray&>(texts);
+        if (coded.dictionary()->type_id() != arrow::Type::DICTIONARY)
+          return add(*coded.dictionary(), &coded);
+        [[fallthrough]];
+      }
       default:
         fail("{}: column \"text\": wanted strings, got {}", name_, texts.type()->ToString());
     }
   }
 
   template <class Array>
-  void add_all(const Array& texts) {
-    for (int64_t i = 0; i < texts.length(); ++i) {
-      const Json line{{"text", texts.IsNull(i) ? std::string() : std::string(texts.GetView(i))}};
+  void add_all(const Array& texts, const arrow::DictionaryArray* indices) {
+    const int64_t rows = indices == nullptr ? texts.length() : indices->length();
+    for (int64_t i = 0; i < rows; ++i) {
+      const bool is_null = indices == nullptr ? texts.IsNull(i) : indices->IsNull(i);
+      const int64_t at = indices == nullptr || is_null ? i : indices->GetValueIndex(i);
+      const Json line{{"text", is_null ? std::string() : std::string(texts.GetView(at))}};
       lines_ += line.dump(-1, ' ', false, Json::error_handler_t::replace);
       lines_ += '\n';
     }

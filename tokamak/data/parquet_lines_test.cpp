@@ -1,0 +1,147 @@
+#include "tokamak/data/parquet_lines.h"
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <arrow/api.h>
+#include <arrow/io/file.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <parquet/arrow/writer.h>
+
+#include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
+#include "tokamak/data/test_files.h"
+#include "tokamak/data/text_reader.h"
+
+namespace tokamak {
+namespace {
+
+using Texts = std::vector<std::optional<std::string>>;  // nothing: a null
+
+Texts some_texts() {
+  Texts texts;
+  for (int i = 0; i < 3000; ++i) {
+    if (i % 97 == 0) {
+      texts.emplace_back(std::nullopt);
+    } else {
+      texts.emplace_back(
+          fmt::format("line {}\nwith \"quotes\" and caf\xc3\xa9 {}", i, i * i % 1013));
+    }
+  }
+  return texts;
+}
+
+template <class Builder>
+std::shared_ptr<arrow::Array> array_of(const Texts& texts) {
+  Builder builder;
+  for (const auto& text : texts)
+    EXPECT_TRUE((text ? builder.Append(*text) : builder.AppendNull()).ok());
+  return builder.Finish().ValueOrDie();
+}
+
+void write(const std::string& path, const std::string& column,
+           const std::shared_ptr<arrow::Array>& texts,
+           arrow::Compression::type packing = arrow::Compression::SNAPPY) {
+  arrow::Int32Builder numbers;
+  for (int32_t i = 0; i < texts->length(); ++i) EXPECT_TRUE(numbers.Append(i).ok());
+  const auto table = arrow::Table::Make(
+      arrow::schema({arrow::field("id", arrow::int32()), arrow::field(column, texts->type())}),
+      {numbers.Finish().ValueOrDie(), texts});
+  const auto file = arrow::io::FileOutputStream::Open(path).ValueOrDie();
+  const auto properties =
+      parquet::WriterProperties::Builder().compression(packing)->enable_page_checksum()->build();
+  const auto with_schema = parquet::ArrowWriterProperties::Builder().store_schema()->build();
+  ASSERT_TRUE(parquet::arrow::WriteTable(*table, arrow::default_memory_pool(), file, 700,
+                                         properties, with_schema)
+                  .ok());
+  ASSERT_TRUE(file->Close().ok());
+}
+
+Texts read(const std::string& path) {
+  TextReader reader(TextFormat::kJsonLines,
+                    {{.path = path,
+                      .name = "a",
+                      .size = static_cast<int64_t>(std::filesystem::file_size(path))}});
+  Texts texts;
+  for (TextPiece piece; reader.next(piece);) texts.emplace_back(piece.text);
+  return texts;
+}
+
+std::string refusal_of(const std::string& path) {
+  try {
+    read(path);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+TEST(ParquetLines, rows_of_all_groups_in_order_whatever_holds_them) {
+  const TestFolder folder;
+  const std::string path = folder / "a.parquet";
+  const Texts texts = some_texts();
+  Texts want;
+  for (const auto& text : texts) want.emplace_back(text.value_or(""));
+  for (const auto packing :
+       {arrow::Compression::SNAPPY, arrow::Compression::ZSTD, arrow::Compression::UNCOMPRESSED}) {
+    write(path, "text", array_of<arrow::StringBuilder>(texts), packing);
+    EXPECT_EQ(read(path), want);
+  }
+  for (const auto& array :
+       {array_of<arrow::LargeStringBuilder>(texts), array_of<arrow::BinaryBuilder>(texts),
+        array_of<arrow::StringViewBuilder>(texts),
+        array_of<arrow::StringDictionary32Builder>(texts)}) {
+    write(path, "text", array);
+    EXPECT_EQ(read(path), want) << array->type()->ToString();
+  }
+}
+
+TEST(ParquetLines, says_what_is_wrong_in_a_line) {
+  const TestFolder folder;
+  const std::string path = folder / "a.parquet";
+  write(path, "body", array_of<arrow::StringBuilder>({"a"}));
+  EXPECT_NE(refusal_of(path).find("wanted a column \"text\" of strings, there are id, body"),
+            std::string::npos)
+      << refusal_of(path);
+  arrow::Int64Builder numbers;
+  ASSERT_TRUE(numbers.Append(3).ok());
+  write(path, "text", numbers.Finish().ValueOrDie());
+  EXPECT_NE(refusal_of(path).find("column \"text\": wanted strings, got int64"), std::string::npos);
+
+  write(path, "text", array_of<arrow::StringBuilder>(some_texts()));
+  const std::string whole = read_file(path);
+  for (size_t cut = 0; cut < whole.size(); cut += whole.size() / 7) {
+    FileWriter(path).write(whole.substr(0, cut));
+    EXPECT_NE(refusal_of(path), "") << cut;
+  }
+}
+
+// Pages have checksums here; a flip in what is not read, or in a statistic, changes no text.
+TEST(ParquetLines, a_damaged_byte_changes_no_text_unseen) {
+  const TestFolder folder;
+  const std::string path = folder / "a.parquet";
+  write(path, "text", array_of<arrow::StringBuilder>(some_texts()), arrow::Compression::ZSTD);
+  const Texts want = read(path);
+  const std::string whole = read_file(path);
+  int refused = 0;
+  for (size_t at = 5; at < whole.size(); at += whole.size() / 61) {
+    std::string damaged = whole;
+    damaged[at] ^= 0x5a;
+    FileWriter(path).write(damaged);
+    const std::string refusal = refusal_of(path);
+    EXPECT_EQ(refusal.find('\n'), std::string::npos) << refusal;
+    if (refusal.empty()) {
+      EXPECT_EQ(read(path), want) << at;
+    } else {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 20);
+}
+
+}  // namespace
+}  // namespace tokamak
