@@ -2,7 +2,9 @@
 transformers loads it (weights, and logits against those of PyTorch's own model), and from that export the log-likelihood
 of a text and greedy tokens of both programs.
 
-usage: compare_with_pytorch.py PROGRAM [CASE ...]   (needs torch, transformers, numpy)
+usage: compare_with_pytorch.py PROGRAM [--mesh fsdp|tp|pp|tp_pp] [CASE ...]   (needs torch, transformers, numpy)
+
+With --mesh tokamak trains on two or four ranks, the cases of MESH_CASES unless others are named, four rows at a time.
 """
 import json
 import pathlib
@@ -71,7 +73,14 @@ CASES = {  # name: config, batch, sequence length
     "tanh": (gpt2(activation_function="tanh", reorder_and_upcast_attn=True), 2, 33),
     "silu": (gpt2(activation_function="silu"), 2, 33),
     "untied": (gpt2(tie_word_embeddings=False, n_head=1), 2, 9),
+    "two_heads": (gpt2(n_head=2, n_inner=78), 2, 41),
 }
+
+
+MESH_CASES = ["grouped", "tied_biased", "llama3_rope", "mistral_window", "qwen2_window", "qwen3_window", "two_heads"]
+MESH_BATCH = 4
+MESHES = {"fsdp": ["data_parallel_shard"], "tp": ["tensor_parallel"], "pp": ["pipeline_parallel"],
+          "tp_pp": ["tensor_parallel", "pipeline_parallel"]}
 
 
 def make_model(config):
@@ -97,14 +106,20 @@ def train_pytorch(model, tokens):
     return steps
 
 
-def train_tokamak(program, folder, batch, seq_len):
+def train_tokamak(program, folder, batch, seq_len, mesh):
     words = [f"--model.hf_assets_path={folder}/hf", f"--job.dump_folder={folder}/out", "--model.flavor=hf",
              "--checkpoint.enable", f"--checkpoint.initial_load_path={folder}/hf", "--checkpoint.initial_load_in_hf",
              "--checkpoint.last_save_in_hf", "--training.dataset=tokens", f"--training.dataset_path={folder}/t.u32",
              "--training.mixed_precision_param=float32", f"--training.steps={STEPS}", "--lr_scheduler.warmup_steps=0",
              "--lr_scheduler.min_lr_factor=1.0", "--optimizer.lr=1e-3", "--metrics.log_freq=1",
-             f"--training.local_batch_size={batch}", f"--training.seq_len={seq_len}"]
-    subprocess.run([program, "train", *words], check=True, stdout=subprocess.DEVNULL)
+             f"--training.global_batch_size={batch}", f"--training.local_batch_size={2 if mesh else batch}",
+             f"--training.seq_len={seq_len}"]
+    start = []
+    if mesh:
+        words += [f"--parallelism.{axis}_degree=2" for axis in MESHES[mesh]]
+        words += ["--parallelism.pipeline_parallel_microbatch_size=1"] if "pp" in mesh else []
+        start = ["launch", "-n", str(2 ** len(MESHES[mesh])), "--"]
+    subprocess.run([program, *start, "train", *words], check=True, stdout=subprocess.DEVNULL)
     lines = [json.loads(line) for line in (folder / "out/metrics.jsonl").read_text().splitlines()]
     return [(line["loss"], line["grad_norm"]) for line in lines]
 
@@ -161,8 +176,9 @@ def likelihood_error(program, model, folder):
     return abs(got["loss"] * got["tokens"] - nats) / nats
 
 
-def compare(program, name):
+def compare(program, name, mesh):
     config, batch, seq_len = CASES[name]
+    batch = MESH_BATCH if mesh else batch
     with tempfile.TemporaryDirectory() as root:
         folder = pathlib.Path(root)
         model = make_model(config)
@@ -171,7 +187,7 @@ def compare(program, name):
         tokens = np.random.default_rng(3).integers(0, config.vocab_size, shape).astype(np.uint32)
         tokens.tofile(folder / "t.u32")
         want = train_pytorch(model, tokens)
-        got = train_tokamak(program, folder, batch, seq_len)
+        got = train_tokamak(program, folder, batch, seq_len, mesh)
         loss = max(abs(g[0] - w[0]) for g, w in zip(got, want, strict=True))
         norm = max(abs(g[1] - w[1]) / w[1] for g, w in zip(got, want, strict=True))
         export = folder / f"out/checkpoint/step-{STEPS}"
@@ -189,8 +205,14 @@ def compare(program, name):
 
 def main():
     torch.set_num_threads(1)
-    program = str(pathlib.Path(sys.argv[1]).resolve())
-    results = [compare(program, name) for name in sys.argv[2:] or CASES]
+    words = sys.argv[1:]
+    mesh = ""
+    if "--mesh" in words:
+        at = words.index("--mesh")
+        mesh = words[at + 1]
+        del words[at:at + 2]
+    program = str(pathlib.Path(words[0]).resolve())
+    results = [compare(program, name, mesh) for name in words[1:] or (MESH_CASES if mesh else CASES)]
     return 0 if all(results) else 1
 
 

@@ -5,7 +5,7 @@
 
 #include "tokamak/core/file.h"
 
-#include "tests/fixtures/key_bias.h"
+#include "tests/fixtures/oracle_export.h"
 #include "tests/fixtures/oracle_names.h"
 #include "tests/fixtures/training_run.h"
 
@@ -50,25 +50,7 @@ TEST_P(OracleCli, TenStepsOfTrainEqualPytorch) {
     const double norm = want["grad_norm"].get<double>();
     EXPECT_NEAR(lines[i]["grad_norm"].get<double>(), norm, 1e-4 * norm) << i;
   }
-  const auto exported = dump / "checkpoint/step-10";
-  const auto got = read_tensors(exported);
-  size_t compared = 0;
-  for (const auto& [name, bytes] : oracle) {
-    const std::string prefix = "param.final.";
-    if (name.rfind(prefix, 0) != 0) continue;
-    const std::string inner = name.substr(prefix.size());
-    ASSERT_EQ(got.count(inner), 1U) << inner;
-    EXPECT_LT(relative_error(without_key_bias(inner, to_floats(got.at(inner))),
-                             without_key_bias(inner, to_floats(bytes))),
-              1e-4)
-        << inner;
-    ++compared;
-  }
-  EXPECT_EQ(compared, got.size());
-  EXPECT_EQ(parse_json(read_file(exported / "config.json"), "config.json"),
-            parse_json(read_file(folder / "config.json"), "config.json"));
-  EXPECT_EQ(read_file(exported / "generation_config.json"),
-            read_file(folder / "generation_config.json"));
+  expect_export_of(folder, dump / "checkpoint/step-10");
 }
 
 // PyTorch's steps are fp32; rounding to bf16 moves a number by up to 2^-9 of it, a mean over many

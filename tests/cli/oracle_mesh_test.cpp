@@ -1,10 +1,12 @@
-// Meshes of processes against PyTorch: the ten losses of each family's oracle (tests/oracles).
+// Meshes of processes against PyTorch: ten losses and the export of each family's oracle
+// (tests/oracles).
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tokamak/core/file.h"
 
 #include "tests/fixtures/mesh_cli_run.h"
+#include "tests/fixtures/oracle_export.h"
 
 namespace tokamak {
 namespace {
@@ -16,7 +18,7 @@ struct Axis {
 
 class OracleMesh : public ::testing::TestWithParam<std::tuple<const char*, Axis>> {};
 
-TEST_P(OracleMesh, TenLossesEqualPytorch) {
+TEST_P(OracleMesh, TenStepsEqualPytorch) {
   const auto& [model, axis] = GetParam();
   const ScratchFolder scratch;
   const auto folder = oracle_folder(model);
@@ -25,7 +27,8 @@ TEST_P(OracleMesh, TenLossesEqualPytorch) {
   Words words =
       train_words(model, scratch.path() / "out",
                   {"--checkpoint.enable", "--checkpoint.initial_load_path=" + folder.string(),
-                   "--checkpoint.initial_load_in_hf", "--training.dataset=tokens",
+                   "--checkpoint.initial_load_in_hf", "--checkpoint.last_save_in_hf",
+                   "--training.dataset=tokens",
                    "--training.dataset_path=" + (scratch.path() / "stream.u32").string(),
                    "--training.steps=10", "--optimizer.lr=1e-3",
                    fmt::format("--training.global_batch_size={}", facts["batch"].get<int64_t>()),
@@ -45,6 +48,7 @@ TEST_P(OracleMesh, TenLossesEqualPytorch) {
     const double norm = want["grad_norm"].get<double>();
     EXPECT_NEAR(curve.grad_norm[i], norm, 1e-4 * norm) << "step " << i + 1;
   }
+  expect_export_of(folder, scratch.path() / "out/checkpoint/step-10");
 }
 
 INSTANTIATE_TEST_SUITE_P(

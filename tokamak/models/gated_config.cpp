@@ -27,7 +27,7 @@ void read_gated_config(const HfFields& f, ModelSpec& c, const GatedDefaults& def
   c.norm_eps = f.positive_or("rms_norm_eps", 1e-6);
   c.attention_dropout = f.probability_or("attention_dropout", 0.0);
   c.initializer_range = f.positive_or("initializer_range", 0.02);
-  f.must_be("hidden_act", "silu");
+  if (f.text_or("hidden_act", "silu") != "swish") f.must_be("hidden_act", "silu");  // its old name
   read_rope(f, c);
 }
 

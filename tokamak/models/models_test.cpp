@@ -125,6 +125,10 @@ TEST(HfConfig, reads_both_spellings_of_rope) {
       "c")));
 }
 
+TEST(HfConfig, knows_the_old_name_of_silu) {
+  EXPECT_EQ(error_of(fmt::format("{{{}, \"hidden_act\": \"swish\"}}", kLlama)), "");
+}
+
 TEST(HfConfig, refuses_other_maths_by_name) {
   for (const char* extra : {R"("hidden_act": "gelu")", R"("rope_scaling": {"rope_type": "su"})",
                             R"("sliding_window": 4096)", R"("quantization_config": {})",
