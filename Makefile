@@ -52,10 +52,10 @@ install: $(if $(filter-out 0,$(PORTABLE)),portable,build)
 	@cmake --install build/$(TREE) --strip --prefix "$(DESTDIR)$(PREFIX)" >/dev/null
 	@echo "installed $(DESTDIR)$(PREFIX)/bin/tokamak"
 
-## portable: programs for x86-64-v2, v3, v4 and v4 with bf16 that need glibc and GCC's libraries alone, in build/portable
+## portable: programs for x86-64-v2, v3, v4 and v4 with bf16 that need glibc and GCC's libraries alone, in build/portable; CUDA=1 adds the GPU part
 portable:
-	@tools/setup.sh build
-	@cmake --preset portable -Wno-dev --log-level=WARNING
+	@tools/setup.sh build $(if $(filter-out 0,$(CUDA)),cuda)
+	@cmake --preset portable -Wno-dev --log-level=WARNING $(CUDA_FLAGS)
 	@cmake --build --preset portable --target tokamak manual
 
 ## deb: build/portable/tokamak_VERSION_amd64.deb, for Debian 12 and 13

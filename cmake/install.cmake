@@ -7,10 +7,12 @@ if(TOK_PORTABLE)
   foreach(level IN LISTS TOK_CPU_LEVELS)
     install(TARGETS tokamak-${level} DESTINATION libexec/tokamak)
   endforeach()
-  if(TARGET tokamak_mpi)
-    install(TARGETS tokamak_mpi DESTINATION lib/tokamak)
-  endif()
-  # glibc and GCC's libraries are on every machine that could run the program; libmpi is loaded when needed.
+  foreach(part tokamak_mpi tokamak_gpu_part)
+    if(TARGET ${part})
+      install(TARGETS ${part} DESTINATION lib/tokamak)
+    endif()
+  endforeach()
+  # glibc and GCC's libraries are on every machine that could run the program; libmpi and CUDA's are loaded when needed.
   install(RUNTIME_DEPENDENCY_SET tokamak_libraries DESTINATION lib/tokamak
     PRE_EXCLUDE_REGEXES "^ld-linux" "^lib(c|m|dl|rt|pthread|stdc\\+\\+|gcc_s)\\.so" "^lib(mpi|cuda|nvidia|cublas|cudnn|nccl|nvrtc)")
 endif()
@@ -41,4 +43,10 @@ set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_DEPENDS "libc6 (>= 2.34), libgcc-s1 (>= 12), libstdc++6 (>= 12)")
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "openmpi-bin")
 set(CPACK_DEBIAN_PACKAGE_SUGGESTS "libcurl4")
+if(TOK_CUDA)
+  # Of NVIDIA's repository; docs/installing.md says which of them is for what.
+  string(REGEX MATCH "^([0-9]+)\\.([0-9]+)" cuda "${CUDAToolkit_VERSION}")
+  string(APPEND CPACK_DEBIAN_PACKAGE_SUGGESTS ", libcublas-${CMAKE_MATCH_1}-${CMAKE_MATCH_2}, cuda-nvrtc-${CMAKE_MATCH_1}-${CMAKE_MATCH_2}, "
+    "libcudnn9-cuda-${CMAKE_MATCH_1}, libnccl2")
+endif()
 include(CPack)

@@ -1,12 +1,10 @@
 // MPI loaded when a launcher has started several ranks: the program itself needs no libmpi.
-#include <filesystem>
-
 #include <dlfcn.h>
 
 #include "tokamak/comm/mpi_functions.h"
 #include "tokamak/comm/mpi_world.h"
 #include "tokamak/core/error.h"
-#include "tokamak/core/file.h"
+#include "tokamak/core/own_library.h"
 
 namespace tokamak {
 namespace {
@@ -16,18 +14,12 @@ constexpr const char* kLibrary = "libtokamak_mpi.so";
 // Set once, by the thread that makes the world.
 const MpiFunctions* loaded = nullptr;
 
-// The library lies beside the program in a build folder, in lib/tokamak where it is installed.
-std::filesystem::path library_path() {
-  const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-  for (const char* way : {".", "../lib/tokamak", "../../lib/tokamak"}) {
-    if (path_exists(folder / way / kLibrary)) return folder / way / kLibrary;
-  }
-  fail("{}: wanted beside the program or in lib/tokamak of its folder, to connect ranks by MPI",
-       kLibrary);
-}
-
 const MpiFunctions& load() {
-  const std::filesystem::path path = library_path();
+  const std::filesystem::path path = find_own_library(kLibrary);
+  TOK_REQUIRE(!path.empty(),
+              "{}: wanted beside the program or in lib/tokamak of its prefix, to connect ranks by "
+              "MPI",
+              kLibrary);
   // Global: Open MPI's own plugins look for its symbols.
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   TOK_REQUIRE(library != nullptr,

@@ -11,6 +11,7 @@
 #include "tokamak/gpu/device.h"
 #include "tokamak/gpu/draw.h"
 #include "tokamak/gpu/gemm/gemm.h"
+#include "tokamak/gpu/loaded/library.h"
 #include "tokamak/gpu/nccl/nccl_world.h"
 #include "tokamak/gpu/setup.h"
 #include "tokamak/ops/table.h"
@@ -238,6 +239,12 @@ std::unique_ptr<Backend> make_backend(const Options& options) {
   TOK_REQUIRE(count > 0, "no GPU: {}", why_none());
   TOK_REQUIRE(options.device >= 0 && options.device < count, "GPU {}: this host shows {}",
               options.device, count);
+  // A build without a library says so in Target::lacks; one that lacks it here may not pretend so.
+  TOK_REQUIRE(is_here(CudaLibrary::kCublasLt), "GPUs need cuBLASLt: {}",
+              why_missing(CudaLibrary::kCublasLt));
+  if (!is_here(CudaLibrary::kCudnn))
+    fmt::print(stderr, "note: attention by a slower kernel of this program: {}\n",
+               why_missing(CudaLibrary::kCudnn));
   return std::make_unique<GpuBackend>(options);
 }
 

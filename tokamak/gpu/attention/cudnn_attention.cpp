@@ -15,6 +15,7 @@
 #include "tokamak/gpu/device_info.h"
 #include "tokamak/gpu/gemm/tuning.h"
 #include "tokamak/gpu/gemm/tuning_cache.h"
+#include "tokamak/gpu/loaded/library.h"
 
 namespace tokamak::gpu {
 namespace {
@@ -305,7 +306,7 @@ std::shared_ptr<Library> library_of(Device& device) {
 }  // namespace
 
 std::string cudnn_version() {
-  return dotted_version(cudnnGetVersion());
+  return is_here(CudaLibrary::kCudnn) ? dotted_version(cudnnGetVersion()) : "";
 }
 
 Kernel prepare_cudnn_attention(const CudnnAttention& wanted, int64_t workspace_bytes,

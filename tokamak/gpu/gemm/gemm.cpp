@@ -4,6 +4,7 @@
 #include "tokamak/gpu/device_info.h"
 #include "tokamak/gpu/gemm/gemm_problem.h"
 #include "tokamak/gpu/gemm/gemm_tuner.h"
+#include "tokamak/gpu/loaded/library.h"
 
 namespace tokamak::gpu {
 namespace {
@@ -112,7 +113,7 @@ cublasStatus_t run(GemmProblem problem, cublasLtHandle_t handle, const cublasLtM
 }
 
 std::string gemm_library_version() {
-  return dotted_version(cublasLtGetVersion());
+  return is_here(CudaLibrary::kCublasLt) ? dotted_version(cublasLtGetVersion()) : "";
 }
 
 struct Gemm::Impl {

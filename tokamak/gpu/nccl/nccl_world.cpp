@@ -12,6 +12,7 @@
 #include "tokamak/gpu/check.h"
 #include "tokamak/gpu/device.h"
 #include "tokamak/gpu/device_info.h"
+#include "tokamak/gpu/loaded/library.h"
 #include "tokamak/gpu/nccl/nccl_communicator.h"
 
 namespace tokamak::gpu {
@@ -262,16 +263,19 @@ void free_symmetric(void* memory) {
 }
 
 bool has_copy_engine_gathers() {
-  return NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0);
+  return NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0) && is_here(CudaLibrary::kNccl);
 }
 
 std::string nccl_version() {
+  if (!is_here(CudaLibrary::kNccl)) return "";
   int v = 0;
   TOK_NCCL(ncclGetVersion(&v));
   return dotted_version(static_cast<size_t>(v));
 }
 
 std::unique_ptr<World> make_nccl_world(World& control, Backend& gpu, const NcclOptions& options) {
+  TOK_REQUIRE(is_here(CudaLibrary::kNccl), "{} ranks on GPUs need NCCL: {}", control.size(),
+              why_missing(CudaLibrary::kNccl));
   const auto* device = dynamic_cast<const Device*>(gpu.streams());
   TOK_CHECK(device != nullptr, "{} is no GPU backend", gpu.target().backend);
   return std::make_unique<NcclWorld>(control, device->index(), options);
