@@ -8,6 +8,7 @@
 
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/enum_array.h"
+#include "tokamak/core/svg.h"
 
 namespace tokamak::price {
 namespace {
@@ -17,10 +18,8 @@ constexpr double kLeft = 70.0;     // of names
 constexpr double kRow = 30.0;      // of a rank
 constexpr double kLane = 20.0;     // of it, what computes
 constexpr double kThinnest = 0.25;
-constexpr double kHeight = 220.0;   // of a plot
-constexpr double kCharacter = 6.5;  // at most, in the mean
-constexpr double kTextRow = 16.0;
-
+constexpr double kHeight = 220.0;  // of a plot
+constexpr svg::Frame kFrame{.left = kLeft, .width = kWidth, .height = kHeight};
 constexpr EnumArray<BlockKind, std::string_view, kNumBlockKinds> kBlockNames = {
     "forward", "backward", "weight gradients", "once a step", "communication"};
 constexpr EnumArray<BlockKind, std::string_view, kNumBlockKinds> kBlockColors = {
@@ -30,53 +29,25 @@ constexpr EnumArray<Category, std::string_view, kNumCategories> kCategoryColors 
 constexpr EnumArray<ArenaKind, std::string_view, kNumDeviceArenas> kArenaColors = {
     "#4f86c6", "#8ebef0", "#92d296", "#f4c878"};
 
-constexpr std::array<std::string_view, 7> kCurveColors = {
-    "#4f86c6", "#e07a6a", "#7bb274", "#8c6bb1", "#e0b04c", "#555555", "#3aa6a0"};
-
 // Names of arenas' contents, for people.
 constexpr EnumArray<ArenaKind, std::string_view, kNumDeviceArenas> kArenaNames = {
     "weights, gradients, moments", "compute weights", "saved activations of the pipeline",
     "activations and temporaries of a microbatch"};
 
-std::string svg_begin(double height) {
-  return fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
-      "width=\"{0:.0f}\" height=\"{1:.0f}\" font-family=\"sans-serif\" font-size=\"11\">\n",
-      kLeft + kWidth + 90.0, height);
-}
-
-std::string rect(double x, double y, double width, double height, std::string_view color,
-                 const std::string& title = "") {
-  const std::string at =
-      fmt::format("<rect x=\"{:.2f}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{:.2f}\" fill=\"{}\"",
-                  x, y, width, height, color);
-  return title.empty() ? at + "/>\n" : fmt::format("{}><title>{}</title></rect>\n", at, title);
-}
-
-std::string text(double x, double y, const std::string& words, std::string_view anchor = "start") {
-  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n", x, y, anchor,
-                     words);
-}
-
-// Returns the width of a name with its color.
-double legend_width(std::string_view name) {
-  return 30.0 + kCharacter * static_cast<double>(name.size());
-}
-
-std::string legend_entry(double x, double y, std::string_view color, const std::string& name) {
-  return rect(x, y, 10.0, 10.0, color) + text(x + 14.0, y + 9.0, name);
+std::string picture(double height) {
+  return svg::begin(kLeft + kWidth + 90.0, height);
 }
 
 template <size_t kCount>
 std::string legend(double y, const std::array<std::string_view, kCount>& colors,
                    const std::array<std::string, kCount>& names) {
-  std::string svg;
+  std::string drawn;
   double x = kLeft;
   for (size_t i = 0; i < kCount; ++i) {
-    svg += legend_entry(x, y, colors[i], names[i]);
-    x += legend_width(names[i]);
+    drawn += svg::legend_entry(x, y, colors[i], names[i]);
+    x += svg::legend_width(names[i]);
   }
-  return svg;
+  return drawn;
 }
 
 BlockKind kind_of(const Task& task) {
@@ -107,14 +78,14 @@ void add_block(std::vector<Block>& lane, const Block& block, double thinnest_s) 
 }
 
 std::string lane_svg(const std::vector<Block>& lane, double y, double height, double step_s) {
-  std::string svg;
+  std::string drawn;
   for (const Block& b : lane) {
     const double width = std::max((b.end_s - b.begin_s) / step_s * kWidth, kThinnest);
-    svg += rect(kLeft + b.begin_s / step_s * kWidth, y, width, height, kBlockColors[b.kind],
-                fmt::format("{} of microbatch {}: {:.3f} to {:.3f} ms", kBlockNames[b.kind],
-                            b.microbatch, 1e3 * b.begin_s, 1e3 * b.end_s));
+    drawn += svg::rect(kLeft + b.begin_s / step_s * kWidth, y, width, height, kBlockColors[b.kind],
+                       fmt::format("{} of microbatch {}: {:.3f} to {:.3f} ms", kBlockNames[b.kind],
+                                   b.microbatch, 1e3 * b.begin_s, 1e3 * b.end_s));
   }
-  return svg;
+  return drawn;
 }
 
 template <size_t kCount>
@@ -125,34 +96,20 @@ std::array<std::string, kCount> strings(const std::array<std::string_view, kCoun
 }
 
 std::string time_axis(double y, double step_s) {
-  std::string svg;
+  std::string drawn;
   for (int i = 0; i <= 4; ++i) {
-    svg += text(kLeft + kWidth * i / 4.0, y, fmt::format("{:.1f} ms", 1e3 * step_s * i / 4.0),
-                i == 0 ? "start" : "middle");
+    drawn +=
+        svg::text(kLeft + kWidth * i / 4.0, y, fmt::format("{:.1f} ms", 1e3 * step_s * i / 4.0),
+                  i == 0 ? "start" : "middle");
   }
-  return svg;
-}
-
-// Draws lines and labels of a plot from 0 to `top`, in `unit`.
-std::string value_axis(double top, double unit, const std::string& name) {
-  constexpr int kTicks = 4;
-  const double about = top / unit / kTicks;
-  const double power = std::pow(10.0, std::floor(std::log10(about)));
-  const double step = power * (about < 2.0 * power ? 1.0 : about < 5.0 * power ? 2.0 : 5.0);
-  std::string svg;
-  for (double value = 0.0; value * unit <= top; value += step) {
-    const double y = kHeight * (1.0 - value * unit / top);
-    svg += rect(kLeft, y, kWidth, 0.5, "#bbb") +
-           text(kLeft - 6.0, y + 4.0, fmt::format("{:g}", value), "end");
-  }
-  return svg + text(0.0, kHeight + 20.0, name);
+  return drawn;
 }
 
 // Draws a line across a plot with `words` at its right end, `lower` below the line.
 std::string marked_line(double y, std::string_view color, const std::string& words,
                         double lower = 0.0) {
-  return rect(kLeft, y - 0.5, kWidth, 1.0, color) +
-         text(kLeft + kWidth + 4.0, y + 4.0 + lower, words);
+  return svg::rect(kLeft, y - 0.5, kWidth, 1.0, color) +
+         svg::text(kLeft + kWidth + 4.0, y + 4.0 + lower, words);
 }
 
 // Draws one area of a stack, on top of the arenas below it.
@@ -172,20 +129,6 @@ std::string area(std::span<const MemoryPoint> points, size_t arena, double step_
   return fmt::format("<path d=\"{}Z\" fill=\"{}\"/>\n", path, kArenaColors[arena]);
 }
 
-std::string escaped(const std::string& words) {
-  std::string out;
-  for (const char c : words) {
-    if (c == '<') {
-      out += "&lt;";
-    } else if (c == '&') {
-      out += "&amp;";
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
-
 // Where the points of a sweep lie.
 struct SweepAxes {
   std::function<double(size_t)> x_of;  // of a value
@@ -196,17 +139,17 @@ struct SweepAxes {
 // The line breaks at a point without a rate, where a cross says why.
 std::string curve_svg(const SweepCurve& curve, std::string_view color, const SweepAxes& axes,
                       bool has_numbers) {
-  std::string svg;
+  std::string drawn;
   std::string path;
   bool is_broken = true;
   for (size_t i = 0; i < curve.points.size(); ++i) {
     const SweepPoint& point = curve.points[i];
     const double x = axes.x_of(i);
     if (!point.reason.empty()) {
-      svg += fmt::format(
+      drawn += fmt::format(
           "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\" fill=\"{}\">x<title>{}"
           "</title></text>\n",
-          x, axes.cross_y, has_numbers ? "#c00" : color, escaped(point.reason));
+          x, axes.cross_y, has_numbers ? "#c00" : color, svg::escaped(point.reason));
       is_broken = true;
       continue;
     }
@@ -214,20 +157,12 @@ std::string curve_svg(const SweepCurve& curve, std::string_view color, const Swe
     const std::string rate = fmt::format("{:.1f}", point.device_tokens_per_s);
     path += fmt::format("{}{:.2f} {:.2f}", is_broken ? "M" : "L", x, y);
     is_broken = false;
-    svg += fmt::format(
+    drawn += fmt::format(
         "<circle cx=\"{:.2f}\" cy=\"{:.2f}\" r=\"4\" fill=\"{}\"><title>{}</title></circle>\n", x,
         y, color, rate);
-    if (has_numbers) svg += text(x, y - 8.0, rate, "middle");
+    if (has_numbers) drawn += svg::text(x, y - 8.0, rate, "middle");
   }
-  return svg + fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\"/>\n", path, color);
-}
-
-std::string page(const std::string& title, const std::string& body) {
-  return fmt::format(
-      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0}</title>\n"
-      "<style>body{{font-family:sans-serif;margin:2em}}pre{{font-size:13px}}"
-      "h2{{margin-top:1.5em}}</style></head>\n<body><h1>{0}</h1>\n{1}</body></html>\n",
-      escaped(title), body);
+  return drawn + fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\"/>\n", path, color);
 }
 
 }  // namespace
@@ -251,15 +186,15 @@ std::vector<TimelineRow> timeline_rows(std::span<const PricedSpan> spans,
 
 std::string timeline_svg(std::span<const TimelineRow> rows, double step_s) {
   const double bottom = kRow * static_cast<double>(rows.size());
-  std::string svg = svg_begin(bottom + 50.0);
+  std::string drawn = picture(bottom + 50.0);
   for (size_t r = 0; r < rows.size(); ++r) {
     const double y = kRow * static_cast<double>(r);
-    svg += text(0.0, y + 14.0, rows[r].name) + rect(kLeft, y, kWidth, kLane, "#f0f0f0");
-    svg += lane_svg(rows[r].compute, y, kLane, step_s);
-    svg += lane_svg(rows[r].communication, y + kLane, kRow - kLane - 3.0, step_s);
+    drawn += svg::text(0.0, y + 14.0, rows[r].name) + svg::rect(kLeft, y, kWidth, kLane, "#8882");
+    drawn += lane_svg(rows[r].compute, y, kLane, step_s);
+    drawn += lane_svg(rows[r].communication, y + kLane, kRow - kLane - 3.0, step_s);
   }
-  svg += time_axis(bottom + 12.0, step_s);
-  return svg + legend(bottom + 28.0, kBlockColors, strings(kBlockNames)) + "</svg>\n";
+  drawn += time_axis(bottom + 12.0, step_s);
+  return drawn + legend(bottom + 28.0, kBlockColors, strings(kBlockNames)) + "</svg>\n";
 }
 
 std::string memory_svg(std::span<const MemoryPoint> points, double step_s, double planned_bytes,
@@ -271,33 +206,33 @@ std::string memory_svg(std::span<const MemoryPoint> points, double step_s, doubl
     most = std::max(most, sum);
   }
   const double top = 1.05 * most;
-  std::string svg = svg_begin(kHeight + 50.0);
-  svg += value_axis(top, kGiB, "GiB");
-  for (size_t a = 0; a < kNumDeviceArenas; ++a) svg += area(points, a, step_s, top);
+  std::string drawn = picture(kHeight + 50.0);
+  drawn += svg::value_axis(kFrame, top, kGiB, "GiB");
+  for (size_t a = 0; a < kNumDeviceArenas; ++a) drawn += area(points, a, step_s, top);
   // If lines are close, the words of the lower line go below those of the other.
   const double apart = kHeight * std::abs(limit_bytes - planned_bytes) / top;
-  const double room = std::max(0.0, kTextRow - apart);
+  const double room = std::max(0.0, svg::kTextRow - apart);
   const auto line = [&](double bytes, double other, std::string_view color, std::string_view name) {
-    svg += marked_line(kHeight * (1.0 - bytes / top), color,
-                       fmt::format("{:.1f} {}", bytes / kGiB, name), bytes < other ? room : 0.0);
+    drawn += marked_line(kHeight * (1.0 - bytes / top), color,
+                         fmt::format("{:.1f} {}", bytes / kGiB, name), bytes < other ? room : 0.0);
   };
   line(limit_bytes, planned_bytes, "#c00", "limit");
   line(planned_bytes, limit_bytes, "#555", "planned");
-  svg += time_axis(kHeight + 12.0, step_s);
-  return svg + legend(kHeight + 28.0, kArenaColors, strings(kArenaNames)) + "</svg>\n";
+  drawn += time_axis(kHeight + 12.0, step_s);
+  return drawn + legend(kHeight + 28.0, kArenaColors, strings(kArenaNames)) + "</svg>\n";
 }
 
 std::string breakdown_svg(const StepPrice& step) {
-  std::string svg = svg_begin(80.0);
+  std::string drawn = picture(80.0);
   EnumArray<Category, std::string, kNumCategories> names;
   double x = kLeft;
   for (size_t c = 0; c < kNumCategories; ++c) {
     const double share = step.by_category[c] / step.seconds;
     names[c] = fmt::format("{} {:.1f} %", name_of(static_cast<Category>(c)), 100.0 * share);
-    svg += rect(x, 0.0, share * kWidth, 30.0, kCategoryColors[c], names[c]);
+    drawn += svg::rect(x, 0.0, share * kWidth, 30.0, kCategoryColors[c], names[c]);
     x += share * kWidth;
   }
-  return svg + legend(44.0, kCategoryColors, names) + "</svg>\n";
+  return drawn + legend(44.0, kCategoryColors, names) + "</svg>\n";
 }
 
 std::string sweep_svg(const std::string& key, std::span<const std::string> values,
@@ -308,7 +243,7 @@ std::string sweep_svg(const std::string& key, std::span<const std::string> value
   }
   const double top = 1.1 * most;
   const bool is_alone = curves.size() == 1;
-  std::string svg = value_axis(top, 1.0, "tokens/s/GPU");
+  std::string drawn = svg::value_axis(kFrame, top, 1.0, "tokens/s/GPU");
   const auto count = static_cast<double>(std::max<size_t>(values.size(), 2) - 1);
   const auto x_of = [&](size_t i) {
     return kLeft + 30.0 + (kWidth - 60.0) * static_cast<double>(i) / count;
@@ -316,51 +251,53 @@ std::string sweep_svg(const std::string& key, std::span<const std::string> value
   // Long values alternate between several rows.
   size_t longest = 1;
   for (const std::string& value : values) longest = std::max(longest, value.size());
-  const double width = kCharacter * static_cast<double>(longest + 1);
+  const double width = svg::kCharacter * static_cast<double>(longest + 1);
   const auto num_rows = static_cast<size_t>(std::ceil(width / (x_of(1) - x_of(0))));
   for (size_t i = 0; i < values.size(); ++i) {
-    const double y = kHeight + 14.0 + kTextRow * static_cast<double>(i % num_rows);
-    svg += text(x_of(i), y, escaped(values[i]), "middle");
+    const double y = kHeight + 14.0 + svg::kTextRow * static_cast<double>(i % num_rows);
+    drawn += svg::text(x_of(i), y, values[i], "middle");
   }
-  const double bottom = kHeight + kTextRow * static_cast<double>(num_rows - 1);
+  const double bottom = kHeight + svg::kTextRow * static_cast<double>(num_rows - 1);
   double legend_x = kLeft;
   double legend_y = bottom + 42.0;
   for (size_t c = 0; c < curves.size(); ++c) {
-    const std::string_view color = kCurveColors[c % kCurveColors.size()];
+    const std::string_view color = svg::kCurveColors[c % svg::kNumCurveColors];
     const double cross_y = kHeight - 4.0 - 10.0 * static_cast<double>(c);
-    svg += curve_svg(curves[c], color, {.x_of = x_of, .top = top, .cross_y = cross_y}, is_alone);
+    drawn += curve_svg(curves[c], color, {.x_of = x_of, .top = top, .cross_y = cross_y}, is_alone);
     if (is_alone) continue;
-    const double name_width = legend_width(curves[c].name);
+    const double name_width = svg::legend_width(curves[c].name);
     if (legend_x > kLeft && legend_x + name_width > kLeft + kWidth) {
       legend_x = kLeft;
-      legend_y += kTextRow;
+      legend_y += svg::kTextRow;
     }
-    svg += legend_entry(legend_x, legend_y, color, escaped(curves[c].name));
+    drawn += svg::legend_entry(legend_x, legend_y, color, curves[c].name);
     legend_x += name_width;
   }
   if (is_alone) {
     const auto first = std::find_if(curves[0].points.begin(), curves[0].points.end(),
                                     [](const SweepPoint& p) { return p.reason.empty(); });
-    svg += marked_line(kHeight * (1.0 - first->device_tokens_per_s / top), "#aaa", "the first");
+    drawn += marked_line(kHeight * (1.0 - first->device_tokens_per_s / top), "#aaa", "the first");
   }
-  return svg_begin(is_alone ? bottom + 40.0 : legend_y + 18.0) + svg +
-         text(kLeft + kWidth / 2.0, bottom + 32.0, escaped(key), "middle") + "</svg>\n";
+  return picture(is_alone ? bottom + 40.0 : legend_y + 18.0) + drawn +
+         svg::text(kLeft + kWidth / 2.0, bottom + 32.0, key, "middle") + "</svg>\n";
 }
 
 std::string step_page(const Report& report, std::span<const TimelineRow> rows,
                       const MemoryInStep& memory) {
   const double step_s = report.step.seconds;
   std::string body = fmt::format("<pre>{}</pre>\n<h2>Where the time goes</h2>\n{}",
-                                 escaped(to_text(report)), breakdown_svg(report.step));
+                                 svg::escaped(to_text(report)), breakdown_svg(report.step));
   body += fmt::format("<h2>The step</h2>\n{}", timeline_svg(rows, step_s));
   body += fmt::format(
       "<h2>Memory of rank {}</h2>\n{}", memory.rank,
       memory_svg(memory.points, step_s, memory.planned_bytes, report.memory_limit_bytes));
-  return page(fmt::format("{} on {} x {}", report.model, report.num_devices, report.machine), body);
+  return svg::page(fmt::format("{} on {} x {}", report.model, report.num_devices, report.machine),
+                   body);
 }
 
-std::string sweep_page(const std::string& title, const std::string& table, const std::string& svg) {
-  return page(title, fmt::format("<pre>{}</pre>\n{}", escaped(table), svg));
+std::string sweep_page(const std::string& title, const std::string& table,
+                       const std::string& curves) {
+  return svg::page(title, fmt::format("<pre>{}</pre>\n{}", svg::escaped(table), curves));
 }
 
 }  // namespace tokamak::price

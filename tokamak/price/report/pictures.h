@@ -77,6 +77,7 @@ std::string step_page(const Report& report, std::span<const TimelineRow> rows,
                       const MemoryInStep& memory);
 
 /// Returns a page with a sweep's table, as text, and its curves.
-std::string sweep_page(const std::string& title, const std::string& table, const std::string& svg);
+std::string sweep_page(const std::string& title, const std::string& table,
+                       const std::string& curves);
 
 }  // namespace tokamak::price
