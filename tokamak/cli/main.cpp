@@ -42,6 +42,7 @@ constexpr std::array kVerbs{
     Verb{"bench", run_bench, "measure a model's step or single kernels on this machine"},
     Verb{"generate", run_generate, "continue a text with a trained model"},
     Verb{"eval", run_eval, "loss, perplexity and bits per byte of a model on a text"},
+    Verb{"report", run_report, "a page of one or several runs: loss, speed, memory, what happened"},
     Verb{"convert", run_convert,
          "weights between Hugging Face folders, checkpoints, llm.c and Meta files"},
     Verb{"download", run_download, "fetch config, tokenizer and weights from a model hub"},

@@ -19,6 +19,7 @@ int run_rows(Args args);
 int run_bench(Args args);
 int run_generate(Args args);
 int run_eval(Args args);
+int run_report(Args args);
 int run_convert(Args args);
 int run_download(Args args);
 int run_tokenizer(Args args);

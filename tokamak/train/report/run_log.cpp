@@ -24,8 +24,13 @@ RunLog::RunLog(const LoggingOptions& options, const ModelSpec& model, int64_t se
       rank_(rank),
       world_size_(world_size) {}
 
-void RunLog::say(const std::string& text, const std::string& level) const {
+void RunLog::print(const std::string& text, const std::string& level) const {
   if (speaks() && o_.print) o_.print(level, text);
+}
+
+void RunLog::say(const std::string& text, const std::string& level) const {
+  print(text, level);
+  if (speaks()) events_.add(level, text);
 }
 
 void RunLog::open(int64_t resumed_step, bool with_validation,
@@ -36,10 +41,11 @@ void RunLog::open(int64_t resumed_step, bool with_validation,
   make_folders(folder);
   metrics_.emplace(folder / "metrics.jsonl", resumed_step);
   if (with_validation) validation_metrics_.emplace(folder / "validation.jsonl", resumed_step);
+  if (speaks()) events_.open(folder / "events.jsonl", resumed_step);
   if (o_.tensorboard_folder.empty()) return;
   std::filesystem::path events = tensorboard_folder(o_.dump_folder, o_.tensorboard_folder, now);
   if (o_.of_all_ranks) events /= fmt::format("rank_{}", rank_);
-  events_.emplace(events, now);
+  tensorboard_.emplace(events, now);
 }
 
 MemoryUse RunLog::memory_use() const {
@@ -103,6 +109,7 @@ std::optional<PhaseSeconds> RunLog::add_step(const StepResult& result, int64_t t
   window_.tokens += tokens;
   if (speaks() && o_.show_progress) show_progress(result, tokens);
   unlogged_ = result;
+  events_.set_step(result.step);
   if (result.step != 1 && result.step % o_.log_freq != 0 && result.step != o_.num_steps)
     return std::nullopt;
   unlogged_.reset();
@@ -111,9 +118,9 @@ std::optional<PhaseSeconds> RunLog::add_step(const StepResult& result, int64_t t
     const StepMetrics m = metrics_of(result);
     write([&] {
       metrics_->append(m);
-      if (events_) events_->add(m.step, to_scalars(m), std::chrono::system_clock::now());
+      if (tensorboard_) tensorboard_->add(m.step, to_scalars(m), std::chrono::system_clock::now());
     });
-    say(step_line(m, o_.color));
+    print(step_line(m, o_.color));
   }
   restart(result.at);
   return seconds;
@@ -138,7 +145,8 @@ void RunLog::show_progress(const StepResult& result, int64_t tokens) {
 }
 
 void RunLog::finish() {
-  if (unlogged_ && window_.steps > 0 && speaks()) say(step_line(metrics_of(*unlogged_), o_.color));
+  if (unlogged_ && window_.steps > 0 && speaks())
+    print(step_line(metrics_of(*unlogged_), o_.color));
   unlogged_.reset();
 }
 
@@ -153,9 +161,9 @@ void RunLog::add_validation(int64_t step, double loss, int64_t tokens, double se
   fill_memory(memory_use(), m);
   write([&] {
     validation_metrics_->append(m);
-    if (events_) events_->add(m.step, to_scalars(m), std::chrono::system_clock::now());
+    if (tensorboard_) tensorboard_->add(m.step, to_scalars(m), std::chrono::system_clock::now());
   });
-  say(validation_line(m, o_.color));
+  print(validation_line(m, o_.color));
 }
 
 }  // namespace tokamak

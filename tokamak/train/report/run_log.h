@@ -1,6 +1,6 @@
-// What a run reports to its user: log lines, metrics.jsonl, validation.jsonl, TensorBoard. Rank 0
-// reports for all; on other ranks every function but the sums does nothing, unless each rank is to
-// write files of its own.
+// What a run reports to its user: log lines, metrics.jsonl, validation.jsonl, events.jsonl,
+// TensorBoard. Rank 0 reports for all; on other ranks every function but the sums does nothing,
+// unless each rank is to write files of its own.
 #pragma once
 
 #include <chrono>
@@ -16,6 +16,7 @@
 #include "tokamak/train/report/log_line.h"
 #include "tokamak/train/report/memory_use.h"
 #include "tokamak/train/report/metrics_file.h"
+#include "tokamak/train/report/run_events.h"
 #include "tokamak/train/report/tensorboard.h"
 
 namespace tokamak {
@@ -58,6 +59,7 @@ class RunLog {
   /// Whether this rank writes files: rank 0 in the run's folder, others where each has its own.
   bool writes() const { return speaks() || o_.of_all_ranks; }
 
+  /// Says a line that events.jsonl gets too. Any thread may call it.
   void say(const std::string& text, const std::string& level = "INFO") const;
 
   /// Opens the files of a run that goes on after `resumed_step` at `now`. Throws Error if they
@@ -110,6 +112,7 @@ class RunLog {
     std::chrono::steady_clock::time_point shown;
   };
 
+  void print(const std::string& text, const std::string& level = "INFO") const;
   MemoryUse memory_use() const;
   void show_progress(const StepResult& result, int64_t tokens);
   void restart(std::chrono::steady_clock::time_point start);
@@ -127,7 +130,8 @@ class RunLog {
   int world_size_;
   std::optional<MetricsFile> metrics_;
   std::optional<MetricsFile> validation_metrics_;
-  std::optional<EventFile> events_;
+  std::optional<EventFile> tensorboard_;
+  mutable RunEvents events_;
   Window window_;
   Ends ends_;
   std::optional<StepResult> unlogged_;  // the last step

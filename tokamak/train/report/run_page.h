@@ -1,0 +1,19 @@
+// A page that shows runs beside each other: one file without a script, for a browser.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "tokamak/train/report/run_history.h"
+
+namespace tokamak {
+
+/// The most runs of a page.
+inline constexpr size_t kMostRunsOfPage = 24;
+
+/// Returns the page, which is below 1 MB however long the runs are: curves are thinned, keeping
+/// the lowest and highest of each stretch, and of events those that are not saves are kept first.
+/// REQUIRES: at least one run, at most kMostRunsOfPage.
+std::string run_page(std::string_view title, std::span<const RunHistory> runs);
+
+}  // namespace tokamak
