@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "tokamak/cli/cluster/cluster_check.h"
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
 #include "tokamak/gpu/backend.h"
@@ -134,16 +135,33 @@ std::optional<double> price_of_cpu(const RunConfig& run, const PlannedRun& plann
   return seconds;
 }
 
-void fit_time(double steps_s, const Config& c, Fitting& out) {
+// Slurm tells batch scripts when they end; anyone else in an allocation asks it.
+std::optional<double> allocation_left_s() {
   const char* end = std::getenv("SLURM_JOB_END_TIME");
-  if (end == nullptr) return;
+  if (end == nullptr) {
+    const auto left = seconds_of_allocation();
+    return left ? std::optional(static_cast<double>(*left)) : std::nullopt;
+  }
   const auto now = std::chrono::duration_cast<std::chrono::seconds>(
                        std::chrono::system_clock::now().time_since_epoch())
                        .count();
-  const double left = std::atof(end) - static_cast<double>(now);
+  return std::max(0.0, std::atof(end) - static_cast<double>(now));
+}
+
+void fit_time(std::optional<double> step_s, const Config& c, Fitting& out) {
+  const auto left = allocation_left_s();
+  if (!left) return;
+  if (!step_s) {
+    out.say(fmt::format(
+        "time: {} left of the allocation; how long a step takes here is not known before the "
+        "first one",
+        time_text(*left)));
+    return;
+  }
+  const double steps_s = *step_s * static_cast<double>(c.training.steps);
   out.add(fmt::format("time: {} for {} steps, {} left of the allocation", time_text(steps_s),
-                      c.training.steps, time_text(std::max(0.0, left))),
-          steps_s <= left);
+                      c.training.steps, time_text(*left)),
+          steps_s <= *left);
 }
 
 }  // namespace
@@ -164,7 +182,7 @@ Fit fit_of(const RunConfig& run, const PlannedRun& planned, const Target& target
   fit_disk(run.config, planned, out);
   const auto step_s =
       on_gpu ? price_of_gpus(run, out) : price_of_cpu(run, planned, launched, target.threads, out);
-  if (step_s) fit_time(*step_s * static_cast<double>(run.config.training.steps), run.config, out);
+  fit_time(step_s, run.config, out);
   return out.take();
 }
 
