@@ -118,6 +118,7 @@ int main(int argc, char** argv) {
   cli::open_standard_streams();
   report_bus_errors();
   std::signal(SIGPIPE, SIG_DFL);
+  std::signal(SIGXFSZ, SIG_IGN);  // beyond ulimit -f a write fails with a reason
   if (argc > 1) cli::bound_waiting(argv[1], argv);
   try {
     const int code = cli::run_verb(std::vector<std::string>(argv + 1, argv + argc));
