@@ -36,6 +36,7 @@ set(CPACK_PACKAGE_CONTACT "The Tokamak developers <tokamak@localhost>")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "pretrains Llama and GPT class language models on CPUs and NVIDIA GPUs")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
+set(CPACK_DEBIAN_COMPRESSION_TYPE xz) # finds what the four programs have in common
 set(CPACK_GENERATOR DEB)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
