@@ -3,6 +3,7 @@
 #include "tokamak/cli/bench_comm.h"
 #include "tokamak/cli/bench_op.h"
 #include "tokamak/cli/devices.h"
+#include "tokamak/cli/matrix/bench_matrix.h"
 #include "tokamak/cli/model_files.h"
 #include "tokamak/cli/words.h"
 #include "tokamak/core/bytes.h"
@@ -204,11 +205,12 @@ int run_bench(Args args) {
   if (what == "decode") return run_bench_decode(args.subspan(1));
   if (what == "op") return run_bench_op(args.subspan(1));
   if (what == "comm") return run_bench_comm(args.subspan(1));
+  if (what == "matrix") return run_bench_matrix(args.subspan(1));
   TOK_REQUIRE(what == "--help" || what == "-h",
-              "tokamak bench: no \"{}\"; there are model, decode, op and comm", what);
+              "tokamak bench: no \"{}\"; there are model, decode, op, comm and matrix", what);
   fmt::print(
-      "usage: tokamak bench model|decode|op|comm [options]; `tokamak bench model --help` says "
-      "more\n");
+      "usage: tokamak bench model|decode|op|comm|matrix [options]; `tokamak bench model --help` "
+      "says more\n");
   return 0;
 }
 
