@@ -97,11 +97,14 @@ void read_metrics(const fs::path& file, MatrixResult& result) {
   result.memory_gib = steps.back().at("memory_gib").get<double>();
 }
 
-// Returns the line of a failed run that says why: the first that speaks of memory, or the last.
+// Returns what a failed run says of its reason: where it speaks of memory or of an error, or its
+// last line.
 std::string reason_of(const CommandResult& run) {
   if (run.exit_code == 124 || run.exit_code == 137) return "failed: it took too long";
-  const size_t memory = run.out.find("not enough");
-  const size_t begin = memory != run.out.npos ? memory : run.out.rfind('\n') + 1;
+  size_t begin = run.out.rfind('\n') + 1;
+  for (const char* word : {"error", "not enough"}) {
+    if (const size_t at = run.out.find(word); at != run.out.npos) begin = at;
+  }
   return fmt::format("failed: {}", run.out.substr(begin, run.out.find('\n', begin) - begin));
 }
 

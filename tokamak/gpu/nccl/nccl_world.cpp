@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
 #include "tokamak/gpu/check.h"
 #include "tokamak/gpu/device.h"
@@ -210,8 +211,10 @@ class NcclWorld final : public World {
 #endif
     watchdog_.open(group.name);
     ncclComm_t comm = nullptr;
-    TOK_NCCL(ncclCommInitRankConfig(&comm, static_cast<int>(group.world_ranks.size()), id,
-                                    group.rank, &config));
+    const ncclResult_t made = ncclCommInitRankConfig(
+        &comm, static_cast<int>(group.world_ranks.size()), id, group.rank, &config);
+    if (made != ncclSuccess) require_room(group.name);
+    check_nccl(made, "ncclCommInitRankConfig");
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
     if (memory != nullptr) {
       ncclWindow_t window = nullptr;
@@ -221,6 +224,20 @@ class NcclWorld final : public World {
 #endif
     if (group.world_ranks.size() == 2) connect_pair(comm, 1 - group.rank);
     return comm;
+  }
+
+  // Where NCCL could not make a communicator, memory is the likely reason if little is left.
+  static void require_room(const std::string& group) {
+    constexpr size_t kRoom = size_t{2} << 30U;
+    size_t free = 0;
+    size_t total = 0;
+    TOK_CUDA(cudaMemGetInfo(&free, &total));
+    TOK_REQUIRE(free >= kRoom,
+                "not enough GPU memory for NCCL's buffers of group \"{}\": {:.2f} GiB are left "
+                "beside the plan, and a group takes 0.8 to 1.5 GiB; use fewer sequences per "
+                "microbatch (training.local_batch_size), more recompute "
+                "(activation_checkpoint.mode) or more shards",
+                group, static_cast<double>(free) / kGiB);
   }
 
   static bool is_common(uint64_t mine, Communicator& host) {
