@@ -56,6 +56,16 @@ class Backend {
   /// one; throws like allocate().
   virtual std::unique_ptr<Allocation> allocate_host(int64_t bytes) { return allocate(bytes); }
 
+  /// Returns device memory that no plan counts, or null: if less than `left` bytes would be left
+  /// for others, or where memory is the host's.
+  virtual std::unique_ptr<Allocation> allocate_spare(int64_t /*bytes*/, int64_t /*left*/) {
+    return nullptr;
+  }
+
+  /// Copies within the device's memory, after all work of stream 0 and before its later work.
+  /// REQUIRES: allocate_spare() has returned memory.
+  virtual void copy_within(std::byte* /*to*/, const std::byte* /*from*/, int64_t /*bytes*/) {}
+
   /// Bytes that the device can still hand out; absent where memory is the host's.
   virtual std::optional<int64_t> free_bytes() const { return std::nullopt; }
 

@@ -66,7 +66,8 @@ std::byte* StateAccess::data(StateId id, int64_t offset, size_t bytes) const {
   TOK_CHECK(offset >= 0 && offset + static_cast<int64_t>(bytes) <= size, "{}: {} bytes at {} of {}",
             (*states_)[id].name, bytes, offset, size);
   const auto arena = layout_->is_in_host(id) ? ArenaKind::kHost : ArenaKind::kState;
-  return memory_->base(arena) + (*layout_)[id] + offset;
+  std::byte* const at = memory_->base(arena) + (*layout_)[id] + offset;
+  return copy_ == nullptr ? at : copy_ + (at - copied_from_);
 }
 
 void StateAccess::write_at(StateId id, int64_t offset, std::span<const std::byte> bytes) const {

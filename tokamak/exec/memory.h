@@ -55,6 +55,17 @@ class StateAccess {
 
   Backend& backend() const { return memory_->backend(); }
 
+  bool is_in_host(StateId id) const { return layout_->is_in_host(id); }
+
+  /// Returns access to State of the device as it was when the bytes from `of` on were copied to
+  /// `copy`. REQUIRES: all State that it is asked for lay there.
+  StateAccess in_copy(std::byte* copy, const std::byte* of) const {
+    StateAccess there = *this;
+    there.copy_ = copy;
+    there.copied_from_ = of;
+    return there;
+  }
+
   void clear_at(StateId id, int64_t offset, int64_t bytes) const;
 
   /// Calls Backend::draw for the bytes from `offset` on.
@@ -84,6 +95,8 @@ class StateAccess {
   const Memory* memory_;
   const StateTable* states_;
   const StateLayout* layout_;
+  std::byte* copy_ = nullptr;  ///< of what lies from `copied_from_` on; null = there is none
+  const std::byte* copied_from_ = nullptr;
 };
 
 }  // namespace tokamak

@@ -156,6 +156,16 @@ class GpuBackend final : public Backend {
     return std::make_unique<PinnedMemory>(bytes);
   }
 
+  std::unique_ptr<Allocation> allocate_spare(int64_t bytes, int64_t left) override {
+    if (*free_bytes() < bytes + left) return nullptr;
+    return std::make_unique<DeviceMemory>(bytes, false, std::make_shared<int64_t>(0));
+  }
+
+  void copy_within(std::byte* to, const std::byte* from, int64_t bytes) override {
+    TOK_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice,
+                             as_stream(device_.stream(0))));
+  }
+
   std::optional<int64_t> free_bytes() const override {
     size_t free = 0;
     size_t all = 0;

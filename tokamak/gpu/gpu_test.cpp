@@ -182,6 +182,26 @@ TEST(GpuBackend, moves_bytes_larger_than_its_staging_memory) {
   EXPECT_EQ(sent, back);
 }
 
+TEST(GpuBackend, copies_within_spare_memory_between_writes) {
+  if (gpu::num_devices() == 0) GTEST_SKIP() << gpu::why_none();
+  constexpr int64_t kBytes = (int64_t{40} << 20U) + 17;
+  const int64_t counted = gpu_backend().allocated_bytes();
+  const auto device = gpu_backend().allocate(kBytes);
+  const auto spare = gpu_backend().allocate_spare(kBytes, 1);
+  ASSERT_NE(spare, nullptr);
+  EXPECT_EQ(gpu_backend().allocated_bytes(), counted + kBytes);
+  EXPECT_EQ(gpu_backend().allocate_spare(kBytes, *gpu_backend().free_bytes()), nullptr);
+  std::vector<std::byte> sent(kBytes);
+  for (size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<std::byte>(random_u32(5, 6, i));
+  gpu_backend().upload(device->data(), sent.data(), kBytes);
+  gpu_backend().copy_within(spare->data(), device->data(), kBytes);
+  gpu_backend().clear(device->data(), kBytes);
+  gpu_backend().settle();
+  std::vector<std::byte> back(kBytes);
+  gpu_backend().read_beside(back.data(), spare->data(), kBytes);
+  EXPECT_EQ(sent, back);
+}
+
 TEST(GpuBackend, copies_beside_from_several_threads) {
   if (gpu::num_devices() == 0) GTEST_SKIP() << gpu::why_none();
   constexpr size_t kThreads = 20;  // more than there are lanes

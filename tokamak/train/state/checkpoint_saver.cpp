@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 
 #include "tokamak/checkpoint/checkpoint_folder.h"
+#include "tokamak/core/bytes.h"
 #include "tokamak/core/in_parallel.h"
 #include "tokamak/core/machine_fault.h"
 #include "tokamak/train/report/memory_use.h"
@@ -29,6 +30,9 @@ int64_t bytes_of_copy(std::span<const TensorPiece> pieces) {
 
 // Of the copy, whose pages are taken and pinned part by part: whole blocks of a shard.
 constexpr int64_t kPartOfCopy = int64_t{32} << 20;
+
+// Libraries of a device may take memory later on.
+constexpr int64_t kLeftOfDevice = int64_t{2} << 30;
 
 // Makes the calling thread, and those it starts, leave the cores to the kernels.
 void give_way() {
@@ -92,6 +96,7 @@ void CheckpointSaver::prepare(const StateAccess& access, std::span<const TensorP
              "WARNING");
     return;
   }
+  take_spare_memory(access, pieces);
   if (o_.pins_copy) pinned_by_ = &access.backend();
   page_taker_ = std::jthread([this](const std::stop_token& stop) {
     give_way();
@@ -106,13 +111,43 @@ void CheckpointSaver::prepare(const StateAccess& access, std::span<const TensorP
   });
 }
 
+void CheckpointSaver::take_spare_memory(const StateAccess& access,
+                                        std::span<const TensorPiece> pieces) {
+  const std::byte* first = nullptr;
+  const std::byte* end = nullptr;
+  int64_t saved = 0;
+  for (const TensorPiece& piece : pieces) {
+    if (piece.kind != StateKind::kParameter && piece.kind != StateKind::kMoment) continue;
+    if (access.is_in_host(piece.state)) return;
+    const std::byte* const at = access.address(piece.state);
+    const int64_t bytes = access.states()[piece.state].type.bytes();
+    if (first == nullptr || at < first) first = at;
+    if (end == nullptr || at + bytes > end) end = at + bytes;
+    saved += piece.numel() * size_of(piece.type.dtype);
+  }
+  // A copy of much else would take memory for nothing.
+  if (first == nullptr || end - first > saved + saved / 8) return;
+  spare_ = access.backend().allocate_spare(end - first, kLeftOfDevice);
+  spared_from_ = first;
+  if (spare_ != nullptr && world_.rank() == 0)
+    o_.say(fmt::format("Saves take {:.2f} GiB of free GPU memory, so that training need not wait "
+                       "for the copy to the host",
+                       static_cast<double>(end - first) / kGiB),
+           "INFO");
+}
+
 void CheckpointSaver::begin(const StateAccess& access, std::span<const TensorPiece> pieces,
                             const TrainState& state, const SnapshotOptions& options) {
   pending_ = std::make_unique<Pending>(world_, o_, info_of(state, options));
   Pending& pending = *pending_;
-  pending.save.attempt([&] {
-    add_pieces(pending.save, pieces_to_save(access, pieces, options.resumable), options);
-  });
+  StateAccess from = access;
+  if (spare_ != nullptr && o_.in_background) {
+    access.backend().copy_within(spare_->data(), spared_from_, spare_->bytes());
+    from = access.in_copy(spare_->data(), spared_from_);
+    pending.is_copied = true;
+  }
+  pending.save.attempt(
+      [&] { add_pieces(pending.save, pieces_to_save(from, pieces, options.resumable), options); });
   page_taker_.request_stop();
   if (page_taker_.joinable()) page_taker_.join();
   run(pending, [this, &pending] {

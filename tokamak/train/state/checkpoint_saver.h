@@ -38,8 +38,9 @@ struct CheckpointSaverOptions {
 /// save() and finish() are collective; a failure is met alike on all ranks.
 ///
 /// In the background a save has three parts. Threads first copy the shard to host memory, while
-/// forward and backward only read what they copy; the update waits for that (await_copy). Then they
-/// hash and write the copy. Once all ranks have, a thread of rank 0 writes the manifest and gives
+/// forward and backward only read what they copy; the update waits for that (await_copy). Where the
+/// device has memory to spare, State is copied there first, and nothing waits. Then they hash and
+/// write the copy. Once all ranks have, a thread of rank 0 writes the manifest and gives
 /// the checkpoint its name. No call to a disk is made by the calling thread.
 class CheckpointSaver {
  public:
@@ -98,6 +99,7 @@ class CheckpointSaver {
   void begin(const StateAccess& access, std::span<const TensorPiece> pieces,
              const TrainState& state, const SnapshotOptions& options);
   void run(Pending& pending, std::function<void()> part);
+  void take_spare_memory(const StateAccess& access, std::span<const TensorPiece> pieces);
   bool is_superseded(Pending& pending);
   void check_fence(Pending& pending);
   void end(Pending& ended);
@@ -108,6 +110,8 @@ class CheckpointSaver {
   CheckpointSaverOptions o_;
   BlockMemory copy_;
   Backend* pinned_by_ = nullptr;
+  std::unique_ptr<Allocation> spare_;  ///< of the device, for what lies from spared_from_ on
+  const std::byte* spared_from_ = nullptr;
   std::jthread page_taker_;
   std::jthread purger_;
   std::unique_ptr<Pending> pending_;
