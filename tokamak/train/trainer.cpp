@@ -411,8 +411,11 @@ class Trainer {
     profile_.write_memory(state_.step + 1);
   }
 
-  // A save may still copy what the next item changes.
+  // A save may still copy what the next item changes. A device that computes meanwhile loses
+  // nothing: only what is left of the copy after that holds training up.
   void await_copy() {
+    if (!checkpoints_.saver().is_copying()) return;
+    executor_.settle();
     const auto start = Clock::now();
     checkpoints_.saver().await_copy();
     log_.add_checkpoint_time(seconds_since(start));

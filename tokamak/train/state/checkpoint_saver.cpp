@@ -34,6 +34,10 @@ constexpr int64_t kPartOfCopy = int64_t{32} << 20;
 // Libraries of a device may take memory later on.
 constexpr int64_t kLeftOfDevice = int64_t{2} << 30;
 
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
 // Makes the calling thread, and those it starts, leave the cores to the kernels.
 void give_way() {
   constexpr int kNice = 10;
@@ -51,7 +55,9 @@ struct CheckpointSaver::Pending {
 
   CheckpointInfo info;
   Clock::time_point begun = Clock::now();
-  double seconds = 0.0;  // until the shard was written
+  double begin_s = 0.0;   // from `begun` until training went on
+  double copied_s = 0.0;  // ... until the copy was whole
+  double seconds = 0.0;   // ... until the shard was written
   bool is_shared = false;
   ShardedSave save;
   std::exception_ptr superseded;
@@ -153,13 +159,15 @@ void CheckpointSaver::begin(const StateAccess& access, std::span<const TensorPie
   run(pending, [this, &pending] {
     if (o_.in_background) {
       pending.save.copy(copy_);
+      pending.copied_s = seconds_since(pending.begun);
       pending.is_copied = true;
       pending.is_copied.notify_all();
       give_way();
     }
     if (!is_superseded(pending)) pending.save.write();
-    pending.seconds = std::chrono::duration<double>(Clock::now() - pending.begun).count();
+    pending.seconds = seconds_since(pending.begun);
   });
+  pending.begin_s = seconds_since(pending.begun);
 }
 
 // Runs a part of a save, on a thread of its own if it goes on in the background.
@@ -180,8 +188,12 @@ void CheckpointSaver::save(const StateAccess& access, std::span<const TensorPiec
   if (!o_.in_background) finish();
 }
 
+bool CheckpointSaver::is_copying() const {
+  return pending_ && o_.in_background && !pending_->is_copied;
+}
+
 void CheckpointSaver::await_copy() {
-  if (pending_ && o_.in_background) pending_->is_copied.wait(false);
+  if (is_copying()) pending_->is_copied.wait(false);
 }
 
 int64_t CheckpointSaver::step() const {
@@ -235,9 +247,12 @@ void CheckpointSaver::end(Pending& ended) {
   const auto path = ended.save.conclude();
   num_failed_ = 0;
   if (world_.rank() == 0)
-    o_.say(fmt::format("Saved the checkpoint {}{}: {:.3g} GB of rank 0 in {:.3g} s", path.string(),
-                       ended.info.resumable ? "" : " (model only)",
-                       static_cast<double>(ended.save.shard_bytes()) / 1e9, ended.seconds),
+    o_.say(fmt::format("Saved the checkpoint {}{}: {:.3g} GB of rank 0 in {:.3g} s{}",
+                       path.string(), ended.info.resumable ? "" : " (model only)",
+                       static_cast<double>(ended.save.shard_bytes()) / 1e9, ended.seconds,
+                       o_.in_background ? fmt::format(" (begun in {:.3f} s, copied in {:.3f} s)",
+                                                      ended.begin_s, ended.copied_s)
+                                        : ""),
            "INFO");
   if (world_.rank() != 0) return;
   if (purger_.joinable()) purger_.join();

@@ -61,6 +61,9 @@ class CheckpointSaver {
   void save(const StateAccess& access, std::span<const TensorPiece> pieces, const TrainState& state,
             const SnapshotOptions& options);
 
+  /// Whether State must not change yet.
+  bool is_copying() const;
+
   /// Returns once State may change. Not collective.
   void await_copy();
 
