@@ -47,6 +47,37 @@ INSTANTIATE_TEST_SUITE_P(
         DeathCase{"at_the_very_end", "rank=1,call=MPI_Finalize,do=kill"}),
     [](const auto& death) { return death.param.name; });
 
+class LastStep : public testing::TestWithParam<DeathCase> {};
+
+// No checkpoint is loaded, and none is missing at the end.
+TEST_P(LastStep, IsGoneOnFromAfterADeath) {
+  const DeathCase& death = GetParam();
+  if (!is_drawn(death.name, death.one_in)) GTEST_SKIP() << "not drawn today";
+  const ScratchFolder marks;
+  const std::string once = ",once=" + (marks.path() / "done").string();
+  FaultRun run({.launch = {"--max-restarts", "1", "--keep-last-step"},
+                .train = {"--checkpoint.interval=5"},
+                .faults = {death.rule + once}});
+  const auto result = run.expect_end(0, 60);
+  EXPECT_NE(result.err.find("restart 1 of 1"), std::string::npos) << result.err;
+  const std::string log = result.out + result.err;
+  EXPECT_NE(log.find("Going on from step"), std::string::npos) << log;
+  EXPECT_EQ(log.find("Loading the checkpoint"), std::string::npos) << log;
+  for (const char* const step : {"step-5", "step-10", "step-12"})
+    EXPECT_TRUE(path_exists(run.dump() / "checkpoint" / step / "manifest.json")) << step;
+  run.expect_no_orphan();
+  run.expect_same_losses();
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Faults, LastStep,
+    testing::Values(DeathCase{"killed_in_a_step", "rank=1,call=MPI_Isend,nth=150,do=kill", 1},
+                    DeathCase{"segmentation_fault", "rank=0,call=MPI_Isend,nth=250,do=signal:11"},
+                    DeathCase{"killed_in_a_save", "rank=1,call=fsync,path=step-10,do=kill", 2},
+                    DeathCase{"killed_in_the_last_save", "rank=0,call=rename,path=step-12,do=kill"},
+                    DeathCase{"stopped", "rank=1,call=MPI_Isend,nth=200,do=stop"}),
+    [](const auto& death) { return death.param.name; });
+
 struct DoubleCase {
   const char* name;
   Words rules;           ///< each gets a mark of its own; ",after=N" waits for that of rule N

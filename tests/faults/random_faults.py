@@ -76,7 +76,8 @@ class Run:
                 for name, rule in RULES.items()
             ]
             environment |= {"LD_PRELOAD": self.o.shim, "TOK_FAULT": ";".join(rules)}
-        words = [self.o.program, "launch", "-n", str(self.num_ranks), "--max-restarts", "100000", "--"]
+        words = [self.o.program, "launch", "-n", str(self.num_ranks), "--max-restarts", "100000"]
+        words += (["--keep-last-step"] if self.o.keep_last_step else []) + ["--"]
         words += ["train", "--model.flavor=hf", f"--model.hf_assets_path={MODEL}"]
         words += [f"--job.dump_folder={self.dump}", "--training.dataset=synthetic"]
         words += ["--training.mixed_precision_param=float32", "--training.threads=1"]
@@ -218,6 +219,7 @@ def main():
     parser.add_argument("--mean", type=float, help="seconds between faults; none: as soon as it goes on")
     parser.add_argument("--shim", help="libtokamak_fault_shim.so, for faults other than kills")
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--keep-last-step", action="store_true", help="restarts go on from memory")
     parser.add_argument("--steps", type=int, default=1500, help="of a lap")
     options = parser.parse_args()
     options.program = str(Path(options.program).resolve())

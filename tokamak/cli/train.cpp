@@ -13,6 +13,7 @@
 #include "tokamak/comm/watchdog.h"
 #include "tokamak/comm/world.h"
 #include "tokamak/config/describe.h"
+#include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/usable_cores.h"
@@ -58,6 +59,9 @@ int dry_run(const RunConfig& run, const LaunchEnvironment& launched) {
              count_parameters(planned.config()).total);
   fmt::print("memory of one rank, batch {} x {}:\n{}", run.config.training.local_batch_size,
              run.config.training.seq_len, memory_table(planned));
+  if (std::getenv(kStepMemoryVariable) != nullptr)
+    fmt::print("host memory of one rank for its last step (--keep-last-step): {:.2f} GiB\n",
+               static_cast<double>(bytes_of_step_memory(planned.pieces(), 0)) / kGiB);
   if (!run.is_of_this_machine) return missing;
   const Fit fit = fit_of(run, planned, made_for.target, launched);
   fmt::print("{}", fit.text);
@@ -164,6 +168,8 @@ int train_on(World& world, const LaunchEnvironment& launched, Args args, const R
   options.checkpoint.num_threads = storage_threads(launched);
   options.checkpoint.ranks_of_host = launched.local_size;
   options.ranks_per_host = launched.local_size;
+  if (const char* const memory = std::getenv(kStepMemoryVariable))
+    options.checkpoint.memory_folder = memory;
   std::unique_ptr<Backend> backend;
   const bool copy_engine =
       wants_copy_engine(run->config.parallelism.copy_engine_all_gather, launched);

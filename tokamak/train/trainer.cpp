@@ -195,6 +195,7 @@ class Trainer {
     const ActivityScope loading(page_, RankActivity::kFiles);
     for (; !issued_.empty(); issued_.pop_front()) results_.pop();
     executor_.settle();
+    if (memory() != nullptr) memory()->forget();
     with_long_waits([&] {
       checkpoints_.saver().finish();
       parts_->loader.rewind();
@@ -211,6 +212,7 @@ class Trainer {
     const std::string line = replicas_->check();
     if (line.empty()) return;
     const std::string what = fmt::format("step {}: {}", state_.step, line);
+    if (memory() != nullptr) memory()->forget();
     if (!o_.guard.rolls_divergent_back)
       fail_together(world_, [&] { throw SystemError(what + "; the last checkpoint is kept"); });
     log_.say(what + ": going back to the last checkpoint", "WARNING");
@@ -226,7 +228,9 @@ class Trainer {
     while (state_.step < o_.steps && signal_ == 0) {
       step();
       check_replicas();
+      if (memory() != nullptr) memory()->seal();
       look_around(stop);
+      keep_step();
       if (is_stopping()) {
         take_results(0);
         log_.finish();
@@ -254,6 +258,18 @@ class Trainer {
       log_.set_failed_saves(checkpoints_.saver().num_failed());
     }
     take_results(0);
+  }
+
+  StepMemory* memory() { return checkpoints_.memory(); }
+
+  // Ranks have just exchanged what they know, so the copy of the step before is whole on all of
+  // them. The last step is not kept: its checkpoint is the end of the run.
+  void keep_step() {
+    if (memory() == nullptr || state_.step == o_.steps || signal_ != 0) return;
+    take_results(0);
+    const auto start = Clock::now();
+    checkpoints_.keep_step(state_, parts_->loader);
+    log_.add_checkpoint_time(seconds_since(start));
   }
 
   // Whether a checkpoint is wanted out of turn.
@@ -414,10 +430,10 @@ class Trainer {
   // A save may still copy what the next item changes. A device that computes meanwhile loses
   // nothing: only what is left of the copy after that holds training up.
   void await_copy() {
-    if (!checkpoints_.saver().is_copying()) return;
+    if (!checkpoints_.is_copying()) return;
     executor_.settle();
     const auto start = Clock::now();
-    checkpoints_.saver().await_copy();
+    checkpoints_.await_copies();
     log_.add_checkpoint_time(seconds_since(start));
   }
 

@@ -25,6 +25,11 @@ void check(const LaunchJob& job, const LaunchOptions& options) {
   TOK_REQUIRE(job.num_ranks >= 1, "tokamak launch: -n {}: wanted one rank or more", job.num_ranks);
   TOK_REQUIRE(options.max_restarts >= 0, "tokamak launch: --max-restarts {}: wanted 0 or more",
               options.max_restarts);
+  TOK_REQUIRE(!job.keeps_last_step || options.max_restarts > 0,
+              "tokamak launch: --keep-last-step: wanted --max-restarts of 1 or more, got 0");
+  TOK_REQUIRE(!job.keeps_last_step || options.hostfile.empty(),
+              "tokamak launch: --keep-last-step keeps steps in the memory of one host; leave out "
+              "--hostfile, or --keep-last-step");
   TOK_REQUIRE(job.start_seconds >= 1, "tokamak launch: --start-seconds {}: wanted 1 or more",
               job.start_seconds);
   TOK_REQUIRE(options.hostfile.empty() || path_exists(options.hostfile),
@@ -93,6 +98,10 @@ int run_launch(Args args) {
   app.add_option("--max-restarts", options.max_restarts,
                  "how often to start again after a fault of the machine; train resumes")
       ->capture_default_str();
+  app.add_flag(
+      "--keep-last-step", job.keeps_last_step,
+      "with --max-restarts: keep the State of the last step in this host's memory, so that "
+      "a restart loses one step at most");
   app.add_option("--start-seconds", job.start_seconds,
                  "how long hosts may take to start their ranks")
       ->capture_default_str();

@@ -16,6 +16,7 @@ struct LaunchJob {
   std::vector<std::string> hosts;  ///< lines of a hostfile; empty: this machine
   std::vector<std::string> words;  ///< a verb, or a program with a slash in its name, and the rest
   bool print_environment = false;  ///< ranks print what they see instead of running `words`
+  bool keeps_last_step = false;    ///< ranks keep it in memory that outlives them
   int64_t start_seconds = 60;      ///< all hosts must have started their ranks by then
 };
 

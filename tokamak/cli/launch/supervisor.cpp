@@ -3,16 +3,19 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <optional>
 #include <thread>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
 
+#include "tokamak/cli/launch/job_folder.h"
 #include "tokamak/cli/launch/reachable.h"
 #include "tokamak/comm/launch_environment.h"
 #include "tokamak/core/error.h"
 #include "tokamak/train/run_signals.h"
+#include "tokamak/train/state/step_memory.h"
 
 namespace tokamak::cli {
 namespace {
@@ -76,6 +79,11 @@ int CrashLoop::add(const Verdict& verdict) {
 
 int supervise(LaunchJob job, Hosts hosts, int64_t max_restarts, const LaunchSignals& signals) {
   CrashLoop loop;
+  std::optional<JobFolder> memory;  // of all attempts
+  if (job.keeps_last_step) {
+    memory.emplace();
+    setenv(kStepMemoryVariable, memory->path().c_str(), 1);
+  }
   for (int64_t restart = 1;; ++restart) {
     const auto chosen = hosts.choose(job.num_ranks);
     if (!chosen) {

@@ -4,6 +4,7 @@
 #include <thread>
 #include <utility>
 
+#include "tokamak/checkpoint/checkpoint_folder.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/train/state/initialize.h"
@@ -66,7 +67,10 @@ bool RunCheckpoints::has_done(int64_t steps) {
 
 TrainState RunCheckpoints::begin(uint64_t seed, Loader& loader) {
   TrainState state{.seed = seed};
-  if (auto resumed = resume()) {
+  auto resumed = recall(loader);
+  const bool is_recalled = resumed.has_value();
+  if (!is_recalled) resumed = resume();
+  if (resumed) {
     if (!o_.initial_load_path.empty())
       log_.say("checkpoint.initial_load_path is ignored: this run has checkpoints of its own");
     state = std::move(*resumed);
@@ -89,8 +93,56 @@ TrainState RunCheckpoints::begin(uint64_t seed, Loader& loader) {
   if (writes()) {
     describe_model();
     saver_.prepare(access_, pieces_);
+    if (is_recalled && owes_save(state.step)) save(state, true, loader);
   }
   return state;
+}
+
+std::optional<TrainState> RunCheckpoints::recall(const Loader& loader) {
+  if (o_.memory_folder.empty()) return std::nullopt;
+  if (!memory_) {
+    memory_ = std::make_unique<StepMemory>(
+        world_, access_, pieces_,
+        StepMemoryOptions{.folder = o_.memory_folder,
+                          .config_digest = config_digest_,
+                          .text_bytes = 2 * std::ssize(loader.state().to_json()),
+                          .num_threads = o_.num_threads,
+                          .ranks_of_host = o_.ranks_of_host,
+                          .say = [&log = log_](const std::string& text, const std::string& level) {
+                            log.say(text, level);
+                          }});
+  }
+  auto state = memory_->restore();
+  if (state) log_.say(fmt::format("Going on from step {}, which was kept in memory", state->step));
+  return state;
+}
+
+// Whether the checkpoint that was due last, at or before `step`, is not there. The death may have
+// come while it was written.
+bool RunCheckpoints::owes_save(int64_t step) const {
+  const int64_t due = step - step % o_.interval;
+  if (due == 0) return false;
+  const std::string text = on_rank_zero(world_, [&]() -> std::string {
+    for (const CheckpointEntry& entry : list_checkpoints(o_.folder)) {
+      if (entry.step >= due && entry.kind == CheckpointKind::kResumable) return "";
+    }
+    return "owes";
+  });
+  return !text.empty();
+}
+
+void RunCheckpoints::keep_step(TrainState& state, const Loader& loader) {
+  state.loader = loader.state().to_json();
+  memory_->keep(state);
+}
+
+bool RunCheckpoints::is_copying() const {
+  return saver_.is_copying() || (memory_ && memory_->is_copying());
+}
+
+void RunCheckpoints::await_copies() {
+  saver_.await_copy();
+  if (memory_) memory_->await_copy();
 }
 
 std::optional<TrainState> RunCheckpoints::resume() {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,6 +16,7 @@
 #include "tokamak/train/state/hf_save.h"
 #include "tokamak/train/state/saved_keys.h"
 #include "tokamak/train/state/snapshot.h"
+#include "tokamak/train/state/step_memory.h"
 
 namespace tokamak {
 
@@ -40,12 +42,13 @@ struct CheckpointOptions {
   bool pins_copy = false;  ///< CheckpointSaverOptions::pins_copy
   int max_failed_saves = 3;
   double retry_s = 10.0;
-  std::chrono::seconds timeout{60};  ///< of one call to the file system
-  int64_t attempt = 0;               ///< of the run at its folder
-  std::function<void()> fence;       ///< CheckpointSaverOptions::fence
-  int num_threads = 1;               ///< of this rank, that read and write checkpoints
-  int ranks_of_host = 1;             ///< that share its memory
-  AssetFiles assets;                 ///< tokenizer files, for exports
+  std::chrono::seconds timeout{60};     ///< of one call to the file system
+  int64_t attempt = 0;                  ///< of the run at its folder
+  std::function<void()> fence;          ///< CheckpointSaverOptions::fence
+  int num_threads = 1;                  ///< of this rank, that read and write checkpoints
+  int ranks_of_host = 1;                ///< that share its memory
+  std::filesystem::path memory_folder;  ///< StepMemoryOptions::folder; empty = none is kept
+  AssetFiles assets;                    ///< tokenizer files, for exports
   SpecialIds ids;
   KeyValues keys;  ///< learning_keys() of the run
 };
@@ -62,8 +65,9 @@ class RunCheckpoints {
   /// model only, which is enough to know.
   bool has_done(int64_t steps);
 
-  /// Fills parameters and moments from the run's newest checkpoint, or else from given weights or
-  /// initial values.
+  /// Fills parameters and moments from the last step that is kept in memory, else from the run's
+  /// newest checkpoint, or else from given weights or initial values. A checkpoint that was due
+  /// before the step in memory and is not there is made up for.
   TrainState begin(uint64_t seed, Loader& loader);
 
   /// Whether step `state.step` of `steps` must be saved: by the options, because the run is
@@ -80,6 +84,18 @@ class RunCheckpoints {
 
   CheckpointSaver& saver() { return saver_; }
 
+  /// Returns where the last step is kept, or null.
+  StepMemory* memory() { return memory_.get(); }
+
+  /// Begins to keep the step in memory. REQUIRES: memory(), and what StepMemory::keep() does.
+  void keep_step(TrainState& state, const Loader& loader);
+
+  /// Whether State must not change yet.
+  bool is_copying() const;
+
+  /// Returns once State may change. Not collective.
+  void await_copies();
+
  private:
   bool writes() const { return o_.enable && !o_.load_only; }
 
@@ -89,6 +105,8 @@ class RunCheckpoints {
 
   /// Loads the checkpoint to resume from, if there is one.
   std::optional<TrainState> resume();
+  std::optional<TrainState> recall(const Loader& loader);
+  bool owes_save(int64_t step) const;
   TrainState load(const std::filesystem::path& path) const;
   void take_over(TrainState& state, uint64_t seed, Loader& loader) const;
   void load_weights();
@@ -106,6 +124,7 @@ class RunCheckpoints {
   std::span<const TensorPiece> pieces_;
   const RunLog& log_;
   CheckpointSaver saver_;
+  std::unique_ptr<StepMemory> memory_;
 };
 
 }  // namespace tokamak
