@@ -85,7 +85,7 @@ INSTANTIATE_TEST_SUITE_P(
         SaveCase{"stale", "rank=0,call=open,path=shard-0000,times=2,do=errno:ESTALE"},
         SaveCase{"no_descriptors", "rank=0,call=open,path=manifest,do=errno:EMFILE"},
         SaveCase{"no_memory", "rank=1,call=open,path=shard-0000,do=errno:ENOMEM", true},
-        SaveCase{"no_folder", "rank=0,call=mkdir,path=step-4,do=errno:ENOSPC"},
+        SaveCase{"no_folder", "call=mkdir,path=step-4,do=errno:ENOSPC"},
         SaveCase{"no_name", "rank=0,call=rename,path=checkpoint/step-4,do=errno:EIO", true}),
     [](const auto& fault) { return fault.param.name; });
 
