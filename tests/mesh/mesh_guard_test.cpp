@@ -9,6 +9,10 @@
 #include <gtest/gtest.h>
 
 #include "tokamak/checkpoint/test_tensors.h"
+#include "tokamak/comm/flight.h"
+#include "tokamak/comm/thread_world.h"
+#include "tokamak/cpu/backend.h"
+#include "tokamak/train/guard/bad_gradients.h"
 #include "tokamak/train/guard/replica_check.h"
 #include "tokamak/train/guard/slow_ranks.h"
 #include "tokamak/train/guard/step_guard.h"
@@ -190,6 +194,77 @@ TEST(Guard, TheRankWhoseLossIsNotFiniteIsNamed) {
         << run.log;
     EXPECT_EQ(run.log.find(" alone: its update was left out") != std::string::npos, is_replicated);
   }
+}
+
+TEST(Guard, EveryParametersGradientIsFound) {
+  const ScratchFolder scratch;
+  for (const auto& degrees :
+       {std::array<int64_t, 5>{1, 1, 1, 1, 1}, {1, 2, 1, 1, 1}, {1, 1, 2, 1, 2}, {2, 1, 2, 1, 1}}) {
+    GuardedRun run(scratch.path() / fmt::format("{}", fmt::join(degrees, "-")), degrees);
+    std::mutex mutex;
+    int found = 0;
+    run.before_step = [&](int, int64_t, const StateAccess& access, float&, int&) {
+      const std::scoped_lock lock(mutex);
+      for (const StateId parameter : access.states().of_kind(StateKind::kParameter)) {
+        const StateDecl& decl = access.states()[parameter];
+        if (decl.is_absent || decl.window_of.valid()) continue;
+        EXPECT_TRUE(gradient_of(access.states(), parameter).valid()) << decl.name;
+        ++found;
+      }
+    };
+    run.run();
+    EXPECT_GT(found, 0);
+  }
+}
+
+// Two stages with a bucket of two parameters each.
+TEST(Guard, TheParametersWhoseGradientsAreNotFiniteAreNamed) {
+  std::array<std::string, 2> texts;
+  std::string host;
+  const auto look = [&](const std::function<void(int rank, std::vector<float>& gradient)>& damage) {
+    run_ranks(2, [&](World& world) {
+      const auto backend = cpu::make_backend({.threads = 1});
+      const int rank = world.rank();
+      if (rank == 0) host = world.flights().host;
+      StateTable states;
+      const TensorType type{.dtype = DType::kF32, .dims = {7}};
+      const StateId weights =
+          states.declare({.name = "weights.s0.m1", .type = type, .kind = StateKind::kParameter});
+      const StateId gradient =
+          states.declare({.name = "gradient.s0.m1", .type = type, .kind = StateKind::kGradient});
+      const StateLayout layout = lay_out(states);
+      Plan plan;
+      plan.arena_bytes[ArenaKind::kState] = layout.bytes;
+      const Plan* plans[] = {&plan};
+      const Memory memory(*backend, plans);
+      const StateAccess access(memory, states, layout);
+      std::vector<TensorPiece> pieces;
+      for (const auto& [name, offset, end] : {std::tuple{"wq", 0, 3}, {"wo", 3, 4}}) {
+        pieces.push_back({.tensor = fmt::format("layer.{}.{}", rank, name),
+                          .type = {.dtype = DType::kF32, .dims = {end}},
+                          .end = end,
+                          .state = weights,
+                          .offset = offset});
+      }
+      std::vector<float> values(7, 1.0F);
+      damage(rank, values);
+      access.write<float>(gradient, values);
+      texts[rank] = gradients_not_finite(world, access, pieces);
+    });
+    EXPECT_EQ(texts[0], texts[1]);
+    return texts[0];
+  };
+  EXPECT_EQ(look([](int, auto&) {}), "");
+  const std::string one =
+      look([](int rank, auto& gradient) { gradient[3] = rank == 1 ? kNaN : 1.0F; });
+  EXPECT_EQ(one, fmt::format(": not finite are the gradients of layer.1.wo (rank 1 {})", host));
+  const std::string two = look([](int rank, auto& gradient) {
+    gradient[0] = kNaN;
+    gradient[6] = rank == 1 ? INFINITY : 1.0F;
+  });
+  EXPECT_EQ(two, fmt::format(": not finite are the gradients of layer.0.wq (rank 0 {}); of "
+                             "layer.1.wo and of 1 before it in the model (rank 1 {})",
+                             host, host));
 }
 
 TEST(Guard, TheRankOfADivergentReplicaAndItsTensorAreNamed) {

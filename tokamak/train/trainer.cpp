@@ -18,6 +18,7 @@
 #include "tokamak/parallel/distribute.h"
 #include "tokamak/parallel/matmuls/float8_table.h"
 #include "tokamak/run/op_table.h"
+#include "tokamak/train/guard/bad_gradients.h"
 #include "tokamak/train/guard/bad_steps.h"
 #include "tokamak/train/guard/replica_check.h"
 #include "tokamak/train/guard/slow_ranks.h"
@@ -384,23 +385,31 @@ class Trainer {
   // Kernels leave State unchanged if the norm is not finite or above its limit, so it does not
   // matter that the host learns of this some steps later.
   bool is_to_replay(const IssuedStep& issued, const StepScalars& results) {
-    const Verdict verdict = bad_steps_.judge({.step = issued.step,
-                                              .loss = results.values[0],
-                                              .grad_norm = results.values[1],
-                                              .norm_limit = issued.norm_limit,
-                                              .label_tokens = issued.label_tokens,
-                                              .where = where_not_finite(results.values)});
+    const Verdict verdict =
+        bad_steps_.judge({.step = issued.step,
+                          .loss = results.values[0],
+                          .grad_norm = results.values[1],
+                          .norm_limit = issued.norm_limit,
+                          .label_tokens = issued.label_tokens,
+                          .where = where_not_finite(issued.step, results.values)});
     if (verdict == Verdict::kRollBack) throw RollBack();
     must_replay_ = verdict == Verdict::kReplay;
     if (must_replay_) advance(-1);
     return must_replay_;
   }
 
-  // Names the ranks whose own terms of the loss are not finite, if the whole is not. Collective
-  // then.
-  std::string where_not_finite(const std::vector<double>& values) {
-    if (!of_step_.own_loss || (std::isfinite(values[0]) && std::isfinite(values[1]))) return "";
-    return ranks_not_finite(world_, values[*of_step_.own_loss]);
+  // Names the ranks whose own terms of the loss are not finite, if the whole is not, or else the
+  // parameters whose gradients are not. A device may have gone on to a later step, whose gradients
+  // then tell. Collective where something is not finite.
+  std::string where_not_finite(int64_t step, const std::vector<double>& values) {
+    if (std::isfinite(values[0]) && std::isfinite(values[1])) return "";
+    if (!std::isfinite(values[0]))
+      return of_step_.own_loss ? ranks_not_finite(world_, values[*of_step_.own_loss]) : "";
+    executor_.settle();
+    const std::string where = gradients_not_finite(world_, access_, run_.pieces());
+    return where.empty() || step == state_.step
+               ? where
+               : fmt::format("{}, as of step {}", where, state_.step);
   }
 
   void run_microbatches(const std::vector<Batch>& batches) {
