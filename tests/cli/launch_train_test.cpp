@@ -98,19 +98,33 @@ TEST(LaunchTrain, TwoRanksOfOneNumberAreRefused) {
       << result.err;
 }
 
+// Runs two ranks by a script, in which each may have its own `before` and the last word `after`.
+ProgramResult run_by_script(const fs::path& dump, const Words& train, const std::string& before,
+                            const std::string& after) {
+  std::string command = before + "exec ";
+  for (const std::string& word : train) command += word + " ";
+  const fs::path script = dump / "rank.sh";
+  FileWriter(script).write("#!/bin/sh\n" + command + after + "\n");
+  fs::permissions(script, fs::perms::owner_all);
+  return run_program({TOK_PROGRAM, "launch", "-n", "2", "--", script.string()});
+}
+
 TEST(LaunchTrain, ADisagreementNamesKeyAndRanks) {
   const ScratchFolder scratch;
-  Words words = small(scratch.path(), {});
-  std::string command;
-  for (size_t i = 0; i < words.size(); ++i) command += words[i] + " ";
-  FileWriter(scratch.path() / "rank.sh")
-      .write("#!/bin/sh\nexec " + command + "--optimizer.lr=0.00$((1 + OMPI_COMM_WORLD_RANK))\n");
-  fs::permissions(scratch.path() / "rank.sh", fs::perms::owner_all);
-  const auto result =
-      run_program({TOK_PROGRAM, "launch", "-n", "2", "--", (scratch.path() / "rank.sh").string()});
+  const auto result = run_by_script(scratch.path(), small(scratch.path(), {}), "",
+                                    "--optimizer.lr=0.00$((1 + OMPI_COMM_WORLD_RANK))");
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_NE(result.err.find("optimizer.lr is"), std::string::npos) << result.err;
   EXPECT_FALSE(path_exists(scratch.path() / "metrics.jsonl"));
+}
+
+TEST(LaunchTrain, UnlikeInstructionSetsAreSaid) {
+  const ScratchFolder scratch;
+  const auto result =
+      run_by_script(scratch.path(), small(scratch.path(), {"--training.steps=1"}),
+                    "[ $OMPI_COMM_WORLD_RANK = 1 ] && export ONEDNN_MAX_CPU_ISA=SSE41\n", "");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("ranks compute on unlike devices"), std::string::npos) << result.out;
 }
 
 }  // namespace
