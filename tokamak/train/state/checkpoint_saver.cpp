@@ -17,7 +17,7 @@
 namespace tokamak {
 namespace {
 
-// What a shard's header takes beside its elements, at most.
+// Returns the bytes of the shard, with as much for its header as that takes at most.
 int64_t bytes_of_copy(std::span<const TensorPiece> pieces) {
   constexpr int64_t kHeaderBytes = 512;
   int64_t bytes = kBlockAlignment;
@@ -28,7 +28,7 @@ int64_t bytes_of_copy(std::span<const TensorPiece> pieces) {
   return bytes;
 }
 
-// Of the copy, whose pages are taken and pinned part by part: whole blocks of a shard.
+// The pages of the copy are taken and pinned in parts of so many bytes, whole blocks of a shard.
 constexpr int64_t kPartOfCopy = int64_t{32} << 20;
 
 // Libraries of a device may take memory later on.
@@ -224,7 +224,8 @@ void CheckpointSaver::finish() {
   while (pending_) advance();
 }
 
-// Whether rank 0 may no longer write to the run's folder; keeps the reason for check_fence().
+// Returns whether rank 0 may no longer write to the run's folder; keeps the reason for
+// check_fence().
 bool CheckpointSaver::is_superseded(Pending& pending) {
   try {
     if (world_.rank() == 0 && o_.fence) o_.fence();

@@ -16,7 +16,7 @@
 namespace tokamak {
 namespace {
 
-// Of one file; the largest in use have 35 MB.
+// A file may have so many bytes; the largest in use have 35 MB.
 constexpr int64_t kTokenizerBytes = int64_t{128} << 20;
 
 constexpr std::array<std::string_view, 3> kParts{"q_proj", "k_proj", "v_proj"};
@@ -26,7 +26,7 @@ std::string replaced(const std::string& text, std::string_view what, std::string
   return text.substr(0, at) + std::string(by) + text.substr(at + what.size());
 }
 
-// Whether Hugging Face stores the tensor as [in, out].
+// Returns whether Hugging Face stores the tensor as [in, out].
 bool is_transposed(const WeightLayout& layout, const TensorSource& tensor) {
   return tensor.dims.size() == 2 &&
          std::any_of(layout.transposed.begin(), layout.transposed.end(),

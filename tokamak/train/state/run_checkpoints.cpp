@@ -117,8 +117,8 @@ std::optional<TrainState> RunCheckpoints::recall(const Loader& loader) {
   return state;
 }
 
-// Whether the checkpoint that was due last, at or before `step`, is not there. The death may have
-// come while it was written.
+// Returns whether the checkpoint that was due last, at or before `step`, is not there: the death
+// may have come while it was written.
 bool RunCheckpoints::owes_save(int64_t step) const {
   const int64_t due = step - step % o_.interval;
   if (due == 0) return false;

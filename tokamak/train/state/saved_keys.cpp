@@ -11,7 +11,8 @@ namespace {
 
 constexpr std::array<std::string_view, 5> kSections{"model.", "optimizer.", "lr_scheduler.",
                                                     "training.", "quantize."};
-// Of these sections, those that name places, only bound time or memory, or guard.
+// These keys of the sections above are left out: they name places, only bound time or memory, or
+// guard.
 constexpr std::array<std::string_view, 12> kOthers{"model.hf_assets_path",
                                                    "model.tokenizer_path",
                                                    "training.dataset_path",

@@ -28,9 +28,9 @@
 namespace tokamak {
 namespace {
 
-// What one thread copies and hashes at a time, while it lies in the core's cache.
+// One thread copies and hashes so much at a time, while it lies in the core's cache.
 constexpr int64_t kPartBytes = int64_t{1} << 20;
-// What the device is told at a time that it may write to.
+// The device is told of so much at a time that it may write to it.
 constexpr int64_t kPinnedBytes = int64_t{32} << 20;
 constexpr int64_t kPage = 4096;
 constexpr int64_t kLeastText = 4 * kPage;  // train state besides the loader's
@@ -105,7 +105,8 @@ int64_t bytes_of_step_memory(std::span<const TensorPiece> pieces, int64_t text_b
 class StepMemory::Slot {
  public:
   // Opens the file, or makes it with all of its memory. Throws SystemError.
-  Slot(const std::filesystem::path& path, int64_t bytes, int64_t data_at, Backend& backend)
+  Slot(const std::filesystem::path& path, int64_t bytes, int64_t data_at, Backend& backend,
+       int num_threads)
       : backend_(backend), bytes_(bytes), data_at_(data_at) {
     const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0) throw_errno("open " + path.string());
@@ -127,8 +128,11 @@ class StepMemory::Slot {
       throw_errno(fmt::format("take {} bytes in {}", bytes, path.string()));
     }
     base_ = static_cast<std::byte*>(memory);
-    for (int64_t at = 0; at < bytes_; at += kPinnedBytes)
-      backend_.pin(base_ + at, std::min(kPinnedBytes, bytes_ - at));
+    in_parallel(static_cast<size_t>((bytes_ + kPinnedBytes - 1) / kPinnedBytes), num_threads,
+                [&](size_t i) {
+                  const int64_t at = static_cast<int64_t>(i) * kPinnedBytes;
+                  backend_.pin(base_ + at, std::min(kPinnedBytes, bytes_ - at));
+                });
   }
 
   Slot(const Slot&) = delete;
@@ -220,8 +224,9 @@ void StepMemory::open_slots() {
       return fmt::format("wants {} bytes of host memory, {} are free", wanted, free);
     try {
       for (size_t i = 0; i < slots_.size(); ++i)
-        slots_[i] = std::make_unique<Slot>(path(i), file_bytes_of(pieces_, o_.text_bytes),
-                                           data_offset(o_.text_bytes), access_.backend());
+        slots_[i] =
+            std::make_unique<Slot>(path(i), file_bytes_of(pieces_, o_.text_bytes),
+                                   data_offset(o_.text_bytes), access_.backend(), o_.num_threads);
     } catch (const SystemError& error) {
       return fmt::format("cannot {}", error.what());
     }
@@ -239,7 +244,7 @@ void StepMemory::open_slots() {
            "WARNING");
 }
 
-// What another run, or a rank of another mesh, would not have.
+// Another run, or a rank of another mesh, has another identity.
 std::string StepMemory::identity() const {
   std::string text = fmt::format("{} {} of {}", o_.config_digest, world_.rank(), world_.size());
   for (const TensorPiece& piece : pieces_)
