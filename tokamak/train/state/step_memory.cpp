@@ -205,7 +205,11 @@ struct StepMemory::Work {
 
 StepMemory::StepMemory(World& world, const StateAccess& access, std::span<const TensorPiece> pieces,
                        StepMemoryOptions options)
-    : world_(world), access_(access), pieces_(pieces), o_(std::move(options)) {
+    : world_(world),
+      access_(access),
+      pieces_(pieces),
+      o_(std::move(options)),
+      identity_(make_identity()) {
   open_slots();
 }
 
@@ -219,9 +223,12 @@ void StepMemory::open_slots() {
     const int64_t wanted = bytes_of_step_memory(pieces_, o_.text_bytes);
     std::error_code code;
     const bool is_there = std::filesystem::exists(path(0), code);
-    const int64_t free = free_host_bytes() / o_.ranks_of_host;
+    // A CPU's State is allocated, but not filled yet.
+    const int64_t taken = access_.streams() == nullptr ? access_.backend().allocated_bytes() : 0;
+    const int64_t free = free_host_bytes() / o_.ranks_of_host - taken;
     if (!is_there && free < wanted)
-      return fmt::format("wants {} bytes of host memory, {} are free", wanted, free);
+      return fmt::format("wants {} bytes of host memory, {} are free", wanted,
+                         std::max<int64_t>(0, free));
     try {
       for (size_t i = 0; i < slots_.size(); ++i)
         slots_[i] =
@@ -245,7 +252,7 @@ void StepMemory::open_slots() {
 }
 
 // Another run, or a rank of another mesh, has another identity.
-std::string StepMemory::identity() const {
+std::string StepMemory::make_identity() const {
   std::string text = fmt::format("{} {} of {}", o_.config_digest, world_.rank(), world_.size());
   for (const TensorPiece& piece : pieces_)
     text += fmt::format(" {}:{}:{}:{}:{}", piece.tensor, static_cast<int>(piece.type.dtype),
@@ -265,7 +272,7 @@ void StepMemory::keep(const TrainState& state) {
       {"tokens_seen", state.tokens_seen},
       {"seed", state.seed},
       {"loader", state.loader},
-      {"identity", identity()}}.dump();
+      {"identity", identity_}}.dump();
   work_->thread = std::jthread([this, &slot, &work = *work_, step = state.step, text] {
     try {
       const uint64_t hash = copy_to(slot.data(), work);
@@ -319,8 +326,7 @@ std::vector<int64_t> StepMemory::common_steps() {
   std::set<int64_t, std::greater<>> mine;
   for (const auto& slot : slots_) {
     const auto header = slot->header(data_bytes_of(pieces_));
-    if (header && slot->train_state(*header).at("identity") == identity())
-      mine.insert(header->step);
+    if (header && slot->train_state(*header).at("identity") == identity_) mine.insert(header->step);
   }
   const auto texts = world_.all_gather_text(fmt::format(" {} ", fmt::join(mine, " ")));
   std::vector<int64_t> common;

@@ -71,7 +71,7 @@ class StepMemory {
   class Slot;
   struct Work;
 
-  std::string identity() const;
+  std::string make_identity() const;
   void open_slots();
   uint64_t copy_to(std::byte* data, Work& work) const;
   uint64_t hash_of_copy(const std::byte* data) const;
@@ -82,6 +82,7 @@ class StepMemory {
   StateAccess access_;
   std::span<const TensorPiece> pieces_;
   StepMemoryOptions o_;
+  std::string identity_;
   std::array<std::unique_ptr<Slot>, 2> slots_;  // both or none
   size_t next_ = 0;
   std::unique_ptr<Work> work_;
