@@ -1,4 +1,6 @@
 // `tokamak launch --slurm`: sites, presets, and the batch scripts made of them.
+#include <cstdlib>
+
 #include <gtest/gtest.h>
 
 #include "tokamak/cli/slurm/batch_script.h"
@@ -189,6 +191,19 @@ TEST(SlurmState, IsReadFromScontrol) {
   EXPECT_EQ(parse_state("JobId=7 JobState=CANCELLED ExitCode=0:15 X=1")->exit_code, 143);
   EXPECT_FALSE(parse_state("JobId=7 JobState=PENDING Reason=BeginTime ExitCode=0:0 ")->is_over);
   EXPECT_FALSE(parse_state("slurm_load_jobs error: Invalid job id specified"));
+}
+
+TEST(FollowJob, EndsWhereSlurmNoLongerAnswers) {
+  const ScratchFolder folder;
+  const auto fake = folder.path() / "scontrol";
+  FileWriter(fake).write(
+      "#!/bin/sh\n[ ! -e $0.asked ] || exit 1\ntouch $0.asked\n"
+      "echo 'JobId=7 JobState=RUNNING Reason=None ExitCode=0:0 '\n");
+  std::filesystem::permissions(fake, std::filesystem::perms::owner_all);
+  const std::string path = std::getenv("PATH");
+  ::setenv("PATH", (folder.path().string() + ":" + path).c_str(), 1);
+  EXPECT_EQ(follow("7", folder.path(), std::chrono::milliseconds(1)), 75);
+  ::setenv("PATH", path.c_str(), 1);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 
 #include "tokamak/core/bytes.h"
+#include "tokamak/core/control_groups.h"
 #include "tokamak/core/error.h"
 
 namespace tokamak {
@@ -91,17 +92,8 @@ HostMemory host_memory(const fs::path& root) {
   HostMemory memory{.limit = number_in(info, "MemTotal:") * 1024,
                     .free = number_in(info, "MemAvailable:") * 1024,
                     .name = "RAM"};
-  std::ifstream groups(root / "proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {  // ID:CONTROLLERS:PATH
-    const size_t first = line.find(':');
-    const size_t second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    const fs::path group = line.substr(second + 1);
-    if (controllers == ",,") take_groups(memory, root, group, kVersion2);
-    if (controllers.find(",memory,") != std::string::npos)
-      take_groups(memory, root, group, kVersion1);
-  }
+  for (const ControlGroup& group : control_groups("memory", root))
+    take_groups(memory, root, group.path, group.is_version_2 ? kVersion2 : kVersion1);
   return memory;
 }
 

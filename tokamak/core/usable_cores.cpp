@@ -7,6 +7,8 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include "tokamak/core/control_groups.h"
+
 namespace tokamak {
 namespace {
 
@@ -47,15 +49,8 @@ double least_quota(const fs::path& root, fs::path group, bool is_version_2) {
 
 int usable_cores(const fs::path& root) {
   int cores = cores_of_affinity();
-  std::ifstream groups(root / "proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {  // ID:CONTROLLERS:PATH
-    const size_t first = line.find(':');
-    const size_t second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    const bool is_version_2 = controllers == ",,";
-    if (!is_version_2 && controllers.find(",cpu,") == std::string::npos) continue;
-    const double quota = least_quota(root, line.substr(second + 1), is_version_2);
+  for (const ControlGroup& group : control_groups("cpu", root)) {
+    const double quota = least_quota(root, group.path, group.is_version_2);
     if (quota > 0.0) cores = std::min(cores, std::max(1, static_cast<int>(quota)));
   }
   return cores;

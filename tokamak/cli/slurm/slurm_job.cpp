@@ -93,14 +93,17 @@ std::optional<SlurmState> parse_state(const std::string& line) {
   return state;
 }
 
-int follow(const std::string& id, const fs::path& folder) {
-  constexpr timespec kLook{.tv_sec = 0, .tv_nsec = 500'000'000};
+int follow(const std::string& id, const fs::path& folder, std::chrono::milliseconds between) {
+  const timespec look_again{.tv_sec = between.count() / 1000,
+                            .tv_nsec = between.count() % 1000 * 1'000'000};
   constexpr int kStopped = 130;
+  constexpr int kMostUnanswered = 60;
   const LaunchSignals signals;
   Tail job_log(folder / fmt::format("slurm-{}.log", id));
   Tail rank_log(folder / fmt::format("slurm-{}", id) / "rank-0.log");
   std::string said;
   SlurmState last;
+  int unanswered = 0;
   for (int64_t look = 0;; ++look) {
     // Slurm's controller is asked rarely; files are read often.
     const bool asks = look % 4 == 0;
@@ -117,15 +120,23 @@ int follow(const std::string& id, const fs::path& folder) {
       return kStopped;
     }
     if (state) last = *state;
+    if (asks) unanswered = state ? 0 : unanswered + 1;
     const bool waits = last.state == "PENDING" && last.reason != "None";
     const std::string says = waits ? last.state + ", " + last.reason : last.state;
     if (says != said && !says.empty()) {
       fmt::print(stderr, "tokamak launch: job {} {}\n", id, says);
       said = says;
     }
-    // Slurm forgets a job some minutes after its end.
-    if (last.is_over || (!state && !said.empty() && !is_on_path("scontrol"))) return code_of(last);
-    ppoll(nullptr, 0, &kLook, &signals.mask());
+    if (last.is_over) return code_of(last);
+    // Slurm forgets a job some minutes after its end, and its controller may be away for a while.
+    if (unanswered == kMostUnanswered) {
+      fmt::print(stderr,
+                 "tokamak launch: Slurm has not answered for job {} for two minutes; `sacct -j {}` "
+                 "may know how it ended\n",
+                 id, id);
+      return static_cast<int>(ExitCode::kTryAgain);
+    }
+    ppoll(nullptr, 0, &look_again, &signals.mask());
   }
 }
 

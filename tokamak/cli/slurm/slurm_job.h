@@ -1,6 +1,7 @@
 // A job that Slurm runs: submitting it and following its log.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -25,8 +26,10 @@ struct SlurmState {
 std::optional<SlurmState> parse_state(const std::string& line);
 
 /// Prints what the job and its rank 0 write, and each change of its state, until the job is over.
-/// Returns its exit code, 75 where Slurm ended it, and 130 where a signal ends the following, which
-/// leaves the job alone and says so.
-int follow(const std::string& id, const std::filesystem::path& folder);
+/// Returns its exit code, 75 where Slurm ended it or does not answer 60 times in a row, and 130
+/// where a signal ends the following, which leaves the job alone and says so. It looks every
+/// `between`, and asks Slurm every fourth time.
+int follow(const std::string& id, const std::filesystem::path& folder,
+           std::chrono::milliseconds between = std::chrono::milliseconds(500));
 
 }  // namespace tokamak::cli
