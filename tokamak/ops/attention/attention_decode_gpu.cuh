@@ -29,11 +29,14 @@ namespace detail {
 template <int kE, bool kWhole, class T>
 __device__ inline Pack<T, kE* static_cast<int>(sizeof(T))> load_part(const T* x, int d, int64_t D) {
   using Part = Pack<T, kE* static_cast<int>(sizeof(T))>;
-  if constexpr (kWhole) return *reinterpret_cast<const Part*>(x + d);
-  Part part;
+  if constexpr (kWhole) {
+    return *reinterpret_cast<const Part*>(x + d);
+  } else {
+    Part part;
 #pragma unroll
-  for (int e = 0; e < kE; ++e) part.v[e] = d + e < D ? x[d + e] : T{};
-  return part;
+    for (int e = 0; e < kE; ++e) part.v[e] = d + e < D ? x[d + e] : T{};
+    return part;
+  }
 }
 
 }  // namespace detail
