@@ -193,17 +193,68 @@ TEST(SlurmState, IsReadFromScontrol) {
   EXPECT_FALSE(parse_state("slurm_load_jobs error: Invalid job id specified"));
 }
 
-TEST(FollowJob, EndsWhereSlurmNoLongerAnswers) {
-  const ScratchFolder folder;
-  const auto fake = folder.path() / "scontrol";
-  FileWriter(fake).write(
-      "#!/bin/sh\n[ ! -e $0.asked ] || exit 1\ntouch $0.asked\n"
-      "echo 'JobId=7 JobState=RUNNING Reason=None ExitCode=0:0 '\n");
-  std::filesystem::permissions(fake, std::filesystem::perms::owner_all);
-  const std::string path = std::getenv("PATH");
-  ::setenv("PATH", (folder.path().string() + ":" + path).c_str(), 1);
-  EXPECT_EQ(follow("7", folder.path(), std::chrono::milliseconds(1)), 75);
-  ::setenv("PATH", path.c_str(), 1);
+// A scontrol that answers with `first` once and then with `rest`, each the text of a shell command.
+class FollowJob : public ::testing::Test {
+ protected:
+  void answer(const std::string& first, const std::string& rest) const {
+    const auto fake = folder_.path() / "scontrol";
+    FileWriter(fake).write("#!/bin/sh\necho >>$0.asked\n[ $(wc -l <$0.asked) -gt 1 ] || { " +
+                           first + "; exit; }\n" + rest + "\n");
+    std::filesystem::permissions(fake, std::filesystem::perms::owner_all);
+  }
+
+  // Returns follow()'s code and what it said.
+  std::pair<int, std::string> followed() const {
+    ::testing::internal::CaptureStderr();
+    const int code = follow("7", folder_.path(), std::chrono::milliseconds(1));
+    return {code, ::testing::internal::GetCapturedStderr()};
+  }
+
+  size_t times_asked() const { return read_file(folder_.path() / "scontrol.asked").size(); }
+
+  void SetUp() override { ::setenv("PATH", (folder_.path().string() + ":" + path_).c_str(), 1); }
+
+  void TearDown() override { ::setenv("PATH", path_.c_str(), 1); }
+
+  static constexpr const char* kRuns =
+      "echo 'JobId=7 JobState=RUNNING Reason=None ExitCode=0:0 '";
+  static constexpr const char* kEnded =
+      "echo 'JobId=7 JobState=FAILED Reason=NonZeroExitCode ExitCode=3:0 '";
+  static constexpr const char* kUnknown =
+      "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1";
+  static constexpr const char* kAway =
+      "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; "
+      "exit 1";
+
+ private:
+  ScratchFolder folder_;
+  std::string path_ = std::getenv("PATH");
+};
+
+TEST_F(FollowJob, EndsWithTheCodeOfTheJob) {
+  answer(kRuns, kEnded);
+  EXPECT_EQ(followed().first, 3);
+}
+
+TEST_F(FollowJob, EndsSoonWhereSlurmHasForgottenTheJob) {
+  answer(kRuns, kUnknown);
+  const auto [code, said] = followed();
+  EXPECT_EQ(code, 75);
+  EXPECT_EQ(times_asked(), 4U);
+  EXPECT_NE(said.find("no longer knows job 7; `sacct -j 7`"), std::string::npos) << said;
+}
+
+TEST_F(FollowJob, WaitsForAControllerThatIsAway) {
+  answer(kRuns, std::string("[ $(wc -l <$0.asked) -gt 20 ] || { ") + kAway + "; }\n" + kEnded);
+  const auto [code, said] = followed();
+  EXPECT_EQ(code, 3);
+  EXPECT_NE(said.find("controller does not answer"), std::string::npos) << said;
+}
+
+TEST_F(FollowJob, EndsWhereSlurmNoLongerAnswers) {
+  answer(kRuns, kAway);
+  EXPECT_EQ(followed().first, 75);
+  EXPECT_EQ(times_asked(), 61U);
 }
 
 }  // namespace

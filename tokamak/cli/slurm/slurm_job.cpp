@@ -54,6 +54,11 @@ bool is_over(const std::string& state) {
   return std::find(over.begin(), over.end(), state) != over.end();
 }
 
+// A controller that is away has other words.
+bool has_forgotten(const std::string& answer) {
+  return answer.find("Invalid job id") != std::string::npos;
+}
+
 int code_of(const SlurmState& state) {
   constexpr int kSlurmEndedIt = static_cast<int>(ExitCode::kTryAgain);
   if (state.state == "COMPLETED") return 0;
@@ -98,18 +103,20 @@ int follow(const std::string& id, const fs::path& folder, std::chrono::milliseco
                             .tv_nsec = between.count() % 1000 * 1'000'000};
   constexpr int kStopped = 130;
   constexpr int kMostUnanswered = 60;
+  constexpr int kMostUnknown = 3;
   const LaunchSignals signals;
   Tail job_log(folder / fmt::format("slurm-{}.log", id));
   Tail rank_log(folder / fmt::format("slurm-{}", id) / "rank-0.log");
   std::string said;
   SlurmState last;
   int unanswered = 0;
+  int unknown = 0;
   for (int64_t look = 0;; ++look) {
     // Slurm's controller is asked rarely; files are read often.
     const bool asks = look % 4 == 0;
-    const auto state =
-        asks ? parse_state(run_command({"scontrol", "show", "job", id, "--oneliner"}).out)
-             : std::optional<SlurmState>(last);
+    const std::string answer =
+        asks ? run_command({"scontrol", "show", "job", id, "--oneliner"}).out : "";
+    const auto state = parse_state(answer);
     job_log.print();
     rank_log.print();
     if (signals.must_stop()) {
@@ -121,6 +128,7 @@ int follow(const std::string& id, const fs::path& folder, std::chrono::milliseco
     }
     if (state) last = *state;
     if (asks) unanswered = state ? 0 : unanswered + 1;
+    if (asks) unknown = has_forgotten(answer) ? unknown + 1 : 0;
     const bool waits = last.state == "PENDING" && last.reason != "None";
     const std::string says = waits ? last.state + ", " + last.reason : last.state;
     if (says != said && !says.empty()) {
@@ -128,7 +136,17 @@ int follow(const std::string& id, const fs::path& folder, std::chrono::milliseco
       said = says;
     }
     if (last.is_over) return code_of(last);
-    // Slurm forgets a job some minutes after its end, and its controller may be away for a while.
+    // Slurm forgets a job some minutes after its end (MinJobAge).
+    if (unknown == kMostUnknown) {
+      fmt::print(stderr,
+                 "tokamak launch: Slurm no longer knows job {0}; `sacct -j {0}` may know how it "
+                 "ended, and {1} holds what it wrote\n",
+                 id, (folder / fmt::format("slurm-{}.log", id)).string());
+      return static_cast<int>(ExitCode::kTryAgain);
+    }
+    if (unanswered == 1 && unknown == 0)
+      fmt::print(stderr, "tokamak launch: Slurm's controller does not answer; job {} may go on\n",
+                 id);
     if (unanswered == kMostUnanswered) {
       fmt::print(stderr,
                  "tokamak launch: Slurm has not answered for job {} for two minutes; `sacct -j {}` "

@@ -26,9 +26,9 @@ struct SlurmState {
 std::optional<SlurmState> parse_state(const std::string& line);
 
 /// Prints what the job and its rank 0 write, and each change of its state, until the job is over.
-/// Returns its exit code, 75 where Slurm ended it or does not answer 60 times in a row, and 130
-/// where a signal ends the following, which leaves the job alone and says so. It looks every
-/// `between`, and asks Slurm every fourth time.
+/// Returns its exit code; 75 where Slurm ended it, says three times in a row that it knows no such
+/// job, or does not answer 60 times in a row; and 130 where a signal ends the following, which
+/// leaves the job alone and says so. It looks every `between`, and asks Slurm every fourth time.
 int follow(const std::string& id, const std::filesystem::path& folder,
            std::chrono::milliseconds between = std::chrono::milliseconds(500));
 
