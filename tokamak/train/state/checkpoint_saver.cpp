@@ -102,7 +102,6 @@ void CheckpointSaver::prepare(const StateAccess& access, std::span<const TensorP
              "WARNING");
     return;
   }
-  take_spare_memory(access, pieces);
   if (o_.pins_copy) pinned_by_ = &access.backend();
   page_taker_ = std::jthread([this](const std::stop_token& stop) {
     give_way();
@@ -119,6 +118,7 @@ void CheckpointSaver::prepare(const StateAccess& access, std::span<const TensorP
 
 void CheckpointSaver::take_spare_memory(const StateAccess& access,
                                         std::span<const TensorPiece> pieces) {
+  has_looked_for_spare_ = true;
   const std::byte* first = nullptr;
   const std::byte* end = nullptr;
   int64_t saved = 0;
@@ -146,6 +146,7 @@ void CheckpointSaver::begin(const StateAccess& access, std::span<const TensorPie
                             const TrainState& state, const SnapshotOptions& options) {
   pending_ = std::make_unique<Pending>(world_, o_, info_of(state, options));
   Pending& pending = *pending_;
+  if (o_.in_background && !has_looked_for_spare_) take_spare_memory(access, pieces);
   StateAccess from = access;
   if (spare_ != nullptr && o_.in_background) {
     access.backend().copy_within(spare_->data(), spared_from_, spare_->bytes());

@@ -102,6 +102,7 @@ class CheckpointSaver {
   void begin(const StateAccess& access, std::span<const TensorPiece> pieces,
              const TrainState& state, const SnapshotOptions& options);
   void run(Pending& pending, std::function<void()> part);
+  /// Not before the first save: NCCL and others take their memory in the first steps.
   void take_spare_memory(const StateAccess& access, std::span<const TensorPiece> pieces);
   bool is_superseded(Pending& pending);
   void check_fence(Pending& pending);
@@ -115,6 +116,7 @@ class CheckpointSaver {
   Backend* pinned_by_ = nullptr;
   std::unique_ptr<Allocation> spare_;  ///< of the device, for what lies from spared_from_ on
   const std::byte* spared_from_ = nullptr;
+  bool has_looked_for_spare_ = false;
   std::jthread page_taker_;
   std::jthread purger_;
   std::unique_ptr<Pending> pending_;
