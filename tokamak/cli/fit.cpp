@@ -19,6 +19,7 @@
 #include "tokamak/run/flops.h"
 #include "tokamak/train/bench/machine_file.h"
 #include "tokamak/train/report/memory_use.h"
+#include "tokamak/train/state/step_memory.h"
 
 namespace tokamak::cli {
 namespace {
@@ -53,17 +54,29 @@ void fit_host_memory(const std::string& what, int64_t planned, const LaunchEnvir
           planned * ranks <= free);
 }
 
+// `tokamak launch --keep-last-step` keeps the State of the last steps in this host's memory.
+int64_t last_step_bytes(const PlannedRun& planned) {
+  return std::getenv(kStepMemoryVariable) == nullptr ? 0
+                                                     : bytes_of_step_memory(planned.pieces(), 0);
+}
+
 void fit_memory(bool on_gpu, const PlannedRun& planned, const LaunchEnvironment& launched,
                 Fitting& out) {
-  if (!on_gpu)
-    return fit_host_memory("memory", planned.peak_bytes() + planned.host_bytes(), launched, out);
+  const int64_t kept = last_step_bytes(planned);
+  if (!on_gpu) {
+    return fit_host_memory(kept > 0 ? "memory, with the copies of --keep-last-step" : "memory",
+                           planned.peak_bytes() + planned.host_bytes() + kept, launched, out);
+  }
   const gpu::MemoryInUse memory = gpu::memory_in_use();
   const int64_t free = memory.total_bytes - memory.used_bytes;
   out.add(fmt::format("GPU memory: {:.2f} GiB planned, {:.2f} of {:.2f} GiB free",
                       gib(planned.peak_bytes()), gib(free), gib(memory.total_bytes)),
           planned.peak_bytes() <= free);
-  if (planned.host_bytes() > 0)
-    fit_host_memory("host memory of what is offloaded", planned.host_bytes(), launched, out);
+  if (planned.host_bytes() + kept == 0) return;
+  std::string what = planned.host_bytes() > 0 ? "what is offloaded" : "";
+  if (kept > 0) what += what.empty() ? "" : " and of ";
+  if (kept > 0) what += "the copies of --keep-last-step";
+  fit_host_memory("host memory of " + what, planned.host_bytes() + kept, launched, out);
 }
 
 // The folder, or the nearest one above it that is there.
