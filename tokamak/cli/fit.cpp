@@ -112,25 +112,20 @@ void fit_disk(const Config& c, const PlannedRun& planned, Fitting& out) {
 
 // A step's seconds where the machine is known, after a line that says whence.
 std::optional<double> price_of_gpus(const RunConfig& run, Fitting& out) {
-  const std::string name = gpu::describe_device(gpu::current_device()).name;
-  for (const price::DeviceNames& device : price::device_names()) {
-    const bool is_it =
-        std::any_of(device.driver_names.begin(), device.driver_names.end(),
-                    [&](const std::string& part) { return name.find(part) != name.npos; });
-    if (!is_it || device.machine.empty()) continue;
-    try {
-      const PricedRun priced = price_run({.config = run.config,
-                                          .degrees = run.place.degrees,
-                                          .machine = price::load_machine(device.machine)});
-      out.say(fmt::format("time of a step: {} by price on {}", time_text(priced.step.seconds),
-                          device.machine));
-      return priced.step.seconds;
-    } catch (const Error& error) {
-      out.say(fmt::format("time of a step: no price on {}: {}", device.machine, error.what()));
-      return std::nullopt;
-    }
+  const std::string machine =
+      price::machine_of_driver(gpu::describe_device(gpu::current_device()).name);
+  if (machine.empty()) return std::nullopt;
+  try {
+    const PricedRun priced = price_run({.config = run.config,
+                                        .degrees = run.place.degrees,
+                                        .machine = price::load_machine(machine)});
+    out.say(
+        fmt::format("time of a step: {} by price on {}", time_text(priced.step.seconds), machine));
+    return priced.step.seconds;
+  } catch (const Error& error) {
+    out.say(fmt::format("time of a step: no price on {}: {}", machine, error.what()));
+    return std::nullopt;
   }
-  return std::nullopt;
 }
 
 std::optional<double> price_of_cpu(const RunConfig& run, const PlannedRun& planned,

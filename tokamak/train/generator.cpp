@@ -9,6 +9,7 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/core/host_memory.h"
+#include "tokamak/core/timing.h"
 #include "tokamak/exec/executor.h"
 #include "tokamak/ops/layout/reshape.h"
 #include "tokamak/ops/layout/slice_rows.h"
@@ -25,10 +26,6 @@ namespace {
 constexpr int64_t kPromptChunk = 64;
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 // State and plan of "append S tokens to each of so many texts, then logits of one of them each".
 struct AppendStep {

@@ -8,15 +8,12 @@
 #include <thread>
 
 #include "tokamak/cli/devices.h"
+#include "tokamak/core/timing.h"
 #include "tokamak/cpu/peak.h"
 #include "tokamak/train/bench/op_benchmark.h"
 
 namespace tokamak::cli {
 namespace {
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 /// Runs the scene at `dims` for a short time; returns the row of `op`.
 OpTime time_op(const char* scene_name, const char* op, const Dims& dims, Backend& backend) {

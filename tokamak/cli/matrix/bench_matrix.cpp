@@ -17,6 +17,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/json.h"
+#include "tokamak/core/timing.h"
 #include "tokamak/gpu/backend.h"
 #include "tokamak/gpu/device_info.h"
 #include "tokamak/price/machine/device_names.h"
@@ -41,17 +42,6 @@ struct MatrixOptions {
   bool again = false;
 };
 
-// Returns the machine whose device this is, "" where none is known.
-std::string machine_here() {
-  const std::string name = gpu::describe_device(gpu::current_device()).name;
-  for (const price::DeviceNames& device : price::device_names()) {
-    for (const std::string& part : device.driver_names) {
-      if (name.find(part) != name.npos && !device.machine.empty()) return device.machine;
-    }
-  }
-  return "";
-}
-
 // Prices the row, and says why it cannot run where its plan does not fit.
 void price(const std::string& machine, MatrixResult& result) {
   PriceWords words;
@@ -72,12 +62,6 @@ void price(const std::string& machine, MatrixResult& result) {
   } catch (const Error& error) {
     fmt::print("  no price: {}\n", error.what());
   }
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 // Reads the later half of the steps of a run.
@@ -220,7 +204,8 @@ int run_bench_matrix(Args args) {
   TOK_REQUIRE(o.steps >= 2 && o.row_seconds >= 1,
               "--steps {} --row-seconds {}: wanted 2 and 1 or more", o.steps, o.row_seconds);
   const bool on_gpu = means_gpu(o.device);
-  if (o.machine.empty() && on_gpu) o.machine = machine_here();
+  if (o.machine.empty() && on_gpu)
+    o.machine = price::machine_of_driver(gpu::describe_device(gpu::current_device()).name);
   if (o.ranks.empty()) {
     o.ranks.push_back(1);
     const int64_t all = on_gpu ? gpu::num_devices() : 1;

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/timing.h"
 #include "tokamak/gpu/attention/attention_timer.h"
 #include "tokamak/gpu/attention/cudnn_graph.h"
 #include "tokamak/gpu/device_info.h"
@@ -30,10 +31,6 @@ constexpr double kFinalistsWithin = 1.1;  // times the first round's best time
 constexpr int kRounds = 7;
 constexpr double kNoise = 1.005;      // within this factor the library's order decides
 constexpr double kTolerance = 0.015;  // relative, between two plans' results in bf16
-
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
 
 // Times a graph's plans.
 class PlanTimer {

@@ -25,16 +25,10 @@ std::vector<DeviceNames> read_names() {
   return all;
 }
 
-}  // namespace
-
-std::span<const DeviceNames> device_names() {
-  static const std::vector<DeviceNames> all = read_names();
-  return all;
-}
-
-std::optional<Device> device_of_driver(std::string_view name) {
+// The longest part of a name decides: "GB200" holds "B200".
+const DeviceNames* named_by_driver(std::string_view name) {
   const DeviceNames* found = nullptr;
-  size_t longest = 0;  // "GB200" holds "B200"
+  size_t longest = 0;
   for (const DeviceNames& device : device_names()) {
     for (const std::string& part : device.driver_names) {
       if (part.size() <= longest || name.find(part) == std::string_view::npos) continue;
@@ -42,6 +36,23 @@ std::optional<Device> device_of_driver(std::string_view name) {
       found = &device;
     }
   }
+  return found;
+}
+
+}  // namespace
+
+std::span<const DeviceNames> device_names() {
+  static const std::vector<DeviceNames> all = read_names();
+  return all;
+}
+
+std::string machine_of_driver(std::string_view name) {
+  const DeviceNames* found = named_by_driver(name);
+  return found == nullptr ? "" : found->machine;
+}
+
+std::optional<Device> device_of_driver(std::string_view name) {
+  const DeviceNames* found = named_by_driver(name);
   if (found == nullptr) return std::nullopt;
   return read_machine_part(found->part).device;
 }

@@ -23,6 +23,10 @@ struct DeviceNames {
 /// Returns the names of every built-in device.
 std::span<const DeviceNames> device_names();
 
+/// Returns the machine that is assumed of a device whose driver gives this name ("h200" for
+/// "NVIDIA H200"); "" where we have none.
+std::string machine_of_driver(std::string_view name);
+
 /// Returns the device whose driver gives this name ("NVIDIA H200"), one die if the driver shows
 /// dies; nothing for an unknown name. Some devices have only a known peak.
 std::optional<Device> device_of_driver(std::string_view name);

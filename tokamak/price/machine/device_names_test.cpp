@@ -26,6 +26,13 @@ TEST(DeviceNames, GivePeaksByTheDriversName) {
   EXPECT_EQ(peak_of("Some card"), std::nullopt);
 }
 
+TEST(DeviceNames, GiveTheMachineByTheDriversName) {
+  EXPECT_EQ(machine_of_driver("NVIDIA GB200"), "gb200");
+  EXPECT_EQ(machine_of_driver("NVIDIA B200"), "b200");
+  EXPECT_EQ(machine_of_driver("NVIDIA H200"), "h200");
+  EXPECT_EQ(machine_of_driver("Some card"), "");
+}
+
 TEST(DeviceNames, GiveFloorsOnlyWhereTheyAreKnown) {
   const auto floors = [](std::string_view name) {
     const Device device = *device_of_driver(name);

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "tokamak/core/random.h"
+#include "tokamak/core/timing.h"
 #include "tokamak/exec/executor.h"
 #include "tokamak/train/state/initialize.h"
 
@@ -29,11 +30,6 @@ void write_random_inputs(const StateAccess& access, const StepState& s, const Mo
   access.write(s.loss_scale, std::span<const float>(scale));
   const double scalars[] = {1e-4, 0.1, 0.05, 1.0};
   access.write(s.scalars, std::span<const double>(scalars));
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.empty() ? 0.0 : values[values.size() / 2];
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/core/random.h"
+#include "tokamak/core/timing.h"
 #include "tokamak/exec/executor.h"
 #include "tokamak/plan/compile.h"
 #include "tokamak/train/bench/op_scenes.h"
@@ -89,11 +90,6 @@ int64_t bytes_of_one(const OpScene& scene, const Dims& dims, DType dtype) {
   SceneBuilder builder(states, graph, dtype);
   scene.build(builder, dims);
   return lay_out(states).bytes;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 // Returns rows of one call, in the order of their first spans.

@@ -18,7 +18,8 @@ namespace {
 constexpr double kLeastSeconds = 1e-3;
 
 // Returns the lower one of two in the middle, so that of two ranks the faster is usual.
-double median(std::vector<double> values) {
+// The smaller one of two: with two ranks the slower one is compared with the faster.
+double lower_median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
@@ -62,9 +63,9 @@ std::string SlowRanks::add(const PhaseSeconds& seconds) {
     for (size_t phase = 0; phase < kPhases.size(); ++phase) {
       std::vector<double> of_phase;
       for (const int rank : stage) of_phase.push_back(all[static_cast<size_t>(rank)][phase]);
-      usual[phase] = median(of_phase);
+      usual[phase] = lower_median(of_phase);
     }
-    const double usual_sum = median(sums);
+    const double usual_sum = lower_median(sums);
     for (size_t i = 0; i < stage.size(); ++i) {
       const bool is_slow = sums[i] > o_.factor * usual_sum && sums[i] - usual_sum > kLeastSeconds;
       int64_t& count = slow_lines_[static_cast<size_t>(stage[i])];

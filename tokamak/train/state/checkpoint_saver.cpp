@@ -11,6 +11,7 @@
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/in_parallel.h"
 #include "tokamak/core/machine_fault.h"
+#include "tokamak/core/timing.h"
 #include "tokamak/train/report/memory_use.h"
 #include "tokamak/train/together.h"
 
@@ -33,10 +34,6 @@ constexpr int64_t kPartOfCopy = int64_t{32} << 20;
 
 // Libraries of a device may take memory later on.
 constexpr int64_t kLeftOfDevice = int64_t{2} << 30;
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 // Makes the calling thread, and those it starts, leave the cores to the kernels.
 void give_way() {
