@@ -257,13 +257,13 @@ TEST(Guard, TheParametersWhoseGradientsAreNotFiniteAreNamed) {
   EXPECT_EQ(look([](int, auto&) {}), "");
   const std::string one =
       look([](int rank, auto& gradient) { gradient[3] = rank == 1 ? kNaN : 1.0F; });
-  EXPECT_EQ(one, fmt::format(": not finite are the gradients of layer.1.wo (rank 1 {})", host));
+  EXPECT_EQ(one, fmt::format(": the gradients of layer.1.wo (rank 1 {}) are not finite", host));
   const std::string two = look([](int rank, auto& gradient) {
     gradient[0] = kNaN;
     gradient[6] = rank == 1 ? INFINITY : 1.0F;
   });
-  EXPECT_EQ(two, fmt::format(": not finite are the gradients of layer.0.wq (rank 0 {}); of "
-                             "layer.1.wo and of 1 before it in the model (rank 1 {})",
+  EXPECT_EQ(two, fmt::format(": the gradients of layer.0.wq (rank 0 {}); of layer.1.wo and "
+                             "of 1 before it in the model (rank 1 {}) are not finite",
                              host, host));
 }
 

@@ -86,7 +86,7 @@ std::string gradients_not_finite(World& world, const StateAccess& access,
                                       fmt::join(ranks[text], ", ")));
   }
   if (kinds.empty()) return "";
-  return fmt::format(": not finite are the gradients of {}", fmt::join(kinds, "; of "));
+  return fmt::format(": the gradients of {} are not finite", fmt::join(kinds, "; of "));
 }
 
 }  // namespace tokamak
