@@ -139,6 +139,8 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     return cli::report(ExitCode::kTryAgain, "machine: ", "out of host memory");
   } catch (const std::exception& error) {
-    return cli::report(ExitCode::kBug, "", error.what());
+    return cli::report(
+        ExitCode::kBug, "",
+        fmt::format("{}; please report this line, with the command and its config", error.what()));
   }
 }
