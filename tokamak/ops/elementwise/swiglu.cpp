@@ -32,6 +32,16 @@ Cost gate_cost(std::span<const TensorType> in, std::span<const TensorType> out, 
   return cost;
 }
 
+std::string described(GateKind kind, bool packed, bool emits_y) {
+  std::string text = kind == GateKind::kGelu ? "gelu" : "";
+  const auto add = [&](bool holds, std::string_view word) {
+    if (holds) text += fmt::format("{}{}", text.empty() ? "" : " ", word);
+  };
+  add(packed, "packed");
+  add(emits_y, "with y");
+  return text;
+}
+
 }  // namespace
 
 Types Swiglu::infer(std::span<const TensorType> in) const {
@@ -48,11 +58,11 @@ std::vector<Strategy> Swiglu::place(std::span<const TensorType> in) const {
 std::vector<Value> Swiglu::gradient(Graph& g, const Node& n, std::span<const Value> dy) const {
   std::vector<Value> in = n.in;
   in.push_back(dy[0]);
-  return g.add(SwigluGrad{.packed = packed}, in);
+  return g.add(SwigluGrad{.packed = packed, .kind = kind}, in);
 }
 
 Cost Swiglu::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
-  return gate_cost(in, out, packed, 5.0);
+  return gate_cost(in, out, packed, kind == GateKind::kSilu ? 5.0 : 11.0);
 }
 
 std::vector<Alias> Swiglu::aliases() const {
@@ -61,7 +71,7 @@ std::vector<Alias> Swiglu::aliases() const {
 }
 
 std::string Swiglu::describe() const {
-  return packed ? "packed" : "";
+  return described(kind, packed, false);
 }
 
 Types SwigluGrad::infer(std::span<const TensorType> in) const {
@@ -80,7 +90,8 @@ std::vector<Strategy> SwigluGrad::place(std::span<const TensorType> in) const {
 }
 
 Cost SwigluGrad::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
-  return gate_cost(in, out, packed, emits_y ? 12.0 : 11.0);
+  const double work = kind == GateKind::kSilu ? 11.0 : 19.0;
+  return gate_cost(in, out, packed, emits_y ? work + 1.0 : work);
 }
 
 std::vector<Alias> SwigluGrad::aliases() const {
@@ -97,14 +108,13 @@ std::vector<Alias> SwigluGrad::aliases() const {
 
 std::optional<AnyOp> SwigluGrad::emitting(const AnyOp& forward) const {
   const auto* made = forward.as<Swiglu>();
-  if (emits_y || made == nullptr || made->packed != packed) return std::nullopt;
-  return any_op(SwigluGrad{.emits_y = true, .packed = packed});
+  if (emits_y || made == nullptr || made->packed != packed || made->kind != kind)
+    return std::nullopt;
+  return any_op(SwigluGrad{.emits_y = true, .packed = packed, .kind = kind});
 }
 
 std::string SwigluGrad::describe() const {
-  std::string text = packed ? "packed" : "";
-  if (emits_y) text += text.empty() ? "with y" : " with y";
-  return text;
+  return described(kind, packed, emits_y);
 }
 
 }  // namespace tokamak

@@ -1,4 +1,4 @@
-// The gated activation of Llama's feed-forward block.
+// The gated activation of Llama's feed-forward block, and Gemma's.
 #pragma once
 
 #include "tokamak/ops/rules.h"
@@ -8,11 +8,15 @@ namespace tokamak {
 // Gate and up have F columns each; "packed" means that both are one value [.., 2 F], gate's columns
 // first.
 
-/// y = silu(gate) * up with silu(x) = x / (1 + exp(-x)), rounded once. y may take the storage of
-/// either.
+/// What is applied to the gate: kSilu x / (1 + exp(-x)), or kGelu, GELU's approximation by tanh
+/// (GeluKind::kTanh).
+enum class GateKind : uint8_t { kSilu, kGelu };
+
+/// y = activation(gate) * up, rounded once. y may take the storage of either.
 struct Swiglu {
   static constexpr std::string_view kName = "swiglu";
   bool packed = false;  ///< gate and up are one input
+  GateKind kind = GateKind::kSilu;
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
@@ -30,6 +34,7 @@ struct SwigluGrad {
   static constexpr std::string_view kName = "swiglu_grad";
   bool emits_y = false;  ///< a last output
   bool packed = false;   ///< gate and up are one input, dgate and dup one output
+  GateKind kind = GateKind::kSilu;
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;

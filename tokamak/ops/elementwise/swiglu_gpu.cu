@@ -20,8 +20,8 @@ struct Packed {
   }
 };
 
-// y = g sigmoid(g) u; three accesses per element, two where only codes of y are stored.
-template <class T, class Place>
+// y = g share(g) u; three accesses per element, two where only codes of y are stored.
+template <class Form, class T, class Place>
 struct Gate {
   using Element = T;
   Place place;
@@ -53,13 +53,13 @@ struct Gate {
     T u[K];
     load<K>(gate + at, g);
     load<K>(up + at, u);
-    apply_gates(g, u);
+    apply_gates<Form>(g, u);
   }
 };
 
 // See differentiate_gates; five accesses per element, six with y. All inputs are read first:
 // outputs may lie on any of them.
-template <class T, bool kEmitsY, class Place>
+template <class Form, class T, bool kEmitsY, class Place>
 struct GateGrad {
   using Element = T;
   Place place;
@@ -79,7 +79,7 @@ struct GateGrad {
     load<K>(gate + at, gs);
     load<K>(up + at, us);
     load<K>(dy + i, ds);
-    differentiate_gates(gs, us, ds);
+    differentiate_gates<Form>(gs, us, ds);
     store<K>(dgate + at, gs);
     store<K>(dup + at, us);
     if constexpr (kEmitsY) store<K>(y + i, ds);
@@ -87,7 +87,7 @@ struct GateGrad {
   }
 };
 
-template <class T>
+template <class Form, class T>
 void launch_gate(const KernelArgs& args, bool packed, const FusedOutput& fused, bool waits) {
   const Tensor& x = args.in[0];
   const int64_t F = packed ? x.dim(-1) / 2 : x.dim(-1);
@@ -111,13 +111,13 @@ void launch_gate(const KernelArgs& args, bool packed, const FusedOutput& fused, 
     }
   };
   if (packed) {
-    launch(Gate<T, Packed>{{Divisor(std::max<int64_t>(F, 1))}, gate, up, y, codes});
+    launch(Gate<Form, T, Packed>{{Divisor(std::max<int64_t>(F, 1))}, gate, up, y, codes});
   } else {
-    launch(Gate<T, Apart>{{}, gate, up, y, codes});
+    launch(Gate<Form, T, Apart>{{}, gate, up, y, codes});
   }
 }
 
-template <class T, bool kEmitsY>
+template <class Form, class T, bool kEmitsY>
 void launch_grad(const KernelArgs& args, bool packed, uint32_t* most) {
   const Tensor& dy = args.in[packed ? 1 : 2];
   T* y = kEmitsY ? args.out[packed ? 1 : 2].as<T>() : nullptr;
@@ -128,25 +128,31 @@ void launch_grad(const KernelArgs& args, bool packed, uint32_t* most) {
   };
   if (packed) {
     const int64_t F = dy.dim(-1);
-    launch(GateGrad<T, kEmitsY, Packed>{
+    launch(GateGrad<Form, T, kEmitsY, Packed>{
         {Divisor(std::max<int64_t>(F, 1))}, gate, gate + F, dy.as<T>(), dgate, dgate + F, y});
   } else {
-    launch(GateGrad<T, kEmitsY, Apart>{
+    launch(GateGrad<Form, T, kEmitsY, Apart>{
         {}, gate, args.in[1].as<T>(), dy.as<T>(), dgate, args.out[1].as<T>(), y});
   }
 }
 
 Kernel forward(const Swiglu& op, const KernelTypes& types, const FusedOutput& fused, bool waits) {
   return by_float(types.in[0].dtype, [&]<class T>() -> Kernel {
-    return [=, packed = op.packed](const KernelArgs& args) {
-      launch_gate<T>(args, packed, fused, waits);
-    };
+    const auto launch =
+        op.kind == GateKind::kGelu ? launch_gate<gates::GeluTanh, T> : launch_gate<gates::Silu, T>;
+    return [=, packed = op.packed](const KernelArgs& args) { launch(args, packed, fused, waits); };
   });
+}
+
+template <class Form, class T>
+auto grad_launcher(bool emits_y) {
+  return emits_y ? launch_grad<Form, T, true> : launch_grad<Form, T, false>;
 }
 
 Kernel gradient(const SwigluGrad& op, const KernelTypes& types, bool takes_maximum) {
   return by_float(types.out[0].dtype, [&]<class T>() -> Kernel {
-    const auto launch = op.emits_y ? launch_grad<T, true> : launch_grad<T, false>;
+    const auto launch = op.kind == GateKind::kGelu ? grad_launcher<gates::GeluTanh, T>(op.emits_y)
+                                                   : grad_launcher<gates::Silu, T>(op.emits_y);
     return [=, packed = op.packed](const KernelArgs& args) {
       launch(args, packed, maximum_of(args, takes_maximum));
     };

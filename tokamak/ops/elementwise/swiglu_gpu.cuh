@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "tokamak/gpu/math.cuh"
+#include "tokamak/ops/elementwise/gelu_gpu.cuh"
 
 namespace tokamak::gpu {
 
@@ -24,8 +25,38 @@ __device__ inline void put_rounded(const A (&x)[kEach], T (&into)[K], int k) {
   }
 }
 
-/// Replaces g by y = g sigmoid(g) u.
-template <int K, class T>
+// What is applied to a gate: x share(x). d_x is (d slope) for d = dy up, and s = share(x).
+namespace gates {
+
+struct Silu {
+  template <class A>
+  static __device__ A share(A x) {
+    return sigmoid(x);
+  }
+
+  template <class A>
+  static __device__ A d_x(A d, A x, A s) {
+    return d * s * (A{1} + x * (A{1} - s));
+  }
+};
+
+struct GeluTanh {
+  template <class A>
+  static __device__ A share(A x) {
+    return gelu::Tanh::gate(x);
+  }
+
+  template <class A>
+  static __device__ A d_x(A d, A x, A s) {
+    const A slope = A(gelu::kSqrt8OverPi) * (A{1} + A(3.0 * gelu::kCubic) * x * x);
+    return d * s * (A{1} + x * (A{1} - s) * slope);
+  }
+};
+
+}  // namespace gates
+
+/// Replaces g by y = g share(g) u.
+template <class Form = gates::Silu, int K, class T>
 __device__ inline void apply_gates(T (&g)[K], const T (&u)[K]) {
   using A = Accum<T>;
   constexpr int kEach = K % 2 == 0 ? 2 : 1;
@@ -35,15 +66,15 @@ __device__ inline void apply_gates(T (&g)[K], const T (&u)[K]) {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const auto a = to<A>(g[k + i]);
-      y[i] = a * sigmoid(a) * to<A>(u[k + i]);
+      y[i] = a * Form::share(a) * to<A>(u[k + i]);
     }
     put_rounded(y, g, k);
   }
 }
 
-/// With s = sigmoid(g), replaces g by dg = dy u s (1 + g (1 - s)), u by du = dy g s, and dy by
-/// y = g s u, as apply_gates makes it.
-template <int K, class T>
+/// With s = share(g), replaces g by dg = dy u (g s)', u by du = dy g s, and dy by y = g s u, as
+/// apply_gates makes it.
+template <class Form = gates::Silu, int K, class T>
 __device__ inline void differentiate_gates(T (&gs)[K], T (&us)[K], T (&ds)[K]) {
   using A = Accum<T>;
   constexpr int kEach = K % 2 == 0 ? 2 : 1;
@@ -57,9 +88,9 @@ __device__ inline void differentiate_gates(T (&gs)[K], T (&us)[K], T (&ds)[K]) {
       const A g = to<A>(gs[k + i]);
       const A u = to<A>(us[k + i]);
       const A d = to<A>(ds[k + i]);
-      const A s = sigmoid(g);
+      const A s = Form::share(g);
       y[i] = g * s * u;
-      dg[i] = d * u * s * (A{1} + g * (A{1} - s));
+      dg[i] = Form::d_x(d * u, g, s);
       du[i] = d * g * s;
     }
     put_rounded(y, ds, k);

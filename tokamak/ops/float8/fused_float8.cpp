@@ -256,7 +256,7 @@ bool makes_codes_of_rows(const AnyOp& op) {
 bool makes_codes_of_tiles(const AnyOp& op) {
   const auto* gates = op.as<SwigluGrad>();
   const auto* gelu = op.as<GeluGrad>();
-  return (gates != nullptr && gates->packed) ||
+  return (gates != nullptr && gates->packed && gates->kind == GateKind::kSilu) ||
          (gelu != nullptr && (gelu->kind == GeluKind::kTanh || gelu->kind == GeluKind::kExact));
 }
 

@@ -80,6 +80,9 @@ void add_codes_of_rows(CasesOf<FusedFloat8>& c) {
     add(fmt::format("packed swiglu of {}", F), Swiglu{.packed = true}, 1, {f32({3, rows, 2 * F})});
     add(fmt::format("gelu of {}", F), Gelu{}, 1, {x});
   }
+  const TensorType x = f32({3, 7, 1032});
+  add("zero-centered norm", RmsNorm{.zero_centered = true}, 1, {x, f32({1032})});
+  add("gate of gelu", Swiglu{.kind = GateKind::kGelu}, 1, {x, x});
 }
 
 // Runs with a scale in the table, and without one.
@@ -232,6 +235,8 @@ void add_maxima(CasesOf<FusedFloat8>& c) {
     };
     add("swiglu", with_maximum(Swiglu{}, 1), {x, x});
     add("packed swiglu", with_maximum(Swiglu{.packed = true}, 1), {both});
+    add("packed gelu gate", with_maximum(Swiglu{.packed = true, .kind = GateKind::kGelu}, 1),
+        {both});
     add("gradient of swiglu", with_maximum(gates(false), 1), {both, x});
     add("gradient of swiglu with y", with_maximum(gates(true), 2), {both, x});
     add("gelu", with_maximum(Gelu{}, 1), {x});

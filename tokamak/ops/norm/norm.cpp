@@ -22,6 +22,14 @@ constexpr double grad_work(NormKind kind) {
   return kind == NormKind::kRms ? 12.0 : 19.0;
 }
 
+void require_kind(std::string_view op, NormKind kind, bool zero_centered) {
+  TOK_REQUIRE(!zero_centered || kind == NormKind::kRms, "{}: weights are not zero-centered", op);
+}
+
+std::string described(float eps, bool zero_centered) {
+  return fmt::format("eps={}{}", eps, zero_centered ? ", zero-centered" : "");
+}
+
 void require_parameters(std::string_view op, const TensorType& x, std::span<const TensorType> p) {
   constexpr std::string_view kNames[] = {"w", "b"};
   for (size_t i = 0; i < p.size(); ++i) {
@@ -43,6 +51,7 @@ std::vector<bool> rows_then_whole(int by_row, int whole) {
 
 template <NormKind kKind>
 Types Norm<kKind>::infer(std::span<const TensorType> in) const {
+  require_kind(kName, kKind, zero_centered);
   require_inputs(kName, in, 1 + parameters_of(kKind), 1 + parameters_of(kKind));
   require_parameters(kName, in[0], in.subspan(1));
   return {in[0]};
@@ -55,7 +64,8 @@ std::vector<Strategy> Norm<kKind>::place(std::span<const TensorType> in) const {
 
 template <NormKind kKind>
 std::vector<Value> Norm<kKind>::gradient(Graph& g, const Node& n, std::span<const Value> dy) const {
-  return g.add(NormGrad<kKind>{.eps = eps}, {n.in[0], n.in[1], dy[0]});
+  return g.add(NormGrad<kKind>{.eps = eps, .zero_centered = zero_centered},
+               {n.in[0], n.in[1], dy[0]});
 }
 
 template <NormKind kKind>
@@ -66,16 +76,17 @@ Cost Norm<kKind>::cost(std::span<const TensorType> in, std::span<const TensorTyp
 template <NormKind kKind>
 std::optional<AnyOp> Norm<kKind>::after(const AnyOp& producer) const {
   if (producer.as<Add>() == nullptr) return std::nullopt;
-  return any_op(AddNorm<kKind>{.eps = eps});
+  return any_op(AddNorm<kKind>{.eps = eps, .zero_centered = zero_centered});
 }
 
 template <NormKind kKind>
 std::string Norm<kKind>::describe() const {
-  return fmt::format("eps={}", eps);
+  return described(eps, zero_centered);
 }
 
 template <NormKind kKind>
 Types AddNorm<kKind>::infer(std::span<const TensorType> in) const {
+  require_kind(kName, kKind, zero_centered);
   require_inputs(kName, in, 2 + parameters_of(kKind), 2 + parameters_of(kKind));
   require_same_type(kName, "x", in[0], "branch", in[1]);
   require_parameters(kName, in[0], in.subspan(2));
@@ -94,7 +105,8 @@ std::vector<Value> AddNorm<kKind>::gradient(Graph& g, const Node& n,
   Value dx = dy[0];
   if (dy[1].valid()) {
     const Value sum = g.apply(Add{}, {n.in[0], n.in[1]});
-    const std::vector<Value> grad = g.add(NormGrad<kKind>{.eps = eps}, {sum, n.in[2], dy[1]});
+    const std::vector<Value> grad =
+        g.add(NormGrad<kKind>{.eps = eps, .zero_centered = zero_centered}, {sum, n.in[2], dy[1]});
     dx = dx.valid() ? g.apply(Add{}, {dx, grad[0]}) : grad[0];
     std::copy(grad.begin() + 1, grad.end(), grads.begin() + 2);
   }
@@ -109,11 +121,12 @@ Cost AddNorm<kKind>::cost(std::span<const TensorType> in, std::span<const Tensor
 
 template <NormKind kKind>
 std::string AddNorm<kKind>::describe() const {
-  return fmt::format("eps={}", eps);
+  return described(eps, zero_centered);
 }
 
 template <NormKind kKind>
 Types NormGrad<kKind>::infer(std::span<const TensorType> in) const {
+  require_kind(kName, kKind, zero_centered);
   TOK_REQUIRE(!emits_y || kKind == NormKind::kRms, "{}: it does not make y", kName);
   require_inputs(kName, in, 3, 3);
   require_parameters(kName, in[0], in.subspan(1, 1));
@@ -151,14 +164,15 @@ std::span<const Variant> NormGrad<kKind>::variants() {
 template <NormKind kKind>
 std::optional<AnyOp> NormGrad<kKind>::emitting(const AnyOp& forward) const {
   const auto* norm = forward.as<Norm<kKind>>();
-  if (kKind != NormKind::kRms || emits_y || norm == nullptr || norm->eps != eps)
+  if (kKind != NormKind::kRms || emits_y || norm == nullptr || norm->eps != eps ||
+      norm->zero_centered != zero_centered)
     return std::nullopt;
-  return any_op(NormGrad{.eps = eps, .emits_y = true});
+  return any_op(NormGrad{.eps = eps, .emits_y = true, .zero_centered = zero_centered});
 }
 
 template <NormKind kKind>
 std::string NormGrad<kKind>::describe() const {
-  return fmt::format("eps={}{}", eps, emits_y ? ", with y" : "");
+  return described(eps, zero_centered) + (emits_y ? ", with y" : "");
 }
 
 template struct Norm<NormKind::kRms>;

@@ -11,6 +11,7 @@ enum class NormKind { kRms, kLayer };
 // applied:
 //   kRms    h = x / sqrt(mean_d(x^2) + eps), y = w h, p = {w}. The statistic is fp32 (fp64 from
 //           fp64), and h is rounded to x's dtype before it is multiplied, as Hugging Face does.
+//           If `zero_centered`, y = (1 + w) h, rounded once, as Gemma does.
 //   kLayer  h = (x - mean_d(x)) / sqrt(variance_d(x) + eps), y = w h + b, p = {w, b}; computed in
 //           fp32 (fp64 from fp64) and rounded once.
 
@@ -19,6 +20,7 @@ template <NormKind kKind>
 struct Norm {
   static constexpr std::string_view kName = kKind == NormKind::kRms ? "rms_norm" : "layer_norm";
   float eps = 1e-5F;
+  bool zero_centered = false;  ///< of kRms only
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
@@ -40,6 +42,7 @@ struct AddNorm {
   static constexpr std::string_view kName =
       kKind == NormKind::kRms ? "add_rms_norm" : "add_layer_norm";
   float eps = 1e-5F;
+  bool zero_centered = false;  ///< of kRms only
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
@@ -60,7 +63,8 @@ struct NormGrad {
   static constexpr std::string_view kName =
       kKind == NormKind::kRms ? "rms_norm_grad" : "layer_norm_grad";
   float eps = 1e-5F;
-  bool emits_y = false;  ///< a last output, of kRms only
+  bool emits_y = false;        ///< a last output, of kRms only
+  bool zero_centered = false;  ///< of kRms only
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;

@@ -30,10 +30,12 @@ struct Parameters {
   Accum<T> eps;
 };
 
-template <class T>
+template <class T, bool kZeroCentered>
 struct RmsRow {
   using A = Accum<T>;
   static constexpr int kParameters = 1;
+
+  static A weight(T w) { return kZeroCentered ? A{1} + static_cast<A>(w) : static_cast<A>(w); }
 
   static void norm(const Parameters<T>& p, const T* x, T* y) {
     const A squares = vec::sum<A>(p.D, [=](int64_t d) {
@@ -42,12 +44,12 @@ struct RmsRow {
     });
     const A r = reciprocal_root(squares, p.D, p.eps);
     vec::loop(p.D, [=, w = p.w](int64_t d) {
-      const T h = static_cast<T>(static_cast<A>(x[d]) * r);
-      y[d] = static_cast<T>(static_cast<A>(w[d]) * static_cast<A>(h));
+      const A h = static_cast<A>(x[d]) * r;
+      y[d] = static_cast<T>(weight(w[d]) * (kZeroCentered ? h : static_cast<A>(static_cast<T>(h))));
     });
   }
 
-  // With h = x r: dx (+)= r (w dy - h mean(w dy h)), dw += dy h.
+  // With h = x r: dx (+)= r (w dy - h mean(w dy h)), dw += dy h; w or 1 + w.
   template <bool kAdds>
   static void grad(const Parameters<T>& p, const T* x, const T* dy, T* dx, A* dw) {
     const int64_t D = p.D;
@@ -58,7 +60,7 @@ struct RmsRow {
     for (int64_t d = 0; d < D; ++d) {
       const A v = static_cast<A>(x[d]);
       squares += v * v;
-      products += static_cast<A>(w[d]) * static_cast<A>(dy[d]) * v;
+      products += weight(w[d]) * static_cast<A>(dy[d]) * v;
     }
     const A r = reciprocal_root(squares, D, p.eps);
     const A scale = products * r * r / static_cast<A>(D);
@@ -66,7 +68,7 @@ struct RmsRow {
       const A v = static_cast<A>(x[d]);
       const A g = static_cast<A>(dy[d]);
       dw[d] += g * v * r;
-      A sum = r * (static_cast<A>(w[d]) * g - v * scale);
+      A sum = r * (weight(w[d]) * g - v * scale);
       if constexpr (kAdds) sum += static_cast<A>(dx[d]);
       dx[d] = static_cast<T>(sum);
     });
@@ -125,8 +127,16 @@ struct LayerRow {
   }
 };
 
-template <NormKind kKind, class T>
-using Row = std::conditional_t<kKind == NormKind::kRms, RmsRow<T>, LayerRow<T>>;
+// Calls `make` with the kind of row that `op` norms.
+template <class T, NormKind kKind, template <NormKind> class Op, class Make>
+Kernel by_row(const Op<kKind>& op, Make&& make) {
+  if constexpr (kKind == NormKind::kLayer) {
+    return make.template operator()<LayerRow<T>>();
+  } else {
+    return op.zero_centered ? make.template operator()<RmsRow<T, true>>()
+                            : make.template operator()<RmsRow<T, false>>();
+  }
+}
 
 // Returns a norm's parameters, which are the inputs from index `first` on.
 template <class T>
@@ -141,13 +151,15 @@ template <NormKind kKind>
 Kernel norm_kernel(const Norm<kKind>& op, const KernelTypes& types) {
   const int64_t N = rows_of(types.in[0]);
   const int64_t D = types.in[0].dims.back();
-  return by_float(types.out[0].dtype, [=, eps = op.eps]<class T>() -> Kernel {
-    return [=](const KernelArgs& args) {
-      const auto p = parameters_from<T>(args, 1, D, eps);
-      const T* x = args.in[0].as<T>();
-      T* y = args.out[0].as<T>();
-      parallel_rows(N, [=](int64_t n) { Row<kKind, T>::norm(p, x + n * D, y + n * D); });
-    };
+  return by_float(types.out[0].dtype, [&, eps = op.eps]<class T>() -> Kernel {
+    return by_row<T>(op, [&]<class Row>() -> Kernel {
+      return [=](const KernelArgs& args) {
+        const auto p = parameters_from<T>(args, 1, D, eps);
+        const T* x = args.in[0].as<T>();
+        T* y = args.out[0].as<T>();
+        parallel_rows(N, [=](int64_t n) { Row::norm(p, x + n * D, y + n * D); });
+      };
+    });
   });
 }
 
@@ -155,49 +167,54 @@ template <NormKind kKind>
 Kernel add_norm_kernel(const AddNorm<kKind>& op, const KernelTypes& types) {
   const int64_t N = rows_of(types.in[0]);
   const int64_t D = types.in[0].dims.back();
-  return by_float(types.out[0].dtype, [=, eps = op.eps]<class T>() -> Kernel {
-    return [=](const KernelArgs& args) {
-      using A = Accum<T>;
-      const auto p = parameters_from<T>(args, 2, D, eps);
-      const T* x = args.in[0].as<T>();
-      const T* branch = args.in[1].as<T>();
-      T* sum = args.out[0].as<T>();
-      T* y = args.out[1].as<T>();
-      parallel_rows(N, [=](int64_t n) {
-        vec::loop(D, [=](int64_t d) {
-          const int64_t i = n * D + d;
-          sum[i] = static_cast<T>(static_cast<A>(x[i]) + static_cast<A>(branch[i]));
+  return by_float(types.out[0].dtype, [&, eps = op.eps]<class T>() -> Kernel {
+    return by_row<T>(op, [&]<class Row>() -> Kernel {
+      return [=](const KernelArgs& args) {
+        using A = Accum<T>;
+        const auto p = parameters_from<T>(args, 2, D, eps);
+        const T* x = args.in[0].as<T>();
+        const T* branch = args.in[1].as<T>();
+        T* sum = args.out[0].as<T>();
+        T* y = args.out[1].as<T>();
+        parallel_rows(N, [=](int64_t n) {
+          vec::loop(D, [=](int64_t d) {
+            const int64_t i = n * D + d;
+            sum[i] = static_cast<T>(static_cast<A>(x[i]) + static_cast<A>(branch[i]));
+          });
+          Row::norm(p, sum + n * D, y + n * D);
         });
-        Row<kKind, T>::norm(p, sum + n * D, y + n * D);
-      });
-    };
+      };
+    });
   });
+}
+
+template <class T, class Row>
+void row_gradients(const KernelArgs& args, int64_t N, int64_t D, float eps, bool emits_y) {
+  using A = Accum<T>;
+  const Parameters<T> p{.w = args.in[1].as<T>(), .b = nullptr, .D = D, .eps = static_cast<A>(eps)};
+  const T* x = args.in[0].as<T>();
+  const T* dy = args.in[2].as<T>();
+  T* dx = args.out[0].as<T>();
+  T* y = emits_y ? args.out.back().as<T>() : nullptr;
+  const auto grad = args.accumulate[0] ? Row::template grad<true> : Row::template grad<false>;
+  sum_rows<Row::kParameters, A>(N, D, args.workspace, [=](int64_t n, A* sums) {
+    if (y != nullptr) Row::norm(p, x + n * D, y + n * D);
+    grad(p, x + n * D, dy + n * D, dx + n * D, sums);
+  });
+  for (int k = 0; k < Row::kParameters; ++k) {
+    add_blocks<Row::kParameters>(N, D, args.workspace, k, args.out[1 + k].as<A>(),
+                                 args.accumulate[1 + k]);
+  }
 }
 
 template <NormKind kKind>
 Kernel grad_kernel(const NormGrad<kKind>& op, const KernelTypes& types) {
   const int64_t N = rows_of(types.in[0]);
   const int64_t D = types.in[0].dims.back();
-  return by_float(types.out[0].dtype, [=, eps = op.eps, emits_y = op.emits_y]<class T>() -> Kernel {
-    return [=](const KernelArgs& args) {
-      using A = Accum<T>;
-      using Rows = Row<kKind, T>;
-      const Parameters<T> p{
-          .w = args.in[1].as<T>(), .b = nullptr, .D = D, .eps = static_cast<A>(eps)};
-      const T* x = args.in[0].as<T>();
-      const T* dy = args.in[2].as<T>();
-      T* dx = args.out[0].as<T>();
-      T* y = emits_y ? args.out.back().as<T>() : nullptr;
-      const auto grad = args.accumulate[0] ? Rows::template grad<true> : Rows::template grad<false>;
-      sum_rows<Rows::kParameters, A>(N, D, args.workspace, [=](int64_t n, A* sums) {
-        if (y != nullptr) Rows::norm(p, x + n * D, y + n * D);
-        grad(p, x + n * D, dy + n * D, dx + n * D, sums);
-      });
-      for (int k = 0; k < Rows::kParameters; ++k) {
-        add_blocks<Rows::kParameters>(N, D, args.workspace, k, args.out[1 + k].as<A>(),
-                                      args.accumulate[1 + k]);
-      }
-    };
+  return by_float(types.out[0].dtype, [&, eps = op.eps, emits_y = op.emits_y]<class T>() -> Kernel {
+    return by_row<T>(op, [&]<class Row>() -> Kernel {
+      return [=](const KernelArgs& args) { row_gradients<T, Row>(args, N, D, eps, emits_y); };
+    });
   });
 }
 

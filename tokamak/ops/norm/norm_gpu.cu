@@ -175,9 +175,9 @@ struct Chosen {
 };
 
 // Holds rows as the gradient does, whose y must have the same bits; longer rows take more accesses.
-template <bool kAdds, bool kEncodes, class T>
-Chosen<T> choose(RmsRow<T>, int64_t packs) {
-  using Row = RmsRow<T>;
+template <bool kAdds, bool kEncodes, class T, bool kZeroCentered>
+Chosen<T> choose(RmsRow<T, kZeroCentered>, int64_t packs) {
+  using Row = RmsRow<T, kZeroCentered>;
   HeldRows held = held_rows_of(packs);
   if (held.to.threads() == 0) held = {.to = row_groups(packs, kMany, 128), .each = kMany};
   if (held.each == 1) return {held.to, norm_of_held<1, 1024, kAdds, kEncodes, Row>};
@@ -220,6 +220,11 @@ void launch(const Operands<T>& o, int64_t N, int64_t D, Accum<T> eps, bool waits
                      chosen.to.group, eps);
   }
 }
+
+template <class T>
+using PlainRmsRow = RmsRow<T, false>;
+template <class T>
+using ZeroCenteredRmsRow = RmsRow<T, true>;
 
 // Returns the kernel of one kind of norm, which makes of y besides what `fused` wants.
 template <template <class> class Row>
@@ -269,15 +274,16 @@ Kernel add_norm_kernel(float eps, const KernelTypes& types, const FusedOutput& f
 }
 
 // Where the gradient's kernel does not make y, the forward's kernel does.
-Kernel rms_gradient(const RmsNormGrad& op, const KernelTypes& types, const Setup& setup,
-                    bool takes_maximum) {
+template <bool kZeroCentered>
+Kernel rms_gradient_of(const RmsNormGrad& op, const KernelTypes& types, const Setup& setup,
+                       bool takes_maximum) {
   const int64_t N = rows_of(types.in[0]);
   const int64_t D = types.in[0].dims.back();
   const bool waits = can_wait_for_previous(setup);
   return by_float(types.out[0].dtype, [=, eps = op.eps, emits_y = op.emits_y]<class T>() -> Kernel {
     return [=](const KernelArgs& args) {
       T* const y = emits_y ? args.out[2].as<T>() : nullptr;
-      const RmsGradient<T> gradient{static_cast<Accum<T>>(eps)};
+      const RmsGradient<T, kZeroCentered> gradient{static_cast<Accum<T>>(eps)};
       const bool has_y =
           launch_row_sums(gradient, N, D, args, waits, false, y, maximum_of(args, takes_maximum));
       if (has_y || !emits_y) return;
@@ -289,9 +295,27 @@ Kernel rms_gradient(const RmsNormGrad& op, const KernelTypes& types, const Setup
                           .y = y,
                           .most = nullptr,
                           .codes = {}};
-      launch<RmsRow<T>, false>(o, N, D, eps, false, as_stream(args.stream));
+      launch<RmsRow<T, kZeroCentered>, false>(o, N, D, eps, false, as_stream(args.stream));
     };
   });
+}
+
+Kernel rms_gradient(const RmsNormGrad& op, const KernelTypes& types, const Setup& setup,
+                    bool takes_maximum) {
+  return op.zero_centered ? rms_gradient_of<true>(op, types, setup, takes_maximum)
+                          : rms_gradient_of<false>(op, types, setup, takes_maximum);
+}
+
+Kernel rms_kernel(const RmsNorm& op, const KernelTypes& types, const FusedOutput& fused,
+                  const Setup& setup) {
+  return op.zero_centered ? norm_kernel<ZeroCenteredRmsRow>(op.eps, types, fused, setup)
+                          : norm_kernel<PlainRmsRow>(op.eps, types, fused, setup);
+}
+
+Kernel add_rms_kernel(const AddRmsNorm& op, const KernelTypes& types, const FusedOutput& fused,
+                      const Setup& setup) {
+  return op.zero_centered ? add_norm_kernel<ZeroCenteredRmsRow>(op.eps, types, fused, setup)
+                          : add_norm_kernel<PlainRmsRow>(op.eps, types, fused, setup);
 }
 
 Kernel layer_gradient(const LayerNormGrad& op, const KernelTypes& types, const Setup& setup,
@@ -310,21 +334,21 @@ Kernel layer_gradient(const LayerNormGrad& op, const KernelTypes& types, const S
 }  // namespace
 
 Kernel prepare(const RmsNorm& op, const KernelTypes& types, const Setup& setup) {
-  return norm_kernel<RmsRow>(op.eps, types, {}, setup);
+  return rms_kernel(op, types, {}, setup);
 }
 
 Kernel prepare_fused(const RmsNorm& op, const KernelTypes& types, const FusedOutput& fused,
                      const Setup& setup) {
-  return norm_kernel<RmsRow>(op.eps, types, fused, setup);
+  return rms_kernel(op, types, fused, setup);
 }
 
 Kernel prepare(const AddRmsNorm& op, const KernelTypes& types, const Setup& setup) {
-  return add_norm_kernel<RmsRow>(op.eps, types, {}, setup);
+  return add_rms_kernel(op, types, {}, setup);
 }
 
 Kernel prepare_fused(const AddRmsNorm& op, const KernelTypes& types, const FusedOutput& fused,
                      const Setup& setup) {
-  return add_norm_kernel<RmsRow>(op.eps, types, fused, setup);
+  return add_rms_kernel(op, types, fused, setup);
 }
 
 Kernel prepare(const RmsNormGrad& op, const KernelTypes& types, const Setup& setup) {

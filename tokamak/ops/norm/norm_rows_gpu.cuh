@@ -41,7 +41,8 @@ struct Held {
   }
 };
 
-template <class T>
+/// If kZeroCentered, weights are 1 + w and y is rounded once.
+template <class T, bool kZeroCentered = false>
 struct RmsRow {
   using Element = T;
   using A = Accum<T>;
@@ -72,7 +73,9 @@ struct RmsRow {
   }
 
   static __device__ T apply(const Statistics& s, T x, T w, T) {
-    return to<T>(to<A>(w) * to<A>(to<T>(to<A>(x) * s.r)));
+    const A h = to<A>(x) * s.r;
+    if constexpr (kZeroCentered) return to<T>((A{1} + to<A>(w)) * h);
+    return to<T>(to<A>(w) * to<A>(to<T>(h)));
   }
 };
 
@@ -147,8 +150,9 @@ struct LayerRow {
   }
 };
 
-// With h = x r: dx (+)= r (w dy - h mean(w dy h)), dw += dy h; see row_sums.cuh.
-template <class T>
+// With h = x r: dx (+)= r (w dy - h mean(w dy h)), dw += dy h, where w may stand for 1 + w; see
+// row_sums.cuh.
+template <class T, bool kZeroCentered = false>
 struct RmsGradient {
   using Element = T;
   using A = Accum<T>;
@@ -165,7 +169,7 @@ struct RmsGradient {
     A sums[2] = {A{0}, A{0}};
     row.each([&](A x, A w, A dy) {
       sums[0] = fma(x, x, sums[0]);
-      sums[1] += w * dy * x;
+      sums[1] += weight(w) * dy * x;
     });
     row.sum(sums);
     const A r = reciprocal_root(sums[0], D, eps);
@@ -174,12 +178,15 @@ struct RmsGradient {
 
   __device__ A apply(const Statistics& s, A x, A w, A dy, A (&sums)[kSums]) const {
     sums[0] += dy * x * s.r;
-    return s.r * (w * dy - x * s.scale);
+    return s.r * (weight(w) * dy - x * s.scale);
   }
 
   __device__ T emit(const Statistics& s, T x, T w) const {
-    return RmsRow<T>::apply({s.r}, x, w, T{});
+    return RmsRow<T, kZeroCentered>::apply({s.r}, x, w, T{});
   }
+
+ private:
+  static __device__ A weight(A w) { return kZeroCentered ? A{1} + w : w; }
 };
 
 // With h = (x - mean) r and g = w dy: dx (+)= r (g - mean(g) - h mean(g h)), dw += dy h, db += dy;

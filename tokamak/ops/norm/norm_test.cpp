@@ -13,6 +13,9 @@ OpCases cases_of<RmsNorm>() {
   c.good("wide", {}, {f32({5, 520}), f32({520})}).check_gradient = false;
   c.good("very wide", {}, {f32({3, 8200}), f32({8200})}).check_gradient = false;
   c.good("a large eps", {.eps = 0.5F}, {f32({6, 33}), f32({33})}).fill = {{.scale = 0.5}};
+  c.good("zero-centered", {.zero_centered = true}, {f32({2, 6, 8}), f32({8})});
+  c.good("zero-centered, odd width", {.zero_centered = true}, {f32({3, 131}), f32({131})}).fill = {
+      {}, {.scale = 0.1}};
   c.bad("weight of another width", {}, {f32({6, 5}), f32({6})});
   c.bad("weight missing", {}, {f32({6, 5})});
   c.bad("of tokens", {}, {i32({6, 5}), i32({5})});
@@ -25,6 +28,7 @@ OpCases cases_of<AddRmsNorm>() {
   c.good("batched", {}, {f32({2, 6, 8}), f32({2, 6, 8}), f32({8})}).flops = 5.0 * 96;
   c.good("one row, odd width", {.eps = 1e-6F}, {f32({1, 131}), f32({1, 131}), f32({131})});
   c.good("several rows", {}, {f32({67, 17}), f32({67, 17}), f32({17})});
+  c.good("zero-centered", {.zero_centered = true}, {f32({6, 24}), f32({6, 24}), f32({24})});
   c.bad("branch differs", {}, {f32({6, 5}), f32({5, 6}), f32({5})});
   c.bad("weight of another width", {}, {f32({6, 5}), f32({6, 5}), f32({6})});
   c.bad("weight missing", {}, {f32({6, 5}), f32({6, 5})});
@@ -38,6 +42,8 @@ OpCases cases_of<RmsNormGrad>() {
     const Types in{f32(x), f32({x.back()}), f32(x)};
     c.good(name, {}, in).check_gradient = false;
     c.good(name + ", with y", {.emits_y = true}, in).check_gradient = false;
+    c.good(name + ", zero-centered with y", {.emits_y = true, .zero_centered = true}, in)
+        .check_gradient = false;
   };
   good("batched", {2, 6, 8});
   good("one row, odd width", {1, 131});
@@ -59,6 +65,7 @@ OpCases cases_of<LayerNorm>() {
   c.bad("weight of another width", {}, {f32({6, 5}), f32({6}), f32({5})});
   c.bad("bias of another width", {}, {f32({6, 5}), f32({5}), f32({6})});
   c.bad("bias missing", {}, {f32({6, 5}), f32({5})});
+  c.bad("zero-centered", {.zero_centered = true}, {f32({6, 5}), f32({5}), f32({5})});
   return c.cases;
 }
 

@@ -148,12 +148,14 @@ class Merger {
   }
 
   void put_activation(int32_t i, size_t g) {
-    rewriter_.map({i, 0}, rewriter_.to.apply(Swiglu{.packed = true}, {merged_[g].product}));
+    const Swiglu op{.packed = true, .kind = graph_.node(i).as<Swiglu>()->kind};
+    rewriter_.map({i, 0}, rewriter_.to.apply(op, {merged_[g].product}));
   }
 
   void put_activation_grad(int32_t i, size_t g) {
-    merged_[g].dy = rewriter_.to.apply(SwigluGrad{.packed = true},
-                                       {merged_[g].product, rewriter_(graph_.node(i).in[2])});
+    const Node& n = graph_.node(i);
+    const SwigluGrad op{.packed = true, .kind = n.as<SwigluGrad>()->kind};
+    merged_[g].dy = rewriter_.to.apply(op, {merged_[g].product, rewriter_(n.in[2])});
   }
 
   // Emits the matmul, its heads, their rotation and attention.
