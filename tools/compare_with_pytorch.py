@@ -14,7 +14,8 @@ import tempfile
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import (AutoModelForCausalLM, Gemma3TextConfig, GemmaConfig, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config,
+                          Qwen3Config)
 
 STEPS = 10
 ROPE = dict(rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32)
@@ -37,6 +38,11 @@ def gpt2(**fields):
     base = dict(vocab_size=269, n_embd=30, n_layer=2, n_head=3, n_positions=80, embd_pdrop=0.0, attn_pdrop=0.0,
                 resid_pdrop=0.0, bos_token_id=100, eos_token_id=100)
     return GPT2Config(**{**base, **fields})
+
+
+def gemma(kind, **fields):
+    """Without a padding token, whose embedding PyTorch gives no gradient."""
+    return llama(kind, **{"head_dim": 14, "rms_norm_eps": 1e-6, "tie_word_embeddings": True, "pad_token_id": None, **fields})
 
 
 CASES = {  # name: config, batch, sequence length
@@ -74,10 +80,20 @@ CASES = {  # name: config, batch, sequence length
     "silu": (gpt2(activation_function="silu"), 2, 33),
     "untied": (gpt2(tie_word_embeddings=False, n_head=1), 2, 9),
     "two_heads": (gpt2(n_head=2, n_inner=78), 2, 41),
+    "gemma": (gemma(GemmaConfig, num_key_value_heads=1), 3, 37),
+    "gemma_untied": (gemma(GemmaConfig, tie_word_embeddings=False, attention_bias=True, hidden_size=30, head_dim=6), 2, 29),
+    "gemma3": (gemma(Gemma3TextConfig, query_pre_attn_scalar=14, sliding_window=64), 2, 41),
+    "gemma3_window": (gemma(Gemma3TextConfig, query_pre_attn_scalar=31, sliding_window=11, num_hidden_layers=3,
+                            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                            rope_parameters=dict(full_attention=dict(rope_type="linear", factor=8.0, rope_theta=3e4),
+                                                 sliding_attention=dict(rope_type="default", rope_theta=700.0))), 2, 90),
+    "gemma3_layers": (gemma(Gemma3TextConfig, query_pre_attn_scalar=256, sliding_window=7, num_hidden_layers=8,
+                            hidden_size=24, num_attention_heads=4, num_key_value_heads=4, head_dim=8, attention_bias=True), 2, 33),
 }
 
 
-MESH_CASES = ["grouped", "tied_biased", "llama3_rope", "mistral_window", "qwen2_window", "qwen3_window", "two_heads"]
+MESH_CASES = ["grouped", "tied_biased", "llama3_rope", "mistral_window", "qwen2_window", "qwen3_window", "two_heads",
+              "gemma3_window"]
 MESH_BATCH = 4
 MESHES = {"fsdp": ["data_parallel_shard"], "tp": ["tensor_parallel"], "pp": ["pipeline_parallel"],
           "tp_pp": ["tensor_parallel", "pipeline_parallel"]}

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 import transformers
 from safetensors.numpy import save_file
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import (AutoModelForCausalLM, Gemma3TextConfig, GemmaConfig, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config,
+                          Qwen3Config)
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "tests/oracles"
 STEPS = 10
@@ -43,6 +44,11 @@ def gpt2(**fields):
     return GPT2Config(**{**base, **fields})
 
 
+# Gemma's token 0 is padding, whose embedding PyTorch gives no gradient.
+GEMMA = {**BASE, "hidden_size": 36, "num_attention_heads": 3, "num_key_value_heads": 1, "rms_norm_eps": 1e-6,
+         "tie_word_embeddings": True, "pad_token_id": None}
+
+
 CASES = {  # name: config, batch, sequence length
     "mistral_tiny": (MistralConfig(**BASE, sliding_window=None), 4, 37),
     "qwen2_tiny": (Qwen2Config(**{**BASE, "num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 36,
@@ -68,6 +74,18 @@ CASES = {  # name: config, batch, sequence length
                            tie_word_embeddings=False, vocab_size=133), 2, 29),
     "llama_biased": (LlamaConfig(**{**BASE, "num_key_value_heads": 1, "hidden_size": 36, "head_dim": 10},
                                  attention_bias=True, mlp_bias=True), 2, 31),
+    "gemma_tiny": (GemmaConfig(**GEMMA), 2, 37),
+    "gemma3_tiny": (Gemma3TextConfig(**{**GEMMA, "num_hidden_layers": 3, "num_attention_heads": 4,
+                                        "num_key_value_heads": 2, "head_dim": 10}, query_pre_attn_scalar=23,
+                                     sliding_window=6,
+                                     layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                                     rope_parameters={"full_attention": dict(rope_type="linear", factor=8.0,
+                                                                             rope_theta=3e4),
+                                                      "sliding_attention": dict(rope_type="default",
+                                                                                rope_theta=500.0)}), 2, 40),
+    "gemma3_pattern": (Gemma3TextConfig(**{**GEMMA, "num_hidden_layers": 7, "hidden_size": 24, "intermediate_size": 20,
+                                           "head_dim": 8, "vocab_size": 71, "tie_word_embeddings": False},
+                                        query_pre_attn_scalar=8, sliding_window=9, attention_bias=True), 2, 29),
 }
 
 

@@ -254,7 +254,8 @@ INSTANTIATE_TEST_SUITE_P(PyTorch, GreedyOracle,
                                            "qwen3_tiny", "qwen3_biased", "mistral_window",
                                            "qwen2_window", "qwen3_window", "llama_linear",
                                            "llama_dynamic", "llama_yarn", "llama_longrope",
-                                           "gpt2_scaled", "gpt2_unscaled"),
+                                           "gpt2_scaled", "gpt2_unscaled", "gemma_tiny",
+                                           "gemma3_tiny", "gemma3_pattern"),
                          [](const auto& of) { return std::string(of.param); });
 
 }  // namespace

@@ -108,9 +108,10 @@ class Builder {
 
   // Returns what scores are multiplied by; 0 stands for 1 / sqrt(head_dim).
   float attention_scale(int64_t layer) const {
-    if (c_.scale_attention && !c_.scale_by_layer) return 0.0F;
-    const double by_dim =
-        c_.scale_attention ? 1.0 / std::sqrt(static_cast<double>(c_.head_dim)) : 1.0;
+    const auto head_dim = static_cast<double>(c_.head_dim);
+    const double scalar = c_.query_scalar > 0.0 ? c_.query_scalar : head_dim;
+    if (c_.scale_attention && !c_.scale_by_layer && scalar == head_dim) return 0.0F;
+    const double by_dim = c_.scale_attention ? 1.0 / std::sqrt(scalar) : 1.0;
     return static_cast<float>(c_.scale_by_layer ? by_dim / static_cast<double>(layer + 1) : by_dim);
   }
 

@@ -42,13 +42,16 @@ struct Family {
   WeightLayout weights;
 };
 
-// Each is defined in the file of its name; those of Qwen share one.
+// Each is defined in the file of its name; those of Qwen share one, and those of Gemma.
 extern const Family kLlama;
 extern const Family kMistral;
 extern const Family kQwen2;
 extern const Family kQwen3;
 extern const Family kGpt2;
+extern const Family kGemma;
+extern const Family kGemma3;
 
-inline constexpr std::array kFamilies{&kLlama, &kMistral, &kQwen2, &kQwen3, &kGpt2};
+inline constexpr std::array kFamilies{&kLlama, &kMistral, &kQwen2, &kQwen3,
+                                      &kGpt2,  &kGemma,   &kGemma3};
 
 }  // namespace tokamak

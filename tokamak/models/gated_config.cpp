@@ -1,5 +1,7 @@
 #include "tokamak/models/gated_config.h"
 
+#include <algorithm>
+
 #include "tokamak/core/error.h"
 #include "tokamak/models/rope_config.h"
 
@@ -23,12 +25,41 @@ void read_gated_config(const HfFields& f, ModelSpec& c, const GatedDefaults& def
               f.what(), c.head_dim);
   c.mlp_dim = f.extent("intermediate_size");
   c.max_seq_len = f.extent_or("max_position_embeddings", defaults.max_positions, kMostPositions);
-  c.tied = f.flag_or("tie_word_embeddings", false);
+  c.tied = f.flag_or("tie_word_embeddings", defaults.tied);
   c.norm_eps = f.positive_or("rms_norm_eps", 1e-6);
   c.attention_dropout = f.probability_or("attention_dropout", 0.0);
   c.initializer_range = f.positive_or("initializer_range", 0.02);
-  if (f.text_or("hidden_act", "silu") != "swish") f.must_be("hidden_act", "silu");  // its old name
-  read_rope(f, c);
+  c.gate = defaults.gate;
+  if (c.gate == GateKind::kSilu && f.text_or("hidden_act", "silu") != "swish")
+    f.must_be("hidden_act", "silu");  // swish is its old name
+}
+
+std::vector<bool> read_layer_types(const HfFields& f, const ModelSpec& c) {
+  const std::vector<std::string> types = f.texts("layer_types");
+  TOK_REQUIRE(std::ssize(types) == c.num_layers,
+              "{}: \"layer_types\": wanted {}, one for each layer, got {}", f.what(), c.num_layers,
+              types.size());
+  std::vector<bool> slides;
+  for (const std::string& type : types) {
+    TOK_REQUIRE(type == kFullLayer || type == kSlidingLayer,
+                "{}: \"layer_types\": \"{}\" is not supported, only \"{}\" and \"{}\"", f.what(),
+                type, kFullLayer, kSlidingLayer);
+    slides.push_back(type == kSlidingLayer);
+  }
+  return slides;
+}
+
+OrderedJson layer_types_json(const ModelSpec& c) {
+  OrderedJson types = OrderedJson::array();
+  for (int64_t i = 0; i < c.num_layers; ++i)
+    types.push_back(window_of(c, i) > 0 ? kSlidingLayer : kFullLayer);
+  return types;
+}
+
+OrderedJson sliding_window_json(const ModelSpec& c) {
+  if (c.windows.empty()) return nullptr;
+  const int64_t widest = *std::max_element(c.windows.begin(), c.windows.end());
+  return widest > 0 ? OrderedJson(widest) : OrderedJson(nullptr);
 }
 
 OrderedJson gated_config_json(const ModelSpec& c, std::string_view architecture,
@@ -46,7 +77,7 @@ OrderedJson gated_config_json(const ModelSpec& c, std::string_view architecture,
           {"num_hidden_layers", c.num_layers},
           {"num_key_value_heads", c.num_kv_heads},
           {"rms_norm_eps", c.norm_eps},
-          {"rope_parameters", rope_json(c)}};
+          {"rope_parameters", rope_json({.theta = c.rope_theta, .scaling = c.rope_scaling})}};
 }
 
 }  // namespace tokamak

@@ -1,7 +1,9 @@
 // What the config.json of every family with a gated decoder says alike.
 #pragma once
 
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "tokamak/core/json.h"
 #include "tokamak/models/hf_fields.h"
@@ -14,11 +16,26 @@ struct GatedDefaults {
   int64_t kv_heads = 0;  ///< 0: as many as query heads
   int64_t head_dim = 0;  ///< 0: hidden_size over heads
   int64_t max_positions = 0;
+  bool tied = false;
+  GateKind gate = GateKind::kSilu;  ///< other gates are read by the family
 };
 
-/// Reads sizes, norms, positions and dropout; throws Error on maths that the builder does not
-/// support.
+/// Reads all but rotary positions (rope_config.h) and windows; throws Error on maths that the
+/// builder does not support.
 void read_gated_config(const HfFields& f, ModelSpec& c, const GatedDefaults& defaults);
+
+inline constexpr std::string_view kSlidingLayer = "sliding_attention";
+inline constexpr std::string_view kFullLayer = "full_attention";
+
+/// Returns which blocks have a window as "layer_types" says; throws Error unless it names one of
+/// the above for each block.
+std::vector<bool> read_layer_types(const HfFields& f, const ModelSpec& c);
+
+/// Returns "layer_types".
+OrderedJson layer_types_json(const ModelSpec& c);
+
+/// Returns the widest window of all blocks, or null: "sliding_window".
+OrderedJson sliding_window_json(const ModelSpec& c);
 
 /// The members of config.json that all these families have.
 OrderedJson gated_config_json(const ModelSpec& c, std::string_view architecture,

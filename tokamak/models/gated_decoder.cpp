@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tokamak/models/builder.h"
+#include "tokamak/ops/elementwise/scale.h"
 #include "tokamak/ops/elementwise/swiglu.h"
 #include "tokamak/ops/norm/norm.h"
 #include "tokamak/ops/vocab/embedding.h"
@@ -15,11 +16,14 @@ class GatedDecoder : public Builder {
   using Builder::Builder;
 
   ModelOutputs build() {
+    const double root = std::sqrt(static_cast<double>(c_.dim));
+    const double embedding_std = c_.scale_embedding ? 1.0 / root : 1.0;
     const Init embedding =
-        c_.init == InitRecipe::kTorchtitan ? normal(1.0) : normal(c_.initializer_range);
+        c_.init == InitRecipe::kTorchtitan ? normal(embedding_std) : normal(c_.initializer_range);
     const Value table = p_.weight("model.embed_tokens.weight", {c_.vocab_size, c_.dim},
                                   {kVocab, kEmbed}, embedding);
     Value x_BSD = g_.apply(Embedding{}, {in_.tokens, table});
+    if (c_.scale_embedding) x_BSD = g_.apply(Scale{.a = root}, {x_BSD});
     for (int64_t layer = 0; layer < c_.num_layers; ++layer) {
       const LabelScope scope(g_, block_label(layer));
       x_BSD = block(x_BSD, layer);
@@ -28,10 +32,9 @@ class GatedDecoder : public Builder {
       const LabelScope scope(g_, norm_label());
       x_BSD = norm("model.norm", x_BSD);
     }
-    const double std = 1.0 / std::sqrt(static_cast<double>(c_.dim));
-    return with_head(
-        x_BSD, table,
-        c_.init == InitRecipe::kTorchtitan ? normal(std, 3.0) : normal(c_.initializer_range));
+    return with_head(x_BSD, table,
+                     c_.init == InitRecipe::kTorchtitan ? normal(1.0 / root, 3.0)
+                                                        : normal(c_.initializer_range));
   }
 
  private:
@@ -39,24 +42,25 @@ class GatedDecoder : public Builder {
     return Builder::residual_init(layer, c_.initializer_range);
   }
 
-  Value norm(const std::string& name, Value x) {
-    const Value w = p_.weight(name + ".weight", {c_.dim}, {kEmbed}, kOnes);
-    return g_.apply(RmsNorm{.eps = static_cast<float>(c_.norm_eps)}, {x, w});
+  Value norm(const std::string& name, Value x, LogicalAxis axis = kEmbed) {
+    const Value w = p_.weight(name + ".weight", {g_.type(x).dims.back()}, {axis},
+                              c_.zero_centered_norms ? kZeros : kOnes);
+    return g_.apply(
+        RmsNorm{.eps = static_cast<float>(c_.norm_eps), .zero_centered = c_.zero_centered_norms},
+        {x, w});
   }
 
   // Returns x [B, S, heads, head_dim] after the norm of `name`, if the model has one, and the
   // rotation.
-  Value placed(const std::string& name, Value x) {
-    if (c_.qk_norm) {
-      const Value w = p_.weight(name + ".weight", {c_.head_dim}, {kNone}, kOnes);
-      x = g_.apply(RmsNorm{.eps = static_cast<float>(c_.norm_eps)}, {x, w});
-    }
-    return g_.apply(Rope{.theta = c_.rope_theta, .scaling = rope_scaling()}, {x, in_.positions});
+  Value placed(const std::string& name, Value x, int64_t layer) {
+    if (c_.qk_norm) x = norm(name, x, kNone);
+    const RotarySpec rope = rope_of(c_, layer);
+    return g_.apply(Rope{.theta = rope.theta, .scaling = at_length(rope.scaling)},
+                    {x, in_.positions});
   }
 
   // Some scalings depend on the length of the run's sequences, or of the text that a cache holds.
-  RopeScaling rope_scaling() const {
-    RopeScaling scaling = c_.rope_scaling;
+  RopeScaling at_length(RopeScaling scaling) const {
     if (scaling.kind == RopeScaling::Kind::kDynamic ||
         scaling.kind == RopeScaling::Kind::kLongRope) {
       scaling.length = in_.cache == nullptr ? g_.type(in_.tokens).dims[1]
@@ -70,13 +74,17 @@ class GatedDecoder : public Builder {
     const Value h = norm(name + "input_layernorm", x_BSD);
     const std::string attn = name + "self_attn.";
     const auto [q, k, v] = projected_heads(attn, h, c_.attention_bias);
-    const Value o = attend(placed(attn + "q_norm", q), placed(attn + "k_norm", k), v, layer);
-    const Value attended = project(attn + "o_proj", o, c_.dim, c_.num_heads * c_.head_dim,
-                                   {kEmbed, kHeads}, residual_init(layer), c_.output_bias);
-    x_BSD = residual(x_BSD, attended, name + "attention");
-    return residual(x_BSD,
-                    mlp(name + "mlp.", norm(name + "post_attention_layernorm", x_BSD), layer),
-                    name + "mlp");
+    const Value o =
+        attend(placed(attn + "q_norm", q, layer), placed(attn + "k_norm", k, layer), v, layer);
+    Value branch = project(attn + "o_proj", o, c_.dim, c_.num_heads * c_.head_dim, {kEmbed, kHeads},
+                           residual_init(layer), c_.output_bias);
+    if (c_.branch_norm) branch = norm(name + "post_attention_layernorm", branch);
+    x_BSD = residual(x_BSD, branch, name + "attention");
+    const char* before_mlp =
+        c_.branch_norm ? "pre_feedforward_layernorm" : "post_attention_layernorm";
+    branch = mlp(name + "mlp.", norm(name + before_mlp, x_BSD), layer);
+    if (c_.branch_norm) branch = norm(name + "post_feedforward_layernorm", branch);
+    return residual(x_BSD, branch, name + "mlp");
   }
 
   Value mlp(const std::string& name, Value h, int64_t layer) {
@@ -85,7 +93,7 @@ class GatedDecoder : public Builder {
                                weight_init(), c_.mlp_bias);
     const Value up =
         project(name + "up_proj", h, c_.mlp_dim, c_.dim, {kMlp, kEmbed}, up_init, c_.mlp_bias);
-    const Value a_BSF = g_.apply(Swiglu{}, {gate, up});
+    const Value a_BSF = g_.apply(Swiglu{.kind = c_.gate}, {gate, up});
     return project(name + "down_proj", a_BSF, c_.dim, c_.mlp_dim, {kEmbed, kMlp},
                    residual_init(layer), c_.mlp_bias);
   }

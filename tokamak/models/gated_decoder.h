@@ -1,5 +1,6 @@
 // Llama's kind of decoder has RMSNorm before each branch, rotary positions, grouped-query attention
-// and SwiGLU. Parameters have the names of transformers' LlamaForCausalLM.
+// and a gated MLP. Parameters have the names of transformers' LlamaForCausalLM, and where branches
+// are normed too, of its Gemma3ForCausalLM.
 #pragma once
 
 #include "tokamak/models/model.h"

@@ -3,6 +3,7 @@
 #include "tokamak/models/family.h"
 #include "tokamak/models/gated_config.h"
 #include "tokamak/models/gated_decoder.h"
+#include "tokamak/models/rope_config.h"
 
 namespace tokamak {
 namespace {
@@ -55,6 +56,7 @@ constexpr std::array kModels{
 
 void read_config(const HfFields& f, ModelSpec& c) {
   read_gated_config(f, c, {.max_positions = 2048});
+  read_rope(f, c);
   c.attention_bias = c.output_bias = f.flag_or("attention_bias", false);
   c.mlp_bias = f.flag_or("mlp_bias", false);
   f.must_be_absent("sliding_window");

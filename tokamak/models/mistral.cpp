@@ -3,6 +3,7 @@
 #include "tokamak/models/family.h"
 #include "tokamak/models/gated_config.h"
 #include "tokamak/models/gated_decoder.h"
+#include "tokamak/models/rope_config.h"
 
 namespace tokamak {
 namespace {
@@ -29,6 +30,7 @@ constexpr std::array kModels{NamedModel{"mistral", kSizes, complete}};
 
 void read_config(const HfFields& f, ModelSpec& c) {
   read_gated_config(f, c, {.kv_heads = 8, .max_positions = 131072});
+  read_rope(f, c);
   if (!f.is_null("sliding_window"))
     c.windows.assign(c.num_layers, f.extent_or("sliding_window", kDefaultWindow, kMostPositions));
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,6 +12,7 @@
 
 #include "tokamak/ops/attention/rope.h"
 #include "tokamak/ops/elementwise/gelu.h"
+#include "tokamak/ops/elementwise/swiglu.h"
 
 namespace tokamak {
 
@@ -20,6 +22,14 @@ struct Family;
 enum class InitRecipe : uint8_t {
   kTorchtitan,   ///< Llama: truncated normals, depth-scaled residual projections
   kHuggingFace,  ///< normal(initializer_range); GPT-2: residual projections over sqrt(2 layers)
+};
+
+/// How queries and keys are rotated.
+struct RotarySpec {
+  double theta = 0.0;
+  RopeScaling scaling;
+
+  bool operator==(const RotarySpec&) const = default;
 };
 
 struct ModelSpec {
@@ -41,12 +51,19 @@ struct ModelSpec {
   bool attention_bias = false;  ///< of the matmuls that make queries, keys and values
   bool output_bias = false;     ///< of the matmul after attention
   bool mlp_bias = false;
-  bool qk_norm = false;  ///< each head of queries and keys is normed before it is rotated
+  bool qk_norm = false;      ///< each head of queries and keys is normed before it is rotated
+  bool branch_norm = false;  ///< what attention and the MLP make is normed before it is added
+  bool zero_centered_norms = false;  ///< norms multiply by 1 + w
+  bool scale_embedding = false;      ///< embeddings are multiplied by sqrt(dim)
   /// How many keys a query sees in each block, as Attention::window; empty: all in all of them.
   std::vector<int64_t> windows;
-  bool scale_attention = true;  ///< scores are divided by sqrt(head_dim)
-  bool scale_by_layer = false;  ///< and by the layer's number, from 1
-  GeluKind gelu = GeluKind::kTanh;
+  int64_t full_every = 0;  ///< every so many-th block has no window; 0: windows follow no pattern
+  std::optional<RotarySpec> window_rope;  ///< in blocks with a window, where it is another
+  bool scale_attention = true;            ///< scores are divided by sqrt(query_scalar)
+  double query_scalar = 0.0;              ///< 0 stands for head_dim
+  bool scale_by_layer = false;            ///< and by the layer's number, from 1
+  GeluKind gelu = GeluKind::kTanh;        ///< of an MLP without a gate
+  GateKind gate = GateKind::kSilu;
   double embedding_dropout = 0.0;
   double attention_dropout = 0.0;
   double residual_dropout = 0.0;
@@ -58,6 +75,15 @@ struct ModelSpec {
 /// Returns how many keys a query of block `layer` sees, itself among them; 0: all before it.
 inline int64_t window_of(const ModelSpec& spec, int64_t layer) {
   return spec.windows.empty() ? 0 : spec.windows[static_cast<size_t>(layer)];
+}
+
+/// Gives blocks a window, except every full_every-th; 0: none.
+void set_windows(ModelSpec& spec, int64_t window);
+
+/// Returns how block `layer` rotates.
+inline RotarySpec rope_of(const ModelSpec& spec, int64_t layer) {
+  if (spec.window_rope && window_of(spec, layer) > 0) return *spec.window_rope;
+  return {.theta = spec.rope_theta, .scaling = spec.rope_scaling};
 }
 
 /// Returns Label::module of the head, which comes after embedding, blocks and final norm.

@@ -41,7 +41,11 @@ TEST(Flavors, other_families_have_the_published_parameter_counts) {
       {"qwen2", "32B", 32'763'876'352},   {"qwen2", "72B", 72'706'203'648},
       {"qwen3", "0.6B", 596'049'920},     {"qwen3", "1.7B", 1'720'574'976},
       {"qwen3", "4B", 4'022'468'096},     {"qwen3", "8B", 8'190'735'360},
-      {"qwen3", "14B", 14'768'307'200},   {"qwen3", "32B", 32'762'123'264}};
+      {"qwen3", "14B", 14'768'307'200},   {"qwen3", "32B", 32'762'123'264},
+      {"gemma", "2B", 2'506'172'416},     {"gemma", "7B", 8'537'680'896},
+      {"gemma3", "270M", 268'098'176},    {"gemma3", "1B", 999'885'952},
+      {"gemma3", "4B", 3'880'263'168},    {"gemma3", "12B", 11'766'034'176},
+      {"gemma3", "27B", 27'009'346'304}};
   for (const auto& [name, flavor, count] : rows) {
     EXPECT_EQ(count_parameters(flavor_spec(name, flavor)).total, count) << name << " " << flavor;
   }
@@ -192,7 +196,8 @@ TEST(HfConfig, is_written_back_as_found) {
 TEST(HfConfig, a_flavor_survives_the_round_trip) {
   for (const auto& [name, flavor] :
        {std::pair{"llama3", "8B"}, std::pair{"llama3", "1B"}, std::pair{"gpt2", "124M"},
-        std::pair{"mistral", "12B"}, std::pair{"qwen2", "0.5B"}, std::pair{"qwen3", "8B"}}) {
+        std::pair{"mistral", "12B"}, std::pair{"qwen2", "0.5B"}, std::pair{"qwen3", "8B"},
+        std::pair{"gemma", "7B"}, std::pair{"gemma3", "1B"}, std::pair{"gemma3", "27B"}}) {
     const ModelSpec spec = flavor_spec(name, flavor);
     const ModelSpec back =
         parse_hf_config(to_hf_config(spec, DType::kBF16, {.bos = 1, .eos = 2}), "c");
@@ -200,7 +205,68 @@ TEST(HfConfig, a_flavor_survives_the_round_trip) {
     EXPECT_EQ(back.rope_scaling, spec.rope_scaling);
     EXPECT_EQ(back.rope_theta, learned_positions(spec) == 0 ? spec.rope_theta : back.rope_theta);
     EXPECT_EQ(back.tied, spec.tied);
+    EXPECT_EQ(back.windows, spec.windows);
+    EXPECT_EQ(back.window_rope, spec.window_rope);
+    EXPECT_EQ(back.query_scalar, spec.query_scalar);
+    EXPECT_EQ(back.gate, spec.gate);
   }
+}
+
+std::string gemma3(const std::string& more) {
+  return R"({"model_type": "gemma3_text", "hidden_size": 64, "num_hidden_layers": 8, "num_attention_heads": 4, "intermediate_size": 176, "vocab_size": 512)" +
+         more + "}";
+}
+
+TEST(HfConfig, gemma3_defaults_are_those_of_transformers) {
+  const ModelSpec spec = parse_hf_config(gemma3(""), "c");
+  EXPECT_EQ(spec.windows, std::vector<int64_t>({4096, 4096, 4096, 4096, 4096, 0, 4096, 4096}));
+  EXPECT_EQ(rope_of(spec, 0).theta, 1e4);
+  EXPECT_EQ(rope_of(spec, 5).theta, 1e6);
+  EXPECT_EQ(spec.head_dim, 256);
+  EXPECT_EQ(spec.num_kv_heads, 4);
+  EXPECT_TRUE(spec.tied);
+  const ModelSpec every_third = parse_hf_config(gemma3(R"(, "sliding_window_pattern": 3)"), "c");
+  EXPECT_EQ(every_third.windows, std::vector<int64_t>({4096, 4096, 0, 4096, 4096, 0, 4096, 4096}));
+}
+
+TEST(HfConfig, gemma3_has_two_rotations_in_both_spellings) {
+  for (
+      const char* text :
+      {R"(, "rope_theta": 2e5, "rope_local_base_freq": 300, "rope_scaling": {"rope_type": "linear", "factor": 8})",
+       R"(, "rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8, "rope_theta": 2e5}, "sliding_attention": {"rope_theta": 300}})"}) {
+    const ModelSpec spec = parse_hf_config(gemma3(text), "c");
+    EXPECT_EQ(rope_of(spec, 4), RotarySpec{.theta = 300.0}) << text;
+    EXPECT_EQ(rope_of(spec, 5).theta, 2e5) << text;
+    EXPECT_EQ(rope_of(spec, 5).scaling.factor, 8.0) << text;
+  }
+}
+
+TEST(HfConfig, gemma_with_other_maths_is_refused_by_name) {
+  for (const char* extra :
+       {R"("final_logit_softcapping": 30.0)", R"("attn_logit_softcapping": 50.0)",
+        R"("use_bidirectional_attention": true)", R"("hidden_activation": "silu")",
+        R"("rope_parameters": {"rope_theta": 1e4})", R"("query_pre_attn_scalar": 0)",
+        R"("layer_types": ["full_attention"])", R"("sliding_window_pattern": 0)"}) {
+    const std::string text = extra;
+    const std::string error = error_of(gemma3(", " + text));
+    EXPECT_NE(error.find(text.substr(0, text.find(':'))), std::string::npos)
+        << extra << ": " << error;
+  }
+  for (const char* name : {"Gemma2ForCausalLM", "Gemma3ForConditionalGeneration"}) {
+    const std::string error = error_of(fmt::format(R"({{"architectures": ["{}"]}})", name));
+    EXPECT_NE(error.find(name), std::string::npos) << error;
+    EXPECT_NE(error.find("Gemma3ForCausalLM"), std::string::npos) << error;
+  }
+}
+
+TEST(OwnSizes, windows_follow_the_pattern) {
+  ModelSpec spec = flavor_spec("gemma3", "270M");
+  apply_sizes({.layers = 7}, spec);
+  EXPECT_EQ(spec.windows, std::vector<int64_t>({512, 512, 512, 512, 512, 0, 512}));
+  apply_sizes({.window = 64}, spec);
+  EXPECT_EQ(spec.windows, std::vector<int64_t>({64, 64, 64, 64, 64, 0, 64}));
+  apply_sizes({.window = 0}, spec);
+  EXPECT_TRUE(spec.windows.empty());
 }
 
 }  // namespace

@@ -48,12 +48,18 @@ void set_heads(const OwnSizes& own, ModelSpec& c) {
       c.name);
 }
 
-void set_windows(const OwnSizes& own, ModelSpec& c) {
+void resize_windows(const OwnSizes& own, ModelSpec& c) {
   if (own.window) {
-    TOK_REQUIRE(c.family->has_windows,
-                "model.window = {}: {} has no sliding window; mistral, qwen2 and qwen3 have one",
-                *own.window, c.name);
-    c.windows.assign(*own.window > 0 ? c.num_layers : 0, *own.window);
+    TOK_REQUIRE(
+        c.family->has_windows,
+        "model.window = {}: {} has no sliding window; mistral, qwen2, qwen3 and gemma3 have "
+        "one",
+        *own.window, c.name);
+    set_windows(c, *own.window);
+    return;
+  }
+  if (c.full_every > 0 && !c.windows.empty()) {
+    set_windows(c, *std::max_element(c.windows.begin(), c.windows.end()));
     return;
   }
   if (c.windows.empty() || static_cast<int64_t>(c.windows.size()) == c.num_layers) return;
@@ -89,12 +95,15 @@ void apply_sizes(const OwnSizes& own, ModelSpec& spec) {
   spec.vocab_size = own.vocab_size.value_or(spec.vocab_size);
   set_width(own, spec);
   set_heads(own, spec);
-  set_windows(own, spec);
+  resize_windows(own, spec);
   const auto pairs = static_cast<size_t>(spec.head_dim / 2);
-  TOK_REQUIRE(spec.rope_scaling.kind != RopeScaling::Kind::kLongRope ||
-                  spec.rope_scaling.long_factor.size() == pairs,
-              "model.head_dim = {}: the longrope of config.json is for {} pairs of a head",
-              spec.head_dim, spec.rope_scaling.long_factor.size());
+  const auto require_pairs = [&](const RopeScaling& scaling) {
+    TOK_REQUIRE(scaling.kind != RopeScaling::Kind::kLongRope || scaling.long_factor.size() == pairs,
+                "model.head_dim = {}: the longrope of config.json is for {} pairs of a head",
+                spec.head_dim, scaling.long_factor.size());
+  };
+  require_pairs(spec.rope_scaling);
+  if (spec.window_rope) require_pairs(spec.window_rope->scaling);
   spec.flavor += ", own sizes";
   spec.hf_config.clear();
 }

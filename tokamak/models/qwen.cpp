@@ -6,6 +6,7 @@
 #include "tokamak/models/family.h"
 #include "tokamak/models/gated_config.h"
 #include "tokamak/models/gated_decoder.h"
+#include "tokamak/models/rope_config.h"
 
 namespace tokamak {
 namespace {
@@ -48,59 +49,44 @@ void complete_qwen3(ModelSpec& c) {
 constexpr std::array kQwen2Models{NamedModel{"qwen2", kQwen2Sizes, complete_qwen2}};
 constexpr std::array kQwen3Models{NamedModel{"qwen3", kQwen3Sizes, complete_qwen3}};
 
-constexpr std::string_view kSliding = "sliding_attention";
-constexpr std::string_view kFull = "full_attention";
 constexpr int64_t kDefaultWindow = 4096;  // that transformers assumes
 constexpr int64_t kDefaultFullLayers = 28;
 
 // Reads which blocks have a window: those that layer_types names, else those from max_window_layers
 // on.
 void read_windows(const HfFields& f, ModelSpec& c) {
-  const bool slides = f.flag_or("use_sliding_window", false) && !f.is_null("sliding_window");
-  std::vector<std::string> types;
+  const bool has_windows = f.flag_or("use_sliding_window", false) && !f.is_null("sliding_window");
+  std::vector<bool> slides;
   if (f.has("layer_types")) {
-    types = f.texts("layer_types");
-    TOK_REQUIRE(static_cast<int64_t>(types.size()) == c.num_layers,
-                "{}: \"layer_types\": wanted {}, one for each layer, got {}", f.what(),
-                c.num_layers, types.size());
+    slides = read_layer_types(f, c);
+    TOK_REQUIRE(has_windows || std::find(slides.begin(), slides.end(), true) == slides.end(),
+                "{}: \"layer_types\" has \"{}\", but \"use_sliding_window\" is not set", f.what(),
+                kSlidingLayer);
   } else {
     const double full = f.number_or("max_window_layers", kDefaultFullLayers);
-    for (int64_t i = 0; i < c.num_layers; ++i)
-      types.emplace_back(slides && static_cast<double>(i) >= full ? kSliding : kFull);
+    for (int64_t i = 0; i < c.num_layers; ++i) slides.push_back(static_cast<double>(i) >= full);
   }
-  for (const std::string& type : types) {
-    TOK_REQUIRE(type == kFull || type == kSliding,
-                "{}: \"layer_types\": \"{}\" is not supported, only \"{}\" and \"{}\"", f.what(),
-                type, kFull, kSliding);
-    TOK_REQUIRE(type == kFull || slides,
-                "{}: \"layer_types\" has \"{}\", but \"use_sliding_window\" is not set", f.what(),
-                kSliding);
-    c.windows.push_back(
-        type == kSliding ? f.extent_or("sliding_window", kDefaultWindow, kMostPositions) : 0);
-  }
-  if (!slides) c.windows.clear();
+  if (!has_windows) return;
+  const int64_t window = f.extent_or("sliding_window", kDefaultWindow, kMostPositions);
+  for (const bool slide : slides) c.windows.push_back(slide ? window : 0);
 }
 
 void write_windows(const ModelSpec& c, OrderedJson& json) {
-  std::vector<std::string_view> types;
-  int64_t window = 0;
-  for (int64_t i = 0; i < c.num_layers; ++i) {
-    types.push_back(window_of(c, i) > 0 ? kSliding : kFull);
-    window = std::max(window, window_of(c, i));
-  }
-  json["layer_types"] = types;
-  json["sliding_window"] = window > 0 ? OrderedJson(window) : OrderedJson(nullptr);
-  json["use_sliding_window"] = window > 0;
+  json["layer_types"] = layer_types_json(c);
+  json["sliding_window"] = sliding_window_json(c);
+  json["use_sliding_window"] = !json["sliding_window"].is_null();
 }
 
 void read_qwen2(const HfFields& f, ModelSpec& c) {
   read_gated_config(f, c, {.kv_heads = 32, .max_positions = 32768});
+  read_rope(f, c);
   read_windows(f, c);
   c.attention_bias = true;
 }
 
 void read_qwen3(const HfFields& f, ModelSpec& c) {
   read_gated_config(f, c, {.kv_heads = 32, .head_dim = kQwen3HeadDim, .max_positions = 32768});
+  read_rope(f, c);
   read_windows(f, c);
   c.attention_bias = c.output_bias = f.flag_or("attention_bias", false);
   c.qk_norm = true;

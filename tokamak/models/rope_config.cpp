@@ -134,20 +134,54 @@ RopeScaling read_scaling(const HfFields& f, const HfFields& rope, const ModelSpe
 
 }  // namespace
 
-void read_rope(const HfFields& f, ModelSpec& c) {
-  c.rope_theta = f.positive_or("rope_theta", 10000.0);
-  f.must_be("partial_rotary_factor", 1.0);
-  const char* key = f.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
-  if (!f.has(key)) return;
-  const HfFields rope = f.inside(key);
+namespace {
+
+// Reads the object `key` in `in`, if it is there; `theta` stands for an absent rope_theta.
+RotarySpec read_object(const HfFields& f, const HfFields& in, const std::string& key,
+                       const ModelSpec& c, double theta) {
+  if (!in.has(key)) return {.theta = theta};
+  const HfFields rope = in.inside(key);
   rope.must_be("partial_rotary_factor", 1.0);
-  c.rope_theta = rope.positive_or("rope_theta", c.rope_theta);
   const std::string type = rope.text_or("rope_type", rope.text_or("type", "default"));
-  c.rope_scaling = read_scaling(f, rope, c, kind_of(type, f.what(), key));
+  return {.theta = rope.positive_or("rope_theta", theta),
+          .scaling = read_scaling(f, rope, c, kind_of(type, f.what(), key))};
 }
 
-OrderedJson rope_json(const ModelSpec& c) {
-  const RopeScaling& s = c.rope_scaling;
+void set_rope(ModelSpec& c, const RotarySpec& rope) {
+  c.rope_theta = rope.theta;
+  c.rope_scaling = rope.scaling;
+}
+
+}  // namespace
+
+void read_rope(const HfFields& f, ModelSpec& c) {
+  f.must_be("partial_rotary_factor", 1.0);
+  const char* key = f.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
+  set_rope(c, read_object(f, f, key, c, f.positive_or("rope_theta", 10000.0)));
+}
+
+void read_rope_by_layer(const HfFields& f, ModelSpec& c, double full_theta, double window_theta) {
+  f.must_be("partial_rotary_factor", 1.0);
+  full_theta = f.positive_or("rope_theta", full_theta);
+  window_theta = f.positive_or("rope_local_base_freq", window_theta);
+  if (!f.has("rope_parameters")) {
+    set_rope(c, read_object(f, f, "rope_scaling", c, full_theta));
+    c.window_rope = RotarySpec{.theta = window_theta};
+    return;
+  }
+  f.must_be_absent("rope_scaling");
+  const HfFields both = f.inside("rope_parameters");
+  for (const char* key : {"rope_type", "rope_theta"})
+    TOK_REQUIRE(!both.has(key),
+                "{}: \"rope_parameters\": wanted those of \"full_attention\" and of "
+                "\"sliding_attention\", got \"{}\"",
+                f.what(), key);
+  set_rope(c, read_object(f, both, "full_attention", c, full_theta));
+  c.window_rope = read_object(f, both, "sliding_attention", c, window_theta);
+}
+
+OrderedJson rope_json(const RotarySpec& rope) {
+  const RopeScaling& s = rope.scaling;
   OrderedJson json;
   if (s.kind != Kind::kNone) json["factor"] = s.factor;
   if (s.kind == Kind::kLlama3) {
@@ -169,7 +203,7 @@ OrderedJson rope_json(const ModelSpec& c) {
     json["original_max_position_embeddings"] =
         static_cast<int64_t>(s.original_max_position_embeddings);
   }
-  json["rope_theta"] = c.rope_theta;
+  json["rope_theta"] = rope.theta;
   json["rope_type"] = name_of(s.kind);
   return json;
 }

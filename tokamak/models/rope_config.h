@@ -12,7 +12,12 @@ namespace tokamak {
 /// that are missing. REQUIRES: head_dim and max_seq_len are set.
 void read_rope(const HfFields& f, ModelSpec& c);
 
-/// Returns `rope_parameters`.
-OrderedJson rope_json(const ModelSpec& c);
+/// Does the same where blocks with a window rotate in another way: reads `rope_parameters` of
+/// "full_attention" and "sliding_attention", or `rope_local_base_freq` beside the older members.
+/// `full_theta` and `window_theta` stand for those that are absent.
+void read_rope_by_layer(const HfFields& f, ModelSpec& c, double full_theta, double window_theta);
+
+/// Returns `rope_parameters`, or what is in it by "layer_types".
+OrderedJson rope_json(const RotarySpec& rope);
 
 }  // namespace tokamak

@@ -1,0 +1,165 @@
+// Gemma's blocks have zero-centered norms, a gate of GELU and scaled embeddings. Gemma 3 adds norms
+// of each head and of each branch, and windows in most blocks, which rotate by a theta of their
+// own.
+#include <array>
+#include <cmath>
+
+#include "tokamak/models/family.h"
+#include "tokamak/models/gated_config.h"
+#include "tokamak/models/gated_decoder.h"
+#include "tokamak/models/rope_config.h"
+
+namespace tokamak {
+namespace {
+
+constexpr std::string_view kActivation = "gelu_pytorch_tanh";
+
+// The sizes of the releases; those of Gemma 3 from 4B on are of the text models inside.
+constexpr std::array kGemmaSizes{
+    ModelSizes{"debugmodel", 256, 6, 4, 1, 1024, 2048, true},
+    ModelSizes{"2B", 2048, 18, 8, 1, 16384, 256000, true},
+    ModelSizes{"7B", 3072, 28, 16, 16, 24576, 256000, true},
+};
+constexpr std::array kGemma3Sizes{
+    ModelSizes{"debugmodel", 256, 6, 4, 1, 1024, 2048, true},
+    ModelSizes{"270M", 640, 18, 4, 1, 2048, 262144, true},
+    ModelSizes{"1B", 1152, 26, 4, 1, 6912, 262144, true},
+    ModelSizes{"4B", 2560, 34, 8, 4, 10240, 262208, true},
+    ModelSizes{"12B", 3840, 48, 16, 8, 15360, 262208, true},
+    ModelSizes{"27B", 5376, 62, 32, 16, 21504, 262208, true},
+};
+
+constexpr int64_t kHeadDim = 256;
+constexpr int64_t kDefaultWindow = 4096;  // that transformers assumes
+constexpr int64_t kFullEvery = 6;
+constexpr double kFullTheta = 1e6;
+constexpr double kWindowTheta = 1e4;
+
+void set_maths(ModelSpec& c) {
+  c.zero_centered_norms = true;
+  c.scale_embedding = true;
+  c.gate = GateKind::kGelu;
+}
+
+void set_maths_3(ModelSpec& c) {
+  set_maths(c);
+  c.qk_norm = true;
+  c.branch_norm = true;
+}
+
+void complete_gemma(ModelSpec& c) {
+  set_maths(c);
+  if (c.flavor != "debugmodel") c.head_dim = kHeadDim;
+  c.max_seq_len = 8192;
+  c.rope_theta = kWindowTheta;
+  c.norm_eps = 1e-6;
+}
+
+void complete_gemma3(ModelSpec& c) {
+  set_maths_3(c);
+  const bool is_short = c.dim <= 1152;
+  // 27B divides scores by the root of dim / heads, which is not its head_dim.
+  if (c.flavor == "27B") c.query_scalar = static_cast<double>(c.head_dim);
+  if (c.flavor != "debugmodel") c.head_dim = c.flavor == "27B" ? 128 : kHeadDim;
+  c.max_seq_len = is_short ? 32768 : 131072;
+  c.rope_theta = kFullTheta;
+  if (!is_short) c.rope_scaling = {.kind = RopeScaling::Kind::kLinear, .factor = 8.0};
+  c.window_rope = RotarySpec{.theta = kWindowTheta};
+  c.norm_eps = 1e-6;
+  c.full_every = kFullEvery;
+  set_windows(c, is_short ? 512 : 1024);
+}
+
+constexpr std::array kGemmaModels{NamedModel{"gemma", kGemmaSizes, complete_gemma}};
+constexpr std::array kGemma3Models{NamedModel{"gemma3", kGemma3Sizes, complete_gemma3}};
+
+void read_gemma(const HfFields& f, ModelSpec& c) {
+  read_gated_config(f, c,
+                    {.kv_heads = 16,
+                     .head_dim = kHeadDim,
+                     .max_positions = 8192,
+                     .tied = true,
+                     .gate = GateKind::kGelu});
+  set_maths(c);
+  read_rope(f, c);
+  c.attention_bias = c.output_bias = f.flag_or("attention_bias", false);
+  // The first releases say gelu and mean its approximation.
+  if (f.text_or("hidden_act", std::string(kActivation)) != "gelu")
+    f.must_be("hidden_act", kActivation);
+  f.must_be("hidden_activation", kActivation);
+  f.must_be("use_bidirectional_attention", false);
+}
+
+// Reads which blocks have a window: those that layer_types names, else all but every sixth.
+void read_windows(const HfFields& f, ModelSpec& c) {
+  c.full_every = f.extent_or("sliding_window_pattern", kFullEvery);
+  const int64_t window = f.extent_or("sliding_window", kDefaultWindow, kMostPositions);
+  set_windows(c, window);
+  if (!f.has("layer_types")) return;
+  std::vector<int64_t> named;
+  for (const bool slides : read_layer_types(f, c)) named.push_back(slides ? window : 0);
+  if (named == c.windows) return;
+  c.windows = named;
+  c.full_every = 0;
+}
+
+void read_gemma3(const HfFields& f, ModelSpec& c) {
+  read_gated_config(f, c,
+                    {.kv_heads = 4,
+                     .head_dim = kHeadDim,
+                     .max_positions = 131072,
+                     .tied = true,
+                     .gate = GateKind::kGelu});
+  set_maths_3(c);
+  read_rope_by_layer(f, c, kFullTheta, kWindowTheta);
+  read_windows(f, c);
+  const double scalar = f.positive_or("query_pre_attn_scalar", 256.0);
+  if (scalar != static_cast<double>(c.head_dim)) c.query_scalar = scalar;
+  c.attention_bias = c.output_bias = f.flag_or("attention_bias", false);
+  f.must_be("hidden_activation", kActivation);
+  f.must_be("use_bidirectional_attention", false);
+  f.must_be_absent("attn_logit_softcapping");
+  f.must_be_absent("final_logit_softcapping");
+}
+
+OrderedJson gemma_json(const ModelSpec& c) {
+  OrderedJson json = gated_config_json(c, "GemmaForCausalLM", "gemma");
+  json["attention_bias"] = c.attention_bias;
+  json["hidden_act"] = kActivation;
+  return json;
+}
+
+OrderedJson gemma3_json(const ModelSpec& c) {
+  OrderedJson json = gated_config_json(c, "Gemma3ForCausalLM", "gemma3_text");
+  json.erase("hidden_act");
+  json["attention_bias"] = c.attention_bias;
+  json["hidden_activation"] = kActivation;
+  const double scalar = c.query_scalar > 0.0 ? c.query_scalar : static_cast<double>(c.head_dim);
+  json["query_pre_attn_scalar"] =
+      scalar == std::round(scalar) ? OrderedJson(std::llround(scalar)) : OrderedJson(scalar);
+  const OrderedJson full = json["rope_parameters"];
+  json["rope_parameters"] = {{"full_attention", full},
+                             {"sliding_attention", rope_json(*c.window_rope)}};
+  json["layer_types"] = layer_types_json(c);
+  const OrderedJson window = sliding_window_json(c);
+  json["sliding_window"] = window.is_null() ? OrderedJson(kDefaultWindow) : window;
+  return json;
+}
+
+}  // namespace
+
+const Family kGemma{.architecture = "GemmaForCausalLM",
+                    .model_type = "gemma",
+                    .models = kGemmaModels,
+                    .build = build_gated_decoder,
+                    .read_config = read_gemma,
+                    .config_json = gemma_json};
+const Family kGemma3{.architecture = "Gemma3ForCausalLM",
+                     .model_type = "gemma3_text",
+                     .models = kGemma3Models,
+                     .build = build_gated_decoder,
+                     .read_config = read_gemma3,
+                     .config_json = gemma3_json,
+                     .has_windows = true};
+
+}  // namespace tokamak
