@@ -74,12 +74,13 @@ class Fit {
     std::map<std::string, int> family_size;
     for (const MeasuredRun& row : rows) {
       if (!row.skipped.empty() || !row.calibrates) continue;
-      const std::string key = plan_key(row);
-      if (!plans_.contains(key)) plans_.emplace(key, std::make_unique<PlannedRow>(row));
+      if (!machines_.contains(row.machine))
+        machines_.emplace(row.machine, price::load_machine(row.machine));
+      const price::Machine& machine = machines_.at(row.machine);
+      const std::string key = plan_key(row, machine);
+      if (!plans_.contains(key)) plans_.emplace(key, std::make_unique<PlannedRow>(row, machine));
       rows_.push_back({.row = &row, .plan = plans_.at(key).get(), .machine = row.machine});
       ++family_size[row.family];
-      if (!machines_.contains(rows_.back().machine))
-        machines_.emplace(rows_.back().machine, price::load_machine(rows_.back().machine));
     }
     // A family of many alike rows does not outweigh all others.
     for (FitRow& row : rows_) row.weight = 1.0 / std::sqrt(family_size.at(row.row->family));

@@ -93,6 +93,35 @@ TEST(PriceCli, DrawsMemoryOfARankThatIsPriced) {
   EXPECT_NE(read_file(folder.path() / "a.html").find("Memory of rank 0<"), std::string::npos);
 }
 
+TEST(PriceCli, SaysWherePricesAreUnverified) {
+  const auto amd = plan({"--cluster", "mi300x", "--gpus", "8"});
+  EXPECT_NE(amd.out.find("\nunverified: no price on AMD MI300X"), std::string::npos) << amd.out;
+  const auto json = plan({"--preset", "frontier-8b-832-nodes", "--json"});
+  EXPECT_EQ(json.exit_code, 0) << json.err;
+  const Json report = Json::parse(json.out);
+  EXPECT_EQ(report.at("gpus"), 6656);
+  EXPECT_NE(report.at("unverified").get<std::string>().find("MI250X"), std::string::npos);
+  const auto known = plan({"--cluster", "h100", "--gpus", "8", "--json"});
+  EXPECT_TRUE(Json::parse(known.out).at("unverified").is_null());
+}
+
+TEST(PriceCli, PricesOtherSoftwareOnTheSameMachine) {
+  const auto seconds = [](Words words) {
+    words.insert(words.end(), {"--gpus=12", "--json"});
+    const auto result = plan(words);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return Json::parse(result.out).at("step_time_s").get<double>();
+  };
+  const double own_s = seconds({"--cluster=gb200", "--software=tokamak"});
+  EXPECT_EQ(own_s, seconds({"--cluster=gb200"}));
+  const double torch_s = seconds({"--cluster=gb200", "--software=torchtitan"});
+  EXPECT_EQ(torch_s, seconds({"--cluster=gb200+torchtitan"}));
+  EXPECT_GT(torch_s, own_s);
+  const auto wrong = plan({"--cluster=gb200", "--gpus=8", "--software=nemoo"});
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_EQ(wrong.err.find("--software nemoo: wanted "), wrong.err.find("--software")) << wrong.err;
+}
+
 TEST(PriceCli, PricesMxfp8AndNvfp4WhereTensorCoresMultiplyThem) {
   for (const auto& [name, format, precision] :
        {std::tuple{"mx", "mxfp8", "fp8"}, std::tuple{"nvfp4", "nvfp4", "fp4"}}) {

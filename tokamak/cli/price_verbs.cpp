@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::string_view kMachineHelp =
     "  --cluster NAME   a machine that is built in (list shows them) or a TOML file\n"
+    "  --software NAME  whose program runs: tokamak, nemo, torchtitan (--cluster list has all)\n"
     "  --gpus N         how many ranks\n"
     "  --preset NAME    a published run with its cluster and GPUs (list shows them)\n"
     "  --set KEY=VALUE  another value for a number of the machine\n"

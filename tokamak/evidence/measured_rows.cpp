@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "tokamak/config/check.h"
 #include "tokamak/core/error.h"
@@ -13,6 +14,7 @@
 #include "tokamak/core/names.h"
 #include "tokamak/evidence/csv_reader.h"
 #include "tokamak/evidence/row_run.h"
+#include "tokamak/models/model_spec.h"
 
 namespace tokamak {
 namespace {
@@ -68,6 +70,26 @@ bool is_empty(const std::string& field) {
   return trimmed(field).empty();
 }
 
+constexpr std::array kSizes = {"n_layers", "hidden", "ffn", "heads", "kv_heads", "vocab"};
+constexpr const char* kNamed = "sizes_by_name";  // what the name of the model told, else blank
+
+// Fills the sizes that the row leaves blank from the flavor that its rules name.
+void fill_sizes(RowTexts& texts) {
+  const std::string& flavor = text_in(texts, "flavor");
+  if (flavor.empty()) return;
+  const size_t blank = flavor.find(' ');
+  const ModelSpec spec = flavor_spec(flavor.substr(0, blank), flavor.substr(blank + 1));
+  const int64_t sizes[] = {spec.num_layers, spec.dim,          spec.mlp_dim,
+                           spec.num_heads,  spec.num_kv_heads, spec.vocab_size};
+  const bool is_told = std::any_of(kSizes.begin(), kSizes.end(), [&](const char* column) {
+    return !is_blank(text_in(texts, column));
+  });
+  for (size_t i = 0; i < kSizes.size(); ++i) {
+    if (is_blank(text_in(texts, kSizes[i]))) texts[kSizes[i]] = std::to_string(sizes[i]);
+  }
+  if (!is_told && spec.tied) texts["tied"] = "yes";
+}
+
 // A file's shape, and our names of its columns, blank for unknown ones.
 struct Header {
   RowShape shape;
@@ -94,7 +116,15 @@ struct Header {
     RowTexts texts;
     for (size_t i = 0; i < std::min(columns.size(), fields.size()); ++i)
       texts[columns[i]] = trimmed(fields[i]);
+    texts["software"] = lower_case(text_in(texts, "software"));
+    const RowTexts stated = texts;
     RowRules::built_in().fill(texts, shape);
+    fill_sizes(texts);
+    const auto is_told = [&](const char* column) {
+      return shape.name.empty() && std::string_view(column) != "kv_heads" &&
+             is_blank(text_in(stated, column)) && !is_blank(text_in(texts, column));
+    };
+    if (std::any_of(kSizes.begin(), kSizes.end(), is_told)) texts[kNamed] = "yes";
     return texts;
   }
 
@@ -248,12 +278,11 @@ MeasuredRun run_of(const RowTexts& texts) {
                  {{"ddp", Sharding::kDdp}, {"zero2", Sharding::kZero2}, {"fsdp", Sharding::kFsdp}},
                  Sharding::kZero1),
       .keeps_gathered = is("keeps_gathered"),
-      .async_tp = is("async_tp"),
       .tied = is("tied"),
-      .merged_products = is("merged_products"),
       .pads_logits = is("pads_logits"),
-      .whole_sequences = is("whole_sequences"),
-      .even_racks = is("even_racks")};
+      .sequence_parallel = is("sequence_parallel"),
+      .even_racks = is("even_racks"),
+      .sizes_by_name = is(kNamed)};
 }
 
 // Returns why no plan can have a row's sizes; empty if one may.
@@ -270,6 +299,10 @@ std::string fault_of(const MeasuredRun& run, const RowTexts& texts) {
   if (run.microbatch * run.seq_len > kMostLogits / run.vocab)
     return fmt::format("mbs = {}, seq = {}, vocab = {}: wanted a product of at most {}",
                        run.microbatch, run.seq_len, run.vocab, kMostLogits);
+  const std::vector<std::string> software = RowRules::built_in().values_of("software");
+  if (std::find(software.begin(), software.end(), run.software) == software.end())
+    return fmt::format("software = {}: wanted {}", printable(run.software),
+                       fmt::join(software, ", "));
   if (text_in(texts, "products") == "unknown")
     return fmt::format("precision = {}: wanted bf16, fp16, fp8 or fp4, which are priced",
                        printable(run.stated_precision));
@@ -347,7 +380,8 @@ MeasuredRun read_run(const Header& header, const RowTexts& texts) {
   MeasuredRun run = run_of(texts);
   for (const Count& count : kCounts) run.*count.size = numbers.count(count);
   run.stated_mfu = 0.01 * numbers.rate("mfu_pct");
-  run.calibrates = run.calibrates && run.num_gpus <= kMostCalibrated;
+  run.calibrates = run.calibrates && run.num_gpus <= kMostCalibrated && !run.sizes_by_name;
+  if (run.sizes_by_name) run.family += ", sizes by name";
   if (run.kv_heads == 0) run.kv_heads = run.heads;
   if (text_in(texts, "whole_vocab_shares") == "yes")
     run.vocab -= run.vocab % std::max<int64_t>(run.tp, 1);

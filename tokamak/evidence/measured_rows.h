@@ -35,14 +35,13 @@ struct MeasuredRun {
   price::Precision precision = price::Precision::kBf16;  ///< of the matmuls of its blocks
   RecomputePolicy recompute;
   Sharding sharding = Sharding::kZero1;
-  bool keeps_gathered = false;  ///< weights, from forward to backward
-  bool async_tp = false;
-  bool gated_mlp = false;        ///< Llama, Qwen; not GPT, MPT, BLOOM, Nemotron
-  bool tied = false;             ///< embedding and head are one weight
-  bool merged_products = true;   ///< one weight for q, k and v, and one for gate and up
-  bool pads_logits = true;       ///< of an odd vocabulary
-  bool whole_sequences = false;  ///< each tp rank holds whole sequences between blocks
-  bool even_racks = false;       ///< as many nodes of every rack
+  bool keeps_gathered = false;     ///< weights, from forward to backward
+  bool gated_mlp = false;          ///< Llama, Qwen; not GPT, MPT, BLOOM, Nemotron
+  bool tied = false;               ///< embedding and head are one weight
+  bool pads_logits = true;         ///< of an odd vocabulary
+  bool sequence_parallel = false;  ///< stated, whatever its software does otherwise
+  bool even_racks = false;         ///< as many nodes of every rack
+  bool sizes_by_name = false;      ///< the model's name told some that the source leaves unsaid
 
   double step_time_s = 0.0;
   double stated_mfu = 0.0;  ///< by the source's own formula; 0 = not stated

@@ -240,7 +240,7 @@ TEST(MeasuredRows, NeedsATimeOrARate) {
 // Columns that rules fill are no columns of files.
 TEST(MeasuredRows, LeavesOtherColumnsAlone) {
   std::string header = kHeader;
-  header.insert(header.size() - 1, ",software,family,shape");
+  header.insert(header.size() - 1, ",device,family,shape");
   const auto rows = parse_measured_rows(
       header + "NVIDIA x,H100,16,M,32,4096,1,32,8,51200,8192,256,1,1,1,,1,16,,bf16,,2,,,,,a,b,c\n",
       "x.csv");
@@ -333,7 +333,7 @@ TEST(MeasuredRows, PlansARow) {
   const MeasuredRun row = only_row(
       "NVIDIA x,H100,16,Llama,4,256,512,8,4,1024,128,8,1,2,2,2,2,2,dist-opt,fp8,none,1,,,,\n");
   ASSERT_EQ(row.skipped, "");
-  const PlannedRow planned(row);
+  const PlannedRow planned(row, price::load_machine(row.machine));
   ASSERT_EQ(planned.ranks().size(), 2U);
   EXPECT_EQ(planned.ranks()[1].rank, 8);
   EXPECT_EQ(row.precision, price::Precision::kFp8);
@@ -351,14 +351,14 @@ TEST(MeasuredRows, TwinsOfStagesPriceAsTheirPlans) {
   std::vector<std::unique_ptr<PlannedRun>> runs;
   std::vector<price::PricedRank> ranks;
   for (int r = 0; r < row.pp; ++r) {
-    const RunShape shape = shape_of_row(row, r);
+    const RunShape shape = shape_of_row(row, machine.software, r);
     runs.push_back(std::make_unique<PlannedRun>(spec_of_row(row), shape, target));
     ranks.push_back({.plan = &runs.back()->plan(), .rank = shape.distribute.rank});
   }
   const double planned = price::price_step(ranks, static_cast<int>(row.num_microbatches()), slowest,
                                            {.linear = row.precision, .device_graphs = false})
                              .seconds;
-  const double twins = price_planned_row(row, PlannedRow(row), machine).seconds;
+  const double twins = price_planned_row(row, PlannedRow(row, machine), machine).seconds;
   EXPECT_EQ(twins, planned);
 }
 
@@ -405,7 +405,12 @@ TEST(MeasuredRows, ReadsTheFilesBesideTheCheckout) {
   };
   const auto runs = read_measured_rows(folder / "training_runs.csv");
   EXPECT_EQ(runs.size(), 715U);
-  EXPECT_EQ(count(runs), 328);
+  EXPECT_EQ(count(runs), 328 + 98);
+  EXPECT_EQ(std::count_if(runs.begin(), runs.end(),
+                          [](const MeasuredRun& r) {
+                            return r.skipped.empty() && !r.machine.empty() && r.sizes_by_name;
+                          }),
+            98);
   EXPECT_EQ(count(read_measured_rows(folder / "vtrain_multi_node.csv")), 55);
   EXPECT_EQ(count(read_measured_rows(folder / "vtrain_single_node.csv")), 960);
 }

@@ -11,6 +11,7 @@
 #include "tokamak/core/json.h"
 #include "tokamak/core/names.h"
 #include "tokamak/price/machine/device_spread.h"
+#include "tokamak/price/run/priced_run.h"
 #include "tokamak/price/run/slowest_place.h"
 
 namespace tokamak {
@@ -19,13 +20,13 @@ namespace {
 // Keeps the last plans made, since rows of one shape stand together in files.
 class LastPlans {
  public:
-  const PlannedRow& of(const MeasuredRun& run, int place) {
-    std::string key = fmt::format("{} {}", plan_key(run), place);
+  const PlannedRow& of(const MeasuredRun& run, const price::Machine& machine, int place) {
+    std::string key = fmt::format("{} {}", plan_key(run, machine), place);
     const auto found = std::find_if(kept_.begin(), kept_.end(),
                                     [&](const auto& kept) { return kept.first == key; });
     if (found != kept_.end()) return *found->second;
     if (kept_.size() == kMost) kept_.erase(kept_.begin());
-    kept_.emplace_back(std::move(key), std::make_unique<PlannedRow>(run, place));
+    kept_.emplace_back(std::move(key), std::make_unique<PlannedRow>(run, machine, place));
     return *kept_.back().second;
   }
 
@@ -95,10 +96,11 @@ price::Machine filled_as_of_run(const MeasuredRun& run, price::Machine machine) 
 
 price::StepPrice price_planned_row(const MeasuredRun& run, const PlannedRow& planned,
                                    const price::Machine& machine) {
-  return price::price_step(
-      planned.ranks(), static_cast<int>(run.num_microbatches()),
-      price::slowest_of(filled_as_of_run(run, machine), run.num_gpus),
-      {.linear = run.precision, .device_graphs = false, .splits_messages = run.whole_sequences});
+  return price::price_step(planned.ranks(), static_cast<int>(run.num_microbatches()),
+                           price::slowest_of(filled_as_of_run(run, machine), run.num_gpus),
+                           {.linear = run.precision,
+                            .device_graphs = false,
+                            .splits_messages = software_of_row(run, machine).whole_sequences == 1});
 }
 
 std::vector<PricedRow> price_rows(const std::vector<MeasuredRun>& runs,
@@ -118,8 +120,12 @@ std::vector<PricedRow> price_rows(const std::vector<MeasuredRun>& runs,
     try {
       p.peak_flops = machine.device.peak_flops[run.precision];
       const int place =
-          slowest_place(shape_of_row(run, 0).distribute, filled_as_of_run(run, machine));
-      p.step = price_planned_row(run, plans.of(run, place), machine);
+          slowest_place(shape_of_row(run, software_of_row(run, machine), 0).distribute,
+                        filled_as_of_run(run, machine));
+      const PlannedRow& planned = plans.of(run, machine, place);
+      p.step = price_planned_row(run, planned, machine);
+      p.memory_bytes = planned.peak_bytes();
+      p.memory_limit_bytes = memory_limit(machine);
     } catch (const Error& e) {
       p.skipped = e.what();
     }
@@ -168,6 +174,8 @@ std::string to_json(const PricedRow& p) {
   json["measured_step_time_s"] = p.run.step_time_s;
   json["measured_as"] = p.run.measured_as;
   json["error"] = p.error();
+  json["memory"] = {
+      {"peak_bytes", p.memory_bytes}, {"limit_bytes", p.memory_limit_bytes}, {"fits", p.fits()}};
   json["restated_mfu"] = restated_mfu(p, p.run.step_time_s);
   json["predicted_restated_mfu"] = restated_mfu(p, p.step.seconds);
   if (p.run.stated_mfu > 0.0) {

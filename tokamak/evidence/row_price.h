@@ -14,7 +14,11 @@ struct PricedRow {
   MeasuredRun run;
   std::string skipped;  ///< as in the row, or why no plan has its shape
   price::StepPrice step;
-  double peak_flops = 0.0;  ///< of one device in the precision of the row's matmuls
+  double peak_flops = 0.0;          ///< of one device in the precision of the row's matmuls
+  int64_t memory_bytes = 0;         ///< that our plan of the row allocates on the fullest device
+  double memory_limit_bytes = 0.0;  ///< of a device, for a plan
+
+  bool fits() const { return static_cast<double>(memory_bytes) <= memory_limit_bytes; }
 
   /// Returns predicted over measured time, less one.
   double error() const { return step.seconds / run.step_time_s - 1.0; }
@@ -51,7 +55,7 @@ ErrorSummary summarize(std::vector<double> errors);
 double restated_mfu(const PricedRow& row, double seconds);
 
 /// Returns one line of JSON: line, source, machine, predicted_step_time_s, measured_step_time_s,
-/// error; or skipped.
+/// error, memory (as of a priced plan: peak_bytes, limit_bytes, fits); or skipped.
 std::string to_json(const PricedRow& row);
 
 /// Returns every row, then a summary by family and one by calibrated and tested rows.

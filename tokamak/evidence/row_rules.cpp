@@ -25,12 +25,12 @@ constexpr auto kColumns = std::to_array<std::pair<std::string_view, std::string_
     {{"",
       "source gpu machine model zero_stage_or_fsdp precision recompute notes n_gpus n_layers "
       "hidden ffn heads kv_heads vocab seq gbs mbs tp pp vp cp dp step_time_s step_time_ms "
-      "tokens_per_s_per_gpu tflops_per_gpu mfu_pct"},
+      "tokens_per_s_per_gpu tflops_per_gpu mfu_pct software"},
      {"",
-      "shape device software family family_gpu shard_ranks stated_peak machine_file machine_names"},
+      "shape device flavor family family_gpu shard_ranks stated_peak machine_file machine_names"},
      {"yes, no",
-      "whole_vocab_shares recomputes_ops keeps_gathered async_tp gated_mlp tied merged_products "
-      "pads_logits whole_sequences one_layer_chunks even_racks rounded_tokens hardware_flops "
+      "whole_vocab_shares recomputes_ops keeps_gathered gated_mlp tied "
+      "pads_logits sequence_parallel one_layer_chunks even_racks rounded_tokens hardware_flops "
       "calibrates"},
      {"bf16, fp8, fp4, unknown", "products"},
      {"none, full, selective, selective-layers, unknown", "recompute_mode"},
@@ -42,7 +42,7 @@ bool lists(std::string_view list, char separator, std::string_view word) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-std::string_view values_of(const std::string& origin, std::string_view column) {
+std::string_view allowed_values(const std::string& origin, std::string_view column) {
   for (const auto& [values, columns] : kColumns) {
     if (lists(columns, ' ', column)) return values;
   }
@@ -119,7 +119,7 @@ RowRules::RowRules(std::string_view toml, const std::string& name) {
                    [](const Entry& a, const Entry& b) { return a.order < b.order; });
   for (const Entry& entry : entries) add(entry);
   for (const Rule& rule : rules_) {
-    const std::string_view values = values_of(rule.origin, rule.column);
+    const std::string_view values = allowed_values(rule.origin, rule.column);
     TOK_REQUIRE(values.empty() || lists(values, ',', rule.value), "{}: no value \"{}\": wanted {}",
                 rule.origin, printable(rule.value), values);
   }
@@ -171,7 +171,7 @@ void RowRules::add_to_shape(const Entry& entry) {
   TOK_REQUIRE(parts.size() == 4 && (parts[2] == "columns" || parts[2] == "texts"),
               "{}: {}: wanted shape.NAME.columns or shape.NAME.texts", entry.origin,
               printable(entry.name));
-  values_of(fmt::format("{}: {}", entry.origin, printable(entry.name)), parts[3]);
+  allowed_values(fmt::format("{}: {}", entry.origin, printable(entry.name)), parts[3]);
   if (shapes_.empty() || shapes_.back().name != parts[1]) shapes_.push_back({.name = parts[1]});
   if (parts[2] == "texts") {
     shapes_.back().texts[parts[3]] = text_of(entry);
@@ -182,7 +182,7 @@ void RowRules::add_to_shape(const Entry& entry) {
 
 RowRules::Condition RowRules::condition(const std::string& origin, std::string_view column,
                                         std::string_view text) const {
-  values_of(origin, column);
+  allowed_values(origin, column);
   const bool is_found = !text.starts_with('!');
   const std::string pattern = with_words(origin, std::string(text.substr(is_found ? 0 : 1)));
   try {
@@ -226,6 +226,16 @@ void RowRules::add_device_aliases() {
   });
   rules_.insert(rules_.begin(), std::make_move_iterator(rules.begin()),
                 std::make_move_iterator(rules.end()));
+}
+
+std::vector<std::string> RowRules::values_of(std::string_view column) const {
+  std::vector<std::string> values;
+  for (const Rule& rule : rules_) {
+    if (rule.column == column && !rule.value.empty() &&
+        std::find(values.begin(), values.end(), rule.value) == values.end())
+      values.push_back(rule.value);
+  }
+  return values;
 }
 
 bool RowRules::is_of_files(std::string_view column) {

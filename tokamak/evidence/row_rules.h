@@ -42,6 +42,9 @@ class RowRules {
   /// Fills the columns of a row of this shape that are blank.
   void fill(RowTexts& texts, const RowShape& shape = {}) const;
 
+  /// Returns the values that rules give a column, each once, in their order.
+  std::vector<std::string> values_of(std::string_view column) const;
+
   /// Whether a file may have the column; only rules fill the others.
   static bool is_of_files(std::string_view column);
 

@@ -56,6 +56,22 @@ std::string error_of(const std::string& toml) {
   return "";
 }
 
+TEST(RowRules, KnowsWhatTorchtitanRan) {
+  const auto software = [](const std::string& precision, const std::string& notes) {
+    return filled("software",
+                  {{"source", "pytorch/torchtitan"}, {"precision", precision}, {"notes", notes}});
+  };
+  EXPECT_EQ(software("bf16", ""), "torchtitan");
+  EXPECT_EQ(software("fp8-tensorwise", "compile=yes; asyncTP=no"), "torchtitan-compiled");
+  EXPECT_EQ(software("fp8-tensorwise", "compile=yes; asyncTP=yes; 94 GB"), "torchtitan-async-tp");
+  EXPECT_EQ(software("fp8", "schedule 1F1B; asyncTP; compile"), "torchtitan-async-tp");
+  EXPECT_EQ(software("fp8-rowwise", "asyncTP=no; compile"), "torchtitan-rowwise");
+  EXPECT_EQ(software("fp8-rowwise", "asyncTP=yes; compile"), "torchtitan-rowwise-async-tp");
+  EXPECT_EQ(filled("machine_names",
+                   {{"source", "torchtitan"}, {"gpu", "H100"}, {"precision", "fp8-rowwise"}}),
+            "h100-published+torchtitan-rowwise+torchtitan-hopper");
+}
+
 TEST(RowRules, KnowsGpusHoweverTheyAreSpelled) {
   EXPECT_EQ(machine_of_gpu("H100"), "h100");
   EXPECT_EQ(machine_of_gpu("NVIDIA H100 SXM5 80GB HBM3"), "h100");

@@ -8,6 +8,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/pipeline/schedules.h"
 #include "tokamak/pipeline/stage_split.h"
+#include "tokamak/price/run/priced_run.h"
 
 namespace tokamak {
 namespace {
@@ -72,7 +73,13 @@ ModelSpec spec_of_row(const MeasuredRun& run) {
           .tied = run.tied};
 }
 
-RunShape shape_of_row(const MeasuredRun& run, int pp_rank) {
+price::Software software_of_row(const MeasuredRun& run, const price::Machine& machine) {
+  price::Software software = machine.software;
+  if (run.sequence_parallel) software.whole_sequences = 0;
+  return software;
+}
+
+RunShape shape_of_row(const MeasuredRun& run, const price::Software& software, int pp_rank) {
   TOK_CHECK(run.skipped.empty(), "line {}: {}", run.line, run.skipped);
   const DataMesh data = data_mesh(run);
   RunShape shape;
@@ -89,11 +96,8 @@ RunShape shape_of_row(const MeasuredRun& run, int pp_rank) {
   d.num_microbatches = run.num_microbatches();
   d.sharding = run.sharding;
   if (run.keeps_gathered) d.reshard = Reshard::kNever;
-  d.async_tp = run.tp > 1 && run.async_tp;
   d.context = ContextMethod::kRing;
-  d.merge_products = run.merged_products;
-  d.sequence_parallel = !run.whole_sequences;
-  d.keep_copies = false;  // other trainers write bf16 copies of weights in a separate pass
+  apply_software(software, shape);
   if (run.pp > 1) add_pipeline(run, d);
   return shape;
 }
@@ -116,25 +120,37 @@ double hardware_flops_per_step(const MeasuredRun& run) {
          (1.0 + s / (6.0 * h) + static_cast<double>(run.vocab) / (16.0 * layers * h));
 }
 
-std::string plan_key(const MeasuredRun& run) {
-  const std::array<int64_t, 16> sizes = {run.num_layers,  run.hidden,
-                                         run.ffn,         run.heads,
-                                         run.kv_heads,    run.vocab,
-                                         run.seq_len,     run.microbatch,
-                                         run.dp,          run.cp,
-                                         run.tp,          run.pp,
-                                         chunks_of(run),  run.num_microbatches(),
-                                         run.shard_ranks, run.recompute.every_nth_block};
-  return fmt::format("{} {} {} {} {} {} {} {} {} {} {}", fmt::join(sizes, " "),
+std::string plan_key(const MeasuredRun& run, const price::Machine& machine) {
+  const price::Software software = software_of_row(run, machine);
+  const std::array<int64_t, 17> sizes = {run.num_layers,
+                                         run.hidden,
+                                         run.ffn,
+                                         run.heads,
+                                         run.kv_heads,
+                                         run.vocab,
+                                         run.seq_len,
+                                         run.microbatch,
+                                         run.dp,
+                                         run.cp,
+                                         run.tp,
+                                         run.pp,
+                                         chunks_of(run),
+                                         run.num_microbatches(),
+                                         run.shard_ranks,
+                                         run.recompute.every_nth_block,
+                                         machine.device.arch};
+  return fmt::format("{} {} {} {} {} {} {} {} {}", fmt::join(sizes, " "),
                      static_cast<int>(run.recompute.mode), run.recompute.saved_ops.size(),
-                     static_cast<int>(run.sharding), run.keeps_gathered, run.async_tp,
-                     run.gated_mlp, run.tied, run.merged_products, run.pads_logits,
-                     run.whole_sequences);
+                     static_cast<int>(run.sharding), run.keeps_gathered, run.gated_mlp, run.tied,
+                     run.pads_logits,
+                     fmt::format("{}{}{}", software.merges_products, software.keeps_copies,
+                                 software.whole_sequences));
 }
 
-PlannedRow::PlannedRow(const MeasuredRun& run, int place)
-    : planned_(spec_of_row(run), shape_of_row(run, 0), {.backend = "gpu", .arch = 90},
-               PlannedRanks::Which::kStages, place) {
+PlannedRow::PlannedRow(const MeasuredRun& run, const price::Machine& machine, int place)
+    : planned_(spec_of_row(run), shape_of_row(run, software_of_row(run, machine), 0),
+               {.backend = "gpu", .arch = machine.device.arch}, PlannedRanks::Which::kStages,
+               place) {
   for (const PlannedRanks::Rank& r : planned_.ranks())
     ranks_.push_back({.plan = r.plan, .rank = r.rank});
 }

@@ -65,6 +65,13 @@ std::vector<std::string> machine_part_names() {
   return names;
 }
 
+std::vector<std::string> software_part_names() {
+  std::vector<std::string> names;
+  add_stems(software_files(), names);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 std::optional<std::string_view> built_in_machine_file(std::string_view name) {
   const std::string lower = lower_case(name);  // as files are called; people write H100
   for (const auto files :
@@ -143,6 +150,14 @@ std::string taken_text(const Machine& machine) {
       "{0} devices of each {1} domain of {2}, as sbatch --segment={3} takes them; "
       "--set {1}.num_devices={2} fills one after the other",
       domain.num_devices, domain.name, domain.whole_devices, nodes);
+}
+
+std::string unverified_text(const Machine& machine) {
+  if (machine.device.verified_devices > 0) return "";
+  const std::string_view source = machine.source_of("device.verified_devices");
+  return fmt::format("unverified: no price on {} has been within 15 % of a measured run{}",
+                     machine.device.name.empty() ? machine.name : machine.device.name,
+                     source == "default" ? "" : fmt::format(" ({})", source));
 }
 
 bool is_low(Precision precision) {

@@ -101,6 +101,12 @@ struct Device {
   double floor_bytes_per_s = 0.0;
   double to_host_bytes_per_s = 0.0;
   double from_host_bytes_per_s = 0.0;
+  /// Rates at which an asynchronous save copies state, within the device while the step stands and
+  /// to the host beside steps; 0 = as a kernel copies, and to_host_bytes_per_s.
+  double snapshot_bytes_per_s = 0.0;
+  double save_bytes_per_s = 0.0;
+  /// Devices of the largest measured run that a price was within 15 % of; 0 = there is none.
+  int verified_devices = 0;
 };
 
 inline constexpr size_t kMaxLevels = 8;
@@ -148,6 +154,11 @@ struct Software {
   /// 1 = matmuls in few bits cast as Transformer Engine does (task/low_precision.h), beside a plan
   /// in the compute dtype; 0 = they are planned as matmuls of codes.
   int own_casts = 0;
+  /// How its own casts and matmuls of codes differ from Transformer Engine's with scales of
+  /// tensors:
+  double codes_share = 1.0;      ///< rate of such matmuls over the device's
+  double cast_reads = 1.0;       ///< times that a cast reads an element
+  int gathers_codes = 1;         ///< 1 = tp gathers codes; 0 = values, which every rank casts
   double attention_share = 1.0;  ///< rate of attention over the device's
   /// Bytes that the forward of an unfused attention moves per query, key and head; the backward
   /// moves twice that. 0 = it is fused. Unfused attention computes all pairs, causal or not.
@@ -161,6 +172,10 @@ struct Software {
   /// 1 = plans cover tensor-parallel collectives of the backward with weight gradients, and gather
   /// by copy engines where a group is of one host; 0 = plans of published runs do not.
   int covers_collectives = 1;
+  int merges_products = 1;  ///< 1 = q, k and v are one matmul, and so are gate and up
+  int keeps_copies = 1;     ///< 1 = updates write compute copies of weights; 0 = a pass casts them
+  int device_graphs = 1;    ///< 1 = the plan may replay device graphs
+  int whole_sequences = 0;  ///< 1 = each tensor-parallel rank holds whole sequences between blocks
   double gradient_bytes = 4.0;  ///< per element of the gradients that ranks sum
   /// 1 = gradients are reduced beside what the pipeline does next, where the plan says so
   /// (Segment::outliving_streams); 0 = an item ends after its reductions.
@@ -209,6 +224,9 @@ std::vector<std::string> machine_names();
 /// Returns the names of built-in parts, devices and fabrics, sorted.
 std::vector<std::string> machine_part_names();
 
+/// Returns the names of those parts that are software, sorted.
+std::vector<std::string> software_part_names();
+
 /// Loads built-in names and TOML files (names with a '/' or that end in .toml) joined by '+'. Each
 /// adds to those before it and overrides them; joined machines have a joined name. Throws Error in
 /// one line: file, key, wanted, got.
@@ -243,6 +261,10 @@ Machine with_equal_domains(Machine machine, int64_t num_devices);
 /// Returns "64 devices of each nvlink domain of 72, as sbatch --segment=16 takes them; ..."; empty
 /// if all are taken.
 std::string taken_text(const Machine& machine);
+
+/// Returns "unverified: ..." if no measured run on the machine's device bears its prices out, else
+/// "".
+std::string unverified_text(const Machine& machine);
 
 /// Throws Error if the device has no matmuls in `precision`.
 void require_products(const Machine& machine, Precision precision);

@@ -131,6 +131,9 @@ void add_device(std::vector<MachineKey>& out) {
   keys.add<&Device::floor_bytes_per_s>("floor_bytes_per_s", kBytesPerSecond, 0, kMaxRate);
   keys.add<&Device::to_host_bytes_per_s>("to_host_bytes_per_s", kBytesPerSecond, 1, kMaxRate);
   keys.add<&Device::from_host_bytes_per_s>("from_host_bytes_per_s", kBytesPerSecond, 1, kMaxRate);
+  keys.add<&Device::snapshot_bytes_per_s>("snapshot_bytes_per_s", kBytesPerSecond, 0, kMaxRate);
+  keys.add<&Device::save_bytes_per_s>("save_bytes_per_s", kBytesPerSecond, 0, kMaxRate);
+  keys.add<&Device::verified_devices>("verified_devices", kNone, 0, kMaxDevices);
 }
 
 void add_software(std::vector<MachineKey>& out) {
@@ -139,6 +142,9 @@ void add_software(std::vector<MachineKey>& out) {
   keys.add<&Software::host_block_s>("host_block_s", kSeconds, 0, kMaxShort);
   keys.add<&Software::host_ahead>("host_ahead", kNone, 0, 1);
   keys.add<&Software::own_casts>("own_casts", kNone, 0, 1);
+  keys.add<&Software::codes_share>("codes_share", kNone, 1e-3, 2);
+  keys.add<&Software::cast_reads>("cast_reads", kNone, 0, 100);
+  keys.add<&Software::gathers_codes>("gathers_codes", kNone, 0, 1);
   keys.add<&Software::collective_call_s>("collective_call_s", kSeconds, 0, kMaxShort);
   keys.add<&Software::compute_slowdown>("compute_slowdown", kNone, 1.0, 100);
   keys.add<&Software::collective_slowdown>("collective_slowdown", kNone, 1.0, 100);
@@ -153,6 +159,10 @@ void add_software(std::vector<MachineKey>& out) {
   keys.add<&Software::logit_bytes>("logit_bytes", kBytes, 0, 1e3);
   keys.add<&Software::tensor_parallel_overlap>("tensor_parallel_overlap", kNone, 0, 1);
   keys.add<&Software::covers_collectives>("covers_collectives", kNone, 0, 1);
+  keys.add<&Software::merges_products>("merges_products", kNone, 0, 1);
+  keys.add<&Software::keeps_copies>("keeps_copies", kNone, 0, 1);
+  keys.add<&Software::device_graphs>("device_graphs", kNone, 0, 1);
+  keys.add<&Software::whole_sequences>("whole_sequences", kNone, 0, 1);
   keys.add<&Software::gradient_bytes>("gradient_bytes", kBytes, 0.5, 8);
   keys.add<&Software::reduction_overlap>("reduction_overlap", kNone, 0, 1);
   keys.add<&Software::gather_overlap>("gather_overlap", kNone, 0, 1);

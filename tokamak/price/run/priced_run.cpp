@@ -30,20 +30,33 @@ bool plans_codes(price::Precision linear, const price::Machine& machine) {
   return price::is_low(linear) && machine.software.own_casts == 0;
 }
 
+void apply_software(const price::Software& software, RunShape& shape) {
+  DistributeOptions& d = shape.distribute;
+  if (software.merges_products == 0) d.merge_products = false;
+  if (software.keeps_copies == 0) d.keep_copies = false;
+  if (software.whole_sequences == 1) d.sequence_parallel = false;
+  if (software.device_graphs == 0) shape.device_graphs = DeviceGraphs::kNever;
+  if (software.covers_collectives == 0) {
+    d.covers_collectives = false;
+    shape.copy_engines = CopyEngines::kNever;
+  }
+}
+
 RunShape priced_shape(const Config& config, price::Precision linear, const price::Machine& machine,
                       const ModelSpec& model, const MeshPlace& place) {
   Config planned = config;
   planned.model.converters.clear();
   if (plans_codes(linear, machine))
     planned.model.converters.emplace_back(converter_of(config, linear));
-  if (machine.software.covers_collectives == 0)
-    planned.parallelism.cover_tensor_parallel_collectives = false;
-  return shape_of(planned, model, place);
+  RunShape shape = shape_of(planned, model, place);
+  apply_software(machine.software, shape);
+  return shape;
 }
 
 price::PriceOptions price_options(price::Precision linear, const price::Machine& machine) {
-  if (!price::is_low(linear) || plans_codes(linear, machine)) return {};
-  return {.linear = linear};
+  price::PriceOptions options{.splits_messages = machine.software.whole_sequences == 1};
+  if (price::is_low(linear) && !plans_codes(linear, machine)) options.linear = linear;
+  return options;
 }
 
 price::Precision PriceRequest::precision() const {

@@ -43,6 +43,10 @@ struct PricedRun {
 /// compute dtype, and price_options() adds the casts of the machine's software.
 bool plans_codes(price::Precision linear, const price::Machine& machine);
 
+/// Takes from a plan what a machine's software does not do: merged matmuls, compute copies that
+/// updates write, cut sequences, covered collectives, gathers by copy engines, device graphs.
+void apply_software(const price::Software& software, RunShape& shape);
+
 /// Returns the run as it is planned for its price. What the recipe of codes is, and which matmuls
 /// it leaves out, is up to the configuration.
 RunShape priced_shape(const Config& config, price::Precision linear, const price::Machine& machine,

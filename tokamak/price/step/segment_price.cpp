@@ -36,7 +36,10 @@ const std::vector<Cost>& SegmentPrices::costs(size_t segment) {
 
 const LowPrecisionFlow& SegmentPrices::flow(size_t segment) {
   LowPrecisionFlow& flow = flows_[segment];
-  if (flow.casts.empty()) flow = low_precision_flow(plan_.segments[segment].tasks, costs(segment));
+  if (flow.casts.empty()) {
+    flow = low_precision_flow(plan_.segments[segment].tasks, costs(segment),
+                              machine_.software.gathers_codes == 1);
+  }
   return flow;
 }
 

@@ -1,8 +1,11 @@
 // Tests the prices of plans with codes of 8 and of 4 bits.
 #include <gtest/gtest.h>
 
+#include "tokamak/ops/comm/collective.h"
 #include "tokamak/ops/float8/quantize.h"
 #include "tokamak/ops/float8/scaled_matmul.h"
+#include "tokamak/ops/matmul/linear.h"
+#include "tokamak/price/task/low_precision.h"
 #include "tokamak/price/task/task_time.h"
 #include "tokamak/price/task/test_tasks.h"
 
@@ -81,6 +84,39 @@ TEST(CodePrice, CountsTwoCodesOfFourBitsInAByte) {
   const double bytes = 128.0 * 64.0 * 2.5 + 4.0 + 512.0 + 16.0;
   const double rate = machine.device.memory_bytes_per_s * machine.device.memory_efficiency;
   EXPECT_NEAR(seconds(encode, machine), bytes / rate / 0.5, 1e-6);
+}
+
+// Scales of rows as torchao has them: slower matmuls, casts that read more than once, and values
+// that travel in 16 bits, so that every rank casts what it has gathered.
+TEST(CodePrice, OtherSoftwareMayCastAndGatherOtherwise) {
+  const auto at = [](Operand o, int64_t offset) {
+    o.offset = offset;
+    return o;
+  };
+  const CommGroup group{.id = 0, .size = 2};
+  const Operand whole = at(bf16({1280, 1280}), 1 << 20);
+  const Task gather = task_of(AllGather{.group = group}, {at(bf16({640, 1280}), 0)}, {whole});
+  const Task matmul = task_of(Linear{}, {whole, at(bf16({1280, 1280}), 2 << 20)},
+                              {at(bf16({1280, 1280}), 4 << 20)});
+  const std::vector<Cost> costs = {cost_of(gather), cost_of(matmul)};
+  const std::vector<Task> tasks = {gather, matmul};
+  EXPECT_EQ(low_precision_flow(tasks, costs).is_low, (std::vector<uint8_t>{1, 0}));
+  EXPECT_EQ(low_precision_flow(tasks, costs).casts, (std::vector<uint8_t>{0, 0}));
+  EXPECT_EQ(low_precision_flow(tasks, costs, false).is_low, (std::vector<uint8_t>{0, 0}));
+  EXPECT_EQ(low_precision_flow(tasks, costs, false).casts, (std::vector<uint8_t>{0, 1}));
+
+  const PriceOptions fp8{.linear = Precision::kFp8};
+  Machine machine = fast_memory();
+  const double before = seconds(matmul, machine, fp8);
+  machine.software.codes_share = 0.8;
+  EXPECT_NEAR(seconds(matmul, machine, fp8), before / 0.8, 1e-9 * before);
+  EXPECT_EQ(seconds(matmul, machine), seconds(matmul, fast_memory())) << "bf16 is not slower";
+
+  machine = clockwork();
+  const double once = seconds(matmul, machine, fp8);
+  machine.software.cast_reads = 3.0;
+  const double bytes = 2.0 * 2.0 * 1280.0 * 1280.0;
+  EXPECT_NEAR(seconds(matmul, machine, fp8) - once, bytes / 8.0, 1e-6 * bytes);
 }
 
 }  // namespace

@@ -301,17 +301,19 @@ double TaskTimes::product_seconds(const Task& task, const Cost& cost, double byt
   // In few bits both operands are read along the dim that is summed; for weight gradients these
   // rows are tokens.
   how.row_widths |= cost.k;
+  how.rate *= machine_.software.codes_share;
   const double width = element_bytes(options_.linear);
   bytes -= (1.0 - width / kPlannedBytes) * (operand_bytes(task.in[0]) + operand_bytes(task.in[1]));
   return gemm_seconds(cost.m, cost.n, cost.k, bytes, options_.linear, machine_, how) +
          cast_seconds(task, cost, run);
 }
 
-// Returns the seconds of casts for a matmul in few bits. Each element is read, and written both as
-// it lies and transposed.
+// Returns the seconds of casts for a matmul in few bits. Each element is read, once or in several
+// passes, and written both as it lies and transposed.
 double TaskTimes::cast_seconds(const Task& task, const Cost& cost, const TaskRun& run) const {
   if (computes_in(task, cost) == precision_of(cost.dtype)) return 0.0;
-  const double bytes = kPlannedBytes + 2.0 * element_bytes(options_.linear);
+  const double bytes =
+      machine_.software.cast_reads * kPlannedBytes + 2.0 * element_bytes(options_.linear);
   return memory_seconds(bytes * cast_elements(task, run), machine_);
 }
 
