@@ -42,11 +42,13 @@ std::string title(std::span<const SweepLine> lines) {
                          lines, [](const Report& r) { return r.machine; }, "several machines"));
 }
 
-// Returns how jobs take racks, each text once.
-std::set<std::string> taken_texts(std::span<const SweepLine> lines) {
+// Returns what reports say of their machines, each text once.
+std::set<std::string> machine_texts(std::span<const SweepLine> lines) {
   std::set<std::string> texts;
   for (const SweepLine& line : lines) {
-    if (line.report && !line.report->taken.empty()) texts.insert(line.report->taken);
+    if (!line.report) continue;
+    texts.insert({line.report->taken, line.report->unverified});
+  texts.erase("");
   }
   return texts;
 }
@@ -81,7 +83,7 @@ std::string table(std::span<const Sweep> sweeps, std::span<const SweepLine> line
   const std::string peak = common(
       lines, [](const Report& r) { return fmt::format("{:.0f} TFLOP/s", 1e-12 * r.peak_flops); },
       "each line's peak");
-  for (const std::string& taken : taken_texts(lines)) text += taken + "\n";
+  for (const std::string& said : machine_texts(lines)) text += said + "\n";
   return text + fmt::format("MFU as {} counts, of {}; relative to the first line{}\n",
                             first.flops[0].name, peak, lines[0].report ? "" : " that has a price");
 }

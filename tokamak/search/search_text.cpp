@@ -94,8 +94,9 @@ std::string search_text(const SearchRequest& request, const SearchResult& result
       result.num_points, request.num_gpus, request.machine.name,
       request.config.training.global_batch_size, result.num_fitting,
       result.memory_limit_bytes / kGiB, result.num_probes, result.num_estimated, result.num_priced);
-  const std::string taken = price::taken_text(request.machine);
-  if (!taken.empty()) text += taken + "\n";
+  for (const std::string& said :
+       {price::unverified_text(request.machine), price::taken_text(request.machine)})
+    text += said.empty() ? "" : said + "\n";
   for (size_t i = 0; i < result.best.size(); ++i) {
     const FoundPlan& f = result.best[i];
     const double rate = device_tokens_per_s(request, result, f);
@@ -116,10 +117,13 @@ std::string search_json(const SearchRequest& request, const SearchResult& result
   OrderedJson best = OrderedJson::array();
   for (size_t i = 0; i < result.best.size(); ++i) best.push_back(plan_json(request, result, i));
   const ModelSpec model = spec_of(request.config);
-  const std::string taken = price::taken_text(request.machine);
+  const auto said = [](const std::string& text) {
+    return text.empty() ? OrderedJson() : OrderedJson(text);
+  };
   const OrderedJson json = {{"model", fmt::format("{} {}", model.name, model.flavor)},
                             {"machine", request.machine.name},
-                            {"domains_taken", taken.empty() ? OrderedJson() : OrderedJson(taken)},
+                            {"unverified", said(price::unverified_text(request.machine))},
+                            {"domains_taken", said(price::taken_text(request.machine))},
                             {"gpus", request.num_gpus},
                             {"global_batch_size", request.config.training.global_batch_size},
                             {"tokens_per_step", result.tokens_per_step},

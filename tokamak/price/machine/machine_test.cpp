@@ -82,6 +82,23 @@ TEST(Machine, HasTheDataSheetsNumbers) {
   EXPECT_EQ(load_machine("mi250x").levels.size(), 3U);
 }
 
+TEST(Machine, SaysWhereNoMeasuredRunBearsItOut) {
+  EXPECT_EQ(
+      unverified_text(load_machine("mi300x")),
+      "unverified: no price on AMD MI300X 192 GB has been within 15 % of a measured run (none "
+      "that states its step is known)");
+  EXPECT_NE(unverified_text(load_machine("frontier+torchtitan")).find("30 to 66 % slower"),
+            std::string::npos);
+  for (const char* name : {"a100-40", "a100-80", "b200", "gb200", "gb300", "h100", "h100-published",
+                           "h100-96", "h200", "mi350x", "mi355x"})
+    EXPECT_EQ(unverified_text(load_machine(name)), "") << name;
+  for (const std::string& name : machine_names()) {
+    const Machine machine = load_machine(name);
+    if (machine.device.verified_devices == 0) continue;
+    EXPECT_GT(machine.source_of("device.verified_devices").size(), 20U) << name;
+  }
+}
+
 constexpr std::string_view kMine = R"(
 name = "mine"
 about = "two levels of our own"

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
 
 namespace tokamak::price {
 namespace {
+
+constexpr double kLeftOfDevice = 2.0 * kGiB;  // as train/state/checkpoint_saver.cpp leaves it
 
 // Which ranks write a state.
 struct Writers {
@@ -73,9 +76,18 @@ CheckpointCost checkpoint_cost(const SavedState& state, double hidden_s, const M
   cost.copy_s = seconds(cost.rank_bytes, machine.device.to_host_bytes_per_s);
   const double write_s =
       storage_s(writers.num_nodes, writers.ranks_of_node, storage.write_bytes_per_s);
-  cost.stall_s = std::max(0.0, cost.copy_s - hidden_s);
-  cost.durable_s = cost.copy_s + write_s + storage.commit_s;
-  if (!state.in_background) {
+  if (state.in_background) {
+    const Device& device = machine.device;
+    if (device.save_bytes_per_s > 0.0) cost.copy_s = cost.rank_bytes / device.save_bytes_per_s;
+    // Each byte is read and written.
+    const double snapshot_rate = device.snapshot_bytes_per_s > 0.0
+                                     ? device.snapshot_bytes_per_s
+                                     : 0.5 * device.memory_bytes_per_s * device.memory_efficiency;
+    cost.stall_s = cost.rank_bytes + kLeftOfDevice <= state.free_bytes
+                       ? cost.rank_bytes / snapshot_rate
+                       : std::max(0.0, cost.copy_s - hidden_s);
+    cost.durable_s = cost.copy_s + write_s + storage.commit_s;
+  } else {
     // Blocks are written while others are copied, and the step stands until all is safe.
     cost.durable_s = std::max(cost.copy_s, write_s) + storage.commit_s;
     cost.stall_s = cost.durable_s;

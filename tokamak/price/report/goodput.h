@@ -31,12 +31,15 @@ struct SavedState {
   int block_ranks = 1;  ///< ranks of a pipeline stage that hold one replica
   /// Whether training goes on while a copy in host memory is written.
   bool in_background = true;
+  /// Of a device, beside the plan. A save in the background first copies its state there if it
+  /// leaves 2 GiB.
+  double free_bytes = 0.0;
 };
 
 /// What saving and loading a training state costs.
 struct CheckpointCost {
   double rank_bytes = 0.0;  ///< of one rank
-  double copy_s = 0.0;      ///< from device to host
+  double copy_s = 0.0;      ///< from device to host, for a save in the background beside steps
   double stall_s = 0.0;     ///< the step's delay: what of copy and writing no other work hides
   double durable_s = 0.0;   ///< until it is on storage
   double load_s = 0.0;

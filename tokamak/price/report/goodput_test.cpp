@@ -106,6 +106,7 @@ TEST(Checkpoint, CostsWhatItsBytesTake) {
   set_number(m, "storage.read_bytes_per_s=10 GB/s");
   set_number(m, "storage.total_bytes_per_s=100 GB/s");
   set_number(m, "storage.commit_s=1 s");
+  set_number(m, "device.save_bytes_per_s=0 B/s");
   const SavedState on_two_nodes{.bytes = 112e9, .num_ranks = 16, .block_ranks = 16};
   const CheckpointCost few = checkpoint_cost(on_two_nodes, 0.1, m);  // 7 GB a rank
   EXPECT_DOUBLE_EQ(few.rank_bytes, 7e9);
@@ -134,6 +135,7 @@ TEST(Checkpoint, IsWrittenByOneReplica) {
   set_number(m, "storage.read_bytes_per_s=10 GB/s");
   set_number(m, "storage.total_bytes_per_s=40 GB/s");
   set_number(m, "storage.commit_s=0 s");
+  set_number(m, "device.save_bytes_per_s=0 B/s");
 
   struct Case {
     int num_ranks, replicas, block;
@@ -156,6 +158,24 @@ TEST(Checkpoint, IsWrittenByOneReplica) {
     EXPECT_NEAR(cost.durable_s, cost.copy_s + c.writer_gb / c.written_at, 1e-9);
     EXPECT_NEAR(cost.load_s, cost.copy_s + c.node_gb / c.read_at, 1e-9);
   }
+}
+
+// docs/log/2026-11.md: 6.62 GB on one H100 in steps of 0.168 s stood 0.0056 to 0.0060 s where the
+// device had room for a copy, and 0.142 s before that was tried; 7.3 GB on one H200 in steps of
+// 0.25 s stood 0.14 to 0.15 s.
+TEST(Checkpoint, StallsAsMeasured) {
+  const auto stall_s = [](const char* machine, double bytes, double hidden_s, double free_bytes) {
+    return checkpoint_cost({.bytes = bytes, .free_bytes = free_bytes}, hidden_s,
+                           load_machine(machine))
+        .stall_s;
+  };
+  EXPECT_NEAR(stall_s("h100", 6.62e9, 0.155, 20e9), 0.0058, 0.0003);
+  EXPECT_NEAR(stall_s("h100", 6.62e9, 0.155, 6.62e9), 0.142, 0.02);
+  EXPECT_NEAR(stall_s("h200", 7.3e9, 0.237, 0.0), 0.145, 0.02);
+  EXPECT_EQ(stall_s("h100", 6.62e9, 2.0, 0.0), 0.0) << "the copy is hidden";
+  Machine other = load_machine("gb200");
+  EXPECT_DOUBLE_EQ(checkpoint_cost({.bytes = 7.04e9, .free_bytes = 50e9}, 0.1, other).stall_s,
+                   2.0 * 7.04e9 / (8e12 * 0.88));
 }
 
 TEST(Checkpoint, GivesAFailureModel) {

@@ -180,10 +180,11 @@ std::string to_text(const Report& r) {
           ? fmt::format("the slowest device {:.1f} % behind the mean where power is short\n",
                         100.0 * r.slowest_lag)
           : "";
-  const std::string taken = r.taken.empty() ? "" : r.taken + "\n";
+  std::string notes;
+  for (const std::string& note : {r.unverified, r.taken}) notes += note.empty() ? "" : note + "\n";
   return fmt::format("{} on {} x {}, {}{}\n{}{}\n{}\n{}\n{}\n{}\n{}\n{}", r.model, r.num_devices,
                      r.machine, name_of(r.precision), r.device_graphs ? ", device graphs" : "",
-                     taken, r.mesh, r.schedule, lag, speed_text(r), time_text(r), memory_text(r),
+                     notes, r.mesh, r.schedule, lag, speed_text(r), time_text(r), memory_text(r),
                      run_text(r));
 }
 
@@ -205,6 +206,7 @@ OrderedJson flops_json(const FlopsCount& count, double device_tokens_per_s, doub
 OrderedJson report_json(const Report& r) {
   return {{"model", r.model},
           {"machine", r.machine},
+          {"unverified", r.unverified.empty() ? OrderedJson() : OrderedJson(r.unverified)},
           {"domains_taken", r.taken.empty() ? OrderedJson() : OrderedJson(r.taken)},
           {"gpus", r.num_devices},
           {"mesh", r.mesh},

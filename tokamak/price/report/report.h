@@ -30,7 +30,8 @@ struct Reliability {
 struct Report {
   std::string model;
   std::string machine;
-  std::string taken;  ///< taken_text() of it
+  std::string taken;       ///< taken_text() of it
+  std::string unverified;  ///< unverified_text() of it
   int64_t num_devices = 1;
   std::string mesh;      ///< "pp 9 x dp_shard 16 x cp 2 x tp 8"
   std::string schedule;  ///< "Interleaved1F1B, 63 microbatches of 1 x 8192"

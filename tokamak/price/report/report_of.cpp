@@ -131,6 +131,7 @@ price::Report report_of(const PriceRequest& request, const PricedRun& run, doubl
       .model = fmt::format("{} {}", run.model.name, run.model.flavor),
       .machine = request.machine.name,
       .taken = price::taken_text(request.machine),
+      .unverified = price::unverified_text(request.machine),
       .num_devices = request.degrees.world(),
       .mesh = mesh_text(request.degrees),
       .schedule = schedule_text(request, run),
@@ -164,7 +165,8 @@ price::Report report_of(const PriceRequest& request, const PricedRun& run, doubl
        .num_ranks = static_cast<int>(degrees.world()),
        .num_replicas = static_cast<int>(degrees.dp_replicate),
        .block_ranks = static_cast<int>(degrees.dp_shard * degrees.cp * degrees.tp),
-       .in_background = !saves.enable || saves.async_mode != "disabled"},
+       .in_background = !saves.enable || saves.async_mode != "disabled",
+       .free_bytes = report.memory_limit_bytes - report.memory_bytes()},
       run.step, request.machine);
   return report;
 }
