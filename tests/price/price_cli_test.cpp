@@ -75,7 +75,7 @@ TEST(PriceCli, WritesATraceAndAPage) {
     for (size_t at = page.find(what); at != std::string::npos; at = page.find(what, at + 1)) ++n;
     return n;
   };
-  EXPECT_EQ(count("<svg"), 3);
+  EXPECT_EQ(count("<figure"), 3);
   EXPECT_EQ(count("http"), count("http://www.w3.org/2000/svg")) << "nothing from elsewhere";
   EXPECT_EQ(count("<script"), 0);
 }

@@ -162,7 +162,7 @@ TEST(PriceSweep, TwoSweepsAreACurveForEachValueOfTheFirst) {
   EXPECT_EQ(rows[4].rfind("gb200,8,", 0), 0U) << rows[4];
   const std::string page = read_file(folder.path() / "a.html");
   EXPECT_EQ(count(page, "<circle"), 6U);
-  EXPECT_EQ(count(page, "<path"), 2U);
+  EXPECT_EQ(count(page, "<path"), 4U) << "a curve and an ideal each";
   EXPECT_NE(page.find("cluster gb200"), std::string::npos);
 
   const Json both = json_of(words);
@@ -175,7 +175,7 @@ TEST(PriceSweep, TwoSweepsAreACurveForEachValueOfTheFirst) {
   EXPECT_EQ(batches[3].at("tokens_per_step"), 4.0 * batches[0].at("tokens_per_step").get<double>());
 }
 
-TEST(PriceSweep, NamesOfCurvesLieInThePicture) {
+TEST(PriceSweep, NamesOfCurvesStandBelowTheFigure) {
   const ScratchFolder folder;
   const std::string key = "parallelism.data_parallel_replicate_degree";
   const auto result = sweep({"--cluster=h100", fmt::format("--sweep={}=1,2,4,8,16", key),
@@ -183,19 +183,26 @@ TEST(PriceSweep, NamesOfCurvesLieInThePicture) {
                             folder.path());
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const std::string page = read_file(folder.path() / "a.html");
-  const auto number = [](const std::string& line, const std::string& name) {
-    return std::stod(line.substr(line.find(name + "=\"") + name.size() + 2));
+  const std::string names = page.substr(page.find("<div class=\"key\">"));
+  EXPECT_EQ(count(names, fmt::format("></i>{} ", key)), 5U);
+}
+
+TEST(PriceSweep, PublishedPointsStandBesideThePresetsCurve) {
+  const ScratchFolder folder;
+  const auto page_of = [&](const Words& more) {
+    const auto result = run_program(
+        Words{TOK_PROGRAM, "sweep", "--preset=gb200-8b-3-nodes", "gpus=12,36,68", "--html=a.html"} +
+            more,
+        folder.path());
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return read_file(folder.path() / "a.html");
   };
-  const std::string svg = page.substr(page.find("<svg"));
-  size_t num_names = 0;
-  for (const std::string& line : lines_of(svg)) {
-    if (line.rfind("<text", 0) != 0 || line.find(fmt::format(">{} ", key)) == std::string::npos)
-      continue;
-    ++num_names;
-    EXPECT_LT(number(line, "x") + 6.0 * static_cast<double>(key.size()), number(svg, "width"));
-    EXPECT_LT(number(line, "y"), number(svg, "height")) << line;
-  }
-  EXPECT_EQ(num_names, 5U);
+  const std::string page = page_of({});
+  EXPECT_EQ(count(page, "<circle"), 6U) << "three prices, three measured";
+  EXPECT_NE(page.find("gb200-8b-17-nodes: 17581.0 tokens/s/GPU"), std::string::npos);
+  EXPECT_NE(page.find("% of the first value"), std::string::npos);
+  EXPECT_NE(page.find("ideal: "), std::string::npos);
+  EXPECT_EQ(count(page_of({"--model.flavor=1B"}), "<circle"), 3U) << "another model";
 }
 
 // A line has the batch of its label or none.

@@ -87,6 +87,7 @@ int run_search(Args args) {
     return print_help(
         "search [FILE.toml] --cluster NAME --gpus N [--section.key=value ...]",
         "  --write FILE     write the configuration of the fastest, for train\n"
+        "  --html FILE      write a page with time over memory of the plans\n"
         "The search prints the ten fastest meshes, schedules, microbatches, recompute modes and\n"
         "shardings for training.global_batch_size; --precision fp8 tries bf16 and fp8.\n");
   }
@@ -124,10 +125,11 @@ int run_sweep(Args args) {
 int run_rows(Args args) {
   if (asks_for_help(args)) {
     fmt::print(
-        "usage: tokamak rows FILE.csv [--json] [--set KEY=VALUE]\n\n"
+        "usage: tokamak rows FILE.csv [--json] [--html PAGE] [--set KEY=VALUE]\n\n"
         "Prices each row of published measurements and prints a table with the errors by "
         "family.\n\n"
         "  --json           print one JSON object for each row\n"
+        "  --html PAGE      write a page with predicted beside measured times\n"
         "  --set KEY=VALUE  another value for a number of every machine\n");
     return 0;
   }

@@ -141,7 +141,7 @@ void check_together(const PriceWords& words, const std::vector<std::string>& giv
     }
   };
   if (words.search) {
-    refuse({"--trace", "--html", "--csv", "--sweep", "--all-ranks", "--tokens"},
+    refuse({"--trace", "--csv", "--sweep", "--all-ranks", "--tokens"},
            "--search: price the plan that it writes");
   }
   if (!words.sweeps.empty()) refuse({"--trace", "--write"}, "--sweep, which prices many steps");

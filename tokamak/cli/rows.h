@@ -12,6 +12,7 @@ namespace tokamak::cli {
 struct RowsWords {
   std::string file;
   bool json = false;
+  std::optional<std::string> html;
   std::vector<std::string> sets;  ///< "key=value" of every machine
 };
 

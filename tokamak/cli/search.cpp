@@ -75,6 +75,7 @@ int print_search(const PriceWords& words, const price::Machine& machine) {
   const bool is_low = products_precision(*config, precision) == precision;
   if (is_low && precision != price::Precision::kBf16) request.precisions.push_back(precision);
   const SearchResult result = search_plans(request);
+  if (words.html) write_file_atomic(*words.html, search_page(request, result));
   if (words.write) write_file_atomic(*words.write, config_toml(result.best[0].config));
   fmt::print("{}", words.json ? search_json(request, result) : search_text(request, result));
   if (words.write && !words.json) fmt::print("wrote the first to {}\n", *words.write);

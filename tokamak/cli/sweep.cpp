@@ -1,6 +1,7 @@
 #include "tokamak/cli/sweep.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,6 +11,8 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/price/report/report_of.h"
+#include "tokamak/run/mesh_options.h"
+#include "tokamak/run/presets.h"
 
 namespace tokamak::cli {
 namespace {
@@ -189,6 +192,39 @@ std::string one_line(std::string text) {
        fmt::join(first.values, ", "), first.reason);
 }
 
+// Returns what was measured of the preset's model and program on its machine, on any number of
+// GPUs.
+std::vector<price::PublishedPoint> published_points(const PriceWords& words) {
+  if (!words.preset || words.sweeps.back().key != "gpus" || words.software) return {};
+  const bool is_other =
+      std::any_of(words.rest.begin(), words.rest.end(), [](const std::string& word) {
+        return key_of(word).starts_with("model.") || key_of(word) == "training.seq_len";
+      });
+  const Preset& own = find_preset(*words.preset);
+  if (is_other || words.cluster != own.cluster) return {};
+  const auto model_of = [](const Config& c) {
+    return std::tuple(c.model.name, c.model.flavor, c.training.seq_len);
+  };
+  const auto model = model_of(load_preset(own).config);
+  std::vector<price::PublishedPoint> points;
+  for (const Preset& p : all_presets()) {
+    if (p.cluster != own.cluster || p.precision != own.precision || !(p.step_s || p.tokens_per_s))
+      continue;
+    const Config config = load_preset(p).config;
+    if (model_of(config) != model) continue;
+    const auto gpus = static_cast<double>(p.num_gpus);
+    const double tokens = static_cast<double>(global_batch_size(
+                              config, resolve_degrees(config.parallelism, p.num_gpus))) *
+                          static_cast<double>(config.training.seq_len);
+    const double rate = p.tokens_per_s ? *p.tokens_per_s : tokens / *p.step_s / gpus;
+    points.push_back(
+        {.value = gpus,
+         .device_tokens_per_s = rate,
+         .title = fmt::format("{}: {:.1f} tokens/s/GPU ({})", p.name, rate, p.source)});
+  }
+  return points;
+}
+
 }  // namespace
 
 int print_sweep(const PriceWords& words) {
@@ -223,7 +259,8 @@ int print_sweep(const PriceWords& words) {
     fail_without_price(words.sweeps, lines);
   for (const std::string& said : unpriced) fmt::print(stderr, "{}\n", said);
   if (words.csv) write_file_atomic(*words.csv, sweep_csv(words.sweeps, lines));
-  if (words.html) write_file_atomic(*words.html, sweep_html(words.sweeps, lines));
+  if (words.html)
+    write_file_atomic(*words.html, sweep_html(words.sweeps, lines, published_points(words)));
   fmt::print("{}", words.json ? sweep_json(words.sweeps, lines) : sweep_text(words.sweeps, lines));
   return 0;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tokamak/cli/price.h"
+#include "tokamak/price/report/pictures.h"
 #include "tokamak/price/report/report.h"
 
 namespace tokamak::cli {
@@ -31,7 +32,8 @@ std::string sweep_csv(std::span<const Sweep> sweeps, std::span<const SweepLine> 
 std::string sweep_json(std::span<const Sweep> sweeps, std::span<const SweepLine> lines);
 
 /// Returns a page with the table and a curve over the last sweep for each value of the one before
-/// it.
-std::string sweep_html(std::span<const Sweep> sweeps, std::span<const SweepLine> lines);
+/// it, beside what was published.
+std::string sweep_html(std::span<const Sweep> sweeps, std::span<const SweepLine> lines,
+                       std::vector<price::PublishedPoint> published);
 
 }  // namespace tokamak::cli

@@ -6,7 +6,6 @@
 
 #include "tokamak/cli/sweep.h"
 #include "tokamak/core/bytes.h"
-#include "tokamak/price/report/pictures.h"
 #include "tokamak/price/report/report_json.h"
 
 namespace tokamak::cli {
@@ -48,8 +47,8 @@ std::set<std::string> machine_texts(std::span<const SweepLine> lines) {
   for (const SweepLine& line : lines) {
     if (!line.report) continue;
     texts.insert({line.report->taken, line.report->unverified});
-  texts.erase("");
   }
+  texts.erase("");
   return texts;
 }
 
@@ -163,17 +162,19 @@ std::string sweep_json(std::span<const Sweep> sweeps, std::span<const SweepLine>
   return all.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
-std::string sweep_html(std::span<const Sweep> sweeps, std::span<const SweepLine> lines) {
+std::string sweep_html(std::span<const Sweep> sweeps, std::span<const SweepLine> lines,
+                       std::vector<price::PublishedPoint> published) {
   const Sweep& last = sweeps.back();
-  std::vector<price::SweepCurve> curves;
+  price::SweepPicture picture{
+      .key = last.key, .values = last.values, .published = std::move(published)};
+  std::vector<price::SweepCurve>& curves = picture.curves;
   for (size_t i = 0; i < lines.size(); ++i) {
     const SweepLine& line = lines[i];
     if (i % last.values.size() == 0) curves.push_back({.name = curve_name(sweeps, line)});
     const double rate = line.report ? line.report->device_tokens_per_s() : 0.0;
     curves.back().points.push_back({.device_tokens_per_s = rate, .reason = line.reason});
   }
-  return price::sweep_page(title(lines), table(sweeps, lines),
-                           price::sweep_svg(last.key, last.values, curves));
+  return price::sweep_page(title(lines), table(sweeps, lines), price::sweep_figure(picture));
 }
 
 }  // namespace tokamak::cli

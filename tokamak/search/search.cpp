@@ -131,7 +131,10 @@ class Search {
       });
       for (size_t i = 0; i < batch.size(); ++i) {
         for (const PointEstimate& e : closer[i]) {
-          result_.num_estimated += e.grain == Grain::kStep ? 1 : 0;
+          if (e.grain == Grain::kStep) {
+            ++result_.num_estimated;
+            result_.estimated.push_back({.seconds = e.seconds, .least_bytes = e.least_bytes});
+          }
           if (e.least_bytes <= result_.memory_limit_bytes) {
             left_.insert(e);
           } else {

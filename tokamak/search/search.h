@@ -27,8 +27,15 @@ struct FoundPlan {
   int64_t peak_bytes = 0;  ///< of the fullest device
 };
 
+/// What the search knew of a plan before pricing it.
+struct EstimatedPlan {
+  double seconds = 0.0;
+  double least_bytes = 0.0;  ///< of the fullest device; its plan takes no less
+};
+
 struct SearchResult {
-  std::vector<FoundPlan> best;  ///< fastest first
+  std::vector<FoundPlan> best;           ///< fastest first
+  std::vector<EstimatedPlan> estimated;  ///< what was estimated, in the order of looking
   int64_t num_points = 0;
   int64_t num_fitting = 0;  ///< that may fit
   int num_probes = 0;       ///< small relatives that were planned
@@ -48,6 +55,9 @@ std::string reason_text(const FoundPlan& better, const FoundPlan& other);
 
 /// Returns the table of the best plans, with the reason why each beats the next.
 std::string search_text(const SearchRequest& request, const SearchResult& result);
+
+/// Returns a page with time over memory of the plans, and the table.
+std::string search_page(const SearchRequest& request, const SearchResult& result);
 
 /// Returns the same as one JSON object in seconds, bytes and FLOP/s.
 std::string search_json(const SearchRequest& request, const SearchResult& result);

@@ -2,52 +2,44 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 
 #include <fmt/format.h>
 
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/enum_array.h"
+#include "tokamak/core/panel.h"
 #include "tokamak/core/svg.h"
 
 namespace tokamak::price {
 namespace {
 
-constexpr double kWidth = 1100.0;  // pixels of a step
-constexpr double kLeft = 70.0;     // of names
-constexpr double kRow = 30.0;      // of a rank
-constexpr double kLane = 20.0;     // of it, what computes
-constexpr double kThinnest = 0.25;
-constexpr double kHeight = 220.0;  // of a plot
-constexpr svg::Frame kFrame{.left = kLeft, .width = kWidth, .height = kHeight};
+using svg::Panel;
+using svg::PlotPoint;
+
+constexpr size_t kMostRows = 24;
+constexpr double kRow = 30.0;           // pixels of a rank
+constexpr double kPlot = 240.0;         // of the height of curves
+constexpr double kFewBlocks = 2'000.0;  // that have titles
+constexpr double kMostBlocks = 24'000.0;
+constexpr size_t kRankCharacters = 10;  // "rank 12345", beside which memory is drawn over time
 constexpr EnumArray<BlockKind, std::string_view, kNumBlockKinds> kBlockNames = {
     "forward", "backward", "weight gradients", "once a step", "communication"};
-constexpr EnumArray<BlockKind, std::string_view, kNumBlockKinds> kBlockColors = {
-    "#8ebef0", "#92d296", "#f4c878", "#c9a6dd", "#e07a6a"};
-constexpr EnumArray<Category, std::string_view, kNumCategories> kCategoryColors = {
-    "#4f86c6", "#7bb274", "#e0b04c", "#e07a6a", "#8c6bb1", "#d9d9d9", "#c9a6dd"};
-constexpr EnumArray<ArenaKind, std::string_view, kNumDeviceArenas> kArenaColors = {
-    "#4f86c6", "#8ebef0", "#92d296", "#f4c878"};
+constexpr EnumArray<BlockKind, int, kNumBlockKinds> kBlockColors = {0, 1, 2, 4, 3};
+constexpr EnumArray<Category, int, kNumCategories> kCategoryColors = {0, 1, 2, 3, 4, 7, 5};
+constexpr EnumArray<ArenaKind, int, kNumDeviceArenas> kArenaColors = {0, 5, 1, 2};
 
 // Names of arenas' contents, for people.
 constexpr EnumArray<ArenaKind, std::string_view, kNumDeviceArenas> kArenaNames = {
     "weights, gradients, moments", "compute weights", "saved activations of the pipeline",
     "activations and temporaries of a microbatch"};
 
-std::string picture(double height) {
-  return svg::begin(kLeft + kWidth + 90.0, height);
+svg::PanelAxis time_axis(double step_s) {
+  return step_s < 2.0 ? svg::linear_axis("ms of the step", 0.0, 1e3 * step_s, 8)
+                      : svg::linear_axis("s of the step", 0.0, step_s, 8);
 }
 
-template <size_t kCount>
-std::string legend(double y, const std::array<std::string_view, kCount>& colors,
-                   const std::array<std::string, kCount>& names) {
-  std::string drawn;
-  double x = kLeft;
-  for (size_t i = 0; i < kCount; ++i) {
-    drawn += svg::legend_entry(x, y, colors[i], names[i]);
-    x += svg::legend_width(names[i]);
-  }
-  return drawn;
+double time_unit(double step_s) {
+  return step_s < 2.0 ? 1e3 : 1.0;
 }
 
 BlockKind kind_of(const Task& task) {
@@ -77,103 +69,179 @@ void add_block(std::vector<Block>& lane, const Block& block, double thinnest_s) 
   lane.push_back(block);
 }
 
-std::string lane_svg(const std::vector<Block>& lane, double y, double height, double step_s) {
-  std::string drawn;
+// Draws a lane between two heights, with titles where there are few blocks in all.
+void draw_lane(Panel& panel, const std::vector<Block>& lane, double y0, double y1, double unit,
+               bool has_titles) {
+  EnumArray<BlockKind, std::vector<std::array<double, 4>>, kNumBlockKinds> sides;
   for (const Block& b : lane) {
-    const double width = std::max((b.end_s - b.begin_s) / step_s * kWidth, kThinnest);
-    drawn += svg::rect(kLeft + b.begin_s / step_s * kWidth, y, width, height, kBlockColors[b.kind],
-                       fmt::format("{} of microbatch {}: {:.3f} to {:.3f} ms", kBlockNames[b.kind],
-                                   b.microbatch, 1e3 * b.begin_s, 1e3 * b.end_s));
-  }
-  return drawn;
-}
-
-template <size_t kCount>
-std::array<std::string, kCount> strings(const std::array<std::string_view, kCount>& views) {
-  std::array<std::string, kCount> all;
-  std::copy(views.begin(), views.end(), all.begin());
-  return all;
-}
-
-std::string time_axis(double y, double step_s) {
-  std::string drawn;
-  for (int i = 0; i <= 4; ++i) {
-    drawn +=
-        svg::text(kLeft + kWidth * i / 4.0, y, fmt::format("{:.1f} ms", 1e3 * step_s * i / 4.0),
-                  i == 0 ? "start" : "middle");
-  }
-  return drawn;
-}
-
-// Draws a line across a plot with `words` at its right end, `lower` below the line.
-std::string marked_line(double y, std::string_view color, const std::string& words,
-                        double lower = 0.0) {
-  return svg::rect(kLeft, y - 0.5, kWidth, 1.0, color) +
-         svg::text(kLeft + kWidth + 4.0, y + 4.0 + lower, words);
-}
-
-// Draws one area of a stack, on top of the arenas below it.
-std::string area(std::span<const MemoryPoint> points, size_t arena, double step_s, double top) {
-  std::string path;
-  const auto x = [&](const MemoryPoint& p) { return kLeft + p.time_s / step_s * kWidth; };
-  const auto y = [&](const MemoryPoint& p, size_t count) {
-    double bytes = 0.0;
-    for (size_t a = 0; a < count; ++a) bytes += p.bytes[a];
-    return kHeight * (1.0 - bytes / top);
-  };
-  for (const MemoryPoint& p : points) {
-    path += fmt::format("{}{:.2f} {:.2f}", path.empty() ? "M" : "L", x(p), y(p, arena + 1));
-  }
-  for (auto p = points.rbegin(); p != points.rend(); ++p)
-    path += fmt::format("L{:.2f} {:.2f}", x(*p), y(*p, arena));
-  return fmt::format("<path d=\"{}Z\" fill=\"{}\"/>\n", path, kArenaColors[arena]);
-}
-
-// Where the points of a sweep lie.
-struct SweepAxes {
-  std::function<double(size_t)> x_of;  // of a value
-  double top = 0.0;
-  double cross_y = 0.0;  // of what has no rate
-};
-
-// The line breaks at a point without a rate, where a cross says why.
-std::string curve_svg(const SweepCurve& curve, std::string_view color, const SweepAxes& axes,
-                      bool has_numbers) {
-  std::string drawn;
-  std::string path;
-  bool is_broken = true;
-  for (size_t i = 0; i < curve.points.size(); ++i) {
-    const SweepPoint& point = curve.points[i];
-    const double x = axes.x_of(i);
-    if (!point.reason.empty()) {
-      drawn += fmt::format(
-          "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\" fill=\"{}\">x<title>{}"
-          "</title></text>\n",
-          x, axes.cross_y, has_numbers ? "#c00" : color, svg::escaped(point.reason));
-      is_broken = true;
-      continue;
+    if (has_titles) {
+      panel.bar(unit * b.begin_s, unit * b.end_s, y0, y1, kBlockColors[b.kind],
+                fmt::format("{} of microbatch {}: {:.3f} to {:.3f} ms", kBlockNames[b.kind],
+                            b.microbatch, 1e3 * b.begin_s, 1e3 * b.end_s));
+    } else {
+      sides[b.kind].push_back({unit * b.begin_s, unit * b.end_s, y0, y1});
     }
-    const double y = kHeight * (1.0 - point.device_tokens_per_s / axes.top);
-    const std::string rate = fmt::format("{:.1f}", point.device_tokens_per_s);
-    path += fmt::format("{}{:.2f} {:.2f}", is_broken ? "M" : "L", x, y);
-    is_broken = false;
-    drawn += fmt::format(
-        "<circle cx=\"{:.2f}\" cy=\"{:.2f}\" r=\"4\" fill=\"{}\"><title>{}</title></circle>\n", x,
-        y, color, rate);
-    if (has_numbers) drawn += svg::text(x, y - 8.0, rate, "middle");
   }
-  return drawn + fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\"/>\n", path, color);
+  for (size_t k = 0; k < kNumBlockKinds; ++k) panel.bars(sides[k], kBlockColors[k]);
+}
+
+// Returns the number that a text is, or nothing.
+std::optional<double> number_of(const std::string& text) {
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  return !text.empty() && *end == '\0' && number > 0.0 ? std::optional(number) : std::nullopt;
+}
+
+std::vector<double> numbers_of(const std::vector<std::string>& values) {
+  std::vector<double> numbers;
+  for (const std::string& value : values) {
+    if (const auto number = number_of(value)) numbers.push_back(*number);
+  }
+  return numbers;
+}
+
+double most_of(const SweepPicture& sweep) {
+  double most = 0.0;
+  for (const SweepCurve& curve : sweep.curves) {
+    for (const SweepPoint& p : curve.points) most = std::max(most, p.device_tokens_per_s);
+  }
+  for (const PublishedPoint& p : sweep.published) most = std::max(most, p.device_tokens_per_s);
+  return most;
+}
+
+// Returns the first rate of a curve, or 0.
+double first_rate(const SweepCurve& curve) {
+  const auto first = std::find_if(curve.points.begin(), curve.points.end(),
+                                  [](const SweepPoint& p) { return p.reason.empty(); });
+  return first == curve.points.end() ? 0.0 : first->device_tokens_per_s;
+}
+
+// Returns an axis over the values, which are labelled where labels have room.
+svg::PanelAxis value_axis(const std::string& key, const std::vector<double>& numbers,
+                          const std::vector<PublishedPoint>& published) {
+  constexpr double kRoom = 0.045;  // of the axis
+  std::vector<double> all = numbers;
+  for (const PublishedPoint& p : published) all.push_back(p.value);
+  const auto [low, high] = std::minmax_element(all.begin(), all.end());
+  svg::PanelAxis axis{.name = key, .low = *low, .high = *high, .is_log = *high > 4.0 * *low};
+  const double edge = axis.is_log ? std::pow(*high / *low, 0.04) : 0.04 * (*high - *low);
+  if (axis.is_log) {
+    axis.low /= edge;
+    axis.high *= edge;
+  } else {
+    axis.low -= edge > 0.0 ? edge : 0.5 * *low;
+    axis.high += edge > 0.0 ? edge : 0.5 * *low;
+  }
+  std::vector<double> sorted = numbers;
+  std::sort(sorted.begin(), sorted.end());
+  for (const double value : sorted) {
+    if (axis.ticks.empty() || axis.share(value) - axis.share(axis.ticks.back().value) > kRoom)
+      axis.ticks.push_back({.value = value, .label = fmt::format("{:.6g}", value)});
+  }
+  return axis;
+}
+
+std::string curves_figure(const SweepPicture& sweep, const std::vector<double>& numbers) {
+  const double top = 1.1 * most_of(sweep);
+  const bool is_of_gpus = sweep.key == "gpus";
+  const bool is_alone = sweep.curves.size() == 1;
+  Panel panel(value_axis(sweep.key, numbers, sweep.published),
+              svg::linear_axis("tokens/s/GPU", 0.0, top), kPlot);
+  for (size_t c = 0; c < sweep.curves.size(); ++c) {
+    const SweepCurve& curve = sweep.curves[c];
+    const int color = static_cast<int>(c) % svg::kGrey;
+    const double first = first_rate(curve);
+    std::vector<PlotPoint> line;
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      const SweepPoint& p = curve.points[i];
+      line.push_back({.x = numbers[i], .y = p.reason.empty() ? p.device_tokens_per_s : NAN});
+    }
+    std::sort(line.begin(), line.end(), [](const auto& a, const auto& b) { return a.x < b.x; });
+    if (is_of_gpus && first > 0.0) {
+      const PlotPoint ideal[] = {{.x = line.front().x, .y = first},
+                                 {.x = line.back().x, .y = first}};
+      panel.curve(ideal, is_alone ? svg::kGrey : color, true);
+    }
+    panel.curve(line, color);
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      const SweepPoint& p = curve.points[i];
+      if (!p.reason.empty()) {
+        panel.cross({.x = numbers[i], .y = 0.02 * top * static_cast<double>(1 + 3 * c)},
+                    is_alone ? svg::kRed : color, p.reason);
+        continue;
+      }
+      const PlotPoint at{.x = numbers[i], .y = p.device_tokens_per_s};
+      panel.dot(at, color,
+                fmt::format("{}{} {}: {:.1f} tokens/s/GPU, {:.1f} % of the first",
+                            curve.name.empty() ? "" : curve.name + ", ", sweep.key, sweep.values[i],
+                            p.device_tokens_per_s, 100.0 * p.device_tokens_per_s / first));
+    }
+    if (!is_alone) panel.legend(curve.name, color);
+  }
+  for (const PublishedPoint& p : sweep.published)
+    panel.dot({.x = p.value, .y = p.device_tokens_per_s}, svg::kRed, p.title, 6.0, true);
+  if (is_alone) {
+    const double first = first_rate(sweep.curves[0]);
+    svg::PanelAxis kept = svg::linear_axis("% of the first value's rate", 0.0, 100.0 * top / first);
+    panel.set_right(std::move(kept));
+    panel.legend("priced", 0);
+    if (is_of_gpus) panel.legend("ideal: the first value's rate (dashed)", svg::kGrey);
+  } else if (is_of_gpus) {
+    panel.legend("ideal: each curve's first rate (dashed)", svg::kGrey);
+  }
+  if (!sweep.published.empty()) panel.legend("published", svg::kRed);
+  return panel.html();
+}
+
+// Values that are no numbers are rows, so that their names have room.
+std::string rows_figure(const SweepPicture& sweep) {
+  const double most = most_of(sweep);
+  const size_t num_values = sweep.values.size();
+  const std::vector<std::string> names(sweep.values.rbegin(), sweep.values.rend());
+  const double height = 1.0 / static_cast<double>(sweep.curves.size());
+  Panel panel(
+      svg::linear_axis("tokens/s/GPU", 0.0, 1.3 * most), svg::name_axis(sweep.key, names),
+      (12.0 + 14.0 * static_cast<double>(sweep.curves.size())) * static_cast<double>(num_values));
+  for (size_t c = 0; c < sweep.curves.size(); ++c) {
+    const SweepCurve& curve = sweep.curves[c];
+    const int color = static_cast<int>(c) % svg::kGrey;
+    for (size_t i = 0; i < num_values; ++i) {
+      const SweepPoint& p = curve.points[i];
+      const double upper =
+          static_cast<double>(num_values - 1 - i) + 0.4 - 0.8 * height * static_cast<double>(c);
+      const double middle = upper - 0.4 * height;
+      if (!p.reason.empty()) {
+        panel.cross({.x = 0.02 * most, .y = middle}, svg::kRed, p.reason);
+        continue;
+      }
+      const std::string rate = fmt::format("{:.1f}", p.device_tokens_per_s);
+      panel.bar(0.0, p.device_tokens_per_s, upper - 0.74 * height, upper, color, rate);
+      panel.words({.x = p.device_tokens_per_s, .y = middle}, rate);
+    }
+    if (sweep.curves.size() > 1) panel.legend(curve.name, color);
+  }
+  return panel.html();
 }
 
 }  // namespace
 
 std::vector<TimelineRow> timeline_rows(std::span<const PricedSpan> spans,
                                        std::span<const int> ranks, double step_s) {
+  const size_t num_rows = std::min(ranks.size(), kMostRows);
+  constexpr size_t kNone = SIZE_MAX;
+  std::vector<size_t> row_of(ranks.size(), kNone);
   std::vector<TimelineRow> rows;
-  for (const int rank : ranks) rows.push_back({.name = fmt::format("rank {}", rank)});
-  const double thinnest_s = kThinnest / kWidth * step_s;
+  for (size_t i = 0; i < num_rows; ++i) {
+    const size_t at = num_rows == 1 ? 0 : i * (ranks.size() - 1) / (num_rows - 1);
+    row_of[at] = i;
+    rows.push_back({.name = fmt::format("rank {}", ranks[at])});
+  }
+  // A lane has at most about one block for each of these and for each gap between two.
+  const double thinnest_s =
+      step_s * std::max(2e-4, 4.0 * static_cast<double>(num_rows) / kMostBlocks);
   for (const PricedSpan& s : spans) {
-    TimelineRow& row = rows[s.rank];
+    if (row_of[s.rank] == kNone) continue;
+    TimelineRow& row = rows[row_of[s.rank]];
     Block block{.kind = kind_of(*s.task),
                 .microbatch = s.microbatch,
                 .begin_s = s.begin_s,
@@ -184,120 +252,93 @@ std::vector<TimelineRow> timeline_rows(std::span<const PricedSpan> spans,
   return rows;
 }
 
-std::string timeline_svg(std::span<const TimelineRow> rows, double step_s) {
-  const double bottom = kRow * static_cast<double>(rows.size());
-  std::string drawn = picture(bottom + 50.0);
-  for (size_t r = 0; r < rows.size(); ++r) {
-    const double y = kRow * static_cast<double>(r);
-    drawn += svg::text(0.0, y + 14.0, rows[r].name) + svg::rect(kLeft, y, kWidth, kLane, "#8882");
-    drawn += lane_svg(rows[r].compute, y, kLane, step_s);
-    drawn += lane_svg(rows[r].communication, y + kLane, kRow - kLane - 3.0, step_s);
+std::string timeline_figure(std::span<const TimelineRow> rows, double step_s) {
+  std::vector<std::string> names;
+  double num_blocks = 0.0;
+  for (const TimelineRow& row : rows) {
+    names.insert(names.begin(), row.name);
+    num_blocks += static_cast<double>(row.compute.size() + row.communication.size());
   }
-  drawn += time_axis(bottom + 12.0, step_s);
-  return drawn + legend(bottom + 28.0, kBlockColors, strings(kBlockNames)) + "</svg>\n";
+  Panel panel(time_axis(step_s), svg::name_axis("", names),
+              kRow * static_cast<double>(rows.size()));
+  panel.set_left_characters(kRankCharacters);
+  const bool has_titles = num_blocks <= kFewBlocks;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const auto y = static_cast<double>(rows.size() - 1 - r);
+    draw_lane(panel, rows[r].compute, y - 0.16, y + 0.4, time_unit(step_s), has_titles);
+    draw_lane(panel, rows[r].communication, y - 0.38, y - 0.18, time_unit(step_s), has_titles);
+  }
+  for (size_t k = 0; k < kNumBlockKinds; ++k) panel.legend(kBlockNames[k], kBlockColors[k]);
+  return panel.html();
 }
 
-std::string memory_svg(std::span<const MemoryPoint> points, double step_s, double planned_bytes,
-                       double limit_bytes) {
+std::string memory_figure(std::span<const MemoryPoint> points, double step_s, double planned_bytes,
+                          double limit_bytes) {
   double most = std::max(planned_bytes, limit_bytes);
+  std::vector<std::vector<PlotPoint>> sums(kNumDeviceArenas + 1);
   for (const MemoryPoint& p : points) {
     double sum = 0.0;
-    for (const double bytes : p.bytes) sum += bytes;
+    for (size_t a = 0; a <= kNumDeviceArenas; ++a) {
+      sums[a].push_back({.x = time_unit(step_s) * p.time_s, .y = sum / kGiB});
+      if (a < kNumDeviceArenas) sum += p.bytes[a];
+    }
     most = std::max(most, sum);
   }
-  const double top = 1.05 * most;
-  std::string drawn = picture(kHeight + 50.0);
-  drawn += svg::value_axis(kFrame, top, kGiB, "GiB");
-  for (size_t a = 0; a < kNumDeviceArenas; ++a) drawn += area(points, a, step_s, top);
-  // If lines are close, the words of the lower line go below those of the other.
-  const double apart = kHeight * std::abs(limit_bytes - planned_bytes) / top;
-  const double room = std::max(0.0, svg::kTextRow - apart);
-  const auto line = [&](double bytes, double other, std::string_view color, std::string_view name) {
-    drawn += marked_line(kHeight * (1.0 - bytes / top), color,
-                         fmt::format("{:.1f} {}", bytes / kGiB, name), bytes < other ? room : 0.0);
-  };
-  line(limit_bytes, planned_bytes, "#c00", "limit");
-  line(planned_bytes, limit_bytes, "#555", "planned");
-  drawn += time_axis(kHeight + 12.0, step_s);
-  return drawn + legend(kHeight + 28.0, kArenaColors, strings(kArenaNames)) + "</svg>\n";
-}
-
-std::string breakdown_svg(const StepPrice& step) {
-  std::string drawn = picture(80.0);
-  EnumArray<Category, std::string, kNumCategories> names;
-  double x = kLeft;
-  for (size_t c = 0; c < kNumCategories; ++c) {
-    const double share = step.by_category[c] / step.seconds;
-    names[c] = fmt::format("{} {:.1f} %", name_of(static_cast<Category>(c)), 100.0 * share);
-    drawn += svg::rect(x, 0.0, share * kWidth, 30.0, kCategoryColors[c], names[c]);
-    x += share * kWidth;
+  Panel panel(time_axis(step_s), svg::linear_axis("GiB", 0.0, 1.08 * most / kGiB), kPlot);
+  panel.set_left_characters(kRankCharacters);
+  for (size_t a = 0; a < kNumDeviceArenas; ++a) {
+    panel.area(sums[a], sums[a + 1], kArenaColors[a]);
+    panel.legend(kArenaNames[a], kArenaColors[a]);
   }
-  return drawn + legend(44.0, kCategoryColors, names) + "</svg>\n";
+  // The two may be close, so their words stand at different ends.
+  panel.level(limit_bytes / kGiB, svg::kRed, fmt::format("limit {:.1f}", limit_bytes / kGiB));
+  panel.level(planned_bytes / kGiB, svg::kGrey, fmt::format("planned {:.1f}", planned_bytes / kGiB),
+              true);
+  return panel.html();
 }
 
-std::string sweep_svg(const std::string& key, std::span<const std::string> values,
-                      std::span<const SweepCurve> curves) {
+std::string breakdown_figure(const StepPrice& step) {
+  std::vector<std::string> names;
   double most = 0.0;
-  for (const SweepCurve& curve : curves) {
-    for (const SweepPoint& p : curve.points) most = std::max(most, p.device_tokens_per_s);
+  for (size_t c = kNumCategories; c-- > 0;) {
+    names.emplace_back(name_of(static_cast<Category>(c)));
+    most = std::max(most, step.by_category[c] / step.seconds);
   }
-  const double top = 1.1 * most;
-  const bool is_alone = curves.size() == 1;
-  std::string drawn = svg::value_axis(kFrame, top, 1.0, "tokens/s/GPU");
-  const auto count = static_cast<double>(std::max<size_t>(values.size(), 2) - 1);
-  const auto x_of = [&](size_t i) {
-    return kLeft + 30.0 + (kWidth - 60.0) * static_cast<double>(i) / count;
-  };
-  // Long values alternate between several rows.
-  size_t longest = 1;
-  for (const std::string& value : values) longest = std::max(longest, value.size());
-  const double width = svg::kCharacter * static_cast<double>(longest + 1);
-  const auto num_rows = static_cast<size_t>(std::ceil(width / (x_of(1) - x_of(0))));
-  for (size_t i = 0; i < values.size(); ++i) {
-    const double y = kHeight + 14.0 + svg::kTextRow * static_cast<double>(i % num_rows);
-    drawn += svg::text(x_of(i), y, values[i], "middle");
+  Panel panel(svg::linear_axis("% of the step", 0.0, 125.0 * most), svg::name_axis("", names),
+              24.0 * static_cast<double>(kNumCategories));
+  for (size_t c = 0; c < kNumCategories; ++c) {
+    const double share = 100.0 * step.by_category[c] / step.seconds;
+    const auto y = static_cast<double>(kNumCategories - 1 - c);
+    panel.bar(
+        0.0, share, y - 0.36, y + 0.36, kCategoryColors[c],
+        fmt::format("{}: {:.3f} ms", name_of(static_cast<Category>(c)), 1e3 * step.by_category[c]));
+    panel.words({.x = share, .y = y}, fmt::format("{:.1f} %", share));
   }
-  const double bottom = kHeight + svg::kTextRow * static_cast<double>(num_rows - 1);
-  double legend_x = kLeft;
-  double legend_y = bottom + 42.0;
-  for (size_t c = 0; c < curves.size(); ++c) {
-    const std::string_view color = svg::kCurveColors[c % svg::kNumCurveColors];
-    const double cross_y = kHeight - 4.0 - 10.0 * static_cast<double>(c);
-    drawn += curve_svg(curves[c], color, {.x_of = x_of, .top = top, .cross_y = cross_y}, is_alone);
-    if (is_alone) continue;
-    const double name_width = svg::legend_width(curves[c].name);
-    if (legend_x > kLeft && legend_x + name_width > kLeft + kWidth) {
-      legend_x = kLeft;
-      legend_y += svg::kTextRow;
-    }
-    drawn += svg::legend_entry(legend_x, legend_y, color, curves[c].name);
-    legend_x += name_width;
-  }
-  if (is_alone) {
-    const auto first = std::find_if(curves[0].points.begin(), curves[0].points.end(),
-                                    [](const SweepPoint& p) { return p.reason.empty(); });
-    drawn += marked_line(kHeight * (1.0 - first->device_tokens_per_s / top), "#aaa", "the first");
-  }
-  return picture(is_alone ? bottom + 40.0 : legend_y + 18.0) + drawn +
-         svg::text(kLeft + kWidth / 2.0, bottom + 32.0, key, "middle") + "</svg>\n";
+  return panel.html();
+}
+
+std::string sweep_figure(const SweepPicture& sweep) {
+  const std::vector<double> numbers = numbers_of(sweep.values);
+  return numbers.size() == sweep.values.size() ? curves_figure(sweep, numbers) : rows_figure(sweep);
 }
 
 std::string step_page(const Report& report, std::span<const TimelineRow> rows,
                       const MemoryInStep& memory) {
   const double step_s = report.step.seconds;
   std::string body = fmt::format("<pre>{}</pre>\n<h2>Where the time goes</h2>\n{}",
-                                 svg::escaped(to_text(report)), breakdown_svg(report.step));
-  body += fmt::format("<h2>The step</h2>\n{}", timeline_svg(rows, step_s));
+                                 svg::escaped(to_text(report)), breakdown_figure(report.step));
+  body += fmt::format("<h2>The step</h2>\n{}", timeline_figure(rows, step_s));
   body += fmt::format(
       "<h2>Memory of rank {}</h2>\n{}", memory.rank,
-      memory_svg(memory.points, step_s, memory.planned_bytes, report.memory_limit_bytes));
+      memory_figure(memory.points, step_s, memory.planned_bytes, report.memory_limit_bytes));
   return svg::page(fmt::format("{} on {} x {}", report.model, report.num_devices, report.machine),
-                   body);
+                   body, svg::panel_style());
 }
 
 std::string sweep_page(const std::string& title, const std::string& table,
-                       const std::string& curves) {
-  return svg::page(title, fmt::format("<pre>{}</pre>\n{}", svg::escaped(table), curves));
+                       const std::string& figure) {
+  return svg::page(title, fmt::format("<pre>{}</pre>\n{}", svg::escaped(table), figure),
+                   svg::panel_style());
 }
 
 }  // namespace tokamak::price

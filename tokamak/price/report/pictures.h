@@ -1,4 +1,5 @@
-// Pictures of prices as SVG, and pages with them, which have no script and load nothing.
+// Pictures of prices, as figures of HTML that stretch with their page (core/panel.h), and pages
+// with them, which have no script and load nothing. A page is below 1 MB whatever it shows.
 #pragma once
 
 #include <array>
@@ -30,12 +31,13 @@ struct TimelineRow {
   std::vector<Block> communication;
 };
 
-/// Returns rows of the spans of a step, in the order of ranks. Neighbours of one kind and
-/// microbatch, and spans too short to be seen, become one block.
+/// Returns rows of the spans of a step for at most 24 of the ranks, evenly chosen, in their order.
+/// Neighbours of one kind and microbatch, and spans too short to be seen, become one block.
+/// REQUIRES: spans number the ranks by their place in `ranks`.
 std::vector<TimelineRow> timeline_rows(std::span<const PricedSpan> spans,
                                        std::span<const int> ranks, double step_s);
 
-std::string timeline_svg(std::span<const TimelineRow> rows, double step_s);
+std::string timeline_figure(std::span<const TimelineRow> rows, double step_s);
 
 /// Bytes in use at a point in time, by what holds them.
 struct MemoryPoint {
@@ -45,10 +47,10 @@ struct MemoryPoint {
 
 /// Draws the bytes in use, under lines for planned bytes (which include slots that wait for their
 /// next microbatch) and for the memory of a device.
-std::string memory_svg(std::span<const MemoryPoint> points, double step_s, double planned_bytes,
-                       double limit_bytes);
+std::string memory_figure(std::span<const MemoryPoint> points, double step_s, double planned_bytes,
+                          double limit_bytes);
 
-std::string breakdown_svg(const StepPrice& step);
+std::string breakdown_figure(const StepPrice& step);
 
 /// A value of a sweep: its rate, or why it has none.
 struct SweepPoint {
@@ -61,10 +63,24 @@ struct SweepCurve {
   std::vector<SweepPoint> points;
 };
 
-/// Draws tokens/s/GPU by value. REQUIRES: each curve has as many points as there are values, and
-/// one point has a rate.
-std::string sweep_svg(const std::string& key, std::span<const std::string> values,
-                      std::span<const SweepCurve> curves);
+/// A rate that was measured at a value of a sweep.
+struct PublishedPoint {
+  double value = 0.0;
+  double device_tokens_per_s = 0.0;
+  std::string title;
+};
+
+struct SweepPicture {
+  std::string key;
+  std::vector<std::string> values;
+  std::vector<SweepCurve> curves;         ///< each with as many points as there are values
+  std::vector<PublishedPoint> published;  ///< only of a sweep of GPUs
+};
+
+/// Draws tokens/s/GPU by value: curves over numbers, for GPUs with the ideal, which is the first
+/// value's rate, and the share of it that is kept; bars for other values. REQUIRES: one point has a
+/// rate.
+std::string sweep_figure(const SweepPicture& sweep);
 
 struct MemoryInStep {
   int rank = 0;
@@ -76,8 +92,8 @@ struct MemoryInStep {
 std::string step_page(const Report& report, std::span<const TimelineRow> rows,
                       const MemoryInStep& memory);
 
-/// Returns a page with a sweep's table, as text, and its curves.
+/// Returns a page with a sweep's table, as text, and its figure.
 std::string sweep_page(const std::string& title, const std::string& table,
-                       const std::string& curves);
+                       const std::string& figure);
 
 }  // namespace tokamak::price

@@ -1,56 +1,64 @@
 #include "tokamak/price/report/pictures.h"
 
-#include <cmath>
-#include <map>
-
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 namespace tokamak::price {
 namespace {
 
-double number_of(const std::string& svg, size_t from, const std::string& name) {
-  return std::stod(svg.substr(svg.find(name + "=\"", from) + name.size() + 2));
+size_t count(const std::string& text, const std::string& part) {
+  size_t found = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
 }
 
-TEST(MemoryPicture, WordsOfCloseLinesDoNotCoverEachOther) {
-  const double limit = 80e9;
-  for (const double planned : {10e9, 79.5e9, 80e9 - 1.0, 80.5e9, 200e9}) {
-    const std::string svg = memory_svg({}, 1.0, planned, limit);
-    const auto y_of = [&](const std::string& words) {
-      return number_of(svg, svg.rfind("<text", svg.find(words)), "y");
-    };
-    const double below =
-        planned < limit ? y_of(" planned<") - y_of(" limit<") : y_of(" limit<") - y_of(" planned<");
-    EXPECT_GE(below, 11.0) << planned;
-    EXPECT_LT(y_of(" planned<"), number_of(svg, 0, "height"));
-  }
+TEST(MemoryPicture, WordsOfItsTwoLinesStandAtDifferentEnds) {
+  const std::string figure = memory_figure({}, 1.0, 79.9e9, 80e9);
+  EXPECT_NE(figure.find("text-anchor=\"start\">planned 74.4<"), std::string::npos) << figure;
+  EXPECT_NE(figure.find("text-anchor=\"end\">limit 74.5<"), std::string::npos);
 }
 
-TEST(SweepPicture, ValuesDoNotCoverEachOther) {
-  for (const size_t count : {1, 2, 9, 40}) {
-    std::vector<std::string> values;
-    for (size_t i = 0; i < count; ++i) values.push_back(fmt::format("h100-published+nemo+{}", i));
-    SweepCurve curve;
-    curve.points.assign(count, {.device_tokens_per_s = 1.0});
-    const std::string svg = sweep_svg("cluster", values, {&curve, 1});
-    const double height = number_of(svg, 0, "height");
-    std::map<double, double> last_x;  // by row
-    for (const std::string& value : values) {
-      const size_t at = svg.rfind("<text", svg.find(fmt::format(">{}<", value)));
-      const double x = number_of(svg, at, "x");
-      const double y = number_of(svg, at, "y");
-      EXPECT_LT(y, height);
-      const auto [row, is_first] = last_x.emplace(y, x);
-      if (!is_first) {
-        EXPECT_GT(x - row->second, 6.0 * static_cast<double>(value.size())) << value;
-      }
-      row->second = x;
-    }
-    if (count <= 2) {
-      EXPECT_EQ(last_x.size(), 1U) << "no more rows than it takes";
+TEST(SweepPicture, NumbersMakeCurvesAndNamesMakeRows) {
+  SweepPicture sweep{.key = "gpus", .values = {"8", "64", "1024"}};
+  sweep.curves = {{.points = {{100.0, ""}, {0.0, "no <mesh>"}, {90.0, ""}}}};
+  const std::string curves = sweep_figure(sweep);
+  EXPECT_EQ(count(curves, "<circle"), 2U);
+  EXPECT_EQ(count(curves, ">x<title>no &lt;mesh&gt;<"), 1U);
+  EXPECT_NE(curves.find("90.0 tokens/s/GPU, 90.0 % of the first"), std::string::npos);
+  EXPECT_NE(curves.find(">1024<"), std::string::npos);
+  sweep.values = {"h100-published+nemo", "h200", "gb200"};
+  sweep.key = "cluster";
+  const std::string rows = sweep_figure(sweep);
+  EXPECT_EQ(count(rows, "<circle"), 0U);
+  EXPECT_EQ(count(rows, "<rect"), 2U);
+  EXPECT_EQ(count(rows, "h100-published+nemo"), 1U);
+}
+
+// As many blocks as a step of 64 microbatches and 8 chunks has, on more ranks than are drawn.
+TEST(TimelinePicture, IsSmallHoweverLongTheStepIs) {
+  constexpr int kRanks = 512;
+  constexpr int kBlocks = 2000;
+  Task task;
+  std::vector<int> ranks;
+  std::vector<PricedSpan> spans;
+  for (int r = 0; r < kRanks; ++r) {
+    ranks.push_back(8 * r);
+    for (int b = 0; b < kBlocks; ++b) {
+      spans.push_back({.rank = r,
+                       .stream = b % 3 == 0 ? 1 : 0,
+                       .task = &task,
+                       .microbatch = b,
+                       .begin_s = b * 1e-3,
+                       .end_s = (b + 0.9) * 1e-3});
     }
   }
+  const auto rows = timeline_rows(spans, ranks, 2.0);
+  ASSERT_EQ(rows.size(), 24U);
+  EXPECT_EQ(rows.front().name, "rank 0");
+  EXPECT_EQ(rows.back().name, fmt::format("rank {}", 8 * (kRanks - 1)));
+  const std::string figure = timeline_figure(rows, 2.0);
+  EXPECT_LT(figure.size(), 900'000U);
+  EXPECT_NE(figure.find("<path"), std::string::npos);
 }
 
 }  // namespace
