@@ -74,8 +74,11 @@ struct RmsRow {
 
   static __device__ T apply(const Statistics& s, T x, T w, T) {
     const A h = to<A>(x) * s.r;
-    if constexpr (kZeroCentered) return to<T>((A{1} + to<A>(w)) * h);
-    return to<T>(to<A>(w) * to<A>(to<T>(h)));
+    if constexpr (kZeroCentered) {
+      return to<T>((A{1} + to<A>(w)) * h);
+    } else {
+      return to<T>(to<A>(w) * to<A>(to<T>(h)));
+    }
   }
 };
 
