@@ -82,6 +82,17 @@ TEST(Machine, HasTheDataSheetsNumbers) {
   EXPECT_EQ(load_machine("mi250x").levels.size(), 3U);
 }
 
+// NVFP4 of GB300 is fitted on GB300 alone: it is faster than GB200's by more than its peak is.
+TEST(Machine, Gb300HasARateOfItsOwnInFp4) {
+  const auto fp4 = [](const char* name) {
+    const Device device = load_machine(name).device;
+    return device.peak_flops[Precision::kFp4] * device.gemm_efficiency[Precision::kFp4];
+  };
+  EXPECT_GT(fp4("gb300"), 1.5 * fp4("gb200"));
+  EXPECT_EQ(load_machine("gb300").source_of("device.gemm_efficiency_fp4"),
+            "fitted on GB300 runs of at most 64 GPUs");
+}
+
 TEST(Machine, SaysWhereNoMeasuredRunBearsItOut) {
   EXPECT_EQ(
       unverified_text(load_machine("mi300x")),
