@@ -119,6 +119,8 @@ struct ParallelismConfig {
   std::string pipeline_parallel_schedule = "1F1B";
   std::optional<std::string> pipeline_parallel_schedule_csv = "";
   int64_t pipeline_parallel_microbatch_size = 1;
+  int64_t pipeline_parallel_receives_ahead = 1;
+  bool pipeline_parallel_overlap_gathers = false;
   bool pipeline_parallel_expert_parallel_overlap = true;
   int64_t context_parallel_degree = 1;
   std::optional<std::string> context_parallel_load_balancer = "headtail";

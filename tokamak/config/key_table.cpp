@@ -114,6 +114,8 @@ const Key kKeys[] = {
   TOK_KEY(parallelism.pipeline_parallel_schedule, kFeature, "~1F1B|GPipe|Interleaved1F1B|LoopedBFS|InterleavedZeroBubble|ZBVZeroBubble|DualPipeV|VHalf|VMin|PipelineScheduleSingle|PipelineScheduleMulti|_PipelineScheduleRuntime", "Pipeline schedule; case does not matter."),
   TOK_KEY(parallelism.pipeline_parallel_schedule_csv, kFeature, "", "CSV file of actions for a custom schedule."),
   TOK_KEY(parallelism.pipeline_parallel_microbatch_size, kHonoured, ">=1", "Sequences of a pipeline microbatch; divides training.local_batch_size."),
+  TOK_KEY(parallelism.pipeline_parallel_receives_ahead, kHonoured, ">=0", "Computations by which receives stand before the end of the one that makes their value (ours)."),
+  TOK_KEY(parallelism.pipeline_parallel_overlap_gathers, kHonoured, "", "Weights that are gathered once a step are gathered stage by stage, beside the first forwards (ours)."),
   TOK_KEY(parallelism.pipeline_parallel_expert_parallel_overlap, kDormant, "", "Overlap expert communication under DualPipeV."),
   TOK_KEY(parallelism.context_parallel_degree, kFeature, ">=1", "Ranks that share one sequence."),
   TOK_KEY(parallelism.context_parallel_load_balancer, kHonoured, "headtail|ptrr", "How tokens are dealt to context-parallel ranks; none: in order."),

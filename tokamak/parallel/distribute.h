@@ -47,6 +47,8 @@ struct DistributeOptions {
   bool head_and_tail = true;         ///< context parallel ranks hold chunks r and 2n-1-r
   std::vector<int> stage_of_module;  ///< by Label::module; empty = one stage
   PipelineSchedule pipeline;         ///< which rank runs which stage, and when
+  int receives_ahead = 1;            ///< of the schedule's items (lower_schedule)
+  bool overlaps_gathers = false;     ///< once a step, stage by stage beside the first forwards
   bool merge_products = true;        ///< merge matmuls of one input (merge_products.h)
   bool sequence_parallel = true;     ///< ranks of tp cut the sequence between blocks
   bool keep_copies = true;  ///< of weights gathered at most once a step: updates write them

@@ -25,7 +25,7 @@ bool touch(const ByteUse& a, const ByteUse& b) {
   return a.space == b.space && a.begin < b.end && b.begin < a.end && (a.writes || b.writes);
 }
 
-// Outliving tasks may touch only State, and run only in their segment's last item.
+// Outliving tasks may touch only State, and run only in their segment's last item or before all.
 void check_outliving_streams(const Segment& segment, const std::vector<ByteUse>& uses) {
   TOK_CHECK(!segment.outlives(0), "{}: compute outlives its item", segment.name);
   for (const ByteUse& use : uses) {
@@ -33,8 +33,9 @@ void check_outliving_streams(const Segment& segment, const std::vector<ByteUse>&
     if (!segment.outlives(task.stream)) continue;
     TOK_CHECK(use.space == static_cast<int64_t>(ArenaKind::kState), "{}: task {} outlives {}",
               segment.name, use.task, name_of_space(use.space));
-    TOK_CHECK(task.when == When::kLastMicrobatch, "{}: task {} outlives every item", segment.name,
-              use.task);
+    const bool runs_once =
+        task.when == When::kLastMicrobatch || segment.runs == Segment::Runs::kOnceBefore;
+    TOK_CHECK(runs_once, "{}: task {} outlives every item", segment.name, use.task);
   }
 }
 

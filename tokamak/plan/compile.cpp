@@ -69,10 +69,12 @@ Plan plan_of(const Graph& g, const StateLayout& layout, const CompileOptions& op
     plan.groups = options.groups;
     return plan;
   }
-  Plan plan = assign_buffers(g, layout, cut_stages(g), variants, options.target);
+  Plan plan =
+      assign_buffers(g, layout, cut_stages(g, options.overlaps_gathers), variants, options.target);
   plan.groups = options.groups;
   plan.items = pipeline_items(plan.segments, options.pipeline);
   let_reductions_outlive(plan);
+  if (options.overlaps_gathers) let_gathers_outlive(plan);
   assign_slots(plan);
   return plan;
 }

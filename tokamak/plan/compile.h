@@ -25,6 +25,9 @@ struct CompileOptions {
   /// What this rank runs of a pipeline, in order; empty = no pipeline. With a pipeline each stage
   /// has its own segments, and the plan has items.
   std::vector<PipelineItem> pipeline;
+  /// With a pipeline, what runs once before the microbatches has a segment for each stage, and its
+  /// gathers may outlive it (outliving.h).
+  bool overlaps_gathers = false;
   GroupTable groups;  ///< that communication ops of the graph name
   std::function<void(const std::string& pass, const Graph&)> log;  ///< the graph after each pass
 };

@@ -16,11 +16,12 @@ bool touches_state_alone(const Task& task) {
          std::all_of(task.out.begin(), task.out.end(), is_state);
 }
 
-std::vector<int> streams_that_may_outlive(const Segment& segment) {
+// Returns the streams other than 0 of which all tasks run only `when` and touch State alone.
+std::vector<int> streams_that_may_outlive(const Segment& segment, When when) {
   std::set<int> may;
   std::set<int> may_not{0};
   for (const Task& task : segment.tasks) {
-    const bool is_such = task.when == When::kLastMicrobatch && touches_state_alone(task);
+    const bool is_such = task.when == when && touches_state_alone(task);
     (is_such ? may : may_not).insert(task.stream);
   }
   std::vector<int> streams;
@@ -66,7 +67,14 @@ bool overlap(const Ranges& a, const Ranges& b) {
 void let_reductions_outlive(Plan& plan) {
   for (Segment& segment : plan.segments) {
     if (segment.runs == Segment::Runs::kPerMicrobatch && !segment.is_background)
-      segment.outliving_streams = streams_that_may_outlive(segment);
+      segment.outliving_streams = streams_that_may_outlive(segment, When::kLastMicrobatch);
+  }
+}
+
+void let_gathers_outlive(Plan& plan) {
+  for (Segment& segment : plan.segments) {
+    if (segment.runs == Segment::Runs::kOnceBefore)
+      segment.outliving_streams = streams_that_may_outlive(segment, When::kEvery);
   }
 }
 

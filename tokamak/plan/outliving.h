@@ -1,4 +1,5 @@
-// Streams that outlive their item: gradients are reduced beside what the pipeline does next.
+// Streams that outlive their item: gradients are reduced, or weights gathered, beside what the
+// pipeline does next.
 #pragma once
 
 #include "tokamak/plan/plan.h"
@@ -9,6 +10,10 @@ namespace tokamak {
 /// microbatch only and touch only State, so nothing else in an arena has to live longer for them.
 /// REQUIRES: the plan has items.
 void let_reductions_outlive(Plan& plan);
+
+/// Lets streams outlive the items that run once before where all their tasks touch only State: the
+/// gathers of weights that are kept as compute copies. REQUIRES: the plan has items.
+void let_gathers_outlive(Plan& plan);
 
 /// Makes later items that touch the same bytes as an item's outliving tasks wait for them, up to
 /// the first such item of the foreground.

@@ -118,16 +118,17 @@ std::vector<SegmentNodes> cut_segments(const Graph& graph, bool split_backward) 
   return all;
 }
 
-std::vector<SegmentNodes> cut_stages(const Graph& graph) {
+std::vector<SegmentNodes> cut_stages(const Graph& graph, bool unshards_by_stage) {
   std::map<PipelinePoint, std::vector<int32_t>> nodes;
-  SegmentNodes unshard{.name = "unshard", .runs = Runs::kOnceBefore};
+  std::map<int, SegmentNodes> unshards;  // by stage
   SegmentNodes update{.name = "update", .runs = Runs::kOnceAfter};
   std::set<int> stages;
   for (int32_t i = 0; i < graph.size(); ++i) {
     const Node& node = graph.node(i);
     if (node.is_leaf()) continue;
     if (node.label.phase == Phase::kUnshard) {
-      unshard.nodes.push_back(i);
+      const int stage = unshards_by_stage ? node.label.stage : 0;
+      unshards[stage].nodes.push_back(i);
     } else if (node.label.phase == Phase::kUpdate) {
       update.nodes.push_back(i);
     } else {
@@ -137,7 +138,11 @@ std::vector<SegmentNodes> cut_stages(const Graph& graph) {
   }
 
   std::vector<SegmentNodes> cut;
-  if (!unshard.nodes.empty()) cut.push_back(std::move(unshard));
+  for (auto& [stage, unshard] : unshards) {
+    unshard.name = unshards_by_stage ? fmt::format("unshard {}", stage) : "unshard";
+    unshard.runs = Runs::kOnceBefore;
+    cut.push_back(std::move(unshard));
+  }
   const auto add = [&](Kind kind, int stage) {
     const auto it = nodes.find({kind, stage});
     if (it == nodes.end()) return;

@@ -15,8 +15,9 @@ std::vector<SegmentNodes> cut_segments(const Graph& graph, bool split_backward);
 
 /// Cuts the segments of a rank's pipeline stages: for each stage forward, backward (input
 /// gradients) and weight gradients, and, in the background, one for each direction of receiving and
-/// sending. A segment without nodes is left out.
-std::vector<SegmentNodes> cut_stages(const Graph& graph);
+/// sending. A segment without nodes is left out. What runs once before is one segment, or one for
+/// each stage if `unshards_by_stage`.
+std::vector<SegmentNodes> cut_stages(const Graph& graph, bool unshards_by_stage = false);
 
 /// Returns, for example, "send forward 3".
 std::string segment_name(const PipelinePoint& point);

@@ -69,7 +69,9 @@ DistributeOptions distribute_options(const Config& config, const Degrees& degree
           .gather_again = config.activation_checkpoint.gather_again,
           .covers_collectives = p.cover_tensor_parallel_collectives,
           .context = context_method_of(p.context_parallel_rotate_method),
-          .head_and_tail = p.context_parallel_load_balancer.has_value()};
+          .head_and_tail = p.context_parallel_load_balancer.has_value(),
+          .receives_ahead = static_cast<int>(p.pipeline_parallel_receives_ahead),
+          .overlaps_gathers = p.pipeline_parallel_overlap_gathers};
 }
 
 bool keeps_full_gradients(const std::string& data_parallel_type, const std::string& grad_store,

@@ -196,6 +196,8 @@ class PlannedRanks::Planner {
 
   const PipelineSchedule& pipeline() const { return request_.shape.distribute.pipeline; }
 
+  int receives_ahead() const { return request_.shape.distribute.receives_ahead; }
+
   void tell() {
     if (request_.progress) request_.progress("ranks planned", ++num_done_, request_.num_wanted);
   }
@@ -248,7 +250,7 @@ class PlannedRanks::Planner {
                                   .ranks_per_stage = ranks_per_stage_,
                                   .stages_from = pipeline().stages_of(from.at),
                                   .stages_to = pipeline().stages_of(at),
-                                  .items = lower_schedule(pipeline(), at, 1)})));
+                                  .items = lower_schedule(pipeline(), at, receives_ahead())})));
     const Plan& plan = *out_.twins_.back();
     return {.rank = from.rank.rank + (at - from.at) * ranks_per_stage_,
             .plan = &plan,

@@ -70,7 +70,7 @@ int pipeline_rank(const DistributeOptions& o) {
 
 std::vector<PipelineItem> training_items(const DistributeOptions& o) {
   if (o.mesh.degree(MeshAxis::kPp) == 1) return {};
-  return lower_schedule(o.pipeline, pipeline_rank(o), 1);
+  return lower_schedule(o.pipeline, pipeline_rank(o), o.receives_ahead);
 }
 
 // Returns items that run one microbatch forward through the stages.
@@ -378,6 +378,7 @@ void PlannedRun::plan_of_mesh(const Target& target, const WholeGraphs& whole) {
                 {.recompute = shape_.recompute,
                  .target = target,
                  .pipeline = training_items(o),
+                 .overlaps_gathers = o.overlaps_gathers,
                  .groups = distributor.groups()},
                 units);
   if (validation) {

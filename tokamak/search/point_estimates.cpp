@@ -33,7 +33,8 @@ PointEstimates::PointEstimates(const SearchRequest& request)
       bytes_(element_bytes(shape_of(config_of({}, request.config, 1), model_, {.degrees = {}}))),
       work_(causal_work(distribute_options(request.config, {}, 0))),
       limit_(memory_limit(request.machine)),
-      shapes_(all_.layers) {}
+      shapes_(all_.layers,
+              static_cast<int>(request.config.parallelism.pipeline_parallel_receives_ahead)) {}
 
 PointEstimates::StageKey PointEstimates::stage_key(const SearchPoint& p) {
   return {p.degrees.tp, p.degrees.cp, p.microbatch, p.recompute, p.linear};

@@ -257,6 +257,7 @@ const price::PipelineShape* PipelineShapes::outline(const SearchPoint& point) {
       stages[split.head_stage].has_head = true;
       e.shape = price::pipeline_outline(point.schedule, p, std::move(stages),
                                         static_cast<int>(point.num_microbatches));
+      e.shape.receives_ahead = receives_ahead_;
       e.exists = true;
     } catch (const Error&) {
       // too few layers

@@ -61,7 +61,9 @@ std::string schedule_text(const SearchPoint& point, int num_layers);
 /// Shapes of pipelines, each made once. Any number of threads may ask for them.
 class PipelineShapes {
  public:
-  explicit PipelineShapes(int num_layers) : num_layers_(num_layers) {}
+  /// `receives_ahead` is that of all pipelines (lower_schedule).
+  PipelineShapes(int num_layers, int receives_ahead)
+      : num_layers_(num_layers), receives_ahead_(receives_ahead) {}
 
   /// Returns null if the schedule cannot have such stages of so many layers, or refuses the
   /// microbatches. REQUIRES: `point` has a pipeline.
@@ -83,6 +85,7 @@ class PipelineShapes {
   Entry& entry(const SearchPoint& point);
 
   int num_layers_;
+  int receives_ahead_;
   std::mutex mutex_;
   std::map<Key, Entry> entries_;
 };

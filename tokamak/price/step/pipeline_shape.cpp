@@ -16,7 +16,8 @@ ItemLists lists_of(const PipelineShape& shape, int num_microbatches) {
   const int stages_per_rank = static_cast<int>(shape.stages.size()) / shape.num_ranks;
   const PipelineSchedule schedule =
       make_schedule(shape.schedule, shape.num_ranks, stages_per_rank, num_microbatches);
-  return {.num_microbatches = num_microbatches, .of_rank = lower_schedules(schedule, 1)};
+  return {.num_microbatches = num_microbatches,
+          .of_rank = lower_schedules(schedule, shape.receives_ahead)};
 }
 
 }  // namespace

@@ -26,6 +26,7 @@ struct PipelineShape {
   std::string schedule;
   int num_ranks = 1;
   int num_microbatches = 1;
+  int receives_ahead = 1;  ///< of the items (lower_schedule)
   std::vector<StageModules> stages;
   std::vector<int> rank_of_stage;
   std::vector<std::vector<int>> stages_of;  ///< by rank, in model order

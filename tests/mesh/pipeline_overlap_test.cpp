@@ -1,0 +1,79 @@
+// Receives that stand late, and weights gathered stage by stage beside the first forwards: same
+// bits.
+#include <algorithm>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include "tokamak/run/planned_run.h"
+
+#include "tests/fixtures/mesh_expect.h"
+
+namespace tokamak {
+namespace {
+
+MeshCase pipeline_case(const char* schedule, int chunks) {
+  MeshCase c{.model = small_llama(),
+             .compute = DType::kBF16,
+             .seq_len = 16,
+             .global_batch = 8,
+             .num_microbatches = 4,
+             .steps = 3};
+  c.model.num_layers = 4;
+  c.distribute.mesh.degrees = {2, 1, 2, 1, 1};
+  c.distribute.sharding = Sharding::kZero1;
+  set_pipeline(c, schedule, chunks);
+  return c;
+}
+
+class PipelineOverlap : public ::testing::TestWithParam<std::pair<const char*, int>> {};
+
+TEST_P(PipelineOverlap, leaves_every_bit) {
+  MeshCase c = pipeline_case(GetParam().first, GetParam().second);
+  const MeshResult plain = run_mesh(c);
+  const auto expect_the_same = [&] {
+    const MeshResult other = run_mesh(c);
+    EXPECT_EQ(other.loss, plain.loss) << describe(c);
+    EXPECT_EQ(other.grad_norm, plain.grad_norm) << describe(c);
+    EXPECT_TRUE(other.parameters == plain.parameters) << describe(c);
+  };
+  c.distribute.receives_ahead = 0;
+  expect_the_same();
+  c.distribute.overlaps_gathers = true;
+  expect_the_same();
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedules, PipelineOverlap,
+                         ::testing::Values(std::pair("1F1B", 1), std::pair("Interleaved1F1B", 2),
+                                           std::pair("InterleavedZeroBubble", 2),
+                                           std::pair("ZBVZeroBubble", 2)),
+                         [](const auto& test) { return test.param.first; });
+
+// Each stage has an item of its own, which its gathers outlive; the first forward of a stage waits
+// for its own gathers alone.
+TEST(PipelineOverlapPlan, first_forwards_wait_for_the_gathers_of_their_stage) {
+  MeshCase c = pipeline_case("Interleaved1F1B", 2);
+  c.distribute.overlaps_gathers = true;
+  const PlannedRun run(c.model, shape_of(c, 0), {});
+  const Plan& plan = run.plan();
+  int num_items = 0;
+  for (size_t i = 0; i < plan.items.size(); ++i) {
+    const Segment& segment = plan.segments[plan.items[i].segment];
+    if (segment.runs != Segment::Runs::kOnceBefore) continue;
+    ++num_items;
+    EXPECT_FALSE(segment.outliving_streams.empty()) << segment.name;
+    const auto waiting = std::find_if(plan.items.begin(), plan.items.end(), [&](const auto& item) {
+      return std::find(item.waits.begin(), item.waits.end(), static_cast<int>(i)) !=
+             item.waits.end();
+    });
+    ASSERT_NE(waiting, plan.items.end()) << segment.name;
+    const auto& point = plan.segments[waiting->segment].point;
+    ASSERT_TRUE(point) << segment.name;
+    EXPECT_EQ(point->kind, PipelineItemKind::kForward) << segment.name;
+    EXPECT_EQ(point->stage, segment.tasks[0].label.stage) << segment.name;
+  }
+  EXPECT_EQ(num_items, 2);
+}
+
+}  // namespace
+}  // namespace tokamak
