@@ -11,6 +11,8 @@
 #include "tokamak/parallel/buckets/buckets.h"
 #include "tokamak/parallel/local_values.h"
 #include "tokamak/parallel/matmuls/async_products.h"
+#include "tokamak/parallel/matmuls/chunk_gathers.h"
+#include "tokamak/parallel/matmuls/chunk_sums.h"
 #include "tokamak/parallel/matmuls/mark_float8.h"
 #include "tokamak/parallel/matmuls/merge_products.h"
 #include "tokamak/parallel/stages.h"
@@ -24,6 +26,22 @@ bool replicates(const Strategy& s) {
   }
   for (const Shard out : s.out) {
     if (out != kReplicated) return false;
+  }
+  return true;
+}
+
+// Whether ranks of tp hold equal parts of all weights of blocks, so that they cut matmuls alike.
+bool cuts_blocks_evenly(const Graph& global, const std::vector<NodePlacement>& placements) {
+  constexpr auto kTp = static_cast<size_t>(PlacementAxis::kTp);
+  for (int32_t i = 0; i < global.size(); ++i) {
+    const Node& n = global.node(i);
+    if (!n.is_leaf() || !is_weight(global, {i, 0}) || global.states()[n.state].block < 0) continue;
+    const AxisPlacement& cut = placements[i].out[0][kTp];
+    if (!cut.shard.is_cut()) continue;
+    const Ranges& ranges = *cut.ranges;
+    const bool is_even = std::all_of(ranges.begin(), ranges.end(),
+                                     [&](const Range& r) { return r.size() == ranges[0].size(); });
+    if (!is_even) return false;
   }
   return true;
 }
@@ -241,8 +259,10 @@ Graph Distributor::localize(const Graph& global, const std::vector<NodePlacement
     if (std::string note = buckets_->copies_note(); !note.empty())
       notes_.push_back(std::move(note));
   }
-  if (is_training && options_.merge_products) return merge_products(mine, notes_);
-  return mine;
+  if (!is_training) return mine;
+  if (options_.merge_products) mine = merge_products(mine, notes_);
+  if (options_.token_chunks == 1 || !cuts_blocks_evenly(global, placements)) return mine;
+  return chunk_sums(chunk_gathers(mine, *context_), *context_);
 }
 
 void Distributor::sum_results(Graph& g,

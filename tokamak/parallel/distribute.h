@@ -43,6 +43,14 @@ struct DistributeOptions {
   /// The backward gathers and sums over tp on a stream of its own, for weight gradients to cover
   /// (cover_collectives.h). Not with async_tp, nor where weight gradients are apart.
   bool covers_collectives = false;
+  /// Ranks of tp cut so many equal blocks of a sequence each into their parts, instead of the
+  /// sequence itself: a block is gathered and scattered as consecutive rows. Where a sequence has
+  /// no such blocks there is one, as with async_tp and float8.
+  int token_blocks = 1;
+  /// Matmuls run in so many chunks of blocks beside the gathers and sums over tp of other chunks
+  /// (chunk_gathers.h, chunk_sums.h); 0: in as many as seem fastest. Where ranks of tp hold uneven
+  /// parts of a block's weights, all matmuls stay whole.
+  int token_chunks = 1;
   ContextMethod context = ContextMethod::kAllGather;
   bool head_and_tail = true;         ///< context parallel ranks hold chunks r and 2n-1-r
   std::vector<int> stage_of_module;  ///< by Label::module; empty = one stage

@@ -142,7 +142,7 @@ LocalValue LocalValues::resharded(Value v, LocalValue from, const Placement& wan
     if (is_covered) traffic = is_sum ? GroupPurpose::kCovered : GroupPurpose::kAgain;
     const int32_t first = g_.size();
     from.value = reshard(g_, from.value, context_.group(mesh_axes(axis), traffic),
-                         from.placement[a], want[a], global_.type(v));
+                         from.placement[a], want[a], global_.type(v), token_blocks(v, axis));
     for (int32_t i = first; is_covered && i < g_.size(); ++i) {
       Node& node = g_.mutable_node(i);
       if (node.rules->is_communication)
@@ -151,6 +151,17 @@ LocalValue LocalValues::resharded(Value v, LocalValue from, const Placement& wan
     from.placement[a] = want[a];
   }
   return from;
+}
+
+// Returns how many blocks of tokens `axis` cuts each by itself: activations, and what is known of
+// each token, begin with samples and tokens.
+int LocalValues::token_blocks(Value v, PlacementAxis axis) const {
+  const TensorType& type = global_.type(v);
+  const bool has_tokens = type.dims.size() == 3 || (type.dims.size() == 2 && !is_float(type.dtype));
+  const DistributeOptions& o = *context_.options;
+  // Rings and codes that travel have an order of their own.
+  const bool may_have_blocks = axis == PlacementAxis::kTp && !o.async_tp && !o.float8;
+  return may_have_blocks && has_tokens ? o.token_blocks : 1;
 }
 
 // Whether weight gradients of a block can run beside the collective between these placements.

@@ -57,6 +57,7 @@ class LocalValues {
   Value leaf(Value v);
   LocalValue resharded(Value v, LocalValue from, const Placement& want, int stage,
                        GroupPurpose purpose = GroupPurpose::kGeneral);
+  int token_blocks(Value v, PlacementAxis axis) const;
   bool covers_collective(Shard from, Shard to) const;
   void sum_before_it_crosses(Value v, const Placement& want, std::vector<LocalValue>& have);
 
