@@ -13,6 +13,14 @@ ModelSpec model_of(const std::string& name) {
   if (name == "qwen3") model.qk_norm = true;
   if (name == "mistral") model.windows.assign(model.num_layers, 5);
   if (name == "mixed_windows") model.windows = {0, 7, 2};
+  if (name == "gemma3") {
+    model.tied = model.qk_norm = model.branch_norm = true;
+    model.zero_centered_norms = model.scale_embedding = true;
+    model.gate = GateKind::kGelu;
+    model.query_scalar = 13.0;
+    model.windows = {4, 4, 0};
+    model.window_rope = RotarySpec{.theta = 300.0};
+  }
   return model;
 }
 
@@ -64,7 +72,7 @@ TEST(WindowsOnMesh, every_context_method_equals_one_rank) {
 
 INSTANTIATE_TEST_SUITE_P(
     Each, FamiliesOnMesh,
-    ::testing::Combine(::testing::Values("qwen2", "qwen3", "mistral", "mixed_windows"),
+    ::testing::Combine(::testing::Values("qwen2", "qwen3", "mistral", "mixed_windows", "gemma3"),
                        ::testing::Values(AxisCase{"pp", {2, 1, 1, 1, 1}},
                                          AxisCase{"fsdp", {1, 1, 2, 1, 1}},
                                          AxisCase{"cp", {1, 1, 1, 2, 1}},
