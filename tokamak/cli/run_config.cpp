@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "tokamak/cli/proxy_run.h"
 #include "tokamak/cli/words.h"
 #include "tokamak/config/check.h"
 #include "tokamak/config/describe.h"
@@ -61,6 +62,8 @@ constexpr std::array kFlags{
          "draw the pipeline schedule, say what each stage holds, plan nothing", "plan"},
     Flag{"--schedule-svg", "FILE", "write the same picture as SVG", "plan"},
     Flag{"--preset", "NAME", "a known run in place of FILE.toml; `--preset list` names them"},
+    Flag{"--proxy", "",
+         "scale the run down until this machine can train it; =N: on at most N ranks", "train"},
     Flag{"--world-size", "N", "ranks, where no launcher tells"},
     Flag{"--help", "", "print this and exit"},
 };
@@ -107,11 +110,11 @@ void refuse_unknown_flag(const std::string& word, const std::string& verb) {
               printable(name), verb);
 }
 
-int64_t parse_world_size(const std::string& text) {
+int64_t parse_ranks(std::string_view flag, const std::string& text) {
   int64_t n = 0;
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), n);
   TOK_REQUIRE(code == std::errc() && end == text.data() + text.size() && n >= 1,
-              "--world-size={}: wanted a positive number", text);
+              "{}={}: wanted a positive number", flag, text);
   return n;
 }
 
@@ -179,6 +182,8 @@ struct RunWords {
   std::optional<std::string> preset;
   std::optional<std::filesystem::path> file;
   std::optional<int64_t> world_size;
+  bool is_proxy = false;
+  std::optional<int64_t> proxy_ranks;
   std::vector<std::string> overrides;
   bool wants_help = false;
 };
@@ -186,6 +191,8 @@ struct RunWords {
 RunWords parse_run_words(Args args, const std::string& verb) {
   const std::string svg_word = "--schedule-svg=";
   const std::string preset_word = "--preset=";
+  const std::string world_word = "--world-size=";
+  const std::string proxy_word = "--proxy=";
   RunWords words;
   RunConfig& run = words.run;
   for (size_t i = 0; i < args.size(); ++i) {
@@ -210,10 +217,14 @@ RunWords parse_run_words(Args args, const std::string& verb) {
       words.preset = arg.substr(preset_word.size());
     } else if (arg == "--preset" && i + 1 < args.size()) {
       words.preset = args[++i];
-    } else if (arg.rfind("--world-size=", 0) == 0) {
-      words.world_size = parse_world_size(arg.substr(std::string("--world-size=").size()));
+    } else if (arg.rfind(world_word, 0) == 0) {
+      words.world_size = parse_ranks("--world-size", arg.substr(world_word.size()));
     } else if (arg == "--world-size" && i + 1 < args.size()) {
-      words.world_size = parse_world_size(args[++i]);
+      words.world_size = parse_ranks("--world-size", args[++i]);
+    } else if ((arg == "--proxy" || arg.rfind(proxy_word, 0) == 0) && verb == "train") {
+      words.is_proxy = true;
+      if (arg != "--proxy")
+        words.proxy_ranks = parse_ranks("--proxy", arg.substr(proxy_word.size()));
     } else if (verb == "train" && take_log_word(arg, run.log)) {
       continue;
     } else if (!is_flag(arg) && !words.file && words.overrides.empty()) {
@@ -228,9 +239,24 @@ RunWords parse_run_words(Args args, const std::string& verb) {
   return words;
 }
 
-LoadedConfig load(const RunWords& words) {
-  return words.preset ? load_preset(find_preset(*words.preset), words.overrides)
-                      : load_config(words.file, words.overrides);
+LoadedConfig load(const RunWords& words, std::span<const std::string> overrides) {
+  return words.preset ? load_preset(find_preset(*words.preset), overrides)
+                      : load_config(words.file, overrides);
+}
+
+// Scales down what the file or the preset says, and lets the overrides have the last word.
+LoadedConfig load_proxy(const RunWords& words, const LaunchEnvironment& launched, RunConfig& run) {
+  const std::string device = load(words, words.overrides).config.job.device;
+  LoadedConfig whole = load(words, {});
+  const int64_t world = words.world_size ? *words.world_size
+                        : words.preset   ? find_preset(*words.preset).num_gpus
+                                         : default_world_size(whole.config);
+  validate(whole.config, world);
+  run.proxy = scale_down(whole.config, resolve_degrees(whole.config.parallelism, world),
+                         proxy_limits(device, words.proxy_ranks, launched));
+  LoadedConfig loaded = parse_toml_text(config_toml(run.proxy->config), "--proxy", words.overrides);
+  loaded.notes.insert(loaded.notes.begin(), whole.notes.begin(), whole.notes.end());
+  return loaded;
 }
 
 }  // namespace
@@ -242,18 +268,21 @@ std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
     print_help(verb);
     return std::nullopt;
   }
-  LoadedConfig loaded = load(words);
   RunConfig run = std::move(words.run);
+  run.preset = words.preset;
+  const bool is_launched = launched.source != "none";
+  LoadedConfig loaded =
+      words.is_proxy ? load_proxy(words, launched, run) : load(words, words.overrides);
   run.config = std::move(loaded.config);
   run.notes = std::move(loaded.notes);
   for (std::string& note : find_inputs(run.config)) run.notes.push_back(std::move(note));
-  const bool is_launched = launched.source != "none";
-  const int64_t world = words.world_size ? *words.world_size
-                        : is_launched    ? launched.world_size
-                                         : default_world_size(run.config);
+  const bool gives_world = words.world_size && !words.is_proxy;
+  const int64_t world = gives_world   ? *words.world_size
+                        : is_launched ? launched.world_size
+                                      : default_world_size(run.config);
   validate(run.config, world);
   run.is_of_this_machine =
-      !words.world_size && (run.config.job.device != "cuda" || gpu::num_devices() > 0);
+      !gives_world && (run.config.job.device != "cuda" || gpu::num_devices() > 0);
   run.place = {.degrees = resolve_degrees(run.config.parallelism, world),
                .rank = launched.world_size == world ? launched.rank : 0};
   set_steps(run.config, run.place.degrees);
@@ -261,7 +290,8 @@ std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
   for (Need& need : needs(run.config, capabilities())) run.needs.push_back(std::move(need));
   refuse_unknown_models(run.needs);
   for (Need& need : missing_files(run.config)) run.needs.push_back(std::move(need));
-  if (world != launched.world_size) {
+  const bool starts_itself = words.is_proxy && !is_launched;
+  if (world != launched.world_size && !starts_itself) {
     for (Need& need : missing_ranks(run.config.parallelism, world, launched.world_size))
       run.needs.push_back(std::move(need));
   }
@@ -269,7 +299,8 @@ std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
 }
 
 void check_run_keys(Args args, const std::string& verb) {
-  const Config config = load(parse_run_words(args, verb)).config;
+  const RunWords words = parse_run_words(args, verb);
+  const Config config = load(words, words.overrides).config;
   refuse_unknown_models(needs(config, capabilities()));
 }
 

@@ -10,6 +10,7 @@
 #include "tokamak/comm/launch_environment.h"
 #include "tokamak/config/load.h"
 #include "tokamak/run/mesh_options.h"
+#include "tokamak/run/proxy.h"
 
 namespace tokamak::cli {
 
@@ -20,6 +21,8 @@ struct RunConfig {
   MeshPlace place;  ///< of this rank, or of rank 0 if no launcher has started ranks
   bool dry_run = false;
   bool is_of_this_machine = true;           ///< neither --world-size nor a device that is not here
+  std::optional<std::string> preset;        ///< its name
+  std::optional<Proxy> proxy;               ///< train --proxy: how `config` was scaled down
   LogStyle log;                             ///< train --color, --log-format
   bool print = false;                       ///< plan --print
   bool why = false;                         ///< plan --why
@@ -29,7 +32,9 @@ struct RunConfig {
 
 /// Parses `[FILE.toml] [overrides] [--dry-run] [--world-size=N]`; prints help and returns nothing
 /// if that was asked. The mesh has the ranks that the launcher has started or, without a launcher,
-/// as many as its degrees make. Throws Error with every config error.
+/// as many as its degrees make. With `--proxy` the file or preset is scaled down and the overrides
+/// apply after that; --world-size is then that of the whole run. Throws Error with every config
+/// error.
 std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
                                          const LaunchEnvironment& launched);
 

@@ -8,6 +8,7 @@
 #include "tokamak/cli/console.h"
 #include "tokamak/cli/devices.h"
 #include "tokamak/cli/fit.h"
+#include "tokamak/cli/proxy_run.h"
 #include "tokamak/cli/run_config.h"
 #include "tokamak/cli/verbs.h"
 #include "tokamak/comm/watchdog.h"
@@ -35,9 +36,14 @@ int storage_threads(const LaunchEnvironment& launched) {
 }
 
 // Returns the exit code: a user's mistake where the run could not be trained here.
-int dry_run(const RunConfig& run, const LaunchEnvironment& launched) {
+int dry_run(const RunConfig& run, LaunchEnvironment launched) {
   const int refused = static_cast<int>(ExitCode::kUserError);
   const int missing = run.needs.empty() || !run.is_of_this_machine ? 0 : refused;
+  if (run.proxy) {
+    fmt::print("{}", proxy_text(*run.proxy, run.preset.value_or("whole run")));
+    launched.local_size =
+        std::max(launched.local_size, static_cast<int>(run.place.degrees.world()));
+  }
   for (const Need& need : run.needs) fmt::print("{}\n", needs_line(need));
   if (!has_model(run.config)) {
     fmt::print("no memory table: the model's config.json is not here\n");
@@ -84,8 +90,14 @@ bool others_may_write(const std::filesystem::path& folder) {
 }
 
 // Prints and writes what rank 0 reports before training.
-void announce(const Config& c, const ModelSpec& model, const LaunchEnvironment& launched,
+void announce(const RunConfig& run, const ModelSpec& model, const LaunchEnvironment& launched,
               Console& console) {
+  const Config& c = run.config;
+  if (run.proxy) {
+    fmt::print("{}", proxy_text(*run.proxy, run.preset.value_or("whole run")));
+    make_folders(c.job.dump_folder);
+    write_file_atomic(std::filesystem::path(c.job.dump_folder) / "proxy.toml", config_toml(c));
+  }
   console.print("INFO", fmt::format("Starting job: {}", c.job.description));
   if (c.job.print_config) fmt::print("{}\n", config_json(c));
   if (c.job.save_config_file) {
@@ -146,7 +158,7 @@ int train_on(World& world, const LaunchEnvironment& launched, Args args, const R
     if (run->dry_run) {
       exit_code = dry_run(*run, launched);
     } else {
-      announce(run->config, options.model, launched, console);
+      announce(*run, options.model, launched, console);
     }
     return std::string();
   });
@@ -189,6 +201,8 @@ int train_on(World& world, const LaunchEnvironment& launched, Args args, const R
   }
   options.profiling.rates = rates_of(*backend);
   options.logging.memory = [&] { return memory_use(*backend); };
+  StepTimes times;
+  options.logging.step_ended = [&](int64_t step, auto end) { times.add(step, end); };
   std::unique_ptr<World> of_gpus;
   World& ranks = device_world(world, *backend, launched, copy_engine, of_gpus);
   ranks.set_timeout(options.init_timeout);
@@ -196,7 +210,16 @@ int train_on(World& world, const LaunchEnvironment& launched, Args args, const R
   watchdog.set_limits({.start = options.init_timeout * (ranks.size() == 1 ? 10 : 1),
                        .progress = options.train_timeout,
                        .file_call = options.checkpoint.timeout});
-  return train(options, ranks, *backend) ? kExitStopped : 0;
+  const bool is_stopped = train(options, ranks, *backend);
+  if (run->preset && !is_stopped && times.last_s()) {
+    world.set_timeout(options.init_timeout);  // a price may take longer than a step
+    on_rank_zero(world, [&] {
+      console.clear();
+      report_preset(*run, *backend, options.logging.peak_flops, times);
+      return std::string();
+    });
+  }
+  return is_stopped ? kExitStopped : 0;
 }
 
 /// Tells the watchdog before the world ends.
@@ -224,9 +247,10 @@ SilenceLimits limits_before_start(Args args, const LaunchEnvironment& launched) 
 }  // namespace
 
 int run_train(Args args) {
+  const LaunchEnvironment launched = read_launch_environment();
+  if (const auto code = launch_proxy(args, launched)) return *code;
   const RunSignals signals;       // before MPI and OpenMP start threads
   std::signal(SIGPIPE, SIG_IGN);  // a reader of the log that goes, or a peer, ends no training
-  const LaunchEnvironment launched = read_launch_environment();
   Watchdog watchdog(limits_before_start(args, launched));
   const auto world = make_world(launched);
   watchdog.watch(*world);

@@ -43,7 +43,7 @@ void set_field(Preset& preset, const std::string& field, const Entry& entry) {
   const std::pair<const char*, std::string Preset::*> texts[] = {
       {"title", &Preset::title},         {"config", &Preset::config}, {"cluster", &Preset::cluster},
       {"precision", &Preset::precision}, {"source", &Preset::source}, {"note", &Preset::note},
-      {"site", &Preset::site},           {"time", &Preset::time}};
+      {"site", &Preset::site},           {"time", &Preset::time},     {"count", &Preset::count}};
   for (const auto& [name, member] : texts) {
     if (field != name) continue;
     preset.*member = string_of(entry);
@@ -53,7 +53,8 @@ void set_field(Preset& preset, const std::string& field, const Entry& entry) {
       {"step_s", &Preset::step_s},
       {"tokens_per_s", &Preset::tokens_per_s},
       {"tflops", &Preset::tflops},
-      {"mfu", &Preset::mfu}};
+      {"mfu", &Preset::mfu},
+      {"count_tflops", &Preset::count_tflops}};
   for (const auto& [name, member] : figures) {
     if (field != name) continue;
     preset.*member = number_of(entry);
@@ -61,6 +62,10 @@ void set_field(Preset& preset, const std::string& field, const Entry& entry) {
   }
   if (field == "gpus") {
     preset.num_gpus = static_cast<int64_t>(number_of(entry));
+    return;
+  }
+  if (field == "count_vocab") {
+    preset.count_vocab = static_cast<int64_t>(number_of(entry));
     return;
   }
   const auto* overrides = std::get_if<std::vector<std::string>>(&entry.value);

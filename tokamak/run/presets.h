@@ -19,7 +19,10 @@ struct Preset {
   std::string site;                    ///< of `launch --slurm`; "" = none is known
   std::string time;                    ///< limit for all steps, as sbatch takes it; "" = none
   int64_t num_gpus = 1;
-  std::string precision;  ///< of the linear layers
+  std::string precision;               ///< of the linear layers
+  std::string count;                   ///< the formula of FLOPs: "nemo" or "torchtitan"
+  std::optional<int64_t> count_vocab;  ///< that it counts; absent: the model's
+  std::optional<double> count_tflops;  ///< the peak that it divides by; absent: the device's
   std::string source;
   std::string note;
   std::optional<double> step_s;  ///< published, as are the following; absent = not stated

@@ -107,6 +107,7 @@ void RunLog::write(const std::function<void()>& work) {
 std::optional<PhaseSeconds> RunLog::add_step(const StepResult& result, int64_t tokens) {
   window_.steps += 1;
   window_.tokens += tokens;
+  if (o_.step_ended) o_.step_ended(result.step, result.at);
   if (speaks() && o_.show_progress) show_progress(result, tokens);
   unlogged_ = result;
   events_.set_step(result.step);

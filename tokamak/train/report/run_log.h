@@ -34,6 +34,8 @@ struct LoggingOptions {
   bool of_all_ranks = false;                 ///< every rank writes files of its own
   std::function<void(const std::string& level, const std::string& text)> print;
   std::function<void(const StepProgress&)> show_progress;  ///< at most ten times a second
+  /// Called with each step and when it ended.
+  std::function<void(int64_t step, std::chrono::steady_clock::time_point end)> step_ended;
   /// Called before a file is written: throws where another process has taken the folder since.
   std::function<void()> fence;
 };
