@@ -111,6 +111,22 @@ TEST(ClusterVerdict, TheTableShowsEveryBadHost) {
   EXPECT_NE(table.find("89 more ranks are not shown"), std::string::npos);
 }
 
+TEST(ClusterVerdict, FewerThreadsAreNoFault) {
+  auto reports = reports_of(3, 1);
+  reports[1].device = "4 threads";
+  EXPECT_EQ(hosts_to_leave_out(reports, findings_of(reports), true), Hosts{"n2"});
+  for (auto& report : reports) report.is_gpu = false;
+  EXPECT_EQ(hosts_to_leave_out(reports, findings_of(reports), true), Hosts{});
+  EXPECT_EQ(left_out(reports), Hosts{"n2"});
+}
+
+TEST(ClusterVerdict, IsReadBackFromItsSettings) {
+  EXPECT_EQ(to_settings({"n2", "n3"}), "leave_out=n2,n3\n");
+  EXPECT_EQ(hosts_in_settings("leave_out=n2,n3\n"), "n2,n3");
+  for (const char* text : {"", "leave_out=\n", "leave=n2\n", " leave_out=n2\n"})
+    EXPECT_EQ(hosts_in_settings(text), "") << text;
+}
+
 TEST(RankReport, TravelsAsText) {
   RankReport report = reports_of(1, 1)[0];
   report.faults = {"a \"quoted\" fault"};

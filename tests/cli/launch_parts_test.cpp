@@ -61,6 +61,16 @@ TEST(Verdict, SaysWhyTheLauncherOrAWatcherEndedTheJob) {
   EXPECT_TRUE(host.host_is_lost);
 }
 
+TEST(Verdict, TakesTheHostsThatARankLeavesOut) {
+  RankEnd first = ended(75);
+  first.leave_out = "n2,n3";
+  const Verdict verdict = judge({.ranks = {{0, first}, {1, ended(75)}}, .code = 75});
+  EXPECT_EQ(verdict.exit_code, 75);
+  EXPECT_EQ(verdict.leave_out, "n2,n3");
+  EXPECT_EQ(verdict.text, "") << "the rank has said it";
+  EXPECT_EQ(verdict.host, "");
+}
+
 TEST(Hosts, TakesTheFirstWithEnoughSlotsAndKeepsSpares) {
   Hosts hosts("n1 slots=2 max_slots=2\n# spare:\nn2 slots=2\n\nn3 slots=2\n", "hosts");
   EXPECT_EQ(hosts.choose(4), (Lines{"n1 slots=2 max_slots=2", "n2 slots=2"}));
@@ -102,6 +112,13 @@ TEST(CrashLoop, CountsEndsAlikeInARow) {
   EXPECT_EQ(loop.add({.exit_code = 137, .step = 8}), 3);
 }
 
+TEST(CrashLoop, GoesOnWhereEachEndNamesAnotherHost) {
+  CrashLoop loop;
+  for (const char* host : {"n2", "n3", "n4", "n5"})
+    EXPECT_EQ(loop.add({.exit_code = 75, .leave_out = host}), 1) << host;
+  EXPECT_EQ(loop.add({.exit_code = 75, .leave_out = "n5"}), 2);
+}
+
 TEST(RankNews, SurvivesItsLine) {
   RankNews news{.kind = RankNews::Kind::kEnded, .rank = 12, .end = ended(137, 99)};
   news.end.was_told = true;
@@ -111,6 +128,9 @@ TEST(RankNews, SurvivesItsLine) {
   EXPECT_EQ(to_line(*read), to_line(news));
   EXPECT_EQ(read->rank, 12);
   EXPECT_EQ(read->end.reason, news.end.reason);
+  EXPECT_EQ(read->end.leave_out, "");
+  news.end.leave_out = "n2,n3";
+  EXPECT_EQ(news_in(to_line(news))->end.leave_out, "n2,n3");
   const ScratchFolder folder;
   write_rank_end(folder.path(), 12, news.end);
   EXPECT_EQ(read_rank_end(folder.path(), 12)->exit_code, 137);

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "tokamak/cli/cluster/preflight.h"
 #include "tokamak/cli/console.h"
 #include "tokamak/cli/devices.h"
 #include "tokamak/cli/fit.h"
@@ -210,6 +211,11 @@ int train_on(World& world, const LaunchEnvironment& launched, Args args, const R
   watchdog.set_limits({.start = options.init_timeout * (ranks.size() == 1 ? 10 : 1),
                        .progress = options.train_timeout,
                        .file_call = options.checkpoint.timeout});
+  check_before_training(
+      world, ranks, *backend, launched,
+      {.when = run->config.comm.check_cluster,
+       .folder = run->config.job.dump_folder,
+       .print = [&](const char* level, const std::string& text) { console.print(level, text); }});
   const bool is_stopped = train(options, ranks, *backend);
   if (run->preset && !is_stopped && times.last_s()) {
     world.set_timeout(options.init_timeout);  // a price may take longer than a step

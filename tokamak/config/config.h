@@ -223,6 +223,7 @@ struct QuantizeConfig {
 struct CommConfig {
   int64_t init_timeout_seconds = 300;
   int64_t train_timeout_seconds = 100;
+  std::string check_cluster = "auto";
   int64_t trace_buf_size = 20000;
   std::string save_traces_folder = "comm_traces";
   std::string save_traces_file_prefix = "rank_";

@@ -183,6 +183,7 @@ const Key kKeys[] = {
 
   TOK_KEY(comm.init_timeout_seconds, kHonoured, ">=1", "Longest wait for peers until the first step is done."),
   TOK_KEY(comm.train_timeout_seconds, kHonoured, ">=1", "Longest wait for peers after the first step."),
+  TOK_KEY(comm.check_cluster, kHonoured, "auto|strict|never", "Check the hosts before step 0; auto: only several hosts, going on with slow ones (ours)."),
   TOK_KEY(comm.trace_buf_size, kDormant, ">=0", "Entries of the flight record of collectives; 0: off."),
   TOK_KEY(comm.save_traces_folder, kDormant, "", "Folder of flight records under dump_folder."),
   TOK_KEY(comm.save_traces_file_prefix, kDormant, "", "First part of the name of a flight record."),

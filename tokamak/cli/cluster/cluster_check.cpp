@@ -40,13 +40,16 @@ void describe_gpu(Backend& backend, RankReport& report) {
   report.versions["GPU driver"] = health->driver;
 }
 
-/// Checks that the folder takes a synced write and a rename, which checkpoints need.
-void write_into(const fs::path& folder, RankReport& report) {
+/// Checks, by one rank of each host, that the folder takes a synced write and a rename, which
+/// checkpoints need.
+void look_into(const fs::path& folder, RankReport& report) {
   const fs::path file = folder / fmt::format(".tokamak_doctor.{}.{}", report.host, report.rank);
   try {
     make_folders(folder);
-    write_file_atomic(file, "ok");
-    fs::remove(file);
+    if (report.local_rank == 0) {
+      write_file_atomic(file, "ok");
+      fs::remove(file);
+    }
 
     struct statvfs room {};
 
@@ -81,23 +84,22 @@ std::string digest_of_program() {
 
 std::vector<RankReport> check_cluster(World& control, World& ranks, Backend& backend,
                                       const LaunchEnvironment& launched, const fs::path& folder,
-                                      std::map<std::string, std::string> versions) {
+                                      double network_s) {
   RankReport report{.rank = control.rank(),
                     .local_rank = launched.local_rank,
                     .host = launched.host,
                     .device = device_text(backend),
                     .memory_bytes = usable_memory_bytes(),
-                    .free_bytes = free_host_bytes(),
-                    .versions = std::move(versions)};
+                    .free_bytes = free_host_bytes()};
   report.versions["program"] = digest_of_program();
   if (is_gpu(backend)) describe_gpu(backend, report);
-  write_into(folder, report);
+  look_into(folder, report);
   look_for_marker(control, folder, report);
   all_together(control, [&] {
     measure_device(backend, report);
     return std::string();
   });
-  measure_network(control, ranks, backend, report);
+  measure_network(control, ranks, backend, network_s, report);
   std::vector<RankReport> reports;
   for (const std::string& text : control.all_gather_text(to_json(report)))
     reports.push_back(report_of_json(text));

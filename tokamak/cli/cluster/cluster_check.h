@@ -2,7 +2,6 @@
 #pragma once
 
 #include <filesystem>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,13 +13,11 @@
 
 namespace tokamak::cli {
 
-/// Measures every rank and what they say to each other, in some seconds. `folder` is where the run
-/// will write; `versions` must be alike on all ranks, beside those of the program and libraries.
-/// Returns the reports of all ranks on every rank, by rank. Collective.
+/// Measures every rank and, for at most `network_s`, what they say to each other. `folder` is where
+/// the run will write. Returns the reports of all ranks on every rank, by rank. Collective.
 std::vector<RankReport> check_cluster(World& control, World& ranks, Backend& backend,
                                       const LaunchEnvironment& launched,
-                                      const std::filesystem::path& folder,
-                                      std::map<std::string, std::string> versions = {});
+                                      const std::filesystem::path& folder, double network_s);
 
 /// Returns the seconds until the Slurm job's time limit; nothing outside of one, or if unknown.
 std::optional<int64_t> seconds_of_allocation();

@@ -19,11 +19,6 @@
 namespace tokamak::cli {
 namespace {
 
-/// For a shell to read.
-std::string settings_text(const std::vector<std::string>& leave_out) {
-  return fmt::format("leave_out={}\n", fmt::join(leave_out, ","));
-}
-
 std::string json_line(const std::vector<RankReport>& reports,
                       const std::vector<std::string>& leave_out) {
   std::string text;
@@ -36,6 +31,7 @@ std::string json_line(const std::vector<RankReport>& reports,
 
 int run_doctor_cluster(const ClusterWords& words) {
   constexpr auto kPatience = std::chrono::seconds(60);
+  constexpr double kNetworkSeconds = 30.0;
   const auto start = std::chrono::steady_clock::now();
   const LaunchEnvironment launched = read_launch_environment();
   Watchdog watchdog({.start = kPatience, .progress = kPatience});
@@ -48,11 +44,12 @@ int run_doctor_cluster(const ClusterWords& words) {
   });
   std::unique_ptr<World> of_gpus;
   World& ranks = device_world(*world, *backend, launched, false, of_gpus);
-  const auto reports = check_cluster(*world, ranks, *backend, launched, words.folder);
+  const auto reports =
+      check_cluster(*world, ranks, *backend, launched, words.folder, kNetworkSeconds);
   const auto findings = findings_of(reports);
   const auto leave_out = hosts_to_leave_out(reports, findings);
   on_rank_zero(*world, [&] {
-    if (!words.settings.empty()) write_file_atomic(words.settings, settings_text(leave_out));
+    if (!words.settings.empty()) write_file_atomic(words.settings, to_settings(leave_out));
     if (words.json) {
       fmt::print("{}", json_line(reports, leave_out));
     } else {

@@ -31,11 +31,11 @@ double rate_of(double amount, const OpTime& time) {
   return time.seconds > 0.0 ? amount / time.seconds : 0.0;
 }
 
-/// One exchange of all ranks at a time, each of `bytes`.
+/// One exchange of all ranks at a time, each of `bytes`, until `budget_s` is spent.
 class Exchange {
  public:
-  Exchange(World& control, World& ranks, Backend& backend, int64_t bytes)
-      : control_(control), backend_(backend), bytes_(bytes) {
+  Exchange(World& control, World& ranks, Backend& backend, int64_t bytes, double budget_s)
+      : control_(control), backend_(backend), bytes_(bytes), budget_s_(budget_s) {
     std::vector<int> all(ranks.size());
     std::iota(all.begin(), all.end(), 0);
     comm_ = ranks.make_group("preflight", all);
@@ -44,16 +44,24 @@ class Exchange {
     if (backend.streams() != nullptr) end_ = backend.streams()->make_event(false);
   }
 
-  /// Returns bytes per second of the best of some exchanges; the first opens the connection.
+  /// Whether there is time for another exchange, by the clock of rank 0. Collective.
+  bool has_time() const {
+    const bool mine = seconds_since(start_) < budget_s_;
+    return control_.broadcast_text(mine ? "yes" : "no", 0) == "yes";
+  }
+
+  /// Returns bytes per second of the best of some exchanges. The first opens the connection, and
+  /// counts only where there is no time for another.
   double rate(int to, int from) {
     constexpr int kRuns = 3;
     double best = 0.0;
-    for (int run = 0; run <= kRuns; ++run) {
+    for (int run = 0; run <= kRuns && (run == 0 || has_time()); ++run) {
       control_.barrier();
       const auto start = std::chrono::steady_clock::now();
       comm_->send_recv(out_->data(), to, in_->data(), from, bytes_ / 4, DType::kF32, stream());
       wait();
-      if (run > 0) best = std::max(best, static_cast<double>(bytes_) / seconds_since(start));
+      const double rate = static_cast<double>(bytes_) / seconds_since(start);
+      best = run == 1 ? rate : std::max(best, rate);
     }
     return best;
   }
@@ -72,6 +80,8 @@ class Exchange {
   World& control_;
   Backend& backend_;
   int64_t bytes_;
+  double budget_s_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::unique_ptr<Communicator> comm_;
   std::unique_ptr<Allocation> out_;
   std::unique_ptr<Allocation> in_;
@@ -111,15 +121,17 @@ void measure_device(Backend& backend, RankReport& report) {
   report.copy_bytes_per_s = measure_copy_rate(backend.target().threads, size_t{64} << 20U);
 }
 
-void measure_network(World& control, World& ranks, Backend& backend, RankReport& report) {
+void measure_network(World& control, World& ranks, Backend& backend, double budget_s,
+                     RankReport& report) {
   const int n = control.size();
   const int rank = control.rank();
   if (n == 1) return;
-  Exchange exchange(control, ranks, backend, is_gpu(backend) ? 64 << 20 : 4 << 20);
+  Exchange exchange(control, ranks, backend, is_gpu(backend) ? 64 << 20 : 4 << 20, budget_s);
   report.ring_bytes_per_s = exchange.rate((rank + 1) % n, (rank + n - 1) % n);
   constexpr int kFew = 8;
-  for (int distance = 1; distance < n || (n <= kFew && distance < kFew);
-       n <= kFew ? ++distance : distance *= 2) {
+  const auto next = [&](int distance) { return n <= kFew ? distance + 1 : distance * 2; };
+  const int end = n <= kFew ? kFew : n;
+  for (int distance = 1; distance < end && exchange.has_time(); distance = next(distance)) {
     const int partner = (rank ^ distance) < n ? rank ^ distance : -1;
     const double rate = exchange.rate(partner, partner);
     if (partner < 0 || (report.pair_rank >= 0 && rate >= report.pair_bytes_per_s)) continue;

@@ -16,8 +16,9 @@ void measure_device(Backend& backend, RankReport& report);
 
 /// Fills in the rates at which this rank sends while all send to the next rank, and to its slowest
 /// partner: every other rank where there are at most 8, else those at distances 1, 2, 4 ... by
-/// number (XOR). Collective over `ranks`, the world of the device's groups; `control` keeps their
-/// clocks together.
-void measure_network(World& control, World& ranks, Backend& backend, RankReport& report);
+/// number (XOR). After `budget_s` no further partner is tried. Collective over `ranks`, the world
+/// of the device's groups; `control` keeps their clocks together.
+void measure_network(World& control, World& ranks, Backend& backend, double budget_s,
+                     RankReport& report);
 
 }  // namespace tokamak::cli

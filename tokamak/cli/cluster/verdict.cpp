@@ -15,6 +15,8 @@ namespace {
 using Reports = std::vector<RankReport>;
 using Kind = Finding::Kind;
 
+constexpr std::string_view kLeaveOut = "leave_out=";
+
 /// Hosts in the order of ranks, each with its ranks.
 std::vector<std::pair<std::string, Reports>> by_host(const Reports& reports) {
   std::vector<std::pair<std::string, Reports>> hosts;
@@ -86,14 +88,14 @@ std::string common(const Reports& reports,
 
 void find_unlike(const Reports& reports, const std::string& what,
                  const std::function<std::string(const RankReport&)>& value_of,
-                 std::vector<Finding>& found) {
+                 std::vector<Finding>& found, Kind kind = Kind::kFault) {
   const std::string usual = common(reports, value_of);
   for (const auto& [host, ranks] : by_host(reports)) {
     for (const RankReport& rank : ranks) {
       const std::string value = value_of(rank);
       if (value == usual) continue;
       found.push_back(
-          {Kind::kFault, host, fmt::format("{} is {}, most ranks have {}", what, value, usual)});
+          {kind, host, fmt::format("{} is {}, most ranks have {}", what, value, usual)});
       break;
     }
   }
@@ -122,8 +124,12 @@ void find_faults(const Reports& reports, std::vector<Finding>& found) {
 }
 
 void find_unlike(const Reports& reports, std::vector<Finding>& found) {
+  // Other GPUs compute other bits; fewer threads of a CPU only take longer.
+  const bool has_gpus =
+      std::any_of(reports.begin(), reports.end(), [](const RankReport& r) { return r.is_gpu; });
   find_unlike(
-      reports, "device", [](const RankReport& r) { return r.device; }, found);
+      reports, "device", [](const RankReport& r) { return r.device; }, found,
+      has_gpus ? Kind::kFault : Kind::kSlow);
   std::set<std::string> names;
   for (const RankReport& report : reports) {
     for (const auto& [name, version] : report.versions) names.insert(name);
@@ -158,11 +164,15 @@ std::vector<Finding> findings_of(const Reports& reports, SlowBounds bounds) {
 }
 
 std::vector<std::string> hosts_to_leave_out(const Reports& reports,
-                                            const std::vector<Finding>& findings) {
+                                            const std::vector<Finding>& findings,
+                                            bool faults_only) {
+  const auto counts = [&](const Finding& finding) {
+    return finding.kind == Kind::kFault || (finding.kind == Kind::kSlow && !faults_only);
+  };
   std::vector<std::string> hosts;
   for (const auto& [host, ranks] : by_host(reports)) {
     const bool is_bad = std::any_of(findings.begin(), findings.end(), [&](const Finding& finding) {
-      return finding.host == host && finding.kind != Kind::kNote;
+      return finding.host == host && counts(finding);
     });
     if (is_bad) hosts.push_back(host);
   }
@@ -198,7 +208,20 @@ std::string to_table(const Reports& reports, const std::vector<Finding>& finding
   return text;
 }
 
-std::string to_verdict(const Reports& reports, const std::vector<Finding>& findings) {
+size_t num_hosts(const Reports& reports) {
+  return by_host(reports).size();
+}
+
+std::string to_settings(const std::vector<std::string>& leave_out) {
+  return fmt::format("{}{}\n", kLeaveOut, fmt::join(leave_out, ","));
+}
+
+std::string hosts_in_settings(const std::string& text) {
+  if (!text.starts_with(kLeaveOut)) return "";
+  return text.substr(kLeaveOut.size(), text.find_first_of(" \n") - kLeaveOut.size());
+}
+
+std::string to_lines(const std::vector<Finding>& findings) {
   std::string text;
   for (const Finding& f : findings) {
     const char* const kind = f.kind == Kind::kFault  ? "fault"
@@ -206,6 +229,11 @@ std::string to_verdict(const Reports& reports, const std::vector<Finding>& findi
                                                      : "note";
     text += fmt::format("{}: {}{}{}\n", kind, f.host, f.host.empty() ? "" : ": ", f.text);
   }
+  return text;
+}
+
+std::string to_verdict(const Reports& reports, const std::vector<Finding>& findings) {
+  const std::string text = to_lines(findings);
   const auto hosts = by_host(reports);
   const auto bad = hosts_to_leave_out(reports, findings);
   if (bad.empty() && hosts.size() == 1) return text + "cluster: the host is good\n";

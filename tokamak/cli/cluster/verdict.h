@@ -31,9 +31,23 @@ struct SlowBounds {
 /// Compares hosts with the median of all hosts; a lone host is only looked at for faults.
 std::vector<Finding> findings_of(const std::vector<RankReport>& reports, SlowBounds bounds = {});
 
-/// Returns the hosts that have faults or are slow, each once, in the order of ranks.
+/// Returns the hosts that have faults or, unless `faults_only`, are slow: each once, in the
+/// order of ranks.
 std::vector<std::string> hosts_to_leave_out(const std::vector<RankReport>& reports,
-                                            const std::vector<Finding>& findings);
+                                            const std::vector<Finding>& findings,
+                                            bool faults_only = false);
+
+/// Returns how many hosts the ranks are on.
+size_t num_hosts(const std::vector<RankReport>& reports);
+
+/// Returns a line for each finding: "slow: n2: copy 1.00 GB/s, the median host has 9.00".
+std::string to_lines(const std::vector<Finding>& findings);
+
+/// Returns what a shell script reads: "leave_out=n2,n3".
+std::string to_settings(const std::vector<std::string>& leave_out);
+
+/// Returns the hosts in such a text, "n2,n3"; nothing where it is another text.
+std::string hosts_in_settings(const std::string& text);
 
 /// Returns a line for each rank below a header. Of more than `most` ranks only those of hosts with
 /// findings and the first `most` are shown.

@@ -14,6 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tokamak/cli/cluster/preflight.h"
+#include "tokamak/cli/cluster/verdict.h"
 #include "tokamak/cli/launch/job_folder.h"
 #include "tokamak/cli/launch/liveness.h"
 #include "tokamak/cli/launch/rank_end.h"
@@ -218,6 +220,8 @@ int run_launch_rank(Args args) {
     make_folders(folder);
   }
   setenv(kFlightFolderVariable, folder.c_str(), 1);
+  const fs::path leave_out = folder / fmt::format("leave-out-{}", environment.rank);
+  setenv(kLeaveOutVariable, leave_out.c_str(), 1);
   const pid_t watcher = getpid();
   RankEnd end;
   {
@@ -226,6 +230,7 @@ int run_launch_rank(Args args) {
     if (rank < 0) throw_errno("fork");
     if (rank == 0) become_rank(args.subspan(2), watcher, mask);
     end = Watch(rank, environment, folder, is_remote).run(signals);
+    if (path_exists(leave_out)) end.leave_out = hosts_in_settings(read_file(leave_out));
     if (is_foreign(end.exit_code, args[2])) end.exit_code = static_cast<int>(ExitCode::kTryAgain);
     report_end(end, environment, folder, is_remote);
   }

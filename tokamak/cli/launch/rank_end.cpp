@@ -11,6 +11,7 @@ namespace {
 
 // No text of a rank begins so: the first character is ASCII's record separator.
 constexpr std::string_view kMark = "\x1etokamak-rank ";
+constexpr std::string_view kNone = "-";
 
 std::filesystem::path end_path(const std::filesystem::path& folder, int64_t rank) {
   return folder / fmt::format("end-{}", rank);
@@ -32,9 +33,9 @@ std::string_view name_of(RankNews::Kind kind) {
 
 std::string to_line(const RankNews& news) {
   const RankEnd& end = news.end;
-  return fmt::format("{}{} {} {} {} {} {} {} {}\n", kMark, name_of(news.kind), news.rank,
+  return fmt::format("{}{} {} {} {} {} {} {} {} {}\n", kMark, name_of(news.kind), news.rank,
                      end.exit_code, end.was_told ? 1 : 0, end.at_ns, end.step, end.host,
-                     end.reason);
+                     end.leave_out.empty() ? kNone : end.leave_out, end.reason);
 }
 
 std::optional<RankNews> news_in(std::string_view line) {
@@ -43,8 +44,10 @@ std::optional<RankNews> news_in(std::string_view line) {
   RankNews news;
   RankEnd& end = news.end;
   std::string kind;
-  words >> kind >> news.rank >> end.exit_code >> end.was_told >> end.at_ns >> end.step >> end.host;
+  words >> kind >> news.rank >> end.exit_code >> end.was_told >> end.at_ns >> end.step >>
+      end.host >> end.leave_out;
   if (!words) return std::nullopt;
+  if (end.leave_out == kNone) end.leave_out.clear();
   std::getline(words >> std::ws, end.reason);
   for (const auto each : {RankNews::Kind::kBegan, RankNews::Kind::kAlive, RankNews::Kind::kEnded}) {
     if (kind != name_of(each)) continue;

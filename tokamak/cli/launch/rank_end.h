@@ -18,7 +18,8 @@ struct RankEnd {
   int64_t at_ns = 0;  ///< on the clock of its host's processes; orders ends of one host
   int64_t step = -1;  ///< the last step that the rank had done; -1 = none
   std::string host;
-  std::string reason;  ///< why the watcher ended it, else empty
+  std::string reason;     ///< why the watcher ended it, else empty
+  std::string leave_out;  ///< hosts that its check of the cluster names, as "n2,n3"; else empty
 };
 
 /// A word of a watcher to the launcher.

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <optional>
+#include <sstream>
 #include <thread>
 
 #include <fmt/format.h>
@@ -38,11 +39,17 @@ bool pause_before_restart(int num_without_progress, const LaunchSignals& signals
 }
 
 void leave_out(Hosts& hosts, const Verdict& verdict) {
-  const auto add = [&](const std::string& host, bool is_lost) {
-    if (!hosts.add_failure(host, is_lost ? 2 : 1)) return;
-    fmt::print(stderr, "tokamak launch: {} is left out from here on: {}\n", host,
-               is_lost ? "it does not answer" : "it has failed twice");
+  const auto add_why = [&](const std::string& host, int failures, const char* why) {
+    if (!hosts.add_failure(host, failures)) return;
+    fmt::print(stderr, "tokamak launch: {} is left out from here on: {}\n", host, why);
   };
+  const auto add = [&](const std::string& host, bool is_lost) {
+    add_why(host, is_lost ? 2 : 1, is_lost ? "it does not answer" : "it has failed twice");
+  };
+  std::istringstream named(verdict.leave_out);
+  for (std::string host; std::getline(named, host, ',');)
+    add_why(host, 2, "the check of the hosts names it");
+  if (!verdict.leave_out.empty()) return;
   if (!verdict.host.empty()) return add(verdict.host, verdict.host_is_lost);
   // Slurm starts ranks without a shell, and takes nodes that are down out of the allocation itself.
   if (hosts.empty() || std::getenv("SLURM_JOB_ID") != nullptr) return;
@@ -69,11 +76,13 @@ void name_attempt(int64_t restart) {
 }  // namespace
 
 int CrashLoop::add(const Verdict& verdict) {
-  const bool is_alike = verdict.exit_code == code_ && verdict.step == step_;
+  const bool is_alike =
+      verdict.exit_code == code_ && verdict.step == step_ && verdict.leave_out == leave_out_;
   num_alike_ = is_alike ? num_alike_ + 1 : 1;
   num_without_progress_ = verdict.step > step_ ? 1 : num_without_progress_ + 1;
   code_ = verdict.exit_code;
   step_ = verdict.step;
+  leave_out_ = verdict.leave_out;
   return num_alike_;
 }
 

@@ -11,7 +11,8 @@ namespace tokamak::cli {
 /// The launcher's exit code where starting again is of no use.
 inline constexpr int kExitCrashLoop = 76;
 
-/// Counts how often a job has ended with the same code after the same step.
+/// Counts how often a job has ended with the same code after the same step, and without hosts that
+/// are to be left out from then on.
 class CrashLoop {
  public:
   /// Takes the end of an attempt. Returns how many in a row have ended so, this one among them.
@@ -23,6 +24,7 @@ class CrashLoop {
  private:
   int code_ = 0;
   int64_t step_ = -2;
+  std::string leave_out_;
   int num_alike_ = 0;
   int num_without_progress_ = 0;
 };

@@ -86,6 +86,10 @@ Verdict judge(const JobEnd& job) {
     if (job.host.empty() && order_of(*worst->end) == 0) verdict.host = worst->end->host;
     verdict.step = worst->end->step;
   }
+  for (const auto& [rank, end] : job.ranks) {
+    if (!end.leave_out.empty()) verdict.leave_out = end.leave_out;
+  }
+  if (!verdict.leave_out.empty()) return verdict;  // which the rank has said
   if (!is_machine_fault(verdict.exit_code) && verdict.exit_code != kBug) return verdict;
   if (worst && job.host.empty() && (job.reason.empty() || order_of(*worst->end) < 4)) {
     verdict.text = describe_end(*worst);

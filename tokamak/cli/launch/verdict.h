@@ -24,6 +24,7 @@ struct Verdict {
   std::string text;           ///< one line for the user where no rank has said it, else empty
   std::string host;           ///< where the fault was, as far as it is known
   bool host_is_lost = false;  ///< it has not been heard of
+  std::string leave_out;      ///< hosts that the check of the cluster names, as "n2,n3"
   int64_t step = -1;          ///< that the rank at fault had done; -1 = unknown
 };
 

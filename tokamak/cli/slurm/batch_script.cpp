@@ -98,7 +98,7 @@ std::string srun_words(const BatchJob& job) {
 
 /// Open MPI's mpirun hands on what -x names.
 std::string mpirun_exports(const Site& site) {
-  std::string text = " -x OMP_NUM_THREADS";
+  std::string text = " -x OMP_NUM_THREADS -x TOKAMAK_LEAVE_OUT -x TOKAMAK_CLUSTER_CHECKED";
   for (const SiteSetting& variable : site.environment) text += " -x " + variable.name;
   return text;
 }
@@ -125,8 +125,7 @@ start() {{
 std::string check_part(const BatchJob& job) {
   return fmt::format(R"sh(
 # The first way that connects all ranks is taken. They check their hosts and name those that should be left out.
-leave_out=
-rm -f "$logs/settings" "$logs"/check-*.log
+rm -f "$logs"/check-*.log
 for mpi in {}; do
   start "$logs/check" "$program" doctor --cluster --settings="$logs/settings" --dump-folder="$run"
   code=$?
@@ -137,7 +136,6 @@ for mpi in {}; do
 done
 if [ -e "$logs/settings" ]; then
   cat "$logs/check-0.log"
-  . "$logs/settings"
   echo "launch: $mpi starts $SLURM_NTASKS ranks on $SLURM_JOB_NUM_NODES nodes; their logs: $logs/rank-*.log"
 fi
 )sh",
@@ -149,10 +147,10 @@ std::string run_part(const BatchJob& job) {
   for (const std::string& word : job.words) words += " " + shell_word(word);
   const std::string run = fmt::format("start \"$logs/rank\" \"$program\"{}", words);
   if (!job.checks_cluster) {
-    return fmt::format("\nmpi={}\nleave_out=\n{}\ncode=$?\n", job.mpi == "auto" ? "pmix" : job.mpi,
-                       run);
+    return fmt::format("\nmpi={}\n{}\ncode=$?\n", job.mpi == "auto" ? "pmix" : job.mpi, run);
   }
   return fmt::format(R"sh(if [ -e "$logs/settings" ] && [ "$code" = 0 ]; then
+  export TOKAMAK_CLUSTER_CHECKED=1  # train does not do it again
   {}
   code=$?
 fi
@@ -162,6 +160,8 @@ fi
 
 std::string end_part(const BatchJob& job) {
   return fmt::format(R"sh(
+leave_out=
+[ ! -e "$logs/settings" ] || . "$logs/settings"
 [ "$code" = 0 ] || tail -qn 20 "$logs"/rank-*.log 2> /dev/null | grep '^tokamak: ' | sort -u | head -n 20
 echo "launch: exit code $code"
 
@@ -170,7 +170,7 @@ echo "launch: exit code $code"
 # ended three times in a row with the same code after the same step (76).
 again=no
 case $code in 85 | 75 | 129 | 1[3-9]? | 2??) again=yes ;; esac
-echo "$code $(tail -qn 1 "$run/metrics.jsonl" 2> /dev/null | sed 's/.*"step": *\([0-9]*\).*/\1/')" >> "$logs/ends"
+echo "$code $(tail -qn 1 "$run/metrics.jsonl" 2> /dev/null | sed 's/.*"step": *\([0-9]*\).*/\1/')${{leave_out:+ $leave_out}}" >> "$logs/ends"
 if [ $again = yes ] && [ -n "$(tail -n 3 "$logs/ends" | uniq -c | awk '$1 == 3')" ]; then
   echo "launch: the job has ended three times in a row with code $code and no further step; it is not started again"
   again=no code=76
@@ -218,10 +218,17 @@ std::string to_script(const BatchJob& job) {
     text += fmt::format("# Site {}: {}. The settings and their reasons are those of its file.\n",
                         job.site.name, job.site.about);
   text += sbatch_lines(job);
-  text += fmt::format(
-      "\nprogram={}\nrun={}\nlogs=$run/slurm-$SLURM_JOB_ID  # a file for each rank\n"
-      "mkdir -p \"$logs\"\nexport OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK\n",
-      shell_word(job.program.string()), shell_word(job.folder.string()));
+  text += fmt::format(R"sh(
+program={}
+run={}
+logs=$run/slurm-$SLURM_JOB_ID  # a file for each rank
+mkdir -p "$logs"
+rm -f "$logs/settings"
+export TOKAMAK_LEAVE_OUT=$logs/settings  # there ranks write which hosts to start again without
+export TOKAMAK_CLUSTER_CHECKED=
+export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK
+)sh",
+                      shell_word(job.program.string()), shell_word(job.folder.string()));
   text += exports(job.site) + broadcast(job.site) + lines_of(job.site.before) + start_function(job);
   if (job.checks_cluster) text += check_part(job);
   return text + run_part(job) + lines_of(job.site.after) + end_part(job);
