@@ -1,4 +1,6 @@
+#include <cstdio>
 #include <filesystem>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -6,6 +8,7 @@
 #include "tokamak/cli/cluster/rates.h"
 #include "tokamak/cli/devices.h"
 #include "tokamak/cli/words.h"
+#include "tokamak/comm/launch_environment.h"
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
@@ -22,38 +25,58 @@ namespace tokamak::cli {
 namespace {
 
 // Checks that this folder takes a synced write and a rename, which checkpoints need.
-std::string check_folder(const std::filesystem::path& folder) {
+std::string check_folder(const std::filesystem::path& folder, const LaunchEnvironment& launched) {
+  const auto file = folder / fmt::format(".tokamak_doctor.{}", launched.host);
   try {
     make_folders(folder);
-    write_file_atomic(folder / ".tokamak_doctor", "ok");
-    std::filesystem::remove(folder / ".tokamak_doctor");
+    write_file_atomic(file, "ok");
+    std::filesystem::remove(file);
     return "ok";
   } catch (const std::exception& error) {
     return error.what();
   }
 }
 
-void print_gpus() {
+/// Prints lines, with the host's name before each where several hosts may print at once.
+class Lines {
+ public:
+  explicit Lines(const LaunchEnvironment& launched)
+      : front_(launched.world_size > 1 ? launched.host + ": " : "") {}
+
+  template <class... Args>
+  void print(fmt::format_string<Args...> format, Args&&... args) const {
+    fmt::print("{}{}\n", front_, fmt::format(format, std::forward<Args>(args)...));
+    std::fflush(stdout);  // a line at a time, as srun and mpirun mix them
+  }
+
+ private:
+  std::string front_;
+};
+
+void print_gpus(const Lines& lines) {
   const int count = gpu::num_devices();
-  if (count == 0) fmt::print("gpu            none: {}\n", gpu::why_none());
+  if (count == 0) lines.print("gpu            none: {}", gpu::why_none());
   for (int i = 0; i < count; ++i) {
     const gpu::DeviceInfo info = gpu::describe_device(i);
     const auto peak = gpu_peak_flops(info.name);
-    fmt::print("gpu {:<10} {} at {}, {}, {:.1f} GiB, {} multiprocessors, {}\n", i, info.name,
-               info.bus, info.arch, static_cast<double>(info.memory_bytes) / kGiB,
-               info.num_multiprocessors,
-               peak ? fmt::format("{:.1f} TFLOP/s bfloat16, {}", 1e-12 * peak->per_s, peak->of)
-                    : "no peak known, so no mfu");
+    lines.print("gpu {:<10} {} at {}, {}, {:.1f} GiB, {} multiprocessors, {}", i, info.name,
+                info.bus, info.arch, static_cast<double>(info.memory_bytes) / kGiB,
+                info.num_multiprocessors,
+                peak ? fmt::format("{:.1f} TFLOP/s bfloat16, {}", 1e-12 * peak->per_s, peak->of)
+                     : "no peak known, so no mfu");
   }
   for (const auto& [what, version] : gpu::library_versions())
-    fmt::print("{:<14} {}\n", what, version);
+    lines.print("{:<14} {}", what, version);
 }
 
 }  // namespace
 
 int run_doctor(Args args) {
-  CLI::App app("Checks this machine and measures its peaks; training reads them for mfu.",
-               "tokamak doctor");
+  CLI::App app(
+      "Checks this machine and measures its peaks; training reads them for mfu. Under srun or "
+      "mpirun "
+      "one rank of each host does.",
+      "tokamak doctor");
   ClusterWords cluster;
   std::string& folder = cluster.folder;
   bool checks_cluster = false;
@@ -66,29 +89,32 @@ int run_doctor(Args args) {
   app.add_option("--device", cluster.device, kDeviceHelp)->capture_default_str();
   if (!parse(app, args)) return 0;
   if (checks_cluster) return run_doctor_cluster(cluster);
+  const LaunchEnvironment launched = read_launch_environment();
+  // One rank speaks for its host: several at once would measure each other.
+  if (launched.local_rank != 0) return 0;
+  const Lines lines(launched);
   const auto backend = cpu::make_backend();
   const int threads = backend->target().threads;
-  fmt::print("cpu            {}, {} threads\n", cpu_name(), threads);
-  fmt::print("memory         {:.1f} GiB usable\n",
-             static_cast<double>(usable_memory_bytes()) / kGiB);
-  fmt::print("gemm           {}\n",
-             cpu::Gemm::is_available()
-                 ? "oneDNN"
-                 : "plain loops: built without oneDNN, expect a tenth of the speed");
+  lines.print("cpu            {}, {} threads", cpu_name(), threads);
+  lines.print("memory         {:.1f} GiB usable",
+              static_cast<double>(usable_memory_bytes()) / kGiB);
+  lines.print("gemm           {}",
+              cpu::Gemm::is_available()
+                  ? "oneDNN"
+                  : "plain loops: built without oneDNN, expect a tenth of the speed");
   MachineFile machine{.cpu = cpu_name(), .threads = threads};
   machine.gemm_flops_f32 = cpu::measure_gemm_peak(DType::kF32);
   machine.gemm_flops_bf16 = cpu::measure_gemm_peak(DType::kBF16);
   machine.copy_bytes_per_s = measure_copy_rate(threads, size_t{256} << 20U);
-  fmt::print(
-      "gemm float32   {:.0f} GFLOP/s\ngemm bfloat16  {:.0f} GFLOP/s\ncopy           {:.1f} GB/s\n",
-      1e-9 * machine.gemm_flops_f32, 1e-9 * machine.gemm_flops_bf16,
-      1e-9 * machine.copy_bytes_per_s);
-  const std::string writable = check_folder(folder);
-  fmt::print("{:<14} {}\n", folder, writable);
-  print_gpus();
+  lines.print("gemm float32   {:.0f} GFLOP/s", 1e-9 * machine.gemm_flops_f32);
+  lines.print("gemm bfloat16  {:.0f} GFLOP/s", 1e-9 * machine.gemm_flops_bf16);
+  lines.print("copy           {:.1f} GB/s", 1e-9 * machine.copy_bytes_per_s);
+  const std::string writable = check_folder(folder, launched);
+  lines.print("{:<14} {}", folder, writable);
+  print_gpus(lines);
   TOK_REQUIRE(writable == "ok", "doctor: {}", writable);
-  const auto file = save_machine_file(machine);
-  fmt::print("saved to {}: training now reports mfu against the gemm figures\n", file.string());
+  const auto file = save_machine_file(machine, launched.world_size > 1 ? launched.host : "");
+  lines.print("saved to {}: training now reports mfu against the gemm figures", file.string());
   return 0;
 }
 

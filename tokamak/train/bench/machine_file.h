@@ -21,17 +21,21 @@ struct MachineFile {
   }
 };
 
-/// Returns machine.json in cache_folder().
-std::filesystem::path machine_file_path();
+/// Returns machine.json in cache_folder() or, for a `host` among several, machine.HOST.json: they
+/// may share a home.
+std::filesystem::path machine_file_path(const std::string& host = "");
 
 /// Returns the path written.
-std::filesystem::path save_machine_file(const MachineFile& machine);
+std::filesystem::path save_machine_file(const MachineFile& machine, const std::string& host = "");
 
 /// Returns the model of this machine's CPU from /proc/cpuinfo, or "unknown".
 std::string cpu_name();
 
-/// Returns nothing if doctor has not run, or ran on another CPU (several machines may share a home)
-/// or with another number of threads, or if the file is damaged.
+/// Returns what is in the file of `host`, else in machine.json. Returns nothing if doctor has not
+/// run, or ran on another CPU or with another number of threads, or if the file is damaged.
+std::optional<MachineFile> load_machine_file(int threads, const std::string& host);
+
+/// Does the same for this host.
 std::optional<MachineFile> load_machine_file(int threads);
 
 }  // namespace tokamak
