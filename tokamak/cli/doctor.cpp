@@ -7,6 +7,7 @@
 #include "tokamak/cli/cluster/doctor_cluster.h"
 #include "tokamak/cli/cluster/rates.h"
 #include "tokamak/cli/devices.h"
+#include "tokamak/cli/network/doctor_interfaces.h"
 #include "tokamak/cli/words.h"
 #include "tokamak/comm/launch_environment.h"
 #include "tokamak/core/bytes.h"
@@ -74,20 +75,26 @@ void print_gpus(const Lines& lines) {
 int run_doctor(Args args) {
   CLI::App app(
       "Checks this machine and measures its peaks; training reads them for mfu. Under srun or "
-      "mpirun "
-      "one rank of each host does.",
+      "mpirun one rank of each host does.",
       "tokamak doctor");
   ClusterWords cluster;
   std::string& folder = cluster.folder;
+  std::string hostfile;
   bool checks_cluster = false;
+  bool checks_interfaces = false;
   app.add_option("--dump-folder", folder, "the folder runs will write to")->capture_default_str();
   app.add_flag("--cluster", checks_cluster,
                "compare the hosts of all ranks: tokamak launch -n 4 -- doctor --cluster");
   app.add_flag("--json", cluster.json, "with --cluster: a line for each rank, and the verdict");
   app.add_option("--settings", cluster.settings,
-                 "with --cluster: a file for a shell with the hosts to leave out");
+                 "a file for a shell: with --cluster the hosts to leave out, with --interfaces "
+                 "the variables of the one chosen");
+  app.add_flag("--interfaces", checks_interfaces,
+               "which network interfaces connect the hosts of --hostfile, or of a Slurm job");
+  app.add_option("--hostfile", hostfile, "with --interfaces: hosts as mpirun reads them");
   app.add_option("--device", cluster.device, kDeviceHelp)->capture_default_str();
   if (!parse(app, args)) return 0;
+  if (checks_interfaces) return run_doctor_interfaces(hostfile, cluster.settings);
   if (checks_cluster) return run_doctor_cluster(cluster);
   const LaunchEnvironment launched = read_launch_environment();
   // One rank speaks for its host: several at once would measure each other.

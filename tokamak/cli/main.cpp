@@ -50,6 +50,7 @@ constexpr std::array kVerbs{
     Verb{"doctor", run_doctor, "check this machine and measure its peaks"},
     Verb{"launch", run_launch, "start ranks: tokamak launch -n 4 -- train ..."},
     Verb{"launch-rank", run_launch_rank, ""},
+    Verb{"launch-probe", run_launch_probe, ""},
     Verb{"help", run_help, "explain a key: tokamak help section.key"},
 };
 

@@ -76,7 +76,8 @@ std::vector<std::string> mpirun_words(const LaunchJob& job, const std::filesyste
   for (const std::string& host : job.hosts) lines += host + "\n";
   FileWriter(hostfile).write(lines);
   argv.insert(argv.end(), {"--hostfile", hostfile});
-  for (const char* const variable : {"OMP_NUM_THREADS", "TOKAMAK_JOB", "TOKAMAK_RESTART"}) {
+  for (const char* const variable :
+       {"OMP_NUM_THREADS", "TOKAMAK_JOB", "TOKAMAK_RESTART", "NCCL_SOCKET_IFNAME"}) {
     if (std::getenv(variable) != nullptr) argv.insert(argv.end(), {"-x", variable});
   }
   return argv;

@@ -20,13 +20,6 @@ using namespace std::chrono_literals;
 
 constexpr auto kPatience = 8s;
 
-std::vector<std::string> shell_words(const std::string& host) {
-  const char* const agent = std::getenv("OMPI_MCA_plm_rsh_agent");
-  if (agent != nullptr && std::string(agent).find_first_of(" :") == std::string::npos)
-    return {agent, host, "true"};
-  return {"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", host, "true"};
-}
-
 pid_t start(const std::vector<std::string>& words) {
   std::vector<char*> argv;
   argv.reserve(words.size() + 1);
@@ -43,9 +36,16 @@ pid_t start(const std::vector<std::string>& words) {
 
 }  // namespace
 
+std::vector<std::string> remote_words(const std::string& host, const std::string& command) {
+  const char* const agent = std::getenv("OMPI_MCA_plm_rsh_agent");
+  if (agent != nullptr && std::string(agent).find_first_of(" :") == std::string::npos)
+    return {agent, host, command};
+  return {"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", host, command};
+}
+
 std::vector<std::string> unreachable_hosts(const std::vector<std::string>& hosts) {
   std::map<pid_t, std::string> asked;
-  for (const std::string& host : hosts) asked.emplace(start(shell_words(host)), host);
+  for (const std::string& host : hosts) asked.emplace(start(remote_words(host, "true")), host);
   std::vector<std::string> lost;
   const auto end = Clock::now() + kPatience;
   while (!asked.empty() && Clock::now() < end) {
