@@ -155,7 +155,7 @@ std::string site_error(const std::string& text) {
 TEST(Site, RefusesWhatItDoesNotKnowInOneLine) {
   EXPECT_EQ(site_error("[job]\nranks_per_nod = { value = 8, why = \"x\" }"),
             "mine.toml:2: job.ranks_per_nod: no such key of a site; the nearest is "
-            "job.ranks_per_node, and [sbatch], [srun] and [environment] take any name");
+            "job.ranks_per_node, and [sbatch], [srun], [mpirun] and [environment] take any name");
   EXPECT_EQ(site_error("[environment]\nA = 1"),
             "mine.toml:2: environment.A: wanted { value = ..., why = \"...\" }");
   EXPECT_EQ(site_error("[environment]\nA = { value = 1 }"),
@@ -180,6 +180,62 @@ TEST(Site, OfAFileReplacesNothingElse) {
   expect_line(script, "#SBATCH --ntasks=6");
   EXPECT_NE(script.find("--cpu-bind=\"none\""), std::string::npos);
   EXPECT_EQ(script.find("--cpu-bind=\"cores\""), std::string::npos);
+}
+
+TEST(SlurmScript, BindsWithReasonsThatASiteMayReplace) {
+  const Words shape{"--nodes=2", "--ranks-per-node=2", "--", "doctor"};
+  const std::string plain = script_of(shape);
+  for (const char* text :
+       {"# srun --cpu-bind: each rank has cores of its own, and the memory beside them\n",
+        "# mpirun --map-by: each rank has cores of its own, as by srun\n", " --cpu-bind=\"cores\"",
+        " --map-by \"ppr:$SLURM_NTASKS_PER_NODE:node:PE=$SLURM_CPUS_PER_TASK\""})
+    EXPECT_NE(plain.find(text), std::string::npos) << text << plain;
+  const auto unsets = [](const std::string& script) {
+    return script.find("\nunset SLURM_GPUS_PER_TASK") != std::string::npos;
+  };
+  EXPECT_FALSE(unsets(plain)) << "srun shows all GPUs of the node";
+  Words per_task{"--sbatch=gpus-per-task=1"};
+  per_task.insert(per_task.end(), shape.begin(), shape.end());
+  EXPECT_TRUE(unsets(script_of(per_task)));
+  const ScratchFolder folder;
+  const auto file = folder.path() / "mine.toml";
+  write_file_atomic(file,
+                    "about = 'mine'\n[sbatch]\ngpus-per-task = { value = 1, why = 'the rule' }\n"
+                    "[srun]\ngpu-bind = { value = 'single:1', why = 'one GPU per rank' }\n"
+                    "[mpirun]\nmap-by = { value = 'numa', why = 'beside the GPUs' }\n"
+                    "report-bindings = { value = '', why = 'to see them' }\n");
+  const std::string site =
+      script_of({"--site", file, "--nodes=2", "--ranks-per-node=2", "--", "doctor"});
+  for (const char* text :
+       {"# srun --gpu-bind: one GPU per rank\n", " --gpu-bind=\"single:1\"",
+        "# mpirun --map-by: beside the GPUs\n", " --map-by \"numa\" --report-bindings \\\n"})
+    EXPECT_NE(site.find(text), std::string::npos) << text << site;
+  EXPECT_FALSE(unsets(site)) << "the site binds GPUs itself";
+  EXPECT_EQ(site.find("ppr:"), std::string::npos);
+  expect_bash_takes(site);
+}
+
+TEST(SlurmScript, ChoosesTheNetworkOfSeveralNodes) {
+  const std::string probe = "\"$program\" doctor --interfaces --settings=\"$logs/network\"";
+  const std::string several = script_of({"--nodes=2", "--ranks-per-node=2", "--", "doctor"});
+  EXPECT_LT(several.find(probe), several.find("start() {"));
+  EXPECT_EQ(script_of({"--nodes=1", "--ranks-per-node=2", "--", "doctor"}).find(probe),
+            std::string::npos);
+}
+
+TEST(SlurmScript, TellsTrainWhatIsCheckedAndWhereItsVerdictGoes) {
+  const std::string script = script_of({"--nodes=2", "--ranks-per-node=2", "--", "train"});
+  const size_t none = script.find("export TOKAMAK_CLUSTER_CHECKED=\n");
+  const size_t checked = script.find("export TOKAMAK_CLUSTER_CHECKED=1");
+  EXPECT_LT(none, checked);
+  EXPECT_LT(script.find("doctor --cluster"), checked);
+  EXPECT_LT(checked, script.find("start \"$logs/rank\" \"$program\" train"));
+  expect_line(script,
+              "export TOKAMAK_LEAVE_OUT=$logs/settings  # there ranks write which hosts to start "
+              "again without");
+  const std::string unchecked =
+      script_of({"--nodes=2", "--ranks-per-node=2", "--no-check", "--", "train"});
+  EXPECT_EQ(unchecked.find("export TOKAMAK_CLUSTER_CHECKED=1"), std::string::npos);
 }
 
 TEST(SlurmState, IsReadFromScontrol) {
@@ -216,8 +272,7 @@ class FollowJob : public ::testing::Test {
 
   void TearDown() override { ::setenv("PATH", path_.c_str(), 1); }
 
-  static constexpr const char* kRuns =
-      "echo 'JobId=7 JobState=RUNNING Reason=None ExitCode=0:0 '";
+  static constexpr const char* kRuns = "echo 'JobId=7 JobState=RUNNING Reason=None ExitCode=0:0 '";
   static constexpr const char* kEnded =
       "echo 'JobId=7 JobState=FAILED Reason=NonZeroExitCode ExitCode=3:0 '";
   static constexpr const char* kUnknown =

@@ -34,14 +34,6 @@ host=$1; shift
 exec unshare --uts --net sh -c "hostname $host; exec /bin/sh -c \"\$0\"" "$*"
 )";
 
-/// As kRemoteShell, but n2 has a /tmp of its own, so that it does not see the dump folder there.
-constexpr const char* kOwnTmpShell = R"(#!/bin/sh
-while [ "${1#-}" != "$1" ]; do shift $(( $([ "$1" = -o ] && echo 2 || echo 1) )); done
-host=$1; shift
-[ "$host" != n2 ] || hide="mount -t tmpfs none /tmp;"
-exec unshare --uts --mount sh -c "$hide hostname $host; exec /bin/sh -c \"\$0\"" "$*"
-)";
-
 /// Three hosts with a slot each, and a job of two ranks.
 class HostFaults : public testing::Test {
  protected:
@@ -195,26 +187,6 @@ TEST_F(HostFaults, AHostWithoutANetworkInCommonEndsTheJobAtOnceByName) {
   const auto result = run.expect_end(75, 80);
   EXPECT_NE(result.err.find("n1"), std::string::npos) << result.err;
   run.expect_no_orphan();
-}
-
-TEST_F(HostFaults, AHostThatTheCheckNamesIsReplacedBeforeStepZero) {
-  if (!is_drawn("check_names", 3)) GTEST_SKIP() << "not drawn today";
-  if (scratch_.path().string().rfind("/tmp/", 0) != 0) GTEST_SKIP() << "TMPDIR is not /tmp";
-  FileWriter(scratch_.path() / "shell").write(std::string_view(kOwnTmpShell));
-  FaultyJob named = job();
-  named.train = {"--training.steps=12"};
-  FaultRun run(named);
-  const auto result = run.expect_end(0, 120);
-  for (const char* text :
-       {"n2: its dump_folder is not the one that rank 0 writes to",
-        "tokamak: machine: cluster: leave out n2 (comm.check_cluster)",
-        "n2 is left out from here on: the check of the hosts names it", "restart 1 of 3"}) {
-    EXPECT_NE((result.out + result.err).find(text), std::string::npos) << text << "\n"
-                                                                       << result.err;
-  }
-  EXPECT_EQ(result.err.find("restart 2 of 3"), std::string::npos) << result.err;
-  run.expect_no_orphan();
-  run.expect_same_losses();
 }
 
 TEST_F(HostFaults, ASpareHostThatIsDeadIsPassedOver) {

@@ -1,5 +1,5 @@
 #!/bin/bash
-# `tokamak launch --slurm` and `doctor --cluster` under a real Slurm: two nodes on this machine (box.sh).
+# `tokamak launch --slurm` and `doctor --cluster` under a real Slurm: three nodes on this machine (box.sh).
 #
 #   slurm_test.sh PROGRAM [CASE...]
 #
@@ -19,7 +19,7 @@ finish() {
   rm -rf "$work"
 }
 trap finish EXIT
-BOX_GPUS=0 BOX_CPUS=4 BOX_CONF=KillWait=3 bash tests/slurm/box.sh start "$work/box" 2 > /dev/null
+BOX_GPUS=4 BOX_CPUS=4 BOX_CONF=KillWait=3 bash tests/slurm/box.sh start "$work/box" 3 > /dev/null
 # shellcheck source=/dev/null
 . "$work/box/env"
 
@@ -90,6 +90,7 @@ case_finished() {
   expect [ "$(steps_done)" = 30 ]
   job=$(sed -n 's/.*: job \([0-9]*\); its log.*/\1/p' "$work/$case/out.log")
   expect [ "$(find "$folder/slurm-$job" -name 'rank-*.log' | wc -l)" = 4 ]
+  if grep -q "hosts checked in" "$folder/slurm-$job/rank-0.log"; then fail "the hosts were checked twice"; fi
   grep -q "\"job\": \"$job\"" "$folder/metrics.jsonl" || fail "no job id in metrics.jsonl"
 }
 
@@ -217,7 +218,155 @@ case_crash_loop() {
   expect [ "$(restarts)" = 0 ]
 }
 
-all=(finished follower time_limit cancelled users_mistake killed_rank one_folder no_pmix crash_loop power_loss)
+# Node n2 has another program than n1, which the check before step 0 finds: a copy with one byte more.
+change_program_of_n2() {
+  mkdir -p "$work/$case"
+  { cat "$program"; echo; } > "$work/$case/other"
+  chmod +x "$work/$case/other"
+  in_n2 mount --bind "$work/$case/other" "$program"
+}
+in_n2() { nsenter --mount --pid --target="$(pgrep -P "$(cut -d' ' -f1 "$work/box/n2.pid")")" "$@"; }
+
+expect_n2_left_out() {
+  await 60 "a requeue" has_restarted 1
+  await 120 "the end" state_is COMPLETED
+  in_n2 umount "$program"
+  expect [ "$(restarts)" = 1 ]
+  [[ "$(scontrol show job "$job" -o)" == *" ExcNodeList=n2 "* ]] || fail "n2 is not excluded"
+  expect_same_losses
+}
+
+# train checks the hosts, and names one that Slurm then leaves out.
+case_left_out() {
+  change_program_of_n2
+  begin 30 -- --no-check
+  expect_n2_left_out
+  grep -q "tokamak: machine: cluster: leave out n2 (comm.check_cluster)" "$rank_log" || fail "n2 is not named"
+  grep -q "cluster: 2 hosts checked in" "$rank_log" || fail "the hosts that took over were not checked"
+}
+
+# So does the script's own check.
+case_check_leaves_out() {
+  change_program_of_n2
+  begin 30
+  expect_n2_left_out
+  grep -q "cluster: leave out n2" "$job_log" || fail "n2 is not named"
+  if grep -q "hosts checked in" "$rank_log"; then fail "the hosts were checked twice"; fi
+}
+
+# All nodes of the box have this machine's network.
+case_network() {
+  local interface
+  interface=$(ip -4 -o addr show up scope global 2> /dev/null | awk '{ print $2; exit }')
+  [ -n "$interface" ] || { echo "slurm_test: $case: skipped: no network"; return; }
+  unset OMPI_MCA_btl_tcp_if_include OMPI_MCA_oob_tcp_if_include
+  begin 10 -- --no-check
+  # shellcheck source=/dev/null
+  . "$work/box/env"
+  await 90 "the end" state_is COMPLETED
+  grep -q "network: .* connects all 2 hosts, found in" "$job_log" || fail "no interface was found"
+  grep -q "export NCCL_SOCKET_IFNAME==" "$work/$case/run/slurm-$job/network" || fail "it was not set"
+}
+
+# doctor under srun: a line for each host, and a file for each.
+case_doctor() {
+  mkdir -p "$work/$case"
+  TOKAMAK_CACHE=$work/$case/cache timeout 60 srun --nodes=2 --ntasks=4 "$program" doctor --dump-folder="$work/$case/run" \
+    > "$work/$case/out.log" 2>&1 || fail "doctor"
+  for host in n1 n2; do
+    expect [ "$(grep -c "^$host: cpu " "$work/$case/out.log")" = 1 ]
+    expect [ -s "$work/$case/cache/machine.$host.json" ]
+  done
+  expect [ "$(find "$work/$case/cache" -name '*.json' | wc -l)" = 2 ]
+  if grep -v '^n[12]: ' "$work/$case/out.log"; then fail "lines without a host"; fi
+}
+
+# Ranks see all GPUs of their node, also where each task has asked for one.
+case_binding() {
+  mkdir -p "$work/$case/run"
+  # shellcheck disable=SC2016 # for the shell of the rank
+  "$program" launch --slurm --dry-run --no-check --nodes=1 --ranks-per-node=2 --sbatch=gpus-per-task=1 \
+    --dump-folder="$work/$case/run" -- doctor |
+    sed 's|"$program" doctor|bash -c '\''echo sees $CUDA_VISIBLE_DEVICES'\''|' > "$work/$case/script"
+  job=$(sbatch --parsable "$work/$case/script")
+  job_log=$work/$case/run/slurm-$job.log
+  await 60 "the end" state_is COMPLETED
+  for rank in 0 1; do
+    grep -qx "sees 0,1" "$work/$case/run/slurm-$job/rank-$rank.log" ||
+      fail "rank $rank does not see both GPUs: $(cat "$work/$case/run/slurm-$job/rank-$rank.log")"
+  done
+}
+
+# SIGUSR1 saves, and the run goes on.
+case_usr1() {
+  begin 1000000 -- --no-check
+  await 60 "steps" has_steps 5
+  scancel --signal=USR1 "$job"
+  await 30 "a checkpoint" saved
+  await 60 "more steps" has_steps "$(($(steps_done) + 5))"
+  expect state_is RUNNING
+  scancel "$job"
+  await 30 "the end" state_is CANCELLED
+}
+
+# A signal in the first moments is no death by signal.
+case_early_signal() {
+  begin 1000000 -- --no-check
+  await 60 "the first rank" test -e "$rank_log"
+  scancel --signal=TERM "$job"
+  await 60 "the end of the first attempt" test -s "$work/$case/run/slurm-$job/ends"
+  expect [ "$(head -c 2 "$work/$case/run/slurm-$job/ends")" = 85 ]
+  scancel "$job"
+  await 30 "the end" state_is CANCELLED
+}
+
+# srun_train CODE SECONDS WORD...: train under srun, without a script of ours.
+srun_train() {
+  local wanted=$1 seconds=$2 code=0 start=$SECONDS
+  shift 2
+  mkdir -p "$work/$case"
+  timeout 100 srun --nodes=2 --ntasks=2 "$@" train --job.dump_folder="$work/$case/run" --model.flavor=hf \
+    --model.hf_assets_path="$PWD/tests/oracles/llama_tiny" --training.dataset=synthetic --training.seq_len=16 \
+    --training.global_batch_size=4 --training.local_batch_size=1 --comm.init_timeout_seconds=8 \
+    > "$work/$case/out.log" 2>&1 || code=$?
+  expect [ $code = "$wanted" ]
+  expect [ $((SECONDS - start)) -le "$seconds" ]
+}
+
+# One of two ranks never comes to MPI_Init, and nothing tells the other.
+case_half_started() {
+  # shellcheck disable=SC2016 # for the shell of the rank
+  srun_train 75 40 --mpi=pmix --kill-on-bad-exit=0 bash -c '[ $SLURM_PROCID = 0 ] || exec sleep 30; exec "$0" "$@"' "$program"
+  grep -q "rank 0 of 2 on n1: MPI_Init has not returned.*comm.init_timeout_seconds" "$work/$case/out.log" ||
+    fail "it does not say what was missing"
+}
+
+# Slurm's own way to start MPI programs does not serve Open MPI.
+case_no_pmi() {
+  srun_train 2 20 --mpi=none "$program"
+  grep -q "srun --mpi=pmix" "$work/$case/out.log" || fail "it does not say how to start it"
+}
+
+# `tokamak launch` as the batch script: it says that one node takes all ranks, and saves on scancel.
+case_batch_launch() {
+  mkdir -p "$work/$case/run"
+  cat > "$work/$case/script" << SCRIPT
+#!/bin/bash
+exec "$program" launch -n 2 -- train --job.dump_folder="$work/$case/run" --model.flavor=hf --training.dataset=synthetic \
+  --model.hf_assets_path="$PWD/tests/oracles/llama_tiny" --training.seq_len=16 --training.global_batch_size=4 \
+  --training.local_batch_size=1 --training.steps=1000000 --metrics.log_freq=1 --checkpoint.enable --checkpoint.interval=1000000
+SCRIPT
+  job_log=$work/$case/out.log
+  job=$(sbatch --parsable --nodes=2 --output="$job_log" "$work/$case/script")
+  await 60 "steps" has_steps 5
+  grep -q "this node takes all 2 ranks, though the Slurm job has 2 nodes" "$job_log" || fail "it does not say where"
+  scancel "$job"
+  await 30 "the end" state_is CANCELLED
+  await 10 "a checkpoint" saved
+}
+
+all=(finished follower time_limit cancelled users_mistake killed_rank one_folder no_pmix crash_loop left_out
+  check_leaves_out network doctor binding usr1 early_signal half_started no_pmi batch_launch power_loss)
 [ $# -gt 0 ] || set -- "${all[@]}"
 for case in "$@"; do
   start=$SECONDS

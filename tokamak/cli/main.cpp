@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "tokamak/cli/best_build.h"
+#include "tokamak/cli/network/launch_probe.h"
 #include "tokamak/cli/verbs.h"
 #include "tokamak/cli/version.h"
 #include "tokamak/cli/waiting.h"

@@ -27,7 +27,6 @@ int run_doctor(Args args);
 int run_help(Args args);
 int run_launch(Args args);
 int run_launch_rank(Args args);
-int run_launch_probe(Args args);
 
 /// Whether `name` is a verb that users may give.
 bool is_verb(std::string_view name);

@@ -9,13 +9,12 @@
 
 namespace tokamak::cpu {
 
-double measure_gemm_peak(DType dtype) {
+double measure_gemm_peak(DType dtype, int64_t size) {
   if (!Gemm::is_available()) return 0.0;
-  constexpr int64_t kSize = 1536;
-  const auto bytes = static_cast<size_t>(kSize * kSize * size_of(dtype));
+  const auto bytes = static_cast<size_t>(size * size * size_of(dtype));
   std::vector<std::byte> a(bytes);
   std::vector<std::byte> b(bytes);
-  std::vector<float> c(kSize * kSize);
+  std::vector<float> c(static_cast<size_t>(size * size));
   for (size_t i = 0; i < bytes / 2; ++i) {
     // Random bf16 in [1, 2); as the upper halves of floats they serve fp32 too.
     const auto bits = static_cast<uint16_t>(0x3F80U | (random_u32(0, 0, i) & 0x7FU));
@@ -24,7 +23,7 @@ double measure_gemm_peak(DType dtype) {
     std::copy_n(reinterpret_cast<const std::byte*>(&bits), 2,
                 b.begin() + static_cast<std::ptrdiff_t>(2 * i));
   }
-  const Gemm gemm({.m = kSize, .n = kSize, .k = kSize, .in = dtype, .out = DType::kF32});
+  const Gemm gemm({.m = size, .n = size, .k = size, .in = dtype, .out = DType::kF32});
   double best = 0.0;
   double spent = 0.0;
   for (int run = 0; run < 50 && (run < 3 || spent < 0.3); ++run) {
@@ -33,7 +32,7 @@ double measure_gemm_peak(DType dtype) {
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     spent += seconds;
-    best = std::max(best, 2.0 * kSize * kSize * kSize / seconds);
+    best = std::max(best, 2.0 * static_cast<double>(size * size * size) / seconds);
   }
   return best;
 }

@@ -1,12 +1,14 @@
 // This machine's peak rate, for mfu and for `doctor`.
 #pragma once
 
+#include <cstdint>
+
 #include "tokamak/core/dtype.h"
 
 namespace tokamak::cpu {
 
-/// Measures FLOP/s of a large square matmul of `dtype` inputs, the best of a few runs (about
-/// 0.3 s); 0 without oneDNN.
-double measure_gemm_peak(DType dtype);
+/// Measures FLOP/s of a square matmul of `dtype` inputs, the best of a few runs (about 0.3 s); 0
+/// without oneDNN.
+double measure_gemm_peak(DType dtype, int64_t size = 1536);
 
 }  // namespace tokamak::cpu

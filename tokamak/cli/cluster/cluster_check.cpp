@@ -8,7 +8,6 @@
 
 #include "tokamak/checkpoint/chunk_hash.h"
 #include "tokamak/cli/cluster/nvml.h"
-#include "tokamak/cli/cluster/rates.h"
 #include "tokamak/cli/devices.h"
 #include "tokamak/cli/slurm/command.h"
 #include "tokamak/core/error.h"
@@ -84,7 +83,7 @@ std::string digest_of_program() {
 
 std::vector<RankReport> check_cluster(World& control, World& ranks, Backend& backend,
                                       const LaunchEnvironment& launched, const fs::path& folder,
-                                      double network_s) {
+                                      const CheckEffort& effort) {
   RankReport report{.rank = control.rank(),
                     .local_rank = launched.local_rank,
                     .host = launched.host,
@@ -96,10 +95,10 @@ std::vector<RankReport> check_cluster(World& control, World& ranks, Backend& bac
   look_into(folder, report);
   look_for_marker(control, folder, report);
   all_together(control, [&] {
-    measure_device(backend, report);
+    measure_device(backend, effort, report);
     return std::string();
   });
-  measure_network(control, ranks, backend, network_s, report);
+  measure_network(control, ranks, backend, effort.network_s, report);
   std::vector<RankReport> reports;
   for (const std::string& text : control.all_gather_text(to_json(report)))
     reports.push_back(report_of_json(text));

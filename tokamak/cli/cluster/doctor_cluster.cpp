@@ -31,7 +31,6 @@ std::string json_line(const std::vector<RankReport>& reports,
 
 int run_doctor_cluster(const ClusterWords& words) {
   constexpr auto kPatience = std::chrono::seconds(60);
-  constexpr double kNetworkSeconds = 30.0;
   const auto start = std::chrono::steady_clock::now();
   const LaunchEnvironment launched = read_launch_environment();
   Watchdog watchdog({.start = kPatience, .progress = kPatience});
@@ -44,8 +43,7 @@ int run_doctor_cluster(const ClusterWords& words) {
   });
   std::unique_ptr<World> of_gpus;
   World& ranks = device_world(*world, *backend, launched, false, of_gpus);
-  const auto reports =
-      check_cluster(*world, ranks, *backend, launched, words.folder, kNetworkSeconds);
+  const auto reports = check_cluster(*world, ranks, *backend, launched, words.folder);
   const auto findings = findings_of(reports);
   const auto leave_out = hosts_to_leave_out(reports, findings);
   on_rank_zero(*world, [&] {

@@ -109,7 +109,7 @@ double measure_copy_rate(int threads, size_t bytes) {
   return best;
 }
 
-void measure_device(Backend& backend, RankReport& report) {
+void measure_device(Backend& backend, const CheckEffort& effort, RankReport& report) {
   if (is_gpu(backend)) {
     const OpTime matmul = time_op("linear", "linear", {8192, 8192, 8192}, backend);
     const OpTime copy = time_op("add", "add", {16384, 4096}, backend);
@@ -117,8 +117,8 @@ void measure_device(Backend& backend, RankReport& report) {
     report.copy_bytes_per_s = rate_of(copy.bytes, copy);
     return;
   }
-  report.gemm_flops = cpu::measure_gemm_peak(DType::kF32);
-  report.copy_bytes_per_s = measure_copy_rate(backend.target().threads, size_t{64} << 20U);
+  report.gemm_flops = cpu::measure_gemm_peak(DType::kF32, effort.matmul_size);
+  report.copy_bytes_per_s = measure_copy_rate(backend.target().threads, effort.copy_bytes);
 }
 
 void measure_network(World& control, World& ranks, Backend& backend, double budget_s,

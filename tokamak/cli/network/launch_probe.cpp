@@ -1,5 +1,5 @@
-// The process on each host that tries which others it reaches: `tokamak launch-probe`, started by
-// probe_network(). It listens on each interface and tells whoever connects its id.
+#include "tokamak/cli/network/launch_probe.h"
+
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -19,7 +19,6 @@
 
 #include "tokamak/cli/network/interfaces.h"
 #include "tokamak/cli/network/reachability.h"
-#include "tokamak/cli/verbs.h"
 #include "tokamak/comm/launch_environment.h"
 #include "tokamak/core/error.h"
 
@@ -87,6 +86,8 @@ struct Attempt {
   bool is_over = false;
 };
 
+/// Listens on each interface and tells whoever connects its id; connects to its partners and looks
+/// whether they are the ones that answer.
 class Probe {
  public:
   Probe() : id_(draw_id()), host_(read_launch_environment().host) {

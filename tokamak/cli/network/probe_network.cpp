@@ -126,6 +126,20 @@ class Command {
   std::string unread_;
 };
 
+/// A host that goes is no reason to end: its pipe has no reader.
+class IgnoredBrokenPipes {
+ public:
+  IgnoredBrokenPipes() : before_(std::signal(SIGPIPE, SIG_IGN)) {}
+
+  IgnoredBrokenPipes(const IgnoredBrokenPipes&) = delete;
+  IgnoredBrokenPipes& operator=(const IgnoredBrokenPipes&) = delete;
+
+  ~IgnoredBrokenPipes() { std::signal(SIGPIPE, before_); }
+
+ private:
+  void (*before_)(int);
+};
+
 /// Gathers what the probes say.
 class Gathering {
  public:
@@ -182,10 +196,9 @@ class Gathering {
 
   /// Commands that have ended without an answer; each was for a host, where there are several.
   size_t num_lost() const {
-    return static_cast<size_t>(
-        std::count_if(commands_.begin(), commands_.end(), [](const auto& command) {
-          return command->output().fd < 0 && !command->has_answered;
-        }));
+    return static_cast<size_t>(std::count_if(
+        commands_.begin(), commands_.end(),
+        [](const auto& command) { return command->output().fd < 0 && !command->has_answered; }));
   }
 
   void take(const ProbeLine& line, Command& from) {
@@ -248,6 +261,7 @@ std::string own_program() {
 
 NetworkProbe probe_network(const std::vector<std::vector<std::string>>& commands,
                            size_t num_hosts) {
+  const IgnoredBrokenPipes ignored;
   return Gathering(commands, num_hosts).run();
 }
 

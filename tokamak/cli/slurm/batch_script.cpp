@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <initializer_list>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,6 +11,15 @@
 
 namespace tokamak::cli {
 namespace {
+
+constexpr std::string_view kNetworkPart = R"sh(
+# NCCL, RCCL and MPI take the fastest interface that connects all nodes, unless the site or the user names one.
+if [ -z "$NCCL_SOCKET_IFNAME$OMPI_MCA_btl_tcp_if_include$OMPI_MCA_oob_tcp_if_include" ]; then
+  rm -f "$logs/network"
+  "$program" doctor --interfaces --settings="$logs/network"
+  [ ! -e "$logs/network" ] || . "$logs/network"
+fi
+)sh";
 
 /// Adds or replaces a setting.
 void set(std::vector<SiteSetting>& settings, SiteSetting setting) {
@@ -83,34 +93,80 @@ std::string broadcast(const Site& site) {
                      site.broadcast_to.why, site.broadcast_to.value);
 }
 
-std::string srun_words(const BatchJob& job) {
-  std::vector<SiteSetting> options{{.name = "cpus-per-task", .value = "$SLURM_CPUS_PER_TASK"},
-                                   {.name = "cpu-bind", .value = "cores"},
-                                   {.name = "kill-on-bad-exit", .value = "1"}};
+bool has_any(const std::vector<SiteSetting>& options, std::initializer_list<const char*> names) {
+  return std::any_of(options.begin(), options.end(), [&](const SiteSetting& option) {
+    return std::find(names.begin(), names.end(), option.name) != names.end();
+  });
+}
+
+/// srun would hand each task its own GPUs of a job that asks for some per task.
+std::string gpu_part(const BatchJob& job) {
+  const bool hides_others =
+      has_any(sbatch_options(job), {"gpus-per-task", "tres-per-task", "gpu-bind"});
+  if (!hides_others || has_any(job.site.srun, {"gpus-per-task", "gpu-bind"})) return "";
+  return R"sh(
+# A rank takes the GPU of its local rank, and NCCL the links to those of the others, so that srun must not hide them.
+unset SLURM_GPUS_PER_TASK SLURM_TRES_PER_TASK SLURM_GPU_BIND
+)sh";
+}
+
+std::vector<SiteSetting> srun_options(const BatchJob& job) {
+  std::vector<SiteSetting> options{
+      {.name = "cpus-per-task",
+       .value = "$SLURM_CPUS_PER_TASK",
+       .why = "srun does not take it from sbatch"},
+      {.name = "cpu-bind",
+       .value = "cores",
+       .why = "each rank has cores of its own, and the memory beside them"},
+      {.name = "kill-on-bad-exit", .value = "1", .why = "a rank that fails ends all"}};
   for (const SiteSetting& setting : job.site.srun) set(options, setting);
+  return options;
+}
+
+std::vector<SiteSetting> mpirun_options(const BatchJob& job) {
+  std::vector<SiteSetting> options{
+      {.name = "map-by",
+       .value = "ppr:$SLURM_NTASKS_PER_NODE:node:PE=$SLURM_CPUS_PER_TASK",
+       .why = "each rank has cores of its own, as by srun"}};
+  for (const SiteSetting& setting : job.site.mpirun) set(options, setting);
+  return options;
+}
+
+std::string words_of(const std::vector<SiteSetting>& options, char before_value) {
   std::string text;
   for (const SiteSetting& option : options) {
     text += " --" + option.name;
-    if (!option.value.empty()) text += fmt::format("=\"{}\"", option.value);
+    if (!option.value.empty()) text += fmt::format("{}\"{}\"", before_value, option.value);
   }
+  return text;
+}
+
+std::string reasons_of(const char* command, const std::vector<SiteSetting>& options) {
+  std::string text;
+  for (const SiteSetting& option : options)
+    text += fmt::format("# {} --{}: {}\n", command, option.name, option.why);
   return text;
 }
 
 /// Open MPI's mpirun hands on what -x names.
 std::string mpirun_exports(const Site& site) {
   std::string text = " -x OMP_NUM_THREADS -x TOKAMAK_LEAVE_OUT -x TOKAMAK_CLUSTER_CHECKED";
-  for (const SiteSetting& variable : site.environment) text += " -x " + variable.name;
-  return text;
+  for (const SiteSetting& variable : site.environment) {
+    if (variable.name != "NCCL_SOCKET_IFNAME") text += " -x " + variable.name;
+  }
+  return text + " ${NCCL_SOCKET_IFNAME:+-x NCCL_SOCKET_IFNAME}";  // where it is set
 }
 
 std::string start_function(const BatchJob& job) {
+  const auto srun = srun_options(job);
+  const auto mpirun = mpirun_options(job);
   return fmt::format(R"sh(
 # Starts all ranks in the way that $mpi names; the output of rank R goes to the file $1-R.log.
-start() {{
+{}{}start() {{
   local log=$1
   shift
   if [ "$mpi" = mpirun ]; then
-    mpirun -n "$SLURM_NTASKS" --map-by "ppr:$SLURM_NTASKS_PER_NODE:node:PE=$SLURM_CPUS_PER_TASK" --allow-run-as-root \
+    mpirun -n "$SLURM_NTASKS" --allow-run-as-root{} \
      {} \
       bash -c 'exec "$@" >> "$0-$OMPI_COMM_WORLD_RANK.log" 2>&1' "$log" "$@"
   else
@@ -119,7 +175,8 @@ start() {{
   fi
 }}
 )sh",
-                     mpirun_exports(job.site), srun_words(job));
+                     reasons_of("srun", srun), reasons_of("mpirun", mpirun), words_of(mpirun, ' '),
+                     mpirun_exports(job.site), words_of(srun, '='));
 }
 
 std::string check_part(const BatchJob& job) {
@@ -229,7 +286,9 @@ export TOKAMAK_CLUSTER_CHECKED=
 export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK
 )sh",
                       shell_word(job.program.string()), shell_word(job.folder.string()));
-  text += exports(job.site) + broadcast(job.site) + lines_of(job.site.before) + start_function(job);
+  text += exports(job.site) + broadcast(job.site) + lines_of(job.site.before);
+  if (job.nodes > 1) text += kNetworkPart;
+  text += gpu_part(job) + start_function(job);
   if (job.checks_cluster) text += check_part(job);
   return text + run_part(job) + lines_of(job.site.after) + end_part(job);
 }

@@ -20,7 +20,7 @@ namespace {
 
 constexpr const char* kKeys[] = {"about",         "job.ranks_per_node", "job.cpus_per_rank",
                                  "script.before", "script.after",       "script.broadcast_to"};
-constexpr const char* kSections[] = {"sbatch", "srun", "environment"};
+constexpr const char* kSections[] = {"sbatch", "srun", "mpirun", "environment"};
 
 [[noreturn]] void refuse_key(const SiteSetting& setting, const std::string& origin) {
   const auto* nearest =
@@ -28,8 +28,8 @@ constexpr const char* kSections[] = {"sbatch", "srun", "environment"};
         return name_distance(setting.name, a) < name_distance(setting.name, b);
       });
   fail(
-      "{}: {}: no such key of a site; the nearest is {}, and [sbatch], [srun] and [environment] "
-      "take any name",
+      "{}: {}: no such key of a site; the nearest is {}, and [sbatch], [srun], [mpirun] and "
+      "[environment] take any name",
       origin, printable(setting.name), *nearest);
 }
 
@@ -82,9 +82,10 @@ void add_setting(Site& site, SiteSetting setting, const std::string& origin) {
     setting.name = setting.name.substr(dot + 1);
     TOK_REQUIRE(is_name(setting.name), "{}: {}.{}: wanted a name of letters, digits, - and _",
                 origin, section, printable(setting.name));
-    auto& list = section == "sbatch" ? site.sbatch
-                 : section == "srun" ? site.srun
-                                     : site.environment;
+    auto& list = section == "sbatch"   ? site.sbatch
+                 : section == "srun"   ? site.srun
+                 : section == "mpirun" ? site.mpirun
+                                       : site.environment;
     list.push_back(std::move(setting));
   }
 }

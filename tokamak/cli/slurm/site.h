@@ -23,6 +23,7 @@ struct Site {
   int64_t cpus_per_rank = 0;             ///< likewise
   std::vector<SiteSetting> sbatch;       ///< options of sbatch without their dashes; "" = no value
   std::vector<SiteSetting> srun;         ///< likewise of srun
+  std::vector<SiteSetting> mpirun;       ///< likewise of Open MPI's mpirun
   std::vector<SiteSetting> environment;  ///< variables of all ranks
   std::vector<SiteSetting> before;       ///< shell lines before the ranks start
   std::vector<SiteSetting> after;        ///< and after they have ended
