@@ -34,6 +34,14 @@ host=$1; shift
 exec unshare --uts --net sh -c "hostname $host; exec /bin/sh -c \"\$0\"" "$*"
 )";
 
+/// As kRemoteShell, but n2 has another program: the file beside the shell.
+constexpr const char* kOtherProgramShell = R"(#!/bin/sh
+while [ "${1#-}" != "$1" ]; do shift $(( $([ "$1" = -o ] && echo 2 || echo 1) )); done
+host=$1; shift
+[ "$host" != n2 ] || change="mount --bind $(dirname "$0")/program $TOK_TEST_PROGRAM;"
+exec unshare --uts --mount sh -c "$change hostname $host; exec /bin/sh -c \"\$0\"" "$*"
+)";
+
 /// Three hosts with a slot each, and a job of two ranks.
 class HostFaults : public testing::Test {
  protected:
@@ -187,6 +195,28 @@ TEST_F(HostFaults, AHostWithoutANetworkInCommonEndsTheJobAtOnceByName) {
   const auto result = run.expect_end(75, 80);
   EXPECT_NE(result.err.find("n1"), std::string::npos) << result.err;
   run.expect_no_orphan();
+}
+
+TEST_F(HostFaults, AHostThatTheCheckNamesIsReplacedBeforeStepZero) {
+  if (!is_drawn("check_names", 3)) GTEST_SKIP() << "not drawn today";
+  const Setting program("TOK_TEST_PROGRAM", TOK_PROGRAM);
+  const fs::path other = scratch_.path() / "program";
+  FileWriter(other).write(read_file(TOK_PROGRAM) + "one byte more");
+  fs::permissions(other, fs::perms::owner_all);
+  FileWriter(scratch_.path() / "shell").write(std::string_view(kOtherProgramShell));
+  FaultyJob named = job();
+  named.train = {"--training.steps=12"};
+  FaultRun run(named);
+  const auto result = run.expect_end(0, 120);
+  const std::string said = result.out + result.err;
+  for (const char* text : {"fault: n2: program is ", "cluster: leave out n2 (comm.check_cluster)",
+                           "n2 is left out from here on: the check of the hosts names it",
+                           "restart 1 of 3", "cluster: 2 hosts checked in "}) {
+    EXPECT_NE(said.find(text), std::string::npos) << text << "\n" << said;
+  }
+  EXPECT_EQ(said.find("restart 2 of 3"), std::string::npos) << said;
+  run.expect_no_orphan();
+  run.expect_same_losses();
 }
 
 TEST_F(HostFaults, ASpareHostThatIsDeadIsPassedOver) {
