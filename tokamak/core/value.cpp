@@ -9,7 +9,7 @@ namespace tokamak {
 namespace {
 
 // Long or unprintable text must not break "one line per error".
-std::string quoted(std::string_view text) {
+std::string to_quoted(std::string_view text) {
   constexpr size_t kMaxShown = 80;
   std::string out = "\"";
   for (const char c : text.substr(0, kMaxShown)) {
@@ -42,9 +42,9 @@ struct TextOf {
 
   std::string operator()(double v) const { return double_text(v); }
 
-  std::string operator()(const std::string& v) const { return quoted(v); }
+  std::string operator()(const std::string& v) const { return to_quoted(v); }
 
-  std::string operator()(const std::vector<std::string>& v) const { return joined(v, quoted); }
+  std::string operator()(const std::vector<std::string>& v) const { return joined(v, to_quoted); }
 
   std::string operator()(const std::vector<std::vector<std::string>>& v) const {
     return joined(v, [this](const std::vector<std::string>& row) { return (*this)(row); });
