@@ -1,5 +1,3 @@
-#include <algorithm>
-#include <array>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -12,7 +10,6 @@
 #include <fmt/format.h>
 
 #include "tokamak/cli/best_build.h"
-#include "tokamak/cli/network/launch_probe.h"
 #include "tokamak/cli/verbs.h"
 #include "tokamak/cli/version.h"
 #include "tokamak/cli/waiting.h"
@@ -20,45 +17,14 @@
 #include "tokamak/core/bus_error.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/machine_fault.h"
-#include "tokamak/core/names.h"
 
 namespace tokamak::cli {
 namespace {
 
-struct Verb {
-  std::string_view name;
-  int (*run)(Args);
-  std::string_view what;  ///< empty: not for users
-};
-
-constexpr std::array kVerbs{
-    Verb{"train", run_train,
-         "train a model: tokamak train [FILE.toml] [--section.key=value ...] [--dry-run]"},
-    Verb{"plan", run_plan, "print the plan of a run: memory, tasks, kernel choices"},
-    Verb{"price", run_price, "predict the step of a run on machines that are not here"},
-    Verb{"search", run_search,
-         "find the fastest mesh, schedule and recompute mode for so many GPUs"},
-    Verb{"sweep", run_sweep, "price a run for each value of a key, of GPUs or of machines"},
-    Verb{"rows", run_rows, "price published measurements beside what was measured"},
-    Verb{"bench", run_bench, "measure a model's step or single kernels on this machine"},
-    Verb{"generate", run_generate, "continue a text with a trained model"},
-    Verb{"eval", run_eval, "loss, perplexity and bits per byte of a model on a text"},
-    Verb{"report", run_report, "a page of one or several runs: loss, speed, memory, what happened"},
-    Verb{"convert", run_convert,
-         "weights between Hugging Face folders, checkpoints, llm.c and Meta files"},
-    Verb{"download", run_download, "fetch config, tokenizer and weights from a model hub"},
-    Verb{"tokenizer", run_tokenizer, "encode, decode, train or cache"},
-    Verb{"doctor", run_doctor, "check this machine and measure its peaks"},
-    Verb{"launch", run_launch, "start ranks: tokamak launch -n 4 -- train ..."},
-    Verb{"launch-rank", run_launch_rank, ""},
-    Verb{"launch-probe", run_launch_probe, ""},
-    Verb{"help", run_help, "explain a key: tokamak help section.key"},
-};
-
 int usage(std::FILE* to) {
   fmt::print(to, "{}: pretrains Llama and GPT class language models\n\nusage: tokamak VERB ...\n\n",
              version_line());
-  for (const Verb& verb : kVerbs) {
+  for (const Verb& verb : verbs()) {
     if (!verb.what.empty()) fmt::print(to, "  {:<10} {}\n", verb.name, verb.what);
   }
   fmt::print(
@@ -68,14 +34,7 @@ int usage(std::FILE* to) {
   return to == stdout ? 0 : static_cast<int>(ExitCode::kUserError);
 }
 
-}  // namespace
-
-bool is_verb(std::string_view name) {
-  return std::any_of(kVerbs.begin(), kVerbs.end(),
-                     [&](const Verb& verb) { return verb.name == name && !verb.what.empty(); });
-}
-
-int run_verb(Args args) {
+int run(Args args) {
   if (args.empty()) return usage(stderr);
   if (args[0] == "--help" || args[0] == "-h" || (args[0] == "help" && args.size() == 1))
     return usage(stdout);
@@ -83,16 +42,8 @@ int run_verb(Args args) {
     fmt::print("{}", version_text());
     return 0;
   }
-  std::vector<std::string> names;
-  for (const Verb& verb : kVerbs) {
-    if (verb.name == args[0]) return verb.run(args.subspan(1));
-    if (!verb.what.empty()) names.emplace_back(verb.name);
-  }
-  fail("no verb \"{}\"{}; `tokamak --help` lists them", printable(args[0]),
-       nearest_hint(args[0], names));
+  return run_verb(args);
 }
-
-namespace {
 
 // Opens /dev/null where a standard stream is closed: the next file would get its number, and log
 // lines would be written into it.
@@ -123,7 +74,7 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // beyond ulimit -f a write fails with a reason
   if (argc > 1) cli::bound_waiting(argv[1], argv);
   try {
-    const int code = cli::run_verb(std::vector<std::string>(argv + 1, argv + argc));
+    const int code = cli::run(std::vector<std::string>(argv + 1, argv + argc));
     const bool is_written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
     TOK_REQUIRE(is_written || code != 0, "standard output: not all of it could be written");
     return code;

@@ -28,10 +28,19 @@ int run_help(Args args);
 int run_launch(Args args);
 int run_launch_rank(Args args);
 
+struct Verb {
+  std::string_view name;
+  int (*run)(Args);
+  std::string_view what;  ///< empty: not for users
+};
+
+/// Returns all verbs, in the order of the usage.
+std::span<const Verb> verbs();
+
 /// Whether `name` is a verb that users may give.
 bool is_verb(std::string_view name);
 
-/// Runs the verb that `args` begin with.
+/// Runs the verb that `args` begin with. REQUIRES: !args.empty()
 int run_verb(Args args);
 
 }  // namespace tokamak::cli
