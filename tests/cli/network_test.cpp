@@ -77,7 +77,7 @@ class NetworkTest : public testing::Test {
 
   /// Runs `tokamak WORDS` on n1.
   ProgramResult on_first_host(const std::string& words) const {
-    return run_program({shell(), "n1", std::string(TOK_PROGRAM) + " " + words}, folder_.path());
+    return run_program({shell(), "n1", TOK_PROGRAM " " + words}, folder_.path());
   }
 
   int64_t bytes_received(const std::string& host, const std::string& net) const {

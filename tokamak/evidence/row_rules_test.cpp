@@ -267,7 +267,9 @@ TEST(RowRules, ReadTextsOfAnyLength) {
   std::string no;
   while (no.size() < 1'000'000) no += "no ";
   EXPECT_EQ(recompute_named(no), "none");
-  EXPECT_EQ(machine_of_gpu(std::string(1'000'000, 'x') + " H100"), "");
+  std::string gpu(1'000'000, 'x');
+  gpu += " H100";
+  EXPECT_EQ(machine_of_gpu(gpu), "");
 }
 
 }  // namespace

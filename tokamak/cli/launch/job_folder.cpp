@@ -32,7 +32,7 @@ bool is_own_folder(const fs::path& path) {
 
 fs::path make_folder() {
   for (const fs::path& parent : {fs::path(kMemory), fs::temp_directory_path()}) {
-    std::string name = parent / (std::string(kPrefix) + "XXXXXX");
+    std::string name = parent / fmt::format("{}XXXXXX", kPrefix);
     if (mkdtemp(name.data()) != nullptr) return name;
   }
   throw_errno("make a folder in " + fs::temp_directory_path().string());
