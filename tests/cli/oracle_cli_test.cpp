@@ -54,15 +54,16 @@ TEST_P(OracleCli, TenStepsOfTrainEqualPytorch) {
 }
 
 // PyTorch's steps are fp32; rounding to bf16 moves a number by up to 2^-9 of it, a mean over many
-// tokens far less: the worst of 17 shapes is 2.1e-4 off.
+// tokens far less: the worst of 20 shapes is 2.9e-4 off, and norms of gradients 0.61 %. Gemma's root
+// of dim is rounded to bf16 too, as transformers does.
 TEST_P(OracleCli, TenStepsInBf16StayNear) {
   ASSERT_NO_FATAL_FAILURE(run("bfloat16"));
   for (size_t i = 0; i < lines.size(); ++i) {
     const Json& want = facts["steps"][i];
     const double loss = want["loss"].get<double>();
-    EXPECT_NEAR(lines[i]["loss"].get<double>(), loss, 2.5e-4 * loss) << i;
+    EXPECT_NEAR(lines[i]["loss"].get<double>(), loss, 3e-4 * loss) << i;
     const double norm = want["grad_norm"].get<double>();
-    EXPECT_NEAR(lines[i]["grad_norm"].get<double>(), norm, 5e-3 * norm) << i;
+    EXPECT_NEAR(lines[i]["grad_norm"].get<double>(), norm, 6.5e-3 * norm) << i;
   }
 }
 
