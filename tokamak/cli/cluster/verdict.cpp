@@ -171,10 +171,10 @@ std::vector<std::string> hosts_to_leave_out(const Reports& reports,
   };
   std::vector<std::string> hosts;
   for (const auto& [host, ranks] : by_host(reports)) {
-    const bool is_bad = std::any_of(findings.begin(), findings.end(), [&](const Finding& finding) {
-      return finding.host == host && counts(finding);
-    });
-    if (is_bad) hosts.push_back(host);
+    const auto names = [&, &name = host](const Finding& finding) {
+      return finding.host == name && counts(finding);
+    };
+    if (std::any_of(findings.begin(), findings.end(), names)) hosts.push_back(host);
   }
   return hosts;
 }
