@@ -34,7 +34,7 @@ host=$1; shift
 exec unshare --uts --net sh -c "hostname $host; exec /bin/sh -c \"\$0\"" "$*"
 )";
 
-/// As kRemoteShell, but n2 has another program: the file beside the shell.
+/// Like kRemoteShell, except that n2 runs another program: the file beside the shell.
 constexpr const char* kOtherProgramShell = R"(#!/bin/sh
 while [ "${1#-}" != "$1" ]; do shift $(( $([ "$1" = -o ] && echo 2 || echo 1) )); done
 host=$1; shift

@@ -86,8 +86,8 @@ TEST(ChunkSumsPipeline, leaves_every_bit) {
   }
 }
 
-// Of the four sums of a block, those of the output and down projections in the forward and those of
-// their inputs' gradients, three of four chunks run beside the matmul of the next.
+// A block has four sums: two in the forward, after the output and down projections, and two in the
+// input gradients. Each runs three of its four chunks beside the matmul of the next chunk.
 TEST(ChunkSumsPlan, runs_matmuls_beside_all_chunks_but_the_last) {
   MeshCase c{.model = flavor_spec("llama3", "405B"),
              .compute = DType::kBF16,

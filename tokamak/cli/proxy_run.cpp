@@ -32,7 +32,7 @@ bool asks_for_proxy(const std::string& word) {
   return word == "--proxy" || word.starts_with("--proxy=");
 }
 
-// What a process that has no launcher has to start.
+// The ranks that a process without a launcher starts.
 struct Start {
   int64_t ranks = 1;       ///< 1 where it trains alone, or only prints
   int64_t most_ranks = 1;  ///< the N of --proxy=N with which the ranks scale down alike

@@ -96,7 +96,7 @@ TEST(OnePrice, SoftwareMayBeNamed) {
   EXPECT_EQ(nemo.run.machine, "gb200+nemo");
   EXPECT_LT(nemo.step.seconds, priced_row(row + "torchtitan\n").step.seconds);
   EXPECT_EQ(priced_row(row + "nemoo\n").skipped.rfind("software = nemoo: wanted vtrain, ", 0), 0U);
-  // The same by --software, which cli/price.cpp takes to this name.
+  // --software gives the same price: cli/price.cpp turns it into this name.
   EXPECT_NEAR(
       priced_preset("gb200-8b-3-nodes", machine_of_software("gb200", "torchtitan")).step.seconds /
           priced_row(row + "torchtitan\n").step.seconds,

@@ -36,7 +36,7 @@ TEST(ChunkCuts, cover_all_blocks) {
   }
 }
 
-// What is gathered first, or summed last, has nothing to run beside.
+// The first gather and the last sum have no matmul to run beside.
 TEST(ChunkCuts, leave_the_smallest_chunk_bare) {
   const std::vector<int> in = fastest_chunks(gathered(8192, 2 * kMlp / kTp));
   EXPECT_LT(in.front(), in.back());

@@ -71,7 +71,7 @@ Degrees scaled_degrees(const Degrees& whole, const ProxyLimits& limits) {
   return d;
 }
 
-// Of the layers that the keys give to stages, an end stage may hold fewer.
+// Pipeline stages and their layers. The first and the last stage may hold fewer.
 struct Stages {
   int64_t per_rank = 1;
   int64_t layers = 1;  ///< of one that is full

@@ -11,7 +11,7 @@
 
 namespace tokamak {
 
-/// What a proxy may take. The defaults suit a few CPU cores.
+/// Bounds on the size of a proxy. The defaults suit a few CPU cores.
 struct ProxyLimits {
   int64_t num_ranks = 16;
   int64_t most_per_axis = 2;     ///< the degree of one mesh axis

@@ -27,7 +27,7 @@ struct FoundPlan {
   int64_t peak_bytes = 0;  ///< of the fullest device
 };
 
-/// What the search knew of a plan before pricing it.
+/// The estimate of a plan before it is priced.
 struct EstimatedPlan {
   double seconds = 0.0;
   double least_bytes = 0.0;  ///< of the fullest device; its plan takes no less

@@ -19,7 +19,7 @@ namespace {
 
 using Reports = std::vector<RankReport>;
 
-/// What keeps the check of a host with busy cores below 10 s.
+/// These sizes keep the check below 10 s even where cores are busy.
 constexpr CheckEffort kQuick{.matmul_size = 512, .copy_bytes = size_t{8} << 20U, .network_s = 4.0};
 
 bool is_wanted(World& control, const LaunchEnvironment& launched, const std::string& when) {
@@ -41,7 +41,8 @@ void require_shared_folder(const Reports& reports, const std::filesystem::path& 
               folder.string(), num_hosts(reports), reports[0].host);
 }
 
-/// What rank 0 prints, and writes for whoever starts the job again.
+/// Prints the findings, and writes the hosts to leave out for whoever starts the job again. Rank 0
+/// calls it.
 void report(const Reports& reports, const std::vector<Finding>& findings,
             const std::vector<std::string>& leave_out, double seconds, const Preflight& preflight) {
   const size_t hosts = num_hosts(reports);

@@ -30,7 +30,7 @@ using namespace std::chrono_literals;
 
 /// How long a connection may take.
 constexpr auto kPatience = 2s;
-/// The process ends by then, whatever has become of whoever started it.
+/// The probe ends after this time even if whoever started it is gone.
 constexpr unsigned kLifeSeconds = 30;
 
 class Socket {

@@ -34,7 +34,7 @@ std::set<std::pair<size_t, size_t>> links_of(const NetworkProbe& probe, const st
   return links;
 }
 
-/// What one interface is worth to all hosts.
+/// How well one interface connects all hosts.
 struct Standing {
   Interface interface;  ///< of the first host that has it, with the speed of the slowest
   size_t num_hosts = 0;

@@ -8,7 +8,7 @@ namespace tokamak {
 // Gate and up have F columns each; "packed" means that both are one value [.., 2 F], gate's columns
 // first.
 
-/// What is applied to the gate: kSilu x / (1 + exp(-x)), or kGelu, GELU's approximation by tanh
+/// The activation of the gate: SiLU, x / (1 + exp(-x)), or GELU in its approximation by tanh
 /// (GeluKind::kTanh).
 enum class GateKind : uint8_t { kSilu, kGelu };
 

@@ -16,7 +16,7 @@ struct Gates {
   T* y = nullptr;
 };
 
-// What is applied to x: x share(x). d_x is (d slope) for d = dy up, and s = share(x).
+// An activation is x share(x). d_x() is its gradient for d = dy up and s = share(x).
 struct Silu {
   template <class A>
   static A share(A x) {

@@ -25,7 +25,7 @@ __device__ inline void put_rounded(const A (&x)[kEach], T (&into)[K], int k) {
   }
 }
 
-// What is applied to a gate: x share(x). d_x is (d slope) for d = dy up, and s = share(x).
+// An activation is x share(x). d_x() is its gradient for d = dy up and s = share(x).
 namespace gates {
 
 struct Silu {

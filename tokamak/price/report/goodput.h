@@ -31,8 +31,8 @@ struct SavedState {
   int block_ranks = 1;  ///< ranks of a pipeline stage that hold one replica
   /// Whether training goes on while a copy in host memory is written.
   bool in_background = true;
-  /// Of a device, beside the plan. A save in the background first copies its state there if it
-  /// leaves 2 GiB.
+  /// Memory of a device that the plan leaves free. A save in the background first copies the state
+  /// there if 2 GiB remain.
   double free_bytes = 0.0;
 };
 

@@ -34,7 +34,7 @@ TEST(SweepPicture, NumbersMakeCurvesAndNamesMakeRows) {
   EXPECT_EQ(count(rows, "h100-published+nemo"), 1U);
 }
 
-// As many blocks as a step of 64 microbatches and 8 chunks has, on more ranks than are drawn.
+// A step of 64 microbatches and 8 chunks has as many blocks; there are more ranks than are drawn.
 TEST(TimelinePicture, IsSmallHoweverLongTheStepIs) {
   constexpr int kRanks = 512;
   constexpr int kBlocks = 2000;

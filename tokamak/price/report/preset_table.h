@@ -25,7 +25,7 @@ struct PresetColumn {
   std::optional<double> corrected_mfu;        ///< percent
 };
 
-/// What a run on this machine has measured.
+/// A run on this machine and its measured times.
 struct MeasuredRun {
   ModelSpec model;
   int64_t seq_len = 0;
