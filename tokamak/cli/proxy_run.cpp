@@ -110,14 +110,14 @@ void report_preset(const RunConfig& run, const Backend& backend, std::optional<d
   const Degrees& degrees = run.place.degrees;
   const Config& c = run.config;
   const int64_t sequences = batch_sizes(c, degrees).global;
-  const MeasuredRun measured{.model = spec_of(c),
-                             .seq_len = c.training.seq_len,
-                             .tokens_per_step = static_cast<double>(sequences * c.training.seq_len),
-                             .num_devices = degrees.world(),
-                             .last_step_s = times.last_s(),
-                             .median_step_s = times.median_s(),
-                             .peak_flops = peak_of(run, backend, peak_flops),
-                             .is_proxy = run.proxy.has_value()};
+  const PresetRun measured{.model = spec_of(c),
+                           .seq_len = c.training.seq_len,
+                           .tokens_per_step = static_cast<double>(sequences * c.training.seq_len),
+                           .num_devices = degrees.world(),
+                           .last_step_s = times.last_s(),
+                           .median_step_s = times.median_s(),
+                           .peak_flops = peak_of(run, backend, peak_flops),
+                           .is_proxy = run.proxy.has_value()};
   const int64_t ranks = degrees.world();
   const std::string devices = is_gpu(backend) ? "x " + device_text(backend)
                               : ranks == 1    ? "CPU rank"

@@ -69,8 +69,7 @@ double tokens_per_step_of(const Preset& preset, const Config& config) {
   return static_cast<double>(global_batch_size(config, degrees) * config.training.seq_len);
 }
 
-PresetColumn measured_column(const Preset& preset, const MeasuredRun& run,
-                             const std::string& title) {
+PresetColumn measured_column(const Preset& preset, const PresetRun& run, const std::string& title) {
   PresetColumn column{
       .title = title, .last_step_s = run.last_step_s, .median_step_s = run.median_step_s};
   const bool as_published = !run.is_proxy && run.num_devices == preset.num_gpus;
@@ -86,7 +85,7 @@ std::string peak_text(const Count& count) {
 }
 
 std::string notes_of(const Preset& preset, const ModelSpec& model, const Counts& counts,
-                     const MeasuredRun& run, const std::string& title) {
+                     const PresetRun& run, const std::string& title) {
   std::string notes = fmt::format(
       "source's MFU: {}, a vocabulary of {}, every query against every key, over {}\n"
       "corrected MFU: the model that ran, a vocabulary of {}, keys that causal queries see, over "
@@ -146,8 +145,7 @@ PresetColumn published_column(const Preset& preset, double peak_flops) {
   return column;
 }
 
-PresetTable preset_table(const Preset& preset, const MeasuredRun& run,
-                         const std::string& run_title) {
+PresetTable preset_table(const Preset& preset, const PresetRun& run, const std::string& run_title) {
   const Config config = load_preset(preset).config;
   const price::Machine machine =
       price::with_equal_domains(price::load_machine(preset.cluster), preset.num_gpus);

@@ -26,7 +26,7 @@ struct PresetColumn {
 };
 
 /// A run on this machine and its measured times.
-struct MeasuredRun {
+struct PresetRun {
   ModelSpec model;
   int64_t seq_len = 0;
   double tokens_per_step = 0.0;
@@ -50,8 +50,7 @@ PresetColumn published_column(const Preset& preset, double peak_flops);
 /// Prices the preset on its own machine, and returns that between the published figures and `run`,
 /// whose title is `run_title`. What is measured is counted over the peak of its own device, and
 /// only where it is the preset's model on as many devices with the source's vocabulary and peak.
-PresetTable preset_table(const Preset& preset, const MeasuredRun& run,
-                         const std::string& run_title);
+PresetTable preset_table(const Preset& preset, const PresetRun& run, const std::string& run_title);
 
 std::string to_text(const PresetTable& table);
 
