@@ -5,9 +5,8 @@
 #include <cstring>
 #include <optional>
 
-#include <unistd.h>
-
 #include "tokamak/core/error.h"
+#include "tokamak/core/host_name.h"
 
 namespace tokamak {
 namespace {
@@ -108,8 +107,7 @@ LaunchEnvironment read_launch_environment(const EnvironmentReader& read) {
               "torchrun started {} processes that MPI cannot connect; start them by `tokamak "
               "launch`, mpirun or srun",
               read_number(read, "WORLD_SIZE").value_or(1));
-  char host[256] = "";
-  if (gethostname(host, sizeof host - 1) == 0) out.host = host;
+  out.host = host_name();
   return out;
 }
 

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "tokamak/core/file.h"
+#include "tokamak/core/host_name.h"
 #include "tokamak/core/json.h"
 #include "tokamak/core/machine_fault.h"
 
@@ -33,11 +34,6 @@ constexpr std::chrono::seconds kPatience{10};
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
-}
-
-std::string host_name() {
-  char host[256] = "";
-  return ::gethostname(host, sizeof host - 1) == 0 ? host : "";
 }
 
 // Returns who the lock file says has the folder; nothing where it cannot be read.

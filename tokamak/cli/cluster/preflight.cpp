@@ -12,6 +12,7 @@
 #include "tokamak/cli/cluster/verdict.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/core/timing.h"
 #include "tokamak/train/together.h"
 
 namespace tokamak::cli {
@@ -70,8 +71,7 @@ void check_before_training(World& control, World& ranks, Backend& backend,
   const auto start = std::chrono::steady_clock::now();
   const Reports reports =
       check_cluster(control, ranks, backend, launched, preflight.folder, kQuick);
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = seconds_since(start);
   fail_together(control, [&] { require_shared_folder(reports, preflight.folder); });
   const auto findings = findings_of(reports);
   const auto leave_out = hosts_to_leave_out(reports, findings, preflight.when != "strict");

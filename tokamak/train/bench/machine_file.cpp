@@ -2,14 +2,12 @@
 
 #include <fstream>
 
-#include <unistd.h>
-
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/core/host_name.h"
 #include "tokamak/core/json.h"
 
 namespace tokamak {
-
 namespace {
 
 std::optional<MachineFile> load_file(const std::string& path, int threads) {
@@ -26,11 +24,6 @@ std::optional<MachineFile> load_file(const std::string& path, int threads) {
     return std::nullopt;
   }
   return std::nullopt;
-}
-
-std::string host_name() {
-  char host[256] = "";
-  return gethostname(host, sizeof host - 1) == 0 ? host : "";
 }
 
 }  // namespace

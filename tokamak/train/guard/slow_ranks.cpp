@@ -7,9 +7,9 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/host_name.h"
 
 namespace tokamak {
 namespace {
@@ -38,9 +38,7 @@ SlowRanks::SlowRanks(World& world, const Mesh& mesh, const SlowRankOptions& opti
   for (int rank = 0; rank < world.size(); ++rank)
     by_stage[mesh.coordinates(rank)[MeshAxis::kPp]].push_back(rank);
   for (const auto& [stage, ranks] : by_stage) stages_.push_back(ranks);
-  std::array<char, 256> host{};
-  ::gethostname(host.data(), host.size() - 1);
-  if (o_.factor > 0.0) hosts_ = world.all_gather_text(host.data());
+  if (o_.factor > 0.0) hosts_ = world.all_gather_text(host_name());
 }
 
 std::string SlowRanks::add(const PhaseSeconds& seconds) {

@@ -7,13 +7,13 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <unistd.h>
 #include <wandb.pb.h>
 #include <zlib.h>
 
 #include "tokamak/checkpoint/chunk_hash.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/core/host_name.h"
 #include "tokamak/core/json.h"
 
 namespace tokamak {
@@ -98,11 +98,6 @@ wandb::Item item_of(const std::string& name, const std::string& value) {
   item.add_nested_key(name);
   item.set_value_json(value);
   return item;
-}
-
-std::string host_name() {
-  char name[256] = {};
-  return gethostname(name, sizeof name - 1) == 0 ? name : "";
 }
 
 wandb::Record run_record(const fs::path& run, const std::string& id, const std::string& project,
