@@ -101,8 +101,9 @@ struct Segment {
   /// Set for pipeline sends and receives: the loop goes on while the segment runs, and items that
   /// need it wait for it. None of its tasks is on stream 0.
   bool is_background = false;
-  /// Streams that the end of a foreground item does not wait for: they reduce gradients while the
-  /// pipeline goes on. Their tasks run in the last microbatch only and touch only State.
+  /// Streams that the end of a foreground item does not wait for: they reduce gradients in the last
+  /// microbatch, or gather weights before the first, while the pipeline goes on. Their tasks touch
+  /// only State.
   std::vector<int> outliving_streams;
 
   bool outlives(int stream) const {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -31,9 +32,7 @@ int64_t scaled(int64_t value, int64_t from, int64_t to, int64_t multiple) {
 }
 
 int64_t power_of_two_below(int64_t value) {
-  int64_t power = 1;
-  while (2 * power <= value) power *= 2;
-  return power;
+  return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(std::max<int64_t>(value, 1))));
 }
 
 void refuse_lists(const Config& c) {
