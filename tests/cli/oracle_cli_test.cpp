@@ -54,8 +54,8 @@ TEST_P(OracleCli, TenStepsOfTrainEqualPytorch) {
 }
 
 // PyTorch's steps are fp32; rounding to bf16 moves a number by up to 2^-9 of it, a mean over many
-// tokens far less: the worst of 20 shapes is 2.9e-4 off, and norms of gradients 0.61 %. Gemma's root
-// of dim is rounded to bf16 too, as transformers does.
+// tokens far less: the worst of 20 shapes is 2.9e-4 off, and norms of gradients 0.61 %. Gemma's
+// root of dim is rounded to bf16 too, as transformers does.
 TEST_P(OracleCli, TenStepsInBf16StayNear) {
   ASSERT_NO_FATAL_FAILURE(run("bfloat16"));
   for (size_t i = 0; i < lines.size(); ++i) {
