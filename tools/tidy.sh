@@ -6,8 +6,8 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-cmake --preset dev -Wno-dev --log-level=WARNING >/dev/null
-cmake --build --preset dev --target generated >/dev/null
+cmake --preset clang -Wno-dev --log-level=WARNING >/dev/null
+cmake --build --preset clang --target generated >/dev/null
 
 TIDY_DEADLINE=$(($(date +%s) + ${TIDY_BUDGET_S:-300}))
 TIDY_LOGS=$(mktemp -d)
@@ -18,14 +18,14 @@ check() {
   [ "$(date +%s)" -lt "$TIDY_DEADLINE" ] || exit 0
   log=$TIDY_LOGS/$(echo "$1" | tr / _)
   case $1 in *_test.cpp | *_bench.cpp) checks='-clang-analyzer-*' ;; *) checks= ;; esac
-  if clang-tidy-14 -p build/dev --quiet --extra-arg=-Wno-unknown-warning-option --checks="$checks" "$1" >"$log" 2>/dev/null; then
+  if clang-tidy-14 -p build/clang --quiet --extra-arg=-Wno-unknown-warning-option --checks="$checks" "$1" >"$log" 2>/dev/null; then
     mv "$log" "$log.ok"
   fi
 }
 export -f check
 
 base=$(git merge-base HEAD origin/main 2>/dev/null || git merge-base HEAD main 2>/dev/null || echo HEAD)
-all=$(python3 tools/compiled_files.py build/dev/compile_commands.json)
+all=$(python3 tools/compiled_files.py build/clang/compile_commands.json)
 changed=$(git diff --name-only "$base" -- '*.cpp' | grep -Fx "$all" || true)
 rest=$(echo "$all" | grep -vFx "${changed:-none}" || true)
 turn=$(($(git rev-list --count HEAD) * 37 % ($(echo "$rest" | wc -l) + 1)))
