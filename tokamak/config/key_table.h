@@ -49,16 +49,16 @@ std::string_view type_name(const Key& key);
 bool is_nullable(const Key& key);
 
 /// Returns the field's value.
-Value get_value(const Config& config, const Key& key);
+SettingValue get_value(const Config& config, const Key& key);
 
 /// Returns the default as a user would write it.
 std::string default_text(const Key& key);
 
 /// Checks type and allowed values, then assigns; returns "" or "wanted ..., got ...".
-std::string set_value(Config& config, const Key& key, const Value& value);
+std::string set_value(Config& config, const Key& key, const SettingValue& value);
 
 /// Reads the text of an override as the key's type; text that does not fit stays a string.
-Value parse_text(const Key& key, std::string_view text);
+SettingValue parse_text(const Key& key, std::string_view text);
 
 /// Whether the key has an open list ("~a|b") that does not hold the current value.
 bool is_foreign_value(const Config& config, const Key& key);

@@ -63,7 +63,7 @@ bool in_range(std::string_view allowed, double value) {
   return true;
 }
 
-std::string range_error(const Key& key, const Value& value) {
+std::string range_error(const Key& key, const SettingValue& value) {
   return fmt::format("wanted {} {}, got {}", type_name(key) == "int" ? "an integer" : "a number",
                      key.allowed.empty() ? "that is finite" : key.allowed, value_text(value));
 }
@@ -73,23 +73,23 @@ std::string check_listed(const Key& key, const std::string& text) {
   for (const std::string& name : allowed_list(key)) {
     if (name == text) return "";
   }
-  return fmt::format("{}, got {}", wanted_list(key), value_description(Value(text)));
+  return fmt::format("{}, got {}", wanted_list(key), value_description(SettingValue(text)));
 }
 
 // Each convert() moves the value into `out` and returns true where the type fits.
-bool convert(const Value& value, bool& out) {
+bool convert(const SettingValue& value, bool& out) {
   const bool* v = std::get_if<bool>(&value);
   if (v != nullptr) out = *v;
   return v != nullptr;
 }
 
-bool convert(const Value& value, int64_t& out) {
+bool convert(const SettingValue& value, int64_t& out) {
   const int64_t* v = std::get_if<int64_t>(&value);
   if (v != nullptr) out = *v;
   return v != nullptr;
 }
 
-bool convert(const Value& value, double& out) {
+bool convert(const SettingValue& value, double& out) {
   if (const auto* v = std::get_if<double>(&value)) {
     out = *v;
     return true;
@@ -99,19 +99,19 @@ bool convert(const Value& value, double& out) {
   return v != nullptr;
 }
 
-bool convert(const Value& value, std::string& out) {
+bool convert(const SettingValue& value, std::string& out) {
   const std::string* v = std::get_if<std::string>(&value);
   if (v != nullptr) out = *v;
   return v != nullptr;
 }
 
-bool convert(const Value& value, Strings& out) {
+bool convert(const SettingValue& value, Strings& out) {
   const Strings* v = std::get_if<Strings>(&value);
   if (v != nullptr) out = *v;
   return v != nullptr;
 }
 
-bool convert(const Value& value, std::vector<Strings>& out) {
+bool convert(const SettingValue& value, std::vector<Strings>& out) {
   if (const auto* v = std::get_if<std::vector<Strings>>(&value)) {
     out = *v;
     return true;
@@ -127,11 +127,11 @@ std::string check(const Key& key, bool) {
 }
 
 std::string check(const Key& key, int64_t v) {
-  return in_range(key.allowed, static_cast<double>(v)) ? "" : range_error(key, Value(v));
+  return in_range(key.allowed, static_cast<double>(v)) ? "" : range_error(key, SettingValue(v));
 }
 
 std::string check(const Key& key, double v) {
-  return in_range(key.allowed, v) ? "" : range_error(key, Value(v));
+  return in_range(key.allowed, v) ? "" : range_error(key, SettingValue(v));
 }
 
 std::string check(const Key& key, const std::string& v) {
@@ -159,7 +159,7 @@ std::optional<T> parse_number(std::string_view text) {
 }
 
 // A key that may be null also takes "none", because TOML has no null.
-bool is_none(const Value& value) {
+bool is_none(const SettingValue& value) {
   const std::string* text = std::get_if<std::string>(&value);
   return std::holds_alternative<std::monostate>(value) || (text != nullptr && *text == "none");
 }
@@ -189,16 +189,16 @@ bool is_nullable(const Key& key) {
                     field_of(key));
 }
 
-Value get_value(const Config& config, const Key& key) {
+SettingValue get_value(const Config& config, const Key& key) {
   // A field accessor only takes an address; nothing is written through it here.
   const FieldRef field = key.field(const_cast<Config&>(config));
   return std::visit(
-      [](auto* p) -> Value {
+      [](auto* p) -> SettingValue {
         if constexpr (kNullable<std::remove_reference_t<decltype(*p)>>) {
           if (!*p) return std::monostate();
-          return Value(**p);
+          return SettingValue(**p);
         } else {
-          return Value(*p);
+          return SettingValue(*p);
         }
       },
       field);
@@ -208,7 +208,7 @@ std::string default_text(const Key& key) {
   return value_text(get_value(Config(), key));
 }
 
-std::string set_value(Config& config, const Key& key, const Value& value) {
+std::string set_value(Config& config, const Key& key, const SettingValue& value) {
   static constexpr std::pair<std::string_view, std::string_view> kWanted[] = {
       {"bool", "true or false"},
       {"int", "an integer"},
@@ -240,7 +240,7 @@ std::string set_value(Config& config, const Key& key, const Value& value) {
       key.field(config));
 }
 
-Value parse_text(const Key& key, std::string_view text) {
+SettingValue parse_text(const Key& key, std::string_view text) {
   const std::string_view type = type_name(key);
   if (is_nullable(key) && (text == "none" || text == "None" || text == "null")) {
     return std::monostate();
@@ -262,7 +262,7 @@ Value parse_text(const Key& key, std::string_view text) {
 
 bool is_foreign_value(const Config& config, const Key& key) {
   if (key.allowed.empty() || key.allowed[0] != '~') return false;
-  const Value value = get_value(config, key);
+  const SettingValue value = get_value(config, key);
   const std::string* text = std::get_if<std::string>(&value);
   if (text == nullptr) return false;
   const std::vector<std::string> names = allowed_list(key);

@@ -18,7 +18,7 @@ namespace {
 // Each suggestion costs a pass over the table, so a hostile file must not cause a million of them.
 constexpr int kMaxSuggestions = 200;
 
-bool same_value(const Value& a, const Value& b) {
+bool same_value(const SettingValue& a, const SettingValue& b) {
   return value_description(a) == value_description(b);
 }
 
@@ -30,7 +30,7 @@ bool may_be_bare(std::string_view name) {
 }
 
 // Converts values that torchtitan or its users write in another type than the key's.
-Value tolerated(const Key& key, const Value& value) {
+SettingValue tolerated(const Key& key, const SettingValue& value) {
   if (key.name == "activation_checkpoint.selective_ac_option") {
     const int64_t* number = std::get_if<int64_t>(&value);
     if (number != nullptr) return fmt::format("{}", *number);
@@ -72,20 +72,21 @@ void Merge::note(std::string text) {
   }
 }
 
-const Value* Merge::given(const std::string& key) const {
+const SettingValue* Merge::given(const std::string& key) const {
   const auto at = slots_.find(key);
   return at == slots_.end() ? nullptr : &at->second.value;
 }
 
-const Value* Merge::given_retired(const std::string& name) const {
-  const Value* last = nullptr;
+const SettingValue* Merge::given_retired(const std::string& name) const {
+  const SettingValue* last = nullptr;
   for (const Deferred& d : deferred_) {
     if (d.entry.name == name) last = &d.entry.value;
   }
   return last;
 }
 
-void Merge::assign(const std::string& key, const Value& value, const Entry& entry, Source source) {
+void Merge::assign(const std::string& key, const SettingValue& value, const Entry& entry,
+                   Source source) {
   const auto at = slots_.find(key);
   if (at != slots_.end()) {
     const Slot& old = at->second;
@@ -171,7 +172,7 @@ void Merge::split_old_pipeline() {
   const char* size_key = "parallelism.pipeline_parallel_microbatch_size";
   if (given(size_key) != nullptr) return;
   const int64_t* degree = std::get_if<int64_t>(&at->second.value);
-  const Value* batch_value = given("training.local_batch_size");
+  const SettingValue* batch_value = given("training.local_batch_size");
   const int64_t* batch = batch_value ? std::get_if<int64_t>(batch_value) : nullptr;
   const int64_t size = batch != nullptr ? *batch : Config().training.local_batch_size;
   if (degree == nullptr || *degree <= 1 || size < *degree || size % *degree != 0) return;

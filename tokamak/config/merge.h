@@ -21,7 +21,7 @@ class Merge {
   void add(const Entry& entry, Source source);
 
   /// Sets a live key on behalf of `entry`, unless an override has set it before.
-  void assign(const std::string& key, const Value& value, const Entry& entry, Source source);
+  void assign(const std::string& key, const SettingValue& value, const Entry& entry, Source source);
 
   /// Records "origin: name: text".
   void error(const Entry& entry, Source source, const std::string& text);
@@ -29,10 +29,10 @@ class Merge {
   void need(Need need) { needs_.push_back(std::move(need)); }
 
   /// Returns the value given for a live key, or null.
-  const Value* given(const std::string& key) const;
+  const SettingValue* given(const std::string& key) const;
 
   /// Returns what a retired key of Fate::kTranslate was set to last, or null.
-  const Value* given_retired(const std::string& name) const;
+  const SettingValue* given_retired(const std::string& name) const;
 
   /// Applies everything to the defaults. Throws Error with one line for each error, `earlier` ones
   /// first.
@@ -40,7 +40,7 @@ class Merge {
 
  private:
   struct Slot {
-    Value value;
+    SettingValue value;
     Entry entry;
     Source source;
   };

@@ -39,7 +39,7 @@ std::optional<std::string> negated_flag(const std::string& name) {
   return bare;
 }
 
-Value typed(const std::string& name, const std::string& text) {
+SettingValue typed(const std::string& name, const std::string& text) {
   static const Key kFlag = *find_key("job.print_config");
   static const Key kNumber = *find_key("optimizer.lr");
   if (const Key* key = typing_key(name)) return parse_text(*key, text);

@@ -17,11 +17,11 @@ struct Job {
   Source source;
   Merge& merge;
 
-  void set(const std::string& name, const Value& value) const {
+  void set(const std::string& name, const SettingValue& value) const {
     merge.assign(name, value, entry, source);
   }
 
-  void set(const Value& value) const { set(std::string(key.successor), value); }
+  void set(const SettingValue& value) const { set(std::string(key.successor), value); }
 
   void refuse(std::string_view wanted) const {
     merge.error(entry, source,
@@ -38,7 +38,7 @@ struct Job {
 };
 
 int64_t given_int(const Merge& merge, const std::string& key, int64_t fallback) {
-  const Value* value = merge.given(key);
+  const SettingValue* value = merge.given(key);
   const int64_t* number = value == nullptr ? nullptr : std::get_if<int64_t>(value);
   return number == nullptr ? fallback : *number;
 }
@@ -57,7 +57,7 @@ void comm_timeout(const Job& job) {
 
 void estimate_memory(const Job& job) {
   const auto* text = std::get_if<std::string>(&job.entry.value);
-  job.set(text != nullptr ? Value(!text->empty()) : job.entry.value);
+  job.set(text != nullptr ? SettingValue(!text->empty()) : job.entry.value);
 }
 
 void float8_linear(const Job& job) {
@@ -68,7 +68,7 @@ void float8_linear(const Job& job) {
   }
   if (flag != nullptr ? !*flag : text->empty()) return;
   std::vector<std::string> names;
-  const Value* given = job.merge.given("model.converters");
+  const SettingValue* given = job.merge.given("model.converters");
   if (given != nullptr) {
     const auto* list = std::get_if<std::vector<std::string>>(given);
     if (list == nullptr) return;  // Reported where the key itself is set.
@@ -94,7 +94,7 @@ void scaling_type(const Job& job) {
   const std::string& name = job.entry.name;
   const std::string prefix = name.substr(0, name.find(kPrefix) + kPrefix.size());
   for (const char* operand : {"input", "weight", "grad_output"}) {
-    const Value* value = job.merge.given_retired(prefix + operand);
+    const SettingValue* value = job.merge.given_retired(prefix + operand);
     const auto* other = value == nullptr ? nullptr : std::get_if<std::string>(value);
     if (other == nullptr || *other != "delayed")
       return job.refuse(
@@ -119,7 +119,7 @@ void checkpoint_folder(const Job& job) {
 void data_parallel_degree(const Job& job) {
   const int64_t* degree = job.get<int64_t>("an integer");
   if (degree == nullptr) return;
-  const Value* type = job.merge.given("parallelism.data_parallel_type");
+  const SettingValue* type = job.merge.given("parallelism.data_parallel_type");
   const auto* text = type == nullptr ? nullptr : std::get_if<std::string>(type);
   const bool is_ddp = text != nullptr && *text == "ddp";
   if (!is_ddp || *degree == -1) {

@@ -119,7 +119,7 @@ std::vector<std::string> strings_of(const toml::array& array) {
   return out;
 }
 
-Value list_value(const toml::array& array) {
+SettingValue list_value(const toml::array& array) {
   if (all_strings(array)) return strings_of(array);
   std::vector<std::vector<std::string>> rows;
   for (const toml::node& item : array) {
@@ -131,7 +131,7 @@ Value list_value(const toml::array& array) {
   return rows;
 }
 
-Value to_value(const toml::node& node) {
+SettingValue to_value(const toml::node& node) {
   if (const auto* v = node.as_boolean()) return v->get();
   if (const auto* v = node.as_integer()) return v->get();
   if (const auto* v = node.as_floating_point()) return v->get();

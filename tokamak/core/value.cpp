@@ -61,11 +61,11 @@ std::string double_text(double value) {
   return looks_integral ? text + ".0" : text;
 }
 
-std::string value_text(const Value& value) {
+std::string value_text(const SettingValue& value) {
   return std::visit(TextOf{}, value);
 }
 
-std::string value_description(const Value& value) {
+std::string value_description(const SettingValue& value) {
   static constexpr const char* kKinds[] = {
       "", "the boolean ", "the integer ", "the float ", "the string ", "the list ", "the list ",
       ""};

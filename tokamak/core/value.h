@@ -15,24 +15,24 @@ struct OddValue {
 };
 
 /// monostate is null, which only overrides can write, as "none".
-using Value =
+using SettingValue =
     std::variant<std::monostate, bool, int64_t, double, std::string, std::vector<std::string>,
                  std::vector<std::vector<std::string>>, OddValue>;
 
 /// One key as it was written: the full name, its value and "file:line" or "--name".
 struct Entry {
   std::string name;
-  Value value;
+  SettingValue value;
   std::string origin;
   /// The line in its file, or the index among the overrides.
   int64_t order = 0;
 };
 
 /// Returns the value as a user would write it, e.g. true, 0.001, "text", ["a", "b"].
-std::string value_text(const Value& value);
+std::string value_text(const SettingValue& value);
 
 /// Returns the value with its type, e.g. the string "text", for "got ..." in messages.
-std::string value_description(const Value& value);
+std::string value_description(const SettingValue& value);
 
 /// Returns the shortest text that reads back to the same double and looks like one.
 std::string double_text(double value);
