@@ -78,7 +78,7 @@ const Json& member(const Json& json, const char* key, Json::value_t type, const 
   return json[key];
 }
 
-Dims dims_of(const Json& json, const std::string& what) {
+Dims read_dims(const Json& json, const std::string& what) {
   TOK_REQUIRE(json.is_array() && json.size() <= 64, "{}: wanted an array of extents", what);
   Dims dims;
   for (const Json& extent : json) {
@@ -96,7 +96,7 @@ std::map<std::string, TensorType> tensors_of(const Json& json, const std::string
     const auto dtype = dtype_from_name(json_member<std::string>(entry, "dtype", where), where);
     const TensorType type{
         .dtype = dtype,
-        .dims = dims_of(member(entry, "shape", Json::value_t::array, where), where)};
+        .dims = read_dims(member(entry, "shape", Json::value_t::array, where), where)};
     TOK_REQUIRE(checked_bytes(type.dtype, type.dims).has_value(), "{}: the size of {} overflows",
                 where, to_string(type.dims));
     tensors.emplace(name, type);
@@ -116,14 +116,14 @@ ShardPiece piece_of(const Json& json, const std::map<std::string, TensorType>& t
   if (json.contains("box")) {
     const Json& box = member(json, "box", Json::value_t::array, where);
     TOK_REQUIRE(box.size() == 2, "{}: wanted two corners in \"box\"", where);
-    piece.slice.box = {.begin = dims_of(box[0], where), .end = dims_of(box[1], where)};
+    piece.slice.box = {.begin = read_dims(box[0], where), .end = read_dims(box[1], where)};
   }
   const std::string box_problem =
       slice_problem({.box = piece.slice.box, .begin = 0, .end = 0}, type.dims);
   TOK_REQUIRE(box_problem.empty(), "{}: {}", where, box_problem);
   piece.slice = slice_of(piece.slice.box);
   if (json.contains("range")) {
-    const Dims range = dims_of(json["range"], where);
+    const Dims range = read_dims(json["range"], where);
     TOK_REQUIRE(range.size() == 2, "{}: wanted two numbers in \"range\"", where);
     piece.slice.begin = range[0];
     piece.slice.end = range[1];

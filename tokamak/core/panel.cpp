@@ -15,7 +15,7 @@ namespace {
 constexpr double kUnits = 10'000.0;
 
 // Colours by number: blue, green, amber, red, purple, teal, brown, grey; then the same on black.
-constexpr std::string_view kStyle =
+constexpr std::string_view kPanelStyle =
     ":root{--c0:#3f7fc9;--c1:#5aa55f;--c2:#d9a033;--c3:#d1553f;--c4:#8d68b8;--c5:#2f9e99;"
     "--c6:#a0714f;--c7:#9a9a9a;--grid:#e3e3e3}"
     "@media(prefers-color-scheme:dark){:root{--c0:#6ba3e6;--c1:#7cc281;--c2:#e8bb5b;--c3:#ea7d69;"
@@ -235,7 +235,7 @@ std::string Panel::html() const {
 }
 
 std::string_view panel_style() {
-  return kStyle;
+  return kPanelStyle;
 }
 
 }  // namespace tokamak::svg

@@ -112,9 +112,9 @@ std::vector<double> round_ticks(double low, double high, int num_ticks) {
 }
 
 std::string value_axis(const Frame& frame, double top, double unit, std::string_view name) {
-  constexpr int kTicks = 4;
+  constexpr int kAxisTicks = 4;
   std::string svg;
-  for (const double value : round_ticks(0.0, top / unit, kTicks)) {
+  for (const double value : round_ticks(0.0, top / unit, kAxisTicks)) {
     const double y = frame.height * (1.0 - value * unit / top);
     svg += rect(frame.left, y, frame.width, 0.5, "#8888") +
            text(frame.left - 6.0, y + 4.0, fmt::format("{:g}", value), "end");

@@ -19,9 +19,9 @@ const GroupTable& groups_of(const PricedRank& rank) {
 }
 
 // Which communication tasks of different ranks meet.
-class Meetings {
+class TaskMeetings {
  public:
-  explicit Meetings(std::span<const PricedRank> ranks) {
+  explicit TaskMeetings(std::span<const PricedRank> ranks) {
     std::map<std::pair<std::vector<int>, std::string>, int> numbers;
     for (const PricedRank& rank : ranks) {
       auto& groups = groups_.emplace_back();
@@ -73,7 +73,7 @@ class Meetings {
 class RankStep {
  public:
   RankStep(const PricedRank& rank, size_t index, int num_microbatches, const Machine& machine,
-           const PriceOptions& options, Meetings& meetings)
+           const PriceOptions& options, TaskMeetings& meetings)
       : plan_(*rank.plan),
         index_(index),
         prices_(plan_, groups_of(rank), machine, options),
@@ -261,7 +261,7 @@ class RankStep {
   const Plan& plan_;
   size_t index_;
   SegmentPrices prices_;
-  Meetings& meetings_;
+  TaskMeetings& meetings_;
   const Software& software_;
   std::vector<int> free_;        // works that the update waits for
   std::map<int, int> gathered_;  // works by block
@@ -277,7 +277,7 @@ StepPrice price_step(std::span<const PricedRank> ranks, int num_microbatches,
                      const Machine& machine, const PriceOptions& options,
                      std::vector<PricedSpan>* spans, const Progress& progress) {
   TOK_CHECK(!ranks.empty(), "no rank to price");
-  Meetings meetings(ranks);
+  TaskMeetings meetings(ranks);
   std::vector<RankStep> steps;
   steps.reserve(ranks.size());
   std::vector<RankWorks> works;
