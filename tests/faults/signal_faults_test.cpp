@@ -97,6 +97,21 @@ TEST(Signal, User1SavesAndGoesOn) {
   run.expect_no_orphan();
 }
 
+// A wish to save is over with the attempt that heard it; the next mpirun would die of it.
+TEST(Signal, User1DoesNotEndARestart) {
+  const ScratchFolder marks;
+  const std::string once = ",once=" + (marks.path() / "died").string();
+  FaultRun run({.launch = {"--max-restarts", "1"},
+                .train = {"--training.steps=400", "--checkpoint.interval=1000"},
+                .faults = {"rank=1,call=write,path=.safetensors,do=kill" + once}});
+  await([&] { return steps_logged(run.dump()) >= 3; }, "three steps");
+  run.program().send(SIGUSR1);
+  const auto result = run.expect_end(0, 60);
+  EXPECT_NE(result.err.find("restart 1 of 1"), std::string::npos) << result.err;
+  run.expect_no_orphan();
+  run.expect_same_losses();
+}
+
 TEST(Signal, TheSecondKillsTheJob) {
   FaultRun run(
       {.train = kForEver, .faults = {"rank=1,call=write,path=.safetensors,do=sleep:3600"}});

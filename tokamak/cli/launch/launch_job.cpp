@@ -106,7 +106,7 @@ class Attendance {
   }
 
   void pass_signals_on() {
-    if (num_saves_ < signals_.num_saves()) {
+    if (num_saves_ < signals_.num_saves() && have_all_begun()) {
       num_saves_ = signals_.num_saves();
       process_.send(SIGUSR1);
     }
@@ -116,11 +116,14 @@ class Attendance {
     next_stop_ = now_ + kRepeat;
   }
 
+  // mpirun dies of SIGUSR1 until it starts ranks.
+  bool have_all_begun() const { return static_cast<int64_t>(begun_.size()) == job_.num_ranks; }
+
   void look() {
     read_ends();
     if (process_.ended() && !killed_at_) killed_at_ = now_;
     if (killed_at_ || job_.print_environment) return;
-    if (static_cast<int64_t>(begun_.size()) < job_.num_ranks && !first_end_ && !first_fault_ &&
+    if (!have_all_begun() && !first_end_ && !first_fault_ &&
         now_ > Seconds(static_cast<double>(job_.start_seconds))) {
       return end_job(fmt::format("{} of {} ranks were not started within {} s",
                                  job_.num_ranks - static_cast<int64_t>(begun_.size()),
@@ -182,7 +185,7 @@ class Attendance {
   Seconds now_{0};
   Clock::time_point last_wall_ = Clock::now();
   Seconds next_stop_{0};
-  int num_saves_ = 0;
+  int num_saves_ = signals_.num_saves();  ///< an earlier attempt's are not this one's
   std::set<int64_t> begun_;
   std::map<std::string, Seconds> heard_;  ///< by other host, until a rank of it has ended
   std::optional<Seconds> first_fault_;
