@@ -19,9 +19,9 @@ class RunLength : public ::testing::Test {
   // Words of a run whose length `more` gives.
   Words words(const Words& more) const {
     Words all = train_words("llama_tiny", dump(),
-                            Words{"--training.seq_len=16", "--training.local_batch_size=2"} + more);
+                            {"--training.seq_len=16", "--training.local_batch_size=2"});
     std::erase(all, "--training.steps=6");
-    return all;
+    return all + more;
   }
 
   ProgramResult train(const Words& more) const { return run_program(words(more), scratch.path()); }
