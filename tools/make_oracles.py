@@ -1,11 +1,14 @@
 """Make the oracles of tests/oracles with PyTorch on the CPU: ten AdamW steps in fp32, logits and greedy tokens.
 
-usage: make_oracles.py [NAME ...]   (needs torch, transformers, numpy, safetensors)
+usage: make_oracles.py [--bf16] [NAME ...]   (needs torch, transformers, numpy, safetensors)
 
 Each oracle is a folder: what save_pretrained writes; oracle.json with the losses and gradient norms of ten steps and
 the tokens that greedy generation appends to a prompt; oracle.safetensors with the tokens, the logits of the first
 tokens of two texts, the first step's gradients and the parameters after the last one, by Hugging Face's names.
 Generation and logits stay below the lengths from which some rotary scalings change, training goes beyond them.
+
+--bf16 adds to the oracle.json of folders that are there how far PyTorch's own bf16 runs stray from the fp32 steps:
+the root mean square, over runs from slightly different weights and over their steps, of the relative difference.
 """
 import json
 import pathlib
@@ -14,7 +17,7 @@ import sys
 import numpy as np
 import torch
 import transformers
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 from transformers import (AutoModelForCausalLM, Gemma3TextConfig, GemmaConfig, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config,
                           Qwen3Config)
 
@@ -25,6 +28,8 @@ LOGIT_ROWS = 2
 LOGIT_TOKENS = 24
 PROMPT = 9
 NEW_TOKENS = 14
+BF16_RUNS = 64
+NUDGE = 2.0 ** -13  # of each weight: far below bf16's rounding, so that only the roundings differ from run to run
 
 BASE = dict(vocab_size=131, hidden_size=32, intermediate_size=44, num_hidden_layers=2, num_attention_heads=4,
             num_key_value_heads=2, head_dim=16, max_position_embeddings=96, rms_norm_eps=1e-5,
@@ -103,11 +108,11 @@ def parameters(model):
     return dict(model.named_parameters())
 
 
-def train(model, tokens):
+def train(model, tokens, forward=None):
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
     steps, facts = [], {}
     for step, batch in enumerate(torch.tensor(tokens.astype(np.int64))):
-        logits = model(batch[:, :-1]).logits
+        logits = forward(batch[:, :-1]) if forward else model(batch[:, :-1]).logits
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
@@ -157,9 +162,46 @@ def make(name):
     print(f"{name:16} {size / 1024:5.0f} KiB  loss {steps[0]['loss']:.4f} to {steps[-1]['loss']:.4f}", flush=True)
 
 
+def stray_of_bf16(name):
+    folder = FOLDER / name
+    path = folder / "oracle.json"
+    facts = json.loads(path.read_text())
+    tokens = load_file(folder / "oracle.safetensors")["tokens"]
+    strays = {"loss": [], "grad_norm": []}
+    for run in range(BF16_RUNS):
+        # The computation in bf16 over fp32 parameters, whose gradients and updates are fp32.
+        masters, compute = (
+            AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=dtype).train()
+            for dtype in (torch.float32, torch.bfloat16))
+        torch.manual_seed(run)
+        with torch.no_grad():
+            for p in masters.parameters():
+                p.mul_(1 + NUDGE * torch.randn_like(p))
+
+        def forward(ids):
+            copies = {key: p.bfloat16() for key, p in masters.named_parameters()}
+            return torch.func.functional_call(compute, copies, (ids,)).logits.float()
+
+        steps, _ = train(masters, tokens, forward)
+        for got, want in zip(steps, facts["steps"], strict=True):
+            for key, list_ in strays.items():
+                list_.append(got[key] / want[key] - 1)
+    rms = {f"{key}_rms": float(f"{np.sqrt(np.mean(np.square(list_))):.3g}") for key, list_ in strays.items()}
+    facts["bf16"] = {"runs": BF16_RUNS, **rms}
+    path.write_text(json.dumps(facts, indent=1) + "\n")
+    print(f"{name:16} bf16 strays by {rms['loss_rms']:.2e} (loss), {rms['grad_norm_rms']:.2e} (norm)", flush=True)
+
+
 def main():
     torch.set_num_threads(1)
-    for name in sys.argv[1:] or CASES:
+    names = sys.argv[1:]
+    if "--bf16" in names:
+        names.remove("--bf16")
+        folders = sorted(f.parent.name for f in FOLDER.glob("*/oracle.json"))
+        for name in names or [name for name in folders if "float8" not in name]:
+            stray_of_bf16(name)
+        return
+    for name in names or CASES:
         make(name)
 
 

@@ -1,5 +1,7 @@
 // Against PyTorch through the ordinary command: the oracle's tokens as a stream, its weights as the
 // start, metrics.jsonl and the exported Hugging Face folder as the result.
+#include <cmath>
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -53,18 +55,24 @@ TEST_P(OracleCli, TenStepsOfTrainEqualPytorch) {
   expect_export_of(folder, dump / "checkpoint/step-10");
 }
 
-// PyTorch's steps are fp32; rounding to bf16 moves a number by up to 2^-9 of it, a mean over many
-// tokens far less: the worst of 20 shapes is 2.9e-4 off, and norms of gradients 0.61 %. Gemma's
-// root of dim is rounded to bf16 too, as transformers does.
-TEST_P(OracleCli, TenStepsInBf16StayNear) {
-  ASSERT_NO_FATAL_FAILURE(run("bfloat16"));
+// How far ten steps of `lines` stray from PyTorch's fp32 steps, against how far PyTorch's own bf16
+// runs do: gradients of small models with many norms amplify roundings, each model by its own
+// amount. Of those runs the worst step is 3.9 times their rms off, the worst run's rms 2.3 times.
+void expect_strays_as_pytorch(const std::vector<Json>& lines, const Json& facts, const char* key) {
+  const double rms = facts["bf16"][fmt::format("{}_rms", key)].get<double>();
+  double squares = 0;
   for (size_t i = 0; i < lines.size(); ++i) {
-    const Json& want = facts["steps"][i];
-    const double loss = want["loss"].get<double>();
-    EXPECT_NEAR(lines[i]["loss"].get<double>(), loss, 3e-4 * loss) << i;
-    const double norm = want["grad_norm"].get<double>();
-    EXPECT_NEAR(lines[i]["grad_norm"].get<double>(), norm, 6.5e-3 * norm) << i;
+    const double stray = lines[i][key].get<double>() / facts["steps"][i][key].get<double>() - 1;
+    EXPECT_LE(std::abs(stray), 5 * rms) << key << " of step " << i + 1;
+    squares += stray * stray;
   }
+  EXPECT_LE(std::sqrt(squares / static_cast<double>(lines.size())), 2.5 * rms) << key;
+}
+
+TEST_P(OracleCli, TenStepsInBf16StrayAsPytorchsDo) {
+  ASSERT_NO_FATAL_FAILURE(run("bfloat16"));
+  expect_strays_as_pytorch(lines, facts, "loss");
+  expect_strays_as_pytorch(lines, facts, "grad_norm");
 }
 
 INSTANTIATE_TEST_SUITE_P(PyTorch, OracleCli, oracle_names(),
