@@ -34,33 +34,6 @@ if(TOK_FUZZ)
   target_compile_options(tokamak_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
-# Reading the standard library, fmt and GoogleTest is a third of the time of a build. ccache does not share objects that were
-# compiled so, and clang's builds do without, so they show that files include what they use.
-set(precompile OFF)
-if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(precompile ON)
-endif()
-option(TOK_PRECOMPILE "Precompiled headers of other projects" ${precompile})
-if(TOK_PRECOMPILE)
-  set(headers <algorithm> <array> <cmath> <cstdint> <filesystem> <functional> <map> <memory> <optional> <set> <span> <string>
-    <string_view> <vector> <fmt/format.h> <fmt/ranges.h>)
-  set(empty ${PROJECT_BINARY_DIR}/precompiled.cpp)
-  file(TOUCH ${empty})
-  add_library(tokamak_headers OBJECT ${empty})
-  target_link_libraries(tokamak_headers PRIVATE tokamak_flags fmt::fmt)
-  target_precompile_headers(tokamak_headers PRIVATE ${headers})
-  add_library(tokamak_test_headers OBJECT ${empty})
-  target_link_libraries(tokamak_test_headers PRIVATE tokamak_flags fmt::fmt GTest::gtest)
-  target_precompile_headers(tokamak_test_headers PRIVATE ${headers} <gtest/gtest.h>)
-endif()
-
-# tokamak_precompile(target headers): for a target that has no flags but those of tokamak_flags.
-function(tokamak_precompile target from)
-  if(TOK_PRECOMPILE)
-    target_precompile_headers(${target} REUSE_FROM tokamak_${from})
-  endif()
-endfunction()
-
 # Headers that the build writes; clang-tidy needs them and nothing else.
 add_custom_target(generated)
 
@@ -70,7 +43,6 @@ function(tokamak_library name)
   add_library(tokamak_${name} STATIC ${arg_SOURCES})
   list(TRANSFORM arg_DEPS PREPEND tokamak_)
   target_link_libraries(tokamak_${name} PUBLIC tokamak_flags fmt::fmt ${arg_DEPS} PRIVATE ${arg_LINK})
-  tokamak_precompile(tokamak_${name} headers)
 endfunction()
 
 # tokamak_test(graph SOURCES a_test.cpp DEPS graph [LABEL unit] [LINK lib]): one binary, one label.
@@ -82,7 +54,6 @@ function(tokamak_test name)
   add_executable(tokamak_${name}_test ${arg_SOURCES})
   list(TRANSFORM arg_DEPS PREPEND tokamak_)
   target_link_libraries(tokamak_${name}_test PRIVATE ${arg_DEPS} ${arg_LINK} GTest::gtest GTest::gtest_main)
-  tokamak_precompile(tokamak_${name}_test test_headers)
   target_compile_definitions(tokamak_${name}_test PRIVATE TOK_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   gtest_discover_tests(tokamak_${name}_test TEST_PREFIX ${name}/ DISCOVERY_TIMEOUT 60
     PROPERTIES LABELS ${arg_LABEL} TIMEOUT 300 ENVIRONMENT TOKAMAK_CACHE=${PROJECT_BINARY_DIR}/test_cache)

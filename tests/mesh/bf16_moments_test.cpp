@@ -12,7 +12,7 @@
 namespace tokamak {
 namespace {
 
-MeshCase mesh_case(const NamedMesh& mesh) {
+MeshCase moments_case(const NamedMesh& mesh) {
   MeshCase c = small_case(mesh);
   c.state = DType::kBF16;
   c.seed = 5;
@@ -23,7 +23,7 @@ class Bf16Moments : public ::testing::TestWithParam<NamedMesh> {};
 
 // The update and the checkpoint agree on the place of each element.
 TEST_P(Bf16Moments, are_rounded_by_their_places_in_whole_tensors) {
-  const MeshCase c = mesh_case(GetParam());
+  const MeshCase c = moments_case(GetParam());
   for (int rank = 0; rank < c.distribute.mesh.size(); ++rank) {
     const PlannedRun run(c.model, shape_of(c, rank), {});
     std::map<std::pair<uint64_t, int64_t>, const TensorPiece*> pieces;  // by stream, offset
@@ -74,7 +74,7 @@ double unequal_share(const std::map<std::string, std::vector<float>>& a,
 
 // Gradients that were summed in another order are rounded to the other side now and then.
 TEST_P(Bf16Moments, are_those_of_one_rank) {
-  const MeshCase c = mesh_case(GetParam());
+  const MeshCase c = moments_case(GetParam());
   expect_as_one_rank(c);
   MeshCase one = c;
   one.distribute = {};
@@ -97,11 +97,11 @@ INSTANTIATE_TEST_SUITE_P(
 
 // Sharding moves moments between ranks, but all sums keep their order, so no bit changes.
 TEST(Bf16MomentBits, do_not_depend_on_who_holds_them) {
-  MeshCase c = mesh_case({"ddp", {1, 2, 1, 1, 1}});
+  MeshCase c = moments_case({"ddp", {1, 2, 1, 1, 1}});
   c.compute = DType::kBF16;
   const MeshResult want = run_mesh(c);
   for (const Sharding sharding : {Sharding::kZero1, Sharding::kFsdp}) {
-    MeshCase sharded = mesh_case({"sharded", {1, 1, 2, 1, 1}, sharding});
+    MeshCase sharded = moments_case({"sharded", {1, 1, 2, 1, 1}, sharding});
     sharded.compute = DType::kBF16;
     for (const auto mode : {RecomputePolicy::Mode::kNone, RecomputePolicy::Mode::kFull}) {
       sharded.recompute.mode = mode;
@@ -115,7 +115,7 @@ TEST(Bf16MomentBits, do_not_depend_on_who_holds_them) {
 
 // Two bytes for each moment instead of four, and nothing beside but alignment.
 TEST(Bf16MomentBytes, are_half) {
-  MeshCase c = mesh_case({"fsdp", {1, 1, 2, 1, 2}});
+  MeshCase c = moments_case({"fsdp", {1, 1, 2, 1, 2}});
   const PlannedRun half(c.model, shape_of(c, 0), {});
   c.state.reset();
   const PlannedRun full(c.model, shape_of(c, 0), {});

@@ -15,10 +15,8 @@
 namespace tokamak {
 namespace {
 
-using Mode = RecomputePolicy::Mode;
-
 // Returns a case of one sample in each microbatch.
-MeshCase small_case(const MeshCoordinates& degrees) {
+MeshCase chunked_case(const MeshCoordinates& degrees) {
   MeshCase c{.model = small_llama(), .seq_len = 32, .num_microbatches = 2, .steps = 2};
   c.distribute.mesh.degrees = degrees;
   c.distribute.token_blocks = 4;
@@ -27,7 +25,7 @@ MeshCase small_case(const MeshCoordinates& degrees) {
   return c;
 }
 
-void expect_the_same_bits(MeshCase c) {
+void expect_bits_of_whole(MeshCase c) {
   c.distribute.token_chunks = 1;
   const MeshResult whole = run_mesh(c);
   c.distribute.token_chunks = 4;
@@ -46,20 +44,20 @@ TEST_P(ChunkSums, leaves_every_bit) {
        {RecomputePolicy{}, RecomputePolicy{.mode = Mode::kFull},
         RecomputePolicy{
             .mode = Mode::kSelectiveOps, .saved_ops = {"attention"}, .halved_ops = {"linear"}}}) {
-    MeshCase c = small_case(GetParam().degrees);
+    MeshCase c = chunked_case(GetParam().degrees);
     c.recompute = recompute;
-    expect_the_same_bits(c);
+    expect_bits_of_whole(c);
     c.distribute.gather_again = true;
     c.distribute.covers_collectives = true;
-    expect_the_same_bits(c);
+    expect_bits_of_whole(c);
     c.compute = DType::kBF16;
-    expect_the_same_bits(c);
+    expect_bits_of_whole(c);
   }
 }
 
 // Blocks change which rank of tp has a token between blocks of the model, and nothing else.
 TEST_P(ChunkSums, equals_one_rank) {
-  MeshCase c = small_case(GetParam().degrees);
+  MeshCase c = chunked_case(GetParam().degrees);
   c.distribute.token_chunks = 4;
   expect_as_one_rank(c);
 }
@@ -74,12 +72,12 @@ INSTANTIATE_TEST_SUITE_P(Meshes, ChunkSums,
 TEST(ChunkSumsPipeline, leaves_every_bit) {
   for (const auto& [schedule, chunks] :
        {std::pair("1F1B", 1), {"Interleaved1F1B", 2}, {"InterleavedZeroBubble", 2}}) {
-    MeshCase c = small_case({2, 1, 1, 1, 2});
+    MeshCase c = chunked_case({2, 1, 1, 1, 2});
     c.num_microbatches = 4;
     c.global_batch = 4;
     c.model.num_layers = 4;
     set_pipeline(c, schedule, chunks);
-    expect_the_same_bits(c);
+    expect_bits_of_whole(c);
   }
 }
 

@@ -22,7 +22,7 @@ void PrintTo(const CopyCase& c, std::ostream* os) {
   PrintTo(c.mesh, os);
 }
 
-MeshCase mesh_case(const CopyCase& of) {
+MeshCase copies_case(const CopyCase& of) {
   ModelSpec model = small_llama();
   model.num_layers = 4;
   MeshCase c = small_case(of.mesh, model);
@@ -33,7 +33,7 @@ MeshCase mesh_case(const CopyCase& of) {
 
 // Counts tasks of the segment that makes compute copies.
 template <class T>
-int64_t count_tasks(const Plan& plan) {
+int64_t count_unshard_tasks(const Plan& plan) {
   int64_t count = 0;
   for (const Segment& segment : plan.segments) {
     if (segment.name != "unshard") continue;
@@ -63,14 +63,14 @@ class KeptCopies : public ::testing::TestWithParam<CopyCase> {};
 
 // No cast in a step, and not a byte beyond what copies made once a step would take.
 TEST_P(KeptCopies, take_the_place_of_casts) {
-  const MeshCase c = mesh_case(GetParam());
+  const MeshCase c = copies_case(GetParam());
   const int owners = c.distribute.mesh.degree({MeshAxis::kDpShard, MeshAxis::kCp});
   for (int rank = 0; rank < c.distribute.mesh.size(); ++rank) {
     const PlannedRun run(c.model, shape_of(c, rank), {});
     const Bytes bytes = bytes_of(run);
     EXPECT_EQ(bytes.copies, bytes.masters / 2 * owners);
-    EXPECT_EQ(count_tasks<Cast>(run.plan()), 0);
-    EXPECT_EQ(count_tasks<AllGather>(run.plan()) > 0, owners > 1);
+    EXPECT_EQ(count_unshard_tasks<Cast>(run.plan()), 0);
+    EXPECT_EQ(count_unshard_tasks<AllGather>(run.plan()) > 0, owners > 1);
     EXPECT_EQ(run.plan().arena_bytes[static_cast<size_t>(ArenaKind::kCarried)], 0);
     MeshCase casts = c;
     casts.distribute.keep_copies = false;
@@ -81,7 +81,7 @@ TEST_P(KeptCopies, take_the_place_of_casts) {
 }
 
 TEST_P(KeptCopies, train_as_casts_do) {
-  MeshCase c = mesh_case(GetParam());
+  MeshCase c = copies_case(GetParam());
   const MeshResult kept = run_mesh(c);
   EXPECT_GT(kept.copied_elements, 0);
   c.distribute.keep_copies = false;
@@ -108,7 +108,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // Slices that are gathered for each pass would take memory of their own.
 TEST(ComputeCopies, are_cast_where_weights_are_resharded) {
-  const MeshCase c = mesh_case({{"", {1, 1, 2, 1, 1}}});
+  const MeshCase c = copies_case({{"", {1, 1, 2, 1, 1}}});
   const PlannedRun run(c.model, shape_of(c, 0), {});
   EXPECT_EQ(bytes_of(run).copies, 0);
   EXPECT_EQ(run.copies_plan(), nullptr);
@@ -120,7 +120,7 @@ TEST(ComputeCopies, are_cast_where_weights_are_resharded) {
 }
 
 TEST(ComputeCopies, are_none_in_the_masters_dtype) {
-  MeshCase c = mesh_case({{"", {1, 1, 1, 1, 2}}});
+  MeshCase c = copies_case({{"", {1, 1, 1, 1, 2}}});
   c.compute = DType::kF32;
   const PlannedRun run(c.model, shape_of(c, 0), {});
   EXPECT_EQ(bytes_of(run).copies, 0);

@@ -15,8 +15,6 @@
 namespace tokamak {
 namespace {
 
-using Mode = RecomputePolicy::Mode;
-
 ModelSpec narrow_gpt2() {
   return {.family = &family_of("gpt2"),
           .name = "test",
@@ -31,13 +29,13 @@ ModelSpec narrow_gpt2() {
           .max_seq_len = 32};
 }
 
-MeshCase small_case(const MeshCoordinates& degrees) {
+MeshCase covered_case(const MeshCoordinates& degrees) {
   MeshCase c{.model = small_llama(), .seq_len = 16, .global_batch = 8, .num_microbatches = 2};
   c.distribute.mesh.degrees = degrees;
   return c;
 }
 
-void expect_the_same_bits(MeshCase c) {
+void expect_bits_of_uncovered(MeshCase c) {
   c.distribute.covers_collectives = false;
   const MeshResult plain = run_mesh(c);
   c.distribute.covers_collectives = true;
@@ -56,17 +54,17 @@ TEST_P(CoverCollectives, leaves_every_bit) {
        {RecomputePolicy{}, RecomputePolicy{.mode = Mode::kFull},
         RecomputePolicy{
             .mode = Mode::kSelectiveOps, .saved_ops = {"attention"}, .halved_ops = {"linear"}}}) {
-    MeshCase c = small_case(GetParam().degrees);
+    MeshCase c = covered_case(GetParam().degrees);
     c.recompute = recompute;
-    expect_the_same_bits(c);
+    expect_bits_of_uncovered(c);
     c.distribute.gather_again = true;
-    expect_the_same_bits(c);
+    expect_bits_of_uncovered(c);
     c.compute = DType::kBF16;
-    expect_the_same_bits(c);
+    expect_bits_of_uncovered(c);
   }
-  MeshCase gpt2 = small_case(GetParam().degrees);
+  MeshCase gpt2 = covered_case(GetParam().degrees);
   gpt2.model = narrow_gpt2();
-  expect_the_same_bits(gpt2);
+  expect_bits_of_uncovered(gpt2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, CoverCollectives,
@@ -78,17 +76,17 @@ INSTANTIATE_TEST_SUITE_P(Meshes, CoverCollectives,
 
 TEST(CoverCollectivesPipeline, leaves_every_bit) {
   for (const auto& [schedule, chunks] : {std::pair("1F1B", 1), {"Interleaved1F1B", 2}}) {
-    MeshCase c = small_case({2, 1, 1, 1, 2});
+    MeshCase c = covered_case({2, 1, 1, 1, 2});
     c.num_microbatches = 4;
     c.model.num_layers = 4;
     set_pipeline(c, schedule, chunks);
-    expect_the_same_bits(c);
+    expect_bits_of_uncovered(c);
   }
 }
 
 // Where weight gradients run apart, the backward has none to cover a collective with.
 TEST(CoverCollectivesPlan, leaves_schedules_that_split_the_backward) {
-  MeshCase c = small_case({2, 1, 1, 1, 2});
+  MeshCase c = covered_case({2, 1, 1, 1, 2});
   c.num_microbatches = 4;
   c.model.num_layers = 4;
   set_pipeline(c, "ZBVZeroBubble", 2);

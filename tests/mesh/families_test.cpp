@@ -24,12 +24,12 @@ ModelSpec model_of(const std::string& name) {
   return model;
 }
 
-struct AxisCase {
+struct FamilyAxis {
   const char* name;
   MeshCoordinates degrees;
 };
 
-class FamiliesOnMesh : public ::testing::TestWithParam<std::tuple<const char*, AxisCase>> {
+class FamiliesOnMesh : public ::testing::TestWithParam<std::tuple<const char*, FamilyAxis>> {
  protected:
   static MeshCase mesh_case() {
     const auto& [name, axis] = GetParam();
@@ -73,11 +73,11 @@ TEST(WindowsOnMesh, every_context_method_equals_one_rank) {
 INSTANTIATE_TEST_SUITE_P(
     Each, FamiliesOnMesh,
     ::testing::Combine(::testing::Values("qwen2", "qwen3", "mistral", "mixed_windows", "gemma3"),
-                       ::testing::Values(AxisCase{"pp", {2, 1, 1, 1, 1}},
-                                         AxisCase{"fsdp", {1, 1, 2, 1, 1}},
-                                         AxisCase{"cp", {1, 1, 1, 2, 1}},
-                                         AxisCase{"tp", {1, 1, 1, 1, 2}},
-                                         AxisCase{"fsdp_cp_tp", {1, 1, 2, 2, 4}})),
+                       ::testing::Values(FamilyAxis{"pp", {2, 1, 1, 1, 1}},
+                                         FamilyAxis{"fsdp", {1, 1, 2, 1, 1}},
+                                         FamilyAxis{"cp", {1, 1, 1, 2, 1}},
+                                         FamilyAxis{"tp", {1, 1, 1, 1, 2}},
+                                         FamilyAxis{"fsdp_cp_tp", {1, 1, 2, 2, 4}})),
     [](const auto& test) {
       return fmt::format("{}_{}", std::get<0>(test.param), std::get<1>(test.param).name);
     });

@@ -11,8 +11,6 @@
 namespace tokamak {
 namespace {
 
-using Mode = RecomputePolicy::Mode;
-
 const Target kGpu{.backend = "gpu", .arch = 90, .devices_per_host = 8};
 
 void set_float8(MeshCase& c, const std::string& recipe, bool has_head) {

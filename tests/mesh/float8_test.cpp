@@ -121,7 +121,6 @@ TEST(Float8Buckets, gather_weights_of_which_some_weights_are_left_out) {
 class Float8Recompute : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Float8Recompute, has_the_same_bits_in_all_modes) {
-  using Mode = RecomputePolicy::Mode;
   const std::vector<RecomputePolicy> policies{
       {.emit_on_backward = false},
       {.mode = Mode::kFull},
@@ -145,7 +144,6 @@ TEST_P(Float8Recompute, has_the_same_bits_in_all_modes) {
 }
 
 TEST_P(Float8Recompute, has_the_same_bits_fused_and_apart) {
-  using Mode = RecomputePolicy::Mode;
   for (const Place& place : {Place{"one", {1, 1, 1, 1, 1}}, kPlaces[1], kPlaces[9], kPlaces[15]}) {
     for (const Mode mode : {Mode::kNone, Mode::kFull}) {
       MeshCase c = mesh_case(GetParam(), place);
@@ -204,7 +202,6 @@ TEST(Float8Plan, replaces_every_matmul_of_blocks_and_head) {
 
 // Recomputing saves in 8 and in 4 bits what it saves in bf16, on one rank, DDP and FSDP.
 TEST(Float8Plan, takes_less_memory_with_recompute) {
-  using Mode = RecomputePolicy::Mode;
   const Target target{.backend = "gpu", .arch = 100};
   for (const char* recipe : {"tensorwise", "delayed", "rowwise", "mxfp8_cublas", "nvfp4"}) {
     for (const Place& place : {Place{"one", {1, 1, 1, 1, 1}}, kPlaces[0], kPlaces[1]}) {

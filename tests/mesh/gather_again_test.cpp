@@ -16,9 +16,7 @@
 namespace tokamak {
 namespace {
 
-using Mode = RecomputePolicy::Mode;
-
-MeshCase small_case(const MeshCoordinates& degrees) {
+MeshCase gathered_case(const MeshCoordinates& degrees) {
   MeshCase c{.model = small_llama(), .seq_len = 16, .global_batch = 8, .num_microbatches = 2};
   c.distribute.mesh.degrees = degrees;
   return c;
@@ -45,7 +43,7 @@ TEST_P(GatherAgain, leaves_every_bit) {
         RecomputePolicy{
             .mode = Mode::kSelectiveOps, .saved_ops = {"attention"}, .halved_ops = {"linear"}},
         RecomputePolicy{.mode = Mode::kSelectiveLayers, .every_nth_block = 2}}) {
-    MeshCase c = small_case(GetParam().degrees);
+    MeshCase c = gathered_case(GetParam().degrees);
     c.recompute = recompute;
     expect_the_same_bits(c);
     c.compute = DType::kBF16;
@@ -66,7 +64,7 @@ INSTANTIATE_TEST_SUITE_P(Meshes, GatherAgain,
 // Weight gradients that run apart gather for themselves.
 TEST(GatherAgainPipeline, leaves_every_bit) {
   for (const auto& [schedule, chunks] : {std::pair("1F1B", 1), {"ZBVZeroBubble", 2}}) {
-    MeshCase c = small_case({2, 1, 1, 1, 2});
+    MeshCase c = gathered_case({2, 1, 1, 1, 2});
     c.num_microbatches = 4;
     c.model.num_layers = 4;
     set_pipeline(c, schedule, chunks);
@@ -83,7 +81,7 @@ TEST(GatherAgainPipeline, leaves_every_bit) {
 TEST(GatherAgainTraffic, is_two_gathers_a_layer) {
   for (const int t : {2, 4}) {
     for (const Mode mode : {Mode::kNone, Mode::kFull}) {
-      MeshCase c = small_case({1, 1, 1, 1, t});
+      MeshCase c = gathered_case({1, 1, 1, 1, t});
       c.recompute.mode = mode;
       const auto kept = run_mesh(c).traffic;
       c.distribute.gather_again = true;
@@ -120,7 +118,7 @@ TEST(GatherAgainPlan, saves_parts_of_what_is_gathered) {
 // Those of the backward alone have a stream of their own; each is on its way while a product runs,
 // and begins after the gather of what that product reads.
 TEST(GatherAgainPlan, gathers_beside_products) {
-  MeshCase c = small_case({1, 1, 1, 1, 4});
+  MeshCase c = gathered_case({1, 1, 1, 1, 4});
   c.distribute.gather_again = true;
   const PlannedRun run(c.model, shape_of(c, 1), {});
   int64_t gathers = 0;

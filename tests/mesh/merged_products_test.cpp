@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kLayers = 3;
 
-ModelSpec small_llama() {
+ModelSpec even_llama() {
   return {.family = &family_of("llama3"),
           .name = "test",
           .flavor = "small",
@@ -80,7 +80,7 @@ std::vector<const Task*> tasks_of(const PlannedRun& run) {
 
 // Products of one block: qkv, o, gate and up, down.
 TEST(MergedProducts, are_one_for_qkv_and_one_for_gate_and_up) {
-  const auto run = plan_of(on(small_llama(), {1, 1, 2, 1, 1}));
+  const auto run = plan_of(on(even_llama(), {1, 1, 2, 1, 1}));
   EXPECT_EQ(tasks_of<LinearGradInput>(*run).size(), 4 * kLayers) << notes_of(*run);
   EXPECT_EQ(tasks_of<LinearGradWeight>(*run).size(), 4 * kLayers);
   EXPECT_EQ(tasks_of<Linear>(*run).size(), 4 * kLayers);
@@ -102,7 +102,7 @@ TEST(MergedProducts, are_one_for_qkv_and_one_for_gate_and_up) {
 
 // Where attention communicates, it has its three operands; their gradients are put side by side.
 TEST(MergedProducts, leave_the_forward_alone_where_the_sequence_is_cut) {
-  const auto run = plan_of(on(small_llama(), {1, 1, 1, 2, 1}));
+  const auto run = plan_of(on(even_llama(), {1, 1, 1, 2, 1}));
   EXPECT_EQ(tasks_of<LinearGradInput>(*run).size(), 4 * kLayers) << notes_of(*run);
   EXPECT_EQ(tasks_of<Linear>(*run).size(), 6 * kLayers);
   EXPECT_EQ(tasks_of<RopeConcat>(*run).size(), kLayers);
@@ -121,7 +121,7 @@ TEST(MergedProducts, are_one_with_their_biases) {
 }
 
 TEST(MergedProducts, stay_apart_where_they_are_not_wanted) {
-  MeshCase c = on(small_llama(), {1, 1, 2, 1, 1});
+  MeshCase c = on(even_llama(), {1, 1, 2, 1, 1});
   c.distribute.merge_products = false;
   const auto run = plan_of(c);
   EXPECT_EQ(tasks_of<LinearGradInput>(*run).size(), 7 * kLayers);
@@ -133,7 +133,7 @@ TEST(MergedProducts, stay_apart_where_they_are_not_wanted) {
 // Where ranks share key-value heads, whose gradients are then sums over those ranks, only key and
 // value weights are neighbours.
 TEST(MergedProducts, leave_queries_alone_where_ranks_share_keys) {
-  const auto run = plan_of(on(small_llama(), {1, 1, 1, 1, 4}));
+  const auto run = plan_of(on(even_llama(), {1, 1, 1, 1, 4}));
   EXPECT_EQ(tasks_of<LinearGradInput>(*run).size(), 5 * kLayers);
   EXPECT_TRUE(says(*run, "[8, 32] + [8, 32]: gradients as one product")) << notes_of(*run);
   EXPECT_TRUE(says(*run, "none of the others lies beside it"));
@@ -141,7 +141,7 @@ TEST(MergedProducts, leave_queries_alone_where_ranks_share_keys) {
 
 // 36 x 36 elements are no multiple of 128, where tensors of a bucket begin.
 TEST(MergedProducts, need_weights_without_a_gap) {
-  ModelSpec model = small_llama();
+  ModelSpec model = even_llama();
   model.dim = 36;
   model.num_heads = 6;
   model.head_dim = 6;
@@ -164,7 +164,7 @@ TEST(MergedProducts, need_biases_without_a_gap) {
 }
 
 TEST(MergedProducts, stay_apart_in_chunks) {
-  MeshCase chunked = on(small_llama(), {1, 1, 1, 1, 2});
+  MeshCase chunked = on(even_llama(), {1, 1, 1, 1, 2});
   chunked.distribute.async_tp = true;
   const auto ring = plan_of(chunked);
   EXPECT_TRUE(tasks_of<RopeConcat>(*ring).empty());
@@ -194,7 +194,7 @@ void expect_rounding_alone(MeshCase c, double bound) {
 TEST(MergedProducts, change_gradients_by_rounding_alone) {
   for (const auto& degrees : {MeshCoordinates{1, 1, 2, 1, 1}, MeshCoordinates{1, 1, 1, 1, 2},
                               MeshCoordinates{1, 1, 1, 2, 1}, MeshCoordinates{2, 1, 1, 1, 1}}) {
-    for (const ModelSpec& model : {small_llama(), small_gpt2()}) {
+    for (const ModelSpec& model : {even_llama(), small_gpt2()}) {
       MeshCase c = on(model, degrees);
       c.steps = 1;
       c.num_microbatches = 2;
@@ -205,7 +205,7 @@ TEST(MergedProducts, change_gradients_by_rounding_alone) {
 }
 
 TEST(MergedProducts, are_right_with_biases_and_dropout_and_recompute) {
-  for (ModelSpec model : {small_llama(), small_gpt2()}) {
+  for (ModelSpec model : {even_llama(), small_gpt2()}) {
     model.attention_bias = true;
     model.mlp_bias = true;
     model.attention_dropout = 0.1;

@@ -99,7 +99,6 @@ void draw_pipeline(Draw& draw, MeshCase& c) {
 }
 
 RecomputePolicy draw_recompute(Draw& draw) {
-  using Mode = RecomputePolicy::Mode;
   RecomputePolicy policy{
       .mode = draw.one_of({Mode::kNone, Mode::kFull, Mode::kSelectiveOps, Mode::kSelectiveLayers}),
       .every_nth_block = 2};

@@ -254,7 +254,6 @@ TEST(FsdpPlan, a_reduction_once_a_step_writes_the_gradient) {
 // Weights that are gathered for the forward are gathered again, whether their block is recomputed
 // or not.
 TEST(FsdpPlan, recompute_keeps_no_gathered_weights) {
-  using Mode = RecomputePolicy::Mode;
   MeshCase c = traffic_case();
   c.distribute.mesh.degrees = {1, 1, 4, 1, 1};
   c.num_microbatches = 1;

@@ -164,7 +164,6 @@ TEST_P(AsyncTensorParallel, equals_one_rank) {
 }
 
 TEST_P(AsyncTensorParallel, recomputes) {
-  using Mode = RecomputePolicy::Mode;
   MeshCase c = with(small_llama());
   c.num_microbatches = 2;
   c.recompute = {.mode = Mode::kFull};

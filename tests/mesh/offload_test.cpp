@@ -17,7 +17,7 @@ void PrintTo(const OffloadCase& c, std::ostream* os) {
   PrintTo(c.mesh, os);
 }
 
-MeshCase mesh_case(const OffloadCase& of) {
+MeshCase offload_case(const OffloadCase& of) {
   MeshCase c = small_case(of.mesh);
   c.compute = of.compute;
   c.state = of.state;
@@ -37,7 +37,7 @@ int64_t bytes_of(const PlannedRun& run, StateKind kind) {
 class Offload : public ::testing::TestWithParam<OffloadCase> {};
 
 TEST_P(Offload, moves_state_and_changes_no_bit) {
-  MeshCase c = mesh_case(GetParam());
+  MeshCase c = offload_case(GetParam());
   const MeshResult want = run_mesh(c);
   const PlannedRun without(c.model, shape_of(c, 0), {});
   c.offload.enable = true;
@@ -64,7 +64,7 @@ TEST_P(Offload, moves_state_and_changes_no_bit) {
 
 // Units go one after the other until the rest fits, and no further.
 TEST_P(Offload, moves_what_lies_above_a_limit) {
-  MeshCase c = mesh_case(GetParam());
+  MeshCase c = offload_case(GetParam());
   const MeshResult want = run_mesh(c);
   const int64_t peak = PlannedRun(c.model, shape_of(c, 0), {}).peak_bytes();
   c.offload.enable = true;

@@ -15,7 +15,7 @@
 namespace tokamak {
 namespace {
 
-const std::filesystem::path kFile =
+const std::filesystem::path kMxFile =
     std::filesystem::path(TOK_SOURCE_DIR) / "tests/oracles/float8/outliers_bf16_mx.safetensors";
 
 template <class Format>
@@ -33,7 +33,7 @@ float decoded(uint8_t bits) {
 class MxMode : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(MxMode, has_torchaos_codes_and_scales) {
-  Layer layer(kFile);
+  Layer layer(kMxFile);
   const Value x = layer.read("x");
   const Dims dims = layer.graph().type(x).dims;
   const auto [codes, inverse] = layer.quantize(
@@ -113,7 +113,7 @@ TEST(MxScale, has_a_place_of_its_own) {
 }
 
 TEST(MxMatmul, is_near_the_matmul_of_the_values) {
-  Layer layer(kFile);
+  Layer layer(kMxFile);
   const auto x = layer.quantize(layer.read("x"), {.grid = ScaleGrid::kMx, .rounds_up = true});
   const auto w = layer.quantize(layer.read("w"), {.grid = ScaleGrid::kMx, .rounds_up = true});
   const StateId y = layer.keep(

@@ -17,7 +17,7 @@
 namespace tokamak {
 namespace {
 
-const std::filesystem::path kFile =
+const std::filesystem::path kNvfp4File =
     std::filesystem::path(TOK_SOURCE_DIR) / "tests/oracles/float8/outliers_bf16_mx.safetensors";
 
 using Layout = Quantize::Layout;
@@ -114,7 +114,7 @@ TEST(Nvfp4, turns_by_sylvesters_matrix) {
 }
 
 TEST(Nvfp4, has_torchaos_codes_and_scales) {
-  Layer layer(kFile);
+  Layer layer(kNvfp4File);
   const Value x = layer.read("x");
   const int64_t columns = layer.graph().type(x).dims[1];
   const int64_t rows = layer.graph().type(x).dims[0];
@@ -136,7 +136,7 @@ TEST(Nvfp4, has_torchaos_codes_and_scales) {
 }
 
 TEST(Nvfp4, shares_scales_of_a_weight_among_16_x_16) {
-  Layer layer(kFile);
+  Layer layer(kNvfp4File);
   const Value w = layer.read("w");
   const int64_t rows = layer.graph().type(w).dims[0];
   const int64_t columns = layer.graph().type(w).dims[1];
@@ -221,7 +221,7 @@ double relative_error(const std::vector<float>& got, const std::vector<double>& 
 }
 
 TEST(Nvfp4, matmuls_are_near_those_of_the_values) {
-  Layer layer(kFile);
+  Layer layer(kNvfp4File);
   const Value x = layer.read("x");
   const Value w = layer.read("w");
   const Value g = layer.read("g");

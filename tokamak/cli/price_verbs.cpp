@@ -27,10 +27,6 @@ constexpr std::string_view kMachineHelp =
 constexpr std::string_view kKeysHelp =
     "`tokamak train --help` lists the keys of a run, `tokamak help section.key` explains one.\n";
 
-bool has_word(Args args, std::string_view word) {
-  return std::find(args.begin(), args.end(), word) != args.end();
-}
-
 bool asks_for_help(Args args) {
   return has_word(args, "--help") || has_word(args, "-h");
 }

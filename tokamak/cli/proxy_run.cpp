@@ -24,10 +24,6 @@ namespace {
 
 constexpr int64_t kUnseenMemory = int64_t{80} << 30;  // of a GPU that is not here
 
-bool has_word(Args args, std::string_view word) {
-  return std::find(args.begin(), args.end(), word) != args.end();
-}
-
 bool asks_for_proxy(const std::string& word) {
   return word == "--proxy" || word.starts_with("--proxy=");
 }

@@ -2,6 +2,7 @@
 // code.
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,6 +28,11 @@ int run_doctor(Args args);
 int run_help(Args args);
 int run_launch(Args args);
 int run_launch_rank(Args args);
+
+/// Whether one of `args` is `word`.
+inline bool has_word(Args args, std::string_view word) {
+  return std::find(args.begin(), args.end(), word) != args.end();
+}
 
 struct Verb {
   std::string_view name;

@@ -16,7 +16,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-constexpr auto kLook = 500ms;
+constexpr auto kLookInterval = 500ms;
 /// A longer pause between two looks means that the whole process was stopped.
 constexpr SilenceRule::Seconds kLongestPause{2};
 /// Steps after which the longest silence of a run is known: the first ones load libraries.
@@ -141,7 +141,7 @@ void Watchdog::run() {
   std::unique_lock lock(mutex_);
   auto last = Clock::now();
   while (!is_ending_) {
-    wake_.wait_for(lock, kLook);
+    wake_.wait_for(lock, kLookInterval);
     if (is_ending_) return;
     const auto now = Clock::now();
     const auto passed = std::min<SilenceRule::Seconds>(now - last, kLongestPause);

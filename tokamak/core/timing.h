@@ -12,6 +12,11 @@ inline double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+/// Seconds since an arbitrary moment, for differences.
+inline double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 /// Returns the median, the larger one of two; 0 of no values.
 inline double median(std::vector<double> values) {
   if (values.empty()) return 0.0;

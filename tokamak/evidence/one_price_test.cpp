@@ -13,12 +13,12 @@
 namespace tokamak {
 namespace {
 
-const std::string kHeader =
+const std::string kShortHeader =
     "source,gpu,n_gpus,model,n_layers,hidden,ffn,heads,kv_heads,vocab,seq,gbs,mbs,tp,pp,vp,cp,dp,"
     "zero_stage_or_fsdp,precision,recompute,step_time_s,software\n";
 
 PricedRow priced_row(const std::string& line) {
-  const auto rows = price_rows(parse_measured_rows(kHeader + line, "rows.csv"), {});
+  const auto rows = price_rows(parse_measured_rows(kShortHeader + line, "rows.csv"), {});
   EXPECT_EQ(rows.size(), 1U);
   return rows.at(0);
 }
@@ -121,9 +121,9 @@ TEST(OnePrice, NamesOfModelsFillSizesThatARowLeavesBlank) {
   EXPECT_EQ(cut.run.num_layers, 16);
   EXPECT_EQ(cut.run.ffn, 14336);
   const auto sizes = [](const std::string& model) {
-    const MeasuredRun run = parse_measured_rows(
-        kHeader + "a trainer,H100,8," + model + ",,,,,,,1024,16,2,1,1,,1,8,FSDP,bf16,none,3,\n",
-        "rows.csv")[0];
+    const MeasuredRun run = parse_measured_rows(kShortHeader + "a trainer,H100,8," + model +
+                                                    ",,,,,,,1024,16,2,1,1,,1,8,FSDP,bf16,none,3,\n",
+                                                "rows.csv")[0];
     return std::tuple(run.num_layers, run.hidden, run.vocab, run.tied);
   };
   EXPECT_EQ(sizes("Qwen2.5-0.5B"), std::tuple(24, 896, 151936, true));

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/timing.h"
 #include "tokamak/exec/bound_plan.h"
 #include "tokamak/exec/item_cursor.h"
 #include "tokamak/exec/run_loop.h"
@@ -12,10 +13,6 @@
 
 namespace tokamak {
 namespace {
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // Tasks of one name run the same code.
 std::string kernel_name(const Task& task) {

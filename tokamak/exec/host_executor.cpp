@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/timing.h"
 #include "tokamak/exec/bound_plan.h"
 #include "tokamak/exec/item_cursor.h"
 #include "tokamak/exec/run_loop.h"
@@ -21,10 +22,6 @@ constexpr size_t kQueueCapacity = 64;
 
 // How long other streams may take to see a failure before the whole job is aborted.
 constexpr std::chrono::milliseconds kPatience{1000};
-
-double now_s() {
-  return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
-}
 
 // Ends a stream's work because another one has failed.
 struct Stopped {};

@@ -97,14 +97,13 @@ struct Tower {
 };
 
 TEST(Recompute, every_mode_gives_the_same_bits_and_less_memory) {
-  using Mode = RecomputePolicy::Mode;
+  using enum RecomputePolicy::Mode;
   int64_t kept = 0;
   const auto want = Tower().run({}, 2, &kept);
   for (const RecomputePolicy& policy :
-       {RecomputePolicy{.mode = Mode::kFull},
-        RecomputePolicy{.mode = Mode::kSelectiveLayers, .every_nth_block = 2},
-        RecomputePolicy{
-            .mode = Mode::kSelectiveOps, .saved_ops = {"add"}, .halved_ops = {"linear"}}}) {
+       {RecomputePolicy{.mode = kFull},
+        RecomputePolicy{.mode = kSelectiveLayers, .every_nth_block = 2},
+        RecomputePolicy{.mode = kSelectiveOps, .saved_ops = {"add"}, .halved_ops = {"linear"}}}) {
     int64_t peak = 0;
     EXPECT_EQ(Tower().run({.recompute = policy}, 2, &peak), want);
     EXPECT_LE(peak, kept);

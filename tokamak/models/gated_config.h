@@ -1,6 +1,7 @@
 // What the config.json of every family with a gated decoder says alike.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,9 @@ struct GatedDefaults {
 /// Reads all but rotary positions (rope_config.h) and windows; throws Error on maths that the
 /// builder does not support.
 void read_gated_config(const HfFields& f, ModelSpec& c, const GatedDefaults& defaults);
+
+/// What transformers assumes where "sliding_window" is left out.
+inline constexpr int64_t kDefaultWindow = 4096;
 
 inline constexpr std::string_view kSlidingLayer = "sliding_attention";
 inline constexpr std::string_view kFullLayer = "full_attention";

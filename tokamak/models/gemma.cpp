@@ -30,7 +30,6 @@ constexpr std::array kGemma3Sizes{
 };
 
 constexpr int64_t kHeadDim = 256;
-constexpr int64_t kDefaultWindow = 4096;  // that transformers assumes
 constexpr int64_t kFullEvery = 6;
 constexpr double kFullTheta = 1e6;
 constexpr double kWindowTheta = 1e4;
@@ -91,7 +90,7 @@ void read_gemma(const HfFields& f, ModelSpec& c) {
 }
 
 // Reads which blocks have a window: those that layer_types names, else all but every sixth.
-void read_windows(const HfFields& f, ModelSpec& c) {
+void read_gemma3_windows(const HfFields& f, ModelSpec& c) {
   c.full_every = f.extent_or("sliding_window_pattern", kFullEvery);
   const int64_t window = f.extent_or("sliding_window", kDefaultWindow, kMostPositions);
   set_windows(c, window);
@@ -112,7 +111,7 @@ void read_gemma3(const HfFields& f, ModelSpec& c) {
                      .gate = GateKind::kGelu});
   set_maths_3(c);
   read_rope_by_layer(f, c, kFullTheta, kWindowTheta);
-  read_windows(f, c);
+  read_gemma3_windows(f, c);
   const double scalar = f.positive_or("query_pre_attn_scalar", 256.0);
   if (scalar != static_cast<double>(c.head_dim)) c.query_scalar = scalar;
   c.attention_bias = c.output_bias = f.flag_or("attention_bias", false);

@@ -26,15 +26,15 @@ constexpr std::array kGpt3Sizes{
     ModelSizes{"1T", 25600, 128, 128, 128, 102400, 50257, true},
 };
 
-void complete(ModelSpec& c, int64_t positions) {
+void complete_gpt2(ModelSpec& c, int64_t positions) {
   c.max_seq_len = positions;
   c.attention_bias = c.output_bias = c.mlp_bias = true;
   c.init = InitRecipe::kHuggingFace;
 }
 
-constexpr std::array kModels{
-    NamedModel{"gpt2", kGpt2Sizes, [](ModelSpec& c) { complete(c, 1024); }},
-    NamedModel{"gpt3", kGpt3Sizes, [](ModelSpec& c) { complete(c, 2048); }},
+constexpr std::array kGpt2Models{
+    NamedModel{"gpt2", kGpt2Sizes, [](ModelSpec& c) { complete_gpt2(c, 1024); }},
+    NamedModel{"gpt3", kGpt3Sizes, [](ModelSpec& c) { complete_gpt2(c, 2048); }},
 };
 
 // GPT-2 has LayerNorm, learned positions, biases and GELU. Parameters have the names of
@@ -131,7 +131,7 @@ std::string_view activation_name(GeluKind kind) {
       ->first;
 }
 
-void read_config(const HfFields& f, ModelSpec& c) {
+void read_gpt2(const HfFields& f, ModelSpec& c) {
   c.vocab_size = f.extent_or("vocab_size", 50257, kMostVocab);
   c.dim = f.extent_or("n_embd", 768);
   c.num_layers = f.extent_or("n_layer", 12, kMostLayers);
@@ -155,7 +155,7 @@ void read_config(const HfFields& f, ModelSpec& c) {
   f.must_be("add_cross_attention", false);
 }
 
-OrderedJson config_json(const ModelSpec& c) {
+OrderedJson gpt2_json(const ModelSpec& c) {
   return {{"activation_function", activation_name(c.gelu)},
           {"architectures", {"GPT2LMHeadModel"}},
           {"attn_pdrop", c.attention_dropout},
@@ -181,10 +181,10 @@ constexpr std::array<std::string_view, 3> kTransposed{"c_attn.weight", "c_proj.w
 
 const Family kGpt2{.architecture = "GPT2LMHeadModel",
                    .model_type = "gpt2",
-                   .models = kModels,
+                   .models = kGpt2Models,
                    .build = build,
-                   .read_config = read_config,
-                   .config_json = config_json,
+                   .read_config = read_gpt2,
+                   .config_json = gpt2_json,
                    .learns_positions = true,
                    .weights = {.joined = "c_attn", .transposed = kTransposed}};
 

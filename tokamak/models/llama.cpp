@@ -48,13 +48,13 @@ void complete_llama2(ModelSpec& c) {
   c.rope_theta = 10000.0;
 }
 
-constexpr std::array kModels{
+constexpr std::array kLlamaModels{
     NamedModel{"llama3", kLlama3Sizes, complete_llama3},
     NamedModel{"llama2", kLlama2Sizes, complete_llama2},
     NamedModel{"llama", kLlama2Sizes, complete_llama2},
 };
 
-void read_config(const HfFields& f, ModelSpec& c) {
+void read_llama(const HfFields& f, ModelSpec& c) {
   read_gated_config(f, c, {.max_positions = 2048});
   read_rope(f, c);
   c.attention_bias = c.output_bias = f.flag_or("attention_bias", false);
@@ -62,7 +62,7 @@ void read_config(const HfFields& f, ModelSpec& c) {
   f.must_be_absent("sliding_window");
 }
 
-OrderedJson config_json(const ModelSpec& c) {
+OrderedJson llama_json(const ModelSpec& c) {
   OrderedJson json = gated_config_json(c, "LlamaForCausalLM", "llama");
   json["attention_bias"] = c.attention_bias;
   json["mlp_bias"] = c.mlp_bias;
@@ -73,9 +73,9 @@ OrderedJson config_json(const ModelSpec& c) {
 
 const Family kLlama{.architecture = "LlamaForCausalLM",
                     .model_type = "llama",
-                    .models = kModels,
+                    .models = kLlamaModels,
                     .build = build_gated_decoder,
-                    .read_config = read_config,
-                    .config_json = config_json};
+                    .read_config = read_llama,
+                    .config_json = llama_json};
 
 }  // namespace tokamak

@@ -10,32 +10,30 @@ namespace {
 
 // The sizes of Mistral AI's releases: Mistral-7B-v0.3, Mistral-Nemo-Base-2407 (named 12B) and
 // Mistral-Small-24B-Base-2501.
-constexpr std::array kSizes{
+constexpr std::array kMistralSizes{
     ModelSizes{"debugmodel", 256, 6, 16, 4, 768, 2048, false},
     ModelSizes{"7B", 4096, 32, 32, 8, 14336, 32768, false},
     ModelSizes{"12B", 5120, 40, 32, 8, 14336, 131072, false},
     ModelSizes{"24B", 5120, 40, 32, 8, 32768, 131072, false},
 };
 
-constexpr int64_t kDefaultWindow = 4096;  // that transformers assumes
-
-void complete(ModelSpec& c) {
+void complete_mistral(ModelSpec& c) {
   const bool is_small = c.dim < 5120;
   if (!is_small) c.head_dim = 128;
   c.max_seq_len = 32768;
   c.rope_theta = is_small ? 1e6 : c.mlp_dim == 14336 ? 1e6 : 1e8;
 }
 
-constexpr std::array kModels{NamedModel{"mistral", kSizes, complete}};
+constexpr std::array kMistralModels{NamedModel{"mistral", kMistralSizes, complete_mistral}};
 
-void read_config(const HfFields& f, ModelSpec& c) {
+void read_mistral(const HfFields& f, ModelSpec& c) {
   read_gated_config(f, c, {.kv_heads = 8, .max_positions = 131072});
   read_rope(f, c);
   if (!f.is_null("sliding_window"))
     c.windows.assign(c.num_layers, f.extent_or("sliding_window", kDefaultWindow, kMostPositions));
 }
 
-OrderedJson config_json(const ModelSpec& c) {
+OrderedJson mistral_json(const ModelSpec& c) {
   OrderedJson json = gated_config_json(c, "MistralForCausalLM", "mistral");
   json["sliding_window"] = c.windows.empty() ? OrderedJson(nullptr) : OrderedJson(c.windows[0]);
   return json;
@@ -45,10 +43,10 @@ OrderedJson config_json(const ModelSpec& c) {
 
 const Family kMistral{.architecture = "MistralForCausalLM",
                       .model_type = "mistral",
-                      .models = kModels,
+                      .models = kMistralModels,
                       .build = build_gated_decoder,
-                      .read_config = read_config,
-                      .config_json = config_json,
+                      .read_config = read_mistral,
+                      .config_json = mistral_json,
                       .has_windows = true};
 
 }  // namespace tokamak

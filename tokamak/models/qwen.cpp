@@ -49,12 +49,11 @@ void complete_qwen3(ModelSpec& c) {
 constexpr std::array kQwen2Models{NamedModel{"qwen2", kQwen2Sizes, complete_qwen2}};
 constexpr std::array kQwen3Models{NamedModel{"qwen3", kQwen3Sizes, complete_qwen3}};
 
-constexpr int64_t kDefaultWindow = 4096;  // that transformers assumes
 constexpr int64_t kDefaultFullLayers = 28;
 
 // Reads which blocks have a window: those that layer_types names, else those from max_window_layers
 // on.
-void read_windows(const HfFields& f, ModelSpec& c) {
+void read_qwen_windows(const HfFields& f, ModelSpec& c) {
   const bool has_windows = f.flag_or("use_sliding_window", false) && !f.is_null("sliding_window");
   std::vector<bool> slides;
   if (f.has("layer_types")) {
@@ -71,7 +70,7 @@ void read_windows(const HfFields& f, ModelSpec& c) {
   for (const bool slide : slides) c.windows.push_back(slide ? window : 0);
 }
 
-void write_windows(const ModelSpec& c, OrderedJson& json) {
+void write_qwen_windows(const ModelSpec& c, OrderedJson& json) {
   json["layer_types"] = layer_types_json(c);
   json["sliding_window"] = sliding_window_json(c);
   json["use_sliding_window"] = !json["sliding_window"].is_null();
@@ -80,28 +79,28 @@ void write_windows(const ModelSpec& c, OrderedJson& json) {
 void read_qwen2(const HfFields& f, ModelSpec& c) {
   read_gated_config(f, c, {.kv_heads = 32, .max_positions = 32768});
   read_rope(f, c);
-  read_windows(f, c);
+  read_qwen_windows(f, c);
   c.attention_bias = true;
 }
 
 void read_qwen3(const HfFields& f, ModelSpec& c) {
   read_gated_config(f, c, {.kv_heads = 32, .head_dim = kQwen3HeadDim, .max_positions = 32768});
   read_rope(f, c);
-  read_windows(f, c);
+  read_qwen_windows(f, c);
   c.attention_bias = c.output_bias = f.flag_or("attention_bias", false);
   c.qk_norm = true;
 }
 
 OrderedJson qwen2_json(const ModelSpec& c) {
   OrderedJson json = gated_config_json(c, "Qwen2ForCausalLM", "qwen2");
-  write_windows(c, json);
+  write_qwen_windows(c, json);
   return json;
 }
 
 OrderedJson qwen3_json(const ModelSpec& c) {
   OrderedJson json = gated_config_json(c, "Qwen3ForCausalLM", "qwen3");
   json["attention_bias"] = c.attention_bias;
-  write_windows(c, json);
+  write_qwen_windows(c, json);
   return json;
 }
 

@@ -5,6 +5,15 @@
 #include "tokamak/tokenizer/split.h"
 
 namespace tokamak {
+
+template <auto kFree>
+struct FreeBy {
+  template <class T>
+  void operator()(T* p) const {
+    kFree(p);
+  }
+};
+
 namespace {
 
 constexpr size_t kJitStackMin = size_t{64} << 10U;
@@ -42,21 +51,13 @@ std::string with_plain_spaces(std::string_view pattern) {
   return out;
 }
 
-template <auto kFree>
-struct Free {
-  template <class T>
-  void operator()(T* p) const {
-    kFree(p);
-  }
-};
-
 /// The buffers with which one thread matches, made on its first search with a pattern.
 struct Workspace {
-  std::unique_ptr<pcre2_match_data, Free<pcre2_match_data_free>> data{
+  std::unique_ptr<pcre2_match_data, FreeBy<pcre2_match_data_free>> data{
       pcre2_match_data_create(1, nullptr)};
-  std::unique_ptr<pcre2_match_context, Free<pcre2_match_context_free>> context{
+  std::unique_ptr<pcre2_match_context, FreeBy<pcre2_match_context_free>> context{
       pcre2_match_context_create(nullptr)};
-  std::unique_ptr<pcre2_jit_stack, Free<pcre2_jit_stack_free>> stack{
+  std::unique_ptr<pcre2_jit_stack, FreeBy<pcre2_jit_stack_free>> stack{
       pcre2_jit_stack_create(kJitStackMin, kJitStackMax, nullptr)};
 
   Workspace() {
@@ -69,7 +70,7 @@ struct Workspace {
 }  // namespace
 
 struct RegexSplitter::Code {
-  std::unique_ptr<pcre2_code, Free<pcre2_code_free>> code;
+  std::unique_ptr<pcre2_code, FreeBy<pcre2_code_free>> code;
   std::string what;
 };
 

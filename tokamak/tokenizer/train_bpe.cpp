@@ -12,11 +12,6 @@
 #include "tokamak/tokenizer/split.h"
 
 namespace tokamak {
-namespace {
-
-constexpr size_t kMaxWordBytes = 512;
-constexpr int64_t kMinCount = 2;
-constexpr int kLlama3Digits = 3;
 
 struct StringHash {
   // NOLINTNEXTLINE(readability-identifier-naming): the name the library asks for
@@ -24,6 +19,12 @@ struct StringHash {
 
   size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
 };
+
+namespace {
+
+constexpr size_t kMaxWordBytes = 512;
+constexpr int64_t kMinCount = 2;
+constexpr int kLlama3Digits = 3;
 
 /// The result of training: tokens in the order of their ids, merges in the order of their ranks.
 struct Learned {

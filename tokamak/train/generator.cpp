@@ -21,11 +21,6 @@
 #include "tokamak/train/state/snapshot.h"
 
 namespace tokamak {
-namespace {
-
-constexpr int64_t kPromptChunk = 64;
-
-using Clock = std::chrono::steady_clock;
 
 // State and plan of "append S tokens to each of so many texts, then logits of one of them each".
 struct AppendStep {
@@ -41,6 +36,12 @@ struct AppendStep {
   std::optional<Plan> plan;
   std::unique_ptr<Executor> executor;
 };
+
+namespace {
+
+constexpr int64_t kPromptChunk = 64;
+
+using Clock = std::chrono::steady_clock;
 
 void require_memory(const Plan& one, const Plan& other, const Backend& backend) {
   const int64_t bytes = peak_bytes(one, &other);

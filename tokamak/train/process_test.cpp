@@ -48,7 +48,7 @@ TEST(RunSignals, TheSecondOfAKindEndsTheProcess) {
     kill(getpid(), SIGTERM);
     std::this_thread::sleep_for(std::chrono::minutes(1));
   };
-  EXPECT_EXIT(twice(), testing::KilledBySignal(SIGTERM), "");
+  EXPECT_EXIT(twice(), ::testing::KilledBySignal(SIGTERM), "");
 }
 
 TEST(RunSignals, EndsAProcessThatHasNothingToSave) {
@@ -58,7 +58,7 @@ TEST(RunSignals, EndsAProcessThatHasNothingToSave) {
       kill(getpid(), signal);
       std::this_thread::sleep_for(std::chrono::minutes(1));
     };
-    EXPECT_EXIT(once(), testing::ExitedWithCode(85), "before the first step");
+    EXPECT_EXIT(once(), ::testing::ExitedWithCode(85), "before the first step");
   }
 }
 

@@ -20,7 +20,7 @@ std::string framed(const std::string& json, size_t data_bytes = 0) {
   return text + json + std::string(data_bytes, 'x');
 }
 
-SafetensorsHeader parse(const std::string& file) {
+SafetensorsHeader parse_header(const std::string& file) {
   return parse_safetensors_header(std::as_bytes(std::span(file)), std::ssize(file), "m.st");
 }
 
@@ -63,41 +63,49 @@ TEST(Safetensors, a_model_of_the_reference_implementation_is_rewritten_byte_for_
 }
 
 TEST(Safetensors, a_lying_header_is_refused_before_anything_is_allocated) {
-  EXPECT_ERROR(parse(""), "too few");
-  EXPECT_ERROR(parse("1234567"), "too few");
-  EXPECT_ERROR(parse(std::string(8, '\xff')), "declares a header of 18446744073709551615 bytes");
-  EXPECT_ERROR(parse(framed("{}").substr(0, 9)), "truncated: the header takes 2 bytes, 1 are");
-  EXPECT_ERROR(parse(framed("[]")), "not a JSON object");
-  EXPECT_ERROR(parse(framed("{\"a\":")), "not valid JSON");
-  EXPECT_ERROR(parse(framed("{\"a\":" + std::string(10'000, '['))), "nested deeper");
-  EXPECT_ERROR(parse(framed(R"({"a":1})")), "m.st: tensor \"a\": wanted an object, got number");
-  EXPECT_ERROR(parse(framed(R"({"a":{"dtype":"F32","shape":[],"shape":[]}})")), "given twice");
-  EXPECT_ERROR(parse(framed(R"({"__metadata__":{"k":1}})")), "wanted a string");
+  EXPECT_ERROR(parse_header(""), "too few");
+  EXPECT_ERROR(parse_header("1234567"), "too few");
+  EXPECT_ERROR(parse_header(std::string(8, '\xff')),
+               "declares a header of 18446744073709551615 bytes");
+  EXPECT_ERROR(parse_header(framed("{}").substr(0, 9)),
+               "truncated: the header takes 2 bytes, 1 are");
+  EXPECT_ERROR(parse_header(framed("[]")), "not a JSON object");
+  EXPECT_ERROR(parse_header(framed("{\"a\":")), "not valid JSON");
+  EXPECT_ERROR(parse_header(framed("{\"a\":" + std::string(10'000, '['))), "nested deeper");
+  EXPECT_ERROR(parse_header(framed(R"({"a":1})")),
+               "m.st: tensor \"a\": wanted an object, got number");
+  EXPECT_ERROR(parse_header(framed(R"({"a":{"dtype":"F32","shape":[],"shape":[]}})")),
+               "given twice");
+  EXPECT_ERROR(parse_header(framed(R"({"__metadata__":{"k":1}})")), "wanted a string");
 }
 
 TEST(Safetensors, a_lying_entry_is_refused) {
-  EXPECT_EQ(parse(framed(one("F32", "[1]", "[0,4]"), 4)).entries.size(), 1U);
-  EXPECT_ERROR(parse(framed(one("F8_E4M3", "[4]", "[0,4]"), 4)), "\"F8_E4M3\" is not supported");
-  EXPECT_ERROR(parse(framed(one("F32", "[2]", "[0,4]"), 4)), "takes 8 bytes, data_offsets hold 4");
-  EXPECT_ERROR(parse(framed(one("F32", "[1]", "[0,4]"), 3)), "leave the 3 bytes of data");
-  EXPECT_ERROR(parse(framed(one("F32", "[1]", "[4,0]"), 4)), "leave the 4 bytes of data");
-  EXPECT_ERROR(parse(framed(one("F32", "[-1]", "[0,4]"), 4)), "wanted integers from 0");
-  EXPECT_ERROR(parse(framed(one("F32", "[1.0]", "[0,4]"), 4)), "wanted integers from 0");
-  EXPECT_ERROR(parse(framed(one("F32", "[18446744073709551615]", "[0,4]"), 4)), "wanted integers");
-  EXPECT_ERROR(parse(framed(one("F32", "[4611686018427387904,4]", "[0,0]"))), "overflows");
-  EXPECT_ERROR(parse(framed(one("F32", "[1]", "[0,4,8]"), 8)), "wanted two data_offsets");
-  EXPECT_ERROR(parse(framed(one("F32", "[1]", "[0,4]"), 5)), "1 bytes after the last tensor");
-  EXPECT_ERROR(parse(framed(one("F32", "[1]", "[1,5]"), 5)), "leaves a hole");
+  EXPECT_EQ(parse_header(framed(one("F32", "[1]", "[0,4]"), 4)).entries.size(), 1U);
+  EXPECT_ERROR(parse_header(framed(one("F8_E4M3", "[4]", "[0,4]"), 4)),
+               "\"F8_E4M3\" is not supported");
+  EXPECT_ERROR(parse_header(framed(one("F32", "[2]", "[0,4]"), 4)),
+               "takes 8 bytes, data_offsets hold 4");
+  EXPECT_ERROR(parse_header(framed(one("F32", "[1]", "[0,4]"), 3)), "leave the 3 bytes of data");
+  EXPECT_ERROR(parse_header(framed(one("F32", "[1]", "[4,0]"), 4)), "leave the 4 bytes of data");
+  EXPECT_ERROR(parse_header(framed(one("F32", "[-1]", "[0,4]"), 4)), "wanted integers from 0");
+  EXPECT_ERROR(parse_header(framed(one("F32", "[1.0]", "[0,4]"), 4)), "wanted integers from 0");
+  EXPECT_ERROR(parse_header(framed(one("F32", "[18446744073709551615]", "[0,4]"), 4)),
+               "wanted integers");
+  EXPECT_ERROR(parse_header(framed(one("F32", "[4611686018427387904,4]", "[0,0]"))), "overflows");
+  EXPECT_ERROR(parse_header(framed(one("F32", "[1]", "[0,4,8]"), 8)), "wanted two data_offsets");
+  EXPECT_ERROR(parse_header(framed(one("F32", "[1]", "[0,4]"), 5)),
+               "1 bytes after the last tensor");
+  EXPECT_ERROR(parse_header(framed(one("F32", "[1]", "[1,5]"), 5)), "leaves a hole");
   std::string ones = "[1";
   for (int i = 0; i < 64; ++i) ones += ",1";
-  EXPECT_ERROR(parse(framed(one("U8", ones + "]", "[0,1]"), 1)),
+  EXPECT_ERROR(parse_header(framed(one("U8", ones + "]", "[0,1]"), 1)),
                "65 dimensions, wanted at most 64");
 }
 
 TEST(Safetensors, tensors_may_not_share_bytes) {
   const std::string two = R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},)"
                           R"("b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}})";
-  EXPECT_ERROR(parse(framed(two, 6)), "tensor \"b\" overlaps the tensor before it");
+  EXPECT_ERROR(parse_header(framed(two, 6)), "tensor \"b\" overlaps the tensor before it");
 }
 
 TEST(Safetensors, every_truncation_of_a_file_is_refused) {
@@ -109,9 +117,9 @@ TEST(Safetensors, every_truncation_of_a_file_is_refused) {
     file.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   });
   ASSERT_EQ(std::ssize(file), layout.file_bytes);
-  EXPECT_EQ(parse(file).entries.size(), 2U);
+  EXPECT_EQ(parse_header(file).entries.size(), 2U);
   for (size_t size = 0; size < file.size(); ++size) {
-    EXPECT_THROW(parse(file.substr(0, size)), Error) << size;
+    EXPECT_THROW(parse_header(file.substr(0, size)), Error) << size;
   }
 }
 

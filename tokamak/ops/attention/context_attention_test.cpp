@@ -9,7 +9,7 @@
 namespace tokamak {
 namespace {
 
-constexpr CommGroup kAlone{.id = 0};
+constexpr CommGroup kOneRank{.id = 0};
 
 constexpr std::array kMethods{ContextMethod::kAllGather, ContextMethod::kRing,
                               ContextMethod::kUlysses};
@@ -80,7 +80,7 @@ OpCases cases_of<ContextAttention>() {
   CasesOf<ContextAttention> c;
   for (const ContextMethod method : kMethods) {
     c.good(fmt::format("alone {}", static_cast<int>(method)),
-           {.attention = {.context = method}, .group = kAlone}, operands(2, 10, 4, 2, 8))
+           {.attention = {.context = method}, .group = kOneRank}, operands(2, 10, 4, 2, 8))
         .check_gradient = false;
   }
   c.bad("odd zigzag", {.group = {.id = 0, .size = 2}}, operands(2, 5, 4, 2, 8));
@@ -95,9 +95,9 @@ template <>
 OpCases cases_of<ContextAttentionGrad>() {
   CasesOf<ContextAttentionGrad> c;
   for (const ContextMethod method : kMethods) {
-    OpCase& k =
-        c.good(fmt::format("alone {}", static_cast<int>(method)),
-               {.attention = {.context = method}, .group = kAlone}, grad_operands(2, 10, 4, 2, 8));
+    OpCase& k = c.good(fmt::format("alone {}", static_cast<int>(method)),
+                       {.attention = {.context = method}, .group = kOneRank},
+                       grad_operands(2, 10, 4, 2, 8));
     k.check_gradient = false;
     k.fill = {{}, {}, {}, {}, {.shift = 3.0}};
     k.float_stays = {4};

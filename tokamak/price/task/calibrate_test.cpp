@@ -10,7 +10,6 @@
 namespace tokamak::price {
 namespace {
 
-constexpr size_t kBf16 = static_cast<size_t>(Precision::kBf16);
 constexpr size_t kFp32 = static_cast<size_t>(Precision::kFp32);
 
 std::string written(const std::string& name, const std::string& text) {
@@ -31,12 +30,12 @@ TEST(Calibrate, RefinesADeviceByItsOps) {
       "op.toml", device_toml("h100-published", "NVIDIA \"H100\"", 0.0, Precision::kBf16, kOps));
   const Machine m = load_machine("h100-published+" + path);
   const double derate = m.software.power_derate;
-  EXPECT_NEAR(derate * m.device.gemm_efficiency[kBf16], 700.0 / 989.0, 1e-9);
+  EXPECT_NEAR(derate * m.device.gemm_efficiency[Precision::kBf16], 700.0 / 989.0, 1e-9);
   EXPECT_NEAR(m.device.gemm_sustained_efficiency, 650.0 / 989.0, 1e-9);
   EXPECT_NEAR(derate * m.device.attention_forward_efficiency, 500.0 / 989.0, 1e-9);
   EXPECT_NEAR(derate * m.device.attention_backward_efficiency, 400.0 / 989.0, 1e-9);
   EXPECT_EQ(m.device.memory_efficiency, 1.0) << "4 of 3.35 TB/s";
-  EXPECT_DOUBLE_EQ(m.device.peak_flops[kBf16], 989e12);
+  EXPECT_DOUBLE_EQ(m.device.peak_flops[Precision::kBf16], 989e12);
   EXPECT_EQ(m.source_of("device.memory_efficiency"),
             "measured by tokamak bench op on NVIDIA  H100 ");
   EXPECT_THROW(device_toml("a100-80", "x", 0.0, Precision::kFp8, kOps), Error);

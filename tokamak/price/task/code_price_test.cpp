@@ -12,7 +12,7 @@
 namespace tokamak::price {
 namespace {
 
-double seconds(const Task& task, const Machine& machine, const PriceOptions& options = {}) {
+double task_seconds(const Task& task, const Machine& machine, const PriceOptions& options = {}) {
   const GroupTable groups;
   return TaskTimes(groups, machine, options).seconds(task, cost_of(task), {});
 }
@@ -35,9 +35,9 @@ TEST(CodePrice, FollowsScalesAndBits) {
   };
   using enum ScaleGrid;
   const double fp8 = gemm(machine, 1280, 1280, 4096, Precision::kFp8);
-  EXPECT_NEAR(seconds(matmul(kTensor, kTensor), machine), fp8, 1e-9 * fp8);
-  EXPECT_NEAR(seconds(matmul(kRows, kTensor), machine), fp8 / 0.8, 1e-9 * fp8);
-  EXPECT_NEAR(seconds(matmul(kSegments, kBlocks), machine), fp8 / 0.5, 1e-9 * fp8);
+  EXPECT_NEAR(task_seconds(matmul(kTensor, kTensor), machine), fp8, 1e-9 * fp8);
+  EXPECT_NEAR(task_seconds(matmul(kRows, kTensor), machine), fp8 / 0.8, 1e-9 * fp8);
+  EXPECT_NEAR(task_seconds(matmul(kSegments, kBlocks), machine), fp8 / 0.5, 1e-9 * fp8);
   Task emulated = matmul(kTensor, kTensor);
   emulated.op = std::make_shared<ScaledMatmul>(ScaledMatmul{.out = DType::kBF16, .emulate = true});
   EXPECT_EQ(cost_of(emulated).dtype, DType::kF32);
@@ -48,7 +48,7 @@ TEST(CodePrice, FollowsScalesAndBits) {
                               {codes({64, 64}), scales(kTensor, 64)});
   const double elements = 64.0 * 64.0;
   const double rate = machine.device.memory_bytes_per_s * machine.device.memory_efficiency;
-  EXPECT_NEAR(seconds(encode, machine), (3.0 * elements + 8.0) / rate / 0.5, 1e-6);
+  EXPECT_NEAR(task_seconds(encode, machine), (3.0 * elements + 8.0) / rate / 0.5, 1e-6);
 }
 
 TEST(CodePrice, CountsTwoCodesOfFourBitsInAByte) {
@@ -74,7 +74,7 @@ TEST(CodePrice, CountsTwoCodesOfFourBitsInAByte) {
       {bf16({1280, 1280})});
   EXPECT_EQ(cost_of(matmul).k, 4096);
   const double fp4 = gemm(machine, 1280, 1280, 4096, Precision::kFp4);
-  EXPECT_NEAR(seconds(matmul, machine), fp4 / 0.5, 1e-9 * fp4);
+  EXPECT_NEAR(task_seconds(matmul, machine), fp4 / 0.5, 1e-9 * fp4);
 
   machine = clockwork();
   machine.device.encode_parts_share = 0.5;
@@ -83,7 +83,7 @@ TEST(CodePrice, CountsTwoCodesOfFourBitsInAByte) {
                               {codes(128, 64), scales(128, 64)});
   const double bytes = 128.0 * 64.0 * 2.5 + 4.0 + 512.0 + 16.0;
   const double rate = machine.device.memory_bytes_per_s * machine.device.memory_efficiency;
-  EXPECT_NEAR(seconds(encode, machine), bytes / rate / 0.5, 1e-6);
+  EXPECT_NEAR(task_seconds(encode, machine), bytes / rate / 0.5, 1e-6);
 }
 
 // Scales of rows as torchao has them: slower matmuls, casts that read more than once, and values
@@ -107,16 +107,17 @@ TEST(CodePrice, OtherSoftwareMayCastAndGatherOtherwise) {
 
   const PriceOptions fp8{.linear = Precision::kFp8};
   Machine machine = fast_memory();
-  const double before = seconds(matmul, machine, fp8);
+  const double before = task_seconds(matmul, machine, fp8);
   machine.software.codes_share = 0.8;
-  EXPECT_NEAR(seconds(matmul, machine, fp8), before / 0.8, 1e-9 * before);
-  EXPECT_EQ(seconds(matmul, machine), seconds(matmul, fast_memory())) << "bf16 is not slower";
+  EXPECT_NEAR(task_seconds(matmul, machine, fp8), before / 0.8, 1e-9 * before);
+  EXPECT_EQ(task_seconds(matmul, machine), task_seconds(matmul, fast_memory()))
+      << "bf16 is not slower";
 
   machine = clockwork();
-  const double once = seconds(matmul, machine, fp8);
+  const double once = task_seconds(matmul, machine, fp8);
   machine.software.cast_reads = 3.0;
   const double bytes = 2.0 * 2.0 * 1280.0 * 1280.0;
-  EXPECT_NEAR(seconds(matmul, machine, fp8) - once, bytes / 8.0, 1e-6 * bytes);
+  EXPECT_NEAR(task_seconds(matmul, machine, fp8) - once, bytes / 8.0, 1e-6 * bytes);
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ std::unique_ptr<Tokenizer> parse(const ModelProto& model) {
   return parse_sentencepiece(model.SerializeAsString(), "t.model");
 }
 
-Ids encode(const Tokenizer& tokenizer, std::string_view text) {
+Ids ids_of(const Tokenizer& tokenizer, std::string_view text) {
   Ids ids;
   tokenizer.encode(text, ids);
   return ids;
@@ -46,10 +46,10 @@ Ids encode(const Tokenizer& tokenizer, std::string_view text) {
 
 TEST(SentencePiece, MergesByScoreAndFallsBackToBytes) {
   const auto tokenizer = parse(small());
-  EXPECT_EQ(encode(*tokenizer, "bc abc"), (Ids{9, 6, 8, 6}));
-  EXPECT_EQ(encode(*tokenizer, "b\u00E9"), (Ids{9, 11, 3, 4}));
-  EXPECT_EQ(encode(*tokenizer, "<s>\u20AC"), (Ids{9, 0}));
-  EXPECT_EQ(encode(*tokenizer, ""), Ids());
+  EXPECT_EQ(ids_of(*tokenizer, "bc abc"), (Ids{9, 6, 8, 6}));
+  EXPECT_EQ(ids_of(*tokenizer, "b\u00E9"), (Ids{9, 11, 3, 4}));
+  EXPECT_EQ(ids_of(*tokenizer, "<s>\u20AC"), (Ids{9, 0}));
+  EXPECT_EQ(ids_of(*tokenizer, ""), Ids());
   EXPECT_EQ(tokenizer->decode(Ids{8, 6, 3, 4, 9, 6}), "abc\u00E9 bc");
   EXPECT_EQ(tokenizer->bos(), 1);
   EXPECT_EQ(tokenizer->eos(), 2);

@@ -16,7 +16,7 @@
 namespace tokamak {
 namespace {
 
-using Clock = std::chrono::system_clock;
+using WallClock = std::chrono::system_clock;
 
 constexpr std::array<uint32_t, 256> make_crc_table() {
   std::array<uint32_t, 256> table{};
@@ -43,11 +43,11 @@ void append_little_endian(std::string& out, T value) {
   out.append(bytes, sizeof value);
 }
 
-double unix_seconds(Clock::time_point time) {
+double unix_seconds(WallClock::time_point time) {
   return std::chrono::duration<double>(time.time_since_epoch()).count();
 }
 
-std::filesystem::path event_path(const std::filesystem::path& folder, Clock::time_point now) {
+std::filesystem::path event_path(const std::filesystem::path& folder, WallClock::time_point now) {
   make_folders(folder);
   std::array<char, 256> host{};
   if (gethostname(host.data(), host.size() - 1) != 0) host = {'h', 'o', 's', 't'};
@@ -130,12 +130,12 @@ std::string tf_record(std::string_view bytes) {
 
 std::filesystem::path tensorboard_folder(const std::filesystem::path& dump_folder,
                                          const std::filesystem::path& save_tb_folder,
-                                         Clock::time_point start) {
-  const auto time = fmt::localtime(Clock::to_time_t(start));
+                                         WallClock::time_point start) {
+  const auto time = fmt::localtime(WallClock::to_time_t(start));
   return dump_folder / save_tb_folder / fmt::format("{:%Y%m%d-%H%M}", time);
 }
 
-EventFile::EventFile(const std::filesystem::path& folder, Clock::time_point now)
+EventFile::EventFile(const std::filesystem::path& folder, WallClock::time_point now)
     : path_(event_path(folder, now)), file_(path_) {
   tensorboard::Event event;
   event.set_wall_time(unix_seconds(now));
@@ -143,7 +143,7 @@ EventFile::EventFile(const std::filesystem::path& folder, Clock::time_point now)
   file_.write(tf_record(event.SerializeAsString()));
 }
 
-void EventFile::add(int64_t step, std::span<const Scalar> scalars, Clock::time_point now) {
+void EventFile::add(int64_t step, std::span<const Scalar> scalars, WallClock::time_point now) {
   tensorboard::Event event;
   event.set_wall_time(unix_seconds(now));
   event.set_step(step);

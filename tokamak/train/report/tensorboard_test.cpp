@@ -14,7 +14,7 @@ namespace tokamak {
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::system_clock;
+using WallClock = std::chrono::system_clock;
 
 template <class T>
 T read_at(std::string_view bytes, size_t at) {
@@ -61,7 +61,7 @@ TEST(TensorBoard, UnknownScalarsAreLeftOut) {
 
 TEST(TensorBoard, FileHoldsVersionThenSteps) {
   const fs::path dump = fs::path(testing::TempDir()) / ("tokamak_tb_" + std::to_string(::getpid()));
-  const auto now = Clock::now();
+  const auto now = WallClock::now();
   const fs::path folder = tensorboard_folder(dump, "tb", now);
   EXPECT_EQ(folder.parent_path(), dump / "tb");
   EXPECT_EQ(folder.filename().string().size(), std::string("20250203-0405").size());
