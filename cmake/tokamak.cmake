@@ -45,9 +45,11 @@ function(tokamak_library name)
   target_link_libraries(tokamak_${name} PUBLIC tokamak_flags fmt::fmt ${arg_DEPS} PRIVATE ${arg_LINK})
 endfunction()
 
-# tokamak_test(graph SOURCES a_test.cpp DEPS graph [LABEL unit] [LINK lib]): one binary, one label.
+# tokamak_test(graph SOURCES a_test.cpp DEPS graph [LABEL unit] [LINK lib] [SHARDS 8] [ALONE]): one binary, one label. ctest
+# runs each case in a process of its own, or all cases in that many processes (for thousands that take no time), beside
+# other tests unless it is ALONE (it starts many processes and waits for them within bounds).
 function(tokamak_test name)
-  cmake_parse_arguments(arg "" "LABEL" "SOURCES;DEPS;LINK" ${ARGN})
+  cmake_parse_arguments(arg "ALONE" "LABEL;SHARDS" "SOURCES;DEPS;LINK" ${ARGN})
   if(NOT arg_LABEL)
     set(arg_LABEL unit)
   endif()
@@ -55,8 +57,24 @@ function(tokamak_test name)
   list(TRANSFORM arg_DEPS PREPEND tokamak_)
   target_link_libraries(tokamak_${name}_test PRIVATE ${arg_DEPS} ${arg_LINK} GTest::gtest GTest::gtest_main)
   target_compile_definitions(tokamak_${name}_test PRIVATE TOK_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  gtest_discover_tests(tokamak_${name}_test TEST_PREFIX ${name}/ DISCOVERY_TIMEOUT 60
-    PROPERTIES LABELS ${arg_LABEL} TIMEOUT 300 ENVIRONMENT TOKAMAK_CACHE=${PROJECT_BINARY_DIR}/test_cache)
+  set(properties LABELS ${arg_LABEL} TIMEOUT 300 ENVIRONMENT TOKAMAK_CACHE=${PROJECT_BINARY_DIR}/test_cache)
+  if(arg_ALONE)
+    list(APPEND properties PROCESSORS 2)
+  endif()
+  if(arg_LABEL STREQUAL unit)
+    # Threads that spin between loops starve those of the test beside them.
+    list(APPEND properties ENVIRONMENT_MODIFICATION GOMP_SPINCOUNT=set:300)
+  endif()
+  if(NOT arg_SHARDS)
+    gtest_discover_tests(tokamak_${name}_test TEST_PREFIX ${name}/ DISCOVERY_TIMEOUT 60 PROPERTIES ${properties})
+    return()
+  endif()
+  math(EXPR last "${arg_SHARDS} - 1")
+  foreach(shard RANGE ${last})
+    add_test(NAME ${name}/shard_${shard} COMMAND ${CMAKE_COMMAND} -E env
+      GTEST_TOTAL_SHARDS=${arg_SHARDS} GTEST_SHARD_INDEX=${shard} $<TARGET_FILE:tokamak_${name}_test> --gtest_brief=1)
+    set_tests_properties(${name}/shard_${shard} PROPERTIES ${properties})
+  endforeach()
 endfunction()
 
 # tokamak_bench(tokenizer SOURCES tokenizer_bench.cpp DEPS tokenizer): google benchmark, smoke-run by ctest.

@@ -9,7 +9,7 @@ target_compile_definitions(tokamak_fault_run PRIVATE
 
 # tokamak_faults(process): faults/process_faults_test.cpp, in the binary tokamak_process_faults_test.
 function(tokamak_faults name)
-  tokamak_test(${name}_faults SOURCES faults/${name}_faults_test.cpp DEPS fault_run LABEL faults LINK ${ARGN})
+  tokamak_test(${name}_faults SOURCES faults/${name}_faults_test.cpp DEPS fault_run LABEL faults ALONE LINK ${ARGN})
   target_compile_definitions(tokamak_${name}_faults_test PRIVATE TOK_PROGRAM="$<TARGET_FILE:tokamak>")
   add_dependencies(tokamak_${name}_faults_test tokamak tokamak_fault_shim)
 endfunction()
