@@ -139,6 +139,7 @@ MeshCase draw_case(uint64_t seed, uint64_t index) {
   if (draw.flip()) c.logits_multiple = 32;
   d.gather_again = draw.flip();
   d.covers_collectives = draw.flip();
+  d.covers_context = draw.flip();
   d.token_blocks = draw.one_of({1, 2, 4});
   d.token_chunks = d.token_blocks > 1 ? draw.one_of({1, 2, 4}) : 1;
   d.receives_ahead = draw.one_of({0, 1});

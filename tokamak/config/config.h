@@ -110,6 +110,7 @@ struct ParallelismConfig {
   bool disable_loss_parallel = false;
   bool enable_async_tensor_parallel = false;
   bool cover_tensor_parallel_collectives = true;
+  bool cover_context_parallel_collectives = true;
   int64_t tensor_parallel_token_blocks = 1;
   int64_t pipeline_parallel_degree = 1;
   std::optional<std::vector<Strings>> module_fqns_per_model_part;

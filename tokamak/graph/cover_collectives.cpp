@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <limits>
 #include <map>
 #include <vector>
 
@@ -14,10 +15,14 @@ namespace {
 // Matmuls of so many operations take about as long as one byte on the links between GPUs of a host:
 // 700 TFLOP/s of an H100 beside 290 GB/s, and kernels beside a collective are slower.
 constexpr double kFlopsPerByte = 3000.0;
+// Ranks of context parallelism may be of several hosts.
+constexpr double kFlopsPerContextByte = 9000.0;
 // So much of a collective may stay bare: another weight gradient covers the next one instead.
 constexpr double kMostBare = 0.3;
 // No more weight gradients wait than are worth so many collectives: what they read lives on.
 constexpr double kMostWaiting = 9.0;
+
+constexpr double kOfOtherSegment = std::numeric_limits<double>::infinity();
 
 // The elements of State that a leaf reads.
 struct Extent {
@@ -33,24 +38,28 @@ struct Extent {
 class Cover {
  public:
   explicit Cover(const Graph& graph)
-      : graph_(graph), rewriter_(graph), is_read_(static_cast<size_t>(graph.size())) {
+      : graph_(graph),
+        rewriter_(graph),
+        is_read_(static_cast<size_t>(graph.size())),
+        done_(is_read_.size(), kOfOtherSegment) {
     for (int32_t i = 0; i < graph.size(); ++i) {
       for (const Value v : graph.node(i).in) {
         if (v.valid()) is_read_[v.node] = true;
       }
       const Node& node = graph.node(i);
-      if (is_covered(node)) largest_ = std::max(largest_, kFlopsPerByte * cost(node).bytes_sent);
+      if (is_covered(node)) largest_ = std::max(largest_, flops_beside(cost(node), node.stream));
     }
   }
 
   bool has_work() const { return largest_ > 0.0; }
 
   Graph run() {
+    const Node* before = nullptr;
     for (int32_t i = 0; i < graph_.size(); ++i) {
       const Node& node = graph_.node(i);
       if (node.is_leaf()) continue;
-      if (!waiting_.empty() && !is_of_same_segment(node, graph_.node(waiting_.front().node)))
-        emit_all();
+      if (before != nullptr && !is_of_same_segment(node, *before)) end_segment();
+      before = &node;
       if (can_wait(i)) {
         wait(i);
         continue;
@@ -59,7 +68,7 @@ class Cover {
       cover(i);
       emit(i);
     }
-    emit_all();
+    end_segment();
     return rewriter_.finish();
   }
 
@@ -80,10 +89,13 @@ class Cover {
     return a.label.phase == b.label.phase && a.label.stage == b.label.stage;
   }
 
-  static bool is_covered(const Node& node) {
-    return !node.is_leaf() && node.rules->is_communication && !node.is_clone &&
-           node.label.phase == Phase::kBackward &&
-           (node.stream == kCoveredGatherStream || node.stream == kCoveredSumStream);
+  bool is_covered(const Node& node) const {
+    if (node.is_leaf() || !node.rules->is_communication || node.is_clone ||
+        node.label.phase != Phase::kBackward)
+      return false;
+    if (node.stream == kCoveredGatherStream || node.stream == kCoveredSumStream) return true;
+    return node.stream == kContextStream &&
+           cost(node).collective == Cost::Collective::kReduceScatter;
   }
 
   Cost cost(const Node& node) const {
@@ -194,34 +206,58 @@ class Cover {
     emit(i);
   }
 
-  void emit_all() {
+  void end_segment() {
     while (!waiting_.empty()) emit_first();
     flights_.clear();
+    std::fill(done_.begin(), done_.end(), kOfOtherSegment);
+  }
+
+  // Returns how much had been emitted when what the node reads was there; a collective that reads
+  // values of other segments may have to wait for memory, so it begins where it stands.
+  double begin_of(const Node& node) const {
+    double begin = 0.0;
+    for (const Value v : node.in) {
+      if (v.valid()) begin = std::max(begin, done_[static_cast<size_t>(v.node)]);
+    }
+    return std::min(begin, flops_);
   }
 
   void emit(int32_t i) {
     const Node& node = graph_.node(i);
     rewriter_.copy(i);
-    if (node.rules->is_view) return;
+    double& done = done_[static_cast<size_t>(i)];
+    if (node.rules->is_view) {
+      done = begin_of(node);
+      return;
+    }
     const Cost c = cost(node);
     flops_ += c.flops;
+    done = flops_;
     if (!is_covered(node)) return;
-    const double flops = kFlopsPerByte * c.bytes_sent;
+    const double flops = flops_beside(c, node.stream);
+    double& stream_is_free = stream_is_free_[node.stream];
+    stream_is_free = std::max(begin_of(node), stream_is_free) + flops;
     for (int32_t k = 0; k < std::ssize(node.out); ++k)
-      flights_[{i, k}] = {.flops = flops, .until = flops_ + flops};
+      flights_[{i, k}] = {.flops = flops, .until = stream_is_free};
   }
 
   const Graph& graph_;
   Rewriter rewriter_;
   std::vector<bool> is_read_;
-  double largest_ = 0.0;  // operations that cover the largest collective
-  double flops_ = 0.0;    // emitted so far
+  double largest_ = 0.0;                  // operations that cover the largest collective
+  double flops_ = 0.0;                    // emitted so far
+  std::vector<double> done_;              // by node: emitted when it had been
+  std::map<int, double> stream_is_free_;  // emitted when its collectives have ended
   double waiting_flops_ = 0.0;
   std::deque<Waiting> waiting_;
   std::map<Value, Flight> flights_;  // by what collectives yield
 };
 
 }  // namespace
+
+double flops_beside(const Cost& collective, int stream) {
+  return collective.bytes_sent * (stream == kContextStream ? kFlopsPerContextByte : kFlopsPerByte);
+}
 
 Graph cover_collectives(const Graph& graph) {
   Cover cover(graph);

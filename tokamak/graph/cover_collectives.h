@@ -6,15 +6,22 @@
 namespace tokamak {
 
 /// Delays weight gradients of the backward until a node reads what a collective of one of the
-/// streams below yields, and puts as many of them in front of that node as take about as long as
-/// the collective. Without such collectives the graph stays as it is. Nodes are the same ones on
-/// the same values, and what adds into one place keeps its order, so results keep their bits. At
-/// most the operands of a few delayed weight gradients live longer.
+/// streams below yields (of context parallelism, sums only), and puts as many of them in front of
+/// that node as take about as long as the collective. Without such collectives the graph stays as
+/// it is. Nodes are the same ones on the same values, and what adds into one place keeps its order,
+/// so results keep their bits. At most the operands of a few delayed weight gradients live longer.
 Graph cover_collectives(const Graph& graph);
 
 /// The streams of tensor-parallel collectives of the backward that matmuls can cover: gathers,
 /// which include what is gathered again for weight gradients (a recomputed node), and sums.
 inline constexpr int kCoveredGatherStream = 1002;
 inline constexpr int kCoveredSumStream = 1003;
+
+/// The stream of what context parallelism gathers, sums or shifts: beside compute, and apart from
+/// other communication, whose order differs.
+inline constexpr int kContextStream = 1000;
+
+/// Returns about how many operations of matmuls take as long as a collective on `stream`.
+double flops_beside(const Cost& collective, int stream);
 
 }  // namespace tokamak

@@ -90,11 +90,13 @@ class Localizer {
       Attention mine = *attention;
       mine.context = o.context;
       mine.zigzag = o.head_and_tail;
+      mine.beside_matmuls = o.covers_context;
       op = any_op(mine);
     } else if (const auto* grad = n.as<AttentionGrad>()) {
       AttentionGrad mine = *grad;
       mine.forward.context = o.context;
       mine.forward.zigzag = o.head_and_tail;
+      mine.forward.beside_matmuls = o.covers_context;
       op = any_op(mine);
     } else if (const auto* loss = n.as<LmHeadLoss>()) {
       LmHeadLoss mine = *loss;

@@ -7,6 +7,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/graph/cover_collectives.h"
 #include "tokamak/graph/fuse.h"
+#include "tokamak/graph/gather_early.h"
 #include "tokamak/ops/float8/fused_float8.h"
 #include "tokamak/plan/buffers.h"
 #include "tokamak/plan/outliving.h"
@@ -110,7 +111,9 @@ Plan compile(const Graph& graph, const StateLayout& layout, const CompileOptions
   if (options.fuse) g = fuse_producers(accumulate_sums(g), layout);
   const auto planned = [&](const Graph& fused) {
     log("fuse", fused);
-    const Graph ordered = cover_collectives(fused);
+    const Graph early = gather_early(fused);
+    log("gather early", early);
+    const Graph ordered = cover_collectives(early);
     log("cover collectives", ordered);
     return plan_of(ordered, layout, options);
   };

@@ -68,6 +68,7 @@ DistributeOptions distribute_options(const Config& config, const Degrees& degree
           .async_tp = p.enable_async_tensor_parallel,
           .gather_again = config.activation_checkpoint.gather_again,
           .covers_collectives = p.cover_tensor_parallel_collectives,
+          .covers_context = p.cover_context_parallel_collectives,
           .token_blocks = static_cast<int>(p.tensor_parallel_token_blocks),
           .token_chunks = p.tensor_parallel_token_blocks > 1 ? 0 : 1,
           .context = context_method_of(p.context_parallel_rotate_method),

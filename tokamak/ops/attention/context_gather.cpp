@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "tokamak/graph/cover_collectives.h"
 #include "tokamak/ops/attention/context_parts.h"
 #include "tokamak/ops/comm/collective.h"
 #include "tokamak/ops/comm/collective_dim.h"
@@ -9,31 +10,46 @@
 namespace tokamak {
 namespace {
 
-// A group's messages share a stream: where layers without a window go round the ring, those with
-// one gather there too.
-Value on_stream_of_group(Graph& g, const Context& c, Value v) {
-  if (c.attention.context == ContextMethod::kRing && c.attention.zigzag)
-    g.mutable_node(v.node).stream = kRingStream;
-  return v;
+// Moves the collectives among the nodes from `first` on to the group's stream, if layers that go
+// round the ring use it, too, or matmuls are to run beside them.
+void put_on_stream(Graph& g, const Context& c, int32_t first) {
+  const Attention& a = c.attention;
+  if (!a.beside_matmuls && (a.context != ContextMethod::kRing || !a.zigzag)) return;
+  for (int32_t i = first; i < g.size(); ++i) {
+    Node& node = g.mutable_node(i);
+    if (node.rules->is_communication) node.stream = kContextStream;
+  }
 }
 
 // x [B, S, ..] of every member -> [B, n S, ..] in natural order.
 Value gather_sequence(Graph& g, const Context& c, Value x) {
-  if (!c.attention.zigzag) return gather_dim(g, x, 1, c.group);
+  const int32_t first = g.size();
+  if (!c.attention.zigzag) {
+    const Value whole = gather_dim(g, x, 1, c.group);
+    put_on_stream(g, c, first);
+    return whole;
+  }
   Dims dims = g.type(x).dims;
   dims[1] *= c.group.size;
-  const Value rows = on_stream_of_group(g, c, g.apply(AllGather{.group = c.group}, {x}));
+  const Value rows = g.apply(AllGather{.group = c.group}, {x});
+  put_on_stream(g, c, first);
   return g.apply(Join{.dim = 1, .sizes = c.sizes(), .dims = dims, .order = c.order()},
                  {g.apply(Reshape{.dims = {c.group.size, -1}}, {rows})});
 }
 
 // The sum over members of x [B, n S, ..] in natural order -> this rank's [B, S, ..].
 Value scatter_sequence(Graph& g, const Context& c, Value x) {
-  if (!c.attention.zigzag) return sum_scatter_dim(g, x, 1, c.group);
+  const int32_t first = g.size();
+  if (!c.attention.zigzag) {
+    const Value mine = sum_scatter_dim(g, x, 1, c.group);
+    put_on_stream(g, c, first);
+    return mine;
+  }
   Dims dims = g.type(x).dims;
   dims[1] = c.S;
   const Value rows = g.apply(Split{.dim = 1, .sizes = c.sizes(), .order = c.order()}, {x});
-  const Value mine = on_stream_of_group(g, c, g.apply(ReduceScatter{.group = c.group}, {rows}));
+  const Value mine = g.apply(ReduceScatter{.group = c.group}, {rows});
+  put_on_stream(g, c, first);
   return g.apply(Reshape{.dims = dims}, {mine});
 }
 
@@ -71,9 +87,9 @@ std::vector<Value> gathered_attention(Graph& g, const Context& c, const Operands
   std::vector<Value> o;
   std::vector<Value> lse;
   for (const Prefix& p : prefixes(c)) {
-    const Operands part{.q = slice(g, x.q, 1, p.begin, p.end),
-                        .k = slice(g, k, 1, p.first_key, p.end_key),
-                        .v = slice(g, v, 1, p.first_key, p.end_key),
+    const Operands part{.q = slice(g, c, x.q, 1, p.begin, p.end),
+                        .k = slice(g, c, k, 1, p.first_key, p.end_key),
+                        .v = slice(g, c, v, 1, p.first_key, p.end_key),
                         .rows = x.rows};
     const auto out = g.add(p.attention, part.forward());
     o.push_back(out[0]);
@@ -90,13 +106,13 @@ std::vector<Value> gathered_attention_grad(Graph& g, const Context& c, const Ope
   std::vector<Value> dv;
   std::vector<int64_t> begins;
   for (const Prefix& p : prefixes(c)) {
-    const Operands part{.q = slice(g, x.q, 1, p.begin, p.end),
-                        .k = slice(g, k, 1, p.first_key, p.end_key),
-                        .v = slice(g, v, 1, p.first_key, p.end_key),
+    const Operands part{.q = slice(g, c, x.q, 1, p.begin, p.end),
+                        .k = slice(g, c, k, 1, p.first_key, p.end_key),
+                        .v = slice(g, c, v, 1, p.first_key, p.end_key),
                         .rows = x.rows,
-                        .o = slice(g, x.o, 1, p.begin, p.end),
-                        .lse = slice(g, x.lse, 2, p.begin, p.end),
-                        .dy = slice(g, x.dy, 1, p.begin, p.end)};
+                        .o = slice(g, c, x.o, 1, p.begin, p.end),
+                        .lse = slice(g, c, x.lse, 2, p.begin, p.end),
+                        .dy = slice(g, c, x.dy, 1, p.begin, p.end)};
     const auto out = g.add(AttentionGrad{.forward = p.attention}, part.backward());
     dq.push_back(out[0]);
     dk.push_back(out[1]);
@@ -105,10 +121,13 @@ std::vector<Value> gathered_attention_grad(Graph& g, const Context& c, const Ope
   }
   const auto total = [&](const std::vector<Value>& parts) {
     const SumSlices sum{.dim = 1, .extent = g.type(k).dims[1], .begins = begins};
-    return cast(g, scatter_sequence(g, c, g.apply(sum, parts)), g.type(k).dtype);
+    return scatter_sequence(g, c, g.apply(sum, parts));
   };
+  // Both sums are on their way before one is waited for.
   const Value dk_total = total(dk);
-  return {concat(g, 1, std::move(dq)), dk_total, total(dv)};
+  const Value dv_total = total(dv);
+  const DType dtype = g.type(k).dtype;
+  return {concat(g, 1, std::move(dq)), cast(g, dk_total, dtype), cast(g, dv_total, dtype)};
 }
 
 }  // namespace tokamak

@@ -1,7 +1,11 @@
 #include "tokamak/ops/attention/context_parts.h"
 
+#include <algorithm>
+
 #include "tokamak/ops/elementwise/cast.h"
 #include "tokamak/ops/layout/pack.h"
+#include "tokamak/ops/layout/reshape.h"
+#include "tokamak/ops/layout/slice_rows.h"
 
 namespace tokamak {
 
@@ -14,8 +18,15 @@ std::vector<int> Context::order() const {
   return order;
 }
 
-Value slice(Graph& g, Value x, int dim, int64_t begin, int64_t end) {
-  if (begin == 0 && end == g.type(x).dims[dim]) return x;
+Value slice(Graph& g, const Context& c, Value x, int dim, int64_t begin, int64_t end) {
+  Dims dims = g.type(x).dims;
+  if (begin == 0 && end == dims[dim]) return x;
+  if (c.attention.beside_matmuls &&
+      std::all_of(dims.begin(), dims.begin() + dim, [](int64_t d) { return d == 1; })) {
+    const Value rows = g.apply(Reshape{.dims = {dims[dim], -1}}, {x});
+    dims[dim] = end - begin;
+    return g.apply(Reshape{.dims = dims}, {g.apply(SliceRows{.begin = begin, .end = end}, {rows})});
+  }
   return g.apply(SliceDim{.dim = dim, .begin = begin, .end = end}, {x});
 }
 

@@ -26,10 +26,6 @@ struct Context {
   std::vector<int64_t> sizes() const { return std::vector<int64_t>(group.size, S); }
 };
 
-/// Where the ring's shifts run: beside compute, and apart from other communication, whose order
-/// differs.
-inline constexpr int kRingStream = 1000;
-
 /// q, k, v [B, S, heads, D]; rows where there is dropout; o, lse, do for a gradient.
 struct Operands {
   Value q, k, v;
@@ -41,7 +37,9 @@ struct Operands {
   std::vector<Value> backward() const { return {q, k, v, o, lse, dy, rows}; }
 };
 
-Value slice(Graph& g, Value x, int dim, int64_t begin, int64_t end);
+/// With Attention::beside_matmuls a view where the slice lies in one piece, as of one sample's
+/// tokens.
+Value slice(Graph& g, const Context& c, Value x, int dim, int64_t begin, int64_t end);
 Value concat(Graph& g, int dim, std::vector<Value> parts);
 Value cast(Graph& g, Value x, DType dtype);
 

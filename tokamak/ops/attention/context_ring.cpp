@@ -1,3 +1,4 @@
+#include "tokamak/graph/cover_collectives.h"
 #include "tokamak/ops/attention/context_attention.h"
 #include "tokamak/ops/attention/context_parts.h"
 #include "tokamak/ops/comm/collective.h"
@@ -58,20 +59,21 @@ int source_at(const Context& c, int step) {
 
 Value shift(Graph& g, const Context& c, Value x) {
   const Value moved = g.apply(Shift{.group = c.group}, {x});
-  g.mutable_node(moved.node).stream = kRingStream;
+  g.mutable_node(moved.node).stream = kContextStream;
   return moved;
 }
 
 // This rank's operands of one block.
-Operands operands_of(Graph& g, const Operands& x, Value k, Value v, const Block& b) {
-  Operands part{.q = slice(g, x.q, 1, b.query, b.query_end),
-                .k = slice(g, k, 1, b.key, b.key_end),
-                .v = slice(g, v, 1, b.key, b.key_end),
+Operands operands_of(Graph& g, const Context& c, const Operands& x, Value k, Value v,
+                     const Block& b) {
+  Operands part{.q = slice(g, c, x.q, 1, b.query, b.query_end),
+                .k = slice(g, c, k, 1, b.key, b.key_end),
+                .v = slice(g, c, v, 1, b.key, b.key_end),
                 .rows = x.rows};
   if (!x.dy.valid()) return part;
-  part.o = slice(g, x.o, 1, b.query, b.query_end);
-  part.lse = slice(g, x.lse, 2, b.query, b.query_end);
-  part.dy = slice(g, x.dy, 1, b.query, b.query_end);
+  part.o = slice(g, c, x.o, 1, b.query, b.query_end);
+  part.lse = slice(g, c, x.lse, 2, b.query, b.query_end);
+  part.dy = slice(g, c, x.dy, 1, b.query, b.query_end);
   return part;
 }
 
@@ -135,7 +137,7 @@ std::vector<Value> ring_attention(Graph& g, const Context& c, const Operands& x)
     const Value next_k = is_last ? Value{} : shift(g, c, k);
     const Value next_v = is_last ? Value{} : shift(g, c, v);
     for (const Block& b : blocks_of(c, source_at(c, step))) {
-      const auto part = g.add(b.attention, operands_of(g, x, k, v, b).forward());
+      const auto part = g.add(b.attention, operands_of(g, c, x, k, v, b).forward());
       seen[b.query / unit].add(g, b.query, part);
     }
     k = next_k;
@@ -163,7 +165,7 @@ std::vector<Value> ring_attention_grad(Graph& g, const Context& c, const Operand
     const Value next_v = is_last ? Value{} : shift(g, c, v);
     for (const Block& b : blocks_of(c, source_at(c, step))) {
       const auto part =
-          g.add(AttentionGrad{.forward = b.attention}, operands_of(g, x, k, v, b).backward());
+          g.add(AttentionGrad{.forward = b.attention}, operands_of(g, c, x, k, v, b).backward());
       dq.add(part[0], b.query);
       dk.add(part[1], b.key);
       dv.add(part[2], b.key);

@@ -77,11 +77,11 @@ Value return_heads(Graph& g, const Context& c, Value x, const std::vector<int64_
 }
 
 // Repeats key-value heads, once for each member that takes them.
-Value repeat_heads(Graph& g, const HeadShares& shares, Value x) {
+Value repeat_heads(Graph& g, const Context& c, const HeadShares& shares, Value x) {
   if (shares.kv_sources.empty()) return x;
   std::vector<Value> heads;
   for (const int64_t source : shares.kv_sources)
-    heads.push_back(slice(g, x, 2, source, source + 1));
+    heads.push_back(slice(g, c, x, 2, source, source + 1));
   return concat(g, 2, std::move(heads));
 }
 
@@ -91,7 +91,7 @@ Value return_kv(Graph& g, const Context& c, const HeadShares& shares, Value dx, 
   const DType dtype = g.type(dx).dtype;
   const Value all = return_heads(g, c, cast(g, dx, gradient_dtype(dtype)), shares.kv);
   std::vector<Value> heads;
-  for (int64_t j = 0; j < c.group.size; ++j) heads.push_back(slice(g, all, 2, j, j + 1));
+  for (int64_t j = 0; j < c.group.size; ++j) heads.push_back(slice(g, c, all, 2, j, j + 1));
   const SumSlices sum{.dim = 2, .extent = K, .begins = shares.kv_sources};
   return cast(g, g.apply(sum, heads), dtype);
 }
@@ -108,8 +108,8 @@ HeadShares shares_of(const Graph& g, const Context& c, const Operands& x) {
 
 Operands whole_sequence(Graph& g, const Context& c, const HeadShares& shares, const Operands& x) {
   return {.q = send_heads(g, c, x.q, shares.q),
-          .k = send_heads(g, c, repeat_heads(g, shares, x.k), shares.kv),
-          .v = send_heads(g, c, repeat_heads(g, shares, x.v), shares.kv),
+          .k = send_heads(g, c, repeat_heads(g, c, shares, x.k), shares.kv),
+          .v = send_heads(g, c, repeat_heads(g, c, shares, x.v), shares.kv),
           .rows = x.rows};
 }
 

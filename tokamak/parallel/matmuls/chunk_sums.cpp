@@ -18,7 +18,9 @@ class SumChunker : public ChunkPass {
   using ChunkPass::ChunkPass;
 
  private:
+  // Weight gradients run beside sums that are on a stream already.
   bool is_reader(const Node& node) const override {
+    if (!node.is_leaf() && node.stream == kCoveredSumStream) return false;
     const auto* scatter = node.as<ReduceScatter>();
     return scatter != nullptr && scatter->dim == 1 && node.accumulations.empty() &&
            is_of_tp(scatter->group);

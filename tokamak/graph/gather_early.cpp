@@ -1,0 +1,118 @@
+#include "tokamak/graph/gather_early.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <vector>
+
+#include "tokamak/graph/cover_collectives.h"
+#include "tokamak/graph/rewriter.h"
+
+namespace tokamak {
+namespace {
+
+class Early {
+ public:
+  explicit Early(const Graph& graph) : graph_(graph), order_(static_cast<size_t>(graph.size())) {
+    std::iota(order_.begin(), order_.end(), 0);
+  }
+
+  Graph run() {
+    bool has_moved = false;
+    std::set<int32_t> gathers;  // of one attention
+    for (int32_t i = 0; i < graph_.size(); ++i) {
+      const Node& node = graph_.node(i);
+      if (node.is_leaf()) continue;
+      if (!gathers.empty() && (!is_of_same_block(node, graph_.node(*gathers.begin())) ||
+                               cost(node).kind == Cost::Kind::kAttention)) {
+        has_moved |= move(std::move(gathers));
+        gathers.clear();
+      }
+      if (is_gather(node)) gathers.insert(i);
+    }
+    if (!gathers.empty()) has_moved |= move(std::move(gathers));
+    if (!has_moved) return graph_;
+    Rewriter rewriter(graph_);
+    for (const int32_t i : order_) {
+      if (!graph_.node(i).is_leaf()) rewriter.copy(i);
+    }
+    return rewriter.finish();
+  }
+
+ private:
+  Cost cost(const Node& node) const {
+    Types in;
+    for (const Value v : node.in) {
+      if (v.valid()) in.push_back(graph_.type(v));
+    }
+    return node.rules->cost(node.op.get(), in, node.out);
+  }
+
+  bool is_gather(const Node& node) const {
+    return !node.is_leaf() && node.rules->is_communication && node.stream == kContextStream &&
+           cost(node).collective == Cost::Collective::kAllGather;
+  }
+
+  // Whether the order of the node and others matters to more than its inputs.
+  static bool is_bound(const Node& node) {
+    if (!node.accumulations.empty() || node.rules->has_side_effect) return true;
+    const auto aliases = node.rules->aliases(node.op.get());
+    return std::any_of(aliases.begin(), aliases.end(), [](const Alias& a) { return a.must; });
+  }
+
+  static bool is_of_same_block(const Node& a, const Node& b) {
+    return a.label.phase == b.label.phase && a.label.stage == b.label.stage &&
+           a.label.block == b.label.block;
+  }
+
+  // Walks back from the last gather over what leads to one and over what may run beside them, until
+  // that takes as long as they do. Returns whether they have moved.
+  bool move(std::set<int32_t> leads) {
+    const Node& node = graph_.node(*leads.rbegin());
+    double left = 0.0;
+    for (const int32_t gather : leads)
+      left += flops_beside(cost(graph_.node(gather)), kContextStream);
+    const auto last = std::find(order_.begin(), order_.end(), *leads.rbegin());
+    auto first = last;  // of what is reordered
+    for (auto at = last; left > 0.0 && at != order_.begin();) {
+      --at;
+      const Node& before = graph_.node(*at);
+      if (before.is_leaf()) continue;
+      if (!is_of_same_block(before, node)) break;
+      if (leads.contains(*at)) continue;
+      if (is_read_by(leads, *at)) {
+        // Collectives of other groups keep their order.
+        if (is_bound(before) || before.rules->is_communication) break;
+        leads.insert(*at);
+        continue;
+      }
+      const Cost c = cost(before);
+      // Weight gradients run late, beside other collectives.
+      if (c.kind != Cost::Kind::kGemm || c.product == Cost::Product::kWeightGradient) continue;
+      left -= c.flops;
+      first = at;
+    }
+    if (first == last) return false;
+    std::stable_partition(first, last + 1, [&](int32_t i) { return leads.contains(i); });
+    return true;
+  }
+
+  bool is_read_by(const std::set<int32_t>& readers, int32_t i) const {
+    return std::any_of(readers.begin(), readers.end(), [&](int32_t reader) {
+      const Node& node = graph_.node(reader);
+      return std::any_of(node.in.begin(), node.in.end(),
+                         [&](Value v) { return v.valid() && v.node == i; });
+    });
+  }
+
+  const Graph& graph_;
+  std::vector<int32_t> order_;
+};
+
+}  // namespace
+
+Graph gather_early(const Graph& graph) {
+  return Early(graph).run();
+}
+
+}  // namespace tokamak
