@@ -31,10 +31,9 @@ PointEstimates::PointEstimates(const SearchRequest& request)
       model_(spec_of(request.config)),
       all_{.layers = static_cast<int>(model_.num_layers), .has_embedding = true, .has_head = true},
       bytes_(element_bytes(shape_of(config_of({}, request.config, 1), model_, {.degrees = {}}))),
-      work_(causal_work(distribute_options(request.config, {}, 0))),
+      work_(causal_work(distribute_options(config_of({}, request.config, 1), {}, 0))),
       limit_(memory_limit(request.machine)),
-      shapes_(all_.layers,
-              static_cast<int>(request.config.parallelism.pipeline_parallel_receives_ahead)) {}
+      shapes_(all_.layers) {}
 
 PointEstimates::StageKey PointEstimates::stage_key(const SearchPoint& p) {
   return {p.degrees.tp, p.degrees.cp, p.microbatch, p.recompute, p.linear};

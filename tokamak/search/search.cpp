@@ -181,10 +181,37 @@ class Search {
     least_more = std::min(least_more, more);
     if (bytes > result_.memory_limit_bytes) return;
     found_kinds_.insert(plan_kind(*estimate.point));
+    insert(std::move(found));
+  }
+
+  void insert(FoundPlan found) {
     const auto at = std::upper_bound(
         result_.best.begin(), result_.best.end(), found,
         [](const FoundPlan& a, const FoundPlan& b) { return a.step.seconds < b.step.seconds; });
     result_.best.insert(at, std::move(found));
+  }
+
+  // Tries the other ways of context parallelism for the best plans.
+  void try_other_contexts() {
+    constexpr int64_t kMostTried = 3;
+    std::vector<SearchPoint> points;
+    for (int64_t i = 0; i < std::min(std::ssize(result_.best), kMostTried); ++i) {
+      SearchPoint point = result_.best[i].point;
+      if (point.degrees.cp == 1) continue;
+      for (const char* method : {"alltoall", "ulysses"}) {
+        point.context = method;
+        points.push_back(point);
+      }
+    }
+    std::vector<std::optional<FoundPlan>> found(points.size());
+    in_parallel(points.size(), request_.num_threads,
+                [&](size_t i) { found[i] = priced(points[i]); });
+    for (std::optional<FoundPlan>& plan : found) {
+      if (!plan) continue;
+      ++result_.num_priced;
+      if (static_cast<double>(plan->peak_bytes) <= result_.memory_limit_bytes)
+        insert(std::move(*plan));
+    }
   }
 
   void finish(double least_bytes) {
@@ -194,6 +221,7 @@ class Search {
                 "--search: the smallest of {} plans takes at least {:.1f} GiB of a device, which "
                 "has {:.1f}: wanted more --gpus or a smaller model",
                 result_.num_points, least_bytes / kGiB, result_.memory_limit_bytes / kGiB);
+    try_other_contexts();
     if (std::ssize(result_.best) > request_.num_best) result_.best.resize(request_.num_best);
   }
 

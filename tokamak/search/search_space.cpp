@@ -154,6 +154,7 @@ std::span<const std::string_view> chosen_keys() {
       "activation_checkpoint.mode",
       "activation_checkpoint.selective_ac_option",
       "parallelism.context_parallel_degree",
+      "parallelism.context_parallel_rotate_method",
       "parallelism.data_parallel_replicate_degree",
       "parallelism.data_parallel_shard_degree",
       "parallelism.data_parallel_type",
@@ -163,6 +164,8 @@ std::span<const std::string_view> chosen_keys() {
       "parallelism.pipeline_parallel_last_stage_less_layers",
       "parallelism.pipeline_parallel_layers_per_stage",
       "parallelism.pipeline_parallel_microbatch_size",
+      "parallelism.pipeline_parallel_overlap_gathers",
+      "parallelism.pipeline_parallel_receives_ahead",
       "parallelism.pipeline_parallel_schedule",
       "parallelism.pipeline_parallel_schedule_csv",
       "parallelism.pipeline_parallel_split_points",
@@ -194,7 +197,12 @@ Config config_of(const SearchPoint& point, const Config& base, int64_t global_ba
   p.pipeline_parallel_layers_per_stage = defaults.pipeline_parallel_layers_per_stage;
   p.pipeline_parallel_first_stage_less_layers = defaults.pipeline_parallel_first_stage_less_layers;
   p.pipeline_parallel_last_stage_less_layers = defaults.pipeline_parallel_last_stage_less_layers;
+  p.pipeline_parallel_receives_ahead = defaults.pipeline_parallel_receives_ahead;
+  p.pipeline_parallel_overlap_gathers = defaults.pipeline_parallel_overlap_gathers;
+  p.context_parallel_rotate_method = point.context;
   if (d.pp > 1) {
+    p.pipeline_parallel_receives_ahead = kSearchedReceivesAhead;
+    p.pipeline_parallel_overlap_gathers = kSearchedOverlapGathers;
     c.training.local_batch_size = global_batch / d.dp();
     p.pipeline_parallel_microbatch_size = point.microbatch;
     p.pipeline_parallel_schedule = point.schedule;
@@ -257,7 +265,8 @@ const price::PipelineShape* PipelineShapes::outline(const SearchPoint& point) {
       stages[split.head_stage].has_head = true;
       e.shape = price::pipeline_outline(point.schedule, p, std::move(stages),
                                         static_cast<int>(point.num_microbatches));
-      e.shape.receives_ahead = receives_ahead_;
+      e.shape.receives_ahead = kSearchedReceivesAhead;
+      e.shape.overlaps_gathers = kSearchedOverlapGathers;
       e.exists = true;
     } catch (const Error&) {
       // too few layers

@@ -29,8 +29,9 @@ struct SearchPoint {
   int layers_per_stage = 0;       ///< 0 = the schedule's own number of stages
   int ends_weigh = 0;             ///< embedding and head count as so many layers
   RecomputeChoice recompute = RecomputeChoice::kNone;
-  std::string sharding = "fsdp";    ///< parallelism.data_parallel_type
-  std::string grad_store = "auto";  ///< training.grad_store
+  std::string context = "allgather";  ///< parallelism.context_parallel_rotate_method
+  std::string sharding = "fsdp";      ///< parallelism.data_parallel_type
+  std::string grad_store = "auto";    ///< training.grad_store
   price::Precision linear = price::Precision::kBf16;
 };
 
@@ -43,7 +44,12 @@ struct SearchBounds {
   std::vector<price::Precision> precisions{price::Precision::kBf16};
 };
 
-/// Returns all points in a fixed order.
+/// What all pipelines do that are searched: receives that wait for their computation slow no kernel
+/// (lower_schedule), and gathers of a step's weights run beside the first forwards.
+inline constexpr int kSearchedReceivesAhead = 0;
+inline constexpr bool kSearchedOverlapGathers = true;
+
+/// Returns all points in a fixed order, those with context parallelism by all-gather.
 std::vector<SearchPoint> search_points(const ModelSpec& model, const SearchBounds& bounds);
 
 /// Returns the keys of a configuration that the search chooses, besides the precision of matmuls.
@@ -61,9 +67,7 @@ std::string schedule_text(const SearchPoint& point, int num_layers);
 /// Shapes of pipelines, each made once. Any number of threads may ask for them.
 class PipelineShapes {
  public:
-  /// `receives_ahead` is that of all pipelines (lower_schedule).
-  PipelineShapes(int num_layers, int receives_ahead)
-      : num_layers_(num_layers), receives_ahead_(receives_ahead) {}
+  explicit PipelineShapes(int num_layers) : num_layers_(num_layers) {}
 
   /// Returns null if the schedule cannot have such stages of so many layers, or refuses the
   /// microbatches. REQUIRES: `point` has a pipeline.
@@ -85,7 +89,6 @@ class PipelineShapes {
   Entry& entry(const SearchPoint& point);
 
   int num_layers_;
-  int receives_ahead_;
   std::mutex mutex_;
   std::map<Key, Entry> entries_;
 };

@@ -130,6 +130,8 @@ TEST(Search, SaysWhichKeysItChooses) {
   ParallelismConfig& p = base.parallelism;
   p.pipeline_parallel_degree = p.data_parallel_replicate_degree = p.data_parallel_shard_degree = 3;
   p.context_parallel_degree = p.tensor_parallel_degree = 3;
+  p.context_parallel_rotate_method = "alltoall";
+  p.pipeline_parallel_receives_ahead = 2;
   p.data_parallel_type = "ddp";
   p.module_fqns_per_model_part = {{"tok_embeddings"}};
   p.pipeline_parallel_split_points = {"layers.1"};

@@ -18,6 +18,11 @@ std::string recompute_text(RecomputeChoice choice) {
   return kNames[static_cast<size_t>(choice)];
 }
 
+// Returns how ranks of cp communicate, after the mesh.
+std::string context_text(const SearchPoint& point) {
+  return point.degrees.cp > 1 ? fmt::format(" by {}", point.context) : "";
+}
+
 int num_layers(const SearchRequest& request) {
   return static_cast<int>(spec_of(request.config).num_layers);
 }
@@ -50,6 +55,7 @@ OrderedJson plan_json(const SearchRequest& request, const SearchResult& result, 
   OrderedJson json = {
       {"mesh", mesh_text(f.point.degrees)},
       {"degrees", degrees_json(f.point.degrees)},
+      {"context_parallel", f.point.degrees.cp > 1 ? OrderedJson(f.point.context) : OrderedJson()},
       {"schedule", schedule_text(f.point, num_layers(request))},
       {"microbatch", f.point.microbatch},
       {"num_microbatches", f.point.num_microbatches},
@@ -101,10 +107,10 @@ std::string search_text(const SearchRequest& request, const SearchResult& result
     const FoundPlan& f = result.best[i];
     const double rate = device_tokens_per_s(request, result, f);
     text += fmt::format(
-        "{:>2}  {:9.3f} s  {:8.0f} tokens/s/GPU  MFU {:5.2f} %  {:6.1f} GiB  {}; {}; recompute {}, "
-        "{}, {}\n",
+        "{:>2}  {:9.3f} s  {:8.0f} tokens/s/GPU  MFU {:5.2f} %  {:6.1f} GiB  {}{}; {}; recompute "
+        "{}, {}, {}\n",
         i + 1, f.step.seconds, rate, 100.0 * rate * result.flops_per_token / peak_flops(request, f),
-        static_cast<double>(f.peak_bytes) / kGiB, mesh_text(f.point.degrees),
+        static_cast<double>(f.peak_bytes) / kGiB, mesh_text(f.point.degrees), context_text(f.point),
         schedule_text(f.point, num_layers(request)), recompute_text(f.point.recompute),
         sharding_text(f.point), name_of(precision_of(f)));
     if (i + 1 < result.best.size())

@@ -221,13 +221,15 @@ class RankItems {
         if (gathers) {
           all.push_back(works_.add_gather(part, encoded));
           after.push_back(all.back());
-          if (software_.gather_overlap != 0) gathered_[stage].push_back(all.back());
+          if (gathers_beside()) gathered_[stage].push_back(all.back());
         }
         if (!of_slices) works_.add_encoding(seconds_.encode(part.modules), after);
       }
     }
-    if (gathers && software_.gather_overlap == 0) works_.wait_for(all);
+    if (gathers && !gathers_beside()) works_.wait_for(all);
   }
+
+  bool gathers_beside() const { return software_.gather_overlap != 0 || shape_.overlaps_gathers; }
 
   double hop_s(int peer) const {
     const bool is_next = (rank_ + 1) % shape_.num_ranks == peer;
@@ -351,7 +353,7 @@ double least_of_ends(const StageCosts& costs, const PipelineShape& shape, const 
   }
   // The first forward waits for all gathers of its rank, and the update for the last reduction.
   const Buckets& first = buckets.front();
-  const double gather_s = machine.software.gather_overlap == 0
+  const double gather_s = machine.software.gather_overlap == 0 && !shape.overlaps_gathers
                               ? first.sum(shape.modules_of.front(), &BucketSeconds::gather_s)
                               : first.embedding.gather_s;
   double reduce_s = first.layer.scatter_s + first.layer.replica_s;
