@@ -243,6 +243,7 @@ TEST(Nvfp4, matmuls_are_near_those_of_the_values) {
   layer.run();
   const auto wide = [](const std::vector<uint16_t>& bits) {
     std::vector<double> values;
+    values.reserve(bits.size());
     for (const uint16_t b : bits)
       values.push_back(static_cast<double>(std::bit_cast<float>(uint32_t{b} << 16U)));
     return values;

@@ -16,8 +16,8 @@ struct Calls {
 };
 
 Calls& calls() {
-  static auto* const all = new Calls;  // threads may outlive main()
-  return *all;
+  static auto* const kCalls = new Calls;  // threads may outlive main()
+  return *kCalls;
 }
 
 }  // namespace

@@ -51,6 +51,7 @@ TEST(Panel, CurvesHaveGapsAndManyBarsTakeFewBytes) {
   panel.curve(points, 0);
   EXPECT_NE(panel.html().find("d=\"M0 10000M10000 0\""), std::string::npos) << panel.html();
   std::vector<std::array<double, 4>> sides;
+  sides.reserve(10'000);
   for (int i = 0; i < 10'000; ++i) sides.push_back({1e-4 * i, 1e-4 * i + 5e-5, 0.25, 0.5});
   const size_t before = panel.html().size();
   panel.bars(sides, 1);

@@ -1,5 +1,6 @@
 // A run has one price, whether a preset, a row of measurements or words of the command line name
 // it.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tokamak/config/check.h"
@@ -41,7 +42,7 @@ TEST(OnePrice, PresetsCostWhatRowsOfTheSameRunsCost) {
         {"gb200-8b-9-nodes", "36" + gb200 + "180,5,1,1,,1,36"},
         {"gb200-8b-17-nodes", "68" + gb200 + "340,5,1,1,,1,68"}}) {
     SCOPED_TRACE(preset);
-    const PricedRow priced = priced_row("torchtitan on GB200,GB200," + row + fsdp);
+    const PricedRow priced = priced_row(fmt::format("torchtitan on GB200,GB200,{}{}", row, fsdp));
     ASSERT_EQ(priced.skipped, "");
     EXPECT_DOUBLE_EQ(priced_preset(preset).step.seconds, priced.step.seconds);
   }

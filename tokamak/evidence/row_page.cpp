@@ -35,6 +35,7 @@ std::map<std::string, int> software_colors(const Rows& rows) {
   std::map<std::string, int> counts;
   for (const PricedRow* p : rows) ++counts[p->run.software];
   std::vector<std::pair<int, std::string>> order;
+  order.reserve(counts.size());
   for (const auto& [name, count] : counts) order.emplace_back(-count, name);
   std::sort(order.begin(), order.end());
   std::map<std::string, int> colors;
