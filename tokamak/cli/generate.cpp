@@ -147,6 +147,7 @@ GenerationTimes stream_one(const GenerateWords& w, const Tokenizer& tokenizer,
   const Prompt prompt{.tokens = ids, .sampling = w.sampling};
   const GenerationTimes times = generator.generate(std::span(&prompt, 1), tokenizer.eos(), events);
   if (!w.ids_only) fmt::print("{}\n", text.rest());
+  std::fflush(stdout);  // before the line of times, which goes to stderr
   return times;
 }
 
