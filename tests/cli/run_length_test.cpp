@@ -81,6 +81,20 @@ TEST_F(RunLength, AFinishedRunIsExtended) {
   EXPECT_EQ(resumed, timeless_metrics(other.path()));
 }
 
+// A rank was killed after the last save, while it removed an older checkpoint.
+TEST_F(RunLength, AFinishedRunRemovesWhatAKillLeft) {
+  const Words command{"--checkpoint.enable", "--checkpoint.interval=2", "--training.steps=2"};
+  EXPECT_EQ(steps_of(command), 2U);
+  const auto left = dump() / "checkpoint/step-1.tmp-purged";
+  std::filesystem::create_directories(left);
+  FileWriter(left / "manifest.json").write("{}");
+  const auto again = train(command);
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_NE(again.out.find("Training already completed"), std::string::npos) << again.out;
+  EXPECT_FALSE(path_exists(left));
+  EXPECT_TRUE(path_exists(dump() / "checkpoint/step-2/manifest.json"));
+}
+
 TEST_F(RunLength, AStopLeavesACheckpointThoughNothingElseIsSaved) {
   {
     RunningProgram run(words({"--training.steps=1000000"}), scratch.path());

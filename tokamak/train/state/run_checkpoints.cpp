@@ -4,6 +4,7 @@
 #include <thread>
 #include <utility>
 
+#include "tokamak/checkpoint/atomic_folder.h"
 #include "tokamak/checkpoint/checkpoint_folder.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
@@ -60,6 +61,14 @@ bool RunCheckpoints::has_done(int64_t steps) {
   const FinishedRun run = find_finished_run(world_, o_.folder, steps, o_.num_threads);
   for (const std::string& line : run.damaged) log_.say(line, "WARNING");
   if (!run.step) return false;
+  // Else the first save does it: a rank may have died while it removed an older checkpoint.
+  if (world_.rank() == 0) {
+    try {
+      sweep_stale_folders(o_.folder);
+    } catch (const SystemError& error) {
+      log_.say(fmt::format("Old checkpoints could not be removed: {}", error.what()), "WARNING");
+    }
+  }
   log_.say(
       fmt::format("Training already completed: step {} of training.steps = {}", *run.step, steps));
   return true;
