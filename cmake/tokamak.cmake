@@ -26,7 +26,12 @@ endif()
 
 if(TOK_OPENMP)
   # All files have the flag, those without loops too: it defines macros, which must be the same wherever headers are shared.
+  # The shared library in portable builds too: oneDNN has that one, and a second one in the program would start threads
+  # that the first does not know.
+  set(suffixes ${CMAKE_FIND_LIBRARY_SUFFIXES})
+  set(CMAKE_FIND_LIBRARY_SUFFIXES .so .a)
   find_package(OpenMP REQUIRED)
+  set(CMAKE_FIND_LIBRARY_SUFFIXES ${suffixes})
   separate_arguments(openmp NATIVE_COMMAND "${OpenMP_CXX_FLAGS}")
   target_compile_options(tokamak_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:${openmp}>)
 endif()
