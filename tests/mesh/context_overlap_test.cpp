@@ -107,7 +107,8 @@ TEST(ContextOverlapPlan, runs_matmuls_beside_each_collective) {
   }
 }
 
-// Of one sample, chunks of queries, keys and values are parts of what was gathered, not copies.
+// With one sample per microbatch, attention reads chunks of queries, keys and values in place
+// instead of copying them.
 TEST(ContextOverlapPlan, copies_no_slice_of_one_sample) {
   const auto slices = [](int64_t samples) {
     MeshCase c = long_case({1, 1, 1, 4, 1});

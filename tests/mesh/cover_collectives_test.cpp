@@ -97,11 +97,7 @@ TEST(CoverCollectivesPlan, leaves_schedules_that_split_the_backward) {
 }
 
 bool is_weight_gradient(const Task& task) {
-  Types in;
-  for (const Operand& o : task.in) in.push_back(o.type);
-  Types out;
-  for (const Operand& o : task.out) out.push_back(o.type);
-  return task.rules->cost(task.op.get(), in, out).product == Cost::Product::kWeightGradient;
+  return cost_of(task).product == Cost::Product::kWeightGradient;
 }
 
 // A block's backward has four collectives, and a weight gradient runs beside each but the first

@@ -15,7 +15,7 @@ namespace {
 // Matmuls of so many operations take about as long as one byte on the links between GPUs of a host:
 // 700 TFLOP/s of an H100 beside 290 GB/s, and kernels beside a collective are slower.
 constexpr double kFlopsPerByte = 3000.0;
-// Ranks of context parallelism may be of several hosts.
+// The ranks of cp may lie on several hosts, whose network is slower.
 constexpr double kFlopsPerContextByte = 9000.0;
 // So much of a collective may stay bare: another weight gradient covers the next one instead.
 constexpr double kMostBare = 0.3;
@@ -47,7 +47,8 @@ class Cover {
         if (v.valid()) is_read_[v.node] = true;
       }
       const Node& node = graph.node(i);
-      if (is_covered(node)) largest_ = std::max(largest_, flops_beside(cost(node), node.stream));
+      if (is_covered(node))
+        largest_ = std::max(largest_, flops_beside(cost_of(graph_, node), node.stream));
     }
   }
 
@@ -95,15 +96,7 @@ class Cover {
       return false;
     if (node.stream == kCoveredGatherStream || node.stream == kCoveredSumStream) return true;
     return node.stream == kContextStream &&
-           cost(node).collective == Cost::Collective::kReduceScatter;
-  }
-
-  Cost cost(const Node& node) const {
-    Types in;
-    for (const Value v : node.in) {
-      if (v.valid()) in.push_back(graph_.type(v));
-    }
-    return node.rules->cost(node.op.get(), in, node.out);
+           cost_of(graph_, node).collective == Cost::Collective::kReduceScatter;
   }
 
   Extent extent(StateId state) const {
@@ -156,7 +149,7 @@ class Cover {
                              !node.accumulations.empty() && !node.rules->is_communication &&
                              !node.rules->has_side_effect;
     if (!is_gradient || node.accumulations.size() != node.out.size()) return false;
-    const Cost c = cost(node);
+    const Cost c = cost_of(graph_, node);
     return c.kind == Cost::Kind::kGemm && c.product == Cost::Product::kWeightGradient &&
            !is_read_[static_cast<size_t>(i)];
   }
@@ -164,7 +157,7 @@ class Cover {
   void wait(int32_t i) {
     const Node& node = graph_.node(i);
     waiting_.push_back({.node = i,
-                        .flops = cost(node).flops,
+                        .flops = cost_of(graph_, node).flops,
                         .reads = read_storages(node),
                         .writes = written_storages(node)});
     waiting_flops_ += waiting_.back().flops;
@@ -212,8 +205,8 @@ class Cover {
     std::fill(done_.begin(), done_.end(), kOfOtherSegment);
   }
 
-  // Returns how much had been emitted when what the node reads was there; a collective that reads
-  // values of other segments may have to wait for memory, so it begins where it stands.
+  // Returns flops_ at the time when the node's inputs were complete. A collective that reads values
+  // of other segments may have to wait for memory, so it is taken to begin at its own place.
   double begin_of(const Node& node) const {
     double begin = 0.0;
     for (const Value v : node.in) {
@@ -230,7 +223,7 @@ class Cover {
       done = begin_of(node);
       return;
     }
-    const Cost c = cost(node);
+    const Cost c = cost_of(graph_, node);
     flops_ += c.flops;
     done = flops_;
     if (!is_covered(node)) return;
@@ -246,8 +239,8 @@ class Cover {
   std::vector<bool> is_read_;
   double largest_ = 0.0;                  // operations that cover the largest collective
   double flops_ = 0.0;                    // emitted so far
-  std::vector<double> done_;              // by node: emitted when it had been
-  std::map<int, double> stream_is_free_;  // emitted when its collectives have ended
+  std::vector<double> done_;              // by node: flops_ once it had been emitted
+  std::map<int, double> stream_is_free_;  // by stream: flops_ at the end of its last collective
   double waiting_flops_ = 0.0;
   std::deque<Waiting> waiting_;
   std::map<Value, Flight> flights_;  // by what collectives yield

@@ -6,7 +6,7 @@
 namespace tokamak {
 
 /// Delays weight gradients of the backward until a node reads what a collective of one of the
-/// streams below yields (of context parallelism, sums only), and puts as many of them in front of
+/// streams below yields (on kContextStream, only sums count), and puts as many of them in front of
 /// that node as take about as long as the collective. Without such collectives the graph stays as
 /// it is. Nodes are the same ones on the same values, and what adds into one place keeps its order,
 /// so results keep their bits. At most the operands of a few delayed weight gradients live longer.
@@ -17,11 +17,12 @@ Graph cover_collectives(const Graph& graph);
 inline constexpr int kCoveredGatherStream = 1002;
 inline constexpr int kCoveredSumStream = 1003;
 
-/// The stream of what context parallelism gathers, sums or shifts: beside compute, and apart from
-/// other communication, whose order differs.
+/// The stream of context parallelism's gathers, sums and shifts. It is apart from compute and from
+/// other communication, which the ranks of cp issue in another order.
 inline constexpr int kContextStream = 1000;
 
-/// Returns about how many operations of matmuls take as long as a collective on `stream`.
+/// Returns roughly how many floating-point operations of matmuls take as long as the collective
+/// takes on `stream`.
 double flops_beside(const Cost& collective, int stream);
 
 }  // namespace tokamak

@@ -24,7 +24,7 @@ class Early {
       const Node& node = graph_.node(i);
       if (node.is_leaf()) continue;
       if (!gathers.empty() && (!is_of_same_block(node, graph_.node(*gathers.begin())) ||
-                               cost(node).kind == Cost::Kind::kAttention)) {
+                               cost_of(graph_, node).kind == Cost::Kind::kAttention)) {
         has_moved |= move(std::move(gathers));
         gathers.clear();
       }
@@ -40,20 +40,12 @@ class Early {
   }
 
  private:
-  Cost cost(const Node& node) const {
-    Types in;
-    for (const Value v : node.in) {
-      if (v.valid()) in.push_back(graph_.type(v));
-    }
-    return node.rules->cost(node.op.get(), in, node.out);
-  }
-
   bool is_gather(const Node& node) const {
     return !node.is_leaf() && node.rules->is_communication && node.stream == kContextStream &&
-           cost(node).collective == Cost::Collective::kAllGather;
+           cost_of(graph_, node).collective == Cost::Collective::kAllGather;
   }
 
-  // Whether the order of the node and others matters to more than its inputs.
+  // Whether the node has to keep its place although its inputs would allow another.
   static bool is_bound(const Node& node) {
     if (!node.accumulations.empty() || node.rules->has_side_effect) return true;
     const auto aliases = node.rules->aliases(node.op.get());
@@ -65,13 +57,13 @@ class Early {
            a.label.block == b.label.block;
   }
 
-  // Walks back from the last gather over what leads to one and over what may run beside them, until
-  // that takes as long as they do. Returns whether they have moved.
+  // Walks back from the last gather and collects the nodes that the gathers depend on, until the
+  // matmuls passed take as long as the gathers. Returns whether the order has changed.
   bool move(std::set<int32_t> leads) {
     const Node& node = graph_.node(*leads.rbegin());
     double left = 0.0;
     for (const int32_t gather : leads)
-      left += flops_beside(cost(graph_.node(gather)), kContextStream);
+      left += flops_beside(cost_of(graph_, graph_.node(gather)), kContextStream);
     const auto last = std::find(order_.begin(), order_.end(), *leads.rbegin());
     auto first = last;  // of what is reordered
     for (auto at = last; left > 0.0 && at != order_.begin();) {
@@ -81,12 +73,12 @@ class Early {
       if (!is_of_same_block(before, node)) break;
       if (leads.contains(*at)) continue;
       if (is_read_by(leads, *at)) {
-        // Collectives of other groups keep their order.
+        // All ranks issue the collectives of other groups in the same order.
         if (is_bound(before) || before.rules->is_communication) break;
         leads.insert(*at);
         continue;
       }
-      const Cost c = cost(before);
+      const Cost c = cost_of(graph_, before);
       // Weight gradients run late, beside other collectives.
       if (c.kind != Cost::Kind::kGemm || c.product == Cost::Product::kWeightGradient) continue;
       left -= c.flops;

@@ -1,16 +1,16 @@
-// Gathers of context parallelism begin in front of matmuls that do not need what they bring.
+// Context parallelism starts its gathers early, beside matmuls that do not depend on them.
 #pragma once
 
 #include "tokamak/graph/graph.h"
 
 namespace tokamak {
 
-/// Moves the all-gathers of an attention that are on kContextStream, with the nodes that they read
-/// from, in front of the nearest matmuls of their block that do not lead to them and take about as
-/// long: the keys' and values' projections precede the queries', which runs beside their gathers,
-/// and the backward gathers keys and values beside the output projection's gradient. Nodes are the
-/// same ones on the same values, so results keep their bits. Gathers that nothing can hide stay
-/// where they are.
+/// Moves the all-gathers on kContextStream that feed one attention, together with the nodes that
+/// they depend on, in front of the nearest matmuls of the same block that they do not depend on and
+/// that take about as long. In the forward the projections of keys and values then precede that of
+/// the queries, which runs beside the gathers; in the backward keys and values are gathered beside
+/// the input gradient of the output projection. Only the order of nodes changes, so results keep
+/// their bits. Gathers without such a matmul stay in place.
 Graph gather_early(const Graph& graph);
 
 }  // namespace tokamak

@@ -87,4 +87,19 @@ std::vector<Value> no_gradient(const void*, Graph&, const Node& node, std::span<
   TOK_CHECK(false, "{} has no gradient", node.rules->name);
 }
 
+Cost cost_of(const Graph& graph, const Node& node) {
+  Types in;
+  for (const Value v : node.in) {
+    if (v.valid()) in.push_back(graph.type(v));
+  }
+  return node.rules->cost(node.op.get(), in, node.out);
+}
+
+void put_communication_on(Graph& graph, int32_t first, int stream) {
+  for (int32_t i = first; i < graph.size(); ++i) {
+    Node& node = graph.mutable_node(i);
+    if (!node.is_leaf() && node.rules->is_communication) node.stream = stream;
+  }
+}
+
 }  // namespace tokamak

@@ -184,4 +184,10 @@ class LabelScope {
   Label saved_;
 };
 
+/// Returns what the node costs on its inputs. REQUIRES: it is no leaf.
+Cost cost_of(const Graph& graph, const Node& node);
+
+/// Puts the communication among the nodes from `first` on on `stream`.
+void put_communication_on(Graph& graph, int32_t first, int stream);
+
 }  // namespace tokamak

@@ -43,8 +43,8 @@ struct DistributeOptions {
   /// The backward gathers and sums over tp on a stream of its own, for weight gradients to cover
   /// (cover_collectives.h). Not with async_tp, nor where weight gradients are apart.
   bool covers_collectives = false;
-  /// Matmuls run beside what context parallelism gathers and sums (gather_early.h,
-  /// cover_collectives.h), and attention reads parts of one sample in place.
+  /// The gathers and sums of context parallelism run beside matmuls (gather_early.h,
+  /// cover_collectives.h), and attention reads slices of one sample in place.
   bool covers_context = false;
   /// Ranks of tp cut so many equal blocks of a sequence each into their parts, instead of the
   /// sequence itself: a block is gathered and scattered as consecutive rows. Where a sequence has

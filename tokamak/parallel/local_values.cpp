@@ -93,11 +93,8 @@ void LocalValues::gather_again(Value v, const LocalValue& from, const Placement&
   const int32_t first = g_.size();
   LocalValue again = resharded(v, from, want, stage, GroupPurpose::kAgain);
   again.is_for_backward = true;
-  for (int32_t i = first; i < g_.size(); ++i) {
-    Node& node = g_.mutable_node(i);
-    node.is_dropped = true;
-    if (node.rules->is_communication) node.stream = kCoveredGatherStream;
-  }
+  for (int32_t i = first; i < g_.size(); ++i) g_.mutable_node(i).is_dropped = true;
+  put_communication_on(g_, first, kCoveredGatherStream);
   values_[v].push_back(again);
 }
 
@@ -143,11 +140,8 @@ LocalValue LocalValues::resharded(Value v, LocalValue from, const Placement& wan
     const int32_t first = g_.size();
     from.value = reshard(g_, from.value, context_.group(mesh_axes(axis), traffic),
                          from.placement[a], want[a], global_.type(v), token_blocks(v, axis));
-    for (int32_t i = first; is_covered && i < g_.size(); ++i) {
-      Node& node = g_.mutable_node(i);
-      if (node.rules->is_communication)
-        node.stream = is_sum ? kCoveredSumStream : kCoveredGatherStream;
-    }
+    if (is_covered)
+      put_communication_on(g_, first, is_sum ? kCoveredSumStream : kCoveredGatherStream);
     from.placement[a] = want[a];
   }
   return from;

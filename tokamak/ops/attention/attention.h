@@ -80,8 +80,8 @@ struct Attention {
   ContextMethod context = ContextMethod::kAllGather;
   bool zigzag = true;  ///< where the sequence is cut over n ranks: rank r has chunks r and 2 n - 1
                        ///< - r of 2 n, else chunk r of n
-  bool beside_matmuls = false;  ///< where it is cut: collectives have a stream of their own, and
-                                ///< parts of one sample are read in place
+  bool beside_matmuls = false;  ///< the collectives of a cut sequence run on kContextStream, and
+                                ///< attention reads slices of one sample in place
   int64_t packed_kv_heads = 0;
 
   AttentionShape shape(std::span<const TensorType> in) const;

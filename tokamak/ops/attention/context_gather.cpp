@@ -10,47 +10,43 @@
 namespace tokamak {
 namespace {
 
-// Moves the collectives among the nodes from `first` on to the group's stream, if layers that go
-// round the ring use it, too, or matmuls are to run beside them.
-void put_on_stream(Graph& g, const Context& c, int32_t first) {
-  const Attention& a = c.attention;
-  if (!a.beside_matmuls && (a.context != ContextMethod::kRing || !a.zigzag)) return;
-  for (int32_t i = first; i < g.size(); ++i) {
-    Node& node = g.mutable_node(i);
-    if (node.rules->is_communication) node.stream = kContextStream;
-  }
+// A group's communication shares one stream, so layers that gather use the ring's where other
+// layers go round the ring.
+bool has_stream(const Attention& a) {
+  return a.beside_matmuls || (a.context == ContextMethod::kRing && a.zigzag);
 }
 
 // x [B, S, ..] of every member -> [B, n S, ..] in natural order.
 Value gather_sequence(Graph& g, const Context& c, Value x) {
   const int32_t first = g.size();
-  if (!c.attention.zigzag) {
-    const Value whole = gather_dim(g, x, 1, c.group);
-    put_on_stream(g, c, first);
-    return whole;
+  Value whole;
+  if (c.attention.zigzag) {
+    Dims dims = g.type(x).dims;
+    dims[1] *= c.group.size;
+    const Value rows = g.apply(AllGather{.group = c.group}, {x});
+    whole = g.apply(Join{.dim = 1, .sizes = c.sizes(), .dims = dims, .order = c.order()},
+                    {g.apply(Reshape{.dims = {c.group.size, -1}}, {rows})});
+  } else {
+    whole = gather_dim(g, x, 1, c.group);
   }
-  Dims dims = g.type(x).dims;
-  dims[1] *= c.group.size;
-  const Value rows = g.apply(AllGather{.group = c.group}, {x});
-  put_on_stream(g, c, first);
-  return g.apply(Join{.dim = 1, .sizes = c.sizes(), .dims = dims, .order = c.order()},
-                 {g.apply(Reshape{.dims = {c.group.size, -1}}, {rows})});
+  if (has_stream(c.attention)) put_communication_on(g, first, kContextStream);
+  return whole;
 }
 
 // The sum over members of x [B, n S, ..] in natural order -> this rank's [B, S, ..].
 Value scatter_sequence(Graph& g, const Context& c, Value x) {
   const int32_t first = g.size();
-  if (!c.attention.zigzag) {
-    const Value mine = sum_scatter_dim(g, x, 1, c.group);
-    put_on_stream(g, c, first);
-    return mine;
+  Value mine;
+  if (c.attention.zigzag) {
+    Dims dims = g.type(x).dims;
+    dims[1] = c.S;
+    const Value rows = g.apply(Split{.dim = 1, .sizes = c.sizes(), .order = c.order()}, {x});
+    mine = g.apply(Reshape{.dims = dims}, {g.apply(ReduceScatter{.group = c.group}, {rows})});
+  } else {
+    mine = sum_scatter_dim(g, x, 1, c.group);
   }
-  Dims dims = g.type(x).dims;
-  dims[1] = c.S;
-  const Value rows = g.apply(Split{.dim = 1, .sizes = c.sizes(), .order = c.order()}, {x});
-  const Value mine = g.apply(ReduceScatter{.group = c.group}, {rows});
-  put_on_stream(g, c, first);
-  return g.apply(Reshape{.dims = dims}, {mine});
+  if (has_stream(c.attention)) put_communication_on(g, first, kContextStream);
+  return mine;
 }
 
 // One of this rank's chunks of queries, and the keys that they see: up to the chunk's end, from
@@ -123,7 +119,7 @@ std::vector<Value> gathered_attention_grad(Graph& g, const Context& c, const Ope
     const SumSlices sum{.dim = 1, .extent = g.type(k).dims[1], .begins = begins};
     return scatter_sequence(g, c, g.apply(sum, parts));
   };
-  // Both sums are on their way before one is waited for.
+  // Both sums start before either is waited for.
   const Value dk_total = total(dk);
   const Value dv_total = total(dv);
   const DType dtype = g.type(k).dtype;

@@ -37,8 +37,8 @@ struct Operands {
   std::vector<Value> backward() const { return {q, k, v, o, lse, dy, rows}; }
 };
 
-/// With Attention::beside_matmuls a view where the slice lies in one piece, as of one sample's
-/// tokens.
+/// Returns x[.., begin:end, ..] along `dim`. With Attention::beside_matmuls this is a view, not a
+/// copy, if the slice is contiguous, as are the tokens of one sample.
 Value slice(Graph& g, const Context& c, Value x, int dim, int64_t begin, int64_t end);
 Value concat(Graph& g, int dim, std::vector<Value> parts);
 Value cast(Graph& g, Value x, DType dtype);

@@ -81,14 +81,6 @@ void search(const ChunkedWork& work, int left, std::vector<int>& chunks, double&
   }
 }
 
-Cost cost_in(const Graph& graph, const Node& node) {
-  Types in;
-  for (const Value v : node.in) {
-    if (v.valid()) in.push_back(graph.type(v));
-  }
-  return node.rules->cost(node.op.get(), in, node.out);
-}
-
 }  // namespace
 
 std::vector<int> fastest_chunks(const ChunkedWork& work) {
@@ -109,8 +101,8 @@ std::vector<int> equal_chunks(int blocks, int count) {
 std::vector<int> chunks_of(const Graph& graph, const Node& matmul, const Node& collective,
                            int64_t blocks, int count) {
   if (count > 0) return equal_chunks(static_cast<int>(blocks), count);
-  const Cost product = cost_in(graph, matmul);
-  const Cost moved = cost_in(graph, collective);
+  const Cost product = cost_of(graph, matmul);
+  const Cost moved = cost_of(graph, collective);
   return fastest_chunks({.rows = product.m,
                          .n = product.n,
                          .k = product.k,

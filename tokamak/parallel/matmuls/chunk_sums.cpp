@@ -18,7 +18,7 @@ class SumChunker : public ChunkPass {
   using ChunkPass::ChunkPass;
 
  private:
-  // Weight gradients run beside sums that are on a stream already.
+  // A sum on kCoveredSumStream already has weight gradients to run beside it.
   bool is_reader(const Node& node) const override {
     if (!node.is_leaf() && node.stream == kCoveredSumStream) return false;
     const auto* scatter = node.as<ReduceScatter>();
