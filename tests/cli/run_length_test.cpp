@@ -81,7 +81,8 @@ TEST_F(RunLength, AFinishedRunIsExtended) {
   EXPECT_EQ(resumed, timeless_metrics(other.path()));
 }
 
-// A rank was killed after the last save, while it removed an older checkpoint.
+// The folder is what remains when a rank is killed after the last save, while it removes an older
+// checkpoint.
 TEST_F(RunLength, AFinishedRunRemovesWhatAKillLeft) {
   const Words command{"--checkpoint.enable", "--checkpoint.interval=2", "--training.steps=2"};
   EXPECT_EQ(steps_of(command), 2U);

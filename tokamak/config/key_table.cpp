@@ -105,7 +105,7 @@ const Key kKeys[] = {
   TOK_KEY(parallelism.disable_loss_parallel, kHonoured, "", "Gather logits instead of a vocabulary-parallel loss."),
   TOK_KEY(parallelism.enable_async_tensor_parallel, kHonoured, "", "Overlap tensor-parallel communication with products, in chunks; only tensor parallelism has any."),
   TOK_KEY(parallelism.cover_tensor_parallel_collectives, kHonoured, "", "The backward's collectives of tensor parallelism run beside weight gradients (ours)."),
-  TOK_KEY(parallelism.cover_context_parallel_collectives, kHonoured, "", "What context parallelism gathers and sums travels beside matmuls (ours)."),
+  TOK_KEY(parallelism.cover_context_parallel_collectives, kHonoured, "", "Context parallelism gathers and sums beside matmuls (ours)."),
   TOK_KEY(parallelism.tensor_parallel_token_blocks, kHonoured, ">=1", "Above 1: matmuls run in chunks of some of so many blocks of tokens, beside tensor parallelism's gathers and sums of other chunks (ours)."),
   TOK_KEY(parallelism.pipeline_parallel_degree, kFeature, ">=1", "Pipeline-parallel ranks."),
   TOK_KEY(parallelism.module_fqns_per_model_part, kHonoured, "", "Modules of each pipeline stage."),

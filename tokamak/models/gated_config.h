@@ -25,7 +25,7 @@ struct GatedDefaults {
 /// builder does not support.
 void read_gated_config(const HfFields& f, ModelSpec& c, const GatedDefaults& defaults);
 
-/// What transformers assumes where "sliding_window" is left out.
+/// The window that transformers assumes when config.json has no "sliding_window".
 inline constexpr int64_t kDefaultWindow = 4096;
 
 inline constexpr std::string_view kSlidingLayer = "sliding_attention";

@@ -191,7 +191,7 @@ class Search {
     result_.best.insert(at, std::move(found));
   }
 
-  // Tries the other ways of context parallelism for the best plans.
+  // Prices the best plans with the other methods of context parallelism, too.
   void try_other_contexts() {
     constexpr int64_t kMostTried = 3;
     std::vector<SearchPoint> points;

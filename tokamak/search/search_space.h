@@ -44,12 +44,13 @@ struct SearchBounds {
   std::vector<price::Precision> precisions{price::Precision::kBf16};
 };
 
-/// What all pipelines do that are searched: receives that wait for their computation slow no kernel
-/// (lower_schedule), and gathers of a step's weights run beside the first forwards.
+/// Every pipeline that a search considers runs with these settings: a receive is launched only when
+/// its value has been computed, so it slows no kernel (lower_schedule), and the weights of a step
+/// are gathered beside the first forwards.
 inline constexpr int kSearchedReceivesAhead = 0;
 inline constexpr bool kSearchedOverlapGathers = true;
 
-/// Returns all points in a fixed order, those with context parallelism by all-gather.
+/// Returns all points in a fixed order. Context parallelism uses all-gather in all of them.
 std::vector<SearchPoint> search_points(const ModelSpec& model, const SearchBounds& bounds);
 
 /// Returns the keys of a configuration that the search chooses, besides the precision of matmuls.

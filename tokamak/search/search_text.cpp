@@ -18,7 +18,7 @@ std::string recompute_text(RecomputeChoice choice) {
   return kNames[static_cast<size_t>(choice)];
 }
 
-// Returns how ranks of cp communicate, after the mesh.
+// Returns text such as " by allgather", which follows the mesh, or nothing without cp.
 std::string context_text(const SearchPoint& point) {
   return point.degrees.cp > 1 ? fmt::format(" by {}", point.context) : "";
 }

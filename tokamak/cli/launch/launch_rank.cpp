@@ -37,7 +37,7 @@ using namespace std::chrono_literals;
 constexpr std::string_view kVerb = "launch-rank";
 constexpr std::string_view kPrintEnvironment = "--print-env";
 constexpr int kCannotStart = 127;
-constexpr auto kRankLooks = 250ms;
+constexpr auto kRankLookInterval = 250ms;
 /// How long a rank may go on to report its own error after mpirun has said that the job is lost.
 constexpr auto kLastWords = 300ms;
 /// How long a killed rank may take to be gone; one in an uninterruptible call may take for ever.
@@ -85,7 +85,8 @@ class Watch {
     tell(RankNews::Kind::kBegan);
     while (!has_ended()) {
       siginfo_t info{};
-      const timespec patience{.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(kRankLooks).count()};
+      const timespec patience{.tv_sec = 0,
+                              .tv_nsec = std::chrono::nanoseconds(kRankLookInterval).count()};
       const int signal = sigtimedwait(&signals, &info, &patience);
       take(signal, info.si_pid);
       if (has_ended()) break;

@@ -27,7 +27,7 @@ struct PipelineShape {
   int num_ranks = 1;
   int num_microbatches = 1;
   int receives_ahead = 1;         ///< of the items (lower_schedule)
-  bool overlaps_gathers = false;  ///< a step's weights are gathered beside the first forwards
+  bool overlaps_gathers = false;  ///< the first forwards run beside the gathers of a step's weights
   std::vector<StageModules> stages;
   std::vector<int> rank_of_stage;
   std::vector<std::vector<int>> stages_of;  ///< by rank, in model order

@@ -61,7 +61,8 @@ bool RunCheckpoints::has_done(int64_t steps) {
   const FinishedRun run = find_finished_run(world_, o_.folder, steps, o_.num_threads);
   for (const std::string& line : run.damaged) log_.say(line, "WARNING");
   if (!run.step) return false;
-  // Else the first save does it: a rank may have died while it removed an older checkpoint.
+  // A rank may have died while it removed an older checkpoint, and no save follows that would
+  // sweep the folder.
   if (world_.rank() == 0) {
     try {
       sweep_stale_folders(o_.folder);
