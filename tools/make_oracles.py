@@ -189,7 +189,11 @@ def stray_of_bf16(name):
     rms = {f"{key}_rms": float(f"{np.sqrt(np.mean(np.square(list_))):.3g}") for key, list_ in strays.items()}
     facts["bf16"] = {"runs": BF16_RUNS, **rms}
     path.write_text(json.dumps(facts, indent=1) + "\n")
-    print(f"{name:16} bf16 strays by {rms['loss_rms']:.2e} (loss), {rms['grad_norm_rms']:.2e} (norm)", flush=True)
+    for key, list_ in strays.items():
+        ratios = np.abs(list_).reshape(BF16_RUNS, STEPS) / rms[f"{key}_rms"]
+        worst_run = np.sqrt(np.square(ratios).mean(1)).max()
+        print(f"{name:16} {key:9} strays by {rms[f'{key}_rms']:.2e}, the worst step by {ratios.max():.1f} times that, "
+              f"the worst run by {worst_run:.1f} times", flush=True)
 
 
 def main():
