@@ -48,7 +48,7 @@ class Cover {
       }
       const Node& node = graph.node(i);
       if (is_covered(node))
-        largest_ = std::max(largest_, flops_beside(cost_of(graph_, node), node.stream));
+        largest_ = std::max(largest_, flops_beside(node_cost(graph_, node), node.stream));
     }
   }
 
@@ -96,7 +96,7 @@ class Cover {
       return false;
     if (node.stream == kCoveredGatherStream || node.stream == kCoveredSumStream) return true;
     return node.stream == kContextStream &&
-           cost_of(graph_, node).collective == Cost::Collective::kReduceScatter;
+           node_cost(graph_, node).collective == Cost::Collective::kReduceScatter;
   }
 
   Extent extent(StateId state) const {
@@ -149,7 +149,7 @@ class Cover {
                              !node.accumulations.empty() && !node.rules->is_communication &&
                              !node.rules->has_side_effect;
     if (!is_gradient || node.accumulations.size() != node.out.size()) return false;
-    const Cost c = cost_of(graph_, node);
+    const Cost c = node_cost(graph_, node);
     return c.kind == Cost::Kind::kGemm && c.product == Cost::Product::kWeightGradient &&
            !is_read_[static_cast<size_t>(i)];
   }
@@ -157,7 +157,7 @@ class Cover {
   void wait(int32_t i) {
     const Node& node = graph_.node(i);
     waiting_.push_back({.node = i,
-                        .flops = cost_of(graph_, node).flops,
+                        .flops = node_cost(graph_, node).flops,
                         .reads = read_storages(node),
                         .writes = written_storages(node)});
     waiting_flops_ += waiting_.back().flops;
@@ -223,7 +223,7 @@ class Cover {
       done = begin_of(node);
       return;
     }
-    const Cost c = cost_of(graph_, node);
+    const Cost c = node_cost(graph_, node);
     flops_ += c.flops;
     done = flops_;
     if (!is_covered(node)) return;

@@ -24,7 +24,7 @@ class Early {
       const Node& node = graph_.node(i);
       if (node.is_leaf()) continue;
       if (!gathers.empty() && (!is_of_same_block(node, graph_.node(*gathers.begin())) ||
-                               cost_of(graph_, node).kind == Cost::Kind::kAttention)) {
+                               node_cost(graph_, node).kind == Cost::Kind::kAttention)) {
         has_moved |= move(std::move(gathers));
         gathers.clear();
       }
@@ -42,7 +42,7 @@ class Early {
  private:
   bool is_gather(const Node& node) const {
     return !node.is_leaf() && node.rules->is_communication && node.stream == kContextStream &&
-           cost_of(graph_, node).collective == Cost::Collective::kAllGather;
+           node_cost(graph_, node).collective == Cost::Collective::kAllGather;
   }
 
   // Whether the node has to keep its place although its inputs would allow another.
@@ -63,7 +63,7 @@ class Early {
     const Node& node = graph_.node(*leads.rbegin());
     double left = 0.0;
     for (const int32_t gather : leads)
-      left += flops_beside(cost_of(graph_, graph_.node(gather)), kContextStream);
+      left += flops_beside(node_cost(graph_, graph_.node(gather)), kContextStream);
     const auto last = std::find(order_.begin(), order_.end(), *leads.rbegin());
     auto first = last;  // of what is reordered
     for (auto at = last; left > 0.0 && at != order_.begin();) {
@@ -78,7 +78,7 @@ class Early {
         leads.insert(*at);
         continue;
       }
-      const Cost c = cost_of(graph_, before);
+      const Cost c = node_cost(graph_, before);
       // Weight gradients run late, beside other collectives.
       if (c.kind != Cost::Kind::kGemm || c.product == Cost::Product::kWeightGradient) continue;
       left -= c.flops;

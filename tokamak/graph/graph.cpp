@@ -87,7 +87,7 @@ std::vector<Value> no_gradient(const void*, Graph&, const Node& node, std::span<
   TOK_CHECK(false, "{} has no gradient", node.rules->name);
 }
 
-Cost cost_of(const Graph& graph, const Node& node) {
+Cost node_cost(const Graph& graph, const Node& node) {
   Types in;
   for (const Value v : node.in) {
     if (v.valid()) in.push_back(graph.type(v));

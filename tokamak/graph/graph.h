@@ -185,7 +185,7 @@ class LabelScope {
 };
 
 /// Returns what the node costs on its inputs. REQUIRES: it is no leaf.
-Cost cost_of(const Graph& graph, const Node& node);
+Cost node_cost(const Graph& graph, const Node& node);
 
 /// Puts the communication among the nodes from `first` on on `stream`.
 void put_communication_on(Graph& graph, int32_t first, int stream);

@@ -101,8 +101,8 @@ std::vector<int> equal_chunks(int blocks, int count) {
 std::vector<int> chunks_of(const Graph& graph, const Node& matmul, const Node& collective,
                            int64_t blocks, int count) {
   if (count > 0) return equal_chunks(static_cast<int>(blocks), count);
-  const Cost product = cost_of(graph, matmul);
-  const Cost moved = cost_of(graph, collective);
+  const Cost product = node_cost(graph, matmul);
+  const Cost moved = node_cost(graph, collective);
   return fastest_chunks({.rows = product.m,
                          .n = product.n,
                          .k = product.k,
