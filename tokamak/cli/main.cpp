@@ -12,7 +12,6 @@
 #include "tokamak/cli/best_build.h"
 #include "tokamak/cli/verbs.h"
 #include "tokamak/cli/version.h"
-#include "tokamak/cli/waiting.h"
 #include "tokamak/comm/world.h"
 #include "tokamak/core/bus_error.h"
 #include "tokamak/core/error.h"
@@ -72,7 +71,6 @@ int main(int argc, char** argv) {
   report_bus_errors();
   std::signal(SIGPIPE, SIG_DFL);
   std::signal(SIGXFSZ, SIG_IGN);  // beyond ulimit -f a write fails with a reason
-  if (argc > 1) cli::bound_waiting(argv[1], argv);
   try {
     const int code = cli::run(std::vector<std::string>(argv + 1, argv + argc));
     const bool is_written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;

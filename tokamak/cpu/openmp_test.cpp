@@ -1,0 +1,131 @@
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <omp.h>
+#include <sys/resource.h>
+
+namespace tokamak::cpu {
+namespace {
+
+// Where the object lies that has the function at `address`.
+const void* base_of(const void* address) {
+  Dl_info info{};
+  return ::dladdr(address, &info) != 0 ? info.dli_fbase : nullptr;
+}
+
+// oneDNN looks its functions up in the same order.
+TEST(OpenMp, FunctionsAreThoseOfTheProgram) {
+  static const int kOurs = 0;
+  for (const char* name :
+       {"GOMP_parallel", "GOMP_barrier", "omp_get_max_threads", "omp_get_num_threads",
+        "omp_get_thread_num", "omp_in_parallel", "omp_set_num_threads"}) {
+    EXPECT_EQ(base_of(::dlsym(RTLD_DEFAULT, name)), base_of(&kOurs)) << name;
+  }
+}
+
+TEST(OpenMp, ARegionHasOneOfEachThread) {
+  for (const int threads : {3, 5, 2}) {  // a larger team, then a part of it
+    std::vector<std::atomic<int>> count(threads);
+    for (int round = 0; round < 1000; ++round) {
+#pragma omp parallel num_threads(threads)
+      {
+        if (omp_get_num_threads() == threads && omp_in_parallel() != 0)
+          ++count[omp_get_thread_num()];
+      }
+    }
+    for (const std::atomic<int>& c : count) EXPECT_EQ(c, 1000);
+  }
+  EXPECT_EQ(omp_in_parallel(), 0);
+  EXPECT_EQ(omp_get_num_threads(), 1);
+}
+
+TEST(OpenMp, NestedRegionsHaveOneThread) {
+  std::atomic<int> inner = 0;
+  std::atomic<int> alike = 0;
+#pragma omp parallel num_threads(3)
+  {
+    const int outer = omp_get_thread_num();
+#pragma omp parallel num_threads(3)
+    inner += omp_get_num_threads();
+    if (omp_get_thread_num() == outer && omp_get_num_threads() == 3) ++alike;
+  }
+  EXPECT_EQ(inner, 3);
+  EXPECT_EQ(alike, 3);
+}
+
+TEST(OpenMp, NoThreadPassesABarrierAlone) {
+  constexpr int kThreads = 4;
+  std::atomic<int> arrived = 0;
+  std::atomic<int> early = 0;
+#pragma omp parallel num_threads(kThreads)
+  for (int round = 1; round <= 500; ++round) {
+    ++arrived;
+#pragma omp barrier
+    if (arrived < round * kThreads) ++early;
+#pragma omp barrier
+  }
+  EXPECT_EQ(early, 0);
+  EXPECT_EQ(arrived, 500 * kThreads);
+}
+
+TEST(OpenMp, ThreadsWithTeamsOfTheirOwnDoNotMeet) {
+  std::atomic<int> wrong = 0;
+  std::vector<std::thread> masters(4);
+  for (int i = 0; i < 4; ++i) {
+    masters[i] = std::thread([&wrong, threads = 1 + i] {
+      omp_set_num_threads(threads);
+      for (int round = 0; round < 200; ++round) {
+        std::atomic<int> sum = 0;
+#pragma omp parallel
+        sum += 1 + omp_get_thread_num();
+        if (sum != threads * (threads + 1) / 2 || omp_get_max_threads() != threads) ++wrong;
+      }
+    });
+  }
+  for (std::thread& master : masters) master.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(OpenMp, AForkEndsWithoutItsWorkers) {
+#pragma omp parallel num_threads(3)
+  EXPECT_LT(omp_get_thread_num(), 3);
+  EXPECT_EXIT(std::exit(7), ::testing::ExitedWithCode(7), "");
+}
+
+double cpu_seconds() {
+  rusage used{};
+  ::getrusage(RUSAGE_SELF, &used);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
+TEST(OpenMp, ThreadsSleepSoonAndWake) {
+  for (int round = 0; round < 10; ++round) {
+    std::atomic<int> sum = 0;
+#pragma omp parallel num_threads(3)
+    ++sum;
+    EXPECT_EQ(sum, 3);
+    const double before = cpu_seconds();
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    // Two threads that spin would take 60 ms where there are cores for them.
+    EXPECT_LT(cpu_seconds() - before, 5e-3);
+  }
+}
+
+TEST(OpenMp, NobodySpinsForAThreadThatIsLate) {
+  const double before = cpu_seconds();
+#pragma omp parallel num_threads(3)
+  if (omp_get_thread_num() == 2) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_LT(cpu_seconds() - before, 10e-3);
+}
+
+}  // namespace
+}  // namespace tokamak::cpu
