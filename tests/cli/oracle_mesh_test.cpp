@@ -54,9 +54,11 @@ TEST_P(OracleMesh, TenStepsEqualPytorch) {
 INSTANTIATE_TEST_SUITE_P(
     PyTorch, OracleMesh,
     ::testing::Combine(::testing::Values("llama_biased", "mistral_window", "qwen2_tiny",
-                                         "qwen3_window", "gemma3_tiny", "gpt2_scaled"),
+                                         "qwen3_window", "gemma_tiny", "gemma3_tiny",
+                                         "gpt2_scaled"),
                        ::testing::Values(Axis{"fsdp", {"data_parallel_shard"}},
                                          Axis{"tp", {"tensor_parallel"}},
+                                         Axis{"pp", {"pipeline_parallel"}},
                                          Axis{"tp_pp", {"tensor_parallel", "pipeline_parallel"}})),
     [](const auto& of) {
       return fmt::format("{}_{}", std::get<0>(of.param), std::get<1>(of.param).name);
