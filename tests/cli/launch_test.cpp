@@ -228,6 +228,29 @@ TEST(Launch, RefusesWhatCannotStart) {
   }
 }
 
+// Open MPI 5 has other names for some settings and ends where its daemon is to take the loopback.
+TEST(Launch, TellsEachOpenMpiWhatItTakes) {
+  const ScratchFolder scratch;
+  const auto mpirun = scratch.path() / "mpirun";
+  const auto words_of = [&](const std::string& version) {
+    const std::string script = fmt::format(
+        "#!/bin/sh\n[ $1 != --version ] || exec echo 'mpirun (Open MPI) {}'\necho \"$@\" >&2\n",
+        version);
+    FileWriter(mpirun).write(script);
+    std::filesystem::permissions(mpirun, std::filesystem::perms::owner_all);
+    return run_program({"env", "PATH=" + scratch.path().string() + ":/usr/bin:/bin", TOK_PROGRAM,
+                        "launch", "-n", "2", "--", "train"})
+        .err;
+  };
+  const std::string old_words = words_of("4.1.4");
+  for (const char* part : {"orte_tmpdir_base", "btl self,vader", "oob_tcp_if_include lo"})
+    expect_says(old_words, part);
+  const std::string new_words = words_of("5.0.7");
+  for (const char* part : {"prte_tmpdir_base", "btl self,sm", "btl_sm_backing_directory"})
+    expect_says(new_words, part);
+  EXPECT_EQ(new_words.find("oob_tcp"), std::string::npos) << new_words;
+}
+
 TEST(Launch, BenchCommMeasuresEveryCollective) {
   const auto run = launch(
       {"-n", "2"}, {"bench", "comm", "--max-bytes", "2000", "--factor", "2", "--seconds", "0.001"});

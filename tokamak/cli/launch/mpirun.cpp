@@ -40,14 +40,22 @@ std::string output_of(const std::string& command) {
   return text;
 }
 
-std::string find_mpirun() {
+struct Mpirun {
+  std::string path;
+  int version = 0;  ///< 4 or 5
+};
+
+Mpirun find_mpirun() {
   const auto mpirun = find_on_path("mpirun");
   TOK_REQUIRE(mpirun, "tokamak launch: no mpirun on PATH; install Open MPI (Debian: openmpi-bin)");
+  constexpr std::string_view kName = "(Open MPI) ";
+  const std::string text = output_of("'" + *mpirun + "' --version 2>&1");
+  const size_t at = text.find(kName);
   TOK_REQUIRE(
-      output_of("'" + *mpirun + "' --version 2>&1").find("Open MPI") != std::string::npos,
+      at != std::string::npos,
       "tokamak launch: {} is not Open MPI's; start `tokamak train` by your MPI's own mpiexec",
       *mpirun);
-  return *mpirun;
+  return {.path = *mpirun, .version = std::atoi(text.c_str() + at + kName.size())};
 }
 
 /// Sets one of Open MPI's parameters unless the user has.
@@ -58,16 +66,20 @@ void add_setting(std::vector<std::string>& argv, const std::string& name,
 }
 
 std::vector<std::string> mpirun_words(const LaunchJob& job, const std::filesystem::path& folder) {
+  const Mpirun mpirun = find_mpirun();
+  const bool is_new = mpirun.version >= 5;
+  const std::string shared_memory = is_new ? "sm" : "vader";
   std::vector<std::string> argv{
-      find_mpirun(), "-n",  std::to_string(job.num_ranks), "--allow-run-as-root", "--oversubscribe",
-      "--bind-to",   "none"};
+      mpirun.path, "-n",  std::to_string(job.num_ranks), "--allow-run-as-root", "--oversubscribe",
+      "--bind-to", "none"};
   // Open MPI keeps its files in the job's folder, so that they go with it after a kill.
-  add_setting(argv, "btl_vader_backing_directory", folder);
+  add_setting(argv, "btl_" + shared_memory + "_backing_directory", folder);
   if (job.hosts.empty()) {
-    add_setting(argv, "orte_tmpdir_base", folder);
-    // Ranks of one machine need no port that others could connect to.
-    add_setting(argv, "btl", "self,vader");
-    add_setting(argv, "oob_tcp_if_include", "lo");
+    add_setting(argv, is_new ? "prte_tmpdir_base" : "orte_tmpdir_base", folder);
+    // Ranks of one machine need no port that others could connect to. Open MPI 5 takes no loopback
+    // for its own.
+    add_setting(argv, "btl", "self," + shared_memory);
+    if (!is_new) add_setting(argv, "oob_tcp_if_include", "lo");
     return argv;
   }
   add_setting(argv, "plm_rsh_args", "-o ConnectTimeout=10");
