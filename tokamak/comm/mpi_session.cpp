@@ -203,10 +203,16 @@ std::string MpiSession::describe_flights() const {
 }
 
 void MpiSession::check_running() const {
-  if (has_failed_) throw SystemError(fmt::format("rank {} has failed", rank_));
+  if (!has_failed_) return;
+  const std::lock_guard lock(failure_mutex_);
+  throw SystemError(failure_);
 }
 
 void MpiSession::fail(const std::string& why) {
+  {
+    const std::lock_guard lock(failure_mutex_);
+    if (failure_.empty()) failure_ = why;
+  }
   has_failed_ = true;
   if (own_file_) page().phase = RankPhase::kFailed;
   throw SystemError(why);

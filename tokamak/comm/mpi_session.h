@@ -76,7 +76,7 @@ class MpiSession {
   /// Finds the ranks of this host and opens their flight files.
   void open_flights();
   void check(int code, const char* call);
-  /// Throws once a thread of this rank has failed.
+  /// Throws what a thread of this rank has failed of first.
   void check_running() const;
   void check_hellos(const Channel& channel);
   void start(const Channel& channel, std::span<const ByteTransport::Send> sends,
@@ -93,6 +93,8 @@ class MpiSession {
   int size_ = 1;
   bool is_crowded_ = false;  ///< more ranks than cores on this host
   std::atomic<bool> has_failed_ = false;
+  mutable std::mutex failure_mutex_;
+  std::string failure_;
   std::atomic<std::chrono::milliseconds> timeout_;
   std::optional<FlightFile> own_file_;
   std::map<int, FlightFile> neighbours_;  ///< by world rank; the other ranks of this host
