@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <memory>
+#include <mutex>
 #include <system_error>
 
 #include <fcntl.h>
@@ -12,6 +14,7 @@
 #include "tokamak/checkpoint/formats/outside_name.h"
 #include "tokamak/checkpoint/shard_check.h"
 #include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
 #include "tokamak/core/in_parallel.h"
 #include "tokamak/core/machine_fault.h"
 
@@ -20,29 +23,53 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Reads part of a file. A mapping would end the process where the disk fails.
-std::vector<std::byte> bytes_at(const fs::path& path, int64_t first, size_t count) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) throw_path_errno("cannot open " + path.string());
-  std::vector<std::byte> bytes(count);
-  ssize_t n = 1;
-  for (size_t at = 0; at < count && n != 0;) {
-    n = ::pread(fd, bytes.data() + at, count - at, first + static_cast<int64_t>(at));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) break;
-    at += n;
+// A block of a shard: large enough that a disk works on many of its pages at once.
+constexpr int64_t kBlockBytes = int64_t{16} << 20;
+
+// An open file. A mapping would end the process where the disk fails.
+class Input {
+ public:
+  Input(const fs::path& path, bool is_direct) : path_(path) {
+    constexpr int kFlags = O_RDONLY | O_CLOEXEC;
+    if (is_direct) fd_ = ::open(path.c_str(), kFlags | O_DIRECT);
+    if (!is_direct || (fd_ < 0 && errno == EINVAL)) fd_ = ::open(path.c_str(), kFlags);
+    if (fd_ < 0) throw_path_errno("cannot open " + path.string());
   }
-  const int code = errno;
-  ::close(fd);
-  errno = code;
-  if (n < 0 && errno != EIO) throw_errno("read " + path.string());
-  if (n <= 0) {
-    throw Damaged(fmt::format("{}: damaged: {} bytes at offset {} cannot be read: {}",
-                              path.string(), count, first,
-                              n < 0 ? std::strerror(errno) : "the file has shrunk"));
+
+  Input(const Input&) = delete;
+  Input& operator=(const Input&) = delete;
+
+  ~Input() { ::close(fd_); }
+
+  // Fills `out` with the bytes from `first` on. Memory up to the next multiple of kBlockAlignment
+  // may be written. Throws Damaged where the disk has lost them.
+  void read(int64_t first, std::span<std::byte> out) const {
+    const auto most = (out.size() + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
+    for (size_t at = 0; at < out.size();) {
+      const ssize_t n = ::pread(fd_, out.data() + at, most - at, first + static_cast<int64_t>(at));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0 && errno == EINVAL && leave_direct()) continue;
+      if (n < 0 && errno != EIO) throw_errno("read " + path_.string());
+      if (n <= 0) {
+        throw Damaged(fmt::format("{}: damaged: {} bytes at offset {} cannot be read: {}",
+                                  path_.string(), out.size() - at, first + static_cast<int64_t>(at),
+                                  n < 0 ? std::strerror(errno) : "the file has shrunk"));
+      }
+      at += static_cast<size_t>(n);
+      if (at < out.size() && at % kBlockAlignment != 0) leave_direct();
+    }
   }
-  return bytes;
-}
+
+ private:
+  // Returns false where the page cache is in use already.
+  bool leave_direct() const {
+    const int flags = ::fcntl(fd_, F_GETFL);
+    return flags >= 0 && (flags & O_DIRECT) != 0 && ::fcntl(fd_, F_SETFL, flags & ~O_DIRECT) == 0;
+  }
+
+  const fs::path& path_;
+  int fd_ = -1;
+};
 
 Manifest manifest_of(const fs::path& folder) {
   const fs::path path = folder / kManifestFile;
@@ -56,7 +83,9 @@ Manifest manifest_of(const fs::path& folder) {
     errno = code.value();
     throw_path_errno("cannot open " + path.string());
   }
-  const auto text = bytes_at(path, 0, size);
+  BlockMemory memory(static_cast<int64_t>(size));
+  const std::span text(memory.data(), size);
+  Input(path, false).read(0, text);
   try {
     return parse_manifest({reinterpret_cast<const char*>(text.data()), text.size()}, path.string());
   } catch (const Error& error) {
@@ -72,13 +101,16 @@ CheckpointReader::CheckpointReader(const fs::path& folder)
     const fs::path path = folder / summary.file;
     if (!path_exists(path))
       throw Damaged(fmt::format("{}: shard {} is absent", folder.string(), summary.file));
-    MappedFile file(path);
-    if (std::ssize(file.bytes()) != summary.file_bytes) {
-      throw Damaged(fmt::format("{}: damaged: {} bytes, the manifest says {}", path.string(),
-                                file.bytes().size(), summary.file_bytes));
+    std::error_code code;
+    const auto size = static_cast<int64_t>(fs::file_size(path, code));
+    if (code) {
+      errno = code.value();
+      throw_path_errno("cannot open " + path.string());
     }
-    shards_.push_back({.file = std::move(file),
-                       .verified = std::vector<std::atomic<bool>>(summary.hashes.size())});
+    if (size != summary.file_bytes) {
+      throw Damaged(fmt::format("{}: damaged: {} bytes, the manifest says {}", path.string(), size,
+                                summary.file_bytes));
+    }
   }
   for (size_t s = 0; s < manifest_.shards.size(); ++s) {
     const auto& pieces = manifest_.shards[s].pieces;
@@ -116,84 +148,158 @@ std::string CheckpointReader::tensors_in(size_t shard, int64_t begin, int64_t en
   return names.size() == 1 ? names[0] : fmt::format("{} and {} more", names[0], names.size() - 1);
 }
 
-void CheckpointReader::check_chunk(size_t shard, int64_t chunk) const {
-  auto& verified = shards_[shard].verified[chunk];
-  if (verified.load(std::memory_order_relaxed)) return;
+// Reads the chunks that hold the bytes, as many as a block has, and checks them.
+void CheckpointReader::fill(ReadWindow& window, size_t shard, int64_t begin, int64_t bytes) const {
   const ShardSummary& summary = manifest_.shards[shard];
-  const int64_t first = chunk * summary.chunk_bytes;
-  const int64_t count = std::min(summary.file_bytes - first, summary.chunk_bytes);
+  const int64_t width = summary.chunk_bytes;
+  const int64_t most = std::max<int64_t>(1, kBlockBytes / width);
+  const int64_t first = begin / width;
+  const int64_t end = std::min((begin + bytes + width - 1) / width, first + most);
   const fs::path path = folder_ / summary.file;
-  const auto content = bytes_at(path, first, static_cast<size_t>(count));
-  if (hash_of(content) != summary.hashes[chunk]) {
+  const int64_t at = first * width;
+  const int64_t count = std::min(end * width, summary.file_bytes) - at;
+  window.begin_ = window.end_ = 0;
+  if (window.memory_.bytes() < count) window.memory_ = BlockMemory(count);
+  const std::span block(window.memory_.data(), static_cast<size_t>(count));
+  const bool is_direct = window.is_direct_ && width % kBlockAlignment == 0;
+  Input(path, is_direct).read(at, block);
+  for (int64_t chunk = first; chunk < end; ++chunk) {
+    const int64_t from = chunk * width;
+    const int64_t size = std::min(summary.file_bytes - from, width);
+    if (hash_of(block.subspan(from - at, size)) == summary.hashes[chunk]) continue;
     throw Damaged(fmt::format("{}: damaged: the hash of the {} bytes at offset {} is wrong ({})",
-                              path.string(), count, first,
-                              tensors_in(shard, first, first + count)));
+                              path.string(), size, from, tensors_in(shard, from, from + size)));
   }
-  verified.store(true, std::memory_order_relaxed);
+  window.shard_ = shard;
+  window.begin_ = at;
+  window.end_ = at + count;
 }
 
-std::span<const std::byte> CheckpointReader::checked_bytes_at(size_t shard, int64_t begin,
-                                                              int64_t bytes) const {
-  const int64_t width = manifest_.shards[shard].chunk_bytes;
-  for (int64_t chunk = begin / width; chunk * width < begin + bytes; ++chunk)
-    check_chunk(shard, chunk);
-  return shards_[shard].file.bytes().subspan(begin, bytes);
+// Returns the bytes from `begin` on, at most `bytes` and at least one of them.
+std::span<const std::byte> CheckpointReader::checked_bytes_at(ReadWindow& window, size_t shard,
+                                                              int64_t begin, int64_t bytes) const {
+  const bool holds = window.shard_ == shard && window.begin_ <= begin && begin < window.end_;
+  if (!holds) fill(window, shard, begin, bytes);
+  const int64_t count = std::min(bytes, window.end_ - begin);
+  return {window.memory_.data() + (begin - window.begin_), static_cast<size_t>(count)};
 }
 
-void CheckpointReader::read(const std::string& tensor, const Slice& slice,
-                            std::span<std::byte> out) const {
-  const TensorType& type = type_of(tensor);
+void CheckpointReader::check_slice(const TensorType& type, const std::string& tensor,
+                                   const Slice& slice) const {
   const std::string problem = slice_problem(slice, type.dims);
   TOK_REQUIRE(problem.empty(), "{}: tensor {}: {}", folder_.string(), shown(tensor), problem);
+}
+
+void CheckpointReader::stream(
+    const std::string& tensor, const Slice& slice, ReadWindow& window,
+    const std::function<void(int64_t, std::span<const std::byte>)>& sink) const {
+  const TensorType& type = type_of(tensor);
+  check_slice(type, tensor, slice);
   const int64_t width = size_of(type.dtype);
-  TOK_CHECK(std::ssize(out) == slice.numel() * width, "{}: {} bytes for {} elements of {}", tensor,
-            out.size(), slice.numel(), name_of(type.dtype));
   const auto parts = parts_.find(tensor);
-  if (out.empty() || parts == parts_.end()) return;
+  if (slice.numel() == 0 || parts == parts_.end()) return;
   for (const Part& part : parts->second) {
     const ShardPiece& piece = manifest_.shards[part.shard].pieces[part.piece];
     for_each_shared_run(piece.slice, slice, [&](int64_t from, int64_t to, int64_t count) {
-      const auto bytes = checked_bytes_at(part.shard, piece.offset + from * width, count * width);
-      std::memcpy(out.data() + to * width, bytes.data(), bytes.size());
+      const int64_t bytes = count * width;
+      for (int64_t done = 0; done < bytes;) {
+        const auto run =
+            checked_bytes_at(window, part.shard, piece.offset + from * width + done, bytes - done);
+        sink(to * width + done, run);
+        done += std::ssize(run);
+      }
     });
   }
 }
 
+ShardPlace CheckpointReader::place_of(const std::string& tensor, const Slice& slice) const {
+  const TensorType& type = type_of(tensor);
+  check_slice(type, tensor, slice);
+  Slice first = slice;
+  first.end = first.begin + 1;
+  ShardPlace place;
+  for (const Part& part : parts_.at(tensor)) {
+    const ShardPiece& piece = manifest_.shards[part.shard].pieces[part.piece];
+    for_each_shared_run(piece.slice, first, [&](int64_t from, int64_t, int64_t) {
+      place = {.shard = part.shard, .offset = piece.offset + from * size_of(type.dtype)};
+    });
+  }
+  return place;
+}
+
+void CheckpointReader::read(const std::string& tensor, const Slice& slice,
+                            std::span<std::byte> out) const {
+  ReadWindow window;
+  read(tensor, slice, out, window);
+}
+
+void CheckpointReader::read(const std::string& tensor, const Slice& slice, std::span<std::byte> out,
+                            ReadWindow& window) const {
+  const TensorType& type = type_of(tensor);
+  check_slice(type, tensor, slice);
+  TOK_CHECK(std::ssize(out) == slice.numel() * size_of(type.dtype),
+            "{}: {} bytes for {} elements of {}", tensor, out.size(), slice.numel(),
+            name_of(type.dtype));
+  stream(tensor, slice, window, [&](int64_t at, std::span<const std::byte> bytes) {
+    std::memcpy(out.data() + at, bytes.data(), bytes.size());
+  });
+}
+
+// A source is mostly read in order, by one thread.
 TensorSource CheckpointReader::source(const std::string& tensor) const {
+  struct Shared {
+    std::mutex mutex;
+    ReadWindow window;
+  };
+
   const TensorType type = type_of(tensor);
-  const auto read_part = [this, tensor, type](int64_t first, std::span<std::byte> out) {
+  const auto read_part = [this, tensor, type, shared = std::make_shared<Shared>()](
+                             int64_t first, std::span<std::byte> out) {
     const int64_t count = std::ssize(out) / size_of(type.dtype);
-    read(tensor, {.box = whole_box(type.dims), .begin = first, .end = first + count}, out);
+    const Slice slice{.box = whole_box(type.dims), .begin = first, .end = first + count};
+    const std::unique_lock lock(shared->mutex, std::try_to_lock);
+    ReadWindow own;
+    read(tensor, slice, out, lock.owns_lock() ? shared->window : own);
   };
   return {.name = tensor, .dtype = type.dtype, .dims = type.dims, .read = read_part};
 }
 
 void CheckpointReader::verify(int member, int members, int num_threads) const {
-  constexpr int64_t kRun = 16;  // chunks that one member and one thread hash in a row
-  std::vector<std::pair<size_t, int64_t>> runs;
+  struct Run {
+    size_t shard = 0;
+    int64_t begin = 0;
+    int64_t bytes = 0;
+  };
+
+  std::vector<Run> runs;
   int64_t number = 0;
-  for (size_t s = 0; s < shards_.size(); ++s) {
-    for (int64_t chunk = 0; chunk < std::ssize(shards_[s].verified); chunk += kRun) {
-      if (number++ % members == member) runs.emplace_back(s, chunk);
+  for (size_t s = 0; s < manifest_.shards.size(); ++s) {
+    const ShardSummary& shard = manifest_.shards[s];
+    const int64_t unit = shard.chunk_bytes * std::max<int64_t>(1, kBlockBytes / shard.chunk_bytes);
+    for (int64_t at = 0; at < shard.file_bytes; at += unit) {
+      if (number++ % members != member) continue;
+      runs.push_back({.shard = s, .begin = at, .bytes = std::min(unit, shard.file_bytes - at)});
     }
   }
   in_parallel(runs.size(), num_threads, [&](size_t r) {
-    const auto [shard, first] = runs[r];
-    const int64_t end = std::min<int64_t>(first + kRun, std::ssize(shards_[shard].verified));
-    for (int64_t chunk = first; chunk < end; ++chunk) check_chunk(shard, chunk);
+    ReadWindow window(true);
+    fill(window, runs[r].shard, runs[r].begin, runs[r].bytes);
   });
 }
 
 void CheckpointReader::check_headers() const {
-  for (size_t s = 0; s < shards_.size(); ++s) {
+  for (size_t s = 0; s < manifest_.shards.size(); ++s) {
     const ShardSummary& shard = manifest_.shards[s];
+    ReadWindow window;
     uint64_t length = 0;
-    const auto front = checked_bytes_at(s, 0, std::min<int64_t>(shard.file_bytes, sizeof length));
+    const auto front =
+        checked_bytes_at(window, s, 0, std::min<int64_t>(shard.file_bytes, sizeof length));
     std::memcpy(&length, front.data(), front.size());
     const auto rest = static_cast<uint64_t>(shard.file_bytes) - front.size();
-    checked_bytes_at(s, 0, std::ssize(front) + static_cast<int64_t>(std::min(length, rest)));
-    check_pieces(shard, shards_[s].file.bytes(), manifest_.tensors,
-                 (folder_ / shard.file).string());
+    const int64_t end = std::ssize(front) + static_cast<int64_t>(std::min(length, rest));
+    for (int64_t at = 0; at < end;) at += std::ssize(checked_bytes_at(window, s, at, end - at));
+    const MappedFile file(folder_ / shard.file);
+    check_pieces(shard, file.bytes(), manifest_.tensors, (folder_ / shard.file).string());
   }
 }
 

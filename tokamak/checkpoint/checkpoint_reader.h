@@ -2,18 +2,18 @@
 // it. Every byte is hashed before it is returned.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "tokamak/checkpoint/block_file.h"
 #include "tokamak/checkpoint/manifest.h"
 #include "tokamak/checkpoint/tensor_source.h"
 #include "tokamak/core/error.h"
-#include "tokamak/core/file.h"
 
 namespace tokamak {
 
@@ -22,6 +22,32 @@ namespace tokamak {
 class Damaged : public Error {
  public:
   using Error::Error;
+};
+
+/// The bytes of a shard that one thread has read and checked last, so that it reads none twice when
+/// it goes on from there.
+class ReadWindow {
+ public:
+  /// `is_direct`: past the page cache, where the file system takes that. It is faster for large
+  /// files whose bytes no other process of the host wants.
+  explicit ReadWindow(bool is_direct = false) : is_direct_(is_direct) {}
+
+ private:
+  friend class CheckpointReader;
+
+  bool is_direct_;
+  BlockMemory memory_;
+  size_t shard_ = 0;
+  int64_t begin_ = 0;
+  int64_t end_ = 0;  // begin_: it holds nothing
+};
+
+/// Where a checkpoint holds an element.
+struct ShardPlace {
+  size_t shard = 0;
+  int64_t offset = 0;  ///< in the file
+
+  auto operator<=>(const ShardPlace&) const = default;
 };
 
 /// Reads a complete checkpoint folder. Reading is thread-safe.
@@ -44,6 +70,16 @@ class CheckpointReader {
   /// Fills `out` with the slice's elements in order. Throws Error naming the tensor, or Damaged
   /// naming the shard, the offset and the tensors of a chunk whose hash is wrong.
   void read(const std::string& tensor, const Slice& slice, std::span<std::byte> out) const;
+  void read(const std::string& tensor, const Slice& slice, std::span<std::byte> out,
+            ReadWindow& window) const;
+
+  /// Passes the slice's bytes to `sink`, run by run, each with its place among them. Throws like
+  /// read(). REQUIRES: `window` serves one call at a time, and this reader only.
+  void stream(const std::string& tensor, const Slice& slice, ReadWindow& window,
+              const std::function<void(int64_t, std::span<const std::byte>)>& sink) const;
+
+  /// Returns where the slice's first element lies. REQUIRES: the slice has elements.
+  ShardPlace place_of(const std::string& tensor, const Slice& slice) const;
 
   /// Returns the whole tensor as a source that must not outlive the reader.
   TensorSource source(const std::string& tensor) const;
@@ -57,25 +93,20 @@ class CheckpointReader {
   void check_headers() const;
 
  private:
-  struct Shard {
-    MappedFile file;
-    /// One flag per chunk, set once its hash was found right.
-    std::vector<std::atomic<bool>> verified;
-  };
-
   struct Part {
     size_t shard = 0;
     size_t piece = 0;
   };
 
   const TensorType& type_of(const std::string& tensor) const;
-  void check_chunk(size_t shard, int64_t chunk) const;
+  void check_slice(const TensorType& type, const std::string& tensor, const Slice& slice) const;
   std::string tensors_in(size_t shard, int64_t begin, int64_t end) const;
-  std::span<const std::byte> checked_bytes_at(size_t shard, int64_t begin, int64_t bytes) const;
+  std::span<const std::byte> checked_bytes_at(ReadWindow& window, size_t shard, int64_t begin,
+                                              int64_t bytes) const;
+  void fill(ReadWindow& window, size_t shard, int64_t begin, int64_t bytes) const;
 
   std::filesystem::path folder_;
   Manifest manifest_;
-  mutable std::vector<Shard> shards_;
   std::map<std::string, std::vector<Part>> parts_;
 };
 

@@ -206,6 +206,44 @@ TEST(Checkpoint, damage_outside_what_is_read_does_not_matter) {
   EXPECT_ERROR(reader.read("w", slice_of({.begin = {10, 0}, .end = {11, 10}}), row), "damaged");
 }
 
+// Ranges of a shard of several blocks, with and without the page cache; chunks lie across them.
+TEST(Checkpoint, a_window_reads_on_through_blocks) {
+  const ScratchFolder folder;
+  const TensorSource w = pattern("w", DType::kF32, {5000, 1001});
+  const TensorSource last = pattern("z", DType::kBF16, {7});
+  CheckpointWriter writer(folder.path(), 5,
+                          {.rank = 0, .token = "", .chunk_bytes = int64_t{1} << 20});
+  writer.add(w);
+  writer.add(last);
+  const ShardSummary shard = writer.finish_shard();
+  const fs::path path = writer.commit(std::vector{shard}, info_at(5));
+  const CheckpointReader reader(path);
+  const auto all = read_all(w);
+  const int64_t numel = w.type().numel();
+  for (const bool is_direct : {false, true}) {
+    ReadWindow window(is_direct);
+    for (int64_t at = 0; at < numel; at += 1'300'001) {
+      const Slice slice{
+          .box = whole_box(w.dims), .begin = at, .end = std::min(numel, at + 1'300'001)};
+      std::vector<std::byte> got(slice.numel() * 4);
+      reader.stream("w", slice, window, [&](int64_t byte, std::span<const std::byte> run) {
+        std::memcpy(got.data() + byte, run.data(), run.size());
+      });
+      ASSERT_TRUE(std::equal(got.begin(), got.end(), all.begin() + 4 * at)) << at;
+      const ShardPlace place = reader.place_of("w", slice);
+      EXPECT_EQ(place.offset, shard.pieces[0].offset + 4 * at);
+    }
+    std::vector<std::byte> end(14);
+    reader.read("z", whole_slice({7}), end, window);
+    EXPECT_EQ(end, read_all(last)) << "behind the last whole page of the file";
+  }
+  flip(path / shard.file, 18 << 20);
+  ReadWindow window(true);
+  const auto ignore = [](int64_t, std::span<const std::byte>) {};
+  EXPECT_ERROR(reader.stream("w", whole_slice(w.dims), window, ignore),
+               "damaged: the hash of the 1048576 bytes at offset 18874368");
+}
+
 TEST(Checkpoint, a_damaged_newest_is_reported_and_skipped) {
   const ScratchFolder folder;
   EXPECT_FALSE(testing::newest_complete(folder.path() / "absent").entry.has_value());

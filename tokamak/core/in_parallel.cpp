@@ -1,5 +1,6 @@
 #include "tokamak/core/in_parallel.h"
 
+#include <algorithm>
 #include <atomic>
 #include <exception>
 #include <system_error>
@@ -22,7 +23,8 @@ void in_parallel(size_t count, int num_threads, const std::function<void(size_t)
   };
   std::vector<std::thread> threads;
   try {
-    for (int t = 1; t < num_threads; ++t) threads.emplace_back(run);
+    const size_t num = std::min(count, static_cast<size_t>(std::max(1, num_threads)));
+    for (size_t t = 1; t < num; ++t) threads.emplace_back(run);
   } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch): fewer threads do the work
   }
   run();

@@ -1,6 +1,7 @@
 #include "tokamak/train/state/run_checkpoints.h"
 
 #include <algorithm>
+#include <chrono>
 #include <thread>
 #include <utility>
 
@@ -8,6 +9,7 @@
 #include "tokamak/checkpoint/checkpoint_folder.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/core/timing.h"
 #include "tokamak/train/state/initialize.h"
 #include "tokamak/train/state/resume_point.h"
 #include "tokamak/train/together.h"
@@ -122,8 +124,11 @@ std::optional<TrainState> RunCheckpoints::recall(const Loader& loader) {
                             log.say(text, level);
                           }});
   }
+  const auto start = std::chrono::steady_clock::now();
   auto state = memory_->restore();
-  if (state) log_.say(fmt::format("Going on from step {}, which was kept in memory", state->step));
+  if (state)
+    log_.say(fmt::format("Going on from step {}, which was kept in memory ({})", state->step,
+                         loaded_since(start)));
   return state;
 }
 
@@ -176,7 +181,9 @@ std::optional<TrainState> RunCheckpoints::resume() {
       world_, o_.folder,
       [&](const std::filesystem::path& path) {
         log_.say(fmt::format("Loading the checkpoint {}", path.string()));
+        const auto start = std::chrono::steady_clock::now();
         state = load(path);
+        log_.say(fmt::format("Loaded {}", loaded_since(start)));
       },
       [&](const std::string& line) { log_.say(line, "WARNING"); });
   if (!point.path) {
@@ -189,8 +196,16 @@ std::optional<TrainState> RunCheckpoints::resume() {
   return state;
 }
 
+std::string RunCheckpoints::loaded_since(std::chrono::steady_clock::time_point start) const {
+  int64_t bytes = 0;
+  for (const TensorPiece& piece : pieces_) bytes += piece.numel() * size_of(piece.type.dtype);
+  return fmt::format("{:.3g} GB of this rank in {:.3g} s", static_cast<double>(bytes) / 1e9,
+                     seconds_since(start));
+}
+
 TrainState RunCheckpoints::load(const std::filesystem::path& path) const {
-  return load_checkpoint(access_, pieces_, path, o_.parts, o_.num_threads);
+  return load_checkpoint(access_, pieces_, path, o_.parts,
+                         {.count = o_.num_threads, .num_ranks = world_.size()});
 }
 
 // Continues the loader of the run that was saved, and says what is not as it was there.

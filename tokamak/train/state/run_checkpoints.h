@@ -108,6 +108,7 @@ class RunCheckpoints {
   std::optional<TrainState> recall(const Loader& loader);
   bool owes_save(int64_t step) const;
   TrainState load(const std::filesystem::path& path) const;
+  std::string loaded_since(std::chrono::steady_clock::time_point start) const;
   void take_over(TrainState& state, uint64_t seed, Loader& loader) const;
   void load_weights();
   void describe_model() const;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
+#include <mutex>
 
 #include "tokamak/checkpoint/formats/convert_elements.h"
 #include "tokamak/checkpoint/transform.h"
@@ -12,44 +14,151 @@
 namespace tokamak {
 namespace {
 
-// Elements of a piece that one thread loads, from any mesh's shards.
-struct Part {
+// Elements of a piece, from any mesh's shards.
+struct ShardPart {
   const TensorPiece* piece = nullptr;
   int64_t first = 0;
   int64_t count = 0;
+  ShardPlace place;  // of the first element
 };
 
-constexpr int64_t kPartBytes = 8 * kStreamBytes;
+// So much of a shard is read by one thread, in order.
+constexpr int64_t kMostRunBytes = int64_t{64} << 20;
+constexpr int64_t kLeastRunBytes = int64_t{16} << 20;
 
-void add_parts(std::vector<Part>& parts, const TensorPiece& piece) {
-  const int64_t most = kPartBytes / size_of(piece.type.dtype);
-  for (int64_t at = 0; at < piece.numel(); at += most)
-    parts.push_back({.piece = &piece, .first = at, .count = std::min(most, piece.numel() - at)});
+Slice slice_of_part(const ShardPart& part) {
+  const TensorPiece& piece = *part.piece;
+  return {.box = slice_of(piece).box,
+          .begin = piece.begin + part.first,
+          .end = piece.begin + part.first + part.count};
 }
 
-void load_part(const CheckpointReader& reader, const StateAccess& access, const Part& part) {
+// Whether the piece is a range of its tensor's elements, as they may lie in a file.
+bool is_range(const TensorPiece& piece) {
+  for (size_t dim = 1; dim < piece.type.dims.size(); ++dim) {
+    if (piece.box_end[dim] - piece.box_begin[dim] != piece.type.dims[dim]) return false;
+  }
+  return true;
+}
+
+int64_t saved_width(const CheckpointReader& reader, const TensorPiece& piece) {
+  return size_of(reader.find(piece.tensor)->dtype);
+}
+
+// Parts end where chunks do, so that no chunk is read for two of them.
+void add_parts(std::vector<ShardPart>& parts, const CheckpointReader& reader,
+               const TensorPiece& piece) {
+  const int64_t width = saved_width(reader, piece);
+  for (int64_t at = 0; at < piece.numel();) {
+    ShardPart part{.piece = &piece, .first = at, .count = 1, .place = {}};
+    part.place = reader.place_of(piece.tensor, slice_of_part(part));
+    const int64_t chunk = reader.manifest().shards[part.place.shard].chunk_bytes;
+    const int64_t most = part.place.offset + kLeastRunBytes;
+    const int64_t end = std::max(most / chunk * chunk, part.place.offset + width);
+    part.count = std::min((end - part.place.offset) / width, piece.numel() - at);
+    at += part.count;
+    parts.push_back(part);
+  }
+}
+
+// Returns where runs of parts begin, and the end: each run is read by one thread. Sorts them.
+std::vector<size_t> cut_into_runs(std::vector<ShardPart>& parts, const CheckpointReader& reader,
+                                  int num_threads) {
+  std::sort(parts.begin(), parts.end(),
+            [](const ShardPart& a, const ShardPart& b) { return a.place < b.place; });
+  int64_t all = 0;
+  for (const ShardPart& part : parts) all += part.count * saved_width(reader, *part.piece);
+  const int64_t most = std::clamp(all / (4 * num_threads), kLeastRunBytes, kMostRunBytes);
+  std::vector<size_t> begins{0};
+  int64_t bytes = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const bool is_elsewhere = i > 0 && parts[i].place.shard != parts[i - 1].place.shard;
+    if (bytes >= most || is_elsewhere) {
+      begins.push_back(i);
+      bytes = 0;
+    }
+    bytes += parts[i].count * saved_width(reader, *parts[i].piece);
+  }
+  begins.push_back(parts.size());
+  return begins;
+}
+
+// Where the ranks together want the checkpoint's bytes once, each reads its own past the page
+// cache; bytes that several want are read from the disk once.
+bool wants_own_bytes(std::span<const ShardPart> parts, const CheckpointReader& reader,
+                     int64_t num_ranks) {
+  int64_t wanted = 0;
+  for (const ShardPart& part : parts) wanted += part.count * saved_width(reader, *part.piece);
+  int64_t all = 0;
+  for (const ShardSummary& shard : reader.manifest().shards) all += shard.file_bytes;
+  return num_ranks * wanted <= all + all / 4;
+}
+
+// Windows and buffers of threads that come and go.
+struct LoadBuffers {
+  explicit LoadBuffers(bool is_direct) : own(is_direct) {}
+
+  ReadWindow own;     // of ranges
+  ReadWindow shared;  // of boxes, whose rows lie between those of other ranks
+  std::vector<std::byte> read;
+  std::vector<std::byte> converted;
+};
+
+class LoadPool {
+ public:
+  explicit LoadPool(bool is_direct) : is_direct_(is_direct) {}
+
+  std::unique_ptr<LoadBuffers> take() {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) return std::make_unique<LoadBuffers>(is_direct_);
+    auto last = std::move(free_.back());
+    free_.pop_back();
+    return last;
+  }
+
+  void give_back(std::unique_ptr<LoadBuffers> buffers) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(std::move(buffers));
+  }
+
+ private:
+  bool is_direct_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<LoadBuffers>> free_;
+};
+
+void load_part(const CheckpointReader& reader, const StateAccess& access, const ShardPart& part,
+               LoadBuffers& buffers) {
   const TensorPiece& piece = *part.piece;
   const DType saved = reader.find(piece.tensor)->dtype;
   const DType dtype = piece.type.dtype;
-  const int64_t step = kStreamBytes / std::max(size_of(saved), size_of(dtype));
-  const auto most = static_cast<size_t>(std::min(step, part.count));
-  std::vector<std::byte> read(most * static_cast<size_t>(size_of(saved)));
-  std::vector<std::byte> converted(saved == dtype ? 0 : most * static_cast<size_t>(size_of(dtype)));
-  const int64_t end = part.first + part.count;
-  for (int64_t at = part.first; at < end; at += step) {
-    const int64_t count = std::min(step, end - at);
-    std::span elements = std::span(read).first(count * size_of(saved));
-    reader.read(
-        piece.tensor,
-        {.box = slice_of(piece).box, .begin = piece.begin + at, .end = piece.begin + at + count},
-        elements);
-    if (saved != dtype) {
-      const auto to = std::span(converted).first(count * size_of(dtype));
-      convert_elements(dtype, to, saved, elements);
-      elements = to;
-    }
-    access.write_beside(piece.state, (piece.offset + at) * size_of(dtype), elements);
+  const int64_t offset = (piece.offset + part.first) * size_of(dtype);
+  ReadWindow& window = is_range(piece) ? buffers.own : buffers.shared;
+  if (saved == dtype && is_range(piece)) {
+    reader.stream(piece.tensor, slice_of_part(part), window,
+                  [&](int64_t at, std::span<const std::byte> bytes) {
+                    access.write_beside(piece.state, offset + at, bytes);
+                  });
+    return;
   }
+  buffers.read.resize(static_cast<size_t>(part.count * size_of(saved)));
+  reader.read(piece.tensor, slice_of_part(part), buffers.read, window);
+  if (saved == dtype) return access.write_beside(piece.state, offset, buffers.read);
+  buffers.converted.resize(static_cast<size_t>(part.count * size_of(dtype)));
+  convert_elements(dtype, buffers.converted, saved, buffers.read);
+  access.write_beside(piece.state, offset, buffers.converted);
+}
+
+void load_parts(const CheckpointReader& reader, const StateAccess& access,
+                std::vector<ShardPart> parts, const LoadThreads& threads) {
+  const auto begins = cut_into_runs(parts, reader, threads.count);
+  LoadPool pool(wants_own_bytes(parts, reader, threads.num_ranks));
+  in_parallel(begins.size() - 1, threads.count, [&](size_t run) {
+    auto buffers = pool.take();
+    for (size_t i = begins[run]; i < begins[run + 1]; ++i)
+      load_part(reader, access, parts[i], *buffers);
+    pool.give_back(std::move(buffers));
+  });
 }
 
 // Clears a row of delayed scales if the checkpoint has none; returns whether it has one.
@@ -135,7 +244,7 @@ void load_parameters(const StateAccess& access, std::span<const TensorPiece> pie
 
 TrainState load_checkpoint(const StateAccess& access, std::span<const TensorPiece> pieces,
                            const std::filesystem::path& folder, const LoadParts& parts,
-                           int num_threads) {
+                           const LoadThreads& threads) {
   const CheckpointReader reader(folder);
   TOK_REQUIRE(reader.manifest().info.resumable,
               "{} holds the model only and cannot be resumed; give it as "
@@ -143,13 +252,13 @@ TrainState load_checkpoint(const StateAccess& access, std::span<const TensorPiec
               "save with checkpoint.last_save_model_only = false",
               folder.string());
   TrainState state;
-  std::vector<Part> wanted;
+  std::vector<ShardPart> wanted;
   for (const TensorPiece& piece : pieces) {
     if (piece.kind == StateKind::kMoment && !parts.optimizer) continue;
     const TensorType* found = reader.find(piece.tensor);
     if (piece.is_delayed_scale) {
       if (find_scale(reader, access, piece, found)) {
-        add_parts(wanted, piece);
+        add_parts(wanted, reader, piece);
       } else {
         ++state.missing_scales;
       }
@@ -162,10 +271,10 @@ TrainState load_checkpoint(const StateAccess& access, std::span<const TensorPiec
                 folder.string(), piece.tensor, name_of(found->dtype), name_of(piece.type.dtype));
     if (piece.kind == StateKind::kMoment && found->dtype != piece.type.dtype)
       state.other_moments = found->dtype;
-    add_parts(wanted, piece);
+    add_parts(wanted, reader, piece);
   }
   access.backend().settle();
-  in_parallel(wanted.size(), num_threads, [&](size_t i) { load_part(reader, access, wanted[i]); });
+  load_parts(reader, access, std::move(wanted), threads);
   const std::string what = folder.string() + ": train_state";
   if (parts.train_state) {
     const Json json = parse_json(reader.section("train_state"), what);

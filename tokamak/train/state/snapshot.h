@@ -65,11 +65,17 @@ struct LoadParts {
   bool train_state = true;
 };
 
-/// Loads a resumable checkpoint that any mesh wrote by `num_threads` threads, reading and hashing
-/// only what the pieces need. Throws Damaged where a hash is wrong, and Error for a model-only
-/// checkpoint and for other shapes.
+/// Who reads a checkpoint.
+struct LoadThreads {
+  int count = 1;          ///< threads of this rank
+  int64_t num_ranks = 1;  ///< that load at the same time
+};
+
+/// Loads a resumable checkpoint that any mesh wrote, reading and hashing only what the pieces need.
+/// Throws Damaged where a hash is wrong, and Error for a model-only checkpoint and for other
+/// shapes.
 TrainState load_checkpoint(const StateAccess& access, std::span<const TensorPiece> pieces,
                            const std::filesystem::path& folder, const LoadParts& parts,
-                           int num_threads = 1);
+                           const LoadThreads& threads = {});
 
 }  // namespace tokamak
