@@ -2,8 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
-#include <cstring>
+#include <chrono>
 #include <exception>
 #include <functional>
 #include <set>
@@ -11,18 +10,16 @@
 #include <utility>
 #include <vector>
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include <sys/resource.h>
 
 #include "tokamak/checkpoint/chunk_hash.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/in_parallel.h"
 #include "tokamak/core/json.h"
 #include "tokamak/train/report/memory_use.h"
+#include "tokamak/train/state/step_slot.h"
 #include "tokamak/train/together.h"
 
 namespace tokamak {
@@ -30,19 +27,12 @@ namespace {
 
 // One thread copies and hashes so much at a time, while it lies in the core's cache.
 constexpr int64_t kPartBytes = int64_t{1} << 20;
-// The device is told of so much at a time that it may write to it.
-constexpr int64_t kPinnedBytes = int64_t{32} << 20;
-constexpr int64_t kPage = 4096;
-constexpr int64_t kLeastText = 4 * kPage;  // train state besides the loader's
-
-// The beginning of a file. Its own hash is that of all that follows the hash, and of the text.
-struct Header {
-  uint64_t hash = 0;  // 0 = the copy is not whole
-  int64_t step = 0;
-  int64_t text_bytes = 0;
-  int64_t data_bytes = 0;
-  uint64_t data_hash = 0;  // of the hashes of all parts
-};
+// A thread takes so much memory at a time: whoever maps memory meanwhile waits no longer.
+constexpr int64_t kTakenBytes = int64_t{4} << 20;
+constexpr int kMostTakers = 4;
+// A rank's answer while its memory is not all there yet.
+constexpr const char* kTakes = "takes";
+constexpr int64_t kLeastText = 4 * StepSlot::kPage;  // train state besides the loader's
 
 // A part of a piece, and its place in the file's data.
 struct Part {
@@ -65,12 +55,12 @@ int64_t data_bytes_of(std::span<const TensorPiece> pieces) {
 }
 
 int64_t in_pages(int64_t bytes) {
-  return (bytes + kPage - 1) / kPage * kPage;
+  return (bytes + StepSlot::kPage - 1) / StepSlot::kPage * StepSlot::kPage;
 }
 
 // Where a file's data begin, after its header and its text.
 int64_t data_offset(int64_t text_bytes) {
-  return kPage + kLeastText + in_pages(text_bytes);
+  return StepSlot::kPage + kLeastText + in_pages(text_bytes);
 }
 
 int64_t file_bytes_of(std::span<const TensorPiece> pieces, int64_t text_bytes) {
@@ -101,93 +91,11 @@ int64_t bytes_of_step_memory(std::span<const TensorPiece> pieces, int64_t text_b
   return 2 * file_bytes_of(pieces, text_bytes);
 }
 
-// One file, mapped.
-class StepMemory::Slot {
- public:
-  // Opens the file, or makes it with all of its memory. Throws SystemError.
-  Slot(const std::filesystem::path& path, int64_t bytes, int64_t data_at, Backend& backend,
-       int num_threads)
-      : backend_(backend), bytes_(bytes), data_at_(data_at) {
-    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (fd < 0) throw_errno("open " + path.string());
-
-    struct stat info {};
-
-    // Memory that is short later would be a SIGBUS.
-    int error = ::fstat(fd, &info) != 0 ? errno : 0;
-    if (error == 0 && info.st_size != bytes && ::ftruncate(fd, 0) != 0) error = errno;
-    if (error == 0) error = ::posix_fallocate(fd, 0, bytes);
-    void* const memory = error != 0 ? MAP_FAILED
-                                    : ::mmap(nullptr, static_cast<size_t>(bytes),
-                                             PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (error == 0 && memory == MAP_FAILED) error = errno;
-    ::close(fd);
-    if (error != 0) {
-      ::unlink(path.c_str());
-      errno = error;
-      throw_errno(fmt::format("take {} bytes in {}", bytes, path.string()));
-    }
-    base_ = static_cast<std::byte*>(memory);
-    in_parallel(static_cast<size_t>((bytes_ + kPinnedBytes - 1) / kPinnedBytes), num_threads,
-                [&](size_t i) {
-                  const int64_t at = static_cast<int64_t>(i) * kPinnedBytes;
-                  backend_.pin(base_ + at, std::min(kPinnedBytes, bytes_ - at));
-                });
-  }
-
-  Slot(const Slot&) = delete;
-  Slot& operator=(const Slot&) = delete;
-
-  ~Slot() {
-    for (int64_t at = 0; at < bytes_; at += kPinnedBytes) backend_.unpin(base_ + at);
-    ::munmap(base_, static_cast<size_t>(bytes_));
-  }
-
-  std::byte* data() const { return base_ + data_at_; }
-
-  void clear() {
-    Header& header = *reinterpret_cast<Header*>(base_);
-    std::atomic_ref(header.hash).store(0, std::memory_order_seq_cst);
-  }
-
-  void seal(int64_t step, const std::string& text, int64_t data_bytes, uint64_t data_hash) {
-    TOK_CHECK(std::ssize(text) <= data_at_ - kPage, "{} bytes of train state", text.size());
-    std::memcpy(base_ + kPage, text.data(), text.size());
-    Header& header = *reinterpret_cast<Header*>(base_);
-    header.step = step;
-    header.text_bytes = std::ssize(text);
-    header.data_bytes = data_bytes;
-    header.data_hash = data_hash;
-    std::atomic_ref(header.hash).store(own_hash(header), std::memory_order_seq_cst);
-  }
-
-  // Returns the header if the copy was finished and holds so many bytes of data.
-  std::optional<Header> header(int64_t data_bytes) const {
-    Header header;
-    std::memcpy(&header, base_, sizeof header);
-    const bool has_sizes = header.hash != 0 && header.text_bytes >= 0 &&
-                           header.text_bytes <= data_at_ - kPage && header.data_bytes == data_bytes;
-    if (!has_sizes || header.hash != own_hash(header)) return std::nullopt;
-    return header;
-  }
-
-  Json train_state(const Header& header) const {
-    const auto* const text = reinterpret_cast<const char*>(base_ + kPage);
-    return parse_json({text, static_cast<size_t>(header.text_bytes)}, "the last step in memory");
-  }
-
- private:
-  uint64_t own_hash(const Header& header) const {
-    const auto whole = std::as_bytes(std::span(&header, 1)).subspan(sizeof header.hash);
-    const std::array hashes{hash_of(whole),
-                            hash_of({base_ + kPage, static_cast<size_t>(header.text_bytes)})};
-    return hash_of(std::as_bytes(std::span(hashes))) | 1U;
-  }
-
-  Backend& backend_;
-  std::byte* base_ = nullptr;
-  int64_t bytes_;
-  int64_t data_at_;
+// Memory that is taken while training has begun.
+struct StepMemory::Taking {
+  std::atomic<bool> is_done = false;
+  std::string problem;
+  std::jthread thread;  // last, so that it ends before what it writes is destroyed
 };
 
 struct StepMemory::Work {
@@ -210,45 +118,105 @@ StepMemory::StepMemory(World& world, const StateAccess& access, std::span<const 
       pieces_(pieces),
       o_(std::move(options)),
       identity_(make_identity()) {
-  open_slots();
+  open();
 }
 
 StepMemory::~StepMemory() = default;
 
-void StepMemory::open_slots() {
-  const auto path = [&](size_t i) {
-    return o_.folder / fmt::format("rank-{}.{}", world_.rank(), i);
-  };
-  const auto lacks = all_together(world_, [&]() -> std::string {
-    const int64_t wanted = bytes_of_step_memory(pieces_, o_.text_bytes);
-    std::error_code code;
-    const bool is_there = std::filesystem::exists(path(0), code);
-    // A CPU's State is allocated, but not filled yet.
-    const int64_t taken = access_.streams() == nullptr ? access_.backend().allocated_bytes() : 0;
-    const int64_t free = free_host_bytes() / o_.ranks_of_host - taken;
-    if (!is_there && free < wanted)
+std::filesystem::path StepMemory::path_of(size_t slot) const {
+  return o_.folder / fmt::format("rank-{}.{}", world_.rank(), slot);
+}
+
+// Returns "" where both files have their memory already, kTakes where there is room for it, or what
+// is lacking.
+std::string StepMemory::open_slots() {
+  int64_t wanted = bytes_of_step_memory(pieces_, o_.text_bytes);
+  // A CPU's State is allocated, but not filled yet.
+  const int64_t taken = access_.streams() == nullptr ? access_.backend().allocated_bytes() : 0;
+  const int64_t free = free_host_bytes() / o_.ranks_of_host - taken;
+  try {
+    for (size_t i = 0; i < slots_.size(); ++i)
+      slots_[i] =
+          std::make_unique<StepSlot>(path_of(i), file_bytes_of(pieces_, o_.text_bytes),
+                                     data_offset(o_.text_bytes), access_.backend(), o_.num_threads);
+    if (slots_[0]->had_memory() && slots_[1]->had_memory()) return "";
+    for (const auto& slot : slots_) wanted -= slot->held_bytes();
+    const auto room = static_cast<int64_t>(std::filesystem::space(o_.folder).available);
+    const int64_t share = (room - StepSlot::kLeftBytes) / o_.ranks_of_host;
+    if (std::min(free, share) < wanted)
       return fmt::format("wants {} bytes of host memory, {} are free", wanted,
-                         std::max<int64_t>(0, free));
+                         std::max<int64_t>(0, std::min(free, share)));
+  } catch (const SystemError& error) {
+    return fmt::format("cannot {}", error.what());
+  } catch (const std::filesystem::filesystem_error& error) {
+    return fmt::format("cannot use {}", error.what());
+  }
+  return kTakes;
+}
+
+void StepMemory::open() {
+  const auto answers = all_together(world_, [&] { return open_slots(); });
+  if (drop_if_lacking(answers)) return;
+  is_ready_ = std::all_of(answers.begin(), answers.end(),
+                          [](const std::string& answer) { return answer.empty(); });
+  if (answers[world_.rank()].empty()) return;
+  taking_ = std::make_unique<Taking>();
+  taking_->thread =
+      std::jthread([this](const std::stop_token& stop) { take_memory(*taking_, stop); });
+  // State that is small is kept from the first step on.
+  const auto end = std::chrono::steady_clock::now() + o_.patience;
+  while (!taking_->is_done && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+void StepMemory::take_memory(Taking& taking, const std::stop_token& stop) const {
+  constexpr int kNice = 10;
+  ::setpriority(PRIO_PROCESS, 0, kNice);  // of this thread and those that it starts, on Linux
+  std::atomic<bool> has_failed = false;
+  const auto take = [&](const StepSlot& slot, size_t i) {
+    if (stop.stop_requested() || has_failed) return;
+    const int64_t at = static_cast<int64_t>(i) * kTakenBytes;
     try {
-      for (size_t i = 0; i < slots_.size(); ++i)
-        slots_[i] =
-            std::make_unique<Slot>(path(i), file_bytes_of(pieces_, o_.text_bytes),
-                                   data_offset(o_.text_bytes), access_.backend(), o_.num_threads);
+      slot.take(at, std::min(kTakenBytes, slot.bytes() - at));
     } catch (const SystemError& error) {
-      return fmt::format("cannot {}", error.what());
+      if (!has_failed.exchange(true)) taking.problem = fmt::format("cannot {}", error.what());
     }
-    return "";
+  };
+  for (const auto& slot : slots_) {
+    in_parallel(static_cast<size_t>((slot->bytes() + kTakenBytes - 1) / kTakenBytes),
+                std::min(o_.num_threads, kMostTakers), [&](size_t i) { take(*slot, i); });
+  }
+  taking.is_done = true;
+}
+
+// Gives both files up if a rank's answer says what it lacks.
+bool StepMemory::drop_if_lacking(const std::vector<std::string>& answers) {
+  const auto lack = std::find_if(answers.begin(), answers.end(), [](const std::string& answer) {
+    return !answer.empty() && answer != kTakes;
   });
-  const auto lack =
-      std::find_if(lacks.begin(), lacks.end(), [](const auto& text) { return !text.empty(); });
-  if (lack == lacks.end()) return;
+  if (lack == answers.end()) return false;
+  taking_.reset();
   slots_ = {};
   std::error_code code;
-  for (size_t i = 0; i < slots_.size(); ++i) std::filesystem::remove(path(i), code);
+  for (size_t i = 0; i < slots_.size(); ++i) std::filesystem::remove(path_of(i), code);
   if (world_.rank() == 0)
     o_.say(fmt::format("--keep-last-step: rank {} {}; a restart goes on from the last checkpoint",
-                       lack - lacks.begin(), *lack),
+                       lack - answers.begin(), *lack),
            "WARNING");
+  return true;
+}
+
+// Whether all ranks have their memory. Collective until they have.
+bool StepMemory::is_ready() {
+  if (is_ready_ || !slots_[0]) return is_ready_;
+  const bool is_taking = taking_ && !taking_->is_done;
+  const std::string mine = is_taking || !taking_ ? "" : taking_->problem;
+  const auto answers = world_.all_gather_text(is_taking ? kTakes : mine);
+  if (std::find(answers.begin(), answers.end(), kTakes) != answers.end()) return false;
+  if (drop_if_lacking(answers)) return false;
+  taking_.reset();
+  is_ready_ = true;
+  return true;
 }
 
 // Another run, or a rank of another mesh, has another identity.
@@ -261,10 +229,10 @@ std::string StepMemory::make_identity() const {
 }
 
 void StepMemory::keep(const TrainState& state) {
-  if (!slots_[0]) return;
+  if (!is_ready()) return;
   seal();
   access_.backend().settle();
-  Slot& slot = *slots_[std::exchange(next_, 1 - next_)];
+  StepSlot& slot = *slots_[std::exchange(next_, 1 - next_)];
   slot.clear();
   work_ = std::make_unique<Work>();
   const std::string text = Json{
@@ -277,6 +245,7 @@ void StepMemory::keep(const TrainState& state) {
     try {
       const uint64_t hash = copy_to(slot.data(), work);
       slot.seal(step, text, data_bytes_of(pieces_), hash);
+      slot.pin_more();
     } catch (...) {
       work.failure = std::current_exception();
     }
@@ -317,7 +286,7 @@ void StepMemory::seal() {
 void StepMemory::forget() {
   seal();
   for (const auto& slot : slots_) {
-    if (slot) slot->clear();
+    if (slot && (is_ready_ || slot->had_memory())) slot->clear();
   }
 }
 
@@ -325,6 +294,7 @@ void StepMemory::forget() {
 std::vector<int64_t> StepMemory::common_steps() {
   std::set<int64_t, std::greater<>> mine;
   for (const auto& slot : slots_) {
+    if (!is_ready_ && !slot->had_memory()) continue;
     const auto header = slot->header(data_bytes_of(pieces_));
     if (header && slot->train_state(*header).at("identity") == identity_) mine.insert(header->step);
   }
@@ -348,13 +318,12 @@ std::optional<TrainState> StepMemory::restore() {
       return header && header->step == step;
     };
     const size_t i = holds(slots_[0]) ? 0 : 1;
-    const Header header = *slots_[i]->header(data_bytes_of(pieces_));
+    const StepHeader header = *slots_[i]->header(data_bytes_of(pieces_));
     const auto damaged = all_together(world_, [&]() -> std::string {
-      return hash_of_copy(slots_[i]->data()) == header.data_hash ? "" : "damaged";
+      return load_from(slots_[i]->data()) == header.data_hash ? "" : "damaged";
     });
     const auto bad = std::find(damaged.begin(), damaged.end(), "damaged");
     if (bad == damaged.end()) {
-      load_from(slots_[i]->data());
       next_ = 1 - i;
       const Json json = slots_[i]->train_state(header);
       return TrainState{.step = step,
@@ -362,6 +331,7 @@ std::optional<TrainState> StepMemory::restore() {
                         .seed = json.at("seed").get<uint64_t>(),
                         .loader = json.at("loader").get<std::string>()};
     }
+    clear_state();
     if (world_.rank() == 0)
       o_.say(fmt::format("Step {} in memory is damaged on rank {}", step, bad - damaged.begin()),
              "WARNING");
@@ -369,22 +339,24 @@ std::optional<TrainState> StepMemory::restore() {
   return std::nullopt;
 }
 
-uint64_t StepMemory::hash_of_copy(const std::byte* data) const {
+// Returns the hash of what it has loaded; each part is hashed while the core's cache holds it.
+uint64_t StepMemory::load_from(const std::byte* data) const {
   const std::vector<Part> parts = parts_of(pieces_);
   std::vector<uint64_t> hashes(parts.size());
+  access_.backend().settle();
   in_parallel(parts.size(), o_.num_threads, [&](size_t i) {
-    hashes[i] = hash_of({data + parts[i].at, static_cast<size_t>(parts[i].bytes)});
+    const Part& part = parts[i];
+    const std::span from(data + part.at, static_cast<size_t>(part.bytes));
+    hashes[i] = hash_of(from);
+    access_.write_beside(part.piece->state, part.first_in_state(), from);
   });
   return hash_of_hashes(hashes);
 }
 
-void StepMemory::load_from(const std::byte* data) const {
-  const std::vector<Part> parts = parts_of(pieces_);
-  access_.backend().settle();
-  in_parallel(parts.size(), o_.num_threads, [&](size_t i) {
-    access_.write_beside(parts[i].piece->state, parts[i].first_in_state(),
-                         {data + parts[i].at, static_cast<size_t>(parts[i].bytes)});
-  });
+// What is loaded next may not fill all pieces.
+void StepMemory::clear_state() const {
+  for (const TensorPiece& piece : pieces_)
+    access_.clear_at(piece.state, piece.offset * size_of(piece.type.dtype), bytes_of(piece));
 }
 
 }  // namespace tokamak

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -10,11 +11,13 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <vector>
 
 #include "tokamak/comm/communicator.h"
 #include "tokamak/train/state/snapshot.h"
+#include "tokamak/train/state/step_slot.h"
 
 namespace tokamak {
 
@@ -31,6 +34,8 @@ struct StepMemoryOptions {
   int64_t text_bytes = 0;        ///< room for the loader's state, as long as the run lasts
   int num_threads = 1;           ///< that copy and hash
   int ranks_of_host = 1;         ///< that share its memory
+  /// How long the start may wait for memory; what is not there yet is taken beside training.
+  std::chrono::milliseconds patience{500};
   std::function<void(const std::string& text, const std::string& level)> say;
 };
 
@@ -40,7 +45,7 @@ struct StepMemoryOptions {
 class StepMemory {
  public:
   /// `pieces` must outlive it. Takes the copies of an earlier attempt over. Where memory is short
-  /// on any rank, nothing is kept, and rank 0 says so. Collective.
+  /// on any rank, now or when it is taken, nothing is kept, and rank 0 says so. Collective.
   StepMemory(World& world, const StateAccess& access, std::span<const TensorPiece> pieces,
              StepMemoryOptions options);
   StepMemory(const StepMemory&) = delete;
@@ -52,8 +57,8 @@ class StepMemory {
   std::optional<TrainState> restore();
 
   /// Begins to copy the State of a step, over the older of both copies. Other threads go on with
-  /// that. REQUIRES: seal() on all ranks since the last call, and await_copy() before State
-  /// changes.
+  /// that. Steps are left out until all ranks have taken their memory; collective until then.
+  /// REQUIRES: seal() on all ranks since the last call, and await_copy() before State changes.
   void keep(const TrainState& state);
 
   bool is_copying() const;
@@ -68,14 +73,19 @@ class StepMemory {
   void forget();
 
  private:
-  class Slot;
+  struct Taking;
   struct Work;
 
   std::string make_identity() const;
-  void open_slots();
+  std::filesystem::path path_of(size_t slot) const;
+  void open();
+  std::string open_slots();
+  void take_memory(Taking& taking, const std::stop_token& stop) const;
+  bool drop_if_lacking(const std::vector<std::string>& answers);
+  bool is_ready();
   uint64_t copy_to(std::byte* data, Work& work) const;
-  uint64_t hash_of_copy(const std::byte* data) const;
-  void load_from(const std::byte* data) const;
+  uint64_t load_from(const std::byte* data) const;
+  void clear_state() const;
   std::vector<int64_t> common_steps();
 
   World& world_;
@@ -83,7 +93,9 @@ class StepMemory {
   std::span<const TensorPiece> pieces_;
   StepMemoryOptions o_;
   std::string identity_;
-  std::array<std::unique_ptr<Slot>, 2> slots_;  // both or none
+  std::array<std::unique_ptr<StepSlot>, 2> slots_;  // both or none
+  std::unique_ptr<Taking> taking_;
+  bool is_ready_ = false;
   size_t next_ = 0;
   std::unique_ptr<Work> work_;
 };

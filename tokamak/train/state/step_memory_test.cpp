@@ -40,6 +40,7 @@ class Process {
             .config_digest = digest,
             .text_bytes = 100,
             .num_threads = 2,
+            .patience = std::chrono::seconds(60),
             .say = [this](const std::string& text, const std::string&) { said += text; }});
   }
 
