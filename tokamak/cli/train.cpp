@@ -22,6 +22,7 @@
 #include "tokamak/run/float8_options.h"
 #include "tokamak/run/run_of_config.h"
 #include "tokamak/train/options.h"
+#include "tokamak/train/predecessor.h"
 #include "tokamak/train/run_folder.h"
 #include "tokamak/train/run_signals.h"
 #include "tokamak/train/together.h"
@@ -134,7 +135,7 @@ void announce(const RunConfig& run, const ModelSpec& model, const LaunchEnvironm
 
 /// Returns the exit code: kExitStopped where a signal has stopped the run.
 int train_on(World& world, const LaunchEnvironment& launched, Args args, const RunSignals& signals,
-             Watchdog& watchdog) {
+             Watchdog& watchdog, StartPhases phases) {
   std::optional<RunConfig> run;
   std::unique_ptr<Tokenizer> tokenizer;
   TrainerOptions options;
@@ -183,6 +184,9 @@ int train_on(World& world, const LaunchEnvironment& launched, Args args, const R
   options.ranks_per_host = launched.local_size;
   if (const char* const memory = std::getenv(kStepMemoryVariable))
     options.checkpoint.memory_folder = memory;
+  phases.end("configuration");
+  await_predecessors();
+  phases.end("ranks that die");
   std::unique_ptr<Backend> backend;
   const bool copy_engine =
       wants_copy_engine(run->config.parallelism.copy_engine_all_gather, launched);
@@ -207,6 +211,7 @@ int train_on(World& world, const LaunchEnvironment& launched, Args args, const R
   std::unique_ptr<World> of_gpus;
   World& ranks = device_world(world, *backend, launched, copy_engine, of_gpus);
   ranks.set_timeout(options.init_timeout);
+  phases.end("device");
   // A rank alone may load for longer than others would wait for it.
   watchdog.set_limits({.start = options.init_timeout * (ranks.size() == 1 ? 10 : 1),
                        .progress = options.train_timeout,
@@ -216,6 +221,8 @@ int train_on(World& world, const LaunchEnvironment& launched, Args args, const R
       {.when = run->config.comm.check_cluster,
        .folder = run->config.job.dump_folder,
        .print = [&](const char* level, const std::string& text) { console.print(level, text); }});
+  phases.end("check of the hosts");
+  options.start = phases;
   const bool is_stopped = train(options, ranks, *backend);
   if (run->preset && !is_stopped && times.last_s()) {
     world.set_timeout(options.init_timeout);  // a price may take longer than a step
@@ -255,14 +262,16 @@ SilenceLimits limits_before_start(Args args, const LaunchEnvironment& launched) 
 int run_train(Args args) {
   const LaunchEnvironment launched = read_launch_environment();
   if (const auto code = launch_proxy(args, launched)) return *code;
+  StartPhases phases;
   const RunSignals signals;       // before MPI and OpenMP start threads
   std::signal(SIGPIPE, SIG_IGN);  // a reader of the log that goes, or a peer, ends no training
   Watchdog watchdog(limits_before_start(args, launched));
   const auto world = make_world(launched);
+  phases.end("MPI");
   watchdog.watch(*world);
   const Leaving leaving{watchdog};
   try {
-    return train_on(*world, launched, args, signals, watchdog);
+    return train_on(*world, launched, args, signals, watchdog, phases);
   } catch (const AgreedFailure& failure) {
     signals.stop();  // none changes the exit code from here on
     return report_once(failure, *world);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tokamak/checkpoint/chunk_hash.h"
+#include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/host_memory.h"
@@ -85,6 +86,24 @@ RankParts::RankParts(const TrainerOptions& o, Backend& backend)
 
 std::vector<const Plan*> RankParts::plans() const {
   return plans_of(run);
+}
+
+// Texts sort by the bytes that they begin with.
+std::string memory_line(const RankParts& parts, World& world) {
+  const int64_t planned = parts.run.peak_bytes();
+  Backend& backend = parts.memory.backend();
+  const bool is_host = backend.streams() == nullptr;
+  const int64_t allocated = backend.allocated_bytes() - (is_host ? parts.run.host_bytes() : 0);
+  std::string text =
+      fmt::format("{:020}{:.2f} GiB planned, {:.2f} GiB allocated", planned,
+                  static_cast<double>(planned) / kGiB, static_cast<double>(allocated) / kGiB);
+  if (parts.run.host_bytes() > 0) {
+    text += fmt::format("; {:.2f} GiB of the host's for what is offloaded",
+                        static_cast<double>(parts.run.host_bytes()) / kGiB);
+  }
+  const auto all = world.all_gather_text(text);
+  const auto most = std::max_element(all.begin(), all.end());
+  return fmt::format("Memory of rank {}: {}", most - all.begin(), most->substr(20));
 }
 
 std::unique_ptr<RankParts> make_parts(const TrainerOptions& o, World& world, Backend& backend) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "tokamak/train/trainer.h"
@@ -21,6 +22,9 @@ struct RankParts {
   Loader loader;
   std::unique_ptr<Loader> validation_loader;
 };
+
+/// Returns the line of the rank whose plan holds most memory. Collective.
+std::string memory_line(const RankParts& parts, World& world);
 
 /// Makes the parts on all ranks, and checks that the ranks agree on what they run: otherwise they
 /// would compute nonsense, or wait for each other forever. Collective; throws alike on all ranks.

@@ -9,15 +9,12 @@
 #include <fmt/format.h>
 
 #include "tokamak/comm/flight.h"
-#include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/timing.h"
 #include "tokamak/exec/communicators.h"
 #include "tokamak/exec/gathered_memory.h"
 #include "tokamak/exec/result_ring.h"
-#include "tokamak/parallel/distribute.h"
-#include "tokamak/parallel/matmuls/float8_table.h"
 #include "tokamak/run/op_table.h"
 #include "tokamak/train/guard/bad_gradients.h"
 #include "tokamak/train/guard/bad_steps.h"
@@ -26,7 +23,9 @@
 #include "tokamak/train/rank_parts.h"
 #include "tokamak/train/run_tokens.h"
 #include "tokamak/train/state/initialize.h"
+#include "tokamak/train/step_results.h"
 #include "tokamak/train/together.h"
+#include "tokamak/train/wishes.h"
 
 namespace tokamak {
 namespace {
@@ -38,36 +37,15 @@ using StopQuestion = std::function<int()>;
 // How many steps a device may be behind the host; a CPU never is.
 constexpr size_t kStepsBehind = 2;
 
-// A step that was issued and whose loss is not yet known.
-struct IssuedStep {
-  int64_t step = 0;
-  double lr = 0.0;
-  int64_t tokens_seen = 0;
-  int64_t label_tokens = 0;
-  double norm_limit = 0.0;
-};
+std::unique_ptr<RankParts> timed_parts(const TrainerOptions& options, World& world,
+                                       Backend& backend, StartPhases& phases) {
+  auto parts = make_parts(options, world, backend);
+  phases.end("plan and memory");
+  return parts;
+}
 
 // Thrown by a step after which the run goes back to a checkpoint; never leaves this file.
 struct RollBack {};
-
-// What the host reads of each step, and where in a row of results it stands.
-struct ResultsOfStep {
-  explicit ResultsOfStep(const PlannedRun& run)
-      : states{run.step().loss, run.step().grad_norm},
-        own_loss(add(run.states().find(run.states()[states[0]].name + std::string(kOwnTerms)))),
-        saturated(add(run.states().find(kFloat8Saturated))) {}
-
-  // Returns nothing where the run has no such State.
-  std::optional<size_t> add(StateId state) {
-    if (!state.valid()) return std::nullopt;
-    states.push_back(state);
-    return states.size() - 1;
-  }
-
-  std::vector<StateId> states;
-  std::optional<size_t> own_loss;   // this rank's terms, if there are others
-  std::optional<size_t> saturated;  // the count of sites, if scales are delayed
-};
 
 class Trainer {
  public:
@@ -76,7 +54,8 @@ class Trainer {
         world_(world),
         page_(world.flights()),
         log_(options.logging, options.model, options.data.seq_len, world.rank(), world.size()),
-        parts_(make_parts(options, world, backend)),
+        phases_(options.start),
+        parts_(timed_parts(options, world, backend, phases_)),
         run_(parts_->run),
         access_(parts_->access),
         groups_(world, run_.plan().groups, gathered_memory(parts_->plans(), parts_->memory)),
@@ -102,6 +81,7 @@ class Trainer {
       validation_executor_->warm_up(run_.validation_plan()->schedule(1));
     }
     executor_.time_phases(log_.phases());
+    phases_.end("connections and kernels");
   }
 
   bool run() {
@@ -109,6 +89,7 @@ class Trainer {
     if (!only_validates && checkpoints_.has_done(o_.steps)) return false;
     state_ = checkpoints_.begin(o_.shape.training.seed, parts_->loader);
     make_copies(run_, parts_->memory);
+    phases_.end("State");
     open_log();
     if (o_.checkpoint.create_seed) {
       checkpoints_.save_seed(state_, parts_->loader);
@@ -129,6 +110,7 @@ class Trainer {
     }
     say_float8();
     say_memory();
+    log_.say(phases_.line());
     log_.say(fmt::format("Training starts at step {}", state_.step + 1));
     log_.restart();
     if (o_.guard.check_replicas_every > 0) replicas_.emplace(world_, access_, run_.pieces());
@@ -158,23 +140,7 @@ class Trainer {
     if (!run_.float8_line().empty()) log_.say(run_.float8_line());
   }
 
-  // Reports the rank that holds most. Texts sort by the bytes that they begin with.
-  void say_memory() {
-    const int64_t planned = run_.peak_bytes();
-    Backend& backend = parts_->memory.backend();
-    const bool is_host = backend.streams() == nullptr;
-    const int64_t allocated = backend.allocated_bytes() - (is_host ? run_.host_bytes() : 0);
-    std::string text =
-        fmt::format("{:020}{:.2f} GiB planned, {:.2f} GiB allocated", planned,
-                    static_cast<double>(planned) / kGiB, static_cast<double>(allocated) / kGiB);
-    if (run_.host_bytes() > 0) {
-      text += fmt::format("; {:.2f} GiB of the host's for what is offloaded",
-                          static_cast<double>(run_.host_bytes()) / kGiB);
-    }
-    const auto all = world_.all_gather_text(text);
-    const auto most = std::max_element(all.begin(), all.end());
-    log_.say(fmt::format("Memory of rank {}: {}", most - all.begin(), most->substr(20)));
-  }
+  void say_memory() { log_.say(memory_line(*parts_, world_)); }
 
   // A run that has done its last step is finished, whatever asked it to stop.
   bool is_stopping() const { return signal_ != 0 && state_.step < o_.steps; }
@@ -249,9 +215,11 @@ class Trainer {
       const ActivityScope saving(page_, RankActivity::kFiles);
       const bool is_last = is_stopping() || state_.step == o_.steps;
       if (is_last && o_.before_last_save) o_.before_last_save();
+      const bool is_asked = wants_save();
       with_long_waits([&] {
-        checkpoints_.save_if_due(state_, o_.steps, is_stopping(), wants_save(), parts_->loader);
+        checkpoints_.save_if_due(state_, o_.steps, is_stopping(), is_asked, parts_->loader);
       });
+      if (is_asked) is_save_asked_ = false;
       log_.add_checkpoint_time(seconds_since(start));
       log_.set_failed_saves(checkpoints_.saver().num_failed());
     }
@@ -271,31 +239,36 @@ class Trainer {
   }
 
   // Whether a checkpoint is wanted out of turn.
-  bool wants_save() const { return is_retry_due_ || is_save_asked_; }
+  bool wants_save() {
+    return is_retry_due_ || (is_save_asked_ && !checkpoints_.saver().is_saving());
+  }
 
   // Shares what one rank knows and all must act on: a signal received, a part of a save done, and
   // by rank 0's clock that a failed save is to be tried again.
   void look_around(const StopQuestion& stop) {
     page_.tick();
     CheckpointSaver& saver = checkpoints_.saver();
-    bool can_advance = saver.can_advance();
-    signal_ = stop();
-    is_retry_due_ = saver.wants_retry();
-    is_save_asked_ = o_.save_asked && o_.save_asked();
-    if (world_.size() > 1) {
-      const auto texts = world_.all_gather_text(fmt::format("{}{}{} {}", can_advance ? 'w' : '-',
-                                                            is_retry_due_ ? 'r' : '-',
-                                                            is_save_asked_ ? 's' : '-', signal_));
-      for (const std::string& text : texts) {
-        if (signal_ == 0) signal_ = std::stoi(text.substr(4));
-        is_save_asked_ = is_save_asked_ || text[2] == 's';
-        can_advance = can_advance && text[0] == 'w';
-      }
-      is_retry_due_ = texts[0][1] == 'r';
-    }
-    if (is_save_asked_ && !o_.checkpoint.enable)
+    const Wishes wishes = share(world_, {.signal = stop(),
+                                         .is_retry_due = saver.wants_retry(),
+                                         .is_save_asked = o_.save_asked && o_.save_asked(),
+                                         .can_advance = saver.can_advance()});
+    signal_ = wishes.signal;
+    is_retry_due_ = wishes.is_retry_due;
+    if (wishes.is_save_asked) note_wish_to_save();
+    if (saver.is_saving() && wishes.can_advance) with_long_waits([&] { saver.advance(); });
+  }
+
+  // The wish outlasts a save that is under way.
+  void note_wish_to_save() {
+    if (!o_.checkpoint.enable) {
       log_.say("Asked by signal 10 to save, but checkpoint.enable is false", "WARNING");
-    if (saver.is_saving() && can_advance) with_long_waits([&] { saver.advance(); });
+      return;
+    }
+    is_save_asked_ = true;
+    log_.say(checkpoints_.saver().is_saving()
+                 ? fmt::format("Asked by signal 10 to save: a save follows that of step {}",
+                               checkpoints_.saver().step())
+                 : fmt::format("Asked by signal 10 to save step {}", state_.step));
   }
 
   // Ranks wait for the slowest disk longer than for the slowest step.
@@ -447,6 +420,7 @@ class Trainer {
   World& world_;
   FlightPage& page_;
   RunLog log_;
+  StartPhases phases_;
   std::unique_ptr<RankParts> parts_;
   const PlannedRun& run_;
   StateAccess access_;

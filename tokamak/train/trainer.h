@@ -17,6 +17,7 @@
 #include "tokamak/train/guard/step_guard.h"
 #include "tokamak/train/lr_schedule.h"
 #include "tokamak/train/report/run_log.h"
+#include "tokamak/train/report/start_phases.h"
 #include "tokamak/train/report/step_profile.h"
 #include "tokamak/train/state/run_checkpoints.h"
 #include "tokamak/train/validator.h"
@@ -59,6 +60,8 @@ struct TrainerOptions {
   /// Longest wait for a peer while training; start and saves use the world's own timeout.
   std::chrono::seconds init_timeout{300};
   std::chrono::seconds train_timeout{100};
+  /// What the process has done until it trains; its line follows in the log.
+  StartPhases start;
   /// Processes of this run that share the host's memory.
   int64_t ranks_per_host = 1;
 

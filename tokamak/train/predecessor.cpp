@@ -1,0 +1,48 @@
+#include "tokamak/train/predecessor.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tokamak/core/timing.h"
+
+namespace tokamak {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kPatience = 30s;
+
+// A zombie holds nothing, once no other thread of its process lives.
+bool is_gone(const std::string& process) {
+  constexpr size_t kThreads = 17;
+  std::ifstream file("/proc/" + process + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const auto end = text.rfind(") ");
+  if (end == std::string::npos) return true;
+  std::istringstream stream(text.substr(end + 2));
+  const std::vector<std::string> words(std::istream_iterator<std::string>(stream), {});
+  return words.size() <= kThreads || (words[0] == "Z" && std::stol(words[kThreads]) <= 1);
+}
+
+}  // namespace
+
+double await_predecessors() {
+  const char* const variable = std::getenv(kPredecessorsVariable);
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  std::istringstream processes(variable == nullptr ? "" : variable);
+  for (std::string process; processes >> process;) {
+    if (process.find_first_not_of("0123456789") != std::string::npos) continue;
+    while (!is_gone(process) && Clock::now() < start + kPatience) std::this_thread::sleep_for(20ms);
+  }
+  return seconds_since(start);
+}
+
+}  // namespace tokamak

@@ -1,0 +1,13 @@
+// Ranks of the attempt before that have died and still hold what they held.
+#pragma once
+
+namespace tokamak {
+
+/// The variable that names their processes on this host; `tokamak launch --max-restarts` sets it.
+inline constexpr const char* kPredecessorsVariable = "TOKAMAK_PREDECESSORS";
+
+/// Returns once they are gone, or after a bounded time: a GPU's memory and gigabytes that are
+/// pinned are free only then. Returns the seconds that it has waited.
+double await_predecessors();
+
+}  // namespace tokamak

@@ -1,0 +1,35 @@
+#include "tokamak/train/report/start_phases.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace tokamak {
+
+void StartPhases::end(const std::string& name) {
+  const auto now = Clock::now();
+  const double seconds = std::chrono::duration<double>(now - last_).count();
+  last_ = now;
+  const auto phase = std::find_if(phases_.begin(), phases_.end(),
+                                  [&](const Phase& each) { return each.name == name; });
+  if (phase == phases_.end()) {
+    phases_.push_back({.name = name, .seconds = seconds});
+  } else {
+    phase->seconds += seconds;
+  }
+}
+
+std::string StartPhases::line() const {
+  constexpr double kLeast = 0.05;
+  std::string text =
+      fmt::format("Started in {:.1f} s", std::chrono::duration<double>(last_ - begin_).count());
+  const char* before = ": ";
+  for (const Phase& phase : phases_) {
+    if (phase.seconds < kLeast) continue;
+    text += fmt::format("{}{} {:.1f}", before, phase.name, phase.seconds);
+    before = ", ";
+  }
+  return text;
+}
+
+}  // namespace tokamak

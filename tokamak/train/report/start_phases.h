@@ -1,0 +1,31 @@
+// What the time between the start of a process and its first step goes to.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+namespace tokamak {
+
+class StartPhases {
+ public:
+  /// Ends a phase, which began where the one before ended; a name that is there already gets more.
+  void end(const std::string& name);
+
+  /// Returns "Started in 3.2 s: MPI 0.4, device 1.1, ..."; phases below 0.05 s are left out.
+  std::string line() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Phase {
+    std::string name;
+    double seconds = 0.0;
+  };
+
+  Clock::time_point begin_ = Clock::now();
+  Clock::time_point last_ = begin_;
+  std::vector<Phase> phases_;
+};
+
+}  // namespace tokamak
