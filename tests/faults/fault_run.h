@@ -11,6 +11,7 @@
 //   after=FILE     only if FILE is there: the once=FILE of another rule
 //   in=ROLE        the process: train (a rank), launch, launch-rank, mpirun
 //   do=kill|stop|hang|spin|signal:NUMBER|sleep:SECONDS|exit:CODE|errno:EIO
+//   do=flip        a bit of the message that MPI_Isend sends
 //   do=clock:SECONDS   the wall clock jumps: at the call, or at the start where none is named
 #pragma once
 

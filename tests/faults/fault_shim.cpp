@@ -139,6 +139,7 @@ bool fails(const char* call, const char* path) {
     }
     if (rule->what == "sleep") sleep(static_cast<unsigned>(rule->number));
     if (rule->what == "clock") clock_offset_s += rule->number;
+    if (rule->what == "flip") return true;
     if (rule->what == "errno") {
       errno = rule->number;
       return true;
@@ -231,8 +232,12 @@ int MPI_Init_thread(int* argc, char*** argv, int wanted, int* offered) {
 int MPI_Isend(const void* data, int count, void* type, int to, int tag, void* comm, void* request) {
   static const auto real =
       next<int (*)(const void*, int, void*, int, int, void*, void*)>("MPI_Isend");
-  fails("MPI_Isend", nullptr);
-  return real(data, count, type, to, tag, comm, request);
+  if (!fails("MPI_Isend", nullptr) || count == 0)
+    return real(data, count, type, to, tag, comm, request);
+  // Only the copy that travels is changed, and it lives until it has arrived.
+  auto* const changed = new std::string(static_cast<const char*>(data), static_cast<size_t>(count));
+  (*changed)[static_cast<size_t>(count) / 2] ^= 4;
+  return real(changed->data(), count, type, to, tag, comm, request);
 }
 
 int MPI_Finalize() {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "tokamak/comm/host_communicator.h"
 #include "tokamak/core/file.h"
 
 #include "tests/faults/fault_run.h"
@@ -77,6 +78,36 @@ INSTANTIATE_TEST_SUITE_P(
                     DeathCase{"killed_in_the_last_save", "rank=0,call=rename,path=step-12,do=kill"},
                     DeathCase{"stopped", "rank=1,call=MPI_Isend,nth=200,do=stop"}),
     [](const auto& death) { return death.param.name; });
+
+struct FlipCase {
+  const char* name;
+  long nth;  ///< of the messages, which is flipped
+};
+
+class FlippedMessage : public testing::TestWithParam<FlipCase> {};
+
+// A small message, one of many kilobytes, a hash.
+TEST_P(FlippedMessage, IsNoticedWhereMessagesAreChecked) {
+  if (!is_drawn(GetParam().name, 3)) GTEST_SKIP() << "not drawn today";
+  const ScratchFolder marks;
+  ASSERT_EQ(setenv(kCheckMessagesVariable, "1", 1), 0);
+  FaultRun run({.launch = {"--max-restarts", "1"},
+                .faults = {fmt::format("rank=1,call=MPI_Isend,nth={},do=flip,once={}",
+                                       GetParam().nth, (marks.path() / "done").string())}});
+  const auto result = run.expect_end(0, 60);
+  unsetenv(kCheckMessagesVariable);
+  const bool is_named = result.err.find("were changed on their way") != std::string::npos ||
+                        result.err.find("ranks differ in group") != std::string::npos;
+  EXPECT_TRUE(is_named) << result.err;
+  EXPECT_NE(result.err.find("restart 1 of 1"), std::string::npos) << result.err;
+  run.expect_no_orphan();
+  run.expect_same_losses();
+}
+
+INSTANTIATE_TEST_SUITE_P(Faults, FlippedMessage,
+                         testing::Values(FlipCase{"early", 301}, FlipCase{"next", 302},
+                                         FlipCase{"another", 303}),
+                         [](const auto& flip) { return flip.param.name; });
 
 struct DoubleCase {
   const char* name;

@@ -1,7 +1,10 @@
 #include "tokamak/comm/host_communicator.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+
+#include <xxhash.h>
 
 #include "tokamak/comm/reduce.h"
 #include "tokamak/core/error.h"
@@ -20,6 +23,15 @@ const std::byte* bytes_of(const void* data) {
 
 std::byte* bytes_of(void* data) {
   return static_cast<std::byte*>(data);
+}
+
+bool is_set(const char* variable) {
+  const char* const text = std::getenv(variable);
+  return text != nullptr && *text != '\0';
+}
+
+uint64_t hash_of_message(const std::byte* data, int64_t bytes) {
+  return XXH3_64bits(data, static_cast<size_t>(bytes));
 }
 
 void copy_bytes(const std::byte* in, std::byte* out, int64_t bytes) {
@@ -54,6 +66,7 @@ HostCommunicator::HostCommunicator(HostGroup group, std::unique_ptr<ByteTranspor
       transport_(std::move(transport)),
       page_(&page),
       lane_(page.add_lane(group_.name)),
+      checks_messages_(is_set(kCheckMessagesVariable)),
       sent_(group_.world_ranks.size()),
       received_(group_.world_ranks.size()) {
   TOK_CHECK(group_.rank >= 0 && group_.rank < size(), "rank {} of {}", group_.rank, size());
@@ -107,6 +120,7 @@ void HostCommunicator::exchange_checked(const Call& call, std::span<const Send> 
   std::vector<Receive> first_receives;
   std::vector<Send> rest_sends;
   std::vector<Receive> rest_receives;
+  const auto hashes = hashes_of(sends);
   for (const Send& send : sends) {
     std::byte* message = first_out_.data() + static_cast<int64_t>(first_sends.size()) * kRoom;
     Call labelled = call;
@@ -135,6 +149,45 @@ void HostCommunicator::exchange_checked(const Call& call, std::span<const Send> 
   if (!rest_sends.empty() || !rest_receives.empty()) {
     transport_->exchange(rest_sends, rest_receives, {});
   }
+  check_contents(hashes, sends, receives);
+}
+
+void HostCommunicator::exchange_sized(std::span<const Send> sends,
+                                      std::span<const Receive> receives) {
+  const auto hashes = hashes_of(sends);
+  transport_->exchange(sends, receives, {});
+  check_contents(hashes, sends, receives);
+}
+
+std::vector<uint64_t> HostCommunicator::hashes_of(std::span<const Send> sends) const {
+  std::vector<uint64_t> hashes;
+  if (!checks_messages_) return hashes;
+  for (const Send& send : sends) hashes.push_back(hash_of_message(send.data, send.bytes));
+  return hashes;
+}
+
+// Shared memory has no check of its own, and that of a network ends at its adapter.
+void HostCommunicator::check_contents(std::span<const uint64_t> hashes, std::span<const Send> sends,
+                                      std::span<const Receive> receives) {
+  if (!checks_messages_) return;
+  std::vector<uint64_t> theirs(receives.size());
+  std::vector<Send> out;
+  std::vector<Receive> in;
+  for (size_t i = 0; i < sends.size(); ++i) {
+    const auto bytes = std::as_bytes(hashes.subspan(i, 1));
+    out.push_back({.to = sends[i].to, .data = bytes.data(), .bytes = std::ssize(bytes)});
+  }
+  for (size_t i = 0; i < receives.size(); ++i) {
+    const auto bytes = std::as_writable_bytes(std::span(theirs).subspan(i, 1));
+    in.push_back({.from = receives[i].from, .data = bytes.data(), .bytes = std::ssize(bytes)});
+  }
+  transport_->exchange(out, in, [&](size_t i) {
+    const Receive& message = receives[i];
+    if (hash_of_message(message.data, message.bytes) == theirs[i]) return;
+    transport_->fail(fmt::format(
+        "{} bytes from rank {} to rank {} in group \"{}\" were changed on their way", message.bytes,
+        group_.world_ranks[message.from], group_.world_ranks[rank()], group_.name));
+  });
 }
 
 int64_t HostCommunicator::slices_at_once(int64_t slices, int64_t slice_bytes) const {
@@ -208,7 +261,7 @@ void HostCommunicator::reduce_pieces(const Call& call, const std::byte* in,
     if (first == 0) {
       exchange_checked(call, sends, receives);
     } else {
-      transport_->exchange(sends, receives, {});
+      exchange_sized(sends, receives);
     }
     parts[rank()] = in + (pieces[rank()].first + first) * width;
     reduce_in_order(parts, out + first * width, mine, call.dtype, call.op);
@@ -287,7 +340,7 @@ void HostCommunicator::all_reduce(const void* in, void* out, int64_t count, DTyp
     receives.push_back(
         {.from = member, .data = result + theirs.first * width, .bytes = theirs.count * width});
   }
-  transport_->exchange(sends, receives, {});
+  exchange_sized(sends, receives);
 }
 
 void HostCommunicator::all_to_all(const void* in, void* out, int64_t count, DType dtype,

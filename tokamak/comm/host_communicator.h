@@ -47,6 +47,9 @@ class ByteTransport {
   [[noreturn]] virtual void fail(const std::string& why) = 0;
 };
 
+/// The variable that has every message's hash sent after it and compared; empty or absent: none is.
+inline constexpr const char* kCheckMessagesVariable = "TOKAMAK_CHECK_MESSAGES";
+
 /// The members of a group and this rank's place among them.
 struct HostGroup {
   std::string name;
@@ -107,6 +110,12 @@ class HostCommunicator final : public Communicator {
   /// received must carry the same.
   void exchange_checked(const Call& call, std::span<const Send> sends,
                         std::span<const Receive> receives);
+  /// Exchanges what both sides know the sizes of.
+  void exchange_sized(std::span<const Send> sends, std::span<const Receive> receives);
+  std::vector<uint64_t> hashes_of(std::span<const Send> sends) const;
+  /// `hashes` are those of what was sent, before anything was received.
+  void check_contents(std::span<const uint64_t> hashes, std::span<const Send> sends,
+                      std::span<const Receive> receives);
   void check_same(const Call& mine, const Call& theirs, int member);
   std::string describe(const Call& call) const;
 
@@ -125,6 +134,7 @@ class HostCommunicator final : public Communicator {
   std::unique_ptr<ByteTransport> transport_;
   FlightPage* page_;
   FlightLane* lane_;
+  bool checks_messages_;
   uint64_t group_calls_ = 0;
   std::vector<uint64_t> sent_;      ///< send_recv calls by member
   std::vector<uint64_t> received_;  ///< likewise
