@@ -1,9 +1,16 @@
 // The parts of `tokamak launch` that start nothing: blame, hosts, crash loops, news of watchers.
+#include <chrono>
 #include <csignal>
+#include <cstring>
+#include <thread>
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tokamak/cli/launch/hosts.h"
+#include "tokamak/cli/launch/liveness.h"
 #include "tokamak/cli/launch/rank_end.h"
 #include "tokamak/cli/launch/supervisor.h"
 #include "tokamak/cli/launch/verdict.h"
@@ -119,15 +126,50 @@ TEST(CrashLoop, GoesOnWhereEachEndNamesAnotherHost) {
   EXPECT_EQ(loop.add({.exit_code = 75, .leave_out = "n5"}), 2);
 }
 
+// Runs `work` in a process of its own, which holds memory that takes a while to free.
+template <class F>
+pid_t start_process(F&& work) {
+  const pid_t child = fork();
+  if (child != 0) return child;
+  constexpr size_t kBytes = size_t{256} << 20;
+  void* const memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (memory == MAP_FAILED) _exit(1);
+  work();
+  _exit(3);
+}
+
+TEST(Death, BySignalIsKnownBeforeTheProcessIsGone) {
+  const pid_t child = start_process([] { pause(); });
+  EXPECT_EQ(death_by_signal(child), std::nullopt);
+  kill(child, SIGKILL);
+  std::optional<int> death;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!death && std::chrono::steady_clock::now() < end) death = death_by_signal(child);
+  EXPECT_EQ(death, 128 + SIGKILL);
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  EXPECT_EQ(death_by_signal(child), std::nullopt) << "it is gone";
+}
+
+TEST(Death, OfAProcessThatEndsByItselfIsNone) {
+  const pid_t child = start_process([] {});
+  siginfo_t info{};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);
+  EXPECT_EQ(death_by_signal(child), std::nullopt);
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+}
+
 TEST(RankNews, SurvivesItsLine) {
   RankNews news{.kind = RankNews::Kind::kEnded, .rank = 12, .end = ended(137, 99)};
   news.end.was_told = true;
   news.end.reason = "did not run for 8 s";
+  news.end.process = 4711;
   const auto read = news_in(to_line(news));
   ASSERT_TRUE(read);
   EXPECT_EQ(to_line(*read), to_line(news));
   EXPECT_EQ(read->rank, 12);
   EXPECT_EQ(read->end.reason, news.end.reason);
+  EXPECT_EQ(read->end.process, 4711);
   EXPECT_EQ(read->end.leave_out, "");
   news.end.leave_out = "n2,n3";
   EXPECT_EQ(news_in(to_line(news))->end.leave_out, "n2,n3");

@@ -76,19 +76,21 @@ INSTANTIATE_TEST_SUITE_P(Faults, SignalToAll,
                                          std::pair{"hang_up", SIGHUP}),
                          [](const auto& signal) { return signal.param.first; });
 
+int num_checkpoints(const FaultRun& run) {
+  const auto folder = run.dump() / "checkpoint";
+  if (!path_exists(folder)) return 0;
+  int num = 0;
+  for (const fs::path& path : list_folder(folder)) {
+    if (path_exists(path / "manifest.json")) ++num;
+  }
+  return num;
+}
+
 TEST(Signal, User1SavesAndGoesOn) {
-  FaultRun run({.train = {"--training.steps=1000000", "--checkpoint.interval=1000000"}});
+  FaultRun run({.train = kForEver});
   await([&] { return steps_logged(run.dump()) >= 3; }, "three steps");
   run.program().send(SIGUSR1);
-  const auto saves = [&] {
-    const auto folder = run.dump() / "checkpoint";
-    if (!path_exists(folder)) return false;
-    for (const fs::path& path : list_folder(folder)) {
-      if (path_exists(path / "manifest.json")) return true;
-    }
-    return false;
-  };
-  await(saves, "a checkpoint");
+  await([&] { return num_checkpoints(run) > 0; }, "a checkpoint");
   const auto steps = steps_logged(run.dump());
   await([&] { return steps_logged(run.dump()) > steps; }, "a further step");
   send_to_all(run, SIGUSR1);
@@ -96,6 +98,54 @@ TEST(Signal, User1SavesAndGoesOn) {
   run.expect_end(kExitStopped, run.seconds() + 30);
   run.expect_no_orphan();
 }
+
+struct User1Case {
+  const char* name;
+  Words train;
+  Words faults;
+  int64_t steps;        ///< are done before it is sent
+  int num_checkpoints;  ///< that there are in the end
+  int one_in = 2;       ///< days on which CI draws it
+};
+
+class User1 : public testing::TestWithParam<User1Case> {};
+
+// One wish is one checkpoint, whatever four ranks do when it comes.
+TEST_P(User1, IsHeardByFourRanks) {
+  const User1Case& at = GetParam();
+  if (!is_drawn(at.name, at.one_in)) GTEST_SKIP() << "not drawn today";
+  FaultRun run({.num_ranks = 4, .train = kForEver + at.train, .faults = at.faults});
+  await([&] { return is_launching(run); }, "the launcher");
+  if (at.steps == 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  await([&] { return steps_logged(run.dump()) >= at.steps; }, "the steps");
+  run.program().send(SIGUSR1);
+  await([&] { return num_checkpoints(run) >= at.num_checkpoints; }, "the checkpoints", 30);
+  const auto steps = steps_logged(run.dump());
+  await([&] { return steps_logged(run.dump()) > steps + 2; }, "further steps");
+  EXPECT_EQ(num_checkpoints(run), at.num_checkpoints);
+  run.program().send(SIGTERM);
+  const auto result = run.expect_end(kExitStopped, run.seconds() + 30);
+  EXPECT_NE(result.out.find("Asked by signal 10 to save"), std::string::npos) << result.out;
+  run.expect_no_orphan();
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Faults, User1,
+    testing::Values(User1Case{"while_they_start", {}, {"call=MPI_Init_thread,do=sleep:1"}, 0, 1},
+                    User1Case{"in_a_step", {}, {"rank=2,call=MPI_Isend,nth=200,do=sleep:1"}, 2, 1},
+                    User1Case{"while_a_save_is_written",
+                              {"--checkpoint.async_mode=async",
+                               "--checkpoint.enable_first_step_checkpoint"},
+                              {"rank=3,call=write,path=step-1.tmp,do=sleep:2"},
+                              2,
+                              2},
+                    User1Case{"while_they_validate",
+                              {"--validation.enable", "--validation.freq=1", "--validation.steps=1",
+                               "--validation.dataset=synthetic"},
+                              {},
+                              2,
+                              1}),
+    [](const auto& at) { return at.param.name; });
 
 // A wish to save is over with the attempt that heard it; the next mpirun would die of it.
 TEST(Signal, User1DoesNotEndARestart) {

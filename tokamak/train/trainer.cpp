@@ -108,8 +108,8 @@ class Trainer {
                            state_.step, o_.steps));
       return false;
     }
-    say_float8();
-    say_memory();
+    if (!run_.float8_line().empty()) log_.say(run_.float8_line());
+    log_.say(memory_line(*parts_, world_));
     log_.say(phases_.line());
     log_.say(fmt::format("Training starts at step {}", state_.step + 1));
     log_.restart();
@@ -135,12 +135,6 @@ class Trainer {
       return std::string();
     });
   }
-
-  void say_float8() {
-    if (!run_.float8_line().empty()) log_.say(run_.float8_line());
-  }
-
-  void say_memory() { log_.say(memory_line(*parts_, world_)); }
 
   // A run that has done its last step is finished, whatever asked it to stop.
   bool is_stopping() const { return signal_ != 0 && state_.step < o_.steps; }
@@ -260,10 +254,8 @@ class Trainer {
 
   // The wish outlasts a save that is under way.
   void note_wish_to_save() {
-    if (!o_.checkpoint.enable) {
-      log_.say("Asked by signal 10 to save, but checkpoint.enable is false", "WARNING");
-      return;
-    }
+    if (!o_.checkpoint.enable)
+      return log_.say("Asked by signal 10 to save, but checkpoint.enable is false", "WARNING");
     is_save_asked_ = true;
     log_.say(checkpoints_.saver().is_saving()
                  ? fmt::format("Asked by signal 10 to save: a save follows that of step {}",

@@ -5,9 +5,11 @@
 #include <chrono>
 #include <cstdlib>
 #include <functional>
+#include <map>
 #include <optional>
-#include <set>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -15,8 +17,10 @@
 
 #include "tokamak/cli/launch/job_folder.h"
 #include "tokamak/cli/launch/launch_filter.h"
+#include "tokamak/cli/launch/launch_rank.h"
 #include "tokamak/cli/launch/liveness.h"
 #include "tokamak/cli/launch/mpirun.h"
+#include "tokamak/cli/launch/recovery_clock.h"
 #include "tokamak/comm/flight_file.h"
 #include "tokamak/comm/launch_environment.h"
 #include "tokamak/core/error.h"
@@ -30,7 +34,7 @@ using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 using namespace std::chrono_literals;
 
-constexpr auto kLook = 200ms;
+constexpr auto kLook = 100ms;
 /// Between repetitions of a wish to stop: mpirun loses what comes before it has started its ranks.
 constexpr Seconds kRepeat = 500ms;
 /// How long others may live on after a rank has failed, and after one has ended in order.
@@ -38,6 +42,8 @@ constexpr Seconds kFaultGrace = 3s;
 constexpr Seconds kEndGrace = 60s;
 /// How long another host may be silent; its heartbeat comes every 2 s.
 constexpr Seconds kSilence = 8s;
+/// How long mpirun may go on once all ranks have ended, to pass their last words on.
+constexpr Seconds kPassing = 500ms;
 /// How long output is awaited of processes that have been killed.
 constexpr Seconds kDrain = 3s;
 
@@ -58,7 +64,8 @@ class Attendance {
         folder_(folder.path()),
         process_(job_words(job, folder.path()),
                  job.print_environment ? STDOUT_FILENO : STDERR_FILENO, job.hosts.empty()),
-        liveness_(process_.id(), folder_, -1) {}
+        liveness_(process_.id(), folder_, -1),
+        clock_(job.recovery, folder_) {}
 
   /// Reads the stream to its end, or to the end of our patience.
   void run(const std::function<void(std::string_view)>& take) {
@@ -83,7 +90,11 @@ class Attendance {
   }
 
   void take_news(const RankNews& news) {
-    if (news.kind == RankNews::Kind::kBegan) begun_.insert(news.rank);
+    if (news.kind == RankNews::Kind::kBegan) {
+      const bool is_here = news.end.host == own_host_;
+      begun_[news.rank] = is_here ? static_cast<pid_t>(news.end.process) : 0;
+      if (have_all_begun()) clock_.ranks_began();
+    }
     if (news.kind == RankNews::Kind::kEnded) add_end(news.rank, news.end);
     if (news.end.host != own_host_) heard_[news.end.host] = now_;
     if (news.kind == RankNews::Kind::kEnded) heard_.erase(news.end.host);
@@ -94,6 +105,17 @@ class Attendance {
     end.code = process_.ended().value_or(128 + SIGKILL);
     end.was_stopped = signals_.num_stops() > 0;
     return end;
+  }
+
+  std::optional<Clock::time_point> fault_at() const { return fault_at_; }
+
+  /// Returns the ranks of this host that are not gone yet.
+  std::vector<pid_t> dying() const {
+    std::vector<pid_t> all;
+    for (const auto& [rank, end] : end_.ranks) {
+      if (end.host == own_host_ && end.process > 0) all.push_back(static_cast<pid_t>(end.process));
+    }
+    return all;
   }
 
  private:
@@ -108,7 +130,7 @@ class Attendance {
   void pass_signals_on() {
     if (num_saves_ < signals_.num_saves() && have_all_begun()) {
       num_saves_ = signals_.num_saves();
-      process_.send(SIGUSR1);
+      ask_for_save();
     }
     if (signals_.num_stops() > 1 && !killed_at_) end_job("", "");
     if (signals_.num_stops() == 0 || killed_at_ || now_ < next_stop_) return;
@@ -116,11 +138,23 @@ class Attendance {
     next_stop_ = now_ + kRepeat;
   }
 
+  // An mpirun may lose a signal, and SIGUSR1 must come once: it goes to the watchers themselves
+  // where all of them are here.
+  void ask_for_save() {
+    const bool are_here = std::all_of(begun_.begin(), begun_.end(),
+                                      [](const auto& watcher) { return watcher.second > 0; });
+    if (!are_here) return process_.send(SIGUSR1);
+    for (const auto& [rank, watcher] : begun_) {
+      if (end_.ranks.count(rank) == 0) kill(watcher, SIGUSR1);
+    }
+  }
+
   // mpirun dies of SIGUSR1 until it starts ranks.
   bool have_all_begun() const { return static_cast<int64_t>(begun_.size()) == job_.num_ranks; }
 
   void look() {
     read_ends();
+    clock_.look();
     if (process_.ended() && !killed_at_) killed_at_ = now_;
     if (killed_at_ || job_.print_environment) return;
     if (!have_all_begun() && !first_end_ && !first_fault_ &&
@@ -136,6 +170,8 @@ class Attendance {
       return end_job(fmt::format("{} has not been heard of for {} s", host, kSilence.count()),
                      host);
     }
+    const bool have_all_ended = static_cast<int64_t>(end_.ranks.size()) == job_.num_ranks;
+    if (first_fault_ && have_all_ended && now_ - last_end_ > kPassing) return end_job("", "");
     if (first_fault_ && now_ - *first_fault_ > kFaultGrace) return end_job("", "");
     if (first_end_ && now_ - *first_end_ > kEndGrace) {
       end_job(fmt::format("{} of {} ranks have not ended {} s after the first",
@@ -150,6 +186,7 @@ class Attendance {
   void end_job(const std::string& why, const std::string& host) {
     end_.reason = why;
     end_.host = host;
+    if (!why.empty() && !fault_at_) fault_at_ = Clock::now();
     killed_at_ = now_;
     process_.kill_group();
   }
@@ -170,9 +207,21 @@ class Attendance {
 
   void add_end(int64_t rank, const RankEnd& end) {
     end_.ranks.emplace(rank, end);
+    last_end_ = now_;
     const bool is_orderly = end.exit_code == 0 || end.exit_code == kExitStopped;
     auto& first = is_orderly ? first_end_ : first_fault_;
     if (!first) first = now_;
+    if (!is_orderly && !fault_at_) fault_at_ = Clock::now();
+    if (end.exit_code > 128 || !end.reason.empty()) end_others();
+  }
+
+  // Survivors of a death, or of a rank that hung, have nothing to say that its watcher does not
+  // know, and mpirun may leave it to them to find out.
+  void end_others() {
+    if (std::exchange(have_ended_others_, true)) return;
+    for (const auto& [rank, watcher] : begun_) {
+      if (watcher > 0 && end_.ranks.count(rank) == 0) kill(watcher, job_lost_signal());
+    }
   }
 
   const LaunchJob& job_;
@@ -186,10 +235,14 @@ class Attendance {
   Clock::time_point last_wall_ = Clock::now();
   Seconds next_stop_{0};
   int num_saves_ = signals_.num_saves();  ///< an earlier attempt's are not this one's
-  std::set<int64_t> begun_;
+  RecoveryClock clock_;
+  std::map<int64_t, pid_t> begun_;        ///< the watchers by rank; 0: on another host
   std::map<std::string, Seconds> heard_;  ///< by other host, until a rank of it has ended
   std::optional<Seconds> first_fault_;
   std::optional<Seconds> first_end_;
+  std::optional<Clock::time_point> fault_at_;
+  Seconds last_end_{0};
+  bool have_ended_others_ = false;
   std::optional<Seconds> killed_at_;  ///< or ended
 };
 
@@ -237,8 +290,11 @@ Verdict run_job(const LaunchJob& job, const LaunchSignals& signals) {
   LaunchFilter filter([&](const RankNews& news) { attendance.take_news(news); });
   attendance.run([&](std::string_view part) { write_all(STDERR_FILENO, filter.pass(part)); });
   write_all(STDERR_FILENO, filter.finish());
-  if (signals.num_stops() > 1) return {.exit_code = 128 + signals.last_stop()};
+  if (signals.num_stops() > 1)
+    return {.exit_code = 128 + signals.last_stop(), .dying = attendance.dying()};
   Verdict verdict = judge(attendance.end());
+  verdict.fault_at = attendance.fault_at();
+  verdict.dying = attendance.dying();
   report(verdict, job, folder.path());
   return verdict;
 }

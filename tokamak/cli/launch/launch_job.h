@@ -2,7 +2,9 @@
 // their exit codes and signals are known and none is left behind.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +13,12 @@
 
 namespace tokamak::cli {
 
+/// The fault that a job is started again after.
+struct Recovery {
+  std::chrono::steady_clock::time_point fault_at;
+  std::chrono::steady_clock::time_point ended_at;  ///< when all ranks of that attempt had ended
+};
+
 struct LaunchJob {
   int64_t num_ranks = 1;
   std::vector<std::string> hosts;  ///< lines of a hostfile; empty: this machine
@@ -18,6 +26,7 @@ struct LaunchJob {
   bool print_environment = false;  ///< ranks print what they see instead of running `words`
   bool keeps_last_step = false;    ///< ranks keep it in memory that outlives them
   int64_t start_seconds = 60;      ///< all hosts must have started their ranks by then
+  std::optional<Recovery> recovery;  ///< what the job is started again after
 };
 
 /// Starts the ranks, passes their output on, and signals too (a second one to stop kills the job);

@@ -37,7 +37,7 @@ using namespace std::chrono_literals;
 constexpr std::string_view kVerb = "launch-rank";
 constexpr std::string_view kPrintEnvironment = "--print-env";
 constexpr int kCannotStart = 127;
-constexpr auto kRankLookInterval = 250ms;
+constexpr auto kRankLookInterval = 100ms;
 /// How long a rank may go on to report its own error after mpirun has said that the job is lost.
 constexpr auto kLastWords = 300ms;
 /// How long a killed rank may take to be gone; one in an uninterruptible call may take for ever.
@@ -99,11 +99,16 @@ class Watch {
   }
 
  private:
-  /// mpirun passes on SIGUSR2, by which the launcher says that the user wants the job to stop, and
-  /// SIGUSR1 as it came. SIGTERM from mpirun itself means that the job is lost; from anyone else it
-  /// is a wish to stop that others of the job have got as well.
+  /// The launcher itself says when another rank has died. mpirun passes on SIGUSR2, by which the
+  /// launcher says that the user wants the job to stop, and SIGUSR1 as it came. SIGTERM from mpirun
+  /// itself means that the job is lost; from anyone else it is a wish to stop that others of the
+  /// job have got as well.
   void take(int signal, pid_t sender) {
     if (signal == SIGUSR1) kill(rank_, SIGUSR1);
+    if (signal == job_lost_signal()) {
+      end_.was_told = true;
+      return end_rank("", Clock::now() + kLastWords);
+    }
     if (signal != SIGTERM && signal != SIGINT && signal != SIGHUP && signal != SIGUSR2) return;
     if (signal != SIGUSR2 && sender == parent_) {
       end_.was_told = true;
@@ -122,8 +127,12 @@ class Watch {
     int status = 0;
     if (waitpid(rank_, &status, WNOHANG) == rank_) {
       end_.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    } else if (const auto death = death_by_signal(rank_)) {
+      end_.exit_code = *death;
+      end_.process = rank_;
     } else if (kill_at_ && Clock::now() > *kill_at_ + kBurial) {
       end_.exit_code = 128 + SIGKILL;
+      end_.process = rank_;
       end_.reason += " and cannot be killed";
     } else {
       return false;
@@ -141,7 +150,9 @@ class Watch {
         kind == RankNews::Kind::kBegan;  // which the launcher awaits of every rank
     if (!is_remote_ && !is_begin) return;
     if (kind == RankNews::Kind::kAlive && environment_.local_rank != 0) return;
-    fmt::print(stderr, "{}", to_line({.kind = kind, .rank = environment_.rank, .end = end_}));
+    RankEnd end = end_;
+    end.process = getpid();
+    fmt::print(stderr, "{}", to_line({.kind = kind, .rank = environment_.rank, .end = end}));
   }
 
   pid_t rank_;
@@ -190,6 +201,10 @@ int code_for_mpirun(int exit_code) {
 
 }  // namespace
 
+int job_lost_signal() {
+  return SIGRTMIN;
+}
+
 std::vector<std::string> watcher_words(const fs::path& folder, const std::string& host,
                                        bool print_environment) {
   std::vector<std::string> words{fs::read_symlink("/proc/self/exe"), std::string(kVerb), folder,
@@ -203,7 +218,7 @@ int run_launch_rank(Args args) {
   sigset_t signals;
   sigset_t mask;
   sigemptyset(&signals);
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD})
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD, job_lost_signal()})
     sigaddset(&signals, signal);
   sigprocmask(SIG_BLOCK, &signals, nullptr);
   sigemptyset(&mask);

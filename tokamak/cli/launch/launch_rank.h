@@ -12,4 +12,8 @@ namespace tokamak::cli {
 std::vector<std::string> watcher_words(const std::filesystem::path& folder, const std::string& host,
                                        bool print_environment);
 
+/// The signal by which the launcher tells a watcher of its host that the job is lost: its rank gets
+/// a moment for its last words.
+int job_lost_signal();
+
 }  // namespace tokamak::cli

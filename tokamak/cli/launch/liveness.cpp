@@ -2,9 +2,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <fstream>
+#include <iterator>
+#include <sstream>
+#include <vector>
 
 #include <fmt/format.h>
+#include <sys/wait.h>
 
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
@@ -24,16 +29,35 @@ int64_t now_ns() {
   return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// Returns the state letter of /proc/PID/stat, which follows the name in parentheses.
-char state_of(pid_t process) {
+/// Returns the words of /proc/PID/stat that follow the name in parentheses: state, parent, ...
+std::vector<std::string> stat_of(pid_t process) {
   std::ifstream file(fmt::format("/proc/{}/stat", process));
   std::string text;
   std::getline(file, text);
   const auto end = text.rfind(") ");
-  return end == std::string::npos || end + 2 >= text.size() ? '?' : text[end + 2];
+  if (end == std::string::npos) return {};
+  std::istringstream words(text.substr(end + 2));
+  return {std::istream_iterator<std::string>(words), {}};
+}
+
+char state_of(pid_t process) {
+  const auto words = stat_of(process);
+  return words.empty() ? '?' : words[0][0];
 }
 
 }  // namespace
+
+std::optional<int> death_by_signal(pid_t process) {
+  constexpr size_t kFlags = 6;
+  constexpr size_t kExitCode = 49;
+  constexpr uint64_t kExiting = 0x4;  // PF_EXITING
+  const auto words = stat_of(process);
+  if (words.size() <= kExitCode) return std::nullopt;
+  const bool is_exiting = (std::strtoull(words[kFlags].c_str(), nullptr, 10) & kExiting) != 0;
+  const int status = std::atoi(words[kExitCode].c_str());
+  if (!is_exiting || !WIFSIGNALED(status)) return std::nullopt;
+  return 128 + WTERMSIG(status);
+}
 
 Liveness::Liveness(pid_t process, std::filesystem::path folder, int rank)
     : process_(process), folder_(std::move(folder)), rank_(rank), last_look_ns_(now_ns()) {}

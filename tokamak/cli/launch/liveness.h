@@ -12,6 +12,11 @@
 
 namespace tokamak::cli {
 
+/// Returns 128 + N once signal N has begun to end the process: it runs none of its code any more,
+/// but what it holds (gigabytes that are pinned, a GPU's memory) may take seconds to free, and only
+/// then can it be waited for. Returns nothing before, and for a process that ends by itself.
+std::optional<int> death_by_signal(pid_t process);
+
 class Liveness {
  public:
   /// `process` is that of rank `rank`, whose flight record will be in `folder`.

@@ -33,9 +33,9 @@ std::string_view name_of(RankNews::Kind kind) {
 
 std::string to_line(const RankNews& news) {
   const RankEnd& end = news.end;
-  return fmt::format("{}{} {} {} {} {} {} {} {} {}\n", kMark, name_of(news.kind), news.rank,
-                     end.exit_code, end.was_told ? 1 : 0, end.at_ns, end.step, end.host,
-                     end.leave_out.empty() ? kNone : end.leave_out, end.reason);
+  return fmt::format("{}{} {} {} {} {} {} {} {} {} {}\n", kMark, name_of(news.kind), news.rank,
+                     end.exit_code, end.was_told ? 1 : 0, end.at_ns, end.step, end.process,
+                     end.host, end.leave_out.empty() ? kNone : end.leave_out, end.reason);
 }
 
 std::optional<RankNews> news_in(std::string_view line) {
@@ -45,7 +45,7 @@ std::optional<RankNews> news_in(std::string_view line) {
   RankEnd& end = news.end;
   std::string kind;
   words >> kind >> news.rank >> end.exit_code >> end.was_told >> end.at_ns >> end.step >>
-      end.host >> end.leave_out;
+      end.process >> end.host >> end.leave_out;
   if (!words) return std::nullopt;
   if (end.leave_out == kNone) end.leave_out.clear();
   std::getline(words >> std::ws, end.reason);

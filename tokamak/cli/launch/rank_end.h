@@ -17,6 +17,9 @@ struct RankEnd {
   bool was_told = false;
   int64_t at_ns = 0;  ///< on the clock of its host's processes; orders ends of one host
   int64_t step = -1;  ///< the last step that the rank had done; -1 = none
+  /// The watcher's process in kBegan. In kEnded the rank's, where it is dying and not yet gone; 0
+  /// where it is.
+  int64_t process = 0;
   std::string host;
   std::string reason;     ///< why the watcher ended it, else empty
   std::string leave_out;  ///< hosts that its check of the cluster names, as "n2,n3"; else empty

@@ -2,13 +2,17 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <optional>
 #include <sstream>
 #include <thread>
+#include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tokamak/cli/launch/job_folder.h"
@@ -16,6 +20,7 @@
 #include "tokamak/cli/network/probe_network.h"
 #include "tokamak/comm/launch_environment.h"
 #include "tokamak/core/error.h"
+#include "tokamak/train/predecessor.h"
 #include "tokamak/train/run_signals.h"
 #include "tokamak/train/state/step_memory.h"
 
@@ -26,6 +31,8 @@ using namespace std::chrono_literals;
 
 constexpr int kMostAlike = 3;
 constexpr auto kLongestPause = 30s;
+/// How long the launcher awaits ranks that have died and are not gone.
+constexpr auto kBurial = 10s;
 
 /// Returns false if the user asks to stop meanwhile.
 bool pause_before_restart(int num_without_progress, const LaunchSignals& signals) {
@@ -120,6 +127,36 @@ void name_attempt(int64_t restart) {
   setenv("TOKAMAK_RESTART", std::to_string(earlier * kMostRestarts + restart).c_str(), 1);
 }
 
+/// Ranks that no watcher waits for any more, because they take long to die.
+class DyingRanks {
+ public:
+  /// Those that lose their watchers become our children.
+  DyingRanks() { prctl(PR_SET_CHILD_SUBREAPER, 1); }
+
+  void add(const std::vector<pid_t>& ranks) {
+    ranks_.insert(ranks_.end(), ranks.begin(), ranks.end());
+  }
+
+  /// Forgets those that are gone.
+  void bury() {
+    std::erase_if(ranks_, [](pid_t rank) {
+      const pid_t waited = waitpid(rank, nullptr, WNOHANG);
+      return waited == rank || (waited < 0 && kill(rank, 0) != 0);
+    });
+  }
+
+  void await(std::chrono::milliseconds patience) {
+    const auto end = std::chrono::steady_clock::now() + patience;
+    for (bury(); !ranks_.empty() && std::chrono::steady_clock::now() < end; bury())
+      std::this_thread::sleep_for(20ms);
+  }
+
+  const std::vector<pid_t>& ranks() const { return ranks_; }
+
+ private:
+  std::vector<pid_t> ranks_;
+};
+
 }  // namespace
 
 int CrashLoop::add(const Verdict& verdict) {
@@ -133,7 +170,10 @@ int CrashLoop::add(const Verdict& verdict) {
   return num_alike_;
 }
 
-int supervise(LaunchJob job, Hosts hosts, int64_t max_restarts, const LaunchSignals& signals) {
+namespace {
+
+int supervise_with(LaunchJob job, Hosts hosts, int64_t max_restarts, const LaunchSignals& signals,
+                   DyingRanks& dying) {
   CrashLoop loop;
   NetworkChoice network;
   std::optional<JobFolder> memory;  // of all attempts
@@ -152,6 +192,8 @@ int supervise(LaunchJob job, Hosts hosts, int64_t max_restarts, const LaunchSign
     if (!job.print_environment) network.choose(job.hosts);
     name_attempt(restart - 1);
     const Verdict verdict = run_job(job, signals);
+    const auto ended_at = std::chrono::steady_clock::now();
+    dying.add(verdict.dying);
     if (!is_machine_fault(verdict.exit_code) || max_restarts == 0 || signals.must_stop())
       return verdict.exit_code;
     if (loop.add(verdict) == kMostAlike) {
@@ -167,8 +209,20 @@ int supervise(LaunchJob job, Hosts hosts, int64_t max_restarts, const LaunchSign
     leave_out(hosts, verdict);
     if (restart > max_restarts) return verdict.exit_code;
     if (!pause_before_restart(loop.num_without_progress(), signals)) return kExitStopped;
+    dying.bury();
+    setenv(kPredecessorsVariable, fmt::format("{}", fmt::join(dying.ranks(), " ")).c_str(), 1);
+    job.recovery = Recovery{.fault_at = verdict.fault_at.value_or(ended_at), .ended_at = ended_at};
     fmt::print(stderr, "tokamak launch: restart {} of {}\n", restart, max_restarts);
   }
+}
+
+}  // namespace
+
+int supervise(LaunchJob job, Hosts hosts, int64_t max_restarts, const LaunchSignals& signals) {
+  DyingRanks dying;
+  const int code = supervise_with(std::move(job), std::move(hosts), max_restarts, signals, dying);
+  dying.await(kBurial);
+  return code;
 }
 
 }  // namespace tokamak::cli

@@ -1,10 +1,14 @@
 // Who is to blame for the end of a job, and with what code it ends.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
+
+#include <sys/types.h>
 
 #include "tokamak/cli/launch/rank_end.h"
 
@@ -26,6 +30,9 @@ struct Verdict {
   bool host_is_lost = false;  ///< it has not been heard of
   std::string leave_out;      ///< hosts that the check of the cluster names, as "n2,n3"
   int64_t step = -1;          ///< that the rank at fault had done; -1 = unknown
+  /// When the launcher learnt of the fault.
+  std::optional<std::chrono::steady_clock::time_point> fault_at;
+  std::vector<pid_t> dying;  ///< ranks of this host that are not gone yet
 };
 
 /// Whether a job that ended so may be started again with hope: the machine failed, or a rank died.
