@@ -309,10 +309,21 @@ case_usr1() {
   await 30 "the end" state_is CANCELLED
 }
 
+# Whether both ranks have come to main(), which blocks signals first: before that the kernel ends them.
+have_begun() {
+  local ranks rank blocked
+  ranks=$(pgrep -f "^$program train --job.dump_folder=$work/$case/run") || return 1
+  [ "$(wc -w <<< "$ranks")" = 2 ] || return 1
+  for rank in $ranks; do
+    blocked=$(sed -n 's/^SigBlk:[[:space:]]*//p' "/proc/$rank/status" 2> /dev/null) || return 1
+    [ $((0x${blocked:-0} >> 14 & 1)) = 1 ] || return 1
+  done
+}
+
 # A signal in the first moments is no death by signal.
 case_early_signal() {
   begin 1000000 -- --no-check
-  await 60 "the first rank" test -e "$rank_log"
+  await 60 "both ranks" have_begun
   scancel --signal=TERM "$job"
   await 60 "the end of the first attempt" test -s "$work/$case/run/slurm-$job/ends"
   expect [ "$(head -c 2 "$work/$case/run/slurm-$job/ends")" = 85 ]
