@@ -130,22 +130,23 @@ class Attendance {
   void pass_signals_on() {
     if (num_saves_ < signals_.num_saves() && have_all_begun()) {
       num_saves_ = signals_.num_saves();
-      ask_for_save();
+      signal_watchers(SIGUSR1);
     }
     if (signals_.num_stops() > 1 && !killed_at_) end_job("", "");
     if (signals_.num_stops() == 0 || killed_at_ || now_ < next_stop_) return;
-    process_.send(SIGUSR2);
+    signal_watchers(SIGUSR2);
     next_stop_ = now_ + kRepeat;
   }
 
-  // An mpirun may lose a signal, and SIGUSR1 must come once: it goes to the watchers themselves
-  // where all of them are here.
-  void ask_for_save() {
-    const bool are_here = std::all_of(begun_.begin(), begun_.end(),
-                                      [](const auto& watcher) { return watcher.second > 0; });
-    if (!are_here) return process_.send(SIGUSR1);
+  // An mpirun may lose a signal, or not pass it on: it goes to the watchers themselves where all of
+  // them are here.
+  void signal_watchers(int signal) {
+    const bool are_here =
+        have_all_begun() && std::all_of(begun_.begin(), begun_.end(),
+                                        [](const auto& watcher) { return watcher.second > 0; });
+    if (!are_here) return process_.send(signal);
     for (const auto& [rank, watcher] : begun_) {
-      if (end_.ranks.count(rank) == 0) kill(watcher, SIGUSR1);
+      if (end_.ranks.count(rank) == 0) kill(watcher, signal);
     }
   }
 
