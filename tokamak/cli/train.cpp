@@ -133,6 +133,23 @@ void announce(const RunConfig& run, const ModelSpec& model, const LaunchEnvironm
                   c.checkpoint.interval));
 }
 
+// Ranks of the attempt before may still hold a device's memory. Where they leave enough for its
+// context and for connections, those are made while they die.
+std::unique_ptr<Backend> open_device(const DeviceChoice& choice,
+                                     const LaunchEnvironment& launched) {
+  constexpr int64_t kEnough = int64_t{8} << 30;
+  std::unique_ptr<Backend> backend;
+  try {
+    backend = open_backend(choice, launched);
+  } catch (const SystemError&) {
+    if (!has_predecessors()) throw;
+    await_predecessors();
+    backend = open_backend(choice, launched);
+  }
+  if (const auto free = backend->free_bytes(); free && *free < kEnough) await_predecessors();
+  return backend;
+}
+
 /// Returns the exit code: kExitStopped where a signal has stopped the run.
 int train_on(World& world, const LaunchEnvironment& launched, Args args, const RunSignals& signals,
              Watchdog& watchdog, StartPhases phases) {
@@ -185,17 +202,15 @@ int train_on(World& world, const LaunchEnvironment& launched, Args args, const R
   if (const char* const memory = std::getenv(kStepMemoryVariable))
     options.checkpoint.memory_folder = memory;
   phases.end("configuration");
-  await_predecessors();
-  phases.end("ranks that die");
   std::unique_ptr<Backend> backend;
   const bool copy_engine =
       wants_copy_engine(run->config.parallelism.copy_engine_all_gather, launched);
   all_together(world, [&] {
-    backend = open_backend({.device = run->config.job.device,
-                            .threads = threads_of(run->config.training.threads, launched),
-                            .deterministic = run->config.debug.deterministic,
-                            .copy_engine = copy_engine},
-                           launched);
+    backend = open_device({.device = run->config.job.device,
+                           .threads = threads_of(run->config.training.threads, launched),
+                           .deterministic = run->config.debug.deterministic,
+                           .copy_engine = copy_engine},
+                          launched);
     return std::string();
   });
   if (const auto peak = peak_flops(*backend, options.shape.training.compute)) {

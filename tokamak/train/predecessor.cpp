@@ -33,6 +33,11 @@ bool is_gone(const std::string& process) {
 
 }  // namespace
 
+bool has_predecessors() {
+  const char* const variable = std::getenv(kPredecessorsVariable);
+  return variable != nullptr && *variable != '\0';
+}
+
 double await_predecessors() {
   const char* const variable = std::getenv(kPredecessorsVariable);
   using Clock = std::chrono::steady_clock;

@@ -6,6 +6,9 @@ namespace tokamak {
 /// The variable that names their processes on this host; `tokamak launch --max-restarts` sets it.
 inline constexpr const char* kPredecessorsVariable = "TOKAMAK_PREDECESSORS";
 
+/// Whether any is named; it may be gone by now.
+bool has_predecessors();
+
 /// Returns once they are gone, or after a bounded time: a GPU's memory and gigabytes that are
 /// pinned are free only then. Returns the seconds that it has waited.
 double await_predecessors();

@@ -8,6 +8,7 @@
 #include "tokamak/core/file.h"
 #include "tokamak/core/host_memory.h"
 #include "tokamak/run/op_table.h"
+#include "tokamak/train/predecessor.h"
 #include "tokamak/train/together.h"
 
 namespace tokamak {
@@ -76,6 +77,7 @@ void agree_on(const TrainerOptions& o, const RankParts& parts, World& world) {
 
 RankParts::RankParts(const TrainerOptions& o, Backend& backend)
     : run(o.model, o.shape, backend.target()),
+      awaited_s(await_predecessors()),
       memory(backend, plans_that_fit(run, backend, o.ranks_per_host)),
       access(memory, run.states(), run.layout()),
       loader(o.data) {

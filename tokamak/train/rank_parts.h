@@ -17,6 +17,7 @@ struct RankParts {
   std::vector<const Plan*> plans() const;
 
   PlannedRun run;
+  double awaited_s = 0.0;  ///< until ranks of the attempt before had freed their memory
   Memory memory;
   StateAccess access;
   Loader loader;

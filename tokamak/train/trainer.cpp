@@ -41,6 +41,7 @@ std::unique_ptr<RankParts> timed_parts(const TrainerOptions& options, World& wor
                                        Backend& backend, StartPhases& phases) {
   auto parts = make_parts(options, world, backend);
   phases.end("plan and memory");
+  phases.take_out("plan and memory", "ranks that die", parts->awaited_s);
   return parts;
 }
 
@@ -125,9 +126,8 @@ class Trainer {
  private:
   // All ranks name their files by the time on rank 0.
   void open_log() {
-    const std::string now = on_rank_zero(world_, [] {
-      return fmt::format("{}", std::chrono::system_clock::now().time_since_epoch().count());
-    });
+    const auto clock = [] { return std::chrono::system_clock::now().time_since_epoch().count(); };
+    const auto now = on_rank_zero(world_, [&] { return fmt::format("{}", clock()); });
     all_together(world_, [&] {
       log_.open(state_.step, validator_ != nullptr,
                 std::chrono::system_clock::time_point(

@@ -6,17 +6,21 @@
 
 namespace tokamak {
 
-void StartPhases::end(const std::string& name) {
-  const auto now = Clock::now();
-  const double seconds = std::chrono::duration<double>(now - last_).count();
-  last_ = now;
+StartPhases::Phase& StartPhases::phase_of(const std::string& name) {
   const auto phase = std::find_if(phases_.begin(), phases_.end(),
                                   [&](const Phase& each) { return each.name == name; });
-  if (phase == phases_.end()) {
-    phases_.push_back({.name = name, .seconds = seconds});
-  } else {
-    phase->seconds += seconds;
-  }
+  return phase != phases_.end() ? *phase : phases_.emplace_back(Phase{.name = name});
+}
+
+void StartPhases::end(const std::string& name) {
+  const auto now = Clock::now();
+  phase_of(name).seconds += std::chrono::duration<double>(now - last_).count();
+  last_ = now;
+}
+
+void StartPhases::take_out(const std::string& phase, const std::string& part, double seconds) {
+  phase_of(phase).seconds -= seconds;
+  phase_of(part).seconds += seconds;
 }
 
 std::string StartPhases::line() const {

@@ -12,6 +12,9 @@ class StartPhases {
   /// Ends a phase, which began where the one before ended; a name that is there already gets more.
   void end(const std::string& name);
 
+  /// States `seconds` of a phase as one of its own.
+  void take_out(const std::string& phase, const std::string& part, double seconds);
+
   /// Returns "Started in 3.2 s: MPI 0.4, device 1.1, ..."; phases below 0.05 s are left out.
   std::string line() const;
 
@@ -22,6 +25,8 @@ class StartPhases {
     std::string name;
     double seconds = 0.0;
   };
+
+  Phase& phase_of(const std::string& name);
 
   Clock::time_point begin_ = Clock::now();
   Clock::time_point last_ = begin_;
