@@ -1,13 +1,17 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <cstdlib>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
 #include <pthread.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include "tokamak/train/predecessor.h"
 #include "tokamak/train/report/memory_use.h"
 #include "tokamak/train/run_signals.h"
 
@@ -94,6 +98,31 @@ TEST(MemoryUse, PeakGrowsWithWhatIsTouchedAndStaysBelowTheMachine) {
   EXPECT_GE(peak_resident_bytes(), block_bytes);
   EXPECT_GE(peak_resident_bytes(), before);
   EXPECT_LT(peak_resident_bytes(), usable_memory_bytes());
+}
+
+// A zombie has freed all that it held; a process that was never there holds nothing.
+TEST(Predecessors, AreAwaitedUntilTheyAreGone) {
+  EXPECT_FALSE(has_predecessors());
+  EXPECT_LT(await_predecessors(), 1.0);
+  const pid_t child = fork();
+  if (child == 0) {
+    pause();
+    _exit(0);
+  }
+  constexpr int kMostProcesses = 1 << 22;
+  setenv(kPredecessorsVariable,
+         (std::to_string(kMostProcesses) + " " + std::to_string(child)).c_str(), 1);
+  EXPECT_TRUE(has_predecessors());
+  std::thread killer([child] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    kill(child, SIGKILL);
+  });
+  const double seconds = await_predecessors();
+  EXPECT_GT(seconds, 0.25);
+  EXPECT_LT(seconds, 20.0);
+  killer.join();
+  EXPECT_EQ(waitpid(child, nullptr, 0), child);
+  unsetenv(kPredecessorsVariable);
 }
 
 }  // namespace

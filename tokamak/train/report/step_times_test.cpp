@@ -1,12 +1,29 @@
 #include "tokamak/train/report/step_times.h"
 
+#include <string>
+#include <thread>
+
 #include <gtest/gtest.h>
+
+#include "tokamak/train/report/start_phases.h"
 
 namespace tokamak {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
+
+TEST(StartPhases, AreStatedInOrderWithoutThoseOfNoLength) {
+  StartPhases phases;
+  phases.end("MPI");
+  std::this_thread::sleep_for(milliseconds(120));
+  phases.end("plan");
+  phases.take_out("plan", "ranks that die", 0.06);
+  const std::string line = phases.line();
+  EXPECT_EQ(line.rfind("Started in ", 0), 0U) << line;
+  EXPECT_NE(line.find(" s: plan "), std::string::npos) << line;
+  EXPECT_NE(line.find(", ranks that die 0.1"), std::string::npos) << line;
+}
 
 TEST(StepTimes, AreBetweenEndsOfStepsInARow) {
   StepTimes times;
