@@ -46,9 +46,14 @@ dnnl::matmul::primitive_desc describe(const GemmShape& s, bool accumulate) {
   const auto a = matrix(s.m, s.k, s.transpose_a, s.in);
   const auto b = matrix(s.k, s.n, s.transpose_b, s.in);
   const auto c = matrix(s.m, s.n, false, s.out);
+#if DNNL_VERSION_MAJOR >= 3
+  if (s.bias) return {engine(), a, b, matrix(1, s.n, false, s.in), c, attr, kMayBeEmpty};
+  return {engine(), a, b, c, attr, kMayBeEmpty};
+#else
   const auto desc = s.bias ? dnnl::matmul::desc(a, b, matrix(1, s.n, false, s.in), c)
                            : dnnl::matmul::desc(a, b, c);
   return {desc, attr, engine(), kMayBeEmpty};
+#endif
 }
 
 // oneDNN's BLAS call beats its matmul on plain layouts in fp32, by up to 1.3, except where B is
