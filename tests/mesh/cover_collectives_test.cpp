@@ -1,8 +1,10 @@
 // Collectives of the backward that weight gradients cover: same bits, and work beside them.
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tokamak/models/model_spec.h"
@@ -11,6 +13,7 @@
 #include "tokamak/run/planned_run.h"
 
 #include "tests/fixtures/mesh_expect.h"
+#include "tests/mesh/float8_case.h"
 
 namespace tokamak {
 namespace {
@@ -100,9 +103,19 @@ bool is_weight_gradient(const Task& task) {
   return cost_of(task).product == Cost::Product::kWeightGradient;
 }
 
+TEST(CoverCollectivesFloat8, leaves_every_bit) {
+  for (const char* recipe : {"tensorwise", "delayed", "rowwise"}) {
+    for (const MeshCoordinates& degrees :
+         {MeshCoordinates{1, 1, 1, 1, 2}, MeshCoordinates{1, 1, 1, 2, 2}}) {
+      SCOPED_TRACE(fmt::format("{}, cp {}", recipe, degrees[3]));
+      expect_bits_of_uncovered(mesh_case(recipe, {.name = "covered", .degrees = degrees}));
+    }
+  }
+}
+
 // A block's backward has four collectives, and a weight gradient runs beside each but the first
 // gather of the last block, before which there is none.
-TEST(CoverCollectivesPlan, runs_weight_gradients_beside_them) {
+void expect_work_beside_collectives(const std::optional<Float8Options>& float8) {
   MeshCase c{.model = flavor_spec("llama3", "405B"),
              .compute = DType::kBF16,
              .seq_len = 8192,
@@ -110,6 +123,7 @@ TEST(CoverCollectivesPlan, runs_weight_gradients_beside_them) {
   c.model.num_layers = 4;
   c.distribute.mesh.degrees = {1, 1, 1, 1, 8};
   c.distribute.covers_collectives = true;
+  c.float8 = float8;
   const PlannedRun run(c.model, shape_of(c, 1), {});
   int64_t collectives = 0;
   int64_t covered = 0;
@@ -127,6 +141,15 @@ TEST(CoverCollectivesPlan, runs_weight_gradients_beside_them) {
   }
   EXPECT_EQ(collectives, 4 * c.model.num_layers);
   EXPECT_GE(covered, collectives - 2);
+}
+
+TEST(CoverCollectivesPlan, runs_weight_gradients_beside_them) {
+  expect_work_beside_collectives({});
+}
+
+TEST(CoverCollectivesPlan, runs_weight_gradients_of_codes_beside_them) {
+  for (const char* recipe : {"tensorwise", "delayed"})
+    expect_work_beside_collectives(mesh_case(recipe, {}).float8);
 }
 
 // Delayed weight gradients keep few values longer.

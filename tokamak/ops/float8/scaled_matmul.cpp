@@ -160,7 +160,7 @@ std::vector<Strategy> ScaledMatmul::place(std::span<const TensorType> in) const 
 Cost ScaledMatmul::cost(std::span<const TensorType> in, std::span<const TensorType> yields) const {
   Cost cost = memory_cost(in, yields, 0.0);
   cost.kind = Cost::Kind::kGemm;
-  cost.product = Cost::Product::kOutput;
+  cost.product = product;
   cost.dtype = emulate ? DType::kF32 : in[0].dtype;
   cost.scales = std::max(cost_scales(a_grid), cost_scales(b_grid));
   cost.m = rows_of(in[0]);

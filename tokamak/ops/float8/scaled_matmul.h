@@ -17,9 +17,9 @@ struct ScaledMatmul {
   ScaleGrid a_grid = ScaleGrid::kTensor;
   ScaleGrid b_grid = ScaleGrid::kTensor;
   bool fast_accumulation = false;  ///< GPU: sums stay in the tensor cores
-  /// C is a gradient, which can add to what is there. An output y must not, since its rounding
+  /// What C is. A gradient can add to what is there. An output y must not, since its rounding
   /// would depend on whether the other term is kept for the backward.
-  bool is_gradient = false;
+  Cost::Product product = Cost::Product::kOutput;
   bool emulate = false;  ///< GPU: fp32 in this project's kernel, on any device
 
   Types infer(std::span<const TensorType> in) const;
@@ -27,7 +27,7 @@ struct ScaledMatmul {
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
 
   std::vector<int> accumulates() const {
-    return is_gradient ? std::vector<int>{0} : std::vector<int>{};
+    return product == Cost::Product::kOutput ? std::vector<int>{} : std::vector<int>{0};
   }
 
   std::string describe() const;

@@ -14,6 +14,7 @@ TensorType codes(Dims dims, DType format = DType::kE4M3) {
 template <>
 OpCases cases_of<ScaledMatmul>() {
   using enum ScaleGrid;
+  using enum Cost::Product;
   CasesOf<ScaledMatmul> c;
   const auto add = [&](const std::string& name, const ScaledMatmul& op, Dims a, int64_t n,
                        DType format = DType::kE4M3, bool bias = false) {
@@ -46,18 +47,18 @@ OpCases cases_of<ScaledMatmul>() {
     one.flops = 2.0 * static_cast<double>(m * n * k);
   };
   add("tensor", {}, {2, 5, 48}, 32);
-  add("tensor, E5M2", {.is_gradient = true}, {40, 64}, 48, DType::kE5M2);
+  add("tensor, E5M2", {.product = kInputGradient}, {40, 64}, 48, DType::kE5M2);
   add("tensor with bias", {}, {3, 32}, 16, DType::kE4M3, true);
   add("odd", {}, {7, 19}, 5);
-  add("rows", {.a_grid = kRows, .b_grid = kRows, .is_gradient = true}, {37, 64}, 48);
+  add("rows", {.a_grid = kRows, .b_grid = kRows, .product = kInputGradient}, {37, 64}, 48);
   add("segments by blocks", {.a_grid = kSegments, .b_grid = kBlocks}, {70, 272}, 160);
-  add("segments by segments", {.a_grid = kSegments, .b_grid = kSegments, .is_gradient = true},
+  add("segments by segments", {.a_grid = kSegments, .b_grid = kSegments, .product = kInputGradient},
       {128, 256}, 128);
   add("emulated", {.emulate = true}, {33, 32}, 32);
-  add("by 32", {.a_grid = kMx, .b_grid = kMx, .is_gradient = true}, {130, 160}, 48);
+  add("by 32", {.a_grid = kMx, .b_grid = kMx, .product = kInputGradient}, {130, 160}, 48);
   add("by 32 of E5M2, odd", {.a_grid = kMx, .b_grid = kMx}, {7, 50}, 20, DType::kE5M2, true);
   add("by 16", {.a_grid = kNvfp4, .b_grid = kNvfp4Blocks}, {130, 160}, 48, DType::kU8);
-  add("by 16, odd", {.a_grid = kNvfp4, .b_grid = kNvfp4, .is_gradient = true}, {2, 7, 50}, 20,
+  add("by 16, odd", {.a_grid = kNvfp4, .b_grid = kNvfp4, .product = kInputGradient}, {2, 7, 50}, 20,
       DType::kU8, true);
   add("by 16, emulated", {.out = DType::kBF16, .a_grid = kNvfp4, .b_grid = kNvfp4, .emulate = true},
       {32, 64}, 32, DType::kU8);

@@ -234,7 +234,7 @@ class Quantizer {
                           .a_grid = a,
                           .b_grid = b,
                           .fast_accumulation = fast,
-                          .is_gradient = old.as<Linear>() == nullptr,
+                          .product = *node_cost(graph_, old).product,
                           .emulate = recipe_.emulate};
     const Value c = to_.apply(op, std::move(in));
     Node& made = to_.mutable_node(c.node);

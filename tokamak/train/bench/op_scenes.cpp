@@ -176,11 +176,13 @@ class Float8Scene {
     const std::vector<Value> g_both =
         quantize(g, recipe.g_of_dx, recipe.gradient, both ? Layout::kBoth : Layout::kRows);
     const size_t inverse = both ? 2 : 1;
-    multiply({.out = b_.dtype(), .is_gradient = true}, recipe.g_of_dx, {g_both[0], g_both[inverse]},
-             recipe.w_of_dx, transpose(w, codes_of_w, recipe.w_of_dx));
+    multiply({.out = b_.dtype(), .product = Cost::Product::kInputGradient}, recipe.g_of_dx,
+             {g_both[0], g_both[inverse]}, recipe.w_of_dx,
+             transpose(w, codes_of_w, recipe.w_of_dx));
     const Codes g_transposed = both ? Codes{g_both[1], g_both.back()}
                                     : codes(g, recipe.of_dw, recipe.gradient, Layout::kTransposed);
-    b_.accumulate(multiply({.is_gradient = true}, recipe.of_dw, g_transposed, recipe.of_dw,
+    b_.accumulate(multiply({.product = Cost::Product::kWeightGradient}, recipe.of_dw, g_transposed,
+                           recipe.of_dw,
                            codes(x, recipe.of_dw, DType::kE4M3, Layout::kTransposed)));
   }
 
