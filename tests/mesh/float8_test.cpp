@@ -13,6 +13,7 @@
 #include "tokamak/ops/elementwise/gelu.h"
 #include "tokamak/ops/float8/fused_float8.h"
 #include "tokamak/ops/float8/scaled_matmul.h"
+#include "tokamak/ops/float8/transpose_codes.h"
 #include "tokamak/ops/matmul/linear.h"
 
 #include "tests/mesh/float8_case.h"
@@ -115,6 +116,44 @@ TEST(Float8Buckets, gather_weights_of_which_some_weights_are_left_out) {
     EXPECT_NEAR(mesh.grad_norm[0], one.grad_norm[0], 2e-2 * one.grad_norm[0]);
     for (size_t t = 1; t < one.loss.size(); ++t)
       EXPECT_NEAR(mesh.loss[t], one.loss[t], 1e-2 * one.loss[t]) << "step " << t + 1;
+  }
+}
+
+// Codes that are kept in both layouts are those that would be transposed.
+TEST(Float8Weights, leave_every_bit_where_both_layouts_are_kept) {
+  for (const char* recipe : {"tensorwise", "delayed", "rowwise", "blockwise"}) {
+    for (const Place& place :
+         {Place{"one", {1, 1, 1, 1, 1}}, Place{"zero1", {1, 1, 2, 1, 1}, Sharding::kZero1, 2},
+          Place{"fsdp", {1, 1, 2, 1, 1}, Sharding::kFsdp, 2},
+          Place{"pipeline", {2, 1, 2, 1, 2}, Sharding::kFsdp, 4}}) {
+      MeshCase c = mesh_case(recipe, place);
+      const MeshResult transposed = run_mesh(c);
+      c.float8->recipe.keeps_transposed = true;
+      expect_same_bits(run_mesh(c), transposed, c);
+    }
+  }
+}
+
+// Then no microbatch transposes a weight; each code of a weight is there twice.
+TEST(Float8Weights, are_transposed_once_a_step_where_both_layouts_are_kept) {
+  for (const char* recipe : {"tensorwise", "delayed"}) {
+    MeshCase c = mesh_case(recipe, {"pipeline", {2, 1, 2, 1, 2}, Sharding::kFsdp, 4});
+    const auto transposes = [&](Segment::Runs when) {
+      const PlannedRun run(c.model, shape_of(c, 0), {});
+      int64_t count = 0;
+      for (const Segment& segment : run.plan().segments) {
+        if (segment.runs != when) continue;
+        count += std::count_if(segment.tasks.begin(), segment.tasks.end(),
+                               [](const Task& t) { return t.rules == &kRules<TransposeCodes>; });
+      }
+      return count;
+    };
+    const int64_t each_time = transposes(Segment::Runs::kPerMicrobatch);
+    EXPECT_EQ(transposes(Segment::Runs::kOnceBefore), 0);
+    c.float8->recipe.keeps_transposed = true;
+    const int64_t once = transposes(Segment::Runs::kOnceBefore);
+    EXPECT_EQ(once, 4 * 2);  // of two layers
+    EXPECT_EQ(transposes(Segment::Runs::kPerMicrobatch), each_time - once);
   }
 }
 

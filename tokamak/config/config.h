@@ -179,6 +179,7 @@ struct Float8LinearConfig {
   int64_t margin = 0;
   int64_t bf16_layers_at_start = 0;
   int64_t bf16_layers_at_end = 0;
+  bool keep_transposed_weights = false;
 };
 
 struct MxLinearConfig {

@@ -166,6 +166,7 @@ std::optional<Float8Options> float8_of(const Config& c) {
   choose_history(f, *recipe);
   recipe->from_master = f.enable_fsdp_float8_all_gather;
   recipe->emulate = f.emulate;
+  recipe->keeps_transposed = f.keep_transposed_weights;
   return Float8Options{.recipe = *recipe,
                        .layers = {.filter = filter_of(f.filter_fqns, *recipe),
                                   .bf16_at_start = f.bf16_layers_at_start,

@@ -38,7 +38,8 @@ struct Float8Recipe {
   int margin = 0;             ///< delayed scales leave so many powers of two above the maximum
   bool most_recent = false;   ///< delayed scales follow from the newest maximum, not the greatest
   bool emulate = false;       ///< the same codes are multiplied in fp32, on any device
-  bool fuses = true;          ///< maxima and codes are made where values are (fused_float8.h)
+  bool keeps_transposed = false;  ///< codes of weights that stay for a step, for the backward
+  bool fuses = true;              ///< maxima and codes are made where values are (fused_float8.h)
 
   /// Whether a weight has one scale, so that owners of its parts can quantize these.
   bool gathers_codes() const {

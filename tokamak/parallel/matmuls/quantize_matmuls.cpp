@@ -145,7 +145,7 @@ class Quantizer {
   void put_codes_of_backward(Value w, const std::string& module) {
     module_ = module;
     is_product_ = false;
-    weight_codes(w, recipe_.w_of_dx, !is_one_quantization());
+    weight_codes(w, recipe_.w_of_dx, !is_one_quantization() || keeps_both_layouts(w));
   }
 
   // Whether the codes of y are those of dx, transposed.
@@ -172,7 +172,7 @@ class Quantizer {
   bool makes_codes_of_dx_early(const Node& product) const {
     const Value w = product.in[1];
     return differentiated_.contains(w) &&
-           (is_of_head(product.label) ||
+           (is_of_head(product.label) || keeps_both_layouts(w) ||
             (is_made_once(w) && !is_one_quantization() && !stays(source_of(w).first)));
   }
 
@@ -368,27 +368,32 @@ class Quantizer {
     return part != weights_of_.end() ? part->second : std::vector{w};
   }
 
+  // Whether both layouts of a weight's codes stay from the first microbatch to the last.
+  bool keeps_both_layouts(Value w) const { return recipe_.keeps_transposed && is_made_once(w); }
+
   Codes weight_codes(Value w, ScaleGrid grid, bool transposed) {
     if (const auto made = codes_.find({w, grid, transposed}); made != codes_.end())
       return made->second;
     const std::optional<Codes> gathered = gathers_.find(w);
     if (gathered && !transposed) return *gathered;
+    const Label here = to_.label;
+    Label label = here;
+    if (is_made_once(w)) label.phase = Phase::kUnshard;
     // This moves two bytes per code, and takes memory only while a block is computed.
     if (transposed && is_one_quantization() &&
         (gathered || is_made_once(w) || is_of_head(to_.label))) {
       const Codes rows = weight_codes(w, grid, false);
+      const LabelScope scope(to_, keeps_both_layouts(w) ? label : here);
       std::vector<Value> in{rows.codes};
       if (grid != ScaleGrid::kTensor) in.push_back(rows.inverse);
       const std::vector<Value> out = to_.add(TransposeCodes{.grid = grid}, std::move(in));
       return codes_[{w, grid, true}] = {.codes = out[0],
                                         .inverse = out.size() > 1 ? out[1] : rows.inverse};
     }
-    const Label here = to_.label;
-    Label label = here;
-    if (is_made_once(w)) label.phase = Phase::kUnshard;
     const LabelScope scope(to_, label);
     // The same holds of codes made from what stays in memory, under maxima taken once a step.
-    const bool is_made_here = transposed && !is_of_head(here) && stays(source_of(w).first);
+    const bool is_made_here =
+        transposed && !is_of_head(here) && stays(source_of(w).first) && !keeps_both_layouts(w);
     const DType rounds_to = source_of(w).second;
     const auto source = [&](Value m) { return rewriter_(source_of(m).first); };
     const Layout one = transposed ? Layout::kTransposed : Layout::kRows;
