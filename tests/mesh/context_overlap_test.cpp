@@ -107,6 +107,17 @@ TEST(ContextOverlapPlan, runs_matmuls_beside_each_collective) {
   }
 }
 
+// A recomputed forward and the gradient of attention share what they gather.
+TEST(ContextOverlapPlan, gathers_once_in_a_recomputed_backward) {
+  for (const Mode mode : {Mode::kNone, Mode::kFull}) {
+    MeshCase c = long_case({1, 1, 1, 4, 4});
+    c.recompute.mode = mode;
+    const PlannedRun run(c.model, shape_of(c, 1), {});
+    for (const Phase phase : {Phase::kForward, Phase::kBackward})
+      EXPECT_EQ(count_beside<AllGather>(run.plan(), phase).collectives, 2 * c.model.num_layers);
+  }
+}
+
 // With one sample per microbatch, attention reads chunks of queries, keys and values in place
 // instead of copying them.
 TEST(ContextOverlapPlan, copies_no_slice_of_one_sample) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "tokamak/core/error.h"
 #include "tokamak/graph/rewriter.h"
@@ -126,6 +127,10 @@ class Recomputer {
       for (const int32_t module : {node.label.module, node.label.module - 1})
         make_weights_again(node.label.stage, module);
       make_activations_again(i);
+      if (const std::optional<Value> again = gathered_again(node)) {
+        rewriter_.map({i, 0}, *again);
+        continue;
+      }
       Node copy = node;
       for (Value& v : copy.in) v = for_backward(v);
       for (Accumulation& a : copy.accumulations) a.into = rewriter_(a.into);
@@ -188,6 +193,25 @@ class Recomputer {
     }
     return {node.rules, std::move(in)};
   }
+
+  // Returns what a clone has gathered already of what `node` would gather, as both the attention of
+  // a recomputed forward and its gradient gather keys and values.
+  std::optional<Value> gathered_again(const Node& node) const {
+    if (!node.rules->is_communication || node.in.size() != 1 ||
+        node_cost(graph_, node).collective != Cost::Collective::kAllGather ||
+        !node.accumulations.empty() || !node.in[0].valid())
+      return std::nullopt;
+    for (const auto& [i, clone] : clones_) {
+      const Node& other = graph_.node(i);
+      if (other.rules == node.rules && other.in == node.in && other.out == node.out &&
+          other.stream == node.stream && group_id(other) == group_id(node) &&
+          other.rules->describe(other.op.get()) == node.rules->describe(node.op.get()))
+        return Value{clone, 0};
+    }
+    return std::nullopt;
+  }
+
+  static int group_id(const Node& node) { return node.rules->group(node.op.get()).id; }
 
   void make_weights_again(int32_t stage, int32_t module) {
     const auto it = weights_.find({stage, module});
