@@ -152,6 +152,27 @@ TEST(CoverCollectivesPlan, runs_weight_gradients_of_codes_beside_them) {
     expect_work_beside_collectives(mesh_case(recipe, {}).float8);
 }
 
+// The sum of the head's input gradient begins before the head's weight gradient.
+TEST(CoverCollectivesPlan, sums_beside_the_weight_gradient_of_the_head) {
+  MeshCase c = covered_case({1, 1, 1, 1, 2});
+  c.distribute.covers_collectives = true;
+  const PlannedRun run(c.model, shape_of(c, 1), {});
+  int sums = 0;
+  for (const Segment& segment : run.plan().segments) {
+    const std::vector<int> known = first_known(segment);
+    for (size_t i = 0; i < segment.tasks.size(); ++i) {
+      const Task& task = segment.tasks[i];
+      if (task.rules != &kRules<ReduceScatter> || task.stream == 0 ||
+          task.label.phase != Phase::kForward)
+        continue;
+      ++sums;
+      EXPECT_TRUE(std::any_of(segment.tasks.begin() + static_cast<int64_t>(i),
+                              segment.tasks.begin() + known[i], is_weight_gradient));
+    }
+  }
+  EXPECT_EQ(sums, 1);
+}
+
 // Delayed weight gradients keep few values longer.
 TEST(CoverCollectivesPlan, takes_little_memory) {
   const ModelSpec model = flavor_spec("llama3", "8B");

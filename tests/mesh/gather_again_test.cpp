@@ -76,6 +76,26 @@ TEST(GatherAgainPipeline, leaves_every_bit) {
   }
 }
 
+// The pipeline rank of the head may keep what the others gather again, which costs it memory alone.
+TEST(GatherAgainPipeline, leaves_every_bit_where_the_head_keeps) {
+  MeshCase c = gathered_case({2, 1, 1, 1, 2});
+  c.num_microbatches = 4;
+  c.model.num_layers = 4;
+  set_pipeline(c, "Interleaved1F1B", 2);
+  c.distribute.gather_again = true;
+  const auto peak = [&](int rank) {
+    return PlannedRun(c.model, shape_of(c, rank), {}).peak_bytes();
+  };
+  const MeshResult again = run_mesh(c);
+  const int64_t first = peak(0);
+  const int64_t last = peak(2);
+  c.distribute.gather_again_with_head = false;
+  const MeshResult kept = run_mesh(c);
+  expect_same_bits(kept, again, c);
+  EXPECT_EQ(peak(0), first);
+  EXPECT_GT(peak(2), last);
+}
+
 // Two gathers a layer more, and nothing else; none where the layer is recomputed in any case, and
 // no group for them.
 TEST(GatherAgainTraffic, is_two_gathers_a_layer) {

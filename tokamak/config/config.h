@@ -161,6 +161,7 @@ struct ActivationCheckpointConfig {
   std::string selective_ac_option = "2";
   bool emit_on_backward = true;
   bool gather_again = false;
+  bool gather_again_with_head = true;
   Strings per_op_sac_force_recompute_mm_shapes_by_fqns = {"moe.router.gate"};
   double memory_budget = 0.5;
 };

@@ -151,6 +151,7 @@ const Key kKeys[] = {
   TOK_KEY(activation_checkpoint.mode, kFeature, "none|selective|full|memory_budget", "What the backward pass computes again."),
   TOK_KEY(activation_checkpoint.selective_ac_option, kHonoured, "", "In selective mode: op, or a number N for every N-th block."),
   TOK_KEY(activation_checkpoint.gather_again, kHonoured, "", "The backward gathers inputs of tensor parallel products again instead of keeping them; bits stay (ours)."),
+  TOK_KEY(activation_checkpoint.gather_again_with_head, kHonoured, "", "Whether the pipeline rank that holds the head does so, too; false: it keeps them (ours)."),
   TOK_KEY(activation_checkpoint.emit_on_backward, kHonoured, "", "Gradient kernels make again what only weight gradients read, so that it is not saved; bits stay (ours)."),
   TOK_KEY(activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns, kDormant, "", "Linear layers whose results are never saved in op mode."),
   TOK_KEY(activation_checkpoint.memory_budget, kHonoured, "0..1", "Share of the activations kept in memory_budget mode."),

@@ -29,6 +29,7 @@ class Early {
         gathers.clear();
       }
       if (is_gather(node)) gathers.insert(i);
+      if (is_sum_of_head(node)) has_moved |= move_sum(i);
     }
     if (!gathers.empty()) has_moved |= move(std::move(gathers));
     if (!has_moved) return graph_;
@@ -43,6 +44,35 @@ class Early {
   bool is_gather(const Node& node) const {
     return !node.is_leaf() && node.rules->is_communication && node.stream == kContextStream &&
            node_cost(graph_, node).collective == Cost::Collective::kAllGather;
+  }
+
+  static bool is_sum_of_head(const Node& node) {
+    return node.rules->is_communication && node.stream == kCoveredSumStream &&
+           node.label.phase == Phase::kForward && node.label.block < 0;
+  }
+
+  // Moves sum `i`, together with the views that it reads, to the node that makes what is summed.
+  // Returns whether the order has changed.
+  bool move_sum(int32_t i) {
+    std::set<int32_t> leads{i};
+    const auto last = std::find(order_.begin(), order_.end(), i);
+    auto first = last;
+    bool has_passed = false;
+    for (auto at = last; at != order_.begin();) {
+      --at;
+      const Node& before = graph_.node(*at);
+      if (before.is_leaf()) continue;
+      const bool is_read = is_read_by(leads, *at);
+      if (before.label.phase != Phase::kForward || before.rules->is_communication ||
+          (is_read && !before.rules->is_view))
+        break;
+      if (is_read) leads.insert(*at);
+      has_passed |= !is_read;
+      first = at;
+    }
+    if (!has_passed) return false;
+    std::stable_partition(first, last + 1, [&](int32_t n) { return leads.contains(n); });
+    return true;
   }
 
   // Whether the node has to keep its place although its inputs would allow another.

@@ -40,6 +40,9 @@ struct DistributeOptions {
   /// Does not keep what the forward of a block gathers over tp: the backward gathers it again,
   /// beside its matmuls (Korthikanti et al., arXiv 2205.05198, section 4.2.2).
   bool gather_again = false;
+  /// Whether the pipeline rank that holds the last stage gathers again, too. It has the most to
+  /// compute and, but for schedules with a V, the fewest microbatches in flight.
+  bool gather_again_with_head = true;
   /// The backward gathers and sums over tp on a stream of its own, for weight gradients to cover
   /// (cover_collectives.h). Not with async_tp, nor where weight gradients are apart.
   bool covers_collectives = false;

@@ -74,6 +74,13 @@ Value LocalValues::get(Value v, const Placement& want, int stage) {
     sum_before_it_crosses(v, want, have);
     return have.front().value;
   }
+  if (sums_beside_head(v, *from, want, stage)) {
+    const LabelScope scope(g_, context_.label_of(global_.producer(v)));
+    const int32_t first = g_.size();
+    have.push_back(resharded(v, *from, want, stage, GroupPurpose::kCovered));
+    put_communication_on(g_, first, kCoveredSumStream);
+    return have.back().value;
+  }
   const LocalValue now = resharded(v, *from, want, stage);
   gather_again(v, *from, want, stage);
   have.push_back(now);
@@ -85,9 +92,16 @@ const std::vector<LocalValue>* LocalValues::find(Value v) const {
   return it == values_.end() || it->second.empty() ? nullptr : &it->second;
 }
 
+bool LocalValues::gathers_again(int stage) const {
+  const DistributeOptions& o = *context_.options;
+  const std::vector<int>& ranks = o.pipeline.rank_of_stage;
+  const bool is_with_head = ranks.size() > 1 && ranks[stage] == ranks.back();
+  return o.gather_again && (o.gather_again_with_head || !is_with_head);
+}
+
 void LocalValues::gather_again(Value v, const LocalValue& from, const Placement& want, int stage) {
   constexpr auto kTp = static_cast<size_t>(PlacementAxis::kTp);
-  if (!context_.options->gather_again || g_.label.phase != Phase::kForward || g_.label.block < 0 ||
+  if (!gathers_again(stage) || g_.label.phase != Phase::kForward || g_.label.block < 0 ||
       !from.placement[kTp].shard.is_cut() || want[kTp].shard != kReplicated)
     return;
   const int32_t first = g_.size();
@@ -145,6 +159,17 @@ LocalValue LocalValues::resharded(Value v, LocalValue from, const Placement& wan
     from.placement[a] = want[a];
   }
   return from;
+}
+
+// Whether the sum of the head's input gradient can run beside the head's weight gradient, which is
+// computed in the forward.
+bool LocalValues::sums_beside_head(Value v, const LocalValue& from, const Placement& want,
+                                   int stage) const {
+  const DistributeOptions& o = *context_.options;
+  const Label of_head = context_.label_of(global_.producer(v));
+  return o.covers_collectives && !o.async_tp && !splits_backward_ && from.stage == stage &&
+         of_head.phase == Phase::kForward && of_head.block < 0 &&
+         g_.label.phase == Phase::kBackward && is_scattered(from.placement, want);
 }
 
 // Returns how many blocks of tokens `axis` cuts each by itself: activations, and what is known of

@@ -59,6 +59,8 @@ class LocalValues {
                        GroupPurpose purpose = GroupPurpose::kGeneral);
   int token_blocks(Value v, PlacementAxis axis) const;
   bool covers_collective(Shard from, Shard to) const;
+  bool gathers_again(int stage) const;
+  bool sums_beside_head(Value v, const LocalValue& from, const Placement& want, int stage) const;
   void sum_before_it_crosses(Value v, const Placement& want, std::vector<LocalValue>& have);
 
   const Graph& global_;

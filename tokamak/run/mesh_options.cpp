@@ -67,6 +67,7 @@ DistributeOptions distribute_options(const Config& config, const Degrees& degree
           .loss_parallel = !p.disable_loss_parallel,
           .async_tp = p.enable_async_tensor_parallel,
           .gather_again = config.activation_checkpoint.gather_again,
+          .gather_again_with_head = config.activation_checkpoint.gather_again_with_head,
           .covers_collectives = p.cover_tensor_parallel_collectives,
           .covers_context = p.cover_context_parallel_collectives,
           .token_blocks = static_cast<int>(p.tensor_parallel_token_blocks),
