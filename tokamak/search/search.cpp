@@ -35,6 +35,9 @@ MemoryKind memory_kind(const SearchPoint& p) {
   return {plan_kind(p), p.layers_per_stage, p.ends_weigh};
 }
 
+// So many of the best plans are priced in other ways, too.
+constexpr std::ptrdiff_t kMostTried = 3;
+
 class Search {
  public:
   explicit Search(const SearchRequest& request)
@@ -193,7 +196,6 @@ class Search {
 
   // Prices the best plans with the other methods of context parallelism, too.
   void try_other_contexts() {
-    constexpr int64_t kMostTried = 3;
     std::vector<SearchPoint> points;
     for (int64_t i = 0; i < std::min(std::ssize(result_.best), kMostTried); ++i) {
       SearchPoint point = result_.best[i].point;
@@ -214,6 +216,59 @@ class Search {
     }
   }
 
+  // Prices each of the best plans with keys that buy time for memory, too, and keeps what is
+  // faster.
+  void try_other_memory() {
+    const auto count = static_cast<size_t>(std::min(std::ssize(result_.best), kMostTried));
+    std::vector<std::pair<size_t, SearchPoint>> tried;
+    for (size_t i = 0; i < count; ++i) {
+      for (const SearchPoint& point : with_other_memory(result_.best[i]))
+        tried.emplace_back(i, point);
+    }
+    std::vector<std::optional<FoundPlan>> found(tried.size());
+    in_parallel(tried.size(), request_.num_threads,
+                [&](size_t t) { found[t] = priced(tried[t].second); });
+    for (size_t t = 0; t < tried.size(); ++t) {
+      if (!found[t]) continue;
+      ++result_.num_priced;
+      FoundPlan& best = result_.best[tried[t].first];
+      if (static_cast<double>(found[t]->peak_bytes) <= result_.memory_limit_bytes &&
+          found[t]->step.seconds < best.step.seconds)
+        best = std::move(*found[t]);
+    }
+    std::stable_sort(
+        result_.best.begin(), result_.best.end(),
+        [](const FoundPlan& a, const FoundPlan& b) { return a.step.seconds < b.step.seconds; });
+  }
+
+  static std::vector<SearchPoint> with_other_memory(const FoundPlan& plan) {
+    std::vector<SearchPoint> points{plan.point};
+    const auto also = [&](auto SearchPoint::*key, auto value) {
+      for (size_t i = 0, count = points.size(); i < count; ++i) {
+        if (points[i].*key) continue;
+        points.push_back(points[i]);
+        points.back().*key = value;
+      }
+    };
+    const SearchPoint& point = plan.point;
+    if (point.degrees.tp > 1 && point.recompute != RecomputeChoice::kFull) {
+      using enum GatherAgain;
+      const ActivationCheckpointConfig& a = plan.config.activation_checkpoint;
+      const GatherAgain configured = !a.gather_again            ? kNone
+                                     : a.gather_again_with_head ? kAll
+                                                                : kAllButHead;
+      for (const GatherAgain other : {kNone, kAllButHead, kAll}) {
+        if (other != configured && (other != kAllButHead || point.degrees.pp > 1))
+          also(&SearchPoint::gather_again, other);
+      }
+    }
+    if (point.linear == price::Precision::kFp8)
+      also(&SearchPoint::keeps_transposed,
+           !plan.config.quantize.linear.float8.keep_transposed_weights);
+    points.erase(points.begin());
+    return points;
+  }
+
   void finish(double least_bytes) {
     TOK_REQUIRE(std::isfinite(least_bytes), "--search: none of {} meshes has a plan",
                 result_.num_points);
@@ -222,6 +277,7 @@ class Search {
                 "has {:.1f}: wanted more --gpus or a smaller model",
                 result_.num_points, least_bytes / kGiB, result_.memory_limit_bytes / kGiB);
     try_other_contexts();
+    try_other_memory();
     if (std::ssize(result_.best) > request_.num_best) result_.best.resize(request_.num_best);
   }
 

@@ -215,6 +215,12 @@ Config config_of(const SearchPoint& point, const Config& base, int64_t global_ba
            : point.recompute == RecomputeChoice::kFull ? "full"
                                                        : "selective";
   a.selective_ac_option = "op";
+  if (point.gather_again) {
+    a.gather_again = *point.gather_again != GatherAgain::kNone;
+    a.gather_again_with_head = *point.gather_again != GatherAgain::kAllButHead;
+  }
+  bool& keeps = c.quantize.linear.float8.keep_transposed_weights;
+  keeps = point.keeps_transposed.value_or(keeps);
   set_linear_precision(c, point.linear);
   return c;
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,6 +18,9 @@
 #include "tokamak/run/mesh_options.h"
 
 namespace tokamak {
+
+/// Which pipeline ranks gather inputs of tensor-parallel matmuls again in the backward.
+enum class GatherAgain : uint8_t { kNone, kAllButHead, kAll };
 
 enum class RecomputeChoice : uint8_t { kNone, kSelectiveOps, kFull };
 
@@ -33,6 +37,11 @@ struct SearchPoint {
   std::string sharding = "fsdp";      ///< parallelism.data_parallel_type
   std::string grad_store = "auto";    ///< training.grad_store
   price::Precision linear = price::Precision::kBf16;
+  /// Keys that buy time for memory, where they are not as configured:
+  /// activation_checkpoint.gather_again and gather_again_with_head, and
+  /// quantize.linear.float8.keep_transposed_weights.
+  std::optional<GatherAgain> gather_again;
+  std::optional<bool> keeps_transposed;
 };
 
 /// What bounds the space.

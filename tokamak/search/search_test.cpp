@@ -181,6 +181,23 @@ TEST(Search, TriesFp8WhereAsked) {
   EXPECT_EQ(result.best[0].config.model.converters, Strings{"quantize.linear.float8"});
 }
 
+// One sequence leaves no other way than to cut it or the weights.
+TEST(Search, TriesKeysThatBuyTimeForMemory) {
+  SearchRequest request = small_search();
+  request.config = small_run(1);
+  request.config.activation_checkpoint.gather_again = true;
+  FoundPlan best = search_plans(request).best.at(0);
+  EXPECT_GT(best.point.degrees.tp, 1);
+  EXPECT_EQ(best.point.gather_again, GatherAgain::kNone);
+  EXPECT_FALSE(best.config.activation_checkpoint.gather_again);
+  // What does not fit is not taken.
+  price::set_number(
+      request.machine, "device.memory_bytes",
+      static_cast<double>(best.peak_bytes) + request.machine.device.reserve_bytes - 1e6);
+  best = search_plans(request).best.at(0);
+  EXPECT_NE(best.point.gather_again, GatherAgain::kNone);
+}
+
 // 16 A100 of 40 GB hold an 8B model only where gradients of several microbatches are shared.
 TEST(Search, LooksThroughShardings) {
   SearchRequest request{.config = small_run(64),

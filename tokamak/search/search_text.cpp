@@ -60,6 +60,9 @@ OrderedJson plan_json(const SearchRequest& request, const SearchResult& result, 
       {"microbatch", f.point.microbatch},
       {"num_microbatches", f.point.num_microbatches},
       {"recompute", recompute_text(f.point.recompute)},
+      {"gather_again", f.config.activation_checkpoint.gather_again},
+      {"gather_again_with_head", f.config.activation_checkpoint.gather_again_with_head},
+      {"keep_transposed_weights", f.config.quantize.linear.float8.keep_transposed_weights},
       {"sharding", sharding_text(f.point)},
       {"precision", std::string(name_of(precision_of(f)))},
       {"step_time_s", f.step.seconds},
@@ -71,6 +74,19 @@ OrderedJson plan_json(const SearchRequest& request, const SearchResult& result, 
       {"memory", {{"peak_bytes", f.peak_bytes}, {"limit_bytes", result.memory_limit_bytes}}}};
   if (i + 1 < result.best.size()) json["reason"] = reason_text(f, result.best[i + 1]);
   return json;
+}
+
+// Returns text such as ", gathers kept", of what is not as configured.
+std::string memory_text(const SearchPoint& point) {
+  std::string text;
+  if (point.gather_again) {
+    text += *point.gather_again == GatherAgain::kAll    ? ", gathers made again"
+            : *point.gather_again == GatherAgain::kNone ? ", gathers kept"
+                                                        : ", gathers kept beside the head";
+  }
+  if (point.keeps_transposed)
+    text += *point.keeps_transposed ? ", weights in both layouts" : ", weights in one layout";
+  return text;
 }
 
 }  // namespace
@@ -108,11 +124,11 @@ std::string search_text(const SearchRequest& request, const SearchResult& result
     const double rate = device_tokens_per_s(request, result, f);
     text += fmt::format(
         "{:>2}  {:9.3f} s  {:8.0f} tokens/s/GPU  MFU {:5.2f} %  {:6.1f} GiB  {}{}; {}; recompute "
-        "{}, {}, {}\n",
+        "{}{}, {}, {}\n",
         i + 1, f.step.seconds, rate, 100.0 * rate * result.flops_per_token / peak_flops(request, f),
         static_cast<double>(f.peak_bytes) / kGiB, mesh_text(f.point.degrees), context_text(f.point),
         schedule_text(f.point, num_layers(request)), recompute_text(f.point.recompute),
-        sharding_text(f.point), name_of(precision_of(f)));
+        memory_text(f.point), sharding_text(f.point), name_of(precision_of(f)));
     if (i + 1 < result.best.size())
       text += fmt::format("      {}\n", reason_text(f, result.best[i + 1]));
   }
