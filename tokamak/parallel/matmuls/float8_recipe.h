@@ -46,6 +46,22 @@ struct Float8Recipe {
     return w_of_y == ScaleGrid::kTensor && w_of_dx == ScaleGrid::kTensor;
   }
 
+  /// Whether the codes of y are those of dx, transposed.
+  bool has_one_weight() const {
+    return w_of_y == w_of_dx && (w_of_y == ScaleGrid::kTensor || w_of_y == ScaleGrid::kBlocks ||
+                                 w_of_y == ScaleGrid::kNvfp4Blocks);
+  }
+
+  /// Whether dx and dw multiply the same codes of g.
+  bool has_one_gradient() const {
+    return g_of_dx == ScaleGrid::kTensor && of_dw == ScaleGrid::kTensor;
+  }
+
+  /// Whether one pass makes the codes of g for dx and dw.
+  bool makes_both_at_once() const {
+    return has_one_gradient() || (g_of_dx == ScaleGrid::kSegments && of_dw == ScaleGrid::kSegments);
+  }
+
   /// Whether scales follow from maxima of earlier steps.
   bool is_delayed() const { return history_len > 0; }
 

@@ -145,14 +145,7 @@ class Quantizer {
   void put_codes_of_backward(Value w, const std::string& module) {
     module_ = module;
     is_product_ = false;
-    weight_codes(w, recipe_.w_of_dx, !is_one_quantization() || keeps_both_layouts(w));
-  }
-
-  // Whether the codes of y are those of dx, transposed.
-  bool is_one_quantization() const {
-    return recipe_.w_of_y == recipe_.w_of_dx &&
-           (recipe_.w_of_y == ScaleGrid::kTensor || recipe_.w_of_y == ScaleGrid::kBlocks ||
-            recipe_.w_of_y == ScaleGrid::kNvfp4Blocks);
+    weight_codes(w, recipe_.w_of_dx, !recipe_.has_one_weight() || keeps_both_layouts(w));
   }
 
   void put_product(int32_t i) {
@@ -173,12 +166,12 @@ class Quantizer {
     const Value w = product.in[1];
     return differentiated_.contains(w) &&
            (is_of_head(product.label) || keeps_both_layouts(w) ||
-            (is_made_once(w) && !is_one_quantization() && !stays(source_of(w).first)));
+            (is_made_once(w) && !recipe_.has_one_weight() && !stays(source_of(w).first)));
   }
 
   void put_grad_input(int32_t i) {
     const Node& n = graph_.node(i);
-    const bool both = recipe_.has_dw && makes_both_at_once() && !is_of_head(n.label);
+    const bool both = recipe_.has_dw && recipe_.makes_both_at_once() && !is_of_head(n.label);
     module_ = n.as<LinearGradInput>()->module;
     is_product_ = false;
     const Codes g =
@@ -200,20 +193,9 @@ class Quantizer {
              {g.codes, g.inverse, x.codes, x.inverse});
   }
 
-  // Whether dx and dw multiply the same codes of g.
-  bool has_one_gradient() const {
-    return recipe_.g_of_dx == ScaleGrid::kTensor && recipe_.of_dw == ScaleGrid::kTensor;
-  }
-
-  // Whether one pass makes the codes of g for dx and dw.
-  bool makes_both_at_once() const {
-    return has_one_gradient() ||
-           (recipe_.g_of_dx == ScaleGrid::kSegments && recipe_.of_dw == ScaleGrid::kSegments);
-  }
-
   // Logits take so much memory that only one layout of their gradient's codes is made beside them.
   Codes gradient_of_logits(Value v) {
-    if (!has_one_gradient() || graph_.type(v).dims[0] % 16 != 0)
+    if (!recipe_.has_one_gradient() || graph_.type(v).dims[0] % 16 != 0)
       return codes_of(v, recipe_.of_dw, Layout::kTransposed, Float8Role::kG);
     codes_of(v, ScaleGrid::kTensor, Layout::kRows, Float8Role::kG);
     return transposed_rows(v);
@@ -380,7 +362,7 @@ class Quantizer {
     Label label = here;
     if (is_made_once(w)) label.phase = Phase::kUnshard;
     // This moves two bytes per code, and takes memory only while a block is computed.
-    if (transposed && is_one_quantization() &&
+    if (transposed && recipe_.has_one_weight() &&
         (gathered || is_made_once(w) || is_of_head(to_.label))) {
       const Codes rows = weight_codes(w, grid, false);
       const LabelScope scope(to_, keeps_both_layouts(w) ? label : here);
