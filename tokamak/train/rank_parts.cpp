@@ -108,7 +108,8 @@ std::string memory_line(const RankParts& parts, World& world) {
   return fmt::format("Memory of rank {}: {}", most - all.begin(), most->substr(20));
 }
 
-std::unique_ptr<RankParts> make_parts(const TrainerOptions& o, World& world, Backend& backend) {
+std::unique_ptr<RankParts> make_parts(const TrainerOptions& o, World& world, Backend& backend,
+                                      StartPhases& phases) {
   std::unique_ptr<RankParts> parts;
   all_together(world, [&] {
     parts = std::make_unique<RankParts>(o, backend);
@@ -116,6 +117,8 @@ std::unique_ptr<RankParts> make_parts(const TrainerOptions& o, World& world, Bac
   });
   agree_on(o, *parts, world);
   compare_arithmetic(o, world, backend);
+  phases.end("plan and memory");
+  phases.take_out("plan and memory", "ranks that die", parts->awaited_s);
   return parts;
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tokamak/train/report/start_phases.h"
 #include "tokamak/train/trainer.h"
 
 namespace tokamak {
@@ -28,8 +29,9 @@ struct RankParts {
 std::string memory_line(const RankParts& parts, World& world);
 
 /// Makes the parts on all ranks, and checks that the ranks agree on what they run: otherwise they
-/// would compute nonsense, or wait for each other forever. Collective; throws alike on all ranks.
-std::unique_ptr<RankParts> make_parts(const TrainerOptions& options, World& world,
-                                      Backend& backend);
+/// would compute nonsense, or wait for each other forever. Ends the phase in `phases`. Collective;
+/// throws alike on all ranks.
+std::unique_ptr<RankParts> make_parts(const TrainerOptions& options, World& world, Backend& backend,
+                                      StartPhases& phases);
 
 }  // namespace tokamak

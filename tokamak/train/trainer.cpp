@@ -37,14 +37,6 @@ using StopQuestion = std::function<int()>;
 // How many steps a device may be behind the host; a CPU never is.
 constexpr size_t kStepsBehind = 2;
 
-std::unique_ptr<RankParts> timed_parts(const TrainerOptions& options, World& world,
-                                       Backend& backend, StartPhases& phases) {
-  auto parts = make_parts(options, world, backend);
-  phases.end("plan and memory");
-  phases.take_out("plan and memory", "ranks that die", parts->awaited_s);
-  return parts;
-}
-
 // Thrown by a step after which the run goes back to a checkpoint; never leaves this file.
 struct RollBack {};
 
@@ -56,7 +48,7 @@ class Trainer {
         page_(world.flights()),
         log_(options.logging, options.model, options.data.seq_len, world.rank(), world.size()),
         phases_(options.start),
-        parts_(timed_parts(options, world, backend, phases_)),
+        parts_(make_parts(options, world, backend, phases_)),
         run_(parts_->run),
         access_(parts_->access),
         groups_(world, run_.plan().groups, gathered_memory(parts_->plans(), parts_->memory)),
@@ -78,9 +70,7 @@ class Trainer {
                                                *parts_->validation_loader, world_);
     }
     executor_.warm_up(run_.plan().schedule(static_cast<int>(o_.num_microbatches())));
-    if (validation_executor_) {
-      validation_executor_->warm_up(run_.validation_plan()->schedule(1));
-    }
+    if (validation_executor_) validation_executor_->warm_up(run_.validation_plan()->schedule(1));
     executor_.time_phases(log_.phases());
     phases_.end("connections and kernels");
   }
