@@ -111,30 +111,7 @@ void choose_history(const Float8LinearConfig& f, Float8Recipe& recipe) {
   recipe.margin = static_cast<int>(f.margin);
 }
 
-}  // namespace
-
-std::string why_no_float8(const std::optional<Float8Options>& float8, const Target& target) {
-  if (!float8 || float8->recipe.emulate || target.backend != "gpu") return "";
-  const Float8Recipe& recipe = float8->recipe;
-  const int first_arch = recipe.wants_blackwell() ? 100 : 89;
-  if (target.arch >= first_arch) return "";
-  return fmt::format(
-      "{} matmuls want sm_{} or newer, this is sm_{}; {}.emulate = true computes "
-      "them in fp32",
-      recipe.is_nvfp4() ? "nvfp4"
-      : recipe.is_mx()  ? "mxfp8"
-                        : "fp8",
-      first_arch, target.arch, recipe.section());
-}
-
-std::string why_too_small(const Float8Recipe& recipe, int64_t n, int64_t k) {
-  const bool is_small = recipe.name == "tensorwise" || recipe.name == "delayed"
-                            ? k <= 4096 && n <= 1024
-                            : n <= 2048 || k <= 1024 || (n <= 4096 && k <= 2048);
-  return is_small ? fmt::format("auto_filter_small_kn: {} x {} gain nothing", n, k) : "";
-}
-
-std::optional<Float8Options> float8_of(const Config& c) {
+std::optional<Float8Options> chosen_of(const Config& c) {
   const int num_named = int{has_float8(c)} + int{has_mx(c)} + int{has_nvfp4(c)};
   TOK_REQUIRE(num_named < 2,
               "model.converters: quantize.linear.float8, quantize.linear.mx and "
@@ -171,6 +148,35 @@ std::optional<Float8Options> float8_of(const Config& c) {
                        .layers = {.filter = filter_of(f.filter_fqns, *recipe),
                                   .bf16_at_start = f.bf16_layers_at_start,
                                   .bf16_at_end = f.bf16_layers_at_end}};
+}
+
+}  // namespace
+
+std::string why_no_float8(const std::optional<Float8Options>& float8, const Target& target) {
+  if (!float8 || float8->recipe.emulate || target.backend != "gpu") return "";
+  const Float8Recipe& recipe = float8->recipe;
+  const int first_arch = recipe.wants_blackwell() ? 100 : 89;
+  if (target.arch >= first_arch) return "";
+  return fmt::format(
+      "{} matmuls want sm_{} or newer, this is sm_{}; {}.emulate = true computes "
+      "them in fp32",
+      recipe.is_nvfp4() ? "nvfp4"
+      : recipe.is_mx()  ? "mxfp8"
+                        : "fp8",
+      first_arch, target.arch, recipe.section());
+}
+
+std::string why_too_small(const Float8Recipe& recipe, int64_t n, int64_t k) {
+  const bool is_small = recipe.name == "tensorwise" || recipe.name == "delayed"
+                            ? k <= 4096 && n <= 1024
+                            : n <= 2048 || k <= 1024 || (n <= 4096 && k <= 2048);
+  return is_small ? fmt::format("auto_filter_small_kn: {} x {} gain nothing", n, k) : "";
+}
+
+std::optional<Float8Options> float8_of(const Config& c) {
+  std::optional<Float8Options> options = chosen_of(c);
+  if (options) options->recipe.counts_codes = c.debug.fp8_stats > 0;
+  return options;
 }
 
 }  // namespace tokamak

@@ -21,6 +21,7 @@
 #include "tokamak/train/guard/replica_check.h"
 #include "tokamak/train/guard/slow_ranks.h"
 #include "tokamak/train/rank_parts.h"
+#include "tokamak/train/report/float8_figures.h"
 #include "tokamak/train/run_tokens.h"
 #include "tokamak/train/state/initialize.h"
 #include "tokamak/train/step_results.h"
@@ -168,6 +169,14 @@ class Trainer {
     throw RollBack();
   }
 
+  // A device first ends the step. Collective.
+  void add_float8_figures() {
+    const int64_t every = o_.logging.float8_stats;
+    if (every == 0 || state_.step % every != 0 || bad_steps_.is_left_out(state_.step)) return;
+    executor_.settle();
+    log_.add_float8_figures(float8_lines(world_, o_.mesh(), access_, state_.step));
+  }
+
   void train_all() {
     const StopQuestion stop = o_.stop_signal ? o_.stop_signal : [] { return 0; };
     stop();  // from here on a step ends before a signal stops the run
@@ -176,6 +185,7 @@ class Trainer {
     while (state_.step < o_.steps && signal_ == 0) {
       step();
       check_replicas();
+      add_float8_figures();
       if (memory() != nullptr) memory()->seal();
       look_around(stop);
       keep_step();

@@ -60,6 +60,15 @@ std::string float8_module(std::string_view weight) {
   return std::string(name.substr(owner.rfind('.') + 1));
 }
 
+std::string float8_site(const Float8Recipe& recipe, int32_t block, const std::string& module,
+                        Float8Role role) {
+  constexpr std::string_view kRoles = "xwg";
+  if (block < 0) return fmt::format("head.{}", kRoles[static_cast<size_t>(role)]);
+  const bool is_joint = recipe.shares_scales || role == Float8Role::kX;
+  return fmt::format("layers.{}.{}.{}", block, is_joint ? joint_name(module) : module,
+                     kRoles[static_cast<size_t>(role)]);
+}
+
 Float8Table::Float8Table(const Graph& from, const Float8Recipe& recipe) : recipe_(recipe) {
   if (recipe.history_len == 0) return;
   std::map<int32_t, std::vector<std::string>> modules;  // by block, in the graph's order
@@ -93,11 +102,7 @@ Float8Table::Float8Table(const Graph& from, const Float8Recipe& recipe) : recipe
 }
 
 std::string Float8Table::name_of(int32_t block, const std::string& module, Float8Role role) const {
-  constexpr std::string_view kRoles = "xwg";
-  if (block < 0) return fmt::format("fp8.head.{}", kRoles[static_cast<size_t>(role)]);
-  const bool is_joint = recipe_.shares_scales || role == Float8Role::kX;
-  return fmt::format("fp8.layers.{}.{}.{}", block, is_joint ? joint_name(module) : module,
-                     kRoles[static_cast<size_t>(role)]);
+  return fmt::format("fp8.{}", float8_site(recipe_, block, module, role));
 }
 
 StateId Float8Table::window_of(const Graph& to, const std::string& name) const {

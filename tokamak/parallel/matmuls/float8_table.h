@@ -22,6 +22,11 @@ enum class Float8Role : uint8_t { kX, kW, kG };
 /// "model.layers.0.self_attn.q_proj.weight".
 std::string float8_module(std::string_view weight);
 
+/// Returns the name of an operand of `module`'s matmuls in `block`, as "layers.3.qkv.g"; a negative
+/// block is the head's.
+std::string float8_site(const Float8Recipe& recipe, int32_t block, const std::string& module,
+                        Float8Role role);
+
 /// Rows are named by block, matmul and role, as "fp8.layers.3.qkv.g" or "fp8.head.g"; matmuls of
 /// one input have one name ("qkv", "gate_up") where they share scales, and always for x. The rows
 /// are State "fp8.table", of which each row is a window; those of weights come first.

@@ -90,6 +90,17 @@ std::string to_json_line(const ValidationMetrics& m) {
   return line + "}\n";
 }
 
+std::string to_json_line(int64_t step, const Float8Figures& f) {
+  std::string line;
+  add_count(line, "step", step);
+  line += fmt::format(", \"site\": \"{}\"", f.site);
+  add_number(line, "amax", f.amax);
+  add_number(line, "scale", f.scale);
+  add_number(line, "zeros", f.zeros);
+  add_number(line, "largest", f.largest);
+  return line + "}\n";
+}
+
 std::string cut_to_step(std::string_view text, int64_t last_step) {
   std::string kept;
   while (!text.empty()) {

@@ -1,4 +1,4 @@
-// metrics.jsonl and validation.jsonl: one JSON object per line, one writer per job.
+// metrics.jsonl, validation.jsonl and fp8.jsonl: one JSON object per line, one writer per job.
 // Each line goes out in one write; numbers are the shortest text that reads back to the same
 // double; unknown, NaN and infinite values are null.
 #pragma once
@@ -20,6 +20,18 @@ std::string to_json_line(const StepMetrics& metrics);
 /// Returns one line of validation.jsonl, with its newline.
 std::string to_json_line(const ValidationMetrics& metrics);
 
+/// What the codes of one operand of matmuls consist of, over all microbatches of a step.
+struct Float8Figures {
+  std::string site;
+  double amax = 0.0;
+  double scale = 0.0;    ///< the smallest, if codes have several
+  double zeros = 0.0;    ///< their share
+  double largest = 0.0;  ///< the share of codes of the largest magnitude
+};
+
+/// Returns one line of fp8.jsonl, with its newline.
+std::string to_json_line(int64_t step, const Float8Figures& figures);
+
 /// Returns the lines of `text` whose "step" is at most `last_step`. Drops a torn or foreign line.
 std::string cut_to_step(std::string_view text, int64_t last_step);
 
@@ -36,6 +48,9 @@ class MetricsFile {
   void append(const StepMetrics& metrics) { append_line(to_json_line(metrics)); }
 
   void append(const ValidationMetrics& metrics) { append_line(to_json_line(metrics)); }
+
+  /// Appends whole lines at once.
+  void append_lines(std::string_view lines) { append_line(lines); }
 
  private:
   void append_line(std::string_view line);
