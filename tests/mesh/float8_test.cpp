@@ -167,6 +167,7 @@ TEST_P(Float8Recompute, has_the_same_bits_in_all_modes) {
        .saved_ops = {"attention"},
        .halved_ops = {"linear", "scaled_matmul"}},
       {.mode = Mode::kSelectiveLayers, .every_nth_block = 2},
+      {.mode = Mode::kMemoryBudget, .memory_budget = 0.4},
       {.mode = Mode::kSelectiveLayers, .every_nth_block = 4, .emit_on_backward = false}};
   for (const Place& place :
        {Place{"one", {1, 1, 1, 1, 1}}, kPlaces[0], kPlaces[1], kPlaces[8], kPlaces[9]}) {

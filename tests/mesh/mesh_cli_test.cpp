@@ -52,7 +52,8 @@ Mesh draw_mesh(Draw& draw, uint64_t index) {
 Words draw_recompute(Draw& draw) {
   return {
       "--activation_checkpoint.mode=" +
-          draw.one_of<std::string>({"none", "full", "selective", "selective"}),
+          draw.one_of<std::string>({"none", "full", "selective", "selective", "memory_budget"}),
+      fmt::format("--activation_checkpoint.memory_budget={}", draw.one_of({0.25, 0.6})),
       "--activation_checkpoint.selective_ac_option=" + draw.one_of<std::string>({"op", "1", "2"})};
 }
 

@@ -99,9 +99,10 @@ void draw_pipeline(Draw& draw, MeshCase& c) {
 }
 
 RecomputePolicy draw_recompute(Draw& draw) {
-  RecomputePolicy policy{
-      .mode = draw.one_of({Mode::kNone, Mode::kFull, Mode::kSelectiveOps, Mode::kSelectiveLayers}),
-      .every_nth_block = 2};
+  RecomputePolicy policy{.mode = draw.one_of({Mode::kNone, Mode::kFull, Mode::kSelectiveOps,
+                                              Mode::kSelectiveLayers, Mode::kMemoryBudget}),
+                         .every_nth_block = 2,
+                         .memory_budget = draw.one_of({0.2, 0.5, 0.8})};
   if (policy.mode == Mode::kSelectiveOps) policy.saved_ops = {"attention", "linear"};
   return policy;
 }

@@ -74,7 +74,6 @@ struct Capabilities {
   bool bf16_master_weights = false;
   bool bf16_reduce = false;
   bool early_step_in_backward = false;
-  bool memory_budget = false;
   bool profiling = false;
   bool memory_snapshot = false;
   bool fault_tolerance = false;

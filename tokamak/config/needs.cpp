@@ -145,8 +145,6 @@ void features(const Config& c, const Capabilities& can, Collector& out) {
              "optimizer.early_step_in_backward", kNotBuilt);
   out.unless(can.bf16_master_weights || c.training.dtype == "float32", "training.dtype",
              "master weights are float32 (mixed_precision_param sets the type of the computation)");
-  out.unless(c.activation_checkpoint.mode != "memory_budget" || can.memory_budget,
-             "activation_checkpoint.mode", kNotBuilt);
   out.unless(!c.checkpoint.initial_load_in_hf_quantized, "checkpoint.initial_load_in_hf_quantized",
              kNotBuilt);
   out.unless(c.comm.mode == "default", "comm.mode", "not built (tokamak plan needs no peers)");

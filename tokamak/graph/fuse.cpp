@@ -164,6 +164,13 @@ class Emitter {
     return rewriter_.finish();
   }
 
+  std::vector<bool> emitted() {
+    for (int32_t i = 0; i < graph_.size(); ++i) find(i);
+    std::vector<bool> emitted(graph_.size(), false);
+    for (const auto& [use, again] : made_again_) emitted[use.second.node] = true;
+    return emitted;
+  }
+
  private:
   void find(int32_t gradient) {
     const Node& node = graph_.node(gradient);
@@ -258,6 +265,10 @@ class Emitter {
 
 Graph emit_on_backward(const Graph& graph, const StateLayout& layout) {
   return Emitter(graph, layout).run();
+}
+
+std::vector<bool> emitted_on_backward(const Graph& graph, const StateLayout& layout) {
+  return Emitter(graph, layout).emitted();
 }
 
 namespace {

@@ -2,6 +2,8 @@
 // (docs/design.md).
 #pragma once
 
+#include <vector>
+
 #include "tokamak/graph/graph.h"
 #include "tokamak/graph/state_layout.h"
 
@@ -12,6 +14,9 @@ namespace tokamak {
 /// matmuls run after it, and the value is not saved. A kernel rounds it as the forward did, so no
 /// bit changes.
 Graph emit_on_backward(const Graph& graph, const StateLayout& layout);
+
+/// Returns, by node, whether `emit_on_backward` lets a gradient node make its value again.
+std::vector<bool> emitted_on_backward(const Graph& graph, const StateLayout& layout);
 
 /// Replaces a sum (`kIsSum`) of two values by the later one, accumulated into the storage of the
 /// earlier; it is then rounded once. This requires that the later can accumulate and that nothing

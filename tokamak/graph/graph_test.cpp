@@ -110,6 +110,24 @@ TEST(Recompute, every_mode_gives_the_same_bits_and_less_memory) {
   }
 }
 
+TEST(Recompute, budgets_free_memory_step_by_step) {
+  using enum RecomputePolicy::Mode;
+  int64_t most = 0;
+  int64_t least = 0;
+  const auto want = Tower().run({}, 2, &most);
+  Tower().run({.recompute = {.mode = kFull}}, 2, &least);
+  ASSERT_LT(least, most);
+  std::vector<int64_t> peaks;
+  for (const double budget : {0.0, 0.25, 0.5, 0.75, 1.0}) {
+    int64_t& peak = peaks.emplace_back();
+    const RecomputePolicy policy{.mode = kMemoryBudget, .memory_budget = budget};
+    EXPECT_EQ(Tower().run({.recompute = policy}, 2, &peak), want) << budget;
+  }
+  EXPECT_LE(peaks.front(), least);
+  EXPECT_EQ(peaks.back(), most);
+  EXPECT_TRUE(std::is_sorted(peaks.begin(), peaks.end()));
+}
+
 TEST(Compile, forward_and_backward_apart_give_the_same_bits) {
   EXPECT_EQ(Tower().run({.split_backward = true}, 3), Tower().run({}, 3));
 }

@@ -5,6 +5,8 @@
 #include <optional>
 
 #include "tokamak/core/error.h"
+#include "tokamak/graph/fuse.h"
+#include "tokamak/graph/memory_budget.h"
 #include "tokamak/graph/rewriter.h"
 
 namespace tokamak {
@@ -63,9 +65,10 @@ Graph eliminate_dead(const Graph& graph) {
 
 namespace {
 
-// Decides for each node whether its outputs are kept for the backward.
-std::vector<bool> kept_nodes(const Graph& graph, const RecomputePolicy& policy) {
-  using Mode = RecomputePolicy::Mode;
+using Mode = RecomputePolicy::Mode;
+
+// Decides for each node whether its outputs are kept for the backward, by a rule for each op.
+std::vector<bool> kept_by_rule(const Graph& graph, const RecomputePolicy& policy) {
   std::vector<bool> kept(graph.size());
   for (int32_t i = 0; i < graph.size(); ++i) kept[i] = !graph.node(i).is_dropped;
   std::map<std::pair<int32_t, std::string_view>, int> seen;
@@ -97,13 +100,23 @@ std::vector<bool> kept_nodes(const Graph& graph, const RecomputePolicy& policy) 
   return kept;
 }
 
+std::vector<bool> kept_nodes(const Graph& graph, const StateLayout& layout,
+                             const RecomputePolicy& policy) {
+  if (policy.mode != Mode::kMemoryBudget) return kept_by_rule(graph, policy);
+  KeepBounds bounds{.least = kept_by_rule(graph, {.mode = Mode::kFull}),
+                    .most = kept_by_rule(graph, {.mode = Mode::kNone}),
+                    .emitted = std::vector<bool>(graph.size(), false)};
+  if (policy.emit_on_backward) bounds.emitted = emitted_on_backward(graph, layout);
+  return kept_within_budget(graph, bounds, policy.memory_budget);
+}
+
 // Clones forward nodes on demand, each at most once. Results of communication are cloned ahead, so
 // that they arrive while something else is computed.
 class Recomputer {
  public:
-  Recomputer(const Graph& graph, const RecomputePolicy& policy)
+  Recomputer(const Graph& graph, std::vector<bool> kept)
       : graph_(graph),
-        kept_(kept_nodes(graph, policy)),
+        kept_(std::move(kept)),
         is_of_state_(static_cast<size_t>(graph.size())),
         rewriter_(graph) {
     for (int32_t i = 0; i < graph.size(); ++i) {
@@ -281,13 +294,13 @@ class Recomputer {
 
 }  // namespace
 
-Graph recompute(const Graph& graph, const RecomputePolicy& policy) {
+Graph recompute(const Graph& graph, const StateLayout& layout, const RecomputePolicy& policy) {
   TOK_CHECK(policy.every_nth_block >= 1, "every {}th block", policy.every_nth_block);
   const auto is_dropped = [&](int32_t i) { return graph.node(i).is_dropped; };
-  bool any = policy.mode != RecomputePolicy::Mode::kNone;
+  bool any = policy.mode != Mode::kNone;
   for (int32_t i = 0; i < graph.size() && !any; ++i) any = is_dropped(i);
   if (!any) return graph;
-  return Recomputer(graph, policy).run();
+  return Recomputer(graph, kept_nodes(graph, layout, policy)).run();
 }
 
 Graph split_weight_gradients(const Graph& graph) {

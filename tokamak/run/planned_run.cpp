@@ -17,6 +17,20 @@ namespace tokamak {
 
 namespace {
 
+// Returns a policy by which all ranks of tp recompute the same. A choice by bytes would differ
+// where their parts of blocks do, and with it their collectives: then a rule that keeps less stands
+// in.
+RecomputePolicy recompute_by_all(const RecomputePolicy& policy, const ModelSpec& model,
+                                 const Mesh& mesh) {
+  const int tp = mesh.degree(MeshAxis::kTp);
+  const bool is_even = model.num_heads % tp == 0 && model.mlp_dim % tp == 0 &&
+                       (model.num_kv_heads % tp == 0 || tp % model.num_kv_heads == 0);
+  if (policy.mode != RecomputePolicy::Mode::kMemoryBudget || is_even) return policy;
+  return {.mode = policy.memory_budget < 1.0 ? RecomputePolicy::Mode::kFull
+                                             : RecomputePolicy::Mode::kNone,
+          .emit_on_backward = policy.emit_on_backward};
+}
+
 // Finds the same State in the table of one rank: inputs and results keep their names.
 StepState find_step_state(const StateTable& states, const std::string& prefix) {
   const auto find = [&](const char* name) { return states.find(prefix + name); };
@@ -375,7 +389,7 @@ void PlannedRun::plan_of_mesh(const Target& target, const WholeGraphs& whole) {
   float8_line_ = whole.float8_line();
   notes_.insert(notes_.end(), distributor.notes().begin(), distributor.notes().end());
   plan_training(quantized_training, training,
-                {.recompute = shape_.recompute,
+                {.recompute = recompute_by_all(shape_.recompute, config_, o.mesh),
                  .target = target,
                  .pipeline = training_items(o),
                  .overlaps_gathers = o.overlaps_gathers,

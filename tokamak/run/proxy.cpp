@@ -162,9 +162,7 @@ std::string kept_text(const Config& c, const Degrees& whole, const ModelSpec& sp
   std::vector<std::string> kept;
   if (whole.pp > 1) kept.push_back(c.parallelism.pipeline_parallel_schedule);
   if (whole.dp() * whole.cp > 1) kept.push_back(c.parallelism.data_parallel_type);
-  const ActivationCheckpointConfig& a = c.activation_checkpoint;
-  kept.push_back(fmt::format("recompute {}", a.mode));
-  if (a.mode == "selective") kept.back() += " " + a.selective_ac_option;
+  kept.push_back(fmt::format("recompute {}", recompute_text(c.activation_checkpoint)));
   kept.push_back(fmt::format("compute in {}", c.training.mixed_precision_param));
   for (const std::string& converter : c.model.converters) {
     kept.push_back(converter);

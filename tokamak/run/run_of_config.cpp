@@ -21,6 +21,8 @@ namespace fs = std::filesystem;
 RecomputePolicy recompute_of(const ActivationCheckpointConfig& c) {
   using Mode = RecomputePolicy::Mode;
   if (c.mode == "full") return {.mode = Mode::kFull};
+  if (c.mode == "memory_budget")
+    return {.mode = Mode::kMemoryBudget, .memory_budget = c.memory_budget};
   if (c.mode != "selective") return {};
   if (c.selective_ac_option == "op") {
     // torchtitan keeps attention and every second matmul.
@@ -94,6 +96,12 @@ ModelSpec spec_of(const Config& c) {
   TOK_REQUIRE(positions == 0 || longest <= positions,
               "training.seq_len = {}: the model has {} learned positions", longest, positions);
   return spec;
+}
+
+std::string recompute_text(const ActivationCheckpointConfig& c) {
+  if (c.mode == "selective") return "selective " + c.selective_ac_option;
+  if (c.mode == "memory_budget") return fmt::format("memory_budget {}", c.memory_budget);
+  return c.mode;
 }
 
 DType compute_type(const Config& c) {

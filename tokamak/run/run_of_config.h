@@ -29,6 +29,9 @@ ModelSpec spec_of(const Config& config);
 /// Returns the dtype in which forward and backward compute.
 DType compute_type(const Config& config);
 
+/// Returns the recompute mode with what it takes, such as "selective op" or "memory_budget 0.5".
+std::string recompute_text(const ActivationCheckpointConfig& config);
+
 /// Returns the shape of one rank's run; data, tokenizer and weights need not be there.
 RunShape shape_of(const Config& config, const ModelSpec& spec, const MeshPlace& place);
 

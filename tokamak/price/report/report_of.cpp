@@ -23,7 +23,7 @@ std::string schedule_text(const PriceRequest& request, const PricedRun& run) {
       request.degrees.pp > 1 ? config.parallelism.pipeline_parallel_schedule + ", " : std::string();
   return fmt::format("{}{} microbatch{} of {} x {}, recompute {}", name, run.batch.num_microbatches,
                      run.batch.num_microbatches == 1 ? "" : "es", run.batch.microbatch,
-                     config.training.seq_len, config.activation_checkpoint.mode);
+                     config.training.seq_len, recompute_text(config.activation_checkpoint));
 }
 
 // Returns the spans of one priced rank.
