@@ -62,6 +62,14 @@ TEST_P(ChunkSums, equals_one_rank) {
   expect_as_one_rank(c);
 }
 
+// Ranks that share the only key head rotate a part of the sequence each.
+TEST(ChunkSumsOfSharedKeys, equals_one_rank) {
+  MeshCase c = chunked_case({1, 1, 1, 1, 4});
+  c.model.num_kv_heads = 1;
+  expect_as_one_rank(c);
+  expect_gradients_as_one_rank(c);
+}
+
 INSTANTIATE_TEST_SUITE_P(Meshes, ChunkSums,
                          ::testing::Values(ChunkCase{"tp2", {1, 1, 1, 1, 2}},
                                            ChunkCase{"tp4", {1, 1, 1, 1, 4}},

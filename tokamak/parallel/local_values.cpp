@@ -4,6 +4,7 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/graph/cover_collectives.h"
+#include "tokamak/ops/attention/rope.h"
 #include "tokamak/parallel/reshard.h"
 
 namespace tokamak {
@@ -26,6 +27,18 @@ bool is_scattered(const Placement& from, const Placement& to) {
   return false;
 }
 
+// Whether ranks of tp rotate parts of a sequence (a key that they share), whose positions then
+// count on from one token to the next.
+bool rotates_cut_tokens(const Graph& global, const std::vector<NodePlacement>& placements) {
+  constexpr auto kTp = static_cast<size_t>(PlacementAxis::kTp);
+  for (int32_t i = 0; i < global.size(); ++i) {
+    const Node& node = global.node(i);
+    if (!node.is_leaf() && node.as<Rope>() != nullptr && placements[i].in[0][kTp].shard == cut(1))
+      return true;
+  }
+  return false;
+}
+
 double distance(const Placement& from, const Placement& to) {
   double cost = 0.0;
   for (size_t a = 0; a < kNumPlacementAxes; ++a) {
@@ -41,6 +54,15 @@ double distance(const Placement& from, const Placement& to) {
 }
 
 }  // namespace
+
+LocalValues::LocalValues(const Graph& global, const std::vector<NodePlacement>& placements,
+                         const RankContext& context, Graph& local)
+    : global_(global),
+      placements_(placements),
+      context_(context),
+      splits_backward_(context.options->pipeline.splits_backward()),
+      token_blocks_(rotates_cut_tokens(global, placements) ? 1 : context.options->token_blocks),
+      g_(local) {}
 
 bool is_weight(const Graph& global, Value v) {
   const Node& n = global.producer(v);
@@ -180,7 +202,7 @@ int LocalValues::token_blocks(Value v, PlacementAxis axis) const {
   const DistributeOptions& o = *context_.options;
   // Rings and codes that travel have an order of their own.
   const bool may_have_blocks = axis == PlacementAxis::kTp && !o.async_tp && !o.float8;
-  return may_have_blocks && has_tokens ? o.token_blocks : 1;
+  return may_have_blocks && has_tokens ? token_blocks_ : 1;
 }
 
 // Whether weight gradients of a block can run beside the collective between these placements.

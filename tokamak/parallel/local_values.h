@@ -25,12 +25,7 @@ class LocalValues {
  public:
   /// Emits into `local`. All must outlive it.
   LocalValues(const Graph& global, const std::vector<NodePlacement>& placements,
-              const RankContext& context, Graph& local)
-      : global_(global),
-        placements_(placements),
-        context_(context),
-        splits_backward_(context.options->pipeline.splits_backward()),
-        g_(local) {}
+              const RankContext& context, Graph& local);
 
   /// Returns the value placed as `want`, for `stage`; reshards it if needed and keeps the result.
   Value get(Value v, const Placement& want, int stage);
@@ -67,6 +62,7 @@ class LocalValues {
   const std::vector<NodePlacement>& placements_;
   const RankContext& context_;
   bool splits_backward_;
+  int token_blocks_;  ///< DistributeOptions::token_blocks where all ops can do with them
   Graph& g_;
   std::map<Value, std::vector<LocalValue>> values_;
 };
