@@ -163,7 +163,7 @@ TEST(CudnnAttention, gives_packed_operands_the_results_of_dense_ones) {
       const auto want = both_ways(problem, device, {parts.begin(), parts.end()}, dy);
       problem.shape.is_packed = true;
       const auto got = both_ways(problem, device, {pack(s, parts)}, dy);
-      // Two engines may round probabilities and results to bf16 otherwise, by half of 2^-8 each time.
+      // Two engines may round probabilities and results to bf16 differently.
       EXPECT_LT(difference({as_floats(got[0])}, {as_floats(want[0])}), 0x1p-9);
       const auto gradients = unpack(s, got[1]);
       for (size_t i = 0; i < 3; ++i) {
