@@ -126,8 +126,8 @@ MpiSession::MpiSession(const LaunchEnvironment& environment, WorldOptions option
 
 void MpiSession::connect(const LaunchEnvironment& environment) {
   require_connection(environment);
-  static const bool has_handler = std::atexit(&end_in_init) == 0;
-  static_cast<void>(has_handler);
+  static const bool kHasHandler = std::atexit(&end_in_init) == 0;
+  static_cast<void>(kHasHandler);
   int offered = 0;
   is_in_init = true;
   check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &offered), "MPI_Init_thread");

@@ -125,6 +125,7 @@ std::vector<std::string> float8_sites(const StateTable& states) {
       by_row[window.window_begin] = window.name.substr(kOwnCounts.size() + 1);
   }
   std::vector<std::string> sites;
+  sites.reserve(by_row.size());
   for (auto& [begin, site] : by_row) sites.push_back(std::move(site));
   return sites;
 }

@@ -31,8 +31,9 @@ std::vector<Value> fold(Graph& g, const std::vector<Value>& values) {
   std::vector<Value> folded;
   for (size_t at = 0; at < values.size(); at += StageMaxima::kMostInputs) {
     const size_t count = std::min(values.size() - at, size_t{StageMaxima::kMostInputs});
+    const auto begin = values.begin() + static_cast<std::ptrdiff_t>(at);
     folded.push_back(g.apply(StageMaxima{.row_of = std::vector<int>(count)},
-                             {values.begin() + at, values.begin() + at + count}));
+                             {begin, begin + static_cast<std::ptrdiff_t>(count)}));
   }
   return folded;
 }

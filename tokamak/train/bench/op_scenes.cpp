@@ -204,7 +204,7 @@ class Float8Scene {
                        ? known->second
                        : b_.run(Amax{.grid = grid, .transposed = of_columns}, {v})[0]);
     }
-    const std::vector<Value> out = b_.run(op, in);
+    std::vector<Value> out = b_.run(op, in);
     if (op.has_amax) columns_[v] = out.back();
     return out;
   }
