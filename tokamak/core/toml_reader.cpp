@@ -23,9 +23,9 @@ struct TomlAssertion {};
 // class.
 // clang-format off: the order matters
 #if __has_include(<toml++/impl/preprocessor.hpp>)  // from toml++ 3.4 on
-#define TOML_PART(name) <toml++/impl/name.hpp>  // NOLINT(bugprone-macro-parentheses)
+#define TOML_PART(name) <toml++/impl/name.hpp>
 #else
-#define TOML_PART(name) <toml++/impl/name.h>  // NOLINT(bugprone-macro-parentheses)
+#define TOML_PART(name) <toml++/impl/name.h>
 #endif
 #include TOML_PART(preprocessor)
 #undef TOML_UNREACHABLE
