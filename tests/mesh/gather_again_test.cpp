@@ -61,6 +61,21 @@ INSTANTIATE_TEST_SUITE_P(Meshes, GatherAgain,
                                            AgainCase{"cp_tp", {1, 1, 1, 2, 2}}),
                          [](const auto& test) { return test.param.name; });
 
+// Ranks with unequal parts of the MLP merge other matmuls, so none may decide by its own costs when
+// its collectives run.
+TEST(GatherAgainUneven, equals_one_rank) {
+  MeshCase c = gathered_case({1, 1, 1, 1, 3});
+  c.model.num_heads = 6;
+  c.model.num_kv_heads = 6;
+  c.model.mlp_dim = 92;
+  c.seq_len = 29;
+  c.recompute = {.mode = RecomputePolicy::Mode::kSelectiveLayers, .every_nth_block = 2};
+  c.distribute.gather_again = true;
+  c.distribute.covers_collectives = true;
+  expect_as_one_rank(c);
+  expect_gradients_as_one_rank(c);
+}
+
 // Weight gradients that run apart gather for themselves.
 TEST(GatherAgainPipeline, leaves_every_bit) {
   for (const auto& [schedule, chunks] : {std::pair("1F1B", 1), {"ZBVZeroBubble", 2}}) {

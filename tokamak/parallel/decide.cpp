@@ -285,4 +285,21 @@ std::vector<NodePlacement> decide_placements(const Graph& graph, const Mesh& mes
   return Decider(graph, mesh, model, sequence_parallel).run();
 }
 
+bool cuts_blocks_evenly(const Graph& global, const std::vector<NodePlacement>& placements) {
+  constexpr auto kTp = static_cast<size_t>(PlacementAxis::kTp);
+  for (int32_t i = 0; i < global.size(); ++i) {
+    const Node& n = global.node(i);
+    if (!n.is_leaf()) continue;
+    const StateDecl& state = global.states()[n.state];
+    if (state.kind != StateKind::kParameter || state.block < 0) continue;
+    const AxisPlacement& cut = placements[i].out[0][kTp];
+    if (!cut.shard.is_cut()) continue;
+    const Ranges& ranges = *cut.ranges;
+    const bool is_even = std::all_of(ranges.begin(), ranges.end(),
+                                     [&](const Range& r) { return r.size() == ranges[0].size(); });
+    if (!is_even) return false;
+  }
+  return true;
+}
+
 }  // namespace tokamak

@@ -39,4 +39,8 @@ struct NodePlacement {
 std::vector<NodePlacement> decide_placements(const Graph& graph, const Mesh& mesh,
                                              const ModelAxes& model, bool sequence_parallel = true);
 
+/// Whether the ranks of tp hold equal parts of all weights of blocks. Otherwise they merge other
+/// matmuls, at other costs, so what costs decide differs between them.
+bool cuts_blocks_evenly(const Graph& global, const std::vector<NodePlacement>& placements);
+
 }  // namespace tokamak

@@ -30,22 +30,6 @@ bool replicates(const Strategy& s) {
   return true;
 }
 
-// Whether ranks of tp hold equal parts of all weights of blocks, so that they cut matmuls alike.
-bool cuts_blocks_evenly(const Graph& global, const std::vector<NodePlacement>& placements) {
-  constexpr auto kTp = static_cast<size_t>(PlacementAxis::kTp);
-  for (int32_t i = 0; i < global.size(); ++i) {
-    const Node& n = global.node(i);
-    if (!n.is_leaf() || !is_weight(global, {i, 0}) || global.states()[n.state].block < 0) continue;
-    const AxisPlacement& cut = placements[i].out[0][kTp];
-    if (!cut.shard.is_cut()) continue;
-    const Ranges& ranges = *cut.ranges;
-    const bool is_even = std::all_of(ranges.begin(), ranges.end(),
-                                     [&](const Range& r) { return r.size() == ranges[0].size(); });
-    if (!is_even) return false;
-  }
-  return true;
-}
-
 // Emits the local graph node by node.
 class Localizer {
  public:
@@ -263,7 +247,7 @@ Graph Distributor::localize(const Graph& global, const std::vector<NodePlacement
   }
   if (!is_training) return mine;
   if (options_.merge_products) mine = merge_products(mine, notes_);
-  if (options_.token_chunks == 1 || !cuts_blocks_evenly(global, placements)) return mine;
+  if (options_.token_chunks == 1) return mine;
   return chunk_sums(chunk_gathers(mine, *context_), *context_);
 }
 

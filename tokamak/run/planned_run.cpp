@@ -17,16 +17,9 @@ namespace tokamak {
 
 namespace {
 
-// Whether ranks of tp hold equal parts of blocks, so that their costs and merged matmuls are equal.
-bool cuts_blocks_evenly(const ModelSpec& model, const Mesh& mesh) {
-  const int tp = mesh.degree(MeshAxis::kTp);
-  return model.num_heads % tp == 0 && model.mlp_dim % tp == 0 &&
-         (model.num_kv_heads % tp == 0 || tp % model.num_kv_heads == 0);
-}
-
-// Returns a policy by which all ranks of tp recompute the same. A choice by bytes would differ
-// where their parts of blocks do, and with it their collectives: then a rule that keeps less stands
-// in.
+// Returns a policy by which all ranks of tp recompute the same nodes. Where their parts of blocks
+// differ, a choice by bytes would differ, too, and with it their collectives, so they recompute
+// whole blocks instead.
 RecomputePolicy recompute_by_all(const RecomputePolicy& policy, bool is_even) {
   if (policy.mode != RecomputePolicy::Mode::kMemoryBudget || is_even) return policy;
   return {.mode = policy.memory_budget < 1.0 ? RecomputePolicy::Mode::kFull
@@ -364,9 +357,12 @@ void PlannedRun::plan_of_mesh(const Target& target, const WholeGraphs& whole) {
             "a schedule of {} microbatches for {}", o.pipeline.num_microbatches,
             o.num_microbatches);
   o.model = axes_of(config_);
-  // Ranks with unequal parts would put their collectives beside other matmuls, in another order.
-  const bool is_even = cuts_blocks_evenly(config_, o.mesh);
-  if (!is_even) o.covers_collectives = o.covers_context = false;
+  const bool is_even = cuts_blocks_evenly(whole.training(), whole.training_placements());
+  if (!is_even) {
+    // Ranks with unequal parts would put their collectives beside other matmuls, in other orders.
+    o.covers_collectives = o.covers_context = false;
+    o.token_chunks = 1;
+  }
   Distributor distributor(states_, o);
   Graph training = distributor.localize(whole.training(), whole.training_placements());
   for (const char* name : {"grad_norm", "scalars", "norm_limit"}) {
