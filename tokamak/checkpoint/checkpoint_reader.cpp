@@ -10,9 +10,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "tokamak/checkpoint/chunk_hash.h"
 #include "tokamak/checkpoint/formats/outside_name.h"
 #include "tokamak/checkpoint/shard_check.h"
+#include "tokamak/core/chunk_hash.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/in_parallel.h"

@@ -5,7 +5,7 @@
 #include <functional>
 #include <numeric>
 
-#include "tokamak/checkpoint/chunk_hash.h"
+#include "tokamak/core/chunk_hash.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/in_parallel.h"

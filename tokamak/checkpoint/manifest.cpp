@@ -5,9 +5,9 @@
 
 #include <fmt/ranges.h>
 
-#include "tokamak/checkpoint/chunk_hash.h"
 #include "tokamak/checkpoint/formats/outside_name.h"
 #include "tokamak/checkpoint/tensor_source.h"
+#include "tokamak/core/chunk_hash.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/json.h"
 

@@ -4,9 +4,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include <xxhash.h>
-
 #include "tokamak/comm/reduce.h"
+#include "tokamak/core/chunk_hash.h"
 #include "tokamak/core/error.h"
 
 namespace tokamak {
@@ -28,10 +27,6 @@ std::byte* bytes_of(void* data) {
 bool is_set(const char* variable) {
   const char* const text = std::getenv(variable);
   return text != nullptr && *text != '\0';
-}
-
-uint64_t hash_of_message(const std::byte* data, int64_t bytes) {
-  return XXH3_64bits(data, static_cast<size_t>(bytes));
 }
 
 void copy_bytes(const std::byte* in, std::byte* out, int64_t bytes) {
@@ -162,7 +157,8 @@ void HostCommunicator::exchange_sized(std::span<const Send> sends,
 std::vector<uint64_t> HostCommunicator::hashes_of(std::span<const Send> sends) const {
   std::vector<uint64_t> hashes;
   if (!checks_messages_) return hashes;
-  for (const Send& send : sends) hashes.push_back(hash_of_message(send.data, send.bytes));
+  for (const Send& send : sends)
+    hashes.push_back(hash_of({send.data, static_cast<size_t>(send.bytes)}));
   return hashes;
 }
 
@@ -183,7 +179,7 @@ void HostCommunicator::check_contents(std::span<const uint64_t> hashes, std::spa
   }
   transport_->exchange(out, in, [&](size_t i) {
     const Receive& message = receives[i];
-    if (hash_of_message(message.data, message.bytes) == theirs[i]) return;
+    if (hash_of({message.data, static_cast<size_t>(message.bytes)}) == theirs[i]) return;
     transport_->fail(fmt::format(
         "{} bytes from rank {} to rank {} in group \"{}\" were changed on their way", message.bytes,
         group_.world_ranks[message.from], group_.world_ranks[rank()], group_.name));

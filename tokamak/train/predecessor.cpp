@@ -2,13 +2,11 @@
 
 #include <chrono>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <sstream>
 #include <string>
 #include <thread>
-#include <vector>
 
+#include "tokamak/core/process_stat.h"
 #include "tokamak/core/timing.h"
 
 namespace tokamak {
@@ -21,13 +19,7 @@ constexpr auto kPatience = 30s;
 // A zombie holds nothing, once no other thread of its process lives.
 bool is_gone(const std::string& process) {
   constexpr size_t kThreads = 17;
-  std::ifstream file("/proc/" + process + "/stat");
-  std::string text;
-  std::getline(file, text);
-  const auto end = text.rfind(") ");
-  if (end == std::string::npos) return true;
-  std::istringstream stream(text.substr(end + 2));
-  const std::vector<std::string> words(std::istream_iterator<std::string>(stream), {});
+  const auto words = process_stat(std::atoi(process.c_str()));
   return words.size() <= kThreads || (words[0] == "Z" && std::stol(words[kThreads]) <= 1);
 }
 

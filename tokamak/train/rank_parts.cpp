@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "tokamak/checkpoint/chunk_hash.h"
 #include "tokamak/core/bytes.h"
+#include "tokamak/core/chunk_hash.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/host_memory.h"

@@ -6,10 +6,10 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "tokamak/checkpoint/chunk_hash.h"
 #include "tokamak/cli/cluster/nvml.h"
 #include "tokamak/cli/devices.h"
 #include "tokamak/cli/slurm/command.h"
+#include "tokamak/core/chunk_hash.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/gpu/device_info.h"

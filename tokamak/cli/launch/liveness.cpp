@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
-#include <sstream>
 #include <vector>
 
 #include <fmt/format.h>
@@ -13,6 +10,7 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/core/process_stat.h"
 
 namespace tokamak::cli {
 namespace {
@@ -29,19 +27,8 @@ int64_t now_ns() {
   return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// Returns the words of /proc/PID/stat that follow the name in parentheses: state, parent, ...
-std::vector<std::string> stat_of(pid_t process) {
-  std::ifstream file(fmt::format("/proc/{}/stat", process));
-  std::string text;
-  std::getline(file, text);
-  const auto end = text.rfind(") ");
-  if (end == std::string::npos) return {};
-  std::istringstream words(text.substr(end + 2));
-  return {std::istream_iterator<std::string>(words), {}};
-}
-
 char state_of(pid_t process) {
-  const auto words = stat_of(process);
+  const auto words = process_stat(process);
   return words.empty() ? '?' : words[0][0];
 }
 
@@ -51,7 +38,7 @@ std::optional<int> death_by_signal(pid_t process) {
   constexpr size_t kFlags = 6;
   constexpr size_t kExitCode = 49;
   constexpr uint64_t kExiting = 0x4;  // PF_EXITING
-  const auto words = stat_of(process);
+  const auto words = process_stat(process);
   if (words.size() <= kExitCode) return std::nullopt;
   const bool is_exiting = (std::strtoull(words[kFlags].c_str(), nullptr, 10) & kExiting) != 0;
   const int status = std::atoi(words[kExitCode].c_str());

@@ -5,7 +5,7 @@
 
 #include <fmt/ranges.h>
 
-#include "tokamak/checkpoint/chunk_hash.h"
+#include "tokamak/core/chunk_hash.h"
 #include "tokamak/core/error.h"
 
 namespace tokamak {

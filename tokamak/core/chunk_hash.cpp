@@ -1,4 +1,4 @@
-#include "tokamak/checkpoint/chunk_hash.h"
+#include "tokamak/core/chunk_hash.h"
 
 #include <xxhash.h>
 
