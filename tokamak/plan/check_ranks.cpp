@@ -105,9 +105,15 @@ void check_same(const GroupKey& group, const std::vector<Arrival>& members) {
     const Operand& o = task.in.empty() ? task.out[0] : task.in[0];
     return std::pair(o.type.dtype, o.type.numel());
   };
+  // Collectives of other places in the model may have equal types; messages join two places.
+  const auto place = [](const Task& task) { return std::pair(task.label.phase, task.label.block); };
   const Arrival& first = members[0];
+  const bool is_message = partner_of(first.task->rules->name) != first.task->rules->name;
   for (size_t k = 1; k < members.size(); ++k) {
     const Arrival& a = members[k];
+    TOK_CHECK(is_message || place(*a.task) == place(*first.task),
+              "group {}: rank {} enters {} of block {}, rank {} one of block {}", group.second,
+              first.rank, show(*first.task), first.task->label.block, a.rank, a.task->label.block);
     TOK_CHECK(a.task->rules->name == partner_of(first.task->rules->name) &&
                   type(*a.task) == type(*first.task),
               "group {}: rank {} enters {}, rank {} {}", group.second, first.rank,
