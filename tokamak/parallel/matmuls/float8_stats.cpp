@@ -1,15 +1,11 @@
 #include "tokamak/parallel/matmuls/float8_stats.h"
 
-#include <algorithm>
-
 #include <fmt/format.h>
 
 #include "tokamak/core/error.h"
 #include "tokamak/ops/float8/amax_history.h"
 #include "tokamak/ops/float8/code_counts.h"
-#include "tokamak/ops/matmul/linear.h"
 #include "tokamak/ops/optimizer/accumulate.h"
-#include "tokamak/ops/optimizer/grad_norm.h"
 
 namespace tokamak {
 namespace {
@@ -30,23 +26,11 @@ TensorType figures_type(std::string_view name, int64_t sites) {
 }  // namespace
 
 Float8Stats::Float8Stats(const Graph& from, const Float8Recipe& recipe) : recipe_(recipe) {
-  if (!recipe.counts_codes) return;
-  bool trains = false;
-  std::map<int32_t, std::vector<std::string>> modules;  // by block, in the graph's order
-  for (int32_t i = 0; i < from.size(); ++i) {
-    const Node& n = from.node(i);
-    trains = trains || n.as<ClipFactor>() != nullptr;
-    const auto* linear = n.as<Linear>();
-    // The head comes last.
-    if (linear != nullptr && linear->float8)
-      modules[n.label.block < 0 ? INT32_MAX : n.label.block].push_back(linear->module);
-  }
-  if (!trains) return;
-  for (const auto& [block, names] : modules) {
+  if (!recipe.counts_codes || !has_optimizer(from)) return;
+  for (const auto& [block, names] : float8_modules(from)) {
     for (const std::string& module : names) {
       for (const Float8Role role : {Float8Role::kX, Float8Role::kW, Float8Role::kG}) {
-        const int32_t of = block == INT32_MAX ? -1 : block;
-        const std::string site = float8_site(recipe_, of, module, role);
+        const std::string site = float8_site(recipe_, block, module, role);
         if (row_of_.emplace(site, std::ssize(sites_)).second) sites_.push_back(site);
       }
     }

@@ -1,4 +1,4 @@
-// What the codes of a run's matmuls consist of, site by site, for people who watch it.
+// Counts the codes of each operand of a run's float8 matmuls (debug.fp8_stats).
 #pragma once
 
 #include <map>

@@ -61,6 +61,23 @@ std::string float8_module(std::string_view weight) {
   return std::string(name.substr(owner.rfind('.') + 1));
 }
 
+std::map<int32_t, std::vector<std::string>> float8_modules(const Graph& graph) {
+  std::map<int32_t, std::vector<std::string>> modules;
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    const auto* linear = graph.node(i).as<Linear>();
+    if (linear != nullptr && linear->float8)
+      modules[graph.node(i).label.block].push_back(linear->module);
+  }
+  return modules;
+}
+
+bool has_optimizer(const Graph& graph) {
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    if (graph.node(i).as<ClipFactor>() != nullptr) return true;
+  }
+  return false;
+}
+
 std::string float8_site(const Float8Recipe& recipe, int32_t block, const std::string& module,
                         Float8Role role) {
   constexpr std::string_view kRoles = "xwg";
@@ -72,13 +89,8 @@ std::string float8_site(const Float8Recipe& recipe, int32_t block, const std::st
 
 Float8Table::Float8Table(const Graph& from, const Float8Recipe& recipe) : recipe_(recipe) {
   if (recipe.history_len == 0) return;
-  std::map<int32_t, std::vector<std::string>> modules;  // by block, in the graph's order
-  for (int32_t i = 0; i < from.size(); ++i) {
-    const Node& n = from.node(i);
-    has_update_ = has_update_ || n.as<ClipFactor>() != nullptr;
-    const auto* linear = n.as<Linear>();
-    if (linear != nullptr && linear->float8) modules[n.label.block].push_back(linear->module);
-  }
+  has_update_ = has_optimizer(from);
+  const auto modules = float8_modules(from);
   const auto add_rows = [&](int32_t block, const std::vector<std::string>& names, Float8Role role) {
     for (const std::string& module : names) {
       const std::string name = name_of(block, module, role);

@@ -22,6 +22,13 @@ enum class Float8Role : uint8_t { kX, kW, kG };
 /// "model.layers.0.self_attn.q_proj.weight".
 std::string float8_module(std::string_view weight);
 
+/// Returns the modules of the marked matmuls by block, in the graph's order; block -1 is the
+/// head's.
+std::map<int32_t, std::vector<std::string>> float8_modules(const Graph& graph);
+
+/// Whether the graph ends with an optimizer's update, as validation's does not.
+bool has_optimizer(const Graph& graph);
+
 /// Returns the name of an operand of `module`'s matmuls in `block`, as "layers.3.qkv.g"; a negative
 /// block is the head's.
 std::string float8_site(const Float8Recipe& recipe, int32_t block, const std::string& module,
