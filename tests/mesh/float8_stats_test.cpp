@@ -39,7 +39,7 @@ Figures figures_of(const fs::path& dump) {
   return figures;
 }
 
-// What fp8.jsonl is to say of tensors that share a scale.
+// The figures that fp8.jsonl should hold for tensors that share a scale.
 struct Counted {
   float amax = 0.0F;
   double zeros = 0.0;

@@ -28,8 +28,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Beyond the pauses of a step between two loops, and a fraction of the 3 ms or more that a thread
-/// stands still where another program has its core.
+/// This is longer than the pauses between two loops of a step, and a fraction of the 3 ms or more
+/// for which a thread stands still where another program has its core.
 constexpr std::chrono::microseconds kSpinTime{200};
 
 std::string_view variable(const char* name) {
@@ -67,7 +67,7 @@ void pause() {
 #endif
 }
 
-/// Spins until done(), but not for long, and not while is_in_the_way(). Whether it is done.
+/// Spins until done(), but only for a short time and not while is_in_the_way(). Returns done().
 template <class Done, class InTheWay>
 bool spin(Done done, InTheWay is_in_the_way) {
   if (done()) return true;
@@ -88,10 +88,10 @@ class alignas(128) Word {
 
   void store(uint32_t value) { value_.store(value); }
 
-  /// The value after it.
+  /// Returns the value after the addition.
   uint32_t add(uint32_t more) { return value_.fetch_add(more) + more; }
 
-  /// Returns at once if the value is not `old`, else when woken, or earlier.
+  /// Sleeps until it is woken if the value is still `old`; may return earlier.
   void sleep_while(uint32_t old) {
     sleepers_.fetch_add(1);
     ::syscall(SYS_futex, &value_, FUTEX_WAIT_PRIVATE, old, nullptr, nullptr, 0);
@@ -110,7 +110,7 @@ class alignas(128) Word {
 
 class Team;
 
-/// Of a thread in a region.
+/// The place of a thread in the region that it runs.
 struct Place {
   Team* team = nullptr;
   int thread = 0;
@@ -124,7 +124,7 @@ int threads_of_next() {
   return max_threads > 0 ? max_threads : threads_at_start();
 }
 
-/// A thread that begins regions, and the workers that run them with it.
+/// The workers that run regions together with the thread that begins these.
 class Team {
  public:
   explicit Team(int size) : cores_(static_cast<size_t>(size)) {

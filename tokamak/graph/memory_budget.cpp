@@ -9,7 +9,7 @@
 namespace tokamak {
 namespace {
 
-// Rates of a current GPU and its links, which only rank ways to free memory.
+// Rates of a current GPU and its links. They only rank the ways to free memory.
 constexpr double kFlopsPerSecond = 600e12;  // of elements of two bytes
 constexpr double kBytesPerSecond = 3e12;
 constexpr double kSentBytesPerSecond = 200e9;
@@ -65,8 +65,8 @@ class BlockChoice {
 
   bool is_in_block(int32_t i) const { return std::binary_search(nodes_.begin(), nodes_.end(), i); }
 
-  // Returns `kept` without what a gradient node makes again of an input that is computed again: the
-  // values are found by that input's clone.
+  // Returns `kept` without the values that gradient nodes emit from an input that is recomputed:
+  // a gradient node finds what it can emit among the readers of that input's clone.
   std::vector<bool> with_emitted(std::vector<bool> kept) const {
     for (const int32_t i : nodes_) {
       if (!kept[i] || !bounds_.emitted[i] || !may_change(i)) continue;
@@ -123,9 +123,9 @@ class BlockChoice {
     return sets;
   }
 
-  // Lets `best` be the fastest choice that one set makes of `now` and that is allowed, if it is
-  // faster. Then gives up the set that costs the least time per byte and is not enough; returns
-  // false if there is none.
+  // Sets `best` to the fastest allowed choice that giving up one more set makes of `now`, if that
+  // is faster than `best`. Then gives up, in `now`, the set that costs the least time per byte
+  // among those that do not free enough; returns false if there is none.
   bool give_up_more(double allowed, Choice& now, Choice& best) const {
     Choice next;
     double least_price = 0.0;

@@ -7,20 +7,19 @@
 
 namespace tokamak {
 
-/// What a choice of kept nodes may be, by node.
+/// Bounds on which nodes' outputs are kept for the backward, by node.
 struct KeepBounds {
   std::vector<bool> least;    ///< kept in any case, as full recomputation does
   std::vector<bool> most;     ///< may be kept, as without recomputation
   std::vector<bool> emitted;  ///< a gradient node makes the values again (`emitted_on_backward`)
 };
 
-/// Returns the nodes whose outputs are kept for the backward: in each block as many as need the
-/// share `budget` of the bytes between those of `least` (0) and of `most` (1), and such that what
-/// is recomputed takes little time. Values are given up one after another, the one first that
-/// takes the least time per byte to compute again from what is still kept, and the last one is the
-/// one that takes the least time of those that suffice. This is a heuristic for the knapsack that
-/// PyTorch's partitioner solves (torch/_functorch/partitioners.py, activation_memory_budget).
-/// Blocks of equal nodes get equal choices.
+/// Returns the nodes whose outputs are kept for the backward. Each block keeps at most the share
+/// `budget` of the bytes between those of `least` (0) and of `most` (1). Values are given up one
+/// after another: first the one that takes the least time per byte to compute again from what is
+/// still kept, and last, of those that free enough, the one that takes the least time. This is a
+/// heuristic for the knapsack that PyTorch's partitioner solves (torch/_functorch/partitioners.py,
+/// activation_memory_budget). Blocks of equal nodes get equal choices.
 std::vector<bool> kept_within_budget(const Graph& graph, const KeepBounds& bounds, double budget);
 
 }  // namespace tokamak

@@ -35,7 +35,7 @@ MemoryKind memory_kind(const SearchPoint& p) {
   return {plan_kind(p), p.layers_per_stage, p.ends_weigh};
 }
 
-// So many of the best plans are priced in other ways, too.
+// This many of the best plans are also priced with other keys.
 constexpr std::ptrdiff_t kMostTried = 3;
 
 class Search {

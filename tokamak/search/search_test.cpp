@@ -190,7 +190,7 @@ TEST(Search, TriesKeysThatBuyTimeForMemory) {
   EXPECT_GT(best.point.degrees.tp, 1);
   EXPECT_EQ(best.point.gather_again, GatherAgain::kNone);
   EXPECT_FALSE(best.config.activation_checkpoint.gather_again);
-  // What does not fit is not taken.
+  // A plan that does not fit is left out.
   price::set_number(
       request.machine, "device.memory_bytes",
       static_cast<double>(best.peak_bytes) + request.machine.device.reserve_bytes - 1e6);

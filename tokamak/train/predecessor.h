@@ -1,4 +1,4 @@
-// Ranks of the attempt before that have died and still hold what they held.
+// Ranks of the previous attempt that are dying and still hold their memory.
 #pragma once
 
 namespace tokamak {
@@ -6,7 +6,7 @@ namespace tokamak {
 /// The variable that names their processes on this host; `tokamak launch --max-restarts` sets it.
 inline constexpr const char* kPredecessorsVariable = "TOKAMAK_PREDECESSORS";
 
-/// Whether any is named; it may be gone by now.
+/// Whether the variable names any process, which may be gone by now.
 bool has_predecessors();
 
 /// Returns once they are gone, or after a bounded time: a GPU's memory and gigabytes that are

@@ -1,4 +1,4 @@
-// Steps that a device may still compute, and what the host reads of each.
+// Steps that a device may still be computing, and the results that the host reads of each.
 #pragma once
 
 #include <cstddef>
@@ -22,14 +22,14 @@ struct IssuedStep {
   double norm_limit = 0.0;
 };
 
-/// What the host reads of each step, and where in a row of results it stands.
+/// The State that the host reads of each step, and its place in a row of results.
 struct ResultsOfStep {
   explicit ResultsOfStep(const PlannedRun& run)
       : states{run.step().loss, run.step().grad_norm},
         own_loss(add(run.states().find(run.states()[states[0]].name + std::string(kOwnTerms)))),
         saturated(add(run.states().find(kFloat8Saturated))) {}
 
-  // Returns nothing where the run has no such State.
+  /// Returns nothing where the run has no such State.
   std::optional<size_t> add(StateId state) {
     if (!state.valid()) return std::nullopt;
     states.push_back(state);
@@ -37,8 +37,8 @@ struct ResultsOfStep {
   }
 
   std::vector<StateId> states;
-  std::optional<size_t> own_loss;   // this rank's terms, if there are others
-  std::optional<size_t> saturated;  // the count of sites, if scales are delayed
+  std::optional<size_t> own_loss;   ///< this rank's terms, if there are others
+  std::optional<size_t> saturated;  ///< the count of sites, if scales are delayed
 };
 
 }  // namespace tokamak

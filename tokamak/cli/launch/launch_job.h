@@ -13,7 +13,7 @@
 
 namespace tokamak::cli {
 
-/// The fault that a job is started again after.
+/// The fault after which a job is started again.
 struct Recovery {
   std::chrono::steady_clock::time_point fault_at;
   std::chrono::steady_clock::time_point ended_at;  ///< when all ranks of that attempt had ended
@@ -26,7 +26,7 @@ struct LaunchJob {
   bool print_environment = false;  ///< ranks print what they see instead of running `words`
   bool keeps_last_step = false;    ///< ranks keep it in memory that outlives them
   int64_t start_seconds = 60;      ///< all hosts must have started their ranks by then
-  std::optional<Recovery> recovery;  ///< what the job is started again after
+  std::optional<Recovery> recovery;  ///< after which the job is started again
 };
 
 /// Starts the ranks, passes their output on, and signals too (a second one to stop kills the job);

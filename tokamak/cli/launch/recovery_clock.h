@@ -1,4 +1,4 @@
-// How long a job that is started again takes until it trains again.
+// Measures how long a restarted job takes until it trains again.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// What a tensor of 8-bit or 4-bit codes consists of, for people who watch a run.
+// Counts the zeros and the largest codes of a tensor of 8-bit or 4-bit codes (debug.fp8_stats).
 #pragma once
 
 #include "tokamak/ops/float8/grid.h"

@@ -17,7 +17,7 @@ struct ScaledMatmul {
   ScaleGrid a_grid = ScaleGrid::kTensor;
   ScaleGrid b_grid = ScaleGrid::kTensor;
   bool fast_accumulation = false;  ///< GPU: sums stay in the tensor cores
-  /// What C is. A gradient can add to what is there. An output y must not, since its rounding
+  /// The role of C. A gradient can add to what is there. An output y must not, since its rounding
   /// would depend on whether the other term is kept for the backward.
   Cost::Product product = Cost::Product::kOutput;
   bool emulate = false;  ///< GPU: fp32 in this project's kernel, on any device

@@ -117,9 +117,9 @@ std::string cut_to_step(std::string_view text, int64_t last_step) {
 MetricsFile::MetricsFile(std::filesystem::path path, int64_t resumed_step)
     : path_(std::move(path)), file_(prepare(path_, resumed_step), FileWriter::Mode::kAppend) {}
 
-void MetricsFile::append_line(std::string_view line) {
+void MetricsFile::append_lines(std::string_view lines) {
   constexpr size_t kMostPending = size_t{1} << 20;
-  if (pending_.size() < kMostPending) pending_ += line;
+  if (pending_.size() < kMostPending) pending_ += lines;
   std::error_code code;
   const auto size = std::filesystem::file_size(path_, code);
   try {

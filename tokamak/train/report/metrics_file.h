@@ -20,7 +20,7 @@ std::string to_json_line(const StepMetrics& metrics);
 /// Returns one line of validation.jsonl, with its newline.
 std::string to_json_line(const ValidationMetrics& metrics);
 
-/// What the codes of one operand of matmuls consist of, over all microbatches of a step.
+/// Figures of the codes that one operand of matmuls had in a step, over all its microbatches.
 struct Float8Figures {
   std::string site;
   double amax = 0.0;
@@ -45,16 +45,14 @@ class MetricsFile {
 
   /// Throws SystemError (disk full); the file then ends at the last whole line, and the next call
   /// writes this line too.
-  void append(const StepMetrics& metrics) { append_line(to_json_line(metrics)); }
+  void append(const StepMetrics& metrics) { append_lines(to_json_line(metrics)); }
 
-  void append(const ValidationMetrics& metrics) { append_line(to_json_line(metrics)); }
+  void append(const ValidationMetrics& metrics) { append_lines(to_json_line(metrics)); }
 
-  /// Appends whole lines at once.
-  void append_lines(std::string_view lines) { append_line(lines); }
+  /// Appends whole lines in one write.
+  void append_lines(std::string_view lines);
 
  private:
-  void append_line(std::string_view line);
-
   std::filesystem::path path_;
   FileWriter file_;
   std::string pending_;

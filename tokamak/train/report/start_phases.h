@@ -1,4 +1,4 @@
-// What the time between the start of a process and its first step goes to.
+// Measures the phases between the start of a process and its first step.
 #pragma once
 
 #include <chrono>

@@ -10,7 +10,7 @@
 #include <wandb.pb.h>
 #include <zlib.h>
 
-#include "tokamak/checkpoint/chunk_hash.h"
+#include "tokamak/core/chunk_hash.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/host_name.h"

@@ -65,7 +65,7 @@ struct LoadParts {
   bool train_state = true;
 };
 
-/// Who reads a checkpoint.
+/// The threads and ranks that read a checkpoint together.
 struct LoadThreads {
   int count = 1;          ///< threads of this rank
   int64_t num_ranks = 1;  ///< that load at the same time
