@@ -17,9 +17,12 @@ class GatedDecoder : public Builder {
 
   ModelOutputs build() {
     const double root = std::sqrt(static_cast<double>(c_.dim));
-    const double embedding_std = c_.scale_embedding ? 1.0 / root : 1.0;
-    const Init embedding =
-        c_.init == InitRecipe::kTorchtitan ? normal(embedding_std) : normal(c_.initializer_range);
+    const bool is_torchtitan = c_.init == InitRecipe::kTorchtitan;
+    const Init head = is_torchtitan ? normal(1.0 / root, 3.0) : normal(c_.initializer_range);
+    // A head with deviations of 1 would give logits of sqrt(dim), so a tied table begins as a head.
+    const Init embedding = !is_torchtitan || c_.tied ? head
+                           : c_.scale_embedding      ? normal(1.0 / root)
+                                                     : normal(1.0);
     const Value table = p_.weight("model.embed_tokens.weight", {c_.vocab_size, c_.dim},
                                   {kVocab, kEmbed}, embedding);
     Value x_BSD = g_.apply(Embedding{}, {in_.tokens, table});
@@ -32,9 +35,7 @@ class GatedDecoder : public Builder {
       const LabelScope scope(g_, norm_label());
       x_BSD = norm("model.norm", x_BSD);
     }
-    return with_head(x_BSD, table,
-                     c_.init == InitRecipe::kTorchtitan ? normal(1.0 / root, 3.0)
-                                                        : normal(c_.initializer_range));
+    return with_head(x_BSD, table, head);
   }
 
  private:

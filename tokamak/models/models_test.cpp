@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include <gtest/gtest.h>
 
 #include "tokamak/core/error.h"
@@ -8,7 +10,7 @@
 namespace tokamak {
 namespace {
 
-int64_t built_parameters(const ModelSpec& spec) {
+StateTable states_of(const ModelSpec& spec) {
   StateTable states;
   Graph g(states);
   const auto input = [&](const char* name) {
@@ -17,6 +19,11 @@ int64_t built_parameters(const ModelSpec& spec) {
   };
   Parameters parameters(g, DType::kF32, DType::kF32);
   build_model(g, parameters, spec, {.tokens = input("tokens"), .positions = input("positions")}, 0);
+  return states;
+}
+
+int64_t built_parameters(const ModelSpec& spec) {
+  const StateTable states = states_of(spec);
   int64_t total = 0;
   for (const StateId id : states.of_kind(StateKind::kParameter)) total += states[id].type.numel();
   return total;
@@ -56,6 +63,20 @@ TEST(Flavors, counts_equal_what_is_built) {
     for (const std::string& flavor : flavors_of(name)) {
       const ModelSpec spec = flavor_spec(name, flavor);
       EXPECT_EQ(count_parameters(spec).total, built_parameters(spec)) << name << " " << flavor;
+    }
+  }
+}
+
+// Deviations of 1 in a tied table would give logits of sqrt(dim), and a first loss of hundreds.
+TEST(Flavors, tied_tables_begin_as_heads) {
+  for (const std::string& name : model_names()) {
+    for (const std::string& flavor : flavors_of(name)) {
+      const ModelSpec spec = flavor_spec(name, flavor);
+      const StateTable states = states_of(spec);
+      if (!spec.tied || spec.init != InitRecipe::kTorchtitan) continue;
+      const StateDecl& table = states[states.find("model.embed_tokens.weight")];
+      EXPECT_DOUBLE_EQ(table.init.std, 1.0 / std::sqrt(static_cast<double>(spec.dim)))
+          << name << " " << flavor;
     }
   }
 }
