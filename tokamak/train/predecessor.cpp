@@ -1,10 +1,13 @@
 #include "tokamak/train/predecessor.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <iterator>
 #include <sstream>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "tokamak/core/process_stat.h"
 #include "tokamak/core/timing.h"
@@ -23,6 +26,16 @@ bool is_gone(const std::string& process) {
   return words.size() <= kThreads || (words[0] == "Z" && std::stol(words[kThreads]) <= 1);
 }
 
+std::vector<std::string> predecessors() {
+  const char* const variable = std::getenv(kPredecessorsVariable);
+  std::istringstream words(variable == nullptr ? "" : variable);
+  std::vector<std::string> processes(std::istream_iterator<std::string>(words), {});
+  std::erase_if(processes, [](const std::string& process) {
+    return process.find_first_not_of("0123456789") != std::string::npos;
+  });
+  return processes;
+}
+
 }  // namespace
 
 bool has_predecessors() {
@@ -30,13 +43,15 @@ bool has_predecessors() {
   return variable != nullptr && *variable != '\0';
 }
 
+bool are_predecessors_alive() {
+  const auto processes = predecessors();
+  return !std::all_of(processes.begin(), processes.end(), is_gone);
+}
+
 double await_predecessors() {
-  const char* const variable = std::getenv(kPredecessorsVariable);
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
-  std::istringstream processes(variable == nullptr ? "" : variable);
-  for (std::string process; processes >> process;) {
-    if (process.find_first_not_of("0123456789") != std::string::npos) continue;
+  for (const std::string& process : predecessors()) {
     while (!is_gone(process) && Clock::now() < start + kPatience) std::this_thread::sleep_for(20ms);
   }
   return seconds_since(start);

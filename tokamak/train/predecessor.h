@@ -9,6 +9,9 @@ inline constexpr const char* kPredecessorsVariable = "TOKAMAK_PREDECESSORS";
 /// Whether the variable names any process, which may be gone by now.
 bool has_predecessors();
 
+/// Whether one of them still holds memory.
+bool are_predecessors_alive();
+
 /// Returns once they are gone, or after a bounded time: a GPU's memory and gigabytes that are
 /// pinned are free only then. Returns the seconds that it has waited.
 double await_predecessors();

@@ -103,6 +103,7 @@ TEST(MemoryUse, PeakGrowsWithWhatIsTouchedAndStaysBelowTheMachine) {
 // A zombie has freed all that it held; a process that was never there holds nothing.
 TEST(Predecessors, AreAwaitedUntilTheyAreGone) {
   EXPECT_FALSE(has_predecessors());
+  EXPECT_FALSE(are_predecessors_alive());
   EXPECT_LT(await_predecessors(), 1.0);
   const pid_t child = fork();
   if (child == 0) {
@@ -113,11 +114,13 @@ TEST(Predecessors, AreAwaitedUntilTheyAreGone) {
   setenv(kPredecessorsVariable,
          (std::to_string(kMostProcesses) + " " + std::to_string(child)).c_str(), 1);
   EXPECT_TRUE(has_predecessors());
+  EXPECT_TRUE(are_predecessors_alive());
   std::thread killer([child] {
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     kill(child, SIGKILL);
   });
   const double seconds = await_predecessors();
+  EXPECT_FALSE(are_predecessors_alive());
   EXPECT_GT(seconds, 0.25);
   EXPECT_LT(seconds, 20.0);
   killer.join();

@@ -49,6 +49,15 @@ std::vector<const Plan*> plans_that_fit(const PlannedRun& run, const Backend& ba
   return plans_of(run);
 }
 
+// Dying ranks may take seconds to unpin gigabytes of the host before they give a device's memory
+// back; nobody waits for them where the plan fits beside what they hold. Returns the seconds.
+double await_room(const PlannedRun& run, const Backend& backend) {
+  constexpr int64_t kForConnections = int64_t{8} << 30;
+  const auto free = backend.free_bytes();
+  if (free && *free >= run.peak_bytes() + kForConnections) return 0.0;
+  return await_predecessors();
+}
+
 // Ranks that compute with other instructions get other bits: it then matters which rank does what.
 void compare_arithmetic(const TrainerOptions& o, World& world, const Backend& backend) {
   const std::vector<std::string> all = world.all_gather_text(backend.arithmetic());
@@ -77,7 +86,7 @@ void agree_on(const TrainerOptions& o, const RankParts& parts, World& world) {
 
 RankParts::RankParts(const TrainerOptions& o, Backend& backend)
     : run(o.model, o.shape, backend.target()),
-      awaited_s(await_predecessors()),
+      awaited_s(await_room(run, backend)),
       memory(backend, plans_that_fit(run, backend, o.ranks_per_host)),
       access(memory, run.states(), run.layout()),
       loader(o.data) {

@@ -12,6 +12,7 @@
 #include "tokamak/core/in_parallel.h"
 #include "tokamak/core/machine_fault.h"
 #include "tokamak/core/timing.h"
+#include "tokamak/train/predecessor.h"
 #include "tokamak/train/report/memory_use.h"
 #include "tokamak/train/together.h"
 
@@ -78,7 +79,9 @@ void CheckpointSaver::prepare(const StateAccess& access, std::span<const TensorP
   if (!o_.in_background || copy_.bytes() > 0) return;
   const int64_t wanted = bytes_of_copy(pieces);
   const auto lacks = all_together(world_, [&]() -> std::string {
-    const int64_t free = free_host_bytes() / o_.ranks_of_host;
+    const auto free_of_rank = [this] { return free_host_bytes() / o_.ranks_of_host; };
+    if (free_of_rank() < wanted) await_predecessors();
+    const int64_t free = free_of_rank();
     if (free < wanted) return fmt::format("{} bytes of host memory, {} are free", wanted, free);
     try {
       copy_ = BlockMemory(wanted);
@@ -115,7 +118,7 @@ void CheckpointSaver::prepare(const StateAccess& access, std::span<const TensorP
 
 void CheckpointSaver::take_spare_memory(const StateAccess& access,
                                         std::span<const TensorPiece> pieces) {
-  has_looked_for_spare_ = true;
+  has_looked_for_spare_ = !are_predecessors_alive();  // once they are gone there may be room
   const std::byte* first = nullptr;
   const std::byte* end = nullptr;
   int64_t saved = 0;
@@ -132,7 +135,9 @@ void CheckpointSaver::take_spare_memory(const StateAccess& access,
   if (first == nullptr || end - first > saved + saved / 8) return;
   spare_ = access.backend().allocate_spare(end - first, kLeftOfDevice);
   spared_from_ = first;
-  if (spare_ != nullptr && world_.rank() == 0)
+  if (spare_ == nullptr) return;
+  has_looked_for_spare_ = true;
+  if (world_.rank() == 0)
     o_.say(fmt::format("Saves take {:.2f} GiB of free GPU memory, so that training need not wait "
                        "for the copy to the host",
                        static_cast<double>(end - first) / kGiB),
