@@ -10,6 +10,7 @@
 #include "tokamak/parallel/matmuls/float8_table.h"
 #include "tokamak/parallel/matmuls/quantize_matmuls.h"
 #include "tokamak/plan/used_groups.h"
+#include "tokamak/run/float8_notes.h"
 #include "tokamak/run/float8_options.h"
 #include "tokamak/run/op_table.h"
 
@@ -108,58 +109,6 @@ TrainingGraphOptions for_gpu(TrainingGraphOptions o) {
   return o;
 }
 
-// What a run says of its matmuls in 8-bit floats.
-struct Float8Notes {
-  std::vector<std::string> notes;
-  std::string line;
-};
-
-// Whether several ranks own parts of one weight.
-bool has_owners(const RunShape& shape) {
-  return shape.distribute.mesh.degree({MeshAxis::kDpShard, MeshAxis::kCp}) > 1;
-}
-
-std::string float8_line_of(const Float8Marks& marks, const RunShape& shape) {
-  const Float8Recipe& recipe = shape.float8->recipe;
-  const std::string_view compute = name_of(shape.training.compute);
-  std::string line = fmt::format("float8: {}, {} products, head in {}; scales per {}", recipe.name,
-                                 recipe.shares_scales ? marks.products : marks.weights,
-                                 !marks.head         ? compute
-                                 : recipe.is_nvfp4() ? "float4"
-                                                     : "float8",
-                                 recipe.shares_scales ? "product" : "module");
-  if (has_owners(shape))
-    line += fmt::format("; weights travel in {}", recipe.gathers_codes() ? "fp8" : compute);
-  return line;
-}
-
-// Marks matmuls that are quantized, and says which are not.
-Float8Notes mark(Graph& graph, const RunShape& shape) {
-  Float8Notes out;
-  if (!shape.float8) return out;
-  const Float8Recipe& recipe = shape.float8->recipe;
-  const Float8Marks marks = mark_float8(graph, shape.float8->layers, out.notes);
-  TOK_REQUIRE(marks.weights > 0 || marks.head,
-              "model.converters: no matmul of this model is in float8; {}", out.notes.front());
-  const bool loses_tail = recipe.gradient == DType::kE4M3 &&
-                          recipe.g_of_dx != ScaleGrid::kSegments && !recipe.wants_blackwell();
-  if (marks.head && loses_tail) {
-    out.notes.push_back(
-        fmt::format("float8: {} loses small gradients of logits in E4M3; \"output\" in "
-                    "quantize.linear.float8.filter_fqns leaves the head in {}",
-                    recipe.name, name_of(shape.training.compute)));
-  }
-  if (has_owners(shape) && !recipe.gathers_codes()) {
-    out.notes.push_back(
-        fmt::format("float8: weights travel in {}: {} has scales of which an owner's slice has a "
-                    "part",
-                    name_of(shape.training.compute), recipe.name));
-  }
-  out.line = float8_line_of(marks, shape);
-  out.notes.push_back(out.line);
-  return out;
-}
-
 RunShape shape_for(RunShape shape, const Target& target) {
   shape.distribute.float8 = shape.float8.has_value();
   shape.distribute.gathers_codes = shape.float8 && shape.float8->recipe.gathers_codes();
@@ -195,14 +144,14 @@ WholeGraphs::WholeGraphs(const ModelSpec& config, const RunShape& given, const T
   const RunShape shape = shape_for(given, target);
   const DistributeOptions& o = shape.distribute;
   build_gradient_graph(training_, config, of_all_ranks(shape.training, o.mesh));
-  Float8Notes marked = mark(training_, shape);
+  Float8Notes marked = mark_and_note(training_, shape);
   notes_ = std::move(marked.notes);
   float8_line_ = std::move(marked.line);
   training_placements_ = decide_placements(training_, o.mesh, axes_of(config), o.sequence_parallel);
   if (!shape.validation) return;
   validation_.emplace(states_);
   build_validation_graph(*validation_, config, of_all_ranks(*shape.validation, o.mesh));
-  mark(*validation_, shape);
+  mark_and_note(*validation_, shape);
 }
 
 PlannedRun::PlannedRun(const ModelSpec& config, const RunShape& shape, const Target& target)
@@ -315,7 +264,7 @@ void PlannedRun::plan_one_rank(const Target& target) {
   shape_.training.has_copies = shape_.distribute.keep_copies && !shape_.float8;
   Graph training(states_);
   const GradientGraph parts = build_gradient_graph(training, config_, shape_.training);
-  Float8Notes marked = mark(training, shape_);
+  Float8Notes marked = mark_and_note(training, shape_);
   notes_ = std::move(marked.notes);
   float8_line_ = std::move(marked.line);
   build_update(training, parts.units, parts.loss, parts.state, shape_.training.optimizer,
@@ -326,7 +275,7 @@ void PlannedRun::plan_one_rank(const Target& target) {
   if (shape_.validation) {
     shape_.validation->has_copies = shape_.training.has_copies;
     validation_step_ = build_validation_graph(validation, config_, *shape_.validation);
-    mark(validation, shape_);
+    mark_and_note(validation, shape_);
   }
   const Graph quantized_training = quantized(training, {});
   const Graph quantized_validation = quantized(validation, {});
