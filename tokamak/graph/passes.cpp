@@ -67,7 +67,8 @@ namespace {
 
 using Mode = RecomputePolicy::Mode;
 
-// Decides for each node whether its outputs are kept for the backward, by a rule for each op.
+// Decides for each node whether its outputs are kept for the backward, by a rule for each op. All
+// are kept in blocks that have a budget.
 std::vector<bool> kept_by_rule(const Graph& graph, const RecomputePolicy& policy) {
   std::vector<bool> kept(graph.size());
   for (int32_t i = 0; i < graph.size(); ++i) kept[i] = !graph.node(i).is_dropped;
@@ -75,13 +76,13 @@ std::vector<bool> kept_by_rule(const Graph& graph, const RecomputePolicy& policy
   for (int32_t i = 0; i < graph.size(); ++i) {
     const Node& node = graph.node(i);
     const bool in_block = node.label.phase == Phase::kForward && node.label.block >= 0;
-    if (node.is_leaf() || node.is_dropped || !in_block || policy.mode == Mode::kNone ||
-        acts(node) || node.rules->is_kept)
+    if (node.is_leaf() || node.is_dropped || !in_block || acts(node) || node.rules->is_kept)
       continue;
-    bool keep = false;
-    if (policy.mode == Mode::kSelectiveLayers) {
+    const Mode mode = policy.mode_in(node.label.block);
+    bool keep = mode == Mode::kNone || mode == Mode::kMemoryBudget;
+    if (mode == Mode::kSelectiveLayers) {
       keep = (node.label.block + 1) % policy.every_nth_block != 0;
-    } else if (policy.mode == Mode::kSelectiveOps) {
+    } else if (mode == Mode::kSelectiveOps) {
       keep = policy.saved_ops.contains(node.rules->name);
       if (policy.halved_ops.contains(node.rules->name)) {
         keep = seen[{node.label.block, node.rules->name}]++ % 2 == 0;
@@ -102,9 +103,12 @@ std::vector<bool> kept_by_rule(const Graph& graph, const RecomputePolicy& policy
 
 std::vector<bool> kept_nodes(const Graph& graph, const StateLayout& layout,
                              const RecomputePolicy& policy) {
-  if (policy.mode != Mode::kMemoryBudget) return kept_by_rule(graph, policy);
-  KeepBounds bounds{.least = kept_by_rule(graph, {.mode = Mode::kFull}),
-                    .most = kept_by_rule(graph, {.mode = Mode::kNone}),
+  std::vector<bool> most = kept_by_rule(graph, policy);
+  if (policy.mode != Mode::kMemoryBudget) return most;
+  RecomputePolicy without_budget = policy;
+  without_budget.mode = Mode::kFull;
+  KeepBounds bounds{.least = kept_by_rule(graph, without_budget),
+                    .most = std::move(most),
                     .emitted = std::vector<bool>(graph.size(), false)};
   if (policy.emit_on_backward) bounds.emitted = emitted_on_backward(graph, layout);
   return kept_within_budget(graph, bounds, policy.memory_budget);
@@ -297,7 +301,7 @@ class Recomputer {
 Graph recompute(const Graph& graph, const StateLayout& layout, const RecomputePolicy& policy) {
   TOK_CHECK(policy.every_nth_block >= 1, "every {}th block", policy.every_nth_block);
   const auto is_dropped = [&](int32_t i) { return graph.node(i).is_dropped; };
-  bool any = policy.mode != Mode::kNone;
+  bool any = policy.mode != Mode::kNone || !policy.mode_of_block.empty();
   for (int32_t i = 0; i < graph.size() && !any; ++i) any = is_dropped(i);
   if (!any) return graph;
   return Recomputer(graph, kept_nodes(graph, layout, policy)).run();
