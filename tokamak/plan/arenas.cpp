@@ -1,7 +1,6 @@
 #include "tokamak/plan/arenas.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "tokamak/core/error.h"
 #include "tokamak/plan/streams.h"
@@ -117,7 +116,7 @@ int64_t pack_scratch(Buffers& b, int32_t segment, int64_t base) {
                      .last = held == b.held_until.end() ? b.order(i) : held->second,
                      .bytes = align(bytes)});
   }
-  const int64_t need = pack(lives);
+  const int64_t need = b.packing == Packing::kTight ? pack_tightly(lives) : pack(lives);
   for (size_t k = 0; k < owners.size(); ++k) owners[k]->offset = base + lives[k].offset;
   for (size_t k = 0; k < workspace_nodes.size(); ++k) {
     b.workspace_offset[workspace_nodes[k]] = base + lives[owners.size() + k].offset;
@@ -127,32 +126,6 @@ int64_t pack_scratch(Buffers& b, int32_t segment, int64_t base) {
 }
 
 }  // namespace
-
-int64_t pack(std::vector<Lifetime>& lifetimes) {
-  std::vector<size_t> by_size(lifetimes.size());
-  std::iota(by_size.begin(), by_size.end(), size_t{0});
-  std::stable_sort(by_size.begin(), by_size.end(),
-                   [&](size_t a, size_t b) { return lifetimes[a].bytes > lifetimes[b].bytes; });
-  std::vector<size_t> done;  // by offset
-  int64_t total = 0;
-  for (const size_t i : by_size) {
-    Lifetime& life = lifetimes[i];
-    int64_t offset = 0;
-    for (const size_t j : done) {
-      const Lifetime& other = lifetimes[j];
-      if (other.last < life.first || life.last < other.first) continue;
-      if (other.offset >= offset + life.bytes) break;
-      offset = std::max(offset, other.offset + other.bytes);
-    }
-    life.offset = offset;
-    total = std::max(total, offset + life.bytes);
-    const auto at =
-        std::upper_bound(done.begin(), done.end(), offset,
-                         [&](int64_t value, size_t j) { return value < lifetimes[j].offset; });
-    done.insert(at, i);
-  }
-  return total;
-}
 
 void choose_arenas(Buffers& b) {
   for (Storage& s : b.storages) {

@@ -81,12 +81,13 @@ void fill_memory_table(Buffers& b) {
 
 Plan assign_buffers(const Graph& graph, const StateLayout& layout,
                     const std::vector<SegmentNodes>& segments, const ChosenVariants& variants,
-                    const Target& target) {
+                    const Target& target, Packing packing) {
   Buffers b{.graph = graph,
             .layout = layout,
             .segments = segments,
             .variants = variants,
-            .target = target};
+            .target = target,
+            .packing = packing};
   number_nodes(b);
   find_last_uses(b);
   place_values(b);
