@@ -1,6 +1,8 @@
 #include "tokamak/plan/compile.h"
 
 #include <algorithm>
+#include <set>
+#include <tuple>
 
 #include <fmt/ranges.h>
 
@@ -62,23 +64,140 @@ ChosenVariants choose_variants(const Graph& graph, const Target& target) {
   return chosen;
 }
 
-Plan plan_of(const Graph& g, const StateLayout& layout, const CompileOptions& options) {
-  const ChosenVariants variants = choose_variants(g, options.target);
-  if (options.pipeline.empty()) {
-    Plan plan = assign_buffers(g, layout, cut_segments(g, options.split_backward), variants,
-                               options.target);
-    plan.groups = options.groups;
+bool communicates_alike(const Plan& a, const Plan& b) {
+  const auto calls = [](const Plan& plan) {
+    std::vector<std::tuple<size_t, const OpRules*, int>> all;
+    for (size_t s = 0; s < plan.segments.size(); ++s) {
+      for (const Task& task : plan.segments[s].tasks) {
+        if (task.rules->is_communication)
+          all.emplace_back(s, task.rules, task.rules->group(task.op.get()).id);
+      }
+    }
+    return all;
+  };
+  return calls(a) == calls(b);
+}
+
+// Plans one graph in several ways.
+class Compiler {
+ public:
+  Compiler(const Graph& expanded, const StateLayout& layout, const CompileOptions& options)
+      : expanded_(expanded), layout_(layout), options_(options) {}
+
+  Plan run() {
+    const Graph given = fused(options_.recompute);
+    Plan plan = smallest(given, Packing::kBySize);
+    if (!is_above_goal(plan) || !options_.trades_time) return plan;
+    Plan tight = smallest(given, Packing::kTight);
+    if (tight.peak_bytes() < plan.peak_bytes()) plan = std::move(tight);
+    if (!is_above_goal(plan)) return plan;
+    for (const RecomputePolicy& policy : policies_that_keep_less()) {
+      Plan less = smallest(fused(policy), Packing::kTight);
+      // Ranks may decide unlike, so what they send each other must not depend on it.
+      if (is_above_goal(less) || !communicates_alike(less, plan)) continue;
+      for (const auto& [block, mode] : policy.mode_of_block) less.leaner_blocks.push_back(block);
+      return less;
+    }
     return plan;
   }
-  Plan plan =
-      assign_buffers(g, layout, cut_stages(g, options.overlaps_gathers), variants, options.target);
-  plan.groups = options.groups;
-  plan.items = pipeline_items(plan.segments, options.pipeline);
-  let_reductions_outlive(plan);
-  if (options.overlaps_gathers) let_gathers_outlive(plan);
-  assign_slots(plan);
-  return plan;
-}
+
+ private:
+  void log(const char* pass, const Graph& g) const {
+    if (options_.log) options_.log(pass, g);
+  }
+
+  bool is_above_goal(const Plan& plan) const {
+    return options_.peak_goal > 0 && plan.peak_bytes() > options_.peak_goal;
+  }
+
+  Graph fused(const RecomputePolicy& policy) const {
+    Graph g = drop_unread_codes(eliminate_dead(recompute(expanded_, layout_, policy)));
+    if (splits_backward(options_.pipeline)) g = split_weight_gradients(g);
+    log("recompute", g);
+    if (policy.emit_on_backward) g = eliminate_dead(emit_on_backward(g, layout_));
+    if (options_.fuse) g = fuse_producers(accumulate_sums(g), layout_);
+    return g;
+  }
+
+  Plan planned(const Graph& fused, Packing packing) const {
+    log("fuse", fused);
+    const Graph early = gather_early(fused);
+    log("gather early", early);
+    const Graph ordered = cover_collectives(early);
+    log("cover collectives", ordered);
+    return with_buffers(ordered, packing);
+  }
+
+  Plan with_buffers(const Graph& g, Packing packing) const {
+    const ChosenVariants variants = choose_variants(g, options_.target);
+    const auto assigned = [&](const std::vector<SegmentNodes>& segments) {
+      Plan plan = assign_buffers(g, layout_, segments, variants, options_.target, packing);
+      plan.groups = options_.groups;
+      return plan;
+    };
+    if (options_.pipeline.empty()) return assigned(cut_segments(g, options_.split_backward));
+    Plan plan = assigned(cut_stages(g, options_.overlaps_gathers));
+    plan.items = pipeline_items(plan.segments, options_.pipeline);
+    let_reductions_outlive(plan);
+    if (options_.overlaps_gathers) let_gathers_outlive(plan);
+    assign_slots(plan);
+    return plan;
+  }
+
+  // Returns the fastest of the plans that keep to the goal, or the smallest.
+  Plan smallest(const Graph& g, Packing packing) const {
+    if (!options_.fuse_float8) return planned(g, packing);
+    // Inputs of codes of tiles may need more memory than values.
+    const Graph values = fuse_float8(g, false);
+    Plan plan = planned(values, packing);
+    if (const Graph codes = fuse_float8(g, true); has_codes_of_tiles(codes)) {
+      Plan with_codes = planned(codes, packing);
+      if (with_codes.peak_bytes() <= std::max(plan.peak_bytes(), options_.peak_goal))
+        return with_codes;
+    }
+    if (is_above_goal(plan)) {
+      Plan apart = planned(make_layouts_apart(values), packing);
+      if (apart.peak_bytes() < plan.peak_bytes()) plan = std::move(apart);
+    }
+    return plan;
+  }
+
+  // Returns policies that keep less and less of more and more blocks, from the first on: their
+  // values are alive the longest.
+  std::vector<RecomputePolicy> policies_that_keep_less() const {
+    using enum RecomputePolicy::Mode;
+    RecomputePolicy policy = options_.recompute;
+    if (policy.mode == kFull) return {};
+    std::set<int32_t> blocks;
+    for (int32_t i = 0; i < expanded_.size(); ++i) {
+      const Label& label = expanded_.node(i).label;
+      if (label.phase == Phase::kForward && label.block >= 0) blocks.insert(label.block);
+    }
+    std::vector<RecomputePolicy> policies;
+    const auto add = [&](RecomputePolicy::Mode mode) {
+      RecomputePolicy less = policy;
+      size_t count = 0;
+      size_t next = 1;
+      for (const int32_t block : blocks) {
+        less.mode_of_block[block] = mode;
+        if (++count != next && count != blocks.size()) continue;
+        policies.push_back(less);
+        next *= 2;
+      }
+    };
+    if (policy.mode != kSelectiveOps && policy.mode != kMemoryBudget) {
+      policy.saved_ops = {"attention"};
+      policy.halved_ops = {"linear", "scaled_matmul"};
+      add(kSelectiveOps);
+    }
+    add(kFull);
+    return policies;
+  }
+
+  const Graph& expanded_;
+  const StateLayout& layout_;
+  const CompileOptions& options_;
+};
 
 }  // namespace
 
@@ -104,33 +223,7 @@ Plan compile(const Graph& graph, const StateLayout& layout, const CompileOptions
   log("expand composites", g);
   g = eliminate_dead(g);
   log("eliminate dead", g);
-  g = eliminate_dead(recompute(g, layout, options.recompute));
-  if (splits_backward(options.pipeline)) g = split_weight_gradients(g);
-  log("recompute", g);
-  if (options.recompute.emit_on_backward) g = eliminate_dead(emit_on_backward(g, layout));
-  if (options.fuse) g = fuse_producers(accumulate_sums(g), layout);
-  const auto planned = [&](const Graph& fused) {
-    log("fuse", fused);
-    const Graph early = gather_early(fused);
-    log("gather early", early);
-    const Graph ordered = cover_collectives(early);
-    log("cover collectives", ordered);
-    return plan_of(ordered, layout, options);
-  };
-  if (!options.fuse_float8) return planned(g);
-  // Inputs of codes of tiles may need more memory than values.
-  const Graph values = fuse_float8(g, false);
-  Plan plan = planned(values);
-  if (const Graph codes = fuse_float8(g, true); has_codes_of_tiles(codes)) {
-    Plan with_codes = planned(codes);
-    if (with_codes.peak_bytes() <= std::max(plan.peak_bytes(), options.peak_goal))
-      return with_codes;
-  }
-  if (options.peak_goal > 0 && plan.peak_bytes() > options.peak_goal) {
-    Plan apart = planned(make_layouts_apart(values));
-    if (apart.peak_bytes() < plan.peak_bytes()) plan = std::move(apart);
-  }
-  return plan;
+  return Compiler(g, layout, options).run();
 }
 
 }  // namespace tokamak

@@ -19,6 +19,9 @@ struct CompileOptions {
   /// The peak in bytes above which codes are made in a slower way if that needs less memory; 0 =
   /// any peak will do.
   int64_t peak_goal = 0;
+  /// Where no other plan keeps to the goal, buffers are packed in other orders, and blocks are
+  /// recomputed beyond `recompute`.
+  bool trades_time = false;
   Target target;
   bool split_backward =
       false;  ///< forward and backward as two segments, as pipeline stages need them

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
@@ -225,6 +226,7 @@ void PlannedRun::set_float8(const Graph& training, CompileOptions& options) cons
   if (!shape_.float8) return;
   options.peak_goal = compile(training, layout_, options).peak_bytes();
   options.fuse_float8 = fuses_float8(shape_);
+  options.trades_time = shape_.trades_time && options.target.backend == "gpu";
 }
 
 // Returns the state of as many units, from the first on, as hold so many bytes. Masters that others
@@ -256,8 +258,13 @@ void PlannedRun::plan_training(const Graph& graph, const Graph& training, Compil
     plan_ = compile(graph, layout_, options);
   };
   plan(o.enable && !o.device_bytes ? INT64_MAX : 0);
-  if (!o.enable || !o.device_bytes || plan_->peak_bytes() <= *o.device_bytes) return;
-  plan(plan_->peak_bytes() - *o.device_bytes);
+  if (o.enable && o.device_bytes && plan_->peak_bytes() > *o.device_bytes)
+    plan(plan_->peak_bytes() - *o.device_bytes);
+  if (plan_->leaner_blocks.empty()) return;
+  notes_.push_back(
+      fmt::format("float8: layers {} keep less than activation_checkpoint.mode says, so that "
+                  "memory is not above that in {}",
+                  fmt::join(plan_->leaner_blocks, ", "), name_of(shape_.training.compute)));
 }
 
 void PlannedRun::plan_one_rank(const Target& target) {

@@ -40,6 +40,9 @@ struct RunShape {
   /// False: only validation is planned, and gradients and moments take no memory.
   bool trains = true;
   RecomputePolicy recompute;
+  /// Whether blocks may be recomputed beyond `recompute` on a GPU, so that a run in 8-bit floats
+  /// needs no more memory than one in the compute dtype (CompileOptions::trades_time).
+  bool trades_time = true;
   DeviceGraphs device_graphs = DeviceGraphs::kNever;  ///< of a GPU
   std::optional<Float8Options> float8;
   CopyEngines copy_engines = CopyEngines::kNever;  ///< of GPUs
