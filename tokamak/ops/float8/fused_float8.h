@@ -87,8 +87,13 @@ std::string why_not_fused(const FusedFloat8& op, std::span<const TensorType> in)
 Graph fuse_float8(const Graph& graph, bool fuses_tiles);
 
 /// Makes codes that lie transposed just before they are read, in a pass of their own, where nothing
-/// but maxima and codes is made of the values: less memory for more time.
+/// but maxima and codes is made of the values, and codes of a gradient after the weight gradients
+/// that multiply its values: less memory for more time.
 Graph make_layouts_apart(const Graph& graph);
+
+/// Takes maxima of columns alone where the codes of rows that are made with them are not read: the
+/// backward makes other codes of what it computes again.
+Graph drop_unread_codes(const Graph& graph);
 
 /// Returns whether a FusedFloat8 makes codes of tiles.
 bool has_codes_of_tiles(const Graph& graph);
