@@ -16,7 +16,6 @@
 #include "tokamak/ops/float8/scaled_matmul.h"
 #include "tokamak/ops/float8/transpose_codes.h"
 #include "tokamak/ops/layout/reshape.h"
-#include "tokamak/ops/layout/slice_rows.h"
 #include "tokamak/ops/matmul/linear.h"
 #include "tokamak/ops/optimizer/grad_norm.h"
 #include "tokamak/parallel/matmuls/code_carriers.h"
@@ -345,23 +344,15 @@ class Quantizer {
     return {n.in[0], recipe_.from_master ? DType::kF32 : n.out[0].dtype};
   }
 
-  // Returns the bucket in which a weight lies, and where.
-  std::optional<std::pair<Value, int64_t>> place_of(Value w) const {
-    const Node* n = &graph_.producer(w);
-    if (n->as<Cast>() != nullptr) n = &graph_.producer(n->in[0]);
-    if (n->as<Reshape>() != nullptr) n = &graph_.producer(n->in[0]);
-    const auto* rows = n->as<SliceRows>();
-    return rows != nullptr ? std::optional(std::pair(n->in[0], rows->begin)) : std::nullopt;
-  }
-
   // A weight that only the backward merges has the scale of its parts, the first of which lies
   // where it begins.
   std::vector<Value> sharing_scale_of(Value w) const {
     if (const auto all = weights_of_.find(w); all != weights_of_.end()) return all->second;
-    const auto place = place_of(w);
-    const auto part = std::find_if(
-        weights_of_.begin(), weights_of_.end(),
-        [&](const auto& forward) { return place && place_of(forward.first) == place; });
+    const auto place = place_in_bucket(graph_, w);
+    const auto part =
+        std::find_if(weights_of_.begin(), weights_of_.end(), [&](const auto& forward) {
+          return place && place_in_bucket(graph_, forward.first) == place;
+        });
     return part != weights_of_.end() ? part->second : std::vector{w};
   }
 

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "tokamak/ops/elementwise/cast.h"
+#include "tokamak/ops/layout/reshape.h"
+#include "tokamak/ops/layout/slice_rows.h"
 #include "tokamak/ops/matmul/linear.h"
 
 namespace tokamak {
@@ -96,6 +99,14 @@ SharedScales find_shared_scales(const Graph& graph, const Float8Recipe& recipe) 
       shared.emplace(w, recipe.shares_scales ? weights : std::vector{w});
   }
   return shared;
+}
+
+std::optional<std::pair<Value, int64_t>> place_in_bucket(const Graph& graph, Value weight) {
+  const Node* n = &graph.producer(weight);
+  if (n->as<Cast>() != nullptr) n = &graph.producer(n->in[0]);
+  if (n->as<Reshape>() != nullptr) n = &graph.producer(n->in[0]);
+  const auto* rows = n->as<SliceRows>();
+  return rows != nullptr ? std::optional(std::pair(n->in[0], rows->begin)) : std::nullopt;
 }
 
 SharedGradients find_shared_gradients(const Graph& graph, const SharedScales& weights_of,

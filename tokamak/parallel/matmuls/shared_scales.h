@@ -2,7 +2,9 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "tokamak/graph/graph.h"
@@ -22,6 +24,9 @@ bool is_float8(const Node& node) {
 using SharedScales = std::map<Value, std::vector<Value>>;
 
 SharedScales find_shared_scales(const Graph& graph, const Float8Recipe& recipe);
+
+/// Returns the bucket in which a weight lies, and where, or nothing for one that lies in none.
+std::optional<std::pair<Value, int64_t>> place_in_bucket(const Graph& graph, Value weight);
 
 /// Output gradients that share scales, since the weights do by which they are multiplied.
 struct SharedGradients {
