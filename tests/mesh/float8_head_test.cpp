@@ -175,6 +175,20 @@ TEST(Float8HeadPlan, quantizes_a_tied_master) {
   }
 }
 
+TEST(Float8HeadPlan, keeps_no_codes_of_a_tied_head) {
+  for (const char* recipe : {"tensorwise", "rowwise"}) {
+    for (const bool keeps : {false, true}) {
+      MeshCase c = case_of({"", "llama3", true}, recipe);
+      c.float8->recipe.keeps_transposed = keeps;
+      const PlannedRun run(c.model, shape_of(c, 0), {});
+      const Dims w{256, 64};
+      EXPECT_EQ(tasks_of<Quantize>(run.plan(), Phase::kUnshard, w).size(), 0U) << recipe;
+      EXPECT_EQ(tasks_of<TransposeCodes>(run.plan(), Phase::kUnshard, w).size(), 0U) << recipe;
+      EXPECT_GE(tasks_of<Quantize>(run.plan(), Phase::kForward, w).size(), 1U) << recipe;
+    }
+  }
+}
+
 // Few layers leave the head much of the memory: its chunks are shorter, so that codes fit.
 TEST(Float8HeadPlan, takes_no_memory_beyond_that_of_blocks_alone_or_of_bf16) {
   const Target gpu{.backend = "gpu", .arch = 90};

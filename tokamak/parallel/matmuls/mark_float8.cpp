@@ -136,6 +136,17 @@ bool multiplies_codes(const Node& node, size_t k) {
                     is_marked<LmHeadLoss>(node));
 }
 
+bool is_read_as_values(const Graph& graph, Value weight) {
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    const Node& n = graph.node(i);
+    if (n.label.phase == Phase::kUpdate) continue;
+    for (size_t k = 0; k < n.in.size(); ++k) {
+      if (n.in[k] == weight && !multiplies_codes(n, k)) return true;
+    }
+  }
+  return false;
+}
+
 Float8Marks mark_float8(Graph& graph, const Float8Layers& layers, std::vector<std::string>& notes) {
   return Marker(graph, layers, notes).run();
 }

@@ -41,4 +41,7 @@ Float8Marks mark_float8(Graph& graph, const Float8Layers& layers, std::vector<st
 /// Whether `node` is marked and multiplies its input `k` as codes.
 bool multiplies_codes(const Node& node, size_t k);
 
+/// Whether a node of a forward or backward reads a weight other than as codes.
+bool is_read_as_values(const Graph& graph, Value weight);
+
 }  // namespace tokamak

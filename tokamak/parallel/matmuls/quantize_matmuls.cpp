@@ -22,6 +22,7 @@
 #include "tokamak/parallel/matmuls/code_gathers.h"
 #include "tokamak/parallel/matmuls/float8_stats.h"
 #include "tokamak/parallel/matmuls/float8_table.h"
+#include "tokamak/parallel/matmuls/mark_float8.h"
 #include "tokamak/parallel/matmuls/shared_scales.h"
 
 namespace tokamak {
@@ -334,6 +335,11 @@ class Quantizer {
     return n.is_leaf() || (n.rules->is_view && stays(n.in[0]));
   }
 
+  // A tied head lies in memory in the compute dtype as well.
+  bool is_made_for_each_loss(Value w) const {
+    return is_of_head(to_.label) && is_read_as_values(graph_, w);
+  }
+
   // Returns what a weight is quantized from, and the dtype that it is rounded to first: a master
   // whose cast no other node needs, or the value itself.
   std::pair<Value, DType> source_of(Value w) const {
@@ -357,7 +363,9 @@ class Quantizer {
   }
 
   // Whether both layouts of a weight's codes stay from the first microbatch to the last.
-  bool keeps_both_layouts(Value w) const { return recipe_.keeps_transposed && is_made_once(w); }
+  bool keeps_both_layouts(Value w) const {
+    return recipe_.keeps_transposed && is_made_once(w) && !is_made_for_each_loss(w);
+  }
 
   Codes weight_codes(Value w, ScaleGrid grid, bool transposed) {
     if (const auto made = codes_.find({w, grid, transposed}); made != codes_.end())
@@ -381,7 +389,8 @@ class Quantizer {
     const LabelScope scope(to_, label);
     // The same holds of codes made from what stays in memory, under maxima taken once a step.
     const bool is_made_here =
-        transposed && !is_of_head(here) && stays(source_of(w).first) && !keeps_both_layouts(w);
+        is_made_for_each_loss(w) ||
+        (transposed && !is_of_head(here) && stays(source_of(w).first) && !keeps_both_layouts(w));
     const DType rounds_to = source_of(w).second;
     const auto source = [&](Value m) { return rewriter_(source_of(m).first); };
     const Layout one = transposed ? Layout::kTransposed : Layout::kRows;
