@@ -52,8 +52,9 @@ Drawn drawn(int index) {
   c.num_microbatches = degrees[0] > 1 ? 4 : draw.one_of<int64_t>({1, 4});
   c.global_batch = c.num_microbatches * degrees[1] * degrees[2] * draw.one_of<int64_t>({1, 2, 4});
   if (degrees[0] > 1) {
-    const bool is_interleaved = draw.flip();
-    set_pipeline(c, is_interleaved ? "Interleaved1F1B" : "1F1B", is_interleaved ? 2 : 1);
+    const auto* schedule =
+        draw.one_of<const char*>({"1F1B", "Interleaved1F1B", "InterleavedZeroBubble"});
+    set_pipeline(c, schedule, schedule == std::string_view("1F1B") ? 1 : 2);
   }
   c.recompute =
       draw.one_of<RecomputePolicy>({{},
@@ -66,25 +67,51 @@ Drawn drawn(int index) {
   d.has_head = draw.flip();
   const bool has_blocks = !is_gpt && degrees[4] == 1;
   set_float8(c,
-             draw.one_of<const char*>({"tensorwise", "tensorwise", "rowwise", "rowwise_with_gw_hp",
+             draw.one_of<const char*>({"tensorwise", "delayed", "rowwise", "rowwise_with_gw_hp",
                                        has_blocks ? "blockwise" : "rowwise"}),
              d.has_head);
   return d;
 }
 
-// Returns the bytes by which a rank may exceed the compute dtype (docs/float8.md, "Memory").
-int64_t allowance(const Drawn& d, int64_t peak) {
+// Why a plan may be above that of the compute dtype, and by how much (docs/float8.md, "Memory").
+struct Excess {
+  const char* why = "";
+  int64_t bytes = 0;
+};
+
+bool has_owners(const Drawn& d) {
+  return d.c.distribute.mesh.degree({MeshAxis::kDpShard, MeshAxis::kCp}) > 1;
+}
+
+constexpr int64_t kScales = int64_t{2} << 20;
+
+// Returns the reason that allows most in a run whose peak is `peak` in the compute dtype.
+Excess allowed(const Drawn& d, int64_t peak) {
   const Float8Recipe& recipe = d.c.float8->recipe;
-  const bool has_rows = recipe.w_of_y == ScaleGrid::kRows;
-  const double share = !recipe.has_dw                        ? 0.08
-                       : has_rows                            ? 0.04
-                       : recipe.w_of_y == ScaleGrid::kBlocks ? 0.02
-                                                             : 0.01;
-  auto bytes = static_cast<int64_t>(share * static_cast<double>(peak));
-  if (d.has_head && d.c.model.tied)
-    bytes += d.c.model.vocab_size * d.c.model.dim * (has_rows ? 2 : 1) /
-             d.c.distribute.mesh.degree(MeshAxis::kTp);
-  return bytes;
+  const Mesh& mesh = d.c.distribute.mesh;
+  const ModelSpec& model = d.c.model;
+  const int64_t head = model.vocab_size * model.dim / mesh.degree(MeshAxis::kTp);
+  const auto share = [&](double of) {
+    return static_cast<int64_t>(of * static_cast<double>(peak));
+  };
+  Excess most{.why = "scales lie beside a chunk of the loss", .bytes = kScales};
+  const auto allow = [&](const char* why, int64_t bytes) {
+    if (bytes > most.bytes) most = {.why = why, .bytes = bytes};
+  };
+  if (d.has_head && model.tied)
+    allow("codes of a head lie beside the table of the embedding", 2 * head);
+  if (d.c.recompute.mode == Mode::kFull || d.c.recompute.mode == Mode::kSelectiveLayers)
+    allow("codes lie beside what a block computes again",
+          share(recipe.gathers_codes() ? 0.01 : 0.04));
+  if (recipe.gathers_codes()) return most;
+  if (has_owners(d) && d.c.distribute.sharding != Sharding::kFsdp) {
+    const int64_t block = model.dim * (3 * model.mlp_dim + 4 * model.dim);
+    allow("weights that are gathered once a step lie beside codes",
+          2 * int64_t{sizeof(BF16)} * std::max(block, d.has_head ? head : 0));
+  }
+  if (mesh.degree({MeshAxis::kTp, MeshAxis::kCp}) > 1)
+    allow("what is computed again would communicate", share(0.015));
+  return most;
 }
 
 int64_t peak(const MeshCase& c, int rank, bool has_float8) {
@@ -93,20 +120,38 @@ int64_t peak(const MeshCase& c, int rank, bool has_float8) {
   return PlannedRun(c.model, shape, kGpu).peak_bytes();
 }
 
-void expect_no_more(const Drawn& d, const std::string& text) {
+// Counts rank plans, and those above the compute dtype's.
+struct Plans {
+  int all = 0;
+  int above = 0;  // by more than scales
+};
+
+void expect_no_more(const Drawn& d, const std::string& text, Plans& plans) {
   const int last = d.c.distribute.mesh.size() - 1;
   for (const int rank : {0, last}) {
     const int64_t without = peak(d.c, rank, false);
-    EXPECT_LE(peak(d.c, rank, true), without + allowance(d, without))
-        << text << "rank " << rank << ", " << d.c.float8->recipe.name
-        << (d.has_head ? ", head in float8" : "") << ": " << describe(d.c);
+    const int64_t more = peak(d.c, rank, true) - without;
+    const Excess excess = allowed(d, without);
+    const std::string what = fmt::format(
+        "{}rank {}, {}{}: {:.2f} MiB ({:.2f} %) more, {}: {}", text, rank, d.c.float8->recipe.name,
+        d.has_head ? ", head in float8" : "", static_cast<double>(more) / 0x1p20,
+        100.0 * static_cast<double>(more) / static_cast<double>(without), excess.why,
+        describe(d.c));
+    EXPECT_LE(more, excess.bytes) << what;
+    ++plans.all;
+    if (more > 0) fmt::print("{}\n", what);
+    if (more > kScales) ++plans.above;
     if (last == 0) break;
   }
 }
 
-TEST(Float8Memory, is_near_that_of_the_compute_dtype_or_below_in_drawn_runs) {
-  const int count = static_cast<int>(number_from("TOK_MESH_CASES", 40));
-  for (int i = 0; i < count; ++i) expect_no_more(drawn(i), fmt::format("case {}, ", i));
+// TOK_MESH_CASES draws more, and TOK_MESH_SEED others; each plan above is printed.
+TEST(Float8Memory, is_not_above_that_of_the_compute_dtype_in_drawn_runs) {
+  const int count = static_cast<int>(number_from("TOK_MESH_CASES", 60));
+  Plans plans;
+  for (int i = 0; i < count; ++i) expect_no_more(drawn(i), fmt::format("case {}, ", i), plans);
+  fmt::print("{} of {} plans are above\n", plans.above, plans.all);
+  EXPECT_LE(plans.above, std::max(2, plans.all / 12));
 }
 
 TEST(Float8Memory, is_not_above_that_of_the_compute_dtype_for_8B_on_four_shards) {
