@@ -97,6 +97,32 @@ INSTANTIATE_TEST_SUITE_P(More, Float8Mesh,
                                   std::get<1>(of.param);
                          });
 
+// Each rank of tp then has the key-value head of some others, and part of the rows of its gradient
+// where all share one.
+TEST(Float8KeyValueHeads, shared_by_ranks_give_what_one_rank_does) {
+  for (const int64_t heads : {1, 2}) {
+    for (const Place& place :
+         {Place{"tensor", {1, 1, 1, 1, 4}}, Place{"context", {1, 1, 1, 2, 4}}}) {
+      for (const char* recipe : {"powers_of_two", "by_module", "delayed", "rowwise",
+                                 "rowwise_with_gw_hp", "blockwise", "mxfp8_cublas", "nvfp4"}) {
+        MeshCase c = mesh_case(recipe, place);
+        c.model.num_kv_heads = heads;
+        ASSERT_TRUE(c.distribute.merge_products);
+        MeshCase alone = c;
+        alone.distribute = {};
+        const MeshResult one = run_mesh(alone);
+        const MeshResult mesh = run_mesh(c);
+        const std::string what = fmt::format("{} {} {}", heads, place.name, recipe);
+        const double bound = c.float8->recipe.is_nvfp4() ? 1e-2 : 1e-3;
+        EXPECT_NEAR(mesh.loss[0], one.loss[0], bound * one.loss[0]) << what;
+        EXPECT_NEAR(mesh.grad_norm[0], one.grad_norm[0], 2e-2 * one.grad_norm[0]) << what;
+        for (size_t t = 1; t < one.loss.size(); ++t)
+          EXPECT_NEAR(mesh.loss[t], one.loss[t], 1e-2 * one.loss[t]) << what << ", step " << t + 1;
+      }
+    }
+  }
+}
+
 // A gathered bucket is freed once its weights are quantized; those that are not outlive it.
 TEST(Float8Buckets, gather_weights_of_which_some_weights_are_left_out) {
   for (const Sharding sharding : {Sharding::kZero1, Sharding::kFsdp}) {

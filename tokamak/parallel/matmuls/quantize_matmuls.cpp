@@ -95,7 +95,7 @@ class Quantizer {
   // Gradients that share scales have these on one rank, so they do not travel as codes.
   void find_carriers() {
     carriers_ = find_code_carriers(graph_, recipe_, groups_.tp);
-    gradients_ = find_shared_gradients(graph_, weights_of_, carriers_);
+    gradients_ = find_shared_gradients(graph_, weights_of_, carriers_, recipe_);
     std::set<Value> stay;
     for (const auto& [i, codes] : carriers_) {
       if (!crosses_ranks(graph_.node(i))) continue;

@@ -1,6 +1,8 @@
 #include "tokamak/parallel/matmuls/shared_scales.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
 #include "tokamak/ops/elementwise/cast.h"
 #include "tokamak/ops/layout/reshape.h"
@@ -13,21 +15,24 @@ namespace {
 class GradientFinder {
  public:
   GradientFinder(const Graph& graph, const SharedScales& weights_of,
-                 const std::map<int32_t, CarriedCodes>& carriers)
-      : graph_(graph), weights_of_(weights_of), carriers_(carriers) {
+                 const std::map<int32_t, CarriedCodes>& carriers, const Float8Recipe& recipe)
+      : graph_(graph),
+        weights_of_(weights_of),
+        carriers_(carriers),
+        has_scale_of_all_(maxima_grid(recipe.g_of_dx) == ScaleGrid::kTensor) {
     for (int32_t i = 0; i < graph.size(); ++i)
       for_each_use(graph.node(i), [&](Value v) { users_[v].push_back(i); });
   }
 
   SharedGradients run() {
-    std::map<Value, std::vector<int32_t>> grad_inputs;  // by the first of weights that share
+    std::map<std::pair<Value, int64_t>, std::vector<int32_t>> grad_inputs;
     for (int32_t i = 0; i < graph_.size(); ++i) {
       const Node& n = graph_.node(i);
       if (!is_float8<LinearGradInput>(n)) continue;
       if (const auto all = weights_of_.find(n.in[1]); all != weights_of_.end())
-        grad_inputs[all->second[0]].push_back(i);
+        grad_inputs[{all->second[0], rows_that_share(n.in[0])}].push_back(i);
     }
-    for (const auto& [weight, nodes] : grad_inputs) {
+    for (const auto& [unused, nodes] : grad_inputs) {
       if (nodes.size() > 1) share(nodes);
     }
     return std::move(found_);
@@ -37,6 +42,15 @@ class GradientFinder {
   Value origin(Value v) const {
     const auto carrier = carriers_.find(v.node);
     return carrier == carriers_.end() ? v : carrier->second.origin;
+  }
+
+  // Returns how many rows a gradient has, since a scale of a row is shared only by gradients that
+  // have this row: where ranks of tp share all key-value heads, those of keys and values are sums
+  // of which each rank has some rows. A scale of all rows is shared in any case.
+  int64_t rows_that_share(Value v) const {
+    if (has_scale_of_all_) return 0;
+    const Dims& dims = graph_.type(origin(v)).dims;
+    return std::accumulate(dims.begin(), dims.end() - 1, int64_t{1}, std::multiplies<>());
   }
 
   // Whether `j` multiplies or moves codes of a gradient.
@@ -81,6 +95,7 @@ class GradientFinder {
   const Graph& graph_;
   const SharedScales& weights_of_;
   const std::map<int32_t, CarriedCodes>& carriers_;
+  const bool has_scale_of_all_;
   std::map<Value, std::vector<int32_t>> users_;
   SharedGradients found_;
 };
@@ -110,8 +125,9 @@ std::optional<std::pair<Value, int64_t>> place_in_bucket(const Graph& graph, Val
 }
 
 SharedGradients find_shared_gradients(const Graph& graph, const SharedScales& weights_of,
-                                      const std::map<int32_t, CarriedCodes>& carriers) {
-  return GradientFinder(graph, weights_of, carriers).run();
+                                      const std::map<int32_t, CarriedCodes>& carriers,
+                                      const Float8Recipe& recipe) {
+  return GradientFinder(graph, weights_of, carriers, recipe).run();
 }
 
 }  // namespace tokamak

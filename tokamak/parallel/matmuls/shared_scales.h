@@ -37,6 +37,7 @@ struct SharedGradients {
 
 /// Gradients of which parts are multiplied share scales too: `carriers` move those.
 SharedGradients find_shared_gradients(const Graph& graph, const SharedScales& weights_of,
-                                      const std::map<int32_t, CarriedCodes>& carriers);
+                                      const std::map<int32_t, CarriedCodes>& carriers,
+                                      const Float8Recipe& recipe);
 
 }  // namespace tokamak
