@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -125,6 +126,39 @@ TEST(OpenMp, NobodySpinsForAThreadThatIsLate) {
 #pragma omp parallel num_threads(3)
   if (omp_get_thread_num() == 2) std::this_thread::sleep_for(std::chrono::milliseconds(100));
   EXPECT_LT(cpu_seconds() - before, 10e-3);
+}
+
+// Teams work in pairs after some time, and then try the other cores again.
+TEST(OpenMp, PartsAndBarriersHoldBesideBusyThreads) {
+  std::atomic<bool> is_over = false;
+  std::vector<std::thread> busy(2 * std::max(1U, std::thread::hardware_concurrency()));
+  for (std::thread& b : busy) {
+    b = std::thread([&] {
+      while (!is_over) continue;
+    });
+  }
+  int wrong = 0;
+  for (const int threads : {2, 3, 4}) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(600);
+    for (int region = 0; std::chrono::steady_clock::now() < end; ++region) {
+      std::vector<int> count(threads, 0);
+      std::atomic<int> arrived = 0;
+      std::atomic<int> early = 0;
+#pragma omp parallel num_threads(threads)
+      {
+        ++count[omp_get_thread_num()];
+        if (region % 100 == 99) {
+          ++arrived;
+#pragma omp barrier
+          if (arrived != threads) ++early;
+        }
+      }
+      if (early != 0 || count != std::vector<int>(threads, 1)) ++wrong;
+    }
+  }
+  is_over = true;
+  for (std::thread& b : busy) b.join();
+  EXPECT_EQ(wrong, 0);
 }
 
 }  // namespace
