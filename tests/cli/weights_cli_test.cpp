@@ -171,6 +171,12 @@ TEST(ConvertWrongModels, ATransposedOrInfiniteWeightIsNamed) {
   write_file_atomic(changed.path / "model.safetensors", other);
   expect_refused({"convert", changed.path.string(), to.string()}, "is NaN or infinite");
   EXPECT_FALSE(path_exists(to));
+  const fs::path text = scratch.path() / "text.txt";
+  write_file_atomic(text, "Some plain text.");
+  expect_refused({"eval", changed.path.string(), text.string(), "--tokenizer=bytes"},
+                 "is NaN or infinite");
+  expect_refused({"generate", changed.path.string(), "-p", "a", "-n", "2", "--tokenizer=bytes"},
+                 "weights that are NaN or infinite");
 }
 
 TEST(ConvertStep, ExportsTheModelAlone) {

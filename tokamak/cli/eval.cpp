@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 
@@ -18,6 +19,7 @@
 #include "tokamak/data/token_files.h"
 #include "tokamak/run/run_of_config.h"
 #include "tokamak/train/evaluator.h"
+#include "tokamak/train/state/model_check.h"
 #include "tokamak/train/together.h"
 
 namespace tokamak::cli {
@@ -243,8 +245,16 @@ int eval_on(World& world, const LaunchEnvironment& launched, Args args) {
     };
   }
   const Evaluation result = evaluate(options, files.parameters, ranks, *backend);
+  if (is_live && world.rank() == 0) fmt::print(stderr, "\r\x1b[K");
+  if (!std::isfinite(result.nats)) {
+    fail_together(world, [&] {
+      const DType compute = options.shape.training.compute;
+      check_finite(files.parameters, compute, words->model);
+      fail("eval: the loss of {} is {}: its numbers are too large for {}; try --dtype float32",
+           words->model, result.nats, name_of(compute));
+    });
+  }
   if (world.rank() == 0) {
-    if (is_live) fmt::print(stderr, "\r\x1b[K");
     print(result, options, *words);
   }
   return 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -268,6 +269,10 @@ GenerationTimes Generator::generate(std::span<const Prompt> prompts, std::option
   const auto goes_on = [&](Text& text, std::span<const float> logits) {
     const SamplingOptions& sampling = prompts[text.index].sampling;
     const int32_t id = sample(logits, sampling, text.made);
+    TOK_REQUIRE(std::isfinite(logits[static_cast<size_t>(id)]),
+                "generate: the model gives the logit {} to a token: weights that are NaN or "
+                "infinite (convert names them), or numbers too large for {}",
+                logits[static_cast<size_t>(id)], name_of(m.compute));
     const auto ends = [&](TextEnd why) {
       events.end(text.index, why);
       return false;
