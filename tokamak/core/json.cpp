@@ -83,6 +83,8 @@ J parse(std::string_view text, std::string_view what, JsonLimits limits) {
   try {
     return J::parse(text.begin(), text.end());
   } catch (const nlohmann::json::parse_error& error) {
+    TOK_REQUIRE(error.byte <= text.size(), "{}: not valid JSON: it ends too early (a cut file?)",
+                what);
     const auto stop = text.begin() + static_cast<std::ptrdiff_t>(std::min(text.size(), error.byte));
     const auto line = 1 + std::count(text.begin(), stop, '\n');
     fail("{}: line {}: not valid JSON (byte {} of {})", what, line, error.byte, text.size());

@@ -21,7 +21,8 @@ TEST(Json, refuses_bad_input_in_one_line) {
   EXPECT_EQ(error_of("{\"a\": 1,\n\n oops}").substr(0, 15), "a.json: line 3:");
   EXPECT_EQ(error_of(std::string(100'000, '[')), "a.json: JSON nested deeper than 64 levels");
   EXPECT_EQ(error_of("[1e999]"), "a.json: a JSON number is beyond the range of a double");
-  EXPECT_FALSE(error_of("").empty());
+  EXPECT_EQ(error_of(""), "a.json: not valid JSON: it ends too early (a cut file?)");
+  EXPECT_EQ(error_of("{\"a\": [1,"), error_of(""));
   EXPECT_FALSE(error_of("{\"a\": \"\xff\"}").empty());
   EXPECT_EQ(error_of(R"({"a": [{"b": {"c": 1, "c": 2}}]})"),
             "a.json: JSON key \"c\" is given twice");

@@ -61,7 +61,8 @@ std::map<std::string, std::string> parse_weight_index(std::string_view text,
   for (const auto& [tensor, file] : json["weight_map"].items()) {
     TOK_REQUIRE(file.is_string() && is_plain_file_name(file.get_ref<const std::string&>()),
                 "{}: tensor {}: wanted the name of a file in the same folder, got {}", what,
-                shown(tensor), shown(file.dump()));
+                shown(tensor),
+                file.is_string() ? shown(file.get_ref<const std::string&>()) : file.dump());
     files.emplace(tensor, file.get<std::string>());
   }
   TOK_REQUIRE(!files.empty(), "{}: \"weight_map\" is empty", what);
@@ -78,8 +79,12 @@ HfWeights::HfWeights(const fs::path& path) : path_(path) {
     open_index(path / kIndex);
   } else {
     for (const fs::path& file : files_like(path, "consolidated")) files_.emplace_back(file);
-    TOK_REQUIRE(!files_.empty(), "{}: wanted {}, {} or consolidated.safetensors in this folder",
-                path.string(), kSingle, kIndex);
+    TOK_REQUIRE(!files_.empty(), "{}: wanted {}, {} or consolidated.safetensors in this folder{}",
+                path.string(), kSingle, kIndex,
+                path_exists(path / "pytorch_model.bin")
+                    ? ", got pytorch_model.bin: load and save it with transformers, which writes "
+                      "safetensors"
+                    : "");
   }
   for (const SafetensorsFile& file : files_) {
     for (const TensorView& view : file.tensors()) {

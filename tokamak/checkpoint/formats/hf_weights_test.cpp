@@ -46,13 +46,16 @@ TEST(HfWeights, a_broken_folder_is_refused_by_name) {
   const auto index = folder.path() / "model.safetensors.index.json";
   EXPECT_ERROR(HfWeights(folder.path() / "absent"), "there is no file or folder");
   EXPECT_ERROR(HfWeights(folder.path()), "wanted model.safetensors");
+  write_text(folder.path() / "pytorch_model.bin", "");
+  EXPECT_ERROR(HfWeights(folder.path()), "got pytorch_model.bin");
   save_hf_weights(folder.path(), some(), {.max_file_bytes = 120, .metadata = {}});
   const std::string good = read_file(index);
 
   write_text(index, "{}");
   EXPECT_ERROR(HfWeights(folder.path()), "wanted an object \"weight_map\"");
   write_text(index, R"({"weight_map":{"a":"../x"}})");
-  EXPECT_ERROR(HfWeights(folder.path()), "wanted the name of a file in the same folder");
+  EXPECT_ERROR(HfWeights(folder.path()),
+               "wanted the name of a file in the same folder, got \"../x\"");
   write_text(index, R"({"weight_map":{"a":"x","a":"y"}})");
   EXPECT_ERROR(HfWeights(folder.path()), "given twice");
   write_text(index, R"({"weight_map":{"b":"model-00001-of-00003.safetensors"}})");
