@@ -189,6 +189,10 @@ TEST(ConvertStep, ExportsTheModelAlone) {
       scratch.path());
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const fs::path to = scratch.path() / "to";
+  for (const fs::path& folder : {dump, dump / "checkpoint"}) {
+    expect_refused({"convert", folder.string(), to.string()},
+                   "holds checkpoints: name one of them, as");
+  }
   run_ok({"convert", (dump / "checkpoint/step-2").string(), to.string()});
   const fs::path other = scratch.path() / "other";
   run_ok({"convert", oracle_folder("llama_tiny").string(), other.string()});

@@ -3,6 +3,7 @@
 #include "tokamak/checkpoint/checkpoint_folder.h"
 #include "tokamak/checkpoint/formats/foreign.h"
 #include "tokamak/checkpoint/formats/llmc.h"
+#include "tokamak/config/config.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/data/self/self.h"
@@ -30,6 +31,12 @@ ModelSpec config_of_llmc(const std::filesystem::path& path) {
   return c;
 }
 
+void refuse_folder_of_checkpoints(const std::filesystem::path& path) {
+  const auto checkpoints = list_checkpoints(path);
+  TOK_REQUIRE(checkpoints.empty(), "{} holds checkpoints: name one of them, as {}", path.string(),
+              checkpoints.back().path.string());
+}
+
 }  // namespace
 
 ModelSpec spec_of_word(const std::string& word) {
@@ -41,6 +48,8 @@ ModelSpec spec_of_word(const std::string& word) {
 ModelFiles open_model(const std::filesystem::path& path, const std::string& flavor) {
   namespace fs = std::filesystem;
   TOK_REQUIRE(path_exists(path), "no model at {}: no such file or folder", path.string());
+  refuse_folder_of_checkpoints(path);
+  refuse_folder_of_checkpoints(path / CheckpointConfig{}.folder);  // it may be job.dump_folder
   ModelFiles m{.folder = is_folder(path) ? path : path.parent_path()};
   if (!flavor.empty()) {
     m.config = spec_of_word(flavor);
@@ -58,9 +67,6 @@ ModelFiles open_model(const std::filesystem::path& path, const std::string& flav
     const std::string file = (m.folder / "config.json").string();
     m.config = parse_hf_config(read_file(file, kSmallFileBytes), file);
   }
-  const auto checkpoints = list_checkpoints(path);
-  TOK_REQUIRE(checkpoints.empty(), "{} holds checkpoints: name one of them, as {}", path.string(),
-              checkpoints.back().path.string());
   m.parameters = parameters_of_model(m.config, open_weights(m.config, path), path.string());
   return m;
 }
