@@ -99,6 +99,20 @@ TEST(OpenMp, AForkEndsWithoutItsWorkers) {
   EXPECT_EXIT(std::exit(7), ::testing::ExitedWithCode(7), "");
 }
 
+// Runs a region in a fork, where the team has lost its workers, and ends.
+void run_alone() {
+  int sum = 0;
+#pragma omp parallel num_threads(3)
+  sum += 1 + omp_get_thread_num();
+  std::exit(sum);
+}
+
+TEST(OpenMp, PartsOfThreadsThatDoNotComeAreRun) {
+#pragma omp parallel num_threads(3)
+  EXPECT_LT(omp_get_thread_num(), 3);
+  EXPECT_EXIT(run_alone(), ::testing::ExitedWithCode(1 + 2 + 3), "");
+}
+
 double cpu_seconds() {
   rusage used{};
   ::getrusage(RUSAGE_SELF, &used);
