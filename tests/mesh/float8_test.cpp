@@ -305,12 +305,13 @@ TEST(Float8Plan, takes_less_memory_with_recompute) {
 // A rank with buckets has merged matmuls, whose inputs are packed. Maxima of weights and of what
 // attention yields stay apart.
 TEST(Float8Plan, takes_maxima_where_values_are_made) {
-  const auto tasks = [](const char* recipe, bool fuses) {
+  const auto tasks = [](const char* recipe, bool fuses, bool has_scales = true) {
     MeshCase c = mesh_case(recipe, kPlaces[1]);
     // The head needs most memory, so codes may take more than values.
     c.model.vocab_size = 4096;
     c.float8->recipe.fuses = fuses;
-    const Plan plan = PlannedRun(c.model, shape_of(c, 0), {}).plan();
+    const PlannedRun run(c.model, shape_of(c, 0), {});
+    const Plan& plan = has_scales ? run.plan() : *run.plan_without_scales();
     return std::array{count_tasks<Amax>(plan), count_tasks<Quantize>(plan),
                       count_tasks<FusedFloat8>(plan), plan.peak_bytes()};
   };
@@ -324,13 +325,17 @@ TEST(Float8Plan, takes_maxima_where_values_are_made) {
   EXPECT_EQ(apart[1] - fused[1], 2 * layers);
   EXPECT_EQ(fused[2], 8 * layers);
   EXPECT_LE(fused[3], apart[3]);
-  // Both norms and SwiGLU make codes under the table's scale, after a pass that does nothing with
-  // one; so does the gradient of SwiGLU.
-  const auto delayed = tasks("delayed", true);
-  const auto delayed_apart = tasks("delayed", false);
+  // Both norms and SwiGLU make codes under the table's scale, after a pass for want of one; so does
+  // the gradient of SwiGLU.
+  const auto delayed = tasks("delayed", true, false);
+  const auto delayed_apart = tasks("delayed", false, false);
   EXPECT_EQ(delayed[2], 2 * 4 * layers);
   EXPECT_EQ(delayed_apart[0] - delayed[0], 4 * layers);
   EXPECT_EQ(delayed_apart[1] - delayed[1], 5 * layers);
+  const auto scaled = tasks("delayed", true);
+  EXPECT_EQ(scaled[0], 0);
+  EXPECT_EQ(scaled[1], delayed[1]);
+  EXPECT_EQ(scaled[2], 4 * layers);
   // Both norms and SwiGLU, and two passes of its gradient; one makes codes of segments.
   EXPECT_EQ(tasks("rowwise", true)[2], 5 * layers);
   EXPECT_EQ(tasks("blockwise", true)[2], 4 * layers);

@@ -68,7 +68,7 @@ void fill_memory_table(Buffers& b) {
       {"optimizer moments", by_kind[StateKind::kMoment], in_host[StateKind::kMoment]},
       {"compute weights", by_kind[StateKind::kCopy] + arena(ArenaKind::kCarried)},
       {std::string(kSavedActivationsRow), b.activation_bytes + arena(ArenaKind::kSlot)},
-      {"temporaries and workspace", arena(ArenaKind::kScratch) - b.activation_bytes},
+      {std::string(kTemporariesRow), arena(ArenaKind::kScratch) - b.activation_bytes},
       {"KV cache", by_kind[StateKind::kCache]},
       {"communication buffers", by_kind[StateKind::kBuffer]},
       {"inputs and results", by_kind[StateKind::kInput] + by_kind[StateKind::kResult]},

@@ -72,6 +72,20 @@ std::vector<ScheduleItem> Plan::schedule(int num_microbatches) const {
   return made;
 }
 
+void Plan::hold_room_for(const Plan& other) {
+  int64_t more = 0;
+  for (size_t a = 0; a < kNumDeviceArenas; ++a) {
+    const int64_t bytes = std::max(arena_bytes[a], other.arena_bytes[a]);
+    more += bytes - arena_bytes[a];
+    arena_bytes[a] = bytes;
+  }
+  if (more == 0) return;
+  auto row = std::find_if(memory.begin(), memory.end(),
+                          [](const MemoryRow& r) { return r.owner == kTemporariesRow; });
+  if (row == memory.end()) row = memory.insert(row, {.owner = std::string(kTemporariesRow)});
+  row->bytes += more;
+}
+
 int64_t Plan::peak_bytes() const {
   return std::accumulate(arena_bytes.begin(), arena_bytes.end(), -arena_bytes[ArenaKind::kHost]);
 }

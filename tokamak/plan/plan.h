@@ -146,6 +146,7 @@ enum class Carrier : uint8_t {
 
 /// The row of the memory table that holds the slot arena.
 inline constexpr std::string_view kSavedActivationsRow = "saved activations";
+inline constexpr std::string_view kTemporariesRow = "temporaries and workspace";
 
 /// One row of the memory table: who owns how many bytes.
 struct MemoryRow {
@@ -169,6 +170,9 @@ struct Plan {
   /// Returns the order in which segments run in a step of `num_microbatches`: `items`, or
   /// once-a-step segments around the microbatches.
   std::vector<ScheduleItem> schedule(int num_microbatches) const;
+
+  /// Raises the arenas to those of a plan that shares them.
+  void hold_room_for(const Plan& other);
 
   int64_t peak_bytes() const;  ///< of the device
 

@@ -178,6 +178,7 @@ void PlannedRun::finish(const Target& target) {
   if (target.backend != "gpu") return;
   const std::vector<Plan*> plans = made_plans();
   for (Plan* plan : plans) plan->device_graphs = wants_graphs(shape_.device_graphs, *plan);
+  if (plan_without_scales_) plan_without_scales_->device_graphs = false;  // it seldom runs
   choose_carriers(plans, target,
                   {.choice = shape_.copy_engines,
                    .num_ranks = mesh().size(),
@@ -210,14 +211,14 @@ void PlannedRun::lay_out_states(std::span<const StateId> in_host) {
 
 std::vector<Plan*> PlannedRun::made_plans() {
   std::vector<Plan*> plans;
-  for (std::optional<Plan>* plan : {&plan_, &validation_plan_}) {
+  for (std::optional<Plan>* plan : {&plan_, &validation_plan_, &plan_without_scales_}) {
     if (*plan) plans.push_back(&**plan);
   }
   return plans;
 }
 
-Graph PlannedRun::quantized(const Graph& graph, const Float8Groups& groups) const {
-  return shape_.float8 ? quantize_matmuls(graph, shape_.float8->recipe, groups) : graph;
+Graph PlannedRun::quantized(const Graph& graph, const Float8Groups& groups, bool has_scales) const {
+  return shape_.float8 ? quantize_matmuls(graph, shape_.float8->recipe, groups, has_scales) : graph;
 }
 
 // A run needs no more memory than with all matmuls in the compute dtype, if a plan can be made so.
@@ -245,17 +246,28 @@ std::vector<StateId> PlannedRun::offloaded(const std::vector<UpdateUnit>& units,
   return in_host;
 }
 
-// Lays out State and plans `graph`, which is `training` with 8-bit floats, if there are any. What
+PlannedRun::TrainingGraphs PlannedRun::quantized_training(const Graph& training,
+                                                          const Float8Groups& groups) const {
+  const bool is_delayed = shape_.float8 && shape_.float8->recipe.is_delayed();
+  TrainingGraphs graphs{.graph = quantized(training, groups, is_delayed), .without_scales = {}};
+  if (is_delayed) graphs.without_scales.emplace(quantized(training, groups));
+  return graphs;
+}
+
+// Lays out State and plans `graphs`, which are `training` with 8-bit floats, if there are any. What
 // lies in host memory changes no other arena, so the bytes that a first plan has too many are those
 // to move.
-void PlannedRun::plan_training(const Graph& graph, const Graph& training, CompileOptions options,
-                               const std::vector<UpdateUnit>& units) {
+void PlannedRun::plan_training(const TrainingGraphs& graphs, const Graph& training,
+                               CompileOptions options, const std::vector<UpdateUnit>& units) {
   if (!shape_.trains) return lay_out_states();
   const OffloadOptions& o = shape_.offload;
   const auto plan = [&](int64_t bytes_in_host) {
     lay_out_states(offloaded(units, bytes_in_host));
     set_float8(training, options);
-    plan_ = compile(graph, layout_, options);
+    plan_ = compile(graphs.graph, layout_, options);
+    if (!graphs.without_scales) return;
+    plan_without_scales_ = compile(*graphs.without_scales, layout_, options);
+    plan_->hold_room_for(*plan_without_scales_);
   };
   plan(o.enable && !o.device_bytes ? INT64_MAX : 0);
   if (o.enable && o.device_bytes && plan_->peak_bytes() > *o.device_bytes)
@@ -284,10 +296,9 @@ void PlannedRun::plan_one_rank(const Target& target) {
     validation_step_ = build_validation_graph(validation, config_, *shape_.validation);
     mark_and_note(validation, shape_);
   }
-  const Graph quantized_training = quantized(training, {});
+  const TrainingGraphs graphs = quantized_training(training, {});
   const Graph quantized_validation = quantized(validation, {});
-  plan_training(quantized_training, training, {.recompute = shape_.recompute, .target = target},
-                parts.units);
+  plan_training(graphs, training, {.recompute = shape_.recompute, .target = target}, parts.units);
   pieces_ = whole_pieces(states_);
   add_float8_pieces(true);
   if (shape_.validation) {
@@ -338,7 +349,7 @@ void PlannedRun::plan_of_mesh(const Target& target, const WholeGraphs& whole) {
   const Float8Groups groups{.tp = distributor.tensor_group(),
                             .owners = distributor.owner_group(),
                             .replicas = distributor.replica_group()};
-  const Graph quantized_training = quantized(training, groups);
+  const TrainingGraphs graphs = quantized_training(training, groups);
   std::optional<Graph> quantized_validation;
   if (validation) quantized_validation.emplace(quantized(*validation, groups));
   pieces_ = distributor.pieces();
@@ -346,7 +357,7 @@ void PlannedRun::plan_of_mesh(const Target& target, const WholeGraphs& whole) {
   notes_ = whole.notes();
   float8_line_ = whole.float8_line();
   notes_.insert(notes_.end(), distributor.notes().begin(), distributor.notes().end());
-  plan_training(quantized_training, training,
+  plan_training(graphs, training,
                 {.recompute = recompute_by_all(shape_.recompute, is_even),
                  .target = target,
                  .pipeline = training_items(o),
@@ -366,15 +377,14 @@ void PlannedRun::plan_of_mesh(const Target& target, const WholeGraphs& whole) {
 
 std::vector<const Plan*> PlannedRun::plans() const {
   std::vector<const Plan*> plans;
-  for (const std::optional<Plan>* plan : {&plan_, &validation_plan_}) {
+  for (const std::optional<Plan>* plan : {&plan_, &validation_plan_, &plan_without_scales_}) {
     if (*plan) plans.push_back(&**plan);
   }
   return plans;
 }
 
 int64_t PlannedRun::peak_bytes() const {
-  const std::vector<const Plan*> all = plans();
-  return tokamak::peak_bytes(*all.front(), all.back());
+  return tokamak::peak_bytes(*plans().front(), validation_plan());
 }
 
 int64_t peak_bytes(const Plan& plan, const Plan* validation) {

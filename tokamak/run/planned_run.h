@@ -108,6 +108,13 @@ class PlannedRun {
   /// REQUIRES: the shape trains.
   const Plan& plan() const { return *plan_; }
 
+  /// Returns the plan of steps before which a row of delayed scales has no scale, null under other
+  /// recipes: it also takes maxima for want of one. It shares State and arenas with plan(), and
+  /// gives the same bits where all rows have scales.
+  const Plan* plan_without_scales() const {
+    return plan_without_scales_ ? &*plan_without_scales_ : nullptr;
+  }
+
   /// Says for people what was decided besides the plan's variants.
   const std::vector<std::string>& notes() const { return notes_; }
 
@@ -139,12 +146,19 @@ class PlannedRun {
   int64_t host_bytes() const { return layout_.host_bytes; }
 
  private:
-  Graph quantized(const Graph& graph, const Float8Groups& groups) const;
+  // Of training, with 8-bit floats, if there are any.
+  struct TrainingGraphs {
+    Graph graph;
+    std::optional<Graph> without_scales;
+  };
+
+  Graph quantized(const Graph& graph, const Float8Groups& groups, bool has_scales = false) const;
+  TrainingGraphs quantized_training(const Graph& training, const Float8Groups& groups) const;
   void lay_out_states(std::span<const StateId> in_host = {});
   std::vector<Plan*> made_plans();
   void add_float8_pieces(bool is_owner);
   void set_float8(const Graph& training, CompileOptions& options) const;
-  void plan_training(const Graph& graph, const Graph& training, CompileOptions options,
+  void plan_training(const TrainingGraphs& graphs, const Graph& training, CompileOptions options,
                      const std::vector<UpdateUnit>& units);
   std::vector<StateId> offloaded(const std::vector<UpdateUnit>& units, int64_t bytes) const;
   void plan_one_rank(const Target& target);
@@ -160,6 +174,7 @@ class PlannedRun {
   StepState step_;
   StepState validation_step_;
   std::optional<Plan> plan_;
+  std::optional<Plan> plan_without_scales_;
   std::optional<Plan> validation_plan_;
   std::optional<Plan> copies_plan_;
   std::vector<std::string> notes_;

@@ -15,7 +15,6 @@
 #include "tokamak/exec/communicators.h"
 #include "tokamak/exec/gathered_memory.h"
 #include "tokamak/exec/result_ring.h"
-#include "tokamak/run/op_table.h"
 #include "tokamak/train/guard/bad_gradients.h"
 #include "tokamak/train/guard/bad_steps.h"
 #include "tokamak/train/guard/replica_check.h"
@@ -24,6 +23,7 @@
 #include "tokamak/train/report/float8_figures.h"
 #include "tokamak/train/run_tokens.h"
 #include "tokamak/train/state/initialize.h"
+#include "tokamak/train/step_plans.h"
 #include "tokamak/train/step_results.h"
 #include "tokamak/train/together.h"
 #include "tokamak/train/wishes.h"
@@ -53,8 +53,7 @@ class Trainer {
         run_(parts_->run),
         access_(parts_->access),
         groups_(world, run_.plan().groups, gathered_memory(parts_->plans(), parts_->memory)),
-        executor_(run_.plan(), parts_->memory, groups_.groups(), &world),
-        is_writing_saved_(segments_that_write(run_.plan(), run_.layout(), run_.pieces())),
+        plans_(run_, parts_->memory, access_, groups_.groups(), &world),
         inputs_(access_, run_.step(), share_of(run_, o_.data.seq_len)),
         of_step_(run_),
         results_(access_, of_step_.states, kStepsBehind + 1),
@@ -70,9 +69,9 @@ class Trainer {
       validator_ = std::make_unique<Validator>(*o_.validation, run_, access_, *validation_executor_,
                                                *parts_->validation_loader, world_);
     }
-    executor_.warm_up(run_.plan().schedule(static_cast<int>(o_.num_microbatches())));
+    plans_.warm_up(static_cast<int>(o_.num_microbatches()));
     if (validation_executor_) validation_executor_->warm_up(run_.validation_plan()->schedule(1));
-    executor_.time_phases(log_.phases());
+    plans_.time_phases(log_.phases());
     phases_.end("connections and kernels");
   }
 
@@ -143,7 +142,7 @@ class Trainer {
   void roll_back() {
     const ActivityScope loading(page_, RankActivity::kFiles);
     for (; !issued_.empty(); issued_.pop_front()) results_.pop();
-    executor_.settle();
+    plans_.settle();
     if (memory() != nullptr) memory()->forget();
     with_long_waits([&] {
       checkpoints_.saver().finish();
@@ -151,13 +150,14 @@ class Trainer {
       state_ = checkpoints_.begin(o_.shape.training.seed, parts_->loader);
     });
     make_copies(run_, parts_->memory);
+    plans_.forget();
     open_log();
     log_.restart();
   }
 
   void check_replicas() {
     if (!replicas_ || state_.step % o_.guard.check_replicas_every != 0) return;
-    executor_.settle();
+    plans_.settle();
     const std::string line = replicas_->check();
     if (line.empty()) return;
     const std::string what = fmt::format("step {}: {}", state_.step, line);
@@ -173,7 +173,7 @@ class Trainer {
   void add_float8_figures() {
     const int64_t every = o_.logging.float8_stats;
     if (every == 0 || state_.step % every != 0 || bad_steps_.is_left_out(state_.step)) return;
-    executor_.settle();
+    plans_.settle();
     log_.add_float8_figures(float8_lines(world_, o_.mesh(), access_, state_.step));
   }
 
@@ -324,8 +324,8 @@ class Trainer {
       issued_.pop_front();
       const StepScalars results = results_.pop();
       if (is_to_replay(issued, results)) return;
-      log_.add_exposed_comm_time(executor_.exposed_comm_s() - exposed_comm_s_);
-      exposed_comm_s_ = executor_.exposed_comm_s();
+      log_.add_exposed_comm_time(plans_.exposed_comm_s() - exposed_comm_s_);
+      exposed_comm_s_ = plans_.exposed_comm_s();
       page_.step = issued.step;
       const ActivityScope logging(page_, RankActivity::kFiles);
       const auto logged =
@@ -367,7 +367,7 @@ class Trainer {
     if (std::isfinite(values[0]) && std::isfinite(values[1])) return "";
     if (!std::isfinite(values[0]))
       return of_step_.own_loss ? ranks_not_finite(world_, values[*of_step_.own_loss]) : "";
-    executor_.settle();
+    plans_.settle();
     const std::string where = gradients_not_finite(world_, access_, run_.pieces());
     return where.empty() || step == state_.step
                ? where
@@ -375,24 +375,25 @@ class Trainer {
   }
 
   void run_microbatches(const std::vector<Batch>& batches) {
+    auto& [plan, executor, writes_saved] = plans_.choose();
     const bool traced = profile_.is_traced(state_.step + 1);
     std::vector<TaskSpan> spans;
-    executor_.trace(traced ? &spans : nullptr);
+    executor.trace(traced ? &spans : nullptr);
     const int64_t first_row = state_.step * o_.data.global_batch_size + o_.data.first_row;
     int64_t loaded = -1;
-    for (const ScheduleItem& item : run_.plan().schedule(static_cast<int>(batches.size()))) {
-      const auto& segment = run_.plan().segments[item.segment];
+    for (const ScheduleItem& item : plan.schedule(static_cast<int>(batches.size()))) {
+      const auto& segment = plan.segments[item.segment];
       if (segment.runs == Segment::Runs::kPerMicrobatch && item.microbatch != loaded) {
         loaded = item.microbatch;
         const Batch& batch = batches[loaded];
         inputs_.write_batch(batch, first_row + loaded * batch.rows);
       }
-      if (is_writing_saved_[item.segment]) await_copy();
-      executor_.run(item);
+      if (writes_saved[item.segment]) await_copy();
+      executor.run(item);
       page_.tick();
     }
     if (traced) {
-      executor_.trace(nullptr);  // waits for the spans
+      executor.trace(nullptr);  // waits for the spans
       profile_.write_trace(state_.step + 1, spans);
     }
     profile_.write_memory(state_.step + 1);
@@ -402,7 +403,7 @@ class Trainer {
   // nothing: only what is left of the copy after that holds training up.
   void await_copy() {
     if (!checkpoints_.is_copying()) return;
-    executor_.settle();
+    plans_.settle();
     const auto start = Clock::now();
     checkpoints_.await_copies();
     log_.add_checkpoint_time(seconds_since(start));
@@ -417,8 +418,7 @@ class Trainer {
   const PlannedRun& run_;
   StateAccess access_;
   Communicators groups_;
-  Executor executor_;
-  std::vector<bool> is_writing_saved_;  // by segment
+  StepPlans plans_;
   StepInputs inputs_;
   ResultsOfStep of_step_;
   ResultRing results_;

@@ -66,6 +66,10 @@ class Float8Fuser {
            a.is_clone == b.is_clone && a.is_dropped == b.is_dropped;
   }
 
+  bool is_made_after(int32_t i, Value v) const {
+    return v.node > i && !graph_.producer(v).is_leaf();
+  }
+
   bool is_plain_amax(int32_t j) const {
     const auto* amax = graph_.node(j).as<Amax>();
     return amax != nullptr && !amax->hadamard && graph_.node(j).in.size() == 1;
@@ -151,7 +155,7 @@ class Float8Fuser {
     for (int32_t k = 0; k < std::ssize(quantize.out); ++k) codes.is[0].push_back({j, k});
     std::set<int32_t> readers{j};
     std::vector<Pass> passes;
-    if (quantize.in[1].node > i) {
+    if (is_made_after(i, quantize.in[1])) {
       std::optional<Pass> maximum = maximum_for(i, op, y, quantize.in[1].node);
       if (!maximum) return false;
       codes.maxima.clear();
@@ -264,7 +268,7 @@ class Float8Fuser {
       // A tile has all values of a segment.
     } else if (const auto at = made.find(node.in[1]); at != made.end()) {
       own = at->second;
-    } else if (node.in[1].node > i) {
+    } else if (is_made_after(i, node.in[1])) {
       return false;
     } else {
       codes.maxima.push_back(node.in[1]);

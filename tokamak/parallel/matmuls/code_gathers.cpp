@@ -206,6 +206,10 @@ void CodeGathers::take_maxima() {
   if (maxima_.valid()) return;
   Graph& to = rewriter_.to;
   const LabelScope scope(to, {.phase = Phase::kUnshard, .stage = to.label.stage});
+  if (table_.has_scales()) {
+    maxima_ = table_.no_maxima(to, num_sites_);
+    return;
+  }
   for (const Bucket& bucket : buckets_) {
     if (bucket.is_refused) continue;
     const AmaxRanges op{.ranges = ranges_of_slice(bucket),

@@ -18,6 +18,7 @@ namespace {
 constexpr std::string_view kTable = "fp8.table";
 constexpr std::string_view kMaxima = "fp8.maxima";
 constexpr std::string_view kWeights = "fp8.weights";
+constexpr std::string_view kNoMaxima = "fp8.no_maxima";
 
 std::string joint_name(const std::string& module) {
   if (module == "q_proj" || module == "k_proj" || module == "v_proj") return "qkv";
@@ -87,7 +88,8 @@ std::string float8_site(const Float8Recipe& recipe, int32_t block, const std::st
                      kRoles[static_cast<size_t>(role)]);
 }
 
-Float8Table::Float8Table(const Graph& from, const Float8Recipe& recipe) : recipe_(recipe) {
+Float8Table::Float8Table(const Graph& from, const Float8Recipe& recipe, bool has_scales)
+    : recipe_(recipe), has_scales_(has_scales) {
   if (recipe.history_len == 0) return;
   has_update_ = has_optimizer(from);
   const auto modules = float8_modules(from);
@@ -138,6 +140,15 @@ int64_t Float8Table::weight_row(const Graph& to, int32_t block, const std::strin
   return to.states()[row].window_begin / (1 + recipe_.history_len);
 }
 
+Value Float8Table::no_maxima(Graph& to, int64_t count) const {
+  TOK_CHECK(has_scales_, "maxima are wanted where rows have no scales");
+  to.states().declare_once(
+      {.name = std::string(kNoMaxima),
+       .type = {.dtype = DType::kF32, .dims = {std::max(num_weights_, int64_t{1})}},
+       .kind = StateKind::kBuffer});
+  return to.read(declare_window(to, fmt::format("{}.{}", kNoMaxima, count), {count}, kNoMaxima, 0));
+}
+
 void Float8Table::stage(Graph& to, const std::string& module, Float8Role role, Value amax) {
   flush_if(to, [&](const Label& label) { return label.block != to.label.block; });
   auto at = std::find_if(pending_.begin(), pending_.end(),
@@ -183,7 +194,7 @@ void Float8Table::flush(Graph& to, Pending& pending) {
       in.insert(in.end(), at->second.begin(), at->second.end());
     }
     const std::string name = fmt::format("{}.{}", kMaxima, first);
-    TOK_CHECK(!to.states().find(name).valid(), "{} is staged twice", rows_[first]);
+    TOK_CHECK(staged_.insert(first).second, "{} is staged twice", rows_[first]);
     const Value into = to.read(declare_window(to, name, {rows}, kMaxima, first));
     to.accumulate(to.apply(std::move(op), std::move(in)), into, AccumulateMode::kFirstMicrobatch);
   }

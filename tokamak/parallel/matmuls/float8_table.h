@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -40,8 +41,9 @@ std::string float8_site(const Float8Recipe& recipe, int32_t block, const std::st
 class Float8Table {
  public:
   /// `from` is the graph whose marked matmuls have the rows. A graph without an update, as that of
-  /// validation, reads rows that a training graph over the same State has declared.
-  Float8Table(const Graph& from, const Float8Recipe& recipe);
+  /// validation, reads rows that a training graph over the same State has declared. With
+  /// `has_scales` each row has a scale whenever the graph runs.
+  Float8Table(const Graph& from, const Float8Recipe& recipe, bool has_scales);
 
   /// Returns the row of an operand of `module`'s matmuls in `to.label`'s block.
   Value row(Graph& to, const std::string& module, Float8Role role) const;
@@ -51,6 +53,10 @@ class Float8Table {
 
   /// Returns the place among them of the row of `module`'s weight in `block`.
   int64_t weight_row(const Graph& to, int32_t block, const std::string& module) const;
+
+  /// Returns f32 [count] that stands in the place of maxima which are taken for want of a scale.
+  /// REQUIRES: has_scales(), so that nothing depends on it.
+  Value no_maxima(Graph& to, int64_t count) const;
 
   /// Keeps the maximum of an operand for the end of the step; training graphs only.
   void stage(Graph& to, const std::string& module, Float8Role role, Value amax);
@@ -63,6 +69,8 @@ class Float8Table {
   void finish(Graph& to, Value factor, const CommGroup& replicas);
 
   bool has_update() const { return has_update_; }
+
+  bool has_scales() const { return has_scales_; }
 
   int64_t num_weights() const { return num_weights_; }
 
@@ -80,10 +88,12 @@ class Float8Table {
 
   Float8Recipe recipe_;
   bool has_update_ = false;
+  bool has_scales_ = false;
   int64_t num_weights_ = 0;
   std::vector<std::string> rows_;
   std::map<std::string, int> row_of_;
   std::vector<Pending> pending_;
+  std::set<int> staged_;  // first rows of runs
 };
 
 /// Returns the rows of a table as parts of checkpoints. One of the ranks that hold them owns them.

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "tokamak/core/error.h"
 #include "tokamak/ops/elementwise/cast.h"
 #include "tokamak/ops/matmul/linear.h"
 #include "tokamak/ops/vocab/lm_head_loss.h"
@@ -134,6 +135,23 @@ bool is_marked(const Node& node) {
 bool multiplies_codes(const Node& node, size_t k) {
   return k == 1 && (is_marked<Linear>(node) || is_marked<LinearGradInput>(node) ||
                     is_marked<LmHeadLoss>(node));
+}
+
+void require_float8_dims(const Graph& graph, const Float8Recipe& recipe) {
+  const int64_t multiple = recipe.multiple();
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    const Node& n = graph.node(i);
+    if (!is_marked<Linear>(n)) continue;
+    const Dims& dims = graph.type(n.in[1]).dims;
+    const bool is_head = n.label.block < 0;
+    TOK_REQUIRE(dims[0] % multiple == 0 && dims[1] % multiple == 0,
+                "model.converters: {}: a float8 matmul has {} x {} weights on a rank, wanted "
+                "multiples of {}; "
+                "lower parallelism.tensor_parallel_degree or name {} in "
+                "{}.filter_fqns",
+                is_head ? "the head" : fmt::format("layer {}", n.label.block), dims[0], dims[1],
+                multiple, is_head ? "\"output\"" : "it", recipe.section());
+  }
 }
 
 bool is_read_as_values(const Graph& graph, Value weight) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tokamak/graph/graph.h"
+#include "tokamak/parallel/matmuls/float8_recipe.h"
 
 namespace tokamak {
 
@@ -40,6 +41,9 @@ Float8Marks mark_float8(Graph& graph, const Float8Layers& layers, std::vector<st
 
 /// Whether `node` is marked and multiplies its input `k` as codes.
 bool multiplies_codes(const Node& node, size_t k);
+
+/// Throws Error if a marked matmul has weights on this rank whose dims the recipe does not take.
+void require_float8_dims(const Graph& graph, const Float8Recipe& recipe);
 
 /// Whether a node of a forward or backward reads a weight other than as codes.
 bool is_read_as_values(const Graph& graph, Value weight);

@@ -36,19 +36,17 @@ using Layout = Quantize::Layout;
 
 class Quantizer {
  public:
-  Quantizer(Graph graph, const Float8Recipe& recipe, const Float8Groups& groups)
+  Quantizer(Graph graph, const Float8Recipe& recipe, const Float8Groups& groups, bool has_scales)
       : graph_(std::move(graph)),
         recipe_(recipe),
         groups_(groups),
         rewriter_(graph_),
         to_(rewriter_.to),
         weights_of_(find_shared_scales(graph_, recipe)),
-        table_(graph_, recipe),
+        table_(graph_, recipe, has_scales),
         stats_(graph_, recipe),
         gathers_(graph_, recipe, weights_of_, groups.owners, table_, rewriter_) {
-    for (int32_t i = 0; i < graph_.size(); ++i) {
-      if (is_float8<Linear>(graph_.node(i))) check_dims(graph_.node(i));
-    }
+    require_float8_dims(graph_, recipe);
     find_weights_of_backward();
     find_carriers();
   }
@@ -66,19 +64,6 @@ class Quantizer {
   }
 
  private:
-  void check_dims(const Node& n) const {
-    const Dims& dims = graph_.type(n.in[1]).dims;
-    const int64_t multiple = recipe_.multiple();
-    const bool is_head = is_of_head(n.label);
-    TOK_REQUIRE(dims[0] % multiple == 0 && dims[1] % multiple == 0,
-                "model.converters: {}: a float8 matmul has {} x {} weights on a rank, wanted "
-                "multiples of {}; "
-                "lower parallelism.tensor_parallel_degree or name {} in "
-                "{}.filter_fqns",
-                is_head ? "the head" : fmt::format("layer {}", n.label.block), dims[0], dims[1],
-                multiple, is_head ? "\"output\"" : "it", recipe_.section());
-  }
-
   void find_weights_of_backward() {
     for (int32_t i = 0; i < graph_.size(); ++i) {
       const Node& n = graph_.node(i);
@@ -276,6 +261,7 @@ class Quantizer {
   template <class Source>
   Value amax_of_all(Amax op, const std::vector<Value>& members, Float8Role role,
                     const Source& source) {
+    if (table_.has_scales()) return table_.no_maxima(to_, 1);
     Value& made = amax_[{members[0], op.grid, op.transposed}];
     if (made.valid()) return made;
     op.is_gated = is_delayed();
@@ -409,6 +395,7 @@ class Quantizer {
   }
 
   Value over_tp(Value amax) {
+    if (table_.has_scales()) return amax;
     Value& whole = over_tp_[amax];
     if (!whole.valid())
       whole = to_.apply(AllReduce{.group = groups_.tp, .op = ReduceOp::kMax}, {amax});
@@ -442,8 +429,9 @@ class Quantizer {
 
 }  // namespace
 
-Graph quantize_matmuls(const Graph& graph, const Float8Recipe& recipe, const Float8Groups& groups) {
-  return Quantizer(eliminate_dead(expand_composites(graph)), recipe, groups).run();
+Graph quantize_matmuls(const Graph& graph, const Float8Recipe& recipe, const Float8Groups& groups,
+                       bool has_scales) {
+  return Quantizer(eliminate_dead(expand_composites(graph)), recipe, groups, has_scales).run();
 }
 
 }  // namespace tokamak

@@ -5,8 +5,8 @@
 
 #include "tokamak/core/random.h"
 #include "tokamak/core/timing.h"
-#include "tokamak/exec/executor.h"
 #include "tokamak/train/state/initialize.h"
+#include "tokamak/train/step_plans.h"
 
 namespace tokamak {
 namespace {
@@ -47,9 +47,8 @@ StepBenchmark benchmark_step(const PlannedRun& run, int64_t warmup, int64_t step
   const Plan* plans[] = {&run.plan()};
   const Memory memory(backend, plans);
   const StateAccess access(memory, run.states(), run.layout());
-  Executor executor(run.plan(), memory);
-  const auto items = run.plan().schedule(1);
-  executor.warm_up(items);
+  StepPlans choices(run, memory, access, {}, nullptr);
+  choices.warm_up(1);
   initialize(access, run.pieces(), 0);
   make_copies(run, memory);
   write_random_inputs(access, run.step(), run.config());
@@ -60,7 +59,8 @@ StepBenchmark benchmark_step(const PlannedRun& run, int64_t warmup, int64_t step
     const auto since_start = [&] {
       return std::chrono::duration<double>(Clock::now() - start).count();
     };
-    for (const ScheduleItem& item : items) executor.run(item);
+    auto& [plan, executor, unused] = choices.choose();
+    for (const ScheduleItem& item : plan.schedule(1)) executor.run(item);
     result.host_s.push_back(since_start());
     executor.settle();
     result.step_s.push_back(since_start());
@@ -70,8 +70,9 @@ StepBenchmark benchmark_step(const PlannedRun& run, int64_t warmup, int64_t step
   result.step_s.clear();
   for (int64_t i = 0; i < steps; ++i) step();
   std::vector<TaskSpan> spans;
+  auto& [plan, executor, unused] = choices.choose();
   executor.trace(&spans);
-  for (const ScheduleItem& item : items) executor.run(item);
+  for (const ScheduleItem& item : plan.schedule(1)) executor.run(item);
   executor.settle();
   result.ops = time_by_op(spans, rates, grouping);
   result.summary = summarize(spans, rates, run.plan().groups);
