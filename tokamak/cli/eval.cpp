@@ -15,6 +15,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/json.h"
+#include "tokamak/core/with_commas.h"
 #include "tokamak/data/text_reader.h"
 #include "tokamak/data/token_files.h"
 #include "tokamak/run/run_of_config.h"
@@ -192,6 +193,12 @@ OrderedJson to_json(const Evaluation& e, const EvaluationOptions& o, const EvalW
   return json;
 }
 
+// Tokens per second.
+std::string rate_of(const Evaluation& e) {
+  return with_commas(
+      std::llround(static_cast<double>(e.counts.tokens) / std::max(e.seconds, 1e-9)));
+}
+
 void print(const Evaluation& e, const EvaluationOptions& o, const EvalWords& w) {
   if (w.json) {
     fmt::print("{}\n", to_json(e, o, w).dump());
@@ -202,10 +209,11 @@ void print(const Evaluation& e, const EvaluationOptions& o, const EvalWords& w) 
   std::string of_text;
   if (o.token_files.empty()) {
     fmt::print("bits per byte  {:.6f}\n", e.bits_per_byte());
-    of_text = fmt::format(" of {:L} bytes in {:L} documents", e.counts.bytes, e.counts.documents);
+    of_text = fmt::format(" of {} bytes in {} documents", with_commas(e.counts.bytes),
+                          with_commas(e.counts.documents));
   }
-  fmt::print("{:L} tokens{}, by {} of {} tokens, {:.0f} tokens/s\n", e.counts.tokens, of_text, w.by,
-             o.scoring.seq_len, static_cast<double>(e.counts.tokens) / std::max(e.seconds, 1e-9));
+  fmt::print("{} tokens{}, by {} of {} tokens, {} tokens/s\n", with_commas(e.counts.tokens),
+             of_text, w.by, o.scoring.seq_len, rate_of(e));
 }
 
 int eval_on(World& world, const LaunchEnvironment& launched, Args args) {
@@ -240,8 +248,8 @@ int eval_on(World& world, const LaunchEnvironment& launched, Args args) {
   const bool is_live = isatty(STDERR_FILENO) != 0;
   if (is_live) {
     options.progress = [](const Evaluation& e) {
-      fmt::print(stderr, "\r{:L} tokens, loss {:.4f}, {:.0f} tokens/s ", e.counts.tokens, e.loss(),
-                 static_cast<double>(e.counts.tokens) / std::max(e.seconds, 1e-9));
+      fmt::print(stderr, "\r{} tokens, loss {:.4f}, {} tokens/s ", with_commas(e.counts.tokens),
+                 e.loss(), rate_of(e));
     };
   }
   const Evaluation result = evaluate(options, files.parameters, ranks, *backend);

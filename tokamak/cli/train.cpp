@@ -19,6 +19,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/usable_cores.h"
+#include "tokamak/core/with_commas.h"
 #include "tokamak/run/float8_options.h"
 #include "tokamak/run/run_of_config.h"
 #include "tokamak/train/options.h"
@@ -114,8 +115,8 @@ void announce(const RunConfig& run, const ModelSpec& model, const LaunchEnvironm
                     c.job.dump_folder));
   }
   if (launched.world_size > 1) console.print("INFO", fmt::format("{} ranks", launched.world_size));
-  console.print("INFO", fmt::format("Model {} {} size: {:L} total parameters", model.name,
-                                    model.flavor, count_parameters(model).total));
+  console.print("INFO", fmt::format("Model {} {} size: {} total parameters", model.name,
+                                    model.flavor, with_commas(count_parameters(model).total)));
   if (c.metrics.enable_wandb) {
     console.print("INFO",
                   fmt::format("metrics.enable_wandb: tokamak convert metrics wandb {} writes a run "

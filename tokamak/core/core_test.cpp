@@ -14,6 +14,7 @@
 #include "tokamak/core/machine_fault.h"
 #include "tokamak/core/tensor_type.h"
 #include "tokamak/core/usable_cores.h"
+#include "tokamak/core/with_commas.h"
 
 namespace tokamak {
 namespace {
@@ -197,6 +198,14 @@ TEST(Error, a_bug_names_file_and_condition) {
     EXPECT_NE(std::string(bug.what()).find("core_test.cpp"), std::string::npos);
     EXPECT_NE(std::string(bug.what()).find("1 == 2: value 3"), std::string::npos);
   }
+}
+
+TEST(WithCommas, part_thousands) {
+  EXPECT_EQ(with_commas(int64_t{0}), "0");
+  EXPECT_EQ(with_commas(int64_t{999}), "999");
+  EXPECT_EQ(with_commas(int64_t{-1'000}), "-1,000");
+  EXPECT_EQ(with_commas(int64_t{6'163'712}), "6,163,712");
+  EXPECT_EQ(with_commas("12345.678"), "12,345.678");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "tokamak/comm/flight.h"
+#include "tokamak/core/with_commas.h"
 #include "tokamak/data/cache/token_cache.h"
 #include "tokamak/train/together.h"
 
@@ -28,8 +29,8 @@ class TokenizingLog {
     if (is_live_) return draw(p);
     if (Clock::now() - last_ < kBetweenLines || !o_.logging.print) return;
     last_ = Clock::now();
-    o_.logging.print("INFO", fmt::format("Tokenizing {}: {:L} tokens, {:.0f} %", p.source, p.tokens,
-                                         100.0 * p.share));
+    o_.logging.print("INFO", fmt::format("Tokenizing {}: {} tokens, {:.0f} %", p.source,
+                                         with_commas(p.tokens), 100.0 * p.share));
   }
 
  private:
@@ -39,8 +40,9 @@ class TokenizingLog {
     if (p.complete && !has_drawn_) return;
     has_drawn_ = true;
     const int done = static_cast<int>(p.share * kWidth);
-    fmt::print(stderr, "\rTokenizing {} [{:#<{}}{:.<{}}] {:3.0f} %, {:L} tokens{}", p.source, "",
-               done, "", kWidth - done, 100.0 * p.share, p.tokens, p.complete ? "\n" : " ");
+    fmt::print(stderr, "\rTokenizing {} [{:#<{}}{:.<{}}] {:3.0f} %, {} tokens{}", p.source, "",
+               done, "", kWidth - done, 100.0 * p.share, with_commas(p.tokens),
+               p.complete ? "\n" : " ");
     if (p.complete) has_drawn_ = false;
   }
 

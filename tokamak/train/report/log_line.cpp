@@ -8,6 +8,8 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include "tokamak/core/with_commas.h"
+
 namespace tokamak {
 namespace {
 
@@ -28,17 +30,6 @@ constexpr Palette kAnsiPalette{.red = "\033[31m",
 
 const Palette& palette_of(LogColor color) {
   return color == LogColor::kAnsi ? kAnsiPalette : kPlainPalette;
-}
-
-std::string with_commas(std::string digits) {
-  const size_t first = digits.find_first_of("0123456789");
-  if (first == std::string::npos) return digits;
-  const size_t point = std::min(digits.find('.'), digits.size());
-  for (size_t at = point; at > first + 3;) {
-    at -= 3;
-    digits.insert(at, 1, ',');
-  }
-  return digits;
 }
 
 std::string memory_text(std::optional<double> gib, std::optional<double> percent) {
