@@ -42,6 +42,13 @@ TEST(Cli, HelpOfTheFlavorListsWhatEachModelHas) {
   EXPECT_NE(run.out.find("\n  gpt2: 124M, 355M, 774M, 1.5B, hf\n"), std::string::npos) << run.out;
 }
 
+TEST(Cli, HelpOfAVerbIsItsOwn) {
+  const auto help = run_program({TOK_PROGRAM, "help", "train"});
+  EXPECT_EQ(help.exit_code, 0) << help.err;
+  EXPECT_EQ(help.out, run_program({TOK_PROGRAM, "train", "--help"}).out);
+  EXPECT_EQ(run_program({TOK_PROGRAM, "help", "--help"}).exit_code, 0);
+}
+
 TEST(Cli, AUsersMistakeIsOneLineAndExitCode2) {
   const auto verb = run_program({TOK_PROGRAM, "trian"});
   EXPECT_EQ(verb.exit_code, 2);

@@ -10,7 +10,16 @@ namespace tokamak::cli {
 
 int run_help(Args args) {
   TOK_REQUIRE(args.size() == 1,
-              "tokamak help: wanted one key, as training.seq_len, or a section, as training");
+              "tokamak help: wanted one key, as training.seq_len, a section, as training, or a "
+              "verb, as train");
+  if (args[0] == "--help" || args[0] == "-h") {
+    fmt::print("usage: tokamak help KEY|SECTION|VERB, as training.seq_len, training or train\n");
+    return 0;
+  }
+  if (is_verb(args[0])) {
+    const std::string words[] = {args[0], "--help"};
+    return run_verb(words);
+  }
   fmt::print("{}", key_help(args[0]));
   if (args[0] == "model.flavor") {
     for (const std::string& name : model_names())
