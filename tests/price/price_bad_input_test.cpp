@@ -1,4 +1,4 @@
-// `tokamak plan --cluster` on meshes, numbers and machine files that cannot be: one line each,
+// `tokamak price` on meshes, numbers and machine files that cannot be: one line each,
 // which names what was wrong.
 #include <algorithm>
 

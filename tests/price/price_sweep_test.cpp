@@ -1,4 +1,4 @@
-// `tokamak plan --sweep`: points that cannot be, clusters and precisions, two sweeps at once.
+// `tokamak sweep`: points that cannot be, clusters and precisions, two sweeps at once.
 #include <algorithm>
 
 #include <fmt/format.h>

@@ -27,8 +27,9 @@ void require_full_node(const price::Machine& machine, const LaunchEnvironment& l
 
 void CalibrationOptions::add_to(CLI::App& app) {
   app.add_option("--calibration", file,
-                 "write a machine file of what was measured, for tokamak plan --cluster");
-  app.add_option("--machine", machine, "that the calibration refines: a name or a TOML file");
+                 "write a machine file of what was measured, for tokamak price --cluster");
+  app.add_option("--machine", machine,
+                 "the machine that the calibration refines: a name or a TOML file");
 }
 
 void CalibrationOptions::check(bool on_gpus, const LaunchEnvironment& launched) const {

@@ -1,4 +1,4 @@
-// The output of `tokamak plan --sweep`.
+// The output of `tokamak sweep`.
 #pragma once
 
 #include <optional>

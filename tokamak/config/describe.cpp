@@ -67,7 +67,7 @@ std::string_view behaviour_text(Behaviour behaviour) {
     case Behaviour::kDormant:
       return "accepted; no effect on one rank without the feature it belongs to";
     case Behaviour::kFeature:
-      return "honoured where built, else a needs line";
+      return "supported; a value that this build lacks is reported in a needs: line";
   }
   return "";
 }

@@ -103,7 +103,7 @@ const Preset& find_preset(const std::string& name) {
   }
   std::vector<std::string> names;
   for (const Preset& preset : all) names.push_back(preset.name);
-  fail("--preset {}: no such preset{}; --preset list has all", printable(name),
+  fail("--preset {}: no such preset{}; `tokamak price --preset list` prints all", printable(name),
        nearest_hint(name, names));
 }
 

@@ -94,7 +94,8 @@ int run_launch(Args args) {
   LaunchJob job;
   LaunchOptions options;
   app.add_option("-n", job.num_ranks, "ranks")->capture_default_str();
-  app.add_option("--hostfile", options.hostfile, "hosts as mpirun reads them: NAME slots=N a line");
+  app.add_option("--hostfile", options.hostfile,
+                 "hostfile of mpirun, one line `NAME slots=N` per host");
   app.add_option("--max-restarts", options.max_restarts,
                  "how often to start again after a fault of the machine; train resumes")
       ->capture_default_str();

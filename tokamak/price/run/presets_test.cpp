@@ -71,7 +71,7 @@ TEST(Presets, NameTheNearest) {
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(),
                  "--preset nemo-405b-575-bf16: no such preset; the nearest is nemo-405b-576-bf16; "
-                 "--preset list has all");
+                 "`tokamak price --preset list` prints all");
   }
 }
 

@@ -48,8 +48,8 @@ std::string line_of(const std::string& key, double in_si, Dimension dimension,
 
 // `alone` names the file if it refines no base.
 std::string head_of(const std::string& base, std::string_view alone) {
-  if (base.empty()) return fmt::format("# Read by tokamak plan --cluster {}\n", alone);
-  return fmt::format("# Refines {0}: tokamak plan --cluster {0}+THIS.toml\n", base);
+  if (base.empty()) return fmt::format("# Read by tokamak price --cluster {}\n", alone);
+  return fmt::format("# Refines {0}: tokamak price --cluster {0}+THIS.toml\n", base);
 }
 
 // Makes `text` safe between the quotes of a TOML text.

@@ -79,7 +79,7 @@ TEST(Calibrate, MakesAMachineOfItsOwn) {
     timed.push_back({.bytes = bytes, .seconds = 2e-5 + bytes / 2e9});
   }
   const std::string fabric = fabric_toml("", 4, timed);
-  EXPECT_EQ(fabric.rfind("# Read by tokamak plan --cluster DEVICE+THIS.toml\n", 0), 0U) << fabric;
+  EXPECT_EQ(fabric.rfind("# Read by tokamak price --cluster DEVICE+THIS.toml\n", 0), 0U) << fabric;
   const std::string comm = written("comm.toml", fabric);
   const Machine m = load_machine(op + "+" + comm);
   EXPECT_EQ(m.device.name, "some CPU");
