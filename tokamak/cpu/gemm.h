@@ -8,9 +8,9 @@
 
 namespace tokamak::cpu {
 
-/// C[m, n] (+)= op(A)[m, k] op(B)[k, n] (+ bias[n]), all row-major and dense. A is stored [k, m] if
-/// transpose_a, B is stored [n, k] if transpose_b. Inputs and bias have type `in`, the result has
-/// type `out`; sums are fp32.
+/// C[m, n] (+)= op(A)[m, k] op(B)[k, n] (+ bias[n]), all row-major and dense (but for a_stride). A
+/// is stored [k, m] if transpose_a, B is stored [n, k] if transpose_b. Inputs and bias have type
+/// `in`, the result has type `out`; sums are fp32.
 struct GemmShape {
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false;
@@ -18,6 +18,9 @@ struct GemmShape {
   DType in = DType::kF32;
   DType out = DType::kF32;
   bool bias = false;
+  int64_t a_stride = 0;  ///< elements from one stored row of A to the next; 0: A is dense
+
+  int64_t row_of_a() const { return a_stride > 0 ? a_stride : transpose_a ? m : k; }
 };
 
 /// A matmul prepared once, which copies share. `run` is thread-safe.

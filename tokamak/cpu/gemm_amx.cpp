@@ -81,7 +81,7 @@ class Product {
   Product(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c,
           bool accumulate)
       : s_(shape),
-        a_{static_cast<const uint16_t*>(a), s_.transpose_a ? s_.m : s_.k, !s_.transpose_a},
+        a_{static_cast<const uint16_t*>(a), s_.row_of_a(), !s_.transpose_a},
         b_{static_cast<const uint16_t*>(b), s_.transpose_b ? s_.k : s_.n, s_.transpose_b},
         bias_(static_cast<const uint16_t*>(bias)),
         c_(c),

@@ -27,9 +27,12 @@ const dnnl::engine& engine() {
   return kEngine;
 }
 
-dnnl::memory::desc matrix(int64_t rows, int64_t cols, bool transposed, DType dtype) {
+// `stride` is that of stored rows; 0: they are dense.
+dnnl::memory::desc matrix(int64_t rows, int64_t cols, bool transposed, DType dtype,
+                          int64_t stride = 0) {
+  if (stride == 0) stride = transposed ? rows : cols;
   const dnnl::memory::dims strides =
-      transposed ? dnnl::memory::dims{1, rows} : dnnl::memory::dims{cols, 1};
+      transposed ? dnnl::memory::dims{1, stride} : dnnl::memory::dims{stride, 1};
   return {{rows, cols}, type_of(dtype), strides};
 }
 
@@ -43,7 +46,7 @@ dnnl::matmul::primitive_desc describe(const GemmShape& s, bool accumulate) {
     sum.append_sum(1.0F);
     attr.set_post_ops(sum);
   }
-  const auto a = matrix(s.m, s.k, s.transpose_a, s.in);
+  const auto a = matrix(s.m, s.k, s.transpose_a, s.in, s.a_stride);
   const auto b = matrix(s.k, s.n, s.transpose_b, s.in);
   const auto c = matrix(s.m, s.n, false, s.out);
 #if DNNL_VERSION_MAJOR >= 3
@@ -63,10 +66,10 @@ bool is_for_blas(const GemmShape& s) {
 }
 
 void run_blas(const GemmShape& s, const void* a, const void* b, void* c, bool accumulate) {
-  const dnnl::status status = dnnl::sgemm(
-      s.transpose_a ? 'T' : 'N', s.transpose_b ? 'T' : 'N', s.m, s.n, s.k, 1.0F,
-      static_cast<const float*>(a), s.transpose_a ? s.m : s.k, static_cast<const float*>(b),
-      s.transpose_b ? s.k : s.n, accumulate ? 1.0F : 0.0F, static_cast<float*>(c), s.n);
+  const dnnl::status status =
+      dnnl::sgemm(s.transpose_a ? 'T' : 'N', s.transpose_b ? 'T' : 'N', s.m, s.n, s.k, 1.0F,
+                  static_cast<const float*>(a), s.row_of_a(), static_cast<const float*>(b),
+                  s.transpose_b ? s.k : s.n, accumulate ? 1.0F : 0.0F, static_cast<float*>(c), s.n);
   TOK_CHECK(status == dnnl::status::success, "sgemm: status {}", static_cast<int>(status));
 }
 
@@ -89,7 +92,7 @@ bool is_for_bf16_gemm(const GemmShape& s, bool accumulate) {
 // Returns whether the library has the call and accepted it.
 bool run_bf16_gemm(const GemmShape& s, const void* a, const void* b, void* c, bool accumulate) {
   return dnnl_gemm_bf16bf16f32 != nullptr &&
-         dnnl_gemm_bf16bf16f32('T', 'N', s.m, s.n, s.k, 1.0F, a, s.m, b, s.n,
+         dnnl_gemm_bf16bf16f32('T', 'N', s.m, s.n, s.k, 1.0F, a, s.row_of_a(), b, s.n,
                                accumulate ? 1.0F : 0.0F, static_cast<float*>(c),
                                s.n) == dnnl_success;
 }

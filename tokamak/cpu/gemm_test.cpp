@@ -20,7 +20,10 @@ struct Problem {
   std::vector<BF16> a, b, bias;
 
   explicit Problem(const GemmShape& s)
-      : shape(s), a(draw(1, s.m * s.k)), b(draw(2, s.k * s.n)), bias(draw(3, s.n)) {}
+      : shape(s),
+        a(draw(1, (s.transpose_a ? s.k : s.m) * s.row_of_a())),
+        b(draw(2, s.k * s.n)),
+        bias(draw(3, s.n)) {}
 
   static std::vector<BF16> draw(uint64_t stream, int64_t n) {
     std::vector<BF16> x;
@@ -35,7 +38,7 @@ struct Problem {
     double sum = accumulate ? static_cast<double>(kBefore) : 0.0;
     if (shape.bias) sum += static_cast<double>(static_cast<float>(bias[j]));
     for (int64_t k = 0; k < shape.k; ++k) {
-      const BF16 x = a[shape.transpose_a ? k * shape.m + i : i * shape.k + k];
+      const BF16 x = a[shape.transpose_a ? k * shape.row_of_a() + i : i * shape.row_of_a() + k];
       const BF16 y = b[shape.transpose_b ? j * shape.k + k : k * shape.n + j];
       sum +=
           static_cast<double>(static_cast<float>(x)) * static_cast<double>(static_cast<float>(y));
@@ -77,7 +80,7 @@ class GemmOfBf16 : public testing::TestWithParam<Sizes> {
 
 TEST_P(GemmOfBf16, equals_sums_in_double) {
   const auto [m, n, k] = GetParam();
-  for (int bits = 0; bits < 16; ++bits) {
+  for (int bits = 0; bits < 32; ++bits) {
     const bool accumulate = (bits & 8) != 0;
     const bool is_float = (bits & 4) != 0;
     const Problem problem({.m = m,
@@ -87,8 +90,9 @@ TEST_P(GemmOfBf16, equals_sums_in_double) {
                            .transpose_b = (bits & 2) != 0,
                            .in = DType::kBF16,
                            .out = is_float ? DType::kF32 : DType::kBF16,
-                           .bias = !is_float && !accumulate});
-    SCOPED_TRACE(fmt::format("layouts, type and sum {:04b}", bits));
+                           .bias = !is_float && !accumulate,
+                           .a_stride = (bits & 16) != 0 ? std::max(m, k) + 8 : 0});
+    SCOPED_TRACE(fmt::format("rows apart, sum, type and layouts {:05b}", bits));
     if (is_float) {
       problem.check<float>(accumulate, 1e-6);
     } else {

@@ -84,7 +84,7 @@ void store(const GemmShape& s, const std::vector<float>& sums, Span rows, Span c
 void run_widened(const GemmShape& s, const void* a, const void* b, const void* bias, void* c,
                  bool accumulate) {
   TOK_CHECK(s.in == DType::kBF16, "a product of {} is widened", name_of(s.in));
-  const Matrix left{.data = static_cast<const BF16*>(a), .stride = s.transpose_a ? s.m : s.k};
+  const Matrix left{.data = static_cast<const BF16*>(a), .stride = s.row_of_a()};
   const Matrix right{.data = static_cast<const BF16*>(b), .stride = s.transpose_b ? s.k : s.n};
   const auto* added = static_cast<const BF16*>(bias);
   const int64_t across = (s.n + kColumns - 1) / kColumns;

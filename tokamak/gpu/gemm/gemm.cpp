@@ -20,10 +20,10 @@ cudaDataType_t data_type(DType dtype) {
   return CUDA_R_32F;
 }
 
-cublasLtMatrixLayoutOpaque_t row_major(DType dtype, int64_t rows, int64_t columns) {
+cublasLtMatrixLayoutOpaque_t row_major(DType dtype, int64_t rows, int64_t columns, int64_t stride) {
   cublasLtMatrixLayoutOpaque_t layout{};
   TOK_CUBLAS(cublasLtMatrixLayoutInit(&layout, data_type(dtype), static_cast<uint64_t>(columns),
-                                      static_cast<uint64_t>(rows), columns));
+                                      static_cast<uint64_t>(rows), stride));
   return layout;
 }
 
@@ -80,9 +80,10 @@ GemmTuner& tuner_of(Device& device) {
 }  // namespace
 
 GemmProblem::GemmProblem(const GemmShape& s)
-    : first(row_major(s.in_b(), s.transpose_b ? s.n : s.k, s.transpose_b ? s.k : s.n)),
-      second(row_major(s.in, s.transpose_a ? s.k : s.m, s.transpose_a ? s.m : s.k)),
-      result(row_major(s.out, s.m, s.n)),
+    : first(row_major(s.in_b(), s.transpose_b ? s.n : s.k, s.transpose_b ? s.k : s.n,
+                      s.transpose_b ? s.k : s.n)),
+      second(row_major(s.in, s.transpose_a ? s.k : s.m, s.transpose_a ? s.m : s.k, s.row_of_a())),
+      result(row_major(s.out, s.m, s.n, s.n)),
       workspace_bytes(s.workspace_bytes) {
   TOK_CUBLAS(cublasLtMatmulDescInit(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
   set(operation, CUBLASLT_MATMUL_DESC_TRANSA, s.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);

@@ -22,11 +22,11 @@ struct ScaledGemm {
   bool fast_accumulation = false;
 };
 
-/// C[m, n] (+)= op(A)[m, k] op(B)[k, n] (+ bias[n]), all row-major and dense, on 16-byte addresses
-/// and with rows of whole 16-byte words. A is stored [k, m] if transpose_a, B is stored [n, k] if
-/// transpose_b. Inputs have type `in`: fp32, bf16, or codes that are multiplied by inverse
-/// scales; uint8 holds two codes of 4 bits, and k counts codes. Sums are fp32 (never TF32), the
-/// result is `out`, the bias is `in`, or bf16 for codes.
+/// C[m, n] (+)= op(A)[m, k] op(B)[k, n] (+ bias[n]), all row-major and dense (but for a_stride), on
+/// 16-byte addresses and with rows of whole 16-byte words. A is stored [k, m] if transpose_a, B is
+/// stored [n, k] if transpose_b. Inputs have type `in`: fp32, bf16, or codes that are multiplied by
+/// inverse scales; uint8 holds two codes of 4 bits, and k counts codes. Sums are fp32 (never TF32),
+/// the result is `out`, the bias is `in`, or bf16 for codes.
 struct GemmShape {
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false;
@@ -35,7 +35,10 @@ struct GemmShape {
   DType out = DType::kF32;
   bool bias = false;
   int64_t workspace_bytes = 0;  ///< bytes of workspace given to `run`
+  int64_t a_stride = 0;         ///< elements from one stored row of A to the next; 0: A is dense
   std::optional<ScaledGemm> scaled = std::nullopt;
+
+  int64_t row_of_a() const { return a_stride > 0 ? a_stride : transpose_a ? m : k; }
 
   DType in_b() const { return scaled ? scaled->in_b : in; }
 

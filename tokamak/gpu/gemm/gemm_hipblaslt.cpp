@@ -35,10 +35,10 @@ hipDataType data_type(DType dtype) {
 }
 
 // The library takes column-major matrices: row-major C = A B is given as C^T = B^T A^T.
-Layout row_major(DType dtype, int64_t rows, int64_t columns) {
+Layout row_major(DType dtype, int64_t rows, int64_t columns, int64_t stride) {
   hipblasLtMatrixLayout_t made = nullptr;
   TOK_HIPBLAS(hipblasLtMatrixLayoutCreate(&made, data_type(dtype), static_cast<uint64_t>(columns),
-                                          static_cast<uint64_t>(rows), columns));
+                                          static_cast<uint64_t>(rows), stride));
   return Layout(made);
 }
 
@@ -81,9 +81,10 @@ struct Gemm::Impl {
   Impl(const GemmShape& s, Device& device)
       : shape(s),
         handle(handle_of(device)),
-        first(row_major(s.in, s.transpose_b ? s.n : s.k, s.transpose_b ? s.k : s.n)),
-        second(row_major(s.in, s.transpose_a ? s.k : s.m, s.transpose_a ? s.m : s.k)),
-        result(row_major(s.out, s.m, s.n)),
+        first(row_major(s.in, s.transpose_b ? s.n : s.k, s.transpose_b ? s.k : s.n,
+                        s.transpose_b ? s.k : s.n)),
+        second(row_major(s.in, s.transpose_a ? s.k : s.m, s.transpose_a ? s.m : s.k, s.row_of_a())),
+        result(row_major(s.out, s.m, s.n, s.n)),
         algo(suggest()) {}
 
   hipblasLtMatmulAlgo_t suggest() const {

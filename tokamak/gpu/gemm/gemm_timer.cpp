@@ -31,7 +31,8 @@ GemmTimer::GemmTimer(Device& device, cublasLtHandle_t handle, const GemmShape& s
       handle_(handle),
       stream_(as_stream(device.stream(0))),
       flush_bytes_(2 * static_cast<size_t>(device.l2_bytes())) {
-  const int64_t a = round_up(shape.m * shape.k * size_of(shape.in));
+  const int64_t a =
+      round_up((shape.transpose_a ? shape.k : shape.m) * shape.row_of_a() * size_of(shape.in));
   const int64_t b = round_up(shape.k * shape.n * size_of(shape.in_b()));
   const int64_t bias = shape.bias ? round_up(shape.n * size_of(shape.bias_type())) : 0;
   const int64_t c = round_up(shape.m * shape.n * size_of(shape.out));

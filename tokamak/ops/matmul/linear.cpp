@@ -186,19 +186,25 @@ Types LinearGradWeight::infer(std::span<const TensorType> in) const {
   TOK_REQUIRE(!in[0].dims.empty() && !in[1].dims.empty() && rows_of(in[0]) == rows_of(in[1]),
               "linear_grad_weight: tokens differ: x is {}, dy is {}", to_string(in[0].dims),
               to_string(in[1].dims));
-  return {{.dtype = gradient_dtype(in[0].dtype), .dims = {in[1].dims.back(), in[0].dims.back()}}};
+  TOK_REQUIRE(begin >= 0 && rows >= 0 && begin + rows <= in[1].dims.back(),
+              "linear_grad_weight: {} of {}", describe(), in[1].dims.back());
+  return {{.dtype = gradient_dtype(in[0].dtype), .dims = {num_rows(in[1]), in[0].dims.back()}}};
+}
+
+std::string LinearGradWeight::describe() const {
+  return rows > 0 ? fmt::format("rows {}:{}", begin, begin + rows) : "";
 }
 
 std::vector<Strategy> LinearGradWeight::place(std::span<const TensorType> in) const {
   std::vector<Strategy> all{replicate(2, 1)};
   add_token_cuts(all, last_dim(in[0]), {true, true}, true);
-  all.push_back({.in = {kReplicated, cut(last_dim(in[1]))}, .out = {cut(0)}});
+  if (rows == 0) all.push_back({.in = {kReplicated, cut(last_dim(in[1]))}, .out = {cut(0)}});
   all.push_back({.in = {cut(last_dim(in[0])), kReplicated}, .out = {cut(1)}});
   return all;
 }
 
 Cost LinearGradWeight::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
-  return gemm_cost(Cost::Product::kWeightGradient, in[1].dims.back(), in[0].dims.back(),
+  return gemm_cost(Cost::Product::kWeightGradient, num_rows(in[1]), in[0].dims.back(),
                    rows_of(in[0]), in, out);
 }
 

@@ -47,10 +47,16 @@ struct LinearGradWeight {
   static constexpr std::string_view kName = "linear_grad_weight";
   bool float8 = false;  ///< as Linear::float8
   std::string module;   ///< as Linear::module
+  int64_t begin = 0;    ///< the first of `rows` rows of dw that are wanted
+  int64_t rows = 0;     ///< 0: all
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
+
+  std::string describe() const;
+
+  int64_t num_rows(const TensorType& dy) const { return rows > 0 ? rows : dy.dims.back(); }
 
   std::vector<int> accumulates() const { return {0}; }
 

@@ -77,25 +77,30 @@ Kernel prepare(const LinearGradInput&, const KernelTypes& types, std::string_vie
   });
 }
 
-Kernel prepare(const LinearGradWeight&, const KernelTypes& types, std::string_view variant) {
+Kernel prepare(const LinearGradWeight& op, const KernelTypes& types, std::string_view variant) {
   const int64_t N = rows_of(types.in[0]);
   const int64_t I = types.in[0].dims.back();
   const int64_t O = types.in[1].dims.back();
+  const int64_t M = op.num_rows(types.in[1]);
+  const int64_t begin = op.begin;
   if (!is_reference(variant)) {
-    const Gemm gemm({.m = O,
+    const Gemm gemm({.m = M,
                      .n = I,
                      .k = N,
                      .transpose_a = true,
                      .in = types.in[0].dtype,
-                     .out = types.out[0].dtype});
-    return [gemm](const KernelArgs& a) {
-      gemm.run(a.in[1].data, a.in[0].data, nullptr, a.out[0].data, a.accumulate[0]);
+                     .out = types.out[0].dtype,
+                     .a_stride = O});
+    const int64_t skipped = begin * size_of(types.in[1].dtype);
+    return [gemm, skipped](const KernelArgs& a) {
+      gemm.run(static_cast<const std::byte*>(a.in[1].data) + skipped, a.in[0].data, nullptr,
+               a.out[0].data, a.accumulate[0]);
     };
   }
   return by_float(types.in[0].dtype, [=]<class T>() -> Kernel {
     return [=](const KernelArgs& a) {
-      plain_product(O, I, N, a.in[1].as<T>(), 1, O, a.in[0].as<T>(), I, 1, a.out[0].as<Accum<T>>(),
-                    a.accumulate[0]);
+      plain_product(M, I, N, a.in[1].as<T>() + begin, 1, O, a.in[0].as<T>(), I, 1,
+                    a.out[0].as<Accum<T>>(), a.accumulate[0]);
     };
   });
 }

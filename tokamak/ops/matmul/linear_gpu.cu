@@ -70,6 +70,7 @@ __global__ void __launch_bounds__(kThreads) multiply(Product<In, Out> p) {
 struct Roles {
   size_t a;
   size_t b;
+  int64_t first_of_a = 0;  // the element of that input with which A begins
 };
 
 template <class In, class Out>
@@ -80,7 +81,8 @@ Kernel portable_product(const GemmShape& s, Roles roles) {
         .M = s.m,
         .N = s.n,
         .K = s.k,
-        .a = {args.in[roles.a].as<In>(), s.transpose_a ? 1 : s.k, s.transpose_a ? s.m : 1},
+        .a = {args.in[roles.a].as<In>() + roles.first_of_a, s.transpose_a ? 1 : s.row_of_a(),
+              s.transpose_a ? s.row_of_a() : 1},
         .b = {args.in[roles.b].as<In>(), s.transpose_b ? s.k : 1, s.transpose_b ? 1 : s.n},
         .bias = s.bias ? args.in[2].as<In>() : nullptr,
         .c = args.out[0].as<Out>(),
@@ -236,9 +238,11 @@ Kernel prepare_product(GemmShape shape, Roles roles, const KernelTypes& types, c
     });
   }
   const Gemm gemm(shape, *setup.device);
-  return [gemm, roles, bias = shape.bias](const KernelArgs& args) {
-    gemm.run(args.in[roles.a].data, args.in[roles.b].data, bias ? args.in[2].data : nullptr,
-             args.out[0].data, args.accumulate[0], args.workspace, args.stream);
+  const int64_t skipped = roles.first_of_a * size_of(shape.in);
+  return [gemm, roles, skipped, bias = shape.bias](const KernelArgs& args) {
+    gemm.run(static_cast<const std::byte*>(args.in[roles.a].data) + skipped, args.in[roles.b].data,
+             bias ? args.in[2].data : nullptr, args.out[0].data, args.accumulate[0], args.workspace,
+             args.stream);
   };
 }
 
@@ -363,12 +367,13 @@ Kernel prepare(const LinearGradInput&, const KernelTypes& types, const Setup& se
   return prepare_product(shape, {.a = 0, .b = 1}, types, setup);
 }
 
-Kernel prepare(const LinearGradWeight&, const KernelTypes& types, const Setup& setup) {
-  const GemmShape shape{.m = types.in[1].dims.back(),
+Kernel prepare(const LinearGradWeight& op, const KernelTypes& types, const Setup& setup) {
+  const GemmShape shape{.m = op.num_rows(types.in[1]),
                         .n = types.in[0].dims.back(),
                         .k = rows_of(types.in[0]),
-                        .transpose_a = true};
-  return prepare_product(shape, {.a = 1, .b = 0}, types, setup);
+                        .transpose_a = true,
+                        .a_stride = op.rows > 0 ? types.in[1].dims.back() : 0};
+  return prepare_product(shape, {.a = 1, .b = 0, .first_of_a = op.begin}, types, setup);
 }
 
 Kernel prepare(const LinearGradBias&, const KernelTypes& types, const Setup& setup) {

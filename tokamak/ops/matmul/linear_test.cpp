@@ -37,6 +37,11 @@ OpCases cases_of<LinearGradWeight>() {
   c.good("batched", {}, {f32({2, 3, 5}), f32({2, 3, 7})}).check_gradient = false;
   c.good("rows of 16 bytes", {}, {f32({40, 24}), f32({40, 72})}).check_gradient = false;
   c.good("beyond a tile", {}, {f32({19, 67}), f32({19, 70})}).check_gradient = false;
+  c.good("some rows", {.begin = 8, .rows = 24}, {f32({40, 24}), f32({40, 72})}).check_gradient =
+      false;
+  c.good("the last rows, beyond a tile", {.begin = 3, .rows = 67}, {f32({19, 67}), f32({19, 70})})
+      .check_gradient = false;
+  c.bad("rows past the end", {.begin = 4, .rows = 4}, {f32({6, 5}), f32({6, 7})});
   c.bad("tokens differ", {}, {f32({6, 5}), f32({5, 7})});
   return c.cases;
 }
