@@ -145,6 +145,7 @@ MeshCase draw_case(uint64_t seed, uint64_t index) {
   d.token_chunks = d.token_blocks > 1 ? draw.one_of({1, 2, 4}) : 1;
   d.receives_ahead = draw.one_of({0, 1});
   d.overlaps_gathers = draw.flip();
+  d.covers_forwards = draw.flip();
   c.seed = seed * 1000 + index;
   return c;
 }

@@ -123,6 +123,7 @@ struct ParallelismConfig {
   int64_t pipeline_parallel_microbatch_size = 1;
   int64_t pipeline_parallel_receives_ahead = 1;
   bool pipeline_parallel_overlap_gathers = false;
+  bool pipeline_parallel_join_forwards = false;
   bool pipeline_parallel_expert_parallel_overlap = true;
   int64_t context_parallel_degree = 1;
   std::optional<std::string> context_parallel_load_balancer = "headtail";

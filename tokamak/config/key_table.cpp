@@ -118,6 +118,7 @@ const Key kKeys[] = {
   TOK_KEY(parallelism.pipeline_parallel_microbatch_size, kHonoured, ">=1", "Sequences of a pipeline microbatch; divides training.local_batch_size."),
   TOK_KEY(parallelism.pipeline_parallel_receives_ahead, kHonoured, ">=0", "How many computations before its value is ready a receive is launched (ours)."),
   TOK_KEY(parallelism.pipeline_parallel_overlap_gathers, kHonoured, "", "Weights gathered once a step are gathered stage by stage and overlap with the first forwards (ours)."),
+  TOK_KEY(parallelism.pipeline_parallel_join_forwards, kHonoured, "", "A forward's collectives of tensor parallelism overlap with weight gradients that the backward before it leaves (ours)."),
   TOK_KEY(parallelism.pipeline_parallel_expert_parallel_overlap, kDormant, "", "Overlap expert communication under DualPipeV."),
   TOK_KEY(parallelism.context_parallel_degree, kFeature, ">=1", "Ranks that share one sequence."),
   TOK_KEY(parallelism.context_parallel_load_balancer, kHonoured, "headtail|ptrr", "How tokens are dealt to context-parallel ranks; none: in order."),

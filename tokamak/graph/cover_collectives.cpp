@@ -6,6 +6,7 @@
 #include <map>
 #include <vector>
 
+#include "tokamak/core/error.h"
 #include "tokamak/graph/fuse.h"
 #include "tokamak/graph/rewriter.h"
 
@@ -17,10 +18,10 @@ namespace {
 constexpr double kFlopsPerByte = 3000.0;
 // The ranks of cp may lie on several hosts, whose network is slower.
 constexpr double kFlopsPerContextByte = 9000.0;
-// So much of a collective may stay bare: another weight gradient covers the next one instead.
-constexpr double kMostBare = 0.3;
 // No more weight gradients wait than are worth so many collectives: what they read lives on.
 constexpr double kMostWaiting = 9.0;
+// So many collectives of a forward are covered at most.
+constexpr int kMostLeft = 8;
 
 constexpr double kOfOtherSegment = std::numeric_limits<double>::infinity();
 
@@ -37,7 +38,7 @@ struct Extent {
 
 class Cover {
  public:
-  explicit Cover(const Graph& graph)
+  Cover(const Graph& graph, bool leaves_some)
       : graph_(graph),
         rewriter_(graph),
         is_read_(static_cast<size_t>(graph.size())),
@@ -49,27 +50,33 @@ class Cover {
       const Node& node = graph.node(i);
       if (is_covered(node))
         largest_ = std::max(largest_, flops_beside(node_cost(graph_, node), node.stream));
+      if (leaves_some && is_covered_in_forward(node)) {
+        largest_left_ = std::max(largest_left_, flops_beside(node_cost(graph_, node), node.stream));
+        ++num_left_[node.label.stage];
+      }
     }
+    for (auto& [stage, number] : num_left_)
+      most_left_ = std::max(most_left_, std::min(number, kMostLeft));
   }
 
-  bool has_work() const { return largest_ > 0.0; }
+  bool has_work() const { return largest_ > 0.0 || largest_left_ > 0.0; }
 
   Graph run() {
     const Node* before = nullptr;
     for (int32_t i = 0; i < graph_.size(); ++i) {
       const Node& node = graph_.node(i);
       if (node.is_leaf()) continue;
-      if (before != nullptr && !is_of_same_segment(node, *before)) end_segment();
+      if (before != nullptr && !is_of_same_segment(node, *before)) end_segment(before->label);
       before = &node;
-      if (can_wait(i)) {
+      if (can_wait(i) || is_reduction_that_waits(node)) {
         wait(i);
         continue;
       }
-      emit_what_meets(node);
+      if (!node.rules->is_view) emit_what_meets(node);
       cover(i);
       emit(i);
     }
-    end_segment();
+    if (before != nullptr) end_segment(before->label);
     return rewriter_.finish();
   }
 
@@ -157,11 +164,24 @@ class Cover {
   void wait(int32_t i) {
     const Node& node = graph_.node(i);
     waiting_.push_back({.node = i,
-                        .flops = node_cost(graph_, node).flops,
+                        .flops = node.rules->is_communication ? 0.0 : node_cost(graph_, node).flops,
                         .reads = read_storages(node),
                         .writes = written_storages(node)});
     waiting_flops_ += waiting_.back().flops;
-    while (waiting_flops_ - waiting_.front().flops >= kMostWaiting * largest_) emit_first();
+    const double most = kMostWaiting * largest_ + most_left_ * largest_left_;
+    while (waiting_flops_ - waiting_.front().flops >= most) emit_first();
+  }
+
+  // A reduction of gradients goes with the weight gradients before it, which may be left.
+  bool is_reduction_that_waits(const Node& node) const {
+    if (most_left_ == 0 || node.when != When::kLastMicrobatch || node.label.block < 0 ||
+        node.label.phase != Phase::kBackward || !node.rules->is_communication || node.in.empty())
+      return false;
+    const auto is_state = [&](Value v) { return graph_.producer(v).is_leaf(); };
+    if (!std::all_of(node.in.begin(), node.in.end(), is_state)) return false;
+    const std::vector<Value> reads = read_storages(node);
+    return std::any_of(waiting_.begin(), waiting_.end(),
+                       [&](const Waiting& w) { return meet(w.writes, reads); });
   }
 
   // Emits the weight gradients that must precede `node`, and all that have waited longer.
@@ -199,10 +219,52 @@ class Cover {
     emit(i);
   }
 
-  void end_segment() {
-    while (!waiting_.empty()) emit_first();
+  // Returns how many of those that wait are left for the forward after this backward: from the
+  // last one on, as many as cover its collectives.
+  size_t num_left(const Label& label) const {
+    const auto wanted = num_left_.find(label.stage);
+    if (wanted == num_left_.end() || label.phase != Phase::kBackward) return 0;
+    int covered = 0;
+    double flops = 0.0;
+    size_t count = 0;
+    for (auto w = waiting_.rbegin(); w != waiting_.rend() && covered < most_left_; ++w, ++count) {
+      flops += w->flops;
+      if (flops < (1.0 - kMostBare) * largest_left_) continue;
+      ++covered;
+      flops = 0.0;
+    }
+    return count;
+  }
+
+  void end_segment(const Label& label) {
+    const size_t left = num_left(label);
+    while (waiting_.size() > left) emit_first();
+    for (const Waiting& w : waiting_) {
+      leave(w.node);
+      left_[label.stage].push_back(w);
+    }
+    waiting_.clear();
+    waiting_flops_ = 0.0;
     flights_.clear();
     std::fill(done_.begin(), done_.end(), kOfOtherSegment);
+  }
+
+  void leave(int32_t i) {
+    Node node = rewriter_.moved(graph_.node(i));
+    node.label.phase = Phase::kWeightGradient;
+    rewriter_.put(i, std::move(node));
+  }
+
+  // Whether a node of the backward relies on what has been left for after it.
+  bool follows_left(const Node& node) const {
+    const auto left = left_.find(node.label.stage);
+    if (left == left_.end() || node.label.phase != Phase::kBackward || node.rules->is_view)
+      return false;
+    const std::vector<Value> reads = read_storages(node);
+    const std::vector<Value> writes = written_storages(node);
+    return std::any_of(left->second.begin(), left->second.end(), [&](const Waiting& w) {
+      return meet(w.writes, reads) || meet(w.writes, writes);
+    });
   }
 
   // Returns flops_ at the time when the node's inputs were complete. A collective that reads values
@@ -217,6 +279,13 @@ class Cover {
 
   void emit(int32_t i) {
     const Node& node = graph_.node(i);
+    if (follows_left(node)) {
+      TOK_CHECK(node.rules->is_communication && node.when == When::kLastMicrobatch,
+                "{} of block {} follows weight gradients that were left", node.rules->name,
+                node.label.block);
+      leave(i);
+      return;
+    }
     rewriter_.copy(i);
     double& done = done_[static_cast<size_t>(i)];
     if (node.rules->is_view) {
@@ -242,6 +311,10 @@ class Cover {
   std::vector<double> done_;              // by node: flops_ once it had been emitted
   std::map<int, double> stream_is_free_;  // by stream: flops_ at the end of its last collective
   double waiting_flops_ = 0.0;
+  std::map<int, int> num_left_;               // by stage: covered collectives of its forward
+  double largest_left_ = 0.0;                 // operations that cover the largest of them
+  int most_left_ = 0;                         // the most that a forward has
+  std::map<int, std::vector<Waiting>> left_;  // by stage
   std::deque<Waiting> waiting_;
   std::map<Value, Flight> flights_;  // by what collectives yield
 };
@@ -252,8 +325,14 @@ double flops_beside(const Cost& collective, int stream) {
   return collective.bytes_sent * (stream == kContextStream ? kFlopsPerContextByte : kFlopsPerByte);
 }
 
-Graph cover_collectives(const Graph& graph) {
-  Cover cover(graph);
+bool is_covered_in_forward(const Node& node) {
+  return !node.is_leaf() && node.rules->is_communication && node.label.block >= 0 &&
+         node.label.phase == Phase::kForward && !node.is_dropped &&
+         (node.stream == kCoveredGatherStream || node.stream == kCoveredSumStream);
+}
+
+Graph cover_collectives(const Graph& graph, bool leaves_some) {
+  Cover cover(graph, leaves_some);
   return cover.has_work() ? cover.run() : graph;
 }
 

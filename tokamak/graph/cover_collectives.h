@@ -10,7 +10,11 @@ namespace tokamak {
 /// that node as take about as long as the collective. Without such collectives the graph stays as
 /// it is. Nodes are the same ones on the same values, and what adds into one place keeps its order,
 /// so results keep their bits. At most the operands of a few delayed weight gradients live longer.
-Graph cover_collectives(const Graph& graph);
+///
+/// With `leaves_some` the last weight gradients of a stage's backward, as many as the covered
+/// collectives of a stage's forward need, and the reductions that follow them go into
+/// Phase::kWeightGradient: the next forward runs beside them (plan/join_forwards.h).
+Graph cover_collectives(const Graph& graph, bool leaves_some = false);
 
 /// The streams of tensor-parallel collectives of the backward that matmuls can cover: gathers,
 /// which include what is gathered again for weight gradients (a recomputed node), and sums.
@@ -20,6 +24,12 @@ inline constexpr int kCoveredSumStream = 1003;
 /// The stream of context parallelism's gathers, sums and shifts. It is apart from compute and from
 /// other communication, which the ranks of cp issue in another order.
 inline constexpr int kContextStream = 1000;
+
+/// Whether the node is one of a block's collectives in the forward that weight gradients can cover.
+bool is_covered_in_forward(const Node& node);
+
+/// So much of a collective may stay bare: another weight gradient covers the next one instead.
+inline constexpr double kMostBare = 0.3;
 
 /// Returns roughly how many floating-point operations of matmuls take as long as the collective
 /// takes on `stream`.

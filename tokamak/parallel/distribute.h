@@ -46,6 +46,10 @@ struct DistributeOptions {
   /// The backward gathers and sums over tp on a stream of its own, for weight gradients to cover
   /// (cover_collectives.h). Not with async_tp, nor where weight gradients are apart.
   bool covers_collectives = false;
+  /// The forwards of a pipeline gather and sum over tp on these streams, too, beside weight
+  /// gradients that the backward before them leaves (CompileOptions::joins_forwards). Only with
+  /// covers_collectives.
+  bool covers_forwards = false;
   /// The gathers and sums of context parallelism run beside matmuls (gather_early.h,
   /// cover_collectives.h), and attention reads slices of one sample in place.
   bool covers_context = false;

@@ -208,8 +208,11 @@ int LocalValues::token_blocks(Value v, PlacementAxis axis) const {
 // Whether weight gradients of a block can run beside the collective between these placements.
 bool LocalValues::covers_collective(Shard from, Shard to) const {
   const DistributeOptions& o = *context_.options;
-  if (!o.covers_collectives || o.async_tp || g_.label.phase != Phase::kBackward ||
-      g_.label.block < 0 || splits_backward_)
+  const bool is_covered_phase =
+      g_.label.phase == Phase::kBackward ||
+      (g_.label.phase == Phase::kForward && o.covers_forwards && o.mesh.degree(MeshAxis::kPp) > 1);
+  if (!o.covers_collectives || o.async_tp || !is_covered_phase || g_.label.block < 0 ||
+      splits_backward_)
     return false;
   return (from == kPartialSum && to.is_cut()) || (from.is_cut() && to == kReplicated);
 }

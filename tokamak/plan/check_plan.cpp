@@ -114,7 +114,7 @@ class ScheduleCheck {
         uses_(uses),
         items_(plan.schedule(2)),
         order_(plan, items_),
-        known_(plan.segments.size() * plan.segments.size() * 2, Known::kUnknown) {}
+        known_(plan.segments.size() * plan.segments.size() * 4, Known::kUnknown) {}
 
   void run() {
     for (int i = 0; i < std::ssize(items_); ++i) {
@@ -150,13 +150,13 @@ class ScheduleCheck {
       const int slot = item(i).slots.empty() ? 0 : item(i).slots.at(static_cast<size_t>(c));
       TOK_CHECK(slot >= 0 && slot < slots.count, "item {} {}: slot {} of {}", i, segment(i).name,
                 slot, slots.count);
-      take(i, c, slots.offset_of(slot));
+      take(i, slots.alias_of >= 0 ? slots.alias_of : c, item(i).microbatch_of(slots),
+           slots.offset_of(slot));
     }
   }
 
-  void take(int i, int slot_class, int64_t offset) {
+  void take(int i, int slot_class, int microbatch, int64_t offset) {
     Holder& holder = holders_[offset];
-    const int microbatch = item(i).microbatch;
     if (holder.slot_class != slot_class || holder.microbatch != microbatch) {
       for (const int before : holder.items) {
         TOK_CHECK(order_.has_ended(before, i),
@@ -188,24 +188,42 @@ class ScheduleCheck {
   // Slots of different microbatches are different bytes, else check_slots has refused them.
   bool conflict(int i, int j) {
     const bool same = item(i).microbatch == item(j).microbatch;
+    const bool same_as_left = item(i).microbatch == item(j).left_microbatch;
     const size_t key = (static_cast<size_t>(item(i).segment) * plan_.segments.size() +
                         static_cast<size_t>(item(j).segment)) *
-                           2 +
-                       (same ? 1 : 0);
+                           4 +
+                       (same ? 1 : 0) + (same_as_left ? 2 : 0);
     if (known_[key] == Known::kUnknown)
-      known_[key] = find_conflict(i, j, same) ? Known::kConflict : Known::kDisjoint;
+      known_[key] = find_conflict(i, j) ? Known::kConflict : Known::kDisjoint;
     return known_[key] == Known::kConflict;
   }
 
-  bool find_conflict(int i, int j, bool same_microbatch) const {
+  // Neither background nor outliving tasks are those of joined segments, which read aliases.
+  bool find_conflict(int i, int j) const {
     for (const ByteUse& a : uses(i)) {
-      if (!may_run_beside(i, a.task) || (is_slot(a.space) && !same_microbatch)) continue;
+      if (!may_run_beside(i, a.task)) continue;
       for (const ByteUse& b : uses(j)) {
         const bool ordered = segment(i).tasks[a.task].stream == segment(j).tasks[b.task].stream;
-        if (!ordered && touch(a, b)) return true;
+        if (!ordered && touch(a, of_holder(b)) &&
+            (!is_slot(b.space) || item(i).microbatch == microbatch_of(j, b)))
+          return true;
       }
     }
     return false;
+  }
+
+  const SlotClass& slots_of(const ByteUse& use) const {
+    return plan_.slots[static_cast<size_t>(use.space) - kNumArenas];
+  }
+
+  ByteUse of_holder(ByteUse use) const {
+    if (is_slot(use.space) && slots_of(use).alias_of >= 0)
+      use.space = static_cast<int64_t>(kNumArenas) + slots_of(use).alias_of;
+    return use;
+  }
+
+  int microbatch_of(int i, const ByteUse& use) const {
+    return item(i).microbatch_of(slots_of(use));
   }
 
   // Of a foreground item only the tasks that outlive it may run beside others.
@@ -217,7 +235,7 @@ class ScheduleCheck {
   const std::vector<std::vector<ByteUse>>& uses_;
   std::vector<ScheduleItem> items_;
   ItemOrder order_;
-  std::vector<Known> known_;  // by segment, segment, same microbatch
+  std::vector<Known> known_;  // by segment, segment, same microbatches
   std::map<int64_t, Holder> holders_;
   std::set<std::pair<int, int>> begun_;  // slot class, microbatch
 };

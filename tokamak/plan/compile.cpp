@@ -11,7 +11,9 @@
 #include "tokamak/graph/fuse.h"
 #include "tokamak/graph/gather_early.h"
 #include "tokamak/ops/float8/fused_float8.h"
+#include "tokamak/ops/matmul/cut_weight_gradients.h"
 #include "tokamak/plan/buffers.h"
+#include "tokamak/plan/join_forwards.h"
 #include "tokamak/plan/outliving.h"
 #include "tokamak/plan/segments.h"
 #include "tokamak/plan/slots.h"
@@ -121,9 +123,12 @@ class Compiler {
 
   Plan planned(const Graph& fused, Packing packing) const {
     log("fuse", fused);
-    const Graph early = gather_early(fused);
+    const bool joins = options_.joins_forwards && !options_.pipeline.empty();
+    const Graph cut = joins ? cut_weight_gradients(fused) : fused;
+    log("cut weight gradients", cut);
+    const Graph early = gather_early(cut);
     log("gather early", early);
-    const Graph ordered = cover_collectives(early);
+    const Graph ordered = cover_collectives(early, joins);
     log("cover collectives", ordered);
     return with_buffers(ordered, packing);
   }
@@ -137,6 +142,7 @@ class Compiler {
     };
     if (options_.pipeline.empty()) return assigned(cut_segments(g, options_.split_backward));
     Plan plan = assigned(cut_stages(g, options_.overlaps_gathers));
+    if (options_.joins_forwards) join_forwards(plan, options_.pipeline);
     plan.items = pipeline_items(plan.segments, options_.pipeline);
     let_reductions_outlive(plan);
     if (options_.overlaps_gathers) let_gathers_outlive(plan);

@@ -31,6 +31,9 @@ struct CompileOptions {
   /// With a pipeline, what runs once before the microbatches has a segment for each stage, and its
   /// gathers may outlive it (outliving.h).
   bool overlaps_gathers = false;
+  /// Backwards of a pipeline leave weight gradients for the forward that follows, beside whose
+  /// covered collectives they run (join_forwards.h).
+  bool joins_forwards = false;
   GroupTable groups;  ///< that communication ops of the graph name
   std::function<void(const std::string& pass, const Graph&)> log;  ///< the graph after each pass
 };

@@ -90,6 +90,13 @@ struct TaskTypes {
 /// Returns what the task costs, by its op's rule on its operands.
 Cost cost_of(const Task& task);
 
+/// The segments, by index, that a joined segment runs together: a stage's forward of one microbatch
+/// beside the weight gradients that a backward has left of an earlier one (join_forwards.h).
+struct JoinedSegments {
+  int forward = 0;
+  int weight = 0;
+};
+
 struct Segment {
   /// When a step runs it: once before all microbatches, in each, or once after all.
   enum class Runs : uint8_t { kOnceBefore, kPerMicrobatch, kOnceAfter };
@@ -105,6 +112,7 @@ struct Segment {
   /// microbatch, or gather weights before the first, while the pipeline goes on. Their tasks touch
   /// only State.
   std::vector<int> outliving_streams;
+  std::optional<JoinedSegments> joined;
 
   bool outlives(int stream) const {
     return std::find(outliving_streams.begin(), outliving_streams.end(), stream) !=
@@ -122,6 +130,9 @@ struct SlotClass {
   int count = 1;
   int64_t offset = 0;
   int64_t value_bytes = 0;  ///< of the saved values; the slot may be larger for another class
+  /// The class that has these slots, where this number stands for the slot that the weight
+  /// gradients of a joined segment read; -1: itself.
+  int alias_of = -1;
 
   int64_t offset_of(int slot) const { return offset + slot * bytes; }
 };
@@ -133,6 +144,12 @@ struct ScheduleItem {
   bool is_last = true;     ///< its last: tasks of When::kLastMicrobatch run
   std::vector<int> waits;  ///< earlier items whose background or outliving tasks must have ended
   std::vector<int> slots;  ///< by slot class: the slot that this microbatch holds; -1 = none
+  /// Of a joined segment: the microbatch of its weight gradients, which holds the slots of aliases.
+  int left_microbatch = -1;
+
+  int microbatch_of(const SlotClass& slots_of) const {
+    return slots_of.alias_of >= 0 ? left_microbatch : microbatch;
+  }
 };
 
 /// The engine that moves the bytes of a group's calls.

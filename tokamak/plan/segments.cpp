@@ -50,7 +50,10 @@ class ItemMaker {
  public:
   explicit ItemMaker(std::span<const Segment> segments) : segments_(segments) {
     for (size_t s = 0; s < segments.size(); ++s) {
-      if (segments[s].point) index_[*segments[s].point] = static_cast<int>(s);
+      const Segment& segment = segments[s];
+      if (segment.point) index_[*segment.point] = static_cast<int>(s);
+      if (segment.joined)
+        joined_[{segment.joined->forward, segment.joined->weight}] = static_cast<int>(s);
     }
   }
 
@@ -63,7 +66,43 @@ class ItemMaker {
   void run(Kind kind, const PipelineItem& item) {
     const auto it = index_.find({kind, item.stage});
     if (it == index_.end()) return;
-    ScheduleItem next{.segment = it->second, .microbatch = item.microbatch};
+    add(kind, item, {.segment = it->second, .microbatch = item.microbatch});
+  }
+
+  /// Returns the segment that runs this forward with what this backward has left, or -1.
+  int joined(const PipelineItem& forward, const PipelineItem& backward) const {
+    const auto f = index_.find({Kind::kForward, forward.stage});
+    const auto w = index_.find({Kind::kBackwardWeight, backward.stage});
+    if (f == index_.end() || w == index_.end()) return -1;
+    const auto it = joined_.find({f->second, w->second});
+    return it == joined_.end() ? -1 : it->second;
+  }
+
+  void run_joined(const PipelineItem& forward, const PipelineItem& backward) {
+    add(Kind::kForward, forward,
+        {.segment = joined(forward, backward),
+         .microbatch = forward.microbatch,
+         .left_microbatch = backward.microbatch});
+  }
+
+  // What a joined segment runs is never the first or the last of its kind.
+  std::vector<ScheduleItem> finish() {
+    std::map<int, int> last;
+    for (size_t i = 0; i < made_.size(); ++i) {
+      if (segments_[made_[i].segment].joined) {
+        made_[i].is_first = made_[i].is_last = false;
+        continue;
+      }
+      made_[i].is_first = !last.contains(made_[i].segment);
+      made_[i].is_last = false;
+      last[made_[i].segment] = static_cast<int>(i);
+    }
+    for (const auto& [segment, i] : last) made_[i].is_last = true;
+    return std::move(made_);
+  }
+
+ private:
+  void add(Kind kind, const PipelineItem& item, ScheduleItem next) {
     const auto here = static_cast<int>(made_.size());
     if (kind == Kind::kRecvForward || kind == Kind::kRecvBackward) {
       pending_[{kind == Kind::kRecvForward, item.stage, item.microbatch}] = here;
@@ -77,20 +116,9 @@ class ItemMaker {
     made_.push_back(std::move(next));
   }
 
-  std::vector<ScheduleItem> finish() {
-    std::map<int, int> last;
-    for (size_t i = 0; i < made_.size(); ++i) {
-      made_[i].is_first = !last.contains(made_[i].segment);
-      made_[i].is_last = false;
-      last[made_[i].segment] = static_cast<int>(i);
-    }
-    for (const auto& [segment, i] : last) made_[i].is_last = true;
-    return std::move(made_);
-  }
-
- private:
   std::span<const Segment> segments_;
   std::map<PipelinePoint, int> index_;
+  std::map<std::pair<int, int>, int> joined_;  // by forward and weight gradients
   std::vector<ScheduleItem> made_;
   std::map<std::tuple<bool, int, int>, int> pending_;  // receives by direction, stage, microbatch
 };
@@ -174,22 +202,64 @@ bool splits_backward(const std::vector<PipelineItem>& items) {
                      [](const PipelineItem& item) { return item.kind == Kind::kBackwardWeight; });
 }
 
+std::vector<int> forwards_to_join(std::span<const Segment> segments,
+                                  const std::vector<PipelineItem>& items) {
+  std::set<int> leave;  // stages
+  for (const Segment& segment : segments) {
+    if (segment.point && segment.point->kind == Kind::kBackwardWeight)
+      leave.insert(segment.point->stage);
+  }
+  std::vector<int> joined(items.size(), -1);
+  if (leave.empty() || splits_backward(items)) return joined;
+  std::map<std::pair<Kind, int>, std::pair<size_t, size_t>> ends;  // first and last of a stage
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (is_message(items[i].kind)) continue;
+    const auto [at, is_new] = ends.try_emplace({items[i].kind, items[i].stage}, i, i);
+    at->second.second = i;
+  }
+  const auto is_inner = [&](size_t i) {
+    const auto [first, last] = ends.at({items[i].kind, items[i].stage});
+    return first < i && i < last && !items[i].overlaps_previous;
+  };
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (items[i].kind != Kind::kBackward || !leave.contains(items[i].stage) || !is_inner(i))
+      continue;
+    size_t next = i + 1;
+    while (next < items.size() && is_message(items[next].kind)) ++next;
+    if (next < items.size() && items[next].kind == Kind::kForward && is_inner(next))
+      joined[i] = static_cast<int>(next);
+  }
+  return joined;
+}
+
 std::vector<ScheduleItem> pipeline_items(std::span<const Segment> segments,
                                          const std::vector<PipelineItem>& items) {
   ItemMaker maker(segments);
+  const std::vector<int> joins = forwards_to_join(segments, items);
+  const PipelineItem* left = nullptr;  // the backward of which the next forward runs what is left
   maker.run_once(Runs::kOnceBefore);
   for (size_t i = 0; i < items.size(); ++i) {
     const PipelineItem& item = items[i];
+    if (left != nullptr && item.kind == Kind::kForward) {
+      maker.run_joined(item, *left);
+      left = nullptr;
+      continue;
+    }
     if (item.kind != Kind::kBackward) {
       maker.run(item.kind, item);
       continue;
     }
+    const int join = joins[i];
     maker.run(Kind::kBackwardInput, item);
     const bool sends = i + 1 < items.size() && items[i + 1].kind == Kind::kSendBackward &&
                        items[i + 1].stage == item.stage &&
                        items[i + 1].microbatch == item.microbatch;
     if (sends) maker.run(Kind::kSendBackward, items[++i]);
-    maker.run(Kind::kBackwardWeight, item);
+    if (join >= 0 && maker.joined(items[join], item) >= 0) {
+      left = &item;
+    } else {
+      maker.run(Kind::kBackwardWeight, item);
+    }
   }
   maker.run_once(Runs::kOnceAfter);
   return maker.finish();

@@ -24,9 +24,15 @@ std::string segment_name(const PipelinePoint& point);
 
 bool splits_backward(const std::vector<PipelineItem>& items);
 
+/// For each item, returns the index of the forward with which the weight gradients that this
+/// backward leaves can run, or -1. It is the next computation, and neither is the first or the last
+/// of its stage, so that all such items are alike.
+std::vector<int> forwards_to_join(std::span<const Segment> segments,
+                                  const std::vector<PipelineItem>& items);
+
 /// Returns the items of one step: those that run once before, the pipeline's, those that run once
 /// after. Computations wait for their receives; a backward that is not split runs its weight
-/// gradients after its send.
+/// gradients after its send, or with the next forward where `segments` has the joined segment.
 std::vector<ScheduleItem> pipeline_items(std::span<const Segment> segments,
                                          const std::vector<PipelineItem>& items);
 

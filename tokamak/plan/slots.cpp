@@ -40,6 +40,12 @@ std::vector<std::vector<int>> classes_by_segment(const Plan& plan) {
   return by_segment;
 }
 
+// Returns the class whose slots these are.
+int holder_of(const Plan& plan, int slot_class) {
+  const int holder = plan.slots[slot_class].alias_of;
+  return holder >= 0 ? holder : slot_class;
+}
+
 std::vector<Hold> holds_of(const Plan& plan, const std::vector<std::vector<int>>& classes) {
   const ItemOrder order(plan, plan.items);
   int num_microbatches = 0;
@@ -52,12 +58,14 @@ std::vector<Hold> holds_of(const Plan& plan, const std::vector<std::vector<int>>
     const std::vector<int>& used = classes[item.segment];
     if (used.empty()) continue;
     const int end = order.known_from(i, i + 1);
-    for (const int c : used) {
+    for (const int used_class : used) {
+      const int c = holder_of(plan, used_class);
+      const int microbatch = item.microbatch_of(plan.slots[used_class]);
       int& hold = held[static_cast<size_t>(c) * static_cast<size_t>(num_microbatches) +
-                       static_cast<size_t>(item.microbatch)];
+                       static_cast<size_t>(microbatch)];
       if (hold < 0) {
         hold = static_cast<int>(list.size());
-        list.push_back({.slot_class = c, .microbatch = item.microbatch, .first = i});
+        list.push_back({.slot_class = c, .microbatch = microbatch, .first = i});
       }
       Hold& mine = list[hold];
       mine.end = std::max(mine.end, end);
@@ -162,7 +170,7 @@ int64_t total_bytes(const std::vector<HeldPool>& pools) {
 std::vector<SlotNeed> needs_of(const Plan& plan, const std::vector<Hold>& holds) {
   std::vector<SlotNeed> needs(plan.slots.size());
   for (size_t c = 0; c < needs.size(); ++c) {
-    needs[c].bytes = plan.slots[c].bytes;
+    needs[c].bytes = plan.slots[c].alias_of >= 0 ? 0 : plan.slots[c].bytes;
     needs[c].held.assign(plan.items.size() + 1, 0);
   }
   // Marks where holds begin and end, then sums the marks.
@@ -211,7 +219,9 @@ void wait_for_readers(Plan& plan) {
     int runs = 0;
     for (int j = i + 1; j < count && !order.is_known(i, j); ++j) {
       ScheduleItem& later = plan.items[j];
-      if (std::find(makers.begin(), makers.end(), later.segment) == makers.end()) continue;
+      const auto& joined = plan.segments[later.segment].joined;
+      const int runs_as = joined ? joined->forward : later.segment;
+      if (std::find(makers.begin(), makers.end(), runs_as) == makers.end()) continue;
       if (++runs < kInFlight) continue;
       later.waits.push_back(i);
       break;
@@ -260,12 +270,19 @@ void assign_slots(Plan& plan) {
     }
     bytes += pool.bytes();
   }
+  for (SlotClass& slots : plan.slots) {
+    if (slots.alias_of < 0) continue;
+    const int holder = slots.alias_of;
+    slots = plan.slots[holder];
+    slots.alias_of = holder;
+  }
   set_slot_bytes(plan, bytes);
   std::map<std::pair<int, int>, int> slot_of;
   for (const Hold& hold : holds) slot_of[{hold.slot_class, hold.microbatch}] = hold.slot;
   for (ScheduleItem& item : plan.items) {
     item.slots.assign(plan.slots.size(), -1);
-    for (const int c : classes[item.segment]) item.slots[c] = slot_of.at({c, item.microbatch});
+    for (const int c : classes[item.segment])
+      item.slots[c] = slot_of.at({holder_of(plan, c), item.microbatch_of(plan.slots[c])});
   }
 }
 

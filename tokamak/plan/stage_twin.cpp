@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tokamak/core/error.h"
+#include "tokamak/plan/join_forwards.h"
 #include "tokamak/plan/segments.h"
 #include "tokamak/plan/slots.h"
 
@@ -40,9 +41,11 @@ Plan twin_of(const Plan& plan, const TwinRequest& request) {
             request.stages_from.size(), request.stages_to.size());
   Plan twin = plan;
   for (GroupTable::Entry& group : twin.groups.entries) group = moved(std::move(group), request);
+  const bool joins = part_forwards(twin);
   move_stages(twin.segments, request);
-  twin.items = pipeline_items(twin.segments, request.items);
   for (SlotClass& slots : twin.slots) slots.bytes = slots.value_bytes;
+  if (joins) join_forwards(twin, request.items);
+  twin.items = pipeline_items(twin.segments, request.items);
   assign_slots(twin);
   return twin;
 }

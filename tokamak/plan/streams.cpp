@@ -205,15 +205,17 @@ std::vector<ByteUse> byte_uses(const Segment& segment) {
   return uses;
 }
 
+void set_waits(Segment& segment) {
+  std::vector<StreamTask> tasks;
+  for (const Task& task : segment.tasks)
+    tasks.push_back({.stream = task.stream, .when = task.when});
+  if (tasks.empty() || has_one_stream(tasks)) return;
+  auto waits = derive_waits(tasks, byte_uses(segment));
+  for (size_t t = 0; t < waits.size(); ++t) segment.tasks[t].waits = std::move(waits[t]);
+}
+
 void set_waits(Plan& plan) {
-  for (Segment& segment : plan.segments) {
-    std::vector<StreamTask> tasks;
-    for (const Task& task : segment.tasks)
-      tasks.push_back({.stream = task.stream, .when = task.when});
-    if (tasks.empty() || has_one_stream(tasks)) continue;
-    auto waits = derive_waits(tasks, byte_uses(segment));
-    for (size_t t = 0; t < waits.size(); ++t) segment.tasks[t].waits = std::move(waits[t]);
-  }
+  for (Segment& segment : plan.segments) set_waits(segment);
 }
 
 }  // namespace tokamak

@@ -73,4 +73,7 @@ std::vector<ByteUse> byte_uses(const Segment& segment);
 /// Sets the waits of every task from its operands.
 void set_waits(Plan& plan);
 
+/// Does so for one segment.
+void set_waits(Segment& segment);
+
 }  // namespace tokamak

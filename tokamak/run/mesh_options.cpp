@@ -69,6 +69,7 @@ DistributeOptions distribute_options(const Config& config, const Degrees& degree
           .gather_again = config.activation_checkpoint.gather_again,
           .gather_again_with_head = config.activation_checkpoint.gather_again_with_head,
           .covers_collectives = p.cover_tensor_parallel_collectives,
+          .covers_forwards = p.pipeline_parallel_join_forwards,
           .covers_context = p.cover_context_parallel_collectives,
           .token_blocks = static_cast<int>(p.tensor_parallel_token_blocks),
           .token_chunks = p.tensor_parallel_token_blocks > 1 ? 0 : 1,

@@ -327,7 +327,7 @@ void PlannedRun::plan_of_mesh(const Target& target, const WholeGraphs& whole) {
   const bool is_even = cuts_blocks_evenly(whole.training(), whole.training_placements());
   if (!is_even) {
     // Ranks with unequal parts would put their collectives beside other matmuls, in other orders.
-    o.covers_collectives = o.covers_context = false;
+    o.covers_collectives = o.covers_forwards = o.covers_context = false;
     o.token_chunks = 1;
   }
   Distributor distributor(states_, o);
@@ -362,6 +362,7 @@ void PlannedRun::plan_of_mesh(const Target& target, const WholeGraphs& whole) {
                  .target = target,
                  .pipeline = training_items(o),
                  .overlaps_gathers = o.overlaps_gathers,
+                 .joins_forwards = o.covers_forwards && o.covers_collectives,
                  .groups = distributor.groups()},
                 units);
   if (validation) {

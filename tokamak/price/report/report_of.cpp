@@ -43,7 +43,13 @@ class MemoryInTime {
     for (size_t s = 0; s < plan.segments.size(); ++s) {
       const std::vector<int64_t> use = scratch_in_use(plan.segments[s]);
       for (size_t t = 0; t < use.size(); ++t) {
-        segment_of_[&plan.segments[s].tasks[t]] = static_cast<int>(s);
+        const Task& task = plan.segments[s].tasks[t];
+        const auto& joined = plan.segments[s].joined;
+        const bool is_left = task.label.phase == Phase::kWeightGradient;
+        const int alone = joined && is_left ? joined->weight
+                          : joined          ? joined->forward
+                                            : static_cast<int>(s);
+        segment_of_[&task] = alone;
         scratch_[&plan.segments[s].tasks[t]] = static_cast<double>(use[t]);
       }
     }
@@ -73,6 +79,7 @@ class MemoryInTime {
     const int segment = segment_of_.at(s.task);
     for (size_t c = 0; c < plan_.slots.size(); ++c) {
       const SlotClass& slots = plan_.slots[c];
+      if (slots.alias_of >= 0) continue;
       const std::pair key(c, s.microbatch);
       if (segment == slots.first_segment && begins_.try_emplace(key, s.begin_s).second)
         changes_[s.begin_s] += static_cast<double>(slots.bytes);

@@ -37,7 +37,7 @@ void apply_software(const price::Software& software, RunShape& shape) {
   if (software.whole_sequences == 1) d.sequence_parallel = false;
   if (software.device_graphs == 0) shape.device_graphs = DeviceGraphs::kNever;
   if (software.covers_collectives == 0) {
-    d.covers_collectives = d.covers_context = false;
+    d.covers_collectives = d.covers_forwards = d.covers_context = false;
     shape.copy_engines = CopyEngines::kNever;
   }
 }

@@ -266,6 +266,7 @@ StageCosts probe_stages(const ModelSpec& model, const RunShape& base, bool split
   d.mesh.degrees[MeshAxis::kDpReplicate] = 1;
   d.mesh.degrees[MeshAxis::kDpShard] = 1;
   d.num_microbatches = kNumMicrobatches;
+  d.covers_forwards = false;  // a probe's segments are priced apart
   d.pipeline = there_and_back(split);
   d.rank = first_of_busiest(d.mesh, causal_work(d));
   d.stage_of_module = {kFirstStage};

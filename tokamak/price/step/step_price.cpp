@@ -129,7 +129,9 @@ class RankStep {
         PricedSpan span{.rank = static_cast<int>(index_),
                         .stream = tasks[t].stream,
                         .task = &tasks[t],
-                        .microbatch = item.microbatch};
+                        .microbatch = tasks[t].label.phase == Phase::kWeightGradient
+                                          ? item.left_microbatch
+                                          : item.microbatch};
         if (item.is_whole) {
           const SegmentPrice& price = prices_.price(item.run);
           const double longer = stretch(times, w, price);
@@ -151,7 +153,8 @@ class RankStep {
   struct Item {
     SegmentRun run;
     int microbatch = 0;
-    int first_work = 0;  // of the item, or of its tasks
+    int left_microbatch = 0;  // of weight gradients
+    int first_work = 0;       // of the item, or of its tasks
     bool is_whole = false;
   };
 
@@ -180,7 +183,11 @@ class RankStep {
     if (phase_of(segment) == Phase::kUpdate) after.insert(after.end(), free_.begin(), free_.end());
     const bool is_whole =
         !segment.is_background && !meets_[item.segment] && !has_free_work(run, segment);
-    items_.push_back({.run = run, .microbatch = item.microbatch, .is_whole = is_whole});
+    items_.push_back(
+        {.run = run,
+         .microbatch = item.microbatch,
+         .left_microbatch = item.left_microbatch >= 0 ? item.left_microbatch : item.microbatch,
+         .is_whole = is_whole});
     ends_.emplace_back();
     if (is_whole) {
       const SegmentPrice& price = prices_.price(run);
