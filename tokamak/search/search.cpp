@@ -262,6 +262,10 @@ class Search {
           also(&SearchPoint::gather_again, other);
       }
     }
+    const std::string& schedule = point.schedule;
+    const bool may_join = schedule == "1F1B" || schedule == "Interleaved1F1B";
+    if (point.degrees.tp > 1 && point.degrees.pp > 1 && may_join)
+      also(&SearchPoint::joins_forwards, !plan.config.parallelism.pipeline_parallel_join_forwards);
     if (point.linear == price::Precision::kFp8)
       also(&SearchPoint::keeps_transposed,
            !plan.config.quantize.linear.float8.keep_transposed_weights);

@@ -219,6 +219,8 @@ Config config_of(const SearchPoint& point, const Config& base, int64_t global_ba
     a.gather_again = *point.gather_again != GatherAgain::kNone;
     a.gather_again_with_head = *point.gather_again != GatherAgain::kAllButHead;
   }
+  p.pipeline_parallel_join_forwards =
+      point.joins_forwards.value_or(p.pipeline_parallel_join_forwards);
   bool& keeps = c.quantize.linear.float8.keep_transposed_weights;
   keeps = point.keeps_transposed.value_or(keeps);
   set_linear_precision(c, point.linear);

@@ -38,9 +38,11 @@ struct SearchPoint {
   std::string grad_store = "auto";    ///< training.grad_store
   price::Precision linear = price::Precision::kBf16;
   /// Keys that buy time for memory, where they are not as configured:
-  /// activation_checkpoint.gather_again and gather_again_with_head, and
+  /// activation_checkpoint.gather_again and gather_again_with_head,
+  /// parallelism.pipeline_parallel_join_forwards and
   /// quantize.linear.float8.keep_transposed_weights.
   std::optional<GatherAgain> gather_again;
+  std::optional<bool> joins_forwards;
   std::optional<bool> keeps_transposed;
 };
 

@@ -62,6 +62,7 @@ OrderedJson plan_json(const SearchRequest& request, const SearchResult& result, 
       {"recompute", recompute_text(f.point.recompute)},
       {"gather_again", f.config.activation_checkpoint.gather_again},
       {"gather_again_with_head", f.config.activation_checkpoint.gather_again_with_head},
+      {"join_forwards", f.config.parallelism.pipeline_parallel_join_forwards},
       {"keep_transposed_weights", f.config.quantize.linear.float8.keep_transposed_weights},
       {"sharding", sharding_text(f.point)},
       {"precision", std::string(name_of(precision_of(f)))},
@@ -84,6 +85,8 @@ std::string memory_text(const SearchPoint& point) {
             : *point.gather_again == GatherAgain::kNone ? ", gathers kept"
                                                         : ", gathers kept beside the head";
   }
+  if (point.joins_forwards)
+    text += *point.joins_forwards ? ", forwards beside weight gradients" : ", forwards alone";
   if (point.keeps_transposed)
     text += *point.keeps_transposed ? ", weights in both layouts" : ", weights in one layout";
   return text;
