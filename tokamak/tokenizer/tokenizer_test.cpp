@@ -162,7 +162,7 @@ TEST(TokenizerJson, RefusesBadFilesByPlace) {
   };
   const std::pair<std::string, std::string> cases[] = {
       {"", "t.json"},
-      {tiny().dump().substr(0, 1000), "t.json: line 1"},
+      {tiny().dump().substr(0, 1000), "t.json: not valid JSON: it ends too early"},
       {std::string(1000, '['), "t.json: JSON nested deeper than 64"},
       {"[]", "t.json: wanted an object"},
       {changed("/model/type", "Unigram"), "t.json: model.type: wanted BPE, got Unigram"},
