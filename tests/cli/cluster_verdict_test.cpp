@@ -14,6 +14,7 @@ using Hosts = std::vector<std::string>;
 /// Reports of GPUs that are all alike.
 std::vector<RankReport> reports_of(int hosts, int ranks_per_host) {
   std::vector<RankReport> reports;
+  reports.reserve(static_cast<size_t>(hosts) * static_cast<size_t>(ranks_per_host));
   for (int rank = 0; rank < hosts * ranks_per_host; ++rank) {
     reports.push_back({.rank = rank,
                        .local_rank = rank % ranks_per_host,

@@ -18,9 +18,10 @@ namespace tokamak {
 namespace {
 
 class Terminal : public testing::Test {
- protected:
+ public:
   ~Terminal() override { std::filesystem::remove_all(folder_); }
 
+ protected:
   std::vector<std::string> words(const std::vector<std::string>& more = {}) const {
     std::vector<std::string> all{TOK_PROGRAM,
                                  "train",

@@ -40,9 +40,9 @@ bool is_drawn(const std::string& name, int one_in) {
 }
 
 Words words_of(const FaultyJob& job, const std::filesystem::path& dump) {
-  Words words{
-      "env", "LD_PRELOAD=" TOK_FAULT_SHIM, "TOK_FAULT=" + joined(job.faults), TOK_PROGRAM, "launch",
-      "-n",  std::to_string(job.num_ranks)};
+  const std::string preload = "LD_PRELOAD=" TOK_FAULT_SHIM;
+  Words words{"env",    preload, "TOK_FAULT=" + joined(job.faults), TOK_PROGRAM,
+              "launch", "-n",    std::to_string(job.num_ranks)};
   const Words train = train_words(
       "llama_tiny", dump,
       Words{"--training.seq_len=16", "--training.global_batch_size=4",

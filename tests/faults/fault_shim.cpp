@@ -10,6 +10,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -73,7 +74,7 @@ void set_action(Rule& rule, const std::string& text) {
 }
 
 void add_rule(const std::string& text, const std::string& role, const char* rank) {
-  auto* const rule = new Rule;
+  auto rule = std::make_unique<Rule>();
   std::string wanted_role = "train";
   bool is_for_me = true;
   for (const std::string& word : split(text, ',')) {
@@ -92,7 +93,7 @@ void add_rule(const std::string& text, const std::string& role, const char* rank
   }
   if (!is_for_me || role != wanted_role) return;
   if (rule->what == "clock" && rule->call.empty()) clock_offset_s = rule->number;
-  rules->push_back(rule);
+  rules->push_back(rule.release());
 }
 
 __attribute__((constructor)) void read_rules() {
