@@ -209,7 +209,19 @@ Cost LinearGradWeight::cost(std::span<const TensorType> in, std::span<const Tens
 }
 
 std::span<const Variant> LinearGradWeight::variants() {
-  return gemm_variants();
+  constexpr auto kAccepts = [](const void* op, const KernelTypes& types) -> std::string {
+    const int64_t begin = static_cast<const LinearGradWeight*>(op)->begin;
+    if (begin * size_of(types.in[1].dtype) % 16 != 0)
+      return "the first row of dw begins within a 16-byte word of dy";
+    return kCublas.accepts(op, types);
+  };
+  static constexpr Variant kCublasOfRows{.name = kCublas.name,
+                                         .backend = kCublas.backend,
+                                         .library = kCublas.library,
+                                         .accepts = kAccepts,
+                                         .workspace = kCublas.workspace};
+  static constexpr std::array kVariants{kOneDnn, kCpuReference, kCublasOfRows, kGpuKernel};
+  return kVariants;
 }
 
 Types LinearGradBias::infer(std::span<const TensorType> in) const {

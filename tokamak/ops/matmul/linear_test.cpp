@@ -39,6 +39,8 @@ OpCases cases_of<LinearGradWeight>() {
   c.good("beyond a tile", {}, {f32({19, 67}), f32({19, 70})}).check_gradient = false;
   c.good("some rows", {.begin = 8, .rows = 24}, {f32({40, 24}), f32({40, 72})}).check_gradient =
       false;
+  c.good("rows that begin within a word", {.begin = 3, .rows = 24}, {f32({40, 24}), f32({40, 72})})
+      .check_gradient = false;
   c.good("the last rows, beyond a tile", {.begin = 3, .rows = 67}, {f32({19, 67}), f32({19, 70})})
       .check_gradient = false;
   c.bad("rows past the end", {.begin = 4, .rows = 4}, {f32({6, 5}), f32({6, 7})});
