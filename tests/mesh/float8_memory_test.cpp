@@ -90,6 +90,7 @@ Excess allowed(const Drawn& d, int64_t peak) {
   const Float8Recipe& recipe = d.c.float8->recipe;
   const Mesh& mesh = d.c.distribute.mesh;
   const ModelSpec& model = d.c.model;
+  const bool has_rows = recipe.w_of_y == ScaleGrid::kRows;
   const int64_t head = model.vocab_size * model.dim / mesh.degree(MeshAxis::kTp);
   const auto share = [&](double of) {
     return static_cast<int64_t>(of * static_cast<double>(peak));
@@ -99,10 +100,11 @@ Excess allowed(const Drawn& d, int64_t peak) {
     if (bytes > most.bytes) most = {.why = why, .bytes = bytes};
   };
   if (d.has_head && model.tied)
-    allow("codes of a head lie beside the table of the embedding", 2 * head);
+    allow("codes of a head lie beside the table of the embedding", (has_rows ? 2 : 1) * head);
   if (d.c.recompute.mode == Mode::kFull || d.c.recompute.mode == Mode::kSelectiveLayers)
-    allow("codes lie beside what a block computes again",
-          share(recipe.gathers_codes() ? 0.01 : 0.04));
+    allow("codes lie beside what a block computes again", share(recipe.gathers_codes() ? 0.01
+                                                                : has_rows             ? 0.04
+                                                                                       : 0.02));
   if (recipe.gathers_codes()) return most;
   if (has_owners(d) && d.c.distribute.sharding != Sharding::kFsdp) {
     const int64_t block = model.dim * (3 * model.mlp_dim + 4 * model.dim);
