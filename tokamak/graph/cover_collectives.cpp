@@ -20,7 +20,7 @@ constexpr double kFlopsPerByte = 3000.0;
 constexpr double kFlopsPerContextByte = 9000.0;
 // No more weight gradients wait than are worth so many collectives: what they read lives on.
 constexpr double kMostWaiting = 9.0;
-// So many collectives of a forward are covered at most.
+// At most this many collectives of a forward are covered.
 constexpr int kMostLeft = 8;
 
 constexpr double kOfOtherSegment = std::numeric_limits<double>::infinity();
@@ -98,11 +98,9 @@ class Cover {
   }
 
   bool is_covered(const Node& node) const {
-    if (node.is_leaf() || !node.rules->is_communication || node.is_clone ||
-        node.label.phase != Phase::kBackward)
-      return false;
-    if (node.stream == kCoveredGatherStream || node.stream == kCoveredSumStream) return true;
-    return node.stream == kContextStream &&
+    if (node.is_leaf() || node.is_clone || node.label.phase != Phase::kBackward) return false;
+    if (is_on_covered_stream(*node.rules, node.stream)) return true;
+    return node.rules->is_communication && node.stream == kContextStream &&
            node_cost(graph_, node).collective == Cost::Collective::kReduceScatter;
   }
 
@@ -326,9 +324,8 @@ double flops_beside(const Cost& collective, int stream) {
 }
 
 bool is_covered_in_forward(const Node& node) {
-  return !node.is_leaf() && node.rules->is_communication && node.label.block >= 0 &&
-         node.label.phase == Phase::kForward && !node.is_dropped &&
-         (node.stream == kCoveredGatherStream || node.stream == kCoveredSumStream);
+  return !node.is_leaf() && !node.is_dropped &&
+         is_covered_in_forward(*node.rules, node.label, node.stream);
 }
 
 Graph cover_collectives(const Graph& graph, bool leaves_some) {

@@ -25,10 +25,21 @@ inline constexpr int kCoveredSumStream = 1003;
 /// other communication, which the ranks of cp issue in another order.
 inline constexpr int kContextStream = 1000;
 
-/// Whether the node is one of a block's collectives in the forward that weight gradients can cover.
+/// Whether a node or task is a collective of tensor parallelism on one of these streams.
+inline bool is_on_covered_stream(const OpRules& rules, int stream) {
+  return rules.is_communication && (stream == kCoveredGatherStream || stream == kCoveredSumStream);
+}
+
+/// Whether a node or task is one of a block's collectives in the forward that weight gradients can
+/// cover.
+inline bool is_covered_in_forward(const OpRules& rules, const Label& label, int stream) {
+  return label.phase == Phase::kForward && label.block >= 0 && is_on_covered_stream(rules, stream);
+}
+
 bool is_covered_in_forward(const Node& node);
 
-/// So much of a collective may stay bare: another weight gradient covers the next one instead.
+/// This share of a collective may stay exposed; another weight gradient covers the next one
+/// instead.
 inline constexpr double kMostBare = 0.3;
 
 /// Returns roughly how many floating-point operations of matmuls take as long as the collective

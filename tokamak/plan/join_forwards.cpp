@@ -15,12 +15,6 @@
 namespace tokamak {
 namespace {
 
-bool is_covered(const Task& task) {
-  return task.rules->is_communication && task.label.phase == Phase::kForward &&
-         task.label.block >= 0 &&
-         (task.stream == kCoveredGatherStream || task.stream == kCoveredSumStream);
-}
-
 void set_scratch_bytes(Plan& plan, int64_t bytes) {
   bytes = (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
   int64_t& arena = plan.arena_bytes[ArenaKind::kScratch];
@@ -54,14 +48,14 @@ class Joiner {
 
  private:
   // Returns the forward's tasks with weight gradients in front of those that wait for a covered
-  // collective: so many as take about as long, and in front of the last one all that are left.
+  // collective: as many as take about as long as it, and all that are left before the last one.
   static std::vector<Task> between(const std::vector<Task>& forward, std::vector<Task> weights) {
     std::map<size_t, double> wanted;  // by task of the forward: operations of weight gradients
     for (size_t t = 0; t < forward.size(); ++t) {
       if (forward[t].stream != 0) continue;
       for (const int w : forward[t].waits) {
         const Task& before = forward[w];
-        if (!is_covered(before)) continue;
+        if (!is_covered_in_forward(*before.rules, before.label, before.stream)) continue;
         double flops = flops_beside(cost_of(before), before.stream);
         for (size_t other = static_cast<size_t>(w) + 1; other < t; ++other) {
           if (forward[other].stream == 0) flops -= cost_of(forward[other]).flops;

@@ -16,15 +16,15 @@
 namespace tokamak {
 namespace {
 
-// A piece takes at least so many times as long as the largest collective.
+// A piece takes at least this many times as long as the largest collective.
 constexpr double kLonger = 1.2;
 // Kernels of large matmuls compute such tiles, on the multiprocessors of an H100.
 constexpr int64_t kTileRows = 256;
 constexpr int64_t kTileColumns = 128;
 constexpr int64_t kMultiprocessors = 132;
 
-// Cuts so many rows of tiles into pieces of at least `least`. Whole waves come first, for there
-// cutting costs nothing.
+// Cuts `tile_rows` rows of tiles into `count` pieces of at least `least` rows. Pieces of whole
+// waves come first, because cutting costs nothing there.
 std::vector<int64_t> pieces_of(int64_t tile_rows, int64_t tile_columns, int64_t count,
                                int64_t least) {
   const int64_t wave = kMultiprocessors / std::gcd(kMultiprocessors, tile_columns);
@@ -89,8 +89,8 @@ class GradientCutter {
   };
 
   static bool is_covered_in_backward(const Node& node) {
-    return node.rules->is_communication && node.label.phase == Phase::kBackward && !node.is_clone &&
-           (node.stream == kCoveredGatherStream || node.stream == kCoveredSumStream);
+    return node.label.phase == Phase::kBackward && !node.is_clone &&
+           is_on_covered_stream(*node.rules, node.stream);
   }
 
   bool may_be_cut(int32_t i) const {
