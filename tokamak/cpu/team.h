@@ -95,7 +95,7 @@ class Team {
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// What belongs to one thread.
+  /// The state of one thread.
   struct Seat {
     bool is_left() const { return part.load() == 1; }
 

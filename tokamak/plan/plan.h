@@ -144,7 +144,7 @@ struct ScheduleItem {
   bool is_last = true;     ///< its last: tasks of When::kLastMicrobatch run
   std::vector<int> waits;  ///< earlier items whose background or outliving tasks must have ended
   std::vector<int> slots;  ///< by slot class: the slot that this microbatch holds; -1 = none
-  /// Of a joined segment: the microbatch of its weight gradients, which holds the slots of aliases.
+  /// The microbatch of a joined segment's weight gradients; slots of aliases are this microbatch's.
   int left_microbatch = -1;
 
   int microbatch_of(const SlotClass& slots_of) const {

@@ -85,7 +85,7 @@ class ItemMaker {
          .left_microbatch = backward.microbatch});
   }
 
-  // What a joined segment runs is never the first or the last of its kind.
+  // A joined segment runs neither the first nor the last microbatch of a stage.
   std::vector<ScheduleItem> finish() {
     std::map<int, int> last;
     for (size_t i = 0; i < made_.size(); ++i) {

@@ -1,4 +1,4 @@
-// What a run says of its matmuls in 8-bit floats.
+// Marks the matmuls that a run quantizes, and tells the user which ones they are.
 #pragma once
 
 #include <string>

@@ -146,7 +146,8 @@ class PlannedRun {
   int64_t host_bytes() const { return layout_.host_bytes; }
 
  private:
-  // Of training, with 8-bit floats, if there are any.
+  // The training graph, quantized if the run is in 8-bit floats, and its variant for steps before
+  // which a row of delayed scales has no scale.
   struct TrainingGraphs {
     Graph graph;
     std::optional<Graph> without_scales;
