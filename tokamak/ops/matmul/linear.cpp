@@ -210,8 +210,8 @@ Cost LinearGradWeight::cost(std::span<const TensorType> in, std::span<const Tens
 
 std::span<const Variant> LinearGradWeight::variants() {
   constexpr auto kAccepts = [](const void* op, const KernelTypes& types) -> std::string {
-    const int64_t begin = static_cast<const LinearGradWeight*>(op)->begin;
-    if (begin * size_of(types.in[1].dtype) % 16 != 0)
+    const int64_t first_row = static_cast<const LinearGradWeight*>(op)->begin;
+    if (first_row * size_of(types.in[1].dtype) % 16 != 0)
       return "the first row of dw begins within a 16-byte word of dy";
     return kCublas.accepts(op, types);
   };
