@@ -83,6 +83,7 @@ struct Node {
   bool is_clone = false;  ///< made by recompute
   /// A forward node that the backward recomputes, never keeps (resharded weights, gathered inputs).
   bool is_dropped = false;
+  int32_t composite = 0;  ///< nodes that one composite expanded into share a number; others have 0
   When when = When::kEvery;
   int stream = 0;  ///< 0 computes; others carry communication that may run concurrently
 

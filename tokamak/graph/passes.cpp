@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "tokamak/core/error.h"
 #include "tokamak/graph/fuse.h"
@@ -26,6 +27,9 @@ bool acts(const Node& node) {
 
 Graph expand_composites(const Graph& graph) {
   Rewriter rewriter(graph);
+  int32_t num_composites = 0;
+  for (int32_t i = 0; i < graph.size(); ++i)
+    num_composites = std::max(num_composites, graph.node(i).composite);
   for (int32_t i = 0; i < graph.size(); ++i) {
     const Node& node = graph.node(i);
     if (node.is_leaf() || !node.rules->is_composite) {
@@ -33,8 +37,12 @@ Graph expand_composites(const Graph& graph) {
       continue;
     }
     const LabelScope scope(rewriter.to, node.label);
+    const int32_t first = rewriter.to.size();
     const std::vector<Value> out =
         node.rules->expand(node.op.get(), rewriter.to, rewriter.moved(node));
+    ++num_composites;
+    for (int32_t k = first; k < rewriter.to.size(); ++k)
+      rewriter.to.mutable_node(k).composite = num_composites;
     TOK_CHECK(out.size() == node.out.size(), "{}: expands to {} values", node.rules->name,
               out.size());
     for (size_t k = 0; k < out.size(); ++k) {
@@ -101,6 +109,27 @@ std::vector<bool> kept_by_rule(const Graph& graph, const RecomputePolicy& policy
   return kept;
 }
 
+// Keeps what composites of the forward yield that communicate. Members of a group may have unlike
+// parts of one, as where they attend to parts of a sequence, so a choice by cost among these parts
+// would differ, and with it the collectives that run again.
+void keep_results_of_communication(const Graph& graph, std::vector<bool>& kept) {
+  std::set<int32_t> communicating;
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    const Node& node = graph.node(i);
+    if (node.composite > 0 && !node.is_leaf() && node.rules->is_communication)
+      communicating.insert(node.composite);
+  }
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    const Node& user = graph.node(i);
+    for_each_use(user, [&](Value v) {
+      const Node& made_by = graph.producer(v);
+      if (made_by.composite != user.composite && made_by.label.phase == Phase::kForward &&
+          communicating.contains(made_by.composite))
+        kept[v.node] = true;
+    });
+  }
+}
+
 std::vector<bool> kept_nodes(const Graph& graph, const StateLayout& layout,
                              const RecomputePolicy& policy) {
   std::vector<bool> most = kept_by_rule(graph, policy);
@@ -110,6 +139,7 @@ std::vector<bool> kept_nodes(const Graph& graph, const StateLayout& layout,
   KeepBounds bounds{.least = kept_by_rule(graph, without_budget),
                     .most = std::move(most),
                     .emitted = std::vector<bool>(graph.size(), false)};
+  keep_results_of_communication(graph, bounds.least);
   if (policy.emit_on_backward) bounds.emitted = emitted_on_backward(graph, layout);
   return kept_within_budget(graph, bounds, policy.memory_budget);
 }
