@@ -91,6 +91,7 @@ int run_train_bpe(Args args) {
   BpeTrainer trainer(options);
   for (const std::string& path : paths) {
     const TextSource source = text_source(format, path);
+    if (!source.left_out.empty()) fmt::print(stderr, "{}\n", source.left_out);
     TextReader reader(source.format, source.files);
     TextPiece piece;
     while (reader.next(piece)) trainer.add(piece.text);
@@ -121,10 +122,11 @@ int run_cache(Args args) {
   data.vocab_size = tokenizer->vocab_size();
   data.cache_folder = cache;
   data.seq_len = 1;
-  build_token_cache(data, threads, [](const CacheProgress& p) {
+  const auto left_out = build_token_cache(data, threads, [](const CacheProgress& p) {
     fmt::print(stderr, "\r{}: {} tokens, {:.0f} %{}", p.source, p.tokens, 100.0 * p.share,
                p.complete ? ", complete\n" : "");
   });
+  for (const std::string& line : left_out) fmt::print(stderr, "{}\n", line);
   return 0;
 }
 

@@ -123,6 +123,15 @@ LoaderState BatchStream::state_at(int64_t window) const {
   return state;
 }
 
+std::vector<std::string> BatchStream::left_out() const {
+  std::vector<std::string> lines;
+  for (const Windows& windows : sources_) {
+    if (std::string line = windows.source().left_out(); !line.empty())
+      lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
 void BatchStream::check(const LoaderState& state) const {
   const std::vector<LoaderState::Source> own = state_at(0).sources;
   const bool same = std::equal(own.begin(), own.end(), state.sources.begin(), state.sources.end(),

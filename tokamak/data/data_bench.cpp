@@ -65,7 +65,7 @@ const BenchFolder& folder() {
 }
 
 void read_json_lines(benchmark::State& state, const char* name) {
-  const auto files = list_text_files("c4", folder() / name);
+  const auto files = list_text_files("c4", folder() / name).files;
   for (auto _ : state) {
     TextReader reader(TextFormat::kJsonLines, files);
     for (TextPiece piece; reader.next(piece);) benchmark::DoNotOptimize(piece.text.data());

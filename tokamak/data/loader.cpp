@@ -57,6 +57,8 @@ class Loader::Impl {
     go_to(0);
   }
 
+  std::vector<std::string> left_out() const { return stream_.left_out(); }
+
   double wait_s() const { return wait_s_; }
 
  private:
@@ -126,6 +128,10 @@ void Loader::restore(const LoaderState& state) {
 
 void Loader::rewind() {
   impl_->rewind();
+}
+
+std::vector<std::string> Loader::left_out() const {
+  return impl_->left_out();
 }
 
 double Loader::wait_s() const {

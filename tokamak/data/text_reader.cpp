@@ -14,6 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kReadBytes = size_t{1} << 18;
+constexpr size_t kLookedAtBytes = size_t{1} << 16;
 constexpr size_t kPieceBytes = size_t{1} << 20;
 constexpr size_t kLongestPiece = size_t{1} << 24;
 constexpr size_t kLongestLine = size_t{1} << 28;
@@ -43,6 +44,38 @@ std::vector<SourceFile> list_c4(const std::string& dataset, const fs::path& path
   return files;
 }
 
+// Formats of pictures, archives and programs have a zero byte early, and UTF-8 has none.
+bool is_plain_text(const fs::path& path) {
+  if (is_parquet(path)) return false;
+  const auto stream = open_bytes(path);
+  std::vector<char> bytes(kLookedAtBytes);
+  for (size_t left = bytes.size(), got = 1; left > 0 && got > 0; left -= got) {
+    got = stream->read(std::span(bytes).first(left));
+    if (std::memchr(bytes.data(), 0, got) != nullptr) return false;
+  }
+  return true;
+}
+
+// The only file that was named is not left out: reading it says what is wrong with it.
+TextFiles list_plain_text(const fs::path& path) {
+  TextFiles list{.files = list_files(path, [](const std::string&) { return true; }), .others = {}};
+  std::erase_if(list.files, [](const SourceFile& file) { return file.size == 0; });
+  TOK_REQUIRE(!list.files.empty(), "{}: wanted text, got empty files only", path.string());
+  if (!is_folder(path)) {
+    TOK_REQUIRE(!is_parquet(path), "{}: wanted plain text; dataset c4 reads Parquet files",
+                path.string());
+    return list;
+  }
+  const auto others =
+      std::stable_partition(list.files.begin(), list.files.end(),
+                            [](const SourceFile& file) { return is_plain_text(file.path); });
+  list.others.assign(others, list.files.end());
+  list.files.erase(others, list.files.end());
+  TOK_REQUIRE(!list.files.empty(), "{}: wanted text, got none in {} files such as {}",
+              path.string(), list.others.size(), list.others.front().name);
+  return list;
+}
+
 size_t cut_after_line(std::string_view text) {
   for (size_t i = text.size() - 1; i > 0; --i) {
     if (text[i - 1] == '\n' && !is_space(text[i])) return i;
@@ -67,13 +100,9 @@ bool is_json_lines(const std::string& name) {
   return extension == ".json" || extension == ".jsonl" || extension == ".ndjson";
 }
 
-std::vector<SourceFile> list_text_files(const std::string& dataset, const fs::path& path) {
-  if (dataset != "text") return list_c4(dataset, path);
-  std::vector<SourceFile> files = list_files(path, [](const std::string&) { return true; });
-  files.erase(std::remove_if(files.begin(), files.end(), [](const auto& f) { return f.size == 0; }),
-              files.end());
-  TOK_REQUIRE(!files.empty(), "{}: wanted text, got empty files only", path.string());
-  return files;
+TextFiles list_text_files(const std::string& dataset, const fs::path& path) {
+  if (dataset == "text") return list_plain_text(path);
+  return {.files = list_c4(dataset, path), .others = {}};
 }
 
 TextReader::TextReader(TextFormat format, std::vector<SourceFile> files, TextPosition start)
@@ -154,8 +183,10 @@ bool TextReader::next_plain(TextPiece& piece) {
     if (cut == 0) cut = at_end_ ? held().size() : cut_between_characters(held());
   }
   const std::string_view text = held().substr(0, cut);
-  TOK_REQUIRE(text.find('\0') == std::string_view::npos, "{}: wanted text, got a zero byte at {}",
-              files_[at_.file].path.string(), at_.offset + static_cast<int64_t>(text.find('\0')));
+  const size_t zero = text.find('\0');
+  TOK_REQUIRE(zero == std::string_view::npos,
+              "{}: wanted text in UTF-8, got a zero byte at {}: convert the file, or leave it out",
+              files_[at_.file].path.string(), at_.offset + static_cast<int64_t>(zero));
   piece.begins = at_.offset == 0;
   piece.ends = at_end_ && cut == held().size();
   piece.text = text;

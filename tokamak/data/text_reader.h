@@ -19,9 +19,14 @@ enum class TextFormat : uint8_t { kPlain, kJsonLines };
 /// be packed (.gz, .zst, .zstd).
 bool is_json_lines(const std::string& name);
 
+struct TextFiles {
+  std::vector<SourceFile> files;
+  /// Files of a folder of plain text that are none, such as pictures.
+  std::vector<SourceFile> others;
+};
+
 /// Lists the files under `path` of dataset c4, c4_test, c4_validation or text. Throws Error.
-std::vector<SourceFile> list_text_files(const std::string& dataset,
-                                        const std::filesystem::path& path);
+TextFiles list_text_files(const std::string& dataset, const std::filesystem::path& path);
 
 /// Where the next piece begins: the file, the byte of its unpacked content, the lines before it.
 struct TextPosition {

@@ -33,7 +33,7 @@ std::string zstd(const std::string& text) {
 std::vector<std::string> read_all(const std::string& dataset, const std::string& path,
                                   TextPosition start = {}) {
   const auto format = dataset == "text" ? TextFormat::kPlain : TextFormat::kJsonLines;
-  TextReader reader(format, list_text_files(dataset, path), start);
+  TextReader reader(format, list_text_files(dataset, path).files, start);
   std::vector<std::string> all;
   for (TextPiece piece; reader.next(piece);) all.push_back(piece.text);
   return all;
@@ -83,7 +83,7 @@ TEST(TextReader, GoesOnFromAnyPosition) {
   folder.write("d/c.json.gz", gzip(kLines));
   const std::vector<std::string> all = read_all("c4", folder / "d");
   ASSERT_EQ(all.size(), 6U);
-  TextReader reader(TextFormat::kJsonLines, list_text_files("c4", folder / "d"));
+  TextReader reader(TextFormat::kJsonLines, list_text_files("c4", folder / "d").files);
   TextPiece piece;
   for (auto rest = all.begin(); reader.next(piece);) {
     ++rest;
@@ -100,7 +100,7 @@ TEST(TextReader, CutsLongTextAfterLines) {
   folder.write("t/b.md.gz", gzip("short"));
   folder.write("t/empty.py", "");
   folder.write("t/.hidden", "no");
-  TextReader reader(TextFormat::kPlain, list_text_files("text", folder / "t"));
+  TextReader reader(TextFormat::kPlain, list_text_files("text", folder / "t").files);
   std::string joined;
   int documents = 0;
   for (TextPiece piece; reader.next(piece);) {
@@ -119,12 +119,34 @@ TEST(TextReader, SurvivesOneVeryLongLine) {
   std::string text;
   while (text.size() < 20'000'000) text += "\xC3\xA4";
   size_t size = 0;
-  TextReader reader(TextFormat::kPlain, list_text_files("text", folder.write("a.txt", text)));
+  TextReader reader(TextFormat::kPlain, list_text_files("text", folder.write("a.txt", text)).files);
   for (TextPiece piece; reader.next(piece);) {
     size += piece.text.size();
     EXPECT_EQ(piece.text.size() % 2, 0U);
   }
   EXPECT_EQ(size, text.size());
+}
+
+TEST(TextReader, LeavesOutWhatIsNoTextInAFolder) {
+  const TestFolder folder;
+  const std::string zero("\x89PNG\r\n\x1a\n\0\0", 10);
+  folder.write("d/a.png", zero);
+  folder.write("d/b.txt", "one");
+  folder.write("d/c.txt.gz", gzip("two"));
+  folder.write("d/p.parquet", "PAR1");
+  folder.write("d/sub/late", std::string(65000, 'a') + zero);
+  folder.write("d/z.zst", zstd(zero));
+  EXPECT_EQ(read_all("text", folder / "d"), kTexts);
+  const TextFiles list = list_text_files("text", folder / "d");
+  ASSERT_EQ(list.others.size(), 4U);
+  EXPECT_EQ(list.others[0].name, "a.png");
+  EXPECT_EQ(list.others[2].name, "sub/late");
+
+  folder.write("e/a.png", zero);
+  EXPECT_ERROR(read_all("text", folder / "e"), "wanted text, got none in 1 files such as a.png");
+  folder.write("e/b.txt", std::string(100000, 'a') + zero);
+  EXPECT_ERROR(read_all("text", folder / "e"),
+               "b.txt: wanted text in UTF-8, got a zero byte at 1000");
 }
 
 TEST(TextReader, NamesFileAndLineOfBadInput) {
@@ -146,7 +168,10 @@ TEST(TextReader, NamesFileAndLineOfBadInput) {
                "h.jsonl.zst: the zstd data end");
   EXPECT_ERROR(read("i.jsonl.zst", "plain text"), "i.jsonl.zst: broken zstd data");
   EXPECT_ERROR(read_all("c4", folder / "none"), "no such file or folder");
-  EXPECT_ERROR(read_all("text", folder.write("z.txt", std::string("ab\0c", 4))), "zero byte at 2");
+  EXPECT_ERROR(
+      read_all("text", folder.write("z.txt", std::string("ab\0c", 4))),
+      "z.txt: wanted text in UTF-8, got a zero byte at 2: convert the file, or leave it out");
+  EXPECT_ERROR(read_all("text", folder.write("p.parquet", "PAR1")), "dataset c4 reads Parquet");
   EXPECT_ERROR(read_all("text", folder.write("y.txt", "")), "got empty files only");
 }
 

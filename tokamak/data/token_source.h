@@ -44,6 +44,9 @@ class TokenSource {
 
   /// Changes when the tokens change.
   virtual uint64_t hash() const = 0;
+
+  /// Names files of the source that are left out, in a line for the user; empty if there are none.
+  virtual std::string left_out() const { return {}; }
 };
 
 }  // namespace tokamak

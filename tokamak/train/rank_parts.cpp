@@ -82,6 +82,14 @@ void agree_on(const TrainerOptions& o, const RankParts& parts, World& world) {
   fail_together(world, [&] { agree(world, items); });
 }
 
+void say_left_out(const TrainerOptions& o, const RankParts& parts, World& world) {
+  if (world.rank() != 0 || !o.logging.print) return;
+  for (const std::string& line : parts.loader.left_out()) o.logging.print("WARNING", line);
+  if (!parts.validation_loader) return;
+  for (const std::string& line : parts.validation_loader->left_out())
+    o.logging.print("WARNING", line);
+}
+
 }  // namespace
 
 RankParts::RankParts(const TrainerOptions& o, Backend& backend)
@@ -126,6 +134,7 @@ std::unique_ptr<RankParts> make_parts(const TrainerOptions& o, World& world, Bac
   });
   agree_on(o, *parts, world);
   compare_arithmetic(o, world, backend);
+  say_left_out(o, *parts, world);
   phases.end("plan and memory");
   phases.take_out("plan and memory", "ranks that die", parts->awaited_s);
   return parts;

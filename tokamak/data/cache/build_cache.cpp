@@ -46,17 +46,21 @@ std::filesystem::path token_cache_folder(const std::filesystem::path& otherwise)
   return !code && ::access(shared.c_str(), W_OK | X_OK) == 0 ? shared : otherwise;
 }
 
-void build_token_cache(const DataOptions& options, int threads,
-                       const std::function<void(const CacheProgress&)>& progress) {
+std::vector<std::string> build_token_cache(
+    const DataOptions& options, int threads,
+    const std::function<void(const CacheProgress&)>& progress) {
   if (const auto reason = missing_data(options)) throw Error("data: " + *reason);
-  if (options.dataset == "tokens" || !needs_path(options.dataset)) return;
+  if (options.dataset == "tokens" || !needs_path(options.dataset)) return {};
   TOK_REQUIRE(options.tokenizer != nullptr, "dataset \"{}\" wants a tokenizer", options.dataset);
+  std::vector<std::string> left_out;
   for (const WeightedPath& part : parse_mix(options.path)) {
     const auto source =
         open_token_cache(text_source(options.dataset, part.path), *options.tokenizer,
                          options.cache_folder, threads > 0 ? threads : usable_cores());
     complete(*source, progress);
+    if (!source->left_out().empty()) left_out.push_back(source->left_out());
   }
+  return left_out;
 }
 
 int64_t count_windows(const DataOptions& options, int threads,

@@ -81,6 +81,8 @@ class TokenCache final : public TokenSource {
 
   uint64_t hash() const override { return hash_; }
 
+  std::string left_out() const override { return text_.left_out; }
+
  private:
   void refresh() {
     const std::optional<CacheRecord> record = folder_.last_record();
@@ -130,9 +132,21 @@ class TokenCache final : public TokenSource {
 }  // namespace
 
 TextSource text_source(const std::string& dataset, const std::string& path) {
+  TextFiles list = list_text_files(dataset, path);
+  const size_t others = list.others.size();
+  std::string left_out;
+  if (others > 0) {
+    const size_t all = list.files.size() + others;
+    left_out = others == 1
+                   ? fmt::format("{}: left out {}, the only one of {} files that is not text", path,
+                                 list.others[0].name, all)
+                   : fmt::format("{}: left out {} of {} files, which are not text, such as {}",
+                                 path, others, all, list.others[0].name);
+  }
   return {.name = path,
           .format = dataset == "text" ? TextFormat::kPlain : TextFormat::kJsonLines,
-          .files = list_text_files(dataset, path)};
+          .files = std::move(list.files),
+          .left_out = std::move(left_out)};
 }
 
 std::unique_ptr<TokenSource> open_token_cache(TextSource text, const Tokenizer& tokenizer,

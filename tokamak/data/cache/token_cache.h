@@ -18,6 +18,8 @@ struct TextSource {
   std::string name;
   TextFormat format = TextFormat::kPlain;
   std::vector<SourceFile> files;
+  /// Names files of the folder that are left out, in a line for the user; empty if there are none.
+  std::string left_out = {};
 };
 
 /// Returns the text of one path of dataset c4, c4_test, c4_validation or text. Throws Error.
@@ -45,9 +47,10 @@ struct CacheProgress {
 
 /// Completes the token caches of all text in `options` with `threads` threads (0 means one per
 /// core). Where another process is writing one, it waits for that. Calls `progress` about ten times
-/// per second; it may throw to stop. Finished work stays.
-void build_token_cache(const DataOptions& options, int threads,
-                       const std::function<void(const CacheProgress&)>& progress);
+/// per second; it may throw to stop. Finished work stays. Returns what the sources leave out.
+std::vector<std::string> build_token_cache(
+    const DataOptions& options, int threads,
+    const std::function<void(const CacheProgress&)>& progress);
 
 /// Returns the windows of seq_len + 1 tokens in one epoch of the data; text is tokenized as by
 /// build_token_cache(). Throws Error where there is no such number: for synthetic tokens and mixes.
