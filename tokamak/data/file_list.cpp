@@ -71,6 +71,16 @@ bool is_hidden(const fs::path& path) {
   return path.filename().string().starts_with('.');
 }
 
+// Whether a link leads to a folder that holds it, so that following it would never end.
+bool is_loop(const fs::directory_entry& entry) {
+  std::error_code code;
+  if (!entry.is_symlink(code) || !entry.is_directory(code)) return false;
+  const fs::path target = fs::canonical(entry.path(), code);
+  const fs::path from = fs::canonical(entry.path().parent_path(), code);
+  return !code && std::mismatch(target.begin(), target.end(), from.begin(), from.end()).first ==
+                      target.end();
+}
+
 }  // namespace
 
 std::vector<SourceFile> list_files(const fs::path& path,
@@ -84,7 +94,7 @@ std::vector<SourceFile> list_files(const fs::path& path,
   auto it =
       fs::recursive_directory_iterator(path, fs::directory_options::follow_directory_symlink, code);
   for (; !code && it != fs::recursive_directory_iterator(); it.increment(code)) {
-    if (is_hidden(it->path())) {
+    if (is_hidden(it->path()) || is_loop(*it)) {
       it.disable_recursion_pending();
     } else if (it->is_regular_file(code) && wanted(it->path().filename().string())) {
       files.push_back(source_file(it->path(), it->path().lexically_relative(path).string()));

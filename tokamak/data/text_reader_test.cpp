@@ -149,6 +149,16 @@ TEST(TextReader, LeavesOutWhatIsNoTextInAFolder) {
                "b.txt: wanted text in UTF-8, got a zero byte at 1000");
 }
 
+TEST(TextReader, FollowsLinksButNoLoops) {
+  const TestFolder folder;
+  folder.write("d/a/b.txt", "one");
+  folder.write("e/c.txt", "two");
+  std::filesystem::create_directory_symlink(folder / "d", folder / "d/a/up");
+  std::filesystem::create_directory_symlink(".", folder / "d/self");
+  std::filesystem::create_directory_symlink(folder / "e", folder / "d/e");
+  EXPECT_EQ(read_all("text", folder / "d"), kTexts);
+}
+
 TEST(TextReader, NamesFileAndLineOfBadInput) {
   const TestFolder folder;
   const auto read = [&](const std::string& name, const std::string& bytes) {
