@@ -9,26 +9,26 @@
 namespace tokamak {
 namespace {
 
-std::string architecture(const HfFields& f, const Json& json) {
-  if (json.contains("architectures") && json["architectures"].is_array() &&
-      !json["architectures"].empty()) {
-    const Json& first = json["architectures"][0];
-    if (first.is_string()) return first.get<std::string>();
-  }
-  const std::string type = f.text_or("model_type", "");
-  for (const Family* family : kFamilies) {
-    if (family->model_type == type) return std::string(family->architecture);
-  }
-  return type;
+std::string first_architecture(const Json& json) {
+  if (!json.contains("architectures") || !json["architectures"].is_array()) return "";
+  const Json& all = json["architectures"];
+  return !all.empty() && all[0].is_string() ? all[0].get<std::string>() : "";
 }
 
-const Family& family_of_architecture(const std::string& name, std::string_view what) {
+// The type decides where no architecture is named, or one without a head of its own (LlamaModel).
+const Family& family_of(const HfFields& f, const Json& json) {
+  const std::string name = first_architecture(json);
+  const std::string type = f.text_or("model_type", "");
   std::vector<std::string_view> names;
   for (const Family* family : kFamilies) {
     if (family->architecture == name) return *family;
     names.push_back(family->architecture);
   }
-  fail("{}: architecture \"{}\" is not supported, only {}", what, name, fmt::join(names, ", "));
+  for (const Family* family : kFamilies) {
+    if (family->model_type == type && (name.empty() || name.ends_with("Model"))) return *family;
+  }
+  fail("{}: architecture \"{}\" is not supported, only {}", f.what(), name.empty() ? type : name,
+       fmt::join(names, ", "));
 }
 
 void put_ids(OrderedJson& json, const SpecialIds& ids) {
@@ -43,7 +43,7 @@ ModelSpec parse_hf_config(std::string_view text, std::string_view what) {
   TOK_REQUIRE(json.is_object(), "{}: wanted a JSON object", what);
   const HfFields f(json, what);
   f.must_be_absent("quantization_config");
-  ModelSpec config{.family = &family_of_architecture(architecture(f, json), what),
+  ModelSpec config{.family = &family_of(f, json),
                    .name = "hf",
                    .flavor = "hf",
                    .init = InitRecipe::kHuggingFace};
@@ -58,6 +58,7 @@ ModelSpec parse_hf_config(std::string_view text, std::string_view what) {
 std::string to_hf_config(const ModelSpec& c, DType dtype, const SpecialIds& ids) {
   if (!c.hf_config.empty()) {
     OrderedJson json = parse_ordered_json(c.hf_config, "config.json");
+    json["architectures"] = {c.family->architecture};
     json[json.contains("torch_dtype") ? "torch_dtype" : "dtype"] = name_of(dtype);
     // transformers would put its own defaults in place of ids that are absent.
     if (ids.bos && !json.contains("bos_token_id")) json["bos_token_id"] = *ids.bos;

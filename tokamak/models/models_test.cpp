@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/json.h"
 #include "tokamak/models/hf_config.h"
 #include "tokamak/models/model.h"
 #include "tokamak/models/own_sizes.h"
@@ -167,6 +168,18 @@ TEST(HfConfig, refuses_other_maths_by_name) {
             std::string::npos);
   EXPECT_NE(error_of(R"({"model_type": "llama"})").find("vocab_size"), std::string::npos);
   EXPECT_NE(error_of(R"({"model_type": "llama", "vocab_size": -4})").find("-4"), std::string::npos);
+}
+
+TEST(HfConfig, a_model_without_its_head_is_known_by_its_type) {
+  const std::string sizes = kLlama.substr(kLlama.find(',') + 1);
+  for (const char* name : {R"("LlamaModel")", R"("LlamaForCausalLM")", ""}) {
+    const ModelSpec spec = parse_hf_config(
+        fmt::format(R"({{"model_type": "llama", "architectures": [{}],{}}})", name, sizes), "c");
+    EXPECT_EQ(parse_json(to_hf_config(spec, DType::kF32, {}), "c")["architectures"],
+              Json::array({"LlamaForCausalLM"}));
+  }
+  EXPECT_NE(error_of(R"({"architectures": ["BertModel"], "model_type": "bert"})").find("BertModel"),
+            std::string::npos);
 }
 
 std::vector<int64_t> windows_of(const std::string& type, const std::string& more) {

@@ -38,9 +38,19 @@ bool is_buffer(std::string_view name) {
          name.ends_with("rotary_emb.inv_freq") || name == "rope.freqs" || name == "freqs_cis";
 }
 
-bool is_bare_gpt2(std::string_view name) {
-  return name.starts_with("h.") || name.starts_with("wte.") || name.starts_with("wpe.") ||
-         name.starts_with("ln_f.");
+// Files of a model without its head have names without the prefix of the model inside. A name
+// alone does not tell: Meta's also begin with "layers.".
+std::string_view missing_prefix(std::span<const TensorSource> tensors) {
+  for (const TensorSource& tensor : tensors) {
+    if (tensor.name == "wte.weight") return "transformer.";
+    if (tensor.name == "embed_tokens.weight") return "model.";
+  }
+  return "";
+}
+
+std::string prefixed(std::string_view prefix, const std::string& name) {
+  const bool has_own = name.starts_with(prefix) || name.starts_with("lm_head.");
+  return has_own ? name : std::string(prefix) + name;
 }
 
 int64_t heads_in(std::string_view hf_name, const HeadCounts& heads) {
@@ -85,6 +95,7 @@ std::string meta_name_of_hf(std::string_view name) {
 }
 
 bool has_meta_names(std::span<const TensorSource> tensors) {
+  if (!missing_prefix(tensors).empty()) return false;
   return std::any_of(tensors.begin(), tensors.end(), [](const TensorSource& tensor) {
     return hf_name_of_meta(tensor.name).has_value();
   });
@@ -93,12 +104,12 @@ bool has_meta_names(std::span<const TensorSource> tensors) {
 std::vector<TensorSource> to_hf_weights(std::span<const TensorSource> tensors,
                                         const HeadCounts& heads) {
   const bool is_meta = has_meta_names(tensors);
+  const std::string_view prefix = missing_prefix(tensors);
   std::vector<TensorSource> out;
   for (const TensorSource& tensor : tensors) {
     if (is_buffer(tensor.name)) continue;
     if (!is_meta) {
-      out.push_back(
-          renamed(tensor, (is_bare_gpt2(tensor.name) ? "transformer." : "") + tensor.name));
+      out.push_back(renamed(tensor, prefixed(prefix, tensor.name)));
       continue;
     }
     const auto name = hf_name_of_meta(tensor.name);

@@ -30,9 +30,9 @@ std::string meta_name_of_hf(std::string_view name);
 bool has_meta_names(std::span<const TensorSource> tensors);
 
 /// Brings tensors of any known naming to Hugging Face's. Meta's tensors are renamed and the rows of
-/// wq and wk permuted, bare GPT-2 names get "transformer.", buffers (masks, rotary frequencies) are
-/// dropped, and other names stay. `heads` is used only for Meta's tensors. Throws Error if a set of
-/// Meta's names has one that no Llama has.
+/// wq and wk permuted, names of a model without a head get its prefix ("model.", "transformer."),
+/// buffers (masks, rotary frequencies) are dropped, and other names stay. `heads` is used only for
+/// Meta's tensors. Throws Error if a set of Meta's names has one that no Llama has.
 std::vector<TensorSource> to_hf_weights(std::span<const TensorSource> tensors,
                                         const HeadCounts& heads);
 

@@ -156,6 +156,20 @@ TEST(WeightNames, gpt2_names_get_their_prefix_and_lose_their_masks) {
   EXPECT_EQ(got[2].name, "transformer.ln_f.bias");
 }
 
+TEST(WeightNames, names_of_a_model_without_a_head_get_their_prefix) {
+  const std::vector<TensorSource> bare{pattern("layers.0.input_layernorm.weight", DType::kF32, {2}),
+                                       pattern("embed_tokens.weight", DType::kF32, {2, 2}),
+                                       pattern("norm.weight", DType::kF32, {2}),
+                                       pattern("lm_head.weight", DType::kF32, {2, 2})};
+  EXPECT_FALSE(has_meta_names(bare));
+  const auto got = to_hf_weights(bare, {});
+  ASSERT_EQ(got.size(), 4U);
+  EXPECT_EQ(got[0].name, "model.layers.0.input_layernorm.weight");
+  EXPECT_EQ(got[1].name, "model.embed_tokens.weight");
+  EXPECT_EQ(got[2].name, "model.norm.weight");
+  EXPECT_EQ(got[3].name, "lm_head.weight");
+}
+
 TEST(WeightNames, strangers_are_refused) {
   const HeadCounts heads{.num_heads = 1, .num_kv_heads = 1};
   const std::vector<TensorSource> mixed{pattern("norm.weight", DType::kF32, {2}),
