@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tokamak/core/file.h"
+#include "tokamak/data/parquet_lines.h"
 
 #include "tests/fixtures/training_run.h"
 
@@ -146,6 +147,18 @@ TEST(DryRun, WhatIsMissingHereIsAUsersMistake) {
                                     "--training.dataset=text", "--training.dataset_path=nowhere"});
   EXPECT_EQ(missing.exit_code, 2) << missing.out;
   EXPECT_NE(missing.out.find("needs: training.dataset_path"), std::string::npos) << missing.out;
+}
+
+TEST(DryRun, ParquetNeedsABuildWithArrow) {
+  const ScratchFolder scratch;
+  FileWriter(scratch.path() / "a.parquet").write("PAR1");
+  const auto result = run_program({TOK_PROGRAM, "train", "--dry-run", "--job.device=cpu",
+                                   "--training.dataset=c4", "--training.dataset_path=a.parquet"},
+                                  scratch.path());
+  const std::string needs = "needs: training.dataset_path = a.parquet: " + why_no_parquet();
+  EXPECT_EQ(result.out.find(needs + "\n") != std::string::npos, !why_no_parquet().empty())
+      << result.out;
+  EXPECT_EQ(result.exit_code, 2) << "there is no tokenizer either";
 }
 
 TEST(DryRun, SaysInWhatWeightsTravelBetweenShards) {

@@ -64,10 +64,11 @@ std::optional<std::string> missing_data(const DataOptions& options) {
     return fmt::format("dataset \"{}\" wants a dataset_path: a local file or folder",
                        options.dataset);
   }
-  for (const WeightedPath& part : parse_mix(options.path)) {
+  const std::vector<WeightedPath> parts = parse_mix(options.path);
+  for (const WeightedPath& part : parts) {
     if (!exists(options, part.path)) return "no such file or folder: " + part.path;
     if (options.dataset.starts_with("c4") && !why_no_parquet().empty() && has_parquet(part.path))
-      return part.path + ": " + why_no_parquet();
+      return (parts.size() > 1 ? part.path + ": " : "") + why_no_parquet();
   }
   return std::nullopt;
 }

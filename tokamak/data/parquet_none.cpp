@@ -4,8 +4,8 @@
 namespace tokamak {
 
 std::string why_no_parquet() {
-  return "Parquet files want a program that was built with -DTOK_PARQUET=ON (Apache Arrow's C++ "
-         "library); or write JSON lines of them";
+  return "Parquet files need a program built with -DTOK_PARQUET=ON (Apache Arrow's C++ library); "
+         "or convert them into JSON lines";
 }
 
 std::unique_ptr<ByteStream> open_parquet_lines(const std::filesystem::path& path) {
