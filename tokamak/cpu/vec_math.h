@@ -71,6 +71,24 @@ A sigmoid(A x) {
   return A{1} / (A{1} + exp_held(-x));
 }
 
+/// tanh x: by its series near 0, where the other form would lose digits.
+inline float tanh(float x) {
+  const float magnitude = std::fabs(x);
+  const float far = 1.0F - 2.0F / (exp_held(2.0F * magnitude) + 1.0F);
+  const float x2 = x * x;
+  float p = x2 * 3.592128037e-3F - 8.863235530e-3F;
+  p = p * x2 + 2.186948854e-2F;
+  p = p * x2 - 5.396825397e-2F;
+  p = p * x2 + 1.333333333e-1F;
+  p = p * x2 - 3.333333333e-1F;
+  const float near = p * x2 * x + x;
+  return magnitude < 0.4F ? near : (x < 0.0F ? -far : far);
+}
+
+inline double tanh(double x) {
+  return std::tanh(x);
+}
+
 /// P(Z < x) for standard normal Z: with z = |x| / sqrt(2), the tail is e^(-z^2) t Q(t) / 2, where
 /// t = 1 / (1 + 0.4 z) and t Q(t) fits the scaled complementary error function.
 inline float normal_cdf(float x) {

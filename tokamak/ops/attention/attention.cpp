@@ -46,6 +46,7 @@ void require_attributes(std::string_view op, const Attention& a, const Attention
   TOK_REQUIRE(!a.has_length || a.dropout_p == 0.0, "{}: no dropout over a cache with a length", op);
   TOK_REQUIRE(a.dropout_p == 0.0 || (s.S < kMostTokens && s.T < kMostTokens),
               "{}: dropout counts up to {} tokens, got {}", op, kMostTokens, std::max(s.S, s.T));
+  TOK_REQUIRE(a.cap >= 0.0, "{}: wanted a cap of 0 (none) or more, got {}", op, a.cap);
   TOK_REQUIRE(!a.causal || s.S <= s.T, "{}: {} causal queries over {} keys", op, s.S, s.T);
   TOK_REQUIRE(a.window >= 0 && (a.causal || a.window == 0),
               "{}: wanted a window of 0 (all keys) or more, and of causal attention, got {}{}", op,
@@ -124,6 +125,7 @@ int32_t index_of(const Graph& g, const Node& n) {
 std::string describe_attention(const Attention& a) {
   std::string text = a.causal ? "causal" : "full";
   if (a.window > 0) text += fmt::format(" window={}", a.window);
+  if (a.cap > 0.0) text += fmt::format(" cap={}", a.cap);
   if (a.scale != 0.0F) text += fmt::format(" scale={}", a.scale);
   if (a.packed_kv_heads > 0) text += fmt::format(" packed kv_heads={}", a.packed_kv_heads);
   if (a.has_length) text += " length";
@@ -166,6 +168,7 @@ std::string takes_cudnn(const Attention& a, const KernelTypes& types) {
   const AttentionShape s = a.shape(types.in);
   if (types.in[0].dtype != DType::kBF16) return "for bfloat16";
   if (a.has_length) return "keys have a length";
+  if (a.cap > 0.0) return "scores are capped";
   if (a.dropout_p > 0.0) return "dropout has masks of its own";
   if (s.D % 8 != 0 || s.D > 256)
     return fmt::format("head dim {}: wanted a multiple of 8 up to 256", s.D);
@@ -180,6 +183,7 @@ std::string takes_one_query(const void* op, const KernelTypes& types) {
   if (types.in[0].dtype == DType::kF64) return "for float32 and bfloat16";
   if (a.dropout_p > 0.0) return "has no dropout";
   if (a.packed_kv_heads > 0) return "q, k and v are packed";
+  if (a.cap > 0.0) return "scores are capped";
   if (s.D > 256) return fmt::format("head dim {}: wanted at most 256", s.D);
   if (is_empty(s)) return "nothing to do";
   return {};

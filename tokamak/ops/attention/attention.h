@@ -54,6 +54,7 @@ constexpr uint64_t attention_element(int64_t h, int64_t s, int64_t t) {
 }
 
 /// o[b, s, h] = sum_t P[s, t] v[b, t], P = softmax(scale q . k), lse[b, h, s] = log of the sum.
+/// Scores may be capped before the softmax.
 ///
 /// Inputs q [B, S, H, D], k and v [B, T, K, D]; then, if `has_length`, i32 [1] or [B]: how many
 /// of the T slots are valid, read at each run; if `dropout_p` > 0, i64 [B]: each sample's index
@@ -70,6 +71,7 @@ struct Attention {
   float scale = 0.0F;  ///< 0: 1 / sqrt(D)
   bool causal = true;
   int64_t window = 0;  ///< 0: all keys up to a query's position
+  double cap = 0.0;    ///< of a scaled score x, which becomes cap tanh(x / cap); 0: none
   bool has_length = false;
   double dropout_p = 0.0;
   uint64_t seed = 0;

@@ -35,7 +35,7 @@ void reference_row(const AttentionSetup& u, const KernelArgs& a, int64_t b, int6
   A max = -std::numeric_limits<A>::infinity();
   for (int64_t j = begin; j < end; ++j) {
     A& x = p[j];
-    x = static_cast<A>(u.scale) * dot<A>(q, k + u.k_at(b, j, kv), s.D);
+    x = u.score(dot<A>(q, k + u.k_at(b, j, kv), s.D));
     max = std::max(max, x);
   }
   A sum{0};
@@ -80,9 +80,10 @@ void reference_grad_row(const AttentionSetup& u, const KernelArgs& a, int64_t b,
     const T* k = s.part<T>(a.in, 1) + u.k_at(b, j, kv);
     const T* v = s.part<T>(a.in, 2) + u.k_at(b, j, kv);
     const A scale = static_cast<A>(u.scale);
-    const A p = std::exp(scale * dot<A>(q, k, s.D) - lse);
+    const A score = u.score(dot<A>(q, k, s.D));
+    const A p = std::exp(score - lse);
     const A kept = static_cast<A>(u.kept(row, h, i, j));
-    const A ds = scale * p * (kept * dot<A>(dy, v, s.D) - delta);
+    const A ds = scale * p * (kept * dot<A>(dy, v, s.D) - delta) * u.slope(score);
     A* dk = sums.dk.data() + j * s.D;
     A* dv = sums.dv.data() + j * s.D;
     for (int64_t d = 0; d < s.D; ++d) {

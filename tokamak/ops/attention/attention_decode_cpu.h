@@ -34,7 +34,7 @@ class Decode {
     const AttentionShape& s = u_.s;
     const int64_t length = u_.length(a_, b);
     const int64_t M = (end - begin) * s.S;
-    const auto scale = static_cast<float>(u_.scale * kLog2E);
+    const Scores scoring(u_);
     for (int64_t h = begin; h < end; ++h) {
       const T* q = s.part<T>(a_.in, 0) + u_.q_at(b, 0, h);
       tile::stack_rows(Rows<T>{.data = q, .stride = s.q_step(), .count = s.S, .D = s.D}, s.S,
@@ -55,8 +55,9 @@ class Decode {
         for (int64_t r = 0; r < M; ++r)
           scores_[r * kKeyBlock + j] = tile::dot(queries_ + r * width_, keys_ + j * width_, width_);
       }
+      scoring.cap_rows(scores_, M);
       for (int64_t r = 0; r < M; ++r) {
-        softmax_.row(r, scores_ + r * kKeyBlock, scale, u_.begin(length, r % s.S) - j0,
+        softmax_.row(r, scores_ + r * kKeyBlock, scoring.rest(), u_.begin(length, r % s.S) - j0,
                      u_.end(length, r % s.S) - j0);
       }
       tile::product(M, width_, count,

@@ -76,6 +76,25 @@ inline void dropout_row(const AttentionSetup& u, int64_t row, int64_t h, int64_t
   for (int64_t j = 0; j < kKeyBlock; ++j) kept[j] = word[j] >= u.threshold ? scale : 0.0F;
 }
 
+/// Scores in units of log2 from products of queries and keys.
+struct Scores {
+  float scale = 0.0F;
+  float cap = 0.0F;
+
+  explicit Scores(const AttentionSetup& u)
+      : scale(static_cast<float>(u.scale * kLog2E)), cap(static_cast<float>(u.op.cap * kLog2E)) {}
+
+  /// Caps `rows` rows of products where scores are capped; scales them then, too.
+  void cap_rows(float* rows, int64_t count) const {
+    if (cap == 0.0F) return;
+    for (int64_t i = 0; i < count * kKeyBlock; i += kLanes)
+      tile::store(rows + i, tile::tanh(tile::load(rows + i) * (scale / cap)) * cap);
+  }
+
+  /// Returns what the rows must still be multiplied by.
+  float rest() const { return cap == 0.0F ? scale : 1.0F; }
+};
+
 /// The online softmax of a block of queries.
 struct Softmax {
   float* max = nullptr;   ///< of log2(P), kNone before the first key
@@ -243,7 +262,7 @@ class Forward {
     const int64_t D = s.D / kPack<E>;
     const T* q = s.part<T>(a_.in, 0) + u_.q_at(b, i0, h);
     tile::copy_rows(Rows<T>{.data = q, .stride = s.q_step(), .count = M, .D = s.D}, queries_);
-    const auto scale = static_cast<float>(u_.scale * kLog2E);
+    const Scores scoring(u_);
     softmax_.start(M);
     const int64_t end = u_.end(length, i0 + M - 1);
     for (int64_t j0 = first_block(u_, length, i0); j0 < end; j0 += kKeyBlock) {
@@ -253,8 +272,9 @@ class Forward {
         tile::product(rows, n, D, Strided<E>{.data = queries_ + r * D, .row = D, .column = 1}, keys,
                       kKeyBlock, scores_ + r * kKeyBlock, kKeyBlock, false);
       });
+      scoring.cap_rows(scores_, M);
       for (int64_t i = 0; i < M; ++i)
-        softmax_.row(i, scores_ + i * kKeyBlock, scale, u_.begin(length, i0 + i) - j0,
+        softmax_.row(i, scores_ + i * kKeyBlock, scoring.rest(), u_.begin(length, i0 + i) - j0,
                      u_.end(length, i0 + i) - j0);
       if (u_.op.dropout_p > 0.0) drop(b, h, i0, M, j0);
       const Strided<E> p = as_left(scores_, M, left_);

@@ -94,16 +94,23 @@ class Backward {
   }
 
   // Turns scores into P (with dropout) and dP into dS for keys from `begin` to before `end`.
-  void score_row(int64_t i, float scale, int64_t begin, int64_t end, const float* kept) {
+  void score_row(int64_t i, const Scores& scoring, int64_t begin, int64_t end, const float* kept) {
     float* p_row = p_ + i * kKeyBlock;
     float* ds_row = ds_ + i * kKeyBlock;
     for (int64_t n = 0; n < kKeyBlock; n += kLanes) {
-      Vec p = tile::exp2(tile::load(p_row + n) * scale - lse_[i]);
+      Vec score = tile::load(p_row + n) * scoring.scale;
+      Vec share{};  // of the cap
+      if (scoring.cap > 0.0F) {
+        share = tile::tanh(score / scoring.cap);
+        score = share * scoring.cap;
+      }
+      Vec p = tile::exp2(score - lse_[i]);
       if (end < kKeyBlock) p = tile::first(p, end - n, Vec{});
       if (begin > 0) p = tile::first(Vec{}, begin - n, p);
       Vec dp = tile::load(ds_row + n);
       if (kept != nullptr) dp *= tile::load(kept + n);
       Vec ds = p * (dp - delta_[i]);
+      if (scoring.cap > 0.0F) ds *= 1.0F - share * share;
       if (end < kKeyBlock) ds = tile::first(ds, end - n, Vec{});
       if (begin > 0) ds = tile::first(Vec{}, begin - n, ds);
       tile::store(ds_row + n, ds);
@@ -121,12 +128,12 @@ class Backward {
       tile::product(rows, n, D, Strided<E>{.data = dy_rows_ + r * D, .row = D, .column = 1}, values,
                     kKeyBlock, ds_ + r * kKeyBlock, kKeyBlock, false);
     });
-    const auto scale = static_cast<float>(u_.scale * kLog2E);
+    const Scores scoring(u_);
     float kept[kKeyBlock];
     const bool drops = u_.op.dropout_p > 0.0;
     for (int64_t i = 0; i < M; ++i) {
       if (drops) dropout_row(u_, u_.rows(a_, true)[b], h, i0 + i, j0, kept);
-      score_row(i, scale, u_.begin(u_.s.T, i0 + i) - j0, u_.end(u_.s.T, i0 + i) - j0,
+      score_row(i, scoring, u_.begin(u_.s.T, i0 + i) - j0, u_.end(u_.s.T, i0 + i) - j0,
                 drops ? kept : nullptr);
     }
     if (M % 2 == 1) {

@@ -18,7 +18,7 @@ namespace {
 
 // o = softmax(scale q k^T) v and lse. A block has a tile of rows and walks the key tiles that they
 // see, the longest walks first; K and V are read once for each tile of rows, all else once.
-template <class T, int kD>
+template <class T, int kD, bool kCaps>
 __global__ void __launch_bounds__(kTileThreads)
     attention_forward(const Problem p, const T* q, const T* k, const T* v, T* o, Accum<T>* lse) {
   using namespace detail;
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kTileThreads)
 #pragma unroll
       for (int j = 0; j < kN / kTileColumns; ++j) {
         const bool sees = rows.sees(row, c + tile_column() + j * kTileColumns);
-        s[i][j] = sees ? s[i][j] * static_cast<A>(p.scale) : -std::numeric_limits<A>::infinity();
+        s[i][j] = sees ? score_of<kCaps>(p, s[i][j]) : -std::numeric_limits<A>::infinity();
       }
       sums.scale(i, softmax.add(i, s[i]));
 #pragma unroll
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // dq = sum_t ds k. A block has a tile of rows and walks the key tiles that they see, the longest
 // walks first; K and V are read once for each tile of rows, all else once.
-template <class T, int kD>
+template <class T, int kD, bool kCaps>
 __global__ void __launch_bounds__(kTileThreads)
     attention_grad_queries(const Problem p, const T* q, const T* k, const T* v, const T* dy,
                            const Statistics lse, const Accum<T>* delta, T* dq) {
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(kTileThreads)
     load_keys<kD, kN>(k, p, where, c, end, tiles.k);
     load_keys<kD, kN>(v, p, where, c, end, tiles.v);
     __syncthreads();
-    tiles.scores(p, rows, sample, c);
+    tiles.template scores<kCaps>(p, rows, sample, c);
     __syncthreads();
     sums.add(tiles.ds, kScoreStride<kN>, 1, tiles.k);
     __syncthreads();
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(kTileThreads)
 
 // dk = sum_r ds q, dv = sum_r p dy. A block has a tile of keys and walks the row tiles that see
 // them in ascending order, the longest walks first; q and dy are read once for each tile of keys.
-template <class T, int kD>
+template <class T, int kD, bool kCaps>
 __global__ void __launch_bounds__(kTileThreads)
     attention_grad_keys(const Problem p, const T* q, const T* k, const T* v, const T* dy,
                         const Statistics lse, const Accum<T>* delta, T* dk, T* dv) {
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(kTileThreads)
     load_rows<kD, kN>(q, p, rows.q_at, first, tiles.q);
     load_rows<kD, kN>(dy, p, rows.o_at, first, tiles.dy);
     __syncthreads();
-    tiles.scores(p, rows, sample, c);
+    tiles.template scores<kCaps>(p, rows, sample, c);
     __syncthreads();
     dv_sums.add(tiles.p, 1, kScoreStride<kN>, tiles.dy);
     dk_sums.add(tiles.ds, 1, kScoreStride<kN>, tiles.q);
@@ -195,6 +195,7 @@ Problem problem_of(const Attention& op, const KernelTypes& types) {
           .scale = scale,
           .is_causal = op.causal,
           .window = op.window,
+          .cap = op.cap,
           .drops = op.dropout_p > 0.0,
           .key = dropout_key(op.seed, op.stream),
           .threshold = dropout_threshold(op.dropout_p),
@@ -305,15 +306,17 @@ Kernel make_forward(const Attention& op, const AttentionShape& shape, const Prob
   using A = Accum<T>;
   constexpr int kN = kForwardTile<A, kD>;
   constexpr int kShared = kForwardBytes<A, kD, kN>;
-  allow_shared(&attention_forward<T, kD>, kShared);
-  return [problem, shape, has_length = op.has_length](const KernelArgs& a) {
+  auto* const kernel =
+      op.cap > 0.0 ? &attention_forward<T, kD, true> : &attention_forward<T, kD, false>;
+  allow_shared(kernel, kShared);
+  return [problem, shape, kernel, has_length = op.has_length](const KernelArgs& a) {
     Problem p = problem;
     if (has_length) {
       p.lengths = a.in[3].as<int32_t>();
       p.one_length = a.in[3].numel() == 1;
     }
     if (p.drops) p.samples = a.in[shape.after_parts(0)].as<int64_t>();
-    launch_tiles(&attention_forward<T, kD>, p, tiles_for(p.S * p.G, kN), kShared, a.stream,
+    launch_tiles(kernel, p, tiles_for(p.S * p.G, kN), kShared, a.stream,
                  shape.part<const T>(a.in, 0), shape.part<const T>(a.in, 1),
                  shape.part<const T>(a.in, 2), a.out[0].as<T>(), a.out[1].as<A>());
   };
@@ -328,9 +331,14 @@ Kernel make_backward(const AttentionGrad& op, const AttentionShape& shape, const
   using A = Accum<T>;
   constexpr int kN = kBackwardTile<A, kD>;
   constexpr int kShared = kBackwardBytes<A, kD, kN>;
-  allow_shared(&attention_grad_queries<T, kD>, kShared);
-  allow_shared(&attention_grad_keys<T, kD>, kShared);
-  return [problem, shape, has_dlse = op.has_dlse](const KernelArgs& a) {
+  const bool caps = op.forward.cap > 0.0;
+  auto* const of_queries =
+      caps ? &attention_grad_queries<T, kD, true> : &attention_grad_queries<T, kD, false>;
+  auto* const of_keys =
+      caps ? &attention_grad_keys<T, kD, true> : &attention_grad_keys<T, kD, false>;
+  allow_shared(of_queries, kShared);
+  allow_shared(of_keys, kShared);
+  return [problem, shape, of_queries, of_keys, has_dlse = op.has_dlse](const KernelArgs& a) {
     Problem p = problem;
     if (p.drops) p.samples = a.in[shape.after_parts(3)].as<int64_t>();
     const Statistics lse = statistics_of(a.in[shape.after_parts(1)]);
@@ -347,10 +355,10 @@ Kernel make_backward(const AttentionGrad& op, const AttentionShape& shape, const
           p, rows, o, dy, dlse, delta);
       TOK_CUDA_LAUNCHED();
     }
-    launch_tiles(&attention_grad_queries<T, kD>, p, tiles_for(p.S * p.G, kN), kShared, a.stream, q,
-                 k, v, dy, lse, delta, shape.part<T>(a.out, 0));
-    launch_tiles(&attention_grad_keys<T, kD>, p, tiles_for(p.T, kN), kShared, a.stream, q, k, v, dy,
-                 lse, delta, shape.part<T>(a.out, 1), shape.part<T>(a.out, 2));
+    launch_tiles(of_queries, p, tiles_for(p.S * p.G, kN), kShared, a.stream, q, k, v, dy, lse,
+                 delta, shape.part<T>(a.out, 0));
+    launch_tiles(of_keys, p, tiles_for(p.T, kN), kShared, a.stream, q, k, v, dy, lse, delta,
+                 shape.part<T>(a.out, 1), shape.part<T>(a.out, 2));
   };
 }
 

@@ -41,6 +41,21 @@ struct AttentionSetup {
     return op.window > 0 ? std::max<int64_t>(end(length, i) - op.window, 0) : 0;
   }
 
+  // Returns the score of a query and a key with this product, as the softmax takes it.
+  template <class A>
+  A score(A product) const {
+    const A x = static_cast<A>(scale) * product;
+    const A cap = static_cast<A>(op.cap);
+    return cap > A{0} ? cap * std::tanh(x / cap) : x;
+  }
+
+  // Returns the derivative of a score by the uncapped one.
+  template <class A>
+  A slope(A score) const {
+    const A share = op.cap > 0.0 ? score / static_cast<A>(op.cap) : A{0};
+    return A{1} - share * share;
+  }
+
   // Returns the factor that dropout multiplies P by.
   double kept(int64_t row, int64_t h, int64_t i, int64_t j) const {
     if (op.dropout_p == 0.0) return 1.0;

@@ -173,6 +173,24 @@ OpCases cases_of<Attention>() {
     good(c, fmt::format("window, context {}", static_cast<int>(method)),
          {.window = 5, .context = method}, {2, 24, 24, 4, 2, 8});
   }
+  // Scores of queries four times as large come near the cap.
+  const auto capped = [&](const std::string& name, const Attention& op, const Sizes& s,
+                          std::vector<int64_t> last = {}) -> OpCase& {
+    OpCase& added = good(c, "cap, " + name, op, s, std::move(last));
+    added.fill[0] = {.scale = 4.0};
+    return added;
+  };
+  capped("plain", {.cap = 2.0}, {2, 7, 7, 4, 2, 8});
+  capped("window over blocks", {.window = 70, .cap = 5.0}, {1, 200, 200, 2, 1, 64}).gradient_of = {
+      0};
+  capped("odd head dim", {.cap = 1.5}, {1, 6, 6, 3, 3, 7});
+  capped("packed, dropout, scale",
+         {.scale = 0.3F, .cap = 3.0, .dropout_p = 0.2, .packed_kv_heads = 2},
+         {2, 33, 33, 4, 2, 16});
+  capped("decode", {.cap = 2.0, .has_length = true}, {2, 1, 90, 4, 2, 64}, {71});
+  capped("prefill", {.window = 50, .cap = 2.0, .has_length = true}, {2, 70, 200, 4, 2, 64}, {175});
+  capped("by ring", {.cap = 2.0, .context = ContextMethod::kRing}, {2, 24, 24, 4, 2, 8});
+  c.bad("a cap below zero", {.cap = -1.0}, operands({1, 4, 4, 2, 2, 8}));
   c.bad("window without a causal mask", {.causal = false, .window = 3},
         operands({1, 4, 4, 2, 2, 8}));
   c.bad("packed heads not divisible", {.packed_kv_heads = 3}, {f32({1, 4, 10, 8})});
@@ -238,6 +256,12 @@ OpCases cases_of<AttentionGrad>() {
           {2, 24, 24, 4, 2, 8});
     }
   }
+  good_grad(c, "cap", {.forward = {.cap = 2.0}}, {2, 12, 12, 6, 3, 8});
+  good_grad(c, "cap, window over blocks", {.forward = {.window = 70, .cap = 5.0}, .has_dlse = true},
+            {1, 200, 200, 2, 1, 64});
+  good_grad(c, "cap, packed, dropout, odd head dim",
+            {.forward = {.cap = 1.5, .dropout_p = 0.2, .seed = 5, .packed_kv_heads = 1}},
+            {2, 71, 71, 3, 1, 7});
   c.bad("over a length", {.forward = {.has_length = true}}, operands({1, 4, 4, 2, 2, 8}));
   const TensorType x = f32({1, 4, 2, 8});
   c.bad("lse of other dims", {}, {x, x, x, x, f32({1, 4, 2}), x});

@@ -17,6 +17,7 @@ struct Problem {
   double scale = 1.0;
   bool is_causal = true;
   int64_t window = 0;  ///< the most keys that a query sees; 0: any number
+  double cap = 0.0;    ///< of scores; 0: none
   bool drops = false;
   uint64_t key = 0;
   uint32_t threshold = 0;
@@ -44,6 +45,30 @@ struct Problem {
 /// Returns the first key that a query sees which does not see key `end`.
 __device__ inline int64_t begin_of(const Problem& p, int64_t end) {
   return p.window > 0 && end > p.window ? end - p.window : 0;
+}
+
+__device__ inline float tanh_of(float x) {
+  return tanhf(x);
+}
+
+__device__ inline double tanh_of(double x) {
+  return tanh(x);
+}
+
+/// Returns the score of a query and a key with this product, as the softmax takes it.
+template <bool kCaps, class A>
+__device__ inline A score_of(const Problem& p, A product) {
+  const A x = static_cast<A>(p.scale) * product;
+  if constexpr (!kCaps) return x;
+  const A cap = static_cast<A>(p.cap);
+  return cap * tanh_of(x / cap);
+}
+
+/// Returns the derivative of a score by the uncapped one.
+template <class A>
+__device__ inline A slope_of(const Problem& p, A score) {
+  const A share = score / static_cast<A>(p.cap);
+  return A{1} - share * share;
 }
 
 /// Values [B, H, S], float or double whatever the operands are.
@@ -338,7 +363,9 @@ struct GradTiles {
         p(v + kTokensSize<A, kD, kN>),
         ds(p + kScoresSize<kN>) {}
 
-  // p = kept exp(scale q . k - lse), ds = scale p (kept dy . v - delta), 0 where not seen.
+  // p = kept exp(scale q . k - lse), ds = scale p (kept dy . v - delta), 0 where not seen. With a
+  // cap, p is of the capped score and ds times its slope.
+  template <bool kCaps>
   __device__ void scores(const Problem& problem, const Rows<A, kN>& rows, uint64_t sample,
                          int64_t first_key) const {
     A s[kN / kTileRows][kN / kTileColumns];
@@ -358,8 +385,10 @@ struct GradTiles {
           const A keep = problem.drops
                              ? kept<A>(problem, sample, rows.element[row], first_key + column)
                              : A{1};
-          weight = exp_of(scale * s[i][j] - rows.lse[row]);
+          const A score = score_of<kCaps>(problem, s[i][j]);
+          weight = exp_of(score - rows.lse[row]);
           slope = scale * weight * (keep * dp[i][j] - rows.delta[row]);
+          if constexpr (kCaps) slope *= slope_of(problem, score);
           weight *= keep;
         }
         p[row * kScoreStride<kN> + column] = weight;

@@ -121,6 +121,7 @@ Types CrossEntropyGrad::infer(std::span<const TensorType> in) const {
   TOK_REQUIRE(in[2].dims[0] == in[0].dims[0], "cross_entropy_grad: {} stats for {} tokens",
               in[2].dims[0], in[0].dims[0]);
   require_scale(kName, in[3]);
+  TOK_REQUIRE(cap >= 0.0, "cross_entropy_grad: wanted a cap of 0 (none) or more, got {}", cap);
   return {in[0]};
 }
 
@@ -135,7 +136,9 @@ Cost CrossEntropyGrad::cost(std::span<const TensorType> in, std::span<const Tens
 }
 
 std::string CrossEntropyGrad::describe() const {
-  return describe_valid(valid_columns);
+  const std::string valid = describe_valid(valid_columns);
+  if (cap == 0.0) return valid;
+  return fmt::format("{}{}cap={}", valid, valid.empty() ? "" : " ", cap);
 }
 
 std::span<const Variant> CrossEntropyGrad::variants() {

@@ -52,12 +52,14 @@ struct Nll {
 };
 
 /// logits, labels, stats, scale -> dlogits = scale * (softmax(logits) - one_hot(label)), a zero row
-/// where the label is `ignore_index`; may take the storage of logits.
+/// where the label is `ignore_index`; may take the storage of logits. With a `cap`, logits are
+/// Softcap's, and the result is the gradient of its input: times 1 - (logits / cap)^2.
 struct CrossEntropyGrad {
   static constexpr std::string_view kName = "cross_entropy_grad";
   int32_t ignore_index = -100;
   int64_t first_column = 0;
   int64_t valid_columns = 0;  ///< 0: all
+  double cap = 0.0;           ///< 0: none
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;

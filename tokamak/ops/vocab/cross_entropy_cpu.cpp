@@ -93,20 +93,37 @@ Kernel stats_kernel(int64_t N, Columns columns, int64_t first) {
   };
 }
 
-// dx = scale * exp(x - max) / sum, less scale at the label. dx may be x.
+// Returns the derivative of a capped logit by the uncapped one.
+template <class A>
+A cap_slope(A logit, A cap) {
+  return A{1} - (logit / cap) * (logit / cap);
+}
+
+// dx = scale * exp(x - max) / sum, less scale at the label, and times the slope of a cap above 0.
+// dx may be x.
 template <class Way, class T, class A = Accum<T>>
-void grad_row(int64_t V, const T* x, int64_t label, A max, A sum, A scale, T* dx) {
+void grad_row(int64_t V, const T* x, int64_t label, A max, A sum, A scale, A cap, T* dx) {
   const A factor = scale / sum;
   const bool inside = label >= 0 && label < V;
-  const A target = inside ? Way::exp(static_cast<A>(x[label]) - max) * factor : A{0};
-  Way::loop(
-      V, [=](int64_t v) { dx[v] = static_cast<T>(Way::exp(static_cast<A>(x[v]) - max) * factor); });
+  const A x_label = inside ? static_cast<A>(x[label]) : A{0};
+  const A target = inside ? Way::exp(x_label - max) * factor : A{0};
+  const auto p = [=](int64_t v) { return Way::exp(static_cast<A>(x[v]) - max) * factor; };
+  if (cap > A{0}) {
+    Way::loop(
+        V, [=](int64_t v) { dx[v] = static_cast<T>(p(v) * cap_slope(static_cast<A>(x[v]), cap)); });
+    if (inside) dx[label] = static_cast<T>((target - scale) * cap_slope(x_label, cap));
+    return;
+  }
+  Way::loop(V, [=](int64_t v) { dx[v] = static_cast<T>(p(v)); });
   if (inside) dx[label] = static_cast<T>(target - scale);
 }
 
 template <class Way, class T, class S>
-Kernel grad_kernel(int64_t N, Columns columns, int32_t ignored, int64_t first) {
+Kernel grad_kernel(int64_t N, Columns columns, const CrossEntropyGrad& op) {
   using A = Accum<T>;
+  const int32_t ignored = op.ignore_index;
+  const int64_t first = op.first_column;
+  const A cap = static_cast<A>(op.cap);
   return [=](const KernelArgs& a) {
     const T* x = a.in[0].as<T>();
     const int32_t* labels = a.in[1].as<int32_t>();
@@ -123,7 +140,7 @@ Kernel grad_kernel(int64_t N, Columns columns, int32_t ignored, int64_t first) {
       if (labels[n] == ignored) {
         std::fill(row, row + width, T{});
       } else {
-        grad_row<Way>(V, x + n * width, labels[n] - first, stat(3 * n), stat(3 * n + 1), scale,
+        grad_row<Way>(V, x + n * width, labels[n] - first, stat(3 * n), stat(3 * n + 1), scale, cap,
                       row);
         std::fill(row + V, row + width, T{});
       }
@@ -201,8 +218,8 @@ Kernel prepare(const CrossEntropyGrad& op, const KernelTypes& types, std::string
   const bool fast = variant != kCpuReference.name;
   return by_float(types.in[0].dtype, [&]<class T>() {
     return by_float(types.in[2].dtype, [&]<class S>() {
-      if (fast) return grad_kernel<Fast, T, S>(N, columns, op.ignore_index, op.first_column);
-      return grad_kernel<Plain, T, S>(N, columns, op.ignore_index, op.first_column);
+      if (fast) return grad_kernel<Fast, T, S>(N, columns, op);
+      return grad_kernel<Plain, T, S>(N, columns, op);
     });
   });
 }

@@ -117,10 +117,10 @@ __global__ void __launch_bounds__(kLossThreads)
   if (threadIdx.x == 0) *loss = add ? *loss + total : total;
 }
 
-template <class T>
+template <class T, bool kCaps>
 struct Probability {
   using A = Accum<T>;
-  A max, factor, scale;
+  A max, factor, scale, cap;
   int label;  // negative: outside
   int V;
 
@@ -133,6 +133,13 @@ struct Probability {
 #pragma unroll
       for (int i = 0; i < M; ++i) p[i] -= at + i == label ? scale : A{0};
     }
+    if constexpr (kCaps) {
+#pragma unroll
+      for (int i = 0; i < M; ++i) {
+        const A share = to<A>(values[i]) / cap;
+        p[i] *= A{1} - share * share;
+      }
+    }
 #pragma unroll
     for (int i = 0; i < M; ++i) values[i] = to<T>(p[i]);
     if (at + M <= V) return;
@@ -143,12 +150,12 @@ struct Probability {
   }
 };
 
-// dx = scale * exp(x - max) / sum, less scale at the label, and 0 from column V on: one block per
-// row; x is read once, dx is written once. dx may be x.
-template <class T, class S>
+// dx = scale * exp(x - max) / sum, less scale at the label, times the slope of the cap, and 0 from
+// column V on: one block per row; x is read once, dx is written once. dx may be x.
+template <class T, class S, bool kCaps>
 __global__ void __launch_bounds__(kRowThreads, sizeof(T) == 8 ? 1 : 3)
     cross_entropy_grad(const T* x, const int32_t* labels, const S* stats, const float* scale, T* dx,
-                       int width, int V, int32_t ignored, int64_t first) {
+                       int width, int V, int32_t ignored, int64_t first, double cap) {
   using A = Accum<T>;
   constexpr int K = Pack<T>::kSize;
   constexpr int kUnroll = 4;
@@ -161,7 +168,7 @@ __global__ void __launch_bounds__(kRowThreads, sizeof(T) == 8 ? 1 : 3)
   const auto stat = [&](int i) { return static_cast<A>(to<Accum<S>>(stats[3 * n + i])); };
   const int64_t column = labels[n] - first;
   const int label = column >= 0 && column < V ? static_cast<int>(column) : -1;
-  const Probability<T> probability{stat(0), s / stat(1), s, label, V};
+  const Probability<T, kCaps> probability{stat(0), s / stat(1), s, static_cast<A>(cap), label, V};
   const auto one = [&](int v) {
     T values[1] = {from[v]};
     probability.apply(v, values);
@@ -241,13 +248,16 @@ Kernel prepare(const CrossEntropyGrad& op, const KernelTypes& types, const Setup
   const int V = op.valid_columns > 0 ? static_cast<int>(op.valid_columns) : width;
   const int32_t ignored = op.ignore_index;
   const int64_t first = op.first_column;
+  const double cap = op.cap;
   return by_float(types.in[0].dtype, [&]<class T>() {
     return by_float(types.in[2].dtype, [=]<class S>() -> Kernel {
+      auto* const kernel =
+          cap > 0.0 ? &cross_entropy_grad<T, S, true> : &cross_entropy_grad<T, S, false>;
       return [=](const KernelArgs& a) {
         if (N == 0 || width == 0) return;
-        cross_entropy_grad<<<static_cast<unsigned>(N), kRowThreads, 0, as_stream(a.stream)>>>(
+        kernel<<<static_cast<unsigned>(N), kRowThreads, 0, as_stream(a.stream)>>>(
             a.in[0].as<T>(), a.in[1].as<int32_t>(), a.in[2].as<S>(), a.in[3].as<float>(),
-            a.out[0].as<T>(), width, V, ignored, first);
+            a.out[0].as<T>(), width, V, ignored, first, cap);
         TOK_CUDA_LAUNCHED();
       };
     });

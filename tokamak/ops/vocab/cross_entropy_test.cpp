@@ -98,6 +98,11 @@ OpCases cases_of<CrossEntropyGrad>() {
       {3}, {.valid_columns = 37});
   add(c, "a padded part of the vocabulary", grad_case(6, 24), {{}, {.limit = 60}, kStats, scale},
       {3}, {.first_column = 30, .valid_columns = 20});
+  add(c, "capped", grad_case(6, 37), {{}, {.values = {kIgnored, 5, 36}}, kStats, scale}, {3},
+      {.cap = 4.0});
+  add(c, "capped, a padded part", grad_case(6, 24), {{}, {.limit = 60}, kStats, scale}, {3},
+      {.first_column = 30, .valid_columns = 20, .cap = 4.0});
+  c.bad("a cap below zero", {.cap = -1.0}, grad_case(6, 37));
   c.bad("more valid columns than logits", {.valid_columns = 38}, grad_case(6, 37));
   c.bad("statistics of another length", {}, {f32({6, 37}), i32({6}), f32({5, 3}), f32({1})});
   return c.cases;

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "tokamak/ops/comm/collective.h"
+#include "tokamak/ops/elementwise/softcap.h"
 #include "tokamak/ops/layout/concat_rows.h"
 #include "tokamak/ops/layout/pack.h"
 #include "tokamak/ops/layout/reshape.h"
@@ -122,7 +123,8 @@ Value chunk_gradient(Graph& g, const LmHeadLoss& op, const ChunkLoss& chunk, Val
                      Value scale, int64_t own_columns, int64_t width) {
   const CrossEntropyGrad grad{.ignore_index = op.ignore_index,
                               .first_column = chunk.first_column,
-                              .valid_columns = chunk.valid_columns};
+                              .valid_columns = chunk.valid_columns,
+                              .cap = op.cap};
   const Value dlogits = g.apply(grad, {chunk.logits, labels, chunk.stats, scale});
   if (!op.gather_logits || op.group.size == 1) return dlogits;
   const int64_t begin = op.first_column;
@@ -136,6 +138,7 @@ Value chunk_gradient(Graph& g, const LmHeadLoss& op, const ChunkLoss& chunk, Val
 Types LmHeadLoss::infer(std::span<const TensorType> in) const {
   require_inputs(kName, in, 4, 4);
   TOK_REQUIRE(chunk_rows >= 0, "lm_head_loss: chunk_rows is {}", chunk_rows);
+  TOK_REQUIRE(cap >= 0.0, "lm_head_loss: wanted a cap of 0 (none) or more, got {}", cap);
   TOK_REQUIRE(column_multiple > 0, "lm_head_loss: column_multiple is {}", column_multiple);
   TOK_REQUIRE(in[1].dims.size() == 2 && in[0].dims.size() >= 2 &&
                   in[0].dims.back() == in[1].dims[1] && in[0].dtype == in[1].dtype,
@@ -176,8 +179,10 @@ std::optional<AnyOp> LmHeadLoss::localize(const LocalContext& context) const {
 }
 
 std::string LmHeadLoss::describe() const {
-  if (group.size == 1) return float8 ? "float8" : "";
-  return fmt::format("{}columns from {}, group {}, {} of {}{}", float8 ? "float8, " : "",
+  std::string text = float8 ? "float8" : "";
+  if (cap > 0.0) text += fmt::format("{}cap={}", text.empty() ? "" : ", ", cap);
+  if (group.size == 1) return text;
+  return fmt::format("{}{}columns from {}, group {}, {} of {}{}", text, text.empty() ? "" : ", ",
                      first_column, group.id, group.rank, group.size,
                      gather_logits ? ", logits gathered" : "");
 }
@@ -228,7 +233,8 @@ std::vector<Value> LmHeadLoss::expand(Graph& g, const Node& n) const {
     const SliceRows slice{.begin = begin, .end = std::min(N, begin + rows)};
     const Value x_part = g.apply(slice, {x});
     const Value labels_part = g.apply(slice, {labels});
-    const Value logits = g.apply(Linear{.float8 = float8}, {x_part, w});
+    Value logits = g.apply(Linear{.float8 = float8}, {x_part, w});
+    if (cap > 0.0) logits = g.apply(Softcap{.cap = cap}, {logits});
     const ChunkLoss chunk = chunk_loss(g, *this, logits, labels_part, V);
     loss.add(g.apply(Nll{.ignore_index = ignore_index}, {chunk.stats, labels_part, scale}));
     if (!with_gradient) continue;

@@ -5,7 +5,8 @@
 
 namespace tokamak {
 
-/// Mean cross entropy of softmax(x w^T) against labels, by chunks of tokens: a composite.
+/// Mean cross entropy of softmax(x w^T) against labels, by chunks of tokens: a composite. With a
+/// `cap`, logits are capped before the softmax (ops/elementwise/softcap.h).
 ///
 /// x [.., D], w [V, D], labels i32 [..], scale f32 [1] -> loss f64 [1] (accumulates), dx like x, dw
 /// [V, D] fp32 (fp64 from fp64; accumulates); or only the loss. loss is the sum over labels other
@@ -21,6 +22,7 @@ struct LmHeadLoss {
   int64_t chunk_bytes = int64_t{32} << 20U;
   int32_t ignore_index = -100;
   int64_t column_multiple = 1;
+  double cap = 0.0;  ///< 0: none
   bool with_gradient = true;
   bool gather_logits = false;  ///< torchtitan's disable_loss_parallel
   /// Marks the matmuls that it expands to (Linear::float8). Chunks are then shorter, so that codes

@@ -50,6 +50,9 @@ OpCases cases_of<LmHeadLoss>() {
   add(c, "padded columns", {.chunk_rows = 5, .column_multiple = 32}, small, {.limit = 21});
   add(c, "padded columns of the loss only",
       {.chunk_rows = 5, .column_multiple = 32, .with_gradient = false}, small, {.limit = 21});
+  add(c, "capped", {.chunk_rows = 5, .cap = 1.5}, small, {.limit = 21});
+  add(c, "capped, padded columns", {.chunk_rows = 5, .column_multiple = 32, .cap = 1.5}, small,
+      {.limit = 21});
   c.bad("no multiple", {.column_multiple = 0}, small);
   c.bad("widths differ", {}, {f32({6, 8}), f32({21, 9}), i32({6}), f32({1})});
   c.bad("labels of another shape", {}, {f32({2, 3, 8}), f32({21, 8}), i32({6}), f32({1})});
@@ -60,24 +63,26 @@ namespace testing {
 namespace {
 
 TEST(LmHeadLoss, gradients_equal_central_differences_of_the_loss) {
-  CasesOf<LmHeadLoss> c;
-  const OpCase& head = add(c, "differences", {.chunk_rows = 5}, head_types({2, 6}, 4, 9),
-                           {.values = {kIgnored, 8, 0, 3, 5}});
-  const Types in = types_as(head, DType::kF64);
-  auto values = fill_inputs(head, DType::kF64);
-  const auto out = run_op(head, in, values, {.reference_only = true});
-  for (const size_t input : {0U, 1U}) {
-    const Numbers& gradient = out[input + 1];
-    for (size_t j = 0; j < gradient.size(); j += 5) {
-      const double h = 1e-5;
-      const double at = values[input][j];
-      const auto loss = [&](double x) {
-        values[input][j] = x;
-        return run_op(head, in, values, {.reference_only = true})[0][0];
-      };
-      const double want = (loss(at + h) - loss(at - h)) / (2.0 * h);
-      values[input][j] = at;
-      EXPECT_NEAR(gradient[j], want, 1e-8) << "input " << input << " element " << j;
+  for (const double cap : {0.0, 1.5}) {
+    CasesOf<LmHeadLoss> c;
+    const OpCase& head = add(c, "differences", {.chunk_rows = 5, .cap = cap},
+                             head_types({2, 6}, 4, 9), {.values = {kIgnored, 8, 0, 3, 5}});
+    const Types in = types_as(head, DType::kF64);
+    auto values = fill_inputs(head, DType::kF64);
+    const auto out = run_op(head, in, values, {.reference_only = true});
+    for (const size_t input : {0U, 1U}) {
+      const Numbers& gradient = out[input + 1];
+      for (size_t j = 0; j < gradient.size(); j += 5) {
+        const double h = 1e-5;
+        const double at = values[input][j];
+        const auto loss = [&](double x) {
+          values[input][j] = x;
+          return run_op(head, in, values, {.reference_only = true})[0][0];
+        };
+        const double want = (loss(at + h) - loss(at - h)) / (2.0 * h);
+        values[input][j] = at;
+        EXPECT_NEAR(gradient[j], want, 1e-8) << "input " << input << " element " << j;
+      }
     }
   }
 }
