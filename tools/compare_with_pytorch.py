@@ -14,8 +14,8 @@ import tempfile
 
 import numpy as np
 import torch
-from transformers import (AutoModelForCausalLM, Gemma3TextConfig, GemmaConfig, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config,
-                          Qwen3Config)
+from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GemmaConfig, GPT2Config, LlamaConfig, MistralConfig,
+                          Qwen2Config, Qwen3Config)
 
 STEPS = 10
 ROPE = dict(rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32)
@@ -82,6 +82,13 @@ CASES = {  # name: config, batch, sequence length
     "two_heads": (gpt2(n_head=2, n_inner=78), 2, 41),
     "gemma": (gemma(GemmaConfig, num_key_value_heads=1), 3, 37),
     "gemma_untied": (gemma(GemmaConfig, tie_word_embeddings=False, attention_bias=True, hidden_size=30, head_dim=6), 2, 29),
+    "gemma2": (gemma(Gemma2Config, query_pre_attn_scalar=14, sliding_window=11, attn_logit_softcapping=3.0,
+                     final_logit_softcapping=2.0, num_hidden_layers=3), 2, 41),
+    "gemma2_layers": (gemma(Gemma2Config, query_pre_attn_scalar=9, sliding_window=70, layer_types=["full_attention", "sliding_attention"],
+                            head_dim=16, num_key_value_heads=1, attention_bias=True, attn_logit_softcapping=20.0,
+                            tie_word_embeddings=False), 1, 150),
+    "gemma2_uncapped": (gemma(Gemma2Config, query_pre_attn_scalar=31, sliding_window=5, attn_logit_softcapping=None,
+                              final_logit_softcapping=None), 2, 33),
     "gemma3": (gemma(Gemma3TextConfig, query_pre_attn_scalar=14, sliding_window=64), 2, 41),
     "gemma3_window": (gemma(Gemma3TextConfig, query_pre_attn_scalar=31, sliding_window=11, num_hidden_layers=3,
                             layer_types=["sliding_attention", "full_attention", "sliding_attention"],

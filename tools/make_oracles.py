@@ -18,8 +18,8 @@ import numpy as np
 import torch
 import transformers
 from safetensors.numpy import load_file, save_file
-from transformers import (AutoModelForCausalLM, Gemma3TextConfig, GemmaConfig, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config,
-                          Qwen3Config)
+from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GemmaConfig, GPT2Config, LlamaConfig, MistralConfig,
+                          Qwen2Config, Qwen3Config)
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "tests/oracles"
 STEPS = 10
@@ -80,6 +80,9 @@ CASES = {  # name: config, batch, sequence length
     "llama_biased": (LlamaConfig(**{**BASE, "num_key_value_heads": 1, "hidden_size": 36, "head_dim": 10},
                                  attention_bias=True, mlp_bias=True), 2, 31),
     "gemma_tiny": (GemmaConfig(**GEMMA), 2, 37),
+    "gemma2_tiny": (Gemma2Config(**{**GEMMA, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+                                    "head_dim": 8}, query_pre_attn_scalar=11, sliding_window=7,
+                                 attn_logit_softcapping=4.0, final_logit_softcapping=3.0), 2, 40),
     "gemma3_tiny": (Gemma3TextConfig(**{**GEMMA, "num_hidden_layers": 3, "num_attention_heads": 4,
                                         "num_key_value_heads": 2, "head_dim": 10}, query_pre_attn_scalar=23,
                                      sliding_window=6,

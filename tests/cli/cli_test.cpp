@@ -251,6 +251,17 @@ TEST(Cli, BenchOpWritesAMachineFile) {
   EXPECT_NE(lost.err.find("no/x"), std::string::npos) << lost.err;
 }
 
+TEST(Cli, PriceSaysThatCappedScoresAreNotPriced) {
+  for (const char* name : {"gemma2", "gemma3"}) {
+    const auto priced = run_program(
+        {TOK_PROGRAM, "price", "--cluster=h100", "--gpus=1", fmt::format("--model.name={}", name)});
+    ASSERT_EQ(priced.exit_code, 0) << priced.err;
+    EXPECT_EQ(priced.err.find("not priced: capped scores") != std::string::npos,
+              std::string(name) == "gemma2")
+        << priced.err;
+  }
+}
+
 TEST(Cli, PlanShowsThePipelineScheduleOfTheKeys) {
   const auto file = std::filesystem::temp_directory_path() /
                     fmt::format("tokamak_schedule_{}.svg", static_cast<int>(getpid()));

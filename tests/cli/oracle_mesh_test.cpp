@@ -54,7 +54,7 @@ TEST_P(OracleMesh, TenStepsEqualPytorch) {
 INSTANTIATE_TEST_SUITE_P(
     PyTorch, OracleMesh,
     ::testing::Combine(::testing::Values("llama_biased", "mistral_window", "qwen2_tiny",
-                                         "qwen3_window", "gemma_tiny", "gemma3_tiny",
+                                         "qwen3_window", "gemma_tiny", "gemma2_tiny", "gemma3_tiny",
                                          "gpt2_scaled"),
                        ::testing::Values(Axis{"fsdp", {"data_parallel_shard"}},
                                          Axis{"tp", {"tensor_parallel"}},

@@ -13,6 +13,12 @@ ModelSpec model_of(const std::string& name) {
   if (name == "qwen3") model.qk_norm = true;
   if (name == "mistral") model.windows.assign(model.num_layers, 5);
   if (name == "mixed_windows") model.windows = {0, 7, 2};
+  if (name == "gemma2") {
+    model.tied = model.branch_norm = model.zero_centered_norms = true;
+    model.windows = {4, 0, 4};
+    model.score_cap = 0.5;
+    model.logit_cap = 0.3;
+  }
   if (name == "gemma3") {
     model.tied = model.qk_norm = model.branch_norm = true;
     model.zero_centered_norms = model.scale_embedding = true;
@@ -72,12 +78,11 @@ TEST(WindowsOnMesh, every_context_method_equals_one_rank) {
 
 INSTANTIATE_TEST_SUITE_P(
     Each, FamiliesOnMesh,
-    ::testing::Combine(::testing::Values("qwen2", "qwen3", "mistral", "mixed_windows", "gemma3"),
-                       ::testing::Values(FamilyAxis{"pp", {2, 1, 1, 1, 1}},
-                                         FamilyAxis{"fsdp", {1, 1, 2, 1, 1}},
-                                         FamilyAxis{"cp", {1, 1, 1, 2, 1}},
-                                         FamilyAxis{"tp", {1, 1, 1, 1, 2}},
-                                         FamilyAxis{"fsdp_cp_tp", {1, 1, 2, 2, 4}})),
+    ::testing::Combine(
+        ::testing::Values("qwen2", "qwen3", "mistral", "mixed_windows", "gemma2", "gemma3"),
+        ::testing::Values(FamilyAxis{"pp", {2, 1, 1, 1, 1}}, FamilyAxis{"fsdp", {1, 1, 2, 1, 1}},
+                          FamilyAxis{"cp", {1, 1, 1, 2, 1}}, FamilyAxis{"tp", {1, 1, 1, 1, 2}},
+                          FamilyAxis{"fsdp_cp_tp", {1, 1, 2, 2, 4}})),
     [](const auto& test) {
       return fmt::format("{}_{}", std::get<0>(test.param), std::get<1>(test.param).name);
     });

@@ -41,7 +41,7 @@ const Key kKeys[] = {
   TOK_KEY(metrics.slow_rank_lines, kHonoured, ">=1", "Log lines in a row for which a rank is slow before it is named (ours)."),
   TOK_KEY(metrics.causal_mfu, kHonoured, "", "Also log the MFU that counts only the keys that a causal query sees (ours)."),
 
-  TOK_KEY(model.name, kFeature, "", "Family of models, e.g. llama3, llama2, mistral, qwen2, qwen3, gemma3, gpt2."),
+  TOK_KEY(model.name, kFeature, "", "Family of models, e.g. llama3, llama2, mistral, qwen2, qwen3, gemma2, gemma3, gpt2."),
   TOK_KEY(model.flavor, kFeature, "", "Row of that family's table of sizes, or hf for the config.json in hf_assets_path."),
   TOK_KEY(model.hf_assets_path, kHonoured, "", "Folder with tokenizer.json and, for flavor hf, config.json."),
   TOK_KEY(model.tokenizer_path, kHonoured, "", "Deprecated alias of model.hf_assets_path; may name a tokenizer.model file."),
@@ -55,7 +55,7 @@ const Key kKeys[] = {
   TOK_KEY(model.head_dim, kHonoured, ">=1", "Width of a head; none: model.dim over model.heads (ours)."),
   TOK_KEY(model.mlp_dim, kHonoured, ">=1", "Width of the MLP; none: as wide beside model.dim as the flavor's (ours)."),
   TOK_KEY(model.vocab, kHonoured, ">=1", "Vocabulary in place of the flavor's (ours)."),
-  TOK_KEY(model.window, kHonoured, ">=0", "Sliding window of layers, 0 = none; for mistral, qwen2, qwen3 and gemma3 (ours)."),
+  TOK_KEY(model.window, kHonoured, ">=0", "Sliding window of layers, 0 = none; for mistral, qwen2, qwen3, gemma2 and gemma3 (ours)."),
 
   TOK_KEY(optimizer.name, kFeature, "~AdamW|Adam", "Optimizer."),
   TOK_KEY(optimizer.lr, kHonoured, ">=0", "Peak learning rate."),

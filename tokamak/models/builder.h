@@ -75,7 +75,10 @@ class Builder {
   }
 
   Value attend(Value q_BSHd, Value k_BSKd, Value v_BSKd, int64_t layer) {
-    Attention op{.scale = attention_scale(layer), .causal = true, .window = window_of(c_, layer)};
+    Attention op{.scale = attention_scale(layer),
+                 .causal = true,
+                 .window = window_of(c_, layer),
+                 .cap = c_.score_cap};
     std::vector<Value> in{q_BSHd, k_BSKd, v_BSKd};
     if (in_.cache != nullptr) {
       const auto i = static_cast<size_t>(layer);
@@ -137,10 +140,11 @@ class Builder {
 
   // Uses the embedding's table as the head where they are tied.
   ModelOutputs with_head(Value hidden, Value table, Init init) {
-    if (c_.tied) return {.hidden = hidden, .head = table};
+    if (c_.tied) return {.hidden = hidden, .head = table, .logit_cap = c_.logit_cap};
     const LabelScope scope(g_, module_label(head_module(c_)));
     return {.hidden = hidden,
-            .head = p_.weight("lm_head.weight", {c_.vocab_size, c_.dim}, {kVocab, kEmbed}, init)};
+            .head = p_.weight("lm_head.weight", {c_.vocab_size, c_.dim}, {kVocab, kEmbed}, init),
+            .logit_cap = c_.logit_cap};
   }
 
   Label module_label(int64_t module) const {

@@ -49,9 +49,10 @@ extern const Family kQwen2;
 extern const Family kQwen3;
 extern const Family kGpt2;
 extern const Family kGemma;
+extern const Family kGemma2;
 extern const Family kGemma3;
 
-inline constexpr std::array kFamilies{&kLlama, &kMistral, &kQwen2, &kQwen3,
-                                      &kGpt2,  &kGemma,   &kGemma3};
+inline constexpr std::array kFamilies{&kLlama, &kMistral, &kQwen2,  &kQwen3,
+                                      &kGpt2,  &kGemma,   &kGemma2, &kGemma3};
 
 }  // namespace tokamak

@@ -1,6 +1,6 @@
-// Gemma's blocks have zero-centered norms, a gate of GELU and scaled embeddings. Gemma 3 adds norms
-// of each head and of each branch, and windows in most blocks, which rotate by a theta of their
-// own.
+// Gemma's blocks have zero-centered norms, a gate of GELU and scaled embeddings. Gemma 2 adds norms
+// of each branch, windows in every other block, and caps on scores and logits. Gemma 3 has norms of
+// each head in place of caps, and windows in most blocks, which rotate by a theta of their own.
 #include <array>
 #include <cmath>
 
@@ -20,6 +20,12 @@ constexpr std::array kGemmaSizes{
     ModelSizes{"2B", 2048, 18, 8, 1, 16384, 256000, true},
     ModelSizes{"7B", 3072, 28, 16, 16, 24576, 256000, true},
 };
+constexpr std::array kGemma2Sizes{
+    ModelSizes{"debugmodel", 256, 6, 4, 2, 1024, 2048, true},
+    ModelSizes{"2B", 2304, 26, 8, 4, 9216, 256000, true},
+    ModelSizes{"9B", 3584, 42, 16, 8, 14336, 256000, true},
+    ModelSizes{"27B", 4608, 46, 32, 16, 36864, 256000, true},
+};
 constexpr std::array kGemma3Sizes{
     ModelSizes{"debugmodel", 256, 6, 4, 1, 1024, 2048, true},
     ModelSizes{"270M", 640, 18, 4, 1, 2048, 262144, true},
@@ -30,7 +36,11 @@ constexpr std::array kGemma3Sizes{
 };
 
 constexpr int64_t kHeadDim = 256;
-constexpr int64_t kFullEvery = 6;
+constexpr int64_t kFullEvery2 = 2;
+constexpr int64_t kFullEvery3 = 6;
+constexpr double kScoreCap = 50.0;
+constexpr double kLogitCap = 30.0;
+constexpr double kQueryScalar = 256.0;
 constexpr double kFullTheta = 1e6;
 constexpr double kWindowTheta = 1e4;
 
@@ -40,10 +50,14 @@ void set_maths(ModelSpec& c) {
   c.gate = GateKind::kGelu;
 }
 
-void set_maths_3(ModelSpec& c) {
+void set_maths_2(ModelSpec& c) {
   set_maths(c);
-  c.qk_norm = true;
   c.branch_norm = true;
+}
+
+void set_maths_3(ModelSpec& c) {
+  set_maths_2(c);
+  c.qk_norm = true;
 }
 
 void complete_gemma(ModelSpec& c) {
@@ -54,10 +68,24 @@ void complete_gemma(ModelSpec& c) {
   c.norm_eps = 1e-6;
 }
 
+void complete_gemma2(ModelSpec& c) {
+  set_maths_2(c);
+  // 27B divides scores by the root of dim / heads, which is not its head_dim.
+  if (c.flavor == "27B") c.query_scalar = static_cast<double>(c.head_dim);
+  if (c.flavor != "debugmodel") c.head_dim = c.flavor == "27B" ? 128 : kHeadDim;
+  c.max_seq_len = 8192;
+  c.rope_theta = kWindowTheta;
+  c.norm_eps = 1e-6;
+  c.score_cap = kScoreCap;
+  c.logit_cap = kLogitCap;
+  c.full_every = kFullEvery2;
+  set_windows(c, kDefaultWindow);
+}
+
 void complete_gemma3(ModelSpec& c) {
   set_maths_3(c);
   const bool is_short = c.dim <= 1152;
-  // 27B divides scores by the root of dim / heads, which is not its head_dim.
+  // As in Gemma 2.
   if (c.flavor == "27B") c.query_scalar = static_cast<double>(c.head_dim);
   if (c.flavor != "debugmodel") c.head_dim = c.flavor == "27B" ? 128 : kHeadDim;
   c.max_seq_len = is_short ? 32768 : 131072;
@@ -65,11 +93,12 @@ void complete_gemma3(ModelSpec& c) {
   if (!is_short) c.rope_scaling = {.kind = RopeScaling::Kind::kLinear, .factor = 8.0};
   c.window_rope = RotarySpec{.theta = kWindowTheta};
   c.norm_eps = 1e-6;
-  c.full_every = kFullEvery;
+  c.full_every = kFullEvery3;
   set_windows(c, is_short ? 512 : 1024);
 }
 
 constexpr std::array kGemmaModels{NamedModel{"gemma", kGemmaSizes, complete_gemma}};
+constexpr std::array kGemma2Models{NamedModel{"gemma2", kGemma2Sizes, complete_gemma2}};
 constexpr std::array kGemma3Models{NamedModel{"gemma3", kGemma3Sizes, complete_gemma3}};
 
 void read_gemma(const HfFields& f, ModelSpec& c) {
@@ -89,9 +118,10 @@ void read_gemma(const HfFields& f, ModelSpec& c) {
   f.must_be("use_bidirectional_attention", false);
 }
 
-// Reads which blocks have a window: those that layer_types names, else all but every sixth.
-void read_gemma3_windows(const HfFields& f, ModelSpec& c) {
-  c.full_every = f.extent_or("sliding_window_pattern", kFullEvery);
+// Reads which blocks have a window: those that layer_types names, else all but every
+// `full_every`-th.
+void read_windows(const HfFields& f, ModelSpec& c, int64_t full_every) {
+  c.full_every = full_every;
   const int64_t window = f.extent_or("sliding_window", kDefaultWindow, kMostPositions);
   set_windows(c, window);
   if (!f.has("layer_types")) return;
@@ -100,6 +130,34 @@ void read_gemma3_windows(const HfFields& f, ModelSpec& c) {
   if (named == c.windows) return;
   c.windows = named;
   c.full_every = 0;
+}
+
+void read_query_scalar(const HfFields& f, ModelSpec& c) {
+  const double scalar = f.positive_or("query_pre_attn_scalar", kQueryScalar);
+  if (scalar != static_cast<double>(c.head_dim)) c.query_scalar = scalar;
+}
+
+// Returns a cap: null stands for none.
+double read_cap(const HfFields& f, const std::string& key, double fallback) {
+  return f.is_null(key) ? 0.0 : f.positive_or(key, fallback);
+}
+
+void read_gemma2(const HfFields& f, ModelSpec& c) {
+  read_gated_config(f, c,
+                    {.kv_heads = 4,
+                     .head_dim = kHeadDim,
+                     .max_positions = 8192,
+                     .tied = true,
+                     .gate = GateKind::kGelu});
+  set_maths_2(c);
+  read_rope(f, c);
+  read_windows(f, c, kFullEvery2);
+  read_query_scalar(f, c);
+  c.score_cap = read_cap(f, "attn_logit_softcapping", kScoreCap);
+  c.logit_cap = read_cap(f, "final_logit_softcapping", kLogitCap);
+  c.attention_bias = c.output_bias = f.flag_or("attention_bias", false);
+  f.must_be("hidden_activation", kActivation);
+  f.must_be("use_bidirectional_attention", false);
 }
 
 void read_gemma3(const HfFields& f, ModelSpec& c) {
@@ -111,9 +169,8 @@ void read_gemma3(const HfFields& f, ModelSpec& c) {
                      .gate = GateKind::kGelu});
   set_maths_3(c);
   read_rope_by_layer(f, c, kFullTheta, kWindowTheta);
-  read_gemma3_windows(f, c);
-  const double scalar = f.positive_or("query_pre_attn_scalar", 256.0);
-  if (scalar != static_cast<double>(c.head_dim)) c.query_scalar = scalar;
+  read_windows(f, c, f.extent_or("sliding_window_pattern", kFullEvery3));
+  read_query_scalar(f, c);
   c.attention_bias = c.output_bias = f.flag_or("attention_bias", false);
   f.must_be("hidden_activation", kActivation);
   f.must_be("use_bidirectional_attention", false);
@@ -128,20 +185,35 @@ OrderedJson gemma_json(const ModelSpec& c) {
   return json;
 }
 
-OrderedJson gemma3_json(const ModelSpec& c) {
-  OrderedJson json = gated_config_json(c, "Gemma3ForCausalLM", "gemma3_text");
+// What Gemma 2 and 3 have in common.
+OrderedJson windowed_json(const ModelSpec& c, std::string_view architecture,
+                          std::string_view model_type) {
+  OrderedJson json = gated_config_json(c, architecture, model_type);
   json.erase("hidden_act");
   json["attention_bias"] = c.attention_bias;
   json["hidden_activation"] = kActivation;
   const double scalar = c.query_scalar > 0.0 ? c.query_scalar : static_cast<double>(c.head_dim);
   json["query_pre_attn_scalar"] =
       scalar == std::round(scalar) ? OrderedJson(std::llround(scalar)) : OrderedJson(scalar);
-  const OrderedJson full = json["rope_parameters"];
-  json["rope_parameters"] = {{"full_attention", full},
-                             {"sliding_attention", rope_json(*c.window_rope)}};
   json["layer_types"] = layer_types_json(c);
   const OrderedJson window = sliding_window_json(c);
   json["sliding_window"] = window.is_null() ? OrderedJson(kDefaultWindow) : window;
+  return json;
+}
+
+OrderedJson gemma2_json(const ModelSpec& c) {
+  const auto cap = [](double x) { return x > 0.0 ? OrderedJson(x) : OrderedJson(nullptr); };
+  OrderedJson json = windowed_json(c, "Gemma2ForCausalLM", "gemma2");
+  json["attn_logit_softcapping"] = cap(c.score_cap);
+  json["final_logit_softcapping"] = cap(c.logit_cap);
+  return json;
+}
+
+OrderedJson gemma3_json(const ModelSpec& c) {
+  OrderedJson json = windowed_json(c, "Gemma3ForCausalLM", "gemma3_text");
+  const OrderedJson full = json["rope_parameters"];
+  json["rope_parameters"] = {{"full_attention", full},
+                             {"sliding_attention", rope_json(*c.window_rope)}};
   return json;
 }
 
@@ -153,6 +225,13 @@ const Family kGemma{.architecture = "GemmaForCausalLM",
                     .build = build_gated_decoder,
                     .read_config = read_gemma,
                     .config_json = gemma_json};
+const Family kGemma2{.architecture = "Gemma2ForCausalLM",
+                     .model_type = "gemma2",
+                     .models = kGemma2Models,
+                     .build = build_gated_decoder,
+                     .read_config = read_gemma2,
+                     .config_json = gemma2_json,
+                     .has_windows = true};
 const Family kGemma3{.architecture = "Gemma3ForCausalLM",
                      .model_type = "gemma3_text",
                      .models = kGemma3Models,

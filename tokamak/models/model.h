@@ -32,6 +32,7 @@ struct ModelInputs {
 struct ModelOutputs {
   Value hidden;
   Value head;
+  double logit_cap = 0.0;  ///< as LmHeadLoss::cap
 };
 
 /// Builds the forward pass. `seed` keys dropout.

@@ -50,11 +50,10 @@ void set_heads(const OwnSizes& own, ModelSpec& c) {
 
 void resize_windows(const OwnSizes& own, ModelSpec& c) {
   if (own.window) {
-    TOK_REQUIRE(
-        c.family->has_windows,
-        "model.window = {}: {} has no sliding window; mistral, qwen2, qwen3 and gemma3 have "
-        "one",
-        *own.window, c.name);
+    TOK_REQUIRE(c.family->has_windows,
+                "model.window = {}: {} has no sliding window; mistral, qwen2, qwen3, gemma2 and "
+                "gemma3 have one",
+                *own.window, c.name);
     set_windows(c, *own.window);
     return;
   }

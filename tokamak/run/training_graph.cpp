@@ -58,6 +58,7 @@ Forward build_forward(Graph& g, const ModelSpec& config, const TrainingGraphOpti
   const LabelScope scope(g, label);
   const Value loss = g.add(LmHeadLoss{.chunk_bytes = o.logits_bytes,
                                       .column_multiple = o.logits_multiple,
+                                      .cap = out.logit_cap,
                                       .with_gradient = with_gradient},
                            {out.hidden, out.head, labels, scale})[0];
   g.accumulate(loss, loss_into, AccumulateMode::kFirstMicrobatch);

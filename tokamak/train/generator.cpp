@@ -12,6 +12,7 @@
 #include "tokamak/core/host_memory.h"
 #include "tokamak/core/timing.h"
 #include "tokamak/exec/executor.h"
+#include "tokamak/ops/elementwise/softcap.h"
 #include "tokamak/ops/layout/reshape.h"
 #include "tokamak/ops/layout/slice_rows.h"
 #include "tokamak/ops/matmul/linear.h"
@@ -122,7 +123,8 @@ struct Generator::Impl {
     const ModelOutputs out = build_model(g, parameters, config, inputs, 0);
     Value rows = g.apply(Reshape{.dims = {-1, config.dim}}, {out.hidden});
     if (step.length > 1) rows = g.apply(Embedding{}, {g.read(step.last), rows});
-    const Value y = g.apply(Linear{}, {rows, out.head});
+    Value y = g.apply(Linear{}, {rows, out.head});
+    if (out.logit_cap > 0.0) y = g.apply(Softcap{.cap = out.logit_cap}, {y});
     accumulate_into(g, y, g.read(step.logits), AccumulateMode::kFirstMicrobatch);
     return g;
   }
