@@ -237,6 +237,26 @@ TEST_F(BadInput, WhatThisMachineLacksIsNoConfigError) {
   EXPECT_NE(no_model.out.find("needs: model.hf_assets_path = nowhere"), std::string::npos);
 }
 
+TEST_F(BadInput, ATokenizerLargerThanTheModelIsNamedAtTheStart) {
+  const Words words{TOK_PROGRAM,
+                    "train",
+                    "--job.device=cpu",
+                    "--model.vocab=300",
+                    "--training.seq_len=32",
+                    "--training.local_batch_size=1",
+                    "--training.steps=1",
+                    "--job.dump_folder=" + dump().string()};
+  const std::string line = " ids and the model's vocabulary ends at 300: ";
+  const auto dry = run_program(words + Words{"--dry-run"}, scratch_.path());
+  EXPECT_EQ(dry.exit_code, 0) << dry.err;
+  EXPECT_NE(dry.err.find(line), std::string::npos) << dry.err;
+  const auto real = run_program(words, scratch_.path());
+  EXPECT_EQ(real.exit_code, 2);
+  EXPECT_NE(real.out.find(line), std::string::npos) << real.out;
+  EXPECT_NE(real.err.find("is outside the model's vocabulary of 300"), std::string::npos)
+      << real.err;
+}
+
 TEST_F(BadInput, CheckpointsThatCannotBeResumedAreNotOverwritten) {
   fs::create_directories(dump() / "checkpoint/step-5");
   write("out/checkpoint/step-5/.metadata", "x");

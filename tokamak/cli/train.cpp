@@ -92,9 +92,19 @@ bool others_may_write(const std::filesystem::path& folder) {
          (mode & perms::sticky_bit) == perms::none;
 }
 
+// Returns a line for a tokenizer with ids that the model lacks; empty if it has none. Some models
+// are published with such tokenizers, and their text never needs these ids.
+std::string too_many_ids(const Tokenizer* tokenizer, const ModelSpec& model) {
+  if (tokenizer == nullptr || tokenizer->vocab_size() <= model.vocab_size) return "";
+  return fmt::format(
+      "the tokenizer has {} ids and the model's vocabulary ends at {}: text with a later id ends "
+      "the run; check that model.hf_assets_path names the model's own tokenizer",
+      tokenizer->vocab_size(), model.vocab_size);
+}
+
 // Prints and writes what rank 0 reports before training.
-void announce(const RunConfig& run, const ModelSpec& model, const LaunchEnvironment& launched,
-              Console& console) {
+void announce(const RunConfig& run, const ModelSpec& model, const Tokenizer* tokenizer,
+              const LaunchEnvironment& launched, Console& console) {
   const Config& c = run.config;
   if (run.proxy) {
     fmt::print("{}", proxy_text(*run.proxy, run.preset.value_or("whole run")));
@@ -117,6 +127,8 @@ void announce(const RunConfig& run, const ModelSpec& model, const LaunchEnvironm
   if (launched.world_size > 1) console.print("INFO", fmt::format("{} ranks", launched.world_size));
   console.print("INFO", fmt::format("Model {} {} size: {} total parameters", model.name,
                                     model.flavor, with_commas(count_parameters(model).total)));
+  if (const std::string line = too_many_ids(tokenizer, model); !line.empty())
+    console.print("WARNING", line);
   if (c.metrics.enable_wandb) {
     console.print("INFO",
                   fmt::format("metrics.enable_wandb: tokamak convert metrics wandb {} writes a run "
@@ -176,9 +188,14 @@ int train_on(World& world, const LaunchEnvironment& launched, Args args, const R
     if (!run->dry_run) folder.emplace(run->config.job.dump_folder, this_process());
     for (const std::string& note : run->notes) fmt::print(stderr, "note: {}\n", note);
     if (run->dry_run) {
+      if (run->needs.empty()) {
+        tokenizer = tokenizer_of(run->config);
+        const std::string line = too_many_ids(tokenizer.get(), spec_of(run->config));
+        if (!line.empty()) fmt::print(stderr, "note: {}\n", line);
+      }
       exit_code = dry_run(*run, launched);
     } else {
-      announce(*run, options.model, launched, console);
+      announce(*run, options.model, tokenizer.get(), launched, console);
     }
     return std::string();
   });
