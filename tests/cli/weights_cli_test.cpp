@@ -306,6 +306,16 @@ TEST(Generate, MistakesAreOneLine) {
       "the tokenizer has 258 ids and makes 256 of the prompt");
 }
 
+TEST(TokenizerEncode, SaysWhatALineMustBe) {
+  const auto result =
+      run_program({TOK_PROGRAM, "tokenizer", "encode", "bytes"}, ".", "{\"text\": \"a\"}\nhello\n");
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.err.find("standard input, line 2: wanted an object such as "
+                            "{\"text\": \"a text\"}, got \"hello\""),
+            std::string::npos)
+      << result.err;
+}
+
 TEST(TokenizerEncode, OracleCases) {
   const fs::path folder = fs::path(TOK_SOURCE_DIR) / "../shared/oracles/tokenizers";
   if (!path_exists(folder)) GTEST_SKIP() << folder << " is not there";

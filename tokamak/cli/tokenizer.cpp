@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "tokamak/checkpoint/formats/outside_name.h"
 #include "tokamak/cli/model_files.h"
 #include "tokamak/cli/words.h"
 #include "tokamak/core/error.h"
@@ -36,6 +37,8 @@ int run_encode(Args args) {
   for (int64_t number = 1; std::getline(std::cin, line); ++number) {
     if (line.empty()) continue;
     const std::string what = fmt::format("standard input, line {}", number);
+    TOK_REQUIRE(line.find_first_not_of(" \t") == line.find('{'),
+                "{}: wanted an object such as {{\"text\": \"a text\"}}, got {}", what, shown(line));
     const auto text = json_member<std::string>(parse_json(line, what), "text", what);
     ids.clear();
     if (bos) ids.push_back(*tokenizer->bos());
