@@ -94,13 +94,15 @@ class Backward {
   }
 
   // Turns scores into P (with dropout) and dP into dS for keys from `begin` to before `end`.
-  void score_row(int64_t i, const Scores& scoring, int64_t begin, int64_t end, const float* kept) {
+  template <bool kCaps>
+  [[gnu::always_inline]] void score_row(int64_t i, const Scores& scoring, int64_t begin,
+                                        int64_t end, const float* kept) {
     float* p_row = p_ + i * kKeyBlock;
     float* ds_row = ds_ + i * kKeyBlock;
     for (int64_t n = 0; n < kKeyBlock; n += kLanes) {
       Vec score = tile::load(p_row + n) * scoring.scale;
       Vec share{};  // of the cap
-      if (scoring.cap > 0.0F) {
+      if constexpr (kCaps) {
         share = tile::tanh(score / scoring.cap);
         score = share * scoring.cap;
       }
@@ -110,7 +112,7 @@ class Backward {
       Vec dp = tile::load(ds_row + n);
       if (kept != nullptr) dp *= tile::load(kept + n);
       Vec ds = p * (dp - delta_[i]);
-      if (scoring.cap > 0.0F) ds *= 1.0F - share * share;
+      if constexpr (kCaps) ds *= 1.0F - share * share;
       if (end < kKeyBlock) ds = tile::first(ds, end - n, Vec{});
       if (begin > 0) ds = tile::first(Vec{}, begin - n, ds);
       tile::store(ds_row + n, ds);
@@ -133,8 +135,13 @@ class Backward {
     const bool drops = u_.op.dropout_p > 0.0;
     for (int64_t i = 0; i < M; ++i) {
       if (drops) dropout_row(u_, u_.rows(a_, true)[b], h, i0 + i, j0, kept);
-      score_row(i, scoring, u_.begin(u_.s.T, i0 + i) - j0, u_.end(u_.s.T, i0 + i) - j0,
-                drops ? kept : nullptr);
+      const int64_t begin = u_.begin(u_.s.T, i0 + i) - j0;
+      const int64_t end = u_.end(u_.s.T, i0 + i) - j0;
+      if (scoring.cap > 0.0F) {
+        score_row<true>(i, scoring, begin, end, drops ? kept : nullptr);
+      } else {
+        score_row<false>(i, scoring, begin, end, drops ? kept : nullptr);
+      }
     }
     if (M % 2 == 1) {
       std::fill(p_ + M * kKeyBlock, p_ + (M + 1) * kKeyBlock, 0.0F);
