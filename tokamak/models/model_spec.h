@@ -62,10 +62,10 @@ struct ModelSpec {
   bool scale_attention = true;            ///< scores are divided by sqrt(query_scalar)
   double query_scalar = 0.0;              ///< 0 stands for head_dim
   bool scale_by_layer = false;            ///< and by the layer's number, from 1
-  double score_cap = 0.0;                 ///< as Attention::cap
-  double logit_cap = 0.0;                 ///< as LmHeadLoss::cap
   GeluKind gelu = GeluKind::kTanh;        ///< of an MLP without a gate
   GateKind gate = GateKind::kSilu;
+  double score_cap = 0.0;  ///< as Attention::cap
+  double logit_cap = 0.0;  ///< as LmHeadLoss::cap
   double embedding_dropout = 0.0;
   double attention_dropout = 0.0;
   double residual_dropout = 0.0;
