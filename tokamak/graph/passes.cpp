@@ -86,7 +86,8 @@ std::vector<bool> kept_by_rule(const Graph& graph, const RecomputePolicy& policy
     const bool in_block = node.label.phase == Phase::kForward && node.label.block >= 0;
     if (node.is_leaf() || node.is_dropped || !in_block || acts(node) || node.rules->is_kept)
       continue;
-    const Mode mode = policy.mode_in(node.label.block);
+    // In a block that keeps less, what the ranks send each other is as in other blocks.
+    const Mode mode = node.rules->is_communication ? policy.mode : policy.mode_in(node.label.block);
     bool keep = mode == Mode::kNone || mode == Mode::kMemoryBudget;
     if (mode == Mode::kSelectiveLayers) {
       keep = (node.label.block + 1) % policy.every_nth_block != 0;

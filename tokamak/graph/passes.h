@@ -31,7 +31,8 @@ struct RecomputePolicy {
   std::set<std::string, std::less<>>
       halved_ops;              ///< kSelectiveOps: every second one in a block is kept (matmuls)
   double memory_budget = 0.5;  ///< kMemoryBudget: see `kept_within_budget`
-  std::map<int32_t, Mode> mode_of_block;  ///< kFull or kSelectiveOps for single blocks
+  std::map<int32_t, Mode>
+      mode_of_block;  ///< kFull or kSelectiveOps for single blocks; communication is by `mode`
   bool emit_on_backward =
       true;  ///< gradient nodes recompute what they can (fuse.h), whatever the mode
 

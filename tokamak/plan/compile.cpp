@@ -1,6 +1,7 @@
 #include "tokamak/plan/compile.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <tuple>
 
@@ -10,6 +11,7 @@
 #include "tokamak/graph/cover_collectives.h"
 #include "tokamak/graph/fuse.h"
 #include "tokamak/graph/gather_early.h"
+#include "tokamak/graph/gather_late.h"
 #include "tokamak/ops/float8/fused_float8.h"
 #include "tokamak/ops/matmul/cut_weight_gradients.h"
 #include "tokamak/plan/buffers.h"
@@ -80,6 +82,15 @@ bool communicates_alike(const Plan& a, const Plan& b) {
   return calls(a) == calls(b);
 }
 
+std::set<int32_t> blocks_of(const Graph& graph) {
+  std::set<int32_t> blocks;
+  for (int32_t i = 0; i < graph.size(); ++i) {
+    const Label& label = graph.node(i).label;
+    if (label.phase == Phase::kForward && label.block >= 0) blocks.insert(label.block);
+  }
+  return blocks;
+}
+
 // Plans one graph in several ways.
 class Compiler {
  public:
@@ -87,20 +98,12 @@ class Compiler {
       : expanded_(expanded), layout_(layout), options_(options) {}
 
   Plan run() {
-    const Graph given = fused(options_.recompute);
+    const Graph given = fused(expanded_, options_.recompute);
     Plan plan = smallest(given, Packing::kBySize);
     if (!is_above_goal(plan) || !options_.trades_time) return plan;
-    Plan tight = smallest(given, Packing::kTight);
-    if (tight.peak_bytes() < plan.peak_bytes()) plan = std::move(tight);
+    take_if_smaller(smallest(given, Packing::kTight), plan);
     if (!is_above_goal(plan)) return plan;
-    for (const RecomputePolicy& policy : policies_that_keep_less()) {
-      Plan less = smallest(fused(policy), Packing::kTight);
-      // Ranks may decide unlike, so what they send each other must not depend on it.
-      if (is_above_goal(less) || !communicates_alike(less, plan)) continue;
-      for (const auto& [block, mode] : policy.mode_of_block) less.leaner_blocks.push_back(block);
-      return less;
-    }
-    return plan;
+    return plan_for_more_time(std::move(plan));
   }
 
  private:
@@ -112,8 +115,66 @@ class Compiler {
     return options_.peak_goal > 0 && plan.peak_bytes() > options_.peak_goal;
   }
 
-  Graph fused(const RecomputePolicy& policy) const {
-    Graph g = drop_unread_codes(eliminate_dead(recompute(expanded_, layout_, policy)));
+  // Ranks may decide unlike, so what they send each other must be the same.
+  static bool take_if_smaller(Plan other, Plan& plan) {
+    const bool takes = other.peak_bytes() < plan.peak_bytes() && communicates_alike(other, plan);
+    if (takes) plan = std::move(other);
+    return takes;
+  }
+
+  // Returns a plan that keeps to the goal by making again what `plan` keeps, if there is one, or
+  // the smaller of `plan` and one that makes codes of the head again.
+  Plan plan_for_more_time(Plan plan) const {
+    const Graph again = make_head_codes_again(expanded_);
+    const bool has_again = again.size() != expanded_.size();
+    const auto try_again = [&] {
+      if (has_again)
+        take_if_smaller(smallest(fused(again, options_.recompute), Packing::kTight), plan);
+    };
+    const std::vector<RecomputePolicy> policies = policies_that_keep_less();
+    if (!can_keep_less(again, policies, plan)) {
+      try_again();
+      return plan;
+    }
+    // Codes of the head take about as long to make again as one block's attention and matmuls.
+    for (const RecomputePolicy& policy : policies) {
+      if (std::optional<Plan> less = leaner(expanded_, policy, plan)) return *less;
+      if (&policy == &policies.front()) try_again();
+      if (!is_above_goal(plan)) return plan;
+      if (!has_again) continue;
+      if (std::optional<Plan> less = leaner(again, policy, plan)) return *less;
+    }
+    return plan;
+  }
+
+  // Whether a plan keeps to the goal that keeps less of all blocks, which saves trying them in
+  // vain.
+  bool can_keep_less(const Graph& again, const std::vector<RecomputePolicy>& policies,
+                     const Plan& plan) const {
+    const size_t num_blocks = blocks_of(expanded_).size();
+    return std::any_of(policies.begin(), policies.end(), [&](const RecomputePolicy& policy) {
+      return policy.mode_of_block.size() == num_blocks && leaner(again, policy, plan);
+    });
+  }
+
+  static bool gathers_at_peak(const Plan& plan) {
+    return std::any_of(plan.segments.begin(), plan.segments.end(), [&](const Segment& segment) {
+      return segment.runs == Segment::Runs::kOnceBefore &&
+             scratch_bytes(segment) == plan.arena_bytes[ArenaKind::kScratch];
+    });
+  }
+
+  // Returns a plan that recomputes by `policy` if it keeps to the goal and sends what `plan` sends.
+  std::optional<Plan> leaner(const Graph& expanded, const RecomputePolicy& policy,
+                             const Plan& plan) const {
+    Plan less = smallest(fused(expanded, policy), Packing::kTight);
+    if (is_above_goal(less) || !communicates_alike(less, plan)) return std::nullopt;
+    for (const auto& [block, mode] : policy.mode_of_block) less.leaner_blocks.push_back(block);
+    return less;
+  }
+
+  Graph fused(const Graph& expanded, const RecomputePolicy& policy) const {
+    Graph g = drop_unread_codes(eliminate_dead(recompute(expanded, layout_, policy)));
     if (splits_backward(options_.pipeline)) g = split_weight_gradients(g);
     log("recompute", g);
     if (policy.emit_on_backward) g = eliminate_dead(emit_on_backward(g, layout_));
@@ -155,15 +216,22 @@ class Compiler {
     if (!options_.fuse_float8) return planned(g, packing);
     // Inputs of codes of tiles may need more memory than values.
     const Graph values = fuse_float8(g, false);
+    const Graph codes = fuse_float8(g, true);
+    const Graph* best = &values;
     Plan plan = planned(values, packing);
-    if (const Graph codes = fuse_float8(g, true); has_codes_of_tiles(codes)) {
+    if (has_codes_of_tiles(codes)) {
       Plan with_codes = planned(codes, packing);
-      if (with_codes.peak_bytes() <= std::max(plan.peak_bytes(), options_.peak_goal))
-        return with_codes;
+      if (with_codes.peak_bytes() <= std::max(plan.peak_bytes(), options_.peak_goal)) {
+        plan = std::move(with_codes);
+        best = &codes;
+      }
     }
-    if (is_above_goal(plan)) {
-      Plan apart = planned(make_layouts_apart(values), packing);
-      if (apart.peak_bytes() < plan.peak_bytes()) plan = std::move(apart);
+    if (!is_above_goal(plan)) return plan;
+    const Graph apart = make_layouts_apart(values);
+    if (take_if_smaller(planned(apart, packing), plan)) best = &apart;
+    if (!options_.trades_time || !gathers_at_peak(plan)) return plan;
+    for (const Graph* late : {best, &apart}) {
+      if (is_above_goal(plan)) take_if_smaller(planned(gather_late(*late), packing), plan);
     }
     return plan;
   }
@@ -174,11 +242,7 @@ class Compiler {
     using enum RecomputePolicy::Mode;
     RecomputePolicy policy = options_.recompute;
     if (policy.mode == kFull) return {};
-    std::set<int32_t> blocks;
-    for (int32_t i = 0; i < expanded_.size(); ++i) {
-      const Label& label = expanded_.node(i).label;
-      if (label.phase == Phase::kForward && label.block >= 0) blocks.insert(label.block);
-    }
+    const std::set<int32_t> blocks = blocks_of(expanded_);
     std::vector<RecomputePolicy> policies;
     const auto add = [&](RecomputePolicy::Mode mode) {
       RecomputePolicy less = policy;

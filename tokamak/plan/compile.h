@@ -19,8 +19,8 @@ struct CompileOptions {
   /// The peak in bytes above which codes are made in a slower way if that needs less memory; 0 =
   /// any peak will do.
   int64_t peak_goal = 0;
-  /// Where no other plan keeps to the goal, buffers are packed in other orders, and blocks are
-  /// recomputed beyond `recompute`.
+  /// Where no other plan keeps to the goal, weights are gathered late, buffers are packed in other
+  /// orders, blocks are recomputed beyond `recompute`, and codes of the head are made again.
   bool trades_time = false;
   Target target;
   bool split_backward =

@@ -91,6 +91,10 @@ Graph fuse_float8(const Graph& graph, bool fuses_tiles);
 /// that multiply its values: less memory for more time.
 Graph make_layouts_apart(const Graph& graph);
 
+/// Makes codes of the head's weight again for each matmul of the loss, in one layout at a time,
+/// where the values lie in memory besides: less memory for more time.
+Graph make_head_codes_again(const Graph& graph);
+
 /// Takes maxima of columns alone where the codes of rows that are made with them are not read: the
 /// backward makes other codes of what it computes again.
 Graph drop_unread_codes(const Graph& graph);

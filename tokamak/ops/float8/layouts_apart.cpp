@@ -11,8 +11,6 @@
 namespace tokamak {
 namespace {
 
-using Layout = Quantize::Layout;
-
 class LayoutSplitter {
  public:
   explicit LayoutSplitter(const Graph& graph) : graph_(graph), rewriter_(graph) {
@@ -39,6 +37,8 @@ class LayoutSplitter {
   }
 
  private:
+  using Layout = Quantize::Layout;
+
   // Finds the weight gradients that multiply the values of which node `i` makes codes, if nothing
   // but matmuls of these codes stands between: they come before it, so that values and what the
   // codes yield do not lie there at once.

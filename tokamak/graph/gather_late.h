@@ -1,0 +1,15 @@
+// What runs once a step before the microbatches takes one module after another.
+#pragma once
+
+#include "tokamak/graph/graph.h"
+
+namespace tokamak {
+
+/// Moves nodes of Phase::kUnshard to the first node of another phase that reads one of the same
+/// module: its gathers, and the casts and codes that are made of what they bring. A module's
+/// weights are then gathered when those of the module before have been read, so that they lie in
+/// memory for one module at a time, and nothing runs beside the gathers. Only the order of nodes
+/// changes, so results keep their bits. Nodes that write State stay in place.
+Graph gather_late(const Graph& graph);
+
+}  // namespace tokamak
