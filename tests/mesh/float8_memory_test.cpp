@@ -79,40 +79,24 @@ struct Excess {
   int64_t bytes = 0;
 };
 
-bool has_owners(const Drawn& d) {
-  return d.c.distribute.mesh.degree({MeshAxis::kDpShard, MeshAxis::kCp}) > 1;
-}
-
 constexpr int64_t kScales = int64_t{2} << 20;
 
 // Returns the reason that allows most in a run whose peak is `peak` in the compute dtype.
 Excess allowed(const Drawn& d, int64_t peak) {
-  const Float8Recipe& recipe = d.c.float8->recipe;
-  const Mesh& mesh = d.c.distribute.mesh;
-  const ModelSpec& model = d.c.model;
-  const bool has_rows = recipe.w_of_y == ScaleGrid::kRows;
-  const int64_t head = model.vocab_size * model.dim / mesh.degree(MeshAxis::kTp);
-  const auto share = [&](double of) {
-    return static_cast<int64_t>(of * static_cast<double>(peak));
-  };
   Excess most{.why = "scales lie beside a chunk of the loss", .bytes = kScales};
   const auto allow = [&](const char* why, int64_t bytes) {
     if (bytes > most.bytes) most = {.why = why, .bytes = bytes};
   };
-  if (d.has_head && model.tied)
-    allow("codes of a head lie beside the table of the embedding", (has_rows ? 2 : 1) * head);
-  if (d.c.recompute.mode == Mode::kFull || d.c.recompute.mode == Mode::kSelectiveLayers)
-    allow("codes lie beside what a block computes again", share(recipe.gathers_codes() ? 0.01
-                                                                : has_rows             ? 0.04
-                                                                                       : 0.02));
-  if (recipe.gathers_codes()) return most;
-  if (has_owners(d) && d.c.distribute.sharding != Sharding::kFsdp) {
-    const int64_t block = model.dim * (3 * model.mlp_dim + 4 * model.dim);
-    allow("weights that are gathered once a step lie beside codes",
-          2 * int64_t{sizeof(BF16)} * std::max(block, d.has_head ? head : 0));
+  const ModelSpec& model = d.c.model;
+  if (d.has_head && model.tied) {
+    allow("codes of a head in one layout lie beside the table of the embedding",
+          model.vocab_size * model.dim / d.c.distribute.mesh.degree(MeshAxis::kTp));
   }
-  if (mesh.degree({MeshAxis::kTp, MeshAxis::kCp}) > 1)
-    allow("what is computed again would communicate", share(0.015));
+  if (d.c.recompute.mode == Mode::kFull) {
+    const double share = d.c.float8->recipe.w_of_y == ScaleGrid::kRows ? 0.035 : 0.01;
+    allow("codes lie beside what a block computes again",
+          static_cast<int64_t>(share * static_cast<double>(peak)));
+  }
   return most;
 }
 
@@ -153,7 +137,7 @@ TEST(Float8Memory, is_not_above_that_of_the_compute_dtype_in_drawn_runs) {
   Plans plans;
   for (int i = 0; i < count; ++i) expect_no_more(drawn(i), fmt::format("case {}, ", i), plans);
   fmt::print("{} of {} plans are above\n", plans.above, plans.all);
-  EXPECT_LE(plans.above, std::max(2, plans.all / 12));
+  EXPECT_LE(plans.above, std::max(2, plans.all / 50));
 }
 
 TEST(Float8Memory, is_not_above_that_of_the_compute_dtype_for_8B_on_four_shards) {
