@@ -10,6 +10,7 @@
 #include "tokamak/ops/float8/quantize.h"
 #include "tokamak/ops/float8/scaled_matmul.h"
 #include "tokamak/ops/float8/transpose_codes.h"
+#include "tokamak/ops/vocab/cross_entropy.h"
 
 #include "tests/fixtures/mesh_expect.h"
 
@@ -144,6 +145,47 @@ TEST(Float8HeadPlan, quantizes_the_weight_once_and_each_chunk) {
     EXPECT_EQ(tasks_of<Amax>(run.plan(), Phase::kForward, {chunk, 512}).size(), 1U);
     EXPECT_EQ(tasks_of<Amax>(run.plan(), Phase::kForward, {chunk, 64}).size(), 1U);
     EXPECT_EQ(tasks_of<Quantize>(run.plan(), Phase::kForward, {chunk, 64}).size(), 2U);
+  }
+}
+
+// Long chunks are those of a head in the compute dtype.
+TEST(Float8HeadPlan, has_as_few_chunks_as_without_codes_where_they_are_long) {
+  MeshCase c = case_of({"", "llama3"}, "delayed");
+  c.model.vocab_size = 512;
+  c.global_batch = 32;
+  const auto chunks = [&] {
+    const PlannedRun run(c.model, shape_of(c, 0), {});
+    std::vector<int64_t> rows;
+    for (const Segment& segment : run.plan().segments) {
+      for (const Task& task : segment.tasks) {
+        if (task.rules == &kRules<SoftmaxStats>) rows.push_back(task.in[0].type.dims[0]);
+      }
+    }
+    return rows;
+  };
+  EXPECT_EQ(chunks(), (std::vector<int64_t>{640, 640}));
+  c.float8->layers.long_loss_chunks = true;
+  EXPECT_EQ(chunks(), (std::vector<int64_t>{1280}));
+  c.float8.reset();
+  EXPECT_EQ(chunks(), (std::vector<int64_t>{1280}));
+}
+
+// The scale of a delayed row is that of all chunks, so the loss is the same; the weight's gradient
+// is summed in other parts.
+TEST(Float8Head, has_the_loss_of_short_chunks_where_chunks_are_long) {
+  for (const MeshCoordinates& degrees :
+       {MeshCoordinates{1, 1, 1, 1, 1}, MeshCoordinates{2, 1, 1, 1, 2}}) {
+    MeshCase c = case_of({"", "llama3", false, degrees}, "delayed");
+    c.model.vocab_size = 512;
+    c.global_batch = degrees[0] > 1 ? 128 : 32;
+    const MeshResult apart = run_mesh(c);
+    c.float8->layers.long_loss_chunks = true;
+    const MeshResult whole = run_mesh(c);
+    EXPECT_NEAR(whole.loss[0], apart.loss[0], 1e-12 * apart.loss[0]);
+    for (size_t t = 0; t < apart.loss.size(); ++t) {
+      EXPECT_NEAR(whole.loss[t], apart.loss[t], 1e-4 * apart.loss[t]) << "step " << t + 1;
+      EXPECT_NEAR(whole.grad_norm[t], apart.grad_norm[t], 1e-3 * apart.grad_norm[t]);
+    }
   }
 }
 

@@ -182,6 +182,7 @@ struct Float8LinearConfig {
   int64_t bf16_layers_at_start = 0;
   int64_t bf16_layers_at_end = 0;
   bool keep_transposed_weights = false;
+  bool long_loss_chunks = false;
 };
 
 struct MxLinearConfig {

@@ -172,6 +172,7 @@ const Key kKeys[] = {
   TOK_KEY(quantize.linear.float8.bf16_layers_at_start, kDormant, ">=0", "Layers from the first on whose matmuls stay in the compute dtype. A key of ours."),
   TOK_KEY(quantize.linear.float8.bf16_layers_at_end, kDormant, ">=0", "Layers up to the last whose matmuls stay in the compute dtype. A key of ours."),
   TOK_KEY(quantize.linear.float8.keep_transposed_weights, kDormant, "", "Weights that stay for a step keep their codes in both layouts, instead of being transposed in each backward. A key of ours."),
+  TOK_KEY(quantize.linear.float8.long_loss_chunks, kDormant, "", "The loss computes as many tokens at a time as with a head in the compute dtype, although codes then take memory beside the logits. A key of ours."),
   TOK_KEY(quantize.linear.mx.recipe_name, kDormant, "mxfp8|mxfp8_cublas|mxfp8_cublas_rceil|mxfp8_rceil|mxfp8_emulated", "MX recipe; rceil rounds scales up, so that nothing saturates; mxfp8: mxfp8_cublas; mxfp8_emulated: mxfp8_cublas with emulate."),
   TOK_KEY(quantize.linear.mx.filter_fqns, kDormant, "", "Layers that the mx converter leaves alone, as quantize.linear.float8.filter_fqns names them."),
   TOK_KEY(quantize.linear.mx.emulate, kDormant, "", "Compute mxfp8 in fp32 where there is no hardware for it. A key of ours."),

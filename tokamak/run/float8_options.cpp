@@ -147,7 +147,8 @@ std::optional<Float8Options> chosen_of(const Config& c) {
   return Float8Options{.recipe = *recipe,
                        .layers = {.filter = filter_of(f.filter_fqns, *recipe),
                                   .bf16_at_start = f.bf16_layers_at_start,
-                                  .bf16_at_end = f.bf16_layers_at_end}};
+                                  .bf16_at_end = f.bf16_layers_at_end,
+                                  .long_loss_chunks = f.long_loss_chunks}};
 }
 
 }  // namespace

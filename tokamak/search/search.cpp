@@ -219,11 +219,19 @@ class Search {
   // Prices each of the best plans with keys that buy time for memory, too, and keeps what is
   // faster.
   void try_other_memory() {
+    try_all(with_other_memory);
+    try_all(with_other_loss);
+    std::stable_sort(
+        result_.best.begin(), result_.best.end(),
+        [](const FoundPlan& a, const FoundPlan& b) { return a.step.seconds < b.step.seconds; });
+  }
+
+  template <class F>
+  void try_all(const F& points_beside) {
     const auto count = static_cast<size_t>(std::min(std::ssize(result_.best), kMostTried));
     std::vector<std::pair<size_t, SearchPoint>> tried;
     for (size_t i = 0; i < count; ++i) {
-      for (const SearchPoint& point : with_other_memory(result_.best[i]))
-        tried.emplace_back(i, point);
+      for (const SearchPoint& point : points_beside(result_.best[i])) tried.emplace_back(i, point);
     }
     std::vector<std::optional<FoundPlan>> found(tried.size());
     in_parallel(tried.size(), request_.num_threads,
@@ -236,9 +244,6 @@ class Search {
           found[t]->step.seconds < best.step.seconds)
         best = std::move(*found[t]);
     }
-    std::stable_sort(
-        result_.best.begin(), result_.best.end(),
-        [](const FoundPlan& a, const FoundPlan& b) { return a.step.seconds < b.step.seconds; });
   }
 
   static std::vector<SearchPoint> with_other_memory(const FoundPlan& plan) {
@@ -271,6 +276,16 @@ class Search {
            !plan.config.quantize.linear.float8.keep_transposed_weights);
     points.erase(points.begin());
     return points;
+  }
+
+  static std::vector<SearchPoint> with_other_loss(const FoundPlan& plan) {
+    const Float8LinearConfig& f = plan.config.quantize.linear.float8;
+    const bool has_head =
+        std::find(f.filter_fqns.begin(), f.filter_fqns.end(), "output") == f.filter_fqns.end();
+    if (plan.point.linear != price::Precision::kFp8 || !has_head) return {};
+    SearchPoint point = plan.point;
+    point.long_loss_chunks = !f.long_loss_chunks;
+    return {point};
   }
 
   void finish(double least_bytes) {

@@ -64,6 +64,7 @@ OrderedJson plan_json(const SearchRequest& request, const SearchResult& result, 
       {"gather_again_with_head", f.config.activation_checkpoint.gather_again_with_head},
       {"join_forwards", f.config.parallelism.pipeline_parallel_join_forwards},
       {"keep_transposed_weights", f.config.quantize.linear.float8.keep_transposed_weights},
+      {"long_loss_chunks", f.config.quantize.linear.float8.long_loss_chunks},
       {"sharding", sharding_text(f.point)},
       {"precision", std::string(name_of(precision_of(f)))},
       {"step_time_s", f.step.seconds},
@@ -89,6 +90,8 @@ std::string memory_text(const SearchPoint& point) {
     text += *point.joins_forwards ? ", forwards beside weight gradients" : ", forwards alone";
   if (point.keeps_transposed)
     text += *point.keeps_transposed ? ", weights in both layouts" : ", weights in one layout";
+  if (point.long_loss_chunks)
+    text += *point.long_loss_chunks ? ", long chunks of the loss" : ", short chunks of the loss";
   return text;
 }
 

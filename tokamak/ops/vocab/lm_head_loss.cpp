@@ -220,7 +220,7 @@ std::vector<Value> LmHeadLoss::expand(Graph& g, const Node& n) const {
   TOK_CHECK(row_bytes > 0, "lm_head_loss: {} columns", most);
   // Codes of the gradient of logits and of x, with a scale for each 128 at most.
   const int64_t codes = with_gradient ? (product_columns(*this, V) + D) * 33 / 32 : 0;
-  const int64_t rows = rows_of_chunk(*this, N, row_bytes, float8 ? codes : 0);
+  const int64_t rows = rows_of_chunk(*this, N, row_bytes, float8 && !long_chunks ? codes : 0);
   const Value x = g.apply(Reshape{.dims = {-1, D}}, {n.in[0]});
   const Value labels = g.apply(Reshape{.dims = {-1}}, {n.in[2]});
   const SliceDim pad{.dim = 0, .begin = 0, .end = V, .zeros = width - V};

@@ -26,8 +26,9 @@ struct LmHeadLoss {
   bool with_gradient = true;
   bool gather_logits = false;  ///< torchtitan's disable_loss_parallel
   /// Marks the matmuls that it expands to (Linear::float8). Chunks are then shorter, so that codes
-  /// take no memory beyond that of the logits without them.
+  /// take no memory beyond that of the logits without them, unless `long_chunks`.
   bool float8 = false;
+  bool long_chunks = false;
   CommGroup group;
   int64_t first_column = 0;
   std::vector<int64_t> columns;  ///< of each member of the group

@@ -68,6 +68,7 @@ class Marker {
     if (!marks_.head) return leave(kHeadWeight, why);
     LmHeadLoss op = *n.as<LmHeadLoss>();
     op.float8 = true;
+    op.long_chunks = layers_.long_loss_chunks;
     n.op = std::make_shared<const LmHeadLoss>(std::move(op));
   }
 

@@ -25,6 +25,7 @@ struct Float8Layers {
   int64_t bf16_at_start = 0;               ///< blocks of the model that stay in the compute dtype
   std::optional<int64_t> bf16_at_end = 0;  ///< none: the last 15 %, rounded up
   std::string_view section = "quantize.linear.float8";  ///< of the keys that say so
+  bool long_loss_chunks = false;  ///< as long as with a head in the compute dtype
 };
 
 /// The result of mark_float8().
