@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <utility>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "tokamak/ops/comm/collective.h"
 #include "tokamak/run/planned_run.h"
 
 #include "tests/fixtures/mesh_expect.h"
+#include "tests/mesh/float8_case.h"
 
 namespace tokamak {
 namespace {
@@ -67,6 +70,63 @@ TEST(PipelineOverlapPlan, first_forwards_wait_for_the_gathers_of_their_stage) {
     EXPECT_EQ(point->stage, segment.tasks[0].label.stage) << segment.name;
   }
   EXPECT_EQ(num_items, 2);
+}
+
+MeshCase float8_pipeline(const char* recipe, bool keeps_transposed) {
+  const Place place{.name = "pipeline",
+                    .degrees = {2, 1, 2, 1, 1},
+                    .microbatches = 4,
+                    .schedule = "Interleaved1F1B",
+                    .chunks = 2};
+  MeshCase c = mesh_case(recipe, place);
+  c.float8->recipe.keeps_transposed = keeps_transposed;
+  return c;
+}
+
+TEST(PipelineOverlapFloat8, leaves_every_bit) {
+  for (const char* recipe : {"tensorwise", "delayed", "rowwise", "blockwise"}) {
+    for (const bool keeps : {false, true}) {
+      SCOPED_TRACE(fmt::format("{}, keeps both layouts: {}", recipe, keeps));
+      MeshCase c = float8_pipeline(recipe, keeps);
+      const MeshResult plain = run_mesh(c);
+      c.distribute.overlaps_gathers = true;
+      expect_same_bits(run_mesh(c), plain, c);
+    }
+  }
+}
+
+// Codes are gathered while stages run, although they are made before and transposed afterwards:
+// what is made of them waits for the stage's first forward.
+TEST(PipelineOverlapFloat8, gathers_of_codes_outlive_their_item) {
+  MeshCase c = float8_pipeline("delayed", true);
+  c.distribute.overlaps_gathers = true;
+  const PlannedRun run(c.model, shape_of(c, 0), {});
+  const Plan& plan = run.plan();
+  int num_gathers = 0;
+  int num_transposing = 0;
+  for (size_t i = 0; i < plan.items.size(); ++i) {
+    const Segment& segment = plan.segments[plan.items[i].segment];
+    if (segment.runs != Segment::Runs::kOnceBefore) continue;
+    for (const Task& task : segment.tasks) {
+      if (task.rules != &kRules<AllGather>) continue;
+      ++num_gathers;
+      EXPECT_TRUE(segment.outlives(task.stream)) << segment.name;
+    }
+    if (!segment.before_stage) {
+      EXPECT_LT(i, 6U) << segment.name;  // two for each stage come first, and one for what is small
+      continue;
+    }
+    ++num_transposing;
+    EXPECT_FALSE(plan.items[i].waits.empty()) << segment.name;
+    const auto forward = std::find_if(plan.items.begin(), plan.items.end(), [&](const auto& item) {
+      const auto& point = plan.segments[item.segment].point;
+      return point && point->kind == PipelineItemKind::kForward &&
+             point->stage == *segment.before_stage;
+    });
+    EXPECT_EQ(forward - plan.items.begin(), static_cast<std::ptrdiff_t>(i) + 1);
+  }
+  EXPECT_GE(num_gathers, 2);
+  EXPECT_EQ(num_transposing, 2);
 }
 
 }  // namespace

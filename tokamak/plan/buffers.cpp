@@ -26,7 +26,8 @@ void emit_tasks(Buffers& b) {
                     .runs = nodes.runs,
                     .point = nodes.point,
                     .tasks = {},
-                    .is_background = nodes.is_background};
+                    .is_background = nodes.is_background,
+                    .before_stage = nodes.before_stage};
     for (const int32_t i : nodes.nodes) {
       const Node& n = b.node(i);
       if (n.rules->is_view) continue;

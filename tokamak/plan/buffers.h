@@ -18,6 +18,7 @@ struct SegmentNodes {
   std::optional<PipelinePoint> point;
   std::vector<int32_t> nodes;
   bool is_background = false;
+  std::optional<int> before_stage = {};
 };
 
 /// Variants by node index (null for leaves and views).

@@ -25,16 +25,18 @@ bool touch(const ByteUse& a, const ByteUse& b) {
   return a.space == b.space && a.begin < b.end && b.begin < a.end && (a.writes || b.writes);
 }
 
-// Outliving tasks may touch only State, and run only in their segment's last item or before all.
+// Outliving tasks may touch only State, and those that run before all what is carried, too; others
+// run only in their segment's last item.
 void check_outliving_streams(const Segment& segment, const std::vector<ByteUse>& uses) {
   TOK_CHECK(!segment.outlives(0), "{}: compute outlives its item", segment.name);
   for (const ByteUse& use : uses) {
     const Task& task = segment.tasks[use.task];
     if (!segment.outlives(task.stream)) continue;
-    TOK_CHECK(use.space == static_cast<int64_t>(ArenaKind::kState), "{}: task {} outlives {}",
-              segment.name, use.task, name_of_space(use.space));
-    const bool runs_once =
-        task.when == When::kLastMicrobatch || segment.runs == Segment::Runs::kOnceBefore;
+    const bool is_before = segment.runs == Segment::Runs::kOnceBefore;
+    const bool stays = use.space == static_cast<int64_t>(ArenaKind::kState) ||
+                       (is_before && use.space == static_cast<int64_t>(ArenaKind::kCarried));
+    TOK_CHECK(stays, "{}: task {} outlives {}", segment.name, use.task, name_of_space(use.space));
+    const bool runs_once = task.when == When::kLastMicrobatch || is_before;
     TOK_CHECK(runs_once, "{}: task {} outlives every item", segment.name, use.task);
   }
 }

@@ -3,25 +3,30 @@
 #include <algorithm>
 #include <optional>
 #include <set>
-#include <utility>
+#include <tuple>
 
 #include "tokamak/plan/streams.h"
 
 namespace tokamak {
 namespace {
 
-bool touches_state_alone(const Task& task) {
-  const auto is_state = [](const Operand& o) { return o.arena == ArenaKind::kState; };
-  return task.workspace_bytes == 0 && std::all_of(task.in.begin(), task.in.end(), is_state) &&
-         std::all_of(task.out.begin(), task.out.end(), is_state);
+// Whether the task touches only what lies in place for the whole step: State, and what once-a-step
+// segments carry.
+bool touches_what_stays(const Task& task, bool is_carried) {
+  const auto stays = [&](const Operand& o) {
+    return o.arena == ArenaKind::kState || (is_carried && o.arena == ArenaKind::kCarried);
+  };
+  return task.workspace_bytes == 0 && std::all_of(task.in.begin(), task.in.end(), stays) &&
+         std::all_of(task.out.begin(), task.out.end(), stays);
 }
 
-// Returns the streams other than 0 of which all tasks run only `when` and touch State alone.
+// Returns the streams other than 0 of which all tasks run only `when` and touch what stays.
 std::vector<int> streams_that_may_outlive(const Segment& segment, When when) {
+  const bool is_carried = segment.runs == Segment::Runs::kOnceBefore;
   std::set<int> may;
   std::set<int> may_not{0};
   for (const Task& task : segment.tasks) {
-    const bool is_such = task.when == when && touches_state_alone(task);
+    const bool is_such = task.when == when && touches_what_stays(task, is_carried);
     (is_such ? may : may_not).insert(task.stream);
   }
   std::vector<int> streams;
@@ -30,25 +35,38 @@ std::vector<int> streams_that_may_outlive(const Segment& segment, When when) {
   return streams;
 }
 
-// Bytes [first, second) of State, sorted and disjoint.
-using Ranges = std::vector<std::pair<int64_t, int64_t>>;
+// Bytes of State or of what is carried.
+struct Range {
+  int64_t space = 0;
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+// Sorted and disjoint.
+using Ranges = std::vector<Range>;
+
+bool stays(const ByteUse& use) {
+  return use.space == static_cast<int64_t>(ArenaKind::kState) ||
+         use.space == static_cast<int64_t>(ArenaKind::kCarried);
+}
 
 // Returns the ranges that the segment's tasks touch, or only those that outlive its items.
-Ranges state_ranges(const Segment& segment, bool of_outliving) {
+Ranges ranges_of(const Segment& segment, bool of_outliving) {
   Ranges all;
   for (const ByteUse& use : byte_uses(segment)) {
     const int stream = segment.tasks[use.task].stream;
-    const bool is_state = use.space == static_cast<int64_t>(ArenaKind::kState);
-    if (is_state && use.begin < use.end && (!of_outliving || segment.outlives(stream)))
-      all.emplace_back(use.begin, use.end);
+    if (stays(use) && use.begin < use.end && (!of_outliving || segment.outlives(stream)))
+      all.push_back({.space = use.space, .begin = use.begin, .end = use.end});
   }
-  std::sort(all.begin(), all.end());
+  std::sort(all.begin(), all.end(), [](const Range& a, const Range& b) {
+    return std::tie(a.space, a.begin) < std::tie(b.space, b.begin);
+  });
   Ranges apart;
-  for (const auto& [begin, end] : all) {
-    if (apart.empty() || begin > apart.back().second) {
-      apart.emplace_back(begin, end);
+  for (const Range& range : all) {
+    if (apart.empty() || range.space != apart.back().space || range.begin > apart.back().end) {
+      apart.push_back(range);
     } else {
-      apart.back().second = std::max(apart.back().second, end);
+      apart.back().end = std::max(apart.back().end, range.end);
     }
   }
   return apart;
@@ -56,8 +74,8 @@ Ranges state_ranges(const Segment& segment, bool of_outliving) {
 
 bool overlap(const Ranges& a, const Ranges& b) {
   for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
-    if (a[i].first < b[j].second && b[j].first < a[i].second) return true;
-    a[i].second < b[j].second ? ++i : ++j;
+    if (a[i].space == b[j].space && a[i].begin < b[j].end && b[j].begin < a[i].end) return true;
+    std::tie(a[i].space, a[i].end) < std::tie(b[j].space, b[j].end) ? ++i : ++j;
   }
   return false;
 }
@@ -83,10 +101,10 @@ void wait_for_outliving(Plan& plan) {
   for (size_t i = 0; i < plan.items.size(); ++i) {
     const Segment& segment = plan.segments[plan.items[i].segment];
     if (!plan.items[i].is_last || segment.outliving_streams.empty()) continue;
-    const Ranges outliving = state_ranges(segment, true);
+    const Ranges outliving = ranges_of(segment, true);
     for (size_t j = i + 1; j < plan.items.size(); ++j) {
       const auto s = static_cast<size_t>(plan.items[j].segment);
-      if (!touched[s]) touched[s] = state_ranges(plan.segments[s], false);
+      if (!touched[s]) touched[s] = ranges_of(plan.segments[s], false);
       if (!overlap(outliving, *touched[s])) continue;
       plan.items[j].waits.push_back(static_cast<int>(i));
       if (!plan.segments[s].is_background) break;

@@ -11,8 +11,8 @@ namespace tokamak {
 /// REQUIRES: the plan has items.
 void let_reductions_outlive(Plan& plan);
 
-/// Lets streams outlive the items that run once before where all their tasks touch only State: the
-/// gathers of weights that are kept as compute copies. REQUIRES: the plan has items.
+/// Lets streams outlive the items that run once before where all their tasks touch only State and
+/// what is carried: the gathers of weights that stay for the step. REQUIRES: the plan has items.
 void let_gathers_outlive(Plan& plan);
 
 /// Makes later items that touch the same bytes as an item's outliving tasks wait for them, up to

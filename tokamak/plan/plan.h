@@ -110,8 +110,10 @@ struct Segment {
   bool is_background = false;
   /// Streams that the end of a foreground item does not wait for: they reduce gradients in the last
   /// microbatch, or gather weights before the first, while the pipeline goes on. Their tasks touch
-  /// only State.
+  /// only State and, where they gather, what is carried.
   std::vector<int> outliving_streams;
+  /// Of Runs::kOnceBefore in a pipeline: the segment runs right before this stage's first forward.
+  std::optional<int> before_stage;
   std::optional<JoinedSegments> joined;
 
   bool outlives(int stream) const {

@@ -59,13 +59,23 @@ class ItemMaker {
 
   void run_once(Runs when) {
     for (size_t s = 0; s < segments_.size(); ++s) {
-      if (segments_[s].runs == when) made_.push_back({.segment = static_cast<int>(s)});
+      if (segments_[s].runs != when) continue;
+      if (const auto stage = segments_[s].before_stage) {
+        before_stage_[*stage] = static_cast<int>(s);
+      } else {
+        made_.push_back({.segment = static_cast<int>(s)});
+      }
     }
   }
 
   void run(Kind kind, const PipelineItem& item) {
     const auto it = index_.find({kind, item.stage});
     if (it == index_.end()) return;
+    if (const auto before = before_stage_.find(item.stage);
+        kind == Kind::kForward && before != before_stage_.end()) {
+      made_.push_back({.segment = before->second});
+      before_stage_.erase(before);
+    }
     add(kind, item, {.segment = it->second, .microbatch = item.microbatch});
   }
 
@@ -119,6 +129,7 @@ class ItemMaker {
   std::span<const Segment> segments_;
   std::map<PipelinePoint, int> index_;
   std::map<std::pair<int, int>, int> joined_;  // by forward and weight gradients
+  std::map<int, int> before_stage_;            // segments that still have to run
   std::vector<ScheduleItem> made_;
   std::map<std::tuple<bool, int, int>, int> pending_;  // receives by direction, stage, microbatch
 };
@@ -146,9 +157,44 @@ std::vector<SegmentNodes> cut_segments(const Graph& graph, bool split_backward) 
   return all;
 }
 
+namespace {
+
+// Cuts what a stage runs once before into what its last gathers read, these gathers, and what is
+// made of what they bring. Views go with what they view.
+std::vector<SegmentNodes> cut_unshard(const Graph& graph, int stage,
+                                      const std::vector<int32_t>& nodes) {
+  std::set<int32_t> leads;  // to communication of this stage
+  for (auto i = nodes.rbegin(); i != nodes.rend(); ++i) {
+    const Node& node = graph.node(*i);
+    if (!node.rules->is_communication && !leads.contains(*i)) continue;
+    for_each_use(node, [&](Value v) { leads.insert(v.node); });
+  }
+  SegmentNodes before{.name = fmt::format("unshard {}", stage)};
+  SegmentNodes gathers{.name = fmt::format("gather {}", stage)};
+  SegmentNodes after{.name = fmt::format("unshard {} at its forward", stage),
+                     .before_stage = stage};
+  std::set<int32_t> follows;  // the last gathers
+  for (const int32_t i : nodes) {
+    const Node& node = graph.node(i);
+    const bool is_last = node.rules->is_communication && !leads.contains(i) && node.stream != 0;
+    bool reads = false;
+    for_each_use(node, [&](Value v) { reads |= follows.contains(v.node); });
+    if (is_last || reads) follows.insert(i);
+    (is_last || (reads && node.rules->is_view) ? gathers
+     : reads                                   ? after
+                                               : before)
+        .nodes.push_back(i);
+  }
+  std::vector<SegmentNodes> cut{std::move(before), std::move(gathers), std::move(after)};
+  std::erase_if(cut, [](const SegmentNodes& s) { return s.nodes.empty(); });
+  return cut;
+}
+
+}  // namespace
+
 std::vector<SegmentNodes> cut_stages(const Graph& graph, bool unshards_by_stage) {
   std::map<PipelinePoint, std::vector<int32_t>> nodes;
-  std::map<int, SegmentNodes> unshards;  // by stage
+  std::map<int, std::vector<int32_t>> unshards;  // by stage
   SegmentNodes update{.name = "update", .runs = Runs::kOnceAfter};
   std::set<int> stages;
   for (int32_t i = 0; i < graph.size(); ++i) {
@@ -156,7 +202,7 @@ std::vector<SegmentNodes> cut_stages(const Graph& graph, bool unshards_by_stage)
     if (node.is_leaf()) continue;
     if (node.label.phase == Phase::kUnshard) {
       const int stage = unshards_by_stage ? node.label.stage : 0;
-      unshards[stage].nodes.push_back(i);
+      unshards[stage].push_back(i);
     } else if (node.label.phase == Phase::kUpdate) {
       update.nodes.push_back(i);
     } else {
@@ -167,9 +213,11 @@ std::vector<SegmentNodes> cut_stages(const Graph& graph, bool unshards_by_stage)
 
   std::vector<SegmentNodes> cut;
   for (auto& [stage, unshard] : unshards) {
-    unshard.name = unshards_by_stage ? fmt::format("unshard {}", stage) : "unshard";
-    unshard.runs = Runs::kOnceBefore;
-    cut.push_back(std::move(unshard));
+    if (unshards_by_stage) {
+      for (SegmentNodes& part : cut_unshard(graph, stage, unshard)) cut.push_back(std::move(part));
+    } else {
+      cut.push_back({.name = "unshard", .runs = Runs::kOnceBefore, .nodes = std::move(unshard)});
+    }
   }
   const auto add = [&](Kind kind, int stage) {
     const auto it = nodes.find({kind, stage});

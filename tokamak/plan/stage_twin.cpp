@@ -26,10 +26,14 @@ GroupTable::Entry moved(GroupTable::Entry group, const TwinRequest& r) {
 // Makes each segment do for a stage of rank `to` what it does for the one in its place.
 void move_stages(std::vector<Segment>& segments, const TwinRequest& r) {
   for (Segment& segment : segments) {
+    const auto moved_from = [&](int stage) {
+      const auto at = std::find(r.stages_from.begin(), r.stages_from.end(), stage);
+      TOK_CHECK(at != r.stages_from.end(), "segment {}", segment.name);
+      return r.stages_to[at - r.stages_from.begin()];
+    };
+    if (segment.before_stage) segment.before_stage = moved_from(*segment.before_stage);
     if (!segment.point) continue;
-    const auto at = std::find(r.stages_from.begin(), r.stages_from.end(), segment.point->stage);
-    TOK_CHECK(at != r.stages_from.end(), "segment {}", segment.name);
-    segment.point->stage = r.stages_to[at - r.stages_from.begin()];
+    segment.point->stage = moved_from(segment.point->stage);
     segment.name = segment_name(*segment.point);
   }
 }
