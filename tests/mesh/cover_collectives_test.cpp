@@ -9,6 +9,7 @@
 
 #include "tokamak/models/model_spec.h"
 #include "tokamak/ops/comm/collective.h"
+#include "tokamak/ops/float8/transpose_codes.h"
 #include "tokamak/ops/matmul/linear.h"
 #include "tokamak/run/planned_run.h"
 
@@ -150,6 +151,33 @@ TEST(CoverCollectivesPlan, runs_weight_gradients_beside_them) {
 TEST(CoverCollectivesPlan, runs_weight_gradients_of_codes_beside_them) {
   for (const char* recipe : {"tensorwise", "delayed"})
     expect_work_beside_collectives(mesh_case(recipe, {}).float8);
+}
+
+// Codes that only a weight gradient reads are transposed right before it, beside what it covers.
+TEST(CoverCollectivesPlan, transposes_codes_with_the_weight_gradient_that_reads_them) {
+  MeshCase c{.model = flavor_spec("llama3", "405B"),
+             .compute = DType::kBF16,
+             .seq_len = 8192,
+             .global_batch = 1};
+  c.model.num_layers = 4;
+  c.distribute.mesh.degrees = {1, 1, 1, 1, 8};
+  c.distribute.covers_collectives = true;
+  c.float8 = mesh_case("delayed", {}).float8;
+  const PlannedRun run(c.model, shape_of(c, 1), {});
+  int count = 0;
+  for (const Segment& segment : run.plan().segments) {
+    for (size_t i = 0; i + 1 < segment.tasks.size(); ++i) {
+      const Task& task = segment.tasks[i];
+      if (task.rules != &kRules<TransposeCodes> || task.label.phase != Phase::kBackward ||
+          task.in[0].type.dtype != DType::kE5M2)
+        continue;
+      ++count;
+      size_t next = i + 1;
+      while (segment.tasks[next].rules == &kRules<TransposeCodes>) ++next;
+      EXPECT_TRUE(is_weight_gradient(segment.tasks[next])) << segment.name << " " << i;
+    }
+  }
+  EXPECT_EQ(count, 2 * c.model.num_layers);  // gathered gradients of the MLP and of attention
 }
 
 // The sum of the head's input gradient begins before the head's weight gradient.

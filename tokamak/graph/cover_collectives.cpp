@@ -4,6 +4,7 @@
 #include <deque>
 #include <limits>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "tokamak/core/error.h"
@@ -47,6 +48,9 @@ class Cover {
       for (const Value v : graph.node(i).in) {
         if (v.valid()) is_read_[v.node] = true;
       }
+    }
+    find_companions();
+    for (int32_t i = 0; i < graph.size(); ++i) {
       const Node& node = graph.node(i);
       if (is_covered(node))
         largest_ = std::max(largest_, flops_beside(node_cost(graph_, node), node.stream));
@@ -68,6 +72,7 @@ class Cover {
       if (node.is_leaf()) continue;
       if (before != nullptr && !is_of_same_segment(node, *before)) end_segment(before->label);
       before = &node;
+      if (companions_.contains(i)) continue;
       if (can_wait(i) || is_reduction_that_waits(node)) {
         wait(i);
         continue;
@@ -159,12 +164,49 @@ class Cover {
            !is_read_[static_cast<size_t>(i)];
   }
 
+  // Finds the nodes whose results nothing but one weight gradient reads, which they may precede at
+  // once: those that transpose codes, for example. What they read is no larger than what they make,
+  // so they may wait, too. A node for which alone a collective brings something keeps its place,
+  // since weight gradients run in front of it.
+  void find_companions() {
+    std::map<int32_t, std::set<int32_t>> readers;
+    for (int32_t i = 0; i < graph_.size(); ++i)
+      for_each_use(graph_.node(i), [&](Value v) { readers[v.node].insert(i); });
+    for (const auto& [i, by] : readers) {
+      const Node& node = graph_.node(i);
+      if (node.is_leaf() || node.rules->is_view || by.size() != 1 || !can_wait(*by.begin()) ||
+          !is_of_same_segment(node, graph_.node(*by.begin())) || node.stream != 0 ||
+          node.when != graph_.node(*by.begin()).when || !node.accumulations.empty() ||
+          node.rules->has_side_effect || !written_storages(node).empty() ||
+          reads_collective_alone(node, readers))
+        continue;
+      const Cost c = node_cost(graph_, node);
+      if (c.kind != Cost::Kind::kMemory || c.bytes_read > c.bytes_written) continue;
+      companions_.insert(i);
+      with_[*by.begin()].push_back(i);
+    }
+  }
+
+  bool reads_collective_alone(const Node& node,
+                              const std::map<int32_t, std::set<int32_t>>& readers) const {
+    return std::any_of(node.in.begin(), node.in.end(), [&](Value v) {
+      const Node& producer = graph_.producer(v);
+      if (producer.is_leaf() || readers.at(v.node).size() > 1) return false;
+      return producer.rules->is_communication ||
+             (producer.rules->is_view && reads_collective_alone(producer, readers));
+    });
+  }
+
   void wait(int32_t i) {
     const Node& node = graph_.node(i);
     waiting_.push_back({.node = i,
                         .flops = node.rules->is_communication ? 0.0 : node_cost(graph_, node).flops,
                         .reads = read_storages(node),
                         .writes = written_storages(node)});
+    for (const int32_t companion : with_[i]) {
+      for (const Value v : read_storages(graph_.node(companion)))
+        waiting_.back().reads.push_back(v);
+    }
     waiting_flops_ += waiting_.back().flops;
     const double most = kMostWaiting * largest_ + most_left_ * largest_left_;
     while (waiting_flops_ - waiting_.front().flops >= most) emit_first();
@@ -214,6 +256,7 @@ class Cover {
     const int32_t i = waiting_.front().node;
     waiting_flops_ -= waiting_.front().flops;
     waiting_.pop_front();
+    for (const int32_t companion : with_[i]) emit(companion);
     emit(i);
   }
 
@@ -248,6 +291,7 @@ class Cover {
   }
 
   void leave(int32_t i) {
+    for (const int32_t companion : with_[i]) emit(companion);
     Node node = rewriter_.moved(graph_.node(i));
     node.label.phase = Phase::kWeightGradient;
     rewriter_.put(i, std::move(node));
@@ -314,7 +358,9 @@ class Cover {
   int most_left_ = 0;                         // the most that a forward has
   std::map<int, std::vector<Waiting>> left_;  // by stage
   std::deque<Waiting> waiting_;
-  std::map<Value, Flight> flights_;  // by what collectives yield
+  std::set<int32_t> companions_;                  // of weight gradients, which they precede
+  std::map<int32_t, std::vector<int32_t>> with_;  // by weight gradient
+  std::map<Value, Flight> flights_;               // by what collectives yield
 };
 
 }  // namespace
