@@ -1,5 +1,6 @@
 // Collectives of context parallelism and the matmuls that run beside them.
 #include <algorithm>
+#include <map>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -104,6 +105,38 @@ TEST(ContextOverlapPlan, runs_matmuls_beside_each_collective) {
     const Beside sums = count_beside<ReduceScatter>(run.plan(), Phase::kBackward);
     EXPECT_EQ(sums.collectives, wanted);
     EXPECT_EQ(sums.with_matmul, wanted);
+  }
+}
+
+// Returns the last task of stream 0 that a task waits for.
+int last_awaited(const Segment& segment, const Task& task) {
+  int last = -1;
+  for (const int w : task.waits) {
+    if (segment.tasks[w].stream == 0) last = std::max(last, w);
+  }
+  return last;
+}
+
+// In the backward they leave as soon as the sum of the MLP's input gradient does.
+TEST(ContextOverlapPlan, gathers_beside_the_sum_before_them) {
+  const MeshCase c = long_case({1, 1, 1, 4, 4});
+  const PlannedRun run(c.model, shape_of(c, 1), {});
+  std::map<int32_t, std::vector<int>> gathers;  // by block: what they wait for
+  std::map<int32_t, int> first_sum;
+  for (const Segment& segment : run.plan().segments) {
+    for (const Task& task : segment.tasks) {
+      if (task.label.phase != Phase::kBackward || task.label.block < 0) continue;
+      const int awaited = last_awaited(segment, task);
+      if (task.rules == &kRules<AllGather> && task.stream == kContextStream)
+        gathers[task.label.block].push_back(awaited);
+      if (task.rules == &kRules<ReduceScatter> && task.stream == kCoveredSumStream)
+        first_sum.emplace(task.label.block, awaited);
+    }
+  }
+  EXPECT_EQ(std::ssize(gathers), c.model.num_layers);
+  for (const auto& [block, awaited] : gathers) {
+    EXPECT_EQ(awaited.size(), 2U);
+    for (const int task : awaited) EXPECT_LE(task, first_sum.at(block)) << block;
   }
 }
 

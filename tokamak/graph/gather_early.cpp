@@ -1,6 +1,7 @@
 #include "tokamak/graph/gather_early.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <set>
 #include <vector>
@@ -10,6 +11,11 @@
 
 namespace tokamak {
 namespace {
+
+bool is_of_same_block(const Node& a, const Node& b) {
+  return a.label.phase == b.label.phase && a.label.stage == b.label.stage &&
+         a.label.block == b.label.block;
+}
 
 class Early {
  public:
@@ -82,11 +88,6 @@ class Early {
     return std::any_of(aliases.begin(), aliases.end(), [](const Alias& a) { return a.must; });
   }
 
-  static bool is_of_same_block(const Node& a, const Node& b) {
-    return a.label.phase == b.label.phase && a.label.stage == b.label.stage &&
-           a.label.block == b.label.block;
-  }
-
   // Walks back from the last gather and collects the nodes that the gathers depend on, until the
   // matmuls passed take as long as the gathers. Returns whether the order has changed.
   bool move(std::set<int32_t> leads) {
@@ -131,10 +132,90 @@ class Early {
   std::vector<int32_t> order_;
 };
 
+class Together {
+ public:
+  explicit Together(const Graph& graph) : graph_(graph) {}
+
+  Graph run() {
+    int32_t at = -1;  // what the last sum of the block waits for
+    for (int32_t i = 0; i < graph_.size(); ++i) {
+      const Node& node = graph_.node(i);
+      if (node.is_leaf() || node.label.phase != Phase::kBackward || node.label.block < 0) continue;
+      if (at >= 0 && !is_of_same_block(node, graph_.node(at))) at = -1;
+      if (!node.rules->is_communication) continue;
+      if (node.stream == kCoveredSumStream) {
+        at = maker_of(node);
+      } else if (node.stream == kContextStream && !is_gather(node)) {
+        at = -1;  // calls on one stream keep their order
+      } else if (at >= 0 && is_gather(node)) {
+        move(i, at);
+      }
+    }
+    if (is_moved_.empty()) return graph_;
+    Rewriter rewriter(graph_);
+    for (int32_t i = 0; i < graph_.size(); ++i) {
+      if (is_moved_.contains(i) || graph_.node(i).is_leaf()) continue;
+      rewriter.copy(i);
+      if (const auto late = behind_.find(i); late != behind_.end()) {
+        for (const int32_t j : late->second) rewriter.copy(j);
+      }
+    }
+    return rewriter.finish();
+  }
+
+ private:
+  // Returns the last node that makes what the sum reads: then it can begin. -1: of another segment.
+  int32_t maker_of(const Node& node) const {
+    int32_t last = -1;
+    for (Value v : node.in) {
+      while (!graph_.producer(v).is_leaf() && graph_.producer(v).rules->is_view)
+        v = graph_.producer(v).in[0];
+      last = std::max(last, v.node);
+    }
+    return last >= 0 && !graph_.node(last).is_leaf() && is_of_same_block(graph_.node(last), node)
+               ? last
+               : -1;
+  }
+
+  bool is_gather(const Node& node) const {
+    return node.stream == kContextStream &&
+           node_cost(graph_, node).collective == Cost::Collective::kAllGather;
+  }
+
+  // Moves gather `i` behind node `at` if its inputs are there.
+  void move(int32_t i, int32_t at) {
+    std::vector<int32_t> moved;
+    if (!is_ready(graph_.node(i), at, moved)) return;
+    moved.push_back(i);
+    for (const int32_t j : moved) {
+      if (is_moved_.insert(j).second) behind_[at].push_back(j);
+    }
+  }
+
+  // Whether all that the node reads is made before node `at`; appends views that are made later.
+  bool is_ready(const Node& node, int32_t at, std::vector<int32_t>& views) const {
+    return std::all_of(node.in.begin(), node.in.end(), [&](Value v) {
+      const Node& producer = graph_.producer(v);
+      if (producer.is_leaf() || v.node <= at) return true;
+      if (!producer.rules->is_view || !is_ready(producer, at, views)) return false;
+      views.push_back(v.node);
+      return true;
+    });
+  }
+
+  const Graph& graph_;
+  std::map<int32_t, std::vector<int32_t>> behind_;  // by the node that they follow
+  std::set<int32_t> is_moved_;
+};
+
 }  // namespace
 
 Graph gather_early(const Graph& graph) {
   return Early(graph).run();
+}
+
+Graph gather_together(const Graph& graph) {
+  return Together(graph).run();
 }
 
 }  // namespace tokamak

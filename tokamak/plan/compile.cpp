@@ -189,8 +189,10 @@ class Compiler {
     log("cut weight gradients", cut);
     const Graph early = gather_early(cut);
     log("gather early", early);
-    const Graph ordered = cover_collectives(early, joins);
-    log("cover collectives", ordered);
+    const Graph covered = cover_collectives(early, joins);
+    log("cover collectives", covered);
+    const Graph ordered = gather_together(covered);
+    log("gather together", ordered);
     return with_buffers(ordered, packing);
   }
 
