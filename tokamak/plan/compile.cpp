@@ -12,6 +12,7 @@
 #include "tokamak/graph/fuse.h"
 #include "tokamak/graph/gather_early.h"
 #include "tokamak/graph/gather_late.h"
+#include "tokamak/ops/float8/encode_early.h"
 #include "tokamak/ops/float8/fused_float8.h"
 #include "tokamak/ops/matmul/cut_weight_gradients.h"
 #include "tokamak/plan/buffers.h"
@@ -193,7 +194,14 @@ class Compiler {
     log("cover collectives", covered);
     const Graph ordered = gather_together(covered);
     log("gather together", ordered);
-    return with_buffers(ordered, packing);
+    const std::optional<Graph> encoded =
+        options_.fuse_float8 ? encode_early(ordered) : std::nullopt;
+    if (!encoded) return with_buffers(ordered, packing);
+    log("encode early", *encoded);
+    Plan plan = with_buffers(*encoded, packing);
+    if (!is_above_goal(plan)) return plan;
+    Plan late = with_buffers(ordered, packing);
+    return late.peak_bytes() < plan.peak_bytes() ? late : plan;
   }
 
   Plan with_buffers(const Graph& g, Packing packing) const {

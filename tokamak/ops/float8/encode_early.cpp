@@ -1,0 +1,123 @@
+#include "tokamak/ops/float8/encode_early.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "tokamak/graph/cover_collectives.h"
+#include "tokamak/graph/rewriter.h"
+#include "tokamak/ops/comm/collective.h"
+#include "tokamak/ops/float8/quantize.h"
+#include "tokamak/ops/float8/transpose_codes.h"
+
+namespace tokamak {
+namespace {
+
+// Matmuls of so many operations take about as long as a kernel takes for one byte of memory.
+constexpr double kFlopsPerMemoryByte = 240.0;
+
+class EarlyCodes {
+ public:
+  explicit EarlyCodes(const Graph& graph) : graph_(graph) {}
+
+  std::optional<Graph> run() {
+    for (int32_t i = 0; i < graph_.size(); ++i) {
+      const Node& node = graph_.node(i);
+      if (!node.is_leaf() && node.label.phase == Phase::kBackward)
+        backwards_[node.label.stage].push_back(i);
+    }
+    for (const auto& [stage, nodes] : backwards_) find(nodes);
+    if (is_moved_.empty()) return std::nullopt;
+    Rewriter rewriter(graph_);
+    for (int32_t i = 0; i < graph_.size(); ++i) {
+      if (const auto early = in_front_of_.find(i); early != in_front_of_.end()) {
+        for (const int32_t j : early->second) rewriter.copy(j);
+      }
+      if (!is_moved_.contains(i)) rewriter.copy(i);
+    }
+    return rewriter.finish();
+  }
+
+ private:
+  // Finds what moves in a stage's backward.
+  void find(const std::vector<int32_t>& nodes) {
+    std::set<int32_t> gathered;  // the gather and its views
+    double left = 0.0;           // of the gather, in operations
+    for (auto at = nodes.begin(); at != nodes.end(); ++at) {
+      const Node& node = graph_.node(*at);
+      const bool reads = std::any_of(node.in.begin(), node.in.end(),
+                                     [&](Value v) { return gathered.contains(v.node); });
+      if (reads && !node.rules->is_view) return move({at, nodes.end()}, left);
+      const Cost c = node.rules->is_view ? Cost{} : node_cost(graph_, node);
+      if (c.kind == Cost::Kind::kGemm || c.kind == Cost::Kind::kAttention) return;
+      if (gathered.empty() && is_gather(node)) {
+        gathered.insert(*at);
+        left = flops_beside(c, node.stream);
+      } else if (reads) {
+        gathered.insert(*at);
+      } else if (!gathered.empty() && !node.rules->is_view && !node.rules->is_communication) {
+        left -= memory_flops(c);
+      }
+    }
+  }
+
+  static bool is_gather(const Node& node) {
+    return node.rules == &kRules<AllGather> && node.stream == kCoveredGatherStream;
+  }
+
+  static double memory_flops(const Cost& c) {
+    return kFlopsPerMemoryByte * (c.bytes_read + c.bytes_written);
+  }
+
+  static bool makes_codes(const Node& node) {
+    const auto* quantize = node.as<Quantize>();
+    return node.as<TransposeCodes>() != nullptr ||
+           (quantize != nullptr && quantize->layout == Quantize::Layout::kTransposed);
+  }
+
+  // Moves nodes of `rest` to its front.
+  void move(const std::vector<int32_t>& rest, double left) {
+    const Node& waits = graph_.node(rest.front());
+    for (auto at = rest.begin() + 1; at != rest.end() && left > 0.0; ++at) {
+      const Node& node = graph_.node(*at);
+      if (!makes_codes(node) || node.stream != waits.stream || node.when != waits.when ||
+          !node.accumulations.empty() || node.is_dropped)
+        continue;
+      const double flops = memory_flops(node_cost(graph_, node));
+      std::vector<int32_t> moved;
+      if (flops > left || !is_of_saved_values(node, moved)) continue;
+      moved.push_back(*at);
+      std::vector<int32_t>& early = in_front_of_[rest.front()];
+      for (const int32_t i : moved) {
+        if (is_moved_.insert(i).second) early.push_back(i);
+      }
+      left -= flops;
+    }
+  }
+
+  // Whether the node reads only State and what a forward has made; appends the views through which
+  // it reads them, if these are of its backward.
+  bool is_of_saved_values(const Node& node, std::vector<int32_t>& views) const {
+    return std::all_of(node.in.begin(), node.in.end(), [&](Value v) {
+      const Node& producer = graph_.producer(v);
+      if (producer.is_leaf() || producer.label.phase == Phase::kForward) return true;
+      if (!producer.rules->is_view || !is_of_saved_values(producer, views)) return false;
+      views.push_back(v.node);
+      return true;
+    });
+  }
+
+  const Graph& graph_;
+  std::map<int, std::vector<int32_t>> backwards_;  // by stage, in order
+  std::map<int32_t, std::vector<int32_t>> in_front_of_;
+  std::set<int32_t> is_moved_;
+};
+
+}  // namespace
+
+std::optional<Graph> encode_early(const Graph& graph) {
+  return EarlyCodes(graph).run();
+}
+
+}  // namespace tokamak
