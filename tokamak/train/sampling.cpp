@@ -117,8 +117,9 @@ class Sampler {
     for (size_t i = 0; i < whole; i += kSums) {
       for (size_t k = 0; k < kSums; ++k) sums[k] += static_cast<double>(weights[i + k]);
     }
-    return std::accumulate(std::begin(sums), std::end(sums),
-                           std::accumulate(weights.begin() + whole, weights.end(), 0.0));
+    return std::accumulate(
+        std::begin(sums), std::end(sums),
+        std::accumulate(weights.begin() + static_cast<ptrdiff_t>(whole), weights.end(), 0.0));
   }
 
   Candidates weighed(std::vector<int32_t> ids) const {

@@ -48,7 +48,7 @@ std::string percent_text(std::optional<double> percent) {
 }
 
 std::string duration_text(double seconds) {
-  const auto s = static_cast<int64_t>(seconds + 0.5);
+  const auto s = int64_t{std::lround(seconds)};
   if (s < 60) return fmt::format("{}s", s);
   if (s < 3600) return fmt::format("{}m{:02}s", s / 60, s % 60);
   if (s < 86400) return fmt::format("{}h{:02}m", s / 3600, s / 60 % 60);

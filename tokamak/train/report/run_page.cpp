@@ -316,7 +316,7 @@ class Page {
           {"job", run.job.empty() ? "-" : clipped(run.job)}};
       if (rows.empty()) {
         for (const auto& [name, value] : cells) rows += fmt::format("<th>{}</th>", name);
-        rows = "<tr>" + rows + "</tr>\n";
+        rows = fmt::format("<tr>{}</tr>\n", rows);
       }
       rows += "<tr>";
       for (const auto& [name, value] : cells)

@@ -28,11 +28,12 @@ std::string line_of(int64_t step, double loss = 2.0) {
 }
 
 class RunPage : public ::testing::Test {
- protected:
+ public:
   RunPage() { fs::create_directories(folder_); }
 
   ~RunPage() override { fs::remove_all(folder_); }
 
+ protected:
   fs::path write(const std::string& name, const std::string& text) {
     make_folders((folder_ / name).parent_path());
     FileWriter(folder_ / name).write(text);
@@ -122,6 +123,7 @@ TEST_F(RunPage, EventsOfLogsInBothFormatsAndOfTheLauncher) {
       "[titan] 2026-01-31 12:00:03,123 - root - WARNING - step 12: loss nan\n"
       "something else\n[titan] 2026-01-31 12:00:03,123 - root\n2026-01-31 12:00:00\n");
   std::vector<std::string> got;
+  got.reserve(events.size());
   for (const RunEvent& e : events) got.push_back(fmt::format("{} {}", name_of(e.kind), e.step));
   EXPECT_EQ(got, (std::vector<std::string>{"start 1", "warning 10", "restart 10", "restart 11",
                                            "bad step 12"}));

@@ -160,7 +160,7 @@ WandbRun write_wandb_run(const fs::path& run, const fs::path& out, const std::st
   exit.mutable_exit()->set_exit_code(0);
   log.add(exit);
 
-  const WandbRun made{
+  WandbRun made{
       .folder = out / fmt::format("offline-run-{:%Y%m%d_%H%M%S}-{}", fmt::localtime(start), id),
       .steps = static_cast<int64_t>(history.size())};
   make_folders(made.folder);
