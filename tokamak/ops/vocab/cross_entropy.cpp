@@ -136,7 +136,7 @@ Cost CrossEntropyGrad::cost(std::span<const TensorType> in, std::span<const Tens
 }
 
 std::string CrossEntropyGrad::describe() const {
-  const std::string valid = describe_valid(valid_columns);
+  std::string valid = describe_valid(valid_columns);
   if (cap == 0.0) return valid;
   return fmt::format("{}{}cap={}", valid, valid.empty() ? "" : " ", cap);
 }
