@@ -71,7 +71,7 @@ A sigmoid(A x) {
   return A{1} / (A{1} + exp_held(-x));
 }
 
-/// tanh x: by its series near 0, where the other form would lose digits.
+/// Returns tanh x, near 0 by its series, since the other form would lose digits there.
 inline float tanh(float x) {
   const float magnitude = std::fabs(x);
   const float far = 1.0F - 2.0F / (exp_held(2.0F * magnitude) + 1.0F);

@@ -109,7 +109,7 @@ class Loader {
   /// Returns to the first window.
   void rewind();
 
-  /// Returns lines that name the files of folders that are left out, since they are no text.
+  /// Returns lines that name the files of folders that are left out because they are not text.
   std::vector<std::string> left_out() const;
 
   /// Returns the seconds that next() has waited for data since construction.

@@ -21,7 +21,7 @@ bool is_json_lines(const std::string& name);
 
 struct TextFiles {
   std::vector<SourceFile> files;
-  /// Files of a folder of plain text that are none, such as pictures.
+  /// Files of a folder of plain text that are not text, such as pictures.
   std::vector<SourceFile> others;
 };
 

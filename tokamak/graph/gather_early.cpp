@@ -137,7 +137,7 @@ class Together {
   explicit Together(const Graph& graph) : graph_(graph) {}
 
   Graph run() {
-    int32_t at = -1;  // what the last sum of the block waits for
+    int32_t at = -1;  // the node that the last sum of the block waits for
     for (int32_t i = 0; i < graph_.size(); ++i) {
       const Node& node = graph_.node(i);
       if (node.is_leaf() || node.label.phase != Phase::kBackward || node.label.block < 0) continue;
@@ -164,7 +164,8 @@ class Together {
   }
 
  private:
-  // Returns the last node that makes what the sum reads: then it can begin. -1: of another segment.
+  // Returns the last node that makes what the sum reads, after which the sum can begin, or -1 if
+  // that node is in another segment.
   int32_t maker_of(const Node& node) const {
     int32_t last = -1;
     for (Value v : node.in) {

@@ -1,4 +1,4 @@
-// What runs once a step before the microbatches takes one module after another.
+// Weights that are gathered once per step are gathered one module after another, to save memory.
 #pragma once
 
 #include "tokamak/graph/graph.h"

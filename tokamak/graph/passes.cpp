@@ -110,9 +110,9 @@ std::vector<bool> kept_by_rule(const Graph& graph, const RecomputePolicy& policy
   return kept;
 }
 
-// Keeps what composites of the forward yield that communicate. Members of a group may have unlike
-// parts of one, as where they attend to parts of a sequence, so a choice by cost among these parts
-// would differ, and with it the collectives that run again.
+// Keeps the results of composites that communicate. The members of a group may expand one into
+// different nodes, for example if each attends to its own part of a sequence. Choices by cost among
+// these nodes would differ between members, and so would the collectives that run again.
 void keep_results_of_communication(const Graph& graph, std::vector<bool>& kept) {
   std::set<int32_t> communicating;
   for (int32_t i = 0; i < graph.size(); ++i) {

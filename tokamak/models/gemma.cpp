@@ -85,7 +85,7 @@ void complete_gemma2(ModelSpec& c) {
 void complete_gemma3(ModelSpec& c) {
   set_maths_3(c);
   const bool is_short = c.dim <= 1152;
-  // As in Gemma 2.
+  // 27B scales scores as Gemma 2's does.
   if (c.flavor == "27B") c.query_scalar = static_cast<double>(c.head_dim);
   if (c.flavor != "debugmodel") c.head_dim = c.flavor == "27B" ? 128 : kHeadDim;
   c.max_seq_len = is_short ? 32768 : 131072;
@@ -185,7 +185,7 @@ OrderedJson gemma_json(const ModelSpec& c) {
   return json;
 }
 
-// What Gemma 2 and 3 have in common.
+// Returns the fields that config.json has for both Gemma 2 and Gemma 3.
 OrderedJson windowed_json(const ModelSpec& c, std::string_view architecture,
                           std::string_view model_type) {
   OrderedJson json = gated_config_json(c, architecture, model_type);

@@ -15,7 +15,7 @@ std::string first_architecture(const Json& json) {
   return !all.empty() && all[0].is_string() ? all[0].get<std::string>() : "";
 }
 
-// The type decides where no architecture is named, or one without a head of its own (LlamaModel).
+// The model type decides if no architecture is named or the named one has no head (LlamaModel).
 const Family& family_of(const HfFields& f, const Json& json) {
   const std::string name = first_architecture(json);
   const std::string type = f.text_or("model_type", "");

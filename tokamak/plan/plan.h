@@ -112,7 +112,7 @@ struct Segment {
   /// microbatch, or gather weights before the first, while the pipeline goes on. Their tasks touch
   /// only State and, where they gather, what is carried.
   std::vector<int> outliving_streams;
-  /// Of Runs::kOnceBefore in a pipeline: the segment runs right before this stage's first forward.
+  /// If set, this segment of Runs::kOnceBefore runs right before this stage's first forward.
   std::optional<int> before_stage;
   std::optional<JoinedSegments> joined;
 

@@ -197,7 +197,8 @@ PlannedRun::PlannedRun(const ModelSpec& config, const RunShape& shape, const Tar
   finish(target);
 }
 
-// Returns the planned bytes of the same training in the compute dtype, or 0 if it is none.
+// Returns the planned bytes of the same training in the compute dtype, or 0 if `whole` lacks its
+// graph.
 int64_t PlannedRun::peak_without_float8(const RunShape& shape, const Target& target,
                                         const WholeGraphs& whole) const {
   const WholeGraphs* plain = whole.without_float8();

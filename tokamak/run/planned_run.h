@@ -43,8 +43,8 @@ struct RunShape {
   /// Whether a run in 8-bit floats on a GPU may take more time than it needs to, so that it needs
   /// no more memory than one in the compute dtype (CompileOptions::trades_time).
   bool trades_time = true;
-  /// Bytes that such a run may need, on any device, in place of those in the compute dtype; 0:
-  /// none.
+  /// If not 0, such a run may need this many bytes, on any device, instead of as many as in the
+  /// compute dtype.
   int64_t peak_goal = 0;
   DeviceGraphs device_graphs = DeviceGraphs::kNever;  ///< of a GPU
   std::optional<Float8Options> float8;

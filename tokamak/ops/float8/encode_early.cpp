@@ -14,7 +14,7 @@
 namespace tokamak {
 namespace {
 
-// Matmuls of so many operations take about as long as a kernel takes for one byte of memory.
+// A matmul does about this many operations while a memory-bound kernel moves one byte.
 constexpr double kFlopsPerMemoryByte = 240.0;
 
 class EarlyCodes {

@@ -92,7 +92,7 @@ Graph fuse_float8(const Graph& graph, bool fuses_tiles);
 Graph make_layouts_apart(const Graph& graph);
 
 /// Makes codes of the head's weight again for each matmul of the loss, in one layout at a time,
-/// where the values lie in memory besides: less memory for more time.
+/// if its values are in memory anyway: less memory for more time.
 Graph make_head_codes_again(const Graph& graph);
 
 /// Takes maxima of columns alone where the codes of rows that are made with them are not read: the
