@@ -1,13 +1,12 @@
 #include "tokamak/graph/gather_early.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 #include <set>
 #include <vector>
 
 #include "tokamak/graph/cover_collectives.h"
-#include "tokamak/graph/rewriter.h"
+#include "tokamak/graph/reorder.h"
 
 namespace tokamak {
 namespace {
@@ -134,7 +133,7 @@ class Early {
 
 class Together {
  public:
-  explicit Together(const Graph& graph) : graph_(graph) {}
+  explicit Together(const Graph& graph) : graph_(graph), order_(graph) {}
 
   Graph run() {
     int32_t at = -1;  // the node that the last sum of the block waits for
@@ -151,16 +150,7 @@ class Together {
         move(i, at);
       }
     }
-    if (is_moved_.empty()) return graph_;
-    Rewriter rewriter(graph_);
-    for (int32_t i = 0; i < graph_.size(); ++i) {
-      if (is_moved_.contains(i) || graph_.node(i).is_leaf()) continue;
-      rewriter.copy(i);
-      if (const auto late = behind_.find(i); late != behind_.end()) {
-        for (const int32_t j : late->second) rewriter.copy(j);
-      }
-    }
-    return rewriter.finish();
+    return order_.moves_any() ? order_.finish() : graph_;
   }
 
  private:
@@ -186,27 +176,14 @@ class Together {
   // Moves gather `i` behind node `at` if its inputs are there.
   void move(int32_t i, int32_t at) {
     std::vector<int32_t> moved;
-    if (!is_ready(graph_.node(i), at, moved)) return;
+    const auto is_there = [&](int32_t made) { return made <= at; };
+    if (!reads_only(graph_, graph_.node(i), is_there, moved)) return;
     moved.push_back(i);
-    for (const int32_t j : moved) {
-      if (is_moved_.insert(j).second) behind_[at].push_back(j);
-    }
-  }
-
-  // Whether all that the node reads is made before node `at`; appends views that are made later.
-  bool is_ready(const Node& node, int32_t at, std::vector<int32_t>& views) const {
-    return std::all_of(node.in.begin(), node.in.end(), [&](Value v) {
-      const Node& producer = graph_.producer(v);
-      if (producer.is_leaf() || v.node <= at) return true;
-      if (!producer.rules->is_view || !is_ready(producer, at, views)) return false;
-      views.push_back(v.node);
-      return true;
-    });
+    order_.behind(at, moved);
   }
 
   const Graph& graph_;
-  std::map<int32_t, std::vector<int32_t>> behind_;  // by the node that they follow
-  std::set<int32_t> is_moved_;
+  Reorder order_;
 };
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tokamak/graph/cover_collectives.h"
-#include "tokamak/graph/rewriter.h"
+#include "tokamak/graph/reorder.h"
 #include "tokamak/ops/comm/collective.h"
 #include "tokamak/ops/float8/quantize.h"
 #include "tokamak/ops/float8/transpose_codes.h"
@@ -19,7 +19,7 @@ constexpr double kFlopsPerMemoryByte = 240.0;
 
 class EarlyCodes {
  public:
-  explicit EarlyCodes(const Graph& graph) : graph_(graph) {}
+  explicit EarlyCodes(const Graph& graph) : graph_(graph), order_(graph) {}
 
   std::optional<Graph> run() {
     for (int32_t i = 0; i < graph_.size(); ++i) {
@@ -28,15 +28,8 @@ class EarlyCodes {
         backwards_[node.label.stage].push_back(i);
     }
     for (const auto& [stage, nodes] : backwards_) find(nodes);
-    if (is_moved_.empty()) return std::nullopt;
-    Rewriter rewriter(graph_);
-    for (int32_t i = 0; i < graph_.size(); ++i) {
-      if (const auto early = in_front_of_.find(i); early != in_front_of_.end()) {
-        for (const int32_t j : early->second) rewriter.copy(j);
-      }
-      if (!is_moved_.contains(i)) rewriter.copy(i);
-    }
-    return rewriter.finish();
+    if (!order_.moves_any()) return std::nullopt;
+    return order_.finish();
   }
 
  private:
@@ -79,6 +72,7 @@ class EarlyCodes {
   // Moves nodes of `rest` to its front.
   void move(const std::vector<int32_t>& rest, double left) {
     const Node& waits = graph_.node(rest.front());
+    const auto is_saved = [&](int32_t i) { return graph_.node(i).label.phase == Phase::kForward; };
     for (auto at = rest.begin() + 1; at != rest.end() && left > 0.0; ++at) {
       const Node& node = graph_.node(*at);
       if (!makes_codes(node) || node.stream != waits.stream || node.when != waits.when ||
@@ -86,32 +80,17 @@ class EarlyCodes {
         continue;
       const double flops = memory_flops(node_cost(graph_, node));
       std::vector<int32_t> moved;
-      if (flops > left || !is_of_saved_values(node, moved)) continue;
+      if (flops > left || !reads_only(graph_, node, is_saved, moved)) continue;
+      std::erase_if(moved, [&](int32_t i) { return i < rest.front(); });  // others may read these
       moved.push_back(*at);
-      std::vector<int32_t>& early = in_front_of_[rest.front()];
-      for (const int32_t i : moved) {
-        if (is_moved_.insert(i).second) early.push_back(i);
-      }
+      order_.in_front_of(rest.front(), moved);
       left -= flops;
     }
   }
 
-  // Whether the node reads only State and what a forward has made; appends the views through which
-  // it reads them, if these are of its backward.
-  bool is_of_saved_values(const Node& node, std::vector<int32_t>& views) const {
-    return std::all_of(node.in.begin(), node.in.end(), [&](Value v) {
-      const Node& producer = graph_.producer(v);
-      if (producer.is_leaf() || producer.label.phase == Phase::kForward) return true;
-      if (!producer.rules->is_view || !is_of_saved_values(producer, views)) return false;
-      views.push_back(v.node);
-      return true;
-    });
-  }
-
   const Graph& graph_;
   std::map<int, std::vector<int32_t>> backwards_;  // by stage, in order
-  std::map<int32_t, std::vector<int32_t>> in_front_of_;
-  std::set<int32_t> is_moved_;
+  Reorder order_;
 };
 
 }  // namespace
