@@ -71,17 +71,23 @@ A sigmoid(A x) {
   return A{1} / (A{1} + exp_held(-x));
 }
 
-/// Returns tanh x, near 0 by its series, since the other form would lose digits there.
-inline float tanh(float x) {
-  const float magnitude = std::fabs(x);
-  const float far = 1.0F - 2.0F / (exp_held(2.0F * magnitude) + 1.0F);
-  const float x2 = x * x;
-  float p = x2 * 3.592128037e-3F - 8.863235530e-3F;
+/// Returns tanh x near 0 by its series, for floats or vectors of them.
+template <class V>
+V tanh_series(V x) {
+  const V x2 = x * x;
+  V p = x2 * 3.592128037e-3F - 8.863235530e-3F;
   p = p * x2 + 2.186948854e-2F;
   p = p * x2 - 5.396825397e-2F;
   p = p * x2 + 1.333333333e-1F;
   p = p * x2 - 3.333333333e-1F;
-  const float near = p * x2 * x + x;
+  return p * x2 * x + x;
+}
+
+/// Returns tanh x, near 0 by its series, since the other form would lose digits there.
+inline float tanh(float x) {
+  const float magnitude = std::fabs(x);
+  const float far = 1.0F - 2.0F / (exp_held(2.0F * magnitude) + 1.0F);
+  const float near = tanh_series(x);
   return magnitude < 0.4F ? near : (x < 0.0F ? -far : far);
 }
 

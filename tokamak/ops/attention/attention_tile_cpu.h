@@ -13,6 +13,7 @@
 #endif
 
 #include "tokamak/core/dtype.h"
+#include "tokamak/cpu/vec_math.h"
 
 namespace tokamak::cpu::tile {
 
@@ -194,19 +195,13 @@ inline float exp2(float x) {
   return exp2(broadcast(x))[0];
 }
 
-/// tanh x: by its series near 0, where the other form would lose digits.
+/// Returns tanh x, as vec::tanh does.
 inline Vec tanh(Vec x) {
   const Vec magnitude = max(x, -x);
   const Vec bound = broadcast(20.0F);
   const Vec held = magnitude < bound ? magnitude : bound;
   const Vec far = 1.0F - 2.0F / (exp2(held * 2.885390082F) + 1.0F);
-  const Vec x2 = x * x;
-  Vec p = x2 * 3.592128037e-03F - 8.863235530e-03F;
-  p = p * x2 + 2.186948854e-02F;
-  p = p * x2 - 5.396825397e-02F;
-  p = p * x2 + 1.333333333e-01F;
-  p = p * x2 - 3.333333333e-01F;
-  const Vec near = p * x2 * x + x;
+  const Vec near = vec::tanh_series(x);
   const Vec zero{};
   return magnitude < broadcast(0.4F) ? near : (x < zero ? -far : far);
 }
