@@ -114,9 +114,8 @@ TEST(CoverCollectivesFloat8, leaves_every_bit) {
   }
 }
 
-// A block's backward has four collectives, and a weight gradient runs beside each but the first
-// gather of the last block, before which there is none.
-void expect_work_beside_collectives(const std::optional<Float8Options>& float8) {
+// Four layers of 405B on eight ranks of tp.
+MeshCase large_case() {
   MeshCase c{.model = flavor_spec("llama3", "405B"),
              .compute = DType::kBF16,
              .seq_len = 8192,
@@ -124,6 +123,13 @@ void expect_work_beside_collectives(const std::optional<Float8Options>& float8) 
   c.model.num_layers = 4;
   c.distribute.mesh.degrees = {1, 1, 1, 1, 8};
   c.distribute.covers_collectives = true;
+  return c;
+}
+
+// A block's backward has four collectives, and a weight gradient runs beside each but the first
+// gather of the last block, before which there is none.
+void expect_work_beside_collectives(const std::optional<Float8Options>& float8) {
+  MeshCase c = large_case();
   c.float8 = float8;
   const PlannedRun run(c.model, shape_of(c, 1), {});
   int64_t collectives = 0;
@@ -155,13 +161,7 @@ TEST(CoverCollectivesPlan, runs_weight_gradients_of_codes_beside_them) {
 
 // Codes that only a weight gradient reads are transposed right before it, beside what it covers.
 TEST(CoverCollectivesPlan, transposes_codes_with_the_weight_gradient_that_reads_them) {
-  MeshCase c{.model = flavor_spec("llama3", "405B"),
-             .compute = DType::kBF16,
-             .seq_len = 8192,
-             .global_batch = 1};
-  c.model.num_layers = 4;
-  c.distribute.mesh.degrees = {1, 1, 1, 1, 8};
-  c.distribute.covers_collectives = true;
+  MeshCase c = large_case();
   c.float8 = mesh_case("delayed", {}).float8;
   const PlannedRun run(c.model, shape_of(c, 1), {});
   int count = 0;

@@ -4,6 +4,8 @@
 #include <ostream>
 #include <string>
 
+#include <gtest/gtest.h>
+
 #include "tests/fixtures/mesh_expect.h"
 
 namespace tokamak {
@@ -75,6 +77,18 @@ inline MeshCase mesh_case(const std::string& recipe, const Place& place) {
                 return has_head || name != kHeadWeight ? "" : "bf16";
               }}};
   return c;
+}
+
+/// Expects what a mesh gives to be near what one rank does. Maxima are of a rank's own rows, so
+/// codes differ a little: docs/float8.md.
+inline void expect_near_one_rank(const MeshResult& mesh, const MeshResult& one,
+                                 const Float8Recipe& recipe) {
+  // A code of 4 bits that turns is another value by a quarter.
+  const double bound = recipe.is_nvfp4() ? 1e-2 : 1e-3;
+  EXPECT_NEAR(mesh.loss[0], one.loss[0], bound * one.loss[0]);
+  EXPECT_NEAR(mesh.grad_norm[0], one.grad_norm[0], 2e-2 * one.grad_norm[0]);
+  for (size_t t = 1; t < one.loss.size(); ++t)
+    EXPECT_NEAR(mesh.loss[t], one.loss[t], 1e-2 * one.loss[t]) << "step " << t + 1;
 }
 
 }  // namespace tokamak

@@ -66,7 +66,6 @@ Drawn draw_float8(uint64_t seed, uint64_t index) {
 
 class Float8List : public ::testing::TestWithParam<uint64_t> {};
 
-// Maxima are of a rank's own rows, so codes differ a little: docs/float8.md.
 TEST_P(Float8List, is_near_one_rank) {
   const Drawn drawn = draw_float8(number_from("TOK_MESH_SEED", 1), GetParam());
   const MeshCase& c = drawn.run;
@@ -75,12 +74,7 @@ TEST_P(Float8List, is_near_one_rank) {
     MeshCase alone = c;
     alone.distribute = {};
     const MeshResult one = run_mesh(alone);
-    const MeshResult mesh = run_mesh(c);
-    const double bound = c.float8->recipe.is_nvfp4() ? 1e-2 : 1e-3;
-    EXPECT_NEAR(mesh.loss[0], one.loss[0], bound * one.loss[0]);
-    EXPECT_NEAR(mesh.grad_norm[0], one.grad_norm[0], 2e-2 * one.grad_norm[0]);
-    for (size_t t = 1; t < one.loss.size(); ++t)
-      EXPECT_NEAR(mesh.loss[t], one.loss[t], 1e-2 * one.loss[t]) << "step " << t + 1;
+    expect_near_one_rank(run_mesh(c), one, c.float8->recipe);
   } catch (const std::exception& e) {
     ADD_FAILURE() << e.what();
   }

@@ -63,18 +63,11 @@ const MeshResult& of_one_rank(const std::string& recipe, MeshCase c) {
 
 class Float8Mesh : public ::testing::TestWithParam<std::tuple<Place, const char*>> {};
 
-// Maxima are of a rank's own rows, so codes differ a little: docs/float8.md.
 TEST_P(Float8Mesh, is_near_one_rank) {
   const auto& [place, recipe] = GetParam();
   const MeshCase c = mesh_case(recipe, place);
   const MeshResult& one = of_one_rank(recipe, c);
-  const MeshResult mesh = run_mesh(c);
-  // A code of 4 bits that turns is another value by a quarter.
-  const double bound = c.float8->recipe.is_nvfp4() ? 1e-2 : 1e-3;
-  EXPECT_NEAR(mesh.loss[0], one.loss[0], bound * one.loss[0]);
-  EXPECT_NEAR(mesh.grad_norm[0], one.grad_norm[0], 2e-2 * one.grad_norm[0]);
-  for (size_t t = 1; t < one.loss.size(); ++t)
-    EXPECT_NEAR(mesh.loss[t], one.loss[t], 1e-2 * one.loss[t]) << "step " << t + 1;
+  expect_near_one_rank(run_mesh(c), one, c.float8->recipe);
 }
 
 INSTANTIATE_TEST_SUITE_P(Recipes, Float8Mesh,
@@ -110,14 +103,9 @@ TEST(Float8KeyValueHeads, shared_by_ranks_give_what_one_rank_does) {
         ASSERT_TRUE(c.distribute.merge_products);
         MeshCase alone = c;
         alone.distribute = {};
+        SCOPED_TRACE(fmt::format("{} {} {}", heads, place.name, recipe));
         const MeshResult one = run_mesh(alone);
-        const MeshResult mesh = run_mesh(c);
-        const std::string what = fmt::format("{} {} {}", heads, place.name, recipe);
-        const double bound = c.float8->recipe.is_nvfp4() ? 1e-2 : 1e-3;
-        EXPECT_NEAR(mesh.loss[0], one.loss[0], bound * one.loss[0]) << what;
-        EXPECT_NEAR(mesh.grad_norm[0], one.grad_norm[0], 2e-2 * one.grad_norm[0]) << what;
-        for (size_t t = 1; t < one.loss.size(); ++t)
-          EXPECT_NEAR(mesh.loss[t], one.loss[t], 1e-2 * one.loss[t]) << what << ", step " << t + 1;
+        expect_near_one_rank(run_mesh(c), one, c.float8->recipe);
       }
     }
   }
