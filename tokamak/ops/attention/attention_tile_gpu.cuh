@@ -47,21 +47,13 @@ __device__ inline int64_t begin_of(const Problem& p, int64_t end) {
   return p.window > 0 && end > p.window ? end - p.window : 0;
 }
 
-__device__ inline float tanh_of(float x) {
-  return tanhf(x);
-}
-
-__device__ inline double tanh_of(double x) {
-  return tanh(x);
-}
-
 /// Returns the score of a query and a key with this product, as the softmax takes it.
 template <bool kCaps, class A>
 __device__ inline A score_of(const Problem& p, A product) {
   const A x = static_cast<A>(p.scale) * product;
   if constexpr (!kCaps) return x;
   const A cap = static_cast<A>(p.cap);
-  return cap * tanh_of(x / cap);
+  return cap * tanh(x / cap);
 }
 
 /// Returns the derivative of a score by the uncapped one.
