@@ -95,6 +95,7 @@ int run_convert(Args args) {
   TOK_REQUIRE(!path_exists(to) || !path_exists(from) || !std::filesystem::equivalent(from, to),
               "convert: {} is both source and target", to);
   const ModelFiles files = open_model(from, model);
+  if (!files.left_out.empty()) fmt::print("{}\n", files.left_out);
   const std::filesystem::path beside =
       tokenizer.empty() ? files.folder : std::filesystem::path(tokenizer);
   AssetFiles assets = tokenizer_files_in(beside);

@@ -243,8 +243,10 @@ int eval_on(World& world, const LaunchEnvironment& launched, Args args) {
     return std::string();
   });
   if (!words) return 0;
-  if (world.rank() == 0 && !options.text.left_out.empty())
-    fmt::print(stderr, "{}\n", options.text.left_out);
+  if (world.rank() == 0) {
+    for (const std::string& line : {files.left_out, options.text.left_out})
+      if (!line.empty()) fmt::print(stderr, "{}\n", line);
+  }
   std::unique_ptr<World> of_gpus;
   World& ranks = device_world(world, *backend, launched, copy_engine, of_gpus);
   const bool is_live = isatty(STDERR_FILENO) != 0;

@@ -67,7 +67,9 @@ ModelFiles open_model(const std::filesystem::path& path, const std::string& flav
     const std::string file = (m.folder / "config.json").string();
     m.config = parse_hf_config(read_file(file, kSmallFileBytes), file);
   }
-  m.parameters = parameters_of_model(m.config, open_weights(m.config, path), path.string());
+  const auto found = open_weights(m.config, path);
+  m.parameters = parameters_of_model(m.config, found, path.string());
+  m.left_out = left_out_of(found, path.string());
   return m;
 }
 

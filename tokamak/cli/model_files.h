@@ -19,6 +19,7 @@ struct ModelFiles {
   ModelSpec config;
   std::vector<TensorSource> parameters;
   std::filesystem::path folder;  ///< where config and tokenizer were found
+  std::string left_out;          ///< a line about tensors that the model does not have, or nothing
 };
 
 /// Opens a Hugging Face folder, a checkpoint (its model is in the config.json that training writes

@@ -11,8 +11,9 @@ void read_gated_config(const HfFields& f, ModelSpec& c, const GatedDefaults& def
   c.dim = f.extent("hidden_size");
   c.num_layers = f.extent("num_hidden_layers", kMostLayers);
   c.num_heads = f.extent("num_attention_heads");
+  const bool is_as_heads = defaults.kv_heads == 0 || f.is_null("num_key_value_heads");
   c.num_kv_heads =
-      f.extent_or("num_key_value_heads", defaults.kv_heads > 0 ? defaults.kv_heads : c.num_heads);
+      f.extent_or("num_key_value_heads", is_as_heads ? c.num_heads : defaults.kv_heads);
   TOK_REQUIRE(c.num_heads % c.num_kv_heads == 0,
               "{}: \"num_key_value_heads\" = {} does not divide {} heads", f.what(), c.num_kv_heads,
               c.num_heads);

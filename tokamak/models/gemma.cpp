@@ -224,13 +224,15 @@ const Family kGemma{.architecture = "GemmaForCausalLM",
                     .models = kGemmaModels,
                     .build = build_gated_decoder,
                     .read_config = read_gemma,
-                    .config_json = gemma_json};
+                    .config_json = gemma_json,
+                    .text_defaults = {"", 3072, 28, 16, 16, 24576, 256000, true}};
 const Family kGemma2{.architecture = "Gemma2ForCausalLM",
                      .model_type = "gemma2",
                      .models = kGemma2Models,
                      .build = build_gated_decoder,
                      .read_config = read_gemma2,
                      .config_json = gemma2_json,
+                     .text_defaults = {"", 2304, 26, 8, 4, 9216, 256000, true},
                      .has_windows = true};
 const Family kGemma3{.architecture = "Gemma3ForCausalLM",
                      .model_type = "gemma3_text",
@@ -238,6 +240,7 @@ const Family kGemma3{.architecture = "Gemma3ForCausalLM",
                      .build = build_gated_decoder,
                      .read_config = read_gemma3,
                      .config_json = gemma3_json,
+                     .text_defaults = {"", 2304, 26, 8, 4, 9216, 262208, true},
                      .has_windows = true};
 
 }  // namespace tokamak

@@ -5,19 +5,14 @@
 
 #include "tokamak/models/family.h"
 #include "tokamak/models/hf_fields.h"
+#include "tokamak/models/text_model.h"
 
 namespace tokamak {
 namespace {
 
-std::string first_architecture(const Json& json) {
-  if (!json.contains("architectures") || !json["architectures"].is_array()) return "";
-  const Json& all = json["architectures"];
-  return !all.empty() && all[0].is_string() ? all[0].get<std::string>() : "";
-}
-
 // The model type decides if no architecture is named or the named one has no head (LlamaModel).
-const Family& family_of(const HfFields& f, const Json& json) {
-  const std::string name = first_architecture(json);
+const Family& family_of(const HfFields& f) {
+  const std::string name = f.first_text_or("architectures", "");
   const std::string type = f.text_or("model_type", "");
   std::vector<std::string_view> names;
   for (const Family* family : kFamilies) {
@@ -27,8 +22,8 @@ const Family& family_of(const HfFields& f, const Json& json) {
   for (const Family* family : kFamilies) {
     if (family->model_type == type && (name.empty() || name.ends_with("Model"))) return *family;
   }
-  fail("{}: architecture \"{}\" is not supported, only {}", f.what(), name.empty() ? type : name,
-       fmt::join(names, ", "));
+  fail("{}: architecture \"{}\" is not supported, only {}, and the text models of {}", f.what(),
+       name.empty() ? type : name, fmt::join(names, ", "), fmt::join(models_with_text(), ", "));
 }
 
 void put_ids(OrderedJson& json, const SpecialIds& ids) {
@@ -41,12 +36,12 @@ void put_ids(OrderedJson& json, const SpecialIds& ids) {
 ModelSpec parse_hf_config(std::string_view text, std::string_view what) {
   const Json json = parse_json(text, what);
   TOK_REQUIRE(json.is_object(), "{}: wanted a JSON object", what);
+  if (const auto inside = text_model_config(json, text, what))
+    return parse_hf_config(*inside, what);
   const HfFields f(json, what);
   f.must_be_absent("quantization_config");
-  ModelSpec config{.family = &family_of(f, json),
-                   .name = "hf",
-                   .flavor = "hf",
-                   .init = InitRecipe::kHuggingFace};
+  ModelSpec config{
+      .family = &family_of(f), .name = "hf", .flavor = "hf", .init = InitRecipe::kHuggingFace};
   config.family->read_config(f, config);
   TOK_REQUIRE(config.num_heads * config.head_dim <= kMostExtent,
               "{}: {} heads of {} make {} outputs, wanted at most {}", what, config.num_heads,
@@ -59,7 +54,10 @@ std::string to_hf_config(const ModelSpec& c, DType dtype, const SpecialIds& ids)
   if (!c.hf_config.empty()) {
     OrderedJson json = parse_ordered_json(c.hf_config, "config.json");
     json["architectures"] = {c.family->architecture};
-    json[json.contains("torch_dtype") ? "torch_dtype" : "dtype"] = name_of(dtype);
+    for (const char* key : {"torch_dtype", "dtype"}) {
+      if (json.contains(key)) json[key] = name_of(dtype);
+    }
+    if (!json.contains("torch_dtype")) json["dtype"] = name_of(dtype);
     // transformers would put its own defaults in place of ids that are absent.
     if (ids.bos && !json.contains("bos_token_id")) json["bos_token_id"] = *ids.bos;
     if (ids.eos && !json.contains("eos_token_id")) json["eos_token_id"] = *ids.eos;

@@ -68,6 +68,12 @@ class HfFields {
     return list<std::string>(key, "texts");
   }
 
+  // Returns the first text of a list, or `fallback` if there is no such list.
+  std::string first_text_or(const std::string& key, const std::string& fallback) const {
+    if (!has(key) || !json_[key].is_array() || json_[key].empty()) return fallback;
+    return json_[key][0].is_string() ? json_[key][0].get<std::string>() : fallback;
+  }
+
   // Requires a field to have one value, since any other changes the maths.
   void must_be(const std::string& key, const Json& only) const {
     if (!has(key)) return;

@@ -76,6 +76,7 @@ const Family kLlama{.architecture = "LlamaForCausalLM",
                     .models = kLlamaModels,
                     .build = build_gated_decoder,
                     .read_config = read_llama,
-                    .config_json = llama_json};
+                    .config_json = llama_json,
+                    .text_defaults = {"", 4096, 32, 32, 0, 11008, 32000, false}};
 
 }  // namespace tokamak

@@ -47,6 +47,7 @@ const Family kMistral{.architecture = "MistralForCausalLM",
                       .build = build_gated_decoder,
                       .read_config = read_mistral,
                       .config_json = mistral_json,
+                      .text_defaults = {"", 4096, 32, 32, 8, 14336, 32000, false},
                       .has_windows = true};
 
 }  // namespace tokamak

@@ -312,9 +312,61 @@ TEST(HfConfig, gemma_with_other_maths_is_refused_by_name) {
     EXPECT_NE(error.find(text.substr(0, text.find(':'))), std::string::npos)
         << extra << ": " << error;
   }
-  const std::string error = error_of(R"({"architectures": ["Gemma3ForConditionalGeneration"]})");
-  EXPECT_NE(error.find("Gemma3ForConditionalGeneration"), std::string::npos) << error;
-  EXPECT_NE(error.find("Gemma3ForCausalLM"), std::string::npos) << error;
+}
+
+// config.json of gemma-3-4b-it as published, which leaves most members to transformers.
+TEST(HfConfig, gemma3_for_images_gives_its_text_model) {
+  const std::string text =
+      R"({"architectures": ["Gemma3ForConditionalGeneration"], "eos_token_id": [1, 106],
+          "model_type": "gemma3", "text_config": {"hidden_size": 2560, "intermediate_size": 10240,
+          "model_type": "gemma3_text", "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0,
+          "rope_type": "linear"}, "sliding_window": 1024}, "torch_dtype": "bfloat16",
+          "vision_config": {"hidden_size": 1152, "model_type": "siglip_vision_model"}})";
+  const ModelSpec spec = parse_hf_config(text, "c");
+  const ModelSpec flavor = flavor_spec("gemma3", "4B");
+  EXPECT_EQ(count_parameters(spec).total, count_parameters(flavor).total);
+  EXPECT_EQ(spec.windows, flavor.windows);
+  EXPECT_EQ(rope_of(spec, 5), rope_of(flavor, 5));
+  EXPECT_EQ(rope_of(spec, 0), rope_of(flavor, 0));
+  EXPECT_EQ(spec.query_scalar, flavor.query_scalar);
+  EXPECT_TRUE(spec.tied);
+  const Json json = parse_json(to_hf_config(spec, DType::kF32, {}), "c");
+  EXPECT_EQ(json["architectures"], Json::array({"Gemma3ForCausalLM"}));
+  EXPECT_EQ(json["model_type"], "gemma3_text");
+  EXPECT_EQ(json["eos_token_id"], Json::array({1, 106}));
+  EXPECT_EQ(json["torch_dtype"], "float32");
+  EXPECT_EQ(json["num_attention_heads"], 8);
+  EXPECT_FALSE(json.contains("vision_config"));
+}
+
+TEST(HfConfig, a_model_for_images_says_itself_whether_the_head_is_tied) {
+  const auto parse = [](const std::string& inside, const std::string& outside) {
+    return parse_hf_config(
+        R"({"architectures": ["Mistral3ForConditionalGeneration"], "text_config": {"vocab_size": 9)" +
+            inside + "}" + outside + "}",
+        "c");
+  };
+  EXPECT_FALSE(parse("", "").tied);
+  EXPECT_TRUE(parse(R"(, "tie_word_embeddings": true)", "").tied);
+  EXPECT_FALSE(parse(R"(, "tie_word_embeddings": true)", R"(, "tie_word_embeddings": false)").tied);
+  const ModelSpec spec = parse(R"(, "dtype": "float16")", R"(, "torch_dtype": "bfloat16")");
+  EXPECT_EQ(spec.mlp_dim, 14336);
+  EXPECT_EQ(spec.num_kv_heads, 8);
+  EXPECT_EQ(to_hf_config(spec, DType::kF32, {}).find("float16"), std::string::npos);
+}
+
+TEST(HfConfig, other_models_for_images_are_refused_by_name) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"architectures": ["Gemma3ForConditionalGeneration"]})", "no \"text_config\""},
+      {R"({"model_type": "mistral3", "text_config": {"model_type": "ministral3"}})",
+       "model_type \"ministral3\" is not supported, only llama, mistral"},
+      {R"({"model_type": "gemma3", "text_config": {}, "quantization_config": {}})",
+       "\"quantization_config\" is not supported"},
+      {R"({"model_type": "gemma3", "text_config": 3})", "\"text_config\": wanted an object"},
+      {R"({"architectures": ["LlavaForConditionalGeneration"]})",
+       "and the text models of Gemma3ForConditionalGeneration"}};
+  for (const auto& [json, message] : cases)
+    EXPECT_NE(error_of(json).find(message), std::string::npos) << error_of(json);
 }
 
 TEST(OwnSizes, windows_follow_the_pattern) {

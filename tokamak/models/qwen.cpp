@@ -112,6 +112,7 @@ const Family kQwen2{.architecture = "Qwen2ForCausalLM",
                     .build = build_gated_decoder,
                     .read_config = read_qwen2,
                     .config_json = qwen2_json,
+                    .text_defaults = {"", 4096, 32, 32, 32, 22016, 151936, false},
                     .has_windows = true};
 const Family kQwen3{.architecture = "Qwen3ForCausalLM",
                     .model_type = "qwen3",
@@ -119,6 +120,7 @@ const Family kQwen3{.architecture = "Qwen3ForCausalLM",
                     .build = build_gated_decoder,
                     .read_config = read_qwen3,
                     .config_json = qwen3_json,
+                    .text_defaults = {"", 4096, 32, 32, 32, 22016, 151936, false},
                     .has_windows = true};
 
 }  // namespace tokamak

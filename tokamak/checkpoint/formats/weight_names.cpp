@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "tokamak/checkpoint/formats/outside_name.h"
 #include "tokamak/checkpoint/transform.h"
@@ -46,6 +47,21 @@ std::string_view missing_prefix(std::span<const TensorSource> tensors) {
     if (tensor.name == "embed_tokens.weight") return "model.";
   }
   return "";
+}
+
+// The prefixes of the text model in a model for images and text, and what they are in the text
+// model alone. The first match holds.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kTextPrefixes{
+    {{"language_model.model.", "model."},
+     {"language_model.lm_head.", "lm_head."},
+     {"language_model.", "model."},
+     {"model.language_model.", "model."}}};
+
+std::string name_in_text_model(const std::string& name) {
+  for (const auto& [prefix, alone] : kTextPrefixes) {
+    if (name.starts_with(prefix)) return std::string(alone) + name.substr(prefix.size());
+  }
+  return name;
 }
 
 std::string prefixed(std::string_view prefix, const std::string& name) {
@@ -94,6 +110,12 @@ std::string meta_name_of_hf(std::string_view name) {
   return {};
 }
 
+bool is_for_images(std::string_view name) {
+  constexpr std::string_view kModel = "model.";
+  if (name.starts_with(kModel)) name.remove_prefix(kModel.size());
+  return name.starts_with("vision_tower.") || name.starts_with("multi_modal_projector.");
+}
+
 bool has_meta_names(std::span<const TensorSource> tensors) {
   if (!missing_prefix(tensors).empty()) return false;
   return std::any_of(tensors.begin(), tensors.end(), [](const TensorSource& tensor) {
@@ -109,7 +131,8 @@ std::vector<TensorSource> to_hf_weights(std::span<const TensorSource> tensors,
   for (const TensorSource& tensor : tensors) {
     if (is_buffer(tensor.name)) continue;
     if (!is_meta) {
-      out.push_back(renamed(tensor, prefixed(prefix, tensor.name)));
+      const std::string name = name_in_text_model(tensor.name);
+      out.push_back(renamed(tensor, is_for_images(name) ? name : prefixed(prefix, name)));
       continue;
     }
     const auto name = hf_name_of_meta(tensor.name);

@@ -29,10 +29,15 @@ std::string meta_name_of_hf(std::string_view name);
 /// Whether the tensors are named as in Meta's consolidated files and torchtitan.
 bool has_meta_names(std::span<const TensorSource> tensors);
 
+/// Whether a tensor belongs to the parts for images of a model for images and text, which no model
+/// of ours has.
+bool is_for_images(std::string_view name);
+
 /// Brings tensors of any known naming to Hugging Face's. Meta's tensors are renamed and the rows of
 /// wq and wk permuted, names of a model without a head get its prefix ("model.", "transformer."),
-/// buffers (masks, rotary frequencies) are dropped, and other names stay. `heads` is used only for
-/// Meta's tensors. Throws Error if a set of Meta's names has one that no Llama has.
+/// those of the text model in a model for images and text lose "language_model.", buffers (masks,
+/// rotary frequencies) are dropped, and other names stay. `heads` is used only for Meta's tensors.
+/// Throws Error if a set of Meta's names has one that no Llama has.
 std::vector<TensorSource> to_hf_weights(std::span<const TensorSource> tensors,
                                         const HeadCounts& heads);
 

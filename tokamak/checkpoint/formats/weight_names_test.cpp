@@ -170,6 +170,26 @@ TEST(WeightNames, names_of_a_model_without_a_head_get_their_prefix) {
   EXPECT_EQ(got[3].name, "lm_head.weight");
 }
 
+TEST(WeightNames, text_models_lose_the_prefix_that_sets_them_apart) {
+  const std::vector<std::vector<const char*>> spellings{
+      {"language_model.model.layers.0.mlp.up_proj.weight", "language_model.lm_head.weight",
+       "vision_tower.vision_model.head.probe", "multi_modal_projector.mm_soft_emb_norm.weight"},
+      {"model.language_model.layers.0.mlp.up_proj.weight", "lm_head.weight",
+       "model.vision_tower.head.probe", "model.multi_modal_projector.mm_soft_emb_norm.weight"},
+      {"language_model.layers.0.mlp.up_proj.weight", "lm_head.weight", "vision_tower.head.probe",
+       "multi_modal_projector.mm_soft_emb_norm.weight"}};
+  for (const auto& names : spellings) {
+    std::vector<TensorSource> tensors;
+    for (const char* name : names) tensors.push_back(pattern(name, DType::kF32, {2}));
+    const auto got = to_hf_weights(tensors, {});
+    ASSERT_EQ(got.size(), 4U);
+    EXPECT_EQ(got[0].name, "model.layers.0.mlp.up_proj.weight");
+    EXPECT_EQ(got[1].name, "lm_head.weight");
+    EXPECT_TRUE(is_for_images(got[2].name) && is_for_images(got[3].name));
+    EXPECT_FALSE(is_for_images(got[0].name) || is_for_images(got[1].name));
+  }
+}
+
 TEST(WeightNames, strangers_are_refused) {
   const HeadCounts heads{.num_heads = 1, .num_kv_heads = 1};
   const std::vector<TensorSource> mixed{pattern("norm.weight", DType::kF32, {2}),

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "tokamak/checkpoint/formats/outside_name.h"
+#include "tokamak/checkpoint/formats/weight_names.h"
 #include "tokamak/checkpoint/transform.h"
 #include "tokamak/core/error.h"
 
@@ -91,6 +92,7 @@ std::vector<TensorSource> parameters_of_model(const ModelSpec& config,
   const TensorSource* table = nullptr;
   const TensorSource* tied_head = nullptr;
   for (const TensorSource& tensor : found) {
+    if (is_for_images(tensor.name)) continue;
     const auto wanted = model.dims.find(tensor.name);
     if (wanted == model.dims.end()) {
       TOK_REQUIRE(tensor.name == kHead,
@@ -119,6 +121,17 @@ std::vector<TensorSource> parameters_of_model(const ModelSpec& config,
               model.dims.size(), shown(missing->first));
   if (tied_head != nullptr) check_tied_head(*tied_head, *table, where);
   return parameters;
+}
+
+std::string left_out_of(std::span<const TensorSource> found, const std::string& where) {
+  const auto count = std::count_if(found.begin(), found.end(), [](const TensorSource& tensor) {
+    return is_for_images(tensor.name);
+  });
+  if (count == 0) return {};
+  return fmt::format(
+      "{}: left out {} tensors for images (vision_tower, multi_modal_projector); the model is the "
+      "text model alone",
+      where, count);
 }
 
 void check_finite(std::span<const TensorSource> tensors, DType stored, const std::string& where) {

@@ -11,6 +11,7 @@
 #include "tokamak/core/file.h"
 #include "tokamak/core/timing.h"
 #include "tokamak/train/state/initialize.h"
+#include "tokamak/train/state/model_check.h"
 #include "tokamak/train/state/resume_point.h"
 #include "tokamak/train/together.h"
 
@@ -238,10 +239,15 @@ void RunCheckpoints::take_over(TrainState& state, uint64_t seed, Loader& loader)
 }
 
 void RunCheckpoints::load_weights() {
+  std::string left_out;
   all_together(world_, [&] {
-    load_parameters(access_, pieces_, open_weights(model_, o_.initial_load_path));
+    const std::string where = o_.initial_load_path.string();
+    const auto found = open_weights(model_, o_.initial_load_path);
+    load_parameters(access_, pieces_, parameters_of_model(model_, found, where));
+    left_out = left_out_of(found, where);
     return std::string();
   });
+  if (!left_out.empty()) log_.say(left_out);
 }
 
 // Writes the model's files beside the checkpoints, so that `generate` and `convert` need no others.
