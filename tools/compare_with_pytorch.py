@@ -14,8 +14,9 @@ import tempfile
 
 import numpy as np
 import torch
-from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GemmaConfig, GPT2Config, LlamaConfig, MistralConfig,
-                          Qwen2Config, Qwen3Config)
+from transformers import (AutoModelForCausalLM, AutoModelForImageTextToText, Gemma2Config, Gemma3Config, Gemma3TextConfig, GemmaConfig,
+                          GPT2Config, LlamaConfig, Mistral3Config, MistralConfig, PixtralVisionConfig, Qwen2Config, Qwen3Config,
+                          SiglipVisionConfig)
 
 STEPS = 10
 ROPE = dict(rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32)
@@ -43,6 +44,20 @@ def gpt2(**fields):
 def gemma(kind, **fields):
     """Without a padding token, whose embedding PyTorch gives no gradient."""
     return llama(kind, **{"head_dim": 14, "rms_norm_eps": 1e-6, "tie_word_embeddings": True, "pad_token_id": None, **fields})
+
+
+VISION = dict(hidden_size=8, intermediate_size=12, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14)
+
+
+def gemma3_vision(**fields):
+    """A model for images and text, as Gemma 3 is published from 4B on."""
+    return Gemma3Config(text_config=gemma(Gemma3TextConfig, **fields), vision_config=SiglipVisionConfig(**VISION),
+                        mm_tokens_per_image=4, tie_word_embeddings=fields.get("tie_word_embeddings", True))
+
+
+def mistral3_vision(**fields):
+    return Mistral3Config(text_config=llama(MistralConfig, **fields), vision_config=PixtralVisionConfig(**VISION),
+                          tie_word_embeddings=fields.get("tie_word_embeddings", False))
 
 
 CASES = {  # name: config, batch, sequence length
@@ -96,6 +111,12 @@ CASES = {  # name: config, batch, sequence length
                                                  sliding_attention=dict(rope_type="default", rope_theta=700.0))), 2, 90),
     "gemma3_layers": (gemma(Gemma3TextConfig, query_pre_attn_scalar=256, sliding_window=7, num_hidden_layers=8,
                             hidden_size=24, num_attention_heads=4, num_key_value_heads=4, head_dim=8, attention_bias=True), 2, 33),
+    "gemma3_vision": (gemma3_vision(query_pre_attn_scalar=21, sliding_window=9, num_hidden_layers=7,
+                                    rope_parameters=dict(full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1e6),
+                                                         sliding_attention=dict(rope_type="default", rope_theta=1e4))), 2, 43),
+    "gemma3_vision_untied": (gemma3_vision(query_pre_attn_scalar=14, sliding_window=70, tie_word_embeddings=False,
+                                           num_key_value_heads=6, hidden_size=30), 2, 29),
+    "mistral3_vision": (mistral3_vision(sliding_window=None, head_dim=10, rope_theta=1e5), 2, 37),
 }
 
 
@@ -105,13 +126,28 @@ MESHES = {"fsdp": ["data_parallel_shard"], "tp": ["tensor_parallel"], "pp": ["pi
           "tp_pp": ["tensor_parallel", "pipeline_parallel"]}
 
 
-def make_model(config):
+def text_model(model):
+    """The text model inside, of the same parameters; a model of text alone is its own."""
+    if not hasattr(model.config, "text_config"):
+        return model
+    text = AutoModelForCausalLM.from_config(model.config.text_config, attn_implementation="eager")
+    text.model = model.model.language_model
+    text.lm_head = model.lm_head
+    ids = torch.arange(9)[None]
+    with torch.no_grad():
+        assert torch.equal(text.eval()(ids).logits, model.eval()(ids).logits)
+    return text
+
+
+def save_model(config, folder):
     torch.manual_seed(7)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    kind = AutoModelForImageTextToText if hasattr(config, "text_config") else AutoModelForCausalLM
+    model = kind.from_config(config, attn_implementation="eager")
     with torch.no_grad():
         for p in model.parameters():
             p.copy_(p + 0.1 * torch.randn_like(p) if p.dim() == 1 else 3 * p)
-    return model
+    model.save_pretrained(folder)
+    return text_model(model)
 
 
 def train_pytorch(model, tokens):
@@ -203,10 +239,9 @@ def compare(program, name, mesh):
     batch = MESH_BATCH if mesh else batch
     with tempfile.TemporaryDirectory() as root:
         folder = pathlib.Path(root)
-        model = make_model(config)
-        model.save_pretrained(folder / "hf")
+        model = save_model(config, folder / "hf")
         shape = (STEPS, batch, seq_len + 1)
-        tokens = np.random.default_rng(3).integers(0, config.vocab_size, shape).astype(np.uint32)
+        tokens = np.random.default_rng(3).integers(0, model.config.vocab_size, shape).astype(np.uint32)
         tokens.tofile(folder / "t.u32")
         want = train_pytorch(model, tokens)
         got = train_tokamak(program, folder, batch, seq_len, mesh)
@@ -216,11 +251,11 @@ def compare(program, name, mesh):
         loaded = AutoModelForCausalLM.from_pretrained(export, attn_implementation="eager")
         weights = weight_errors(model, loaded)
         loaded.eval()
-        logits = logit_error(model.eval(), loaded, config.vocab_size)
+        logits = logit_error(model.eval(), loaded, model.config.vocab_size)
         likelihood = likelihood_error(program, loaded, export)
         theirs, ours = greedy_tokens(program, loaded, export)
     good = loss < 2e-5 and norm < 1e-4 and weights < 1e-4 and logits < 1e-4 and likelihood < 2e-6 and theirs == ours
-    print(f"{'ok ' if good else 'BAD'} {name:14} loss {loss:.1e}  norm {norm:.1e}  weights {weights:.1e}  "
+    print(f"{'ok ' if good else 'BAD'} {name:20} loss {loss:.1e}  norm {norm:.1e}  weights {weights:.1e}  "
           f"logits {logits:.1e}  likelihood {likelihood:.1e}  greedy {sum(a == b for a, b in zip(theirs, ours))} of {len(theirs)}", flush=True)
     return good
 

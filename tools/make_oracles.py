@@ -5,21 +5,25 @@ usage: make_oracles.py [--bf16] [NAME ...]   (needs torch, transformers, numpy, 
 Each oracle is a folder: what save_pretrained writes; oracle.json with the losses and gradient norms of ten steps and
 the tokens that greedy generation appends to a prompt; oracle.safetensors with the tokens, the logits of the first
 tokens of two texts, the first step's gradients and the parameters after the last one, by Hugging Face's names.
-Generation and logits stay below the lengths from which some rotary scalings change, training goes beyond them.
+Generation and logits stay below the lengths from which some rotary scalings change, training goes beyond them. Of a
+model for images and text the facts are those of its text model, whose own configuration is in the folder exported.
 
 --bf16 adds to the oracle.json of folders that are there how far PyTorch's own bf16 runs stray from the fp32 steps:
 the root mean square, over runs from slightly different weights and over their steps, of the relative difference.
 """
+import copy
 import json
 import pathlib
+import shutil
 import sys
+import tempfile
 
 import numpy as np
 import torch
 import transformers
 from safetensors.numpy import load_file, save_file
-from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GemmaConfig, GPT2Config, LlamaConfig, MistralConfig,
-                          Qwen2Config, Qwen3Config)
+from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, Gemma2Config, Gemma3Config, Gemma3TextConfig,
+                          GemmaConfig, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, SiglipVisionConfig)
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "tests/oracles"
 STEPS = 10
@@ -94,16 +98,52 @@ CASES = {  # name: config, batch, sequence length
     "gemma3_pattern": (Gemma3TextConfig(**{**GEMMA, "num_hidden_layers": 7, "hidden_size": 24, "intermediate_size": 20,
                                            "head_dim": 8, "vocab_size": 71, "tie_word_embeddings": False},
                                         query_pre_attn_scalar=8, sliding_window=9, attention_bias=True), 2, 29),
+    "gemma3_vision": (Gemma3Config(text_config=Gemma3TextConfig(
+        **{**GEMMA, "num_hidden_layers": 6, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6,
+           "hidden_size": 24, "intermediate_size": 28, "vocab_size": 61}, query_pre_attn_scalar=17, sliding_window=8,
+        rope_parameters={"full_attention": dict(rope_type="linear", factor=8.0, rope_theta=1e6),
+                         "sliding_attention": dict(rope_type="default", rope_theta=1e4)}),
+        vision_config=SiglipVisionConfig(hidden_size=8, intermediate_size=12, num_hidden_layers=1,
+                                         num_attention_heads=2, image_size=28, patch_size=14),
+        mm_tokens_per_image=4, eos_token_id=[2, 5]), 2, 33),
 }
 
 
-def make_model(config):
+def is_for_images(config):
+    return hasattr(config, "text_config")
+
+
+def kind_of(config):
+    return AutoModelForImageTextToText if is_for_images(config) else AutoModelForCausalLM
+
+
+def text_model(model):
+    """The text model in a model for images and text, with the same parameters."""
+    if not is_for_images(model.config):
+        return model
+    text = AutoModelForCausalLM.from_config(model.config.text_config, attn_implementation="eager")
+    text.model, text.lm_head = model.model.language_model, model.lm_head
+    text.config.eos_token_id = text.generation_config.eos_token_id = model.config.eos_token_id
+    return text
+
+
+def save_model(config, folder):
     torch.manual_seed(7)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    model = kind_of(config).from_config(config, attn_implementation="eager")
     with torch.no_grad():
         for p in model.parameters():
             p.copy_(p + 0.1 * torch.randn_like(p) if p.dim() == 1 else 3 * p)
-    return model.train()
+            if is_for_images(config):  # as published
+                p.copy_(p.bfloat16())
+    if is_for_images(config):
+        copy.deepcopy(model).bfloat16().save_pretrained(folder)
+        with tempfile.TemporaryDirectory() as scratch:
+            text_model(model).save_pretrained(scratch)
+            (folder / "exported").mkdir(exist_ok=True)
+            shutil.copy(pathlib.Path(scratch) / "config.json", folder / "exported")
+    else:
+        model.save_pretrained(folder)
+    return text_model(model).train()
 
 
 def parameters(model):
@@ -146,9 +186,8 @@ def greedy(model, prompt):
 def make(name):
     config, batch, seq = CASES[name]
     folder = FOLDER / name
-    model = make_model(config)
-    model.save_pretrained(folder)
-    tokens = np.random.default_rng(3).integers(0, config.vocab_size, (STEPS, batch, seq + 1)).astype(np.int32)
+    model = save_model(config, folder)
+    tokens = np.random.default_rng(3).integers(0, model.config.vocab_size, (STEPS, batch, seq + 1)).astype(np.int32)
     text = greedy(model, tokens[0, 0, :PROMPT])
     with torch.no_grad():
         logits = model(torch.tensor(tokens[0, :LOGIT_ROWS, :LOGIT_TOKENS].astype(np.int64))).logits
@@ -169,12 +208,13 @@ def stray_of_bf16(name):
     folder = FOLDER / name
     path = folder / "oracle.json"
     facts = json.loads(path.read_text())
+    config = AutoConfig.from_pretrained(folder)
     tokens = load_file(folder / "oracle.safetensors")["tokens"]
     strays = {"loss": [], "grad_norm": []}
     for run in range(BF16_RUNS):
         # The computation in bf16 over fp32 parameters, whose gradients and updates are fp32.
         masters, compute = (
-            AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=dtype).train()
+            text_model(kind_of(config).from_pretrained(folder, attn_implementation="eager", dtype=dtype)).train()
             for dtype in (torch.float32, torch.bfloat16))
         torch.manual_seed(run)
         with torch.no_grad():

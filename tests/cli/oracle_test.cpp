@@ -255,7 +255,8 @@ INSTANTIATE_TEST_SUITE_P(PyTorch, GreedyOracle,
                                            "qwen2_window", "qwen3_window", "llama_linear",
                                            "llama_dynamic", "llama_yarn", "llama_longrope",
                                            "gpt2_scaled", "gpt2_unscaled", "gemma_tiny",
-                                           "gemma2_tiny", "gemma3_tiny", "gemma3_pattern"),
+                                           "gemma2_tiny", "gemma3_tiny", "gemma3_pattern",
+                                           "gemma3_vision"),
                          [](const auto& of) { return std::string(of.param); });
 
 }  // namespace
