@@ -96,6 +96,8 @@ void run(const CudnnAttention& problem, Device& device, const std::vector<Tensor
   const Kernel kernel = prepare_cudnn_attention(problem, bytes, device);
   ASSERT_TRUE(kernel);
   const Buffer workspace(bytes);
+  // The stream does not wait for the default one, which may still fill the operands.
+  TOK_CUDA(cudaDeviceSynchronize());
   kernel({.in = operands, .workspace = workspace.tensor().data, .stream = device.stream(0)});
   TOK_CUDA(cudaDeviceSynchronize());
 }
