@@ -268,8 +268,10 @@ TEST(FsdpPlan, recompute_keeps_no_gathered_weights) {
   }
 }
 
-// By group name, where each rank gathers beside compute. The groups are known to be `carrier`'s.
-std::vector<std::map<std::string, uint64_t>> gather_layouts(const MeshCase& c, Carrier carrier) {
+// By group name, where each rank gathers beside compute. The groups are known to be `carrier`'s, in
+// so many arenas.
+std::vector<std::map<std::string, uint64_t>> gather_layouts(const MeshCase& c, Carrier carrier,
+                                                            size_t num_arenas = 1) {
   const Target target{.backend = "gpu", .arch = 90, .devices_per_host = c.distribute.mesh.size()};
   std::vector<std::map<std::string, uint64_t>> layouts;
   for (int rank = 0; rank < c.distribute.mesh.size(); ++rank) {
@@ -281,9 +283,10 @@ std::vector<std::map<std::string, uint64_t>> gather_layouts(const MeshCase& c, C
     const auto found = gathered_memory(plans, Memory(*backend, plans));
     layouts.emplace_back();
     for (size_t id = 0; id < found.size(); ++id) {
-      if (found[id].base == nullptr) continue;
+      if (found[id].arenas.empty()) continue;
       layouts.back()[run.plan().groups.entries[id].name] = found[id].layout;
       EXPECT_EQ(run.plan().carriers[id], carrier);
+      EXPECT_EQ(found[id].arenas.size(), num_arenas);
     }
   }
   return layouts;
@@ -296,6 +299,23 @@ TEST(GatheredMemory, is_one_layout_where_ranks_plan_alike) {
   ASSERT_EQ(ranks[0].size(), 1U);
   EXPECT_EQ(ranks[0].begin()->first, "dp_shard x cp gather");
   for (const auto& layouts : ranks) EXPECT_EQ(layouts, ranks[0]);
+}
+
+// The backward of a pipeline gathers again what lies in a microbatch's slot.
+TEST(GatheredMemory, spans_the_slots_of_a_pipeline) {
+  MeshCase c = traffic_case();
+  c.distribute.mesh.degrees = {2, 1, 1, 1, 2};
+  c.distribute.gather_again = true;
+  c.num_microbatches = 4;
+  set_pipeline(c, "1F1B", 1);
+  const auto ranks = gather_layouts(c, Carrier::kCopyEngines, 2);
+  for (const auto& layouts : ranks) {
+    ASSERT_EQ(layouts.size(), 1U);
+    EXPECT_EQ(layouts.begin()->first, "tp again");
+  }
+  EXPECT_EQ(ranks[0], ranks[1]);
+  EXPECT_EQ(ranks[2], ranks[3]);
+  EXPECT_NE(ranks[0], ranks[2]) << "stages hold unlike numbers of microbatches";
 }
 
 // The second of two ranks attends to longer parts of keys and values than the first.

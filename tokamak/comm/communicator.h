@@ -88,9 +88,8 @@ class Communicator {
 
 /// Where the all-gathers of a group read and write.
 struct GatheredMemory {
-  std::byte* base = nullptr;  ///< null = they are not all in one piece of memory
-  int64_t bytes = 0;
-  /// A digest of `bytes` and of the offsets of each call, which two ranks can compare.
+  std::vector<std::span<std::byte>> arenas;  ///< none = the group does not gather so
+  /// A digest of the arenas' sizes and of the offsets of each call, which two ranks can compare.
   uint64_t layout = 0;
 };
 

@@ -18,7 +18,7 @@ Communicators::Communicators(World& world, const GroupTable& groups,
   });
   for (const size_t id : order) {
     const GroupTable::Entry& group = groups.entries[id];
-    const bool gathers = !gathered.empty() && gathered[id].base != nullptr;
+    const bool gathers = !gathered.empty() && !gathered[id].arenas.empty();
     if (gathers) {
       owned_.push_back(world.make_gather_group(group.name, group.ranks, gathered[id]));
     } else if (group.purpose == GroupPurpose::kMessage) {

@@ -10,8 +10,8 @@
 
 namespace tokamak {
 
-/// Returns, by group id of `plans` (which share their groups), the scratch arena for each group
-/// that gathers by copy engines or may do so (Plan::carriers), and nothing for the others.
+/// Returns, by group id of `plans` (which share their groups), the arenas between which each group
+/// gathers that does so by copy engines or may do so (Plan::carriers), and none for the others.
 std::vector<GatheredMemory> gathered_memory(std::span<const Plan* const> plans,
                                             const Memory& memory);
 

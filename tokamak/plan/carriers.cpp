@@ -26,8 +26,8 @@ bool wants_copy_engines(const GroupTable::Entry& group, const Target& target,
 }  // namespace
 
 bool gathers_beside_compute(const Task& task) {
-  return task.rules == &kRules<AllGather> && task.stream != 0 &&
-         task.in[0].arena == ArenaKind::kScratch && task.out[0].arena == ArenaKind::kScratch;
+  return task.rules == &kRules<AllGather> && task.stream != 0 && !holds_state(task.in[0].arena) &&
+         !holds_state(task.out[0].arena);
 }
 
 void choose_carriers(std::span<Plan* const> plans, const Target& target,

@@ -21,7 +21,7 @@ struct CarrierOptions {
   AxisSet unlike;
 };
 
-/// Whether `task` gathers from scratch to scratch on another stream than the first.
+/// Whether `task` gathers on another stream than the first, neither from State nor to it.
 bool gathers_beside_compute(const Task& task);
 
 /// Sets the carriers of `plans`, which are all that one rank binds together and share their groups.

@@ -50,6 +50,7 @@ TEST(Carriers, CopyEnginesCarryGroupsThatOnlyGatherBesideCompute) {
   const CommGroup sums = g.add("sums too");
   const CommGroup foreground = g.add("gathers in the foreground");
   const CommGroup slots = g.add("gathers from slots");
+  const CommGroup state = g.add("gathers from State");
   g.add("has no calls");
   g.call(AllGather{.group = beside}, 1);
   g.call(AllGather{.group = beside}, 2);
@@ -57,8 +58,10 @@ TEST(Carriers, CopyEnginesCarryGroupsThatOnlyGatherBesideCompute) {
   g.call(AllReduce{.group = sums}, 1);
   g.call(AllGather{.group = foreground}, 0);
   g.call(AllGather{.group = slots}, 1, ArenaKind::kSlot);
-  std::vector<Carrier> want(5, Carrier::kKernels);
-  want[static_cast<size_t>(beside.id)] = Carrier::kCopyEngines;
+  g.call(AllGather{.group = state}, 1, ArenaKind::kState);
+  std::vector<Carrier> want(6, Carrier::kKernels);
+  for (const CommGroup& group : {beside, slots})
+    want[static_cast<size_t>(group.id)] = Carrier::kCopyEngines;
   EXPECT_EQ(carriers_of(g.plan, kEightGpus, kOneHost), want);
 }
 

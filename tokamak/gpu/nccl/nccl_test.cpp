@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <numeric>
+#include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -205,22 +206,27 @@ TEST_F(Nccl, gathers_from_equal_and_from_other_offsets) {
     const auto world = make_nccl_world(control, *backend, {.copy_engine = true});
     constexpr int64_t kCount = 300'000;
     const int64_t room = (world->size() + 1) * kCount;
-    for (const bool is_apart : {false, true}) {
+    for (const auto& [name, is_apart, num_arenas] :
+         {std::tuple{"alike", false, 1}, {"apart", true, 1}, {"alike, two arenas", false, 2}}) {
       const int64_t shift = is_apart ? 4096 * world->rank() : 0;
-      const auto memory = backend->allocate((room + 4096 * world->size()) * int64_t{4});
-      const auto comm =
-          world->make_gather_group(is_apart ? "apart" : "alike", everyone(world->size()),
-                                   {memory->data(), memory->bytes(), static_cast<uint64_t>(shift)});
-      std::byte* const in = memory->data() + 4 * shift;
+      std::vector<std::unique_ptr<Allocation>> memory;
+      GatheredMemory gathered{.layout = static_cast<uint64_t>(shift)};
+      for (int i = 0; i < num_arenas; ++i) {
+        memory.push_back(backend->allocate((room + 4096 * world->size()) * int64_t{4}));
+        gathered.arenas.emplace_back(memory.back()->data(),
+                                     static_cast<size_t>(memory.back()->bytes()));
+      }
+      const auto comm = world->make_gather_group(name, everyone(world->size()), gathered);
+      std::byte* const in = memory.front()->data() + 4 * shift;
+      std::byte* const out = memory.back()->data() + 4 * (shift + kCount);
       const Floats mine = elements(world->rank(), kCount);
       backend->upload(in, reinterpret_cast<const std::byte*>(mine.data()), 4 * kCount);
-      comm->all_gather(in, in + 4 * kCount, kCount, DType::kF32, backend->streams()->stream(0));
+      comm->all_gather(in, out, kCount, DType::kF32, backend->streams()->stream(0));
       Floats all(static_cast<size_t>(world->size() * kCount));
-      backend->download(reinterpret_cast<std::byte*>(all.data()), in + 4 * kCount,
-                        std::ssize(all) * 4);
+      backend->download(reinterpret_cast<std::byte*>(all.data()), out, std::ssize(all) * 4);
       for (int r = 0; r < world->size(); ++r) {
         const auto part = all.begin() + r * kCount;
-        EXPECT_EQ(Floats(part, part + kCount), elements(r, kCount)) << is_apart;
+        EXPECT_EQ(Floats(part, part + kCount), elements(r, kCount)) << name;
       }
       world->barrier();
     }

@@ -217,9 +217,11 @@ class NcclWorld final : public World {
     check_nccl(made, "ncclCommInitRankConfig");
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
     if (memory != nullptr) {
-      ncclWindow_t window = nullptr;
-      TOK_NCCL(ncclCommWindowRegister(comm, memory->base, static_cast<size_t>(memory->bytes),
-                                      &window, NCCL_WIN_COLL_SYMMETRIC));
+      for (const std::span<std::byte> arena : memory->arenas) {
+        ncclWindow_t window = nullptr;
+        TOK_NCCL(ncclCommWindowRegister(comm, arena.data(), arena.size(), &window,
+                                        NCCL_WIN_COLL_SYMMETRIC));
+      }
     }
 #endif
     if (group.world_ranks.size() == 2) connect_pair(comm, 1 - group.rank);
