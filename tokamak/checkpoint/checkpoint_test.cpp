@@ -347,6 +347,7 @@ TEST(Foreign, pickles_are_refused_with_the_remedy) {
   refuse_foreign_checkpoint(hf);
   write_text(folder.path() / "gpt2.bin", std::string(1024, '\0'));
   refuse_foreign_checkpoint(folder.path() / "gpt2.bin");
+  EXPECT_ERROR(refuse_foreign_checkpoint(folder.path() / "model.gguf"), "GGUF files are not read");
 }
 
 }  // namespace

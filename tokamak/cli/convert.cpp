@@ -31,12 +31,15 @@ void to_checkpoint(const ModelFiles& files, const std::filesystem::path& to, DTy
   fmt::print("wrote the checkpoint {}\n", folder.string());
 }
 
-// Returns the ids of the tokenizer in `folder`; none where there is none, or one that is not read.
-SpecialIds special_ids_in(const std::filesystem::path& folder) {
+// Returns the ids of the tokenizer in `folder`. The files of one that is not read are copied all
+// the same.
+SpecialIds special_ids_in(const std::filesystem::path& folder, const AssetFiles& files) {
+  if (files.empty()) return {};
   try {
     const auto tokenizer = load_tokenizer(folder);
     return {.bos = tokenizer->bos(), .eos = tokenizer->eos()};
-  } catch (const Error&) {
+  } catch (const Error& error) {
+    fmt::print("the tokenizer is copied, but not read: {}\n", error.what());
     return {};
   }
 }
@@ -99,13 +102,14 @@ int run_convert(Args args) {
   const std::filesystem::path beside =
       tokenizer.empty() ? files.folder : std::filesystem::path(tokenizer);
   AssetFiles assets = tokenizer_files_in(beside);
+  const SpecialIds ids = format == "hf" ? special_ids_in(beside, assets) : SpecialIds{};
   assets.merge(generation_config_in(files.folder));
   check_finite(files.parameters, type, from);
   if (format == "checkpoint") {
     to_checkpoint(files, to, type, assets);
     return 0;
   }
-  export_hf_folder(to, files.config, files.parameters, type, special_ids_in(beside), assets);
+  export_hf_folder(to, files.config, files.parameters, type, ids, assets);
   fmt::print("wrote the Hugging Face folder {}\n", to);
   return 0;
 }

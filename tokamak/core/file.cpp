@@ -73,6 +73,17 @@ int open_regular_file(const std::filesystem::path& path) {
   return std::exchange(file.fd, -1);
 }
 
+namespace {
+
+// Git without its extension LFS checks out a pointer in place of each large file.
+void refuse_lfs_pointer(std::string_view text, const std::filesystem::path& path) {
+  TOK_REQUIRE(text.size() > 512 || !text.starts_with("version https://git-lfs."),
+              "{}: a pointer of Git LFS, not the file itself; fetch the file with: git lfs pull",
+              path.string());
+}
+
+}  // namespace
+
 MappedFile::MappedFile(const std::filesystem::path& path) {
   const Descriptor file = open_to_read(path);
   size_ = size_of_regular(file.fd, path);
@@ -81,6 +92,7 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
   if (mapped == MAP_FAILED) throw_errno("mmap " + path.string());
   data_ = static_cast<const std::byte*>(mapped);
   remember_mapping(bytes(), path.c_str());
+  refuse_lfs_pointer(text(), path);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept

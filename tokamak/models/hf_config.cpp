@@ -1,5 +1,8 @@
 #include "tokamak/models/hf_config.h"
 
+#include <algorithm>
+#include <cctype>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -10,13 +13,21 @@
 namespace tokamak {
 namespace {
 
-// The model type decides if no architecture is named or the named one has no head (LlamaModel).
+bool is_same_name(std::string_view a, std::string_view b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) {
+    return std::tolower(static_cast<unsigned char>(x)) ==
+           std::tolower(static_cast<unsigned char>(y));
+  });
+}
+
+// The model type decides if no architecture is named or the named one has no head (LlamaModel). The
+// first conversions of Llama say LLaMAForCausalLM.
 const Family& family_of(const HfFields& f) {
   const std::string name = f.first_text_or("architectures", "");
   const std::string type = f.text_or("model_type", "");
   std::vector<std::string_view> names;
   for (const Family* family : kFamilies) {
-    if (family->architecture == name) return *family;
+    if (is_same_name(family->architecture, name)) return *family;
     names.push_back(family->architecture);
   }
   for (const Family* family : kFamilies) {

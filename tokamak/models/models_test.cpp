@@ -173,7 +173,8 @@ TEST(HfConfig, refuses_other_maths_by_name) {
 
 TEST(HfConfig, a_model_without_its_head_is_known_by_its_type) {
   const std::string sizes = kLlama.substr(kLlama.find(',') + 1);
-  for (const char* name : {R"("LlamaModel")", R"("LlamaForCausalLM")", ""}) {
+  for (const char* name :
+       {R"("LlamaModel")", R"("LlamaForCausalLM")", R"("LLaMAForCausalLM")", ""}) {
     const ModelSpec spec = parse_hf_config(
         fmt::format(R"({{"model_type": "llama", "architectures": [{}],{}}})", name, sizes), "c");
     EXPECT_EQ(parse_json(to_hf_config(spec, DType::kF32, {}), "c")["architectures"],

@@ -52,7 +52,11 @@ std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& folder_or_file) {
   for (const fs::path& model : {path / "tokenizer.model", path / "original" / "tokenizer.model"}) {
     if (path_exists(model)) return load_model(model);
   }
-  fail("{}: wanted a folder with tokenizer.json or tokenizer.model, found neither", path.string());
+  const bool has_parts = path_exists(path / "vocab.json") && path_exists(path / "merges.txt");
+  fail("{}: wanted a folder with tokenizer.json or tokenizer.model, found {}", path.string(),
+       has_parts ? "only vocab.json and merges.txt; AutoTokenizer.from_pretrained(IN)"
+                   ".save_pretrained(OUT) in Python with transformers writes tokenizer.json"
+                 : "neither");
 }
 
 }  // namespace tokamak

@@ -42,6 +42,13 @@ bool holds_pickle(const fs::path& path) {
       path.string(), file.filename().string());
 }
 
+[[noreturn]] void refuse_gguf(const fs::path& path) {
+  fail(
+      "{}: GGUF files are not read; give the folder with safetensors from which it was made, which "
+      "llama.cpp converts again after training",
+      path.string());
+}
+
 bool is_usable(const fs::path& file) {
   const std::string name = file.filename().string();
   return name.ends_with(".safetensors") || name == "model.safetensors.index.json" ||
@@ -52,17 +59,21 @@ bool is_usable(const fs::path& file) {
 
 void refuse_foreign_checkpoint(const fs::path& path) {
   if (path.extension() == ".distcp") refuse_distributed(path.parent_path());
+  if (path.extension() == ".gguf") refuse_gguf(path);
   if (has_pickle_suffix(path) && holds_pickle(path)) {
     refuse_pickle(path, path);
   }
   if (!is_folder(path)) return;
   fs::path pickle;
+  fs::path gguf;
   bool usable = false;
   for (const fs::path& file : list_folder(path)) {
     if (file.filename() == ".metadata" || file.extension() == ".distcp") refuse_distributed(path);
     usable = usable || is_usable(file);
+    if (file.extension() == ".gguf") gguf = file;
     if (has_pickle_suffix(file) && holds_pickle(file)) pickle = file;
   }
+  if (!usable && !gguf.empty()) refuse_gguf(gguf);
   if (!usable && !pickle.empty()) refuse_pickle(path, pickle);
 }
 

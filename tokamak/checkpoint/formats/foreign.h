@@ -1,4 +1,4 @@
-// Recognises, but never opens, checkpoints of other programs that hold Python pickles.
+// Recognises, but never opens, checkpoints of other programs that are not read.
 #pragma once
 
 #include <filesystem>
@@ -6,7 +6,8 @@
 namespace tokamak {
 
 /// Throws Error with the remedy if `path` is a PyTorch distributed checkpoint folder, a pickled
-/// file (.pth, .pt, .bin, .ckpt), or a folder whose only weights are pickled; returns otherwise.
+/// file (.pth, .pt, .bin, .ckpt), a GGUF file, or a folder with only such weights; returns
+/// otherwise.
 void refuse_foreign_checkpoint(const std::filesystem::path& path);
 
 }  // namespace tokamak

@@ -24,6 +24,21 @@ std::vector<fs::path> files_like(const fs::path& folder, std::string_view prefix
   return found;
 }
 
+// Says which weights a folder has instead of those that are read.
+std::string other_weights(const fs::path& folder) {
+  if (path_exists(folder / "pytorch_model.bin"))
+    return ", got pytorch_model.bin: load and save it with transformers, which writes safetensors";
+  if (path_exists(folder / "adapter_model.safetensors"))
+    return ", got adapter_model.safetensors, which holds changes to another model: merge them into "
+           "it (merge_and_unload() in Python with peft) and save the model";
+  const auto others = files_like(folder, "");
+  if (others.empty()) return "";
+  const std::string name = others[0].filename().string();
+  return name.starts_with("model-")
+             ? fmt::format(", got {}, but not the index of its shards", name)
+             : fmt::format(", got {}: name the file itself if it holds the whole model", name);
+}
+
 std::vector<std::vector<TensorSource>> split(std::span<const TensorSource> tensors,
                                              int64_t max_file_bytes) {
   std::vector<std::vector<TensorSource>> files(1);
@@ -80,11 +95,7 @@ HfWeights::HfWeights(const fs::path& path) : path_(path) {
   } else {
     for (const fs::path& file : files_like(path, "consolidated")) files_.emplace_back(file);
     TOK_REQUIRE(!files_.empty(), "{}: wanted {}, {} or consolidated.safetensors in this folder{}",
-                path.string(), kSingle, kIndex,
-                path_exists(path / "pytorch_model.bin")
-                    ? ", got pytorch_model.bin: load and save it with transformers, which writes "
-                      "safetensors"
-                    : "");
+                path.string(), kSingle, kIndex, other_weights(path));
   }
   for (const SafetensorsFile& file : files_) {
     for (const TensorView& view : file.tensors()) {

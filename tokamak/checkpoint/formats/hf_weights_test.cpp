@@ -46,6 +46,13 @@ TEST(HfWeights, a_broken_folder_is_refused_by_name) {
   const auto index = folder.path() / "model.safetensors.index.json";
   EXPECT_ERROR(HfWeights(folder.path() / "absent"), "there is no file or folder");
   EXPECT_ERROR(HfWeights(folder.path()), "wanted model.safetensors");
+  write_text(folder.path() / "model-00001-of-00002.safetensors", "");
+  EXPECT_ERROR(HfWeights(folder.path()), "but not the index of its shards");
+  std::filesystem::rename(folder.path() / "model-00001-of-00002.safetensors",
+                          folder.path() / "model.fp16.safetensors");
+  EXPECT_ERROR(HfWeights(folder.path()), "got model.fp16.safetensors: name the file itself");
+  write_text(folder.path() / "adapter_model.safetensors", "");
+  EXPECT_ERROR(HfWeights(folder.path()), "changes to another model");
   write_text(folder.path() / "pytorch_model.bin", "");
   EXPECT_ERROR(HfWeights(folder.path()), "got pytorch_model.bin");
   save_hf_weights(folder.path(), some(), {.max_file_bytes = 120, .metadata = {}});
@@ -63,6 +70,13 @@ TEST(HfWeights, a_broken_folder_is_refused_by_name) {
   write_text(index, good);
   std::filesystem::remove(folder.path() / "model-00002-of-00003.safetensors");
   EXPECT_ERROR(HfWeights(folder.path()), "shard \"model-00002-of-00003.safetensors\" is absent");
+}
+
+TEST(HfWeights, a_pointer_of_git_lfs_is_known) {
+  const ScratchFolder folder;
+  write_text(folder.path() / "model.safetensors",
+             "version https://git-lfs.example/spec/v1\noid sha256:00\nsize 13476851\n");
+  EXPECT_ERROR(HfWeights(folder.path()), "a pointer of Git LFS");
 }
 
 TEST(HfWeights, shards_may_not_repeat_a_tensor) {
