@@ -153,6 +153,26 @@ TEST(Torchtitan, TheWorkingFolderComesFirst) {
   EXPECT_EQ(result.out.find("saves nothing"), std::string::npos) << result.out;
 }
 
+// The files of torchtitan's other models have keys of their own, which say less than the model
+// does.
+TEST(Torchtitan, FilesOfOtherModelsAreRefusedByTheModel) {
+  const ScratchFolder folder;
+  const auto refusal = [&](const std::string& text) {
+    write_file_atomic(folder.path() / "a.toml", text);
+    const auto result = run_program({TOK_PROGRAM, "train", "a.toml"}, folder.path());
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_EQ(count_lines(result.err), 1) << result.err;
+    return result.err;
+  };
+  const std::string flux =
+      refusal("[model]\nname = \"flux\"\n[encoder]\nt5_encoder = \"google/t5-v1_1-small\"\n");
+  EXPECT_NE(flux.find("model.name = \"flux\": not one of ours: llama3, "), std::string::npos)
+      << flux;
+  const std::string ours =
+      refusal("[model]\nname = \"llama3\"\n[encoder]\nt5_encoder = \"google/t5-v1_1-small\"\n");
+  EXPECT_NE(ours.find("a.toml:4: encoder.t5_encoder: no such key"), std::string::npos) << ours;
+}
+
 TEST(Torchtitan, InputsThatAreNowhereAreNamed) {
   const Checkout checkout;
   fs::remove_all(checkout.assets() / "c4_test");

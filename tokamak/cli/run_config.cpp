@@ -12,7 +12,9 @@
 #include "tokamak/config/check.h"
 #include "tokamak/config/describe.h"
 #include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
 #include "tokamak/core/names.h"
+#include "tokamak/core/toml_reader.h"
 #include "tokamak/gpu/backend.h"
 #include "tokamak/models/model_spec.h"
 #include "tokamak/run/input_paths.h"
@@ -240,9 +242,29 @@ RunWords parse_run_words(Args args, const std::string& verb) {
   return words;
 }
 
+// The file of a model that is none of ours has keys that are none of ours: the model is what to
+// name.
+void refuse_file_of_other_model(const std::filesystem::path& file) {
+  Config config;
+  for (const Entry& entry : read_toml(read_file(file, kSmallFileBytes), file.string()).entries) {
+    const auto* text = std::get_if<std::string>(&entry.value);
+    if (text == nullptr) continue;
+    if (entry.name == "model.name") config.model.name = *text;
+    if (entry.name == "model.flavor") config.model.flavor = *text;
+  }
+  std::vector<Need> of_name = needs(config, capabilities());
+  std::erase_if(of_name, [](const Need& need) { return need.key != "model.name"; });
+  refuse_unknown_models(of_name);
+}
+
 LoadedConfig load(const RunWords& words, std::span<const std::string> overrides) {
-  return words.preset ? load_preset(find_preset(*words.preset), overrides)
-                      : load_config(words.file, overrides);
+  if (words.preset) return load_preset(find_preset(*words.preset), overrides);
+  try {
+    return load_config(words.file, overrides);
+  } catch (const Error&) {
+    if (words.file && path_exists(*words.file)) refuse_file_of_other_model(*words.file);
+    throw;
+  }
 }
 
 // Scales down what the file or the preset says, and lets the overrides have the last word.

@@ -15,19 +15,22 @@ namespace {
 constexpr std::string_view kSingle = "model.safetensors";
 constexpr std::string_view kIndex = "model.safetensors.index.json";
 
-std::vector<fs::path> files_like(const fs::path& folder, std::string_view prefix) {
+std::vector<fs::path> files_like(const fs::path& folder, std::string_view prefix,
+                                 std::string_view suffix = ".safetensors") {
   std::vector<fs::path> found;
   for (const fs::path& path : list_folder(folder)) {
     const std::string name = path.filename().string();
-    if (name.starts_with(prefix) && name.ends_with(".safetensors")) found.push_back(path);
+    if (name.starts_with(prefix) && name.ends_with(suffix)) found.push_back(path);
   }
   return found;
 }
 
 // Says which weights a folder has instead of those that are read.
 std::string other_weights(const fs::path& folder) {
-  if (path_exists(folder / "pytorch_model.bin"))
-    return ", got pytorch_model.bin: load and save it with transformers, which writes safetensors";
+  const auto pickles = files_like(folder, "pytorch_model", ".bin");
+  if (!pickles.empty())
+    return fmt::format(", got {}: load and save it with transformers, which writes safetensors",
+                       pickles[0].filename().string());
   if (path_exists(folder / "adapter_model.safetensors"))
     return ", got adapter_model.safetensors, which holds changes to another model: merge them into "
            "it (merge_and_unload() in Python with peft) and save the model";
