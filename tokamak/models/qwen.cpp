@@ -11,7 +11,7 @@
 namespace tokamak {
 namespace {
 
-// The sizes of the releases Qwen2.5 and Qwen3.
+// The sizes of the releases Qwen2.5 and Qwen3, and torchtitan's model for debugging.
 constexpr std::array kQwen2Sizes{
     ModelSizes{"0.5B", 896, 24, 14, 2, 4864, 151936, true},
     ModelSizes{"1.5B", 1536, 28, 12, 2, 8960, 151936, true},
@@ -22,6 +22,7 @@ constexpr std::array kQwen2Sizes{
     ModelSizes{"72B", 8192, 80, 64, 8, 29568, 152064, false},
 };
 constexpr std::array kQwen3Sizes{
+    ModelSizes{"debugmodel", 256, 8, 16, 8, 3072, 2048, true},
     ModelSizes{"0.6B", 1024, 28, 16, 8, 3072, 151936, true},
     ModelSizes{"1.7B", 2048, 28, 16, 8, 6144, 151936, true},
     ModelSizes{"4B", 2560, 36, 32, 8, 9728, 151936, true},
