@@ -88,8 +88,10 @@ struct GateSource {
 
   __device__ int64_t columns() const { return g.F; }
 
-  const __device__ T* input(int p, int64_t row, int64_t column) const {
-    return p == 2 ? g.dy + row * g.F + column : g.both + (row * 2 + p) * g.F + column;
+  /// Brings 8 neighbours of an input into shared memory; zeros where `is_inside` is false.
+  __device__ void bring(int p, int64_t row, int64_t column, bool is_inside, T* into) const {
+    copy_ahead(into, p == 2 ? g.dy + row * g.F + column : g.both + (row * 2 + p) * g.F + column,
+               is_inside);
   }
 
   template <bool kWhole>

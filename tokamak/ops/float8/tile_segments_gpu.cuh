@@ -37,8 +37,8 @@ struct PlainSource {
 
   __device__ int64_t columns() const { return v.K; }
 
-  const __device__ T* input(int, int64_t row, int64_t column) const {
-    return v.x + row * v.K + column;
+  __device__ void bring(int, int64_t row, int64_t column, bool is_inside, T* into) const {
+    copy_ahead(into, v.x + row * v.K + column, is_inside);
   }
 
   template <bool kWhole>
@@ -65,23 +65,6 @@ constexpr int kSegmentBytes =
     Source::kParts*(kKeepsTile<kWhole, typename Source::Element>
                         ? kTile* kTile* static_cast<int>(sizeof(typename Source::Element))
                         : kTileWords* static_cast<int>(sizeof(uint32_t)));
-
-// Copies 16 bytes into shared memory without registers; zeros where `is_inside` is false.
-__device__ inline void copy_ahead(void* into, const void* from, bool is_inside) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                   static_cast<uint32_t>(__cvta_generic_to_shared(into))),
-               "l"(__cvta_generic_to_global(from)), "r"(is_inside ? 16 : 0)
-               : "memory");
-#endif
-}
-
-// Returns once the thread's copies are there.
-__device__ inline void wait_for_copies() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-}
 
 template <class Source>
 struct SegmentParts {
@@ -122,8 +105,7 @@ __global__ void __launch_bounds__(kSegmentBlock, Source::kParts == 1 ? 3 : 2)
       const bool is_inside = row < M && left > 0;
 #pragma unroll
       for (int p = 0; p < kParts; ++p)
-        copy_ahead(kept(round, p), source.input(p, is_inside ? row : 0, is_inside ? column : 0),
-                   is_inside);
+        source.bring(p, is_inside ? row : 0, is_inside ? column : 0, is_inside, kept(round, p));
     }
   }
   if constexpr (kKeeps) wait_for_copies();

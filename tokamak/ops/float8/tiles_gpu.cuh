@@ -94,6 +94,23 @@ bool has_whole_rows(const T* x, int64_t K) {
   return K % kEach == 0 && detail::is_aligned(x);
 }
 
+// Copies 16 bytes into shared memory without registers; zeros where `is_inside` is false.
+__device__ inline void copy_ahead(void* into, const void* from, bool is_inside) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                   static_cast<uint32_t>(__cvta_generic_to_shared(into))),
+               "l"(__cvta_generic_to_global(from)), "r"(is_inside ? 16 : 0)
+               : "memory");
+#endif
+}
+
+// Returns once the thread's copies are there.
+__device__ inline void wait_for_copies() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
 /// Maxima of the columns of a tile of each part, which a block of kWarps warps takes.
 template <int kParts, int kWarps, class T>
 struct TileColumns {
