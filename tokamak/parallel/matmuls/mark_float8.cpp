@@ -9,6 +9,7 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/ops/elementwise/cast.h"
+#include "tokamak/ops/elementwise/swiglu.h"
 #include "tokamak/ops/matmul/linear.h"
 #include "tokamak/ops/vocab/lm_head_loss.h"
 #include "tokamak/parallel/matmuls/float8_table.h"
@@ -55,6 +56,7 @@ class Marker {
       if (n.as<LinearGradInput>() != nullptr && is_marked_[n.in[1]])
         set_float8<LinearGradInput>(n, name_of(n.in[1]));
       if (n.as<LinearGradWeight>() != nullptr && !n.accumulations.empty()) mark_grad_weight(n);
+      if (layers_.keeps_gate_codes) mark_gates(n);
     }
     marks_.weights = static_cast<int>(gradients_.size());
     marks_.products = static_cast<int>(inputs_.size());
@@ -99,6 +101,22 @@ class Marker {
     if (!into.is_leaf()) return;
     const auto weight = gradients_.find(graph_.states()[into.state].name);
     if (weight != gradients_.end()) set_float8<LinearGradWeight>(n, weight->second);
+  }
+
+  void mark_gates(Node& n) {
+    const auto* grad = n.as<SwigluGrad>();
+    if (grad == nullptr && n.as<Swiglu>() == nullptr) return;
+    for (const Value gate : {n.in[0], n.in[1]}) {
+      const auto* product = graph_.producer(gate).as<Linear>();
+      if (product == nullptr || !product->float8) return;
+    }
+    if (grad == nullptr) {
+      ++marks_.gates;
+      return;
+    }
+    SwigluGrad op = *grad;
+    op.gates = GateInputs::kCodesIfKept;
+    n.op = std::make_shared<const SwigluGrad>(op);
   }
 
   std::string why_not(const StateDecl& weight, int block) const {
