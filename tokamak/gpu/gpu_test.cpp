@@ -10,6 +10,7 @@
 #include "tokamak/core/random.h"
 #include "tokamak/gpu/backend.h"
 #include "tokamak/gpu/nccl/nccl_world.h"
+#include "tokamak/ops/attention/attention.h"
 #include "tokamak/ops/norm/norm.h"
 #include "tokamak/ops/op_runner.h"
 #include "tokamak/ops/optimizer/adamw.h"
@@ -160,6 +161,38 @@ TEST(GpuBackend, adamw_has_the_bits_of_the_cpu) {
       EXPECT_EQ(run_op(c, types_as(c, dtype), values, {.backend = &gpu_backend()}),
                 run_op(c, types_as(c, dtype), values))
           << c.name << " " << name_of(dtype);
+    }
+  }
+}
+
+// cuDNN computes the tanh of caps to 2^-11 of its value.
+TEST(GpuAttention, caps_the_scores_of_long_texts_as_a_cpu_does) {
+  if (gpu::num_devices() == 0) GTEST_SKIP() << gpu::why_none();
+  constexpr int64_t kTokens = 1100;
+  for (const int64_t D : {128, 256}) {
+    for (const int64_t window : {0, 300}) {
+      SCOPED_TRACE(fmt::format("head dim {}, window {}", D, window));
+      const Attention op{.window = window, .cap = 20.0};
+      const TensorType q = f32({1, kTokens, 4, D});
+      const TensorType k = f32({1, kTokens, 2, D});
+      OpCase forward = case_of(op, {q, k, k});
+      forward.fill = {{.scale = 4.0}};  // so that scores come near the cap
+      auto values = fill_inputs(forward, DType::kBF16);
+      const auto want = run_op(forward, types_as(forward, DType::kF32), values);
+      const auto got =
+          run_op(forward, types_as(forward, DType::kBF16), values, {.backend = &gpu_backend()});
+      for (size_t i = 0; i < want.size(); ++i)
+        EXPECT_LT(relative_error(got[i], want[i]), 1e-2) << "output " << i;
+
+      OpCase backward =
+          case_of(AttentionGrad{.forward = op}, {q, k, k, q, f32({1, 4, kTokens}), q});
+      backward.float_stays = {4, 4};
+      values.insert(values.end(), {want[0], want[1], fill_inputs(backward, DType::kBF16)[5]});
+      const auto gradients = run_op(backward, types_as(backward, DType::kF32), values);
+      const auto found =
+          run_op(backward, types_as(backward, DType::kBF16), values, {.backend = &gpu_backend()});
+      for (size_t i = 0; i < gradients.size(); ++i)
+        EXPECT_LT(relative_error(found[i], gradients[i]), 1e-2) << "gradient " << i;
     }
   }
 }

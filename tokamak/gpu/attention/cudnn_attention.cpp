@@ -158,6 +158,11 @@ class PlanTimer {
   std::vector<std::vector<float>> wanted_results_;
 };
 
+void say_none(const CudnnAttention& wanted, const std::string& reason) {
+  fmt::print(stderr, "note: no {} ({}): the slower kernel of this program runs instead\n",
+             describe(wanted), reason);
+}
+
 // A handle, and the plans made with it. All calls are made under a lock: a handle has one stream at
 // a time.
 class Library {
@@ -214,8 +219,7 @@ class Library {
     } catch (const std::exception& error) {
       reason = error.what();
     }
-    fmt::print(stderr, "note: no {} ({}): the slower kernel of this program runs instead\n",
-               describe(wanted), reason);
+    say_none(wanted, reason);
     return nullptr;
   }
 
@@ -315,8 +319,11 @@ Kernel prepare_cudnn_attention(const CudnnAttention& wanted, int64_t workspace_b
   fe::error_t status = plan->get_workspace_size(bytes);
   if (status.is_bad()) fail_cudnn(describe(wanted), status.get_message());
   if (bytes > workspace_bytes) {
-    fail_cudnn(describe(wanted),
-               fmt::format("wants {} bytes of workspace, the plan has {}", bytes, workspace_bytes));
+    const std::string reason =
+        fmt::format("wants {} bytes of workspace, the plan has {}", bytes, workspace_bytes);
+    if (wanted.cap == 0.0) fail_cudnn(describe(wanted), reason);
+    say_none(wanted, reason);
+    return {};
   }
   return [library, plan, wanted](const KernelArgs& args) {
     std::array<void*, 9> of_op{};

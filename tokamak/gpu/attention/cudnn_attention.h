@@ -18,6 +18,7 @@ struct CudnnAttention {
   float scale = 1.0F;
   bool causal = true;
   int64_t window = 0;  ///< the most keys that a query sees; 0: any number
+  double cap = 0.0;    ///< as Attention::cap
   bool backward = false;
   bool deterministic = false;  ///< whether backward is; forward always is
   int64_t kv_tokens = 0;       ///< tokens of k and v in memory, T of them used per sample; 0: T
@@ -28,8 +29,9 @@ struct CudnnAttention {
 /// Returns the kernel for the operands of Attention or, if backward, of AttentionGrad. Equal graphs
 /// of one device share a plan; a new one takes up to seconds, and ten more where its candidates are
 /// timed: the fastest is kept on disk, as for matmuls (TunerOptions, attention.json). Returns an
-/// empty kernel where cuDNN has no plan, which a line on stderr reports once per graph. Throws
-/// SystemError if cuDNN fails or if its plan wants more than `workspace_bytes`.
+/// empty kernel where cuDNN has no plan, which a line on stderr reports once per graph; of capped
+/// scores also where its plan wants more than `workspace_bytes`. Throws SystemError if cuDNN fails
+/// or if a plan of other scores wants more.
 Kernel prepare_cudnn_attention(const CudnnAttention& wanted, int64_t workspace_bytes,
                                Device& device);
 

@@ -9,6 +9,7 @@ namespace tokamak::gpu {
 namespace {
 
 namespace fe = cudnn_frontend;
+namespace modifiers = fe::graph::attn::score_modifiers;
 using FeTensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
 constexpr auto kBF16 = fe::DataType_t::BFLOAT16;
@@ -74,18 +75,30 @@ class GraphBuilder {
   int64_t next_ = 1;
 };
 
+// Which keys a causal query sees: those up to the diagonal, at most `left` of them.
+struct Band {
+  fe::DiagonalAlignment_t alignment;
+  std::optional<int64_t> left;
+};
+
 // A single query without a window sees all keys, for which cuDNN prefers no mask to a causal one.
+std::optional<Band> band_of(const CudnnAttention& a) {
+  if (!a.causal || (a.shape.S == 1 && a.window == 0)) return std::nullopt;
+  Band band{.alignment = a.shape.S == a.shape.T ? fe::DiagonalAlignment_t::TOP_LEFT
+                                                : fe::DiagonalAlignment_t::BOTTOM_RIGHT,
+            .left = std::nullopt};
+  if (a.window > 0) band.left = a.window;
+  return band;
+}
+
 template <class Attributes>
 Attributes attributes_of(const CudnnAttention& a) {
   Attributes attributes;
   attributes.set_name("attention").set_attn_scale(a.scale);
-  if (a.causal && (a.shape.S > 1 || a.window > 0)) {
-    attributes
-        .set_diagonal_alignment(a.shape.S == a.shape.T ? fe::DiagonalAlignment_t::TOP_LEFT
-                                                       : fe::DiagonalAlignment_t::BOTTOM_RIGHT)
-        .set_diagonal_band_right_bound(0);
-    if (a.window > 0) attributes.set_diagonal_band_left_bound(static_cast<int>(a.window));
-  }
+  const auto band = band_of(a);
+  if (!band || a.cap > 0.0) return attributes;  // what caps scores also masks them
+  attributes.set_diagonal_alignment(band->alignment).set_diagonal_band_right_bound(0);
+  if (band->left) attributes.set_diagonal_band_left_bound(static_cast<int>(*band->left));
   return attributes;
 }
 
@@ -98,11 +111,45 @@ Projections input_projections(GraphBuilder& b, const CudnnAttention& a) {
   return {.q = b.input(queries(a.shape)), .k = b.input(kv), .v = b.input(kv)};
 }
 
+// Caps scores and masks them, since cuDNN has no other masks beside functions of scores. The
+// derivative uses what the function has kept.
+class ScoreCap {
+ public:
+  ScoreCap(const CudnnAttention& a, FeGraph& graph)
+      : cap_(graph.tensor(static_cast<float>(a.cap))),
+        band_(band_of(a)),
+        queries_(a.shape.S),
+        keys_(a.shape.T) {}
+
+  auto function() const {
+    return [*this](std::shared_ptr<FeGraph> graph, FeTensor scores) {
+      const FeTensor capped = softcap_->forward(graph, scores, cap_);
+      if (!band_) return capped;
+      return modifiers::sliding_window_mask(graph, capped, band_->alignment, band_->left, 0,
+                                            queries_, keys_, nullptr, nullptr);
+    };
+  }
+
+  auto derivative() const {
+    return [*this](std::shared_ptr<FeGraph> graph, FeTensor gradient) {
+      return softcap_->backward(graph, gradient, cap_);
+    };
+  }
+
+ private:
+  std::shared_ptr<modifiers::Softcap> softcap_ = std::make_shared<modifiers::Softcap>();
+  FeTensor cap_;
+  std::optional<Band> band_;
+  int64_t queries_;
+  int64_t keys_;
+};
+
 std::shared_ptr<FeGraph> forward_graph(const CudnnAttention& a) {
   const AttentionShape& s = a.shape;
   GraphBuilder b;
   const auto [q, k, v] = input_projections(b, a);
   auto attributes = attributes_of<fe::graph::SDPA_attributes>(a);
+  if (a.cap > 0.0) attributes.set_score_mod(ScoreCap(a, *b.graph()).function());
   attributes.set_generate_stats(true).set_implementation(fe::AttentionImplementation_t::COMPOSITE);
   const auto [o, lse] = b.graph()->sdpa(q, k, v, attributes);
   b.output(o, outputs(s));
@@ -118,6 +165,10 @@ std::shared_ptr<FeGraph> backward_graph(const CudnnAttention& a) {
   const FeTensor in_lse = b.input(statistics(s), kF32);
   const FeTensor in_do = b.input(outputs(s));
   auto attributes = attributes_of<fe::graph::SDPA_backward_attributes>(a);
+  if (a.cap > 0.0) {
+    const ScoreCap cap(a, *b.graph());
+    attributes.set_score_mod(cap.function()).set_score_mod_bprop(cap.derivative());
+  }
   attributes.set_deterministic_algorithm(a.deterministic);
   const auto [dq, dk, dv] = b.graph()->sdpa_backward(q, k, v, in_o, in_do, in_lse, attributes);
   b.output(dq, queries(s));
@@ -151,13 +202,14 @@ std::vector<Setting> settings_near(const Setting& base, const std::vector<fe::Kn
 std::string to_string(const CudnnAttention& a) {
   const AttentionShape& s = a.shape;
   return fmt::format(
-      "attention{} [batch {}, queries {}, keys {}{}, heads {} over {}, head dim {}, {}{}{}]",
+      "attention{} [batch {}, queries {}, keys {}{}, heads {} over {}, head dim {}, {}{}{}{}]",
       a.backward ? " backward" : "", s.B, s.S, s.T,
       a.kv_tokens > 0 ? fmt::format(" of {}", a.kv_tokens) : "", s.H, s.K, s.D,
       a.window > 0 ? fmt::format("window {}", a.window)
       : a.causal   ? "causal"
                    : "full",
-      a.deterministic ? ", deterministic" : "", s.is_packed ? ", packed" : "");
+      a.cap > 0.0 ? fmt::format(", cap {}", a.cap) : "", a.deterministic ? ", deterministic" : "",
+      s.is_packed ? ", packed" : "");
 }
 
 std::string describe(const CudnnAttention& a) {

@@ -168,7 +168,6 @@ std::string takes_cudnn(const Attention& a, const KernelTypes& types) {
   const AttentionShape s = a.shape(types.in);
   if (types.in[0].dtype != DType::kBF16) return "for bfloat16";
   if (a.has_length) return "keys have a length";
-  if (a.cap > 0.0) return "scores are capped";
   if (a.dropout_p > 0.0) return "dropout has masks of its own";
   if (s.D % 8 != 0 || s.D > 256)
     return fmt::format("head dim {}: wanted a multiple of 8 up to 256", s.D);

@@ -260,6 +260,7 @@ Kernel prepare_cudnn(const Attention& op, const KernelTypes& types, const Setup&
                               .scale = static_cast<float>(problem_of(op, types).scale),
                               .causal = op.causal,
                               .window = op.window < shape.T ? op.window : 0,
+                              .cap = op.cap,
                               .backward = backward,
                               .deterministic = backward && setup.deterministic};
   if (Kernel kernel = prepare_in_pieces(wanted, setup)) return kernel;
