@@ -17,8 +17,16 @@
 namespace tokamak::cli {
 namespace {
 
+// What is in fp8: matmuls of blocks by a recipe ("" leaves them in the compute dtype), the head,
+// and gate and up where they are kept for the backward.
+struct Float8Words {
+  std::string recipe;
+  bool head = false;
+  bool gate_up = false;
+};
+
 void print(const StepBenchmark& b, const ModelSpec& model, const std::string& dtype,
-           const std::string& float8, bool float8_head, std::optional<double> gemm_peak) {
+           const Float8Words& float8, std::optional<double> gemm_peak) {
   const double wall_s = b.summary.wall_s;
   double gemm_flops = 0.0;
   for (const OpTime& op : b.ops) gemm_flops += op.kind == Cost::Kind::kGemm ? op.flops : 0.0;
@@ -34,8 +42,9 @@ void print(const StepBenchmark& b, const ModelSpec& model, const std::string& dt
   Json line{{"bench", "model"},
             {"parameters", count_parameters(model).total},
             {"dtype", dtype},
-            {"float8", float8},
-            {"float8_head", float8_head},
+            {"float8", float8.recipe},
+            {"float8_head", float8.head},
+            {"float8_gate_up", float8.gate_up},
             {"tokens_per_step", b.tokens_per_step},
             {"step_s", b.median_step_s()},
             {"host_s", b.median_host_s()},
@@ -64,19 +73,21 @@ std::optional<double> gemm_peak(const Backend& backend, DType compute) {
   return peak ? std::optional(peak->per_s) : std::nullopt;
 }
 
-// Quantizes all matmuls of blocks that can be, and the head on request; "" leaves them in the
-// compute dtype.
-std::optional<Float8Options> float8_of_words(const std::string& recipe, bool with_head) {
-  TOK_REQUIRE(!recipe.empty() || !with_head, "--float8-head: wanted --float8 RECIPE with it");
-  if (recipe.empty()) return std::nullopt;
+std::optional<Float8Options> float8_of_words(const Float8Words& words) {
+  TOK_REQUIRE(!words.recipe.empty() || !words.head,
+              "--float8-head: wanted --float8 RECIPE with it");
+  TOK_REQUIRE(!words.recipe.empty() || !words.gate_up,
+              "--float8-gate-up: wanted --float8 RECIPE with it");
+  if (words.recipe.empty()) return std::nullopt;
   TOK_REQUIRE(
-      find_float8_recipe(recipe),
+      find_float8_recipe(words.recipe),
       "--float8 \"{}\": wanted tensorwise, delayed, rowwise, rowwise_with_gw_hp or blockwise",
-      recipe);
+      words.recipe);
   Config config;
   config.model.converters = {"quantize.linear.float8"};
-  config.quantize.linear.float8.recipe_name = recipe;
-  if (!with_head) config.quantize.linear.float8.filter_fqns = {"output"};
+  config.quantize.linear.float8.recipe_name = words.recipe;
+  config.quantize.linear.float8.keep_gate_up_in_fp8 = words.gate_up;
+  if (!words.head) config.quantize.linear.float8.filter_fqns = {"output"};
   return float8_of(config);
 }
 
@@ -84,8 +95,7 @@ int run_bench_model(Args args) {
   CLI::App app("Times a training step on random tokens.", "tokamak bench model");
   std::string flavor;
   std::string dtype = "both";
-  std::string float8;
-  bool float8_head = false;
+  Float8Words float8;
   std::string mode = "none";
   ModelSpec c = flavor_spec("llama2", "271M");
   c.dim = 768;
@@ -112,9 +122,10 @@ int run_bench_model(Args args) {
   app.add_option("--seq-len", seq_len, "")->capture_default_str();
   app.add_option("--dtype", dtype, "float32, bfloat16 or both")->capture_default_str();
   app.add_option(
-      "--float8", float8,
+      "--float8", float8.recipe,
       "matmuls of blocks in fp8: tensorwise, delayed, rowwise, rowwise_with_gw_hp or blockwise");
-  app.add_flag("--float8-head", float8_head, "the head in fp8 too");
+  app.add_flag("--float8-head", float8.head, "the head in fp8 too");
+  app.add_flag("--float8-gate-up", float8.gate_up, "gate and up kept in fp8 for the backward");
   app.add_option("--recompute", mode, "none or full")->capture_default_str();
   app.add_option("--warmup", warmup, "")->capture_default_str();
   app.add_option("--steps", steps, "")->capture_default_str();
@@ -143,7 +154,7 @@ int run_bench_model(Args args) {
     RunShape shape{.training = {.batch = batch,
                                 .seq_len = seq_len,
                                 .compute = dtype_from_name(one, "--dtype")},
-                   .float8 = float8_of_words(float8, float8_head)};
+                   .float8 = float8_of_words(float8)};
     if (mode == "full") shape.recompute.mode = RecomputePolicy::Mode::kFull;
     const PlannedRun run(c, shape, backend->target());
     fmt::print("{} parameters, {}, batch {} x {}, {}, {:.2f} GiB planned\n",
@@ -153,7 +164,7 @@ int run_bench_model(Args args) {
     const StepBenchmark b = benchmark_step(run, warmup, steps, *backend,
                                            rates_now(*backend, shape.training.compute, peak),
                                            by_shape ? OpGrouping::kByShape : OpGrouping::kByOp);
-    print(b, c, one, float8, float8_head, peak);
+    print(b, c, one, float8, peak);
   }
   return 0;
 }
