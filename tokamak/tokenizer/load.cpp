@@ -1,5 +1,6 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/tokenizer/formats/vocab_merges.h"
 #include "tokamak/tokenizer/tokenizer.h"
 
 namespace tokamak {
@@ -39,7 +40,27 @@ std::unique_ptr<Tokenizer> load_model(const fs::path& path) {
                                        : parse_tiktoken(file.text(), path.string());
 }
 
+std::unique_ptr<Tokenizer> load_vocab_and_merges(const fs::path& folder) {
+  const MappedFile vocab = map_tokenizer(folder / "vocab.json");
+  const MappedFile merges = map_tokenizer(folder / "merges.txt");
+  const std::string added = read_if_there(folder / "added_tokens.json");
+  const std::string config = read_if_there(folder / "tokenizer_config.json");
+  const std::string map = read_if_there(folder / "special_tokens_map.json");
+  const JoinedTokenizer joined = join_vocab_and_merges({.vocab = vocab.text(),
+                                                        .merges = merges.text(),
+                                                        .added_tokens = added,
+                                                        .config = config,
+                                                        .special_tokens_map = map},
+                                                       folder.string());
+  return parse_tokenizer_json(joined.json, folder.string(),
+                              {.config = joined.config, .special_tokens_map = map});
+}
+
 }  // namespace
+
+bool has_vocab_and_merges(const fs::path& folder) {
+  return path_exists(folder / "vocab.json") && path_exists(folder / "merges.txt");
+}
 
 std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& folder_or_file) {
   const fs::path& path = folder_or_file;
@@ -52,11 +73,11 @@ std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& folder_or_file) {
   for (const fs::path& model : {path / "tokenizer.model", path / "original" / "tokenizer.model"}) {
     if (path_exists(model)) return load_model(model);
   }
-  const bool has_parts = path_exists(path / "vocab.json") && path_exists(path / "merges.txt");
-  fail("{}: wanted a folder with tokenizer.json or tokenizer.model, found {}", path.string(),
-       has_parts ? "only vocab.json and merges.txt; AutoTokenizer.from_pretrained(IN)"
-                   ".save_pretrained(OUT) in Python with transformers writes tokenizer.json"
-                 : "neither");
+  if (has_vocab_and_merges(path)) return load_vocab_and_merges(path);
+  fail(
+      "{}: wanted a folder with tokenizer.json or tokenizer.model, or vocab.json and merges.txt, "
+      "found none",
+      path.string());
 }
 
 }  // namespace tokamak

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/json.h"
 #include "tokamak/tokenizer/tokenizer.h"
@@ -55,6 +56,57 @@ INSTANTIATE_TEST_SUITE_P(Tokenizers, StoredOracle,
                                          "metaspace_always", "metaspace_never", "gemma",
                                          "spm_llama2", "spm_squeezed", "spm_no_prefix"),
                          [](const auto& of) { return std::string(of.param); });
+
+TEST(VocabAndMerges, GiveTheIdsOfTheirTokenizerJson) {
+  const auto stored = std::filesystem::path(TOK_SOURCE_DIR) / "tests/oracles/tokenizers/qwen2";
+  const Json whole = parse_json(read_file(stored / "tokenizer.json"), "tokenizer.json");
+  const auto folder = std::filesystem::path(testing::TempDir()) / "tokamak_vocab_and_merges";
+  std::filesystem::remove_all(folder);
+  make_folders(folder);
+  write_file_atomic(folder / "vocab.json", whole["model"]["vocab"].dump());
+  std::string merges = "#version: 0.2\n";
+  for (const Json& pair : whole["model"]["merges"])
+    merges += pair[0].get<std::string>() + " " + pair[1].get<std::string>() + "\n";
+  write_file_atomic(folder / "merges.txt", merges);
+  Json config = {{"tokenizer_class", "Qwen2TokenizerFast"}, {"eos_token", "<|x|>"}};
+  for (const Json& token : whole["added_tokens"])
+    config["added_tokens_decoder"][token["id"].dump()] = token;
+  write_file_atomic(folder / "tokenizer_config.json", config.dump());
+  const auto tokenizer = load_tokenizer(folder);
+  expect_cases(*tokenizer, stored / "cases.jsonl", 60);
+  EXPECT_EQ(tokenizer->bos(), std::nullopt);
+  EXPECT_EQ(tokenizer->eos(), whole["model"]["vocab"]["<|x|>"].get<int32_t>());
+}
+
+TEST(VocabAndMerges, AreGpt2sByDefault) {
+  const auto folder = std::filesystem::path(testing::TempDir()) / "tokamak_gpt2_vocab";
+  std::filesystem::remove_all(folder);
+  make_folders(folder);
+  const std::string vocab = R"({"a": 0, "b": 1, "ab": 2, "\u0120": 3, "\u0120a": 4)";
+  write_file_atomic(folder / "vocab.json", vocab + R"(, "<|endoftext|>": 5})");
+  write_file_atomic(folder / "merges.txt", "#version: 0.2\r\na b\r\n\u0120 a\r\n");
+  write_file_atomic(folder / "added_tokens.json", R"({"<new>": 7})");
+  const auto encoded = [&] {
+    std::vector<int32_t> ids;
+    load_tokenizer(folder)->encode("ab a<|endoftext|><new>", ids);
+    return ids;
+  };
+  EXPECT_EQ(encoded(), (std::vector<int32_t>{2, 4, 5, 7}));
+  EXPECT_EQ(load_tokenizer(folder)->bos(), 5);
+  EXPECT_EQ(load_tokenizer(folder)->eos(), 5);
+  // A special token without an id gets the next one.
+  write_file_atomic(folder / "vocab.json", vocab + "}");
+  EXPECT_EQ(encoded(), (std::vector<int32_t>{2, 4, 8, 7}));
+  write_file_atomic(folder / "tokenizer_config.json", R"({"tokenizer_class": "RobertaTokenizer"})");
+  try {
+    load_tokenizer(folder);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("tokenizer_class \"RobertaTokenizer\" is not"),
+              std::string::npos)
+        << error.what();
+  }
+}
 
 }  // namespace
 }  // namespace tokamak

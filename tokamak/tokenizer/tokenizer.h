@@ -42,9 +42,12 @@ class Tokenizer {
 };
 
 /// Reads a folder (tokenizer.json with tokenizer_config.json and special_tokens_map.json, else
-/// tokenizer.model) or one such file; "bytes" is byte_tokenizer(). Throws Error naming the file and
-/// the place.
+/// tokenizer.model, else vocab.json with merges.txt) or one of the first two files; "bytes" is
+/// byte_tokenizer(). Throws Error naming the file and the place.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder_or_file);
+
+/// Whether a folder has a tokenizer in these two files.
+bool has_vocab_and_merges(const std::filesystem::path& folder);
 
 /// Ids 0-255 are the bytes, 256 is BOS, 257 is EOS; both decode to nothing.
 std::unique_ptr<Tokenizer> byte_tokenizer();
