@@ -195,7 +195,7 @@ TEST_P(GreedyOracle, tokens_equal_pytorch) {
     got.push_back(id);
     return true;
   };
-  generator.generate(std::span(&one, 1), std::nullopt, {.token = on_token});
+  generator.generate(std::span(&one, 1), {}, {.token = on_token});
   EXPECT_EQ(got, want);
 }
 
@@ -214,7 +214,8 @@ TEST_P(Oracle, batches_make_the_tokens_of_one_by_one) {
     prompts.push_back(prompt);
   }
   using Texts = std::vector<std::vector<int32_t>>;
-  const auto made_by = [&](int64_t batch, std::optional<int32_t> eos, std::vector<TextEnd>& ends) {
+  const auto made_by = [&](int64_t batch, const std::vector<int32_t>& eos,
+                           std::vector<TextEnd>& ends) {
     Generator generator(config_, open_weights(config_, folder_), DType::kF32, kCapacity, *backend,
                         batch);
     Texts texts(prompts.size());
@@ -230,15 +231,15 @@ TEST_P(Oracle, batches_make_the_tokens_of_one_by_one) {
     return texts;
   };
   std::vector<TextEnd> want_ends;
-  const Texts want = made_by(1, std::nullopt, want_ends);
+  const Texts want = made_by(1, {}, want_ends);
   for (size_t i = 0; i < want.size(); ++i) {
     const auto room = kCapacity - static_cast<int64_t>(prompts[i].tokens.size()) + 1;
     EXPECT_EQ(want[i].size(), std::min(prompts[i].sampling.max_new_tokens, room));
     EXPECT_EQ(want_ends[i], TextEnd::kLength);
   }
   std::vector<TextEnd> ends;
-  for (const int64_t batch : {3, 8}) EXPECT_EQ(made_by(batch, std::nullopt, ends), want);
-  const int32_t eos = want[0].back();
+  for (const int64_t batch : {3, 8}) EXPECT_EQ(made_by(batch, {}, ends), want);
+  const std::vector<int32_t> eos{want[0].back(), kCapacity + 1000};
   const Texts until_eos = made_by(1, eos, want_ends);
   EXPECT_LT(until_eos[0].size(), want[0].size());
   EXPECT_EQ(want_ends[0], TextEnd::kEos);

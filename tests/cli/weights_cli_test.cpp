@@ -1,6 +1,8 @@
 // Weights and tokenizers through the program: convert, generate, tokenizer encode.
+#include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <sstream>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -245,6 +247,33 @@ TEST(Generate, TheSeedDecidesAndTemperature0TakesTheLikeliest) {
   EXPECT_NE(ids({"-s", "3"}), ids({"-s", "4"}));
   EXPECT_EQ(ids({"-t", "0"}), ids({"-k", "1", "-s", "9"}));
   EXPECT_EQ(count_lines(ids({})), 12);
+}
+
+// Chat models name several ids that end a text, and their tokenizer but one.
+TEST(Generate, ATextEndsAtEveryEosOfTheModel) {
+  const ScratchFolder scratch;
+  const fs::path model = scratch.path() / "model";
+  fs::copy(oracle_folder("llama_tiny"), model);
+  FileWriter(scratch.path() / "text.txt").write("some text of some words");
+  run_ok({"tokenizer", "train", (scratch.path() / "text.txt").string(), "-o", model.string(),
+          "--vocab-size", "258"});
+  const auto ids = [&](const Words& more) {
+    const auto result = run_ok(
+        Words{"generate", model.string(), "-p", "some", "-t", "0", "-n", "8", "--ids"} + more);
+    std::istringstream lines(result.out);
+    std::vector<int> all;
+    for (int id = 0; lines >> id;) all.push_back(id);
+    return all;
+  };
+  fs::remove(model / "generation_config.json");
+  const auto want = ids({});
+  ASSERT_EQ(want.size(), 8U);
+  const auto end = std::find(want.begin(), want.end(), want[5]);
+  FileWriter(model / "generation_config.json")
+      .write("{\"eos_token_id\": [257, " + std::to_string(want[5]) + "]}");
+  EXPECT_EQ(ids({}), std::vector<int>(want.begin(), end));
+  // The ids of another tokenizer mean something else.
+  EXPECT_EQ(ids({"--tokenizer", "bytes"}).size(), 8U);
 }
 
 TEST(Generate, AFileOfPromptsIsABatch) {

@@ -11,6 +11,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/json.h"
+#include "tokamak/models/hf_config.h"
 #include "tokamak/train/generated_text.h"
 #include "tokamak/train/generator.h"
 
@@ -133,8 +134,25 @@ void print(const GenerationTimes& t) {
   fmt::print(stderr, "\n");
 }
 
+// Returns the ids that end a text: the tokenizer's EOS and, if the tokenizer is the model's own,
+// all that the model's files name. Chat models have several.
+std::vector<int32_t> ends_of_text(const GenerateWords& w, const ModelFiles& files,
+                                  const Tokenizer& tokenizer) {
+  std::vector<int32_t> ids;
+  if (tokenizer.eos()) ids.push_back(*tokenizer.eos());
+  if (!w.tokenizer.empty()) return ids;
+  const std::filesystem::path file = files.folder / "generation_config.json";
+  std::vector<int32_t> named;
+  if (path_exists(file)) named = parse_eos_ids(read_file(file, kSmallFileBytes), file.string());
+  if (named.empty() && !files.config.hf_config.empty())
+    named = parse_eos_ids(files.config.hf_config, "config.json");
+  ids.insert(ids.end(), named.begin(), named.end());
+  return ids;
+}
+
 GenerationTimes stream_one(const GenerateWords& w, const Tokenizer& tokenizer,
-                           const std::vector<int32_t>& ids, Generator& generator) {
+                           std::span<const int32_t> eos, const std::vector<int32_t>& ids,
+                           Generator& generator) {
   if (!w.ids_only) fmt::print("{}", w.prompt);
   std::fflush(stdout);
   GeneratedText text(tokenizer, ids, w.stops);
@@ -145,7 +163,7 @@ GenerationTimes stream_one(const GenerateWords& w, const Tokenizer& tokenizer,
     return !text.is_stopped();
   }};
   const Prompt prompt{.tokens = ids, .sampling = w.sampling};
-  const GenerationTimes times = generator.generate(std::span(&prompt, 1), tokenizer.eos(), events);
+  const GenerationTimes times = generator.generate(std::span(&prompt, 1), eos, events);
   if (!w.ids_only) fmt::print("{}\n", text.rest());
   std::fflush(stdout);  // before the line of times, which goes to stderr
   return times;
@@ -214,10 +232,10 @@ class Texts {
 };
 
 GenerationTimes print_all(const GenerateWords& w, const Tokenizer& tokenizer,
-                          const std::vector<std::string>& prompts, const std::vector<Prompt>& ids,
-                          Generator& generator) {
+                          std::span<const int32_t> eos, const std::vector<std::string>& prompts,
+                          const std::vector<Prompt>& ids, Generator& generator) {
   Texts texts(w, tokenizer, prompts, ids);
-  return generator.generate(ids, tokenizer.eos(),
+  return generator.generate(ids, eos,
                             {.token = [&](size_t i, int32_t id) { return texts.add(i, id); },
                              .end = [&](size_t i, TextEnd why) { texts.end(i, why); }});
 }
@@ -240,13 +258,14 @@ int run_generate(Args args) {
     ids.back().sampling.seed += ids.size() - 1;
     longest = std::max(longest, ids.back().tokens.size());
   }
+  const std::vector<int32_t> eos = ends_of_text(w, files, *tokenizer);
   const auto needed = static_cast<int64_t>(longest) + w.sampling.max_new_tokens;
   const auto backend = open_backend({.device = w.device});
   Generator generator(files.config, files.parameters, compute_dtype(w.dtype, w.device),
                       w.seq_len > 0 ? w.seq_len : needed, *backend,
                       std::min(w.batch_size, static_cast<int64_t>(prompts.size())));
-  print(w.prompts.empty() ? stream_one(w, *tokenizer, ids[0].tokens, generator)
-                          : print_all(w, *tokenizer, prompts, ids, generator));
+  print(w.prompts.empty() ? stream_one(w, *tokenizer, eos, ids[0].tokens, generator)
+                          : print_all(w, *tokenizer, eos, prompts, ids, generator));
   return 0;
 }
 

@@ -83,6 +83,21 @@ std::string to_hf_config(const ModelSpec& c, DType dtype, const SpecialIds& ids)
   return json.dump(2) + "\n";
 }
 
+std::vector<int32_t> parse_eos_ids(std::string_view text, std::string_view what) {
+  const Json json = parse_json(text, what);
+  if (!json.is_object() || !json.contains("eos_token_id") || json["eos_token_id"].is_null())
+    return {};
+  const Json& found = json["eos_token_id"];
+  std::vector<int32_t> ids;
+  for (const Json& id : found.is_array() ? found : Json::array({found})) {
+    TOK_REQUIRE(id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() < kMostVocab,
+                "{}: \"eos_token_id\": wanted an id or a list of ids, got {}", what,
+                found.dump().substr(0, 60));
+    ids.push_back(id.get<int32_t>());
+  }
+  return ids;
+}
+
 std::string to_hf_generation_config(const ModelSpec& c, const SpecialIds& ids) {
   OrderedJson json{{"_from_model_config", true}};
   put_ids(json, ids);

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tokamak/core/dtype.h"
 #include "tokamak/models/model_spec.h"
@@ -26,5 +27,9 @@ struct SpecialIds {
 /// config.json was found with stay.
 std::string to_hf_config(const ModelSpec& config, DType dtype, const SpecialIds& ids);
 std::string to_hf_generation_config(const ModelSpec& config, const SpecialIds& ids);
+
+/// Returns "eos_token_id" of a config.json or generation_config.json, which is an id or a list of
+/// them; nothing if there is none. Throws Error that begins with `what`.
+std::vector<int32_t> parse_eos_ids(std::string_view text, std::string_view what);
 
 }  // namespace tokamak

@@ -207,6 +207,16 @@ TEST(HfConfig, windows_are_those_of_transformers) {
   EXPECT_THROW(windows_of("qwen3", qwen + R"(, "layer_types": ["chunked_attention"])"), Error);
 }
 
+TEST(HfConfig, names_one_or_several_ends_of_a_text) {
+  using Ids = std::vector<int32_t>;
+  EXPECT_EQ(parse_eos_ids(R"({"eos_token_id": 7})", "c"), Ids({7}));
+  EXPECT_EQ(parse_eos_ids(R"({"eos_token_id": [1, 106]})", "c"), Ids({1, 106}));
+  EXPECT_EQ(parse_eos_ids(R"({"eos_token_id": null})", "c"), Ids());
+  EXPECT_EQ(parse_eos_ids("{}", "c"), Ids());
+  for (const char* bad : {R"("a")", "-1", "[1, 2.5]", "9000000000", "{}"})
+    EXPECT_THROW(parse_eos_ids(fmt::format(R"({{"eos_token_id": {}}})", bad), "c"), Error) << bad;
+}
+
 TEST(HfConfig, rope_scalings_survive_the_round_trip) {
   for (
       const char* rope :

@@ -256,7 +256,7 @@ int64_t Generator::bytes_per_step(int64_t length) const {
   return (count.total - count.embedding + cached) * size_of(m.compute);
 }
 
-GenerationTimes Generator::generate(std::span<const Prompt> prompts, std::optional<int32_t> eos,
+GenerationTimes Generator::generate(std::span<const Prompt> prompts, std::span<const int32_t> eos,
                                     const TextEvents& events) {
   struct Text {
     size_t index = 0;
@@ -279,7 +279,7 @@ GenerationTimes Generator::generate(std::span<const Prompt> prompts, std::option
       events.end(text.index, why);
       return false;
     };
-    if (eos && id == *eos) return ends(TextEnd::kEos);
+    if (std::find(eos.begin(), eos.end(), id) != eos.end()) return ends(TextEnd::kEos);
     text.last = id;
     ++text.made;
     if (!events.token(text.index, id)) return ends(TextEnd::kStopped);

@@ -86,7 +86,7 @@ DecodeBenchmark benchmark_decode(const ModelSpec& model, DType dtype, int64_t le
     }
     return true;
   };
-  generator.generate(prompts, std::nullopt, {.token = on_token});
+  generator.generate(prompts, {}, {.token = on_token});
   std::nth_element(seconds.begin(), seconds.begin() + seconds.size() / 2, seconds.end());
   return {.seconds = seconds[seconds.size() / 2],
           .prompt_seconds = prompt_seconds,
