@@ -97,15 +97,18 @@ TEST(VocabAndMerges, AreGpt2sByDefault) {
   // A special token without an id gets the next one.
   write_file_atomic(folder / "vocab.json", vocab + "}");
   EXPECT_EQ(encoded(), (std::vector<int32_t>{2, 4, 8, 7}));
+  const auto expect_refusal = [&](const std::string& message) {
+    try {
+      load_tokenizer(folder);
+      ADD_FAILURE() << "no error, wanted " << message;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(message), std::string::npos) << error.what();
+    }
+  };
+  write_file_atomic(folder / "merges.txt", "a \x82\n");
+  expect_refusal("merges[0]: the token \"\xEF\xBF\xBD\" is not in the vocabulary");
   write_file_atomic(folder / "tokenizer_config.json", R"({"tokenizer_class": "RobertaTokenizer"})");
-  try {
-    load_tokenizer(folder);
-    ADD_FAILURE() << "no error";
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("tokenizer_class \"RobertaTokenizer\" is not"),
-              std::string::npos)
-        << error.what();
-  }
+  expect_refusal("tokenizer_class \"RobertaTokenizer\" is not");
 }
 
 }  // namespace

@@ -133,7 +133,9 @@ JoinedTokenizer join_vocab_and_merges(const VocabMergesFiles& files, std::string
       {"decoder", {{"type", "ByteLevel"}}},
       {"model",
        {{"type", "BPE"}, {"vocab", std::move(vocab)}, {"merges", merges_of(files.merges)}}}};
-  return {.json = json.dump(), .config = config.dump()};
+  // A merge that is not UTF-8 is then refused as one of tokens that the vocabulary does not have.
+  constexpr auto kReplace = Json::error_handler_t::replace;
+  return {.json = json.dump(-1, ' ', false, kReplace), .config = config.dump()};
 }
 
 }  // namespace tokamak
