@@ -1,7 +1,7 @@
 """Feed the program damaged files: mutate_inputs.py PROGRAM [--count N] [--seed S] [--jobs J].
 
-Each case damages one input (safetensors, weight index, config.json, tokenizer.json, TOML, manifest
-or shard of a checkpoint) and gives it to `convert`, `generate` or `train --dry-run`. A case fails
+Each case damages one input (safetensors, weight index, config.json, tokenizer.json, vocab.json or
+merges.txt, TOML, manifest or shard of a checkpoint) and gives it to `convert`, `generate` or `train --dry-run`. A case fails
 where the program ends by a signal or as a bug, takes over 10 s or 4 GiB, refuses in anything but
 one line, or accepts damage that a hash covers. Case N of seed S is always the same; a failed one is
 kept in FOLDER/failed-N with its command.
@@ -163,7 +163,7 @@ class Inputs:
 
     def __init__(self, program, folder):
         self.folder = folder
-        self.models = {name: ORACLES / name for name in ("llama_tiny", "llama_tied", "gpt2_tiny")}
+        self.models = {name: ORACLES / name for name in ("llama_tiny", "llama_tied", "gpt2_tiny", "gemma3_vision")}
         run = [program, "train", f"--job.dump_folder={folder}/run", "--model.flavor=hf",
                f"--model.hf_assets_path={ORACLES}/llama_tiny", "--training.dataset=synthetic",
                "--training.seq_len=16", "--training.local_batch_size=2", "--training.steps=2",
@@ -220,8 +220,8 @@ class Case:
     def __init__(self, number, seed, program, inputs, folder):
         draw = random.Random(f"{seed}/{number}")
         self.folder = folder
-        self.kind = draw.choice(["safetensors", "index", "config", "tokenizer", "toml", "manifest",
-                                 "shard"])
+        self.kind = draw.choice(["safetensors", "index", "config", "tokenizer", "vocab", "toml",
+                                 "manifest", "shard"])
         self.inputs = inputs
         self.out = folder / "out"
         model = folder / "model"
@@ -252,15 +252,29 @@ class Case:
             (model / "tokenizer.json").write_bytes(
                 draw.choice([mutated_text, mutated_text, mutated_bytes])(tokenizer_json(), draw))
             tokenizer = str(model)
+        if self.kind == "vocab":
+            self.write_vocab(model, draw)
+            tokenizer = str(model)
         if self.kind == "config" and draw.randrange(2):
             self.command = [program, "train", "--dry-run", "--world-size=1", "--job.device=cpu", "--model.flavor=hf",
                             f"--model.hf_assets_path={model}", "--training.dataset=synthetic",
                             "--training.seq_len=32", "--training.local_batch_size=1"]
-        elif self.kind == "tokenizer" or draw.randrange(2):
+        elif self.kind in ("tokenizer", "vocab") or draw.randrange(2):
             self.command = [program, "generate", str(model), "--tokenizer", tokenizer, "-p",
                             "hello", "-n", "2", "--ids", "--device=cpu"]
         else:
             self.command = [program, "convert", str(model), str(self.out)]
+
+    def write_vocab(self, model, draw):
+        """The same tokenizer in the files of GPT-2, of which one is damaged."""
+        parts = json.loads(tokenizer_json())["model"]
+        files = {"vocab.json": json.dumps(parts["vocab"]).encode(),
+                 "merges.txt": "\n".join(["#version: 0.2", *parts["merges"]]).encode(),
+                 "added_tokens.json": b'{"<|end|>": 110}',
+                 "tokenizer_config.json": b'{"tokenizer_class": "GPT2Tokenizer", "eos_token": "<|end|>"}'}
+        damaged = draw.choice(sorted(files))
+        for name, text in files.items():
+            (model / name).write_bytes(mutated_text(text, draw) if name == damaged else text)
 
     def run(self):
         """Returns what is wrong with the program's answer, or None, and what it took."""
@@ -288,8 +302,9 @@ class Case:
             return f"{seconds:.1f} s"
         if peak > MOST_BYTES or "out of host memory" in text:
             return f"{peak / 2**30:.2f} GiB: {text[:300]}"
-        if code != 0 and self.kind != "toml" and text.count("\n") != 1:
-            return f"{text.count(chr(10))} lines: {text[:300]}"
+        lines = [line for line in text.split("\n")[:-1] if ": left out " not in line]
+        if code != 0 and self.kind != "toml" and len(lines) != 1:
+            return f"{len(lines)} lines: {text[:300]}"
         if code != 0 and self.out.exists():
             return "a refusal left its output"
         if code == 0 and self.kind in ("manifest", "shard"):
