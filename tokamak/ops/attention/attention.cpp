@@ -182,7 +182,6 @@ std::string takes_one_query(const void* op, const KernelTypes& types) {
   if (types.in[0].dtype == DType::kF64) return "for float32 and bfloat16";
   if (a.dropout_p > 0.0) return "has no dropout";
   if (a.packed_kv_heads > 0) return "q, k and v are packed";
-  if (a.cap > 0.0) return "scores are capped";
   if (s.D > 256) return fmt::format("head dim {}: wanted at most 256", s.D);
   if (is_empty(s)) return "nothing to do";
   return {};

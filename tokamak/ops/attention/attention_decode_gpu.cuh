@@ -43,7 +43,7 @@ __device__ inline Pack<T, kE* static_cast<int>(sizeof(T))> load_part(const T* x,
 
 // The parts of up to kG query heads of one key-value head, over one split of its keys. A lane has
 // kD / 32 elements of each token, a warp every fourth token of the split; K and V are read once.
-template <class T, int kD, int kG, bool kWhole>
+template <class T, int kD, int kG, bool kWhole, bool kCaps>
 __global__ void __launch_bounds__(32 * kDecodeWarps)
     attention_decode(const Problem p, const T* q, const T* k, const T* v, DecodeParts parts) {
   constexpr int kE = kD / 32;
@@ -108,6 +108,14 @@ __global__ void __launch_bounds__(32 * kDecodeWarps)
 #pragma unroll
         for (int u = 0; u < kAtOnce; ++u)
           score[g][u] += __shfl_xor_sync(0xFFFFFFFFU, score[g][u], d);
+      }
+    }
+    if constexpr (kCaps) {
+      const auto cap = static_cast<float>(p.cap);
+#pragma unroll
+      for (int g = 0; g < kG; ++g) {
+#pragma unroll
+        for (int u = 0; u < kAtOnce; ++u) score[g][u] = cap * tanh(score[g][u] / cap);
       }
     }
 #pragma unroll
@@ -225,18 +233,26 @@ Kernel make_decode(const AttentionShape& shape, const Problem& problem, bool wai
     p.one_length = a.in[3].numel() == 1;
     const DecodeParts parts{
         .data = static_cast<float*>(a.workspace), .splits = decode_splits(shape.T), .D = p.D};
-    const auto launch = [&]<int kG>() {
+    const auto launch = [&]<int kG, bool kCaps>() {
       const dim3 blocks(static_cast<unsigned>(p.B * p.K * parts.splits),
                         static_cast<unsigned>((p.G + kG - 1) / kG));
-      launch_dependent(
-          waits, p.D == kD ? attention_decode<T, kD, kG, true> : attention_decode<T, kD, kG, false>,
-          blocks, 32 * kDecodeWarps, as_stream(a.stream), p, a.in[0].as<T>(), a.in[1].as<T>(),
-          a.in[2].as<T>(), parts);
+      launch_dependent(waits,
+                       p.D == kD ? attention_decode<T, kD, kG, true, kCaps>
+                                 : attention_decode<T, kD, kG, false, kCaps>,
+                       blocks, 32 * kDecodeWarps, as_stream(a.stream), p, a.in[0].as<T>(),
+                       a.in[1].as<T>(), a.in[2].as<T>(), parts);
     };
-    if (p.G == 1) {
-      launch.template operator()<1>();
+    const auto launch_heads = [&]<bool kCaps>() {
+      if (p.G == 1) {
+        launch.template operator()<1, kCaps>();
+      } else {
+        launch.template operator()<kMostHeads, kCaps>();
+      }
+    };
+    if (p.cap > 0.0) {
+      launch_heads.template operator()<true>();
     } else {
-      launch.template operator()<kMostHeads>();
+      launch_heads.template operator()<false>();
     }
     launch_dependent(waits, attention_join_parts<T>, static_cast<unsigned>(p.B * p.H), 128,
                      as_stream(a.stream), p.D, parts, a.out[0].as<T>(), a.out[1].as<float>());

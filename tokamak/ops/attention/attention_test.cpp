@@ -188,6 +188,8 @@ OpCases cases_of<Attention>() {
          {.scale = 0.3F, .cap = 3.0, .dropout_p = 0.2, .packed_kv_heads = 2},
          {2, 33, 33, 4, 2, 16});
   capped("decode", {.cap = 2.0, .has_length = true}, {2, 1, 90, 4, 2, 64}, {71});
+  capped("decode, window, wide heads", {.window = 130, .cap = 3.0, .has_length = true},
+         {2, 1, 300, 6, 1, 200}, {300, 5});
   capped("prefill", {.window = 50, .cap = 2.0, .has_length = true}, {2, 70, 200, 4, 2, 64}, {175});
   capped("by ring", {.cap = 2.0, .context = ContextMethod::kRing}, {2, 24, 24, 4, 2, 8});
   c.bad("a cap below zero", {.cap = -1.0}, operands({1, 4, 4, 2, 2, 8}));
