@@ -8,7 +8,7 @@
 namespace tokamak {
 namespace {
 
-TensorType codes(Dims dims) {
+TensorType gate_codes(Dims dims) {
   return {.dtype = DType::kE4M3, .dims = std::move(dims)};
 }
 
@@ -75,9 +75,9 @@ OpCases cases_of<SwigluGrad>() {
   const Fill scales{.values = {124, 129, 127, 125, 126}};
   for (const int64_t F : {5, 131, 384}) {
     const TensorType dy = f32({3, F});
-    const Types apart{codes({3, F}), bytes({3, gate_scales(F)}), codes({3, F}),
+    const Types apart{gate_codes({3, F}), bytes({3, gate_scales(F)}), gate_codes({3, F}),
                       bytes({3, gate_scales(F)}), dy};
-    const Types both{codes({3, 2 * F}), bytes({3, 2 * gate_scales(F)}), dy};
+    const Types both{gate_codes({3, 2 * F}), bytes({3, 2 * gate_scales(F)}), dy};
     for (const bool packed : {false, true}) {
       for (const bool emits_y : {false, true}) {
         for (const GateKind kind : {GateKind::kSilu, GateKind::kGelu}) {
@@ -96,8 +96,8 @@ OpCases cases_of<SwigluGrad>() {
   }
   const SwigluGrad of_codes{.packed = true, .gates = GateInputs::kCodes};
   c.bad("values in place of codes", of_codes, {f32({3, 8}), bytes({3, 2}), f32({3, 4})});
-  c.bad("scales of one half", of_codes, {codes({3, 8}), bytes({3, 1}), f32({3, 4})});
-  c.bad("codes of dy", of_codes, {codes({3, 8}), bytes({3, 2}), codes({3, 4})});
+  c.bad("scales of one half", of_codes, {gate_codes({3, 8}), bytes({3, 1}), f32({3, 4})});
+  c.bad("codes of dy", of_codes, {gate_codes({3, 8}), bytes({3, 2}), gate_codes({3, 4})});
   c.bad("packed dy of full width", {.packed = true}, {f32({3, 6}), f32({3, 6})});
   c.bad("dy differs", {}, {f32({3, 5}), f32({3, 5}), f32({5, 3})});
   return c.cases;
