@@ -30,7 +30,10 @@ std::string float8_line_of(const Float8Marks& marks, const RunShape& shape) {
 
 Float8Notes mark_and_note(Graph& graph, const RunShape& shape) {
   Float8Notes out;
-  if (!shape.float8) return out;
+  if (!shape.float8) {
+    if (shape.gate_codes) mark_gate_codes(graph, *shape.gate_codes);
+    return out;
+  }
   const Float8Recipe& recipe = shape.float8->recipe;
   const Float8Marks marks = mark_float8(graph, shape.float8->layers, out.notes);
   TOK_REQUIRE(marks.weights > 0 || marks.head,

@@ -47,6 +47,15 @@ class Marker {
         num_blocks_(count_blocks(graph)),
         first_at_end_(num_blocks_ - layers.bf16_at_end.value_or((15 * num_blocks_ + 99) / 100)) {}
 
+  void mark_gates() {
+    for (int32_t i = 0; i < graph_.size(); ++i) {
+      Node& n = graph_.mutable_node(i);
+      if (n.is_leaf() || n.label.block < 0) continue;
+      if (n.as<Linear>() != nullptr) find_product(n);
+      mark_gates(n);
+    }
+  }
+
   Float8Marks run() {
     for (int32_t i = 0; i < graph_.size(); ++i) {
       Node& n = graph_.mutable_node(i);
@@ -74,10 +83,15 @@ class Marker {
     n.op = std::make_shared<const LmHeadLoss>(std::move(op));
   }
 
-  void mark_product(Node& n) {
+  // Returns whether the matmul is quantized.
+  bool find_product(const Node& n) {
     const auto [at, is_new] = is_marked_.emplace(n.in[1], false);
     if (is_new) at->second = takes(n);
-    if (at->second) set_float8<Linear>(n, name_of(n.in[1]));
+    return at->second;
+  }
+
+  void mark_product(Node& n) {
+    if (find_product(n)) set_float8<Linear>(n, name_of(n.in[1]));
   }
 
   const std::string& name_of(Value weight) const {
@@ -107,8 +121,8 @@ class Marker {
     const auto* grad = n.as<SwigluGrad>();
     if (grad == nullptr && n.as<Swiglu>() == nullptr) return;
     for (const Value gate : {n.in[0], n.in[1]}) {
-      const auto* product = graph_.producer(gate).as<Linear>();
-      if (product == nullptr || !product->float8) return;
+      const Node& product = graph_.producer(gate);
+      if (product.as<Linear>() == nullptr || !is_marked_[product.in[1]]) return;
     }
     if (grad == nullptr) {
       ++marks_.gates;
@@ -186,6 +200,12 @@ bool is_read_as_values(const Graph& graph, Value weight) {
 
 Float8Marks mark_float8(Graph& graph, const Float8Layers& layers, std::vector<std::string>& notes) {
   return Marker(graph, layers, notes).run();
+}
+
+void mark_gate_codes(Graph& graph, const Float8Layers& layers) {
+  if (!layers.keeps_gate_codes) return;
+  std::vector<std::string> notes;  // mark_float8() has given them
+  Marker(graph, layers, notes).mark_gates();
 }
 
 }  // namespace tokamak

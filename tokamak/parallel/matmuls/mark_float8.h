@@ -43,6 +43,10 @@ struct Float8Marks {
 /// Appends each weight that stays in the compute dtype, with its reason, to `notes`.
 Float8Marks mark_float8(Graph& graph, const Float8Layers& layers, std::vector<std::string>& notes);
 
+/// Marks only the gradients of SwiGLU that mark_float8() marks, in a graph whose matmuls stay in
+/// the compute dtype.
+void mark_gate_codes(Graph& graph, const Float8Layers& layers);
+
 /// Whether `node` is marked and multiplies its input `k` as codes.
 bool multiplies_codes(const Node& node, size_t k);
 
