@@ -48,7 +48,7 @@ struct Flag {
   std::string_view name;
   std::string_view value;  ///< "" for a switch
   std::string_view what;
-  std::string_view verb = "";  ///< the one that has it; "" = both
+  std::string_view verb;  ///< the one that has it; "" = both
 };
 
 constexpr std::array kFlags{

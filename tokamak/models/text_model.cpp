@@ -90,6 +90,7 @@ std::optional<std::string> text_model_config(const Json& json, std::string_view 
 
 std::vector<std::string_view> models_with_text() {
   std::vector<std::string_view> names;
+  names.reserve(kModelsWithText.size());
   for (const ModelWithText& model : kModelsWithText) names.push_back(model.architecture);
   return names;
 }

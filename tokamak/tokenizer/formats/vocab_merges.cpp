@@ -85,10 +85,9 @@ void add_from_config(const Json& config, const std::string& what, AddedTokenList
 }
 
 Json pre_tokenizer_of(const std::string& kind, const Json& config, const std::string& what) {
-  const Json bytes = {
-      {"type", "ByteLevel"},
-      {"add_prefix_space", json_member_or<bool>(config, "add_prefix_space", false, what)},
-      {"use_regex", kind == "GPT2Tokenizer"}};
+  Json bytes = {{"type", "ByteLevel"},
+                {"add_prefix_space", json_member_or<bool>(config, "add_prefix_space", false, what)},
+                {"use_regex", kind == "GPT2Tokenizer"}};
   if (kind == "GPT2Tokenizer") return bytes;
   const Json split = {{"type", "Split"},
                       {"pattern", {{"Regex", kQwen2Pattern}}},
