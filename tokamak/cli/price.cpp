@@ -72,8 +72,7 @@ std::vector<std::string> unpriced_lines(const Config& config, const price::Machi
   for (const Need& need : unpriced(config, plans_codes(price::Precision::kFp8, machine)))
     lines.push_back(fmt::format("not priced: {} = {}: {}", need.key, need.value, need.reason));
   if (has_model(config) && spec_of(config).score_cap > 0.0) {
-    lines.emplace_back(
-        "not priced: capped scores: attention is priced as cuDNN's, which cannot cap them");
+    lines.emplace_back("not priced: the caps of scores: attention is priced as without them");
   }
   return lines;
 }
