@@ -262,7 +262,7 @@ TEST(Cli, PriceSaysThatCappedScoresAreNotPriced) {
     const auto priced = run_program(
         {TOK_PROGRAM, "price", "--cluster=h100", "--gpus=1", fmt::format("--model.name={}", name)});
     ASSERT_EQ(priced.exit_code, 0) << priced.err;
-    EXPECT_EQ(priced.err.find("not priced: capped scores") != std::string::npos,
+    EXPECT_EQ(priced.err.find("not priced: the caps of scores") != std::string::npos,
               std::string(name) == "gemma2")
         << priced.err;
   }
