@@ -42,8 +42,8 @@ const DeviceNames* named_by_driver(std::string_view name) {
 }  // namespace
 
 std::span<const DeviceNames> device_names() {
-  static const std::vector<DeviceNames> all = read_names();
-  return all;
+  static const std::vector<DeviceNames> kAll = read_names();
+  return kAll;
 }
 
 std::string machine_of_driver(std::string_view name) {
