@@ -80,9 +80,17 @@ TEST_P(GateCodesMesh, is_near_one_rank_and_leaves_the_forward) {
   EXPECT_NEAR(mesh.grad_norm[0], without.grad_norm[0], 2e-2 * without.grad_norm[0]);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, GateCodesMesh,
-                         ::testing::Combine(::testing::ValuesIn(kGatePlaces),
-                                            ::testing::ValuesIn(kRecipes)),
+// Each mesh with every second recipe; Drawn/Float8List has others.
+std::vector<std::tuple<Place, const char*>> half_of_all() {
+  std::vector<std::tuple<Place, const char*>> pairs;
+  for (size_t place = 0; place < std::size(kGatePlaces); ++place) {
+    for (size_t i = place % 2; i < std::size(kRecipes); i += 2)
+      pairs.emplace_back(kGatePlaces[place], kRecipes[i]);
+  }
+  return pairs;
+}
+
+INSTANTIATE_TEST_SUITE_P(Half, GateCodesMesh, ::testing::ValuesIn(half_of_all()),
                          [](const auto& of) {
                            return std::string(std::get<0>(of.param).name) + "_" +
                                   std::get<1>(of.param);
