@@ -3,7 +3,6 @@
 
 #include "tokamak/ops/float8/quantize.h"
 #include "tokamak/ops/float8/quantize_ranges.h"
-#include "tokamak/train/step_plans.h"
 
 #include "tests/mesh/float8_case.h"
 
@@ -54,20 +53,6 @@ TEST_P(Float8Scales, give_the_same_bits_without_maxima) {
     expect_same_bits(scaled, taken, c);
     EXPECT_EQ(scaled.steps_without_scales, 1);
     EXPECT_LE(scaled.traffic.all_reduce.calls, taken.traffic.all_reduce.calls);
-  }
-}
-
-// Zeros never get a scale, and after some steps nobody asks for one.
-TEST(Float8ScalesOfZeros, are_not_waited_for) {
-  for (const Place& place : {kScaledPlaces[0], kScaledPlaces[2], kScaledPlaces[7]}) {
-    MeshCase c = mesh_case("delayed", place);
-    c.zeros = "layers.1.mlp.down_proj";
-    c.lr = 0.0;
-    c.steps = StepPlans::kMostZeros + 4;
-    const MeshResult scaled = run_mesh(c);
-    EXPECT_EQ(scaled.steps_without_scales, StepPlans::kMostZeros + 1) << place.name;
-    c.takes_maxima = true;
-    expect_same_bits(scaled, run_mesh(c), c);
   }
 }
 

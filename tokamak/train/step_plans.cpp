@@ -1,5 +1,6 @@
 #include "tokamak/train/step_plans.h"
 
+#include <algorithm>
 #include <string>
 
 #include "tokamak/train/state/pieces.h"
@@ -28,27 +29,22 @@ void StepPlans::warm_up(int num_microbatches) {
 StepPlans::Bound& StepPlans::choose() {
   if (!without_scales_ || has_scales_) return *steady_;
   settle();
-  int64_t missing = count_missing();
+  has_scales_ = finds_scales();
   if (world_ != nullptr && world_->size() > 1) {
-    const std::vector<std::string> all = world_->all_gather_text(std::to_string(missing));
-    missing = 0;
-    for (const std::string& count : all) missing += std::stoll(count);
+    const std::vector<std::string> all = world_->all_gather_text(has_scales_ ? "1" : "0");
+    has_scales_ = std::all_of(all.begin(), all.end(), [](const auto& text) { return text == "1"; });
   }
-  steps_alike_ = missing == num_missing_ ? steps_alike_ + 1 : 0;
-  num_missing_ = missing;
-  has_scales_ = missing == 0 || steps_alike_ == kMostZeros;
   return has_scales_ ? *steady_ : *without_scales_;
 }
 
-int64_t StepPlans::count_missing() const {
+bool StepPlans::finds_scales() const {
   std::vector<float> table;
-  int64_t count = 0;
   for (const TensorPiece& row : run_.pieces()) {
     if (!row.is_delayed_scale) continue;
     if (table.empty()) table = access_.read<float>(row.state);
-    if (!(table[static_cast<size_t>(row.offset)] > 0.0F)) ++count;
+    if (!(table[static_cast<size_t>(row.offset)] > 0.0F)) return false;
   }
-  return count;
+  return true;
 }
 
 void StepPlans::settle() {

@@ -11,13 +11,9 @@
 namespace tokamak {
 
 /// The plans of a run's steps, bound to its memory: PlannedRun::plan(), and plan_without_scales()
-/// for steps before which an operand has no delayed scale. The choice changes no bit. Operands that
-/// have got none in kMostZeros steps are zeros, which want none: zeros have the same codes under
-/// any scale.
+/// for steps before which an operand has no delayed scale. The choice changes no bit.
 class StepPlans {
  public:
-  static constexpr int kMostZeros = 16;
-
   /// A plan bound to memory.
   struct Bound {
     const Plan& plan;
@@ -32,23 +28,19 @@ class StepPlans {
   /// See Executor::warm_up().
   void warm_up(int num_microbatches);
 
-  /// Returns the plan of the next step. Until all operands have scales, or are zeros, this is
-  /// collective, and a device first ends the steps that it was given.
+  /// Returns the plan of the next step. Until all operands have scales this is collective, and a
+  /// device first ends the steps that it was given.
   Bound& choose();
 
   /// Says that State was written from outside.
-  void forget() {
-    has_scales_ = false;
-    num_missing_ = -1;
-    steps_alike_ = 0;
-  }
+  void forget() { has_scales_ = false; }
 
   void settle();
   void time_phases(PhaseTimes* seconds);
   double exposed_comm_s() const;
 
  private:
-  int64_t count_missing() const;
+  bool finds_scales() const;
 
   const PlannedRun& run_;
   const StateAccess& access_;
@@ -56,8 +48,6 @@ class StepPlans {
   std::unique_ptr<Bound> steady_;
   std::unique_ptr<Bound> without_scales_;  // null where the run has no such plan
   bool has_scales_ = false;
-  int64_t num_missing_ = -1;  // scales of all ranks, when they were last counted
-  int steps_alike_ = 0;       // since another number of them was missing
 };
 
 }  // namespace tokamak
