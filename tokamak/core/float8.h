@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -84,6 +85,18 @@ inline float float8_scale(float amax, float largest, bool power_of_two) {
       static_cast<float>(static_cast<double>(largest) / std::max(static_cast<double>(amax), least));
   if (!power_of_two) return scale;
   return std::bit_cast<float>(std::bit_cast<uint32_t>(scale) & 0xFF800000U);
+}
+
+/// Returns the value of each code of `Format`, under scale 1.
+template <class Format>
+std::array<float, 256> float8_values() {
+  std::array<float, 256> values{};
+  for (size_t i = 0; i < values.size(); ++i) {
+    Format code;
+    code.bits = static_cast<uint8_t>(i);
+    values[i] = static_cast<float>(code);
+  }
+  return values;
 }
 
 }  // namespace tokamak

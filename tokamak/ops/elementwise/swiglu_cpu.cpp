@@ -150,29 +150,15 @@ void encode_gates(const Tensor& x, int64_t columns, const Tensor& codes, const T
                   });
 }
 
-// The float of each E4M3 code, under scale 1.
-const std::array<float, 256>& decoded() {
-  static const auto kValues = [] {
-    std::array<float, 256> values{};
-    for (int i = 0; i < 256; ++i) {
-      E4M3 code;
-      code.bits = static_cast<uint8_t>(i);
-      values[i] = static_cast<float>(code);
-    }
-    return values;
-  }();
-  return kValues;
-}
-
 // Decodes row r of `columns` codes; the values are exact in bf16.
 template <class T>
 void decode_row(const Tensor& codes, const Tensor& scales, int64_t r, int64_t columns, T* into) {
-  const std::array<float, 256>& values = decoded();
+  static const std::array<float, 256> kValues = float8_values<E4M3>();
   const uint8_t* const from = codes.as<uint8_t>() + r * columns;
   const uint8_t* const scale = scales.as<uint8_t>() + r * gate_scales(columns);
   for (int64_t i = 0; i < columns; ++i) {
     const E8M0 inverse{scale[i / kGateSegment]};
-    into[i] = static_cast<T>(values[from[i]] * static_cast<float>(inverse));
+    into[i] = static_cast<T>(kValues[from[i]] * static_cast<float>(inverse));
   }
 }
 

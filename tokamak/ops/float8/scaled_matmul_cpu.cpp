@@ -67,12 +67,7 @@ struct Operand {
 
   template <class Format>
   void decode_by(const Format* codes, const auto& scale, float* values) const {
-    std::array<float, 256> table{};
-    for (size_t i = 0; i < table.size(); ++i) {
-      Format code;
-      code.bits = static_cast<uint8_t>(i);
-      table[i] = static_cast<float>(code);
-    }
+    const std::array<float, 256> table = float8_values<Format>();
     parallel_rows(rows(), [&](int64_t row) {
       for (int64_t column = 0; column < columns(); ++column) {
         const int64_t i = row * columns() + column;
