@@ -95,7 +95,6 @@ TEST(GateCodes, have_the_least_power_of_two_that_lets_nothing_saturate) {
     const auto scale = static_cast<float>(gate_scale(amax));
     EXPECT_LE(amax / scale, 448.0F) << amax;
     EXPECT_GT(amax / scale, 224.0F) << amax;
-    EXPECT_EQ(gate_scale(amax).bits, mx_scale<E4M3>(amax, true).bits) << amax;
   }
   EXPECT_EQ(gate_scale(0.0F).bits, 0);
   EXPECT_EQ(gate_scale(1e-40F).bits, 0);

@@ -1,9 +1,9 @@
 // The codes in which gate and up are kept for the gradient of SwiGLU.
 #pragma once
 
-#include <bit>
 #include <cstdint>
 
+#include "tokamak/core/float8.h"
 #include "tokamak/core/mx.h"
 
 namespace tokamak {
@@ -16,15 +16,9 @@ constexpr int64_t gate_scales(int64_t columns) {
   return (columns + kGateSegment - 1) / kGateSegment;
 }
 
-/// Returns the inverse scale of E4M3 codes of values up to `amax`, the least power of two that maps
-/// them to at most 448 = 1.75 * 2^8. An `amax` that is not finite gives NaN.
+/// Returns the inverse scale of E4M3 codes of values up to `amax`, so that nothing saturates.
 constexpr E8M0 gate_scale(float amax) {
-  constexpr uint32_t kThreeQuarters = 0x600000U;
-  constexpr uint32_t kLargestExponent = 8;
-  const auto bits = std::bit_cast<uint32_t>(amax);
-  if (bits > 0x7F7FFFFFU) return {255};
-  const uint32_t exponent = (bits >> 23U) + ((bits & 0x7FFFFFU) > kThreeQuarters ? 1U : 0U);
-  return {static_cast<uint8_t>(exponent > kLargestExponent ? exponent - kLargestExponent : 0U)};
+  return mx_scale<E4M3>(amax, true);
 }
 
 }  // namespace tokamak
