@@ -78,8 +78,7 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path,
   if (path == "bytes") return byte_tokenizer();
   if (path == "self") return self_tokenizer();
   if (!path.empty()) return load_tokenizer(path);
-  const auto has = [&](const char* name) { return path_exists(model_folder / name); };
-  TOK_REQUIRE(has("tokenizer.json") || has("tokenizer.model") || has_vocab_and_merges(model_folder),
+  TOK_REQUIRE(has_tokenizer(model_folder),
               "{}: there is no tokenizer; name one with --tokenizer FOLDER (or bytes, self)",
               model_folder.string());
   return load_tokenizer(model_folder);

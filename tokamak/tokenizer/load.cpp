@@ -1,3 +1,5 @@
+#include <optional>
+
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/tokenizer/formats/vocab_merges.h"
@@ -56,10 +58,23 @@ std::unique_ptr<Tokenizer> load_vocab_and_merges(const fs::path& folder) {
                               {.config = joined.config, .special_tokens_map = map});
 }
 
-}  // namespace
-
 bool has_vocab_and_merges(const fs::path& folder) {
   return path_exists(folder / "vocab.json") && path_exists(folder / "merges.txt");
+}
+
+std::optional<fs::path> find_model(const fs::path& folder) {
+  for (const fs::path& model :
+       {folder / "tokenizer.model", folder / "original" / "tokenizer.model"}) {
+    if (path_exists(model)) return model;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+bool has_tokenizer(const fs::path& folder) {
+  return path_exists(folder / "tokenizer.json") || find_model(folder) ||
+         has_vocab_and_merges(folder);
 }
 
 std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& folder_or_file) {
@@ -70,9 +85,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& folder_or_file) {
     return path.extension() == ".json" ? load_json(path) : load_model(path);
   }
   if (path_exists(path / "tokenizer.json")) return load_json(path / "tokenizer.json");
-  for (const fs::path& model : {path / "tokenizer.model", path / "original" / "tokenizer.model"}) {
-    if (path_exists(model)) return load_model(model);
-  }
+  if (const auto model = find_model(path)) return load_model(*model);
   if (has_vocab_and_merges(path)) return load_vocab_and_merges(path);
   fail(
       "{}: wanted a folder with tokenizer.json or tokenizer.model, or vocab.json and merges.txt, "

@@ -46,8 +46,8 @@ class Tokenizer {
 /// byte_tokenizer(). Throws Error naming the file and the place.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder_or_file);
 
-/// Whether a folder has a tokenizer in these two files.
-bool has_vocab_and_merges(const std::filesystem::path& folder);
+/// Whether load_tokenizer() finds files of a tokenizer in the folder.
+bool has_tokenizer(const std::filesystem::path& folder);
 
 /// Ids 0-255 are the bytes, 256 is BOS, 257 is EOS; both decode to nothing.
 std::unique_ptr<Tokenizer> byte_tokenizer();

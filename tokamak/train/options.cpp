@@ -131,8 +131,7 @@ std::vector<Need> missing_files(const Config& c) {
                      .reason = "there is no config.json, which model.flavor = \"hf\" needs"});
   }
   if (wants_tokenizer && assets != "bytes" && (!path_exists(assets) || is_folder(assets)) &&
-      !path_exists(assets / "tokenizer.json") && !path_exists(assets / "tokenizer.model") &&
-      !has_vocab_and_merges(assets)) {
+      !has_tokenizer(assets)) {
     needs.push_back({.key = "model.hf_assets_path",
                      .value = assets.string(),
                      .reason = "there is no tokenizer.json or tokenizer.model"});
