@@ -117,7 +117,7 @@ TEST_P(GateCodes, have_the_same_bits_in_all_modes_that_keep_gate_and_up) {
     const MeshResult again = run_mesh(c);
     MeshCase without = gate_case(GetParam(), place, false);
     expect_same_bits(again, run_mesh(without), c);
-    // Of four layers every second keeps its values.
+    // Every second of the four layers keeps its values.
     c.recompute = {.mode = Mode::kSelectiveLayers, .every_nth_block = 2};
     const int64_t own = c.distribute.mesh.degrees[0] > 1 ? 1 : 2;
     EXPECT_EQ(layers_with_codes(PlannedRun(c.model, shape_of(c, 0), {}).plan()), own);
@@ -182,7 +182,7 @@ int64_t peak_of(const MeshCase& c) {
   return PlannedRun(c.model, shape_of(c, 0), {.backend = "gpu", .arch = 90}).peak_bytes();
 }
 
-// What 3B takes on one GPU, two sequences of 8192 tokens.
+// The plan is that of 3B on one GPU, with two sequences of 8192 tokens.
 TEST(GateCodesMemory, is_9_GiB_less_than_in_bf16_for_3B) {
   MeshCase c = gate_case("tensorwise", kOne);
   c.model = flavor_spec("llama3", "3B");

@@ -17,8 +17,8 @@
 namespace tokamak::cli {
 namespace {
 
-// What is in fp8: matmuls of blocks by a recipe ("" leaves them in the compute dtype), the head,
-// and gate and up where they are kept for the backward.
+// The flags that say what is in fp8: the recipe for the matmuls of blocks ("" leaves them in the
+// compute dtype), whether the head is, and whether gate and up are kept so for the backward.
 struct Float8Words {
   std::string recipe;
   bool head = false;

@@ -21,7 +21,7 @@ class Digest {
   uint64_t hash_ = 0xCBF29CE484222325;
 };
 
-// What ranks must have in common so that a call of one group has the same addresses in all of them.
+// The calls of one group. If their digests agree, ranks make each call at the same offsets.
 struct Calls {
   Digest digest;
   EnumArray<ArenaKind, bool, kNumArenas> uses{};

@@ -37,7 +37,8 @@ struct Family {
   void (*read_config)(const HfFields&, ModelSpec&);
   /// The members of config.json that only this family has.
   OrderedJson (*config_json)(const ModelSpec&);
-  /// What transformers assumes of sizes that a text_config leaves out; no dim: it is in none.
+  /// The sizes that transformers assumes if a text_config leaves them out. A family whose dim is 0
+  /// here is never the text model of another.
   ModelSizes text_defaults{};
   bool learns_positions = false;  ///< max_seq_len of them
   bool has_windows = false;       ///< its config.json can say ModelSpec::windows

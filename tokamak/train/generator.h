@@ -57,8 +57,7 @@ class Generator {
   std::vector<float> logits_after(std::span<const int32_t> tokens, int64_t from = 0);
 
   /// Continues all prompts; where a text ends, the next prompt takes its row. A text ends after
-  /// sampling.max_new_tokens, at an id of `eos`, which is no token of it, or at
-  /// capacity.
+  /// sampling.max_new_tokens, at an id of `eos`, which is no token of it, or at capacity.
   GenerationTimes generate(std::span<const Prompt> prompts, std::span<const int32_t> eos,
                            const TextEvents& events);
 

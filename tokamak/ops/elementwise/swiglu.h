@@ -12,8 +12,8 @@ namespace tokamak {
 /// (GeluKind::kTanh).
 enum class GateKind : uint8_t { kSilu, kGelu };
 
-/// What the gradient reads of gate and up: their values, or codes that the forward has made of them
-/// (gate_codes.h). kCodesIfKept reads values, of which keep_gate_codes() may make codes.
+/// Whether the gradient reads the values of gate and up or the codes that the forward has made of
+/// them (gate_codes.h). kCodesIfKept reads values, of which keep_gate_codes() may make codes.
 enum class GateInputs : uint8_t { kValues, kCodesIfKept, kCodes };
 
 /// y = activation(gate) * up, rounded once. y may take the storage of either. With `makes_codes`

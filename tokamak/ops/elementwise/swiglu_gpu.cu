@@ -95,7 +95,7 @@ struct GateGrad {
   }
 };
 
-// The same of what codes of gate and up represent. Rows of dgate and dup lie `row_stride` apart.
+// Computes the same from codes of gate and up. Rows of dgate and dup lie `row_stride` apart.
 template <class Form, class T, bool kEmitsY>
 struct GateGradOfCodes {
   using Element = T;

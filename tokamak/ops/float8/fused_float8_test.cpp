@@ -31,7 +31,7 @@ FusedFloat8 maxima_of_gates(bool emits_y, std::vector<Float8Reader> readers,
           .readers = std::move(readers)};
 }
 
-// What the gradient of packed gates reads.
+// Inputs of the gradient of packed gates.
 struct GateCase {
   GateInputs inputs = GateInputs::kValues;
   Types in;
