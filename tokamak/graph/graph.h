@@ -47,13 +47,29 @@ enum class Phase : uint8_t {
 
 std::string_view name_of(Phase phase);
 
+/// What a node of a rank's graph stems from, in numbers that are equal on all ranks; by them
+/// check_ranks tells collectives of equal types apart. Nodes of the global graph have no origin.
+struct Origin {
+  int32_t value = -1;  ///< node of the global graph
+  int32_t state = -1;  ///< State of the global graph, where no node of it is the origin
+  int32_t part = 0;    ///< which of several collectives of one origin
+
+  bool operator==(const Origin&) const = default;
+};
+
 struct Label {
   Phase phase = Phase::kForward;
   int32_t block = -1;  ///< transformer block; -1 outside blocks
   int32_t module =
       0;  ///< place in the model: 0 embedding, 1 + i block i, then final norm, then head
   int32_t stage = 0;  ///< pipeline stage, set by distribute from the module
-  bool operator==(const Label&) const = default;
+  Origin origin;
+
+  /// Whether two nodes belong to the same place, whatever they stem from.
+  bool operator==(const Label& other) const {
+    return phase == other.phase && block == other.block && module == other.module &&
+           stage == other.stage;
+  }
 };
 
 enum class AccumulateMode : uint8_t {

@@ -41,8 +41,13 @@ Graph expand_composites(const Graph& graph) {
     const std::vector<Value> out =
         node.rules->expand(node.op.get(), rewriter.to, rewriter.moved(node));
     ++num_composites;
-    for (int32_t k = first; k < rewriter.to.size(); ++k)
-      rewriter.to.mutable_node(k).composite = num_composites;
+    int32_t num_collectives = 0;
+    for (int32_t k = first; k < rewriter.to.size(); ++k) {
+      Node& made = rewriter.to.mutable_node(k);
+      made.composite = num_composites;
+      if (!made.is_leaf() && made.rules->is_communication)
+        made.label.origin.part = num_collectives++;
+    }
     TOK_CHECK(out.size() == node.out.size(), "{}: expands to {} values", node.rules->name,
               out.size());
     for (size_t k = 0; k < out.size(); ++k) {

@@ -54,7 +54,7 @@ class Localizer {
 
   Graph& graph() { return g_; }
 
-  std::vector<std::pair<StateId, std::string>> partial_results;
+  std::vector<Distributor::PartialResult> partial_results;
 
  private:
   const NodePlacement& placement_of(int32_t i) const { return placements_[i]; }
@@ -122,7 +122,7 @@ class Localizer {
   void emit(int32_t i) {
     if (emitted_.contains(i)) return;
     const Node& n = global_.node(i);
-    const LabelScope scope(g_, context_.label_of(n));
+    const LabelScope scope(g_, context_.label_of(global_, i));
     if (async_.defers(i)) {
       AsyncProducts::LocalOp op{.op = localized(i), .in = {}};
       for (size_t k = 0; is_product(n) && k < n.in.size(); ++k) op.in.push_back(input(i, k));
@@ -193,12 +193,12 @@ class Localizer {
     bool is_partial = context_.options->mesh.degree(MeshAxis::kPp) > 1;
     for (const AxisPlacement& axis : p) is_partial = is_partial || axis.shard == kPartialSum;
     if (!is_partial) return local_.declare_once(decl);
-    const std::string total = decl.name;
     decl.name += kOwnTerms;
     const StateId part = local_.declare_once(decl);
-    const std::pair<StateId, std::string> entry{part, total};
-    if (std::find(partial_results.begin(), partial_results.end(), entry) == partial_results.end())
-      partial_results.push_back(entry);
+    const bool is_known =
+        std::any_of(partial_results.begin(), partial_results.end(),
+                    [&](const Distributor::PartialResult& r) { return r.total == global; });
+    if (!is_known) partial_results.push_back({.part = part, .total = global});
     return part;
   }
 
@@ -239,7 +239,7 @@ Graph Distributor::localize(const Graph& global, const std::vector<NodePlacement
   localizer.run();
   Graph& g = localizer.graph();
   if (is_training) buckets_->finish(g);
-  sum_results(g, localizer.partial_results);
+  sum_results(g, global, localizer.partial_results);
   Graph mine = keep_stages(g, *context_);
   if (is_training) {
     if (std::string note = buckets_->copies_note(); !note.empty())
@@ -251,16 +251,16 @@ Graph Distributor::localize(const Graph& global, const std::vector<NodePlacement
   return chunk_sums(chunk_gathers(mine, *context_), *context_);
 }
 
-void Distributor::sum_results(Graph& g,
-                              const std::vector<std::pair<StateId, std::string>>& partial) {
+void Distributor::sum_results(Graph& g, const Graph& global,
+                              const std::vector<PartialResult>& partial) {
   if (partial.empty()) return;
-  const LabelScope scope(g, {.phase = Phase::kUpdate});
   const CommGroup group =
       context_->group({MeshAxis::kPp, MeshAxis::kDpReplicate, MeshAxis::kDpShard, MeshAxis::kCp});
-  for (const auto& [part, name] : partial) {
-    StateDecl decl = local_[part];
-    decl.name = name;
-    const Value total = g.apply(AllReduce{.group = group}, {read_final(g, part)});
+  for (const PartialResult& result : partial) {
+    const LabelScope scope(g, {.phase = Phase::kUpdate, .origin = {.state = result.total.index}});
+    StateDecl decl = local_[result.part];
+    decl.name = global.states()[result.total].name;
+    const Value total = g.apply(AllReduce{.group = group}, {read_final(g, result.part)});
     accumulate_into(g, total, g.read(local_.declare_once(decl)), AccumulateMode::kNever);
   }
 }

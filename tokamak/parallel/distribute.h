@@ -146,11 +146,17 @@ class Distributor {
 
   const GroupTable& groups() const { return groups_; }
 
+  /// This rank's terms of a result, and the result's State in the global graph.
+  struct PartialResult {
+    StateId part;
+    StateId total;
+  };
+
   /// Says for people what was decided about the training graph.
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:
-  void sum_results(Graph& g, const std::vector<std::pair<StateId, std::string>>& partial);
+  void sum_results(Graph& g, const Graph& global, const std::vector<PartialResult>& partial);
 
   StateTable& local_;
   DistributeOptions options_;

@@ -97,7 +97,7 @@ Value LocalValues::get(Value v, const Placement& want, int stage) {
     return have.front().value;
   }
   if (sums_beside_head(v, *from, want, stage)) {
-    const LabelScope scope(g_, context_.label_of(global_.producer(v)));
+    const LabelScope scope(g_, context_.label_of(global_, v.node));
     const int32_t first = g_.size();
     have.push_back(resharded(v, *from, want, stage, GroupPurpose::kCovered));
     put_communication_on(g_, first, kCoveredSumStream);
@@ -164,6 +164,9 @@ Value LocalValues::leaf(Value v) {
 LocalValue LocalValues::resharded(Value v, LocalValue from, const Placement& want, int stage,
                                   GroupPurpose purpose) {
   from.stage = stage;
+  Label label = g_.label;  // of the first node that wants it so
+  label.origin = {.value = v.node, .part = v.out};
+  const LabelScope scope(g_, label);
   for (size_t a = 0; a < kNumPlacementAxes; ++a) {
     if (from.placement[a] == want[a]) continue;
     const auto axis = static_cast<PlacementAxis>(a);
@@ -188,7 +191,7 @@ LocalValue LocalValues::resharded(Value v, LocalValue from, const Placement& wan
 bool LocalValues::sums_beside_head(Value v, const LocalValue& from, const Placement& want,
                                    int stage) const {
   const DistributeOptions& o = *context_.options;
-  const Label of_head = context_.label_of(global_.producer(v));
+  const Label of_head = context_.label_of(global_, v.node);
   return o.covers_collectives && !o.async_tp && !splits_backward_ && from.stage == stage &&
          of_head.phase == Phase::kForward && of_head.block < 0 &&
          g_.label.phase == Phase::kBackward && is_scattered(from.placement, want);
@@ -226,7 +229,7 @@ void LocalValues::sum_before_it_crosses(Value v, const Placement& want,
     std::swap(itself, l);
     return;
   }
-  const LabelScope scope(g_, context_.label_of(global_.producer(v)));
+  const LabelScope scope(g_, context_.label_of(global_, v.node));
   itself = resharded(v, itself, want, itself.stage);
 }
 

@@ -59,9 +59,10 @@ int RankContext::stage_of(int32_t module) const {
   return stages.empty() ? 0 : stages[module];
 }
 
-Label RankContext::label_of(const Node& node) const {
-  Label label = node.label;
+Label RankContext::label_of(const Graph& global, int32_t i) const {
+  Label label = global.node(i).label;
   label.stage = stage_of(label.module);
+  label.origin = {.value = i};
   return label;
 }
 

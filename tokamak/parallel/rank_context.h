@@ -32,8 +32,9 @@ struct RankContext {
 
   int stage_of(int32_t module) const;
 
-  /// Returns the node's label with the stage of its module.
-  Label label_of(const Node& node) const;
+  /// Returns the label of what node `i` of the global graph becomes: its own, with the stage of its
+  /// module.
+  Label label_of(const Graph& global, int32_t i) const;
 
   /// Returns the pp coordinate that runs `stage`.
   int pp_of(int stage) const;

@@ -56,6 +56,11 @@ class Keeper {
   // Messages of one pair and direction keep their order; other messages may overtake them.
   static int message_stream(const CommGroup& group) { return kFirstMessageStream + group.id; }
 
+  // Returns a number of its own for each message of what a node makes.
+  static int32_t message_part(const Node& producer, int32_t out, int to_stage) {
+    return to_stage * static_cast<int32_t>(producer.out.size()) + out;
+  }
+
   void copy(int32_t i) {
     Node node = graph_.node(i);
     for (Value& v : node.in) v = mapped(v, node.label);
@@ -81,6 +86,7 @@ class Keeper {
     label.stage = reader.stage;
     label.block = reader.block;
     label.module = reader.module;
+    label.origin.part = message_part(producer, v.out, reader.stage);
     const LabelScope scope(kept_, label);
     const CommGroup group = context_.message_group(context_.pp_of(producer.label.stage), here());
     received = kept_.apply(Recv{.group = group, .type = graph_.type(v)}, {});
@@ -96,6 +102,7 @@ class Keeper {
       for (const int stage : it->second) {
         Label label = graph_.node(i).label;
         label.phase = direction(label.stage, stage);
+        label.origin.part = message_part(graph_.node(i), k, stage);
         const LabelScope scope(kept_, label);
         const CommGroup group = context_.message_group(here(), context_.pp_of(stage));
         kept_.add(Send{.group = group}, {map_.at({i, k})});

@@ -111,6 +111,7 @@ class LayoutMaker {
         const bool is_quantized = !reads_values_.contains({state, pp});
         Bucket& bucket = made[{stage, module, is_tied ? state : -1, splits && is_quantized}];
         bucket.has_codes = bucket.has_codes || is_quantized;
+        if (bucket.tensors.empty()) bucket.first_state = state;
         bucket.block = decl.block;
         bucket.module = module;
         bucket.stage = stage;

@@ -39,6 +39,7 @@ struct Bucket {
   int32_t block = -1;
   int32_t module = 0;
   int stage = 0;
+  int32_t first_state = -1;    ///< of its tensors, in the global graph
   bool is_here = true;         ///< this rank runs the stage
   std::vector<int> tie_ranks;  ///< pp coordinates that hold a copy, if stages share the weight
   std::vector<BucketTensor> tensors;

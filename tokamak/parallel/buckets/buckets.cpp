@@ -141,12 +141,17 @@ Value Buckets::weight_for_codes(Graph& g, StateId global, int stage) {
   const auto [b, t] = layout_.where.at({global.index, stage});
   const Bucket& bucket = layout_.buckets[b];
   if (!bucket.copy.valid() || bucket.slice != bucket.numel) return weight(g, global, stage);
-  const LabelScope scope(g, {.phase = Phase::kUnshard,
-                             .block = bucket.block,
-                             .module = bucket.module,
-                             .stage = bucket.stage});
+  const LabelScope scope(g, label_of(bucket, Phase::kUnshard));
   return g.apply(Cast{.dtype = layout_.compute},
                  {part_of(g, bucket.tensors[t], g.read(bucket.master))});
+}
+
+Label Buckets::label_of(const Bucket& bucket, Phase phase) {
+  return {.phase = phase,
+          .block = bucket.block,
+          .module = bucket.module,
+          .stage = bucket.stage,
+          .origin = {.state = bucket.first_state}};
 }
 
 Value Buckets::part_of(Graph& g, const BucketTensor& t, Value flat) const {
@@ -156,10 +161,8 @@ Value Buckets::part_of(Graph& g, const BucketTensor& t, Value flat) const {
 
 void Buckets::gather(Graph& g, Bucket& bucket) {
   const Gathers when = gathers(bucket);
-  const LabelScope scope(g, {.phase = when == Gathers::kOnce ? Phase::kUnshard : Phase::kForward,
-                             .block = bucket.block,
-                             .module = bucket.module,
-                             .stage = bucket.stage});
+  const LabelScope scope(
+      g, label_of(bucket, when == Gathers::kOnce ? Phase::kUnshard : Phase::kForward));
   const int32_t first = g.size();
   Value flat = g.read(bucket.copy.valid() ? bucket.copy : bucket.master);
   const bool has_codes = bucket.has_codes && when != Gathers::kTwice;
@@ -248,10 +251,7 @@ void Buckets::sum_over_tp(Graph& g, const Bucket& bucket, When when) {
 
 void Buckets::reduce(Graph& g, Bucket& bucket) {
   if (!bucket.is_here) return;
-  const LabelScope scope(g, {.phase = Phase::kBackward,
-                             .block = bucket.block,
-                             .module = bucket.module,
-                             .stage = bucket.stage});
+  const LabelScope scope(g, label_of(bucket, Phase::kBackward));
   const When when = keeps_full_gradients(*context_.options) ? When::kLastMicrobatch : When::kEvery;
   if (context_.degree({MeshAxis::kTp}) > 1) sum_over_tp(g, bucket, when);
   const int owners = context_.degree(kShardAxes);
@@ -282,9 +282,9 @@ void Buckets::reduce(Graph& g, Bucket& bucket) {
 }
 
 void Buckets::finish(Graph& g) {
-  const LabelScope scope(g, {.phase = Phase::kUpdate});
   for (Bucket& bucket : layout_.buckets) {
     if (!bucket.is_here || bucket.tie_ranks.size() < 2) continue;
+    const LabelScope scope(g, {.phase = Phase::kUpdate, .origin = {.state = bucket.first_state}});
     const CommGroup group =
         context_.group_along(MeshAxis::kPp, bucket.tie_ranks, GroupPurpose::kTied);
     const StateId tied = declare_window("gradient_tied." + bucket.name,

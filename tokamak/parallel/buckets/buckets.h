@@ -60,6 +60,7 @@ class Buckets {
   size_t gather_module(Graph& g, size_t b);
   void gather(Graph& g, Bucket& bucket);
   void cast_parts(Graph& g, Bucket& bucket, Value flat);
+  static Label label_of(const Bucket& bucket, Phase phase);
   Value part_of(Graph& g, const BucketTensor& t, Value flat) const;
   void reduce(Graph& g, Bucket& bucket);
   void sum_over_tp(Graph& g, const Bucket& bucket, When when);

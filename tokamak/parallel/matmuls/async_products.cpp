@@ -90,7 +90,7 @@ bool AsyncProducts::defers(int32_t i) const {
 
 void AsyncProducts::settle(Value v, const Placement& want) {
   const Placement& partial = placements_[v.node].out[0];
-  const LabelScope scope(g_, context_.label_of(global_.producer(v)));
+  const LabelScope scope(g_, context_.label_of(global_, v.node));
   LocalValue local{.placement = partial, .stage = g_.label.stage, .value = {}};
   if (const auto ring = ring_between(want, partial, global_.type(v))) {
     local.placement = want;

@@ -36,7 +36,7 @@ class GatherChunker : public ChunkPass {
     std::vector<Value> gathered;
     int64_t begin = 0;
     for (const int chunk : pair.chunks) {
-      const LabelScope scope(to, gather.label);
+      const LabelScope scope(to, label_of_chunk(gather, std::ssize(gathered)));
       const Value blocks = to.apply(SliceRows{.begin = begin, .end = begin + chunk}, {mine});
       gathered.push_back(to.apply(AllGather{.group = group, .dim = 1}, {blocks}));
       to.mutable_node(gathered.back().node).stream = kCoveredGatherStream;

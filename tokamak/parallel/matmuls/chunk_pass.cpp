@@ -32,6 +32,12 @@ bool ChunkPass::is_of_tp(CommGroup group) const {
   return context_.groups->entries[group.id].axes == AxisSet{MeshAxis::kTp};
 }
 
+Label ChunkPass::label_of_chunk(const Node& collective, int64_t chunk) {
+  Label label = collective.label;
+  label.origin.part = static_cast<int32_t>(chunk);
+  return label;
+}
+
 void ChunkPass::find(int32_t i) {
   const Node& reader = graph_.node(i);
   if (!is_reader(reader)) return;

@@ -35,6 +35,8 @@ class ChunkPass {
 
   bool is_of_tp(CommGroup group) const;
 
+  static Label label_of_chunk(const Node& collective, int64_t chunk);
+
   const Graph& graph_;
   const RankContext& context_;
   Rewriter rewriter_;

@@ -42,7 +42,7 @@ class SumChunker : public ChunkPass {
       const LabelScope of_matmul(to, matmul.label);
       in[0] = rows_from(to, x, begin, end);
       const Value term = to.add_node(matmul.rules, matmul.op, in)[0];
-      const LabelScope of_sum(to, sum.label);
+      const LabelScope of_sum(to, label_of_chunk(sum, std::ssize(sums)));
       const Value blocks = to.apply(Reshape{.dims = {chunk, block_rows, -1}}, {term});
       const Value scattered = to.apply(ReduceScatter{.group = group, .dim = 1}, {blocks});
       to.mutable_node(scattered.node).stream = kCoveredSumStream;

@@ -252,7 +252,7 @@ class Quantizer {
           {.grid = of_maxima, .transposed = is_across || op.hadamard, .hadamard = op.hadamard},
           members, role, [&](Value m) { return rewriter_(m); });
     }
-    if (spread_.contains(v)) amax = over_tp(amax);
+    if (spread_.contains(v)) amax = over_tp(amax, role);
     op.has_amax = wants_columns_.contains(v) && grid == ScaleGrid::kRows && !transposed &&
                   !amax.valid() && !amax_.contains({v, grid, true});
     return quantize(v, rewriter_(v), amax, op, role);
@@ -388,18 +388,20 @@ class Quantizer {
       amax = amax_of_all(
           {.grid = of_maxima, .transposed = transposed && !is_tensor, .rounds_to = rounds_to},
           sharing_scale_of(w), Float8Role::kW, source);
-      if (is_tensor && groups_.tp.size > 1) amax = over_tp(amax);
+      if (is_tensor && groups_.tp.size > 1) amax = over_tp(amax, Float8Role::kW);
     }
     const LabelScope place(to_, is_made_here ? here : label);
     return quantize(w, source(w), amax, op, Float8Role::kW);
   }
 
-  Value over_tp(Value amax) {
+  Value over_tp(Value amax, Float8Role role) {
     if (table_.has_scales()) return amax;
     Value& whole = over_tp_[amax];
-    if (!whole.valid())
-      whole = to_.apply(AllReduce{.group = groups_.tp, .op = ReduceOp::kMax}, {amax});
-    return whole;
+    if (whole.valid()) return whole;
+    Label label = to_.label;
+    label.origin.part = static_cast<int32_t>(role);
+    const LabelScope scope(to_, label);
+    return whole = to_.apply(AllReduce{.group = groups_.tp, .op = ReduceOp::kMax}, {amax});
   }
 
   const Graph graph_;

@@ -10,7 +10,10 @@ namespace {
 // Rings run beside compute, and apart from other communication, which has another order.
 constexpr int kTensorRingStream = 1001;
 
-Value shift(Graph& g, const TensorRing& ring, Value x) {
+Value shift(Graph& g, const TensorRing& ring, Value x, int step) {
+  Label label = g.label;
+  label.origin.part = step;
+  const LabelScope scope(g, label);
   const Value moved = g.apply(Shift{.group = ring.group}, {x});
   g.mutable_node(moved.node).stream = kTensorRingStream;
   return moved;
@@ -37,7 +40,7 @@ std::vector<Value> ring_gather(Graph& g, const TensorRing& ring, Value mine,
   std::vector<Value> arrived{mine};
   for (int step = 0; step < ring.group.size; ++step) {
     const Value chunk = arrived.back();
-    if (step + 1 < ring.group.size) arrived.push_back(shift(g, ring, chunk));
+    if (step + 1 < ring.group.size) arrived.push_back(shift(g, ring, chunk, step));
     use(chunk);
   }
   return by_rank(ring, arrived);
@@ -48,7 +51,7 @@ Value ring_reduce_scatter(Graph& g, const TensorRing& ring,
                           const std::function<Value(int64_t begin, int64_t end)>& partial) {
   Value sum;
   for (int step = 0; step < ring.group.size; ++step) {
-    const Value arriving = sum.valid() ? shift(g, ring, sum) : Value{};
+    const Value arriving = sum.valid() ? shift(g, ring, sum, step) : Value{};
     const int64_t begin = rank_before(ring, step + 1) * ring.chunk;
     const Value term = partial(begin, begin + ring.chunk);
     sum = arriving.valid() ? g.apply(Add{}, {arriving, term}) : term;
