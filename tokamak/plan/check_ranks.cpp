@@ -13,7 +13,8 @@ namespace {
 // What a stream does next: a task, or the beginning or end of an item on stream 0.
 struct Event {
   const Task* task = nullptr;  // of communication; null for all others
-  std::vector<int> after;      // events of other streams of its rank
+  int microbatch = 0;
+  std::vector<int> after;  // events of other streams of its rank
   bool is_done = false;
 };
 
@@ -44,7 +45,8 @@ Ends add_tasks(RankRun& run, const Segment& segment, const ScheduleItem& item,
   std::map<int, int> last;
   for (const Task& task : segment.tasks) {
     const bool runs = item.is_last || task.when != When::kLastMicrobatch;
-    Event event{.task = runs && task.rules->is_communication ? &task : nullptr};
+    Event event{.task = runs && task.rules->is_communication ? &task : nullptr,
+                .microbatch = item.microbatch};
     if (task.stream != 0 && !last.contains(task.stream)) event.after = begins_after;
     for (const int w : runs ? task.waits : std::vector<int>()) event.after.push_back(of_task[w]);
     of_task.push_back(run.add(task.stream, std::move(event)));
@@ -87,6 +89,7 @@ struct Arrival {
   int rank = 0;
   int event = 0;
   const Task* task = nullptr;
+  int microbatch = 0;
 };
 
 std::string show(const Task& task) {
@@ -100,24 +103,37 @@ std::string_view partner_of(std::string_view op) {
   return op == "recv" ? "send" : op;
 }
 
-void check_same(const GroupKey& group, const std::vector<Arrival>& members) {
+// What a member enters, and for what: collectives of equal types may serve other values.
+std::string show(const Arrival& a) {
+  const Label& label = a.task->label;
+  const Origin& origin = label.origin;
+  std::string of = origin.state >= 0 ? fmt::format("state {}", origin.state)
+                                     : fmt::format("value {}", origin.value);
+  if (origin.part > 0) of += fmt::format(" (part {})", origin.part);
+  return fmt::format("{} for {} of block {}, {}{}, in microbatch {}", show(*a.task), of,
+                     label.block, name_of(label.phase), a.task->is_clone ? " again" : "",
+                     a.microbatch);
+}
+
+bool enter_the_same(const Arrival& a, const Arrival& b) {
   const auto type = [](const Task& task) {
     const Operand& o = task.in.empty() ? task.out[0] : task.in[0];
     return std::pair(o.type.dtype, o.type.numel());
   };
-  // Collectives of other places in the model may have equal types; messages join two places.
-  const auto place = [](const Task& task) { return std::pair(task.label.phase, task.label.block); };
-  const Arrival& first = members[0];
-  const bool is_message = partner_of(first.task->rules->name) != first.task->rules->name;
+  const Label& of_a = a.task->label;
+  const Label& of_b = b.task->label;
+  // A message joins two places of the model.
+  const bool is_message = partner_of(b.task->rules->name) != b.task->rules->name;
+  const bool same_place = is_message || (of_a.phase == of_b.phase && of_a.block == of_b.block);
+  return a.task->rules->name == partner_of(b.task->rules->name) && type(*a.task) == type(*b.task) &&
+         same_place && of_a.origin == of_b.origin && a.task->is_clone == b.task->is_clone &&
+         a.microbatch == b.microbatch;
+}
+
+void check_same(const GroupKey& group, const std::vector<Arrival>& members) {
   for (size_t k = 1; k < members.size(); ++k) {
-    const Arrival& a = members[k];
-    TOK_CHECK(is_message || place(*a.task) == place(*first.task),
-              "group {}: rank {} enters {} of block {}, rank {} one of block {}", group.second,
-              first.rank, show(*first.task), first.task->label.block, a.rank, a.task->label.block);
-    TOK_CHECK(a.task->rules->name == partner_of(first.task->rules->name) &&
-                  type(*a.task) == type(*first.task),
-              "group {}: rank {} enters {}, rank {} {}", group.second, first.rank,
-              show(*first.task), a.rank, show(*a.task));
+    TOK_CHECK(enter_the_same(members[k], members[0]), "group {}: rank {} enters {}, rank {} {}",
+              group.second, members[0].rank, show(members[0]), members[k].rank, show(members[k]));
   }
 }
 
@@ -161,7 +177,8 @@ class World {
     const auto is_done = [&](int e) { return run.events[e].is_done; };
     if (!event.is_done) {
       if (!std::all_of(event.after.begin(), event.after.end(), is_done)) return false;
-      if (event.task != nullptr && !arrive(rank, list[next], *event.task)) return false;
+      if (event.task != nullptr && !arrive(rank, list[next], *event.task, event.microbatch))
+        return false;
       event.is_done = true;
     }
     ++next;
@@ -169,7 +186,7 @@ class World {
   }
 
   // Returns whether all members have come.
-  bool arrive(int rank, int event, const Task& task) {
+  bool arrive(int rank, int event, const Task& task, int microbatch) {
     const GroupTable& groups = ranks_[rank].plan->groups;
     const int id = task.rules->group(task.op.get()).id;
     TOK_CHECK(id >= 0 && id < std::ssize(groups.entries), "rank {}: {} names group {}", rank,
@@ -179,7 +196,7 @@ class World {
     auto& members = arrived_[key];
     const auto is_here = [&](const Arrival& a) { return a.rank == rank; };
     if (std::none_of(members.begin(), members.end(), is_here))
-      members.push_back({.rank = rank, .event = event, .task = &task});
+      members.push_back({.rank = rank, .event = event, .task = &task, .microbatch = microbatch});
     if (members.size() < entry.ranks.size()) return false;
     check_same(key, members);
     for (const Arrival& a : members) ranks_[a.rank].events[a.event].is_done = true;

@@ -171,6 +171,46 @@ TEST(CheckRanks, finds_collectives_that_differ) {
   EXPECT_THROW(transfer.check(), Bug);
 }
 
+// Equal types do not make two collectives one.
+TEST(CheckRanks, finds_collectives_that_serve_other_values) {
+  const auto pair_of = [](const Task& other) {
+    Pair p({{{0, 1}, {0, 1}}, {{0, 1}, {0, 1}}});
+    for (Plan& plan : p.plans) {
+      plan.segments[0].tasks[1].label = other.label;
+      plan.segments[0].tasks[1].is_clone = other.is_clone;
+    }
+    return p;
+  };
+  Task value;
+  value.label.origin = {.value = 3};
+  Task state;
+  state.label.origin = {.state = 3};
+  Task part;
+  part.label.origin = {.part = 1};
+  Task block;
+  block.label.block = 1;
+  Task clone;
+  clone.is_clone = true;
+  for (const Task& other : {value, state, part, block, clone}) {
+    Pair p = pair_of(other);
+    p.check();
+    std::swap(p.plans[1].segments[0].tasks[0], p.plans[1].segments[0].tasks[1]);
+    EXPECT_THROW(p.check(), Bug);
+  }
+}
+
+// Both ranks send as often, but rank 1 takes the second microbatch first.
+TEST(CheckRanks, finds_collectives_of_other_microbatches) {
+  Pair p({{{0, 1}}, {{0, 1}}});
+  for (Plan& plan : p.plans) {
+    plan.segments[0].runs = Segment::Runs::kPerMicrobatch;
+    plan.items = {{.segment = 0, .microbatch = 0}, {.segment = 0, .microbatch = 1}};
+  }
+  p.check();
+  std::swap(p.plans[1].items[0], p.plans[1].items[1]);
+  EXPECT_THROW(p.check(), Bug);
+}
+
 // The last pair of a step counts too: rank 1 reduces once a step, rank 0 in every microbatch.
 TEST(CheckRanks, counts_the_microbatches_in_which_a_task_runs) {
   Pair p({{{0, 1}}, {{0, 1}}});
