@@ -1,6 +1,7 @@
 #include "tokamak/graph/memory_budget.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -15,13 +16,16 @@ constexpr double kBytesPerSecond = 3e12;
 constexpr double kSentBytesPerSecond = 200e9;
 constexpr double kLaunchSeconds = 3e-6;
 
-double seconds_again(const Graph& graph, const Node& node) {
-  if (node.rules->is_view) return 0.0;
+// Returns the picoseconds that a node takes. Whole numbers have one sum in any order, so ranks that
+// find the nodes of a block in unlike orders still agree on which values cost the same.
+int64_t time_again(const Graph& graph, const Node& node) {
+  if (node.rules->is_view) return 0;
   const Cost cost = node_cost(graph, node);
   const double flops_per_second = kFlopsPerSecond * (size_of(cost.dtype) == 1 ? 2.0 : 1.0);
   const double compute = std::max(cost.flops / flops_per_second,
                                   (cost.bytes_read + cost.bytes_written) / kBytesPerSecond);
-  return kLaunchSeconds + std::max(compute, cost.bytes_sent / kSentBytesPerSecond);
+  const double seconds = kLaunchSeconds + std::max(compute, cost.bytes_sent / kSentBytesPerSecond);
+  return std::llround(1e12 * seconds);
 }
 
 // Chooses what one block keeps.
@@ -52,8 +56,8 @@ class BlockChoice {
 
  private:
   struct Outcome {
-    double bytes = 0.0;    // saved for the backward
-    double seconds = 0.0;  // to compute the rest again
+    double bytes = 0.0;  // saved for the backward
+    int64_t time = 0;    // to compute the rest again
   };
 
   struct Choice {
@@ -92,7 +96,7 @@ class BlockChoice {
           out.bytes += static_cast<double>(graph_.type(storage).bytes());
       } else if (again.insert(v.node).second) {
         const Node& node = graph_.node(v.node);
-        out.seconds += seconds_again(graph_, node);
+        out.time += time_again(graph_, node);
         wanted.insert(wanted.end(), node.in.begin(), node.in.end());
       }
     }
@@ -135,9 +139,9 @@ class BlockChoice {
       then.outcome = outcome(then.kept);
       const double freed = now.outcome.bytes - then.outcome.bytes;
       if (freed <= 0.0) continue;
-      const double price = (then.outcome.seconds - now.outcome.seconds) / freed;
+      const double price = static_cast<double>(then.outcome.time - now.outcome.time) / freed;
       if (then.outcome.bytes <= allowed) {
-        if (then.outcome.seconds < best.outcome.seconds) best = std::move(then);
+        if (then.outcome.time < best.outcome.time) best = std::move(then);
       } else if (next.kept.empty() || price < least_price) {
         next = std::move(then);
         least_price = price;
@@ -156,10 +160,10 @@ class BlockChoice {
       Choice then{.kept = best.kept};
       then.kept[i] = true;
       then.outcome = outcome(then.kept);
-      if (then.outcome.bytes <= allowed && then.outcome.seconds < next.outcome.seconds)
+      if (then.outcome.bytes <= allowed && then.outcome.time < next.outcome.time)
         next = std::move(then);
     }
-    if (next.outcome.seconds >= best.outcome.seconds) return false;
+    if (next.outcome.time >= best.outcome.time) return false;
     best = std::move(next);
     return true;
   }
