@@ -2,6 +2,7 @@
 #include <pcre2.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/tokenizer/oniguruma.h"
 #include "tokamak/tokenizer/split.h"
 
 namespace tokamak {
@@ -24,31 +25,6 @@ std::string message_of(int code) {
   PCRE2_UCHAR text[256];
   pcre2_get_error_message(code, text, sizeof(text));
   return reinterpret_cast<const char*>(text);
-}
-
-constexpr std::string_view kSpaces =
-    R"(\t-\r\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
-
-/// Spells \s and \S out as White_Space, because PCRE2's own \s also has U+180E.
-std::string with_plain_spaces(std::string_view pattern) {
-  std::string out;
-  bool in_class = false;
-  for (size_t i = 0; i < pattern.size(); ++i) {
-    const std::string_view escape = pattern[i] == '\\' ? pattern.substr(i, 2) : std::string_view();
-    if (escape == "\\s" || (escape == "\\S" && !in_class)) {
-      if (!in_class) out += escape == "\\S" ? "[^" : "[";
-      out += kSpaces;
-      if (!in_class) out += ']';
-    } else {
-      out += escape.empty() ? pattern.substr(i, 1) : escape;
-    }
-    if (!escape.empty()) {
-      ++i;
-    } else if (pattern[i] == '[' || pattern[i] == ']') {
-      in_class = pattern[i] == '[';
-    }
-  }
-  return out;
 }
 
 /// The buffers with which one thread matches, made on its first search with a pattern.
@@ -79,11 +55,11 @@ RegexSplitter::RegexSplitter(std::string_view pattern, std::string_view what)
   int error = 0;
   size_t offset = 0;
   code_->what = what;
-  const std::string spelled = with_plain_spaces(pattern);
-  code_->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(spelled.data()), spelled.size(),
-                                  PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF |
-                                      PCRE2_NEVER_BACKSLASH_C | PCRE2_DOLLAR_ENDONLY,
-                                  &error, &offset, nullptr));
+  const std::string spelled = from_oniguruma(pattern, what);
+  code_->code.reset(pcre2_compile(
+      reinterpret_cast<PCRE2_SPTR>(spelled.data()), spelled.size(),
+      PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | PCRE2_NEVER_BACKSLASH_C | PCRE2_MULTILINE,
+      &error, &offset, nullptr));
   TOK_REQUIRE(code_->code != nullptr, "{}: the pattern is not understood: {} at byte {}", what,
               message_of(error), offset);
   pcre2_jit_compile(code_->code.get(), PCRE2_JIT_COMPLETE);

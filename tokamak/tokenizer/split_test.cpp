@@ -76,6 +76,32 @@ TEST(WordSplitter, AgreesWithThePatterns) {
   }
 }
 
+// Words as `tokenizers.pre_tokenizers.Split` gives them, which matches by Oniguruma.
+TEST(RegexSplitter, ReadsOnigurumasDialect) {
+  const std::pair<std::string_view, std::pair<std::string_view, Words>> cases[] = {
+      {"\\w+", {"e\u0301 \u2160\u24B6\u203F\u00B2", {"e\u0301", " ", "\u2160\u24B6\u203F\u00B2"}}},
+      {"[\\w\\s]+", {"x\u200D\u0300 ab", {"x", "\u200D", "\u0300 ab"}}},
+      {"\\b.", {"ab e\u0301c", {"a", "b", " ", "e", "\u0301c"}}},
+      {"\\B.", {"abc d", {"a", "b", "c", " d"}}},
+      {"\\h", {"a g", {"a", " g"}}},
+      {"[\\u4e00-\\u9fff]", {"a\u6771b", {"a", "\u6771", "b"}}},
+      {"\\p{Han}", {"\u3001\u3005", {"\u3001", "\u3005"}}},
+      {"\\P{Han}+", {"\u6771\u3001a", {"\u6771", "\u3001a"}}},
+      {"^.", {"ab\nab\n", {"a", "b\n", "a", "b\n"}}},
+      {"a$", {"ba\nba\n", {"b", "a", "\nb", "a", "\n"}}},
+      {"\\s+$", {"a  \nb ", {"a", "  ", "\nb", " "}}},
+      {"[]a]", {"a]b", {"a", "]", "b"}}},
+      {"[^]a]", {"ab]", {"a", "b", "]"}}},
+      {"[[:upper:]b]", {"abC", {"a", "b", "C"}}},
+  };
+  for (const auto& [pattern, text_and_words] : cases) {
+    const auto& [text, words] = text_and_words;
+    EXPECT_EQ(split_regex(text, RegexSplitter(pattern, "test")), words) << pattern;
+  }
+  EXPECT_THROW(RegexSplitter("[a[bc]]", "test"), Error);
+  EXPECT_THROW(RegexSplitter("[\\p{L}&&[^a]]", "test"), Error);
+}
+
 TEST(RegexSplitter, TakesAnyBytesAndNamesBadPatterns) {
   const RegexSplitter words("\\s+|x*", "test");
   EXPECT_EQ(split_regex("a \xFF\u180E xx b", words),
