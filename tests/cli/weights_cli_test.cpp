@@ -65,6 +65,31 @@ INSTANTIATE_TEST_SUITE_P(Models, Convert,
                          ::testing::Values("llama_tiny", "llama_tied", "gpt2_tiny"),
                          [](const auto& of) { return std::string(of.param); });
 
+TEST(ConvertTarget, OnlyAnExportIsReplaced) {
+  const ScratchFolder scratch;
+  const fs::path root = scratch.path();
+  const std::string from = oracle_folder("llama_tiny").string();
+  fs::create_directories(root / "mine/sub");
+  write_file_atomic(root / "mine/notes.txt", "precious");
+  write_file_atomic(root / "file", "precious");
+  fs::create_directory_symlink("mine", root / "link");
+  expect_refused({"convert", from, (root / "mine").string()}, "notes.txt");
+  expect_refused({"convert", from, (root / "mine/").string()}, "notes.txt");
+  expect_refused({"convert", from, (root / "link").string()}, "notes.txt");
+  expect_refused({"convert", from, (root / "mine").string(), "--to-format", "checkpoint"},
+                 "notes.txt");
+  expect_refused({"convert", from, (root / "file").string()}, "found a file");
+  expect_refused({"convert", from, "."}, "the working folder cannot be replaced");
+  EXPECT_EQ(read_file(root / "mine/notes.txt"), "precious");
+  EXPECT_EQ(read_file(root / "file"), "precious");
+  for (int turn = 0; turn < 2; ++turn) {
+    run_ok({"convert", from, (root / "new/").string()});
+    run_ok({"convert", from, (root / "ours").string(), "--to-format", "checkpoint"});
+  }
+  expect_refused({"convert", from, (root / "ours").string()}, "step-0");
+  EXPECT_EQ(list_folder(root).size(), 5U);
+}
+
 // transformers keeps GPT-2's matrices as [in, out], llm.c as [out, in].
 std::string turned(const std::string& bytes, size_t rows) {
   const std::vector<float> in = to_floats(bytes);

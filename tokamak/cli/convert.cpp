@@ -97,6 +97,7 @@ int run_convert(Args args) {
               "--dtype \"{}\": wanted float32, bfloat16 or float16", dtype);
   TOK_REQUIRE(!path_exists(to) || !path_exists(from) || !std::filesystem::equivalent(from, to),
               "convert: {} is both source and target", to);
+  const std::filesystem::path into = replaceable_folder(to, format == "checkpoint" ? "step-0" : "");
   const ModelFiles files = open_model(from, model);
   if (!files.left_out.empty()) fmt::print("{}\n", files.left_out);
   const std::filesystem::path beside =
@@ -106,10 +107,10 @@ int run_convert(Args args) {
   assets.merge(generation_config_in(files.folder));
   check_finite(files.parameters, type, from);
   if (format == "checkpoint") {
-    to_checkpoint(files, to, type, assets);
+    to_checkpoint(files, into, type, assets);
     return 0;
   }
-  export_hf_folder(to, files.config, files.parameters, type, ids, assets);
+  export_hf_folder(into, files.config, files.parameters, type, ids, assets);
   fmt::print("wrote the Hugging Face folder {}\n", to);
   return 0;
 }

@@ -18,6 +18,20 @@ namespace {
 
 // A file may have so many bytes; the largest in use have 35 MB.
 constexpr int64_t kTokenizerBytes = int64_t{128} << 20;
+constexpr std::array kTokenizerFiles{"tokenizer.json",
+                                     "tokenizer_config.json",
+                                     "special_tokens_map.json",
+                                     "tokenizer.model",
+                                     "vocab.json",
+                                     "merges.txt",
+                                     "added_tokens.json",
+                                     "chat_template.jinja"};
+
+bool is_exported(const std::string& name) {
+  return name == "config.json" || name == "generation_config.json" ||
+         name.ends_with(".safetensors") || name == "model.safetensors.index.json" ||
+         std::find(kTokenizerFiles.begin(), kTokenizerFiles.end(), name) != kTokenizerFiles.end();
+}
 
 constexpr std::array<std::string_view, 3> kParts{"q_proj", "k_proj", "v_proj"};
 
@@ -141,9 +155,7 @@ std::vector<TensorSource> open_weights(const ModelSpec& config, const std::files
 
 AssetFiles tokenizer_files_in(const std::filesystem::path& folder) {
   AssetFiles files;
-  for (const char* name :
-       {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model",
-        "vocab.json", "merges.txt", "added_tokens.json", "chat_template.jinja"}) {
+  for (const char* name : kTokenizerFiles) {
     if (path_exists(folder / name) && !is_folder(folder / name))
       files[name] = read_file(folder / name, kTokenizerBytes);
   }
@@ -155,6 +167,25 @@ AssetFiles generation_config_in(const std::filesystem::path& folder) {
   AssetFiles files;
   if (path_exists(folder / kName)) files[kName] = read_file(folder / kName, kSmallFileBytes);
   return files;
+}
+
+std::filesystem::path replaceable_folder(const std::filesystem::path& folder,
+                                         const std::string& also) {
+  std::error_code code;
+  std::filesystem::path path = std::filesystem::weakly_canonical(folder, code);
+  if (code) path = folder;
+  if (!path.has_filename()) path = path.parent_path();
+  if (!path_exists(path)) return path;
+  TOK_REQUIRE(is_folder(path), "{}: wanted a folder to write, found a file", folder.string());
+  TOK_REQUIRE(path != std::filesystem::current_path(code),
+              "{}: the working folder cannot be replaced: name another one", folder.string());
+  for (const std::filesystem::path& entry : list_folder(path)) {
+    const std::string name = entry.filename().string();
+    const bool ours = is_folder(entry) ? name == also : is_exported(name);
+    TOK_REQUIRE(ours, "{}: it would be replaced, but it holds {}: name a new folder",
+                folder.string(), name);
+  }
+  return path;
 }
 
 void export_hf_folder(const std::filesystem::path& folder, const ModelSpec& config,

@@ -37,8 +37,15 @@ AssetFiles tokenizer_files_in(const std::filesystem::path& folder);
 /// Returns generation_config.json of a Hugging Face folder, if there is one; exports keep it as is.
 AssetFiles generation_config_in(const std::filesystem::path& folder);
 
+/// Returns the path at which an export or a checkpoint replaces what was there: links are followed.
+/// Throws Error unless nothing is there, or a folder that holds nothing but files of an export and
+/// `also`.
+std::filesystem::path replaceable_folder(const std::filesystem::path& folder,
+                                         const std::string& also);
+
 /// Writes a folder that transformers loads: config.json, generation_config.json, `assets`, and the
-/// weights as `dtype`. The folder is complete or does not exist.
+/// weights as `dtype`. The folder is complete or does not exist; one that exists is replaced with
+/// all in it.
 void export_hf_folder(const std::filesystem::path& folder, const ModelSpec& config,
                       std::span<const TensorSource> parameters, DType dtype, const SpecialIds& ids,
                       const AssetFiles& assets);
