@@ -114,6 +114,23 @@ def gemma():
     return tokenizer, dict(special_tokens=SPECIAL + BYTES, limit_alphabet=150)
 
 
+def falcon():
+    """Falcon's, which Falcon 3 has beside Llama's model: rules after ByteLevel."""
+    tokenizer, options = byte_level()
+    three = pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Punctuation("contiguous"),
+                                                       pre_tokenizers.ByteLevel(add_prefix_space=False),
+                                                       pre_tokenizers.Digits(), three])
+    return tokenizer, options
+
+
+def words(rule, normalizer=None):
+    """As in the documentation of `tokenizers`: words of characters, without their spaces."""
+    parts = {} if normalizer is None else {"normalizer": normalizer}
+    return with_bpe(models.BPE(unk_token="<unk>"), pre_tokenizer=rule, **parts), dict(special_tokens=SPECIAL,
+                                                                                       limit_alphabet=150)
+
+
 KINDS = {
     "qwen2": lambda: byte_level(normalizers.NFC()),
     "tekken": lambda: byte_level(pattern=TEKKEN),
@@ -128,6 +145,12 @@ KINDS = {
                                          normalizer=normalizers.Sequence([normalizers.NFKC(), normalizers.Strip(),
                                                                           normalizers.Replace(Regex(" {2,}"), " ")])),
     "gemma": gemma,
+    "falcon": falcon,
+    "whitespace": lambda: words(pre_tokenizers.Whitespace()),
+    "bert_words": lambda: words(pre_tokenizers.BertPreTokenizer(),
+                                normalizers.Sequence([normalizers.NFD(), normalizers.Lowercase(),
+                                                      normalizers.StripAccents()])),
+    "unicode_words": lambda: byte_level(pattern=r"\w+|[^\w\s]+|\p{Han}|\s+"),
 }
 SENTENCEPIECE = {
     "spm_llama2": dict(byte_fallback=True, split_digits=True, normalization_rule_name="identity",

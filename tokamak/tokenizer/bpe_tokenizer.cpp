@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "tokamak/core/error.h"
+#include "tokamak/tokenizer/byte_level.h"
 #include "tokamak/tokenizer/word_cache.h"
 
 namespace tokamak {
@@ -204,7 +205,8 @@ class BpeTokenizer final : public Tokenizer {
       : definition_(std::move(definition)),
         early_(tokens_where(definition_.added_tokens, false)),
         late_(tokens_where(definition_.added_tokens, true)),
-        cut_(safe_cut(definition_)) {}
+        cut_(safe_cut(definition_)),
+        spells_bytes_(spells_bytes(definition_.rules)) {}
 
   void encode(std::string_view text, std::vector<int32_t>& ids) const override {
     std::unique_ptr<Scratch> scratch = pool_.take();
@@ -300,8 +302,19 @@ class BpeTokenizer final : public Tokenizer {
     sink.move_to(outer);
   }
 
+  static bool spells_bytes(const std::vector<WordRule>& rules) {
+    return std::any_of(rules.begin(), rules.end(), [](const WordRule& rule) {
+      return std::holds_alternative<SpelledBytesRule>(rule);
+    });
+  }
+
   // Cuts before each mark that follows another character: runs of marks may be tokens.
   void add_word(std::string_view word, WordSink& sink) const {
+    if (spells_bytes_) {
+      std::string bytes;
+      TOK_CHECK(from_byte_level(word, bytes), "a word is not spelled in the byte-level alphabet");
+      return in_buffer(bytes, false, sink, [&](std::string_view made) { sink.add(made); });
+    }
     if (cut_.empty()) return sink.add(word);
     size_t begin = 0;
     bool after_mark = true;
@@ -329,6 +342,8 @@ class BpeTokenizer final : public Tokenizer {
       if (text.empty() || text.front() == ' ') return on_word(text);
       return in_buffer(" " + std::string(text), sink.is_first(text), sink, on_word);
     }
+    if (std::holds_alternative<SpelledBytesRule>(rule))
+      return in_buffer(to_byte_level(text), sink.is_first(text), sink, on_word);
     if (const auto* metaspace = std::get_if<MetaspaceRule>(&rule)) {
       return in_buffer(marked(*metaspace, text, sink.is_first(text)), sink.is_first(text), sink,
                        [&](std::string_view words) {
@@ -355,6 +370,7 @@ class BpeTokenizer final : public Tokenizer {
   AddedTokenFinder early_;
   AddedTokenFinder late_;
   std::string_view cut_;
+  bool spells_bytes_;
   mutable ScratchPool pool_;
 };
 

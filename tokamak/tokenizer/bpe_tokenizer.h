@@ -44,6 +44,9 @@ struct DigitsRule {
 /// Puts a space before words that lack one.
 struct PrefixSpaceRule {};
 
+/// Spells the text in the byte-level alphabet for the rules that follow.
+struct SpelledBytesRule {};
+
 /// Replaces spaces by `replacement`, puts one before words that lack it, and cuts before each.
 struct MetaspaceRule {
   enum class Prepend : uint8_t { kAlways, kFirst, kNever };
@@ -54,7 +57,8 @@ struct MetaspaceRule {
 };
 
 /// Rules are applied one after another, each to the words of the one before.
-using WordRule = std::variant<KnownRule, PatternRule, DigitsRule, PrefixSpaceRule, MetaspaceRule>;
+using WordRule = std::variant<KnownRule, PatternRule, DigitsRule, PrefixSpaceRule, SpelledBytesRule,
+                              MetaspaceRule>;
 
 /// The contents of a tokenizer file.
 struct BpeDefinition {

@@ -76,6 +76,46 @@ std::string with_matches_replaced(std::string_view text, const ReplaceMatchesSte
   return out.append(text.substr(done));
 }
 
+// Calls on_char(code, bytes) for each character; bytes that are not UTF-8 have the code
+// kInvalidCodePoint.
+template <class OnChar>
+void for_each_char(std::string_view text, OnChar&& on_char) {
+  for (size_t at = 0; at < text.size();) {
+    const CodePoint code = decode_utf8(text.data() + at, text.data() + text.size());
+    on_char(code.value, text.substr(at, code.bytes));
+    at += code.bytes;
+  }
+}
+
+std::string in_lowercase(std::string_view text) {
+  constexpr uint32_t kCapitalDottedI = 0x130;  // the one letter that becomes two characters
+  std::string out;
+  for_each_char(text, [&](uint32_t code, std::string_view bytes) {
+    if (code == kCapitalDottedI) {
+      out += "i\u0307";
+    } else if (code == kInvalidCodePoint) {
+      out += bytes;
+    } else {
+      append_utf8(static_cast<uint32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code))),
+                  out);
+    }
+  });
+  return out;
+}
+
+std::string without_marks(std::string_view text) {
+  std::string out;
+  for_each_char(text, [&](uint32_t code, std::string_view bytes) {
+    const auto category = code == kInvalidCodePoint
+                              ? UTF8PROC_CATEGORY_CN
+                              : utf8proc_category(static_cast<utf8proc_int32_t>(code));
+    if (category != UTF8PROC_CATEGORY_MN && category != UTF8PROC_CATEGORY_MC &&
+        category != UTF8PROC_CATEGORY_ME)
+      out += bytes;
+  });
+  return out;
+}
+
 struct Apply {
   std::string_view text;
 
@@ -96,6 +136,10 @@ struct Apply {
   std::string operator()(const StripStep& step) const { return std::string(stripped(text, step)); }
 
   std::string operator()(const SqueezeSpacesStep&) const { return squeezed(text); }
+
+  std::string operator()(const LowercaseStep&) const { return in_lowercase(text); }
+
+  std::string operator()(const StripAccentsStep&) const { return without_marks(text); }
 
   std::string operator()(const TrimEndStep& step) const {
     std::string_view rest = text;

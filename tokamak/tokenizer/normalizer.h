@@ -47,8 +47,15 @@ struct TrimEndStep {
   std::string mark;
 };
 
-using NormalizerStep = std::variant<UnicodeForm, PrependStep, ReplaceStep, ReplaceMatchesStep,
-                                    StripStep, SqueezeSpacesStep, TrimEndStep>;
+/// Makes letters small, each by itself.
+struct LowercaseStep {};
+
+/// Removes marks, which are apart from their letters after a decomposition.
+struct StripAccentsStep {};
+
+using NormalizerStep =
+    std::variant<UnicodeForm, PrependStep, ReplaceStep, ReplaceMatchesStep, StripStep,
+                 SqueezeSpacesStep, TrimEndStep, LowercaseStep, StripAccentsStep>;
 
 /// Steps that are applied one after another.
 class Normalizer {

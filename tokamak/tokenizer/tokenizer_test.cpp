@@ -126,6 +126,10 @@ TEST(TokenizerJson, FindsTheEndsOfDocuments) {
                               {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}})}};
   EXPECT_EQ(parse(json)->bos(), 302);
   EXPECT_EQ(parse(json)->eos(), 301);
+  json["post_processor"] = {
+      {"type", "RobertaProcessing"}, {"sep", {"[B]", 302}}, {"cls", {"<s>", 300}}};
+  EXPECT_EQ(parse(json)->bos(), 300);
+  EXPECT_EQ(parse(json)->eos(), 302);
 }
 
 TEST(TokenizerJson, AppliesRulesInOrder) {
@@ -178,12 +182,16 @@ TEST(TokenizerJson, RefusesBadFilesByPlace) {
       {changed("/added_tokens/0", added_token(999999999, "x")), "wanted an id from 0"},
       {changed("/normalizer", {{"type", "Nmt"}}), "the normalizer Nmt is not supported, only NFC"},
       {changed("/normalizer", {{"type", "Prepend"}}), "normalizer: wanted a key prepend"},
-      {changed("/pre_tokenizer", {{"type", "Whitespace"}}),
-       "the pre-tokenizer Whitespace is not supported, only ByteLevel"},
+      {changed("/pre_tokenizer", {{"type", "UnicodeScripts"}}),
+       "the pre-tokenizer UnicodeScripts is not supported, only BertPreTokenizer, ByteLevel"},
       {changed("/pre_tokenizer", {{"type", "Metaspace"}, {"prepend_scheme", "last"}}),
        "pre_tokenizer.prepend_scheme: wanted always, first or never, got last"},
       {changed("/decoder", {{"type", "WordPiece"}}), "got WordPiece"},
-      {changed("/post_processor", {{"type", "BertProcessing"}}), "BertProcessing"},
+      {changed("/post_processor", {{"type", "BertProcessing"}}),
+       "post_processor: wanted a key cls"},
+      {changed("/post_processor", {{"type", "BertProcessing"}, {"cls", {"x"}}}),
+       "post_processor.cls: wanted a token and its id"},
+      {changed("/post_processor", {{"type", "Other"}}), "the post-processor Other"},
       {R"({"model": {"vocab": {"a": 0, "a": 1}, "merges": []}})", "\"a\" is repeated"},
       {R"({"model": {}, "model": {}})", "model is repeated"},
   };

@@ -76,6 +76,40 @@ WordRule read_split(const JsonNode& node) {
                      .inverted = inverted};
 }
 
+// Rust's \w, which has ZWNJ and ZWJ.
+constexpr std::string_view kWordChars =
+    R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200C}\x{200D})"
+    R"(\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189})";
+constexpr std::string_view kPunctuation = R"([!-\/:-@\[-`{-~\p{P}])";
+
+PatternRule pattern_rule(std::string_view pattern, const JsonNode& node, MatchedParts matches,
+                         bool inverted = false) {
+  return {
+      .splitter = RegexSplitter(pattern, node.where()), .matches = matches, .inverted = inverted};
+}
+
+// Reads a pre-tokenizer that has its pattern in its name; returns false if it is none.
+bool read_named_split(std::string_view type, const JsonNode& node, std::vector<WordRule>& rules) {
+  if (type == "Whitespace") {
+    const std::string words = fmt::format(R"([{0}]+|[^{0}\s]+)", kWordChars);
+    rules.emplace_back(pattern_rule(words, node, MatchedParts::kRemoved, true));
+  } else if (type == "WhitespaceSplit") {
+    rules.emplace_back(pattern_rule("\\s+", node, MatchedParts::kRemoved));
+  } else if (type == "BertPreTokenizer") {
+    rules.emplace_back(pattern_rule("\\s+", node, MatchedParts::kRemoved));
+    rules.emplace_back(pattern_rule(kPunctuation, node, MatchedParts::kIsolated));
+  } else if (type == "Punctuation") {
+    const MatchedParts matches = matches_of(node, node.text_or("behavior", "Isolated"));
+    rules.emplace_back(pattern_rule(kPunctuation, node, matches));
+  } else if (type == "CharDelimiterSplit") {
+    const std::string delimiter = quoted(node.at("delimiter").text());
+    rules.emplace_back(pattern_rule(delimiter, node, MatchedParts::kRemoved));
+  } else {
+    return false;
+  }
+  return true;
+}
+
 // Files of before tokenizers 0.15 say `add_prefix_space` instead of `prepend_scheme`.
 std::string_view prepend_scheme(const JsonNode& node) {
   const bool adds = node.boolean_or("add_prefix_space", true);
@@ -150,10 +184,14 @@ void read_normalizer(const JsonNode& node, Normalizer& normalizer) {
   } else if (type == "Strip") {
     normalizer.add(StripStep{.left = node.boolean_or("strip_left", true),
                              .right = node.boolean_or("strip_right", true)});
+  } else if (type == "Lowercase") {
+    normalizer.add(LowercaseStep{});
+  } else if (type == "StripAccents") {
+    normalizer.add(StripAccentsStep{});
   } else {
     fail(
-        "{}: the normalizer {} is not supported, only NFC, NFD, NFKC, NFKD, Prepend, Replace, "
-        "Sequence and Strip",
+        "{}: the normalizer {} is not supported, only NFC, NFD, NFKC, NFKD, Lowercase, Prepend, "
+        "Replace, Sequence, Strip and StripAccents",
         node.where(), type);
   }
 }
@@ -162,9 +200,13 @@ bool read_pre_tokenizer(const JsonNode& node, std::vector<WordRule>& rules) {
   const std::string_view type = node.at("type").text();
   if (type == "Sequence") {
     bool done = false;
+    bool is_spelled = false;
     for_each_of(node, "pretokenizers", [&](const JsonNode& child) {
-      TOK_REQUIRE(!done, "{}: a pre-tokenizer after ByteLevel is not supported", child.where());
-      done = read_pre_tokenizer(child, rules);
+      if (done && !std::exchange(is_spelled, true)) rules.emplace_back(SpelledBytesRule{});
+      const bool is_byte_level = read_pre_tokenizer(child, rules);
+      TOK_REQUIRE(!done || !is_byte_level, "{}: a second ByteLevel is not supported",
+                  child.where());
+      done = done || is_byte_level;
     });
     return done;
   }
@@ -179,11 +221,11 @@ bool read_pre_tokenizer(const JsonNode& node, std::vector<WordRule>& rules) {
     rules.emplace_back(DigitsRule{.individual = node.boolean_or("individual_digits", false)});
   } else if (type == "Metaspace") {
     rules.push_back(read_metaspace(node));
-  } else {
+  } else if (!read_named_split(type, node, rules)) {
     fail(
-        "{}: the pre-tokenizer {} is not supported, only ByteLevel, Digits, Metaspace, Sequence "
-        "and "
-        "Split",
+        "{}: the pre-tokenizer {} is not supported, only BertPreTokenizer, ByteLevel, "
+        "CharDelimiterSplit, Digits, Metaspace, Punctuation, Sequence, Split, Whitespace and "
+        "WhitespaceSplit",
         node.where(), type);
   }
   return false;

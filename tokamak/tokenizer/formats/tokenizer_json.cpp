@@ -212,6 +212,16 @@ void read_template(const JsonNode& node, TokenNames& names, DocumentEnds& ends) 
   }
 }
 
+// Reads ["name", id].
+int32_t token_of_pair(const JsonNode& node, TokenNames& names) {
+  const simdjson::dom::array pair = node.array();
+  TOK_REQUIRE(pair.size() == 2, "{}: wanted a token and its id", node.where());
+  const std::string_view name = node.element(pair.at(0).value_unsafe(), 0).text();
+  const int32_t id = names.find(name);
+  TOK_REQUIRE(id >= 0, "{}: the token \"{}\" is not in the vocabulary", node.where(), shown(name));
+  return id;
+}
+
 void read_post_processor(const JsonNode& node, TokenNames& names, DocumentEnds& ends) {
   const std::string_view type = node.at("type").text();
   if (type == "Sequence") {
@@ -222,6 +232,9 @@ void read_post_processor(const JsonNode& node, TokenNames& names, DocumentEnds& 
     }
   } else if (type == "TemplateProcessing") {
     read_template(node, names, ends);
+  } else if (type == "RobertaProcessing" || type == "BertProcessing") {
+    ends.bos = token_of_pair(node.at("cls"), names);
+    ends.eos = token_of_pair(node.at("sep"), names);
   } else {
     TOK_REQUIRE(type == "ByteLevel", "{}: the post-processor {} is not supported", node.where(),
                 type);
