@@ -158,6 +158,17 @@ TEST(Checkpoint, ARunAtItsEndSaysSoAndExits0) {
   EXPECT_EQ(timeless_metrics(scratch.path()), before);
 }
 
+TEST(Checkpoint, AModelWithFewerLayersDoesNotGoOn) {
+  const ScratchFolder scratch;
+  run_ok(train_words("llama_tiny", scratch.path(), kResumable));
+  const auto tensors = read_tensors(scratch.path() / "checkpoint/step-6");
+  const auto fewer = run_program(train_words(
+      "llama_tiny", scratch.path(), kResumable + Words{"--training.steps=8", "--model.layers=1"}));
+  EXPECT_EQ(fewer.exit_code, 2);
+  EXPECT_NE(fewer.err.find("model.layers.1."), std::string::npos) << fewer.err;
+  EXPECT_EQ(read_tensors(scratch.path() / "checkpoint/step-6"), tensors);
+}
+
 TEST(Checkpoint, OnlyTheLatestAreKept) {
   const ScratchFolder scratch;
   run_ok(train_words("llama_tiny", scratch.path(),

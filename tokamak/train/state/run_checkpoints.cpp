@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <thread>
 #include <utility>
 
 #include "tokamak/checkpoint/atomic_folder.h"
 #include "tokamak/checkpoint/checkpoint_folder.h"
+#include "tokamak/checkpoint/checkpoint_reader.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/timing.h"
@@ -29,6 +31,18 @@ void require_no_checkpoints(const ResumePoint& point, const std::filesystem::pat
               "checkpoint.initial_load_path of a run with another job.dump_folder, or move {} "
               "away to begin anew",
               point.newest_of_any_kind.string(), folder.string());
+}
+
+// Parameters have moments, so that tensors of other kinds are not looked at.
+void require_no_other_parameters(const CheckpointReader& checkpoint, const ModelSpec& model) {
+  const std::map<std::string, Dims> wanted = model_parameters(model).dims;
+  const auto& found = checkpoint.manifest().tensors;
+  for (const auto& [name, type] : found) {
+    TOK_REQUIRE(wanted.contains(name) || !found.contains("optimizer.m." + name),
+                "{} holds {}, which is none of the model that is configured ({} layers): it was "
+                "written by a run of another model",
+                checkpoint.folder().string(), name, model.num_layers);
+  }
 }
 
 }  // namespace
@@ -205,6 +219,7 @@ std::string RunCheckpoints::loaded_since(std::chrono::steady_clock::time_point s
 }
 
 TrainState RunCheckpoints::load(const std::filesystem::path& path) const {
+  require_no_other_parameters(CheckpointReader(path), model_);
   return load_checkpoint(access_, pieces_, path, o_.parts,
                          {.count = o_.num_threads, .num_ranks = world_.size()});
 }
