@@ -133,15 +133,18 @@ std::string_view activation_name(GeluKind kind) {
 
 void read_gpt2(const HfFields& f, ModelSpec& c) {
   c.vocab_size = f.extent_or("vocab_size", 50257, kMostVocab);
-  c.dim = f.extent_or("n_embd", 768);
-  c.num_layers = f.extent_or("n_layer", 12, kMostLayers);
-  c.num_heads = f.extent_or("n_head", 12);
+  // transformers takes the names of other families, too, and prefers them.
+  const auto named = [&](const char* key, const char* other) { return f.has(other) ? other : key; };
+  c.dim = f.extent_or(named("n_embd", "hidden_size"), 768);
+  c.num_layers = f.extent_or(named("n_layer", "num_hidden_layers"), 12, kMostLayers);
+  c.num_heads = f.extent_or(named("n_head", "num_attention_heads"), 12);
   TOK_REQUIRE(c.dim % c.num_heads == 0, "{}: \"n_embd\" = {} is no multiple of {} heads", f.what(),
               c.dim, c.num_heads);
   c.num_kv_heads = c.num_heads;
   c.head_dim = c.dim / c.num_heads;
   c.mlp_dim = f.extent_or("n_inner", 4 * c.dim);
-  c.max_seq_len = f.extent_or("n_positions", 1024, kMostPositions);
+  c.max_seq_len =
+      f.extent_or(named("n_positions", "max_position_embeddings"), 1024, kMostPositions);
   c.tied = f.flag_or("tie_word_embeddings", true);
   c.norm_eps = f.positive_or("layer_norm_epsilon", 1e-5);
   c.attention_bias = c.output_bias = c.mlp_bias = true;

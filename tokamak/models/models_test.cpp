@@ -138,6 +138,17 @@ std::string error_of(const std::string& json) {
 const std::string kLlama =
     R"("model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 176, "vocab_size": 512)";
 
+TEST(HfConfig, reads_gpt2_by_the_names_of_other_families) {
+  const ModelSpec spec = parse_hf_config(
+      R"({"model_type": "gpt2", "hidden_size": 24, "num_attention_heads": 2, "num_hidden_layers": 3,
+          "max_position_embeddings": 77, "n_embd": 32})",
+      "c");
+  EXPECT_EQ(spec.dim, 24);
+  EXPECT_EQ(spec.num_heads, 2);
+  EXPECT_EQ(spec.num_layers, 3);
+  EXPECT_EQ(spec.max_seq_len, 77);
+}
+
 TEST(HfConfig, reads_both_spellings_of_rope) {
   const auto is_llama3 = [](const ModelSpec& spec) {
     return spec.rope_scaling.kind == RopeScaling::Kind::kLlama3 &&
