@@ -1,6 +1,7 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <iostream>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -73,7 +74,8 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // beyond ulimit -f a write fails with a reason
   try {
     const int code = cli::run(std::vector<std::string>(argv + 1, argv + argc));
-    const bool is_written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+    const bool is_written =
+        std::cout.flush().good() && std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
     TOK_REQUIRE(is_written || code != 0, "standard output: not all of it could be written");
     return code;
   } catch (const Error& error) {
