@@ -347,6 +347,15 @@ TEST(Generate, ATrainedRunCanBeAsked) {
   EXPECT_EQ(text.out.rfind("# Tokamak", 0), 0U) << text.out;
 }
 
+TEST(Generate, SaysWhenATextIsLongerThanTheModelWasMadeFor) {
+  const Words base{
+      "generate", oracle_folder("llama_tiny").string(), "--tokenizer", "bytes", "-p", "x", "-t",
+      "0"};
+  EXPECT_EQ(run_ok(base + Words{"-n", "3"}).err.find("was made for"), std::string::npos);
+  const std::string err = run_ok(base + Words{"-n", "300"}).err;
+  EXPECT_NE(err.find("up to 302 tokens, but the model was made for 256"), std::string::npos) << err;
+}
+
 TEST(Generate, MistakesAreOneLine) {
   const std::string gpt2 = oracle_folder("gpt2_tiny").string();
   expect_refused({"generate", "nowhere", "-p", "x"}, "nowhere");
@@ -358,6 +367,14 @@ TEST(Generate, MistakesAreOneLine) {
   expect_refused(
       {"generate", oracle_folder("qwen2_tiny").string(), "--tokenizer", "bytes", "-p", "x"},
       "the tokenizer has 258 ids and makes 256 of the prompt");
+}
+
+TEST(TokenizerEncode, SaysWhenItsOutputIsFull) {
+  const std::string command = std::string("echo '{\"text\": \"a\"}' | ") + TOK_PROGRAM +
+                              " tokenizer encode bytes > /dev/full";
+  const auto result = run_program({"sh", "-c", command});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.err.find("not all of it could be written"), std::string::npos) << result.err;
 }
 
 TEST(TokenizerEncode, SaysWhatALineMustBe) {

@@ -260,6 +260,11 @@ int run_generate(Args args) {
   }
   const std::vector<int32_t> eos = ends_of_text(w, files, *tokenizer);
   const auto needed = static_cast<int64_t>(longest) + w.sampling.max_new_tokens;
+  const int64_t made_for = files.config.max_seq_len;
+  if (made_for > 0 && needed > made_for && learned_positions(files.config) == 0)
+    fmt::print(stderr,
+               "up to {} tokens, but the model was made for {}: later ones may make no sense\n",
+               needed, made_for);
   const auto backend = open_backend({.device = w.device});
   Generator generator(files.config, files.parameters, compute_dtype(w.dtype, w.device),
                       w.seq_len > 0 ? w.seq_len : needed, *backend,
