@@ -155,8 +155,8 @@ bool is_config(const std::string& path) {
 
 bool is_tokenizer(const std::string& path) {
   constexpr std::string_view kNames[] = {
-      "tokenizer.json", "tokenizer.model", "tokenizer_config.json",   "special_tokens_map.json",
-      "vocab.json",     "merges.txt",      "original/tokenizer.model"};
+      "tokenizer.json", "tokenizer.model", "tokenizer_config.json",    "special_tokens_map.json",
+      "vocab.json",     "merges.txt",      "original/tokenizer.model", "tekken.json"};
   return std::find(std::begin(kNames), std::end(kNames), path) != std::end(kNames);
 }
 

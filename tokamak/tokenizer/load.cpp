@@ -58,6 +58,13 @@ std::unique_ptr<Tokenizer> load_vocab_and_merges(const fs::path& folder) {
                               {.config = joined.config, .special_tokens_map = map});
 }
 
+constexpr std::string_view kTekken = "tekken.json";
+
+std::unique_ptr<Tokenizer> load_tekken(const fs::path& path) {
+  const MappedFile file = map_tokenizer(path);
+  return parse_tekken(file.text(), path.string());
+}
+
 bool has_vocab_and_merges(const fs::path& folder) {
   return path_exists(folder / "vocab.json") && path_exists(folder / "merges.txt");
 }
@@ -74,7 +81,7 @@ std::optional<fs::path> find_model(const fs::path& folder) {
 
 bool has_tokenizer(const fs::path& folder) {
   return path_exists(folder / "tokenizer.json") || find_model(folder) ||
-         has_vocab_and_merges(folder);
+         path_exists(folder / kTekken) || has_vocab_and_merges(folder);
 }
 
 std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& folder_or_file) {
@@ -82,14 +89,16 @@ std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& folder_or_file) {
   if (path == "bytes") return byte_tokenizer();
   TOK_REQUIRE(path_exists(path), "{}: no such tokenizer folder or file", path.string());
   if (!is_folder(path)) {
+    if (path.filename() == kTekken) return load_tekken(path);
     return path.extension() == ".json" ? load_json(path) : load_model(path);
   }
   if (path_exists(path / "tokenizer.json")) return load_json(path / "tokenizer.json");
   if (const auto model = find_model(path)) return load_model(*model);
+  if (path_exists(path / kTekken)) return load_tekken(path / kTekken);
   if (has_vocab_and_merges(path)) return load_vocab_and_merges(path);
   fail(
-      "{}: wanted a folder with tokenizer.json or tokenizer.model, or vocab.json and merges.txt, "
-      "found none",
+      "{}: wanted a folder with tokenizer.json, tokenizer.model or tekken.json, or vocab.json and "
+      "merges.txt, found none",
       path.string());
 }
 

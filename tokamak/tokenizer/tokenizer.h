@@ -66,6 +66,10 @@ std::unique_ptr<Tokenizer> parse_tokenizer_json(std::string_view text, std::stri
 /// Error that begins with `name` and the line.
 std::unique_ptr<Tokenizer> parse_tiktoken(std::string_view text, std::string_view name);
 
+/// Parses Mistral's tekken.json. As in Mistral's library text never becomes a special token. Throws
+/// Error that begins with `name`.
+std::unique_ptr<Tokenizer> parse_tekken(std::string_view text, std::string_view name);
+
 /// Parses a SentencePiece model of type BPE, as Llama 2 and Mistral have; throws Error that begins
 /// with `name`.
 std::unique_ptr<Tokenizer> parse_sentencepiece(std::string_view bytes, std::string_view name);

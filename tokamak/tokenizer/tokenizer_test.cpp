@@ -238,6 +238,64 @@ TEST(Tiktoken, MergesByRankWithLlama3SpecialTokens) {
   EXPECT_EQ(tokenizer->decode(Ids{259 + 255}), "<|reserved_special_token_250|>");
 }
 
+Json tiny_tekken() {
+  Json vocab = Json::array();
+  const auto add = [&vocab](const std::string& bytes) {
+    vocab.push_back(
+        {{"rank", vocab.size()}, {"token_bytes", base64(bytes)}, {"token_str", nullptr}});
+  };
+  for (int byte = 0; byte < 256; ++byte) add(std::string(1, static_cast<char>(byte)));
+  for (const char* token : {"ab", "bc", "abc", "cc"}) add(token);
+  return {{"config",
+           {{"pattern", "\\p{L}+|\\P{L}"},
+            {"default_vocab_size", 282},
+            {"default_num_special_tokens", 23},
+            {"version", "v3"}}},
+          {"vocab", vocab}};
+}
+
+TEST(Tekken, RanksFollowTheSpecialTokens) {
+  const auto tokenizer = parse_tekken(tiny_tekken().dump(), "tekken.json");
+  EXPECT_EQ(encode(*tokenizer, "abc bc!"), (Ids{23 + 258, 23 + ' ', 23 + 257, 23 + '!'}));
+  EXPECT_EQ(encode(*tokenizer, "cc"), (Ids{23 + 'c', 23 + 'c'})) << "a token beyond the vocabulary";
+  EXPECT_EQ(encode(*tokenizer, "<s>").size(), 3U);
+  EXPECT_EQ(tokenizer->vocab_size(), 282);
+  EXPECT_EQ(tokenizer->bos(), 1);
+  EXPECT_EQ(tokenizer->eos(), 2);
+  EXPECT_EQ(tokenizer->decode(Ids{3, 23 + 256, 22}), "[INST]ab<SPECIAL_22>");
+  Json named = tiny_tekken();
+  named["special_tokens"] =
+      Json::array({{{"rank", 5}, {"token_str", "</s>"}, {"is_control", true}}});
+  EXPECT_EQ(parse_tekken(named.dump(), "t")->eos(), 5);
+  EXPECT_FALSE(parse_tekken(named.dump(), "t")->bos().has_value());
+}
+
+TEST(Tekken, RefusesBadFilesByPlace) {
+  const auto error_with = [](const char* place, const Json& value) -> std::string {
+    Json json = tiny_tekken();
+    json[Json::json_pointer(place)] = value;
+    try {
+      parse_tekken(json.dump(), "tekken.json");
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const std::pair<std::string, std::string> cases[] = {
+      {error_with("/vocab/3/token_bytes", "!"), "tekken.json: vocab[3].token_bytes: wanted base64"},
+      {error_with("/vocab/3/rank", 4), "vocab[4]: the token or its rank 4 is repeated"},
+      {error_with("/vocab/3/rank", 400), "wanted 259 tokens"},
+      {error_with("/config/default_vocab_size", -1), "config.default_vocab_size: wanted a number"},
+      {error_with("/config/default_num_special_tokens", 283), "wanted a number from 0 to 282"},
+      {error_with("/special_tokens", Json::array({{{"rank", 23}, {"token_str", "x"}}})),
+       "special_tokens[0]: wanted a rank below 23, got 23"},
+      {error_with("/config/pattern", "("), "config.pattern: the pattern is not understood"},
+      {error_with("/config", 3), "config: wanted an object"},
+  };
+  for (const auto& [error, part] : cases)
+    EXPECT_NE(error.find(part), std::string::npos) << error << "\nwanted " << part;
+}
+
 TEST(Tiktoken, RefusesBadLinesByNumber) {
   const std::pair<std::string, std::string> cases[] = {
       {tiny_ranks() + "!!!! 259\n", "t.model: line 260"},

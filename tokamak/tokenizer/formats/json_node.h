@@ -10,8 +10,24 @@
 #include <simdjson.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/json.h"
 
 namespace tokamak {
+
+inline constexpr size_t kMaxJsonDepth = 64;
+
+/// Parses a document; `text` and `parser` must outlive the element. Throws Error that begins with
+/// `name`.
+inline simdjson::dom::element parse_dom(simdjson::dom::parser& parser, std::string_view text,
+                                        std::string_view name) {
+  simdjson::dom::element root;
+  simdjson::error_code error = parser.allocate(text.size(), kMaxJsonDepth);
+  if (error == simdjson::SUCCESS) error = parser.parse(text.data(), text.size()).get(root);
+  if (error == simdjson::SUCCESS) return root;
+  // simdjson does not report the position of an error; the slow parser does.
+  parse_json(text, name, {.max_depth = kMaxJsonDepth});
+  fail("{}: {}", name, simdjson::error_message(error));
+}
 
 /// A value and its path, as in "tokenizer.json: model.merges[12]".
 class JsonNode {

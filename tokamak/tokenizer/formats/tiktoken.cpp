@@ -4,6 +4,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/tokenizer/bpe_tokenizer.h"
 #include "tokamak/tokenizer/digest.h"
+#include "tokamak/tokenizer/formats/ranks.h"
 
 namespace tokamak {
 namespace {
@@ -41,25 +42,6 @@ constexpr std::array<int16_t, 256> kBase64 = [] {
   return values;
 }();
 
-bool from_base64(std::string_view text, std::string& bytes) {
-  bytes.clear();
-  if (text.empty() || text.size() % 4 != 0) return false;
-  const size_t padding = text.ends_with("==") ? 2 : text.ends_with("=") ? 1 : 0;
-  text.remove_suffix(padding);
-  uint32_t bits = 0;
-  int num_bits = 0;
-  for (const char c : text) {
-    const int value = kBase64[static_cast<uint8_t>(c)];
-    if (value < 0) return false;
-    bits = bits << 6U | static_cast<uint32_t>(value);
-    num_bits += 6;
-    if (num_bits < 8) continue;
-    num_bits -= 8;
-    bytes.push_back(static_cast<char>(bits >> static_cast<uint32_t>(num_bits) & 0xFFU));
-  }
-  return true;
-}
-
 /// Calls `on_line(text, number)` for each line that is not empty.
 template <class OnLine>
 void for_each_line(std::string_view text, OnLine&& on_line) {
@@ -71,6 +53,20 @@ void for_each_line(std::string_view text, OnLine&& on_line) {
     ++number;
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (!line.empty()) on_line(line, number);
+  }
+}
+
+/// Adds a merge for every two tokens whose concatenation is a token.
+void make_merges(const Vocabulary& vocabulary, PairMap& merges) {
+  merges.reserve(vocabulary.size() * 3);
+  for (int32_t id = 0; id < vocabulary.end_id(); ++id) {
+    const std::string_view bytes = vocabulary.bytes_of(id);
+    for (size_t cut = 1; cut < bytes.size(); ++cut) {
+      const int32_t left = vocabulary.find(bytes.substr(0, cut));
+      if (left < 0) continue;
+      const int32_t right = vocabulary.find(bytes.substr(cut));
+      if (right >= 0) merges.set(left, right, {.rank = static_cast<uint32_t>(id), .id = id});
+    }
   }
 }
 
@@ -96,21 +92,36 @@ void read_ranks(std::string_view text, std::string_view name, Vocabulary& vocabu
   });
 }
 
-/// Adds a merge for every two tokens whose concatenation is a token.
-void make_merges(const Vocabulary& vocabulary, PairMap& merges) {
-  merges.reserve(vocabulary.size() * 3);
-  for (int32_t id = 0; id < vocabulary.end_id(); ++id) {
-    const std::string_view bytes = vocabulary.bytes_of(id);
-    for (size_t cut = 1; cut < bytes.size(); ++cut) {
-      const int32_t left = vocabulary.find(bytes.substr(0, cut));
-      if (left < 0) continue;
-      const int32_t right = vocabulary.find(bytes.substr(cut));
-      if (right >= 0) merges.set(left, right, {.rank = static_cast<uint32_t>(id), .id = id});
-    }
+}  // namespace
+
+bool from_base64(std::string_view text, std::string& bytes) {
+  bytes.clear();
+  if (text.empty() || text.size() % 4 != 0) return false;
+  const size_t padding = text.ends_with("==") ? 2 : text.ends_with("=") ? 1 : 0;
+  text.remove_suffix(padding);
+  uint32_t bits = 0;
+  int num_bits = 0;
+  for (const char c : text) {
+    const int value = kBase64[static_cast<uint8_t>(c)];
+    if (value < 0) return false;
+    bits = bits << 6U | static_cast<uint32_t>(value);
+    num_bits += 6;
+    if (num_bits < 8) continue;
+    num_bits -= 8;
+    bytes.push_back(static_cast<char>(bits >> static_cast<uint32_t>(num_bits) & 0xFFU));
   }
+  return true;
 }
 
-}  // namespace
+void finish_ranks(Bpe& bpe, std::string_view name) {
+  bpe.find_byte_ids();
+  for (size_t byte = 0; byte < 256; ++byte) {
+    TOK_REQUIRE(bpe.byte_ids[byte] >= 0, "{}: wanted all 256 single bytes, byte {} is missing",
+                name, byte);
+  }
+  make_merges(bpe.vocabulary, bpe.merges);
+  bpe.whole_words_first = true;
+}
 
 std::unique_ptr<Tokenizer> parse_tiktoken(std::string_view text, std::string_view name) {
   TOK_REQUIRE(!text.starts_with('\n') || text.size() < 2 || text[1] >= ' ',
@@ -120,13 +131,7 @@ std::unique_ptr<Tokenizer> parse_tiktoken(std::string_view text, std::string_vie
   definition.name = name;
   Bpe& bpe = definition.bpe;
   read_ranks(text, name, bpe.vocabulary);
-  bpe.find_byte_ids();
-  for (size_t byte = 0; byte < 256; ++byte) {
-    TOK_REQUIRE(bpe.byte_ids[byte] >= 0, "{}: wanted all 256 single bytes, byte {} is missing",
-                name, byte);
-  }
-  make_merges(bpe.vocabulary, bpe.merges);
-  bpe.whole_words_first = true;
+  finish_ranks(bpe, name);
   const auto num_ranks = static_cast<int32_t>(bpe.vocabulary.size());
   for (const std::string& token : llama3_special_tokens()) {
     const int32_t id = num_ranks + static_cast<int32_t>(definition.added_tokens.size());

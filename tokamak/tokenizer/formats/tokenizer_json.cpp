@@ -11,7 +11,6 @@
 namespace tokamak {
 namespace {
 
-constexpr size_t kMaxDepth = 64;
 constexpr size_t kMaxAddedTokenBytes = 4096;
 
 std::string shown(std::string_view token) {
@@ -241,24 +240,13 @@ void read_post_processor(const JsonNode& node, TokenNames& names, DocumentEnds& 
   }
 }
 
-simdjson::dom::element parse(simdjson::dom::parser& parser, std::string_view text,
-                             std::string_view name) {
-  simdjson::dom::element root;
-  simdjson::error_code error = parser.allocate(text.size(), kMaxDepth);
-  if (error == simdjson::SUCCESS) error = parser.parse(text.data(), text.size()).get(root);
-  if (error == simdjson::SUCCESS) return root;
-  // simdjson does not report the position of an error; the slow parser does.
-  parse_json(text, name, {.max_depth = kMaxDepth});
-  fail("{}: {}", name, simdjson::error_message(error));
-}
-
 }  // namespace
 
 // Uses simdjson rather than nlohmann-json, so that 9 MB of vocabulary does not delay the start.
 std::unique_ptr<Tokenizer> parse_tokenizer_json(std::string_view text, std::string_view name,
                                                 const TokenizerSideFiles& side) {
   simdjson::dom::parser parser;
-  const JsonNode root(parse(parser, text, name), std::string(name), ": ");
+  const JsonNode root(parse_dom(parser, text, name), std::string(name), ": ");
   BpeDefinition definition;
   definition.name = name;
   const auto pre_tokenizer = root.find("pre_tokenizer");

@@ -24,6 +24,7 @@ constexpr std::array kTokenizerFiles{"tokenizer.json",
                                      "tokenizer.model",
                                      "vocab.json",
                                      "merges.txt",
+                                     "tekken.json",
                                      "added_tokens.json",
                                      "chat_template.jinja"};
 
