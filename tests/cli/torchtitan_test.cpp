@@ -153,6 +153,22 @@ TEST(Torchtitan, TheWorkingFolderComesFirst) {
   EXPECT_EQ(result.out.find("saves nothing"), std::string::npos) << result.out;
 }
 
+TEST(Paths, ATildeIsTheHomeFolder) {
+  const ScratchFolder home;
+  const ScratchFolder elsewhere;
+  fs::create_directories(home.path() / "a");
+  write_file_atomic(home.path() / "a/text.txt", std::string(4000, 'x') + "\n");
+  const auto result = run_program(
+      Words{"env", "HOME=" + home.path().string(), TOK_PROGRAM, "train", "--job.dump_folder=~/run",
+            "--training.dataset=text", "--training.dataset_path=0.5 ~/a 0.5 ~/a/text.txt",
+            "--model.hf_assets_path=bytes", "--model.vocab=258"} +
+          kSmall,
+      elsewhere.path());
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(path_exists(home.path() / "run/metrics.jsonl"));
+  EXPECT_FALSE(path_exists(elsewhere.path() / "~"));
+}
+
 // The files of torchtitan's other models have keys of their own, which say less than the model
 // does.
 TEST(Torchtitan, FilesOfOtherModelsAreRefusedByTheModel) {

@@ -1,5 +1,6 @@
 #include "tokamak/run/input_paths.h"
 
+#include <cstdlib>
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -20,6 +21,28 @@ fs::path folder_with(const fs::path& path, const fs::path& file) {
     if (path_exists(folder / path)) return folder;
     if (folder == folder.parent_path()) return {};
   }
+}
+
+// Shells leave a `~` behind `=` alone, and nobody means a folder of that name.
+void expand_home(std::string& path) {
+  const char* home = std::getenv("HOME");
+  if (home == nullptr || *home == '\0') return;
+  if (path == "~" || path.starts_with("~/")) path.replace(0, 1, home);
+}
+
+void expand_home(std::optional<std::string>& path) {
+  if (path) expand_home(*path);
+}
+
+// Each path of a mix "0.7 A 0.3 B" is expanded.
+void expand_home_in_mix(std::optional<std::string>& paths) {
+  const char* home = std::getenv("HOME");
+  if (!paths || home == nullptr || *home == '\0') return;
+  expand_home(*paths);
+  const std::string expanded = fmt::format(" {}/", home);
+  for (size_t at = paths->find(" ~/"); at != std::string::npos;
+       at = paths->find(" ~/", at + expanded.size()))
+    paths->replace(at, 3, expanded);
 }
 
 class Finder {
@@ -54,6 +77,12 @@ class Finder {
 }  // namespace
 
 std::vector<std::string> find_inputs(Config& c) {
+  expand_home(c.job.dump_folder);
+  expand_home(c.model.hf_assets_path);
+  expand_home(c.model.tokenizer_path);
+  expand_home(c.checkpoint.initial_load_path);
+  expand_home_in_mix(c.training.dataset_path);
+  expand_home_in_mix(c.validation.dataset_path);
   Finder finder(c.job.config_file);
   finder.find("model.hf_assets_path", c.model.hf_assets_path);
   finder.find("model.tokenizer_path", c.model.tokenizer_path);
