@@ -16,8 +16,9 @@ class JsonTextParser {
   JsonTextParser();
   ~JsonTextParser();
 
-  /// Returns the field `text` of the object `line`, valid until the next call. Throws Error
-  /// "WHERE: ...". REQUIRES: kPadding readable bytes after `line`.
+  /// Returns the field `text` of the object `line`, valid until the next call. A byte order mark
+  /// before it is skipped, and an escaped surrogate that is not one of a pair becomes U+FFFD.
+  /// Throws Error "WHERE: ...". REQUIRES: kPadding readable bytes after `line`.
   std::string_view text_of(std::string_view line, const std::string& where);
 
  private:

@@ -53,6 +53,19 @@ TEST(TextReader, ReadsJsonLinesPackedOrNot) {
   EXPECT_EQ(read_all("c4", folder.write("a.jsonl.zst", zstd(kLines))), kTexts);
 }
 
+TEST(TextReader, MendsWhatOtherProgramsWrite) {
+  const TestFolder folder;
+  EXPECT_EQ(read_all("c4", folder.write("bom.jsonl", std::string("\xEF\xBB\xBF") + kLines)),
+            kTexts);
+  const std::string halves =
+      R"({"text": "a\ud83d \ude00\ud83d\ude00 \\ud83d\ud83d\u0041\n", "n": "\udc00"})";
+  EXPECT_EQ(read_all("c4", folder.write("halves.jsonl", halves)),
+            (std::vector<std::string>{"a\uFFFD \uFFFD\U0001F600 \\ud83d\uFFFDA\n"}));
+  EXPECT_ERROR(read_all("c4", folder.write("bad.jsonl", R"({"text": "\ud83d\q"})")),
+               "bad.jsonl: line 1");
+  EXPECT_ERROR(read_all("c4", folder.write("cut.jsonl", R"({"text": "\ud8)")), "cut.jsonl: line 1");
+}
+
 TEST(TextReader, BombsAndPipesAreRefused) {
   const TestFolder folder;
   const std::string blank(70 << 20, '\n');
