@@ -150,6 +150,7 @@ KINDS = {
     "bert_words": lambda: words(pre_tokenizers.BertPreTokenizer(),
                                 normalizers.Sequence([normalizers.NFD(), normalizers.Lowercase(),
                                                       normalizers.StripAccents()])),
+    "camel_case": lambda: byte_level(pattern=r"(?=\p{Lu})|\b"),
     "unicode_words": lambda: byte_level(pattern=r"\w+|[^\w\s]+|\p{Han}|\s+"),
 }
 SENTENCEPIECE = {

@@ -135,7 +135,8 @@ class PartJoiner {
   bool was_match_ = false;
 };
 
-// Calls on_part(part, is_match) for a pattern's matches and the gaps between them.
+// Calls on_part(part, is_match) for a pattern's matches and the gaps between them. An empty match
+// cuts the text.
 template <class OnPart>
 void for_each_part(const PatternRule& rule, std::string_view text, OnPart&& on_part) {
   RegexSplitter::Match match;
@@ -143,7 +144,7 @@ void for_each_part(const PatternRule& rule, std::string_view text, OnPart&& on_p
   const auto gap = [&](size_t end) {
     if (done < end) on_part(text.substr(done, end - done), rule.inverted);
   };
-  while (rule.splitter.next(text, match)) {
+  while (rule.splitter.next(text, match, true)) {
     gap(match.begin);
     on_part(text.substr(match.begin, match.end - match.begin), !rule.inverted);
     done = match.end;

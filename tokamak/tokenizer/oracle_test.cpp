@@ -54,8 +54,8 @@ INSTANTIATE_TEST_SUITE_P(Tokenizers, StoredOracle,
                          testing::Values("qwen2", "tekken", "nfkc_contiguous", "nfd_next",
                                          "nfkd_inverted", "llama2_legacy", "llama2_first",
                                          "metaspace_always", "metaspace_never", "gemma", "falcon",
-                                         "whitespace", "bert_words", "unicode_words", "spm_llama2",
-                                         "spm_squeezed", "spm_no_prefix"),
+                                         "whitespace", "bert_words", "unicode_words", "camel_case",
+                                         "spm_llama2", "spm_squeezed", "spm_no_prefix"),
                          [](const auto& of) { return std::string(of.param); });
 
 TEST(VocabAndMerges, GiveTheIdsOfTheirTokenizerJson) {

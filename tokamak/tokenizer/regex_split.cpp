@@ -69,7 +69,7 @@ RegexSplitter::RegexSplitter(RegexSplitter&&) noexcept = default;
 RegexSplitter& RegexSplitter::operator=(RegexSplitter&&) noexcept = default;
 RegexSplitter::~RegexSplitter() = default;
 
-bool RegexSplitter::next(std::string_view text, Match& match) const {
+bool RegexSplitter::next(std::string_view text, Match& match, bool takes_empty) const {
   thread_local Workspace workspace;
   size_t from = match.end;
   while (from < text.size()) {
@@ -79,7 +79,7 @@ bool RegexSplitter::next(std::string_view text, Match& match) const {
     TOK_REQUIRE(rc >= 0, "{}: the pattern gives up at byte {} of a text of {} bytes: {}",
                 code_->what, from, text.size(), message_of(rc));
     const size_t* ends = pcre2_get_ovector_pointer(workspace.data.get());
-    if (ends[1] > ends[0]) {
+    if (ends[1] > ends[0] || (takes_empty && ends[0] > match.end)) {
       match = {ends[0], ends[1]};
       return true;
     }

@@ -92,8 +92,9 @@ class RegexSplitter {
     size_t end = 0;
   };
 
-  /// Moves to the next non-empty match after `match`; returns false if there is none.
-  bool next(std::string_view text, Match& match) const;
+  /// Moves to the next match after `match`; returns false if there is none. An empty match counts
+  /// if `takes_empty` and if it lies behind the end of `match`.
+  bool next(std::string_view text, Match& match, bool takes_empty = false) const;
 
  private:
   struct Code;
