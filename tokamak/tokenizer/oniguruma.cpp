@@ -15,22 +15,24 @@ namespace {
 constexpr std::string_view kSpaces =
     R"(\t-\r\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 
-// Alphabetic, marks, decimal digits, connectors, and the other numbers of Latin-1. PCRE2's own \w
-// has neither marks nor U+203F, but all numbers.
+// Alphabetic, marks, decimal digits and connectors: PCRE2's own \w has neither marks nor U+203F,
+// but all numbers. Outside of a class \w also has the other numbers of Latin-1.
 constexpr std::string_view kWords =
-    R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE})"
+    R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc})"
     R"(\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189})";
+constexpr std::string_view kLatin1Numbers = R"(\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE})";
 
 constexpr std::string_view kHexDigits = "0-9A-Fa-f";
 
-std::string_view class_of(char letter) {
-  if (letter == 's' || letter == 'S') return kSpaces;
-  if (letter == 'w' || letter == 'W') return kWords;
-  return letter == 'h' || letter == 'H' ? kHexDigits : std::string_view();
+std::string class_of(char letter, bool in_class) {
+  if (letter == 's' || letter == 'S') return std::string(kSpaces);
+  if (letter == 'w' || letter == 'W')
+    return fmt::format("{}{}", kWords, in_class ? std::string_view() : kLatin1Numbers);
+  return letter == 'h' || letter == 'H' ? std::string(kHexDigits) : std::string();
 }
 
 std::string word_boundary(bool inverted) {
-  return fmt::format("(?:(?<=[{0}])(?{1}[{0}])|(?<![{0}])(?{2}[{0}]))", kWords,
+  return fmt::format("(?:(?<=[{0}])(?{1}[{0}])|(?<![{0}])(?{2}[{0}]))", class_of('w', false),
                      inverted ? "=" : "!", inverted ? "!" : "=");
 }
 
@@ -96,9 +98,9 @@ class Translation {
 
   void escape() {
     const char letter = rest_[1];
-    const std::string_view members = class_of(letter);
+    const std::string members = class_of(letter, in_class_);
     if (!members.empty() && std::islower(static_cast<uint8_t>(letter)) != 0) {
-      replace(2, in_class_ ? std::string(members) : fmt::format("[{}]", members));
+      replace(2, in_class_ ? members : fmt::format("[{}]", members));
     } else if (!members.empty() && !in_class_) {
       replace(2, fmt::format("[^{}]", members));
     } else if ((letter == 'b' || letter == 'B') && !in_class_) {

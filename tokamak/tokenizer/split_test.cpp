@@ -90,6 +90,7 @@ TEST(RegexSplitter, ReadsOnigurumasDialect) {
       {"^.", {"ab\nab\n", {"a", "b\n", "a", "b\n"}}},
       {"a$", {"ba\nba\n", {"b", "a", "\nb", "a", "\n"}}},
       {"\\s+$", {"a  \nb ", {"a", "  ", "\nb", " "}}},
+      {"[\\w-]+", {"a-\u00BD", {"a-", "\u00BD"}}},
       {"[]a]", {"a]b", {"a", "]", "b"}}},
       {"[^]a]", {"ab]", {"a", "b", "]"}}},
       {"[[:upper:]b]", {"abC", {"a", "b", "C"}}},
