@@ -110,9 +110,8 @@ std::string show(const Arrival& a) {
   std::string of = origin.state >= 0 ? fmt::format("state {}", origin.state)
                                      : fmt::format("value {}", origin.value);
   if (origin.part > 0) of += fmt::format(" (part {})", origin.part);
-  return fmt::format("{} for {} of block {}, {}{}, in microbatch {}", show(*a.task), of,
-                     label.block, name_of(label.phase), a.task->is_clone ? " again" : "",
-                     a.microbatch);
+  return fmt::format("{} for {} of block {}, {}, in microbatch {}", show(*a.task), of, label.block,
+                     name_of(label.phase), a.microbatch);
 }
 
 bool enter_the_same(const Arrival& a, const Arrival& b) {
@@ -126,8 +125,7 @@ bool enter_the_same(const Arrival& a, const Arrival& b) {
   const bool is_message = partner_of(b.task->rules->name) != b.task->rules->name;
   const bool same_place = is_message || (of_a.phase == of_b.phase && of_a.block == of_b.block);
   return a.task->rules->name == partner_of(b.task->rules->name) && type(*a.task) == type(*b.task) &&
-         same_place && of_a.origin == of_b.origin && a.task->is_clone == b.task->is_clone &&
-         a.microbatch == b.microbatch;
+         same_place && of_a.origin == of_b.origin && a.microbatch == b.microbatch;
 }
 
 void check_same(const GroupKey& group, const std::vector<Arrival>& members) {

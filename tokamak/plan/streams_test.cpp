@@ -173,25 +173,14 @@ TEST(CheckRanks, finds_collectives_that_differ) {
 
 // Equal types do not make two collectives one.
 TEST(CheckRanks, finds_collectives_that_serve_other_values) {
-  const auto pair_of = [](const Task& other) {
+  const auto pair_of = [](const Label& other) {
     Pair p({{{0, 1}, {0, 1}}, {{0, 1}, {0, 1}}});
-    for (Plan& plan : p.plans) {
-      plan.segments[0].tasks[1].label = other.label;
-      plan.segments[0].tasks[1].is_clone = other.is_clone;
-    }
+    for (Plan& plan : p.plans) plan.segments[0].tasks[1].label = other;
     return p;
   };
-  Task value;
-  value.label.origin = {.value = 3};
-  Task state;
-  state.label.origin = {.state = 3};
-  Task part;
-  part.label.origin = {.part = 1};
-  Task block;
-  block.label.block = 1;
-  Task clone;
-  clone.is_clone = true;
-  for (const Task& other : {value, state, part, block, clone}) {
+  for (const Label& other :
+       {Label{.origin = {.value = 3}}, Label{.origin = {.state = 3}}, Label{.origin = {.part = 1}},
+        Label{.block = 1}, Label{.phase = Phase::kBackward}}) {
     Pair p = pair_of(other);
     p.check();
     std::swap(p.plans[1].segments[0].tasks[0], p.plans[1].segments[0].tasks[1]);

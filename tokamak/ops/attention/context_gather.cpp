@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "tokamak/graph/cover_collectives.h"
 #include "tokamak/ops/attention/context_parts.h"
@@ -75,6 +76,16 @@ std::vector<Prefix> prefixes(const Context& c) {
   return all;
 }
 
+// Gathers what the forward has gathered. A rank whose backward runs the forward again takes it from
+// there, so both have one origin.
+std::pair<Value, Value> gather_again(Graph& g, const Context& c, const Operands& x) {
+  Label label = g.label;
+  label.origin = g.producer(x.o).label.origin;
+  const LabelScope scope(g, label);
+  const Value k = gather_sequence(g, c, x.k);
+  return {k, gather_sequence(g, c, x.v)};
+}
+
 }  // namespace
 
 std::vector<Value> gathered_attention(Graph& g, const Context& c, const Operands& x) {
@@ -95,8 +106,9 @@ std::vector<Value> gathered_attention(Graph& g, const Context& c, const Operands
 }
 
 std::vector<Value> gathered_attention_grad(Graph& g, const Context& c, const Operands& x) {
-  const Value k = gather_sequence(g, c, x.k);
-  const Value v = gather_sequence(g, c, x.v);
+  const std::pair<Value, Value> whole = gather_again(g, c, x);
+  const Value k = whole.first;
+  const Value v = whole.second;
   std::vector<Value> dq;
   std::vector<Value> dk;
   std::vector<Value> dv;
