@@ -1,6 +1,8 @@
 // The memory that plans for a GPU take with matmuls in 8-bit floats, against the same run in the
 // compute dtype.
 #include <algorithm>
+#include <memory>
+#include <vector>
 
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
@@ -157,6 +159,40 @@ TEST(Float8Memory, is_not_above_that_without_codes_of_gate_and_up_in_drawn_runs)
     }
   }
   EXPECT_GT(less, 0);
+}
+
+// Ranks that decide unlike, of which the first needs as little memory as it can and the others may
+// take what they like, must send each other the same.
+void expect_ranks_meet(const MeshCase& c, const std::string& text) {
+  std::vector<std::unique_ptr<PlannedRun>> runs;
+  std::vector<const Plan*> plans;
+  for (int rank = 0; rank < c.distribute.mesh.size(); ++rank) {
+    RunShape shape = shape_of(c, rank);
+    shape.peak_goal = rank == 0 ? 1 : int64_t{1} << 50;
+    runs.push_back(std::make_unique<PlannedRun>(c.model, shape, kGpu));
+    plans.push_back(&runs.back()->plan());
+  }
+  EXPECT_NO_THROW(check_ranks(plans, static_cast<int>(c.num_microbatches)))
+      << text << ": " << describe(c);
+}
+
+TEST(Float8Memory, may_be_less_on_one_rank_alone_in_drawn_runs) {
+  const int count = static_cast<int>(number_from("TOK_MESH_CASES", 24));
+  for (int i = 0; i < count; ++i) expect_ranks_meet(drawn(i).c, fmt::format("case {}", i));
+}
+
+// Blocks are gathered late, and the head, of which a copy is kept, must not overtake them.
+TEST(Float8Memory, may_be_less_on_one_rank_alone_that_keeps_a_copy_of_the_head) {
+  MeshCase c{.model = flavor_spec("llama3", "8B"),
+             .recompute = {.mode = Mode::kSelectiveLayers, .every_nth_block = 2},
+             .compute = DType::kBF16,
+             .seq_len = 2048,
+             .global_batch = 1};
+  c.model.num_layers = 4;
+  c.distribute.mesh.degrees = {1, 1, 1, 2, 1};
+  c.distribute.sharding = Sharding::kZero1;
+  set_float8(c, "rowwise_with_gw_hp", false);
+  expect_ranks_meet(c, "two ranks");
 }
 
 TEST(Float8Memory, is_not_above_that_of_the_compute_dtype_for_8B_on_four_shards) {

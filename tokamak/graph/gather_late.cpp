@@ -16,8 +16,14 @@ class Late {
  public:
   explicit Late(const Graph& graph)
       : graph_(graph), waits_(static_cast<size_t>(graph.size()), false), rewriter_(graph) {
+    std::vector<bool> is_read(waits_.size(), false);  // by a node that does not wait
+    for (int32_t i = graph.size(); i-- > 0;) {
+      const Node& node = graph.node(i);
+      waits_[i] = may_wait(node) && (is_read[i] || node.accumulations.empty());
+      if (waits_[i] && !is_read[i]) continue;
+      for_each_use(node, [&](Value v) { is_read[v.node] = true; });
+    }
     for (int32_t i = 0; i < graph.size(); ++i) {
-      waits_[i] = may_wait(graph.node(i));
       if (waits_[i]) nodes_of_[module_of(i)].push_back(i);
     }
   }
@@ -31,10 +37,12 @@ class Late {
   }
 
  private:
+  // A gather into a kept copy waits too, or else it would overtake others.
   static bool may_wait(const Node& node) {
     if (node.is_leaf() || node.label.phase != Phase::kUnshard) return false;
     const auto aliases = node.rules->aliases(node.op.get());
-    return node.accumulations.empty() && !node.rules->has_side_effect &&
+    return (node.accumulations.empty() || node.rules->is_communication) &&
+           !node.rules->has_side_effect &&
            std::none_of(aliases.begin(), aliases.end(), [](const Alias& a) { return a.must; });
   }
 

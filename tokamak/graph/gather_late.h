@@ -9,7 +9,8 @@ namespace tokamak {
 /// module: its gathers, and the casts and codes that are made of what they bring. A module's
 /// weights are then gathered when those of the module before have been read, so that they lie in
 /// memory for one module at a time, and nothing runs beside the gathers. Only the order of nodes
-/// changes, so results keep their bits. Nodes that write State stay in place.
+/// changes, so results keep their bits. Nodes that write State stay in place, but for gathers into
+/// a kept copy: all gathers keep their order, which is that of other ranks.
 Graph gather_late(const Graph& graph);
 
 }  // namespace tokamak

@@ -72,11 +72,14 @@ ChosenVariants choose_variants(const Graph& graph, const Target& target) {
 
 bool communicates_alike(const Plan& a, const Plan& b) {
   const auto calls = [](const Plan& plan) {
-    std::vector<std::tuple<size_t, const OpRules*, int>> all;
+    using Call = std::tuple<size_t, const OpRules*, int, Phase, int32_t, Origin>;
+    std::vector<Call> all;
     for (size_t s = 0; s < plan.segments.size(); ++s) {
       for (const Task& task : plan.segments[s].tasks) {
-        if (task.rules->is_communication)
-          all.emplace_back(s, task.rules, task.rules->group(task.op.get()).id);
+        if (!task.rules->is_communication) continue;
+        const Label& label = task.label;
+        all.emplace_back(s, task.rules, task.rules->group(task.op.get()).id, label.phase,
+                         label.block, label.origin);
       }
     }
     return all;
