@@ -17,48 +17,70 @@ struct CodedGateSource {
   const T* dy;
   int64_t M, F;
 
-  __device__ int64_t rows() const { return M; }
+  // The 8 neighbours of a thread share a scale, since segments begin at multiples of 8.
+  struct Own {
+    OwnRows<const uint8_t> codes[2];   // of gate and up
+    OwnRows<const uint8_t> scales[2];  // one for each row
+    OwnRows<const T> dy;
 
-  __device__ int64_t columns() const { return F; }
-
-  __device__ void bring(int p, int64_t row, int64_t column, bool is_inside, T* into) const {
-    if (p == 2) return copy_ahead(into, dy + row * F + column, is_inside);
-    const uint8_t* const codes = p == 0 ? gates.gate : gates.up;
-    const uint8_t* const scales = p == 0 ? gates.gate_scales : gates.up_scales;
-    T values[kEach];
-    CodedGates::decode(codes + row * gates.row_codes + column,
-                       scales[row * gates.row_scales + column / kGateSegment], values);
+    // Decodes neighbours of gate or up; zeros where the matrix has none.
+    template <bool kWhole>
+    __device__ void decode(int p, int row, T (&into)[kEach]) const {
+      if constexpr (kWhole) {
+        if (codes[p].has(row))
+          return CodedGates::decode(codes[p].at(row), *scales[p].at(row), into);
+      }
 #pragma unroll
-    for (int j = 0; j < kEach; ++j) values[j] = is_inside ? values[j] : T(0.0F);
-    gpu::store<kEach>(into, values);
-  }
-
-  template <bool kWhole>
-  __device__ void load(int64_t row, int64_t column, T (&into)[kParts][kEach]) const {
-    if constexpr (kWhole) {
-      if (row < M && column < F) {
-        gates.load(row, column, into[0], into[1]);
-        return gpu::load<kEach>(dy + row * F + column, into[2]);
+      for (int j = 0; j < kEach; ++j) {
+        T one[1] = {T(0.0F)};
+        if (!kWhole && codes[p].has(row) && j < codes[p].columns)
+          CodedGates::decode(codes[p].at(row) + j, *scales[p].at(row), one);
+        into[j] = one[0];
       }
     }
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      T g[1] = {T(0.0F)};
-      T u[1] = {T(0.0F)};
-      const bool is_inside = !kWhole && row < M && column + j < F;
-      if (is_inside) gates.load(row, column + j, g, u);
-      into[0][j] = g[0];
-      into[1][j] = u[0];
-      into[2][j] = is_inside ? dy[row * F + column + j] : T(0.0F);
+
+    __device__ void bring(int p, int row, T* into) const {
+      if (p == 2) return copy_ahead(into, dy.at(row), dy.has(row));
+      T values[kEach];
+      decode<true>(p, row, values);
+      gpu::store<kEach>(into, values);
     }
+
+    template <bool kWhole>
+    __device__ void load(int row, T (&into)[kParts][kEach]) const {
+      decode<kWhole>(0, row, into[0]);
+      decode<kWhole>(1, row, into[1]);
+      load_row<kWhole>(dy, row, into[2]);
+    }
+
+    template <bool kWhole>
+    __device__ void store(const T (&)[kEach], int) const {}
+  };
+
+  __device__ int64_t rows() const {
+    return M;
+  }
+
+  __device__ int64_t columns() const {
+    return F;
+  }
+
+  __device__ Own own(int64_t row, int64_t column) const {
+    const auto codes = [&](const uint8_t* of) {
+      return own_rows(of, M, F, row, column, gates.row_codes);
+    };
+    const auto scales = [&](const uint8_t* of) {
+      const int64_t segment = column / kGateSegment;
+      return own_rows(of, M, gates.row_scales, row, segment, gates.row_scales);
+    };
+    return {{codes(gates.gate), codes(gates.up)},
+            {scales(gates.gate_scales), scales(gates.up_scales)},
+            own_rows(dy, M, F, row, column, F)};
   }
 
   static __device__ void compute(T (&v)[kParts][kEach]) {
     differentiate_gates(v[0], v[1], v[2]);
   }
-
-  template <bool kWhole>
-  __device__ void store(const T (&)[kEach], int64_t, int64_t) const {}
 };
 
 }  // namespace tokamak::gpu

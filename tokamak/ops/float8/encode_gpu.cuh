@@ -44,34 +44,14 @@ __device__ inline void keep_block_maximum(uint32_t mine, uint32_t* most) {
   if (threadIdx.x == 0) atomicMax(most, mine);
 }
 
-/// Returns the greatest magnitude of a thread's neighbours, as an integer.
-template <class T>
-__device__ inline uint32_t greatest(const T (&x)[kEach], bool to_bf16) {
-  uint32_t most = 0;
-#pragma unroll
-  for (int j = 0; j < kEach; ++j) most = max(most, magnitude_of(value_of(x[j], to_bf16)));
-  return most;
-}
-
 /// Returns the codes of a thread's neighbours; scale(j) is the scale of the j-th.
 template <class Format, class T, class Scale>
-__device__ inline uint2 encode_each(const T (&x)[kEach], bool to_bf16, const Scale& scale) {
-  const auto at = [&](int j) { return value_of(x[j], to_bf16) * scale(j); };
+__device__ inline uint2 encode_each(const T (&x)[kEach], const Scale& scale) {
+  float values[kEach];
+  to_floats(x, values);
+  const auto at = [&](int j) { return values[j] * scale(j); };
   return {encode_float8<Format>(at(0), at(1), at(2), at(3)),
           encode_float8<Format>(at(4), at(5), at(6), at(7))};
-}
-
-/// Stores the codes that lie within the `left` that a row still has.
-template <bool kWhole>
-__device__ inline void store_each(uint2 words, uint8_t* into, int64_t left) {
-  if constexpr (kWhole) {
-    if (left > 0) *reinterpret_cast<uint2*>(into) = words;
-  } else {
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      if (j < left) into[j] = static_cast<uint8_t>((j < 4 ? words.x : words.y) >> (j % 4 * 8));
-    }
-  }
 }
 
 template <class T>
@@ -93,6 +73,11 @@ constexpr int kTileWords = kTile * kRowWords + kTile / 16 * 4;
 
 __device__ inline int word_at(int row, int word) {
   return row * kRowWords + row / 16 * 4 + word;
+}
+
+// Words from a row to the one that is a constant multiple of 16 rows below.
+__device__ constexpr int words_below(int rows) {
+  return rows * kRowWords + rows / 16 * 4;
 }
 
 // Turns words [r] of four rows into words of four columns.
@@ -141,10 +126,10 @@ __device__ inline void store_transposed(const uint32_t* tile, int64_t row, int64
 
 // Takes the maximum of the tile, as an integer. REQUIRES: `most` is zero.
 template <class T>
-__device__ void take_maximum(const T (&values)[kRounds][kEach], bool to_bf16, uint32_t* most) {
+__device__ void take_maximum(const T (&values)[kRounds][kEach], uint32_t* most) {
   uint32_t mine = 0;
 #pragma unroll
-  for (int i = 0; i < kRounds; ++i) mine = max(mine, greatest(values[i], to_bf16));
+  for (int i = 0; i < kRounds; ++i) mine = max(mine, magnitude_of(values[i]));
   mine = warp_max(mine, 32);
   if (threadIdx.x % 32 == 0) atomicMax(most, mine);
 }
@@ -181,6 +166,10 @@ __global__ void __launch_bounds__(kThreads, kTakesMaxima ? 2 : 3) encode_tiles(T
   const int64_t column = static_cast<int64_t>(blockIdx.x % tiles) * kTile;
   const int own_row = thread / kRowThreads;
   const int own_column = thread % kRowThreads * kEach;
+  const OwnRows<const T> own = own_rows(v, row + own_row, column + own_column);
+  const OwnRows<uint8_t> codes =
+      own_rows(c.rows, v.M, v.K, row + own_row, column + own_column, v.K);
+  uint32_t* const own_words = &tile[word_at(own_row, own_column / 4)];
   const ScaleAxis axis = c.scales.axis;
   float scale[kEach];
   uint32_t seen = 0;  // of `delayed.most`
@@ -188,17 +177,17 @@ __global__ void __launch_bounds__(kThreads, kTakesMaxima ? 2 : 3) encode_tiles(T
   for (int round = 0; round < kRounds; round += kHeld) {
     T values[kHeld][kEach];
 #pragma unroll
-    for (int i = 0; i < kHeld; ++i)
-      load_round<kWhole>(v, row + (round + i) * kRowsAtOnce + own_row, column + own_column,
-                         values[i]);
+    for (int i = 0; i < kHeld; ++i) load_row<kWhole>(own, (round + i) * kRowsAtOnce, values[i]);
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) round_each(values[i], v.to_bf16);
     if (c.delayed.most != nullptr) {
 #pragma unroll
-      for (int i = 0; i < kHeld; ++i) seen = max(seen, greatest(values[i], v.to_bf16));
+      for (int i = 0; i < kHeld; ++i) seen = max(seen, magnitude_of(values[i]));
     }
     if constexpr (kTakesMaxima) {
       if (thread == 0) most = 0;
       __syncthreads();
-      take_maximum(values, v.to_bf16, &most);
+      take_maximum(values, &most);
       __syncthreads();
     }
     if (round == 0) {
@@ -208,19 +197,15 @@ __global__ void __launch_bounds__(kThreads, kTakesMaxima ? 2 : 3) encode_tiles(T
     }
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) {
-      const int r = (round + i) * kRowsAtOnce + own_row;
-      const bool is_inside = row + r < v.M;
+      const int r = (round + i) * kRowsAtOnce;
       if (axis == ScaleAxis::kRow) {
 #pragma unroll
-        for (int j = 0; j < kEach; ++j) scale[j] = scales[r];
+        for (int j = 0; j < kEach; ++j) scale[j] = scales[own_row + r];
       }
-      uint2 words = encode_each<Format>(values[i], v.to_bf16, [&](int j) { return scale[j]; });
-      if (!is_inside) words = uint2{};  // zeros, though a scale may be NaN
-      if (c.transposed != nullptr)
-        *reinterpret_cast<uint2*>(&tile[word_at(r, own_column / 4)]) = words;
-      if (c.rows == nullptr || !is_inside) continue;
-      store_each<kWhole>(words, c.rows + (row + r) * v.K + column + own_column,
-                         v.K - column - own_column);
+      uint2 words = encode_each<Format>(values[i], [&](int j) { return scale[j]; });
+      if (!own.has(r)) words = uint2{};  // zeros, though a scale may be NaN
+      if (c.transposed != nullptr) *reinterpret_cast<uint2*>(own_words + words_below(r)) = words;
+      if (c.rows != nullptr) store_row<kWhole>(codes, r, words);
     }
   }
   if (c.delayed.most != nullptr) keep_block_maximum(seen, c.delayed.most);
@@ -230,7 +215,7 @@ __global__ void __launch_bounds__(kThreads, kTakesMaxima ? 2 : 3) encode_tiles(T
 }
 
 // Encodes segments along rows, each under its own scale, without shared memory: 16 threads hold a
-// segment.
+// segment. Four of them divide for one of four rounds each, as divisions cost more than exchanges.
 template <bool kWhole, class Format, class T>
 __global__ void __launch_bounds__(kThreads)
     encode_segments(Values<T> v, bool power_of_two, uint8_t* codes, float* inverse) {
@@ -239,21 +224,30 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t segment = blockIdx.x % segments;
   const int64_t row = static_cast<int64_t>(blockIdx.x / segments) * kTile + thread / kRowThreads;
   const int64_t column = segment * kTile + thread % kRowThreads * kEach;
+  const OwnRows<const T> own = own_rows(v, row, column);
+  const OwnRows<uint8_t> into = own_rows(codes, v.M, v.K, row, column, v.K);
+  const int divided = thread % kRowThreads / kRoundsAtOnce;  // the round
+  static_assert(kRoundsAtOnce == 4 && kRowThreads == 16);
 #pragma unroll
   for (int round = 0; round < kRounds; round += kRoundsAtOnce) {
     T values[kRoundsAtOnce][kEach];
+    uint32_t most[kRoundsAtOnce];
 #pragma unroll
     for (int i = 0; i < kRoundsAtOnce; ++i)
-      load_round<kWhole>(v, row + (round + i) * kRowsAtOnce, column, values[i]);
+      load_row<kWhole>(own, (round + i) * kRowsAtOnce, values[i]);
 #pragma unroll
     for (int i = 0; i < kRoundsAtOnce; ++i) {
-      const int64_t r = row + (round + i) * kRowsAtOnce;
-      const uint32_t most = warp_max(greatest(values[i], v.to_bf16), kRowThreads);
-      if (r >= v.M) continue;
-      const float scale = scale_of<Format>(__uint_as_float(most), power_of_two);
-      if (thread % kRowThreads == 0) inverse[segment * v.M + r] = 1.0F / scale;
-      store_each<kWhole>(encode_each<Format>(values[i], v.to_bf16, [&](int) { return scale; }),
-                         codes + r * v.K + column, v.K - column);
+      round_each(values[i], v.to_bf16);
+      most[i] = magnitude_of(values[i]);
+    }
+    const float scale = scale_of<Format>(__uint_as_float(greatest_of_four(most)), power_of_two);
+    const int64_t r = row + (round + divided) * kRowsAtOnce;
+    if (thread % 4 == 0 && r < v.M) inverse[segment * v.M + r] = 1.0F / scale;
+#pragma unroll
+    for (int i = 0; i < kRoundsAtOnce; ++i) {
+      const float own_scale = of_word(scale, i);
+      store_row<kWhole>(into, (round + i) * kRowsAtOnce,
+                        encode_each<Format>(values[i], [&](int) { return own_scale; }));
     }
   }
 }
@@ -281,12 +275,16 @@ __device__ inline int column_word_at(int row, int word) {
   return row * (kColumns / 4) + row / 16 * 4 + word;
 }
 
+__device__ constexpr int column_words_below(int rows) {
+  return rows * (kColumns / 4) + rows / 16 * 4;
+}
+
 // Makes transposed codes of segments of columns, each under its own scale.
 template <bool kWhole, class Format, class T>
 __global__ void __launch_bounds__(kThreads)
     encode_columns(Values<T> v, bool power_of_two, uint8_t* codes, float* inverse) {
   __shared__ __align__(16) uint32_t tile[kTile * kColumns / 4 + kTile / 16 * 4];
-  __shared__ uint32_t most[kColumns];
+  __shared__ TileColumns<1, kThreads / 32, T, kColumnThreads> maxima;
   __shared__ __align__(16) float scales[kColumns];
   const int thread = static_cast<int>(threadIdx.x);
   const int own_row = thread / kColumnThreads;
@@ -295,27 +293,20 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t segment = blockIdx.x / parts;
   const int64_t row = segment * kTile;
   const int64_t column = static_cast<int64_t>(blockIdx.x % parts) * kColumns;
+  const OwnRows<const T> own = own_rows(v, row + own_row, column + own_column);
   T values[kColumnRounds][kEach];
 #pragma unroll
-  for (int i = 0; i < kColumnRounds; ++i)
-    load_round<kWhole>(v, row + i * kColumnRows + own_row, column + own_column, values[i]);
-  if (thread < kColumns) most[thread] = 0;
-  __syncthreads();
+  for (int i = 0; i < kColumnRounds; ++i) load_row<kWhole>(own, i * kColumnRows, values[i]);
+  ColumnMaxima<kEach, T> most[1];
 #pragma unroll
-  for (int j = 0; j < kEach; ++j) {
-    uint32_t mine = 0;
-#pragma unroll
-    for (int i = 0; i < kColumnRounds; ++i)
-      mine = max(mine, magnitude_of(value_of(values[i][j], v.to_bf16)));
-      // The rows of a warp have the same columns.
-#pragma unroll
-    for (int d = kColumnThreads; d < 32; d *= 2)
-      mine = max(mine, __shfl_xor_sync(0xFFFFFFFFU, mine, d));
-    if (thread % 32 < kColumnThreads) atomicMax(&most[own_column + j], mine);
+  for (int i = 0; i < kColumnRounds; ++i) {
+    round_each(values[i], v.to_bf16);
+    most[0].add(values[i]);
   }
+  maxima.put(most);
   __syncthreads();
   if (thread < kColumns) {
-    scales[thread] = scale_of<Format>(__uint_as_float(most[thread]), power_of_two);
+    scales[thread] = scale_of<Format>(__uint_as_float(maxima.of(0, thread)), power_of_two);
     if (column + thread < v.K) inverse[segment * v.K + column + thread] = 1.0F / scales[thread];
   }
   __syncthreads();
@@ -323,10 +314,11 @@ __global__ void __launch_bounds__(kThreads)
   load<kEach>(&scales[own_column], scale);
 #pragma unroll
   for (int i = 0; i < kColumnRounds; ++i) {
-    const int r = i * kColumnRows + own_row;
-    uint2 words = encode_each<Format>(values[i], v.to_bf16, [&](int j) { return scale[j]; });
-    if (row + r >= v.M) words = uint2{};  // zeros, though a scale may be NaN
-    *reinterpret_cast<uint2*>(&tile[column_word_at(r, own_column / 4)]) = words;
+    uint2 words = encode_each<Format>(values[i], [&](int j) { return scale[j]; });
+    if (!own.has(i * kColumnRows)) words = uint2{};  // zeros, though a scale may be NaN
+    *reinterpret_cast<uint2*>(
+        &tile[column_word_at(own_row, own_column / 4) + column_words_below(i * kColumnRows)]) =
+        words;
   }
   __syncthreads();
   const int64_t M16 = (v.M + 15) / 16 * 16;

@@ -54,28 +54,8 @@ struct TileLayouts {
 // A thread's part of a round: 8 neighbours of gate, up and dy, then of dgate, dup and y.
 constexpr int kGateParts = 3;
 
-template <bool kWhole, class T>
-__device__ inline void load_gates(const Gates<T>& g, int64_t row, int64_t column,
-                                  T (&into)[kGateParts][kEach]) {
-  const T* const gate = g.both + row * 2 * g.F + column;
-  const T* const from[kGateParts] = {gate, gate + g.F, g.dy + row * g.F + column};
-  const bool is_inside = row < g.M && column < g.F;
-#pragma unroll
-  for (int p = 0; p < kGateParts; ++p) {
-    if constexpr (kWhole) {
-      if (is_inside) {
-        load<kEach>(from[p], into[p]);
-        continue;
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < kEach; ++j)
-      into[p][j] = !kWhole && row < g.M && column + j < g.F ? from[p][j] : T(0.0F);
-  }
-}
-
 /// dgate, dup and y of packed gates. Of a source, the last part is y and the others lie side by
-/// side.
+/// side; own() returns what a thread takes of it.
 template <class T>
 struct GateSource {
   using Element = T;
@@ -84,25 +64,41 @@ struct GateSource {
   static constexpr bool kHasAxes = true;  ///< scales may be of rows and columns
   Gates<T> g;
 
-  __device__ int64_t rows() const { return g.M; }
+  struct Own {
+    OwnRows<const T> parts[kParts];
 
-  __device__ int64_t columns() const { return g.F; }
+    /// Brings 8 neighbours of an input into shared memory; zeros where the matrix has no row.
+    __device__ void bring(int p, int row, T* into) const {
+      copy_ahead(into, parts[p].at(row), parts[p].has(row));
+    }
 
-  /// Brings 8 neighbours of an input into shared memory; zeros where `is_inside` is false.
-  __device__ void bring(int p, int64_t row, int64_t column, bool is_inside, T* into) const {
-    copy_ahead(into, p == 2 ? g.dy + row * g.F + column : g.both + (row * 2 + p) * g.F + column,
-               is_inside);
+    template <bool kWhole>
+    __device__ void load(int row, T (&into)[kParts][kEach]) const {
+#pragma unroll
+      for (int p = 0; p < kParts; ++p) load_row<kWhole>(parts[p], row, into[p]);
+    }
+
+    template <bool kWhole>
+    __device__ void store(const T (&)[kEach], int) const {}
+  };
+
+  __device__ int64_t rows() const {
+    return g.M;
   }
 
-  template <bool kWhole>
-  __device__ void load(int64_t row, int64_t column, T (&into)[kParts][kEach]) const {
-    load_gates<kWhole>(g, row, column, into);
+  __device__ int64_t columns() const {
+    return g.F;
   }
 
-  static __device__ void compute(T (&v)[kParts][kEach]) { differentiate_gates(v[0], v[1], v[2]); }
+  __device__ Own own(int64_t row, int64_t column) const {
+    return {{own_rows(g.both, g.M, g.F, row, column, 2 * g.F),
+             own_rows(g.both + g.F, g.M, g.F, row, column, 2 * g.F),
+             own_rows(g.dy, g.M, g.F, row, column, g.F)}};
+  }
 
-  template <bool kWhole>
-  __device__ void store(const T (&)[kEach], int64_t, int64_t) const {}
+  static __device__ void compute(T (&v)[kParts][kEach]) {
+    differentiate_gates(v[0], v[1], v[2]);
+  }
 };
 
 /// dx and y of GELU. dx is stored where `dx` is not null.
@@ -117,31 +113,47 @@ struct GeluSource {
   T* dx;
   int64_t M, F;
 
-  __device__ int64_t rows() const { return M; }
+  struct Own {
+    OwnRows<const T> parts[kParts];
+    OwnRows<T> dx;
+    bool stores;
 
-  __device__ int64_t columns() const { return F; }
+    template <bool kWhole>
+    __device__ void load(int row, T (&into)[kParts][kEach]) const {
+#pragma unroll
+      for (int p = 0; p < kParts; ++p) load_row<kWhole>(parts[p], row, into[p]);
+    }
 
-  template <bool kWhole>
-  __device__ void load(int64_t row, int64_t column, T (&into)[kParts][kEach]) const {
-    load_round<kWhole>(Values<T>{x, M, F, false}, row, column, into[0]);
-    load_round<kWhole>(Values<T>{dy, M, F, false}, row, column, into[1]);
+    template <bool kWhole>
+    __device__ void store(const T (&v)[kEach], int row) const {
+      if (!stores || !dx.has(row)) return;
+      if constexpr (kWhole) {
+        gpu::store<kEach>(dx.at(row), v);
+      } else {
+#pragma unroll
+        for (int j = 0; j < kEach; ++j) {
+          if (j < dx.columns) dx.at(row)[j] = v[j];
+        }
+      }
+    }
+  };
+
+  __device__ int64_t rows() const {
+    return M;
+  }
+
+  __device__ int64_t columns() const {
+    return F;
+  }
+
+  __device__ Own own(int64_t row, int64_t column) const {
+    return {{own_rows(x, M, F, row, column, F), own_rows(dy, M, F, row, column, F)},
+            own_rows(dx, M, F, row, column, F),
+            dx != nullptr};
   }
 
   static __device__ void compute(T (&v)[kParts][kEach]) {
     differentiate_gelu<true, Form>(v[0], v[1]);
-  }
-
-  template <bool kWhole>
-  __device__ void store(const T (&v)[kEach], int64_t row, int64_t column) const {
-    if (dx == nullptr || row >= M || column >= F) return;
-    if constexpr (kWhole) {
-      gpu::store<kEach>(dx + row * F + column, v);
-    } else {
-#pragma unroll
-      for (int j = 0; j < kEach; ++j) {
-        if (column + j < F) dx[row * F + column + j] = v[j];
-      }
-    }
   }
 };
 
@@ -167,14 +179,15 @@ __global__ void __launch_bounds__(kThreads, kHasAxes ? 3 : 4)
   const int64_t row = static_cast<int64_t>(blockIdx.x / tiles) * kTile + thread / kRowThreads;
   const int own_column = thread % kRowThreads * kEach;
   const int64_t column = static_cast<int64_t>(blockIdx.x % tiles) * kTile + own_column;
+  const typename Source::Own own = source.own(row, column);
   uint32_t most[2] = {};
-  ColumnMaxima<kEach, T> own[kParts];
+  ColumnMaxima<kEach, T> own_maxima[kParts];
 #pragma unroll 1
   for (int round = 0; round < kRounds; round += kAtOnce) {
     T values[kAtOnce][kParts][kEach];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i)
-      source.template load<kWhole>(row + (round + i) * kRowsAtOnce, column, values[i]);
+      own.template load<kWhole>((round + i) * kRowsAtOnce, values[i]);
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int64_t r = row + (round + i) * kRowsAtOnce;
@@ -185,7 +198,7 @@ __global__ void __launch_bounds__(kThreads, kHasAxes ? 3 : 4)
       most[1] = max(most[1], rows[1]);
       if constexpr (kHasAxes) {
 #pragma unroll
-        for (int p = 0; p < kParts; ++p) own[p].add(v[p]);
+        for (int p = 0; p < kParts; ++p) own_maxima[p].add(v[p]);
         uint32_t* const into[2] = {d.rows, y.rows};
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
@@ -197,7 +210,7 @@ __global__ void __launch_bounds__(kThreads, kHasAxes ? 3 : 4)
     }
   }
   if constexpr (kHasAxes) {
-    columns.put(own);
+    columns.put(own_maxima);
     __syncthreads();
     const int64_t first = column - own_column;
     for (int i = thread; i < kParts * kTile; i += kThreads) {
@@ -254,8 +267,12 @@ __global__ void __launch_bounds__(kThreads, 3)
   const int64_t first_column = static_cast<int64_t>(blockIdx.x % tiles) * kTile;
   const int own_row = thread / kRowThreads;
   const int own_column = thread % kRowThreads * kEach;
-  const int64_t column = first_column + own_column;
-  const int64_t left = F - column;
+  const typename Source::Own own = source.own(first_row + own_row, first_column + own_column);
+  const auto own_codes = [&](const CodesUnderScales& of, int64_t width) {
+    return own_rows(of.codes, M, F, first_row + own_row, first_column + own_column, width);
+  };
+  const OwnRows<uint8_t> d_codes = own_codes(d.rows, kLast * F);
+  const OwnRows<uint8_t> y_codes = own_codes(y.rows, F);
   const bool encodes_once = !kHasAxes && d.rows.amax == d.transposed.amax &&
                             d.rows.power_of_two == d.transposed.power_of_two;
   __shared__ float of_rows[2][kHasAxes ? kTile : 1];
@@ -268,16 +285,14 @@ __global__ void __launch_bounds__(kThreads, 3)
     T values[kAtOnce][kParts][kEach];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i)
-      source.template load<kWhole>(first_row + (round + i) * kRowsAtOnce + own_row, column,
-                                   values[i]);
+      own.template load<kWhole>((round + i) * kRowsAtOnce, values[i]);
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const int r = (round + i) * kRowsAtOnce + own_row;
-      const int64_t row = first_row + r;
-      const bool is_inside = row < M;
+      const int below = (round + i) * kRowsAtOnce;
+      const int r = own_row + below;
       T(&v)[kParts][kEach] = values[i];
       Source::compute(v);
-      source.template store<kWhole>(v[0], row, column);
+      own.template store<kWhole>(v[0], below);
       if (d.most != nullptr) most[0] = max(most[0], greatest_gradient<Source>(v));
       if (y.most != nullptr) most[1] = max(most[1], magnitude_of(v[kLast]));
 #pragma unroll
@@ -285,17 +300,15 @@ __global__ void __launch_bounds__(kThreads, 3)
         const TileLayouts& of = p == kLast ? y : d;
         using Own = Format;
         const auto encode = [&](const auto& scale) {
-          return p == kLast ? encode_each<E4M3>(v[p], false, scale)
-                            : encode_each<Own>(v[p], false, scale);
+          return p == kLast ? encode_each<E4M3>(v[p], scale) : encode_each<Own>(v[p], scale);
         };
         uint2 made{};
         if (of.rows.codes != nullptr) {
           const float scale = of_rows[p / kLast][kHasAxes ? r : 0];
-          const int64_t width = p == kLast ? F : kLast * F;
+          OwnRows<uint8_t> into = p == kLast ? y_codes : d_codes;
+          if (p != kLast) into.first += p * F;
           made = encode([&](int) { return scale; });
-          if (is_inside)
-            store_each<kWhole>(
-                made, of.rows.codes + row * width + (p == kLast ? 0 : p * F) + column, left);
+          store_row<kWhole>(into, below, made);
         }
         if (of.transposed.codes == nullptr) continue;
         if constexpr (kHasAxes) {
@@ -305,7 +318,7 @@ __global__ void __launch_bounds__(kThreads, 3)
         } else if (p == kLast || !encodes_once) {
           made = encode([&](int) { return of_columns[p][0]; });
         }
-        if (!is_inside) made = uint2{};  // zeros, though a scale may be NaN
+        if (first_row + r >= M) made = uint2{};  // zeros, though a scale may be NaN
         *reinterpret_cast<uint2*>(&words[p * kTileWords + word_at(r, own_column / 4)]) = made;
       }
     }
@@ -364,7 +377,7 @@ struct SourceMagnitudes {
     for (int k = 0; k < K; ++k) {
       Element v[kParts][kEach];
       const int64_t row = (i + k) / source.columns();
-      source.template load<false>(row, i + k - row * source.columns(), v);
+      source.own(row, i + k - row * source.columns()).template load<false>(0, v);
       Source::compute(v);
       const auto greatest = [&](int p) { return magnitude_of(to<float>(v[p][0])); };
       if (of_y) {

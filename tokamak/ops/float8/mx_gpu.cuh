@@ -28,22 +28,24 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t row = static_cast<int64_t>(blockIdx.x / tiles) * kTile + thread / kRowThreads;
   const int64_t column =
       static_cast<int64_t>(blockIdx.x % tiles) * kTile + thread % kRowThreads * kEach;
+  const OwnRows<const T> own = own_rows(v, row, column);
+  const OwnRows<uint8_t> into = own_rows(codes, v.M, v.K, row, column, v.K);
 #pragma unroll
   for (int round = 0; round < kRounds; round += kRoundsAtOnce) {
     T values[kRoundsAtOnce][kEach];
 #pragma unroll
     for (int i = 0; i < kRoundsAtOnce; ++i)
-      load_round<kWhole>(v, row + (round + i) * kRowsAtOnce, column, values[i]);
+      load_row<kWhole>(own, (round + i) * kRowsAtOnce, values[i]);
 #pragma unroll
     for (int i = 0; i < kRoundsAtOnce; ++i) {
-      const int64_t r = row + (round + i) * kRowsAtOnce;
-      const uint32_t most = warp_max(greatest(values[i], v.to_bf16), kSegmentThreads);
-      if (r >= v.M || column >= v.K) continue;
+      const int r = (round + i) * kRowsAtOnce;
+      round_each(values[i], v.to_bf16);
+      const uint32_t most = warp_max(magnitude_of(values[i]), kSegmentThreads);
+      if (!own.has(r)) continue;
       const E8M0 scale = mx_scale<Format>(__uint_as_float(most), scales.rounds_up);
-      if (thread % kSegmentThreads == 0) *scales.at(r, column) = scale.bits;
+      if (thread % kSegmentThreads == 0) *scales.at(row + r, column) = scale.bits;
       const float multiplier = mx_multiplier(scale);
-      store_each<kWhole>(encode_each<Format>(values[i], v.to_bf16, [&](int) { return multiplier; }),
-                         codes + r * v.K + column, v.K - column);
+      store_row<kWhole>(into, r, encode_each<Format>(values[i], [&](int) { return multiplier; }));
     }
   }
 }

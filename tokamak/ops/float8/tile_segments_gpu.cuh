@@ -33,18 +33,27 @@ struct PlainSource {
   static constexpr int kE4M3Part = -1;  ///< all codes have the kernel's format
   Values<T> v;
 
+  struct Own {
+    OwnRows<const T> values;
+    bool to_bf16;
+
+    __device__ void bring(int, int row, T* into) const {
+      copy_ahead(into, values.at(row), values.has(row));
+    }
+
+    template <bool kWhole>
+    __device__ void load(int row, T (&into)[kParts][kEach]) const {
+      load_row<kWhole>(values, row, into[0]);
+      round_each(into[0], to_bf16);
+    }
+  };
+
   __device__ int64_t rows() const { return v.M; }
 
   __device__ int64_t columns() const { return v.K; }
 
-  __device__ void bring(int, int64_t row, int64_t column, bool is_inside, T* into) const {
-    copy_ahead(into, v.x + row * v.K + column, is_inside);
-  }
-
-  template <bool kWhole>
-  __device__ void load(int64_t row, int64_t column, T (&into)[kParts][kEach]) const {
-    load_round<kWhole>(v, row, column, into[0]);
-    round_each(into[0], v.to_bf16);
+  __device__ Own own(int64_t row, int64_t column) const {
+    return {own_rows(v, row, column), v.to_bf16};
   }
 
   static __device__ void compute(T (&)[kParts][kEach]) {}
@@ -92,72 +101,83 @@ __global__ void __launch_bounds__(kSegmentBlock, Source::kParts == 1 ? 3 : 2)
   const int own_row = thread / kRowThreads;
   const int own_column = thread % kRowThreads * kEach;
   const int64_t column = first_column + own_column;
-  const int64_t left = F - column;
+  const typename Source::Own own = source.own(first_row + own_row, column);
   // Where this thread keeps its part of a round.
+  T* const kept_first = reinterpret_cast<T*>(words) + own_row * kTile + own_column;
   const auto kept = [&](int round, int p) {
-    T* const values = reinterpret_cast<T*>(words) + p * kTile * kTile;
-    return values + (round * kSegmentRowsAtOnce + own_row) * kTile + own_column;
+    return kept_first + p * kTile * kTile + round * kSegmentRowsAtOnce * kTile;
   };
   if constexpr (kKeeps) {
 #pragma unroll
     for (int round = 0; round < kSegmentRounds; ++round) {
-      const int64_t row = first_row + round * kSegmentRowsAtOnce + own_row;
-      const bool is_inside = row < M && left > 0;
 #pragma unroll
-      for (int p = 0; p < kParts; ++p)
-        source.bring(p, is_inside ? row : 0, is_inside ? column : 0, is_inside, kept(round, p));
+      for (int p = 0; p < kParts; ++p) own.bring(p, round * kSegmentRowsAtOnce, kept(round, p));
     }
+    wait_for_copies();
   }
-  if constexpr (kKeeps) wait_for_copies();
   using Own = Format;
-  constexpr int kSharers = kParts == 1 ? 1 : 4;
   const auto scale_in = [](bool power_of_two, int p, uint32_t greatest) {
     const float amax = __uint_as_float(greatest);
     return p == Source::kE4M3Part ? scale_of<E4M3>(amax, power_of_two)
                                   : scale_of<Own>(amax, power_of_two);
   };
   const auto encode = [](const T(&v)[kEach], int p, const auto& scale) {
-    return p == Source::kE4M3Part ? encode_each<E4M3>(v, false, scale)
-                                  : encode_each<Own>(v, false, scale);
+    return p == Source::kE4M3Part ? encode_each<E4M3>(v, scale) : encode_each<Own>(v, scale);
   };
+  // Threads divide for one part, or one round, of a segment each, as divisions cost more than
+  // exchanges.
+  constexpr int kTogether = kParts == 1 && kKeeps ? kSegmentRounds : 1;
+  static_assert(kTogether * kParts <= 4 && kRowThreads == 16);
+  const int divided = thread % kRowThreads / 4;
+  const int divided_part = divided % kParts;
+  OwnRows<uint8_t> row_codes[kParts];
+#pragma unroll
+  for (int p = 0; p < kParts; ++p) {
+    const SegmentPart& part = to.parts[p];
+    row_codes[p] =
+        own_rows(part.of.rows.codes + part.begin, M, F, first_row + own_row, column, part.width);
+  }
   ColumnMaxima<kEach, T> columns[kParts];
 #pragma unroll 1
-  for (int round = 0; round < kSegmentRounds; ++round) {
-    const int64_t row = first_row + round * kSegmentRowsAtOnce + own_row;
+  for (int round = 0; round < kSegmentRounds; round += kTogether) {
     T v[kParts][kEach];
-    if constexpr (kKeeps) {
+    uint32_t most[4] = {};
 #pragma unroll
-      for (int p = 0; p < kParts; ++p) load<kEach>(kept(round, p), v[p]);
-    } else {
-      source.template load<kWhole>(row, column, v);
+    for (int i = 0; i < kTogether; ++i) {
+      if constexpr (kKeeps) {
+#pragma unroll
+        for (int p = 0; p < kParts; ++p) load<kEach>(kept(round + i, p), v[p]);
+      } else {
+        own.template load<kWhole>(round * kSegmentRowsAtOnce, v);
+      }
+      Source::compute(v);
+#pragma unroll
+      for (int p = 0; p < kParts; ++p) {
+        columns[p].add(v[p]);
+        most[i * kParts + p] = magnitude_of(v[p]);
+        if constexpr (kKeeps && kParts > 1) store<kEach>(kept(round, p), v[p]);
+      }
     }
-    Source::compute(v);
-    // Threads of a segment divide for one part each, as divisions cost more than shuffles.
-    uint32_t mine = 0;
-    bool power_of_two = false;
-#pragma unroll
-    for (int p = 0; p < kParts; ++p) {
-      const SegmentCodes& rows = to.parts[p].of.rows;
-      columns[p].add(v[p]);
-      if constexpr (kKeeps && kParts > 1) store<kEach>(kept(round, p), v[p]);
-      if (rows.codes == nullptr) continue;
-      const uint32_t of_row = warp_max(magnitude_of(v[p]), kRowThreads);
-      if (thread % kSharers != p) continue;
-      mine = of_row;
-      power_of_two = rows.power_of_two;
+    const uint32_t greatest = greatest_of_four(most);
+    float scale = 0.0F;
+    if (divided < kTogether * kParts && to.parts[divided_part].of.rows.codes != nullptr) {
+      const SegmentPart& part = to.parts[divided_part];
+      scale = scale_in(part.of.rows.power_of_two, divided_part, greatest);
+      const int below = (round + divided / kParts) * kSegmentRowsAtOnce;
+      const int64_t row = first_row + own_row + below;
+      if (thread % 4 == 0 && row < M)
+        part.of.rows.inverse[(part.begin + first_column) / kTile * M + row] = 1.0F / scale;
     }
-    const float own = scale_in(power_of_two, thread % kSharers, mine);
 #pragma unroll
-    for (int p = 0; p < kParts; ++p) {
-      const SegmentPart& part = to.parts[p];
-      const SegmentCodes& rows = part.of.rows;
-      if (rows.codes == nullptr) continue;
-      const float scale = __shfl_sync(0xFFFFFFFFU, own, thread % 32 - thread % kSharers + p);
-      if (row >= M) continue;
-      store_each<kWhole>(encode(v[p], p, [&](int) { return scale; }),
-                         rows.codes + row * part.width + part.begin + column, left);
-      if (thread % kRowThreads == p)
-        rows.inverse[(part.begin + first_column) / kTile * M + row] = 1.0F / own;
+    for (int i = 0; i < kTogether; ++i) {
+#pragma unroll
+      for (int p = 0; p < kParts; ++p) {
+        if (to.parts[p].of.rows.codes == nullptr) continue;
+        const float own_scale = of_word(scale, i * kParts + p);
+        if constexpr (kTogether > 1) load<kEach>(kept(round + i, p), v[p]);
+        store_row<kWhole>(row_codes[p], (round + i) * kSegmentRowsAtOnce,
+                          encode(v[p], p, [&](int) { return own_scale; }));
+      }
     }
   }
   maxima.put(columns);
@@ -181,16 +201,16 @@ __global__ void __launch_bounds__(kSegmentBlock, Source::kParts == 1 ? 3 : 2)
     load<kEach>(&scales[p][own_column], scale);
 #pragma unroll
     for (int round = 0; round < kSegmentRounds; ++round) {
-      const int64_t row = first_row + round * kSegmentRowsAtOnce + own_row;
       T v[kParts][kEach];
       if constexpr (kKeeps) {
         load<kEach>(kept(round, p), v[p]);
       } else {
-        source.template load<kWhole>(row, column, v);
+        own.template load<kWhole>(round * kSegmentRowsAtOnce, v);
         Source::compute(v);
       }
       made[p][round] = encode(v[p], p, [&](int j) { return scale[j]; });
-      if (row >= M) made[p][round] = uint2{};  // zeros, though a scale may be NaN
+      // Zeros, though a scale may be NaN.
+      if (first_row + own_row + round * kSegmentRowsAtOnce >= M) made[p][round] = uint2{};
     }
   }
   // Codes lie where values were.
@@ -198,11 +218,10 @@ __global__ void __launch_bounds__(kSegmentBlock, Source::kParts == 1 ? 3 : 2)
 #pragma unroll
   for (int p = 0; p < kParts; ++p) {
     if (to.parts[p].of.transposed.codes == nullptr) continue;
+    uint32_t* const into = &words[p * kTileWords + word_at(own_row, own_column / 4)];
 #pragma unroll
-    for (int round = 0; round < kSegmentRounds; ++round) {
-      const int at = word_at(round * kSegmentRowsAtOnce + own_row, own_column / 4);
-      *reinterpret_cast<uint2*>(&words[p * kTileWords + at]) = made[p][round];
-    }
+    for (int round = 0; round < kSegmentRounds; ++round)
+      *reinterpret_cast<uint2*>(into + words_below(round * kSegmentRowsAtOnce)) = made[p][round];
   }
   __syncthreads();
   const int64_t M16 = (M + 15) / 16 * 16;

@@ -88,6 +88,72 @@ __device__ inline void load_round(const Values<T>& v, int64_t row, int64_t colum
   }
 }
 
+/// What a thread takes of a tile: 8 neighbours in rows that are counted from its first one. A row
+/// of constant number costs one instruction, an index of 64 bits some 15.
+template <class T>
+struct OwnRows {
+  T* first = nullptr;
+  uint32_t stride = 0;  ///< bytes from one row to the next
+  int rows = 0;         ///< that the matrix has from the first one on, if any; 0 without columns
+  int columns = 0;      ///< of the 8 that the matrix has, if any
+
+  __device__ bool has(int row) const { return row < rows; }
+
+  __device__ T* at(int row) const {
+    const auto bytes = static_cast<uint64_t>(stride) * static_cast<uint32_t>(row);
+    return reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(first) + bytes);
+  }
+};
+
+/// Returns what the thread takes whose first neighbours are at (row, column) of M x K values, whose
+/// rows are `width` apart.
+template <class T>
+__device__ inline OwnRows<T> own_rows(T* x, int64_t M, int64_t K, int64_t row, int64_t column,
+                                      int64_t width) {
+  const auto at_most = [](int64_t left, int most) {
+    return left < most ? static_cast<int>(left) : most;
+  };
+  const int columns = at_most(K - column, kEach);
+  return {x + row * width + column, static_cast<uint32_t>(width * static_cast<int64_t>(sizeof(T))),
+          columns > 0 ? at_most(M - row, kTile) : 0, columns};
+}
+
+template <class T>
+__device__ inline OwnRows<const T> own_rows(const Values<T>& v, int64_t row, int64_t column) {
+  return own_rows(v.x, v.M, v.K, row, column, v.K);
+}
+
+/// Loads neighbours of one row, 0 outside of the matrix; with kWhole by accesses of 16 bytes.
+template <bool kWhole, class T>
+__device__ inline void load_row(const OwnRows<const T>& own, int row, T (&into)[kEach]) {
+  if constexpr (kWhole) {
+    uint4 words[sizeof(into) / 16];
+#pragma unroll
+    for (uint4& word : words) word = uint4{};
+    if (own.has(row)) load<sizeof(into) / 16>(reinterpret_cast<const uint4*>(own.at(row)), words);
+    memcpy(into, words, sizeof(into));
+  } else {
+#pragma unroll
+    for (int j = 0; j < kEach; ++j)
+      into[j] = own.has(row) && j < own.columns ? own.at(row)[j] : T(0.0F);
+  }
+}
+
+/// Stores codes of one row, those that lie within the matrix.
+template <bool kWhole>
+__device__ inline void store_row(const OwnRows<uint8_t>& own, int row, uint2 words) {
+  if (!own.has(row)) return;
+  if constexpr (kWhole) {
+    *reinterpret_cast<uint2*>(own.at(row)) = words;
+  } else {
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      if (j < own.columns)
+        own.at(row)[j] = static_cast<uint8_t>((j < 4 ? words.x : words.y) >> (j % 4 * 8));
+    }
+  }
+}
+
 /// Whether rows of x start on 16-byte addresses.
 template <class T>
 bool has_whole_rows(const T* x, int64_t K) {
@@ -111,11 +177,12 @@ __device__ inline void wait_for_copies() {
 #endif
 }
 
-/// Maxima of the columns of a tile of each part, which a block of kWarps warps takes.
-template <int kParts, int kWarps, class T>
+/// Maxima of the columns of a tile of each part, which a block of kWarps warps takes. kAcross
+/// threads share a row.
+template <int kParts, int kWarps, class T, int kAcross = kRowThreads>
 struct TileColumns {
   using Own = ColumnMaxima<kEach, T>;
-  uint32_t words[kWarps][kParts][kRowThreads * Own::kWords];
+  uint32_t words[kWarps][kParts][kAcross * Own::kWords];
 
   /// Puts what a thread has taken there; between this and of() the kernel has a barrier.
   __device__ void put(const Own (&own)[kParts]) {
@@ -125,9 +192,11 @@ struct TileColumns {
     for (int p = 0; p < kParts; ++p) {
 #pragma unroll
       for (int w = 0; w < Own::kWords; ++w) {
-        const uint32_t other = __shfl_xor_sync(0xFFFFFFFFU, own[p].most[w], kRowThreads);
-        if (lane < kRowThreads)
-          words[warp][p][lane * Own::kWords + w] = Own::merge(own[p].most[w], other);
+        uint32_t most = own[p].most[w];
+#pragma unroll
+        for (int d = kAcross; d < 32; d *= 2)
+          most = Own::merge(most, __shfl_xor_sync(0xFFFFFFFFU, most, d));
+        if (lane < kAcross) words[warp][p][lane * Own::kWords + w] = most;
       }
     }
   }

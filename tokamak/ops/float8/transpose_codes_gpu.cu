@@ -18,21 +18,23 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t column = static_cast<int64_t>(blockIdx.x % tiles) * kTile;
   const int own_column = thread % kLanes * kAccess;
   constexpr int kRowsEach = kThreads / kLanes;
+  const int own_row = thread / kLanes;
+  const OwnRows<const uint8_t> own = own_rows(codes, R, K, row + own_row, column + own_column, K);
+  uint32_t* const own_words = &tile[word_at(own_row, own_column / 4)];
 #pragma unroll
-  for (int first = 0; first < kTile; first += kRowsEach) {
-    const int r = first + thread / kLanes;
-    const int64_t left = row + r < R ? K - column - own_column : 0;
-    const uint8_t* from = codes + (row + r) * K + column + own_column;
-    __align__(16) uint8_t own[kAccess] = {};
+  for (int below = 0; below < kTile; below += kRowsEach) {
+    uint4 words{};
     if constexpr (kWhole) {
-      if (left > 0) load<kAccess>(from, own);
+      if (own.has(below)) words = *reinterpret_cast<const uint4*>(own.at(below));
     } else {
+      uint8_t bytes[kAccess] = {};
 #pragma unroll
       for (int j = 0; j < kAccess; ++j) {
-        if (j < left) own[j] = from[j];
+        if (own.has(below) && j < K - column - own_column) bytes[j] = own.at(below)[j];
       }
+      memcpy(&words, bytes, sizeof(words));
     }
-    store<kAccess>(reinterpret_cast<uint8_t*>(&tile[word_at(r, own_column / 4)]), own);
+    *reinterpret_cast<uint4*>(own_words + words_below(below)) = words;
   }
   __syncthreads();
   store_transposed(tile, row, column, R, K, into);
