@@ -59,13 +59,14 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t tile_column = blockIdx.x % tiles;
   const int own_row = thread / kRowThreads;
   const int own_column = thread % kRowThreads * kEach;
+  const OwnRows<const T> own =
+      own_rows(v, tile_row * kTile + own_row, tile_column * kTile + own_column);
   uint32_t columns[kEach] = {};
   for (int round = 0; round < kRounds; round += kRoundsAtOnce) {
     T values[kRoundsAtOnce][kEach];
 #pragma unroll
     for (int i = 0; i < kRoundsAtOnce; ++i)
-      load_round<kWhole>(v, tile_row * kTile + (round + i) * kRowsAtOnce + own_row,
-                         tile_column * kTile + own_column, values[i]);
+      load_row<kWhole>(own, (round + i) * kRowsAtOnce, values[i]);
 #pragma unroll
     for (int i = 0; i < kRoundsAtOnce; ++i) {
       uint32_t row = 0;
@@ -218,6 +219,7 @@ void launch_flat(const F& f, int64_t n, DeviceStream stream) {
 template <class T>
 struct PlainRows {
   using Element = T;
+  static constexpr bool kOnlyLoads = true;
   const T* x;
   bool to_bf16;
 

@@ -105,20 +105,32 @@ __device__ inline void encode_held(const uint4 (&held)[P], int64_t n, int64_t N,
   }
   float scale[P];
   if (to.of_segments && D > kTile) {
-    // Threads of a segment divide for one access each, as divisions cost more than shuffles.
+    // Threads of a segment divide for one access each, as divisions cost more than exchanges.
     const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int holder = lane % kHolders;
     uint32_t mine = 0;
+    int divided = holder;  // the access, if this thread stores its scale
+    if constexpr (P == 4 && kHolders == 16) {
+      mine = greatest_of_four(most);
+      divided = holder % 4 == 0 ? holder / 4 : P;
+    } else {
 #pragma unroll
-    for (int p = 0; p < P; ++p) {
-      const uint32_t of_segment = warp_max(most[p], kHolders);
-      if (lane % P == p) mine = of_segment;
+      for (int p = 0; p < P; ++p) {
+        const uint32_t of_segment = warp_max(most[p], kHolders);
+        if (lane % P == p) mine = of_segment;
+      }
     }
     const float own = to.template scale_of<Format>(mine);
 #pragma unroll
-    for (int p = 0; p < P; ++p) scale[p] = __shfl_sync(0xFFFFFFFFU, own, lane - lane % P + p);
-    const int p = lane % kHolders;
-    const int first = begin + (p * at.group + at.member - p) * K;
-    if (p < P && n < N && first < D) to.inverse[first / kTile * N + n] = 1.0F / own;
+    for (int p = 0; p < P; ++p) {
+      if constexpr (P == 4 && kHolders == 16) {
+        scale[p] = of_word(own, p);
+      } else {
+        scale[p] = __shfl_sync(0xFFFFFFFFU, own, lane - lane % P + p);
+      }
+    }
+    const int first = begin + (divided * at.group + at.member - holder) * K;
+    if (divided < P && n < N && first < D) to.inverse[first / kTile * N + n] = 1.0F / own;
   } else {
 #pragma unroll
     for (int p = 1; p < P; ++p) most[0] = max(most[0], most[p]);
@@ -194,8 +206,15 @@ __device__ inline void encode_any(const Value& value, int64_t n, int64_t N, int6
   }
 }
 
-// Groups of threads hold rows, or one segment each. f.values<K>(i, v) computes elements [i, i + K)
-// of the matrix.
+// Whether F computes nothing of what it loads.
+template <class F>
+inline constexpr bool kOnlyLoads = requires {
+  F::kOnlyLoads;
+};
+
+// Groups of threads hold rows, or P segments each. f.values<K>(i, v) computes elements [i, i + K)
+// of the matrix. Blocks that keep maxima of columns take several rows; if f only loads, they load
+// the next ones before they encode.
 template <int P, int kMostThreads, bool kKeepsColumns, class Format, class F>
 __global__ void __launch_bounds__(kMostThreads, kMostThreads == kThreads ? 4 : 1)
     encode_values(F f, int64_t N, int D, int group, RowCodes to) {
@@ -203,13 +222,11 @@ __global__ void __launch_bounds__(kMostThreads, kMostThreads == kThreads ? 4 : 1
   constexpr int K = Pack<T>::kSize;
   const RowPlace at(group);
   const auto rows = static_cast<int>(blockDim.x) / group;
-  const auto parts = to.of_segments ? static_cast<unsigned>((D + kTile - 1) / kTile) : 1U;
-  const auto begin = static_cast<int>(blockIdx.x % parts) * kTile;
+  constexpr int kWidth = P * kTile;
+  const auto parts = to.of_segments ? static_cast<unsigned>((D + kWidth - 1) / kWidth) : 1U;
+  const auto begin = static_cast<int>(blockIdx.x % parts) * kWidth;
   const int64_t step = static_cast<int64_t>(gridDim.x / parts) * rows;
-  ColumnMaxima<K, T> columns[kKeepsColumns ? P : 1];
-  for (int64_t first = static_cast<int64_t>(blockIdx.x / parts) * rows; first < N; first += step) {
-    const int64_t n = first + at.row;
-    uint4 held[P];
+  const auto compute = [&](int64_t n, uint4(&held)[P]) {
 #pragma unroll
     for (int p = 0; p < P; ++p) {
       const int d = begin + (p * group + at.member) * K;
@@ -218,12 +235,39 @@ __global__ void __launch_bounds__(kMostThreads, kMostThreads == kThreads ? 4 : 1
       T v[K];
       f.template values<K>(n * D + d, v);
       memcpy(&held[p], v, sizeof(v));
-      if constexpr (kKeepsColumns) columns[p].add(v);
     }
+  };
+  int64_t n = static_cast<int64_t>(blockIdx.x / parts) * rows + at.row;
+  uint4 held[P];
+  if constexpr (!kKeepsColumns) {
+    compute(n, held);
     encode_held<Format, P, T>(held, n, N, begin, D, at, to);
-    if constexpr (kKeepsColumns) __syncthreads();
+  } else {
+    const int64_t step = static_cast<int64_t>(gridDim.x / parts) * rows;
+    ColumnMaxima<K, T> columns[P];
+    if constexpr (kOnlyLoads<F>) compute(n, held);
+    for (; n - at.row < N; n += step) {
+      [[maybe_unused]] uint4 next[P];
+      if constexpr (kOnlyLoads<F>) {
+        compute(n + step, next);
+      } else {
+        compute(n, held);
+      }
+#pragma unroll
+      for (int p = 0; p < P; ++p) {
+        T v[K];
+        memcpy(v, &held[p], sizeof(v));
+        columns[p].add(v);
+      }
+      encode_held<Format, P, T>(held, n, N, begin, D, at, to);
+      __syncthreads();
+      if constexpr (kOnlyLoads<F>) {
+#pragma unroll
+        for (int p = 0; p < P; ++p) held[p] = next[p];
+      }
+    }
+    keep_columns<kMostThreads>(columns, D, at, to.columns);
   }
-  if constexpr (kKeepsColumns) keep_columns<kMostThreads>(columns, D, at, to.columns);
 }
 
 template <class Format, class F>
@@ -273,8 +317,11 @@ void launch_codes_of_rows(const F& f, int64_t N, int64_t D, const RowCodes& to, 
     encode_any_values<Format>
         <<<static_cast<unsigned>(N), kThreads, 0, as_stream(stream)>>>(f, N, D, to);
   } else if (to.of_segments) {
-    launch(encode_values<1, kThreads, false, Format, F>,
-           row_groups(kSegmentThreads<T>, 1, kThreads), tiles_of(D));
+    const RowGroups of_segment = row_groups(kSegmentThreads<T>, 1, kThreads);
+    const int64_t segments = tiles_of(D);
+    segments < 4
+        ? launch(encode_values<1, kThreads, false, Format, F>, of_segment, segments)
+        : launch(encode_values<4, kThreads, false, Format, F>, of_segment, (segments + 3) / 4);
   } else if (groups.threads() <= kThreads) {
     launch_rows.template operator()<2, kThreads>(groups);
   } else if (groups.threads() <= 1024) {
