@@ -1,7 +1,9 @@
 #include "tokamak/tokenizer/formats/json_rules.h"
 
+#include <algorithm>
 #include <array>
 #include <cctype>
+#include <span>
 #include <utility>
 
 namespace tokamak {
@@ -116,6 +118,12 @@ std::string_view prepend_scheme(const JsonNode& node) {
   return node.text_or("prepend_scheme", adds ? "always" : "never");
 }
 
+bool has_metaspace(std::span<const WordRule> rules) {
+  return std::any_of(rules.begin(), rules.end(), [](const WordRule& rule) {
+    return std::holds_alternative<MetaspaceRule>(rule);
+  });
+}
+
 WordRule read_metaspace(const JsonNode& node) {
   using Prepend = MetaspaceRule::Prepend;
   const std::string_view scheme = prepend_scheme(node);
@@ -203,7 +211,10 @@ bool read_pre_tokenizer(const JsonNode& node, std::vector<WordRule>& rules) {
     bool is_spelled = false;
     for_each_of(node, "pretokenizers", [&](const JsonNode& child) {
       if (done && !std::exchange(is_spelled, true)) rules.emplace_back(SpelledBytesRule{});
+      const size_t before = rules.size();
       const bool is_byte_level = read_pre_tokenizer(child, rules);
+      TOK_REQUIRE(!done || !has_metaspace(std::span(rules).subspan(before)),
+                  "{}: Metaspace after ByteLevel is not supported", child.where());
       TOK_REQUIRE(!done || !is_byte_level, "{}: a second ByteLevel is not supported",
                   child.where());
       done = done || is_byte_level;
