@@ -369,6 +369,21 @@ TEST(Generate, MistakesAreOneLine) {
       "the tokenizer has 258 ids and makes 256 of the prompt");
 }
 
+TEST(TokenizerTrain, KeepsTheTokenizerOfAModel) {
+  const ScratchFolder scratch;
+  const std::string text = (scratch.path() / "text.txt").string();
+  const std::string model = (scratch.path() / "model").string();
+  write_file_atomic(text, "some text for a tokenizer\n");
+  const Words words{"tokenizer", "train", text, "--vocab-size", "300", "-o"};
+  for (int turn = 0; turn < 2; ++turn) run_ok(words + Words{model});
+  const std::string tokenizer = read_file(model + "/tokenizer.json");
+  write_file_atomic(model + "/model.safetensors", "weights");
+  write_file_atomic(text, "other text\n");
+  expect_refused(words + Words{model}, "model.safetensors was trained with the tokenizer");
+  EXPECT_EQ(read_file(model + "/tokenizer.json"), tokenizer);
+  expect_refused(words + Words{text}, "cannot create folder");
+}
+
 TEST(TokenizerEncode, SaysWhenItsOutputIsFull) {
   const std::string command = std::string("echo '{\"text\": \"a\"}' | ") + TOK_PROGRAM +
                               " tokenizer encode bytes > /dev/full";

@@ -1,3 +1,4 @@
+#include <filesystem>
 #include <iostream>
 
 #include <fmt/format.h>
@@ -67,6 +68,18 @@ int run_decode(Args args) {
   return 0;
 }
 
+// Weights are of no use with another tokenizer than theirs.
+void make_tokenizer_folder(const std::filesystem::path& folder) {
+  make_folders(folder);
+  if (!has_tokenizer(folder)) return;
+  for (const std::filesystem::path& file : list_folder(folder)) {
+    TOK_REQUIRE(file.extension() != ".safetensors",
+                "--out {}: {} was trained with the tokenizer in this folder, which would be "
+                "replaced: name another folder",
+                folder.string(), file.filename().string());
+  }
+}
+
 int run_train_bpe(Args args) {
   CLI::App app(
       "Learns a byte-level BPE vocabulary and writes tokenizer.json and tokenizer_config.json.",
@@ -91,16 +104,20 @@ int run_train_bpe(Args args) {
     options.special_tokens = {"<|endoftext|>"};
     options.bos = options.eos = "<|endoftext|>";
   }
-  BpeTrainer trainer(options);
+  std::vector<TextSource> sources;
   for (const std::string& path : paths) {
-    const TextSource source = text_source(format, path);
-    if (!source.left_out.empty()) fmt::print(stderr, "{}\n", source.left_out);
+    sources.push_back(text_source(format, path));
+    if (const std::string& left_out = sources.back().left_out; !left_out.empty())
+      fmt::print(stderr, "{}\n", left_out);
+  }
+  make_tokenizer_folder(out);
+  BpeTrainer trainer(options);
+  for (const TextSource& source : sources) {
     TextReader reader(source.format, source.files);
     TextPiece piece;
     while (reader.next(piece)) trainer.add(piece.text);
   }
   const TokenizerFiles files = trainer.train();
-  make_folders(out);
   files.save(out);
   fmt::print("wrote {}/tokenizer.json with {} ids\n", out, files.parse(out)->vocab_size());
   return 0;
