@@ -364,6 +364,10 @@ TEST(Generate, MistakesAreOneLine) {
                  "128 learned positions");
   expect_refused({"generate", gpt2, "--tokenizer", "bytes", "-p", "x", "-t", "-1"},
                  "--temperature");
+  expect_refused({"generate", gpt2, "-t", "1", "-t", "2"},
+                 "--temperature: wanted once, got 2 times");
+  expect_refused({"generate", gpt2, "-n", "1e3"}, "--max-new-tokens = 1e3: wanted an integer");
+  expect_refused({"generate", gpt2, "-t", "hot"}, "--temperature = hot: wanted a number");
   expect_refused(
       {"generate", oracle_folder("qwen2_tiny").string(), "--tokenizer", "bytes", "-p", "x"},
       "the tokenizer has 258 ids and makes 256 of the prompt");

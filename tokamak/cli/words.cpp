@@ -26,6 +26,21 @@ std::string hint_of(const CLI::App& app, Args args) {
   return "";
 }
 
+// Says what CLI11 means.
+std::string in_plain_words(const CLI::App& app, std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  constexpr std::string_view kTwice = ": At Most 1 required but received ";
+  constexpr std::string_view kOther = "Could not convert: ";
+  if (const size_t at = text.find(kTwice); at != std::string::npos)
+    return fmt::format("{}: wanted once, got {} times", text.substr(0, at),
+                       text.substr(at + kTwice.size()));
+  if (!text.starts_with(kOther)) return text;
+  text.erase(0, kOther.size());
+  const CLI::Option* option = app.get_option_no_throw(text.substr(0, text.find(' ')));
+  const bool is_whole = option != nullptr && option->get_type_name() != "FLOAT";
+  return fmt::format("{}: wanted {}", text, is_whole ? "an integer" : "a number");
+}
+
 }  // namespace
 
 bool parse(CLI::App& app, Args args) {
@@ -37,10 +52,8 @@ bool parse(CLI::App& app, Args args) {
     fmt::print("{}", app.help());
     return false;
   } catch (const CLI::ParseError& error) {
-    std::string text = error.what();
-    std::replace(text.begin(), text.end(), '\n', ' ');
-    fail("{}: {}{}", app.get_name().substr(std::string("tokamak ").size()), text,
-         hint_of(app, args));
+    fail("{}: {}{}", app.get_name().substr(std::string("tokamak ").size()),
+         in_plain_words(app, error.what()), hint_of(app, args));
   }
   return true;
 }
