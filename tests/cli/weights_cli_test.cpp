@@ -356,6 +356,19 @@ TEST(Generate, SaysWhenATextIsLongerThanTheModelWasMadeFor) {
   EXPECT_NE(err.find("up to 302 tokens, but the model was made for 256"), std::string::npos) << err;
 }
 
+TEST(Generate, AModelMayHaveTheCheckpointsOfARunBesideIt) {
+  const ScratchFolder scratch;
+  const std::string from = oracle_folder("llama_tiny").string();
+  const std::string model = (scratch.path() / "model").string();
+  run_ok({"convert", from, model});
+  run_ok({"convert", from, model + "/checkpoint", "--to-format", "checkpoint"});
+  const Words asked{"--tokenizer", "bytes", "-p", "x", "-t", "0", "-n", "5", "--ids"};
+  EXPECT_EQ(run_ok(Words{"generate", model} + asked).out,
+            run_ok(Words{"generate", from} + asked).out);
+  fs::remove(model + "/model.safetensors");
+  expect_refused(Words{"generate", model} + asked, "name one of them, as");
+}
+
 TEST(Generate, MistakesAreOneLine) {
   const std::string gpt2 = oracle_folder("gpt2_tiny").string();
   expect_refused({"generate", "nowhere", "-p", "x"}, "nowhere");

@@ -31,6 +31,12 @@ ModelSpec config_of_llmc(const std::filesystem::path& path) {
   return c;
 }
 
+bool holds_weights(const std::filesystem::path& folder) {
+  return path_exists(folder / "model.safetensors") ||
+         path_exists(folder / "model.safetensors.index.json") ||
+         path_exists(folder / "consolidated.safetensors");
+}
+
 void refuse_folder_of_checkpoints(const std::filesystem::path& path) {
   const auto checkpoints = list_checkpoints(path);
   TOK_REQUIRE(checkpoints.empty(), "{} holds checkpoints: name one of them, as {}", path.string(),
@@ -49,7 +55,8 @@ ModelFiles open_model(const std::filesystem::path& path, const std::string& flav
   namespace fs = std::filesystem;
   TOK_REQUIRE(path_exists(path), "no model at {}: no such file or folder", path.string());
   refuse_folder_of_checkpoints(path);
-  refuse_folder_of_checkpoints(path / CheckpointConfig{}.folder);  // it may be job.dump_folder
+  // It may be a job.dump_folder, and that may be the folder of a model.
+  if (!holds_weights(path)) refuse_folder_of_checkpoints(path / CheckpointConfig{}.folder);
   ModelFiles m{.folder = is_folder(path) ? path : path.parent_path()};
   if (!flavor.empty()) {
     m.config = spec_of_word(flavor);
