@@ -209,6 +209,7 @@ TEST(Launch, RefusesWhatCannotStart) {
       {launch({"-n", "0"}, {"train"}), "-n 0: wanted one rank or more"},
       {launch({"-n", "2"}, {}), "wanted a command after --"},
       {launch({"-n", "2"}, {"trian"}), "no verb \"trian\" to launch"},
+      {launch({"-n", "2"}, {"convert", "a", "b"}), "-n 2: convert runs in one process"},
       {launch({"-n", "2", "--hostfile", "/nowhere"}, {"train"}), "--hostfile /nowhere: no such"},
       {launch({"-n", "2", "--keep-last-step"}, {"train"}), "wanted --max-restarts of 1 or more"},
       {launch({"--max-restarts", "1", "--keep-last-step", "--hostfile", "/etc/hosts"}, {"train"}),

@@ -22,11 +22,12 @@ constexpr std::array kVerbs{
     Verb{"bench", run_bench, "measure a model's step or single kernels on this machine"},
     Verb{"generate", run_generate, "continue a text with a trained model"},
     Verb{"eval", run_eval, "loss, perplexity and bits per byte of a model on a text"},
-    Verb{"report", run_report, "a page of one or several runs: loss, speed, memory, what happened"},
+    Verb{"report", run_report, "a page of one or several runs: loss, speed, memory, what happened",
+         true},
     Verb{"convert", run_convert,
-         "weights between Hugging Face folders, checkpoints, llm.c and Meta files"},
-    Verb{"download", run_download, "fetch config, tokenizer and weights from a model hub"},
-    Verb{"tokenizer", run_tokenizer, "encode, decode, train or cache"},
+         "weights between Hugging Face folders, checkpoints, llm.c and Meta files", true},
+    Verb{"download", run_download, "fetch config, tokenizer and weights from a model hub", true},
+    Verb{"tokenizer", run_tokenizer, "encode, decode, train or cache", true},
     Verb{"doctor", run_doctor, "check this machine and measure its peaks"},
     Verb{"launch", run_launch, "start ranks: tokamak launch -n 4 -- train ..."},
     Verb{"launch-rank", run_launch_rank, ""},
@@ -43,6 +44,11 @@ std::span<const Verb> verbs() {
 bool is_verb(std::string_view name) {
   return std::any_of(kVerbs.begin(), kVerbs.end(),
                      [&](const Verb& verb) { return verb.name == name && !verb.what.empty(); });
+}
+
+bool is_verb_alone(std::string_view name) {
+  return std::any_of(kVerbs.begin(), kVerbs.end(),
+                     [&](const Verb& verb) { return verb.name == name && verb.is_alone; });
 }
 
 int run_verb(Args args) {

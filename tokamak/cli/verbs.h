@@ -38,6 +38,7 @@ struct Verb {
   std::string_view name;
   int (*run)(Args);
   std::string_view what;  ///< empty: not for users
+  bool is_alone = false;  ///< writes files that several processes would write at once
 };
 
 /// Returns all verbs, in the order of the usage.
@@ -45,6 +46,9 @@ std::span<const Verb> verbs();
 
 /// Whether `name` is a verb that users may give.
 bool is_verb(std::string_view name);
+
+/// Whether `name` is a verb that runs in one process alone.
+bool is_verb_alone(std::string_view name);
 
 /// Runs the verb that `args` begin with. REQUIRES: !args.empty()
 int run_verb(Args args);

@@ -52,6 +52,9 @@ void check(const LaunchJob& job, const LaunchOptions& options) {
   const std::string& command = job.words[0];
   TOK_REQUIRE(command.find('/') != std::string::npos || (is_verb(command) && command != "launch"),
               "tokamak launch: no verb \"{}\" to launch; `tokamak --help` lists them", command);
+  TOK_REQUIRE(job.num_ranks == 1 || !is_verb_alone(command),
+              "tokamak launch -n {}: {} runs in one process: start it without launch",
+              job.num_ranks, command);
 }
 
 /// mpirun needs some pipes for each rank of this machine, and waits for ever where it gets none.
