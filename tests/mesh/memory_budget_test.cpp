@@ -9,6 +9,7 @@
 
 #include "tests/fixtures/mesh_expect.h"
 #include "tests/fixtures/mesh_run.h"
+#include "tests/mesh/float8_case.h"
 
 namespace tokamak {
 namespace {
@@ -92,6 +93,22 @@ TEST(MemoryBudgetRing, is_spent_alike_by_all_ranks) {
         c.distribute.async_tp = true;
         EXPECT_NO_THROW(check_all_ranks(c, target)) << describe(c) << " budget " << budget;
       }
+    }
+  }
+}
+
+// The ranks of a ring put its parts together in other orders, but a block that is computed again
+// must go round it, and take maxima of weights over it, in the forward's order.
+TEST(RecomputeRing, takes_maxima_of_weights_in_one_order) {
+  const Target cpu = cpu::make_backend({.threads = 1})->target();
+  for (const int tp : {2, 4}) {
+    for (const Mode mode : {Mode::kFull, Mode::kSelectiveOps}) {
+      MeshCase c =
+          mesh_case("nvfp4", {.name = "ring", .degrees = {1, 1, 2, 1, tp}, .async_tp = true});
+      c.recompute = {
+          .mode = mode, .saved_ops = {"attention"}, .halved_ops = {"linear", "scaled_matmul"}};
+      for (const Target& target : {cpu, Target{.backend = "gpu", .arch = 100}})
+        EXPECT_NO_THROW(check_all_ranks(c, target)) << target.backend << ": " << describe(c);
     }
   }
 }

@@ -311,14 +311,33 @@ class Recomputer {
     if (const auto it = clones_.find(v.node); it != clones_.end()) return {it->second, v.out};
     if (const auto it = twins_.find(v.node); it != twins_.end())
       return for_backward({it->second, v.out});
-    Node clone = graph_.node(v.node);
-    for (Value& in : clone.in) in = for_backward(in, after);
-    if (after.valid() && clone.rules->is_communication) clone.in.push_back(after);
-    clone.label.phase = Phase::kBackward;
-    clone.is_clone = true;
-    const int32_t id = rewriter_.to.append(std::move(clone));
-    clones_[v.node] = id;
-    return {id, v.out};
+    for (const int32_t i : missing_for(v.node)) {
+      if (clones_.contains(i)) continue;
+      Node clone = graph_.node(i);
+      for (Value& in : clone.in) in = for_backward(in, after);
+      if (after.valid() && clone.rules->is_communication) clone.in.push_back(after);
+      clone.label.phase = Phase::kBackward;
+      clone.is_clone = true;
+      clones_[i] = rewriter_.to.append(std::move(clone));
+    }
+    return {clones_.at(v.node), v.out};
+  }
+
+  // Returns the nodes that must be cloned for node `i`, in the forward's order: ranks of a ring
+  // read its parts in other orders, but must go round it again alike.
+  std::set<int32_t> missing_for(int32_t i) const {
+    std::set<int32_t> missing{i};
+    std::vector<int32_t> found{i};
+    while (!found.empty()) {
+      const Node& node = graph_.node(found.back());
+      found.pop_back();
+      for (const Value v : node.in) {
+        const bool is_at_hand =
+            !v.valid() || kept_[v.node] || clones_.contains(v.node) || twins_.contains(v.node);
+        if (!is_at_hand && missing.insert(v.node).second) found.push_back(v.node);
+      }
+    }
+    return missing;
   }
 
   const Graph& graph_;
