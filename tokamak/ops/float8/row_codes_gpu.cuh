@@ -225,7 +225,6 @@ __global__ void __launch_bounds__(kMostThreads, kMostThreads == kThreads ? 4 : 1
   constexpr int kWidth = P * kTile;
   const auto parts = to.of_segments ? static_cast<unsigned>((D + kWidth - 1) / kWidth) : 1U;
   const auto begin = static_cast<int>(blockIdx.x % parts) * kWidth;
-  const int64_t step = static_cast<int64_t>(gridDim.x / parts) * rows;
   const auto compute = [&](int64_t n, uint4(&held)[P]) {
 #pragma unroll
     for (int p = 0; p < P; ++p) {
