@@ -219,7 +219,7 @@ void launch_flat(const F& f, int64_t n, DeviceStream stream) {
 template <class T>
 struct PlainRows {
   using Element = T;
-  static constexpr bool kOnlyLoads = true;
+  using OnlyLoads = void;
   const T* x;
   bool to_bf16;
 

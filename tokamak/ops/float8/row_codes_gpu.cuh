@@ -209,7 +209,7 @@ __device__ inline void encode_any(const Value& value, int64_t n, int64_t N, int6
 // Whether F computes nothing of what it loads.
 template <class F>
 inline constexpr bool kOnlyLoads = requires {
-  F::kOnlyLoads;
+  typename F::OnlyLoads;
 };
 
 // Groups of threads hold rows, or P segments each. f.values<K>(i, v) computes elements [i, i + K)
