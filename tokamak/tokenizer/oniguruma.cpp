@@ -15,11 +15,7 @@ namespace {
 constexpr std::string_view kSpaces =
     R"(\t-\r\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 
-// Alphabetic, marks, decimal digits and connectors: PCRE2's own \w has neither marks nor U+203F,
-// but all numbers. Outside of a class \w also has the other numbers of Latin-1.
-constexpr std::string_view kWords =
-    R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc})"
-    R"(\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189})";
+// Outside of a class \w also has the other numbers of Latin-1.
 constexpr std::string_view kLatin1Numbers = R"(\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE})";
 
 constexpr std::string_view kHexDigits = "0-9A-Fa-f";
@@ -27,7 +23,7 @@ constexpr std::string_view kHexDigits = "0-9A-Fa-f";
 std::string class_of(char letter, bool in_class) {
   if (letter == 's' || letter == 'S') return std::string(kSpaces);
   if (letter == 'w' || letter == 'W')
-    return fmt::format("{}{}", kWords, in_class ? std::string_view() : kLatin1Numbers);
+    return fmt::format("{}{}", kWordCharacters, in_class ? std::string_view() : kLatin1Numbers);
   return letter == 'h' || letter == 'H' ? std::string(kHexDigits) : std::string();
 }
 
@@ -55,11 +51,10 @@ class Translation {
         escape();
       } else if (in_class_) {
         inside_class();
+      } else if (rest_[0] == '[') {
+        open_class();
       } else {
-        if (rest_[0] == '[')
-          open_class();
-        else
-          copy(1);
+        copy(1);
       }
     }
     return std::move(out_);

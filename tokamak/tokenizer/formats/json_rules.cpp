@@ -6,6 +6,8 @@
 #include <span>
 #include <utility>
 
+#include "tokamak/tokenizer/oniguruma.h"
+
 namespace tokamak {
 namespace {
 
@@ -78,10 +80,7 @@ WordRule read_split(const JsonNode& node) {
                      .inverted = inverted};
 }
 
-// Rust's \w, which has ZWNJ and ZWJ.
-constexpr std::string_view kWordChars =
-    R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200C}\x{200D})"
-    R"(\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189})";
+constexpr std::string_view kJoiners = R"(\x{200C}\x{200D})";  // which Rust's \w has, too
 constexpr std::string_view kPunctuation = R"([!-\/:-@\[-`{-~\p{P}])";
 
 PatternRule pattern_rule(std::string_view pattern, const JsonNode& node, MatchedParts matches,
@@ -93,7 +92,7 @@ PatternRule pattern_rule(std::string_view pattern, const JsonNode& node, Matched
 // Reads a pre-tokenizer that has its pattern in its name; returns false if it is none.
 bool read_named_split(std::string_view type, const JsonNode& node, std::vector<WordRule>& rules) {
   if (type == "Whitespace") {
-    const std::string words = fmt::format(R"([{0}]+|[^{0}\s]+)", kWordChars);
+    const std::string words = fmt::format(R"([{0}{1}]+|[^{0}{1}\s]+)", kWordCharacters, kJoiners);
     rules.emplace_back(pattern_rule(words, node, MatchedParts::kRemoved, true));
   } else if (type == "WhitespaceSplit") {
     rules.emplace_back(pattern_rule("\\s+", node, MatchedParts::kRemoved));
