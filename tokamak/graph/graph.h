@@ -47,8 +47,9 @@ enum class Phase : uint8_t {
 
 std::string_view name_of(Phase phase);
 
-/// What a node of a rank's graph stems from, in numbers that are equal on all ranks; by them
-/// check_ranks tells collectives of equal types apart. Nodes of the global graph have no origin.
+/// Identifies what a node of a rank's graph was made from, by numbers that are equal on all ranks.
+/// check_ranks uses it to tell collectives of equal types apart. Nodes of the global graph have no
+/// origin.
 struct Origin {
   int32_t value = -1;  ///< node of the global graph
   int32_t state = -1;  ///< State of the global graph, where no node of it is the origin

@@ -103,7 +103,8 @@ std::string_view partner_of(std::string_view op) {
   return op == "recv" ? "send" : op;
 }
 
-// What a member enters, and for what: collectives of equal types may serve other values.
+// Describes the collective that a member enters and the value that it serves, since collectives of
+// equal types may serve different values.
 std::string show(const Arrival& a) {
   const Label& label = a.task->label;
   const Origin& origin = label.origin;

@@ -1,4 +1,4 @@
-// What tiktoken's and Mistral's files of ranks have in common.
+// Helpers of the readers of tiktoken's and Mistral's files of ranks.
 #pragma once
 
 #include <string>
