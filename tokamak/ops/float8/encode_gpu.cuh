@@ -67,17 +67,13 @@ struct TileCodes {
 };
 
 // Words of 4 codes of a row of a tile in shared memory. The padding after each 16 rows lets 8
-// threads that read rows 16 apart, 4 neighbouring words each, meet all banks.
+// threads that read rows 16 apart, 4 neighbouring words each, meet all banks. A row that is a
+// multiple of 16 below another lies word_at(that multiple, 0) behind it.
 constexpr int kRowWords = kTile / 4;
 constexpr int kTileWords = kTile * kRowWords + kTile / 16 * 4;
 
 __device__ inline int word_at(int row, int word) {
   return row * kRowWords + row / 16 * 4 + word;
-}
-
-// Words from a row to the one that is a constant multiple of 16 rows below.
-__device__ constexpr int words_below(int rows) {
-  return rows * kRowWords + rows / 16 * 4;
 }
 
 // Turns words [r] of four rows into words of four columns.
@@ -204,7 +200,7 @@ __global__ void __launch_bounds__(kThreads, kTakesMaxima ? 2 : 3) encode_tiles(T
       }
       uint2 words = encode_each<Format>(values[i], [&](int j) { return scale[j]; });
       if (!own.has(r)) words = uint2{};  // zeros, though a scale may be NaN
-      if (c.transposed != nullptr) *reinterpret_cast<uint2*>(own_words + words_below(r)) = words;
+      if (c.transposed != nullptr) *reinterpret_cast<uint2*>(own_words + word_at(r, 0)) = words;
       if (c.rows != nullptr) store_row<kWhole>(codes, r, words);
     }
   }
@@ -275,10 +271,6 @@ __device__ inline int column_word_at(int row, int word) {
   return row * (kColumns / 4) + row / 16 * 4 + word;
 }
 
-__device__ constexpr int column_words_below(int rows) {
-  return rows * (kColumns / 4) + rows / 16 * 4;
-}
-
 // Makes transposed codes of segments of columns, each under its own scale.
 template <bool kWhole, class Format, class T>
 __global__ void __launch_bounds__(kThreads)
@@ -317,7 +309,7 @@ __global__ void __launch_bounds__(kThreads)
     uint2 words = encode_each<Format>(values[i], [&](int j) { return scale[j]; });
     if (!own.has(i * kColumnRows)) words = uint2{};  // zeros, though a scale may be NaN
     *reinterpret_cast<uint2*>(
-        &tile[column_word_at(own_row, own_column / 4) + column_words_below(i * kColumnRows)]) =
+        &tile[column_word_at(own_row, own_column / 4) + column_word_at(i * kColumnRows, 0)]) =
         words;
   }
   __syncthreads();

@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads) encode_nvfp4(Values<T> v, Nvfp4Codes
 #pragma unroll
   for (int part = 0; part < kNvfp4Length; part += kEach) {
     T values[kEach];
-    load_round<kWhole>(v, row, column + part, values);
+    load_row<kWhole>(own_rows(v, row, column + part), 0, values);
 #pragma unroll
     for (int j = 0; j < kEach; ++j) x[part + j] = value_of(values[j], v.to_bf16);
   }

@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(kSegmentBlock, Source::kParts == 1 ? 3 : 2)
     uint32_t* const into = &words[p * kTileWords + word_at(own_row, own_column / 4)];
 #pragma unroll
     for (int round = 0; round < kSegmentRounds; ++round)
-      *reinterpret_cast<uint2*>(into + words_below(round * kSegmentRowsAtOnce)) = made[p][round];
+      *reinterpret_cast<uint2*>(into + word_at(round * kSegmentRowsAtOnce, 0)) = made[p][round];
   }
   __syncthreads();
   const int64_t M16 = (M + 15) / 16 * 16;

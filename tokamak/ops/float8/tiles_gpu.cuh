@@ -72,22 +72,6 @@ __device__ inline void round_each(T (&x)[K], bool to_bf16) {
   }
 }
 
-/// Loads the values of one round of a thread's tile, 0 outside of x; with kWhole by accesses of 16
-/// bytes.
-template <bool kWhole, class T>
-__device__ inline void load_round(const Values<T>& v, int64_t row, int64_t column,
-                                  T (&into)[kEach]) {
-  if constexpr (kWhole) {
-    if (row < v.M && column < v.K) return load<kEach>(v.x + row * v.K + column, into);
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) into[j] = T(0.0F);
-  } else {
-#pragma unroll
-    for (int j = 0; j < kEach; ++j)
-      into[j] = row < v.M && column + j < v.K ? v.x[row * v.K + column + j] : T(0.0F);
-  }
-}
-
 /// What a thread takes of a tile: 8 neighbours in rows that are counted from its first one. A row
 /// of constant number costs one instruction, an index of 64 bits some 15.
 template <class T>

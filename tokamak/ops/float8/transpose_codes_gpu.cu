@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kThreads)
       }
       memcpy(&words, bytes, sizeof(words));
     }
-    *reinterpret_cast<uint4*>(own_words + words_below(below)) = words;
+    *reinterpret_cast<uint4*>(own_words + word_at(below, 0)) = words;
   }
   __syncthreads();
   store_transposed(tile, row, column, R, K, into);
