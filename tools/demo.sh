@@ -1,15 +1,16 @@
 #!/bin/sh
-# Trains configs/demo.toml from nothing into outputs/demo and prints a sample of the result. The text is
-# the King James Bible of Debian's package bible-kjv; where that is not to be had, this repository's own.
+# Trains configs/demo.toml into outputs/demo for about two minutes and prints a sample of the result. The
+# text is the King James Bible of Debian's package bible-kjv; where that is not to be had, this repository's own.
+# The number of steps is what this machine can do in BUDGET=110 seconds at the rate that it has now; where
+# that is too few to learn words, a smaller model takes more of them. An interrupted demo goes on.
 # SEED=2 draws other weights and another sample.
 set -eu
 cd "$(dirname "$0")/.."
 
 program=build/release/bin/tokamak
 seed=${SEED:-1}
+budget=${BUDGET:-110}
 at=outputs/demo
-rm -rf $at
-mkdir -p $at/text
 
 # A verse is a line; chapters are apart by an empty one. Numbers and headings are left out.
 write_text() {
@@ -31,16 +32,60 @@ sparkline() {
     }'
 }
 
-if { command -v bible >/dev/null || tools/setup.sh demo; } && write_text; then
-  prompt="And it came to pass"
-  "$program" tokenizer train $at/text -o $at/tokenizer --vocab-size 4096
-  "$program" train configs/demo.toml --debug.seed="$seed"
-else
-  echo "demo: there is no program bible here: this repository's own text is taken instead"
-  prompt="#include "
-  "$program" train configs/demo.toml --debug.seed="$seed" --training.dataset=self --model.vocab=2048
-fi
+# Runs train with these words and sends it SIGTERM after so many seconds, on which it saves and exits with 85.
+train_for() {
+  (sleep "$1" && touch $at/late && kill "$(cat $at/pid)") >/dev/null 2>&1 &
+  watcher=$!
+  shift
+  code=0
+  # shellcheck disable=SC2016
+  sh -c 'echo $$ >"$0"; exec "$@"' $at/pid "$program" train configs/demo.toml --debug.seed="$seed" "$@" || code=$?
+  kill $watcher 2>/dev/null || true
+  return $code
+}
 
+# Prints the tokens/s of training with these words: the median of what six seconds log.
+rate_of() {
+  train_for 6 "$@" --job.dump_folder=$at/rate --checkpoint.enable=false --metrics.log_freq=1 >/dev/null 2>&1 || true
+  sed -n 's/.*"tps": *\([0-9.]*\).*/\1/p' $at/rate/metrics.jsonl | sort -n | awk '
+    { rate[NR] = $1 } END { print int(rate[int((NR + 1) / 2)]) }'
+  rm -rf $at/rate $at/late
+}
+
+# Writes the text, its tokenizer and, into choice, the words that choose model and steps for this machine.
+prepare() {
+  rm -rf $at
+  mkdir -p $at/text
+  set --
+  if { command -v bible >/dev/null || tools/setup.sh demo; } && write_text; then
+    "$program" tokenizer train $at/text -o $at/tokenizer --vocab-size 4096
+  else
+    echo "demo: there is no program bible here: this repository's own text is taken instead"
+    set -- --training.dataset=self --model.vocab=2048
+  fi
+  steps=$(($(rate_of "$@") * budget / 1024))
+  if [ $steps -lt 1100 ]; then
+    set -- "$@" --model.layers=2 --model.dim=128 --model.heads=4
+    steps=$(($(rate_of "$@") * budget / 1024))
+  fi
+  if [ $steps -gt 3000 ]; then steps=3000; elif [ $steps -lt 60 ]; then steps=60; fi
+  warmup=$((steps < 600 ? steps / 10 : 60))
+  echo "$*" --training.steps=$steps --lr_scheduler.warmup_steps=$warmup --metrics.log_freq=$((steps / 30)) >$at/choice.part
+  mv $at/choice.part $at/choice
+}
+
+if [ ! -e $at/choice ] || [ -e $at/done ]; then prepare; fi
+code=0
+# shellcheck disable=SC2046
+train_for $((budget + 30)) $(cat $at/choice) || code=$?
+if [ $code -ne 0 ] && [ ! -e $at/late ]; then
+  [ $code -ne 85 ] || echo "demo: interrupted; make demo goes on from its last step"
+  exit $code
+fi
+touch $at/done
+
+prompt="And it came to pass"
+[ -s $at/text/kjv.txt ] || prompt="#include "
 echo
 sparkline
 step=$(find $at/checkpoint -maxdepth 1 -name 'step-*' | sort -V | tail -n 1)
