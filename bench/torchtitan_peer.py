@@ -1,11 +1,12 @@
-"""torchtitan and Tokamak on the same cards, in turns: Llama 3 shapes, bf16, random tokens, torch.compile of model and loss.
+"""torchtitan and Tokamak on the same cards, in turns: Llama 3 shapes, bf16 or fp8, random tokens, torch.compile of model and loss.
 
-    python3 bench/torchtitan_peer.py --torchtitan ../torchtitan --tokamak build/cuda/bin/tokamak 1B 3B
+    python3 bench/torchtitan_peer.py --torchtitan ../torchtitan --tokamak build/cuda/bin/tokamak 1B 3B 1B-fp8 3B-fp8
     python3 bench/torchtitan_peer.py --torchtitan ../torchtitan --tokamak build/cuda/bin/tokamak 8B-fsdp 8B-tp 8B-tp-async
 
 --torchtitan may be given again for another checkout; each case is started as its run_train.sh would. One row a run: the median
 of the tokens/s a GPU logged after step 8, the peak memory logged, seconds from the start of the process to the line of the
-first step. What is out of memory without recompute is repeated with torchtitan's selective recompute.
+first step. What is out of memory without recompute is repeated with torchtitan's selective recompute. Cases in fp8 are
+tensorwise with the head in bf16 and need torchao; they run at v0.2.2.
 """
 
 import argparse
@@ -20,11 +21,14 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 LINE = re.compile(r"step:\s*(\d+) .*memory:\s*([\d.]+)GiB.*tps:\s*([\d,]+)")
 TP2 = {"parallelism.tensor_parallel_degree": 2, "parallelism.data_parallel_shard_degree": 1}
+FP8 = {"model.converters": "quantize.linear.float8", "quantize.linear.float8.filter_fqns": "output"}
 # GPUs, flavor, batch, keys of both, keys of torchtitan alone
 CASES = {
     "debug": (1, "debugmodel", 8, {}, {}),
     "1B": (1, "1B", 4, {}, {}),
     "3B": (1, "3B", 2, {}, {}),
+    "1B-fp8": (1, "1B", 4, {}, FP8),
+    "3B-fp8": (1, "3B", 2, {}, FP8),
     "8B-fsdp": (2, "8B", 2, {"parallelism.data_parallel_shard_degree": 2}, {}),
     "8B-fsdp-1": (2, "8B", 1, {"parallelism.data_parallel_shard_degree": 2}, {}),
     "8B-tp": (2, "8B", 2, TP2, {}),
@@ -69,7 +73,8 @@ def tokamak_command(o, case):
     gpus, flavor, batch, both, _ = CASES[case]
     if flavor in SHAPES:
         return [o.tokamak, "bench", "model", "--dtype", "bfloat16", "--device", "cuda", *SHAPES[flavor].split(),
-                "--batch", str(batch), "--seq-len", str(o.seq_len), "--warmup", "8", "--steps", str(o.steps - 8)]
+                "--batch", str(batch), "--seq-len", str(o.seq_len), "--warmup", "8", "--steps", str(o.steps - 8),
+                *(["--float8", "tensorwise"] if case.endswith("-fp8") else [])]
     keys = {"model.name": "llama3", "model.flavor": flavor, "training.dataset": "synthetic", "training.steps": o.steps,
             "training.seq_len": o.seq_len, "training.local_batch_size": batch, "training.mixed_precision_param": "bfloat16",
             "activation_checkpoint.mode": "none", "metrics.log_freq": 2,
@@ -158,7 +163,7 @@ def main():
                 print(run.row(case, version(checkout), recompute), flush=True)
                 if not run.out_of_memory():
                     break
-        if o.tokamak and not CASES[case][4]:
+        if o.tokamak and case != "8B-tp-async":
             run = Run(o, tokamak_command(o, case), None, {})
             keep(o, run, f"{case}-tokamak")
             print(run.row(case, "Tokamak", "none"), flush=True)
