@@ -1,7 +1,5 @@
 // Runs find steps that go wrong, replicas that differ and ranks that are slow, and act on them.
-#include <algorithm>
 #include <cmath>
-#include <limits>
 #include <mutex>
 
 #include <fmt/format.h>
@@ -19,82 +17,12 @@
 #include "tokamak/train/state/saved_keys.h"
 #include "tokamak/train/together.h"
 
-#include "tests/fixtures/mesh_training.h"
+#include "tests/fixtures/guarded_run.h"
 
 namespace tokamak {
 namespace {
 
 using testing::ScratchFolder;
-
-// The last parameter, which is the head or a bucket that begins with it: all logits read it.
-StateId last_parameter(const StateAccess& access) {
-  int32_t last = access.states().size() - 1;
-  while (access.states()[{last}].kind != StateKind::kParameter) --last;
-  return {last};
-}
-
-float element(const StateAccess& access) {
-  float value = 0.0F;
-  access.read_at(last_parameter(access), 0, std::as_writable_bytes(std::span(&value, 1)));
-  return value;
-}
-
-void set_element(const StateAccess& access, float value) {
-  access.write_at(last_parameter(access), 0, std::as_bytes(std::span(&value, 1)));
-}
-
-// A run of one mesh with its log, in which one try of one step may be damaged.
-struct GuardedRun {
-  explicit GuardedRun(const fs::path& dump, const std::array<int64_t, 5>& degrees = {1, 1, 1, 1, 1})
-      : config(on_mesh(small_config(dump), degrees)) {
-    config.checkpoint.interval = 2;
-    config.activation_checkpoint.mode = "none";
-  }
-
-  /// Sets a weight of `rank` (-1: of all) to `value` before the first try of `step`. With
-  /// `restores` it is set back before whatever runs next.
-  void damage(int64_t step, float value, bool restores, int rank = -1) {
-    before_step = [=](int here, int64_t at, const StateAccess& access, float& kept, int& tries) {
-      if (rank >= 0 && here != rank) return;
-      if (tries == 1 && restores) set_element(access, kept);
-      if (at == step && tries == 0) {
-        kept = element(access);
-        set_element(access, value);
-      }
-      if (tries > 0 || at == step) ++tries;
-    };
-  }
-
-  void run() {
-    train_on(config, [&](int rank, Config&, TrainerOptions& options) {
-      options.logging.print = [&](const std::string&, const std::string& text) {
-        const std::scoped_lock lock(mutex);
-        log += text + "\n";
-      };
-      if (!before_step) return;
-      options.before_step = [this, rank, kept = 0.0F, tries = 0](
-                                int64_t step, const StateAccess& access) mutable {
-        before_step(rank, step, access, kept, tries);
-      };
-    });
-  }
-
-  Config config;
-  std::function<void(int, int64_t, const StateAccess&, float&, int&)> before_step;
-  std::mutex mutex;
-  std::string log;
-};
-
-void expect_equal_losses(const fs::path& got, const fs::path& want) {
-  const auto a = lines_of(got / "metrics.jsonl");
-  const auto b = lines_of(want / "metrics.jsonl");
-  ASSERT_EQ(a.size(), b.size());
-  for (size_t i = 0; i < a.size(); ++i) {
-    for (const char* key : {"step", "loss", "grad_norm"}) EXPECT_EQ(a[i][key], b[i][key]) << i;
-  }
-}
-
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 TEST(Guard, AStepThatIsNotFiniteStopsIsSkippedOrRunsAgain) {
   const ScratchFolder scratch;

@@ -274,10 +274,10 @@ TEST(StepInputs, LeaveOutWhatARankDoesNotHold) {
   batch.labels = {2, 3, 4, 5, 6, 7};
   inputs.write_batch(batch, 40);
   inputs.write_loss_scale(1.0F);
-  inputs.write_scalars(0.5, 2, {.beta1 = 0.5, .beta2 = 0.25});
+  inputs.write_scalars(0.5, 3, 2, {.beta1 = 0.5, .beta2 = 0.25});
   EXPECT_EQ(access.read<int32_t>(state.tokens), (std::vector<int32_t>{3, 0, 0, 0, 6, 0, 0, 0}));
   EXPECT_EQ(access.read<int64_t>(state.rows), (std::vector<int64_t>{40, 41}));
-  EXPECT_EQ(access.read<double>(state.scalars), (std::vector<double>{0.5, 0.75, 0.9375, 2.0}));
+  EXPECT_EQ(access.read<double>(state.scalars), (std::vector<double>{0.5, 0.75, 0.9375, 3.0}));
 }
 
 TEST(RunLog, RankZeroSpeaksForAll) {

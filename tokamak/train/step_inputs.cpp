@@ -14,10 +14,11 @@ SequenceShare share_of(const PlannedRun& run, int64_t seq_len) {
   return share;
 }
 
-void StepInputs::write_scalars(double lr, int64_t step, const OptimizerOptions& optimizer) const {
-  const auto t = static_cast<double>(step);
+void StepInputs::write_scalars(double lr, int64_t step, int64_t update,
+                               const OptimizerOptions& optimizer) const {
+  const auto t = static_cast<double>(update);
   const double scalars[] = {lr, 1.0 - std::pow(optimizer.beta1, t),
-                            1.0 - std::pow(optimizer.beta2, t), t};
+                            1.0 - std::pow(optimizer.beta2, t), static_cast<double>(step)};
   if (has(state_.scalars)) access_.write(state_.scalars, std::span<const double>(scalars));
 }
 

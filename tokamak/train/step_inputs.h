@@ -19,8 +19,10 @@ class StepInputs {
   StepInputs(const StateAccess& access, const StepState& state, const SequenceShare& share)
       : access_(access), state_(state), share_(share) {}
 
-  /// Writes the learning rate and bias corrections of step `step` (from 1).
-  void write_scalars(double lr, int64_t step, const OptimizerOptions& optimizer) const;
+  /// Writes the learning rate of step `step`, whose number random bits depend on, and the bias
+  /// corrections of update `update`; both count from 1.
+  void write_scalars(double lr, int64_t step, int64_t update,
+                     const OptimizerOptions& optimizer) const;
 
   /// Writes the gradient norm above which the step updates nothing, where the graph has a limit.
   void write_norm_limit(double limit) const;

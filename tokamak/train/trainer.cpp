@@ -279,7 +279,7 @@ class Trainer {
     label_tokens = sum_over_rows(world_, o_.mesh(), label_tokens);
     log_.add_data_time(seconds_since(data_start));
     if (bad_steps_.is_left_out(state_.step + 1)) return advance(1);
-    const bool waits = access_.streams() == nullptr || bad_steps_.may_replay();
+    const bool waits = access_.streams() == nullptr || bad_steps_.may_leave_out();
     do {
       issue(batches, label_tokens);
       take_results(waits ? 0 : kStepsBehind);
@@ -290,7 +290,7 @@ class Trainer {
     if (o_.before_step) o_.before_step(state_.step + 1, access_);
     const double lr = o_.lr * lr_factor(o_.schedule, state_.step);
     const double norm_limit = bad_steps_.norm_limit();
-    inputs_.write_scalars(lr, state_.step + 1, o_.shape.training.optimizer);
+    inputs_.write_scalars(lr, state_.step + 1, ++state_.updates, o_.shape.training.optimizer);
     inputs_.write_norm_limit(norm_limit);
     inputs_.write_loss_scale(label_tokens > 0 ? 1.0F / static_cast<float>(label_tokens) : 0.0F);
     run_microbatches(batches);
@@ -355,6 +355,7 @@ class Trainer {
                           .label_tokens = issued.label_tokens,
                           .where = where_not_finite(issued.step, results.values)});
     if (verdict == Verdict::kRollBack) throw RollBack();
+    if (verdict != Verdict::kGoOn) --state_.updates;
     must_replay_ = verdict == Verdict::kReplay;
     if (must_replay_) advance(-1);
     return must_replay_;

@@ -37,9 +37,10 @@ std::string ranks_not_finite(World& world, double own_loss) {
                      fmt::join(ranks, ", "));
 }
 
-bool BadSteps::may_replay() const {
+bool BadSteps::may_leave_out() const {
   const GuardOptions& o = guard_.options();
-  return o.on_nonfinite == BadStepPolicy::kReplay || o.on_spike == BadStepPolicy::kReplay;
+  return o.limits_norm() || o.on_nonfinite == BadStepPolicy::kSkip ||
+         o.on_nonfinite == BadStepPolicy::kReplay;
 }
 
 void BadSteps::stop(const std::string& text) const {
@@ -90,7 +91,7 @@ Verdict BadSteps::judge(const JudgedStep& s) {
   replayed_ = -1;
   last_bad_ = s.step;
   last_text_ = text;
-  ++in_a_row_;
+  in_a_row_ = policy == BadStepPolicy::kWarn ? 0 : in_a_row_ + 1;
   if (policy == BadStepPolicy::kStop && fault == StepFault::kNonFinite) {
     stop(
         fmt::format("training diverged at step {}: {} ({} label tokens); nothing was updated, the "
@@ -100,15 +101,15 @@ Verdict BadSteps::judge(const JudgedStep& s) {
   if (policy == BadStepPolicy::kStop) {
     stop(fmt::format("{}; the last checkpoint is kept ({} = \"stop\")", what, key_of(fault)));
   }
-  if (in_a_row_ >= kMostInARow && policy != BadStepPolicy::kWarn)
+  if (in_a_row_ >= kMostInARow)
     stop(fmt::format("{}; {} steps in a row were bad", what, in_a_row_));
   if (policy == BadStepPolicy::kRollback) return roll_back(s.step, what);
-  const bool is_updated = fault == StepFault::kLossSpike || policy == BadStepPolicy::kWarn;
-  if (is_updated) guard_.accept(s.loss, s.grad_norm);
+  const bool is_left_out = guard_.leaves_out(fault);
+  if (!is_left_out) guard_.accept(s.loss, s.grad_norm);
   log_.say(fmt::format("{}{}{}", what, is_second_run ? ", also when it ran again" : "",
-                       is_updated ? "" : ": its update was left out"),
+                       is_left_out ? ": its update was left out" : ""),
            "WARNING");
-  return Verdict::kGoOn;
+  return is_left_out ? Verdict::kLeftOut : Verdict::kGoOn;
 }
 
 void BadSteps::before_save(int64_t step) const {

@@ -25,7 +25,8 @@ struct JudgedStep {
 /// `own_loss` is the sum of this rank's terms. Collective.
 std::string ranks_not_finite(World& world, double own_loss);
 
-enum class Verdict : uint8_t { kGoOn, kReplay, kRollBack };
+/// With kLeftOut and kReplay the step has updated nothing.
+enum class Verdict : uint8_t { kGoOn, kLeftOut, kReplay, kRollBack };
 
 /// All ranks judge the same values, so they come to the same verdict without asking each other.
 class BadSteps {
@@ -40,8 +41,9 @@ class BadSteps {
   /// Returns the norm above which the next update is left out.
   double norm_limit() const { return guard_.norm_limit(); }
 
-  /// Whether a step's results must be known before the next is issued.
-  bool may_replay() const;
+  /// Whether a step's results must be known before the next is issued, which may be that step again
+  /// or the first update in its place.
+  bool may_leave_out() const;
 
   /// Whether the step was bad before and after a rollback, so that its batch is left out.
   bool is_left_out(int64_t step) const { return left_out_.contains(step); }

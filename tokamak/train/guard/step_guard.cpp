@@ -47,6 +47,7 @@ double RecentValues::limit() const {
 
 BadStepPolicy StepGuard::policy(StepFault fault) const {
   if (fault == StepFault::kNone) return BadStepPolicy::kOff;
+  if (fault == StepFault::kLossSpike && o_.limits_norm()) return BadStepPolicy::kWarn;
   return fault == StepFault::kNonFinite ? o_.on_nonfinite : o_.on_spike;
 }
 

@@ -62,7 +62,14 @@ class StepGuard {
 
   const GuardOptions& options() const { return o_; }
 
+  /// Returns what is done about the fault. An update that was made cannot be left out or made
+  /// again, so a spike of the loss alone is let pass where others are skipped or replayed.
   BadStepPolicy policy(StepFault fault) const;
+
+  /// Whether the update of a step with this fault was left out.
+  bool leaves_out(StepFault fault) const {
+    return fault == StepFault::kNonFinite || (fault == StepFault::kNormSpike && o_.limits_norm());
+  }
 
   /// Returns the gradient norm above which the next step's update is left out.
   double norm_limit() const { return norms_.limit(); }

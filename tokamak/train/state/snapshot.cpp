@@ -205,7 +205,8 @@ void add_pieces(ShardedSave& save, std::span<const PieceSource> pieces,
 CheckpointInfo info_of(const TrainState& state, const SnapshotOptions& options) {
   CheckpointInfo info{
       .step = state.step, .resumable = options.resumable, .config_digest = options.config_digest};
-  const Json train_state{{"step", state.step}, {"tokens_seen", state.tokens_seen}};
+  const Json train_state{
+      {"step", state.step}, {"updates", state.updates}, {"tokens_seen", state.tokens_seen}};
   info.sections["train_state"] = train_state.dump();
   if (options.resumable) {
     info.sections["loader"] = state.loader;
@@ -276,11 +277,15 @@ TrainState load_checkpoint(const StateAccess& access, std::span<const TensorPiec
   access.backend().settle();
   load_parts(reader, access, std::move(wanted), threads);
   const std::string what = folder.string() + ": train_state";
+  const Json json = parse_json(reader.section("train_state"), what);
+  const auto step = json_member<int64_t>(json, "step", what);
   if (parts.train_state) {
-    const Json json = parse_json(reader.section("train_state"), what);
-    state.step = json_member<int64_t>(json, "step", what);
+    state.step = step;
     state.tokens_seen = json_member<int64_t>(json, "tokens_seen", what);
   }
+  if (parts.optimizer) state.updates = json_member_or(json, "updates", step, what);
+  TOK_REQUIRE(state.step >= 0 && state.tokens_seen >= 0 && state.updates >= 0,
+              "{}: wanted no negative number", what);
   const Json rng = parse_json(reader.section("rng"), folder.string() + ": rng");
   state.seed = rng.at("seed").get<uint64_t>();
   if (parts.loader) state.loader = reader.section("loader");

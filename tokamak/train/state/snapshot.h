@@ -18,7 +18,8 @@ namespace tokamak {
 
 /// The part of a checkpoint besides its tensors.
 struct TrainState {
-  int64_t step = 0;  ///< finished steps
+  int64_t step = 0;     ///< finished steps
+  int64_t updates = 0;  ///< those made by the optimizer, by which Adam corrects its moments
   int64_t tokens_seen = 0;
   uint64_t seed = 0;           ///< all random numbers are functions of it and of the step
   std::string loader;          ///< LoaderState as JSON

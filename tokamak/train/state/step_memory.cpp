@@ -235,12 +235,10 @@ void StepMemory::keep(const TrainState& state) {
   StepSlot& slot = *slots_[std::exchange(next_, 1 - next_)];
   slot.clear();
   work_ = std::make_unique<Work>();
-  const std::string text = Json{
-      {"step", state.step},
-      {"tokens_seen", state.tokens_seen},
-      {"seed", state.seed},
-      {"loader", state.loader},
-      {"identity", identity_}}.dump();
+  const std::string text =
+      Json{{"step", state.step}, {"updates", state.updates}, {"tokens_seen", state.tokens_seen},
+           {"seed", state.seed}, {"loader", state.loader},   {"identity", identity_}}
+          .dump();
   work_->thread = std::jthread([this, &slot, &work = *work_, step = state.step, text] {
     try {
       const uint64_t hash = copy_to(slot.data(), work);
@@ -327,6 +325,7 @@ std::optional<TrainState> StepMemory::restore() {
       next_ = 1 - i;
       const Json json = slots_[i]->train_state(header);
       return TrainState{.step = step,
+                        .updates = json.value("updates", step),
                         .tokens_seen = json.at("tokens_seen").get<int64_t>(),
                         .seed = json.at("seed").get<uint64_t>(),
                         .loader = json.at("loader").get<std::string>()};
