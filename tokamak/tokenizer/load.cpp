@@ -2,6 +2,7 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/tokenizer/formats/special_tokens.h"
 #include "tokamak/tokenizer/formats/vocab_merges.h"
 #include "tokamak/tokenizer/tokenizer.h"
 
@@ -23,12 +24,39 @@ MappedFile map_tokenizer(const fs::path& path) {
   return file;
 }
 
+struct SideTexts {
+  explicit SideTexts(const fs::path& folder)
+      : config(read_if_there(folder / "tokenizer_config.json")),
+        map(read_if_there(folder / "special_tokens_map.json")) {}
+
+  TokenizerSideFiles views() const { return {.config = config, .special_tokens_map = map}; }
+
+  std::string config;
+  std::string map;
+};
+
 std::unique_ptr<Tokenizer> load_json(const fs::path& path) {
   const MappedFile file = map_tokenizer(path);
-  const std::string config = read_if_there(path.parent_path() / "tokenizer_config.json");
-  const std::string map = read_if_there(path.parent_path() / "special_tokens_map.json");
-  return parse_tokenizer_json(file.text(), path.string(),
-                              {.config = config, .special_tokens_map = map});
+  return parse_tokenizer_json(file.text(), path.string(), SideTexts(path.parent_path()).views());
+}
+
+// A tokenizer.model has its own BOS and EOS; the files beside it may name others.
+void check_ends(const Tokenizer& tokenizer, const fs::path& path) {
+  const SideTexts side(path.parent_path());
+  const SpecialTokens named = read_special_tokens(side.views(), path.string());
+  const auto check = [&](const char* key, const std::optional<std::string>& wanted,
+                         std::optional<int32_t> id) {
+    if (!wanted || wanted->empty()) return;
+    const std::string own = id ? tokenizer.decode({&*id, 1}) : "none";
+    TOK_REQUIRE(
+        own == *wanted,
+        "tokenizer_config.json beside {}: {} is \"{}\", but that of the model is \"{}\"; "
+        "AutoTokenizer.from_pretrained(IN).save_pretrained(OUT) in Python with transformers "
+        "writes a tokenizer.json that has it",
+        path.string(), key, *wanted, own);
+  };
+  check("bos_token", named.bos, tokenizer.bos());
+  check("eos_token", named.eos, tokenizer.eos());
 }
 
 // A SentencePiece model begins with its first piece: the tags of both are newlines.
@@ -38,31 +66,34 @@ bool is_sentencepiece(std::string_view bytes) {
 
 std::unique_ptr<Tokenizer> load_model(const fs::path& path) {
   const MappedFile file = map_tokenizer(path);
-  return is_sentencepiece(file.text()) ? parse_sentencepiece(file.text(), path.string())
-                                       : parse_tiktoken(file.text(), path.string());
+  auto tokenizer = is_sentencepiece(file.text()) ? parse_sentencepiece(file.text(), path.string())
+                                                 : parse_tiktoken(file.text(), path.string());
+  check_ends(*tokenizer, path);
+  return tokenizer;
 }
 
 std::unique_ptr<Tokenizer> load_vocab_and_merges(const fs::path& folder) {
   const MappedFile vocab = map_tokenizer(folder / "vocab.json");
   const MappedFile merges = map_tokenizer(folder / "merges.txt");
   const std::string added = read_if_there(folder / "added_tokens.json");
-  const std::string config = read_if_there(folder / "tokenizer_config.json");
-  const std::string map = read_if_there(folder / "special_tokens_map.json");
+  const SideTexts side(folder);
   const JoinedTokenizer joined = join_vocab_and_merges({.vocab = vocab.text(),
                                                         .merges = merges.text(),
                                                         .added_tokens = added,
-                                                        .config = config,
-                                                        .special_tokens_map = map},
+                                                        .config = side.config,
+                                                        .special_tokens_map = side.map},
                                                        folder.string());
   return parse_tokenizer_json(joined.json, folder.string(),
-                              {.config = joined.config, .special_tokens_map = map});
+                              {.config = joined.config, .special_tokens_map = side.map});
 }
 
 constexpr std::string_view kTekken = "tekken.json";
 
 std::unique_ptr<Tokenizer> load_tekken(const fs::path& path) {
   const MappedFile file = map_tokenizer(path);
-  return parse_tekken(file.text(), path.string());
+  auto tokenizer = parse_tekken(file.text(), path.string());
+  check_ends(*tokenizer, path);
+  return tokenizer;
 }
 
 bool has_vocab_and_merges(const fs::path& folder) {

@@ -1,10 +1,12 @@
 #include "tokamak/tokenizer/tokenizer.h"
 
+#include <filesystem>
 #include <thread>
 
 #include <gtest/gtest.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
 #include "tokamak/core/json.h"
 #include "tokamak/tokenizer/byte_level.h"
 
@@ -117,8 +119,9 @@ TEST(TokenizerJson, FindsTheEndsOfDocuments) {
   const auto configured =
       parse(json, {.config = R"({"bos_token": null, "eos_token": {"content": "[B]"}})",
                    .special_tokens_map = R"({"bos_token": "<s>"})"});
-  EXPECT_FALSE(configured->bos().has_value());
+  EXPECT_EQ(configured->bos(), 300);
   EXPECT_EQ(configured->eos(), 302);
+  EXPECT_FALSE(parse(json, {.config = R"({"bos_token": null})"})->bos().has_value());
   EXPECT_NE(configured->hash(), parse(json)->hash());
   json["post_processor"] = {
       {"type", "TemplateProcessing"},
@@ -130,6 +133,114 @@ TEST(TokenizerJson, FindsTheEndsOfDocuments) {
       {"type", "RobertaProcessing"}, {"sep", {"[B]", 302}}, {"cls", {"<s>", 300}}};
   EXPECT_EQ(parse(json)->bos(), 300);
   EXPECT_EQ(parse(json)->eos(), 302);
+}
+
+// The ids are those of transformers 4.57.6 and 5.24.0, with a file whose last token is <s>, 259.
+TEST(TokenizerJson, GivesNamedTokensTheNextIdsAsTransformersDoes) {
+  Json json = tiny();
+  json["added_tokens"] = Json::array({added_token(259, "<s>")});
+
+  const struct {
+    const char* config;
+    const char* map;
+    int bos, eos, size;  // -1: none
+    Ids ids;             // of "ab <e>"
+  } cases[] = {
+      {R"({"eos_token": "<e>"})", "", 259, 260, 261, {256, ' ', 260}},
+      {R"({"bos_token": "<b>", "eos_token": "<e>"})", "", 260, 261, 262, {256, ' ', 261}},
+      {R"({"bos_token": "<b>", "eos_token": "<b>"})", "", 260, 260, 261, {256, ' ', '<', 'e', '>'}},
+      {R"({"pad_token": "<p>", "mask_token": "<m>", "cls_token": "<c>", "sep_token": "<t>",
+           "unk_token": "<u>", "eos_token": "<e>", "bos_token": "<b>"})",
+       "",
+       260,
+       261,
+       267,
+       {256, ' ', 261}},
+      {R"({"additional_special_tokens": ["<x>", {"content": "<y>"}], "eos_token": "<e>"})",
+       "",
+       259,
+       260,
+       263,
+       {256, ' ', 260}},
+      {R"({"extra_special_tokens": {"image_token": "<x>"}, "eos_token": "<e>"})",
+       "",
+       259,
+       260,
+       262,
+       {256, ' ', 260}},
+      {R"({"eos_token": "<e>", "added_tokens_decoder": {"1000": {"content": "<y>"},
+           "300": {"content": "<e>", "special": true}, "261": {"content": "<z>"}}})",
+       "",
+       259,
+       261,
+       263,
+       {256, ' ', 261}},
+      {R"({"eos_token": "<e>", "added_tokens_decoder": {"259": {"content": "<s>"},
+           "260": {"content": "<e>", "lstrip": true}}})",
+       "",
+       259,
+       260,
+       261,
+       {256, 260}},
+      {"", R"({"eos_token": {"content": "<e>", "lstrip": false}})", 259, 260, 261, {256, ' ', 260}},
+      {R"({"bos_token": "<b>"})",
+       R"({"eos_token": "<e>", "bos_token": "<c>"})",
+       260,
+       261,
+       262,
+       {256, ' ', 261}},
+      {R"({"eos_token": null})", R"({"eos_token": "<e>"})", 259, 260, 261, {256, ' ', 260}},
+      {R"({"eos_token": "<e>", "added_tokens_decoder": {}})",
+       R"({"eos_token": "<f>"})",
+       259,
+       260,
+       261,
+       {256, ' ', 260}},
+      {R"({"eos_token": {"__type": "AddedToken", "content": "<e>"}})",
+       "",
+       259,
+       260,
+       261,
+       {256, ' ', 260}},
+      {R"({"eos_token": "ab", "pad_token": "<p>"})", "", 259, 256, 261, {256, ' ', '<', 'e', '>'}},
+      {R"({"eos_token": ""})", "", 259, -1, 260, {256, ' ', '<', 'e', '>'}},
+  };
+
+  for (const auto& c : cases) {
+    const auto tokenizer = parse(json, {.config = c.config, .special_tokens_map = c.map});
+    EXPECT_EQ(tokenizer->bos().value_or(-1), c.bos) << c.config;
+    EXPECT_EQ(tokenizer->eos().value_or(-1), c.eos) << c.config;
+    EXPECT_EQ(tokenizer->vocab_size(), c.size) << c.config;
+    EXPECT_EQ(encode(*tokenizer, "ab <e>"), c.ids) << c.config;
+    EXPECT_EQ(tokenizer->hash() == parse(json)->hash(), c.size == 260 && c.eos < 0) << c.config;
+  }
+  const auto known =
+      parse(json, {.config = R"({"bos_token": "<s>", "pad_token": "<s>", "cls_token": null})"});
+  EXPECT_EQ(known->hash(), parse(json)->hash()) << "tokens that the file has change nothing";
+}
+
+TEST(TokenizerJson, NamesTokensThatCannotBeAdded) {
+  Json json = tiny();
+  json["model"]["vocab"].erase("a");
+  json["model"]["vocab"]["xyz"] = 259;
+  json["model"]["merges"] = Json::array();
+  const auto error_with = [&json](const std::string& config) -> std::string {
+    try {
+      parse(json, {.config = config});
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_NE(error_with(R"({"eos_token": "<e>"})").find("the id 259, which \"<e>\" of"),
+            std::string::npos);
+  EXPECT_NE(error_with(R"({"eos_token": 3})")
+                .find("tokenizer_config.json beside t.json: eos_token: wanted a string"),
+            std::string::npos);
+  EXPECT_NE(error_with(R"({"added_tokens_decoder": {"x": {"content": "<e>"}}})")
+                .find("added_tokens_decoder: \"x\" is no id"),
+            std::string::npos);
+  EXPECT_NE(error_with(R"([])").find("wanted a JSON object"), std::string::npos);
 }
 
 TEST(TokenizerJson, AppliesRulesInOrder) {
@@ -298,6 +409,24 @@ TEST(Tekken, RefusesBadFilesByPlace) {
   };
   for (const auto& [error, part] : cases)
     EXPECT_NE(error.find(part), std::string::npos) << error << "\nwanted " << part;
+}
+
+TEST(LoadTokenizer, RefusesOtherEndsThanThoseOfAModelFile) {
+  const auto folder = std::filesystem::path(testing::TempDir()) / "tokamak_model_and_config";
+  std::filesystem::remove_all(folder);
+  make_folders(folder);
+  write_file_atomic(folder / "tokenizer.model", tiny_ranks());
+  write_file_atomic(folder / "tokenizer_config.json", R"({"eos_token": "<|end_of_text|>"})");
+  EXPECT_EQ(load_tokenizer(folder)->eos(), 260);
+  write_file_atomic(folder / "tokenizer_config.json", R"({"eos_token": "<|eot_id|>"})");
+  try {
+    load_tokenizer(folder);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("eos_token is \"<|eot_id|>\", but that of the model"),
+              std::string::npos)
+        << error.what();
+  }
 }
 
 TEST(Tiktoken, RefusesBadLinesByNumber) {

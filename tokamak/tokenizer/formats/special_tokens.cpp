@@ -1,5 +1,6 @@
 #include "tokamak/tokenizer/formats/special_tokens.h"
 
+#include <map>
 #include <span>
 
 #include "tokamak/core/error.h"
@@ -10,44 +11,97 @@ namespace {
 
 constexpr std::string_view kBosNames[] = {"<|begin_of_text|>", "<s>"};
 constexpr std::string_view kEosNames[] = {"<|end_of_text|>", "<|endoftext|>", "</s>"};
+constexpr const char* kKeys[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                 "pad_token", "cls_token", "mask_token"};
+constexpr const char* kListKeys[] = {"additional_special_tokens", "extra_special_tokens"};
 
-/// Sets `id` if the file has the key at all.
-bool read_token(const Json& file, const std::string& key, std::string_view what,
-                const std::function<int32_t(std::string_view)>& id_of, std::optional<int32_t>& id) {
-  if (!file.is_object() || !file.contains(key)) return false;
-  const Json& value = file.at(key);
-  id.reset();
-  if (value.is_null()) return true;
-  const Json& content = value.is_object() && value.contains("content") ? value["content"] : value;
-  TOK_REQUIRE(content.is_string(), "{}: {}: wanted a string or an object with content", what, key);
-  const int32_t found = id_of(content.get_ref<const std::string&>());
-  if (found >= 0) id = found;
-  return true;
+Json parse_side_file(std::string_view text, std::string_view what) {
+  if (text.empty()) return Json::object();
+  Json json = parse_json(text, what);
+  TOK_REQUIRE(json.is_object(), "{}: wanted a JSON object", what);
+  return json;
+}
+
+// `what` names the key. Flags that are not given are those of tokenizers' AddedToken.
+AddedToken read_token(const Json& value, bool special, const std::string& what) {
+  const bool is_described = value.is_object() && value.contains("content");
+  const Json& content = is_described ? value["content"] : value;
+  TOK_REQUIRE(content.is_string(), "{}: wanted a string or an object with content", what);
+  AddedToken token{.content = content.get<std::string>(), .special = special};
+  if (!is_described) return token;
+  const auto flag = [&](const char* key, bool otherwise) {
+    return json_member_or<bool>(value, key, otherwise, what);
+  };
+  token.single_word = flag("single_word", false);
+  token.lstrip = flag("lstrip", false);
+  token.rstrip = flag("rstrip", false);
+  token.special = special || flag("special", false);
+  token.normalized = flag("normalized", !token.special);
+  return token;
+}
+
+// Tokens of added_tokens_decoder are in the order of their ids, which say nothing else.
+std::map<int64_t, AddedToken> described_tokens(const Json& config, const std::string& what) {
+  std::map<int64_t, AddedToken> tokens;
+  const Json decoder = config.value("added_tokens_decoder", Json::object());
+  TOK_REQUIRE(decoder.is_object(), "{}: added_tokens_decoder: wanted an object", what);
+  for (const auto& [id, token] : decoder.items()) {
+    TOK_REQUIRE(!id.empty() && id.size() < 10 && id.find_first_not_of("0123456789") == id.npos,
+                "{}: added_tokens_decoder: \"{}\" is no id", what, id.substr(0, 40));
+    tokens[std::stoll(id)] =
+        read_token(token, false, fmt::format("{}: added_tokens_decoder: {}", what, id));
+  }
+  return tokens;
 }
 
 }  // namespace
 
-DocumentEnds find_document_ends(const TokenizerSideFiles& side, std::string_view name,
+SpecialTokens read_special_tokens(const TokenizerSideFiles& side, std::string_view name) {
+  const std::string what = fmt::format("tokenizer_config.json beside {}", name);
+  const std::string map_what = fmt::format("special_tokens_map.json beside {}", name);
+  const Json config = parse_side_file(side.config, what);
+  const Json map = parse_side_file(side.special_tokens_map, map_what);
+  SpecialTokens named;
+  for (auto& [id, token] : described_tokens(config, what)) named.all.push_back(token);
+  const bool map_counts = !config.contains("added_tokens_decoder");
+  for (const char* key : kKeys) {
+    const bool in_map = map_counts && map.contains(key);
+    const Json& file = in_map ? map : config;
+    if (!file.contains(key)) continue;
+    AddedToken token;
+    if (!file[key].is_null())
+      token = read_token(file[key], true, fmt::format("{}: {}", in_map ? map_what : what, key));
+    if (std::string_view(key) == "bos_token") named.bos = token.content;
+    if (std::string_view(key) == "eos_token") named.eos = token.content;
+    named.all.push_back(std::move(token));
+  }
+  for (const char* key : kListKeys) {
+    for (const Json* file : {&config, &map}) {
+      if (!file->contains(key) || (file == &map && !map_counts)) continue;
+      for (const Json& value : (*file)[key])
+        named.all.push_back(
+            read_token(value, true, fmt::format("{}: {}", file == &map ? map_what : what, key)));
+    }
+  }
+  std::erase_if(named.all, [](const AddedToken& token) { return token.content.empty(); });
+  return named;
+}
+
+DocumentEnds find_document_ends(const SpecialTokens& named,
                                 const DocumentEnds& added_by_post_processor,
                                 const std::function<int32_t(std::string_view)>& id_of) {
-  const std::string config_name = fmt::format("tokenizer_config.json beside {}", name);
-  const std::string map_name = fmt::format("special_tokens_map.json beside {}", name);
-  const Json config = side.config.empty() ? Json() : parse_json(side.config, config_name);
-  const Json map =
-      side.special_tokens_map.empty() ? Json() : parse_json(side.special_tokens_map, map_name);
-  const auto find = [&](const std::string& key, std::optional<int32_t> added,
-                        std::span<const std::string_view> names) {
-    std::optional<int32_t> id;
-    if (read_token(config, key, config_name, id_of, id)) return id;
-    if (read_token(map, key, map_name, id_of, id)) return id;
+  const auto find = [&](const std::optional<std::string>& token, std::optional<int32_t> added,
+                        std::span<const std::string_view> names) -> std::optional<int32_t> {
+    if (token && token->empty()) return std::nullopt;
+    if (token) return id_of(*token);
     if (added) return added;
     for (const std::string_view known : names) {
-      if (const int32_t found = id_of(known); found >= 0) return std::optional(found);
+      if (const int32_t found = id_of(known); found >= 0) return found;
     }
-    return id;
+    return std::nullopt;
   };
-  return {.bos = find("bos_token", added_by_post_processor.bos, kBosNames),
-          .eos = find("eos_token", added_by_post_processor.eos, kEosNames)};
+  return {.bos = find(named.bos, added_by_post_processor.bos, kBosNames),
+          .eos = find(named.eos, added_by_post_processor.eos, kEosNames)};
 }
 
 }  // namespace tokamak

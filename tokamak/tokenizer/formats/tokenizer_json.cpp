@@ -188,6 +188,40 @@ std::vector<AddedToken> read_added_tokens(const JsonNode& node, Vocabulary& voca
   return tokens;
 }
 
+/// Adds the tokens that only the files beside tokenizer.json name. One that the model lacks gets
+/// the next id, as in transformers. Returns what changes ids, for the digest.
+std::string add_named_tokens(const SpecialTokens& named, size_t model_tokens, std::string_view name,
+                             TokenNames& names, BpeDefinition& definition) {
+  std::unordered_set<std::string_view> known;
+  auto next = static_cast<int32_t>(model_tokens);
+  for (const AddedToken& token : definition.added_tokens) {
+    known.insert(token.content);
+    next = std::max(next, token.id + 1);
+  }
+  std::string changes;
+  std::vector<AddedToken> more;
+  for (const AddedToken& token : named.all) {
+    if (!known.insert(token.content).second) continue;
+    TOK_REQUIRE(token.content.size() <= kMaxAddedTokenBytes,
+                "tokenizer_config.json beside {}: wanted a token of at most {} bytes, got {}", name,
+                kMaxAddedTokenBytes, token.content.size());
+    AddedToken added = token;
+    added.id = names.find(token.content);
+    if (added.id < 0) {
+      added.id = next++;
+      TOK_REQUIRE(names.add_outside_model(token.content, added.id),
+                  "{}: the id {}, which \"{}\" of tokenizer_config.json gets as the next one, is "
+                  "taken: add the token to added_tokens",
+                  name, added.id, shown(token.content));
+    }
+    changes += fmt::format("{} {} {:d}{:d}{:d}{:d} ", added.id, added.content, added.single_word,
+                           added.lstrip, added.rstrip, added.normalized);
+    more.push_back(std::move(added));
+  }
+  definition.added_tokens.insert(definition.added_tokens.end(), more.begin(), more.end());
+  return changes;
+}
+
 void read_template(const JsonNode& node, TokenNames& names, DocumentEnds& ends) {
   const JsonNode single = node.at("single");
   bool after_text = false;
@@ -254,8 +288,12 @@ std::unique_ptr<Tokenizer> parse_tokenizer_json(std::string_view text, std::stri
   definition.bpe.of_characters = !is_byte_level;
   TokenNames names(definition.bpe.vocabulary, is_byte_level);
   const auto added = root.find("added_tokens");
-  read_model(root.at("model"), added ? added->array().size() : 0, definition.bpe, names);
+  const SpecialTokens named = read_special_tokens(side, name);
+  const size_t more_tokens = (added ? added->array().size() : 0) + named.all.size();
+  read_model(root.at("model"), more_tokens, definition.bpe, names);
+  const size_t model_tokens = definition.bpe.vocabulary.size();
   if (added) definition.added_tokens = read_added_tokens(*added, definition.bpe.vocabulary, names);
+  const std::string changes = add_named_tokens(named, model_tokens, name, names, definition);
   if (const auto normalizer = root.find("normalizer"))
     read_normalizer(*normalizer, definition.normalizer);
   for (AddedToken& token : definition.added_tokens) {
@@ -268,11 +306,11 @@ std::unique_ptr<Tokenizer> parse_tokenizer_json(std::string_view text, std::stri
   DocumentEnds added_ends;
   if (const auto post = root.find("post_processor")) read_post_processor(*post, names, added_ends);
   const DocumentEnds ends = find_document_ends(
-      side, name, added_ends, [&names](std::string_view token) { return names.find(token); });
+      named, added_ends, [&names](std::string_view token) { return names.find(token); });
   definition.bos = ends.bos;
   definition.eos = ends.eos;
-  definition.hash =
-      digest(fmt::format("{} {}", ends.bos.value_or(-1), ends.eos.value_or(-1)), digest(text));
+  definition.hash = digest(
+      fmt::format("{} {}{}", ends.bos.value_or(-1), ends.eos.value_or(-1), changes), digest(text));
   return make_bpe_tokenizer(std::move(definition));
 }
 

@@ -1,6 +1,5 @@
 #include "tokamak/tokenizer/formats/vocab_merges.h"
 
-#include <algorithm>
 #include <set>
 
 #include <fmt/format.h>
@@ -37,8 +36,6 @@ Json merges_of(std::string_view text) {
 // The tokens that are found in a text before it is split.
 class AddedTokenList {
  public:
-  explicit AddedTokenList(const Json& vocab) : vocab_(vocab) {}
-
   void add(const std::string& content, const Json& id, Json token) {
     if (!known_.insert(content).second) return;
     token["content"] = content;
@@ -46,29 +43,9 @@ class AddedTokenList {
     tokens_.push_back(std::move(token));
   }
 
-  // One that has no id yet gets the next one, as in transformers.
-  void add_special(const Json& named) {
-    const Json& content = named.is_object() && named.contains("content") ? named["content"] : named;
-    if (!content.is_string()) return;
-    const auto text = content.get<std::string>();
-    add(text, vocab_.contains(text) ? vocab_[text] : Json(next_id()), {{"special", true}});
-  }
-
   const Json& tokens() const { return tokens_; }
 
  private:
-  int64_t next_id() const {
-    constexpr int64_t kMostIds = int64_t{1} << 30U;
-    int64_t next = 0;
-    const auto pass = [&](const Json& id) {
-      if (id.is_number_integer()) next = std::max(next, std::min(id.get<int64_t>(), kMostIds) + 1);
-    };
-    for (const Json& id : vocab_) pass(id);
-    for (const Json& token : tokens_) pass(token["id"]);
-    return next;
-  }
-
-  const Json& vocab_;
   std::set<std::string> known_;
   Json tokens_ = Json::array();
 };
@@ -111,20 +88,14 @@ JoinedTokenizer join_vocab_and_merges(const VocabMergesFiles& files, std::string
               "GPT2Tokenizer and Qwen2Tokenizer; AutoTokenizer.from_pretrained(IN)"
               ".save_pretrained(OUT) in Python with transformers writes tokenizer.json",
               config_name, kind);
-  for (const char* key : {"bos_token", "eos_token"}) {
-    const bool has_default = kind == "GPT2Tokenizer" || std::string_view(key) == "eos_token";
-    if (has_default && !config.contains(key) && !map.contains(key)) config[key] = kEndOfText;
-  }
+  const char* const other = kind == "GPT2Tokenizer" ? "bos_token" : "pad_token";
+  for (const char* key : {other, "eos_token", "unk_token"})
+    if (!config.contains(key) && !map.contains(key)) config[key] = kEndOfText;
   Json vocab = parse_object(files.vocab, file("vocab.json"));
-  AddedTokenList added(vocab);
+  AddedTokenList added;
   add_from_config(config, config_name, added);
   const Json more = parse_object(files.added_tokens, file("added_tokens.json"));
   for (const auto& [content, id] : more.items()) added.add(content, id, Json::object());
-  for (const Json* source : std::initializer_list<const Json*>{&config, &map}) {
-    for (const char* key : {"bos_token", "eos_token", "unk_token", "pad_token"})
-      if (source->contains(key)) added.add_special((*source)[key]);
-  }
-  added.add_special(kEndOfText);
   const Json json = {
       {"added_tokens", added.tokens()},
       {"normalizer", kind == "Qwen2Tokenizer" ? Json{{"type", "NFC"}} : Json()},
