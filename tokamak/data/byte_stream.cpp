@@ -57,42 +57,101 @@ void refuse_bomb(const std::string& name, int64_t packed, int64_t unpacked) {
               unpacked, kMostTimes);
 }
 
-struct GzipCloser {
-  void operator()(gzFile file) const { gzclose(file); }
-};
-
-class GzipStream final : public ByteStream {
+// The bytes of a packed file, counted before and after they are unpacked.
+class PackedFile {
  public:
-  explicit GzipStream(std::string name)
-      : name_(std::move(name)), file_(gzdopen(open_regular_file(name_), "rb")) {
-    if (file_ == nullptr) throw_path_errno("cannot open " + name_);
-    gzbuffer(file_.get(), 1U << 17U);
-    TOK_REQUIRE(gzdirect(file_.get()) == 0, "{}: wanted gzip data, got other bytes", name_);
+  PackedFile(std::string name, const char* format)
+      : name_(std::move(name)), format_(format), file_(name_), bytes_(size_t{1} << 17) {}
+
+  const std::string& name() const { return name_; }
+
+  /// Returns the next bytes, none at the end of the file, where `is_inside` throws.
+  std::span<char> next(bool is_inside) {
+    const size_t count = file_.read(bytes_);
+    packed_ += static_cast<int64_t>(count);
+    TOK_REQUIRE(count > 0 || !is_inside, "{}: the {} data end too early (a cut file?)", name_,
+                format_);
+    return std::span(bytes_).first(count);
   }
 
-  size_t read(std::span<char> out) override {
-    const int count = gzread(file_.get(), out.data(),
-                             static_cast<unsigned>(std::min<size_t>(out.size(), 1U << 30U)));
-    int code = Z_OK;
-    const char* text = gzerror(file_.get(), &code);
-    if (code == Z_ERRNO) throw_errno("read " + name_);
-    TOK_REQUIRE(code != Z_BUF_ERROR, "{}: the gzip data end too early (a cut file?)", name_);
-    TOK_REQUIRE(count >= 0 && code == Z_OK, "{}: broken gzip data: {}", name_, text);
-    unpacked_ += count;
-    refuse_bomb(name_, gzoffset(file_.get()), unpacked_);
-    return static_cast<size_t>(count);
+  size_t unpacked(size_t count) {
+    unpacked_ += static_cast<int64_t>(count);
+    refuse_bomb(name_, packed_, unpacked_);
+    return count;
   }
 
  private:
   std::string name_;
-  std::unique_ptr<gzFile_s, GzipCloser> file_;
+  const char* format_;
+  PlainStream file_;
+  std::vector<char> bytes_;
+  int64_t packed_ = 0;
   int64_t unpacked_ = 0;
+};
+
+// Members one after another, and zeros after any of them, as tapes have them. zlib's gzread() takes
+// a member with a damaged front for the end of the data.
+class GzipStream final : public ByteStream {
+ public:
+  explicit GzipStream(const std::string& name) : file_(name, "gzip") {
+    constexpr int kGzipOnly = 16;
+    TOK_CHECK(inflateInit2(&stream_, kGzipOnly + MAX_WBITS) == Z_OK);
+  }
+
+  GzipStream(const GzipStream&) = delete;
+  GzipStream& operator=(const GzipStream&) = delete;
+
+  ~GzipStream() override { inflateEnd(&stream_); }
+
+  size_t read(std::span<char> out) override {
+    const auto room = static_cast<unsigned>(std::min<size_t>(out.size(), 1U << 30U));
+    stream_.next_out = reinterpret_cast<Bytef*>(out.data());
+    stream_.avail_out = room;
+    while (stream_.avail_out == room) {
+      if (stream_.avail_in == 0 && !refill()) return 0;
+      if (is_inside_ || next_member()) unpack();
+    }
+    return file_.unpacked(room - stream_.avail_out);
+  }
+
+ private:
+  bool refill() {
+    const std::span<char> bytes = file_.next(is_inside_);
+    stream_.next_in = reinterpret_cast<Bytef*>(bytes.data());
+    stream_.avail_in = static_cast<unsigned>(bytes.size());
+    return !bytes.empty();
+  }
+
+  bool next_member() {
+    for (; stream_.avail_in > 0 && *stream_.next_in == 0; --stream_.avail_in) ++stream_.next_in;
+    if (stream_.avail_in == 0) return false;
+    inflateReset(&stream_);
+    is_first_ = false;
+    return is_inside_ = true;
+  }
+
+  void unpack() {
+    const int code = inflate(&stream_, Z_NO_FLUSH);
+    TOK_CHECK(code != Z_MEM_ERROR && code != Z_STREAM_ERROR);
+    if (code == Z_DATA_ERROR) {
+      const std::string_view reason = stream_.msg == nullptr ? "" : stream_.msg;
+      TOK_REQUIRE(!is_first_ || reason != "incorrect header check",
+                  "{}: wanted gzip data, got other bytes", file_.name());
+      fail("{}: broken gzip data: {}", file_.name(), reason);
+    }
+    is_inside_ = code != Z_STREAM_END;
+  }
+
+  PackedFile file_;
+  z_stream stream_{};
+  bool is_inside_ = true;
+  bool is_first_ = true;
 };
 
 class ZstdStream final : public ByteStream {
  public:
   explicit ZstdStream(const std::string& name)
-      : name_(name), file_(name), stream_(ZSTD_createDStream()), packed_(ZSTD_DStreamInSize()) {
+      : file_(name, "zstd"), stream_(ZSTD_createDStream()) {
     TOK_CHECK(stream_ != nullptr);
   }
 
@@ -106,33 +165,25 @@ class ZstdStream final : public ByteStream {
     while (unpacked.pos == 0) {
       if (in_.pos == in_.size && !more_inside_ && !refill()) return 0;
       const size_t code = ZSTD_decompressStream(stream_, &unpacked, &in_);
-      TOK_REQUIRE(ZSTD_isError(code) == 0, "{}: broken zstd data: {}", name_,
+      TOK_REQUIRE(ZSTD_isError(code) == 0, "{}: broken zstd data: {}", file_.name(),
                   ZSTD_getErrorName(code));
-      frame_open_ = code != 0;
-      more_inside_ = frame_open_ && unpacked.pos == unpacked.size;
+      is_inside_ = code != 0;
+      more_inside_ = is_inside_ && unpacked.pos == unpacked.size;
     }
-    unpacked_bytes_ += static_cast<int64_t>(unpacked.pos);
-    refuse_bomb(name_, packed_bytes_, unpacked_bytes_);
-    return unpacked.pos;
+    return file_.unpacked(unpacked.pos);
   }
 
  private:
   bool refill() {
-    in_ = {packed_.data(), file_.read(packed_), 0};
-    packed_bytes_ += static_cast<int64_t>(in_.size);
-    TOK_REQUIRE(in_.size > 0 || !frame_open_, "{}: the zstd data end too early (a cut file?)",
-                name_);
-    return in_.size > 0;
+    const std::span<char> bytes = file_.next(is_inside_);
+    in_ = {bytes.data(), bytes.size(), 0};
+    return !bytes.empty();
   }
 
-  std::string name_;
-  PlainStream file_;
+  PackedFile file_;
   ZSTD_DStream* stream_;
-  std::vector<char> packed_;
   ZSTD_inBuffer in_{nullptr, 0, 0};
-  int64_t packed_bytes_ = 0;
-  int64_t unpacked_bytes_ = 0;
-  bool frame_open_ = false;
+  bool is_inside_ = true;
   bool more_inside_ = false;
 };
 
@@ -153,14 +204,16 @@ bool is_parquet(const std::filesystem::path& path) {
   return path.extension() == ".parquet";
 }
 
+bool is_packed(const std::filesystem::path& path) {
+  const std::string extension = path.extension().string();
+  return extension == ".gz" || extension == ".zst" || extension == ".zstd" || is_parquet(path);
+}
+
 std::unique_ptr<ByteStream> open_bytes(const std::filesystem::path& path) {
   if (is_parquet(path)) return open_parquet_lines(path);
-  const std::string extension = path.extension().string();
-  if (extension == ".gz") return std::make_unique<GzipStream>(path.string());
-  if (extension == ".zst" || extension == ".zstd") {
-    return std::make_unique<ZstdStream>(path.string());
-  }
-  return std::make_unique<PlainStream>(path.string());
+  if (!is_packed(path)) return std::make_unique<PlainStream>(path.string());
+  if (path.extension() == ".gz") return std::make_unique<GzipStream>(path.string());
+  return std::make_unique<ZstdStream>(path.string());
 }
 
 }  // namespace tokamak

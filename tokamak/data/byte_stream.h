@@ -21,6 +21,10 @@ class ByteStream {
   virtual void skip(int64_t count);
 };
 
+/// Whether open_bytes() gives other bytes than the file has: of .gz, .zst, .zstd and .parquet
+/// files.
+bool is_packed(const std::filesystem::path& path);
+
 /// Throws Error naming the path if it cannot be opened.
 std::unique_ptr<ByteStream> open_bytes(const std::filesystem::path& path);
 
