@@ -140,6 +140,7 @@ void find_data(EvaluationOptions& o, EvalWords& w) {
                 "--by document: {} holds tokens without documents; leave it out, or give text",
                 w.data);
     o.token_files = w.data;
+    o.text.remarks = open_token_files(w.data)->remarks();
     w.by = "window";
     return;
   }
@@ -244,8 +245,8 @@ int eval_on(World& world, const LaunchEnvironment& launched, Args args) {
   });
   if (!words) return 0;
   if (world.rank() == 0) {
-    for (const std::string& line : {files.left_out, options.text.left_out})
-      if (!line.empty()) fmt::print(stderr, "{}\n", line);
+    if (!files.left_out.empty()) fmt::print(stderr, "{}\n", files.left_out);
+    for (const std::string& line : options.text.remarks) fmt::print(stderr, "{}\n", line);
   }
   std::unique_ptr<World> of_gpus;
   World& ranks = device_world(world, *backend, launched, copy_engine, of_gpus);

@@ -87,18 +87,20 @@ int run_train_bpe(Args args) {
   std::vector<std::string> paths;
   std::string out;
   std::string split = "llama3";
-  std::string format = "text";
+  std::string format = "auto";
   TrainOptions options;
   app.add_option("text", paths, "files or folders")->required();
   app.add_option("--out,-o", out, "folder to write")->required();
   app.add_option("--vocab-size", options.vocab_size, "ids at most, special ones included")
       ->capture_default_str();
   app.add_option("--split", split, "llama3 or gpt2")->capture_default_str();
-  app.add_option("--format", format, "text, or c4 for JSON lines with \"text\"")
+  app.add_option("--format", format,
+                 "text, or c4 for JSON lines with \"text\"; auto = by the files' names")
       ->capture_default_str();
   if (!parse(app, args)) return 0;
   TOK_REQUIRE(split == "llama3" || split == "gpt2", "--split \"{}\": wanted llama3 or gpt2", split);
-  TOK_REQUIRE(format == "text" || format == "c4", "--format \"{}\": wanted text or c4", format);
+  TOK_REQUIRE(format == "auto" || format == "text" || format == "c4",
+              "--format \"{}\": wanted auto, text or c4", format);
   options.split = split == "gpt2" ? SplitRule::kGpt2 : SplitRule::kLlama3;
   if (split == "gpt2") {
     options.special_tokens = {"<|endoftext|>"};
@@ -106,10 +108,14 @@ int run_train_bpe(Args args) {
   }
   std::vector<TextSource> sources;
   for (const std::string& path : paths) {
-    sources.push_back(text_source(format, path));
-    if (const std::string& left_out = sources.back().left_out; !left_out.empty())
-      fmt::print(stderr, "{}\n", left_out);
+    if (format == "auto") {
+      for (TextSource& source : text_sources_by_name(path)) sources.push_back(std::move(source));
+    } else {
+      sources.push_back(text_source(format, path));
+    }
   }
+  for (const TextSource& source : sources)
+    for (const std::string& line : source.remarks) fmt::print(stderr, "{}\n", line);
   make_tokenizer_folder(out);
   BpeTrainer trainer(options);
   for (const TextSource& source : sources) {
@@ -142,11 +148,11 @@ int run_cache(Args args) {
   data.vocab_size = tokenizer->vocab_size();
   data.cache_folder = cache;
   data.seq_len = 1;
-  const auto left_out = build_token_cache(data, threads, [](const CacheProgress& p) {
+  const auto remarks = build_token_cache(data, threads, [](const CacheProgress& p) {
     fmt::print(stderr, "\r{}: {} tokens, {:.0f} %{}", p.source, p.tokens, 100.0 * p.share,
                p.complete ? ", complete\n" : "");
   });
-  for (const std::string& line : left_out) fmt::print(stderr, "{}\n", line);
+  for (const std::string& line : remarks) fmt::print(stderr, "{}\n", line);
   return 0;
 }
 

@@ -123,11 +123,10 @@ LoaderState BatchStream::state_at(int64_t window) const {
   return state;
 }
 
-std::vector<std::string> BatchStream::left_out() const {
+std::vector<std::string> BatchStream::remarks() const {
   std::vector<std::string> lines;
   for (const Windows& windows : sources_) {
-    if (std::string line = windows.source().left_out(); !line.empty())
-      lines.push_back(std::move(line));
+    for (std::string& line : windows.source().remarks()) lines.push_back(std::move(line));
   }
   return lines;
 }

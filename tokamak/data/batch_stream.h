@@ -27,8 +27,8 @@ class BatchStream {
   /// Returns the state of a stream whose next global batch begins at `window`.
   LoaderState state_at(int64_t window) const;
 
-  /// Returns lines that name the files of folders that are left out.
-  std::vector<std::string> left_out() const;
+  /// Returns the remarks of all sources.
+  std::vector<std::string> remarks() const;
 
   /// Throws Error unless `state` belongs to these sources and options.
   void check(const LoaderState& state) const;

@@ -13,8 +13,6 @@ const size_t JsonTextParser::kPadding = simdjson::SIMDJSON_PADDING;
 
 namespace {
 
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-
 // Returns the code unit of an escape \uHHHH at the front, or -1.
 int32_t escaped_unit(std::string_view text) {
   if (text.size() < 6 || !text.starts_with("\\u")) return -1;
@@ -31,34 +29,154 @@ bool is_low_surrogate(int32_t unit) {
   return unit >= 0xDC00 && unit < 0xE000;
 }
 
-// Puts U+FFFD in place of each escaped surrogate that is not one of a pair.
-std::string without_lone_surrogates(std::string_view line) {
+// Returns the character at the front, or U+FFFD for an escaped surrogate that is not one of a pair,
+// and sets how many bytes it stands for.
+std::string_view mended_character(std::string_view text, size_t& size) {
+  const int32_t unit = escaped_unit(text);
+  size = unit >= 0 ? 6 : text[0] == '\\' ? 2 : 1;
+  if (is_high_surrogate(unit) && is_low_surrogate(escaped_unit(text.substr(6)))) size = 12;
+  const bool is_lone = size == 6 && (is_high_surrogate(unit) || is_low_surrogate(unit));
+  return is_lone ? std::string_view("\\uFFFD") : text.substr(0, size);
+}
+
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+bool is_in_number_or_name(char c) {
+  return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '+' || c == '-' ||
+         c == '.';
+}
+
+// A number by JSON's grammar.
+bool is_number(std::string_view word) {
+  size_t at = 0;
+  const auto take = [&](char c) { return at < word.size() && word[at] == c && ++at > 0; };
+  const auto take_digits = [&] {
+    const size_t from = at;
+    while (at < word.size() && is_digit(word[at])) ++at;
+    return at > from;
+  };
+  take('-');
+  if (!take('0') && !take_digits()) return false;
+  if (take('.') && !take_digits()) return false;
+  if (take('e') || take('E')) {
+    if (!take('+')) take('-');
+    if (!take_digits()) return false;
+  }
+  return at == word.size();
+}
+
+// Python's json writes numbers that simdjson refuses. No number is read, so all become 0.
+std::string_view mended_word(std::string_view word) {
+  const bool is_special = word == "NaN" || word == "Infinity" || word == "-Infinity";
+  return is_special || is_number(word) ? std::string_view("0") : word;
+}
+
+// Puts what simdjson takes in place of what it refuses and others write.
+std::string mended(std::string_view text) {
   std::string out;
-  while (!line.empty()) {
-    const int32_t unit = escaped_unit(line);
-    size_t size = line[0] == '\\' ? std::min<size_t>(unit < 0 ? 2 : 6, line.size()) : 1;
-    if (is_high_surrogate(unit) && is_low_surrogate(escaped_unit(line.substr(6)))) size = 12;
-    const bool is_lone = size == 6 && (is_high_surrogate(unit) || is_low_surrogate(unit));
-    out += is_lone ? std::string_view("\\uFFFD") : line.substr(0, size);
-    line.remove_prefix(size);
+  bool in_string = false;
+  while (!text.empty()) {
+    size_t size = 1;
+    if (in_string) {
+      out += mended_character(text, size);
+    } else {
+      while (is_in_number_or_name(text[0]) && size < text.size() &&
+             is_in_number_or_name(text[size]))
+        ++size;
+      out += mended_word(text.substr(0, size));
+    }
+    in_string = in_string != (text[0] == '"');
+    text.remove_prefix(std::min(size, text.size()));
   }
   return out;
 }
 
+std::string names_in(const simdjson::dom::object& object) {
+  constexpr size_t kMostNames = 8;
+  std::string names;
+  size_t count = 0;
+  for (const auto& [name, value] : object) {
+    if (++count <= kMostNames) names += fmt::format("{}{:.40}", count > 1 ? ", " : "", name);
+  }
+  return count > kMostNames ? names + ", ..." : names;
+}
+
+std::string_view kind_of(simdjson::dom::element value) {
+  if (value.is_null()) return "null";
+  if (value.is_array()) return "an array";
+  if (value.is_object()) return "an object";
+  return value.is_string() ? "a string" : value.is_bool() ? "true or false" : "a number";
+}
+
 }  // namespace
+
+size_t JsonEnd::add(std::string_view part) {
+  for (size_t at = 0; at < part.size(); ++at) {
+    const char c = part[at];
+    const bool is_outside =
+        !in_string_ && depth_ == 0 && (c == ',' || c == '\n' || c == ']' || c == '}');
+    if (is_outside || (in_string_ && c == '\n')) {
+      found_ = true;
+      return at;
+    }
+    if (in_string_) {
+      in_string_ = c != '"' || is_escaped_;
+      is_escaped_ = c == '\\' && !is_escaped_;
+      found_ = !in_string_ && depth_ == 0;
+    } else if (c == '"') {
+      in_string_ = true;
+    } else if (c == '{' || c == '[') {
+      ++depth_;
+    } else if (c == '}' || c == ']') {
+      found_ = --depth_ == 0;
+    }
+    if (found_) return at + 1;
+  }
+  return part.size();
+}
 
 class JsonTextParser::Impl {
  public:
-  simdjson::error_code parse(std::string_view line, simdjson::dom::element& document) {
-    const auto error = parser_.parse(line.data(), line.size(), false).get(document);
-    if (error != simdjson::STRING_ERROR) return error;
-    mended_ = without_lone_surrogates(line);
+  bool parse(std::string_view value) {
+    error_ = parser_.parse(value.data(), value.size(), false).get(document_);
+    if (error_ == simdjson::SUCCESS || error_ == simdjson::UTF8_ERROR) return !error_;
+    mended_ = mended(value);
+    if (mended_ == value) return false;
     mended_.reserve(mended_.size() + kPadding);
-    return parser_.parse(mended_.data(), mended_.size(), false).get(document);
+    error_ = parser_.parse(mended_.data(), mended_.size(), false).get(document_);
+    return error_ == simdjson::SUCCESS;
+  }
+
+  std::string_view text(const std::string& where, bool allow_string) const {
+    TOK_REQUIRE(error_ == simdjson::SUCCESS,
+                "{}: wanted one JSON object a line, got invalid JSON: {}", where,
+                simdjson::error_message(error_));
+    std::string_view text;
+    if (allow_string && document_.get(text) == simdjson::SUCCESS) return text;
+    simdjson::dom::object object;
+    TOK_REQUIRE(document_.get(object) == simdjson::SUCCESS,
+                "{}: wanted a JSON object with a \"text\" field, got {}", where,
+                kind_of(document_));
+    int count = 0;
+    simdjson::dom::element field;
+    for (const auto& [name, value] : object) {
+      if (name != "text") continue;
+      ++count;
+      field = value;
+    }
+    TOK_REQUIRE(count > 0, "{}: no \"text\" field, only {}", where, names_in(object));
+    TOK_REQUIRE(count == 1, "{}: wanted one \"text\" field, got {}", where, count);
+    TOK_REQUIRE(field.get(text) == simdjson::SUCCESS,
+                "{}: wanted a string in the \"text\" field, got {}", where, kind_of(field));
+    return text;
   }
 
  private:
   simdjson::dom::parser parser_;
+  simdjson::dom::element document_;
+  simdjson::error_code error_ = simdjson::EMPTY;
   std::string mended_;
 };
 
@@ -66,22 +184,12 @@ JsonTextParser::JsonTextParser() : impl_(std::make_unique<Impl>()) {}
 
 JsonTextParser::~JsonTextParser() = default;
 
-std::string_view JsonTextParser::text_of(std::string_view line, const std::string& where) {
-  if (line.starts_with(kByteOrderMark)) line.remove_prefix(kByteOrderMark.size());
-  simdjson::dom::element document;
-  const auto error = impl_->parse(line, document);
-  TOK_REQUIRE(error == simdjson::SUCCESS, "{}: wanted one JSON object a line, got invalid JSON: {}",
-              where, simdjson::error_message(error));
-  simdjson::dom::object object;
-  TOK_REQUIRE(document.get(object) == simdjson::SUCCESS,
-              "{}: wanted a JSON object with a \"text\" field, got another value", where);
-  simdjson::dom::element field;
-  TOK_REQUIRE(object.at_key("text").get(field) == simdjson::SUCCESS, "{}: no \"text\" field",
-              where);
-  std::string_view text;
-  TOK_REQUIRE(field.get(text) == simdjson::SUCCESS,
-              "{}: wanted a string in the \"text\" field, got another value", where);
-  return text;
+bool JsonTextParser::parse(std::string_view value) {
+  return impl_->parse(value);
+}
+
+std::string_view JsonTextParser::text(const std::string& where, bool allow_string) const {
+  return impl_->text(where, allow_string);
 }
 
 }  // namespace tokamak

@@ -1,25 +1,48 @@
-// Reads the `text` field of one JSON line.
+// Finds JSON values in a text and reads their `text` field.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
 
 namespace tokamak {
 
+inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
+/// Finds the end of a JSON value whose text comes in parts. It checks no grammar, but ends at a
+/// line end within a string, which no value has.
+class JsonEnd {
+ public:
+  /// Returns how many bytes of `part` belong to the value; fewer than all if it ends before.
+  size_t add(std::string_view part);
+
+  bool found() const { return found_; }
+
+ private:
+  int64_t depth_ = 0;
+  bool in_string_ = false;
+  bool is_escaped_ = false;
+  bool found_ = false;
+};
+
 class JsonTextParser {
  public:
-  /// Bytes that must be readable after a line.
+  /// Bytes that must be readable after a value.
   static const size_t kPadding;
 
   JsonTextParser();
   ~JsonTextParser();
 
-  /// Returns the field `text` of the object `line`, valid until the next call. A byte order mark
-  /// before it is skipped, and an escaped surrogate that is not one of a pair becomes U+FFFD.
-  /// Throws Error "WHERE: ...". REQUIRES: kPadding readable bytes after `line`.
-  std::string_view text_of(std::string_view line, const std::string& where);
+  /// Returns whether `value` is one JSON value, as Python's json module reads it: NaN, Infinity and
+  /// integers of any size are numbers, and an escaped surrogate that is not one of a pair becomes
+  /// U+FFFD. REQUIRES: kPadding readable bytes after `value`.
+  bool parse(std::string_view value);
+
+  /// Returns the field `text` of the object that was parsed, or the string itself if that is
+  /// allowed, valid until the next call. Throws Error "WHERE: ...", also if parsing failed.
+  std::string_view text(const std::string& where, bool allow_string = false) const;
 
  private:
   class Impl;

@@ -57,7 +57,7 @@ class Loader::Impl {
     go_to(0);
   }
 
-  std::vector<std::string> left_out() const { return stream_.left_out(); }
+  std::vector<std::string> remarks() const { return stream_.remarks(); }
 
   double wait_s() const { return wait_s_; }
 
@@ -130,8 +130,8 @@ void Loader::rewind() {
   impl_->rewind();
 }
 
-std::vector<std::string> Loader::left_out() const {
-  return impl_->left_out();
+std::vector<std::string> Loader::remarks() const {
+  return impl_->remarks();
 }
 
 double Loader::wait_s() const {

@@ -109,8 +109,8 @@ class Loader {
   /// Returns to the first window.
   void rewind();
 
-  /// Returns lines that name the files of folders that are left out because they are not text.
-  std::vector<std::string> left_out() const;
+  /// Returns lines for the user about what of the data is not read, or not as its name says.
+  std::vector<std::string> remarks() const;
 
   /// Returns the seconds that next() has waited for data since construction.
   double wait_s() const;

@@ -23,14 +23,45 @@ bool is_space(char c) {
   return c == ' ' || c == '\t' || c == '\r' || c == '\n' || c == '\v' || c == '\f';
 }
 
+// Contents that are no text, whatever the file's name says.
+constexpr std::pair<std::string_view, const char*> kOtherContents[] = {
+    {"\xFF\xFE", "UTF-16: convert the file, as by iconv -f UTF-16 -t UTF-8"},
+    {"\xFE\xFF", "UTF-16: convert the file, as by iconv -f UTF-16 -t UTF-8"},
+    {"\x1F\x8B", "gzip data: let the name end in .gz"},
+    {"\x28\xB5\x2F\xFD", "zstd data: let the name end in .zst"},
+    {"\xFD\x37zXZ", "xz data: unpack the file, or pack it as .gz or .zst"},
+    {"BZh91AY&SY", "bzip2 data: unpack the file, or pack it as .gz or .zst"},
+    {"PAR1", "a Parquet file: let the name end in .parquet"},
+};
+
+const char* other_content(std::string_view front) {
+  for (const auto& [magic, what] : kOtherContents)
+    if (front.starts_with(magic)) return what;
+  return nullptr;
+}
+
+// JSON lines, packed in a way that is read or not.
+bool is_json_lines_somehow(const std::string& name) {
+  return is_json_lines(name) || is_json_lines(fs::path(name).stem().string());
+}
+
 bool is_validation(const SourceFile& file) {
   return file.path.filename().string().find("validation") != std::string::npos;
 }
 
-std::vector<SourceFile> list_c4(const std::string& dataset, const fs::path& path) {
+TextFiles list_c4(const std::string& dataset, const fs::path& path) {
   const fs::path english = path / "en";
   const bool has_english = is_folder(path) && is_folder(english);
-  std::vector<SourceFile> files = list_files(has_english ? english : path, is_json_lines);
+  TextFiles list{.files = list_files(has_english ? english : path, is_json_lines_somehow),
+                 .others = {}};
+  std::vector<SourceFile>& files = list.files;
+  if (is_folder(path)) {
+    const auto others =
+        std::stable_partition(files.begin(), files.end(),
+                              [](const SourceFile& file) { return is_json_lines(file.name); });
+    list.others.assign(others, files.end());
+    files.erase(others, files.end());
+  }
   const auto split = std::stable_partition(files.begin(), files.end(), [&](const SourceFile& file) {
     return is_validation(file) == (dataset == "c4_validation");
   });
@@ -41,7 +72,7 @@ std::vector<SourceFile> list_c4(const std::string& dataset, const fs::path& path
   for (const SourceFile& file : files) {
     TOK_REQUIRE(file.size > 0, "{}: empty file, wanted JSON lines", file.path.string());
   }
-  return files;
+  return list;
 }
 
 // Formats of pictures, archives and programs have a zero byte early, and UTF-8 has none.
@@ -51,29 +82,50 @@ bool is_plain_text(const fs::path& path) {
   std::vector<char> bytes(kLookedAtBytes);
   for (size_t left = bytes.size(), got = 1; left > 0 && got > 0; left -= got) {
     got = stream->read(std::span(bytes).first(left));
+    const bool is_front = left == bytes.size();
     if (std::memchr(bytes.data(), 0, got) != nullptr) return false;
+    if (is_front && other_content({bytes.data(), got}) != nullptr) return false;
   }
   return true;
 }
 
+std::vector<SourceFile> list_all(const fs::path& path) {
+  std::vector<SourceFile> files = list_files(path, [](const std::string&) { return true; });
+  std::erase_if(files, [](const SourceFile& file) { return file.size == 0; });
+  TOK_REQUIRE(!files.empty(), "{}: wanted text, got empty files only", path.string());
+  return files;
+}
+
+TextFiles without_others(std::vector<SourceFile> files) {
+  const auto others = std::stable_partition(
+      files.begin(), files.end(), [](const SourceFile& file) { return is_plain_text(file.path); });
+  TextFiles list{.files = {}, .others = {others, files.end()}};
+  files.erase(others, files.end());
+  list.files = std::move(files);
+  return list;
+}
+
 // The only file that was named is not left out: reading it says what is wrong with it.
 TextFiles list_plain_text(const fs::path& path) {
-  TextFiles list{.files = list_files(path, [](const std::string&) { return true; }), .others = {}};
-  std::erase_if(list.files, [](const SourceFile& file) { return file.size == 0; });
-  TOK_REQUIRE(!list.files.empty(), "{}: wanted text, got empty files only", path.string());
+  std::vector<SourceFile> files = list_all(path);
   if (!is_folder(path)) {
     TOK_REQUIRE(!is_parquet(path), "{}: wanted plain text; dataset c4 reads Parquet files",
                 path.string());
-    return list;
+    return {.files = std::move(files), .others = {}};
   }
-  const auto others =
-      std::stable_partition(list.files.begin(), list.files.end(),
-                            [](const SourceFile& file) { return is_plain_text(file.path); });
-  list.others.assign(others, list.files.end());
-  list.files.erase(others, list.files.end());
+  TextFiles list = without_others(std::move(files));
   TOK_REQUIRE(!list.files.empty(), "{}: wanted text, got none in {} files such as {}",
               path.string(), list.others.size(), list.others.front().name);
   return list;
+}
+
+bool begins_with_a_text(const SourceFile& file) {
+  try {
+    TextPiece piece;
+    return TextReader(TextFormat::kJsonLines, {file}).next(piece);
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 size_t cut_after_line(std::string_view text) {
@@ -94,15 +146,35 @@ size_t cut_between_characters(std::string_view text) {
 bool is_json_lines(const std::string& name) {
   fs::path path(name);
   if (is_parquet(path)) return true;
-  const std::string packed = path.extension().string();
-  if (packed == ".gz" || packed == ".zst" || packed == ".zstd") path = path.stem();
+  if (is_packed(path)) path = path.stem();
   const std::string extension = path.extension().string();
   return extension == ".json" || extension == ".jsonl" || extension == ".ndjson";
 }
 
 TextFiles list_text_files(const std::string& dataset, const fs::path& path) {
-  if (dataset == "text") return list_plain_text(path);
-  return {.files = list_c4(dataset, path), .others = {}};
+  return dataset == "text" ? list_plain_text(path) : list_c4(dataset, path);
+}
+
+std::vector<SourceFile>::iterator part_json_lines(std::vector<SourceFile>& files) {
+  const auto by_name = [](const SourceFile& file) { return is_json_lines(file.name); };
+  const bool all = std::all_of(files.begin(), files.end(), by_name);
+  return std::stable_partition(files.begin(), files.end(), [&](const SourceFile& file) {
+    if (!by_name(file)) return true;
+    return !all && file.path.extension() == ".json" && !begins_with_a_text(file);
+  });
+}
+
+FilesByName list_by_name(const fs::path& path) {
+  std::vector<SourceFile> files = list_all(path);
+  const auto lines = part_json_lines(files);
+  FilesByName list{.json_lines = {lines, files.end()}, .plain = {}};
+  files.erase(lines, files.end());
+  list.plain = is_folder(path) ? without_others(std::move(files))
+                               : TextFiles{.files = std::move(files), .others = {}};
+  TOK_REQUIRE(!list.json_lines.empty() || !list.plain.files.empty(),
+              "{}: wanted text, got none in {} files such as {}", path.string(),
+              list.plain.others.size(), list.plain.others.front().name);
+  return list;
 }
 
 TextReader::TextReader(TextFormat format, std::vector<SourceFile> files, TextPosition start)
@@ -111,7 +183,7 @@ TextReader::TextReader(TextFormat format, std::vector<SourceFile> files, TextPos
 bool TextReader::next(TextPiece& piece) {
   while (at_.file < static_cast<int64_t>(files_.size())) {
     if (!stream_) open();
-    if (format_ == TextFormat::kPlain ? next_plain(piece) : next_line(piece)) return true;
+    if (format_ == TextFormat::kPlain ? next_plain(piece) : next_json(piece)) return true;
     close();
   }
   return false;
@@ -119,12 +191,21 @@ bool TextReader::next(TextPiece& piece) {
 
 void TextReader::open() {
   stream_ = open_bytes(files_[at_.file].path);
-  if (at_.offset > 0) stream_->skip(at_.offset);
   begin_ = end_ = 0;
   at_end_ = false;
+  look_at_front();
+  const auto seen = std::min(at_.offset, static_cast<int64_t>(held().size()));
+  begin_ += static_cast<size_t>(seen);
+  if (at_.offset > seen) stream_->skip(at_.offset - seen);
 }
 
 void TextReader::close() {
+  const SourceFile& file = files_[at_.file];
+  TOK_REQUIRE(
+      is_packed(file.path) || at_.offset == file.size,
+      "{}: the file has {} bytes, it had {} when the run began; data may not change under a "
+      "run",
+      file.path.string(), at_.offset, file.size);
   stream_.reset();
   at_ = {.file = at_.file + 1, .offset = 0, .line = 0};
 }
@@ -147,29 +228,100 @@ void TextReader::take(size_t count) {
   at_.offset += static_cast<int64_t>(count);
 }
 
-bool TextReader::next_line(TextPiece& piece) {
-  const std::string& name = files_[at_.file].path.string();
-  size_t searched = 0;
-  for (;;) {
-    const size_t stop = held().find('\n', searched);
-    if (stop == std::string_view::npos) {
-      searched = held().size();
-      TOK_REQUIRE(searched < kLongestLine, "{}: line {} is longer than {} bytes", name,
-                  at_.line + 1, kLongestLine);
-      if (fill()) continue;
-      if (searched == 0) return false;
-    }
-    const std::string_view line = held().substr(0, stop);
-    const bool blank = std::all_of(line.begin(), line.end(), is_space);
-    if (!blank) {
-      piece.text = parser_.text_of(line, fmt::format("{}: line {}", name, at_.line + 1));
-      piece.begins = piece.ends = true;
-    }
-    ++at_.line;
-    take(std::min(line.size() + 1, held().size()));
-    searched = 0;
-    if (!blank) return true;
+std::string TextReader::where() const {
+  return fmt::format("{}: line {}", files_[at_.file].path.string(), at_.line + 1);
+}
+
+// Sees whether the file is an array, also where reading goes on in its middle.
+void TextReader::look_at_front() {
+  while (held().size() < kReadBytes && fill()) {
   }
+  std::string_view front = held();
+  const char* const other = other_content(front);
+  TOK_REQUIRE(other == nullptr, "{}: wanted text in UTF-8, got {}", files_[at_.file].path.string(),
+              other);
+  if (front.starts_with(kByteOrderMark)) front.remove_prefix(kByteOrderMark.size());
+  const auto first = std::find_if_not(front.begin(), front.end(), is_space);
+  is_array_ = first != front.end() && *first == '[';
+}
+
+void TextReader::skip_blanks() {
+  for (bool more = true; more;) {
+    const std::string_view text = held();
+    const auto blanks = std::find_if_not(text.begin(), text.end(), is_space) - text.begin();
+    at_.line += std::count(text.begin(), text.begin() + blanks, '\n');
+    take(static_cast<size_t>(blanks));
+    const bool has_mark = held().starts_with(kByteOrderMark);
+    if (has_mark) take(kByteOrderMark.size());
+    more = has_mark || (held().size() < kByteOrderMark.size() && fill());
+  }
+}
+
+// Goes to the next element of an array; returns false after its end.
+bool TextReader::next_element() {
+  const bool is_first = at_.offset == 0;
+  const auto look = [&] {
+    skip_blanks();
+    TOK_REQUIRE(!held().empty(), "{}: the JSON array ends too early (a cut file?)", where());
+    return held().front();
+  };
+  char found = look();
+  TOK_REQUIRE(is_first || found == ',' || found == ']',
+              "{}: wanted a comma or the end of the JSON array, got other bytes", where());
+  if (is_first || found == ',') {
+    take(1);
+    found = look();
+    if (!is_first || found != ']') return true;
+  }
+  take(1);
+  skip_blanks();
+  TOK_REQUIRE(held().empty(), "{}: wanted nothing after the JSON array", where());
+  return false;
+}
+
+// Parses what is held up to the end of the line, if that is one object, as it nearly always is.
+bool TextReader::parse_line() {
+  size_t stop = held().find('\n');
+  while (stop == std::string_view::npos && held().size() < kPieceBytes && fill())
+    stop = held().find('\n');
+  if (stop == std::string_view::npos && !at_end_) return false;
+  const std::string_view line = held().substr(0, stop);
+  if (!parser_.parse(line)) return false;
+  take(line.size());
+  return true;
+}
+
+size_t TextReader::value_size() {
+  JsonEnd end;
+  size_t size = 0;
+  do {
+    size += end.add(held().substr(size));
+    TOK_REQUIRE(size < kLongestLine, "{}: the JSON value is longer than {} bytes", where(),
+                kLongestLine);
+  } while (!end.found() && fill());
+  return size;
+}
+
+bool TextReader::next_json(TextPiece& piece) {
+  const bool is_first = at_.offset == 0;
+  const bool has_more = !is_array_ || next_element();
+  if (!is_array_) skip_blanks();
+  if (!has_more || held().empty()) {
+    const fs::path& path = files_[at_.file].path;
+    TOK_REQUIRE(!is_first || is_parquet(path), "{}: wanted JSON lines, got no text", path.string());
+    return false;
+  }
+  const std::string begin = where();
+  if (is_array_ || !parse_line()) {
+    const size_t size = value_size();
+    const std::string_view value = held().substr(0, size);
+    parser_.parse(value);
+    at_.line += std::count(value.begin(), value.end(), '\n');
+    take(value.size());
+  }
+  piece.text = parser_.text(begin, is_array_);
+  piece.begins = piece.ends = true;
+  return true;
 }
 
 bool TextReader::next_plain(TextPiece& piece) {

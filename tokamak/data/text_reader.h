@@ -13,6 +13,8 @@
 
 namespace tokamak {
 
+/// JSON lines may also be objects that are written in any other way one after another, or one array
+/// of objects or of strings.
 enum class TextFormat : uint8_t { kPlain, kJsonLines };
 
 /// Whether files of this name hold JSON lines, or Parquet's rows, which are read as such; they may
@@ -21,12 +23,25 @@ bool is_json_lines(const std::string& name);
 
 struct TextFiles {
   std::vector<SourceFile> files;
-  /// Files of a folder of plain text that are not text, such as pictures.
+  /// Files of a folder that cannot be read: for plain text such as pictures, for JSON lines those
+  /// that are packed in another way.
   std::vector<SourceFile> others;
 };
 
 /// Lists the files under `path` of dataset c4, c4_test, c4_validation or text. Throws Error.
 TextFiles list_text_files(const std::string& dataset, const std::filesystem::path& path);
+
+/// Moves the files that hold JSON lines by their names behind the others, and returns the first. A
+/// bare *.json among files of other kinds counts if it begins with an object that has a text.
+std::vector<SourceFile>::iterator part_json_lines(std::vector<SourceFile>& files);
+
+struct FilesByName {
+  std::vector<SourceFile> json_lines;
+  TextFiles plain;
+};
+
+/// Lists all files under `path` by what their names say. Throws Error.
+FilesByName list_by_name(const std::filesystem::path& path);
 
 /// Where the next piece begins: the file, the byte of its unpacked content, the lines before it.
 struct TextPosition {
@@ -57,9 +72,16 @@ class TextReader {
   void open();
   void close();
   bool fill();
-  bool next_line(TextPiece& piece);
+  bool next_json(TextPiece& piece);
+  void look_at_front();
+  void skip_blanks();
+  bool next_element();
+  bool parse_line();
+  size_t value_size();
   bool next_plain(TextPiece& piece);
   void take(size_t count);
+
+  std::string where() const;
 
   std::string_view held() const { return {buffer_.data() + begin_, end_ - begin_}; }
 
@@ -71,6 +93,7 @@ class TextReader {
   size_t begin_ = 0;
   size_t end_ = 0;
   bool at_end_ = false;
+  bool is_array_ = false;
   JsonTextParser parser_;
 };
 

@@ -1,43 +1,14 @@
 #include "tokamak/data/text_reader.h"
 
 #include <sys/stat.h>
-#include <zlib.h>
-#include <zstd.h>
 
 #include "tokamak/data/byte_stream.h"
+#include "tokamak/data/cache/token_cache.h"
 #include "tokamak/data/test_files.h"
+#include "tokamak/data/test_texts.h"
 
 namespace tokamak {
 namespace {
-
-std::string gzip(const std::string& text) {
-  std::string packed(text.size() + 100, '\0');
-  z_stream stream{};
-  deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY);
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
-  stream.avail_in = static_cast<unsigned>(text.size());
-  stream.next_out = reinterpret_cast<Bytef*>(packed.data());
-  stream.avail_out = static_cast<unsigned>(packed.size());
-  deflate(&stream, Z_FINISH);
-  packed.resize(stream.total_out);
-  deflateEnd(&stream);
-  return packed;
-}
-
-std::string zstd(const std::string& text) {
-  std::string packed(ZSTD_compressBound(text.size()), '\0');
-  packed.resize(ZSTD_compress(packed.data(), packed.size(), text.data(), text.size(), 3));
-  return packed;
-}
-
-std::vector<std::string> read_all(const std::string& dataset, const std::string& path,
-                                  TextPosition start = {}) {
-  const auto format = dataset == "text" ? TextFormat::kPlain : TextFormat::kJsonLines;
-  TextReader reader(format, list_text_files(dataset, path).files, start);
-  std::vector<std::string> all;
-  for (TextPiece piece; reader.next(piece);) all.push_back(piece.text);
-  return all;
-}
 
 const char* const kLines =
     "{\"text\": \"one\", \"url\": \"u\"}\n\n{\"n\": [1, 2], \"text\": \"t\\u0077o\"}";
@@ -87,6 +58,22 @@ TEST(TextReader, PicksTheSplitOfAC4Folder) {
   folder.write("c4/README.md", "no data");
   EXPECT_EQ(read_all("c4", folder / "c4"), kTexts);
   EXPECT_EQ(read_all("c4_validation", folder / "c4"), std::vector<std::string>{"val"});
+}
+
+TEST(TextReader, SaysWhatAC4FolderHoldsThatIsNotRead) {
+  const TestFolder folder;
+  folder.write("d/a.jsonl", kLines);
+  folder.write("d/b.jsonl.xz", "x");
+  folder.write("d/c.json.bz2", "x");
+  folder.write("d/LICENSE", "x");
+  const TextSource source = text_source("c4", folder / "d");
+  EXPECT_EQ(source.files.size(), 1U);
+  ASSERT_EQ(source.remarks.size(), 1U);
+  EXPECT_NE(source.remarks[0].find("left out 2 of 3 files, which are not text, such as b.jsonl.xz"),
+            std::string::npos)
+      << source.remarks[0];
+  EXPECT_ERROR(read_all("c4", folder.write("e/a.jsonl.xz", "x")), "wanted one JSON object");
+  EXPECT_ERROR(read_all("c4", folder / "e"), "no *.json, *.jsonl");
 }
 
 TEST(TextReader, GoesOnFromAnyPosition) {
@@ -148,10 +135,11 @@ TEST(TextReader, LeavesOutWhatIsNoTextInAFolder) {
   folder.write("d/c.txt.gz", gzip("two"));
   folder.write("d/p.parquet", "PAR1");
   folder.write("d/sub/late", std::string(65000, 'a') + zero);
+  folder.write("d/y.bz2", "BZh91AY&SY packed");
   folder.write("d/z.zst", zstd(zero));
   EXPECT_EQ(read_all("text", folder / "d"), kTexts);
   const TextFiles list = list_text_files("text", folder / "d");
-  ASSERT_EQ(list.others.size(), 4U);
+  ASSERT_EQ(list.others.size(), 5U);
   EXPECT_EQ(list.others[0].name, "a.png");
   EXPECT_EQ(list.others[2].name, "sub/late");
 
@@ -160,6 +148,51 @@ TEST(TextReader, LeavesOutWhatIsNoTextInAFolder) {
   folder.write("e/b.txt", std::string(100000, 'a') + zero);
   EXPECT_ERROR(read_all("text", folder / "e"),
                "b.txt: wanted text in UTF-8, got a zero byte at 1000");
+}
+
+TEST(TextReader, SaysWhatIsReadAsPlainTextButHoldsJsonLines) {
+  const TestFolder folder;
+  folder.write("d/a.jsonl", kLines);
+  folder.write("d/b.json.gz", gzip(kLines));
+  folder.write("d/c.json", "{\n  \"name\": \"a package\"\n}\n");
+  folder.write("d/d.json", kLines);
+  folder.write("d/e.md", "plain");
+  const auto remarks = text_source("text", folder / "d").remarks;
+  ASSERT_EQ(remarks.size(), 1U);
+  EXPECT_NE(remarks[0].find("3 of 5 files are JSON lines by their names, such as a.jsonl"),
+            std::string::npos)
+      << remarks[0];
+  folder.write("code/package.json", "{\"name\": \"a package\"}\n");
+  folder.write("code/a.py", "plain");
+  EXPECT_TRUE(text_source("text", folder / "code").remarks.empty());
+  EXPECT_EQ(text_source("text", folder / "d/a.jsonl").remarks.size(), 1U);
+  EXPECT_TRUE(text_source("c4", folder / "d/a.jsonl").remarks.empty());
+}
+
+TEST(TextReader, ReadsFilesByTheirNames) {
+  const TestFolder folder;
+  folder.write("d/a.jsonl.zst", zstd(kLines));
+  folder.write("d/b.json", "[1, 2]");
+  folder.write("d/c.txt", "plain");
+  folder.write("d/d.png", std::string("\0", 1));
+  const auto texts_of = [](const std::string& path) {
+    std::vector<std::string> all;
+    for (const TextSource& source : text_sources_by_name(path)) {
+      TextReader reader(source.format, source.files);
+      for (TextPiece piece; reader.next(piece);) all.push_back(piece.text);
+      for (const std::string& line : source.remarks) all.push_back(line.substr(line.find(": ")));
+    }
+    return all;
+  };
+  EXPECT_EQ(
+      texts_of(folder / "d"),
+      (std::vector<std::string>{"one", "two", "[1, 2]", "plain",
+                                ": left out d.png, the only one of 3 files that is not text"}));
+  EXPECT_EQ(texts_of(folder / "d/a.jsonl.zst"), kTexts);
+  EXPECT_EQ(texts_of(folder / "d/c.txt"), std::vector<std::string>{"plain"});
+  EXPECT_EQ(texts_of(folder.write("e/a.json", kLines)), kTexts);
+  EXPECT_ERROR(texts_of(folder.write("f/a.png", std::string("\0", 1))), "zero byte at 0");
+  EXPECT_ERROR(texts_of(folder / "f"), "wanted text, got none in 1 files such as a.png");
 }
 
 TEST(TextReader, FollowsLinksButNoLoops) {
@@ -196,6 +229,9 @@ TEST(TextReader, NamesFileAndLineOfBadInput) {
       "z.txt: wanted text in UTF-8, got a zero byte at 2: convert the file, or leave it out");
   EXPECT_ERROR(read_all("text", folder.write("p.parquet", "PAR1")), "dataset c4 reads Parquet");
   EXPECT_ERROR(read_all("text", folder.write("y.txt", "")), "got empty files only");
+  EXPECT_ERROR(read_all("text", folder.write("x.txt", "BZh91AY&SY")),
+               "x.txt: wanted text in UTF-8, got bzip2 data: unpack the file");
+  EXPECT_ERROR(read_all("c4", folder.write("w.jsonl", "\xFD\x37zXZ")), "got xz data: unpack");
 }
 
 }  // namespace

@@ -85,6 +85,8 @@ class TokenFiles final : public TokenSource {
 
   uint64_t hash() const override { return hash_; }
 
+  std::vector<std::string> remarks() const override { return remarks_; }
+
  private:
   static fs::path resolve(const std::string& path) {
     fs::path bin = path + ".bin";
@@ -126,6 +128,13 @@ class TokenFiles final : public TokenSource {
                 file.name, index.bytes_needed, size);
     file.type = index.type;
     for (const TokenRun& run : index.runs) add(run.first_byte, run.num_tokens);
+    const int64_t held = size / size_of(index.type);
+    if (index.runs.size() != 1 || index.runs[0].first_byte != 0 || index.num_tokens != held)
+      remarks_.push_back(
+          fmt::format("{}: its index gives {} tokens in {} runs, where the file holds {}: it is "
+                      "damaged unless it "
+                      "was made so",
+                      file.name, index.num_tokens, index.runs.size(), held));
   }
 
   void add(int64_t first_byte, int64_t num_tokens) {
@@ -148,6 +157,7 @@ class TokenFiles final : public TokenSource {
   std::vector<TokenFile> files_;
   std::vector<std::byte> bytes_;  // of one read
   std::vector<Segment> segments_;
+  std::vector<std::string> remarks_;
   int64_t size_ = 0;
   uint64_t hash_ = 0;
 };

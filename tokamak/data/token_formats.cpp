@@ -156,6 +156,11 @@ MegatronIndex parse_megatron_index(std::span<const std::byte> bytes, std::string
   TOK_REQUIRE(sequences <= room / 12 && documents <= (room - 12 * sequences) / 8,
               "{}: declares {} sequences and {} document ends, more than its {} bytes hold", name,
               sequences, documents, size);
+  // Datasets of several kinds of input have a byte more for each sequence.
+  const uint64_t rest = room - 12 * sequences - 8 * documents;
+  TOK_REQUIRE(rest == 0 || rest == sequences,
+              "{}: {} bytes follow the {} sequences and {} document ends that it declares", name,
+              rest, sequences, documents);
   index.num_sequences = static_cast<int64_t>(sequences);
   index.num_documents = documents > 0 ? static_cast<int64_t>(documents) - 1 : 0;
 
@@ -166,8 +171,9 @@ MegatronIndex parse_megatron_index(std::span<const std::byte> bytes, std::string
   for (int64_t i = 0; i < index.num_sequences; ++i) {
     const int64_t length = load<int32_t>(bytes, lengths + 4 * i);
     const auto first_byte = load<int64_t>(bytes, pointers + 8 * i);
-    TOK_REQUIRE(length >= 0 && first_byte >= 0 && first_byte <= kFarthest,
-                "{}: sequence {} has {} tokens at byte {}", name, i, length, first_byte);
+    TOK_REQUIRE(
+        length >= 0 && first_byte >= 0 && first_byte <= kFarthest && first_byte % width == 0,
+        "{}: sequence {} has {} tokens at byte {}", name, i, length, first_byte);
     add_sequence(index, first_byte, length);
     if (length > 0) index.bytes_needed = std::max(index.bytes_needed, first_byte + length * width);
   }

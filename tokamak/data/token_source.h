@@ -6,6 +6,7 @@
 #include <span>
 #include <stop_token>
 #include <string>
+#include <vector>
 
 namespace tokamak {
 
@@ -45,8 +46,8 @@ class TokenSource {
   /// Changes when the tokens change.
   virtual uint64_t hash() const = 0;
 
-  /// Names files of the source that are left out, in a line for the user; empty if there are none.
-  virtual std::string left_out() const { return {}; }
+  /// Lines for the user about what of the source is not read, or not as its name says.
+  virtual std::vector<std::string> remarks() const { return {}; }
 };
 
 }  // namespace tokamak

@@ -82,11 +82,11 @@ void agree_on(const TrainerOptions& o, const RankParts& parts, World& world) {
   fail_together(world, [&] { agree(world, items); });
 }
 
-void say_left_out(const TrainerOptions& o, const RankParts& parts, World& world) {
+void say_remarks(const TrainerOptions& o, const RankParts& parts, World& world) {
   if (world.rank() != 0 || !o.logging.print) return;
-  for (const std::string& line : parts.loader.left_out()) o.logging.print("WARNING", line);
+  for (const std::string& line : parts.loader.remarks()) o.logging.print("WARNING", line);
   if (!parts.validation_loader) return;
-  for (const std::string& line : parts.validation_loader->left_out())
+  for (const std::string& line : parts.validation_loader->remarks())
     o.logging.print("WARNING", line);
 }
 
@@ -134,7 +134,7 @@ std::unique_ptr<RankParts> make_parts(const TrainerOptions& o, World& world, Bac
   });
   agree_on(o, *parts, world);
   compare_arithmetic(o, world, backend);
-  say_left_out(o, *parts, world);
+  say_remarks(o, *parts, world);
   phases.end("plan and memory");
   phases.take_out("plan and memory", "ranks that die", parts->awaited_s);
   return parts;

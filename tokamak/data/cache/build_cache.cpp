@@ -52,15 +52,15 @@ std::vector<std::string> build_token_cache(
   if (const auto reason = missing_data(options)) throw Error("data: " + *reason);
   if (options.dataset == "tokens" || !needs_path(options.dataset)) return {};
   TOK_REQUIRE(options.tokenizer != nullptr, "dataset \"{}\" wants a tokenizer", options.dataset);
-  std::vector<std::string> left_out;
+  std::vector<std::string> remarks;
   for (const WeightedPath& part : parse_mix(options.path)) {
     const auto source =
         open_token_cache(text_source(options.dataset, part.path), *options.tokenizer,
                          options.cache_folder, threads > 0 ? threads : usable_cores());
     complete(*source, progress);
-    if (!source->left_out().empty()) left_out.push_back(source->left_out());
+    for (std::string& line : source->remarks()) remarks.push_back(std::move(line));
   }
-  return left_out;
+  return remarks;
 }
 
 int64_t count_windows(const DataOptions& options, int threads,

@@ -81,7 +81,7 @@ class TokenCache final : public TokenSource {
 
   uint64_t hash() const override { return hash_; }
 
-  std::string left_out() const override { return text_.left_out; }
+  std::vector<std::string> remarks() const override { return text_.remarks; }
 
  private:
   void refresh() {
@@ -129,24 +129,44 @@ class TokenCache final : public TokenSource {
   std::unique_ptr<CacheWriter> writer_;
 };
 
+std::vector<std::string> remarks_on_others(const TextFiles& list, const std::string& path) {
+  const size_t others = list.others.size();
+  const size_t all = list.files.size() + others;
+  if (others == 0) return {};
+  if (others == 1)
+    return {fmt::format("{}: left out {}, the only one of {} files that is not text", path,
+                        list.others[0].name, all)};
+  return {fmt::format("{}: left out {} of {} files, which are not text, such as {}", path, others,
+                      all, list.others[0].name)};
+}
+
 }  // namespace
 
 TextSource text_source(const std::string& dataset, const std::string& path) {
+  const bool is_plain = dataset == "text";
   TextFiles list = list_text_files(dataset, path);
-  const size_t others = list.others.size();
-  std::string left_out;
-  if (others > 0) {
-    const size_t all = list.files.size() + others;
-    left_out = others == 1
-                   ? fmt::format("{}: left out {}, the only one of {} files that is not text", path,
-                                 list.others[0].name, all)
-                   : fmt::format("{}: left out {} of {} files, which are not text, such as {}",
-                                 path, others, all, list.others[0].name);
+  std::vector<std::string> remarks = remarks_on_others(list, path);
+  if (is_plain) {
+    std::vector<SourceFile> files = list.files;
+    if (const auto json = part_json_lines(files); json != files.end())
+      remarks.push_back(fmt::format(
+          "{}: {} of {} files are JSON lines by their names, such as {}: dataset \"text\" reads "
+          "them as plain text, with all their braces; \"c4\" reads their field \"text\"",
+          path, files.end() - json, files.size(), json->name));
   }
   return {.name = path,
-          .format = dataset == "text" ? TextFormat::kPlain : TextFormat::kJsonLines,
+          .format = is_plain ? TextFormat::kPlain : TextFormat::kJsonLines,
           .files = std::move(list.files),
-          .left_out = std::move(left_out)};
+          .remarks = std::move(remarks)};
+}
+
+std::vector<TextSource> text_sources_by_name(const std::string& path) {
+  const auto [lines, plain] = list_by_name(path);
+  return {{.name = path, .format = TextFormat::kJsonLines, .files = lines},
+          {.name = path,
+           .format = TextFormat::kPlain,
+           .files = plain.files,
+           .remarks = remarks_on_others(plain, path)}};
 }
 
 std::unique_ptr<TokenSource> open_token_cache(TextSource text, const Tokenizer& tokenizer,

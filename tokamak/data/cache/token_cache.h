@@ -18,12 +18,16 @@ struct TextSource {
   std::string name;
   TextFormat format = TextFormat::kPlain;
   std::vector<SourceFile> files;
-  /// Names files of the folder that are left out, in a line for the user; empty if there are none.
-  std::string left_out = {};
+  /// Lines for the user about files that are left out, or not read as their names say.
+  std::vector<std::string> remarks = {};
 };
 
 /// Returns the text of one path of dataset c4, c4_test, c4_validation or text. Throws Error.
 TextSource text_source(const std::string& dataset, const std::string& path);
+
+/// Returns the text of a path with each file in the format that its name says: JSON lines, plain
+/// text or both. Throws Error.
+std::vector<TextSource> text_sources_by_name(const std::string& path);
 
 /// Opens the cache of `text` in its own folder under `cache_folder`. While tokens are missing, a
 /// thread of the source writes them unless another process does. The writer keeps a few million
@@ -47,7 +51,7 @@ struct CacheProgress {
 
 /// Completes the token caches of all text in `options` with `threads` threads (0 means one per
 /// core). Where another process is writing one, it waits for that. Calls `progress` about ten times
-/// per second; it may throw to stop. Finished work stays. Returns what the sources leave out.
+/// per second; it may throw to stop. Finished work stays. Returns the remarks of the sources.
 std::vector<std::string> build_token_cache(
     const DataOptions& options, int threads,
     const std::function<void(const CacheProgress&)>& progress);

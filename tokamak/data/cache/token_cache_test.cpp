@@ -230,6 +230,36 @@ TEST_F(TokenCache, NamesADamagedCache) {
   EXPECT_ERROR(loader.next(), "the token cache is damaged, delete its folder");
 }
 
+TEST_F(TokenCache, ShowsOrMendsEveryCut) {
+  DataOptions whole = options(folder_.write("a.jsonl", lines(20)));
+  whole.dataset = "c4";
+  whole.infinite = false;
+  build(whole);
+  const fs::path cache = only_cache();
+  const auto take_all = [&] {
+    Loader loader(whole);
+    return take(loader, 20);
+  };
+  const std::vector<int32_t> expected = take_all();
+  const std::string journal = read_file(cache / "journal");
+  const std::string tokens = read_file(cache / "tokens.u16");
+  for (size_t cut = 0; cut < journal.size(); cut += 7) {
+    std::ofstream(cache / "journal", std::ios::binary) << journal.substr(0, cut);
+    EXPECT_EQ(take_all(), expected) << cut;
+  }
+  for (size_t bit = 0; bit < journal.size() * 8; bit += 31) {
+    std::string damaged = journal;
+    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
+    std::ofstream(cache / "journal", std::ios::binary) << damaged;
+    EXPECT_EQ(take_all(), expected) << bit;
+  }
+  for (size_t cut = 0; cut < tokens.size(); cut += 13) {
+    fs::resize_file(cache / "tokens.u16", cut);
+    EXPECT_ERROR(take_all(), (cache / "tokens.u16").string());
+    std::ofstream(cache / "tokens.u16", std::ios::binary) << tokens;
+  }
+}
+
 TEST_F(TokenCache, NamesAnUnwritableFolder) {
   DataOptions bad = options(folder_.write("a.txt", std::string(100, 'x')));
   bad.cache_folder = folder_.write("file", "in the way") + "/cache";
