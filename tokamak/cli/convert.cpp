@@ -99,7 +99,7 @@ int run_convert(Args args) {
               "convert: {} is both source and target", to);
   const std::filesystem::path into = replaceable_folder(to, format == "checkpoint" ? "step-0" : "");
   const ModelFiles files = open_model(from, model);
-  if (!files.left_out.empty()) fmt::print("{}\n", files.left_out);
+  for (const std::string& note : files.notes) fmt::print("{}\n", note);
   const std::filesystem::path beside =
       tokenizer.empty() ? files.folder : std::filesystem::path(tokenizer);
   AssetFiles assets = tokenizer_files_in(beside);

@@ -245,7 +245,7 @@ int eval_on(World& world, const LaunchEnvironment& launched, Args args) {
   });
   if (!words) return 0;
   if (world.rank() == 0) {
-    if (!files.left_out.empty()) fmt::print(stderr, "{}\n", files.left_out);
+    for (const std::string& line : files.notes) fmt::print(stderr, "{}\n", line);
     for (const std::string& line : options.text.remarks) fmt::print(stderr, "{}\n", line);
   }
   std::unique_ptr<World> of_gpus;

@@ -249,7 +249,7 @@ int run_generate(Args args) {
   const std::vector<std::string> prompts =
       w.prompts.empty() ? std::vector<std::string>{w.prompt} : read_prompts(w.prompts);
   const ModelFiles files = open_model(w.path, w.model);
-  if (!files.left_out.empty()) fmt::print(stderr, "{}\n", files.left_out);
+  for (const std::string& note : files.notes) fmt::print(stderr, "{}\n", note);
   const auto tokenizer = open_tokenizer(w.tokenizer, files.folder);
   std::vector<Prompt> ids;
   size_t longest = 0;

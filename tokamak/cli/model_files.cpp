@@ -76,7 +76,8 @@ ModelFiles open_model(const std::filesystem::path& path, const std::string& flav
   }
   const auto found = open_weights(m.config, path);
   m.parameters = parameters_of_model(m.config, found, path.string());
-  m.left_out = left_out_of(found, path.string());
+  for (const std::string& note : {left_out_of(found, path.string()), m.config.unused_members})
+    if (!note.empty()) m.notes.push_back(note);
   return m;
 }
 

@@ -18,12 +18,13 @@ ModelSpec spec_of_word(const std::string& word);
 struct ModelFiles {
   ModelSpec config;
   std::vector<TensorSource> parameters;
-  std::filesystem::path folder;  ///< where config and tokenizer were found
-  std::string left_out;          ///< a line about tensors that the model does not have, or nothing
+  std::filesystem::path folder;    ///< where config and tokenizer were found
+  std::vector<std::string> notes;  ///< about tensors and members of config.json that are not used
 };
 
 /// Opens a Hugging Face folder, a checkpoint (its model is in the config.json that training writes
-/// beside it), an llm.c model, or, with `flavor` ("llama3:8B"), bare weights. Throws Error.
+/// beside it), an llm.c model, or, with `flavor` ("llama3:8B"), weights without a config.json.
+/// Throws Error.
 ModelFiles open_model(const std::filesystem::path& path, const std::string& flavor);
 
 /// Opens the tokenizer at `path`, or the one beside the model if `path` is empty; "bytes" and

@@ -49,6 +49,13 @@ const Family& family_of(std::string_view model_name) {
   return *family;
 }
 
+void require_name(const ModelSpec& spec, std::string_view model_name) {
+  TOK_REQUIRE(&family_of(model_name) == spec.family,
+              "model.name = \"{}\": with model.flavor = \"hf\" the model is that of config.json, a "
+              "{}: leave model.name out or set it to {}",
+              model_name, spec.family->architecture, spec.family->models.front().name);
+}
+
 ModelSpec flavor_spec(std::string_view model_name, std::string_view flavor) {
   ModelSpec c{.family = &family_of(model_name),
               .name = std::string(model_name),

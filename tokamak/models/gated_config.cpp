@@ -6,6 +6,23 @@
 #include "tokamak/models/rope_config.h"
 
 namespace tokamak {
+namespace {
+
+// Families differ in which of these members transformers looks at, so none may ask for another.
+void read_activation(const HfFields& f, GateKind gate) {
+  for (const char* key : {"hidden_act", "hidden_activation", "activation_function"}) {
+    const std::string name = f.text_or(key, "");
+    if (gate == GateKind::kSilu) {
+      if (name != "swish") f.must_be(key, "silu");  // swish is its old name
+    } else if (name != "gelu" || key != std::string_view("hidden_act")) {
+      // Gemma's first releases say gelu and mean its approximation.
+      f.must_be(key, "gelu_pytorch_tanh");
+    }
+  }
+}
+
+}  // namespace
+
 void read_gated_config(const HfFields& f, ModelSpec& c, const GatedDefaults& defaults) {
   c.vocab_size = f.extent("vocab_size", kMostVocab);
   c.dim = f.extent("hidden_size");
@@ -17,6 +34,8 @@ void read_gated_config(const HfFields& f, ModelSpec& c, const GatedDefaults& def
   TOK_REQUIRE(c.num_heads % c.num_kv_heads == 0,
               "{}: \"num_key_value_heads\" = {} does not divide {} heads", f.what(), c.num_kv_heads,
               c.num_heads);
+  if (defaults.head_dim > 0)
+    TOK_REQUIRE(!f.is_null("head_dim"), "{}: \"head_dim\": wanted a size, got null", f.what());
   const bool divides = f.has("head_dim") || defaults.head_dim > 0;
   TOK_REQUIRE(divides || c.dim % c.num_heads == 0,
               "{}: \"hidden_size\" = {} is no multiple of {} heads", f.what(), c.dim, c.num_heads);
@@ -31,8 +50,7 @@ void read_gated_config(const HfFields& f, ModelSpec& c, const GatedDefaults& def
   c.attention_dropout = f.probability_or("attention_dropout", 0.0);
   c.initializer_range = f.positive_or("initializer_range", 0.02);
   c.gate = defaults.gate;
-  if (c.gate == GateKind::kSilu && f.text_or("hidden_act", "silu") != "swish")
-    f.must_be("hidden_act", "silu");  // swish is its old name
+  read_activation(f, c.gate);
 }
 
 std::vector<bool> read_layer_types(const HfFields& f, const ModelSpec& c) {

@@ -1,9 +1,11 @@
 // Gemma's blocks have zero-centered norms, a gate of GELU and scaled embeddings. Gemma 2 adds norms
 // of each branch, windows in every other block, and caps on scores and logits. Gemma 3 has norms of
 // each head in place of caps, and windows in most blocks, which rotate by a theta of their own.
+#include <algorithm>
 #include <array>
 #include <cmath>
 
+#include "tokamak/core/error.h"
 #include "tokamak/models/family.h"
 #include "tokamak/models/gated_config.h"
 #include "tokamak/models/gated_decoder.h"
@@ -111,11 +113,6 @@ void read_gemma(const HfFields& f, ModelSpec& c) {
   set_maths(c);
   read_rope(f, c);
   c.attention_bias = c.output_bias = f.flag_or("attention_bias", false);
-  // The first releases say gelu and mean its approximation.
-  if (f.text_or("hidden_act", std::string(kActivation)) != "gelu")
-    f.must_be("hidden_act", kActivation);
-  f.must_be("hidden_activation", kActivation);
-  f.must_be("use_bidirectional_attention", false);
 }
 
 // Reads which blocks have a window: those that layer_types names, else all but every
@@ -124,12 +121,16 @@ void read_windows(const HfFields& f, ModelSpec& c, int64_t full_every) {
   c.full_every = full_every;
   const int64_t window = f.extent_or("sliding_window", kDefaultWindow, kMostPositions);
   set_windows(c, window);
-  if (!f.has("layer_types")) return;
-  std::vector<int64_t> named;
-  for (const bool slides : read_layer_types(f, c)) named.push_back(slides ? window : 0);
-  if (named == c.windows) return;
-  c.windows = named;
-  c.full_every = 0;
+  if (f.has("layer_types")) {
+    std::vector<int64_t> named;
+    for (const bool slides : read_layer_types(f, c)) named.push_back(slides ? window : 0);
+    if (named != c.windows) c.full_every = 0;
+    c.windows = named;
+  }
+  TOK_REQUIRE(!f.is_null("sliding_window") ||
+                  std::count(c.windows.begin(), c.windows.end(), 0) == c.num_layers,
+              "{}: \"sliding_window\" is null, but some layers have \"{}\"", f.what(),
+              kSlidingLayer);
 }
 
 void read_query_scalar(const HfFields& f, ModelSpec& c) {
@@ -156,8 +157,6 @@ void read_gemma2(const HfFields& f, ModelSpec& c) {
   c.score_cap = read_cap(f, "attn_logit_softcapping", kScoreCap);
   c.logit_cap = read_cap(f, "final_logit_softcapping", kLogitCap);
   c.attention_bias = c.output_bias = f.flag_or("attention_bias", false);
-  f.must_be("hidden_activation", kActivation);
-  f.must_be("use_bidirectional_attention", false);
 }
 
 void read_gemma3(const HfFields& f, ModelSpec& c) {
@@ -172,10 +171,6 @@ void read_gemma3(const HfFields& f, ModelSpec& c) {
   read_windows(f, c, f.extent_or("sliding_window_pattern", kFullEvery3));
   read_query_scalar(f, c);
   c.attention_bias = c.output_bias = f.flag_or("attention_bias", false);
-  f.must_be("hidden_activation", kActivation);
-  f.must_be("use_bidirectional_attention", false);
-  f.must_be_absent("attn_logit_softcapping");
-  f.must_be_absent("final_logit_softcapping");
 }
 
 OrderedJson gemma_json(const ModelSpec& c) {

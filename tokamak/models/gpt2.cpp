@@ -101,7 +101,7 @@ ModelOutputs build(Graph& graph, Parameters& parameters, const ModelSpec& config
 }
 
 // Names that transformers knows, its favourite of each kind first. "gelu_fast" and the like are one
-// formula; reorder_and_upcast_attn changes rounding alone.
+// formula.
 constexpr std::array<std::pair<std::string_view, GeluKind>, 11> kActivations{
     {{"gelu_new", GeluKind::kTanh},
      {"gelu_pytorch_tanh", GeluKind::kTanh},
@@ -156,6 +156,9 @@ void read_gpt2(const HfFields& f, ModelSpec& c) {
   c.scale_attention = f.flag_or("scale_attn_weights", true);
   c.scale_by_layer = f.flag_or("scale_attn_by_inverse_layer_idx", false);
   f.must_be("add_cross_attention", false);
+  f.must_be("attention_bias", true);
+  f.must_be("mlp_bias", true);
+  f.ignore(std::array{"reorder_and_upcast_attn", "n_embd", "n_layer", "n_head", "n_positions"});
 }
 
 OrderedJson gpt2_json(const ModelSpec& c) {

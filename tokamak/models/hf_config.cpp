@@ -9,6 +9,7 @@
 #include "tokamak/models/family.h"
 #include "tokamak/models/hf_fields.h"
 #include "tokamak/models/text_model.h"
+#include "tokamak/models/unread_members.h"
 
 namespace tokamak {
 namespace {
@@ -47,16 +48,27 @@ void put_ids(OrderedJson& json, const SpecialIds& ids) {
 ModelSpec parse_hf_config(std::string_view text, std::string_view what) {
   const Json json = parse_json(text, what);
   TOK_REQUIRE(json.is_object(), "{}: wanted a JSON object", what);
-  if (const auto inside = text_model_config(json, text, what))
-    return parse_hf_config(*inside, what);
   const HfFields f(json, what);
-  f.must_be_absent("quantization_config");
+  if (const auto inside = text_model_config(f, text)) {
+    ModelSpec config = parse_hf_config(*inside, what);
+    const std::string outside = judge_unread(f, config);
+    if (config.unused_members.empty()) config.unused_members = outside;
+    return config;
+  }
+  TOK_REQUIRE(!f.has("quantization_config"),
+              "{}: \"quantization_config\" is not supported: save the model in transformers after "
+              "dequantize()",
+              what);
+  TOK_REQUIRE(f.flag_or("is_causal", true), "{}: \"is_causal\": false is not supported, only true",
+              what);
+  f.must_be("use_bidirectional_attention", false);
   ModelSpec config{
       .family = &family_of(f), .name = "hf", .flavor = "hf", .init = InitRecipe::kHuggingFace};
   config.family->read_config(f, config);
   TOK_REQUIRE(config.num_heads * config.head_dim <= kMostExtent,
               "{}: {} heads of {} make {} outputs, wanted at most {}", what, config.num_heads,
               config.head_dim, config.num_heads * config.head_dim, kMostExtent);
+  config.unused_members = judge_unread(f, config);
   config.hf_config = std::string(text);
   return config;
 }

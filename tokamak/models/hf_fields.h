@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -19,17 +21,17 @@ inline constexpr int64_t kMostVocab = int64_t{1} << 24U;
 inline constexpr int64_t kMostPositions = int64_t{1} << 31U;
 inline constexpr int64_t kMostLayers = 1024;
 
-/// Reads members of one config.json with its name in every message.
+/// Reads members of one config.json with its name in every message, and knows which nobody read.
 class HfFields {
  public:
   HfFields(const Json& json, std::string_view what) : json_(json), what_(what) {}
 
   int64_t extent(const std::string& key, int64_t most = kMostExtent) const {
-    return checked(key, json_member<int64_t>(json_, key, what_), most);
+    return checked(key, json_member<int64_t>(json_, read(key), what_), most);
   }
 
   int64_t extent_or(const std::string& key, int64_t fallback, int64_t most = kMostExtent) const {
-    return checked(key, json_member_or<int64_t>(json_, key, fallback, what_), most);
+    return checked(key, json_member_or<int64_t>(json_, read(key), fallback, what_), most);
   }
 
   double positive_or(const std::string& key, double fallback) const {
@@ -39,15 +41,18 @@ class HfFields {
   }
 
   double number_or(const std::string& key, double fallback) const {
-    return json_member_or<double>(json_, key, fallback, what_);
+    return json_member_or<double>(json_, read(key), fallback, what_);
   }
 
+  // To transformers null is false, so it cannot stand for true.
   bool flag_or(const std::string& key, bool fallback) const {
-    return json_member_or<bool>(json_, key, fallback, what_);
+    TOK_REQUIRE(!fallback || !is_null(key), "{}: \"{}\": wanted true or false, got null", what_,
+                key);
+    return json_member_or<bool>(json_, read(key), fallback, what_);
   }
 
   std::string text_or(const std::string& key, const std::string& fallback) const {
-    return json_member_or<std::string>(json_, key, fallback, what_);
+    return json_member_or<std::string>(json_, read(key), fallback, what_);
   }
 
   double probability_or(const std::string& key, double fallback) const {
@@ -57,9 +62,18 @@ class HfFields {
     return p;
   }
 
-  bool has(const std::string& key) const { return json_.contains(key) && !json_[key].is_null(); }
+  bool has(const std::string& key) const {
+    return json_.contains(read(key)) && !json_[key].is_null();
+  }
 
-  bool is_null(const std::string& key) const { return json_.contains(key) && json_[key].is_null(); }
+  bool is_null(const std::string& key) const {
+    return json_.contains(read(key)) && json_[key].is_null();
+  }
+
+  // Whether a member is an object with members.
+  bool has_members(const std::string& key) const {
+    return has(key) && !(json_[key].is_object() && json_[key].empty());
+  }
 
   // Returns the numbers of a list.
   std::vector<double> numbers(const std::string& key) const { return list<double>(key, "numbers"); }
@@ -78,17 +92,50 @@ class HfFields {
   void must_be(const std::string& key, const Json& only) const {
     if (!has(key)) return;
     TOK_REQUIRE(json_[key] == only, "{}: \"{}\": {} is not supported, only {}", what_, key,
-                json_[key].dump().substr(0, 60), only.dump());
+                text_of(key), only.dump());
   }
 
-  void must_be_absent(const std::string& key) const {
-    TOK_REQUIRE(!has(key), "{}: \"{}\" is not supported", what_, key);
+  // Whether a member is there and says more than null, false, 0 or nothing.
+  bool asks(const std::string& key) const {
+    if (!has(key)) return false;
+    const Json& value = json_[key];
+    return value.is_boolean() || value.is_number() ? value != 0 && value != false : !value.empty();
   }
 
+  // Says that these members have no effect, whatever they are.
+  template <class Keys>
+  void ignore(const Keys& keys) const {
+    for (const auto& key : keys) read_->emplace(prefix_ + std::string(key));
+  }
+
+  void ignore_all() const {
+    for (const auto& [key, value] : json_.items()) read(key);
+  }
+
+  // REQUIRES: has(key).
   HfFields inside(const std::string& key) const {
     TOK_REQUIRE(json_[key].is_object(), "{}: \"{}\": wanted an object", what_, key);
-    return {json_[key], what_};
+    HfFields fields(json_[key], what_);
+    fields.prefix_ = prefix_ + key + ".";
+    fields.read_ = read_;
+    read_->insert(fields.prefix_);
+    return fields;
   }
+
+  // Returns the names of members other than null that nobody asked for, as "rope_scaling.alpha".
+  std::vector<std::string> unread() const {
+    std::vector<std::string> names;
+    for (const auto& [key, value] : json_.items()) {
+      const std::string name = prefix_ + key;
+      if (!read_->contains(name) && !value.is_null()) names.push_back(name);
+      if (!read_->contains(name + ".")) continue;
+      for (std::string& inner : inside(key).unread()) names.push_back(std::move(inner));
+    }
+    return names;
+  }
+
+  // REQUIRES: the member is there.
+  std::string text_of(const std::string& key) const { return json_[key].dump().substr(0, 60); }
 
   std::string_view what() const { return what_; }
 
@@ -110,8 +157,16 @@ class HfFields {
     return value;
   }
 
+  const std::string& read(const std::string& key) const {
+    read_->insert(prefix_ + key);
+    return key;
+  }
+
   const Json& json_;
   std::string_view what_;
+  std::string prefix_;  ///< of names in read_, in an object inside
+  std::shared_ptr<std::set<std::string, std::less<>>> read_ =
+      std::make_shared<std::set<std::string, std::less<>>>();
 };
 
 }  // namespace tokamak

@@ -59,7 +59,6 @@ void read_llama(const HfFields& f, ModelSpec& c) {
   read_rope(f, c);
   c.attention_bias = c.output_bias = f.flag_or("attention_bias", false);
   c.mlp_bias = f.flag_or("mlp_bias", false);
-  f.must_be_absent("sliding_window");
 }
 
 OrderedJson llama_json(const ModelSpec& c) {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 
 #include "tokamak/models/family.h"
@@ -29,13 +30,21 @@ constexpr std::array kMistralModels{NamedModel{"mistral", kMistralSizes, complet
 void read_mistral(const HfFields& f, ModelSpec& c) {
   read_gated_config(f, c, {.kv_heads = 8, .max_positions = 131072});
   read_rope(f, c);
-  if (!f.is_null("sliding_window"))
-    c.windows.assign(c.num_layers, f.extent_or("sliding_window", kDefaultWindow, kMostPositions));
+  f.ignore(std::array{"use_sliding_window"});
+  if (f.is_null("sliding_window")) return;
+  c.windows.assign(c.num_layers, f.extent_or("sliding_window", kDefaultWindow, kMostPositions));
+  f.must_be("use_sliding_window", true);
+  if (!f.has("layer_types")) return;
+  const std::vector<bool> slides = read_layer_types(f, c);
+  for (size_t layer = 0; layer < slides.size(); ++layer)
+    if (!slides[layer]) c.windows[layer] = 0;
 }
 
 OrderedJson mistral_json(const ModelSpec& c) {
   OrderedJson json = gated_config_json(c, "MistralForCausalLM", "mistral");
-  json["sliding_window"] = c.windows.empty() ? OrderedJson(nullptr) : OrderedJson(c.windows[0]);
+  json["sliding_window"] = sliding_window_json(c);
+  if (std::count(c.windows.begin(), c.windows.end(), 0) > 0)
+    json["layer_types"] = layer_types_json(c);
   return json;
 }
 

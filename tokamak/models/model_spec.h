@@ -71,6 +71,8 @@ struct ModelSpec {
   double residual_dropout = 0.0;
   InitRecipe init = InitRecipe::kTorchtitan;
   double initializer_range = 0.02;
+  std::string
+      unused_members;     ///< a line about members of config.json that nobody knows, or nothing
   std::string hf_config;  ///< config.json as found, for export; empty for flavors
 };
 
@@ -95,6 +97,10 @@ inline int32_t head_module(const ModelSpec& spec) {
 
 /// Returns the family that builds `model_name`; throws Error naming `model.name` and the choices.
 const Family& family_of(std::string_view model_name);
+
+/// Throws Error naming `model.name` unless it is a name of the family of `spec`, which a
+/// config.json describes.
+void require_name(const ModelSpec& spec, std::string_view model_name);
 
 /// Returns the flavors of `model_name` ("llama3", "llama2", "llama", "gpt2"), smallest first, or
 /// none if there is no such model.

@@ -66,6 +66,7 @@ void read_qwen_windows(const HfFields& f, ModelSpec& c) {
     const double full = f.number_or("max_window_layers", kDefaultFullLayers);
     for (int64_t i = 0; i < c.num_layers; ++i) slides.push_back(static_cast<double>(i) >= full);
   }
+  f.ignore(std::array{"max_window_layers", "sliding_window"});
   if (!has_windows) return;
   const int64_t window = f.extent_or("sliding_window", kDefaultWindow, kMostPositions);
   for (const bool slide : slides) c.windows.push_back(slide ? window : 0);
@@ -81,6 +82,8 @@ void read_qwen2(const HfFields& f, ModelSpec& c) {
   read_gated_config(f, c, {.kv_heads = 32, .max_positions = 32768});
   read_rope(f, c);
   read_qwen_windows(f, c);
+  f.must_be("attention_bias", true);
+  f.must_be("use_mrope", false);
   c.attention_bias = true;
 }
 

@@ -2,11 +2,14 @@
 
 #include <array>
 #include <cmath>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/models/family.h"
 
 namespace tokamak {
 namespace {
@@ -132,19 +135,54 @@ RopeScaling read_scaling(const HfFields& f, const HfFields& rope, const ModelSpe
   return s;
 }
 
-}  // namespace
+// Where one rotation is written. Beside `rope_scaling` only the theta of `rope_parameters` counts.
+struct RopeMembers {
+  const HfFields& in;  ///< of `parameters`
+  std::string parameters;
+  std::string scaling;  ///< a member of config.json; empty: there is none
+  std::string theta;    ///< a member of config.json
+  double default_theta;
+};
 
-namespace {
+std::string type_of(const HfFields& rope, const std::string& key) {
+  const std::string type = rope.text_or("type", "");
+  const std::string rope_type = rope.text_or("rope_type", type);
+  TOK_REQUIRE(type.empty() || type == rope_type,
+              "{}: \"{}\": \"type\" is \"{}\", but \"rope_type\" is \"{}\": keep one of them",
+              rope.what(), key, type, rope_type);
+  TOK_REQUIRE(!rope_type.empty() || !rope.has("factor"),
+              "{}: \"{}\": there is a \"factor\", but no \"rope_type\"", rope.what(), key);
+  return rope_type.empty() ? "default" : rope_type;
+}
 
-// Reads the object `key` in `in`, if it is there; `theta` stands for an absent rope_theta.
-RotarySpec read_object(const HfFields& f, const HfFields& in, const std::string& key,
-                       const ModelSpec& c, double theta) {
-  if (!in.has(key)) return {.theta = theta};
-  const HfFields rope = in.inside(key);
+// Returns rope_theta. All members that say it must agree, since readers take one or the other.
+double theta_of(const HfFields& f, const RopeMembers& m, bool is_scaled) {
+  std::optional<double> theta;
+  if (is_scaled && f.inside(m.scaling).has("rope_theta"))
+    theta = f.inside(m.scaling).positive_or("rope_theta", 1.0);
+  const double outside = f.positive_or(m.theta, theta.value_or(m.default_theta));
+  TOK_REQUIRE(!theta || outside == *theta,
+              "{}: \"{}\" is {}, but \"{}\" says {}: write the same into both", f.what(), m.theta,
+              outside, m.scaling, *theta);
+  if (!m.in.has_members(m.parameters)) return outside;
+  const double inside = m.in.inside(m.parameters).positive_or("rope_theta", outside);
+  TOK_REQUIRE((!f.has(m.theta) && !is_scaled) || inside == outside,
+              "{}: \"{}\" is {}, but \"{}\" says {}: write the same into both", f.what(), m.theta,
+              outside, m.parameters, inside);
+  return inside;
+}
+
+RotarySpec read_rotation(const HfFields& f, const RopeMembers& m, const ModelSpec& c) {
+  const bool is_scaled = !m.scaling.empty() && f.has_members(m.scaling);
+  RotarySpec rotation{.theta = theta_of(f, m, is_scaled)};
+  if (is_scaled && m.in.has_members(m.parameters)) m.in.inside(m.parameters).ignore_all();
+  const HfFields& from = is_scaled ? f : m.in;
+  const std::string& key = is_scaled ? m.scaling : m.parameters;
+  if (!from.has_members(key)) return rotation;
+  const HfFields rope = from.inside(key);
   rope.must_be("partial_rotary_factor", 1.0);
-  const std::string type = rope.text_or("rope_type", rope.text_or("type", "default"));
-  return {.theta = rope.positive_or("rope_theta", theta),
-          .scaling = read_scaling(f, rope, c, kind_of(type, f.what(), key))};
+  rotation.scaling = read_scaling(f, rope, c, kind_of(type_of(rope, key), f.what(), key));
+  return rotation;
 }
 
 void set_rope(ModelSpec& c, const RotarySpec& rope) {
@@ -156,28 +194,28 @@ void set_rope(ModelSpec& c, const RotarySpec& rope) {
 
 void read_rope(const HfFields& f, ModelSpec& c) {
   f.must_be("partial_rotary_factor", 1.0);
-  const char* key = f.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
-  set_rope(c, read_object(f, f, key, c, f.positive_or("rope_theta", 10000.0)));
+  if (f.has("rope_parameters")) {
+    for (const char* key : {"full_attention", "sliding_attention"})
+      TOK_REQUIRE(!f.inside("rope_parameters").has(key),
+                  "{}: \"rope_parameters\": {} rotates all layers alike, got \"{}\"", f.what(),
+                  c.family->architecture, key);
+  }
+  set_rope(c, read_rotation(f, {f, "rope_parameters", "rope_scaling", "rope_theta", 10000.0}, c));
 }
 
 void read_rope_by_layer(const HfFields& f, ModelSpec& c, double full_theta, double window_theta) {
   f.must_be("partial_rotary_factor", 1.0);
-  full_theta = f.positive_or("rope_theta", full_theta);
-  window_theta = f.positive_or("rope_local_base_freq", window_theta);
-  if (!f.has("rope_parameters")) {
-    set_rope(c, read_object(f, f, "rope_scaling", c, full_theta));
-    c.window_rope = RotarySpec{.theta = window_theta};
-    return;
-  }
-  f.must_be_absent("rope_scaling");
-  const HfFields both = f.inside("rope_parameters");
+  const Json none = Json::object();
+  const HfFields both = f.has("rope_parameters") ? f.inside("rope_parameters") : HfFields(none, "");
   for (const char* key : {"rope_type", "rope_theta"})
     TOK_REQUIRE(!both.has(key),
                 "{}: \"rope_parameters\": wanted those of \"full_attention\" and of "
                 "\"sliding_attention\", got \"{}\"",
                 f.what(), key);
-  set_rope(c, read_object(f, both, "full_attention", c, full_theta));
-  c.window_rope = read_object(f, both, "sliding_attention", c, window_theta);
+  set_rope(c,
+           read_rotation(f, {both, "full_attention", "rope_scaling", "rope_theta", full_theta}, c));
+  c.window_rope =
+      read_rotation(f, {both, "sliding_attention", "", "rope_local_base_freq", window_theta}, c);
 }
 
 OrderedJson rope_json(const RotarySpec& rope) {

@@ -28,6 +28,21 @@ constexpr std::array kSharedMembers{"bos_token_id",         "eos_token_id",     
                                     "tie_word_embeddings",  "torch_dtype",        "dtype",
                                     "transformers_version", "quantization_config"};
 
+// These are of the images.
+constexpr std::array kImageMembers{"vision_config",
+                                   "mm_tokens_per_image",
+                                   "boi_token_index",
+                                   "eoi_token_index",
+                                   "boi_token_id",
+                                   "eoi_token_id",
+                                   "image_token_index",
+                                   "image_token_id",
+                                   "initializer_range",
+                                   "projector_hidden_act",
+                                   "multimodal_projector_bias",
+                                   "spatial_merge_size",
+                                   "vision_feature_layer"};
+
 const ModelWithText* model_with_text(const HfFields& f) {
   const std::string name = f.first_text_or("architectures", "");
   const std::string type = f.text_or("model_type", "");
@@ -63,15 +78,19 @@ void add_sizes(const ModelSizes& sizes, OrderedJson& json) {
 
 }  // namespace
 
-std::optional<std::string> text_model_config(const Json& json, std::string_view text,
-                                             std::string_view what) {
-  const HfFields f(json, what);
+std::optional<std::string> text_model_config(const HfFields& f, std::string_view text) {
+  const std::string_view what = f.what();
   const ModelWithText* model = model_with_text(f);
   if (model == nullptr) return std::nullopt;
   TOK_REQUIRE(f.has("text_config"), "{}: there is no \"text_config\", which {} needs", what,
               model->architecture);
-  const std::string type =
-      f.inside("text_config").text_or("model_type", std::string(model->text_type));
+  const HfFields text_fields = f.inside("text_config");
+  text_fields.ignore_all();  // they are read from what this returns
+  // transformers reads them in a Mistral that stands alone, and gives all layers a window here.
+  TOK_REQUIRE(model->text_type != "mistral" || !text_fields.has("layer_types"),
+              "{}: \"text_config\": \"layer_types\" are not supported in {}", what,
+              model->architecture);
+  const std::string type = text_fields.text_or("model_type", std::string(model->text_type));
   const Family& family = family_of_text(type, what);
   const OrderedJson outside = parse_ordered_json(text, what);
   OrderedJson inside = outside["text_config"];
@@ -82,6 +101,7 @@ std::optional<std::string> text_model_config(const Json& json, std::string_view 
   for (const char* key : kSharedMembers) {
     if (f.has(key)) inside[key] = outside[key];
   }
+  f.ignore(kImageMembers);
   inside["architectures"] = {family.architecture};
   inside["model_type"] = type;
   add_sizes(family.text_defaults, inside);

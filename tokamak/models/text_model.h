@@ -6,15 +6,14 @@
 #include <string_view>
 #include <vector>
 
-#include "tokamak/core/json.h"
-
 namespace tokamak {
 
+class HfFields;
+
 /// Returns the config.json that transformers would write for the text model inside, or nothing if
-/// `json`, which is parsed from `text`, describes no such model. Throws Error "WHAT: ..." if the
-/// text model is none of ours.
-std::optional<std::string> text_model_config(const Json& json, std::string_view text,
-                                             std::string_view what);
+/// `f`, which is parsed from `text`, describes no such model. Throws Error "WHAT: ..." if the text
+/// model is none of ours.
+std::optional<std::string> text_model_config(const HfFields& f, std::string_view text);
 
 /// Returns the architectures of such models.
 std::vector<std::string_view> models_with_text();
