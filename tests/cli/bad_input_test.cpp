@@ -158,6 +158,13 @@ TEST_F(BadInput, WeightsOfAnotherModel) {
       {"--checkpoint.enable", "--checkpoint.initial_load_path=" + at("huge.safetensors").string()});
 }
 
+TEST_F(BadInput, ANameBesideAFolderOfAnotherFamily) {
+  expect_failure(2, "model.name = \"mixtral\": not one of ours", {"--model.name=mixtral"});
+  expect_failure(2, "is that of config.json, a LlamaForCausalLM: leave model.name out",
+                 {"--model.name=gpt2"});
+  EXPECT_FALSE(path_exists(dump()));
+}
+
 TEST_F(BadInput, AFileInTheWayOfTheDumpFolder) {
   write("out", "a file");
   expect_failure(2, "out", {});

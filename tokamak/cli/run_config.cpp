@@ -19,6 +19,7 @@
 #include "tokamak/models/model_spec.h"
 #include "tokamak/run/input_paths.h"
 #include "tokamak/run/presets.h"
+#include "tokamak/run/run_of_config.h"
 #include "tokamak/train/options.h"
 
 namespace tokamak::cli {
@@ -313,6 +314,11 @@ std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
   for (Need& need : needs(run.config, capabilities())) run.needs.push_back(std::move(need));
   refuse_unknown_models(run.needs);
   for (Need& need : missing_files(run.config)) run.needs.push_back(std::move(need));
+  if (has_hf_config(run.config) && has_model(run.config)) {
+    const ModelSpec spec = spec_of(run.config);
+    if (loaded.names_model) require_name(spec, run.config.model.name);
+    if (!spec.unused_members.empty()) run.notes.push_back(spec.unused_members);
+  }
   const bool starts_itself = words.is_proxy && !is_launched;
   if (world != launched.world_size && !starts_itself) {
     for (Need& need : missing_ranks(run.config.parallelism, world, launched.world_size))

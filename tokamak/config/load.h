@@ -28,6 +28,7 @@ struct LoadedConfig {
   std::vector<std::string> notes;
   /// What retired keys ask for and no field can hold; needs() adds the rest.
   std::vector<Need> needs;
+  bool names_model = false;  ///< model.name was given, in a file or an override
 };
 
 /// Applies the file (or `--job.config_file`) to the defaults, then the overrides. Throws Error with

@@ -237,6 +237,7 @@ LoadedConfig Merge::finish(std::vector<std::string> earlier) {
   for (const auto& [reason, names] : dropped_)
     note(fmt::format("{}: accepted without effect: {}", fmt::join(names, ", "), reason));
   loaded.notes = std::move(notes_);
+  loaded.names_model = given("model.name") != nullptr;
   loaded.needs = std::move(needs_);
   return loaded;
 }

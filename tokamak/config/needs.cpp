@@ -54,7 +54,7 @@ void listed_values(const Config& config, Collector& out) {
 }
 
 void model(const Config& config, const Capabilities& can, Collector& out) {
-  if (can.models.empty() || config.model.flavor == "hf") return;
+  if (can.models.empty()) return;
   const auto family = std::find_if(can.models.begin(), can.models.end(),
                                    [&](const auto& row) { return row.first == config.model.name; });
   if (family == can.models.end()) {
