@@ -379,6 +379,7 @@ TEST(Generate, MistakesAreOneLine) {
                  "--temperature");
   expect_refused({"generate", gpt2, "-t", "1", "-t", "2"},
                  "--temperature: wanted once, got 2 times");
+  expect_refused({"generate", gpt2, "--model", "gpt2:124M"}, "leave --model out");
   expect_refused({"generate", gpt2, "-n", "1e3"}, "--max-new-tokens = 1e3: wanted an integer");
   expect_refused({"generate", gpt2, "-t", "hot"}, "--temperature = hot: wanted a number");
   expect_refused(

@@ -59,6 +59,9 @@ ModelFiles open_model(const std::filesystem::path& path, const std::string& flav
   if (!holds_weights(path)) refuse_folder_of_checkpoints(path / CheckpointConfig{}.folder);
   ModelFiles m{.folder = is_folder(path) ? path : path.parent_path()};
   if (!flavor.empty()) {
+    TOK_REQUIRE(!path_exists(m.folder / "config.json"),
+                "--model {}: {} says which model this is: leave --model out", flavor,
+                (m.folder / "config.json").string());
     m.config = spec_of_word(flavor);
   } else if (!is_folder(path) && is_llmc_model(path)) {
     m.config = config_of_llmc(path);
