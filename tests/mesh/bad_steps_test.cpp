@@ -10,9 +10,9 @@
 #include "tokamak/checkpoint/checkpoint_reader.h"
 #include "tokamak/checkpoint/manifest.h"
 #include "tokamak/checkpoint/test_tensors.h"
-#include "tokamak/core/chunk_hash.h"
 
 #include "tests/fixtures/guarded_run.h"
+#include "tests/fixtures/state_bits.h"
 
 namespace tokamak {
 namespace {
@@ -21,20 +21,6 @@ using testing::ScratchFolder;
 
 constexpr int64_t kBadStep = 24;
 constexpr int64_t kLastStep = 27;
-
-fs::path checkpoint_of(int64_t step, const fs::path& dump) {
-  return dump / "checkpoint" / fmt::format("step-{}", step);
-}
-
-// Returns hashes of the bits of all parameters and moments.
-std::map<std::string, uint64_t> state_after(int64_t step, const fs::path& dump) {
-  const CheckpointReader reader(checkpoint_of(step, dump));
-  std::map<std::string, uint64_t> all;
-  for (const auto& [name, type] : reader.manifest().tensors)
-    all[name] = hash_of(read_all(reader.source(name)));
-  EXPECT_GT(all.size(), 20U);
-  return all;
-}
 
 // Spikes are far above noise: only steps that are damaged are bad.
 void train_steadily(Config& config) {

@@ -4,6 +4,8 @@
 #include <charconv>
 #include <string_view>
 
+#include <fmt/ranges.h>
+
 #include "tokamak/checkpoint/checkpoint_reader.h"
 #include "tokamak/checkpoint/formats/foreign.h"
 #include "tokamak/checkpoint/formats/hf_weights.h"
@@ -32,18 +34,19 @@ bool is_hugging_face(const fs::path& folder) {
 }
 
 CheckpointEntry judge(const fs::path& path, int64_t step) {
-  CheckpointEntry entry{
-      .step = step, .path = path, .kind = CheckpointKind::kUnusable, .problem = ""};
+  CheckpointEntry entry{.step = step, .path = path, .problem = "", .lineage = ""};
   try {
     refuse_foreign_checkpoint(path);
     if (!path_exists(path / kManifestFile) && is_hugging_face(path)) {
       const HfWeights weights(path);
       entry.kind = CheckpointKind::kHuggingFace;
+      if (path_exists(path / kLineageFile)) entry.lineage = read_file(path / kLineageFile);
       return entry;
     }
     const CheckpointReader reader(path);
     TOK_REQUIRE(reader.manifest().info.step == step, "{}: the manifest is that of step {}",
                 path.string(), reader.manifest().info.step);
+    entry.lineage = lineage_of(reader.manifest().info);
     entry.kind =
         reader.manifest().info.resumable ? CheckpointKind::kResumable : CheckpointKind::kModelOnly;
   } catch (const Error& error) {
@@ -64,6 +67,30 @@ std::vector<CheckpointEntry> list_checkpoints(const fs::path& folder) {
   std::stable_sort(entries.begin(), entries.end(),
                    [](const auto& a, const auto& b) { return a.step < b.step; });
   return entries;
+}
+
+std::string lineage_of(const CheckpointInfo& info) {
+  const auto found = info.sections.find(kLineageSection);
+  return found == info.sections.end() ? "" : found->second;
+}
+
+fs::path next_aside(const fs::path& folder) {
+  int64_t number = 1;
+  while (path_exists(folder / fmt::format("aside-{}", number))) ++number;
+  return folder / fmt::format("aside-{}", number);
+}
+
+std::string set_aside(const fs::path& folder, int64_t first, const fs::path& kept,
+                      const fs::path& aside) {
+  std::vector<std::string> names;
+  for (const CheckpointEntry& entry : list_checkpoints(folder)) {
+    if (entry.step < first || entry.path == kept) continue;
+    make_folders(aside);
+    names.push_back(entry.path.filename().string());
+    rename_durably(entry.path, aside / names.back());
+    sync_folder(folder);
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
 }
 
 std::vector<fs::path> purge(const fs::path& folder, int keep_latest_k, int64_t just_written) {

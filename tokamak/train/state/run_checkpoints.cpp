@@ -5,6 +5,9 @@
 #include <map>
 #include <thread>
 #include <utility>
+#include <vector>
+
+#include <fmt/ranges.h>
 
 #include "tokamak/checkpoint/atomic_folder.h"
 #include "tokamak/checkpoint/checkpoint_folder.h"
@@ -45,6 +48,16 @@ void require_no_other_parameters(const CheckpointReader& checkpoint, const Model
   }
 }
 
+// Returns what decides which State a run has loaded besides its newest checkpoint's, or "".
+std::string lineage_of(const CheckpointOptions& o) {
+  std::vector<std::string> asked;
+  if (o.load_step >= 0) asked.push_back(fmt::format("checkpoint.load_step = {}", o.load_step));
+  const std::string excluded = names_of_excluded(o.parts);
+  if (!excluded.empty())
+    asked.push_back(fmt::format("checkpoint.exclude_from_loading = [{}]", excluded));
+  return fmt::format("{}", fmt::join(asked, ", "));
+}
+
 }  // namespace
 
 RunCheckpoints::RunCheckpoints(const CheckpointOptions& options, const ModelSpec& model,
@@ -59,6 +72,7 @@ RunCheckpoints::RunCheckpoints(const CheckpointOptions& options, const ModelSpec
       access_(access),
       pieces_(pieces),
       log_(log),
+      lineage_(lineage_of(options)),
       saver_(world, {.folder = folder_of_saves(),
                      .keep_latest_k = options.keep_latest_k,
                      .in_background = options.in_background && writes(),
@@ -74,7 +88,7 @@ RunCheckpoints::RunCheckpoints(const CheckpointOptions& options, const ModelSpec
                      }}) {}
 
 bool RunCheckpoints::has_done(int64_t steps) {
-  if (!writes() || o_.create_seed || o_.load_step >= 0) return false;
+  if (!writes() || o_.create_seed || (goes_back() && !newest_is_own())) return false;
   const FinishedRun run = find_finished_run(world_, o_.folder, steps, o_.num_threads);
   for (const std::string& line : run.damaged) log_.say(line, "WARNING");
   if (!run.step) return false;
@@ -94,9 +108,10 @@ bool RunCheckpoints::has_done(int64_t steps) {
 
 TrainState RunCheckpoints::begin(uint64_t seed, Loader& loader) {
   TrainState state{.seed = seed};
+  has_branched_ = false;
   auto resumed = recall(loader);
   const bool is_recalled = resumed.has_value();
-  if (!is_recalled) resumed = resume();
+  if (!is_recalled) resumed = resume(seed);
   if (resumed) {
     if (!o_.initial_load_path.empty())
       log_.say("checkpoint.initial_load_path is ignored: this run has checkpoints of its own");
@@ -110,7 +125,7 @@ TrainState RunCheckpoints::begin(uint64_t seed, Loader& loader) {
         load_weights();
       } else {
         all_together(world_, [&] {
-          state = load(o_.initial_load_path);
+          state = load(CheckpointReader(o_.initial_load_path), o_.parts, seed);
           return std::string();
         });
         take_over(state, seed, loader);
@@ -118,8 +133,9 @@ TrainState RunCheckpoints::begin(uint64_t seed, Loader& loader) {
     }
   }
   if (writes()) {
-    describe_model();
+    describe_model(o_.folder);
     saver_.prepare(access_, pieces_);
+    if (has_branched_ && goes_back()) leave_branch(state, loader);
     if (is_recalled && owes_save(state.step)) save(state, true, loader);
   }
   return state;
@@ -175,11 +191,26 @@ void RunCheckpoints::await_copies() {
   if (memory_) memory_->await_copy();
 }
 
-std::optional<TrainState> RunCheckpoints::resume() {
+bool RunCheckpoints::newest_is_own() const {
+  const std::string answer = on_rank_zero(world_, [&]() -> std::string {
+    const auto all = list_checkpoints(o_.folder);
+    const auto newest = std::find_if(all.rbegin(), all.rend(), [](const CheckpointEntry& entry) {
+      return entry.kind != CheckpointKind::kUnusable;
+    });
+    return newest != all.rend() && newest->lineage == lineage_ ? "own" : "";
+  });
+  return !answer.empty();
+}
+
+std::optional<TrainState> RunCheckpoints::resume(uint64_t seed) {
   if (!o_.enable && !o_.load_only) return std::nullopt;
   TrainState state;
-  if (o_.load_step >= 0) {
-    const auto path = o_.folder / step_folder_name(o_.load_step);
+  const bool is_done = !lineage_.empty() && newest_is_own();
+  if (is_done) log_.say(fmt::format("{}: done when this run began", lineage_));
+  // What a run does not write, another may: to go back is to go back to where it began.
+  const bool is_fixed = !writes() && !loaded_from_.empty();
+  if (is_fixed || (o_.load_step >= 0 && !is_done)) {
+    const auto path = is_fixed ? loaded_from_ : o_.folder / step_folder_name(o_.load_step);
     on_rank_zero(world_, [&] {
       TOK_REQUIRE(path_exists(path), "checkpoint.load_step = {}: there is no {}", o_.load_step,
                   path.string());
@@ -187,7 +218,7 @@ std::optional<TrainState> RunCheckpoints::resume() {
     });
     log_.say(fmt::format("Loading the checkpoint {}", path.string()));
     all_together(world_, [&] {
-      state = load(path);
+      state = resume_from(path, seed);
       return std::string();
     });
     return state;
@@ -197,7 +228,7 @@ std::optional<TrainState> RunCheckpoints::resume() {
       [&](const std::filesystem::path& path) {
         log_.say(fmt::format("Loading the checkpoint {}", path.string()));
         const auto start = std::chrono::steady_clock::now();
-        state = load(path);
+        state = resume_from(path, seed);
         log_.say(fmt::format("Loaded {}", loaded_since(start)));
       },
       [&](const std::string& line) { log_.say(line, "WARNING"); });
@@ -218,10 +249,42 @@ std::string RunCheckpoints::loaded_since(std::chrono::steady_clock::time_point s
                      seconds_since(start));
 }
 
-TrainState RunCheckpoints::load(const std::filesystem::path& path) const {
-  require_no_other_parameters(CheckpointReader(path), model_);
-  return load_checkpoint(access_, pieces_, path, o_.parts,
+TrainState RunCheckpoints::resume_from(const std::filesystem::path& path, uint64_t seed) {
+  const CheckpointReader checkpoint(path);
+  loaded_from_ = path;
+  has_branched_ = lineage_of(checkpoint.manifest().info) != lineage_;
+  return load(checkpoint, has_branched_ ? o_.parts : LoadParts{}, seed);
+}
+
+TrainState RunCheckpoints::load(const CheckpointReader& checkpoint, const LoadParts& parts,
+                                uint64_t seed) const {
+  require_no_other_parameters(checkpoint, model_);
+  if (!names_of_excluded(parts).empty()) initialize(access_, pieces_, seed);
+  return load_checkpoint(access_, pieces_, checkpoint.folder(), parts,
                          {.count = o_.num_threads, .num_ranks = world_.size()});
+}
+
+// What is newer than where the run begins is of a branch that it leaves. That may hold the
+// checkpoint it has begun from, which must not go before the run has one of its own.
+void RunCheckpoints::leave_branch(TrainState& state, const Loader& loader) {
+  const std::filesystem::path aside =
+      on_rank_zero(world_, [&] { return next_aside(o_.folder).string(); });
+  leave_newer(o_.folder, state.step, loaded_from_, aside);
+  const auto own = o_.folder / step_folder_name(state.step);
+  if (own == loaded_from_) return;
+  save(state, true, loader);
+  saver_.finish();
+  if (saver_.num_failed() == 0) leave_newer(o_.folder, state.step, own, aside);
+}
+
+void RunCheckpoints::leave_newer(const std::filesystem::path& folder, int64_t first,
+                                 const std::filesystem::path& kept,
+                                 const std::filesystem::path& aside) const {
+  const std::string names =
+      on_rank_zero(world_, [&] { return set_aside(folder, first, kept, aside); });
+  if (names.empty()) return;
+  log_.say(fmt::format("Moved {}, a branch that this run leaves, to {}", names, aside.string()));
+  describe_model(aside);
 }
 
 // Continues the loader of the run that was saved, and says what is not as it was there.
@@ -266,9 +329,8 @@ void RunCheckpoints::load_weights() {
 }
 
 // Writes the model's files beside the checkpoints, so that `generate` and `convert` need no others.
-void RunCheckpoints::describe_model() const {
+void RunCheckpoints::describe_model(const std::filesystem::path& folder) const {
   on_rank_zero(world_, [&] {
-    const std::filesystem::path& folder = folder_of_saves();
     make_folders(folder);
     write_file_atomic(folder / "config.json", to_hf_config(model_, master_, o_.ids));
     for (const auto& [name, text] : o_.assets) write_file_atomic(folder / name, text);
@@ -304,7 +366,9 @@ void RunCheckpoints::save_last(TrainState& state, bool stopping, const Loader& l
                     "goes on from; another Ctrl-C ends the run at once",
                     (o_.stopped_folder / step_folder_name(state.step)).string(),
                     o_.stopped_folder.filename().string()));
-    describe_model();
+    describe_model(o_.stopped_folder);
+    leave_newer(o_.stopped_folder, state.step + 1, {},
+                on_rank_zero(world_, [&] { return next_aside(o_.stopped_folder).string(); }));
   }
   while (true) {
     const int failed = saver_.num_failed();
@@ -329,14 +393,17 @@ void RunCheckpoints::save(TrainState& state, bool resumable, const Loader& loade
   saver_.save(access_, pieces_, state,
               {.config_digest = config_digest_,
                .keys = to_json(o_.keys),
+               .lineage = lineage_,
                .resumable = resumable,
                .export_dtype = o_.export_dtype});
 }
 
 void RunCheckpoints::save_in_hf(const TrainState& state) {
-  const auto path = save_hf_folder(
-      world_, access_, pieces_, o_.folder, state.step,
-      {.model = model_, .dtype = o_.export_dtype, .ids = o_.ids, .assets = o_.assets});
+  AssetFiles assets = o_.assets;
+  if (!lineage_.empty()) assets[kLineageFile] = lineage_;
+  const auto path =
+      save_hf_folder(world_, access_, pieces_, o_.folder, state.step,
+                     {.model = model_, .dtype = o_.export_dtype, .ids = o_.ids, .assets = assets});
   log_.say(fmt::format("Saved the Hugging Face folder {}", path.string()));
 }
 

@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 
+#include "tokamak/checkpoint/checkpoint_reader.h"
 #include "tokamak/data/loader.h"
 #include "tokamak/train/report/run_log.h"
 #include "tokamak/train/state/checkpoint_saver.h"
@@ -103,15 +104,26 @@ class RunCheckpoints {
     return writes() ? o_.folder : o_.stopped_folder;
   }
 
+  /// Whether the newest checkpoint is of a run that was told to load as this one is: what was asked
+  /// for is done, and the run goes on from there.
+  bool newest_is_own() const;
+
+  /// Whether the run was told to begin before the newest checkpoint.
+  bool goes_back() const { return o_.load_step >= 0 || !o_.parts.train_state; }
+
   /// Loads the checkpoint to resume from, if there is one.
-  std::optional<TrainState> resume();
+  std::optional<TrainState> resume(uint64_t seed);
   std::optional<TrainState> recall(const Loader& loader);
   bool owes_save(int64_t step) const;
-  TrainState load(const std::filesystem::path& path) const;
+  TrainState resume_from(const std::filesystem::path& path, uint64_t seed);
+  TrainState load(const CheckpointReader& checkpoint, const LoadParts& parts, uint64_t seed) const;
+  void leave_branch(TrainState& state, const Loader& loader);
+  void leave_newer(const std::filesystem::path& folder, int64_t first,
+                   const std::filesystem::path& kept, const std::filesystem::path& aside) const;
   std::string loaded_since(std::chrono::steady_clock::time_point start) const;
   void take_over(TrainState& state, uint64_t seed, Loader& loader) const;
   void load_weights();
-  void describe_model() const;
+  void describe_model(const std::filesystem::path& folder) const;
   void save(TrainState& state, bool resumable, const Loader& loader);
   void save_last(TrainState& state, bool stopping, const Loader& loader);
   void save_in_hf(const TrainState& state);
@@ -124,6 +136,9 @@ class RunCheckpoints {
   StateAccess access_;
   std::span<const TensorPiece> pieces_;
   const RunLog& log_;
+  std::string lineage_;                ///< of the checkpoints that it writes
+  std::filesystem::path loaded_from_;  ///< by resume()
+  bool has_branched_ = false;          ///< that checkpoint is of another lineage
   CheckpointSaver saver_;
   std::unique_ptr<StepMemory> memory_;
 };

@@ -5,6 +5,9 @@
 #include <memory>
 #include <mutex>
 
+#include <fmt/ranges.h>
+
+#include "tokamak/checkpoint/checkpoint_folder.h"
 #include "tokamak/checkpoint/formats/convert_elements.h"
 #include "tokamak/checkpoint/transform.h"
 #include "tokamak/core/error.h"
@@ -208,6 +211,7 @@ CheckpointInfo info_of(const TrainState& state, const SnapshotOptions& options) 
   const Json train_state{
       {"step", state.step}, {"updates", state.updates}, {"tokens_seen", state.tokens_seen}};
   info.sections["train_state"] = train_state.dump();
+  if (!options.lineage.empty()) info.sections[kLineageSection] = options.lineage;
   if (options.resumable) {
     info.sections["loader"] = state.loader;
     info.sections["rng"] = Json{{"seed", state.seed}}.dump();
@@ -241,6 +245,14 @@ void load_parameters(const StateAccess& access, std::span<const TensorPiece> pie
                 to_string(it->second->dims), to_string(piece.type.dims));
     load_piece(access, piece, *it->second);
   }
+}
+
+std::string names_of_excluded(const LoadParts& parts) {
+  std::vector<std::string_view> names;
+  if (!parts.optimizer) names.emplace_back("optimizer");
+  if (!parts.loader) names.emplace_back("dataloader");
+  if (!parts.train_state) names.emplace_back("train_state");
+  return fmt::format("{}", fmt::join(names, ", "));
 }
 
 TrainState load_checkpoint(const StateAccess& access, std::span<const TensorPiece> pieces,

@@ -32,7 +32,8 @@ struct TrainState {
 /// model-only checkpoint casts parameters to `export_dtype`.
 struct SnapshotOptions {
   std::string config_digest;
-  std::string keys;  ///< of the configuration, by saved_keys.h
+  std::string keys;     ///< of the configuration, by saved_keys.h
+  std::string lineage;  ///< lineage_of() the checkpoint
   bool resumable = true;
   DType export_dtype = DType::kF32;
 };
@@ -65,6 +66,9 @@ struct LoadParts {
   bool loader = true;
   bool train_state = true;
 };
+
+/// Returns the names of the parts that are not loaded, as "optimizer, dataloader", or "".
+std::string names_of_excluded(const LoadParts& parts);
 
 /// The threads and ranks that read a checkpoint together.
 struct LoadThreads {
