@@ -31,7 +31,13 @@ class ParquetLines final : public ByteStream {
     reader_ = std::move(*made);
     reader_->set_batch_size(kRowsAtOnce);
     reader_->set_use_threads(false);
-    const auto& columns = *reader_->parquet_reader()->metadata()->schema();
+    const parquet::FileMetaData& file_data = *reader_->parquet_reader()->metadata();
+    for (int i = 0; i < file_data.num_row_groups(); ++i)
+      rows_left_ += file_data.RowGroup(i)->num_rows();
+    TOK_REQUIRE(rows_left_ == file_data.num_rows(),
+                "{}: declares {} rows, but {} in its row groups: the file is damaged", name_,
+                file_data.num_rows(), rows_left_);
+    const auto& columns = *file_data.schema();
     const int column = columns.ColumnIndex("text");
     TOK_REQUIRE(column >= 0, "{}: wanted a column \"text\" of strings, there are {}", name_,
                 names_of(columns));
@@ -46,6 +52,10 @@ class ParquetLines final : public ByteStream {
     while (at_ == lines_.size()) {
       std::shared_ptr<arrow::RecordBatch> batch;
       require(batches_->ReadNext(&batch));
+      rows_left_ -= batch == nullptr ? 0 : batch->num_rows();
+      TOK_REQUIRE(batch != nullptr || rows_left_ == 0,
+                  "{}: {} of its rows are missing in column \"text\": the file is damaged", name_,
+                  rows_left_);
       if (batch == nullptr) return 0;
       lines_.clear();
       at_ = 0;
@@ -114,6 +124,7 @@ class ParquetLines final : public ByteStream {
   std::shared_ptr<arrow::RecordBatchReader> batches_;
   std::string lines_;
   size_t at_ = 0;
+  int64_t rows_left_ = 0;
 };
 
 }  // namespace

@@ -143,5 +143,23 @@ TEST(ParquetLines, a_damaged_byte_changes_no_text_unseen) {
   EXPECT_GT(refused, 20);
 }
 
+TEST(ParquetLines, every_cut_and_flipped_bit_of_a_small_file_is_seen) {
+  const TestFolder folder;
+  const std::string path = folder / "a.parquet";
+  write(path, "text", array_of<arrow::StringBuilder>({"one", "two", "three", "four", "five"}));
+  const Texts want = read(path);
+  const std::string whole = read_file(path);
+  for (size_t cut = 0; cut < whole.size(); ++cut) {
+    FileWriter(path).write(whole.substr(0, cut));
+    EXPECT_NE(refusal_of(path), "") << cut;
+  }
+  for (size_t bit = 0; bit < whole.size() * 8; ++bit) {
+    std::string damaged = whole;
+    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
+    FileWriter(path).write(damaged);
+    EXPECT_TRUE(!refusal_of(path).empty() || read(path) == want) << bit;
+  }
+}
+
 }  // namespace
 }  // namespace tokamak
