@@ -1,17 +1,22 @@
 """Feed the program damaged files: mutate_inputs.py PROGRAM [--count N] [--seed S] [--jobs J].
 
 Each case damages one input (safetensors, weight index, config.json, tokenizer.json, vocab.json or
-merges.txt, TOML, manifest or shard of a checkpoint) and gives it to `convert`, `generate` or `train --dry-run`. A case fails
-where the program ends by a signal or as a bug, takes over 10 s or 4 GiB, refuses in anything but
-one line, or accepts damage that a hash covers. Case N of seed S is always the same; a failed one is
-kept in FOLDER/failed-N with its command.
+merges.txt, TOML, manifest or shard of a checkpoint, JSON lines packed or not, token files) and gives it to `convert`,
+`generate`, `train --dry-run`, `tokenizer cache` or `eval`. A case fails where the program ends by a
+signal or as a bug, takes over 10 s or 4 GiB, refuses in anything but one line, accepts damage that a
+hash covers, or drops documents or tokens without a line. Case N of seed S is always the same; a
+failed one is kept in FOLDER/failed-N with its command.
 """
 import argparse
+import array
 import concurrent.futures
+import ctypes
+import gzip
 import json
 import os
 import pathlib
 import random
+import re
 import resource
 import shutil
 import struct
@@ -158,6 +163,61 @@ def mutated_safetensors(data, draw):
     return struct.pack("<Q", len(header)) + header + data[8 + length:]
 
 
+def zstd_frame(text):
+    """A frame with a checksum."""
+    lib = ctypes.CDLL("libzstd.so.1")
+    lib.ZSTD_createCCtx.restype = ctypes.c_void_p
+    lib.ZSTD_compressBound.restype = lib.ZSTD_compress2.restype = ctypes.c_size_t
+    lib.ZSTD_compressBound.argtypes = [ctypes.c_size_t]
+    lib.ZSTD_CCtx_setParameter.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int]
+    lib.ZSTD_compress2.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p,
+                                   ctypes.c_size_t]
+    lib.ZSTD_freeCCtx.argtypes = [ctypes.c_void_p]
+    context = lib.ZSTD_createCCtx()
+    lib.ZSTD_CCtx_setParameter(context, 201, 1)
+    room = lib.ZSTD_compressBound(len(text))
+    packed = ctypes.create_string_buffer(room)
+    size = lib.ZSTD_compress2(context, packed, room, text, len(text))
+    lib.ZSTD_freeCCtx(context)
+    return packed.raw[:size]
+
+
+PARTS = [[f"document {part}.{i}" for i in range(1 + 3 * part)] for part in range(3)]
+
+
+def json_lines(texts):
+    return "".join(json.dumps({"text": text, "score": 0.5, "hash": 2**64 + i}) + "\n"
+                   for i, text in enumerate(texts)).encode()
+
+
+def packed_files():
+    """Files of several members or frames, and what may lie between them."""
+    parts = [json_lines(texts) for texts in PARTS]
+    skipped = struct.pack("<II", 0x184D2A53, 3) + b"abc"
+    return {"a.jsonl.gz": b"".join(gzip.compress(part, mtime=0) for part in parts) + bytes(20),
+            "a.jsonl.zst": skipped + skipped.join(zstd_frame(part) for part in parts)}
+
+
+def texts_in(data):
+    """The texts of JSON lines, objects or an array of them, as Python reads them."""
+    rest, texts, decoder = data.decode("utf-8-sig"), [], json.JSONDecoder()
+    while rest := rest.strip(" \t\r\n\v\f\ufeff"):
+        value, end = decoder.raw_decode(rest)
+        rest = rest[end:]
+        for each in value if isinstance(value, list) and not texts else [value]:
+            text = each["text"] if isinstance(each, dict) else each
+            texts.append(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+    return texts
+
+
+def token_files():
+    ids = array.array("H", [i % 50 for i in range(100)]).tobytes()
+    lengths, pointers = [30, 50, 20], [0, 60, 160]
+    return {"a.bin": struct.pack("<256i", 20240520, 1, 100, *[0] * 253) + ids,
+            "m.bin": ids,
+            "m.idx": b"MMIDIDX\0\0" + struct.pack("<QBQQ3i3q3q", 1, 8, 3, 3, *lengths, *pointers, 0, 2, 3)}
+
+
 class Inputs:
     """The undamaged inputs, made once."""
 
@@ -221,7 +281,7 @@ class Case:
         draw = random.Random(f"{seed}/{number}")
         self.folder = folder
         self.kind = draw.choice(["safetensors", "index", "config", "tokenizer", "vocab", "toml",
-                                 "manifest", "shard"])
+                                 "manifest", "shard", "packed", "lines", "tokens"])
         self.inputs = inputs
         self.out = folder / "out"
         model = folder / "model"
@@ -229,6 +289,20 @@ class Case:
             file = folder / "run.toml"
             file.write_bytes(mutated_text(TOML, draw))
             self.command = [program, "train", str(file), "--dry-run", "--world-size=1", "--job.device=cpu"]
+            return
+        if self.kind in ("packed", "lines"):
+            self.write_text(draw)
+            self.command = [program, "tokenizer", "cache", "c4", str(self.data), "--tokenizer", "bytes",
+                            "--cache", str(folder / "cache"), "--threads=1"]
+            return
+        if self.kind == "tokens":
+            for name, data in token_files().items():
+                (folder / name).write_bytes(data)
+            damaged = draw.choice(sorted(token_files()))
+            damage(folder / damaged, mutated_bytes, draw)
+            self.data = folder / f"{damaged[0]}.bin"
+            self.command = [program, "eval", str(inputs.models["llama_tiny"]), str(self.data), "--seq-len=16",
+                            "--json", "--device=cpu"]
             return
         if self.kind in ("manifest", "shard"):
             copy_of(inputs.checkpoint, folder / "checkpoint")
@@ -264,6 +338,38 @@ class Case:
                             "hello", "-n", "2", "--ids", "--device=cpu"]
         else:
             self.command = [program, "convert", str(model), str(self.out)]
+
+    def write_text(self, draw):
+        if self.kind == "packed":
+            name, data = draw.choice(sorted(packed_files().items()))
+            data = mutated_bytes(data, draw)
+        else:
+            name, lines = "a.jsonl", json_lines(PARTS[2])
+            data = b"[" + lines.strip().replace(b"\n", b",\n") + b"]" if draw.randrange(3) == 0 else lines
+            data = mutated_text(data, draw)
+        self.data = self.folder / name
+        self.data.write_bytes(data)
+
+    def is_all_there(self):
+        """Whether the program's output holds all documents or tokens of the damaged file."""
+        if self.kind == "tokens":
+            return json.loads((self.folder / "stdout").read_text())["tokens"] == 99
+        tokens = array.array("H", next((self.folder / "cache").glob("*/tokens.u16")).read_bytes())
+        texts, text = [], bytearray()
+        for token in tokens:
+            if token < 256:
+                text.append(token)
+            elif token == 257:
+                texts.append(text.decode("utf-8", "replace"))
+                text.clear()
+        if self.kind == "lines":
+            return texts == texts_in(self.data.read_bytes())
+        while texts:
+            part = next((part for part in PARTS if texts[:len(part)] == part), None)
+            if part is None:
+                return False
+            texts = texts[len(part):]
+        return bool(tokens)
 
     def write_vocab(self, model, draw):
         """The same tokenizer in the files of GPT-2, of which one is damaged."""
@@ -303,6 +409,13 @@ class Case:
         if peak > MOST_BYTES or "out of host memory" in text:
             return f"{peak / 2**30:.2f} GiB: {text[:300]}"
         lines = [line for line in text.split("\n")[:-1] if ": left out " not in line]
+        if self.kind in ("packed", "lines", "tokens"):
+            progress = r"\r?[^\r\n]*: \d+ tokens, \d+ %(, complete\n)?"
+            lines = re.sub(progress, "", text).split("\n")[:-1]
+            if code != 0 and self.data.stem not in "".join(lines):
+                return f"the file has no name: {text[:300]}"
+            if code == 0 and not lines and not self.is_all_there():
+                return "documents or tokens are missing without a line"
         if code != 0 and self.kind != "toml" and len(lines) != 1:
             return f"{len(lines)} lines: {text[:300]}"
         if code != 0 and self.out.exists():
