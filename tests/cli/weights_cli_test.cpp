@@ -402,6 +402,21 @@ TEST(TokenizerTrain, KeepsTheTokenizerOfAModel) {
   expect_refused(words + Words{text}, "cannot create folder");
 }
 
+TEST(TokenizerTrain, LearnsTheTextsOfJsonLines) {
+  const ScratchFolder scratch;
+  write_file_atomic(scratch.path() / "text.txt", "some text for a tokenizer, some text");
+  make_folders(scratch.path() / "lines");
+  write_file_atomic(scratch.path() / "lines/a.jsonl",
+                    "{\"text\": \"some text for a tokenizer, some text\", \"score\": NaN}\n");
+  std::vector<std::string> made;
+  for (const char* name : {"text.txt", "lines"}) {
+    const fs::path out = scratch.path() / (std::string("of_") + name);
+    run_ok({"tokenizer", "train", (scratch.path() / name).string(), "-o", out.string()});
+    made.push_back(read_file(out / "tokenizer.json"));
+  }
+  EXPECT_EQ(made[0], made[1]);
+}
+
 TEST(TokenizerEncode, SaysWhenItsOutputIsFull) {
   const std::string command = std::string("echo '{\"text\": \"a\"}' | ") + TOK_PROGRAM +
                               " tokenizer encode bytes > /dev/full";

@@ -14,6 +14,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/machine_fault.h"
+#include "tokamak/core/names.h"
 #include "tokamak/data/parquet_lines.h"
 
 namespace tokamak {
@@ -201,18 +202,19 @@ void ByteStream::skip(int64_t count) {
 }
 
 bool is_parquet(const std::filesystem::path& path) {
-  return path.extension() == ".parquet";
+  return lower_case(path.extension().string()) == ".parquet";
 }
 
 bool is_packed(const std::filesystem::path& path) {
-  const std::string extension = path.extension().string();
+  const std::string extension = lower_case(path.extension().string());
   return extension == ".gz" || extension == ".zst" || extension == ".zstd" || is_parquet(path);
 }
 
 std::unique_ptr<ByteStream> open_bytes(const std::filesystem::path& path) {
   if (is_parquet(path)) return open_parquet_lines(path);
   if (!is_packed(path)) return std::make_unique<PlainStream>(path.string());
-  if (path.extension() == ".gz") return std::make_unique<GzipStream>(path.string());
+  if (lower_case(path.extension().string()) == ".gz")
+    return std::make_unique<GzipStream>(path.string());
   return std::make_unique<ZstdStream>(path.string());
 }
 

@@ -110,6 +110,7 @@ TEST(DamagedFiles, JsonThatIsOneArray) {
   const std::string whole = R"([{"text":"a","n":1},)"
                             "\n"
                             R"({"text":"b"}])";
+  EXPECT_EQ(read_json(folder.write("a.json", whole)), (Texts{"a", "b"}));
   expect_cuts_seen<Texts>(folder, "a.json", whole, read_json, {});
 }
 

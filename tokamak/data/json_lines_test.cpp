@@ -20,7 +20,7 @@ TEST(JsonLines, AreReadAsDatasetsReadsThem) {
   const std::pair<const char*, std::string> cases[] = {
       {"nan", R"({"text":"a","s":NaN})"
               "\n"
-              R"({"s":[-Infinity,Infinity, NaN],"text":"b"})"},
+              R"({"s":[-Infinity,Infinity, NaN,Inf,-Inf],"text":"b"})"},
       {"big", R"({"text":"a","h":18446744073709551616,"i":-9223372036854775809})"
               "\n"
               R"({"h":{"k":123456789012345678901234567890},"text":"b"})"},
@@ -115,6 +115,7 @@ TEST(JsonLines, NameFileLineAndFieldOfWhatIsWrong) {
       {first + R"({"text":6})", "line 2: wanted a string in the \"text\" field, got a number"},
       {first + R"({"text":["a"]})", "line 2: wanted a string in the \"text\" field, got an array"},
       {first + R"({"body":"a", "url":1})", "line 2: no \"text\" field, only body, url"},
+      {R"({"a\nb":1})", "line 1: no \"text\" field, only a"},
       {R"({"data":[{"text":"a"}]})", "line 1: no \"text\" field, only data"},
       {first + R"({"text":"b","text":"z"})", "line 2: wanted one \"text\" field, got 2"},
       {first + "\"b\"\n", "line 2: wanted a JSON object with a \"text\" field, got a string"},

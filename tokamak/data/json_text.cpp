@@ -6,6 +6,7 @@
 #include <simdjson.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/names.h"
 
 namespace tokamak {
 
@@ -69,7 +70,8 @@ bool is_number(std::string_view word) {
 
 // Python's json writes numbers that simdjson refuses. No number is read, so all become 0.
 std::string_view mended_word(std::string_view word) {
-  const bool is_special = word == "NaN" || word == "Infinity" || word == "-Infinity";
+  const std::string_view size = word.substr(word.starts_with('-') ? 1 : 0);
+  const bool is_special = size == "NaN" || size == "Infinity" || size == "Inf";
   return is_special || is_number(word) ? std::string_view("0") : word;
 }
 
@@ -98,7 +100,7 @@ std::string names_in(const simdjson::dom::object& object) {
   std::string names;
   size_t count = 0;
   for (const auto& [name, value] : object) {
-    if (++count <= kMostNames) names += fmt::format("{}{:.40}", count > 1 ? ", " : "", name);
+    if (++count <= kMostNames) names += (count > 1 ? ", " : "") + printable(name.substr(0, 40));
   }
   return count > kMostNames ? names + ", ..." : names;
 }

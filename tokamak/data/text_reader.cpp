@@ -6,6 +6,7 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/core/names.h"
 #include "tokamak/data/parquet_lines.h"
 
 namespace tokamak {
@@ -147,7 +148,7 @@ bool is_json_lines(const std::string& name) {
   fs::path path(name);
   if (is_parquet(path)) return true;
   if (is_packed(path)) path = path.stem();
-  const std::string extension = path.extension().string();
+  const std::string extension = lower_case(path.extension().string());
   return extension == ".json" || extension == ".jsonl" || extension == ".ndjson";
 }
 

@@ -22,6 +22,8 @@ TEST(TextReader, ReadsJsonLinesPackedOrNot) {
                                                          gzip("{\"text\": \"two\"}\n"))),
             kTexts);
   EXPECT_EQ(read_all("c4", folder.write("a.jsonl.zst", zstd(kLines))), kTexts);
+  folder.write("capitals/A.JSONL.GZ", gzip(kLines));
+  EXPECT_EQ(read_all("c4", folder / "capitals"), kTexts);
 }
 
 TEST(TextReader, MendsWhatOtherProgramsWrite) {
