@@ -69,6 +69,11 @@ TENSORS = {"a": {"dtype": "F32", "shape": [2, 2]}, "b": {"dtype": "BF16", "shape
 PIECES = [{"tensor": "a", "offset": 0}, {"tensor": "b", "offset": 16}]
 
 SEEDS = {
+    "json_lines": {
+        "numbers": b'{"text": "a", "n": [NaN, -Infinity, 18446744073709551616, 1e999]}',
+        "pretty": b'{\n  "text": "a \\ud83d \\" {",\n  "n": {"k": []}\n}\n{"text": "b"}',
+        "string": b'"a", "b"]',
+    },
     "json": {
         "object": b'{"a": [1, -2.5e3, true, null, "\\u00e9\\n"], "b": {"c": {}}}',
         "deep": b"[" * 80 + b"]" * 80,
