@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
 #include "tokamak/core/random.h"
 
 namespace tokamak {
@@ -43,7 +44,8 @@ std::vector<WeightedPath> parse_mix(const std::string& text) {
   std::istringstream words(text);
   std::string word;
   words >> word;
-  if (!is_number(word) || words.peek() == std::istringstream::traits_type::eof()) {
+  const bool is_path = path_exists(text) || path_exists(text + ".bin");
+  if (is_path || !is_number(word) || words.peek() == std::istringstream::traits_type::eof()) {
     return {{.path = text, .weight = 1}};
   }
   std::vector<WeightedPath> mix;

@@ -14,8 +14,8 @@ struct WeightedPath {
   int64_t weight = 1;
 };
 
-/// Parses "0.7 A 0.3 B", or one plain path. Weights are decimals with up to six digits after the
-/// point. Throws Error.
+/// Parses "0.7 A 0.3 B", or one plain path, as which all text counts that names a file. Weights are
+/// decimals with up to six digits after the point. Throws Error.
 std::vector<WeightedPath> parse_mix(const std::string& text);
 
 /// Deals windows to sources. After every block each source has served its exact share, rounded;

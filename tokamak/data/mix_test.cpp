@@ -3,6 +3,7 @@
 #include <cmath>
 #include <vector>
 
+#include "tokamak/data/loader.h"
 #include "tokamak/data/test_files.h"
 
 namespace tokamak {
@@ -20,6 +21,19 @@ TEST(Mix, ReadsWeightsAndPaths) {
 TEST(Mix, OnePathMayHoldSpacesOrBeANumber) {
   EXPECT_EQ(parse_mix("my data/file 2")[0].path, "my data/file 2");
   EXPECT_EQ(parse_mix("2024")[0].path, "2024");
+}
+
+TEST(Mix, APathThatExistsIsNoMix) {
+  const TestFolder folder;
+  const std::string path = folder.write("2024 crawl.u16", "ab");
+  const auto before = std::filesystem::current_path();
+  std::filesystem::current_path(std::filesystem::path(path).parent_path());
+  EXPECT_EQ(parse_mix("2024 crawl.u16")[0].path, "2024 crawl.u16");
+  EXPECT_EQ(parse_mix("2024 other.u16")[0].path, "other.u16");
+  const auto reason = missing_data({.dataset = "tokens", .path = "2024 other.u16"});
+  std::filesystem::current_path(before);
+  EXPECT_EQ(reason.value_or(""),
+            "no such file or folder: other.u16, in the weighted mix \"2024 other.u16\"");
 }
 
 TEST(Mix, RefusesBadWeights) {

@@ -66,7 +66,12 @@ std::optional<std::string> missing_data(const DataOptions& options) {
   }
   const std::vector<WeightedPath> parts = parse_mix(options.path);
   for (const WeightedPath& part : parts) {
-    if (!exists(options, part.path)) return "no such file or folder: " + part.path;
+    if (!exists(options, part.path)) {
+      return fmt::format("no such file or folder: {}{}", part.path,
+                         part.path == options.path
+                             ? ""
+                             : fmt::format(", in the weighted mix \"{}\"", options.path));
+    }
     if (options.dataset.starts_with("c4") && !why_no_parquet().empty() && has_parquet(part.path))
       return (parts.size() > 1 ? part.path + ": " : "") + why_no_parquet();
   }
