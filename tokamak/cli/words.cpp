@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/local_path.h"
 #include "tokamak/core/names.h"
 
 namespace tokamak::cli {
@@ -41,6 +42,21 @@ std::string in_plain_words(const CLI::App& app, std::string text) {
   return fmt::format("{}: wanted {}", text, is_whole ? "an integer" : "a number");
 }
 
+// Texts and addresses may well begin with a scheme; all other words that do are paths.
+void refuse_schemes(const CLI::App& app) {
+  constexpr std::string_view kNoPaths[] = {"--endpoint", "--project", "--prompt",
+                                           "--stop",     "--title",   "repository"};
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string name = option->get_name();
+    if (std::find(std::begin(kNoPaths), std::end(kNoPaths), name) != std::end(kNoPaths)) continue;
+    for (const std::string& word : option->results()) {
+      const std::string why = why_not_local(word);
+      TOK_REQUIRE(why.empty(), "{}: {}: {}", app.get_name().substr(std::string("tokamak ").size()),
+                  name, why);
+    }
+  }
+}
+
 }  // namespace
 
 bool parse(CLI::App& app, Args args) {
@@ -55,6 +71,7 @@ bool parse(CLI::App& app, Args args) {
     fail("{}: {}{}", app.get_name().substr(std::string("tokamak ").size()),
          in_plain_words(app, error.what()), hint_of(app, args));
   }
+  refuse_schemes(app);
   return true;
 }
 

@@ -14,27 +14,27 @@ using enum Behaviour;
 
 // clang-format off
 const Key kKeys[] = {
-  TOK_KEY(job.config_file, kHonoured, "", "Path of the TOML file itself; only useful as an override."),
-  TOK_KEY(job.dump_folder, kHonoured, "", "Root folder of everything that the run writes."),
+  TOK_KEY(job.config_file, kHonoured, "path", "Path of the TOML file itself; only useful as an override."),
+  TOK_KEY(job.dump_folder, kHonoured, "path", "Root folder of everything that the run writes."),
   TOK_KEY(job.description, kHonoured, "", "Free text, printed at start."),
   TOK_KEY(job.print_config, kHonoured, "", "Log the resolved configuration as JSON."),
-  TOK_KEY(job.save_config_file, kHonoured, "", "Write the resolved configuration as JSON to dump_folder/<this>."),
+  TOK_KEY(job.save_config_file, kHonoured, "path", "Write the resolved configuration as JSON to dump_folder/<this>."),
   TOK_KEY(job.custom_config_module, kFeature, "", "Python module that adds keys; there is no Python here."),
   TOK_KEY(job.device, kHonoured, "auto|cpu|cuda", "Where to run; auto takes a GPU if one is built in and visible (ours)."),
   TOK_KEY(job.cuda_graphs, kHonoured, "auto|never|always", "Replay stretches of kernels from CUDA graphs; auto does so where launching them would cost more than 5 % of a step (ours)."),
 
   TOK_KEY(profiling.enable_profiling, kFeature, "", "Record a trace of every rank."),
-  TOK_KEY(profiling.save_traces_folder, kHonoured, "", "Folder of traces under dump_folder."),
+  TOK_KEY(profiling.save_traces_folder, kHonoured, "path", "Folder of traces under dump_folder."),
   TOK_KEY(profiling.profile_freq, kHonoured, ">=1", "One profiling cycle every that many steps."),
   TOK_KEY(profiling.profiler_active, kHonoured, ">=1", "Recorded steps of a cycle."),
-  TOK_KEY(profiling.profiler_warmup, kHonoured, ">=0", "Warm-up steps before the recorded ones, cut to what profile_freq leaves."),
+  TOK_KEY(profiling.profiler_warmup, kDormant, ">=0", "Steps before the recorded ones that warm up torchtitan's profiler; here recording needs none."),
   TOK_KEY(profiling.enable_memory_snapshot, kFeature, "", "Write the memory plan of every profiling cycle."),
-  TOK_KEY(profiling.save_memory_snapshot_folder, kHonoured, "", "Folder of memory snapshots under dump_folder."),
+  TOK_KEY(profiling.save_memory_snapshot_folder, kHonoured, "path", "Folder of memory snapshots under dump_folder."),
 
   TOK_KEY(metrics.log_freq, kHonoured, ">=1", "Steps between log lines; step 1 is always logged."),
   TOK_KEY(metrics.enable_tensorboard, kHonoured, "", "Write TensorBoard event files."),
   TOK_KEY(metrics.disable_color_printing, kHonoured, "", "Log lines without colours."),
-  TOK_KEY(metrics.save_tb_folder, kHonoured, "", "Folder of TensorBoard files under dump_folder."),
+  TOK_KEY(metrics.save_tb_folder, kHonoured, "path", "Folder of TensorBoard files under dump_folder."),
   TOK_KEY(metrics.save_for_all_ranks, kHonoured, "", "Metrics and TensorBoard files of every rank, not only of rank 0."),
   TOK_KEY(metrics.enable_wandb, kHonoured, "", "Name in the log the command that writes a Weights & Biases run from metrics.jsonl: tokamak convert metrics wandb."),
   TOK_KEY(metrics.slow_rank_factor, kHonoured, ">=0", "A rank is slow if it works this many times as long as the median of those with the same work; 0: none is (ours)."),
@@ -43,8 +43,8 @@ const Key kKeys[] = {
 
   TOK_KEY(model.name, kFeature, "", "Family of models, e.g. llama3, llama2, mistral, qwen2, qwen3, gemma2, gemma3, gpt2."),
   TOK_KEY(model.flavor, kFeature, "", "Row of that family's table of sizes, or hf for the config.json in hf_assets_path."),
-  TOK_KEY(model.hf_assets_path, kHonoured, "", "Folder with tokenizer.json and, for flavor hf, config.json."),
-  TOK_KEY(model.tokenizer_path, kHonoured, "", "Deprecated alias of model.hf_assets_path; may name a tokenizer.model file."),
+  TOK_KEY(model.hf_assets_path, kHonoured, "path", "Folder with tokenizer.json and, for flavor hf, config.json."),
+  TOK_KEY(model.tokenizer_path, kHonoured, "path", "Deprecated alias of model.hf_assets_path; may name a tokenizer.model file."),
   TOK_KEY(model.converters, kFeature, "float8|mx|nvfp4|quantize.linear.float8|quantize.grouped_mm.float8|quantize.linear.mx|quantize.linear.nvfp4|quantize.grouped_mm.mx", "Quantizations to apply, in order."),
   TOK_KEY(model.norm_type, kFeature, "~rmsnorm|fused_rmsnorm|compiled_rmsnorm", "Norm of Llama models; all three values mean RMSNorm."),
   TOK_KEY(model.dropout, kHonoured, "0..1", "Overrides every dropout probability of the model (ours)."),
@@ -74,7 +74,7 @@ const Key kKeys[] = {
   TOK_KEY(lr_scheduler.min_lr_factor, kHonoured, "0..1", "Lowest rate as a fraction of the peak."),
 
   TOK_KEY(training.dataset, kFeature, "", "Kind of data: self, c4, c4_test, text, tokens, synthetic."),
-  TOK_KEY(training.dataset_path, kHonoured, "", "File or folder of the data, or a weighted mix: 0.7 A 0.3 B."),
+  TOK_KEY(training.dataset_path, kHonoured, "path", "File or folder of the data, or a weighted mix: 0.7 A 0.3 B."),
   TOK_KEY(training.local_batch_size, kHonoured, ">=1", "Sequences of one data-parallel rank and microstep."),
   TOK_KEY(training.global_batch_size, kHonoured, ">=1 or -1", "Sequences of one step; -1: local_batch_size times the data-parallel ranks."),
   TOK_KEY(training.seq_len, kHonoured, ">=1", "Tokens of one sequence."),
@@ -114,7 +114,7 @@ const Key kKeys[] = {
   TOK_KEY(parallelism.pipeline_parallel_last_stage_less_layers, kHonoured, ">=0", "Norm and output count as that many layers."),
   TOK_KEY(parallelism.pipeline_parallel_layers_per_stage, kHonoured, ">=1", "Layers of a stage; none: from the schedule."),
   TOK_KEY(parallelism.pipeline_parallel_schedule, kFeature, "~1F1B|GPipe|Interleaved1F1B|LoopedBFS|InterleavedZeroBubble|ZBVZeroBubble|DualPipeV|VHalf|VMin|PipelineScheduleSingle|PipelineScheduleMulti|_PipelineScheduleRuntime", "Pipeline schedule; case does not matter."),
-  TOK_KEY(parallelism.pipeline_parallel_schedule_csv, kFeature, "", "CSV file of actions for a custom schedule."),
+  TOK_KEY(parallelism.pipeline_parallel_schedule_csv, kFeature, "path", "CSV file of actions for a custom schedule."),
   TOK_KEY(parallelism.pipeline_parallel_microbatch_size, kHonoured, ">=1", "Sequences of a pipeline microbatch; divides training.local_batch_size."),
   TOK_KEY(parallelism.pipeline_parallel_receives_ahead, kHonoured, ">=0", "How many computations before its value is ready a receive is launched (ours)."),
   TOK_KEY(parallelism.pipeline_parallel_overlap_gathers, kHonoured, "", "Weights gathered once a step are gathered stage by stage and overlap with the first forwards (ours)."),
@@ -129,11 +129,11 @@ const Key kKeys[] = {
 
   TOK_KEY(checkpoint.enable, kHonoured, "", "Save checkpoints, and resume from the newest one."),
   TOK_KEY(checkpoint.enable_ft_dataloader_checkpoints, kDormant, "", "Save loader state of every fault-tolerance replica."),
-  TOK_KEY(checkpoint.folder, kHonoured, "", "Folder of checkpoints under dump_folder."),
+  TOK_KEY(checkpoint.folder, kHonoured, "path", "Folder of checkpoints under dump_folder."),
   TOK_KEY(checkpoint.interval, kHonoured, ">=1", "Steps between checkpoints."),
-  TOK_KEY(checkpoint.initial_load_path, kHonoured, "", "Step folder or Hugging Face folder to start from; ignored when the run has checkpoints of its own."),
+  TOK_KEY(checkpoint.initial_load_path, kHonoured, "path", "Step folder or Hugging Face folder to start from; ignored when the run has checkpoints of its own."),
   TOK_KEY(checkpoint.initial_load_model_only, kHonoured, "", "Take only the weights from initial_load_path."),
-  TOK_KEY(checkpoint.initial_load_in_hf, kHonoured, "", "initial_load_path holds safetensors with Hugging Face names."),
+  TOK_KEY(checkpoint.initial_load_in_hf, kHonoured, "", "Start from safetensors with Hugging Face names: those of initial_load_path or, without it, of model.hf_assets_path."),
   TOK_KEY(checkpoint.initial_load_in_hf_quantized, kFeature, "", "Dequantize Hugging Face weights on load."),
   TOK_KEY(checkpoint.last_save_model_only, kHonoured, "", "The last save holds only weights, and cannot be resumed from (true by itself with last_save_in_hf; torchtitan's default is true)."),
   TOK_KEY(checkpoint.last_save_in_hf, kHonoured, "", "The last save is a Hugging Face folder, which holds only weights."),
@@ -144,7 +144,7 @@ const Key kKeys[] = {
   TOK_KEY(checkpoint.timeout_seconds, kHonoured, ">=1", "Longest that one call to the file system, as an fsync, may take before its rank ends with exit code 75 (ours)."),
   TOK_KEY(checkpoint.keep_latest_k, kHonoured, ">=0", "Checkpoints to keep; 0: all; 1 is not allowed."),
   TOK_KEY(checkpoint.load_step, kHonoured, ">=0 or -1", "Step to resume from; -1: the newest."),
-  TOK_KEY(checkpoint.exclude_from_loading, kHonoured, "optimizer|lr_scheduler|dataloader|train_state", "Parts of a checkpoint to leave at their initial state."),
+  TOK_KEY(checkpoint.exclude_from_loading, kHonoured, "model|optimizer|lr_scheduler|dataloader|train_state", "Parts of a checkpoint to leave at their initial state; lr_scheduler: the schedule begins again."),
   TOK_KEY(checkpoint.enable_first_step_checkpoint, kHonoured, "", "Save after step 1, to prove that the storage works."),
   TOK_KEY(checkpoint.create_seed_checkpoint, kHonoured, "", "Write the initial weights as step-0 and exit."),
   TOK_KEY(checkpoint.load_only, kHonoured, "", "Load, but never save."),
@@ -159,7 +159,7 @@ const Key kKeys[] = {
 
 
   TOK_KEY(quantize.linear.float8.enable_fsdp_float8_all_gather, kDormant, "", "Quantize weights from their masters, not from compute copies; with the float8 converter."),
-  TOK_KEY(quantize.linear.float8.recipe_name, kFeature, "~tensorwise|rowwise|rowwise_with_gw_hp|delayed|blockwise", "Scaling recipe; none: tensorwise."),
+  TOK_KEY(quantize.linear.float8.recipe_name, kDormant, "~tensorwise|rowwise|rowwise_with_gw_hp|delayed|blockwise", "Scaling recipe; none: tensorwise."),
   TOK_KEY(quantize.linear.float8.filter_fqns, kDormant, "", "Layers whose name contains one of these are left alone, in torchtitan's or Hugging Face's spelling; auto_filter_small_kn skips small ones."),
   TOK_KEY(quantize.linear.float8.emulate, kDormant, "", "Compute fp8 in fp32 where there is no hardware for it."),
   TOK_KEY(quantize.linear.float8.round_scales_to_power_of_2, kDormant, "auto|always|never", "Whether scales are rounded down to powers of two; auto: as the recipe has it. A key of ours."),
@@ -193,7 +193,7 @@ const Key kKeys[] = {
   TOK_KEY(comm.train_timeout_seconds, kHonoured, ">=1", "Longest wait for peers after the first step."),
   TOK_KEY(comm.check_cluster, kHonoured, "auto|strict|never", "Check the hosts before step 0; auto: only several hosts, going on with slow ones (ours)."),
   TOK_KEY(comm.trace_buf_size, kDormant, ">=0", "Entries of the flight record of collectives; 0: off."),
-  TOK_KEY(comm.save_traces_folder, kDormant, "", "Folder of flight records under dump_folder."),
+  TOK_KEY(comm.save_traces_folder, kDormant, "path", "Folder of flight records under dump_folder."),
   TOK_KEY(comm.save_traces_file_prefix, kDormant, "", "First part of the name of a flight record."),
   TOK_KEY(comm.mode, kFeature, "default|fake_backend|local_tensor", "Run without peers; tokamak plan does this for any world size."),
 
@@ -218,7 +218,7 @@ const Key kKeys[] = {
 
   TOK_KEY(validation.enable, kHonoured, "", "Measure the loss on other data from time to time."),
   TOK_KEY(validation.dataset, kFeature, "", "Kind of validation data: c4_validation, or any training.dataset."),
-  TOK_KEY(validation.dataset_path, kHonoured, "", "File or folder of the validation data."),
+  TOK_KEY(validation.dataset_path, kHonoured, "path", "File or folder of the validation data."),
   TOK_KEY(validation.local_batch_size, kHonoured, ">=1", "Sequences of one data-parallel rank."),
   TOK_KEY(validation.seq_len, kHonoured, ">=1", "Tokens of one sequence."),
   TOK_KEY(validation.freq, kHonoured, ">=1", "Steps between validations; also at step 1."),
@@ -227,7 +227,7 @@ const Key kKeys[] = {
   TOK_KEY(debug.seed, kHonoured, "", "Seed of initialization, dropout and sampling; none: 0."),
   TOK_KEY(debug.deterministic, kHonoured, "", "The same bits from every run; a CPU run always is."),
   TOK_KEY(debug.fp8_stats, kHonoured, ">=0", "Steps between lines of fp8.jsonl on the codes of each float8 matmul; 0: none (ours)."),
-  TOK_KEY(debug.moe_force_load_balance, kHonoured, "", "Round-robin routing of experts, for benchmarks."),
+  TOK_KEY(debug.moe_force_load_balance, kDormant, "", "Round-robin routing of experts, for benchmarks; no model here has experts."),
 };
 // clang-format on
 

@@ -30,8 +30,9 @@ struct Key {
   std::string_view name;
   FieldRef (*field)(Config&);
   Behaviour behaviour;
-  /// "" allows anything, "a|b" is a closed list, "~a|b" is a list whose other values become needs
-  /// lines, and ">=1", ">0", "0..1" and ">=1 or -1" bound numbers.
+  /// "" allows anything, "path" a local path or a mix of them, "a|b" is a closed list, "~a|b" is a
+  /// list whose other values become needs lines, and ">=1", ">0", "0..1" and ">=1 or -1" bound
+  /// numbers.
   std::string_view allowed;
   std::string_view help;
 };

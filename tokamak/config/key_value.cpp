@@ -6,6 +6,7 @@
 
 #include "tokamak/config/key_table.h"
 #include "tokamak/core/error.h"
+#include "tokamak/core/local_path.h"
 
 namespace tokamak {
 
@@ -34,6 +35,10 @@ FieldRef field_of(const Key& key) {
 
 std::string_view bare_allowed(const Key& key) {
   return key.allowed.substr(key.allowed.empty() || key.allowed[0] != '~' ? 0 : 1);
+}
+
+bool is_path(const Key& key) {
+  return key.allowed == "path";
 }
 
 bool is_range(std::string_view allowed) {
@@ -69,6 +74,7 @@ std::string range_error(const Key& key, const SettingValue& value) {
 }
 
 std::string check_listed(const Key& key, const std::string& text) {
+  if (is_path(key)) return why_not_local(text);
   if (key.allowed.empty() || key.allowed[0] == '~') return "";
   for (const std::string& name : allowed_list(key)) {
     if (name == text) return "";
@@ -168,7 +174,7 @@ bool is_none(const SettingValue& value) {
 
 std::vector<std::string> allowed_list(const Key& key) {
   const std::string_view allowed = bare_allowed(key);
-  return is_range(allowed) ? std::vector<std::string>{} : split_list(allowed, '|');
+  return is_path(key) || is_range(allowed) ? std::vector<std::string>{} : split_list(allowed, '|');
 }
 
 std::string_view type_name(const Key& key) {

@@ -8,6 +8,7 @@
 #include "tokamak/config/overrides.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/core/local_path.h"
 #include "tokamak/core/toml_reader.h"
 
 namespace tokamak {
@@ -75,7 +76,11 @@ LoadedConfig load_config(const std::optional<std::filesystem::path>& toml,
     path = *given;
   }
   std::optional<std::string> text;
-  if (path) text = read_file(*path, kSmallFileBytes);
+  if (path) {
+    const std::string scheme = why_not_local(*path);
+    TOK_REQUIRE(scheme.empty(), "configuration file: {}", scheme);
+    text = read_file(*path, kSmallFileBytes);
+  }
   LoadedConfig loaded = merge_all(text, path.value_or(""), entries, std::move(errors));
   if (path) loaded.config.job.config_file = path;
   return loaded;

@@ -14,6 +14,7 @@
 #include "tokamak/core/bus_error.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file_call.h"
+#include "tokamak/core/local_path.h"
 #include "tokamak/core/machine_fault.h"
 
 namespace tokamak {
@@ -159,6 +160,8 @@ void FileWriter::sync_and_close() {
 
 void check_can_write(const std::filesystem::path& path) {
   const std::filesystem::path folder = path.parent_path();
+  const std::string scheme = why_not_local(path.string());
+  TOK_REQUIRE(scheme.empty(), "cannot write {}: {}", path.string(), scheme);
   TOK_REQUIRE(path.has_filename(), "cannot write \"{}\": wanted the name of a file", path.string());
   TOK_REQUIRE(folder.empty() || is_folder(folder), "cannot write {}: there is no folder {}",
               path.string(), folder.string());
@@ -239,7 +242,11 @@ std::filesystem::path cache_folder() {
     const char* value = std::getenv(name);
     return value == nullptr ? "" : value;
   };
-  if (auto own = path_in("TOKAMAK_CACHE"); !own.empty()) return own;
+  if (auto own = path_in("TOKAMAK_CACHE"); !own.empty()) {
+    const std::string scheme = why_not_local(own.string());
+    TOK_REQUIRE(scheme.empty(), "TOKAMAK_CACHE: {}", scheme);
+    return own;
+  }
   if (const auto shared = path_in("XDG_CACHE_HOME"); !shared.empty()) return shared / "tokamak";
   const auto home = path_in("HOME");
   return (home.empty() ? "." : home) / ".cache" / "tokamak";

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "tokamak/config/key_table.h"
 #include "tokamak/core/file.h"
 
 namespace tokamak {
@@ -30,19 +31,25 @@ void expand_home(std::string& path) {
   if (path == "~" || path.starts_with("~/")) path.replace(0, 1, home);
 }
 
-void expand_home(std::optional<std::string>& path) {
-  if (path) expand_home(*path);
+// Each path of a mix "0.7 A 0.3 B" is expanded.
+void expand_home_in_mix(std::string& paths) {
+  const char* home = std::getenv("HOME");
+  if (home == nullptr || *home == '\0') return;
+  expand_home(paths);
+  const std::string expanded = fmt::format(" {}/", home);
+  for (size_t at = paths.find(" ~/"); at != std::string::npos;
+       at = paths.find(" ~/", at + expanded.size()))
+    paths.replace(at, 3, expanded);
 }
 
-// Each path of a mix "0.7 A 0.3 B" is expanded.
-void expand_home_in_mix(std::optional<std::string>& paths) {
-  const char* home = std::getenv("HOME");
-  if (!paths || home == nullptr || *home == '\0') return;
-  expand_home(*paths);
-  const std::string expanded = fmt::format(" {}/", home);
-  for (size_t at = paths->find(" ~/"); at != std::string::npos;
-       at = paths->find(" ~/", at + expanded.size()))
-    paths->replace(at, 3, expanded);
+void expand_homes(Config& c) {
+  for (const Key& key : all_keys()) {
+    if (key.allowed != "path") continue;
+    const FieldRef field = key.field(c);
+    if (auto* const path = std::get_if<std::string*>(&field)) expand_home_in_mix(**path);
+    auto* const optional = std::get_if<std::optional<std::string>*>(&field);
+    if (optional != nullptr && **optional) expand_home_in_mix(***optional);
+  }
 }
 
 class Finder {
@@ -77,12 +84,7 @@ class Finder {
 }  // namespace
 
 std::vector<std::string> find_inputs(Config& c) {
-  expand_home(c.job.dump_folder);
-  expand_home(c.model.hf_assets_path);
-  expand_home(c.model.tokenizer_path);
-  expand_home(c.checkpoint.initial_load_path);
-  expand_home_in_mix(c.training.dataset_path);
-  expand_home_in_mix(c.validation.dataset_path);
+  expand_homes(c);
   Finder finder(c.job.config_file);
   finder.find("model.hf_assets_path", c.model.hf_assets_path);
   finder.find("model.tokenizer_path", c.model.tokenizer_path);
@@ -90,6 +92,8 @@ std::vector<std::string> find_inputs(Config& c) {
   if (c.validation.enable)
     finder.find_data("validation.dataset_path", c.validation.dataset, c.validation.dataset_path);
   finder.find("checkpoint.initial_load_path", c.checkpoint.initial_load_path);
+  finder.find("parallelism.pipeline_parallel_schedule_csv",
+              c.parallelism.pipeline_parallel_schedule_csv);
   return finder.take_notes();
 }
 
