@@ -163,6 +163,9 @@ void plan_rows(EvaluationOptions& o, const EvalWords& w, Config c,
               "--stride {}: wanted 1 to --seq-len, {}", w.stride, rows.seq_len);
   const std::string dtype(name_of(compute_dtype(w.dtype, w.device)));
   const int64_t batch = w.batch > 0 ? w.batch : (means_gpu(w.device) ? kGpuRows : 1);
+  TOK_REQUIRE(rows.seq_len <= kMostTokens / batch,
+              "--batch {}, --seq-len {}: wanted at most {} tokens in a batch", batch, rows.seq_len,
+              kMostTokens);
   c.training.dtype = c.training.mixed_precision_param = dtype;
   c.training.seq_len = c.validation.seq_len = rows.seq_len;
   c.training.local_batch_size = std::max<int64_t>(1, c.parallelism.pipeline_parallel_degree);

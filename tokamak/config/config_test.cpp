@@ -93,9 +93,8 @@ TEST(Load, NamesWhatIsWrong) {
        "training.global_batch_size: wanted a multiple of 8 (training.local_batch_size 8 times 1 "
        "data-parallel ranks), got 12"},
       {"[parallelism]\npipeline_parallel_microbatch_size = 4611686018427387904\n",
-       "training.local_batch_size = 8, training.global_batch_size = -1, training.seq_len = 2048, "
-       "parallelism.pipeline_parallel_microbatch_size = 4611686018427387904: wanted values that "
-       "fit on a machine"},
+       "parallelism.pipeline_parallel_microbatch_size = 4611686018427387904: wanted at most "
+       "2147483648"},
       {"[training]\nsteps = 1979-05-27\n",
        "f.toml:2: training.steps: wanted an integer, got a date or time"},
   };

@@ -29,7 +29,13 @@ bool may_be_bare(std::string_view name) {
          last == "pipeline_parallel_split_points";
 }
 
-// Converts values that torchtitan or its users write in another type than the key's.
+// torchtitan's documentation calls the dataloader data_loader.
+Strings named_parts(Strings parts) {
+  std::replace(parts.begin(), parts.end(), std::string("data_loader"), std::string("dataloader"));
+  return parts;
+}
+
+// Converts values that torchtitan or its users write in another type or spelling than the key's.
 SettingValue tolerated(const Key& key, const SettingValue& value) {
   if (key.name == "activation_checkpoint.selective_ac_option") {
     const int64_t* number = std::get_if<int64_t>(&value);
@@ -41,6 +47,10 @@ SettingValue tolerated(const Key& key, const SettingValue& value) {
   }
   const std::string* text = std::get_if<std::string>(&value);
   if (text != nullptr && may_be_bare(key.name)) return split_list(*text, ',');
+  if (key.name == "checkpoint.exclude_from_loading") {
+    const Strings* parts = std::get_if<Strings>(&value);
+    if (parts != nullptr) return named_parts(*parts);
+  }
   return value;
 }
 

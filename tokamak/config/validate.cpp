@@ -38,19 +38,42 @@ class Rules {
   std::vector<std::string> errors_;
 };
 
+// Returns ": parallelism.data_parallel_shard_degree 2" for degrees above 1.
+std::string data_degrees(const Degrees& d) {
+  const std::pair<const char*, int64_t> degrees[] = {{"replicate", d.dp_replicate},
+                                                     {"shard", d.dp_shard}};
+  std::string text;
+  for (const auto& [axis, degree] : degrees) {
+    if (degree > 1)
+      text += fmt::format("{} parallelism.data_parallel_{}_degree {}", text.empty() ? ":" : ",",
+                          axis, degree);
+  }
+  return text;
+}
+
 void check_batches(const Config& c, const Degrees& d, Rules& rules) {
   const TrainingConfig& t = c.training;
   const ParallelismConfig& p = c.parallelism;
   constexpr int64_t kMaxCount = int64_t{1} << 31;
   const int64_t pipelined = p.pipeline_parallel_microbatch_size;
-  const bool sane =
-      std::max({t.local_batch_size, t.global_batch_size, t.seq_len, pipelined}) <= kMaxCount;
-  rules.require(
-      sane,
-      "training.local_batch_size = {}, training.global_batch_size = {}, training.seq_len = {}, "
-      "parallelism.pipeline_parallel_microbatch_size = {}: wanted values that fit on a machine",
-      t.local_batch_size, t.global_batch_size, t.seq_len, pipelined);
-  if (!sane) return;
+  const ValidationConfig& v = c.validation;
+  bool is_sane = true;
+  const std::pair<const char*, int64_t> counts[] = {
+      {"training.local_batch_size", t.local_batch_size},
+      {"training.global_batch_size", t.global_batch_size},
+      {"training.seq_len", t.seq_len},
+      {"validation.local_batch_size", v.local_batch_size},
+      {"validation.seq_len", v.seq_len},
+      {"parallelism.pipeline_parallel_microbatch_size", pipelined}};
+  for (const auto& [key, value] : counts) {
+    rules.require(value <= kMaxCount, "{} = {}: wanted at most {}", key, value, kMaxCount);
+    is_sane = is_sane && value <= kMaxCount;
+  }
+  if (!is_sane) return;
+  rules.require(!v.enable || v.local_batch_size * v.seq_len <= kMostTokens,
+                "validation.local_batch_size = {}, validation.seq_len = {}: wanted at most {} "
+                "tokens in a batch",
+                v.local_batch_size, v.seq_len, kMostTokens);
   const bool has_pipeline = d.pp > 1;
   const int64_t microbatch = has_pipeline ? pipelined : t.local_batch_size;
   rules.require(
@@ -61,8 +84,8 @@ void check_batches(const Config& c, const Degrees& d, Rules& rules) {
   const int64_t per_microstep = t.local_batch_size * d.dp();
   rules.require(t.global_batch_size == -1 || t.global_batch_size % per_microstep == 0,
                 "training.global_batch_size: wanted a multiple of {} (training.local_batch_size {} "
-                "times {} data-parallel ranks), got {}",
-                per_microstep, t.local_batch_size, d.dp(), t.global_batch_size);
+                "times {} data-parallel ranks{}), got {}",
+                per_microstep, t.local_batch_size, d.dp(), data_degrees(d), t.global_batch_size);
   rules.require(!has_pipeline || t.local_batch_size % microbatch == 0,
                 "parallelism.pipeline_parallel_microbatch_size: wanted a divisor of "
                 "training.local_batch_size = {}, got {}",
@@ -110,7 +133,8 @@ void check_rest(const Config& c, const Degrees& d, Rules& rules) {
   rules.require(c.training.offload_above_gib <= kMostGiB,
                 "training.offload_above_gib = {}: wanted GiB of one device, at most {}",
                 c.training.offload_above_gib, kMostGiB);
-  rules.require(c.training.offload_above_gib == 0.0 || c.training.enable_cpu_offload,
+  rules.require(c.training.enable_cpu_offload || c.training.offload_above_gib == 0.0 ||
+                    c.training.offload_above_gib > kMostGiB,
                 "training.offload_above_gib = {}: nothing is offloaded without "
                 "training.enable_cpu_offload",
                 c.training.offload_above_gib);
@@ -167,7 +191,8 @@ Degrees resolve_degrees(const ParallelismConfig& p, int64_t world_size) {
                .tp = p.tensor_parallel_degree};
   const int64_t others = capped_product({d.pp, d.dp_replicate, d.cp, d.tp});
   TOK_REQUIRE(capped_product({others, d.dp_shard}) <= kMaxRanks && world_size <= kMaxRanks,
-              "parallelism: wanted degrees whose product is at most {}", kMaxRanks);
+              "{} on {} ranks: wanted a product of at most {}", product_text(p), world_size,
+              kMaxRanks);
   if (d.dp_shard != -1) {
     TOK_REQUIRE(d.world() == world_size, "{} = {}, but there are {} ranks{}", product_text(p),
                 d.world(), world_size, remedy(others, world_size));

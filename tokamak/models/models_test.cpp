@@ -109,12 +109,15 @@ TEST(OwnSizes, follow_what_is_set) {
 
 TEST(OwnSizes, that_cannot_be_are_refused_by_key) {
   const std::tuple<const char*, OwnSizes, const char*> cases[] = {
-      {"llama3", {.heads = 7}, "model.heads = 7: do not divide model.dim = 256"},
+      {"llama3", {.heads = 7}, "model.heads = 7: 7 heads do not divide 256"},
       {"llama3", {.heads = 8, .kv_heads = 3}, "model.kv_heads = 3: wanted a divisor of the 8"},
-      {"llama3", {.head_dim = 15}, "model.head_dim = 15: is odd"},
+      {"llama3", {.head_dim = 15}, "model.head_dim = 15: the width of a head, 15, is odd"},
       {"llama3", {.layers = 2000}, "model.layers = 2000: wanted at most 1024"},
       {"llama3", {.window = 4}, "model.window = 4: llama3 has no sliding window; mistral"},
-      {"gpt2", {.head_dim = 32}, "model.kv_heads and model.head_dim: gpt2"}};
+      {"llama3", {.dim = 100}, "model.dim = 100: 16 heads do not divide 100"},
+      {"llama3", {.dim = 100, .heads = 4}, "model.heads = 4, model.dim = 100: the width of a head"},
+      {"gpt2", {.head_dim = 32}, "model.head_dim = 32: heads of gpt2 are 64 wide"},
+      {"gpt2", {.kv_heads = 4}, "model.kv_heads = 4: gpt2 has as many key-value heads"}};
   for (const auto& [name, own, message] : cases) {
     ModelSpec spec = flavor_spec(name, flavors_of(name).front());
     try {

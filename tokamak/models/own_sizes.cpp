@@ -17,6 +17,14 @@ int64_t scaled_mlp(int64_t mlp, int64_t from, int64_t to) {
   return std::max((exact + kMlpUnit / 2) / kMlpUnit * kMlpUnit, kMlpUnit);
 }
 
+// Returns the keys that decide how wide a head is, as far as they are set: "model.dim = 100".
+std::string width_text(const OwnSizes& own) {
+  if (own.head_dim) return fmt::format("model.head_dim = {}", *own.head_dim);
+  if (!own.heads) return fmt::format("model.dim = {}", own.dim.value_or(0));
+  const std::string heads = fmt::format("model.heads = {}", *own.heads);
+  return own.dim ? fmt::format("{}, model.dim = {}", heads, *own.dim) : heads;
+}
+
 void set_width(const OwnSizes& own, ModelSpec& c) {
   const int64_t old_dim = c.dim;
   c.dim = own.dim.value_or(c.dim);
@@ -28,24 +36,25 @@ void set_heads(const OwnSizes& own, ModelSpec& c) {
   if (own.head_dim) {
     c.head_dim = *own.head_dim;
   } else if (own.dim || own.heads) {
-    TOK_REQUIRE(c.dim % c.num_heads == 0,
-                "model.heads = {}: do not divide model.dim = {}; set model.head_dim", c.num_heads,
-                c.dim);
+    TOK_REQUIRE(c.dim % c.num_heads == 0, "{}: {} heads do not divide {}; set model.head_dim",
+                width_text(own), c.num_heads, c.dim);
     c.head_dim = c.dim / c.num_heads;
   }
   const bool has_pairs = learned_positions(c) == 0;
   TOK_REQUIRE(!has_pairs || c.head_dim % 2 == 0,
-              "model.head_dim = {}: is odd, but rotary positions need pairs", c.head_dim);
+              "{}: the width of a head, {}, is odd, but rotary positions need pairs",
+              width_text(own), c.head_dim);
   c.num_kv_heads = own.kv_heads.value_or(
       c.num_heads % c.num_kv_heads == 0 && !c.family->learns_positions ? c.num_kv_heads
                                                                        : c.num_heads);
   TOK_REQUIRE(c.num_heads % c.num_kv_heads == 0,
               "model.kv_heads = {}: wanted a divisor of the {} heads", c.num_kv_heads, c.num_heads);
-  TOK_REQUIRE(
-      !c.family->learns_positions ||
-          (c.num_kv_heads == c.num_heads && c.head_dim * c.num_heads == c.dim),
-      "model.kv_heads and model.head_dim: {} has as many key-value heads as heads, of dim / heads",
-      c.name);
+  if (!c.family->learns_positions) return;
+  TOK_REQUIRE(c.num_kv_heads == c.num_heads,
+              "model.kv_heads = {}: {} has as many key-value heads as heads, {}", c.num_kv_heads,
+              c.name, c.num_heads);
+  TOK_REQUIRE(c.head_dim * c.num_heads == c.dim, "model.head_dim = {}: heads of {} are {} wide",
+              c.head_dim, c.name, c.dim / c.num_heads);
 }
 
 void resize_windows(const OwnSizes& own, ModelSpec& c) {
@@ -98,8 +107,8 @@ void apply_sizes(const OwnSizes& own, ModelSpec& spec) {
   const auto pairs = static_cast<size_t>(spec.head_dim / 2);
   const auto require_pairs = [&](const RopeScaling& scaling) {
     TOK_REQUIRE(scaling.kind != RopeScaling::Kind::kLongRope || scaling.long_factor.size() == pairs,
-                "model.head_dim = {}: the longrope of config.json is for {} pairs of a head",
-                spec.head_dim, scaling.long_factor.size());
+                "{}: heads are {} wide, but the longrope of config.json is for {} pairs of a head",
+                width_text(own), spec.head_dim, scaling.long_factor.size());
   };
   require_pairs(spec.rope_scaling);
   if (spec.window_rope) require_pairs(spec.window_rope->scaling);

@@ -69,9 +69,10 @@ class Decider {
 
   const LogicalAxis& axis_of(Value v, int dim) { return known(v).axes[dim]; }
 
-  std::shared_ptr<const Ranges> ranges_for(LogicalAxis what, int64_t extent, int n,
+  std::shared_ptr<const Ranges> ranges_for(LogicalAxis what, int64_t extent, PlacementAxis axis,
                                            std::string_view name) {
     using enum LogicalAxis;
+    const int n = sizes_[static_cast<size_t>(axis)];
     if (what == kHeads || what == kKvHeads) {
       TOK_REQUIRE(n <= model_.num_heads,
                   "parallelism.tensor_parallel_degree = {}: wanted at most one rank for each of "
@@ -83,7 +84,11 @@ class Decider {
       for (Range& r : ranges) r = {.begin = r.begin * unit, .end = r.end * unit};
       return std::make_shared<const Ranges>(std::move(ranges));
     }
-    TOK_REQUIRE(n <= extent, "{}: {} elements cannot be cut over {} ranks", name, extent, n);
+    TOK_REQUIRE(n <= extent, "parallelism.{}_degree = {}: {} has {} elements to cut",
+                axis == PlacementAxis::kTp   ? "tensor_parallel"
+                : axis == PlacementAxis::kCp ? "context_parallel"
+                                             : "data_parallel_shard",
+                n, name, extent);
     return std::make_shared<const Ranges>(split_aligned(extent, n));
   }
 
@@ -98,7 +103,7 @@ class Decider {
         // One key-value head is whole on every rank.
         if (k.axes[d] == LogicalAxis::kKvHeads && model_.num_kv_heads == 1) continue;
         k.now[a] = {.shard = cut(static_cast<int>(d)),
-                    .ranges = ranges_for(k.axes[d], decl.type.dims[d], sizes_[a], decl.name)};
+                    .ranges = ranges_for(k.axes[d], decl.type.dims[d], axis, decl.name)};
         break;
       }
     }

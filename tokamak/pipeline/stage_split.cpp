@@ -195,6 +195,10 @@ StageSplit split_evenly(const SplitRequest& r) {
     const ScheduleKind kind = schedule_kind(r.schedule);
     stages = r.layers_per_stage ? stages_by_layers(r, kind) : stages_by_schedule(r, kind);
   }
+  TOK_REQUIRE(!r.num_stages || stages - 2 <= r.num_layers,
+              "parallelism.pipeline_parallel_schedule_csv: {} stages want at least {} layers (one "
+              "for each but the first and the last), got {}",
+              stages, stages - 2, r.num_layers);
   TOK_REQUIRE(stages - 2 <= r.num_layers,
               "parallelism.pipeline_parallel_degree = {} with {} stages a rank makes {} stages: "
               "wanted at least {} layers (one for each stage but the first and the last), got {}, "

@@ -70,7 +70,7 @@ ModelSpec spec_of(const Config& c) {
     TOK_REQUIRE(path_exists(file),
                 "model.hf_assets_path = {}: there is no config.json, which model.flavor = \"hf\" "
                 "needs",
-                assets_path(c));
+                c.model.hf_assets_path);
     spec = parse_hf_config(read_file(file, kSmallFileBytes), file.string());
   } else {
     spec = flavor_spec(c.model.name, c.model.flavor);
@@ -86,15 +86,15 @@ ModelSpec spec_of(const Config& c) {
                .window = m.window},
               spec);
   if (c.model.dropout) {
-    TOK_REQUIRE(*c.model.dropout >= 0.0 && *c.model.dropout < 1.0,
-                "model.dropout = {}: wanted 0 or more and below 1", *c.model.dropout);
     spec.embedding_dropout = spec.attention_dropout = spec.residual_dropout = *c.model.dropout;
   }
-  const int64_t longest =
-      std::max(c.training.seq_len, c.validation.enable ? c.validation.seq_len : 0);
   const int64_t positions = learned_positions(spec);
-  TOK_REQUIRE(positions == 0 || longest <= positions,
-              "training.seq_len = {}: the model has {} learned positions", longest, positions);
+  const auto require_positions = [&](const char* section, int64_t seq_len) {
+    TOK_REQUIRE(positions == 0 || seq_len <= positions,
+                "{}.seq_len = {}: the model has {} learned positions", section, seq_len, positions);
+  };
+  require_positions("training", c.training.seq_len);
+  if (c.validation.enable) require_positions("validation", c.validation.seq_len);
   return spec;
 }
 
