@@ -1,8 +1,10 @@
 #include "tokamak/comm/launch_environment.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <optional>
 
 #include "tokamak/core/error.h"
@@ -35,7 +37,7 @@ constexpr Names kOpenMpi{.source = "Open MPI",
                          .world_size = "OMPI_COMM_WORLD_SIZE",
                          .local_rank = "OMPI_COMM_WORLD_LOCAL_RANK",
                          .local_size = "OMPI_COMM_WORLD_LOCAL_SIZE"};
-// Only srun sets SLURM_STEP_NUM_TASKS; the others are also set in a batch script.
+// Only srun sets SLURM_STEP_NUM_TASKS; the others are also set in a batch script, as rank 0.
 constexpr Names kSlurm{.source = "Slurm",
                        .rank = "SLURM_PROCID",
                        .world_size = "SLURM_STEP_NUM_TASKS",
@@ -46,6 +48,42 @@ constexpr Names kPmi{.source = "PMI",
                      .world_size = "PMI_SIZE",
                      .local_rank = "MPI_LOCALRANKID",
                      .local_size = "MPI_LOCALNRANKS"};
+constexpr Names kMvapich{.source = "MVAPICH",
+                         .rank = "MV2_COMM_WORLD_RANK",
+                         .world_size = "MV2_COMM_WORLD_SIZE",
+                         .local_rank = "MV2_COMM_WORLD_LOCAL_RANK",
+                         .local_size = "MV2_COMM_WORLD_LOCAL_SIZE"};
+constexpr Names kJsrun{.source = "jsrun",
+                       .rank = "JSM_NAMESPACE_RANK",
+                       .world_size = "JSM_NAMESPACE_SIZE",
+                       .local_rank = "JSM_NAMESPACE_LOCAL_RANK",
+                       .local_size = "JSM_NAMESPACE_LOCAL_SIZE"};
+
+/// A launcher that starts processes without MPI, or without saying how many there are.
+struct Unconnected {
+  const char* source;
+  const char* mark;  ///< a variable that tells it from others with the same rank; null: its rank
+  const char* rank;
+  const char* world_size;  ///< null: not told, so that a rank above 0 shows that there are several
+};
+
+constexpr Unconnected kUnconnected[] = {
+    {"torchrun", "TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE"},
+    {"accelerate", "ACCELERATE_MIXED_PRECISION", "RANK", "WORLD_SIZE"},
+    {"DeepSpeed", "CROSS_SIZE", "RANK", "WORLD_SIZE"},
+    {"Kubeflow", "PET_NNODES", "RANK", "WORLD_SIZE"},
+    {"Kubeflow", nullptr, "PET_NODE_RANK", "PET_NNODES"},
+    {"Ray", "RAY_JOB_ID", "RANK", "WORLD_SIZE"},
+    {"a launcher other than MPI's (as Kubeflow or DeepSpeed)", nullptr, "RANK", "WORLD_SIZE"},
+    {"Horovod", nullptr, "HOROVOD_RANK", "HOROVOD_SIZE"},
+    {"SkyPilot", nullptr, "SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES"},
+    {"dstack", nullptr, "DSTACK_NODE_RANK", "DSTACK_NODES_NUM"},
+    {"Flux", nullptr, "FLUX_TASK_RANK", "FLUX_JOB_SIZE"},
+    {"Slurm", nullptr, "SLURM_PROCID", nullptr},
+    {"PALS", nullptr, "PALS_RANKID", "PALS_LOCAL_SIZE"},
+    {"PALS", nullptr, "PALS_RANKID", nullptr},
+    {"PMIx", nullptr, "PMIX_RANK", nullptr},
+};
 
 /// Returns the entry of host `host_index` in Slurm's tasks per node, where "4(x2),3" is 4, 4, 3.
 std::optional<int> slurm_tasks_of(const char* list, int host_index) {
@@ -93,20 +131,43 @@ LaunchEnvironment read_as(const EnvironmentReader& read, const Names& names) {
   return out;
 }
 
+// Returns the number if the variable holds one: those of other programs may hold anything.
+int number_or_zero(const EnvironmentReader& read, const char* name) {
+  const char* text = read(name);
+  return text == nullptr ? 0 : std::atoi(text);
+}
+
+bool has_started_several(const EnvironmentReader& read, const Unconnected& launcher) {
+  if (launcher.mark != nullptr && read(launcher.mark) == nullptr) return false;
+  if (launcher.world_size == nullptr) return number_or_zero(read, launcher.rank) > 0;
+  return read(launcher.rank) != nullptr && number_or_zero(read, launcher.world_size) > 1;
+}
+
+std::string why_unconnected(const EnvironmentReader& read) {
+  const auto* const found =
+      std::find_if(std::begin(kUnconnected), std::end(kUnconnected),
+                   [&](const Unconnected& u) { return has_started_several(read, u); });
+  if (found == std::end(kUnconnected)) return "";
+  const char* const told = found->world_size == nullptr ? found->rank : found->world_size;
+  const std::string processes = found->world_size == nullptr
+                                    ? fmt::format("process {} of several", read(told))
+                                    : fmt::format("{} processes", number_or_zero(read, told));
+  return fmt::format(
+      "{} started {} that MPI cannot connect; start them by one `tokamak launch`, mpirun or srun, "
+      "or unset {} for a run of one rank",
+      found->source, processes, told);
+}
+
 }  // namespace
 
 LaunchEnvironment read_launch_environment(const EnvironmentReader& read) {
   LaunchEnvironment out{.source = "none"};
-  for (const Names& names : {kOpenMpi, kSlurm, kPmi}) {
+  for (const Names& names : {kOpenMpi, kSlurm, kPmi, kMvapich, kJsrun}) {
     if (!read_number(read, names.world_size)) continue;
     out = read_as(read, names);
     break;
   }
-  TOK_REQUIRE(out.source != "none" || read("TORCHELASTIC_RUN_ID") == nullptr ||
-                  read_number(read, "WORLD_SIZE").value_or(1) == 1,
-              "torchrun started {} processes that MPI cannot connect; start them by `tokamak "
-              "launch`, mpirun or srun",
-              read_number(read, "WORLD_SIZE").value_or(1));
+  if (out.source == "none") out.why_unconnected = why_unconnected(read);
   out.host = host_name();
   return out;
 }

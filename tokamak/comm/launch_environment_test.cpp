@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tokamak/comm/world.h"
 #include "tokamak/core/error.h"
 
 namespace tokamak {
@@ -77,10 +78,83 @@ TEST(LaunchEnvironment, NamesWhatIsWrong) {
             "environment variable PMI_RANK=\"x\": wanted a number");
   EXPECT_EQ(error_of({{"PMI_SIZE", "4"}, {"PMI_RANK", "4"}}),
             "environment: PMI_RANK is 4 where PMI_SIZE is 4");
-  EXPECT_NE(error_of({{"TORCHELASTIC_RUN_ID", "none"}, {"WORLD_SIZE", "2"}, {"RANK", "0"}})
-                .find("torchrun started 2 processes"),
-            std::string::npos);
-  expect(read({{"RANK", "0"}, {"WORLD_SIZE", "2"}}), 0, 1, 0, 1, "none");
+}
+
+TEST(LaunchEnvironment, SeesRanksThatDoNotMeet) {
+  struct Case {
+    Variables variables;
+    std::string said;
+  };
+
+  const std::string two = " started 2 processes that MPI cannot connect";
+  const Case cases[] = {
+      {{{"TORCHELASTIC_RUN_ID", "none"}, {"WORLD_SIZE", "2"}, {"RANK", "0"}}, "torchrun" + two},
+      {{{"WORLD_SIZE", "2"}, {"RANK", "1"}, {"MASTER_ADDR", "a"}}, "Kubeflow or DeepSpeed)" + two},
+      {{{"WORLD_SIZE", "2"}, {"RANK", "0"}, {"PET_NNODES", "2"}}, "Kubeflow" + two},
+      {{{"PET_NNODES", "2"}, {"PET_NODE_RANK", "0"}}, "Kubeflow" + two},
+      {{{"WORLD_SIZE", "2"}, {"RANK", "0"}, {"CROSS_SIZE", "1"}}, "DeepSpeed" + two},
+      {{{"WORLD_SIZE", "2"}, {"RANK", "0"}, {"ACCELERATE_MIXED_PRECISION", "no"}},
+       "accelerate" + two},
+      {{{"WORLD_SIZE", "2"}, {"RANK", "0"}, {"RAY_JOB_ID", "01000000"}}, "Ray" + two},
+      {{{"HOROVOD_SIZE", "2"}, {"HOROVOD_RANK", "0"}}, "Horovod" + two},
+      {{{"SKYPILOT_NUM_NODES", "2"}, {"SKYPILOT_NODE_RANK", "0"}}, "SkyPilot" + two},
+      {{{"DSTACK_NODES_NUM", "2"}, {"DSTACK_NODE_RANK", "1"}}, "dstack" + two},
+      {{{"FLUX_JOB_SIZE", "2"}, {"FLUX_TASK_RANK", "0"}}, "Flux" + two},
+      {{{"PALS_LOCAL_SIZE", "2"}, {"PALS_RANKID", "0"}}, "PALS" + two},
+      {{{"PALS_LOCAL_SIZE", "1"}, {"PALS_RANKID", "1"}}, "PALS started process 1 of several"},
+      {{{"PMIX_RANK", "1"}, {"PMIX_NAMESPACE", "n"}}, "PMIx started process 1 of several"},
+      {{{"SLURM_NTASKS", "2"}, {"SLURM_PROCID", "1"}}, "Slurm started process 1 of several"},
+  };
+  for (const Case& c : cases) {
+    const LaunchEnvironment got = read(c.variables);
+    EXPECT_NE(got.why_unconnected.find(c.said), std::string::npos)
+        << c.said << ": " << got.why_unconnected;
+    EXPECT_EQ(got.world_size, 1) << c.said;
+    EXPECT_THROW(make_world(got), Error) << c.said;
+  }
+}
+
+TEST(LaunchEnvironment, OtherLaunchersOfMpi) {
+  expect(read({{"MV2_COMM_WORLD_RANK", "3"},
+               {"MV2_COMM_WORLD_SIZE", "4"},
+               {"MV2_COMM_WORLD_LOCAL_RANK", "1"},
+               {"MV2_COMM_WORLD_LOCAL_SIZE", "2"}}),
+         3, 4, 1, 2, "MVAPICH");
+  expect(read({{"JSM_NAMESPACE_RANK", "3"},
+               {"JSM_NAMESPACE_SIZE", "4"},
+               {"JSM_NAMESPACE_LOCAL_RANK", "1"},
+               {"JSM_NAMESPACE_LOCAL_SIZE", "2"}}),
+         3, 4, 1, 2, "jsrun");
+}
+
+TEST(LaunchEnvironment, OneProcessStaysOne) {
+  const Variables alone[] = {
+      {},
+      {{"WORLD_SIZE", "1"}, {"RANK", "0"}, {"LOCAL_RANK", "0"}, {"MASTER_ADDR", "localhost"}},
+      {{"WORLD_SIZE", "2"}},
+      {{"RANK", "1"}},
+      {{"RANK", "high"}, {"WORLD_SIZE", "large"}},
+      {{"TORCHELASTIC_RUN_ID", "none"}, {"WORLD_SIZE", "1"}, {"RANK", "0"}},
+      {{"PET_NNODES", "1:4"}, {"PET_NODE_RANK", "0"}},
+      // A shell in an allocation, and a batch script.
+      {{"SLURM_NTASKS", "8"}, {"SLURM_JOB_ID", "7"}, {"SLURM_JOB_NUM_NODES", "2"}},
+      {{"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "0"}, {"SLURM_LOCALID", "0"}},
+      {{"LSB_DJOB_NUMPROC", "8"}, {"LSB_MCPU_HOSTS", "a 4 b 4"}},
+      {{"FLUX_URI", "local:///run/flux"}, {"FLUX_JOB_SIZE", "8"}},
+      {{"SLURM_ARRAY_TASK_ID", "3"}, {"SLURM_ARRAY_TASK_COUNT", "8"}},
+      {{"JOB_COMPLETION_INDEX", "3"}},
+      // mpi4py in a process by itself sets these for its children.
+      {{"PMIX_RANK", "0"}, {"PMIX_NAMESPACE", "n"}},
+  };
+  for (const Variables& variables : alone) {
+    const LaunchEnvironment got = read(variables);
+    expect(got, 0, 1, 0, 1, "none");
+    EXPECT_EQ(got.why_unconnected, "");
+  }
+  // mpirun has said that this is a rank by itself, as one of many trials.
+  expect(
+      read({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}, {"SLURM_PROCID", "3"}}),
+      0, 1, 0, 1, "Open MPI");
 }
 
 }  // namespace

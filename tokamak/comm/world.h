@@ -18,8 +18,8 @@ struct WorldOptions {
 
 /// Connects this process with its peers; the world of one rank does not use MPI. The call is
 /// collective over all ranks and made once per process; the world must outlive its communicators.
-/// Throws Error where there are more ranks and this program was built without MPI, or where MPI
-/// sees another number of ranks than the environment gives.
+/// Throws Error where there are more ranks and this program was built without MPI, where MPI sees
+/// another number of ranks than the environment gives, or where it cannot connect them.
 std::unique_ptr<World> make_world(const LaunchEnvironment& environment, WorldOptions options = {});
 
 /// Makes the world of one rank with its flight record in a file of `folder`, for a launcher to
