@@ -80,7 +80,7 @@ std::optional<EvalWords> parse_words(Args given) {
       "share the work: tokamak launch -n 4 -- eval MODEL DATA "
       "--parallelism.tensor_parallel_degree=2.",
       "tokamak eval");
-  app.add_option("model", w.model,
+  app.add_option("weights", w.model,
                  "Hugging Face folder, checkpoint step-N, llm.c file or safetensors")
       ->required();
   app.add_option("data", w.data,

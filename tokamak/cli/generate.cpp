@@ -36,7 +36,7 @@ struct GenerateWords {
 
 bool parse_words(Args args, GenerateWords& w) {
   CLI::App app("Continues a text with a trained model.", "tokamak generate");
-  app.add_option("model", w.path,
+  app.add_option("weights", w.path,
                  "Hugging Face folder, checkpoint step-N, llm.c file or safetensors")
       ->required();
   app.add_option("--prompt,-p", w.prompt, "the text to continue; - reads standard input");
