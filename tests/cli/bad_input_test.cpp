@@ -165,6 +165,30 @@ TEST_F(BadInput, ANameBesideAFolderOfAnotherFamily) {
   EXPECT_FALSE(path_exists(dump()));
 }
 
+TEST_F(BadInput, AConfigJsonThatSaysOtherwiseIsNamed) {
+  std::string config = read_file(oracle_folder("llama_tiny") / "config.json");
+  const std::string eps = "\"rms_norm_eps\": 1e-05";
+  config.replace(config.find(eps), eps.size(), "\"rms_norm_eps\": 1e-06");
+  fs::create_directories(at("hf"));
+  write("hf/config.json", config);
+  fs::copy_file(oracle_folder("llama_tiny") / "model.safetensors", at("hf/model.safetensors"));
+  const auto train = [&](const Words& more) {
+    const auto result = run_program(
+        train_words("llama_tiny", dump(), Words{"--checkpoint.enable"} + more), scratch_.path());
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out + result.err;
+  };
+  const std::string loaded =
+      train({"--training.steps=1", "--checkpoint.initial_load_path=" + at("hf").string()});
+  EXPECT_NE(loaded.find("describes another model: rms_norm_eps 1e-06 (now 1e-05)"),
+            std::string::npos)
+      << loaded;
+  const std::string resumed =
+      train({"--training.steps=2", "--model.hf_assets_path=" + at("hf").string()});
+  EXPECT_NE(resumed.find("config.json rms_norm_eps 1e-05 (now 1e-06)"), std::string::npos)
+      << resumed;
+}
+
 TEST_F(BadInput, AFileInTheWayOfTheDumpFolder) {
   write("out", "a file");
   expect_failure(2, "out", {});

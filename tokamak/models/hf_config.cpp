@@ -73,6 +73,16 @@ ModelSpec parse_hf_config(std::string_view text, std::string_view what) {
   return config;
 }
 
+std::vector<std::pair<std::string, std::string>> hf_members(const ModelSpec& c) {
+  const OrderedJson json = c.family->config_json(c);
+  std::vector<std::pair<std::string, std::string>> members;
+  for (const auto& [key, value] : json.items()) {
+    if (key != "initializer_range" && key != "max_position_embeddings")
+      members.emplace_back(key, value.dump());
+  }
+  return members;
+}
+
 std::string to_hf_config(const ModelSpec& c, DType dtype, const SpecialIds& ids) {
   if (!c.hf_config.empty()) {
     OrderedJson json = parse_ordered_json(c.hf_config, "config.json");

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tokamak/core/dtype.h"
@@ -16,6 +17,10 @@ namespace tokamak {
 /// "WHAT: ..." naming any field that is missing, ill-typed, out of range, or changes the maths in
 /// an unsupported way.
 ModelSpec parse_hf_config(std::string_view text, std::string_view what);
+
+/// Returns what a config.json says of the model, as {"rope_theta", "500000.0"}: its names, sizes
+/// and maths, but not how new weights are drawn.
+std::vector<std::pair<std::string, std::string>> hf_members(const ModelSpec& config);
 
 /// A tokenizer's special ids, for export.
 struct SpecialIds {

@@ -186,6 +186,10 @@ TrainerOptions options_of(const Config& c, const Tokenizer* tokenizer, const Mes
   o.config_digest = config_digest(c);
   for (auto& [key, value] : key_values(c)) o.agreement.push_back({key, value});
   o.checkpoint.keys = learning_keys(key_values(c));
+  if (has_hf_config(c)) {
+    for (auto& [member, value] : hf_members(o.model))
+      o.checkpoint.keys.emplace_back("config.json " + member, value);
+  }
   o.init_timeout = std::chrono::seconds(c.comm.init_timeout_seconds);
   o.train_timeout = std::chrono::seconds(c.comm.train_timeout_seconds);
   return o;

@@ -12,6 +12,7 @@
 #include "tokamak/checkpoint/transform.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/train/state/saved_keys.h"
 
 namespace tokamak {
 namespace {
@@ -152,6 +153,18 @@ std::vector<TensorSource> open_weights(const ModelSpec& config, const std::files
   const auto weights = std::make_shared<Weights>(path);
   const HeadCounts heads{.num_heads = config.num_heads, .num_kv_heads = config.num_kv_heads};
   return parameters_from_hf(config, keep_open(weights, weights->sources(heads)));
+}
+
+std::string other_members(const ModelSpec& model, const std::filesystem::path& weights) {
+  // Training writes it beside its checkpoints.
+  const bool is_in = is_folder(weights) && !path_exists(weights / kManifestFile);
+  const std::filesystem::path file = (is_in ? weights : weights.parent_path()) / "config.json";
+  if (!path_exists(file)) return "";
+  const ModelSpec theirs = parse_hf_config(read_file(file, kSmallFileBytes), file.string());
+  const std::string changed =
+      changed_keys(to_json(hf_members(theirs)), hf_members(model), file.string());
+  return changed.empty() ? ""
+                         : fmt::format("{} describes another model: {}", file.string(), changed);
 }
 
 AssetFiles tokenizer_files_in(const std::filesystem::path& folder) {

@@ -28,6 +28,10 @@ std::vector<TensorSource> parameters_to_hf(const ModelSpec& config,
 /// Throws Error; pickles are refused with the remedy.
 std::vector<TensorSource> open_weights(const ModelSpec& config, const std::filesystem::path& path);
 
+/// Returns a line about what the config.json of these weights says in another way than `model`, as
+/// "rms_norm_eps 1e-06 (now 1e-05)"; nothing if there is none. Throws Error.
+std::string other_members(const ModelSpec& model, const std::filesystem::path& weights);
+
 /// Files that lie beside weights (tokenizer.json, ...): contents by name.
 using AssetFiles = std::map<std::string, std::string>;
 

@@ -318,14 +318,17 @@ void RunCheckpoints::take_over(TrainState& state, uint64_t seed, Loader& loader)
 
 void RunCheckpoints::load_weights() {
   std::string left_out;
+  std::string other;
   all_together(world_, [&] {
     const std::string where = o_.initial_load_path.string();
     const auto found = open_weights(model_, o_.initial_load_path);
     load_parameters(access_, pieces_, parameters_of_model(model_, found, where));
     left_out = left_out_of(found, where);
+    other = other_members(model_, o_.initial_load_path);
     return std::string();
   });
   if (!left_out.empty()) log_.say(left_out);
+  if (!other.empty()) log_.say(other, "WARNING");
 }
 
 // Writes the model's files beside the checkpoints, so that `generate` and `convert` need no others.
