@@ -94,6 +94,16 @@ TEST(ConfigMembers, of_nobody_give_one_line) {
       std::string::npos);
 }
 
+TEST(ConfigMembers, of_nobody_make_no_long_or_broken_line) {
+  std::string members = R"("x\n\u001b[31m": 1)";
+  for (int i = 0; i < 500; ++i) members += fmt::format(R"(, "m{}": 1)", i);
+  const std::string line = parse_with("llama", members).unused_members;
+  EXPECT_NE(line.find(" and 491 more: ignored"), std::string::npos) << line;
+  EXPECT_LT(line.size(), 200U);
+  EXPECT_EQ(line.find('\x1b'), std::string::npos);
+  EXPECT_EQ(parse_with("llama", R"("x\n": 1)").unused_members.find('\n'), std::string::npos);
+}
+
 TEST(ConfigMembers, of_other_maths_are_refused_by_name) {
   for (const std::string& type : kTypes) {
     for (const char* members : {R"("logit_scale": 0.25)",

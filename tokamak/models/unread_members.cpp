@@ -1,9 +1,11 @@
 #include "tokamak/models/unread_members.h"
 
+#include <algorithm>
 #include <string_view>
 
 #include <fmt/ranges.h>
 
+#include "tokamak/core/names.h"
 #include "tokamak/models/family.h"
 #include "tokamak/models/gated_config.h"
 
@@ -47,6 +49,8 @@ constexpr std::string_view kOfOtherMathsUnlessOne =
     " embedding_multiplier logit_scale logits_scaling n_routed_experts num_experts "
     "num_local_experts residual_multiplier rotary_pct scale_emb ";
 
+constexpr size_t kMostShown = 10;
+
 bool holds(std::string_view names, const std::string& name) {
   return names.find(" " + name + " ") != std::string_view::npos;
 }
@@ -80,11 +84,15 @@ std::string judge_unread(const HfFields& f, const ModelSpec& c) {
                 f.what(), name, f.text_of(name), c.family->architecture);
     if (name != "layer_types" && name[0] != '_' && !holds(kWithoutEffect, name) &&
         !holds(kOfOtherMaths, name) && !holds(kOfOtherMathsUnlessOne, name))
-      unknown.push_back(name);
+      unknown.push_back(printable(name));
   }
   if (unknown.empty()) return "";
-  return fmt::format("{}: {} does not know \"{}\": ignored, as in transformers", f.what(),
-                     c.family->architecture, fmt::join(unknown, "\", \""));
+  const size_t shown = std::min(unknown.size(), kMostShown);
+  const std::string more =
+      shown < unknown.size() ? fmt::format(" and {} more", unknown.size() - shown) : "";
+  unknown.resize(shown);
+  return fmt::format("{}: {} does not know \"{}\"{}: ignored, as in transformers", f.what(),
+                     c.family->architecture, fmt::join(unknown, "\", \""), more);
 }
 
 }  // namespace tokamak
