@@ -259,6 +259,12 @@ TEST(ConfigMembers, outside_of_a_text_model_are_judged_too) {
                Error);
 }
 
+TEST(ConfigMembers, architecture_and_model_type_must_agree) {
+  expect_refused("mistral", R"("architectures": ["LlamaForCausalLM"])",
+                 R"("architectures" says LlamaForCausalLM, but "model_type" says "mistral")");
+  EXPECT_EQ(error_with("llama", R"("architectures": ["LLaMAForCausalLM"])"), "");
+}
+
 TEST(ConfigMembers, a_name_must_be_of_the_family) {
   const ModelSpec spec = parse_with("qwen3", "");
   require_name(spec, "qwen3");

@@ -28,7 +28,13 @@ const Family& family_of(const HfFields& f) {
   const std::string type = f.text_or("model_type", "");
   std::vector<std::string_view> names;
   for (const Family* family : kFamilies) {
-    if (is_same_name(family->architecture, name)) return *family;
+    if (is_same_name(family->architecture, name)) {
+      TOK_REQUIRE(type.empty() || type == family->model_type,
+                  "{}: \"architectures\" says {}, but \"model_type\" says \"{}\", by which "
+                  "transformers goes: make them agree",
+                  f.what(), name, type);
+      return *family;
+    }
     names.push_back(family->architecture);
   }
   for (const Family* family : kFamilies) {
