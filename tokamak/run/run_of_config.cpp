@@ -95,6 +95,9 @@ ModelSpec spec_of(const Config& c) {
   };
   require_positions("training", c.training.seq_len);
   if (c.validation.enable) require_positions("validation", c.validation.seq_len);
+  // Servers cut texts at this length of the export. Dynamic RoPE scales from it on.
+  if (positions == 0 && spec.rope_scaling.kind != RopeScaling::Kind::kDynamic)
+    spec.max_seq_len = std::max(spec.max_seq_len, c.training.seq_len);
   return spec;
 }
 
