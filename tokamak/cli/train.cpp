@@ -20,6 +20,7 @@
 #include "tokamak/core/file.h"
 #include "tokamak/core/usable_cores.h"
 #include "tokamak/core/with_commas.h"
+#include "tokamak/models/hf_config.h"
 #include "tokamak/run/float8_options.h"
 #include "tokamak/run/run_of_config.h"
 #include "tokamak/train/options.h"
@@ -128,6 +129,8 @@ void announce(const RunConfig& run, const ModelSpec& model, const Tokenizer* tok
   console.print("INFO", fmt::format("Model {} {} size: {} total parameters", model.name,
                                     model.flavor, with_commas(count_parameters(model).total)));
   if (const std::string line = too_many_ids(tokenizer, model); !line.empty())
+    console.print("WARNING", line);
+  for (const std::string& line : limits_of_exports(model, c.training.seq_len))
     console.print("WARNING", line);
   if (c.metrics.enable_wandb) {
     console.print("INFO",

@@ -83,20 +83,21 @@ OrderedJson sliding_window_json(const ModelSpec& c) {
 
 OrderedJson gated_config_json(const ModelSpec& c, std::string_view architecture,
                               std::string_view model_type) {
-  return {{"architectures", {architecture}},
-          {"attention_dropout", c.attention_dropout},
-          {"head_dim", c.head_dim},
-          {"hidden_act", "silu"},
-          {"hidden_size", c.dim},
-          {"initializer_range", c.initializer_range},
-          {"intermediate_size", c.mlp_dim},
-          {"max_position_embeddings", c.max_seq_len},
-          {"model_type", model_type},
-          {"num_attention_heads", c.num_heads},
-          {"num_hidden_layers", c.num_layers},
-          {"num_key_value_heads", c.num_kv_heads},
-          {"rms_norm_eps", c.norm_eps},
-          {"rope_parameters", rope_json({.theta = c.rope_theta, .scaling = c.rope_scaling})}};
+  OrderedJson json{{"architectures", {architecture}},
+                   {"attention_dropout", c.attention_dropout},
+                   {"head_dim", c.head_dim},
+                   {"hidden_act", "silu"},
+                   {"hidden_size", c.dim},
+                   {"initializer_range", c.initializer_range},
+                   {"intermediate_size", c.mlp_dim},
+                   {"max_position_embeddings", c.max_seq_len},
+                   {"model_type", model_type},
+                   {"num_attention_heads", c.num_heads},
+                   {"num_hidden_layers", c.num_layers},
+                   {"num_key_value_heads", c.num_kv_heads},
+                   {"rms_norm_eps", c.norm_eps}};
+  write_rope(c, json);
+  return json;
 }
 
 }  // namespace tokamak

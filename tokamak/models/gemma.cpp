@@ -205,11 +205,7 @@ OrderedJson gemma2_json(const ModelSpec& c) {
 }
 
 OrderedJson gemma3_json(const ModelSpec& c) {
-  OrderedJson json = windowed_json(c, "Gemma3ForCausalLM", "gemma3_text");
-  const OrderedJson full = json["rope_parameters"];
-  json["rope_parameters"] = {{"full_attention", full},
-                             {"sliding_attention", rope_json(*c.window_rope)}};
-  return json;
+  return windowed_json(c, "Gemma3ForCausalLM", "gemma3_text");
 }
 
 }  // namespace

@@ -90,25 +90,47 @@ std::vector<std::pair<std::string, std::string>> hf_members(const ModelSpec& c) 
 }
 
 std::string to_hf_config(const ModelSpec& c, DType dtype, const SpecialIds& ids) {
-  if (!c.hf_config.empty()) {
-    OrderedJson json = parse_ordered_json(c.hf_config, "config.json");
-    json["architectures"] = {c.family->architecture};
-    for (const char* key : {"torch_dtype", "dtype"}) {
-      if (json.contains(key)) json[key] = name_of(dtype);
-    }
-    if (!json.contains("torch_dtype")) json["dtype"] = name_of(dtype);
+  const bool is_found = !c.hf_config.empty();
+  OrderedJson json =
+      is_found ? parse_ordered_json(c.hf_config, "config.json") : OrderedJson::object();
+  json.erase("rope_scaling");
+  json.update(c.family->config_json(c));
+  json["vocab_size"] = c.vocab_size;
+  json["tie_word_embeddings"] = c.tied;
+  for (const char* key : {"dtype", "torch_dtype"}) json[key] = name_of(dtype);
+  if (is_found) {
     // transformers would put its own defaults in place of ids that are absent.
     if (ids.bos && !json.contains("bos_token_id")) json["bos_token_id"] = *ids.bos;
     if (ids.eos && !json.contains("eos_token_id")) json["eos_token_id"] = *ids.eos;
-    return json.dump(2) + "\n";
+  } else {
+    json["use_cache"] = true;
+    put_ids(json, ids);
   }
-  OrderedJson json = c.family->config_json(c);
-  json["vocab_size"] = c.vocab_size;
-  json["tie_word_embeddings"] = c.tied;
-  json["dtype"] = name_of(dtype);
-  json["use_cache"] = true;
-  put_ids(json, ids);
   return json.dump(2) + "\n";
+}
+
+std::vector<std::string> limits_of_exports(const ModelSpec& c, int64_t seq_len) {
+  std::vector<std::string> lines;
+  if (seq_len > c.max_seq_len) {
+    lines.push_back(fmt::format(
+        "training.seq_len = {}: exports keep max_position_embeddings = {}, from which dynamic RoPE "
+        "scales, and servers may cut texts there",
+        seq_len, c.max_seq_len));
+  }
+  const bool needs_multiple = c.family == &kLlama || c.family == &kGemma2 || c.family == &kGemma3;
+  if (needs_multiple && c.dim % c.num_heads != 0) {
+    lines.push_back(
+        fmt::format("transformers 5 will refuse exports: hidden_size = {} (model.dim) is no "
+                    "multiple of {} heads "
+                    "(model.heads)",
+                    c.dim, c.num_heads));
+  }
+  if (c.window_rope && c.window_rope->scaling.kind != RopeScaling::Kind::kNone) {
+    lines.emplace_back(
+        "transformers 4 will not read from exports how rope_parameters scale "
+        "\"sliding_attention\"");
+  }
+  return lines;
 }
 
 std::vector<int32_t> parse_eos_ids(std::string_view text, std::string_view what) {

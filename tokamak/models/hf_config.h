@@ -33,6 +33,10 @@ struct SpecialIds {
 std::string to_hf_config(const ModelSpec& config, DType dtype, const SpecialIds& ids);
 std::string to_hf_generation_config(const ModelSpec& config, const SpecialIds& ids);
 
+/// Returns a line for each thing that config.json cannot tell every version of transformers of a
+/// model trained on sequences of `seq_len`.
+std::vector<std::string> limits_of_exports(const ModelSpec& config, int64_t seq_len);
+
 /// Returns "eos_token_id" of a config.json or generation_config.json, which is an id or a list of
 /// them; nothing if there is none. Throws Error that begins with `what`.
 std::vector<int32_t> parse_eos_ids(std::string_view text, std::string_view what);

@@ -218,6 +218,8 @@ void read_rope_by_layer(const HfFields& f, ModelSpec& c, double full_theta, doub
       read_rotation(f, {both, "sliding_attention", "", "rope_local_base_freq", window_theta}, c);
 }
 
+namespace {
+
 OrderedJson rope_json(const RotarySpec& rope) {
   const RopeScaling& s = rope.scaling;
   OrderedJson json;
@@ -244,6 +246,25 @@ OrderedJson rope_json(const RotarySpec& rope) {
   json["rope_theta"] = rope.theta;
   json["rope_type"] = name_of(s.kind);
   return json;
+}
+
+}  // namespace
+
+void write_rope(const ModelSpec& c, OrderedJson& json) {
+  OrderedJson full = rope_json({.theta = c.rope_theta, .scaling = c.rope_scaling});
+  json["rope_parameters"] = full;
+  if (c.window_rope) {
+    json["rope_parameters"] = {{"full_attention", full},
+                               {"sliding_attention", rope_json(*c.window_rope)}};
+    json["rope_local_base_freq"] = c.window_rope->theta;
+  }
+  json["rope_theta"] = c.rope_theta;
+  if (c.rope_scaling.kind == Kind::kNone) return;
+  // transformers 4 takes the original length of LongRoPE from here alone.
+  if (c.rope_scaling.kind == Kind::kLongRope)
+    json["original_max_position_embeddings"] = full["original_max_position_embeddings"];
+  full.erase("rope_theta");
+  json["rope_scaling"] = full;
 }
 
 }  // namespace tokamak

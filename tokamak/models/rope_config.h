@@ -17,7 +17,7 @@ void read_rope(const HfFields& f, ModelSpec& c);
 /// `full_theta` and `window_theta` stand for those that are absent.
 void read_rope_by_layer(const HfFields& f, ModelSpec& c, double full_theta, double window_theta);
 
-/// Returns `rope_parameters`, or what is in it by "layer_types".
-OrderedJson rope_json(const RotarySpec& rope);
+/// Writes how a model rotates in both spellings, so that every reader finds its own.
+void write_rope(const ModelSpec& c, OrderedJson& json);
 
 }  // namespace tokamak
