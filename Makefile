@@ -17,7 +17,7 @@ else
   CUDA_FLAGS = -DTOK_CUDA=OFF
 endif
 
-.PHONY: build cuda-all hip demo install portable deb wheel test faults slurm lint tidy fuzz mutate sanitize clean help
+.PHONY: build cuda-all hip demo install portable deb wheel test exports faults slurm lint tidy fuzz mutate sanitize clean help
 .DEFAULT_GOAL := build
 
 ## build: the program, at build/release/bin/tokamak; CUDA=1 builds it with the GPU backend
@@ -73,6 +73,14 @@ test:
 	@cmake --preset dev -Wno-dev --log-level=WARNING
 	@cmake --build --preset dev
 	@ctest --preset dev
+
+## exports: exports of every family as transformers 4 and 5 load them, which are fetched into build/transformers
+READERS := build/transformers/4:build/transformers/5 build/transformers/5
+exports:
+	@tools/setup.sh build transformers
+	@cmake --preset dev -Wno-dev --log-level=WARNING
+	@cmake --build --preset dev --target tokamak
+	@PYTHONPATH=build/transformers/5 python3 tools/compare_exports.py build/dev/bin/tokamak $(READERS)
 
 ## faults: all jobs under faults (dead ranks, hangs, disks, signals), and COUNT=10 kills at random moments
 faults:

@@ -2,9 +2,10 @@
 transformers loads it (weights, and logits against those of PyTorch's own model), and from that export the log-likelihood
 of a text and greedy tokens of both programs.
 
-usage: compare_with_pytorch.py PROGRAM [--mesh fsdp|tp|pp|tp_pp] [CASE ...]   (needs torch, transformers, numpy)
+usage: compare_with_pytorch.py PROGRAM [--mesh fsdp|tp|pp|tp_pp] [--also PYTHONPATH] [CASE ...]   (needs torch, transformers, numpy)
 
 With --mesh tokamak trains on two or four ranks, four rows at a time, the cases that have a head and a layer for each.
+With --also the transformers of that PYTHONPATH, another version, loads each export too and must find the same logits.
 """
 import json
 import pathlib
@@ -14,9 +15,11 @@ import tempfile
 
 import numpy as np
 import torch
+from compare_exports import TOLERANCE, Reader, difference
 from transformers import (AutoModelForCausalLM, AutoModelForImageTextToText, Gemma2Config, Gemma3Config, Gemma3TextConfig, GemmaConfig,
                           GPT2Config, LlamaConfig, Mistral3Config, MistralConfig, PixtralVisionConfig, Qwen2Config, Qwen3Config,
                           SiglipVisionConfig)
+from transformers import __version__ as version
 
 STEPS = 10
 ROPE = dict(rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32)
@@ -76,8 +79,9 @@ CASES = {  # name: config, batch, sequence length
     "dynamic_rope": (llama(rope_scaling=dict(rope_type="dynamic", factor=2.0), max_position_embeddings=50), 2, 70),
     "yarn_rope": (llama(rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32,
                                           beta_fast=16, mscale=1.2, mscale_all_dim=0.7)), 2, 61),
-    "longrope": (llama(rope_scaling=dict(rope_type="longrope", original_max_position_embeddings=48,
-                                         short_factor=[1.0, 1.1, 1.2], long_factor=[1.0, 2.0, 5.0])), 2, 61),
+    "longrope": (llama(original_max_position_embeddings=48,  # where both versions look for it
+                       rope_scaling=dict(rope_type="longrope", factor=128 / 48, short_factor=[1.0, 1.1, 1.2],
+                                         long_factor=[1.0, 2.0, 5.0])), 2, 61),
     "mistral": (llama(MistralConfig, sliding_window=None, head_dim=10), 2, 40),
     "mistral_window": (llama(MistralConfig, sliding_window=11, head_dim=8), 2, 90),
     "window_of_one": (llama(MistralConfig, sliding_window=1), 2, 20),
@@ -107,13 +111,11 @@ CASES = {  # name: config, batch, sequence length
     "gemma3": (gemma(Gemma3TextConfig, query_pre_attn_scalar=14, sliding_window=64), 2, 41),
     "gemma3_window": (gemma(Gemma3TextConfig, query_pre_attn_scalar=31, sliding_window=11, num_hidden_layers=3,
                             layer_types=["sliding_attention", "full_attention", "sliding_attention"],
-                            rope_parameters=dict(full_attention=dict(rope_type="linear", factor=8.0, rope_theta=3e4),
-                                                 sliding_attention=dict(rope_type="default", rope_theta=700.0))), 2, 90),
+                            rope_theta=3e4, rope_local_base_freq=700.0, rope_scaling=dict(rope_type="linear", factor=8.0)), 2, 90),
     "gemma3_layers": (gemma(Gemma3TextConfig, query_pre_attn_scalar=256, sliding_window=7, num_hidden_layers=8,
                             hidden_size=24, num_attention_heads=4, num_key_value_heads=4, head_dim=8, attention_bias=True), 2, 33),
     "gemma3_vision": (gemma3_vision(query_pre_attn_scalar=21, sliding_window=9, num_hidden_layers=7,
-                                    rope_parameters=dict(full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1e6),
-                                                         sliding_attention=dict(rope_type="default", rope_theta=1e4))), 2, 43),
+                                    rope_scaling=dict(rope_type="linear", factor=8.0)), 2, 43),
     "gemma3_vision_untied": (gemma3_vision(query_pre_attn_scalar=14, sliding_window=70, tie_word_embeddings=False,
                                            num_key_value_heads=6, hidden_size=30), 2, 29),
     "mistral3_vision": (mistral3_vision(sliding_window=None, head_dim=10, rope_theta=1e5), 2, 37),
@@ -208,12 +210,13 @@ def greedy_tokens(program, model, folder):
     return want, [int(line) for line in done.stdout.split()]
 
 
-def logit_error(model, other, vocab):
-    """Relative error of all logits of some random texts."""
-    ids = torch.tensor(np.random.default_rng(5).integers(0, vocab, (3, EVAL_LEN)))
+def random_texts(vocab):
+    return np.random.default_rng(5).integers(0, vocab, (3, EVAL_LEN))
+
+
+def logits_of(model, ids):
     with torch.no_grad():
-        want, got = model(ids).logits, other(ids).logits
-    return ((got - want).norm() / want.norm()).item()
+        return model(torch.tensor(ids)).logits.numpy()
 
 
 def likelihood_error(program, model, folder):
@@ -234,7 +237,7 @@ def likelihood_error(program, model, folder):
     return abs(got["loss"] * got["tokens"] - nats) / nats
 
 
-def compare(program, name, mesh):
+def compare(program, name, mesh, also):
     config, batch, seq_len = CASES[name]
     batch = MESH_BATCH if mesh else batch
     with tempfile.TemporaryDirectory() as root:
@@ -251,25 +254,33 @@ def compare(program, name, mesh):
         loaded = AutoModelForCausalLM.from_pretrained(export, attn_implementation="eager")
         weights = weight_errors(model, loaded)
         loaded.eval()
-        logits = logit_error(model.eval(), loaded, model.config.vocab_size)
+        ids = random_texts(model.config.vocab_size)
+        found = logits_of(loaded, ids)
+        logits = difference(found, logits_of(model.eval(), ids))
+        apart = difference(also.read(export, ids.tolist())[0], found) if also else 0.0
         likelihood = likelihood_error(program, loaded, export)
         theirs, ours = greedy_tokens(program, loaded, export)
-    good = loss < 2e-5 and norm < 1e-4 and weights < 1e-4 and logits < 1e-4 and likelihood < 2e-6 and theirs == ours
+    good = loss < 2e-5 and norm < 1e-4 and weights < 1e-4 and logits < 1e-4 and apart < TOLERANCE and likelihood < 2e-6 and theirs == ours
+    other = f"of {also.version} {apart:.1e}  " if also else ""
     print(f"{'ok ' if good else 'BAD'} {name:20} loss {loss:.1e}  norm {norm:.1e}  weights {weights:.1e}  "
-          f"logits {logits:.1e}  likelihood {likelihood:.1e}  greedy {sum(a == b for a, b in zip(theirs, ours))} of {len(theirs)}", flush=True)
+          f"logits {logits:.1e}  {other}likelihood {likelihood:.1e}  greedy {sum(a == b for a, b in zip(theirs, ours))} of {len(theirs)}", flush=True)
     return good
 
 
 def main():
     torch.set_num_threads(1)
     words = sys.argv[1:]
-    mesh = ""
-    if "--mesh" in words:
-        at = words.index("--mesh")
-        mesh = words[at + 1]
-        del words[at:at + 2]
+    options = {"--mesh": "", "--also": ""}
+    for option in options:
+        if option in words:
+            at = words.index(option)
+            options[option] = words[at + 1]
+            del words[at:at + 2]
+    mesh = options["--mesh"]
+    also = Reader(options["--also"]) if options["--also"] else None
+    print("transformers", version)
     program = str(pathlib.Path(words[0]).resolve())
-    results = [compare(program, name, mesh) for name in words[1:] or (MESH_CASES if mesh else CASES)]
+    results = [compare(program, name, mesh, also) for name in words[1:] or (MESH_CASES if mesh else CASES)]
     return 0 if all(results) else 1
 
 

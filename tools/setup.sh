@@ -1,9 +1,11 @@
 #!/bin/sh
-# Installs what is missing from the distribution: setup.sh [build|lint|fuzz|cuda|hip|slurm|demo]...
+# Installs what is missing from the distribution:
+#   setup.sh [build|lint|fuzz|cuda|hip|slurm|demo|transformers]...
 # Silent and instant when all is there. Debian 12 names; needs root or sudo only to install.
-# cuda also unpacks the headers of cudnn-frontend, the one thing from elsewhere (PyPI); the CUDA
-# toolkit, cuDNN and NCCL are the machine's. hip takes the distribution's hipcc; where another one is
-# in the path already, or below /opt/rocm, that is used and nothing is installed.
+# Two sets are from elsewhere (PyPI) and stay in build/: cuda unpacks the headers of cudnn-frontend,
+# transformers fetches PyTorch and two versions of transformers. The CUDA toolkit, cuDNN and NCCL are
+# the machine's. hip takes the distribution's hipcc; where another one is in the path already, or
+# below /opt/rocm, that is used and nothing is installed.
 # The OpenCL headers are there because the CMake package of libdnnl-dev asks for them.
 set -eu
 cd "$(dirname "$0")/.."
@@ -21,6 +23,7 @@ lint="clang-format-14 clang-tidy-14 codespell shellcheck yamllint"
 
 wanted=$build
 with_cuda=
+with_transformers=
 for set in "$@"; do
   case $set in
     build) ;;
@@ -28,9 +31,12 @@ for set in "$@"; do
     fuzz) wanted="$wanted $clang" ;;
     cuda) with_cuda=yes ;;
     slurm) wanted="$wanted $slurm" ;;
+    transformers)
+      with_transformers=yes
+      python3 -m pip --version >/dev/null 2>&1 || wanted="$wanted python3-pip" ;;
     demo) wanted=$demo ;;
     hip) command -v hipcc >/dev/null || [ -x /opt/rocm/bin/hipcc ] || wanted="$wanted $hip" ;;
-    *) echo "setup.sh: unknown set '$set': wanted build, lint, fuzz, cuda, hip, slurm or demo" >&2; exit 2 ;;
+    *) echo "setup.sh: unknown set '$set': wanted build, lint, fuzz, cuda, hip, slurm, demo or transformers" >&2; exit 2 ;;
   esac
 done
 
@@ -82,7 +88,27 @@ unpack_cudnn_frontend() {
   rm -rf "$fetched"
 }
 
+# The older version finds what both need in the folder of the newer one.
+fetch_transformers() {
+  at=build/transformers
+  [ ! -e $at/complete ] || return 0
+  echo "fetching PyTorch and transformers (0.6 GB) into $at"
+  rm -rf $at
+  mkdir -p $at
+  fetch() {
+    python3 -m pip install -q --no-compile --target "$@" >$at/log 2>&1 || { cat $at/log >&2; exit 2; }
+  }
+  fetch $at/5 transformers==5.24.0 requests sympy
+  fetch $at/5 --no-deps torch==2.15.0 nvidia-cuda-runtime==13.2.86
+  fetch $at/4 --no-deps transformers==4.57.6 tokenizers==0.22.1 huggingface_hub==0.36.2
+  python3 tools/stub_cuda.py $at/5/torch/lib
+  touch $at/complete
+}
+
 install_packages
 if [ -n "$with_cuda" ]; then
   unpack_cudnn_frontend
+fi
+if [ -n "$with_transformers" ]; then
+  fetch_transformers
 fi
