@@ -222,7 +222,7 @@ const Key kKeys[] = {
   TOK_KEY(validation.local_batch_size, kHonoured, ">=1", "Sequences of one data-parallel rank."),
   TOK_KEY(validation.seq_len, kHonoured, ">=1", "Tokens of one sequence."),
   TOK_KEY(validation.freq, kHonoured, ">=1", "Steps between validations; also at step 1."),
-  TOK_KEY(validation.steps, kHonoured, ">=1 or -1", "Batches of a validation; -1: the whole set."),
+  TOK_KEY(validation.steps, kHonoured, ">=1 or -1", "Global batches of a validation, of as many sequences as those of training; -1: the whole set."),
 
   TOK_KEY(debug.seed, kHonoured, "", "Seed of initialization, dropout and sampling; none: 0."),
   TOK_KEY(debug.deterministic, kHonoured, "", "The same bits from every run; a CPU run always is."),

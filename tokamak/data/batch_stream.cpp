@@ -18,6 +18,7 @@ DataOptions completed(DataOptions options) {
   TOK_CHECK(options.first_row >= 0 && options.num_rows > 0 && options.rows_per_batch > 0);
   TOK_CHECK(options.first_row + options.num_rows <= options.global_batch_size);
   TOK_CHECK(options.num_rows % options.rows_per_batch == 0);
+  TOK_CHECK(!options.infinite || !options.most_windows);
   return options;
 }
 
@@ -94,6 +95,7 @@ int64_t BatchStream::end_of_mix(const std::stop_token& stop) {
 }
 
 bool BatchStream::has_window(int64_t window, const std::stop_token& stop) {
+  if (options_.most_windows && window >= *options_.most_windows) return false;
   if (!options_.infinite && sources_.size() > 1) {
     if (!end_) end_ = end_of_mix(stop);
     if (window >= *end_) return false;

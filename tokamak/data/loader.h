@@ -42,6 +42,8 @@ struct DataOptions {
   int64_t vocab_size = 0;
   /// If false, the stream makes one pass and then gives empty batches (validation).
   bool infinite = true;
+  /// The windows of a pass, where it ends before the data does.
+  std::optional<int64_t> most_windows = std::nullopt;
   /// Batches prepared ahead by the loader's thread.
   int64_t prefetch = 2;
 };

@@ -139,6 +139,24 @@ TEST(Loader, EndsAFinitePassOnAllRanksAlike) {
   }
 }
 
+TEST(Loader, EndsAPassAfterTheMostWindows) {
+  const TestFolder folder;
+  DataOptions options = tokens_options(folder.write("a.u16", bytes_of(counting<uint16_t>(400))));
+  options.infinite = false;
+  options.most_windows = 5;
+  for (const int64_t rows : {1, 2, 5, 8}) {
+    options.global_batch_size = rows;
+    Loader loader(options);
+    for (int pass = 0; pass < 2; ++pass) {
+      int64_t valid = 0;
+      for (Batch batch = loader.next(); !batch.empty(); batch = loader.next())
+        valid += batch.valid_rows;
+      EXPECT_EQ(valid, 5) << rows;
+      loader.rewind();
+    }
+  }
+}
+
 TEST(Loader, MixesByWeight) {
   const TestFolder folder;
   folder.write("a.u16", bytes_of(counting<uint16_t>(400)));

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "tokamak/config/check.h"
 #include "tokamak/config/describe.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
@@ -51,7 +52,7 @@ std::optional<ValidationOptions> validation_of(const Config& c, const DataOption
               "validation.steps = {}: validation.dataset \"synthetic\" has no end, wanted a number "
               "of batches",
               c.validation.steps);
-  ValidationOptions v{.data = training, .freq = c.validation.freq, .steps = c.validation.steps};
+  ValidationOptions v{.data = training, .freq = c.validation.freq};
   v.data.dataset = c.validation.dataset;
   v.data.path = c.validation.dataset_path.value_or("");
   v.data.seq_len = c.validation.seq_len;
@@ -59,6 +60,8 @@ std::optional<ValidationOptions> validation_of(const Config& c, const DataOption
   deal_rows(v.data, place, rows * place.degrees.dp(), rows);
   v.data.shuffle_seed = std::nullopt;
   v.data.infinite = false;
+  if (c.validation.steps >= 0)
+    v.data.most_windows = c.validation.steps * global_batch_size(c, place.degrees);
   return v;
 }
 

@@ -20,7 +20,7 @@ std::optional<double> Validator::run(int64_t step, const std::function<bool()>& 
   loader_.rewind();
   loss_.restart();
   int64_t tokens = 0;
-  for (int64_t b = 0; o_.steps < 0 || b < o_.steps; ++b) {
+  for (int64_t b = 0;; ++b) {
     if (b > 0 && stop()) return std::nullopt;
     const Batch batch = loader_.next();
     if (batch.empty()) break;

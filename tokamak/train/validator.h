@@ -15,9 +15,8 @@
 namespace tokamak {
 
 struct ValidationOptions {
-  DataOptions data;    ///< its global batch is one batch of every data-parallel rank
-  int64_t freq = 10;   ///< steps between validations; also after step 1
-  int64_t steps = -1;  ///< batches of one validation; -1 = the whole set
+  DataOptions data;   ///< its global batch is one batch of every data-parallel rank
+  int64_t freq = 10;  ///< steps between validations; also after step 1
 };
 
 class Validator {
