@@ -1,25 +1,28 @@
 #include "tokamak/train/report/run_events.h"
 
 #include <chrono>
+#include <utility>
 
 #include <fmt/chrono.h>
 
 #include "tokamak/core/error.h"
-#include "tokamak/core/json.h"
 
 namespace tokamak {
 namespace {
 
-constexpr size_t kMostPending = size_t{1} << 20;
+constexpr size_t kMostPending = 10'000;
 
-std::string to_line(int64_t step, const std::string& level, const std::string& text) {
+OrderedJson to_json(int64_t step, const std::string& level, const std::string& text) {
   const auto now =
       std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now());
-  const OrderedJson line{{"time", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(now))},
-                         {"step", step},
-                         {"level", level},
-                         {"text", text}};
-  return line.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+  return {{"time", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(now))},
+          {"step", step},
+          {"level", level},
+          {"text", text}};
+}
+
+std::string to_line(const OrderedJson& event) {
+  return event.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 }  // namespace
@@ -37,17 +40,20 @@ void RunEvents::open(const std::filesystem::path& path, int64_t resumed_step) {
   }
   step_ = resumed_step;
   file_.emplace(path, FileWriter::Mode::kAppend);
-  write(pending_);
+  for (OrderedJson& event : pending_) {
+    event["step"] = resumed_step;
+    write(to_line(event));
+  }
   pending_.clear();
 }
 
 void RunEvents::add(const std::string& level, const std::string& text) {
   const std::lock_guard lock(mutex_);
-  const std::string line = to_line(step_, level, text);
+  OrderedJson event = to_json(step_, level, text);
   if (file_) {
-    write(line);
+    write(to_line(event));
   } else if (pending_.size() < kMostPending) {
-    pending_ += line;
+    pending_.push_back(std::move(event));
   }
 }
 

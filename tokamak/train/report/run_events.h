@@ -8,8 +8,10 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tokamak/core/file.h"
+#include "tokamak/core/json.h"
 
 namespace tokamak {
 
@@ -17,8 +19,9 @@ namespace tokamak {
 /// and the console has it.
 class RunEvents {
  public:
-  /// Appends to `path`, first what was added before. With resumed_step = 0 the file of an earlier
-  /// run is kept as PATH.previous. Throws Error where the path cannot be written.
+  /// Appends to `path`, first what was added before, at the resumed step. With resumed_step = 0 the
+  /// file of an earlier run is kept as PATH.previous. Throws Error where the path cannot be
+  /// written.
   void open(const std::filesystem::path& path, int64_t resumed_step);
 
   /// `level` is INFO or WARNING.
@@ -31,7 +34,7 @@ class RunEvents {
 
   std::mutex mutex_;
   std::optional<FileWriter> file_;
-  std::string pending_;  // lines added before there is a file
+  std::vector<OrderedJson> pending_;  // lines added before there is a file, still at step 0
   std::atomic<int64_t> step_{0};
 };
 

@@ -96,6 +96,7 @@ TEST_F(RunPage, EventsOfAResumedRun) {
                "step 21: loss 9 where the median of recent steps is 2: its update was left out");
   }
   RunEvents events;
+  events.add("INFO", "The run has another length than before: training.steps 20 (now 30)");
   events.open(run / "events.jsonl", 20);
   events.add("INFO", "Training starts at step 21");
   events.add("WARNING", "bytes that are no text: \xff");
@@ -106,6 +107,9 @@ TEST_F(RunPage, EventsOfAResumedRun) {
             (std::vector<std::string_view>{"start", "save", "bad step", "restart", "warning"}));
   EXPECT_EQ(history.events[1].step, 20);
   EXPECT_EQ(history.events[2].step, 21);
+  // What was said before the file was there belongs to the step from which the run went on.
+  EXPECT_NE(read_file(run / "events.jsonl").find(R"("step":20,"level":"INFO","text":"The run has)"),
+            std::string::npos);
   EXPECT_EQ(history.events[0].time.size(), std::string("2026-01-31T12:00:00Z").size());
   // A run that starts anew keeps the old file aside.
   RunEvents().open(run / "events.jsonl", 0);

@@ -304,8 +304,15 @@ void RunCheckpoints::take_over(TrainState& state, uint64_t seed, Loader& loader)
                          name_of(*state.other_moments), name_of(moment->type.dtype)));
   }
   if (!state.keys.empty()) {
-    const std::string changed = changed_keys(state.keys, o_.keys, "the checkpoint's keys");
-    if (!changed.empty())
+    KeyValues others = o_.keys;
+    const auto lengths = std::stable_partition(
+        others.begin(), others.end(), [](const auto& key) { return !is_length(key.first); });
+    const KeyValues of_length(lengths, others.end());
+    others.erase(lengths, others.end());
+    constexpr std::string_view kWhat = "the checkpoint's keys";
+    if (const std::string changed = changed_keys(state.keys, of_length, kWhat); !changed.empty())
+      log_.say(fmt::format("The run has another length than before: {}", changed));
+    if (const std::string changed = changed_keys(state.keys, others, kWhat); !changed.empty())
       log_.say(fmt::format("The checkpoint was trained with other keys: {}", changed), "WARNING");
   }
   if (state.seed != seed) {

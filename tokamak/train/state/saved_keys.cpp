@@ -34,6 +34,10 @@ bool decides(const std::string& key) {
 
 }  // namespace
 
+bool is_length(std::string_view key) {
+  return key == "training.steps" || key == "training.tokens" || key == "training.epochs";
+}
+
 KeyValues learning_keys(const KeyValues& all) {
   KeyValues keys;
   std::copy_if(all.begin(), all.end(), std::back_inserter(keys),

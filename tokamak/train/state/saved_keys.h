@@ -22,4 +22,7 @@ std::string to_json(const KeyValues& keys);
 /// if the text is not to_json()'s.
 std::string changed_keys(std::string_view saved, const KeyValues& now, std::string_view what);
 
+/// Whether a key says how long a run is, which changes when a run is extended.
+bool is_length(std::string_view key);
+
 }  // namespace tokamak
