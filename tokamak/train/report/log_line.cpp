@@ -1,8 +1,10 @@
 #include "tokamak/train/report/log_line.h"
 
+#include <algorithm>
 #include <cmath>
 #include <ctime>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <fmt/chrono.h>
@@ -32,12 +34,6 @@ const Palette& palette_of(LogColor color) {
   return color == LogColor::kAnsi ? kAnsiPalette : kPlainPalette;
 }
 
-std::string memory_text(std::optional<double> gib, std::optional<double> percent) {
-  if (!gib) return "N/A";
-  if (!percent) return fmt::format("{:5.2f}GiB", *gib);
-  return fmt::format("{:5.2f}GiB({:.2f}%)", *gib, *percent);
-}
-
 std::string rate_text(std::optional<double> rate, int digits) {
   if (!rate) return "N/A";
   return with_commas(fmt::format("{:.{}f}", digits == 0 ? std::nearbyint(*rate) : *rate, digits));
@@ -55,14 +51,33 @@ std::string duration_text(double seconds) {
   return fmt::format("{}d{:02}h", s / 86400, s / 3600 % 24);
 }
 
-std::string added_fields(const StepMetrics& m) {
+/// A field of a line. Where the line is too wide, the highest rank goes first.
+struct Field {
+  std::string_view color;
   std::string text;
-  if (m.mfu_causal) text += fmt::format("  mfu_causal: {}", percent_text(m.mfu_causal));
-  if (m.seconds.data) text += fmt::format("  data: {:.3f}s", *m.seconds.data);
-  if (m.seconds.exposed_comm) {
-    text += fmt::format("  exposed_comm: {:.3f}s", *m.seconds.exposed_comm);
-  }
-  return text;
+  int rank = 0;
+  bool is_joined = false;  ///< to the field before it
+};
+
+void add_memory(std::optional<double> gib, std::optional<double> percent, std::string_view color,
+                std::vector<Field>& fields) {
+  fields.push_back({color, gib ? fmt::format("memory: {:5.2f}GiB", *gib) : "memory: N/A", 4});
+  if (gib && percent) fields.push_back({"", fmt::format("({:.2f}%)", *percent), 6, true});
+}
+
+std::string joined(std::vector<Field> fields, std::string_view reset, int columns) {
+  const auto width = [&] {
+    size_t all = 0;
+    for (const Field& f : fields) all += f.text.size() + (f.is_joined || all == 0 ? 0 : 2);
+    return static_cast<int>(all);
+  };
+  const auto is_less = [](const Field& a, const Field& b) { return a.rank <= b.rank; };
+  while (columns > 0 && width() > columns)
+    fields.erase(std::max_element(fields.begin(), fields.end(), is_less));
+  std::string line;
+  for (const Field& f : fields)
+    line += fmt::format("{}{}{}", f.is_joined || line.empty() ? "" : "  ", f.color, f.text);
+  return line + std::string(reset);
 }
 
 }  // namespace
@@ -83,46 +98,44 @@ std::string log_prefix(std::chrono::system_clock::time_point now, std::string_vi
 std::string progress_line(const StepProgress& p, LogColor color, int columns) {
   const Palette& c = palette_of(color);
 
-  struct Field {
-    std::string_view color;
-    std::string text;
+  const double done = static_cast<double>(p.step) / static_cast<double>(p.num_steps);
+  std::vector<Field> fields{{c.red, fmt::format("step {}/{}", p.step, p.num_steps), 1},
+                            {c.red, fmt::format("{:.0f}%", std::floor(100.0 * done)), 2},
+                            {c.green, fmt::format("loss {:.4f}", p.loss), 3},
+                            {c.blue, rate_text(p.tps, 0) + " tok/s", 4}};
+  if (p.seconds_left) fields.push_back({c.yellow, duration_text(*p.seconds_left) + " left", 5});
+  fields.push_back({c.turquoise, fmt::format("{:.2f} GiB", p.memory_gib), 6});
+  return joined(std::move(fields), c.reset, columns);
+}
+
+std::string step_line(const StepMetrics& m, LogColor color, int columns) {
+  const Palette& c = palette_of(color);
+  std::vector<Field> fields{{c.red, fmt::format("step: {:2}", m.step)},
+                            {c.green, fmt::format("loss: {:8.5f}", m.loss)},
+                            {c.orange, fmt::format("grad_norm: {:7.4f}", m.grad_norm), 1}};
+  add_memory(m.memory_gib, m.memory_percent, c.turquoise, fields);
+  fields.push_back({c.blue, fmt::format("tps: {}", rate_text(m.tps, 0)), 3});
+  fields.push_back({c.cyan, fmt::format("tflops: {}", rate_text(m.tflops, 2)), 5});
+  fields.push_back({c.magenta, fmt::format("mfu: {}", percent_text(m.mfu)), 2});
+  if (m.mfu_causal)
+    fields.push_back({c.reset, fmt::format("mfu_causal: {}", percent_text(m.mfu_causal)), 7});
+  const auto add_seconds = [&](const char* name, std::optional<double> seconds, int rank) {
+    constexpr double kLeastShare = 0.01;
+    if (seconds && *seconds > 0.0 && *seconds >= kLeastShare * m.step_time_s.value_or(0.0))
+      fields.push_back({c.reset, fmt::format("{}: {:.3f}s", name, *seconds), rank});
   };
-
-  std::vector<Field> fields{
-      {c.red, fmt::format("step {}/{}", p.step, p.num_steps)},
-      {c.red, fmt::format("{:.0f}%", std::floor(100.0 * static_cast<double>(p.step) /
-                                                static_cast<double>(p.num_steps)))},
-      {c.green, fmt::format("loss {:.4f}", p.loss)},
-      {c.blue, rate_text(p.tps, 0) + " tok/s"}};
-  if (p.seconds_left) fields.push_back({c.yellow, duration_text(*p.seconds_left) + " left"});
-  fields.push_back({c.turquoise, fmt::format("{:.2f} GiB", p.memory_gib)});
-  std::string line;
-  int used = 0;
-  for (const Field& field : fields) {
-    const int width = static_cast<int>(field.text.size()) + (line.empty() ? 0 : 2);
-    if (used + width > columns) break;
-    line += fmt::format("{}{}{}", used == 0 ? "" : "  ", field.color, field.text);
-    used += width;
-  }
-  return line + std::string(c.reset);
+  add_seconds("data", m.seconds.data, 8);
+  add_seconds("exposed_comm", m.seconds.exposed_comm, 9);
+  return joined(std::move(fields), c.reset, columns);
 }
 
-std::string step_line(const StepMetrics& m, LogColor color) {
+std::string validation_line(const ValidationMetrics& m, LogColor color, int columns) {
   const Palette& c = palette_of(color);
-  return fmt::format(
-      "{}step: {:2}  {}loss: {:8.5f}  {}grad_norm: {:7.4f}  {}memory: {}  {}tps: {}  {}tflops: {}  "
-      "{}mfu: {}{}{}",
-      c.red, m.step, c.green, m.loss, c.orange, m.grad_norm, c.turquoise,
-      memory_text(m.memory_gib, m.memory_percent), c.blue, rate_text(m.tps, 0), c.cyan,
-      rate_text(m.tflops, 2), c.magenta, percent_text(m.mfu), c.reset, added_fields(m));
-}
-
-std::string validation_line(const ValidationMetrics& m, LogColor color) {
-  const Palette& c = palette_of(color);
-  return fmt::format("{}validate step: {:2}  {}loss: {:7.4f}  {}memory: {}  {}tps: {}{}", c.yellow,
-                     m.step, c.green, m.loss, c.turquoise,
-                     memory_text(m.memory_gib, m.memory_percent), c.blue, rate_text(m.tps, 0),
-                     c.reset);
+  std::vector<Field> fields{{c.yellow, fmt::format("validate step: {:2}", m.step)},
+                            {c.green, fmt::format("loss: {:7.4f}", m.loss)}};
+  add_memory(m.memory_gib, m.memory_percent, c.turquoise, fields);
+  fields.push_back({c.blue, fmt::format("tps: {}", rate_text(m.tps, 0)), 3});
+  return joined(std::move(fields), c.reset, columns);
 }
 
 }  // namespace tokamak

@@ -43,6 +43,40 @@ TEST(LogLine, AddsOurFieldsAfterMfu) {
             "tflops: 1,333.68  mfu: N/A  mfu_causal: 30.00%  data: 0.001s  exposed_comm: 0.250s");
 }
 
+TEST(LogLine, LeavesOutSecondsThatCostNothing) {
+  StepMetrics m = gpu_step();
+  m.step_time_s = 1.0;
+  m.seconds = {.data = 0.0012, .exposed_comm = 0.25};
+  const std::string line = step_line(m, LogColor::kPlain);
+  EXPECT_EQ(line.find("data:"), std::string::npos) << line;
+  EXPECT_NE(line.find("mfu: 33.74%  exposed_comm: 0.250s"), std::string::npos) << line;
+  m.seconds.exposed_comm = 0.0;
+  m.step_time_s.reset();
+  EXPECT_TRUE(step_line(m, LogColor::kPlain).ends_with("mfu: 33.74%  data: 0.001s"));
+}
+
+TEST(LogLine, FitsTheTerminal) {
+  StepMetrics m = gpu_step();
+  m.mfu_causal = 30.0;
+  m.seconds = {.data = 0.0012, .exposed_comm = 0.25};
+  const std::string whole = step_line(m, LogColor::kPlain);
+  for (int columns = 40; columns < 160; ++columns) {
+    const std::string line = step_line(m, LogColor::kPlain, columns);
+    EXPECT_LE(line.size(), static_cast<size_t>(columns));
+    EXPECT_EQ(line.find("step:  1  loss:  8.04910"), 0U) << line;
+  }
+  EXPECT_EQ(step_line(m, LogColor::kPlain, static_cast<int>(whole.size())), whole);
+  EXPECT_EQ(
+      step_line(m, LogColor::kPlain, 100),
+      "step:  1  loss:  8.04910  grad_norm:  1.4142  memory:  5.13GiB  tps: 5,762  mfu: 33.74%");
+  EXPECT_EQ(step_line(m, LogColor::kPlain, 60),
+            "step:  1  loss:  8.04910  grad_norm:  1.4142  mfu: 33.74%");
+  const ValidationMetrics v{
+      .step = 20, .loss = 4.56789, .memory_gib = 12.0, .memory_percent = 50.0};
+  EXPECT_EQ(validation_line(v, LogColor::kPlain, 60),
+            "validate step: 20  loss:  4.5679  memory: 12.00GiB  tps: N/A");
+}
+
 TEST(LogLine, ShowsWhatIsUnknown) {
   EXPECT_EQ(step_line({.step = 7, .loss = 10.5}, LogColor::kPlain),
             "step:  7  loss: 10.50000  grad_norm:  0.0000  memory: N/A  tps: N/A  tflops: N/A  "

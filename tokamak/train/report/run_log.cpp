@@ -122,7 +122,7 @@ std::optional<PhaseSeconds> RunLog::add_step(const StepResult& result, int64_t t
       metrics_->append(m);
       if (tensorboard_) tensorboard_->add(m.step, to_scalars(m), std::chrono::system_clock::now());
     });
-    print(step_line(m, o_.color));
+    print(step_line(m, o_.color, columns()));
   }
   restart(result.at);
   return seconds;
@@ -148,7 +148,7 @@ void RunLog::show_progress(const StepResult& result, int64_t tokens) {
 
 void RunLog::finish() {
   if (unlogged_ && window_.steps > 0 && speaks())
-    print(step_line(metrics_of(*unlogged_), o_.color));
+    print(step_line(metrics_of(*unlogged_), o_.color, columns()));
   unlogged_.reset();
 }
 
@@ -169,7 +169,7 @@ void RunLog::add_validation(int64_t step, double loss, int64_t tokens, double se
     validation_metrics_->append(m);
     if (tensorboard_) tensorboard_->add(m.step, to_scalars(m), std::chrono::system_clock::now());
   });
-  print(validation_line(m, o_.color));
+  print(validation_line(m, o_.color, columns()));
 }
 
 }  // namespace tokamak

@@ -34,6 +34,7 @@ struct LoggingOptions {
   bool of_all_ranks = false;                 ///< every rank writes files of its own
   int64_t float8_stats = 0;                  ///< steps between lines of fp8.jsonl; 0 = no such file
   std::function<void(const std::string& level, const std::string& text)> print;
+  std::function<int()> columns;  ///< the room that a terminal has for step lines; absent: no limit
   std::function<void(const StepProgress&)> show_progress;  ///< at most ten times a second
   /// Called with each step and when it ended.
   std::function<void(int64_t step, std::chrono::steady_clock::time_point end)> step_ended;
@@ -119,6 +120,9 @@ class RunLog {
   };
 
   void print(const std::string& text, const std::string& level = "INFO") const;
+
+  int columns() const { return o_.columns ? o_.columns() : 0; }
+
   MemoryUse memory_use() const;
   void show_progress(const StepResult& result, int64_t tokens);
   void restart(std::chrono::steady_clock::time_point start);
