@@ -27,6 +27,15 @@ TEST(PriceCli, ATableOfTimeMemoryAndDays) {
                            "GEMM", "attention", "memory-bound", "exposed communication", "bubble",
                            "optimizer moments", "peak", "GPU-hours", "checkpoint", "goodput"})
     EXPECT_NE(result.out.find(part), std::string::npos) << part << "\n" << result.out;
+  // The first number of each line ends in the same column.
+  for (const char* label :
+       {"\nstep ", "\ntokens/s ", "\ntokens/s/GPU ", "\n  torchtitan ", "\n  GEMM ", "\n  peak ",
+        "\n1e+12 tokens ", "\ncheckpoint ", "\ngoodput "}) {
+    const size_t begin = result.out.find(label);
+    ASSERT_NE(begin, std::string::npos) << label;
+    const size_t number = result.out.find_first_not_of(' ', begin + std::string(label).size());
+    EXPECT_EQ(result.out.find_first_of(" \n", number) - begin - 1, 38U) << label << result.out;
+  }
 }
 
 TEST(PriceCli, TheSameAsJsonAndTwiceTheSameBytes) {
@@ -120,6 +129,7 @@ TEST(PriceCli, PricesOtherSoftwareOnTheSameMachine) {
   const auto wrong = plan({"--cluster=gb200", "--gpus=8", "--software=nemoo"});
   EXPECT_EQ(wrong.exit_code, 2);
   EXPECT_EQ(wrong.err.find("--software nemoo: wanted "), wrong.err.find("--software")) << wrong.err;
+  EXPECT_TRUE(wrong.err.ends_with("; the nearest is nemo\n")) << wrong.err;
 }
 
 TEST(PriceCli, PricesMxfp8AndNvfp4WhereTensorCoresMultiplyThem) {

@@ -33,15 +33,12 @@ std::string duration(double seconds) {
 
 std::string speed_text(const Report& r) {
   std::string text = fmt::format(
-      "step                   {:.4f} s\n"
-      "tokens/s               {:.0f}\n"
-      "tokens/s/GPU           {:.1f}\n\n"
-      "{:<23}{:>14}{:>14}{:>9}\n",
-      r.step.seconds, r.tokens_per_s(), r.device_tokens_per_s(), "FLOPs counted as", "GFLOP/token",
-      "TFLOP/s/GPU", "MFU %");
+      "{:<26}{:>12.4f} s\n{:<26}{:>12.0f}\n{:<26}{:>12.1f}\n\n{:<26}{:>12}{:>13}{:>9}\n", "step",
+      r.step.seconds, "tokens/s", r.tokens_per_s(), "tokens/s/GPU", r.device_tokens_per_s(),
+      "FLOPs counted as", "GFLOP/token", "TFLOP/s/GPU", "MFU %");
   for (const FlopsCount& count : r.flops) {
     text +=
-        fmt::format("  {:<21}{:>14.1f}{:>14.1f}{:>9.2f}\n", count.name, 1e-9 * count.per_token,
+        fmt::format("  {:<24}{:>12.1f}{:>13.1f}{:>9.2f}\n", count.name, 1e-9 * count.per_token,
                     1e-12 * r.device_flops(count), percent(r.device_flops(count), r.peak_flops));
   }
   return text + fmt::format("  of {:.0f} TFLOP/s, the {} peak of the data sheet\n",
@@ -83,25 +80,24 @@ std::string memory_text(const Report& r) {
 std::string run_text(const Report& r) {
   const double days = r.seconds_to_tokens() / kDay;
   const double hours = r.seconds_to_tokens() / kHour * static_cast<double>(r.num_devices);
-  std::string text =
-      fmt::format("{:.3g} tokens           {:.2f} days, {:.0f} GPU-hours\n", r.tokens, days, hours);
+  std::string text = fmt::format("{:<26}{:>12.2f} days, {:.0f} GPU-hours\n",
+                                 fmt::format("{:.3g} tokens", r.tokens), days, hours);
   const Reliability& c = r.reliability;
   const std::string stored =
       c.checkpoint.has_storage
           ? fmt::format("safe after {}, loaded in {}", duration(c.checkpoint.durable_s),
                         duration(c.checkpoint.load_s))
           : "safe when is not known: no storage.write_bytes_per_s, as +site-unknown has";
-  text += fmt::format("checkpoint             {:.2f} GiB of a device: step stands {}, {}\n",
+  text += fmt::format("{:<26}{:>12.2f} GiB of a device: step stands {}, {}\n", "checkpoint",
                       c.checkpoint.rank_bytes / kGiB, duration(c.checkpoint.stall_s), stored);
   if (c.failures.failures_per_s > 0.0 && c.checkpoint.has_storage) {
     const double real_days = days / c.goodput;
     text += fmt::format(
-        "goodput                {:.4f} with a checkpoint every {} ({} step{}), a failure every "
-        "{}: {}\n",
-        c.goodput, duration(c.interval_s), c.interval_steps, c.interval_steps == 1 ? "" : "s",
-        duration(1.0 / c.failures.failures_per_s),
+        "{:<26}{:>12.4f} with a checkpoint every {} ({} step{}), a failure every {}: {}\n",
+        "goodput", c.goodput, duration(c.interval_s), c.interval_steps,
+        c.interval_steps == 1 ? "" : "s", duration(1.0 / c.failures.failures_per_s),
         real_days < kMostDays ? fmt::format("{:.2f} days", real_days) : "never done");
-    text += fmt::format("spares                 {} beside {} nodes, enough 99 times in 100\n",
+    text += fmt::format("{:<26}{:>12} beside {} nodes, enough 99 times in 100\n", "spares",
                         c.num_spares, c.num_nodes);
   }
   return text;
