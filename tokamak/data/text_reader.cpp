@@ -92,6 +92,7 @@ bool is_plain_text(const fs::path& path) {
 
 std::vector<SourceFile> list_all(const fs::path& path) {
   std::vector<SourceFile> files = list_files(path, [](const std::string&) { return true; });
+  TOK_REQUIRE(!files.empty(), "{}: wanted text, got an empty folder", path.string());
   std::erase_if(files, [](const SourceFile& file) { return file.size == 0; });
   TOK_REQUIRE(!files.empty(), "{}: wanted text, got empty files only", path.string());
   return files;

@@ -234,6 +234,8 @@ TEST(TextReader, NamesFileAndLineOfBadInput) {
   EXPECT_ERROR(read_all("text", folder.write("x.txt", "BZh91AY&SY")),
                "x.txt: wanted text in UTF-8, got bzip2 data: unpack the file");
   EXPECT_ERROR(read_all("c4", folder.write("w.jsonl", "\xFD\x37zXZ")), "got xz data: unpack");
+  std::filesystem::create_directories(folder / "nothing");
+  EXPECT_ERROR(read_all("text", folder / "nothing"), "wanted text, got an empty folder");
 }
 
 }  // namespace
