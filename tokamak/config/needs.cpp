@@ -47,8 +47,11 @@ class Collector {
 void listed_values(const Config& config, Collector& out) {
   for (const Key& key : all_keys()) {
     if (is_foreign_value(config, key)) {
-      out.add(key.name, fmt::format("only {} {} built", fmt::join(allowed_list(key), ", "),
-                                    allowed_list(key).size() == 1 ? "is" : "are"));
+      const Strings names = allowed_list(key);
+      std::string value = value_text(get_value(config, key));
+      std::erase(value, '"');
+      out.add(key.name, fmt::format("only {} {} built{}", fmt::join(names, ", "),
+                                    names.size() == 1 ? "is" : "are", nearest_hint(value, names)));
     }
   }
 }

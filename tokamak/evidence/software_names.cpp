@@ -21,7 +21,8 @@ std::string machine_of_software(const std::string& cluster, const std::string& s
   const std::vector<std::string> names = software_names();
   const std::string name = lower_case(software);
   TOK_REQUIRE(std::find(names.begin(), names.end(), name) != names.end(),
-              "--software {}: wanted {}", printable(software), fmt::join(names, ", "));
+              "--software {}: wanted {}{}", printable(software), fmt::join(names, ", "),
+              nearest_hint(name, names));
   std::vector<std::string> parts = split_list(cluster, '+');
   const std::vector<std::string> of_software = price::software_part_names();
   std::erase_if(parts, [&](const std::string& part) {

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/names.h"
 
 namespace tokamak {
 namespace {
@@ -44,8 +45,9 @@ std::vector<std::string> flavors_of(std::string_view model_name) {
 
 const Family& family_of(std::string_view model_name) {
   const Family* family = find_model(model_name).family;
-  TOK_REQUIRE(family != nullptr, "model.name = \"{}\": no such model; there are {}", model_name,
-              fmt::join(model_names(), ", "));
+  const std::vector<std::string> names = model_names();
+  TOK_REQUIRE(family != nullptr, "model.name = \"{}\": no such model; there are {}{}", model_name,
+              fmt::join(names, ", "), nearest_hint(model_name, names));
   return *family;
 }
 
@@ -63,8 +65,9 @@ ModelSpec flavor_spec(std::string_view model_name, std::string_view flavor) {
   const NamedModel& model = *find_model(model_name).model;
   const auto row = std::find_if(model.flavors.begin(), model.flavors.end(),
                                 [&](const ModelSizes& r) { return r.flavor == flavor; });
-  TOK_REQUIRE(row != model.flavors.end(), "model.flavor = \"{}\": {} has {}", flavor, model_name,
-              fmt::join(flavors_of(model_name), ", "));
+  const std::vector<std::string> flavors = flavors_of(model_name);
+  TOK_REQUIRE(row != model.flavors.end(), "model.flavor = \"{}\": {} has {}{}", flavor, model_name,
+              fmt::join(flavors, ", "), nearest_hint(flavor, flavors));
   c.vocab_size = row->vocab;
   c.dim = row->dim;
   c.num_layers = row->layers;

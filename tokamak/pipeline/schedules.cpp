@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/names.h"
 
 namespace tokamak {
 namespace {
@@ -333,8 +334,9 @@ ScheduleKind schedule_kind(const std::string& name) {
   for (const ScheduleKind& kind : kinds()) {
     if (lower_case(kind.name) == lower_case(name)) return kind;
   }
-  fail("parallelism.pipeline_parallel_schedule: wanted one of {}, got {}",
-       fmt::join(schedule_names(), ", "), name);
+  const std::vector<std::string> names = schedule_names();
+  fail("parallelism.pipeline_parallel_schedule: wanted one of {}, got {}{}", fmt::join(names, ", "),
+       printable(name), nearest_hint(name, names));
 }
 
 PipelineSchedule make_schedule(const std::string& name, int num_ranks, int stages_per_rank,

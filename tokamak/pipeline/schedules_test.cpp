@@ -302,6 +302,13 @@ TEST(Schedules, RefuseOtherNumbersOfStages) {
   EXPECT_THROW(make_schedule("1F1B", 4, 2, 8), Error);
   EXPECT_THROW(make_schedule("DualPipeV", 4, 3, 8), Error);
   EXPECT_THROW(make_schedule("2F2B", 4, 1, 8), Error);
+  try {
+    schedule_kind("Interleaved1F2B");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_TRUE(std::string(error.what()).ends_with("; the nearest is Interleaved1F1B"))
+        << error.what();
+  }
 }
 
 TEST(CheckSchedule, NamesWhatIsWrong) {

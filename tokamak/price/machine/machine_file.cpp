@@ -97,6 +97,13 @@ void add_levels(const Entry& entry, Machine& machine) {
   }
 }
 
+std::vector<std::string> names_and_parts() {
+  std::vector<std::string> names = machine_names();
+  const std::vector<std::string> parts = machine_part_names();
+  names.insert(names.end(), parts.begin(), parts.end());
+  return names;
+}
+
 class MachineReader {
  public:
   MachineReader(Machine& machine, bool may_read_files)
@@ -105,9 +112,10 @@ class MachineReader {
   void read_name(const std::string& name, const std::filesystem::path& folder,
                  const std::string& who) {
     if (const auto text = built_in_machine_file(name)) return read_text(*text, name + ".toml", "");
-    TOK_REQUIRE(
-        is_file_name(name), "{}no machine \"{}\": there are {}; parts {}; or a file NAME.toml", who,
-        printable(name), fmt::join(machine_names(), ", "), fmt::join(machine_part_names(), ", "));
+    TOK_REQUIRE(is_file_name(name),
+                "{}no machine \"{}\"{}; `tokamak price --cluster list` prints all, and a file is "
+                "NAME.toml",
+                who, printable(name), nearest_hint(name, names_and_parts()));
     TOK_REQUIRE(may_read_files_, "{}\"{}\": wanted the name of a built-in machine or part", who,
                 printable(name));
     const std::filesystem::path path = folder / name;
