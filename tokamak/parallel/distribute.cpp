@@ -278,6 +278,12 @@ CommGroup Distributor::norm_group() const {
   return context_->degree(kAxes) == 1 ? CommGroup{} : context_->group(kAxes);
 }
 
+CommGroup Distributor::norm_copies_group() const {
+  const AxisSet replicas{MeshAxis::kDpReplicate};
+  const bool has_copies = norm_group().size > 1 && context_->degree(replicas) > 1;
+  return has_copies ? context_->group(replicas) : CommGroup{};
+}
+
 CommGroup Distributor::tensor_group() const {
   const AxisSet tp{MeshAxis::kTp};
   return options_.float8 && context_->degree(tp) > 1 ? context_->group(tp) : CommGroup{};

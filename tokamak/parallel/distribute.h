@@ -132,6 +132,9 @@ class Distributor {
   /// Returns the group over which squares of gradients are summed.
   CommGroup norm_group() const;
 
+  /// Returns the ranks that hold copies of the same sum of squares; one rank if none is summed.
+  CommGroup norm_copies_group() const;
+
   /// Returns the ranks that hold parts of the same weights' matrices; one rank without tensor
   /// parallelism or without float8.
   CommGroup tensor_group() const;

@@ -372,7 +372,8 @@ void PlannedRun::plan_of_mesh(const Target& target, const WholeGraphs& whole) {
   step_ = find_step_state(states_, "");
   const std::vector<UpdateUnit> units = distributor.units(training);
   build_update(training, units, read_final(training, step_.loss), step_, shape_.training.optimizer,
-               shape_.training.seed, distributor.norm_group());
+               shape_.training.seed,
+               {.sum = distributor.norm_group(), .copies = distributor.norm_copies_group()});
   std::optional<Graph> validation;
   if (whole.validation() != nullptr) {
     validation = distributor.localize(*whole.validation());

@@ -101,8 +101,8 @@ bool is_whole(const Graph& g, const UpdateUnit& unit) {
          unit.tensors[0].end - unit.tensors[0].begin == g.type(unit.gradient).numel();
 }
 
-// Returns the sum of squares over units, each tensor times its weight, over all ranks of `group`.
-Value sum_of_squares(Graph& g, std::span<const UpdateUnit> units, const CommGroup& group) {
+// Returns the sum of squares over units, each tensor times its weight, the same on all ranks.
+Value sum_of_squares(Graph& g, std::span<const UpdateUnit> units, const NormGroups& groups) {
   Value sum = g.read(declare(g, "grad_sum", DType::kF64, {1}, StateKind::kResult));
   auto mode = AccumulateMode::kFirstMicrobatch;
   for (const UpdateUnit& unit : units) {
@@ -114,8 +114,11 @@ Value sum_of_squares(Graph& g, std::span<const UpdateUnit> units, const CommGrou
     sum = accumulate_into(g, g.apply(squares, {unit.gradient}), sum, mode);
     mode = AccumulateMode::kAlways;
   }
-  if (group.size == 1) return sum;
-  return g.apply(AllReduce{.group = group, .op = ReduceOp::kSum}, {sum});
+  if (groups.sum.size > 1)
+    sum = g.apply(AllReduce{.group = groups.sum, .op = ReduceOp::kSum}, {sum});
+  if (groups.copies.size > 1)
+    sum = g.apply(AllReduce{.group = groups.copies, .op = ReduceOp::kMax}, {sum});
+  return sum;
 }
 
 AdamW adamw_of(const Graph& g, const UpdateUnit& unit, const OptimizerOptions& o, uint64_t seed) {
@@ -147,9 +150,9 @@ AdamW adamw_of(const Graph& g, const UpdateUnit& unit, const OptimizerOptions& o
 }  // namespace
 
 void build_update(Graph& g, std::span<const UpdateUnit> units, Value loss, const StepState& state,
-                  const OptimizerOptions& o, uint64_t seed, const CommGroup& norm_group) {
+                  const OptimizerOptions& o, uint64_t seed, const NormGroups& norm) {
   const LabelScope scope(g, {.phase = Phase::kUpdate});
-  const Value sum = sum_of_squares(g, units, norm_group);
+  const Value sum = sum_of_squares(g, units, norm);
   std::vector<Value> of_clip{sum, loss};
   if (state.norm_limit.valid()) of_clip.push_back(g.read(state.norm_limit));
   const std::vector<Value> clip = g.add(ClipFactor{.max_norm = o.max_norm}, std::move(of_clip));

@@ -60,16 +60,23 @@ struct GradientGraph {
   std::vector<UpdateUnit> units;  ///< one for each parameter
 };
 
+/// Over which ranks the gradient norm is found.
+struct NormGroups {
+  CommGroup sum;  ///< whose squares are summed
+  /// Each of whose sums is of equal gradients. Communicators may add in different orders, but all
+  /// ranks clip by the same bits: the largest of the sums.
+  CommGroup copies;
+};
+
 GradientGraph build_gradient_graph(Graph& graph, const ModelSpec& config,
                                    const TrainingGraphOptions& options);
 
 /// Builds what a step does after its microbatches: norm, clipping, AdamW. `loss` may be absent
-/// where this rank has none; squares are summed over `norm_group`. If the loss or the gradient norm
-/// is not finite, every parameter and moment stays as it was. `seed` is of the random bits that
-/// round moments.
+/// where this rank has none. If the loss or the gradient norm is not finite, every parameter and
+/// moment stays as it was. `seed` is of the random bits that round moments.
 void build_update(Graph& graph, std::span<const UpdateUnit> units, Value loss,
                   const StepState& state, const OptimizerOptions& options, uint64_t seed,
-                  const CommGroup& norm_group);
+                  const NormGroups& norm);
 
 /// Builds the units' compute copies from their masters; updates maintain these once they exist.
 void build_copies(Graph& graph, std::span<const UpdateUnit> units);

@@ -97,4 +97,8 @@ std::string on_rank_zero(World& world, const std::function<std::string()>& work)
   return outcome.substr(1);
 }
 
+double of_rank_zero(World& world, double value) {
+  return std::stod(world.broadcast_text(fmt::format("{:a}", value), 0));
+}
+
 }  // namespace tokamak

@@ -39,4 +39,7 @@ std::vector<std::string> all_together(World& world, const std::function<std::str
 /// Runs `work` on rank 0 alone; returns its text, or throws its error, on every rank. Collective.
 std::string on_rank_zero(World& world, const std::function<std::string()>& work);
 
+/// Returns rank 0's value on every rank. Collective.
+double of_rank_zero(World& world, double value);
+
 }  // namespace tokamak

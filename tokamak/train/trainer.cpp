@@ -349,7 +349,7 @@ class Trainer {
   bool is_to_replay(const IssuedStep& issued, const StepScalars& results) {
     const Verdict verdict =
         bad_steps_.judge({.step = issued.step,
-                          .loss = results.values[0],
+                          .loss = loss_to_judge(results.values[0]),
                           .grad_norm = results.values[1],
                           .norm_limit = issued.norm_limit,
                           .label_tokens = issued.label_tokens,
@@ -359,6 +359,12 @@ class Trainer {
     must_replay_ = verdict == Verdict::kReplay;
     if (must_replay_) advance(-1);
     return must_replay_;
+  }
+
+  // Ranks along tp sum copies of the loss in communicators of their own, maybe in other orders.
+  double loss_to_judge(double own) {
+    const bool may_differ = o_.mesh().degree(MeshAxis::kTp) > 1;
+    return may_differ && o_.guard.steps.decides_by_loss() ? of_rank_zero(world_, own) : own;
   }
 
   // Names the ranks whose own terms of the loss are not finite, if the whole is not, or else the

@@ -25,6 +25,11 @@ struct GuardOptions {
   bool limits_norm() const {
     return on_spike == BadStepPolicy::kSkip || on_spike == BadStepPolicy::kReplay;
   }
+
+  /// Whether the run ends or goes back by the value of a finite loss.
+  bool decides_by_loss() const {
+    return on_spike == BadStepPolicy::kStop || on_spike == BadStepPolicy::kRollback;
+  }
 };
 
 /// The range of recent values of a step's scalar.
