@@ -67,6 +67,14 @@ bool is_ending(const FolderHolder& holder) {
   return state == 'Z' || state == 'X' || (flags & kExiting) != 0;
 }
 
+// Returns the number that follows that of `path`. A file that says nothing has lost a number, which
+// any time in seconds is above.
+int64_t next_attempt(const fs::path& path, bool is_new) {
+  const auto before = holder_in(path);
+  if (before) return before->attempt + 1;
+  return is_new ? 1 : std::chrono::system_clock::now().time_since_epoch() / std::chrono::seconds(1);
+}
+
 std::string shown(const FolderHolder& holder) {
   return fmt::format("process {} on {}{}{}, attempt {}", holder.pid, holder.host,
                      holder.job.empty() ? "" : " of ", holder.job, holder.attempt);
@@ -84,7 +92,7 @@ std::string to_text(const FolderHolder& h) {
 }
 
 std::optional<FolderHolder> parse_holder(const std::string& text) {
-  const Json json = Json::parse(text, nullptr, false);
+  const Json json = Json::parse(text.substr(0, text.find('\n')), nullptr, false);
   if (!json.is_object()) return std::nullopt;
   try {
     return FolderHolder{.attempt = json.at("attempt").get<int64_t>(),
@@ -137,6 +145,7 @@ RunFolder::~RunFolder() {
 // Returns false if another process has the lock.
 bool RunFolder::take() {
   if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+  const bool is_new = !path_exists(path_);
   fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd_ < 0) throw_path_errno("cannot write " + path_.string());
   if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
@@ -153,16 +162,14 @@ bool RunFolder::take() {
 
   if (::fstat(fd_, &mine) != 0 || ::stat(path_.c_str(), &named) != 0 || mine.st_ino != named.st_ino)
     return false;
-  const auto before = holder_in(path_);
-  me_.attempt = before ? before->attempt + 1 : 1;
+  me_.attempt = next_attempt(path_, is_new);
   write(fd_);
   return true;
 }
 
 // Puts a new file, which this process has locked, in the place of the other's.
 void RunFolder::supersede() {
-  const auto before = holder_in(path_);
-  me_.attempt = before ? before->attempt + 1 : 1;
+  me_.attempt = next_attempt(path_, false);
   fs::path aside = path_;
   aside += fmt::format(".tmp-{}", me_.pid);
   if (fd_ >= 0) ::close(std::exchange(fd_, -1));
@@ -175,7 +182,9 @@ void RunFolder::supersede() {
 
 void RunFolder::write(int fd) {
   const std::string text = to_text(me_);
-  if (::ftruncate(fd, 0) != 0 || ::pwrite(fd, text.data(), text.size(), 0) != std::ssize(text))
+  // The text is there before the rest of an older one goes, so that the file is never empty.
+  if (::pwrite(fd, text.data(), text.size(), 0) != std::ssize(text) ||
+      ::ftruncate(fd, std::ssize(text)) != 0)
     throw_errno("write " + path_.string());
   ::fsync(fd);
 }

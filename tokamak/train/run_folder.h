@@ -10,7 +10,8 @@ namespace tokamak {
 
 /// A process that writes to a run's folder, as FOLDER/run.lock holds it.
 struct FolderHolder {
-  int64_t attempt = 0;  ///< 1 for the first process that took the folder, then one more for each
+  /// 1 for the first process that took the folder, then more for each, also if a file was damaged.
+  int64_t attempt = 0;
   int64_t pid = 0;
   std::string host;
   std::string job;      ///< "Slurm job 4711", or empty where nobody says
@@ -19,7 +20,7 @@ struct FolderHolder {
 
 std::string to_text(const FolderHolder& holder);
 
-/// Returns nothing where the text is not to_text()'s.
+/// Returns nothing where the first line is not to_text()'s.
 std::optional<FolderHolder> parse_holder(const std::string& text);
 
 /// Returns this process: its job and restart are those of TOKAMAK_JOB and TOKAMAK_RESTART, else of

@@ -76,9 +76,15 @@ TEST(RunFolder, TheLockGoesWithAKilledProcess) {
 
 TEST(RunFolder, ATornLockFileIsNobodys) {
   const ScratchFolder scratch;
-  std::ofstream(scratch.path() / "run.lock") << "{\"attempt\": 3";
-  const RunFolder folder(scratch.path(), this_process());
-  EXPECT_EQ(folder.attempt(), 1);
+  // Temporary folders of the attempts before may be there still: they are not of later ones.
+  for (const char* text : {"", "{\"attempt\": 3"}) {
+    std::ofstream(scratch.path() / "run.lock") << text;
+    const int64_t attempt = RunFolder(scratch.path(), this_process()).attempt();
+    EXPECT_GT(attempt, 1'000'000'000);
+    EXPECT_EQ(RunFolder(scratch.path(), this_process()).attempt(), attempt + 1);
+  }
+  const std::string text = to_text(holder("j", 2));
+  EXPECT_EQ(parse_holder(text + "rest of a longer text\n")->restart, 2);
   EXPECT_FALSE(parse_holder("[]").has_value());
   EXPECT_FALSE(parse_holder("{\"attempt\": \"x\"}").has_value());
   EXPECT_EQ(parse_holder(to_text(holder("j", 2)))->restart, 2);
