@@ -27,12 +27,16 @@ MappedFile map_tokenizer(const fs::path& path) {
 struct SideTexts {
   explicit SideTexts(const fs::path& folder)
       : config(read_if_there(folder / "tokenizer_config.json")),
-        map(read_if_there(folder / "special_tokens_map.json")) {}
+        map(read_if_there(folder / "special_tokens_map.json")),
+        added(read_if_there(folder / "added_tokens.json")) {}
 
-  TokenizerSideFiles views() const { return {.config = config, .special_tokens_map = map}; }
+  TokenizerSideFiles views() const {
+    return {.config = config, .special_tokens_map = map, .added_tokens = added};
+  }
 
   std::string config;
   std::string map;
+  std::string added;
 };
 
 std::unique_ptr<Tokenizer> load_json(const fs::path& path) {
@@ -75,11 +79,10 @@ std::unique_ptr<Tokenizer> load_model(const fs::path& path) {
 std::unique_ptr<Tokenizer> load_vocab_and_merges(const fs::path& folder) {
   const MappedFile vocab = map_tokenizer(folder / "vocab.json");
   const MappedFile merges = map_tokenizer(folder / "merges.txt");
-  const std::string added = read_if_there(folder / "added_tokens.json");
   const SideTexts side(folder);
   const JoinedTokenizer joined = join_vocab_and_merges({.vocab = vocab.text(),
                                                         .merges = merges.text(),
-                                                        .added_tokens = added,
+                                                        .added_tokens = side.added,
                                                         .config = side.config,
                                                         .special_tokens_map = side.map},
                                                        folder.string());

@@ -56,6 +56,7 @@ std::unique_ptr<Tokenizer> byte_tokenizer();
 struct TokenizerSideFiles {
   std::string_view config;
   std::string_view special_tokens_map;
+  std::string_view added_tokens;
 };
 
 /// Parses a Hugging Face tokenizer.json; throws Error that begins with `name`.

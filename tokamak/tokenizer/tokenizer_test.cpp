@@ -145,6 +145,7 @@ TEST(TokenizerJson, GivesNamedTokensTheNextIdsAsTransformersDoes) {
     const char* map;
     int bos, eos, size;  // -1: none
     Ids ids;             // of "ab <e>"
+    const char* added = "";
   } cases[] = {
       {R"({"eos_token": "<e>"})", "", 259, 260, 261, {256, ' ', 260}},
       {R"({"bos_token": "<b>", "eos_token": "<e>"})", "", 260, 261, 262, {256, ' ', 261}},
@@ -203,11 +204,33 @@ TEST(TokenizerJson, GivesNamedTokensTheNextIdsAsTransformersDoes) {
        261,
        {256, ' ', 260}},
       {R"({"eos_token": "ab", "pad_token": "<p>"})", "", 259, 256, 261, {256, ' ', '<', 'e', '>'}},
+      {R"({"eos_token": "<e>"})",
+       "",
+       259,
+       261,
+       262,
+       {256, ' ', 261},
+       R"({"<e>": 300, "<z>": 258})"},
+      {"",
+       R"({"eos_token": "<e>"})",
+       259,
+       262,
+       263,
+       {256, ' ', 262},
+       R"({"<z>": 261, "<y>": 260})"},
+      {R"({"eos_token": "<e>", "added_tokens_decoder": {}})",
+       "",
+       259,
+       260,
+       261,
+       {256, ' ', 260},
+       R"({"<z>": 258})"},
       {R"({"eos_token": ""})", "", 259, -1, 260, {256, ' ', '<', 'e', '>'}},
   };
 
   for (const auto& c : cases) {
-    const auto tokenizer = parse(json, {.config = c.config, .special_tokens_map = c.map});
+    const auto tokenizer =
+        parse(json, {.config = c.config, .special_tokens_map = c.map, .added_tokens = c.added});
     EXPECT_EQ(tokenizer->bos().value_or(-1), c.bos) << c.config;
     EXPECT_EQ(tokenizer->eos().value_or(-1), c.eos) << c.config;
     EXPECT_EQ(tokenizer->vocab_size(), c.size) << c.config;

@@ -1,10 +1,12 @@
 #include "tokamak/tokenizer/formats/special_tokens.h"
 
+#include <algorithm>
 #include <map>
 #include <span>
 
 #include "tokamak/core/error.h"
 #include "tokamak/core/json.h"
+#include "tokamak/core/names.h"
 
 namespace tokamak {
 namespace {
@@ -54,18 +56,33 @@ std::map<int64_t, AddedToken> described_tokens(const Json& config, const std::st
   return tokens;
 }
 
+// Adds those of added_tokens.json, which are special if another file names them.
+void add_listed_tokens(std::string_view text, std::string_view name,
+                       const std::vector<AddedToken>& named,
+                       std::map<int64_t, AddedToken>& tokens) {
+  const std::string what = fmt::format("added_tokens.json beside {}", name);
+  const Json file = parse_side_file(text, what);
+  for (const auto& [content, id] : file.items()) {
+    TOK_REQUIRE(id.is_number_integer(), "{}: \"{}\": wanted an id", what, printable(content));
+    const bool special = std::any_of(named.begin(), named.end(), [&c = content](const auto& token) {
+      return token.content == c;
+    });
+    tokens[id.get<int64_t>()] = {.content = content, .normalized = !special, .special = special};
+  }
+}
+
 }  // namespace
 
 SpecialTokens read_special_tokens(const TokenizerSideFiles& side, std::string_view name) {
   const std::string what = fmt::format("tokenizer_config.json beside {}", name);
   const std::string map_what = fmt::format("special_tokens_map.json beside {}", name);
   const Json config = parse_side_file(side.config, what);
-  const Json map = parse_side_file(side.special_tokens_map, map_what);
+  const bool is_described = config.contains("added_tokens_decoder");
+  const Json map =
+      is_described ? Json::object() : parse_side_file(side.special_tokens_map, map_what);
   SpecialTokens named;
-  for (auto& [id, token] : described_tokens(config, what)) named.all.push_back(token);
-  const bool map_counts = !config.contains("added_tokens_decoder");
   for (const char* key : kKeys) {
-    const bool in_map = map_counts && map.contains(key);
+    const bool in_map = map.contains(key);
     const Json& file = in_map ? map : config;
     if (!file.contains(key)) continue;
     AddedToken token;
@@ -77,13 +94,20 @@ SpecialTokens read_special_tokens(const TokenizerSideFiles& side, std::string_vi
   }
   for (const char* key : kListKeys) {
     for (const Json* file : {&config, &map}) {
-      if (!file->contains(key) || (file == &map && !map_counts)) continue;
+      if (!file->contains(key)) continue;
       for (const Json& value : (*file)[key])
         named.all.push_back(
             read_token(value, true, fmt::format("{}: {}", file == &map ? map_what : what, key)));
     }
   }
-  std::erase_if(named.all, [](const AddedToken& token) { return token.content.empty(); });
+  std::map<int64_t, AddedToken> first = described_tokens(config, what);
+  if (!is_described) add_listed_tokens(side.added_tokens, name, named.all, first);
+  std::vector<AddedToken> all;
+  all.reserve(first.size() + named.all.size());
+  for (auto& [id, token] : first) all.push_back(std::move(token));
+  all.insert(all.end(), named.all.begin(), named.all.end());
+  std::erase_if(all, [](const AddedToken& token) { return token.content.empty(); });
+  named.all = std::move(all);
   return named;
 }
 

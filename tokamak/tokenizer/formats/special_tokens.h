@@ -26,8 +26,8 @@ struct SpecialTokens {
   std::vector<AddedToken> all;
 };
 
-/// Reads tokenizer_config.json and, as transformers does, special_tokens_map.json before it unless
-/// it has added_tokens_decoder. Throws Error naming the file and the key.
+/// Reads tokenizer_config.json and, as transformers does, special_tokens_map.json before it and
+/// added_tokens.json unless it has added_tokens_decoder. Throws Error naming the file and the key.
 SpecialTokens read_special_tokens(const TokenizerSideFiles& side, std::string_view name);
 
 /// Looks in this order: what the files name, the tokens that the post-processor adds, well-known
