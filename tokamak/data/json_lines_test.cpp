@@ -131,7 +131,7 @@ TEST(JsonLines, NameFileLineAndFieldOfWhatIsWrong) {
       {std::string("\xFF\xFE{\0\"\0", 6), "in UTF-8, got UTF-16: convert the file, as by iconv"},
       {gzip(first), "got gzip data: let the name end in .gz"},
       {zstd(first), "got zstd data: let the name end in .zst"},
-      {"PAR1", "got a Parquet file: let the name end in .parquet"},
+      {"PAR1\x15", "got a Parquet file: let the name end in .parquet"},
   };
   for (const auto& [bytes, part] : cases) {
     const std::string path = folder.write("bad.jsonl", bytes);

@@ -32,7 +32,7 @@ constexpr std::pair<std::string_view, const char*> kOtherContents[] = {
     {"\x28\xB5\x2F\xFD", "zstd data: let the name end in .zst"},
     {"\xFD\x37zXZ", "xz data: unpack the file, or pack it as .gz or .zst"},
     {"BZh91AY&SY", "bzip2 data: unpack the file, or pack it as .gz or .zst"},
-    {"PAR1", "a Parquet file: let the name end in .parquet"},
+    {"PAR1\x15", "a Parquet file: let the name end in .parquet"},
 };
 
 const char* other_content(std::string_view front) {
