@@ -259,6 +259,17 @@ TEST(ConfigMembers, outside_of_a_text_model_are_judged_too) {
                Error);
 }
 
+TEST(ConfigMembers, that_change_are_told_once) {
+  const auto a = hf_members(parse_with("gemma3_text", R"("rope_theta": 5e3)"));
+  const auto b =
+      hf_members(parse_with("gemma3_text", R"("rope_theta": 300, "initializer_range": 1)"));
+  ASSERT_EQ(a.size(), b.size());
+  std::vector<std::string> changed;
+  for (size_t i = 0; i < a.size(); ++i)
+    if (a[i] != b[i]) changed.push_back(a[i].first);
+  EXPECT_EQ(changed, std::vector<std::string>{"rope_parameters"});
+}
+
 TEST(ConfigMembers, architecture_and_model_type_must_agree) {
   expect_refused("mistral", R"("architectures": ["LlamaForCausalLM"])",
                  R"("architectures" says LlamaForCausalLM, but "model_type" says "mistral")");

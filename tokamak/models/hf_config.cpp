@@ -80,12 +80,14 @@ ModelSpec parse_hf_config(std::string_view text, std::string_view what) {
 }
 
 std::vector<std::pair<std::string, std::string>> hf_members(const ModelSpec& c) {
-  const OrderedJson json = c.family->config_json(c);
+  OrderedJson json = c.family->config_json(c);
+  for (const char* key : {"initializer_range", "max_position_embeddings"}) json.erase(key);
+  // rope_parameters says these once more.
+  for (const char* key :
+       {"rope_theta", "rope_scaling", "rope_local_base_freq", "original_max_position_embeddings"})
+    json.erase(key);
   std::vector<std::pair<std::string, std::string>> members;
-  for (const auto& [key, value] : json.items()) {
-    if (key != "initializer_range" && key != "max_position_embeddings")
-      members.emplace_back(key, value.dump());
-  }
+  for (const auto& [key, value] : json.items()) members.emplace_back(key, value.dump());
   return members;
 }
 
