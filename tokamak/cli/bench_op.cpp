@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/json.h"
+#include "tokamak/core/names.h"
 #include "tokamak/price/task/calibrate.h"
 #include "tokamak/train/bench/op_benchmark.h"
 
@@ -43,14 +45,14 @@ bool has_op(const OpScene& scene, const std::string& op) {
 
 std::vector<const OpScene*> scenes_of(const std::string& name) {
   std::vector<const OpScene*> found;
-  std::vector<std::string_view> names;
+  std::set<std::string> names{"all", "float8"};
   for (const OpScene& scene : op_scenes()) {
     const bool is_named = scene.name == name || has_op(scene, name);
     if (is_named || name == (scene.is_float8 ? "float8" : "all")) found.push_back(&scene);
-    names.insert(names.end(), scene.ops.begin(), scene.ops.end());
+    names.insert(scene.ops.begin(), scene.ops.end());
   }
-  TOK_REQUIRE(!found.empty(), "tokamak bench op: no \"{}\"; there are all, float8, {}", name,
-              fmt::join(names, ", "));
+  TOK_REQUIRE(!found.empty(), "tokamak bench op: no \"{}\"; there are {}{}", printable(name),
+              fmt::join(names, ", "), nearest_hint(name, std::vector(names.begin(), names.end())));
   return found;
 }
 
