@@ -125,7 +125,7 @@ TEST_P(User1, IsHeardByFourRanks) {
   EXPECT_EQ(num_checkpoints(run), at.num_checkpoints);
   run.program().send(SIGTERM);
   const auto result = run.expect_end(kExitStopped, run.seconds() + 30);
-  EXPECT_NE(result.out.find("Asked by signal 10 to save"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("Asked by SIGUSR1 to save"), std::string::npos) << result.out;
   run.expect_no_orphan();
 }
 

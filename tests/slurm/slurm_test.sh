@@ -122,9 +122,9 @@ case_time_limit() {
   scancel --signal=TERM "$job"
   await 60 "a requeue" has_restarted 1
   expect saved
-  grep -q "Stopped by signal 15" "$rank_log" || fail "it was not stopped in order"
+  grep -q "Stopped by SIGTERM" "$rank_log" || fail "it was not stopped in order"
   await 60 "more steps" has_steps "$(($(steps_done) + 5))"
-  grep -q "Stopped by signal 15" "$rank_log" || fail "the log was truncated"
+  grep -q "Stopped by SIGTERM" "$rank_log" || fail "the log was truncated"
   scancel "$job"
   await 30 "the end" state_is CANCELLED
 }

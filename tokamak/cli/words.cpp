@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "tokamak/core/error.h"
 #include "tokamak/core/local_path.h"
@@ -67,12 +68,24 @@ bool parse(CLI::App& app, Args args) {
   } catch (const CLI::CallForHelp&) {
     fmt::print("{}", app.help());
     return false;
+  } catch (const CLI::ExtrasError&) {
+    fail("{}: no such argument: {}{}", app.get_name().substr(std::string("tokamak ").size()),
+         fmt::join(app.remaining(), " "), hint_of(app, args));
   } catch (const CLI::ParseError& error) {
     fail("{}: {}{}", app.get_name().substr(std::string("tokamak ").size()),
          in_plain_words(app, error.what()), hint_of(app, args));
   }
   refuse_schemes(app);
   return true;
+}
+
+void require_dashes(Args args) {
+  for (size_t i = 0; i < args.size(); ++i) {
+    const bool may_be_value = i > 0 && args[i - 1].starts_with("-");
+    TOK_REQUIRE(may_be_value || !is_verb(args[i]),
+                "tokamak launch: wanted -- before the command: tokamak launch {}{}-- {}",
+                fmt::join(args.first(i), " "), i > 0 ? " " : "", fmt::join(args.subspan(i), " "));
+  }
 }
 
 std::string wrapped(std::string text, size_t indent) {

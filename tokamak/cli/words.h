@@ -13,6 +13,10 @@ namespace tokamak::cli {
 /// on bad words.
 bool parse(CLI::App& app, Args args);
 
+/// Throws Error if a verb stands among `args`, the words of launch before its "--", where no option
+/// can take it as its value.
+void require_dashes(Args args);
+
 /// Returns `text` in lines of at most 100 columns that end in a newline, broken after commas; later
 /// lines begin with `indent` spaces.
 std::string wrapped(std::string text, size_t indent);

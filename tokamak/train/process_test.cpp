@@ -36,6 +36,23 @@ TEST(RunSignals, FirstSignalOnlySetsTheFlag) {
   EXPECT_EQ(stop.stop(), SIGTERM);
 }
 
+TEST(RunSignals, ALauncherSaysWhichSignalItPassesOn) {
+  for (const auto& [value, wanted] :
+       {std::pair(SIGINT, SIGINT), std::pair(SIGHUP, SIGHUP), std::pair(7, SIGTERM)}) {
+    const RunSignals stop;
+    stop.stop();
+    ASSERT_EQ(sigqueue(getpid(), SIGTERM, {.sival_int = value}), 0);
+    await([&] { return stop.stop() != 0; }, "the signal");
+    EXPECT_EQ(stop.stop(), wanted);
+  }
+}
+
+TEST(RunSignals, HaveNames) {
+  EXPECT_EQ(name_of_signal(SIGINT), "Ctrl-C");
+  EXPECT_EQ(name_of_signal(SIGTERM), "SIGTERM");
+  EXPECT_EQ(name_of_signal(SIGHUP), "SIGHUP");
+}
+
 TEST(RunSignals, ANewOneStartsUnset) {
   {
     const RunSignals stop;

@@ -1,6 +1,7 @@
 #include "tokamak/train/run_signals.h"
 
 #include <chrono>
+#include <cstring>
 #include <ctime>
 
 #include <pthread.h>
@@ -33,11 +34,22 @@ sigset_t signals() {
 }
 
 [[noreturn]] void end_before_the_first_step(int signal) {
-  fmt::print(stderr, "tokamak: stopped by signal {} before the first step\n", signal);
+  fmt::print(stderr, "tokamak: stopped by {} before the first step\n", name_of_signal(signal));
   _exit(kExitStopped);
 }
 
 }  // namespace
+
+std::string name_of_signal(int signal) {
+  const char* const name = sigabbrev_np(signal);
+  if (signal == SIGINT || name == nullptr) return signal == SIGINT ? "Ctrl-C" : "a signal";
+  return fmt::format("SIG{}", name);
+}
+
+int signal_meant(const siginfo_t& info) {
+  const int value = info.si_code == SI_QUEUE ? info.si_value.sival_int : 0;
+  return value == SIGINT || value == SIGHUP || value == SIGTERM ? value : info.si_signo;
+}
 
 RunSignals::RunSignals() {
   const sigset_t set = signals();
@@ -82,9 +94,10 @@ void RunSignals::receive() {
     if (is_ending_) return;
     if (signal == SIGUSR1) save_ = true;
     if (signal <= 0 || signal == SIGUSR1) continue;
+    const int asked = signal_meant(info);
     if (!is_asked_ && !has_begun_soon()) {
       if (is_ending_) return;
-      end_before_the_first_step(signal);
+      end_before_the_first_step(asked);
     }
     sigset_t& side = seen[info.si_pid == getppid() ? 1 : 0];
     if (sigismember(&side, signal) == 1) {
@@ -93,7 +106,7 @@ void RunSignals::receive() {
     }
     sigaddset(&side, signal);
     int none = 0;
-    stop_.compare_exchange_strong(none, signal);
+    stop_.compare_exchange_strong(none, asked);
   }
 }
 

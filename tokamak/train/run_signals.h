@@ -3,12 +3,20 @@
 
 #include <atomic>
 #include <csignal>
+#include <string>
 #include <thread>
 
 namespace tokamak {
 
 /// The exit code of a run that a signal ended before its last step; started again, it goes on.
 inline constexpr int kExitStopped = 85;
+
+/// Returns "Ctrl-C" for SIGINT, else the signal's name, as "SIGTERM".
+std::string name_of_signal(int signal);
+
+/// Returns the signal that a sender means: the value that it sent along by sigqueue(), if that asks
+/// to stop, else the signal itself. A launcher passes on every wish to stop by one signal.
+int signal_meant(const siginfo_t& info);
 
 /// Receives SIGTERM, SIGINT and SIGHUP (stop) and SIGUSR1 (save and go on) on its own thread while
 /// it lives; the thread that makes it and all threads started from that block them. A handler would
@@ -30,7 +38,7 @@ class RunSignals {
   /// Leaves the signals blocked if one has asked to stop: the process is at its end.
   ~RunSignals();
 
-  /// Returns the first signal that asked to stop, or 0. Any thread may call it.
+  /// Returns the first signal that asked to stop, as it was meant, or 0. Any thread may call it.
   int stop() const;
 
   /// From now on a second SIGTERM or SIGHUP changes nothing: the last checkpoint of the run is

@@ -21,6 +21,7 @@
 #include "tokamak/train/guard/slow_ranks.h"
 #include "tokamak/train/rank_parts.h"
 #include "tokamak/train/report/float8_figures.h"
+#include "tokamak/train/run_signals.h"
 #include "tokamak/train/run_tokens.h"
 #include "tokamak/train/state/initialize.h"
 #include "tokamak/train/step_plans.h"
@@ -108,8 +109,9 @@ class Trainer {
     while (!train_until_bad()) roll_back();
     const ActivityScope ending(page_, RankActivity::kFiles);
     checkpoints_.saver().finish();
-    log_.say(is_stopping() ? fmt::format("Stopped by signal {} after step {}", signal_, state_.step)
-                           : "Training completed");
+    log_.say(is_stopping()
+                 ? fmt::format("Stopped by {} after step {}", name_of_signal(signal_), state_.step)
+                 : "Training completed");
     return is_stopping();
   }
 
@@ -255,12 +257,12 @@ class Trainer {
   // The wish outlasts a save that is under way.
   void note_wish_to_save() {
     if (!o_.checkpoint.enable)
-      return log_.say("Asked by signal 10 to save, but checkpoint.enable is false", "WARNING");
+      return log_.say("Asked by SIGUSR1 to save, but checkpoint.enable is false", "WARNING");
     is_save_asked_ = true;
     log_.say(checkpoints_.saver().is_saving()
-                 ? fmt::format("Asked by signal 10 to save: a save follows that of step {}",
+                 ? fmt::format("Asked by SIGUSR1 to save: a save follows that of step {}",
                                checkpoints_.saver().step())
-                 : fmt::format("Asked by signal 10 to save step {}", state_.step));
+                 : fmt::format("Asked by SIGUSR1 to save step {}", state_.step));
   }
 
   // Ranks wait for the slowest disk longer than for the slowest step.

@@ -44,6 +44,9 @@ void check(const LaunchJob& job, const LaunchOptions& options) {
       "tokamak launch: {} has started {} processes already; start `tokamak train` by it, or "
       "`tokamak launch` alone",
       environment.source, environment.world_size);
+  // One process may start the ranks on the hosts of the others.
+  TOK_REQUIRE(environment.why_unconnected.empty() || !options.hostfile.empty(),
+              "tokamak launch: {}, or name all hosts by --hostfile", environment.why_unconnected);
   if (job.print_environment) return;
   TOK_REQUIRE(
       !job.words.empty(),
@@ -110,6 +113,7 @@ int run_launch(Args args) {
                  "how long hosts may take to start their ranks")
       ->capture_default_str();
   app.add_flag("--print-env", job.print_environment, "print what each rank sees and run nothing");
+  require_dashes(Args(args.begin(), dashes));
   if (!parse(app, Args(args.begin(), dashes))) return 0;
   if (dashes != args.end()) job.words.assign(dashes + 1, args.end());
   const LaunchSignals signals;    // a signal waits from here on

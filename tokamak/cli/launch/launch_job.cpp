@@ -146,7 +146,8 @@ class Attendance {
                                         [](const auto& watcher) { return watcher.second > 0; });
     if (!are_here) return process_.send(signal);
     for (const auto& [rank, watcher] : begun_) {
-      if (end_.ranks.count(rank) == 0) kill(watcher, signal);
+      if (end_.ranks.count(rank) == 0)
+        sigqueue(watcher, signal, {.sival_int = signals_.last_stop()});
     }
   }
 

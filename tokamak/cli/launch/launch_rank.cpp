@@ -88,7 +88,7 @@ class Watch {
       const timespec patience{.tv_sec = 0,
                               .tv_nsec = std::chrono::nanoseconds(kRankLookInterval).count()};
       const int signal = sigtimedwait(&signals, &info, &patience);
-      take(signal, info.si_pid);
+      take(signal, info);
       if (has_ended()) break;
       if (getppid() != parent_) end_rank("", Clock::now());
       if (kill_at_ && Clock::now() >= *kill_at_) kill(rank_, SIGKILL);
@@ -103,18 +103,19 @@ class Watch {
   /// launcher says that the user wants the job to stop, and SIGUSR1 as it came. SIGTERM from mpirun
   /// itself means that the job is lost; from anyone else it is a wish to stop that others of the
   /// job have got as well.
-  void take(int signal, pid_t sender) {
+  void take(int signal, const siginfo_t& info) {
     if (signal == SIGUSR1) kill(rank_, SIGUSR1);
     if (signal == job_lost_signal()) {
       end_.was_told = true;
       return end_rank("", Clock::now() + kLastWords);
     }
     if (signal != SIGTERM && signal != SIGINT && signal != SIGHUP && signal != SIGUSR2) return;
-    if (signal != SIGUSR2 && sender == parent_) {
+    if (signal != SIGUSR2 && info.si_pid == parent_) {
       end_.was_told = true;
       return end_rank("", Clock::now() + kLastWords);
     }
-    if (!std::exchange(is_stopping_, true)) kill(rank_, SIGTERM);
+    if (std::exchange(is_stopping_, true)) return;
+    sigqueue(rank_, SIGTERM, {.sival_int = signal_meant(info)});
   }
 
   void end_rank(const std::string& why, Clock::time_point when) {

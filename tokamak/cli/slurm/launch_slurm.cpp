@@ -158,6 +158,7 @@ int run_launch_slurm(Args args) {
   SlurmOptions options;
   BatchJob job;
   add_options(app, options, job);
+  require_dashes(Args(args.begin(), dashes));
   if (!parse(app, Args(args.begin(), dashes))) return 0;
   if (options.site == "list") {
     fmt::print("{}", sites_text());

@@ -131,8 +131,7 @@ std::optional<RunEvent> event_of(std::string_view text, bool is_warning, int64_t
   if (text.starts_with("Saved the checkpoint ")) return event(kSave, number_after(text, "/step-"));
   if (text.starts_with("The checkpoint of step ") || text.starts_with("Step "))
     return event(kFailedSave, number_after(text, text.starts_with("Step ") ? "Step " : "of step "));
-  if (text.starts_with("Training completed") || text.starts_with("Stopped by signal "))
-    return event(kEnd);
+  if (text.starts_with("Training completed") || text.starts_with("Stopped by ")) return event(kEnd);
   if (!is_warning) return std::nullopt;
   if (text.starts_with("step ")) return event(kBadStep, number_after(text, "step "));
   return event(kWarning);
