@@ -102,6 +102,66 @@ TEST_F(Terminal, NoColorAndADumbTerminalAreHeeded) {
   EXPECT_NE(colored.find("\033[31mstep:"), std::string::npos) << colored;
 }
 
+TEST_F(Terminal, LogLinesFitTheTerminalAndAPipeGetsThemWhole) {
+  if (!path_exists("/usr/bin/script")) GTEST_SKIP() << "there is no script";
+  const std::string shown = on_terminal("TERM=xterm NO_COLOR=1", {"--training.steps=10"});
+  size_t steps = 0;
+  for (size_t at = shown.find(" step: "); at != std::string::npos;
+       at = shown.find(" step: ", at + 1)) {
+    const size_t begin = shown.rfind("20", at);
+    EXPECT_LE(shown.find('\r', at) - begin, 80U) << shown.substr(begin, 150);
+    EXPECT_NE(shown.substr(at, 60).find("  grad_norm: "), std::string::npos) << shown;
+    ++steps;
+  }
+  EXPECT_EQ(steps, 3U);
+  EXPECT_NE(run_program(words()).out.find("  tflops: "), std::string::npos);
+}
+
+// Only a terminal shows how far a long verb is.
+TEST_F(Terminal, APipeGetsNoLineThatIsRewritten) {
+  std::filesystem::create_directories(folder_);
+  const std::string text = (folder_ / "a.txt").string();
+  FileWriter(text).write(std::string(300'000, 'a'));
+  const std::vector<std::string> cache{TOK_PROGRAM, "tokenizer", "cache",
+                                       "text",      text,        "--tokenizer=bytes"};
+  const std::string own_cache = "--cache=" + folder_.string();
+  std::vector<std::string> in_pipe = cache;
+  in_pipe.push_back(own_cache + "/pipe");
+  const auto piped = run_program(in_pipe);
+  EXPECT_EQ(piped.exit_code, 0) << piped.err;
+  EXPECT_EQ(count(piped.err, "\r"), 0) << piped.err;
+  EXPECT_EQ(count(piped.err, "\n"), 1) << piped.err;
+  EXPECT_NE(piped.err.find("a.txt: 300,"), std::string::npos) << piped.err;
+  if (!path_exists("/usr/bin/script")) return;
+  const std::string file = (folder_ / "typescript").string();
+  const auto live =
+      run_program({"/usr/bin/script", "-qefc",
+                   fmt::format("TERM=xterm {} {}/live", fmt::join(cache, " "), own_cache), file});
+  EXPECT_EQ(live.exit_code, 0) << live.err;
+  EXPECT_GE(count(read_file(file), "\r\033[2K"), 1) << read_file(file);
+}
+
+TEST_F(Terminal, DoctorSaysWhatIsHereAtOnce) {
+  std::filesystem::create_directories(folder_);
+  const auto run = run_program({"/usr/bin/env", "TOKAMAK_CACHE=" + folder_.string(), TOK_PROGRAM,
+                                "doctor", "--seconds", "0", "--dump-folder", folder_.string()});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.out.find("cpu "), 0U) << run.out;
+  EXPECT_NE(run.out.find("\ngpu "), std::string::npos) << run.out;
+  EXPECT_EQ(run.out.find("GFLOP/s"), std::string::npos) << run.out;
+  EXPECT_TRUE(std::filesystem::is_empty(folder_)) << "nothing is saved";
+}
+
+TEST_F(Terminal, EveryVerbWithPresetsListsThem) {
+  const std::string wanted = run_program({TOK_PROGRAM, "price", "--preset", "list"}).out;
+  EXPECT_GT(count(wanted, "\n"), 10);
+  for (const char* verb : {"train", "plan", "search", "sweep"}) {
+    const auto run = run_program({TOK_PROGRAM, verb, "--preset", "list"});
+    EXPECT_EQ(run.exit_code, 0) << verb << run.err;
+    EXPECT_EQ(run.out, wanted) << verb;
+  }
+}
+
 TEST_F(Terminal, HelpOfEveryVerbIsShort) {
   const auto usage = run_program({TOK_PROGRAM, "--help"});
   int verbs = 0;
@@ -134,9 +194,14 @@ TEST_F(Terminal, MisspeltWordsGetTheNearestNameIfOneIsNear) {
             "tokamak: -x: no such flag; `tokamak train --help` lists them\n");
   EXPECT_EQ(error_of({"train", "--training.zz=3"}),
             "tokamak: --training.zz: no such key; `tokamak help training` lists the keys\n");
-  EXPECT_EQ(error_of({"generate", "--promt", "x"}),
-            "tokamak: generate: The following argument was not expected: --promt; the nearest is "
-            "--prompt\n");
+  EXPECT_EQ(error_of({"generate", "x", "--promt", "y", "z"}),
+            "tokamak: generate: no such argument: --promt y z; the nearest is --prompt\n");
+  EXPECT_EQ(error_of({"launch", "-n", "2", "train", "my.toml", "--training.steps=3"}),
+            "tokamak: tokamak launch: wanted -- before the command: tokamak launch -n 2 -- train "
+            "my.toml --training.steps=3\n");
+  EXPECT_EQ(error_of({"price", "--cluster", "h1000", "--gpus", "8"}),
+            "tokamak: no machine \"h1000\"; the nearest is h100; `tokamak price --cluster list` "
+            "prints all, and a file is NAME.toml\n");
 }
 
 TEST_F(Terminal, TheVersionNamesTheCommit) {

@@ -39,12 +39,11 @@ TEST_P(Convert, ThereAndBackGivesTheSameFiles) {
   const std::string made = (scratch.path() / "ours").string();
   const fs::path back = scratch.path() / "back";
   run_ok({"convert", from.string(), made, "--to-format", "checkpoint"});
-  run_ok({"convert", made + "/step-0", back.string()});
+  run_ok({"convert", made, back.string()});
   EXPECT_EQ(read_file(back / "model.safetensors"), read_file(from / "model.safetensors"));
   expect_config_of(from / "config.json", back / "config.json");
   const std::string name = "generation_config.json";
   EXPECT_EQ(parse_json(read_file(back / name), name), parse_json(read_file(from / name), name));
-  expect_refused({"convert", made, back.string()}, "step-0");
 }
 
 TEST_P(Convert, BfloatLosesNothingTwice) {
@@ -207,6 +206,43 @@ TEST(ConvertWrongModels, ATransposedOrInfiniteWeightIsNamed) {
                  "weights that are NaN or infinite");
 }
 
+// A run's folder, its folder of checkpoints and one that a signal left stand for their newest
+// complete checkpoint.
+TEST(ModelFiles, TheFolderOfARunStandsForItsNewestCheckpoint) {
+  const ScratchFolder scratch;
+  const fs::path dump = scratch.path() / "out";
+  const auto run = run_program(
+      train_words("llama_tiny", dump,
+                  {"--training.steps=2", "--checkpoint.enable", "--checkpoint.interval=1"}),
+      scratch.path());
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  fs::copy(dump / "checkpoint/step-1", dump / "checkpoint/step-3", fs::copy_options::recursive);
+  const auto generated = [&](const fs::path& model) {
+    return run_ok({"generate", model.string(), "-p", "a", "-n", "4", "--tokenizer=bytes"});
+  };
+  const std::string wanted = generated(dump / "checkpoint/step-2").out;
+  for (const fs::path& folder : {dump, dump / "checkpoint"}) {
+    const auto got = generated(folder);
+    EXPECT_EQ(got.out, wanted);
+    EXPECT_NE(got.err.find(fmt::format("reading {}\n", (dump / "checkpoint/step-2").string())),
+              std::string::npos)
+        << got.err;
+  }
+  const fs::path text = scratch.path() / "a.txt";
+  FileWriter(text).write("Some text to be measured.");
+  const auto loss_of = [&](const fs::path& model) {
+    return run_ok({"eval", model.string(), text.string(), "--tokenizer=bytes", "--seq-len=8"})
+        .out.substr(0, 40);
+  };
+  EXPECT_EQ(loss_of(dump), loss_of(dump / "checkpoint/step-2"));
+  fs::rename(dump / "checkpoint", dump / "elsewhere");
+  EXPECT_EQ(generated(dump).out, wanted);
+  for (const char* step : {"step-1", "step-2", "step-3"})
+    fs::remove(dump / "elsewhere" / step / "manifest.json");
+  expect_refused({"generate", dump.string(), "-p", "a", "--tokenizer=bytes"},
+                 "none of its checkpoints is complete: ");
+}
+
 TEST(ConvertStep, ExportsTheModelAlone) {
   const ScratchFolder scratch;
   const fs::path dump = scratch.path() / "out";
@@ -217,11 +253,8 @@ TEST(ConvertStep, ExportsTheModelAlone) {
       scratch.path());
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const fs::path to = scratch.path() / "to";
-  for (const fs::path& folder : {dump, dump / "checkpoint"}) {
-    expect_refused({"convert", folder.string(), to.string()},
-                   "holds checkpoints: name one of them, as");
-  }
-  run_ok({"convert", (dump / "checkpoint/step-2").string(), to.string()});
+  EXPECT_NE(run_ok({"convert", dump.string(), to.string()}).out.find("checkpoint/step-2\n"),
+            std::string::npos);
   const fs::path other = scratch.path() / "other";
   run_ok({"convert", oracle_folder("llama_tiny").string(), other.string()});
   std::vector<std::string> names;

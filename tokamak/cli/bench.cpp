@@ -1,7 +1,10 @@
+#include <optional>
+
 #include <fmt/format.h>
 
 #include "tokamak/cli/bench_comm.h"
 #include "tokamak/cli/bench_op.h"
+#include "tokamak/cli/console.h"
 #include "tokamak/cli/devices.h"
 #include "tokamak/cli/matrix/bench_matrix.h"
 #include "tokamak/cli/model_files.h"
@@ -156,14 +159,19 @@ int run_bench_model(Args args) {
                                 .compute = dtype_from_name(one, "--dtype")},
                    .float8 = float8_of_words(float8)};
     if (mode == "full") shape.recompute.mode = RecomputePolicy::Mode::kFull;
+    std::optional<Waiting> waiting("planning");
     const PlannedRun run(c, shape, backend->target());
+    waiting.reset();
     fmt::print("{} parameters, {}, batch {} x {}, {}, {:.2f} GiB planned\n",
                count_parameters(c).total, one, batch, seq_len, device_text(*backend),
                static_cast<double>(run.peak_bytes()) / kGiB);
+    std::fflush(stdout);
+    waiting.emplace(fmt::format("timing {} step{}", warmup + steps, warmup + steps > 1 ? "s" : ""));
     const auto peak = gemm_peak(*backend, shape.training.compute);
     const StepBenchmark b = benchmark_step(run, warmup, steps, *backend,
                                            rates_now(*backend, shape.training.compute, peak),
                                            by_shape ? OpGrouping::kByShape : OpGrouping::kByOp);
+    waiting.reset();
     print(b, c, one, float8, peak);
   }
   return 0;
@@ -194,7 +202,9 @@ int run_bench_decode(Args args) {
   const ModelSpec model = spec_of_word(flavor);
   const DType type = compute_dtype(dtype, device);
   const auto backend = open_backend({.device = device, .threads = threads});
+  std::optional<Waiting> waiting(fmt::format("timing {} tokens", tokens));
   const DecodeBenchmark b = benchmark_decode(model, type, context, tokens, batch, *backend);
+  waiting.reset();
   const double rate = static_cast<double>(b.bytes) / b.seconds;
   fmt::print("{} {}, {}, after {} tokens, {} at once, {}\n", model.name, model.flavor,
              name_of(type), context, batch, device_text(*backend));

@@ -1,11 +1,14 @@
 #include "tokamak/cli/console.h"
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 #include <sys/ioctl.h>
@@ -13,8 +16,6 @@
 
 namespace tokamak::cli {
 namespace {
-
-constexpr std::string_view kEraseLine = "\r\033[2K";
 
 bool is_set(const char* variable) {
   const char* value = std::getenv(variable);
@@ -34,19 +35,42 @@ int terminal_columns() {
 }
 
 // A process in the background would write over what the shell shows.
-bool is_in_foreground() {
-  const pid_t group = tcgetpgrp(STDOUT_FILENO);
+bool is_in_foreground(int stream) {
+  const pid_t group = tcgetpgrp(stream);
   return group < 0 || group == getpgrp();
 }
 
 }  // namespace
 
-bool is_on_terminal() {
-  return isatty(STDOUT_FILENO) != 0 && !is_dumb();
+bool is_on_terminal(int stream) {
+  return isatty(stream) != 0 && !is_dumb();
+}
+
+Waiting::Waiting(std::string what) : what_(std::move(what)) {
+  if (is_on_terminal(STDERR_FILENO))
+    thread_ = std::jthread([this](const std::stop_token& token) { run(token); });
+}
+
+void Waiting::set(std::string what) {
+  const std::lock_guard lock(mutex_);
+  what_ = std::move(what);
+}
+
+void Waiting::run(const std::stop_token& token) {
+  std::condition_variable_any stopped;
+  std::unique_lock lock(mutex_);
+  int seconds = 0;
+  while (!token.stop_requested()) {
+    if (seconds > 0 && is_in_foreground(STDERR_FILENO))
+      fmt::print(stderr, "{}{}: {} s", kEraseLine, what_, seconds);
+    stopped.wait_for(lock, token, std::chrono::seconds(1), [] { return false; });
+    ++seconds;
+  }
+  if (seconds > 1) fmt::print(stderr, "{}", kEraseLine);
 }
 
 void tell_terminal() {
-  if (is_on_terminal()) {
+  if (is_on_terminal(STDOUT_FILENO)) {
     setenv(kTerminalVariable, std::to_string(terminal_columns()).c_str(), 1);
   } else {
     unsetenv(kTerminalVariable);
@@ -56,7 +80,7 @@ void tell_terminal() {
 Console::Console(const LogStyle& style, bool is_rank_of_several) : format_(style.format) {
   const std::string_view told = is_set(kTerminalVariable) ? std::getenv(kTerminalVariable) : "";
   std::from_chars(told.data(), told.data() + told.size(), told_columns_);
-  is_live_ = told_columns_ > 0 || (!is_rank_of_several && is_on_terminal());
+  is_live_ = told_columns_ > 0 || (!is_rank_of_several && is_on_terminal(STDOUT_FILENO));
   const bool is_colored = style.color == ColorWhen::kAlways ||
                           (style.color == ColorWhen::kAuto && is_live_ && !is_set("NO_COLOR"));
   if (is_colored) color_ = LogColor::kAnsi;
@@ -68,6 +92,13 @@ Console::~Console() {
 
 int Console::columns() const {
   return told_columns_ > 0 ? told_columns_ : terminal_columns();
+}
+
+int Console::room() const {
+  constexpr int kLeast = 40;
+  if (!is_live_ || format_ == LogFormat::kTorchtitan) return 0;
+  const auto prefix = log_prefix(std::chrono::system_clock::now(), "INFO", format_).size();
+  return std::max(kLeast, columns() - static_cast<int>(prefix));
 }
 
 void Console::clear() {
@@ -86,7 +117,7 @@ void Console::print(const std::string& level, const std::string& text) {
 
 void Console::show(const StepProgress& progress) {
   if (!is_live_) return;
-  if (told_columns_ == 0 && !is_in_foreground()) return;
+  if (told_columns_ == 0 && !is_in_foreground(STDOUT_FILENO)) return;
   live_ = progress_line(progress, color_, columns() - 1);
   fmt::print("{}{}", kEraseLine, live_);
   std::fflush(stdout);

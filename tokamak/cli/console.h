@@ -3,7 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <mutex>
+#include <stop_token>
 #include <string>
+#include <string_view>
+#include <thread>
 
 #include "tokamak/train/report/log_line.h"
 
@@ -42,6 +46,10 @@ class Console {
   /// Rewrites the live line. Does nothing where is_live() is false, or in the background.
   void show(const StepProgress& progress);
 
+  /// Returns the columns that a terminal has after the prefix of a log line; 0 without a terminal,
+  /// and in torchtitan's format, whose lines are read by programs.
+  int room() const;
+
   /// Takes the live line away, before something else is printed.
   void clear();
 
@@ -55,8 +63,29 @@ class Console {
   std::string live_;      // as it stands on the terminal
 };
 
-/// Returns whether standard output is a terminal that can rewrite lines.
-bool is_on_terminal();
+/// Says on standard error, where that is a terminal, that something is still going on: while it
+/// lives, "WHAT: 12 s" is rewritten in place each second. Nothing else may print meanwhile.
+class Waiting {
+ public:
+  explicit Waiting(std::string what);
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+  void set(std::string what);
+
+ private:
+  void run(const std::stop_token& token);
+
+  std::mutex mutex_;
+  std::string what_;
+  std::jthread thread_;
+};
+
+/// Takes a line away that is rewritten in place.
+inline constexpr std::string_view kEraseLine = "\r\033[2K";
+
+/// Returns whether standard output or standard error is a terminal that can rewrite lines.
+bool is_on_terminal(int stream);
 
 /// Sets kTerminalVariable for the ranks that this process starts.
 void tell_terminal();

@@ -1,8 +1,11 @@
+#include <optional>
+
 #include <fmt/format.h>
 
 #include "tokamak/checkpoint/checkpoint_writer.h"
 #include "tokamak/checkpoint/formats/weight_names.h"
 #include "tokamak/checkpoint/transform.h"
+#include "tokamak/cli/console.h"
 #include "tokamak/cli/model_files.h"
 #include "tokamak/cli/words.h"
 #include "tokamak/core/error.h"
@@ -15,10 +18,10 @@
 namespace tokamak::cli {
 namespace {
 
-// Writes a model-only checkpoint in TO/step-0, and the config.json that makes it readable by
-// itself.
-void to_checkpoint(const ModelFiles& files, const std::filesystem::path& to, DType dtype,
-                   const AssetFiles& assets) {
+// Writes a model-only checkpoint in TO/step-0, which it returns, and the config.json that makes it
+// readable by itself.
+std::filesystem::path to_checkpoint(const ModelFiles& files, const std::filesystem::path& to,
+                                    DType dtype, const AssetFiles& assets) {
   CheckpointWriter writer(to, 0);
   for (const TensorSource& t : files.parameters) writer.add(cast(t, dtype));
   const ShardSummary shard = writer.finish_shard();
@@ -28,7 +31,7 @@ void to_checkpoint(const ModelFiles& files, const std::filesystem::path& to, DTy
   const auto folder = writer.commit(std::span(&shard, 1), info);
   write_file_atomic(to / "config.json", to_hf_config(files.config, dtype, {}));
   for (const auto& [name, text] : assets) write_file_atomic(to / name, text);
-  fmt::print("wrote the checkpoint {}\n", folder.string());
+  return folder;
 }
 
 // Returns the ids of the tokenizer in `folder`. The files of one that is not read are copied all
@@ -72,8 +75,9 @@ int run_convert_metrics(Args args) {
 int run_convert(Args args) {
   if (args.size() > 1 && args[0] == "metrics") return run_convert_metrics(args.subspan(1));
   CLI::App app(
-      "Converts weights: Hugging Face folders, checkpoints of ours, llm.c .bin models and "
-      "Meta-named safetensors in;\n"
+      "Converts weights: Hugging Face folders, checkpoints of ours (the newest of a run's folder), "
+      "llm.c\n"
+      ".bin models and Meta-named safetensors in;\n"
       "a Hugging Face folder or a checkpoint out.",
       "tokamak convert");
   std::string from;
@@ -105,12 +109,16 @@ int run_convert(Args args) {
   AssetFiles assets = tokenizer_files_in(beside);
   const SpecialIds ids = format == "hf" ? special_ids_in(beside, assets) : SpecialIds{};
   assets.merge(generation_config_in(files.folder));
+  std::optional<Waiting> waiting(fmt::format("converting to {}", to));
   check_finite(files.parameters, type, from);
   if (format == "checkpoint") {
-    to_checkpoint(files, into, type, assets);
+    const std::filesystem::path written = to_checkpoint(files, into, type, assets);
+    waiting.reset();
+    fmt::print("wrote the checkpoint {}\n", written.string());
     return 0;
   }
   export_hf_folder(into, files.config, files.parameters, type, ids, assets);
+  waiting.reset();
   fmt::print("wrote the Hugging Face folder {}\n", to);
   return 0;
 }

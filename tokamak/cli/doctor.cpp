@@ -6,6 +6,7 @@
 
 #include "tokamak/cli/cluster/doctor_cluster.h"
 #include "tokamak/cli/cluster/rates.h"
+#include "tokamak/cli/console.h"
 #include "tokamak/cli/devices.h"
 #include "tokamak/cli/network/doctor_interfaces.h"
 #include "tokamak/cli/words.h"
@@ -70,6 +71,16 @@ void print_gpus(const Lines& lines) {
     lines.print("{:<14} {}", what, version);
 }
 
+MachineFile measure_peaks(int threads, double budget_s) {
+  constexpr int64_t kMatmulSize = 1536;
+  const Waiting waiting("measuring the peaks");
+  return {.cpu = cpu_name(),
+          .threads = threads,
+          .gemm_flops_f32 = cpu::measure_gemm_peak(DType::kF32, kMatmulSize, budget_s),
+          .gemm_flops_bf16 = cpu::measure_gemm_peak(DType::kBF16, kMatmulSize, budget_s),
+          .copy_bytes_per_s = measure_copy_rate(threads, size_t{256} << 20U)};
+}
+
 }  // namespace
 
 int run_doctor(Args args) {
@@ -93,7 +104,12 @@ int run_doctor(Args args) {
                "which network interfaces connect the hosts of --hostfile, or of a Slurm job");
   app.add_option("--hostfile", hostfile, "with --interfaces: hosts as mpirun reads them");
   app.add_option("--device", cluster.device, kDeviceHelp)->capture_default_str();
+  double budget_s = 0.3;
+  app.add_option("--seconds", budget_s,
+                 "for each type of matmul; 0 = measure nothing and save nothing")
+      ->capture_default_str();
   if (!parse(app, args)) return 0;
+  check_budget(budget_s);
   if (checks_interfaces) return run_doctor_interfaces(hostfile, cluster.settings);
   if (checks_cluster) return run_doctor_cluster(cluster);
   const LaunchEnvironment launched = read_launch_environment();
@@ -109,17 +125,18 @@ int run_doctor(Args args) {
               cpu::Gemm::is_available()
                   ? "oneDNN"
                   : "plain loops: built without oneDNN, expect a tenth of the speed");
-  MachineFile machine{.cpu = cpu_name(), .threads = threads};
-  machine.gemm_flops_f32 = cpu::measure_gemm_peak(DType::kF32);
-  machine.gemm_flops_bf16 = cpu::measure_gemm_peak(DType::kBF16);
-  machine.copy_bytes_per_s = measure_copy_rate(threads, size_t{256} << 20U);
-  lines.print("gemm float32   {:.0f} GFLOP/s", 1e-9 * machine.gemm_flops_f32);
-  lines.print("gemm bfloat16  {:.0f} GFLOP/s", 1e-9 * machine.gemm_flops_bf16);
-  lines.print("copy           {:.1f} GB/s", 1e-9 * machine.copy_bytes_per_s);
+  const bool measures = budget_s > 0.0;
+  const MachineFile machine = measures ? measure_peaks(threads, budget_s) : MachineFile();
+  if (measures) {
+    lines.print("gemm float32   {:.0f} GFLOP/s", 1e-9 * machine.gemm_flops_f32);
+    lines.print("gemm bfloat16  {:.0f} GFLOP/s", 1e-9 * machine.gemm_flops_bf16);
+    lines.print("copy           {:.1f} GB/s", 1e-9 * machine.copy_bytes_per_s);
+  }
   const std::string writable = check_folder(folder, launched);
   lines.print("{:<14} {}", folder, writable);
   print_gpus(lines);
   TOK_REQUIRE(writable == "ok", "doctor: {}", writable);
+  if (!measures) return 0;
   const auto file = save_machine_file(machine, launched.world_size > 1 ? launched.host : "");
   lines.print("saved to {}: training now reports mfu against the gemm figures", file.string());
   return 0;

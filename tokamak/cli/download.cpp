@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "tokamak/cli/console.h"
 #include "tokamak/cli/words.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
@@ -60,7 +61,7 @@ HubAssets assets_of(const std::vector<std::string>& words) {
 class Display {
  public:
   Display(std::string path, int64_t size)
-      : path_(std::move(path)), size_(size), is_live_(isatty(STDERR_FILENO) != 0) {}
+      : path_(std::move(path)), size_(size), is_live_(is_on_terminal(STDERR_FILENO)) {}
 
   void show(int64_t bytes) {
     if (first_ < 0) first_ = bytes;
@@ -69,13 +70,13 @@ class Display {
     shown_ = now;
     const double seconds = std::chrono::duration<double>(now - start_).count();
     const double rate = static_cast<double>(bytes - first_) / std::max(seconds, 1e-3);
-    fmt::print(stderr, "\r{}: {:.1f} of {:.1f} MB, {:.1f} MB/s   ", path_,
+    fmt::print(stderr, "{}{}: {:.1f} of {:.1f} MB, {:.1f} MB/s", kEraseLine, path_,
                static_cast<double>(bytes) / kMega, static_cast<double>(size_) / kMega,
                rate / kMega);
   }
 
   void end(bool is_new) const {
-    if (is_live_ && is_new) fmt::print(stderr, "\r\033[K");
+    if (is_live_ && is_new) fmt::print(stderr, "{}", kEraseLine);
     fmt::print("{}: {:.1f} MB{}\n", path_, static_cast<double>(size_) / kMega,
                is_new ? "" : ", already there");
     std::fflush(stdout);

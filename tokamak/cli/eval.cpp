@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "tokamak/cli/console.h"
 #include "tokamak/cli/devices.h"
 #include "tokamak/cli/model_files.h"
 #include "tokamak/cli/words.h"
@@ -80,8 +81,9 @@ std::optional<EvalWords> parse_words(Args given) {
       "share the work: tokamak launch -n 4 -- eval MODEL DATA "
       "--parallelism.tensor_parallel_degree=2.",
       "tokamak eval");
-  app.add_option("weights", w.model,
-                 "Hugging Face folder, checkpoint step-N, llm.c file or safetensors")
+  app.add_option(
+         "weights", w.model,
+         "Hugging Face folder, folder of a run, checkpoint step-N, llm.c file or safetensors")
       ->required();
   app.add_option("data", w.data,
                  "text file, file of JSON lines with \"text\", or folder of either, also .gz, "
@@ -253,15 +255,15 @@ int eval_on(World& world, const LaunchEnvironment& launched, Args args) {
   }
   std::unique_ptr<World> of_gpus;
   World& ranks = device_world(world, *backend, launched, copy_engine, of_gpus);
-  const bool is_live = isatty(STDERR_FILENO) != 0;
+  const bool is_live = is_on_terminal(STDERR_FILENO);
   if (is_live) {
     options.progress = [](const Evaluation& e) {
-      fmt::print(stderr, "\r{} tokens, loss {:.4f}, {} tokens/s ", with_commas(e.counts.tokens),
-                 e.loss(), rate_of(e));
+      fmt::print(stderr, "{}{} tokens, loss {:.4f}, {} tokens/s", kEraseLine,
+                 with_commas(e.counts.tokens), e.loss(), rate_of(e));
     };
   }
   const Evaluation result = evaluate(options, files.parameters, ranks, *backend);
-  if (is_live && world.rank() == 0) fmt::print(stderr, "\r\x1b[K");
+  if (is_live && world.rank() == 0) fmt::print(stderr, "{}", kEraseLine);
   if (!std::isfinite(result.nats)) {
     fail_together(world, [&] {
       const DType compute = options.shape.training.compute;

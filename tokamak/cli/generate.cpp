@@ -2,9 +2,11 @@
 #include <iostream>
 #include <iterator>
 #include <memory>
+#include <optional>
 
 #include <fmt/format.h>
 
+#include "tokamak/cli/console.h"
 #include "tokamak/cli/devices.h"
 #include "tokamak/cli/model_files.h"
 #include "tokamak/cli/words.h"
@@ -36,8 +38,9 @@ struct GenerateWords {
 
 bool parse_words(Args args, GenerateWords& w) {
   CLI::App app("Continues a text with a trained model.", "tokamak generate");
-  app.add_option("weights", w.path,
-                 "Hugging Face folder, checkpoint step-N, llm.c file or safetensors")
+  app.add_option(
+         "weights", w.path,
+         "Hugging Face folder, folder of a run, checkpoint step-N, llm.c file or safetensors")
       ->required();
   app.add_option("--prompt,-p", w.prompt, "the text to continue; - reads standard input");
   app.add_option("--prompts", w.prompts,
@@ -266,9 +269,11 @@ int run_generate(Args args) {
                "up to {} tokens, but the model was made for {}: later ones may make no sense\n",
                needed, made_for);
   const auto backend = open_backend({.device = w.device});
+  std::optional<Waiting> waiting("reading the weights");
   Generator generator(files.config, files.parameters, compute_dtype(w.dtype, w.device),
                       w.seq_len > 0 ? w.seq_len : needed, *backend,
                       std::min(w.batch_size, static_cast<int64_t>(prompts.size())));
+  waiting.reset();
   print(w.prompts.empty() ? stream_one(w, *tokenizer, eos, ids[0].tokens, generator)
                           : print_all(w, *tokenizer, eos, prompts, ids, generator));
   return 0;

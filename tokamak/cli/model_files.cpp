@@ -1,9 +1,11 @@
 #include "tokamak/cli/model_files.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "tokamak/checkpoint/checkpoint_folder.h"
 #include "tokamak/checkpoint/formats/foreign.h"
 #include "tokamak/checkpoint/formats/llmc.h"
-#include "tokamak/config/config.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/data/self/self.h"
@@ -14,7 +16,9 @@
 namespace tokamak::cli {
 namespace {
 
-ModelSpec config_of_llmc(const std::filesystem::path& path) {
+namespace fs = std::filesystem;
+
+ModelSpec config_of_llmc(const fs::path& path) {
   const LlmcModel m = LlmcFile(path).model();
   ModelSpec c = flavor_spec(m.model, flavors_of(m.model).front());
   c.flavor = path.filename().string();
@@ -31,16 +35,30 @@ ModelSpec config_of_llmc(const std::filesystem::path& path) {
   return c;
 }
 
-bool holds_weights(const std::filesystem::path& folder) {
+bool holds_weights(const fs::path& folder) {
   return path_exists(folder / "model.safetensors") ||
          path_exists(folder / "model.safetensors.index.json") ||
          path_exists(folder / "consolidated.safetensors");
 }
 
-void refuse_folder_of_checkpoints(const std::filesystem::path& path) {
-  const auto checkpoints = list_checkpoints(path);
-  TOK_REQUIRE(checkpoints.empty(), "{} holds checkpoints: name one of them, as {}", path.string(),
-              checkpoints.back().path.string());
+// Returns the newest complete checkpoint if `path` is a folder of checkpoints or the folder of a
+// run, else `path`.
+fs::path newest_checkpoint(const fs::path& path) {
+  auto found = list_checkpoints(path);
+  // It may be a job.dump_folder, and that may be the folder of a model.
+  if (found.empty() && is_folder(path) && !holds_weights(path)) {
+    for (const fs::path& folder : list_folder(path)) {
+      for (CheckpointEntry& entry : list_checkpoints(folder)) found.push_back(std::move(entry));
+    }
+  }
+  if (found.empty()) return path;
+  const std::string problem = found.back().problem;
+  std::erase_if(found, [](const auto& entry) { return entry.kind == CheckpointKind::kUnusable; });
+  TOK_REQUIRE(!found.empty(), "{}: none of its checkpoints is complete: {}", path.string(),
+              problem);
+  return std::max_element(found.begin(), found.end(),
+                          [](const auto& a, const auto& b) { return a.step < b.step; })
+      ->path;
 }
 
 }  // namespace
@@ -51,12 +69,9 @@ ModelSpec spec_of_word(const std::string& word) {
   return flavor_spec(word.substr(0, colon), word.substr(colon + 1));
 }
 
-ModelFiles open_model(const std::filesystem::path& path, const std::string& flavor) {
-  namespace fs = std::filesystem;
-  TOK_REQUIRE(path_exists(path), "no model at {}: no such file or folder", path.string());
-  refuse_folder_of_checkpoints(path);
-  // It may be a job.dump_folder, and that may be the folder of a model.
-  if (!holds_weights(path)) refuse_folder_of_checkpoints(path / CheckpointConfig{}.folder);
+ModelFiles open_model(const std::filesystem::path& given, const std::string& flavor) {
+  TOK_REQUIRE(path_exists(given), "no model at {}: no such file or folder", given.string());
+  const fs::path path = newest_checkpoint(given);
   ModelFiles m{.folder = is_folder(path) ? path : path.parent_path()};
   if (!flavor.empty()) {
     TOK_REQUIRE(!path_exists(m.folder / "config.json"),
@@ -79,6 +94,7 @@ ModelFiles open_model(const std::filesystem::path& path, const std::string& flav
   }
   const auto found = open_weights(m.config, path);
   m.parameters = parameters_of_model(m.config, found, path.string());
+  if (path != given) m.notes.push_back(fmt::format("reading {}", path.string()));
   for (const std::string& note : {left_out_of(found, path.string()), m.config.unused_members})
     if (!note.empty()) m.notes.push_back(note);
   return m;

@@ -18,14 +18,15 @@ ModelSpec spec_of_word(const std::string& word);
 struct ModelFiles {
   ModelSpec config;
   std::vector<TensorSource> parameters;
-  std::filesystem::path folder;    ///< where config and tokenizer were found
-  std::vector<std::string> notes;  ///< about tensors and members of config.json that are not used
+  std::filesystem::path folder;  ///< where config and tokenizer were found
+  /// Which checkpoint of a run was taken; tensors and members of config.json that are not used.
+  std::vector<std::string> notes;
 };
 
 /// Opens a Hugging Face folder, a checkpoint (its model is in the config.json that training writes
-/// beside it), an llm.c model, or, with `flavor` ("llama3:8B"), weights without a config.json.
-/// Throws Error.
-ModelFiles open_model(const std::filesystem::path& path, const std::string& flavor);
+/// beside it), the newest complete checkpoint of a run's folder, an llm.c model, or, with `flavor`
+/// ("llama3:8B"), weights without a config.json. Throws Error.
+ModelFiles open_model(const std::filesystem::path& given, const std::string& flavor);
 
 /// Opens the tokenizer at `path`, or the one beside the model if `path` is empty; "bytes" and
 /// "self" are names of tokenizers.

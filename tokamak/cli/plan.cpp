@@ -1,9 +1,11 @@
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <string_view>
 
 #include <fmt/format.h>
 
+#include "tokamak/cli/console.h"
 #include "tokamak/cli/devices.h"
 #include "tokamak/cli/price.h"
 #include "tokamak/cli/rows.h"
@@ -11,7 +13,6 @@
 #include "tokamak/core/file.h"
 #include "tokamak/pipeline/schedule_picture.h"
 #include "tokamak/run/mesh_options.h"
-#include "tokamak/run/presets.h"
 #include "tokamak/run/run_of_config.h"
 
 namespace tokamak::cli {
@@ -65,10 +66,7 @@ int name_verb(std::string_view verb, std::string_view flag, int code) {
 }  // namespace
 
 int run_plan(Args args) {
-  if (asks_for_presets(args)) {
-    fmt::print("{}", presets_text());
-    return 0;
-  }
+  if (prints_presets(args)) return 0;
   if (const auto words = find_rows_words(args))
     return name_verb("rows", "--rows", print_rows(*words));
   if (const auto words = find_price_words(args)) {
@@ -89,7 +87,9 @@ int run_plan(Args args) {
                    .threads = static_cast<int>(run->config.training.threads),
                    .deterministic = run->config.debug.deterministic});
   const ModelSpec spec = spec_of(run->config);
+  std::optional<Waiting> waiting("planning");
   const PlannedRun planned(spec, shape_of(run->config, spec, run->place), made_for.target);
+  waiting.reset();
   const Plan& plan = planned.plan();
   if (run->print) fmt::print("{}", to_text(plan));
   if (run->why) {

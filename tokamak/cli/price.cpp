@@ -1,11 +1,11 @@
 #include "tokamak/cli/price.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "tokamak/cli/console.h"
 #include "tokamak/cli/run_config.h"
 #include "tokamak/config/describe.h"
 #include "tokamak/core/file.h"
@@ -17,16 +17,6 @@
 
 namespace tokamak::cli {
 namespace {
-
-// Prints a line on stderr every two seconds.
-Progress progress_on_stderr() {
-  using Clock = std::chrono::steady_clock;
-  return [last = Clock::now()](std::string_view what, int64_t done, int64_t total) mutable {
-    if (Clock::now() - last < std::chrono::seconds(2)) return;
-    last = Clock::now();
-    fmt::print(stderr, "{} of {} {}\n", done, total, what);
-  };
-}
 
 void print_machines() {
   size_t width = 0;
@@ -63,6 +53,14 @@ std::string json_text(const PriceWords& words, const price::Report& report) {
   OrderedJson json = price::report_json(report);
   json["published"] = published_json(find_preset(*words.preset));
   return json.dump(2) + "\n";
+}
+
+PricedRun price_with_progress(PriceRequest request) {
+  Waiting waiting("pricing");
+  request.progress = [&](std::string_view what, int64_t done, int64_t total) {
+    waiting.set(fmt::format("{} of {} {}", done, total, what));
+  };
+  return price_run(request);
 }
 
 }  // namespace
@@ -106,8 +104,7 @@ std::optional<PriceRequest> request_of(const PriceWords& words, const PricePoint
                       .machine = price::with_equal_domains(point.machine, point.num_gpus),
                       .linear = precision,
                       .all_ranks = words.all_ranks,
-                      .wants_spans = words.sweeps.empty() && (words.trace || words.html),
-                      .progress = words.all_ranks ? progress_on_stderr() : Progress()};
+                      .wants_spans = words.sweeps.empty() && (words.trace || words.html)};
 }
 
 int print_price(const PriceWords& words) {
@@ -127,7 +124,7 @@ int print_price(const PriceWords& words) {
                                           .num_gpus = *words.num_gpus,
                                           .gpus_word = fmt::format("--gpus {}", *words.num_gpus)});
   if (!request) return 0;
-  const PricedRun run = price_run(*request);
+  const PricedRun run = price_with_progress(*request);
   for (const std::string& line : unpriced_lines(request->config, request->machine))
     fmt::print(stderr, "{}\n", line);
   const price::Report report = report_of(*request, run, words.tokens);

@@ -45,8 +45,8 @@ struct PriceWords {
   std::vector<std::string> rest;     ///< configuration and overrides
 };
 
-/// Whether `args` have --preset list.
-bool asks_for_presets(Args args);
+/// Prints the presets and returns true if `args` have --preset list.
+bool prints_presets(Args args);
 
 /// Returns nothing if neither --cluster nor --preset is among `args`. Throws Error naming the word.
 std::optional<PriceWords> find_price_words(Args args);

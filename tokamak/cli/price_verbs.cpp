@@ -10,7 +10,6 @@
 #include "tokamak/cli/price.h"
 #include "tokamak/cli/rows.h"
 #include "tokamak/core/error.h"
-#include "tokamak/run/presets.h"
 
 namespace tokamak::cli {
 namespace {
@@ -68,10 +67,7 @@ int run_price(Args args) {
         "  --html FILE      write a page with pictures\n"
         "  --write FILE     write the configuration, for train\n");
   }
-  if (asks_for_presets(args)) {
-    fmt::print("{}", presets_text());
-    return 0;
-  }
+  if (prints_presets(args)) return 0;
   const PriceWords words = price_words_of("price", args);
   TOK_REQUIRE(!words.search, "price: --search: wanted `tokamak search`");
   TOK_REQUIRE(words.sweeps.empty(), "price: --sweep: wanted `tokamak sweep`");
@@ -87,6 +83,7 @@ int run_search(Args args) {
         "The search prints the ten fastest meshes, schedules, microbatches, recompute modes and\n"
         "shardings for training.global_batch_size; --precision fp8 tries bf16 and fp8.\n");
   }
+  if (prints_presets(args)) return 0;
   std::vector<std::string> with_search(args.begin(), args.end());
   if (!has_word(args, "--search")) with_search.emplace_back("--search");
   return print_price(price_words_of("search", with_search));
@@ -105,6 +102,7 @@ int run_sweep(Args args) {
         "keeps the global batch, which else grows with the GPUs. A second KEY crosses the "
         "first.\n");
   }
+  if (prints_presets(args)) return 0;
   std::vector<std::string> with_sweeps;
   for (size_t i = 0; i < args.size(); ++i) {
     const bool is_sweep = !args[i].starts_with("--") && args[i].find('=') != std::string::npos;

@@ -124,8 +124,8 @@ void check_outputs(const std::vector<std::pair<std::string, std::optional<std::s
 // Listing machines or printing their numbers makes no price, so other words are refused.
 void require_alone(const PriceWords& words, const std::vector<std::string>& given) {
   const std::string what = words.numbers ? "--numbers" : "--cluster list";
-  constexpr std::string_view kOfMachine[] = {"--cluster", "--gpus",     "--numbers",
-                                             "--preset",  "--software", "--set"};
+  constexpr std::string_view kOfMachine[] = {"--cluster", "--gpus",     "--numbers", "--preset",
+                                             "--search",  "--software", "--set"};
   for (const std::string& name : given) {
     const bool is_of_machine =
         std::find(std::begin(kOfMachine), std::end(kOfMachine), name) != std::end(kOfMachine);
@@ -172,10 +172,12 @@ std::string key_of(std::string_view word) {
   return key;
 }
 
-bool asks_for_presets(Args args) {
+bool prints_presets(Args args) {
   const auto at = std::find(args.begin(), args.end(), "--preset");
   const bool is_apart = at != args.end() && at + 1 != args.end() && *(at + 1) == "list";
-  return is_apart || std::find(args.begin(), args.end(), "--preset=list") != args.end();
+  if (!is_apart && !has_word(args, "--preset=list")) return false;
+  fmt::print("{}", presets_text());
+  return true;
 }
 
 std::optional<PriceWords> find_price_words(Args args) {

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "tokamak/cli/console.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/evidence/row_price.h"
@@ -48,7 +49,10 @@ std::optional<RowsWords> find_rows_words(Args args) {
 
 int print_rows(const RowsWords& words) {
   const std::vector<MeasuredRun> rows = read_measured_rows(words.file);
-  const std::vector<PricedRow> priced = price_rows(rows, {.assignments = words.sets});
+  const std::vector<PricedRow> priced = [&] {
+    const Waiting waiting("pricing");
+    return price_rows(rows, {.assignments = words.sets});
+  }();
   if (words.html) {
     const std::string name = std::filesystem::path(words.file).filename().string();
     write_file_atomic(*words.html, rows_page(fmt::format("Prices of {}", name), priced));

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "tokamak/cli/console.h"
 #include "tokamak/cli/price.h"
 #include "tokamak/cli/run_config.h"
 #include "tokamak/config/check.h"
@@ -74,7 +75,10 @@ int print_search(const PriceWords& words, const price::Machine& machine) {
   const price::Precision precision = words.precision.value_or(linear_precision(*config));
   const bool is_low = products_precision(*config, precision) == precision;
   if (is_low && precision != price::Precision::kBf16) request.precisions.push_back(precision);
-  const SearchResult result = search_plans(request);
+  const SearchResult result = [&] {
+    const Waiting waiting("searching");
+    return search_plans(request);
+  }();
   if (words.html) write_file_atomic(*words.html, search_page(request, result));
   if (words.write) write_file_atomic(*words.write, config_toml(result.best[0].config));
   fmt::print("{}", words.json ? search_json(request, result) : search_text(request, result));

@@ -1,11 +1,13 @@
 #include "tokamak/cli/sweep.h"
 
 #include <algorithm>
+#include <optional>
 #include <tuple>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "tokamak/cli/console.h"
 #include "tokamak/cli/run_config.h"
 #include "tokamak/config/check.h"
 #include "tokamak/core/error.h"
@@ -238,7 +240,10 @@ int print_sweep(const PriceWords& words) {
   const SweepPoints points(words);
   std::vector<SweepLine> lines;
   std::vector<std::string> unpriced;
-  for (const Choice& choice : choices_of(words.sweeps)) {
+  const std::vector<Choice> choices = choices_of(words.sweeps);
+  std::optional<Waiting> waiting("pricing");
+  for (const Choice& choice : choices) {
+    waiting->set(fmt::format("{} of {} priced", lines.size(), choices.size()));
     SweepLine& line = lines.emplace_back();
     for (const Chosen& chosen : choice) line.values.push_back(chosen.value());
     const Chosen* gpus = find(choice, "gpus");
@@ -254,6 +259,7 @@ int print_sweep(const PriceWords& words) {
       line.reason = one_line(error.what());
     }
   }
+  waiting.reset();
   if (std::none_of(lines.begin(), lines.end(),
                    [](const SweepLine& l) { return l.report.has_value(); }))
     fail_without_price(words.sweeps, lines);

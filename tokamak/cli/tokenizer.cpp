@@ -2,13 +2,16 @@
 #include <iostream>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "tokamak/checkpoint/formats/outside_name.h"
+#include "tokamak/cli/console.h"
 #include "tokamak/cli/model_files.h"
 #include "tokamak/cli/words.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/json.h"
+#include "tokamak/core/with_commas.h"
 #include "tokamak/data/cache/token_cache.h"
 #include "tokamak/data/text_reader.h"
 #include "tokamak/tokenizer/train_bpe.h"
@@ -80,6 +83,17 @@ void make_tokenizer_folder(const std::filesystem::path& folder) {
   }
 }
 
+TokenizerFiles learn(const TrainOptions& options, const std::vector<TextSource>& sources) {
+  const Waiting waiting("learning the vocabulary");
+  BpeTrainer trainer(options);
+  for (const TextSource& source : sources) {
+    TextReader reader(source.format, source.files);
+    TextPiece piece;
+    while (reader.next(piece)) trainer.add(piece.text);
+  }
+  return trainer.train();
+}
+
 int run_train_bpe(Args args) {
   CLI::App app(
       "Learns a byte-level BPE vocabulary and writes tokenizer.json and tokenizer_config.json.",
@@ -117,13 +131,7 @@ int run_train_bpe(Args args) {
   for (const TextSource& source : sources)
     for (const std::string& line : source.remarks) fmt::print(stderr, "{}\n", line);
   make_tokenizer_folder(out);
-  BpeTrainer trainer(options);
-  for (const TextSource& source : sources) {
-    TextReader reader(source.format, source.files);
-    TextPiece piece;
-    while (reader.next(piece)) trainer.add(piece.text);
-  }
-  const TokenizerFiles files = trainer.train();
+  const TokenizerFiles files = learn(options, sources);
   files.save(out);
   fmt::print("wrote {}/tokenizer.json with {} ids\n", out, files.parse(out)->vocab_size());
   return 0;
@@ -148,9 +156,11 @@ int run_cache(Args args) {
   data.vocab_size = tokenizer->vocab_size();
   data.cache_folder = cache;
   data.seq_len = 1;
-  const auto remarks = build_token_cache(data, threads, [](const CacheProgress& p) {
-    fmt::print(stderr, "\r{}: {} tokens, {:.0f} %{}", p.source, p.tokens, 100.0 * p.share,
-               p.complete ? ", complete\n" : "");
+  const bool is_live = is_on_terminal(STDERR_FILENO);
+  const auto remarks = build_token_cache(data, threads, [&](const CacheProgress& p) {
+    if (!is_live && !p.complete) return;
+    fmt::print(stderr, "{}{}: {} tokens, {:.0f} %{}", is_live ? kEraseLine : "", p.source,
+               with_commas(p.tokens), 100.0 * p.share, p.complete ? ", complete\n" : "");
   });
   for (const std::string& line : remarks) fmt::print(stderr, "{}\n", line);
   return 0;

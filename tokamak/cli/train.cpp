@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <optional>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,6 +10,7 @@
 #include "tokamak/cli/console.h"
 #include "tokamak/cli/devices.h"
 #include "tokamak/cli/fit.h"
+#include "tokamak/cli/price.h"
 #include "tokamak/cli/proxy_run.h"
 #include "tokamak/cli/run_config.h"
 #include "tokamak/cli/verbs.h"
@@ -63,7 +65,9 @@ int dry_run(const RunConfig& run, LaunchEnvironment launched) {
                fmt::join(run.config.model.converters, "\", \""), why, made_for.note);
     return run.is_of_this_machine ? refused : 0;
   }
+  std::optional<Waiting> waiting("planning");
   const PlannedRun planned(spec, shape, made_for.target);
+  waiting.reset();
   fmt::print("{}", made_for.note);
   fmt::print("model {} {}: {} parameters\n", planned.config().name, planned.config().flavor,
              count_parameters(planned.config()).total);
@@ -210,6 +214,7 @@ int train_on(World& world, const LaunchEnvironment& launched, Args args, const R
   options.logging.print = [&](const std::string& level, const std::string& text) {
     console.print(level, text);
   };
+  options.logging.columns = [&] { return console.room(); };
   if (console.is_live())
     options.logging.show_progress = [&](const StepProgress& progress) { console.show(progress); };
   if (const char* const job = std::getenv("SLURM_JOB_ID")) options.logging.job = job;
@@ -296,6 +301,7 @@ SilenceLimits limits_before_start(Args args, const LaunchEnvironment& launched) 
 }  // namespace
 
 int run_train(Args args) {
+  if (prints_presets(args)) return 0;
   const LaunchEnvironment launched = read_launch_environment();
   if (const auto code = launch_proxy(args, launched)) return *code;
   StartPhases phases;

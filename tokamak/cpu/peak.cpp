@@ -9,7 +9,7 @@
 
 namespace tokamak::cpu {
 
-double measure_gemm_peak(DType dtype, int64_t size) {
+double measure_gemm_peak(DType dtype, int64_t size, double seconds) {
   if (!Gemm::is_available()) return 0.0;
   const auto bytes = static_cast<size_t>(size * size * size_of(dtype));
   std::vector<std::byte> a(bytes);
@@ -26,13 +26,13 @@ double measure_gemm_peak(DType dtype, int64_t size) {
   const Gemm gemm({.m = size, .n = size, .k = size, .in = dtype, .out = DType::kF32});
   double best = 0.0;
   double spent = 0.0;
-  for (int run = 0; run < 50 && (run < 3 || spent < 0.3); ++run) {
+  for (int run = 0; run < 3 || spent < seconds; ++run) {
     const auto start = std::chrono::steady_clock::now();
     gemm.run(a.data(), b.data(), nullptr, c.data(), false);
-    const double seconds =
+    const double took =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    spent += seconds;
-    best = std::max(best, 2.0 * static_cast<double>(size * size * size) / seconds);
+    spent += took;
+    best = std::max(best, 2.0 * static_cast<double>(size * size * size) / took);
   }
   return best;
 }

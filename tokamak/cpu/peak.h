@@ -7,8 +7,8 @@
 
 namespace tokamak::cpu {
 
-/// Measures FLOP/s of a square matmul of `dtype` inputs, the best of a few runs (about 0.3 s); 0
-/// without oneDNN.
-double measure_gemm_peak(DType dtype, int64_t size = 1536);
+/// Measures FLOP/s of a square matmul of `dtype` inputs, the best of the runs in `seconds`, three
+/// at least; 0 without oneDNN.
+double measure_gemm_peak(DType dtype, int64_t size = 1536, double seconds = 0.3);
 
 }  // namespace tokamak::cpu

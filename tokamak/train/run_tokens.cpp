@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -40,9 +41,10 @@ class TokenizingLog {
     if (p.complete && !has_drawn_) return;
     has_drawn_ = true;
     const int done = static_cast<int>(p.share * kWidth);
-    fmt::print(stderr, "\rTokenizing {} [{:#<{}}{:.<{}}] {:3.0f} %, {} tokens{}", p.source, "",
+    const std::string name = std::filesystem::path(p.source).filename().string();
+    fmt::print(stderr, "\r\033[2KTokenizing {} [{:#<{}}{:.<{}}] {:3.0f} %, {} tokens{}", name, "",
                done, "", kWidth - done, 100.0 * p.share, with_commas(p.tokens),
-               p.complete ? "\n" : " ");
+               p.complete ? "\n" : "");
     if (p.complete) has_drawn_ = false;
   }
 
