@@ -50,8 +50,10 @@ TEST(LogLine, LeavesOutSecondsThatCostNothing) {
   const std::string line = step_line(m, LogColor::kPlain);
   EXPECT_EQ(line.find("data:"), std::string::npos) << line;
   EXPECT_NE(line.find("mfu: 33.74%  exposed_comm: 0.250s"), std::string::npos) << line;
-  m.seconds.exposed_comm = 0.0;
-  m.step_time_s.reset();
+  m.step_time_s = 0.001;
+  m.seconds = {.data = 0.0004, .exposed_comm = 0.0};
+  EXPECT_TRUE(step_line(m, LogColor::kPlain).ends_with("mfu: 33.74%"));
+  m.seconds.data = 0.0012;
   EXPECT_TRUE(step_line(m, LogColor::kPlain).ends_with("mfu: 33.74%  data: 0.001s"));
 }
 
@@ -71,6 +73,9 @@ TEST(LogLine, FitsTheTerminal) {
       "step:  1  loss:  8.04910  grad_norm:  1.4142  memory:  5.13GiB  tps: 5,762  mfu: 33.74%");
   EXPECT_EQ(step_line(m, LogColor::kPlain, 60),
             "step:  1  loss:  8.04910  grad_norm:  1.4142  mfu: 33.74%");
+  m.mfu.reset();
+  EXPECT_EQ(step_line(m, LogColor::kPlain, 60),
+            "step:  1  loss:  8.04910  grad_norm:  1.4142  tps: 5,762");
   const ValidationMetrics v{
       .step = 20, .loss = 4.56789, .memory_gib = 12.0, .memory_percent = 50.0};
   EXPECT_EQ(validation_line(v, LogColor::kPlain, 60),
