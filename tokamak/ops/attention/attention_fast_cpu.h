@@ -22,7 +22,7 @@ using tile::Strided;
 using tile::Vec;
 
 inline constexpr int64_t kGroup = 16;
-inline constexpr float kNone = -1e30F;
+inline constexpr float kNone = -std::numeric_limits<float>::infinity();
 inline constexpr double kLog2E = 1.4426950408889634;
 inline constexpr int64_t kVectors = kKeyBlock / kLanes;
 

@@ -1,6 +1,9 @@
 #include "tokamak/ops/attention/attention.h"
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
+#include <limits>
 
 #include <gtest/gtest.h>
 
@@ -96,6 +99,85 @@ TEST(AttentionOp, a_query_without_keys_gives_zero) {
   for (size_t i = 0; i < 2 * 2 * 8; ++i) EXPECT_EQ(out[0][i], 0.0);
   EXPECT_EQ(out[1][0], -std::numeric_limits<double>::infinity());
   EXPECT_TRUE(std::isfinite(out[1][2]));
+}
+
+// Places whose results are NaN.
+std::vector<bool> nans_of(const testing::Numbers& x) {
+  std::vector<bool> nans;
+  for (const double each : x) nans.push_back(std::isnan(each));
+  return nans;
+}
+
+struct Poison {
+  const char* name;
+  size_t input;  // q, k
+  int64_t row;   // of the first head; -1 = all rows
+  float value;
+};
+
+// One head reads rows of q and k with values that give NaN or infinite scores.
+TEST(AttentionOp, fast_kernels_give_nan_where_the_reference_does) {
+  const auto all_ones = std::bit_cast<float>(0xFFFFFFFFU);  // memory that nobody has written
+  const auto nan = std::numeric_limits<float>::quiet_NaN();
+  for (const Sizes& s : {Sizes{1, 150, 150, 2, 1, 16}, Sizes{1, 3, 150, 2, 1, 16}}) {
+    for (const Attention& op : {Attention{}, Attention{.cap = 20.0}, Attention{.window = 40},
+                                Attention{.causal = false}}) {
+      for (const std::vector<Poison>& poisons :
+           {std::vector<Poison>{{"nan in q", 0, 2, nan}},
+            {{"nan in k", 1, 100, nan}},
+            {{"ones in q", 0, 1, all_ones}},
+            {{"ones in k", 1, 147, all_ones}},
+            {{"positive q", 0, 2, 1e30F}, {"one positive score", 1, 149, 1e30F}},
+            {{"positive q", 0, 2, 1e30F}, {"one negative score", 1, 149, -1e30F}},
+            {{"positive q", 0, 1, 1e30F}, {"all scores negative", 1, -1, -1e30F}}}) {
+        CasesOf<Attention> c;
+        const OpCase k = good(c, "poisoned", op, s);
+        for (const DType dtype : {DType::kF32, DType::kBF16}) {
+          auto values = testing::fill_inputs(k, dtype);
+          for (const Poison& p : poisons) {
+            testing::Numbers& x = values[p.input];
+            const int64_t width = (p.input == 0 ? s.H : s.K) * s.D;
+            const int64_t rows = p.input == 0 ? s.S : s.T;
+            for (int64_t r = 0; r < rows; ++r) {
+              if (p.row >= 0 && r != p.row) continue;
+              std::fill_n(x.begin() + r * width, s.D, static_cast<double>(p.value));
+            }
+          }
+          const auto types = testing::types_as(k, dtype);
+          const auto want = testing::run_op(k, types, values, {.reference_only = true});
+          const auto got = testing::run_op(k, types, values);
+          for (size_t out = 0; out < want.size(); ++out) {
+            EXPECT_EQ(nans_of(got[out]), nans_of(want[out]))
+                << poisons.back().name << ", " << k.rules->describe(k.op.get()) << ", " << s.S
+                << " queries, " << name_of(dtype) << ", output " << out;
+          }
+        }
+      }
+    }
+  }
+}
+
+// What is not finite in the forward, or in its statistics, leaves no gradient finite that the
+// reference does not.
+TEST(AttentionOp, fast_gradients_are_nan_where_those_of_the_reference_are) {
+  const Sizes s{1, 70, 70, 2, 1, 16};
+  for (const double cap : {0.0, 20.0}) {
+    CasesOf<AttentionGrad> c;
+    const OpCase k = good_grad(c, "poisoned", {.forward = {.cap = cap}}, s);
+    for (const size_t input : {0U, 1U, 4U, 5U}) {
+      auto values = testing::fill_inputs(k, DType::kF32);
+      values[input][21] = std::numeric_limits<double>::quiet_NaN();
+      const auto want = testing::run_op(k, k.in, values, {.reference_only = true});
+      const auto got = testing::run_op(k, k.in, values);
+      for (size_t out = 0; out < want.size(); ++out) {
+        int count = 0;
+        for (size_t i = 0; i < want[out].size(); ++i) {
+          if (std::isnan(want[out][i]) && !std::isnan(got[out][i])) ++count;
+        }
+        EXPECT_EQ(count, 0) << "cap " << cap << ", input " << input << ", output " << out;
+      }
+    }
+  }
 }
 
 TEST(AttentionOp, the_mask_of_a_shard_of_heads_is_a_part_of_the_whole) {

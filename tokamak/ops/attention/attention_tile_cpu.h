@@ -116,6 +116,7 @@ inline Vec broadcast(float x) {
   return x - Vec{};
 }
 
+/// The greater of each lane, b where one of both is NaN.
 inline Vec max(Vec a, Vec b) {
 #ifdef __AVX512F__
   return _mm512_maskz_max_ps(0xFFFF, a, b);
@@ -170,10 +171,9 @@ float dot(const T* a, const T* b, int64_t D) {
   return sum(total) + rest;
 }
 
-/// 2^x to 2 ulp; 2^-126 below. REQUIRES: x < 128.
+/// 2^x to 2 ulp; 2^-126 below, NaN for NaN. REQUIRES: x < 127.
 inline Vec exp2(Vec x) {
-  const Vec low = broadcast(-126.0F);
-  const Vec limited = max(x, low);
+  const Vec limited = max(broadcast(-126.0F), x);
   const Vec shifted = limited + 0x1.8p23F;
   const Vec f = limited - (shifted - 0x1.8p23F);
   Vec p = f * 1.545316294e-04F + 1.339086336e-03F;
@@ -182,13 +182,12 @@ inline Vec exp2(Vec x) {
   p = p * f + 2.402265076e-01F;
   p = p * f + 6.931471880e-01F;
   p = p * f + 1.0F;
-  Ints bits;
-  Ints exponent;
-  std::memcpy(&bits, &p, sizeof(p));
-  std::memcpy(&exponent, &shifted, sizeof(p));
-  bits += exponent << 23;
-  std::memcpy(&p, &bits, sizeof(p));
-  return p;
+  Words exponent;
+  std::memcpy(&exponent, &shifted, sizeof(shifted));
+  const Words bits = (exponent + 127U) << 23;
+  Vec power;
+  std::memcpy(&power, &bits, sizeof(bits));
+  return p * power;
 }
 
 inline float exp2(float x) {
@@ -199,7 +198,7 @@ inline float exp2(float x) {
 inline Vec tanh(Vec x) {
   const Vec magnitude = max(x, -x);
   const Vec bound = broadcast(20.0F);
-  const Vec held = magnitude < bound ? magnitude : bound;
+  const Vec held = magnitude > bound ? bound : magnitude;
   const Vec far = 1.0F - 2.0F / (exp2(held * 2.885390082F) + 1.0F);
   const Vec near = vec::tanh_series(x);
   const Vec zero{};
