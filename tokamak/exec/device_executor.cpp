@@ -14,9 +14,10 @@
 namespace tokamak {
 namespace {
 
-// Tasks of one name run the same code.
+// Tasks of one name run the same code: an op's attributes may choose among kernels.
 std::string kernel_name(const Task& task) {
-  std::string name = fmt::format("{}/{}", task.rules->name, task.variant->name);
+  std::string name = fmt::format("{}/{} {}", task.rules->name, task.variant->name,
+                                 task.rules->describe(task.op.get()));
   for (const auto* list : {&task.in, &task.out}) {
     for (const Operand& o : *list) name += " " + to_string(o.type);
   }

@@ -12,6 +12,7 @@
 
 #include "tokamak/exec/executor.h"
 #include "tokamak/exec/test_plan.h"
+#include "tokamak/ops/attention/attention.h"
 #include "tokamak/plan/outliving.h"
 #include "tokamak/plan/streams.h"
 
@@ -176,6 +177,27 @@ TEST(DeviceGraphs, are_not_for_traced_items_nor_for_plans_that_do_not_say_so) {
     EXPECT_EQ(t.run(executor, item) == eager, !device_graphs);
     EXPECT_EQ(spans.size(), t.p.plan.segments[0].tasks.size());
   }
+}
+
+// Attributes choose among kernels, which a device loads when each runs first.
+TEST(DeviceExecutor, warms_up_each_kernel_that_attributes_choose) {
+  HandPlan p;
+  LoggingDevice device;
+  p.backend.device = &device;
+  const int s = p.segment("s");
+  std::map<int64_t, int> calls;  // by window
+  for (const int64_t window : {0, 512, 0, 512}) {
+    const auto op = std::make_shared<const Attention>(Attention{.window = window});
+    Task& task = p.add(s, 0, {}, {}, {});
+    task.rules = &kRules<Attention>;
+    task.op = op;
+    p.backend.kernels[op.get()] = [&calls, window](const KernelArgs&) { ++calls[window]; };
+  }
+  const Memory memory = p.memory();
+  Executor executor(p.plan, memory);
+  executor.warm_up(p.plan.schedule(1));
+  // For a step's first microbatch and for later ones.
+  EXPECT_EQ(calls, (std::map<int64_t, int>{{0, 2}, {512, 2}}));
 }
 
 // Each choice of slots has addresses of its own.
