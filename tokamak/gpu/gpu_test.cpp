@@ -2,6 +2,8 @@
 // is visible.
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <limits>
 
 #include <gtest/gtest.h>
 
@@ -14,6 +16,7 @@
 #include "tokamak/ops/norm/norm.h"
 #include "tokamak/ops/op_runner.h"
 #include "tokamak/ops/optimizer/adamw.h"
+#include "tokamak/ops/optimizer/grad_norm.h"
 
 namespace tokamak::testing {
 namespace {
@@ -149,6 +152,62 @@ TEST(GpuBackend, a_gradient_emits_the_bits_of_the_norm) {
           << name_of(dtype) << " " << D;
     }
   }
+}
+
+// Rows of both lengths go through one kernel, whose limit of shared memory is set when either is
+// prepared.
+TEST(GpuBackend, narrow_rows_leave_wide_ones_their_shared_memory) {
+  if (gpu::num_devices() == 0) GTEST_SKIP() << gpu::why_none();
+  constexpr int64_t kBytes = int64_t{16} << 20U;
+  Backend& backend = gpu_backend();
+  const auto prepared = [&](int64_t D) {
+    const TensorType x{.dtype = DType::kBF16, .dims = {64, D}};
+    const LayerNormGrad op;
+    const Types in{x, {.dtype = DType::kBF16, .dims = {D}}, x};
+    const Types out = op.infer(in);
+    const Kernel kernel =
+        backend.prepare(kRules<LayerNormGrad>, &op, {.in = in, .out = out}, kGpuKernel.name);
+    return [=, &backend] {
+      std::vector<std::unique_ptr<Allocation>> memory;
+      const auto tensors = [&](const Types& types) {
+        std::vector<Tensor> all;
+        for (const TensorType& type : types) {
+          memory.push_back(backend.allocate(kBytes));
+          backend.clear(memory.back()->data(), kBytes);
+          Dims strides(type.dims.size(), 1);
+          for (size_t d = strides.size(); d-- > 1;) strides[d - 1] = strides[d] * type.dims[d];
+          all.push_back(
+              {.data = memory.back()->data(), .type = type, .strides = std::move(strides)});
+        }
+        return all;
+      };
+      const std::vector<Tensor> from = tensors(in);
+      const std::vector<Tensor> to = tensors(out);
+      const auto workspace = backend.allocate(kBytes);
+      kernel({.in = from,
+              .out = to,
+              .workspace = workspace->data(),
+              .stream = backend.streams()->stream(0)});
+      std::byte first{};
+      backend.download(&first, static_cast<const std::byte*>(to[0].data), 1);
+    };
+  };
+  const auto wide = prepared(4096);
+  const auto narrow = prepared(1024);
+  EXPECT_NO_THROW(wide());
+  EXPECT_NO_THROW(narrow());
+}
+
+// By this the guard sees infinities that codes do not keep.
+TEST(GpuBackend, squares_of_weight_zero_count_only_if_they_are_not_finite) {
+  if (gpu::num_devices() == 0) GTEST_SKIP() << gpu::why_none();
+  const OpCase c = case_of(SumSquares{.ranges = {{.end = 4, .weight = 0.0}}}, {f32({4})});
+  const auto sum_of = [&](double x) {
+    return run_op(c, c.in, {{1.0, 3e38, x, 0.0}}, {.backend = &gpu_backend()})[0][0];
+  };
+  EXPECT_EQ(sum_of(-2.0), 0.0);
+  EXPECT_TRUE(std::isnan(sum_of(std::numeric_limits<double>::infinity())));
+  EXPECT_TRUE(std::isnan(sum_of(std::numeric_limits<double>::quiet_NaN())));
 }
 
 // No product is fused with a sum, and the random bits are the same ones.

@@ -205,7 +205,8 @@ __global__ void __launch_bounds__(kStreamThreads, 2)
 #endif
 }
 
-inline constexpr int kStreamAccesses = 2;  // P
+inline constexpr int kStreamAccesses = 2;           // P
+inline constexpr size_t kStreamBytes = 48U << 10U;  // most shared memory of a block
 
 // Spreads rows of D elements over threads; returns no threads where they would not fit.
 template <class T>
@@ -238,7 +239,7 @@ int64_t stream_rows(const F& f, const RowOperands<T>& o, bool adds, cudaStream_t
 }  // namespace detail
 
 /// Returns whether rows of D elements stream through shared memory on `device`; if so, lets the
-/// kernels of F use as much of it as they need, at most 48 KiB.
+/// kernels of F, which serve every D, use as much of it as any needs.
 template <class F>
 bool prepare_stream(int64_t D, const Device& device) {
   if constexpr (detail::kCanStream<F>) {
@@ -246,11 +247,12 @@ bool prepare_stream(int64_t D, const Device& device) {
     constexpr int P = detail::kStreamAccesses;
     const RowGroups to = detail::stream_groups<T>(D);
     if (device.arch() < 90 || D % Pack<T>::kSize != 0 || to.threads() == 0) return false;
-    const auto bytes = static_cast<int>(detail::stream_bytes<T>(to, D));
+    if (detail::stream_bytes<T>(to, D) > detail::kStreamBytes) return false;
     for (const auto kernel :
          {detail::streamed_rows<P, false, T, F>, detail::streamed_rows<P, true, T, F>})
       TOK_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(detail::kStreamBytes)));
     return true;
   }
   return false;

@@ -183,9 +183,14 @@ class Library {
   // Returns null where cuDNN has no plan. Its own first choice may want more workspace.
   const FeGraph* plan(const CudnnAttention& wanted, int64_t workspace_bytes) {
     const std::lock_guard lock(mutex_);
-    const auto [at, is_new] = plans_.try_emplace(wanted);
-    if (is_new) at->second = build(wanted, workspace_bytes);
-    return at->second.get();
+    std::vector<std::shared_ptr<FeGraph>>& made = plans_[wanted];
+    for (const std::shared_ptr<FeGraph>& graph : made) {
+      int64_t bytes = 0;
+      if (graph == nullptr) return nullptr;
+      if (graph->get_workspace_size(bytes).is_good() && bytes <= workspace_bytes)
+        return graph.get();
+    }
+    return made.emplace_back(build(wanted, workspace_bytes)).get();
   }
 
   void run(const FeGraph& graph, std::span<void*> operands, void* workspace, cudaStream_t stream) {
@@ -295,7 +300,7 @@ class Library {
   cudnnHandle_t handle_ = nullptr;
   cudaStream_t stream_ = nullptr;
   bool has_stream_ = false;
-  std::map<CudnnAttention, std::shared_ptr<FeGraph>> plans_;
+  std::map<CudnnAttention, std::vector<std::shared_ptr<FeGraph>>> plans_;  // for some workspaces
 };
 
 std::shared_ptr<Library> library_of(Device& device) {

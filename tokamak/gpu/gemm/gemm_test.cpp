@@ -328,6 +328,35 @@ TEST(GpuGemm, names_of_scaled_shapes_differ) {
             "1x2x3 nn bfloat16 to float32");
 }
 
+// Callers of one shape may have other workspaces, which its name does not tell.
+TEST(GpuGemm, an_algorithm_fits_the_workspace_of_each_caller) {
+  if (num_devices() == 0) GTEST_SKIP() << why_none();
+  GemmTuner tuner(device(), {.is_on = false});
+  int num_that_want_some = 0;
+  for (const int64_t k : {4096, 16384, 65536}) {
+    const auto wanted_within = [&](int64_t workspace_bytes) {
+      const GemmShape shape{.m = 128,
+                            .n = 128,
+                            .k = k,
+                            .in = DType::kBF16,
+                            .out = DType::kF32,
+                            .workspace_bytes = workspace_bytes};
+      GemmProblem problem(shape);
+      const cublasLtMatmulAlgo_t algo = tuner.choose(shape, problem);
+      cublasLtMatmulHeuristicResult_t result{};
+      TOK_CUBLAS(cublasLtMatmulAlgoCheck(tuner.handle(), &problem.operation, &problem.first,
+                                         &problem.second, &problem.result, &problem.result, &algo,
+                                         &result));
+      return static_cast<int64_t>(result.workspaceSize);
+    };
+    const int64_t wanted = wanted_within(kWorkspace);
+    if (wanted > 0) ++num_that_want_some;
+    for (const int64_t limit : {wanted / 2, int64_t{0}, kWorkspace})
+      EXPECT_LE(wanted_within(limit), limit) << "k " << k;
+  }
+  EXPECT_GT(num_that_want_some, 0);
+}
+
 TEST(GpuGemm, same_cache_same_algorithm) {
   if (num_devices() == 0) GTEST_SKIP() << why_none();
   const auto folder = std::filesystem::path(::testing::TempDir()) / "tokamak_gemm_test";

@@ -130,8 +130,8 @@ GemmTuner::~GemmTuner() {
 Algo GemmTuner::choose(const GemmShape& shape, const GemmProblem& problem) {
   const std::string name = to_string(shape);
   const auto before = chosen_.find(name);
-  if (before != chosen_.end()) return before->second;
-  return chosen_.emplace(name, find(shape, problem)).first->second;
+  if (before != chosen_.end() && is_valid(handle_, problem, before->second)) return before->second;
+  return chosen_[name] = find(shape, problem);
 }
 
 Algo GemmTuner::find(const GemmShape& shape, const GemmProblem& problem) {

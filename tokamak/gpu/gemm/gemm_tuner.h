@@ -21,7 +21,8 @@ class GemmTuner {
 
   cublasLtHandle_t handle() const { return handle_; }
 
-  /// Returns an algorithm within the shape's workspace, the same one at every call. Timing takes
+  /// Returns an algorithm within the shape's workspace, the same one at every call with a workspace
+  /// that it fits into: the shape's name does not tell the workspace. Timing takes
   /// device memory of the operands' size for a while: where there is none, the library's first
   /// choice is taken and not kept on disk. Throws SystemError where cuBLASLt has no algorithm.
   cublasLtMatmulAlgo_t choose(const GemmShape& shape, const GemmProblem& problem);

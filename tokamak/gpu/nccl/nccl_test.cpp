@@ -233,6 +233,24 @@ TEST_F(Nccl, gathers_from_equal_and_from_other_offsets) {
   });
 }
 
+// The others compare their offsets with it, too.
+TEST_F(Nccl, a_member_that_gathers_nothing_joins_a_group_that_gathers) {
+  if (num_devices() < 2 || !has_copy_engine_gathers()) GTEST_SKIP() << "one GPU, or an old NCCL";
+  run_ranks(2, [](World& control) {
+    const auto backend = make_backend({.device = control.rank(), .symmetric = true});
+    const auto world = make_nccl_world(control, *backend, {.copy_engine = true});
+    world->set_timeout(std::chrono::seconds(30));
+    const auto memory = backend->allocate(int64_t{1} << 20U);
+    const GatheredMemory gathered{
+        .arenas = {{memory->data(), static_cast<size_t>(memory->bytes())}}, .layout = 7};
+    const auto comm = world->rank() == 0 ? world->make_gather_group("dp", everyone(2), gathered)
+                                         : world->make_group("dp", everyone(2));
+    Bench x(*backend, 2000);
+    check_gathers(*comm, x, 1000);
+    world->barrier();
+  });
+}
+
 TEST_F(Nccl, a_peer_that_never_comes_ends_the_job_and_names_the_call) {
   if (num_devices() < 2) GTEST_SKIP() << "one GPU";
   try {

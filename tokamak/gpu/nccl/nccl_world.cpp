@@ -192,9 +192,10 @@ class NcclWorld final : public World {
     ncclUniqueId id{};
     if (group.rank == 0) TOK_NCCL(ncclGetUniqueId(&id));
     host->broadcast(&id, sizeof id, DType::kU8, 0, nullptr);
-    // A copy engine reads a peer's part at the offset where its own rank has its part.
+    // A copy engine reads a peer's part at the offset where its own rank has its part. A member
+    // whose plan gathers nothing in this group takes part in the comparison, too.
     const GatheredMemory* memory = use.memory;
-    if (memory != nullptr && !is_common(memory->layout, *host)) memory = nullptr;
+    if (!is_common(memory == nullptr ? 0 : memory->layout, *host)) memory = nullptr;
     if (use.sends_messages && use.max_ctas == 0)
       use.max_ctas = is_common(std::hash<std::string>{}(control_.flights().host), *host)
                          ? options_.message_ctas
