@@ -1,4 +1,6 @@
 // Steps before which all operands have delayed scales, against steps that take maxima in any case.
+#include <cmath>
+
 #include <gtest/gtest.h>
 
 #include "tokamak/ops/float8/quantize.h"
@@ -71,6 +73,22 @@ TEST(Float8ScalesTraffic, reduces_maxima_once) {
     EXPECT_EQ(calls(3, true), 3 * first) << place.name;
     EXPECT_LT(more, 2 * first) << place.name;
     EXPECT_EQ(calls(5, false) - first, 2 * more) << place.name;
+  }
+}
+
+// Codes under the scale of earlier steps clamp an infinity, after which all is finite again. One
+// rank's must keep all ranks from the update.
+TEST(Float8Infinities, leave_the_step_out_on_all_ranks) {
+  for (const Place& place : {kScaledPlaces[0], kScaledPlaces[1], kScaledPlaces[4]}) {
+    MeshCase c = mesh_case("delayed", place);
+    c.steps = 2;
+    const MeshResult before = run_mesh(c);
+    c.steps = 3;
+    c.poisoned_rank = place.degrees[4] > 1 ? 1 : place.degrees[1] - 1;
+    const MeshResult after = run_mesh(c);
+    EXPECT_TRUE(std::isfinite(after.grad_norm[1])) << place.name;
+    EXPECT_TRUE(std::isnan(after.grad_norm[2])) << place.name;
+    EXPECT_EQ(after.parameters, before.parameters) << place.name;
   }
 }
 

@@ -10,6 +10,7 @@
 #include "tokamak/ops/comm/collective.h"
 #include "tokamak/ops/float8/amax_history.h"
 #include "tokamak/ops/matmul/linear.h"
+#include "tokamak/ops/optimizer/accumulate.h"
 #include "tokamak/ops/optimizer/grad_norm.h"
 
 namespace tokamak {
@@ -200,8 +201,18 @@ void Float8Table::flush(Graph& to, Pending& pending) {
   }
 }
 
-void Float8Table::finish(Graph& to, Value factor, const CommGroup& replicas) {
+Value Float8Table::take_maxima(Graph& to, Value sum, const CommGroup& replicas) {
   flush_if(to, [](const Label&) { return true; });
+  if (rows_.empty()) return sum;
+  const LabelScope scope(to, {.phase = Phase::kUpdate});
+  maxima_ = to.read(to.states().find(kMaxima));
+  if (replicas.size > 1)
+    maxima_ = to.apply(AllReduce{.group = replicas, .op = ReduceOp::kMax}, {maxima_});
+  const SumSquares nothing{.ranges = {{.end = std::ssize(rows_), .weight = 0.0}}};
+  return accumulate_into(to, to.apply(nothing, {maxima_}), sum, AccumulateMode::kAlways);
+}
+
+void Float8Table::finish(Graph& to, Value factor) {
   if (rows_.empty()) return;
   const LabelScope scope(to, {.phase = Phase::kUpdate});
   AmaxHistory op{.margin = recipe_.margin,
@@ -209,10 +220,7 @@ void Float8Table::finish(Graph& to, Value factor, const CommGroup& replicas) {
                  .power_of_two = recipe_.power_of_two};
   for (const std::string& row : rows_)
     op.largest.push_back(largest_of(row.back() == 'g' ? recipe_.gradient : DType::kE4M3));
-  Value maxima = to.read(to.states().find(kMaxima));
-  if (replicas.size > 1)
-    maxima = to.apply(AllReduce{.group = replicas, .op = ReduceOp::kMax}, {maxima});
-  const auto out = to.add(std::move(op), {to.read(to.states().find(kTable)), maxima, factor});
+  const auto out = to.add(std::move(op), {to.read(to.states().find(kTable)), maxima_, factor});
   const StateId count = to.states().declare_once({.name = std::string(kFloat8Saturated),
                                                   .type = {.dtype = DType::kF64, .dims = {1}},
                                                   .kind = StateKind::kResult});

@@ -64,9 +64,14 @@ class Float8Table {
   /// Emits the nodes that gather maxima of the forward if `label` is of the backward.
   void end_forward(Graph& to, const Label& label);
 
-  /// Emits the rest, and the update of the table with the maxima of all `replicas`. `factor` is
-  /// that of the optimizer.
-  void finish(Graph& to, Value factor, const CommGroup& replicas);
+  /// Emits the rest of the nodes that gather maxima and takes the greatest of all `replicas`.
+  /// Returns `sum`, that of squared gradients, with NaN added if one of them is not finite: codes
+  /// under a scale of earlier steps clamp an infinity, so that no gradient tells of it.
+  Value take_maxima(Graph& to, Value sum, const CommGroup& replicas);
+
+  /// Emits the update of the table. `factor` is that of the optimizer.
+  /// REQUIRES: take_maxima() was called.
+  void finish(Graph& to, Value factor);
 
   bool has_update() const { return has_update_; }
 
@@ -94,6 +99,7 @@ class Float8Table {
   std::map<std::string, int> row_of_;
   std::vector<Pending> pending_;
   std::set<int> staged_;  // first rows of runs
+  Value maxima_;          // of all replicas
 };
 
 /// Returns the rows of a table as parts of checkpoints. One of the ranks that hold them owns them.

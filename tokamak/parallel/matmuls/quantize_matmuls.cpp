@@ -58,7 +58,7 @@ class Quantizer {
       }
       if (!gradients_.waits.contains(i)) put(i);
     }
-    if (table_.has_update()) table_.finish(to_, factor_, groups_.replicas);
+    if (table_.has_update()) table_.finish(to_, factor_);
     stats_.finish(to_, groups_.replicas);
     return rewriter_.finish();
   }
@@ -124,6 +124,10 @@ class Quantizer {
     if (carriers_.contains(i)) return put_carrier(i);
     rewriter_.copy(i);
     if (n.as<ClipFactor>() != nullptr) factor_ = rewriter_({i, 1});
+    if (n.as<SumSquares>() != nullptr && table_.has_update() && !has_maxima_) {
+      rewriter_.map({i, 0}, table_.take_maxima(to_, rewriter_({i, 0}), groups_.replicas));
+      has_maxima_ = true;
+    }
     if (const auto w = of_backward_.find({i, 0}); w != of_backward_.end())
       put_codes_of_backward(w->first, w->second);
   }
@@ -411,6 +415,7 @@ class Quantizer {
   Graph& to_;
   SharedScales weights_of_;
   Float8Table table_;
+  bool has_maxima_ = false;
   Float8Stats stats_;
   std::map<Value, Value> maximum_of_;  // delayed: of values, by codes
   std::string module_;                 // of the matmul that is replaced
