@@ -172,7 +172,7 @@ void expect_ranks_meet(const MeshCase& c, const std::string& text) {
     runs.push_back(std::make_unique<PlannedRun>(c.model, shape, kGpu));
     plans.push_back(&runs.back()->plan());
   }
-  EXPECT_NO_THROW(check_ranks(plans, static_cast<int>(c.num_microbatches)))
+  EXPECT_NO_THROW(check_ranks(c.distribute.mesh, plans, static_cast<int>(c.num_microbatches)))
       << text << ": " << describe(c);
 }
 

@@ -44,7 +44,7 @@ std::vector<std::unique_ptr<PlannedRun>> plans_of(const MeshCase& c) {
     plans.push_back(&runs.back()->plan());
     check_plan(*plans.back());
   }
-  check_ranks(plans, static_cast<int>(c.num_microbatches));
+  check_ranks(c.distribute.mesh, plans, static_cast<int>(c.num_microbatches));
   return runs;
 }
 

@@ -38,7 +38,9 @@ int expect_swaps_found(const MeshCase& c) {
     runs.push_back(std::make_unique<PlannedRun>(c.model, shape_of(c, rank), target));
     plans.push_back(&runs.back()->plan());
   }
-  const auto check = [&] { check_ranks(plans, static_cast<int>(c.num_microbatches)); };
+  const auto check = [&] {
+    check_ranks(c.distribute.mesh, plans, static_cast<int>(c.num_microbatches));
+  };
   check();
   Plan swapped = *plans.back();
   plans.back() = &swapped;

@@ -213,10 +213,8 @@ std::string to_text(const Plan& plan);
 /// group.
 void check_plan(const Plan& plan);
 
-/// Throws Bug (check_ranks.cpp) unless a step of all ranks together, `plans` by rank, finishes when
-/// a collective holds its stream until all members have come: members of a group must enter the
-/// same collectives in the same order, for the same values (Label::origin) of the same microbatch,
-/// and no two ranks may wait for each other.
-void check_ranks(std::span<const Plan* const> plans, int num_microbatches);
+/// Throws Bug (check_ranks.cpp) unless the steps of all ranks of the mesh, `plans` by rank, fit
+/// together: see check_kinds() of rank_step.h.
+void check_ranks(const Mesh& mesh, std::span<const Plan* const> plans, int num_microbatches);
 
 }  // namespace tokamak

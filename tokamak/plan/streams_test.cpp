@@ -139,7 +139,7 @@ struct Pair {
 
   void check() const {
     const Plan* both[] = {&plans[0], &plans[1]};
-    check_ranks(both, 2);
+    check_ranks({.degrees = {1, 2, 1, 1, 1}}, both, 2);
   }
 };
 
@@ -158,17 +158,53 @@ TEST(CheckRanks, finds_collectives_in_different_orders) {
 TEST(CheckRanks, finds_collectives_that_differ) {
   EXPECT_THROW(Pair({{{0, 1}}, {}}).check(), Bug);
   Pair lengths({{}, {}});
-  const CommGroup group{.id = 0, .size = 2};
-  lengths.add(0, AllReduce{.group = group}, 0, 8);
-  lengths.add(1, AllReduce{.group = group}, 0, 6);
+  const CommGroup first{.id = 0, .size = 2, .rank = 0};
+  const CommGroup second{.id = 0, .size = 2, .rank = 1};
+  lengths.add(0, AllReduce{.group = first}, 0, 8);
+  lengths.add(1, AllReduce{.group = second}, 0, 6);
   EXPECT_THROW(lengths.check(), Bug);
   Pair transfer({{}, {}});
-  transfer.add(0, Send{.group = group}, 1, 8);
-  transfer.add(1, Recv{.group = group}, 1, 8);
+  transfer.add(0, Send{.group = first}, 1, 8);
+  transfer.add(1, Recv{.group = second}, 1, 8);
   transfer.check();
-  transfer.add(0, Send{.group = group}, 1, 8);
-  transfer.add(1, Send{.group = group}, 1, 8);
+  transfer.add(0, Send{.group = first}, 1, 8);
+  transfer.add(1, Send{.group = second}, 1, 8);
   EXPECT_THROW(transfer.check(), Bug);
+}
+
+// Rank 1 takes part in the same order with operands of the same type, but does something else.
+TEST(CheckRanks, finds_collectives_that_do_something_else) {
+  const CommGroup groups[] = {{.id = 0, .size = 2, .rank = 0}, {.id = 0, .size = 2, .rank = 1}};
+  const auto check_pair = [&](auto first, auto second, DType second_out = DType::kF32) {
+    Pair p({{}, {}});
+    first.group = groups[0];
+    second.group = groups[1];
+    p.add(0, first, 1, 8);
+    p.add(1, second, 1, 8);
+    for (Plan& plan : p.plans) {
+      Task& task = plan.segments[0].tasks[0];
+      task.out = task.in;
+    }
+    p.plans[1].segments[0].tasks[0].out[0].type.dtype = second_out;
+    p.check();
+  };
+  check_pair(AllReduce{}, AllReduce{});
+  EXPECT_THROW(check_pair(AllReduce{}, AllReduce{.op = ReduceOp::kMax}), Bug);
+  EXPECT_THROW(check_pair(AllReduce{}, AllReduce{}, DType::kBF16), Bug);
+  check_pair(AllGather{.dim = 1}, AllGather{.dim = 1});
+  EXPECT_THROW(check_pair(AllGather{.dim = 1}, AllGather{.dim = 0}), Bug);
+  EXPECT_THROW(check_pair(AllGather{.dim = 0}, AllGather{}), Bug);
+  check_pair(ReduceScatter{.dim = 1}, ReduceScatter{.dim = 1});
+  EXPECT_THROW(check_pair(ReduceScatter{.dim = 1}, ReduceScatter{}), Bug);
+  check_pair(Shift{.offset = -1}, Shift{.offset = -1});
+  EXPECT_THROW(check_pair(Shift{.offset = -1}, Shift{.offset = 1}), Bug);
+}
+
+TEST(CheckRanks, finds_ops_that_know_another_place_in_their_group) {
+  Pair p({{{0, 1}}, {{0, 1}}});
+  p.plans[1].segments[0].tasks[0].op =
+      std::make_shared<const AllReduce>(AllReduce{.group = {.id = 0, .size = 2, .rank = 0}});
+  EXPECT_THROW(p.check(), Bug);
 }
 
 // Equal types do not make two collectives one.

@@ -8,6 +8,7 @@
 #include "tokamak/config/describe.h"
 #include "tokamak/core/error.h"
 #include "tokamak/cpu/backend.h"
+#include "tokamak/run/plan_proof.h"
 #include "tokamak/run/planned_run.h"
 #include "tokamak/run/presets.h"
 #include "tokamak/run/run_of_config.h"
@@ -38,10 +39,11 @@ void check_all_ranks(const Config& config, const Degrees& degrees) {
   for (int rank = 0; rank < degrees.world(); ++rank) {
     const RunShape shape = shape_of(config, spec, {.degrees = degrees, .rank = rank});
     runs.push_back(std::make_unique<PlannedRun>(spec, shape, backend->target()));
-    check_plan(runs.back()->plan());
+    prove_plans(*runs.back());
     plans.push_back(&runs.back()->plan());
   }
-  check_ranks(plans, static_cast<int>(batch_sizes(config, degrees).num_microbatches));
+  check_ranks(runs[0]->mesh(), plans,
+              static_cast<int>(batch_sizes(config, degrees).num_microbatches));
 }
 
 TEST(Proxy, OfEveryPresetIsASoundPlanOnItsRanks) {

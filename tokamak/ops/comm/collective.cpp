@@ -4,6 +4,7 @@ namespace tokamak {
 namespace {
 
 std::string describe_group(const CommGroup& group) {
+  if (group.id < 0) return "";
   return fmt::format("group {}, {} of {}", group.id, group.rank, group.size);
 }
 
