@@ -8,6 +8,7 @@
 #include "tokamak/core/file.h"
 #include "tokamak/core/host_memory.h"
 #include "tokamak/run/op_table.h"
+#include "tokamak/run/plan_proof.h"
 #include "tokamak/train/predecessor.h"
 #include "tokamak/train/together.h"
 
@@ -82,6 +83,30 @@ void agree_on(const TrainerOptions& o, const RankParts& parts, World& world) {
   fail_together(world, [&] { agree(world, items); });
 }
 
+// Each rank gives what the others notice of its step, one of each kind as a whole; rank 0 runs
+// these together.
+void prove_together(const PlannedRun& run, World& world) {
+  all_together(world, [&] {
+    prove_plans(run);
+    return std::string();
+  });
+  if (world.size() == 1) return;
+  const std::string own = step_lines(run);
+  std::vector<uint64_t> digests;
+  for (const std::string& digest : world.all_gather_text(digest_of(own)))
+    digests.push_back(std::stoull(digest, nullptr, 16));
+  const RankKinds kinds = find_kinds(run.mesh(), digests);
+  const std::vector<int> firsts = kinds.first_ranks();
+  const bool is_first = std::find(firsts.begin(), firsts.end(), world.rank()) != firsts.end();
+  const std::vector<std::string> all = world.all_gather_text(is_first ? own : "");
+  on_rank_zero(world, [&] {
+    std::vector<std::string> lines;
+    for (const int rank : firsts) lines.push_back(all[rank]);
+    prove_ranks(kinds, lines);
+    return std::string();
+  });
+}
+
 void say_remarks(const TrainerOptions& o, const RankParts& parts, World& world) {
   if (world.rank() != 0 || !o.logging.print) return;
   for (const std::string& line : parts.loader.remarks()) o.logging.print("WARNING", line);
@@ -133,6 +158,9 @@ std::unique_ptr<RankParts> make_parts(const TrainerOptions& o, World& world, Bac
     return std::string();
   });
   agree_on(o, *parts, world);
+  phases.end("plan and memory");
+  prove_together(parts->run, world);
+  phases.end("proof of the plans");
   compare_arithmetic(o, world, backend);
   say_remarks(o, *parts, world);
   phases.end("plan and memory");
