@@ -175,6 +175,26 @@ TEST(DryRun, SaysInWhatWeightsTravelBetweenShards) {
   EXPECT_NE(rows.find("; weights travel in bfloat16"), std::string::npos) << rows;
 }
 
+// The cost grows with the kinds of ranks, not with the ranks.
+TEST(DryRun, AllRanksAreProvenToFitTogether) {
+  const std::string proof =
+      "proof: the plans order all tasks that touch the same bytes, and the collectives of 4,096 "
+      "ranks of 2 kinds meet (8 ranks planned)\n";
+  for (const auto& [verb, flag] : {std::pair("plan", "--check"), {"train", "--dry-run"}}) {
+    const auto result =
+        run_program({TOK_PROGRAM, verb, flag, "--training.dataset=synthetic", "--job.device=cuda",
+                     "--world-size=4096", "--parallelism.tensor_parallel_degree=4",
+                     "--parallelism.pipeline_parallel_degree=2",
+                     "--parallelism.data_parallel_replicate_degree=8"});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_NE(result.out.find(proof), std::string::npos) << result.out;
+  }
+  const auto alone = run_program({TOK_PROGRAM, "plan", "--check", "--training.dataset=synthetic"});
+  EXPECT_NE(alone.out.find("proof: the plan orders all tasks that touch the same bytes\n"),
+            std::string::npos)
+      << alone.out;
+}
+
 TEST(DryRun, LargeModelsArePlannedAtOnce) {
   const auto start = std::chrono::steady_clock::now();
   const auto result = run_program({TOK_PROGRAM, "train", "--dry-run", "--model.flavor=405B",

@@ -11,12 +11,15 @@
 #include "tokamak/cli/cluster/cluster_check.h"
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
+#include "tokamak/core/usable_cores.h"
+#include "tokamak/core/with_commas.h"
 #include "tokamak/gpu/backend.h"
 #include "tokamak/gpu/device_info.h"
 #include "tokamak/models/model.h"
 #include "tokamak/price/machine/device_names.h"
 #include "tokamak/price/run/priced_run.h"
 #include "tokamak/run/flops.h"
+#include "tokamak/run/plan_proof.h"
 #include "tokamak/train/bench/machine_file.h"
 #include "tokamak/train/report/memory_use.h"
 #include "tokamak/train/state/step_memory.h"
@@ -173,6 +176,19 @@ void fit_time(std::optional<double> step_s, const Config& c, Fitting& out) {
 }
 
 }  // namespace
+
+std::string proof_text(const PlannedRun& planned, const Target& target) {
+  if (planned.mesh().size() == 1) {
+    prove_plans(planned);
+    return "proof: the plan orders all tasks that touch the same bytes\n";
+  }
+  const PlannedKinds proven = prove_all_ranks(planned, target, usable_cores());
+  return fmt::format(
+      "proof: the plans order all tasks that touch the same bytes, and the collectives of {} ranks "
+      "of {} kind{} meet ({} ranks planned)\n",
+      with_commas(int64_t{planned.mesh().size()}), proven.kinds.size(),
+      proven.kinds.size() == 1 ? "" : "s", proven.num_planned);
+}
 
 std::string time_text(double seconds) {
   if (seconds < 1.0) return fmt::format("{:.3g} ms", 1e3 * seconds);

@@ -7,6 +7,7 @@
 
 #include "tokamak/cli/console.h"
 #include "tokamak/cli/devices.h"
+#include "tokamak/cli/fit.h"
 #include "tokamak/cli/price.h"
 #include "tokamak/cli/rows.h"
 #include "tokamak/cli/run_config.h"
@@ -106,6 +107,7 @@ int run_plan(Args args) {
       num_tasks, plan.segments.size(), 1e-12 * total_flops(plan));
   fmt::print("memory of one rank, batch {} x {}:\n{}", run->config.training.local_batch_size,
              run->config.training.seq_len, memory_table(planned));
+  if (run->check) fmt::print("{}", proof_text(planned, made_for.target));
   return 0;
 }
 

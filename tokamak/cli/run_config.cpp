@@ -61,6 +61,7 @@ constexpr std::array kFlags{
          "train"},
     Flag{"--print", "", "every task with its kernel and operands", "plan"},
     Flag{"--why", "", "why each kernel was chosen", "plan"},
+    Flag{"--check", "", "prove that no tasks race and that all ranks' collectives meet", "plan"},
     Flag{"--print-schedule", "",
          "draw the pipeline schedule, say what each stage holds, plan nothing", "plan"},
     Flag{"--schedule-svg", "FILE", "write the same picture as SVG", "plan"},
@@ -209,6 +210,8 @@ RunWords parse_run_words(Args args, const std::string& verb) {
       run.dry_run = true;
     } else if (arg == "--print" && verb == "plan") {
       run.print = true;
+    } else if (arg == "--check" && verb == "plan") {
+      run.check = true;
     } else if (arg == "--why" && verb == "plan") {
       run.why = true;
     } else if (arg == "--print-schedule" && verb == "plan") {

@@ -25,6 +25,7 @@ struct RunConfig {
   std::optional<Proxy> proxy;               ///< train --proxy: how `config` was scaled down
   LogStyle log;                             ///< train --color, --log-format
   bool print = false;                       ///< plan --print
+  bool check = false;                       ///< plan --check
   bool why = false;                         ///< plan --why
   bool print_schedule = false;              ///< plan --print-schedule
   std::optional<std::string> schedule_svg;  ///< plan --schedule-svg FILE

@@ -73,6 +73,7 @@ int dry_run(const RunConfig& run, LaunchEnvironment launched) {
              count_parameters(planned.config()).total);
   fmt::print("memory of one rank, batch {} x {}:\n{}", run.config.training.local_batch_size,
              run.config.training.seq_len, memory_table(planned));
+  fmt::print("{}", proof_text(planned, made_for.target));
   if (std::getenv(kStepMemoryVariable) != nullptr)
     fmt::print("host memory of one rank for its last step (--keep-last-step): {:.2f} GiB\n",
                static_cast<double>(bytes_of_step_memory(planned.pieces(), 0)) / kGiB);
