@@ -1,4 +1,5 @@
-// Plans for GPUs of models of real sizes on meshes drawn at random: all ranks' collectives meet.
+// Plans for GPUs of models of real sizes on meshes drawn at random: they are sound, and all ranks'
+// collectives meet.
 //
 // TOK_MESH_SEED draws another list, TOK_MESH_COUNT its length; a failure prints the whole recipe.
 #include <exception>
@@ -25,9 +26,11 @@ ModelSpec draw_real_model(Draw& draw) {
   return model;
 }
 
-std::string draw_recipe(Draw& draw, const MeshCase& c) {
+std::string draw_recipe(Draw& draw, const MeshCase& c, int arch) {
   const bool has_whole_blocks =
       c.model.name != "gpt2" && c.distribute.mesh.degree(MeshAxis::kTp) == 1;
+  if (arch == 100 && draw.flip())
+    return draw.one_of<std::string>({"mxfp8_cublas", "mxfp8_cublas_rceil", "nvfp4"});
   return draw.one_of<std::string>({"", "", "tensorwise", "delayed", "rowwise", "rowwise_with_gw_hp",
                                    has_whole_blocks ? "blockwise" : "rowwise"});
 }
@@ -44,7 +47,8 @@ TEST_P(GpuList, all_ranks_meet) {
   c.compute = DType::kBF16;
   c.seq_len = draw.one_of<int64_t>({2048, 2041, 4096});
   c.logits_multiple = 128;
-  const std::string recipe = draw_recipe(draw, c);
+  const int arch = draw.one_of({90, 90, 100});
+  const std::string recipe = draw_recipe(draw, c, arch);
   const bool has_head = draw.flip();
   if (!recipe.empty()) {
     c.float8 = {.recipe = *find_float8_recipe(recipe),
@@ -55,7 +59,7 @@ TEST_P(GpuList, all_ranks_meet) {
   SCOPED_TRACE(fmt::format("{} {}: {}", recipe, has_head, describe(c)));
   try {
     check_all_ranks(c, {.backend = "gpu",
-                        .arch = 90,
+                        .arch = arch,
                         .devices_per_host = draw.flip() ? c.distribute.mesh.size() : 0});
   } catch (const std::exception& e) {
     ADD_FAILURE() << e.what();
