@@ -134,10 +134,10 @@ TEST(SameBits, ReplicasClipByTheSameNorm) {
   std::mutex mutex;
   std::map<int, std::vector<double>> sums;   // of squares and losses, by the group's first rank
   std::map<int, std::vector<double>> norms;  // of all steps but the last, by rank
-  // Each group begins with another of its members.
+  // Each group begins with another of its members, and rounds enough for a norm to tell.
   const Sum sum = [&](const std::vector<int>& ranks, std::vector<double> terms) {
     std::rotate(terms.begin(), terms.begin() + ranks[0] / 4 % 4, terms.end());
-    const double total = std::accumulate(terms.begin(), terms.end(), 0.0);
+    const double total = std::accumulate(terms.begin(), terms.end(), 0.0F);
     const std::scoped_lock lock(mutex);
     if (ranks.size() == 4) sums[ranks[0]].push_back(total);
     return total;
