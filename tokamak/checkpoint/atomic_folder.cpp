@@ -104,8 +104,18 @@ void AtomicFolder::commit() {
 }
 
 void AtomicFolder::discard() noexcept {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
+  remove_by_files(path_);
+}
+
+// Many large files may take minutes, in which a watcher sees that they go.
+void remove_by_files(const fs::path& folder) noexcept {
+  std::error_code code;
+  for (fs::directory_iterator at(folder, code); !code && at != fs::directory_iterator();
+       at.increment(code)) {
+    const FileCall call("unlink", at->path());
+    fs::remove_all(at->path(), code);
+  }
+  fs::remove_all(folder, code);
 }
 
 void sweep_stale_folders(const fs::path& parent, const std::string& keep_token) {
@@ -121,10 +131,8 @@ void sweep_stale_folders(const fs::path& parent, const std::string& keep_token) 
     const auto temporary = name.find(kTemporary);
     const bool kept = !keep_token.empty() && temporary != std::string::npos &&
                       is_kept(name.substr(temporary + kTemporary.size()), keep_token);
-    if ((temporary != std::string::npos || replaced != std::string::npos) && !kept) {
-      std::error_code ignored;
-      fs::remove_all(path, ignored);
-    }
+    if ((temporary != std::string::npos || replaced != std::string::npos) && !kept)
+      remove_by_files(path);
   }
 }
 

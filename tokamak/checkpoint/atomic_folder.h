@@ -34,6 +34,9 @@ class AtomicFolder {
   std::filesystem::path path_;
 };
 
+/// Removes a folder, if it is there, file by file.
+void remove_by_files(const std::filesystem::path& folder) noexcept;
+
 /// Cleans up after processes that died: removes the temporary folders of `parent`, except those of
 /// `keep_token`, and restores a folder that was moved away and never replaced. A token may begin
 /// with the number of an attempt ("a7-"); folders of later attempts than keep_token's are left

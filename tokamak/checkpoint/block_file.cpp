@@ -1,6 +1,8 @@
 #include "tokamak/checkpoint/block_file.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -54,6 +56,21 @@ void BlockMemory::take_pages(int64_t offset, int64_t bytes) const {
 #endif
 }
 
+bool SyncPace::wants_sync(int64_t written) {
+  if (unsynced_.fetch_add(written) + written < every_) return false;
+  unsynced_ = 0;
+  return true;
+}
+
+void SyncPace::has_synced(std::chrono::duration<double> took) {
+  constexpr std::chrono::seconds kQuick{1};
+  constexpr std::chrono::seconds kSlow{8};
+  constexpr int64_t kLeast = int64_t{32} << 20;
+  constexpr int64_t kMost = int64_t{1} << 40;
+  if (took < kQuick) every_ = std::min(every_ * 2, kMost);
+  if (took > kSlow) every_ = std::max(every_ / 2, kLeast);
+}
+
 BlockFile::BlockFile(std::filesystem::path path, int64_t bytes)
     : path_(std::move(path)), bytes_(bytes) {
   constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
@@ -101,9 +118,9 @@ void BlockFile::use_page_cache() {
 }
 
 void BlockFile::write(int64_t offset, std::span<const std::byte> block) {
-  const FileCall call("write", path_);
   const int64_t size = std::ssize(block);
   for (int64_t done = 0; done < size;) {
+    const FileCall call("write", path_);
     const bool is_direct = is_direct_;
     const int64_t end = is_direct ? aligned(size) : size;
     const ssize_t n =
@@ -117,13 +134,24 @@ void BlockFile::write(int64_t offset, std::span<const std::byte> block) {
     done += n;
     if (is_direct && done < size && done % kBlockAlignment != 0) use_page_cache();
   }
+  if (pace_.wants_sync(size)) sync();
+}
+
+void BlockFile::sync() {
+  const FileCall call("fsync", path_);
+  const auto start = std::chrono::steady_clock::now();
+  if (::fsync(fd_) != 0) throw_errno("fsync " + path_.string());
+  pace_.has_synced(std::chrono::steady_clock::now() - start);
 }
 
 void BlockFile::sync_and_close() {
-  const FileCall call("fsync", path_);
-  if (bytes_ % kBlockAlignment != 0 && ::ftruncate(fd_, bytes_) != 0)
-    throw_errno("truncate " + path_.string());
-  if (::fsync(fd_) != 0) throw_errno("fsync " + path_.string());
+  {
+    const FileCall call("truncate", path_);
+    if (bytes_ % kBlockAlignment != 0 && ::ftruncate(fd_, bytes_) != 0)
+      throw_errno("truncate " + path_.string());
+  }
+  sync();
+  const FileCall call("close", path_);
   if (::close(std::exchange(fd_, -1)) != 0) throw_errno("close " + path_.string());
 }
 

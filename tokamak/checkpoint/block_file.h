@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -43,6 +44,21 @@ class BlockMemory {
   int64_t bytes_ = 0;
 };
 
+/// A file system may keep gigabytes back until a file is synced, and the call then takes minutes.
+/// This asks for a sync after parts that are as large as the disk does in some seconds. Any threads
+/// may use it.
+class SyncPace {
+ public:
+  /// Takes note of bytes written; returns whether to sync now.
+  bool wants_sync(int64_t written);
+
+  void has_synced(std::chrono::duration<double> took);
+
+ private:
+  std::atomic<int64_t> unsynced_{0};
+  std::atomic<int64_t> every_{int64_t{256} << 20};
+};
+
 class BlockFile {
  public:
   /// Creates the file and asks the file system for room for `bytes` bytes, so that a full disk is
@@ -54,7 +70,7 @@ class BlockFile {
 
   /// Writes all of `block` at `offset`; any threads may write at once. Throws SystemError.
   /// REQUIRES: `offset` and the block's address are aligned, and so is its size unless it ends the
-  /// file; memory up to the next multiple of the alignment can be read.
+  /// file; memory up to the next multiple of the alignment can be read. Syncs on the way.
   void write(int64_t offset, std::span<const std::byte> block);
 
   /// Calls fsync, then close. A file that is only destroyed promises nothing.
@@ -62,12 +78,14 @@ class BlockFile {
 
  private:
   void reserve() const;
+  void sync();
   void use_page_cache();
 
   std::filesystem::path path_;
   int64_t bytes_;
   int fd_ = -1;
   std::atomic<bool> is_direct_ = false;
+  SyncPace pace_;
 };
 
 }  // namespace tokamak

@@ -49,6 +49,24 @@ TEST(BlockFile, a_folder_that_is_not_there_is_the_users_fault) {
   EXPECT_THROW(BlockFile("/no/such/folder/f", 1), Error);
 }
 
+TEST(SyncPace, follows_the_disk) {
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  SyncPace pace;
+  const auto bytes_until_sync = [&] {
+    int64_t bytes = 16 * kMiB;
+    while (!pace.wants_sync(16 * kMiB)) bytes += 16 * kMiB;
+    return bytes;
+  };
+  EXPECT_EQ(bytes_until_sync(), 256 * kMiB);
+  pace.has_synced(std::chrono::milliseconds(10));
+  EXPECT_EQ(bytes_until_sync(), 512 * kMiB) << "a quick disk is asked rarely";
+  pace.has_synced(std::chrono::seconds(20));
+  pace.has_synced(std::chrono::seconds(20));
+  EXPECT_EQ(bytes_until_sync(), 128 * kMiB);
+  for (int i = 0; i < 9; ++i) pace.has_synced(std::chrono::seconds(50));
+  EXPECT_EQ(bytes_until_sync(), 32 * kMiB);
+}
+
 TEST(BlockMemory, begins_as_zeros_and_keeps_its_bytes_when_pages_are_taken) {
   BlockMemory memory(10000);
   EXPECT_EQ(memory.bytes() % kBlockAlignment, 0);

@@ -6,6 +6,7 @@
 
 #include <fmt/ranges.h>
 
+#include "tokamak/checkpoint/atomic_folder.h"
 #include "tokamak/checkpoint/checkpoint_reader.h"
 #include "tokamak/checkpoint/formats/foreign.h"
 #include "tokamak/checkpoint/formats/hf_weights.h"
@@ -104,10 +105,9 @@ std::vector<fs::path> purge(const fs::path& folder, int keep_latest_k, int64_t j
     if (entry.step == just_written) continue;
     fs::path aside = entry.path;
     aside += ".tmp-purged";
-    std::error_code ignored;
-    fs::remove_all(aside, ignored);
+    remove_by_files(aside);
     rename_durably(entry.path, aside);
-    fs::remove_all(aside, ignored);
+    remove_by_files(aside);
     removed.push_back(entry.path);
   }
   return removed;

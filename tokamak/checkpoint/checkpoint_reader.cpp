@@ -15,6 +15,7 @@
 #include "tokamak/core/chunk_hash.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/core/file_call.h"
 #include "tokamak/core/in_parallel.h"
 #include "tokamak/core/machine_fault.h"
 
@@ -46,6 +47,7 @@ class Input {
   void read(int64_t first, std::span<std::byte> out) const {
     const auto most = (out.size() + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
     for (size_t at = 0; at < out.size();) {
+      const FileCall call("read", path_);
       const ssize_t n = ::pread(fd_, out.data() + at, most - at, first + static_cast<int64_t>(at));
       if (n < 0 && errno == EINTR) continue;
       if (n < 0 && errno == EINVAL && leave_direct()) continue;

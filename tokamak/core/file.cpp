@@ -135,13 +135,34 @@ FileWriter::~FileWriter() {
   if (fd_ >= 0) ::close(fd_);
 }
 
+namespace {
+
+constexpr int64_t kMostOfCall = int64_t{16} << 20;
+
+// Lets the disk begin with what was written last and waits for some parts before, so that the fsync
+// at the end, one call, need not wait for all of a large file.
+void sync_on_the_way(int fd) {
+  constexpr int64_t kBehind = 8 * kMostOfCall;
+  const off_t end = ::lseek(fd, 0, SEEK_CUR);
+  ::sync_file_range(fd, end - kMostOfCall, kMostOfCall, SYNC_FILE_RANGE_WRITE);
+  if (end < kBehind) return;
+  ::sync_file_range(
+      fd, end - kBehind, kMostOfCall,
+      SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
+}
+
+}  // namespace
+
+// In parts, each of which a slow disk can do in the time that a call may take.
 void FileWriter::write(std::span<const std::byte> bytes) {
-  const FileCall call("write", path_);
   while (!bytes.empty()) {
-    const ssize_t n = ::write(fd_, bytes.data(), bytes.size());
+    const FileCall call("write", path_);
+    const ssize_t n =
+        ::write(fd_, bytes.data(), std::min(bytes.size(), static_cast<size_t>(kMostOfCall)));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw_errno("write " + path_.string());
     bytes = bytes.subspan(n);
+    if (n == kMostOfCall) sync_on_the_way(fd_);
   }
 }
 

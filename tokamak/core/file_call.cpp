@@ -12,6 +12,7 @@ namespace {
 struct Calls {
   std::mutex mutex;
   uint64_t last = 0;
+  uint64_t ended = 0;
   std::map<uint64_t, const FileCall*> open;
 };
 
@@ -31,6 +32,7 @@ FileCall::FileCall(const char* call, const std::filesystem::path& path) : call_(
 FileCall::~FileCall() {
   const std::lock_guard lock(calls().mutex);
   calls().open.erase(number_);
+  ++calls().ended;
 }
 
 UnreturnedCall oldest_file_call() {
@@ -38,6 +40,11 @@ UnreturnedCall oldest_file_call() {
   if (calls().open.empty()) return {};
   const auto& [number, call] = *calls().open.begin();
   return {.number = number, .text = fmt::format("{} of {}", call->call_, call->path_.string())};
+}
+
+uint64_t num_file_calls() {
+  const std::lock_guard lock(calls().mutex);
+  return calls().last + calls().ended;
 }
 
 }  // namespace tokamak
