@@ -75,6 +75,8 @@ struct FlightPage {
   std::atomic<uint64_t> ticks{0};  ///< counted by the rank wherever it has got something done
   std::atomic<int64_t> step{0};    ///< the last step done; 0 = none
   std::atomic<uint64_t> beats{0};  ///< counted by the rank's watchdog while the process runs
+  /// Whether others wait for work of this rank, of which a thread tells them by collectives.
+  std::atomic<bool> is_awaited{false};
   FlightLane lanes[kMaxLanes];
 
   void tick() { ticks.fetch_add(1, std::memory_order_relaxed); }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 #include <string>
 
 #include <unistd.h>
@@ -38,24 +37,19 @@ const char* words_of(RankActivity activity) {
   return "";
 }
 
-/// Returns the bytes of all write calls of this process that have returned; 0 if the kernel does
-/// not say.
-uint64_t bytes_written() {
-  std::ifstream file("/proc/self/io");
-  std::string key;
-  uint64_t value = 0;
-  while (file >> key >> value) {
-    if (key == "wchar:") return value;
-  }
-  return 0;
+bool is_at_files(RankActivity activity) {
+  return activity == RankActivity::kStarting || activity == RankActivity::kFiles;
 }
 
 }  // namespace
 
+// A call that has not returned has a limit of its own.
 SilenceRule::Seconds SilenceRule::limit() const {
+  const bool is_in_call = is_at_files(last_.activity) && last_.file_call.number != 0;
+  const Seconds least = is_in_call ? limits_.file_call + kLeast : Seconds(0);
   switch (last_.activity) {
     case RankActivity::kStarting:
-      return limits_.start;
+      return std::max(limits_.start, least);
     case RankActivity::kComputing:
       if (last_.step < first_step_ + kFirstSteps) return limits_.start;
       return std::max(std::min(limits_.progress, std::max(kLeast, kTimesLongest * longest_)),
@@ -63,7 +57,7 @@ SilenceRule::Seconds SilenceRule::limit() const {
     case RankActivity::kValidating:
     case RankActivity::kFiles:
     case RankActivity::kEnding:
-      return std::max(limits_.progress, kTimesLongest * longest_);
+      return std::max({limits_.progress, kTimesLongest * longest_, least});
   }
   return limits_.start;
 }
@@ -79,13 +73,13 @@ std::string SilenceRule::look(const Sample& sample, Seconds passed) {
     return fmt::format("{} has not returned for {:.0f} s (checkpoint.timeout_seconds)",
                        sample.file_call.text, in_call_.count());
   const bool is_same = sample.activity == last_.activity && sample.ticks == last_.ticks;
-  const bool has_written =
-      sample.activity == RankActivity::kFiles && sample.bytes_written != last_.bytes_written;
+  const bool has_got_on =
+      is_at_files(sample.activity) && sample.num_file_calls != last_.num_file_calls;
   silence_ += passed;
   if (!is_same && last_.activity == RankActivity::kComputing && !last_.is_in_collective) {
     longest_ = std::max(longest_, silence_);
   }
-  if (!is_same || has_written || sample.is_in_collective) silence_ = Seconds(0);
+  if (!is_same || has_got_on || sample.is_in_collective) silence_ = Seconds(0);
   last_ = sample;
   if (first_step_ < 0 && sample.activity == RankActivity::kComputing) first_step_ = sample.step;
   if (silence_ <= limit()) return "";
@@ -128,13 +122,12 @@ SilenceRule::Sample Watchdog::sample() const {
   if (world_ == nullptr) return {};
   FlightPage& page = world_->flights();
   page.beats.fetch_add(1);
-  SilenceRule::Sample sample{.activity = page.activity,
-                             .ticks = page.ticks,
-                             .step = page.step,
-                             .is_in_collective = page.is_in_collective(),
-                             .file_call = oldest_file_call()};
-  if (sample.activity == RankActivity::kFiles) sample.bytes_written = bytes_written();
-  return sample;
+  return {.activity = page.activity,
+          .ticks = page.ticks,
+          .step = page.step,
+          .num_file_calls = num_file_calls(),
+          .is_in_collective = page.is_in_collective() && !page.is_awaited,
+          .file_call = oldest_file_call()};
 }
 
 void Watchdog::run() {

@@ -17,7 +17,7 @@ namespace tokamak {
 
 struct SilenceLimits {
   std::chrono::duration<double> start{300};     ///< until the third step is done
-  std::chrono::duration<double> progress{100};  ///< without a byte written, and the most in a step
+  std::chrono::duration<double> progress{100};  ///< without a call to a file, and most of a step
   std::chrono::duration<double> file_call{60};  ///< of one call to a file system, on any thread
 };
 
@@ -36,7 +36,7 @@ class SilenceRule {
     RankActivity activity{};
     uint64_t ticks = 0;
     int64_t step = 0;
-    uint64_t bytes_written = 0;  ///< by the process, to files and sockets
+    uint64_t num_file_calls = 0;  ///< begun and ended, by all threads
     bool is_in_collective = false;
     UnreturnedCall file_call;  ///< the oldest of all threads
   };
@@ -46,7 +46,7 @@ class SilenceRule {
   /// Takes a sample `passed` after the one before. Returns why the rank must be ended, or "": it
   /// has shown no progress for longer than the limit of what it does. While it computes, that is
   /// ten times the longest silence of earlier steps, at least kLeast and at most limits.progress,
-  /// but never less than three times that silence.
+  /// but never less than three times that silence. Files get on where a call to them returns.
   std::string look(const Sample& sample, Seconds passed);
 
  private:

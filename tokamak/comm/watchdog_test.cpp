@@ -73,10 +73,31 @@ TEST(SilenceRule, ASaveMayTakeAsLongAsItWrites) {
   rank.steps(5, 0.5);
   rank.sample.activity = RankActivity::kFiles;
   for (int i = 0; i < 1000; ++i) {
-    ++rank.sample.bytes_written;
+    ++rank.sample.num_file_calls;
     EXPECT_EQ(rank.rule.look(rank.sample, Seconds(0.5)), "");
   }
   EXPECT_NEAR(rank.silence(), 100.5, 0.1);
+}
+
+TEST(SilenceRule, ACallToAFileHasTheLimitOfItsOwn) {
+  Rank rank;
+  rank.rule.set_limits({.start = Seconds(300), .progress = Seconds(2), .file_call = Seconds(60)});
+  rank.steps(5, 0.5);
+  rank.sample.activity = RankActivity::kFiles;
+  rank.sample.file_call = {.number = 7, .text = "fsync of /runs/a"};
+  EXPECT_NEAR(rank.silence(), 60.5, 1.0);
+  rank.sample.file_call = {};
+  ++rank.sample.num_file_calls;
+  EXPECT_NEAR(rank.silence(), 5.5, 1.0);
+}
+
+TEST(SilenceRule, LoadingMayTakeAsLongAsItReads) {
+  Rank rank;
+  rank.sample.activity = RankActivity::kStarting;
+  for (int i = 0; i < 1000; ++i) {
+    ++rank.sample.num_file_calls;
+    EXPECT_EQ(rank.rule.look(rank.sample, Seconds(0.5)), "");
+  }
 }
 
 TEST(SilenceRule, ACallThatDoesNotReturnIsNamedWhateverElseGoesOn) {

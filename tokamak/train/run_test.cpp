@@ -5,11 +5,13 @@
 #include <fstream>
 #include <map>
 #include <mutex>
+#include <thread>
 
 #include <gtest/gtest.h>
 
 #include "tokamak/checkpoint/checkpoint_folder.h"
 #include "tokamak/checkpoint/test_tensors.h"
+#include "tokamak/comm/flight.h"
 #include "tokamak/comm/thread_world.h"
 #include "tokamak/cpu/backend.h"
 #include "tokamak/train/report/run_log.h"
@@ -190,6 +192,24 @@ void flip_last_byte(const fs::path& path) {
   file.put(static_cast<char>(value ^ 1));
 }
 
+TEST(CheckpointSaver, ThatAPeerIsLostIsNoFailedSave) {
+  const ScratchFolder folder;
+  std::mutex mutex;
+  std::vector<std::string> said;
+  const auto job = [&](World& world) {
+    CheckpointSaver saver(world,
+                          {.folder = folder.path(), .say = [&](const auto& text, const auto&) {
+                             const std::lock_guard lock(mutex);
+                             said.push_back(text);
+                           }});
+    if (world.rank() == 1) throw SystemError("a dead rank");
+    saver.attempt(4, [&] { world.barrier(); });
+    ADD_FAILURE() << "training goes on without rank 1";
+  };
+  EXPECT_THROW(run_ranks(2, job), SystemError);
+  EXPECT_TRUE(said.empty()) << said[0];
+}
+
 TEST(ResumePoint, DamageThatOnlyOneRankSeesPassesTheCheckpointOverOnAll) {
   const ScratchFolder scratch;
   const fs::path& folder = scratch.path();
@@ -245,6 +265,8 @@ TEST(Counts, AreSummedOverRanksThatReadDifferentRows) {
   const Mesh mesh{.degrees = {1, 2, 1, 1, 2}};
   run_ranks(4, [&](World& world) {
     EXPECT_EQ(sum_over_rows(world, mesh, 10 + dp_index(mesh, world.rank())), 21);
+    const auto mine = world.rank() == 1 ? std::nullopt : std::optional<int64_t>(1);
+    EXPECT_EQ(sum_over_rows(world, mesh, mine), std::nullopt) << "rank 1 still waits for tokens";
   });
 }
 
@@ -317,6 +339,37 @@ TEST(Together, WhatAllMetIsToldOnce) {
 }
 
 // The plain loops are chosen only where an op has no other kernel for a CPU.
+TEST(Together, WorkMayTakeLongerThanRanksWaitForEachOther) {
+  std::atomic<int> beats = 0;
+  const auto job = [&](World& world) {
+    const auto texts = all_together_for_long(world, [&] {
+      if (world.rank() != 1) return std::string("done");
+      const uint64_t ticks = world.flights().ticks;
+      std::this_thread::sleep_for(
+          std::chrono::milliseconds(2500));  // it is the limit that is tested
+      EXPECT_EQ(world.flights().ticks, ticks) << "telling others is no progress";
+      EXPECT_TRUE(world.flights().is_awaited);
+      ++beats;
+      return std::string("late");
+    });
+    EXPECT_EQ(texts, (std::vector<std::string>{"done", "late", "done"}));
+    EXPECT_FALSE(world.flights().is_awaited);
+    const auto text = on_rank_zero_for_long(world, [] { return std::string("zero"); });
+    EXPECT_EQ(text, "zero");
+    EXPECT_THROW(on_rank_zero_for_long(world, []() -> std::string { throw Error("no"); }), Error);
+    EXPECT_THROW(work_together(world,
+                               [&] {
+                                 if (world.rank() == 2)
+                                   throw SystemError("mine");
+                                 else
+                                   throw Error("other");
+                               }),
+                 std::runtime_error);
+  };
+  run_ranks(3, job, {.timeout = std::chrono::milliseconds(1500)});
+  EXPECT_EQ(beats, 1);
+}
+
 TEST(PlannedRun, Gpt2TakesTheFasterKernelOfEachOp) {
   ModelSpec model = flavor_spec("gpt2", "124M");
   model.num_layers = 2;

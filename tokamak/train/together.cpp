@@ -1,11 +1,15 @@
 #include "tokamak/train/together.h"
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstdio>
 #include <filesystem>
+#include <future>
+#include <mutex>
 #include <new>
 #include <string_view>
 
+#include "tokamak/comm/flight.h"
 #include "tokamak/core/machine_fault.h"
 
 namespace tokamak {
@@ -74,9 +78,11 @@ void fail_together(const World& world, const std::function<void()>& work) {
   if (outcome[0] != kFine) throw_outcome(outcome[0], outcome.substr(1));
 }
 
-std::vector<std::string> all_together(World& world, const std::function<std::string()>& work) {
-  if (world.size() == 1) return {work()};
-  std::vector<std::string> outcomes = world.all_gather_text(outcome_of(work));
+namespace {
+
+// Returns what all ranks have said of their work, or throws for all.
+std::vector<std::string> shared_outcomes(World& world, const std::string& mine) {
+  std::vector<std::string> outcomes = world.all_gather_text(mine);
   for (size_t rank = 0; rank < outcomes.size(); ++rank) {
     const char kind = outcomes[rank].at(0);
     if (kind == kFine) continue;
@@ -89,12 +95,79 @@ std::vector<std::string> all_together(World& world, const std::function<std::str
   return outcomes;
 }
 
-std::string on_rank_zero(World& world, const std::function<std::string()>& work) {
-  if (world.size() == 1) return work();
-  const std::string mine = world.rank() == 0 ? outcome_of(work) : std::string();
+// Returns what rank 0 has said of its work, or throws on all ranks.
+std::string outcome_of_rank_zero(World& world, const std::string& mine) {
   const std::string outcome = world.broadcast_text(mine, 0);
   if (outcome.at(0) != kFine) throw_outcome(outcome[0], outcome.substr(1));
   return outcome.substr(1);
+}
+
+}  // namespace
+
+std::vector<std::string> all_together(World& world, const std::function<std::string()>& work) {
+  if (world.size() == 1) return {work()};
+  return shared_outcomes(world, outcome_of(work));
+}
+
+void await_all(World& world, const std::function<bool(std::chrono::milliseconds)>& is_done) {
+  constexpr std::chrono::milliseconds kBetween{500};
+  for (;;) {
+    const bool is_here = is_done(kBetween);
+    if (is_here) world.flights().tick();
+    const auto all = world.all_gather_text(is_here ? "+" : "-");
+    if (std::find(all.begin(), all.end(), "-") == all.end()) return;
+  }
+}
+
+void work_together(World& world, const std::function<void()>& work) {
+  if (world.size() == 1) return work();
+  std::mutex mutex;
+  std::condition_variable ended;
+  bool has_ended = false;
+  world.flights().is_awaited = true;
+  auto telling = std::async(std::launch::async, [&] {
+    await_all(world, [&](std::chrono::milliseconds most) {
+      std::unique_lock lock(mutex);
+      return ended.wait_for(lock, most, [&] { return has_ended; });
+    });
+  });
+  std::exception_ptr thrown;
+  try {
+    work();
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  {
+    const std::lock_guard lock(mutex);
+    has_ended = true;
+  }
+  ended.notify_all();
+  telling.wait();
+  world.flights().is_awaited = false;
+  telling.get();
+  if (thrown) std::rethrow_exception(thrown);
+}
+
+std::vector<std::string> all_together_for_long(World& world,
+                                               const std::function<std::string()>& work) {
+  if (world.size() == 1) return {work()};
+  std::string mine;
+  work_together(world, [&] { mine = outcome_of(work); });
+  return shared_outcomes(world, mine);
+}
+
+std::string on_rank_zero(World& world, const std::function<std::string()>& work) {
+  if (world.size() == 1) return work();
+  return outcome_of_rank_zero(world, world.rank() == 0 ? outcome_of(work) : std::string());
+}
+
+std::string on_rank_zero_for_long(World& world, const std::function<std::string()>& work) {
+  if (world.size() == 1) return work();
+  std::string mine;
+  work_together(world, [&] {
+    if (world.rank() == 0) mine = outcome_of(work);
+  });
+  return outcome_of_rank_zero(world, mine);
 }
 
 double of_rank_zero(World& world, double value) {

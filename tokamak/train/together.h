@@ -1,6 +1,7 @@
 // Steps that all ranks of a job take, or fail at, together: no rank goes on after another failed.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
@@ -36,8 +37,24 @@ void fail_together(const World& world, const std::function<void()>& work);
 /// `work` itself is not.
 std::vector<std::string> all_together(World& world, const std::function<std::string()>& work);
 
+/// Waits until `is_done`, which waits for the given time at most, holds on all ranks, for however
+/// long. A rank that does not get on is ended by its own watchdog. Collective.
+void await_all(World& world, const std::function<bool(std::chrono::milliseconds)>& is_done);
+
+/// Runs `work`, which is not collective, on every rank, while a thread of each tells the others
+/// that it goes on: however long it takes, nobody gives up. What it throws is thrown once all have
+/// ended. Collective.
+void work_together(World& world, const std::function<void()>& work);
+
+/// Does the same as all_together() with work that may take long on some ranks.
+std::vector<std::string> all_together_for_long(World& world,
+                                               const std::function<std::string()>& work);
+
 /// Runs `work` on rank 0 alone; returns its text, or throws its error, on every rank. Collective.
 std::string on_rank_zero(World& world, const std::function<std::string()>& work);
+
+/// Does the same with work that may take long.
+std::string on_rank_zero_for_long(World& world, const std::function<std::string()>& work);
 
 /// Returns rank 0's value on every rank. Collective.
 double of_rank_zero(World& world, double value);

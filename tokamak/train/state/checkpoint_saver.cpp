@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 
 #include "tokamak/checkpoint/checkpoint_folder.h"
+#include "tokamak/comm/flight.h"
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/in_parallel.h"
 #include "tokamak/core/machine_fault.h"
@@ -180,7 +181,7 @@ void CheckpointSaver::run(Pending& pending, std::function<void()> part) {
     part();
     pending.is_part_done = true;
   };
-  if (!o_.in_background) return work();
+  if (!o_.in_background) return work_together(world_, work);
   pending.thread = std::jthread(work);
 }
 
@@ -224,7 +225,22 @@ void CheckpointSaver::advance() {
 }
 
 void CheckpointSaver::finish() {
-  while (pending_) advance();
+  while (pending_) {
+    if (o_.in_background) await_part();
+    advance();
+  }
+}
+
+// Disks of ranks may be unlike, so none gives up another while that one writes.
+void CheckpointSaver::await_part() {
+  world_.flights().is_awaited = true;
+  await_all(world_, [&](std::chrono::milliseconds most) {
+    const auto end = Clock::now() + most;
+    while (!can_advance() && Clock::now() < end)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return can_advance();
+  });
+  world_.flights().is_awaited = false;
 }
 
 // Returns whether rank 0 may no longer write to the run's folder; keeps the reason for
@@ -258,10 +274,14 @@ void CheckpointSaver::end(Pending& ended) {
                                                       ended.begin_s, ended.copied_s)
                                         : ""),
            "INFO");
+  const auto step = ended.info.step;
+  if (!o_.in_background) {
+    return work_together(world_, [&] {
+      if (world_.rank() == 0) purge_old(step);
+    });
+  }
   if (world_.rank() != 0) return;
   if (purger_.joinable()) purger_.join();
-  const auto step = ended.info.step;
-  if (!o_.in_background) return purge_old(step);
   purger_ = std::jthread([this, step] { purge_old(step); });
 }
 
@@ -296,6 +316,8 @@ void CheckpointSaver::attempt(int64_t step, const std::function<void()>& work) {
     cause = error.what();
     make_room();
   } catch (const SystemError& error) {
+    // One that is not of all ranks is no failed save, but the end of their connection.
+    if (world_.size() > 1 && dynamic_cast<const AgreedFailure*>(&error) == nullptr) throw;
     cause = error.what();
   } catch (const Error& error) {
     cause = error.what();

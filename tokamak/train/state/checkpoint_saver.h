@@ -102,6 +102,7 @@ class CheckpointSaver {
   void begin(const StateAccess& access, std::span<const TensorPiece> pieces,
              const TrainState& state, const SnapshotOptions& options);
   void run(Pending& pending, std::function<void()> part);
+  void await_part();
   /// Not before the first save: NCCL and others take their memory in the first steps.
   void take_spare_memory(const StateAccess& access, std::span<const TensorPiece> pieces);
   bool is_superseded(Pending& pending);

@@ -60,9 +60,9 @@ std::filesystem::path save_hf_folder(World& world, const StateAccess& access,
   ShardedSave save(world, aside, step);
   const SnapshotOptions model_only{.resumable = false, .export_dtype = options.dtype};
   save.attempt([&] { add_pieces(save, owned, model_only); });
-  save.write();
+  work_together(world, [&] { save.write(); });
   const auto gathered = save.commit(info_of({.step = step}, model_only));
-  on_rank_zero(world, [&] {
+  on_rank_zero_for_long(world, [&] {
     {
       const CheckpointReader reader(gathered);
       export_to(path, tensors_of(reader, access.states()), options);

@@ -45,7 +45,7 @@ std::vector<Found> list_together(World& world, const std::filesystem::path& fold
 
 // Returns "" if no rank finds the checkpoint damaged, else what the first one says of it.
 std::string damage_of(World& world, const std::filesystem::path& path, const Load& load) {
-  const auto texts = all_together(world, [&]() -> std::string {
+  const auto texts = all_together_for_long(world, [&]() -> std::string {
     try {
       load(path);
       return "";

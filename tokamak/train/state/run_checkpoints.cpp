@@ -12,6 +12,7 @@
 #include "tokamak/checkpoint/atomic_folder.h"
 #include "tokamak/checkpoint/checkpoint_folder.h"
 #include "tokamak/checkpoint/checkpoint_reader.h"
+#include "tokamak/comm/flight.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/timing.h"
@@ -124,7 +125,7 @@ TrainState RunCheckpoints::begin(uint64_t seed, Loader& loader) {
       if (o_.initial_load_model_only) {
         load_weights();
       } else {
-        all_together(world_, [&] {
+        all_together_for_long(world_, [&] {
           state = load(CheckpointReader(o_.initial_load_path), o_.parts, seed);
           return std::string();
         });
@@ -217,7 +218,7 @@ std::optional<TrainState> RunCheckpoints::resume(uint64_t seed) {
       return std::string();
     });
     log_.say(fmt::format("Loading the checkpoint {}", path.string()));
-    all_together(world_, [&] {
+    all_together_for_long(world_, [&] {
       state = resume_from(path, seed);
       return std::string();
     });
@@ -326,9 +327,15 @@ void RunCheckpoints::take_over(TrainState& state, uint64_t seed, Loader& loader)
 void RunCheckpoints::load_weights() {
   std::string left_out;
   std::string other;
-  all_together(world_, [&] {
+  all_together_for_long(world_, [&] {
     const std::string where = o_.initial_load_path.string();
-    const auto found = open_weights(model_, o_.initial_load_path);
+    auto found = open_weights(model_, o_.initial_load_path);
+    for (TensorSource& tensor : found) {
+      tensor.read = [&page = world_.flights(), read = tensor.read](int64_t first, auto out) {
+        read(first, out);
+        page.tick();
+      };
+    }
     load_parameters(access_, pieces_, parameters_of_model(model_, found, where));
     left_out = left_out_of(found, where);
     other = other_members(model_, o_.initial_load_path);

@@ -82,7 +82,7 @@ std::filesystem::path ShardedSave::conclude() {
 
 std::filesystem::path ShardedSave::commit(const CheckpointInfo& info) {
   share();
-  name(info);
+  work_together(*world_, [&] { name(info); });
   return conclude();
 }
 
