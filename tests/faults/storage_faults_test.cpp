@@ -8,6 +8,7 @@
 
 #include "tokamak/checkpoint/checkpoint_folder.h"
 #include "tokamak/checkpoint/checkpoint_reader.h"
+#include "tokamak/checkpoint/manifest.h"
 #include "tokamak/core/file.h"
 
 #include "tests/faults/fault_run.h"
@@ -115,6 +116,64 @@ TEST(StorageFaults, AFullDiskIsClearedOfWhatThePolicyCanSpare) {
   EXPECT_EQ(steps_in(run.dump()), (std::vector<int64_t>{6, 8, 11, 12}));
   run.expect_no_orphan();
   run.expect_same_losses();
+}
+
+TEST(StorageFaults, AnExportMayTakeLongerThanRanksWaitForEachOther) {
+  FaultRun run({.train = {"--checkpoint.last_save_in_hf", "--checkpoint.last_save_model_only",
+                          "--comm.init_timeout_seconds=3", "--comm.train_timeout_seconds=3"},
+                .faults = {"rank=0,call=fsync,path=model.safetensors,do=sleep:7"}});
+  const auto result = run.expect_end(0, 60);
+  EXPECT_NE(result.out.find("Saved the Hugging Face folder"), std::string::npos) << result.out;
+  EXPECT_EQ(result.out.find("could not be saved"), std::string::npos) << result.out;
+  run.expect_no_orphan();
+}
+
+TEST(StorageFaults, ASlowDiskOfOneRankEndsNoSave) {
+  for (const char* mode : {"disabled", "async_with_pinned_mem"}) {
+    if (!is_drawn(fmt::format("slow_rank_{}", mode), 4)) continue;
+    FaultRun run({.train = {fmt::format("--checkpoint.async_mode={}", mode),
+                            "--comm.init_timeout_seconds=3", "--comm.train_timeout_seconds=3"},
+                  .faults = {"rank=1,call=fsync,path=shard-0000,nth=3,do=sleep:6"}});
+    const auto result = run.expect_end(0, 60);
+    EXPECT_EQ(result.out.find("could not be saved"), std::string::npos) << result.out;
+    run.expect_no_orphan();
+  }
+}
+
+// The position of the data lies far in a text of which no tokens are there.
+TEST(StorageFaults, RanksWaitWhileAnotherProcessTokenizes) {
+  if (!is_drawn("tokenizing", 3)) GTEST_SKIP() << "not drawn today";
+  FaultyJob job{.train = {"--training.dataset=text", "--training.steps=4"}};
+  const ScratchFolder scratch;
+  const std::string text = scratch.path() / "text.txt";
+  {
+    FileWriter file(text);
+    for (int i = 0; i < 60000; ++i) file.write(fmt::format("line {} of a text\n\n", i * 7919));
+  }
+  job.train.push_back("--training.dataset_path=" + text);
+  job.train.push_back("--model.tokenizer_path=bytes");
+  const fs::path dump = scratch.path() / "run";
+  const auto run = [&](const Words& more) {
+    FaultyJob with = job;
+    with.train = with.train + more;
+    Words words = words_of(with, dump);
+    words.insert(words.begin() + 1, "XDG_CACHE_HOME=" + (scratch.path() / "cache").string());
+    return run_program(words);
+  };
+  auto result = run({});
+  ASSERT_EQ(result.exit_code, 0) << result.err << result.out;
+  fs::remove_all(scratch.path() / "cache");
+  const fs::path manifest = dump / "checkpoint/step-4/manifest.json";
+  std::string changed = read_file(manifest);
+  const std::string before = "\\\"window\\\":16";
+  const size_t at = changed.find(before);
+  ASSERT_NE(at, std::string::npos) << changed;
+  changed.replace(at, before.size(), "\\\"window\\\":80000");
+  write_file_atomic(manifest, sealed(changed));
+  job.faults = {"call=write,path=tokens.u16,times=0,do=sleep:2"};
+  result = run({"--training.steps=5", "--comm.train_timeout_seconds=3"});
+  EXPECT_EQ(result.exit_code, 0) << result.err << result.out;
+  EXPECT_NE(result.out.find("Training completed"), std::string::npos) << result.out;
 }
 
 TEST(StorageFaults, ASlowCommitHoldsNoStep) {

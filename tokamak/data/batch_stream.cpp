@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/names.h"
 #include "tokamak/data/open_source.h"
 
 namespace tokamak {
@@ -36,7 +37,8 @@ Mix mix_of(const DataOptions& options) {
 std::string listed(const std::vector<LoaderState::Source>& sources) {
   std::string text;
   for (const auto& source : sources) {
-    text += fmt::format("{}{} ({:016x})", text.empty() ? "" : ", ", source.name, source.hash);
+    text += fmt::format("{}{} ({:016x})", text.empty() ? "" : ", ", printable(source.name),
+                        source.hash);
   }
   return text;
 }
@@ -123,6 +125,12 @@ LoaderState BatchStream::state_at(int64_t window) const {
                              .epoch = sources_[k].epoch_of(mix_.served_before(k, window))});
   }
   return state;
+}
+
+int64_t BatchStream::progress() const {
+  int64_t sum = 0;
+  for (const Windows& windows : sources_) sum += windows.progress();
+  return sum;
 }
 
 std::vector<std::string> BatchStream::remarks() const {

@@ -27,6 +27,9 @@ class BatchStream {
   /// Returns the state of a stream whose next global batch begins at `window`.
   LoaderState state_at(int64_t window) const;
 
+  /// Returns a number that grows while tokens of the sources are made.
+  int64_t progress() const;
+
   /// Returns the remarks of all sources.
   std::vector<std::string> remarks() const;
 

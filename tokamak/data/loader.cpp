@@ -24,12 +24,21 @@ class Loader::Impl {
     thread_ = std::jthread([this](const std::stop_token& token) { run(token); });
   }
 
-  Batch next() {
+  bool wait(std::chrono::milliseconds most) {
     start();
     const auto before = std::chrono::steady_clock::now();
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return !ready_.empty() || error_; });
+    const bool is_there = changed_.wait_for(lock, most, [&] { return !ready_.empty() || error_; });
     wait_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count();
+    return is_there;
+  }
+
+  int64_t progress() const { return stream_.progress(); }
+
+  Batch next() {
+    while (!wait(std::chrono::hours(1))) {
+    }
+    std::unique_lock lock(mutex_);
     if (ready_.empty()) std::rethrow_exception(error_);
     Batch batch = std::move(ready_.front());
     if (batch.empty()) return batch;
@@ -112,6 +121,14 @@ Loader::~Loader() = default;
 
 void Loader::start() {
   impl_->start();
+}
+
+bool Loader::wait(std::chrono::milliseconds most) {
+  return impl_->wait(most);
+}
+
+int64_t Loader::progress() const {
+  return impl_->progress();
 }
 
 Batch Loader::next() {

@@ -2,6 +2,7 @@
 // options and the window's index, whatever the mesh or accumulation (docs/data.md).
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -96,6 +97,12 @@ class Loader {
 
   /// Begins to prepare batches now rather than at the first next().
   void start();
+
+  /// Waits for `most` at most; returns whether next() would return or throw at once.
+  bool wait(std::chrono::milliseconds most);
+
+  /// Returns a number that grows while the tokens are being made for which next() waits.
+  int64_t progress() const;
 
   /// Returns this rank's next rows_per_batch rows, or an empty batch at the end of a finite stream,
   /// on all ranks alike. Rethrows the prefetching thread's error.

@@ -15,6 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kReadBytes = size_t{1} << 18;
+constexpr int64_t kSkippedBytes = int64_t{4} << 20;
 constexpr size_t kLookedAtBytes = size_t{1} << 16;
 constexpr size_t kPieceBytes = size_t{1} << 20;
 constexpr size_t kLongestPiece = size_t{1} << 24;
@@ -179,8 +180,9 @@ FilesByName list_by_name(const fs::path& path) {
   return list;
 }
 
-TextReader::TextReader(TextFormat format, std::vector<SourceFile> files, TextPosition start)
-    : format_(format), files_(std::move(files)), at_(start) {}
+TextReader::TextReader(TextFormat format, std::vector<SourceFile> files, TextPosition start,
+                       std::function<void()> skipped)
+    : format_(format), files_(std::move(files)), at_(start), skipped_(std::move(skipped)) {}
 
 bool TextReader::next(TextPiece& piece) {
   while (at_.file < static_cast<int64_t>(files_.size())) {
@@ -198,7 +200,12 @@ void TextReader::open() {
   look_at_front();
   const auto seen = std::min(at_.offset, static_cast<int64_t>(held().size()));
   begin_ += static_cast<size_t>(seen);
-  if (at_.offset > seen) stream_->skip(at_.offset - seen);
+  for (int64_t left = at_.offset - seen; left > 0;) {
+    const int64_t part = std::min(left, kSkippedBytes);
+    stream_->skip(part);
+    left -= part;
+    if (skipped_) skipped_();
+  }
 }
 
 void TextReader::close() {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -48,6 +49,8 @@ struct TextPosition {
   int64_t file = 0;
   int64_t offset = 0;
   int64_t line = 0;
+
+  bool operator==(const TextPosition&) const = default;
 };
 
 /// A document, or a part of a long plain file that was cut where no tokenizer joins text, which is
@@ -61,7 +64,9 @@ struct TextPiece {
 /// Holds about a megabyte, whatever the size of a file. It is for one thread.
 class TextReader {
  public:
-  TextReader(TextFormat format, std::vector<SourceFile> files, TextPosition start = {});
+  /// Calls `skipped` after each part of what it unpacks on its way to `start`.
+  TextReader(TextFormat format, std::vector<SourceFile> files, TextPosition start = {},
+             std::function<void()> skipped = {});
 
   /// Reads the next piece; returns false after the last. Throws Error naming file and line.
   bool next(TextPiece& piece);
@@ -88,6 +93,7 @@ class TextReader {
   TextFormat format_;
   std::vector<SourceFile> files_;
   TextPosition at_;
+  std::function<void()> skipped_;
   std::unique_ptr<ByteStream> stream_;
   std::vector<char> buffer_;
   size_t begin_ = 0;

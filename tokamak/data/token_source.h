@@ -31,6 +31,10 @@ class TokenSource {
   /// call it.
   virtual double share_so_far() { return size() ? 1.0 : 0.0; }
 
+  /// Returns a number that grows while tokens are made, be it by another process. Any thread may
+  /// call it.
+  virtual int64_t progress() { return tokens_so_far(); }
+
   /// Copies the tokens from `first` on. REQUIRES: wait_for() reported them.
   virtual void read(int64_t first, std::span<int32_t> out) = 0;
 

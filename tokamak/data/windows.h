@@ -40,6 +40,9 @@ class Windows {
 
   const TokenSource& source() const { return *source_; }
 
+  /// That of its source. Any thread may call it.
+  int64_t progress() const { return source_->progress(); }
+
  private:
   std::optional<int64_t> first_token(int64_t window, const std::stop_token& stop);
   void check_size(int64_t size) const;

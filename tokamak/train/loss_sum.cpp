@@ -1,5 +1,6 @@
 #include "tokamak/train/loss_sum.h"
 
+#include <algorithm>
 #include <string>
 
 #include <fmt/format.h>
@@ -7,8 +8,13 @@
 namespace tokamak {
 
 int64_t sum_over_rows(World& world, const Mesh& mesh, int64_t mine) {
+  return *sum_over_rows(world, mesh, std::optional(mine));
+}
+
+std::optional<int64_t> sum_over_rows(World& world, const Mesh& mesh, std::optional<int64_t> mine) {
   if (world.size() == 1) return mine;
-  const auto counts = world.all_gather_text(fmt::format("{}", mine));
+  const auto counts = world.all_gather_text(mine ? fmt::format("{}", *mine) : "");
+  if (std::find(counts.begin(), counts.end(), "") != counts.end()) return std::nullopt;
   int64_t sum = 0;
   for (int rank = 0; rank < world.size(); ++rank) {
     if (counts_rows(mesh, rank)) sum += std::stoll(counts[rank]);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "tokamak/data/loader.h"
@@ -40,5 +41,8 @@ class LossSum {
 
 /// Sums a count over the ranks that read different data. Collective.
 int64_t sum_over_rows(World& world, const Mesh& mesh, int64_t mine);
+
+/// Does the same, or returns nothing on all ranks where any of them has no count yet.
+std::optional<int64_t> sum_over_rows(World& world, const Mesh& mesh, std::optional<int64_t> mine);
 
 }  // namespace tokamak

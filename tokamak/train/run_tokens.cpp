@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <utility>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -25,7 +26,7 @@ class TokenizingLog {
 
   void operator()(const CacheProgress& p) {
     constexpr std::chrono::seconds kBetweenLines{5};
-    world_.flights().tick();
+    if (std::exchange(progress_, p.progress) != p.progress) world_.flights().tick();
     if (world_.rank() != 0) return;
     if (is_live_) return draw(p);
     if (Clock::now() - last_ < kBetweenLines || !o_.logging.print) return;
@@ -52,14 +53,23 @@ class TokenizingLog {
   World& world_;
   bool is_live_ = isatty(STDERR_FILENO) != 0;
   bool has_drawn_ = false;
+  int64_t progress_ = -1;
   Clock::time_point last_ = Clock::now();
 };
 
 }  // namespace
 
+bool await_batch(Loader& loader, std::chrono::milliseconds most, FlightPage& page) {
+  if (loader.wait(std::chrono::milliseconds(0))) return true;
+  const int64_t made = loader.progress();
+  if (loader.wait(most)) return true;
+  if (loader.progress() != made) page.tick();
+  return false;
+}
+
 TrainerOptions with_tokens(const TrainerOptions& given, World& world) {
   TrainerOptions o = given;
-  all_together(world, [&] {
+  all_together_for_long(world, [&] {
     TokenizingLog log(given, world);
     if (o.epochs) {
       const auto windows =

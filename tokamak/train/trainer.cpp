@@ -275,10 +275,8 @@ class Trainer {
 
   void step() {
     const auto data_start = Clock::now();
-    std::vector<Batch> batches = next_batches();
-    int64_t label_tokens = 0;
-    for (const Batch& batch : batches) label_tokens += count_labels(batch);
-    label_tokens = sum_over_rows(world_, o_.mesh(), label_tokens);
+    std::vector<Batch> batches;
+    const int64_t label_tokens = read_batches(batches);
     log_.add_data_time(seconds_since(data_start));
     if (bad_steps_.is_left_out(state_.step + 1)) return advance(1);
     const bool waits = access_.streams() == nullptr || bad_steps_.may_leave_out();
@@ -310,11 +308,30 @@ class Trainer {
     state_.tokens_seen += steps * tokens_per_step();
   }
 
-  std::vector<Batch> next_batches() {
+  // Returns the labels of all ranks' batches. Their tokens may still be made, on this host or on
+  // another one: the ranks then wait for each other, for as long as tokens come.
+  int64_t read_batches(std::vector<Batch>& batches) {
     const ActivityScope reading(page_, RankActivity::kFiles);
-    std::vector<Batch> batches;
-    for (int64_t m = 0; m < o_.num_microbatches(); ++m) batches.push_back(parts_->loader.next());
-    return batches;
+    while (true) {
+      const bool are_here = take_batches(batches);
+      page_.is_awaited = !are_here;
+      int64_t labels = 0;
+      for (const Batch& batch : batches) labels += count_labels(batch);
+      const auto all =
+          sum_over_rows(world_, o_.mesh(), are_here ? std::optional(labels) : std::nullopt);
+      if (all) return *all;
+    }
+  }
+
+  // Returns whether the batches are all there.
+  bool take_batches(std::vector<Batch>& batches) {
+    constexpr std::chrono::milliseconds kMostWait{500};
+    while (std::ssize(batches) < o_.num_microbatches()) {
+      if (!await_batch(parts_->loader, kMostWait, page_)) return false;
+      batches.push_back(parts_->loader.next());
+    }
+    page_.tick();
+    return true;
   }
 
   int64_t tokens_per_step() const { return o_.data.global_batch_size * o_.data.seq_len; }

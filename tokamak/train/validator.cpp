@@ -2,7 +2,9 @@
 
 #include <chrono>
 
+#include "tokamak/comm/flight.h"
 #include "tokamak/core/error.h"
+#include "tokamak/train/run_tokens.h"
 #include "tokamak/train/together.h"
 
 namespace tokamak {
@@ -20,8 +22,14 @@ std::optional<double> Validator::run(int64_t step, const std::function<bool()>& 
   loader_.rewind();
   loss_.restart();
   int64_t tokens = 0;
+  const auto is_there = [&](std::chrono::milliseconds most) {
+    return await_batch(loader_, most, world_.flights());
+  };
+  await_all(world_, is_there);  // ranks may make their tokens at unlike rates
   for (int64_t b = 0;; ++b) {
     if (b > 0 && stop()) return std::nullopt;
+    while (!is_there(std::chrono::seconds(1))) {
+    }
     const Batch batch = loader_.next();
     if (batch.empty()) break;
     loss_.add(batch);

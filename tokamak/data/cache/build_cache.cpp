@@ -27,6 +27,7 @@ void complete(TokenSource& source, const std::function<void(const CacheProgress&
     while (done.wait_for(kReport) != std::future_status::ready) {
       progress({.source = source.name(),
                 .tokens = source.tokens_so_far(),
+                .progress = source.progress(),
                 .share = source.share_so_far(),
                 .complete = false});
     }

@@ -13,14 +13,13 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/core/file_call.h"
 #include "tokamak/core/machine_fault.h"
 
 namespace tokamak {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr int64_t kSyncBytes = int64_t{512} << 20;
 
 struct DiskRecord {
   int64_t tokens;
@@ -33,10 +32,14 @@ struct DiskRecord {
   uint64_t hash;
 };
 
+constexpr int64_t kCheckedBytes = int64_t{512} << 20;
 constexpr int64_t kRecordBytes = sizeof(DiskRecord);
 static_assert(kRecordBytes == 64);
 constexpr uint64_t kSynced = 1;
 constexpr uint64_t kComplete = 2;
+
+constexpr const char* kDemand = "demand";
+constexpr const char* kBeat = "beat";
 
 uint64_t hash_of(const DiskRecord& record) {
   return XXH3_64bits(&record, offsetof(DiskRecord, hash));
@@ -85,6 +88,7 @@ bool read_at(int fd, int64_t offset, void* out, size_t count) {
 }
 
 void write_all(int fd, const void* in, size_t count, const fs::path& path) {
+  const FileCall call("write", path);
   const auto* bytes = static_cast<const char*>(in);
   while (count > 0) {
     const ssize_t done = ::write(fd, bytes, count);
@@ -113,21 +117,20 @@ uint64_t hash_chunk(std::span<const std::byte> tokens, std::span<const std::byte
   return XXH3_64bits_withSeed(tokens.data(), tokens.size(), XXH3_64bits(ends.data(), ends.size()));
 }
 
-std::optional<std::vector<std::byte>> part_of(int fd, int64_t first, int64_t last, int64_t size) {
-  if (first > last || last > size) return std::nullopt;
+std::optional<std::vector<std::byte>> part_of(int fd, int64_t first, int64_t last,
+                                              const fs::path& path) {
+  if (first < 0 || first > last || last > size_of_file(fd, path)) return std::nullopt;
   std::vector<std::byte> part(last - first);
   if (!read_at(fd, first, part.data(), part.size())) return std::nullopt;
   return part;
 }
 
 void cut_file(int fd, int64_t size, const fs::path& path) {
-  TOK_REQUIRE(size_of_file(fd, path) >= size,
-              "{}: wanted {} bytes, got {}: the token cache is damaged, delete its folder",
-              path.string(), size, size_of_file(fd, path));
   if (::ftruncate(fd, size) != 0) throw_errno("truncate " + path.string());
 }
 
 void sync(int fd, const fs::path& path) {
+  const FileCall call("fsync", path);
   if (::fdatasync(fd) != 0) throw_errno("sync " + path.string());
 }
 
@@ -144,49 +147,75 @@ fs::path CacheFolder::tokens_path() const {
   return folder_ / (token_bytes_ == 2 ? "tokens.u16" : "tokens.u32");
 }
 
-std::optional<CacheRecord> CacheFolder::last_record() const {
+std::vector<CacheRecord> CacheFolder::synced_records(int64_t first) const {
+  std::vector<CacheRecord> records;
   const OwnedFd journal(::open(journal_path().c_str(), O_RDONLY | O_CLOEXEC));
-  if (journal.get() < 0) return std::nullopt;
-  int64_t index = size_of_file(journal.get(), journal_path()) / kRecordBytes;
-  while (--index >= 0) {
-    if (const auto record = sound_record(journal.get(), index)) return record;
-  }
-  return std::nullopt;
+  if (journal.get() < 0) return records;
+  while (const auto record = sound_record(journal.get(), first + std::ssize(records)))
+    records.push_back(*record);
+  while (!records.empty() && !records.back().synced) records.pop_back();
+  return records;
 }
 
-OwnedFd CacheFolder::open_tokens() const {
-  OwnedFd file(::open(tokens_path().c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.get() < 0) throw_path_errno("cannot open " + tokens_path().string());
-  return file;
+CacheFiles CacheFolder::open_files() const {
+  const auto open = [](const fs::path& path) {
+    OwnedFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (file.get() < 0) throw_path_errno("cannot open " + path.string());
+    return file;
+  };
+  return {.tokens = open(tokens_path()), .documents = open(documents_path())};
 }
 
-void CacheFolder::read_tokens(const OwnedFd& file, int64_t first, std::span<std::byte> out) const {
-  TOK_REQUIRE(read_at(file.get(), first * token_bytes_, out.data(), out.size()),
-              "{}: shorter than its journal says: the token cache is damaged, delete its folder",
-              tokens_path().string());
+bool CacheFolder::read_tokens(const CacheFiles& files, int64_t first,
+                              std::span<std::byte> out) const {
+  return read_at(files.tokens.get(), first * token_bytes_, out.data(), out.size());
+}
+
+bool CacheFolder::is_sound(const CacheFiles& files, const CacheRecord& before,
+                           const CacheRecord& record) const {
+  const auto tokens = part_of(files.tokens.get(), before.tokens * token_bytes_,
+                              record.tokens * token_bytes_, tokens_path());
+  const auto ends =
+      part_of(files.documents.get(), before.documents * 8, record.documents * 8, documents_path());
+  return tokens && ends && hash_chunk(*tokens, *ends) == record.chunk_hash;
+}
+
+int64_t CacheFolder::number_in(const char* name) const {
+  int64_t number = 0;
+  const OwnedFd file(::open((folder_ / name).c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0 || !read_at(file.get(), 0, &number, sizeof(number))) return 0;
+  return number;
+}
+
+void CacheFolder::set_number(const char* name, int64_t number) const {
+  const fs::path path = folder_ / name;
+  const OwnedFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+  if (file.get() < 0) return;
+  if (::pwrite(file.get(), &number, sizeof(number), 0) < 0) throw_errno("write " + path.string());
 }
 
 void CacheFolder::set_demand(int64_t tokens) const {
-  if (demand() >= tokens) return;
-  const fs::path path = folder_ / "demand";
-  const OwnedFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
-  if (file.get() < 0) return;
-  if (::pwrite(file.get(), &tokens, sizeof(tokens), 0) < 0) throw_errno("write " + path.string());
+  if (demand() < tokens) set_number(kDemand, tokens);
 }
 
 int64_t CacheFolder::demand() const {
-  int64_t tokens = 0;
-  const OwnedFd file(::open((folder_ / "demand").c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.get() < 0 || !read_at(file.get(), 0, &tokens, sizeof(tokens))) return 0;
-  return tokens;
+  return number_in(kDemand);
 }
 
 void CacheFolder::clear_demand() const {
   std::error_code ignored;
-  fs::remove(folder_ / "demand", ignored);
+  fs::remove(folder_ / kDemand, ignored);
 }
 
-std::unique_ptr<CacheAppender> CacheAppender::try_open(const CacheFolder& folder) {
+void CacheFolder::beat() const {
+  set_number(kBeat, beats() + 1);
+}
+
+int64_t CacheFolder::beats() const {
+  return number_in(kBeat);
+}
+
+std::unique_ptr<CacheAppender> CacheAppender::try_open(const CacheFolder& folder, int64_t sound) {
   make_folders(folder.path());
   const fs::path path = folder.path() / "lock";
   OwnedFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
@@ -196,51 +225,41 @@ std::unique_ptr<CacheAppender> CacheAppender::try_open(const CacheFolder& folder
     fail("{}: this filesystem has no file locks ({}); put the token cache on one that has",
          path.string(), std::strerror(errno));
   }
-  return std::unique_ptr<CacheAppender>(new CacheAppender(folder, std::move(lock)));
+  return std::unique_ptr<CacheAppender>(new CacheAppender(folder, std::move(lock), sound));
 }
 
-CacheAppender::CacheAppender(const CacheFolder& folder, OwnedFd lock)
+CacheAppender::CacheAppender(const CacheFolder& folder, OwnedFd lock, int64_t sound)
     : folder_(folder),
       lock_(std::move(lock)),
       tokens_fd_(open_append(folder.tokens_path())),
       documents_fd_(open_append(folder.documents_path())),
       journal_fd_(open_append(folder.journal_path())) {
-  mend();
+  mend(sound);
   tokens_ = last_.tokens;
 }
 
-void CacheAppender::mend() {
-  const int64_t count = size_of_file(journal_fd_.get(), folder_.journal_path()) / kRecordBytes;
-  int64_t kept = 0;
-  std::vector<CacheRecord> unsynced;
-  for (int64_t i = 0; i < count; ++i) {
-    const auto record = sound_record(journal_fd_.get(), i);
-    if (!record) break;
-    if (!record->synced) {
-      unsynced.push_back(*record);
-      continue;
-    }
-    last_ = *record;
-    kept = i + 1;
-    unsynced.clear();
+// Only the end is hashed here, in case a disk has lost what it called synced; readers hash the
+// rest.
+void CacheAppender::mend(int64_t sound) {
+  const CacheFiles files = folder_.open_files();
+  const int64_t unit = folder_.token_bytes();
+  const int64_t tokens = size_of_file(files.tokens.get(), folder_.tokens_path()) / unit;
+  const int64_t documents = size_of_file(files.documents.get(), folder_.documents_path()) / 8;
+  std::vector<CacheRecord> records;
+  while (const auto record = sound_record(journal_fd_.get(), std::ssize(records))) {
+    if (record->tokens > std::min(sound, tokens) || record->documents > documents) break;
+    records.push_back(*record);
   }
-  for (const CacheRecord& record : unsynced) {
-    if (!follows(record)) break;
+  const int64_t believed = records.empty() ? 0 : records.back().tokens - kCheckedBytes / unit;
+  int64_t kept = 0;
+  for (const CacheRecord& record : records) {
+    if (record.tokens > believed && !folder_.is_sound(files, last_, record)) break;
     last_ = record;
     ++kept;
   }
   cut_file(journal_fd_.get(), kept * kRecordBytes, folder_.journal_path());
-  cut_file(tokens_fd_.get(), last_.tokens * folder_.token_bytes(), folder_.tokens_path());
+  cut_file(tokens_fd_.get(), last_.tokens * unit, folder_.tokens_path());
   cut_file(documents_fd_.get(), last_.documents * 8, folder_.documents_path());
-}
-
-bool CacheAppender::follows(const CacheRecord& record) const {
-  const int64_t unit = folder_.token_bytes();
-  const auto tokens = part_of(tokens_fd_.get(), last_.tokens * unit, record.tokens * unit,
-                              size_of_file(tokens_fd_.get(), folder_.tokens_path()));
-  const auto ends = part_of(documents_fd_.get(), last_.documents * 8, record.documents * 8,
-                            size_of_file(documents_fd_.get(), folder_.documents_path()));
-  return tokens && ends && hash_chunk(*tokens, *ends) == record.chunk_hash;
 }
 
 void CacheAppender::append(std::span<const int32_t> ids, bool ends) {
@@ -260,22 +279,18 @@ void CacheAppender::commit(const TextPosition& text, bool complete) {
             folder_.tokens_path());
   write_all(documents_fd_.get(), pending_ends_.data(), pending_ends_.size() * 8,
             folder_.documents_path());
-  unsynced_bytes_ += static_cast<int64_t>(pending_tokens_.size());
   CacheRecord record{
       .tokens = tokens_,
       .documents = last_.documents + static_cast<int64_t>(pending_ends_.size()),
       .text = text,
-      .synced = complete || unsynced_bytes_ >= kSyncBytes,
+      .synced = true,
       .complete = complete,
       .chunk_hash = hash_chunk(pending_tokens_, std::as_bytes(std::span(pending_ends_)))};
-  if (record.synced) {
-    sync(tokens_fd_.get(), folder_.tokens_path());
-    sync(documents_fd_.get(), folder_.documents_path());
-    unsynced_bytes_ = 0;
-  }
+  sync(tokens_fd_.get(), folder_.tokens_path());
+  sync(documents_fd_.get(), folder_.documents_path());
   const DiskRecord disk = to_disk(record);
   write_all(journal_fd_.get(), &disk, sizeof(disk), folder_.journal_path());
-  if (record.synced) sync(journal_fd_.get(), folder_.journal_path());
+  sync(journal_fd_.get(), folder_.journal_path());
   pending_tokens_.clear();
   pending_ends_.clear();
   last_ = record;

@@ -3,11 +3,13 @@
 //   tokens.u16 | tokens.u32   ids, appended
 //   documents.u64             for each document the number of tokens up to its end, appended
 //   journal                   64-byte records, appended after the bytes that they vouch for
-//   lock, demand              held by the writer; the number of tokens that readers want
+//   lock, demand, beat        held by the writer; the number of tokens that readers want; a number
+//                             that the writer counts up twice a second while it gets on
 //
 // A record holds the totals so far, the position at which to go on in the text, a hash of the
-// tokens since the previous record, and a hash of itself. A killed writer leaves whole records;
-// after a power failure the hashes since the last synced record show what was lost.
+// tokens since the previous record, and a hash of itself. It is written once its tokens are synced,
+// so that other hosts see them too. Readers check each chunk by its hash before they use it; what
+// is damaged is made anew from the text.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +32,8 @@ struct CacheRecord {
   bool synced = false;
   bool complete = false;
   uint64_t chunk_hash = 0;
+
+  bool operator==(const CacheRecord&) const = default;
 };
 
 /// Closes its descriptor.
@@ -54,6 +58,12 @@ class OwnedFd {
   int fd_;
 };
 
+/// The open files of a cache that chunks are read from.
+struct CacheFiles {
+  OwnedFd tokens;
+  OwnedFd documents;
+};
+
 /// One cache folder. Functions throw SystemError when the machine fails.
 class CacheFolder {
  public:
@@ -70,14 +80,17 @@ class CacheFolder {
 
   std::filesystem::path journal_path() const { return folder_ / "journal"; }
 
-  /// Returns the last sound record, or nothing.
-  std::optional<CacheRecord> last_record() const;
+  /// Returns the records from number `first` on up to the last synced one, or to a damaged one.
+  std::vector<CacheRecord> synced_records(int64_t first) const;
 
-  /// Opens the token file for read_tokens().
-  OwnedFd open_tokens() const;
+  CacheFiles open_files() const;
 
-  /// Reads the raw ids from token `first` on; throws Error if the file is shorter.
-  void read_tokens(const OwnedFd& file, int64_t first, std::span<std::byte> out) const;
+  /// Reads the raw ids from token `first` on; returns false if the file is shorter.
+  bool read_tokens(const CacheFiles& files, int64_t first, std::span<std::byte> out) const;
+
+  /// Returns whether the chunk between two records has its hash.
+  bool is_sound(const CacheFiles& files, const CacheRecord& before,
+                const CacheRecord& record) const;
 
   /// Tells the writer, in whatever process it is, that `tokens` are wanted.
   void set_demand(int64_t tokens) const;
@@ -86,18 +99,25 @@ class CacheFolder {
   /// Lets a new writer forget what earlier readers wanted.
   void clear_demand() const;
 
+  /// Tells processes that wait for tokens that their writer is at work.
+  void beat() const;
+  int64_t beats() const;
+
  private:
+  int64_t number_in(const char* name) const;
+  void set_number(const char* name, int64_t number) const;
+
   std::filesystem::path folder_;
   int64_t token_bytes_;
 };
 
-/// The one writer of a cache folder. It holds the lock, repairs what a power failure broke, and
-/// appends.
+/// The one writer of a cache folder. It holds the lock, drops what is damaged, and appends.
 class CacheAppender {
  public:
   /// Returns nothing if another process or thread has the lock. Throws Error if the folder cannot
-  /// be written or its filesystem has no locks.
-  static std::unique_ptr<CacheAppender> try_open(const CacheFolder& folder);
+  /// be written or its filesystem has no locks. Tokens from `sound` on are dropped.
+  static std::unique_ptr<CacheAppender> try_open(const CacheFolder& folder,
+                                                 int64_t sound = INT64_MAX);
 
   /// Returns the record at which to go on.
   const CacheRecord& last() const { return last_; }
@@ -112,9 +132,8 @@ class CacheAppender {
   void commit(const TextPosition& text, bool complete);
 
  private:
-  CacheAppender(const CacheFolder& folder, OwnedFd lock);
-  void mend();
-  bool follows(const CacheRecord& record) const;
+  CacheAppender(const CacheFolder& folder, OwnedFd lock, int64_t sound);
+  void mend(int64_t sound);
 
   CacheFolder folder_;
   OwnedFd lock_;
@@ -123,7 +142,6 @@ class CacheAppender {
   OwnedFd journal_fd_;
   CacheRecord last_;
   int64_t tokens_ = 0;
-  int64_t unsynced_bytes_ = 0;
   std::vector<std::byte> pending_tokens_;
   std::vector<int64_t> pending_ends_;
 };

@@ -6,6 +6,8 @@
 #include <future>
 #include <utility>
 
+#include "tokamak/core/file_call.h"
+
 namespace tokamak {
 namespace {
 
@@ -14,6 +16,8 @@ constexpr int64_t kFirstCommit = 1 << 14;
 constexpr int64_t kLargestCommit = 1 << 20;
 constexpr size_t kBytesPerThread = size_t{1} << 18;
 constexpr auto kPoll = std::chrono::milliseconds(20);
+/// Processes that wait for tokens see them come.
+constexpr auto kLongestSilence = std::chrono::milliseconds(500);
 
 void encode_piece(const Tokenizer& tokenizer, const TextPiece& piece, std::vector<int32_t>& ids) {
   ids.clear();
@@ -26,8 +30,9 @@ void encode_piece(const Tokenizer& tokenizer, const TextPiece& piece, std::vecto
 
 std::unique_ptr<CacheWriter> CacheWriter::try_start(const CacheFolder& folder, TextFormat format,
                                                     const std::vector<SourceFile>& files,
-                                                    const Tokenizer& tokenizer, int threads) {
-  std::unique_ptr<CacheAppender> appender = CacheAppender::try_open(folder);
+                                                    const Tokenizer& tokenizer, int threads,
+                                                    int64_t sound) {
+  std::unique_ptr<CacheAppender> appender = CacheAppender::try_open(folder, sound);
   if (!appender || appender->last().complete) return nullptr;
   folder.clear_demand();
   return std::unique_ptr<CacheWriter>(
@@ -38,10 +43,33 @@ CacheWriter::CacheWriter(std::unique_ptr<CacheAppender> appender, CacheFolder fo
                          const Text& text, const Tokenizer& tokenizer, int threads)
     : appender_(std::move(appender)),
       folder_(std::move(folder)),
-      reader_(text.format, text.files, appender_->last().text),
+      reader_(text.format, text.files, appender_->last().text, [this] { ++work_done_; }),
       tokenizer_(tokenizer),
       threads_(std::max(1, threads)),
-      thread_([this](const std::stop_token& stop) { run(stop); }) {}
+      committed_at_(std::chrono::steady_clock::now()),
+      thread_([this](const std::stop_token& stop) { run(stop); }),
+      telling_([this](const std::stop_token& stop) { tell(stop); }) {}
+
+// Processes that wait for tokens also wait while this one unpacks, encodes, or stands in a call to
+// a file, which its own watchdog bounds.
+void CacheWriter::tell(const std::stop_token& stop) {
+  constexpr std::chrono::seconds kLongestCall{60};
+  std::mutex mutex;
+  std::condition_variable_any never;
+  std::unique_lock lock(mutex);
+  int64_t known = 0;
+  uint64_t call = 0;
+  auto call_since = std::chrono::steady_clock::now();
+  while (!stop.stop_requested()) {
+    never.wait_for(lock, stop, kLongestSilence, [] { return false; });
+    const auto now = std::chrono::steady_clock::now();
+    const uint64_t number = oldest_file_call().number;
+    if (std::exchange(call, number) != number) call_since = now;
+    const bool is_in_call = number != 0 && now - call_since < kLongestCall;
+    const int64_t done = work_done_;
+    if (std::exchange(known, done) != done || is_in_call) folder_.beat();
+  }
+}
 
 void CacheWriter::want(int64_t tokens) {
   int64_t known = wanted_.load();
@@ -84,9 +112,15 @@ bool CacheWriter::wait_for_demand(const std::stop_token& stop) {
 bool CacheWriter::write_some() {
   const bool more = gather();
   encode();
+  ++work_done_;
   for (size_t i = 0; i < pieces_.size(); ++i) appender_->append(ids_[i], pieces_[i].ends);
   const int64_t enough = std::clamp(appender_->last().tokens / 8, kFirstCommit, kLargestCommit);
-  if (!more || appender_->uncommitted() >= enough) appender_->commit(reader_.position(), !more);
+  const bool is_time = appender_->uncommitted() > 0 &&
+                       std::chrono::steady_clock::now() - committed_at_ > kLongestSilence;
+  if (!more || is_time || appender_->uncommitted() >= enough) {
+    appender_->commit(reader_.position(), !more);
+    committed_at_ = std::chrono::steady_clock::now();
+  }
   return more;
 }
 

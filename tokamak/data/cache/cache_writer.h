@@ -2,6 +2,8 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -18,10 +20,12 @@ namespace tokamak {
 /// Runs until the text ends, an error occurs or it is destroyed; then it frees the cache's lock.
 class CacheWriter {
  public:
-  /// Takes the lock, or returns nothing if another writer has it.
+  /// Takes the lock, or returns nothing if another writer has it. Tokens from `sound` on are made
+  /// anew.
   static std::unique_ptr<CacheWriter> try_start(const CacheFolder& folder, TextFormat format,
                                                 const std::vector<SourceFile>& files,
-                                                const Tokenizer& tokenizer, int threads);
+                                                const Tokenizer& tokenizer, int threads,
+                                                int64_t sound = INT64_MAX);
 
   /// Says that readers of this process want `tokens`.
   void want(int64_t tokens);
@@ -38,6 +42,7 @@ class CacheWriter {
   CacheWriter(std::unique_ptr<CacheAppender> appender, CacheFolder folder, const Text& text,
               const Tokenizer& tokenizer, int threads);
   void run(const std::stop_token& stop);
+  void tell(const std::stop_token& stop);
   bool write_some();
   bool gather();
   void encode();
@@ -48,13 +53,16 @@ class CacheWriter {
   TextReader reader_;
   const Tokenizer& tokenizer_;
   int threads_;
+  std::chrono::steady_clock::time_point committed_at_;
   std::vector<TextPiece> pieces_;
   std::exception_ptr reader_error_;
   std::vector<std::vector<int32_t>> ids_;
   std::atomic<int64_t> wanted_{0};
   mutable std::mutex mutex_;
   std::exception_ptr error_;
+  std::atomic<int64_t> work_done_{0};
   std::jthread thread_;
+  std::jthread telling_;
 };
 
 }  // namespace tokamak

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
+#include <thread>
 #include <utility>
 
 #include <xxhash.h>
@@ -18,6 +20,8 @@ namespace tokamak {
 namespace {
 
 constexpr auto kPoll = std::chrono::milliseconds(5);
+// How long a file system may keep back from one host what another has synced.
+constexpr auto kLate = std::chrono::seconds(10);
 constexpr uint64_t kFormatVersion = 1;
 
 uint64_t combined(std::initializer_list<uint64_t> parts) {
@@ -39,6 +43,7 @@ class TokenCache final : public TokenSource {
   }
 
   int64_t wait_for(int64_t end, const std::stop_token& stop) override {
+    stop_ = stop;
     if (writer_) writer_->want(end);
     std::mutex mutex;
     std::condition_variable_any never;
@@ -61,10 +66,14 @@ class TokenCache final : public TokenSource {
 
   double share_so_far() override { return complete_ ? 1.0 : share_.load(); }
 
+  int64_t progress() override { return tokens_ + folder_.beats(); }
+
   void read(int64_t first, std::span<int32_t> out) override {
-    if (tokens_file_.get() < 0) tokens_file_ = folder_.open_tokens();
+    const int64_t end = first + std::ssize(out);
     bytes_.resize(out.size() * static_cast<size_t>(folder_.token_bytes()));
-    folder_.read_tokens(tokens_file_, first, bytes_);
+    do {
+      check(first, end);
+    } while (!folder_.read_tokens(*files_, first, bytes_));
     copy_tokens(folder_.token_bytes() == 2 ? TokenType::kU16 : TokenType::kU32, bytes_, 0, out);
   }
 
@@ -84,12 +93,89 @@ class TokenCache final : public TokenSource {
   std::vector<std::string> remarks() const override { return text_.remarks; }
 
  private:
+  // A writer that mends a cache shortens its journal.
   void refresh() {
-    const std::optional<CacheRecord> record = folder_.last_record();
-    if (!record) return;
-    tokens_ = std::max<int64_t>(tokens_, record->tokens);
-    share_ = share_before(record->text);
-    complete_ = record->complete;
+    const size_t known = records_.empty() ? 0 : records_.size() - 1;
+    std::vector<CacheRecord> more = folder_.synced_records(static_cast<int64_t>(known));
+    if (known < records_.size() && (more.empty() || more[0] != records_[known])) {
+      records_.clear();
+      are_sound_.clear();
+      more = folder_.synced_records(0);
+    }
+    if (known + more.size() == records_.size() && !records_.empty()) return;
+    if (!records_.empty()) more.erase(more.begin());
+    records_.insert(records_.end(), more.begin(), more.end());
+    are_sound_.resize(records_.size());
+    files_.reset();  // another host's additions show once a file is opened
+    const CacheRecord last = records_.empty() ? CacheRecord() : records_.back();
+    tokens_ = last.tokens;
+    share_ = share_before(last.text);
+    complete_ = last.complete;
+  }
+
+  // Checks the chunks that hold these tokens, which is done once for each.
+  void check(int64_t first, int64_t end) {
+    for (bool is_checked = false; !is_checked;) {
+      if (!files_) files_ = folder_.open_files();
+      const auto begin = std::upper_bound(
+          records_.begin(), records_.end(), first,
+          [](int64_t token, const CacheRecord& record) { return token < record.tokens; });
+      is_checked = true;
+      for (auto i = static_cast<size_t>(begin - records_.begin());
+           is_checked && (i == 0 || records_[i - 1].tokens < end); ++i) {
+        is_checked = is_sound(i);
+        if (!is_checked) await_sound(i, end);
+      }
+    }
+  }
+
+  bool is_sound(size_t chunk) {
+    if (chunk >= records_.size()) return false;
+    if (!are_sound_[chunk])
+      are_sound_[chunk] = folder_.is_sound(*files_, before(chunk), records_[chunk]);
+    return are_sound_[chunk];
+  }
+
+  CacheRecord before(size_t chunk) const {
+    return chunk == 0 ? CacheRecord() : records_[chunk - 1];
+  }
+
+  // Makes a damaged chunk and what follows it anew, unless another process has done so meanwhile or
+  // is at it. Tokens of another host may also be late.
+  void await_sound(size_t chunk, int64_t end) {
+    const auto last = std::chrono::steady_clock::now() + kLate;
+    const CacheRecord record = chunk < records_.size() ? records_[chunk] : CacheRecord();
+    const int64_t sound = before(chunk).tokens;
+    for (;; std::this_thread::sleep_for(kPoll)) {
+      records_.clear();
+      are_sound_.clear();
+      refresh();
+      if (tokens_ < end && !complete_) break;
+      files_ = folder_.open_files();
+      if (chunk >= records_.size() || records_[chunk] != record || is_sound(chunk)) return;
+      const std::string damage =
+          fmt::format("{}: tokens {} to {} do not have their hash: the token cache is damaged",
+                      folder_.tokens_path().string(), sound, record.tokens);
+      try {
+        if (start_writer(sound)) break;
+      } catch (const Error& error) {
+        fail("{} and cannot be mended: {}", damage, error.what());
+      }
+      TOK_REQUIRE(std::chrono::steady_clock::now() < last,
+                  "{}, and another process holds it: end that process, or delete the folder",
+                  damage);
+    }
+    tokens_ = sound;
+    complete_ = false;
+    wait_for(end, stop_);
+  }
+
+  // Returns false where another process has the lock.
+  bool start_writer(int64_t sound) {
+    writer_.reset();
+    writer_ =
+        CacheWriter::try_start(folder_, text_.format, text_.files, tokenizer_, threads_, sound);
+    return writer_ != nullptr;
   }
 
   // Counts bytes as files hold them, so a compressed file counts as far as its unpacked bytes
@@ -108,10 +194,7 @@ class TokenCache final : public TokenSource {
   }
 
   void ask_for(int64_t end) {
-    if (!writer_) {
-      writer_ = CacheWriter::try_start(folder_, text_.format, text_.files, tokenizer_, threads_);
-    }
-    if (!writer_) return folder_.set_demand(end);
+    if (!writer_ && !start_writer(INT64_MAX)) return folder_.set_demand(end);
     writer_->want(end);
     writer_->check();
   }
@@ -124,7 +207,10 @@ class TokenCache final : public TokenSource {
   std::atomic<int64_t> tokens_{0};
   std::atomic<double> share_{0.0};
   std::atomic<bool> complete_{false};
-  OwnedFd tokens_file_;
+  std::vector<CacheRecord> records_;  // as far as they are synced
+  std::vector<bool> are_sound_;       // by record: its chunk has been checked
+  std::optional<CacheFiles> files_;
+  std::stop_token stop_;
   std::vector<std::byte> bytes_;
   std::unique_ptr<CacheWriter> writer_;
 };
