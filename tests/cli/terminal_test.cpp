@@ -5,14 +5,18 @@
 #include <string>
 #include <vector>
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tokamak/core/file.h"
 
+#include "tests/fixtures/processes.h"
 #include "tests/fixtures/program.h"
+#include "tests/fixtures/training_run.h"
 
 namespace tokamak {
 namespace {
@@ -160,6 +164,43 @@ TEST_F(Terminal, EveryVerbWithPresetsListsThem) {
     EXPECT_EQ(run.exit_code, 0) << verb << run.err;
     EXPECT_EQ(run.out, wanted) << verb;
   }
+}
+
+TEST_F(Terminal, AReaderThatPausesHoldsNoStepAndMissesNoLine) {
+  std::filesystem::create_directories(folder_);
+  const std::string pipe = folder_ / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GT(::fcntl(reader, F_SETPIPE_SZ, 4096), 0);
+  RunningProgram run({"/bin/sh", "-c",
+                      fmt::format("exec {} > {}",
+                                  fmt::join(words({"--training.steps=80", "--metrics.log_freq=1",
+                                                   "--comm.train_timeout_seconds=1"}),
+                                            " "),
+                                  pipe)});
+  await([&] { return steps_logged(folder_) == 80; }, "the last step, while nobody reads", 60);
+  std::string shown;
+  std::string part(1 << 16, '\0');
+  for (ssize_t n = 1; n != 0;) {
+    n = ::read(reader, part.data(), part.size());
+    shown.append(part, 0, static_cast<size_t>(std::max<ssize_t>(n, 0)));
+  }
+  ::close(reader);
+  EXPECT_EQ(run.wait().exit_code, 0);
+  EXPECT_EQ(count(shown, " step: "), 80) << shown;
+  EXPECT_EQ(count(shown, "Training completed"), 1) << shown;
+}
+
+TEST_F(Terminal, ALogThatCannotBeWrittenChangesNoExitCode) {
+  const auto to = [&](const std::string& place, const std::vector<std::string>& more) {
+    const std::string command =
+        fmt::format("set -o pipefail; {} {}", fmt::join(words(more), " "), place);
+    return run_program({"/bin/bash", "-c", command});
+  };
+  for (const char* place : {"> /dev/full", "| head -n 1", ">&-"}) {
+    EXPECT_EQ(to(place, {}).exit_code, 0) << place;
+  }
+  EXPECT_EQ(to("> /dev/full", {"--dry-run"}).exit_code, 2) << "which is only there to be read";
 }
 
 TEST_F(Terminal, HelpOfEveryVerbIsShort) {

@@ -10,6 +10,7 @@
 #include "tokamak/cli/console.h"
 #include "tokamak/cli/devices.h"
 #include "tokamak/cli/fit.h"
+#include "tokamak/cli/output_queue.h"
 #include "tokamak/cli/price.h"
 #include "tokamak/cli/proxy_run.h"
 #include "tokamak/cli/run_config.h"
@@ -173,7 +174,7 @@ std::unique_ptr<Backend> open_device(const DeviceChoice& choice,
 
 /// Returns the exit code: kExitStopped where a signal has stopped the run.
 int train_on(World& world, const LaunchEnvironment& launched, Args args, const RunSignals& signals,
-             Watchdog& watchdog, StartPhases phases) {
+             Watchdog& watchdog, std::optional<OutputQueue>& output, StartPhases phases) {
   std::optional<RunConfig> run;
   std::unique_ptr<Tokenizer> tokenizer;
   TrainerOptions options;
@@ -186,6 +187,7 @@ int train_on(World& world, const LaunchEnvironment& launched, Args args, const R
     return std::string();
   });
   if (!run) return 0;
+  if (!run->dry_run) output.emplace(stdout);
   LogStyle style = run->log;
   if (style.color == ColorWhen::kAuto && run->config.metrics.disable_color_printing)
     style.color = ColorWhen::kNever;
@@ -306,15 +308,16 @@ int run_train(Args args) {
   const LaunchEnvironment launched = read_launch_environment();
   if (const auto code = launch_proxy(args, launched)) return *code;
   StartPhases phases;
-  const RunSignals signals;       // before MPI and OpenMP start threads
-  std::signal(SIGPIPE, SIG_IGN);  // a reader of the log that goes, or a peer, ends no training
+  const RunSignals signals;           // before MPI and OpenMP start threads
+  std::signal(SIGPIPE, SIG_IGN);      // a reader of the log that goes, or a peer, ends no training
+  std::optional<OutputQueue> output;  // no peer waits for its end
   Watchdog watchdog(limits_before_start(args, launched));
   const auto world = make_world(launched);
   phases.end("MPI");
   watchdog.watch(*world);
   const Leaving leaving{watchdog};
   try {
-    return train_on(*world, launched, args, signals, watchdog, phases);
+    return train_on(*world, launched, args, signals, watchdog, output, phases);
   } catch (const AgreedFailure& failure) {
     signals.stop();  // none changes the exit code from here on
     return report_once(failure, *world);

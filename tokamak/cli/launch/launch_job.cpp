@@ -102,7 +102,11 @@ class Attendance {
 
   JobEnd end() {
     JobEnd end = end_;
-    end.code = process_.ended().value_or(128 + SIGKILL);
+    // mpirun may be killed while nobody takes the output of a job that is done.
+    const bool is_done = have_all_ended() &&
+                         std::all_of(end.ranks.begin(), end.ranks.end(),
+                                     [](const auto& rank) { return rank.second.exit_code == 0; });
+    end.code = is_done ? 0 : process_.ended().value_or(128 + SIGKILL);
     end.was_stopped = signals_.num_stops() > 0;
     return end;
   }
@@ -172,10 +176,10 @@ class Attendance {
       return end_job(fmt::format("{} has not been heard of for {} s", host, kSilence.count()),
                      host);
     }
-    const bool have_all_ended = static_cast<int64_t>(end_.ranks.size()) == job_.num_ranks;
-    if (first_fault_ && have_all_ended && now_ - last_end_ > kPassing) return end_job("", "");
+    if (first_fault_ && have_all_ended() && now_ - last_end_ > kPassing) return end_job("", "");
     if (first_fault_ && now_ - *first_fault_ > kFaultGrace) return end_job("", "");
     if (first_end_ && now_ - *first_end_ > kEndGrace) {
+      if (have_all_ended()) return end_job("", "");
       end_job(fmt::format("{} of {} ranks have not ended {} s after the first",
                           job_.num_ranks - static_cast<int64_t>(end_.ranks.size()), job_.num_ranks,
                           kEndGrace.count()),
@@ -192,6 +196,8 @@ class Attendance {
     killed_at_ = now_;
     process_.kill_group();
   }
+
+  bool have_all_ended() const { return static_cast<int64_t>(end_.ranks.size()) == job_.num_ranks; }
 
   bool is_drained() const { return killed_at_ && now_ - *killed_at_ > kDrain; }
 
