@@ -1,6 +1,8 @@
 // `tokamak launch --slurm`: sites, presets, and the batch scripts made of them.
 #include <cstdlib>
+#include <sstream>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tokamak/cli/slurm/batch_script.h"
@@ -238,6 +240,59 @@ TEST(SlurmScript, TellsTrainWhatIsCheckedAndWhereItsVerdictGoes) {
   EXPECT_EQ(unchecked.find("export TOKAMAK_CLUSTER_CHECKED=1"), std::string::npos);
 }
 
+TEST(SlurmScript, TakesWordsFromOutsideAsText) {
+  const Words shape{"--nodes=2", "--ranks-per-node=2"};
+  const auto with = [&](Words more) {
+    more.insert(more.begin(), shape.begin(), shape.end());
+    return more;
+  };
+  const std::string lines = script_of(with({"--", "doctor", "one\ntouch made\n#SBATCH --nodes=9"}));
+  expect_bash_takes(lines);
+  std::istringstream head(lines.substr(0, lines.find("#SBATCH --signal")));
+  for (std::string line; std::getline(head, line);) EXPECT_EQ(line[0], '#') << line;
+  EXPECT_EQ(lines.substr(0, lines.find("program=")).find("\n#SBATCH --nodes=9"), std::string::npos);
+  const ScratchFolder folder;
+  const std::string run = folder.path() / "50%j of it";
+  const std::string percent = script_of(with({"--dump-folder", run, "--", "doctor"}));
+  expect_line(percent, fmt::format("#SBATCH --output='{}/50%%j of it/slurm-%j.log'",
+                                   folder.path().string()));
+  EXPECT_NE(percent.find("--output=\"${log//%/%%}-%t.log\""), std::string::npos);
+  EXPECT_NE(error_of(with({"--dump-folder", "a\nb", "--", "doctor"})).find("without line ends"),
+            std::string::npos);
+  EXPECT_NE(script_of(with({"--sbatch=exclude=n7", "--", "doctor"})).find("echo \"n7,$leave_out\""),
+            std::string::npos);
+  const auto site = folder.path() / "mine.toml";
+  write_file_atomic(site,
+                    "about = 'mine'\n[sbatch]\nexclude = { value = 'n8,n9', why = 'broken' }\n");
+  EXPECT_NE(script_of(with({"--site", site, "--", "doctor"})).find("echo \"n8,n9,$leave_out\""),
+            std::string::npos);
+}
+
+/// Runs what follows the job in a script, in a run's folder, as its `attempt` that ended with
+/// `code`; returns its exit code.
+int end_of_job(const std::filesystem::path& run, int code, int attempt) {
+  const std::string script = to_script({.nodes = 1, .folder = run, .words = {"train"}});
+  const std::string end = script.substr(script.find("\nleave_out=\n"));
+  const std::string front = fmt::format(
+      "scontrol() {{ :; }}\nrun={0}\nlogs={0}\ncode={1}\nSLURM_JOB_ID=1\nSLURM_RESTART_COUNT={2}\n",
+      run.string(), code, attempt);
+  return run_program({"/bin/bash", "-c", front + end}).exit_code;
+}
+
+TEST(SlurmScript, StartsAgainWhileCheckpointsGetOn) {
+  for (const int code : {85, 75}) {
+    const ScratchFolder run;
+    write_file_atomic(run.path() / "metrics.jsonl", "{\"step\": 1, \"loss\": 2}\n");
+    for (int attempt = 0; attempt < 5; ++attempt) {
+      make_folders(run.path() / "checkpoint" / fmt::format("step-{}", attempt + 9));
+      make_folders(run.path() / "checkpoint" / fmt::format("step-{}.tmp-x", attempt + 10));
+      EXPECT_EQ(end_of_job(run.path(), code, attempt), code) << attempt;
+    }
+    EXPECT_EQ(end_of_job(run.path(), code, 6), code);
+    EXPECT_EQ(end_of_job(run.path(), code, 7), 76) << "three times after the same step";
+  }
+}
+
 TEST(SlurmState, IsReadFromScontrol) {
   const auto state = parse_state(
       "JobId=7 JobName=x JobState=FAILED Reason=NonZeroExitCode Requeue=1 ExitCode=85:0 RunTime=0");
@@ -247,6 +302,30 @@ TEST(SlurmState, IsReadFromScontrol) {
   EXPECT_EQ(parse_state("JobId=7 JobState=CANCELLED ExitCode=0:15 X=1")->exit_code, 143);
   EXPECT_FALSE(parse_state("JobId=7 JobState=PENDING Reason=BeginTime ExitCode=0:0 ")->is_over);
   EXPECT_FALSE(parse_state("slurm_load_jobs error: Invalid job id specified"));
+}
+
+TEST(Submit, TakesTheIdWhateverTheSiteSays) {
+  const ScratchFolder folder;
+  const auto fake = folder.path() / "sbatch";
+  FileWriter(fake).write(
+      "#!/bin/sh\necho 'sbatch: Account charged: 4711' >&2\necho 'filter: all is well'\n"
+      "echo '4712;cluster'\n");
+  std::filesystem::permissions(fake, std::filesystem::perms::owner_all);
+  const std::string path = std::getenv("PATH");
+  ::setenv("PATH", (folder.path().string() + ":" + path).c_str(), 1);
+  BatchJob job{.folder = folder.path() / "run", .words = {"train"}};
+  EXPECT_EQ(submit(job), "4712");
+  EXPECT_TRUE(path_exists(folder.path() / "run/slurm-4712.sh"));
+  FileWriter(fake).write("#!/bin/sh\necho 'sbatch: error: no such partition' >&2\nexit 1\n");
+  std::string refusal;
+  try {
+    submit(job);
+  } catch (const Error& error) {
+    refusal = error.what();
+  }
+  EXPECT_EQ(refusal,
+            "tokamak launch --slurm: Slurm refuses the job: sbatch: error: no such partition");
+  ::setenv("PATH", path.c_str(), 1);
 }
 
 // A scontrol that answers with `first` once and then with `rest`, each the text of a shell command.

@@ -85,11 +85,12 @@ void read_metrics(const fs::path& file, MatrixResult& result) {
 // last line.
 std::string reason_of(const CommandResult& run) {
   if (run.exit_code == 124 || run.exit_code == 137) return "failed: it took too long";
-  size_t begin = run.out.rfind('\n') + 1;
+  const std::string& text = run.err.empty() ? run.out : run.err;
+  size_t begin = text.rfind('\n') + 1;
   for (const char* word : {"error", "not enough"}) {
-    if (const size_t at = run.out.find(word); at != run.out.npos) begin = at;
+    if (const size_t at = text.find(word); at != text.npos) begin = at;
   }
-  return fmt::format("failed: {}", run.out.substr(begin, run.out.find('\n', begin) - begin));
+  return fmt::format("failed: {}", text.substr(begin, text.find('\n', begin) - begin));
 }
 
 // Runs the row as a process of its own, so that it begins with an empty device.

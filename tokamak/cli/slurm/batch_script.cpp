@@ -32,6 +32,30 @@ void set(std::vector<SiteSetting>& settings, SiteSetting setting) {
   }
 }
 
+/// Returns the text in one line of a comment.
+std::string in_comment(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
+  return text;
+}
+
+/// Returns the text as Slurm's patterns of file names mean it.
+std::string in_pattern(const std::string& text) {
+  std::string pattern;
+  for (const char c : text) pattern += c == '%' ? std::string("%%") : std::string(1, c);
+  return pattern;
+}
+
+/// Returns the text as bash reads it back from within double quotes.
+std::string in_quotes(const std::string& text) {
+  std::string quoted;
+  for (const char c : text) {
+    if (std::string_view("\\\"$`").find(c) != std::string_view::npos) quoted += '\\';
+    quoted += c;
+  }
+  return quoted;
+}
+
 std::vector<SiteSetting> sbatch_options(const BatchJob& job) {
   std::vector<SiteSetting> options{
       {.name = "job-name", .value = job.name},
@@ -54,7 +78,7 @@ std::vector<SiteSetting> sbatch_options(const BatchJob& job) {
   set(options, {.name = "open-mode",
                 .value = "append",
                 .why = "A job that starts again goes on with the same logs."});
-  set(options, {.name = "output", .value = (job.folder / "slurm-%j.log").string()});
+  set(options, {.name = "output", .value = in_pattern(job.folder / "") + "slurm-%j.log"});
   for (const std::string& word : job.sbatch) {
     const size_t equals = word.find('=');
     set(options, {.name = word.substr(0, equals),
@@ -170,7 +194,7 @@ std::string start_function(const BatchJob& job) {
      {} \
       bash -c 'exec "$@" >> "$0-$OMPI_COMM_WORLD_RANK.log" 2>&1' "$log" "$@"
   else
-    srun --mpi="$mpi" --output="$log-%t.log" --open-mode=append \
+    srun --mpi="$mpi" --output="${{log//%/%%}}-%t.log" --open-mode=append \
      {} "$@"
   fi
 }}
@@ -216,6 +240,10 @@ fi
 }
 
 std::string end_part(const BatchJob& job) {
+  const auto options = sbatch_options(job);
+  const auto exclude = std::find_if(options.begin(), options.end(), [](const SiteSetting& option) {
+    return option.name == "exclude";
+  });
   return fmt::format(R"sh(
 leave_out=
 [ ! -e "$logs/settings" ] || . "$logs/settings"
@@ -224,10 +252,12 @@ echo "launch: exit code $code"
 
 # 85: stopped with steps left; 75: a machine failed; above 128: a rank was killed. The job starts again, at most {0}
 # times, and resumes from its last checkpoint. 0 is finished; the rest would fail again, and so would a job that has
-# ended three times in a row with the same code after the same step (76).
+# ended three times in a row with the same code after the same step, logged or saved (76).
 again=no
 case $code in 85 | 75 | 129 | 1[3-9]? | 2??) again=yes ;; esac
-echo "$code $(tail -qn 1 "$run/metrics.jsonl" 2> /dev/null | sed 's/.*"step": *\([0-9]*\).*/\1/')${{leave_out:+ $leave_out}}" >> "$logs/ends"
+step=$({{ tail -qn 1 "$run/metrics.jsonl" | sed 's/.*"step": *\([0-9]*\).*/\1/'
+  find "$run" -maxdepth 3 -name 'step-*' | sed -n 's/.*step-\([0-9]*\)$/\1/p'; }} 2> /dev/null | sort -n | tail -n 1)
+echo "$code $step${{leave_out:+ $leave_out}}" >> "$logs/ends"
 if [ $again = yes ] && [ -n "$(tail -n 3 "$logs/ends" | uniq -c | awk '$1 == 3')" ]; then
   echo "launch: the job has ended three times in a row with code $code and no further step; it is not started again"
   again=no code=76
@@ -242,7 +272,8 @@ if [ $again = yes ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {0} ]; then
 fi
 exit "$code"
 )sh",
-                     job.max_requeues, job.exclude.empty() ? "" : job.exclude + ",");
+                     job.max_requeues,
+                     exclude == options.end() ? "" : in_quotes(exclude->value) + ",");
 }
 
 }  // namespace
@@ -270,7 +301,7 @@ void require_slurm_time(const std::string& time) {
 }
 
 std::string to_script(const BatchJob& job) {
-  std::string text = fmt::format("#!/bin/bash\n# Written by: {}\n", job.written_by);
+  std::string text = fmt::format("#!/bin/bash\n# Written by: {}\n", in_comment(job.written_by));
   if (!job.site.name.empty())
     text += fmt::format("# Site {}: {}. The settings and their reasons are those of its file.\n",
                         job.site.name, job.site.about);

@@ -1,18 +1,27 @@
 #include "tokamak/cli/slurm/command.h"
 
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "tokamak/cli/slurm/batch_script.h"
 #include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
 
 namespace tokamak::cli {
 
 CommandResult run_command(const std::vector<std::string>& words, const std::string& in_file) {
   std::string line;
   for (const std::string& word : words) line += shell_word(word) + " ";
-  line += "2>&1 < " + shell_word(in_file.empty() ? "/dev/null" : in_file);
+  std::string err_file = std::filesystem::temp_directory_path() / "tokamak-stderr-XXXXXX";
+  const int fd = mkstemp(err_file.data());
+  if (fd < 0) throw_errno("mkstemp " + err_file);
+  close(fd);
+  line += fmt::format("2> {} < {}", shell_word(err_file),
+                      shell_word(in_file.empty() ? "/dev/null" : in_file));
   std::FILE* const pipe = popen(line.c_str(), "r");
   if (pipe == nullptr) throw_errno(words[0]);
   CommandResult result;
@@ -21,7 +30,11 @@ CommandResult run_command(const std::vector<std::string>& words, const std::stri
     result.out.append(part, count);
   const int status = pclose(pipe);
   result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  while (!result.out.empty() && result.out.back() == '\n') result.out.pop_back();
+  result.err = read_file(err_file);
+  std::filesystem::remove(err_file);
+  for (std::string* text : {&result.out, &result.err}) {
+    while (text->ends_with('\n')) text->pop_back();
+  }
   return result;
 }
 

@@ -8,7 +8,8 @@ namespace tokamak::cli {
 
 struct CommandResult {
   int exit_code = 0;
-  std::string out;  ///< stdout and stderr
+  std::string out;
+  std::string err;
 };
 
 /// Runs `words` with the file `in_file` on standard input, or nothing, and waits. Exit code 127:

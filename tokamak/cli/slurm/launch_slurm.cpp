@@ -1,12 +1,14 @@
 #include "tokamak/cli/slurm/launch_slurm.h"
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <optional>
 #include <thread>
 
 #include <fmt/format.h>
 
+#include "tokamak/cli/output_queue.h"
 #include "tokamak/cli/run_config.h"
 #include "tokamak/cli/slurm/batch_script.h"
 #include "tokamak/cli/slurm/site.h"
@@ -68,6 +70,12 @@ void require_plain(const char* option, const std::string& value) {
   TOK_REQUIRE(std::none_of(value.begin(), value.end(),
                            [](unsigned char c) { return c < 0x20 || c == '"' || c == '\''; }),
               "tokamak launch --slurm: {} {}: wanted a word without quotes and line ends", option,
+              printable(value));
+}
+
+void require_one_line(const char* name, const std::string& value) {
+  TOK_REQUIRE(std::none_of(value.begin(), value.end(), [](unsigned char c) { return c < 0x20; }),
+              "tokamak launch --slurm: {} {}: wanted a name without line ends", name,
               printable(value));
 }
 
@@ -189,6 +197,8 @@ int run_launch_slurm(Args args) {
   job.folder = options.folder.empty() ? "outputs" : options.folder;
   if (job.name.empty()) job.name = name_of_run(job.words, options.preset);
   read_run(job);
+  require_one_line("--job-name", job.name);
+  require_one_line("job.dump_folder", job.folder.string());
   job.written_by = "tokamak launch";
   for (const std::string& arg : args) job.written_by += " " + shell_word(arg);
   if (options.dry_run) {
@@ -202,6 +212,8 @@ int run_launch_slurm(Args args) {
   }
   fmt::print(stderr, "tokamak launch: job {}; its log: {}\n", id,
              (job.folder / fmt::format("slurm-{}.log", id)).string());
+  std::signal(SIGPIPE, SIG_IGN);  // the exit code is the job's, whoever reads its log
+  const OutputQueue output(stdout);
   return follow(id, job.folder);
 }
 

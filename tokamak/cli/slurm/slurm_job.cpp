@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <sstream>
 #include <vector>
 
 #include <fmt/format.h>
@@ -13,6 +14,7 @@
 #include "tokamak/cli/slurm/command.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/core/names.h"
 
 namespace tokamak::cli {
 namespace {
@@ -59,6 +61,18 @@ bool has_forgotten(const std::string& answer) {
   return answer.find("Invalid job id") != std::string::npos;
 }
 
+// Returns the id in what `sbatch --parsable` prints, "4711" or "4711;cluster", or "". A site's
+// filter may print lines before it.
+std::string job_id_in(const std::string& out) {
+  std::string id;
+  std::istringstream lines(out);
+  for (std::string line; std::getline(lines, line);) {
+    line.resize(std::min(line.find(';'), line.size()));
+    if (!line.empty() && line.find_first_not_of("0123456789") == std::string::npos) id = line;
+  }
+  return id;
+}
+
 int code_of(const SlurmState& state) {
   constexpr int kSlurmEndedIt = static_cast<int>(ExitCode::kTryAgain);
   if (state.state == "COMPLETED") return 0;
@@ -74,14 +88,19 @@ std::string submit(const BatchJob& job) {
   const fs::path draft = job.folder / fmt::format("slurm-draft-{}.sh", getpid());
   write_file_atomic(draft, to_script(job));
   const CommandResult result = run_command({"sbatch", "--parsable"}, draft);
-  const std::string id = result.out.substr(0, result.out.find_first_of(";\n"));
-  const bool is_id = !id.empty() && id.find_first_not_of("0123456789") == std::string::npos;
-  if (result.exit_code != 0 || !is_id) {
+  const std::string id = job_id_in(result.out);
+  std::string text = result.out + "\n" + result.err;
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  text = trimmed(text);
+  if (result.exit_code != 0) {
     fs::remove(draft);
-    std::string text = result.out;
-    std::replace(text.begin(), text.end(), '\n', ' ');
     fail("tokamak launch --slurm: Slurm refuses the job: {}", text);
   }
+  TOK_REQUIRE(!id.empty(),
+              "tokamak launch --slurm: sbatch has taken the job and names no id, so it cannot be "
+              "followed; squeue --me shows it: {}",
+              text);
+  if (!result.err.empty()) fmt::print(stderr, "{}\n", result.err);
   fs::rename(draft, job.folder / fmt::format("slurm-{}.sh", id));
   return id;
 }
@@ -114,9 +133,9 @@ int follow(const std::string& id, const fs::path& folder, std::chrono::milliseco
   for (int64_t look = 0;; ++look) {
     // Slurm's controller is asked rarely; files are read often.
     const bool asks = look % 4 == 0;
-    const std::string answer =
-        asks ? run_command({"scontrol", "show", "job", id, "--oneliner"}).out : "";
-    const auto state = parse_state(answer);
+    const CommandResult answer =
+        asks ? run_command({"scontrol", "show", "job", id, "--oneliner"}) : CommandResult();
+    const auto state = parse_state(answer.out);
     job_log.print();
     rank_log.print();
     if (signals.must_stop()) {
@@ -128,7 +147,7 @@ int follow(const std::string& id, const fs::path& folder, std::chrono::milliseco
     }
     if (state) last = *state;
     if (asks) unanswered = state ? 0 : unanswered + 1;
-    if (asks) unknown = has_forgotten(answer) ? unknown + 1 : 0;
+    if (asks) unknown = has_forgotten(answer.out + answer.err) ? unknown + 1 : 0;
     const bool waits = last.state == "PENDING" && last.reason != "None";
     const std::string says = waits ? last.state + ", " + last.reason : last.state;
     if (says != said && !says.empty()) {
