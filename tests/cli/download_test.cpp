@@ -1,5 +1,6 @@
 // `tokamak download` against a hub on loopback (tests/fixtures/hub_server.py).
 #include <chrono>
+#include <sstream>
 #include <thread>
 
 #include <fmt/format.h>
@@ -155,6 +156,42 @@ TEST_F(Download, RefusesPathsThatLeaveTheFolder) {
   put("evil.tree.json", R"([{"type": "file", "path": "../config.json", "size": 2, "oid": "x"}])");
   expect_refused(download("org/evil"),
                  "the hub lists a file \"../config.json\", which is not a path inside a folder");
+}
+
+TEST_F(Download, SendsTheTokenToNoOtherHostThatAPageNames) {
+  put_model("org/linked");
+  const std::string port = endpoint_.substr(endpoint_.rfind(':') + 1);
+  put("linked.link", "<http://localhost:" + port + "/api/models/org/linked/tree/x?cursor=6>");
+  const auto result = download("org/linked", {"--token", "secret"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  std::istringstream lines(log());
+  for (std::string line; std::getline(lines, line);)
+    EXPECT_EQ(line.starts_with("localhost"), line.find("secret") == std::string::npos) << line;
+  EXPECT_NE(log().find("localhost:" + port + " /api/models/org/linked/tree/x"), std::string::npos);
+}
+
+TEST_F(Download, EndsWherePagesDoNot) {
+  put_model("org/endless");
+  put("endless.link", "<" + endpoint_ + "/api/models/org/endless/tree/x?cursor=6>");
+  expect_refused(download("org/endless"), "lists its files on more than 1000 pages");
+}
+
+TEST_F(Download, LeavesHttpForNothing) {
+  put_model("org/ftp-model");
+  expect_refused(download("org/ftp-model"), "ftp://127.0.0.1/x: wanted an address of http");
+}
+
+TEST_F(Download, PrintsNoOrderToTheTerminal) {
+  put_model("org/evil");
+  for (const auto& [path, oid] : {std::pair{"a\\u001b[2J.safetensors", "x"},
+                                  {"a\\u009b2J.safetensors", "x"},
+                                  {"a.safetensors", "../../../../x\\u001b[2J"}}) {
+    put("evil.tree.json",
+        fmt::format(R"([{{"type": "file", "path": "{}", "size": 2, "oid": "{}"}}])", path, oid));
+    const auto result = download("org/evil");
+    expect_refused(result, "org/evil: ");
+    for (const char c : result.err) EXPECT_TRUE(c == '\n' || (c >= 0x20 && c < 0x7f)) << result.err;
+  }
 }
 
 TEST_F(Download, GivesUpOnAHubThatIsNotThere) {

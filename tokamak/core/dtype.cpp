@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/names.h"
 
 namespace tokamak {
 namespace {
@@ -38,7 +39,7 @@ DType dtype_from_name(std::string_view name, std::string_view what) {
   }
   fail(
       "{}: no such element type \"{}\"; known are float32, bfloat16, float16, float64 and integers",
-      what, name);
+      what, printable(name));
 }
 
 F16::F16(float x) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/names.h"
 
 namespace tokamak {
 namespace {
@@ -23,7 +24,8 @@ class LimitsCheck final : public nlohmann::json_sax<J> {
 
   bool key(std::string& key) override {
     auto& keys = keys_.back();
-    TOK_REQUIRE(keys.insert(key).second, "{}: JSON key \"{}\" is given twice", what_, key);
+    TOK_REQUIRE(keys.insert(key).second, "{}: JSON key \"{}\" is given twice", what_,
+                printable(key));
     TOK_REQUIRE(keys.size() <= limits_.max_members, "{}: a JSON object has more than {} members",
                 what_, limits_.max_members);
     return true;
@@ -132,7 +134,7 @@ T json_member(const Json& object, const std::string& key, std::string_view what)
   const auto it = object.find(key);
   TOK_REQUIRE(it != object.end(), "{}: \"{}\" is missing", what, key);
   TOK_REQUIRE(holds<T>(*it), "{}: \"{}\": wanted {}, got {}", what, key, kWanted<T>,
-              it->dump().substr(0, 40));
+              printable(it->dump().substr(0, 40)));
   return it->template get<T>();
 }
 

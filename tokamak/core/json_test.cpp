@@ -46,5 +46,20 @@ TEST(Json, members_are_typed) {
   EXPECT_EQ(json_member_or<std::string>(json, "absent", "d", "a.json"), "d");
 }
 
+TEST(Json, KeysFromOutsideGiveNoOrderToATerminal) {
+  try {
+    parse_json(R"({"a\u001b[2J": 1, "a\u001b[2J": 2})", "f");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "f: JSON key \"a\\x1b[2J\" is given twice");
+  }
+  try {
+    json_member<int64_t>(parse_json("{\"a\": \"\x7f\u009b2J\"}", "f"), "a", "f");
+    FAIL();
+  } catch (const Error& error) {
+    for (const char* c = error.what(); *c != '\0'; ++c) EXPECT_TRUE(*c >= 0x20 && *c < 0x7f);
+  }
+}
+
 }  // namespace
 }  // namespace tokamak

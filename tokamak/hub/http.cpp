@@ -8,12 +8,13 @@
 #include <dlfcn.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/names.h"
 
 namespace tokamak {
 namespace {
 
 constexpr size_t kLongestBody = size_t{64} << 20U;
-constexpr long kMostRedirects = 8;
+constexpr int kMostRedirects = 8;
 constexpr long kConnectSeconds = 20;
 constexpr long kStallSeconds = 30;  // without a byte
 
@@ -117,18 +118,36 @@ size_t on_body(char* data, size_t size, size_t count, void* to) {
 
 struct HttpClient::Impl {
   std::string token;
+  std::string origin;
   CURL* handle = nullptr;
 
   HttpReply perform(const std::string& url, int64_t from,
                     const std::function<void(int, std::span<const std::byte>)>* take) {
+    std::string at = url;
+    for (int redirects = 0;; ++redirects) {
+      HttpReply reply = perform_once(at, from, take);
+      const char* next = nullptr;
+      if (reply.status / 100 == 3) curl().getinfo(handle, CURLINFO_REDIRECT_URL, &next);
+      if (next == nullptr) return reply;
+      at = next;
+      if (redirects < kMostRedirects) continue;
+      reply.status = 0;
+      reply.broken = "too many redirects";
+      return reply;
+    }
+  }
+
+  // libcurl's own redirects would carry the token to another port or scheme in some versions, and
+  // leave http in others.
+  HttpReply perform_once(const std::string& url, int64_t from,
+                         const std::function<void(int, std::span<const std::byte>)>* take) {
     const Curl& c = curl();
+    const std::string scheme = lower_case(url.substr(0, url.find(':')));
+    TOK_REQUIRE(scheme == "http" || scheme == "https", "{}: wanted an address of http or https",
+                printable(url));
     c.reset(handle);
     Transfer transfer{.handle = handle, .take = take};
     c.setopt(handle, CURLOPT_URL, url.c_str());
-    c.setopt(handle, CURLOPT_PROTOCOLS_STR, "http,https");
-    c.setopt(handle, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
-    c.setopt(handle, CURLOPT_FOLLOWLOCATION, 1L);
-    c.setopt(handle, CURLOPT_MAXREDIRS, kMostRedirects);
     c.setopt(handle, CURLOPT_CONNECTTIMEOUT, kConnectSeconds);
     c.setopt(handle, CURLOPT_LOW_SPEED_LIMIT, 1L);
     c.setopt(handle, CURLOPT_LOW_SPEED_TIME, kStallSeconds);
@@ -141,9 +160,9 @@ struct HttpClient::Impl {
     // Unlike CURLOPT_RESUME_FROM this leaves a server the choice to send the whole file.
     const std::string range = fmt::format("{}-", from);
     if (from > 0) c.setopt(handle, CURLOPT_RANGE, range.c_str());
-    // libcurl leaves this header out of requests to another host.
     curl_slist* headers = nullptr;
-    if (!token.empty()) headers = c.append(headers, ("Authorization: Bearer " + token).c_str());
+    if (!token.empty() && url.starts_with(origin))
+      headers = c.append(headers, ("Authorization: Bearer " + token).c_str());
     c.setopt(handle, CURLOPT_HTTPHEADER, headers);
     const CURLcode code = c.perform(handle);
     c.free_all(headers);
@@ -157,8 +176,9 @@ struct HttpClient::Impl {
   }
 };
 
-HttpClient::HttpClient(std::string token) : impl_(std::make_unique<Impl>()) {
+HttpClient::HttpClient(std::string token, std::string origin) : impl_(std::make_unique<Impl>()) {
   impl_->token = std::move(token);
+  impl_->origin = std::move(origin) + "/";
   impl_->handle = curl().easy_init();
   TOK_REQUIRE(impl_->handle != nullptr, "libcurl could not be started");
 }

@@ -20,11 +20,12 @@ struct HttpReply {
   std::string body;  ///< of at most 64 MiB; empty where the caller took it
 };
 
-/// Follows redirects. A token goes to the host that was asked and to no other.
+/// Follows redirects, by http and https alone.
 class HttpClient {
  public:
-  /// `token` may be empty. Throws Error where libcurl cannot be loaded.
-  explicit HttpClient(std::string token);
+  /// `token`, which may be empty, goes to no other scheme, host or port than those of `origin`,
+  /// "https://HOST". Throws Error where libcurl cannot be loaded.
+  HttpClient(std::string token, std::string origin);
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
   ~HttpClient();

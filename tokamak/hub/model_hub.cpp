@@ -10,6 +10,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/json.h"
+#include "tokamak/core/names.h"
 #include "tokamak/hub/digest.h"
 
 namespace tokamak {
@@ -18,6 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kTries = 5;
+constexpr int kMostPages = 1000;
+constexpr size_t kLongestName = 200;
 constexpr auto kFirstPause = std::chrono::milliseconds(500);  // doubled each time
 
 bool may_pass(int status) {
@@ -50,7 +53,7 @@ std::string refusal(const std::string& repository, const HttpReply& reply, bool 
   if (code == "RevisionNotFound") return repository + ": it has no such revision";
   if (reply.status == 404) return repository + ": the hub has no such repository or file";
   return fmt::format("{}: the hub answered {} {}", repository, reply.status,
-                     header(reply, "x-error-message"));
+                     printable(header(reply, "x-error-message")));
 }
 
 // Calls `request` until its reply is one that a repetition would not change.
@@ -61,7 +64,7 @@ HttpReply with_patience(const std::string& url, const std::function<HttpReply()>
     if (!may_pass(reply.status)) return reply;
     if (tries == kTries) {
       throw SystemError(fmt::format(
-          "{}: {}, {} times", url,
+          "{}: {}, {} times", printable(url),
           reply.status == 0 ? reply.broken : fmt::format("the server answered {}", reply.status),
           kTries));
     }
@@ -70,25 +73,30 @@ HttpReply with_patience(const std::string& url, const std::function<HttpReply()>
   }
 }
 
-// Returns the URL of the next page: Link: <URL>; rel="next".
-std::string next_page(const HttpReply& reply) {
-  const std::string link = header(reply, "link");
-  const size_t begin = link.find('<');
-  const size_t end = link.find('>');
-  if (begin == std::string::npos || end == std::string::npos || end < begin) return {};
-  return link.find("rel=\"next\"", end) == std::string::npos
-             ? std::string()
-             : link.substr(begin + 1, end - begin - 1);
+// Terminals take ESC, and some the C1 controls (U+0080 to U+009F), for orders.
+bool has_control(std::string_view text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if (byte < 0x20 || byte == 0x7f) return true;
+    if (byte == 0xc2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xa0)
+      return true;
+  }
+  return false;
+}
+
+bool is_hash(const std::string& text, size_t digits) {
+  return text.size() == digits && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
 void check_path(const std::string& repository, const std::string& path) {
   const fs::path p(path);
-  const bool stays = !path.empty() && p.is_relative() && path.find('\\') == std::string::npos &&
+  const bool stays = !path.empty() && p.is_relative() && !has_control(path) &&
+                     path.find('\\') == std::string::npos &&
                      std::none_of(p.begin(), p.end(), [](const fs::path& part) {
                        return part == ".." || part == "." || part.empty();
                      });
   TOK_REQUIRE(stays, "{}: the hub lists a file \"{}\", which is not a path inside a folder",
-              repository, path);
+              repository, printable(path));
 }
 
 HubFile file_of(const std::string& repository, const Json& row, const std::string& what) {
@@ -100,7 +108,11 @@ HubFile file_of(const std::string& repository, const Json& row, const std::strin
     file.sha256 = json_member<std::string>(row["lfs"], "oid", what);
     file.size = json_member<int64_t>(row["lfs"], "size", what);
   }
-  TOK_REQUIRE(file.size >= 0, "{}: {} has a size of {}", repository, file.path, file.size);
+  TOK_REQUIRE(file.size >= 0, "{}: {} has a size of {}", repository, printable(file.path),
+              file.size);
+  TOK_REQUIRE(file.sha256.empty() ? is_hash(file.blob_id, 40) : is_hash(file.sha256, 64),
+              "{}: {}: wanted its hash, got \"{}\"", repository, printable(file.path),
+              printable(file.sha256.empty() ? file.blob_id : file.sha256));
   return file;
 }
 
@@ -167,12 +179,42 @@ bool is_weights(const std::string& path) {
 
 }  // namespace
 
-ModelHub::ModelHub(std::string endpoint, const std::string& token)
-    : endpoint_(std::move(endpoint)), has_token_(!token.empty()), client_(token) {
-  TOK_REQUIRE(endpoint_.starts_with("https://") || endpoint_.starts_with("http://"),
-              "the hub's address {}: wanted https://HOST", endpoint_);
-  while (endpoint_.ends_with('/')) endpoint_.pop_back();
+std::vector<HubFile> parse_hub_files(std::string_view json, const std::string& repository,
+                                     const std::string& what) {
+  const Json rows = parse_json(json, what);
+  TOK_REQUIRE(rows.is_array(), "{}: wanted a list of files", what);
+  std::vector<HubFile> files;
+  for (const Json& row : rows) {
+    if (json_member<std::string>(row, "type", what) == "file")
+      files.push_back(file_of(repository, row, what));
+  }
+  return files;
 }
+
+std::string next_page(std::string_view link) {
+  const size_t begin = link.find('<');
+  const size_t end = link.find('>');
+  if (begin == std::string::npos || end == std::string::npos || end < begin) return {};
+  if (link.find("rel=\"next\"", end) == std::string::npos) return {};
+  return std::string(link.substr(begin + 1, end - begin - 1));
+}
+
+namespace {
+
+std::string checked_endpoint(const std::string& given) {
+  std::string endpoint = given;
+  TOK_REQUIRE(endpoint.starts_with("https://") || endpoint.starts_with("http://"),
+              "the hub's address {}: wanted https://HOST", printable(endpoint));
+  while (endpoint.ends_with('/')) endpoint.pop_back();
+  return endpoint;
+}
+
+}  // namespace
+
+ModelHub::ModelHub(const std::string& endpoint, const std::string& token)
+    : endpoint_(checked_endpoint(endpoint)),
+      has_token_(!token.empty()),
+      client_(token, endpoint_.substr(0, endpoint_.find('/', endpoint_.find("//") + 2))) {}
 
 HttpReply ModelHub::get_json(const std::string& repository, const std::string& url) {
   HttpReply reply = with_patience(url, [&] { return client_.get(url); });
@@ -186,16 +228,16 @@ HubSnapshot ModelHub::snapshot(const std::string& repository, const std::string&
   HubSnapshot found{.repository = repository};
   found.commit =
       json_member<std::string>(parse_json(get_json(repository, url).body, url), "sha", url);
+  TOK_REQUIRE(!has_control(found.commit) && found.commit.size() <= kLongestName,
+              "{}: the hub names a commit \"{}\"", repository, printable(found.commit));
   url = fmt::format("{}/tree/{}?recursive=true", base, url_path(found.commit));
-  while (!url.empty()) {
+  for (int pages = 0; !url.empty(); ++pages) {
+    TOK_REQUIRE(pages < kMostPages, "{}: the hub lists its files on more than {} pages", repository,
+                kMostPages);
     const HttpReply page = get_json(repository, url);
-    const Json rows = parse_json(page.body, url);
-    TOK_REQUIRE(rows.is_array(), "{}: wanted a list of files", url);
-    for (const Json& row : rows) {
-      if (json_member<std::string>(row, "type", url) == "file")
-        found.files.push_back(file_of(repository, row, url));
-    }
-    url = next_page(page);
+    for (HubFile& file : parse_hub_files(page.body, repository, printable(url)))
+      found.files.push_back(std::move(file));
+    url = next_page(header(page, "link"));
   }
   return found;
 }
@@ -257,7 +299,7 @@ std::vector<HubFile> choose_files(const HubSnapshot& snapshot, const HubAssets& 
                 "{}: its weights are pickled Python objects only, which are not read; look for a "
                 "revision with safetensors",
                 snapshot.repository);
-    fail("{}: it has no {} at {}", snapshot.repository, kind, snapshot.commit);
+    fail("{}: it has no {} at {}", snapshot.repository, kind, printable(snapshot.commit));
   };
   take(assets.config, "config.json", is_config);
   take(assets.tokenizer, "tokenizer", is_tokenizer);

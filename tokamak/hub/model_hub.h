@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tokamak/hub/http.h"
@@ -18,6 +19,14 @@ struct HubFile {
   std::string blob_id;  ///< git's id of any other file
 };
 
+/// Reads a page of a hub's list of files, which begins no message but that of `what`. Throws Error
+/// for a path that would leave the folder or cannot be shown, and for a hash that is none.
+std::vector<HubFile> parse_hub_files(std::string_view json, const std::string& repository,
+                                     const std::string& what);
+
+/// Returns the address in a header `Link: <URL>; rel="next"`, or "".
+std::string next_page(std::string_view link);
+
 /// One commit of a repository.
 struct HubSnapshot {
   std::string repository;
@@ -30,7 +39,7 @@ struct HubSnapshot {
 class ModelHub {
  public:
   /// `endpoint` is "https://HOST"; `token` may be empty.
-  ModelHub(std::string endpoint, const std::string& token);
+  ModelHub(const std::string& endpoint, const std::string& token);
 
   /// Returns the files of what `revision` (a branch, tag or commit) means now. Throws Error for a
   /// path that would leave the folder.

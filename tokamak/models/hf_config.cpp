@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "tokamak/core/names.h"
 #include "tokamak/models/family.h"
 #include "tokamak/models/hf_fields.h"
 #include "tokamak/models/text_model.h"
@@ -144,7 +145,7 @@ std::vector<int32_t> parse_eos_ids(std::string_view text, std::string_view what)
   for (const Json& id : found.is_array() ? found : Json::array({found})) {
     TOK_REQUIRE(id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() < kMostVocab,
                 "{}: \"eos_token_id\": wanted an id or a list of ids, got {}", what,
-                found.dump().substr(0, 60));
+                printable(found.dump().substr(0, 60)));
     ids.push_back(id.get<int32_t>());
   }
   return ids;

@@ -6,6 +6,7 @@
 #include "tokamak/checkpoint/formats/outside_name.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/json.h"
+#include "tokamak/core/names.h"
 
 namespace tokamak {
 namespace fs = std::filesystem;
@@ -77,10 +78,10 @@ std::map<std::string, std::string> parse_weight_index(std::string_view text,
               "{}: wanted an object \"weight_map\"", what);
   std::map<std::string, std::string> files;
   for (const auto& [tensor, file] : json["weight_map"].items()) {
-    TOK_REQUIRE(file.is_string() && is_plain_file_name(file.get_ref<const std::string&>()),
-                "{}: tensor {}: wanted the name of a file in the same folder, got {}", what,
-                shown(tensor),
-                file.is_string() ? shown(file.get_ref<const std::string&>()) : file.dump());
+    TOK_REQUIRE(
+        file.is_string() && is_plain_file_name(file.get_ref<const std::string&>()),
+        "{}: tensor {}: wanted the name of a file in the same folder, got {}", what, shown(tensor),
+        file.is_string() ? shown(file.get_ref<const std::string&>()) : printable(file.dump()));
     files.emplace(tensor, file.get<std::string>());
   }
   TOK_REQUIRE(!files.empty(), "{}: \"weight_map\" is empty", what);

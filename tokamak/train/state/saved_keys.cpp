@@ -5,6 +5,7 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/core/json.h"
+#include "tokamak/core/names.h"
 
 namespace tokamak {
 namespace {
@@ -58,7 +59,8 @@ std::string changed_keys(std::string_view saved, const KeyValues& now, std::stri
   for (const auto& [key, value] : now) {
     const auto then = json_member_or<std::string>(json, key, value, what);
     if (then != value)
-      text += fmt::format("{}{} {} (now {})", text.empty() ? "" : ", ", key, then, value);
+      text +=
+          fmt::format("{}{} {} (now {})", text.empty() ? "" : ", ", key, printable(then), value);
   }
   return text;
 }
