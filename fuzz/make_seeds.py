@@ -148,6 +148,14 @@ SEEDS = {
         "deep": b"a = " + b"[" * 500 + b"]" * 500,
         "types": b'x = [1, 0x1F, 1e3, inf, 1979-05-27T07:32:00Z, {a.b = "\\u00e9"}]\n',
     },
+    "hub": {
+        "tree": json.dumps([
+            {"type": "file", "oid": "0" * 40, "size": 2, "path": "config.json"},
+            {"type": "directory", "oid": "0" * 40, "size": 0, "path": "original"},
+            {"type": "file", "oid": "0" * 40, "size": 9, "path": "model.safetensors",
+             "lfs": {"oid": "0" * 64, "size": 9, "pointerSize": 130}}]).encode(),
+        "link": b'<https://host/api/models/a/b/tree/main?cursor=x>; rel="next"',
+    },
     "weight_index": {
         "two": json.dumps({"metadata": {"total_size": 4}, "weight_map": {
             "a": "model-00001-of-00002.safetensors",

@@ -1,11 +1,12 @@
 """Feed the program damaged files: mutate_inputs.py PROGRAM [--count N] [--seed S] [--jobs J].
 
 Each case damages one input (safetensors, weight index, config.json, tokenizer.json, vocab.json or
-merges.txt, TOML, manifest or shard of a checkpoint, JSON lines packed or not, token files) and gives it to `convert`,
-`generate`, `train --dry-run`, `tokenizer cache` or `eval`. A case fails where the program ends by a
-signal or as a bug, takes over 10 s or 4 GiB, refuses in anything but one line, accepts damage that a
-hash covers, or drops documents or tokens without a line. Case N of seed S is always the same; a
-failed one is kept in FOLDER/failed-N with its command.
+merges.txt, TOML, manifest or shard of a checkpoint, a manifest that is sealed again, JSON lines
+packed or not, token files, an answer of a model hub) and gives it to `convert`, `generate`, `train
+--dry-run`, `train`, `download`, `tokenizer cache` or `eval`. A case fails where the program ends by a
+signal or as a bug, takes over 10 s or 4 GiB, refuses in anything but one line, prints a control
+character, accepts damage that a hash covers, or drops documents or tokens without a line. Case N of
+seed S is always the same; a failed one is kept in FOLDER/failed-N with its command.
 """
 import argparse
 import array
@@ -25,6 +26,9 @@ import sys
 import tempfile
 import threading
 import time
+
+import hub_cases
+import seal
 
 MOST_SECONDS = 10
 MOST_BYTES = 4 << 30
@@ -143,6 +147,7 @@ def mutated_text(text, draw):
         if len(words) >= 2:
             at = draw.randrange(len(words) - 1)
             new = draw.choice([b"", b"..", b"/etc/passwd", b"x" * 5000, b"\xff\xfe", b"../x",
+                               b"\\u001b[2J", b"\\u009b2J", b"\x7f",
                                text[words[at - 1] + 1:words[at]][:200]])
             return text[:words[at] + 1] + new + text[words[at + 1]:]
     if kind == 4:
@@ -224,12 +229,13 @@ class Inputs:
     def __init__(self, program, folder):
         self.folder = folder
         self.models = {name: ORACLES / name for name in ("llama_tiny", "llama_tied", "gpt2_tiny", "gemma3_vision")}
-        run = [program, "train", f"--job.dump_folder={folder}/run", "--model.flavor=hf",
-               f"--model.hf_assets_path={ORACLES}/llama_tiny", "--training.dataset=synthetic",
-               "--training.seq_len=16", "--training.local_batch_size=2", "--training.steps=2",
-               "--checkpoint.enable", "--checkpoint.last_save_model_only=false",
-               "--job.device=cpu"]
-        subprocess.run(run, check=True, stdout=subprocess.DEVNULL)
+        self.train = [program, "train", "--model.flavor=hf",
+                      f"--model.hf_assets_path={ORACLES}/llama_tiny", "--training.dataset=synthetic",
+                      "--training.seq_len=16", "--training.local_batch_size=2", "--checkpoint.enable",
+                      "--checkpoint.last_save_model_only=false", "--job.device=cpu"]
+        subprocess.run([*self.train, f"--job.dump_folder={folder}/run", "--training.steps=2"],
+                       check=True, stdout=subprocess.DEVNULL)
+        self.hub = hub_cases.Hub()
         self.checkpoint = folder / "run" / "checkpoint"
         self.exported = folder / "exported"
         subprocess.run([program, "convert", self.checkpoint / "step-2", self.exported], check=True,
@@ -281,8 +287,10 @@ class Case:
         draw = random.Random(f"{seed}/{number}")
         self.folder = folder
         self.kind = draw.choice(["safetensors", "index", "config", "tokenizer", "vocab", "toml",
-                                 "manifest", "shard", "packed", "lines", "tokens"])
+                                 "manifest", "shard", "packed", "lines", "tokens", "sealed", "sealed",
+                                 "hub"])
         self.inputs = inputs
+        self.is_finished = False
         self.out = folder / "out"
         model = folder / "model"
         if self.kind == "toml":
@@ -303,6 +311,14 @@ class Case:
             self.data = folder / f"{damaged[0]}.bin"
             self.command = [program, "eval", str(inputs.models["llama_tiny"]), str(self.data), "--seq-len=16",
                             "--json", "--device=cpu"]
+            return
+        if self.kind == "hub":
+            address = inputs.hub.add(number, mutated_text, draw)
+            self.command = [program, "download", "o/n", "--endpoint", address, "--output",
+                            str(self.out), "--token", "secret"]
+            return
+        if self.kind == "sealed":
+            self.reseal(program, draw)
             return
         if self.kind in ("manifest", "shard"):
             copy_of(inputs.checkpoint, folder / "checkpoint")
@@ -371,6 +387,34 @@ class Case:
             texts = texts[len(part):]
         return bool(tokens)
 
+    def reseal(self, program, draw):
+        """A manifest that lies under a right seal, which anyone can make."""
+        checkpoint = self.folder / "run" / "checkpoint"
+        copy_of(self.inputs.checkpoint, checkpoint)
+        model = copy_of(self.inputs.checkpoint / "step-2", checkpoint / "step-2")
+        text = (model / "manifest.json").read_bytes()
+        for _ in range(draw.choice([1, 1, 2, 4])):
+            text = mutated_text(text, draw)
+        (model / "manifest.json").write_bytes(seal.sealed(text))
+        what = draw.randrange(4)
+        if what == 0:
+            steps = draw.choice([2, 4])
+            self.is_finished = steps == 2
+            self.command = [*self.inputs.train, f"--job.dump_folder={self.folder}/run",
+                            f"--training.steps={steps}"]
+        elif what == 1:
+            self.command = [program, "generate", str(model), "--tokenizer", "bytes", "-p", "hello",
+                            "-n", "2", "--ids", "--device=cpu"]
+        else:
+            self.command = [program, "convert", str(model), str(self.out)]
+
+    def has_other_hashes(self):
+        def hashes(folder):
+            manifest = json.loads((folder / "manifest.json").read_bytes())
+            return [shard["hashes"] for shard in manifest["shards"]]
+        return hashes(self.folder / "run" / "checkpoint" / "step-2") != \
+            hashes(self.inputs.checkpoint / "step-2")
+
     def write_vocab(self, model, draw):
         """The same tokenizer in the files of GPT-2, of which one is damaged."""
         parts = json.loads(tokenizer_json())["model"]
@@ -402,7 +446,7 @@ class Case:
     def verdict(self, code, text, seconds, peak):
         if code < 0:
             return f"signal {-code}"
-        if code not in (0, 2, 75):
+        if code not in (0, 2, 75) and (code, self.kind) != (3, "sealed"):
             return f"exit {code}: {text[:300]}"
         if seconds > MOST_SECONDS:
             return f"{seconds:.1f} s"
@@ -420,9 +464,18 @@ class Case:
                 return "documents or tokens are missing without a line"
         if code != 0 and self.kind != "toml" and len(lines) != 1:
             return f"{len(lines)} lines: {text[:300]}"
+        if any(byte < 32 and byte not in b"\t\n\r" or byte == 127 for byte in text.encode()):
+            return f"a control character: {text[:300]!r}"
+        if self.is_finished and code == 0 and self.has_other_hashes():
+            return "a wrong hash passes"
+        if self.kind == "hub":
+            files = {str(f.relative_to(self.folder)) for f in self.folder.rglob("*") if f.is_file()}
+            strange = [f for f in files if f not in ("stdout", "stderr") and not f.startswith("out/")]
+            return f"files outside: {strange}" if strange else None
         if code != 0 and self.out.exists():
             return "a refusal left its output"
-        if code == 0 and self.kind in ("manifest", "shard"):
+        if code == 0 and (self.kind in ("manifest", "shard") or
+                          self.kind == "sealed" and self.command[1] == "convert"):
             got = (self.out / "model.safetensors").read_bytes()
             if got != (self.inputs.exported / "model.safetensors").read_bytes():
                 return "damage was accepted"

@@ -171,6 +171,13 @@ TEST(Checkpoint, a_sealed_lie_is_refused) {
   EXPECT_NE(lie("\"bytes\": ", "\"bytes\": 1").find("hashes, wanted"), std::string::npos);
   EXPECT_NE(lie("\"chunk_bytes\": 64", "\"chunk_bytes\": 0").find("chunk_bytes"),
             std::string::npos);
+  for (const char* chunk : {"1073741825", "4611686018427387904", "9223372036854775807"}) {
+    EXPECT_NE(lie("\"chunk_bytes\": 64", fmt::format("\"chunk_bytes\": {}", chunk))
+                  .find("wanted 1 to 1073741824"),
+              std::string::npos);
+  }
+  EXPECT_NE(lie("\"step\": 1", "\"step\": 9223372036854775807").find("wanted at most"),
+            std::string::npos);
   EXPECT_NE(lie("shard-00000", "../000").find("same folder"), std::string::npos);
   EXPECT_NE(lie("\"offset\": ", "\"offset\": 9").find("leave the"), std::string::npos);
   EXPECT_NE(lie("{\"tensor\": \"w\"", "{\"tensor\": \"v\"").find("no such tensor"),

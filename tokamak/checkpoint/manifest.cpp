@@ -10,6 +10,7 @@
 #include "tokamak/core/chunk_hash.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/json.h"
+#include "tokamak/core/names.h"
 
 namespace tokamak {
 namespace {
@@ -17,6 +18,9 @@ namespace {
 constexpr std::string_view kFormat = "tokamak-checkpoint";
 constexpr std::string_view kSealHead = "{\"seal\": \"";
 constexpr size_t kSealDigits = 16;
+// A reader holds a chunk in memory, and adds some of them to a place in the file.
+constexpr int64_t kMostChunkBytes = int64_t{1} << 30;
+constexpr int64_t kMostFileBytes = int64_t{1} << 60;
 
 bool has_seal(std::string_view text) {
   return text.starts_with(kSealHead) && text.size() > kSealHead.size() + kSealDigits;
@@ -83,7 +87,8 @@ Dims read_dims(const Json& json, const std::string& what) {
   Dims dims;
   for (const Json& extent : json) {
     TOK_REQUIRE(extent.is_number_unsigned() && extent.get<uint64_t>() <= INT64_MAX,
-                "{}: wanted whole numbers from 0, got {}", what, extent.dump().substr(0, 40));
+                "{}: wanted whole numbers from 0, got {}", what,
+                printable(extent.dump().substr(0, 40)));
     dims.push_back(extent.get<int64_t>());
   }
   return dims;
@@ -157,7 +162,11 @@ ShardSummary shard_of(const Json& json, const std::map<std::string, TensorType>&
               where);
   shard.file_bytes = count_of(json, "bytes", where);
   shard.chunk_bytes = count_of(json, "chunk_bytes", where);
-  TOK_REQUIRE(shard.chunk_bytes > 0, "{}: \"chunk_bytes\" is 0", where);
+  TOK_REQUIRE(shard.file_bytes <= kMostFileBytes, "{}: \"bytes\" is {}, wanted at most {}", where,
+              shard.file_bytes, kMostFileBytes);
+  TOK_REQUIRE(shard.chunk_bytes > 0 && shard.chunk_bytes <= kMostChunkBytes,
+              "{}: \"chunk_bytes\" is {}, wanted 1 to {}", where, shard.chunk_bytes,
+              kMostChunkBytes);
   const Json& hashes = member(json, "hashes", Json::value_t::array, where);
   const int64_t chunks =
       shard.file_bytes / shard.chunk_bytes + (shard.file_bytes % shard.chunk_bytes != 0 ? 1 : 0);
@@ -189,6 +198,8 @@ CheckpointInfo info_of(const Json& json, const std::string& what) {
                       .resumable = json_member<bool>(json, "resumable", what),
                       .config_digest = json_member<std::string>(json, "config_digest", what),
                       .sections = {}};
+  TOK_REQUIRE(info.step <= kMostSavedSteps, "{}: \"step\" is {}, wanted at most {}", what,
+              info.step, kMostSavedSteps);
   for (const auto& [name, section] :
        member(json, "sections", Json::value_t::object, what).items()) {
     TOK_REQUIRE(section.is_string(), "{}: section {}: wanted a string", what, shown(name));

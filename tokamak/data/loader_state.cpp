@@ -42,6 +42,11 @@ LoaderState LoaderState::from_json(std::string_view text, std::string_view name)
   state.window = json_member<int64_t>(json, "window", name);
   TOK_REQUIRE(state.window >= 0, "{}: \"window\": wanted 0 or more, got {}", name, state.window);
   state.seq_len = json_member<int64_t>(json, "seq_len", name);
+  constexpr int64_t kMostTokens = int64_t{1} << 60;
+  TOK_REQUIRE(state.seq_len >= 1 && state.seq_len < kMostTokens &&
+                  state.window <= kMostTokens / (state.seq_len + 1),
+              "{}: wanted at most {} tokens before the next window, got {} windows of seq_len {}",
+              name, kMostTokens, state.window, state.seq_len);
   const auto seed = json_member_or<std::string>(json, "shuffle_seed", "", name);
   if (!seed.empty()) state.shuffle_seed = parse_u64(seed, 10, name);
   TOK_REQUIRE(json.contains("sources") && json["sources"].is_array(),

@@ -227,7 +227,7 @@ std::filesystem::path save_checkpoint(World& world, const StateAccess& access,
   ShardedSave save(world, folder, state.step);
   save.attempt(
       [&] { add_pieces(save, pieces_to_save(access, pieces, options.resumable), options); });
-  save.write();
+  work_together(world, [&] { save.write(); });
   return save.commit(info_of(state, options));
 }
 
@@ -294,12 +294,18 @@ TrainState load_checkpoint(const StateAccess& access, std::span<const TensorPiec
   if (parts.train_state) {
     state.step = step;
     state.tokens_seen = json_member<int64_t>(json, "tokens_seen", what);
+    TOK_REQUIRE(state.step >= 0 && state.step <= kMostSavedSteps && state.tokens_seen >= 0 &&
+                    state.tokens_seen <= kMostSavedTokens,
+                "{}: wanted a step up to {} and tokens up to {}, got {} and {}", what,
+                kMostSavedSteps, kMostSavedTokens, state.step, state.tokens_seen);
   }
   if (parts.optimizer) state.updates = json_member_or(json, "updates", step, what);
   TOK_REQUIRE(state.step >= 0 && state.tokens_seen >= 0 && state.updates >= 0,
               "{}: wanted no negative number", what);
   const Json rng = parse_json(reader.section("rng"), folder.string() + ": rng");
-  state.seed = rng.at("seed").get<uint64_t>();
+  TOK_REQUIRE(rng.is_object() && rng.contains("seed") && rng["seed"].is_number_unsigned(),
+              "{}: rng: wanted a \"seed\"", folder.string());
+  state.seed = rng["seed"].get<uint64_t>();
   if (parts.loader) state.loader = reader.section("loader");
   if (reader.manifest().info.sections.contains("keys")) state.keys = reader.section("keys");
   return state;
