@@ -234,15 +234,53 @@ TEST(Checkpoint, PartsCanBeLeftOut) {
   const Words common = kResumable + data + Words{"--checkpoint.interval=4"};
   run_ok(train_words("llama_tiny", dump, common));
   const auto whole = timeless_metrics(dump);
-  for (const char* part : {"optimizer", "dataloader", "lr_scheduler"}) {
+  for (const std::string part : {"optimizer", "data_loader", "lr_scheduler", "model"}) {
     fs::remove_all(dump / "checkpoint/step-6");
     run_ok(train_words("llama_tiny", dump,
-                       common + Words{std::string("--checkpoint.exclude_from_loading=") + part}));
+                       common + Words{"--checkpoint.exclude_from_loading=" + part}));
     const auto now = timeless_metrics(dump);
     ASSERT_EQ(now.size(), 6U) << part;
-    EXPECT_EQ(now[4] == whole[4], std::string(part) != "dataloader") << part;
-    EXPECT_EQ(now[5] == whole[5], std::string(part) == "lr_scheduler") << part;
+    EXPECT_EQ(now[4] == whole[4], part == "optimizer" || part == "lr_scheduler") << part;
+    EXPECT_EQ(now[5] == whole[5], part == "lr_scheduler") << part;
   }
+}
+
+// As in torchtitan: what goes on from there goes on with the new schedule.
+TEST(Checkpoint, AScheduleThatIsLeftOutBeginsAgain) {
+  const ScratchFolder scratch;
+  const Words words = train_words(
+      "llama_tiny", scratch.path(),
+      kResumable + Words{"--lr_scheduler.total_steps=8", "--lr_scheduler.warmup_steps=2",
+                         "--lr_scheduler.min_lr_factor=0", "--optimizer.lr=0.06"});
+  run_ok(words + Words{"--training.steps=4"});
+  run_ok(words + Words{"--training.steps=6", "--checkpoint.exclude_from_loading=lr_scheduler"});
+  run_ok(words + Words{"--training.steps=8"});
+  std::vector<double> rates;
+  for (const Json& line : read_json_lines(scratch.path() / "metrics.jsonl"))
+    rates.push_back(line.at("lr").get<double>());
+  ASSERT_EQ(rates.size(), 8U);
+  const double begin[] = {0.03, 0.06, 0.06, 0.05};
+  for (size_t i = 0; i < rates.size(); ++i) EXPECT_NEAR(rates[i], begin[i % 4], 1e-9) << i + 1;
+}
+
+TEST(Weights, OfTheAssetsAreWhereARunStartsThatAsksForHuggingFaces) {
+  const ScratchFolder scratch;
+  const Words asked[] = {
+      {},
+      {"--checkpoint.initial_load_in_hf"},
+      {"--checkpoint.initial_load_path=" + oracle_folder("llama_tiny").string()}};
+  std::vector<std::string> steps;
+  for (size_t i = 0; i < std::size(asked); ++i) {
+    const fs::path dump = scratch.path() / std::to_string(i);
+    const auto result =
+        run_ok(train_words("llama_tiny", dump, Words{"--training.steps=1"} + asked[i]));
+    const bool says = result.out.find("Loading the weights of " +
+                                      oracle_folder("llama_tiny").string()) != std::string::npos;
+    EXPECT_EQ(says, i > 0) << result.out;
+    steps.push_back(timeless_metrics(dump).at(0));
+  }
+  EXPECT_NE(steps[0], steps[1]);
+  EXPECT_EQ(steps[1], steps[2]);
 }
 
 // Moments go on in another dtype, with a line, and the run then saves that one.

@@ -181,6 +181,12 @@ bool is_flag(const std::string& word) {
   return word.starts_with("-") && word.size() > 1;
 }
 
+// Whether the word, as -1, may be the value of the key before it.
+bool follows_key(Args args, size_t i) {
+  return i > 0 && !args[i].starts_with("--") && args[i - 1].starts_with("--") &&
+         args[i - 1].find('.') != std::string::npos && args[i - 1].find('=') == std::string::npos;
+}
+
 // The words, before anything is read.
 struct RunWords {
   RunConfig run;  // as far as flags set it
@@ -237,7 +243,7 @@ RunWords parse_run_words(Args args, const std::string& verb) {
     } else if (!is_flag(arg) && !words.file && words.overrides.empty()) {
       words.file = arg;
     } else {
-      if (is_flag(arg)) refuse_unknown_flag(arg, verb);
+      if (is_flag(arg) && !follows_key(args, i)) refuse_unknown_flag(arg, verb);
       words.overrides.push_back(arg);
     }
   }
@@ -322,6 +328,7 @@ std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
     if (loaded.names_model) require_name(spec, run.config.model.name);
     if (!spec.unused_members.empty()) run.notes.push_back(spec.unused_members);
   }
+  if (auto note = fit_vocab(run.config)) run.notes.push_back(std::move(*note));
   const bool starts_itself = words.is_proxy && !is_launched;
   if (world != launched.world_size && !starts_itself) {
     for (Need& need : missing_ranks(run.config.parallelism, world, launched.world_size))

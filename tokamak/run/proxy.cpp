@@ -156,6 +156,7 @@ void leave_files_alone(Config& c) {
   c.validation.enable = false;
   c.checkpoint.enable = false;
   c.checkpoint.initial_load_path.reset();
+  c.checkpoint.initial_load_in_hf = false;
 }
 
 std::string kept_text(const Config& c, const Degrees& whole, const ModelSpec& spec) {

@@ -22,6 +22,17 @@ bool is_text(const std::string& dataset) {
   return dataset == "text" || dataset.rfind("c4", 0) == 0;
 }
 
+bool reads_text(const Config& c) {
+  return is_text(c.training.dataset) || (c.validation.enable && is_text(c.validation.dataset));
+}
+
+// Whether there is no file that might be the run's tokenizer.
+bool lacks_tokenizer(const Config& c) {
+  const fs::path assets = assets_path(c);
+  const bool is_file = path_exists(assets) && !is_folder(assets);
+  return reads_text(c) && assets != "bytes" && !is_file && !has_tokenizer(assets);
+}
+
 // Sets the rows of a rank, `microbatch` at a time.
 void deal_rows(DataOptions& data, const MeshPlace& place, int64_t global, int64_t microbatch) {
   const RowShare rows = row_share(mesh_of(place.degrees), place.rank, global);
@@ -65,6 +76,13 @@ std::optional<ValidationOptions> validation_of(const Config& c, const DataOption
   return v;
 }
 
+// Returns what the run starts from, or nothing where that is random.
+std::optional<fs::path> initial_weights(const Config& c) {
+  if (c.checkpoint.initial_load_path) return *c.checkpoint.initial_load_path;
+  if (!c.checkpoint.initial_load_in_hf) return std::nullopt;
+  return model_folder(c);
+}
+
 CheckpointOptions checkpoint_of(const Config& c, const Tokenizer* tokenizer) {
   const CheckpointConfig& k = c.checkpoint;
   CheckpointOptions o{
@@ -73,11 +91,13 @@ CheckpointOptions checkpoint_of(const Config& c, const Tokenizer* tokenizer) {
   o.keep_latest_k = static_cast<int>(k.keep_latest_k);
   o.load_step = k.load_step;
   for (const std::string& part : k.exclude_from_loading) {
+    if (part == "model") o.parts.model = false;
     if (part == "optimizer") o.parts.optimizer = false;
+    if (part == "lr_scheduler") o.parts.lr_scheduler = false;
     if (part == "dataloader") o.parts.loader = false;
     if (part == "train_state") o.parts.train_state = false;
   }
-  o.initial_load_path = k.initial_load_path.value_or("");
+  o.initial_load_path = initial_weights(c).value_or("");
   o.initial_load_model_only = k.initial_load_model_only;
   o.last_save_model_only = k.last_save_model_only;
   o.last_save_in_hf = k.last_save_in_hf;
@@ -106,10 +126,20 @@ CheckpointOptions checkpoint_of(const Config& c, const Tokenizer* tokenizer) {
 
 std::unique_ptr<Tokenizer> tokenizer_of(const Config& c) {
   if (c.training.dataset == "self") return self_tokenizer();
-  const bool needed =
-      is_text(c.training.dataset) || (c.validation.enable && is_text(c.validation.dataset));
-  if (!needed) return nullptr;
-  return load_tokenizer(assets_path(c));
+  return reads_text(c) ? load_tokenizer(assets_path(c)) : nullptr;
+}
+
+std::optional<std::string> fit_vocab(Config& c) {
+  const ModelConfig& m = c.model;
+  const bool is_own =
+      m.layers || m.dim || m.heads || m.kv_heads || m.head_dim || m.mlp_dim || m.window;
+  if (!is_own || m.vocab || initial_weights(c) || !has_model(c) || lacks_tokenizer(c))
+    return std::nullopt;
+  const auto tokenizer = tokenizer_of(c);
+  if (tokenizer == nullptr || tokenizer->vocab_size() <= spec_of(c).vocab_size) return std::nullopt;
+  c.model.vocab = tokenizer->vocab_size();
+  return fmt::format("model.vocab = {}: taken from the tokenizer, which has more ids than {} {}",
+                     *c.model.vocab, m.name, m.flavor);
 }
 
 std::vector<Need> missing_files(const Config& c) {
@@ -117,32 +147,39 @@ std::vector<Need> missing_files(const Config& c) {
   const auto check_data = [&](const std::string& section, const std::string& dataset,
                               const std::optional<std::string>& path) {
     const std::string at = path.value_or("");
-    // A dataset without a path is reported among the needs of the config itself.
-    if (dataset == "self" || dataset == "synthetic" || at.empty()) return;
-    const auto reason = missing_data({.dataset = dataset, .path = at});
+    // A dataset that is unknown or has no path is reported among the needs of the config itself.
+    const Strings known = Capabilities().datasets;
+    const bool is_known = std::find(known.begin(), known.end(), dataset) != known.end();
+    if (!is_known || dataset == "self" || dataset == "synthetic" || at.empty()) return;
+    std::optional<std::string> reason;
+    try {
+      reason = missing_data({.dataset = dataset, .path = at});
+    } catch (const Error& error) {
+      fail("{}.dataset_path: {}", section, error.what());
+    }
     if (reason) needs.push_back({.key = section + ".dataset_path", .value = at, .reason = *reason});
   };
   check_data("training", c.training.dataset, c.training.dataset_path);
   if (c.validation.enable)
     check_data("validation", c.validation.dataset, c.validation.dataset_path);
-  const bool wants_tokenizer =
-      is_text(c.training.dataset) || (c.validation.enable && is_text(c.validation.dataset));
-  const fs::path assets = assets_path(c);
   if (!has_model(c)) {
     needs.push_back({.key = "model.hf_assets_path",
-                     .value = assets.string(),
+                     .value = c.model.hf_assets_path,
                      .reason = "there is no config.json, which model.flavor = \"hf\" needs"});
   }
-  if (wants_tokenizer && assets != "bytes" && (!path_exists(assets) || is_folder(assets)) &&
-      !has_tokenizer(assets)) {
-    needs.push_back({.key = "model.hf_assets_path",
-                     .value = assets.string(),
-                     .reason = "there is no tokenizer.json or tokenizer.model"});
+  if (lacks_tokenizer(c)) {
+    needs.push_back(
+        {.key = c.model.tokenizer_path ? "model.tokenizer_path" : "model.hf_assets_path",
+         .value = assets_path(c),
+         .reason = "there is no tokenizer.json or tokenizer.model"});
   }
-  if (c.checkpoint.initial_load_path && !path_exists(*c.checkpoint.initial_load_path)) {
-    needs.push_back({.key = "checkpoint.initial_load_path",
-                     .value = *c.checkpoint.initial_load_path,
-                     .reason = "no such file or folder"});
+  if (const auto weights = initial_weights(c); weights && !path_exists(*weights)) {
+    const bool is_named = c.checkpoint.initial_load_path.has_value();
+    needs.push_back({.key = is_named ? "checkpoint.initial_load_path" : "model.hf_assets_path",
+                     .value = weights->string(),
+                     .reason = is_named ? "no such file or folder"
+                                        : "no such folder, from which "
+                                          "checkpoint.initial_load_in_hf loads the weights"});
   }
   return needs;
 }

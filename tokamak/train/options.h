@@ -16,6 +16,10 @@ namespace tokamak {
 /// Returns which files of the run are missing: data, tokenizer, weights, config.json.
 std::vector<Need> missing_files(const Config& config);
 
+/// Raises the vocabulary of a new model of own sizes, unless model.vocab sets it, to that of the
+/// tokenizer; returns a line that says so, or nothing where it is large enough.
+std::optional<std::string> fit_vocab(Config& config);
+
 /// Returns everything a trainer on one rank needs; `tokenizer` (may be null) must outlive it.
 TrainerOptions options_of(const Config& config, const Tokenizer* tokenizer, const MeshPlace& place);
 

@@ -288,7 +288,7 @@ class Trainer {
 
   void issue(const std::vector<Batch>& batches, int64_t label_tokens) {
     if (o_.before_step) o_.before_step(state_.step + 1, access_);
-    const double lr = o_.lr * lr_factor(o_.schedule, state_.step);
+    const double lr = o_.lr * lr_factor(o_.schedule, state_.schedule_step);
     const double norm_limit = bad_steps_.norm_limit();
     inputs_.write_scalars(lr, state_.step + 1, ++state_.updates, o_.shape.training.optimizer);
     inputs_.write_norm_limit(norm_limit);
@@ -305,6 +305,7 @@ class Trainer {
 
   void advance(int64_t steps) {
     state_.step += steps;
+    state_.schedule_step += steps;
     state_.tokens_seen += steps * tokens_per_step();
   }
 

@@ -12,6 +12,7 @@
 #include "tokamak/checkpoint/atomic_folder.h"
 #include "tokamak/checkpoint/checkpoint_folder.h"
 #include "tokamak/checkpoint/checkpoint_reader.h"
+#include "tokamak/comm/communicator.h"
 #include "tokamak/comm/flight.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
@@ -59,7 +60,78 @@ std::string lineage_of(const CheckpointOptions& o) {
   return fmt::format("{}", fmt::join(asked, ", "));
 }
 
+// Whether the newest checkpoint is of a run that was told to load as this one is.
+bool newest_is_of(const std::string& lineage, const std::filesystem::path& folder) {
+  const auto all = list_checkpoints(folder);
+  const auto newest = std::find_if(all.rbegin(), all.rend(), [](const CheckpointEntry& entry) {
+    return entry.kind != CheckpointKind::kUnusable;
+  });
+  return newest != all.rend() && newest->lineage == lineage;
+}
+
+// Returns the folder of checkpoint.load_step.
+std::filesystem::path step_to_load(const CheckpointOptions& o) {
+  auto path = o.folder / step_folder_name(o.load_step);
+  TOK_REQUIRE(path_exists(path), "checkpoint.load_step = {}: there is no {}", o.load_step,
+              path.string());
+  return path;
+}
+
+void restore_loader(Loader& loader, const std::string& state) {
+  loader.restore(LoaderState::from_json(state, "the checkpoint's loader state"));
+}
+
+std::string completed_line(int64_t step, int64_t steps) {
+  return fmt::format("Training already completed: step {} of training.steps = {}", step, steps);
+}
+
+// Returns the line of a run that is done, as far as sizes show.
+std::optional<std::string> find_completed(const CheckpointOptions& o, int64_t steps, bool is_own) {
+  if (!o.writes() || o.create_seed || (o.goes_back() && !is_own)) return std::nullopt;
+  for (const CheckpointEntry& entry : list_checkpoints(o.folder)) {
+    if (entry.step > 0 && entry.step >= steps && entry.problem.empty())
+      return completed_line(entry.step, steps);
+  }
+  return std::nullopt;
+}
+
 }  // namespace
+
+std::vector<std::string> check_begin(const CheckpointOptions& o, const ModelSpec& model,
+                                     std::span<const TensorPiece> pieces, int64_t steps,
+                                     Loader* loader) {
+  const std::string lineage = lineage_of(o);
+  const bool is_own = newest_is_of(lineage, o.folder);
+  if (const auto line = find_completed(o, steps, is_own)) return {*line};
+  std::vector<std::string> lines;
+  const auto check = [&](const std::filesystem::path& path) {
+    const CheckpointReader reader(path);
+    const bool is_branch = lineage_of(reader.manifest().info) != lineage;
+    const LoadParts parts = is_branch ? o.parts : LoadParts{};
+    require_no_other_parameters(reader, model);
+    check_checkpoint(reader, pieces, parts);
+    if (parts.loader && loader != nullptr) restore_loader(*loader, reader.section("loader"));
+  };
+  if (o.enable || o.load_only) {
+    if (o.load_step >= 0 && !is_own) {
+      check(step_to_load(o));
+      return lines;
+    }
+    const auto alone = make_single_world();
+    const ResumePoint point = find_resume_point(
+        *alone, o.folder, check, [&](const std::string& line) { lines.push_back(line); });
+    if (point.path) return lines;
+    require_no_checkpoints(point, o.folder);
+  }
+  if (o.initial_load_path.empty()) return lines;
+  if (o.initial_load_model_only) {
+    parameters_of_model(model, open_weights(model, o.initial_load_path),
+                        o.initial_load_path.string());
+  } else {
+    check(o.initial_load_path);
+  }
+  return lines;
+}
 
 RunCheckpoints::RunCheckpoints(const CheckpointOptions& options, const ModelSpec& model,
                                DType master, const std::string& config_digest, World& world,
@@ -89,7 +161,7 @@ RunCheckpoints::RunCheckpoints(const CheckpointOptions& options, const ModelSpec
                      }}) {}
 
 bool RunCheckpoints::has_done(int64_t steps) {
-  if (!writes() || o_.create_seed || (goes_back() && !newest_is_own())) return false;
+  if (!writes() || o_.create_seed || (o_.goes_back() && !newest_is_own())) return false;
   const FinishedRun run = find_finished_run(world_, o_.folder, steps, o_.num_threads);
   for (const std::string& line : run.damaged) log_.say(line, "WARNING");
   if (!run.step) return false;
@@ -102,8 +174,7 @@ bool RunCheckpoints::has_done(int64_t steps) {
       log_.say(fmt::format("Old checkpoints could not be removed: {}", error.what()), "WARNING");
     }
   }
-  log_.say(
-      fmt::format("Training already completed: step {} of training.steps = {}", *run.step, steps));
+  log_.say(completed_line(*run.step, steps));
   return true;
 }
 
@@ -115,7 +186,8 @@ TrainState RunCheckpoints::begin(uint64_t seed, Loader& loader) {
   if (!is_recalled) resumed = resume(seed);
   if (resumed) {
     if (!o_.initial_load_path.empty())
-      log_.say("checkpoint.initial_load_path is ignored: this run has checkpoints of its own");
+      log_.say(fmt::format("The weights of {} are ignored: this run has checkpoints of its own",
+                           o_.initial_load_path.string()));
     state = std::move(*resumed);
     take_over(state, seed, loader);
   } else {
@@ -136,7 +208,7 @@ TrainState RunCheckpoints::begin(uint64_t seed, Loader& loader) {
   if (writes()) {
     describe_model(o_.folder);
     saver_.prepare(access_, pieces_);
-    if (has_branched_ && goes_back()) leave_branch(state, loader);
+    if (has_branched_ && o_.goes_back()) leave_branch(state, loader);
     if (is_recalled && owes_save(state.step)) save(state, true, loader);
   }
   return state;
@@ -193,13 +265,8 @@ void RunCheckpoints::await_copies() {
 }
 
 bool RunCheckpoints::newest_is_own() const {
-  const std::string answer = on_rank_zero(world_, [&]() -> std::string {
-    const auto all = list_checkpoints(o_.folder);
-    const auto newest = std::find_if(all.rbegin(), all.rend(), [](const CheckpointEntry& entry) {
-      return entry.kind != CheckpointKind::kUnusable;
-    });
-    return newest != all.rend() && newest->lineage == lineage_ ? "own" : "";
-  });
+  const std::string answer = on_rank_zero(
+      world_, [&] { return std::string(newest_is_of(lineage_, o_.folder) ? "own" : ""); });
   return !answer.empty();
 }
 
@@ -211,12 +278,9 @@ std::optional<TrainState> RunCheckpoints::resume(uint64_t seed) {
   // What a run does not write, another may: to go back is to go back to where it began.
   const bool is_fixed = !writes() && !loaded_from_.empty();
   if (is_fixed || (o_.load_step >= 0 && !is_done)) {
-    const auto path = is_fixed ? loaded_from_ : o_.folder / step_folder_name(o_.load_step);
-    on_rank_zero(world_, [&] {
-      TOK_REQUIRE(path_exists(path), "checkpoint.load_step = {}: there is no {}", o_.load_step,
-                  path.string());
-      return std::string();
-    });
+    const std::filesystem::path path =
+        is_fixed ? loaded_from_.string()
+                 : on_rank_zero(world_, [&] { return step_to_load(o_).string(); });
     log_.say(fmt::format("Loading the checkpoint {}", path.string()));
     all_together_for_long(world_, [&] {
       state = resume_from(path, seed);
@@ -291,8 +355,7 @@ void RunCheckpoints::leave_newer(const std::filesystem::path& folder, int64_t fi
 // Continues the loader of the run that was saved, and says what is not as it was there.
 void RunCheckpoints::take_over(TrainState& state, uint64_t seed, Loader& loader) const {
   all_together(world_, [&] {
-    if (!state.loader.empty())
-      loader.restore(LoaderState::from_json(state.loader, "the checkpoint's loader state"));
+    if (!state.loader.empty()) restore_loader(loader, state.loader);
     return std::string();
   });
   if (state.missing_scales > 0)

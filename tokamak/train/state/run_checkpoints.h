@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "tokamak/checkpoint/checkpoint_reader.h"
 #include "tokamak/data/loader.h"
@@ -52,7 +53,19 @@ struct CheckpointOptions {
   AssetFiles assets;                    ///< tokenizer files, for exports
   SpecialIds ids;
   KeyValues keys;  ///< learning_keys() of the run
+
+  bool writes() const { return enable && !load_only; }
+
+  /// Whether the run was told to begin before the newest checkpoint.
+  bool goes_back() const { return load_step >= 0 || !parts.train_state; }
 };
+
+/// Throws Error as RunCheckpoints::begin() would for what a run of `steps` begins from, of which it
+/// reads no more than headers. Returns lines that begin() would log. Takes `loader`, which may be
+/// null, to the place where the run would go on.
+std::vector<std::string> check_begin(const CheckpointOptions& options, const ModelSpec& model,
+                                     std::span<const TensorPiece> pieces, int64_t steps,
+                                     Loader* loader);
 
 /// All functions are collective and throw alike on all ranks.
 class RunCheckpoints {
@@ -98,7 +111,7 @@ class RunCheckpoints {
   void await_copies();
 
  private:
-  bool writes() const { return o_.enable && !o_.load_only; }
+  bool writes() const { return o_.writes(); }
 
   const std::filesystem::path& folder_of_saves() const {
     return writes() ? o_.folder : o_.stopped_folder;
@@ -107,9 +120,6 @@ class RunCheckpoints {
   /// Whether the newest checkpoint is of a run that was told to load as this one is: what was asked
   /// for is done, and the run goes on from there.
   bool newest_is_own() const;
-
-  /// Whether the run was told to begin before the newest checkpoint.
-  bool goes_back() const { return o_.load_step >= 0 || !o_.parts.train_state; }
 
   /// Loads the checkpoint to resume from, if there is one.
   std::optional<TrainState> resume(uint64_t seed);

@@ -164,14 +164,9 @@ void load_parts(const CheckpointReader& reader, const StateAccess& access,
   });
 }
 
-// Clears a row of delayed scales if the checkpoint has none; returns whether it has one.
-bool find_scale(const CheckpointReader& reader, const StateAccess& access, const TensorPiece& piece,
-                const TensorType* found) {
-  if (found == nullptr) {
-    const int64_t width = size_of(piece.type.dtype);
-    access.clear_at(piece.state, piece.offset * width, piece.numel() * width);
-    return false;
-  }
+void check_scale(const CheckpointReader& reader, const TensorPiece& piece,
+                 const TensorType* found) {
+  if (found == nullptr) return;
   TOK_REQUIRE(found->dtype == piece.type.dtype && found->dims.size() == 1,
               "{}: {} is {}, wanted {}", reader.folder().string(), piece.tensor, to_string(*found),
               to_string(piece.type));
@@ -179,7 +174,10 @@ bool find_scale(const CheckpointReader& reader, const StateAccess& access, const
               "quantize.linear.float8.amax_history_len = {}: {} has histories of {}; set that, or "
               "leave scales out with checkpoint.exclude_from_loading = [\"optimizer\"]",
               piece.type.dims[0] - 1, reader.folder().string(), found->dims[0] - 1);
-  return true;
+}
+
+bool is_wanted(const TensorPiece& piece, const LoadParts& parts) {
+  return piece.kind == StateKind::kMoment ? parts.optimizer : parts.model;
 }
 
 }  // namespace
@@ -208,8 +206,10 @@ void add_pieces(ShardedSave& save, std::span<const PieceSource> pieces,
 CheckpointInfo info_of(const TrainState& state, const SnapshotOptions& options) {
   CheckpointInfo info{
       .step = state.step, .resumable = options.resumable, .config_digest = options.config_digest};
-  const Json train_state{
-      {"step", state.step}, {"updates", state.updates}, {"tokens_seen", state.tokens_seen}};
+  const Json train_state{{"step", state.step},
+                         {"updates", state.updates},
+                         {"tokens_seen", state.tokens_seen},
+                         {"schedule_step", state.schedule_step}};
   info.sections["train_state"] = train_state.dump();
   if (!options.lineage.empty()) info.sections[kLineageSection] = options.lineage;
   if (options.resumable) {
@@ -249,41 +249,55 @@ void load_parameters(const StateAccess& access, std::span<const TensorPiece> pie
 
 std::string names_of_excluded(const LoadParts& parts) {
   std::vector<std::string_view> names;
+  if (!parts.model) names.emplace_back("model");
   if (!parts.optimizer) names.emplace_back("optimizer");
+  if (!parts.lr_scheduler) names.emplace_back("lr_scheduler");
   if (!parts.loader) names.emplace_back("dataloader");
   if (!parts.train_state) names.emplace_back("train_state");
   return fmt::format("{}", fmt::join(names, ", "));
+}
+
+void check_checkpoint(const CheckpointReader& reader, std::span<const TensorPiece> pieces,
+                      const LoadParts& parts) {
+  const std::string folder = reader.folder().string();
+  TOK_REQUIRE(reader.manifest().info.resumable,
+              "{} holds the model only and cannot be resumed; give it as "
+              "checkpoint.initial_load_path of a new run, or "
+              "save with checkpoint.last_save_model_only = false",
+              folder);
+  for (const TensorPiece& piece : pieces) {
+    if (!is_wanted(piece, parts)) continue;
+    const TensorType* found = reader.find(piece.tensor);
+    if (piece.is_delayed_scale) {
+      check_scale(reader, piece, found);
+      continue;
+    }
+    TOK_REQUIRE(found != nullptr, "{} has no tensor {}", folder, piece.tensor);
+    TOK_REQUIRE(found->dims == piece.type.dims, "{}: {} is {}, the run wants {}", folder,
+                piece.tensor, to_string(found->dims), to_string(piece.type.dims));
+    TOK_REQUIRE(can_convert(piece.type.dtype, found->dtype), "{}: {} is {}, the run wants {}",
+                folder, piece.tensor, name_of(found->dtype), name_of(piece.type.dtype));
+  }
 }
 
 TrainState load_checkpoint(const StateAccess& access, std::span<const TensorPiece> pieces,
                            const std::filesystem::path& folder, const LoadParts& parts,
                            const LoadThreads& threads) {
   const CheckpointReader reader(folder);
-  TOK_REQUIRE(reader.manifest().info.resumable,
-              "{} holds the model only and cannot be resumed; give it as "
-              "checkpoint.initial_load_path of a new run, or "
-              "save with checkpoint.last_save_model_only = false",
-              folder.string());
+  check_checkpoint(reader, pieces, parts);
   TrainState state;
   std::vector<ShardPart> wanted;
   for (const TensorPiece& piece : pieces) {
-    if (piece.kind == StateKind::kMoment && !parts.optimizer) continue;
+    if (!is_wanted(piece, parts)) continue;
     const TensorType* found = reader.find(piece.tensor);
-    if (piece.is_delayed_scale) {
-      if (find_scale(reader, access, piece, found)) {
-        add_parts(wanted, reader, piece);
-      } else {
-        ++state.missing_scales;
-      }
+    if (found == nullptr) {  // delayed scales
+      const int64_t width = size_of(piece.type.dtype);
+      access.clear_at(piece.state, piece.offset * width, piece.numel() * width);
+      ++state.missing_scales;
       continue;
     }
-    TOK_REQUIRE(found != nullptr, "{} has no tensor {}", folder.string(), piece.tensor);
-    TOK_REQUIRE(found->dims == piece.type.dims, "{}: {} is {}, the run wants {}", folder.string(),
-                piece.tensor, to_string(found->dims), to_string(piece.type.dims));
-    TOK_REQUIRE(can_convert(piece.type.dtype, found->dtype), "{}: {} is {}, the run wants {}",
-                folder.string(), piece.tensor, name_of(found->dtype), name_of(piece.type.dtype));
-    if (piece.kind == StateKind::kMoment && found->dtype != piece.type.dtype)
-      state.other_moments = found->dtype;
+    const bool is_moment = piece.kind == StateKind::kMoment && !piece.is_delayed_scale;
+    if (is_moment && found->dtype != piece.type.dtype) state.other_moments = found->dtype;
     add_parts(wanted, reader, piece);
   }
   access.backend().settle();
@@ -300,7 +314,8 @@ TrainState load_checkpoint(const StateAccess& access, std::span<const TensorPiec
                 kMostSavedSteps, kMostSavedTokens, state.step, state.tokens_seen);
   }
   if (parts.optimizer) state.updates = json_member_or(json, "updates", step, what);
-  TOK_REQUIRE(state.step >= 0 && state.tokens_seen >= 0 && state.updates >= 0,
+  if (parts.lr_scheduler) state.schedule_step = json_member_or(json, "schedule_step", step, what);
+  TOK_REQUIRE(std::min({state.step, state.tokens_seen, state.updates, state.schedule_step}) >= 0,
               "{}: wanted no negative number", what);
   const Json rng = parse_json(reader.section("rng"), folder.string() + ": rng");
   TOK_REQUIRE(rng.is_object() && rng.contains("seed") && rng["seed"].is_number_unsigned(),

@@ -21,6 +21,7 @@ struct TrainState {
   int64_t step = 0;     ///< finished steps
   int64_t updates = 0;  ///< those made by the optimizer, by which Adam corrects its moments
   int64_t tokens_seen = 0;
+  int64_t schedule_step = 0;   ///< steps since the schedule of the learning rate began
   uint64_t seed = 0;           ///< all random numbers are functions of it and of the step
   std::string loader;          ///< LoaderState as JSON
   std::string keys;            ///< of a loaded checkpoint's configuration; empty in old ones
@@ -62,7 +63,9 @@ void load_parameters(const StateAccess& access, std::span<const TensorPiece> pie
 /// Which parts of a checkpoint are loaded: torchtitan's `checkpoint.exclude_from_loading` excludes
 /// parts.
 struct LoadParts {
+  bool model = true;
   bool optimizer = true;
+  bool lr_scheduler = true;
   bool loader = true;
   bool train_state = true;
 };
@@ -76,9 +79,12 @@ struct LoadThreads {
   int64_t num_ranks = 1;  ///< that load at the same time
 };
 
+/// Throws Error for a model-only checkpoint and for other shapes, from what the reader has read.
+void check_checkpoint(const CheckpointReader& reader, std::span<const TensorPiece> pieces,
+                      const LoadParts& parts);
+
 /// Loads a resumable checkpoint that any mesh wrote, reading and hashing only what the pieces need.
-/// Throws Damaged where a hash is wrong, and Error for a model-only checkpoint and for other
-/// shapes.
+/// Throws Damaged where a hash is wrong, and Error as check_checkpoint() does.
 TrainState load_checkpoint(const StateAccess& access, std::span<const TensorPiece> pieces,
                            const std::filesystem::path& folder, const LoadParts& parts,
                            const LoadThreads& threads = {});

@@ -235,10 +235,14 @@ void StepMemory::keep(const TrainState& state) {
   StepSlot& slot = *slots_[std::exchange(next_, 1 - next_)];
   slot.clear();
   work_ = std::make_unique<Work>();
-  const std::string text =
-      Json{{"step", state.step}, {"updates", state.updates}, {"tokens_seen", state.tokens_seen},
-           {"seed", state.seed}, {"loader", state.loader},   {"identity", identity_}}
-          .dump();
+  const std::string text = Json{
+      {"step", state.step},
+      {"updates", state.updates},
+      {"tokens_seen", state.tokens_seen},
+      {"schedule_step", state.schedule_step},
+      {"seed", state.seed},
+      {"loader", state.loader},
+      {"identity", identity_}}.dump();
   work_->thread = std::jthread([this, &slot, &work = *work_, step = state.step, text] {
     try {
       const uint64_t hash = copy_to(slot.data(), work);
@@ -327,6 +331,7 @@ std::optional<TrainState> StepMemory::restore() {
       return TrainState{.step = step,
                         .updates = json.value("updates", step),
                         .tokens_seen = json.at("tokens_seen").get<int64_t>(),
+                        .schedule_step = json.value("schedule_step", step),
                         .seed = json.at("seed").get<uint64_t>(),
                         .loader = json.at("loader").get<std::string>()};
     }
