@@ -238,6 +238,104 @@ TEST(DryRun, SaysWhichGpusMultiplyMxfp8AndNvfp4) {
   expect_blackwell("nvfp4", "nvfp4");
 }
 
+// Pairs of a dry run and the run: both end with the same line.
+class SameLine : public ::testing::Test {
+ protected:
+  fs::path at(const std::string& name) const { return scratch_.path() / name; }
+
+  void write(const std::string& name, const std::string& text) const {
+    make_folders(at(name).parent_path());
+    FileWriter(at(name)).write(text);
+  }
+
+  Words words(const Words& more) const {
+    return train_words("llama_tiny", at("out"),
+                       Words{"--job.device=cpu", "--training.steps=1"} + more);
+  }
+
+  void expect(const std::string& part, const Words& more) const {
+    const auto dry = run_program(words(more) + Words{"--dry-run"}, scratch_.path());
+    const auto real = run_program(words(more), scratch_.path());
+    EXPECT_EQ(dry.exit_code, 2) << part << dry.out;
+    EXPECT_NE(real.err.find(part), std::string::npos) << real.err;
+    EXPECT_EQ(count_lines(real.err), 1) << real.err;
+    EXPECT_NE(dry.err.find(real.err), std::string::npos) << dry.err << real.err;
+    EXPECT_NE(dry.out.find("peak (planned = allocated)"), std::string::npos) << dry.out;
+  }
+
+  Words data(const std::string& dataset, const std::string& path) const {
+    return {"--training.dataset=" + dataset, "--training.dataset_path=" + path,
+            "--model.tokenizer_path=bytes"};
+  }
+
+  ScratchFolder scratch_;
+};
+
+TEST_F(SameLine, OfData) {
+  write("train.bin", std::string(4000, '\1'));
+  write("notes/README.md", "nothing to learn\n");
+  write("short.u16", std::string(20, '\1'));
+  write("outside.u16", std::string(4000, '\7'));
+  write("fields.jsonl", "{\"content\": \"abc\"}\n");
+  expect("a bare stream of ids wants the extension .u16 or .u32", data("tokens", "train.bin"));
+  expect("no *.u16, *.u32 or *.bin token files in this folder", data("tokens", "notes"));
+  expect("no *.json, *.jsonl", data("c4", "notes"));
+  expect("wanted at least one window of 33 tokens", data("tokens", "short.u16"));
+  expect("id 1799 is outside the model's vocabulary of 512", data("tokens", "outside.u16"));
+  expect("text", data("c4", "fields.jsonl"));
+  expect(
+      "is outside the model's vocabulary of 512: wanted the model's own tokenizer, or "
+      "--model.vocab above that id",
+      {"--training.dataset=self"});
+  const Words validation{"--validation.enable", "--validation.seq_len=32"};
+  expect("a bare stream of ids",
+         validation + Words{"--validation.dataset=tokens", "--validation.dataset_path=train.bin"});
+  expect("validation.steps = -1: validation.dataset \"synthetic\" has no end",
+         validation + Words{"--validation.dataset=synthetic"});
+}
+
+TEST_F(SameLine, OfCheckpointsAndFolders) {
+  const Words saves{"--checkpoint.enable", "--checkpoint.interval=1"};
+  ASSERT_EQ(run_program(words(saves), scratch_.path()).exit_code, 0);
+  const Words resumes = saves + Words{"--training.steps=3"};
+  expect("checkpoint.load_step = 7: there is no", resumes + Words{"--checkpoint.load_step=7"});
+  expect("which is none of the model that is configured", resumes + Words{"--model.layers=1"});
+  expect("the run wants", resumes + Words{"--model.mlp_dim=64"});
+  expect("windows of seq_len 32, this run's is 16", resumes + Words{"--training.seq_len=16"});
+  expect("gpt2", {"--checkpoint.initial_load_path=" + oracle_folder("gpt2_tiny").string()});
+  write("notes/README.md", "no weights\n");
+  expect("notes", {"--checkpoint.initial_load_path=notes"});
+  write("file", "");
+  expect("cannot create folder file", {"--job.dump_folder=file"});
+  write("out/file", "");
+  expect("cannot create folder", {"--checkpoint.enable", "--checkpoint.folder=file"});
+  expect("cannot create folder", {"--metrics.enable_tensorboard", "--metrics.save_tb_folder=file"});
+  expect("there is no folder", {"--job.save_config_file=none/c.json"});
+}
+
+TEST_F(SameLine, ARunThatIsDoneIsRefusedByNeither) {
+  const Words saves{"--checkpoint.enable"};
+  ASSERT_EQ(run_program(words(saves), scratch_.path()).exit_code, 0);
+  const auto dry = run_program(words(saves) + Words{"--dry-run"}, scratch_.path());
+  EXPECT_EQ(dry.exit_code, 0) << dry.err;
+  EXPECT_NE(dry.err.find("note: Training already completed: step 1 of"), std::string::npos)
+      << dry.err;
+}
+
+// A model of own sizes follows its tokenizer; any other has to be told.
+TEST_F(SameLine, OwnSizesTakeTheVocabularyOfALargerTokenizer) {
+  const Words own = words({"--training.dataset=self", "--model.layers=1"});
+  const std::string note = "note: model.vocab = 2048: taken from the tokenizer";
+  for (const Words& more : {Words{"--dry-run"}, Words{}}) {
+    const auto result = run_program(own + more, scratch_.path());
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_NE(result.err.find(note), std::string::npos) << result.err;
+  }
+  const auto told = run_program(own + Words{"--model.vocab=2050", "--dry-run"}, scratch_.path());
+  EXPECT_EQ(told.exit_code, 0) << told.err;
+  EXPECT_EQ(told.err.find(note), std::string::npos) << told.err;
+}
+
 // The demo runs as tools/demo.sh runs it on a machine that cannot get the package of the text.
 TEST(DryRun, TheDemoNeedsNothingWithTheRepositorysOwnText) {
   const auto result = dry_run(fs::path(TOK_SOURCE_DIR) / "configs/demo.toml",

@@ -26,6 +26,7 @@
 #include "tokamak/models/hf_config.h"
 #include "tokamak/run/float8_options.h"
 #include "tokamak/run/run_of_config.h"
+#include "tokamak/train/check_start.h"
 #include "tokamak/train/options.h"
 #include "tokamak/train/predecessor.h"
 #include "tokamak/train/run_folder.h"
@@ -42,8 +43,19 @@ int storage_threads(const LaunchEnvironment& launched) {
   return std::clamp(cores / launched.local_size, 2, 12);
 }
 
+// Says what the run itself would, or throws its error.
+void check_inputs(const RunConfig& run, const Tokenizer* tokenizer, const PlannedRun& planned) {
+  const Config& c = run.config;
+  const std::filesystem::path dump = c.job.dump_folder;
+  const std::filesystem::path file = dump / c.job.save_config_file.value_or("");
+  const bool is_beside = file.parent_path() == dump && !path_exists(dump);
+  if (c.job.save_config_file && !is_beside) check_can_write(file);
+  for (const std::string& line : check_start(options_of(c, tokenizer, run.place), planned))
+    fmt::print(stderr, "note: {}\n", line);
+}
+
 // Returns the exit code: a user's mistake where the run could not be trained here.
-int dry_run(const RunConfig& run, LaunchEnvironment launched) {
+int dry_run(const RunConfig& run, const Tokenizer* tokenizer, LaunchEnvironment launched) {
   const int refused = static_cast<int>(ExitCode::kUserError);
   const int missing = run.needs.empty() || !run.is_of_this_machine ? 0 : refused;
   if (run.proxy) {
@@ -81,6 +93,7 @@ int dry_run(const RunConfig& run, LaunchEnvironment launched) {
   if (!run.is_of_this_machine) return missing;
   const Fit fit = fit_of(run, planned, made_for.target, launched);
   fmt::print("{}", fit.text);
+  if (missing == 0) check_inputs(run, tokenizer, planned);
   return fit.fits ? missing : refused;
 }
 
@@ -105,8 +118,9 @@ std::string too_many_ids(const Tokenizer* tokenizer, const ModelSpec& model) {
   if (tokenizer == nullptr || tokenizer->vocab_size() <= model.vocab_size) return "";
   return fmt::format(
       "the tokenizer has {} ids and the model's vocabulary ends at {}: text with a later id ends "
-      "the run; check that model.hf_assets_path names the model's own tokenizer",
-      tokenizer->vocab_size(), model.vocab_size);
+      "the run; check that model.hf_assets_path names the model's own tokenizer, or set "
+      "--model.vocab={}",
+      tokenizer->vocab_size(), model.vocab_size, tokenizer->vocab_size());
 }
 
 // Prints and writes what rank 0 reports before training.
@@ -203,7 +217,7 @@ int train_on(World& world, const LaunchEnvironment& launched, Args args, const R
         const std::string line = too_many_ids(tokenizer.get(), spec_of(run->config));
         if (!line.empty()) fmt::print(stderr, "note: {}\n", line);
       }
-      exit_code = dry_run(*run, launched);
+      exit_code = dry_run(*run, tokenizer.get(), launched);
     } else {
       announce(*run, options.model, tokenizer.get(), launched, console);
     }

@@ -65,7 +65,7 @@ void ScoredRows::read_tokens() {
   for (int64_t i = 0; i < count; ++i) {
     const int32_t id = piece_ids_[i];
     TOK_REQUIRE(id >= 0 && id < options_.vocab_size, "{}, the model's vocabulary ends at {}",
-                tokens_->describe(tokens_read_ + i), options_.vocab_size);
+                tokens_->describe(tokens_read_ + i, id), options_.vocab_size);
     ids_.push_back(id);
   }
   tokens_read_ += count;

@@ -26,7 +26,7 @@ class SyntheticTokens final : public TokenSource {
     }
   }
 
-  std::string describe(int64_t index) override {
+  std::string describe(int64_t index, int32_t) override {
     return "synthetic: token " + std::to_string(index);
   }
 

@@ -68,7 +68,7 @@ class TokenFiles final : public TokenSource {
     }
   }
 
-  std::string describe(int64_t index) override {
+  std::string describe(int64_t index, int32_t) override {
     const Segment& segment = segments_[segment_of(index)];
     const TokenFile& file = files_[segment.file];
     const int64_t skip = index - segment.first_token;

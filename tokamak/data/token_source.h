@@ -1,6 +1,7 @@
 // A source is one epoch of token ids. It can be read at any place, perhaps while it is being made.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -38,8 +39,16 @@ class TokenSource {
   /// Copies the tokens from `first` on. REQUIRES: wait_for() reported them.
   virtual void read(int64_t first, std::span<int32_t> out) = 0;
 
-  /// Returns "FILE: token 17 (byte 34): id 70000", for messages.
-  virtual std::string describe(int64_t index) = 0;
+  /// Returns ids with which the epoch begins, `count` or all that can be had without writing files.
+  /// Throws Error where they cannot be read.
+  virtual std::vector<int32_t> front(int64_t count) {
+    std::vector<int32_t> ids(std::min(count, tokens_so_far()));
+    read(0, ids);
+    return ids;
+  }
+
+  /// Returns "FILE: token 17 (byte 34): id 70000" for that token, as read() gave it, for messages.
+  virtual std::string describe(int64_t index, int32_t id) = 0;
 
   /// Whether the next epoch's beginning follows an epoch's tail; otherwise the tail is dropped.
   virtual bool carries_tail() const = 0;

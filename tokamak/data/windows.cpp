@@ -17,6 +17,7 @@ Windows::Windows(std::unique_ptr<TokenSource> source, WindowOptions options)
       size || !options_.shuffle_seed,
       "{}: shuffling wants the complete token cache, which `tokamak tokenizer cache` builds",
       source_->name());
+  check_ids(0, source_->front(options_.window_size));
 }
 
 bool Windows::read(int64_t window, std::span<int32_t> out, const std::stop_token& stop) {
@@ -72,8 +73,10 @@ void Windows::check_ids(int64_t first, std::span<const int32_t> ids) const {
   const auto bad = std::find_if(ids.begin(), ids.end(),
                                 [&](int32_t id) { return static_cast<uint32_t>(id) >= limit; });
   if (bad == ids.end()) return;
-  fail("{} is outside the model's vocabulary of {}", source_->describe(first + (bad - ids.begin())),
-       options_.vocab_size);
+  fail(
+      "{} is outside the model's vocabulary of {}: wanted the model's own tokenizer, or "
+      "--model.vocab above that id",
+      source_->describe(first + (bad - ids.begin()), *bad), options_.vocab_size);
 }
 
 }  // namespace tokamak

@@ -29,7 +29,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // How long a process may take to end after it was killed.
-constexpr std::chrono::seconds kPatience{10};
+constexpr std::chrono::seconds kDying{10};
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
@@ -80,6 +80,11 @@ std::string shown(const FolderHolder& holder) {
                      holder.job.empty() ? "" : " of ", holder.job, holder.attempt);
 }
 
+[[noreturn]] void refuse(const fs::path& folder, const std::optional<FolderHolder>& holder) {
+  fail("job.dump_folder = {}: {} writes there; end that run, or give this one another folder",
+       folder.string(), holder ? shown(*holder) : "another process");
+}
+
 }  // namespace
 
 std::string to_text(const FolderHolder& h) {
@@ -118,10 +123,29 @@ FolderHolder this_process() {
   return me;
 }
 
+void check_can_make(const fs::path& folder) {
+  fs::path there = fs::absolute(folder);
+  while (!path_exists(there) && there != there.parent_path()) there = there.parent_path();
+  errno = is_folder(there) ? 0 : ENOTDIR;
+  if (errno == 0 && ::access(there.c_str(), W_OK | X_OK) == 0) return;
+  throw_path_errno("cannot create folder " + folder.string());
+}
+
+void check_run_folder(const fs::path& folder) {
+  check_can_make(folder);
+  const fs::path path = folder / "run.lock";
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  const bool is_held = ::flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(fd);
+  const auto holder = holder_in(path);
+  if (is_held && holder && !is_ending(*holder)) refuse(folder, holder);
+}
+
 RunFolder::RunFolder(const fs::path& folder, FolderHolder me)
     : path_(folder / "run.lock"), me_(std::move(me)) {
   make_folders(folder);
-  const auto end = Clock::now() + kPatience;
+  const auto end = Clock::now() + kDying;
   while (!take()) {
     const auto holder = holder_in(path_);
     // A lock without a text is that of a process that has just taken it.
@@ -130,10 +154,7 @@ RunFolder::RunFolder(const fs::path& folder, FolderHolder me)
       supersede();
       break;
     }
-    TOK_REQUIRE(may_go && Clock::now() < end,
-                "job.dump_folder = {}: {} writes there; end that run, or give this one another "
-                "folder",
-                folder.string(), holder ? shown(*holder) : "another process");
+    if (!may_go || Clock::now() >= end) refuse(folder, holder);
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
 }

@@ -27,6 +27,14 @@ std::optional<FolderHolder> parse_holder(const std::string& text);
 /// SLURM_JOB_ID and SLURM_RESTART_COUNT.
 FolderHolder this_process();
 
+/// Throws as make_folders() would where a file is in the way or a folder may not be written; makes
+/// nothing.
+void check_can_make(const std::filesystem::path& folder);
+
+/// Throws Error as RunFolder() would where the folder cannot be made or another process holds it;
+/// writes nothing.
+void check_run_folder(const std::filesystem::path& folder);
+
 /// A folder taken by this process. The lock goes with the process, however it ends.
 class RunFolder {
  public:

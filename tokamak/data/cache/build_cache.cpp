@@ -64,14 +64,18 @@ std::vector<std::string> build_token_cache(
   return remarks;
 }
 
-int64_t count_windows(const DataOptions& options, int threads,
-                      const std::function<void(const CacheProgress&)>& progress) {
+void check_epochs(const DataOptions& options) {
   TOK_REQUIRE(options.dataset != "synthetic",
               "training.epochs: training.dataset \"synthetic\" has no end; give training.steps or "
               "training.tokens");
   TOK_REQUIRE(!needs_path(options.dataset) || parse_mix(options.path).size() == 1,
               "training.epochs: a mix of data has no epoch of its own; give training.steps or "
               "training.tokens");
+}
+
+int64_t count_windows(const DataOptions& options, int threads,
+                      const std::function<void(const CacheProgress&)>& progress) {
+  check_epochs(options);
   build_token_cache(options, threads, progress);
   const auto source = open_source(options, options.path);
   const int64_t tokens = source->size().value_or(0);

@@ -19,14 +19,14 @@ constexpr auto kPoll = std::chrono::milliseconds(20);
 /// Processes that wait for tokens see them come.
 constexpr auto kLongestSilence = std::chrono::milliseconds(500);
 
+}  // namespace
+
 void encode_piece(const Tokenizer& tokenizer, const TextPiece& piece, std::vector<int32_t>& ids) {
   ids.clear();
   if (piece.begins && tokenizer.bos()) ids.push_back(*tokenizer.bos());
   tokenizer.encode(piece.text, ids);
   if (piece.ends && tokenizer.eos()) ids.push_back(*tokenizer.eos());
 }
-
-}  // namespace
 
 std::unique_ptr<CacheWriter> CacheWriter::try_start(const CacheFolder& folder, TextFormat format,
                                                     const std::vector<SourceFile>& files,

@@ -17,6 +17,9 @@
 
 namespace tokamak {
 
+/// Sets `ids` to those of the piece, with the tokenizer's ids of a document's begin and end.
+void encode_piece(const Tokenizer& tokenizer, const TextPiece& piece, std::vector<int32_t>& ids);
+
 /// Runs until the text ends, an error occurs or it is destroyed; then it frees the cache's lock.
 class CacheWriter {
  public:

@@ -77,9 +77,19 @@ class TokenCache final : public TokenSource {
     copy_tokens(folder_.token_bytes() == 2 ? TokenType::kU16 : TokenType::kU32, bytes_, 0, out);
   }
 
-  std::string describe(int64_t index) override {
-    int32_t id = 0;
-    read(index, {&id, 1});
+  // Before there is a cache, the first document speaks for the text.
+  std::vector<int32_t> front(int64_t count) override {
+    if (tokens_ > 0) return TokenSource::front(count);
+    TextReader reader(text_.format, text_.files);
+    TextPiece piece;
+    std::vector<int32_t> ids;
+    if (!reader.next(piece)) return ids;
+    piece.ends = true;
+    encode_piece(tokenizer_, piece, ids);
+    return ids;
+  }
+
+  std::string describe(int64_t index, int32_t id) override {
     return fmt::format("{}: token {} of the text: id {} of the tokenizer (vocabulary {})",
                        text_.name, index, id, tokenizer_.vocab_size());
   }

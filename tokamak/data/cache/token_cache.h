@@ -58,6 +58,9 @@ std::vector<std::string> build_token_cache(
     const DataOptions& options, int threads,
     const std::function<void(const CacheProgress&)>& progress);
 
+/// Throws Error where `training.epochs` has no meaning for the data.
+void check_epochs(const DataOptions& options);
+
 /// Returns the windows of seq_len + 1 tokens in one epoch of the data; text is tokenized as by
 /// build_token_cache(). Throws Error where there is no such number: for synthetic tokens and mixes.
 int64_t count_windows(const DataOptions& options, int threads,

@@ -26,8 +26,8 @@ class SelfTokens final : public TokenSource {
     std::copy_n(tokens_.begin() + first, out.size(), out.begin());
   }
 
-  std::string describe(int64_t index) override {
-    return "self: token " + std::to_string(index) + ": id " + std::to_string(tokens_[index]);
+  std::string describe(int64_t index, int32_t id) override {
+    return "self: token " + std::to_string(index) + ": id " + std::to_string(id);
   }
 
   bool carries_tail() const override { return true; }
