@@ -169,6 +169,43 @@ TEST(Paths, ATildeIsTheHomeFolder) {
   EXPECT_FALSE(path_exists(elsewhere.path() / "~"));
 }
 
+// torchtitan's users write -1 after a space.
+TEST(Words, MayBeNumbersBelowZeroAfterASpace) {
+  const ScratchFolder folder;
+  const Words dry{TOK_PROGRAM,
+                  "train",
+                  "--dry-run",
+                  "--training.dataset=synthetic",
+                  "--training.seq_len=32",
+                  "--job.device=cpu"};
+  for (const char* key : {"--parallelism.data_parallel_shard_degree", "--checkpoint.load_step"}) {
+    const auto result = run_program(dry + Words{key, "-1"}, folder.path());
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+  }
+  const auto alone = run_program(dry + Words{"-1"}, folder.path());
+  EXPECT_EQ(alone.exit_code, 2);
+  EXPECT_NE(alone.err.find("-1: no such flag"), std::string::npos) << alone.err;
+  const auto below = run_program(dry + Words{"--training.steps", "-1"}, folder.path());
+  EXPECT_NE(below.err.find("--training.steps: wanted an integer >=0, got -1"), std::string::npos)
+      << below.err;
+}
+
+TEST(KeysOfTheProgram, DoWhatHelpSays) {
+  const ScratchFolder folder;
+  const auto result =
+      run_program(Words{TOK_PROGRAM, "train", "--training.dataset=synthetic", "--model.layers=1",
+                        "--job.description=my own words", "--job.print_config",
+                        "--job.save_config_file=resolved.json", "--metrics.enable_wandb"} +
+                      kSmall,
+                  folder.path());
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  for (const char* part : {"Starting job: my own words", "\"print_config\": true",
+                           "tokamak convert metrics wandb ./outputs"})
+    EXPECT_NE(result.out.find(part), std::string::npos) << result.out;
+  EXPECT_NE(read_file(folder.path() / "outputs/resolved.json").find("my own words"),
+            std::string::npos);
+}
+
 // The files of torchtitan's other models have keys of their own, which say less than the model
 // does.
 TEST(Torchtitan, FilesOfOtherModelsAreRefusedByTheModel) {
@@ -200,6 +237,38 @@ TEST(Torchtitan, InputsThatAreNowhereAreNamed) {
             std::string::npos)
       << result.err;
   EXPECT_TRUE(list_folder(elsewhere.path()).empty());
+}
+
+TEST(Torchtitan, AnUnknownDatasetIsOneError) {
+  const ScratchFolder folder;
+  const auto result = run_program(
+      Words{TOK_PROGRAM, "train", "--training.dataset=texts", "--training.dataset_path=."} + kSmall,
+      folder.path());
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(count_lines(result.err), 1) << result.err;
+  EXPECT_NE(result.err.find("training.dataset = \"texts\": not one of ours: "), std::string::npos)
+      << result.err;
+}
+
+TEST(Paths, OfOtherStoragesAreRefusedBeforeAnythingIsWritten) {
+  const ScratchFolder folder;
+  const Words verbs[] = {{"train", "--checkpoint.enable", "--checkpoint.folder=s3://bucket/x"},
+                         {"train", "--job.dump_folder=gs://bucket/x"},
+                         {"train", "s3://bucket/x.toml"},
+                         {"convert", "s3://bucket/x", "y"},
+                         {"convert", "y", "s3://bucket/x"},
+                         {"generate", "hf://owner/name", "-p", "x"},
+                         {"eval", "x", "https://host/x"},
+                         {"tokenizer", "train", "x", "-o", "file:///tmp/x"},
+                         {"report", "s3://bucket/x"},
+                         {"price", "--cluster", "h100", "--gpus", "8", "--html", "s3://bucket/x"}};
+  for (const Words& words : verbs) {
+    const auto result = run_program(Words{TOK_PROGRAM} + words, folder.path());
+    EXPECT_EQ(result.exit_code, 2) << words[0];
+    EXPECT_EQ(count_lines(result.err), 1) << result.err;
+    EXPECT_NE(result.err.find("wanted a local path, got "), std::string::npos) << result.err;
+  }
+  EXPECT_TRUE(list_folder(folder.path()).empty());
 }
 
 }  // namespace
