@@ -220,10 +220,11 @@ TEST_F(TokenCache, NamesTextSmallerThanAWindow) {
 TEST_F(TokenCache, NamesTheTokenizersIdOutsideTheVocabulary) {
   DataOptions small = options(folder_.write("a.txt", "0123456789012345678901234567"));
   small.vocab_size = 128;
-  EXPECT_ERROR(Loader loader(small),
-               "token 0 of the text: id 256 of the tokenizer (vocabulary 258) is outside the "
-               "model's vocabulary of 128: wanted the model's own tokenizer, or --model.vocab above "
-               "that id");
+  EXPECT_ERROR(
+      Loader loader(small),
+      "token 0 of the text: id 256 of the tokenizer (vocabulary 258) is outside the "
+      "model's vocabulary of 128: wanted the model's own tokenizer, or --model.vocab above "
+      "that id");
   EXPECT_FALSE(fs::exists(cache_folder()));
   small.vocab_size = 258;
   Loader loader(small);
