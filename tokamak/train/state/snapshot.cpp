@@ -13,6 +13,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/in_parallel.h"
 #include "tokamak/core/json.h"
+#include "tokamak/train/together.h"
 
 namespace tokamak {
 namespace {
