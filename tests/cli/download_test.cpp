@@ -176,6 +176,17 @@ TEST_F(Download, EndsWherePagesDoNot) {
   expect_refused(download("org/endless"), "lists its files on more than 1000 pages");
 }
 
+TEST_F(Download, EndsWhereAFileIsShorterThanStated) {
+  put("org/short/config.json", "{}");
+  put("short.tree.json", R"([{"type": "file", "path": "config.json", "size": 100,)"
+                         R"( "oid": "0000000000000000000000000000000000000000"}])");
+  const auto result = download("org/short", {"--assets", "config"});
+  EXPECT_EQ(result.exit_code, 2) << result.err;
+  EXPECT_NE(result.err.find("config.json: the server sends 2 of the 100 bytes that it states"),
+            std::string::npos)
+      << result.err;
+}
+
 TEST_F(Download, LeavesHttpForNothing) {
   put_model("org/ftp-model");
   expect_refused(download("org/ftp-model"), "ftp://127.0.0.1/x: wanted an address of http");

@@ -270,6 +270,9 @@ bool ModelHub::download(const HubSnapshot& snapshot, const HubFile& file, const 
     });
     TOK_REQUIRE(reply.status == 200 || reply.status == 206, "{}",
                 refusal(snapshot.repository, reply, has_token_));
+    TOK_REQUIRE(part.here() > before || part.here() == file.size,
+                "{}: {}: the server sends {} of the {} bytes that it states", snapshot.repository,
+                file.path, part.here(), file.size);
   }
   if (!is_whole(part.path(), file)) {
     fs::remove(part.path());
