@@ -17,9 +17,9 @@ namespace tokamak {
 namespace {
 
 std::string text_of_data(const DataOptions& d) {
-  return fmt::format("{} {} {} {} {} {} {} {} {}\n", d.dataset, d.path, d.seq_len,
+  return fmt::format("{} {} {} {} {} {} {} {} {} {}\n", d.dataset, d.path, d.seq_len,
                      d.global_batch_size, d.first_row, d.num_rows, d.rows_per_batch,
-                     d.shuffle_seed.value_or(99), d.seed);
+                     d.shuffle_seed.value_or(99), d.seed, d.most_windows.value_or(-1));
 }
 
 std::string text_of_checkpoints(const CheckpointOptions& k) {
@@ -42,8 +42,7 @@ std::string text_of_options(const TrainerOptions& o) {
                       s.warmup_steps, s.total_steps, s.decay_ratio.value_or(-1.0),
                       static_cast<int>(s.decay_type), s.min_lr_factor);
   if (o.validation)
-    text += fmt::format("{} {} {}", o.validation->freq, o.validation->steps,
-                        text_of_data(o.validation->data));
+    text += fmt::format("{} {}", o.validation->freq, text_of_data(o.validation->data));
   text += fmt::format("{} {} {} {} {} {}\n", o.logging.dump_folder.string(), o.logging.log_freq,
                       o.logging.causal_mfu, o.logging.of_all_ranks, o.logging.float8_stats,
                       o.logging.tensorboard_folder.string());

@@ -225,7 +225,7 @@ TEST_F(TokenCache, NamesTheTokenizersIdOutsideTheVocabulary) {
       "token 0 of the text: id 256 of the tokenizer (vocabulary 258) is outside the "
       "model's vocabulary of 128: wanted the model's own tokenizer, or --model.vocab above "
       "that id");
-  EXPECT_FALSE(fs::exists(cache_folder()));
+  EXPECT_FALSE(fs::exists(folder_ / "cache"));
   small.vocab_size = 258;
   Loader loader(small);
 }
@@ -295,8 +295,8 @@ TEST_F(DamagedCache, IsNamedWhereItsFolderCannotBeWritten) {
   fs::resize_file(cache / "tokens.u16", 10);
   fs::remove(cache / "lock");
   fs::create_directory(cache / "lock");
-  Loader loader(text_);
-  EXPECT_ERROR(loader.next(), "the token cache is damaged and cannot be mended: cannot write");
+  EXPECT_ERROR(Loader loader(text_),
+               "the token cache is damaged and cannot be mended: cannot write");
 }
 
 TEST_F(DamagedCache, IsNotBelievedBeyondWhatIsSynced) {
