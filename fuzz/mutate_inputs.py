@@ -452,7 +452,8 @@ class Case:
             return f"{seconds:.1f} s"
         if peak > MOST_BYTES or "out of host memory" in text:
             return f"{peak / 2**30:.2f} GiB: {text[:300]}"
-        lines = [line for line in text.split("\n")[:-1] if ": left out " not in line]
+        lines = [line for line in text.split("\n")[:-1] if ": left out " not in line
+                 and ": ignored, as in transformers" not in line]
         if self.kind in ("packed", "lines", "tokens"):
             progress = r"\r?[^\r\n]*: \d+ tokens, \d+ %(, complete\n)?"
             lines = re.sub(progress, "", text).split("\n")[:-1]

@@ -203,6 +203,17 @@ TEST_F(Terminal, ALogThatCannotBeWrittenChangesNoExitCode) {
   EXPECT_EQ(to("> /dev/full", {"--dry-run"}).exit_code, 2) << "which is only there to be read";
 }
 
+TEST_F(Terminal, NamesFromFilesGiveItNoOrders) {
+  std::filesystem::create_directories(folder_);
+  FileWriter(folder_ / "config.json").write(R"({"architectures": ["\u001b[2J"]})");
+  const auto run = run_program({TOK_PROGRAM, "train", "--dry-run", "--model.flavor=hf",
+                                "--model.hf_assets_path=" + folder_.string(),
+                                "--training.dataset=synthetic", "--job.device=cpu"});
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_NE(run.err.find("architecture \"\\x1b[2J\" is not supported"), std::string::npos)
+      << run.err;
+}
+
 TEST_F(Terminal, HelpOfEveryVerbIsShort) {
   const auto usage = run_program({TOK_PROGRAM, "--help"});
   int verbs = 0;

@@ -53,9 +53,23 @@ void open_standard_streams() {
   }
 }
 
+// Texts may hold names from files, and a terminal takes control characters for orders.
+std::string without_controls(std::string_view text) {
+  std::string plain;
+  unsigned char before = 0;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool is_c1 = before == 0xC2 && byte >= 0x80 && byte < 0xA0;  // U+0080 to U+009F
+    const bool is_control = (byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7F || is_c1;
+    plain += is_control ? fmt::format("\\x{:02x}", byte) : std::string(1, c);
+    before = byte;
+  }
+  return plain;
+}
+
 int report(ExitCode code, std::string_view kind, std::string_view text) {
   std::fflush(stdout);
-  fmt::print(stderr, "tokamak: {}{}{}\n", connected_rank(), kind, text);
+  fmt::print(stderr, "tokamak: {}{}{}\n", connected_rank(), kind, without_controls(text));
   abort_ranks(static_cast<int>(code));
   return static_cast<int>(code);
 }
