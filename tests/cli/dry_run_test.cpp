@@ -181,11 +181,11 @@ TEST(DryRun, AllRanksAreProvenToFitTogether) {
       "proof: the plans order all tasks that touch the same bytes, and the collectives of 4,096 "
       "ranks of 2 kinds meet (8 ranks planned)\n";
   for (const auto& [verb, flag] : {std::pair("plan", "--check"), {"train", "--dry-run"}}) {
-    const auto result =
-        run_program({TOK_PROGRAM, verb, flag, "--training.dataset=synthetic", "--job.device=cuda",
-                     "--world-size=4096", "--parallelism.tensor_parallel_degree=4",
-                     "--parallelism.pipeline_parallel_degree=2",
-                     "--parallelism.data_parallel_replicate_degree=8"});
+    const auto result = run_program(
+        {TOK_PROGRAM, verb, flag, "--training.dataset=synthetic", "--job.device=cuda",
+         "--model.flavor=8B", "--training.local_batch_size=1", "--world-size=4096",
+         "--parallelism.tensor_parallel_degree=4", "--parallelism.pipeline_parallel_degree=2",
+         "--parallelism.data_parallel_replicate_degree=8"});
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_NE(result.out.find(proof), std::string::npos) << result.out;
   }
@@ -309,7 +309,15 @@ TEST_F(SameLine, OfCheckpointsAndFolders) {
   expect("cannot create folder file", {"--job.dump_folder=file"});
   write("out/file", "");
   expect("cannot create folder", {"--checkpoint.enable", "--checkpoint.folder=file"});
-  expect("cannot create folder", {"--metrics.enable_tensorboard", "--metrics.save_tb_folder=file"});
+  // The run's folder also has the time in its name.
+  for (const Words& more : {Words{"--dry-run"}, Words{}}) {
+    const auto result =
+        run_program(words({"--metrics.enable_tensorboard", "--metrics.save_tb_folder=file"}) + more,
+                    scratch_.path());
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_NE(result.err.find("cannot create folder " + at("out/file").string()), result.err.npos)
+        << result.err;
+  }
   expect("there is no folder", {"--job.save_config_file=none/c.json"});
 }
 
