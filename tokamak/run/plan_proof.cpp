@@ -11,6 +11,8 @@
 namespace tokamak {
 namespace {
 
+constexpr size_t kMostTasks = 10'000;
+
 constexpr auto kPp = static_cast<size_t>(MeshAxis::kPp);
 
 // Plans ranks, each once, and keeps what others notice of them.
@@ -21,7 +23,7 @@ class Steps {
         target_(target),
         num_threads_(num_threads),
         whole_(own.config(), own.shape(), target),
-        lines_{{own.rank(), proven_lines(own)}} {}
+        lines_{{own.rank(), step_lines(own)}} {}
 
   void plan(const std::vector<int>& ranks) {
     std::vector<int> wanted;
@@ -31,7 +33,7 @@ class Steps {
     in_parallel(wanted.size(), num_threads_, [&](size_t i) {
       RunShape shape = own_.shape();
       shape.distribute.rank = wanted[i];
-      lines_.at(wanted[i]) = proven_lines(PlannedRun(own_.config(), shape, target_, whole_));
+      lines_.at(wanted[i]) = step_lines(PlannedRun(own_.config(), shape, target_, whole_));
     });
   }
 
@@ -40,11 +42,6 @@ class Steps {
   int num_planned() const { return static_cast<int>(lines_.size()); }
 
  private:
-  static std::string proven_lines(const PlannedRun& run) {
-    prove_plans(run);
-    return step_lines(run);
-  }
-
   const PlannedRun& own_;
   const Target& target_;
   int num_threads_;
@@ -52,14 +49,14 @@ class Steps {
   std::map<int, std::string> lines_;  // by rank
 };
 
-// Returns the ranks of the first and the last stage with the last coordinate of `axis` and else
-// none but zeros, or with zeros alone.
-std::vector<int> ends_of(const Mesh& mesh, size_t axis, bool is_last) {
+// Returns the ranks of the first and the last stage with this coordinate of `axis` and else none
+// but zeros.
+std::vector<int> probes_of(const Mesh& mesh, size_t axis, int coordinate) {
   std::vector<int> ranks;
   for (const int stage : {0, mesh.degrees[kPp] - 1}) {
     MeshCoordinates at{};
+    at[axis] = coordinate;
     at[kPp] = stage;
-    if (is_last) at[axis] = mesh.degrees[axis] - 1;
     ranks.push_back(mesh.rank_of(at));
   }
   return ranks;
@@ -67,8 +64,18 @@ std::vector<int> ends_of(const Mesh& mesh, size_t axis, bool is_last) {
 
 }  // namespace
 
-void prove_plans(const PlannedRun& run) {
-  for (const Plan* plan : run.plans()) check_plan(*plan);
+bool prove_plans(const PlannedRun& run) {
+  bool all = true;
+  for (const Plan* plan : run.plans()) {
+    size_t num_tasks = 0;
+    for (const Segment& segment : plan->segments) num_tasks += segment.tasks.size();
+    if (num_tasks <= kMostTasks) {
+      check_plan(*plan);
+    } else {
+      all = false;
+    }
+  }
+  return all;
 }
 
 std::string step_lines(const PlannedRun& run) {
@@ -101,27 +108,44 @@ void prove_ranks(const RankKinds& kinds, std::span<const std::string> lines) {
 PlannedKinds prove_all_ranks(const PlannedRun& own, const Target& target, int num_threads) {
   const Mesh& mesh = own.mesh();
   Steps steps(own, target, num_threads);
-  std::vector<int> probes = ends_of(mesh, kPp, false);
-  for (size_t a = 0; a < kNumMeshAxes; ++a) {
-    const std::vector<int> ends = ends_of(mesh, a, true);
-    if (mesh.degrees[a] > 1) probes.insert(probes.end(), ends.begin(), ends.end());
-  }
-  steps.plan(probes);
   RankKinds kinds = each_its_own(mesh);
   for (size_t a = 0; a < kNumMeshAxes; ++a) {
-    const std::vector<int> first = ends_of(mesh, a, false);
-    const std::vector<int> last = ends_of(mesh, a, true);
-    const auto same = [&](int f, int l) { return steps.of(f) == steps.of(l); };
-    if (a == kPp || !std::equal(first.begin(), first.end(), last.begin(), same)) continue;
-    std::fill(kinds.class_of[a].begin(), kinds.class_of[a].end(), 0);
-    kinds.num_classes[a] = 1;
+    if (a == kPp) continue;
+    const auto are_equal = [&](int one, int other) {
+      const std::vector<int> ranks = probes_of(mesh, a, one);
+      const std::vector<int> others = probes_of(mesh, a, other);
+      steps.plan(ranks);
+      steps.plan(others);
+      return std::equal(ranks.begin(), ranks.end(), others.begin(),
+                        [&](int r, int o) { return steps.of(r) == steps.of(o); });
+    };
+    std::vector<int>& classes = kinds.class_of[a];
+    // Coordinates between two that are equal are taken to be so, too.
+    for (int first = 0, next = 0; first < mesh.degrees[a]; first = next) {
+      next = first + 1;
+      int unequal = mesh.degrees[a] - 1;
+      if (next > unequal || are_equal(first, unequal)) next = ++unequal;
+      while (next < unequal) {
+        const int middle = next + (unequal - next) / 2;
+        if (are_equal(first, middle)) {
+          next = middle + 1;
+        } else {
+          unequal = middle;
+        }
+      }
+      const int of = first == 0 ? 0 : classes[static_cast<size_t>(first) - 1] + 1;
+      std::fill(classes.begin() + first, classes.begin() + next, of);
+      kinds.num_classes[a] = of + 1;
+    }
   }
   const std::vector<int> ranks = kinds.first_ranks();
   steps.plan(ranks);
   std::vector<std::string> lines;
   for (const int rank : ranks) lines.push_back(steps.of(rank));
   prove_ranks(kinds, lines);
-  return {.kinds = std::move(kinds), .num_planned = steps.num_planned()};
+  return {.kinds = std::move(kinds),
+          .num_planned = steps.num_planned(),
+          .has_checked_plans = prove_plans(own)};
 }
 
 }  // namespace tokamak

@@ -9,8 +9,9 @@
 
 namespace tokamak {
 
-/// Throws Bug unless each of the rank's plans is sound: see check_plan().
-void prove_plans(const PlannedRun& run);
+/// Throws Bug unless each of the rank's plans is sound: see check_plan(), whose time grows with the
+/// square of a plan's tasks. Returns whether all were checked: one of more than 10,000 is not.
+bool prove_plans(const PlannedRun& run);
 
 /// Returns what other ranks notice of a rank's steps: a line for each of PlannedRun::plans(), which
 /// is to_text() of rank_step.h.
@@ -24,12 +25,13 @@ void prove_ranks(const RankKinds& kinds, std::span<const std::string> lines);
 struct PlannedKinds {
   RankKinds kinds;
   int num_planned = 0;
+  bool has_checked_plans = true;  ///< prove_plans() of the own rank
 };
 
-/// Plans a rank of each kind of the mesh of `own`, on `num_threads` threads, and proves that their
-/// plans are sound and that all ranks fit together. Where the first and the last coordinate of an
-/// axis other than pp do the same, in the first and in the last pipeline stage, those between are
-/// taken to do so, too, since shares never grow from one coordinate to the next. The ranks of a
+/// Plans a rank of each kind of the mesh of `own`, on `num_threads` threads, and proves that the
+/// plans of `own` are sound and that all ranks fit together. Where two coordinates of an axis other
+/// than pp do the same, in the first and in the last pipeline stage, those between are taken to do
+/// so, too, since shares never grow from one coordinate to the next. The ranks of a
 /// started run compare themselves instead.
 PlannedKinds prove_all_ranks(const PlannedRun& own, const Target& target, int num_threads);
 
