@@ -197,7 +197,7 @@ TEST(BadSteps, AdamCountsTheUpdatesThatWereMade) {
       float kept = 0.0F;
       bool is_damaged = false;
       run.before_step = [&](int, int64_t step, const StateAccess& access, float&, int&) {
-        // What was written for the try before: 1 - 0.5^t and the number that rounds randomly.
+        // The scalars of the previous attempt: 1 - 0.5^t and the counter of stochastic rounding.
         const auto scalars = access.read<double>(access.states().find("scalars"));
         if (scalars[3] > 0.0)
           seen.push_back(fmt::format("{}:{}", scalars[3], -std::log2(1.0 - scalars[1])));

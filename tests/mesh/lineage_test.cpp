@@ -1,4 +1,5 @@
-// What a command asks of checkpoints happens once: restarts and rollbacks go on from there.
+// A run applies load_step and exclude_from_loading once; restarts and rollbacks continue from its
+// own checkpoints.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -47,14 +47,14 @@ struct AllRanks {
       plans.push_back(PlannedRun(c.model, shape_of(c, rank), Target{}, whole).plan());
   }
 
-  // What is wrong where all ranks run, or "".
+  // The error that running all ranks finds, or "".
   std::string fault_of_all() const {
     std::vector<const Plan*> all;
     for (const Plan& plan : plans) all.push_back(&plan);
     return fault_of([&] { check_ranks(mesh, all, num_microbatches); });
   }
 
-  // The same where one rank of each kind runs.
+  // The error that running one rank of each kind finds, or "".
   std::string fault_of_kinds(int* num_kinds = nullptr) const {
     return fault_of([&] { check_one_of_each(num_kinds); });
   }

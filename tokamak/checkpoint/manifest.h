@@ -16,7 +16,7 @@ namespace tokamak {
 inline constexpr std::string_view kManifestFile = "manifest.json";
 inline constexpr int kManifestVersion = 1;
 
-/// What a checkpoint may say at most of its run, so that no product of it overflows.
+/// Upper bounds of the numbers in a manifest: no product of them overflows.
 inline constexpr int64_t kMostSavedSteps = int64_t{1} << 40;
 inline constexpr int64_t kMostSavedTokens = int64_t{1} << 60;
 

@@ -22,7 +22,7 @@ namespace {
 // Reads one JSON object per line with "text", and writes one with "ids" and "decoded".
 int run_encode(Args args) {
   CLI::App app(
-      "Reads one JSON object a line with \"text\" and writes {\"ids\", \"decoded\"} a line.",
+      "Reads one JSON object per line with \"text\" and writes {\"ids\", \"decoded\"} for each.",
       "tokamak tokenizer encode");
   std::string path;
   bool bos = false;

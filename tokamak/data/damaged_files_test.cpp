@@ -15,7 +15,7 @@ namespace {
 template <class T>
 using Read = std::function<T(const std::string& path)>;
 
-// What `read` gives, or nothing where it throws an Error that names the file.
+// Returns the result of `read`, or nothing if `read` throws an Error that names the file.
 template <class T>
 std::optional<T> read_or_refuse(const Read<T>& read, const std::string& path) {
   try {

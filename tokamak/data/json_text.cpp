@@ -153,7 +153,7 @@ class JsonTextParser::Impl {
 
   std::string_view text(const std::string& where, bool allow_string) const {
     TOK_REQUIRE(error_ == simdjson::SUCCESS,
-                "{}: wanted one JSON object a line, got invalid JSON: {}", where,
+                "{}: wanted one JSON object per line, got invalid JSON: {}", where,
                 simdjson::error_message(error_));
     std::string_view text;
     if (allow_string && document_.get(text) == simdjson::SUCCESS) return text;
