@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <tuple>
@@ -41,6 +42,54 @@ void check_outliving_streams(const Segment& segment, const std::vector<ByteUse>&
   }
 }
 
+// The uses of bytes so far: of each range the last write and, of each stream, the last read after
+// it. If these are ordered, so are all conflicting uses before them.
+class ByteHistory {
+ public:
+  /// Calls `check(task, byte)` for each use that the next one must come after, and adds that one.
+  template <class Check>
+  void add(const ByteUse& use, int stream, const Check& check) {
+    std::map<int64_t, Range>& ranges = spaces_[use.space];
+    split(ranges, use.begin);
+    split(ranges, use.end);
+    auto range = ranges.lower_bound(use.begin);
+    for (int64_t at = use.begin; at < use.end; ++range) {
+      if (range == ranges.end() || range->first > at) {
+        const int64_t end = range == ranges.end() ? use.end : std::min(use.end, range->first);
+        range = ranges.emplace_hint(range, at, Range{.end = end});
+      }
+      Range& r = range->second;
+      if (r.writer >= 0) check(r.writer, at);
+      if (use.writes) {
+        for (const auto& [of, reader] : r.readers) check(reader, at);
+        r.writer = use.task;
+        r.readers.clear();
+      } else {
+        r.readers[stream] = use.task;
+      }
+      at = r.end;
+    }
+  }
+
+ private:
+  struct Range {
+    int64_t end = 0;
+    int writer = -1;
+    std::map<int, int> readers;  // by stream
+  };
+
+  static void split(std::map<int64_t, Range>& ranges, int64_t at) {
+    auto next = ranges.lower_bound(at);
+    if (next == ranges.begin() || (next != ranges.end() && next->first == at)) return;
+    Range& before = std::prev(next)->second;
+    if (before.end <= at) return;
+    ranges.emplace_hint(next, at, before);
+    before.end = at;
+  }
+
+  std::map<int64_t, std::map<int64_t, Range>> spaces_;  // by space and first byte
+};
+
 // The tasks of one segment, in the last microbatch or in another one.
 void check_segment(const Segment& segment, std::vector<ByteUse> uses, bool last_microbatch) {
   std::vector<StreamTask> tasks;
@@ -57,17 +106,15 @@ void check_segment(const Segment& segment, std::vector<ByteUse> uses, bool last_
     std::erase_if(uses,
                   [&](const ByteUse& u) { return tasks[u.task].when == When::kLastMicrobatch; });
   }
-  std::sort(uses.begin(), uses.end(), [](const ByteUse& a, const ByteUse& b) {
-    return std::tie(a.space, a.begin) < std::tie(b.space, b.begin);
-  });
-  for (size_t i = 0; i < uses.size(); ++i) {
-    for (size_t j = i + 1;
-         j < uses.size() && uses[j].space == uses[i].space && uses[j].begin < uses[i].end; ++j) {
-      if (!touch(uses[i], uses[j]) || uses[i].task == uses[j].task) continue;
-      const auto [first, second] = std::minmax(uses[i].task, uses[j].task);
-      TOK_CHECK(clocks.has(clocks.after(second), first), "{}: tasks {} and {} race for {}+{}",
-                segment.name, first, second, name_of_space(uses[i].space), uses[j].begin);
-    }
+  std::stable_sort(uses.begin(), uses.end(),
+                   [](const ByteUse& a, const ByteUse& b) { return a.task < b.task; });
+  ByteHistory history;
+  for (const ByteUse& use : uses) {
+    history.add(use, tasks[use.task].stream, [&](int before, int64_t byte) {
+      TOK_CHECK(before == use.task || clocks.has(clocks.after(use.task), before),
+                "{}: tasks {} and {} race for {}+{}", segment.name, before, use.task,
+                name_of_space(use.space), byte);
+    });
   }
 }
 
