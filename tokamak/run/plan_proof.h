@@ -9,9 +9,8 @@
 
 namespace tokamak {
 
-/// Throws Bug unless each of the rank's plans is sound: see check_plan(), whose time grows with the
-/// square of a plan's tasks. Returns whether all were checked: one of more than 10,000 is not.
-bool prove_plans(const PlannedRun& run);
+/// Throws Bug unless each of the rank's plans is sound: see check_plan().
+void prove_plans(const PlannedRun& run);
 
 /// Returns what other ranks notice of a rank's steps: a line for each of PlannedRun::plans(), which
 /// is to_text() of rank_step.h.
@@ -25,7 +24,6 @@ void prove_ranks(const RankKinds& kinds, std::span<const std::string> lines);
 struct PlannedKinds {
   RankKinds kinds;
   int num_planned = 0;
-  bool has_checked_plans = true;  ///< prove_plans() of the own rank
 };
 
 /// Plans a rank of each kind of the mesh of `own`, on `num_threads` threads, and proves that the
