@@ -25,26 +25,6 @@
 namespace tokamak::cli {
 namespace {
 
-Capabilities capabilities() {
-  Capabilities can{.data_parallel = true,
-                   .tensor_parallel = true,
-                   .context_parallel = true,
-                   .pipeline_parallel = true,
-                   .float8 = true,
-                   .mx = true,
-                   .nvfp4 = true,
-                   .bf16_master_weights = true,
-                   .profiling = true,
-                   .memory_snapshot = true,
-                   .why_no_cuda = gpu::why_none()};
-  for (const std::string& name : model_names()) {
-    Strings flavors = flavors_of(name);
-    flavors.emplace_back("hf");
-    can.models.emplace_back(name, flavors);
-  }
-  return can;
-}
-
 struct Flag {
   std::string_view name;
   std::string_view value;  ///< "" for a switch
@@ -262,7 +242,7 @@ void refuse_file_of_other_model(const std::filesystem::path& file) {
     if (entry.name == "model.name") config.model.name = *text;
     if (entry.name == "model.flavor") config.model.flavor = *text;
   }
-  std::vector<Need> of_name = needs(config, capabilities());
+  std::vector<Need> of_name = needs(config, capabilities(gpu::why_none()));
   std::erase_if(of_name, [](const Need& need) { return need.key != "model.name"; });
   refuse_unknown_models(of_name);
 }
@@ -320,7 +300,8 @@ std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
                .rank = launched.world_size == world ? launched.rank : 0};
   set_steps(run.config, run.place.degrees);
   run.needs = std::move(loaded.needs);
-  for (Need& need : needs(run.config, capabilities())) run.needs.push_back(std::move(need));
+  for (Need& need : needs(run.config, capabilities(gpu::why_none())))
+    run.needs.push_back(std::move(need));
   refuse_unknown_models(run.needs);
   for (Need& need : missing_files(run.config)) run.needs.push_back(std::move(need));
   if (has_hf_config(run.config) && has_model(run.config)) {
@@ -340,11 +321,11 @@ std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
 void check_run_keys(Args args, const std::string& verb) {
   const RunWords words = parse_run_words(args, verb);
   const Config config = load(words, words.overrides).config;
-  refuse_unknown_models(needs(config, capabilities()));
+  refuse_unknown_models(needs(config, capabilities(gpu::why_none())));
 }
 
 std::vector<Need> unpriced(const Config& config, bool plans_codes) {
-  Capabilities can = capabilities();
+  Capabilities can = capabilities(gpu::why_none());
   can.grouped_mm = true;
   std::vector<Need> all = needs(config, can);
   const auto costs_nothing = [](const Need& need) {

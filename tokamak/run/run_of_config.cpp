@@ -1,6 +1,7 @@
 #include "tokamak/run/run_of_config.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -44,6 +45,26 @@ CopyEngines copy_engines_of(const std::string& choice) {
 }
 
 }  // namespace
+
+Capabilities capabilities(std::string why_no_cuda) {
+  Capabilities can{.data_parallel = true,
+                   .tensor_parallel = true,
+                   .context_parallel = true,
+                   .pipeline_parallel = true,
+                   .float8 = true,
+                   .mx = true,
+                   .nvfp4 = true,
+                   .bf16_master_weights = true,
+                   .profiling = true,
+                   .memory_snapshot = true,
+                   .why_no_cuda = std::move(why_no_cuda)};
+  for (const std::string& name : model_names()) {
+    Strings flavors = flavors_of(name);
+    flavors.emplace_back("hf");
+    can.models.emplace_back(name, flavors);
+  }
+  return can;
+}
 
 bool has_hf_config(const Config& config) {
   return config.model.flavor == "hf";

@@ -2,12 +2,17 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 
+#include "tokamak/config/check.h"
 #include "tokamak/config/config.h"
 #include "tokamak/run/mesh_options.h"
 #include "tokamak/run/planned_run.h"
 
 namespace tokamak {
+
+/// Returns what this program can run, where `why_no_cuda` says why there is no GPU, or is "".
+Capabilities capabilities(std::string why_no_cuda);
 
 /// Whether the model comes from a config.json instead of a flavor.
 bool has_hf_config(const Config& config);

@@ -11,6 +11,7 @@
 #include "tokamak/config/key_table.h"
 #include "tokamak/config/load.h"
 #include "tokamak/core/error.h"
+#include "tokamak/run/run_of_config.h"
 #include "tokamak/train/options.h"
 
 namespace tokamak {
@@ -79,18 +80,8 @@ std::string effect_of(const Strings& words, int arch) {
     validate(c, world);
     const MeshPlace place{.degrees = resolve_degrees(c.parallelism, world)};
     set_steps(c, place.degrees);
-    Capabilities can{.data_parallel = true,
-                     .tensor_parallel = true,
-                     .context_parallel = true,
-                     .pipeline_parallel = true,
-                     .float8 = true,
-                     .mx = true,
-                     .nvfp4 = true,
-                     .bf16_master_weights = true,
-                     .profiling = true,
-                     .memory_snapshot = true};
     text = fmt::format("{}\n", fmt::join(loaded.notes, "\n"));
-    std::vector<Need> all = needs(c, can);
+    std::vector<Need> all = needs(c, capabilities(""));
     for (const Need& need : missing_files(c)) all.push_back(need);
     for (const Need& need : all) text += needs_line(need) + "\n";
     if (!all.empty()) return text;
