@@ -129,19 +129,6 @@ void check_bounds(const Plan& plan, const Segment& segment, const std::vector<By
   }
 }
 
-void check_groups(const Plan& plan) {
-  std::map<int, int> stream_of;
-  for (const Segment& segment : plan.segments) {
-    for (const Task& task : segment.tasks) {
-      if (!task.rules->is_communication) continue;
-      const CommGroup& group = task.rules->group(task.op.get());
-      const int stream = stream_of.emplace(group.id, task.stream).first->second;
-      TOK_CHECK(stream == task.stream, "{}: {} uses group {} on stream {}, others on stream {}",
-                segment.name, task.rules->name, group.id, task.stream, stream);
-    }
-  }
-}
-
 // Two classes have either disjoint slots or exactly the same ones.
 void check_classes(const Plan& plan) {
   for (const SlotClass& a : plan.slots) {
@@ -290,6 +277,19 @@ class ScheduleCheck {
 };
 
 }  // namespace
+
+void check_groups(const Plan& plan) {
+  std::map<int, int> stream_of;
+  for (const Segment& segment : plan.segments) {
+    for (const Task& task : segment.tasks) {
+      if (!task.rules->is_communication) continue;
+      const CommGroup& group = task.rules->group(task.op.get());
+      const int stream = stream_of.emplace(group.id, task.stream).first->second;
+      TOK_CHECK(stream == task.stream, "{}: {} uses group {} on stream {}, others on stream {}",
+                segment.name, task.rules->name, group.id, task.stream, stream);
+    }
+  }
+}
 
 void check_plan(const Plan& plan) {
   check_groups(plan);

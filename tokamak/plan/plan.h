@@ -213,6 +213,10 @@ std::string to_text(const Plan& plan);
 /// group.
 void check_plan(const Plan& plan);
 
+/// Throws Bug unless each group is used on one stream alone, so that the plan says in which order a
+/// rank comes to the group's collectives.
+void check_groups(const Plan& plan);
+
 /// Throws Bug (check_ranks.cpp) unless the steps of all ranks of the mesh, `plans` by rank, fit
 /// together: see check_kinds() of rank_step.h.
 void check_ranks(const Mesh& mesh, std::span<const Plan* const> plans, int num_microbatches);

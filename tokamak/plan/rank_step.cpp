@@ -148,10 +148,9 @@ std::vector<int> add_calls(const Segment& segment, std::vector<RankStep::Call>& 
   return call_of_task;
 }
 
-// Checks the groups that ops name. Only if one stream uses a group does its plan say in which order
-// a rank comes to its calls.
+// Checks the groups that ops name.
 void require_groups(const Plan& plan, int rank) {
-  std::map<int, int> stream_of;
+  check_groups(plan);
   for (const Segment& segment : plan.segments) {
     for (const Task& task : segment.tasks) {
       if (!task.rules->is_communication) continue;
@@ -164,9 +163,6 @@ void require_groups(const Plan& plan, int rank) {
       TOK_CHECK(fits, "rank {}: {} is member {} of {} in group {} of ranks {}", rank,
                 task.rules->name, group.rank, group.size, plan.groups.entries[group.id].name,
                 fmt::join(ranks, ","));
-      const int stream = stream_of.emplace(group.id, task.stream).first->second;
-      TOK_CHECK(stream == task.stream, "rank {}: group {} is used on streams {} and {}", rank,
-                plan.groups.entries[group.id].name, stream, task.stream);
     }
   }
 }
