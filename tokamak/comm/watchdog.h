@@ -46,7 +46,8 @@ class SilenceRule {
   /// Takes a sample `passed` after the one before. Returns why the rank must be ended, or "": it
   /// has shown no progress for longer than the limit of what it does. While it computes, that is
   /// ten times the longest silence of earlier steps, at least kLeast and at most limits.progress,
-  /// but never less than three times that silence. Files get on where a call to them returns.
+  /// but never less than three times that silence. File work makes progress when a call to a file
+  /// returns.
   std::string look(const Sample& sample, Seconds passed);
 
  private:

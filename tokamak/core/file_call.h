@@ -33,7 +33,7 @@ class FileCall {
 /// Returns the call that has been under way for longest.
 UnreturnedCall oldest_file_call();
 
-/// Returns how many calls have begun and ended: it grows while any thread gets on.
+/// Returns how many calls have begun and ended: it grows while any thread makes progress.
 uint64_t num_file_calls();
 
 }  // namespace tokamak

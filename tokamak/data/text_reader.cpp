@@ -42,8 +42,8 @@ const char* other_content(std::string_view front) {
   return nullptr;
 }
 
-// JSON lines, packed in a way that is read or not.
-bool is_json_lines_somehow(const std::string& name) {
+// Whether the name is that of JSON lines, packed in a format that can be read or not.
+bool is_named_json_lines(const std::string& name) {
   return is_json_lines(name) || is_json_lines(fs::path(name).stem().string());
 }
 
@@ -54,7 +54,7 @@ bool is_validation(const SourceFile& file) {
 TextFiles list_c4(const std::string& dataset, const fs::path& path) {
   const fs::path english = path / "en";
   const bool has_english = is_folder(path) && is_folder(english);
-  TextFiles list{.files = list_files(has_english ? english : path, is_json_lines_somehow),
+  TextFiles list{.files = list_files(has_english ? english : path, is_named_json_lines),
                  .others = {}};
   std::vector<SourceFile>& files = list.files;
   if (is_folder(path)) {

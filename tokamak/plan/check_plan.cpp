@@ -56,7 +56,7 @@ class ByteHistory {
     for (int64_t at = use.begin; at < use.end; ++range) {
       if (range == ranges.end() || range->first > at) {
         const int64_t end = range == ranges.end() ? use.end : std::min(use.end, range->first);
-        range = ranges.emplace_hint(range, at, Range{.end = end});
+        range = ranges.emplace_hint(range, at, Range{.end = end, .readers = {}});
       }
       Range& r = range->second;
       if (r.writer >= 0) check(r.writer, at);

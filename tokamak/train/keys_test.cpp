@@ -34,7 +34,7 @@ std::string text_of_checkpoints(const CheckpointOptions& k) {
       k.retry_s, k.timeout.count());
 }
 
-// What the trainer is told besides its plan.
+// Returns the options of the trainer, as text.
 std::string text_of_options(const TrainerOptions& o) {
   const LrSchedule& s = o.schedule;
   const RunGuardOptions& g = o.guard;

@@ -37,8 +37,8 @@ void fail_together(const World& world, const std::function<void()>& work);
 /// `work` itself is not.
 std::vector<std::string> all_together(World& world, const std::function<std::string()>& work);
 
-/// Waits until `is_done`, which waits for the given time at most, holds on all ranks, for however
-/// long. A rank that does not get on is ended by its own watchdog. Collective.
+/// Waits without a limit until `is_done`, which blocks for at most the given time, returns true on
+/// all ranks. A rank that makes no progress is ended by its own watchdog. Collective.
 void await_all(World& world, const std::function<bool(std::chrono::milliseconds)>& is_done);
 
 /// Runs `work`, which is not collective, on every rank, while a thread of each tells the others

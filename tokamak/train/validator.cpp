@@ -25,7 +25,7 @@ std::optional<double> Validator::run(int64_t step, const std::function<bool()>& 
   const auto is_there = [&](std::chrono::milliseconds most) {
     return await_batch(loader_, most, world_.flights());
   };
-  await_all(world_, is_there);  // ranks may make their tokens at unlike rates
+  await_all(world_, is_there);  // ranks may tokenize at different speeds
   for (int64_t b = 0;; ++b) {
     if (b > 0 && stop()) return std::nullopt;
     while (!is_there(std::chrono::seconds(1))) {

@@ -4,7 +4,7 @@
 //   documents.u64             for each document the number of tokens up to its end, appended
 //   journal                   64-byte records, appended after the bytes that they vouch for
 //   lock, demand, beat        held by the writer; the number of tokens that readers want; a number
-//                             that the writer counts up twice a second while it gets on
+//                             that the writer counts up twice a second while it makes progress
 //
 // A record holds the totals so far, the position at which to go on in the text, a hash of the
 // tokens since the previous record, and a hash of itself. It is written once its tokens are synced,

@@ -44,7 +44,7 @@ struct CacheProgress {
   /// The path of the mix that is being tokenized.
   std::string source;
   int64_t tokens = 0;
-  /// Grows while the process that makes the tokens gets on.
+  /// Grows while the process that makes the tokens makes progress.
   int64_t progress = 0;
   /// The share of the text, 0 to 1, whose tokens are there.
   double share = 0.0;

@@ -231,7 +231,7 @@ void CheckpointSaver::finish() {
   }
 }
 
-// Disks of ranks may be unlike, so none gives up another while that one writes.
+// Ranks may have disks of different speeds, so no rank gives up another one that is writing.
 void CheckpointSaver::await_part() {
   world_.flights().is_awaited = true;
   await_all(world_, [&](std::chrono::milliseconds most) {

@@ -50,7 +50,8 @@ void require_no_other_parameters(const CheckpointReader& checkpoint, const Model
   }
 }
 
-// Returns what decides which State a run has loaded besides its newest checkpoint's, or "".
+// Names the keys because of which a run did not just load its newest checkpoint; "" if there are
+// none.
 std::string lineage_of(const CheckpointOptions& o) {
   std::vector<std::string> asked;
   if (o.load_step >= 0) asked.push_back(fmt::format("checkpoint.load_step = {}", o.load_step));
