@@ -17,6 +17,7 @@
 #include "tokamak/core/bus_error.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/machine_fault.h"
+#include "tokamak/core/names.h"
 
 namespace tokamak::cli {
 namespace {
@@ -51,20 +52,6 @@ void open_standard_streams() {
   for (int fd = 0; fd <= 2; ++fd) {
     if (::fcntl(fd, F_GETFD) < 0) ::open("/dev/null", O_RDWR);
   }
-}
-
-// Texts may hold names from files, and a terminal takes control characters for orders.
-std::string without_controls(std::string_view text) {
-  std::string plain;
-  unsigned char before = 0;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    const bool is_c1 = before == 0xC2 && byte >= 0x80 && byte < 0xA0;  // U+0080 to U+009F
-    const bool is_control = (byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7F || is_c1;
-    plain += is_control ? fmt::format("\\x{:02x}", byte) : std::string(1, c);
-    before = byte;
-  }
-  return plain;
 }
 
 int report(ExitCode code, std::string_view kind, std::string_view text) {

@@ -73,15 +73,8 @@ HttpReply with_patience(const std::string& url, const std::function<HttpReply()>
   }
 }
 
-// Terminals take ESC, and some the C1 controls (U+0080 to U+009F), for orders.
 bool has_control(std::string_view text) {
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    if (byte < 0x20 || byte == 0x7f) return true;
-    if (byte == 0xc2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xa0)
-      return true;
-  }
-  return false;
+  return without_controls(text) != text || text.find_first_of("\n\t") != std::string_view::npos;
 }
 
 bool is_hash(const std::string& text, size_t digits) {

@@ -11,6 +11,7 @@
 
 #include "tokamak/comm/flight.h"
 #include "tokamak/core/machine_fault.h"
+#include "tokamak/core/names.h"
 
 namespace tokamak {
 namespace {
@@ -64,7 +65,7 @@ int report_once(const AgreedFailure& failure, const World& world) {
     std::fflush(stdout);
     const auto* error = dynamic_cast<const std::exception*>(&failure);
     fmt::print(stderr, "tokamak: {}{}\n", failure.code() == ExitCode::kTryAgain ? "machine: " : "",
-               error == nullptr ? "" : error->what());
+               error == nullptr ? "" : without_controls(error->what()));
   }
   return static_cast<int>(failure.code());
 }
