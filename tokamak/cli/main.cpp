@@ -56,7 +56,7 @@ void open_standard_streams() {
 
 int report(ExitCode code, std::string_view kind, std::string_view text) {
   std::fflush(stdout);
-  fmt::print(stderr, "tokamak: {}{}{}\n", connected_rank(), kind, without_controls(text));
+  fmt::print(stderr, "tokamak: {}{}{}\n", connected_rank(), kind, without_controls(text, "\n\t"));
   abort_ranks(static_cast<int>(code));
   return static_cast<int>(code);
 }

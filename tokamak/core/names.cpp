@@ -85,14 +85,15 @@ std::string lower_case(std::string_view text) {
   return lower;
 }
 
-std::string without_controls(std::string_view text) {
+std::string without_controls(std::string_view text, std::string_view kept) {
   std::string plain;
   unsigned char before = 0;
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
     const bool is_c1 = before == 0xC2 && byte >= 0x80 && byte < 0xA0;  // U+0080 to U+009F
-    const bool is_control = (byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7F || is_c1;
-    plain += is_control ? fmt::format("\\x{:02x}", byte) : std::string(1, c);
+    const bool is_control = byte < 0x20 || byte == 0x7F || is_c1;
+    plain += is_control && kept.find(c) == kept.npos ? fmt::format("\\x{:02x}", byte)
+                                                     : std::string(1, c);
     before = byte;
   }
   return plain;

@@ -30,9 +30,9 @@ std::string_view trimmed(std::string_view text);
 /// Returns the text with its ASCII capitals in lower case.
 std::string lower_case(std::string_view text);
 
-/// Returns the text with each control character but line ends and tabs written as "\x1b": texts may
+/// Returns the text with each control character but those in `kept` written as "\x1b": texts may
 /// hold names from files, and a terminal takes control characters for commands.
-std::string without_controls(std::string_view text);
+std::string without_controls(std::string_view text, std::string_view kept = "");
 
 /// Returns the name itself if it is short plain ASCII, else an escaped, shortened form.
 std::string printable(std::string_view name);

@@ -74,7 +74,7 @@ HttpReply with_patience(const std::string& url, const std::function<HttpReply()>
 }
 
 bool has_control(std::string_view text) {
-  return without_controls(text) != text || text.find_first_of("\n\t") != std::string_view::npos;
+  return without_controls(text) != text;
 }
 
 bool is_hash(const std::string& text, size_t digits) {

@@ -65,7 +65,7 @@ int report_once(const AgreedFailure& failure, const World& world) {
     std::fflush(stdout);
     const auto* error = dynamic_cast<const std::exception*>(&failure);
     fmt::print(stderr, "tokamak: {}{}\n", failure.code() == ExitCode::kTryAgain ? "machine: " : "",
-               error == nullptr ? "" : without_controls(error->what()));
+               error == nullptr ? "" : without_controls(error->what(), "\n\t"));
   }
   return static_cast<int>(failure.code());
 }
