@@ -119,7 +119,8 @@ TEST(Lineage, AStepThatWasLoadedMayBeGone) {
 }
 
 TEST(Lineage, PartsAreLeftOutOnce) {
-  for (const std::string part : {"optimizer", "dataloader", "train_state"}) {
+  for (const std::string part :
+       {"model", "optimizer", "lr_scheduler", "dataloader", "train_state"}) {
     SCOPED_TRACE(part);
     const ScratchFolder scratch;
     LineageRuns runs(scratch.path() / "runs");
@@ -146,7 +147,8 @@ TEST(Lineage, PartsAreLeftOutOnce) {
 // Before its first checkpoint a run goes back to what it began from, without the parts that it had
 // left out, and later to its own.
 TEST(Lineage, ARollbackGoesOnFromTheRunsOwnCheckpoints) {
-  for (const std::string part : {"optimizer", "dataloader", "train_state"}) {
+  for (const std::string part :
+       {"model", "optimizer", "lr_scheduler", "dataloader", "train_state"}) {
     for (const int64_t bad : {1, 3}) {
       SCOPED_TRACE(fmt::format("{} {}", part, bad));
       const ScratchFolder scratch;

@@ -116,10 +116,11 @@ std::string show(const Task& task) {
                                                           : "(+)= ";
     out.push_back(sign + show(task.out[k]));
   }
-  std::string text =
-      fmt::format("{} b{}{} {}/{}{} in {} out {}", name_of(task.label.phase), task.label.block,
-                  task.is_clone ? " again" : "", task.rules->name, task.variant->name,
-                  task.rules->describe(task.op.get()), fmt::join(in, " "), fmt::join(out, " "));
+  const std::string attributes = task.rules->describe(task.op.get());
+  std::string text = fmt::format("{} b{}{} {}/{}{}{} in {} out {}", name_of(task.label.phase),
+                                 task.label.block, task.is_clone ? " again" : "", task.rules->name,
+                                 task.variant->name, attributes.empty() ? "" : " ", attributes,
+                                 fmt::join(in, " "), fmt::join(out, " "));
   if (task.workspace_bytes > 0)
     text += fmt::format(" workspace scratch+{}:{}", task.workspace_offset, task.workspace_bytes);
   if (task.when == When::kLastMicrobatch) text += " last microbatch";
