@@ -61,7 +61,6 @@ Drawn draw_float8(uint64_t seed, uint64_t index) {
                 if (name == kHeadWeight) return has_head ? "" : "bf16";
                 return has_attention || name.find("mlp") != std::string::npos ? "" : "attention";
               }}};
-  c.float8->layers.keeps_gate_codes = model.name != "gpt2" && draw.flip();
   return drawn;
 }
 
@@ -70,9 +69,7 @@ class Float8List : public ::testing::TestWithParam<uint64_t> {};
 TEST_P(Float8List, is_near_one_rank) {
   const Drawn drawn = draw_float8(number_from("TOK_MESH_SEED", 1), GetParam());
   const MeshCase& c = drawn.run;
-  SCOPED_TRACE(fmt::format("{}{}: {}", drawn.recipe,
-                           c.float8->layers.keeps_gate_codes ? ", gate and up as codes" : "",
-                           describe(c)));
+  SCOPED_TRACE(fmt::format("{}: {}", drawn.recipe, describe(c)));
   try {
     MeshCase alone = c;
     alone.distribute = {};

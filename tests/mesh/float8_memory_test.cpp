@@ -142,25 +142,6 @@ TEST(Float8Memory, is_not_above_that_of_the_compute_dtype_in_drawn_runs) {
   EXPECT_LE(plans.above, std::max(2, plans.all / 50));
 }
 
-// Keeping gate and up as codes saves memory, or leaves it where they are not kept.
-TEST(Float8Memory, is_not_above_that_without_codes_of_gate_and_up_in_drawn_runs) {
-  const int count = static_cast<int>(number_from("TOK_MESH_CASES", 24));
-  int less = 0;
-  for (int i = 0; i < count; ++i) {
-    Drawn d = drawn(i);
-    if (d.c.model.name == "gpt2") continue;
-    for (const int rank : {0, d.c.distribute.mesh.size() - 1}) {
-      const int64_t values = peak(d.c, rank, true);
-      MeshCase with = d.c;
-      with.float8->layers.keeps_gate_codes = true;
-      const int64_t codes = peak(with, rank, true);
-      EXPECT_LE(codes, values) << "case " << i << " rank " << rank << ": " << describe(d.c);
-      less += codes < values ? 1 : 0;
-    }
-  }
-  EXPECT_GT(less, 0);
-}
-
 // Ranks that decide unlike, of which the first needs as little memory as it can and the others may
 // take what they like, must send each other the same.
 void expect_ranks_meet(const MeshCase& c, const std::string& text) {

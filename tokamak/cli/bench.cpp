@@ -20,16 +20,8 @@
 namespace tokamak::cli {
 namespace {
 
-// The flags that say what is in fp8: the recipe for the matmuls of blocks ("" leaves them in the
-// compute dtype), whether the head is, and whether gate and up are kept so for the backward.
-struct Float8Words {
-  std::string recipe;
-  bool head = false;
-  bool gate_up = false;
-};
-
 void print(const StepBenchmark& b, const ModelSpec& model, const std::string& dtype,
-           const Float8Words& float8, std::optional<double> gemm_peak) {
+           const std::string& float8, bool float8_head, std::optional<double> gemm_peak) {
   const double wall_s = b.summary.wall_s;
   double gemm_flops = 0.0;
   for (const OpTime& op : b.ops) gemm_flops += op.kind == Cost::Kind::kGemm ? op.flops : 0.0;
@@ -45,9 +37,8 @@ void print(const StepBenchmark& b, const ModelSpec& model, const std::string& dt
   Json line{{"bench", "model"},
             {"parameters", count_parameters(model).total},
             {"dtype", dtype},
-            {"float8", float8.recipe},
-            {"float8_head", float8.head},
-            {"float8_gate_up", float8.gate_up},
+            {"float8", float8},
+            {"float8_head", float8_head},
             {"tokens_per_step", b.tokens_per_step},
             {"step_s", b.median_step_s()},
             {"host_s", b.median_host_s()},
@@ -76,21 +67,19 @@ std::optional<double> gemm_peak(const Backend& backend, DType compute) {
   return peak ? std::optional(peak->per_s) : std::nullopt;
 }
 
-std::optional<Float8Options> float8_of_words(const Float8Words& words) {
-  TOK_REQUIRE(!words.recipe.empty() || !words.head,
-              "--float8-head: wanted --float8 RECIPE with it");
-  TOK_REQUIRE(!words.recipe.empty() || !words.gate_up,
-              "--float8-gate-up: wanted --float8 RECIPE with it");
-  if (words.recipe.empty()) return std::nullopt;
+// Quantizes all matmuls of blocks that can be, and the head on request; "" leaves them in the
+// compute dtype.
+std::optional<Float8Options> float8_of_words(const std::string& recipe, bool with_head) {
+  TOK_REQUIRE(!recipe.empty() || !with_head, "--float8-head: wanted --float8 RECIPE with it");
+  if (recipe.empty()) return std::nullopt;
   TOK_REQUIRE(
-      find_float8_recipe(words.recipe),
+      find_float8_recipe(recipe),
       "--float8 \"{}\": wanted tensorwise, delayed, rowwise, rowwise_with_gw_hp or blockwise",
-      words.recipe);
+      recipe);
   Config config;
   config.model.converters = {"quantize.linear.float8"};
-  config.quantize.linear.float8.recipe_name = words.recipe;
-  config.quantize.linear.float8.keep_gate_up_in_fp8 = words.gate_up;
-  if (!words.head) config.quantize.linear.float8.filter_fqns = {"output"};
+  config.quantize.linear.float8.recipe_name = recipe;
+  if (!with_head) config.quantize.linear.float8.filter_fqns = {"output"};
   return float8_of(config);
 }
 
@@ -98,7 +87,8 @@ int run_bench_model(Args args) {
   CLI::App app("Times a training step on random tokens.", "tokamak bench model");
   std::string flavor;
   std::string dtype = "both";
-  Float8Words float8;
+  std::string float8;
+  bool float8_head = false;
   std::string mode = "none";
   ModelSpec c = flavor_spec("llama2", "271M");
   c.dim = 768;
@@ -125,10 +115,9 @@ int run_bench_model(Args args) {
   app.add_option("--seq-len", seq_len, "")->capture_default_str();
   app.add_option("--dtype", dtype, "float32, bfloat16 or both")->capture_default_str();
   app.add_option(
-      "--float8", float8.recipe,
+      "--float8", float8,
       "matmuls of blocks in fp8: tensorwise, delayed, rowwise, rowwise_with_gw_hp or blockwise");
-  app.add_flag("--float8-head", float8.head, "the head in fp8 too");
-  app.add_flag("--float8-gate-up", float8.gate_up, "gate and up kept in fp8 for the backward");
+  app.add_flag("--float8-head", float8_head, "the head in fp8 too");
   app.add_option("--recompute", mode, "none or full")->capture_default_str();
   app.add_option("--warmup", warmup, "")->capture_default_str();
   app.add_option("--steps", steps, "")->capture_default_str();
@@ -157,7 +146,7 @@ int run_bench_model(Args args) {
     RunShape shape{.training = {.batch = batch,
                                 .seq_len = seq_len,
                                 .compute = dtype_from_name(one, "--dtype")},
-                   .float8 = float8_of_words(float8)};
+                   .float8 = float8_of_words(float8, float8_head)};
     if (mode == "full") shape.recompute.mode = RecomputePolicy::Mode::kFull;
     std::optional<Waiting> waiting("planning");
     const PlannedRun run(c, shape, backend->target());
@@ -172,7 +161,7 @@ int run_bench_model(Args args) {
                                            rates_now(*backend, shape.training.compute, peak),
                                            by_shape ? OpGrouping::kByShape : OpGrouping::kByOp);
     waiting.reset();
-    print(b, c, one, float8, peak);
+    print(b, c, one, float8, float8_head, peak);
   }
   return 0;
 }

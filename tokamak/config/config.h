@@ -183,13 +183,11 @@ struct Float8LinearConfig {
   int64_t bf16_layers_at_end = 0;
   bool keep_transposed_weights = false;
   bool long_loss_chunks = false;
-  bool keep_gate_up_in_fp8 = false;
 };
 
 struct MxLinearConfig {
   std::string recipe_name = "mxfp8_cublas";
   Strings filter_fqns = {"output"};
-  bool keep_gate_up_in_fp8 = false;
   bool emulate = false;
 };
 
@@ -199,7 +197,6 @@ struct Nvfp4LinearConfig {
   bool hadamard_transform = true;
   int64_t bf16_layers_at_start = 0;
   std::optional<int64_t> bf16_layers_at_end;
-  bool keep_gate_up_in_fp8 = false;
   bool emulate = false;
 };
 

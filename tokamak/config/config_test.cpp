@@ -83,6 +83,9 @@ TEST(Load, NamesWhatIsWrong) {
        "f.toml:2: training.setps: no such key; the nearest is training.steps"},
       {"[training]\nfancy_schedule = 1\n",
        "f.toml:2: training.fancy_schedule: no such key; `tokamak help training` lists the keys"},
+      {"[quantize.linear.float8]\nkeep_gate_up_in_fp8 = true\n",
+       "f.toml:2: quantize.linear.float8.keep_gate_up_in_fp8: removed: "
+       "activation_checkpoint.memory_budget saves memory and leaves the numerics alone"},
       {"[parallelism]\ncontext_parallel_load_balancer = ''\n",
        "f.toml:2: parallelism.context_parallel_load_balancer: wanted headtail or ptrr, got the "
        "string "

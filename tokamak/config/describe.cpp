@@ -79,7 +79,9 @@ std::string live_help(const Key& key) {
 }
 
 std::string retired_help(const RetiredKey& key) {
-  const char* now = key.fate == Fate::kDrop ? "accepted without effect" : "retired";
+  const char* now = key.fate == Fate::kDrop     ? "accepted without effect"
+                    : key.fate == Fate::kRefuse ? "removed"
+                                                : "retired";
   std::string text = fmt::format("{}\n  {}", key.name, now);
   if (!key.successor.empty()) {
     text += fmt::format("; now {}{}", key.fate == Fate::kInvert ? "not " : "", key.successor);

@@ -130,6 +130,9 @@ void Merge::add(const Entry& entry, Source source) {
     case Fate::kDrop:
       drop(entry, retired->note);
       return;
+    case Fate::kRefuse:
+      error(entry, source, fmt::format("removed: {}", retired->note));
+      return;
     case Fate::kTranslate:
       deferred_.push_back({retired, entry, source});
       break;

@@ -1,5 +1,5 @@
-// Names that are accepted though Config has no such key: torchtitan's retired names with what they
-// become today, and names that ask for nothing in this program.
+// Names that Config has no key for: torchtitan's retired names with what they become today, names
+// that ask for nothing in this program, and keys that it had and refuses.
 #pragma once
 
 #include <span>
@@ -12,6 +12,7 @@ enum class Fate {
   kInvert,     ///< The successor takes the opposite boolean.
   kDrop,       ///< The name is accepted without effect; `note` says why.
   kTranslate,  ///< translate.cpp turns the value into one or more live keys.
+  kRefuse,     ///< The name is an error; `note` says what to do instead.
 };
 
 // NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): in the order its table is written

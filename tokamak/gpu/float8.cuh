@@ -92,22 +92,4 @@ __device__ inline float decode_float8(uint8_t code) {
 
 #endif
 
-/// Decodes four codes, the first in the lowest byte.
-template <class Format>
-__device__ inline void decode_float8(uint32_t codes, float (&values)[4]) {
-#ifdef TOK_HIP
-  for (int i = 0; i < 4; ++i)
-    values[i] = decode_float8<Format>(static_cast<uint8_t>(codes >> (8 * i)));
-#else
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const auto pair = static_cast<__nv_fp8x2_storage_t>(codes >> (16 * i));
-    const float2 both =
-        __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(pair, detail::kInterpretation<Format>)));
-    values[2 * i] = both.x;
-    values[2 * i + 1] = both.y;
-  }
-#endif
-}
-
 }  // namespace tokamak::gpu

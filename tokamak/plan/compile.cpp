@@ -12,7 +12,6 @@
 #include "tokamak/graph/fuse.h"
 #include "tokamak/graph/gather_early.h"
 #include "tokamak/graph/gather_late.h"
-#include "tokamak/ops/elementwise/swiglu.h"
 #include "tokamak/ops/float8/encode_early.h"
 #include "tokamak/ops/float8/fused_float8.h"
 #include "tokamak/ops/matmul/cut_weight_gradients.h"
@@ -184,7 +183,7 @@ class Compiler {
     log("recompute", g);
     if (policy.emit_on_backward) g = eliminate_dead(emit_on_backward(g, layout_));
     if (options_.fuse) g = fuse_producers(accumulate_sums(g), layout_);
-    return keep_gate_codes(g);
+    return g;
   }
 
   Plan planned(const Graph& fused, Packing packing) const {

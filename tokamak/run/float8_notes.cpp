@@ -30,19 +30,11 @@ std::string float8_line_of(const Float8Marks& marks, const RunShape& shape) {
 
 Float8Notes mark_and_note(Graph& graph, const RunShape& shape) {
   Float8Notes out;
-  if (!shape.float8) {
-    if (shape.gate_codes) mark_gate_codes(graph, *shape.gate_codes);
-    return out;
-  }
+  if (!shape.float8) return out;
   const Float8Recipe& recipe = shape.float8->recipe;
   const Float8Marks marks = mark_float8(graph, shape.float8->layers, out.notes);
   TOK_REQUIRE(marks.weights > 0 || marks.head,
               "model.converters: no matmul of this model is in float8; {}", out.notes.front());
-  const Float8Layers& layers = shape.float8->layers;
-  TOK_REQUIRE(marks.gates > 0 || !layers.keeps_gate_codes,
-              "{}.keep_gate_up_in_fp8: wanted a model whose layers have a gate and compute it and "
-              "up in fp8, got none such; leave it out",
-              recipe.section());
   const bool loses_tail = recipe.gradient == DType::kE4M3 &&
                           recipe.g_of_dx != ScaleGrid::kSegments && !recipe.wants_blackwell();
   if (marks.head && loses_tail) {
@@ -56,12 +48,6 @@ Float8Notes mark_and_note(Graph& graph, const RunShape& shape) {
         fmt::format("float8: weights travel in {}: {} has scales of which an owner's slice has a "
                     "part",
                     name_of(shape.training.compute), recipe.name));
-  }
-  if (marks.gates > 0) {
-    out.notes.push_back(fmt::format(
-        "float8: {} layers keep gate and up as codes, where the backward does not compute them "
-        "again",
-        marks.gates));
   }
   out.line = float8_line_of(marks, shape);
   out.notes.push_back(out.line);

@@ -13,8 +13,7 @@ struct Float8Notes {
   std::string line;                ///< see PlannedRun::float8_line()
 };
 
-/// Marks the matmuls that the run quantizes, and the layers that keep gate and up as codes. Throws
-/// Error if no matmul of the model can be.
+/// Marks the matmuls that the run quantizes. Throws Error if no matmul of the model can be.
 Float8Notes mark_and_note(Graph& graph, const RunShape& shape);
 
 }  // namespace tokamak

@@ -68,10 +68,7 @@ Float8Options mx_of(const Config& c) {
   TOK_REQUIRE(recipe && recipe->is_mx(),
               "quantize.linear.mx.recipe_name = {}: there is no such recipe", mx.recipe_name);
   recipe->emulate = recipe->emulate || mx.emulate;
-  return {.recipe = *recipe,
-          .layers = {.filter = filter_of(mx.filter_fqns, *recipe),
-                     .section = recipe->section(),
-                     .keeps_gate_codes = mx.keep_gate_up_in_fp8}};
+  return {.recipe = *recipe, .layers = {.filter = filter_of(mx.filter_fqns, *recipe)}};
 }
 
 Float8Options nvfp4_of(const Config& c) {
@@ -88,8 +85,7 @@ Float8Options nvfp4_of(const Config& c) {
           .layers = {.filter = filter_of(nv.filter_fqns, recipe),
                      .bf16_at_start = nv.bf16_layers_at_start,
                      .bf16_at_end = nv.bf16_layers_at_end,
-                     .section = recipe.section(),
-                     .keeps_gate_codes = nv.keep_gate_up_in_fp8}};
+                     .section = recipe.section()}};
 }
 
 // Sets how delayed scales follow from maxima.
@@ -152,8 +148,7 @@ std::optional<Float8Options> chosen_of(const Config& c) {
                        .layers = {.filter = filter_of(f.filter_fqns, *recipe),
                                   .bf16_at_start = f.bf16_layers_at_start,
                                   .bf16_at_end = f.bf16_layers_at_end,
-                                  .long_loss_chunks = f.long_loss_chunks,
-                                  .keeps_gate_codes = f.keep_gate_up_in_fp8}};
+                                  .long_loss_chunks = f.long_loss_chunks}};
 }
 
 }  // namespace

@@ -203,25 +203,6 @@ TEST(Float8Options, ChooseHowDelayedScalesFollow) {
                                           "set quantize.linear.float8.recipe_name = delayed");
 }
 
-TEST(Float8Options, KeepGateAndUpAsCodesUnderEachConverter) {
-  for (const std::string section : {"float8", "mx", "nvfp4"}) {
-    const std::string key = "quantize.linear." + section + ".keep_gate_up_in_fp8";
-    const auto options = [&](std::vector<std::string> words) {
-      words.push_back("--model.converters=quantize.linear." + section);
-      return float8_of(load_config(std::nullopt, words).config);
-    };
-    EXPECT_FALSE(options({})->layers.keeps_gate_codes);
-    const Float8Layers layers = options({"--" + key})->layers;
-    EXPECT_TRUE(layers.keeps_gate_codes);
-    EXPECT_EQ(layers.section, "quantize.linear." + section);
-    const std::vector<std::string> alone{"--" + key};
-    const LoadedConfig without = load_config(std::nullopt, alone);
-    EXPECT_FALSE(float8_of(without.config));
-    ASSERT_EQ(without.notes.size(), 1U);
-    EXPECT_EQ(without.notes[0].rfind(key + ": no effect in this run: ", 0), 0U) << without.notes[0];
-  }
-}
-
 TEST(Float8Options, NameKeysThatExcludeEachOther) {
   EXPECT_EQ(
       error_of({kKey + "recipe_name=rowwise", kKey + "enable_fsdp_float8_all_gather"}),

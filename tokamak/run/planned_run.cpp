@@ -78,7 +78,6 @@ bool fuses_float8(const RunShape& shape) {
 
 // Returns the shape of the same training in the compute dtype.
 RunShape without_float8(RunShape shape) {
-  if (shape.float8) shape.gate_codes = shape.float8->layers;
   shape.float8.reset();
   shape.validation.reset();
   shape.offload = {};

@@ -48,9 +48,6 @@ struct RunShape {
   int64_t peak_goal = 0;
   DeviceGraphs device_graphs = DeviceGraphs::kNever;  ///< of a GPU
   std::optional<Float8Options> float8;
-  /// Without `float8`, which layers keep gate and up as codes, if any: a run in 8-bit floats that
-  /// keeps them so is compared with such a run.
-  std::optional<Float8Layers> gate_codes;
   CopyEngines copy_engines = CopyEngines::kNever;  ///< of GPUs
   OffloadOptions offload;
   DistributeOptions distribute;  ///< batches above are this rank's rows of a microbatch

@@ -1,11 +1,5 @@
-#include <array>
-#include <bit>
-#include <vector>
-
-#include "tokamak/core/float8.h"
 #include "tokamak/cpu/dispatch.h"
 #include "tokamak/cpu/vec_math.h"
-#include "tokamak/ops/elementwise/gate_codes.h"
 #include "tokamak/ops/elementwise/swiglu.h"
 
 namespace tokamak::cpu {
@@ -123,86 +117,14 @@ void swiglu_grad(const KernelArgs& args, bool packed) {
   for_pieces(all, dy.numel(), dy.dim(-1), packed, gate_grad<Form, T, kEmitsY>);
 }
 
-// Encodes rows of `columns` values: a packed row is one of gate and then one of up.
-template <class T>
-void encode_gates(const Tensor& x, int64_t columns, const Tensor& codes, const Tensor& scales) {
-  if (x.numel() == 0) return;
-  parallel_ranges(x.numel() / columns, std::max<int64_t>(1, kGrain / columns),
-                  [&](int64_t begin, int64_t end, int) {
-                    for (int64_t r = begin; r < end; ++r) {
-                      const T* const values = x.as<T>() + r * columns;
-                      E4M3* const into = codes.as<E4M3>() + r * columns;
-                      uint8_t* scale = scales.as<uint8_t>() + r * gate_scales(columns);
-                      for (int64_t first = 0; first < columns; first += kGateSegment) {
-                        const int64_t last = std::min(first + kGateSegment, columns);
-                        uint32_t most = 0;
-                        for (int64_t i = first; i < last; ++i) {
-                          const auto bits = std::bit_cast<uint32_t>(static_cast<float>(values[i]));
-                          most = std::max(most, bits & 0x7FFFFFFFU);
-                        }
-                        const E8M0 inverse = gate_scale(std::bit_cast<float>(most));
-                        *scale++ = inverse.bits;
-                        const float multiplier = mx_multiplier(inverse);
-                        for (int64_t i = first; i < last; ++i)
-                          into[i] = E4M3(static_cast<float>(values[i]) * multiplier);
-                      }
-                    }
-                  });
-}
-
-// Decodes row r of `columns` codes; the values are exact in bf16.
-template <class T>
-void decode_row(const Tensor& codes, const Tensor& scales, int64_t r, int64_t columns, T* into) {
-  static const std::array<float, 256> kValues = float8_values<E4M3>();
-  const uint8_t* const from = codes.as<uint8_t>() + r * columns;
-  const uint8_t* const scale = scales.as<uint8_t>() + r * gate_scales(columns);
-  for (int64_t i = 0; i < columns; ++i) {
-    const E8M0 inverse{scale[i / kGateSegment]};
-    into[i] = static_cast<T>(kValues[from[i]] * static_cast<float>(inverse));
-  }
-}
-
-// The gradient of what codes represent.
-template <class Form, class T, bool kEmitsY>
-void swiglu_grad_of_codes(const KernelArgs& args, bool packed) {
-  const size_t num_gates = packed ? 1 : 2;
-  const Tensor& dy = args.in[2 * num_gates];
-  if (dy.numel() == 0) return;
-  const int64_t columns = dy.dim(-1);
-  parallel_ranges(dy.numel() / columns, std::max<int64_t>(1, kGrain / columns),
-                  [&](int64_t begin, int64_t end, int) {
-                    std::vector<T> gate(static_cast<size_t>(columns));
-                    std::vector<T> up(gate.size());
-                    for (int64_t r = begin; r < end; ++r) {
-                      const int64_t at = r * columns;
-                      const int64_t first = packed ? 2 * r : r;  // row of gate
-                      decode_row(args.in[0], args.in[1], first, columns, gate.data());
-                      decode_row(args.in[packed ? 0 : 2], args.in[packed ? 1 : 3],
-                                 packed ? first + 1 : r, columns, up.data());
-                      T* const dgate = args.out[0].as<T>() + first * columns;
-                      const Gates<T> row{.gate = gate.data(),
-                                         .up = up.data(),
-                                         .dy = dy.as<T>() + at,
-                                         .dgate = dgate,
-                                         .dup = packed ? dgate + columns : args.out[1].as<T>() + at,
-                                         .y = kEmitsY ? args.out[num_gates].as<T>() + at : nullptr};
-                      gate_grad<Form, T, kEmitsY>(row, 0, columns);
-                    }
-                  });
-}
-
 template <class Form>
 Kernel forward(const Swiglu& op, const KernelTypes& types) {
   return by_float(types.out[0].dtype, [&]<class T>() -> Kernel {
-    return [packed = op.packed, makes_codes = op.makes_codes](const KernelArgs& args) {
-      // First, as y may lie where gate or up do.
-      const int64_t columns = args.out[0].dim(-1);
-      for (size_t k = 0; makes_codes && k < args.in.size(); ++k)
-        encode_gates<T>(args.in[k], columns, args.out[2 * k + 1], args.out[2 * k + 2]);
+    return [packed = op.packed](const KernelArgs& args) {
       const Gates<T> all{.gate = args.in[0].as<T>(),
                          .up = packed ? nullptr : args.in[1].as<T>(),
                          .y = args.out[0].as<T>()};
-      for_pieces(all, args.out[0].numel(), columns, packed, gate<Form, T>);
+      for_pieces(all, args.out[0].numel(), args.out[0].dim(-1), packed, gate<Form, T>);
     };
   });
 }
@@ -210,12 +132,6 @@ Kernel forward(const Swiglu& op, const KernelTypes& types) {
 template <class Form>
 Kernel gradient(const SwigluGrad& op, const KernelTypes& types) {
   return by_float(types.out[0].dtype, [&]<class T>() -> Kernel {
-    if (op.gates == GateInputs::kCodes) {
-      return [packed = op.packed, emits_y = op.emits_y](const KernelArgs& args) {
-        emits_y ? swiglu_grad_of_codes<Form, T, true>(args, packed)
-                : swiglu_grad_of_codes<Form, T, false>(args, packed);
-      };
-    }
     return [packed = op.packed, emits_y = op.emits_y](const KernelArgs& args) {
       emits_y ? swiglu_grad<Form, T, true>(args, packed)
               : swiglu_grad<Form, T, false>(args, packed);

@@ -285,10 +285,8 @@ std::string why_not_fused(const FusedFloat8& op, std::span<const TensorType> in)
   if (!std::all_of(op.readers.begin(), op.readers.end(), is_known_before) &&
       !std::all_of(op.readers.begin(), op.readers.end(), is_of_segments))
     return "scales of tensors, rows and columns are known before, or all are of segments";
-  const auto* gates = op.first.as<SwigluGrad>();
-  const int64_t columns = in[gates == nullptr ? 1 : gates->dy_input()].dims.back();
-  if (is_of_segments(op.readers[0]) && columns % kScaleBlock != 0)
-    return fmt::format("segments of {} columns cross tiles", columns);
+  if (is_of_segments(op.readers[0]) && in[1].dims.back() % kScaleBlock != 0)
+    return fmt::format("segments of {} columns cross tiles", in[1].dims.back());
   const auto amaxes = std::count_if(op.readers.begin(), op.readers.end(), [](const auto& r) {
     return std::holds_alternative<Amax>(r.op);
   });

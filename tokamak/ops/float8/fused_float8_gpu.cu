@@ -1,4 +1,3 @@
-#include "tokamak/ops/float8/coded_gates_gpu.cuh"
 #include "tokamak/ops/float8/fused_float8_gpu.cuh"
 #include "tokamak/ops/float8/gate_tiles_gpu.cuh"
 #include "tokamak/ops/float8/tile_segments_gpu.cuh"
@@ -37,15 +36,13 @@ FusedOutput output_of(const FusedFloat8& op, const Setup& setup) {
   return fused;
 }
 
-// A source of tiles, and whether its rows and those that it stores are whole accesses. Readers'
-// inputs follow its own.
+// A source of tiles, and whether its rows and those that it stores are whole accesses.
 template <class Source>
 struct Tiles {
   Source source;
   bool is_packed = false;
   int64_t M = 0;
   int64_t F = 0;
-  size_t num_inputs = 2;
 };
 
 template <class T>
@@ -55,17 +52,6 @@ Tiles<GateSource<T>> tiles_of_gates(const KernelArgs& args) {
   const int64_t M = F == 0 ? 0 : dy.numel() / F;
   const Gates<T> gates{.both = args.in[0].as<T>(), .dy = dy.as<T>(), .M = M, .F = F};
   return {.source = {gates}, .is_packed = has_whole_rows(gates), .M = M, .F = F};
-}
-
-template <class T>
-Tiles<CodedGateSource<T>> tiles_of_codes(const KernelArgs& args) {
-  const Tensor& dy = args.in[2];
-  const int64_t F = dy.dim(-1);
-  const int64_t M = F == 0 ? 0 : dy.numel() / F;
-  const CodedGates gates = coded_gates_of(args, true, F);
-  const bool is_packed = has_whole_rows(dy.as<T>(), F) && detail::is_aligned(gates.gate);
-  return {
-      .source = {gates, dy.as<T>(), M, F}, .is_packed = is_packed, .M = M, .F = F, .num_inputs = 3};
 }
 
 template <class T, class Form>
@@ -87,7 +73,7 @@ template <class Source>
 void take_maxima(const Tiles<Source>& tiles, const std::vector<Float8Reader>& readers,
                  const KernelArgs& args) {
   TileMaxima of[2];
-  size_t in = tiles.num_inputs;
+  size_t in = 2;
   for (size_t r = 0; r < readers.size(); ++r) {
     const auto& amax = std::get<Amax>(readers[r].op);
     auto* most = args.out[r].as<uint32_t>();
@@ -123,11 +109,10 @@ struct OutputLayouts {
   TileLayouts d, y;
 };
 
-template <class Source>
 OutputLayouts layouts_of(const std::vector<Float8Reader>& readers, size_t num_stored,
-                         const Tiles<Source>& tiles, const KernelArgs& args) {
+                         const KernelArgs& args) {
   OutputLayouts all;
-  size_t in = tiles.num_inputs;
+  size_t in = 2;
   size_t out = num_stored;
   for (size_t r = 0; r < readers.size(); ++r) {
     const auto& op = std::get<Quantize>(readers[r].op);
@@ -146,7 +131,7 @@ OutputLayouts layouts_of(const std::vector<Float8Reader>& readers, size_t num_st
     }
     if (has_rows) (of.rows = codes).codes = args.out[out].as<uint8_t>();
     if (has_transposed) (of.transposed = codes).codes = args.out[last - 1].as<uint8_t>();
-    if (tiles.M * tiles.F == 0) {
+    if (args.in[1].numel() == 0) {
       launch_for(args.out[last].numel(), args.stream,
                  InverseScales{codes, op.format == DType::kE4M3});
     }
@@ -171,7 +156,7 @@ Kernel codes_of_tiles(const FusedFloat8& fused, const MakeTiles& tiles_of) {
     const TileEncoder<Source> any = tile_encoder_of<Format, Source>(false, has_axes);
     return [=, readers = fused.readers](const KernelArgs& args) {
       const Tiles<Source> tiles = tiles_of(args);
-      const OutputLayouts to = layouts_of(readers, num_stored, tiles, args);
+      const OutputLayouts to = layouts_of(readers, num_stored, args);
       if (tiles.M * tiles.F == 0) return;
       const auto blocks = static_cast<unsigned>(gpu::tiles_of(tiles.M) * gpu::tiles_of(tiles.F));
       const bool is_whole = tiles.is_packed && detail::is_aligned(to.d.rows.codes) &&
@@ -194,16 +179,16 @@ Kernel kernel_of_tiles(const FusedFloat8& fused, const MakeTiles& tiles_of) {
 }
 
 // Segments of tiles: codes and inverse scales of each reader.
-template <class Source, class MakeTiles>
-Kernel segments_of_gates(const std::vector<Float8Reader>& readers, const MakeTiles& tiles_of) {
+template <class T>
+Kernel segments_of_gates(const std::vector<Float8Reader>& readers) {
   DType format = DType::kE4M3;
   for (const Float8Reader& reader : readers) {
     if (reader.of == 0) format = std::get<Quantize>(reader.op).format;
   }
   return by_float8(format, [&]<class Format>() -> Kernel {
-    const auto launch = prepare_segments_of_tiles<Format, Source>();
+    const auto launch = prepare_segments_of_tiles<Format, GateSource<T>>();
     return [=](const KernelArgs& args) {
-      const Tiles<Source> tiles = tiles_of(args);
+      const Tiles<GateSource<T>> tiles = tiles_of_gates<T>(args);
       SegmentLayouts of[2];
       size_t out = 0;
       for (const Float8Reader& reader : readers) {
@@ -228,21 +213,11 @@ Kernel segments_of_gates(const std::vector<Float8Reader>& readers, const MakeTil
   });
 }
 
-template <class Source, class MakeTiles>
-Kernel kernel_of_gates(const FusedFloat8& fused, const MakeTiles& tiles_of) {
-  if (fused.readers[0].codes_in_one_pass() != nullptr)
-    return segments_of_gates<Source>(fused.readers, tiles_of);
-  return kernel_of_tiles<Source>(fused, tiles_of);
-}
-
 Kernel prepare_tiles(const FusedFloat8& fused, const KernelTypes& types) {
-  return by_float(fused.first_outputs(types.in)[0].dtype, [&]<class T>() -> Kernel {
+  return by_float(types.in[1].dtype, [&]<class T>() -> Kernel {
+    if (fused.readers[0].codes_in_one_pass() != nullptr) return segments_of_gates<T>(fused.readers);
     const auto* grad = fused.first.as<GeluGrad>();
-    if (grad == nullptr) {
-      return fused.first.as<SwigluGrad>()->gates == GateInputs::kCodes
-                 ? kernel_of_gates<CodedGateSource<T>>(fused, tiles_of_codes<T>)
-                 : kernel_of_gates<GateSource<T>>(fused, tiles_of_gates<T>);
-    }
+    if (grad == nullptr) return kernel_of_tiles<GateSource<T>>(fused, tiles_of_gates<T>);
     const auto of_form = [&]<class Form>() -> Kernel {
       return kernel_of_tiles<GeluSource<T, Form>>(
           fused, [stores = bool{fused.stores[0]}](const KernelArgs& args) {

@@ -1,7 +1,6 @@
 #include "tokamak/ops/float8/fused_float8.h"
 
 #include "tokamak/ops/attention/rope.h"
-#include "tokamak/ops/elementwise/gate_codes.h"
 #include "tokamak/ops/elementwise/gelu.h"
 #include "tokamak/ops/elementwise/swiglu.h"
 #include "tokamak/ops/norm/norm.h"
@@ -19,43 +18,15 @@ FusedFloat8 with_maximum(T first, size_t outputs) {
   return op;
 }
 
-// The gradient of packed gates, of values or of codes.
-SwigluGrad gates(bool emits_y, GateInputs inputs = GateInputs::kValues) {
-  return {.emits_y = emits_y, .packed = true, .gates = inputs};
+SwigluGrad gates(bool emits_y) {
+  return {.emits_y = emits_y, .packed = true};
 }
 
-FusedFloat8 maxima_of_gates(bool emits_y, std::vector<Float8Reader> readers,
-                            GateInputs inputs = GateInputs::kValues) {
-  return {.first = any_op(gates(emits_y, inputs)),
+FusedFloat8 maxima_of_gates(bool emits_y, std::vector<Float8Reader> readers) {
+  return {.first = any_op(gates(emits_y)),
           .stores = std::vector<bool>(emits_y ? 2 : 1, false),
           .readers = std::move(readers)};
 }
-
-// Inputs of the gradient of packed gates.
-struct GateCase {
-  GateInputs inputs = GateInputs::kValues;
-  Types in;
-  std::vector<Fill> fill;
-  std::string of;
-
-  GateCase(GateInputs i, int64_t M, int64_t F) : inputs(i) {
-    of = fmt::format(" of {} x {}", M, F);
-    if (inputs == GateInputs::kValues) {
-      in = {f32({M, 2 * F})};
-      fill = {{}, {}};
-    } else {
-      in = {{.dtype = DType::kE4M3, .dims = {M, 2 * F}},
-            {.dtype = DType::kU8, .dims = {M, 2 * gate_scales(F)}}};
-      fill = {{}, {.values = {119, 121, 120, 122, 118}}, {}};  // 64 becomes 1/8 to 2
-      of += " from codes";
-    }
-    in.push_back(f32({M, F}));
-  }
-
-  FusedFloat8 op(bool emits_y, std::vector<Float8Reader> readers) const {
-    return maxima_of_gates(emits_y, std::move(readers), inputs);
-  }
-};
 
 Float8Reader codes_of(int out, ScaleGrid grid, CodeLayout layout, DType format) {
   return {.of = out,
@@ -114,32 +85,9 @@ void add_codes_of_rows(CasesOf<FusedFloat8>& c) {
   add("gate of gelu", Swiglu{.kind = GateKind::kGelu}, 1, {x, x});
 }
 
-// SwiGLU that makes codes of gate and up, with codes of what it yields.
-void add_gate_codes(CasesOf<FusedFloat8>& c) {
-  for (const int64_t F : {131, 128, 384, 1024}) {
-    for (const bool packed : {false, true}) {
-      const Swiglu swiglu{.packed = packed, .makes_codes = true};
-      const size_t outputs = packed ? 3 : 5;
-      const Types in = packed ? Types{f32({7, 2 * F})} : Types{f32({7, F}), f32({7, F})};
-      const std::string of = fmt::format(" of {} {}", F, packed ? "packed" : "apart");
-      c.good("maximum beside codes of gates" + of, with_maximum(swiglu, outputs), in)
-          .check_gradient = false;
-      for (const ScaleGrid grid : {ScaleGrid::kRows, ScaleGrid::kSegments}) {
-        for (const bool stores : {false, true}) {
-          auto& made = c.good(fmt::format("codes of {} beside codes of gates{}{}", name_of(grid),
-                                          of, stores ? " and values" : ""),
-                              with_codes(swiglu, outputs, grid, stores, F == 128), in);
-          made.check_gradient = false;
-          made.bound = 0.05;
-        }
-      }
-    }
-  }
-}
-
 // Runs with a scale in the table, and without one.
 void add_delayed_case(CasesOf<FusedFloat8>& c, const std::string& name, const FusedFloat8& op,
-                      const Types& in, const std::vector<Fill>& fill = {}) {
+                      const Types& in) {
   Types all = in;
   for (const Float8Reader& reader : op.readers) {
     if (reader.takes_maxima) all.push_back(f32({1}));
@@ -149,7 +97,6 @@ void add_delayed_case(CasesOf<FusedFloat8>& c, const std::string& name, const Fu
     auto& made = c.good(fmt::format("{} and {}", name, scale), op, all);
     made.check_gradient = false;
     made.bound = 0.05;
-    made.fill = fill;
     made.fill.resize(in.size());
     for (const Float8Reader& reader : op.readers) {
       if (reader.takes_maxima) made.fill.push_back({.values = {3}});
@@ -185,16 +132,15 @@ void add_delayed_codes_of_rows(CasesOf<FusedFloat8>& c) {
     add(fmt::format("sum and layer norm of {}", D), AddLayerNorm{}, 2, {x, x, p, p});
     add(fmt::format("swiglu of {}", D), Swiglu{}, 1, {x, x});
     add(fmt::format("packed swiglu of {}", D), Swiglu{.packed = true}, 1, {f32({21, 2 * D})});
-    add(fmt::format("swiglu of {} with codes", D), Swiglu{.makes_codes = true}, 5, {x, x});
-    add(fmt::format("packed swiglu of {} with codes", D),
-        Swiglu{.packed = true, .makes_codes = true}, 3, {f32({21, 2 * D})});
     add(fmt::format("gelu of {}", D), Gelu{}, 1, {x});
   }
 }
 
-void add_delayed_tiles(CasesOf<FusedFloat8>& c, const GateCase& gates) {
-  add_delayed_case(c, "a maximum" + gates.of,
-                   gates.op(true, {{.of = 0, .op = Amax{.is_gated = true}}}), gates.in, gates.fill);
+void add_delayed_tiles(CasesOf<FusedFloat8>& c, int64_t M, int64_t F) {
+  const Types in{f32({M, 2 * F}), f32({M, F})};
+  const std::string of = fmt::format(" of {} x {}", M, F);
+  add_delayed_case(c, "a maximum" + of,
+                   maxima_of_gates(true, {{.of = 0, .op = Amax{.is_gated = true}}}), in);
   const auto codes = [](int out, CodeLayout layout, DType format, bool has_amax) {
     return Float8Reader{
         .of = out,
@@ -202,14 +148,14 @@ void add_delayed_tiles(CasesOf<FusedFloat8>& c, const GateCase& gates) {
             Quantize{.format = format, .layout = layout, .is_delayed = true, .has_amax = has_amax},
         .takes_maxima = true};
   };
-  add_delayed_case(c, "codes" + gates.of,
-                   gates.op(true, {codes(0, CodeLayout::kBoth, DType::kE5M2, true),
-                                   codes(1, CodeLayout::kTransposed, DType::kE4M3, false)}),
-                   gates.in, gates.fill);
-  add_delayed_case(c, "codes with both maxima" + gates.of,
-                   gates.op(true, {codes(0, CodeLayout::kRows, DType::kE4M3, true),
-                                   codes(1, CodeLayout::kBoth, DType::kE4M3, true)}),
-                   gates.in, gates.fill);
+  add_delayed_case(c, "codes" + of,
+                   maxima_of_gates(true, {codes(0, CodeLayout::kBoth, DType::kE5M2, true),
+                                          codes(1, CodeLayout::kTransposed, DType::kE4M3, false)}),
+                   in);
+  add_delayed_case(c, "codes with both maxima" + of,
+                   maxima_of_gates(true, {codes(0, CodeLayout::kRows, DType::kE4M3, true),
+                                          codes(1, CodeLayout::kBoth, DType::kE4M3, true)}),
+                   in);
 }
 
 void add_delayed_gelu(CasesOf<FusedFloat8>& c, int64_t M, int64_t F) {
@@ -235,8 +181,7 @@ void add_delayed_gelu(CasesOf<FusedFloat8>& c, int64_t M, int64_t F) {
   }
 }
 
-void add_segments_of_tiles(CasesOf<FusedFloat8>& c, const GateCase& gates) {
-  const bool rounds_scales = gates.inputs == GateInputs::kValues && gates.in[0].dims[0] == 192;
+void add_segments_of_tiles(CasesOf<FusedFloat8>& c, int64_t M, int64_t F) {
   const auto segments = [](int out, CodeLayout layout, DType format, bool power_of_two = false) {
     return Float8Reader{.of = out,
                         .op = Quantize{.format = format,
@@ -244,22 +189,24 @@ void add_segments_of_tiles(CasesOf<FusedFloat8>& c, const GateCase& gates) {
                                        .layout = layout,
                                        .power_of_two = power_of_two}};
   };
-  const auto add = [&](const std::string& name, const FusedFloat8& op) {
-    auto& made = c.good(name + gates.of, op, gates.in);
+  const auto add = [&](const char* name, const FusedFloat8& op) {
+    auto& made =
+        c.good(fmt::format("{} of {} x {}", name, M, F), op, {f32({M, 2 * F}), f32({M, F})});
     made.check_gradient = false;
     made.bound = 0.05;
-    made.fill = gates.fill;
   };
-  add("codes of segments", gates.op(true, {segments(0, CodeLayout::kRows, DType::kE4M3),
-                                           segments(0, CodeLayout::kTransposed, DType::kE4M3),
-                                           segments(1, CodeLayout::kTransposed, DType::kE4M3)}));
-  add("codes of segments of rows", gates.op(true, {segments(1, CodeLayout::kRows, DType::kE4M3),
-                                                   segments(0, CodeLayout::kRows, DType::kE5M2)}));
+  add("codes of segments",
+      maxima_of_gates(true, {segments(0, CodeLayout::kRows, DType::kE4M3),
+                             segments(0, CodeLayout::kTransposed, DType::kE4M3),
+                             segments(1, CodeLayout::kTransposed, DType::kE4M3)}));
+  add("codes of segments of rows",
+      maxima_of_gates(true, {segments(1, CodeLayout::kRows, DType::kE4M3),
+                             segments(0, CodeLayout::kRows, DType::kE5M2)}));
   add("codes of segments of columns",
-      gates.op(false, {segments(0, CodeLayout::kTransposed, DType::kE5M2, rounds_scales)}));
+      maxima_of_gates(false, {segments(0, CodeLayout::kTransposed, DType::kE5M2, M == 192)}));
   add("codes both ways of segments",
-      gates.op(true, {segments(0, CodeLayout::kBoth, DType::kE4M3),
-                      segments(1, CodeLayout::kBoth, DType::kE4M3)}));
+      maxima_of_gates(true, {segments(0, CodeLayout::kBoth, DType::kE4M3),
+                             segments(1, CodeLayout::kBoth, DType::kE4M3)}));
 }
 
 void add_norms(CasesOf<FusedFloat8>& c) {
@@ -292,10 +239,6 @@ void add_maxima(CasesOf<FusedFloat8>& c) {
         {both});
     add("gradient of swiglu", with_maximum(gates(false), 1), {both, x});
     add("gradient of swiglu with y", with_maximum(gates(true), 2), {both, x});
-    const GateCase of_codes(GateInputs::kCodes, 19, F);
-    add("gradient of swiglu from codes", with_maximum(gates(true, of_codes.inputs), 2),
-        of_codes.in);
-    c.cases.good.back().fill = of_codes.fill;
     add("gelu", with_maximum(Gelu{}, 1), {x});
     add("gradient of gelu", with_maximum(GeluGrad{}, 1), {x, x});
     add("gradient of gelu with y", with_maximum(GeluGrad{.emits_y = true}, 2), {x, x});
@@ -317,45 +260,45 @@ void add_maxima(CasesOf<FusedFloat8>& c) {
   }
 }
 
-void add_tiles(CasesOf<FusedFloat8>& c, const GateCase& gates) {
-  const int64_t M = gates.in[0].dims[0];
-  const int64_t F = gates.in.back().dims[1];
+void add_tiles(CasesOf<FusedFloat8>& c, int64_t M, int64_t F) {
+  const Types in{f32({M, 2 * F}), f32({M, F})};
+  const std::string of = fmt::format(" of {} x {}", M, F);
   const TensorType one = f32({1});
   const Amax rows{.grid = ScaleGrid::kRows};
   const Amax columns{.grid = ScaleGrid::kRows, .transposed = true};
   const auto maxima = [&](const std::string& name, const FusedFloat8& op) {
-    auto& made = c.good(name + gates.of, op, gates.in);
-    made.check_gradient = false;
-    made.fill = gates.fill;
+    c.good(name + of, op, in).check_gradient = false;
   };
-  maxima("a maximum", gates.op(true, {{.of = 0, .op = Amax{}}}));
-  maxima("maxima of rows and columns", gates.op(true, {{.of = 0, .op = rows},
-                                                       {.of = 1, .op = columns},
-                                                       {.of = 0, .op = columns},
-                                                       {.of = 1, .op = Amax{}},
-                                                       {.of = 1, .op = rows}}));
+  maxima("a maximum", maxima_of_gates(true, {{.of = 0, .op = Amax{}}}));
+  maxima("maxima of rows and columns", maxima_of_gates(true, {{.of = 0, .op = rows},
+                                                              {.of = 1, .op = columns},
+                                                              {.of = 0, .op = columns},
+                                                              {.of = 1, .op = Amax{}},
+                                                              {.of = 1, .op = rows}}));
   const auto codes = [&](const std::string& name, const FusedFloat8& op, const Types& more) {
-    Types all = gates.in;
+    Types all = in;
     all.insert(all.end(), more.begin(), more.end());
-    auto& made = c.good(name + gates.of, op, all);
+    auto& made = c.good(name + of, op, all);
     made.check_gradient = false;
     made.bound = 0.05;
-    made.fill = gates.fill;
+    made.fill.resize(2);
     made.fill.resize(all.size(), {.scale = 0.3, .shift = 3.0});
-    for (size_t i = gates.in.size(); i < all.size(); ++i)
-      made.float_stays.push_back(static_cast<int>(i));
+    for (size_t i = 2; i < all.size(); ++i) made.float_stays.push_back(static_cast<int>(i));
   };
   codes("codes",
-        gates.op(true, {codes_of(0, ScaleGrid::kTensor, CodeLayout::kBoth, DType::kE5M2),
-                        codes_of(1, ScaleGrid::kTensor, CodeLayout::kTransposed, DType::kE4M3)}),
+        maxima_of_gates(true,
+                        {codes_of(0, ScaleGrid::kTensor, CodeLayout::kBoth, DType::kE5M2),
+                         codes_of(1, ScaleGrid::kTensor, CodeLayout::kTransposed, DType::kE4M3)}),
         {one, one});
   codes("codes without y",
-        gates.op(false, {codes_of(0, ScaleGrid::kTensor, CodeLayout::kRows, DType::kE4M3)}), {one});
-  codes("codes of rows and columns",
-        gates.op(true, {codes_of(0, ScaleGrid::kRows, CodeLayout::kRows, DType::kE4M3),
-                        codes_of(0, ScaleGrid::kRows, CodeLayout::kTransposed, DType::kE4M3),
-                        codes_of(1, ScaleGrid::kRows, CodeLayout::kTransposed, DType::kE4M3)}),
-        {f32({M}), f32({2 * F}), f32({F})});
+        maxima_of_gates(false, {codes_of(0, ScaleGrid::kTensor, CodeLayout::kRows, DType::kE4M3)}),
+        {one});
+  codes(
+      "codes of rows and columns",
+      maxima_of_gates(true, {codes_of(0, ScaleGrid::kRows, CodeLayout::kRows, DType::kE4M3),
+                             codes_of(0, ScaleGrid::kRows, CodeLayout::kTransposed, DType::kE4M3),
+                             codes_of(1, ScaleGrid::kRows, CodeLayout::kTransposed, DType::kE4M3)}),
+      {f32({M}), f32({2 * F}), f32({F})});
 }
 
 }  // namespace
@@ -365,20 +308,17 @@ OpCases cases_of<FusedFloat8>() {
   CasesOf<FusedFloat8> c;
   add_norms(c);
   add_maxima(c);
+  add_tiles(c, 37, 75);
+  add_tiles(c, 192, 256);
+  add_tiles(c, 150, 136);
   add_codes_of_rows(c);
-  add_gate_codes(c);
   add_delayed_codes_of_rows(c);
   add_delayed_gelu(c, 37, 75);
   add_delayed_gelu(c, 192, 256);
-  for (const GateInputs inputs : {GateInputs::kValues, GateInputs::kCodes}) {
-    add_tiles(c, {inputs, 37, 75});
-    add_tiles(c, {inputs, 192, 256});
-    add_tiles(c, {inputs, 150, 136});
-    add_delayed_tiles(c, {inputs, 37, 75});
-    add_delayed_tiles(c, {inputs, 192, 256});
-    add_segments_of_tiles(c, {inputs, 192, 256});
-    add_segments_of_tiles(c, {inputs, 37, 128});
-  }
+  add_delayed_tiles(c, 37, 75);
+  add_delayed_tiles(c, 192, 256);
+  add_segments_of_tiles(c, 192, 256);
+  add_segments_of_tiles(c, 37, 128);
   const TensorType x = f32({4, 8});
   c.bad("a reader of no output", with_maximum(SwigluGrad{}, 2), {x, x, x});
   c.bad("stores more than there is", with_maximum(RmsNorm{}, 2), {x, f32({8})});

@@ -281,16 +281,6 @@ __global__ void __launch_bounds__(kThreads)
   encode_any<Format>(value, n, N, D, to);
 }
 
-/// Whether launch_codes_of_rows() makes codes of held values, of which kSegmentThreads neighbouring
-/// lanes hold each kTile neighbours of a row.
-template <class T, class... P>
-bool holds_segments(int64_t D, const RowCodes& to, const P*... pointers) {
-  const int64_t packs = D / Pack<T>::kSize;
-  return D % kTile == 0 && packs <= 4096 && kSegmentThreads<T> <= 32 &&
-         is_packed<T>(D, pointers...) && can_encode_held<T>(to, D, kSegmentThreads<T>) &&
-         (to.of_segments || row_groups(packs, 2, kThreads).group % kSegmentThreads<T> == 0);
-}
-
 /// Makes codes of an N x D matrix of what `f` computes element by element; see encode_values. All
 /// `pointers` are those that f accesses.
 template <class Format, class F, class... P>

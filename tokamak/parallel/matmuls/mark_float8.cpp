@@ -9,7 +9,6 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/ops/elementwise/cast.h"
-#include "tokamak/ops/elementwise/swiglu.h"
 #include "tokamak/ops/matmul/linear.h"
 #include "tokamak/ops/vocab/lm_head_loss.h"
 #include "tokamak/parallel/matmuls/float8_table.h"
@@ -47,15 +46,6 @@ class Marker {
         num_blocks_(count_blocks(graph)),
         first_at_end_(num_blocks_ - layers.bf16_at_end.value_or((15 * num_blocks_ + 99) / 100)) {}
 
-  void mark_gates() {
-    for (int32_t i = 0; i < graph_.size(); ++i) {
-      Node& n = graph_.mutable_node(i);
-      if (n.is_leaf() || n.label.block < 0) continue;
-      if (n.as<Linear>() != nullptr) find_product(n);
-      mark_gates(n);
-    }
-  }
-
   Float8Marks run() {
     for (int32_t i = 0; i < graph_.size(); ++i) {
       Node& n = graph_.mutable_node(i);
@@ -65,7 +55,6 @@ class Marker {
       if (n.as<LinearGradInput>() != nullptr && is_marked_[n.in[1]])
         set_float8<LinearGradInput>(n, name_of(n.in[1]));
       if (n.as<LinearGradWeight>() != nullptr && !n.accumulations.empty()) mark_grad_weight(n);
-      if (layers_.keeps_gate_codes) mark_gates(n);
     }
     marks_.weights = static_cast<int>(gradients_.size());
     marks_.products = static_cast<int>(inputs_.size());
@@ -83,15 +72,10 @@ class Marker {
     n.op = std::make_shared<const LmHeadLoss>(std::move(op));
   }
 
-  // Returns whether the matmul is quantized.
-  bool find_product(const Node& n) {
+  void mark_product(Node& n) {
     const auto [at, is_new] = is_marked_.emplace(n.in[1], false);
     if (is_new) at->second = takes(n);
-    return at->second;
-  }
-
-  void mark_product(Node& n) {
-    if (find_product(n)) set_float8<Linear>(n, name_of(n.in[1]));
+    if (at->second) set_float8<Linear>(n, name_of(n.in[1]));
   }
 
   const std::string& name_of(Value weight) const {
@@ -115,22 +99,6 @@ class Marker {
     if (!into.is_leaf()) return;
     const auto weight = gradients_.find(graph_.states()[into.state].name);
     if (weight != gradients_.end()) set_float8<LinearGradWeight>(n, weight->second);
-  }
-
-  void mark_gates(Node& n) {
-    const auto* grad = n.as<SwigluGrad>();
-    if (grad == nullptr && n.as<Swiglu>() == nullptr) return;
-    for (const Value gate : {n.in[0], n.in[1]}) {
-      const Node& product = graph_.producer(gate);
-      if (product.as<Linear>() == nullptr || !is_marked_[product.in[1]]) return;
-    }
-    if (grad == nullptr) {
-      ++marks_.gates;
-      return;
-    }
-    SwigluGrad op = *grad;
-    op.gates = GateInputs::kCodesIfKept;
-    n.op = std::make_shared<const SwigluGrad>(op);
   }
 
   std::string why_not(const StateDecl& weight, int block) const {
@@ -200,12 +168,6 @@ bool is_read_as_values(const Graph& graph, Value weight) {
 
 Float8Marks mark_float8(Graph& graph, const Float8Layers& layers, std::vector<std::string>& notes) {
   return Marker(graph, layers, notes).run();
-}
-
-void mark_gate_codes(Graph& graph, const Float8Layers& layers) {
-  if (!layers.keeps_gate_codes) return;
-  std::vector<std::string> notes;  // mark_float8() has given them
-  Marker(graph, layers, notes).mark_gates();
 }
 
 }  // namespace tokamak

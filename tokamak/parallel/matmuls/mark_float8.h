@@ -26,7 +26,6 @@ struct Float8Layers {
   std::optional<int64_t> bf16_at_end = 0;  ///< none: the last 15 %, rounded up
   std::string_view section = "quantize.linear.float8";  ///< of the keys that say so
   bool long_loss_chunks = false;  ///< as long as with a head in the compute dtype
-  bool keeps_gate_codes = false;  ///< gradients read codes of gate and up (keep_gate_codes())
 };
 
 /// The result of mark_float8().
@@ -34,18 +33,12 @@ struct Float8Marks {
   int weights = 0;   ///< of blocks
   int products = 0;  ///< of blocks; weights of one input are one product
   bool head = false;
-  int gates = 0;  ///< layers whose backward may read codes of gate and up
 };
 
 /// Sets `float8` of the linear ops of blocks and of the head's loss, and of their gradients, in a
 /// graph of global shapes: merge_products() keeps such ops apart and quantize_matmuls() replaces
-/// them. Marks gradients of SwiGLU whose gate and up such ops compute, if that is asked for.
-/// Appends each weight that stays in the compute dtype, with its reason, to `notes`.
+/// them. Appends each weight that stays in the compute dtype, with its reason, to `notes`.
 Float8Marks mark_float8(Graph& graph, const Float8Layers& layers, std::vector<std::string>& notes);
-
-/// Marks only the gradients of SwiGLU that mark_float8() marks, in a graph whose matmuls stay in
-/// the compute dtype.
-void mark_gate_codes(Graph& graph, const Float8Layers& layers);
 
 /// Whether `node` is marked and multiplies its input `k` as codes.
 bool multiplies_codes(const Node& node, size_t k);

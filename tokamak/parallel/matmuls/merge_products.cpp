@@ -154,8 +154,7 @@ class Merger {
 
   void put_activation_grad(int32_t i, size_t g) {
     const Node& n = graph_.node(i);
-    const auto* old = n.as<SwigluGrad>();
-    const SwigluGrad op{.packed = true, .kind = old->kind, .gates = old->gates};
+    const SwigluGrad op{.packed = true, .kind = n.as<SwigluGrad>()->kind};
     merged_[g].dy = rewriter_.to.apply(op, {merged_[g].product, rewriter_(n.in[2])});
   }
 

@@ -98,14 +98,6 @@ void build_swiglu(SceneBuilder& b, const Dims& d) {
   b.run(SwigluGrad{.emits_y = true, .packed = true}, {gate_and_up, b.normal(d)});
 }
 
-// The same, by codes of gate and up.
-void build_gate_codes(SceneBuilder& b, const Dims& d) {
-  const std::vector<Value> made =
-      b.run(Swiglu{.packed = true, .makes_codes = true}, {b.normal({d[0], 2 * d[1]})});
-  b.run(SwigluGrad{.emits_y = true, .packed = true, .gates = GateInputs::kCodes},
-        {made[1], made[2], b.normal(d)});
-}
-
 void build_gelu(SceneBuilder& b, const Dims& d) {
   const Value x = b.normal(d);
   b.run(Gelu{}, {x});
@@ -335,12 +327,6 @@ const std::vector<OpScene>& op_scenes() {
        {{512, 256}},
        build_layer_norm},
       {"swiglu", kSwiglu, "tokens x dim", {{16384, 14336}}, {{512, 768}}, build_swiglu},
-      {"gate_codes",
-       kSwiglu,
-       "tokens x dim",
-       {{16384, 8192}, {16384, 14336}},
-       {{512, 768}},
-       build_gate_codes},
       {"gelu", kGelu, "tokens x dim", {{16384, 14336}}, {{512, 768}}, build_gelu},
       {"add", kAdd, "tokens x dim", {{16384, 4096}}, {{512, 256}}, build_add},
       {"cast", kCast, "rows x columns", {{14336, 4096}}, {{768, 256}}, build_cast},
