@@ -274,7 +274,6 @@ struct DebugConfig {
   std::optional<int64_t> seed;
   bool deterministic = false;
   bool moe_force_load_balance = false;
-  int64_t fp8_stats = 0;
 };
 
 struct Config {

@@ -223,7 +223,6 @@ const Key kKeys[] = {
 
   TOK_KEY(debug.seed, kHonoured, "", "Seed of initialization, dropout and sampling; none: 0."),
   TOK_KEY(debug.deterministic, kHonoured, "", "The same bits from every run; a CPU run always is."),
-  TOK_KEY(debug.fp8_stats, kHonoured, ">=0", "Steps between lines of fp8.jsonl on the codes of each float8 matmul; 0: none (ours)."),
   TOK_KEY(debug.moe_force_load_balance, kDormant, "", "Round-robin routing of experts, for benchmarks; no model here has experts."),
 };
 // clang-format on

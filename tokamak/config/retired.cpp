@@ -24,6 +24,7 @@ const RetiredKey kRetired[] = {
     {"compile.components", kDrop, "", "everything is compiled ahead of time"},
     {"compile.enable", kDrop, "", "everything is compiled ahead of time", true},
     {"debug.deterministic_warn_only", kDrop, "", "no PyTorch operation is used", true},
+    {"debug.fp8_stats", kRefuse, "", "figures of quantized values are no longer written; tokamak plan --why says what is quantized"},
     {"estimate.memory", kTranslate, "memory_estimation.enable", ""},
     {"estimate.mode", kDrop, "", "the plan knows the memory without an estimate"},
     {"experimental.context_parallel_degree", kRename, "parallelism.context_parallel_degree", ""},

@@ -111,7 +111,9 @@ void choose_history(const Float8LinearConfig& f, Float8Recipe& recipe) {
   recipe.margin = static_cast<int>(f.margin);
 }
 
-std::optional<Float8Options> chosen_of(const Config& c) {
+}  // namespace
+
+std::optional<Float8Options> float8_of(const Config& c) {
   const int num_named = int{has_float8(c)} + int{has_mx(c)} + int{has_nvfp4(c)};
   TOK_REQUIRE(num_named < 2,
               "model.converters: quantize.linear.float8, quantize.linear.mx and "
@@ -151,8 +153,6 @@ std::optional<Float8Options> chosen_of(const Config& c) {
                                   .long_loss_chunks = f.long_loss_chunks}};
 }
 
-}  // namespace
-
 std::string why_no_float8(const std::optional<Float8Options>& float8, const Target& target) {
   if (!float8 || float8->recipe.emulate || target.backend != "gpu") return "";
   const Float8Recipe& recipe = float8->recipe;
@@ -172,12 +172,6 @@ std::string why_too_small(const Float8Recipe& recipe, int64_t n, int64_t k) {
                             ? k <= 4096 && n <= 1024
                             : n <= 2048 || k <= 1024 || (n <= 4096 && k <= 2048);
   return is_small ? fmt::format("auto_filter_small_kn: {} x {} gain nothing", n, k) : "";
-}
-
-std::optional<Float8Options> float8_of(const Config& c) {
-  std::optional<Float8Options> options = chosen_of(c);
-  if (options) options->recipe.counts_codes = c.debug.fp8_stats > 0;
-  return options;
 }
 
 }  // namespace tokamak

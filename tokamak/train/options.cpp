@@ -206,7 +206,6 @@ TrainerOptions options_of(const Config& c, const Tokenizer* tokenizer, const Mes
   o.logging.num_steps = c.training.steps;
   o.logging.causal_mfu = c.metrics.causal_mfu;
   o.logging.of_all_ranks = c.metrics.save_for_all_ranks;
-  if (o.shape.float8) o.logging.float8_stats = c.debug.fp8_stats;
   if (c.metrics.enable_tensorboard) o.logging.tensorboard_folder = c.metrics.save_tb_folder;
   const fs::path dump = c.job.dump_folder;
   if (c.profiling.enable_profiling) {

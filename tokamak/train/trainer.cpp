@@ -20,7 +20,6 @@
 #include "tokamak/train/guard/replica_check.h"
 #include "tokamak/train/guard/slow_ranks.h"
 #include "tokamak/train/rank_parts.h"
-#include "tokamak/train/report/float8_figures.h"
 #include "tokamak/train/run_signals.h"
 #include "tokamak/train/run_tokens.h"
 #include "tokamak/train/state/initialize.h"
@@ -171,14 +170,6 @@ class Trainer {
     throw RollBack();
   }
 
-  // A device first ends the step. Collective.
-  void add_float8_figures() {
-    const int64_t every = o_.logging.float8_stats;
-    if (every == 0 || state_.step % every != 0 || bad_steps_.is_left_out(state_.step)) return;
-    plans_.settle();
-    log_.add_float8_figures(float8_lines(world_, o_.mesh(), access_, state_.step));
-  }
-
   void train_all() {
     const StopQuestion stop = o_.stop_signal ? o_.stop_signal : [] { return 0; };
     stop();  // from here on a step ends before a signal stops the run
@@ -187,7 +178,6 @@ class Trainer {
     while (state_.step < o_.steps && signal_ == 0) {
       step();
       check_replicas();
-      add_float8_figures();
       if (memory() != nullptr) memory()->seal();
       look_around(stop);
       keep_step();
@@ -354,8 +344,8 @@ class Trainer {
                          .grad_norm = results.values[1],
                          .lr = issued.lr,
                          .tokens_seen = issued.tokens_seen,
-                         .fp8_saturated_sites =
-                             of_step_.saturated ? std::optional(results.values[*of_step_.saturated])
+                         .saturated_sites = of_step_.saturated
+                                                ? std::optional(results.values[*of_step_.saturated])
                                                 : std::nullopt,
                          .at = results.at},
                         tokens_per_step());

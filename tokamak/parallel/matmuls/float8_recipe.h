@@ -39,7 +39,6 @@ struct Float8Recipe {
   bool most_recent = false;   ///< delayed scales follow from the newest maximum, not the greatest
   bool emulate = false;       ///< the same codes are multiplied in fp32, on any device
   bool keeps_transposed = false;  ///< codes of weights that stay for a step, for the backward
-  bool counts_codes = false;      ///< for fp8.jsonl (float8_stats.h)
   bool fuses = true;              ///< maxima and codes are made where values are (fused_float8.h)
 
   /// Whether a weight has one scale, so that owners of its parts can quantize these.

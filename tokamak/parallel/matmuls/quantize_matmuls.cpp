@@ -20,7 +20,6 @@
 #include "tokamak/ops/optimizer/grad_norm.h"
 #include "tokamak/parallel/matmuls/code_carriers.h"
 #include "tokamak/parallel/matmuls/code_gathers.h"
-#include "tokamak/parallel/matmuls/float8_stats.h"
 #include "tokamak/parallel/matmuls/float8_table.h"
 #include "tokamak/parallel/matmuls/mark_float8.h"
 #include "tokamak/parallel/matmuls/shared_scales.h"
@@ -44,7 +43,6 @@ class Quantizer {
         to_(rewriter_.to),
         weights_of_(find_shared_scales(graph_, recipe)),
         table_(graph_, recipe, has_scales),
-        stats_(graph_, recipe),
         gathers_(graph_, recipe, weights_of_, groups.owners, table_, rewriter_) {
     require_float8_dims(graph_, recipe);
     find_weights_of_backward();
@@ -59,7 +57,6 @@ class Quantizer {
       if (!gradients_.waits.contains(i)) put(i);
     }
     if (table_.has_update()) table_.finish(to_, factor_);
-    stats_.finish(to_, groups_.replicas);
     return rewriter_.finish();
   }
 
@@ -146,8 +143,6 @@ class Quantizer {
     is_product_ = true;
     const Codes x = codes_of(n.in[0], recipe_.x_of_y, Layout::kRows, Float8Role::kX);
     const Codes w = weight_codes(n.in[1], recipe_.w_of_y, false);
-    count(Float8Role::kX, x, recipe_.x_of_y);
-    count(Float8Role::kW, w, recipe_.w_of_y);
     if (makes_codes_of_dx_early(n)) weight_codes(n.in[1], recipe_.w_of_dx, true);
     std::vector<Value> in{x.codes, x.inverse, w.codes, w.inverse};
     if (n.in.size() == 3 && n.as<Linear>()->adds_bias) in.push_back(rewriter_(n.in[2]));
@@ -171,7 +166,6 @@ class Quantizer {
     const Codes g =
         codes_of(n.in[0], recipe_.g_of_dx, both ? Layout::kBoth : Layout::kRows, Float8Role::kG);
     const Codes w = weight_codes(n.in[1], recipe_.w_of_dx, true);
-    count(Float8Role::kG, g, recipe_.g_of_dx);
     multiply(i, recipe_.g_of_dx, recipe_.w_of_dx, recipe_.fast_dx,
              {g.codes, g.inverse, w.codes, w.inverse});
   }
@@ -186,12 +180,6 @@ class Quantizer {
     const Codes x = codes_of(n.in[0], recipe_.of_dw, Layout::kTransposed, Float8Role::kX);
     multiply(i, recipe_.of_dw, recipe_.of_dw, recipe_.fast_dw,
              {g.codes, g.inverse, x.codes, x.inverse});
-  }
-
-  void count(Float8Role role, const Codes& codes, ScaleGrid grid) {
-    const auto amax = maximum_of_.find(codes.codes);
-    stats_.count(to_, module_, role, codes.codes, codes.inverse, grid,
-                 amax == maximum_of_.end() ? Value{} : amax->second);
   }
 
   // Logits take so much memory that only one layout of their gradient's codes is made beside them.
@@ -295,10 +283,7 @@ class Quantizer {
       in.push_back(to_.read(to_.states().find(kSampleRows)));
     }
     const std::vector<Value> out = to_.add(op, std::move(in));
-    if (op.is_delayed && op.has_amax) {
-      table_.stage(to_, module_, role, out.back());
-      maximum_of_[out[0]] = out.back();
-    }
+    if (op.is_delayed && op.has_amax) table_.stage(to_, module_, role, out.back());
     if (!op.is_delayed && op.has_amax) amax_[{key, op.grid, true}] = out.back();
     if (op.layout != Layout::kTransposed)
       codes_[{key, op.grid, false}] = {.codes = out[0], .inverse = out[op.inverse_output()]};
@@ -416,8 +401,6 @@ class Quantizer {
   SharedScales weights_of_;
   Float8Table table_;
   bool has_maxima_ = false;
-  Float8Stats stats_;
-  std::map<Value, Value> maximum_of_;  // delayed: of values, by codes
   std::string module_;                 // of the matmul that is replaced
   bool is_product_ = true;             // and not a gradient
   Value factor_;                       // of the optimizer

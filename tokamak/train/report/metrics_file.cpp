@@ -72,7 +72,7 @@ std::string to_json_line(const StepMetrics& m) {
   add_number(line, "exposed_comm_s", m.seconds.exposed_comm);
   add_number(line, "optimizer_s", m.seconds.optimizer);
   add_number(line, "checkpoint_s", m.seconds.checkpoint);
-  add_number(line, "fp8_saturated_sites", m.fp8_saturated_sites);
+  add_number(line, "fp8_saturated_sites", m.saturated_sites);
   add_count(line, "failed_saves", m.failed_saves);
   add_count(line, "world_size", m.world_size);
   if (!m.job.empty()) line += fmt::format(", \"job\": {}", Json(m.job).dump());
@@ -87,17 +87,6 @@ std::string to_json_line(const ValidationMetrics& m) {
   add_number(line, "memory_gib", m.memory_gib);
   add_number(line, "time_s", m.time_s);
   add_count(line, "world_size", m.world_size);
-  return line + "}\n";
-}
-
-std::string to_json_line(int64_t step, const Float8Figures& f) {
-  std::string line;
-  add_count(line, "step", step);
-  line += fmt::format(", \"site\": \"{}\"", f.site);
-  add_number(line, "amax", f.amax);
-  add_number(line, "scale", f.scale);
-  add_number(line, "zeros", f.zeros);
-  add_number(line, "largest", f.largest);
   return line + "}\n";
 }
 

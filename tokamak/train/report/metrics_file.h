@@ -1,6 +1,6 @@
-// metrics.jsonl, validation.jsonl and fp8.jsonl: one JSON object per line, one writer per job.
-// Each line goes out in one write; numbers are the shortest text that reads back to the same
-// double; unknown, NaN and infinite values are null.
+// metrics.jsonl and validation.jsonl: one JSON object per line, one writer per job. Each line goes
+// out in one write; numbers are the shortest text that reads back to the same double; unknown, NaN
+// and infinite values are null.
 #pragma once
 
 #include <cstdint>
@@ -20,18 +20,6 @@ std::string to_json_line(const StepMetrics& metrics);
 /// Returns one line of validation.jsonl, with its newline.
 std::string to_json_line(const ValidationMetrics& metrics);
 
-/// Figures of the codes that one operand of matmuls had in a step, over all its microbatches.
-struct Float8Figures {
-  std::string site;
-  double amax = 0.0;
-  double scale = 0.0;    ///< the smallest, if codes have several
-  double zeros = 0.0;    ///< their share
-  double largest = 0.0;  ///< the share of codes of the largest magnitude
-};
-
-/// Returns one line of fp8.jsonl, with its newline.
-std::string to_json_line(int64_t step, const Float8Figures& figures);
-
 /// Returns the lines of `text` whose "step" is at most `last_step`. Drops a torn or foreign line.
 std::string cut_to_step(std::string_view text, int64_t last_step);
 
@@ -49,10 +37,9 @@ class MetricsFile {
 
   void append(const ValidationMetrics& metrics) { append_lines(to_json_line(metrics)); }
 
-  /// Appends whole lines in one write.
+ private:
   void append_lines(std::string_view lines);
 
- private:
   std::filesystem::path path_;
   FileWriter file_;
   std::string pending_;

@@ -55,7 +55,7 @@ TEST(MetricsLine, HoldsEveryField) {
                       .memory_gib = 0.5,
                       .step_time_s = 20.4,
                       .seconds = {.data = 0.25, .forward = 1.0, .checkpoint = 0.0},
-                      .fp8_saturated_sites = 4.0,
+                      .saturated_sites = 4.0,
                       .world_size = 2,
                       .job = "47\"11"};
   EXPECT_EQ(to_json_line(m),

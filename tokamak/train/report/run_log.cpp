@@ -41,7 +41,6 @@ void RunLog::open(int64_t resumed_step, bool with_validation,
   make_folders(folder);
   metrics_.emplace(folder / "metrics.jsonl", resumed_step);
   if (with_validation) validation_metrics_.emplace(folder / "validation.jsonl", resumed_step);
-  if (speaks() && o_.float8_stats > 0) float8_figures_.emplace(folder / "fp8.jsonl", resumed_step);
   if (speaks()) events_.open(folder / "events.jsonl", resumed_step);
   if (o_.tensorboard_folder.empty()) return;
   std::filesystem::path events = tensorboard_folder(o_.dump_folder, o_.tensorboard_folder, now);
@@ -85,7 +84,7 @@ StepMetrics RunLog::metrics_of(const StepResult& result) const {
   fill_memory(memory_use(), m);
   m.step_time_s = elapsed.count() / steps;
   m.seconds = phase_seconds();
-  m.fp8_saturated_sites = result.fp8_saturated_sites;
+  m.saturated_sites = result.saturated_sites;
   m.failed_saves = failed_saves_;
   m.world_size = world_size_;
   m.job = o_.job;
@@ -150,10 +149,6 @@ void RunLog::finish() {
   if (unlogged_ && window_.steps > 0 && speaks())
     print(step_line(metrics_of(*unlogged_), o_.color, columns()));
   unlogged_.reset();
-}
-
-void RunLog::add_float8_figures(const std::string& lines) {
-  if (float8_figures_) write([&] { float8_figures_->append_lines(lines); });
 }
 
 void RunLog::add_validation(int64_t step, double loss, int64_t tokens, double seconds) {

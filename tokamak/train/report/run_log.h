@@ -32,7 +32,6 @@ struct LoggingOptions {
   std::function<MemoryUse()> memory;         ///< of the device; absent: of the process
   std::filesystem::path tensorboard_folder;  ///< empty = no event files
   bool of_all_ranks = false;                 ///< every rank writes files of its own
-  int64_t float8_stats = 0;                  ///< steps between lines of fp8.jsonl; 0 = no such file
   std::function<void(const std::string& level, const std::string& text)> print;
   std::function<int()> columns;  ///< the room that a terminal has for step lines; absent: no limit
   std::function<void(const StepProgress&)> show_progress;  ///< at most ten times a second
@@ -49,7 +48,7 @@ struct StepResult {
   double grad_norm = 0.0;
   double lr = 0.0;
   int64_t tokens_seen = 0;
-  std::optional<double> fp8_saturated_sites = std::nullopt;
+  std::optional<double> saturated_sites = std::nullopt;
   std::chrono::steady_clock::time_point at = std::chrono::steady_clock::now();  ///< its end
 };
 
@@ -95,9 +94,6 @@ class RunLog {
   /// files do not get it: the run that goes on writes them.
   void finish();
 
-  /// Adds lines to fp8.jsonl, on rank 0.
-  void add_float8_figures(const std::string& lines);
-
   /// Logs a validation whose `tokens` of all ranks took `seconds`; step times leave these out.
   void add_validation(int64_t step, double loss, int64_t tokens, double seconds);
 
@@ -140,7 +136,6 @@ class RunLog {
   int world_size_;
   std::optional<MetricsFile> metrics_;
   std::optional<MetricsFile> validation_metrics_;
-  std::optional<MetricsFile> float8_figures_;
   std::optional<EventFile> tensorboard_;
   mutable RunEvents events_;
   Window window_;

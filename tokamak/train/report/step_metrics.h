@@ -44,7 +44,7 @@ struct StepMetrics {
   std::optional<double> step_time_s = std::nullopt;
   PhaseSeconds seconds = {};
   /// Sites whose values exceeded their delayed scale, on this rank's pipeline stages.
-  std::optional<double> fp8_saturated_sites = std::nullopt;
+  std::optional<double> saturated_sites = std::nullopt;
   /// Saves that have failed since the last good one.
   int64_t failed_saves = 0;
   int64_t world_size = 1;
